@@ -1,0 +1,687 @@
+#include "tests/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <numeric>
+
+namespace reference {
+
+using simdattn::DType;
+using simdattn::Scoring;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// A binary format by its number of significand bits and the exponent of its smallest normal number.
+struct Format {
+  int significand_bits;
+  int min_exponent;
+  double max;
+};
+constexpr Format kF32{24, -126, 0x1.fffffep127};
+constexpr Format kBF16{8, -126, 0x1.fep127};
+constexpr Format kF16{11, -14, 65504.0};
+
+double unit_in_last_place(const Format& f, double value) {
+  const int exponent = value == 0 ? f.min_exponent : std::max(std::ilogb(value), f.min_exponent);
+  return std::ldexp(1.0, exponent - (f.significand_bits - 1));
+}
+
+double round_to(const Format& f, double value) {
+  if (!std::isfinite(value)) return value;
+  const double ulp = unit_in_last_place(f, value);
+  const double rounded = std::nearbyint(value / ulp) * ulp;  // the quotient is exact, the default rounding is to even
+  return std::fabs(rounded) > f.max ? std::copysign(kInf, value) : rounded;
+}
+
+uint32_t float_bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+int64_t product(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, [](int64_t a, int64_t b) { return a * b; });
+}
+
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Storage types
+
+double from_bf16(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof value);
+  return static_cast<double>(value);
+}
+
+double from_f16(uint16_t bits) {
+  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+  const int exponent = (bits >> 10) & 0x1F;
+  const int fraction = bits & 0x3FF;
+  if (exponent == 31) return fraction != 0 ? kNaN : sign * kInf;
+  if (exponent == 0) return sign * std::ldexp(fraction, -24);
+  return sign * std::ldexp(1024 + fraction, exponent - 25);
+}
+
+uint16_t to_bf16(double value) {
+  if (std::isnan(value)) return 0x7FC0;
+  return static_cast<uint16_t>(float_bits(static_cast<float>(round_to(kBF16, value))) >> 16);
+}
+
+uint16_t to_f16(double value) {
+  if (std::isnan(value)) return 0x7E00;
+  const int sign = std::signbit(value) ? 0x8000 : 0;
+  const double r = std::fabs(round_to(kF16, value));
+  if (std::isinf(r)) return static_cast<uint16_t>(sign | 0x7C00);
+  if (r < 0x1p-14) return static_cast<uint16_t>(sign | static_cast<int>(std::ldexp(r, 24)));
+  const int exponent = std::ilogb(r);
+  const int fraction = static_cast<int>(std::ldexp(r, 10 - exponent)) - 1024;
+  return static_cast<uint16_t>(sign | ((exponent + 15) << 10) | fraction);
+}
+
+size_t bytes(DType dtype) {
+  switch (dtype) {
+    case DType::kU8: return 1;
+    case DType::kBF16:
+    case DType::kF16: return 2;
+    case DType::kF32:
+    case DType::kI32: return 4;
+    default: return 8;
+  }
+}
+
+double load(const void* data, DType dtype, int64_t index) {
+  const auto* p = static_cast<const unsigned char*>(data) + index * static_cast<int64_t>(bytes(dtype));
+  const auto as = [p](auto value) {
+    std::memcpy(&value, p, sizeof value);
+    return value;
+  };
+  switch (dtype) {
+    case DType::kU8: return *p;
+    case DType::kBF16: return from_bf16(as(uint16_t{}));
+    case DType::kF16: return from_f16(as(uint16_t{}));
+    case DType::kF32: return static_cast<double>(as(float{}));
+    case DType::kI32: return as(int32_t{});
+    default: return static_cast<double>(as(int64_t{}));
+  }
+}
+
+void store(void* data, DType dtype, int64_t index, double value) {
+  auto* p = static_cast<unsigned char*>(data) + index * static_cast<int64_t>(bytes(dtype));
+  const auto put = [p](auto stored) { std::memcpy(p, &stored, sizeof stored); };
+  switch (dtype) {
+    case DType::kU8: put(static_cast<uint8_t>(value)); break;
+    case DType::kBF16: put(to_bf16(value)); break;
+    case DType::kF16: put(to_f16(value)); break;
+    case DType::kF32: put(static_cast<float>(value)); break;
+    case DType::kI32: put(static_cast<int32_t>(value)); break;
+    default: put(static_cast<int64_t>(value)); break;
+  }
+}
+
+double half_ulp(DType dtype, double value) {
+  if (!std::isfinite(value)) return 0;
+  switch (dtype) {
+    case DType::kBF16: return unit_in_last_place(kBF16, value) / 2;
+    case DType::kF16: return unit_in_last_place(kF16, value) / 2;
+    case DType::kF32: return unit_in_last_place(kF32, value) / 2;
+    default: return 0;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tensors
+
+Tensor::Tensor(std::vector<int64_t> dims, double value) : shape(std::move(dims)) {
+  data.assign(static_cast<size_t>(product(shape)), value);
+}
+
+int64_t Tensor::offset(std::initializer_list<int64_t> index) const {
+  int64_t result = 0;
+  size_t d = 0;
+  for (const int64_t i : index) result = result * shape[d++] + i;
+  while (d < shape.size()) result *= shape[d++];
+  return result;
+}
+
+Tensor read_strided(const void* data, DType dtype, int rank, const int64_t* shape, const int64_t* stride) {
+  Tensor result(std::vector<int64_t>(shape, shape + rank));
+  std::vector<int64_t> index(static_cast<size_t>(rank), 0);
+  for (double& value : result.data) {
+    int64_t element = 0;
+    for (int d = 0; d < rank; ++d) element += index[static_cast<size_t>(d)] * stride[d];
+    value = load(data, dtype, element);
+    for (int d = rank; d-- > 0;) {
+      if (++index[static_cast<size_t>(d)] < shape[d]) break;
+      index[static_cast<size_t>(d)] = 0;
+    }
+  }
+  return result;
+}
+
+Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
+  Tensor result({kv.heads, tokens, kv.dim});
+  for (int64_t h = 0; h < kv.heads; ++h) {
+    for (int64_t t = 0; t < tokens; ++t) {
+      int64_t token = t;
+      int64_t block = b;
+      bool held = true;
+      if (kv.ring > 0) {
+        held = t >= tokens - kv.ring;
+        token = t % kv.ring;
+      }
+      if (kv.block_table != nullptr) {
+        block = kv.block_table[b * kv.block_table_stride + t / kv.page_size];
+        token = t % kv.page_size;
+        held = block >= 0;
+      }
+      for (int64_t d = 0; d < kv.dim; ++d) {
+        int64_t element = block * kv.batch_stride + h * kv.head_stride;
+        if (kv.layout == simdattn::KvLayout::kRows) {
+          element += token * kv.token_stride + d;
+        } else {
+          const int64_t lane = token % 32;
+          element += token / 32 * kv.token_stride;
+          element += kv.dtype == DType::kBF16 ? d / 2 * 64 + lane * 2 + d % 2 : d * 32 + lane;
+        }
+        result.at({h, t, d}) = held ? load(kv.data, kv.dtype, element) : kNaN;
+      }
+    }
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Scores
+
+Tensor scores(const Tensor& q, const Tensor& k, double scale, Tensor* magnitude) {
+  const int64_t batch = q.dim(0), heads = q.dim(1), n_q = q.dim(2), n_kv = k.dim(2), dim = q.dim(3);
+  const int64_t group = heads / k.dim(1);
+  Tensor result({batch, heads, n_q, n_kv});
+  if (magnitude != nullptr) *magnitude = result;
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t i = 0; i < n_q; ++i) {
+        for (int64_t j = 0; j < n_kv; ++j) {
+          const double* q_row = &q.data[static_cast<size_t>(q.offset({b, h, i}))];
+          const double* k_row = &k.data[static_cast<size_t>(k.offset({b, h / group, j}))];
+          double sum = 0;
+          double absolute = 0;
+          for (int64_t d = 0; d < dim; ++d) {
+            sum += q_row[d] * k_row[d];
+            absolute += std::fabs(q_row[d] * k_row[d]);
+          }
+          result.at({b, h, i, j}) = scale * sum;
+          if (magnitude != nullptr) magnitude->at({b, h, i, j}) = std::fabs(scale) * absolute;
+        }
+      }
+    }
+  }
+  return result;
+}
+
+Tensor gaussian_scores(const Tensor& q, const Tensor& k) {
+  const int64_t group = q.dim(1) / k.dim(1);
+  Tensor result({q.dim(0), q.dim(1), q.dim(2), k.dim(2)});
+  int64_t element = 0;
+  for (int64_t b = 0; b < q.dim(0); ++b) {
+    for (int64_t h = 0; h < q.dim(1); ++h) {
+      for (int64_t i = 0; i < q.dim(2); ++i) {
+        for (int64_t j = 0; j < k.dim(2); ++j) {
+          double sum = 0;
+          for (int64_t d = 0; d < q.dim(3); ++d) {
+            const double difference = q.at({b, h, i, d}) - k.at({b, h / group, j, d});
+            sum += difference * difference;
+          }
+          result[element++] = -0.5 * sum;
+        }
+      }
+    }
+  }
+  return result;
+}
+
+Tensor bilinear_scores(const Tensor& q, const Tensor& m, const Tensor& k) {
+  const int64_t group = q.dim(1) / k.dim(1);
+  Tensor result({q.dim(0), q.dim(1), q.dim(2), k.dim(2)});
+  int64_t element = 0;
+  for (int64_t b = 0; b < q.dim(0); ++b) {
+    for (int64_t h = 0; h < q.dim(1); ++h) {
+      for (int64_t i = 0; i < q.dim(2); ++i) {
+        for (int64_t j = 0; j < k.dim(2); ++j) {
+          double sum = 0;
+          for (int64_t c = 0; c < q.dim(3); ++c) {
+            for (int64_t d = 0; d < k.dim(3); ++d) {
+              sum += q.at({b, h, i, c}) * m.at({c, d}) * k.at({b, h / group, j, d});
+            }
+          }
+          result[element++] = sum;
+        }
+      }
+    }
+  }
+  return result;
+}
+
+Tensor additive_scores(const Tensor& q, const Tensor& k, const std::vector<double>& w) {
+  const int64_t group = q.dim(1) / k.dim(1);
+  Tensor result({q.dim(0), q.dim(1), q.dim(2), k.dim(2)});
+  int64_t element = 0;
+  for (int64_t b = 0; b < q.dim(0); ++b) {
+    for (int64_t h = 0; h < q.dim(1); ++h) {
+      for (int64_t i = 0; i < q.dim(2); ++i) {
+        for (int64_t j = 0; j < k.dim(2); ++j) {
+          double sum = 0;
+          for (int64_t d = 0; d < q.dim(3); ++d) {
+            sum += w[static_cast<size_t>(d)] * std::tanh(q.at({b, h, i, d}) + k.at({b, h / group, j, d}));
+          }
+          result[element++] = sum;
+        }
+      }
+    }
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Softmax
+
+namespace {
+
+// The weights of one row of scores, and its log-sum-exp. A visible score of -inf is a key of weight 0.
+struct Weights {
+  std::vector<double> p;
+  double lse = -kInf;
+  bool empty = true;  // no visible score above -inf
+};
+
+Weights weigh(const std::vector<double>& t, const std::vector<bool>& visible, std::optional<double> sink) {
+  Weights w;
+  w.p.assign(t.size(), 0.0);
+  double max = sink.value_or(-kInf);
+  bool invalid = false;
+  for (size_t j = 0; j < t.size(); ++j) {
+    if (!visible[j] || t[j] == -kInf) continue;
+    w.empty = false;
+    invalid = invalid || std::isnan(t[j]) || t[j] == kInf;
+    max = std::max(max, t[j]);
+  }
+  if (w.empty) {
+    w.lse = sink.value_or(-kInf);
+    return w;
+  }
+  if (invalid) {
+    for (size_t j = 0; j < t.size(); ++j) {
+      if (visible[j]) w.p[j] = kNaN;
+    }
+    w.lse = kNaN;
+    return w;
+  }
+  double sum = sink ? std::exp(*sink - max) : 0.0;
+  for (size_t j = 0; j < t.size(); ++j) {
+    if (!visible[j]) continue;
+    w.p[j] = std::exp(t[j] - max);
+    sum += w.p[j];
+  }
+  for (double& p : w.p) p /= sum;
+  w.lse = max + std::log(sum);
+  return w;
+}
+
+// Where the rows of one sequence are: `index` in the per-sequence arrays of Scoring, `batch` and `first_row` in its
+// bias and masks.
+struct Sequence {
+  int64_t index;
+  int64_t batch;
+  int64_t first_row;
+  int64_t n_q;
+  int64_t n_kv;
+
+  Sequence(const Scoring& scoring, int64_t index_, int64_t batch_, int64_t first_row_, int64_t n_q_, int64_t n_kv_)
+      : index(index_),
+        batch(batch_),
+        first_row(first_row_),
+        n_q(n_q_),
+        n_kv(scoring.kv_length != nullptr ? scoring.kv_length[index_] : n_kv_) {}
+
+  int64_t position(const Scoring& scoring, int64_t i) const {
+    return i + (scoring.offset == simdattn::kBottomRight ? n_kv - n_q : scoring.offset);
+  }
+};
+
+double entry(const simdattn::ConstView<4>& v, const Sequence& s, int64_t h, int64_t i, int64_t j) {
+  return load(v.data, v.dtype,
+              s.batch * v.stride[0] + h * v.stride[1] + (s.first_row + i) * v.stride[2] + j * v.stride[3]);
+}
+
+double modify(const Scoring& scoring, const Sequence& s, int64_t h, int64_t i, int64_t j, double t) {
+  const double cap = static_cast<double>(scoring.softcap);
+  if (cap > 0) t = cap * std::tanh(t / cap);
+  if (scoring.alibi_slopes != nullptr) {
+    t -= static_cast<double>(scoring.alibi_slopes[h]) * std::fabs(static_cast<double>(s.position(scoring, i) - j));
+  }
+  if (scoring.bias.data != nullptr) t += entry(scoring.bias, s, h, i, j);
+  return t;
+}
+
+bool is_visible(const Scoring& scoring, const Sequence& s, int64_t h, int64_t i, int64_t j) {
+  const int64_t p = s.position(scoring, i);
+  if (j >= s.n_kv) return false;
+  if (scoring.kv_start != nullptr && j < scoring.kv_start[s.index]) return false;
+  if (scoring.causal) {
+    int64_t last = p;
+    if (scoring.prefix_end != nullptr) last = std::max(last, int64_t{scoring.prefix_end[s.index]} - 1);
+    if (j > last) return false;
+  }
+  if (scoring.window_left >= 0 && j < p - scoring.window_left) return false;
+  if (scoring.window_right >= 0 && j > p + scoring.window_right) return false;
+  if (scoring.chunk > 0 && floor_div(j, scoring.chunk) != floor_div(p, scoring.chunk)) return false;
+  if (scoring.bias.data != nullptr && entry(scoring.bias, s, h, i, j) == -kInf) return false;
+  if (scoring.keep.data != nullptr && entry(scoring.keep, s, h, i, j) == 0) return false;
+  if (scoring.bits.data != nullptr) {
+    const int64_t column = j - (s.n_kv - scoring.bits.columns);
+    const uint8_t* row = scoring.bits.data + s.batch * scoring.bits.stride[0] + h * scoring.bits.stride[1] +
+                         (s.first_row + i) * scoring.bits.stride[2];
+    if (column >= 0 && ((row[column / 8] >> (column % 8)) & 1) == 0) return false;
+  }
+  return true;
+}
+
+Weights weigh_row(const Scoring& scoring, const Sequence& s, int64_t h, int64_t i, const std::vector<double>& scaled) {
+  std::vector<double> t(scaled.size(), 0.0);
+  std::vector<bool> visible(scaled.size(), false);
+  for (size_t j = 0; j < scaled.size(); ++j) {
+    visible[j] = is_visible(scoring, s, h, i, static_cast<int64_t>(j));
+    if (visible[j]) t[j] = modify(scoring, s, h, i, static_cast<int64_t>(j), scaled[j]);
+  }
+  std::optional<double> sink;
+  if (scoring.sinks != nullptr) sink = static_cast<double>(scoring.sinks[h]);
+  return weigh(t, visible, sink);
+}
+
+double scale_of(const Scoring& scoring, std::optional<double> scale, double fallback) {
+  if (scale) return *scale;
+  return scoring.scale ? static_cast<double>(*scoring.scale) : fallback;
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& x, Tensor* lse) {
+  const int64_t rows = x.dim(0), n = x.dim(1);
+  Tensor result({rows, n});
+  if (lse != nullptr) *lse = Tensor({rows});
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto begin = x.data.begin() + r * n;
+    const Weights w = weigh({begin, begin + n}, std::vector<bool>(static_cast<size_t>(n), true), {});
+    std::copy(w.p.begin(), w.p.end(), result.data.begin() + r * n);
+    if (lse != nullptr) (*lse)[r] = w.lse;
+  }
+  return result;
+}
+
+Tensor modified_scores(const Tensor& x, const Scoring& scoring, Tensor* visible, std::optional<double> scale) {
+  Tensor result(x.shape);
+  if (visible != nullptr) *visible = result;
+  const double factor = scale_of(scoring, scale, 1.0);
+  int64_t element = 0;
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    const Sequence s(scoring, b, b, 0, x.dim(2), x.dim(3));
+    for (int64_t h = 0; h < x.dim(1); ++h) {
+      for (int64_t i = 0; i < x.dim(2); ++i) {
+        for (int64_t j = 0; j < x.dim(3); ++j, ++element) {
+          result[element] = modify(scoring, s, h, i, j, factor * x[element]);
+          if (visible != nullptr) (*visible)[element] = is_visible(scoring, s, h, i, j) ? 1 : 0;
+        }
+      }
+    }
+  }
+  return result;
+}
+
+Tensor masked_softmax(const Tensor& x, const Scoring& scoring, Tensor* lse, std::optional<double> scale) {
+  const double factor = scale_of(scoring, scale, 1.0);
+  const int64_t n_q = x.dim(2), n_kv = x.dim(3);
+  Tensor result(x.shape);
+  if (lse != nullptr) *lse = Tensor({x.dim(0), x.dim(1), n_q});
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    const Sequence s(scoring, b, b, 0, n_q, n_kv);
+    for (int64_t h = 0; h < x.dim(1); ++h) {
+      for (int64_t i = 0; i < n_q; ++i) {
+        const int64_t row = x.offset({b, h, i});
+        std::vector<double> scaled(x.data.begin() + row, x.data.begin() + row + n_kv);
+        for (double& t : scaled) t *= factor;
+        const Weights w = weigh_row(scoring, s, h, i, scaled);
+        std::copy(w.p.begin(), w.p.end(), result.data.begin() + row);
+        if (lse != nullptr) lse->at({b, h, i}) = w.lse;
+      }
+    }
+  }
+  return result;
+}
+
+Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude) {
+  const int64_t n_q = p.dim(2), n_kv = p.dim(3), dim = v.dim(3);
+  const int64_t group = p.dim(1) / v.dim(1);
+  Tensor result({p.dim(0), p.dim(1), n_q, dim});
+  if (magnitude != nullptr) *magnitude = result;
+  for (int64_t b = 0; b < p.dim(0); ++b) {
+    for (int64_t h = 0; h < p.dim(1); ++h) {
+      for (int64_t i = 0; i < n_q; ++i) {
+        for (int64_t j = 0; j < n_kv; ++j) {
+          const double weight = p.at({b, h, i, j});
+          if (weight == 0) continue;
+          for (int64_t d = 0; d < dim; ++d) {
+            const double term = weight * v.at({b, h / group, j, d});
+            result.at({b, h, i, d}) += term;
+            if (magnitude != nullptr) magnitude->at({b, h, i, d}) += std::fabs(term);
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Attention
+
+namespace {
+
+// One sequence: q [Hq, n_q, d], k [Hk, n, d], v [Hk, n, d_v]. Writes rows `row`, row + 1, ... of batch b of `result`.
+void attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scoring& scoring, const Sequence& s, double scale,
+            int64_t b, int64_t row, AttentionResult* result) {
+  const int64_t group = q.dim(0) / k.dim(0);
+  const int64_t n = k.dim(1), dim = k.dim(2), dim_v = v.dim(2);
+  for (int64_t h = 0; h < q.dim(0); ++h) {
+    for (int64_t i = 0; i < q.dim(1); ++i) {
+      std::vector<double> scaled(static_cast<size_t>(n), 0.0);
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = 0;
+        const double* q_row = q.data.data() + q.offset({h, i});
+        const double* k_row = k.data.data() + k.offset({h / group, j});
+        for (int64_t d = 0; d < dim; ++d) sum += q_row[d] * k_row[d];
+        scaled[static_cast<size_t>(j)] = scale * sum;
+      }
+      const Weights w = weigh_row(scoring, s, h, i, scaled);
+      result->lse.at({b, h, row + i}) = w.lse;
+      double* out = result->out.data.data() + result->out.offset({b, h, row + i});
+      double* magnitude = result->magnitude.data.data() + result->magnitude.offset({b, h, row + i});
+      for (int64_t j = 0; j < n && !w.empty; ++j) {
+        const double p = w.p[static_cast<size_t>(j)];
+        // A weight that is 0 only because float64 underflows belongs to a visible key, whose NaN must be seen.
+        if (p == 0 && !is_visible(scoring, s, h, i, j)) continue;
+        if (p == 0 && modify(scoring, s, h, i, j, scaled[static_cast<size_t>(j)]) == -kInf) continue;
+        const double* v_row = v.data.data() + v.offset({h / group, j});
+        for (int64_t d = 0; d < dim_v; ++d) {
+          out[d] += p * v_row[d];
+          magnitude[d] += std::fabs(p * v_row[d]);
+        }
+      }
+    }
+  }
+}
+
+// Batch entry b of a [B, H, n, d] tensor, rows first .. first+count-1: [H, count, d].
+Tensor rows_of(const Tensor& x, int64_t b, int64_t first, int64_t count) {
+  Tensor result({x.dim(1), count, x.dim(3)});
+  for (int64_t h = 0; h < x.dim(1); ++h) {
+    const auto begin = x.data.begin() + x.offset({b, h}) + first * x.dim(3);
+    std::copy(begin, begin + count * x.dim(3), result.data.begin() + result.offset({h}));
+  }
+  return result;
+}
+
+AttentionResult empty_result(int64_t batch, int64_t heads, int64_t n_q, int64_t dim_v) {
+  return {Tensor({batch, heads, n_q, dim_v}), Tensor({batch, heads, n_q}), Tensor({batch, heads, n_q, dim_v})};
+}
+
+}  // namespace
+
+AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, const Scoring& scoring,
+                          std::optional<double> scale) {
+  const int64_t n_q = q.dim(2), n_kv = k.dim(2);
+  const double factor = scale_of(scoring, scale, 1.0 / std::sqrt(static_cast<double>(q.dim(3))));
+  AttentionResult result = empty_result(q.dim(0), q.dim(1), n_q, v.dim(3));
+  for (int64_t b = 0; b < q.dim(0); ++b) {
+    attend(rows_of(q, b, 0, n_q), rows_of(k, b, 0, n_kv), rows_of(v, b, 0, n_kv), scoring,
+           Sequence(scoring, b, b, 0, n_q, n_kv), factor, b, 0, &result);
+  }
+  return result;
+}
+
+AttentionResult attention(const simdattn::Attention& problem) {
+  const Scoring& scoring = problem.scoring;
+  const Tensor q = read(problem.q);
+  const bool varlen = problem.cu_q != nullptr;
+  const double factor = scale_of(scoring, {}, 1.0 / std::sqrt(static_cast<double>(q.dim(3))));
+  AttentionResult result = empty_result(q.dim(0), q.dim(1), q.dim(2), problem.v.dim);
+  for (int64_t s = 0; s < (varlen ? problem.n_sequences : q.dim(0)); ++s) {
+    const int64_t batch = varlen ? 0 : s;
+    const int64_t first_row = varlen ? problem.cu_q[s] : 0;
+    const int64_t n_q = varlen ? problem.cu_q[s + 1] - first_row : q.dim(2);
+    int64_t n_kv = problem.k.tokens;
+    Tensor k, v;
+    if (problem.cu_k != nullptr) {
+      const int64_t first_key = problem.cu_k[s];
+      n_kv = problem.cu_k[s + 1] - first_key;
+      const auto packed = [&](const simdattn::ConstKv& kv) {
+        Tensor all = read(kv, 0, first_key + n_kv);
+        all.shape.insert(all.shape.begin(), 1);
+        return rows_of(all, 0, first_key, n_kv);
+      };
+      k = packed(problem.k);
+      v = packed(problem.v);
+    } else {
+      // Reading no further than the length matters for rings: it is the last tokens of the sequence that they hold.
+      const int64_t length = scoring.kv_length != nullptr ? scoring.kv_length[s] : n_kv;
+      k = read(problem.k, s, length);
+      v = read(problem.v, s, length);
+    }
+    attend(rows_of(q, batch, first_row, n_q), k, v, scoring, Sequence(scoring, s, batch, first_row, n_q, n_kv), factor,
+           batch, first_row, &result);
+  }
+  return result;
+}
+
+AttentionResult attention_merge(const Tensor& parts, const Tensor& part_lse, const std::vector<double>& sinks) {
+  const int64_t n_parts = parts.dim(0), dim = parts.dim(4);
+  AttentionResult result = empty_result(parts.dim(1), parts.dim(2), parts.dim(3), dim);
+  for (int64_t b = 0; b < parts.dim(1); ++b) {
+    for (int64_t h = 0; h < parts.dim(2); ++h) {
+      for (int64_t i = 0; i < parts.dim(3); ++i) {
+        // The parts are keys whose scores are their log-sum-exps, and a sink is a sink.
+        std::vector<double> lse;
+        for (int64_t p = 0; p < n_parts; ++p) lse.push_back(part_lse.at({p, b, h, i}));
+        std::optional<double> sink;
+        if (!sinks.empty()) sink = sinks[static_cast<size_t>(h)];
+        const Weights w = weigh(lse, std::vector<bool>(lse.size(), true), sink);
+        result.lse.at({b, h, i}) = w.lse;
+        for (int64_t p = 0; p < n_parts; ++p) {
+          const double weight = w.p[static_cast<size_t>(p)];
+          if (lse[static_cast<size_t>(p)] == -kInf && !std::isnan(weight)) continue;
+          for (int64_t d = 0; d < dim; ++d) {
+            const double term = weight * parts.at({p, b, h, i, d});
+            result.out.at({b, h, i, d}) += term;
+            result.magnitude.at({b, h, i, d}) += std::fabs(term);
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Positions
+
+Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const std::vector<int64_t>& positions,
+            const simdattn::RopeOptions& options) {
+  Tensor result = x;
+  const int64_t pairs = cos.dim(1);
+  const bool interleaved = options.pairing == simdattn::RopePairing::kInterleaved;
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    for (int64_t h = 0; h < x.dim(1); ++h) {
+      for (int64_t i = 0; i < x.dim(2); ++i) {
+        const int64_t position = positions.empty() ? i : positions[static_cast<size_t>(b * x.dim(2) + i)];
+        for (int64_t pair = 0; pair < pairs; ++pair) {
+          const int64_t first = options.first_dim + (interleaved ? 2 * pair : pair);
+          const int64_t second = first + (interleaved ? 1 : pairs);
+          const double c = cos.at({position, pair});
+          const double s = options.inverse ? -sin.at({position, pair}) : sin.at({position, pair});
+          const double x0 = x.at({b, h, i, first}), x1 = x.at({b, h, i, second});
+          result.at({b, h, i, first}) = x0 * c - x1 * s;
+          result.at({b, h, i, second}) = x0 * s + x1 * c;
+        }
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<long double> rope_frequencies(int64_t r, double base) {
+  std::vector<long double> frequencies;
+  for (int64_t i = 0; i < r / 2; ++i) {
+    frequencies.push_back(std::pow(static_cast<long double>(base),
+                                   -2.0L * static_cast<long double>(i) / static_cast<long double>(r)));
+  }
+  return frequencies;
+}
+
+void rope_angles(const std::vector<int64_t>& positions, const std::vector<long double>& frequencies, Tensor* cos,
+                 Tensor* sin) {
+  *cos = Tensor({static_cast<int64_t>(positions.size()), static_cast<int64_t>(frequencies.size())});
+  *sin = *cos;
+  int64_t element = 0;
+  for (const int64_t position : positions) {
+    for (const long double frequency : frequencies) {
+      const long double angle = static_cast<long double>(position) * frequency;
+      (*cos)[element] = static_cast<double>(std::cos(angle));
+      (*sin)[element] = static_cast<double>(std::sin(angle));
+      ++element;
+    }
+  }
+}
+
+std::vector<double> alibi_slopes(int64_t heads) {
+  int64_t power = 1;
+  while (power * 2 <= heads) power *= 2;
+  std::vector<double> slopes;
+  for (int64_t h = 0; h < heads; ++h) {
+    const double n = static_cast<double>(power);
+    const double exponent = h < power ? -8.0 * static_cast<double>(h + 1) / n
+                                      : -4.0 * static_cast<double>(2 * (h - power) + 1) / n;
+    slopes.push_back(std::exp2(exponent));
+  }
+  return slopes;
+}
+
+}  // namespace reference

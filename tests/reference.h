@@ -1,0 +1,118 @@
+// The formulas of docs/semantics.md in float64, as plain loops. This is what the library is measured against, so it
+// shares nothing with it: of the public header it uses the views, Scoring and Attention as descriptions of a problem.
+//
+// A Tensor is contiguous, last dimension fastest; read() widens a view into one. Results come with the sum of the
+// absolute values of their terms where an error bound needs it.
+#ifndef SIMDATTN_TESTS_REFERENCE_H_
+#define SIMDATTN_TESTS_REFERENCE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "simdattn/simdattn.h"
+
+namespace reference {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Storage types
+
+double from_bf16(uint16_t bits);
+double from_f16(uint16_t bits);
+/// Round to nearest even, subnormals included; NaN becomes 0x7FC0 and 0x7E00.
+uint16_t to_bf16(double value);
+uint16_t to_f16(double value);
+
+size_t bytes(simdattn::DType dtype);
+/// Element `index` of an array.
+double load(const void* data, simdattn::DType dtype, int64_t index);
+void store(void* data, simdattn::DType dtype, int64_t index, double value);
+/// Half a unit in the last place at `value`: what one rounding to a floating-point type can cost.
+double half_ulp(simdattn::DType dtype, double value);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tensors
+
+struct Tensor {
+  std::vector<int64_t> shape;
+  std::vector<double> data;
+
+  Tensor() = default;
+  explicit Tensor(std::vector<int64_t> dims, double value = 0);
+  int64_t size() const { return static_cast<int64_t>(data.size()); }
+  double& operator[](int64_t i) { return data[static_cast<size_t>(i)]; }
+  double operator[](int64_t i) const { return data[static_cast<size_t>(i)]; }
+  int64_t dim(int i) const { return shape[static_cast<size_t>(i)]; }
+  /// Offset of an element; fewer indices than dimensions give the start of a sub-tensor.
+  int64_t offset(std::initializer_list<int64_t> index) const;
+  double& at(std::initializer_list<int64_t> index) { return (*this)[offset(index)]; }
+  double at(std::initializer_list<int64_t> index) const { return (*this)[offset(index)]; }
+};
+
+/// The element type of a strided view, widened.
+Tensor read_strided(const void* data, simdattn::DType dtype, int rank, const int64_t* shape, const int64_t* stride);
+template <int kRank, bool kConst>
+Tensor read(const simdattn::BasicView<kRank, kConst>& v) {
+  return read_strided(v.data, v.dtype, kRank, v.shape.data(), v.stride.data());
+}
+/// Tokens 0 .. tokens-1 of sequence b as [heads, tokens, dim], whatever the layout. What the storage does not hold (a
+/// page < 0, a token that the ring has overwritten) reads as NaN.
+Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Formulas. Shapes as in the public header; a null pointer is "not wanted".
+
+/// magnitude: |scale| * sum_d |q_d k_d|.
+Tensor scores(const Tensor& q, const Tensor& k, double scale, Tensor* magnitude = nullptr);
+/// x is [rows, n].
+Tensor softmax(const Tensor& x, Tensor* lse = nullptr);
+/// x is [B,Hq,n_q,n_kv], raw scores. `scale` here and in attention() stands in for Scoring::scale if it is given: a
+/// float cannot hold every scale that a float64 witness is computed with.
+Tensor masked_softmax(const Tensor& x, const simdattn::Scoring& scoring, Tensor* lse = nullptr,
+                      std::optional<double> scale = {});
+/// The modified scores t_ij before masking, and which of them are visible (1 or 0).
+Tensor modified_scores(const Tensor& x, const simdattn::Scoring& scoring, Tensor* visible = nullptr,
+                       std::optional<double> scale = {});
+/// magnitude: sum_j |p_j v_j|. A key of weight 0 has no influence.
+Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude = nullptr);
+
+/// x is [B,H,n,d]; cos and sin [n_positions, r/2]; positions [B,n], or empty: row i stands at position i.
+Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const std::vector<int64_t>& positions,
+            const simdattn::RopeOptions& options = {});
+/// base^(-2i/r), i = 0 .. r/2 - 1. A float64 frequency would leave an angle of 2^31 uncertain by 2^-22, four units in the
+/// last place of an f32 cosine; long double has 11 bits more (x86) or 60 (AArch64).
+std::vector<long double> rope_frequencies(int64_t r, double base);
+/// cos and sin of position * frequency: [positions, frequencies].
+void rope_angles(const std::vector<int64_t>& positions, const std::vector<long double>& frequencies, Tensor* cos,
+                 Tensor* sin);
+
+std::vector<double> alibi_slopes(int64_t heads);
+
+struct AttentionResult {
+  Tensor out;
+  Tensor lse;
+  Tensor magnitude;  // of out: sum_j p_j |v_j|
+};
+AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, const simdattn::Scoring& scoring,
+                          std::optional<double> scale = {});
+/// The same for everything that the public struct can say: any storage of keys and values, varlen batches. Outputs of
+/// the problem are neither read nor written.
+AttentionResult attention(const simdattn::Attention& problem);
+
+/// parts [P,B,H,n,d_v], lse [P,B,H,n]; sinks [H] or empty.
+AttentionResult attention_merge(const Tensor& parts, const Tensor& part_lse, const std::vector<double>& sinks = {});
+
+// Other score functions: [B,Hq,n_q,n_kv] from q [B,Hq,n_q,d_q] and k [B,Hk,n_kv,d_k].
+
+/// -0.5 * |q - k|^2
+Tensor gaussian_scores(const Tensor& q, const Tensor& k);
+/// q^T M k, m [d_q, d_k]
+Tensor bilinear_scores(const Tensor& q, const Tensor& m, const Tensor& k);
+/// w^T tanh(q + k), both already projected
+Tensor additive_scores(const Tensor& q, const Tensor& k, const std::vector<double>& w);
+
+}  // namespace reference
+
+#endif  // SIMDATTN_TESTS_REFERENCE_H_
