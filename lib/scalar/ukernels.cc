@@ -1,0 +1,295 @@
+// Every slot in plain C++: the definition of each result, and the target "scalar".
+//
+// On x86 this file is compiled twice: for the baseline CPU, where std::fma is a library call, and with the FMA
+// instructions on (SIMDATTN_SCALAR_FMA), so that "scalar" is an honest yardstick on CPUs that have them. Both give the
+// same bits. Auto-vectorisation is off in both.
+#include <cmath>
+#include <limits>
+
+#include "lib/dtypes.h"
+#include "lib/scalar/math.h"
+#include "lib/ukernels.h"
+
+namespace simdattn {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+/// Folds the 16 partial sums.
+float fold(float (&l)[16]) {
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) l[i] += l[i + width];
+  }
+  return l[0];
+}
+
+/// The larger one; a NaN in `x` is ignored: it comes back through the sum of exponentials.
+float max_number(float m, float x) { return x > m ? x : m; }
+/// -inf - -inf would be NaN: with nothing visible yet, exponentials are taken relative to 0.
+float reference_point(float m) { return m == -kInf ? 0.0f : m; }
+
+template <class T>
+void score_rows(const ScoreRows& a) {
+  const T* k = static_cast<const T*>(a.k);
+  for (int64_t i = 0; i < a.n_q; ++i) {
+    const float* q = a.q + i * a.ldq;
+    for (int64_t j = 0; j < a.n_k; ++j) {
+      const T* row = k + j * a.ldk;
+      float partial[16] = {};
+      for (int64_t d = 0; d < a.dim; ++d) partial[d % 16] = std::fma(q[d], to_f32(row[d]), partial[d % 16]);
+      a.s[i * a.lds + j] = canonical(fold(partial) * a.scale);
+    }
+  }
+}
+
+void softmax_rows(const SoftmaxRows& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* x = a.x + r * a.ldx;
+    float* y = a.y + r * a.ldy;
+    float m = a.sink;
+    if (a.known_max != nullptr) {
+      m = max_number(m, a.known_max[r]);
+    } else {
+      for (int64_t j = a.lo; j < a.hi; ++j) m = max_number(m, a.scale * x[j]);
+    }
+    const float base = reference_point(m);
+    float partial[16] = {};
+    for (int64_t j = a.lo; j < a.hi; ++j) {
+      y[j] = scalar::exp(a.scale * x[j] - base);
+      partial[j % 16] += y[j];
+    }
+    const float l = fold(partial) + scalar::exp(a.sink - base);
+    if (is_nan(l)) {
+      for (int64_t j = 0; j < a.n; ++j) y[j] = canonical(l);
+      m = l;
+    } else {
+      const float inverse = l > 0.0f ? 1.0f / l : 0.0f;
+      for (int64_t j = 0; j < a.n; ++j) y[j] = j < a.lo || j >= a.hi ? 0.0f : y[j] * inverse;
+    }
+    if (a.max != nullptr) {
+      a.max[r] = canonical(m + 0.0f);
+      a.sum[r] = canonical(l);
+    }
+  }
+}
+
+float bias_at(const RowModifiers& m, int64_t key) {
+  return with_storage(m.bias_dtype, [&](auto t) { return to_f32(static_cast<const decltype(t)*>(m.bias)[key]); });
+}
+
+ModifyResult modify_row(const ModifyRow& a) {
+  const RowModifiers& m = a.row;
+  ModifyResult result = {-kInf, false};
+  for (int64_t c = a.lo; c < a.hi; ++c) {
+    const int64_t key = a.first_key + c;
+    float t = a.scale * a.x[c];
+    if (m.softcap > 0.0f) t = m.softcap * scalar::tanh(t / m.softcap);
+    if (m.slope != 0.0f) {
+      const float distance = static_cast<float>(std::abs(m.position - static_cast<int32_t>(key)));
+      t = t + -(m.slope * distance);
+    }
+    bool masked = false;
+    if (m.bias != nullptr) {
+      const float b = bias_at(m, key);
+      masked = b == -kInf;
+      t = t + b;
+    }
+    if (m.keep != nullptr) masked = masked || m.keep[key] == 0;
+    if (m.bits != nullptr && key >= m.first_bit) {
+      const int64_t bit = key - m.first_bit;
+      masked = masked || (m.bits[bit / 8] >> (bit % 8) & 1) == 0;
+    }
+    if (masked) t = -kInf;
+    result.masked = result.masked || masked;
+    result.max = max_number(result.max, t);
+    a.t[c] = t;
+  }
+  return result;
+}
+
+/// Element d of key j of a panel.
+template <class T>
+float panel_at(const T* panel, int64_t d, int64_t j) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return to_f32(panel[(d / 2 * kPanelWidth + j) * 2 + d % 2]);
+  } else {
+    return to_f32(panel[d * kPanelWidth + j]);
+  }
+}
+
+template <class T>
+void score_tile(const ScoreTile& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* q = a.q + r * a.ldq;
+    for (int64_t p = 0; p < a.n_panels; ++p) {
+      const T* panel = static_cast<const T*>(a.panels) + p * a.panel_stride;
+      for (int64_t j = 0; j < kPanelWidth; ++j) {
+        float sum = 0.0f;
+        for (int64_t d = 0; d < a.dim; ++d) sum = std::fma(q[d], panel_at(panel, d, j), sum);
+        a.s[r * a.lds + p * kPanelWidth + j] = sum * a.scale;
+      }
+    }
+  }
+}
+
+void softmax_tile(const SoftmaxTile& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    float* s = a.s + r * a.lds;
+    float m = a.max[r];
+    for (int64_t j = a.lo[r]; j < a.hi[r]; ++j) m = max_number(m, s[j]);
+    const float base = reference_point(m);
+    float partial[16] = {};
+    for (int64_t j = 0; j < a.columns; ++j) {
+      s[j] = j < a.lo[r] || j >= a.hi[r] ? 0.0f : scalar::exp(s[j] - base);
+      partial[j % 16] += s[j];
+    }
+    a.alpha[r] = scalar::exp(a.max[r] - base);
+    a.sum[r] = std::fma(a.sum[r], a.alpha[r], fold(partial));
+    a.max[r] = m;
+  }
+}
+
+template <class T>
+void value_tile(const ValueTile& a) {
+  const T* v = static_cast<const T*>(a.v);
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t c = 0; c < a.dim; ++c) {
+      const T* column = v + c / kValueGroup * a.group_stride + c % kValueGroup;
+      float sum = a.o[r * a.ldo + c];
+      if (a.alpha != nullptr) sum = a.alpha[r] * sum;
+      for (int64_t j = 0; j < a.keys; ++j) sum = std::fma(a.w[r * a.ldw + j], to_f32(column[j * a.key_stride]), sum);
+      a.o[r * a.ldo + c] = sum;
+    }
+  }
+}
+
+template <class T>
+void pack_keys(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
+  for (int64_t d = 0; d < dim; ++d) {
+    for (int64_t j = 0; j < kPanelWidth; ++j) {
+      panel[d * kPanelWidth + j] = j < keys ? to_f32(static_cast<const T*>(rows)[j * token_stride + d]) : 0.0f;
+    }
+  }
+}
+
+template <class T>
+void widen_panel(const void* panel, int64_t dim, float* out) {
+  for (int64_t d = 0; d < dim; ++d) {
+    for (int64_t j = 0; j < kPanelWidth; ++j) {
+      out[d * kPanelWidth + j] = panel_at(static_cast<const T*>(panel), d, j);
+    }
+  }
+}
+
+template <class T>
+void pack_values(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
+  for (int64_t g = 0; g * kValueGroup < dim; ++g) {
+    for (int64_t j = 0; j < keys; ++j) {
+      const T* row = static_cast<const T*>(rows) + j * token_stride;
+      for (int64_t c = 0; c < kValueGroup; ++c) {
+        const int64_t column = g * kValueGroup + c;
+        out[(g * kKeyBlock + j) * kValueGroup + c] = column < dim ? to_f32(row[column]) : 0.0f;
+      }
+    }
+  }
+}
+
+template <class T>
+void widen(const void* in, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = to_f32(static_cast<const T*>(in)[i]);
+}
+
+template <class T>
+void finish(const float* in, float factor, void* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) static_cast<T*>(out)[i] = from_f32<T>((in[i] + 0.0f) * factor);
+}
+
+template <class T>
+bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
+  for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t d = 0; d < dim; ++d) {
+      const float x = to_f32(static_cast<const T*>(rows)[j * token_stride + d]);
+      if (!(std::fabs(x) < kInf)) return false;
+    }
+  }
+  return true;
+}
+
+bool any_zero(const float* w, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (w[i] == 0.0f) return true;
+  }
+  return false;
+}
+
+void merge(float* a, float wa, const float* b, float wb, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) a[i] = std::fma(a[i], wa, b[i] * wb);
+}
+
+template <class X, class Y>
+void rope_heads(const RopeHeads& a) {
+  for (int64_t h = 0; h < a.heads; ++h) {
+    const X* x = static_cast<const X*>(a.x) + h * a.x_stride;
+    Y* y = static_cast<Y*>(a.y) + h * a.y_stride;
+    for (int64_t i = 0; i < a.half; ++i) {
+      const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
+      const int64_t d1 = d0 + (a.interleaved ? 1 : a.half);
+      const float x0 = to_f32(x[d0]);
+      const float x1 = to_f32(x[d1]);
+      const float c = a.cos[i];
+      const float s = a.inverse ? -a.sin[i] : a.sin[i];
+      y[d0] = from_f32<Y>(std::fma(x0, c, -(x1 * s)));
+      y[d1] = from_f32<Y>(std::fma(x0, s, x1 * c));
+    }
+    if (a.x == a.y && std::is_same_v<X, Y>) continue;
+    for (int64_t d = 0; d < a.dim; ++d) {
+      if (d < a.first || d >= a.first + 2 * a.half) {
+        if constexpr (std::is_same_v<X, Y>) {
+          y[d] = x[d];
+        } else {
+          y[d] = from_f32<Y>(to_f32(x[d]));
+        }
+      }
+    }
+  }
+}
+
+void exp_array(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = canonical(scalar::exp(x[i]));
+}
+void tanh_array(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = canonical(scalar::tanh(x[i]));
+}
+
+}  // namespace
+
+#ifdef SIMDATTN_SCALAR_FMA
+extern const UKernels kScalarFmaKernels;
+constinit const UKernels kScalarFmaKernels = {
+#else
+extern const UKernels kScalarKernels;
+constinit const UKernels kScalarKernels = {
+#endif
+    .tile_rows = 4,
+    .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
+    .softmax_rows = softmax_rows,
+    .modify_row = modify_row,
+    .score_tile = {score_tile<float>, score_tile<bf16>, score_tile<f16>},
+    .softmax_tile = softmax_tile,
+    .value_tile = {value_tile<float>, value_tile<bf16>, value_tile<f16>},
+    .pack_keys = {pack_keys<float>, pack_keys<bf16>, pack_keys<f16>},
+    .widen_panel = {widen_panel<float>, widen_panel<bf16>, widen_panel<f16>},
+    .pack_values = {pack_values<float>, pack_values<bf16>, pack_values<f16>},
+    .widen = {widen<float>, widen<bf16>, widen<f16>},
+    .finish = {finish<float>, finish<bf16>, finish<f16>},
+    .all_finite = {all_finite<float>, all_finite<bf16>, all_finite<f16>},
+    .any_zero = any_zero,
+    .merge = merge,
+    .rope_heads = {{rope_heads<float, float>, rope_heads<float, bf16>, rope_heads<float, f16>},
+                   {rope_heads<bf16, float>, rope_heads<bf16, bf16>, rope_heads<bf16, f16>},
+                   {rope_heads<f16, float>, rope_heads<f16, bf16>, rope_heads<f16, f16>}},
+    .exp = exp_array,
+    .tanh = tanh_array,
+};
+
+}  // namespace simdattn
