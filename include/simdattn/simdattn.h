@@ -239,17 +239,76 @@ struct RopeOptions {
 Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const ConstView<2>& positions,
             const View<4>& out, const RopeOptions& options = {}, const Exec& exec = {});
 
-// <rope tables>
-/// cos and sin of position * base^(-2i/r), i = 0 .. r/2 - 1, for the rows of a table.
-struct RopeTableOptions {
-  double base = 10000.0;
+/// How the inverse frequencies inv_i of a table come from rope_theta; r = 2 * columns, f = factor, i = 0 .. r/2 - 1.
+/// Names as "rope_type" of model configuration files ("mrope" is kDefault with mrope_section).
+enum class RopeType : uint8_t {
+  kDefault,       // rope_theta^(-2i/r) (Su et al. 2021)
+  kLinear,        // that / f
+  kProportional,  // that / f for i < floor(partial_rotary_factor * r/2), 0 from there: no rotation (Gemma)
+  kDynamic,       // rope_theta * (f L/M - (f-1))^(r/(r-2)) in place of rope_theta, L = max(seq_len, M), M =
+                  // max_position_embeddings (dynamic NTK)
+  kYarn,          // Peng et al. 2023; needs original_max_position_embeddings
+  kLlama3,        // Llama 3.1; f = 8 and original_max_position_embeddings = 8192 unless given
+  kLongRope,      // default / long_factor[i] if seq_len > original_max_position_embeddings, else / short_factor[i]
 };
 
-/// Fills cos and sin f32 [n, r/2] for positions first, first + 1, ... or for the positions given (i32 or i64 [n]).
-/// Within 1 ulp at every |position| < 2^31.
+/// Which position axis a column follows when positions have several (time, height, width).
+enum class MropeLayout : uint8_t {
+  kContiguous,   // the first mrope_section[0] columns follow axis 0, the next [1] axis 1, ... (Qwen2-VL)
+  kInterleaved,  // three axes: column i follows axis 1 if i % 3 == 1 and i < 3 * mrope_section[1], axis 2 if i % 3 == 2
+                 // and i < 3 * mrope_section[2], else axis 0 ("mrope_interleaved", Qwen3-VL)
+  kAxial,        // contiguous, and each section is a table of its own with r = 2 * its columns: frequencies start again
+                 // (vision encoders: {r/4, r/4} with axes y, x). kDefault and kLinear only
+};
+
+/// Fields are named like those of model configuration files ("rope_scaling", "rope_parameters"); docs/guide-rope.md has a
+/// line for every well-known family. Every field is checked in every type, except that arrays count where they are used.
+struct RopeTableOptions {
+  double rope_theta = 10000;               // base of the powers, in [1, 1e15]; > 1 for kYarn
+  RopeType rope_type = RopeType::kDefault;
+  double factor = 0;                       // in [1e-3, 1e6], or 0 = not given: kLinear, kDynamic and kYarn need it
+  int64_t original_max_position_embeddings = 0;  // length of pre-training; kYarn: else max_position_embeddings
+  int64_t max_position_embeddings = 0;     // kDynamic; kLongRope: its ratio to the original one replaces factor
+  int64_t seq_len = 0;                     // kDynamic, kLongRope: length that the table is for; 0 = short
+  std::optional<double> attention_factor{};  // in (0, 1e6]; multiplies cos and sin; default: see rope_frequencies
+  double beta_fast = 32;                   // kYarn: rotations in the original length, beta_fast >= beta_slow > 0
+  double beta_slow = 1;
+  double mscale = 0;                       // kYarn: used if this and mscale_all_dim are given (not 0)
+  double mscale_all_dim = 0;
+  bool truncate = true;                    // kYarn: round the ends of the ramp to whole columns
+  double low_freq_factor = 1;              // kLlama3: high_freq_factor > low_freq_factor > 0
+  double high_freq_factor = 4;
+  std::span<const double> short_factor{};  // kLongRope: both, r/2 numbers in [1e-3, 1e6]
+  std::span<const double> long_factor{};
+  std::span<const double> freq_factors{};  // any type: inv_i / freq_factors[i]; r/2 numbers in [1e-3, 1e6] or none
+  std::span<const double> inv_freq{};      // kDefault: these instead of powers; r/2 numbers, 0 or in [1e-20, 1e3]
+  double partial_rotary_factor = 1;        // kProportional, in (0, 1]; elsewhere r is the rotated part already
+  std::array<int64_t, 4> mrope_section{};  // columns per position axis, summing to r/2; all 0 = one axis
+  MropeLayout mrope_layout = MropeLayout::kContiguous;
+  /// Computes as PyTorch models do, everything in f32: frequencies in Hugging Face's order of operations, the angle
+  /// fl(fl(position) * inv_i), its cosine, times fl(attention factor). Far positions differ visibly from the exact ones
+  /// (3e-3 at 131071); this is what such a model was trained with.
+  bool f32_angles = false;
+};
+
+/// The r/2 = inv_freq.size() inverse frequencies of a table, and the number that multiplies its cos and sin (optional):
+/// attention_factor if given; else for kYarn g(mscale) / g(mscale_all_dim) if both are given, otherwise g(1), with g(m) =
+/// f <= 1 ? 1 : 0.1 m ln f + 1; for kLongRope f <= 1 ? 1 : sqrt(1 + ln f / ln original_max), f = max_position_embeddings /
+/// original_max_position_embeddings if the former is given; else 1. f64 values within 1 ulp; with f32_angles, f32 values.
+Status rope_frequencies(std::span<double> inv_freq, double* attention_factor, const RopeTableOptions& options = {});
+
+/// cos[p,i] = attention factor * cos(position_p * inv_i) and sin likewise, for positions first, first + 1, ... or for the
+/// positions given. Positions are in (-2^31, 2^31).
+/// Shapes: cos, sin f32 [n, r/2]; positions i32 or i64 [axes, n] of any strides, axes = 1 or the number of mrope_section
+/// entries up to the last that is not 0 (1: all axes are equal, as in text). cos and sin may be the two halves of rows of
+/// one buffer. Within 0.51 ulp at every position, for frequencies up to 16, also where the cosine or sine is near 0.
 Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options = {},
-                  const ConstView<1>& positions = {}, int64_t first = 0);
-// </rope tables>
+                  const ConstView<2>& positions = {}, int64_t first = 0);
+
+/// Sinusoidal position encoding (Vaswani et al. 2017): out[p,2i] = sin(position_p * base^(-2i/d)), out[p,2i+1] = cos of the
+/// same angle. An odd d ends with a sine. Shapes: out f32 [n,d]; positions i32 or i64 [n] (any stride), or absent: first,
+/// first + 1, ...; in (-2^31, 2^31). base in [1, 1e15]. Within 0.51 ulp.
+Status sinusoidal_table(const View<2>& out, double base = 10000, const ConstView<1>& positions = {}, int64_t first = 0);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Key/value storage
