@@ -1,0 +1,157 @@
+#include "dispatch/cpu.h"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+namespace simdattn {
+
+#if defined(__x86_64__)
+
+// The compiler's runtime reads CPUID and, for AVX and AVX-512, XGETBV: a feature whose registers the operating system
+// does not save counts as absent.
+#define SIMDATTN_NEED(feature) \
+  if (!__builtin_cpu_supports(feature)) return feature
+
+static const char* missing_avx2() {
+  SIMDATTN_NEED("sse4.2");
+  SIMDATTN_NEED("avx");
+  SIMDATTN_NEED("avx2");
+  SIMDATTN_NEED("fma");
+  SIMDATTN_NEED("bmi");
+  SIMDATTN_NEED("bmi2");
+  SIMDATTN_NEED("f16c");
+  return "";
+}
+static const char* missing_avx3() {
+  if (const char* f = missing_avx2(); *f != '\0') return f;
+  SIMDATTN_NEED("avx512f");
+  SIMDATTN_NEED("avx512cd");
+  SIMDATTN_NEED("avx512vl");
+  SIMDATTN_NEED("avx512dq");
+  SIMDATTN_NEED("avx512bw");
+  return "";
+}
+static const char* missing_zen4() {
+  if (const char* f = missing_avx3(); *f != '\0') return f;
+  SIMDATTN_NEED("avx512vnni");
+  SIMDATTN_NEED("avx512vbmi");
+  SIMDATTN_NEED("avx512vbmi2");
+  SIMDATTN_NEED("avx512vpopcntdq");
+  SIMDATTN_NEED("avx512bitalg");
+  SIMDATTN_NEED("vpclmulqdq");
+  SIMDATTN_NEED("gfni");
+  SIMDATTN_NEED("vaes");
+  SIMDATTN_NEED("avx512bf16");
+  return "";
+}
+
+const char* missing_feature(Isa isa) {
+  switch (isa) {
+    case Isa::kBaseline:
+    case Isa::kSse2: return "";
+    case Isa::kSse4:
+      SIMDATTN_NEED("ssse3");
+      SIMDATTN_NEED("sse4.1");
+      SIMDATTN_NEED("sse4.2");
+      return "";
+    case Isa::kAvx2: return missing_avx2();
+    case Isa::kAvx3: return missing_avx3();
+    case Isa::kAvx3Zen4: return missing_zen4();
+    case Isa::kAvx3Spr:
+      if (const char* f = missing_zen4(); *f != '\0') return f;
+      SIMDATTN_NEED("avx512fp16");
+      return "";
+    default: return "another architecture";
+  }
+}
+#undef SIMDATTN_NEED
+
+#elif defined(__aarch64__)
+
+#if defined(__linux__)
+
+#ifndef PR_SVE_GET_VL
+#define PR_SVE_GET_VL 51
+#endif
+
+// Bits of AT_HWCAP and AT_HWCAP2 (Linux, arch/arm64/include/uapi/asm/hwcap.h); older C libraries lack the later names.
+static bool hwcap(int bit) { return (getauxval(AT_HWCAP) >> bit & 1) != 0; }
+static bool hwcap2(int bit) { return (getauxval(AT_HWCAP2) >> bit & 1) != 0; }
+static bool has_neon() { return hwcap(1); }
+static bool has_aes() { return hwcap(3); }
+static bool has_fp16() { return hwcap(9) && hwcap(10); }
+static bool has_dot_product() { return hwcap(20); }
+static bool has_bf16() { return hwcap2(14); }
+static bool has_sve() { return hwcap(22); }
+static bool has_sve2() { return has_sve() && hwcap2(1); }
+static bool has_sve2_aes() { return has_sve2() && hwcap2(2); }
+/// Bytes of an SVE vector as the kernel has set them for this thread.
+static int sve_bytes() {
+  const int r = prctl(PR_SVE_GET_VL);
+  return r < 0 ? 0 : r & 0xFFFF;
+}
+
+#elif defined(__APPLE__)
+
+static bool sysctl_flag(const char* name) {
+  int value = 0;
+  size_t size = sizeof(value);
+  return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+static bool has_neon() { return true; }
+static bool has_aes() { return sysctl_flag("hw.optional.arm.FEAT_AES"); }
+static bool has_fp16() { return sysctl_flag("hw.optional.arm.FEAT_FP16"); }
+static bool has_dot_product() { return sysctl_flag("hw.optional.arm.FEAT_DotProd"); }
+static bool has_bf16() { return sysctl_flag("hw.optional.arm.FEAT_BF16"); }
+static bool has_sve() { return false; }
+static bool has_sve2() { return false; }
+static bool has_sve2_aes() { return false; }
+static int sve_bytes() { return 0; }
+
+#else
+
+static bool has_neon() { return true; }  // part of the base architecture
+static bool has_aes() { return false; }
+static bool has_fp16() { return false; }
+static bool has_dot_product() { return false; }
+static bool has_bf16() { return false; }
+static bool has_sve() { return false; }
+static bool has_sve2() { return false; }
+static bool has_sve2_aes() { return false; }
+static int sve_bytes() { return 0; }
+
+#endif
+
+const char* missing_feature(Isa isa) {
+  switch (isa) {
+    case Isa::kBaseline: return "";
+    case Isa::kNeon: return has_neon() ? "" : "asimd";
+    case Isa::kNeonAes: return !has_neon() ? "asimd" : !has_aes() ? "aes" : "";
+    case Isa::kNeonBf16:
+      return !has_neon()          ? "asimd"
+             : !has_aes()         ? "aes"
+             : !has_fp16()        ? "fphp, asimdhp"
+             : !has_dot_product() ? "asimddp"
+             : !has_bf16()        ? "bf16"
+                                  : "";
+    case Isa::kSve: return has_sve() ? "" : "sve";
+    case Isa::kSveVl256: return !has_sve() ? "sve" : sve_bytes() != 32 ? "an SVE vector length of 256 bits" : "";
+    case Isa::kSveVl512: return !has_sve() ? "sve" : sve_bytes() != 64 ? "an SVE vector length of 512 bits" : "";
+    case Isa::kSve2: return has_sve2() ? "" : "sve2";
+    case Isa::kSve2Vl128:
+      return !has_sve2_aes() ? "sve2, sveaes" : sve_bytes() != 16 ? "an SVE vector length of 128 bits" : "";
+    default: return "another architecture";
+  }
+}
+
+#else
+
+const char* missing_feature(Isa isa) { return isa == Isa::kBaseline ? "" : "another architecture"; }
+
+#endif
+
+}  // namespace simdattn

@@ -1,0 +1,23 @@
+// A target is a value: a name, whether this CPU can run it, and its table of micro-kernels.
+#ifndef SIMDATTN_DISPATCH_TARGET_H_
+#define SIMDATTN_DISPATCH_TARGET_H_
+
+#include "include/simdattn/simdattn.h"
+#include "lib/ukernels.h"
+
+namespace simdattn {
+
+struct Target {
+  const char* name;
+  const UKernels* kernels;
+  bool exact;      // fused multiply-add: the bits of the definition
+  bool runnable;
+  const char* missing;  // what this CPU or operating system lacks; "" if runnable
+};
+
+/// The table of exec.target, or of the default target.
+Status resolve(const Exec& exec, const UKernels** kernels);
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_DISPATCH_TARGET_H_

@@ -1,0 +1,145 @@
+// The list of targets, best first, and how one is chosen.
+#include <cstdlib>
+#include <cstring>
+
+#include "dispatch/cpu.h"
+#include "dispatch/target.h"
+#ifdef SIMDATTN_HAVE_HIGHWAY
+#include "lib/highway/tables.h"
+#endif
+#ifdef SIMDATTN_HAVE_XSIMD
+#include "lib/xsimd/tables.h"
+#endif
+
+namespace simdattn {
+
+extern const UKernels kScalarKernels;
+#ifdef SIMDATTN_HAVE_SCALAR_FMA
+extern const UKernels kScalarFmaKernels;
+#endif
+
+namespace {
+
+constexpr size_t kMaxTargets = 32;
+constexpr size_t kMaxText = 1024;
+
+/// Everything that is known once and never changes afterwards.
+struct Registry {
+  Target storage[kMaxTargets];
+  const Target* list[kMaxTargets];
+  size_t size = 0;
+  const Target* chosen = nullptr;  // null: SIMDATTN_TARGET names none that can run
+  char unknown[kMaxText];          // sentences with the list of good names
+  char bad_environment[kMaxText];
+
+  void add(const char* name, const UKernels* kernels, bool exact, Isa isa) {
+    if (size == kMaxTargets) return;
+    const char* missing = missing_feature(isa);
+    storage[size] = {name, kernels, exact, *missing == '\0', missing};
+    list[size] = &storage[size];
+    ++size;
+  }
+
+  const Target* find(const char* wanted) const {
+    for (size_t i = 0; i < size; ++i) {
+      if (std::strcmp(list[i]->name, wanted) == 0) return list[i];
+    }
+    return nullptr;
+  }
+
+  void write_sentence(char (&text)[kMaxText], const char* start) const {
+    size_t used = 0;
+    const auto append = [&](const char* s) {
+      for (; *s != '\0' && used + 1 < kMaxText; ++s) text[used++] = *s;
+    };
+    append(start);
+    for (size_t i = 0; i < size; ++i) {
+      if (!list[i]->runnable) continue;
+      append(" ");
+      append(list[i]->name);
+    }
+    text[used] = '\0';
+  }
+
+  Registry() {
+#ifdef SIMDATTN_HAVE_HIGHWAY
+    for (size_t i = 0; i < kHighwayTableCount; ++i) {
+      const HighwayTable& t = kHighwayTables[i];
+      add(t.name, t.kernels, t.fma, t.isa);
+    }
+#endif
+#ifdef SIMDATTN_HAVE_XSIMD
+    for (size_t i = 0; i < kXsimdTableCount; ++i) {
+      const XsimdTable& t = kXsimdTables[i];
+      add(t.name, t.kernels, t.fma, t.isa);
+    }
+#endif
+    const UKernels* scalar = &kScalarKernels;
+#ifdef SIMDATTN_HAVE_SCALAR_FMA
+    if (*missing_feature(Isa::kAvx2) == '\0') scalar = &kScalarFmaKernels;
+#endif
+    add("scalar", scalar, true, Isa::kBaseline);
+
+    write_sentence(unknown, "name: no target of this name can run here; these can:");
+    write_sentence(bad_environment, "SIMDATTN_TARGET: no target of this name can run here; these can:");
+    const char* wanted = std::getenv("SIMDATTN_TARGET");
+    if (wanted != nullptr && *wanted != '\0') {
+      const Target* t = find(wanted);
+      if (t != nullptr && t->runnable) chosen = t;
+      return;
+    }
+    for (size_t i = 0; i < size && chosen == nullptr; ++i) {
+      if (list[i]->runnable) chosen = list[i];
+    }
+  }
+};
+
+const Registry& registry() {
+  static const Registry r;
+  return r;
+}
+
+}  // namespace
+
+std::span<const Target* const> targets() { return {registry().list, registry().size}; }
+const char* name(const Target& target) { return target.name; }
+bool runnable(const Target& target) { return target.runnable; }
+bool exact(const Target& target) { return target.exact; }
+
+Status find_target(const char* wanted, const Target** target) {
+  if (wanted == nullptr) return {Code::kNullPointer, "name: must not be null"};
+  if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
+  const Target* t = registry().find(wanted);
+  if (t == nullptr || !t->runnable) return {Code::kTarget, registry().unknown};
+  *target = t;
+  return {};
+}
+
+Status default_target(const Target** target) {
+  if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
+  const Registry& r = registry();
+  if (r.chosen == nullptr) return {Code::kTarget, r.bad_environment};
+  *target = r.chosen;
+  return {};
+}
+
+Status resolve(const Exec& exec, const UKernels** kernels) {
+  const Target* t = exec.target;
+  if (t == nullptr) {
+    t = registry().chosen;
+    if (t == nullptr) return {Code::kTarget, registry().bad_environment};
+  } else if (!t->runnable) {
+    return {Code::kTarget, "exec.target: this CPU cannot run it"};
+  }
+  *kernels = t->kernels;
+  return {};
+}
+
+#define SIMDATTN_TEXT_OF(x) #x
+#define SIMDATTN_TEXT(x) SIMDATTN_TEXT_OF(x)
+const char* version() {
+  return SIMDATTN_TEXT(SIMDATTN_VERSION_MAJOR) "." SIMDATTN_TEXT(SIMDATTN_VERSION_MINOR) "." SIMDATTN_TEXT(
+      SIMDATTN_VERSION_PATCH);
+}
+
+}  // namespace simdattn

@@ -1,0 +1,72 @@
+// Declarations of every slot, once per Highway target (included again and again by foreach_target.h). The families
+// elementwise.cc, softmax.cc, scores.cc, rope.cc and tiles.cc define them; ukernels.cc gathers them into a table.
+#if defined(SIMDATTN_LIB_HIGHWAY_SLOTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SIMDATTN_LIB_HIGHWAY_SLOTS_INL_H_
+#undef SIMDATTN_LIB_HIGHWAY_SLOTS_INL_H_
+#else
+#define SIMDATTN_LIB_HIGHWAY_SLOTS_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "lib/ukernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace simdattn {
+namespace HWY_NAMESPACE {
+
+/// Query rows of one register tile of ScoreTile* and ValueTile*.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+constexpr int64_t kTileRows = 8;
+#elif HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
+constexpr int64_t kTileRows = 6;
+#else
+constexpr int64_t kTileRows = 4;
+#endif
+
+using PackFunction = void(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out);
+using WidenFunction = void(const void* in, float* out, int64_t n);
+using FinishFunction = void(const float* in, float factor, void* out, int64_t n);
+using AllFiniteFunction = bool(const void* rows, int64_t token_stride, int64_t keys, int64_t dim);
+
+// elementwise.cc
+extern WidenFunction WidenF32, WidenBF16, WidenF16;
+extern FinishFunction FinishF32, FinishBF16, FinishF16;
+extern AllFiniteFunction AllFiniteF32, AllFiniteBF16, AllFiniteF16;
+bool AnyZero(const float* w, int64_t n);
+void Merge(float* a, float wa, const float* b, float wb, int64_t n);
+void ExpArray(const float* x, float* y, int64_t n);
+void TanhArray(const float* x, float* y, int64_t n);
+
+// softmax.cc
+void SoftmaxRowsSlot(const SoftmaxRows& a);
+ModifyResult ModifyRowSlot(const ModifyRow& a);
+
+// scores.cc
+void ScoreRowsF32(const ScoreRows& a);
+void ScoreRowsBF16(const ScoreRows& a);
+void ScoreRowsF16(const ScoreRows& a);
+
+// rope.cc, indexed [x][y]
+using RopeFunction = void(const RopeHeads&);
+extern RopeFunction RopeF32F32, RopeF32BF16, RopeF32F16, RopeBF16F32, RopeBF16BF16, RopeBF16F16, RopeF16F32, RopeF16BF16,
+    RopeF16F16;
+
+// tiles.cc
+void ScoreTileF32(const ScoreTile& a);
+void ScoreTileBF16(const ScoreTile& a);
+void ScoreTileF16(const ScoreTile& a);
+void SoftmaxTileSlot(const SoftmaxTile& a);
+void ValueTileF32(const ValueTile& a);
+void ValueTileBF16(const ValueTile& a);
+void ValueTileF16(const ValueTile& a);
+extern PackFunction PackKeysF32, PackKeysBF16, PackKeysF16;
+extern PackFunction PackValuesF32, PackValuesBF16, PackValuesF16;
+void WidenPanelF32(const void* panel, int64_t dim, float* out);
+void WidenPanelBF16(const void* panel, int64_t dim, float* out);
+void WidenPanelF16(const void* panel, int64_t dim, float* out);
+
+}  // namespace HWY_NAMESPACE
+}  // namespace simdattn
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle guard
