@@ -1,0 +1,107 @@
+// Memory between two inaccessible pages. A buffer starts right behind the first one or ends right before the second;
+// the slack on its other side is filled with a pattern that the destructor checks.
+#ifndef SIMDATTN_TESTS_GUARDED_H_
+#define SIMDATTN_TESTS_GUARDED_H_
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace simdattn::test {
+
+enum class Guard : uint8_t { kBefore, kAfter };
+
+class Guarded {
+ public:
+  static constexpr unsigned char kCanary = 0xA5;
+
+  Guarded() = default;
+  Guarded(size_t bytes, Guard side) : size_(bytes), side_(side), pages_(1) {
+    while (pages_ * page() < bytes + 1) pages_ *= 2;
+    std::vector<unsigned char*>& unused = pool()[pages_];
+    if (unused.empty()) {
+      region_ = map(pages_ * page());
+    } else {
+      region_ = unused.back();
+      unused.pop_back();
+    }
+    if (region_ == nullptr) return;
+    data_ = side == Guard::kBefore ? region_ : region_ + pages_ * page() - bytes;
+    std::memset(slack(), kCanary, slack_bytes());
+  }
+  Guarded(Guarded&& other) noexcept { *this = std::move(other); }
+  Guarded& operator=(Guarded&& other) noexcept {
+    std::swap(region_, other.region_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(side_, other.side_);
+    std::swap(pages_, other.pages_);
+    return *this;
+  }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  ~Guarded() {
+    if (region_ == nullptr) return;
+    writable();
+    bool intact = true;
+    for (size_t i = 0; i < slack_bytes(); ++i) intact = intact && slack()[i] == kCanary;
+    EXPECT_TRUE(intact) << "bytes " << (side_ == Guard::kBefore ? "behind" : "before") << " a buffer were written";
+    pool()[pages_].push_back(region_);
+  }
+
+  unsigned char* data() const { return data_; }
+  size_t size() const { return size_; }
+  /// From here on a write to the buffer is a fault, until writable() or the end of its life.
+  void read_only() {
+    if (region_ != nullptr && mprotect(region_, pages_ * page(), PROT_READ) == 0) protected_ = true;
+  }
+  void writable() {
+    if (protected_ && mprotect(region_, pages_ * page(), PROT_READ | PROT_WRITE) == 0) protected_ = false;
+  }
+  /// From here on even a read is one. Pages only: what shares a page with the end of the range stays accessible.
+  static size_t page() {
+    static const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    return size;
+  }
+
+ private:
+  // Regions are used again: a system call per buffer would be most of the time of a test.
+  static std::map<size_t, std::vector<unsigned char*>>& pool() {
+    static auto* const pool = new std::map<size_t, std::vector<unsigned char*>>;
+    return *pool;
+  }
+  static unsigned char* map(size_t bytes) {
+    void* p = mmap(nullptr, bytes + 2 * page(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+      ADD_FAILURE() << "mmap of " << bytes << " bytes failed";
+      return nullptr;
+    }
+    unsigned char* const region = static_cast<unsigned char*>(p) + page();
+    if (mprotect(region, bytes, PROT_READ | PROT_WRITE) != 0) {
+      ADD_FAILURE() << "mprotect failed";
+      return nullptr;
+    }
+    return region;
+  }
+  size_t slack_bytes() const { return std::min<size_t>(256, pages_ * page() - size_); }
+  unsigned char* slack() const { return side_ == Guard::kBefore ? data_ + size_ : data_ - slack_bytes(); }
+
+  unsigned char* region_ = nullptr;
+  unsigned char* data_ = nullptr;
+  size_t size_ = 0;
+  Guard side_ = Guard::kAfter;
+  size_t pages_ = 0;
+  bool protected_ = false;
+};
+
+}  // namespace simdattn::test
+
+#endif  // SIMDATTN_TESTS_GUARDED_H_

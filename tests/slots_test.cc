@@ -1,0 +1,975 @@
+// Every slot of every runnable target against the definition: bit by bit where the target has fused multiply-add, else
+// within a bound derived from the operation count. Shapes, strides, alignments and values are random; buffers lie
+// against inaccessible pages and outputs with strides keep a pattern between their rows.
+//
+// The exhaustive sweeps of exp and tanh take minutes:
+//   slots_test --gtest_also_run_disabled_tests --gtest_filter='*Every*'
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "dispatch/target.h"
+#include "lib/dtypes.h"
+#include "lib/math_constants.h"
+#include "lib/ukernels.h"
+#include "tests/guarded.h"
+#include "tests/random.h"
+#include "tests/target_test.h"
+
+namespace simdattn {
+#ifdef SIMDATTN_HAVE_SCALAR_FMA
+extern const UKernels kScalarKernels;
+#endif
+
+namespace test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr double kEps = 0x1p-24;  // half a unit in the last place, relative
+// How far exp and tanh without fused multiply-add may be from the definition, relative. Each has at most 2 ulp of its
+// own (the suite below measures that), the definition 1 and 2.
+constexpr double kExpApart = 3 * 2 * kEps;
+constexpr double kTanhApart = 4 * 2 * kEps;
+
+const char* const kTypeName[] = {"f32", "bf16", "f16"};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Buffers
+
+/// Rows of a type with `stride` elements between them (0 and negative ones too), in guarded memory.
+struct Rows {
+  Guarded memory;
+  DType dtype;
+  int64_t rows;
+  int64_t columns;
+  int64_t stride;
+
+  Rows(DType type, int64_t n_rows, int64_t n_columns, int64_t step, Guard guard)
+      : memory(static_cast<size_t>(span(n_rows, n_columns, step) * size_of(type)), guard),
+        dtype(type),
+        rows(n_rows),
+        columns(n_columns),
+        stride(step) {
+    std::memset(memory.data(), Guarded::kCanary, memory.size());
+  }
+  static int64_t span(int64_t rows, int64_t columns, int64_t stride) {
+    return rows == 0 || columns == 0 ? 0 : (rows - 1) * std::abs(stride) + columns;
+  }
+  int64_t first() const { return stride < 0 && rows > 0 && columns > 0 ? (rows - 1) * -stride : 0; }
+  void* data() const { return memory.data() + first() * size_of(dtype); }
+  float* f32() const { return static_cast<float*>(data()); }
+  float at(int64_t r, int64_t c) const { return get(data(), dtype, r * stride + c); }
+  uint32_t bits(int64_t r, int64_t c) const {
+    uint32_t result = 0;
+    std::memcpy(&result, static_cast<char*>(data()) + (r * stride + c) * size_of(dtype),
+                static_cast<size_t>(size_of(dtype)));
+    return result;
+  }
+  void set(int64_t r, int64_t c, float x) const { put(data(), dtype, r * stride + c, x); }
+  void fill(Random& random, Values values) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) set(r, c, number(random, values));
+    }
+  }
+  /// True if what lies between the rows holds the pattern.
+  bool gaps_intact() const {
+    if (stride <= columns || columns == 0) return true;
+    const auto* const bytes = memory.data();
+    for (int64_t r = 0; r + 1 < rows; ++r) {
+      for (int64_t b = (r * stride + columns) * size_of(dtype); b < (r + 1) * stride * size_of(dtype); ++b) {
+        if (bytes[b] != Guarded::kCanary) return false;
+      }
+    }
+    return true;
+  }
+};
+
+int64_t input_stride(Random& random, int64_t columns) {
+  switch (random.integer(0, 5)) {
+    case 0: return 0;
+    case 1: return -(columns + random.integer(0, 5));
+    case 2: return columns + random.integer(1, 70);
+    default: return columns;
+  }
+}
+int64_t output_stride(Random& random, int64_t columns) { return columns + (random.coin() ? random.integer(1, 40) : 0); }
+
+Rows random_rows(Random& random, DType dtype, int64_t rows, int64_t columns, Values values) {
+  Rows result(dtype, rows, columns, input_stride(random, columns), random.guard());
+  result.fill(random, values);
+  return result;
+}
+/// Strides that drivers use for their own f32 arrays.
+Rows random_workspace(Random& random, int64_t rows, int64_t columns, Values values) {
+  Rows result(DType::kF32, rows, columns, output_stride(random, columns), random.guard());
+  result.fill(random, values);
+  return result;
+}
+/// A copy of `r` with its own guards.
+Rows copy_of(const Rows& r, Guard guard) {
+  Rows result(r.dtype, r.rows, r.columns, r.stride, guard);
+  std::memcpy(result.memory.data(), r.memory.data(), r.memory.size());
+  return result;
+}
+/// Two equal outputs filled with the pattern: for the definition and for the target.
+struct Outputs {
+  Rows want;
+  Rows got;
+  Outputs(Random& random, DType dtype, int64_t rows, int64_t columns, int64_t stride)
+      : want(dtype, rows, columns, stride, random.guard()), got(dtype, rows, columns, stride, random.guard()) {}
+  Outputs(Random& random, DType dtype, int64_t rows, int64_t columns)
+      : Outputs(random, dtype, rows, columns, output_stride(random, columns)) {}
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Comparison
+
+enum class NaN : uint8_t {
+  kCanonical,  // the contract's NaN
+  kAny,        // inside a computation that ends in a canonical one
+};
+
+std::string hex(uint32_t bits) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%08x", bits);
+  return text;
+}
+
+/// How far the target's element (r, c) may be from the definition's; used for targets that are not exact only.
+using Allowance = std::function<double(int64_t r, int64_t c)>;
+
+/// Compares rows; an empty string if they agree.
+std::string difference(const Rows& want, const Rows& got, NaN nan, bool exact, const Allowance& allowance) {
+  const auto where = [&](int64_t r, int64_t c) {
+    return " at row " + std::to_string(r) + " of " + std::to_string(want.rows) + ", column " + std::to_string(c) +
+           " of " + std::to_string(want.columns) + ": " + std::to_string(got.at(r, c)) + " (" + hex(got.bits(r, c)) +
+           "), definition " + std::to_string(want.at(r, c)) + " (" + hex(want.bits(r, c)) + ")";
+  };
+  for (int64_t r = 0; r < want.rows; ++r) {
+    for (int64_t c = 0; c < want.columns; ++c) {
+      if (want.bits(r, c) == got.bits(r, c)) continue;
+      const float w = want.at(r, c);
+      const float g = got.at(r, c);
+      if (nan == NaN::kAny && w != w && g != g) continue;
+      if (exact) return "bits differ" + where(r, c);
+      if (w != w || g != g) return "NaN differs" + where(r, c);
+      const double most = allowance(r, c);
+      // A magnitude that is not finite says that the operands were not; equal infinities have equal bits.
+      if (!(std::fabs(static_cast<double>(w) - static_cast<double>(g)) <= most) && std::isfinite(most)) {
+        return "beyond the bound " + std::to_string(most) + where(r, c);
+      }
+    }
+  }
+  if (!want.gaps_intact()) return "the definition wrote between rows";
+  if (!got.gaps_intact()) return "wrote between rows";
+  return "";
+}
+double exactly(int64_t, int64_t) { return 0; }
+
+class Slots : public TargetTest {
+ protected:
+  static const UKernels& uk() { return *target().kernels; }
+  static const UKernels& definition() {
+#ifdef SIMDATTN_HAVE_SCALAR_FMA
+    // The scalar target itself may be the copy that was compiled with FMA instructions.
+    if (&target() == &scalar_target()) return kScalarKernels;
+#endif
+    return *scalar_target().kernels;
+  }
+  /// Values for case i. Overflow of an intermediate product depends on whether it is fused.
+  static Values values(int64_t i) {
+    constexpr Values kinds[] = {Values::kOrdinary, Values::kWide, Values::kSpecial, Values::kHuge};
+    return kinds[i % (is_exact() ? 4 : 3)];
+  }
+  static std::string describe(int64_t i, size_t type, std::initializer_list<std::pair<const char*, int64_t>> numbers) {
+    std::string result = "case " + std::to_string(i) + ", " + kTypeName[type];
+    for (const auto& [key, value] : numbers) result += std::string(", ") + key + " " + std::to_string(value);
+    return result;
+  }
+};
+
+TEST_P(Slots, TableIsComplete) {
+  const UKernels& t = uk();
+  EXPECT_GE(t.tile_rows, 1);
+  for (size_t x = 0; x < kStorageTypes; ++x) {
+    EXPECT_NE(t.score_rows[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.score_tile[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.value_tile[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.pack_keys[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.widen_panel[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.pack_values[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.widen[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.finish[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.all_finite[x], nullptr) << kTypeName[x];
+    for (size_t y = 0; y < kStorageTypes; ++y) EXPECT_NE(t.rope_heads[x][y], nullptr) << kTypeName[x] << kTypeName[y];
+  }
+  EXPECT_NE(t.softmax_rows, nullptr);
+  EXPECT_NE(t.modify_row, nullptr);
+  EXPECT_NE(t.softmax_tile, nullptr);
+  EXPECT_NE(t.any_zero, nullptr);
+  EXPECT_NE(t.merge, nullptr);
+  EXPECT_NE(t.exp, nullptr);
+  EXPECT_NE(t.tanh, nullptr);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Scores
+
+TEST_P(Slots, ScoreRows) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + type);
+    for (int64_t i = 0; i < cases(1500); ++i) {
+      const int64_t dim = random.size(1, 300);
+      const int64_t n_q = random.integer(0, 9);
+      const int64_t n_k = random.size(0, dim > 100 ? 40 : 100);
+      const Rows q = random_workspace(random, n_q, dim, values(i));
+      const Rows k = random_rows(random, static_cast<DType>(type), n_k, dim, values(i));
+      const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
+      Outputs s(random, DType::kF32, n_q, n_k);
+      ScoreRows a = {q.f32(), q.stride, n_q, k.data(), k.stride, n_k, dim, scale, s.want.f32(), s.want.stride};
+      definition().score_rows[type](a);
+      a.s = s.got.f32();
+      uk().score_rows[type](a);
+      const std::string problem = difference(s.want, s.got, NaN::kCanonical, is_exact(), [&](int64_t r, int64_t c) {
+        double sum = 0;
+        for (int64_t d = 0; d < dim; ++d)
+          sum += std::fabs(static_cast<double>(q.at(r, d)) * static_cast<double>(k.at(c, d)));
+        // Roundings: fused, one per element of a partial sum, four folds and the scale; unfused, one more per element.
+        const double roundings = 3.0 * static_cast<double>((dim + 15) / 16) + 10;
+        return (roundings * (kEps * sum + 0x1p-149) + 0x1p-149) * std::fabs(static_cast<double>(scale)) + 0x1p-149;
+      });
+      ASSERT_EQ(problem, "") << describe(i, type, {{"dim", dim}, {"n_q", n_q}, {"n_k", n_k}, {"ldk", k.stride}});
+    }
+  }
+}
+
+TEST_P(Slots, ScoreTile) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 10 + type);
+    const DType dtype = static_cast<DType>(type);
+    for (int64_t i = 0; i < cases(1000); ++i) {
+      const int64_t dim = random.size(1, 200);
+      const int64_t rows = random.integer(0, random.coin() ? uk().tile_rows : 33);
+      const int64_t n_panels = random.integer(0, dim > 100 ? 3 : 8);
+      const Rows q = random_workspace(random, rows, dim, values(i));
+      const int64_t panel = panel_elements(dtype, dim);
+      const Rows panels = random_rows(random, dtype, n_panels, panel, values(i));
+      const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
+      Outputs s(random, DType::kF32, rows, n_panels * kPanelWidth);
+      ScoreTile a = {q.f32(), q.stride, rows,         panels.data(), panels.stride, n_panels,
+                     dim,     scale,    s.want.f32(), s.want.stride, random.coin()};
+      definition().score_tile[type](a);
+      a.s = s.got.f32();
+      uk().score_tile[type](a);
+      const std::string problem = difference(s.want, s.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
+        double sum = 0;
+        for (int64_t d = 0; d < dim; ++d) {
+          const int64_t lane = c % kPanelWidth;
+          const int64_t e = dtype == DType::kBF16 ? (d / 2 * kPanelWidth + lane) * 2 + d % 2 : d * kPanelWidth + lane;
+          sum += std::fabs(static_cast<double>(q.at(r, d)) * static_cast<double>(panels.at(c / kPanelWidth, e)));
+        }
+        const double roundings = 3.0 * static_cast<double>(dim) + 2;
+        return (roundings * (kEps * sum + 0x1p-149) + 0x1p-149) * std::fabs(static_cast<double>(scale)) + 0x1p-149;
+      });
+      ASSERT_EQ(problem, "") << describe(
+          i, type,
+          {{"dim", dim}, {"rows", rows}, {"n_panels", n_panels}, {"panel_stride", panels.stride}, {"lds", a.lds}});
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Softmax
+
+TEST_P(Slots, SoftmaxRows) {
+  Random random(seed() * 100 + 20);
+  for (int64_t i = 0; i < cases(4000); ++i) {
+    const int64_t n = random.size(0, 700);
+    const int64_t rows = random.integer(0, n > 100 ? 5 : 11);
+    int64_t lo = 0, hi = n;
+    if (random.coin()) {
+      lo = random.integer(0, n);
+      hi = random.integer(lo, n);
+    }
+    const bool in_place = random.one_in(3);
+    const Rows x =
+        in_place ? random_workspace(random, rows, n, values(i)) : random_rows(random, DType::kF32, rows, n, values(i));
+    // Scores of real attention, rows of -inf, and lone NaN.
+    if (random.coin()) {
+      for (int64_t r = 0; r < rows; ++r) {
+        const float spread = random.of({0.0f, 1.0f, 10.0f, 100.0f});
+        for (int64_t c = 0; c < n; ++c) x.set(r, c, random.one_in(20) ? -kInf : spread * random.uniform());
+        if (random.one_in(6))
+          for (int64_t c = 0; c < n; ++c) x.set(r, c, -kInf);
+        if (random.one_in(6) && n > 0) x.set(r, random.integer(0, n - 1), std::nanf("7"));
+        if (random.one_in(6) && n > 0) x.set(r, random.integer(0, n - 1), kInf);
+      }
+    }
+    const float scale = random.coin() ? 1.0f : number(random, Values::kOrdinary);
+    const float sink = random.one_in(3) ? number(random, values(i)) : -kInf;
+    Outputs y(random, DType::kF32, rows, n, in_place ? x.stride : output_stride(random, n));
+    Outputs state(random, DType::kF32, 2, rows);
+    const bool want_state = random.coin();
+    SoftmaxRows a = {x.f32(), x.stride, nullptr, y.want.stride, rows,    n,      lo,
+                     hi,      scale,    sink,    nullptr,       nullptr, nullptr};
+    Guarded known(static_cast<size_t>(rows) * 4, random.guard());
+    if (random.one_in(3)) {
+      a.scale = 1.0f;
+      a.known_max = reinterpret_cast<float*>(known.data());
+      for (int64_t r = 0; r < rows; ++r) {
+        float m = -kInf;
+        for (int64_t c = lo; c < hi; ++c) m = x.at(r, c) > m ? x.at(r, c) : m;
+        std::memcpy(known.data() + 4 * r, &m, 4);
+      }
+    }
+    for (const bool is_definition : {true, false}) {
+      const Rows& out = is_definition ? y.want : y.got;
+      const Rows& ml = is_definition ? state.want : state.got;
+      if (in_place) {
+        std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
+        a.x = out.f32();
+      }
+      a.y = out.f32();
+      a.max = want_state ? ml.f32() : nullptr;
+      a.sum = want_state ? ml.f32() + ml.stride : nullptr;
+      (is_definition ? definition() : uk()).softmax_rows(a);
+    }
+    const auto message = [&] {
+      return describe(i, 0,
+                      {{"rows", rows},
+                       {"n", n},
+                       {"lo", lo},
+                       {"hi", hi},
+                       {"ldx", x.stride},
+                       {"in_place", in_place},
+                       {"known", a.known_max != nullptr}}) +
+             ", sink " + std::to_string(sink);
+    };
+    // Numerator, denominator, and the two roundings of the reciprocal and the product.
+    const std::string problem = difference(y.want, y.got, NaN::kCanonical, is_exact(), [&](int64_t r, int64_t c) {
+      return static_cast<double>(y.want.at(r, c)) * (2 * kExpApart + 4 * kEps) + 0x1p-148;
+    });
+    ASSERT_EQ(problem, "") << message();
+    if (want_state) {
+      const std::string state_problem =
+          difference(state.want, state.got, NaN::kCanonical, is_exact(), [&](int64_t r, int64_t c) {
+            return r == 0 ? 0.0 : static_cast<double>(state.want.at(r, c)) * (kExpApart + 2 * kEps);
+          });
+      ASSERT_EQ(state_problem, "") << "max and sum, " << message();
+    }
+  }
+}
+
+TEST_P(Slots, SoftmaxTile) {
+  Random random(seed() * 100 + 30);
+  for (int64_t i = 0; i < cases(3000); ++i) {
+    const int64_t columns = 16 * random.integer(0, kKeyBlock / 16);
+    const int64_t rows = random.integer(0, random.coin() ? uk().tile_rows : 40);
+    Rows s = random_workspace(random, rows, columns, values(i));
+    Rows state = random_workspace(random, 3, rows, Values::kOrdinary);  // max, sum, alpha
+    std::vector<int32_t> bounds;
+    Guarded lo(static_cast<size_t>(rows) * 4, random.guard());
+    Guarded hi(static_cast<size_t>(rows) * 4, random.guard());
+    for (int64_t r = 0; r < rows; ++r) {
+      int32_t l = 0, h = static_cast<int32_t>(columns);
+      if (random.coin()) {
+        l = static_cast<int32_t>(random.integer(0, columns));
+        h = static_cast<int32_t>(random.integer(0, columns));
+        if (l > h && !random.one_in(4)) std::swap(l, h);
+      }
+      std::memcpy(lo.data() + 4 * r, &l, 4);
+      std::memcpy(hi.data() + 4 * r, &h, 4);
+      if (random.coin()) {
+        const float spread = random.of({1.0f, 30.0f, 200.0f});
+        for (int64_t c = 0; c < columns; ++c) {
+          s.set(r, c, c >= l && c < h ? (random.one_in(30) ? -kInf : spread * random.uniform()) : std::nanf("5"));
+        }
+        if (random.one_in(8))
+          for (int64_t c = 0; c < columns; ++c) s.set(r, c, -kInf);
+      }
+      // The state of a row: nothing seen yet, a sink, blocks seen.
+      state.set(0, r, random.coin() ? -kInf : 20 * random.uniform());
+      state.set(1, r, state.at(0, r) == -kInf ? 0.0f : 1.0f + 100 * std::fabs(random.uniform()));
+      if (random.one_in(20)) state.set(1, r, std::nanf("3"));
+      if (random.one_in(20)) state.set(0, r, kInf);
+    }
+    const Rows s_want = copy_of(s, random.guard());
+    const Rows state_want = copy_of(state, random.guard());
+    const auto call = [&](const UKernels& table, const Rows& weights, const Rows& mla) {
+      table.softmax_tile({weights.f32(), weights.stride, rows, columns, reinterpret_cast<const int32_t*>(lo.data()),
+                          reinterpret_cast<const int32_t*>(hi.data()), mla.f32(), mla.f32() + mla.stride,
+                          mla.f32() + 2 * mla.stride});
+    };
+    const Rows before = copy_of(state, random.guard());
+    call(definition(), s_want, state_want);
+    call(uk(), s, state);
+    const auto message = [&] { return describe(i, 0, {{"rows", rows}, {"columns", columns}, {"lds", s.stride}}); };
+    const std::string problem = difference(s_want, s, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
+      return static_cast<double>(s_want.at(r, c)) * kExpApart;
+    });
+    ASSERT_EQ(problem, "") << message();
+    const std::string state_problem = difference(state_want, state, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
+      // The maximum has no rounding; alpha is an exponential; the sum is one of exponentials plus a product.
+      if (r == 0) return 0.0;
+      if (r == 2) return static_cast<double>(state_want.at(r, c)) * kExpApart;
+      return static_cast<double>(state_want.at(1, c)) * (kExpApart + 4 * kEps);
+    });
+    ASSERT_EQ(state_problem, "") << "max, sum, alpha, " << message();
+  }
+}
+
+TEST_P(Slots, ModifyRow) {
+  Random random(seed() * 100 + 40);
+  for (int64_t i = 0; i < cases(6000); ++i) {
+    const int64_t n = random.size(0, 300);
+    const int64_t lo = random.coin() ? 0 : random.integer(0, n);
+    const int64_t hi = random.coin() ? n : random.integer(lo, n);
+    const int64_t first_key = random.coin() ? 0 : random.integer(0, 5000);
+    const bool in_place = random.coin();
+    ModifyRow a = {};
+    a.first_key = first_key;
+    a.lo = lo;
+    a.hi = hi;
+    a.scale = random.coin() ? 1.0f : number(random, Values::kWide);
+    RowModifiers& m = a.row;
+    if (random.coin()) m.softcap = random.of({0.5f, 5.0f, 30.0f, 50.0f, 1e-3f, 1e30f});
+    if (random.coin()) m.slope = random.of({0.25f, -0.125f, 0.7071f, 1e-8f, 3.0f});
+    m.position = static_cast<int32_t>(
+        random.of<int64_t>({first_key + hi, 0, -5, random.integer(0, 6000), int64_t{1} << 30, -(int64_t{1} << 30)}));
+    // Only keys of [lo, hi) may be read: the arrays hold no others, and the pointers are where key 0 would be.
+    const int64_t count = hi - lo;
+    const int64_t skipped = first_key + lo;
+    m.bias_dtype = random.storage();
+    Guarded bias = random_buffer(m.bias_dtype, count, random, values(i));
+    for (int64_t c = 0; c < count; ++c)
+      if (random.one_in(9)) put(bias.data(), m.bias_dtype, c, -kInf);
+    Guarded keep(static_cast<size_t>(count), random.guard());
+    for (int64_t c = 0; c < count; ++c)
+      keep.data()[c] = random.one_in(4) ? 0 : static_cast<uint8_t>(random.integer(1, 255));
+    m.first_bit =
+        random.of<int64_t>({0, skipped, skipped + random.integer(0, count), random.integer(0, first_key + n)});
+    // Bits of the keys that have one.
+    const int64_t first_byte = std::max<int64_t>(skipped - m.first_bit, 0) / 8;
+    const int64_t last_bit = first_key + hi - m.first_bit;
+    const int64_t n_bytes = count == 0 || last_bit <= 0 ? 0 : (last_bit + 7) / 8 - first_byte;
+    Guarded bits(static_cast<size_t>(n_bytes), random.guard());
+    for (int64_t b = 0; b < n_bytes; ++b)
+      bits.data()[b] = static_cast<uint8_t>(random.bits() | (random.coin() ? random.bits() : 0));
+    const auto back = [](const unsigned char* p, int64_t bytes) {
+      return reinterpret_cast<const unsigned char*>(reinterpret_cast<uintptr_t>(p) - static_cast<uintptr_t>(bytes));
+    };
+    if (random.coin()) m.bias = back(bias.data(), skipped * size_of(m.bias_dtype));
+    if (random.coin()) m.keep = back(keep.data(), skipped);
+    if (random.coin()) m.bits = back(bits.data(), first_byte);
+    const Rows x = random_workspace(random, 1, count, values(i));
+    if (random.coin())
+      for (int64_t c = 0; c < count; ++c) x.set(0, c, 20 * random.uniform());
+    Outputs t(random, DType::kF32, 1, count, count);
+    ModifyResult result[2];
+    for (const bool is_definition : {true, false}) {
+      const Rows& out = is_definition ? t.want : t.got;
+      if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
+      a.x = reinterpret_cast<const float*>(back(in_place ? out.memory.data() : x.memory.data(), 4 * lo));
+      a.t = reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(out.data()) - static_cast<uintptr_t>(4 * lo));
+      result[is_definition] = (is_definition ? definition() : uk()).modify_row(a);
+    }
+    const auto message = [&] {
+      return describe(i, static_cast<size_t>(m.bias_dtype),
+                      {{"lo", lo},
+                       {"hi", hi},
+                       {"first_key", first_key},
+                       {"position", m.position},
+                       {"bias", m.bias != nullptr},
+                       {"keep", m.keep != nullptr},
+                       {"bits", m.bits != nullptr},
+                       {"first_bit", m.first_bit},
+                       {"in_place", in_place}}) +
+             ", softcap " + std::to_string(m.softcap) + ", slope " + std::to_string(m.slope);
+    };
+    // Of all steps only tanh contains fused operations; what follows rounds the shifted value anew.
+    double apart_max = 0;
+    const Allowance allowance = [&](int64_t, int64_t c) {
+      if (m.softcap == 0.0f) return 0.0;
+      const double cap = static_cast<double>(m.softcap);
+      const double capped = std::min(cap, std::fabs(static_cast<double>(a.scale) * static_cast<double>(x.at(0, c))));
+      const double distance = std::fabs(static_cast<double>(m.position - (skipped + c)));
+      const double shift = std::fabs(static_cast<double>(m.slope)) * distance;
+      const double b = m.bias != nullptr ? std::fabs(static_cast<double>(get(bias.data(), m.bias_dtype, c))) : 0.0;
+      return capped * (kTanhApart + 4 * kEps) + 2 * kEps * (2 * shift + b) + 0x1p-148;
+    };
+    const std::string problem = difference(t.want, t.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
+      apart_max = std::max(apart_max, allowance(r, c));
+      return allowance(r, c);
+    });
+    ASSERT_EQ(problem, "") << message();
+    ASSERT_EQ(result[1].masked, result[0].masked) << message();
+    if (is_exact() || m.softcap == 0.0f) {
+      // Two zeros are one maximum.
+      ASSERT_EQ(result[1].max, result[0].max) << message();
+    } else if (std::isfinite(result[1].max)) {
+      ASSERT_NEAR(static_cast<double>(result[1].max), static_cast<double>(result[0].max), apart_max) << message();
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Values
+
+TEST_P(Slots, ValueTile) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 50 + type);
+    const DType dtype = static_cast<DType>(type);
+    for (int64_t i = 0; i < cases(1000); ++i) {
+      const int64_t dim = random.size(1, 200);
+      const int64_t rows = random.integer(0, random.coin() ? uk().tile_rows : 20);
+      const int64_t keys = random.size(0, dim > 64 ? 40 : kKeyBlock);
+      const Rows w = random_workspace(random, rows, keys, values(i));
+      if (random.coin())
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t c = 0; c < keys; ++c)
+            if (random.coin()) w.set(r, c, 0.0f);
+      // Packed: what is read of a group of 32 columns is the part that exists.
+      const bool packed = random.coin();
+      const int64_t groups = (dim + kValueGroup - 1) / kValueGroup;
+      const int64_t pitch = kKeyBlock * kValueGroup;
+      Rows v = packed ? Rows(dtype, 1,
+                             (groups - 1) * pitch +
+                                 (keys == 0 ? 0 : (keys - 1) * kValueGroup + dim - (groups - 1) * kValueGroup),
+                             0, random.guard())
+                      : random_rows(random, dtype, keys, dim, values(i));
+      const int64_t key_stride = packed ? kValueGroup : v.stride;
+      const int64_t group_stride = packed ? pitch : kValueGroup;
+      const auto element = [&](int64_t j, int64_t c) {
+        return j * key_stride + c / kValueGroup * group_stride + c % kValueGroup;
+      };
+      if (packed) {
+        for (int64_t j = 0; j < keys; ++j)
+          for (int64_t c = 0; c < dim; ++c) v.set(0, element(j, c), number(random, values(i)));
+      }
+      Rows o = random_workspace(random, rows, dim, values(i));
+      const Rows o_before = copy_of(o, random.guard());
+      const Rows o_want = copy_of(o, random.guard());
+      const Rows alpha = random_workspace(random, 1, rows, values(i));
+      ValueTile a = {w.f32(),
+                     w.stride,
+                     rows,
+                     v.data(),
+                     key_stride,
+                     group_stride,
+                     keys,
+                     dim,
+                     o_want.f32(),
+                     o.stride,
+                     random.coin() ? alpha.f32() : nullptr,
+                     random.coin()};
+      definition().value_tile[type](a);
+      a.o = o.f32();
+      uk().value_tile[type](a);
+      const std::string problem = difference(o_want, o, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
+        double sum = std::fabs(static_cast<double>(o_before.at(r, c)) *
+                               (a.alpha != nullptr ? static_cast<double>(alpha.at(0, r)) : 1.0));
+        for (int64_t j = 0; j < keys; ++j) {
+          sum += std::fabs(static_cast<double>(w.at(r, j)) * static_cast<double>(get(v.data(), dtype, element(j, c))));
+        }
+        return (3.0 * static_cast<double>(keys) + 2) * (kEps * sum + 0x1p-149);
+      });
+      ASSERT_EQ(problem, "") << describe(i, type,
+                                         {{"dim", dim},
+                                          {"rows", rows},
+                                          {"keys", keys},
+                                          {"packed", packed},
+                                          {"key_stride", key_stride},
+                                          {"alpha", a.alpha != nullptr}});
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Packing and conversion: no arithmetic that a target could round differently.
+
+TEST_P(Slots, PackKeys) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 60 + type);
+    for (int64_t i = 0; i < cases(1500); ++i) {
+      const int64_t dim = random.size(1, 300);
+      const int64_t keys = random.coin() ? kPanelWidth : random.integer(0, kPanelWidth);
+      const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, values(i));
+      Outputs panel(random, DType::kF32, dim, kPanelWidth, kPanelWidth);
+      definition().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.want.f32());
+      uk().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.got.f32());
+      ASSERT_EQ(difference(panel.want, panel.got, NaN::kAny, true, exactly), "")
+          << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
+    }
+  }
+}
+
+TEST_P(Slots, WidenPanel) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 70 + type);
+    for (int64_t i = 0; i < cases(1000); ++i) {
+      const int64_t dim = random.size(1, 300);
+      const DType dtype = static_cast<DType>(type);
+      const Guarded panel = random_buffer(dtype, panel_elements(dtype, dim), random, values(i));
+      Outputs out(random, DType::kF32, dim, kPanelWidth, kPanelWidth);
+      definition().widen_panel[type](panel.data(), dim, out.want.f32());
+      uk().widen_panel[type](panel.data(), dim, out.got.f32());
+      ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "") << describe(i, type, {{"dim", dim}});
+    }
+  }
+}
+
+TEST_P(Slots, PackValues) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 80 + type);
+    for (int64_t i = 0; i < cases(600); ++i) {
+      const int64_t dim = random.size(1, 200);
+      const int64_t keys = random.size(0, kKeyBlock);
+      const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, values(i));
+      const int64_t groups = (dim + kValueGroup - 1) / kValueGroup;
+      Outputs out(random, DType::kF32, groups, keys * kValueGroup, kKeyBlock * kValueGroup);
+      definition().pack_values[type](rows.data(), rows.stride, keys, dim, out.want.f32());
+      uk().pack_values[type](rows.data(), rows.stride, keys, dim, out.got.f32());
+      ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "")
+          << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
+    }
+  }
+}
+
+TEST_P(Slots, Widen) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 90 + type);
+    for (int64_t i = 0; i < cases(1000); ++i) {
+      const int64_t n = random.size(0, 500);
+      const Guarded in = random_buffer(static_cast<DType>(type), n, random, values(i));
+      Outputs out(random, DType::kF32, 1, n);
+      definition().widen[type](in.data(), out.want.f32(), n);
+      uk().widen[type](in.data(), out.got.f32(), n);
+      ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "") << describe(i, type, {{"n", n}});
+    }
+  }
+}
+
+TEST_P(Slots, WidenEvery16BitPattern) {
+  for (const size_t type : {1u, 2u}) {
+    std::vector<uint16_t> in(65536);
+    for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint16_t>(i);
+    std::vector<float> out(in.size());
+    uk().widen[type](in.data(), out.data(), 65536);
+    for (size_t i = 0; i < in.size(); ++i) {
+      const float want = type == 1 ? to_f32(bf16{in[i]}) : to_f32(f16{in[i]});
+      if (want != want) {
+        ASSERT_TRUE(out[i] != out[i]) << kTypeName[type] << " " << i;
+      } else {
+        ASSERT_EQ(std::bit_cast<uint32_t>(want), std::bit_cast<uint32_t>(out[i])) << kTypeName[type] << " " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Slots, Finish) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 100 + type);
+    for (int64_t i = 0; i < cases(2000); ++i) {
+      const int64_t n = random.size(0, 500);
+      const Rows in = random_workspace(random, 1, n, values(i));
+      // Halfway cases and their neighbours, the edges of the subnormals, overflow.
+      if (random.coin()) {
+        for (int64_t c = 0; c < n; ++c) {
+          const uint32_t exponent = static_cast<uint32_t>(random.integer(90, 145)) << 23;
+          const uint32_t fraction = static_cast<uint32_t>(random.bits() & 0x7FE000u) |
+                                    random.of<uint32_t>({0, 0x1000, 0xFFF, 0x1001, 0x8000, 0x7FFF, 0x8001});
+          in.set(0, c, std::bit_cast<float>(exponent | fraction | static_cast<uint32_t>(random.bits() & 0x80000000u)));
+        }
+      }
+      const float factor = random.coin() ? 1.0f : number(random, values(i));
+      Outputs out(random, static_cast<DType>(type), 1, n);
+      definition().finish[type](in.f32(), factor, out.want.data(), n);
+      uk().finish[type](in.f32(), factor, out.got.data(), n);
+      ASSERT_EQ(difference(out.want, out.got, NaN::kCanonical, true, exactly), "")
+          << describe(i, type, {{"n", n}}) << ", factor " << factor;
+    }
+  }
+}
+
+TEST_P(Slots, AllFinite) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 110 + type);
+    for (int64_t i = 0; i < cases(1500); ++i) {
+      const int64_t dim = random.size(0, 200);
+      const int64_t keys = random.integer(0, 12);
+      const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, Values::kWide);
+      if (keys > 0 && dim > 0 && random.coin()) {
+        rows.set(random.integer(0, keys - 1), random.integer(0, dim - 1),
+                 random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u)}));
+      }
+      const bool want = definition().all_finite[type](rows.data(), rows.stride, keys, dim);
+      ASSERT_EQ(uk().all_finite[type](rows.data(), rows.stride, keys, dim), want)
+          << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
+    }
+  }
+}
+
+TEST_P(Slots, AnyZero) {
+  Random random(seed() * 100 + 120);
+  for (int64_t i = 0; i < cases(2000); ++i) {
+    const int64_t n = random.size(0, 300);
+    const Rows w = random_workspace(random, 1, n, Values::kSpecial);
+    for (int64_t c = 0; c < n; ++c)
+      if (w.at(0, c) == 0.0f) w.set(0, c, 0x1p-149f);
+    if (n > 0 && random.coin()) w.set(0, random.integer(0, n - 1), random.of({0.0f, -0.0f}));
+    const bool want = definition().any_zero(w.f32(), n);
+    ASSERT_EQ(uk().any_zero(w.f32(), n), want) << describe(i, 0, {{"n", n}});
+  }
+}
+
+TEST_P(Slots, Merge) {
+  Random random(seed() * 100 + 130);
+  for (int64_t i = 0; i < cases(2000); ++i) {
+    const int64_t n = random.size(0, 300);
+    Rows a = random_workspace(random, 1, n, values(i));
+    const Rows before = copy_of(a, random.guard());
+    const Rows a_want = copy_of(a, random.guard());
+    const Rows b = random_workspace(random, 1, n, values(i));
+    const float wa = random.one_in(4) ? 1.0f : number(random, values(i));
+    const float wb = random.one_in(4) ? 0.0f : number(random, values(i));
+    definition().merge(a_want.f32(), wa, b.f32(), wb, n);
+    uk().merge(a.f32(), wa, b.f32(), wb, n);
+    const std::string problem = difference(a_want, a, NaN::kAny, is_exact(), [&](int64_t, int64_t c) {
+      const double sum = std::fabs(static_cast<double>(before.at(0, c)) * static_cast<double>(wa)) +
+                         std::fabs(static_cast<double>(b.at(0, c)) * static_cast<double>(wb));
+      return 5 * (kEps * sum + 0x1p-149);
+    });
+    ASSERT_EQ(problem, "") << describe(i, 0, {{"n", n}});
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Rotation
+
+TEST_P(Slots, RopeHeads) {
+  for (size_t type_x = 0; type_x < kStorageTypes; ++type_x) {
+    for (size_t type_y = 0; type_y < kStorageTypes; ++type_y) {
+      Random random(seed() * 100 + 140 + 3 * type_x + type_y);
+      for (int64_t i = 0; i < cases(700); ++i) {
+        const int64_t half = random.size(0, 130);
+        const bool partial = random.coin();
+        const int64_t first = partial ? random.integer(0, 40) : 0;
+        const int64_t dim = first + 2 * half + (partial ? random.integer(0, 40) : 0);
+        const int64_t heads = random.integer(0, 6);
+        const bool in_place = type_x == type_y && random.coin();
+        const DType dtype_x = static_cast<DType>(type_x), dtype_y = static_cast<DType>(type_y);
+        const Rows x = in_place ? Rows(dtype_x, heads, dim, output_stride(random, dim), random.guard())
+                                : random_rows(random, dtype_x, heads, dim, values(i));
+        if (in_place) x.fill(random, values(i));
+        const Rows cosine =
+            random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
+        const Rows sine =
+            random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
+        Outputs y(random, dtype_y, heads, dim, in_place ? x.stride : output_stride(random, dim));
+        RopeHeads a = {};
+        a.heads = heads;
+        a.dim = dim;
+        a.first = first;
+        a.half = half;
+        a.cos = cosine.f32();
+        a.sin = sine.f32();
+        a.interleaved = random.coin();
+        a.inverse = random.coin();
+        a.x_stride = x.stride;
+        a.y_stride = y.want.stride;
+        for (const bool is_definition : {true, false}) {
+          const Rows& out = is_definition ? y.want : y.got;
+          if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
+          a.x = in_place ? out.data() : x.data();
+          a.y = out.data();
+          (is_definition ? definition() : uk()).rope_heads[type_x][type_y](a);
+        }
+        const auto rotated = [&](int64_t d) { return d >= first && d < first + 2 * half; };
+        const auto message = [&] {
+          return describe(i, type_x,
+                          {{"to", static_cast<int64_t>(type_y)},
+                           {"heads", heads},
+                           {"dim", dim},
+                           {"first", first},
+                           {"half", half},
+                           {"interleaved", a.interleaved},
+                           {"inverse", a.inverse},
+                           {"in_place", in_place},
+                           {"x_stride", a.x_stride}});
+        };
+        const std::string problem = difference(y.want, y.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t d) {
+          if (!rotated(d)) return 0.0;
+          const int64_t pair = a.interleaved ? (d - first) / 2 : (d - first) % half;
+          const int64_t d0 = first + (a.interleaved ? 2 * pair : pair);
+          const int64_t d1 = d0 + (a.interleaved ? 1 : half);
+          const double x0 = std::fabs(static_cast<double>(x.at(r, d0))),
+                       x1 = std::fabs(static_cast<double>(x.at(r, d1)));
+          const double c = std::fabs(static_cast<double>(a.cos[pair])), s = std::fabs(static_cast<double>(a.sin[pair]));
+          const double sum = std::max(x0 * c + x1 * s, x0 * s + x1 * c);
+          // Another f32 may be the neighbour once rounded to the type of y.
+          const double step =
+              type_y == 0 ? 0.0 : std::ldexp(std::fabs(static_cast<double>(y.want.at(r, d))), type_y == 1 ? -7 : -10);
+          return 5 * (kEps * sum + 0x1p-149) + step + (type_y == 2 ? 0x1p-24 : 0.0);
+        });
+        ASSERT_EQ(problem, "") << message();
+        // Copies keep their bits, computed NaN is canonical.
+        for (int64_t r = 0; r < heads; ++r) {
+          for (int64_t d = 0; d < dim; ++d) {
+            const float got = y.got.at(r, d);
+            if (type_x == type_y && !rotated(d)) {
+              ASSERT_EQ(y.got.bits(r, d), x.bits(r, d)) << message() << ", copied dimension " << d;
+            } else if (got != got) {
+              ASSERT_EQ(y.got.bits(r, d), type_y == 0 ? 0x7FC00000u : type_y == 1 ? 0x7FC0u : 0x7E00u) << message();
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// exp and tanh
+
+TEST_P(Slots, Exp) {
+  Random random(seed() * 100 + 160);
+  for (int64_t i = 0; i < cases(2000); ++i) {
+    const int64_t n = random.size(0, 300);
+    const Rows x = random_workspace(random, 1, n, values(i));
+    for (int64_t c = 0; c < n; ++c) {
+      if (random.coin()) x.set(0, c, 100 * random.uniform());
+      if (x.at(0, c) > 88.0f) x.set(0, c, 88.0f);
+    }
+    Outputs y(random, DType::kF32, 1, n);
+    definition().exp(x.f32(), y.want.f32(), n);
+    uk().exp(x.f32(), y.got.f32(), n);
+    ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, is_exact(),
+                         [&](int64_t, int64_t c) { return kExpApart * static_cast<double>(y.want.at(0, c)); }),
+              "")
+        << describe(i, 0, {{"n", n}});
+  }
+}
+
+TEST_P(Slots, Tanh) {
+  Random random(seed() * 100 + 170);
+  for (int64_t i = 0; i < cases(2000); ++i) {
+    const int64_t n = random.size(0, 300);
+    const Rows x = random_workspace(random, 1, n, values(i));
+    for (int64_t c = 0; c < n; ++c)
+      if (random.coin()) x.set(0, c, 10 * random.uniform());
+    Outputs y(random, DType::kF32, 1, n);
+    definition().tanh(x.f32(), y.want.f32(), n);
+    uk().tanh(x.f32(), y.got.f32(), n);
+    ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, is_exact(),
+                         [&](int64_t, int64_t c) {
+                           return kTanhApart * std::fabs(static_cast<double>(y.want.at(0, c))) + 0x1p-148;
+                         }),
+              "")
+        << describe(i, 0, {{"n", n}});
+  }
+}
+
+/// |got - exact| in units in the last place of an f32 at `exact`. std::exp and std::tanh of f64 are within 1 ulp of
+/// f64, 2^-29 of what is measured.
+double ulps(float got, double exact) {
+  const int exponent = exact == 0 ? -126 : std::max(std::ilogb(exact), -126);
+  return std::fabs(static_cast<double>(got) - exact) / std::ldexp(1.0, exponent - 23);
+}
+
+/// The largest error of a function over every step-th f32 of [first, last] given by their bits.
+struct Worst {
+  double error = 0;
+  float at = 0;
+};
+Worst sweep(void (*function)(const float*, float*, int64_t), double (*exact)(double), uint32_t first, uint32_t last,
+            uint32_t step) {
+  constexpr size_t kBatch = 4096;
+  std::vector<float> x, y(kBatch);
+  Worst worst;
+  for (uint64_t bits = first; bits <= last;) {
+    x.clear();
+    for (; x.size() < kBatch && bits <= last; bits += step)
+      x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+    function(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double error = ulps(y[i], exact(static_cast<double>(x[i])));
+      if (!(error <= worst.error)) worst = {error, x[i]};
+    }
+  }
+  return worst;
+}
+
+void sweep_exp(const UKernels& uk, double bound, uint32_t step, std::string* report) {
+  const auto exp = [](double x) { return std::exp(x); };
+  const uint32_t bits_88 = std::bit_cast<uint32_t>(88.0f);
+  const uint32_t bits_lowest = std::bit_cast<uint32_t>(kExpLowest);
+  for (const Worst& w :
+       {sweep(uk.exp, exp, 0, bits_88, step), sweep(uk.exp, exp, bits_88 - 70000, bits_88, 1),
+        sweep(uk.exp, exp, 0x80000000u, bits_lowest, step), sweep(uk.exp, exp, bits_lowest - 70000, bits_lowest, 1)}) {
+    EXPECT_LE(w.error, bound) << "exp(" << w.at << ")";
+    *report += " " + std::to_string(w.error);
+  }
+  // Below the smallest normal result: exactly 0.
+  for (uint64_t bits = bits_lowest + 1; bits <= 0xFF800000u; bits += step) {
+    const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
+    float y = 1;
+    uk.exp(&x, &y, 1);
+    ASSERT_EQ(std::bit_cast<uint32_t>(y), 0u) << "exp(" << x << ")";
+  }
+}
+void sweep_tanh(const UKernels& uk, double bound, uint32_t step, std::string* report) {
+  const auto tanh = [](double x) { return std::tanh(x); };
+  for (const uint32_t sign : {0u, 0x80000000u}) {
+    const Worst w = sweep(uk.tanh, tanh, sign, sign | 0x7F800000u, step);
+    EXPECT_LE(w.error, bound) << "tanh(" << w.at << ")";
+    *report += " " + std::to_string(w.error);
+  }
+}
+
+// The published bounds hold for the definition; without fused multiply-add two more roundings are in the last steps.
+constexpr double kExpUlps = 1, kExpUlpsUnfused = 2;
+constexpr double kTanhUlps = 2, kTanhUlpsUnfused = 4;
+
+TEST_P(Slots, ExpError) {
+  std::string report;
+  sweep_exp(uk(), is_exact() ? kExpUlps : kExpUlpsUnfused, 1999, &report);
+  RecordProperty("ulp", report);
+}
+TEST_P(Slots, TanhError) {
+  std::string report;
+  sweep_tanh(uk(), is_exact() ? kTanhUlps : kTanhUlpsUnfused, 1999, &report);
+  RecordProperty("ulp", report);
+}
+TEST_P(Slots, DISABLED_ExpErrorOfEveryF32) {
+  std::string report;
+  sweep_exp(uk(), is_exact() ? kExpUlps : kExpUlpsUnfused, 1, &report);
+  std::printf("exp: largest errors in ulp%s\n", report.c_str());
+}
+TEST_P(Slots, DISABLED_TanhErrorOfEveryF32) {
+  std::string report;
+  sweep_tanh(uk(), is_exact() ? kTanhUlps : kTanhUlpsUnfused, 1, &report);
+  std::printf("tanh: largest errors in ulp%s\n", report.c_str());
+}
+
+TEST_P(Slots, ExpAndTanhOfSpecialNumbers) {
+  const float x[] = {0.0f, -0.0f, -kInf, std::nanf("3"), -std::nanf("3"), 0x1p-149f, -0x1p-149f};
+  float y[7];
+  uk().exp(x, y, 7);
+  const uint32_t want_exp[] = {0x3F800000u, 0x3F800000u, 0u, 0x7FC00000u, 0x7FC00000u, 0x3F800000u, 0x3F800000u};
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(std::bit_cast<uint32_t>(y[i]), want_exp[i]) << "exp(" << x[i] << ")";
+  const float x2[] = {0.0f, -0.0f, -kInf, kInf, std::nanf("3"), 0x1p-149f, -100.0f};
+  uk().tanh(x2, y, 7);
+  const uint32_t want_tanh[] = {0u, 0x80000000u, 0xBF800000u, 0x3F800000u, 0x7FC00000u, 1u, 0xBF800000u};
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(std::bit_cast<uint32_t>(y[i]), want_tanh[i]) << "tanh(" << x2[i] << ")";
+}
+
+SIMDATTN_FOR_EACH_TARGET(Slots);
+
+}  // namespace
+}  // namespace test
+}  // namespace simdattn
