@@ -6,9 +6,9 @@
 #ifndef SIMDATTN_TESTS_REFERENCE_H_
 #define SIMDATTN_TESTS_REFERENCE_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -81,12 +81,16 @@ Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude = nul
 /// x is [B,H,n,d]; cos and sin [n_positions, r/2]; positions [B,n], or empty: row i stands at position i.
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const std::vector<int64_t>& positions,
             const simdattn::RopeOptions& options = {});
-/// base^(-2i/r), i = 0 .. r/2 - 1. A float64 frequency would leave an angle of 2^31 uncertain by 2^-22, four units in the
-/// last place of an f32 cosine; long double has 11 bits more (x86) or 60 (AArch64).
-std::vector<long double> rope_frequencies(int64_t r, double base);
-/// cos and sin of position * frequency: [positions, frequencies].
-void rope_angles(const std::vector<int64_t>& positions, const std::vector<long double>& frequencies, Tensor* cos,
-                 Tensor* sin);
+/// The r/2 inverse frequencies of a table and the factor of its cosines and sines, every scaling. A float64 frequency
+/// would leave an angle of 2^31 uncertain by 2^-22, four units in the last place of an f32 cosine; long double has 11
+/// bits more (x86) or 60 (AArch64). `f32_angles` is not looked at: this is the formula.
+std::vector<long double> rope_frequencies(const simdattn::RopeTableOptions& options, int64_t r,
+                                          long double* attention_factor);
+/// cos and sin [n, r/2]; positions [axes][n], one axis if there are no sections.
+void rope_table(const simdattn::RopeTableOptions& options, int64_t r,
+                const std::vector<std::vector<int64_t>>& positions, Tensor* cos, Tensor* sin);
+/// [n, d]: sines and cosines in turn.
+Tensor sinusoidal_table(int64_t d, double base, const std::vector<int64_t>& positions);
 
 std::vector<double> alibi_slopes(int64_t heads);
 
