@@ -1,0 +1,149 @@
+// exp, tanh, maximum and the fold of 16 partial sums on vectors, once per Highway target: operation by operation the
+// sequences of lib/scalar, so that the bits are the same (without fused multiply-add, MulAdd rounds twice).
+#if defined(SIMDATTN_LIB_HIGHWAY_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SIMDATTN_LIB_HIGHWAY_MATH_INL_H_
+#undef SIMDATTN_LIB_HIGHWAY_MATH_INL_H_
+#else
+#define SIMDATTN_LIB_HIGHWAY_MATH_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "lib/math_constants.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace simdattn {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// x > m ? x : m: a NaN in x is ignored, m must not be NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> MaxNumber(D /*d*/, hn::Vec<D> x, hn::Vec<D> m) {
+#if HWY_ARCH_X86
+  return hn::Max(x, m);  // MAXPS returns its second operand if either is NaN
+#else
+  return hn::IfThenElse(hn::Gt(x, m), x, m);
+#endif
+}
+
+/// p 2^n where t = n + kRoundMagic, and 0 where x < kExpLowest. The scaling is exact: p is in [0.7, 1.42] and wherever
+/// the result is not 0, it is a normal number. NaN in p stays NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> ExpScale(D d, hn::Vec<D> x, hn::Vec<D> p, hn::Vec<D> n, hn::Vec<D> t) {
+  const auto lowest = hn::Set(d, kExpLowest);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  (void)t;
+  if constexpr (HWY_MAX_LANES_D(D) == 16) {
+    return hn::Vec<D>{_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x.raw, lowest.raw, _CMP_NLT_UQ), p.raw, n.raw)};
+  } else if constexpr (HWY_MAX_LANES_D(D) == 8) {
+    return hn::Vec<D>{_mm256_maskz_scalef_ps(_mm256_cmp_ps_mask(x.raw, lowest.raw, _CMP_NLT_UQ), p.raw, n.raw)};
+  } else {
+    return hn::Vec<D>{_mm_maskz_scalef_ps(_mm_cmp_ps_mask(x.raw, lowest.raw, _CMP_NLT_UQ), p.raw, n.raw)};
+  }
+#else
+  (void)n;
+  // The low bits of t hold n; the bits of kRoundMagic itself are shifted out.
+  const hn::RebindToUnsigned<D> du;
+  const auto exponent = hn::Add(hn::ShiftLeft<23>(hn::BitCast(du, t)), hn::Set(du, 127u << 23));
+  return hn::IfThenZeroElse(hn::Lt(x, lowest), hn::Mul(p, hn::BitCast(d, exponent)));
+#endif
+}
+
+/// scalar::exp for x <= 88 and NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
+  const auto magic = hn::Set(d, kRoundMagic);
+  const auto one = hn::Set(d, 1.0f);
+  const auto t = hn::MulAdd(x, hn::Set(d, kLog2E), magic);
+  const auto n = hn::Sub(t, magic);
+  auto r = hn::MulAdd(n, hn::Set(d, -kLn2Hi), x);
+  r = hn::MulAdd(n, hn::Set(d, -kLn2Lo), r);
+  auto p = hn::MulAdd(hn::Set(d, kExpPoly[4]), r, hn::Set(d, kExpPoly[3]));
+  p = hn::MulAdd(p, r, hn::Set(d, kExpPoly[2]));
+  p = hn::MulAdd(p, r, hn::Set(d, kExpPoly[1]));
+  p = hn::MulAdd(p, r, hn::Set(d, kExpPoly[0]));
+  p = hn::MulAdd(p, r, one);
+  p = hn::MulAdd(p, r, one);
+  return ExpScale(d, x, p, n, t);
+}
+
+/// scalar::tanh.
+template <class D>
+HWY_INLINE hn::Vec<D> Tanh(D d, hn::Vec<D> x) {
+  const hn::RebindToUnsigned<D> du;
+  const auto one = hn::Set(d, 1.0f);
+  const auto magic = hn::Set(d, kRoundMagic);
+  const auto saturation = hn::Set(d, kTanhSaturation);
+  auto a = hn::Abs(x);
+  const auto is_small = hn::Lt(a, hn::Set(d, kTanhSmall));
+
+  const auto z = hn::Mul(a, a);
+  auto q = hn::MulAdd(hn::Set(d, kTanhPoly[3]), z, hn::Set(d, kTanhPoly[2]));
+  q = hn::MulAdd(q, z, hn::Set(d, kTanhPoly[1]));
+  q = hn::MulAdd(q, z, hn::Set(d, kTanhPoly[0]));
+  const auto small = hn::MulAdd(hn::Mul(a, z), q, a);
+
+  a = hn::IfThenElse(hn::Gt(a, saturation), saturation, a);  // not Min: NaN stays
+  const auto y = hn::Add(a, a);
+  const auto t = hn::MulAdd(y, hn::Set(d, kLog2E), magic);
+  const auto n = hn::Sub(t, magic);
+  auto r = hn::MulAdd(n, hn::Set(d, -kLn2Hi), y);
+  r = hn::MulAdd(n, hn::Set(d, -kLn2Lo), r);
+  auto p = hn::MulAdd(hn::Set(d, kExpPoly[4]), r, hn::Set(d, kExpPoly[3]));
+  p = hn::MulAdd(p, r, hn::Set(d, kExpPoly[2]));
+  p = hn::MulAdd(p, r, hn::Set(d, kExpPoly[1]));
+  p = hn::MulAdd(p, r, hn::Set(d, kExpPoly[0]));
+  const auto expm1_r = hn::MulAdd(p, hn::Mul(r, r), r);
+  const auto s = hn::BitCast(d, hn::Add(hn::ShiftLeft<23>(hn::BitCast(du, t)), hn::Set(du, 127u << 23)));
+  const auto e = hn::MulAdd(s, expm1_r, hn::Sub(s, one));
+  const auto large = hn::Div(e, hn::Add(e, hn::Set(d, 2.0f)));
+  return hn::CopySign(hn::IfThenElse(is_small, small, large), x);
+}
+
+/// Four partial sums, one vector of 4 lanes: l += l+2, l += l+1.
+template <class D>
+HWY_INLINE float Fold4(D d, hn::Vec<D> v) {
+#if HWY_HAVE_SCALABLE
+  v = hn::Add(v, hn::SlideDownLanes(d, v, 2));
+  return hn::GetLane(hn::Add(v, hn::SlideDownLanes(d, v, 1)));
+#else
+  (void)d;
+  v = hn::Add(v, hn::Shuffle1032(v));
+  return hn::GetLane(hn::Add(v, hn::Shuffle2301(v)));
+#endif
+}
+/// Eight partial sums, one vector of 8 lanes.
+template <class D>
+HWY_INLINE float Fold8(D d, hn::Vec<D> v) {
+#if HWY_HAVE_SCALABLE
+  return Fold4(d, hn::Add(v, hn::SlideDownLanes(d, v, 4)));
+#else
+  const hn::Half<D> dh;
+  return Fold4(dh, hn::Add(hn::LowerHalf(dh, v), hn::UpperHalf(dh, v)));
+#endif
+}
+/// The fold of 16 partial sums in one vector of 16 lanes,
+template <class D>
+HWY_INLINE float Fold16(D d, hn::Vec<D> v) {
+#if HWY_HAVE_SCALABLE
+  return Fold8(d, hn::Add(v, hn::SlideDownLanes(d, v, 8)));
+#else
+  const hn::Half<D> dh;
+  return Fold8(dh, hn::Add(hn::LowerHalf(dh, v), hn::UpperHalf(dh, v)));
+#endif
+}
+/// in two vectors of 8,
+template <class D>
+HWY_INLINE float Fold16(D d, hn::Vec<D> v0, hn::Vec<D> v1) {
+  return Fold8(d, hn::Add(v0, v1));
+}
+/// in four vectors of 4.
+template <class D>
+HWY_INLINE float Fold16(D d, hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn::Vec<D> v3) {
+  return Fold4(d, hn::Add(hn::Add(v0, v2), hn::Add(v1, v3)));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace simdattn
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle guard
