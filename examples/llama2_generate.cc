@@ -1,0 +1,260 @@
+// Generates text greedily with a llama2.c model: the attention is the library's, everything around it is plain C++ in
+// the order of llama2.c's run.c, whose text at temperature 0 this prints.
+//
+//   llama2_generate MODEL TOKENIZER [--prompt P] [--steps N] [--target T]
+#include <simdattn/simdattn.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "llama2_checkpoint.h"
+#include "llama2_tokenizer.h"
+
+namespace sa = simdattn;
+
+namespace {
+
+void check(const sa::Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.detail);
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+size_t count(int64_t n) { return static_cast<size_t>(n); }
+
+/// out[r,i] = sum_j w[i,j] x[r,j], ascending j
+void matmul(float* out, const float* x, const float* w, int64_t rows, int64_t n_in, int64_t n_out) {
+  for (int64_t i = 0; i < n_out; ++i) {
+    for (int64_t r = 0; r < rows; ++r) {
+      float sum = 0;
+      for (int64_t j = 0; j < n_in; ++j) sum += w[i * n_in + j] * x[r * n_in + j];
+      out[r * n_out + i] = sum;
+    }
+  }
+}
+
+void rms_norm(float* out, const float* x, const float* weight, int64_t rows, int64_t dim) {
+  for (int64_t r = 0; r < rows; ++r, x += dim, out += dim) {
+    float squares = 0;
+    for (int64_t j = 0; j < dim; ++j) squares += x[j] * x[j];
+    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(dim) + 1e-5f);
+    for (int64_t j = 0; j < dim; ++j) out[j] = weight[j] * (scale * x[j]);
+  }
+}
+
+/// The transformer and its key/value cache of `capacity` tokens.
+class Llama2 {
+ public:
+  Llama2(const Llama2Checkpoint& model, int64_t capacity, const sa::Target* target)
+      : m_(model), c_(model.config), capacity_(capacity), exec_{.target = target} {
+    const int64_t half = c_.head_size() / 2;
+    cos_.resize(count(capacity * half));
+    sin_.resize(count(capacity * half));
+    check(sa::rope_table(sa::view(cos_.data(), {capacity, half}), sa::view(sin_.data(), {capacity, half})));
+    key_layer_ = sa::key_panels(keys_.data(), 1, c_.n_kv_heads, capacity, c_.head_size()).batch_stride;
+    value_layer_ = capacity * c_.kv_dim();
+    keys_.resize(count(c_.n_layers * key_layer_));
+    values_.resize(count(c_.n_layers * value_layer_));
+    logits_.resize(count(c_.vocab_size));
+  }
+
+  /// Appends the tokens to the sequence; returns the logits of what follows the last.
+  std::span<const float> forward(std::span<const int> tokens) {
+    const int64_t n = static_cast<int64_t>(tokens.size());
+    const int64_t dim = c_.dim, hidden = c_.hidden_dim, kv_dim = c_.kv_dim();
+    std::vector<float> x(count(n * dim)), y(x.size()), q(x.size()), k(count(n * kv_dim)), v(k.size());
+    std::vector<float> gate(count(n * hidden)), up(gate.size());
+    for (int64_t r = 0; r < n; ++r) std::copy_n(m_.token_embedding + tokens[count(r)] * dim, dim, x.data() + r * dim);
+
+    for (int64_t l = 0; l < c_.n_layers; ++l) {
+      rms_norm(y.data(), x.data(), m_.rms_att + l * dim, n, dim);
+      matmul(q.data(), y.data(), m_.wq + l * dim * dim, n, dim, dim);
+      matmul(k.data(), y.data(), m_.wk + l * dim * kv_dim, n, dim, kv_dim);
+      matmul(v.data(), y.data(), m_.wv + l * dim * kv_dim, n, dim, kv_dim);
+      attend(l, n, q.data(), k.data(), v.data(), y.data());
+      matmul(q.data(), y.data(), m_.wo + l * dim * dim, n, dim, dim);
+      for (size_t i = 0; i < x.size(); ++i) x[i] += q[i];
+
+      rms_norm(y.data(), x.data(), m_.rms_ffn + l * dim, n, dim);
+      matmul(gate.data(), y.data(), m_.w1 + l * dim * hidden, n, dim, hidden);
+      matmul(up.data(), y.data(), m_.w3 + l * dim * hidden, n, dim, hidden);
+      for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] * (1.0f / (1.0f + std::exp(-gate[i]))) * up[i];
+      matmul(y.data(), gate.data(), m_.w2 + l * hidden * dim, n, hidden, dim);
+      for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+    }
+    length_ += n;
+
+    rms_norm(y.data(), x.data() + (n - 1) * dim, m_.rms_final, 1, dim);
+    matmul(logits_.data(), y.data(), m_.classifier, 1, dim, c_.vocab_size);
+    return logits_;
+  }
+
+  double attention_seconds() const { return attention_seconds_; }
+
+ private:
+  /// Appends n keys and values to layer l and attends to all of its keys. q, k, v and out are [n, heads * head_size], so
+  /// their views have the strides of [batch, heads, n, head_size] in that order.
+  void attend(int64_t l, int64_t n, float* q, const float* k, const float* v, float* out) {
+    const double start = now();
+    const int64_t h = c_.n_heads, hk = c_.n_kv_heads, d = c_.head_size(), dim = c_.dim, kv_dim = c_.kv_dim();
+    const int64_t half = d / 2;
+    std::vector<int64_t> positions(count(n));
+    std::iota(positions.begin(), positions.end(), length_);
+    const auto at = sa::view(positions.data(), {1, n});
+    const auto cos = sa::view(cos_.data(), {capacity_, half});
+    const auto sin = sa::view(sin_.data(), {capacity_, half});
+    const sa::RopeOptions pairs{.pairing = sa::RopePairing::kInterleaved};
+
+    sa::Kv keys = sa::key_panels(keys_.data() + l * key_layer_, 1, hk, capacity_, d);
+    sa::Kv values = sa::view(values_.data() + l * value_layer_, {1, hk, capacity_, d});
+    const sa::AppendRope rotate{.cos = cos, .sin = sin, .options = pairs};
+    check(sa::kv_append(sa::view(k, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1}), at, keys, rotate, exec_));
+    check(sa::kv_append(sa::view(v, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1}), at, values, {}, exec_));
+    const auto queries = sa::view(q, {1, h, n, d}, {n * dim, d, dim, 1});
+    check(sa::rope(queries, cos, sin, at, queries, pairs, exec_));
+
+    sa::Attention problem{.q = queries, .k = keys, .v = values};
+    problem.k.tokens = problem.v.tokens = length_ + n;
+    problem.out = sa::view(out, {1, h, n, d}, {n * dim, d, dim, 1});
+    problem.scoring.causal = true;  // row i stands at position length_ + i: kBottomRight is the default
+    sa::AttentionTasks need;
+    check(sa::attention_tasks(problem, &need, exec_));
+    if (workspace_.size() < need.workspace_bytes) workspace_.resize(need.workspace_bytes);
+    sa::Exec exec = exec_;
+    exec.workspace = workspace_.data();
+    exec.workspace_bytes = workspace_.size();
+    check(sa::attention(problem, exec));
+    attention_seconds_ += now() - start;
+  }
+
+  const Llama2Checkpoint& m_;
+  const Llama2Config& c_;
+  int64_t capacity_;
+  sa::Exec exec_;
+  int64_t length_ = 0;                       // tokens in the cache
+  int64_t key_layer_ = 0, value_layer_ = 0;  // elements of one layer
+  std::vector<float> cos_, sin_, keys_, values_, logits_;
+  std::vector<std::byte> workspace_;
+  double attention_seconds_ = 0;
+};
+
+struct Options {
+  std::vector<std::string> files;
+  std::string prompt;
+  int64_t steps = 256;  // 0: to the end of the model's context
+  const sa::Target* target = nullptr;
+  bool list_targets = false;
+};
+
+constexpr char kUsage[] =
+    "usage: llama2_generate MODEL TOKENIZER [--prompt TEXT] [--steps N] [--target NAME]\n"
+    "       llama2_generate --list-targets";
+
+Options parse(std::span<char* const> arguments) {
+  Options o;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string name = arguments[i];
+    if (name == "--list-targets") {
+      o.list_targets = true;
+      continue;
+    }
+    if (!name.starts_with("--")) {
+      o.files.push_back(name);
+      continue;
+    }
+    if (i + 1 == arguments.size()) throw std::runtime_error(name + " needs a value\n" + kUsage);
+    const std::string value = arguments[++i];
+    if (name == "--prompt") {
+      o.prompt = value;
+    } else if (name == "--steps") {
+      const char* const end = value.data() + value.size();
+      const auto parsed = std::from_chars(value.data(), end, o.steps);
+      if (parsed.ec != std::errc() || parsed.ptr != end || o.steps < 0) {
+        throw std::runtime_error("--steps takes a whole number from 0, not \"" + value + "\"");
+      }
+    } else if (name == "--target") {
+      check(sa::find_target(value.c_str(), &o.target));
+    } else {
+      throw std::runtime_error("unknown option " + name + "\n" + kUsage);
+    }
+  }
+  if (!o.list_targets && o.files.size() != 2) throw std::runtime_error(kUsage);
+  return o;
+}
+
+int run(const Options& o) {
+  if (o.list_targets) {
+    for (const sa::Target* t : sa::targets()) {
+      if (sa::runnable(*t)) std::printf("%s\n", sa::name(*t));
+    }
+    return 0;
+  }
+  const sa::Target* target = o.target;
+  if (target == nullptr) check(sa::default_target(&target));
+  const Llama2Checkpoint model = read_checkpoint(o.files[0]);
+  const int64_t context = model.config.seq_len;
+  const Llama2Tokenizer tokenizer(o.files[1], model.config.vocab_size);
+  const std::vector<int> prompt = tokenizer.encode(o.prompt, context);
+  const int64_t n_prompt = static_cast<int64_t>(prompt.size());
+  if (n_prompt > context) {
+    throw std::runtime_error("the prompt is " + std::to_string(n_prompt) +
+                             " tokens, more than the model's context of " + std::to_string(context));
+  }
+  const int64_t steps = o.steps == 0 ? context : std::min(o.steps, context);
+
+  Llama2 llama(model, steps, target);
+  const double start = now();
+  std::span<const float> logits = llama.forward(std::span(prompt).first(count(std::min(n_prompt, steps))));
+  const double prefilled = now();
+  int64_t decoded = 0;
+  int token = prompt[0];
+  for (int64_t position = 1; position <= steps; ++position) {
+    const int next = position < n_prompt
+                         ? prompt[count(position)]
+                         : static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    if (next == Llama2Tokenizer::kBos) break;
+    const std::string_view piece = tokenizer.decode(token, next);
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+    token = next;
+    if (position >= n_prompt && position < steps) {
+      logits = llama.forward(std::span(&token, 1));
+      ++decoded;
+    }
+  }
+  const double stop = now();
+  std::printf("\n");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw std::runtime_error("cannot write the text");
+
+  const int64_t prefill = std::min(n_prompt, steps);
+  std::fprintf(stderr, "%s: prompt of %lld tokens, %.0f tokens/s", sa::name(*target), static_cast<long long>(prefill),
+               static_cast<double>(prefill) / (prefilled - start));
+  if (decoded > 0) {
+    std::fprintf(stderr, "; decoded %lld tokens, %.0f tokens/s", static_cast<long long>(decoded),
+                 static_cast<double>(decoded) / (stop - prefilled));
+  }
+  std::fprintf(stderr, "; %.0f %% of the time in attention\n", 100 * llama.attention_seconds() / (stop - start));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(parse(std::span(argv, count(argc)).subspan(1)));
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "llama2_generate: not enough memory\n");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "llama2_generate: %s\n", error.what());
+  }
+  return 1;
+}
