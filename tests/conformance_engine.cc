@@ -254,6 +254,21 @@ void LibraryEngine::fill(Cache* cache, const Slice<4>& rows) const {
   cache->kv.data = cache->bytes.data();
   check(simdattn::kv_append(rows.view(), simdattn::view(positions.data(), {batch, n}), cache->kv, {}, exec_),
         "kv_append");
+  for (int64_t b = 0; b < batch; ++b) {
+    const Tensor stored = reference::read(simdattn::ConstKv(cache->kv), b, n);
+    for (int64_t h = 0, i = 0; h < rows.shape[1]; ++h) {
+      for (int64_t t = 0; t < n; ++t) {
+        for (int64_t d = 0; d < rows.shape[3]; ++d, ++i) {
+          const double want = rows.operand->exact[b * rows.stride[0] + h * rows.stride[1] + t * rows.stride[2] + d];
+          if (stored[i] !=
+                  (rows.operand->dtype == DType::kF32 ? static_cast<double>(static_cast<float>(want)) : want) &&
+              !(std::isnan(stored[i]) && std::isnan(want))) {
+            throw EngineError("kv_append stored another value for token " + std::to_string(t));
+          }
+        }
+      }
+    }
+  }
 }
 
 void LibraryEngine::make_panels(Cache* cache, const Slice<4>& rows) const {

@@ -50,6 +50,9 @@ struct Slice {
 /// The whole operand as a contiguous view of this shape.
 template <int kRank>
 Slice<kRank> reshape(const Operand& operand, const std::array<int64_t, kRank>& shape) {
+  int64_t elements = 1;
+  for (const int64_t n : shape) elements *= n;
+  if (elements != operand.exact.size()) throw CaseError("an array has not the shape that the op needs");
   const simdattn::ConstView<kRank> v(nullptr, simdattn::DType::kF32, shape);
   return {&operand, v.shape, v.stride};
 }

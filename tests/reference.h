@@ -44,7 +44,7 @@ struct Tensor {
   int64_t size() const { return static_cast<int64_t>(data.size()); }
   double& operator[](int64_t i) { return data[static_cast<size_t>(i)]; }
   double operator[](int64_t i) const { return data[static_cast<size_t>(i)]; }
-  int64_t dim(int i) const { return shape[static_cast<size_t>(i)]; }
+  int64_t dim(int i) const { return shape.at(static_cast<size_t>(i)); }
   /// Offset of an element; fewer indices than dimensions give the start of a sub-tensor.
   int64_t offset(std::initializer_list<int64_t> index) const;
   double& at(std::initializer_list<int64_t> index) { return (*this)[offset(index)]; }
