@@ -178,7 +178,7 @@ struct Scoring {
   int64_t window_left = -1;            // j >= p - window_left; -1 = unbounded. "sliding_window = W" is W - 1
   int64_t window_right = -1;           // j <= p + window_right; -1 = unbounded
   int64_t chunk = 0;                   // floor(j / chunk) == floor(p / chunk); 0 = none
-  const int32_t* prefix_end = nullptr; // [batch] with causal: row sees j <= max(p, prefix_end - 1)
+  const int32_t* prefix_end = nullptr; // [batch] prefix-LM: j <= max(p, prefix_end - 1); takes the place of causal
   const int32_t* kv_start = nullptr;   // [batch] j >= kv_start
   const int32_t* kv_length = nullptr;  // [batch] j < kv_length; in 0..n_kv; also the n_kv of kBottomRight and BitMask
   ConstView<4> bias{};                 // f32, bf16 or f16, [batch, heads, n_q, n_kv], stride 0 broadcasts; -inf = masked
@@ -204,11 +204,12 @@ Status scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, 
 
 /// out[r,j] = exp(x[r,j] - max_r) / sum_j exp(x[r,j] - max_r); lse[r] = max_r + ln(sum).
 /// Shapes: x, out f32 [rows, n], lse f32 [rows] (optional). `out` may be exactly x (same data and strides).
-/// A row of -inf (or n = 0) gives zeros and lse -inf; NaN or +inf in a row make the row and its lse NaN.
+/// A row of -inf (or n = 0) gives zeros and lse -inf; NaN or +inf in a row make all of the row and its lse NaN.
 /// Error: 4 ulp per probability for rows whose scores lie within 80 of the maximum.
 Status softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse = {}, const Exec& exec = {});
 
-/// Softmax of raw scores with everything in Scoring. Masked entries of out are +0.
+/// Softmax of raw scores with everything in Scoring. Masked entries of out are +0, but for rows with a visible NaN or
+/// +inf: all of such a row and its lse are NaN.
 /// Shapes: x, out f32 [B,Hq,n_q,n_kv], lse f32 [B,Hq,n_q] (optional). `out` may be exactly x.
 Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring = {},
                       const View<3>& lse = {}, const Exec& exec = {});
@@ -299,15 +300,15 @@ Status rope_frequencies(std::span<double> inv_freq, double* attention_factor, co
 
 /// cos[p,i] = attention factor * cos(position_p * inv_i) and sin likewise, for positions first, first + 1, ... or for the
 /// positions given. Positions are in (-2^31, 2^31).
-/// Shapes: cos, sin f32 [n, r/2]; positions i32 or i64 [axes, n] of any strides, axes = 1 or the number of mrope_section
-/// entries up to the last that is not 0 (1: all axes are equal, as in text). cos and sin may be the two halves of rows of
-/// one buffer. Within 0.51 ulp at every position, for frequencies up to 16, also where the cosine or sine is near 0.
+/// Shapes: cos, sin f32 [n, r/2]; positions i32 or i64 [axes, n], axes = 1 or the number of mrope_section entries up to
+/// the last that is not 0 (1: all axes are equal, as in text). cos and sin may be the two halves of rows of one buffer.
+/// Within 0.51 ulp at every position, for frequencies up to 16, also where the cosine or sine is near 0.
 Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options = {},
                   const ConstView<2>& positions = {}, int64_t first = 0);
 
 /// Sinusoidal position encoding (Vaswani et al. 2017): out[p,2i] = sin(position_p * base^(-2i/d)), out[p,2i+1] = cos of the
-/// same angle. An odd d ends with a sine. Shapes: out f32 [n,d]; positions i32 or i64 [n] (any stride), or absent: first,
-/// first + 1, ...; in (-2^31, 2^31). base in [1, 1e15]. Within 0.51 ulp.
+/// same angle. An odd d ends with a sine. Shapes: out f32 [n,d]; positions i32 or i64 [n], or absent: first, first + 1,
+/// ...; in (-2^31, 2^31). base in [1, 1e15]. Within 0.51 ulp.
 Status sinusoidal_table(const View<2>& out, double base = 10000, const ConstView<1>& positions = {}, int64_t first = 0);
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,82 @@
+// An attention problem after validation: sizes, sequences, and how it divides into tasks.
+#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_PROBLEM_H_
+#define SIMDATTN_LIB_DRIVERS_ATTENTION_PROBLEM_H_
+
+#include <cstdint>
+
+#include "include/simdattn/simdattn.h"
+
+namespace simdattn {
+
+/// Rows of a task. Rows are independent, so this does not touch any result.
+inline constexpr int64_t kRowBlock = 64;
+
+/// One sequence of the batch, plain or varlen.
+struct Sequence {
+  int64_t q_batch;         // index into the first dimension of q, out, lse
+  int64_t first_row;       // row of q where it begins
+  int64_t n_q;
+  int64_t first_key;       // token of k and v where it begins
+  int64_t n_kv;
+  int64_t mask_batch;      // the same for bias, keep and bits
+  int64_t first_mask_row;
+};
+
+/// Which rows a task computes: rows of one key/value head, counted position by position, head by head of the group.
+struct RowBlockIndex {
+  int64_t sequence;
+  int64_t kv_head;
+  int64_t first_row;
+};
+
+struct AttentionProblem {
+  int64_t sequences = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t group = 0;
+  int64_t d_qk = 0;
+  int64_t d_v = 0;
+  int64_t row_blocks = 0;     // of all sequences and heads
+  int64_t partial_rows = 0;   // rows of the largest task
+  bool split = false;         // tasks are (row block, split)
+  int64_t tasks = 0;
+  int64_t reduce_tasks = 0;
+  float scale = 1.0f;
+  int64_t kv_bytes = 0;       // visible to the call: decides about prefetching
+
+  Sequence sequence(const Attention& a, int64_t s) const;
+};
+
+constexpr int64_t splits_of(int64_t length) { return length <= kKeySplit ? 1 : (length + kKeySplit - 1) / kKeySplit; }
+
+/// Checks everything that can be checked before the first write.
+Status check_attention(const Attention& a, bool needs_out, AttentionProblem* problem);
+
+/// Walks tasks in their flat order: sequences, key/value heads, row blocks, splits. Row blocks go first, last, second,
+/// second to last, ..., so that any contiguous range of tasks of a causal problem has its share of long and short ones.
+class TaskIterator {
+ public:
+  /// `splits`: whether splits are tasks of their own.
+  TaskIterator(const Attention& a, const AttentionProblem& p, bool splits, int64_t task);
+  RowBlockIndex row_block() const;
+  int64_t split() const { return split_; }
+  int64_t splits() const { return n_splits_; }
+  void next();
+
+ private:
+  void enter_sequence();
+
+  const Attention& a_;
+  const AttentionProblem& p_;
+  bool by_split_;
+  int64_t sequence_ = 0;
+  int64_t kv_head_ = 0;
+  int64_t block_ = 0;
+  int64_t split_ = 0;
+  int64_t n_blocks_ = 0;
+  int64_t n_splits_ = 1;
+};
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_PROBLEM_H_

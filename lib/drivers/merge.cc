@@ -1,0 +1,119 @@
+// attention_merge(): partial results over disjoint keys, joined by their log-sum-exp. alibi_slopes().
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "dispatch/target.h"
+#include "lib/drivers/validate.h"
+#include "lib/dtypes.h"
+#include "lib/scalar/math.h"
+#include "lib/ukernels.h"
+
+namespace simdattn {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+/// Columns joined at a time: accumulator and widened part on the stack (2 x 4 KiB).
+constexpr int64_t kColumns = 1024;
+
+/// Weight of a part relative to the maximum; 0 for parts without a visible key.
+float weight(float lse, float base) { return scalar::exp(lse - base); }
+
+}  // namespace
+
+Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
+                       const View<3>& lse, const float* sinks, const Exec& exec) {
+  const UKernels* uk = nullptr;
+  SIMDATTN_CHECK(resolve(exec, &uk));
+  Extent ep, el, eo, es;
+  SIMDATTN_CHECK(check_view(parts, Accept::kStorage, SIMDATTN_ARGUMENT("parts"), &ep));
+  SIMDATTN_CHECK(check_view(part_lse, Accept::kF32, SIMDATTN_ARGUMENT("part_lse"), &el));
+  SIMDATTN_CHECK(check_view(out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &eo));
+  const int64_t n_parts = parts.shape[0];
+  const std::array<int64_t, 4> row_shape = {n_parts, parts.shape[1], parts.shape[2], parts.shape[3]};
+  const std::array<int64_t, 4> out_shape = {parts.shape[1], parts.shape[2], parts.shape[3], parts.shape[4]};
+  SIMDATTN_REQUIRE(part_lse.shape == row_shape, Code::kShape, "part_lse.shape: must be the first four sizes of parts");
+  SIMDATTN_REQUIRE(out.shape == out_shape, Code::kShape, "out.shape: must be the last four sizes of parts");
+  SIMDATTN_REQUIRE(parts.shape[4] >= 1, Code::kShape, "parts.shape[4]: the head dimension must be at least 1");
+  // Each row is read from all parts before it is written, so `out` may be one of them.
+  bool is_part = false;
+  for (int64_t p = 0; p < n_parts && !is_part; ++p) {
+    const char* data = static_cast<const char*>(parts.data) + p * parts.stride[0] * size_of(parts.dtype);
+    is_part = out.data == data && out.dtype == parts.dtype && out.stride[0] == parts.stride[1] &&
+              out.stride[1] == parts.stride[2] && out.stride[2] == parts.stride[3];
+  }
+  SIMDATTN_REQUIRE(is_part || !overlap(eo, ep), Code::kOverlap, "out: overlaps parts without being one of them");
+  SIMDATTN_REQUIRE(!overlap(eo, el), Code::kOverlap, "out: overlaps part_lse");
+  if (lse.data != nullptr) {
+    SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &es));
+    SIMDATTN_REQUIRE(lse.shape[0] == out_shape[0] && lse.shape[1] == out_shape[1] && lse.shape[2] == out_shape[2],
+                     Code::kShape, "lse.shape: must be the first three sizes of out");
+    SIMDATTN_REQUIRE(!overlap(es, ep) && !overlap(es, el) && !overlap(es, eo), Code::kOverlap,
+                     "lse: overlaps another argument");
+  }
+
+  const int64_t dim = parts.shape[4];
+  const int64_t part_size = size_of(parts.dtype);
+  alignas(64) float acc[kColumns];
+  alignas(64) float part[kColumns];
+  for (int64_t b = 0; b < out_shape[0]; ++b) {
+    for (int64_t h = 0; h < out_shape[1]; ++h) {
+      for (int64_t i = 0; i < out_shape[2]; ++i) {
+        const float* row_lse = static_cast<const float*>(part_lse.data) + b * part_lse.stride[1] +
+                               h * part_lse.stride[2] + i;
+        const auto lse_of = [&](int64_t p) { return row_lse[p * part_lse.stride[0]]; };
+        const float sink = sinks != nullptr ? sinks[h] : -kInf;
+        float m = sink;
+        for (int64_t p = 0; p < n_parts; ++p) m = lse_of(p) > m ? lse_of(p) : m;
+        const float base = m == -kInf ? 0.0f : m;
+        float sum = weight(sink, base);
+        for (int64_t p = 0; p < n_parts; ++p) sum += weight(lse_of(p), base);
+        const float factor = sum > 0.0f ? 1.0f / sum : sum == 0.0f ? 0.0f : sum;
+        for (int64_t c = 0; c < dim; c += kColumns) {
+          const int64_t n = std::min(kColumns, dim - c);
+          std::fill_n(acc, n, 0.0f);
+          for (int64_t p = 0; p < n_parts; ++p) {
+            const float w = weight(lse_of(p), base);
+            if (w == 0.0f) continue;  // what an empty part holds has no influence
+            const int64_t at = p * parts.stride[0] + b * parts.stride[1] + h * parts.stride[2] + i * parts.stride[3] + c;
+            uk->widen[slot(parts.dtype)](static_cast<const char*>(parts.data) + at * part_size, part, n);
+            uk->merge(acc, 1.0f, part, w, n);
+          }
+          const int64_t at = b * out.stride[0] + h * out.stride[1] + i * out.stride[2] + c;
+          uk->finish[slot(out.dtype)](acc, factor, static_cast<char*>(out.data) + at * size_of(out.dtype), n);
+        }
+        if (lse.data != nullptr) {
+          static_cast<float*>(lse.data)[b * lse.stride[0] + h * lse.stride[1] + i * lse.stride[2]] =
+              canonical(scalar::log_sum_exp(m, sum));
+        }
+      }
+    }
+  }
+  return {};
+}
+
+Status alibi_slopes(int64_t heads, float* slopes) {
+  SIMDATTN_REQUIRE(heads >= 1 && heads <= kMaxSize, Code::kShape, "heads: must be in 1 .. 2^30 - 1");
+  SIMDATTN_REQUIRE(slopes != nullptr, Code::kNullPointer, "slopes: must not be null");
+  int64_t n = 1;
+  while (2 * n <= heads) n *= 2;
+  for (int64_t h = 0; h < heads; ++h) {
+    // 2^-x with x = 8(h+1)/n or 4(2(h-n)+1)/n. n is a power of two: x is exact, and repeated square roots give 2^-1/n.
+    const int64_t numerator = h < n ? 8 * (h + 1) : 4 * (2 * (h - n) + 1);
+    const int64_t whole = numerator / n;
+    int64_t rest = numerator % n;
+    double y = 1.0;
+    double root = 0.5;  // 2^-1, 2^-1/2, 2^-1/4, ...
+    for (int64_t bit = n / 2; bit > 0; bit /= 2) {
+      root = std::sqrt(root);
+      if (rest >= bit) {
+        rest -= bit;
+        y *= root;
+      }
+    }
+    slopes[h] = static_cast<float>(std::ldexp(y, -static_cast<int>(whole)));
+  }
+  return {};
+}
+
+}  // namespace simdattn

@@ -1,0 +1,56 @@
+// Position ids and rotary tables: shared by rope() and kv_append().
+#ifndef SIMDATTN_LIB_DRIVERS_POSITIONS_H_
+#define SIMDATTN_LIB_DRIVERS_POSITIONS_H_
+
+#include "lib/drivers/validate.h"
+
+namespace simdattn {
+
+/// positions[b, i], or i where the view is absent.
+inline int64_t position_at(const ConstView<2>& positions, int64_t b, int64_t i) {
+  if (positions.data == nullptr) return i;
+  const int64_t at = b * positions.stride[0] + i * positions.stride[1];
+  return positions.dtype == DType::kI32 ? static_cast<const int32_t*>(positions.data)[at]
+                                        : static_cast<const int64_t*>(positions.data)[at];
+}
+
+/// Every position in low .. limit - 1; where the view is absent, positions are 0 .. n - 1.
+inline Status check_positions(const ConstView<2>& positions, int64_t batch, int64_t n, int64_t low, int64_t limit,
+                              Extent* extent) {
+  *extent = {};
+  if (positions.data == nullptr) {
+    SIMDATTN_REQUIRE(n <= limit || batch == 0, Code::kRange,
+                     "positions: absent, and there are more rows than positions 0 .. n_positions-1");
+    return {};
+  }
+  SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), extent));
+  SIMDATTN_REQUIRE(positions.shape[0] == batch && positions.shape[1] == n, Code::kShape,
+                   "positions.shape: must be [batch, rows]");
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t p = position_at(positions, b, i);
+      SIMDATTN_REQUIRE(p >= low && p < limit, Code::kRange,
+                       low < 0 ? "positions: at or past the number of tokens the cache can address, or of table rows"
+                               : "positions: outside the rows 0 .. n_positions-1 of cos and sin");
+    }
+  }
+  return {};
+}
+
+inline Status check_rope_table(const ConstView<2>& cos, const ConstView<2>& sin, const RopeOptions& options,
+                               int64_t dim, Extent* cos_extent, Extent* sin_extent) {
+  SIMDATTN_CHECK(check_view(cos, Accept::kF32, SIMDATTN_ARGUMENT("cos"), cos_extent));
+  SIMDATTN_CHECK(check_view(sin, Accept::kF32, SIMDATTN_ARGUMENT("sin"), sin_extent));
+  SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, "sin.shape != cos.shape");
+  SIMDATTN_REQUIRE(options.pairing == RopePairing::kInterleaved || options.pairing == RopePairing::kHalfSplit,
+                   Code::kRange, "options.pairing: not a RopePairing");
+  SIMDATTN_REQUIRE(options.first_dim >= 0 && options.first_dim <= dim, Code::kRange,
+                   "options.first_dim: must be in 0 .. head dimension");
+  SIMDATTN_REQUIRE(cos.shape[1] <= (dim - options.first_dim) / 2, Code::kShape,
+                   "cos.shape[1]: first_dim + 2 * pairs exceeds the head dimension");
+  return {};
+}
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_POSITIONS_H_

@@ -1,0 +1,102 @@
+// The rules on arguments, and the sentences that name them. Everything is checked before the first write.
+#ifndef SIMDATTN_LIB_DRIVERS_VALIDATE_H_
+#define SIMDATTN_LIB_DRIVERS_VALIDATE_H_
+
+#include <cstdint>
+
+#include "include/simdattn/simdattn.h"
+
+namespace simdattn {
+
+/// Largest size of a dimension and of |offset|: positions and their differences fit 32 bits.
+inline constexpr int64_t kMaxSize = (int64_t{1} << 30) - 1;
+
+/// The sentences about one argument.
+struct Argument {
+  const char* null;
+  const char* dtype;
+  const char* shape;
+  const char* stride;
+  const char* range;
+  const char* self_overlap;
+  const char* overlap;
+};
+#define SIMDATTN_ARGUMENT(name)                                                                      \
+  ::simdattn::Argument {                                                                             \
+    name ".data: null although its shape is not empty", name ".dtype: not a type accepted here",     \
+        name ".shape: every size must be in 0 .. 2^30 - 1",                                          \
+        name ".stride: the last dimension must be contiguous (stride 1)",                            \
+        name ".stride: too large for 64-bit addresses",                                              \
+        name ".stride: elements of an output must not coincide", name ": overlaps another argument" \
+  }
+
+/// Which types an argument may have.
+enum class Accept : uint8_t { kStorage, kF32, kIndex, kMask };
+
+/// Bytes [first, last) that a view touches, and what is needed to tell apart views that interleave. Refers to the
+/// view's shape and stride, so it must not outlive the view.
+struct Extent {
+  uintptr_t first = 0;
+  uintptr_t last = 0;
+  uintptr_t data = 0;
+  uint64_t row_bytes = 0;  // of the contiguous last dimension
+  const int64_t* shape = nullptr;
+  const int64_t* stride = nullptr;
+  int outer = 0;  // dimensions beside the last
+  int64_t size = 0;
+  bool empty() const { return first == last; }
+};
+
+/// Checks a view on its own and computes its extent. Empty views pass with any pointer.
+Status check_array(const void* data, DType dtype, int rank, const int64_t* shape, const int64_t* stride, bool output,
+                   Accept accept, const Argument& argument, Extent* extent);
+
+template <int kRank, bool kConst>
+Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, Extent* extent) {
+  return check_array(v.data, v.dtype, kRank, v.shape.data(), v.stride.data(), !kConst, accept, argument, extent);
+}
+
+/// True if the two may share a byte. Exact for views whose rows interleave at a common step; otherwise by extent.
+bool overlap(const Extent& a, const Extent& b);
+
+/// True if both views are the same elements (an in-place call).
+template <int kRank, bool kA, bool kB>
+bool same_elements(const BasicView<kRank, kA>& a, const BasicView<kRank, kB>& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.stride == b.stride;
+}
+
+template <int kRank, bool kA, bool kB>
+bool same_shape(const BasicView<kRank, kA>& a, const BasicView<kRank, kB>& b) {
+  return a.shape == b.shape;
+}
+
+#define SIMDATTN_CHECK(expression)                                       \
+  do {                                                                   \
+    if (const ::simdattn::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                                    \
+    }                                                                    \
+  } while (false)
+
+#define SIMDATTN_REQUIRE(condition, code, sentence)       \
+  do {                                                    \
+    if (!(condition)) return ::simdattn::Status{code, sentence}; \
+  } while (false)
+
+/// Everything in `scoring` for a batch of `batch` sequences; masks must match [batch or 1 with varlen, heads, n_q, n_kv].
+/// lengths: what kv_start and kv_length are bounded by, per sequence.
+struct ScoringShape {
+  int64_t sequences;    // entries of the per-sequence arrays
+  int64_t mask_batch;   // shape of bias and keep
+  int64_t heads;
+  int64_t mask_rows;
+  int64_t mask_columns;
+};
+Status check_scoring(const Scoring& scoring, const ScoringShape& shape);
+/// The per-sequence entries of sequence `b` with `n_kv` keys.
+Status check_sequence(const Scoring& scoring, int64_t b, int64_t n_kv);
+/// True if an output extent touches a mask, a bias or one of the per-head and per-sequence arrays.
+bool overlaps_scoring(const Extent& output, const Scoring& scoring, const ScoringShape& shape);
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_VALIDATE_H_

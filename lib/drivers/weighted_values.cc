@@ -1,0 +1,97 @@
+// weighted_values(): probabilities times values.
+#include <algorithm>
+
+#include "dispatch/target.h"
+#include "lib/drivers/validate.h"
+#include "lib/drivers/value_block.h"
+#include "lib/dtypes.h"
+#include "lib/ukernels.h"
+
+namespace simdattn {
+namespace {
+
+/// Accumulators live on the stack (16 KiB) unless the output itself can hold them.
+constexpr int64_t kAccumulators = 4096;
+constexpr int64_t kRows = 8;
+/// Values larger than this come from beyond the second-level cache.
+constexpr int64_t kStreamBytes = int64_t{8} << 20;
+constexpr int64_t kColumns = kAccumulators / kRows;
+
+}  // namespace
+
+Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out, const Exec& exec) {
+  const UKernels* uk = nullptr;
+  SIMDATTN_CHECK(resolve(exec, &uk));
+  Extent ep, ev, eo;
+  SIMDATTN_CHECK(check_view(p, Accept::kF32, SIMDATTN_ARGUMENT("p"), &ep));
+  SIMDATTN_CHECK(check_view(v, Accept::kStorage, SIMDATTN_ARGUMENT("v"), &ev));
+  SIMDATTN_CHECK(check_view(out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &eo));
+  SIMDATTN_REQUIRE(v.shape[0] == p.shape[0], Code::kShape, "v.shape[0] != p.shape[0]");
+  SIMDATTN_REQUIRE(v.shape[1] >= 1, Code::kShape, "v.shape[1]: there must be at least one value head");
+  SIMDATTN_REQUIRE(p.shape[1] % v.shape[1] == 0, Code::kShape,
+                   "p.shape[1]: query heads must be a multiple of value heads");
+  SIMDATTN_REQUIRE(v.shape[2] == p.shape[3], Code::kShape, "v.shape[2] != p.shape[3]");
+  SIMDATTN_REQUIRE(v.shape[3] >= 1, Code::kShape, "v.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(out.shape[0] == p.shape[0] && out.shape[1] == p.shape[1] && out.shape[2] == p.shape[2] &&
+                       out.shape[3] == v.shape[3],
+                   Code::kShape, "out.shape: must be [p.shape[0], p.shape[1], p.shape[2], v.shape[3]]");
+  SIMDATTN_REQUIRE(!overlap(eo, ep), Code::kOverlap, "out: overlaps p");
+  SIMDATTN_REQUIRE(!overlap(eo, ev), Code::kOverlap, "out: overlaps v");
+
+  const int64_t n_kv = v.shape[2];
+  const int64_t dim = v.shape[3];
+  const int64_t group = p.shape[1] / v.shape[1];
+  const int64_t v_size = size_of(v.dtype);
+  const int64_t out_size = size_of(out.dtype);
+  // A single row per head (decode): the heads of a group are the rows, and their values are read once.
+  const bool grouped = p.shape[2] == 1;
+  const int64_t n_rows = grouped ? group : p.shape[2];
+  const int64_t p_stride = grouped ? p.stride[1] : p.stride[2];
+  const int64_t out_stride = grouped ? out.stride[1] : out.stride[2];
+  const bool stream = v.shape[0] * v.shape[1] * n_kv * dim * v_size > kStreamBytes;
+  alignas(64) float accumulators[kAccumulators];
+
+  for (int64_t b = 0; b < p.shape[0]; ++b) {
+    for (int64_t h = 0; h < p.shape[1]; h += grouped ? group : 1) {
+      const float* w0 = static_cast<const float*>(p.data) + b * p.stride[0] + h * p.stride[1];
+      const char* v0 = static_cast<const char*>(v.data) + (b * v.stride[0] + h / group * v.stride[1]) * v_size;
+      char* out0 = static_cast<char*>(out.data) + (b * out.stride[0] + h * out.stride[1]) * out_size;
+      for (int64_t i = 0; i < n_rows; i += kRows) {
+        const int64_t rows = std::min(kRows, n_rows - i);
+        for (int64_t c = 0; c < dim; c += kColumns) {
+          const int64_t columns = std::min(kColumns, dim - c);
+          for (int64_t r = 0; r < rows; ++r) std::fill_n(accumulators + r * kColumns, columns, 0.0f);
+          for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
+            const int64_t keys = std::min(kKeyBlock, n_kv - j);
+            const ValueTile tile = {.w = w0 + i * p_stride + j,
+                                    .ldw = p_stride,
+                                    .rows = rows,
+                                    .v = v0 + (j * v.stride[2] + c) * v_size,
+                                    .key_stride = v.stride[2],
+                                    .group_stride = kValueGroup,
+                                    .keys = keys,
+                                    .dim = columns,
+                                    .o = accumulators,
+                                    .ldo = kColumns,
+                                    .alpha = nullptr,
+                                    .stream = stream};
+            bool zero = false;
+            for (int64_t r = 0; r < rows && !zero; ++r) zero = uk->any_zero(tile.w + r * tile.ldw, keys);
+            if (zero && !uk->all_finite[slot(v.dtype)](tile.v, tile.key_stride, keys, columns)) {
+              add_visible_values(*uk, v.dtype, tile, [&](int64_t r, int64_t key) { return tile.w[r * tile.ldw + key] != 0.0f; });
+            } else {
+              uk->value_tile[slot(v.dtype)](tile);
+            }
+          }
+          for (int64_t r = 0; r < rows; ++r) {
+            uk->finish[slot(out.dtype)](accumulators + r * kColumns, 1.0f,
+                                        out0 + ((i + r) * out_stride + c) * out_size, columns);
+          }
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace simdattn
