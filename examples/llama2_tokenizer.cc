@@ -102,7 +102,7 @@ std::string_view Llama2Tokenizer::decode(int previous, int token) const {
     const unsigned char byte = static_cast<unsigned char>(piece[0]);
     const bool printable = byte >= 0x20 && byte < 0x7F;
     const bool space = byte >= '\t' && byte <= '\r';
-    if (!printable && !space) return {};
+    if (!printable && !space) return "";
   }
   return piece;
 }
