@@ -1,0 +1,411 @@
+// Tables of cos and sin for rotary position embedding: every scaling, several position axes, exact or as f32 models
+// compute them. The exact way forms frequencies in double-double arithmetic and angles in fixed point (angles.h).
+#include <cmath>
+
+#include "lib/drivers/angles.h"
+#include "lib/drivers/double_double.h"
+#include "lib/drivers/table_positions.h"
+
+namespace simdattn {
+namespace {
+
+/// Options with defaults filled in, and what every column needs of them.
+struct Scaling {
+  const RopeTableOptions* options = nullptr;
+  int64_t pairs = 0;
+  double factor = 1;
+  double original_max = 0;
+  DoubleDouble ln_theta;
+  DoubleDouble ramp_low;  // kYarn
+  DoubleDouble ramp_high;
+  int64_t rotated = 0;                    // kProportional: columns that rotate
+  std::span<const double> long_or_short;  // kLongRope
+  double attention_factor = 1;
+  float theta_f32 = 0;
+  DoubleDouble ln_theta_f32;
+  int64_t axes = 1;
+};
+
+constexpr double kMinFactor = 1e-3;
+constexpr double kMaxFactor = 1e6;
+
+bool each_within(std::span<const double> values, double low, double high) {
+  for (const double v : values)
+    if (!within(v, low, high)) return false;
+  return true;
+}
+
+Status check_fields(const RopeTableOptions& o, int64_t pairs) {
+  const auto refuse = [](const char* detail) { return Status{Code::kRange, detail}; };
+  if (o.rope_type > RopeType::kLongRope) return refuse("options.rope_type: not a RopeType");
+  if (o.mrope_layout > MropeLayout::kAxial) return refuse("options.mrope_layout: not a MropeLayout");
+  if (!within(o.rope_theta, 1, kMaxTheta)) return refuse("options.rope_theta: must be in [1, 1e15]");
+  if (o.factor != 0 && !within(o.factor, kMinFactor, kMaxFactor))
+    return refuse("options.factor: must be in [1e-3, 1e6], or 0 if not given");
+  if (o.original_max_position_embeddings < 0 || o.original_max_position_embeddings >= kPositionLimit)
+    return refuse("options.original_max_position_embeddings: must be in [0, 2^31)");
+  if (o.max_position_embeddings < 0 || o.max_position_embeddings >= kPositionLimit)
+    return refuse("options.max_position_embeddings: must be in [0, 2^31)");
+  if (o.seq_len < 0 || o.seq_len >= kPositionLimit) return refuse("options.seq_len: must be in [0, 2^31)");
+  if (o.attention_factor && !(*o.attention_factor > 0 && *o.attention_factor <= kMaxFactor))
+    return refuse("options.attention_factor: must be in (0, 1e6]");
+  if (!within(o.beta_slow, 1e-6, 1e6)) return refuse("options.beta_slow: must be in [1e-6, 1e6]");
+  if (!within(o.beta_fast, 1e-6, 1e6)) return refuse("options.beta_fast: must be in [1e-6, 1e6]");
+  if (o.beta_fast < o.beta_slow) return refuse("options.beta_fast: must not be less than beta_slow");
+  if (!within(o.mscale, 0, kMaxFactor)) return refuse("options.mscale: must be in [0, 1e6]; 0 is not given");
+  if (!within(o.mscale_all_dim, 0, kMaxFactor))
+    return refuse("options.mscale_all_dim: must be in [0, 1e6]; 0 is not given");
+  if (!within(o.low_freq_factor, 1e-6, 1e6)) return refuse("options.low_freq_factor: must be in [1e-6, 1e6]");
+  if (!within(o.high_freq_factor, 1e-6, 1e6)) return refuse("options.high_freq_factor: must be in [1e-6, 1e6]");
+  if (!(o.high_freq_factor > o.low_freq_factor))
+    return refuse("options.high_freq_factor: must be greater than low_freq_factor");
+  if (!(o.partial_rotary_factor > 0 && o.partial_rotary_factor <= 1))
+    return refuse("options.partial_rotary_factor: must be in (0, 1]");
+
+  const auto count = static_cast<size_t>(pairs);
+  if (!o.freq_factors.empty()) {
+    if (o.freq_factors.size() != count) return {Code::kShape, "options.freq_factors: must have one number per column"};
+    if (!each_within(o.freq_factors, kMinFactor, kMaxFactor))
+      return refuse("options.freq_factors: every one must be in [1e-3, 1e6]");
+  }
+  if (!o.inv_freq.empty()) {
+    if (o.rope_type != RopeType::kDefault) return refuse("options.inv_freq: rope_type must be kDefault");
+    if (o.inv_freq.size() != count) return {Code::kShape, "options.inv_freq: must have one number per column"};
+    for (const double v : o.inv_freq)
+      if (v != 0 && !within(v, 1e-20, 1e3)) return refuse("options.inv_freq: every one must be 0 or in [1e-20, 1e3]");
+  }
+
+  int64_t columns = 0;
+  for (const int64_t section : o.mrope_section) {
+    if (section < 0 || section > pairs) return refuse("options.mrope_section: entries must be in [0, columns]");
+    columns += section;
+  }
+  if (columns == 0) {
+    if (o.mrope_layout != MropeLayout::kContiguous) return refuse("options.mrope_layout: needs mrope_section");
+    return {};
+  }
+  if (columns != pairs) return {Code::kShape, "options.mrope_section: must sum to the table's columns"};
+  if (o.mrope_layout == MropeLayout::kInterleaved && (o.mrope_section[2] == 0 || o.mrope_section[3] != 0))
+    return refuse("options.mrope_section: kInterleaved takes three axes");
+  if (o.mrope_layout == MropeLayout::kAxial && o.rope_type != RopeType::kDefault && o.rope_type != RopeType::kLinear)
+    return refuse("options.mrope_layout: kAxial takes rope_type kDefault or kLinear");
+  return {};
+}
+
+/// 0.1 m ln f + 1: the growth of attention entropy that YaRN balances.
+DoubleDouble yarn_magnitude(double f, double m) {
+  if (f <= 1) return 1.0;
+  return log(DoubleDouble(f)) * m / 10.0 + 1.0;
+}
+
+/// The column (a real number) whose angle turns `rotations` times over the original length.
+DoubleDouble yarn_correction(const Scaling& s, double rotations) {
+  const DoubleDouble length = DoubleDouble(s.original_max) / (kTwoPiDD * rotations);
+  return log(length) * static_cast<double>(s.pairs) / s.ln_theta;
+}
+
+Status resolve_yarn(const RopeTableOptions& o, Scaling* s) {
+  if (o.factor == 0) return {Code::kRange, "options.factor: kYarn needs it"};
+  if (!(o.rope_theta > 1)) return {Code::kRange, "options.rope_theta: must be greater than 1 for kYarn"};
+  if (s->original_max == 0) s->original_max = static_cast<double>(o.max_position_embeddings);
+  if (s->original_max == 0) return {Code::kRange, "options.original_max_position_embeddings: kYarn needs it"};
+  DoubleDouble low = yarn_correction(*s, o.beta_fast);
+  DoubleDouble high = yarn_correction(*s, o.beta_slow);
+  if (o.truncate) {
+    low = floor(low);
+    high = -floor(-high);
+  }
+  const DoubleDouble last = static_cast<double>(2 * s->pairs - 1);
+  if (low < 0.0) low = 0.0;
+  if (last < high) high = last;
+  if (low.hi == high.hi && low.lo == high.lo) high = high + 0.001;
+  s->ramp_low = low;
+  s->ramp_high = high;
+  DoubleDouble magnitude;
+  if (o.mscale != 0 && o.mscale_all_dim != 0) {
+    magnitude = yarn_magnitude(o.factor, o.mscale) / yarn_magnitude(o.factor, o.mscale_all_dim);
+  } else {
+    magnitude = yarn_magnitude(o.factor, 1);
+  }
+  s->attention_factor = magnitude.hi;
+  return {};
+}
+
+Status resolve_dynamic(const RopeTableOptions& o, Scaling* s) {
+  if (o.factor == 0) return {Code::kRange, "options.factor: kDynamic needs it"};
+  if (o.max_position_embeddings == 0) return {Code::kRange, "options.max_position_embeddings: kDynamic needs it"};
+  if (o.seq_len <= o.max_position_embeddings || s->pairs == 1) return {};  // one column has exponent 0: no base
+  const auto max = static_cast<double>(o.max_position_embeddings);
+  const DoubleDouble beyond = DoubleDouble(static_cast<double>(o.seq_len) - max) / max;  // L/M - 1
+  const DoubleDouble growth = beyond * o.factor + 1.0;
+  s->ln_theta = s->ln_theta + log(growth) * static_cast<double>(s->pairs) / static_cast<double>(s->pairs - 1);
+  if (s->ln_theta.hi > 34.538776394910684)  // ln 1e15
+    return {Code::kRange, "options.seq_len: kDynamic would raise rope_theta beyond 1e15"};
+  return {};
+}
+
+Status resolve_longrope(const RopeTableOptions& o, Scaling* s) {
+  const auto count = static_cast<size_t>(s->pairs);
+  if (o.original_max_position_embeddings < 2)
+    return {Code::kRange, "options.original_max_position_embeddings: kLongRope needs it (at least 2)"};
+  if (o.short_factor.size() != count)
+    return {Code::kShape, "options.short_factor: kLongRope needs one number per column"};
+  if (o.long_factor.size() != count)
+    return {Code::kShape, "options.long_factor: kLongRope needs one number per column"};
+  if (!each_within(o.short_factor, kMinFactor, kMaxFactor))
+    return {Code::kRange, "options.short_factor: every one must be in [1e-3, 1e6]"};
+  if (!each_within(o.long_factor, kMinFactor, kMaxFactor))
+    return {Code::kRange, "options.long_factor: every one must be in [1e-3, 1e6]"};
+  s->long_or_short = o.seq_len > o.original_max_position_embeddings ? o.long_factor : o.short_factor;
+  DoubleDouble f = s->factor;
+  if (o.max_position_embeddings != 0)
+    f = DoubleDouble(static_cast<double>(o.max_position_embeddings)) / s->original_max;
+  if (1.0 < f) s->attention_factor = std::sqrt((1.0 + log(f) / log(DoubleDouble(s->original_max))).hi);
+  return {};
+}
+
+Status resolve(const RopeTableOptions& o, int64_t pairs, Scaling* s) {
+  SIMDATTN_CHECK(check_fields(o, pairs));
+  s->options = &o;
+  s->pairs = pairs;
+  s->factor = o.factor != 0 ? o.factor : 1;
+  s->original_max = static_cast<double>(o.original_max_position_embeddings);
+  s->ln_theta = log(DoubleDouble(o.rope_theta));
+  Status status;
+  switch (o.rope_type) {
+    case RopeType::kDefault:
+      if (s->factor != 1) status = {Code::kRange, "options.factor: kDefault does not scale; rope_type says how to"};
+      break;
+    case RopeType::kLinear:
+      if (o.factor == 0) status = {Code::kRange, "options.factor: kLinear needs it"};
+      break;
+    case RopeType::kProportional:
+      s->rotated = static_cast<int64_t>(std::floor(o.partial_rotary_factor * static_cast<double>(pairs)));
+      break;
+    case RopeType::kDynamic: status = resolve_dynamic(o, s); break;
+    case RopeType::kYarn: status = resolve_yarn(o, s); break;
+    case RopeType::kLlama3:
+      if (o.factor == 0) s->factor = 8;
+      if (s->original_max == 0) s->original_max = 8192;
+      break;
+    case RopeType::kLongRope: status = resolve_longrope(o, s); break;
+  }
+  if (!status.ok()) return status;
+  if (o.attention_factor) s->attention_factor = *o.attention_factor;
+  if (o.f32_angles) {
+    const bool changed = o.rope_type == RopeType::kDynamic;
+    s->theta_f32 = static_cast<float>(changed ? exp(s->ln_theta).hi : o.rope_theta);
+    s->ln_theta_f32 = log(DoubleDouble(static_cast<double>(s->theta_f32)));
+  }
+  s->axes = 1;
+  for (size_t k = 0; k < o.mrope_section.size(); ++k)
+    if (o.mrope_section[k] != 0) s->axes = static_cast<int64_t>(k) + 1;
+  return {};
+}
+
+/// Column i of a table (kAxial: of its section) with `pairs` columns.
+struct Column {
+  int64_t axis = 0;
+  int64_t i = 0;
+  int64_t pairs = 0;
+};
+
+Column locate(const Scaling& s, int64_t c) {
+  const RopeTableOptions& o = *s.options;
+  if (s.axes == 1) return {0, c, s.pairs};
+  if (o.mrope_layout == MropeLayout::kInterleaved) {
+    const int64_t residue = c % 3;
+    const bool follows = residue != 0 && c < 3 * o.mrope_section[static_cast<size_t>(residue)];
+    return {follows ? residue : 0, c, s.pairs};
+  }
+  size_t axis = 0;
+  int64_t start = 0;
+  while (c >= start + o.mrope_section[axis]) start += o.mrope_section[axis++];
+  if (o.mrope_layout == MropeLayout::kAxial) return {static_cast<int64_t>(axis), c - start, o.mrope_section[axis]};
+  return {static_cast<int64_t>(axis), c, s.pairs};
+}
+
+DoubleDouble frequency(const Scaling& s, int64_t c) {
+  const RopeTableOptions& o = *s.options;
+  const auto k = static_cast<size_t>(c);
+  const Column column = locate(s, c);
+  DoubleDouble inv;
+  if (!o.inv_freq.empty()) {
+    inv = o.inv_freq[k];
+  } else {
+    const auto i = static_cast<double>(column.i);
+    inv = exp(-(s.ln_theta * i / static_cast<double>(column.pairs)));
+    switch (o.rope_type) {
+      case RopeType::kDefault:
+      case RopeType::kDynamic: break;
+      case RopeType::kLinear: inv = inv / s.factor; break;
+      case RopeType::kProportional: inv = c < s.rotated ? inv / s.factor : 0.0; break;
+      case RopeType::kYarn: {
+        DoubleDouble ramp = (DoubleDouble(i) - s.ramp_low) / (s.ramp_high - s.ramp_low);
+        if (ramp < 0.0) ramp = 0.0;
+        if (1.0 < ramp) ramp = 1.0;
+        inv = inv / s.factor * ramp + inv * (1.0 - ramp);
+        break;
+      }
+      case RopeType::kLlama3: {
+        // The two outer branches of the formula are the ends of the middle one.
+        const DoubleDouble turns = inv * s.original_max / kTwoPiDD;
+        DoubleDouble smooth = (turns - o.low_freq_factor) / (DoubleDouble(o.high_freq_factor) - o.low_freq_factor);
+        if (smooth < 0.0) smooth = 0.0;
+        if (1.0 < smooth) smooth = 1.0;
+        inv = (1.0 - smooth) * inv / s.factor + smooth * inv;
+        break;
+      }
+      case RopeType::kLongRope: inv = inv / s.long_or_short[k]; break;
+    }
+  }
+  return o.freq_factors.empty() ? inv : inv / o.freq_factors[k];
+}
+
+/// In f32 and in the order of operations of Hugging Face's functions (PyTorch computes number / tensor as reciprocal
+/// times number). The power alone is rounded once from its exact value: PyTorch's depends on its build by an ulp or two.
+float frequency_f32(const Scaling& s, int64_t c) {
+  const RopeTableOptions& o = *s.options;
+  const auto k = static_cast<size_t>(c);
+  const Column column = locate(s, c);
+  const auto factor = static_cast<float>(s.factor);
+  float inv = 0;
+  if (!o.inv_freq.empty()) {
+    inv = static_cast<float>(o.inv_freq[k]);
+  } else {
+    const float exponent = static_cast<float>(2 * column.i) / static_cast<float>(2 * column.pairs);
+    const auto power = static_cast<float>(exp(s.ln_theta_f32 * static_cast<double>(exponent)).hi);
+    inv = 1.0f / power;
+    switch (o.rope_type) {
+      case RopeType::kDefault:
+      case RopeType::kDynamic: break;
+      case RopeType::kLinear: inv = inv / factor; break;
+      case RopeType::kProportional: inv = c < s.rotated ? inv / factor : 0.0f; break;
+      case RopeType::kYarn: {
+        const float interpolated = 1.0f / (factor * power);
+        const auto low = static_cast<float>(s.ramp_low.hi);
+        const auto span = static_cast<float>((s.ramp_high - s.ramp_low).hi);
+        float ramp = (static_cast<float>(column.i) - low) / span;
+        ramp = ramp < 0 ? 0.0f : ramp > 1 ? 1.0f : ramp;
+        const float extrapolation = 1.0f - ramp;
+        inv = interpolated * (1.0f - extrapolation) + inv * extrapolation;
+        break;
+      }
+      case RopeType::kLlama3: {
+        const float wavelength = 1.0f / inv * 0x1.921fb6p+2f;
+        const auto low = static_cast<float>(o.low_freq_factor);
+        const auto width = static_cast<float>(o.high_freq_factor - o.low_freq_factor);
+        const bool is_long = wavelength > static_cast<float>(s.original_max / o.low_freq_factor);
+        const bool is_short = wavelength < static_cast<float>(s.original_max / o.high_freq_factor);
+        const float smooth = (1.0f / wavelength * static_cast<float>(s.original_max) - low) / width;
+        if (is_long) {
+          inv = inv / factor;
+        } else if (!is_short) {
+          inv = (1.0f - smooth) * inv / factor + smooth * inv;
+        }
+        break;
+      }
+      case RopeType::kLongRope: inv = 1.0f / (static_cast<float>(s.long_or_short[k]) * power); break;
+    }
+  }
+  return o.freq_factors.empty() ? inv : inv / static_cast<float>(o.freq_factors[k]);
+}
+
+Extent extent_of(std::span<const double> values) {
+  const auto begin = reinterpret_cast<uintptr_t>(values.data());
+  return {begin, begin + values.size_bytes(), begin, values.size_bytes()};
+}
+bool overlaps_options(const Extent& output, const RopeTableOptions& o) {
+  return overlap(output, extent_of(o.short_factor)) || overlap(output, extent_of(o.long_factor)) ||
+         overlap(output, extent_of(o.freq_factors)) || overlap(output, extent_of(o.inv_freq));
+}
+
+}  // namespace
+
+Status rope_frequencies(std::span<double> inv_freq, double* attention_factor, const RopeTableOptions& options) {
+  SIMDATTN_REQUIRE(!inv_freq.empty() && inv_freq.size() <= static_cast<size_t>(kMaxColumns), Code::kShape,
+                   "inv_freq: size must be in 1 .. 2^20");
+  SIMDATTN_REQUIRE(inv_freq.data() != nullptr, Code::kNullPointer, "inv_freq.data: null");
+  SIMDATTN_REQUIRE(!overlaps_options(extent_of(inv_freq), options), Code::kOverlap,
+                   "inv_freq: overlaps an array of options");
+  Scaling s;
+  const auto pairs = static_cast<int64_t>(inv_freq.size());
+  SIMDATTN_CHECK(resolve(options, pairs, &s));
+  for (int64_t c = 0; c < pairs; ++c) {
+    inv_freq[static_cast<size_t>(c)] =
+        options.f32_angles ? static_cast<double>(frequency_f32(s, c)) : frequency(s, c).hi;
+  }
+  if (attention_factor != nullptr) {
+    *attention_factor =
+        options.f32_angles ? static_cast<double>(static_cast<float>(s.attention_factor)) : s.attention_factor;
+  }
+  return {};
+}
+
+Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options,
+                  const ConstView<2>& positions, int64_t first) {
+  Extent cos_bytes;
+  Extent sin_bytes;
+  Extent read;
+  SIMDATTN_CHECK(check_view(cos, Accept::kF32, SIMDATTN_ARGUMENT("cos"), &cos_bytes));
+  SIMDATTN_CHECK(check_view(sin, Accept::kF32, SIMDATTN_ARGUMENT("sin"), &sin_bytes));
+  SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, "sin.shape != cos.shape");
+  const auto [n, columns] = cos.shape;
+  SIMDATTN_REQUIRE(columns >= 1 && columns <= kMaxColumns, Code::kShape, "cos.shape[1]: must be in 1 .. 2^20");
+  Scaling s;
+  SIMDATTN_CHECK(resolve(options, columns, &s));
+  const bool given = positions.data != nullptr;
+  if (given) {
+    SIMDATTN_REQUIRE(positions.shape[1] == n, Code::kShape, "positions.shape[1] != cos.shape[0]");
+    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == s.axes, Code::kShape,
+                     "positions.shape[0]: must be 1 or the number of position axes in options.mrope_section");
+  }
+  SIMDATTN_CHECK(check_table_positions(positions, first, n, &read));
+  SIMDATTN_REQUIRE(!overlap(cos_bytes, sin_bytes), Code::kOverlap, "sin: overlaps cos");
+  SIMDATTN_REQUIRE(!overlap(cos_bytes, read), Code::kOverlap, "positions: overlaps cos");
+  SIMDATTN_REQUIRE(!overlap(sin_bytes, read), Code::kOverlap, "positions: overlaps sin");
+  SIMDATTN_REQUIRE(!overlaps_options(cos_bytes, options), Code::kOverlap, "cos: overlaps an array of options");
+  SIMDATTN_REQUIRE(!overlaps_options(sin_bytes, options), Code::kOverlap, "sin: overlaps an array of options");
+
+  const bool one_axis = !given || positions.shape[0] == 1;
+  const auto attention_f32 = static_cast<float>(s.attention_factor);
+  for (int64_t begin = 0; begin < columns && n > 0; begin += kColumnChunk) {
+    const int64_t end = begin + kColumnChunk < columns ? begin + kColumnChunk : columns;
+    int64_t axis[kColumnChunk];
+    float inv[kColumnChunk];
+    Turns turns[kColumnChunk];
+    for (int64_t c = begin; c < end; ++c) {
+      axis[c - begin] = one_axis ? 0 : locate(s, c).axis;
+      if (options.f32_angles) {
+        inv[c - begin] = frequency_f32(s, c);
+      } else {
+        turns[c - begin] = turns_of_frequency(frequency(s, c));
+      }
+    }
+    for (int64_t p = 0; p < n; ++p) {
+      int64_t position[4] = {given ? 0 : first + p};
+      if (given) {
+        for (int64_t a = 0; a < positions.shape[0]; ++a)
+          position[a] = index_at(positions.data, positions.dtype, a * positions.stride[0] + p * positions.stride[1]);
+      }
+      float* cos_row = static_cast<float*>(cos.data) + p * cos.stride[0];
+      float* sin_row = static_cast<float*>(sin.data) + p * sin.stride[0];
+      for (int64_t c = begin; c < end; ++c) {
+        const int64_t k = c - begin;
+        const int64_t at = position[axis[k]];
+        if (options.f32_angles) {
+          const CosSin cs = cos_sin(static_cast<float>(at) * inv[k]);
+          cos_row[c] = static_cast<float>(cs.cos) * attention_f32;
+          sin_row[c] = static_cast<float>(cs.sin) * attention_f32 + 0.0f;
+        } else {
+          const CosSin cs = cos_sin(turns[k], at);
+          cos_row[c] = static_cast<float>(cs.cos * s.attention_factor);
+          sin_row[c] = static_cast<float>(cs.sin * s.attention_factor) + 0.0f;  // +0 at -0
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace simdattn

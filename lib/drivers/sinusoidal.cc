@@ -1,0 +1,46 @@
+// The additive position encoding of Vaswani et al. 2017.
+#include "lib/drivers/angles.h"
+#include "lib/drivers/double_double.h"
+#include "lib/drivers/table_positions.h"
+
+namespace simdattn {
+
+Status sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first) {
+  Extent bytes;
+  Extent read;
+  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &bytes));
+  const auto [n, d] = out.shape;
+  SIMDATTN_REQUIRE(d >= 1 && d <= kMaxColumns, Code::kShape, "out.shape[1]: must be in 1 .. 2^20");
+  SIMDATTN_REQUIRE(within(base, 1, kMaxTheta), Code::kRange, "base: must be in [1, 1e15]");
+  const bool given = positions.data != nullptr;
+  SIMDATTN_REQUIRE(!given || positions.shape[0] == n, Code::kShape, "positions.shape[0] != out.shape[0]");
+  const ConstView<2> one_axis(positions.data, positions.dtype, {given ? 1 : 0, positions.shape[0]},
+                              {0, positions.stride[0]});
+  SIMDATTN_CHECK(check_table_positions(one_axis, first, n, &read));
+  SIMDATTN_REQUIRE(given || positions.shape[0] == 0, Code::kNullPointer,
+                   "positions.data: null although its shape is not empty");
+  SIMDATTN_REQUIRE(!overlap(bytes, read), Code::kOverlap, "positions: overlaps out");
+
+  const DoubleDouble ln_base = log(DoubleDouble(base));
+  const int64_t pairs = (d + 1) / 2;
+  for (int64_t begin = 0; begin < pairs; begin += kColumnChunk) {
+    const int64_t end = begin + kColumnChunk < pairs ? begin + kColumnChunk : pairs;
+    Turns frequency[kColumnChunk];
+    for (int64_t i = begin; i < end; ++i) {
+      const DoubleDouble exponent = DoubleDouble(static_cast<double>(2 * i)) / static_cast<double>(d);
+      frequency[i - begin] = turns_of_frequency(exp(-(ln_base * exponent)));
+    }
+    for (int64_t p = 0; p < n; ++p) {
+      const int64_t position = given ? index_at(positions.data, positions.dtype, p * positions.stride[0]) : first + p;
+      float* row = static_cast<float*>(out.data) + p * out.stride[0];
+      for (int64_t i = begin; i < end; ++i) {
+        const CosSin cs = cos_sin(frequency[i - begin], position);
+        row[2 * i] = static_cast<float>(cs.sin) + 0.0f;  // +0 at -0
+        if (2 * i + 1 < d) row[2 * i + 1] = static_cast<float>(cs.cos);
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace simdattn
