@@ -1,0 +1,352 @@
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <thread>
+
+#include "bench/harness.h"
+#include "bench/shapes.h"
+
+// Whole problems of real models. A prefill case of "1head" is one query head of the model: heads are independent, and the
+// rate is the same. The definition computes a few heads (decode) or the last rows of one head (prefill): those are the
+// same bits as in the whole problem.
+
+namespace bench {
+namespace {
+
+using simdattn::Attention;
+using simdattn::DType;
+
+struct Setup {
+  Model model;
+  DType type = DType::kF32;
+  bool panels = false;
+  int64_t n_q = 1;
+  int64_t n_kv = 0;
+  int threads = 1;
+  // Mixed batches: rows of each sequence; sequence s has lengths[s] keys in its cache, n_kv is the longest.
+  std::vector<int32_t> rows{};
+  std::vector<int32_t> lengths{};
+};
+
+/// Two threads or more that wait for a range of tasks each; busy, as engines do between layers.
+class Pool {
+ public:
+  explicit Pool(int threads) {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  }
+  ~Pool() {
+    stop_ = true;
+    ++generation_;
+    for (std::thread& t : workers_) t.join();
+  }
+  void run(const std::function<void(int)>& f) {
+    f_ = &f;
+    pending_ = static_cast<int>(workers_.size());
+    ++generation_;
+    f(0);
+    while (pending_ != 0) relax();
+  }
+
+ private:
+  // On a machine with fewer cores than threads the others must get their turn.
+  static void relax() { std::this_thread::yield(); }
+  void work(int index) {
+    for (unsigned seen = 0;;) {
+      while (generation_ == seen) relax();
+      seen = generation_;
+      if (stop_) return;
+      (*f_)(index);
+      --pending_;
+    }
+  }
+  std::vector<std::thread> workers_;
+  const std::function<void(int)>* f_ = nullptr;
+  std::atomic<int> pending_{0};
+  std::atomic<unsigned> generation_{0};
+  std::atomic<bool> stop_{false};
+};
+
+struct Data {
+  Setup s;
+  Buffer q, k, v, out, k2;
+  std::vector<Buffer> workspace;  // one per thread
+  Buffer partial;
+  std::vector<int32_t> cu_q;
+  std::unique_ptr<Pool> pool;
+  Attention whole, part, companion;
+
+  simdattn::Status run(const Attention& a, const simdattn::Target* t) {
+    return simdattn::attention(a,
+                               {.target = t, .workspace = workspace[0].data(), .workspace_bytes = workspace[0].size()});
+  }
+  simdattn::Status run_threads(const Attention& a, const simdattn::Target* t) {
+    simdattn::AttentionTasks tasks;
+    simdattn::Status status = simdattn::attention_tasks(a, &tasks, {.target = t});
+    if (!status.ok()) return status;
+    if (partial.size() < tasks.partial_bytes) partial = Buffer(tasks.partial_bytes);
+    std::atomic<bool> failed{false};
+    // One task at a time from a shared counter: the most even cut.
+    for (const bool reduce : {false, true}) {
+      const int64_t n = reduce ? tasks.reduce_tasks : tasks.tasks;
+      if (n == 0) continue;
+      std::atomic<int64_t> next{0};
+      pool->run([&](int thread) {
+        const Buffer& w = workspace[static_cast<size_t>(thread)];
+        const simdattn::Exec exec{.target = t, .workspace = w.data(), .workspace_bytes = w.size()};
+        for (int64_t i; (i = next++) < n;) {
+          const simdattn::Status one =
+              reduce ? simdattn::attention_reduce(a, i, i + 1, partial.data(), partial.size(), exec)
+                     : simdattn::attention_range(a, i, i + 1, partial.data(), partial.size(), exec);
+          if (!one.ok()) failed = true;
+        }
+      });
+    }
+    if (failed) return {simdattn::Code::kShape, "a task of the problem failed"};
+    return status;
+  }
+};
+
+simdattn::ConstKv keys(const Buffer& b, DType type, bool panels, int64_t batch, int64_t heads, int64_t tokens,
+                       int64_t dim) {
+  if (!panels) return simdattn::ConstView<4>(b.data(), type, {batch, heads, tokens, dim});
+  simdattn::Kv kv;
+  switch (type) {
+    case DType::kBF16: kv = simdattn::key_panels(b.as<simdattn::bf16>(), batch, heads, tokens, dim); break;
+    case DType::kF16: kv = simdattn::key_panels(b.as<simdattn::f16>(), batch, heads, tokens, dim); break;
+    default: kv = simdattn::key_panels(b.as<float>(), batch, heads, tokens, dim);
+  }
+  return kv;
+}
+
+/// Keys that row `i` of `n_q` sees among `n_kv`.
+int64_t visible(const Model& m, int64_t i, int64_t n_q, int64_t n_kv) {
+  const int64_t end = i + 1 + n_kv - n_q;
+  return m.window > 0 ? std::min(end, m.window) : end;
+}
+int64_t visible_pairs(const Model& m, int64_t first, int64_t n_q, int64_t n_kv) {
+  int64_t pairs = 0;
+  for (int64_t i = first; i < n_q; ++i) pairs += visible(m, i, n_q, n_kv);
+  return pairs;
+}
+
+// Multiply-adds that the definition does for the comparison, about: it takes some nanoseconds for one.
+constexpr int64_t kScalarWork = 20'000'000;
+
+Prepared prepare(const Setup& setup) {
+  auto data = std::make_shared<Data>();
+  Data& d = *data;
+  d.s = setup;
+  const Setup& s = d.s;
+  const Model& m = s.model;
+  const bool mixed = !s.rows.empty();
+  const int64_t sequences = mixed ? static_cast<int64_t>(s.rows.size()) : 1;
+  int64_t n_q = s.n_q;
+  if (mixed) {
+    d.cu_q.push_back(0);
+    for (const int32_t r : s.rows) d.cu_q.push_back(d.cu_q.back() + r);
+    n_q = d.cu_q.back();
+  }
+  const int64_t padded = (s.n_kv + simdattn::kPanelWidth - 1) / simdattn::kPanelWidth * simdattn::kPanelWidth;
+  const auto count = [](auto... factors) { return static_cast<size_t>((int64_t{1} * ... * factors)); };
+  const size_t k_elements = count(sequences, m.kv_heads, padded, m.d_qk);
+  d.q = random_buffer(s.type, count(m.heads, n_q, m.d_qk), 1);
+  d.k = random_buffer(s.type, k_elements, 2);
+  if (!m.v_is_k) d.v = random_buffer(s.type, count(sequences, m.kv_heads, s.n_kv, m.d_v), 3);
+  d.out = Buffer(count(m.heads, n_q, m.d_v) * sizeof(float));
+
+  // The whole problem, and the same with fewer heads and rows.
+  const auto problem = [&](const Buffer& k, bool panels, int64_t heads, int64_t first_row) {
+    const int64_t kv_heads = (heads + m.group() - 1) / m.group();
+    const int64_t rows = n_q - first_row;
+    Attention a;
+    const size_t size = element_size(s.type);
+    a.q = {d.q.as<std::byte>() + count(first_row, m.d_qk) * size,
+           s.type,
+           {1, heads, rows, m.d_qk},
+           {m.heads * n_q * m.d_qk, n_q * m.d_qk, m.d_qk, 1}};
+    a.k = keys(k, s.type, panels, sequences, m.kv_heads, s.n_kv, m.d_qk);
+    a.k.heads = kv_heads;
+    if (m.v_is_k) {
+      a.v = simdattn::ConstView<4>(k.data(), s.type, {sequences, kv_heads, s.n_kv, m.d_v},
+                                   {m.kv_heads * s.n_kv * m.d_qk, s.n_kv * m.d_qk, m.d_qk, 1});
+    } else {
+      a.v = simdattn::ConstView<4>(d.v.data(), s.type, {sequences, kv_heads, s.n_kv, m.d_v},
+                                   {m.kv_heads * s.n_kv * m.d_v, s.n_kv * m.d_v, m.d_v, 1});
+    }
+    a.out = {d.out.as<std::byte>() + count(first_row, m.d_v) * size,
+             s.type,
+             {1, heads, rows, m.d_v},
+             {m.heads * n_q * m.d_v, n_q * m.d_v, m.d_v, 1}};
+    if (m.scale > 0) a.scoring.scale = m.scale;
+    a.scoring.softcap = m.softcap;
+    a.scoring.causal = true;
+    if (m.window > 0) a.scoring.window_left = m.window - 1;
+    if (mixed) {
+      a.cu_q = d.cu_q.data();
+      a.n_sequences = sequences;
+      a.scoring.kv_length = s.lengths.data();
+    }
+    return a;
+  };
+  int64_t pairs = 0;
+  double streamed_tokens = 0;  // per head of keys
+  if (mixed) {
+    for (size_t i = 0; i < s.rows.size(); ++i) {
+      pairs += visible_pairs(m, 0, s.rows[i], s.lengths[i]);
+      streamed_tokens += s.lengths[i];
+    }
+  } else {
+    pairs = visible_pairs(m, 0, n_q, s.n_kv);
+    streamed_tokens = static_cast<double>(n_q == 1 ? pairs : s.n_kv);
+  }
+  const int64_t per_pair = m.d_qk + m.d_v;
+  int64_t part_heads = m.heads, first_row = 0;
+  if (m.heads * pairs * per_pair > kScalarWork) {
+    part_heads = std::clamp<int64_t>(kScalarWork / (pairs * per_pair), 1, m.group());
+    while (part_heads > 1 && m.group() % part_heads != 0) --part_heads;
+    if (!mixed && part_heads == 1) first_row = n_q - std::clamp<int64_t>(kScalarWork / (s.n_kv * per_pair), 1, n_q);
+  }
+  const int64_t part_pairs = mixed ? pairs : visible_pairs(m, first_row, n_q, s.n_kv);
+
+  d.whole = problem(d.k, s.panels, m.heads, 0);
+  d.part = problem(d.k, s.panels, part_heads, first_row);
+  // The part must still read key head 0 for all of its heads.
+  if (part_heads < m.group()) d.part.k.heads = d.part.v.heads = 1;
+  Prepared p;
+  p.keep = data;
+  if (s.threads > 1) {
+    d.pool = std::make_unique<Pool>(s.threads);
+    d.companion = d.whole;
+    p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
+  } else if (!s.panels && !m.v_is_k) {
+    d.k2 = random_buffer(s.type, k_elements, 2);
+    d.companion = problem(d.k2, true, m.heads, 0);
+    p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
+  }
+  size_t workspace = 0;
+  for (const simdattn::Target* t : simdattn::targets()) {
+    if (!simdattn::runnable(*t)) continue;
+    for (const Attention* a : {&d.whole, &d.part, &d.companion}) {
+      if (a->q.data == nullptr) continue;
+      simdattn::AttentionTasks tasks;
+      if (simdattn::attention_tasks(*a, &tasks, {.target = t}).ok())
+        workspace = std::max(workspace, tasks.workspace_bytes);
+    }
+  }
+  for (int i = 0; i < s.threads; ++i) d.workspace.emplace_back(workspace);
+
+  p.run = [&d](const simdattn::Target* t, bool is_part) {
+    if (is_part) return d.run(d.part, t);
+    return d.s.threads > 1 ? d.run_threads(d.whole, t) : d.run(d.whole, t);
+  };
+  p.scalar_share = static_cast<double>(part_heads * part_pairs) / static_cast<double>(m.heads * pairs);
+  p.out = d.out.data();
+  p.out_dtype = s.type;
+  p.out_elements = count(m.heads, n_q, m.d_v);
+  p.first = count(first_row, m.d_v);
+  p.count = first_row > 0 ? count(n_q - first_row, m.d_v) : count(part_heads, n_q, m.d_v);
+  p.absolute = 1e-4;  // scores of size 10 that differ by some 2^-20, and values of at most 1
+  p.relative = s.type == DType::kBF16 ? 0x1p-7 : s.type == DType::kF16 ? 0x1p-10 : 0;
+  p.flops = 2.0 * static_cast<double>(m.heads * pairs * per_pair);
+  if (s.threads == 1) {
+    // Keys and values of the window, for all heads; contiguous enough for a probe.
+    const double share = streamed_tokens / static_cast<double>(sequences * padded);
+    const auto visible_bytes = [&](const Buffer& b) {
+      return b.bytes().first(static_cast<size_t>(share * static_cast<double>(b.size())) / 64 * 64);
+    };
+    p.streams.push_back(visible_bytes(d.k));
+    if (!m.v_is_k) p.streams.push_back(visible_bytes(d.v));
+  }
+  return p;
+}
+
+std::string layout(const Setup& s) { return s.model.v_is_k ? "shared" : s.panels ? "panels" : "rows"; }
+
+void add(std::vector<Case>& cases, const char* kernel, std::string shape, const Setup& s, bool main) {
+  Case c;
+  c.kernel = kernel;
+  c.shape = std::move(shape);
+  c.type = type_name(s.type);
+  c.main = main;
+  if (s.threads > 1) {
+    c.companion = "1 thread";
+  } else if (!s.panels) {
+    c.companion = "panels";
+  }
+  c.prepare = [s] { return prepare(s); };
+  cases.push_back(std::move(c));
+}
+
+}  // namespace
+
+void add_attention_cases(std::vector<Case>& cases) {
+  const std::vector<DType> types{DType::kF32, DType::kBF16, DType::kF16};
+  for (const DType type : types) {
+    for (const Model& m : kModels) {
+      for (const int64_t n : kDecodeKeys) {
+        for (const bool panels : {true, false}) {
+          if (m.v_is_k && panels) continue;  // values are rows, and here they are the keys
+          const Setup s{.model = m, .type = type, .panels = panels, .n_kv = n};
+          const bool llama = m.name == kLlama3.name;
+          const bool main = llama      ? panels || (n == 4096 && type != DType::kF16)
+                            : m.v_is_k ? n == 4096 && type == DType::kBF16
+                                       : panels && type == DType::kF32 && n == 4096;
+          add(cases, "decode", std::string(m.name) + "_" + std::to_string(n) + "_" + layout(s), s, main);
+        }
+      }
+    }
+  }
+  for (const DType type : types) {
+    for (const Model& m : kModels) {
+      for (const bool one_head : {true, false}) {
+        for (const int64_t n : kPrefillRows) {
+          for (const bool panels : {false, true}) {
+            if (m.v_is_k && panels) continue;
+            Setup s{.model = m, .type = type, .panels = panels, .n_q = n, .n_kv = n};
+            if (one_head) s.model.heads = s.model.kv_heads = 1;
+            const bool llama = m.name == kLlama3.name;
+            const bool gpt2 = m.name == kGpt2.name;
+            const bool main = one_head && (llama && type == DType::kF32           ? !panels || n == 2048
+                                           : llama && type == DType::kBF16        ? n == 2048 && !panels
+                                           : gpt2 && type == DType::kF32          ? n == 2048 && !panels
+                                           : m.softcap > 0 && type == DType::kF32 ? n == 512 && !panels
+                                                                                  : false);
+            add(cases, "prefill",
+                std::string(m.name) + (one_head ? "_1head_" : "_") + std::to_string(n) + "_" + layout(s), s, main);
+          }
+        }
+      }
+    }
+  }
+  for (const DType type : types) {
+    // One prompt beside eight sequences that decode; and a chunk of a prompt after its beginning.
+    add(cases, "mixed", "llama3-8b_256+8x1_panels",
+        {.model = kLlama3,
+         .type = type,
+         .panels = true,
+         .n_kv = 2048,
+         .rows = {256, 1, 1, 1, 1, 1, 1, 1, 1},
+         .lengths = {256, 300, 500, 700, 900, 1100, 1400, 1700, 2048}},
+        type == DType::kBF16);
+    add(cases, "mixed", "llama3-8b_chunk512of4096_panels",
+        {.model = kLlama3, .type = type, .panels = true, .n_q = 512, .n_kv = 4096}, false);
+  }
+  for (const int threads : {2}) {
+    add(cases, "threads", "prefill_2048_x" + std::to_string(threads),
+        {.model = {.name = "", .heads = 4, .kv_heads = 1, .d_qk = 128, .d_v = 128},
+         .panels = true,
+         .n_q = 2048,
+         .n_kv = 2048,
+         .threads = threads},
+        true);
+    add(cases, "threads", "decode_32768_x" + std::to_string(threads),
+        {.model = {.name = "", .heads = 8, .kv_heads = 2, .d_qk = 128, .d_v = 128},
+         .panels = true,
+         .n_kv = 32768,
+         .threads = threads},
+        true);
+  }
+}
+
+}  // namespace bench

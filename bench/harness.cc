@@ -1,0 +1,395 @@
+#include "bench/harness.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "lib/dtypes.h"
+
+namespace bench {
+namespace {
+
+using simdattn::Target;
+using Clock = std::chrono::steady_clock;
+
+double ns_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+}
+
+// A turn of a contestant: it warms up for so long, then takes samples of at least so long.
+constexpr double kWarmUpNs = 100e3;  // after 512-bit instructions a core needs about that long to change its clock
+constexpr double kSampleNs = 30e3;
+constexpr int kSamplesPerTurn = 3;
+constexpr double kLongCallNs = 300e3;  // one call is a turn
+constexpr size_t kMaxSamples = 600;
+constexpr size_t kAdds = 16384;
+
+double quantile(std::vector<double> v, double q) {
+  if (v.empty()) return 0;
+  std::sort(v.begin(), v.end());
+  return v[static_cast<size_t>(q * static_cast<double>(v.size() - 1))];
+}
+
+struct Contestant {
+  std::function<void()> call;
+  std::vector<double> ns;     // per call
+  std::vector<double> clock;  // nanoseconds per dependent add, right after a turn
+  double estimate = 0;        // ns of one call
+  bool wants_clock = false;
+
+  double best() const { return quantile(ns, 0.1); }
+  double spread() const { return ns.empty() ? 0 : quantile(ns, 0.5) / best() - 1; }
+
+  void calibrate() {
+    size_t calls = 1;
+    for (;;) {
+      const auto start = Clock::now();
+      for (size_t i = 0; i < calls; ++i) call();
+      const double elapsed = ns_since(start);
+      estimate = elapsed / static_cast<double>(calls);
+      if (elapsed > kSampleNs / 4) return;
+      calls *= 4;
+    }
+  }
+  void turn() {
+    const auto calls_in = [&](double ns_wanted) { return static_cast<size_t>(std::ceil(ns_wanted / estimate)); };
+    const bool is_long = estimate > kLongCallNs;
+    const size_t inner = is_long ? 1 : calls_in(kSampleNs);
+    if (!is_long) {
+      for (size_t i = calls_in(kWarmUpNs); i-- > 0;) call();
+    }
+    for (int s = 0; s < (is_long ? 1 : kSamplesPerTurn); ++s) {
+      const auto start = Clock::now();
+      for (size_t i = 0; i < inner; ++i) call();
+      ns.push_back(ns_since(start) / static_cast<double>(inner));
+      estimate = std::min(estimate, ns.back());
+    }
+    if (wants_clock) {
+      const auto start = Clock::now();
+      dependent_adds(kAdds);
+      clock.push_back(ns_since(start) / static_cast<double>(kAdds));
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Verification
+
+double widen(const void* data, simdattn::DType dtype, size_t i) {
+  return simdattn::with_storage(
+      dtype, [&]<class T>(T) { return static_cast<double>(simdattn::to_f32(static_cast<const T*>(data)[i])); });
+}
+
+/// The reason why `got` is not what the definition says, or an empty string.
+std::string difference(const Prepared& p, const std::byte* expected, bool bits, double absolute, double relative) {
+  const size_t size = element_size(p.out_dtype);
+  const std::byte* got = static_cast<const std::byte*>(p.out) + p.first * size;
+  if (bits && std::memcmp(got, expected, p.count * size) == 0) return "";
+  for (size_t i = 0; i < p.count; ++i) {
+    const double e = widen(expected, p.out_dtype, i);
+    const double g = widen(got, p.out_dtype, i);
+    const bool same_bits = std::memcmp(got + i * size, expected + i * size, size) == 0;
+    if (bits ? same_bits : same_bits || std::abs(g - e) <= absolute + relative * std::abs(e)) continue;
+    char text[160];
+    std::snprintf(text, sizeof text, "wrong result: element %zu is %.9g, the definition says %.9g (%s)", p.first + i, g,
+                  e, bits ? "same bits required" : "beyond the bound");
+    return text;
+  }
+  return "";
+}
+
+}  // namespace
+
+bool noisy(double spread, int samples) { return samples < 3 || spread > 0.1; }
+
+std::vector<Result> measure(const Case& c, const MeasureOptions& options) {
+  Prepared p = c.prepare();
+  const Target* scalar = nullptr;
+  std::vector<Result> results;
+  std::vector<Contestant> contestants;  // entry i belongs to results[i] as far as there are results
+  std::vector<const Target*> result_targets;
+  if (simdattn::find_target("scalar", &scalar).code != simdattn::Code::kOk) {
+    return {{.target = "scalar", .error = "the target is missing", .counters = {}}};
+  }
+
+  const auto status_text = [](const simdattn::Status& s) {
+    return s.ok() ? std::string() : std::string("call failed: ") + s.detail;
+  };
+  // A call inside a timed loop: that it succeeds was seen before.
+  const auto timed = [&](const Target* t, bool part) {
+    return [&p, t, part] {
+      (void)p.run(t, part);
+      asm volatile("" : : : "memory");
+    };
+  };
+
+  // The definition's result, and one sample of its time.
+  const size_t size = element_size(p.out_dtype);
+  std::vector<std::byte> expected(p.count * size);
+  if (p.reset) p.reset();
+  auto start = Clock::now();
+  const std::string scalar_error = status_text(p.run(scalar, true));
+  const double scalar_call_ns = ns_since(start);
+  std::memcpy(expected.data(), static_cast<std::byte*>(p.out) + p.first * size, expected.size());
+
+  for (const Target* t : options.targets) {
+    Result r;
+    r.target = simdattn::name(*t);
+    r.error = scalar_error;
+    if (r.error.empty() && t != scalar) {
+      if (p.reset) {
+        p.reset();
+      } else {
+        std::memset(p.out, 0xA5, p.out_elements * size);
+      }
+      r.error = status_text(p.run(t, false));
+      if (r.error.empty()) r.error = difference(p, expected.data(), simdattn::exact(*t), p.absolute, p.relative);
+    }
+    Contestant k;
+    k.call = timed(t, t == scalar);
+    k.wants_clock = c.elements > 0;
+    contestants.push_back(std::move(k));
+    results.push_back(std::move(r));
+    result_targets.push_back(t);
+  }
+  for (const Peer& peer : p.peers) {
+    if (find_isa(peer.isa) == nullptr) continue;
+    Result r;
+    r.target = peer.name;
+    if (p.reset) {
+      p.reset();
+    } else {
+      std::memset(p.out, 0xA5, p.out_elements * size);
+    }
+    peer.run();
+    // Other orders and another exp: close is enough to show that it does the same work.
+    r.error =
+        scalar_error.empty() ? difference(p, expected.data(), false, std::max(p.absolute, 1e-4), 1e-2) : scalar_error;
+    Contestant k;
+    k.call = [run = peer.run] {
+      run();
+      asm volatile("" : : : "memory");
+    };
+    k.wants_clock = c.elements > 0;
+    contestants.push_back(std::move(k));
+    results.push_back(std::move(r));
+    result_targets.push_back(nullptr);
+  }
+
+  // Beside them: companions, and the probes of the limits that apply to them.
+  std::vector<size_t> companion_of(results.size(), SIZE_MAX);
+  if (p.companion) {
+    for (size_t i = 0; i < results.size(); ++i) {
+      const Target* t = result_targets[i];
+      if (t == nullptr || t == scalar || !results[i].error.empty()) continue;
+      const std::string error = status_text(p.companion(t));
+      if (!error.empty()) {
+        results[i].error = std::string(c.companion) + ": " + error;
+        continue;
+      }
+      companion_of[i] = contestants.size();
+      Contestant k;
+      k.call = [&p, t] {
+        (void)p.companion(t);
+        asm volatile("" : : : "memory");
+      };
+      contestants.push_back(std::move(k));
+    }
+  }
+  struct Limits {
+    size_t read = SIZE_MAX, read_prefetch = SIZE_MAX, fma = SIZE_MAX;
+  };
+  std::map<std::string, Limits> limits;
+  constexpr size_t kFmaSteps = 2000;
+  std::map<std::string, double> fma_flops;
+  size_t stream_bytes = 0;
+  for (const auto& s : p.streams) stream_bytes += s.size();
+  volatile uint64_t sink = 0;
+  if (!c.fixed_cost && p.copy_bytes == 0) {
+    for (const Result& r : results) {
+      const std::string name = isa_of_target(r.target);
+      const Isa* isa = find_isa(name);
+      if (isa == nullptr || limits.contains(name)) continue;
+      Limits l;
+      if (stream_bytes > 0) {
+        for (const bool prefetch : {false, true}) {
+          if (prefetch && stream_bytes <= cache_sizes().l2) continue;
+          (prefetch ? l.read_prefetch : l.read) = contestants.size();
+          Contestant k;
+          k.call = [&p, &sink, read = prefetch ? isa->read_prefetch : isa->read] {
+            for (const auto& s : p.streams) sink = sink + read(s.data(), s.size());
+          };
+          contestants.push_back(std::move(k));
+        }
+      }
+      if (p.flops > 0) {
+        l.fma = contestants.size();
+        Contestant k;
+        k.call = [isa, flops = &fma_flops[name]] { *flops = isa->fma(kFmaSteps); };
+        contestants.push_back(std::move(k));
+      }
+      limits[name] = l;
+    }
+  }
+  Buffer copy_from, copy_to;
+  size_t copy = SIZE_MAX;
+  if (p.copy_bytes > 0) {
+    copy_from = random_buffer(simdattn::DType::kF32, p.copy_bytes / 4 + 1, 99);
+    copy_to = random_buffer(simdattn::DType::kF32, p.copy_bytes / 4 + 1, 98);
+    copy = contestants.size();
+    Contestant k;
+    k.call = [&] {
+      std::memcpy(copy_to.data(), copy_from.data(), p.copy_bytes);
+      asm volatile("" : : "r"(copy_to.data()) : "memory");
+    };
+    contestants.push_back(std::move(k));
+  }
+
+  // The turns. The definition is slow: it gets a tenth of the time, and no turn at all if one would take longer.
+  const double budget = options.seconds * 1e9;
+  double scalar_total = 0;
+  start = Clock::now();
+  const auto takes_part = [&](size_t i) { return i >= results.size() || results[i].error.empty(); };
+  const auto is_scalar = [&](size_t i) { return i < results.size() && result_targets[i] == scalar; };
+  for (size_t i = 0; i < contestants.size(); ++i) {
+    if (!takes_part(i)) continue;
+    if (is_scalar(i) && scalar_call_ns > kLongCallNs) {
+      contestants[i].estimate = scalar_call_ns;
+      contestants[i].ns.push_back(scalar_call_ns);
+    } else {
+      contestants[i].calibrate();
+    }
+  }
+  for (int round = 0;; ++round) {
+    const double elapsed = ns_since(start);
+    if ((elapsed > budget && round >= 5) || elapsed > 3 * budget) break;
+    size_t most = 0;
+    for (size_t k = 0; k < contestants.size(); ++k) {
+      const size_t i = (k + static_cast<size_t>(round)) % contestants.size();  // nobody always follows the same one
+      if (!takes_part(i)) continue;
+      const auto turn_start = Clock::now();
+      if (is_scalar(i)) {
+        const bool first = round < 2 && scalar_call_ns < budget / 10;
+        if (!first && scalar_total + scalar_call_ns > 0.1 * ns_since(start)) continue;
+      }
+      contestants[i].turn();
+      if (is_scalar(i)) scalar_total += ns_since(turn_start);
+      most = std::max(most, contestants[i].ns.size());
+    }
+    if (most > kMaxSamples) break;
+  }
+
+  double scalar_ns = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (result_targets[i] == scalar) scalar_ns = contestants[i].best() / p.scalar_share;
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    Result& r = results[i];
+    if (!r.error.empty()) continue;
+    const Contestant& k = contestants[i];
+    const bool part = result_targets[i] == scalar;
+    r.ns = part ? scalar_ns : k.best();
+    r.spread = k.spread();
+    r.samples = static_cast<int>(k.ns.size());
+    auto& out = r.counters;
+    out["p50_ns"] = r.ns * (1 + r.spread);
+    out["spread"] = r.spread;
+    out["samples"] = r.samples;
+    out["noisy"] = noisy(r.spread, r.samples) ? 1 : 0;
+    const double bytes = c.bytes > 0 ? c.bytes : static_cast<double>(stream_bytes);
+    if (bytes > 0) out["GB_per_s"] = bytes / r.ns;
+    if (p.flops > 0) out["GFLOP_per_s"] = p.flops / r.ns;
+    if (scalar_ns > 0) out["speedup"] = scalar_ns / r.ns;
+    if (!k.clock.empty() && c.elements > 0) {
+      const double cycle = quantile(k.clock, 0.1);
+      out["GHz"] = 1 / cycle;
+      out["cycles_per_element"] = r.ns / cycle / c.elements;
+    }
+    if (companion_of[i] != SIZE_MAX) out["relative"] = r.ns / contestants[companion_of[i]].best();
+    // The limit, measured at the same moments.
+    double limit = 0;
+    if (copy != SIZE_MAX && !part) {
+      limit = contestants[copy].best();
+      out["limit_is_copy"] = 1;
+    } else if (const auto it = limits.find(isa_of_target(r.target)); it != limits.end()) {
+      const Limits& l = it->second;
+      double read = 0, compute = 0;
+      if (l.read != SIZE_MAX) read = contestants[l.read].best();
+      if (l.read_prefetch != SIZE_MAX) read = std::min(read, contestants[l.read_prefetch].best());
+      if (l.fma != SIZE_MAX) compute = p.flops / fma_flops[it->first] * contestants[l.fma].best();
+      limit = std::max(read, compute);
+      if (limit > 0) out[read > compute ? "limit_is_read" : "limit_is_fma"] = 1;
+    }
+    if (limit > 0) {
+      out["limit_ns"] = limit;
+      out["share"] = limit / r.ns;
+    }
+  }
+  return results;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Data
+
+size_t element_size(simdattn::DType dtype) { return static_cast<size_t>(simdattn::size_of(dtype)); }
+
+const char* type_name(simdattn::DType dtype) {
+  switch (dtype) {
+    case simdattn::DType::kBF16: return "bf16";
+    case simdattn::DType::kF16: return "f16";
+    default: return "f32";
+  }
+}
+
+void fill(void* data, simdattn::DType dtype, size_t elements, uint64_t seed, float amplitude) {
+  uint64_t x = 0x9E3779B97F4A7C15u * (seed + 1);
+  const auto next = [&] {  // xorshift64
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    return x;
+  };
+  simdattn::with_storage(dtype, [&]<class T>(T) {
+    // Elements are drawn from 4096 numbers: conversion and generation of hundreds of megabytes would take longer than
+    // what is measured on them.
+    std::array<T, 4096> numbers;
+    for (T& n : numbers) {
+      const float unit = static_cast<float>(static_cast<int64_t>(next() >> 40) - (1 << 23)) * 0x1p-23f;
+      n = simdattn::from_f32<T>(unit * amplitude);
+    }
+    T* out = static_cast<T*>(data);
+    size_t i = 0;
+    for (; i + 5 <= elements; i += 5) {
+      const uint64_t r = next();
+      out[i] = numbers[r & 4095];
+      out[i + 1] = numbers[r >> 12 & 4095];
+      out[i + 2] = numbers[r >> 24 & 4095];
+      out[i + 3] = numbers[r >> 36 & 4095];
+      out[i + 4] = numbers[r >> 48 & 4095];
+    }
+    for (; i < elements; ++i) out[i] = numbers[next() & 4095];
+  });
+}
+
+Buffer random_buffer(simdattn::DType dtype, size_t elements, uint64_t seed, float amplitude) {
+  Buffer b(elements * element_size(dtype));
+  fill(b.data(), dtype, elements, seed, amplitude);
+  return b;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  add_softmax_cases(cases);
+  add_masked_softmax_cases(cases);
+  add_scores_cases(cases);
+  add_weighted_values_cases(cases);
+  add_rope_cases(cases);
+  add_attention_cases(cases);
+  add_call_cost_cases(cases);
+  return cases;
+}
+
+}  // namespace bench

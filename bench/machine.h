@@ -1,0 +1,94 @@
+// What this machine can do: the limits that the benchmark's shares are shares of, measured in the same run.
+#ifndef SIMDATTN_BENCH_MACHINE_H_
+#define SIMDATTN_BENCH_MACHINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bench {
+
+/// The probes of one instruction set. They may be called only where a target of that set is runnable.
+struct Isa {
+  const char* name;  // "avx3", "avx2", "sse2", "neon", "sve"
+  size_t vector_bytes;
+  /// Runs `steps` rounds of independent f32 multiply-adds and returns the flops done (2 per lane, fused or not).
+  double (*fma)(size_t steps);
+  /// Reads `bytes` bytes (less the remainder of eight vectors) once; returns something that depends on them.
+  uint64_t (*read)(const void* data, size_t bytes);
+  /// The same with a software prefetch 4 KiB ahead, which on some CPUs doubles what one core gets from DRAM.
+  uint64_t (*read_prefetch)(const void* data, size_t bytes);
+};
+
+/// The set whose limits apply to a target: "highway/avx3_zen4" and "xsimd/avx512bw" are "avx3". Empty for "scalar".
+std::string isa_of_target(std::string_view target);
+/// The probes of a set, or null if they are not compiled in.
+const Isa* find_isa(std::string_view name);
+/// The sets with probes that some runnable target of the library vouches for, widest first.
+std::vector<const Isa*> runnable_isas();
+
+/// One dependent addition per step: the clock is steps / seconds.
+void dependent_adds(size_t steps);
+
+/// Memory for measurements: 64-byte aligned, huge pages where the system gives them, so that the figures are about
+/// caches and not about the luck of page placement.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t bytes);
+  void* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_.get());
+  }
+  std::span<const std::byte> bytes() const { return {as<const std::byte>(), size_}; }
+
+ private:
+  struct Free {
+    void operator()(void* p) const;
+  };
+  std::unique_ptr<void, Free> data_;
+  size_t size_ = 0;
+};
+
+struct CacheSizes {
+  size_t l1 = 32 << 10;
+  size_t l2 = 512 << 10;
+  size_t l3 = 8 << 20;
+};
+/// Of one core, data and unified caches; the defaults above where the system does not tell.
+const CacheSizes& cache_sizes();
+std::string cpu_name();
+
+struct Level {
+  const char* name;  // "L1", "L2", "L3", "DRAM"
+  size_t bytes;      // read in the probe
+};
+/// Half of L1 and of L2, a size between L2 and L3, and one beyond L3 (at most 1 GiB or a quarter of the free memory).
+std::vector<Level> levels();
+
+struct IsaPeak {
+  const Isa* isa;
+  double flops = 0;          // per second
+  std::vector<double> read;  // bytes per second, one per level
+};
+struct Machine {
+  std::string cpu;
+  double clock = 0;  // Hz
+  std::vector<Level> levels;
+  std::vector<IsaPeak> isas;
+  std::vector<double>
+      copy;  // memcpy: bytes copied per second where source and destination together have a level's size
+};
+/// Interleaves the probes in short samples, about a second in all.
+Machine measure_machine();
+
+}  // namespace bench
+
+#endif  // SIMDATTN_BENCH_MACHINE_H_

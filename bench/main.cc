@@ -1,0 +1,319 @@
+// simdattn-bench: measures every kernel on every target that this machine can run and prints one table.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "bench/harness.h"
+#include "bench/loops.h"
+#include "bench/machine.h"
+#include "bench/report.h"
+
+namespace {
+
+using bench::Case;
+using bench::Record;
+using bench::Result;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kUsage =
+    "usage: simdattn-bench [options] [--benchmark_...]\n"
+    "  --full            every case; without it a selection that takes about two minutes\n"
+    "  --filter REGEX    only cases whose kernel/shape/type matches, of all cases\n"
+    "  --target NAME     only this target beside scalar; may be repeated\n"
+    "  --seconds S       time for all cases together (default 110, with --full one per case)\n"
+    "  --json FILE       also write the results as Google Benchmark's JSON\n"
+    "  --list            print the names of the cases and stop; * marks the selection\n"
+    "  --machine         print what this machine can do and stop\n"
+    "  --report FILE...  merge JSON files of earlier runs, of this machine or others, into one table and stop\n";
+
+struct Options {
+  bool full = false;
+  bool list = false;
+  bool machine = false;
+  std::string filter;
+  std::vector<std::string> targets;
+  double seconds = 0;
+  std::string json;
+  std::vector<std::string> reports;
+  std::vector<char*> rest;
+};
+
+[[noreturn]] void fail(const std::string& text) {
+  std::fprintf(stderr, "simdattn-bench: %s\n", text.c_str());
+  std::exit(2);
+}
+
+Options parse(int argc, char** argv) {
+  Options o;
+  o.rest.push_back(argv[0]);
+  for (int i = 1; i < argc; ++i) {
+    std::string arg = argv[i];
+    std::string attached;
+    bool has_attached = false;
+    if (const size_t eq = arg.find('='); eq != arg.npos && !arg.starts_with("--benchmark_")) {
+      attached = arg.substr(eq + 1);
+      has_attached = true;
+      arg.resize(eq);
+    }
+    const auto value = [&]() -> std::string {
+      if (has_attached) return attached;
+      if (i + 1 >= argc) fail(arg + " needs a value");
+      return argv[++i];
+    };
+    if (arg == "--full") {
+      o.full = true;
+    } else if (arg == "--list") {
+      o.list = true;
+    } else if (arg == "--machine") {
+      o.machine = true;
+    } else if (arg == "--filter") {
+      o.filter = value();
+    } else if (arg == "--target") {
+      o.targets.push_back(value());
+    } else if (arg == "--seconds") {
+      const std::string text = value();
+      char* end = nullptr;
+      o.seconds = std::strtod(text.c_str(), &end);
+      if (*end != 0 || !(o.seconds > 0)) fail("--seconds needs a positive number, not \"" + text + "\"");
+    } else if (arg == "--json") {
+      o.json = value();
+    } else if (arg == "--report") {
+      if (has_attached) o.reports.push_back(attached);
+      while (i + 1 < argc && argv[i + 1][0] != '-') o.reports.push_back(argv[++i]);
+      if (o.reports.empty()) fail("--report needs at least one file");
+    } else if (arg == "--help" || arg == "-h") {
+      std::fputs(kUsage, stdout);
+      std::exit(0);
+    } else if (arg.starts_with("--benchmark_")) {
+      o.rest.push_back(argv[i]);
+    } else {
+      std::fputs(kUsage, stderr);
+      fail("unknown argument \"" + std::string(argv[i]) + "\"");
+    }
+  }
+  return o;
+}
+
+std::string rate(double v, const char* unit) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f %s", v < 99.5e9 ? 1 : 0, v * 1e-9, unit);
+  return text;
+}
+
+std::vector<std::pair<std::string, std::string>> describe(const bench::Machine& m) {
+  std::vector<std::pair<std::string, std::string>> lines{{"cpu", m.cpu}, {"clock", rate(m.clock, "GHz")}};
+  std::string names, sizes, copy;
+  for (size_t l = 0; l < m.levels.size(); ++l) {
+    const double kib = static_cast<double>(m.levels[l].bytes) / 1024;
+    char text[64];
+    std::snprintf(text, sizeof text, kib < 1024 ? "%s %.0f KiB" : "%s %.0f MiB", m.levels[l].name,
+                  kib < 1024 ? kib : kib / 1024);
+    sizes += (l > 0 ? ", " : "") + std::string(text);
+    copy += (l > 0 ? " / " : "") + rate(m.copy[l], "GB/s");
+  }
+  for (const bench::IsaPeak& p : m.isas) {
+    std::string text = rate(p.flops, "GFLOP/s fma; read ");
+    for (size_t l = 0; l < p.read.size(); ++l) text += (l > 0 ? " / " : "") + rate(p.read[l], "GB/s");
+    lines.emplace_back(std::string("limits ") + p.isa->name, text);
+  }
+  lines.emplace_back("copy", copy);
+  lines.emplace_back("read", "sizes of the probes, also of copies: " + sizes);
+  return lines;
+}
+
+/// Collects what Google Benchmark reports; the table is printed at the end of all.
+class Collector : public benchmark::BenchmarkReporter {
+ public:
+  explicit Collector(bench::Report* report) : report_(report) {}
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>& runs) override {
+    for (const Run& run : runs) {
+      Record r;
+      if (!bench::parse_name(run.benchmark_name(), &r)) continue;
+      r.note = run.report_label;
+      for (const auto& [key, value] : run.counters) r.counters[key] = value.value;
+      r.ns = run.real_accumulated_time * 1e9;
+      if (!r.counters.contains("samples")) r.error = last_error();
+      report_->records.push_back(std::move(r));
+    }
+  }
+  static std::string& last_error() {
+    static std::string text;
+    return text;
+  }
+
+ private:
+  bench::Report* report_;
+};
+
+class Runner {
+ public:
+  Runner(std::vector<Case> cases, std::vector<const simdattn::Target*> targets, double seconds)
+      : cases_(std::move(cases)), targets_(std::move(targets)), seconds_(seconds) {}
+
+  /// One benchmark per case and contestant. They are measured together when the first of a case is run; Google Benchmark
+  /// then asks for the others' figures one by one.
+  void register_all() {
+    for (size_t i = 0; i < cases_.size(); ++i) {
+      std::vector<std::string> names;
+      for (const simdattn::Target* t : targets_) names.push_back(simdattn::name(*t));
+      for (const std::string& loop : loops_of(cases_[i])) names.push_back(loop);
+      for (const std::string& name : names) {
+        benchmark::RegisterBenchmark((cases_[i].name() + "/" + name).c_str(),
+                                     [this, i, name](benchmark::State& state) { run(state, i, name); })
+            ->UseManualTime()
+            ->Iterations(1);
+      }
+    }
+    start_ = Clock::now();
+  }
+  bool any_failed() const { return failed_; }
+
+ private:
+  static std::vector<std::string> loops_of(const Case& c) {
+    std::vector<std::string> names;
+    for (const bench::Isa* isa : bench::runnable_isas()) {
+      if (c.has_loop && bench::find_loops(isa->name) != nullptr) names.push_back(std::string("loop/") + isa->name);
+    }
+    return names;
+  }
+
+  void run(benchmark::State& state, size_t i, const std::string& name) {
+    if (measured_ != i) measure(i);
+    measured_ = i;
+    const Result* result = nullptr;
+    for (const Result& r : results_) {
+      if (r.target == name) result = &r;
+    }
+    const std::string error = result == nullptr ? "was not measured" : result->error;
+    if (!error.empty()) {
+      failed_ = true;
+      Collector::last_error() = error;
+      std::fprintf(stderr, "FAILED %s on %s: %s\n", cases_[i].name().c_str(), name.c_str(), error.c_str());
+      state.SkipWithError(error.c_str());
+    }
+    for (auto _ : state) state.SetIterationTime(error.empty() ? result->ns * 1e-9 : 0);
+    if (!error.empty()) return;
+    for (const auto& [key, value] : result->counters) state.counters[key] = value;
+    if (result->counters.contains("relative")) state.SetLabel(cases_[i].companion);
+  }
+
+  void measure(size_t i) {
+    const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
+    const double left = static_cast<double>(cases_.size() - i);
+    // A fifth of what is left for preparing and verifying; what one case saves the later ones get.
+    bench::MeasureOptions options{targets_, std::clamp(0.8 * (seconds_ - elapsed) / left, 0.08, 10.0)};
+    std::fprintf(stderr, "[%zu/%zu] %5.0f s  %s ...", i + 1, cases_.size(), elapsed, cases_[i].name().c_str());
+    results_ = bench::measure(cases_[i], options);
+    const Result* best = nullptr;
+    for (const Result& r : results_) {
+      if (r.ns > 0 && !r.target.starts_with("loop/") && (best == nullptr || r.ns < best->ns)) best = &r;
+    }
+    if (best != nullptr) std::fprintf(stderr, " %.4g us on %s", best->ns * 1e-3, best->target.c_str());
+    std::fprintf(stderr, "\n");
+  }
+
+  std::vector<Case> cases_;
+  std::vector<const simdattn::Target*> targets_;
+  double seconds_;
+  Clock::time_point start_;
+  size_t measured_ = SIZE_MAX;
+  std::vector<Result> results_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o = parse(argc, argv);
+  if (!o.reports.empty()) {
+    std::vector<bench::Report> reports(o.reports.size());
+    for (size_t i = 0; i < reports.size(); ++i) {
+      std::string error;
+      if (!bench::read_report(o.reports[i], &reports[i], &error)) {
+        std::fprintf(stderr, "simdattn-bench: %s\n", error.c_str());
+        return 1;
+      }
+    }
+    if (reports.size() == 1) {
+      bench::print_table(reports[0], stdout);
+    } else {
+      bench::print_merged(reports, stdout);
+    }
+    return 0;
+  }
+
+  std::vector<Case> cases;
+  try {
+    const std::regex filter(o.filter);
+    for (Case& c : bench::all_cases()) {
+      const bool selected = o.filter.empty() ? o.full || o.list || c.main : std::regex_search(c.name(), filter);
+      if (selected) cases.push_back(std::move(c));
+    }
+  } catch (const std::regex_error& e) {
+    fail("--filter: " + std::string(e.what()));
+  }
+  if (o.list) {
+    for (const Case& c : cases) std::printf("%c %s\n", c.main ? '*' : ' ', c.name().c_str());
+    return 0;
+  }
+  if (cases.empty()) fail("no case matches \"" + o.filter + "\"; --list prints their names");
+
+  std::vector<const simdattn::Target*> targets;
+  const auto add_target = [&](const std::string& name) {
+    const simdattn::Target* t = nullptr;
+    const simdattn::Status s = simdattn::find_target(name.c_str(), &t);
+    if (!s.ok()) fail(name + ": " + s.detail);
+    for (const simdattn::Target* seen : targets) {
+      if (seen == t) return;
+    }
+    targets.push_back(t);
+  };
+  add_target("scalar");
+  for (const std::string& name : o.targets) add_target(name);
+  if (o.targets.empty()) {
+    for (const simdattn::Target* t : simdattn::targets()) {
+      if (simdattn::runnable(*t)) add_target(simdattn::name(*t));
+    }
+  }
+
+  bench::Report report;
+  std::fprintf(stderr, "measuring this machine ...\n");
+  report.context = describe(bench::measure_machine());
+  if (o.machine) {
+    for (const auto& [key, value] : report.context) std::printf("%-12s %s\n", key.c_str(), value.c_str());
+    return 0;
+  }
+  report.context.emplace_back("version", std::string("simdattn ") + simdattn::version());
+  for (const auto& [key, value] : report.context) benchmark::AddCustomContext(key, value);
+
+  std::string out = "--benchmark_out=" + o.json;
+  std::string out_format = "--benchmark_out_format=json";
+  if (!o.json.empty()) {
+    o.rest.push_back(out.data());
+    o.rest.push_back(out_format.data());
+  }
+  int rest = static_cast<int>(o.rest.size());
+  o.rest.push_back(nullptr);
+  benchmark::Initialize(&rest, o.rest.data());
+  if (benchmark::ReportUnrecognizedArguments(rest, o.rest.data())) return 2;
+
+  const double seconds = o.seconds > 0                 ? o.seconds
+                         : o.full || !o.filter.empty() ? static_cast<double>(cases.size())
+                                                       : 110;
+  Runner runner(std::move(cases), std::move(targets), seconds);
+  runner.register_all();
+  Collector collector(&report);
+  benchmark::RunSpecifiedBenchmarks(&collector);
+  benchmark::Shutdown();
+  bench::print_table(report, stdout);
+  if (!o.json.empty()) std::fprintf(stderr, "results written to %s\n", o.json.c_str());
+  return runner.any_failed() ? 1 : 0;
+}
