@@ -1,0 +1,135 @@
+// Slots that treat each element on its own, per Highway target.
+#include <cstddef>
+#include <cstdint>
+
+#include "lib/ukernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/highway/elementwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "lib/highway/loads-inl.h"
+#include "lib/highway/math-inl.h"
+#include "lib/highway/slots-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace simdattn {
+namespace HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+
+template <class T>
+HWY_INLINE void WidenImpl(const void* in, float* out, int64_t count) {
+  const D d;
+  const T* p = static_cast<const T*>(in);
+  const size_t n = static_cast<size_t>(count);
+  const size_t step = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + step <= n; i += step) hn::StoreU(LoadWide(d, p + i), d, out + i);
+  if (i < n) hn::StoreN(LoadWideN(d, p + i, n - i), d, out + i, n - i);
+}
+
+template <class T>
+HWY_INLINE void FinishImpl(const float* in, float factor, void* out, int64_t count) {
+  const D d;
+  T* p = static_cast<T*>(out);
+  const size_t n = static_cast<size_t>(count);
+  const size_t step = hn::Lanes(d);
+  const auto f = hn::Set(d, factor);
+  const auto zero = hn::Zero(d);
+  size_t i = 0;
+  for (; i + step <= n; i += step) StoreRounded(d, hn::Mul(hn::Add(hn::LoadU(d, in + i), zero), f), p + i);
+  if (i < n) StoreRoundedN(d, hn::Mul(hn::Add(hn::LoadN(d, in + i, n - i), zero), f), p + i, n - i);
+}
+
+/// True if the exponent field of an element is not all ones.
+template <class DU, class V>
+HWY_INLINE hn::Mask<DU> Special(DU du, V v, hn::TFromD<DU> exponent) {
+  return hn::Eq(hn::And(v, hn::Set(du, exponent)), hn::Set(du, exponent));
+}
+
+template <class U>
+HWY_INLINE bool AllFiniteImpl(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, U exponent) {
+  const hn::ScalableTag<U> d;
+  const size_t n = static_cast<size_t>(dim);
+  const size_t step = hn::Lanes(d);
+  for (int64_t j = 0; j < keys; ++j) {
+    const U* p = static_cast<const U*>(rows) + j * token_stride;
+    auto found = hn::MaskFalse(d);
+    size_t i = 0;
+    for (; i + step <= n; i += step) found = hn::Or(found, Special(d, hn::LoadU(d, p + i), exponent));
+    if (i < n) found = hn::Or(found, Special(d, hn::LoadN(d, p + i, n - i), exponent));
+    if (!hn::AllFalse(d, found)) return false;
+  }
+  return true;
+}
+
+template <class F>
+HWY_INLINE void Map(const float* x, float* y, int64_t count, F f) {
+  const D d;
+  const size_t n = static_cast<size_t>(count);
+  const size_t step = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + step <= n; i += step) StoreRounded(d, f(d, hn::LoadU(d, x + i)), y + i);
+  if (i < n) StoreRoundedN(d, f(d, hn::LoadN(d, x + i, n - i)), y + i, n - i);
+}
+
+}  // namespace
+
+void WidenF32(const void* in, float* out, int64_t n) { WidenImpl<float>(in, out, n); }
+void WidenBF16(const void* in, float* out, int64_t n) { WidenImpl<bf16>(in, out, n); }
+void WidenF16(const void* in, float* out, int64_t n) { WidenImpl<f16>(in, out, n); }
+
+void FinishF32(const float* in, float factor, void* out, int64_t n) { FinishImpl<float>(in, factor, out, n); }
+void FinishBF16(const float* in, float factor, void* out, int64_t n) { FinishImpl<bf16>(in, factor, out, n); }
+void FinishF16(const float* in, float factor, void* out, int64_t n) { FinishImpl<f16>(in, factor, out, n); }
+
+bool AllFiniteF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
+  return AllFiniteImpl<uint32_t>(rows, token_stride, keys, dim, 0x7F800000u);
+}
+bool AllFiniteBF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
+  return AllFiniteImpl<uint16_t>(rows, token_stride, keys, dim, uint16_t{0x7F80});
+}
+bool AllFiniteF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
+  return AllFiniteImpl<uint16_t>(rows, token_stride, keys, dim, uint16_t{0x7C00});
+}
+
+bool AnyZero(const float* w, int64_t count) {
+  const D d;
+  const size_t n = static_cast<size_t>(count);
+  const size_t step = hn::Lanes(d);
+  const auto zero = hn::Zero(d);
+  auto found = hn::MaskFalse(d);
+  size_t i = 0;
+  for (; i + step <= n; i += step) found = hn::Or(found, hn::Eq(hn::LoadU(d, w + i), zero));
+  if (i < n) found = hn::Or(found, hn::And(hn::FirstN(d, n - i), hn::Eq(hn::LoadN(d, w + i, n - i), zero)));
+  return !hn::AllFalse(d, found);
+}
+
+void Merge(float* a, float wa, const float* b, float wb, int64_t count) {
+  const D d;
+  const size_t n = static_cast<size_t>(count);
+  const size_t step = hn::Lanes(d);
+  const auto va = hn::Set(d, wa);
+  const auto vb = hn::Set(d, wb);
+  size_t i = 0;
+  for (; i + step <= n; i += step) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, a + i), va, hn::Mul(hn::LoadU(d, b + i), vb)), d, a + i);
+  }
+  if (i < n) {
+    const size_t m = n - i;
+    hn::StoreN(hn::MulAdd(hn::LoadN(d, a + i, m), va, hn::Mul(hn::LoadN(d, b + i, m), vb)), d, a + i, m);
+  }
+}
+
+void ExpArray(const float* x, float* y, int64_t n) {
+  Map(x, y, n, [](D d, hn::Vec<D> v) HWY_ATTR { return Exp(d, v); });
+}
+void TanhArray(const float* x, float* y, int64_t n) {
+  Map(x, y, n, [](D d, hn::Vec<D> v) HWY_ATTR { return Tanh(d, v); });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace simdattn
+HWY_AFTER_NAMESPACE();
