@@ -345,6 +345,7 @@ struct Sequence {
   int64_t first_row;
   int64_t n_q;
   int64_t n_kv;
+  int64_t first_key = 0;  // what a ring has overwritten before it cannot be seen
 
   Sequence(const Scoring& scoring, int64_t index_, int64_t batch_, int64_t first_row_, int64_t n_q_, int64_t n_kv_)
       : index(index_),
@@ -377,7 +378,8 @@ bool is_visible(const Scoring& scoring, const Sequence& s, int64_t h, int64_t i,
   const int64_t p = s.position(scoring, i);
   if (j >= s.n_kv) return false;
   if (scoring.kv_start != nullptr && j < scoring.kv_start[s.index]) return false;
-  if (scoring.causal) {
+  if (j < s.first_key) return false;
+  if (scoring.causal || scoring.prefix_end != nullptr) {
     int64_t last = p;
     if (scoring.prefix_end != nullptr) last = std::max(last, int64_t{scoring.prefix_end[s.index]} - 1);
     if (j > last) return false;
@@ -586,8 +588,11 @@ AttentionResult attention(const simdattn::Attention& problem) {
       k = read(problem.k, s, length);
       v = read(problem.v, s, length);
     }
-    attend(rows_of(q, batch, first_row, n_q), k, v, scoring, Sequence(scoring, s, batch, first_row, n_q, n_kv), factor,
-           batch, first_row, &result);
+    Sequence sequence(scoring, s, batch, first_row, n_q, n_kv);
+    for (const int64_t ring : {problem.k.ring, problem.v.ring}) {
+      if (ring > 0) sequence.first_key = std::max(sequence.first_key, sequence.n_kv - ring);
+    }
+    attend(rows_of(q, batch, first_row, n_q), k, v, scoring, sequence, factor, batch, first_row, &result);
   }
   return result;
 }

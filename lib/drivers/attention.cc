@@ -111,7 +111,10 @@ class RowBlock {
         stream_(p.kv_bytes > kStreamBytes),
         k_(a.k, index.sequence * (a.cu_k == nullptr), index.kv_head, seq_.first_key),
         v_(a.v, index.sequence * (a.cu_k == nullptr), index.kv_head, seq_.first_key) {
-    const int64_t oldest = a.k.ring > 0 ? std::max(int64_t{0}, rules_.length - std::min(a.k.ring, a.v.ring)) : 0;
+    int64_t oldest = 0;  // the first token that both stores still hold
+    for (const int64_t ring : {a.k.ring, a.v.ring}) {
+      if (ring > 0) oldest = std::max(oldest, rules_.length - ring);
+    }
     for (int64_t r = 0; r < rows_; ++r) {
       const int64_t i = row_of(r);
       Interval v = visible_interval(a.scoring, rules_, i);
