@@ -136,6 +136,7 @@ class LibraryEngine : public Engine {
   void fill(Cache* cache, const Slice<4>& rows) const;
   void make_panels(Cache* cache, const Slice<4>& rows) const;
   void make_pages(Cache* cache, const Slice<4>& rows, simdattn::KvLayout layout, int64_t page_size) const;
+  bool make_ring(Cache* cache, const Slice<4>& rows, simdattn::KvLayout layout, int64_t needed) const;
   void run(simdattn::Attention problem, View<4> out, View<3> lse) const;
   void run_in_pieces(simdattn::Attention problem, View<4> out, View<3> lse) const;
 
@@ -309,6 +310,38 @@ void LibraryEngine::make_pages(Cache* cache, const Slice<4>& rows, simdattn::KvL
   fill(cache, rows);
 }
 
+// The last `needed` tokens, rounded up to whole panels, written over the earlier ones; false if that is all of them.
+bool LibraryEngine::make_ring(Cache* cache, const Slice<4>& rows, simdattn::KvLayout layout, int64_t needed) const {
+  const auto [batch, heads, n, dim] = rows.shape;
+  const int64_t ring = (needed + simdattn::kPanelWidth - 1) / simdattn::kPanelWidth * simdattn::kPanelWidth;
+  if (ring >= n) return false;
+  const bool panels = layout == simdattn::KvLayout::kPanels;
+  simdattn::Kv& kv = cache->kv;
+  kv.dtype = rows.operand->dtype;
+  kv.layout = layout;
+  kv.batch = batch;
+  kv.heads = heads;
+  kv.tokens = n;
+  kv.dim = dim;
+  kv.ring = ring;
+  kv.token_stride = panels ? simdattn::panel_elements(kv.dtype, dim) : dim;
+  kv.head_stride = (panels ? ring / simdattn::kPanelWidth : ring) * kv.token_stride;
+  kv.batch_stride = heads * kv.head_stride;
+  cache->bytes.assign(static_cast<size_t>(batch * kv.batch_stride) * reference::bytes(kv.dtype), 0xFF);
+  kv.data = cache->bytes.data();
+  for (int64_t first = 0; first < n; first += ring) {
+    const int64_t count = std::min(ring, n - first);
+    std::vector<int32_t> positions;
+    for (int64_t i = 0; i < batch * count; ++i) positions.push_back(static_cast<int32_t>(first + i % count));
+    simdattn::ConstView<4> part = rows.view();
+    part.data = static_cast<const unsigned char*>(part.data) +
+                first * part.stride[2] * static_cast<int64_t>(reference::bytes(part.dtype));
+    part.shape[2] = count;
+    check(simdattn::kv_append(part, simdattn::view(positions.data(), {batch, count}), kv, {}, exec_), "kv_append");
+  }
+  return true;
+}
+
 void LibraryEngine::run(simdattn::Attention problem, View<4> out, View<3> lse) const {
   problem.out = out;
   problem.lse = lse;
@@ -387,6 +420,18 @@ AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
   stored.k = row_pages.kv;
   stored.v = odd_pages.kv;
   expect_same(stored, false, "pages of 7 key and 5 value rows");
+
+  // Where a window keeps every row away from the early keys, a ring need not hold them.
+  Cache key_ring, value_ring;
+  const int64_t seen = call.scoring.window_left + shape[2];
+  if (call.scoring.window_left >= 0 && call.scoring.kv_length == nullptr &&
+      call.scoring.offset == simdattn::kBottomRight &&
+      make_ring(&key_ring, call.k, simdattn::KvLayout::kPanels, seen) &&
+      make_ring(&value_ring, call.v, simdattn::KvLayout::kRows, seen + 1)) {
+    stored.k = key_ring.kv;
+    stored.v = value_ring.kv;
+    expect_same(stored, false, "rings");
+  }
 
   Buffer<4> token_major({shape[0], shape[2], shape[1], shape[3]});
   const auto& s = token_major.view.stride;
