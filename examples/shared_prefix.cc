@@ -6,6 +6,7 @@
 #include <simdattn/simdattn.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -61,24 +62,27 @@ int main() {
   const auto suffix_k = data(kSequences * kKvHeads * kSuffix * kDim, 4);
   const auto suffix_v = data(kSequences * kKvHeads * kSuffix * kDim, 5);
 
+  // Queries and outputs are [kSequences, kHeads, 1, kDim] in memory. Strides show them also as one batch entry whose rows
+  // are the sequences; the log-sum-exp is stored in that order, [kHeads, kSequences].
+  const std::array<int64_t, 4> as_rows = {kRows * kDim, kDim, kHeads * kDim, 1};
   std::vector<float> parts(2 * kRows * kDim), lse(2 * kRows), out(kRows * kDim);
-  // Part 0. Query, output and log-sum-exp are [kSequences, kHeads, 1, ...] in memory; these strides show them as one
-  // batch entry whose rows are the sequences. Every row sees the whole prefix, so nothing is masked.
-  attention({.q = sa::view(q.data(), {1, kHeads, kSequences, kDim}, {0, kDim, kHeads * kDim, 1}),
+  // Part 0. Every row sees the whole prefix, so nothing is masked.
+  attention({.q = {q.data(), sa::DType::kF32, {1, kHeads, kSequences, kDim}, as_rows},
              .k = sa::view(prefix_k.data(), {1, kKvHeads, kPrefix, kDim}),
              .v = sa::view(prefix_v.data(), {1, kKvHeads, kPrefix, kDim}),
-             .out = sa::view(parts.data(), {1, kHeads, kSequences, kDim}, {kRows * kDim, kDim, kHeads * kDim, 1}),
-             .lse = sa::view(lse.data(), {1, kHeads, kSequences}, {kRows, 1, kHeads})});
+             .out = {parts.data(), sa::DType::kF32, {1, kHeads, kSequences, kDim}, as_rows},
+             .lse = sa::view(lse.data(), {1, kHeads, kSequences})});
   // Part 1.
   attention({.q = sa::view(q.data(), {kSequences, kHeads, 1, kDim}),
              .k = sa::view(suffix_k.data(), {kSequences, kKvHeads, kSuffix, kDim}),
              .v = sa::view(suffix_v.data(), {kSequences, kKvHeads, kSuffix, kDim}),
              .out = sa::view(parts.data() + kRows * kDim, {kSequences, kHeads, 1, kDim}),
-             .lse = sa::view(lse.data() + kRows, {kSequences, kHeads, 1}),
+             .lse = sa::view(lse.data() + kRows, {kSequences, kHeads, 1}, {1, kSequences, 1}),
              .scoring = {.kv_length = kLengths}});
-  const auto all_parts = sa::view(parts.data(), {2, kSequences, kHeads, 1, kDim});
-  const auto all_lse = sa::view(lse.data(), {2, kSequences, kHeads, 1});
-  check(sa::attention_merge(all_parts, all_lse, sa::view(out.data(), {kSequences, kHeads, 1, kDim})));
+  check(sa::attention_merge(
+      sa::view(parts.data(), {2, 1, kHeads, kSequences, kDim}, {kRows * kDim, 0, kDim, kHeads * kDim, 1}),
+      sa::view(lse.data(), {2, 1, kHeads, kSequences}),
+      {out.data(), sa::DType::kF32, {1, kHeads, kSequences, kDim}, as_rows}));
 
   const auto k = in_one_piece(prefix_k, suffix_k), v = in_one_piece(prefix_v, suffix_v);
   std::vector<float> expected(out.size());
