@@ -1,5 +1,5 @@
 // Declarations of every slot, once per Highway target (included again and again by foreach_target.h). The families
-// elementwise.cc, softmax.cc, scores.cc, rope.cc and tiles.cc define them; ukernels.cc gathers them into a table.
+// the other .cc files of this folder define them; ukernels.cc gathers them into a table.
 #if defined(SIMDATTN_LIB_HIGHWAY_SLOTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIMDATTN_LIB_HIGHWAY_SLOTS_INL_H_
 #undef SIMDATTN_LIB_HIGHWAY_SLOTS_INL_H_
@@ -51,7 +51,7 @@ using RopeFunction = void(const RopeHeads&);
 extern RopeFunction RopeF32F32, RopeF32BF16, RopeF32F16, RopeBF16F32, RopeBF16BF16, RopeBF16F16, RopeF16F32, RopeF16BF16,
     RopeF16F16;
 
-// tiles.cc
+// score_tile.cc, softmax_tile.cc, value_tile.cc, pack.cc
 void ScoreTileF32(const ScoreTile& a);
 void ScoreTileBF16(const ScoreTile& a);
 void ScoreTileF16(const ScoreTile& a);

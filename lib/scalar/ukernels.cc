@@ -145,7 +145,7 @@ void softmax_tile(const SoftmaxTile& a) {
     }
     a.alpha[r] = scalar::exp(a.max[r] - base);
     a.sum[r] = std::fma(a.sum[r], a.alpha[r], fold(partial));
-    a.max[r] = m;
+    a.max[r] = m + 0.0f;  // +0 where both zeros are the maximum: their order must not matter
   }
 }
 

@@ -1,0 +1,135 @@
+// What score_tile.cc and value_tile.cc share: a register tile of named accumulators.
+//
+// Both kernels add outer products: a column of broadcast numbers (queries, weights) times a row of vectors (keys of a
+// panel, columns of a value row). Accumulators in an array run at 25-43 % of the FMA peak (gcc keeps the array in
+// memory), and a sizeless SVE vector cannot be in one; variables with names of their own run at 98 %.
+#if defined(SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_INL_H_
+#undef SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_INL_H_
+#else
+#define SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "hwy/highway.h"
+#include "lib/highway/loads-inl.h"
+#include "lib/highway/slots-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace simdattn {
+namespace HWY_NAMESPACE {
+namespace {
+
+/// 16 lanes are as many as any tile can use: half a panel, half a group of values.
+using TileTag = hn::CappedTag<float, 16>;
+using TileVec = hn::Vec<TileTag>;
+
+/// Variable number kIndex of a set. References, because a struct can have no sizeless member.
+template <size_t kIndex>
+struct Register {
+  TileVec& v;
+};
+template <class Indices>
+struct RegisterSet;
+template <size_t... kIndices>
+struct RegisterSet<std::index_sequence<kIndices...>> : Register<kIndices>... {};
+inline constexpr size_t kMaxAccumulators = 24;
+using Accumulators = RegisterSet<std::make_index_sequence<kMaxAccumulators>>;
+using Columns = RegisterSet<std::make_index_sequence<8>>;
+
+template <size_t kIndex>
+HWY_INLINE TileVec& Get(const Register<kIndex>& r) {
+  return r.v;
+}
+
+template <class F, size_t... kIndices>
+HWY_INLINE void ForEach(std::index_sequence<kIndices...>, const F& f) {
+  (f(std::integral_constant<size_t, kIndices>{}), ...);
+}
+/// f(0), f(1), ... with the index as a type: a loop that is unrolled before anything else happens.
+template <size_t kCount, class F>
+HWY_INLINE void ForEach(const F& f) {
+  ForEach(std::make_index_sequence<kCount>{}, f);
+}
+
+/// Calls f with as many variables as the largest tile has and room for the vectors of one row; those that a tile does
+/// not use vanish.
+template <class F>
+HWY_INLINE void WithRegisters(TileTag d, const F& f) {
+  TileVec a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0, a8 = a0, a9 = a0, a10 = a0,
+          a11 = a0, a12 = a0, a13 = a0, a14 = a0, a15 = a0, a16 = a0, a17 = a0, a18 = a0, a19 = a0, a20 = a0, a21 = a0,
+          a22 = a0, a23 = a0;
+  TileVec c0 = a0, c1 = a0, c2 = a0, c3 = a0, c4 = a0, c5 = a0, c6 = a0, c7 = a0;
+  f(Accumulators{{a0},  {a1},  {a2},  {a3},  {a4},  {a5},  {a6},  {a7},  {a8},  {a9},  {a10}, {a11},
+                 {a12}, {a13}, {a14}, {a15}, {a16}, {a17}, {a18}, {a19}, {a20}, {a21}, {a22}, {a23}},
+    Columns{{c0}, {c1}, {c2}, {c3}, {c4}, {c5}, {c6}, {c7}});
+}
+
+/// acc[r][c] += x[r * stride] * column[c]
+template <size_t kRows, size_t kVecs>
+HWY_INLINE void AddOuterProduct(TileTag d, const float* x, int64_t stride, const Columns& columns,
+                                const Accumulators& acc) {
+  ForEach<kRows>([&](auto r) HWY_ATTR {
+    const TileVec factor = hn::Set(d, x[static_cast<int64_t>(r) * stride]);
+    ForEach<kVecs>([&](auto c) HWY_ATTR {
+      TileVec& sum = Get<r * kVecs + c>(acc);
+      sum = hn::MulAdd(factor, Get<c>(columns), sum);
+    });
+  });
+}
+
+/// 2 N numbers of bf16, seen as N pairs in f32 lanes.
+using PairTag = hn::Repartition<uint16_t, TileTag>;
+HWY_INLINE TileVec LoadPairs(TileTag d, const bf16* p) { return hn::BitCast(d, hn::LoadU(PairTag(), Bits(p))); }
+HWY_INLINE TileVec LoadPairsN(TileTag d, const bf16* p, size_t n) {
+  return hn::BitCast(d, hn::LoadN(PairTag(), Bits(p), n));
+}
+/// The even ones and the odd ones: one operation each, where widening in order takes two.
+HWY_INLINE TileVec EvenOf(TileTag d, TileVec pairs) {
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(hn::RebindToUnsigned<TileTag>(), pairs)));
+}
+HWY_INLINE TileVec OddOf(TileTag d, TileVec pairs) {
+  const hn::RebindToUnsigned<TileTag> du;
+  return hn::BitCast(d, hn::And(hn::BitCast(du, pairs), hn::Set(du, 0xFFFF0000u)));
+}
+
+/// Rows of the largest tile of kVecs columns: its accumulators, the vectors of a row, a broadcast number (and with SSE a
+/// product) must fit into the registers. 3x4 with 16 registers and 12x2 with 32 already run at half the peak.
+template <size_t kVecs>
+inline constexpr int64_t kRowsOf = kVecs <= 2               ? kTileRows
+                                   : kVecs == 8             ? (kTileRows == 8 || HWY_ARCH_ARM_A64 ? 2 : 1)
+                                   : HWY_ARCH_ARM_A64       ? 6
+                                   : HWY_TARGET <= HWY_AVX3 ? 4
+                                                            : 2;
+
+/// Cuts rows into as few tiles as possible, of about equal size: f(first row, rows).
+template <class F>
+HWY_INLINE void ForEachRowTile(int64_t rows, const F& f) {
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t first = rows * t / tiles;
+    f(first, rows * (t + 1) / tiles - first);
+  }
+}
+
+/// Calls f with `rows` (1 to kMax) as a type.
+template <int64_t kMax, class F>
+HWY_INLINE void WithRows(int64_t rows, const F& f) {
+  ForEach<static_cast<size_t>(kMax)>([&](auto r) HWY_ATTR {
+    if (rows == static_cast<int64_t>(r) + 1) f(std::integral_constant<size_t, r + 1>{});
+  });
+}
+
+/// Prefetches the line at `address`, which may lie outside every object.
+HWY_INLINE void Prefetch(uintptr_t address) { __builtin_prefetch(reinterpret_cast<const char*>(address)); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace simdattn
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle guard

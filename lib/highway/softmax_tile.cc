@@ -1,0 +1,154 @@
+// One block of the online softmax: three short passes over rows that lie in L1.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/highway/softmax_tile.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "lib/highway/math-inl.h"
+#include "lib/highway/register_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace simdattn {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int64_t kChunk = 16;  // columns: one of each partial sum
+constexpr int64_t kMaxRows = 64;
+
+/// Lanes of the vector at column x that are visible.
+HWY_INLINE hn::Mask<TileTag> Visible(TileTag d, int64_t x, int64_t lo, int64_t hi) {
+  const auto before = [&](int64_t limit) HWY_ATTR {
+    return hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(limit - x, 0, kChunk)));
+  };
+  return hn::AndNot(before(lo), before(hi));
+}
+
+/// The larger of `m` and the maximum of columns [lo, hi).
+HWY_INLINE float RowMax(TileTag d, const float* s, int64_t lo, int64_t hi, float m) {
+  const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+  TileVec m0 = hn::Set(d, m);
+  TileVec m1 = m0;
+  int64_t x = lo - lo % n;
+  if (x < lo) {
+    m0 = MaxNumber(d, hn::IfThenElse(Visible(d, x, lo, hi), hn::LoadU(d, s + x), m0), m0);
+    x += n;
+  }
+  for (; x + 2 * n <= hi; x += 2 * n) {
+    m0 = MaxNumber(d, hn::LoadU(d, s + x), m0);
+    m1 = MaxNumber(d, hn::LoadU(d, s + x + n), m1);
+  }
+  for (; x < hi; x += n) m0 = MaxNumber(d, hn::IfThenElse(Visible(d, x, lo, hi), hn::LoadU(d, s + x), m0), m0);
+  return hn::ReduceMax(d, MaxNumber(d, m1, m0));
+}
+
+/// Turns scores into weights; the sum of the weights. kParts vectors are a chunk.
+template <int kParts>
+HWY_INLINE float RowWeights(TileTag d, float* s, int64_t columns, int64_t lo, int64_t hi, float base) {
+  const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+  const TileVec reference = hn::Set(d, base);
+  TileVec l0 = hn::Zero(d), l1 = l0, l2 = l0, l3 = l0;
+  const auto weigh = [&](int64_t x, TileVec& l) HWY_ATTR {
+    const TileVec w = Exp(d, hn::Sub(hn::LoadU(d, s + x), reference));
+    hn::StoreU(w, d, s + x);
+    l = hn::Add(l, w);
+  };
+  const auto weigh_visible = [&](int64_t x, TileVec& l) HWY_ATTR {
+    const TileVec w = Exp(d, hn::Sub(hn::LoadU(d, s + x), reference));
+    const TileVec visible = hn::IfThenElseZero(Visible(d, x, lo, hi), w);
+    hn::StoreU(visible, d, s + x);
+    l = hn::Add(l, visible);
+  };
+  const auto chunk = [&](int64_t x, const auto& f) HWY_ATTR {
+    f(x, l0);
+    if constexpr (kParts > 1) f(x + n, l1);
+    if constexpr (kParts > 2) {
+      f(x + 2 * n, l2);
+      f(x + 3 * n, l3);
+    }
+  };
+  const auto clear = [&](int64_t from, int64_t to) HWY_ATTR {
+    for (int64_t x = from; x < to; x += n) hn::StoreU(hn::Zero(d), d, s + x);
+  };
+
+  int64_t x = lo - lo % kChunk;
+  clear(0, x);
+  if (x < lo) {
+    chunk(x, weigh_visible);
+    x += kChunk;
+  }
+  for (; x + kChunk <= hi; x += kChunk) chunk(x, weigh);
+  if (x < hi) {
+    chunk(x, weigh_visible);
+    x += kChunk;
+  }
+  clear(x, columns);
+  if constexpr (kParts == 1) {
+    return Fold16(d, l0);
+  } else if constexpr (kParts == 2) {
+    return Fold16(d, l0, l1);
+  } else {
+    return Fold16(d, l0, l1, l2, l3);
+  }
+}
+
+/// At most kMaxRows rows, the first of which is row `first`.
+HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
+  const TileTag d;
+  const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+  float* s = a.s + first * a.lds;
+  const int32_t* lo = a.lo + first;
+  const int32_t* hi = a.hi + first;
+  HWY_ALIGN float base[kMaxRows];  // the new maximum, then what exponentials are relative to
+  HWY_ALIGN float block_sum[kMaxRows];
+  const auto row_lo = [&](int64_t r) { return std::min<int64_t>(lo[r], hi[r]); };
+
+  for (int64_t r = 0; r < rows; ++r) base[r] = RowMax(d, s + r * a.lds, row_lo(r), hi[r], a.max[first + r]);
+
+  for (int64_t r = 0; r < rows; r += n) {
+    const size_t count = static_cast<size_t>(std::min(n, rows - r));
+    const TileVec m = hn::LoadN(d, base + r, count);
+    const TileVec reference = hn::IfThenZeroElse(hn::Eq(m, hn::Set(d, -kInfinity)), m);
+    const TileVec old = hn::LoadN(d, a.max + first + r, count);
+    hn::StoreN(Exp(d, hn::Sub(old, reference)), d, a.alpha + first + r, count);
+    hn::StoreN(hn::Add(m, hn::Zero(d)), d, a.max + first + r, count);
+    hn::StoreN(reference, d, base + r, count);
+  }
+
+  const auto weigh_rows = [&](auto parts) HWY_ATTR {
+    for (int64_t r = 0; r < rows; ++r) {
+      block_sum[r] = RowWeights<parts>(d, s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
+    }
+  };
+#if HWY_HAVE_SCALABLE
+  if (n == 16) {
+    weigh_rows(std::integral_constant<int, 1>());
+  } else if (n == 8) {
+    weigh_rows(std::integral_constant<int, 2>());
+  } else {
+    weigh_rows(std::integral_constant<int, 4>());
+  }
+#else
+  weigh_rows(std::integral_constant<int, kChunk / hn::MaxLanes(TileTag())>());
+#endif
+
+  for (int64_t r = 0; r < rows; r += n) {
+    const size_t count = static_cast<size_t>(std::min(n, rows - r));
+    const TileVec alpha = hn::LoadN(d, a.alpha + first + r, count);
+    const TileVec sum = hn::LoadN(d, a.sum + first + r, count);
+    hn::StoreN(hn::MulAdd(sum, alpha, hn::LoadN(d, block_sum + r, count)), d, a.sum + first + r, count);
+  }
+}
+
+}  // namespace
+
+void SoftmaxTileSlot(const SoftmaxTile& a) {
+  for (int64_t first = 0; first < a.rows; first += kMaxRows) Rows(a, first, std::min(kMaxRows, a.rows - first));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace simdattn
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,174 @@
+// Accumulates weighted values: lanes are columns of the values, the chain of fma runs over the keys.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/highway/value_tile.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "lib/highway/register_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace simdattn {
+namespace HWY_NAMESPACE {
+namespace {
+
+/// Rows of values are read in blocks of this many keys, all columns of a block before the next block, so that memory is
+/// read in order; these many keys ahead are prefetched.
+constexpr int64_t kBlockKeys = 32;
+
+template <class T>
+struct TileArguments {
+  const float* w;
+  int64_t ldw;
+  const T* v;
+  int64_t key_stride;
+  int64_t keys;
+  float* o;
+  int64_t ldo;
+  const float* alpha;     // null: 1
+  size_t columns;         // of a partial tile
+  int64_t prefetch_from;  // keys [from, to) prefetch the columns of the key kBlockKeys further on
+  int64_t prefetch_to;
+};
+
+/// kVecs vectors of columns; if kPartial, the first a.columns columns of one vector (bf16: of two).
+template <class T, size_t kRows, size_t kVecs, bool kPartial>
+HWY_NOINLINE void Tile(const TileArguments<T>& a) {
+  constexpr bool kPairs = std::is_same_v<T, bf16>;
+  static_assert(!kPartial || kVecs == (kPairs ? 2 : 1));
+  const TileTag d;
+  WithRegisters(d, [&](const Accumulators& acc, const Columns& k) HWY_ATTR {
+    const size_t n = hn::Lanes(d);
+    const size_t columns = a.columns;
+    const auto load = [&](const float* o, size_t c) HWY_ATTR {
+      if constexpr (!kPartial) return hn::LoadU(d, o + c * n);
+      return c * n < columns ? hn::LoadN(d, o + c * n, columns - c * n) : hn::Zero(d);
+    };
+    const auto store = [&](TileVec v, float* o, size_t c) HWY_ATTR {
+      if constexpr (!kPartial) {
+        hn::StoreU(v, d, o + c * n);
+      } else if (c * n < columns) {
+        hn::StoreN(v, d, o + c * n, columns - c * n);
+      }
+    };
+
+    ForEach<kRows>([&](auto r) HWY_ATTR {
+      const float* o = a.o + static_cast<int64_t>(r) * a.ldo;
+      const TileVec alpha = hn::Set(d, a.alpha != nullptr ? a.alpha[r] : 1.0f);
+      if constexpr (kPairs) {
+        ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
+          const TileVec low = hn::Mul(alpha, load(o, 2 * c));
+          const TileVec high = hn::Mul(alpha, load(o, 2 * c + 1));
+          Get<r * kVecs + 2 * c>(acc) = hn::ConcatEven(d, high, low);
+          Get<r * kVecs + 2 * c + 1>(acc) = hn::ConcatOdd(d, high, low);
+        });
+      } else {
+        ForEach<kVecs>([&](auto c) HWY_ATTR { Get<r * kVecs + c>(acc) = hn::Mul(alpha, load(o, c)); });
+      }
+    });
+
+    const float* w = a.w;
+    const T* v = a.v;
+    const int64_t ldw = a.ldw;
+    const int64_t key_stride = a.key_stride;
+    const int64_t keys = a.keys;
+    const int64_t prefetch_from = a.prefetch_from;
+    const uint64_t prefetch_count = static_cast<uint64_t>(a.prefetch_to - prefetch_from);
+    const uintptr_t prefetch_distance = static_cast<uintptr_t>(key_stride * kBlockKeys) * sizeof(T);
+    for (int64_t j = 0; j < keys; ++j) {
+      if (static_cast<uint64_t>(j - prefetch_from) < prefetch_count) {
+        constexpr size_t kLines = (kVecs * hn::MaxLanes(TileTag()) * sizeof(T) + 63) / 64;
+        ForEach<kLines>([&](auto line)
+                            HWY_ATTR { Prefetch(reinterpret_cast<uintptr_t>(v) + prefetch_distance + line * 64); });
+      }
+      if constexpr (kPairs) {
+        ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
+          const TileVec pairs = kPartial ? LoadPairsN(d, v, columns) : LoadPairs(d, v + 2 * c * n);
+          Get<2 * c>(k) = EvenOf(d, pairs);
+          Get<2 * c + 1>(k) = OddOf(d, pairs);
+        });
+      } else {
+        ForEach<kVecs>([&](auto c)
+                           HWY_ATTR { Get<c>(k) = kPartial ? LoadWideN(d, v, columns) : LoadWide(d, v + c * n); });
+      }
+      AddOuterProduct<kRows, kVecs>(d, w, ldw, k, acc);
+      ++w;
+      v += key_stride;
+    }
+
+    ForEach<kRows>([&](auto r) HWY_ATTR {
+      float* o = a.o + static_cast<int64_t>(r) * a.ldo;
+      if constexpr (kPairs) {
+        ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
+          const TileVec even = Get<r * kVecs + 2 * c>(acc);
+          const TileVec odd = Get<r * kVecs + 2 * c + 1>(acc);
+          store(hn::InterleaveWholeLower(d, even, odd), o, 2 * c);
+          store(hn::InterleaveWholeUpper(d, even, odd), o, 2 * c + 1);
+        });
+      } else {
+        ForEach<kVecs>([&](auto c) HWY_ATTR { store(Get<r * kVecs + c>(acc), o, c); });
+      }
+    });
+  });
+}
+
+/// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
+template <class T, size_t kVecs, bool kPartial = false>
+HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
+  const T* v = static_cast<const T*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup;
+  ForEachRowTile(a.rows, [&](int64_t first, int64_t rows) {
+    // Every row tile of a strip fetches its share of the lines.
+    const int64_t from = a.stream ? first * keys / a.rows : 0;
+    const int64_t to = a.stream ? (first + rows) * keys / a.rows : 0;
+    const TileArguments<T> arguments = {a.w + first * a.ldw + key,
+                                        a.ldw,
+                                        v,
+                                        a.key_stride,
+                                        keys,
+                                        a.o + first * a.ldo + x,
+                                        a.ldo,
+                                        a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr,
+                                        static_cast<size_t>(a.dim - x),
+                                        from,
+                                        to};
+    WithRows<kRowsOf<kVecs>>(rows, [&](auto r) { Tile<T, r, kVecs, kPartial>(arguments); });
+  });
+}
+
+/// Columns [x, end) of `keys` keys from `key` on: the widest tiles that the rows leave registers for.
+template <class T>
+HWY_INLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t end) {
+  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  const auto fits = [&](int64_t vecs, int64_t max_rows) {
+    return x + vecs * n <= end && (a.rows <= max_rows || max_rows == kTileRows);
+  };
+  for (; fits(8, kRowsOf<8>); x += 8 * n) Strip<T, 8>(a, key, keys, x);
+  for (; fits(4, kRowsOf<4>); x += 4 * n) Strip<T, 4>(a, key, keys, x);
+  for (; fits(2, kRowsOf<2>); x += 2 * n) Strip<T, 2>(a, key, keys, x);
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (x < end) Strip<T, 2, true>(a, key, keys, x);
+  } else {
+    for (; x < end; x += n) Strip<T, 1, true>(a, key, keys, x);
+  }
+}
+
+template <class T>
+HWY_INLINE void Values(const ValueTile& a) {
+  if (a.group_stride == kValueGroup) {
+    int64_t key = 0;
+    do {
+      ColumnRange<T>(a, key, std::min(kBlockKeys, a.keys - key), 0, a.dim);
+      key += kBlockKeys;
+    } while (key < a.keys);
+  } else {
+    for (int64_t x = 0; x < a.dim; x += kValueGroup) ColumnRange<T>(a, 0, a.keys, x, std::min(x + kValueGroup, a.dim));
+  }
+}
+
+}  // namespace
+
+void ValueTileF32(const ValueTile& a) { Values<float>(a); }
+void ValueTileBF16(const ValueTile& a) { Values<bf16>(a); }
+void ValueTileF16(const ValueTile& a) { Values<f16>(a); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace simdattn
+HWY_AFTER_NAMESPACE();
