@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 namespace conformance {
 
@@ -67,6 +69,30 @@ Slice<4> broadcast(const Operand& operand, const std::array<int64_t, 4>& shape) 
 }
 
 namespace {
+
+// Contiguous copies of the keys and values with NaN where no row sees them; false if that is nowhere.
+bool poison_hidden(const AttentionCall& call, Operand* k, Operand* v) {
+  const auto [batch, heads, n_q, dim] = call.q.shape;
+  const int64_t kv_heads = call.k.shape[1], n_kv = call.k.shape[2];
+  Tensor visible;
+  reference::modified_scores(Tensor({batch, heads, n_q, n_kv}), call.scoring, &visible, 1.0);
+  Tensor seen({batch, kv_heads, n_kv});
+  for (int64_t i = 0; i < visible.size(); ++i) {
+    const int64_t b = i / (heads * n_q * n_kv), h = i / (n_q * n_kv) % heads;
+    if (visible[i] != 0) seen.at({b, h / (heads / kv_heads), i % n_kv}) = 1;
+  }
+  bool any = false;
+  for (const auto& [slice, operand] : {std::pair{&call.k, k}, std::pair{&call.v, v}}) {
+    Tensor values = slice->exact();
+    for (int64_t i = 0; i < values.size(); ++i) {
+      if (seen[i / values.dim(3)] != 0) continue;
+      values[i] = std::numeric_limits<double>::quiet_NaN();
+      any = true;
+    }
+    *operand = Operand(values, slice->operand->dtype);
+  }
+  return any;
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The library
@@ -433,6 +459,14 @@ AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
     expect_same(stored, false, "rings");
   }
 
+  Operand poisoned_k, poisoned_v;
+  if (poison_hidden(call, &poisoned_k, &poisoned_v)) {
+    simdattn::Attention poisoned = problem;
+    poisoned.k = simdattn::ConstView<4>(poisoned_k.storage.data(), poisoned_k.dtype, call.k.shape);
+    poisoned.v = simdattn::ConstView<4>(poisoned_v.storage.data(), poisoned_v.dtype, call.v.shape);
+    expect_same(poisoned, false, "NaN in keys and values that no row sees");
+  }
+
   Buffer<4> token_major({shape[0], shape[2], shape[1], shape[3]});
   const auto& s = token_major.view.stride;
   token_major.view.shape = shape;
@@ -455,10 +489,30 @@ AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
 
 AttentionOutputs LibraryEngine::attention_merge(const Slice<5>& parts, const Slice<4>& part_lse) {
   const std::array<int64_t, 4> shape{parts.shape[1], parts.shape[2], parts.shape[3], parts.shape[4]};
+  const Tensor weights = part_lse.exact();
   Buffer<4> out(shape);
   Buffer<3> lse({shape[0], shape[1], shape[2]});
   check(simdattn::attention_merge(parts.view(), part_lse.view(), out.view, lse.view, nullptr, exec_),
         "attention_merge");
+
+  // What a part without a visible key holds has no influence, and the result may replace a part.
+  Buffer<5> poisoned(parts.shape, parts.operand->dtype);
+  const Tensor values = parts.exact();
+  for (int64_t i = 0; i < values.size(); ++i) {
+    if (weights[i / parts.shape[4]] == -std::numeric_limits<double>::infinity()) continue;
+    reference::store(poisoned.bytes.data(), parts.operand->dtype, i, values[i]);
+  }
+  Buffer<4> from_poisoned(shape);
+  check(simdattn::attention_merge(poisoned.view, part_lse.view(), from_poisoned.view, {}, nullptr, exec_),
+        "attention_merge");
+  check_same(out, from_poisoned, "NaN in empty parts");
+  if (parts.operand->dtype == DType::kF32) {
+    const View<4> first(poisoned.bytes.data(), DType::kF32, shape);
+    check(simdattn::attention_merge(poisoned.view, part_lse.view(), first, {}, nullptr, exec_),
+          "attention_merge in place");
+    std::copy_n(poisoned.bytes.begin(), from_poisoned.bytes.size(), from_poisoned.bytes.begin());
+    check_same(out, from_poisoned, "attention_merge in place");
+  }
   return {out.tensor(), lse.tensor(), {}};
 }
 
