@@ -1,0 +1,739 @@
+// The public functions against the float64 formulas of tests/reference.cc, on every target, within bounds derived from
+// the operations: (roundings) * 2^-24 * (sum of the absolute values of the terms), plus half a unit in the last place
+// of the output's type. The rules S1 to S12 of docs/semantics.md have a test of their own each.
+//
+// SIMDATTN_TEST_EFFORT scales the number of random calls, SIMDATTN_TEST_SEED chooses others.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "simdattn/simdattn.h"
+#include "tests/problems.h"
+#include "tests/random.h"
+#include "tests/reference.h"
+#include "tests/target_test.h"
+
+namespace simdattn::test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr double kEps = 0x1p-24;
+constexpr double kTiny = 0x1p-126;  // below it exp is 0
+
+double to_double(float x) { return static_cast<double>(x); }
+
+/// exp and tanh, in units of kEps, for targets with and without fused multiply-add (tests/slots_test.cc measures them).
+struct Costs {
+  double exp;
+  double tanh;
+  double fma;  // roundings per multiply-add
+};
+Costs costs(const Target& t) { return exact(t) ? Costs{2, 4, 1} : Costs{4, 8, 2}; }
+
+uint64_t canonical_nan(DType t) { return t == DType::kF32 ? 0x7FC00000u : t == DType::kBF16 ? 0x7FC0u : 0x7E00u; }
+
+/// Compares an output with the formula; allowance(i) for element i in logical order, without the rounding to storage.
+/// A NaN has to be the canonical one, an infinity the same.
+template <int kRank, class F>
+std::string compare(const Array<kRank>& got, const reference::Tensor& want, F&& allowance) {
+  std::string problem;
+  int64_t i = 0;
+  for_each_element(got.view, [&](int64_t at) {
+    if (!problem.empty()) return;
+    const double g = to_double(get(got.view.data, got.view.dtype, at));
+    const double w = want[i];
+    const double most = allowance(i) + reference::half_ulp(got.view.dtype, w) +
+                        (std::isfinite(w) ? reference::half_ulp(got.view.dtype, w) * 0x1p-8 : 0.0);
+    bool good;
+    if (std::isnan(w)) good = element_bits(got.view.data, got.view.dtype, at) == canonical_nan(got.view.dtype);
+    else good = w == g || std::fabs(g - w) <= most;
+    if (!good) {
+      char text[200];
+      std::snprintf(text, sizeof text, "element %lld: %.9g, formula %.17g, allowed %.3g, error %.3g",
+                    static_cast<long long>(i), g, w, most, std::fabs(g - w));
+      problem = text;
+    }
+    ++i;
+  });
+  if (problem.empty() && !got.gaps_intact()) problem = "bytes between the elements of an output were written";
+  return problem;
+}
+
+/// Error of a modified score, absolute, in units of kEps: each step rounds once, and errors pass through tanh without
+/// growing. `scaled`: |scale * x|; `error`: what the score brought along.
+double score_error(const Scoring& s, const Costs& c, double scaled, double error, double shift, double bias) {
+  double e = error + scaled;
+  double t = scaled;
+  if (s.softcap > 0) {
+    t = std::min(t, to_double(s.softcap));
+    e += (2 + c.tanh) * t;
+  }
+  if (s.alibi_slopes != nullptr) {
+    t += shift;
+    e += 2 * shift + t;
+  }
+  if (s.bias.data != nullptr) {
+    t += bias;
+    e += t;
+  }
+  return e;
+}
+
+class Formula : public TargetTest {
+ protected:
+  static Costs cost() { return costs(target()); }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The unfused functions
+
+TEST_P(Formula, Scores) {
+  Random random(seed() * 1000 + 1);
+  for (int64_t i = 0; i < cases(600); ++i) {
+    const int64_t kv_heads = random.integer(1, 3);
+    const int64_t heads = kv_heads * random.integer(1, 4);
+    const int64_t batch = random.integer(1, 3), n_q = random.integer(0, 9), n_kv = random.size(0, 60),
+                  dim = random.size(1, 150);
+    Array<4> q(random, random.storage(), {batch, heads, n_q, dim}, Strides::kInput);
+    Array<4> k(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
+    Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
+    q.fill(random, Values::kOrdinary);
+    k.fill(random, Values::kOrdinary);
+    std::optional<float> scale;
+    if (random.coin()) scale = 4 * random.uniform();
+    const Status status = scores(q.view, k.view, out.view, scale, exec());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    reference::Tensor magnitude;
+    const double s = scale ? to_double(*scale) : 1.0 / std::sqrt(static_cast<double>(dim));
+    const reference::Tensor want = reference::scores(reference::read(q.view), reference::read(k.view), s, &magnitude);
+    // The published bound counts the roundings of fused operations, of the folds, of the scale and of the default scale.
+    const double roundings = cost().fma * std::ceil(static_cast<double>(dim) / 16) + 5;
+    ASSERT_EQ(compare(out, want, [&](int64_t e) { return roundings * kEps * magnitude[e]; }), "")
+        << "case " << i << ", dim " << dim << ", n_kv " << n_kv;
+  }
+}
+
+TEST_P(Formula, Softmax) {
+  Random random(seed() * 1000 + 2);
+  for (int64_t i = 0; i < cases(1500); ++i) {
+    const int64_t rows = random.integer(0, 8), n = random.size(0, 600);
+    Array<2> x(random, DType::kF32, {rows, n}, Strides::kInput);
+    const float spread = random.of({0.1f, 5.0f, 39.0f});
+    for_each_element(x.view, [&](int64_t at) {
+      put(x.view.data, DType::kF32, at, spread * random.uniform() + (random.one_in(50) ? -kInf : 0.0f));
+    });
+    Array<2> out(random, DType::kF32, {rows, n}, Strides::kOutput);
+    Array<1> lse(random, DType::kF32, {rows});
+    const Status status = softmax(x.view, out.view, lse.view, exec());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    reference::Tensor want_lse;
+    const reference::Tensor want = reference::softmax(reference::read(x.view), &want_lse);
+    // Numerator: rounding of the difference to the maximum (half a unit in its last place, so relative to its size) and
+    // exp. Denominator: the same, each weighted by its probability (the mean of those differences is at most ln n), and
+    // the chain of a partial sum and its folds. Then a division and a product.
+    const double chain = static_cast<double>(n) / 16 + 6;
+    const double mean = std::log(static_cast<double>(std::max<int64_t>(n, 1)));
+    ASSERT_EQ(compare(out, want,
+                      [&](int64_t e) {
+                        if (want[e] == 0) return 0.0;
+                        const double largest =
+                            *std::max_element(want.data.begin() + e / n * n, want.data.begin() + (e / n + 1) * n);
+                        return (2 * cost().exp + std::log(largest / want[e]) + mean + chain + 2) * kEps * want[e];
+                      }),
+              "")
+        << "case " << i << ", n " << n << ", spread " << spread;
+    // ln(sum) moves by the relative error of the sum.
+    const double sum = cost().exp + mean + chain;
+    ASSERT_EQ(compare(lse, want_lse, [&](int64_t) { return sum * kEps; }), "") << "lse, case " << i << ", n " << n;
+  }
+}
+
+TEST_P(Formula, MaskedSoftmax) {
+  Random random(seed() * 1000 + 3);
+  for (int64_t i = 0; i < cases(3000); ++i) {
+    const int64_t batch = random.integer(1, 3), heads = random.integer(1, 4);
+    const int64_t n_q = random.integer(0, 9), n_kv = random.size(0, 90);
+    Array<4> x(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
+    for_each_element(x.view, [&](int64_t at) {
+      put(x.view.data, DType::kF32, at, random.one_in(60) ? -kInf : 10 * random.uniform());
+    });
+    const ScoringCase c =
+        random_scoring(random, {heads, batch, n_q, n_kv, std::vector<int64_t>(static_cast<size_t>(batch), n_q),
+                                std::vector<int64_t>(static_cast<size_t>(batch), n_kv)});
+    // A score of -inf times a scale of 0 is NaN: a visible one makes the row NaN in the formula and here.
+    Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
+    Array<3> lse(random, DType::kF32, {batch, heads, n_q}, Strides::kOutput);
+    const Status status = masked_softmax(x.view, out.view, c.scoring, lse.view, exec());
+    ASSERT_TRUE(status.ok()) << status.detail << describe(c.scoring);
+    reference::Tensor want_lse;
+    reference::Tensor want = reference::masked_softmax(reference::read(x.view), c.scoring, &want_lse);
+    for (int64_t r = 0; r < want_lse.size(); ++r) {  // all of a NaN row is NaN
+      if (std::isnan(want_lse[r])) std::fill_n(want.data.begin() + r * n_kv, n_kv, std::nan(""));
+    }
+    const double scaled = 10 * std::fabs(to_double(c.scoring.scale.value_or(1.0f)));
+    const double shift = to_double(c.largest_shift), bias = to_double(c.largest_bias);
+    const double error = score_error(c.scoring, cost(), scaled, 0, shift, bias);
+    // Numerator and denominator: the score's error, the subtraction of the maximum (at most the range of the scores, or
+    // down to a sink), the exponential; the sum; division and product.
+    const double range = 2 * (scaled + shift + bias) + 10;
+    const double relative = 2 * (error + range + cost().exp) + static_cast<double>(n_kv) / 16 + 8;
+    ASSERT_EQ(compare(out, want, [&](int64_t e) { return want[e] == 0 ? 0.0 : relative * kEps * want[e] + kTiny; }), "")
+        << "case " << i << ", n_q " << n_q << ", n_kv " << n_kv << describe(c.scoring);
+    const double sum = error + range + cost().exp + static_cast<double>(n_kv) / 16 + 6;
+    ASSERT_EQ(compare(lse, want_lse, [&](int64_t) { return sum * kEps; }), "")
+        << "lse, case " << i << ", n_q " << n_q << ", n_kv " << n_kv << describe(c.scoring);
+  }
+}
+
+TEST_P(Formula, WeightedValues) {
+  Random random(seed() * 1000 + 4);
+  for (int64_t i = 0; i < cases(600); ++i) {
+    const int64_t kv_heads = random.integer(1, 3);
+    const int64_t heads = kv_heads * random.integer(1, 4);
+    const int64_t batch = random.integer(1, 3), n_q = random.integer(0, 10), dim = random.size(1, 120);
+    const int64_t n_kv = random.size(0, random.one_in(6) ? 600 : 50);
+    Array<4> p(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
+    Array<4> v(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
+    Array<4> out(random, random.storage(), {batch, heads, n_q, dim}, Strides::kOutput);
+    const bool zeros = random.coin();
+    for_each_element(p.view, [&](int64_t at) {
+      put(p.view.data, DType::kF32, at, zeros && random.coin() ? 0.0f : random.uniform());
+    });
+    v.fill(random, random.coin() ? Values::kOrdinary : Values::kSpecial);
+    const Status status = weighted_values(p.view, v.view, out.view, exec());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    reference::Tensor magnitude;
+    const reference::Tensor want =
+        reference::weighted_values(reference::read(p.view), reference::read(v.view), &magnitude);
+    // Large values in f16 overflow to infinity where the formula is just below it: allow one unit there.
+    const double roundings = cost().fma * static_cast<double>(n_kv);
+    bool overflows = false;
+    for (int64_t e = 0; e < want.size(); ++e)
+      overflows = overflows || (out.view.dtype == DType::kF16 && std::fabs(want[e]) > 65000);
+    if (overflows) continue;
+    ASSERT_EQ(compare(out, want,
+                      [&](int64_t e) {
+                        return std::isfinite(magnitude[e]) ? roundings * (kEps * magnitude[e] + 0x1p-149) : 0.0;
+                      }),
+              "")
+        << "case " << i << ", n_kv " << n_kv << ", dim " << dim;
+  }
+}
+
+TEST_P(Formula, Rope) {
+  Random random(seed() * 1000 + 5);
+  for (int64_t i = 0; i < cases(1500); ++i) {
+    const int64_t half = random.size(1, 70);
+    RopeOptions options;
+    options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+    options.inverse = random.coin();
+    options.first_dim = random.coin() ? 0 : random.integer(0, 20);
+    const int64_t dim = options.first_dim + 2 * half + (random.coin() ? 0 : random.integer(1, 20));
+    const int64_t batch = random.integer(1, 3), heads = random.integer(1, 4), n = random.integer(0, 7);
+    const int64_t n_positions = n + random.integer(1, 20);
+    const bool in_place = random.one_in(3);
+    Array<4> x(random, random.storage(), {batch, heads, n, dim}, in_place ? Strides::kOutput : Strides::kInput);
+    x.fill(random, Values::kOrdinary);
+    Array<4> out = in_place ? x.with(random, Strides::kContiguous)
+                            : Array<4>(random, random.storage(), {batch, heads, n, dim}, Strides::kOutput);
+    Array<2> cosine(random, DType::kF32, {n_positions, half}, Strides::kInput),
+        sine(random, DType::kF32, {n_positions, half}, Strides::kInput);
+    cosine.fill(random, Values::kOrdinary);
+    sine.fill(random, Values::kOrdinary);
+    const bool wide = random.coin();
+    Array<2> positions(random, wide ? DType::kI64 : DType::kI32, {batch, n}, Strides::kInput);
+    for_each_element(positions.view, [&](int64_t at) {
+      set_element_bits(positions.view.data, positions.view.dtype, at,
+                       static_cast<uint64_t>(random.integer(0, n_positions - 1)));
+    });
+    const bool given = random.coin();
+    std::vector<int64_t> list;
+    if (given)
+      for (const uint64_t p : positions.bits()) list.push_back(static_cast<int64_t>(p));
+    const reference::Tensor in = reference::read(x.view);
+    const reference::Tensor want =
+        reference::rope(in, reference::read(cosine.view), reference::read(sine.view), list, options);
+    const ConstView<2> absent;
+    const ConstView<4> from = in_place ? ConstView<4>(out.view) : ConstView<4>(x.view);
+    const Status status =
+        rope(from, cosine.view, sine.view, given ? ConstView<2>(positions.view) : absent, out.view, options, exec());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    // Two products of numbers below 1 and their sum: three roundings (four unfused) of at most 2 * kEps.
+    ASSERT_EQ(compare(out, want,
+                      [&](int64_t e) {
+                        const int64_t d = e % dim;
+                        return d >= options.first_dim && d < options.first_dim + 2 * half ? 4 * 2 * kEps : 0.0;
+                      }),
+              "")
+        << "case " << i << ", dim " << dim << ", half " << half << ", first " << options.first_dim << ", in place "
+        << in_place;
+  }
+}
+
+TEST_P(Formula, AlibiSlopes) {
+  for (int64_t heads = 1; heads <= 130; ++heads) {
+    Guarded memory(static_cast<size_t>(heads) * 4, Guard::kAfter);
+    float* const slopes = reinterpret_cast<float*>(memory.data());
+    ASSERT_TRUE(alibi_slopes(heads, slopes).ok());
+    const std::vector<double> want = reference::alibi_slopes(heads);
+    for (int64_t h = 0; h < heads; ++h) {
+      const double w = want[static_cast<size_t>(h)];
+      ASSERT_LE(std::fabs(to_double(slopes[h]) - w), 2 * reference::half_ulp(DType::kF32, w)) << h << " of " << heads;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Attention
+
+/// Compares one call of attention() with the formula. Inputs are within -1 .. 1.
+std::string check_attention(const AttentionCase& c, const reference::AttentionResult& want, const Target& t) {
+  c.clear();
+  const Status status = run_attention(c.problem, &t);
+  if (!status.ok()) return status.detail;
+  const Costs cost = costs(t);
+  const Scoring& s = c.problem.scoring;
+  const double dim = static_cast<double>(c.problem.q.shape[3]);
+  const double n = static_cast<double>(c.problem.k.tokens);
+  const double scaled = dim * (s.scale ? std::fabs(to_double(*s.scale)) : 1.0 / std::sqrt(dim));
+  const double shift = to_double(c.scoring.largest_shift), bias = to_double(c.scoring.largest_bias);
+  const double error = score_error(s, cost, scaled, cost.fma * dim * scaled, shift, bias);
+  // Each weight carries the error of its score, of the subtraction of a maximum (also as the product of the factors
+  // alpha of later blocks and splits: their exponents add up to the range), of exponentials, and of the sum.
+  const double range = 2 * (scaled + shift + bias) + 5;
+  const double blocks = std::ceil(n / kKeyBlock);
+  const double weight = 2 * (error + range + (blocks + 1) * (cost.exp + 2));
+  const double roundings = weight + cost.fma * n + n / 16 + 12;
+  std::string problem = compare(c.out, want.out, [&](int64_t e) {
+    // A weight that exp flushes to zero is below kTiny.
+    return std::isfinite(want.magnitude[e]) ? roundings * kEps * want.magnitude[e] + n * kTiny : 0.0;
+  });
+  if (!problem.empty()) return "out, " + problem;
+  if (c.problem.lse.data != nullptr) {
+    const double sum = error + range + (blocks + 1) * (cost.exp + 2) + n / 16 + 6;
+    problem = compare(c.lse, want.lse, [&](int64_t) { return sum * kEps; });
+    if (!problem.empty()) return "lse, " + problem;
+  }
+  return "";
+}
+
+TEST_P(Formula, Attention) {
+  Random random(seed() * 1000 + 6);
+  for (int64_t i = 0; i < cases(250); ++i) {
+    AttentionLimits limits;
+    limits.max_q = 40;
+    limits.max_kv = random.one_in(12) ? 2600 : 400;
+    limits.max_batch = 2;
+    limits.max_dim = limits.max_kv > 400 ? 20 : 90;
+    const AttentionCase c = random_attention(random, limits);
+    const reference::AttentionResult want = reference::attention(c.problem);
+    ASSERT_EQ(check_attention(c, want, target()), "") << "case " << i << ": " << describe(c.problem);
+  }
+}
+
+/// Random option mixes over small shapes: every target against one evaluation of the formula.
+TEST(FormulaMixes, AttentionOnEveryTarget) {
+  Random random(seed() * 1000 + 7);
+  const std::vector<const Target*> all = runnable_targets();
+  for (int64_t i = 0; i < cases(100000); ++i) {
+    AttentionLimits limits;
+    limits.max_batch = 2;
+    limits.max_kv_heads = 2;
+    limits.max_group = 3;
+    limits.max_q = 4;
+    limits.max_kv = 20;
+    limits.max_dim = 9;
+    const AttentionCase c = random_attention(random, limits);
+    const reference::AttentionResult want = reference::attention(c.problem);
+    // Every mix on the definition; the others take turns, for what they do to a block does not depend on the options.
+    const Target* turn[] = {&scalar_target(), all[static_cast<size_t>(i) % all.size()]};
+    for (const Target* t : turn) {
+      ASSERT_EQ(check_attention(c, want, *t), "") << "mix " << i << " on " << name(*t) << ": " << describe(c.problem);
+      if (turn[0] == turn[1]) break;
+    }
+  }
+}
+
+TEST_P(Formula, AttentionMerge) {
+  Random random(seed() * 1000 + 8);
+  for (int64_t i = 0; i < cases(1000); ++i) {
+    const int64_t parts = random.integer(1, 6), batch = random.integer(1, 2), heads = random.integer(1, 3),
+                  n = random.integer(0, 4), dim = random.size(1, 80);
+    Array<5> part(random, random.storage(), {parts, batch, heads, n, dim}, Strides::kInput);
+    Array<4> part_lse(random, DType::kF32, {parts, batch, heads, n}, Strides::kInput);
+    part.fill(random, Values::kOrdinary);
+    for_each_element(part_lse.view, [&](int64_t at) {
+      put(part_lse.view.data, DType::kF32, at, random.one_in(4) ? -kInf : 10 * random.uniform());
+    });
+    Array<4> out(random, random.storage(), {batch, heads, n, dim}, Strides::kOutput);
+    Array<3> lse(random, DType::kF32, {batch, heads, n}, Strides::kOutput);
+    std::vector<double> sinks;
+    Numbers<float> sink_array;
+    if (random.coin()) {
+      std::vector<float> values;
+      for (int64_t h = 0; h < heads; ++h)
+        values.push_back(5 * random.uniform()), sinks.push_back(to_double(values.back()));
+      sink_array = Numbers<float>(random, values);
+    }
+    const Status status = attention_merge(part.view, part_lse.view, out.view, lse.view,
+                                          sinks.empty() ? nullptr : sink_array.data(), exec());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    const reference::AttentionResult want =
+        reference::attention_merge(reference::read(part.view), reference::read(part_lse.view), sinks);
+    // Weights: a difference of at most 20, an exponential; the chain over the parts; sums, division, product.
+    const double roundings = 2 * (20 + cost().exp) + 3 * static_cast<double>(parts) + 8;
+    ASSERT_EQ(compare(out, want.out, [&](int64_t e) { return roundings * kEps * want.magnitude[e]; }), "")
+        << "case " << i;
+    ASSERT_EQ(
+        compare(lse, want.lse, [&](int64_t) { return (20 + cost().exp + static_cast<double>(parts) + 4) * kEps; }), "")
+        << "lse, case " << i;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The rules, one by one. Each is stated for masked_softmax() on raw scores and for attention() with one key dimension:
+// q = 1 and k = the score.
+
+struct Row {
+  std::vector<float> p;    // masked_softmax
+  std::vector<float> out;  // attention
+  float lse = 0;           // of masked_softmax
+  float lse_fused = 0;
+};
+
+class Rules : public Formula {
+ protected:
+  /// One head, one query row over scores x; values [n][dim_v].
+  static Row run(const std::vector<float>& x, const Scoring& scoring, const std::vector<float>& values,
+                 int64_t dim_v = 1) {
+    const int64_t n = static_cast<int64_t>(x.size());
+    Row r;
+    r.p.assign(x.size(), -7);
+    r.out.assign(static_cast<size_t>(dim_v), -7);
+    Status s = masked_softmax(view(x.data(), {1, 1, 1, n}), view(r.p.data(), {1, 1, 1, n}), scoring,
+                              view(&r.lse, {1, 1, 1}), exec());
+    EXPECT_TRUE(s.ok()) << s.detail;
+    const float one = 1;
+    Attention a;
+    a.q = view(&one, {1, 1, 1, 1});
+    a.k = view(x.data(), {1, 1, n, 1});
+    a.v = view(values.data(), {1, 1, n, dim_v});
+    a.out = view(r.out.data(), {1, 1, 1, dim_v});
+    a.lse = view(&r.lse_fused, {1, 1, 1});
+    a.scoring = scoring;
+    s = run_attention(a, GetParam());
+    EXPECT_TRUE(s.ok()) << s.detail;
+    return r;
+  }
+  static void expect_zero(const std::vector<float>& v) {
+    for (const float x : v) EXPECT_EQ(std::bit_cast<uint32_t>(x), 0u) << x;
+  }
+  static void expect_nan(const std::vector<float>& v) {
+    for (const float x : v) EXPECT_EQ(std::bit_cast<uint32_t>(x), 0x7FC00000u) << x;
+  }
+};
+
+TEST_P(Rules, S1_ScaleAndItsDefault) {
+  const std::vector<float> q = {1, 2, 3, 4}, k = {1, 1, 1, 1, 2, 0, 0, 0};
+  std::vector<float> s(2);
+  ASSERT_TRUE(
+      scores(view(q.data(), {1, 1, 1, 4}), view(k.data(), {1, 1, 2, 4}), view(s.data(), {1, 1, 1, 2}), {}, exec())
+          .ok());
+  EXPECT_EQ(s, (std::vector<float>{5, 1}));  // 10 / sqrt 4, 2 / sqrt 4
+  ASSERT_TRUE(
+      scores(view(q.data(), {1, 1, 1, 4}), view(k.data(), {1, 1, 2, 4}), view(s.data(), {1, 1, 1, 2}), -3.0f, exec())
+          .ok());
+  EXPECT_EQ(s, (std::vector<float>{-30, -6}));
+  // attention() with the default scale over 4 dimensions: weights 1 / (1 + e^-4).
+  const std::vector<float> v = {1, 0};
+  float out = 0;
+  Attention a;
+  a.q = view(q.data(), {1, 1, 1, 4});
+  a.k = view(k.data(), {1, 1, 2, 4});
+  a.v = view(v.data(), {1, 1, 2, 1});
+  a.out = view(&out, {1, 1, 1, 1});
+  ASSERT_TRUE(run_attention(a, GetParam()).ok());
+  EXPECT_NEAR(to_double(out), 1 / (1 + std::exp(-4.0)), 16 * kEps);
+  // masked_softmax() takes scores as they are.
+  EXPECT_NEAR(to_double(run({0, 1}, {}, {0, 0}).p[1]), 1 / (1 + std::exp(-1.0)), 16 * kEps);
+}
+
+TEST_P(Rules, S1_MaximumIsTakenAfterANegativeScale) {
+  const Row r = run({-1000, 0, 1000}, {.scale = -1.0f}, {1, 2, 3});
+  EXPECT_EQ(r.p, (std::vector<float>{1, 0, 0}));
+  EXPECT_EQ(r.out[0], 1.0f);
+  EXPECT_EQ(r.lse, 1000.0f);
+  EXPECT_EQ(r.lse_fused, 1000.0f);
+}
+
+TEST_P(Rules, S2_SoftcapComesAfterScaleAndBeforeBias) {
+  const float bias[] = {0, 5};
+  Scoring s = {.scale = 2.0f, .softcap = 3.0f, .bias = view(bias, {1, 1, 1, 2})};
+  const Row r = run({4, -1}, s, {1, 0});
+  const double t0 = 3 * std::tanh(8.0 / 3), t1 = 3 * std::tanh(-2.0 / 3) + 5;
+  const double want = 1 / (1 + std::exp(t1 - t0));
+  EXPECT_NEAR(to_double(r.p[0]), want, 64 * kEps * want);
+  EXPECT_NEAR(to_double(r.out[0]), want, 64 * kEps * want);
+  const double lse = t0 + std::log1p(std::exp(t1 - t0));
+  EXPECT_NEAR(to_double(r.lse), lse, 64 * kEps);
+  EXPECT_NEAR(to_double(r.lse_fused), lse, 64 * kEps);
+}
+
+TEST_P(Rules, S3_AlibiCountsDistanceFromTheRowsPosition) {
+  const float slope = 0.5f;
+  // Position 1 of keys 0 .. 3: distances 1, 0, 1, 2, also for keys behind the row.
+  const Row r = run({0, 0, 0, 0}, {.offset = 1, .alibi_slopes = &slope}, {1, 2, 3, 4});
+  const double e[] = {std::exp(-0.5), 1, std::exp(-0.5), std::exp(-1.0)};
+  const double sum = e[0] + e[1] + e[2] + e[3];
+  for (size_t j = 0; j < 4; ++j) EXPECT_NEAR(to_double(r.p[j]), e[j] / sum, 32 * kEps) << j;
+  EXPECT_NEAR(to_double(r.out[0]), (e[0] + 2 * e[1] + 3 * e[2] + 4 * e[3]) / sum, 128 * kEps);
+}
+
+TEST_P(Rules, S4_BiasInThreeTypesLargeNegativesAreNumbers) {
+  const float f32[] = {0.5f, -kInf, -1.5f};
+  const bf16 b16[] = {{0x3F00}, {0xFF80}, {0xBFC0}};
+  const f16 h16[] = {{0x3800}, {0xFC00}, {0xBE00}};
+  const double want = 1 / (1 + std::exp(-2.0));
+  for (const ConstView<4>& bias : {ConstView<4>(view(f32, {1, 1, 1, 3})), ConstView<4>(view(b16, {1, 1, 1, 3})),
+                                   ConstView<4>(view(h16, {1, 1, 1, 3}))}) {
+    const Row r = run({1, 1, 1}, {.bias = bias}, {1, kNaN, 0});
+    EXPECT_NEAR(to_double(r.p[0]), want, 32 * kEps);
+    EXPECT_EQ(std::bit_cast<uint32_t>(r.p[1]), 0u);
+    EXPECT_NEAR(to_double(r.out[0]), want, 32 * kEps);
+  }
+  // A row made only of -FLT_MAX or of -1e9 is an ordinary softmax.
+  for (const float low : {-std::numeric_limits<float>::max(), -1e9f}) {
+    const float all[] = {low, low, low, low};
+    const Row r = run({0, 0, 0, 0}, {.bias = view(all, {1, 1, 1, 4})}, {1, 2, 3, 4});
+    for (const float p : r.p) EXPECT_EQ(p, 0.25f);
+    EXPECT_EQ(r.out[0], 2.5f);
+    EXPECT_EQ(r.lse, low);
+    EXPECT_EQ(r.lse_fused, low);
+  }
+}
+
+TEST_P(Rules, S5_OnesAttend) {
+  const uint8_t keep[] = {0, 1, 0, 255, 0};
+  const uint8_t bits[] = {0b01010};
+  Row r = run({1, 2, 3, 2, 5}, {.keep = view(keep, {1, 1, 1, 5})}, {10, 20, 30, 40, 50});
+  EXPECT_EQ(r.p, (std::vector<float>{0, 0.5f, 0, 0.5f, 0}));
+  EXPECT_EQ(r.out[0], 30.0f);
+  r = run({1, 2, 3, 2, 5}, {.bits = {.data = bits, .columns = 5}}, {10, 20, 30, 40, 50});
+  EXPECT_EQ(r.p, (std::vector<float>{0, 0.5f, 0, 0.5f, 0}));
+  EXPECT_EQ(r.out[0], 30.0f);
+  // Fewer columns than keys: the tail of a tree; keys before it are visible.
+  const uint8_t tail[] = {0b01};
+  r = run({1, 1, 1, 1, 1}, {.bits = {.data = tail, .columns = 2}}, {1, 2, 3, 4, 100});
+  EXPECT_EQ(r.p, (std::vector<float>{0.25f, 0.25f, 0.25f, 0.25f, 0}));
+  EXPECT_EQ(r.out[0], 2.5f);
+}
+
+TEST_P(Rules, S6_MaskedKeysHaveNoInfluence) {
+  // Ways to mask key 2 of 4; what its bytes hold must not matter.
+  const uint8_t keep[] = {1, 1, 0, 1};
+  const uint8_t bits[] = {0b1011};
+  const float bias[] = {0, 0, -kInf, 0};
+  const std::vector<std::pair<const char*, Scoring>> ways = {
+      {"keep", {.keep = view(keep, {1, 1, 1, 4})}},
+      {"bits", {.bits = {.data = bits, .columns = 4}}},
+      {"bias", {.bias = view(bias, {1, 1, 1, 4})}},
+      {"softcap and keep", {.softcap = 5, .keep = view(keep, {1, 1, 1, 4})}}};
+  for (const auto& [what, scoring] : ways) {
+    const Row clean = run({1, 2, 0, 1}, scoring, {1, 2, 0, 4});
+    for (const float garbage : {kNaN, kInf, -kInf, 3e38f}) {
+      const Row r = run({1, 2, garbage, 1}, scoring, {1, 2, garbage, 4});
+      EXPECT_EQ(r.p, clean.p) << what << " " << garbage;
+      EXPECT_EQ(std::bit_cast<uint32_t>(r.p[2]), 0u) << what << " " << garbage;
+      EXPECT_EQ(r.out, clean.out) << what << " " << garbage;
+      EXPECT_EQ(r.lse, clean.lse) << what << " " << garbage;
+      EXPECT_EQ(r.lse_fused, clean.lse_fused) << what << " " << garbage;
+    }
+  }
+  // The same for intervals: keys past the length, before the start, outside the window, above the diagonal.
+  const int32_t length = 3, start = 1;
+  const std::vector<std::pair<const char*, Scoring>> intervals = {{"kv_length", {.kv_length = &length}},
+                                                                  {"causal", {.causal = true, .offset = 2}},
+                                                                  {"window_right", {.offset = 0, .window_right = 2}},
+                                                                  {"chunk", {.offset = 0, .chunk = 3}}};
+  for (const auto& [what, scoring] : intervals) {
+    const Row clean = run({1, 2, 3, 0}, scoring, {1, 2, 3, 0});
+    for (const float garbage : {kNaN, kInf}) {
+      const Row r = run({1, 2, 3, garbage}, scoring, {1, 2, 3, garbage});
+      EXPECT_EQ(r.p, clean.p) << what;
+      EXPECT_EQ(r.out, clean.out) << what;
+      EXPECT_EQ(r.lse_fused, clean.lse_fused) << what;
+    }
+  }
+  for (const auto& [what, scoring] : std::vector<std::pair<const char*, Scoring>>{
+           {"kv_start", {.kv_start = &start}}, {"window_left", {.window_left = 2}}}) {
+    const Row clean = run({0, 2, 3, 4}, scoring, {0, 2, 3, 4});
+    const Row r = run({kNaN, 2, 3, 4}, scoring, {kNaN, 2, 3, 4});
+    EXPECT_EQ(r.p, clean.p) << what;
+    EXPECT_EQ(r.out, clean.out) << what;
+    EXPECT_EQ(r.lse_fused, clean.lse_fused) << what;
+  }
+}
+
+TEST_P(Rules, S7_NothingVisibleIsZeroAndMinusInfinity) {
+  const int32_t zero = 0;
+  const uint8_t keep[] = {0, 0, 0};
+  const float bias[] = {-kInf, -kInf, -kInf};
+  const std::vector<Scoring> ways = {{.kv_length = &zero},
+                                     {.causal = true, .offset = -1},
+                                     {.keep = view(keep, {1, 1, 1, 3})},
+                                     {.bias = view(bias, {1, 1, 1, 3})}};
+  for (const Scoring& scoring : ways) {
+    const Row r = run({1, kNaN, 3}, scoring, {1, kNaN, 3});
+    expect_zero(r.p);
+    expect_zero(r.out);
+    EXPECT_EQ(r.lse, -kInf);
+    EXPECT_EQ(r.lse_fused, -kInf);
+  }
+  const Row none = run({}, {}, {}, 3);
+  expect_zero(none.out);
+  EXPECT_EQ(none.lse, -kInf);
+  EXPECT_EQ(none.lse_fused, -kInf);
+}
+
+TEST_P(Rules, S8_NothingVisibleWithASinkHasItsLogSumExp) {
+  const int32_t zero = 0;
+  for (const float sink : {0.0f, -3.5f, 100.0f, -1e30f}) {
+    const Row r = run({1, 2, 3}, {.kv_length = &zero, .sinks = &sink}, {1, 2, 3});
+    expect_zero(r.p);
+    expect_zero(r.out);
+    EXPECT_EQ(r.lse, sink);
+    EXPECT_EQ(r.lse_fused, sink);
+  }
+  // And a sink of 0 beside one visible score of 0 is half of the row.
+  const float sink = 0;
+  const Row r = run({0}, {.sinks = &sink}, {3});
+  EXPECT_EQ(r.p[0], 0.5f);
+  EXPECT_EQ(r.out[0], 1.5f);
+}
+
+TEST_P(Rules, S9_NaN) {
+  // In a visible score: all of the row and its lse, wherever the NaN stands and whatever the rest is.
+  for (const size_t n : {1u, 2u, 16u, 17u, 33u, 300u, 1500u}) {
+    for (const size_t at : {size_t{0}, n / 2, n - 1}) {
+      for (const float rest : {0.0f, -kInf, 50.0f}) {
+        std::vector<float> x(n, rest);
+        x[at] = std::bit_cast<float>(0xFFA12345u);
+        const Row r = run(x, {}, std::vector<float>(2 * n, 1.0f), 2);
+        expect_nan(r.p);
+        expect_nan(r.out);
+        expect_nan({r.lse, r.lse_fused});
+      }
+    }
+  }
+  const float bias[] = {0, kNaN, 0};
+  Row r = run({1, 2, 3}, {.bias = view(bias, {1, 1, 1, 3})}, {1, 2, 3});
+  expect_nan(r.p);
+  expect_nan(r.out);
+  expect_nan({r.lse, r.lse_fused});
+  r = run({1, kNaN, 3}, {.softcap = 10}, {1, 2, 3});
+  expect_nan(r.p);
+  expect_nan(r.out);
+  // In a visible value: that column of the output only.
+  r = run({1, 2, 3}, {}, {1, 2, 3, kNaN, 5, 6}, 2);
+  EXPECT_TRUE(std::isfinite(r.out[0]));
+  expect_nan({r.out[1]});
+  EXPECT_TRUE(std::isfinite(r.lse_fused));
+  // In a query: its row, no other.
+  const float q[] = {kNaN, 1}, k[] = {1, 2}, v[] = {1, 2};
+  float out[2], lse[2];
+  Attention a;
+  a.q = view(q, {1, 1, 2, 1});
+  a.k = view(k, {1, 1, 2, 1});
+  a.v = view(v, {1, 1, 2, 1});
+  a.out = view(out, {1, 1, 2, 1});
+  a.lse = view(lse, {1, 1, 2});
+  ASSERT_TRUE(run_attention(a, GetParam()).ok());
+  expect_nan({out[0], lse[0]});
+  EXPECT_TRUE(std::isfinite(out[1]) && std::isfinite(lse[1]));
+}
+
+TEST_P(Rules, S10_Infinities) {
+  Row r = run({1, kInf, 3}, {}, {1, 2, 3});
+  expect_nan(r.p);
+  expect_nan(r.out);
+  expect_nan({r.lse, r.lse_fused});
+  // A softcap makes it finite.
+  r = run({kInf, -kInf}, {.softcap = 2}, {1, 0});
+  const double want = 1 / (1 + std::exp(-4.0));
+  EXPECT_NEAR(to_double(r.p[0]), want, 32 * kEps);
+  EXPECT_NEAR(to_double(r.out[0]), want, 32 * kEps);
+  // -inf that comes from the data is a key of weight 0; if there are only such, the row is empty.
+  r = run({0, -kInf, 0}, {}, {1, 2, 3});
+  EXPECT_EQ(r.p, (std::vector<float>{0.5f, 0, 0.5f}));
+  EXPECT_EQ(r.out[0], 2.0f);
+  for (const size_t n : {1u, 5u, 40u, 700u}) {
+    r = run(std::vector<float>(n, -kInf), {}, std::vector<float>(n, 1.0f));
+    expect_zero(r.p);
+    expect_zero(r.out);
+    EXPECT_EQ(r.lse, -kInf);
+    EXPECT_EQ(r.lse_fused, -kInf);
+  }
+}
+
+TEST_P(Rules, S11_NoRowsIsNoOperation) {
+  float unused = 5;
+  const std::vector<float> k = {1, 2};
+  EXPECT_TRUE(scores(ConstView<4>(nullptr, DType::kF32, {1, 1, 0, 2}), view(k.data(), {1, 1, 1, 2}),
+                     View<4>(nullptr, DType::kF32, {1, 1, 0, 1}), {}, exec())
+                  .ok());
+  EXPECT_TRUE(masked_softmax(ConstView<4>(nullptr, DType::kF32, {1, 1, 0, 2}),
+                             View<4>(nullptr, DType::kF32, {1, 1, 0, 2}), {}, {}, exec())
+                  .ok());
+  Attention a;
+  a.q = ConstView<4>(nullptr, DType::kF32, {1, 1, 0, 2});
+  a.k = view(k.data(), {1, 1, 1, 2});
+  a.v = view(k.data(), {1, 1, 1, 2});
+  a.out = View<4>(&unused, DType::kF32, {1, 1, 0, 2});
+  EXPECT_TRUE(run_attention(a, GetParam()).ok());
+  EXPECT_EQ(unused, 5.0f);
+  // The errors of S11 are in bad_calls_test.cc.
+}
+
+TEST_P(Rules, S12_HeadsOfAGroupAreNeighbours) {
+  // Four query heads, two key heads: 0 0 1 1.
+  const float q[] = {1, 1, 1, 1}, k[] = {3, 5};
+  float s[4], out[4];
+  ASSERT_TRUE(scores(view(q, {1, 4, 1, 1}), view(k, {1, 2, 1, 1}), view(s, {1, 4, 1, 1}), {}, exec()).ok());
+  EXPECT_EQ(std::vector<float>(s, s + 4), (std::vector<float>{3, 3, 5, 5}));
+  ASSERT_TRUE(weighted_values(view(q, {1, 4, 1, 1}), view(k, {1, 2, 1, 1}), view(out, {1, 4, 1, 1}), exec()).ok());
+  EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{3, 3, 5, 5}));
+  Attention a;
+  a.q = view(q, {1, 4, 1, 1});
+  a.k = view(k, {1, 2, 1, 1});
+  a.v = view(k, {1, 2, 1, 1});
+  a.out = view(out, {1, 4, 1, 1});
+  ASSERT_TRUE(run_attention(a, GetParam()).ok());
+  EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{3, 3, 5, 5}));
+}
+
+TEST_P(Rules, WeightZeroHidesAValue) {
+  // weighted_values: a key whose weight is exactly zero has no influence, and neither has its zero's sign.
+  const std::vector<float> p = {0.5f, 0.0f, -0.0f, 0.5f}, v = {2, kNaN, kInf, 4};
+  float out = 0;
+  ASSERT_TRUE(
+      weighted_values(view(p.data(), {1, 1, 1, 4}), view(v.data(), {1, 1, 4, 1}), view(&out, {1, 1, 1, 1}), exec())
+          .ok());
+  EXPECT_EQ(out, 3.0f);
+  const std::vector<float> zeros = {0, 0, 0, 0};
+  ASSERT_TRUE(
+      weighted_values(view(zeros.data(), {1, 1, 1, 4}), view(v.data(), {1, 1, 4, 1}), view(&out, {1, 1, 1, 1}), exec())
+          .ok());
+  EXPECT_EQ(std::bit_cast<uint32_t>(out), 0u);
+}
+
+SIMDATTN_FOR_EACH_TARGET(Formula);
+SIMDATTN_FOR_EACH_TARGET(Rules);
+
+}  // namespace
+}  // namespace simdattn::test
