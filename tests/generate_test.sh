@@ -6,7 +6,8 @@
 # DIRECTORY is, if not given, $SIMDATTN_SHARED/data/tinyllamas; without either the test is skipped.
 set -euo pipefail
 
-generate=$1
+read -r -a generate <<< "${MESON_EXE_WRAPPER:-}"  # an emulator, in a cross build
+generate+=("$1")
 if [ $# -gt 1 ]; then
   data=$2
 elif [ -n "${SIMDATTN_SHARED:-}" ]; then
@@ -32,7 +33,7 @@ compare() {
   # The recorded text lacks the newline that run.c prints after its last token.
   { cat "$data/expected/$run.txt" && echo; } > "$scratch/expected"
   runs=$((runs + 1))
-  if ! "$generate" "$data/stories260K.bin" "$data/tok512.bin" --target "$target" "$@" > "$scratch/text" 2> "$scratch/log"; then
+  if ! "${generate[@]}" "$data/stories260K.bin" "$data/tok512.bin" --target "$target" "$@" > "$scratch/text" 2> "$scratch/log"; then
     echo "FAIL $target $run: $(cat "$scratch/log")"
   elif ! cmp "$scratch/expected" "$scratch/text" > "$scratch/difference"; then
     echo "FAIL $target $run: $(cat "$scratch/difference"); the text is:"
@@ -46,7 +47,7 @@ compare() {
   failures=$((failures + 1))
 }
 
-for target in $("$generate" --list-targets); do
+for target in $("${generate[@]}" --list-targets); do
   compare "$target" story --steps 256
   compare "$target" cat --steps 128 --prompt 'Once there was a cat'
 done
