@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/goals.h"
 #include "bench/harness.h"
 #include "bench/loops.h"
 #include "bench/machine.h"
@@ -29,12 +30,14 @@ constexpr const char* kUsage =
     "  --target NAME     only this target beside scalar; may be repeated\n"
     "  --seconds S       time for all cases together (default 110, with --full one per case)\n"
     "  --json FILE       also write the results as Google Benchmark's JSON\n"
+    "  --goals           after the table, also each result beside its floor and aim\n"
     "  --list            print the names of the cases and stop; * marks the selection\n"
     "  --machine         print what this machine can do and stop\n"
     "  --report FILE...  merge JSON files of earlier runs, of this machine or others, into one table and stop\n";
 
 struct Options {
   bool full = false;
+  bool goals = false;
   bool list = false;
   bool machine = false;
   std::string filter;
@@ -69,6 +72,8 @@ Options parse(int argc, char** argv) {
     };
     if (arg == "--full") {
       o.full = true;
+    } else if (arg == "--goals") {
+      o.goals = true;
     } else if (arg == "--list") {
       o.list = true;
     } else if (arg == "--machine") {
@@ -244,6 +249,7 @@ int main(int argc, char** argv) {
     }
     if (reports.size() == 1) {
       bench::print_table(reports[0], stdout);
+      if (o.goals) bench::print_goals(reports[0], stdout);
     } else {
       bench::print_merged(reports, stdout);
     }
@@ -314,6 +320,8 @@ int main(int argc, char** argv) {
   benchmark::RunSpecifiedBenchmarks(&collector);
   benchmark::Shutdown();
   bench::print_table(report, stdout);
+  if (o.goals) bench::print_goals(report, stdout);
+  std::fflush(stdout);
   if (!o.json.empty()) std::fprintf(stderr, "results written to %s\n", o.json.c_str());
   return runner.any_failed() ? 1 : 0;
 }
