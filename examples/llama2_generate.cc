@@ -98,6 +98,7 @@ class Llama2 {
     return logits_;
   }
 
+  /// Spent in the library: rotation, storing keys and values, attention.
   double attention_seconds() const { return attention_seconds_; }
 
  private:
@@ -182,7 +183,8 @@ Options parse(std::span<char* const> arguments) {
         throw std::runtime_error("--steps takes a whole number from 0, not \"" + value + "\"");
       }
     } else if (name == "--target") {
-      check(sa::find_target(value.c_str(), &o.target));
+      const sa::Status found = sa::find_target(value.c_str(), &o.target);
+      if (!found.ok()) throw std::runtime_error("--target " + value + ": " + found.detail);
     } else {
       throw std::runtime_error("unknown option " + name + "\n" + kUsage);
     }
