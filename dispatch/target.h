@@ -10,7 +10,7 @@ namespace simdattn {
 struct Target {
   const char* name;
   const UKernels* kernels;
-  bool exact;      // fused multiply-add: the bits of the definition
+  bool exact;  // fused multiply-add: the bits of the definition
   bool runnable;
   const char* missing;  // what this CPU or operating system lacks; "" if runnable
 };

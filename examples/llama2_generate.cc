@@ -234,7 +234,8 @@ int run(const Options& o) {
     }
   }
   const double stop = now();
-  std::printf("\n");
+  std::fflush(stdout);
+  std::fputc('\n', stderr);  // stdout holds the text and nothing else
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw std::runtime_error("cannot write the text");
 
   const int64_t prefill = std::min(n_prompt, steps);

@@ -57,27 +57,27 @@ struct SoftmaxRows {
 
 /// What happens to the scores of one query row beside scale and interval. Pointers are at key 0 of the row.
 struct RowModifiers {
-  float softcap;       // 0: none
-  float slope;         // 0: none; t += -(slope * |position - key|)
-  int32_t position;    // of the row
+  float softcap;     // 0: none
+  float slope;       // 0: none; t += -(slope * |position - key|)
+  int32_t position;  // of the row
   DType bias_dtype;
-  const void* bias;    // null: none; -inf masks
-  const uint8_t* keep; // null: none; 0 masks
-  const uint8_t* bits; // null: none; bit 0 is key first_bit; keys before it are visible
+  const void* bias;     // null: none; -inf masks
+  const uint8_t* keep;  // null: none; 0 masks
+  const uint8_t* bits;  // null: none; bit 0 is key first_bit; keys before it are visible
   int64_t first_bit;
 };
 struct ModifyRow {
   RowModifiers row;
-  const float* x;     // column c is key first_key + c
-  float* t;           // may be x
+  const float* x;  // column c is key first_key + c
+  float* t;        // may be x
   int64_t first_key;
-  int64_t lo;         // columns to treat: [lo, hi)
+  int64_t lo;  // columns to treat: [lo, hi)
   int64_t hi;
   float scale;
 };
 struct ModifyResult {
-  float max;     // of t over [lo, hi), NaN ignored; -inf if nothing is visible
-  bool masked;   // a key of [lo, hi) was masked (its t is -inf)
+  float max;    // of t over [lo, hi), NaN ignored; -inf if nothing is visible
+  bool masked;  // a key of [lo, hi) was masked (its t is -inf)
 };
 
 /// s[r][32 p + j] = scale * (one fma chain over the dimension, from 0, ascending) for f32 queries and key panels.

@@ -121,8 +121,7 @@ class RowBlock {
       v.lo = std::max(v.lo, oldest);
       see_[r] = {v.lo, std::max(v.lo, v.hi)};
       if (modifiers_) {
-        row_modifiers_[r] = row_modifiers(a.scoring, rules_, head_of(r), i, seq_.mask_batch,
-                                          seq_.first_mask_row + i);
+        row_modifiers_[r] = row_modifiers(a.scoring, rules_, head_of(r), i, seq_.mask_batch, seq_.first_mask_row + i);
       }
     }
   }
@@ -149,7 +148,8 @@ class RowBlock {
 
   bool sees_split(int64_t split) const {
     for (int64_t r = 0; r < rows_; ++r) {
-      if (see_[r].lo < see_[r].hi && see_[r].lo < (split + 1) * kKeySplit && see_[r].hi > split * kKeySplit) return true;
+      if (see_[r].lo < see_[r].hi && see_[r].lo < (split + 1) * kKeySplit && see_[r].hi > split * kKeySplit)
+        return true;
     }
     return false;
   }
@@ -329,15 +329,11 @@ class RowBlock {
     bool masked = false;
     for (int64_t i = r; i < r + n; ++i) {
       float* s = w_.scores + i * kScoreStride;
-      masked = uk_.modify_row({.row = row_modifiers_[i],
-                               .x = s,
-                               .t = s,
-                               .first_key = base,
-                               .lo = lo[i],
-                               .hi = hi[i],
-                               .scale = 1.0f})
-                   .masked ||
-               masked;
+      masked =
+          uk_.modify_row(
+                 {.row = row_modifiers_[i], .x = s, .t = s, .first_key = base, .lo = lo[i], .hi = hi[i], .scale = 1.0f})
+              .masked ||
+          masked;
     }
     return masked;
   }
@@ -435,8 +431,10 @@ Status check_workspace(const AttentionProblem& p, const Exec& exec) {
 
 Status check_partial(const AttentionProblem& p, const void* partial, size_t bytes) {
   if (!p.split) return {};
-  SIMDATTN_REQUIRE(partial != nullptr, Code::kNullPointer, "partial: null although AttentionTasks::partial_bytes is not 0");
-  SIMDATTN_REQUIRE(bytes >= partial_bytes(p), Code::kWorkspace, "partial_bytes: less than AttentionTasks::partial_bytes");
+  SIMDATTN_REQUIRE(partial != nullptr, Code::kNullPointer,
+                   "partial: null although AttentionTasks::partial_bytes is not 0");
+  SIMDATTN_REQUIRE(bytes >= partial_bytes(p), Code::kWorkspace,
+                   "partial_bytes: less than AttentionTasks::partial_bytes");
   return {};
 }
 

@@ -171,8 +171,8 @@ Status check_attention(const Attention& a, bool needs_out, AttentionProblem* pro
   }
   for (int i = 0; i < n_outputs; ++i) {
     const Extent& o = outputs[i].extent;
-    bool bad = overlap(o, eq) || overlaps_kv(o, a.k, ek) || overlaps_kv(o, a.v, ev) ||
-               overlaps_scoring(o, a.scoring, shape);
+    bool bad =
+        overlap(o, eq) || overlaps_kv(o, a.k, ek) || overlaps_kv(o, a.v, ev) || overlaps_scoring(o, a.scoring, shape);
     for (int j = 0; j < i; ++j) bad = bad || overlap(o, outputs[j].extent);
     SIMDATTN_REQUIRE(!bad, Code::kOverlap, outputs[i].overlap);
   }

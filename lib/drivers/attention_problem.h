@@ -8,17 +8,18 @@
 
 namespace simdattn {
 
-/// Rows of a task. Rows are independent, so this does not touch any result.
-inline constexpr int64_t kRowBlock = 64;
+/// Rows of a task. Rows are independent, so this does not touch any result. 128 was 5 % faster in f32 prefill than 64
+/// (keys and values are widened or packed half as often) and 256 no better.
+inline constexpr int64_t kRowBlock = 128;
 
 /// One sequence of the batch, plain or varlen.
 struct Sequence {
-  int64_t q_batch;         // index into the first dimension of q, out, lse
-  int64_t first_row;       // row of q where it begins
+  int64_t q_batch;    // index into the first dimension of q, out, lse
+  int64_t first_row;  // row of q where it begins
   int64_t n_q;
-  int64_t first_key;       // token of k and v where it begins
+  int64_t first_key;  // token of k and v where it begins
   int64_t n_kv;
-  int64_t mask_batch;      // the same for bias, keep and bits
+  int64_t mask_batch;  // the same for bias, keep and bits
   int64_t first_mask_row;
 };
 
@@ -36,13 +37,13 @@ struct AttentionProblem {
   int64_t group = 0;
   int64_t d_qk = 0;
   int64_t d_v = 0;
-  int64_t row_blocks = 0;     // of all sequences and heads
-  int64_t partial_rows = 0;   // rows of the largest task
-  bool split = false;         // tasks are (row block, split)
+  int64_t row_blocks = 0;    // of all sequences and heads
+  int64_t partial_rows = 0;  // rows of the largest task
+  bool split = false;        // tasks are (row block, split)
   int64_t tasks = 0;
   int64_t reduce_tasks = 0;
   float scale = 1.0f;
-  int64_t kv_bytes = 0;       // visible to the call: decides about prefetching
+  int64_t kv_bytes = 0;  // visible to the call: decides about prefetching
 
   Sequence sequence(const Attention& a, int64_t s) const;
 };

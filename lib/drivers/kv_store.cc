@@ -15,8 +15,8 @@ Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, const KvText& te
   int64_t units = kv.batch;
   int64_t tokens = kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;
   if (kv.block_table != nullptr) {
-    SIMDATTN_REQUIRE(kv.page_size >= 1 && (!panels || kv.page_size % kPanelWidth == 0) && kv.n_pages >= 0,
-                     Code::kShape, text.page_size);
+    SIMDATTN_REQUIRE(kv.page_size >= 1 && (!panels || kv.page_size % kPanelWidth == 0) && kv.n_pages >= 0, Code::kShape,
+                     text.page_size);
     units = kv.n_pages;
     tokens = kv.page_size;
   }

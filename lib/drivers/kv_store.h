@@ -22,14 +22,14 @@ struct KvText {
   const char* dim;
   const char* capacity;
 };
-#define SIMDATTN_KV_TEXT(name)                                                                             \
-  {SIMDATTN_ARGUMENT(name),                                                                                \
-   name ".layout: values are always rows, and a varlen tensor (cu_k) too",                                 \
-   name ".block_table: a page that the call touches is outside 0 .. n_pages-1",                            \
-   name ".page_size: must be at least 1, for panels a multiple of kPanelWidth, and n_pages not negative",  \
-   name ".ring: must not be negative, and for panels a multiple of kPanelWidth",                           \
-   name ": a block table and a ring exclude each other and cu_k",                                          \
-   name ".dim: must be at least 1, and the last dimension contiguous",                                     \
+#define SIMDATTN_KV_TEXT(name)                                                                            \
+  {SIMDATTN_ARGUMENT(name),                                                                               \
+   name ".layout: values are always rows, and a varlen tensor (cu_k) too",                                \
+   name ".block_table: a page that the call touches is outside 0 .. n_pages-1",                           \
+   name ".page_size: must be at least 1, for panels a multiple of kPanelWidth, and n_pages not negative", \
+   name ".ring: must not be negative, and for panels a multiple of kPanelWidth",                          \
+   name ": a block table and a ring exclude each other and cu_k",                                         \
+   name ".dim: must be at least 1, and the last dimension contiguous",                                    \
    name ".tokens: more than fits 0 .. 2^30-1"}
 
 /// Checks a store on its own. `rows_only`: panels are not accepted; `varlen`: it is a tensor of many sequences.
@@ -37,7 +37,6 @@ Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, const KvText& te
 
 /// True if an output may share bytes with the store.
 bool overlaps_kv(const Extent& out, const ConstKv& kv, const Extent& extent);
-
 
 /// The page of `token`, or -1.
 template <bool kConst>

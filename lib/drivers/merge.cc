@@ -21,8 +21,8 @@ float weight(float lse, float base) { return scalar::exp(lse - base); }
 
 }  // namespace
 
-Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
-                       const View<3>& lse, const float* sinks, const Exec& exec) {
+Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out, const View<3>& lse,
+                       const float* sinks, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   Extent ep, el, eo, es;
@@ -59,8 +59,8 @@ Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, 
   for (int64_t b = 0; b < out_shape[0]; ++b) {
     for (int64_t h = 0; h < out_shape[1]; ++h) {
       for (int64_t i = 0; i < out_shape[2]; ++i) {
-        const float* row_lse = static_cast<const float*>(part_lse.data) + b * part_lse.stride[1] +
-                               h * part_lse.stride[2] + i;
+        const float* row_lse =
+            static_cast<const float*>(part_lse.data) + b * part_lse.stride[1] + h * part_lse.stride[2] + i;
         const auto lse_of = [&](int64_t p) { return row_lse[p * part_lse.stride[0]]; };
         const float sink = sinks != nullptr ? sinks[h] : -kInf;
         float m = sink;
@@ -75,7 +75,8 @@ Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, 
           for (int64_t p = 0; p < n_parts; ++p) {
             const float w = weight(lse_of(p), base);
             if (w == 0.0f) continue;  // what an empty part holds has no influence
-            const int64_t at = p * parts.stride[0] + b * parts.stride[1] + h * parts.stride[2] + i * parts.stride[3] + c;
+            const int64_t at =
+                p * parts.stride[0] + b * parts.stride[1] + h * parts.stride[2] + i * parts.stride[3] + c;
             uk->widen[slot(parts.dtype)](static_cast<const char*>(parts.data) + at * part_size, part, n);
             uk->merge(acc, 1.0f, part, w, n);
           }

@@ -57,8 +57,8 @@ Status check_fields(const RopeTableOptions& o, int64_t pairs) {
     return refuse("options.mscale_all_dim: must be in [0, 1e6]; 0 is not given");
   if (!within(o.low_freq_factor, 1e-6, 1e6)) return refuse("options.low_freq_factor: must be in [1e-6, 1e6]");
   if (!within(o.high_freq_factor, 1e-6, 1e6)) return refuse("options.high_freq_factor: must be in [1e-6, 1e6]");
-  if (!(o.high_freq_factor > o.low_freq_factor))
-    return refuse("options.high_freq_factor: must be greater than low_freq_factor");
+  if (o.high_freq_factor < o.low_freq_factor)
+    return refuse("options.high_freq_factor: must not be less than low_freq_factor");
   if (!(o.partial_rotary_factor > 0 && o.partial_rotary_factor <= 1))
     return refuse("options.partial_rotary_factor: must be in (0, 1]");
 
@@ -248,11 +248,13 @@ DoubleDouble frequency(const Scaling& s, int64_t c) {
         break;
       }
       case RopeType::kLlama3: {
-        // The two outer branches of the formula are the ends of the middle one.
+        // The two outer branches of the formula are the ends of the middle one, which vanishes if the factors are equal.
         const DoubleDouble turns = inv * s.original_max / kTwoPiDD;
-        DoubleDouble smooth = (turns - o.low_freq_factor) / (DoubleDouble(o.high_freq_factor) - o.low_freq_factor);
-        if (smooth < 0.0) smooth = 0.0;
-        if (1.0 < smooth) smooth = 1.0;
+        DoubleDouble smooth = 1.0;
+        if (turns < o.high_freq_factor) {
+          const DoubleDouble width = DoubleDouble(o.high_freq_factor) - o.low_freq_factor;
+          smooth = turns < o.low_freq_factor ? 0.0 : (turns - o.low_freq_factor) / width;
+        }
         inv = (1.0 - smooth) * inv / s.factor + smooth * inv;
         break;
       }
@@ -300,7 +302,7 @@ float frequency_f32(const Scaling& s, int64_t c) {
         const float smooth = (1.0f / wavelength * static_cast<float>(s.original_max) - low) / width;
         if (is_long) {
           inv = inv / factor;
-        } else if (!is_short) {
+        } else if (!is_short && width != 0) {
           inv = (1.0f - smooth) * inv / factor + smooth * inv;
         }
         break;

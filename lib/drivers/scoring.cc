@@ -64,8 +64,8 @@ RowModifiers row_modifiers(const Scoring& s, const SequenceRules& rules, int64_t
 
 bool mask_allows(const RowModifiers& m, int64_t key) {
   if (m.bias != nullptr) {
-    const float b = with_storage(
-        m.bias_dtype, [&](auto t) { return to_f32(static_cast<const decltype(t)*>(m.bias)[key]); });
+    const float b =
+        with_storage(m.bias_dtype, [&](auto t) { return to_f32(static_cast<const decltype(t)*>(m.bias)[key]); });
     if (b == -std::numeric_limits<float>::infinity()) return false;
   }
   if (m.keep != nullptr && m.keep[key] == 0) return false;

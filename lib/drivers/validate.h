@@ -21,14 +21,14 @@ struct Argument {
   const char* self_overlap;
   const char* overlap;
 };
-#define SIMDATTN_ARGUMENT(name)                                                                      \
-  ::simdattn::Argument {                                                                             \
-    name ".data: null although its shape is not empty", name ".dtype: not a type accepted here",     \
-        name ".shape: every size must be in 0 .. 2^30 - 1",                                          \
-        name ".stride: the last dimension must be contiguous (stride 1)",                            \
-        name ".stride: too large for 64-bit addresses",                                              \
-        name ".stride: elements of an output must not coincide", name ": overlaps another argument" \
-  }
+#define SIMDATTN_ARGUMENT(name)                                                          \
+  ::simdattn::Argument{name ".data: null although its shape is not empty",               \
+                       name ".dtype: not a type accepted here",                          \
+                       name ".shape: every size must be in 0 .. 2^30 - 1",               \
+                       name ".stride: the last dimension must be contiguous (stride 1)", \
+                       name ".stride: too large for 64-bit addresses",                   \
+                       name ".stride: elements of an output must not coincide",          \
+                       name ": overlaps another argument"}
 
 /// Which types an argument may have.
 enum class Accept : uint8_t { kStorage, kF32, kIndex, kMask };
@@ -70,23 +70,23 @@ bool same_shape(const BasicView<kRank, kA>& a, const BasicView<kRank, kB>& b) {
   return a.shape == b.shape;
 }
 
-#define SIMDATTN_CHECK(expression)                                       \
-  do {                                                                   \
+#define SIMDATTN_CHECK(expression)                                        \
+  do {                                                                    \
     if (const ::simdattn::Status status_ = (expression); !status_.ok()) { \
-      return status_;                                                    \
-    }                                                                    \
+      return status_;                                                     \
+    }                                                                     \
   } while (false)
 
-#define SIMDATTN_REQUIRE(condition, code, sentence)       \
-  do {                                                    \
+#define SIMDATTN_REQUIRE(condition, code, sentence)              \
+  do {                                                           \
     if (!(condition)) return ::simdattn::Status{code, sentence}; \
   } while (false)
 
 /// Everything in `scoring` for a batch of `batch` sequences; masks must match [batch or 1 with varlen, heads, n_q, n_kv].
 /// lengths: what kv_start and kv_length are bounded by, per sequence.
 struct ScoringShape {
-  int64_t sequences;    // entries of the per-sequence arrays
-  int64_t mask_batch;   // shape of bias and keep
+  int64_t sequences;   // entries of the per-sequence arrays
+  int64_t mask_batch;  // shape of bias and keep
   int64_t heads;
   int64_t mask_rows;
   int64_t mask_columns;

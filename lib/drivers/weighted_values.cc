@@ -78,14 +78,15 @@ Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<
             bool zero = false;
             for (int64_t r = 0; r < rows && !zero; ++r) zero = uk->any_zero(tile.w + r * tile.ldw, keys);
             if (zero && !uk->all_finite[slot(v.dtype)](tile.v, tile.key_stride, keys, columns)) {
-              add_visible_values(*uk, v.dtype, tile, [&](int64_t r, int64_t key) { return tile.w[r * tile.ldw + key] != 0.0f; });
+              add_visible_values(*uk, v.dtype, tile,
+                                 [&](int64_t r, int64_t key) { return tile.w[r * tile.ldw + key] != 0.0f; });
             } else {
               uk->value_tile[slot(v.dtype)](tile);
             }
           }
           for (int64_t r = 0; r < rows; ++r) {
-            uk->finish[slot(out.dtype)](accumulators + r * kColumns, 1.0f,
-                                        out0 + ((i + r) * out_stride + c) * out_size, columns);
+            uk->finish[slot(out.dtype)](accumulators + r * kColumns, 1.0f, out0 + ((i + r) * out_stride + c) * out_size,
+                                        columns);
           }
         }
       }

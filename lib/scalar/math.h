@@ -65,7 +65,8 @@ static inline float tanh(float x) {
 /// ln x for x >= 0, in f64: x = 2^k m with m in [sqrt(1/2), sqrt 2), ln m = 2 atanh((m - 1) / (m + 1)).
 /// |s| <= 0.1716, so the first term left out, 2 s^19 / 19, is below 3e-16.
 static inline double log(float x) {
-  if (!(x > 0.0f)) return x == 0.0f ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+  if (!(x > 0.0f))
+    return x == 0.0f ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
   if (x == std::numeric_limits<float>::infinity()) return x;
   const uint64_t bits = std::bit_cast<uint64_t>(static_cast<double>(x));
   int64_t k = static_cast<int64_t>(bits >> 52) - 1023;
