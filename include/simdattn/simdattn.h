@@ -277,7 +277,7 @@ struct RopeTableOptions {
   double mscale = 0;                       // kYarn: used if this and mscale_all_dim are given (not 0)
   double mscale_all_dim = 0;
   bool truncate = true;                    // kYarn: round the ends of the ramp to whole columns
-  double low_freq_factor = 1;              // kLlama3: high_freq_factor > low_freq_factor > 0
+  double low_freq_factor = 1;              // kLlama3: high_freq_factor >= low_freq_factor > 0
   double high_freq_factor = 4;
   std::span<const double> short_factor{};  // kLongRope: both, r/2 numbers in [1e-3, 1e6]
   std::span<const double> long_factor{};
@@ -288,7 +288,7 @@ struct RopeTableOptions {
   MropeLayout mrope_layout = MropeLayout::kContiguous;
   /// Computes as PyTorch models do, everything in f32: frequencies in Hugging Face's order of operations, the angle
   /// fl(fl(position) * inv_i), its cosine, times fl(attention factor). Far positions differ visibly from the exact ones
-  /// (3e-3 at 131071); this is what such a model was trained with.
+  /// (up to 8e-3 at 131071); this is what such a model was trained with.
   bool f32_angles = false;
 };
 
