@@ -124,9 +124,6 @@ HWY_INLINE void WithRows(int64_t rows, const F& f) {
   });
 }
 
-/// Prefetches the line at `address`, which may lie outside every object.
-HWY_INLINE void Prefetch(uintptr_t address) { __builtin_prefetch(reinterpret_cast<const char*>(address)); }
-
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

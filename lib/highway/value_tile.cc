@@ -72,12 +72,13 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
     const int64_t keys = a.keys;
     const int64_t prefetch_from = a.prefetch_from;
     const uint64_t prefetch_count = static_cast<uint64_t>(a.prefetch_to - prefetch_from);
-    const uintptr_t prefetch_distance = static_cast<uintptr_t>(key_stride * kBlockKeys) * sizeof(T);
+    const int64_t prefetch_distance = key_stride * kBlockKeys * static_cast<int64_t>(sizeof(T));
     for (int64_t j = 0; j < keys; ++j) {
       if (static_cast<uint64_t>(j - prefetch_from) < prefetch_count) {
-        constexpr size_t kLines = (kVecs * hn::MaxLanes(TileTag()) * sizeof(T) + 63) / 64;
-        ForEach<kLines>([&](auto line)
-                            HWY_ATTR { Prefetch(reinterpret_cast<uintptr_t>(v) + prefetch_distance + line * 64); });
+        constexpr size_t kBytes = kVecs * hn::MaxLanes(TileTag()) * sizeof(T);
+        for (size_t line = 0; line < kBytes; line += 64) {
+          __builtin_prefetch(reinterpret_cast<const char*>(v) + prefetch_distance + line);
+        }
       }
       if constexpr (kPairs) {
         ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
