@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "simdattn/simdattn.h"
+#include "tests/bounds.h"
 #include "tests/problems.h"
 #include "tests/random.h"
 #include "tests/reference.h"
@@ -23,18 +24,8 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr double kEps = 0x1p-24;
-constexpr double kTiny = 0x1p-126;  // below it exp is 0
 
 double to_double(float x) { return static_cast<double>(x); }
-
-/// exp and tanh, in units of kEps, for targets with and without fused multiply-add (tests/slots_test.cc measures them).
-struct Costs {
-  double exp;
-  double tanh;
-  double fma;  // roundings per multiply-add
-};
-Costs costs(const Target& t) { return exact(t) ? Costs{2, 4, 1} : Costs{4, 8, 2}; }
 
 uint64_t canonical_nan(DType t) { return t == DType::kF32 ? 0x7FC00000u : t == DType::kBF16 ? 0x7FC0u : 0x7E00u; }
 
@@ -63,26 +54,6 @@ std::string compare(const Array<kRank>& got, const reference::Tensor& want, F&& 
   });
   if (problem.empty() && !got.gaps_intact()) problem = "bytes between the elements of an output were written";
   return problem;
-}
-
-/// Error of a modified score, absolute, in units of kEps: each step rounds once, and errors pass through tanh without
-/// growing. `scaled`: |scale * x|; `error`: what the score brought along.
-double score_error(const Scoring& s, const Costs& c, double scaled, double error, double shift, double bias) {
-  double e = error + scaled;
-  double t = scaled;
-  if (s.softcap > 0) {
-    t = std::min(t, to_double(s.softcap));
-    e += (2 + c.tanh) * t;
-  }
-  if (s.alibi_slopes != nullptr) {
-    t += shift;
-    e += 2 * shift + t;
-  }
-  if (s.bias.data != nullptr) {
-    t += bias;
-    e += t;
-  }
-  return e;
 }
 
 class Formula : public TargetTest {
@@ -297,27 +268,15 @@ std::string check_attention(const AttentionCase& c, const reference::AttentionRe
   c.clear();
   const Status status = run_attention(c.problem, &t);
   if (!status.ok()) return status.detail;
-  const Costs cost = costs(t);
-  const Scoring& s = c.problem.scoring;
-  const double dim = static_cast<double>(c.problem.q.shape[3]);
+  const AttentionBound bound = attention_bound(c, costs(t));
   const double n = static_cast<double>(c.problem.k.tokens);
-  const double scaled = dim * (s.scale ? std::fabs(to_double(*s.scale)) : 1.0 / std::sqrt(dim));
-  const double shift = to_double(c.scoring.largest_shift), bias = to_double(c.scoring.largest_bias);
-  const double error = score_error(s, cost, scaled, cost.fma * dim * scaled, shift, bias);
-  // Each weight carries the error of its score, of the subtraction of a maximum (also as the product of the factors
-  // alpha of later blocks and splits: their exponents add up to the range), of exponentials, and of the sum.
-  const double range = 2 * (scaled + shift + bias) + 5;
-  const double blocks = std::ceil(n / kKeyBlock);
-  const double weight = 2 * (error + range + (blocks + 1) * (cost.exp + 2));
-  const double roundings = weight + cost.fma * n + n / 16 + 12;
   std::string problem = compare(c.out, want.out, [&](int64_t e) {
     // A weight that exp flushes to zero is below kTiny.
-    return std::isfinite(want.magnitude[e]) ? roundings * kEps * want.magnitude[e] + n * kTiny : 0.0;
+    return std::isfinite(want.magnitude[e]) ? bound.out * kEps * want.magnitude[e] + n * kTiny : 0.0;
   });
   if (!problem.empty()) return "out, " + problem;
   if (c.problem.lse.data != nullptr) {
-    const double sum = error + range + (blocks + 1) * (cost.exp + 2) + n / 16 + 6;
-    problem = compare(c.lse, want.lse, [&](int64_t) { return sum * kEps; });
+    problem = compare(c.lse, want.lse, [&](int64_t) { return bound.lse * kEps; });
     if (!problem.empty()) return "lse, " + problem;
   }
   return "";
