@@ -66,7 +66,7 @@ bool find_goal(const Record& r, Goal* goal) {
     }
     return !values && rows <= 512 ? share(0.80, 0.90) : false;
   }
-  if (r.kernel == "rope") {
+  if (r.kernel == "rope" && f32) {
     if (number_in(r.shape) > 1) return share(0.65, 0.9);
     return has("half") ? share(0.9, 1.2) : share(0.7, 0.75);
   }

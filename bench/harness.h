@@ -51,8 +51,9 @@ struct Prepared {
   /// times that the machine needs for either.
   double flops = 0;
   std::vector<std::span<const std::byte>> streams;
-  /// Bytes of a memcpy that the case is compared with instead (destination bytes), or 0.
+  /// Bytes of output, if what the case is compared with is a copy of so many; `in_place`: of the same footprint.
   size_t copy_bytes = 0;
+  bool in_place = false;
   /// Another call on the same target that puts the time into relation; see Case::companion.
   std::function<simdattn::Status(const simdattn::Target*)> companion;
   std::vector<Peer> peers;
@@ -66,6 +67,7 @@ struct Case {
   std::string type;
   bool main = false;                // in the selection that runs without --full
   double elements = 0;              // for cycles per element; 0 = not reported
+  double weight = 1;                // its share of the time, in relation to other cases
   double bytes = 0;                 // for GB/s; 0 = the streams
   const char* companion = nullptr;  // what the companion is: the time is given as a multiple of its time
   bool fixed_cost = false;          // the time itself is the result: no limit

@@ -96,6 +96,28 @@ uint64_t Read(const void* data, size_t bytes) {
   return hn::GetLane(all);
 }
 
+void Copy(const void* from, void* to, size_t bytes) {
+  const hn::ScalableTag<uint64_t> d;
+  const size_t n = hn::Lanes(d);
+  const size_t step = 8 * n;
+  const uint64_t* p = static_cast<const uint64_t*>(from);
+  const uint64_t* end = p + bytes / sizeof(uint64_t) / step * step;
+  uint64_t* out = static_cast<uint64_t*>(to);
+  for (; p != end; p += step, out += step) {
+    const auto v0 = hn::LoadU(d, p), v1 = hn::LoadU(d, p + n), v2 = hn::LoadU(d, p + 2 * n);
+    const auto v3 = hn::LoadU(d, p + 3 * n), v4 = hn::LoadU(d, p + 4 * n), v5 = hn::LoadU(d, p + 5 * n);
+    const auto v6 = hn::LoadU(d, p + 6 * n), v7 = hn::LoadU(d, p + 7 * n);
+    hn::StoreU(v0, d, out);
+    hn::StoreU(v1, d, out + n);
+    hn::StoreU(v2, d, out + 2 * n);
+    hn::StoreU(v3, d, out + 3 * n);
+    hn::StoreU(v4, d, out + 4 * n);
+    hn::StoreU(v5, d, out + 5 * n);
+    hn::StoreU(v6, d, out + 6 * n);
+    hn::StoreU(v7, d, out + 7 * n);
+  }
+}
+
 constexpr const char* kName = HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86  ? "avx3"
                               : HWY_TARGET == HWY_AVX2                ? "avx2"
                               : HWY_ARCH_X86                          ? "sse2"
@@ -105,7 +127,7 @@ constexpr const char* kName = HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86  ? "avx3"
 
 }  // namespace
 
-Isa Probes() { return {kName, hn::Lanes(hn::ScalableTag<uint8_t>()), Fma, Read<false>, Read<true>}; }
+Isa Probes() { return {kName, hn::Lanes(hn::ScalableTag<uint8_t>()), Fma, Read<false>, Read<true>, Copy}; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace bench

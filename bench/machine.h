@@ -23,6 +23,8 @@ struct Isa {
   uint64_t (*read)(const void* data, size_t bytes);
   /// The same with a software prefetch 4 KiB ahead, which on some CPUs doubles what one core gets from DRAM.
   uint64_t (*read_prefetch)(const void* data, size_t bytes);
+  /// Copies `bytes` bytes (less the remainder of eight vectors) by plain loads and stores; some memcpys do worse.
+  void (*copy)(const void* from, void* to, size_t bytes);
 };
 
 /// The set whose limits apply to a target: "highway/avx3_zen4" and "xsimd/avx512bw" are "avx3". Empty for "scalar".

@@ -28,7 +28,7 @@ constexpr const char* kUsage =
     "  --full            every case; without it a selection that takes about two minutes\n"
     "  --filter REGEX    only cases whose kernel/shape/type matches, of all cases\n"
     "  --target NAME     only this target beside scalar; may be repeated\n"
-    "  --seconds S       time for all cases together (default 110, with --full one per case)\n"
+    "  --seconds S       time for all cases together (default 110; with --full or --filter one per case)\n"
     "  --json FILE       also write the results as Google Benchmark's JSON\n"
     "  --goals           after the table, also each result beside its floor and aim\n"
     "  --list            print the names of the cases and stop; * marks the selection\n"
@@ -212,9 +212,11 @@ class Runner {
 
   void measure(size_t i) {
     const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
-    const double left = static_cast<double>(cases_.size() - i);
-    // A fifth of what is left for preparing and verifying; what one case saves the later ones get.
-    bench::MeasureOptions options{targets_, std::clamp(0.8 * (seconds_ - elapsed) / left, 0.08, 10.0)};
+    double left = 0;
+    for (size_t k = i; k < cases_.size(); ++k) left += cases_[k].weight;
+    // A third is for preparing and verifying; what one case saves the later ones get.
+    const double share = 0.67 * (seconds_ - elapsed) * cases_[i].weight / left;
+    const bench::MeasureOptions options{targets_, std::clamp(share, 0.1, 10.0)};
     std::fprintf(stderr, "[%zu/%zu] %5.0f s  %s ...", i + 1, cases_.size(), elapsed, cases_[i].name().c_str());
     results_ = bench::measure(cases_[i], options);
     const Result* best = nullptr;

@@ -123,6 +123,12 @@ std::string time_cell(const Record& r) {
   return time_text(r.ns) + (counter(r, "noisy") > 0 ? "~" : " ");
 }
 
+/// Most targets are Highway's: their columns go without its name.
+std::string short_name(const std::string& target) {
+  constexpr std::string_view kPrefix = "highway/";
+  return target.starts_with(kPrefix) ? target.substr(kPrefix.size()) : target;
+}
+
 bool is_loop(const std::string& target) { return target.starts_with("loop/"); }
 
 std::string share_cell(const Record& r) {
@@ -304,7 +310,7 @@ void print_table(const Report& report, std::FILE* out) {
 
   Table table;
   std::vector<std::string> header{"kernel", "shape", "type", "scalar"};
-  header.insert(header.end(), targets.begin(), targets.end());
+  for (const std::string& t : targets) header.push_back(short_name(t));
   if (loops) header.push_back("plain loop");
   header.insert(header.end(), {"best", "vs scalar", "of limit", "best is"});
   table.add(header);
@@ -318,7 +324,7 @@ void print_table(const Report& report, std::FILE* out) {
     for (const std::string& t : targets) cell(find(report, key, t));
     if (loops) cell(fastest(report, key, true));
     if (const Record* best = fastest(report, key, false)) {
-      row.push_back(best->target);
+      row.push_back(short_name(best->target));
       row.push_back(counter(*best, "speedup") > 0 ? digits(counter(*best, "speedup")) + "x" : "");
       row.push_back(share_cell(*best));
       row.push_back(note_cell(*best));
@@ -328,10 +334,12 @@ void print_table(const Report& report, std::FILE* out) {
   table.print(out, 3);
   std::fprintf(
       out,
-      "\nTimes are per call, the 10 %% quantile of samples taken in turns with everything else in the row.\n"
-      "~ noisy: the median is more than 10 %% above it, or there are fewer than 3 samples. The limit is this\n"
-      "machine's, measured in the same turns: reading the same bytes (read), f32 multiply-adds (fma), memcpy of "
-      "the same size (copy).\n");
+      "\nTimes are per call: the 10 %% quantile of samples taken in turns with everything else in the row.\n"
+      "~ noisy: the median is more than 10 %% above it, or there are fewer than 3 samples.\n"
+      "The limit is this machine's, measured in the same turns: reading the same bytes (read), f32 multiply-adds "
+      "(fma),\n"
+      "or a copy of the output's size (copy; of half of it in place, so that the same memory is touched).\n"
+      "Targets without a prefix are Highway's; the plain loop is compiled for the widest vectors that help it.\n");
   print_errors(report, out);
 }
 
@@ -364,7 +372,7 @@ void print_merged(const std::vector<Report>& reports, std::FILE* out) {
         continue;
       }
       row.insert(row.end(),
-                 {time_cell(*best), best->target,
+                 {time_cell(*best), short_name(best->target),
                   counter(*best, "speedup") > 0 ? digits(counter(*best, "speedup")) + "x" : "", share_cell(*best)});
     }
     table.add(row);

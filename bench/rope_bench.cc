@@ -54,8 +54,9 @@ Prepared prepare(DType type, RopePairing pairing, int64_t heads, int64_t n) {
   p.out_elements = elements;
   p.count = static_cast<size_t>(part * heads * kRowDim);
   p.absolute = 4 * 0x1p-24;
-  p.relative = type == DType::kBF16 ? 0x1p-8 : type == DType::kF16 ? 0x1p-11 : 0;
+  p.relative = type == DType::kBF16 ? 0x1p-7 : type == DType::kF16 ? 0x1p-10 : 0;  // one unit in the last place
   p.copy_bytes = data->x.size();
+  p.in_place = true;
   if (type == DType::kF32) {
     add_loops(p, [&](const Loops& loops) {
       const auto f = pairing == RopePairing::kHalfSplit ? loops.rope_half : loops.rope_interleaved;

@@ -37,7 +37,7 @@ Prepared prepare(DType type, int64_t n_q, int64_t n) {
   p.out_elements = static_cast<size_t>(n_q * kRowDim);
   p.count = static_cast<size_t>(part * kRowDim);
   p.absolute = 2 * static_cast<double>(n) * 0x1p-24;
-  p.relative = type == DType::kBF16 ? 0x1p-8 : type == DType::kF16 ? 0x1p-11 : 0;
+  p.relative = type == DType::kBF16 ? 0x1p-7 : type == DType::kF16 ? 0x1p-10 : 0;  // one unit in the last place
   p.flops = 2 * static_cast<double>(n_q * n * kRowDim);
   p.streams = {data->v.bytes()};
   if (type != DType::kF32) {
