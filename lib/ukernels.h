@@ -35,6 +35,25 @@ struct ScoreRows {
   int64_t lds;
 };
 
+/// s = the sum of w_d tanh(q_d + k_d), as above with fma(w_d, tanh, sum). `rows.scale` is not used.
+struct AdditiveRows {
+  ScoreRows rows;
+  const float* w;
+  int64_t ldw;  // from query row to query row
+};
+
+/// y[r] = x[r] + p[r] for `rows` rows.
+struct AddRows {
+  const void* x;
+  const float* p;
+  void* y;           // may be x
+  int64_t x_stride;  // elements between rows
+  int64_t p_stride;
+  int64_t y_stride;
+  int64_t rows;
+  int64_t dim;
+};
+
 /// Softmax over columns [lo, hi) of `rows` rows; columns [0, lo) and [hi, n) of y become +0. The partial sums count
 /// columns from 0, so the bits do not depend on how a masked column came to be masked. y may be x.
 ///   t = scale * x; m = max(t, sink); l = sum exp(t - m) + exp(sink - m); y = exp(t - m) * (1 / l)
@@ -150,6 +169,9 @@ struct UKernels {
   int64_t tile_rows;
 
   void (*score_rows[kStorageTypes])(const ScoreRows&);
+  /// score_rows with the sum of (q - k)^2: fma(difference, difference, sum).
+  void (*gaussian_rows[kStorageTypes])(const ScoreRows&);
+  void (*additive_rows[kStorageTypes])(const AdditiveRows&);
   void (*softmax_rows)(const SoftmaxRows&);
   ModifyResult (*modify_row)(const ModifyRow&);
 
@@ -176,6 +198,9 @@ struct UKernels {
 
   /// [type of x][type of y]
   void (*rope_heads[kStorageTypes][kStorageTypes])(const RopeHeads&);
+
+  /// [type of x][type of y]
+  void (*add_rows[kStorageTypes][kStorageTypes])(const AddRows&);
 
   /// Element by element: the library's exponential (x <= 88) and hyperbolic tangent.
   void (*exp)(const float* x, float* y, int64_t n);

@@ -206,7 +206,12 @@ TEST_P(Slots, TableIsComplete) {
     EXPECT_NE(t.widen[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.finish[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.all_finite[x], nullptr) << kTypeName[x];
-    for (size_t y = 0; y < kStorageTypes; ++y) EXPECT_NE(t.rope_heads[x][y], nullptr) << kTypeName[x] << kTypeName[y];
+    EXPECT_NE(t.gaussian_rows[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.additive_rows[x], nullptr) << kTypeName[x];
+    for (size_t y = 0; y < kStorageTypes; ++y) {
+      EXPECT_NE(t.rope_heads[x][y], nullptr) << kTypeName[x] << kTypeName[y];
+      EXPECT_NE(t.add_rows[x][y], nullptr) << kTypeName[x] << kTypeName[y];
+    }
   }
   EXPECT_NE(t.softmax_rows, nullptr);
   EXPECT_NE(t.modify_row, nullptr);
@@ -244,6 +249,57 @@ TEST_P(Slots, ScoreRows) {
         return (roundings * (kEps * sum + 0x1p-149) + 0x1p-149) * std::fabs(static_cast<double>(scale)) + 0x1p-149;
       });
       ASSERT_EQ(problem, "") << describe(i, type, {{"dim", dim}, {"n_q", n_q}, {"n_k", n_k}, {"ldk", k.stride}});
+    }
+  }
+}
+
+/// Gaussian (`additive` false) or additive scores of random rows.
+void check_other_scores(const UKernels& uk, const UKernels& definition, bool is_exact, bool additive, size_t type,
+                        Random& random, Values values, const std::string& message) {
+  const int64_t dim = random.size(1, 300);
+  const int64_t n_q = random.integer(0, 9);
+  const int64_t n_k = random.size(0, dim > 100 ? 40 : 100);
+  const Rows q = random_workspace(random, n_q, dim, values);
+  const Rows k = random_rows(random, static_cast<DType>(type), n_k, dim, values);
+  const Rows w = random_rows(random, DType::kF32, n_q, dim, values);
+  const float scale = random.coin() ? -0.5f : number(random, Values::kWide);
+  Outputs s(random, DType::kF32, n_q, n_k);
+  AdditiveRows a = {
+      {q.f32(), q.stride, n_q, k.data(), k.stride, n_k, dim, scale, s.want.f32(), s.want.stride}, w.f32(), w.stride};
+  additive ? definition.additive_rows[type](a) : definition.gaussian_rows[type](a.rows);
+  a.rows.s = s.got.f32();
+  additive ? uk.additive_rows[type](a) : uk.gaussian_rows[type](a.rows);
+  const std::string problem = difference(s.want, s.got, NaN::kCanonical, is_exact, [&](int64_t r, int64_t c) {
+    double sum = 0;
+    for (int64_t d = 0; d < dim; ++d) {
+      const double x = static_cast<double>(q.at(r, d)), y = static_cast<double>(k.at(c, d));
+      sum += additive ? std::fabs(static_cast<double>(w.at(r, d))) : (x - y) * (x - y);
+    }
+    const double factor = additive ? 1 : std::fabs(static_cast<double>(scale));
+    // As for the dot product, and a subtraction or the two hyperbolic tangents.
+    const double roundings = 3.0 * static_cast<double>((dim + 15) / 16) + 14 + (additive ? kTanhApart / kEps : 0);
+    return (roundings * (kEps * sum + 0x1p-149) + 0x1p-149) * factor + 0x1p-149;
+  });
+  ASSERT_EQ(problem, "") << message << ", additive " << additive << ", dim " << dim << ", n_q " << n_q << ", n_k "
+                         << n_k << ", ldk " << k.stride << ", ldw " << w.stride;
+}
+
+TEST_P(Slots, GaussianRows) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 200 + type);
+    for (int64_t i = 0; i < cases(1000); ++i) {
+      check_other_scores(uk(), definition(), is_exact(), false, type, random, values(i), describe(i, type, {}));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(Slots, AdditiveRows) {
+  for (size_t type = 0; type < kStorageTypes; ++type) {
+    Random random(seed() * 100 + 210 + type);
+    for (int64_t i = 0; i < cases(600); ++i) {
+      check_other_scores(uk(), definition(), is_exact(), true, type, random, values(i), describe(i, type, {}));
+      if (HasFatalFailure()) return;
     }
   }
 }
@@ -828,6 +884,44 @@ TEST_P(Slots, RopeHeads) {
             }
           }
         }
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Addition
+
+TEST_P(Slots, AddRows) {
+  for (size_t type_x = 0; type_x < kStorageTypes; ++type_x) {
+    for (size_t type_y = 0; type_y < kStorageTypes; ++type_y) {
+      Random random(seed() * 100 + 220 + 3 * type_x + type_y);
+      for (int64_t i = 0; i < cases(400); ++i) {
+        const int64_t dim = random.size(0, 300);
+        const int64_t rows = random.integer(0, 6);
+        const DType dtype_x = static_cast<DType>(type_x), dtype_y = static_cast<DType>(type_y);
+        const bool in_place = type_x == type_y && random.coin();
+        const Rows x = in_place ? Rows(dtype_x, rows, dim, output_stride(random, dim), random.guard())
+                                : random_rows(random, dtype_x, rows, dim, values(i));
+        if (in_place) x.fill(random, values(i));
+        const Rows p = random_rows(random, DType::kF32, rows, dim, values(i));
+        Outputs y(random, dtype_y, rows, dim, in_place ? x.stride : output_stride(random, dim));
+        for (const bool is_definition : {true, false}) {
+          const Rows& out = is_definition ? y.want : y.got;
+          if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
+          const AddRows a = {
+              in_place ? out.data() : x.data(), p.f32(), out.data(), x.stride, p.stride, out.stride, rows, dim};
+          (is_definition ? definition() : uk()).add_rows[type_x][type_y](a);
+        }
+        // A single addition: the same bits without fused multiply-add too.
+        ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, true, exactly), "")
+            << describe(i, type_x,
+                        {{"to", static_cast<int64_t>(type_y)},
+                         {"rows", rows},
+                         {"dim", dim},
+                         {"in_place", in_place},
+                         {"x_stride", x.stride},
+                         {"p_stride", p.stride}});
       }
     }
   }

@@ -46,10 +46,23 @@ void ScoreRowsF32(const ScoreRows& a);
 void ScoreRowsBF16(const ScoreRows& a);
 void ScoreRowsF16(const ScoreRows& a);
 
+// other_scores.cc
+void GaussianRowsF32(const ScoreRows& a);
+void GaussianRowsBF16(const ScoreRows& a);
+void GaussianRowsF16(const ScoreRows& a);
+void AdditiveRowsF32(const AdditiveRows& a);
+void AdditiveRowsBF16(const AdditiveRows& a);
+void AdditiveRowsF16(const AdditiveRows& a);
+
 // rope.cc, indexed [x][y]
 using RopeFunction = void(const RopeHeads&);
-extern RopeFunction RopeF32F32, RopeF32BF16, RopeF32F16, RopeBF16F32, RopeBF16BF16, RopeBF16F16, RopeF16F32, RopeF16BF16,
-    RopeF16F16;
+extern RopeFunction RopeF32F32, RopeF32BF16, RopeF32F16, RopeBF16F32, RopeBF16BF16, RopeBF16F16, RopeF16F32,
+    RopeF16BF16, RopeF16F16;
+
+// add_rows.cc, indexed [x][y]
+using AddFunction = void(const AddRows&);
+extern AddFunction AddF32F32, AddF32BF16, AddF32F16, AddBF16F32, AddBF16BF16, AddBF16F16, AddF16F32, AddF16BF16,
+    AddF16F16;
 
 // score_tile.cc, softmax_tile.cc, value_tile.cc, pack.cc
 void ScoreTileF32(const ScoreTile& a);

@@ -17,6 +17,8 @@ extern const UKernels kUKernels;
 const UKernels kUKernels = {
     .tile_rows = kTileRows,
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
+    .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
+    .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},
     .softmax_rows = SoftmaxRowsSlot,
     .modify_row = ModifyRowSlot,
     .score_tile = {ScoreTileF32, ScoreTileBF16, ScoreTileF16},
@@ -33,6 +35,9 @@ const UKernels kUKernels = {
     .rope_heads = {{RopeF32F32, RopeF32BF16, RopeF32F16},
                    {RopeBF16F32, RopeBF16BF16, RopeBF16F16},
                    {RopeF16F32, RopeF16BF16, RopeF16F16}},
+    .add_rows = {{AddF32F32, AddF32BF16, AddF32F16},
+                 {AddBF16F32, AddBF16BF16, AddBF16F16},
+                 {AddF16F32, AddF16BF16, AddF16F16}},
     .exp = ExpArray,
     .tanh = TanhArray,
 };

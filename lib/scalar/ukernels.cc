@@ -42,6 +42,41 @@ void score_rows(const ScoreRows& a) {
   }
 }
 
+template <class T>
+void gaussian_rows(const ScoreRows& a) {
+  const T* k = static_cast<const T*>(a.k);
+  for (int64_t i = 0; i < a.n_q; ++i) {
+    const float* q = a.q + i * a.ldq;
+    for (int64_t j = 0; j < a.n_k; ++j) {
+      const T* row = k + j * a.ldk;
+      float partial[16] = {};
+      for (int64_t d = 0; d < a.dim; ++d) {
+        const float difference = q[d] - to_f32(row[d]);
+        partial[d % 16] = std::fma(difference, difference, partial[d % 16]);
+      }
+      a.s[i * a.lds + j] = canonical(fold(partial) * a.scale);
+    }
+  }
+}
+
+template <class T>
+void additive_rows(const AdditiveRows& a) {
+  const ScoreRows& r = a.rows;
+  const T* k = static_cast<const T*>(r.k);
+  for (int64_t i = 0; i < r.n_q; ++i) {
+    const float* q = r.q + i * r.ldq;
+    const float* w = a.w + i * a.ldw;
+    for (int64_t j = 0; j < r.n_k; ++j) {
+      const T* row = k + j * r.ldk;
+      float partial[16] = {};
+      for (int64_t d = 0; d < r.dim; ++d) {
+        partial[d % 16] = std::fma(w[d], scalar::tanh(q[d] + to_f32(row[d])), partial[d % 16]);
+      }
+      r.s[i * r.lds + j] = canonical(fold(partial));
+    }
+  }
+}
+
 void softmax_rows(const SoftmaxRows& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
     const float* x = a.x + r * a.ldx;
@@ -254,6 +289,16 @@ void rope_heads(const RopeHeads& a) {
   }
 }
 
+template <class X, class Y>
+void add_rows(const AddRows& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const X* x = static_cast<const X*>(a.x) + r * a.x_stride;
+    const float* p = a.p + r * a.p_stride;
+    Y* y = static_cast<Y*>(a.y) + r * a.y_stride;
+    for (int64_t d = 0; d < a.dim; ++d) y[d] = from_f32<Y>(to_f32(x[d]) + p[d]);
+  }
+}
+
 void exp_array(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = canonical(scalar::exp(x[i]));
 }
@@ -272,6 +317,8 @@ constinit const UKernels kScalarKernels = {
 #endif
     .tile_rows = 4,
     .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
+    .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},
+    .additive_rows = {additive_rows<float>, additive_rows<bf16>, additive_rows<f16>},
     .softmax_rows = softmax_rows,
     .modify_row = modify_row,
     .score_tile = {score_tile<float>, score_tile<bf16>, score_tile<f16>},
@@ -288,6 +335,9 @@ constinit const UKernels kScalarKernels = {
     .rope_heads = {{rope_heads<float, float>, rope_heads<float, bf16>, rope_heads<float, f16>},
                    {rope_heads<bf16, float>, rope_heads<bf16, bf16>, rope_heads<bf16, f16>},
                    {rope_heads<f16, float>, rope_heads<f16, bf16>, rope_heads<f16, f16>}},
+    .add_rows = {{add_rows<float, float>, add_rows<float, bf16>, add_rows<float, f16>},
+                 {add_rows<bf16, float>, add_rows<bf16, bf16>, add_rows<bf16, f16>},
+                 {add_rows<f16, float>, add_rows<f16, bf16>, add_rows<f16, f16>}},
     .exp = exp_array,
     .tanh = tanh_array,
 };
