@@ -53,8 +53,8 @@ Status check_attention(const Attention& a, bool needs_out, AttentionProblem* pro
   SIMDATTN_CHECK(check_view(a.q, Accept::kStorage, SIMDATTN_ARGUMENT("q"), &eq));
   const bool varlen = a.cu_q != nullptr;
   SIMDATTN_REQUIRE(varlen || a.cu_k == nullptr, Code::kNullPointer, "cu_q: null although cu_k is given");
-  SIMDATTN_CHECK(check_kv(a.k, false, a.cu_k != nullptr, kKeys, &ek));
-  SIMDATTN_CHECK(check_kv(a.v, true, a.cu_k != nullptr, kValues, &ev));
+  SIMDATTN_CHECK(check_kv(a.k, false, a.cu_k != nullptr, false, kKeys, &ek));
+  SIMDATTN_CHECK(check_kv(a.v, true, a.cu_k != nullptr, false, kValues, &ev));
 
   p.d_qk = a.q.shape[3];
   p.d_v = a.v.dim;

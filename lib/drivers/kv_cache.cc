@@ -50,7 +50,7 @@ Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const 
   SIMDATTN_CHECK(resolve(exec, &uk));
   Extent er, ep, ek, ec, es;
   SIMDATTN_CHECK(check_view(rows, Accept::kStorage, SIMDATTN_ARGUMENT("rows"), &er));
-  SIMDATTN_CHECK(check_kv(cache, false, false, kCache, &ek));
+  SIMDATTN_CHECK(check_kv(cache, false, false, true, kCache, &ek));
   const int64_t batch = rows.shape[0];
   const int64_t heads = rows.shape[1];
   const int64_t n = rows.shape[2];
@@ -64,6 +64,8 @@ Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const 
     SIMDATTN_CHECK(check_rope_table(rope.cos, rope.sin, rope.options, dim, &ec, &es));
     limit = std::min(limit, rope.cos.shape[0]);
   }
+  SIMDATTN_REQUIRE(positions.data != nullptr || batch == 0 || n == 0, Code::kNullPointer,
+                   "positions.data: null although there are rows");
   SIMDATTN_CHECK(check_positions(positions, batch, n, std::numeric_limits<int64_t>::min(), limit, &ep));
   if (cache.block_table != nullptr) {
     for (int64_t b = 0; b < batch; ++b) {

@@ -3,7 +3,7 @@
 namespace simdattn {
 
 /// The store as an array, for its extent: [batch or pages, heads, rows or panels, elements].
-Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, const KvText& text, Extent* extent) {
+Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, bool output, const KvText& text, Extent* extent) {
   *extent = {};
   SIMDATTN_REQUIRE(is_storage(kv.dtype), Code::kDType, text.view.dtype);
   SIMDATTN_REQUIRE(kv.dim >= 1 && kv.dim <= kMaxSize, Code::kShape, text.dim);
@@ -23,7 +23,7 @@ Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, const KvText& te
   const int64_t width = panels ? panel_elements(kv.dtype, kv.dim) : kv.dim;
   const int64_t shape[4] = {units, kv.heads, panels ? (tokens + kPanelWidth - 1) / kPanelWidth : tokens, width};
   const int64_t stride[4] = {kv.batch_stride, kv.head_stride, kv.token_stride, 1};
-  SIMDATTN_CHECK(check_array(kv.data, kv.dtype, 4, shape, stride, false, Accept::kStorage, text.view, extent));
+  SIMDATTN_CHECK(check_array(kv.data, kv.dtype, 4, shape, stride, output, Accept::kStorage, text.view, extent));
   extent->outer = 0;  // no pointers to these locals: what interleaves is told apart in overlaps_kv
   return {};
 }

@@ -32,8 +32,9 @@ struct KvText {
    name ".dim: must be at least 1, and the last dimension contiguous",                                    \
    name ".tokens: more than fits 0 .. 2^30-1"}
 
-/// Checks a store on its own. `rows_only`: panels are not accepted; `varlen`: it is a tensor of many sequences.
-Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, const KvText& text, Extent* extent);
+/// Checks a store on its own. `rows_only`: panels are not accepted; `varlen`: it is a tensor of many sequences;
+/// `output`: tokens must not coincide.
+Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, bool output, const KvText& text, Extent* extent);
 
 /// True if an output may share bytes with the store.
 bool overlaps_kv(const Extent& out, const ConstKv& kv, const Extent& extent);

@@ -44,12 +44,20 @@ Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, 
   }
   SIMDATTN_REQUIRE(is_part || !overlap(eo, ep), Code::kOverlap, "out: overlaps parts without being one of them");
   SIMDATTN_REQUIRE(!overlap(eo, el), Code::kOverlap, "out: overlaps part_lse");
+  Extent sinks_extent;
+  if (sinks != nullptr) {
+    const int64_t heads = parts.shape[2];
+    const int64_t step = 1;
+    SIMDATTN_CHECK(check_array(sinks, DType::kF32, 1, &heads, &step, false, Accept::kF32, SIMDATTN_ARGUMENT("sinks"),
+                               &sinks_extent));
+    SIMDATTN_REQUIRE(!overlap(eo, sinks_extent), Code::kOverlap, "out: overlaps sinks");
+  }
   if (lse.data != nullptr) {
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &es));
     SIMDATTN_REQUIRE(lse.shape[0] == out_shape[0] && lse.shape[1] == out_shape[1] && lse.shape[2] == out_shape[2],
                      Code::kShape, "lse.shape: must be the first three sizes of out");
-    SIMDATTN_REQUIRE(!overlap(es, ep) && !overlap(es, el) && !overlap(es, eo), Code::kOverlap,
-                     "lse: overlaps another argument");
+    SIMDATTN_REQUIRE(!overlap(es, ep) && !overlap(es, el) && !overlap(es, eo) && !overlap(es, sinks_extent),
+                     Code::kOverlap, "lse: overlaps another argument");
   }
 
   const int64_t dim = parts.shape[4];

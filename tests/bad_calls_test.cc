@@ -1,0 +1,914 @@
+// A table of bad calls: each returns its code and a sentence that names the argument, and writes nothing. Every row is a
+// change to a good call, which is made first.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "simdattn/simdattn.h"
+#include "tests/problems.h"
+#include "tests/random.h"
+#include "tests/target_test.h"
+
+namespace simdattn::test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr int64_t kHuge = int64_t{1} << 40;
+
+template <class Call>
+struct Bad {
+  const char* what;
+  Code code;
+  const char* argument;  // the sentence begins with it
+  std::function<void(Call&)> change;
+};
+
+/// Call: a struct with `Status call() const` and `std::vector<Guarded*> outputs()`.
+template <class Call>
+void check(const char* function, const std::function<void(Call&)>& prepare, const std::vector<Bad<Call>>& table) {
+  const auto fill = [](Call& call) {
+    for (const Guarded* m : call.outputs()) std::memset(m->data(), Guarded::kCanary, m->size());
+  };
+  {
+    Call good;
+    prepare(good);
+    fill(good);
+    const Status s = good.call();
+    ASSERT_TRUE(s.ok()) << function << ", the good call: " << s.detail;
+    ASSERT_NE(s.detail, nullptr);
+  }
+  for (const Bad<Call>& bad : table) {
+    Call call;
+    prepare(call);
+    fill(call);
+    // Inputs may be changed by the row, too, so what counts as written is what changes during the call.
+    bad.change(call);
+    std::vector<std::vector<unsigned char>> before;
+    for (const Guarded* m : call.outputs()) before.emplace_back(m->data(), m->data() + m->size());
+    const Status s = call.call();
+    EXPECT_EQ(static_cast<int>(s.code), static_cast<int>(bad.code)) << function << ", " << bad.what << ": " << s.detail;
+    EXPECT_EQ(std::string(s.detail).rfind(bad.argument, 0), 0u)
+        << function << ", " << bad.what << ": the sentence is \"" << s.detail << "\" and should name " << bad.argument;
+    EXPECT_GT(std::strlen(s.detail), std::strlen(bad.argument)) << function << ", " << bad.what << ": no rule";
+    size_t i = 0;
+    for (const Guarded* m : call.outputs()) {
+      EXPECT_EQ(std::memcmp(m->data(), before[i].data(), m->size()), 0)
+          << function << ", " << bad.what << ": output " << i << " was written";
+      ++i;
+    }
+  }
+}
+
+class BadCalls : public TargetTest {};
+
+/// A target that says that it cannot run.
+const Target* not_runnable() {
+  static const Target t = {"test/none", scalar_target().kernels, true, false, "nothing has it"};
+  return &t;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+struct ScoresCall {
+  Random random{1};
+  Array<4> q_memory{random, DType::kF32, {2, 4, 3, 8}}, k_memory{random, DType::kBF16, {2, 2, 5, 8}},
+      out_memory{random, DType::kF32, {2, 4, 3, 5}};
+  ConstView<4> q = q_memory.view, k = k_memory.view;
+  View<4> out = out_memory.view;
+  std::optional<float> scale;
+  Exec exec;
+  Status call() const { return scores(q, k, out, scale, exec); }
+  std::vector<const Guarded*> outputs() const { return {&out_memory.memory}; }
+};
+
+TEST_P(BadCalls, Scores) {
+  using C = ScoresCall;
+  const Target* const t = GetParam();
+  check<C>(
+      "scores", [t](C& c) { c.exec.target = t; },
+      {
+          {"q null", Code::kNullPointer, "q", [](C& c) { c.q.data = nullptr; }},
+          {"k null", Code::kNullPointer, "k", [](C& c) { c.k.data = nullptr; }},
+          {"out null", Code::kNullPointer, "out", [](C& c) { c.out.data = nullptr; }},
+          {"q of integers", Code::kDType, "q", [](C& c) { c.q.dtype = DType::kI32; }},
+          {"k of bytes", Code::kDType, "k", [](C& c) { c.k.dtype = DType::kU8; }},
+          {"k of a type that does not exist", Code::kDType, "k", [](C& c) { c.k.dtype = static_cast<DType>(77); }},
+          {"out in bf16", Code::kDType, "out", [](C& c) { c.out.dtype = DType::kBF16; }},
+          {"batch differs", Code::kShape, "k.shape[0]", [](C& c) { c.k.shape[0] = 1; }},
+          {"no key head", Code::kShape, "k.shape[1]", [](C& c) { c.k.shape[1] = 0; }},
+          {"heads not a multiple", Code::kShape, "q.shape[1]", [](C& c) { c.q.shape[1] = c.out.shape[1] = 3; }},
+          {"head dimension differs", Code::kShape, "k.shape[3]", [](C& c) { c.k.shape[3] = 7; }},
+          {"head dimension 0", Code::kShape, "q.shape[3]", [](C& c) { c.q.shape[3] = c.k.shape[3] = 0; }},
+          {"out has other rows", Code::kShape, "out.shape", [](C& c) { c.out.shape[2] = 2; }},
+          {"out has other columns", Code::kShape, "out.shape", [](C& c) { c.out.shape[3] = 4; }},
+          {"negative size", Code::kShape, "q", [](C& c) { c.q.shape[2] = -1; }},
+          {"huge size", Code::kShape, "k", [](C& c) { c.k.shape[2] = kHuge; }},
+          {"q not contiguous", Code::kStride, "q", [](C& c) { c.q.stride[3] = 2; }},
+          {"k backwards in the last dimension", Code::kStride, "k", [](C& c) { c.k.stride[3] = -1; }},
+          {"k broadcast in the last dimension", Code::kStride, "k", [](C& c) { c.k.stride[3] = 0; }},
+          {"out not contiguous", Code::kStride, "out", [](C& c) { c.out.stride[3] = 2; }},
+          {"out broadcast", Code::kStride, "out", [](C& c) { c.out.stride[1] = 0; }},
+          {"rows of out coincide", Code::kStride, "out", [](C& c) { c.out.stride[2] = 4; }},
+          {"rows of out coincide backwards", Code::kStride, "out", [](C& c) { c.out.stride[2] = -4; }},
+          {"stride overflows", Code::kStride, "q", [](C& c) { c.q.stride[0] = std::numeric_limits<int64_t>::max(); }},
+          {"stride overflows below", Code::kStride, "q",
+           [](C& c) { c.q.stride[1] = std::numeric_limits<int64_t>::min(); }},
+          {"out is q", Code::kOverlap, "out", [](C& c) { c.q.data = c.out.data; }},
+          {"out ends in k", Code::kOverlap, "out",
+           [](C& c) { c.k.data = static_cast<char*>(c.out.data) + 4 * 2 * 4 * 3 * 5 - 2; }},
+          {"scale NaN", Code::kRange, "scale", [](C& c) { c.scale = kNaN; }},
+          {"scale infinite", Code::kRange, "scale", [](C& c) { c.scale = -kInf; }},
+          {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+      });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+struct SoftmaxCall {
+  Random random{2};
+  Array<2> x_memory{random, DType::kF32, {3, 20}}, out_memory{random, DType::kF32, {3, 20}};
+  Array<1> lse_memory{random, DType::kF32, {3}};
+  ConstView<2> x = x_memory.view;
+  View<2> out = out_memory.view;
+  View<1> lse = lse_memory.view;
+  Exec exec;
+  Status call() const { return softmax(x, out, lse, exec); }
+  std::vector<const Guarded*> outputs() const { return {&out_memory.memory, &lse_memory.memory}; }
+};
+
+TEST_P(BadCalls, Softmax) {
+  using C = SoftmaxCall;
+  const Target* const t = GetParam();
+  check<C>("softmax", [t](C& c) { c.exec.target = t; },
+           {
+               {"x null", Code::kNullPointer, "x", [](C& c) { c.x.data = nullptr; }},
+               {"out null", Code::kNullPointer, "out", [](C& c) { c.out.data = nullptr; }},
+               {"x in f16", Code::kDType, "x", [](C& c) { c.x.dtype = DType::kF16; }},
+               {"out in bf16", Code::kDType, "out", [](C& c) { c.out.dtype = DType::kBF16; }},
+               {"lse of integers", Code::kDType, "lse", [](C& c) { c.lse.dtype = DType::kI32; }},
+               {"other columns", Code::kShape, "out.shape", [](C& c) { c.out.shape[1] = 19; }},
+               {"other rows", Code::kShape, "out.shape", [](C& c) { c.out.shape[0] = 2; }},
+               {"lse of other length", Code::kShape, "lse.shape", [](C& c) { c.lse.shape[0] = 2; }},
+               {"negative size", Code::kShape, "x", [](C& c) { c.x.shape[0] = c.out.shape[0] = -3; }},
+               {"x not contiguous", Code::kStride, "x", [](C& c) { c.x.stride[1] = 2; }},
+               {"rows of out coincide", Code::kStride, "out", [](C& c) { c.out.stride[0] = 19; }},
+               {"lse with a stride", Code::kStride, "lse", [](C& c) { c.lse.stride[0] = 2; }},
+               {"out one element into x", Code::kOverlap, "out",
+                [](C& c) {
+                  c.x.data = static_cast<float*>(c.out.data) + 1, c.x.shape[0] = 2, c.out.shape[0] = 2,
+                  c.lse.shape[0] = 2;
+                }},
+               {"out is x with other strides", Code::kOverlap, "out",
+                [](C& c) { c.x.data = c.out.data, c.x.stride[0] = 0; }},
+               {"lse in out", Code::kOverlap, "lse", [](C& c) { c.lse.data = c.out.data; }},
+               {"lse in x", Code::kOverlap, "lse",
+                [](C& c) {
+                  c.x.data = c.lse.data;
+                  c.x.stride[0] = 0;
+                }},
+               {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+           });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+/// Arrays that the rows of scoring tables may use.
+struct ScoringArrays {
+  Random random{3};
+  Array<4> bias{random, DType::kF16, {2, 4, 3, 20}}, keep{random, DType::kU8, {2, 4, 3, 20}};
+  Guarded bits{64, Guard::kAfter};
+  int32_t numbers[2] = {5, 6};
+  float slopes[4] = {1, 2, 3, 4}, sinks[4] = {0, 1, 2, 3};
+  ScoringArrays() {
+    bias.fill_bytes(0);
+    keep.fill_bytes(1);
+    std::memset(bits.data(), 0xFF, bits.size());
+  }
+  /// Every option at once.
+  Scoring all() {
+    Scoring s;
+    s.scale = 0.5f;
+    s.softcap = 10;
+    s.causal = true;
+    s.window_left = 3;
+    s.window_right = 3;
+    s.chunk = 9;
+    s.prefix_end = s.kv_start = s.kv_length = numbers;
+    s.bias = bias.view;
+    s.keep = keep.view;
+    s.bits = {bits.data(), 5, {0, 0, 1}};
+    s.alibi_slopes = slopes;
+    s.sinks = sinks;
+    return s;
+  }
+};
+
+/// The rows that masked_softmax() and attention() have in common; n_kv = 20. C has `s` and `arrays`.
+template <class C>
+std::vector<Bad<C>> scoring_rows() {
+  return {
+      {"scale NaN", Code::kRange, "scoring.scale", [](C& c) { c.s.scale = kNaN; }},
+      {"scale infinite", Code::kRange, "scoring.scale", [](C& c) { c.s.scale = kInf; }},
+      {"softcap negative", Code::kRange, "scoring.softcap", [](C& c) { c.s.softcap = -1; }},
+      {"softcap infinite", Code::kRange, "scoring.softcap", [](C& c) { c.s.softcap = kInf; }},
+      {"softcap NaN", Code::kRange, "scoring.softcap", [](C& c) { c.s.softcap = kNaN; }},
+      {"offset too large", Code::kRange, "scoring.offset", [](C& c) { c.s.offset = (int64_t{1} << 30) + 1; }},
+      {"offset too small", Code::kRange, "scoring.offset", [](C& c) { c.s.offset = -(int64_t{1} << 30) - 1; }},
+      {"offset next to kBottomRight", Code::kRange, "scoring.offset", [](C& c) { c.s.offset = kBottomRight + 1; }},
+      {"window -2", Code::kRange, "scoring.window_left", [](C& c) { c.s.window_left = -2; }},
+      {"right window -2", Code::kRange, "scoring.window", [](C& c) { c.s.window_right = -2; }},
+      {"chunk negative", Code::kRange, "scoring.chunk", [](C& c) { c.s.chunk = -1; }},
+      {"length beyond the keys", Code::kRange, "scoring.kv_length", [](C& c) { c.arrays->numbers[1] = 21; }},
+      {"length negative", Code::kRange, "scoring.kv_length", [](C& c) { c.arrays->numbers[1] = -1; }},
+      {"start negative", Code::kRange, "scoring.kv_start",
+       [](C& c) { c.arrays->numbers[0] = -1, c.s.kv_length = nullptr; }},
+      {"prefix negative", Code::kRange, "scoring.prefix_end",
+       [](C& c) { c.arrays->numbers[0] = -1, c.s.kv_length = c.s.kv_start = nullptr; }},
+      {"bias of bytes", Code::kDType, "scoring.bias", [](C& c) { c.s.bias.dtype = DType::kU8; }},
+      {"bias of other shape", Code::kShape, "scoring.bias", [](C& c) { c.s.bias.shape[3] = 19; }},
+      {"bias broadcast by shape", Code::kShape, "scoring.bias", [](C& c) { c.s.bias.shape[0] = 1; }},
+      {"bias not contiguous", Code::kStride, "scoring.bias", [](C& c) { c.s.bias.stride[3] = 0; }},
+      {"keep of floats", Code::kDType, "scoring.keep", [](C& c) { c.s.keep.dtype = DType::kF32; }},
+      {"keep of other shape", Code::kShape, "scoring.keep", [](C& c) { c.s.keep.shape[1] = 1; }},
+      {"keep not contiguous", Code::kStride, "scoring.keep", [](C& c) { c.s.keep.stride[3] = 20; }},
+      {"more mask columns than keys", Code::kRange, "scoring.bits",
+       [](C& c) { c.s.bits.columns = 21, c.s.kv_length = nullptr; }},
+      {"more mask columns than a length", Code::kRange, "scoring.bits", [](C& c) { c.s.bits.columns = 6; }},
+      {"mask columns negative", Code::kRange, "scoring.bits", [](C& c) { c.s.bits.columns = -1; }},
+      {"mask columns without a mask", Code::kNullPointer, "scoring.bits", [](C& c) { c.s.bits.data = nullptr; }},
+      {"huge mask stride", Code::kStride, "scoring.bits",
+       [](C& c) { c.s.bits.stride[1] = std::numeric_limits<int64_t>::max(); }},
+      {"slope NaN", Code::kRange, "scoring.alibi_slopes", [](C& c) { c.arrays->slopes[3] = kNaN; }},
+  };
+}
+
+struct MaskedSoftmaxCall {
+  Random random{4};
+  std::unique_ptr<ScoringArrays> arrays = std::make_unique<ScoringArrays>();
+  Array<4> x_memory{random, DType::kF32, {2, 4, 3, 20}}, out_memory{random, DType::kF32, {2, 4, 3, 20}};
+  Array<3> lse_memory{random, DType::kF32, {2, 4, 3}};
+  ConstView<4> x = x_memory.view;
+  View<4> out = out_memory.view;
+  View<3> lse = lse_memory.view;
+  Scoring s = arrays->all();
+  Exec exec;
+  Status call() const { return masked_softmax(x, out, s, lse, exec); }
+  std::vector<const Guarded*> outputs() const { return {&out_memory.memory, &lse_memory.memory}; }
+};
+
+TEST_P(BadCalls, MaskedSoftmax) {
+  using C = MaskedSoftmaxCall;
+  const Target* const t = GetParam();
+  std::vector<Bad<C>> table = scoring_rows<C>();
+  const std::vector<Bad<C>> own = {
+      {"x null", Code::kNullPointer, "x", [](C& c) { c.x.data = nullptr; }},
+      {"out null", Code::kNullPointer, "out", [](C& c) { c.out.data = nullptr; }},
+      {"x in bf16", Code::kDType, "x", [](C& c) { c.x.dtype = DType::kBF16; }},
+      {"out in f16", Code::kDType, "out", [](C& c) { c.out.dtype = DType::kF16; }},
+      {"lse in f16", Code::kDType, "lse", [](C& c) { c.lse.dtype = DType::kF16; }},
+      {"out of other shape", Code::kShape, "out.shape", [](C& c) { c.out.shape[2] = 2; }},
+      {"lse of other shape", Code::kShape, "lse.shape", [](C& c) { c.lse.shape[1] = 3; }},
+      {"x not contiguous", Code::kStride, "x", [](C& c) { c.x.stride[3] = 3; }},
+      {"out broadcast", Code::kStride, "out", [](C& c) { c.out.stride[0] = 0; }},
+      {"lse broadcast", Code::kStride, "lse", [](C& c) { c.lse.stride[1] = 0; }},
+      {"out is x moved", Code::kOverlap, "out",
+       [](C& c) {
+         c.x.data = static_cast<float*>(c.out.data) + 7;
+         c.x.stride[0] = 0;
+       }},
+      {"out in the bias", Code::kOverlap, "out", [](C& c) { c.s.bias.data = c.out.data; }},
+      {"out in keep", Code::kOverlap, "out", [](C& c) { c.s.keep.data = c.out.data; }},
+      {"out in the bit mask", Code::kOverlap, "out",
+       [](C& c) { c.s.bits.data = static_cast<uint8_t*>(c.out.data) + 5; }},
+      {"out in the slopes", Code::kOverlap, "out",
+       [](C& c) {
+         c.s.alibi_slopes = static_cast<float*>(c.out.data) + 2;
+         std::memset(c.out.data, 0, 100);
+       }},
+      {"out in the sinks", Code::kOverlap, "out", [](C& c) { c.s.sinks = static_cast<float*>(c.out.data) + 400; }},
+      {"out in the lengths", Code::kOverlap, "out",
+       [](C& c) {
+         c.s.kv_start = static_cast<int32_t*>(c.out.data) + 2;
+         std::memset(c.out.data, 0, 100);
+       }},
+      {"lse in the sinks", Code::kOverlap, "lse", [](C& c) { c.s.sinks = static_cast<float*>(c.lse.data); }},
+      {"lse in out", Code::kOverlap, "lse", [](C& c) { c.lse.data = c.out.data; }},
+      {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+  };
+  table.insert(table.end(), own.begin(), own.end());
+  check<C>("masked_softmax", [t](C& c) { c.exec.target = t; }, table);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+struct WeightedValuesCall {
+  Random random{5};
+  Array<4> p_memory{random, DType::kF32, {2, 4, 3, 5}}, v_memory{random, DType::kF16, {2, 2, 5, 8}},
+      out_memory{random, DType::kBF16, {2, 4, 3, 8}};
+  ConstView<4> p = p_memory.view, v = v_memory.view;
+  View<4> out = out_memory.view;
+  Exec exec;
+  Status call() const { return weighted_values(p, v, out, exec); }
+  std::vector<const Guarded*> outputs() const { return {&out_memory.memory}; }
+};
+
+TEST_P(BadCalls, WeightedValues) {
+  using C = WeightedValuesCall;
+  const Target* const t = GetParam();
+  check<C>("weighted_values", [t](C& c) { c.exec.target = t; },
+           {
+               {"p null", Code::kNullPointer, "p", [](C& c) { c.p.data = nullptr; }},
+               {"v null", Code::kNullPointer, "v", [](C& c) { c.v.data = nullptr; }},
+               {"out null", Code::kNullPointer, "out", [](C& c) { c.out.data = nullptr; }},
+               {"p in bf16", Code::kDType, "p", [](C& c) { c.p.dtype = DType::kBF16; }},
+               {"v of integers", Code::kDType, "v", [](C& c) { c.v.dtype = DType::kI64; }},
+               {"out of bytes", Code::kDType, "out", [](C& c) { c.out.dtype = DType::kU8; }},
+               {"batch differs", Code::kShape, "v.shape[0]", [](C& c) { c.v.shape[0] = 1; }},
+               {"no value head", Code::kShape, "v.shape[1]", [](C& c) { c.v.shape[1] = 0; }},
+               {"heads not a multiple", Code::kShape, "p.shape[1]", [](C& c) { c.p.shape[1] = c.out.shape[1] = 3; }},
+               {"other keys", Code::kShape, "v.shape[2]", [](C& c) { c.v.shape[2] = 4; }},
+               {"dimension 0", Code::kShape, "v.shape[3]", [](C& c) { c.v.shape[3] = c.out.shape[3] = 0; }},
+               {"out of other shape", Code::kShape, "out.shape", [](C& c) { c.out.shape[3] = 7; }},
+               {"p not contiguous", Code::kStride, "p", [](C& c) { c.p.stride[3] = 2; }},
+               {"v not contiguous", Code::kStride, "v", [](C& c) { c.v.stride[3] = 2; }},
+               {"rows of out coincide", Code::kStride, "out", [](C& c) { c.out.stride[2] = 7; }},
+               {"out in p", Code::kOverlap, "out",
+                [](C& c) {
+                  c.p.data = c.out.data;
+                  c.p.stride = {0, 0, 0, 1};
+                }},
+               {"out in v", Code::kOverlap, "out", [](C& c) { c.v.data = c.out.data; }},
+               {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+           });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+struct RopeCall {
+  Random random{6};
+  Array<4> x_memory{random, DType::kF32, {2, 4, 3, 16}}, out_memory{random, DType::kF32, {2, 4, 3, 16}};
+  Array<2> cos_memory{random, DType::kF32, {10, 6}}, sin_memory{random, DType::kF32, {10, 6}},
+      positions_memory{random, DType::kI64, {2, 3}};
+  ConstView<4> x = x_memory.view;
+  View<4> out = out_memory.view;
+  ConstView<2> cos = cos_memory.view, sin = sin_memory.view, positions = positions_memory.view;
+  RopeOptions options{.first_dim = 4};
+  Exec exec;
+  RopeCall() { positions_memory.fill_bytes(0); }
+  void position(int64_t p) const {
+    set_element_bits(positions_memory.view.data, DType::kI64, 5, static_cast<uint64_t>(p));
+  }
+  Status call() const { return rope(x, cos, sin, positions, out, options, exec); }
+  std::vector<const Guarded*> outputs() const { return {&out_memory.memory}; }
+};
+
+TEST_P(BadCalls, Rope) {
+  using C = RopeCall;
+  const Target* const t = GetParam();
+  check<C>(
+      "rope", [t](C& c) { c.exec.target = t; },
+      {
+          {"x null", Code::kNullPointer, "x", [](C& c) { c.x.data = nullptr; }},
+          {"out null", Code::kNullPointer, "out", [](C& c) { c.out.data = nullptr; }},
+          {"cos null", Code::kNullPointer, "cos", [](C& c) { c.cos.data = nullptr; }},
+          {"sin null", Code::kNullPointer, "sin", [](C& c) { c.sin.data = nullptr; }},
+          {"x of integers", Code::kDType, "x", [](C& c) { c.x.dtype = DType::kI32; }},
+          {"cos in bf16", Code::kDType, "cos", [](C& c) { c.cos.dtype = DType::kBF16; }},
+          {"positions of floats", Code::kDType, "positions", [](C& c) { c.positions.dtype = DType::kF32; }},
+          {"out of other shape", Code::kShape, "out.shape", [](C& c) { c.out.shape[1] = 3; }},
+          {"sin of other shape", Code::kShape, "sin.shape", [](C& c) { c.sin.shape[1] = 5; }},
+          {"an odd dimension cannot be halved", Code::kShape, "cos.shape[1]",
+           [](C& c) { c.x.shape[3] = c.out.shape[3] = 15; }},
+          {"table wider than the dimension", Code::kShape, "cos.shape[1]", [](C& c) { c.options.first_dim = 5; }},
+          {"first_dim negative", Code::kRange, "options.first_dim", [](C& c) { c.options.first_dim = -2; }},
+          {"first_dim beyond the dimension", Code::kRange, "options.first_dim", [](C& c) { c.options.first_dim = 17; }},
+          {"pairing that does not exist", Code::kRange, "options.pairing",
+           [](C& c) { c.options.pairing = static_cast<RopePairing>(9); }},
+          {"positions of other shape", Code::kShape, "positions.shape", [](C& c) { c.positions.shape[1] = 2; }},
+          {"position negative", Code::kRange, "positions", [](C& c) { c.position(-1); }},
+          {"position past the table", Code::kRange, "positions", [](C& c) { c.position(10); }},
+          {"position that wraps in 32 bits", Code::kRange, "positions", [](C& c) { c.position(int64_t{1} << 32); }},
+          {"no positions and a short table", Code::kRange, "positions",
+           [](C& c) { c.positions = {}, c.cos.shape[0] = c.sin.shape[0] = 2; }},
+          {"x not contiguous", Code::kStride, "x", [](C& c) { c.x.stride[3] = 2; }},
+          {"cos not contiguous", Code::kStride, "cos", [](C& c) { c.cos.stride[1] = 2; }},
+          {"out broadcast", Code::kStride, "out", [](C& c) { c.out.stride[1] = 0; }},
+          {"out is x moved", Code::kOverlap, "out",
+           [](C& c) {
+             c.x.data = static_cast<float*>(c.out.data) + 16;
+             c.x.stride[0] = 0;
+           }},
+          {"out is x of another type", Code::kOverlap, "out",
+           [](C& c) {
+             c.x.data = c.out.data;
+             c.x.dtype = DType::kBF16;
+           }},
+          {"out in sin", Code::kOverlap, "out", [](C& c) { c.sin.data = c.out.data; }},
+          {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+      });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+struct KvAppendCall {
+  Random random{7};
+  Array<4> rows_memory{random, DType::kF32, {2, 2, 3, 16}};
+  Array<2> positions_memory{random, DType::kI32, {2, 3}}, cos_memory{random, DType::kF32, {40, 8}},
+      sin_memory{random, DType::kF32, {40, 8}};
+  KvStorage storage = make_kv(random, DType::kBF16, KvForm::kPanels, 2, 2, 40, 16);
+  KvStorage paged = make_kv(random, DType::kF32, KvForm::kPagedPanels, 2, 2, 40, 16);
+  KvStorage ring = make_kv(random, DType::kF32, KvForm::kRingPanels, 2, 2, 40, 16, 32);
+  ConstView<4> rows = rows_memory.view;
+  ConstView<2> positions = positions_memory.view;
+  Kv cache = storage.kv;
+  AppendRope rotation{cos_memory.view, sin_memory.view, {}};
+  Exec exec;
+  KvAppendCall() {
+    for (int64_t i = 0; i < 6; ++i) position(i, static_cast<int32_t>(i % 3 + 7));
+  }
+  void position(int64_t i, int32_t p) const {
+    set_element_bits(positions_memory.view.data, DType::kI32, i, static_cast<uint64_t>(static_cast<uint32_t>(p)));
+  }
+  Status call() const { return kv_append(rows, positions, cache, rotation, exec); }
+  std::vector<const Guarded*> outputs() const { return {&storage.memory, &paged.memory, &ring.memory}; }
+};
+
+TEST_P(BadCalls, KvAppend) {
+  using C = KvAppendCall;
+  const Target* const t = GetParam();
+  check<C>(
+      "kv_append", [t](C& c) { c.exec.target = t; },
+      {
+          {"rows null", Code::kNullPointer, "rows", [](C& c) { c.rows.data = nullptr; }},
+          {"cache null", Code::kNullPointer, "cache", [](C& c) { c.cache.data = nullptr; }},
+          {"positions null", Code::kNullPointer, "positions", [](C& c) { c.positions.data = nullptr; }},
+          {"only cos", Code::kNullPointer, "sin", [](C& c) { c.rotation.sin.data = nullptr; }},
+          {"rows of integers", Code::kDType, "rows", [](C& c) { c.rows.dtype = DType::kI32; }},
+          {"cache of bytes", Code::kDType, "cache", [](C& c) { c.cache.dtype = DType::kU8; }},
+          {"batch differs", Code::kShape, "cache.batch", [](C& c) { c.cache.batch = 1; }},
+          {"heads differ", Code::kShape, "cache.heads", [](C& c) { c.cache.heads = 1; }},
+          {"dimension differs", Code::kShape, "cache.dim", [](C& c) { c.cache.dim = 15; }},
+          {"dimension 0", Code::kShape, "cache.dim", [](C& c) { c.cache.dim = 0, c.rows.shape[3] = 0; }},
+          {"tokens negative", Code::kShape, "cache.tokens", [](C& c) { c.cache.tokens = -1; }},
+          {"positions of other shape", Code::kShape, "positions", [](C& c) { c.positions.shape[1] = 2; }},
+          {"positions of floats", Code::kDType, "positions", [](C& c) { c.positions.dtype = DType::kF32; }},
+          {"position past the cache", Code::kRange, "positions", [](C& c) { c.position(5, 40); }},
+          {"position past the table", Code::kRange, "positions",
+           [](C& c) { c.position(5, 39), c.rotation.cos.shape[0] = c.rotation.sin.shape[0] = 39; }},
+          {"table wider than the dimension", Code::kShape, "cos.shape[1]",
+           [](C& c) { c.rotation.options.first_dim = 1; }},
+          {"sin of other shape", Code::kShape, "sin.shape", [](C& c) { c.rotation.sin.shape[0] = 39; }},
+          {"layout that does not exist", Code::kShape, "cache.layout",
+           [](C& c) { c.cache.layout = static_cast<KvLayout>(5); }},
+          {"ring that cuts panels", Code::kRange, "cache.ring", [](C& c) { c.cache.ring = 33; }},
+          {"ring negative", Code::kRange, "cache.ring", [](C& c) { c.cache.ring = -32; }},
+          {"pages and a ring", Code::kRange, "cache", [](C& c) { c.cache = c.paged.kv, c.cache.ring = 32; }},
+          {"page size 0", Code::kShape, "cache.page_size", [](C& c) { c.cache = c.paged.kv, c.cache.page_size = 0; }},
+          {"page that cuts panels", Code::kShape, "cache.page_size",
+           [](C& c) { c.cache = c.paged.kv, c.cache.page_size = 33; }},
+          {"page past the pool", Code::kRange, "cache.block_table",
+           [](C& c) { c.cache = c.paged.kv, c.paged.table.data()[0] = static_cast<int32_t>(c.cache.n_pages); }},
+          {"rows not contiguous", Code::kStride, "rows", [](C& c) { c.rows.stride[3] = 2; }},
+          {"tokens of the cache coincide", Code::kStride, "cache", [](C& c) { c.cache.token_stride = 8; }},
+          {"rows in the cache", Code::kOverlap, "cache",
+           [](C& c) {
+             c.rows.data = c.cache.data;
+             c.rows.stride = {0, 0, 0, 1};
+           }},
+          {"cos in the cache", Code::kOverlap, "cache", [](C& c) { c.rotation.cos.data = c.cache.data; }},
+          {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+      });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+struct AttentionCall {
+  Random random{8};
+  std::unique_ptr<ScoringArrays> arrays = std::make_unique<ScoringArrays>();
+  Array<4> q_memory{random, DType::kF32, {2, 4, 3, 16}}, out_memory{random, DType::kF32, {2, 4, 3, 8}},
+      acc_memory{random, DType::kF32, {2, 4, 3, 8}};
+  Array<3> lse_memory{random, DType::kF32, {2, 4, 3}}, max_memory{random, DType::kF32, {2, 4, 3}},
+      sum_memory{random, DType::kF32, {2, 4, 3}};
+  Array<4> k_memory{random, DType::kBF16, {2, 2, 20, 16}}, v_memory{random, DType::kF16, {2, 2, 20, 8}};
+  Array<4> packed_q{random, DType::kF32, {1, 4, 6, 16}}, packed_out{random, DType::kF32, {1, 4, 6, 8}},
+      packed_k{random, DType::kF32, {1, 2, 30, 16}}, packed_v{random, DType::kF32, {1, 2, 30, 8}};
+  KvStorage paged_k = make_kv(random, DType::kF32, KvForm::kPagedPanels, 2, 2, 20, 16),
+            paged_v = make_kv(random, DType::kF32, KvForm::kPagedRows, 2, 2, 20, 8);
+  KvStorage panels = make_kv(random, DType::kF32, KvForm::kPanels, 2, 2, 20, 16),
+            value_panels = make_kv(random, DType::kF32, KvForm::kPanels, 2, 2, 20, 8);
+  int32_t cu_q[3] = {0, 2, 6}, cu_k[3] = {0, 10, 30};
+  Attention a;
+  Scoring& s = a.scoring;
+  Guarded workspace, partial_memory{1 << 16, Guard::kAfter};
+  Exec exec;
+  AttentionCall() {
+    a.q = q_memory.view;
+    a.k = k_memory.view;
+    a.v = v_memory.view;
+    a.out = out_memory.view;
+    a.lse = lse_memory.view;
+    a.acc = acc_memory.view;
+    a.max = max_memory.view;
+    a.sum = sum_memory.view;
+    a.scoring = arrays->all();
+    AttentionTasks tasks;
+    if (!attention_tasks(a, &tasks).ok()) return;
+    workspace = Guarded(tasks.workspace_bytes, Guard::kAfter);
+    exec.workspace = workspace.data();
+    exec.workspace_bytes = workspace.size();
+  }
+  AttentionCall(const AttentionCall&) = delete;
+  AttentionCall& operator=(const AttentionCall&) = delete;
+  /// A mixed batch of sequences.
+  void varlen() {
+    a.q = packed_q.view;
+    a.out = packed_out.view;
+    a.k = packed_k.view;
+    a.v = packed_v.view;
+    a.lse = {};
+    a.acc = {};
+    a.max = a.sum = {};
+    a.scoring = {};
+    a.cu_q = cu_q;
+    a.cu_k = cu_k;
+    a.n_sequences = 2;
+  }
+  Status call() const { return attention(a, exec); }
+  std::vector<const Guarded*> outputs() const {
+    return {&out_memory.memory, &lse_memory.memory, &acc_memory.memory, &max_memory.memory,
+            &sum_memory.memory, &packed_out.memory, &workspace};
+  }
+};
+
+std::vector<Bad<AttentionCall>> attention_rows() {
+  using C = AttentionCall;
+  std::vector<Bad<C>> table = scoring_rows<C>();
+  const std::vector<Bad<C>> own = {
+      {"q null", Code::kNullPointer, "q", [](C& c) { c.a.q.data = nullptr; }},
+      {"k null", Code::kNullPointer, "k", [](C& c) { c.a.k.data = nullptr; }},
+      {"v null", Code::kNullPointer, "v", [](C& c) { c.a.v.data = nullptr; }},
+      {"q of integers", Code::kDType, "q", [](C& c) { c.a.q.dtype = DType::kI64; }},
+      {"k of bytes", Code::kDType, "k", [](C& c) { c.a.k.dtype = DType::kU8; }},
+      {"v of bytes", Code::kDType, "v", [](C& c) { c.a.v.dtype = DType::kU8; }},
+      {"out of integers", Code::kDType, "out", [](C& c) { c.a.out.dtype = DType::kI32; }},
+      {"lse in bf16", Code::kDType, "lse", [](C& c) { c.a.lse.dtype = DType::kBF16; }},
+      {"acc in bf16", Code::kDType, "acc", [](C& c) { c.a.acc.dtype = DType::kBF16; }},
+      {"d_qk = 0", Code::kShape, "q.shape[3]", [](C& c) { c.a.q.shape[3] = 0; }},
+      {"d_qk = 0 in k", Code::kShape, "k.dim", [](C& c) { c.a.k.dim = 0; }},
+      {"d_v = 0", Code::kShape, "v.dim", [](C& c) { c.a.v.dim = c.a.out.shape[3] = 0; }},
+      {"k not contiguous", Code::kShape, "k.dim",
+       [](C& c) {
+         View<4> k = c.k_memory.view;
+         k.stride[3] = 2;
+         c.a.k = k;
+       }},
+      {"dimensions differ", Code::kShape, "k.dim", [](C& c) { c.a.k.dim = 15; }},
+      {"Hk = 0", Code::kShape, "k.heads", [](C& c) { c.a.k.heads = c.a.v.heads = 0; }},
+      {"value heads differ", Code::kShape, "v.heads", [](C& c) { c.a.v.heads = 1; }},
+      {"heads not a multiple", Code::kShape, "q.shape[1]", [](C& c) { c.a.q.shape[1] = 3; }},
+      {"values of other length", Code::kShape, "v.tokens", [](C& c) { c.a.v.tokens = 19; }},
+      {"key batch differs", Code::kShape, "k.batch", [](C& c) { c.a.k.batch = 1; }},
+      {"value batch differs", Code::kShape, "v.batch", [](C& c) { c.a.v.batch = 1; }},
+      {"tokens negative", Code::kShape, "k.tokens", [](C& c) { c.a.k.tokens = c.a.v.tokens = -1; }},
+      {"huge", Code::kShape, "k.tokens", [](C& c) { c.a.k.tokens = c.a.v.tokens = kHuge; }},
+      {"values in panels", Code::kShape, "v.layout", [](C& c) { c.a.v = c.value_panels.kv; }},
+      {"k layout that does not exist", Code::kShape, "k.layout", [](C& c) { c.a.k.layout = static_cast<KvLayout>(3); }},
+      {"out of other shape", Code::kShape, "out.shape", [](C& c) { c.a.out.shape[2] = 2; }},
+      {"out of other dimension", Code::kShape, "out.shape", [](C& c) { c.a.out.shape[3] = 7; }},
+      {"lse of other shape", Code::kShape, "lse.shape", [](C& c) { c.a.lse.shape[2] = 2; }},
+      {"acc of other shape", Code::kShape, "acc.shape", [](C& c) { c.a.acc.shape[3] = 7; }},
+      {"max of other shape", Code::kShape, "max.shape", [](C& c) { c.a.max.shape[0] = 1; }},
+      {"sum of other shape", Code::kShape, "sum.shape", [](C& c) { c.a.sum.shape[1] = 2; }},
+      {"half of the raw state", Code::kNullPointer, "acc, max, sum", [](C& c) { c.a.sum = {}; }},
+      {"no output at all", Code::kNullPointer, "out",
+       [](C& c) {
+         c.a.out.data = nullptr;
+         c.a.acc = {};
+         c.a.max = c.a.sum = {};
+       }},
+      {"q not contiguous", Code::kStride, "q", [](C& c) { c.a.q.stride[3] = 2; }},
+      {"k stride overflows", Code::kStride, "k",
+       [](C& c) { c.a.k.token_stride = std::numeric_limits<int64_t>::max(); }},
+      {"out broadcast", Code::kStride, "out", [](C& c) { c.a.out.stride[0] = 0; }},
+      {"rows of lse coincide", Code::kStride, "lse", [](C& c) { c.a.lse.stride[1] = 1; }},
+      {"out in q", Code::kOverlap, "out",
+       [](C& c) {
+         c.a.q.data = c.a.out.data;
+         c.a.q.stride = {0, 0, 0, 1};
+       }},
+      {"out in k", Code::kOverlap, "out", [](C& c) { c.a.k.data = c.a.out.data; }},
+      {"out in v", Code::kOverlap, "out", [](C& c) { c.a.v.data = c.a.out.data; }},
+      {"lse in out", Code::kOverlap, "", [](C& c) { c.a.lse.data = c.a.out.data; }},
+      {"acc is out", Code::kOverlap, "", [](C& c) { c.a.acc = c.a.out; }},
+      {"max is sum", Code::kOverlap, "", [](C& c) { c.a.max = c.a.sum; }},
+      {"out in the sinks", Code::kOverlap, "out", [](C& c) { c.s.sinks = static_cast<float*>(c.a.out.data); }},
+      {"ring and cut panels", Code::kRange, "k.ring",
+       [](C& c) {
+         c.a.k = c.panels.kv;
+         c.a.k.ring = 20;
+       }},
+      {"ring and pages", Code::kRange, "k",
+       [](C& c) {
+         c.a.k = c.paged_k.kv;
+         c.a.k.ring = 32;
+       }},
+      {"page that cuts panels", Code::kShape, "k.page_size",
+       [](C& c) {
+         c.a.k = c.paged_k.kv;
+         c.a.k.page_size = 20;
+       }},
+      {"page size 0", Code::kShape, "v.page_size",
+       [](C& c) {
+         c.a.v = c.paged_v.kv;
+         c.a.v.page_size = 0;
+       }},
+      {"missing page", Code::kRange, "k.block_table",
+       [](C& c) {
+         c.s = {};
+         c.a.k = c.paged_k.kv;
+         c.paged_k.table.data()[0] = -1;
+       }},
+      {"page past the pool", Code::kRange, "v.block_table",
+       [](C& c) {
+         c.s = {};
+         c.a.v = c.paged_v.kv;
+         c.paged_v.table.data()[0] = static_cast<int32_t>(c.a.v.n_pages);
+       }},
+      {"cu_k without cu_q", Code::kNullPointer, "cu_q",
+       [](C& c) {
+         c.varlen();
+         c.a.cu_q = nullptr;
+       }},
+      {"cu_q does not begin at 0", Code::kRange, "cu_q",
+       [](C& c) {
+         c.varlen();
+         c.cu_q[0] = 1;
+       }},
+      {"cu_q decreases", Code::kRange, "cu_q",
+       [](C& c) {
+         c.varlen();
+         c.cu_q[1] = 7;
+       }},
+      {"cu_q ends elsewhere", Code::kShape, "cu_q",
+       [](C& c) {
+         c.varlen();
+         c.cu_q[2] = 5;
+       }},
+      {"cu_k does not begin at 0", Code::kRange, "cu_k",
+       [](C& c) {
+         c.varlen();
+         c.cu_k[0] = -1;
+       }},
+      {"cu_k decreases", Code::kRange, "cu_k",
+       [](C& c) {
+         c.varlen();
+         c.cu_k[1] = 31;
+       }},
+      {"cu_k ends elsewhere", Code::kShape, "cu_k",
+       [](C& c) {
+         c.varlen();
+         c.cu_k[2] = 29;
+       }},
+      {"batched varlen q", Code::kShape, "q.shape[0]",
+       [](C& c) {
+         c.varlen();
+         c.a.q.shape[0] = 2;
+       }},
+      {"batched varlen k", Code::kShape, "k.batch",
+       [](C& c) {
+         c.varlen();
+         c.a.k.batch = 2;
+       }},
+      {"sequences negative", Code::kRange, "n_sequences",
+       [](C& c) {
+         c.varlen();
+         c.a.n_sequences = -1;
+       }},
+      {"varlen bias of one sequence", Code::kShape, "scoring.bias",
+       [](C& c) {
+         c.varlen();
+         c.s.bias = c.arrays->bias.view;
+       }},
+      {"length beyond a varlen sequence", Code::kRange, "scoring.kv_length",
+       [](C& c) {
+         c.varlen();
+         c.arrays->numbers[0] = 11;
+         c.s.kv_length = c.arrays->numbers;
+       }},
+      {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+  };
+  table.insert(table.end(), own.begin(), own.end());
+  return table;
+}
+
+TEST_P(BadCalls, Attention) {
+  using C = AttentionCall;
+  const Target* const t = GetParam();
+  std::vector<Bad<C>> table = attention_rows();
+  table.push_back({"workspace null", Code::kWorkspace, "exec.workspace", [](C& c) { c.exec.workspace = nullptr; }});
+  table.push_back(
+      {"workspace one byte short", Code::kWorkspace, "exec.workspace_bytes", [](C& c) { --c.exec.workspace_bytes; }});
+  check<C>("attention", [t](C& c) { c.exec.target = t; }, table);
+}
+
+struct TasksCall : AttentionCall {
+  mutable AttentionTasks tasks = {-1, -1, 99, 99};
+  AttentionTasks* pointer = &tasks;
+  Status call() const {
+    const Status status = attention_tasks(a, pointer, exec);
+    // On failure the struct is an output like others.
+    if (!status.ok()) {
+      EXPECT_EQ(tasks.tasks, -1);
+      EXPECT_EQ(tasks.workspace_bytes, 99u);
+    }
+    return status;
+  }
+};
+
+TEST_P(BadCalls, AttentionTasks) {
+  using C = TasksCall;
+  const Target* const t = GetParam();
+  std::vector<Bad<C>> table;
+  for (const Bad<AttentionCall>& bad : attention_rows()) {
+    // Outputs need not be there yet when the work is divided.
+    if (std::string(bad.what) == "no output at all") continue;
+    table.push_back({bad.what, bad.code, bad.argument, [change = bad.change](C& c) { change(c); }});
+  }
+  table.push_back({"tasks null", Code::kNullPointer, "tasks", [](C& c) { c.pointer = nullptr; }});
+  check<C>("attention_tasks", [t](C& c) { c.exec.target = t; }, table);
+}
+
+/// Long keys, so that there is something to reduce.
+struct RangeCall {
+  Random random{9};
+  Array<4> q_memory{random, DType::kF32, {1, 2, 1, 8}}, out_memory{random, DType::kF32, {1, 2, 1, 8}},
+      k_memory{random, DType::kF32, {1, 1, 3000, 8}};
+  Attention a;
+  AttentionTasks tasks;
+  Guarded workspace, partial_memory;
+  void* partial = nullptr;
+  size_t partial_bytes = 0;
+  int64_t first = 0, last = 1;
+  Exec exec;
+  RangeCall() {
+    k_memory.fill(random, Values::kOrdinary);
+    q_memory.fill(random, Values::kOrdinary);
+    a.q = q_memory.view;
+    a.k = k_memory.view;
+    a.v = k_memory.view;
+    a.out = out_memory.view;
+    EXPECT_TRUE(attention_tasks(a, &tasks).ok());
+    EXPECT_GT(tasks.reduce_tasks, 0);
+    workspace = Guarded(tasks.workspace_bytes, Guard::kAfter);
+    partial_memory = Guarded(tasks.partial_bytes, Guard::kAfter);
+    exec.workspace = workspace.data();
+    exec.workspace_bytes = workspace.size();
+    partial = partial_memory.data();
+    partial_bytes = partial_memory.size();
+  }
+  RangeCall(const RangeCall&) = delete;
+  RangeCall& operator=(const RangeCall&) = delete;
+  Status call() const { return attention_range(a, first, last, partial, partial_bytes, exec); }
+  std::vector<const Guarded*> outputs() const { return {&out_memory.memory, &partial_memory, &workspace}; }
+};
+struct ReduceCall : RangeCall {
+  Status call() const { return attention_reduce(a, first, last, partial, partial_bytes, exec); }
+};
+
+template <class C>
+std::vector<Bad<C>> range_rows() {
+  return {
+      {"q null", Code::kNullPointer, "q", [](C& c) { c.a.q.data = nullptr; }},
+      {"no output", Code::kNullPointer, "out", [](C& c) { c.a.out.data = nullptr; }},
+      {"first negative", Code::kRange, "first", [](C& c) { c.first = -1; }},
+      {"last before first", Code::kRange, "first, last", [](C& c) { c.first = 1, c.last = 0; }},
+      {"last past the tasks", Code::kRange, "first, last", [](C& c) { c.last = 1000; }},
+      {"workspace null", Code::kWorkspace, "exec.workspace", [](C& c) { c.exec.workspace = nullptr; }},
+      {"workspace one byte short", Code::kWorkspace, "exec.workspace_bytes", [](C& c) { --c.exec.workspace_bytes; }},
+      {"partial null", Code::kNullPointer, "partial", [](C& c) { c.partial = nullptr; }},
+      {"partial one byte short", Code::kWorkspace, "partial_bytes", [](C& c) { --c.partial_bytes; }},
+      {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+  };
+}
+
+TEST_P(BadCalls, AttentionRange) {
+  const Target* const t = GetParam();
+  check<RangeCall>("attention_range", [t](RangeCall& c) { c.exec.target = t; }, range_rows<RangeCall>());
+}
+TEST_P(BadCalls, AttentionReduce) {
+  const Target* const t = GetParam();
+  check<ReduceCall>(
+      "attention_reduce",
+      [t](ReduceCall& c) {
+        c.exec.target = t;
+        std::memset(c.partial_memory.data(), 0, c.partial_memory.size());
+      },
+      range_rows<ReduceCall>());
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+struct MergeCall {
+  Random random{10};
+  Array<5> parts_memory{random, DType::kF32, {3, 2, 4, 3, 8}};
+  Array<4> part_lse_memory{random, DType::kF32, {3, 2, 4, 3}}, out_memory{random, DType::kF32, {2, 4, 3, 8}};
+  Array<3> lse_memory{random, DType::kF32, {2, 4, 3}};
+  float sink_numbers[4] = {1, 2, 3, 4};
+  ConstView<5> parts = parts_memory.view;
+  ConstView<4> part_lse = part_lse_memory.view;
+  View<4> out = out_memory.view;
+  View<3> lse = lse_memory.view;
+  const float* sinks = sink_numbers;
+  Exec exec;
+  Status call() const { return attention_merge(parts, part_lse, out, lse, sinks, exec); }
+  std::vector<const Guarded*> outputs() const { return {&out_memory.memory, &lse_memory.memory, &parts_memory.memory}; }
+};
+
+TEST_P(BadCalls, AttentionMerge) {
+  using C = MergeCall;
+  const Target* const t = GetParam();
+  check<C>("attention_merge",
+           [t](C& c) {
+             c.exec.target = t;
+             c.sinks = c.sink_numbers;
+           },
+           {
+               {"parts null", Code::kNullPointer, "parts", [](C& c) { c.parts.data = nullptr; }},
+               {"part_lse null", Code::kNullPointer, "part_lse", [](C& c) { c.part_lse.data = nullptr; }},
+               {"out null", Code::kNullPointer, "out", [](C& c) { c.out.data = nullptr; }},
+               {"parts of integers", Code::kDType, "parts", [](C& c) { c.parts.dtype = DType::kI32; }},
+               {"part_lse in bf16", Code::kDType, "part_lse", [](C& c) { c.part_lse.dtype = DType::kBF16; }},
+               {"part_lse of other shape", Code::kShape, "part_lse.shape", [](C& c) { c.part_lse.shape[0] = 2; }},
+               {"out of other shape", Code::kShape, "out.shape", [](C& c) { c.out.shape[3] = 7; }},
+               {"lse of other shape", Code::kShape, "lse.shape", [](C& c) { c.lse.shape[0] = 1; }},
+               {"dimension 0", Code::kShape, "parts.shape[4]", [](C& c) { c.parts.shape[4] = c.out.shape[3] = 0; }},
+               {"parts not contiguous", Code::kStride, "parts", [](C& c) { c.parts.stride[4] = 2; }},
+               {"part_lse not contiguous", Code::kStride, "part_lse", [](C& c) { c.part_lse.stride[3] = 2; }},
+               {"out broadcast", Code::kStride, "out", [](C& c) { c.out.stride[0] = 0; }},
+               {"out between two parts", Code::kOverlap, "out",
+                [](C& c) { c.out.data = static_cast<float*>(c.parts_memory.view.data) + 100; }},
+               {"out in part_lse", Code::kOverlap, "out", [](C& c) { c.part_lse.data = c.out.data; }},
+               {"lse in part_lse", Code::kOverlap, "lse",
+                [](C& c) {
+                  c.part_lse.data = c.lse.data;
+                  c.part_lse.stride[0] = 0;
+                }},
+               {"lse in out", Code::kOverlap, "lse", [](C& c) { c.lse.data = c.out.data; }},
+               {"out in the sinks", Code::kOverlap, "out", [](C& c) { c.sinks = static_cast<float*>(c.out.data) + 3; }},
+               {"lse in the sinks", Code::kOverlap, "lse", [](C& c) { c.sinks = static_cast<float*>(c.lse.data); }},
+               {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+           });
+}
+
+TEST_P(BadCalls, AlibiSlopes) {
+  float slopes[3] = {7, 7, 7};
+  EXPECT_EQ(alibi_slopes(0, slopes).code, Code::kShape);
+  EXPECT_EQ(alibi_slopes(-1, slopes).code, Code::kShape);
+  EXPECT_EQ(alibi_slopes(3, nullptr).code, Code::kNullPointer);
+  for (const float s : slopes) EXPECT_EQ(s, 7.0f);
+}
+
+/// Empty problems pass with any pointer, and do nothing.
+TEST_P(BadCalls, EmptyIsNotBad) {
+  const Exec e = exec();
+  const ConstView<4> q(nullptr, DType::kF32, {2, 4, 0, 8}), k(nullptr, DType::kF32, {2, 2, 0, 8});
+  EXPECT_TRUE(scores(q, k, {nullptr, DType::kF32, {2, 4, 0, 0}}, {}, e).ok());
+  EXPECT_TRUE(scores({nullptr, DType::kF32, {0, 4, 3, 8}}, {nullptr, DType::kF32, {0, 2, 5, 8}},
+                     {nullptr, DType::kF32, {0, 4, 3, 5}}, {}, e)
+                  .ok());
+  EXPECT_TRUE(softmax({nullptr, DType::kF32, {0, 5}}, {nullptr, DType::kF32, {0, 5}}, {}, e).ok());
+  EXPECT_TRUE(masked_softmax({nullptr, DType::kF32, {2, 4, 3, 0}}, {nullptr, DType::kF32, {2, 4, 3, 0}},
+                             {.causal = true}, {}, e)
+                  .ok());
+  const float table[2] = {1, 1};
+  EXPECT_TRUE(rope({nullptr, DType::kF32, {2, 4, 0, 8}}, view(table, {1, 2}), view(table, {1, 2}), {},
+                   {nullptr, DType::kF32, {2, 4, 0, 8}}, {}, e)
+                  .ok());
+  EXPECT_TRUE(attention_merge({nullptr, DType::kF32, {2, 0, 4, 3, 8}}, {nullptr, DType::kF32, {2, 0, 4, 3}},
+                              {nullptr, DType::kF32, {0, 4, 3, 8}}, {}, nullptr, e)
+                  .ok());
+  // No parts: the identity of merging.
+  float out[2] = {9, 9}, lse[1] = {9};
+  EXPECT_TRUE(attention_merge({nullptr, DType::kF32, {0, 1, 1, 1, 2}}, {nullptr, DType::kF32, {0, 1, 1, 1}},
+                              view(out, {1, 1, 1, 2}), view(lse, {1, 1, 1}), nullptr, e)
+                  .ok());
+  EXPECT_EQ(out[0], 0.0f);
+  EXPECT_EQ(lse[0], -kInf);
+  Attention a;
+  a.q = q;
+  a.k = ConstView<4>(k);
+  a.v = a.k;
+  a.out = View<4>(nullptr, DType::kF32, {2, 4, 0, 8});
+  EXPECT_TRUE(attention(a, e).ok());
+}
+
+SIMDATTN_FOR_EACH_TARGET(BadCalls);
+
+}  // namespace
+}  // namespace simdattn::test

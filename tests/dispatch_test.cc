@@ -1,0 +1,194 @@
+// Targets as values: the list, looking one up, the choice of the default by SIMDATTN_TARGET, and that a call runs the
+// target it was given and no other.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "dispatch/target.h"
+#include "simdattn/simdattn.h"
+#include "tests/target_test.h"
+
+namespace simdattn::test {
+namespace {
+
+class Dispatch : public TargetTest {};
+
+std::string self() {
+  char path[4096];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+  return n > 0 ? std::string(path, static_cast<size_t>(n)) : std::string();
+}
+
+/// Runs this program again with SIMDATTN_TARGET set (null: unset) and returns what the test `PrintDefault` prints: the
+/// name of the default target, or "status: " and the sentence.
+std::string default_with(const char* value) {
+  const std::string quoted =
+      value != nullptr ? std::string("SIMDATTN_TARGET='") + value + "' " : "env -u SIMDATTN_TARGET ";
+  const std::string command =
+      quoted + "'" + self() + "' --gtest_also_run_disabled_tests --gtest_filter='Environment.DISABLED_PrintDefault'";
+  FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return "popen failed";
+  std::string text;
+  char buffer[512];
+  while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) text += buffer;
+  pclose(pipe);
+  const size_t at = text.find("default: ");
+  if (at == std::string::npos) return text;
+  return text.substr(at + 9, text.find('\n', at) - at - 9);
+}
+
+TEST(Environment, DISABLED_PrintDefault) {
+  const Target* t = nullptr;
+  const Status s = default_target(&t);
+  // A call that relies on the default has the same opinion.
+  const float x = 1;
+  float y = 0;
+  const Status call = softmax(view(&x, {1, 1}), view(&y, {1, 1}));
+  if (s.ok()) {
+    EXPECT_TRUE(call.ok()) << call.detail;
+    EXPECT_EQ(y, 1.0f);
+  } else {
+    EXPECT_EQ(call.code, Code::kTarget);
+    EXPECT_STREQ(call.detail, s.detail);
+    EXPECT_EQ(y, 0.0f) << "nothing may be written";
+    // A target given by hand does not care.
+    EXPECT_TRUE(softmax(view(&x, {1, 1}), view(&y, {1, 1}), {}, {.target = &scalar_target()}).ok());
+  }
+  std::printf("default: %s\n", s.ok() ? name(*t) : (std::string("status: ") + s.detail).c_str());
+}
+
+TEST(Targets, ListIsBestFirstAndEndsWithScalar) {
+  ASSERT_FALSE(targets().empty());
+  std::set<std::string> names;
+  for (const Target* t : targets()) {
+    ASSERT_NE(t, nullptr);
+    EXPECT_TRUE(names.insert(name(*t)).second) << name(*t) << " is there twice";
+    EXPECT_NE(t->kernels, nullptr) << name(*t);
+    EXPECT_EQ(std::strlen(t->missing) == 0, runnable(*t)) << name(*t) << ": " << t->missing;
+  }
+  EXPECT_STREQ(name(*targets().back()), "scalar");
+  EXPECT_TRUE(runnable(*targets().back()));
+  EXPECT_TRUE(exact(*targets().back()));
+  // The same list at every call.
+  EXPECT_EQ(targets().data(), targets().data());
+}
+
+TEST(Targets, Version) {
+  const std::string want = std::to_string(SIMDATTN_VERSION_MAJOR) + "." + std::to_string(SIMDATTN_VERSION_MINOR) + "." +
+                           std::to_string(SIMDATTN_VERSION_PATCH);
+  EXPECT_EQ(version(), want);
+}
+
+TEST_P(Dispatch, FindTarget) {
+  const Target* found = nullptr;
+  const Status s = find_target(name(target()), &found);
+  EXPECT_TRUE(s.ok()) << s.detail;
+  EXPECT_EQ(found, GetParam());
+}
+
+TEST_P(Dispatch, EnvironmentChooses) { EXPECT_EQ(default_with(name(target())), name(target())); }
+
+TEST(Environment, DefaultIsTheFirstThatRuns) {
+  EXPECT_EQ(default_with(nullptr), name(*runnable_targets().front()));
+  EXPECT_EQ(default_with(""), name(*runnable_targets().front()));
+}
+
+TEST(Environment, UnknownNameIsAStatusWithTheGoodOnes) {
+  for (const char* bad : {"highway/avx99", "SCALAR", "scalar ", "highway", "/"}) {
+    const std::string text = default_with(bad);
+    EXPECT_EQ(text.rfind("status: SIMDATTN_TARGET", 0), 0u) << text;
+    for (const Target* t : runnable_targets())
+      EXPECT_NE(text.find(name(*t)), std::string::npos) << name(*t) << " is not in: " << text;
+  }
+}
+
+TEST(Targets, FindRefusesWhatCannotRun) {
+  const Target* const sentinel = targets().back();
+  const Target* found = sentinel;
+  for (const char* bad : {"", "no such target", "Scalar", "scalar/"}) {
+    const Status s = find_target(bad, &found);
+    EXPECT_EQ(s.code, Code::kTarget) << bad;
+    for (const Target* t : runnable_targets()) EXPECT_NE(std::strstr(s.detail, name(*t)), nullptr) << s.detail;
+    EXPECT_EQ(found, sentinel);
+  }
+  EXPECT_EQ(find_target(nullptr, &found).code, Code::kNullPointer);
+  EXPECT_EQ(find_target("scalar", nullptr).code, Code::kNullPointer);
+  EXPECT_EQ(default_target(nullptr).code, Code::kNullPointer);
+  for (const Target* t : targets()) {
+    if (runnable(*t)) continue;
+    EXPECT_EQ(find_target(name(*t), &found).code, Code::kTarget) << name(*t);
+    EXPECT_EQ(found, sentinel);
+    const float x = 1;
+    float y = 0;
+    EXPECT_EQ(softmax(view(&x, {1, 1}), view(&y, {1, 1}), {}, {.target = t}).code, Code::kTarget) << name(*t);
+    EXPECT_EQ(default_with(name(*t)).rfind("status: ", 0), 0u) << name(*t);
+  }
+}
+
+// A copy of the target's table in which some slots count their calls.
+const UKernels* counted = nullptr;
+int64_t calls = 0;
+
+TEST_P(Dispatch, CallsGoToTheTargetOfTheirExec) {
+  counted = target().kernels;
+  UKernels table = *counted;
+  table.softmax_rows = [](const SoftmaxRows& a) {
+    ++calls;
+    counted->softmax_rows(a);
+  };
+  table.score_rows[0] = [](const ScoreRows& a) {
+    ++calls;
+    counted->score_rows[0](a);
+  };
+  table.value_tile[0] = [](const ValueTile& a) {
+    ++calls;
+    counted->value_tile[0](a);
+  };
+  table.softmax_tile = [](const SoftmaxTile& a) {
+    ++calls;
+    counted->softmax_tile(a);
+  };
+  table.rope_heads[0][0] = [](const RopeHeads& a) {
+    ++calls;
+    counted->rope_heads[0][0](a);
+  };
+  const Target counting = {"test/counting", &table, true, true, ""};
+  const float x[4] = {1, 2, 3, 4};
+  float y[4] = {};
+  const auto expect_call = [&](const char* what, const auto& call) {
+    calls = 0;
+    const Status s = call();
+    EXPECT_TRUE(s.ok()) << what << ": " << s.detail;
+    EXPECT_GT(calls, 0) << what << " did not run the table of its target";
+  };
+  const Exec e = {.target = &counting};
+  expect_call("scores",
+              [&] { return scores(view(x, {1, 1, 1, 2}), view(x, {1, 1, 2, 2}), view(y, {1, 1, 1, 2}), {}, e); });
+  expect_call("softmax", [&] { return softmax(view(x, {1, 4}), view(y, {1, 4}), {}, e); });
+  expect_call("masked_softmax",
+              [&] { return masked_softmax(view(x, {1, 1, 1, 4}), view(y, {1, 1, 1, 4}), {}, {}, e); });
+  expect_call("weighted_values",
+              [&] { return weighted_values(view(x, {1, 1, 1, 2}), view(x, {1, 1, 2, 2}), view(y, {1, 1, 1, 2}), e); });
+  expect_call("rope", [&] {
+    return rope(view(x, {1, 1, 1, 4}), view(x, {1, 2}), view(x, {1, 2}), {}, view(y, {1, 1, 1, 4}), {}, e);
+  });
+  expect_call("attention", [&] {
+    Attention a;
+    a.q = view(x, {1, 1, 1, 2});
+    a.k = view(x, {1, 1, 2, 2});
+    a.v = view(x, {1, 1, 2, 2});
+    a.out = view(y, {1, 1, 1, 2});
+    AttentionTasks tasks;
+    if (const Status s = attention_tasks(a, &tasks, e); !s.ok()) return s;
+    std::vector<char> workspace(tasks.workspace_bytes);
+    return attention(a, {&counting, workspace.data(), workspace.size()});
+  });
+}
+
+SIMDATTN_FOR_EACH_TARGET(Dispatch);
+
+}  // namespace
+}  // namespace simdattn::test

@@ -1,0 +1,446 @@
+// What a call touches: nothing outside its arguments, no key that no row can see, no input for writing, no heap.
+//
+// The buffers of every suite lie against inaccessible pages (tests/guarded.h); here they also become read-only, the
+// unseen parts of caches inaccessible, workspaces exactly as long as was asked for at every alignment.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "simdattn/simdattn.h"
+#include "tests/problems.h"
+#include "tests/random.h"
+#include "tests/reference.h"
+#include "tests/target_test.h"
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Every allocation of the process is counted. Sanitizers bring a malloc of their own; there only operator new is ours.
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SIMDATTN_OWN_MALLOC 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define SIMDATTN_OWN_MALLOC 0
+#endif
+#endif
+#ifndef SIMDATTN_OWN_MALLOC
+#ifdef __GLIBC__
+#define SIMDATTN_OWN_MALLOC 1
+#else
+#define SIMDATTN_OWN_MALLOC 0
+#endif
+#endif
+
+#if SIMDATTN_OWN_MALLOC
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+void* malloc(size_t n) {
+  ++allocations;
+  return __libc_malloc(n);
+}
+void* calloc(size_t n, size_t size) {
+  ++allocations;
+  return __libc_calloc(n, size);
+}
+void* realloc(void* p, size_t n) {
+  ++allocations;
+  return __libc_realloc(p, n);
+}
+void* aligned_alloc(size_t alignment, size_t n) {
+  ++allocations;
+  return __libc_memalign(alignment, n);
+}
+int posix_memalign(void** p, size_t alignment, size_t n) {
+  ++allocations;
+  *p = __libc_memalign(alignment, n);
+  return *p == nullptr ? 12 : 0;
+}
+}
+#else
+void* operator new(size_t n) {
+  ++allocations;
+  void* p = std::malloc(n == 0 ? 1 : n);
+  if (p == nullptr) std::abort();
+  return p;
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+#endif
+
+namespace simdattn::test {
+namespace {
+
+class Memory : public TargetTest {};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// No heap
+
+TEST_P(Memory, NoAllocation) {
+  // The counter counts.
+  int64_t start = allocations;
+  int* volatile number = new int;  // volatile, or the compiler leaves the pair out
+  delete number;
+  ASSERT_GT(allocations, start);
+
+  Random random(seed() * 4000 + 1);
+  for (int64_t i = 0; i < cases(60); ++i) {
+    AttentionLimits limits;
+    if (random.one_in(5)) limits.max_kv = 2500, limits.max_q = 4, limits.max_dim = 12;
+    const AttentionCase c = random_attention(random, limits);
+    AttentionTasks tasks;
+    ASSERT_TRUE(attention_tasks(c.problem, &tasks, exec()).ok());
+    const Guarded workspace(tasks.workspace_bytes, Guard::kAfter), partial(tasks.partial_bytes, Guard::kAfter);
+    const Exec e = {&target(), workspace.data(), workspace.size()};
+    Status s[4];
+    start = allocations;
+    s[0] = attention_tasks(c.problem, &tasks, e);
+    s[1] = attention(c.problem, e);
+    s[2] = attention_range(c.problem, 0, tasks.tasks, partial.data(), partial.size(), e);
+    s[3] = attention_reduce(c.problem, 0, tasks.reduce_tasks, partial.data(), partial.size(), e);
+    ASSERT_EQ(allocations - start, 0) << describe(c.problem);
+    for (const Status& status : s) ASSERT_TRUE(status.ok()) << status.detail;
+  }
+  const Array<4> x(random, DType::kBF16, {2, 4, 5, 36}), y = x.like(random), p(random, DType::kF32, {2, 4, 5, 7}),
+                                                         v(random, DType::kF16, {2, 2, 7, 36}),
+                                                         k(random, DType::kF32, {2, 2, 7, 36});
+  for (const Array<4>* a : {&x, &p, &v, &k}) a->fill(random, Values::kOrdinary);
+  const Array<2> cosine(random, DType::kF32, {60, 18}),
+      sine = cosine.like(random), rows(random, DType::kF32, {20, 200}), positions(random, DType::kI32, {2, 7});
+  rows.fill(random, Values::kOrdinary);
+  for (int64_t t = 0; t < 14; ++t) set_element_bits(positions.view.data, DType::kI32, t, static_cast<uint64_t>(t % 7));
+  const Array<1> lse(random, DType::kF32, {20});
+  const Array<3> row_lse(random, DType::kF32, {2, 4, 5});
+  const Array<5> parts(random, DType::kF32, {3, 2, 4, 5, 36});
+  const Array<4> part_lse(random, DType::kF32, {3, 2, 4, 5});
+  parts.fill(random, Values::kOrdinary);
+  part_lse.fill(random, Values::kOrdinary);
+  const KvStorage cache = make_kv(random, DType::kBF16, KvForm::kPagedPanels, 2, 2, 70, 36);
+  float slopes[12];
+  const Target* found = nullptr;
+  const Scoring scoring = {.causal = true, .alibi_slopes = slopes};
+  start = allocations;
+  const Status s[] = {alibi_slopes(12, slopes),
+                      scores(x.view, k.view, p.view, {}, exec()),
+                      softmax(rows.view, rows.view, lse.view, exec()),
+                      masked_softmax(p.view, p.view, scoring, row_lse.view, exec()),
+                      weighted_values(p.view, v.view, y.view, exec()),
+                      rope_table(cosine.view, sine.view),
+                      rope(x.view, cosine.view, sine.view, {}, x.view, {}, exec()),
+                      kv_append(v.view, positions.view, cache.kv, {cosine.view, sine.view, {}}, exec()),
+                      attention_merge(parts.view, part_lse.view, y.view, row_lse.view, slopes, exec()),
+                      find_target("scalar", &found),
+                      find_target("no such target", &found),
+                      default_target(&found)};
+  const bool any = !targets().empty() && name(target()) != nullptr && version() != nullptr;
+  ASSERT_EQ(allocations - start, 0);
+  ASSERT_TRUE(any);
+  for (const Status& status : s) {
+    if (status.code != Code::kTarget) {
+      ASSERT_TRUE(status.ok()) << status.detail;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Inputs are only read, workspaces are as long as was said
+
+TEST_P(Memory, InputsAreOnlyRead) {
+  Random random(seed() * 4000 + 2);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    AttentionLimits limits;
+    limits.values = Values::kSpecial;
+    AttentionCase c = random_attention(random, limits);
+    for (Guarded* m : {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.table.memory, &c.v.table.memory, &c.cu_q.memory,
+                       &c.cu_k.memory, &c.scoring.prefix_end.memory, &c.scoring.kv_start.memory,
+                       &c.scoring.kv_length.memory, &c.scoring.slopes.memory, &c.scoring.sinks.memory,
+                       &c.scoring.bias.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
+      m->read_only();
+    }
+    const Status s = run_attention(c.problem, &target());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_TRUE(c.out.gaps_intact() && c.lse.gaps_intact()) << describe(c.problem);
+    Array<4> x(random, DType::kF32, {1, 2, random.integer(0, 5), random.size(0, 60)}, Strides::kInput),
+        y(random, DType::kF32, x.view.shape, Strides::kOutput);
+    x.fill(random, Values::kSpecial);
+    x.memory.read_only();
+    ASSERT_TRUE(masked_softmax(x.view, y.view, {.causal = true}, {}, exec()).ok());
+    Array<4> v(random, random.storage(), {1, 1, x.view.shape[3], random.size(1, 50)}, Strides::kInput);
+    v.fill(random, Values::kSpecial);
+    v.memory.read_only();
+    Array<4> out(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kOutput);
+    ASSERT_TRUE(weighted_values(x.view, v.view, out.view, exec()).ok());
+    ASSERT_TRUE(out.gaps_intact() && y.gaps_intact());
+  }
+}
+
+TEST_P(Memory, WorkspaceOfAnyAlignment) {
+  Random random(seed() * 4000 + 3);
+  AttentionLimits limits;
+  limits.max_kv = 2600;
+  limits.max_batch = 1;
+  limits.max_q = 3;
+  limits.max_dim = 50;
+  for (size_t shift = 0; shift < 64; ++shift) {
+    const AttentionCase c = random_attention(random, limits);
+    AttentionTasks tasks;
+    ASSERT_TRUE(attention_tasks(c.problem, &tasks, exec()).ok());
+    ASSERT_TRUE(run_attention(c.problem, &target()).ok());
+    const std::vector<uint64_t> want = c.out.bits();
+    for (const Guard guard : {Guard::kBefore, Guard::kAfter}) {
+      // Exactly the bytes that were asked for, `shift` bytes from one of the guard pages; the bytes between hold a
+      // pattern.
+      const auto at = [&](const Guarded& memory) {
+        return guard == Guard::kBefore ? memory.data() + shift : memory.data();
+      };
+      const auto intact = [&](const Guarded& memory, size_t bytes) {
+        for (size_t b = 0; b < shift; ++b) {
+          if (memory.data()[guard == Guard::kBefore ? b : bytes + b] != Guarded::kCanary) return false;
+        }
+        return true;
+      };
+      const Guarded workspace(tasks.workspace_bytes + shift, guard), partial(tasks.partial_bytes + shift, guard);
+      for (const Guarded* m : {&workspace, &partial}) std::memset(m->data(), Guarded::kCanary, m->size());
+      const Exec e = {&target(), at(workspace), tasks.workspace_bytes};
+      c.clear();
+      ASSERT_TRUE(attention(c.problem, e).ok());
+      ASSERT_EQ(c.out.bits(), want) << "shift " << shift << ", " << describe(c.problem);
+      c.clear();
+      ASSERT_TRUE(attention_range(c.problem, 0, tasks.tasks, at(partial), tasks.partial_bytes, e).ok());
+      ASSERT_TRUE(attention_reduce(c.problem, 0, tasks.reduce_tasks, at(partial), tasks.partial_bytes, e).ok());
+      ASSERT_EQ(c.out.bits(), want) << "tasks, shift " << shift << ", " << describe(c.problem);
+      ASSERT_TRUE(intact(workspace, tasks.workspace_bytes) && intact(partial, tasks.partial_bytes))
+          << "shift " << shift;
+    }
+  }
+}
+
+TEST_P(Memory, WorkspaceIsConstantInTheLengths) {
+  size_t bytes = 0;
+  for (const int64_t n : {int64_t{5000}, int64_t{50000}, int64_t{1} << 20}) {
+    Attention a;
+    float unused = 0;
+    a.q = ConstView<4>(&unused, DType::kF32, {1, 8, 1, 128});
+    a.k = ConstView<4>(&unused, DType::kF32, {1, 2, n, 128});
+    a.v = a.k;
+    a.out.dtype = DType::kF32;
+    AttentionTasks tasks;
+    ASSERT_TRUE(attention_tasks(a, &tasks, exec()).ok());
+    if (bytes == 0) bytes = tasks.workspace_bytes;
+    ASSERT_EQ(tasks.workspace_bytes, bytes);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Keys that no row can see
+
+/// Rows of 4096 bytes, so that each key has a page of its own; keys outside [lo, hi), rounded outwards to whole panels,
+/// become inaccessible.
+class PagedKeys {
+ public:
+  PagedKeys(Random& random, int64_t n, int64_t dim) : dim_(dim), row_(static_cast<int64_t>(Guarded::page()) / 4) {
+    bytes_ = static_cast<size_t>(n * row_ * 4);
+    base_ = static_cast<float*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    for (int64_t t = 0; t < n; ++t) {
+      for (int64_t d = 0; d < dim; ++d) base_[t * row_ + d] = random.uniform();
+    }
+  }
+  PagedKeys(const PagedKeys&) = delete;
+  PagedKeys& operator=(const PagedKeys&) = delete;
+  ~PagedKeys() { munmap(base_, bytes_); }
+  void close(int64_t lo, int64_t hi) {
+    const int64_t n = static_cast<int64_t>(bytes_) / 4 / row_;
+    lo = lo / kPanelWidth * kPanelWidth;
+    hi = std::min(n, (hi + kPanelWidth - 1) / kPanelWidth * kPanelWidth);
+    if (lo > 0) mprotect(base_, static_cast<size_t>(lo * row_ * 4), PROT_NONE);
+    if (hi < n) mprotect(base_ + hi * row_, static_cast<size_t>((n - hi) * row_ * 4), PROT_NONE);
+  }
+  ConstView<4> view(int64_t n) const { return {base_, DType::kF32, {1, 1, n, dim_}, {0, 0, row_, 1}}; }
+
+ private:
+  int64_t dim_;
+  int64_t row_;
+  size_t bytes_;
+  float* base_;
+};
+
+TEST_P(Memory, KeysThatNoRowSeesAreNotTouched) {
+  Random random(seed() * 4000 + 4);
+  for (int64_t i = 0; i < cases(80); ++i) {
+    const int64_t n = random.integer(40, random.one_in(5) ? 2300 : 700), n_q = random.integer(1, 6),
+                  dim = random.integer(1, 20);
+    PagedKeys k(random, n, dim), v(random, n, dim);
+    const Array<4> q(random, DType::kF32, {1, 2, n_q, dim}), out = q.like(random);
+    q.fill(random, Values::kOrdinary);
+    Scoring s;
+    const int32_t length = static_cast<int32_t>(random.integer(0, n)),
+                  start = static_cast<int32_t>(random.integer(0, n));
+    s.offset = random.integer(0, n);
+    switch (random.integer(0, 4)) {
+      case 0: s.kv_length = &length; break;
+      case 1: s.kv_start = &start; break;
+      case 2: s.causal = true; break;
+      case 3: s.window_left = random.integer(0, 60), s.window_right = random.integer(0, 60); break;
+      default: s.chunk = random.integer(1, 200); break;
+    }
+    if (random.coin()) s.causal = true;
+    // The keys between the first and the last one that some row sees. (n = 1: one reference row per key is enough.)
+    reference::Tensor seen;
+    (void)reference::modified_scores(reference::Tensor({1, 1, n_q, n}), s, &seen);
+    int64_t lo = n, hi = 0;
+    for (int64_t e = 0; e < seen.size(); ++e) {
+      if (seen[e] != 0) lo = std::min(lo, e % n), hi = std::max(hi, e % n + 1);
+    }
+    Attention a;
+    a.q = q.view, a.k = k.view(n), a.v = v.view(n), a.out = out.view;
+    a.scoring = s;
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> want = out.bits();
+    out.fill_bytes(0);
+    k.close(std::min(lo, hi), hi);
+    v.close(std::min(lo, hi), hi);
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    ASSERT_EQ(out.bits(), want) << describe(a);
+    Random order(static_cast<uint64_t>(i));
+    ASSERT_TRUE(run_tasks(a, &target(), order).ok());
+    ASSERT_EQ(out.bits(), want) << describe(a);
+  }
+}
+
+TEST_P(Memory, PagesThatNoRowSeesNeedNotExist) {
+  Random random(seed() * 4000 + 5);
+  for (int64_t i = 0; i < cases(100); ++i) {
+    // A sliding window over paged caches: pages before the window were given back, pages behind the length do not exist.
+    const int64_t n = random.integer(100, 900), left = random.integer(0, 100), dim = random.integer(1, 20);
+    const Array<4> rows(random, random.storage(), {1, 1, n, dim});
+    rows.fill(random, Values::kOrdinary);
+    const Array<4> q(random, DType::kF32, {1, 3, 1, dim}), out = q.like(random);
+    q.fill(random, Values::kOrdinary);
+    const KvStorage k = store_kv(random, rows, random.of({KvForm::kPagedPanels, KvForm::kPagedRows})),
+                    v = store_kv(random, rows, KvForm::kPagedRows);
+    const int32_t length = static_cast<int32_t>(random.integer(1, n));
+    Attention a;
+    a.q = q.view, a.k = k.kv, a.v = v.kv, a.out = out.view;
+    a.scoring.causal = true;
+    a.scoring.window_left = left;
+    a.scoring.kv_length = &length;
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> want = out.bits();
+    for (const KvStorage* s : {&k, &v}) {
+      const int64_t pages = (n + s->kv.page_size - 1) / s->kv.page_size;
+      for (int64_t p = 0; p < pages; ++p) {
+        if ((p + 1) * s->kv.page_size <= length - 1 - left || p * s->kv.page_size >= length)
+          s->table.data()[p] = random.of({-1, 1 << 30, -123456});
+      }
+    }
+    const Status s = run_attention(a, &target());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_EQ(out.bits(), want) << describe(a);
+  }
+}
+
+TEST_P(Memory, WhatMaskedKeysHoldDoesNotMatter) {
+  Random random(seed() * 4000 + 6);
+  int64_t poisoned = 0;
+  for (int64_t i = 0; i < cases(400); ++i) {
+    AttentionLimits limits;
+    limits.varlen = limits.forms = false;
+    if (random.one_in(5)) limits.max_kv = 1500, limits.max_batch = 1, limits.max_q = 30;
+    AttentionCase c = random_attention(random, limits);
+    Attention& a = c.problem;
+    a.lse = c.lse.view;
+    const KvStorage k = store_kv(random, c.k_rows,
+                                 random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels}));
+    const KvStorage v = store_kv(random, c.v_rows, random.of({KvForm::kRows, KvForm::kPagedRows}));
+    a.k = k.kv;
+    a.v = v.kv;
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> want = c.out.bits(), want_lse = c.lse.bits();
+    reference::Tensor seen;
+    const int64_t batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2], n = a.k.tokens,
+                  group = heads / a.k.heads;
+    (void)reference::modified_scores(reference::Tensor({batch, heads, n_q, n}), a.scoring, &seen);
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t h = 0; h < a.k.heads; ++h) {
+        for (int64_t t = 0; t < n; ++t) {
+          bool used = false;
+          for (int64_t g = 0; g < group; ++g) {
+            for (int64_t r = 0; r < n_q; ++r) used = used || seen.at({b, h * group + g, r, t}) != 0;
+          }
+          if (used) continue;
+          ++poisoned;
+          const float garbage =
+              random.of({std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -3e38f});
+          for (int64_t d = 0; d < a.k.dim; ++d) put(k.kv.data, k.kv.dtype, k.at(b, h, t, d), garbage);
+          for (int64_t d = 0; d < a.v.dim; ++d) put(v.kv.data, v.kv.dtype, v.at(b, h, t, d), garbage);
+        }
+      }
+    }
+    c.clear();
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    ASSERT_EQ(c.out.bits(), want) << "case " << i << ": " << describe(a);
+    ASSERT_EQ(c.lse.bits(), want_lse) << "case " << i << ": " << describe(a);
+  }
+  EXPECT_GT(poisoned, 0);
+}
+
+/// A key that one row sees and another does not may hold NaN: it shows in the first row only.
+TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
+  Random random(seed() * 4000 + 7);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    AttentionLimits limits;
+    limits.varlen = limits.forms = false;
+    limits.scoring.per_sequence = random.coin();
+    if (random.one_in(5)) limits.max_kv = 1500, limits.max_batch = 1;
+    AttentionCase c = random_attention(random, limits);
+    Attention& a = c.problem;
+    a.lse = c.lse.view;
+    const int64_t n = a.k.tokens;
+    if (n == 0) continue;
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> want = c.out.bits(), want_lse = c.lse.bits();
+    const int64_t token = random.integer(0, n - 1), batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2],
+                  dim_v = a.v.dim;
+    const bool in_key = random.coin();
+    const KvStorage& store = in_key ? c.k : c.v;
+    const int64_t column = random.integer(0, store.kv.dim - 1);
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t h = 0; h < a.k.heads; ++h)
+        put(store.kv.data, store.kv.dtype, store.at(b, h, token, column), std::numeric_limits<float>::quiet_NaN());
+    }
+    c.clear();
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    reference::Tensor seen;
+    (void)reference::modified_scores(reference::Tensor({batch, heads, n_q, n}), a.scoring, &seen);
+    const std::vector<uint64_t> out = c.out.bits(), lse = c.lse.bits();
+    const uint64_t nan = a.out.dtype == DType::kF32 ? 0x7FC00000u : a.out.dtype == DType::kBF16 ? 0x7FC0u : 0x7E00u;
+    for (int64_t r = 0; r < batch * heads * n_q; ++r) {
+      const bool sees = seen[r * n + token] != 0;
+      for (int64_t d = 0; d < dim_v; ++d) {
+        const size_t e = static_cast<size_t>(r * dim_v + d);
+        const bool is_nan = sees && (in_key || d == column);
+        ASSERT_EQ(out[e], is_nan ? nan : want[e])
+            << "row " << r << ", column " << d << ", NaN in " << (in_key ? "key " : "value ") << token << ", case " << i
+            << ": " << describe(a);
+      }
+      ASSERT_EQ(lse[static_cast<size_t>(r)], sees && in_key ? 0x7FC00000u : want_lse[static_cast<size_t>(r)])
+          << "row " << r << ", case " << i << ": " << describe(a);
+    }
+  }
+}
+
+SIMDATTN_FOR_EACH_TARGET(Memory);
+
+}  // namespace
+}  // namespace simdattn::test
