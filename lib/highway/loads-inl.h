@@ -29,6 +29,22 @@ using VU16 = hn::Vec<hn::Rebind<uint16_t, D>>;
 /// bf16 bits to f32: the upper half.
 template <class D>
 HWY_INLINE hn::Vec<D> F32FromBF16(D d, VU16<D> v) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (HWY_MAX_LANES_D(D) == 16) {
+    // One shuffle in place of a widening one and a shift.
+    const __m512i order = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0,
+                                           3, 0, 2, 0, 1, 0, 0, 0);
+    const __m512i wide = _mm512_castsi256_si512(v.raw);
+    return hn::Vec<D>{_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, order, wide))};
+  }
+#elif HWY_TARGET == HWY_AVX2
+  if constexpr (HWY_MAX_LANES_D(D) == 8) {
+    const __m256i order = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
+                                           -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+    const __m256i twice = _mm256_broadcastsi128_si256(v.raw);
+    return hn::Vec<D>{_mm256_castsi256_ps(_mm256_shuffle_epi8(twice, order))};
+  }
+#endif
   const hn::RebindToUnsigned<D> du;
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, v)));
 }

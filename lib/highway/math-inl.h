@@ -66,6 +66,51 @@ HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
   return ExpScale(d, x, p, n, t);
 }
 
+/// Exp of four vectors, operation by operation side by side: one after the other they would fill the scheduler with
+/// operations that wait for each other.
+template <class D>
+HWY_INLINE void Exp4(D d, hn::Vec<D>& x0, hn::Vec<D>& x1, hn::Vec<D>& x2, hn::Vec<D>& x3) {
+  const auto log2e = hn::Set(d, kLog2E);
+  const auto magic = hn::Set(d, kRoundMagic);
+  const auto ln2_hi = hn::Set(d, -kLn2Hi);
+  const auto ln2_lo = hn::Set(d, -kLn2Lo);
+  const auto one = hn::Set(d, 1.0f);
+  const auto t0 = hn::MulAdd(x0, log2e, magic);
+  const auto t1 = hn::MulAdd(x1, log2e, magic);
+  const auto t2 = hn::MulAdd(x2, log2e, magic);
+  const auto t3 = hn::MulAdd(x3, log2e, magic);
+  const auto n0 = hn::Sub(t0, magic);
+  const auto n1 = hn::Sub(t1, magic);
+  const auto n2 = hn::Sub(t2, magic);
+  const auto n3 = hn::Sub(t3, magic);
+  auto r0 = hn::MulAdd(n0, ln2_hi, x0);
+  auto r1 = hn::MulAdd(n1, ln2_hi, x1);
+  auto r2 = hn::MulAdd(n2, ln2_hi, x2);
+  auto r3 = hn::MulAdd(n3, ln2_hi, x3);
+  r0 = hn::MulAdd(n0, ln2_lo, r0);
+  r1 = hn::MulAdd(n1, ln2_lo, r1);
+  r2 = hn::MulAdd(n2, ln2_lo, r2);
+  r3 = hn::MulAdd(n3, ln2_lo, r3);
+  auto p0 = hn::Set(d, kExpPoly[4]);
+  auto p1 = p0, p2 = p0, p3 = p0;
+  const auto step = [&](hn::Vec<D> c) HWY_ATTR {
+    p0 = hn::MulAdd(p0, r0, c);
+    p1 = hn::MulAdd(p1, r1, c);
+    p2 = hn::MulAdd(p2, r2, c);
+    p3 = hn::MulAdd(p3, r3, c);
+  };
+  step(hn::Set(d, kExpPoly[3]));
+  step(hn::Set(d, kExpPoly[2]));
+  step(hn::Set(d, kExpPoly[1]));
+  step(hn::Set(d, kExpPoly[0]));
+  step(one);
+  step(one);
+  x0 = ExpScale(d, x0, p0, n0, t0);
+  x1 = ExpScale(d, x1, p1, n1, t1);
+  x2 = ExpScale(d, x2, p2, n2, t2);
+  x3 = ExpScale(d, x3, p3, n3, t3);
+}
+
 /// scalar::tanh.
 template <class D>
 HWY_INLINE hn::Vec<D> Tanh(D d, hn::Vec<D> x) {

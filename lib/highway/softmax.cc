@@ -46,7 +46,8 @@ HWY_INLINE float LargestLane(V v) {
   return hn::ReduceMax(d, v);
 }
 
-/// The maximum of x (of scale * x if kScaled) over n elements, NaN ignored.
+/// The maximum of x (of scale * x if kScaled) over n elements. If one is NaN, any value will do: the sum of
+/// exponentials is NaN then.
 template <bool kScaled>
 HWY_INLINE V MaxLanes(const float* HWY_RESTRICT x, size_t n, float scale) {
   const D d;
@@ -57,29 +58,40 @@ HWY_INLINE V MaxLanes(const float* HWY_RESTRICT x, size_t n, float scale) {
     const V v = hn::LoadU(d, x + i);
     return kScaled ? hn::Mul(v, vs) : v;
   };
-  V m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest, m4 = lowest, m5 = lowest, m6 = lowest, m7 = lowest;
+  const auto pair = [&](V m, size_t i) HWY_ATTR { return hn::Max(hn::Max(at(i), at(i + step)), m); };
+  V m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
   size_t i = 0;
-  for (; i + 8 * step <= n; i += 8 * step) {
-    m0 = MaxNumber(d, at(i), m0);
-    m1 = MaxNumber(d, at(i + step), m1);
-    m2 = MaxNumber(d, at(i + 2 * step), m2);
-    m3 = MaxNumber(d, at(i + 3 * step), m3);
-    m4 = MaxNumber(d, at(i + 4 * step), m4);
-    m5 = MaxNumber(d, at(i + 5 * step), m5);
-    m6 = MaxNumber(d, at(i + 6 * step), m6);
-    m7 = MaxNumber(d, at(i + 7 * step), m7);
+  if (n >= 16 * step) {
+    // Eight maxima, each of a pair: the latency of four cycles would hide only half of the throughput of four.
+    V m4 = lowest, m5 = lowest, m6 = lowest, m7 = lowest;
+    for (; i + 16 * step <= n; i += 16 * step) {
+      m0 = pair(m0, i);
+      m1 = pair(m1, i + 2 * step);
+      m2 = pair(m2, i + 4 * step);
+      m3 = pair(m3, i + 6 * step);
+      m4 = pair(m4, i + 8 * step);
+      m5 = pair(m5, i + 10 * step);
+      m6 = pair(m6, i + 12 * step);
+      m7 = pair(m7, i + 14 * step);
+    }
+    m0 = hn::Max(m0, m4);
+    m1 = hn::Max(m1, m5);
+    m2 = hn::Max(m2, m6);
+    m3 = hn::Max(m3, m7);
   }
-  for (; i + step <= n; i += step) m0 = MaxNumber(d, at(i), m0);
+  for (; i + 4 * step <= n; i += 4 * step) {
+    m0 = hn::Max(at(i), m0);
+    m1 = hn::Max(at(i + step), m1);
+    m2 = hn::Max(at(i + 2 * step), m2);
+    m3 = hn::Max(at(i + 3 * step), m3);
+  }
+  for (; i + step <= n; i += step) m0 = hn::Max(at(i), m0);
   if (i < n) {
     V v = hn::LoadN(d, x + i, n - i);
     if (kScaled) v = hn::Mul(v, vs);
-    m1 = MaxNumber(d, hn::IfThenElse(hn::FirstN(d, n - i), v, lowest), m1);
+    m1 = hn::Max(hn::IfThenElse(hn::FirstN(d, n - i), v, lowest), m1);
   }
-  m0 = MaxNumber(d, m0, m4);
-  m1 = MaxNumber(d, m1, m5);
-  m2 = MaxNumber(d, m2, m6);
-  m3 = MaxNumber(d, m3, m7);
-  return MaxNumber(d, MaxNumber(d, m0, m2), MaxNumber(d, m1, m3));
+  return hn::Max(hn::Max(m0, m2), hn::Max(m1, m3));
 }
 
 /// The maximum of scale * x.
@@ -146,22 +158,37 @@ HWY_INLINE float ExpSum(const float* x, float* y, size_t lo, size_t hi, float sc
     PartialBlock<kV, kScaled>(x + j, y + j, lo - j, HWY_MIN(hi - j, kPartials), vs, vb, s0, s1, s2, s3);
     j += kPartials;
   }
-  for (; j + kPartials <= hi; j += kPartials) {
+  // Four vectors at a time; they add to partial sums (0 0 0 0), (0 1 0 1) or (0 1 2 3).
+  V& t1 = kV == 1 ? s0 : s1;
+  V& t2 = kV == 4 ? s2 : s0;
+  V& t3 = kV == 4 ? s3 : t1;
+  const auto at = [&](size_t i) HWY_ATTR {
+    const V v = hn::LoadU(d, x + i);
+    return hn::Sub(kScaled ? hn::Mul(v, vs) : v, vb);
+  };
+  for (; j + 4 * step <= hi; j += 4 * step) {
+    V e0 = at(j);
+    V e1 = at(j + step);
+    V e2 = at(j + 2 * step);
+    V e3 = at(j + 3 * step);
+    Exp4(d, e0, e1, e2, e3);
+    hn::StoreU(e0, d, y + j);
+    hn::StoreU(e1, d, y + j + step);
+    hn::StoreU(e2, d, y + j + 2 * step);
+    hn::StoreU(e3, d, y + j + 3 * step);
+    s0 = hn::Add(s0, e0);
+    t1 = hn::Add(t1, e1);
+    t2 = hn::Add(t2, e2);
+    t3 = hn::Add(t3, e3);
+  }
+  for (; kV < 4 && j + kPartials <= hi; j += kPartials) {
     const V e0 = ExpOf<kScaled>(hn::LoadU(d, x + j), vs, vb);
     hn::StoreU(e0, d, y + j);
     s0 = hn::Add(s0, e0);
-    if constexpr (kV > 1) {
+    if constexpr (kV == 2) {
       const V e1 = ExpOf<kScaled>(hn::LoadU(d, x + j + step), vs, vb);
       hn::StoreU(e1, d, y + j + step);
       s1 = hn::Add(s1, e1);
-    }
-    if constexpr (kV > 2) {
-      const V e2 = ExpOf<kScaled>(hn::LoadU(d, x + j + 2 * step), vs, vb);
-      hn::StoreU(e2, d, y + j + 2 * step);
-      s2 = hn::Add(s2, e2);
-      const V e3 = ExpOf<kScaled>(hn::LoadU(d, x + j + 3 * step), vs, vb);
-      hn::StoreU(e3, d, y + j + 3 * step);
-      s3 = hn::Add(s3, e3);
     }
   }
   if (j < hi) PartialBlock<kV, kScaled>(x + j, y + j, 0, hi - j, vs, vb, s0, s1, s2, s3);
@@ -199,7 +226,7 @@ HWY_INLINE void Fill(float* y, size_t n, float value) {
 /// Rows treated pass by pass, so that the latencies of the reductions and the division overlap.
 constexpr int64_t kGroup = 4;
 /// Up to this many columns; longer rows would leave the first-level cache between passes.
-constexpr int64_t kGroupColumns = 512;
+constexpr int64_t kGroupColumns = 1024;
 
 template <int kV>
 HWY_INLINE void Rows(const SoftmaxRows& a, int64_t first, int64_t count) {
