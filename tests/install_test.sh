@@ -50,8 +50,8 @@ cat >"$work/user/meson.build" <<'MESON'
 project('user', 'cpp', default_options: ['cpp_std=c++20', 'buildtype=release', 'warning_level=3', 'werror=true'])
 executable('program', 'program.cc', dependencies: dependency('simdattn', fallback: 'simdattn'))
 MESON
-# Only the library is built here, and Highway is found as it was for this build.
+# The scalar target alone: compiling the other kernels once more would take minutes and show nothing new.
 unset PKG_CONFIG_PATH
-(cd "$source" && . tools/env.sh && CXX="$*" meson setup "$work/user/build" "$work/user" >"$work/log" 2>&1) \
+CXX="$*" meson setup "$work/user/build" "$work/user" -Dsimdattn:backends= >"$work/log" 2>&1 \
   && ninja -C "$work/user/build" -j 2 >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
 "$work/user/build/program"
