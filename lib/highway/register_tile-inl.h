@@ -124,6 +124,19 @@ HWY_INLINE void WithRows(int64_t rows, const F& f) {
   });
 }
 
+/// What a tile prefetches into L2 while it works: in each of the first `count` steps of its loop a piece as large as
+/// what it reads, the pieces `pitch` bytes apart. Best in memory order, so that the hardware's streams run ahead too:
+/// L1 has 16 lines in flight, too few for DRAM. (DRAM, 4 rows, share of the read bandwidth, AVX-512 f32 / bf16: columns
+/// of the tile itself 84 / 80 %, memory order 83 / 100 %, into L2 instead of L1 90 / 112 %.)
+///
+/// Write the prefetch itself into the tile's loop: gcc takes a call of a function or lambda that does nothing else for
+/// dead code.
+struct PrefetchPlan {
+  const char* first = nullptr;
+  int64_t pitch = 0;
+  int64_t count = 0;
+};
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

@@ -11,7 +11,7 @@ namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Distance to the lines that are prefetched while a panel is read: an f32 panel of 128 dimensions.
+/// How far ahead panels are prefetched at least: an f32 panel of 128 dimensions.
 constexpr int64_t kPrefetchBytes = 16384;
 
 template <class T>
@@ -24,14 +24,17 @@ struct TileArguments {
   float scale;
   float* s;
   int64_t lds;
-  int64_t prefetch_from;  // dimensions [from, to) prefetch what lies kPrefetchBytes further on
-  int64_t prefetch_to;
+  PrefetchPlan prefetch;  // kStepBytes<T, kVecs> a step
 };
+
+/// Dimensions that lie side by side in a panel: the steps of a tile's loop.
+template <class T>
+constexpr int64_t kGroup = std::is_same_v<T, bf16> ? 2 : 1;
+template <class T, size_t kVecs>
+constexpr int64_t kStepBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T)) * kGroup<T>;
 
 template <class T, size_t kRows, size_t kVecs>
 HWY_NOINLINE void Tile(const TileArguments<T>& a) {
-  // Dimensions that lie side by side in a panel.
-  constexpr int64_t kGroup = std::is_same_v<T, bf16> ? 2 : 1;
   const TileTag d;
   WithRegisters(d, [&](const Accumulators& acc, const Columns& k) HWY_ATTR {
     const int64_t n = static_cast<int64_t>(hn::Lanes(d));
@@ -40,21 +43,18 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
     const T* high = a.high;
     const int64_t ldq = a.ldq;
     const int64_t dim = a.dim;
-    const int64_t prefetch_from = a.prefetch_from;
-    const uint64_t prefetch_count = static_cast<uint64_t>(a.prefetch_to - prefetch_from);
     const auto column = [&](auto c) HWY_ATTR {
       constexpr int64_t kColumn = c;
       constexpr int64_t kHalf = kVecs >= 4 ? kVecs / 2 : kVecs;
-      return kColumn < kHalf ? low + kColumn * kGroup * n : high + (kColumn - kHalf) * kGroup * n;
+      return kColumn < kHalf ? low + kColumn * kGroup<T> * n : high + (kColumn - kHalf) * kGroup<T> * n;
     };
-    for (int64_t i = 0; i < dim; i += kGroup) {
-      if (static_cast<uint64_t>(i - prefetch_from) < prefetch_count) {
-        // Half of the columns at a time.
-        constexpr size_t kBytes = kVecs / 2 * hn::MaxLanes(TileTag()) * kGroup * sizeof(T);
-        for (size_t line = 0; line < kBytes; line += 64) {
-          __builtin_prefetch(reinterpret_cast<const char*>(low) + kPrefetchBytes + line);
-          __builtin_prefetch(reinterpret_cast<const char*>(high) + kPrefetchBytes + line);
-        }
+    const char* line = a.prefetch.first;
+    const int64_t prefetch_pitch = a.prefetch.pitch;
+    const int64_t prefetch_end = a.prefetch.count * kGroup<T>;
+    for (int64_t i = 0; i < dim; i += kGroup<T>) {
+      if (i < prefetch_end) {
+        for (int64_t byte = 0; byte < kStepBytes<T, kVecs>; byte += 64) __builtin_prefetch(line + byte, 0, 2);
+        line += prefetch_pitch;
       }
       if constexpr (std::is_same_v<T, bf16>) {
         static_assert(kVecs <= 4);
@@ -70,9 +70,9 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
         ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = LoadWide(d, column(c)); });
         AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
       }
-      q += kGroup;
-      low += kGroup * kPanelWidth;
-      high += kGroup * kPanelWidth;
+      q += kGroup<T>;
+      low += kGroup<T> * kPanelWidth;
+      high += kGroup<T> * kPanelWidth;
     }
     const TileVec scale = hn::Set(d, a.scale);
     ForEach<kRows>([&](auto r) HWY_ATTR {
@@ -84,22 +84,47 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
   });
 }
 
+template <class T>
+HWY_INLINE int64_t PanelBytes(int64_t dim) {
+  return (dim + kGroup<T> - 1) / kGroup<T> * kGroup<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
+}
+
+/// What the tile of rows [first, first + rows) and columns [x, x + kVecs vectors) prefetches: its share of the panels to
+/// come, which the tiles of the present ones divide among themselves in the order in which they run.
+template <class T, size_t kVecs>
+HWY_INLINE PrefetchPlan PanelsToCome(const ScoreTile& a, int64_t x, int64_t first, int64_t rows) {
+  const int64_t width = static_cast<int64_t>(kVecs * hn::Lanes(TileTag()));
+  const int64_t panels = (width + kPanelWidth - 1) / kPanelWidth;
+  const int64_t bytes = PanelBytes<T>(a.dim);
+  const int64_t ahead = (kPrefetchBytes + panels * bytes - 1) / (panels * bytes) * panels;
+  const int64_t pitch = a.panel_stride * static_cast<int64_t>(sizeof(T));
+  const char* next = static_cast<const char*>(a.panels) + (x / kPanelWidth + ahead) * pitch;
+  const int64_t steps = (a.dim + kGroup<T> - 1) / kGroup<T>;
+  const int64_t from = first * steps / a.rows;
+  const int64_t to = (first + rows) * steps / a.rows;
+  return {next + bytes * (x % kPanelWidth) / kPanelWidth + from * kStepBytes<T, kVecs>, kStepBytes<T, kVecs>,
+          to - from};
+}
+
 /// All rows against kVecs vectors of columns from column `x` on.
 template <class T, size_t kVecs>
 HWY_INLINE void Strip(const ScoreTile& a, int64_t x) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const auto column = [&](int64_t c) {
-    const int64_t side_by_side = std::is_same_v<T, bf16> ? 2 : 1;
-    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * side_by_side;
+    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kGroup<T>;
   };
   const T* low = column(x);
   const T* high = column(x + static_cast<int64_t>(kVecs) / 2 * n);
   ForEachRowTile(a.rows, [&](int64_t first, int64_t rows) {
-    // Every row tile of a strip fetches its share of the lines.
-    const int64_t from = a.stream ? first * a.dim / a.rows & ~int64_t{1} : 0;
-    const int64_t to = a.stream ? (first + rows) * a.dim / a.rows & ~int64_t{1} : 0;
-    const TileArguments<T> arguments = {a.q + first * a.ldq,     a.ldq, low,  high, a.dim, a.scale,
-                                        a.s + first * a.lds + x, a.lds, from, to};
+    const TileArguments<T> arguments = {a.q + first * a.ldq,
+                                        a.ldq,
+                                        low,
+                                        high,
+                                        a.dim,
+                                        a.scale,
+                                        a.s + first * a.lds + x,
+                                        a.lds,
+                                        a.stream ? PanelsToCome<T, kVecs>(a, x, first, rows) : PrefetchPlan()};
     WithRows<kRowsOf<kVecs>>(rows, [&](auto r) { Tile<T, r, kVecs>(arguments); });
   });
 }
@@ -109,7 +134,9 @@ HWY_INLINE void Score(const ScoreTile& a) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const int64_t columns = a.n_panels * kPanelWidth;
   int64_t x = 0;
-  if (a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) {
+  // A tile across two panels prefetches as if panels lay side by side.
+  const bool contiguous = a.panel_stride * static_cast<int64_t>(sizeof(T)) == PanelBytes<T>(a.dim);
+  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (contiguous || !a.stream || 4 * n <= kPanelWidth)) {
     for (; x + 4 * n <= columns; x += 4 * n) Strip<T, 4>(a, x);
   }
   for (; x < columns; x += 2 * n) Strip<T, 2>(a, x);

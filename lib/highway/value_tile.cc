@@ -10,9 +10,9 @@ namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Rows of values are read in blocks of this many keys, all columns of a block before the next block, so that memory is
-/// read in order; these many keys ahead are prefetched.
-constexpr int64_t kBlockKeys = 32;
+/// Rows of values that come from beyond the caches are read in blocks of about this many bytes, all columns of a block
+/// before the next block, so that memory is read in order and L1 holds what a second pass over the columns needs.
+constexpr int64_t kBlockBytes = 16384;
 
 template <class T>
 struct TileArguments {
@@ -25,9 +25,11 @@ struct TileArguments {
   int64_t ldo;
   const float* alpha;     // null: 1
   size_t columns;         // of a partial tile
-  int64_t prefetch_from;  // keys [from, to) prefetch the columns of the key kBlockKeys further on
-  int64_t prefetch_to;
+  PrefetchPlan prefetch;  // kTileBytes<T, kVecs> a key
 };
+
+template <class T, size_t kVecs>
+constexpr int64_t kTileBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T));
 
 /// kVecs vectors of columns; if kPartial, the first a.columns columns of one vector (bf16: of two).
 template <class T, size_t kRows, size_t kVecs, bool kPartial>
@@ -70,15 +72,13 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
     const int64_t ldw = a.ldw;
     const int64_t key_stride = a.key_stride;
     const int64_t keys = a.keys;
-    const int64_t prefetch_from = a.prefetch_from;
-    const uint64_t prefetch_count = static_cast<uint64_t>(a.prefetch_to - prefetch_from);
-    const int64_t prefetch_distance = key_stride * kBlockKeys * static_cast<int64_t>(sizeof(T));
+    const char* line = a.prefetch.first;
+    const int64_t prefetch_pitch = a.prefetch.pitch;
+    const int64_t prefetch_count = a.prefetch.count;
     for (int64_t j = 0; j < keys; ++j) {
-      if (static_cast<uint64_t>(j - prefetch_from) < prefetch_count) {
-        constexpr size_t kBytes = kVecs * hn::MaxLanes(TileTag()) * sizeof(T);
-        for (size_t line = 0; line < kBytes; line += 64) {
-          __builtin_prefetch(reinterpret_cast<const char*>(v) + prefetch_distance + line);
-        }
+      if (j < prefetch_count) {
+        for (int64_t byte = 0; byte < kTileBytes<T, kVecs>; byte += 64) __builtin_prefetch(line + byte, 0, 2);
+        line += prefetch_pitch;
       }
       if constexpr (kPairs) {
         ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
@@ -111,25 +111,36 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
   });
 }
 
+/// What the tile of rows [first, first + rows) and columns [x, x + kVecs vectors) of a block prefetches: its share of the
+/// next block, which the tiles divide among themselves in the order in which they run.
+template <class T, size_t kVecs>
+HWY_INLINE PrefetchPlan ValuesToCome(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t first,
+                                     int64_t rows) {
+  const int64_t size = static_cast<int64_t>(sizeof(T));
+  const char* next = static_cast<const char*>(a.v) + (key + keys) * a.key_stride * size;
+  const int64_t from = first * keys / a.rows;
+  const int64_t to = (first + rows) * keys / a.rows;
+  if (a.key_stride == a.dim)
+    return {next + x * keys * size + from * kTileBytes<T, kVecs>, kTileBytes<T, kVecs>, to - from};
+  return {next + (from * a.key_stride + x) * size, a.key_stride * size, to - from};
+}
+
 /// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
 template <class T, size_t kVecs, bool kPartial = false>
 HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
   const T* v = static_cast<const T*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup;
   ForEachRowTile(a.rows, [&](int64_t first, int64_t rows) {
-    // Every row tile of a strip fetches its share of the lines.
-    const int64_t from = a.stream ? first * keys / a.rows : 0;
-    const int64_t to = a.stream ? (first + rows) * keys / a.rows : 0;
-    const TileArguments<T> arguments = {a.w + first * a.ldw + key,
-                                        a.ldw,
-                                        v,
-                                        a.key_stride,
-                                        keys,
-                                        a.o + first * a.ldo + x,
-                                        a.ldo,
-                                        a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr,
-                                        static_cast<size_t>(a.dim - x),
-                                        from,
-                                        to};
+    const TileArguments<T> arguments = {
+        a.w + first * a.ldw + key,
+        a.ldw,
+        v,
+        a.key_stride,
+        keys,
+        a.o + first * a.ldo + x,
+        a.ldo,
+        a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr,
+        static_cast<size_t>(a.dim - x),
+        a.stream ? ValuesToCome<T, kVecs>(a, key, keys, x, first, rows) : PrefetchPlan()};
     WithRows<kRowsOf<kVecs>>(rows, [&](auto r) { Tile<T, r, kVecs, kPartial>(arguments); });
   });
 }
@@ -154,10 +165,12 @@ HWY_INLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int64
 template <class T>
 HWY_INLINE void Values(const ValueTile& a) {
   if (a.group_stride == kValueGroup) {
+    const int64_t in_block = kBlockBytes / (a.dim * static_cast<int64_t>(sizeof(T)));
+    const int64_t block = a.stream ? std::max<int64_t>(in_block, 16) : a.keys;
     int64_t key = 0;
     do {
-      ColumnRange<T>(a, key, std::min(kBlockKeys, a.keys - key), 0, a.dim);
-      key += kBlockKeys;
+      ColumnRange<T>(a, key, std::min(block, a.keys - key), 0, a.dim);
+      key += block;
     } while (key < a.keys);
   } else {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) ColumnRange<T>(a, 0, a.keys, x, std::min(x + kValueGroup, a.dim));
