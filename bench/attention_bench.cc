@@ -269,6 +269,7 @@ void add(std::vector<Case>& cases, const char* kernel, std::string shape, const 
   c.shape = std::move(shape);
   c.type = type_name(s.type);
   c.main = main;
+  c.threads = s.threads > 1;
   c.weight = 3;  // long calls, cold caches: few samples per second
   if (s.threads > 1) {
     c.companion = "1 thread";

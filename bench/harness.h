@@ -68,6 +68,7 @@ struct Case {
   bool main = false;                // in the selection that runs without --full
   double elements = 0;              // for cycles per element; 0 = not reported
   double weight = 1;                // its share of the time, in relation to other cases
+  bool threads = false;             // runs on several threads: wall time counts
   double bytes = 0;                 // for GB/s; 0 = the streams
   const char* companion = nullptr;  // what the companion is: the time is given as a multiple of its time
   bool fixed_cost = false;          // the time itself is the result: no limit
