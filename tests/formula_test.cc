@@ -324,12 +324,18 @@ TEST_P(Formula, AttentionMerge) {
   for (int64_t i = 0; i < cases(1000); ++i) {
     const int64_t parts = random.integer(1, 6), batch = random.integer(1, 2), heads = random.integer(1, 3),
                   n = random.integer(0, 4), dim = random.size(1, 80);
-    Array<5> part(random, random.storage(), {parts, batch, heads, n, dim}, Strides::kInput);
-    Array<4> part_lse(random, DType::kF32, {parts, batch, heads, n}, Strides::kInput);
+    Array<5> part(random, random.storage(), {parts, batch, heads, n, dim}, Strides::kOutput);
+    Array<4> part_lse(random, DType::kF32, {parts, batch, heads, n}, Strides::kOutput);
     part.fill(random, Values::kOrdinary);
     for_each_element(part_lse.view, [&](int64_t at) {
       put(part_lse.view.data, DType::kF32, at, random.one_in(4) ? -kInf : 10 * random.uniform());
     });
+    // What a part of no keys holds has no influence.
+    for (int64_t e = 0; e < parts * batch * heads * n; ++e) {
+      const std::array<int64_t, 4> at = {e / n / heads / batch, e / n / heads % batch, e / n % heads, e % n};
+      if (part_lse.get_at(at) != -kInf || random.coin()) continue;
+      for (int64_t d = 0; d < dim; ++d) part.set_at({at[0], at[1], at[2], at[3], d}, random.coin() ? kNaN : kInf);
+    }
     Array<4> out(random, random.storage(), {batch, heads, n, dim}, Strides::kOutput);
     Array<3> lse(random, DType::kF32, {batch, heads, n}, Strides::kOutput);
     std::vector<double> sinks;
