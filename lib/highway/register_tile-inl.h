@@ -84,17 +84,26 @@ HWY_INLINE void AddOuterProduct(TileTag d, const float* x, int64_t stride, const
 
 /// 2 N numbers of bf16, seen as N pairs in f32 lanes.
 using PairTag = hn::Repartition<uint16_t, TileTag>;
-HWY_INLINE TileVec LoadPairs(TileTag d, const bf16* p) { return hn::BitCast(d, hn::LoadU(PairTag(), Bits(p))); }
+/// Clang does not keep a scalable vector in a register if it is written as one type and read as another.
+HWY_INLINE TileVec AsFloats(TileVec v) {
+#if HWY_TARGET_IS_SVE && HWY_COMPILER_CLANG
+  __asm__("" : "+w"(v));
+#endif
+  return v;
+}
+HWY_INLINE TileVec LoadPairs(TileTag d, const bf16* p) {
+  return AsFloats(hn::BitCast(d, hn::LoadU(PairTag(), Bits(p))));
+}
 HWY_INLINE TileVec LoadPairsN(TileTag d, const bf16* p, size_t n) {
-  return hn::BitCast(d, hn::LoadN(PairTag(), Bits(p), n));
+  return AsFloats(hn::BitCast(d, hn::LoadN(PairTag(), Bits(p), n)));
 }
 /// The even ones and the odd ones: one operation each, where widening in order takes two.
 HWY_INLINE TileVec EvenOf(TileTag d, TileVec pairs) {
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(hn::RebindToUnsigned<TileTag>(), pairs)));
+  return AsFloats(hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(hn::RebindToUnsigned<TileTag>(), AsFloats(pairs)))));
 }
 HWY_INLINE TileVec OddOf(TileTag d, TileVec pairs) {
   const hn::RebindToUnsigned<TileTag> du;
-  return hn::BitCast(d, hn::And(hn::BitCast(du, pairs), hn::Set(du, 0xFFFF0000u)));
+  return AsFloats(hn::BitCast(d, hn::And(hn::BitCast(du, AsFloats(pairs)), hn::Set(du, 0xFFFF0000u))));
 }
 
 /// Rows of the largest tile of kVecs columns: its accumulators, the vectors of a row, a broadcast number (and with SSE a

@@ -58,12 +58,18 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
       }
       if constexpr (std::is_same_v<T, bf16>) {
         static_assert(kVecs <= 4);
+        // The largest tile leaves no registers for the pairs; a second load is cheaper than a place on the stack.
+        constexpr bool kReloads = HWY_ARCH_ARM_A64 && kRows * kVecs > 16;
         ForEach<kVecs>([&](auto c) HWY_ATTR {
           Get<4 + c>(k) = LoadPairs(d, column(c));
           Get<c>(k) = EvenOf(d, Get<4 + c>(k));
         });
         AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
         if (i + 1 == dim) break;
+        if constexpr (kReloads) {
+          __asm__("" : "+r"(low), "+r"(high));  // or the compiler would see that it has loaded them already
+          ForEach<kVecs>([&](auto c) HWY_ATTR { Get<4 + c>(k) = LoadPairs(d, column(c)); });
+        }
         ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = OddOf(d, Get<4 + c>(k)); });
         AddOuterProduct<kRows, kVecs>(d, q + 1, ldq, k, acc);
       } else {
