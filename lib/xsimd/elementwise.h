@@ -1,0 +1,96 @@
+// Slots that treat each element on its own.
+#ifndef SIMDATTN_LIB_XSIMD_ELEMENTWISE_H_
+#define SIMDATTN_LIB_XSIMD_ELEMENTWISE_H_
+
+#include "lib/xsimd/math.h"
+#include "lib/xsimd/memory.h"
+
+namespace simdattn {
+namespace {
+
+template <class T>
+void widen(const void* in, float* out, int64_t n) {
+  const T* p = static_cast<const T*>(in);
+  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(load(p + i, part), out + i, part); });
+}
+
+template <class T>
+void finish(const float* in, float factor, void* out, int64_t n) {
+  T* p = static_cast<T*>(out);
+  const Floats f(factor);
+  for_each_batch(n, [&](int64_t i, auto part)
+                        SIMDATTN_LAMBDA { store_rounded((load(in + i, part) + Floats(0.0f)) * f, p + i, part); });
+}
+
+/// The integer of a storage type, and the exponent field that all NaN and infinities share.
+template <class T>
+using BitsOf = std::conditional_t<std::is_same_v<T, float>, uint32_t, uint16_t>;
+template <class T>
+constexpr BitsOf<T> kExponent = std::is_same_v<T, float>  ? 0x7F800000u
+                                : std::is_same_v<T, bf16> ? 0x7F80u
+                                                          : 0x7C00u;
+
+template <class T>
+bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
+  using Batch = xsimd::batch<BitsOf<T>, Arch>;
+  constexpr int64_t kStep = static_cast<int64_t>(Batch::size);
+  const Batch exponent(kExponent<T>);
+  for (int64_t j = 0; j < keys; ++j) {
+    const BitsOf<T>* p = static_cast<const BitsOf<T>*>(rows) + j * token_stride;
+    const auto special = [&](int64_t i)
+                             SIMDATTN_LAMBDA { return (Batch::load_unaligned(p + i) & exponent) == exponent; };
+    if (dim >= kStep) {
+      auto found = special(dim - kStep);  // the last ones, perhaps some of them twice
+      for (int64_t i = 0; i + kStep < dim; i += kStep) found = found | special(i);
+      if (xsimd::any(found)) return false;
+    } else {
+      for (int64_t i = 0; i < dim; ++i) {
+        if ((p[i] & kExponent<T>) == kExponent<T>) return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool any_zero(const float* w, int64_t n) {
+  Mask found(false);
+  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    Mask zero = load(w + i, part) == Floats(0.0f);
+    if constexpr (std::is_same_v<decltype(part), Lanes>) zero = zero & mask_of(part);
+    found = found | zero;
+  });
+  return xsimd::any(found);
+}
+
+void merge(float* a, float wa, const float* b, float wb, int64_t n) {
+  const Floats va(wa);
+  const Floats vb(wb);
+  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    store(xsimd::fma(load(a + i, part), va, load(b + i, part) * vb), a + i, part);
+  });
+}
+
+template <class X, class Y>
+void add_rows(const AddRows& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const X* x = static_cast<const X*>(a.x) + r * a.x_stride;
+    const float* p = a.p + r * a.p_stride;
+    Y* y = static_cast<Y*>(a.y) + r * a.y_stride;
+    for_each_batch(a.dim, [&](int64_t i, auto part)
+                              SIMDATTN_LAMBDA { store_rounded(load(x + i, part) + load(p + i, part), y + i, part); });
+  }
+}
+
+void exp_array(const float* x, float* y, int64_t n) {
+  for_each_batch(n,
+                 [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(exp_of(load(x + i, part)), y + i, part); });
+}
+void tanh_array(const float* x, float* y, int64_t n) {
+  for_each_batch(n,
+                 [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(tanh_of(load(x + i, part)), y + i, part); });
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_XSIMD_ELEMENTWISE_H_

@@ -1,0 +1,97 @@
+// f32, bf16 and f16 memory as batches of float. `part` is All or Lanes.
+#ifndef SIMDATTN_LIB_XSIMD_MEMORY_H_
+#define SIMDATTN_LIB_XSIMD_MEMORY_H_
+
+#include "lib/xsimd/batch.h"
+#include "lib/xsimd/native.h"
+
+namespace simdattn {
+namespace {
+
+/// f(index, part) over n elements: whole batches, then the lanes that are left.
+template <class F>
+SIMDATTN_INLINE void for_each_batch(int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, All());
+  if (i < n) f(i, first_lanes(n - i));
+}
+
+SIMDATTN_INLINE Floats load(const float* p, All) { return Floats::load_unaligned(p); }
+SIMDATTN_INLINE Floats load(const float* p) { return Floats::load_unaligned(p); }
+SIMDATTN_INLINE void store(Floats v, float* p, All) { v.store_unaligned(p); }
+SIMDATTN_INLINE void store(Floats v, float* p) { v.store_unaligned(p); }
+
+#if XSIMD_WITH_SSE2 && !XSIMD_WITH_AVX2
+// SSE4.2 has no conversions: sequences and constants of lib/dtypes.h.
+SIMDATTN_INLINE Floats f32_from_f16(Halves v) {
+  const Bits32 u = widen_bits(v);
+  const Bits32 magnitude = u & Bits32(0x7FFFu);
+  const Bits32 sign = (u ^ magnitude) << 16;
+  const Bits32 shifted = magnitude << 13;
+  const Bits32 finite = bits_of(float_of(shifted) * Floats(0x1p112f));
+  const auto is_special = xsimd::bitwise_cast<int32_t>(magnitude) > Ints(0x7BFF);
+  return float_of(sign |
+                  xsimd::select(xsimd::batch_bool_cast<uint32_t>(is_special), shifted | Bits32(0x7F800000u), finite));
+}
+SIMDATTN_INLINE Halves f16_from_f32(Floats v) {  // NaN is canonical already: its upper bits become f16's
+  const Bits32 b = bits_of(v);
+  const Bits32 magnitude = b & Bits32(0x7FFFFFFFu);
+  const Bits32 sign = (b ^ magnitude) >> 16;
+  const auto below = [&](int32_t limit) {
+    return xsimd::batch_bool_cast<uint32_t>(xsimd::bitwise_cast<int32_t>(magnitude) < Ints(limit));
+  };
+  const Bits32 small = bits_of(float_of(magnitude) + Floats(0.5f)) - Bits32(0x3F000000u);
+  const Bits32 rounded = magnitude + Bits32(0xFFFu) + ((magnitude >> 13) & Bits32(1u));
+  const Bits32 normal = (rounded - Bits32(0x38000000u)) >> 13;
+  const Bits32 finite = xsimd::select(below(0x38800000), small, normal);
+  const Bits32 special = xsimd::select(below(0x7F800001), Bits32(0x7C00u), Bits32(0x7E00u));
+  return narrow_bits(xsimd::select(below(0x477FF000), finite, special) | sign);
+}
+#endif
+
+SIMDATTN_INLINE const uint16_t* raw(const bf16* p) { return reinterpret_cast<const uint16_t*>(p); }
+SIMDATTN_INLINE const uint16_t* raw(const f16* p) { return reinterpret_cast<const uint16_t*>(p); }
+SIMDATTN_INLINE uint16_t* raw(bf16* p) { return reinterpret_cast<uint16_t*>(p); }
+SIMDATTN_INLINE uint16_t* raw(f16* p) { return reinterpret_cast<uint16_t*>(p); }
+
+/// Widened; lanes that take no part are 0.
+template <class Part = All>
+SIMDATTN_INLINE Floats load(const bf16* p, Part part = {}) {
+  return float_of(widen_bits(load_halves(raw(p), part)) << 16);
+}
+template <class Part = All>
+SIMDATTN_INLINE Floats load(const f16* p, Part part = {}) {
+  return f32_from_f16(load_halves(raw(p), part));
+}
+
+SIMDATTN_INLINE Floats canonical_nan(Floats v) { return xsimd::select(v == v, v, float_of(Bits32(kCanonicalNaN))); }
+
+/// Rounded to nearest even; NaN is stored as the canonical one of the type.
+template <class Part = All>
+SIMDATTN_INLINE void store_rounded(Floats v, float* p, Part part = {}) {
+  store(canonical_nan(v), p, part);
+}
+template <class Part = All>
+SIMDATTN_INLINE void store_rounded(Floats v, bf16* p, Part part = {}) {
+  // By integers: the CPUs' own instructions flush subnormal numbers.
+  const Bits32 b = bits_of(canonical_nan(v));
+  const Bits32 rounded = b + Bits32(0x7FFFu) + ((b >> 16) & Bits32(1u));
+  store_halves(narrow_bits(rounded >> 16), raw(p), part);
+}
+template <class Part = All>
+SIMDATTN_INLINE void store_rounded(Floats v, f16* p, Part part = {}) {
+  store_halves(f16_from_f32(canonical_nan(v)), raw(p), part);
+}
+
+/// kLanes pairs of bf16 as they lie in memory, and the even and odd ones: one operation each, where widening in order
+/// takes two.
+SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) {
+  return xsimd::bitwise_cast<uint32_t>(Bits16::load_unaligned(raw(p)));
+}
+SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return float_of(pairs << 16); }
+SIMDATTN_INLINE Floats odd_of(Bits32 pairs) { return float_of(pairs & Bits32(0xFFFF0000u)); }
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_XSIMD_MEMORY_H_

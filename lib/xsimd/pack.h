@@ -1,0 +1,130 @@
+// Row-major keys and values, and panels of 16-bit types, into the f32 formats of the tiles.
+#ifndef SIMDATTN_LIB_XSIMD_PACK_H_
+#define SIMDATTN_LIB_XSIMD_PACK_H_
+
+#include "lib/xsimd/math.h"
+#include "lib/xsimd/memory.h"
+
+namespace simdattn {
+namespace {
+
+/// Four dimensions of kStep rows to four rows of kStep keys. Blocks of 128 bits are put together while loading: block b
+/// of register i is 4 dimensions of row 4 b + i, and a 4 x 4 transposition within blocks leaves the keys in order, which
+/// is half the work of transposing whole batches.
+#if XSIMD_WITH_SVE
+// Fixed-length SVE has no such loads; its CPUs have NEON.
+constexpr int64_t kTransposed = 4;
+SIMDATTN_INLINE void transpose_four(const float* p, int64_t stride, float* out) {
+  using Block = xsimd::batch<float, xsimd::neon64>;
+  const Block r0 = Block::load_unaligned(p), r1 = Block::load_unaligned(p + stride);
+  const Block r2 = Block::load_unaligned(p + 2 * stride), r3 = Block::load_unaligned(p + 3 * stride);
+  const Block a = xsimd::zip_lo(r0, r2), b = xsimd::zip_lo(r1, r3);
+  const Block c = xsimd::zip_hi(r0, r2), d = xsimd::zip_hi(r1, r3);
+  xsimd::zip_lo(a, b).store_unaligned(out);
+  xsimd::zip_hi(a, b).store_unaligned(out + kPanelWidth);
+  xsimd::zip_lo(c, d).store_unaligned(out + 2 * kPanelWidth);
+  xsimd::zip_hi(c, d).store_unaligned(out + 3 * kPanelWidth);
+}
+#else
+constexpr int64_t kTransposed = kLanes;
+SIMDATTN_INLINE void transpose_four(const float* p, int64_t stride, float* out) {
+  const Floats r0 = load_blocks(p, stride), r1 = load_blocks(p + stride, stride);
+  const Floats r2 = load_blocks(p + 2 * stride, stride), r3 = load_blocks(p + 3 * stride, stride);
+  const Floats a = zip_lo_blocks(r0, r1), b = zip_lo_blocks(r2, r3);
+  const Floats c = zip_hi_blocks(r0, r1), d = zip_hi_blocks(r2, r3);
+  store(zip_lo_pairs(a, b), out);
+  store(zip_hi_pairs(a, b), out + kPanelWidth);
+  store(zip_lo_pairs(c, d), out + 2 * kPanelWidth);
+  store(zip_hi_pairs(c, d), out + 3 * kPanelWidth);
+}
+#endif
+
+/// 32 rows of `dim` (a multiple of 4) elements into a panel.
+SIMDATTN_INLINE void transpose(const float* rows, int64_t stride, int64_t dim, float* panel) {
+  for (int64_t d = 0; d < dim; d += 4) {
+    for (int64_t j = 0; j < kPanelWidth; j += kTransposed) {
+      transpose_four(rows + j * stride + d, stride, panel + d * kPanelWidth + j);
+    }
+  }
+}
+
+/// n elements to f32, then zeros up to `padded`.
+template <class T>
+SIMDATTN_INLINE void widen_row(const T* in, int64_t n, float* out, int64_t padded) {
+  const auto put = [&](Floats v, int64_t i) SIMDATTN_LAMBDA {
+    if (i + kLanes <= padded) {
+      store(v, out + i);
+    } else {
+      store(v, out + i, first_lanes(padded - i));
+    }
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(load(in + i), out + i);
+  if (i < n) {
+    put(load(in + i, first_lanes(n - i)), i);
+    i += kLanes;
+  }
+  for (; i < padded; i += kLanes) put(Floats(0.0f), i);
+}
+
+template <class T>
+void pack_keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
+  const T* rows = static_cast<const T*>(keys_in);
+  int64_t done = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    if (keys == kPanelWidth) {
+      done = dim - dim % 4;
+      transpose(rows, token_stride, done, panel);
+    }
+  }
+  // Other types, missing keys and the last dimensions go through a copy: 16 KiB, or 32 bytes a row at the end.
+  constexpr int64_t kStep = 128;
+  alignas(64) float copy[kPanelWidth * kStep];
+  alignas(64) float last[4 * kPanelWidth];
+  for (; done < dim; done += kStep) {
+    const int64_t count = smaller(kStep, dim - done);
+    const int64_t padded = (count + 3) / 4 * 4;
+    for (int64_t j = 0; j < kPanelWidth; ++j) {
+      widen_row(rows + (j < keys ? j : 0) * token_stride + done, j < keys ? count : 0, copy + j * kStep, padded);
+    }
+    const int64_t whole = count - count % 4;
+    transpose(copy, kStep, whole, panel + done * kPanelWidth);
+    if (whole < count) {
+      transpose(copy + whole, kStep, 4, last);
+      const int64_t n = (count - whole) * kPanelWidth;
+      widen_row(last, n, panel + (done + whole) * kPanelWidth, n);
+    }
+  }
+}
+
+template <class T>
+void pack_values(const void* values, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
+  const T* rows = static_cast<const T*>(values);
+  for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t x = 0; x < dim; x += kValueGroup) {
+      widen_row(rows + j * token_stride + x, smaller(kValueGroup, dim - x), out + x * kKeyBlock + j * kValueGroup,
+                kValueGroup);
+    }
+  }
+}
+
+template <class T>
+void widen_panel(const void* panel, int64_t dim, float* out) {
+  const T* in = static_cast<const T*>(panel);
+  if constexpr (std::is_same_v<T, bf16>) {
+    for (int64_t d = 0; d < dim; d += 2) {
+      for (int64_t j = 0; j < kPanelWidth; j += kLanes) {
+        const Bits32 pairs = load_pairs(in + (d * kPanelWidth + 2 * j));
+        store(even_of(pairs), out + d * kPanelWidth + j);
+        if (d + 1 < dim) store(odd_of(pairs), out + (d + 1) * kPanelWidth + j);
+      }
+    }
+  } else {
+    for (int64_t i = 0; i < dim * kPanelWidth; i += kLanes) store(load(in + i), out + i);
+  }
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_XSIMD_PACK_H_

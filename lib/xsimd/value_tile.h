@@ -1,0 +1,158 @@
+// Accumulates weighted values: lanes are columns of the values, the chain of fma runs over the keys.
+#ifndef SIMDATTN_LIB_XSIMD_VALUE_TILE_H_
+#define SIMDATTN_LIB_XSIMD_VALUE_TILE_H_
+
+#include "lib/xsimd/register_tile.h"
+
+namespace simdattn {
+namespace {
+
+/// Rows of values are read in blocks of this many keys, all columns of a block before the next block, so that memory is
+/// read in order; these many keys ahead are prefetched.
+constexpr int64_t kBlockKeys = 32;
+
+template <class T>
+struct ValueTileArguments {
+  const float* w;
+  int64_t ldw;
+  const T* v;
+  int64_t key_stride;
+  int64_t keys;
+  float* o;
+  int64_t ldo;
+  const float* alpha;     // null: 1
+  int64_t columns;        // of a partial tile
+  int64_t prefetch_from;  // keys [from, to) prefetch the columns of the key kBlockKeys further on
+  int64_t prefetch_to;
+};
+
+/// kBatches batches of columns; if kPartial, the first a.columns columns of one. Whole batches of bf16 are read as pairs
+/// and accumulated even columns apart from odd ones.
+template <class T, int64_t kRows, int64_t kBatches, bool kPartial>
+__attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& a) {
+  static_assert(!kPartial || kBatches == 1);
+  constexpr bool kPairs = std::is_same_v<T, bf16> && !kPartial;
+  const auto part = [&] {
+    if constexpr (kPartial) {
+      return first_lanes(a.columns);
+    } else {
+      return All();
+    }
+  }();
+
+  Registers<kRows * kBatches> acc;
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    const float* o = a.o + r * a.ldo;
+    const Floats alpha(a.alpha != nullptr ? a.alpha[r] : 1.0f);
+    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<r * kBatches + c>(acc) = alpha * load(o + c * kLanes, part); });
+    if constexpr (kPairs) {
+      unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
+        Floats& low = reg<r * kBatches + 2 * c>(acc);
+        Floats& high = reg<r * kBatches + 2 * c + 1>(acc);
+        const Floats even = even_lanes(low, high);
+        high = odd_lanes(low, high);
+        low = even;
+      });
+    }
+  });
+
+  const float* w = a.w;
+  const T* v = a.v;
+  const int64_t ldw = a.ldw;
+  const int64_t key_stride = a.key_stride;
+  const int64_t keys = a.keys;
+  const int64_t prefetch_from = a.prefetch_from;
+  const uint64_t prefetch_count = static_cast<uint64_t>(a.prefetch_to - prefetch_from);
+  const uintptr_t prefetch_distance = static_cast<uintptr_t>(key_stride * kBlockKeys) * sizeof(T);
+  for (int64_t j = 0; j < keys; ++j) {
+    if (static_cast<uint64_t>(j - prefetch_from) < prefetch_count) {
+      constexpr int64_t kLines = (kBatches * kLanes * static_cast<int64_t>(sizeof(T)) + 63) / 64;
+      unroll<kLines>([&](auto line)
+                         SIMDATTN_LAMBDA { prefetch(reinterpret_cast<uintptr_t>(v) + prefetch_distance + line * 64); });
+    }
+    Registers<kBatches> column;
+    if constexpr (kPairs) {
+      unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
+        const Bits32 pairs = load_pairs(v + 2 * c * kLanes);
+        reg<2 * c>(column) = even_of(pairs);
+        reg<2 * c + 1>(column) = odd_of(pairs);
+      });
+    } else {
+      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(column) = load(v + c * kLanes, part); });
+    }
+    add_outer_product<kRows, kBatches>(w, ldw, column, acc);
+    ++w;
+    v += key_stride;
+  }
+
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    float* o = a.o + r * a.ldo;
+    if constexpr (kPairs) {
+      unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
+        const Floats even = reg<r * kBatches + 2 * c>(acc);
+        const Floats odd = reg<r * kBatches + 2 * c + 1>(acc);
+        store(zip_lower(even, odd), o + 2 * c * kLanes);
+        store(zip_upper(even, odd), o + (2 * c + 1) * kLanes);
+      });
+    } else {
+      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc), o + c * kLanes, part); });
+    }
+  });
+}
+
+/// Columns [x, x + kBatches batches) of `keys` keys from `key` on, for all rows.
+template <class T, int64_t kBatches, bool kPartial = false>
+SIMDATTN_INLINE void value_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns) {
+  const T* v = static_cast<const T*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup;
+  for_each_row_tile(a.rows, [&](int64_t first, int64_t rows) SIMDATTN_LAMBDA {
+    // Every row tile of a strip fetches its share of the lines.
+    const int64_t from = a.stream ? first * keys / a.rows : 0;
+    const int64_t to = a.stream ? (first + rows) * keys / a.rows : 0;
+    const float* alpha = a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr;
+    const ValueTileArguments<T> arguments = {a.w + first * a.ldw + key,
+                                             a.ldw,
+                                             v,
+                                             a.key_stride,
+                                             keys,
+                                             a.o + first * a.ldo + x,
+                                             a.ldo,
+                                             alpha,
+                                             columns,
+                                             from,
+                                             to};
+    with_rows<kRowsOf<kBatches>>(
+        rows, [&](auto r) SIMDATTN_LAMBDA { value_register_tile<T, r, kBatches, kPartial>(arguments); });
+  });
+}
+
+/// Columns [x, end) of `keys` keys from `key` on: the widest tiles that the rows leave registers for.
+template <class T>
+SIMDATTN_INLINE void value_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t end) {
+  const auto fits = [&](int64_t batches, int64_t max_rows) SIMDATTN_LAMBDA {
+    return x + batches * kLanes <= end && (a.rows <= max_rows || max_rows == kTileRows);
+  };
+  for (; fits(8, kRowsOf<8>); x += 8 * kLanes) value_strip<T, 8>(a, key, keys, x, 0);
+  for (; fits(4, kRowsOf<4>); x += 4 * kLanes) value_strip<T, 4>(a, key, keys, x, 0);
+  for (; fits(2, kRowsOf<2>); x += 2 * kLanes) value_strip<T, 2>(a, key, keys, x, 0);
+  for (; x < end; x += kLanes) value_strip<T, 1, true>(a, key, keys, x, smaller(kLanes, end - x));
+}
+
+template <class T>
+void value_tile(const ValueTile& a) {
+  if (a.group_stride == kValueGroup) {
+    int64_t key = 0;
+    do {
+      value_columns<T>(a, key, smaller(kBlockKeys, a.keys - key), 0, a.dim);
+      key += kBlockKeys;
+    } while (key < a.keys);
+  } else {
+    for (int64_t x = 0; x < a.dim; x += kValueGroup) {
+      value_columns<T>(a, 0, a.keys, x, smaller(x + kValueGroup, a.dim));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_XSIMD_VALUE_TILE_H_
