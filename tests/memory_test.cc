@@ -406,12 +406,30 @@ TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
     AttentionCase c = random_attention(random, limits);
     Attention& a = c.problem;
     a.lse = c.lse.view;
+    if (random.coin()) {  // intervals alone go another way through the tiles
+      a.scoring.softcap = 0;
+      a.scoring.bias = a.scoring.keep = ConstView<4>();
+      a.scoring.bits = BitMask();
+      a.scoring.alibi_slopes = nullptr;
+    }
+    const int64_t batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2], dim_v = a.v.dim;
     const int64_t n = a.k.tokens;
     if (n == 0) continue;
     ASSERT_TRUE(run_attention(a, &target()).ok());
     const std::vector<uint64_t> want = c.out.bits(), want_lse = c.lse.bits();
-    const int64_t token = random.integer(0, n - 1), batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2],
-                  dim_v = a.v.dim;
+    reference::Tensor seen;
+    (void)reference::modified_scores(reference::Tensor({batch, heads, n_q, n}), a.scoring, &seen);
+    // Mostly a token that some rows see and others do not.
+    std::vector<int64_t> partly;
+    for (int64_t t = 0; t < n; ++t) {
+      int64_t rows = 0;
+      for (int64_t r = 0; r < batch * heads * n_q; ++r) rows += seen[r * n + t] != 0;
+      if (rows > 0 && rows < batch * heads * n_q) partly.push_back(t);
+    }
+    const int64_t token = partly.empty() || random.one_in(4)
+                              ? random.integer(0, n - 1)
+                              : partly[static_cast<size_t>(random.integer(0, static_cast<int64_t>(partly.size()) - 1))];
+
     const bool in_key = random.coin();
     const KvStorage& store = in_key ? c.k : c.v;
     const int64_t column = random.integer(0, store.kv.dim - 1);
@@ -421,8 +439,6 @@ TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
     }
     c.clear();
     ASSERT_TRUE(run_attention(a, &target()).ok());
-    reference::Tensor seen;
-    (void)reference::modified_scores(reference::Tensor({batch, heads, n_q, n}), a.scoring, &seen);
     const std::vector<uint64_t> out = c.out.bits(), lse = c.lse.bits();
     const uint64_t nan = a.out.dtype == DType::kF32 ? 0x7FC00000u : a.out.dtype == DType::kBF16 ? 0x7FC0u : 0x7E00u;
     for (int64_t r = 0; r < batch * heads * n_q; ++r) {
