@@ -66,15 +66,58 @@ HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
   return ExpScale(d, x, p, n, t);
 }
 
+/// What Exp4 needs. With 32 registers the constants stay in registers: gcc would make them memory operands, and half of
+/// the multiplications with a memory operand lose a cycle.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+template <class D>
+struct ExpConstants {
+  HWY_INLINE ExpConstants()
+      : log2e(Keep(kLog2E)),
+        magic(Keep(kRoundMagic)),
+        ln2_hi(Keep(-kLn2Hi)),
+        ln2_lo(Keep(-kLn2Lo)),
+        c0(Keep(kExpPoly[0])),
+        c1(Keep(kExpPoly[1])),
+        c2(Keep(kExpPoly[2])),
+        c3(Keep(kExpPoly[3])),
+        c4(Keep(kExpPoly[4])),
+        one(Keep(1.0f)),
+        lowest(Keep(kExpLowest)) {}
+  hn::Vec<D> log2e, magic, ln2_hi, ln2_lo, c0, c1, c2, c3, c4, one, lowest;
+
+ private:
+  static HWY_INLINE hn::Vec<D> Keep(float value) {
+    hn::Vec<D> v = hn::Set(D(), value);
+    asm("" : "+v"(v.raw));
+    return v;
+  }
+};
+#define SIMDATTN_EXP_CONSTANT(name, value) (constants.name)
+#else
+template <class D>
+struct ExpConstants {};
+#define SIMDATTN_EXP_CONSTANT(name, value) (hn::Set(d, value))
+#endif
+
 /// Exp of four vectors, operation by operation side by side: one after the other they would fill the scheduler with
 /// operations that wait for each other.
 template <class D>
-HWY_INLINE void Exp4(D d, hn::Vec<D>& x0, hn::Vec<D>& x1, hn::Vec<D>& x2, hn::Vec<D>& x3) {
-  const auto log2e = hn::Set(d, kLog2E);
-  const auto magic = hn::Set(d, kRoundMagic);
-  const auto ln2_hi = hn::Set(d, -kLn2Hi);
-  const auto ln2_lo = hn::Set(d, -kLn2Lo);
-  const auto one = hn::Set(d, 1.0f);
+HWY_INLINE void Exp4(D d, [[maybe_unused]] const ExpConstants<D>& constants, hn::Vec<D>& x0, hn::Vec<D>& x1,
+                     hn::Vec<D>& x2, hn::Vec<D>& x3) {
+  const auto magic = SIMDATTN_EXP_CONSTANT(magic, kRoundMagic);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  const auto alive = [&](hn::Vec<D> x) HWY_ATTR {
+    if constexpr (HWY_MAX_LANES_D(D) == 16) {
+      return _mm512_cmp_ps_mask(x.raw, constants.lowest.raw, _CMP_NLT_UQ);
+    } else if constexpr (HWY_MAX_LANES_D(D) == 8) {
+      return _mm256_cmp_ps_mask(x.raw, constants.lowest.raw, _CMP_NLT_UQ);
+    } else {
+      return _mm_cmp_ps_mask(x.raw, constants.lowest.raw, _CMP_NLT_UQ);
+    }
+  };
+  const auto alive0 = alive(x0), alive1 = alive(x1), alive2 = alive(x2), alive3 = alive(x3);
+#endif
+  const auto log2e = SIMDATTN_EXP_CONSTANT(log2e, kLog2E);
   const auto t0 = hn::MulAdd(x0, log2e, magic);
   const auto t1 = hn::MulAdd(x1, log2e, magic);
   const auto t2 = hn::MulAdd(x2, log2e, magic);
@@ -83,15 +126,17 @@ HWY_INLINE void Exp4(D d, hn::Vec<D>& x0, hn::Vec<D>& x1, hn::Vec<D>& x2, hn::Ve
   const auto n1 = hn::Sub(t1, magic);
   const auto n2 = hn::Sub(t2, magic);
   const auto n3 = hn::Sub(t3, magic);
+  const auto ln2_hi = SIMDATTN_EXP_CONSTANT(ln2_hi, -kLn2Hi);
   auto r0 = hn::MulAdd(n0, ln2_hi, x0);
   auto r1 = hn::MulAdd(n1, ln2_hi, x1);
   auto r2 = hn::MulAdd(n2, ln2_hi, x2);
   auto r3 = hn::MulAdd(n3, ln2_hi, x3);
+  const auto ln2_lo = SIMDATTN_EXP_CONSTANT(ln2_lo, -kLn2Lo);
   r0 = hn::MulAdd(n0, ln2_lo, r0);
   r1 = hn::MulAdd(n1, ln2_lo, r1);
   r2 = hn::MulAdd(n2, ln2_lo, r2);
   r3 = hn::MulAdd(n3, ln2_lo, r3);
-  auto p0 = hn::Set(d, kExpPoly[4]);
+  auto p0 = SIMDATTN_EXP_CONSTANT(c4, kExpPoly[4]);
   auto p1 = p0, p2 = p0, p3 = p0;
   const auto step = [&](hn::Vec<D> c) HWY_ATTR {
     p0 = hn::MulAdd(p0, r0, c);
@@ -99,16 +144,39 @@ HWY_INLINE void Exp4(D d, hn::Vec<D>& x0, hn::Vec<D>& x1, hn::Vec<D>& x2, hn::Ve
     p2 = hn::MulAdd(p2, r2, c);
     p3 = hn::MulAdd(p3, r3, c);
   };
-  step(hn::Set(d, kExpPoly[3]));
-  step(hn::Set(d, kExpPoly[2]));
-  step(hn::Set(d, kExpPoly[1]));
-  step(hn::Set(d, kExpPoly[0]));
+  step(SIMDATTN_EXP_CONSTANT(c3, kExpPoly[3]));
+  step(SIMDATTN_EXP_CONSTANT(c2, kExpPoly[2]));
+  step(SIMDATTN_EXP_CONSTANT(c1, kExpPoly[1]));
+  step(SIMDATTN_EXP_CONSTANT(c0, kExpPoly[0]));
+  const auto one = SIMDATTN_EXP_CONSTANT(one, 1.0f);
   step(one);
   step(one);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  const auto scaled = [&](auto mask, hn::Vec<D> p, hn::Vec<D> n) HWY_ATTR {
+    if constexpr (HWY_MAX_LANES_D(D) == 16) {
+      return hn::Vec<D>{_mm512_maskz_scalef_ps(mask, p.raw, n.raw)};
+    } else if constexpr (HWY_MAX_LANES_D(D) == 8) {
+      return hn::Vec<D>{_mm256_maskz_scalef_ps(mask, p.raw, n.raw)};
+    } else {
+      return hn::Vec<D>{_mm_maskz_scalef_ps(mask, p.raw, n.raw)};
+    }
+  };
+  x0 = scaled(alive0, p0, n0);
+  x1 = scaled(alive1, p1, n1);
+  x2 = scaled(alive2, p2, n2);
+  x3 = scaled(alive3, p3, n3);
+#else
   x0 = ExpScale(d, x0, p0, n0, t0);
   x1 = ExpScale(d, x1, p1, n1, t1);
   x2 = ExpScale(d, x2, p2, n2, t2);
   x3 = ExpScale(d, x3, p3, n3, t3);
+#endif
+}
+#undef SIMDATTN_EXP_CONSTANT
+template <class D>
+HWY_INLINE void Exp4(D d, hn::Vec<D>& x0, hn::Vec<D>& x1, hn::Vec<D>& x2, hn::Vec<D>& x3) {
+  const ExpConstants<D> constants;
+  Exp4(d, constants, x0, x1, x2, x3);
 }
 
 /// scalar::tanh.

@@ -79,17 +79,22 @@ HWY_INLINE V MaxLanes(const float* HWY_RESTRICT x, size_t n, float scale) {
     m2 = hn::Max(m2, m6);
     m3 = hn::Max(m3, m7);
   }
-  for (; i + 4 * step <= n; i += 4 * step) {
-    m0 = hn::Max(at(i), m0);
-    m1 = hn::Max(at(i + step), m1);
-    m2 = hn::Max(at(i + 2 * step), m2);
-    m3 = hn::Max(at(i + 3 * step), m3);
-  }
-  for (; i + step <= n; i += step) m0 = hn::Max(at(i), m0);
-  if (i < n) {
-    V v = hn::LoadN(d, x + i, n - i);
-    if (kScaled) v = hn::Mul(v, vs);
-    m1 = hn::Max(hn::IfThenElse(hn::FirstN(d, n - i), v, lowest), m1);
+  const auto four = [&](size_t j) HWY_ATTR {
+    m0 = hn::Max(at(j), m0);
+    m1 = hn::Max(at(j + step), m1);
+    m2 = hn::Max(at(j + 2 * step), m2);
+    m3 = hn::Max(at(j + 3 * step), m3);
+  };
+  if (n >= 4 * step) {
+    for (; i + 4 * step <= n; i += 4 * step) four(i);
+    if (i < n) four(n - 4 * step);  // some for the second time: cheaper than a loop whose end cannot be predicted
+  } else {
+    for (; i + step <= n; i += step) m0 = hn::Max(at(i), m0);
+    if (i < n) {
+      V v = hn::LoadN(d, x + i, n - i);
+      if (kScaled) v = hn::Mul(v, vs);
+      m1 = hn::Max(hn::IfThenElse(hn::FirstN(d, n - i), v, lowest), m1);
+    }
   }
   return hn::Max(hn::Max(m0, m2), hn::Max(m1, m3));
 }
@@ -152,6 +157,7 @@ HWY_INLINE float ExpSum(const float* x, float* y, size_t lo, size_t hi, float sc
   const size_t step = hn::Lanes(d);
   const V vs = hn::Set(d, scale);
   const V vb = hn::Set(d, base);
+  const ExpConstants<D> constants;
   V s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
   size_t j = lo / kPartials * kPartials;
   if (j < lo) {
@@ -171,7 +177,7 @@ HWY_INLINE float ExpSum(const float* x, float* y, size_t lo, size_t hi, float sc
     V e1 = at(j + step);
     V e2 = at(j + 2 * step);
     V e3 = at(j + 3 * step);
-    Exp4(d, e0, e1, e2, e3);
+    Exp4(d, constants, e0, e1, e2, e3);
     hn::StoreU(e0, d, y + j);
     hn::StoreU(e1, d, y + j + step);
     hn::StoreU(e2, d, y + j + 2 * step);
@@ -181,17 +187,35 @@ HWY_INLINE float ExpSum(const float* x, float* y, size_t lo, size_t hi, float sc
     t2 = hn::Add(t2, e2);
     t3 = hn::Add(t3, e3);
   }
-  for (; kV < 4 && j + kPartials <= hi; j += kPartials) {
-    const V e0 = ExpOf<kScaled>(hn::LoadU(d, x + j), vs, vb);
-    hn::StoreU(e0, d, y + j);
-    s0 = hn::Add(s0, e0);
-    if constexpr (kV == 2) {
-      const V e1 = ExpOf<kScaled>(hn::LoadU(d, x + j + step), vs, vb);
-      hn::StoreU(e1, d, y + j + step);
-      s1 = hn::Add(s1, e1);
-    }
+#if SIMDATTN_MASKED_ACCESS
+  if (j < hi && hi - j <= kPartials) {
+    PartialBlock<kV, kScaled>(x + j, y + j, 0, hi - j, vs, vb, s0, s1, s2, s3);
+  } else if (j < hi) {
+    const size_t n = hi - j;
+    const auto inside = [&](size_t first) HWY_ATTR { return hn::FirstN(d, n > first ? n - first : 0); };
+    const M in0 = inside(0), in1 = inside(step), in2 = inside(2 * step), in3 = inside(3 * step);
+    const auto masked = [&](M in, size_t i) HWY_ATTR {
+      const V v = hn::MaskedLoad(in, d, x + i);
+      return hn::Sub(kScaled ? hn::Mul(v, vs) : v, vb);
+    };
+    V e0 = masked(in0, j);
+    V e1 = masked(in1, j + step);
+    V e2 = masked(in2, j + 2 * step);
+    V e3 = masked(in3, j + 3 * step);
+    Exp4(d, constants, e0, e1, e2, e3);
+    hn::BlendedStore(e0, in0, d, y + j);
+    hn::BlendedStore(e1, in1, d, y + j + step);
+    hn::BlendedStore(e2, in2, d, y + j + 2 * step);
+    hn::BlendedStore(e3, in3, d, y + j + 3 * step);
+    s0 = hn::Add(s0, hn::IfThenElseZero(in0, e0));
+    t1 = hn::Add(t1, hn::IfThenElseZero(in1, e1));
+    t2 = hn::Add(t2, hn::IfThenElseZero(in2, e2));
+    t3 = hn::Add(t3, hn::IfThenElseZero(in3, e3));
   }
+#else
+  static_assert(kV == 4, "four vectors are a block of 16");
   if (j < hi) PartialBlock<kV, kScaled>(x + j, y + j, 0, hi - j, vs, vb, s0, s1, s2, s3);
+#endif
   if constexpr (kV == 1) {
     return Fold16(d, s0);
   } else if constexpr (kV == 2) {
@@ -205,13 +229,27 @@ HWY_INLINE void Multiply(float* y, size_t n, float factor) {
   const D d;
   const size_t step = hn::Lanes(d);
   const V f = hn::Set(d, factor);
+  const auto at = [&](size_t i) HWY_ATTR { return hn::Mul(hn::LoadU(d, y + i), f); };
   size_t j = 0;
-  for (; j + 2 * step <= n; j += 2 * step) {
-    hn::StoreU(hn::Mul(hn::LoadU(d, y + j), f), d, y + j);
-    hn::StoreU(hn::Mul(hn::LoadU(d, y + j + step), f), d, y + j + step);
+  if (n >= 4 * step) {
+    // The last four vectors are read before the loop may have multiplied a part of them.
+    const size_t end = n - 4 * step;
+    const V l0 = at(end), l1 = at(end + step), l2 = at(end + 2 * step), l3 = at(end + 3 * step);
+    for (; j < end; j += 4 * step) {
+      const V v0 = at(j), v1 = at(j + step), v2 = at(j + 2 * step), v3 = at(j + 3 * step);
+      hn::StoreU(v0, d, y + j);
+      hn::StoreU(v1, d, y + j + step);
+      hn::StoreU(v2, d, y + j + 2 * step);
+      hn::StoreU(v3, d, y + j + 3 * step);
+    }
+    hn::StoreU(l0, d, y + end);
+    hn::StoreU(l1, d, y + end + step);
+    hn::StoreU(l2, d, y + end + 2 * step);
+    hn::StoreU(l3, d, y + end + 3 * step);
+  } else {
+    for (; j + step <= n; j += step) hn::StoreU(at(j), d, y + j);
+    if (j < n) hn::StoreN(hn::Mul(hn::LoadN(d, y + j, n - j), f), d, y + j, n - j);
   }
-  for (; j + step <= n; j += step) hn::StoreU(hn::Mul(hn::LoadU(d, y + j), f), d, y + j);
-  if (j < n) hn::StoreN(hn::Mul(hn::LoadN(d, y + j, n - j), f), d, y + j, n - j);
 }
 
 HWY_INLINE void Fill(float* y, size_t n, float value) {
@@ -284,6 +322,10 @@ HWY_INLINE void AllRows(const SoftmaxRows& a) {
   for (int64_t r = 0; r < a.rows; r += group) Rows<kV>(a, r, HWY_MIN(group, a.rows - r));
 }
 
+/// For lambdas that are called from several places of a hot loop.
+#undef SIMDATTN_INLINE_LAMBDA
+#define SIMDATTN_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
+
 /// Which masks a pass over the scores applies.
 enum class Mask : uint8_t { kNone, kKeep, kBits };
 
@@ -317,95 +359,104 @@ HWY_INLINE M FromBits(uint32_t word) {
   return hn::RebindMask(d, hn::TestBit(hn::Set(du, word), lane_bit));
 }
 
+/// The maximum of t = f(x, lanes, column) over columns [lo, hi), where f takes up to Lanes(d) columns; stores t.
+template <class F>
+HWY_INLINE float Modify(const float* x, float* t, int64_t lo, int64_t hi, F f) {
+  const D d;
+  const int64_t step = static_cast<int64_t>(hn::Lanes(d));
+  const V lowest = hn::Set(d, -kInfinity);
+  V m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
+  const auto whole = [&](int64_t c, V& m) SIMDATTN_INLINE_LAMBDA {
+    const V v = f(hn::LoadU(d, x + c), hn::Lanes(d), c);
+    hn::StoreU(v, d, t + c);
+    m = MaxNumber(d, v, m);
+  };
+  int64_t c = lo;
+  for (; c + 4 * step <= hi; c += 4 * step) {
+    whole(c, m0);
+    whole(c + step, m1);
+    whole(c + 2 * step, m2);
+    whole(c + 3 * step, m3);
+  }
+  for (; c + step <= hi; c += step) whole(c, m0);
+  if (c < hi) {
+    const size_t n = static_cast<size_t>(hi - c);
+    const V v = f(hn::LoadN(d, x + c, n), n, c);
+    hn::StoreN(v, d, t + c, n);
+    m1 = MaxNumber(d, hn::IfThenElse(hn::FirstN(d, n), v, lowest), m1);
+  }
+  return LargestLane(MaxNumber(d, MaxNumber(d, m0, m1), MaxNumber(d, m2, m3)));
+}
+
 /// t = scale * x, softcap, then ALiBi over columns [lo, hi).
-HWY_INLINE float Shape(const ModifyRow& a, int64_t lo, int64_t hi) {
+template <bool kCap, bool kSlope>
+HWY_INLINE float Shape(const ModifyRow& a) {
   const D d;
   const hn::RebindToSigned<D> di;
-  const size_t step = hn::Lanes(d);
   const V scale = hn::Set(d, a.scale);
   const V cap = hn::Set(d, a.row.softcap);
   const V slope = hn::Set(d, a.row.slope);
+  const int64_t first = int64_t{a.row.position} - a.first_key;
   const auto lanes = hn::Iota(di, 0);
-  V largest = hn::Set(d, -kInfinity);
-  const auto shaped = [&](V x, int64_t c) HWY_ATTR {
+  return Modify(a.x, a.t, a.lo, a.hi, [&](V x, size_t /*n*/, int64_t c) SIMDATTN_INLINE_LAMBDA {
     V t = hn::Mul(scale, x);
-    if (a.row.softcap > 0.0f) t = hn::Mul(cap, Tanh(d, hn::Div(t, cap)));
-    if (a.row.slope != 0.0f) {
-      const int32_t ahead = static_cast<int32_t>(int64_t{a.row.position} - (a.first_key + c));
-      const V distance = hn::ConvertTo(d, hn::Abs(hn::Sub(hn::Set(di, ahead), lanes)));
+    if (kCap) t = hn::Mul(cap, Tanh(d, hn::Div(t, cap)));
+    if (kSlope) {
+      const V distance = hn::ConvertTo(d, hn::Abs(hn::Sub(hn::Set(di, static_cast<int32_t>(first - c)), lanes)));
       t = hn::Sub(t, hn::Mul(slope, distance));
     }
     return t;
-  };
-  int64_t c = lo;
-  for (; c + static_cast<int64_t>(step) <= hi; c += static_cast<int64_t>(step)) {
-    const V t = shaped(hn::LoadU(d, a.x + c), c);
-    hn::StoreU(t, d, a.t + c);
-    largest = MaxNumber(d, t, largest);
-  }
-  if (c < hi) {
-    const size_t n = static_cast<size_t>(hi - c);
-    const V t = shaped(hn::LoadN(d, a.x + c, n), c);
-    hn::StoreN(t, d, a.t + c, n);
-    largest = MaxNumber(d, hn::IfThenElse(hn::FirstN(d, n), t, hn::Set(d, -kInfinity)), largest);
-  }
-  return LargestLane(largest);
+  });
 }
 
 /// No bias.
 struct Nothing {};
+
+/// True unless a bias is -inf.
+HWY_INLINE M Allows(V bias) {
+  const D d;
+  const V lowest = hn::Set(d, -kInfinity);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  return M{_mm512_cmp_ps_mask(bias.raw, lowest.raw, _CMP_NEQ_UQ)};
+#else
+  return hn::Not(hn::Eq(bias, lowest));
+#endif
+}
 
 /// t = scale * x + bias, -inf where masked, over columns [lo, hi).
 template <class B, Mask kMask>
 HWY_INLINE ModifyResult Apply(const ModifyRow& a, const float* x, float scale, int64_t lo, int64_t hi) {
   constexpr bool kBias = !std::is_same_v<B, Nothing>;
   const D d;
-  const size_t step = hn::Lanes(d);
   const V vs = hn::Set(d, scale);
   const V lowest = hn::Set(d, -kInfinity);
   const B* bias = static_cast<const B*>(a.row.bias);
-  V largest = lowest;
-  M masked = hn::MaskFalse(d);
-
-  const auto treat = [&](V v, size_t n, int64_t c) HWY_ATTR {
+  const uint8_t* keep = a.row.keep;
+  const uint8_t* bits = a.row.bits;
+  const int64_t first_key = a.first_key;
+  const int64_t first_bit = a.first_key - a.row.first_bit;
+  M all = hn::Not(hn::MaskFalse(d));
+  const float max = Modify(x, a.t, lo, hi, [&](V v, size_t n, int64_t c) SIMDATTN_INLINE_LAMBDA {
+    const bool whole = n == hn::Lanes(d);
     V t = hn::Mul(v, vs);
-    M hidden = masked;
-    bool any = false;
+    if constexpr (!kBias && kMask == Mask::kNone) return t;
+    M visible = all;
+    if constexpr (kMask == Mask::kKeep) {
+      visible = Kept(keep + first_key + c, n);
+    } else if constexpr (kMask == Mask::kBits) {
+      visible = FromBits(BitsAt(bits, static_cast<size_t>(first_bit + c), n));
+    }
     if constexpr (kBias) {
-      const B* p = bias + a.first_key + c;
-      const V b = n == step ? LoadWide(d, p) : LoadWideN(d, p, n);
+      const B* p = bias + first_key + c;
+      const V b = whole ? LoadWide(d, p) : LoadWideN(d, p, n);
       t = hn::Add(t, b);
-      hidden = hn::Eq(b, lowest);
-      any = true;
+      const M allowed = Allows(b);
+      visible = kMask == Mask::kNone ? allowed : hn::And(visible, allowed);
     }
-    if constexpr (kMask != Mask::kNone) {
-      M visible;
-      if constexpr (kMask == Mask::kKeep) {
-        visible = Kept(a.row.keep + a.first_key + c, n);
-      } else {
-        const size_t bit = static_cast<size_t>(a.first_key + c - a.row.first_bit);
-        visible = FromBits(BitsAt(a.row.bits, bit, n));
-      }
-      hidden = any ? hn::Or(hidden, hn::Not(visible)) : hn::Not(visible);
-    }
-    if (n != step) hidden = hn::And(hidden, hn::FirstN(d, n));
-    masked = hn::Or(masked, hidden);
-    return hn::IfThenElse(hidden, lowest, t);
-  };
-
-  int64_t c = lo;
-  for (; c + static_cast<int64_t>(step) <= hi; c += static_cast<int64_t>(step)) {
-    const V t = treat(hn::LoadU(d, x + c), step, c);
-    hn::StoreU(t, d, a.t + c);
-    largest = MaxNumber(d, t, largest);
-  }
-  if (c < hi) {
-    const size_t n = static_cast<size_t>(hi - c);
-    const V t = treat(hn::LoadN(d, x + c, n), n, c);
-    hn::StoreN(t, d, a.t + c, n);
-    largest = MaxNumber(d, hn::IfThenElse(hn::FirstN(d, n), t, lowest), largest);
-  }
-  return {LargestLane(largest), !hn::AllFalse(d, masked)};
+    all = hn::And(all, whole ? visible : hn::Or(visible, hn::Not(hn::FirstN(d, n))));
+    return hn::IfThenElse(visible, t, lowest);
+  });
+  return {max, !hn::AllTrue(d, all)};
 }
 
 template <class B>
@@ -439,7 +490,8 @@ ModifyResult ModifyRowSlot(const ModifyRow& a) {
   const bool bits = m.bits != nullptr && a.first_key + a.hi > m.first_bit;
   const bool shape = m.softcap > 0.0f || m.slope != 0.0f;
   if (shape) {
-    result.max = Shape(a, a.lo, a.hi);
+    result.max =
+        m.softcap > 0.0f ? m.slope != 0.0f ? Shape<true, true>(a) : Shape<true, false>(a) : Shape<false, true>(a);
     x = a.t;
     scale = 1.0f;
   }
