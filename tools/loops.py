@@ -37,7 +37,11 @@ def functions(objdump, path):
 BRANCH = re.compile(r'(?:b\.?[a-z]*|cbn?z|tbn?z|j[a-z]+)$')
 
 
-def innermost_loops(name, body):
+def all_loops(name, body):
+    return innermost_loops(name, body, nested=True)
+
+
+def innermost_loops(name, body, nested=False):
     index = {address: i for i, (address, _, _) in enumerate(body)}
     spans = {}
     for i, (address, mnemonic, operands) in enumerate(body):
@@ -50,5 +54,5 @@ def innermost_loops(name, body):
         if start <= i:
             spans[start] = max(i, spans.get(start, i))
     for start, end in spans.items():
-        if not any(start <= s and e <= end and (s, e) != (start, end) for s, e in spans.items()):
+        if nested or not any(start <= s and e <= end and (s, e) != (start, end) for s, e in spans.items()):
             yield Loop(name, body[start:end + 1])
