@@ -122,7 +122,7 @@ HWY_INLINE void Reduce(const float* HWY_RESTRICT kept, V scale, float* out, size
 /// Folds to 4 partial sums and stores them.
 HWY_INLINE void Keep(V v0, [[maybe_unused]] V v1, [[maybe_unused]] V v2, [[maybe_unused]] V v3, float* kept) {
   const D d;
-#if HWY_HAVE_SCALABLE
+#if HWY_TARGET_IS_SVE
   switch (hn::Lanes(d)) {
     case 16:
       v0 = hn::Add(v0, hn::SlideDownLanes(d, v0, 8));

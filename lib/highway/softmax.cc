@@ -21,7 +21,7 @@
 // Masked loads and stores of f32 do not touch the masked-out elements (Highway promises less for AVX2 because of
 // sanitizers, which do not see through its instruction).
 #undef SIMDATTN_MASKED_ACCESS
-#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_HAVE_SCALABLE
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_TARGET_IS_SVE
 #define SIMDATTN_MASKED_ACCESS 1
 #else
 #define SIMDATTN_MASKED_ACCESS 0
