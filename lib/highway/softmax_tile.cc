@@ -47,7 +47,8 @@ HWY_INLINE float RowMax(TileTag d, const float* s, int64_t lo, int64_t hi, float
 
 /// Turns scores into weights; the sum of the weights. kParts vectors are a chunk.
 template <int kParts>
-HWY_INLINE float RowWeights(TileTag d, float* s, int64_t columns, int64_t lo, int64_t hi, float base) {
+HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, float* s, int64_t columns, int64_t lo,
+                            int64_t hi, float base) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   const TileVec reference = hn::Set(d, base);
   TileVec l0 = hn::Zero(d), l1 = l0, l2 = l0, l3 = l0;
@@ -79,6 +80,28 @@ HWY_INLINE float RowWeights(TileTag d, float* s, int64_t columns, int64_t lo, in
   if (x < lo) {
     chunk(x, weigh_visible);
     x += kChunk;
+  }
+  for (; x + 4 * n <= hi; x += 4 * n) {
+    TileVec w0 = hn::Sub(hn::LoadU(d, s + x), reference);
+    TileVec w1 = hn::Sub(hn::LoadU(d, s + x + n), reference);
+    TileVec w2 = hn::Sub(hn::LoadU(d, s + x + 2 * n), reference);
+    TileVec w3 = hn::Sub(hn::LoadU(d, s + x + 3 * n), reference);
+    Exp4(d, constants, w0, w1, w2, w3);
+    hn::StoreU(w0, d, s + x);
+    hn::StoreU(w1, d, s + x + n);
+    hn::StoreU(w2, d, s + x + 2 * n);
+    hn::StoreU(w3, d, s + x + 3 * n);
+    // Each partial sum grows in the order of the columns.
+    TileVec& second = kParts == 1 ? l0 : l1;
+    l0 = hn::Add(l0, w0);
+    second = hn::Add(second, w1);
+    if constexpr (kParts < 4) {
+      l0 = hn::Add(l0, w2);
+      second = hn::Add(second, w3);
+    } else {
+      l2 = hn::Add(l2, w2);
+      l3 = hn::Add(l3, w3);
+    }
   }
   for (; x + kChunk <= hi; x += kChunk) chunk(x, weigh);
   if (x < hi) {
@@ -118,9 +141,10 @@ HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
     hn::StoreN(reference, d, base + r, count);
   }
 
+  const ExpConstants<TileTag> constants;
   const auto weigh_rows = [&](auto parts) HWY_ATTR {
     for (int64_t r = 0; r < rows; ++r) {
-      block_sum[r] = RowWeights<parts>(d, s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
+      block_sum[r] = RowWeights<parts>(d, constants, s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
     }
   };
 #if HWY_HAVE_SCALABLE
