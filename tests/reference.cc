@@ -250,20 +250,43 @@ Tensor gaussian_scores(const Tensor& q, const Tensor& k) {
   return result;
 }
 
-Tensor bilinear_scores(const Tensor& q, const Tensor& m, const Tensor& k) {
+Tensor bilinear_scores(const Tensor& q, const Tensor& m, const Tensor& k, Tensor* magnitude) {
   const int64_t group = q.dim(1) / k.dim(1);
   Tensor result({q.dim(0), q.dim(1), q.dim(2), k.dim(2)});
+  Tensor absolute(result.shape);
   int64_t element = 0;
   for (int64_t b = 0; b < q.dim(0); ++b) {
     for (int64_t h = 0; h < q.dim(1); ++h) {
       for (int64_t i = 0; i < q.dim(2); ++i) {
         for (int64_t j = 0; j < k.dim(2); ++j) {
           double sum = 0;
+          double absolute_sum = 0;
           for (int64_t c = 0; c < q.dim(3); ++c) {
             for (int64_t d = 0; d < k.dim(3); ++d) {
-              sum += q.at({b, h, i, c}) * m.at({c, d}) * k.at({b, h / group, j, d});
+              const double term = q.at({b, h, i, c}) * m.at({h, c, d}) * k.at({b, h / group, j, d});
+              sum += term;
+              absolute_sum += std::fabs(term);
             }
           }
+          absolute[element] = absolute_sum;
+          result[element++] = sum;
+        }
+      }
+    }
+  }
+  if (magnitude != nullptr) *magnitude = absolute;
+  return result;
+}
+
+Tensor project(const Tensor& x, const Tensor& weights) {
+  Tensor result({x.dim(0), x.dim(1), x.dim(2), weights.dim(1)});
+  int64_t element = 0;
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    for (int64_t h = 0; h < x.dim(1); ++h) {
+      for (int64_t i = 0; i < x.dim(2); ++i) {
+        for (int64_t e = 0; e < weights.dim(1); ++e) {
+          double sum = 0;
+          for (int64_t d = 0; d < x.dim(3); ++d) sum += weights.at({h, e, d}) * x.at({b, h, i, d});
           result[element++] = sum;
         }
       }
@@ -272,7 +295,7 @@ Tensor bilinear_scores(const Tensor& q, const Tensor& m, const Tensor& k) {
   return result;
 }
 
-Tensor additive_scores(const Tensor& q, const Tensor& k, const std::vector<double>& w) {
+Tensor additive_scores(const Tensor& q, const Tensor& k, const Tensor& w) {
   const int64_t group = q.dim(1) / k.dim(1);
   Tensor result({q.dim(0), q.dim(1), q.dim(2), k.dim(2)});
   int64_t element = 0;
@@ -282,7 +305,7 @@ Tensor additive_scores(const Tensor& q, const Tensor& k, const std::vector<doubl
         for (int64_t j = 0; j < k.dim(2); ++j) {
           double sum = 0;
           for (int64_t d = 0; d < q.dim(3); ++d) {
-            sum += w[static_cast<size_t>(d)] * std::tanh(q.at({b, h, i, d}) + k.at({b, h / group, j, d}));
+            sum += w.at({h, d}) * std::tanh(q.at({b, h, i, d}) + k.at({b, h / group, j, d}));
           }
           result[element++] = sum;
         }

@@ -112,10 +112,12 @@ AttentionResult attention_merge(const Tensor& parts, const Tensor& part_lse, con
 
 /// -0.5 * |q - k|^2
 Tensor gaussian_scores(const Tensor& q, const Tensor& k);
-/// q^T M k, m [d_q, d_k]
-Tensor bilinear_scores(const Tensor& q, const Tensor& m, const Tensor& k);
-/// w^T tanh(q + k), both already projected
-Tensor additive_scores(const Tensor& q, const Tensor& k, const std::vector<double>& w);
+/// q^T M k, m [Hq, d_q, d_k]; magnitude: sum_de |q_d m_de k_e|
+Tensor bilinear_scores(const Tensor& q, const Tensor& m, const Tensor& k, Tensor* magnitude = nullptr);
+/// weights[h] x[b,h,i,:] for x [B,H,n,d_in], weights [H,d,d_in]
+Tensor project(const Tensor& x, const Tensor& weights);
+/// w^T tanh(q + k), both already projected, w [Hq, d]
+Tensor additive_scores(const Tensor& q, const Tensor& k, const Tensor& w);
 
 }  // namespace reference
 

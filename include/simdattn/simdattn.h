@@ -220,6 +220,42 @@ Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& 
 Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out, const Exec& exec = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Other score functions: in the place of scores(), before the same softmax and weighted_values
+//
+// Shapes: q [B,Hq,n_q,d_q], k [B,Hk,n_kv,d_k], out f32 [B,Hq,n_q,n_kv]; G = Hq/Hk whole; query head h reads key head h / G;
+// dimensions >= 1. q, k and weights f32, bf16 or f16, any mixture; weights are broadcast over heads by stride 0.
+
+/// out[b,h,i,j] = scale * -0.5 * sum_d (q[b,h,i,d] - k[b,h/G,j,d])^2; d_q = d_k. After a softmax: Nadaraya-Watson regression
+/// with a Gaussian kernel; scale is 1 / bandwidth^2, finite, default 1.
+/// Error: |out - exact| <= (ceil(d/16) + 7) * 2^-24 * |out|: no digits cancel.
+Status gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
+                       std::optional<float> scale = {}, const Exec& exec = {});
+
+/// out[b,h,i,j] = scale * q[b,h,i,:]^T m[h,:,:] k[b,h/G,j,:] ("general" attention, Luong et al. 2015); q and k may differ in
+/// dimension. m [Hq,d_q,d_k]; scale finite, default 1. Needs bilinear_scores_workspace() bytes of Exec::workspace.
+/// Error: |out - exact| <= (d_q + ceil(d_k/16) + 5) * 2^-24 * |scale| * sum |q_d m_de k_e|.
+Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
+                       std::optional<float> scale = {}, const Exec& exec = {});
+size_t bilinear_scores_workspace(int64_t d_q, int64_t d_k);
+
+/// out[b,h,i,j] = sum_e w[h,e] tanh(a_e + b_e), with a = wq[h] q[b,h,i,:] and b = wk[h/G] k[b,h/G,j,:] (Bahdanau et al. 2015).
+/// w f32 [Hq,d]; wq [Hq,d,d_q] and wk [Hk,d,d_k], rows as in a PyTorch Linear layer. Each of wq and wk may be absent: then q
+/// (or k) is projected already and its dimension is d. A decoder projects its keys once and passes wq alone.
+/// With wq or wk, needs additive_scores_workspace() bytes of Exec::workspace (d_q = 0 without wq, d_k = 0 without wk).
+/// Error for projected q and k: |out - exact| <= (ceil(d/16) + 7) * 2^-24 * sum |w_e|; a projection adds
+/// (ceil(d_q/16) + 5) * 2^-24 * sum_e |w_e| sum_d |wq_ed q_d|, that of k likewise.
+Status additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
+                       const ConstView<3>& wq = {}, const ConstView<3>& wk = {}, const Exec& exec = {});
+size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Positions that are added
+
+/// out = x + p, element by element: learned or sinusoidal positions, any broadcasting by stride 0.
+/// Shapes: x, p, out [B,H,n,d] f32, bf16 or f16, any mixture. `out` may be exactly x.
+Status add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out, const Exec& exec = {});
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Rotary position embedding
 
 enum class RopePairing : uint8_t {
@@ -305,6 +341,15 @@ Status rope_frequencies(std::span<double> inv_freq, double* attention_factor, co
 /// Within 0.51 ulp at every position, for frequencies up to 16, also where the cosine or sine is near 0.
 Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options = {},
                   const ConstView<2>& positions = {}, int64_t first = 0);
+
+/// rope() for callers without a table: cos and sin of each row's position are computed on the way. The same bits as
+/// rope_table() and then rope(); a position costs about 30 ns per pair more than a look-up, whatever the number of heads.
+/// Shapes: x, out [B,H,n,d]; 2 * pairs rotated dimensions; positions i32 or i64 [axes,B,n] with axes as in rope_table, or
+/// absent: row i stands at position i. Positions are in (-2^31, 2^31). `out` may be exactly x if the types agree.
+/// More than 1024 pairs need rope_direct_workspace(pairs) bytes of Exec::workspace.
+Status rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table, const ConstView<3>& positions,
+                   const View<4>& out, const RopeOptions& options = {}, const Exec& exec = {});
+size_t rope_direct_workspace(int64_t pairs);
 
 /// Sinusoidal position encoding (Vaswani et al. 2017): out[p,2i] = sin(position_p * base^(-2i/d)), out[p,2i+1] = cos of the
 /// same angle. An odd d ends with a sine. Shapes: out f32 [n,d]; positions i32 or i64 [n], or absent: first, first + 1,
@@ -402,6 +447,19 @@ struct AppendRope {
 /// Shapes: rows [B,H,n,dim]; positions i32 or i64 [B,n], each < cache.tokens. Keys and values are two calls.
 Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& cache, const AppendRope& rope = {},
                  const Exec& exec = {});
+
+/// Moves tokens first .. last-1 of every sequence by `delta` positions, of either sign (context shift: after tokens
+/// 0 .. n-1 were given up, kv_shift(cache, n, length, -n, rope) makes room). With a table in `rope`, keys are also rotated
+/// by delta positions: by row |delta|, inversely if delta < 0. The table's frequencies are those the keys were rotated
+/// with, its attention factor 1 (the keys have theirs already); one row computed at |delta| will do, in a view whose row
+/// stride is 0. Values, and keys without rotation, move without a table.
+/// 0 <= first <= last, and all of the tokens' positions before and after are in 0 .. cache.tokens-1. A token is skipped if
+/// its old or new page is negative; sequences must not share the pages that the call touches. In a ring, last - first is
+/// at most its capacity. Tokens elsewhere keep their bytes, also those that the moved ones leave behind.
+/// Error: against the key rotated to its new position exactly, in the norm of each pair of dimensions, a shift adds at most
+/// (u + 2^-22) of the pair's norm; u = 2^-24, 2^-8, 2^-11 for f32, bf16, f16 (one more rounding in the cache's type).
+Status kv_shift(const Kv& cache, int64_t first, int64_t last, int64_t delta, const AppendRope& rope = {},
+                const Exec& exec = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Fused attention

@@ -37,18 +37,23 @@ inline Status check_positions(const ConstView<2>& positions, int64_t batch, int6
   return {};
 }
 
+/// `too_many`: the sentence about pairs that do not fit the dimension.
+inline Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim, const char* too_many) {
+  SIMDATTN_REQUIRE(options.pairing == RopePairing::kInterleaved || options.pairing == RopePairing::kHalfSplit,
+                   Code::kRange, "options.pairing: not a RopePairing");
+  SIMDATTN_REQUIRE(options.first_dim >= 0 && options.first_dim <= dim, Code::kRange,
+                   "options.first_dim: must be in 0 .. head dimension");
+  SIMDATTN_REQUIRE(pairs <= (dim - options.first_dim) / 2, Code::kShape, too_many);
+  return {};
+}
+
 inline Status check_rope_table(const ConstView<2>& cos, const ConstView<2>& sin, const RopeOptions& options,
                                int64_t dim, Extent* cos_extent, Extent* sin_extent) {
   SIMDATTN_CHECK(check_view(cos, Accept::kF32, SIMDATTN_ARGUMENT("cos"), cos_extent));
   SIMDATTN_CHECK(check_view(sin, Accept::kF32, SIMDATTN_ARGUMENT("sin"), sin_extent));
   SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, "sin.shape != cos.shape");
-  SIMDATTN_REQUIRE(options.pairing == RopePairing::kInterleaved || options.pairing == RopePairing::kHalfSplit,
-                   Code::kRange, "options.pairing: not a RopePairing");
-  SIMDATTN_REQUIRE(options.first_dim >= 0 && options.first_dim <= dim, Code::kRange,
-                   "options.first_dim: must be in 0 .. head dimension");
-  SIMDATTN_REQUIRE(cos.shape[1] <= (dim - options.first_dim) / 2, Code::kShape,
-                   "cos.shape[1]: first_dim + 2 * pairs exceeds the head dimension");
-  return {};
+  return check_rope_options(options, cos.shape[1], dim,
+                            "cos.shape[1]: first_dim + 2 * pairs exceeds the head dimension");
 }
 
 }  // namespace simdattn

@@ -2,29 +2,11 @@
 // compute them. The exact way forms frequencies in double-double arithmetic and angles in fixed point (angles.h).
 #include <cmath>
 
-#include "lib/drivers/angles.h"
-#include "lib/drivers/double_double.h"
+#include "lib/drivers/rope_columns.h"
 #include "lib/drivers/table_positions.h"
 
 namespace simdattn {
 namespace {
-
-/// Options with defaults filled in, and what every column needs of them.
-struct Scaling {
-  const RopeTableOptions* options = nullptr;
-  int64_t pairs = 0;
-  double factor = 1;
-  double original_max = 0;
-  DoubleDouble ln_theta;
-  DoubleDouble ramp_low;  // kYarn
-  DoubleDouble ramp_high;
-  int64_t rotated = 0;                    // kProportional: columns that rotate
-  std::span<const double> long_or_short;  // kLongRope
-  double attention_factor = 1;
-  float theta_f32 = 0;
-  DoubleDouble ln_theta_f32;
-  int64_t axes = 1;
-};
 
 constexpr double kMinFactor = 1e-3;
 constexpr double kMaxFactor = 1e6;
@@ -99,12 +81,12 @@ DoubleDouble yarn_magnitude(double f, double m) {
 }
 
 /// The column (a real number) whose angle turns `rotations` times over the original length.
-DoubleDouble yarn_correction(const Scaling& s, double rotations) {
+DoubleDouble yarn_correction(const RopeScaling& s, double rotations) {
   const DoubleDouble length = DoubleDouble(s.original_max) / (kTwoPiDD * rotations);
   return log(length) * static_cast<double>(s.pairs) / s.ln_theta;
 }
 
-Status resolve_yarn(const RopeTableOptions& o, Scaling* s) {
+Status resolve_yarn(const RopeTableOptions& o, RopeScaling* s) {
   if (o.factor == 0) return {Code::kRange, "options.factor: kYarn needs it"};
   if (!(o.rope_theta > 1)) return {Code::kRange, "options.rope_theta: must be greater than 1 for kYarn"};
   if (s->original_max == 0) s->original_max = static_cast<double>(o.max_position_embeddings);
@@ -131,7 +113,7 @@ Status resolve_yarn(const RopeTableOptions& o, Scaling* s) {
   return {};
 }
 
-Status resolve_dynamic(const RopeTableOptions& o, Scaling* s) {
+Status resolve_dynamic(const RopeTableOptions& o, RopeScaling* s) {
   if (o.factor == 0) return {Code::kRange, "options.factor: kDynamic needs it"};
   if (o.max_position_embeddings == 0) return {Code::kRange, "options.max_position_embeddings: kDynamic needs it"};
   if (o.seq_len <= o.max_position_embeddings || s->pairs == 1) return {};  // one column has exponent 0: no base
@@ -144,7 +126,7 @@ Status resolve_dynamic(const RopeTableOptions& o, Scaling* s) {
   return {};
 }
 
-Status resolve_longrope(const RopeTableOptions& o, Scaling* s) {
+Status resolve_longrope(const RopeTableOptions& o, RopeScaling* s) {
   const auto count = static_cast<size_t>(s->pairs);
   if (o.original_max_position_embeddings < 2)
     return {Code::kRange, "options.original_max_position_embeddings: kLongRope needs it (at least 2)"};
@@ -164,7 +146,9 @@ Status resolve_longrope(const RopeTableOptions& o, Scaling* s) {
   return {};
 }
 
-Status resolve(const RopeTableOptions& o, int64_t pairs, Scaling* s) {
+}  // namespace
+
+Status resolve_rope_scaling(const RopeTableOptions& o, int64_t pairs, RopeScaling* s) {
   SIMDATTN_CHECK(check_fields(o, pairs));
   s->options = &o;
   s->pairs = pairs;
@@ -203,6 +187,8 @@ Status resolve(const RopeTableOptions& o, int64_t pairs, Scaling* s) {
   return {};
 }
 
+namespace {
+
 /// Column i of a table (kAxial: of its section) with `pairs` columns.
 struct Column {
   int64_t axis = 0;
@@ -210,7 +196,7 @@ struct Column {
   int64_t pairs = 0;
 };
 
-Column locate(const Scaling& s, int64_t c) {
+Column locate(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
   if (s.axes == 1) return {0, c, s.pairs};
   if (o.mrope_layout == MropeLayout::kInterleaved) {
@@ -225,7 +211,7 @@ Column locate(const Scaling& s, int64_t c) {
   return {static_cast<int64_t>(axis), c, s.pairs};
 }
 
-DoubleDouble frequency(const Scaling& s, int64_t c) {
+DoubleDouble frequency(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
   const auto k = static_cast<size_t>(c);
   const Column column = locate(s, c);
@@ -266,7 +252,7 @@ DoubleDouble frequency(const Scaling& s, int64_t c) {
 
 /// In f32 and in the order of operations of Hugging Face's functions (PyTorch computes number / tensor as reciprocal
 /// times number). The power alone is rounded once from its exact value: PyTorch's depends on its build by an ulp or two.
-float frequency_f32(const Scaling& s, int64_t c) {
+float frequency_f32(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
   const auto k = static_cast<size_t>(c);
   const Column column = locate(s, c);
@@ -317,12 +303,41 @@ Extent extent_of(std::span<const double> values) {
   const auto begin = reinterpret_cast<uintptr_t>(values.data());
   return {begin, begin + values.size_bytes(), begin, values.size_bytes()};
 }
+}  // namespace
+
 bool overlaps_options(const Extent& output, const RopeTableOptions& o) {
   return overlap(output, extent_of(o.short_factor)) || overlap(output, extent_of(o.long_factor)) ||
          overlap(output, extent_of(o.freq_factors)) || overlap(output, extent_of(o.inv_freq));
 }
 
-}  // namespace
+void rope_columns(const RopeScaling& s, bool one_axis, int64_t begin, int64_t end, RopeColumn* columns) {
+  for (int64_t c = begin; c < end; ++c) {
+    RopeColumn& column = columns[c - begin];
+    column.axis = one_axis ? 0 : static_cast<int32_t>(locate(s, c).axis);
+    if (s.options->f32_angles) {
+      column.inv = frequency_f32(s, c);
+    } else {
+      column.turns = turns_of_frequency(frequency(s, c));
+    }
+  }
+}
+
+void rope_row(const RopeScaling& s, const RopeColumn* columns, int64_t n, const int64_t* position, float* cos,
+              float* sin) {
+  const auto attention_f32 = static_cast<float>(s.attention_factor);
+  for (int64_t k = 0; k < n; ++k) {
+    const int64_t at = position[columns[k].axis];
+    if (s.options->f32_angles) {
+      const CosSin cs = cos_sin(static_cast<float>(at) * columns[k].inv);
+      cos[k] = static_cast<float>(cs.cos) * attention_f32;
+      sin[k] = static_cast<float>(cs.sin) * attention_f32 + 0.0f;
+    } else {
+      const CosSin cs = cos_sin(columns[k].turns, at);
+      cos[k] = static_cast<float>(cs.cos * s.attention_factor);
+      sin[k] = static_cast<float>(cs.sin * s.attention_factor) + 0.0f;  // +0 at -0
+    }
+  }
+}
 
 Status rope_frequencies(std::span<double> inv_freq, double* attention_factor, const RopeTableOptions& options) {
   SIMDATTN_REQUIRE(!inv_freq.empty() && inv_freq.size() <= static_cast<size_t>(kMaxColumns), Code::kShape,
@@ -330,9 +345,9 @@ Status rope_frequencies(std::span<double> inv_freq, double* attention_factor, co
   SIMDATTN_REQUIRE(inv_freq.data() != nullptr, Code::kNullPointer, "inv_freq.data: null");
   SIMDATTN_REQUIRE(!overlaps_options(extent_of(inv_freq), options), Code::kOverlap,
                    "inv_freq: overlaps an array of options");
-  Scaling s;
+  RopeScaling s;
   const auto pairs = static_cast<int64_t>(inv_freq.size());
-  SIMDATTN_CHECK(resolve(options, pairs, &s));
+  SIMDATTN_CHECK(resolve_rope_scaling(options, pairs, &s));
   for (int64_t c = 0; c < pairs; ++c) {
     inv_freq[static_cast<size_t>(c)] =
         options.f32_angles ? static_cast<double>(frequency_f32(s, c)) : frequency(s, c).hi;
@@ -354,8 +369,8 @@ Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions
   SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, "sin.shape != cos.shape");
   const auto [n, columns] = cos.shape;
   SIMDATTN_REQUIRE(columns >= 1 && columns <= kMaxColumns, Code::kShape, "cos.shape[1]: must be in 1 .. 2^20");
-  Scaling s;
-  SIMDATTN_CHECK(resolve(options, columns, &s));
+  RopeScaling s;
+  SIMDATTN_CHECK(resolve_rope_scaling(options, columns, &s));
   const bool given = positions.data != nullptr;
   if (given) {
     SIMDATTN_REQUIRE(positions.shape[1] == n, Code::kShape, "positions.shape[1] != cos.shape[0]");
@@ -370,41 +385,18 @@ Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions
   SIMDATTN_REQUIRE(!overlaps_options(sin_bytes, options), Code::kOverlap, "sin: overlaps an array of options");
 
   const bool one_axis = !given || positions.shape[0] == 1;
-  const auto attention_f32 = static_cast<float>(s.attention_factor);
   for (int64_t begin = 0; begin < columns && n > 0; begin += kColumnChunk) {
     const int64_t end = begin + kColumnChunk < columns ? begin + kColumnChunk : columns;
-    int64_t axis[kColumnChunk];
-    float inv[kColumnChunk];
-    Turns turns[kColumnChunk];
-    for (int64_t c = begin; c < end; ++c) {
-      axis[c - begin] = one_axis ? 0 : locate(s, c).axis;
-      if (options.f32_angles) {
-        inv[c - begin] = frequency_f32(s, c);
-      } else {
-        turns[c - begin] = turns_of_frequency(frequency(s, c));
-      }
-    }
+    RopeColumn chunk[kColumnChunk];
+    rope_columns(s, one_axis, begin, end, chunk);
     for (int64_t p = 0; p < n; ++p) {
       int64_t position[4] = {given ? 0 : first + p};
       if (given) {
         for (int64_t a = 0; a < positions.shape[0]; ++a)
           position[a] = index_at(positions.data, positions.dtype, a * positions.stride[0] + p * positions.stride[1]);
       }
-      float* cos_row = static_cast<float*>(cos.data) + p * cos.stride[0];
-      float* sin_row = static_cast<float*>(sin.data) + p * sin.stride[0];
-      for (int64_t c = begin; c < end; ++c) {
-        const int64_t k = c - begin;
-        const int64_t at = position[axis[k]];
-        if (options.f32_angles) {
-          const CosSin cs = cos_sin(static_cast<float>(at) * inv[k]);
-          cos_row[c] = static_cast<float>(cs.cos) * attention_f32;
-          sin_row[c] = static_cast<float>(cs.sin) * attention_f32 + 0.0f;
-        } else {
-          const CosSin cs = cos_sin(turns[k], at);
-          cos_row[c] = static_cast<float>(cs.cos * s.attention_factor);
-          sin_row[c] = static_cast<float>(cs.sin * s.attention_factor) + 0.0f;  // +0 at -0
-        }
-      }
+      rope_row(s, chunk, end - begin, position, static_cast<float*>(cos.data) + p * cos.stride[0] + begin,
+               static_cast<float*>(sin.data) + p * sin.stride[0] + begin);
     }
   }
   return {};

@@ -1,0 +1,282 @@
+// gaussian_scores(), bilinear_scores(), additive_scores().
+#include <cmath>
+
+#include "dispatch/target.h"
+#include "lib/drivers/score_rows.h"
+#include "lib/drivers/workspace.h"
+#include "lib/scalar/math.h"
+
+namespace simdattn {
+namespace {
+
+/// Keys whose projections are in the workspace at a time.
+constexpr int64_t kProjectedKeys = 128;
+
+Status check_workspace(const Exec& exec, size_t bytes) {
+  SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace,
+                   "exec.workspace: null; the function ending in _workspace tells the size");
+  SIMDATTN_REQUIRE(exec.workspace_bytes >= bytes, Code::kWorkspace,
+                   "exec.workspace_bytes: less than the function ending in _workspace tells");
+  return {};
+}
+
+/// Rows as f32: themselves, or widened into `buffer` [rows][dim].
+struct F32Rows {
+  const float* data;
+  int64_t stride;
+};
+F32Rows as_f32(const UKernels& uk, const void* rows, DType dtype, int64_t stride, int64_t n, int64_t dim,
+               float* buffer) {
+  if (dtype == DType::kF32) return {static_cast<const float*>(rows), stride};
+  for (int64_t r = 0; r < n; ++r) {
+    uk.widen[slot(dtype)](static_cast<const char*>(rows) + r * stride * size_of(dtype), buffer + r * dim, dim);
+  }
+  return {buffer, dim};
+}
+
+const void* head_of(const ConstView<3>& weights, int64_t head) {
+  return static_cast<const char*>(weights.data) + head * weights.stride[0] * size_of(weights.dtype);
+}
+template <bool kConst>
+auto row_of(const BasicView<4, kConst>& v, int64_t b, int64_t h, int64_t i) {
+  using Byte = std::conditional_t<kConst, const char, char>;
+  return static_cast<Byte*>(v.data) + (b * v.stride[0] + h * v.stride[1] + i * v.stride[2]) * size_of(v.dtype);
+}
+
+/// out[r,:] = weights[head] rows[r,:], as dot products with the rows of the weights.
+void project(const UKernels& uk, const ConstView<3>& weights, int64_t head, const F32Rows& rows, int64_t n,
+             float* out) {
+  const int64_t d = weights.shape[1];
+  uk.score_rows[slot(weights.dtype)]({.q = rows.data,
+                                      .ldq = rows.stride,
+                                      .n_q = n,
+                                      .k = head_of(weights, head),
+                                      .ldk = weights.stride[1],
+                                      .n_k = d,
+                                      .dim = weights.shape[2],
+                                      .scale = 1.0f,
+                                      .s = out,
+                                      .lds = d});
+}
+
+struct BilinearBuffers {
+  float* queries;
+  float* projected;
+  size_t bytes;
+  BilinearBuffers(void* memory, int64_t d_q, int64_t d_k) {
+    Workspace w(memory);
+    queries = w.take<float>(kQueryRows * d_q);
+    projected = w.take<float>(kQueryRows * d_k);
+    bytes = w.bytes();
+  }
+};
+
+struct AdditiveBuffers {
+  float* queries;
+  float* query_projections;
+  float* keys;
+  float* key_projections;
+  size_t bytes;
+  AdditiveBuffers(void* memory, int64_t d_q, int64_t d_k, int64_t d) {
+    Workspace w(memory);
+    queries = w.take<float>(kQueryRows * d_q);
+    query_projections = w.take<float>(kQueryRows * d);
+    keys = w.take<float>(kProjectedKeys * d_k);
+    key_projections = w.take<float>(d_k > 0 ? kProjectedKeys * d : 0);
+    bytes = w.bytes();
+  }
+};
+
+bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
+
+}  // namespace
+
+Status gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, std::optional<float> scale,
+                       const Exec& exec) {
+  const UKernels* uk = nullptr;
+  SIMDATTN_CHECK(resolve(exec, &uk));
+  Extent eo;
+  SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
+  SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
+  SIMDATTN_REQUIRE(!scale || std::isfinite(*scale), Code::kRange, "scale: must be finite");
+  score_all_rows(
+      *uk, q, k, out, -0.5f * scale.value_or(1.0f),
+      [&](const ScoreRows& call, int64_t, int64_t) { uk->gaussian_rows[slot(k.dtype)](call); },
+      [](int64_t, int64_t, float x, float y, float sum) { return std::fma(x - y, x - y, sum); });
+  return {};
+}
+
+size_t bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
+  return size_ok(d_q) && size_ok(d_k) ? BilinearBuffers(nullptr, d_q, d_k).bytes : 0;
+}
+
+Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
+                       std::optional<float> scale, const Exec& exec) {
+  const UKernels* uk = nullptr;
+  SIMDATTN_CHECK(resolve(exec, &uk));
+  Extent eo, em;
+  SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
+  SIMDATTN_CHECK(check_view(m, Accept::kStorage, SIMDATTN_ARGUMENT("m"), &em));
+  const int64_t heads = q.shape[1];
+  const int64_t d_q = q.shape[3];
+  const int64_t d_k = k.shape[3];
+  SIMDATTN_REQUIRE(m.shape[0] == heads && m.shape[1] == d_q && m.shape[2] == d_k, Code::kShape,
+                   "m.shape: must be [q.shape[1], q.shape[3], k.shape[3]]; broadcast over heads by stride 0");
+  SIMDATTN_REQUIRE(!scale || std::isfinite(*scale), Code::kRange, "scale: must be finite");
+  SIMDATTN_REQUIRE(!overlap(eo, em), Code::kOverlap, "out: overlaps m");
+  SIMDATTN_CHECK(check_workspace(exec, bilinear_scores_workspace(d_q, d_k)));
+
+  const int64_t group = heads / k.shape[1];
+  const BilinearBuffers buffers(exec.workspace, d_q, d_k);
+  // q^T M for a row of q or several of one head: the chain over d_q is that of weighted values.
+  const auto project_rows = [&](int64_t head, const F32Rows& rows, int64_t n, float* result) {
+    std::fill_n(result, n * d_k, 0.0f);
+    for (int64_t d = 0; d < d_q; d += kKeyBlock) {
+      uk->value_tile[slot(m.dtype)](
+          {.w = rows.data + d,
+           .ldw = rows.stride,
+           .rows = n,
+           .v = static_cast<const char*>(head_of(m, head)) + d * m.stride[1] * size_of(m.dtype),
+           .key_stride = m.stride[1],
+           .group_stride = kValueGroup,
+           .keys = std::min(kKeyBlock, d_q - d),
+           .dim = d_k,
+           .o = result,
+           .ldo = d_k,
+           .alpha = nullptr,
+           .stream = false});
+    }
+  };
+  // A single query row per head (decode): the heads of a group are the rows, and their keys are read once.
+  const bool grouped = q.shape[2] == 1;
+  const int64_t rows = grouped ? group : q.shape[2];
+  const int64_t q_stride = grouped ? q.stride[1] : q.stride[2];
+  const int64_t out_stride = grouped ? out.stride[1] : out.stride[2];
+  for (int64_t b = 0; b < q.shape[0]; ++b) {
+    for (int64_t h = 0; h < heads; h += grouped ? group : 1) {
+      for (int64_t i = 0; i < rows; i += kQueryRows) {
+        const int64_t n = std::min(kQueryRows, rows - i);
+        const F32Rows block = as_f32(*uk, row_of(q, b, h, 0) + i * q_stride * size_of(q.dtype), q.dtype, q_stride, n,
+                                     d_q, buffers.queries);
+        if (grouped) {
+          for (int64_t r = 0; r < n; ++r) {
+            project_rows(h + i + r, {block.data + r * block.stride, block.stride}, 1, buffers.projected + r * d_k);
+          }
+        } else {
+          project_rows(h, block, n, buffers.projected);
+        }
+        uk->score_rows[slot(k.dtype)]({.q = buffers.projected,
+                                       .ldq = d_k,
+                                       .n_q = n,
+                                       .k = row_of(k, b, h / group, 0),
+                                       .ldk = k.stride[2],
+                                       .n_k = k.shape[2],
+                                       .dim = d_k,
+                                       .scale = scale.value_or(1.0f),
+                                       .s = reinterpret_cast<float*>(row_of(out, b, h, 0)) + i * out_stride,
+                                       .lds = out_stride});
+      }
+    }
+  }
+  return {};
+}
+
+size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
+  const bool ok = size_ok(d_q) && size_ok(d_k) && size_ok(d) && (d_q > 0 || d_k > 0);
+  return ok ? AdditiveBuffers(nullptr, d_q, d_k, d).bytes : 0;
+}
+
+Status additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
+                       const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec) {
+  const UKernels* uk = nullptr;
+  SIMDATTN_CHECK(resolve(exec, &uk));
+  Extent eo, ew, ewq, ewk;
+  SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
+  SIMDATTN_CHECK(check_view(w, Accept::kF32, SIMDATTN_ARGUMENT("w"), &ew));
+  SIMDATTN_CHECK(check_view(wq, Accept::kStorage, SIMDATTN_ARGUMENT("wq"), &ewq));
+  SIMDATTN_CHECK(check_view(wk, Accept::kStorage, SIMDATTN_ARGUMENT("wk"), &ewk));
+  const int64_t heads = q.shape[1];
+  const int64_t d = w.shape[1];
+  const bool project_q = wq.data != nullptr;
+  const bool project_k = wk.data != nullptr;
+  SIMDATTN_REQUIRE(w.shape[0] == heads, Code::kShape, "w.shape[0] != q.shape[1]; broadcast over heads by stride 0");
+  SIMDATTN_REQUIRE(d >= 1, Code::kShape, "w.shape[1]: the dimension must be at least 1");
+  if (project_q) {
+    SIMDATTN_REQUIRE(wq.shape[0] == heads && wq.shape[1] == d && wq.shape[2] == q.shape[3], Code::kShape,
+                     "wq.shape: must be [q.shape[1], w.shape[1], q.shape[3]]; broadcast over heads by stride 0");
+  } else {
+    SIMDATTN_REQUIRE(q.shape[3] == d, Code::kShape, "q.shape[3] != w.shape[1] although there is no wq");
+  }
+  if (project_k) {
+    SIMDATTN_REQUIRE(wk.shape[0] == k.shape[1] && wk.shape[1] == d && wk.shape[2] == k.shape[3], Code::kShape,
+                     "wk.shape: must be [k.shape[1], w.shape[1], k.shape[3]]; broadcast over heads by stride 0");
+  } else {
+    SIMDATTN_REQUIRE(k.shape[3] == d, Code::kShape, "k.shape[3] != w.shape[1] although there is no wk");
+  }
+  SIMDATTN_REQUIRE(!overlap(eo, ew), Code::kOverlap, "out: overlaps w");
+  SIMDATTN_REQUIRE(!overlap(eo, ewq), Code::kOverlap, "out: overlaps wq");
+  SIMDATTN_REQUIRE(!overlap(eo, ewk), Code::kOverlap, "out: overlaps wk");
+
+  const float* weights = static_cast<const float*>(w.data);
+  if (!project_q && !project_k) {
+    score_all_rows(
+        *uk, q, k, out, 1.0f,
+        [&](const ScoreRows& call, int64_t head, int64_t next_head) {
+          uk->additive_rows[slot(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
+        },
+        [&](int64_t head, int64_t e, float x, float y, float sum) {
+          return std::fma(weights[head * w.stride[0] + e], scalar::tanh(x + y), sum);
+        });
+    return {};
+  }
+
+  const int64_t d_q = project_q ? q.shape[3] : 0;
+  const int64_t d_k = project_k ? k.shape[3] : 0;
+  SIMDATTN_CHECK(check_workspace(exec, additive_scores_workspace(d_q, d_k, d)));
+  const AdditiveBuffers buffers(exec.workspace, d_q, d_k, d);
+  const int64_t group = heads / k.shape[1];
+  const int64_t n_q = q.shape[2];
+  for (int64_t b = 0; b < q.shape[0]; ++b) {
+    for (int64_t kv_head = 0; kv_head < k.shape[1]; ++kv_head) {
+      for (int64_t j = 0; j < k.shape[2]; j += kProjectedKeys) {
+        const int64_t keys = std::min(kProjectedKeys, k.shape[2] - j);
+        const char* rows = row_of(k, b, kv_head, j);
+        ScoreRows call = {.q = nullptr,
+                          .ldq = 0,
+                          .n_q = 0,
+                          .k = rows,
+                          .ldk = k.stride[2],
+                          .n_k = keys,
+                          .dim = d,
+                          .scale = 1.0f,
+                          .s = nullptr,
+                          .lds = out.stride[2]};
+        if (project_k) {
+          project(*uk, wk, kv_head, as_f32(*uk, rows, k.dtype, k.stride[2], keys, d_k, buffers.keys), keys,
+                  buffers.key_projections);
+          call.k = buffers.key_projections;
+          call.ldk = d;
+        }
+        const auto kernel = uk->additive_rows[project_k ? slot(DType::kF32) : slot(k.dtype)];
+        for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+          for (int64_t i = 0; i < n_q; i += kQueryRows) {
+            call.n_q = std::min(kQueryRows, n_q - i);
+            F32Rows block = as_f32(*uk, row_of(q, b, h, i), q.dtype, q.stride[2], call.n_q, q.shape[3],
+                                   project_q ? buffers.queries : buffers.query_projections);
+            if (project_q) {
+              project(*uk, wq, h, block, call.n_q, buffers.query_projections);
+              block = {buffers.query_projections, d};
+            }
+            call.q = block.data;
+            call.ldq = block.stride;
+            call.s = reinterpret_cast<float*>(row_of(out, b, h, i)) + j;
+            kernel({call, weights + h * w.stride[0], 0});
+          }
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace simdattn

@@ -1,0 +1,122 @@
+// The walk over batches, heads and rows that scores() and its relatives share.
+#ifndef SIMDATTN_LIB_DRIVERS_SCORE_ROWS_H_
+#define SIMDATTN_LIB_DRIVERS_SCORE_ROWS_H_
+
+#include <algorithm>
+
+#include "lib/drivers/validate.h"
+#include "lib/dtypes.h"
+#include "lib/ukernels.h"
+
+namespace simdattn {
+
+/// Query rows of 16-bit types are widened to f32 on the stack: up to this many elements (32 KiB) and rows at a time.
+inline constexpr int64_t kQueryElements = 8192;
+inline constexpr int64_t kQueryRows = 8;
+
+/// Everything about q, k and out but the relation of the dimensions of q and k.
+static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
+                                        Extent* out_extent) {
+  Extent eq, ek;
+  SIMDATTN_CHECK(check_view(q, Accept::kStorage, SIMDATTN_ARGUMENT("q"), &eq));
+  SIMDATTN_CHECK(check_view(k, Accept::kStorage, SIMDATTN_ARGUMENT("k"), &ek));
+  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), out_extent));
+  SIMDATTN_REQUIRE(q.shape[3] >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(k.shape[3] >= 1, Code::kShape, "k.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(k.shape[0] == q.shape[0], Code::kShape, "k.shape[0] != q.shape[0]");
+  SIMDATTN_REQUIRE(k.shape[1] >= 1, Code::kShape, "k.shape[1]: there must be at least one key head");
+  SIMDATTN_REQUIRE(q.shape[1] % k.shape[1] == 0, Code::kShape,
+                   "q.shape[1]: query heads must be a multiple of key heads");
+  SIMDATTN_REQUIRE(out.shape[0] == q.shape[0] && out.shape[1] == q.shape[1] && out.shape[2] == q.shape[2] &&
+                       out.shape[3] == k.shape[2],
+                   Code::kShape, "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], k.shape[2]]");
+  SIMDATTN_REQUIRE(!overlap(*out_extent, eq), Code::kOverlap, "out: overlaps q");
+  SIMDATTN_REQUIRE(!overlap(*out_extent, ek), Code::kOverlap, "out: overlaps k");
+  return {};
+}
+
+/// The definition, for a 16-bit query row that does not fit the buffer: same bits as the kernels, not fast.
+/// term(d, q_d, k_d, sum) adds to a partial sum.
+template <class Term>
+float long_row(const void* q, DType q_type, const void* k, DType k_type, int64_t dim, Term&& term) {
+  float partial[16] = {};
+  with_storage(q_type, [&](auto tq) {
+    with_storage(k_type, [&](auto tk) {
+      for (int64_t d = 0; d < dim; ++d) {
+        const float x = to_f32(static_cast<const decltype(tq)*>(q)[d]);
+        const float y = to_f32(static_cast<const decltype(tk)*>(k)[d]);
+        partial[d % 16] = term(d, x, y, partial[d % 16]);
+      }
+    });
+  });
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) partial[i] += partial[i + width];
+  }
+  return partial[0];
+}
+
+/// Scores of all rows of q, whose dimension is that of k. kernel(call, head, next_head) computes a block of rows: row r is
+/// of head `head + r * next_head`. term(head, d, q_d, k_d, sum): see long_row.
+template <class Kernel, class Term>
+void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, float factor,
+                    Kernel&& kernel, Term&& term) {
+  const int64_t dim = q.shape[3];
+  const int64_t group = q.shape[1] / k.shape[1];
+  const int64_t q_size = size_of(q.dtype);
+  const int64_t k_size = size_of(k.dtype);
+  const bool direct = q.dtype == DType::kF32;
+  alignas(64) float buffer[kQueryElements];
+  // A single query row per head (decode): the heads of a group are the rows, and their keys are read once.
+  const bool grouped = q.shape[2] == 1;
+  const int64_t rows = grouped ? group : q.shape[2];
+  const int64_t q_stride = grouped ? q.stride[1] : q.stride[2];
+  const int64_t out_stride = grouped ? out.stride[1] : out.stride[2];
+  const int64_t next_head = grouped ? 1 : 0;
+  const int64_t rows_at_once = direct ? rows : std::min(kQueryRows, kQueryElements / dim);
+
+  for (int64_t b = 0; b < q.shape[0]; ++b) {
+    for (int64_t h = 0; h < q.shape[1]; h += grouped ? group : 1) {
+      const char* keys = static_cast<const char*>(k.data) + (b * k.stride[0] + h / group * k.stride[1]) * k_size;
+      const char* queries = static_cast<const char*>(q.data) + (b * q.stride[0] + h * q.stride[1]) * q_size;
+      float* s = static_cast<float*>(out.data) + b * out.stride[0] + h * out.stride[1];
+      ScoreRows call = {.q = buffer,
+                        .ldq = dim,
+                        .n_q = 0,
+                        .k = keys,
+                        .ldk = k.stride[2],
+                        .n_k = k.shape[2],
+                        .dim = dim,
+                        .scale = factor,
+                        .s = s,
+                        .lds = out_stride};
+      if (rows_at_once == 0 && rows > 0) {
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t j = 0; j < k.shape[2]; ++j) {
+            const float sum = long_row(
+                queries + i * q_stride * q_size, q.dtype, keys + j * k.stride[2] * k_size, k.dtype, dim,
+                [&](int64_t d, float x, float y, float part) { return term(h + i * next_head, d, x, y, part); });
+            s[i * out_stride + j] = canonical(sum * factor);
+          }
+        }
+        continue;
+      }
+      for (int64_t i = 0; i < rows; i += call.n_q) {
+        call.n_q = std::min(rows_at_once, rows - i);
+        call.s = s + i * out_stride;
+        if (direct) {
+          call.q = reinterpret_cast<const float*>(queries) + i * q_stride;
+          call.ldq = q_stride;
+        } else {
+          for (int64_t r = 0; r < call.n_q; ++r) {
+            uk.widen[slot(q.dtype)](queries + (i + r) * q_stride * q_size, buffer + r * dim, dim);
+          }
+        }
+        kernel(call, h + i * next_head, next_head);
+      }
+    }
+  }
+}
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_SCORE_ROWS_H_
