@@ -15,11 +15,18 @@
 
 namespace simdattn::test {
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// SplitMix64 (Steele, Lea, Flood 2014), or the bytes of a fuzzer as long as there are some.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
+  Random(const uint8_t* data, size_t size) : state_(size), data_(data), left_(size) {}
   uint64_t bits() {
+    if (left_ >= 2) {
+      const uint64_t value = static_cast<uint64_t>(data_[0]) | static_cast<uint64_t>(data_[1]) << 8;
+      data_ += 2;
+      left_ -= 2;
+      return value << 48 | value;
+    }
     uint64_t z = state_ += 0x9E3779B97F4A7C15u;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
     z = (z ^ z >> 27) * 0x94D049BB133111EBu;
@@ -53,6 +60,8 @@ class Random {
 
  private:
   uint64_t state_;
+  const uint8_t* data_ = nullptr;
+  size_t left_ = 0;
 };
 
 /// What numbers a buffer is filled with; each kind includes the ones above it.
