@@ -79,6 +79,19 @@ HWY_INLINE hn::Vec<D> Canonical(D d, hn::Vec<D> v) {
 template <class D>
 HWY_INLINE VU16<D> BF16FromF32(D d, hn::Vec<D> v) {
   // By integers: the CPUs' own instructions flush subnormal numbers.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (HWY_MAX_LANES_D(D) == 16) {
+    // The masked addition puts NaN in place, one shuffle takes the upper halves.
+    const __m512i bits = _mm512_castps_si512(v.raw);
+    const __mmask16 number = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_ORD_Q);
+    const __m512i lowest_bit = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i sum = _mm512_mask_add_epi32(_mm512_set1_epi32(static_cast<int>(kCanonicalNaN)), number, bits,
+                                              _mm512_add_epi32(lowest_bit, _mm512_set1_epi32(0x7FFF)));
+    const __m512i upper = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
+                                           31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return VU16<D>{_mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, sum))};
+  }
+#endif
   const hn::RebindToUnsigned<D> du;
   const hn::Rebind<uint16_t, D> d16;
   const auto b = hn::BitCast(du, Canonical(d, v));

@@ -153,7 +153,7 @@ HWY_INLINE void Reduce(const float* HWY_RESTRICT kept, V scale, float* out, size
 #endif  // SIMDATTN_STORE_HALVES
 
 /// A vector that stays in its register: gcc would fold the load into each of the instructions that use it.
-HWY_INLINE V InRegister(V v) {
+HWY_MAYBE_UNUSED HWY_INLINE V InRegister(V v) {
 #if HWY_ARCH_X86
   asm("" : "+v"(v.raw));
 #endif
