@@ -21,6 +21,8 @@ if [ -z "${qemu[0]}" ]; then
   echo "skipped: qemu-x86_64 is not installed (Debian and Ubuntu: qemu-user-static)"
   exit 77
 fi
+# For tests that start themselves again.
+export SIMDATTN_EMULATOR="${qemu[*]} -cpu $cpu"
 # The emulator warns about every feature of the CPU that it lacks; those do not matter here.
 run() { "${qemu[@]}" -cpu "$cpu" "$@" 2> >(grep -v "TCG doesn't support requested feature" >&2); }
 if [ -n "${EXPECT:-}" ]; then

@@ -311,6 +311,73 @@ bool run_weighted_values(Run& run, DType v_type, DType out_type) {
   return true;
 }
 
+bool run_gaussian_scores(Run& run, DType q_type, DType k_type) {
+  Random& random = run.random;
+  const int64_t batch = random.integer(1, 2), kv_heads = random.integer(1, 2);
+  const int64_t heads = kv_heads * random.integer(1, 3), n_q = random.integer(1, 6);
+  const int64_t n_kv = run.size(1, 50), dim = run.size(1, 100);
+  const Values values = run.values();
+  const Array<4> q = input(random, q_type, {batch, heads, n_q, dim}, values);
+  const Array<4> k = input(random, k_type, {batch, kv_heads, n_kv, dim}, values);
+  Array<4> out(DType::kF32, {batch, heads, n_q, n_kv});
+  if (!run.ok(gaussian_scores(q.view, k.view, out.view, {}, run.exec()))) return false;
+  run.add(out.buffer);
+  return true;
+}
+
+/// With weights: bilinear scores; else additive ones, with or without projections.
+bool run_weighted_scores(Run& run, bool bilinear) {
+  Random& random = run.random;
+  const int64_t batch = random.integer(1, 2), kv_heads = random.integer(1, 2);
+  const int64_t heads = kv_heads * random.integer(1, 3), n_q = random.integer(1, 6);
+  const int64_t n_kv = run.size(1, 40), d = run.size(1, 60);
+  const bool with_wq = random.one_in(2), with_wk = random.one_in(2);
+  const int64_t d_q = bilinear || with_wq ? run.size(1, 60) : d, d_k = bilinear || with_wk ? run.size(1, 60) : d;
+  const Values values = run.values();
+  const DType q_type = random.storage(), k_type = random.storage(), w_type = random.storage();
+  const Array<4> q = input(random, q_type, {batch, heads, n_q, d_q}, values);
+  const Array<4> k = input(random, k_type, {batch, kv_heads, n_kv, d_k}, values);
+  Array<4> out(DType::kF32, {batch, heads, n_q, n_kv});
+  Exec exec = run.exec();
+  const size_t bytes = bilinear ? bilinear_scores_workspace(d_q, d_k)
+                                : additive_scores_workspace(with_wq ? d_q : 0, with_wk ? d_k : 0, d);
+  std::vector<unsigned char> workspace(bytes);
+  exec.workspace = workspace.data();
+  exec.workspace_bytes = workspace.size();
+  if (bilinear) {
+    Array<3> m(w_type, {heads, d_q, d_k});
+    m.buffer.fill(random, Values::kOrdinary);
+    if (!run.ok(bilinear_scores(q.view, m.view, k.view, out.view, {}, exec))) return false;
+  } else {
+    Array<2> w(DType::kF32, {heads, d});
+    Array<3> wq(w_type, {heads, d, d_q}), wk(w_type, {kv_heads, d, d_k});
+    w.buffer.fill(random, Values::kOrdinary);
+    wq.buffer.fill(random, Values::kOrdinary);
+    wk.buffer.fill(random, Values::kOrdinary);
+    const ConstView<3> absent;
+    if (!run.ok(additive_scores(q.view, k.view, w.view, out.view, with_wq ? ConstView<3>(wq.view) : absent,
+                                with_wk ? ConstView<3>(wk.view) : absent, exec)))
+      return false;
+  }
+  run.add(out.buffer);
+  return true;
+}
+
+bool run_add_rows(Run& run, DType x_type, DType out_type) {
+  Random& random = run.random;
+  const int64_t batch = random.integer(1, 2), heads = random.integer(1, 3), n = random.integer(1, 6);
+  const int64_t dim = run.size(1, 140);
+  const DType p_type = random.storage();
+  const Values values = run.values();
+  const Array<4> x = input(random, x_type, {batch, heads, n, dim}, values);
+  Array<4> p = input(random, p_type, {batch, heads, n, dim}, values);
+  if (random.one_in(2)) p.view.stride[1] = 0;
+  Array<4> out(out_type, {batch, heads, n, dim});
+  if (!run.ok(add_rows(x.view, p.view, out.view, run.exec()))) return false;
+  run.add(out.buffer);
+  return true;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Positions
 
@@ -340,6 +407,23 @@ bool run_rope(Run& run, DType x_type, DType out_type) {
   const ConstView<2> given = random.one_in(2) ? ConstView<2>(positions.view) : ConstView<2>();
   Array<4> out(out_type, {batch, heads, n, dim});
   if (!run.ok(rope(x.view, cos.view, sin.view, given, out.view, options, run.exec()))) return false;
+  run.add(out.buffer);
+  return true;
+}
+
+bool run_rope_direct(Run& run, DType x_type) {
+  Random& random = run.random;
+  const int64_t batch = random.integer(1, 2), heads = random.integer(1, 4), n = random.integer(1, 6);
+  const int64_t half = run.size(1, 70), dim = 2 * half + random.integer(0, 9);
+  const Array<4> x = input(random, x_type, {batch, heads, n, dim}, run.values());
+  RopeTableOptions table;
+  table.rope_theta = random.of({10000.0, 500000.0});
+  RopeOptions options;
+  options.pairing = random.one_in(2) ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  Array<3> positions(DType::kI32, {1, batch, n});
+  for (int64_t i = 0; i < batch * n; ++i) positions.buffer.set(i, random.integer(0, 1000000));
+  Array<4> out(x_type, {batch, heads, n, dim});
+  if (!run.ok(rope_direct(x.view, half, table, positions.view, out.view, options, run.exec()))) return false;
   run.add(out.buffer);
   return true;
 }
@@ -478,6 +562,28 @@ bool run_append(Run& run, DType type, Form form) {
   part.view.data = part.buffer.data();
   part.view.shape[2] = shown;
   if (!append(run, part, random.integer(0, tokens - shown), cache.kv, rotation)) return false;
+  run.add(cache.memory);
+  return true;
+}
+
+bool run_shift(Run& run, DType type, Form form) {
+  Random& random = run.random;
+  const int64_t batch = random.integer(1, 2), heads = random.integer(1, 2), half = run.size(1, 40);
+  const int64_t dim = 2 * half + random.integer(0, 5), tokens = run.size(2, 120);
+  const Array<4> rows = input(random, type, {batch, heads, tokens, dim}, run.values());
+  const Cache cache = make_cache(random, type, form, batch, heads, tokens, dim);
+  if (!append(run, rows, 0, cache.kv)) return false;
+  const int64_t first = random.integer(1, tokens - 1), last = random.integer(first, tokens);
+  const int64_t delta = -random.integer(0, first);
+  Array<2> cos, sin;
+  AppendRope rotation;
+  if (random.one_in(2)) {
+    random_table(run, cos, sin, tokens, half);
+    rotation.cos = cos.view;
+    rotation.sin = sin.view;
+    rotation.options.pairing = random.one_in(2) ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  }
+  if (!run.ok(kv_shift(cache.kv, first, last, delta, rotation, run.exec()))) return false;
   run.add(cache.memory);
   return true;
 }
@@ -657,6 +763,18 @@ std::vector<Line> all_lines() {
       add("rope" + types, 20, [=](Run& r) { return run_rope(r, a, b); });
     }
   }
+  for (const DType a : kTypes) {
+    for (const DType b : kTypes) {
+      const std::string types = std::string(" ") + type_name(a) + " " + type_name(b);
+      add("gaussian_scores" + types, 8, [=](Run& r) { return run_gaussian_scores(r, a, b); });
+      add("add_rows" + types, 8, [=](Run& r) { return run_add_rows(r, a, b); });
+    }
+    add(std::string("rope_direct ") + type_name(a), 8, [=](Run& r) { return run_rope_direct(r, a); });
+  }
+  for (int i = 1; i <= 3; ++i) {
+    add("bilinear_scores " + std::to_string(i), 8, [](Run& r) { return run_weighted_scores(r, true); });
+    add("additive_scores " + std::to_string(i), 8, [](Run& r) { return run_weighted_scores(r, false); });
+  }
   for (int i = 1; i <= 4; ++i) add("softmax " + std::to_string(i), 20, run_softmax);
   for (int i = 1; i <= 8; ++i) add("masked_softmax " + std::to_string(i), 20, run_masked_softmax);
   constexpr std::pair<RopeType, const char*> kRopeTypes[] = {
@@ -675,6 +793,10 @@ std::vector<Line> all_lines() {
     for (const DType type : kTypes) {
       add(std::string("kv_append ") + type_name(type) + " " + form_name, 12,
           [=](Run& r) { return run_append(r, type, f); });
+      if (f != Form::kRingRows && f != Form::kRingPanels) {
+        add(std::string("kv_shift ") + type_name(type) + " " + form_name, 6,
+            [=](Run& r) { return run_shift(r, type, f); });
+      }
       for (const DType v : {type, type == DType::kF32 ? DType::kF16 : DType::kF32}) {
         add(std::string("attention ") + type_name(type) + " " + type_name(v) + " " + form_name, 12,
             [=](Run& r) { return run_attention(r, type, v, f, {}); });
