@@ -343,7 +343,8 @@ Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions
                   const ConstView<2>& positions = {}, int64_t first = 0);
 
 /// rope() for callers without a table: cos and sin of each row's position are computed on the way. The same bits as
-/// rope_table() and then rope(); a position costs about 30 ns per pair more than a look-up, whatever the number of heads.
+/// rope_table() and then rope(). A call forms the frequencies first, which takes longer than a position: pass many rows at
+/// once, or table.inv_freq from rope_frequencies() (docs/guide-rope.md). The heads of a position share its cos and sin.
 /// Shapes: x, out [B,H,n,d]; 2 * pairs rotated dimensions; positions i32 or i64 [axes,B,n] with axes as in rope_table, or
 /// absent: row i stands at position i. Positions are in (-2^31, 2^31). `out` may be exactly x if the types agree.
 /// More than 1024 pairs need rope_direct_workspace(pairs) bytes of Exec::workspace.
