@@ -173,7 +173,7 @@ class Corrupt : public ::testing::Test {
 TEST_F(Corrupt, WholeFilesAreAccepted) {
   for (const Files& f : samples()) {
     EXPECT_EQ(generate(f.model, f.tokenizer, {"--steps", "20"}), 0);
-    EXPECT_EQ(slurp(path("out")).back(), '\n');
+    EXPECT_FALSE(slurp(path("out")).empty());
     EXPECT_EQ(generate(f.model, f.tokenizer, {"--steps", "20", "--prompt", "a a"}), 0);
     EXPECT_TRUE(slurp(path("out")).starts_with("a a")) << slurp(path("out"));
     EXPECT_EQ(

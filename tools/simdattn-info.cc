@@ -46,7 +46,8 @@ int main(int argc, char** argv) {
     if (!simdattn::runnable(*t)) {
       std::printf("not taken: this CPU or operating system lacks %s\n", t->missing);
     } else {
-      std::printf("runnable%s%s\n", simdattn::exact(*t) ? "" : ", no fused multiply-add: not the bits of the definition",
+      std::printf("runnable%s%s\n",
+                  simdattn::exact(*t) ? "" : ", no fused multiply-add: not the bits of the definition",
                   t == chosen ? "  <- default" : "");
     }
   }

@@ -106,14 +106,14 @@ constexpr auto view(T* data, const int64_t (&shape)[kRank], const int64_t (&stri
 
 enum class Code : uint8_t {
   kOk = 0,
-  kNullPointer,   // a pointer is null although its size is not zero
-  kShape,         // shapes are negative, zero where forbidden, too large, or disagree
-  kStride,        // the last dimension is not contiguous, or strides make an output's elements coincide
-  kDType,         // the type is not accepted there
-  kOverlap,       // an output shares bytes with another argument
-  kRange,         // a number is outside its range (scale, softcap, offset, a position, a table entry)
-  kWorkspace,     // Exec::workspace is null or too small
-  kTarget,        // unknown target, or one that this CPU cannot run
+  kNullPointer,  // a pointer is null although its size is not zero
+  kShape,        // shapes are negative, zero where forbidden, too large, or disagree
+  kStride,       // the last dimension is not contiguous, or strides make an output's elements coincide
+  kDType,        // the type is not accepted there
+  kOverlap,      // an output shares bytes with another argument
+  kRange,        // a number is outside its range (scale, softcap, offset, a position, a table entry)
+  kWorkspace,    // Exec::workspace is null or too small
+  kTarget,       // unknown target, or one that this CPU cannot run
 };
 
 /// The outcome of a call. `detail` is a string of static storage duration: argument, rule.
@@ -171,18 +171,18 @@ struct BitMask {
 /// A key is visible if every rule given below allows it. Rows without a visible key give output 0 and lse = -inf (with a
 /// sink: lse = sink). Arrays indexed by sequence have one entry per batch entry.
 struct Scoring {
-  std::optional<float> scale{};        // finite, any sign; default 1/sqrt(d_qk), for masked_softmax 1
-  float softcap = 0;                   // finite, >= 0; 0 = none
-  bool causal = false;                 // j <= p
-  int64_t offset = kBottomRight;       // position of row 0; top-left causal is 0; |offset| <= 2^30, never clamped
-  int64_t window_left = -1;            // j >= p - window_left; -1 = unbounded. "sliding_window = W" is W - 1
-  int64_t window_right = -1;           // j <= p + window_right; -1 = unbounded
-  int64_t chunk = 0;                   // floor(j / chunk) == floor(p / chunk); 0 = none
-  const int32_t* prefix_end = nullptr; // [batch] prefix-LM: j <= max(p, prefix_end - 1); takes the place of causal
-  const int32_t* kv_start = nullptr;   // [batch] j >= kv_start
-  const int32_t* kv_length = nullptr;  // [batch] j < kv_length; in 0..n_kv; also the n_kv of kBottomRight and BitMask
-  ConstView<4> bias{};                 // f32, bf16 or f16, [batch, heads, n_q, n_kv], stride 0 broadcasts; -inf = masked
-  ConstView<4> keep{};                 // u8, the same shape; 0 = masked, anything else attends
+  std::optional<float> scale{};         // finite, any sign; default 1/sqrt(d_qk), for masked_softmax 1
+  float softcap = 0;                    // finite, >= 0; 0 = none
+  bool causal = false;                  // j <= p
+  int64_t offset = kBottomRight;        // position of row 0; top-left causal is 0; |offset| <= 2^30, never clamped
+  int64_t window_left = -1;             // j >= p - window_left; -1 = unbounded. "sliding_window = W" is W - 1
+  int64_t window_right = -1;            // j <= p + window_right; -1 = unbounded
+  int64_t chunk = 0;                    // floor(j / chunk) == floor(p / chunk); 0 = none
+  const int32_t* prefix_end = nullptr;  // [batch] prefix-LM: j <= max(p, prefix_end - 1); takes the place of causal
+  const int32_t* kv_start = nullptr;    // [batch] j >= kv_start
+  const int32_t* kv_length = nullptr;   // [batch] j < kv_length; in 0..n_kv; also the n_kv of kBottomRight and BitMask
+  ConstView<4> bias{};  // f32, bf16 or f16, [batch, heads, n_q, n_kv], stride 0 broadcasts; -inf = masked
+  ConstView<4> keep{};  // u8, the same shape; 0 = masked, anything else attends
   BitMask bits{};
   const float* alibi_slopes = nullptr;  // [heads]
   const float* sinks = nullptr;         // [heads] one logit more in the denominator; not scaled, capped or masked
@@ -211,8 +211,8 @@ Status softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse = {
 /// Softmax of raw scores with everything in Scoring. Masked entries of out are +0, but for rows with a visible NaN or
 /// +inf: all of such a row and its lse are NaN.
 /// Shapes: x, out f32 [B,Hq,n_q,n_kv], lse f32 [B,Hq,n_q] (optional). `out` may be exactly x.
-Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring = {},
-                      const View<3>& lse = {}, const Exec& exec = {});
+Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring = {}, const View<3>& lse = {},
+                      const Exec& exec = {});
 
 /// out[b,h,i,:] = sum_j p[b,h,i,j] v[b,h/G,j,:]. A key whose weight is exactly zero has no influence, NaN or not.
 /// Shapes: p f32 [B,Hq,n_q,n_kv], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v]; v and out f32, bf16 or f16.
@@ -301,19 +301,19 @@ enum class MropeLayout : uint8_t {
 /// Fields are named like those of model configuration files ("rope_scaling", "rope_parameters"); docs/guide-rope.md has a
 /// line for every well-known family. Every field is checked in every type, except that arrays count where they are used.
 struct RopeTableOptions {
-  double rope_theta = 10000;               // base of the powers, in [1, 1e15]; > 1 for kYarn
+  double rope_theta = 10000;  // base of the powers, in [1, 1e15]; > 1 for kYarn
   RopeType rope_type = RopeType::kDefault;
-  double factor = 0;                       // in [1e-3, 1e6], or 0 = not given: kLinear, kDynamic and kYarn need it
+  double factor = 0;  // in [1e-3, 1e6], or 0 = not given: kLinear, kDynamic and kYarn need it
   int64_t original_max_position_embeddings = 0;  // length of pre-training; kYarn: else max_position_embeddings
-  int64_t max_position_embeddings = 0;     // kDynamic; kLongRope: its ratio to the original one replaces factor
-  int64_t seq_len = 0;                     // kDynamic, kLongRope: length that the table is for; 0 = short
-  std::optional<double> attention_factor{};  // in (0, 1e6]; multiplies cos and sin; default: see rope_frequencies
-  double beta_fast = 32;                   // kYarn: rotations in the original length, beta_fast >= beta_slow > 0
+  int64_t max_position_embeddings = 0;           // kDynamic; kLongRope: its ratio to the original one replaces factor
+  int64_t seq_len = 0;                           // kDynamic, kLongRope: length that the table is for; 0 = short
+  std::optional<double> attention_factor{};      // in (0, 1e6]; multiplies cos and sin; default: see rope_frequencies
+  double beta_fast = 32;                         // kYarn: rotations in the original length, beta_fast >= beta_slow > 0
   double beta_slow = 1;
-  double mscale = 0;                       // kYarn: used if this and mscale_all_dim are given (not 0)
+  double mscale = 0;  // kYarn: used if this and mscale_all_dim are given (not 0)
   double mscale_all_dim = 0;
-  bool truncate = true;                    // kYarn: round the ends of the ramp to whole columns
-  double low_freq_factor = 1;              // kLlama3: high_freq_factor >= low_freq_factor > 0
+  bool truncate = true;        // kYarn: round the ends of the ramp to whole columns
+  double low_freq_factor = 1;  // kLlama3: high_freq_factor >= low_freq_factor > 0
   double high_freq_factor = 4;
   std::span<const double> short_factor{};  // kLongRope: both, r/2 numbers in [1e-3, 1e6]
   std::span<const double> long_factor{};
@@ -382,7 +382,7 @@ struct BasicKv {
   Pointer data = nullptr;
   DType dtype = DType::kF32;
   KvLayout layout = KvLayout::kRows;
-  int64_t batch = 0;   // sequences (pages do not count here)
+  int64_t batch = 0;  // sequences (pages do not count here)
   int64_t heads = 0;
   int64_t tokens = 0;  // keys per sequence that can be addressed (the logical length, also of a ring)
   int64_t dim = 0;
@@ -402,18 +402,36 @@ struct BasicKv {
   template <bool kOther>
     requires(kConst || !kOther)
   constexpr BasicKv(const BasicView<4, kOther>& v)  // NOLINT(google-explicit-constructor): the common case
-      : data(v.data), dtype(v.dtype), batch(v.shape[0]), heads(v.shape[1]), tokens(v.shape[2]), dim(v.shape[3]),
-        batch_stride(v.stride[0]), head_stride(v.stride[1]), token_stride(v.stride[2]) {
+      : data(v.data),
+        dtype(v.dtype),
+        batch(v.shape[0]),
+        heads(v.shape[1]),
+        tokens(v.shape[2]),
+        dim(v.shape[3]),
+        batch_stride(v.stride[0]),
+        head_stride(v.stride[1]),
+        token_stride(v.stride[2]) {
     // A last dimension that is not contiguous cannot be expressed; dim -1 makes every call refuse it.
     if (v.stride[3] != 1 && v.shape[3] > 1) dim = -1;
   }
   template <bool kOther>
     requires(kConst && !kOther)
   constexpr BasicKv(const BasicKv<kOther>& o)  // NOLINT(google-explicit-constructor)
-      : data(o.data), dtype(o.dtype), layout(o.layout), batch(o.batch), heads(o.heads), tokens(o.tokens), dim(o.dim),
-        batch_stride(o.batch_stride), head_stride(o.head_stride), token_stride(o.token_stride),
-        block_table(o.block_table), block_table_stride(o.block_table_stride), page_size(o.page_size),
-        n_pages(o.n_pages), ring(o.ring) {}
+      : data(o.data),
+        dtype(o.dtype),
+        layout(o.layout),
+        batch(o.batch),
+        heads(o.heads),
+        tokens(o.tokens),
+        dim(o.dim),
+        batch_stride(o.batch_stride),
+        head_stride(o.head_stride),
+        token_stride(o.token_stride),
+        block_table(o.block_table),
+        block_table_stride(o.block_table_stride),
+        page_size(o.page_size),
+        n_pages(o.n_pages),
+        ring(o.ring) {}
 };
 using Kv = BasicKv<false>;
 using ConstKv = BasicKv<true>;
