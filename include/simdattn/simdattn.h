@@ -205,7 +205,8 @@ Status scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, 
 /// out[r,j] = exp(x[r,j] - max_r) / sum_j exp(x[r,j] - max_r); lse[r] = max_r + ln(sum).
 /// Shapes: x, out f32 [rows, n], lse f32 [rows] (optional). `out` may be exactly x (same data and strides).
 /// A row of -inf (or n = 0) gives zeros and lse -inf; NaN or +inf in a row make all of the row and its lse NaN.
-/// Error: 4 ulp per probability for rows whose scores lie within 80 of the maximum.
+/// Relative error of out[r,j]: at most (|x[r,j] - max_r| + ln n + n/16 + 14) * 2^-24; measured 5.5 ulp for scores within 5
+/// of the maximum (the difference to the maximum is rounded once, and exp turns that into a relative error).
 Status softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse = {}, const Exec& exec = {});
 
 /// Softmax of raw scores with everything in Scoring. Masked entries of out are +0, but for rows with a visible NaN or
