@@ -165,7 +165,7 @@ HWY_INLINE V MulAddFirst(hn::Mask<D> inside, V a, V b, V c) { return hn::IfThenE
 
 /// One key against kQ queries.
 template <class T, int kV, int kQ>
-HWY_INLINE void OneKey(const float* q, size_t ldq, const T* k, size_t dim, float* kept) {
+HWY_INLINE void OneKey(const float* q, int64_t ldq, const T* k, size_t dim, float* kept) {
   static_assert(kQ == 1 || kQ == 2 || kQ == 4);
   const D d;
   const size_t step = hn::Lanes(d);
@@ -265,7 +265,7 @@ HWY_INLINE void WholeRows(const float* q, const T* k, int64_t ldk, size_t keys, 
 
 /// Four keys against kQ queries, where a vector holds all 16 partial sums.
 template <class T, int kQ>
-HWY_INLINE void FourKeys(const float* q, size_t ldq, const T* k0, int64_t ldk, size_t dim, float* kept) {
+HWY_INLINE void FourKeys(const float* q, int64_t ldq, const T* k0, int64_t ldk, size_t dim, float* kept) {
   static_assert(kQ == 2 || kQ == 4);
   const D d;
   const float* q1 = q + ldq;
@@ -338,7 +338,7 @@ HWY_INLINE void FourKeys(const float* q, size_t ldq, const T* k0, int64_t ldk, s
 
 /// Three keys against two queries, where two vectors hold the 16 partial sums: 12 accumulators of 16 registers.
 template <class T>
-HWY_INLINE void ThreeKeys(const float* q0, size_t ldq, const T* k0, int64_t ldk, size_t dim, float* kept) {
+HWY_INLINE void ThreeKeys(const float* q0, int64_t ldq, const T* k0, int64_t ldk, size_t dim, float* kept) {
   const D d;
   const size_t step = hn::Lanes(d);
   const float* q1 = q0 + ldq;
@@ -402,7 +402,7 @@ HWY_INLINE void ThreeKeys(const float* q0, size_t ldq, const T* k0, int64_t ldk,
 
 /// The partial sums of up to kKeys keys against kQ queries.
 template <class T, int kV, int kQ>
-HWY_INLINE void Group(const float* q, size_t ldq, const T* k, int64_t ldk, size_t dim, size_t keys, float* kept) {
+HWY_INLINE void Group(const float* q, int64_t ldq, const T* k, int64_t ldk, size_t dim, size_t keys, float* kept) {
   const auto key = [&](size_t j) { return k + static_cast<int64_t>(j) * ldk; };
   size_t j = 0;
   if constexpr (kQ == 1) {
@@ -430,7 +430,7 @@ HWY_INLINE void Keys(const ScoreRows& a, int64_t i, int64_t first, int64_t end) 
   const T* k = static_cast<const T*>(a.k);
   float* s = a.s + i * a.lds;
   const float* q = a.q + i * a.ldq;
-  const size_t ldq = static_cast<size_t>(a.ldq);
+  const int64_t ldq = a.ldq;
   const size_t dim = static_cast<size_t>(a.dim);
   float* now = kept;
   float* before = kept + kGroup;
