@@ -48,7 +48,9 @@ Sequence AttentionProblem::sequence(const Attention& a, int64_t s) const {
 }
 
 Status check_attention(const Attention& a, bool needs_out, AttentionProblem* problem) {
-  AttentionProblem p;
+  AttentionProblem& p = *problem;
+  p.row_blocks = p.partial_rows = p.reduce_tasks = p.kv_bytes = 0;
+  p.split = false;
   Extent eq, ek, ev;
   SIMDATTN_CHECK(check_view(a.q, Accept::kStorage, SIMDATTN_ARGUMENT("q"), &eq));
   const bool varlen = a.cu_q != nullptr;
@@ -66,8 +68,8 @@ Status check_attention(const Attention& a, bool needs_out, AttentionProblem* pro
                    "k.heads: there must be at least one key head");
   SIMDATTN_REQUIRE(a.v.heads == p.kv_heads, Code::kShape, "v.heads != k.heads");
   SIMDATTN_REQUIRE(a.v.tokens == a.k.tokens, Code::kShape, "v.tokens != k.tokens");
-  SIMDATTN_REQUIRE(p.heads % p.kv_heads == 0, Code::kShape, "q.shape[1]: query heads must be a multiple of key heads");
-  p.group = p.heads / p.kv_heads;
+  p.group = group_of(p.heads, p.kv_heads);
+  SIMDATTN_REQUIRE(p.group >= 0, Code::kShape, "q.shape[1]: query heads must be a multiple of key heads");
 
   // Sequences.
   p.sequences = a.q.shape[0];
@@ -135,48 +137,41 @@ Status check_attention(const Attention& a, bool needs_out, AttentionProblem* pro
   const bool raw = a.acc.data != nullptr || a.max.data != nullptr || a.sum.data != nullptr;
   SIMDATTN_REQUIRE(!raw || (a.acc.data != nullptr && a.max.data != nullptr && a.sum.data != nullptr) || p.tasks == 0,
                    Code::kNullPointer, "acc, max, sum: the raw state is all three of them");
-  struct Output {
-    Extent extent;
-    const char* overlap;
-  } outputs[5];
-  int n_outputs = 0;
-  const auto add = [&](const Extent& e, const char* text) {
-    if (!e.empty()) outputs[n_outputs++] = {e, text};
-  };
-  Extent e;
   const std::array<int64_t, 4> out_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], p.d_v};
   const std::array<int64_t, 3> row_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
+  Extent outputs[5];  // those that are absent stay empty
+  constexpr const char* kOverlap[5] = {"out: overlaps another argument", "lse: overlaps another argument",
+                                       "acc: overlaps another argument", "max: overlaps another argument",
+                                       "sum: overlaps another argument"};
   if (a.out.data != nullptr || (needs_out && !raw)) {
-    SIMDATTN_CHECK(check_view(a.out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &e));
-    SIMDATTN_REQUIRE(a.out.shape == out_shape, Code::kShape,
+    SIMDATTN_CHECK(check_view(a.out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &outputs[0]));
+    SIMDATTN_REQUIRE(same_numbers(a.out.shape, out_shape), Code::kShape,
                      "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
-    add(e, "out: overlaps another argument");
   }
   if (a.lse.data != nullptr) {
-    SIMDATTN_CHECK(check_view(a.lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &e));
-    SIMDATTN_REQUIRE(a.lse.shape == row_shape, Code::kShape, "lse.shape: must be the first three sizes of q");
-    add(e, "lse: overlaps another argument");
+    SIMDATTN_CHECK(check_view(a.lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &outputs[1]));
+    SIMDATTN_REQUIRE(same_numbers(a.lse.shape, row_shape), Code::kShape,
+                     "lse.shape: must be the first three sizes of q");
   }
   if (raw) {
-    SIMDATTN_CHECK(check_view(a.acc, Accept::kF32, SIMDATTN_ARGUMENT("acc"), &e));
-    SIMDATTN_REQUIRE(a.acc.shape == out_shape, Code::kShape,
+    SIMDATTN_CHECK(check_view(a.acc, Accept::kF32, SIMDATTN_ARGUMENT("acc"), &outputs[2]));
+    SIMDATTN_REQUIRE(same_numbers(a.acc.shape, out_shape), Code::kShape,
                      "acc.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
-    add(e, "acc: overlaps another argument");
-    SIMDATTN_CHECK(check_view(a.max, Accept::kF32, SIMDATTN_ARGUMENT("max"), &e));
-    SIMDATTN_REQUIRE(a.max.shape == row_shape, Code::kShape, "max.shape: must be the first three sizes of q");
-    add(e, "max: overlaps another argument");
-    SIMDATTN_CHECK(check_view(a.sum, Accept::kF32, SIMDATTN_ARGUMENT("sum"), &e));
-    SIMDATTN_REQUIRE(a.sum.shape == row_shape, Code::kShape, "sum.shape: must be the first three sizes of q");
-    add(e, "sum: overlaps another argument");
+    SIMDATTN_CHECK(check_view(a.max, Accept::kF32, SIMDATTN_ARGUMENT("max"), &outputs[3]));
+    SIMDATTN_REQUIRE(same_numbers(a.max.shape, row_shape), Code::kShape,
+                     "max.shape: must be the first three sizes of q");
+    SIMDATTN_CHECK(check_view(a.sum, Accept::kF32, SIMDATTN_ARGUMENT("sum"), &outputs[4]));
+    SIMDATTN_REQUIRE(same_numbers(a.sum.shape, row_shape), Code::kShape,
+                     "sum.shape: must be the first three sizes of q");
   }
-  for (int i = 0; i < n_outputs; ++i) {
-    const Extent& o = outputs[i].extent;
+  for (int i = 0; i < 5; ++i) {
+    const Extent& o = outputs[i];
+    if (o.empty()) continue;
     bool bad =
         overlap(o, eq) || overlaps_kv(o, a.k, ek) || overlaps_kv(o, a.v, ev) || overlaps_scoring(o, a.scoring, shape);
-    for (int j = 0; j < i; ++j) bad = bad || overlap(o, outputs[j].extent);
-    SIMDATTN_REQUIRE(!bad, Code::kOverlap, outputs[i].overlap);
+    for (int j = 0; j < i; ++j) bad = bad || overlap(o, outputs[j]);
+    SIMDATTN_REQUIRE(!bad, Code::kOverlap, kOverlap[i]);
   }
-  *problem = p;
   return {};
 }
 

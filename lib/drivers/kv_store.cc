@@ -4,7 +4,7 @@ namespace simdattn {
 
 /// The store as an array, for its extent: [batch or pages, heads, rows or panels, elements].
 Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, bool output, const KvText& text, Extent* extent) {
-  *extent = {};
+  extent->clear();
   SIMDATTN_REQUIRE(is_storage(kv.dtype), Code::kDType, text.view.dtype);
   SIMDATTN_REQUIRE(kv.dim >= 1 && kv.dim <= kMaxSize, Code::kShape, text.dim);
   SIMDATTN_REQUIRE(kv.tokens >= 0 && kv.tokens <= kMaxSize, Code::kShape, text.capacity);
@@ -23,13 +23,14 @@ Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, bool output, con
   const int64_t width = panels ? panel_elements(kv.dtype, kv.dim) : kv.dim;
   const int64_t shape[4] = {units, kv.heads, panels ? (tokens + kPanelWidth - 1) / kPanelWidth : tokens, width};
   const int64_t stride[4] = {kv.batch_stride, kv.head_stride, kv.token_stride, 1};
-  SIMDATTN_CHECK(check_array(kv.data, kv.dtype, 4, shape, stride, output, Accept::kStorage, text.view, extent));
+  SIMDATTN_CHECK(check_array<4>(kv.data, kv.dtype, shape, stride, output, Accept::kStorage, text.view, extent));
   extent->outer = 0;  // no pointers to these locals: what interleaves is told apart in overlaps_kv
   return {};
 }
 
 /// A 4-dimensional view of K or V rows, so that views interleaved in one buffer are told apart exactly.
 bool overlaps_kv(const Extent& out, const ConstKv& kv, const Extent& extent) {
+  if (!meet(out, extent)) return false;
   const int64_t shape[3] = {kv.batch, kv.heads, kv.tokens};
   const int64_t stride[3] = {kv.batch_stride, kv.head_stride, kv.token_stride};
   Extent e = extent;

@@ -23,7 +23,7 @@ struct KvText {
   const char* capacity;
 };
 #define SIMDATTN_KV_TEXT(name)                                                                            \
-  {SIMDATTN_ARGUMENT(name),                                                                               \
+  {SIMDATTN_ARGUMENT_TEXT(name),                                                                          \
    name ".layout: values are always rows, and a varlen tensor (cu_k) too",                                \
    name ".block_table: a page that the call touches is outside 0 .. n_pages-1",                           \
    name ".page_size: must be at least 1, for panels a multiple of kPanelWidth, and n_pages not negative", \

@@ -48,8 +48,8 @@ Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, 
   if (sinks != nullptr) {
     const int64_t heads = parts.shape[2];
     const int64_t step = 1;
-    SIMDATTN_CHECK(check_array(sinks, DType::kF32, 1, &heads, &step, false, Accept::kF32, SIMDATTN_ARGUMENT("sinks"),
-                               &sinks_extent));
+    SIMDATTN_CHECK(check_array<1>(sinks, DType::kF32, &heads, &step, false, Accept::kF32, SIMDATTN_ARGUMENT("sinks"),
+                                  &sinks_extent));
     SIMDATTN_REQUIRE(!overlap(eo, sinks_extent), Code::kOverlap, "out: overlaps sinks");
   }
   if (lse.data != nullptr) {

@@ -17,7 +17,7 @@ inline int64_t position_at(const ConstView<2>& positions, int64_t b, int64_t i) 
 /// Every position in low .. limit - 1; where the view is absent, positions are 0 .. n - 1.
 inline Status check_positions(const ConstView<2>& positions, int64_t batch, int64_t n, int64_t low, int64_t limit,
                               Extent* extent) {
-  *extent = {};
+  extent->clear();
   if (positions.data == nullptr) {
     SIMDATTN_REQUIRE(n <= limit || batch == 0, Code::kRange,
                      "positions: absent, and there are more rows than positions 0 .. n_positions-1");

@@ -25,27 +25,22 @@ Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& 
 
   const int64_t x_size = size_of(x.dtype);
   const int64_t out_size = size_of(out.dtype);
-  RopeHeads call = {.x = nullptr,
-                    .y = nullptr,
-                    .x_stride = x.stride[1],
-                    .y_stride = out.stride[1],
-                    .heads = x.shape[1],
-                    .dim = x.shape[3],
-                    .first = options.first_dim,
-                    .half = cos.shape[1],
-                    .cos = nullptr,
-                    .sin = nullptr,
-                    .interleaved = options.pairing == RopePairing::kInterleaved,
-                    .inverse = options.inverse};
   const auto kernel = uk->rope_heads[slot(x.dtype)][slot(out.dtype)];
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, b, i);
-      call.x = static_cast<const char*>(x.data) + (b * x.stride[0] + i * x.stride[2]) * x_size;
-      call.y = static_cast<char*>(out.data) + (b * out.stride[0] + i * out.stride[2]) * out_size;
-      call.cos = static_cast<const float*>(cos.data) + p * cos.stride[0];
-      call.sin = static_cast<const float*>(sin.data) + p * sin.stride[0];
-      kernel(call);
+      kernel({.x = static_cast<const char*>(x.data) + (b * x.stride[0] + i * x.stride[2]) * x_size,
+              .y = static_cast<char*>(out.data) + (b * out.stride[0] + i * out.stride[2]) * out_size,
+              .x_stride = x.stride[1],
+              .y_stride = out.stride[1],
+              .heads = x.shape[1],
+              .dim = x.shape[3],
+              .first = options.first_dim,
+              .half = cos.shape[1],
+              .cos = static_cast<const float*>(cos.data) + p * cos.stride[0],
+              .sin = static_cast<const float*>(sin.data) + p * sin.stride[0],
+              .interleaved = options.pairing == RopePairing::kInterleaved,
+              .inverse = options.inverse});
     }
   }
   return {};

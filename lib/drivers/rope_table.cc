@@ -300,8 +300,7 @@ float frequency_f32(const RopeScaling& s, int64_t c) {
 }
 
 Extent extent_of(std::span<const double> values) {
-  const auto begin = reinterpret_cast<uintptr_t>(values.data());
-  return {begin, begin + values.size_bytes(), begin, values.size_bytes()};
+  return simdattn::extent_of(values.data(), static_cast<int64_t>(values.size_bytes()));
 }
 }  // namespace
 

@@ -25,7 +25,7 @@ static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4
   SIMDATTN_REQUIRE(k.shape[3] >= 1, Code::kShape, "k.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(k.shape[0] == q.shape[0], Code::kShape, "k.shape[0] != q.shape[0]");
   SIMDATTN_REQUIRE(k.shape[1] >= 1, Code::kShape, "k.shape[1]: there must be at least one key head");
-  SIMDATTN_REQUIRE(q.shape[1] % k.shape[1] == 0, Code::kShape,
+  SIMDATTN_REQUIRE(group_of(q.shape[1], k.shape[1]) >= 0, Code::kShape,
                    "q.shape[1]: query heads must be a multiple of key heads");
   SIMDATTN_REQUIRE(out.shape[0] == q.shape[0] && out.shape[1] == q.shape[1] && out.shape[2] == q.shape[2] &&
                        out.shape[3] == k.shape[2],
@@ -61,7 +61,7 @@ template <class Kernel, class Term>
 void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, float factor,
                     Kernel&& kernel, Term&& term) {
   const int64_t dim = q.shape[3];
-  const int64_t group = q.shape[1] / k.shape[1];
+  const int64_t group = group_of(q.shape[1], k.shape[1]);
   const int64_t q_size = size_of(q.dtype);
   const int64_t k_size = size_of(k.dtype);
   const bool direct = q.dtype == DType::kF32;
@@ -75,43 +75,45 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
   const int64_t rows_at_once = direct ? rows : std::min(kQueryRows, kQueryElements / dim);
 
   for (int64_t b = 0; b < q.shape[0]; ++b) {
-    for (int64_t h = 0; h < q.shape[1]; h += grouped ? group : 1) {
-      const char* keys = static_cast<const char*>(k.data) + (b * k.stride[0] + h / group * k.stride[1]) * k_size;
-      const char* queries = static_cast<const char*>(q.data) + (b * q.stride[0] + h * q.stride[1]) * q_size;
-      float* s = static_cast<float*>(out.data) + b * out.stride[0] + h * out.stride[1];
-      ScoreRows call = {.q = buffer,
-                        .ldq = dim,
-                        .n_q = 0,
-                        .k = keys,
-                        .ldk = k.stride[2],
-                        .n_k = k.shape[2],
-                        .dim = dim,
-                        .scale = factor,
-                        .s = s,
-                        .lds = out_stride};
-      if (rows_at_once == 0 && rows > 0) {
-        for (int64_t i = 0; i < rows; ++i) {
-          for (int64_t j = 0; j < k.shape[2]; ++j) {
-            const float sum = long_row(
-                queries + i * q_stride * q_size, q.dtype, keys + j * k.stride[2] * k_size, k.dtype, dim,
-                [&](int64_t d, float x, float y, float part) { return term(h + i * next_head, d, x, y, part); });
-            s[i * out_stride + j] = canonical(sum * factor);
+    for (int64_t kv_head = 0; kv_head < k.shape[1]; ++kv_head) {
+      for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h += grouped ? group : 1) {
+        const char* keys = static_cast<const char*>(k.data) + (b * k.stride[0] + kv_head * k.stride[1]) * k_size;
+        const char* queries = static_cast<const char*>(q.data) + (b * q.stride[0] + h * q.stride[1]) * q_size;
+        float* s = static_cast<float*>(out.data) + b * out.stride[0] + h * out.stride[1];
+        ScoreRows call = {.q = buffer,
+                          .ldq = dim,
+                          .n_q = 0,
+                          .k = keys,
+                          .ldk = k.stride[2],
+                          .n_k = k.shape[2],
+                          .dim = dim,
+                          .scale = factor,
+                          .s = s,
+                          .lds = out_stride};
+        if (rows_at_once == 0 && rows > 0) {
+          for (int64_t i = 0; i < rows; ++i) {
+            for (int64_t j = 0; j < k.shape[2]; ++j) {
+              const float sum = long_row(
+                  queries + i * q_stride * q_size, q.dtype, keys + j * k.stride[2] * k_size, k.dtype, dim,
+                  [&](int64_t d, float x, float y, float part) { return term(h + i * next_head, d, x, y, part); });
+              s[i * out_stride + j] = canonical(sum * factor);
+            }
           }
+          continue;
         }
-        continue;
-      }
-      for (int64_t i = 0; i < rows; i += call.n_q) {
-        call.n_q = std::min(rows_at_once, rows - i);
-        call.s = s + i * out_stride;
-        if (direct) {
-          call.q = reinterpret_cast<const float*>(queries) + i * q_stride;
-          call.ldq = q_stride;
-        } else {
-          for (int64_t r = 0; r < call.n_q; ++r) {
-            uk.widen[slot(q.dtype)](queries + (i + r) * q_stride * q_size, buffer + r * dim, dim);
+        for (int64_t i = 0; i < rows; i += call.n_q) {
+          call.n_q = std::min(rows_at_once, rows - i);
+          call.s = s + i * out_stride;
+          if (direct) {
+            call.q = reinterpret_cast<const float*>(queries) + i * q_stride;
+            call.ldq = q_stride;
+          } else {
+            for (int64_t r = 0; r < call.n_q; ++r) {
+              uk.widen[slot(q.dtype)](queries + (i + r) * q_stride * q_size, buffer + r * dim, dim);
+            }
           }
+          kernel(call, h + i * next_head, next_head);
         }
-        kernel(call, h + i * next_head, next_head);
       }
     }
   }

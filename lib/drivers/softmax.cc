@@ -16,15 +16,16 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Rows per call of the slot when their log-sum-exp is wanted: maxima and sums pass through the stack.
 constexpr int64_t kLseRows = 64;
 
-/// Runs `call` on call.rows rows; lse (may be null) gets one entry per row at `lse_stride`.
-void softmax_with_lse(const UKernels& uk, SoftmaxRows call, float* lse, int64_t lse_stride) {
+/// Runs `a` on its rows; lse (may be null) gets one entry per row at `lse_stride`.
+void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse, int64_t lse_stride) {
   if (lse == nullptr) {
-    uk.softmax_rows(call);
+    uk.softmax_rows(a);
     return;
   }
   float max[kLseRows];
   float sum[kLseRows];
-  const int64_t rows = call.rows;
+  const int64_t rows = a.rows;
+  SoftmaxRows call = a;
   for (int64_t r = 0; r < rows; r += kLseRows) {
     call.rows = std::min(kLseRows, rows - r);
     call.max = max;

@@ -18,13 +18,6 @@ bool accepted(DType t, Accept accept) {
   return false;
 }
 
-Extent extent_of(const void* data, int64_t bytes) {
-  const uintptr_t first = reinterpret_cast<uintptr_t>(data);
-  if (data == nullptr || bytes <= 0) return {};
-  const uint64_t n = static_cast<uint64_t>(bytes);
-  return {first, first + n, first, n};
-}
-
 /// Greatest common divisor of the outer strides in bytes; 0 for a single row.
 uint64_t common_step(const Extent& e) {
   uint64_t step = 0;
@@ -34,8 +27,29 @@ uint64_t common_step(const Extent& e) {
   return step;
 }
 
-constexpr Argument kBias = SIMDATTN_ARGUMENT("scoring.bias");
-constexpr Argument kKeep = SIMDATTN_ARGUMENT("scoring.keep");
+/// True if two elements of an output may be the same: taken by growing stride, every dimension must step over all that
+/// the smaller ones reach.
+template <int kRank>
+bool coincide(const int64_t* shape, const int64_t* stride) {
+  bool taken[kRank] = {};
+  int64_t reached = shape[kRank - 1];
+  for (int n = 0; n < kRank - 1; ++n) {
+    int best = -1;
+    for (int i = 0; i < kRank - 1; ++i) {
+      if (taken[i] || shape[i] == 1) continue;
+      if (best < 0 || std::abs(stride[i]) < std::abs(stride[best])) best = i;
+    }
+    if (best < 0) break;
+    taken[best] = true;
+    const int64_t s = std::abs(stride[best]);
+    if (s < reached) return true;
+    reached += s * (shape[best] - 1);
+  }
+  return false;
+}
+
+constexpr Argument kBias = SIMDATTN_ARGUMENT_TEXT("scoring.bias");
+constexpr Argument kKeep = SIMDATTN_ARGUMENT_TEXT("scoring.keep");
 
 Extent bits_extent(const BitMask& m, const ScoringShape& shape) {
   const int64_t sizes[3] = {shape.mask_batch, shape.heads, shape.mask_rows};
@@ -50,64 +64,70 @@ Extent bits_extent(const BitMask& m, const ScoringShape& shape) {
 
 }  // namespace
 
-Status check_array(const void* data, DType dtype, int rank, const int64_t* shape, const int64_t* stride, bool output,
+Extent extent_of(const void* data, int64_t bytes) {
+  const uintptr_t first = reinterpret_cast<uintptr_t>(data);
+  const uint64_t n = data == nullptr || bytes <= 0 ? 0 : static_cast<uint64_t>(bytes);
+  return {first, first + n, first, n, nullptr, nullptr, 0, 0};
+}
+
+template <int kRank>
+Status check_array(const void* data, DType dtype, const int64_t* shape, const int64_t* stride, bool output,
                    Accept accept, const Argument& argument, Extent* extent) {
-  *extent = {};
+  constexpr int kLast = kRank - 1;
+  extent->clear();
   if (!accepted(dtype, accept)) return {Code::kDType, argument.dtype};
+  uint64_t sizes = 0;  // one comparison for all: the limit is a power of two less one
   bool empty = false;
-  for (int i = 0; i < rank; ++i) {
-    if (shape[i] < 0 || shape[i] > kMaxSize) return {Code::kShape, argument.shape};
+  for (int i = 0; i < kRank; ++i) {
+    sizes |= static_cast<uint64_t>(shape[i]);
     empty = empty || shape[i] == 0;
   }
+  if (sizes > static_cast<uint64_t>(kMaxSize)) return {Code::kShape, argument.shape};
   if (empty) return {};
   if (data == nullptr) return {Code::kNullPointer, argument.null};
-  const int64_t last = rank - 1;
-  if (stride[last] != 1 && shape[last] > 1) return {Code::kStride, argument.stride};
+  if (stride[kLast] != 1 && shape[kLast] > 1) return {Code::kStride, argument.stride};
 
   const int64_t size = size_of(dtype);
   // 2^55 bytes are beyond every address space in use; sums of five such terms cannot overflow.
   constexpr int64_t kMaxReach = int64_t{1} << 55;
   int64_t low = 0;
-  int64_t high = shape[last] * size;
-  for (int i = 0; i < last; ++i) {
+  int64_t high = shape[kLast];
+  // Whether every stride steps over all that the dimensions inside reach.
+  bool nested = true;
+  for (int i = kLast - 1; i >= 0; --i) {
     if (shape[i] == 1) continue;
     int64_t reach;
     if (__builtin_mul_overflow(stride[i], shape[i] - 1, &reach) || reach > kMaxReach || reach < -kMaxReach) {
       return {Code::kStride, argument.range};
     }
-    (reach < 0 ? low : high) += reach * size;
+    nested = nested && stride[i] >= high;
+    const int64_t downwards = reach >> 63 & reach;
+    low += downwards;
+    high += reach - downwards;
   }
-  if (output) {
-    // Taken by growing stride, every dimension must step over all that the smaller ones reach.
-    bool taken[8] = {};
-    int64_t reached = shape[last];
-    for (int n = 0; n < last; ++n) {
-      int best = -1;
-      for (int i = 0; i < last; ++i) {
-        if (taken[i] || shape[i] == 1) continue;
-        if (best < 0 || std::abs(stride[i]) < std::abs(stride[best])) best = i;
-      }
-      if (best < 0) break;
-      taken[best] = true;
-      const int64_t s = std::abs(stride[best]);
-      if (s < reached) return {Code::kStride, argument.self_overlap};
-      reached += s * (shape[best] - 1);
-    }
-  }
+  if (output && !nested && coincide<kRank>(shape, stride)) return {Code::kStride, argument.self_overlap};
   const uintptr_t base = reinterpret_cast<uintptr_t>(data);
-  extent->first = base + static_cast<uintptr_t>(low);
-  extent->last = base + static_cast<uintptr_t>(high);
+  extent->first = base + static_cast<uintptr_t>(low * size);
+  extent->last = base + static_cast<uintptr_t>(high * size);
   extent->data = base;
-  extent->row_bytes = static_cast<uint64_t>(shape[last] * size);
+  extent->row_bytes = static_cast<uint64_t>(shape[kLast] * size);
   extent->shape = shape;
   extent->stride = stride;
-  extent->outer = rank - 1;
+  extent->outer = kLast;
   extent->size = size;
   return {};
 }
+#define SIMDATTN_CHECK_ARRAY(rank)                                                                                     \
+  template Status check_array<rank>(const void*, DType, const int64_t*, const int64_t*, bool, Accept, const Argument&, \
+                                    Extent*);
+SIMDATTN_CHECK_ARRAY(1)
+SIMDATTN_CHECK_ARRAY(2)
+SIMDATTN_CHECK_ARRAY(3)
+SIMDATTN_CHECK_ARRAY(4)
+SIMDATTN_CHECK_ARRAY(5)
+#undef SIMDATTN_CHECK_ARRAY
 
-bool overlap(const Extent& a, const Extent& b) {
-  if (a.empty() || b.empty() || a.last <= b.first || b.last <= a.first) return false;
+bool overlap_inside(const Extent& a, const Extent& b) {
   const uint64_t step = std::gcd(common_step(a), common_step(b));
   if (step == 0) return true;  // two single rows whose extents meet
   // A row of b begins `distance` bytes after the beginning of some row of a (as far as the common step can tell).
@@ -178,12 +198,12 @@ bool overlaps_scoring(const Extent& output, const Scoring& s, const ScoringShape
   if (s.bias.data != nullptr && check_view(s.bias, Accept::kStorage, kBias, &e).ok() && overlap(output, e)) return true;
   if (s.keep.data != nullptr && check_view(s.keep, Accept::kMask, kKeep, &e).ok() && overlap(output, e)) return true;
   if (s.bits.data != nullptr && shape.mask_rows > 0 && overlap(output, bits_extent(s.bits, shape))) return true;
-  const int64_t per_head = shape.heads * 4;
-  const int64_t per_sequence = shape.sequences * 4;
-  return overlap(output, extent_of(s.alibi_slopes, per_head)) || overlap(output, extent_of(s.sinks, per_head)) ||
-         overlap(output, extent_of(s.kv_start, per_sequence)) ||
-         overlap(output, extent_of(s.kv_length, per_sequence)) ||
-         overlap(output, extent_of(s.prefix_end, per_sequence));
+  const auto touches = [&](const void* numbers, int64_t n) {
+    return numbers != nullptr && overlap(output, extent_of(numbers, n * 4));
+  };
+  return touches(s.alibi_slopes, shape.heads) || touches(s.sinks, shape.heads) ||
+         touches(s.kv_start, shape.sequences) || touches(s.kv_length, shape.sequences) ||
+         touches(s.prefix_end, shape.sequences);
 }
 
 }  // namespace simdattn

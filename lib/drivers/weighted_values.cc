@@ -28,7 +28,7 @@ Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<
   SIMDATTN_CHECK(check_view(out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(v.shape[0] == p.shape[0], Code::kShape, "v.shape[0] != p.shape[0]");
   SIMDATTN_REQUIRE(v.shape[1] >= 1, Code::kShape, "v.shape[1]: there must be at least one value head");
-  SIMDATTN_REQUIRE(p.shape[1] % v.shape[1] == 0, Code::kShape,
+  SIMDATTN_REQUIRE(group_of(p.shape[1], v.shape[1]) >= 0, Code::kShape,
                    "p.shape[1]: query heads must be a multiple of value heads");
   SIMDATTN_REQUIRE(v.shape[2] == p.shape[3], Code::kShape, "v.shape[2] != p.shape[3]");
   SIMDATTN_REQUIRE(v.shape[3] >= 1, Code::kShape, "v.shape[3]: the head dimension must be at least 1");
@@ -40,7 +40,7 @@ Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<
 
   const int64_t n_kv = v.shape[2];
   const int64_t dim = v.shape[3];
-  const int64_t group = p.shape[1] / v.shape[1];
+  const int64_t group = group_of(p.shape[1], v.shape[1]);
   const int64_t v_size = size_of(v.dtype);
   const int64_t out_size = size_of(out.dtype);
   // A single row per head (decode): the heads of a group are the rows, and their values are read once.
@@ -52,41 +52,43 @@ Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<
   alignas(64) float accumulators[kAccumulators];
 
   for (int64_t b = 0; b < p.shape[0]; ++b) {
-    for (int64_t h = 0; h < p.shape[1]; h += grouped ? group : 1) {
-      const float* w0 = static_cast<const float*>(p.data) + b * p.stride[0] + h * p.stride[1];
-      const char* v0 = static_cast<const char*>(v.data) + (b * v.stride[0] + h / group * v.stride[1]) * v_size;
-      char* out0 = static_cast<char*>(out.data) + (b * out.stride[0] + h * out.stride[1]) * out_size;
-      for (int64_t i = 0; i < n_rows; i += kRows) {
-        const int64_t rows = std::min(kRows, n_rows - i);
-        for (int64_t c = 0; c < dim; c += kColumns) {
-          const int64_t columns = std::min(kColumns, dim - c);
-          for (int64_t r = 0; r < rows; ++r) std::fill_n(accumulators + r * kColumns, columns, 0.0f);
-          for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
-            const int64_t keys = std::min(kKeyBlock, n_kv - j);
-            const ValueTile tile = {.w = w0 + i * p_stride + j,
-                                    .ldw = p_stride,
-                                    .rows = rows,
-                                    .v = v0 + (j * v.stride[2] + c) * v_size,
-                                    .key_stride = v.stride[2],
-                                    .group_stride = kValueGroup,
-                                    .keys = keys,
-                                    .dim = columns,
-                                    .o = accumulators,
-                                    .ldo = kColumns,
-                                    .alpha = nullptr,
-                                    .stream = stream};
-            bool zero = false;
-            for (int64_t r = 0; r < rows && !zero; ++r) zero = uk->any_zero(tile.w + r * tile.ldw, keys);
-            if (zero && !uk->all_finite[slot(v.dtype)](tile.v, tile.key_stride, keys, columns)) {
-              add_visible_values(*uk, v.dtype, tile,
-                                 [&](int64_t r, int64_t key) { return tile.w[r * tile.ldw + key] != 0.0f; });
-            } else {
-              uk->value_tile[slot(v.dtype)](tile);
+    for (int64_t kv_head = 0; kv_head < v.shape[1]; ++kv_head) {
+      for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h += grouped ? group : 1) {
+        const float* w0 = static_cast<const float*>(p.data) + b * p.stride[0] + h * p.stride[1];
+        const char* v0 = static_cast<const char*>(v.data) + (b * v.stride[0] + kv_head * v.stride[1]) * v_size;
+        char* out0 = static_cast<char*>(out.data) + (b * out.stride[0] + h * out.stride[1]) * out_size;
+        for (int64_t i = 0; i < n_rows; i += kRows) {
+          const int64_t rows = std::min(kRows, n_rows - i);
+          for (int64_t c = 0; c < dim; c += kColumns) {
+            const int64_t columns = std::min(kColumns, dim - c);
+            for (int64_t r = 0; r < rows; ++r) std::fill_n(accumulators + r * kColumns, columns, 0.0f);
+            for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
+              const int64_t keys = std::min(kKeyBlock, n_kv - j);
+              const ValueTile tile = {.w = w0 + i * p_stride + j,
+                                      .ldw = p_stride,
+                                      .rows = rows,
+                                      .v = v0 + (j * v.stride[2] + c) * v_size,
+                                      .key_stride = v.stride[2],
+                                      .group_stride = kValueGroup,
+                                      .keys = keys,
+                                      .dim = columns,
+                                      .o = accumulators,
+                                      .ldo = kColumns,
+                                      .alpha = nullptr,
+                                      .stream = stream};
+              bool zero = false;
+              for (int64_t r = 0; r < rows && !zero; ++r) zero = uk->any_zero(tile.w + r * tile.ldw, keys);
+              if (zero && !uk->all_finite[slot(v.dtype)](tile.v, tile.key_stride, keys, columns)) {
+                add_visible_values(*uk, v.dtype, tile,
+                                   [&](int64_t r, int64_t key) { return tile.w[r * tile.ldw + key] != 0.0f; });
+              } else {
+                uk->value_tile[slot(v.dtype)](tile);
+              }
             }
-          }
-          for (int64_t r = 0; r < rows; ++r) {
-            uk->finish[slot(out.dtype)](accumulators + r * kColumns, 1.0f, out0 + ((i + r) * out_stride + c) * out_size,
-                                        columns);
+            for (int64_t r = 0; r < rows; ++r) {
+              uk->finish[slot(out.dtype)](accumulators + r * kColumns, 1.0f,
+                                          out0 + ((i + r) * out_stride + c) * out_size, columns);
+            }
           }
         }
       }
