@@ -21,9 +21,12 @@ Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, bool output, con
     tokens = kv.page_size;
   }
   const int64_t width = panels ? panel_elements(kv.dtype, kv.dim) : kv.dim;
-  const int64_t shape[4] = {units, kv.heads, panels ? (tokens + kPanelWidth - 1) / kPanelWidth : tokens, width};
-  const int64_t stride[4] = {kv.batch_stride, kv.head_stride, kv.token_stride, 1};
-  SIMDATTN_CHECK(check_array<4>(kv.data, kv.dtype, shape, stride, output, Accept::kStorage, text.view, extent));
+  const std::array<int64_t, 4> shape = {units, kv.heads, panels ? (tokens + kPanelWidth - 1) / kPanelWidth : tokens,
+                                        width};
+  const std::array<int64_t, 4> stride = {kv.batch_stride, kv.head_stride, kv.token_stride, 1};
+  const View<4> view(const_cast<void*>(kv.data), kv.dtype, shape, stride);
+  SIMDATTN_CHECK(output ? check_view(view, Accept::kStorage, text.view, extent)
+                        : check_view(ConstView<4>(view), Accept::kStorage, text.view, extent));
   extent->outer = 0;  // no pointers to these locals: what interleaves is told apart in overlaps_kv
   return {};
 }

@@ -44,14 +44,8 @@ Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, 
   }
   SIMDATTN_REQUIRE(is_part || !overlap(eo, ep), Code::kOverlap, "out: overlaps parts without being one of them");
   SIMDATTN_REQUIRE(!overlap(eo, el), Code::kOverlap, "out: overlaps part_lse");
-  Extent sinks_extent;
-  if (sinks != nullptr) {
-    const int64_t heads = parts.shape[2];
-    const int64_t step = 1;
-    SIMDATTN_CHECK(check_array<1>(sinks, DType::kF32, &heads, &step, false, Accept::kF32, SIMDATTN_ARGUMENT("sinks"),
-                                  &sinks_extent));
-    SIMDATTN_REQUIRE(!overlap(eo, sinks_extent), Code::kOverlap, "out: overlaps sinks");
-  }
+  const Extent sinks_extent = extent_of(sinks, parts.shape[2] * 4);
+  SIMDATTN_REQUIRE(!overlap(eo, sinks_extent), Code::kOverlap, "out: overlaps sinks");
   if (lse.data != nullptr) {
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &es));
     SIMDATTN_REQUIRE(lse.shape[0] == out_shape[0] && lse.shape[1] == out_shape[1] && lse.shape[2] == out_shape[2],

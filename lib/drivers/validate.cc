@@ -9,13 +9,7 @@ namespace simdattn {
 namespace {
 
 bool accepted(DType t, Accept accept) {
-  switch (accept) {
-    case Accept::kStorage: return is_storage(t);
-    case Accept::kF32: return t == DType::kF32;
-    case Accept::kIndex: return t == DType::kI32 || t == DType::kI64;
-    case Accept::kMask: return t == DType::kU8;
-  }
-  return false;
+  return static_cast<unsigned>(t) < 8 && (static_cast<unsigned>(accept) >> static_cast<unsigned>(t) & 1) != 0;
 }
 
 /// Greatest common divisor of the outer strides in bytes; 0 for a single row.
@@ -70,12 +64,13 @@ Extent extent_of(const void* data, int64_t bytes) {
   return {first, first + n, first, n, nullptr, nullptr, 0, 0};
 }
 
-template <int kRank>
-Status check_array(const void* data, DType dtype, const int64_t* shape, const int64_t* stride, bool output,
-                   Accept accept, const Argument& argument, Extent* extent) {
+template <int kRank, bool kConst>
+Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, Extent* extent) {
   constexpr int kLast = kRank - 1;
+  const int64_t* shape = v.shape.data();
+  const int64_t* stride = v.stride.data();
   extent->clear();
-  if (!accepted(dtype, accept)) return {Code::kDType, argument.dtype};
+  if (!accepted(v.dtype, accept)) return {Code::kDType, argument.dtype};
   uint64_t sizes = 0;  // one comparison for all: the limit is a power of two less one
   bool empty = false;
   for (int i = 0; i < kRank; ++i) {
@@ -84,10 +79,10 @@ Status check_array(const void* data, DType dtype, const int64_t* shape, const in
   }
   if (sizes > static_cast<uint64_t>(kMaxSize)) return {Code::kShape, argument.shape};
   if (empty) return {};
-  if (data == nullptr) return {Code::kNullPointer, argument.null};
+  if (v.data == nullptr) return {Code::kNullPointer, argument.null};
   if (stride[kLast] != 1 && shape[kLast] > 1) return {Code::kStride, argument.stride};
 
-  const int64_t size = size_of(dtype);
+  const int64_t size = size_of(v.dtype);
   // 2^55 bytes are beyond every address space in use; sums of five such terms cannot overflow.
   constexpr int64_t kMaxReach = int64_t{1} << 55;
   int64_t low = 0;
@@ -105,8 +100,8 @@ Status check_array(const void* data, DType dtype, const int64_t* shape, const in
     low += downwards;
     high += reach - downwards;
   }
-  if (output && !nested && coincide<kRank>(shape, stride)) return {Code::kStride, argument.self_overlap};
-  const uintptr_t base = reinterpret_cast<uintptr_t>(data);
+  if (!kConst && !nested && coincide<kRank>(shape, stride)) return {Code::kStride, argument.self_overlap};
+  const uintptr_t base = reinterpret_cast<uintptr_t>(v.data);
   extent->first = base + static_cast<uintptr_t>(low * size);
   extent->last = base + static_cast<uintptr_t>(high * size);
   extent->data = base;
@@ -117,15 +112,15 @@ Status check_array(const void* data, DType dtype, const int64_t* shape, const in
   extent->size = size;
   return {};
 }
-#define SIMDATTN_CHECK_ARRAY(rank)                                                                                     \
-  template Status check_array<rank>(const void*, DType, const int64_t*, const int64_t*, bool, Accept, const Argument&, \
-                                    Extent*);
-SIMDATTN_CHECK_ARRAY(1)
-SIMDATTN_CHECK_ARRAY(2)
-SIMDATTN_CHECK_ARRAY(3)
-SIMDATTN_CHECK_ARRAY(4)
-SIMDATTN_CHECK_ARRAY(5)
-#undef SIMDATTN_CHECK_ARRAY
+#define SIMDATTN_CHECK_VIEW(rank)                                                                   \
+  template Status check_view<rank, true>(const ConstView<rank>&, Accept, const Argument&, Extent*); \
+  template Status check_view<rank, false>(const View<rank>&, Accept, const Argument&, Extent*);
+SIMDATTN_CHECK_VIEW(1)
+SIMDATTN_CHECK_VIEW(2)
+SIMDATTN_CHECK_VIEW(3)
+SIMDATTN_CHECK_VIEW(4)
+SIMDATTN_CHECK_VIEW(5)
+#undef SIMDATTN_CHECK_VIEW
 
 bool overlap_inside(const Extent& a, const Extent& b) {
   const uint64_t step = std::gcd(common_step(a), common_step(b));

@@ -38,8 +38,13 @@ struct Argument {
     return kText;                                                               \
   }())
 
-/// Which types an argument may have.
-enum class Accept : uint8_t { kStorage, kF32, kIndex, kMask };
+/// Which types an argument may have: bit size_t(DType) of those.
+enum class Accept : uint8_t {
+  kF32 = 1 << static_cast<int>(DType::kF32),
+  kStorage = 1 << static_cast<int>(DType::kBF16) | 1 << static_cast<int>(DType::kF16) | kF32,
+  kIndex = 1 << static_cast<int>(DType::kI32) | 1 << static_cast<int>(DType::kI64),
+  kMask = 1 << static_cast<int>(DType::kU8)
+};
 
 /// Bytes [first, last) that a view touches, and what is needed to tell apart views that interleave. Refers to the
 /// view's shape and stride, so it must not outlive the view. Nothing but `first` and `last` is set while it is empty.
@@ -58,15 +63,9 @@ struct Extent {
 /// `bytes` contiguous bytes; empty if there are none or `data` is null.
 Extent extent_of(const void* data, int64_t bytes);
 
-/// Checks an array of rank 1 to 5 on its own and computes its extent. Empty ones pass with any pointer.
-template <int kRank>
-Status check_array(const void* data, DType dtype, const int64_t* shape, const int64_t* stride, bool output,
-                   Accept accept, const Argument& argument, Extent* extent);
-
+/// Checks a view on its own and computes its extent. Empty views pass with any pointer; what is not const is an output.
 template <int kRank, bool kConst>
-Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, Extent* extent) {
-  return check_array<kRank>(v.data, v.dtype, v.shape.data(), v.stride.data(), !kConst, accept, argument, extent);
-}
+Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, Extent* extent);
 
 /// True if the extents have a byte in common, whether a view touches it or not.
 inline bool meet(const Extent& a, const Extent& b) {

@@ -21,24 +21,46 @@ namespace {
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// NaN in f32 output is noticed in a vector of its own for all of a row and made canonical afterwards: a comparison and a
-// selection per store would double the arithmetic of a rotation.
+// NaN in the output is noticed in a vector of its own for all of a row and made canonical afterwards: a comparison and a
+// selection per store would double the arithmetic of a rotation. Not where f32 is rounded to bf16 by integers, which could
+// turn a NaN into a number.
+template <class Y>
+constexpr bool kNotices = std::is_same_v<Y, float> || (std::is_same_v<Y, f16> && SIMDATTN_NATIVE_F16);
 
 /// What Notice() has seen so far.
 HWY_INLINE V NothingNoticed() { return hn::Zero(D()); }
-/// Remembers that y0 or y1 holds a NaN; other large numbers may be taken for one.
-HWY_INLINE void Notice(V y0, V y1, V& seen) {
+/// Remembers that a or b holds a number that is not finite; other large numbers may be taken for one.
+HWY_INLINE void Notice(V a, V b, V& seen) {
 #if HWY_TARGET == HWY_AVX2
-  seen = V{_mm256_or_ps(seen.raw, _mm256_cmp_ps(y0.raw, y1.raw, _CMP_UNORD_Q))};  // off the ports of multiplication
+  seen = hn::Add(hn::Add(seen, a), b);  // off the ports of multiplication
 #else
-  seen = hn::MulAdd(y0, y1, seen);
+  seen = hn::MulAdd(a, b, seen);
 #endif
 }
-HWY_INLINE bool Noticed(V seen) { return !hn::AllFalse(D(), hn::IsNaN(seen)); }
+HWY_INLINE bool Noticed(V seen) { return !hn::AllTrue(D(), hn::IsFinite(seen)); }
 
-/// Stores a result: f32 as it is.
+/// The same for two pairs of results. With fused multiply-add the first of each pair is enough: a NaN then comes from a
+/// factor that is not finite, and both results have a product with it.
+HWY_INLINE void NoticePairs(V a0, V a1, V b0, V b1, V& seen) {
+#if HWY_NATIVE_FMA
+  (void)a1;
+  (void)b1;
+#else
+  Notice(a1, b1, seen);
+#endif
+  Notice(a0, b0, seen);
+}
+
+/// Stores a result; where NaN is noticed, as it is.
 HWY_INLINE void Put(V v, float* y) { hn::StoreU(v, D(), y); }
 HWY_INLINE void PutN(V v, float* y, size_t n) { hn::StoreN(v, D(), y, n); }
+#if SIMDATTN_NATIVE_F16
+HWY_INLINE VU16<D> Narrow(V v) {
+  return hn::BitCast(hn::Rebind<uint16_t, D>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), v));
+}
+HWY_INLINE void Put(V v, f16* y) { hn::StoreU(Narrow(v), hn::Rebind<uint16_t, D>(), Bits(y)); }
+HWY_INLINE void PutN(V v, f16* y, size_t n) { hn::StoreN(Narrow(v), hn::Rebind<uint16_t, D>(), Bits(y), n); }
+#endif
 template <class Y>
 HWY_INLINE void Put(V v, Y* y) {
   StoreRounded(D(), v, y);
@@ -49,13 +71,46 @@ HWY_INLINE void PutN(V v, Y* y, size_t n) {
 }
 
 /// The stored numbers with canonical NaN.
-HWY_NOINLINE void MakeCanonical(float* y, size_t n) {
+template <class Y>
+HWY_NOINLINE void MakeCanonical(Y* y, size_t n) {
   const D d;
   const size_t step = hn::Lanes(d);
   size_t i = 0;
-  for (; i + step <= n; i += step) StoreRounded(d, hn::LoadU(d, y + i), y + i);
-  if (i < n) StoreRoundedN(d, hn::LoadN(d, y + i, n - i), y + i, n - i);
+  for (; i + step <= n; i += step) StoreRounded(d, LoadWide(d, y + i), y + i);
+  if (i < n) StoreRoundedN(d, LoadWideN(d, y + i, n - i), y + i, n - i);
 }
+// From bf16 to bf16 a vector of pairs of elements is taken as two of f32, the even elements and the odd ones: no lane
+// changes its place, and rounding needs no comparison, as long as it cannot turn a NaN into a number. That is so where
+// all NaN come from bf16, so the table must be finite.
+template <class X, class Y>
+constexpr bool kEvenOdd = std::is_same_v<X, bf16> && std::is_same_v<Y, bf16>;
+
+HWY_INLINE void LoadEvenOdd(const bf16* p, V& even, V& odd) {
+  const D d;
+  const hn::RebindToUnsigned<D> du;
+  const auto both = hn::BitCast(du, hn::LoadU(hn::Repartition<uint16_t, D>(), Bits(p)));
+  even = hn::BitCast(d, hn::ShiftLeft<16>(both));
+  odd = hn::BitCast(d, hn::And(both, hn::Set(du, 0xFFFF0000u)));
+}
+HWY_INLINE void StoreEvenOdd(V even, V odd, bf16* p) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::Repartition<uint16_t, D> d16;
+  const auto round = [&](V v) HWY_ATTR {
+    const auto b = hn::BitCast(du, v);
+    return hn::Add(hn::Add(b, hn::Set(du, 0x7FFFu)), hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u)));
+  };
+  const auto low = hn::BitCast(d16, hn::ShiftRight<16>(round(even)));
+  hn::StoreU(hn::OddEven(hn::BitCast(d16, round(odd)), low), d16, Bits(p));
+}
+HWY_INLINE bool IsFiniteTable(const float* cos, const float* sin, size_t half) {
+  const D d;
+  const size_t step = hn::Lanes(d);
+  V seen = NothingNoticed();
+  for (size_t i = 0; i < half; i += step)
+    Notice(hn::LoadN(d, cos + i, half - i), hn::LoadN(d, sin + i, half - i), seen);
+  return !Noticed(seen);
+}
+
 /// A vector that stays in its register: gcc would fold the load into each of the instructions that use it.
 HWY_INLINE V InRegister(V v) {
 #if HWY_ARCH_X86
@@ -65,9 +120,9 @@ HWY_INLINE V InRegister(V v) {
 }
 
 /// Heads that take one piece of the table after the other, so that their rows stay in the first-level cache.
-constexpr int64_t kHeads = 16;
+constexpr int64_t kHeads = 32;
 
-/// Rows of `heads` heads, at the first dimension that turns.
+/// Rows of some heads, at the first dimension that turns.
 template <class X, class Y>
 struct Heads {
   const X* x;
@@ -77,88 +132,117 @@ struct Heads {
   int64_t heads;
 };
 
-/// Dimensions i and half + i of two vectors of f32.
-template <class Y>
-HWY_INLINE void TurnHalves(V x0, V x1, V c, V s, Y* y0, Y* y1, V& seen) {
-  const V turned0 = hn::MulSub(x0, c, hn::Mul(x1, s));
-  const V turned1 = hn::MulAdd(x0, s, hn::Mul(x1, c));
-  Put(turned0, y0);
-  Put(turned1, y1);
-  if constexpr (std::is_same_v<Y, float>) Notice(turned0, turned1, seen);
+HWY_INLINE void Turn(V low, V high, V c, V s, V& turned_low, V& turned_high) {
+  turned_low = hn::MulSub(low, c, hn::Mul(high, s));
+  turned_high = hn::MulAdd(low, s, hn::Mul(high, c));
 }
 
-/// Dimensions i and half + i turn together. Four vectors of the table are kept for all heads.
-template <class X, class Y>
-HWY_INLINE void HalfSplit(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, V sign) {
+/// kVectors (1, 2 or 4) vectors of dimensions from i on turn with those from half + i on. Their part of the table is kept
+/// in registers for all heads.
+template <size_t kVectors, class X, class Y>
+HWY_INLINE void TurnHalves(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
+                           V& seen0, V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
-  const int64_t heads = a.heads;
+  const auto at = [&](size_t k) HWY_ATTR { return i + (k < kVectors ? k : 0) * step; };
+  const V c0 = hn::LoadU(d, cos + at(0)), c1 = hn::LoadU(d, cos + at(1));
+  const V c2 = hn::LoadU(d, cos + at(2)), c3 = hn::LoadU(d, cos + at(3));
+  const V s0 = hn::Xor(hn::LoadU(d, sin + at(0)), sign), s1 = hn::Xor(hn::LoadU(d, sin + at(1)), sign);
+  const V s2 = hn::Xor(hn::LoadU(d, sin + at(2)), sign), s3 = hn::Xor(hn::LoadU(d, sin + at(3)), sign);
   const int64_t x_stride = a.x_stride;
   const int64_t y_stride = a.y_stride;
-  V seen0 = NothingNoticed(), seen1 = seen0;
-  size_t i = 0;
-  for (; i + 4 * step <= half; i += 4 * step) {
-    const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
-    const V c2 = hn::LoadU(d, cos + i + 2 * step), c3 = hn::LoadU(d, cos + i + 3 * step);
-    const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + i + step), sign);
-    const V s2 = hn::Xor(hn::LoadU(d, sin + i + 2 * step), sign), s3 = hn::Xor(hn::LoadU(d, sin + i + 3 * step), sign);
-    const X* x0 = a.x + i;
-    Y* y0 = a.y + i;
-    for (int64_t h = 0; h < heads; ++h) {
-      const auto turn = [&](size_t at, V c, V s, V& seen) HWY_ATTR {
-        const V low = InRegister(LoadWide(d, x0 + at));
-        const V high = InRegister(LoadWide(d, x0 + half + at));
-        TurnHalves(low, high, c, s, y0 + at, y0 + half + at, seen);
-      };
-      turn(0, c0, s0, seen0);
-      turn(step, c1, s1, seen1);
-      turn(2 * step, c2, s2, seen0);
-      turn(3 * step, c3, s3, seen1);
-      x0 += x_stride;
-      y0 += y_stride;
+  const X* x = a.x + i;
+  Y* y = a.y + i;
+  for (int64_t h = a.heads; h > 0; --h) {
+    const auto turn = [&](size_t k, V c, V s, V& low, V& high) HWY_ATTR {
+      Turn(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
+      Put(low, y + k * step);
+      Put(high, y + half + k * step);
+    };
+    V low0, high0, low1, high1;
+    turn(0, c0, s0, low0, high0);
+    if constexpr (kVectors == 1) {
+      if constexpr (kNotices<Y>) Notice(low0, high0, seen0);
+    } else {
+      turn(1, c1, s1, low1, high1);
+      if constexpr (kNotices<Y>) NoticePairs(low0, high0, low1, high1, seen0);
     }
-  }
-  for (; i < half; i += step) {
-    const size_t n = HWY_MIN(step, half - i);
-    const V c = hn::LoadN(d, cos + i, n);
-    const V s = hn::Xor(hn::LoadN(d, sin + i, n), sign);
-    for (int64_t h = 0; h < heads; ++h) {
-      const X* x0 = a.x + h * x_stride + i;
-      Y* y0 = a.y + h * y_stride + i;
-      if (n == step) {
-        TurnHalves(LoadWide(d, x0), LoadWide(d, x0 + half), c, s, y0, y0 + half, seen0);
-      } else {
-        const V low = LoadWideN(d, x0, n);
-        const V high = LoadWideN(d, x0 + half, n);
-        const V turned0 = hn::MulSub(low, c, hn::Mul(high, s));
-        const V turned1 = hn::MulAdd(low, s, hn::Mul(high, c));
-        PutN(turned0, y0, n);
-        PutN(turned1, y0 + half, n);
-        if constexpr (std::is_same_v<Y, float>) Notice(turned0, turned1, seen1);
-      }
+    if constexpr (kVectors == 4) {
+      turn(2, c2, s2, low0, high0);
+      turn(3, c3, s3, low1, high1);
+      if constexpr (kNotices<Y>) NoticePairs(low0, high0, low1, high1, seen1);
     }
-  }
-  if constexpr (std::is_same_v<Y, float>) {
-    if (HWY_UNLIKELY(Noticed(seen0) || Noticed(seen1))) {
-      for (int64_t h = 0; h < heads; ++h) MakeCanonical(a.y + h * y_stride, 2 * half);
-    }
+    x += x_stride;
+    y += y_stride;
   }
 }
 
-/// Pairs of the table that are spread to one entry per dimension at a time.
-constexpr size_t kSpread = 128;
-
-/// first[i] multiplies the pair's first number and second[i] its second one, in both dimensions:
-///   y0 = x0 c + x1 (-s),  y1 = x0 s + x1 c
-HWY_INLINE void Spread(const float* cos, const float* sin, size_t pairs, V sign, float* first, float* second) {
+/// The same for two vectors.
+HWY_INLINE void TurnHalvesEvenOdd(const Heads<bf16, bf16>& a, const float* cos, const float* sin, V sign, size_t half,
+                                  size_t i, V& seen) {
   const D d;
   const size_t step = hn::Lanes(d);
-  for (size_t i = 0; i < pairs; i += step) {
-    const size_t n = HWY_MIN(step, pairs - i);
+  const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
+  const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + i + step), sign);
+  const V even_c = hn::ConcatEven(d, c1, c0), odd_c = hn::ConcatOdd(d, c1, c0);
+  const V even_s = hn::ConcatEven(d, s1, s0), odd_s = hn::ConcatOdd(d, s1, s0);
+  const bf16* x = a.x + i;
+  bf16* y = a.y + i;
+  for (int64_t h = a.heads; h > 0; --h) {
+    V even_low, odd_low, even_high, odd_high;
+    LoadEvenOdd(x, even_low, odd_low);
+    LoadEvenOdd(x + half, even_high, odd_high);
+    V low0, high0, low1, high1;
+    Turn(even_low, even_high, even_c, even_s, low0, high0);
+    Turn(odd_low, odd_high, odd_c, odd_s, low1, high1);
+    StoreEvenOdd(low0, low1, y);
+    StoreEvenOdd(high0, high1, y + half);
+    NoticePairs(low0, high0, low1, high1, seen);
+    x += a.x_stride;
+    y += a.y_stride;
+  }
+}
+
+/// Dimensions i and half + i turn together.
+template <class X, class Y>
+HWY_NOINLINE void HalfSplit(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
+  const D d;
+  const V sign = hn::Set(d, inverse ? -0.0f : 0.0f);
+  const size_t step = hn::Lanes(d);
+  V seen0 = NothingNoticed(), seen1 = seen0;
+  size_t i = 0;
+  if constexpr (kEvenOdd<X, Y>) {
+    if (IsFiniteTable(cos, sin, half)) {
+      for (; i + 2 * step <= half; i += 2 * step) TurnHalvesEvenOdd(a, cos, sin, sign, half, i, seen0);
+    }
+  }
+  for (; i + 4 * step <= half; i += 4 * step) TurnHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
+  if (i + 2 * step <= half) {
+    TurnHalves<2>(a, cos, sin, sign, half, i, seen0, seen1);
+    i += 2 * step;
+  }
+  if (i + step <= half) {
+    TurnHalves<1>(a, cos, sin, sign, half, i, seen0, seen1);
+    i += step;
+  }
+  if (i < half) {
+    const size_t n = half - i;
     const V c = hn::LoadN(d, cos + i, n);
     const V s = hn::Xor(hn::LoadN(d, sin + i, n), sign);
-    hn::StoreInterleaved2(c, s, d, first + 2 * i);
-    hn::StoreInterleaved2(hn::Neg(s), c, d, second + 2 * i);
+    for (int64_t h = 0; h < a.heads; ++h) {
+      const X* x = a.x + h * a.x_stride + i;
+      Y* y = a.y + h * a.y_stride + i;
+      V low, high;
+      Turn(LoadWideN(d, x, n), LoadWideN(d, x + half, n), c, s, low, high);
+      PutN(low, y, n);
+      PutN(high, y + half, n);
+      if constexpr (kNotices<Y>) Notice(low, high, seen0);
+    }
+  }
+  if constexpr (kNotices<Y> || kEvenOdd<X, Y>) {
+    if (HWY_UNLIKELY(Noticed(seen0) || Noticed(seen1))) {
+      for (int64_t h = 0; h < a.heads; ++h) MakeCanonical(a.y + h * a.y_stride, 2 * half);
+    }
   }
 }
 
@@ -172,69 +256,123 @@ HWY_INLINE void LoadPairs(const X* x, V& even, V& odd) {
 }
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 HWY_INLINE void LoadPairs(const float* x, V& even, V& odd) {
-  // Loads that duplicate take no shuffle port, which would be the bottleneck. The compiler must not see that both load
-  // the same.
-  const float* again = x;
-  asm("" : "+r"(again));
+  // Loads that duplicate take no shuffle port, which would be the bottleneck. Compilers would load once and shuffle.
 #if HWY_MAX_BYTES == 64
-  even = V{_mm512_moveldup_ps(_mm512_loadu_ps(x))};
-  odd = V{_mm512_movehdup_ps(_mm512_loadu_ps(again))};
+  const __m512_u& memory = *reinterpret_cast<const __m512_u*>(x);
 #else
-  even = V{_mm256_moveldup_ps(_mm256_loadu_ps(x))};
-  odd = V{_mm256_movehdup_ps(_mm256_loadu_ps(again))};
+  const __m256_u& memory = *reinterpret_cast<const __m256_u*>(x);
 #endif
+  asm("vmovsldup %1, %0" : "=v"(even.raw) : "m"(memory));
+  asm("vmovshdup %1, %0" : "=v"(odd.raw) : "m"(memory));
 }
 #endif
 
-/// Dimensions 2i and 2i + 1 turn together; `n` dimensions. Four vectors of the spread table are kept for all heads.
-template <class X, class Y>
-HWY_INLINE void Interleaved(const Heads<X, Y>& a, const float* first, const float* second, size_t n) {
+/// What multiplies the first numbers of pairs and what the second ones, in both dimensions of each:
+///   y0 = x0 c + x1 (-s),  y1 = x0 s + x1 c
+HWY_INLINE void SpreadLower(V c, V s, V& first, V& second) {
+  first = hn::InterleaveWholeLower(D(), c, s);
+  second = hn::InterleaveWholeLower(D(), hn::Neg(s), c);
+}
+HWY_INLINE void SpreadUpper(V c, V s, V& first, V& second) {
+  first = hn::InterleaveWholeUpper(D(), c, s);
+  second = hn::InterleaveWholeUpper(D(), hn::Neg(s), c);
+}
+
+/// kVectors (2 or 4) vectors of dimensions from 2 i on turn. Their part of the table is kept in registers for all heads.
+template <size_t kVectors, class X, class Y>
+HWY_INLINE void TurnPairs(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
+                          V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
-  const int64_t heads = a.heads;
+  const size_t next = kVectors == 4 ? i + step : i;
+  const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + next);
+  const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + next), sign);
+  V p0, q0, p1, q1, p2, q2, p3, q3;
+  SpreadLower(c0, s0, p0, q0);
+  SpreadUpper(c0, s0, p1, q1);
+  SpreadLower(c1, s1, p2, q2);
+  SpreadUpper(c1, s1, p3, q3);
   const int64_t x_stride = a.x_stride;
   const int64_t y_stride = a.y_stride;
+  const X* x = a.x + 2 * i;
+  Y* y = a.y + 2 * i;
+  for (int64_t h = a.heads; h > 0; --h) {
+    const auto turn = [&](size_t k, V p, V q) HWY_ATTR {
+      V even, odd;
+      LoadPairs(x + k * step, even, odd);
+      const V turned = hn::MulAdd(even, p, hn::Mul(odd, q));
+      Put(turned, y + k * step);
+      return turned;
+    };
+    const V y0 = turn(0, p0, q0);
+    const V y1 = turn(1, p1, q1);
+    if constexpr (kNotices<Y>) Notice(y0, y1, seen0);
+    if constexpr (kVectors == 4) {
+      const V y2 = turn(2, p2, q2);
+      const V y3 = turn(3, p3, q3);
+      if constexpr (kNotices<Y>) Notice(y2, y3, seen1);
+    }
+    x += x_stride;
+    y += y_stride;
+  }
+}
+
+/// The same for two vectors.
+HWY_INLINE void TurnPairsEvenOdd(const Heads<bf16, bf16>& a, const float* cos, const float* sin, V sign, size_t i,
+                                 V& seen) {
+  const D d;
+  const size_t step = hn::Lanes(d);
+  const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
+  const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + i + step), sign);
+  const bf16* x = a.x + 2 * i;
+  bf16* y = a.y + 2 * i;
+  for (int64_t h = a.heads; h > 0; --h) {
+    V even0, odd0, even1, odd1;
+    LoadEvenOdd(x, even0, odd0);
+    LoadEvenOdd(x + 2 * step, even1, odd1);
+    V low0, high0, low1, high1;
+    Turn(even0, odd0, c0, s0, low0, high0);
+    Turn(even1, odd1, c1, s1, low1, high1);
+    StoreEvenOdd(low0, high0, y);
+    StoreEvenOdd(low1, high1, y + 2 * step);
+    NoticePairs(low0, high0, low1, high1, seen);
+    x += a.x_stride;
+    y += a.y_stride;
+  }
+}
+
+/// Dimensions 2i and 2i + 1 turn together.
+template <class X, class Y>
+HWY_NOINLINE void Interleaved(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
+  const D d;
+  const V sign = hn::Set(d, inverse ? -0.0f : 0.0f);
+  const size_t step = hn::Lanes(d);
   V seen0 = NothingNoticed(), seen1 = seen0;
   size_t i = 0;
-  for (; i + 4 * step <= n; i += 4 * step) {
-    const V a0 = hn::LoadU(d, first + i), b0 = hn::LoadU(d, second + i);
-    const V a1 = hn::LoadU(d, first + i + step), b1 = hn::LoadU(d, second + i + step);
-    const V a2 = hn::LoadU(d, first + i + 2 * step), b2 = hn::LoadU(d, second + i + 2 * step);
-    const V a3 = hn::LoadU(d, first + i + 3 * step), b3 = hn::LoadU(d, second + i + 3 * step);
-    const X* x = a.x + i;
-    Y* y = a.y + i;
-    for (int64_t h = 0; h < heads; ++h) {
-      const auto turn = [&](size_t at, V p, V q) HWY_ATTR {
-        V even, odd;
-        LoadPairs(x + at, even, odd);
-        const V turned = hn::MulAdd(even, p, hn::Mul(odd, q));
-        Put(turned, y + at);
-        return turned;
-      };
-      const V y0 = turn(0, a0, b0);
-      const V y1 = turn(step, a1, b1);
-      if constexpr (std::is_same_v<Y, float>) Notice(y0, y1, seen0);
-      const V y2 = turn(2 * step, a2, b2);
-      const V y3 = turn(3 * step, a3, b3);
-      if constexpr (std::is_same_v<Y, float>) Notice(y2, y3, seen1);
-      x += x_stride;
-      y += y_stride;
+  if constexpr (kEvenOdd<X, Y>) {
+    if (IsFiniteTable(cos, sin, half)) {
+      for (; i + 2 * step <= half; i += 2 * step) TurnPairsEvenOdd(a, cos, sin, sign, i, seen0);
     }
   }
-  for (; i < n; i += step) {
-    const size_t m = HWY_MIN(step, n - i);
-    const V p = hn::LoadU(d, first + i);
-    const V q = hn::LoadU(d, second + i);
-    for (int64_t h = 0; h < heads; ++h) {
-      const V v = LoadWideN(d, a.x + h * x_stride + i, m);
+  for (; i + 2 * step <= half; i += 2 * step) TurnPairs<4>(a, cos, sin, sign, i, seen0, seen1);
+  if (i + step <= half) {
+    TurnPairs<2>(a, cos, sin, sign, i, seen0, seen1);
+    i += step;
+  }
+  for (; i < half; i += step / 2) {
+    const size_t pairs = HWY_MIN(step / 2, half - i);
+    V p, q;
+    SpreadLower(hn::LoadN(d, cos + i, pairs), hn::Xor(hn::LoadN(d, sin + i, pairs), sign), p, q);
+    for (int64_t h = 0; h < a.heads; ++h) {
+      const V v = LoadWideN(d, a.x + h * a.x_stride + 2 * i, 2 * pairs);
       const V turned = hn::MulAdd(hn::DupEven(v), p, hn::Mul(hn::DupOdd(v), q));
-      PutN(turned, a.y + h * y_stride + i, m);
-      if constexpr (std::is_same_v<Y, float>) Notice(turned, turned, seen0);
+      PutN(turned, a.y + h * a.y_stride + 2 * i, 2 * pairs);
+      if constexpr (kNotices<Y>) Notice(turned, turned, seen0);
     }
   }
-  if constexpr (std::is_same_v<Y, float>) {
+  if constexpr (kNotices<Y> || kEvenOdd<X, Y>) {
     if (HWY_UNLIKELY(Noticed(seen0) || Noticed(seen1))) {
-      for (int64_t h = 0; h < heads; ++h) MakeCanonical(a.y + h * y_stride, n);
+      for (int64_t h = 0; h < a.heads; ++h) MakeCanonical(a.y + h * a.y_stride, 2 * half);
     }
   }
 }
@@ -252,37 +390,29 @@ HWY_INLINE void Copy(const X* x, Y* y, size_t n) {
   }
 }
 
+/// Copies the dimensions that do not turn.
+template <class X, class Y>
+HWY_NOINLINE void CopyRest(const RopeHeads& a) {
+  const int64_t end = a.first + 2 * a.half;
+  for (int64_t h = 0; h < a.heads; ++h) {
+    const X* x = static_cast<const X*>(a.x) + h * a.x_stride;
+    Y* y = static_cast<Y*>(a.y) + h * a.y_stride;
+    Copy(x, y, static_cast<size_t>(a.first));
+    Copy(x + end, y + end, static_cast<size_t>(a.dim - end));
+  }
+}
+
 template <class X, class Y>
 HWY_INLINE void Rope(const RopeHeads& a) {
-  const D d;
-  const V sign = hn::Set(d, a.inverse ? -0.0f : 0.0f);
-  const X* const x = static_cast<const X*>(a.x);
-  Y* const y = static_cast<Y*>(a.y);
-  const size_t half = static_cast<size_t>(a.half);
-  const auto group = [&](int64_t h, int64_t dimension) {
-    return Heads<X, Y>{x + h * a.x_stride + dimension, y + h * a.y_stride + dimension, a.x_stride, a.y_stride,
-                       HWY_MIN(kHeads, a.heads - h)};
-  };
-  if (!a.interleaved) {
-    for (int64_t h = 0; h < a.heads; h += kHeads) HalfSplit(group(h, a.first), a.cos, a.sin, half, sign);
-  } else {
-    // Vectors of the last pairs may write up to a vector past them.
-    HWY_ALIGN float first[2 * kSpread + 2 * HWY_MAX_LANES_D(D)];
-    HWY_ALIGN float second[2 * kSpread + 2 * HWY_MAX_LANES_D(D)];
-    for (size_t i = 0; i < half; i += kSpread) {
-      const size_t pairs = HWY_MIN(kSpread, half - i);
-      Spread(a.cos + i, a.sin + i, pairs, sign, first, second);
-      const int64_t dimension = a.first + 2 * static_cast<int64_t>(i);
-      for (int64_t h = 0; h < a.heads; h += kHeads) Interleaved(group(h, dimension), first, second, 2 * pairs);
-    }
+  for (int64_t h = 0; h < a.heads; h += kHeads) {
+    const Heads<X, Y> heads{static_cast<const X*>(a.x) + h * a.x_stride + a.first,
+                            static_cast<Y*>(a.y) + h * a.y_stride + a.first, a.x_stride, a.y_stride,
+                            HWY_MIN(kHeads, a.heads - h)};
+    const auto turn = a.interleaved ? Interleaved<X, Y> : HalfSplit<X, Y>;
+    turn(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse);
   }
   if (a.x == a.y && std::is_same_v<X, Y>) return;
-  const int64_t end = a.first + 2 * a.half;
-  if (a.first == 0 && end == a.dim) return;
-  for (int64_t h = 0; h < a.heads; ++h) {
-    Copy(x + h * a.x_stride, y + h * a.y_stride, static_cast<size_t>(a.first));
-    Copy(x + h * a.x_stride + end, y + h * a.y_stride + end, static_cast<size_t>(a.dim - end));
-  }
+  if (2 * a.half < a.dim) CopyRest<X, Y>(a);
 }
 
 }  // namespace
