@@ -85,6 +85,8 @@ void add_masked_softmax_cases(std::vector<Case>& cases);
 void add_scores_cases(std::vector<Case>& cases);
 void add_weighted_values_cases(std::vector<Case>& cases);
 void add_rope_cases(std::vector<Case>& cases);
+void add_position_cases(std::vector<Case>& cases);
+void add_other_scores_cases(std::vector<Case>& cases);
 void add_attention_cases(std::vector<Case>& cases);
 void add_call_cost_cases(std::vector<Case>& cases);
 
