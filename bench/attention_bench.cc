@@ -24,6 +24,7 @@ struct Setup {
   int64_t n_q = 1;
   int64_t n_kv = 0;
   int threads = 1;
+  int64_t reference = 0;  // keys (and rows, if there is more than one) of the problem that this one is compared with
   // Mixed batches: rows of each sequence; sequence s has lengths[s] keys in its cache, n_kv is the longest.
   std::vector<int32_t> rows{};
   std::vector<int32_t> lengths{};
@@ -75,6 +76,7 @@ struct Data {
   std::vector<int32_t> cu_q;
   std::unique_ptr<Pool> pool;
   Attention whole, part, companion;
+  int32_t reference_length = 0;
 
   simdattn::Status run(const Attention& a, const simdattn::Target* t) {
     return simdattn::attention(a,
@@ -219,6 +221,14 @@ Prepared prepare(const Setup& setup) {
     d.pool = std::make_unique<Pool>(s.threads);
     d.companion = d.whole;
     p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
+  } else if (s.reference > 0) {
+    const int64_t rows = n_q > 1 ? s.reference : 1;
+    d.companion = d.whole;
+    d.reference_length = static_cast<int32_t>(s.reference);
+    d.companion.q.shape[2] = d.companion.out.shape[2] = rows;
+    d.companion.scoring.kv_length = &d.reference_length;
+    p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
+    p.companion_work = static_cast<double>(pairs) / static_cast<double>(visible_pairs(m, 0, rows, s.reference));
   } else if (!s.panels && !m.v_is_k) {
     d.k2 = random_buffer(s.type, k_elements, 2);
     d.companion = problem(d.k2, true, m.heads, 0);
@@ -273,6 +283,8 @@ void add(std::vector<Case>& cases, const char* kernel, std::string shape, const 
   c.weight = 3;  // long calls, cold caches: few samples per second
   if (s.threads > 1) {
     c.companion = "1 thread";
+  } else if (s.reference > 0) {
+    c.companion = s.n_q > 1 ? "2048 rows, per key" : "8192 keys, per key";
   } else if (!s.panels) {
     c.companion = "panels";
   }
@@ -333,6 +345,19 @@ void add_attention_cases(std::vector<Case>& cases) {
         type == DType::kBF16);
     add(cases, "mixed", "llama3-8b_chunk512of4096_panels",
         {.model = kLlama3, .type = type, .panels = true, .n_q = 512, .n_kv = 4096}, false);
+  }
+  // Time per visible key as sequences grow: a key head of two groups, so that 8192 f32 keys are 16 MiB with their values.
+  constexpr Model kGrowing{.name = "", .heads = 8, .kv_heads = 2, .d_qk = 128, .d_v = 128};
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const int64_t n : {1024, 2048, 4096, 16384, 32768, 65536}) {
+      add(cases, "growth", "decode_" + std::to_string(n),
+          {.model = kGrowing, .type = type, .panels = true, .n_kv = n, .reference = 8192}, n == 65536);
+    }
+    for (const int64_t n : {1024, 4096, 8192, 16384, 32768, 65536}) {
+      Setup s{.model = kGrowing, .type = type, .panels = true, .n_q = n, .n_kv = n, .reference = 2048};
+      s.model.heads = s.model.kv_heads = 1;
+      add(cases, "growth", "prefill_" + std::to_string(n), s, n == 8192 && type == DType::kF32);
+    }
   }
   for (const int threads : {2}) {
     add(cases, "threads", "prefill_2048_x" + std::to_string(threads),

@@ -343,7 +343,7 @@ std::vector<Result> measure(const Case& c, const MeasureOptions& options) {
       out["GHz"] = 1 / cycle;
       out["cycles_per_element"] = r.ns / cycle / c.elements;
     }
-    if (companion_of[i] != SIZE_MAX) out["relative"] = r.ns / contestants[companion_of[i]].best();
+    if (companion_of[i] != SIZE_MAX) out["relative"] = r.ns / contestants[companion_of[i]].best() / p.companion_work;
     // The limit, measured at the same moments.
     double limit = 0;
     if (copy != SIZE_MAX && !part) {

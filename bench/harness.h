@@ -56,6 +56,8 @@ struct Prepared {
   bool in_place = false;
   /// Another call on the same target that puts the time into relation; see Case::companion.
   std::function<simdattn::Status(const simdattn::Target*)> companion;
+  /// Work of the case over that of its companion, if the times are to be compared per unit of work.
+  double companion_work = 1;
   std::vector<Peer> peers;
   /// Restores the input of a call that works in place; untimed, before verification only.
   std::function<void()> reset;
