@@ -48,6 +48,8 @@ constexpr int64_t kTileRows = kAvx512 ? 8 : !kX86 || kLanes == 8 ? 6 : 4;
 SIMDATTN_INLINE Bits32 bits_of(Floats v) { return xsimd::bitwise_cast<uint32_t>(v); }
 SIMDATTN_INLINE Floats float_of(Bits32 v) { return xsimd::bitwise_cast<float>(v); }
 
+SIMDATTN_INLINE Floats canonical_nan(Floats v) { return xsimd::select(v == v, v, float_of(Bits32(kCanonicalNaN))); }
+
 /// 0, 1, 2, ...
 SIMDATTN_INLINE Ints lane_numbers() {
   alignas(64) static constexpr int32_t kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -62,20 +64,20 @@ SIMDATTN_INLINE void unroll(const F& f) {
   }(std::make_integer_sequence<int64_t, kCount>());
 }
 
-/// kCount batches with names of their own: gcc keeps an array of them in memory (a quarter of the speed).
-template <int64_t kIndex>
+/// kCount batches (or pointers) with names of their own: gcc keeps an array of them in memory (a quarter of the speed).
+template <class V, int64_t kIndex>
 struct Register {
-  Floats v;
+  V v;
 };
-template <class Indices>
+template <class V, class Indices>
 struct RegisterFile;
-template <int64_t... kIndices>
-struct RegisterFile<std::integer_sequence<int64_t, kIndices...>> : Register<kIndices>... {};
-template <int64_t kCount>
-using Registers = RegisterFile<std::make_integer_sequence<int64_t, kCount>>;
+template <class V, int64_t... kIndices>
+struct RegisterFile<V, std::integer_sequence<int64_t, kIndices...>> : Register<V, kIndices>... {};
+template <int64_t kCount, class V = Floats>
+using Registers = RegisterFile<V, std::make_integer_sequence<int64_t, kCount>>;
 
-template <int64_t kIndex>
-SIMDATTN_INLINE Floats& reg(Register<kIndex>& r) {
+template <int64_t kIndex, class V>
+SIMDATTN_INLINE V& reg(Register<V, kIndex>& r) {
   return r.v;
 }
 

@@ -34,22 +34,30 @@ template <class T>
 bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
   using Batch = xsimd::batch<BitsOf<T>, Arch>;
   constexpr int64_t kStep = static_cast<int64_t>(Batch::size);
+  const BitsOf<T>* p = static_cast<const BitsOf<T>*>(rows);
   const Batch exponent(kExponent<T>);
-  for (int64_t j = 0; j < keys; ++j) {
-    const BitsOf<T>* p = static_cast<const BitsOf<T>*>(rows) + j * token_stride;
-    const auto special = [&](int64_t i)
-                             SIMDATTN_LAMBDA { return (Batch::load_unaligned(p + i) & exponent) == exponent; };
+  // Two chains of the largest exponent field.
+  Batch largest(BitsOf<T>{0});
+  Batch other = largest;
+  for (int64_t j = 0; j < keys; ++j, p += token_stride) {
+    const auto field = [&](int64_t i) SIMDATTN_LAMBDA { return Batch::load_unaligned(p + i) & exponent; };
     if (dim >= kStep) {
-      auto found = special(dim - kStep);  // the last ones, perhaps some of them twice
-      for (int64_t i = 0; i + kStep < dim; i += kStep) found = found | special(i);
-      if (xsimd::any(found)) return false;
+      int64_t i = 0;
+      for (; i + 2 * kStep <= dim; i += 2 * kStep) {
+        largest = xsimd::max(largest, field(i));
+        other = xsimd::max(other, field(i + kStep));
+      }
+      if (i < dim) {  // the last ones, some of them perhaps twice
+        largest = xsimd::max(largest, field(i + kStep <= dim ? i : dim - kStep));
+        other = xsimd::max(other, field(dim - kStep));
+      }
     } else {
       for (int64_t i = 0; i < dim; ++i) {
         if ((p[i] & kExponent<T>) == kExponent<T>) return false;
       }
     }
   }
-  return true;
+  return !xsimd::any(xsimd::max(largest, other) == exponent);
 }
 
 bool any_zero(const float* w, int64_t n) {

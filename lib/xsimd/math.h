@@ -14,8 +14,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-SIMDATTN_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-SIMDATTN_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /// x > m ? x : m: a NaN in x is ignored, m must not be NaN.
 SIMDATTN_INLINE Floats max_number(Floats x, Floats m) {
@@ -23,6 +23,15 @@ SIMDATTN_INLINE Floats max_number(Floats x, Floats m) {
     return xsimd::max(x, m);  // MAXPS returns its second operand if either is NaN
   } else {
     return xsimd::select(x > m, x, m);
+  }
+}
+
+/// x * y - z with one rounding. (xsimd's fms on SVE negates z - x * y, and with it the sign of a zero.)
+SIMDATTN_INLINE Floats multiply_subtract(Floats x, Floats y, Floats z) {
+  if constexpr (kX86) {
+    return xsimd::fms(x, y, z);
+  } else {
+    return xsimd::fma(x, y, float_of(bits_of(z) ^ Bits32(0x80000000u)));
   }
 }
 
@@ -95,25 +104,6 @@ SIMDATTN_INLINE Floats tanh_of(Floats x) {
   return float_of(bits_of(xsimd::select(is_small, small, large)) | (bits_of(x) & sign));
 }
 
-/// Lane i of the result is lane i ^ kDistance.
-template <int64_t kDistance>
-SIMDATTN_INLINE Floats partner_lanes(Floats v) {
-  return [&]<uint32_t... kLane>(std::integer_sequence<uint32_t, kLane...>) SIMDATTN_LAMBDA {
-    constexpr uint32_t kBit = kDistance;
-    return xsimd::swizzle(v, xsimd::batch_constant<uint32_t, Arch, (kLane ^ kBit)...>());
-  }(std::make_integer_sequence<uint32_t, kLanes>());
-}
-
-/// Joins all lanes by op: halves, quarters and so on, the order of the 16 partial sums.
-template <class Op>
-SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
-  if constexpr (kLanes > 8) v = op(v, partner_lanes<8>(v));
-  if constexpr (kLanes > 4) v = op(v, partner_lanes<4>(v));
-  v = op(v, partner_lanes<2>(v));
-  v = op(v, partner_lanes<1>(v));
-  return first_lane(v);
-}
-
 /// 16 partial sums in kParts batches, added up to the kLanes of one.
 template <int64_t kCount>
 SIMDATTN_INLINE Floats fold_parts(Registers<kCount>& l) {
@@ -127,12 +117,12 @@ SIMDATTN_INLINE Floats fold_parts(Registers<kCount>& l) {
   }
 }
 SIMDATTN_INLINE float fold(Registers<kParts>& l) {
-  return fold_lanes(fold_parts<kParts>(l), [](Floats a, Floats b) SIMDATTN_LAMBDA { return a + b; });
+  return fold_lanes(fold_parts<kParts>(l), [](auto a, auto b) SIMDATTN_LAMBDA { return a + b; });
 }
 
 /// The largest lane; no lane is NaN.
 SIMDATTN_INLINE float largest_lane(Floats v) {
-  return fold_lanes(v, [](Floats a, Floats b) SIMDATTN_LAMBDA { return xsimd::max(a, b); });
+  return fold_lanes(v, [](auto a, auto b) SIMDATTN_LAMBDA { return xsimd::max(a, b); });
 }
 
 }  // namespace

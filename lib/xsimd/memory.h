@@ -16,6 +16,18 @@ SIMDATTN_INLINE void for_each_batch(int64_t n, const F& f) {
   if (i < n) f(i, first_lanes(n - i));
 }
 
+/// The same with one of four chains as a type, for reductions: f(index, part, chain).
+template <class F>
+SIMDATTN_INLINE void for_each_batch_in_chains(int64_t n, const F& f) {
+  constexpr auto kFirst = std::integral_constant<int64_t, 0>();
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    unroll<4>([&](auto chain) SIMDATTN_LAMBDA { f(i + chain * kLanes, All(), chain); });
+  }
+  for (; i + kLanes <= n; i += kLanes) f(i, All(), kFirst);
+  if (i < n) f(i, first_lanes(n - i), kFirst);
+}
+
 SIMDATTN_INLINE Floats load(const float* p, All) { return Floats::load_unaligned(p); }
 SIMDATTN_INLINE Floats load(const float* p) { return Floats::load_unaligned(p); }
 SIMDATTN_INLINE void store(Floats v, float* p, All) { v.store_unaligned(p); }
@@ -33,19 +45,18 @@ SIMDATTN_INLINE Floats f32_from_f16(Halves v) {
   return float_of(sign |
                   xsimd::select(xsimd::batch_bool_cast<uint32_t>(is_special), shifted | Bits32(0x7F800000u), finite));
 }
-SIMDATTN_INLINE Halves f16_from_f32(Floats v) {  // NaN is canonical already: its upper bits become f16's
+SIMDATTN_INLINE Halves f16_from_f32(Floats v) {  // NaN is the canonical one
   const Bits32 b = bits_of(v);
   const Bits32 magnitude = b & Bits32(0x7FFFFFFFu);
   const Bits32 sign = (b ^ magnitude) >> 16;
-  const auto below = [&](int32_t limit) {
-    return xsimd::batch_bool_cast<uint32_t>(xsimd::bitwise_cast<int32_t>(magnitude) < Ints(limit));
-  };
   const Bits32 small = bits_of(float_of(magnitude) + Floats(0.5f)) - Bits32(0x3F000000u);
-  const Bits32 rounded = magnitude + Bits32(0xFFFu) + ((magnitude >> 13) & Bits32(1u));
-  const Bits32 normal = (rounded - Bits32(0x38000000u)) >> 13;
-  const Bits32 finite = xsimd::select(below(0x38800000), small, normal);
-  const Bits32 special = xsimd::select(below(0x7F800001), Bits32(0x7C00u), Bits32(0x7E00u));
-  return narrow_bits(xsimd::select(below(0x477FF000), finite, special) | sign);
+  // 65536 becomes infinity by rounding.
+  const Ints most = xsimd::min(xsimd::bitwise_cast<int32_t>(magnitude), Ints(0x47800000));
+  const Bits32 bits = xsimd::bitwise_cast<uint32_t>(most);
+  const Bits32 normal = (bits + Bits32(0xFFFu - 0x38000000u) + ((bits >> 13) & Bits32(1u))) >> 13;
+  const auto is_small = xsimd::batch_bool_cast<uint32_t>(most < Ints(0x38800000));
+  const Bits32 number = xsimd::select(is_small, small, normal) | sign;
+  return narrow_bits(xsimd::select(xsimd::batch_bool_cast<uint32_t>(v == v), number, Bits32(0x7E00u)));
 }
 #endif
 
@@ -54,17 +65,26 @@ SIMDATTN_INLINE const uint16_t* raw(const f16* p) { return reinterpret_cast<cons
 SIMDATTN_INLINE uint16_t* raw(bf16* p) { return reinterpret_cast<uint16_t*>(p); }
 SIMDATTN_INLINE uint16_t* raw(f16* p) { return reinterpret_cast<uint16_t*>(p); }
 
+#if !XSIMD_WITH_AVX2
+SIMDATTN_INLINE Floats f32_from_bf16(Halves v) { return float_of(widen_bits(v) << 16); }
+#endif
+#if !XSIMD_WITH_AVX512F
+/// By integers: the CPUs' own instructions flush subnormal numbers. NaN becomes the canonical one.
+SIMDATTN_INLINE Halves bf16_from_f32(Floats v) {
+  const Bits32 b = bits_of(canonical_nan(v));
+  return narrow_bits((b + Bits32(0x7FFFu) + ((b >> 16) & Bits32(1u))) >> 16);
+}
+#endif
+
 /// Widened; lanes that take no part are 0.
 template <class Part = All>
 SIMDATTN_INLINE Floats load(const bf16* p, Part part = {}) {
-  return float_of(widen_bits(load_halves(raw(p), part)) << 16);
+  return f32_from_bf16(load_halves(raw(p), part));
 }
 template <class Part = All>
 SIMDATTN_INLINE Floats load(const f16* p, Part part = {}) {
   return f32_from_f16(load_halves(raw(p), part));
 }
-
-SIMDATTN_INLINE Floats canonical_nan(Floats v) { return xsimd::select(v == v, v, float_of(Bits32(kCanonicalNaN))); }
 
 /// Rounded to nearest even; NaN is stored as the canonical one of the type.
 template <class Part = All>
@@ -73,14 +93,11 @@ SIMDATTN_INLINE void store_rounded(Floats v, float* p, Part part = {}) {
 }
 template <class Part = All>
 SIMDATTN_INLINE void store_rounded(Floats v, bf16* p, Part part = {}) {
-  // By integers: the CPUs' own instructions flush subnormal numbers.
-  const Bits32 b = bits_of(canonical_nan(v));
-  const Bits32 rounded = b + Bits32(0x7FFFu) + ((b >> 16) & Bits32(1u));
-  store_halves(narrow_bits(rounded >> 16), raw(p), part);
+  store_halves(bf16_from_f32(v), raw(p), part);
 }
 template <class Part = All>
 SIMDATTN_INLINE void store_rounded(Floats v, f16* p, Part part = {}) {
-  store_halves(f16_from_f32(canonical_nan(v)), raw(p), part);
+  store_halves(f16_from_f32(v), raw(p), part);
 }
 
 /// kLanes pairs of bf16 as they lie in memory, and the even and odd ones: one operation each, where widening in order

@@ -52,14 +52,37 @@ SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return _mm512_cvtepu16_epi32(v); }
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return _mm512_cvtepi32_epi16(v); }
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return _mm512_cvtph_ps(v); }
 SIMDATTN_INLINE Halves f16_from_f32(Floats v) {
-  return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_cvtps_ph(canonical_nan(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
-  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+/// One shuffle in place of a widening one and a shift.
+SIMDATTN_INLINE Floats f32_from_bf16(Halves v) {
+  const __m512i order = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0,  //
+                                         7, 0, 6, 0, 5, 0, 4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
+  return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, order, _mm512_castsi256_si512(v)));
 }
-SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
-  return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(part.mask, p));
+/// Rounded to nearest even by integers: the masked addition puts the canonical NaN in place, one shuffle takes the upper
+/// halves.
+SIMDATTN_INLINE Halves bf16_from_f32(Floats v) {
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i last_bit = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_mask_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(kCanonicalNaN)),
+                                                _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), bits,
+                                                _mm512_add_epi32(last_bit, _mm512_set1_epi32(0x7FFF)));
+  const __m512i upper = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
+                                         31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, rounded));
 }
+/// Lanes whose byte is not 0.
+SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, All) {
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return Mask(_mm_test_epi8_mask(v, v));
+}
+SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Lanes part) {
+  const __m128i v = _mm_maskz_loadu_epi8(part.mask, p);
+  return Mask(_mm_test_epi8_mask(v, v));
+}
+/// Lanes whose bit of `word` is 1.
+SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask(static_cast<__mmask16>(word)); }
 
 /// Block b (128 bits) of the result is 4 numbers at p + 4 b stride.
 SIMDATTN_INLINE Floats load_blocks(const float* p, int64_t stride) {
@@ -77,13 +100,40 @@ SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
 SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
   return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
-/// Partial sums of rows p + 4 b stride, 16 numbers each, folded to 4 in block b.
-SIMDATTN_INLINE Floats load_folded_to_blocks(const float* p, int64_t stride) {
-  const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 4 * stride);
-  const __m512 c = _mm512_loadu_ps(p + 8 * stride), d = _mm512_loadu_ps(p + 12 * stride);
-  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
-  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
+/// The 16 partial sums of key `key` of 16 are stored as two halves, the second ones behind all first ones: a store that
+/// extracts needs no shuffle, and the first fold is then an addition of whole batches.
+constexpr int64_t kPieces = 2;
+template <int64_t kPiece>
+SIMDATTN_INLINE void store_sums(Floats v, float* sums, int64_t key) {
+  if constexpr (kPiece == 0) {
+    _mm256_storeu_ps(sums + key * 8, _mm512_castps512_ps256(v));
+  } else {
+    _mm256_storeu_ps(sums + 128 + key * 8, _mm512_extractf32x8_ps(v, 1));
+  }
+}
+/// The partial sums of keys 4 i + b, folded to 4 in block b.
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
+  const float* p = sums + i * 32;
+  const __m512 ab = _mm512_add_ps(_mm512_loadu_ps(p), _mm512_loadu_ps(p + 128));
+  const __m512 cd = _mm512_add_ps(_mm512_loadu_ps(p + 16), _mm512_loadu_ps(p + 144));
   return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+}
+/// Lane 4 b + i becomes lane 4 i + b.
+SIMDATTN_INLINE Floats in_key_order(Floats v) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_ps(order, v);
+}
+
+/// Joins all lanes by op: halves, quarters and so on, the order of the 16 partial sums.
+template <class Op>
+SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+  using Eight = xsimd::batch<float, xsimd::avx2>;
+  using Four = xsimd::batch<float, xsimd::sse4_2>;
+  const Eight eight = op(Eight(_mm512_castps512_ps256(v)), Eight(_mm512_extractf32x8_ps(v, 1)));
+  Four four = op(Four(_mm256_castps256_ps128(eight)), Four(_mm256_extractf128_ps(eight, 1)));
+  four = op(four, Four(_mm_movehl_ps(four, four)));
+  four = op(four, Four(_mm_movehdup_ps(four)));
+  return _mm_cvtss_f32(four);
 }
 
 /// Even and odd numbers of a and then b, and back.
@@ -105,6 +155,9 @@ SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
 }
 SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm512_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm512_movehdup_ps(v); }
+
+/// NaN if `seen` is or y0 or y1; infinities may make one too.
+SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) { return xsimd::fma(y0, y1, seen); }
 
 /// p 2^n, 0 where x < lowest. (xsimd::ldexp takes n as integers and would convert it back.)
 SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Floats n) {
@@ -142,9 +195,17 @@ SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
 SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
   return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
 }
-/// Rows of 8 numbers.
-SIMDATTN_INLINE Floats load_folded_to_blocks(const float* p, int64_t stride) {
-  return load_blocks(p, stride) + load_blocks(p + 4, stride);
+/// The 8 partial sums of keys 4 b + i, folded to 4 in block b.
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
+  return load_blocks(sums + 8 * i, 8) + load_blocks(sums + 8 * i + 4, 8);
+}
+template <class Op>
+SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+  using Four = xsimd::batch<float, xsimd::sse4_2>;
+  Four four = op(Four(_mm256_castps256_ps128(v)), Four(_mm256_extractf128_ps(v, 1)));
+  four = op(four, Four(_mm_movehl_ps(four, four)));
+  four = op(four, Four(_mm_movehdup_ps(four)));
+  return _mm_cvtss_f32(four);
 }
 SIMDATTN_INLINE Floats ordered_blocks(__m256 v) {  // blocks (a b) of pairs become (a's, b's)
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
@@ -157,13 +218,23 @@ SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm256_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm256_movehdup_ps(v); }
 
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm256_cvtepu16_epi32(v); }
+/// A broadcast that comes with the load and one shuffle in place of a widening one and a shift.
+SIMDATTN_INLINE Floats f32_from_bf16(__m128i v) {
+  const __m256i order = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
+                                         -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+  return _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(v), order));
+}
+/// A comparison is off the ports of multiplication.
+SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) {
+  return _mm256_or_ps(seen, _mm256_cmp_ps(y0, y1, _CMP_UNORD_Q));
+}
 SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) {
   const __m256i packed = _mm256_packus_epi32(v, v);
   return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0)));
 }
 SIMDATTN_INLINE Floats f32_from_f16(__m128i v) { return _mm256_cvtph_ps(v); }
 SIMDATTN_INLINE __m128i f16_from_f32(Floats v) {
-  return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm256_cvtps_ph(canonical_nan(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 SIMDATTN_INLINE __m128i load_halves(const uint16_t* p, All) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -203,7 +274,13 @@ SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return xsimd::zip_lo(
 SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
 SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) { return _mm_movelh_ps(a, b); }
 SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) { return _mm_movehl_ps(b, a); }
-SIMDATTN_INLINE Floats load_folded_to_blocks(const float* p, int64_t) { return Floats::load_unaligned(p); }
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) { return Floats::load_unaligned(sums + 4 * i); }
+template <class Op>
+SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+  v = op(v, Floats(_mm_movehl_ps(v, v)));
+  v = op(v, Floats(_mm_movehdup_ps(v)));
+  return _mm_cvtss_f32(v);
+}
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return _mm_shuffle_ps(a, b, 0x88); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return _mm_shuffle_ps(a, b, 0xDD); }
 SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
@@ -212,6 +289,9 @@ SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm_movehdup_ps(v); }
 
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_cvtepu16_epi32(v); }
+SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) {
+  return _mm_or_ps(seen, _mm_cmpunord_ps(y0, y1));
+}
 SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) { return _mm_packus_epi32(v, v); }
 SIMDATTN_INLINE __m128i load_halves(const uint16_t* p, All) {
   return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
@@ -267,10 +347,22 @@ SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) { svst1h_u3
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return v; }
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return v; }
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return svcvt_f32_f16_x(svptrue_b32(), svreinterpret_f16_u32(v)); }
-SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return svreinterpret_u32_f16(svcvt_f16_f32_z(svptrue_b32(), v)); }
+SIMDATTN_INLINE Halves f16_from_f32(Floats v) {
+  return svreinterpret_u32_f16(svcvt_f16_f32_z(svptrue_b32(), canonical_nan(v)));
+}
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) { return svld1ub_u32(svptrue_b32(), p); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) { return svld1ub_u32(part.mask, p); }
 
+template <class Op>
+SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+  if constexpr (kLanes > 8) v = op(v, Floats(svext_f32(v, v, 8)));
+  if constexpr (kLanes > 4) v = op(v, Floats(svext_f32(v, v, 4)));
+  v = op(v, Floats(svext_f32(v, v, 2)));
+  v = op(v, Floats(svext_f32(v, v, 1)));
+  return svlastb_f32(svpfalse_b(), v);
+}
+
+SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) { return xsimd::fma(y0, y1, seen); }
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return svuzp1_f32(a, b); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return svuzp2_f32(a, b); }
 SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
@@ -319,7 +411,7 @@ SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) {
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return vmovl_u16(v); }
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return vmovn_u32(v); }
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return vcvt_f32_f16(vreinterpret_f16_u16(v)); }
-SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
+SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return vreinterpret_u16_f16(vcvt_f16_f32(canonical_nan(v))); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   uint32_t four;
   __builtin_memcpy(&four, p, 4);
@@ -340,7 +432,14 @@ SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
 SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
   return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
-SIMDATTN_INLINE Floats load_folded_to_blocks(const float* p, int64_t) { return Floats::load_unaligned(p); }
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) { return Floats::load_unaligned(sums + 4 * i); }
+template <class Op>
+SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+  v = op(v, Floats(vextq_f32(v, v, 2)));
+  v = op(v, Floats(vextq_f32(v, v, 1)));
+  return vgetq_lane_f32(v, 0);
+}
+SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) { return xsimd::fma(y0, y1, seen); }
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return vuzp1q_f32(a, b); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return vuzp2q_f32(a, b); }
 SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
@@ -353,10 +452,27 @@ SIMDATTN_INLINE Floats odd_twice(Floats v) { return vtrn2q_f32(v, v); }
 #endif
 // ---------------------------------------------------------------------------------------------------------------------
 
+#if !XSIMD_WITH_AVX512F
+constexpr int64_t kPieces = 1;
+template <int64_t kPiece>
+SIMDATTN_INLINE void store_sums(Floats v, float* sums, int64_t key) {
+  v.store_unaligned(sums + key * kLanes);
+}
+SIMDATTN_INLINE Floats in_key_order(Floats v) { return v; }
+#endif
+
 SIMDATTN_INLINE float first_lane(Floats v) { return static_cast<Floats::register_type>(v)[0]; }
 
-/// Prefetches the line at `address`, which may lie outside every object.
-SIMDATTN_INLINE void prefetch(uintptr_t address) { __builtin_prefetch(reinterpret_cast<const char*>(address)); }
+/// A batch that stays in its register: gcc would fold its load into each of the instructions that use it.
+SIMDATTN_INLINE Floats in_register(Floats v) {
+#if XSIMD_WITH_SSE2
+  Floats::register_type r = v;
+  asm("" : "+v"(r));
+  return r;
+#else
+  return v;
+#endif
+}
 
 }  // namespace
 }  // namespace simdattn

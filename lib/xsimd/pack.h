@@ -101,9 +101,14 @@ template <class T>
 void pack_values(const void* values, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
   const T* rows = static_cast<const T*>(values);
   for (int64_t j = 0; j < keys; ++j) {
-    for (int64_t x = 0; x < dim; x += kValueGroup) {
-      widen_row(rows + j * token_stride + x, smaller(kValueGroup, dim - x), out + x * kKeyBlock + j * kValueGroup,
-                kValueGroup);
+    int64_t x = 0;
+    for (; x + kValueGroup <= dim; x += kValueGroup) {
+      const T* from = rows + j * token_stride + x;
+      float* to = out + x * kKeyBlock + j * kValueGroup;
+      unroll<kValueGroup / kLanes>([&](auto i) SIMDATTN_LAMBDA { store(load(from + i * kLanes), to + i * kLanes); });
+    }
+    if (x < dim) {
+      widen_row(rows + j * token_stride + x, dim - x, out + x * kKeyBlock + j * kValueGroup, kValueGroup);
     }
   }
 }

@@ -49,6 +49,24 @@ SIMDATTN_INLINE void with_rows(int64_t rows, const F& f) {
   });
 }
 
+/// What a tile prefetches into the second-level cache: in each of the first `count` steps of its loop a piece as large
+/// as what it reads, the pieces `pitch` bytes apart. Divided among the tiles of a block it covers the next block, in
+/// memory order, so that the hardware's streams run ahead as well.
+///
+/// The tile compares with `count` alone: gcc then makes two loops of its loop, and the one without prefetches has one
+/// branch (a tenth of the time of a 4x2 tile).
+struct PrefetchPlan {
+  uintptr_t first = 0;
+  int64_t pitch = 0;
+  int64_t count = 0;
+};
+/// Prefetches kBytes, which may lie outside every object.
+template <int64_t kBytes>
+SIMDATTN_INLINE void prefetch(uintptr_t address) {
+  unroll<(kBytes + 63) / 64>(
+      [&](auto line) SIMDATTN_LAMBDA { __builtin_prefetch(reinterpret_cast<const char*>(address + line * 64), 0, 2); });
+}
+
 }  // namespace
 }  // namespace simdattn
 

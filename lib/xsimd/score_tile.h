@@ -18,17 +18,17 @@ struct ScoreTileArguments {
   float scale;
   float* s;
   int64_t lds;
-  int64_t prefetch_from;  // dimensions [from, to) prefetch what lies kScorePrefetch bytes further on
-  int64_t prefetch_to;
+  PrefetchPlan prefetch;
 };
-/// An f32 panel of 128 dimensions.
-constexpr uintptr_t kScorePrefetch = 16384;
+/// Dimensions that lie side by side in a panel: a step of a tile's loop.
+template <class T>
+constexpr int64_t kGroup = std::is_same_v<T, bf16> ? 2 : 1;
+template <class T, int64_t kBatches>
+constexpr int64_t kStepBytes = kBatches * kLanes * kGroup<T> * static_cast<int64_t>(sizeof(T));
 
 template <class T, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
-  // Dimensions that lie side by side in a panel.
-  constexpr int64_t kGroup = kPairs ? 2 : 1;
   constexpr int64_t kHalf = kBatches >= 4 ? kBatches / 2 : kBatches;
   Registers<kRows * kBatches> acc;
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
@@ -37,19 +37,15 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   const T* high = a.high;
   const int64_t ldq = a.ldq;
   const int64_t dim = a.dim;
-  const int64_t prefetch_from = a.prefetch_from;
-  const uint64_t prefetch_count = static_cast<uint64_t>(a.prefetch_to - prefetch_from);
+  uintptr_t next = a.prefetch.first;
+  const int64_t prefetch_end = a.prefetch.count * kGroup<T>;
   const auto column = [&](auto c) SIMDATTN_LAMBDA {
-    return c < kHalf ? low + c * kGroup * kLanes : high + (c - kHalf) * kGroup * kLanes;
+    return c < kHalf ? low + c * kGroup<T> * kLanes : high + (c - kHalf) * kGroup<T> * kLanes;
   };
-  for (int64_t d = 0; d < dim; d += kGroup) {
-    if (static_cast<uint64_t>(d - prefetch_from) < prefetch_count) {
-      constexpr int64_t kBytes = kLanes * kGroup * static_cast<int64_t>(sizeof(T));
-      constexpr int64_t kPerLine = kBytes >= 64 ? 1 : 64 / kBytes;
-      unroll<(kBatches + kPerLine - 1) / kPerLine>([&](auto line) SIMDATTN_LAMBDA {
-        prefetch(reinterpret_cast<uintptr_t>(column(std::integral_constant<int64_t, line * kPerLine>())) +
-                 kScorePrefetch);
-      });
+  for (int64_t d = 0; d < dim; d += kGroup<T>) {
+    if (d < prefetch_end) {
+      prefetch<kStepBytes<T, kBatches>>(next);
+      next += kStepBytes<T, kBatches>;
     }
     Registers<kBatches> k;
     if constexpr (kPairs) {
@@ -62,9 +58,9 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(k) = load(column(c)); });
       add_outer_product<kRows, kBatches>(q, ldq, k, acc);
     }
-    q += kGroup;
-    low += kGroup * kPanelWidth;
-    high += kGroup * kPanelWidth;
+    q += kGroup<T>;
+    low += kGroup<T> * kPanelWidth;
+    high += kGroup<T> * kPanelWidth;
   }
   const Floats scale(a.scale);
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
@@ -73,21 +69,48 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   });
 }
 
+template <class T>
+constexpr int64_t panel_bytes(int64_t dim) {
+  return (dim + kGroup<T> - 1) / kGroup<T> * kGroup<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
+}
+/// Bytes that lie between what is used and what is prefetched, at least: an f32 panel of 128 dimensions.
+constexpr int64_t kAhead = 16384;
+
+/// What the tile of rows [first, first + rows) and kBatches batches from column x on prefetches: its share of the panels
+/// to come.
+template <class T, int64_t kBatches>
+SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t x, int64_t first, int64_t rows) {
+  const int64_t panels = (kBatches * kLanes + kPanelWidth - 1) / kPanelWidth;
+  const int64_t bytes = panel_bytes<T>(a.dim);
+  const int64_t ahead = (kAhead + panels * bytes - 1) / (panels * bytes) * panels;
+  const int64_t offset = (x / kPanelWidth + ahead) * a.panel_stride * static_cast<int64_t>(sizeof(T)) +
+                         bytes * (x % kPanelWidth) / kPanelWidth;
+  const int64_t steps = (a.dim + kGroup<T> - 1) / kGroup<T>;
+  const int64_t from = first * steps / a.rows;
+  const int64_t to = (first + rows) * steps / a.rows;
+  constexpr int64_t kPitch = kStepBytes<T, kBatches>;
+  return {reinterpret_cast<uintptr_t>(a.panels) + static_cast<uintptr_t>(offset + from * kPitch), kPitch, to - from};
+}
+
 /// All rows against kBatches batches of columns from column `x` on.
 template <class T, int64_t kBatches>
 SIMDATTN_INLINE void score_strip(const ScoreTile& a, int64_t x) {
   const auto column = [&](int64_t c) SIMDATTN_LAMBDA {
-    constexpr int64_t kSideBySide = std::is_same_v<T, bf16> ? 2 : 1;
-    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kSideBySide;
+    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kGroup<T>;
   };
   const T* low = column(x);
   const T* high = column(x + kBatches / 2 * kLanes);
   for_each_row_tile(a.rows, [&](int64_t first, int64_t rows) SIMDATTN_LAMBDA {
-    // Every row tile of a strip fetches its share of the lines.
-    const int64_t from = a.stream ? first * a.dim / a.rows & ~int64_t{1} : 0;
-    const int64_t to = a.stream ? (first + rows) * a.dim / a.rows & ~int64_t{1} : 0;
-    const ScoreTileArguments<T> arguments = {a.q + first * a.ldq,     a.ldq, low,  high, a.dim, a.scale,
-                                             a.s + first * a.lds + x, a.lds, from, to};
+    const ScoreTileArguments<T> arguments = {
+        a.q + first * a.ldq,
+        a.ldq,
+        low,
+        high,
+        a.dim,
+        a.scale,
+        a.s + first * a.lds + x,
+        a.lds,
+        a.stream ? panels_to_come<T, kBatches>(a, x, first, rows) : PrefetchPlan()};
     with_rows<kRowsOf<kBatches>>(rows, [&](auto r) SIMDATTN_LAMBDA { score_register_tile<T, r, kBatches>(arguments); });
   });
 }
@@ -96,7 +119,9 @@ template <class T>
 void score_tile(const ScoreTile& a) {
   const int64_t columns = a.n_panels * kPanelWidth;
   int64_t x = 0;
-  if (a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) {
+  // A tile across two panels prefetches as if panels lay side by side.
+  const bool side_by_side = a.panel_stride * static_cast<int64_t>(sizeof(T)) == panel_bytes<T>(a.dim);
+  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (side_by_side || !a.stream || 4 * kLanes <= kPanelWidth)) {
     for (; x + 4 * kLanes <= columns; x += 4 * kLanes) score_strip<T, 4>(a, x);
   }
   for (; x < columns; x += 2 * kLanes) score_strip<T, 2>(a, x);

@@ -1,7 +1,7 @@
 // Scores of query rows against row-major keys: products, squared distances and the additive form.
 //
-// Keys are walked in memory order, 16 at a time: a rolled loop leaves kLanes partial sums of every key in a scratch of
-// the first-level cache, and a transposing reduction folds them for kLanes keys at once.
+// Keys are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch of the first-level
+// cache, and a transposing reduction folds them for kLanes keys at once.
 #ifndef SIMDATTN_LIB_XSIMD_SCORES_H_
 #define SIMDATTN_LIB_XSIMD_SCORES_H_
 
@@ -11,14 +11,9 @@
 namespace simdattn {
 namespace {
 
-/// Keys per pass.
-constexpr int64_t kKeysPerPass = 16;
-/// Queries that share the loads of a key: 16 registers of 4 lanes hold the sums of two.
-constexpr int64_t kQueriesPerPass = kParts == 4 && kX86 ? 2 : 4;
-
 #if XSIMD_WITH_SVE
-/// Interleaves the partial sums of kKeys keys, kStep apart, folding them to kLanes / kKeys each: zip_lo takes the lower
-/// half of them and zip_hi the upper.
+/// Interleaves the partial sums of kKeys keys, kLanes / kKeys apart, folding them to kLanes / kKeys each: zip_lo takes
+/// the lower half of them and zip_hi the upper.
 template <int64_t kKeys>
 SIMDATTN_INLINE Floats folded(const float* sums) {
   if constexpr (kKeys == 1) {
@@ -33,135 +28,234 @@ SIMDATTN_INLINE Floats fold_keys(const float* sums) { return folded<kLanes>(sums
 #else
 /// Folds the kLanes partial sums of kLanes keys: to 4 in blocks of 128 bits, then within blocks.
 SIMDATTN_INLINE Floats fold_keys(const float* sums) {
-  const auto four = [&](int64_t key) SIMDATTN_LAMBDA { return load_folded_to_blocks(sums + key * kLanes, kLanes); };
   const auto two = [&](int64_t key) SIMDATTN_LAMBDA {
-    const Floats a = four(key), b = four(key + 1);
+    const Floats a = sums_in_blocks(sums, key), b = sums_in_blocks(sums, key + 1);
     return zip_lo_blocks(a, b) + zip_hi_blocks(a, b);
   };
   const Floats a = two(0), b = two(2);
-  return zip_lo_pairs(a, b) + zip_hi_pairs(a, b);
+  return in_key_order(zip_lo_pairs(a, b) + zip_hi_pairs(a, b));
 }
 #endif
 
-/// What an element of a query and one of a key add to the score.
+/// What an element of a query and one of a key add to the score: `at` is the element, `row` the query.
 struct DotProduct {
-  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const { return xsimd::fma(q, k, sum); }
+  static constexpr bool kLong = false;
+  template <class Part>
+  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum, int64_t /*row*/, int64_t /*at*/, Part) const {
+    return xsimd::fma(q, k, sum);
+  }
 };
 struct SquaredDistance {
-  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const {
+  static constexpr bool kLong = false;
+  template <class Part>
+  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum, int64_t /*row*/, int64_t /*at*/, Part) const {
     const Floats difference = q - k;
     return xsimd::fma(difference, difference, sum);
   }
 };
+struct WeightedTanh {
+  static constexpr bool kLong = true;
+  template <class Part>
+  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum, int64_t row, int64_t at, Part part) const {
+    return xsimd::fma(load(w + row * ldw + at, part), tanh_of(q + k), sum);
+  }
+  const float* w;
+  int64_t ldw;
+};
 
-/// The partial sums of one key and kQ queries.
-template <class Term, class T, int64_t kQ>
-SIMDATTN_INLINE void add_terms(const float* q, int64_t ldq, const T* k, int64_t dim, float* sums) {
-  const Term term;
-  Registers<kQ * kParts> acc;
-  unroll<kQ * kParts>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
-  int64_t i = 0;
-  for (; i + 16 <= dim; i += 16) {
-    unroll<kParts>([&](auto part) SIMDATTN_LAMBDA {
-      const int64_t at = i + part * kLanes;
-      const Floats x = load(k + at);
-      unroll<kQ>([&](auto row) SIMDATTN_LAMBDA {
-        Floats& sum = reg<row * kParts + part>(acc);
-        sum = term(load(q + row * ldq + at), x, sum);
-      });
-    });
-  }
-  if (i < dim) {
-    unroll<kParts>([&](auto part) SIMDATTN_LAMBDA {
-      const int64_t at = i + part * kLanes;
-      if (at >= dim) return;
-      const Lanes inside = first_lanes(smaller(kLanes, dim - at));
-      const Floats x = load(k + at, inside);
-      unroll<kQ>([&](auto row) SIMDATTN_LAMBDA {
-        Floats& sum = reg<row * kParts + part>(acc);
-        sum = xsimd::select(mask_of(inside), term(load(q + row * ldq + at, inside), x, sum), sum);
-      });
-    });
-  }
-  unroll<kQ>([&](auto row) SIMDATTN_LAMBDA {
-    Registers<kParts> l;
-    unroll<kParts>([&](auto part) SIMDATTN_LAMBDA { reg<part>(l) = reg<row * kParts + part>(acc); });
-    store(fold_parts<kParts>(l), sums + row * kKeysPerPass * kLanes);
+/// Parts of the 16 partial sums that are summed side by side: with batches of 4 they would leave registers for two
+/// queries only, and 16-bit keys would be widened twice as often.
+template <int64_t kQ>
+constexpr int64_t kPartsAtOnce = kParts == 4 && kQ > 1 ? 1 : kParts;
+/// Keys that share the loads of kQ queries: their partial sums, the parts of the queries and one of a key fill the
+/// registers.
+template <class Term, int64_t kQ>
+constexpr int64_t kKeysOf = Term::kLong || kQ == 1 ? 1
+                            : kParts == 1          ? 4
+                            : kParts == 2 && kX86  ? 3
+                            : kX86 && kQ == 4      ? 2
+                                                   : 4;
+/// Of four queries as many as a register tile takes; the same keys then meet the others.
+template <int64_t kQ>
+constexpr int64_t kTileQueries = kParts == 2 && kX86 ? smaller(kQ, 2) : kQ;
+/// Keys per pass: a multiple of kKeysOf and of kLanes.
+constexpr int64_t kKeysPerPass = kParts == 2 && kX86 ? 24 : 16;
+
+/// Stores the partial sums of kQ queries and kK keys in the order of memory: two stores to one line commit together.
+template <int64_t kQ, int64_t kK>
+SIMDATTN_INLINE void store_tile(Registers<kQ * kK>& folded, float* sums, int64_t key) {
+  unroll<kQ * kPieces * kK>([&](auto n) SIMDATTN_LAMBDA {
+    constexpr int64_t kRow = n / (kPieces * kK);
+    constexpr int64_t kKey = n % kK;
+    store_sums<n / kK % kPieces>(reg<kRow * kK + kKey>(folded), sums + kRow * kKeysPerPass * kLanes, key + kKey);
   });
 }
 
-/// Scores of `keys` keys from their partial sums.
-SIMDATTN_INLINE void finish_scores(const float* sums, int64_t keys, float factor, float* s) {
-  const Floats scale(factor);
-  for_each_batch(keys, [&](int64_t j, auto part)
-                           SIMDATTN_LAMBDA { store_rounded(fold_keys(sums + j * kLanes) * scale, s + j, part); });
+/// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on.
+template <class Term, class T, int64_t kQ, int64_t kK>
+SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row, const T* k, float* sums,
+                               int64_t key) {
+  constexpr int64_t kAtOnce = kPartsAtOnce<kQ>;
+  const int64_t dim = a.dim;
+  const int64_t ldk = a.ldk;
+  const int64_t ldq = a.ldq;
+  Registers<kQ, const float*> q_rows;
+  unroll<kQ>([&](auto i) SIMDATTN_LAMBDA { reg<i>(q_rows) = a.q + (row + i) * ldq; });
+  Registers<kK, const T*> k_rows;
+  unroll<kK>([&](auto j) SIMDATTN_LAMBDA { reg<j>(k_rows) = k + j * ldk; });
+  alignas(64) float kept[kQ * kK * 16];
+  for (int64_t first = 0; first < kParts; first += kAtOnce) {
+    Registers<kQ * kK * kAtOnce> acc;
+    unroll<kQ * kK * kAtOnce>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
+    const auto add = [&](int64_t at, auto p, auto part) SIMDATTN_LAMBDA {
+      Registers<kQ> y;
+      unroll<kQ>([&](auto i) SIMDATTN_LAMBDA { reg<i>(y) = load(reg<i>(q_rows) + at, part); });
+      unroll<kK>([&](auto j) SIMDATTN_LAMBDA {
+        Floats x = load(reg<j>(k_rows) + at, part);
+        if constexpr (kQ > 1) x = in_register(x);
+        unroll<kQ>([&](auto i) SIMDATTN_LAMBDA {
+          Floats& sum = reg<(i * kK + j) * kAtOnce + p>(acc);
+          const Floats next = term(reg<i>(y), x, sum, row + i, at, part);
+          if constexpr (std::is_same_v<decltype(part), All>) {
+            sum = next;
+          } else {
+            sum = xsimd::select(mask_of(part), next, sum);
+          }
+        });
+      });
+    };
+    int64_t at = first * kLanes;
+    for (; at + kAtOnce * kLanes <= dim; at += 16) {
+      unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA { add(at + p * kLanes, p, All()); });
+    }
+    unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA {
+      const int64_t i = at + p * kLanes;
+      if (i < dim) add(i, p, first_lanes(smaller(kLanes, dim - i)));
+    });
+    if constexpr (kAtOnce == kParts) {
+      Registers<kQ * kK> folded;
+      unroll<kQ * kK>([&](auto pair) SIMDATTN_LAMBDA {
+        Registers<kParts> l;
+        unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(l) = reg<pair * kParts + p>(acc); });
+        reg<pair>(folded) = fold_parts<kParts>(l);
+      });
+      store_tile<kQ, kK>(folded, sums, key);
+    } else {
+      unroll<kQ * kK>([&](auto pair) SIMDATTN_LAMBDA { store(reg<pair>(acc), kept + pair * 16 + first * kLanes); });
+    }
+  }
+  if constexpr (kAtOnce < kParts) {
+    Registers<kQ * kK> folded;
+    unroll<kQ * kK>([&](auto pair) SIMDATTN_LAMBDA {
+      Registers<kParts> l;
+      unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(l) = load(kept + pair * 16 + p * kLanes); });
+      reg<pair>(folded) = fold_parts<kParts>(l);
+    });
+    store_tile<kQ, kK>(folded, sums, key);
+  }
 }
 
+/// The partial sums of `keys` keys of kDim elements and one query, which stays in registers as far as there are any.
+template <class Term, class T, int64_t kDim>
+SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_t row, const T* k, int64_t keys,
+                                    float* sums) {
+  constexpr int64_t kHeld = smaller(kDim / kLanes, 8);
+  const int64_t ldk = a.ldk;
+  const float* q = a.q + row * a.ldq;
+  Registers<kHeld> held;
+  unroll<kHeld>([&](auto i) SIMDATTN_LAMBDA { reg<i>(held) = load(q + i * kLanes); });
+  for (int64_t j = 0; j < keys; ++j, k += ldk) {
+    Registers<kParts> sum;
+    unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
+    unroll<kDim / kLanes>([&](auto i) SIMDATTN_LAMBDA {
+      constexpr int64_t kAt = i * kLanes;
+      Floats y;
+      if constexpr (i < kHeld) {
+        y = reg<i>(held);
+      } else {
+        y = load(q + kAt);
+      }
+      reg<i % kParts>(sum) = term(y, load(k + kAt), reg<i % kParts>(sum), row, kAt, All());
+    });
+    Registers<1> folded = {{fold_parts<kParts>(sum)}};
+    store_tile<1, 1>(folded, sums, j);
+  }
+}
+
+/// Keys [first, end) against kQ queries from `row` on. A pass is folded after the next one has been summed: a load of
+/// what narrower stores have just written waits for them.
 template <class Term, class T, int64_t kQ>
-void score_pass(const ScoreRows& a, int64_t query, int64_t key) {
-  alignas(64) float sums[kQ * kKeysPerPass * kLanes];
-  const int64_t keys = smaller(kKeysPerPass, a.n_k - key);
-  const float* q = a.q + query * a.ldq;
-  const T* k = static_cast<const T*>(a.k) + key * a.ldk;
-  for (int64_t j = 0; j < keys; ++j) add_terms<Term, T, kQ>(q, a.ldq, k + j * a.ldk, a.dim, sums + j * kLanes);
-  for (int64_t row = 0; row < kQ; ++row) {
-    finish_scores(sums + row * kKeysPerPass * kLanes, keys, a.scale, a.s + (query + row) * a.lds + key);
+__attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, float factor, int64_t row,
+                                          int64_t first, int64_t end) {
+  constexpr int64_t kSums = kKeysPerPass * kLanes;
+  alignas(64) float kept[2 * kQ * kSums];
+  const Floats scale(factor);
+  const auto fold = [&](const float* sums, int64_t key, int64_t keys) SIMDATTN_LAMBDA {
+    for (int64_t i = 0; i < kQ; ++i) {
+      float* s = a.s + (row + i) * a.lds + key;
+      for_each_batch(keys, [&](int64_t j, auto part) SIMDATTN_LAMBDA {
+        store_rounded(fold_keys(sums + i * kSums + j * kLanes) * scale, s + j, part);
+      });
+    }
+  };
+  float* sums = kept;
+  float* before = kept + kQ * kSums;
+  for (int64_t key = first; key < end; key += kKeysPerPass) {
+    const int64_t keys = smaller(kKeysPerPass, end - key);
+    const T* k = static_cast<const T*>(a.k) + key * a.ldk;
+    constexpr bool kWhole = kQ == 1 && !Term::kLong;
+    if (kWhole && a.dim == 128) {
+      if constexpr (kWhole) add_whole_rows<Term, T, 128>(term, a, row, k, keys, sums);
+    } else if (kWhole && a.dim == 64) {
+      if constexpr (kWhole) add_whole_rows<Term, T, 64>(term, a, row, k, keys, sums);
+    } else {
+      constexpr int64_t kTile = kTileQueries<kQ>;
+      constexpr int64_t kK = kKeysOf<Term, kTile>;
+      const auto add = [&](int64_t j, auto count) SIMDATTN_LAMBDA {
+        for (int64_t i = 0; i < kQ; i += kTile) {
+          add_terms<Term, T, kTile, count>(term, a, row + i, k + j * a.ldk, sums + i * kSums, j);
+        }
+      };
+      int64_t j = 0;
+      for (; j + kK <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>());
+      for (; j < keys; ++j) add(j, std::integral_constant<int64_t, 1>());
+    }
+    if (key > first) fold(before, key - kKeysPerPass, kKeysPerPass);
+    if (key + kKeysPerPass >= end) fold(sums, key, keys);
+    float* const swap = sums;
+    sums = before;
+    before = swap;
   }
 }
 
 template <class Term, class T>
-SIMDATTN_INLINE void score_all(const ScoreRows& a) {
-  for (int64_t key = 0; key < a.n_k; key += kKeysPerPass) {
-    int64_t query = 0;
-    if constexpr (kQueriesPerPass == 4) {
-      for (; query + 4 <= a.n_q; query += 4) score_pass<Term, T, 4>(a, query, key);
+SIMDATTN_INLINE void score_all(const Term& term, const ScoreRows& a, float factor) {
+  // More than four queries take the keys in blocks that stay in the caches.
+  constexpr int64_t kBlock = 240;
+  static_assert(kBlock % kKeysPerPass == 0);
+  const int64_t block = a.n_q > 4 ? kBlock : larger(a.n_k, 1);
+  for (int64_t key = 0; key < a.n_k; key += block) {
+    const int64_t end = smaller(key + block, a.n_k);
+    int64_t row = 0;
+    for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, 4>(term, a, factor, row, key, end);
+    if (row + 2 <= a.n_q) {
+      score_keys<Term, T, 2>(term, a, factor, row, key, end);
+      row += 2;
     }
-    for (; query + 2 <= a.n_q; query += 2) score_pass<Term, T, 2>(a, query, key);
-    if (query < a.n_q) score_pass<Term, T, 1>(a, query, key);
+    if (row < a.n_q) score_keys<Term, T, 1>(term, a, factor, row, key, end);
   }
 }
 template <class T>
 void score_rows(const ScoreRows& a) {
-  score_all<DotProduct, T>(a);
+  score_all<DotProduct, T>(DotProduct(), a, a.scale);
 }
 template <class T>
 void gaussian_rows(const ScoreRows& a) {
-  score_all<SquaredDistance, T>(a);
+  score_all<SquaredDistance, T>(SquaredDistance(), a, a.scale);
 }
-
 template <class T>
-void additive_rows(const AdditiveRows& all) {
-  const ScoreRows& a = all.rows;
-  alignas(64) float sums[kKeysPerPass * kLanes];
-  for (int64_t query = 0; query < a.n_q; ++query) {
-    const float* q = a.q + query * a.ldq;
-    const float* w = all.w + query * all.ldw;
-    for (int64_t key = 0; key < a.n_k; key += kKeysPerPass) {
-      const int64_t keys = smaller(kKeysPerPass, a.n_k - key);
-      for (int64_t j = 0; j < keys; ++j) {
-        const T* k = static_cast<const T*>(a.k) + (key + j) * a.ldk;
-        Registers<kParts> sum;
-        unroll<kParts>([&](auto part) SIMDATTN_LAMBDA { reg<part>(sum) = Floats(0.0f); });
-        for (int64_t i = 0; i < a.dim; i += 16) {
-          unroll<kParts>([&](auto part) SIMDATTN_LAMBDA {
-            const int64_t at = i + part * kLanes;
-            const auto add = [&](auto lanes) SIMDATTN_LAMBDA {
-              const Floats t = tanh_of(load(q + at, lanes) + load(k + at, lanes));
-              return xsimd::fma(load(w + at, lanes), t, reg<part>(sum));
-            };
-            if (at + kLanes <= a.dim) {
-              reg<part>(sum) = add(All());
-            } else if (at < a.dim) {
-              const Lanes inside = first_lanes(a.dim - at);
-              reg<part>(sum) = xsimd::select(mask_of(inside), add(inside), reg<part>(sum));
-            }
-          });
-        }
-        store(fold_parts<kParts>(sum), sums + j * kLanes);
-      }
-      finish_scores(sums, keys, 1.0f, a.s + query * a.lds + key);
-    }
-  }
+void additive_rows(const AdditiveRows& a) {
+  score_all<WeightedTanh, T>(WeightedTanh{a.w, a.ldw}, a.rows, 1.0f);
 }
 
 }  // namespace

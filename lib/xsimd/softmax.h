@@ -151,43 +151,64 @@ void softmax_rows(const SoftmaxRows& a) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-/// Bits [bit, bit + n) of an array, at most 16.
-SIMDATTN_INLINE uint32_t bits_at(const uint8_t* bits, int64_t bit, int64_t n) {
-  const uint8_t* p = bits + bit / 8;
-  const int64_t bytes = (bit % 8 + n + 7) / 8;
+/// Bits [bit, bit + n) from `p` on, n <= kLanes, below others; bit < 8. Reads each byte that holds one of them, perhaps
+/// twice.
+template <bool kWhole>
+SIMDATTN_INLINE uint32_t bits_at(const uint8_t* p, uint64_t bit, uint64_t n) {
+  const uint64_t last = (bit + n - 1) / 8;
   uint32_t word = p[0];
-  if (bytes > 1) word |= static_cast<uint32_t>(p[1]) << 8;
-  if (bytes > 2) word |= static_cast<uint32_t>(p[2]) << 16;
-  return word >> (bit % 8);
+  if constexpr (kLanes <= 8) {
+    word |= static_cast<uint32_t>(p[last]) << 8;
+  } else {
+    word |= static_cast<uint32_t>(kWhole || last > 0 ? p[1] : 0) << 8 | static_cast<uint32_t>(p[last]) << 16;
+  }
+  return word >> bit;
 }
-/// Lane i is true if bit i is 0.
-SIMDATTN_INLINE Mask clear_bits(uint32_t word) {
+#if !XSIMD_WITH_AVX512F
+/// Lanes whose byte is not 0.
+template <class Part>
+SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Part part) {
+  return xsimd::batch_bool_cast<float>(xsimd::bitwise_cast<int32_t>(load_bytes(p, part)) > Ints(0));
+}
+/// Lanes whose bit of `word` is 1.
+SIMDATTN_INLINE Mask one_bits(uint32_t word) {
   alignas(64) static constexpr uint32_t kBits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
                                                      1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
                                                      1u << 12, 1u << 13, 1u << 14, 1u << 15};
-  return xsimd::batch_bool_cast<float>((Bits32(word) & Bits32::load_aligned(kBits)) == Bits32(0u));
+  const Bits32 own = Bits32::load_aligned(kBits);
+  return xsimd::batch_bool_cast<float>((Bits32(word) & own) == own);
+}
+#endif
+
+/// Maxima of four chains.
+SIMDATTN_INLINE float largest_of(Registers<4>& m) {
+  return largest_lane(max_number(max_number(reg<0>(m), reg<2>(m)), max_number(reg<1>(m), reg<3>(m))));
 }
 
 /// t = scale * x, softcap, then ALiBi over columns [lo, hi); the maximum.
+template <bool kCap, bool kSlope>
 SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
   const Floats scale(a.scale);
   const Floats cap(a.row.softcap);
   const Floats slope(a.row.slope);
-  const Ints numbers = lane_numbers();
-  Floats largest(-kInfinity);
-  for_each_batch(a.hi - a.lo, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-    const int64_t c = a.lo + i;
-    Floats t = scale * load(a.x + c, part);
-    if (a.row.softcap > 0.0f) t = cap * tanh_of(t / cap);
-    if (a.row.slope != 0.0f) {
-      const int32_t ahead = static_cast<int32_t>(int64_t{a.row.position} - (a.first_key + c));
-      t = t - slope * xsimd::to_float(xsimd::abs(Ints(ahead) - numbers));
+  Ints ahead =
+      Ints(static_cast<int32_t>(a.row.position - (a.first_key + a.lo))) - lane_numbers();  // of the next columns
+  const float* x = a.x + a.lo;
+  float* y = a.t + a.lo;
+  Registers<4> largest;
+  unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(largest) = Floats(-kInfinity); });
+  for_each_batch_in_chains(a.hi - a.lo, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
+    Floats t = scale * load(x + i, part);
+    if constexpr (kCap) t = cap * tanh_of(t / cap);
+    if constexpr (kSlope) {
+      t = t - slope * xsimd::to_float(xsimd::abs(ahead));
+      ahead = ahead - Ints(static_cast<int32_t>(kLanes));
     }
-    store(t, a.t + c, part);
+    store(t, y + i, part);
     if constexpr (std::is_same_v<decltype(part), Lanes>) t = xsimd::select(mask_of(part), t, Floats(-kInfinity));
-    largest = max_number(t, largest);
+    reg<chain>(largest) = max_number(t, reg<chain>(largest));
   });
-  return largest_lane(largest);
+  return largest_of(largest);
 }
 
 /// No bias.
@@ -197,35 +218,53 @@ enum class Hides : uint8_t { kNothing, kBytes, kBits };
 
 /// t = scale * x + bias, -inf where masked, over columns [lo, hi).
 template <class B, Hides kHides>
-ModifyResult apply(const ModifyRow& a, const float* x, float scale, int64_t lo, int64_t hi) {
+ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
   const Floats factor(scale);
   const Floats lowest(-kInfinity);
-  Floats largest = lowest;
-  Mask masked(false);
-  for_each_batch(hi - lo, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+  // In variables of their own: a store to t might change what `a` refers to.
+  const int64_t columns = hi - lo;
+  const int64_t first_key = a.first_key + lo;
+  [[maybe_unused]] const int64_t first_bit = first_key - a.row.first_bit;
+  const B* bias = static_cast<const B*>(a.row.bias) + (std::is_same_v<B, Nothing> ? 0 : first_key);
+  const uint8_t* keep = a.row.keep;
+  const uint8_t* bits = a.row.bits + (kHides == Hides::kBits ? first_bit / 8 : 0);
+  [[maybe_unused]] const uint64_t shift = static_cast<uint64_t>(first_bit) % 8;
+  const float* x = scores + lo;
+  float* y = a.t + lo;
+  Registers<4> largest;
+  unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(largest) = lowest; });
+  Mask all_visible(true);
+  for_each_batch_in_chains(columns, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
     constexpr bool kSome = std::is_same_v<decltype(part), Lanes>;
-    const int64_t c = lo + i;
-    const int64_t key = a.first_key + c;
-    Floats t = load(x + c, part) * factor;
-    Mask hidden(false);
-    if constexpr (!std::is_same_v<B, Nothing>) {
-      const Floats b = load(static_cast<const B*>(a.row.bias) + key, part);
-      t = t + b;
-      hidden = b == lowest;
-    }
+    Floats t = load(x + i, part) * factor;
+    Mask visible(true);
     if constexpr (kHides == Hides::kBytes) {
-      hidden = hidden | xsimd::batch_bool_cast<float>(load_bytes(a.row.keep + key, part) == Bits32(0u));
+      visible = nonzero_bytes(keep + first_key + i, part);
     } else if constexpr (kHides == Hides::kBits) {
-      hidden = hidden | clear_bits(bits_at(a.row.bits, key - a.row.first_bit, smaller(kLanes, hi - c)));
+      const uint64_t n = static_cast<uint64_t>(kSome ? columns - i : kLanes);
+      if constexpr (kLanes % 8 == 0) {
+        visible = one_bits(bits_at<!kSome>(bits + i / 8, shift, n));
+      } else {
+        const uint64_t bit = shift + static_cast<uint64_t>(i);
+        visible = one_bits(bits_at<!kSome>(bits + bit / 8, bit % 8, n));
+      }
     }
-    if constexpr (kSome) hidden = hidden & mask_of(part);
-    masked = masked | hidden;
-    t = xsimd::select(hidden, lowest, t);
-    store(t, a.t + c, part);
+    if constexpr (!std::is_same_v<B, Nothing>) {
+      const Floats b = load(bias + i, part);
+      t = t + b;
+      visible = visible & (b != lowest);
+    }
+    if constexpr (kSome) {
+      all_visible = all_visible & (visible | ~mask_of(part));
+    } else {
+      all_visible = all_visible & visible;
+    }
+    t = xsimd::select(visible, t, lowest);
+    store(t, y + i, part);
     if constexpr (kSome) t = xsimd::select(mask_of(part), t, lowest);
-    largest = max_number(t, largest);
+    reg<chain>(largest) = max_number(t, reg<chain>(largest));
   });
-  return {largest_lane(largest), xsimd::any(masked)};
+  return {largest_of(largest), !xsimd::all(all_visible)};
 }
 
 template <class B>
@@ -249,7 +288,13 @@ ModifyResult modify_row(const ModifyRow& a) {
   const bool bits = m.bits != nullptr && a.first_key + a.hi > m.first_bit;
   const bool shape = m.softcap > 0.0f || m.slope != 0.0f;
   if (shape) {
-    result.max = shape_scores(a);
+    if (!(m.softcap > 0.0f)) {
+      result.max = shape_scores<false, true>(a);
+    } else if (m.slope == 0.0f) {
+      result.max = shape_scores<true, false>(a);
+    } else {
+      result.max = shape_scores<true, true>(a);
+    }
     done();
   }
   if (m.bias != nullptr) {

@@ -7,9 +7,9 @@
 namespace simdattn {
 namespace {
 
-/// Rows of values are read in blocks of this many keys, all columns of a block before the next block, so that memory is
-/// read in order; these many keys ahead are prefetched.
-constexpr int64_t kBlockKeys = 32;
+/// Rows of values that come from beyond the caches are read in blocks of this size, all columns of a block before the
+/// next block, so that memory is read in order; meanwhile the next block is prefetched.
+constexpr int64_t kBlockBytes = 16384;
 
 template <class T>
 struct ValueTileArguments {
@@ -20,11 +20,12 @@ struct ValueTileArguments {
   int64_t keys;
   float* o;
   int64_t ldo;
-  const float* alpha;     // null: 1
-  int64_t columns;        // of a partial tile
-  int64_t prefetch_from;  // keys [from, to) prefetch the columns of the key kBlockKeys further on
-  int64_t prefetch_to;
+  const float* alpha;  // null: 1
+  int64_t columns;     // of a partial tile
+  PrefetchPlan prefetch;
 };
+template <class T, int64_t kBatches>
+constexpr int64_t kRowBytes = kBatches * kLanes * static_cast<int64_t>(sizeof(T));
 
 /// kBatches batches of columns; if kPartial, the first a.columns columns of one. Whole batches of bf16 are read as pairs
 /// and accumulated even columns apart from odd ones.
@@ -61,14 +62,13 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
   const int64_t ldw = a.ldw;
   const int64_t key_stride = a.key_stride;
   const int64_t keys = a.keys;
-  const int64_t prefetch_from = a.prefetch_from;
-  const uint64_t prefetch_count = static_cast<uint64_t>(a.prefetch_to - prefetch_from);
-  const uintptr_t prefetch_distance = static_cast<uintptr_t>(key_stride * kBlockKeys) * sizeof(T);
+  uintptr_t next = a.prefetch.first;
+  const uintptr_t prefetch_pitch = static_cast<uintptr_t>(a.prefetch.pitch);
+  const int64_t prefetch_count = a.prefetch.count;
   for (int64_t j = 0; j < keys; ++j) {
-    if (static_cast<uint64_t>(j - prefetch_from) < prefetch_count) {
-      constexpr int64_t kLines = (kBatches * kLanes * static_cast<int64_t>(sizeof(T)) + 63) / 64;
-      unroll<kLines>([&](auto line)
-                         SIMDATTN_LAMBDA { prefetch(reinterpret_cast<uintptr_t>(v) + prefetch_distance + line * 64); });
+    if (j < prefetch_count) {
+      prefetch<kRowBytes<T, kBatches>>(next);
+      next += prefetch_pitch;
     }
     Registers<kBatches> column;
     if constexpr (kPairs) {
@@ -100,26 +100,41 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
   });
 }
 
+/// What the tile of rows [first, first + rows) and kBatches batches from column x on prefetches while it takes `keys` keys
+/// from `key` on: its share of the next as many.
+template <class T, int64_t kBatches>
+SIMDATTN_INLINE PrefetchPlan values_to_come(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t first,
+                                            int64_t rows) {
+  constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
+  const int64_t from = first * keys / a.rows;
+  const int64_t to = (first + rows) * keys / a.rows;
+  const auto address = [&](int64_t offset) {
+    return reinterpret_cast<uintptr_t>(a.v) + static_cast<uintptr_t>((key + keys) * a.key_stride * kSize + offset);
+  };
+  if (a.key_stride == a.dim) {
+    constexpr int64_t kPitch = kRowBytes<T, kBatches>;
+    return {address(x * keys * kSize + from * kPitch), kPitch, to - from};
+  }
+  return {address((from * a.key_stride + x) * kSize), a.key_stride * kSize, to - from};
+}
+
 /// Columns [x, x + kBatches batches) of `keys` keys from `key` on, for all rows.
 template <class T, int64_t kBatches, bool kPartial = false>
 SIMDATTN_INLINE void value_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns) {
   const T* v = static_cast<const T*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup;
   for_each_row_tile(a.rows, [&](int64_t first, int64_t rows) SIMDATTN_LAMBDA {
-    // Every row tile of a strip fetches its share of the lines.
-    const int64_t from = a.stream ? first * keys / a.rows : 0;
-    const int64_t to = a.stream ? (first + rows) * keys / a.rows : 0;
     const float* alpha = a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr;
-    const ValueTileArguments<T> arguments = {a.w + first * a.ldw + key,
-                                             a.ldw,
-                                             v,
-                                             a.key_stride,
-                                             keys,
-                                             a.o + first * a.ldo + x,
-                                             a.ldo,
-                                             alpha,
-                                             columns,
-                                             from,
-                                             to};
+    const ValueTileArguments<T> arguments = {
+        a.w + first * a.ldw + key,
+        a.ldw,
+        v,
+        a.key_stride,
+        keys,
+        a.o + first * a.ldo + x,
+        a.ldo,
+        alpha,
+        columns,
+        a.stream ? values_to_come<T, kBatches>(a, key, keys, x, first, rows) : PrefetchPlan()};
     with_rows<kRowsOf<kBatches>>(
         rows, [&](auto r) SIMDATTN_LAMBDA { value_register_tile<T, r, kBatches, kPartial>(arguments); });
   });
@@ -140,10 +155,12 @@ SIMDATTN_INLINE void value_columns(const ValueTile& a, int64_t key, int64_t keys
 template <class T>
 void value_tile(const ValueTile& a) {
   if (a.group_stride == kValueGroup) {
+    const int64_t in_block = larger(kBlockBytes / (larger(a.dim, 1) * static_cast<int64_t>(sizeof(T))), 16);
+    const int64_t block = a.stream ? in_block : larger(a.keys, 1);
     int64_t key = 0;
     do {
-      value_columns<T>(a, key, smaller(kBlockKeys, a.keys - key), 0, a.dim);
-      key += kBlockKeys;
+      value_columns<T>(a, key, smaller(block, a.keys - key), 0, a.dim);
+      key += block;
     } while (key < a.keys);
   } else {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) {
