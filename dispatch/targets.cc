@@ -23,6 +23,11 @@ namespace {
 constexpr size_t kMaxTargets = 32;
 constexpr size_t kMaxText = 1024;
 
+/// Instruction sets, best first.
+constexpr Isa kBestFirst[] = {Isa::kAvx3Spr, Isa::kAvx3Zen4,  Isa::kAvx3,     Isa::kAvx2,     Isa::kSse4,
+                              Isa::kSse2,    Isa::kSve2Vl128, Isa::kSveVl256, Isa::kSveVl512, Isa::kSve2,
+                              Isa::kSve,     Isa::kNeonBf16,  Isa::kNeonAes,  Isa::kNeon,     Isa::kBaseline};
+
 /// Everything that is known once and never changes afterwards.
 struct Registry {
   Target storage[kMaxTargets];
@@ -38,6 +43,22 @@ struct Registry {
     storage[size] = {name, kernels, exact, *missing == '\0', missing};
     list[size] = &storage[size];
     ++size;
+  }
+
+  /// Of one instruction set, the faster backend by the benchmark first (docs/backends.md).
+  void add_tables([[maybe_unused]] Isa isa) {
+#ifdef SIMDATTN_HAVE_HIGHWAY
+    for (size_t i = 0; i < kHighwayTableCount; ++i) {
+      const HighwayTable& t = kHighwayTables[i];
+      if (t.isa == isa) add(t.name, t.kernels, t.fma, isa);
+    }
+#endif
+#ifdef SIMDATTN_HAVE_XSIMD
+    for (size_t i = 0; i < kXsimdTableCount; ++i) {
+      const XsimdTable& t = kXsimdTables[i];
+      if (t.isa == isa) add(t.name, t.kernels, t.fma, isa);
+    }
+#endif
   }
 
   const Target* find(const char* wanted) const {
@@ -62,18 +83,7 @@ struct Registry {
   }
 
   Registry() {
-#ifdef SIMDATTN_HAVE_HIGHWAY
-    for (size_t i = 0; i < kHighwayTableCount; ++i) {
-      const HighwayTable& t = kHighwayTables[i];
-      add(t.name, t.kernels, t.fma, t.isa);
-    }
-#endif
-#ifdef SIMDATTN_HAVE_XSIMD
-    for (size_t i = 0; i < kXsimdTableCount; ++i) {
-      const XsimdTable& t = kXsimdTables[i];
-      add(t.name, t.kernels, t.fma, t.isa);
-    }
-#endif
+    for (const Isa isa : kBestFirst) add_tables(isa);
     const UKernels* scalar = &kScalarKernels;
 #ifdef SIMDATTN_HAVE_SCALAR_FMA
     if (*missing_feature(Isa::kAvx2) == '\0') scalar = &kScalarFmaKernels;

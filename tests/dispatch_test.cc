@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "dispatch/target.h"
 #include "simdattn/simdattn.h"
@@ -76,6 +77,24 @@ TEST(Targets, ListIsBestFirstAndEndsWithScalar) {
   EXPECT_TRUE(exact(*targets().back()));
   // The same list at every call.
   EXPECT_EQ(targets().data(), targets().data());
+}
+
+TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
+  const auto rank = [](const std::string& name) {
+    const std::vector<std::vector<const char*>> best_first = {
+        {"/avx3", "/avx512"}, {"/avx2"}, {"/sse4"}, {"/sse2"}, {"/sve"}, {"/neon"}, {"scalar"}};
+    for (size_t i = 0; i < best_first.size(); ++i) {
+      for (const char* part : best_first[i]) {
+        if (name.find(part) != name.npos) return i;
+      }
+    }
+    ADD_FAILURE() << "no instruction set is known for " << name;
+    return size_t{0};
+  };
+  for (size_t i = 1; i < targets().size(); ++i) {
+    EXPECT_LE(rank(name(*targets()[i - 1])), rank(name(*targets()[i])))
+        << name(*targets()[i - 1]) << " stands before " << name(*targets()[i]);
+  }
 }
 
 TEST(Targets, Version) {
