@@ -1,4 +1,4 @@
-// Compiled several times: BENCH_LOOPS_ISA names the instruction set of this object. No header with inline functions is
+// Compiled several times: BENCH_ISA names the instruction set of this object. No header with inline functions is
 // included, since the linker would be free to use this object's copies in the rest of the program.
 #include "bench/loops.h"
 
@@ -121,14 +121,9 @@ void rope_interleaved(float* x, const float* cos, const float* sin, size_t n, si
 #define BENCH_JOIN_(a, b) a##b
 #define BENCH_JOIN(a, b) BENCH_JOIN_(a, b)
 
-extern const Loops BENCH_JOIN(kLoops_, BENCH_LOOPS_ISA);
-const Loops BENCH_JOIN(kLoops_, BENCH_LOOPS_ISA) = {BENCH_QUOTE(BENCH_LOOPS_ISA),
-                                                    softmax,
-                                                    scores<float>,
-                                                    scores<uint16_t>,
-                                                    values<float>,
-                                                    values<uint16_t>,
-                                                    rope_half,
-                                                    rope_interleaved};
+extern const Loops BENCH_JOIN(kLoops_, BENCH_ISA);
+const Loops BENCH_JOIN(kLoops_, BENCH_ISA) = {
+    BENCH_QUOTE(BENCH_ISA), softmax,          scores<float>, scores<uint16_t>,
+    values<float>,          values<uint16_t>, rope_half,     rope_interleaved};
 
 }  // namespace bench

@@ -1,140 +1,5 @@
 #include "bench/machine.h"
 
-// One probe per width is enough: the sub-families of AVX-512 differ in instructions that no probe uses.
-#define HWY_DISABLED_TARGETS (HWY_AVX3_SPR | HWY_AVX3_ZEN4 | HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/machine.cc"
-#include "hwy/cache_control.h"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace bench {
-namespace HWY_NAMESPACE {
-namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-// Accumulators are named variables: arrays of vectors go through memory with gcc. Twelve cover two pipes of four cycles
-// and fit sixteen registers; where there are thirty-two, twenty-four cover four pipes.
-double Fma(size_t steps) {
-  const hn::ScalableTag<float> d;
-  const auto m = hn::Set(d, 0.999f);
-  const auto c = hn::Set(d, 0.001f);
-  // Every chain starts elsewhere: of equal ones the compiler would compute one.
-  const auto at = [&](int i) HWY_ATTR { return hn::Set(d, 1.0f + static_cast<float>(i)); };
-  auto a0 = at(0), a1 = at(1), a2 = at(2), a3 = at(3), a4 = at(4), a5 = at(5);
-  auto a6 = at(6), a7 = at(7), a8 = at(8), a9 = at(9), a10 = at(10), a11 = at(11);
-#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-  auto b0 = at(12), b1 = at(13), b2 = at(14), b3 = at(15), b4 = at(16), b5 = at(17);
-  auto b6 = at(18), b7 = at(19), b8 = at(20), b9 = at(21), b10 = at(22), b11 = at(23);
-  constexpr size_t kChains = 24;
-#else
-  constexpr size_t kChains = 12;
-#endif
-  for (size_t i = 0; i < steps; ++i) {
-    a0 = hn::MulAdd(a0, m, c);
-    a1 = hn::MulAdd(a1, m, c);
-    a2 = hn::MulAdd(a2, m, c);
-    a3 = hn::MulAdd(a3, m, c);
-    a4 = hn::MulAdd(a4, m, c);
-    a5 = hn::MulAdd(a5, m, c);
-    a6 = hn::MulAdd(a6, m, c);
-    a7 = hn::MulAdd(a7, m, c);
-    a8 = hn::MulAdd(a8, m, c);
-    a9 = hn::MulAdd(a9, m, c);
-    a10 = hn::MulAdd(a10, m, c);
-    a11 = hn::MulAdd(a11, m, c);
-#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-    b0 = hn::MulAdd(b0, m, c);
-    b1 = hn::MulAdd(b1, m, c);
-    b2 = hn::MulAdd(b2, m, c);
-    b3 = hn::MulAdd(b3, m, c);
-    b4 = hn::MulAdd(b4, m, c);
-    b5 = hn::MulAdd(b5, m, c);
-    b6 = hn::MulAdd(b6, m, c);
-    b7 = hn::MulAdd(b7, m, c);
-    b8 = hn::MulAdd(b8, m, c);
-    b9 = hn::MulAdd(b9, m, c);
-    b10 = hn::MulAdd(b10, m, c);
-    b11 = hn::MulAdd(b11, m, c);
-#endif
-  }
-  auto sum = hn::Add(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)), hn::Add(hn::Add(a4, a5), hn::Add(a6, a7)));
-  sum = hn::Add(sum, hn::Add(hn::Add(a8, a9), hn::Add(a10, a11)));
-#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-  sum = hn::Add(sum, hn::Add(hn::Add(hn::Add(b0, b1), hn::Add(b2, b3)), hn::Add(hn::Add(b4, b5), hn::Add(b6, b7))));
-  sum = hn::Add(sum, hn::Add(hn::Add(b8, b9), hn::Add(b10, b11)));
-#endif
-  volatile float sink = hn::GetLane(sum);
-  (void)sink;
-  return 2.0 * static_cast<double>(kChains * hn::Lanes(d) * steps);
-}
-
-template <bool kPrefetch>
-uint64_t Read(const void* data, size_t bytes) {
-  const hn::ScalableTag<uint64_t> d;
-  const size_t n = hn::Lanes(d);
-  const size_t step = 8 * n;
-  const uint64_t* p = static_cast<const uint64_t*>(data);
-  const uint64_t* end = p + bytes / sizeof(uint64_t) / step * step;
-  auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
-  for (; p != end; p += step) {
-    if constexpr (kPrefetch) {
-      for (size_t i = 0; i < step; i += 8) hwy::Prefetch(p + 512 + i);
-    }
-    a0 = hn::Or(a0, hn::LoadU(d, p));
-    a1 = hn::Or(a1, hn::LoadU(d, p + n));
-    a2 = hn::Or(a2, hn::LoadU(d, p + 2 * n));
-    a3 = hn::Or(a3, hn::LoadU(d, p + 3 * n));
-    a4 = hn::Or(a4, hn::LoadU(d, p + 4 * n));
-    a5 = hn::Or(a5, hn::LoadU(d, p + 5 * n));
-    a6 = hn::Or(a6, hn::LoadU(d, p + 6 * n));
-    a7 = hn::Or(a7, hn::LoadU(d, p + 7 * n));
-  }
-  const auto all = hn::Or(hn::Or(hn::Or(a0, a1), hn::Or(a2, a3)), hn::Or(hn::Or(a4, a5), hn::Or(a6, a7)));
-  return hn::GetLane(all);
-}
-
-void Copy(const void* from, void* to, size_t bytes) {
-  const hn::ScalableTag<uint64_t> d;
-  const size_t n = hn::Lanes(d);
-  const size_t step = 8 * n;
-  const uint64_t* p = static_cast<const uint64_t*>(from);
-  const uint64_t* end = p + bytes / sizeof(uint64_t) / step * step;
-  uint64_t* out = static_cast<uint64_t*>(to);
-  for (; p != end; p += step, out += step) {
-    const auto v0 = hn::LoadU(d, p), v1 = hn::LoadU(d, p + n), v2 = hn::LoadU(d, p + 2 * n);
-    const auto v3 = hn::LoadU(d, p + 3 * n), v4 = hn::LoadU(d, p + 4 * n), v5 = hn::LoadU(d, p + 5 * n);
-    const auto v6 = hn::LoadU(d, p + 6 * n), v7 = hn::LoadU(d, p + 7 * n);
-    hn::StoreU(v0, d, out);
-    hn::StoreU(v1, d, out + n);
-    hn::StoreU(v2, d, out + 2 * n);
-    hn::StoreU(v3, d, out + 3 * n);
-    hn::StoreU(v4, d, out + 4 * n);
-    hn::StoreU(v5, d, out + 5 * n);
-    hn::StoreU(v6, d, out + 6 * n);
-    hn::StoreU(v7, d, out + 7 * n);
-  }
-}
-
-constexpr const char* kName = HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86  ? "avx3"
-                              : HWY_TARGET == HWY_AVX2                ? "avx2"
-                              : HWY_ARCH_X86                          ? "sse2"
-                              : HWY_ARCH_ARM_A64 && HWY_HAVE_SCALABLE ? "sve"
-                              : HWY_ARCH_ARM_A64                      ? "neon"
-                                                                      : "emulated";
-
-}  // namespace
-
-Isa Probes() { return {kName, hn::Lanes(hn::ScalableTag<uint8_t>()), Fma, Read<false>, Read<true>, Copy}; }
-
-}  // namespace HWY_NAMESPACE
-}  // namespace bench
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -155,36 +20,26 @@ HWY_AFTER_NAMESPACE();
 #include "simdattn/simdattn.h"
 
 namespace bench {
+
+// One per object of probes.cc; the build file says which there are.
+#define BENCH_PROBES(isa) Isa probes_##isa();
+BENCH_ISAS(BENCH_PROBES)
+#undef BENCH_PROBES
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The functions that return the probes are compiled for their CPUs as well (the vector length of SVE is only known
-// there), so they are called on first use and never as initialisers.
 struct Entry {
   const char* name;
   Isa (*probes)();
 };
-const Entry kEntries[] = {
-#if HWY_TARGETS & HWY_AVX3
-    {"avx3", N_AVX3::Probes},
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    {"avx2", N_AVX2::Probes},
-#endif
-#if HWY_TARGETS & HWY_SSE2
-    {"sse2", N_SSE2::Probes},
-#endif
-#if HWY_TARGETS & HWY_SVE  // runs at every vector length
-    {"sve", N_SVE::Probes},
-#endif
-#if HWY_TARGETS & HWY_NEON
-    {"neon", N_NEON::Probes},
-#elif HWY_TARGETS & HWY_NEON_WITHOUT_AES
-    {"neon", N_NEON_WITHOUT_AES::Probes},
-#endif
+const std::vector<Entry> kEntries = {
+#define BENCH_PROBES(isa) {#isa, probes_##isa},
+    BENCH_ISAS(BENCH_PROBES)
+#undef BENCH_PROBES
 };
 
 bool vouched_for(std::string_view isa) {
@@ -411,5 +266,3 @@ Machine measure_machine() {
 }
 
 }  // namespace bench
-
-#endif  // HWY_ONCE

@@ -11,21 +11,9 @@
 #include <string_view>
 #include <vector>
 
-namespace bench {
+#include "bench/probes.h"
 
-/// The probes of one instruction set. They may be called only where a target of that set is runnable.
-struct Isa {
-  const char* name;  // "avx3", "avx2", "sse2", "neon", "sve"
-  size_t vector_bytes;
-  /// Runs `steps` rounds of independent f32 multiply-adds and returns the flops done (2 per lane, fused or not).
-  double (*fma)(size_t steps);
-  /// Reads `bytes` bytes (less the remainder of eight vectors) once; returns something that depends on them.
-  uint64_t (*read)(const void* data, size_t bytes);
-  /// The same with a software prefetch 4 KiB ahead, which on some CPUs doubles what one core gets from DRAM.
-  uint64_t (*read_prefetch)(const void* data, size_t bytes);
-  /// Copies `bytes` bytes (less the remainder of eight vectors) by plain loads and stores; some memcpys do worse.
-  void (*copy)(const void* from, void* to, size_t bytes);
-};
+namespace bench {
 
 /// The set whose limits apply to a target: "highway/avx3_zen4" and "xsimd/avx512bw" are "avx3". Empty for "scalar".
 std::string isa_of_target(std::string_view target);
