@@ -2,6 +2,9 @@
 // target it was given and no other.
 #include <gtest/gtest.h>
 #include <unistd.h>
+#ifdef __APPLE__
+#include <mach-o/dyld.h>
+#endif
 
 #include <cstring>
 #include <set>
@@ -19,8 +22,13 @@ class Dispatch : public TargetTest {};
 
 std::string self() {
   char path[4096];
+#ifdef __APPLE__
+  uint32_t size = sizeof path;
+  return _NSGetExecutablePath(path, &size) == 0 ? path : "";
+#else
   const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
   return n > 0 ? std::string(path, static_cast<size_t>(n)) : std::string();
+#endif
 }
 
 /// Runs this program again with SIMDATTN_TARGET set (null: unset) and returns what the test `PrintDefault` prints: the
