@@ -40,8 +40,7 @@ Prepared prepare(Call call, DType type, int64_t n_q, double absolute, double flo
   Prepared p;
   p.keep = data;
   p.run = [=, d = data.get()](const Target* t, bool) {
-    return call(*d, n_q, type,
-                {.target = t, .workspace = d->workspace.data(), .workspace_bytes = d->workspace.size()});
+    return call(*d, n_q, type, {.target = t, .workspace = d->workspace.data(), .workspace_bytes = d->workspace.size()});
   };
   p.out = data->out.data();
   p.out_elements = p.count = static_cast<size_t>(n_q * kKeys);
@@ -54,30 +53,31 @@ Prepared prepare(Call call, DType type, int64_t n_q, double absolute, double flo
 struct Function {
   const char* name;
   Call call;
-  double absolute;                   // |q|, |k|, |m|, |w| <= 1
-  double flops;                      // per query and key
-  double flops_per_query;            // beside
+  double absolute;         // |q|, |k|, |m|, |w| <= 1
+  double flops;            // per query and key
+  double flops_per_query;  // beside
 };
 
 const Function kFunctions[] = {
     {"gaussian_scores",
      [](const Data& d, int64_t rows, DType type, const Exec& exec) {
-       return simdattn::gaussian_scores(rows_of(d.q, type, rows), rows_of(d.k, type, kKeys), scores_of(d, rows), {}, exec);
+       return simdattn::gaussian_scores(rows_of(d.q, type, rows), rows_of(d.k, type, kKeys), scores_of(d, rows), {},
+                                        exec);
      },
-     2 * kSumBound * kRowDim, 3 * kRowDim, 0},
+     2 * kSumBound* kRowDim, 3 * kRowDim, 0},
     {"bilinear_scores",
      [](const Data& d, int64_t rows, DType type, const Exec& exec) {
        return simdattn::bilinear_scores(rows_of(d.q, type, rows), ConstView<3>(d.m.data(), type, {1, kRowDim, kRowDim}),
                                         rows_of(d.k, type, kKeys), scores_of(d, rows), {}, exec);
      },
-     2 * (kRowDim + kRowDim / 16 + 5) * 0x1p-24 * kRowDim * kRowDim, 2 * kRowDim, 2 * kRowDim * kRowDim},
+     2 * (kRowDim + kRowDim / 16 + 5) * 0x1p-24 * kRowDim* kRowDim, 2 * kRowDim, 2 * kRowDim* kRowDim},
     {"additive_scores",
      [](const Data& d, int64_t rows, DType type, const Exec& exec) {
        return simdattn::additive_scores(rows_of(d.q, type, rows), rows_of(d.k, type, kKeys),
                                         simdattn::view(d.w.as<const float>(), {1, kRowDim}), scores_of(d, rows), {}, {},
                                         exec);
      },
-     kSumBound * kRowDim, 0, 0},
+     kSumBound* kRowDim, 0, 0},
 };
 
 }  // namespace

@@ -106,11 +106,9 @@ Prepared prepare_rope_direct(DType type, int64_t n) {
   p.keep = data;
   p.run = [=, d = data.get()](const Target* t, bool) {
     const std::array<int64_t, 4> shape{1, kHeads, n, kRowDim}, stride{0, kRowDim, kHeads * kRowDim, 1};
-    return simdattn::rope_direct({d->x.data(), type, shape, stride}, kHalf, {}, {}, {d->out.data(), type, shape, stride},
-                                 {},
-                                 {.target = t,
-                                  .workspace = d->workspace.data(),
-                                  .workspace_bytes = d->workspace.size()});
+    return simdattn::rope_direct(
+        {d->x.data(), type, shape, stride}, kHalf, {}, {}, {d->out.data(), type, shape, stride}, {},
+        {.target = t, .workspace = d->workspace.data(), .workspace_bytes = d->workspace.size()});
   };
   p.out = data->out.data();
   p.out_dtype = type;
@@ -194,7 +192,8 @@ void add_position_cases(std::vector<Case>& cases) {
   sinusoidal.prepare = [] { return prepare_sinusoidal(512); };
   cases.push_back(std::move(sinusoidal));
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
-    const auto add = [&](const char* kernel, const std::string& shape, double elements, std::function<Prepared()> prepare) {
+    const auto add = [&](const char* kernel, const std::string& shape, double elements,
+                         std::function<Prepared()> prepare) {
       Case c = named(kernel, shape, type, type == DType::kF32);
       c.bytes = elements * static_cast<double>(element_size(type));
       c.prepare = std::move(prepare);
