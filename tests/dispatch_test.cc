@@ -36,8 +36,8 @@ std::string self() {
 std::string default_with(const char* value) {
   const std::string quoted =
       value != nullptr ? std::string("SIMDATTN_TARGET='") + value + "' " : "env -u SIMDATTN_TARGET ";
-  // Under an emulator it takes another one to run the program again.
-  const char* const emulator = std::getenv("SIMDATTN_EMULATOR");
+  // Under an emulator it takes another one to run the program again; Meson names it.
+  const char* const emulator = std::getenv("MESON_EXE_WRAPPER");
   const std::string command = quoted + (emulator != nullptr ? std::string(emulator) + " '" : "'") + self() +
                               "' --gtest_also_run_disabled_tests --gtest_filter='Environment.DISABLED_PrintDefault'";
   FILE* const pipe = popen(command.c_str(), "r");

@@ -13,6 +13,7 @@ if [ -n "${MESON_EXE_WRAPPER:-}" ]; then
   read -r -a qemu <<<"$MESON_EXE_WRAPPER"
 else
   qemu=("$(command -v qemu-x86_64-static || command -v qemu-x86_64 || true)")
+  export MESON_EXE_WRAPPER=${qemu[0]}  # for tests that start themselves again
   # On x86 the emulator reads all bytes of a masked load, where a CPU reads only those that count: guard pages must be
   # readable.
   export SIMDATTN_READABLE_GUARDS=1
@@ -21,10 +22,9 @@ if [ -z "${qemu[0]}" ]; then
   echo "skipped: qemu-x86_64 is not installed (Debian and Ubuntu: qemu-user-static)"
   exit 77
 fi
-# For tests that start themselves again.
-export SIMDATTN_EMULATOR="${qemu[*]} -cpu $cpu"
+export QEMU_CPU=$cpu
 # The emulator warns about every feature of the CPU that it lacks; those do not matter here.
-run() { "${qemu[@]}" -cpu "$cpu" "$@" 2> >(grep -v "TCG doesn't support requested feature" >&2); }
+run() { "${qemu[@]}" "$@" 2> >(grep -v "TCG doesn't support requested feature" >&2); }
 if [ -n "${EXPECT:-}" ]; then
   output=$(run "$@")
   echo "$output"
