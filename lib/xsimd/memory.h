@@ -34,6 +34,7 @@ SIMDATTN_INLINE void store(Floats v, float* p, All) { v.store_unaligned(p); }
 SIMDATTN_INLINE void store(Floats v, float* p) { v.store_unaligned(p); }
 
 #if XSIMD_WITH_SSE2 && !XSIMD_WITH_AVX2
+constexpr bool kNativeF16 = false;
 // SSE4.2 has no conversions: sequences and constants of lib/dtypes.h.
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) {
   const Bits32 u = widen_bits(v);
@@ -58,6 +59,10 @@ SIMDATTN_INLINE Halves f16_from_f32(Floats v) {  // NaN is the canonical one
   const Bits32 number = xsimd::select(is_small, small, normal) | sign;
   return narrow_bits(xsimd::select(xsimd::batch_bool_cast<uint32_t>(v == v), number, Bits32(0x7E00u)));
 }
+SIMDATTN_INLINE Halves f16_of_number(Floats v) { return f16_from_f32(v); }
+#else
+constexpr bool kNativeF16 = true;
+SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return f16_of_number(canonical_nan(v)); }
 #endif
 
 SIMDATTN_INLINE const uint16_t* raw(const bf16* p) { return reinterpret_cast<const uint16_t*>(p); }
@@ -105,7 +110,9 @@ SIMDATTN_INLINE void store_rounded(Floats v, f16* p, Part part = {}) {
 SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) {
   return xsimd::bitwise_cast<uint32_t>(Bits16::load_unaligned(raw(p)));
 }
+#if !XSIMD_WITH_AVX2 || XSIMD_WITH_AVX512F
 SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return float_of(pairs << 16); }
+#endif
 SIMDATTN_INLINE Floats odd_of(Bits32 pairs) { return float_of(pairs & Bits32(0xFFFF0000u)); }
 
 }  // namespace

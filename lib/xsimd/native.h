@@ -51,8 +51,8 @@ SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return _mm512_cvtepu16_epi32(v); }
 /// Numbers below 2^16.
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return _mm512_cvtepi32_epi16(v); }
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return _mm512_cvtph_ps(v); }
-SIMDATTN_INLINE Halves f16_from_f32(Floats v) {
-  return _mm512_cvtps_ph(canonical_nan(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+SIMDATTN_INLINE Halves f16_of_number(Floats v) {
+  return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 /// One shuffle in place of a widening one and a shift.
 SIMDATTN_INLINE Floats f32_from_bf16(Halves v) {
@@ -156,9 +156,6 @@ SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
 SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm512_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm512_movehdup_ps(v); }
 
-/// NaN if `seen` is or y0 or y1; infinities may make one too.
-SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) { return xsimd::fma(y0, y1, seen); }
-
 /// p 2^n, 0 where x < lowest. (xsimd::ldexp takes n as integers and would convert it back.)
 SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Floats n) {
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
@@ -224,17 +221,19 @@ SIMDATTN_INLINE Floats f32_from_bf16(__m128i v) {
                                          -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
   return _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(v), order));
 }
-/// A comparison is off the ports of multiplication.
-SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) {
-  return _mm256_or_ps(seen, _mm256_cmp_ps(y0, y1, _CMP_UNORD_Q));
-}
 SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) {
   const __m256i packed = _mm256_packus_epi32(v, v);
   return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0)));
 }
+/// The lower halves as the upper ones: a shift would take one of the two ports of multiply-adds.
+SIMDATTN_INLINE Floats even_of(Bits32 pairs) {
+  const __m256i order = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,  //
+                                         -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13);
+  return _mm256_castsi256_ps(_mm256_shuffle_epi8(pairs, order));
+}
 SIMDATTN_INLINE Floats f32_from_f16(__m128i v) { return _mm256_cvtph_ps(v); }
-SIMDATTN_INLINE __m128i f16_from_f32(Floats v) {
-  return _mm256_cvtps_ph(canonical_nan(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+SIMDATTN_INLINE __m128i f16_of_number(Floats v) {
+  return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 SIMDATTN_INLINE __m128i load_halves(const uint16_t* p, All) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -289,9 +288,6 @@ SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm_movehdup_ps(v); }
 
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_cvtepu16_epi32(v); }
-SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) {
-  return _mm_or_ps(seen, _mm_cmpunord_ps(y0, y1));
-}
 SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) { return _mm_packus_epi32(v, v); }
 SIMDATTN_INLINE __m128i load_halves(const uint16_t* p, All) {
   return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
@@ -347,9 +343,7 @@ SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) { svst1h_u3
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return v; }
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return v; }
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return svcvt_f32_f16_x(svptrue_b32(), svreinterpret_f16_u32(v)); }
-SIMDATTN_INLINE Halves f16_from_f32(Floats v) {
-  return svreinterpret_u32_f16(svcvt_f16_f32_z(svptrue_b32(), canonical_nan(v)));
-}
+SIMDATTN_INLINE Halves f16_of_number(Floats v) { return svreinterpret_u32_f16(svcvt_f16_f32_z(svptrue_b32(), v)); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) { return svld1ub_u32(svptrue_b32(), p); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) { return svld1ub_u32(part.mask, p); }
 
@@ -362,7 +356,6 @@ SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
   return svlastb_f32(svpfalse_b(), v);
 }
 
-SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) { return xsimd::fma(y0, y1, seen); }
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return svuzp1_f32(a, b); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return svuzp2_f32(a, b); }
 SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
@@ -411,7 +404,7 @@ SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) {
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return vmovl_u16(v); }
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return vmovn_u32(v); }
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return vcvt_f32_f16(vreinterpret_f16_u16(v)); }
-SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return vreinterpret_u16_f16(vcvt_f16_f32(canonical_nan(v))); }
+SIMDATTN_INLINE Halves f16_of_number(Floats v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   uint32_t four;
   __builtin_memcpy(&four, p, 4);
@@ -439,7 +432,6 @@ SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
   v = op(v, Floats(vextq_f32(v, v, 1)));
   return vgetq_lane_f32(v, 0);
 }
-SIMDATTN_INLINE Floats notice_nan(Floats y0, Floats y1, Floats seen) { return xsimd::fma(y0, y1, seen); }
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return vuzp1q_f32(a, b); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return vuzp2q_f32(a, b); }
 SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
@@ -464,9 +456,10 @@ SIMDATTN_INLINE Floats in_key_order(Floats v) { return v; }
 SIMDATTN_INLINE float first_lane(Floats v) { return static_cast<Floats::register_type>(v)[0]; }
 
 /// A batch that stays in its register: gcc would fold its load into each of the instructions that use it.
-SIMDATTN_INLINE Floats in_register(Floats v) {
+template <class T>
+SIMDATTN_INLINE xsimd::batch<T, Arch> in_register(xsimd::batch<T, Arch> v) {
 #if XSIMD_WITH_SSE2
-  Floats::register_type r = v;
+  typename xsimd::batch<T, Arch>::register_type r = v;
   asm("" : "+v"(r));
   return r;
 #else

@@ -11,29 +11,75 @@ namespace {
 /// x with its sign flipped where `sign` has the sign bit.
 SIMDATTN_INLINE Floats flip_sign(Floats x, Bits32 sign) { return float_of(bits_of(x) ^ sign); }
 
-// A NaN in f32 output is noticed in one batch for all heads and made canonical afterwards: a comparison and a selection
-// per store would double the arithmetic.
-SIMDATTN_INLINE void put(Floats v, float* y, All part) { store(v, y, part); }
-SIMDATTN_INLINE void put(Floats v, float* y, Lanes part) { store(v, y, part); }
+// NaN in the output is noticed in one batch for all heads and made canonical afterwards: a comparison and a selection per
+// store would double the arithmetic. Not where f32 is rounded to bf16 by integers, which could turn a NaN into a number.
+template <class Y>
+constexpr bool kNotices = std::is_same_v<Y, float> || (std::is_same_v<Y, f16> && kNativeF16);
+
+/// What has been seen so far: not finite if a or b is not; other large numbers may be taken for one.
+SIMDATTN_INLINE Floats notice(Floats a, Floats b, Floats seen) {
+  if constexpr (kX86 && !kAvx512) {
+    return seen + (a + b);  // off the ports of multiplication
+  } else {
+    return xsimd::fma(a, b, seen);
+  }
+}
+/// The same for two pairs of results. With fused multiply-add the first of each pair is enough: a NaN then comes from a
+/// factor that is not finite, and both results have a product with it.
+SIMDATTN_INLINE Floats notice_pairs(Floats a0, Floats a1, Floats b0, Floats b1, Floats seen) {
+  if constexpr (kX86 && kLanes == 4) seen = notice(a1, b1, seen);
+  return notice(a0, b0, seen);
+}
+
+/// Stores a result; where NaN is noticed, as it is.
 template <class Y, class Part>
 SIMDATTN_INLINE void put(Floats v, Y* y, Part part) {
-  store_rounded(v, y, part);
+  if constexpr (std::is_same_v<Y, float>) {
+    store(v, y, part);
+  } else if constexpr (kNotices<Y>) {
+    store_halves(f16_of_number(v), raw(y), part);
+  } else {
+    store_rounded(v, y, part);
+  }
 }
-/// The stored numbers of all heads with canonical NaN, if one has been noticed.
+/// The stored numbers of all heads with canonical NaN, if one may have been noticed.
 template <class Y>
 SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, int64_t n) {
-  if constexpr (std::is_same_v<Y, float>) {
-    if (!xsimd::any(xsimd::isnan(seen))) return;
-    for (int64_t h = 0; h < heads; ++h, y += stride) {
-      for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(y + i, part), y + i, part); });
-    }
+  if (xsimd::all(xsimd::isfinite(seen))) return;
+  for (int64_t h = 0; h < heads; ++h, y += stride) {
+    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(y + i, part), y + i, part); });
   }
 }
 
-/// f(index, part, count) over n elements: four batches at a time, then single ones.
+// From bf16 to bf16, two batches of neighbours are taken as the even elements and the odd ones: no lane changes its place,
+// and rounding needs no comparison, as long as it cannot turn a NaN into a number. That is so where all NaN come from
+// bf16, so the table must be finite.
+template <class X, class Y>
+constexpr bool kPairwise = std::is_same_v<X, bf16> && std::is_same_v<Y, bf16>;
+
+SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {
+  const auto rounded = [](Floats v) SIMDATTN_LAMBDA {
+    const Bits32 b = bits_of(v);
+    return b + Bits32(0x7FFFu) + ((b >> 16) & Bits32(1u));
+  };
+  const Bits32 pairs = (rounded(even) >> 16) | (rounded(odd) & Bits32(0xFFFF0000u));
+  xsimd::bitwise_cast<uint16_t>(pairs).store_unaligned(raw(p));
+}
+SIMDATTN_INLINE bool is_finite(const float* cos, const float* sin, int64_t n) {
+  Floats seen(0.0f);
+  for_each_batch(
+      n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { seen = notice(load(cos + i, part), load(sin + i, part), seen); });
+  return xsimd::all(xsimd::isfinite(seen));
+}
+
+SIMDATTN_INLINE void turn(Floats x0, Floats x1, Floats c, Floats s, Floats& y0, Floats& y1) {
+  y0 = multiply_subtract(x0, c, x1 * s);
+  y1 = xsimd::fma(x0, s, x1 * c);
+}
+
+/// f(index, part, count) over [i, n): four batches at a time, then single ones.
 template <class F>
-SIMDATTN_INLINE void for_four_batches(int64_t n, const F& f) {
-  int64_t i = 0;
+SIMDATTN_INLINE void for_four_batches(int64_t i, int64_t n, const F& f) {
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) f(i, All(), std::integral_constant<int64_t, 4>());
   for (; i + kLanes <= n; i += kLanes) f(i, All(), std::integral_constant<int64_t, 1>());
   if (i < n) f(i, first_lanes(n - i), std::integral_constant<int64_t, 1>());
@@ -48,7 +94,29 @@ SIMDATTN_INLINE void turn_halves(const RopeHeads& a, Bits32 sign) {
   const float* cos = a.cos;
   const float* sin = a.sin;
   Registers<2> seen = {{Floats(0.0f)}, {Floats(0.0f)}};
-  for_four_batches(half, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {
+  int64_t done = 0;
+  if constexpr (kPairwise<X, Y>) {
+    if (is_finite(cos, sin, half)) {
+      for (; done + 2 * kLanes <= half; done += 2 * kLanes) {
+        const Floats c0 = load(cos + done), c1 = load(cos + done + kLanes);
+        const Floats s0 = flip_sign(load(sin + done), sign), s1 = flip_sign(load(sin + done + kLanes), sign);
+        const Floats c_even = even_lanes(c0, c1), c_odd = odd_lanes(c0, c1);
+        const Floats s_even = even_lanes(s0, s1), s_odd = odd_lanes(s0, s1);
+        const X* from = x + done;
+        Y* to = y + done;
+        for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+          const Bits32 low = load_pairs(from), high = load_pairs(from + half);
+          Floats even0, even1, odd0, odd1;
+          turn(even_of(low), even_of(high), c_even, s_even, even0, even1);
+          turn(odd_of(low), odd_of(high), c_odd, s_odd, odd0, odd1);
+          store_pairs(even0, odd0, to);
+          store_pairs(even1, odd1, to + half);
+          reg<0>(seen) = notice_pairs(even0, even1, odd0, odd1, reg<0>(seen));
+        }
+      }
+    }
+  }
+  for_four_batches(done, half, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {
     Registers<count> c, s;
     unroll<count>([&](auto i) SIMDATTN_LAMBDA {
       reg<i>(c) = load(cos + first + i * kLanes, part);
@@ -57,18 +125,21 @@ SIMDATTN_INLINE void turn_halves(const RopeHeads& a, Bits32 sign) {
     const X* from = x + first;
     Y* to = y + first;
     for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+      Registers<count> y0, y1;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
-        const Floats x0 = in_register(load(from + i * kLanes, part));
-        const Floats x1 = in_register(load(from + half + i * kLanes, part));
-        const Floats y0 = multiply_subtract(x0, reg<i>(c), x1 * reg<i>(s));
-        const Floats y1 = xsimd::fma(x0, reg<i>(s), x1 * reg<i>(c));
-        put(y0, to + i * kLanes, part);
-        put(y1, to + half + i * kLanes, part);
-        if constexpr (std::is_same_v<Y, float>) reg<i % 2>(seen) = notice_nan(y0, y1, reg<i % 2>(seen));
+        turn(in_register(load(from + i * kLanes, part)), in_register(load(from + half + i * kLanes, part)), reg<i>(c),
+             reg<i>(s), reg<i>(y0), reg<i>(y1));
+        put(reg<i>(y0), to + i * kLanes, part);
+        put(reg<i>(y1), to + half + i * kLanes, part);
+        if constexpr (kNotices<Y> && (i % 2 == 1 || count == 1)) {
+          constexpr int64_t kOther = i - i % 2;
+          Floats& chain = reg<i / 2>(seen);
+          chain = notice_pairs(reg<kOther>(y0), reg<kOther>(y1), reg<i>(y0), reg<i>(y1), chain);
+        }
       });
     }
   });
-  settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, 2 * half);
+  if constexpr (kNotices<Y> || kPairwise<X, Y>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, 2 * half);
 }
 
 /// Pairs of the table that are spread to one entry per dimension at a time.
@@ -97,7 +168,7 @@ SIMDATTN_INLINE void turn_neighbours(const RopeHeads& a, int64_t at, const float
   Y* y = static_cast<Y*>(a.y) + at;
   const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
   Registers<2> seen = {{Floats(0.0f)}, {Floats(0.0f)}};
-  for_four_batches(n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
+  for_four_batches(0, n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
     Registers<count> own, cross;
     unroll<count>([&](auto i) SIMDATTN_LAMBDA {
       reg<i>(own) = load(first + dimension + i * kLanes);
@@ -111,15 +182,37 @@ SIMDATTN_INLINE void turn_neighbours(const RopeHeads& a, int64_t at, const float
         const Floats v = load(from + i * kLanes, part);
         reg<i>(turned) = xsimd::fma(even_twice(v), reg<i>(own), odd_twice(v) * reg<i>(cross));
         put(reg<i>(turned), to + i * kLanes, part);
-        if constexpr (std::is_same_v<Y, float> && (i % 2 == 1 || count == 1)) {
-          constexpr int64_t kLast = i - i % 2;
-          Floats& chain = reg<i / 2 % 2>(seen);
-          chain = notice_nan(reg<kLast>(turned), reg<i>(turned), chain);
+        if constexpr (kNotices<Y> && (i % 2 == 1 || count == 1)) {
+          reg<i / 2>(seen) = notice(reg<i - i % 2>(turned), reg<i>(turned), reg<i / 2>(seen));
         }
       });
     }
   });
-  settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, n);
+  if constexpr (kNotices<Y>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, n);
+}
+
+/// The same from bf16 to bf16, from pair 0 on, with a table that is finite; the number of pairs that have turned.
+SIMDATTN_INLINE int64_t turn_pairs(const RopeHeads& a, Bits32 sign) {
+  const bf16* x = static_cast<const bf16*>(a.x) + a.first;
+  bf16* y = static_cast<bf16*>(a.y) + a.first;
+  const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
+  Floats seen(0.0f);
+  int64_t i = 0;
+  for (; i + kLanes <= a.half; i += kLanes) {
+    const Floats c = load(a.cos + i);
+    const Floats s = flip_sign(load(a.sin + i), sign);
+    const bf16* from = x + 2 * i;
+    bf16* to = y + 2 * i;
+    for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+      const Bits32 pairs = load_pairs(from);
+      Floats y0, y1;
+      turn(even_of(pairs), odd_of(pairs), c, s, y0, y1);
+      store_pairs(y0, y1, to);
+      seen = notice(y0, y1, seen);
+    }
+  }
+  settle(seen, y, y_stride, heads, 2 * i);
+  return i;
 }
 
 template <class X, class Y>
@@ -142,7 +235,11 @@ void rope_heads(const RopeHeads& a) {
     // The last batches may reach past the last pair.
     alignas(64) float first[2 * kSpread + 2 * kLanes];
     alignas(64) float second[2 * kSpread + 2 * kLanes];
-    for (int64_t i = 0; i < a.half; i += kSpread) {
+    int64_t i = 0;
+    if constexpr (kPairwise<X, Y>) {
+      if (is_finite(a.cos, a.sin, a.half)) i = turn_pairs(a, sign);
+    }
+    for (; i < a.half; i += kSpread) {
       const int64_t pairs = smaller(kSpread, a.half - i);
       spread(a.cos + i, a.sin + i, pairs, sign, first, second);
       turn_neighbours<X, Y>(a, a.first + 2 * i, first, second, 2 * pairs);

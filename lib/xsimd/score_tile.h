@@ -29,7 +29,7 @@ constexpr int64_t kStepBytes = kBatches * kLanes * kGroup<T> * static_cast<int64
 template <class T, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
-  constexpr int64_t kHalf = kBatches >= 4 ? kBatches / 2 : kBatches;
+  [[maybe_unused]] constexpr int64_t kHalf = kBatches >= 4 ? kBatches / 2 : kBatches;
   Registers<kRows * kBatches> acc;
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
   const float* q = a.q;
@@ -38,30 +38,51 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   const int64_t ldq = a.ldq;
   const int64_t dim = a.dim;
   uintptr_t next = a.prefetch.first;
-  const int64_t prefetch_end = a.prefetch.count * kGroup<T>;
-  const auto column = [&](auto c) SIMDATTN_LAMBDA {
-    return c < kHalf ? low + c * kGroup<T> * kLanes : high + (c - kHalf) * kGroup<T> * kLanes;
+  const auto column = [](const T* l, const T* h, auto c) SIMDATTN_LAMBDA {
+    return c < kHalf ? l + c * kGroup<T> * kLanes : h + (c - kHalf) * kGroup<T> * kLanes;
   };
-  for (int64_t d = 0; d < dim; d += kGroup<T>) {
-    if (d < prefetch_end) {
-      prefetch<kStepBytes<T, kBatches>>(next);
-      next += kStepBytes<T, kBatches>;
-    }
+  const auto add = [&](const float* x, const auto& keys) SIMDATTN_LAMBDA {
     Registers<kBatches> k;
+    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(k) = keys(c); });
+    add_outer_product<kRows, kBatches>(x, ldq, k, acc);
+  };
+  // The largest tile leaves no registers for pairs: they are loaded twice, which the compiler must not notice.
+  constexpr bool kReloads = !kAvx512 && kRows * kBatches > (kX86 ? 8 : 16);
+  const auto step = [&] SIMDATTN_LAMBDA {
     if constexpr (kPairs) {
-      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(k) = even_of(load_pairs(column(c))); });
-      add_outer_product<kRows, kBatches>(q, ldq, k, acc);
-      if (d + 1 == dim) break;
-      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(k) = odd_of(load_pairs(column(c))); });
-      add_outer_product<kRows, kBatches>(q + 1, ldq, k, acc);
+      Registers<kBatches, Bits32> pairs;
+      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
+        const Bits32 both = load_pairs(column(low, high, c));
+        reg<c>(pairs) = kAvx512 ? in_register(both) : both;  // 16 registers do not hold the pairs of every tile
+      });
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(reg<c>(pairs)); });
+      if constexpr (kReloads) {
+        const T* l = low;
+        const T* h = high;
+        asm("" : "+r"(l), "+r"(h));
+        unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, h, c)); });
+      }
+      add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return odd_of(reg<c>(pairs)); });
     } else {
-      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(k) = load(column(c)); });
-      add_outer_product<kRows, kBatches>(q, ldq, k, acc);
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low, high, c)); });
     }
     q += kGroup<T>;
     low += kGroup<T> * kPanelWidth;
     high += kGroup<T> * kPanelWidth;
+  };
+  const int64_t steps = dim / kGroup<T>;
+  const int64_t prefetch_steps = smaller(a.prefetch.count, steps);
+  int64_t i = 0;
+  for (; i < prefetch_steps; ++i) {
+    prefetch<kStepBytes<T, kBatches>>(next);
+    next += kStepBytes<T, kBatches>;
+    step();
   }
+  for (; i < steps; ++i) step();
+  if constexpr (kPairs) {
+    if (dim % 2 != 0) add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(load_pairs(column(low, high, c))); });
+  }
+
   const Floats scale(a.scale);
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
     unroll<kBatches>([&](auto c)

@@ -65,11 +65,7 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
   uintptr_t next = a.prefetch.first;
   const uintptr_t prefetch_pitch = static_cast<uintptr_t>(a.prefetch.pitch);
   const int64_t prefetch_count = a.prefetch.count;
-  for (int64_t j = 0; j < keys; ++j) {
-    if (j < prefetch_count) {
-      prefetch<kRowBytes<T, kBatches>>(next);
-      next += prefetch_pitch;
-    }
+  const auto add_key = [&] SIMDATTN_LAMBDA {
     Registers<kBatches> column;
     if constexpr (kPairs) {
       unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
@@ -83,7 +79,14 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
     add_outer_product<kRows, kBatches>(w, ldw, column, acc);
     ++w;
     v += key_stride;
+  };
+  int64_t j = 0;
+  for (; j < prefetch_count; ++j) {
+    prefetch<kRowBytes<T, kBatches>>(next);
+    next += prefetch_pitch;
+    add_key();
   }
+  for (; j < keys; ++j) add_key();
 
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
     float* o = a.o + r * a.ldo;
