@@ -191,9 +191,9 @@ TEST_P(Bits, KvAppend) {
   Random random(seed() * 2000 + 6);
   for (int64_t i = 0; i < cases(1500); ++i) {
     const int64_t batch = random.integer(1, 3), heads = random.integer(1, 3), n = random.integer(0, 6),
-                  half = random.size(1, 30);
+                  half = i % 100 == 99 ? random.integer(1000, 1100) : random.size(1, 30);
     const int64_t dim = 2 * half + (random.coin() ? 0 : random.integer(1, 9));
-    const int64_t tokens = random.size(1, 150);
+    const int64_t tokens = random.size(1, i % 100 == 99 ? 40 : 150);
     Array<4> rows(random, random.storage(), {batch, heads, n, dim}, Strides::kInput);
     rows.fill(random, values(random));
     const KvForm form = random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels,
@@ -224,6 +224,7 @@ TEST_P(Bits, KvAppend) {
       rotation.cos = cosine.view;
       rotation.sin = sine.view;
       rotation.options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+      rotation.options.first_dim = random.integer(0, dim - 2 * half);
     }
     Status s = kv_append(rows.view, positions.view, want.kv, rotation, other());
     ASSERT_TRUE(s.ok()) << s.detail;

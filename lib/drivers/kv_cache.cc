@@ -1,10 +1,11 @@
 // kv_append(): new tokens into a cache, converted, rotated and laid out on the way.
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 
 #include "dispatch/target.h"
 #include "lib/drivers/kv_store.h"
 #include "lib/drivers/positions.h"
+#include "lib/drivers/turn_row.h"
 #include "lib/drivers/validate.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
@@ -13,33 +14,23 @@ namespace simdattn {
 namespace {
 
 constexpr KvText kCache = SIMDATTN_KV_TEXT("cache");
-/// Rows up to this many elements are rotated and converted by the vector kernel, on the stack.
-constexpr int64_t kRowElements = 2048;
-
-/// Element d of a row after rotation, in f32: the definition, for rows that do not fit the stack.
-template <class X>
-float rotated(const X* x, int64_t d, const RopeHeads& r) {
-  const int64_t inside = d - r.first;
-  if (inside < 0 || inside >= 2 * r.half) return to_f32(x[d]);
-  const int64_t pair = r.interleaved ? inside / 2 : inside % r.half;
-  const bool second = r.interleaved ? inside % 2 != 0 : inside >= r.half;
-  const int64_t d0 = r.first + (r.interleaved ? 2 * pair : pair);
-  const float x0 = to_f32(x[d0]);
-  const float x1 = to_f32(x[d0 + (r.interleaved ? 1 : r.half)]);
-  const float c = r.cos[pair];
-  const float s = r.inverse ? -r.sin[pair] : r.sin[pair];
-  return second ? std::fma(x0, s, x1 * c) : std::fma(x0, c, -(x1 * s));
-}
-
-/// A row of the cache's type into column `column` of a panel.
-template <class T>
-void store_column(const T* row, int64_t dim, int64_t column, T* panel) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    for (int64_t d = 0; d < dim; ++d) panel[(d / 2 * kPanelWidth + column) * 2 + d % 2] = row[d];
-    if (dim % 2 != 0) panel[(dim / 2 * kPanelWidth + column) * 2 + 1] = bf16{0};
-  } else {
-    for (int64_t d = 0; d < dim; ++d) panel[d * kPanelWidth + column] = row[d];
-  }
+/// Converts and rotates a row into column `column` of a panel.
+void append_column(const UKernels& uk, const RopeHeads& row, DType from, DType to, int64_t column, char* panel) {
+  with_storage(to, [&](auto t) {
+    using T = decltype(t);
+    T* key = reinterpret_cast<T*>(panel) + column * kPanelColumn<T>;
+    const int64_t size = size_of(from);
+    turn_row(
+        uk, row, from, to,
+        [&](int64_t d, int64_t n, char* piece) {
+          std::memcpy(piece, static_cast<const char*>(row.x) + d * size, static_cast<size_t>(n * size));
+        },
+        [&](const char* piece, int64_t d, int64_t n) {
+          for (int64_t i = 0; i < n; ++i) key[panel_step<T>(d + i)] = reinterpret_cast<const T*>(piece)[i];
+        });
+    // An odd last dimension of bf16 is paired with zero.
+    if (std::is_same_v<T, bf16> && row.dim % 2 != 0) key[panel_step<T>(row.dim)] = T{};
+  });
 }
 
 }  // namespace
@@ -61,7 +52,7 @@ Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const 
   const bool rotate = rope.cos.data != nullptr || rope.sin.data != nullptr;
   int64_t limit = cache.tokens;
   if (rotate) {
-    SIMDATTN_CHECK(check_rope_table(rope.cos, rope.sin, rope.options, dim, &ec, &es));
+    SIMDATTN_CHECK(check_rope_table(rope.cos, rope.sin, rope.options, dim, kAppendRope, &ec, &es));
     limit = std::min(limit, rope.cos.shape[0]);
   }
   SIMDATTN_REQUIRE(positions.data != nullptr || batch == 0 || n == 0, Code::kNullPointer,
@@ -95,7 +86,6 @@ Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const 
                     .interleaved = rope.options.pairing == RopePairing::kInterleaved,
                     .inverse = rope.options.inverse};
   const auto kernel = uk->rope_heads[slot(rows.dtype)][slot(cache.dtype)];
-  alignas(64) char buffer[kRowElements * 4];
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, b, i);
@@ -115,31 +105,7 @@ Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const 
           continue;
         }
         const int64_t column = p % kPanelWidth;
-        char* panel = store.at(p - column, &run);
-        if (dim <= kRowElements) {
-          call.y = buffer;
-          kernel(call);
-        }
-        with_storage(cache.dtype, [&](auto t) {
-          using T = decltype(t);
-          if (dim <= kRowElements) {
-            store_column(reinterpret_cast<const T*>(buffer), dim, column, reinterpret_cast<T*>(panel));
-            return;
-          }
-          with_storage(rows.dtype, [&](auto x) {
-            for (int64_t d = 0; d < dim; ++d) {
-              const T value = from_f32<T>(rotated(static_cast<const decltype(x)*>(call.x), d, call));
-              if constexpr (std::is_same_v<T, bf16>) {
-                reinterpret_cast<T*>(panel)[(d / 2 * kPanelWidth + column) * 2 + d % 2] = value;
-              } else {
-                reinterpret_cast<T*>(panel)[d * kPanelWidth + column] = value;
-              }
-            }
-            if constexpr (std::is_same_v<T, bf16>) {
-              if (dim % 2 != 0) reinterpret_cast<T*>(panel)[(dim / 2 * kPanelWidth + column) * 2 + 1] = T{0};
-            }
-          });
-        });
+        append_column(*uk, call, rows.dtype, cache.dtype, column, store.at(p - column, &run));
       }
     }
   }

@@ -1,11 +1,12 @@
 // kv_shift(): tokens of a cache to other positions, keys rotated by the distance.
-#include <cmath>
+#include <cstdlib>
 #include <numeric>
 #include <utility>
 
 #include "dispatch/target.h"
 #include "lib/drivers/kv_store.h"
 #include "lib/drivers/positions.h"
+#include "lib/drivers/turn_row.h"
 #include "lib/drivers/validate.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
@@ -14,14 +15,6 @@ namespace simdattn {
 namespace {
 
 constexpr KvText kCache = SIMDATTN_KV_TEXT("cache");
-/// Columns of panels up to this many elements are rotated by the vector kernel, on the stack.
-constexpr int64_t kRowElements = 2048;
-
-/// Element d of a key in a panel, relative to the key's element 0 in it.
-template <class T>
-int64_t panel_step(int64_t d) {
-  return std::is_same_v<T, bf16> ? d / 2 * 2 * kPanelWidth + d % 2 : d * kPanelWidth;
-}
 
 class Shift {
  public:
@@ -85,31 +78,15 @@ class Shift {
     const int64_t dim = cache_.dim;
     if (!rotate_) {
       for (int64_t d = 0; d < dim; ++d) to[panel_step<T>(d)] = from[panel_step<T>(d)];
-    } else if (dim <= kRowElements) {
-      alignas(64) T row[kRowElements];
-      for (int64_t d = 0; d < dim; ++d) row[d] = from[panel_step<T>(d)];
-      RopeHeads call = rotation_;
-      call.heads = 1;
-      call.x = row;
-      call.y = row;
-      kernel()(call);
-      for (int64_t d = 0; d < dim; ++d) to[panel_step<T>(d)] = row[d];
     } else {
-      // The definition, pair by pair: same bits, not fast.
-      const RopeHeads& r = rotation_;
-      for (int64_t i = 0; i < r.half; ++i) {
-        const int64_t d0 = r.first + (r.interleaved ? 2 * i : i);
-        const int64_t d1 = d0 + (r.interleaved ? 1 : r.half);
-        const float x0 = to_f32(from[panel_step<T>(d0)]);
-        const float x1 = to_f32(from[panel_step<T>(d1)]);
-        const float c = r.cos[i];
-        const float s = r.inverse ? -r.sin[i] : r.sin[i];
-        to[panel_step<T>(d0)] = from_f32<T>(std::fma(x0, c, -(x1 * s)));
-        to[panel_step<T>(d1)] = from_f32<T>(std::fma(x0, s, x1 * c));
-      }
-      for (int64_t d = 0; d < dim; ++d) {
-        if (d < r.first || d >= r.first + 2 * r.half) to[panel_step<T>(d)] = from[panel_step<T>(d)];
-      }
+      turn_row(
+          uk_, rotation_, cache_.dtype, cache_.dtype,
+          [&](int64_t d, int64_t n, char* piece) {
+            for (int64_t i = 0; i < n; ++i) reinterpret_cast<T*>(piece)[i] = from[panel_step<T>(d + i)];
+          },
+          [&](const char* piece, int64_t d, int64_t n) {
+            for (int64_t i = 0; i < n; ++i) to[panel_step<T>(d + i)] = reinterpret_cast<const T*>(piece)[i];
+          });
     }
     // An odd last dimension of bf16 is paired with zero.
     if (std::is_same_v<T, bf16> && dim % 2 != 0) to[panel_step<T>(dim)] = T{};
@@ -164,7 +141,7 @@ Status kv_shift(const Kv& cache, int64_t first, int64_t last, int64_t delta, con
   const bool rotate = rope.cos.data != nullptr || rope.sin.data != nullptr;
   const int64_t distance = std::abs(delta);
   if (rotate) {
-    SIMDATTN_CHECK(check_rope_table(rope.cos, rope.sin, rope.options, cache.dim, &ec, &es));
+    SIMDATTN_CHECK(check_rope_table(rope.cos, rope.sin, rope.options, cache.dim, kAppendRope, &ec, &es));
     SIMDATTN_REQUIRE(distance < rope.cos.shape[0], Code::kRange, "delta: rope.cos and rope.sin have no row |delta|");
     SIMDATTN_REQUIRE(!overlaps_kv(ec, cache, ek) && !overlaps_kv(es, cache, ek), Code::kOverlap,
                      "cache: overlaps rope.cos or rope.sin");

@@ -45,6 +45,15 @@ int64_t page_of(const BasicKv<kConst>& kv, int64_t sequence, int64_t token) {
   return kv.block_table[sequence * kv.block_table_stride + token / kv.page_size];
 }
 
+/// Elements between neighbouring keys of a panel.
+template <class T>
+inline constexpr int64_t kPanelColumn = std::is_same_v<T, bf16> ? 2 : 1;
+/// Where element d of a key is in its panel, relative to the key's element 0.
+template <class T>
+int64_t panel_step(int64_t d) {
+  return std::is_same_v<T, bf16> ? d / 2 * 2 * kPanelWidth + d % 2 : d * kPanelWidth;
+}
+
 /// One head of one sequence of a cache. `first_token` is where the sequence begins in a varlen tensor.
 template <bool kConst>
 class KvStore {

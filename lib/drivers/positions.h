@@ -1,4 +1,4 @@
-// Position ids and rotary tables: shared by rope() and kv_append().
+// Position ids and rotary tables: shared by rope() and what rotates keys of a cache.
 #ifndef SIMDATTN_LIB_DRIVERS_POSITIONS_H_
 #define SIMDATTN_LIB_DRIVERS_POSITIONS_H_
 
@@ -37,23 +37,40 @@ inline Status check_positions(const ConstView<2>& positions, int64_t batch, int6
   return {};
 }
 
-/// `too_many`: the sentence about pairs that do not fit the dimension.
-inline Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim, const char* too_many) {
+/// The sentences about a rotation, whose arguments are called cos, sin and options, or members of another one.
+struct RopeText {
+  Argument cos;
+  Argument sin;
+  const char* shape;
+  const char* pairing;
+  const char* first_dim;
+  const char* too_many;  // pairs that do not fit the dimension
+};
+#define SIMDATTN_ROPE_TEXT(prefix)                             \
+  {SIMDATTN_ARGUMENT_TEXT(prefix "cos"),                       \
+   SIMDATTN_ARGUMENT_TEXT(prefix "sin"),                       \
+   prefix "sin.shape != " prefix "cos.shape",                  \
+   prefix "options.pairing: not a RopePairing",                \
+   prefix "options.first_dim: must be in 0 .. head dimension", \
+   prefix "cos.shape[1]: first_dim + 2 * pairs exceeds the head dimension"}
+inline constexpr RopeText kRope = SIMDATTN_ROPE_TEXT("");
+inline constexpr RopeText kAppendRope = SIMDATTN_ROPE_TEXT("rope.");
+
+inline Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim, const RopeText& text,
+                                 const char* too_many) {
   SIMDATTN_REQUIRE(options.pairing == RopePairing::kInterleaved || options.pairing == RopePairing::kHalfSplit,
-                   Code::kRange, "options.pairing: not a RopePairing");
-  SIMDATTN_REQUIRE(options.first_dim >= 0 && options.first_dim <= dim, Code::kRange,
-                   "options.first_dim: must be in 0 .. head dimension");
+                   Code::kRange, text.pairing);
+  SIMDATTN_REQUIRE(options.first_dim >= 0 && options.first_dim <= dim, Code::kRange, text.first_dim);
   SIMDATTN_REQUIRE(pairs <= (dim - options.first_dim) / 2, Code::kShape, too_many);
   return {};
 }
 
 inline Status check_rope_table(const ConstView<2>& cos, const ConstView<2>& sin, const RopeOptions& options,
-                               int64_t dim, Extent* cos_extent, Extent* sin_extent) {
-  SIMDATTN_CHECK(check_view(cos, Accept::kF32, SIMDATTN_ARGUMENT("cos"), cos_extent));
-  SIMDATTN_CHECK(check_view(sin, Accept::kF32, SIMDATTN_ARGUMENT("sin"), sin_extent));
-  SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, "sin.shape != cos.shape");
-  return check_rope_options(options, cos.shape[1], dim,
-                            "cos.shape[1]: first_dim + 2 * pairs exceeds the head dimension");
+                               int64_t dim, const RopeText& text, Extent* cos_extent, Extent* sin_extent) {
+  SIMDATTN_CHECK(check_view(cos, Accept::kF32, text.cos, cos_extent));
+  SIMDATTN_CHECK(check_view(sin, Accept::kF32, text.sin, sin_extent));
+  SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, text.shape);
+  return check_rope_options(options, cos.shape[1], dim, text, text.too_many);
 }
 
 }  // namespace simdattn

@@ -16,7 +16,7 @@ Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& 
   SIMDATTN_CHECK(check_view(out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
   const int64_t n = x.shape[2];
-  SIMDATTN_CHECK(check_rope_table(cos, sin, options, x.shape[3], &ec, &es));
+  SIMDATTN_CHECK(check_rope_table(cos, sin, options, x.shape[3], kRope, &ec, &es));
   SIMDATTN_CHECK(check_positions(positions, x.shape[0], n, 0, cos.shape[0], &ep));
   SIMDATTN_REQUIRE(same_elements(x, out) || !overlap(eo, ex), Code::kOverlap, "out: overlaps x without being x");
   SIMDATTN_REQUIRE(!overlap(eo, ec) && !overlap(eo, es) && !overlap(eo, ep), Code::kOverlap,

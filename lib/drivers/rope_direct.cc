@@ -43,7 +43,8 @@ Status rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions&
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
   const auto [batch, heads, n, dim] = x.shape;
   SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, Code::kRange, "pairs: must be in 1 .. 2^20");
-  SIMDATTN_CHECK(check_rope_options(options, pairs, dim, "pairs: first_dim + 2 * pairs exceeds the head dimension"));
+  SIMDATTN_CHECK(
+      check_rope_options(options, pairs, dim, kRope, "pairs: first_dim + 2 * pairs exceeds the head dimension"));
   RopeScaling scaling;
   if (Status status = resolve_rope_scaling(table, pairs, &scaling); !status.ok()) return status;
   const bool given = positions.data != nullptr;
