@@ -11,8 +11,9 @@
 namespace simdattn {
 namespace {
 
-/// Below this many row blocks, long keys are split into more tasks.
+/// Below this many row blocks, threads get smaller ones, and long keys are split into more tasks.
 constexpr int64_t kEnoughTasks = 32;
+constexpr int64_t kSmallRowBlock = 128;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -47,7 +48,7 @@ Sequence AttentionProblem::sequence(const Attention& a, int64_t s) const {
   return r;
 }
 
-Status check_attention(const Attention& a, bool needs_out, AttentionProblem* problem) {
+Status check_attention(const Attention& a, bool needs_out, bool for_threads, AttentionProblem* problem) {
   AttentionProblem& p = *problem;
   p.row_blocks = p.partial_rows = p.reduce_tasks = p.kv_bytes = 0;
   p.split = false;
@@ -101,6 +102,8 @@ Status check_attention(const Attention& a, bool needs_out, AttentionProblem* pro
 
   const ScoringShape shape = {p.sequences, a.q.shape[0], p.heads, a.q.shape[2], longest};
   SIMDATTN_CHECK(check_scoring(a.scoring, shape));
+  int64_t most_rows = 0;  // of a sequence
+  int64_t small_row_blocks = 0;
   for (int64_t s = 0; s < p.sequences; ++s) {
     const Sequence q = p.sequence(a, s);
     SIMDATTN_CHECK(check_sequence(a.scoring, s, q.n_kv));
@@ -113,18 +116,25 @@ Status check_attention(const Attention& a, bool needs_out, AttentionProblem* pro
       SIMDATTN_CHECK(check_pages(a.v, s, seen, kValues));
     }
     const int64_t rows = q.n_q * p.group;
-    p.partial_rows = std::max(p.partial_rows, std::min(rows, kRowBlock));
+    most_rows = std::max(most_rows, rows);
     p.row_blocks += p.kv_heads * ceil_div(rows, kRowBlock);
+    small_row_blocks += p.kv_heads * ceil_div(rows, kSmallRowBlock);
     p.kv_bytes += p.kv_heads * rules.length * (p.d_qk * size_of(a.k.dtype) + p.d_v * size_of(a.v.dtype));
   }
   p.scale = a.scoring.scale ? *a.scoring.scale : 1.0f / std::sqrt(static_cast<float>(p.d_qk));
+  p.row_block = kRowBlock;
+  if (for_threads && p.row_blocks < kEnoughTasks) {
+    p.row_block = kSmallRowBlock;
+    p.row_blocks = small_row_blocks;
+  }
+  p.partial_rows = std::min(most_rows, p.row_block);
   p.tasks = p.row_blocks;
   if (p.row_blocks < kEnoughTasks) {
     int64_t tasks = 0;
     for (int64_t s = 0; s < p.sequences; ++s) {
       const Sequence q = p.sequence(a, s);
       const int64_t splits = splits_of(sequence_rules(a.scoring, s, q.n_q, q.n_kv).length);
-      tasks += p.kv_heads * ceil_div(q.n_q * p.group, kRowBlock) * splits;
+      tasks += p.kv_heads * ceil_div(q.n_q * p.group, p.row_block) * splits;
     }
     if (tasks > p.row_blocks) {
       p.split = true;
@@ -194,13 +204,13 @@ TaskIterator::TaskIterator(const Attention& a, const AttentionProblem& p, bool s
 void TaskIterator::enter_sequence() {
   if (sequence_ >= p_.sequences) return;
   const Sequence q = p_.sequence(a_, sequence_);
-  n_blocks_ = ceil_div(q.n_q * p_.group, kRowBlock);
+  n_blocks_ = ceil_div(q.n_q * p_.group, p_.row_block);
   n_splits_ = by_split_ ? splits_of(sequence_rules(a_.scoring, sequence_, q.n_q, q.n_kv).length) : 1;
 }
 
 RowBlockIndex TaskIterator::row_block() const {
   const int64_t block = block_ % 2 == 0 ? block_ / 2 : n_blocks_ - 1 - block_ / 2;
-  return {sequence_, kv_head_, block * kRowBlock};
+  return {sequence_, kv_head_, block * p_.row_block};
 }
 
 void TaskIterator::next() {

@@ -59,7 +59,8 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
       if constexpr (std::is_same_v<T, bf16>) {
         static_assert(kVecs <= 4);
         // The largest tile leaves no registers for the pairs; a second load is cheaper than a place on the stack.
-        constexpr bool kReloads = HWY_ARCH_ARM_A64 && kRows * kVecs > 16;
+        constexpr bool kReloads =
+            (HWY_ARCH_ARM_A64 && kRows * kVecs > 16) || (HWY_TARGET == HWY_AVX2 && kRows * kVecs > 8);
         ForEach<kVecs>([&](auto c) HWY_ATTR {
           Get<4 + c>(k) = LoadPairs(d, column(c));
           Get<c>(k) = EvenOf(d, Get<4 + c>(k));
