@@ -10,8 +10,14 @@ namespace {
 using simdattn::Exec;
 using simdattn::view;
 
+/// The arrays are apart: a masked load of one that reaches over the result stored by the last call would wait for it.
 struct Data {
-  float q[2] = {0.5f, 0.25f}, k[2] = {1, 2}, v[2] = {3, 4}, cos[1] = {0.6f}, sin[1] = {0.8f}, out[2] = {};
+  alignas(128) float q[2] = {0.5f, 0.25f};
+  alignas(128) float k[2] = {1, 2};
+  alignas(128) float v[2] = {3, 4};
+  alignas(128) float cos[1] = {0.6f};
+  alignas(128) float sin[1] = {0.8f};
+  alignas(128) float out[2] = {};
   Buffer workspace;
 };
 

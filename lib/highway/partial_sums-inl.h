@@ -46,13 +46,15 @@ constexpr size_t kKept = SIMDATTN_STORE_HALVES ? HWY_MAX_BYTES / 8 : 4;
 /// Floats of the scratch per query.
 constexpr size_t kScratch = kKeys * kKept * (SIMDATTN_STORE_HALVES ? 2 : 1);
 
+/// Lanes past n come from a scratch that was never written: they may hold subnormal numbers, and multiplying those takes
+/// some CPUs 150 cycles.
 HWY_INLINE void StoreScores(V sums, V scale, float* out, size_t n) {
   const D d;
-  const V s = Canonical(d, hn::Mul(sums, scale));
   if (n >= hn::Lanes(d)) {
-    hn::StoreU(s, d, out);
+    hn::StoreU(Canonical(d, hn::Mul(sums, scale)), d, out);
   } else {
-    hn::StoreN(s, d, out, n);
+    const V valid = hn::IfThenElseZero(hn::FirstN(d, n), sums);
+    hn::StoreN(Canonical(d, hn::Mul(valid, scale)), d, out, n);
   }
 }
 
