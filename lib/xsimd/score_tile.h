@@ -48,7 +48,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   };
   // The largest tile leaves no registers for pairs: they are loaded twice, which the compiler must not notice.
   constexpr bool kReloads = !kAvx512 && kRows * kBatches > (kX86 ? 8 : 16);
-  const auto step = [&] SIMDATTN_LAMBDA {
+  const auto step = [&]() SIMDATTN_LAMBDA {
     if constexpr (kPairs) {
       Registers<kBatches, Bits32> pairs;
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {

@@ -65,7 +65,7 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
   uintptr_t next = a.prefetch.first;
   const uintptr_t prefetch_pitch = static_cast<uintptr_t>(a.prefetch.pitch);
   const int64_t prefetch_count = a.prefetch.count;
-  const auto add_key = [&] SIMDATTN_LAMBDA {
+  const auto add_key = [&]() SIMDATTN_LAMBDA {
     Registers<kBatches> column;
     if constexpr (kPairs) {
       unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
