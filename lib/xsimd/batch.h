@@ -48,6 +48,15 @@ constexpr int64_t kTileRows = kAvx512 ? 8 : !kX86 || kLanes == 8 ? 6 : 4;
 SIMDATTN_INLINE Bits32 bits_of(Floats v) { return xsimd::bitwise_cast<uint32_t>(v); }
 SIMDATTN_INLINE Floats float_of(Bits32 v) { return xsimd::bitwise_cast<float>(v); }
 
+/// Correctly rounded. xsimd's division of NEON is 32-bit ARM's: an estimate and two steps.
+SIMDATTN_INLINE Floats quotient(Floats a, Floats b) {
+#if XSIMD_WITH_NEON64 && !XSIMD_WITH_SVE
+  return vdivq_f32(a, b);
+#else
+  return a / b;
+#endif
+}
+
 SIMDATTN_INLINE Floats canonical_nan(Floats v) { return xsimd::select(v == v, v, float_of(Bits32(kCanonicalNaN))); }
 
 /// 0, 1, 2, ...

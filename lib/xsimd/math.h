@@ -99,7 +99,7 @@ SIMDATTN_INLINE Floats tanh_of(Floats x) {
   const Floats expm1_r = xsimd::fma(p, r * r, r);
   const Floats s = power_of_two(t);
   const Floats e = xsimd::fma(s, expm1_r, s - Floats(1.0f));
-  const Floats large = e / (e + Floats(2.0f));
+  const Floats large = quotient(e, e + Floats(2.0f));
   const Bits32 sign(0x80000000u);  // neither branch is negative
   return float_of(bits_of(xsimd::select(is_small, small, large)) | (bits_of(x) & sign));
 }

@@ -199,7 +199,7 @@ SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
   unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(largest) = Floats(-kInfinity); });
   for_each_batch_in_chains(a.hi - a.lo, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
     Floats t = scale * load(x + i, part);
-    if constexpr (kCap) t = cap * tanh_of(t / cap);
+    if constexpr (kCap) t = cap * tanh_of(quotient(t, cap));
     if constexpr (kSlope) {
       t = t - slope * xsimd::to_float(xsimd::abs(ahead));
       ahead = ahead - Ints(static_cast<int32_t>(kLanes));
