@@ -47,7 +47,7 @@ double thread_ns() {
 struct Contestant {
   std::function<void()> call;
   std::vector<double> ns;     // per call
-  std::vector<double> clock;  // nanoseconds per dependent add, right after a turn
+  std::vector<double> clock;  // nanoseconds per dependent add, right before and after the samples of a turn
   // The multiply-adds of its instruction set, right after a turn: under a kernel that also loads and stores a core may run
   // at a lower clock (15 % with 512 bits on one Xeon) than under multiply-adds alone, and returns from it in milliseconds.
   std::function<double()> fma;  // returns the operations it did
@@ -70,12 +70,19 @@ struct Contestant {
       calls *= 4;
     }
   }
+  void measure_clock() {
+    if (!wants_clock) return;
+    const auto start = Clock::now();
+    dependent_adds(kAdds);
+    clock.push_back(ns_since(start) / static_cast<double>(kAdds));
+  }
   void turn() {
     const auto calls_in = [&](double ns_wanted) { return static_cast<size_t>(std::ceil(ns_wanted / estimate)); };
     const bool is_long = estimate > kLongCallNs;
     const size_t inner = is_long ? 1 : calls_in(kSampleNs);
     // One call brings back into the caches what others displaced; a call of tens of milliseconds does so by itself.
     for (size_t i = estimate < kVeryLongCallNs ? calls_in(kWarmUpNs) : 0; i-- > 0;) call();
+    measure_clock();
     for (int s = 0; s < (is_long ? 1 : kSamplesPerTurn); ++s) {
       const bool own_time = is_long && !threads;
       const double own_start = own_time ? thread_ns() : 0;
@@ -85,11 +92,7 @@ struct Contestant {
       ns.push_back(elapsed / static_cast<double>(inner));
       estimate = std::min(estimate, ns.back());
     }
-    if (wants_clock) {
-      const auto start = Clock::now();
-      dependent_adds(kAdds);
-      clock.push_back(ns_since(start) / static_cast<double>(kAdds));
-    }
+    measure_clock();
     for (int i = 0; fma && i < kSamplesPerTurn; ++i) {
       const auto start = Clock::now();
       const double operations = fma();

@@ -102,12 +102,13 @@ Prepared prepare(Mask mask, Matrix m) {
 
 void add_masked_softmax_cases(std::vector<Case>& cases) {
   for (const Variant& v : kVariants) {
-    for (const Matrix m : {Matrix{512, 512}, Matrix{1024, 1024}, Matrix{32, 4096}}) {
+    // The first one's scores, masks and probabilities fit into a second-level cache, the others' may not.
+    for (const Matrix m : {Matrix{64, 1024}, Matrix{512, 512}, Matrix{1024, 1024}, Matrix{32, 4096}}) {
       Case c;
       c.kernel = "masked_softmax";
       c.shape = std::string(v.name) + "_" + std::to_string(m.rows) + "x" + std::to_string(m.columns);
       c.type = "f32";
-      c.main = m.rows == 1024 || (m.rows == 32 && v.mask == Mask::kKeep);
+      c.main = m.rows == 1024 || (m.rows == 64 && v.mask != Mask::kWindow);
       c.elements = static_cast<double>(visible(v.mask, m));
       c.bytes = 2 * sizeof(float) * c.elements;
       c.companion = "plain softmax";

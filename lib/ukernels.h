@@ -54,11 +54,20 @@ struct AddRows {
   int64_t dim;
 };
 
-/// Softmax over columns [lo, hi) of `rows` rows; columns [0, lo) and [hi, n) of y become +0. The partial sums count
-/// columns from 0, so the bits do not depend on how a masked column came to be masked. y may be x.
+/// Softmax over columns [lo, hi) of `rows` rows, in row r [lo + r * lo_step, hi + r * hi_step); the other columns of y
+/// become +0. The partial sums count columns from 0, so the bits do not depend on how a masked column came to be masked. y
+/// may be x.
 ///   t = scale * x; m = max(t, sink); l = sum exp(t - m) + exp(sink - m); y = exp(t - m) * (1 / l)
 /// m = -inf (nothing visible, no sink): y = 0, max = -inf, sum = 0. NaN in l: y is NaN in all n columns.
 struct SoftmaxRows {
+  /// What the caller reads after this call, fetched into the cache while exponentials are computed: for row r and column
+  /// c the line of data + r * row_bytes + c * column_bytes. Null: nothing.
+  struct Next {
+    const void* data;
+    int64_t row_bytes;
+    int64_t column_bytes;
+  };
+
   const float* x;
   int64_t ldx;
   float* y;
@@ -67,11 +76,14 @@ struct SoftmaxRows {
   int64_t n;
   int64_t lo;
   int64_t hi;
+  int64_t lo_step;
+  int64_t hi_step;
   float scale;
   float sink;              // -inf: none
   const float* known_max;  // max of scale * x per row where an earlier pass has it (then scale is 1), else null
   float* max;              // [rows] m and l for the log-sum-exp; null: not wanted
   float* sum;
+  Next next[2];
 };
 
 /// What happens to the scores of one query row beside scale and interval. Pointers are at key 0 of the row.
@@ -93,10 +105,11 @@ struct ModifyRow {
   int64_t lo;  // columns to treat: [lo, hi)
   int64_t hi;
   float scale;
+  bool note_masked;
 };
 struct ModifyResult {
   float max;    // of t over [lo, hi), NaN ignored; -inf if nothing is visible
-  bool masked;  // a key of [lo, hi) was masked (its t is -inf)
+  bool masked;  // with note_masked: a key of [lo, hi) was masked (its t is -inf); else unspecified
 };
 
 /// s[r][32 p + j] = scale * (one fma chain over the dimension, from 0, ascending) for f32 queries and key panels.

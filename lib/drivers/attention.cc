@@ -334,11 +334,16 @@ class RowBlock {
     bool masked = false;
     for (int64_t i = r; i < r + n; ++i) {
       float* s = w_.scores + (i - r) * kScoreStride;
-      masked =
-          uk_.modify_row(
-                 {.row = row_modifiers_[i], .x = s, .t = s, .first_key = base, .lo = lo[i], .hi = hi[i], .scale = 1.0f})
-              .masked ||
-          masked;
+      masked = uk_.modify_row({.row = row_modifiers_[i],
+                               .x = s,
+                               .t = s,
+                               .first_key = base,
+                               .lo = lo[i],
+                               .hi = hi[i],
+                               .scale = 1.0f,
+                               .note_masked = true})
+                   .masked ||
+               masked;
     }
     return masked;
   }

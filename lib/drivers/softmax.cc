@@ -15,9 +15,14 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Rows per call of the slot when their log-sum-exp is wanted: maxima and sums pass through the stack.
 constexpr int64_t kLseRows = 64;
+/// Modified scores of a row, or of several short ones, pass through the stack: written to `out` they would wait for its
+/// lines from the second cache, which the exponentials have time for. Short rows take half of the space: the first cache
+/// also holds as much of x, of a bias, and of out.
+constexpr int64_t kModifiedScores = 4096;
+constexpr int64_t kModifiedRows = 16;
 
-/// Runs `a` on its rows; lse (may be null) gets one entry per row at `lse_stride`.
-void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse, int64_t lse_stride) {
+/// Runs `a` on its rows; lse (may be null) gets one entry per row.
+void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
   if (lse == nullptr) {
     uk.softmax_rows(a);
     return;
@@ -31,10 +36,51 @@ void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse, int6
     call.max = max;
     call.sum = sum;
     uk.softmax_rows(call);
-    for (int64_t i = 0; i < call.rows; ++i) lse[(r + i) * lse_stride] = canonical(scalar::log_sum_exp(max[i], sum[i]));
+    for (int64_t i = 0; i < call.rows; ++i) lse[r + i] = canonical(scalar::log_sum_exp(max[i], sum[i]));
     call.x += kLseRows * call.ldx;
     call.y += kLseRows * call.ldy;
+    call.lo += kLseRows * call.lo_step;
+    call.hi += kLseRows * call.hi_step;
     if (call.known_max != nullptr) call.known_max += kLseRows;
+  }
+}
+
+/// Runs `a` on its rows after the modifiers `of_row(r)` of row r; `mask_of(r)` is where the bias or mask of row r and of
+/// those below stands.
+template <class F, class G>
+void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, G mask_of, float* lse) {
+  alignas(64) float scores[kModifiedScores];
+  const bool on_stack = a.n <= kModifiedScores;
+  const int64_t stride = (a.n + 15) / 16 * 16;
+  const int64_t at_once = std::clamp<int64_t>(kModifiedScores / 2 / std::max<int64_t>(stride, 1), 1, kModifiedRows);
+  SoftmaxRows call = a;
+  call.scale = 1.0f;
+  for (int64_t r = 0; r < a.rows; r += call.rows) {
+    call.rows = std::min(at_once, a.rows - r);
+    call.lo = a.lo + r * a.lo_step;
+    call.hi = a.hi + r * a.hi_step;
+    call.y = a.y + r * a.ldy;
+    float* t = on_stack ? scores : call.y;
+    call.x = t;
+    call.ldx = on_stack ? stride : call.ldy;
+    float max[kModifiedRows];
+    for (int64_t i = 0; i < call.rows; ++i) {
+      max[i] = uk.modify_row({.row = of_row(r + i),
+                              .x = a.x + (r + i) * a.ldx,
+                              .t = t + i * call.ldx,
+                              .first_key = 0,
+                              .lo = call.lo + i * a.lo_step,
+                              .hi = call.hi + i * a.hi_step,
+                              .scale = a.scale,
+                              .note_masked = false})
+                   .max;
+    }
+    call.known_max = max;
+    const int64_t after = r + call.rows;
+    const bool more = after + call.rows <= a.rows;
+    call.next[0] = {more ? a.x + after * a.ldx : nullptr, a.ldx * int64_t{sizeof(float)}, sizeof(float)};
+    call.next[1] = more ? mask_of(after) : SoftmaxRows::Next{};
+    softmax_with_lse(uk, call, lse == nullptr ? nullptr : lse + r);
   }
 }
 
@@ -61,12 +107,15 @@ Status softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse, co
                             .n = x.shape[1],
                             .lo = 0,
                             .hi = x.shape[1],
+                            .lo_step = 0,
+                            .hi_step = 0,
                             .scale = 1.0f,
                             .sink = -kInf,
                             .known_max = nullptr,
                             .max = nullptr,
-                            .sum = nullptr};
-  softmax_with_lse(*uk, call, static_cast<float*>(lse.data), 1);
+                            .sum = nullptr,
+                            .next = {}};
+  softmax_with_lse(*uk, call, static_cast<float*>(lse.data));
   return {};
 }
 
@@ -107,11 +156,13 @@ Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& 
       int64_t rows;
       for (int64_t i = 0; i < n_q; i += rows) {
         const Interval v = visible_interval(scoring, rules, i);
-        // Rows that see the same interval share a call.
+        // Rows whose intervals are the same, or move by the same steps, share a call.
+        Interval step = {0, 0};
         rows = 1;
         while (i + rows < n_q && rows < kLseRows) {
           const Interval next = visible_interval(scoring, rules, i + rows);
-          if (next.lo != v.lo || next.hi != v.hi) break;
+          if (rows == 1) step = {next.lo - v.lo, next.hi - v.hi};
+          if (next.lo != v.lo + rows * step.lo || next.hi != v.hi + rows * step.hi) break;
           ++rows;
         }
         SoftmaxRows call = {.x = x0 + i * x.stride[2],
@@ -122,32 +173,26 @@ Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& 
                             .n = n_kv,
                             .lo = v.lo,
                             .hi = v.hi,
+                            .lo_step = step.lo,
+                            .hi_step = step.hi,
                             .scale = scale,
                             .sink = scoring.sinks != nullptr ? scoring.sinks[h] : -kInf,
                             .known_max = nullptr,
                             .max = nullptr,
-                            .sum = nullptr};
+                            .sum = nullptr,
+                            .next = {}};
         float* row_lse = lse0 == nullptr ? nullptr : lse0 + i * lse.stride[2];
-        if (!modifiers) {
-          softmax_with_lse(*uk, call, row_lse, 1);
-          continue;
-        }
-        // The modified scores go to `out`, their maximum comes along; each row is still in the first cache for the
-        // exponential.
-        call.rows = 1;
-        call.scale = 1.0f;
-        for (int64_t r = 0; r < rows; ++r) {
-          const float max = uk->modify_row({.row = row_modifiers(scoring, rules, h, i + r, b, i + r),
-                                            .x = x0 + (i + r) * x.stride[2],
-                                            .t = y0 + (i + r) * out.stride[2],
-                                            .first_key = 0,
-                                            .lo = v.lo,
-                                            .hi = v.hi,
-                                            .scale = scale})
-                                .max;
-          call.x = call.y = y0 + (i + r) * out.stride[2];
-          call.known_max = &max;
-          softmax_with_lse(*uk, call, row_lse == nullptr ? nullptr : row_lse + r, 1);
+        if (modifiers) {
+          const auto of_row = [&](int64_t r) { return row_modifiers(scoring, rules, h, i + r, b, i + r); };
+          const auto mask_of = [&](int64_t r) -> SoftmaxRows::Next {
+            const RowModifiers m = of_row(r);
+            if (m.bias == nullptr) return {m.keep, scoring.keep.stride[2], 1};
+            const int64_t size = size_of(m.bias_dtype);
+            return {m.bias, scoring.bias.stride[2] * size, size};
+          };
+          modified_rows(*uk, call, of_row, mask_of, row_lse);
+        } else {
+          softmax_with_lse(*uk, call, row_lse);
         }
       }
     }

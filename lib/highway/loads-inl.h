@@ -26,6 +26,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 using VU16 = hn::Vec<hn::Rebind<uint16_t, D>>;
 
+/// A vector that stays in its register: gcc would fold the load into each of the instructions that use it.
+template <class V>
+HWY_INLINE V InRegister(V v) {
+#if HWY_ARCH_X86
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
+
 /// bf16 bits to f32: the upper half.
 template <class D>
 HWY_INLINE hn::Vec<D> F32FromBF16(D d, VU16<D> v) {

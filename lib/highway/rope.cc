@@ -111,14 +111,6 @@ HWY_INLINE bool IsFiniteTable(const float* cos, const float* sin, size_t half) {
   return !Noticed(seen);
 }
 
-/// A vector that stays in its register: gcc would fold the load into each of the instructions that use it.
-HWY_INLINE V InRegister(V v) {
-#if HWY_ARCH_X86
-  asm("" : "+v"(v.raw));
-#endif
-  return v;
-}
-
 /// Heads that take one piece of the table after the other, so that their rows stay in the first-level cache.
 constexpr int64_t kHeads = 32;
 

@@ -19,14 +19,6 @@ namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// A vector that stays in its register: gcc would fold the load into each of the instructions that use it.
-HWY_MAYBE_UNUSED HWY_INLINE V InRegister(V v) {
-#if HWY_ARCH_X86
-  asm("" : "+v"(v.raw));
-#endif
-  return v;
-}
-
 /// fma in the lanes that are inside the row.
 HWY_INLINE V MulAddFirst(hn::Mask<D> inside, V a, V b, V c) { return hn::IfThenElse(inside, hn::MulAdd(a, b, c), c); }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
@@ -99,11 +100,11 @@ HWY_INLINE V MaxLanes(const float* HWY_RESTRICT x, size_t n, float scale) {
   return hn::Max(hn::Max(m0, m2), hn::Max(m1, m3));
 }
 
-/// The maximum of scale * x.
-HWY_INLINE float MaxScaled(const float* x, size_t n, float scale) {
+/// A vector whose largest lane is the maximum of scale * x.
+HWY_INLINE V MaxScaled(const float* x, size_t n, float scale) {
   // Rounding is monotonic: the largest x gives the largest product.
-  if (scale > 0.0f) return scale * LargestLane(MaxLanes<false>(x, n, scale));
-  return LargestLane(MaxLanes<true>(x, n, scale));
+  if (scale > 0.0f) return hn::Mul(hn::Set(D(), scale), MaxLanes<false>(x, n, scale));
+  return MaxLanes<true>(x, n, scale);
 }
 
 template <bool kScaled>
@@ -150,9 +151,16 @@ HWY_INLINE void PartialBlock(const float* x, float* y, size_t from, size_t to, V
 #endif
 }
 
-/// y = exp(scale * x - base) over columns [lo, hi); returns the sum.
+/// Memory to fetch into the first cache, `step` bytes further on for each 16 columns.
+struct Fetch {
+  const char* at;
+  int64_t step;
+};
+
+/// y = exp(scale * x - base) over columns [lo, hi); its 16 partial sums go to `partial`.
 template <int kV, bool kScaled>
-HWY_INLINE float ExpSum(const float* x, float* y, size_t lo, size_t hi, float scale, float base) {
+HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float scale, float base, Fetch f0, Fetch f1,
+                       float* partial) {
   const D d;
   const size_t step = hn::Lanes(d);
   const V vs = hn::Set(d, scale);
@@ -177,6 +185,12 @@ HWY_INLINE float ExpSum(const float* x, float* y, size_t lo, size_t hi, float sc
     V e1 = at(j + step);
     V e2 = at(j + 2 * step);
     V e3 = at(j + 3 * step);
+    for (size_t column = 0; column < 4 * step; column += kPartials) {
+      __builtin_prefetch(f0.at);
+      __builtin_prefetch(f1.at);
+      f0.at += f0.step;
+      f1.at += f1.step;
+    }
     Exp4(d, constants, e0, e1, e2, e3);
     hn::StoreU(e0, d, y + j);
     hn::StoreU(e1, d, y + j + step);
@@ -216,12 +230,11 @@ HWY_INLINE float ExpSum(const float* x, float* y, size_t lo, size_t hi, float sc
   static_assert(kV == 4, "four vectors are a block of 16");
   if (j < hi) PartialBlock<kV, kScaled>(x + j, y + j, 0, hi - j, vs, vb, s0, s1, s2, s3);
 #endif
-  if constexpr (kV == 1) {
-    return Fold16(d, s0);
-  } else if constexpr (kV == 2) {
-    return Fold16(d, s0, s1);
-  } else {
-    return Fold16(d, s0, s1, s2, s3);
+  hn::Store(s0, d, partial);
+  if constexpr (kV > 1) hn::Store(s1, d, partial + step);
+  if constexpr (kV > 2) {
+    hn::Store(s2, d, partial + 2 * step);
+    hn::Store(s3, d, partial + 3 * step);
   }
 }
 
@@ -261,56 +274,134 @@ HWY_INLINE void Fill(float* y, size_t n, float value) {
   if (j < n) hn::StoreN(v, d, y + j, n - j);
 }
 
-/// Rows treated pass by pass, so that the latencies of the reductions and the division overlap.
+/// Rows treated pass by pass, so that the latencies of the reductions and the division overlap, and reduced together.
 constexpr int64_t kGroup = 4;
 /// Up to this many columns; longer rows would leave the first-level cache between passes.
-constexpr int64_t kGroupColumns = 1024;
+constexpr size_t kGroupColumns = 1024;
+using D4 = hn::FixedTag<float, kGroup>;
+using V4 = hn::Vec<D4>;
+
+/// The same four lanes of f(lanes 0 and 2, lanes 1 and 3) of each of four vectors, transposed: lane r is of v_r.
+template <class F>
+HWY_INLINE V4 Across(V4 v0, V4 v1, V4 v2, V4 v3, F f) {
+  const D4 d4;
+  const V4 low = f(hn::ConcatLowerLower(d4, v1, v0), hn::ConcatUpperUpper(d4, v1, v0));
+  const V4 high = f(hn::ConcatLowerLower(d4, v3, v2), hn::ConcatUpperUpper(d4, v3, v2));
+  return f(hn::ConcatEven(d4, high, low), hn::ConcatOdd(d4, high, low));
+}
+
+/// The sums of four rows of 16 partial sums: l += l+8, l += l+4, l += l+2, l += l+1.
+HWY_INLINE V4 FoldRows(const float* partial) {
+  const D4 d4;
+  const auto add = [](V4 a, V4 b) HWY_ATTR { return hn::Add(a, b); };
+  const auto to_four = [&](const float* p) HWY_ATTR {
+    return add(add(hn::Load(d4, p), hn::Load(d4, p + 8)), add(hn::Load(d4, p + 4), hn::Load(d4, p + 12)));
+  };
+  return Across(to_four(partial), to_four(partial + kPartials), to_four(partial + 2 * kPartials),
+                to_four(partial + 3 * kPartials), add);
+}
+
+/// The largest lanes of four vectors at p, p + kPartials, ...
+HWY_INLINE V4 LargestOfRows(const float* partial) {
+  const D4 d4;
+  const auto max = [](V4 a, V4 b) HWY_ATTR { return hn::Max(a, b); };
+  const auto to_four = [&](const float* p) HWY_ATTR {
+    V4 v = hn::Load(d4, p);
+    for (size_t i = kGroup; i < hn::Lanes(D()); i += kGroup) v = max(v, hn::Load(d4, p + i));
+    return v;
+  };
+  return Across(to_four(partial), to_four(partial + kPartials), to_four(partial + 2 * kPartials),
+                to_four(partial + 3 * kPartials), max);
+}
+
+/// What the passes over a group of rows hand on, by row.
+struct Group {
+  HWY_ALIGN float largest[kGroup];
+  HWY_ALIGN float base[kGroup];  // what exponentials are relative to
+  HWY_ALIGN float sum[kGroup];
+  HWY_ALIGN float factor[kGroup];
+};
+
+struct Columns {
+  size_t lo;
+  size_t hi;
+};
+HWY_INLINE Columns VisibleOf(const SoftmaxRows& a, int64_t r) {
+  const size_t lo = static_cast<size_t>(a.lo + r * a.lo_step);
+  return {lo, HWY_MAX(lo, static_cast<size_t>(a.hi + r * a.hi_step))};
+}
+
+HWY_INLINE void Maxima(const SoftmaxRows& a, int64_t first, int64_t count, float* partial, Group& group) {
+  const D4 d4;
+  V4 largest;
+  if (a.known_max != nullptr) {
+    largest = hn::LoadN(d4, a.known_max + first, static_cast<size_t>(count));
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t r = first + i;
+      const Columns c = VisibleOf(a, r);
+      hn::Store(MaxScaled(a.x + r * a.ldx + c.lo, c.hi - c.lo, a.scale), D(), partial + i * kPartials);
+    }
+    largest = LargestOfRows(partial);
+  }
+  const V4 sink = hn::Set(d4, a.sink);
+  largest = hn::IfThenElse(hn::Gt(largest, sink), largest, sink);
+  hn::Store(largest, d4, group.largest);
+  hn::Store(hn::IfThenZeroElse(hn::Eq(largest, hn::Set(d4, -kInfinity)), largest), d4, group.base);
+}
 
 template <int kV>
-HWY_INLINE void Rows(const SoftmaxRows& a, int64_t first, int64_t count) {
-  const D d;
-  const size_t lo = static_cast<size_t>(a.lo);
-  const size_t hi = static_cast<size_t>(a.hi);
+HWY_INLINE void Exponentials(const SoftmaxRows& a, int64_t first, int64_t count, float* partial, Group& group) {
+  const D4 d4;
   const size_t n = static_cast<size_t>(a.n);
-  const size_t visible = hi > lo ? hi - lo : 0;
-  float largest[kGroup];
-  float sum[kGroup];
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t r = first + i;
-    const float m = a.known_max != nullptr ? a.known_max[r] : MaxScaled(a.x + r * a.ldx + lo, visible, a.scale);
-    largest[i] = m > a.sink ? m : a.sink;
-  }
+  const bool more = first + 2 * count <= a.rows;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t r = first + i;
     const float* x = a.x + r * a.ldx;
     float* y = a.y + r * a.ldy;
-    const float base = largest[i] == -kInfinity ? 0.0f : largest[i];
-    float l = 0.0f;
-    if (visible != 0) {
-      l = a.scale == 1.0f ? ExpSum<kV, false>(x, y, lo, hi, a.scale, base)
-                          : ExpSum<kV, true>(x, y, lo, hi, a.scale, base);
+    const Columns c = VisibleOf(a, r);
+    // The next group's rows, if no other memory is asked for.
+    Fetch fetch[2];
+    for (int k = 0; k < 2; ++k) {
+      const SoftmaxRows::Next& next = a.next[k];
+      fetch[k] = {reinterpret_cast<const char*>(x + (more ? count * a.ldx : 0) + c.lo), 64};
+      if (next.data != nullptr) {
+        fetch[k] = {
+            static_cast<const char*>(next.data) + r * next.row_bytes + static_cast<int64_t>(c.lo) * next.column_bytes,
+            16 * next.column_bytes};
+      }
     }
-    if (a.sink != -kInfinity) l += hn::GetLane(Exp(d, hn::Set(d, a.sink - base)));
-    sum[i] = l;
+    // The masked columns first: their stores drain while exponentials are computed.
+    if (c.hi - c.lo != n) {
+      Fill(y, HWY_MIN(c.lo, n), 0.0f);
+      if (c.hi < n) Fill(y + c.hi, n - c.hi, 0.0f);
+    }
+    if (a.scale == 1.0f) {
+      ExpSum<kV, false>(x, y, c.lo, c.hi, a.scale, group.base[i], fetch[0], fetch[1], partial + i * kPartials);
+    } else {
+      ExpSum<kV, true>(x, y, c.lo, c.hi, a.scale, group.base[i], fetch[0], fetch[1], partial + i * kPartials);
+    }
   }
+  const V4 zero = hn::Zero(d4);
+  V4 sum = FoldRows(partial);
+  if (a.sink != -kInfinity) sum = hn::Add(sum, Exp(d4, hn::Sub(hn::Set(d4, a.sink), hn::Load(d4, group.base))));
+  hn::Store(sum, d4, group.sum);
+  hn::Store(hn::IfThenElseZero(hn::Gt(sum, zero), hn::Div(hn::Set(d4, 1.0f), sum)), d4, group.factor);
+}
+
+HWY_INLINE void Normalise(const SoftmaxRows& a, int64_t first, int64_t count, const Group& group) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t r = first + i;
     float* y = a.y + r * a.ldy;
-    const float l = sum[i];
+    const float l = group.sum[i];
     if (is_nan(l)) {
-      Fill(y, n, canonical(l));
-      largest[i] = l;
+      Fill(y, static_cast<size_t>(a.n), canonical(l));
     } else {
-      const float inverse = l > 0.0f ? 1.0f / l : 0.0f;
-      Multiply(y + lo, visible, inverse);
-      if (visible != n) {
-        Fill(y, HWY_MIN(lo, n), 0.0f);
-        const size_t end = lo + visible;
-        if (end < n) Fill(y + end, n - end, 0.0f);
-      }
+      const Columns c = VisibleOf(a, r);
+      Multiply(y + c.lo, c.hi - c.lo, group.factor[i]);
     }
     if (a.max != nullptr) {
-      a.max[r] = canonical(largest[i] + 0.0f);
+      a.max[r] = canonical(is_nan(l) ? l : group.largest[i] + 0.0f);
       a.sum[r] = canonical(l);
     }
   }
@@ -318,8 +409,27 @@ HWY_INLINE void Rows(const SoftmaxRows& a, int64_t first, int64_t count) {
 
 template <int kV>
 HWY_INLINE void AllRows(const SoftmaxRows& a) {
-  const int64_t group = a.hi - a.lo <= kGroupColumns ? kGroup : 1;
-  for (int64_t r = 0; r < a.rows; r += group) Rows<kV>(a, r, HWY_MIN(group, a.rows - r));
+  const Columns head = VisibleOf(a, 0);
+  const Columns last = VisibleOf(a, a.rows - 1);
+  const bool is_short = HWY_MAX(head.hi - head.lo, last.hi - last.lo) <= kGroupColumns;
+  const int64_t size = is_short ? kGroup : 1;
+  HWY_ALIGN float partial[kGroup * kPartials] = {};
+  Group groups[2];
+  Group* group = &groups[0];
+  Group* next = &groups[1];
+  int64_t count = HWY_MIN(size, a.rows);
+  if (count > 0) Maxima(a, 0, count, partial, *group);
+  // The maxima of the next group stand between the sums of this one and their first use, and the multiplications of this
+  // one between those maxima and their first use: the latencies of both reductions and of the division are hidden.
+  for (int64_t first = 0; count > 0;) {
+    Exponentials<kV>(a, first, count, partial, *group);
+    const int64_t after = HWY_MIN(size, a.rows - first - count);
+    if (after > 0) Maxima(a, first + count, after, partial, *next);
+    Normalise(a, first, count, *group);
+    first += count;
+    count = after;
+    std::swap(group, next);
+  }
 }
 
 /// For lambdas that are called from several places of a hot loop.
@@ -423,9 +533,9 @@ HWY_INLINE M Allows(V bias) {
 #endif
 }
 
-/// t = scale * x + bias, -inf where masked, over columns [lo, hi).
-template <class B, Mask kMask>
-HWY_INLINE ModifyResult Apply(const ModifyRow& a, const float* x, float scale, int64_t lo, int64_t hi) {
+/// t = scale * x + bias, -inf where masked, over columns [lo, hi). kBare: scale is 1, and nobody asks what was masked.
+template <class B, Mask kMask, bool kBare>
+HWY_INLINE ModifyResult ApplyAs(const ModifyRow& a, const float* x, float scale, int64_t lo, int64_t hi) {
   constexpr bool kBias = !std::is_same_v<B, Nothing>;
   const D d;
   const V vs = hn::Set(d, scale);
@@ -438,7 +548,7 @@ HWY_INLINE ModifyResult Apply(const ModifyRow& a, const float* x, float scale, i
   M all = hn::Not(hn::MaskFalse(d));
   const float max = Modify(x, a.t, lo, hi, [&](V v, size_t n, int64_t c) SIMDATTN_INLINE_LAMBDA {
     const bool whole = n == hn::Lanes(d);
-    V t = hn::Mul(v, vs);
+    V t = kBare ? v : hn::Mul(v, vs);
     if constexpr (!kBias && kMask == Mask::kNone) return t;
     M visible = all;
     if constexpr (kMask == Mask::kKeep) {
@@ -448,15 +558,20 @@ HWY_INLINE ModifyResult Apply(const ModifyRow& a, const float* x, float scale, i
     }
     if constexpr (kBias) {
       const B* p = bias + first_key + c;
-      const V b = whole ? LoadWide(d, p) : LoadWideN(d, p, n);
+      const V b = InRegister(whole ? LoadWide(d, p) : LoadWideN(d, p, n));
       t = hn::Add(t, b);
       const M allowed = Allows(b);
       visible = kMask == Mask::kNone ? allowed : hn::And(visible, allowed);
     }
-    all = hn::And(all, whole ? visible : hn::Or(visible, hn::Not(hn::FirstN(d, n))));
+    if (!kBare) all = hn::And(all, whole ? visible : hn::Or(visible, hn::Not(hn::FirstN(d, n))));
     return hn::IfThenElse(visible, t, lowest);
   });
   return {max, !hn::AllTrue(d, all)};
+}
+template <class B, Mask kMask>
+HWY_INLINE ModifyResult Apply(const ModifyRow& a, const float* x, float scale, int64_t lo, int64_t hi) {
+  if (scale == 1.0f && !a.note_masked) return ApplyAs<B, kMask, true>(a, x, scale, lo, hi);
+  return ApplyAs<B, kMask, false>(a, x, scale, lo, hi);
 }
 
 template <class B>

@@ -81,15 +81,17 @@ void softmax_rows(const SoftmaxRows& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
     const float* x = a.x + r * a.ldx;
     float* y = a.y + r * a.ldy;
+    const int64_t lo = a.lo + r * a.lo_step;
+    const int64_t hi = a.hi + r * a.hi_step;
     float m = a.sink;
     if (a.known_max != nullptr) {
       m = max_number(m, a.known_max[r]);
     } else {
-      for (int64_t j = a.lo; j < a.hi; ++j) m = max_number(m, a.scale * x[j]);
+      for (int64_t j = lo; j < hi; ++j) m = max_number(m, a.scale * x[j]);
     }
     const float base = reference_point(m);
     float partial[16] = {};
-    for (int64_t j = a.lo; j < a.hi; ++j) {
+    for (int64_t j = lo; j < hi; ++j) {
       y[j] = scalar::exp(a.scale * x[j] - base);
       partial[j % 16] += y[j];
     }
@@ -99,7 +101,7 @@ void softmax_rows(const SoftmaxRows& a) {
       m = l;
     } else {
       const float inverse = l > 0.0f ? 1.0f / l : 0.0f;
-      for (int64_t j = 0; j < a.n; ++j) y[j] = j < a.lo || j >= a.hi ? 0.0f : y[j] * inverse;
+      for (int64_t j = 0; j < a.n; ++j) y[j] = j < lo || j >= hi ? 0.0f : y[j] * inverse;
     }
     if (a.max != nullptr) {
       a.max[r] = canonical(m + 0.0f);

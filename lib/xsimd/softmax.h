@@ -40,9 +40,20 @@ SIMDATTN_INLINE float max_of_scaled(const float* x, int64_t n, float scale) {
   return scale > 0.0f ? scale * max_of<false>(x, n, scale) : max_of<true>(x, n, scale);
 }
 
+/// Memory to fetch into the cache, `step` bytes further on for each 16 columns.
+struct Fetch {
+  const char* at;
+  int64_t step;
+
+  SIMDATTN_INLINE void columns(int64_t n) {
+    for (int64_t c = 0; c < n; c += 16, at += step) __builtin_prefetch(at);
+  }
+};
+
 /// y = exp(scale * x - base) over columns [lo, hi), lo < hi; returns the sum.
 template <bool kScaled>
-SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base) {
+SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base, Fetch first,
+                              Fetch second) {
   const Floats vs(scale);
   const Floats vb(base);
   Registers<kParts> sum;
@@ -71,6 +82,8 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
   for (; j + 4 * kLanes <= hi; j += 4 * kLanes) {
     Registers<4> e;
     unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(e) = argument(j + i * kLanes, All()); });
+    first.columns(4 * kLanes);
+    second.columns(4 * kLanes);
     exp_each<4>(e);
     unroll<4>([&](auto i) SIMDATTN_LAMBDA {
       store(reg<i>(e), y + j + i * kLanes);
@@ -99,53 +112,85 @@ SIMDATTN_INLINE void fill(float* y, int64_t n, float value) {
   for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(v, y + i, part); });
 }
 
+/// The columns that row r sees.
+struct Columns {
+  int64_t lo;
+  int64_t hi;
+};
+SIMDATTN_INLINE Columns visible_columns(const SoftmaxRows& a, int64_t r) {
+  const int64_t lo = a.lo + r * a.lo_step;
+  return {lo, larger(lo, a.hi + r * a.hi_step)};
+}
+
+SIMDATTN_INLINE float maximum_of_row(const SoftmaxRows& a, int64_t r) {
+  const Columns c = visible_columns(a, r);
+  const float m = a.known_max != nullptr ? a.known_max[r] : max_of_scaled(a.x + r * a.ldx + c.lo, c.hi - c.lo, a.scale);
+  return m > a.sink ? m : a.sink;
+}
+
+/// y = exp(scale * x - maximum); returns the sum. `ahead` rows below is the next x.
+SIMDATTN_INLINE float exponentials_of_row(const SoftmaxRows& a, int64_t r, float maximum, int64_t ahead) {
+  const float* x = a.x + r * a.ldx;
+  float* y = a.y + r * a.ldy;
+  const float base = maximum == -kInfinity ? 0.0f : maximum;
+  const Columns c = visible_columns(a, r);
+  const auto fetch = [&](const SoftmaxRows::Next& next) -> Fetch {
+    if (next.data == nullptr) return {reinterpret_cast<const char*>(x + ahead * a.ldx + c.lo), 64};
+    return {static_cast<const char*>(next.data) + r * next.row_bytes + c.lo * next.column_bytes,
+            16 * next.column_bytes};
+  };
+  float l = 0.0f;
+  if (c.lo < c.hi) {
+    l = a.scale == 1.0f ? exp_sum<false>(x, y, c.lo, c.hi, a.scale, base, fetch(a.next[0]), fetch(a.next[1]))
+                        : exp_sum<true>(x, y, c.lo, c.hi, a.scale, base, fetch(a.next[0]), fetch(a.next[1]));
+  }
+  if (a.sink != -kInfinity) l += first_lane(exp_of(Floats(a.sink - base)));
+  return l;
+}
+
+SIMDATTN_INLINE void normalise_row(const SoftmaxRows& a, int64_t r, float maximum, float l) {
+  float* y = a.y + r * a.ldy;
+  if (is_nan(l)) {
+    fill(y, a.n, canonical(l));
+  } else {
+    const Columns c = visible_columns(a, r);
+    multiply(y + c.lo, c.hi - c.lo, l > 0.0f ? 1.0f / l : 0.0f);
+    if (c.hi - c.lo != a.n) {
+      fill(y, smaller(c.lo, a.n), 0.0f);
+      fill(y + c.hi, a.n - c.hi, 0.0f);
+    }
+  }
+  if (a.max != nullptr) {
+    a.max[r] = canonical(is_nan(l) ? l : maximum + 0.0f);
+    a.sum[r] = canonical(l);
+  }
+}
+
 void softmax_rows(const SoftmaxRows& a) {
-  // Short rows are treated pass by pass in groups, so that the latencies of the reductions and the division overlap;
-  // long ones would leave the first-level cache between passes.
+  if (a.rows == 0) return;
+  // Short rows are treated pass by pass in groups, and the maxima of the next group before the multiplications of this
+  // one, so that the latencies of the reductions and the division overlap with other work. Long ones would leave the
+  // first-level cache between passes.
   constexpr int64_t kMaxGroup = 4;
-  const int64_t group = a.hi - a.lo <= 512 ? kMaxGroup : 1;
-  const int64_t visible = larger(a.hi - a.lo, 0);
-  float largest[kMaxGroup];
-  float sum[kMaxGroup];
-  for (int64_t first = 0; first < a.rows; first += group) {
-    const int64_t count = smaller(group, a.rows - first);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = first + i;
-      const float m = a.known_max != nullptr ? a.known_max[r] : max_of_scaled(a.x + r * a.ldx + a.lo, visible, a.scale);
-      largest[i] = m > a.sink ? m : a.sink;
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = first + i;
-      const float* x = a.x + r * a.ldx;
-      float* y = a.y + r * a.ldy;
-      const float base = largest[i] == -kInfinity ? 0.0f : largest[i];
-      float l = 0.0f;
-      if (visible != 0) {
-        l = a.scale == 1.0f ? exp_sum<false>(x, y, a.lo, a.hi, a.scale, base)
-                            : exp_sum<true>(x, y, a.lo, a.hi, a.scale, base);
-      }
-      if (a.sink != -kInfinity) l += first_lane(exp_of(Floats(a.sink - base)));
-      sum[i] = l;
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = first + i;
-      float* y = a.y + r * a.ldy;
-      const float l = sum[i];
-      if (is_nan(l)) {
-        fill(y, a.n, canonical(l));
-        largest[i] = l;
-      } else {
-        multiply(y + a.lo, visible, l > 0.0f ? 1.0f / l : 0.0f);
-        if (visible != a.n) {
-          fill(y, smaller(a.lo, a.n), 0.0f);
-          fill(y + a.lo + visible, a.n - a.lo - visible, 0.0f);
-        }
-      }
-      if (a.max != nullptr) {
-        a.max[r] = canonical(largest[i] + 0.0f);
-        a.sum[r] = canonical(l);
-      }
-    }
+  const Columns head = visible_columns(a, 0);
+  const Columns last = visible_columns(a, a.rows - 1);
+  const int64_t size = larger(head.hi - head.lo, last.hi - last.lo) <= 1024 ? kMaxGroup : 1;
+  float maxima[2][kMaxGroup];
+  float sums[kMaxGroup];
+  float* maximum = maxima[0];
+  float* next = maxima[1];
+  int64_t count = smaller(size, a.rows);
+  for (int64_t i = 0; i < count; ++i) maximum[i] = maximum_of_row(a, i);
+  for (int64_t first = 0; count > 0;) {
+    const int64_t after = first + count;
+    const int64_t more = smaller(size, a.rows - after);
+    const int64_t ahead = more == count ? count : 0;
+    for (int64_t i = 0; i < count; ++i) sums[i] = exponentials_of_row(a, first + i, maximum[i], ahead);
+    for (int64_t i = 0; i < more; ++i) next[i] = maximum_of_row(a, after + i);
+    for (int64_t i = 0; i < count; ++i) normalise_row(a, first + i, maximum[i], sums[i]);
+    std::swap(maximum, next);
+    first = after;
+    count = more;
   }
 }
 
@@ -216,9 +261,9 @@ struct Nothing {};
 /// Which masks a pass over the scores applies.
 enum class Hides : uint8_t { kNothing, kBytes, kBits };
 
-/// t = scale * x + bias, -inf where masked, over columns [lo, hi).
-template <class B, Hides kHides>
-ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
+/// t = scale * x + bias, -inf where masked, over columns [lo, hi). kBare: scale is 1, and nobody asks what was masked.
+template <class B, Hides kHides, bool kBare>
+ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
   const Floats factor(scale);
   const Floats lowest(-kInfinity);
   // In variables of their own: a store to t might change what `a` refers to.
@@ -236,7 +281,8 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
   Mask all_visible(true);
   for_each_batch_in_chains(columns, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
     constexpr bool kSome = std::is_same_v<decltype(part), Lanes>;
-    Floats t = load(x + i, part) * factor;
+    Floats t = load(x + i, part);
+    if constexpr (!kBare) t = t * factor;
     Mask visible(true);
     if constexpr (kHides == Hides::kBytes) {
       visible = nonzero_bytes(keep + first_key + i, part);
@@ -254,7 +300,8 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
       t = t + b;
       visible = visible & (b != lowest);
     }
-    if constexpr (kSome) {
+    if constexpr (kBare) {
+    } else if constexpr (kSome) {
       all_visible = all_visible & (visible | ~mask_of(part));
     } else {
       all_visible = all_visible & visible;
@@ -265,6 +312,11 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
     reg<chain>(largest) = max_number(t, reg<chain>(largest));
   });
   return {largest_of(largest), !xsimd::all(all_visible)};
+}
+template <class B, Hides kHides>
+SIMDATTN_INLINE ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
+  if (scale == 1.0f && !a.note_masked) return apply_as<B, kHides, true>(a, scores, scale, lo, hi);
+  return apply_as<B, kHides, false>(a, scores, scale, lo, hi);
 }
 
 template <class B>
