@@ -256,6 +256,16 @@ SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
   return largest_of(largest);
 }
 
+/// v, whose origin the compiler does not know: clang 19 would compare the f16 that it was converted from, one by one.
+SIMDATTN_INLINE Floats opaque(Floats v) {
+#if defined(__clang__) && XSIMD_WITH_SSE2
+  asm("" : "+v"(v.data));
+#elif defined(__clang__)
+  asm("" : "+w"(v.data));
+#endif
+  return v;
+}
+
 /// No bias.
 struct Nothing {};
 /// Which masks a pass over the scores applies.
@@ -296,7 +306,7 @@ ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int6
       }
     }
     if constexpr (!std::is_same_v<B, Nothing>) {
-      const Floats b = load(bias + i, part);
+      const Floats b = opaque(load(bias + i, part));
       t = t + b;
       visible = visible & (b != lowest);
     }
