@@ -12,8 +12,8 @@ namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Keys are transposed in blocks of 128 bits: four rows of a vector hold elements d to d + 3 of keys 4 b + i in block b;
-/// a 4 x 4 transposition within blocks leaves the keys of one d in order. Blocks are put together while loading, which
+/// Keys are transposed in blocks of 128 bits: vector k of a group holds elements of keys k, k + group, ... in its blocks; a
+/// transposition within blocks leaves the keys of one dimension in order. Blocks are put together while loading, which
 /// halves the work of a transposition of whole vectors. Scalable vectors have no such loads and take one block.
 #if HWY_HAVE_SCALABLE
 using PackTag = hn::CappedTag<float, 4>;
@@ -21,49 +21,103 @@ using PackTag = hn::CappedTag<float, 4>;
 using PackTag = TileTag;
 #endif
 
-/// Block b of the result is 4 elements of row 4 b.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadBlocks(D d, const float* p, int64_t stride) {
-  if constexpr (HWY_MAX_LANES_D(D) <= 4) {
-    (void)stride;
+/// Block b of the result is the first elements of row kGroup b.
+template <int64_t kGroup, class D, class T>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const T* p, int64_t stride) {
+  constexpr size_t kBytes = HWY_MAX_LANES_D(D) * sizeof(hn::TFromD<D>);
+  if constexpr (kBytes > 16) {
+    const hn::Half<D> half;
+    constexpr int64_t kRows = static_cast<int64_t>(kBytes) / 32 * kGroup;
+    return hn::Combine(d, LoadBlocks<kGroup>(half, p + kRows * stride, stride), LoadBlocks<kGroup>(half, p, stride));
+  } else if constexpr (std::is_same_v<T, float>) {
     return hn::LoadU(d, p);
   } else {
-    const hn::Half<D> half;
-    constexpr int64_t kRows = HWY_MAX_LANES_D(D) / 2;
-    return hn::Combine(d, LoadBlocks(half, p + kRows * stride, stride), LoadBlocks(half, p, stride));
+    return hn::BitCast(d, hn::LoadU(hn::Repartition<uint16_t, D>(), Bits(p)));
   }
 }
 
-/// 32 rows of `dim` (a multiple of 4) elements into a panel.
-HWY_INLINE void Transpose(const float* rows, int64_t stride, int64_t dim, float* panel) {
+/// a and b interleaved in each block by elements of type T: the lower and the upper halves.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> Lower(D d, hn::Vec<D> a, hn::Vec<D> b) {
+  const hn::Repartition<T, D> dt;
+  return hn::BitCast(d, hn::InterleaveLower(dt, hn::BitCast(dt, a), hn::BitCast(dt, b)));
+}
+template <class T, class D>
+HWY_INLINE hn::Vec<D> Upper(D d, hn::Vec<D> a, hn::Vec<D> b) {
+  const hn::Repartition<T, D> dt;
+  return hn::BitCast(d, hn::InterleaveUpper(dt, hn::BitCast(dt, a), hn::BitCast(dt, b)));
+}
+
+/// One dimension of an f32 panel, or two of pairs of bf16.
+HWY_INLINE void StoreKeys(hn::Vec<PackTag> v, float* out, const float* /*type*/) { hn::StoreU(v, PackTag(), out); }
+[[maybe_unused]] HWY_INLINE void StoreKeys(TileVec pairs, float* out, const bf16* /*type*/) {
+  const TileTag d;
+  hn::StoreU(EvenOf(d, pairs), d, out);
+  hn::StoreU(OddOf(d, pairs), d, out + kPanelWidth);
+}
+
+/// 32 rows of `dim` elements (a multiple of what 128 bits hold) into a panel. Lanes of 32 bits: numbers, or pairs of bf16.
+template <class T>
+HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* panel) {
   const PackTag d;
-  const hn::Repartition<double, PackTag> dd;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
-  const auto low = [&](auto a, auto b) HWY_ATTR {
-    return hn::BitCast(d, hn::InterleaveLower(dd, hn::BitCast(dd, a), hn::BitCast(dd, b)));
-  };
-  const auto high = [&](auto a, auto b) HWY_ATTR {
-    return hn::BitCast(d, hn::InterleaveUpper(dd, hn::BitCast(dd, a), hn::BitCast(dd, b)));
-  };
-  for (int64_t i = 0; i < dim; i += 4) {
+  constexpr int64_t kLane = sizeof(float) / sizeof(T);
+  for (int64_t i = 0; i < dim; i += 4 * kLane) {
     for (int64_t j = 0; j < kPanelWidth; j += n) {
-      const float* p = rows + j * stride + i;
-      const auto r0 = LoadBlocks(d, p, stride);
-      const auto r1 = LoadBlocks(d, p + stride, stride);
-      const auto r2 = LoadBlocks(d, p + 2 * stride, stride);
-      const auto r3 = LoadBlocks(d, p + 3 * stride, stride);
-      const auto t0 = hn::InterleaveLower(d, r0, r1);
-      const auto t1 = hn::InterleaveLower(d, r2, r3);
-      const auto t2 = hn::InterleaveUpper(d, r0, r1);
-      const auto t3 = hn::InterleaveUpper(d, r2, r3);
+      const T* p = rows + j * stride + i;
+      const auto r0 = LoadBlocks<4>(d, p, stride);
+      const auto r1 = LoadBlocks<4>(d, p + stride, stride);
+      const auto r2 = LoadBlocks<4>(d, p + 2 * stride, stride);
+      const auto r3 = LoadBlocks<4>(d, p + 3 * stride, stride);
+      const auto t0 = Lower<uint32_t>(d, r0, r1);
+      const auto t1 = Lower<uint32_t>(d, r2, r3);
+      const auto t2 = Upper<uint32_t>(d, r0, r1);
+      const auto t3 = Upper<uint32_t>(d, r2, r3);
       float* out = panel + i * kPanelWidth + j;
-      hn::StoreU(low(t0, t1), d, out);
-      hn::StoreU(high(t0, t1), d, out + kPanelWidth);
-      hn::StoreU(low(t2, t3), d, out + 2 * kPanelWidth);
-      hn::StoreU(high(t2, t3), d, out + 3 * kPanelWidth);
+      StoreKeys(Lower<uint64_t>(d, t0, t1), out, p);
+      StoreKeys(Upper<uint64_t>(d, t0, t1), out + kLane * kPanelWidth, p);
+      StoreKeys(Lower<uint64_t>(d, t2, t3), out + 2 * kLane * kPanelWidth, p);
+      StoreKeys(Upper<uint64_t>(d, t2, t3), out + 3 * kLane * kPanelWidth, p);
     }
   }
 }
+
+#if !HWY_HAVE_SCALABLE
+/// The same for f16, whose conversion needs them side by side.
+HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* panel) {
+  const PackTag d;
+  const hn::Repartition<uint16_t, PackTag> d16;
+  const hn::Half<decltype(d16)> half;
+  const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < dim; i += 8) {
+    for (int64_t j = 0; j < kPanelWidth; j += 2 * n) {
+      const f16* p = rows + j * stride + i;
+      const auto row = [&](int64_t k) HWY_ATTR { return LoadBlocks<8>(d16, p + k * stride, stride); };
+      const auto r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3), r4 = row(4), r5 = row(5), r6 = row(6), r7 = row(7);
+      const auto store = [&](int64_t k, auto v) HWY_ATTR {
+        float* out = panel + (i + k) * kPanelWidth + j;
+        hn::StoreU(F32FromF16(d, hn::LowerHalf(half, v)), d, out);
+        hn::StoreU(F32FromF16(d, hn::UpperHalf(half, v)), d, out + n);
+      };
+      // Dimensions k to k + 3 of the eight; the halves of the first interleaving hold four each.
+      const auto four = [&](int64_t k, auto a, auto b, auto c, auto e) HWY_ATTR {
+        const auto t0 = Lower<uint32_t>(d16, a, b);
+        const auto t1 = Lower<uint32_t>(d16, c, e);
+        const auto t2 = Upper<uint32_t>(d16, a, b);
+        const auto t3 = Upper<uint32_t>(d16, c, e);
+        store(k, Lower<uint64_t>(d16, t0, t1));
+        store(k + 1, Upper<uint64_t>(d16, t0, t1));
+        store(k + 2, Lower<uint64_t>(d16, t2, t3));
+        store(k + 3, Upper<uint64_t>(d16, t2, t3));
+      };
+      four(0, Lower<uint16_t>(d16, r0, r1), Lower<uint16_t>(d16, r2, r3), Lower<uint16_t>(d16, r4, r5),
+           Lower<uint16_t>(d16, r6, r7));
+      four(4, Upper<uint16_t>(d16, r0, r1), Upper<uint16_t>(d16, r2, r3), Upper<uint16_t>(d16, r4, r5),
+           Upper<uint16_t>(d16, r6, r7));
+    }
+  }
+}
+#endif
 
 /// n elements to f32, then zeros up to `padded`.
 template <class T>
@@ -83,13 +137,13 @@ template <class T>
 void Keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
   const T* rows = static_cast<const T*>(keys_in);
   int64_t done = 0;
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<T, float> || !HWY_HAVE_SCALABLE) {
     if (keys == kPanelWidth) {
-      done = dim - dim % 4;
+      done = dim - dim % static_cast<int64_t>(16 / sizeof(T));
       Transpose(rows, token_stride, done, panel);
     }
   }
-  // Other types, missing keys and the last dimensions go through a copy: 16 KiB, or 32 bytes a row at the end.
+  // Missing keys and the last dimensions go through a copy: 16 KiB, or 32 bytes a row at the end.
   constexpr int64_t kStep = 128;
   HWY_ALIGN float copy[kPanelWidth * kStep];
   HWY_ALIGN float last[4 * kPanelWidth];

@@ -84,14 +84,26 @@ SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Lanes part) {
 /// Lanes whose bit of `word` is 1.
 SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask(static_cast<__mmask16>(word)); }
 
-/// Block b (128 bits) of the result is 4 numbers at p + 4 b stride.
-SIMDATTN_INLINE Floats load_blocks(const float* p, int64_t stride) {
-  const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 4 * stride), 1);
-  const __m256 high =
-      _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p + 8 * stride)), _mm_loadu_ps(p + 12 * stride), 1);
+/// Block b (128 bits) of the result is what lies at p + kRows b stride.
+template <int64_t kRows = 4, class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
+  const auto at = [&](int64_t b) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + kRows * b * stride)); };
+  const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(at(0)), at(1), 1);
+  const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(at(2)), at(3), 1);
   return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
 }
-/// Interleaves the lower (upper) halves of every block, by numbers and by pairs.
+/// Interleaves the lower (upper) halves of every block, by 16 bits, numbers and pairs.
+SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) {
+  return _mm512_castsi512_ps(_mm512_unpacklo_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) {
+  return _mm512_castsi512_ps(_mm512_unpackhi_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+/// f16 in the first or second half of a register.
+SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_from_f16(_mm512_castsi512_si256(_mm512_castps_si512(v))); }
+SIMDATTN_INLINE Floats f32_of_second(Floats v) {
+  return f32_from_f16(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1));
+}
 SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return _mm512_unpacklo_ps(a, b); }
 SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return _mm512_unpackhi_ps(a, b); }
 SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
@@ -181,16 +193,35 @@ SIMDATTN_INLINE Mask mask_of(Lanes part) { return Mask(_mm256_castsi256_ps(part.
 SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return _mm256_maskload_ps(p, part.mask); }
 SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) { _mm256_maskstore_ps(p, part.mask, v); }
 
-SIMDATTN_INLINE Floats load_blocks(const float* p, int64_t stride) {
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 4 * stride), 1);
+template <int64_t kRows = 4, class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(reinterpret_cast<const float*>(p))),
+                              _mm_loadu_ps(reinterpret_cast<const float*>(p + kRows * stride)), 1);
 }
-SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return _mm256_unpacklo_ps(a, b); }
-SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return _mm256_unpackhi_ps(a, b); }
+SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpacklo_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE Floats f32_of_first(Floats v) {
+  return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_castps_si256(v)));
+}
+SIMDATTN_INLINE Floats f32_of_second(Floats v) {
+  return _mm256_cvtph_ps(_mm256_extracti128_si256(_mm256_castps_si256(v), 1));
+}
+// By integer instructions: they have two ports where those of floating point have one.
+SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpacklo_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpackhi_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
 SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
-  return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+  return _mm256_castsi256_ps(_mm256_unpacklo_epi64(_mm256_castps_si256(a), _mm256_castps_si256(b)));
 }
 SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
-  return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+  return _mm256_castsi256_ps(_mm256_unpackhi_epi64(_mm256_castps_si256(a), _mm256_castps_si256(b)));
 }
 /// The 8 partial sums of keys 4 b + i, folded to 4 in block b.
 SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
@@ -268,11 +299,23 @@ SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
   copy_lanes<kLanes>(copy, p, part.from, part.to);
 }
 
-SIMDATTN_INLINE Floats load_blocks(const float* p, int64_t) { return Floats::load_unaligned(p); }
-SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
-SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
-SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) { return _mm_movelh_ps(a, b); }
-SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) { return _mm_movehl_ps(b, a); }
+template <class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t) {
+  return _mm_loadu_ps(reinterpret_cast<const float*>(p));
+}
+// By integer instructions: they have two ports where those of floating point have one.
+SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpacklo_epi32(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpackhi_epi32(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
+SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpacklo_epi64(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpackhi_epi64(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
 SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) { return Floats::load_unaligned(sums + 4 * i); }
 template <class Op>
 SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {

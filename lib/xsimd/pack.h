@@ -27,21 +27,75 @@ SIMDATTN_INLINE void transpose_four(const float* p, int64_t stride, float* out) 
 }
 #else
 constexpr int64_t kTransposed = kLanes;
-SIMDATTN_INLINE void transpose_four(const float* p, int64_t stride, float* out) {
+/// One dimension, or those of pairs of bf16.
+template <class T>
+SIMDATTN_INLINE void store_keys(Floats v, float* out) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    store(even_of(bits_of(v)), out);
+    store(odd_of(bits_of(v)), out + kPanelWidth);
+  } else {
+    store(v, out);
+  }
+}
+/// Pairs of bf16 take the place of dimensions.
+template <class T>
+SIMDATTN_INLINE void transpose_four(const T* p, int64_t stride, float* out) {
+  constexpr int64_t kPitch = (std::is_same_v<T, bf16> ? 2 : 1) * kPanelWidth;
   const Floats r0 = load_blocks(p, stride), r1 = load_blocks(p + stride, stride);
   const Floats r2 = load_blocks(p + 2 * stride, stride), r3 = load_blocks(p + 3 * stride, stride);
   const Floats a = zip_lo_blocks(r0, r1), b = zip_lo_blocks(r2, r3);
   const Floats c = zip_hi_blocks(r0, r1), d = zip_hi_blocks(r2, r3);
-  store(zip_lo_pairs(a, b), out);
-  store(zip_hi_pairs(a, b), out + kPanelWidth);
-  store(zip_lo_pairs(c, d), out + 2 * kPanelWidth);
-  store(zip_hi_pairs(c, d), out + 3 * kPanelWidth);
+  store_keys<T>(zip_lo_pairs(a, b), out);
+  store_keys<T>(zip_hi_pairs(a, b), out + kPitch);
+  store_keys<T>(zip_lo_pairs(c, d), out + 2 * kPitch);
+  store_keys<T>(zip_hi_pairs(c, d), out + 3 * kPitch);
 }
 #endif
 
-/// 32 rows of `dim` (a multiple of 4) elements into a panel.
-SIMDATTN_INLINE void transpose(const float* rows, int64_t stride, int64_t dim, float* panel) {
-  for (int64_t d = 0; d < dim; d += 4) {
+#if XSIMD_WITH_AVX2
+/// 32 rows of `dim` (a multiple of 8) f16, whose conversion needs them side by side: 8 x 8 within blocks.
+SIMDATTN_INLINE void transpose_halves(const f16* rows, int64_t stride, int64_t dim, float* panel) {
+  for (int64_t d = 0; d < dim; d += 8) {
+    for (int64_t j = 0; j < kPanelWidth; j += 2 * kLanes) {
+      Registers<8> r;
+      unroll<8>([&](auto k) SIMDATTN_LAMBDA { reg<k>(r) = load_blocks<8>(rows + (j + k) * stride + d, stride); });
+      float* out = panel + d * kPanelWidth + j;
+      const auto put = [&](Floats v) SIMDATTN_LAMBDA {
+        store(f32_of_first(v), out);
+        store(f32_of_second(v), out + kLanes);
+        out += kPanelWidth;
+      };
+      const auto four = [&](Floats a, Floats b, Floats c, Floats e) SIMDATTN_LAMBDA {
+        const Floats ab = zip_lo_blocks(a, b), ce = zip_lo_blocks(c, e);
+        put(zip_lo_pairs(ab, ce));
+        put(zip_hi_pairs(ab, ce));
+        const Floats ab_high = zip_hi_blocks(a, b), ce_high = zip_hi_blocks(c, e);
+        put(zip_lo_pairs(ab_high, ce_high));
+        put(zip_hi_pairs(ab_high, ce_high));
+      };
+      four(zip_lo_words(reg<0>(r), reg<1>(r)), zip_lo_words(reg<2>(r), reg<3>(r)), zip_lo_words(reg<4>(r), reg<5>(r)),
+           zip_lo_words(reg<6>(r), reg<7>(r)));
+      four(zip_hi_words(reg<0>(r), reg<1>(r)), zip_hi_words(reg<2>(r), reg<3>(r)), zip_hi_words(reg<4>(r), reg<5>(r)),
+           zip_hi_words(reg<6>(r), reg<7>(r)));
+    }
+  }
+}
+#endif
+
+/// Types whose rows are transposed as they lie in memory.
+template <class T>
+constexpr bool kTransposes = std::is_same_v<T, float> || (kX86 && (std::is_same_v<T, bf16> || kLanes >= 8));
+/// The dimensions that a transposition takes at once.
+template <class T>
+constexpr int64_t kTransposedDims = 16 / sizeof(T);
+
+/// 32 rows of `dim` (a multiple of kTransposedDims) elements into a panel.
+template <class T>
+SIMDATTN_INLINE void transpose(const T* rows, int64_t stride, int64_t dim, float* panel) {
+#if XSIMD_WITH_AVX2
+  if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel);
+#endif
+  for (int64_t d = 0; d < dim; d += kTransposedDims<T>) {
     for (int64_t j = 0; j < kPanelWidth; j += kTransposed) {
       transpose_four(rows + j * stride + d, stride, panel + d * kPanelWidth + j);
     }
@@ -71,13 +125,13 @@ template <class T>
 void pack_keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
   const T* rows = static_cast<const T*>(keys_in);
   int64_t done = 0;
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (kTransposes<T>) {
     if (keys == kPanelWidth) {
-      done = dim - dim % 4;
+      done = dim - dim % kTransposedDims<T>;
       transpose(rows, token_stride, done, panel);
     }
   }
-  // Other types, missing keys and the last dimensions go through a copy: 16 KiB, or 32 bytes a row at the end.
+  // Missing keys and the last dimensions go through a copy: 16 KiB, or 32 bytes a row at the end.
   constexpr int64_t kStep = 128;
   alignas(64) float copy[kPanelWidth * kStep];
   alignas(64) float last[4 * kPanelWidth];
