@@ -192,8 +192,10 @@ struct UKernels {
   void (*softmax_tile)(const SoftmaxTile&);
   void (*value_tile[kStorageTypes])(const ValueTile&);
 
-  /// `keys` <= 32 row-major keys into one f32 panel [dim][32]; columns past `keys` become 0.
-  void (*pack_keys[kStorageTypes])(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel);
+  /// `keys` <= 32 row-major keys into one f32 panel [dim][32]; columns past `keys` become 0. `stream`: the keys come from
+  /// beyond the caches, and 32 rows more lie below: prefetch those.
+  void (*pack_keys[kStorageTypes])(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel,
+                                   bool stream);
   /// One panel of the type's own layout into an f32 panel.
   void (*widen_panel[kStorageTypes])(const void* panel, int64_t dim, float* out);
   /// `keys` <= kKeyBlock rows of values into f32 groups [ceil(dim/32)][kKeyBlock][32]; columns past dim become 0.

@@ -672,8 +672,8 @@ TEST_P(Slots, PackKeys) {
       const int64_t keys = random.coin() ? kPanelWidth : random.integer(0, kPanelWidth);
       const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, values(i));
       Outputs panel(random, DType::kF32, dim, kPanelWidth, kPanelWidth);
-      definition().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.want.f32());
-      uk().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.got.f32());
+      definition().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.want.f32(), false);
+      uk().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.got.f32(), random.coin());
       ASSERT_EQ(difference(panel.want, panel.got, NaN::kAny, true, exactly), "")
           << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
     }

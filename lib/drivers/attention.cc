@@ -34,6 +34,9 @@ constexpr int64_t kScoreRows = 64;
 /// 4 rows and more win 10-40 % from 2 MiB on with either.
 constexpr int64_t kStreamBytes = int64_t{1} << 20;
 constexpr int64_t kStreamBytesOfOneRow = int64_t{8} << 20;
+/// Row-major keys that only these rows need are packed so many elements at a time, and their scores taken at once: 16 KiB
+/// stay in the first cache, 32 KiB cost 5-15 % (4 rows, 128 dimensions).
+constexpr int64_t kPackedKeys = 4096;
 /// Floats between rows of scores: a power of two would put the rows of a tile into the same cache sets.
 constexpr int64_t kScoreStride = kKeyBlock + 16;
 
@@ -211,11 +214,10 @@ class RowBlock {
     }
     const Interval all = union_of(lo, hi, rows_);
     if (all.lo >= all.hi) return;
-    prepare_keys(base, all);
-    if (!direct_) pack_values(base, all);
-
     // Where rows see different keys (a diagonal), only as much is computed as each tile of rows needs.
     const int64_t step = differ(lo, hi, rows_, all) ? uk_.tile_rows : std::min(rows_, kScoreRows);
+    if (keys_in_workspace() && rows_ > step) prepare_keys(base, all, all.lo, all.hi, workspace_panel(all.lo));
+    if (!direct_) pack_values(base, all);
     bool finite_known = false;
     bool finite = true;
     for (int64_t r = 0; r < rows_; r += step) {
@@ -224,7 +226,7 @@ class RowBlock {
       if (see.lo >= see.hi) continue;
       const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
       const int64_t columns = round_up(see.hi, kPanelWidth) - first;
-      score(base, first, columns, r, n);
+      score(base, see, first, columns, r, n);
       bool mixed = differ(lo + r, hi + r, n, see);
       if (modifiers_) mixed = modify(base, lo, hi, r, n) || mixed;
       int32_t tile_lo[kScoreRows];
@@ -269,37 +271,36 @@ class RowBlock {
   /// True if the scores are taken from f32 panels in the workspace, false if from the cache's own panels.
   bool keys_in_workspace() const { return !k_.panels() || (!direct_ && k_.dtype() != DType::kF32); }
 
-  float* workspace_panel(int64_t column) const { return w_.keys + column * p_.d_qk; }  // of 32 columns, d floats each
+  int64_t panel_elements() const { return kPanelWidth * p_.d_qk; }
+  float* workspace_panel(int64_t column) const { return w_.keys + column / kPanelWidth * panel_elements(); }
 
-  /// Brings the keys of columns [all.lo, all.hi) of the block into f32 panels, if they are to come from there. Rows
-  /// outside are not read.
-  void prepare_keys(int64_t base, Interval all) {
-    if (!keys_in_workspace()) return;
+  /// Brings the keys of columns [from, to) of the block into f32 panels. Rows outside of `all` are not read.
+  void prepare_keys(int64_t base, Interval all, int64_t from, int64_t to, float* panel) {
     const size_t type = slot(k_.dtype());
-    for (int64_t c = all.lo / kPanelWidth * kPanelWidth; c < all.hi; c += kPanelWidth) {
+    for (int64_t c = from / kPanelWidth * kPanelWidth; c < to; c += kPanelWidth, panel += panel_elements()) {
       int64_t run = 0;
       if (k_.panels()) {
-        uk_.widen_panel[type](k_.at(base + c, &run), p_.d_qk, workspace_panel(c));
+        uk_.widen_panel[type](k_.at(base + c, &run), p_.d_qk, panel);
         continue;
       }
       const int64_t first = std::max(c, all.lo);
       const int64_t keys = std::min(c + kPanelWidth, all.hi) - first;
       const char* rows = k_.at(base + first, &run);
       if (first == c && run >= keys) {
-        uk_.pack_keys[type](rows, k_.token_stride(), keys, p_.d_qk, workspace_panel(c));
+        uk_.pack_keys[type](rows, k_.token_stride(), keys, p_.d_qk, panel, stream_);
       } else {
         const int64_t row_bytes = p_.d_qk * size_of(k_.dtype());
         std::memset(w_.key_rows, 0, static_cast<size_t>((first - c) * row_bytes));
         for (int64_t j = first; j < first + keys; ++j) {
           std::memcpy(w_.key_rows + (j - c) * row_bytes, k_.at(base + j, &run), static_cast<size_t>(row_bytes));
         }
-        uk_.pack_keys[type](w_.key_rows, p_.d_qk, first - c + keys, p_.d_qk, workspace_panel(c));
+        uk_.pack_keys[type](w_.key_rows, p_.d_qk, first - c + keys, p_.d_qk, panel, false);
       }
     }
   }
 
-  /// Scores of rows [r, r + n) and columns [first, first + columns).
-  void score(int64_t base, int64_t first, int64_t columns, int64_t r, int64_t n) {
+  /// Scores of rows [r, r + n) and columns [first, first + columns), of which they see `see`.
+  void score(int64_t base, Interval see, int64_t first, int64_t columns, int64_t r, int64_t n) {
     ScoreTile tile = {.q = w_.q + r * w_.ldq,
                       .ldq = w_.ldq,
                       .rows = n,
@@ -311,6 +312,19 @@ class RowBlock {
                       .s = w_.scores + first,
                       .lds = kScoreStride,
                       .stream = false};
+    if (keys_in_workspace() && r == 0 && n == rows_) {
+      // No other rows need these keys: a few panels at a time, which the first cache still holds when they are read.
+      const int64_t width = std::max(kPackedKeys / panel_elements(), int64_t{1}) * kPanelWidth;
+      for (int64_t c = first; c < first + columns; c += width) {
+        const int64_t end = std::min(c + width, first + columns);
+        prepare_keys(base, see, c, end, w_.keys);
+        tile.panels = w_.keys;
+        tile.n_panels = (end - c) / kPanelWidth;
+        tile.s = w_.scores + c;
+        uk_.score_tile[slot(DType::kF32)](tile);
+      }
+      return;
+    }
     if (keys_in_workspace()) {
       tile.panels = workspace_panel(first);
       uk_.score_tile[slot(DType::kF32)](tile);

@@ -48,6 +48,16 @@ HWY_INLINE hn::Vec<D> Upper(D d, hn::Vec<D> a, hn::Vec<D> b) {
   return hn::BitCast(d, hn::InterleaveUpper(dt, hn::BitCast(dt, a), hn::BitCast(dt, b)));
 }
 
+/// Fetches what the 32 rows below hold of dimensions i on, a quarter of each line's rows with each 128 bits of it.
+template <class T>
+HWY_INLINE void PrefetchNext(const T* rows, int64_t stride, int64_t i) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  constexpr int64_t kRows = kPanelWidth / 4;
+  const int64_t first = kPanelWidth + i % kLine / (kLine / 4) * kRows;
+  const char* p = reinterpret_cast<const char*>(rows + first * stride + i / kLine * kLine);
+  for (int64_t r = 0; r < kRows; ++r) __builtin_prefetch(p + r * stride * static_cast<int64_t>(sizeof(T)), 0, 2);
+}
+
 /// One dimension of an f32 panel, or two of pairs of bf16.
 HWY_INLINE void StoreKeys(hn::Vec<PackTag> v, float* out, const float* /*type*/) { hn::StoreU(v, PackTag(), out); }
 [[maybe_unused]] HWY_INLINE void StoreKeys(TileVec pairs, float* out, const bf16* /*type*/) {
@@ -58,11 +68,12 @@ HWY_INLINE void StoreKeys(hn::Vec<PackTag> v, float* out, const float* /*type*/)
 
 /// 32 rows of `dim` elements (a multiple of what 128 bits hold) into a panel. Lanes of 32 bits: numbers, or pairs of bf16.
 template <class T>
-HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* panel) {
+HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   const PackTag d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   constexpr int64_t kLane = sizeof(float) / sizeof(T);
   for (int64_t i = 0; i < dim; i += 4 * kLane) {
+    if (prefetch) PrefetchNext(rows, stride, i);
     for (int64_t j = 0; j < kPanelWidth; j += n) {
       const T* p = rows + j * stride + i;
       const auto r0 = LoadBlocks<4>(d, p, stride);
@@ -84,12 +95,13 @@ HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* pan
 
 #if !HWY_HAVE_SCALABLE
 /// The same for f16, whose conversion needs them side by side.
-HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* panel) {
+HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   const PackTag d;
   const hn::Repartition<uint16_t, PackTag> d16;
   const hn::Half<decltype(d16)> half;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t i = 0; i < dim; i += 8) {
+    if (prefetch) PrefetchNext(rows, stride, i);
     for (int64_t j = 0; j < kPanelWidth; j += 2 * n) {
       const f16* p = rows + j * stride + i;
       const auto row = [&](int64_t k) HWY_ATTR { return LoadBlocks<8>(d16, p + k * stride, stride); };
@@ -134,13 +146,13 @@ HWY_INLINE void WidenRow(const T* in, int64_t n, float* out, int64_t padded) {
 }
 
 template <class T>
-void Keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
+void Keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
   const T* rows = static_cast<const T*>(keys_in);
   int64_t done = 0;
   if constexpr (std::is_same_v<T, float> || !HWY_HAVE_SCALABLE) {
     if (keys == kPanelWidth) {
       done = dim - dim % static_cast<int64_t>(16 / sizeof(T));
-      Transpose(rows, token_stride, done, panel);
+      Transpose(rows, token_stride, done, panel, stream);
     }
   }
   // Missing keys and the last dimensions go through a copy: 16 KiB, or 32 bytes a row at the end.
@@ -154,9 +166,9 @@ void Keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, 
       WidenRow(rows + j * token_stride + done, j < keys ? count : 0, copy + j * kStep, padded);
     }
     const int64_t whole = count - count % 4;
-    Transpose(copy, kStep, whole, panel + done * kPanelWidth);
+    Transpose(copy, kStep, whole, panel + done * kPanelWidth, false);
     if (whole < count) {
-      Transpose(copy + whole, kStep, 4, last);
+      Transpose(copy + whole, kStep, 4, last, false);
       WidenRow(last, (count - whole) * kPanelWidth, panel + (done + whole) * kPanelWidth,
                (count - whole) * kPanelWidth);
     }
@@ -194,14 +206,14 @@ void Panel(const void* panel, int64_t dim, float* out) {
 
 }  // namespace
 
-void PackKeysF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
-  Keys<float>(rows, token_stride, keys, dim, panel);
+void PackKeysF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
+  Keys<float>(rows, token_stride, keys, dim, panel, stream);
 }
-void PackKeysBF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
-  Keys<bf16>(rows, token_stride, keys, dim, panel);
+void PackKeysBF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
+  Keys<bf16>(rows, token_stride, keys, dim, panel, stream);
 }
-void PackKeysF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
-  Keys<f16>(rows, token_stride, keys, dim, panel);
+void PackKeysF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
+  Keys<f16>(rows, token_stride, keys, dim, panel, stream);
 }
 void PackValuesF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
   Values<float>(rows, token_stride, keys, dim, out);

@@ -201,7 +201,7 @@ void value_tile(const ValueTile& a) {
 }
 
 template <class T>
-void pack_keys(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
+void pack_keys(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool /*stream*/) {
   for (int64_t d = 0; d < dim; ++d) {
     for (int64_t j = 0; j < kPanelWidth; ++j) {
       panel[d * kPanelWidth + j] = j < keys ? to_f32(static_cast<const T*>(rows)[j * token_stride + d]) : 0.0f;

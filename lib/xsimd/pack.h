@@ -52,10 +52,20 @@ SIMDATTN_INLINE void transpose_four(const T* p, int64_t stride, float* out) {
 }
 #endif
 
+/// Fetches what the 32 rows below hold of dimensions d on, a quarter of each line's rows with each 128 bits of it.
+template <class T>
+SIMDATTN_INLINE void prefetch_next(const T* rows, int64_t stride, int64_t d) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  constexpr int64_t kRows = kPanelWidth / 4;
+  const T* p = rows + (kPanelWidth + d % kLine / (kLine / 4) * kRows) * stride + d / kLine * kLine;
+  for (int64_t r = 0; r < kRows; ++r) __builtin_prefetch(p + r * stride, 0, 2);
+}
+
 #if XSIMD_WITH_AVX2
 /// 32 rows of `dim` (a multiple of 8) f16, whose conversion needs them side by side: 8 x 8 within blocks.
-SIMDATTN_INLINE void transpose_halves(const f16* rows, int64_t stride, int64_t dim, float* panel) {
+SIMDATTN_INLINE void transpose_halves(const f16* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   for (int64_t d = 0; d < dim; d += 8) {
+    if (prefetch) prefetch_next(rows, stride, d);
     for (int64_t j = 0; j < kPanelWidth; j += 2 * kLanes) {
       Registers<8> r;
       unroll<8>([&](auto k) SIMDATTN_LAMBDA { reg<k>(r) = load_blocks<8>(rows + (j + k) * stride + d, stride); });
@@ -91,11 +101,12 @@ constexpr int64_t kTransposedDims = 16 / sizeof(T);
 
 /// 32 rows of `dim` (a multiple of kTransposedDims) elements into a panel.
 template <class T>
-SIMDATTN_INLINE void transpose(const T* rows, int64_t stride, int64_t dim, float* panel) {
+SIMDATTN_INLINE void transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
 #if XSIMD_WITH_AVX2
-  if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel);
+  if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel, prefetch);
 #endif
   for (int64_t d = 0; d < dim; d += kTransposedDims<T>) {
+    if (prefetch) prefetch_next(rows, stride, d);
     for (int64_t j = 0; j < kPanelWidth; j += kTransposed) {
       transpose_four(rows + j * stride + d, stride, panel + d * kPanelWidth + j);
     }
@@ -122,13 +133,13 @@ SIMDATTN_INLINE void widen_row(const T* in, int64_t n, float* out, int64_t padde
 }
 
 template <class T>
-void pack_keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, float* panel) {
+void pack_keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
   const T* rows = static_cast<const T*>(keys_in);
   int64_t done = 0;
   if constexpr (kTransposes<T>) {
     if (keys == kPanelWidth) {
       done = dim - dim % kTransposedDims<T>;
-      transpose(rows, token_stride, done, panel);
+      transpose(rows, token_stride, done, panel, stream);
     }
   }
   // Missing keys and the last dimensions go through a copy: 16 KiB, or 32 bytes a row at the end.
@@ -142,9 +153,9 @@ void pack_keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t 
       widen_row(rows + (j < keys ? j : 0) * token_stride + done, j < keys ? count : 0, copy + j * kStep, padded);
     }
     const int64_t whole = count - count % 4;
-    transpose(copy, kStep, whole, panel + done * kPanelWidth);
+    transpose(copy, kStep, whole, panel + done * kPanelWidth, false);
     if (whole < count) {
-      transpose(copy + whole, kStep, 4, last);
+      transpose(copy + whole, kStep, 4, last, false);
       const int64_t n = (count - whole) * kPanelWidth;
       widen_row(last, n, panel + (done + whole) * kPanelWidth, n);
     }
