@@ -139,6 +139,7 @@ const char* missing_feature(Isa isa) {
              : !has_bf16()        ? "bf16"
                                   : "";
     case Isa::kSve: return has_sve() ? "" : "sve";
+    case Isa::kSveVl128: return !has_sve() ? "sve" : sve_bytes() != 16 ? "an SVE vector length of 128 bits" : "";
     case Isa::kSveVl256: return !has_sve() ? "sve" : sve_bytes() != 32 ? "an SVE vector length of 256 bits" : "";
     case Isa::kSveVl512: return !has_sve() ? "sve" : sve_bytes() != 64 ? "an SVE vector length of 512 bits" : "";
     case Isa::kSve2: return has_sve2() ? "" : "sve2";

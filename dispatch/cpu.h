@@ -19,6 +19,7 @@ enum class Isa : uint8_t {
   kNeonAes,
   kNeonBf16,
   kSve,
+  kSveVl128,  // SVE with vectors of exactly that many bits
   kSveVl256,
   kSveVl512,
   kSve2,

@@ -13,6 +13,9 @@
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
 #include "xsimd/xsimd.hpp"
+#if XSIMD_WITH_NEON64 && !XSIMD_WITH_SVE
+#include "lib/xsimd/neon_operators.h"
+#endif
 
 #define SIMDATTN_INLINE inline __attribute__((always_inline))
 #define SIMDATTN_LAMBDA __attribute__((always_inline))
@@ -45,8 +48,34 @@ constexpr bool kAvx512 = false;
 /// Query rows of one register tile: with two batches of columns it fills the registers.
 constexpr int64_t kTileRows = kAvx512 ? 8 : !kX86 || kLanes == 8 ? 6 : 4;
 
-SIMDATTN_INLINE Bits32 bits_of(Floats v) { return xsimd::bitwise_cast<uint32_t>(v); }
-SIMDATTN_INLINE Floats float_of(Bits32 v) { return xsimd::bitwise_cast<float>(v); }
+/// The same register as a batch of another type. (xsimd's bitwise_cast on SVE is a call that clang 19 finds ambiguous; on
+/// NEON see neon_operators.h.)
+template <class To, class From>
+SIMDATTN_INLINE xsimd::batch<To, Arch> cast_bits(xsimd::batch<From, Arch> v) {
+#if XSIMD_WITH_SVE
+#define SIMDATTN_CAST(to, from) svreinterpret_##to##_##from(v)
+#elif XSIMD_WITH_NEON64
+#define SIMDATTN_CAST(to, from) vreinterpretq_##to##_##from(v)
+#endif
+#ifdef SIMDATTN_CAST
+  if constexpr (std::is_same_v<To, float>) {
+    return SIMDATTN_CAST(f32, u32);
+  } else if constexpr (std::is_same_v<To, int32_t>) {
+    return SIMDATTN_CAST(s32, u32);
+  } else if constexpr (std::is_same_v<To, uint16_t>) {
+    return SIMDATTN_CAST(u16, u32);
+  } else if constexpr (std::is_same_v<From, uint16_t>) {
+    return SIMDATTN_CAST(u32, u16);
+  } else {
+    return SIMDATTN_CAST(u32, f32);
+  }
+#undef SIMDATTN_CAST
+#else
+  return xsimd::bitwise_cast<To>(v);
+#endif
+}
+SIMDATTN_INLINE Bits32 bits_of(Floats v) { return cast_bits<uint32_t>(v); }
+SIMDATTN_INLINE Floats float_of(Bits32 v) { return cast_bits<float>(v); }
 
 /// Correctly rounded. xsimd's division of NEON is 32-bit ARM's: an estimate and two steps.
 SIMDATTN_INLINE Floats quotient(Floats a, Floats b) {

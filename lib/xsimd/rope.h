@@ -63,7 +63,7 @@ SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {
     return b + Bits32(0x7FFFu) + ((b >> 16) & Bits32(1u));
   };
   const Bits32 pairs = (rounded(even) >> 16) | (rounded(odd) & Bits32(0xFFFF0000u));
-  xsimd::bitwise_cast<uint16_t>(pairs).store_unaligned(raw(p));
+  cast_bits<uint16_t>(pairs).store_unaligned(raw(p));
 }
 SIMDATTN_INLINE bool is_finite(const float* cos, const float* sin, int64_t n) {
   Floats seen(0.0f);

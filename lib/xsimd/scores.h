@@ -70,16 +70,16 @@ constexpr int64_t kPartsAtOnce = kParts == 4 && kQ > 1 ? 1 : kParts;
 /// Keys that share the loads of kQ queries: their partial sums, the parts of the queries and one of a key fill the
 /// registers.
 template <class Term, int64_t kQ>
-constexpr int64_t kKeysOf = Term::kLong || kQ == 1 ? 1
-                            : kParts == 1          ? 4
-                            : kParts == 2 && kX86  ? 3
-                            : kX86 && kQ == 4      ? 2
-                                                   : 4;
+constexpr int64_t kKeysOf = Term::kLong || kQ == 1             ? 1
+                            : kParts == 1                      ? 4
+                            : kParts == 2 && (kX86 || kQ == 4) ? 3
+                            : kX86 && kQ == 4                  ? 2
+                                                               : 4;
 /// Of four queries as many as a register tile takes; the same keys then meet the others.
 template <int64_t kQ>
 constexpr int64_t kTileQueries = kParts == 2 && kX86 ? smaller(kQ, 2) : kQ;
 /// Keys per pass: a multiple of kKeysOf and of kLanes.
-constexpr int64_t kKeysPerPass = kParts == 2 && kX86 ? 24 : 16;
+constexpr int64_t kKeysPerPass = kParts == 2 ? 24 : 16;
 
 /// Stores the partial sums of kQ queries and kK keys in the order of memory: two stores to one line commit together.
 template <int64_t kQ, int64_t kK>

@@ -213,7 +213,7 @@ SIMDATTN_INLINE uint32_t bits_at(const uint8_t* p, uint64_t bit, uint64_t n) {
 /// Lanes whose byte is not 0.
 template <class Part>
 SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Part part) {
-  return xsimd::batch_bool_cast<float>(xsimd::bitwise_cast<int32_t>(load_bytes(p, part)) > Ints(0));
+  return xsimd::batch_bool_cast<float>(cast_bits<int32_t>(load_bytes(p, part)) > Ints(0));
 }
 /// Lanes whose bit of `word` is 1.
 SIMDATTN_INLINE Mask one_bits(uint32_t word) {
