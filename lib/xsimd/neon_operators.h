@@ -7,30 +7,30 @@
 
 namespace xsimd::kernel {
 
-#define SIMDATTN_NEON_UNARY(operation, type, instruction)                                                        \
-  template <>                                                                                                    \
-  inline __attribute__((always_inline)) batch<type, neon64> operation<neon64>(batch<type, neon64> const& a,      \
-                                                                              requires_arch<neon>) noexcept {    \
-    return instruction(a);                                                                                       \
+#define SIMDATTN_NEON_UNARY(operation, type, instruction)                                                     \
+  template <>                                                                                                 \
+  inline __attribute__((always_inline)) batch<type, neon64> operation<neon64>(batch<type, neon64> const& a,   \
+                                                                              requires_arch<neon>) noexcept { \
+    return instruction(a);                                                                                    \
   }
-#define SIMDATTN_NEON_BINARY(result, operation, type, instruction)                                               \
-  template <>                                                                                                    \
-  inline __attribute__((always_inline)) result<type, neon64> operation<neon64>(                                  \
-      batch<type, neon64> const& a, batch<type, neon64> const& b, requires_arch<neon>) noexcept {                \
-    return instruction(a, b);                                                                                    \
+#define SIMDATTN_NEON_BINARY(result, operation, type, instruction)                                \
+  template <>                                                                                     \
+  inline __attribute__((always_inline)) result<type, neon64> operation<neon64>(                   \
+      batch<type, neon64> const& a, batch<type, neon64> const& b, requires_arch<neon>) noexcept { \
+    return instruction(a, b);                                                                     \
   }
-#define SIMDATTN_NEON_SELECT(type, instruction)                                                                  \
-  template <>                                                                                                    \
-  inline __attribute__((always_inline)) batch<type, neon64> select<neon64>(                                      \
-      batch_bool<type, neon64> const& m, batch<type, neon64> const& a, batch<type, neon64> const& b,             \
-      requires_arch<neon>) noexcept {                                                                            \
-    return instruction(m, a, b);                                                                                 \
+#define SIMDATTN_NEON_SELECT(type, instruction)                                                      \
+  template <>                                                                                        \
+  inline __attribute__((always_inline)) batch<type, neon64> select<neon64>(                          \
+      batch_bool<type, neon64> const& m, batch<type, neon64> const& a, batch<type, neon64> const& b, \
+      requires_arch<neon>) noexcept {                                                                \
+    return instruction(m, a, b);                                                                     \
   }
-#define SIMDATTN_NEON_MASKS(operation, instruction)                                                              \
-  template <>                                                                                                    \
-  inline __attribute__((always_inline)) batch_bool<float, neon64> operation<neon64>(                             \
-      batch_bool<float, neon64> const& a, batch_bool<float, neon64> const& b, requires_arch<neon>) noexcept {    \
-    return instruction(a, b);                                                                                    \
+#define SIMDATTN_NEON_MASKS(operation, instruction)                                                           \
+  template <>                                                                                                 \
+  inline __attribute__((always_inline)) batch_bool<float, neon64> operation<neon64>(                          \
+      batch_bool<float, neon64> const& a, batch_bool<float, neon64> const& b, requires_arch<neon>) noexcept { \
+    return instruction(a, b);                                                                                 \
   }
 
 SIMDATTN_NEON_UNARY(abs, float, vabsq_f32)
