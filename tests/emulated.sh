@@ -23,6 +23,7 @@ if [ -z "${qemu[0]}" ]; then
   exit 77
 fi
 export QEMU_CPU=$cpu
+echo "emulated $cpu: times, if there are any, mean nothing"
 # The emulator warns about every feature of the CPU that it lacks; those do not matter here.
 run() { "${qemu[@]}" "$@" 2> >(grep -v "TCG doesn't support requested feature" >&2); }
 if [ -n "${EXPECT:-}" ]; then
