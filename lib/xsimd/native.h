@@ -1,5 +1,5 @@
 // What xsimd does not offer and each instruction set does: access to some lanes only, 16-bit numbers, movement of
-// 128-bit blocks. The only file here that knows intrinsics.
+// 128-bit blocks. Intrinsics are here; NEON also has neon_operators.h, and casts are in batch.h.
 #ifndef SIMDATTN_LIB_XSIMD_NATIVE_H_
 #define SIMDATTN_LIB_XSIMD_NATIVE_H_
 
