@@ -260,6 +260,10 @@ SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
 SIMDATTN_INLINE Floats opaque(Floats v) {
 #if defined(__clang__) && XSIMD_WITH_SSE2
   asm("" : "+v"(v.data));
+#elif defined(__clang__) && XSIMD_WITH_SVE
+  svfloat32_t data = v;  // clang knows no register for a vector of fixed length
+  asm("" : "+w"(data));
+  v = data;
 #elif defined(__clang__)
   asm("" : "+w"(v.data));
 #endif
