@@ -290,19 +290,24 @@ HWY_INLINE V4 Across(V4 v0, V4 v1, V4 v2, V4 v3, F f) {
   return f(hn::ConcatEven(d4, high, low), hn::ConcatOdd(d4, high, low));
 }
 
-/// The sums of four rows of 16 partial sums: l += l+8, l += l+4, l += l+2, l += l+1.
-HWY_INLINE V4 FoldRows(const float* partial) {
+/// Where row i of `count` has its 16 partial results; rows that are missing repeat the first.
+HWY_INLINE const float* PartialOf(const float* partial, int64_t count, int64_t i) {
+  return partial + (i < count ? i : 0) * static_cast<int64_t>(kPartials);
+}
+
+/// The sums of up to four rows of 16 partial sums: l += l+8, l += l+4, l += l+2, l += l+1.
+HWY_INLINE V4 FoldRows(const float* partial, int64_t count) {
   const D4 d4;
   const auto add = [](V4 a, V4 b) HWY_ATTR { return hn::Add(a, b); };
   const auto to_four = [&](const float* p) HWY_ATTR {
     return add(add(hn::Load(d4, p), hn::Load(d4, p + 8)), add(hn::Load(d4, p + 4), hn::Load(d4, p + 12)));
   };
-  return Across(to_four(partial), to_four(partial + kPartials), to_four(partial + 2 * kPartials),
-                to_four(partial + 3 * kPartials), add);
+  return Across(to_four(partial), to_four(PartialOf(partial, count, 1)), to_four(PartialOf(partial, count, 2)),
+                to_four(PartialOf(partial, count, 3)), add);
 }
 
-/// The largest lanes of four vectors at p, p + kPartials, ...
-HWY_INLINE V4 LargestOfRows(const float* partial) {
+/// The largest lanes of up to four vectors, kPartials elements apart.
+HWY_INLINE V4 LargestOfRows(const float* partial, int64_t count) {
   const D4 d4;
   const auto max = [](V4 a, V4 b) HWY_ATTR { return hn::Max(a, b); };
   const auto to_four = [&](const float* p) HWY_ATTR {
@@ -310,8 +315,8 @@ HWY_INLINE V4 LargestOfRows(const float* partial) {
     for (size_t i = kGroup; i < hn::Lanes(D()); i += kGroup) v = max(v, hn::Load(d4, p + i));
     return v;
   };
-  return Across(to_four(partial), to_four(partial + kPartials), to_four(partial + 2 * kPartials),
-                to_four(partial + 3 * kPartials), max);
+  return Across(to_four(partial), to_four(PartialOf(partial, count, 1)), to_four(PartialOf(partial, count, 2)),
+                to_four(PartialOf(partial, count, 3)), max);
 }
 
 /// What the passes over a group of rows hand on, by row.
@@ -342,7 +347,7 @@ HWY_INLINE void Maxima(const SoftmaxRows& a, int64_t first, int64_t count, float
       const Columns c = VisibleOf(a, r);
       hn::Store(MaxScaled(a.x + r * a.ldx + c.lo, c.hi - c.lo, a.scale), D(), partial + i * kPartials);
     }
-    largest = LargestOfRows(partial);
+    largest = LargestOfRows(partial, count);
   }
   const V4 sink = hn::Set(d4, a.sink);
   largest = hn::IfThenElse(hn::Gt(largest, sink), largest, sink);
@@ -383,7 +388,7 @@ HWY_INLINE void Exponentials(const SoftmaxRows& a, int64_t first, int64_t count,
     }
   }
   const V4 zero = hn::Zero(d4);
-  V4 sum = FoldRows(partial);
+  V4 sum = FoldRows(partial, count);
   if (a.sink != -kInfinity) sum = hn::Add(sum, Exp(d4, hn::Sub(hn::Set(d4, a.sink), hn::Load(d4, group.base))));
   hn::Store(sum, d4, group.sum);
   hn::Store(hn::IfThenElseZero(hn::Gt(sum, zero), hn::Div(hn::Set(d4, 1.0f), sum)), d4, group.factor);
@@ -413,7 +418,7 @@ HWY_INLINE void AllRows(const SoftmaxRows& a) {
   const Columns last = VisibleOf(a, a.rows - 1);
   const bool is_short = HWY_MAX(head.hi - head.lo, last.hi - last.lo) <= kGroupColumns;
   const int64_t size = is_short ? kGroup : 1;
-  HWY_ALIGN float partial[kGroup * kPartials] = {};
+  HWY_ALIGN float partial[kGroup * kPartials];
   Group groups[2];
   Group* group = &groups[0];
   Group* next = &groups[1];
