@@ -345,7 +345,8 @@ HWY_INLINE void Maxima(const SoftmaxRows& a, int64_t first, int64_t count, float
     for (int64_t i = 0; i < count; ++i) {
       const int64_t r = first + i;
       const Columns c = VisibleOf(a, r);
-      hn::Store(MaxScaled(a.x + r * a.ldx + c.lo, c.hi - c.lo, a.scale), D(), partial + i * kPartials);
+      hn::Store(MaxScaled(a.x + r * a.ldx + c.lo, c.hi - c.lo, a.scale), D(),
+                partial + static_cast<size_t>(i) * kPartials);
     }
     largest = LargestOfRows(partial, count);
   }
@@ -381,10 +382,11 @@ HWY_INLINE void Exponentials(const SoftmaxRows& a, int64_t first, int64_t count,
       Fill(y, HWY_MIN(c.lo, n), 0.0f);
       if (c.hi < n) Fill(y + c.hi, n - c.hi, 0.0f);
     }
+    float* sums = partial + static_cast<size_t>(i) * kPartials;
     if (a.scale == 1.0f) {
-      ExpSum<kV, false>(x, y, c.lo, c.hi, a.scale, group.base[i], fetch[0], fetch[1], partial + i * kPartials);
+      ExpSum<kV, false>(x, y, c.lo, c.hi, a.scale, group.base[i], fetch[0], fetch[1], sums);
     } else {
-      ExpSum<kV, true>(x, y, c.lo, c.hi, a.scale, group.base[i], fetch[0], fetch[1], partial + i * kPartials);
+      ExpSum<kV, true>(x, y, c.lo, c.hi, a.scale, group.base[i], fetch[0], fetch[1], sums);
     }
   }
   const V4 zero = hn::Zero(d4);
