@@ -100,8 +100,10 @@ TEST_P(Bits, Softmax) {
 TEST_P(Bits, MaskedSoftmax) {
   Random random(seed() * 2000 + 3);
   for (int64_t i = 0; i < cases(3000); ++i) {
-    const int64_t batch = random.integer(1, 3), heads = random.integer(1, 4), n_q = random.integer(0, 9),
-                  n_kv = random.size(0, 200);
+    // Some with more rows than one call of the slot takes, and some with longer rows than fit into its buffer.
+    const bool tall = random.one_in(30), wide = random.one_in(100);
+    const int64_t batch = tall || wide ? 1 : random.integer(1, 3), heads = random.integer(1, tall || wide ? 2 : 4),
+                  n_q = random.integer(0, tall ? 150 : 9), n_kv = random.size(0, wide ? 6000 : 200);
     Array<4> x(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
     x.fill(random, values(random));
     if (random.coin())

@@ -128,8 +128,10 @@ TEST_P(Formula, Softmax) {
 TEST_P(Formula, MaskedSoftmax) {
   Random random(seed() * 1000 + 3);
   for (int64_t i = 0; i < cases(3000); ++i) {
-    const int64_t batch = random.integer(1, 3), heads = random.integer(1, 4);
-    const int64_t n_q = random.integer(0, 9), n_kv = random.size(0, 90);
+    // Some with more rows than one call of the slot takes, and some with longer rows than fit into its buffer.
+    const bool tall = random.one_in(30), wide = random.one_in(100);
+    const int64_t batch = tall || wide ? 1 : random.integer(1, 3), heads = random.integer(1, tall || wide ? 2 : 4);
+    const int64_t n_q = random.integer(0, tall ? 150 : 9), n_kv = random.size(0, wide ? 6000 : 90);
     Array<4> x(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
     for_each_element(x.view, [&](int64_t at) {
       put(x.view.data, DType::kF32, at, random.one_in(60) ? -kInf : 10 * random.uniform());
