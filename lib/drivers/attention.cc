@@ -216,7 +216,8 @@ class RowBlock {
     if (all.lo >= all.hi) return;
     // Where rows see different keys (a diagonal), only as much is computed as each tile of rows needs.
     const int64_t step = differ(lo, hi, rows_, all) ? uk_.tile_rows : std::min(rows_, kScoreRows);
-    if (keys_in_workspace() && rows_ > step) prepare_keys(base, all, all.lo, all.hi, workspace_panel(all.lo));
+    const bool prepared = keys_in_workspace() && rows_ > step;
+    if (prepared) prepare_keys(base, all, all.lo, all.hi, workspace_panel(all.lo));
     if (!direct_) pack_values(base, all);
     bool finite_known = false;
     bool finite = true;
@@ -226,7 +227,7 @@ class RowBlock {
       if (see.lo >= see.hi) continue;
       const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
       const int64_t columns = round_up(see.hi, kPanelWidth) - first;
-      score(base, see, first, columns, r, n);
+      score(base, see, first, columns, r, n, prepared);
       bool mixed = differ(lo + r, hi + r, n, see);
       if (modifiers_) mixed = modify(base, lo, hi, r, n) || mixed;
       int32_t tile_lo[kScoreRows];
@@ -299,8 +300,9 @@ class RowBlock {
     }
   }
 
-  /// Scores of rows [r, r + n) and columns [first, first + columns), of which they see `see`.
-  void score(int64_t base, Interval see, int64_t first, int64_t columns, int64_t r, int64_t n) {
+  /// Scores of rows [r, r + n) and columns [first, first + columns), of which they see `see`. `prepared`: the keys are in
+  /// the workspace already.
+  void score(int64_t base, Interval see, int64_t first, int64_t columns, int64_t r, int64_t n, bool prepared) {
     ScoreTile tile = {.q = w_.q + r * w_.ldq,
                       .ldq = w_.ldq,
                       .rows = n,
@@ -312,7 +314,12 @@ class RowBlock {
                       .s = w_.scores + first,
                       .lds = kScoreStride,
                       .stream = false};
-    if (keys_in_workspace() && r == 0 && n == rows_) {
+    if (prepared) {
+      tile.panels = workspace_panel(first);
+      uk_.score_tile[slot(DType::kF32)](tile);
+      return;
+    }
+    if (keys_in_workspace()) {
       // No other rows need these keys: a few panels at a time, which the first cache still holds when they are read.
       const int64_t width = std::max(kPackedKeys / panel_elements(), int64_t{1}) * kPanelWidth;
       for (int64_t c = first; c < first + columns; c += width) {
@@ -323,11 +330,6 @@ class RowBlock {
         tile.s = w_.scores + c;
         uk_.score_tile[slot(DType::kF32)](tile);
       }
-      return;
-    }
-    if (keys_in_workspace()) {
-      tile.panels = workspace_panel(first);
-      uk_.score_tile[slot(DType::kF32)](tile);
       return;
     }
     tile.panel_stride = k_.token_stride();

@@ -99,11 +99,6 @@ SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) {
 SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) {
   return _mm512_castsi512_ps(_mm512_unpackhi_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
 }
-/// f16 in the first or second half of a register.
-SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_from_f16(_mm512_castsi512_si256(_mm512_castps_si512(v))); }
-SIMDATTN_INLINE Floats f32_of_second(Floats v) {
-  return f32_from_f16(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1));
-}
 SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return _mm512_unpacklo_ps(a, b); }
 SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return _mm512_unpackhi_ps(a, b); }
 SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
@@ -111,6 +106,11 @@ SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
 }
 SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
   return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+/// f16 in the first or second half of a register.
+SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_from_f16(_mm512_castsi512_si256(_mm512_castps_si512(v))); }
+SIMDATTN_INLINE Floats f32_of_second(Floats v) {
+  return f32_from_f16(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1));
 }
 /// The 16 partial sums of key `key` of 16 are stored as two halves, the second ones behind all first ones: a store that
 /// extracts needs no shuffle, and the first fold is then an addition of whole batches.

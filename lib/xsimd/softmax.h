@@ -314,12 +314,8 @@ ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int6
       t = t + b;
       visible = visible & (b != lowest);
     }
-    if constexpr (kBare) {
-    } else if constexpr (kSome) {
-      all_visible = all_visible & (visible | ~mask_of(part));
-    } else {
-      all_visible = all_visible & visible;
-    }
+    if constexpr (!kBare && kSome) all_visible = all_visible & (visible | ~mask_of(part));
+    if constexpr (!kBare && !kSome) all_visible = all_visible & visible;
     t = xsimd::select(visible, t, lowest);
     store(t, y + i, part);
     if constexpr (kSome) t = xsimd::select(mask_of(part), t, lowest);
