@@ -19,7 +19,8 @@ struct TileArguments {
   const float* q;
   int64_t ldq;
   const T* low;   // the first half of the tile's columns
-  const T* high;  // and the second half: of the same panel or of the next
+  const T* mid;   // the second vector of three
+  const T* high;  // the second half, or the third vector of three: of the same panel or of the next
   int64_t dim;
   float scale;
   float* s;
@@ -40,11 +41,13 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
     const int64_t n = static_cast<int64_t>(hn::Lanes(d));
     const float* q = a.q;
     const T* low = a.low;
+    const T* mid = a.mid;
     const T* high = a.high;
     const int64_t ldq = a.ldq;
     const int64_t dim = a.dim;
     const auto column = [&](auto c) HWY_ATTR {
       constexpr int64_t kColumn = c;
+      if constexpr (kVecs == 3) return kColumn == 0 ? low : kColumn == 1 ? mid : high;
       constexpr int64_t kHalf = kVecs >= 4 ? kVecs / 2 : kVecs;
       return kColumn < kHalf ? low + kColumn * kGroup<T> * n : high + (kColumn - kHalf) * kGroup<T> * n;
     };
@@ -56,7 +59,13 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
         for (int64_t byte = 0; byte < kStepBytes<T, kVecs>; byte += 64) __builtin_prefetch(line + byte, 0, 2);
         line += prefetch_pitch;
       }
-      if constexpr (std::is_same_v<T, bf16>) {
+      if constexpr (std::is_same_v<T, bf16> && kVecs == 3) {
+        ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = LoadEven(d, column(c)); });
+        AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
+        if (i + 1 == dim) break;
+        ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = LoadOdd(d, column(c)); });
+        AddOuterProduct<kRows, kVecs>(d, q + 1, ldq, k, acc);
+      } else if constexpr (std::is_same_v<T, bf16>) {
         static_assert(kVecs <= 4);
         // The largest tile leaves no registers for the pairs; a second load is cheaper than a place on the stack.
         constexpr bool kReloads =
@@ -79,6 +88,7 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
       }
       q += kGroup<T>;
       low += kGroup<T> * kPanelWidth;
+      if constexpr (kVecs == 3) mid += kGroup<T> * kPanelWidth;
       high += kGroup<T> * kPanelWidth;
     }
     const TileVec scale = hn::Set(d, a.scale);
@@ -121,11 +131,13 @@ HWY_INLINE void Strip(const ScoreTile& a, int64_t x) {
     return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kGroup<T>;
   };
   const T* low = column(x);
-  const T* high = column(x + static_cast<int64_t>(kVecs) / 2 * n);
+  const T* mid = column(x + n);
+  const T* high = column(x + static_cast<int64_t>(kVecs == 3 ? 2 : kVecs / 2) * n);
   ForEachRowTile(a.rows, [&](int64_t first, int64_t rows) {
     const TileArguments<T> arguments = {a.q + first * a.ldq,
                                         a.ldq,
                                         low,
+                                        mid,
                                         high,
                                         a.dim,
                                         a.scale,
@@ -145,6 +157,12 @@ HWY_INLINE void Score(const ScoreTile& a) {
   const bool contiguous = a.panel_stride * static_cast<int64_t>(sizeof(T)) == PanelBytes<T>(a.dim);
   if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (contiguous || !a.stream || 4 * n <= kPanelWidth)) {
     for (; x + 4 * n <= columns; x += 4 * n) Strip<T, 4>(a, x);
+  }
+  if constexpr (kThreeVectors) {
+    if (TakesThree(a.rows) && (contiguous || !a.stream)) {
+      // Four vectors are left to two tiles of two.
+      for (; x + 3 * n <= columns && columns - x != 4 * n; x += 3 * n) Strip<T, 3>(a, x);
+    }
   }
   for (; x < columns; x += 2 * n) Strip<T, 2>(a, x);
 }

@@ -34,7 +34,7 @@ constexpr int64_t kTileBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag
 /// kVecs vectors of columns; if kPartial, the first a.columns columns of one vector (bf16: of two).
 template <class T, size_t kRows, size_t kVecs, bool kPartial>
 HWY_NOINLINE void Tile(const TileArguments<T>& a) {
-  constexpr bool kPairs = std::is_same_v<T, bf16>;
+  constexpr bool kPairs = std::is_same_v<T, bf16> && kVecs % 2 == 0;
   static_assert(!kPartial || kVecs == (kPairs ? 2 : 1));
   const TileTag d;
   WithRegisters(d, [&](const Accumulators& acc, const Columns& k) HWY_ATTR {
@@ -87,8 +87,13 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
           Get<2 * c + 1>(k) = OddOf(d, pairs);
         });
       } else {
-        ForEach<kVecs>([&](auto c)
-                           HWY_ATTR { Get<c>(k) = kPartial ? LoadWideN(d, v, columns) : LoadWide(d, v + c * n); });
+        ForEach<kVecs>([&](auto c) HWY_ATTR {
+          if constexpr (std::is_same_v<T, bf16>) {
+            Get<c>(k) = LoadInOrder(d, v + c * n);
+          } else {
+            Get<c>(k) = kPartial ? LoadWideN(d, v, columns) : LoadWide(d, v + c * n);
+          }
+        });
       }
       AddOuterProduct<kRows, kVecs>(d, w, ldw, k, acc);
       ++w;
@@ -154,6 +159,11 @@ HWY_INLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int64
   };
   for (; fits(8, kRowsOf<8>); x += 8 * n) Strip<T, 8>(a, key, keys, x);
   for (; fits(4, kRowsOf<4>); x += 4 * n) Strip<T, 4>(a, key, keys, x);
+  if constexpr (kThreeVectors) {
+    if (TakesThree(a.rows)) {
+      for (; fits(3, kTileRows) && end - x != 4 * n; x += 3 * n) Strip<T, 3>(a, key, keys, x);
+    }
+  }
   for (; fits(2, kRowsOf<2>); x += 2 * n) Strip<T, 2>(a, key, keys, x);
   if constexpr (std::is_same_v<T, bf16>) {
     if (x < end) Strip<T, 2, true>(a, key, keys, x);

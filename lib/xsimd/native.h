@@ -262,6 +262,32 @@ SIMDATTN_INLINE Floats even_of(Bits32 pairs) {
                                          -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13);
   return _mm256_castsi256_ps(_mm256_shuffle_epi8(pairs, order));
 }
+/// f32_from_bf16, even_of and odd_of of memory for the tile of 4x3 accumulators, which leaves no register for constants
+/// nor for pairs: constants stay in memory (which elsewhere would cost up to a quarter), pairs are loaded twice.
+struct EightPairs {
+  uint16_t v[16];
+};
+SIMDATTN_INLINE Floats load_in_order(const uint16_t* p) {
+  alignas(32) static constexpr int8_t kOrder[32] = {-1, -1, 0, 1, -1, -1, 2,  3,  -1, -1, 4,  5,  -1, -1, 6,  7,
+                                                    -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15};
+  __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  asm("vpshufb %1, %0, %0" : "+x"(v) : "m"(kOrder));
+  return _mm256_castsi256_ps(v);
+}
+SIMDATTN_INLINE Floats load_even(const uint16_t* p) {
+  alignas(32) static constexpr int8_t kOrder[32] = {-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,
+                                                    -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13};
+  __m256 v;
+  asm("vmovdqu %1, %0\n\tvpshufb %2, %0, %0" : "=x"(v) : "m"(*reinterpret_cast<const EightPairs*>(p)), "m"(kOrder));
+  return v;
+}
+SIMDATTN_INLINE Floats load_odd(const uint16_t* p) {
+  alignas(32) static constexpr uint32_t kUpper[8] = {0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u,
+                                                     0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u};
+  __m256 v;
+  asm("vmovdqu %1, %0\n\tvpand %2, %0, %0" : "=x"(v) : "m"(*reinterpret_cast<const EightPairs*>(p)), "m"(kUpper));
+  return v;
+}
 SIMDATTN_INLINE Floats f32_from_f16(__m128i v) { return _mm256_cvtph_ps(v); }
 SIMDATTN_INLINE __m128i f16_of_number(Floats v) {
   return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -13,7 +13,8 @@ struct ScoreTileArguments {
   const float* q;
   int64_t ldq;
   const T* low;   // the first half of the tile's columns
-  const T* high;  // and the second half: of the same panel or of the next
+  const T* mid;   // the second batch of three
+  const T* high;  // the second half, or the third batch of three: of the same panel or of the next
   int64_t dim;
   float scale;
   float* s;
@@ -34,11 +35,13 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
   const float* q = a.q;
   const T* low = a.low;
+  const T* mid = a.mid;
   const T* high = a.high;
   const int64_t ldq = a.ldq;
   const int64_t dim = a.dim;
   uintptr_t next = a.prefetch.first;
-  const auto column = [](const T* l, const T* h, auto c) SIMDATTN_LAMBDA {
+  const auto column = [](const T* l, [[maybe_unused]] const T* m, const T* h, auto c) SIMDATTN_LAMBDA {
+    if constexpr (kBatches == 3) return c == 0 ? l : c == 1 ? m : h;
     return c < kHalf ? l + c * kGroup<T> * kLanes : h + (c - kHalf) * kGroup<T> * kLanes;
   };
   const auto add = [&](const float* x, const auto& keys) SIMDATTN_LAMBDA {
@@ -49,10 +52,13 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   // The largest tile leaves no registers for pairs: they are loaded twice, which the compiler must not notice.
   constexpr bool kReloads = !kAvx512 && kRows * kBatches > (kX86 ? 8 : 16);
   const auto step = [&]() SIMDATTN_LAMBDA {
-    if constexpr (kPairs) {
+    if constexpr (kPairs && kBatches == 3) {
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return load_even(raw(column(low, mid, high, c))); });
+      add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return load_odd(raw(column(low, mid, high, c))); });
+    } else if constexpr (kPairs) {
       Registers<kBatches, Bits32> pairs;
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-        const Bits32 both = load_pairs(column(low, high, c));
+        const Bits32 both = load_pairs(column(low, mid, high, c));
         reg<c>(pairs) = kAvx512 ? in_register(both) : both;  // 16 registers do not hold the pairs of every tile
       });
       add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(reg<c>(pairs)); });
@@ -60,14 +66,15 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
         const T* l = low;
         const T* h = high;
         asm("" : "+r"(l), "+r"(h));
-        unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, h, c)); });
+        unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, mid, h, c)); });
       }
       add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return odd_of(reg<c>(pairs)); });
     } else {
-      add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low, high, c)); });
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low, mid, high, c)); });
     }
     q += kGroup<T>;
     low += kGroup<T> * kPanelWidth;
+    if constexpr (kBatches == 3) mid += kGroup<T> * kPanelWidth;
     high += kGroup<T> * kPanelWidth;
   };
   const int64_t steps = dim / kGroup<T>;
@@ -80,7 +87,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   }
   for (; i < steps; ++i) step();
   if constexpr (kPairs) {
-    if (dim % 2 != 0) add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(load_pairs(column(low, high, c))); });
+    if (dim % 2 != 0) add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(load_pairs(column(low, mid, high, c))); });
   }
 
   const Floats scale(a.scale);
@@ -120,12 +127,14 @@ SIMDATTN_INLINE void score_strip(const ScoreTile& a, int64_t x) {
     return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kGroup<T>;
   };
   const T* low = column(x);
-  const T* high = column(x + kBatches / 2 * kLanes);
+  const T* mid = column(x + kLanes);
+  const T* high = column(x + (kBatches == 3 ? 2 : kBatches / 2) * kLanes);
   for_each_row_tile(a.rows, [&](int64_t first, int64_t rows) SIMDATTN_LAMBDA {
     const ScoreTileArguments<T> arguments = {
         a.q + first * a.ldq,
         a.ldq,
         low,
+        mid,
         high,
         a.dim,
         a.scale,
@@ -144,6 +153,12 @@ void score_tile(const ScoreTile& a) {
   const bool side_by_side = a.panel_stride * static_cast<int64_t>(sizeof(T)) == panel_bytes<T>(a.dim);
   if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (side_by_side || !a.stream || 4 * kLanes <= kPanelWidth)) {
     for (; x + 4 * kLanes <= columns; x += 4 * kLanes) score_strip<T, 4>(a, x);
+  }
+  if constexpr (kThreeBatches) {
+    if (takes_three(a.rows) && (side_by_side || !a.stream)) {
+      // Four batches are left to two tiles of two.
+      for (; x + 3 * kLanes <= columns && columns - x != 4 * kLanes; x += 3 * kLanes) score_strip<T, 3>(a, x);
+    }
   }
   for (; x < columns; x += 2 * kLanes) score_strip<T, 2>(a, x);
 }

@@ -27,12 +27,12 @@ struct ValueTileArguments {
 template <class T, int64_t kBatches>
 constexpr int64_t kRowBytes = kBatches * kLanes * static_cast<int64_t>(sizeof(T));
 
-/// kBatches batches of columns; if kPartial, the first a.columns columns of one. Whole batches of bf16 are read as pairs
-/// and accumulated even columns apart from odd ones.
+/// kBatches batches of columns; if kPartial, the first a.columns columns of one. An even number of batches of bf16 is
+/// read as pairs and accumulated even columns apart from odd ones.
 template <class T, int64_t kRows, int64_t kBatches, bool kPartial>
 __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& a) {
   static_assert(!kPartial || kBatches == 1);
-  constexpr bool kPairs = std::is_same_v<T, bf16> && !kPartial;
+  constexpr bool kPairs = std::is_same_v<T, bf16> && kBatches % 2 == 0;
   const auto part = [&] {
     if constexpr (kPartial) {
       return first_lanes(a.columns);
@@ -74,7 +74,7 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
         reg<2 * c + 1>(column) = odd_of(pairs);
       });
     } else {
-      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(column) = load(v + c * kLanes, part); });
+      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(column) = load_column(v + c * kLanes, part); });
     }
     add_outer_product<kRows, kBatches>(w, ldw, column, acc);
     ++w;
@@ -151,6 +151,11 @@ SIMDATTN_INLINE void value_columns(const ValueTile& a, int64_t key, int64_t keys
   };
   for (; fits(8, kRowsOf<8>); x += 8 * kLanes) value_strip<T, 8>(a, key, keys, x, 0);
   for (; fits(4, kRowsOf<4>); x += 4 * kLanes) value_strip<T, 4>(a, key, keys, x, 0);
+  if constexpr (kThreeBatches) {
+    if (takes_three(a.rows)) {
+      for (; fits(3, kTileRows) && end - x != 4 * kLanes; x += 3 * kLanes) value_strip<T, 3>(a, key, keys, x, 0);
+    }
+  }
   for (; fits(2, kRowsOf<2>); x += 2 * kLanes) value_strip<T, 2>(a, key, keys, x, 0);
   for (; x < end; x += kLanes) value_strip<T, 1, true>(a, key, keys, x, smaller(kLanes, end - x));
 }
