@@ -453,10 +453,10 @@ HWY_INLINE M Kept(const uint8_t* keep, size_t n) {
   const auto v = hn::LoadN(hn::Rebind<uint8_t, D>(), keep, n);
   return M{_mm_test_epi8_mask(v.raw, v.raw)};
 #else
-  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
   const hn::Rebind<uint8_t, D> d8;
-  const auto v = hn::PromoteTo(du, n >= hn::Lanes(d) ? hn::LoadU(d8, keep) : hn::LoadN(d8, keep, n));
-  return hn::RebindMask(d, hn::Ne(v, hn::Zero(du)));
+  const auto v = hn::PromoteTo(di, n >= hn::Lanes(d) ? hn::LoadU(d8, keep) : hn::LoadN(d8, keep, n));
+  return hn::RebindMask(d, hn::Gt(v, hn::Zero(di)));  // x86 has no comparison for inequality
 #endif
 }
 
@@ -470,10 +470,14 @@ HWY_INLINE uint32_t BitsAt(const uint8_t* bits, size_t bit, size_t n) {
   return word >> (bit % 8);
 }
 HWY_INLINE M FromBits(uint32_t word) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  return M{static_cast<__mmask16>(word)};
+#else
   const D d;
   const hn::RebindToUnsigned<D> du;
   const auto lane_bit = hn::Shl(hn::Set(du, 1u), hn::Iota(du, 0));
   return hn::RebindMask(d, hn::TestBit(hn::Set(du, word), lane_bit));
+#endif
 }
 
 /// The maximum of t = f(x, lanes, column) over columns [lo, hi), where f takes up to Lanes(d) columns; stores t.
@@ -535,8 +539,23 @@ HWY_INLINE M Allows(V bias) {
   const V lowest = hn::Set(d, -kInfinity);
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   return M{_mm512_cmp_ps_mask(bias.raw, lowest.raw, _CMP_NEQ_UQ)};
+#elif HWY_TARGET == HWY_AVX2
+  return M{_mm256_cmp_ps(bias.raw, lowest.raw, _CMP_NEQ_UQ)};
 #else
   return hn::Not(hn::Eq(bias, lowest));
+#endif
+}
+
+/// t + bias where `visible`, else -inf, also if t is NaN or +inf. kOwn: `visible` is what the bias allows.
+template <bool kOwn>
+HWY_INLINE V AddVisible(M visible, V t, V bias) {
+  const D d;
+  const V lowest = hn::Set(d, -kInfinity);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  return V{_mm512_mask_add_ps(kOwn ? bias.raw : lowest.raw, visible.raw, t.raw, bias.raw)};
+#else
+  if (!kOwn) return hn::IfThenElse(visible, hn::Add(t, bias), lowest);
+  return hn::Add(hn::IfThenElseZero(visible, t), bias);  // 0 + -inf: less than a selection after the addition
 #endif
 }
 
@@ -566,12 +585,12 @@ HWY_INLINE ModifyResult ApplyAs(const ModifyRow& a, const float* x, float scale,
     if constexpr (kBias) {
       const B* p = bias + first_key + c;
       const V b = InRegister(whole ? LoadWide(d, p) : LoadWideN(d, p, n));
-      t = hn::Add(t, b);
-      const M allowed = Allows(b);
-      visible = kMask == Mask::kNone ? allowed : hn::And(visible, allowed);
+      constexpr bool kOwn = kMask == Mask::kNone;
+      visible = kOwn ? Allows(b) : hn::And(visible, Allows(b));
+      t = AddVisible<kOwn>(visible, t, b);
     }
     if (!kBare) all = hn::And(all, whole ? visible : hn::Or(visible, hn::Not(hn::FirstN(d, n))));
-    return hn::IfThenElse(visible, t, lowest);
+    return kBias ? t : hn::IfThenElse(visible, t, lowest);
   });
   return {max, !hn::AllTrue(d, all)};
 }

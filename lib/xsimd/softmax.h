@@ -275,6 +275,23 @@ struct Nothing {};
 /// Which masks a pass over the scores applies.
 enum class Hides : uint8_t { kNothing, kBytes, kBits };
 
+/// t + bias where `visible`, else -inf, also if t is NaN or +inf. kOwn: `visible` is what the bias allows.
+template <bool kOwn>
+SIMDATTN_INLINE Floats add_visible(Mask visible, Floats t, Floats bias) {
+  const Floats lowest(-kInfinity);
+#if XSIMD_WITH_AVX512F
+  return _mm512_mask_add_ps(kOwn ? bias : lowest, visible, t, bias);
+#else
+  if constexpr (!kOwn) return xsimd::select(visible, t + bias, lowest);
+  // 0 + -inf: less than a selection after the addition.
+#if XSIMD_WITH_SSE2
+  return (t & Floats(visible.data)) + bias;
+#else
+  return xsimd::select(visible, t, Floats(0.0f)) + bias;
+#endif
+#endif
+}
+
 /// t = scale * x + bias, -inf where masked, over columns [lo, hi). kBare: scale is 1, and nobody asks what was masked.
 template <class B, Hides kHides, bool kBare>
 ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
@@ -311,12 +328,14 @@ ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int6
     }
     if constexpr (!std::is_same_v<B, Nothing>) {
       const Floats b = opaque(load(bias + i, part));
-      t = t + b;
-      visible = visible & (b != lowest);
+      constexpr bool kOwn = kHides == Hides::kNothing;
+      visible = kOwn ? b != lowest : visible & (b != lowest);
+      t = add_visible<kOwn>(visible, t, b);
+    } else {
+      t = xsimd::select(visible, t, lowest);
     }
     if constexpr (!kBare && kSome) all_visible = all_visible & (visible | ~mask_of(part));
     if constexpr (!kBare && !kSome) all_visible = all_visible & visible;
-    t = xsimd::select(visible, t, lowest);
     store(t, y + i, part);
     if constexpr (kSome) t = xsimd::select(mask_of(part), t, lowest);
     reg<chain>(largest) = max_number(t, reg<chain>(largest));
