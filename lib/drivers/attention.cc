@@ -17,6 +17,7 @@
 #include "lib/drivers/value_block.h"
 #include "lib/drivers/workspace.h"
 #include "lib/dtypes.h"
+#include "lib/scalar/math.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -173,9 +174,7 @@ class RowBlock {
     for (int64_t r = 0; r < rows_; ++r) std::copy_n(from.acc + r * from.ld, p_.d_v, to.acc + r * to.ld);
   }
 
-  void merge(const RowStates& a, const RowStates& b) const {
-    for (int64_t r = 0; r < rows_; ++r) merge_states(uk_, a, b, r, p_.d_v);
-  }
+  void merge(const RowStates& a, const RowStates& b) const { merge_states(uk_, a, b, rows_, p_.d_v); }
 
   void store(const RowStates& s) const {
     for (int64_t r = 0; r < rows_; ++r) {
@@ -208,14 +207,22 @@ class RowBlock {
   void run_block(int64_t base, const RowStates& s) {
     int32_t lo[kRowBlock];
     int32_t hi[kRowBlock];
-    for (int64_t r = 0; r < rows_; ++r) {
-      lo[r] = static_cast<int32_t>(std::clamp(see_[r].lo - base, int64_t{0}, kKeyBlock));
-      hi[r] = static_cast<int32_t>(std::clamp(see_[r].hi - base, int64_t{lo[r]}, kKeyBlock));
+    // Neither end of an interval decreases from row to row, so the first and the last tell of the usual block.
+    const bool whole = see_[0].hi >= base + kKeyBlock && see_[rows_ - 1].lo <= base;
+    Interval all = {0, kKeyBlock};
+    if (whole) {
+      std::fill_n(lo, rows_, 0);
+      std::fill_n(hi, rows_, static_cast<int32_t>(kKeyBlock));
+    } else {
+      for (int64_t r = 0; r < rows_; ++r) {
+        lo[r] = static_cast<int32_t>(std::clamp(see_[r].lo - base, int64_t{0}, kKeyBlock));
+        hi[r] = static_cast<int32_t>(std::clamp(see_[r].hi - base, int64_t{lo[r]}, kKeyBlock));
+      }
+      all = union_of(lo, hi, rows_);
+      if (all.lo >= all.hi) return;
     }
-    const Interval all = union_of(lo, hi, rows_);
-    if (all.lo >= all.hi) return;
     // Where rows see different keys (a diagonal), only as much is computed as each tile of rows needs.
-    const int64_t step = differ(lo, hi, rows_, all) ? uk_.tile_rows : std::min(rows_, kScoreRows);
+    const int64_t step = whole || !differ(lo, hi, rows_, all) ? std::min(rows_, kScoreRows) : uk_.tile_rows;
     const bool prepared = keys_in_workspace() && rows_ > step;
     if (prepared) prepare_keys(base, all, all.lo, all.hi, workspace_panel(all.lo));
     if (!direct_) pack_values(base, all);
@@ -223,12 +230,12 @@ class RowBlock {
     bool finite = true;
     for (int64_t r = 0; r < rows_; r += step) {
       const int64_t n = std::min(step, rows_ - r);
-      const Interval see = union_of(lo + r, hi + r, n);
+      const Interval see = whole ? all : union_of(lo + r, hi + r, n);
       if (see.lo >= see.hi) continue;
       const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
       const int64_t columns = round_up(see.hi, kPanelWidth) - first;
       score(base, see, first, columns, r, n, prepared);
-      bool mixed = differ(lo + r, hi + r, n, see);
+      bool mixed = !whole && differ(lo + r, hi + r, n, see);
       if (modifiers_) mixed = modify(base, lo, hi, r, n) || mixed;
       int32_t tile_lo[kScoreRows];
       int32_t tile_hi[kScoreRows];

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "lib/dtypes.h"
-#include "lib/scalar/math.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -29,15 +28,34 @@ inline void start(const RowStates& s, int64_t row, int64_t dim, float sink) {
 }
 
 /// a = a joined with b, which holds later keys.
-inline void merge_states(const UKernels& uk, const RowStates& a, const RowStates& b, int64_t row, int64_t dim) {
-  if (b.sum[row] == 0.0f) return;  // nothing visible there
-  const float m = b.max[row] > a.max[row] ? b.max[row] : a.max[row];
-  const float base = m == -std::numeric_limits<float>::infinity() ? 0.0f : m;
-  const float wa = scalar::exp(a.max[row] - base);
-  const float wb = scalar::exp(b.max[row] - base);
-  a.max[row] = m;
-  a.sum[row] = std::fma(a.sum[row], wa, b.sum[row] * wb);
-  uk.merge(a.acc + row * a.ld, wa, b.acc + row * b.ld, wb, dim);
+inline void merge_states(const UKernels& uk, const RowStates& a, const RowStates& b, int64_t rows, int64_t dim) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr int64_t kAtOnce = 32;
+  for (int64_t first = 0; first < rows; first += kAtOnce) {
+    const int64_t n = std::min(kAtOnce, rows - first);
+    float* max = a.max + first;
+    float* sum = a.sum + first;
+    const float* other_max = b.max + first;
+    const float* other_sum = b.sum + first;
+    float joined[kAtOnce];
+    float below[2 * kAtOnce];  // the joined maximum: a's, then b's
+    float weight[2 * kAtOnce];
+    for (int64_t i = 0; i < n; ++i) {
+      joined[i] = other_max[i] > max[i] ? other_max[i] : max[i];
+      const float base = joined[i] == -kInf ? 0.0f : joined[i];
+      below[i] = max[i] - base;
+      below[n + i] = other_max[i] - base;
+    }
+    uk.exp(below, weight, 2 * n);
+    for (int64_t i = 0; i < n; ++i) {
+      if (other_sum[i] == 0.0f) continue;  // nothing visible there
+      const float wa = weight[i];
+      const float wb = weight[n + i];
+      max[i] = joined[i];
+      sum[i] = std::fma(sum[i], wa, other_sum[i] * wb);
+      uk.merge(a.acc + (first + i) * a.ld, wa, b.acc + (first + i) * b.ld, wb, dim);
+    }
+  }
 }
 
 /// The factor that turns the accumulator into the output: 0 for an empty row, NaN for a NaN row.

@@ -185,10 +185,17 @@ inline constexpr int64_t kRowsOf = kVecs <= 2               ? kTileRows
 /// Cuts rows into as few tiles as possible, of about equal size: f(first row, rows).
 template <class F>
 HWY_INLINE void ForEachRowTile(int64_t rows, const F& f) {
-  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t first = rows * t / tiles;
-    f(first, rows * (t + 1) / tiles - first);
+  if (rows <= kTileRows) {
+    if (rows > 0) f(int64_t{0}, rows);
+    return;
+  }
+  const uint32_t tiles = static_cast<uint32_t>((rows + kTileRows - 1) / kTileRows);
+  const int64_t least = static_cast<uint32_t>(rows) / tiles;
+  int64_t more = static_cast<uint32_t>(rows) % tiles;  // tiles with one row more, which come first
+  for (int64_t first = 0; first < rows; --more) {
+    const int64_t n = least + (more > 0);
+    f(first, n);
+    first += n;
   }
 }
 
