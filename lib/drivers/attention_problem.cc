@@ -103,7 +103,9 @@ Status check_attention(const Attention& a, bool needs_out, bool for_threads, Att
   const ScoringShape shape = {p.sequences, a.q.shape[0], p.heads, a.q.shape[2], longest};
   SIMDATTN_CHECK(check_scoring(a.scoring, shape));
   int64_t most_rows = 0;  // of a sequence
+  int64_t split_tasks = 0;
   int64_t small_row_blocks = 0;
+  int64_t small_split_tasks = 0;
   for (int64_t s = 0; s < p.sequences; ++s) {
     const Sequence q = p.sequence(a, s);
     SIMDATTN_CHECK(check_sequence(a.scoring, s, q.n_kv));
@@ -117,8 +119,13 @@ Status check_attention(const Attention& a, bool needs_out, bool for_threads, Att
     }
     const int64_t rows = q.n_q * p.group;
     most_rows = std::max(most_rows, rows);
-    p.row_blocks += p.kv_heads * ceil_div(rows, kRowBlock);
-    small_row_blocks += p.kv_heads * ceil_div(rows, kSmallRowBlock);
+    const int64_t blocks = p.kv_heads * ceil_div(rows, kRowBlock);
+    const int64_t small_blocks = p.kv_heads * ceil_div(rows, kSmallRowBlock);
+    const int64_t splits = splits_of(rules.length);
+    p.row_blocks += blocks;
+    split_tasks += blocks * splits;
+    small_row_blocks += small_blocks;
+    small_split_tasks += small_blocks * splits;
     p.kv_bytes += p.kv_heads * rules.length * (p.d_qk * size_of(a.k.dtype) + p.d_v * size_of(a.v.dtype));
   }
   p.scale = a.scoring.scale ? *a.scoring.scale : 1.0f / std::sqrt(static_cast<float>(p.d_qk));
@@ -126,21 +133,14 @@ Status check_attention(const Attention& a, bool needs_out, bool for_threads, Att
   if (for_threads && p.row_blocks < kEnoughTasks) {
     p.row_block = kSmallRowBlock;
     p.row_blocks = small_row_blocks;
+    split_tasks = small_split_tasks;
   }
   p.partial_rows = std::min(most_rows, p.row_block);
   p.tasks = p.row_blocks;
-  if (p.row_blocks < kEnoughTasks) {
-    int64_t tasks = 0;
-    for (int64_t s = 0; s < p.sequences; ++s) {
-      const Sequence q = p.sequence(a, s);
-      const int64_t splits = splits_of(sequence_rules(a.scoring, s, q.n_q, q.n_kv).length);
-      tasks += p.kv_heads * ceil_div(q.n_q * p.group, p.row_block) * splits;
-    }
-    if (tasks > p.row_blocks) {
-      p.split = true;
-      p.tasks = tasks;
-      p.reduce_tasks = p.row_blocks;
-    }
+  if (p.row_blocks < kEnoughTasks && split_tasks > p.row_blocks) {
+    p.split = true;
+    p.tasks = split_tasks;
+    p.reduce_tasks = p.row_blocks;
   }
 
   // Outputs.
@@ -150,9 +150,9 @@ Status check_attention(const Attention& a, bool needs_out, bool for_threads, Att
   const std::array<int64_t, 4> out_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], p.d_v};
   const std::array<int64_t, 3> row_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
   Extent outputs[5];  // those that are absent stay empty
-  constexpr const char* kOverlap[5] = {"out: overlaps another argument", "lse: overlaps another argument",
-                                       "acc: overlaps another argument", "max: overlaps another argument",
-                                       "sum: overlaps another argument"};
+  static constexpr const char* kOverlap[5] = {"out: overlaps another argument", "lse: overlaps another argument",
+                                              "acc: overlaps another argument", "max: overlaps another argument",
+                                              "sum: overlaps another argument"};
   if (a.out.data != nullptr || (needs_out && !raw)) {
     SIMDATTN_CHECK(check_view(a.out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &outputs[0]));
     SIMDATTN_REQUIRE(same_numbers(a.out.shape, out_shape), Code::kShape,
