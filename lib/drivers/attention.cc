@@ -222,7 +222,8 @@ class RowBlock {
       if (all.lo >= all.hi) return;
     }
     // Where rows see different keys (a diagonal), only as much is computed as each tile of rows needs.
-    const int64_t step = whole || !differ(lo, hi, rows_, all) ? std::min(rows_, kScoreRows) : uk_.tile_rows;
+    const bool alike = whole || !differ(lo, hi, rows_, all);
+    const int64_t step = alike ? std::min(rows_, kScoreRows) : uk_.tile_rows;
     const bool prepared = keys_in_workspace() && rows_ > step;
     if (prepared) prepare_keys(base, all, all.lo, all.hi, workspace_panel(all.lo));
     if (!direct_) pack_values(base, all);
@@ -230,12 +231,12 @@ class RowBlock {
     bool finite = true;
     for (int64_t r = 0; r < rows_; r += step) {
       const int64_t n = std::min(step, rows_ - r);
-      const Interval see = whole ? all : union_of(lo + r, hi + r, n);
+      const Interval see = alike ? all : union_of(lo + r, hi + r, n);
       if (see.lo >= see.hi) continue;
       const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
       const int64_t columns = round_up(see.hi, kPanelWidth) - first;
       score(base, see, first, columns, r, n, prepared);
-      bool mixed = !whole && differ(lo + r, hi + r, n, see);
+      bool mixed = !alike && differ(lo + r, hi + r, n, see);
       if (modifiers_) mixed = modify(base, lo, hi, r, n) || mixed;
       int32_t tile_lo[kScoreRows];
       int32_t tile_hi[kScoreRows];

@@ -24,13 +24,9 @@ Status check_kv(const ConstKv& kv, bool rows_only, bool varlen, bool output, con
   const std::array<int64_t, 4> shape = {units, kv.heads, panels ? (tokens + kPanelWidth - 1) / kPanelWidth : tokens,
                                         width};
   const std::array<int64_t, 4> stride = {kv.batch_stride, kv.head_stride, kv.token_stride, 1};
-  if (output) {
-    const View<4> view(const_cast<void*>(kv.data), kv.dtype, shape, stride);
-    SIMDATTN_CHECK(check_view(view, Accept::kStorage, text.view, extent));
-  } else {
-    const ConstView<4> view(kv.data, kv.dtype, shape, stride);
-    SIMDATTN_CHECK(check_view(view, Accept::kStorage, text.view, extent));
-  }
+  const View<4> view(const_cast<void*>(kv.data), kv.dtype, shape, stride);
+  SIMDATTN_CHECK(output ? check_view(view, Accept::kStorage, text.view, extent)
+                        : check_view(ConstView<4>(view), Accept::kStorage, text.view, extent));
   extent->outer = 0;  // no pointers to these locals: what interleaves is told apart in overlaps_kv
   return {};
 }

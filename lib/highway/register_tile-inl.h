@@ -18,6 +18,7 @@
 #include "hwy/highway.h"
 #include "lib/highway/loads-inl.h"
 #include "lib/highway/slots-inl.h"
+#include "lib/row_tiles.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace simdattn {
@@ -182,30 +183,10 @@ inline constexpr int64_t kRowsOf = kVecs <= 2               ? kTileRows
                                    : HWY_TARGET <= HWY_AVX3 ? 4
                                                             : 2;
 
-/// Cuts rows into as few tiles as possible, of about equal size: f(first row, rows).
-template <class F>
-HWY_INLINE void ForEachRowTile(int64_t rows, const F& f) {
-  if (rows <= kTileRows) {
-    if (rows > 0) f(int64_t{0}, rows);
-    return;
-  }
-  const uint32_t tiles = static_cast<uint32_t>((rows + kTileRows - 1) / kTileRows);
-  const int64_t least = static_cast<uint32_t>(rows) / tiles;
-  int64_t more = static_cast<uint32_t>(rows) % tiles;  // tiles with one row more, which come first
-  for (int64_t first = 0; first < rows; --more) {
-    const int64_t n = least + (more > 0);
-    f(first, n);
-    first += n;
-  }
-}
-
 /// With 16 registers and multiply-adds in a single operation, tiles of three or four rows are three vectors wide: the
 /// eight accumulators of two would each have to be used in the very cycle in which they are ready, and converting columns
 /// delays that (4 rows, 128 dimensions, scores / values: f32 91 / 94 -> 92 / 95 % of the peak, bf16 76 / 75 -> 89 / 85 %).
 constexpr bool kThreeVectors = HWY_TARGET == HWY_AVX2;
-HWY_INLINE bool TakesThree(int64_t rows) {  // one tile, or two
-  return kThreeVectors && (rows == 3 || rows == 4 || rows == 7 || rows == 8);
-}
 
 /// Calls f with `rows` (1 to kMax) as a type.
 template <int64_t kMax, class F>

@@ -133,7 +133,9 @@ HWY_INLINE void Strip(const ScoreTile& a, int64_t x) {
   const T* low = column(x);
   const T* mid = column(x + n);
   const T* high = column(x + static_cast<int64_t>(kVecs == 3 ? 2 : kVecs / 2) * n);
-  ForEachRowTile(a.rows, [&](int64_t first, int64_t rows) {
+  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
+    const int64_t first = t.first;
+    const int64_t rows = t.rows;
     const TileArguments<T> arguments = {a.q + first * a.ldq,
                                         a.ldq,
                                         low,
@@ -145,7 +147,7 @@ HWY_INLINE void Strip(const ScoreTile& a, int64_t x) {
                                         a.lds,
                                         a.stream ? PanelsToCome<T, kVecs>(a, x, first, rows) : PrefetchPlan()};
     WithRows<kRowsOf<kVecs>>(rows, [&](auto r) { Tile<T, r, kVecs>(arguments); });
-  });
+  }
 }
 
 template <class T>
@@ -159,7 +161,7 @@ HWY_INLINE void Score(const ScoreTile& a) {
     for (; x + 4 * n <= columns; x += 4 * n) Strip<T, 4>(a, x);
   }
   if constexpr (kThreeVectors) {
-    if (TakesThree(a.rows) && (contiguous || !a.stream)) {
+    if (in_tiles_of_three_or_four(a.rows) && (contiguous || !a.stream)) {
       // Four vectors are left to two tiles of two.
       for (; x + 3 * n <= columns && columns - x != 4 * n; x += 3 * n) Strip<T, 3>(a, x);
     }

@@ -134,7 +134,9 @@ HWY_INLINE PrefetchPlan ValuesToCome(const ValueTile& a, int64_t key, int64_t ke
 template <class T, size_t kVecs, bool kPartial = false>
 HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
   const T* v = static_cast<const T*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup;
-  ForEachRowTile(a.rows, [&](int64_t first, int64_t rows) {
+  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
+    const int64_t first = t.first;
+    const int64_t rows = t.rows;
     const TileArguments<T> arguments = {
         a.w + first * a.ldw + key,
         a.ldw,
@@ -147,7 +149,7 @@ HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) 
         static_cast<size_t>(a.dim - x),
         a.stream ? ValuesToCome<T, kVecs>(a, key, keys, x, first, rows) : PrefetchPlan()};
     WithRows<kRowsOf<kVecs>>(rows, [&](auto r) { Tile<T, r, kVecs, kPartial>(arguments); });
-  });
+  }
 }
 
 /// Columns [x, end) of `keys` keys from `key` on: the widest tiles that the rows leave registers for.
@@ -160,7 +162,7 @@ HWY_INLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int64
   for (; fits(8, kRowsOf<8>); x += 8 * n) Strip<T, 8>(a, key, keys, x);
   for (; fits(4, kRowsOf<4>); x += 4 * n) Strip<T, 4>(a, key, keys, x);
   if constexpr (kThreeVectors) {
-    if (TakesThree(a.rows)) {
+    if (in_tiles_of_three_or_four(a.rows)) {
       for (; fits(3, kTileRows) && end - x != 4 * n; x += 3 * n) Strip<T, 3>(a, key, keys, x);
     }
   }

@@ -3,6 +3,7 @@
 #ifndef SIMDATTN_LIB_XSIMD_REGISTER_TILE_H_
 #define SIMDATTN_LIB_XSIMD_REGISTER_TILE_H_
 
+#include "lib/row_tiles.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
 
@@ -23,9 +24,6 @@ constexpr int64_t kRowsOf = kBatches <= 2   ? kTileRows
 /// eight accumulators of two would each have to be used in the very cycle in which they are ready, and converting columns
 /// delays that (4 rows, 128 dimensions, AVX2, scores / values: f32 91 / 94 -> 92 / 95 % of the peak, bf16 76 / 75 -> 89 / 85 %).
 constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
-SIMDATTN_INLINE bool takes_three(int64_t rows) {  // one tile, or two
-  return kThreeBatches && (rows == 3 || rows == 4 || rows == 7 || rows == 8);
-}
 
 #if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
 /// A row of three batches: with the accumulators of four rows and the columns the number to broadcast has the last
@@ -72,23 +70,6 @@ SIMDATTN_INLINE Floats load_column(const T* p, Part part) {
   if constexpr (std::is_same_v<T, bf16> && std::is_same_v<Part, All>) return load_in_order(raw(p));
 #endif
   return load(p, part);
-}
-
-/// Cuts rows into as few tiles as possible, of about equal size: f(first row, rows).
-template <class F>
-SIMDATTN_INLINE void for_each_row_tile(int64_t rows, const F& f) {
-  if (rows <= kTileRows) {
-    if (rows > 0) f(int64_t{0}, rows);
-    return;
-  }
-  const uint32_t tiles = static_cast<uint32_t>((rows + kTileRows - 1) / kTileRows);
-  const int64_t least = static_cast<uint32_t>(rows) / tiles;
-  int64_t more = static_cast<uint32_t>(rows) % tiles;  // tiles with one row more, which come first
-  for (int64_t first = 0; first < rows; --more) {
-    const int64_t n = least + (more > 0);
-    f(first, n);
-    first += n;
-  }
 }
 
 /// Calls f with `rows` (1 to kMax) as a type.

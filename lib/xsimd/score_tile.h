@@ -129,7 +129,9 @@ SIMDATTN_INLINE void score_strip(const ScoreTile& a, int64_t x) {
   const T* low = column(x);
   const T* mid = column(x + kLanes);
   const T* high = column(x + (kBatches == 3 ? 2 : kBatches / 2) * kLanes);
-  for_each_row_tile(a.rows, [&](int64_t first, int64_t rows) SIMDATTN_LAMBDA {
+  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
+    const int64_t first = t.first;
+    const int64_t rows = t.rows;
     const ScoreTileArguments<T> arguments = {
         a.q + first * a.ldq,
         a.ldq,
@@ -142,7 +144,7 @@ SIMDATTN_INLINE void score_strip(const ScoreTile& a, int64_t x) {
         a.lds,
         a.stream ? panels_to_come<T, kBatches>(a, x, first, rows) : PrefetchPlan()};
     with_rows<kRowsOf<kBatches>>(rows, [&](auto r) SIMDATTN_LAMBDA { score_register_tile<T, r, kBatches>(arguments); });
-  });
+  }
 }
 
 template <class T>
@@ -155,7 +157,7 @@ void score_tile(const ScoreTile& a) {
     for (; x + 4 * kLanes <= columns; x += 4 * kLanes) score_strip<T, 4>(a, x);
   }
   if constexpr (kThreeBatches) {
-    if (takes_three(a.rows) && (side_by_side || !a.stream)) {
+    if (in_tiles_of_three_or_four(a.rows) && (side_by_side || !a.stream)) {
       // Four batches are left to two tiles of two.
       for (; x + 3 * kLanes <= columns && columns - x != 4 * kLanes; x += 3 * kLanes) score_strip<T, 3>(a, x);
     }

@@ -125,7 +125,9 @@ SIMDATTN_INLINE PrefetchPlan values_to_come(const ValueTile& a, int64_t key, int
 template <class T, int64_t kBatches, bool kPartial = false>
 SIMDATTN_INLINE void value_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns) {
   const T* v = static_cast<const T*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup;
-  for_each_row_tile(a.rows, [&](int64_t first, int64_t rows) SIMDATTN_LAMBDA {
+  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
+    const int64_t first = t.first;
+    const int64_t rows = t.rows;
     const float* alpha = a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr;
     const ValueTileArguments<T> arguments = {
         a.w + first * a.ldw + key,
@@ -140,7 +142,7 @@ SIMDATTN_INLINE void value_strip(const ValueTile& a, int64_t key, int64_t keys, 
         a.stream ? values_to_come<T, kBatches>(a, key, keys, x, first, rows) : PrefetchPlan()};
     with_rows<kRowsOf<kBatches>>(
         rows, [&](auto r) SIMDATTN_LAMBDA { value_register_tile<T, r, kBatches, kPartial>(arguments); });
-  });
+  }
 }
 
 /// Columns [x, end) of `keys` keys from `key` on: the widest tiles that the rows leave registers for.
@@ -152,7 +154,7 @@ SIMDATTN_INLINE void value_columns(const ValueTile& a, int64_t key, int64_t keys
   for (; fits(8, kRowsOf<8>); x += 8 * kLanes) value_strip<T, 8>(a, key, keys, x, 0);
   for (; fits(4, kRowsOf<4>); x += 4 * kLanes) value_strip<T, 4>(a, key, keys, x, 0);
   if constexpr (kThreeBatches) {
-    if (takes_three(a.rows)) {
+    if (in_tiles_of_three_or_four(a.rows)) {
       for (; fits(3, kTileRows) && end - x != 4 * kLanes; x += 3 * kLanes) value_strip<T, 3>(a, key, keys, x, 0);
     }
   }
