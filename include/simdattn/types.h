@@ -1,0 +1,685 @@
+/* simdattn: types and options, the same for C (from C99 on) and C++ (from C++17 on).
+ *
+ * This file is compiled by both languages: an option is written and explained here once. In C++ a struct is
+ * simdattn::Scoring and its members have the defaults given by SIMDATTN_IS(...); in C it is simdattn_scoring and starts
+ * from SIMDATTN_SCORING_INIT, which gives the same defaults. Use <simdattn/simdattn.h> (C++) or <simdattn/simdattn_c.h> (C).
+ *
+ * Structs begin with their size, so that they can grow: a newer library fills what an older caller does not have with
+ * the defaults. A size of 0 (a struct that was only cleared) is refused. Structs inside of others grow into `reserved`,
+ * which must stay 0.
+ */
+#ifndef SIMDATTN_TYPES_H_
+#define SIMDATTN_TYPES_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIMDATTN_VERSION_MAJOR 0
+#define SIMDATTN_VERSION_MINOR 2
+#define SIMDATTN_VERSION_PATCH 0
+
+/* Public functions of a shared library; nothing else is visible outside of it. */
+#if defined(SIMDATTN_SHARED_LIBRARY) && (defined(_WIN32) || defined(__CYGWIN__))
+#if defined(SIMDATTN_BUILDING)
+#define SIMDATTN_API __declspec(dllexport)
+#else
+#define SIMDATTN_API __declspec(dllimport)
+#endif
+#elif defined(SIMDATTN_SHARED_LIBRARY) && defined(__GNUC__)
+#define SIMDATTN_API __attribute__((visibility("default")))
+#else
+#define SIMDATTN_API
+#endif
+
+#ifdef __cplusplus
+
+#include <array>
+#include <type_traits>
+#include <utility>
+
+#define SIMDATTN_STRUCT(c_name, cpp_name) struct cpp_name
+#define SIMDATTN_IS(value) = value
+#define SIMDATTN_ARRAY(type, name, n) std::array<type, n> name
+#define SIMDATTN_ENUM(c_name, cpp_name) enum class cpp_name : int32_t
+#define SIMDATTN_VALUE(c_name, cpp_name) cpp_name
+
+#else
+
+#include <stdbool.h>
+
+#define SIMDATTN_STRUCT(c_name, cpp_name) \
+  typedef struct c_name c_name;           \
+  struct c_name
+#define SIMDATTN_IS(value)
+#define SIMDATTN_ARRAY(type, name, n) type name[n]
+#define SIMDATTN_ENUM(c_name, cpp_name) \
+  typedef int32_t c_name;               \
+  enum
+#define SIMDATTN_VALUE(c_name, cpp_name) c_name
+
+#endif
+
+#ifdef __cplusplus
+namespace simdattn {
+#endif
+
+/* ---- Status ------------------------------------------------------------------------------------------------------ */
+
+SIMDATTN_ENUM(simdattn_code, Code){
+    SIMDATTN_VALUE(SIMDATTN_OK, kOk) = 0,
+    SIMDATTN_VALUE(SIMDATTN_NULL_POINTER, kNullPointer) = 1, /* a pointer is null although its size is not zero */
+    SIMDATTN_VALUE(SIMDATTN_SHAPE, kShape) = 2,       /* shapes are negative, zero where forbidden, too large, or disagree */
+    SIMDATTN_VALUE(SIMDATTN_STRIDE, kStride) = 3,     /* the last dimension is not contiguous, or elements of an output coincide */
+    SIMDATTN_VALUE(SIMDATTN_DTYPE, kDType) = 4,       /* the type is not accepted there */
+    SIMDATTN_VALUE(SIMDATTN_OVERLAP, kOverlap) = 5,   /* an output shares bytes with another argument */
+    SIMDATTN_VALUE(SIMDATTN_RANGE, kRange) = 6,       /* a number is outside its range (scale, softcap, a position, a table entry) */
+    SIMDATTN_VALUE(SIMDATTN_WORKSPACE, kWorkspace) = 7, /* a workspace is null or too small */
+    SIMDATTN_VALUE(SIMDATTN_TARGET, kTarget) = 8,     /* unknown target, or one that this CPU cannot run */
+    SIMDATTN_VALUE(SIMDATTN_STRUCT_SIZE, kStructSize) = 9, /* a struct's size is not one that any version had */
+    SIMDATTN_VALUE(SIMDATTN_STALE_PLAN, kStalePlan) = 10, /* lengths or shapes are not those that the plan was made for */
+};
+
+/* ---- Types of elements and of stored keys and values --------------------------------------------------------------- */
+
+/** Types of elements of arrays. */
+SIMDATTN_ENUM(simdattn_dtype, DType){
+    SIMDATTN_VALUE(SIMDATTN_F32, kF32) = 0,
+    SIMDATTN_VALUE(SIMDATTN_BF16, kBF16) = 1, /* the upper half of an f32 */
+    SIMDATTN_VALUE(SIMDATTN_F16, kF16) = 2,   /* IEEE 754 binary16 */
+    SIMDATTN_VALUE(SIMDATTN_U8, kU8) = 3,     /* masks */
+    SIMDATTN_VALUE(SIMDATTN_I32, kI32) = 4,   /* positions */
+    SIMDATTN_VALUE(SIMDATTN_I64, kI64) = 5,   /* positions */
+};
+
+/** How a key or value is stored in a KV cache. */
+SIMDATTN_ENUM(simdattn_kv_type, KvType){
+    SIMDATTN_VALUE(SIMDATTN_KV_F32, kF32) = 0,
+    SIMDATTN_VALUE(SIMDATTN_KV_BF16, kBF16) = 1,
+    SIMDATTN_VALUE(SIMDATTN_KV_F16, kF16) = 2,
+};
+
+SIMDATTN_ENUM(simdattn_kv_layout, KvLayout){
+    SIMDATTN_VALUE(SIMDATTN_KV_ROWS, kRows) = 0,
+    SIMDATTN_VALUE(SIMDATTN_KV_PANELS, kPanels) = 1, /* keys only; see kPanelWidth */
+};
+
+/** What multiplies. It changes the result, so it is part of a problem and never chosen silently. */
+SIMDATTN_ENUM(simdattn_arithmetic, Arithmetic){
+    SIMDATTN_VALUE(SIMDATTN_ARITHMETIC_F32, kF32) = 0, /* f32 products, f32 sums */
+};
+
+SIMDATTN_ENUM(simdattn_rope_pairing, RopePairing){
+    SIMDATTN_VALUE(SIMDATTN_ROPE_INTERLEAVED, kInterleaved) = 0, /* (2i, 2i+1): GPT-J, Meta Llama, ONNX interleaved=1 */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_HALF_SPLIT, kHalfSplit) = 1, /* (i, i + r/2): GPT-NeoX, Hugging Face rotate_half, ONNX default */
+};
+
+/** How the inverse frequencies inv_i of a table come from rope_theta; r = 2 * columns, f = factor, i = 0 .. r/2 - 1.
+ *  Names as "rope_type" of model configuration files ("mrope" is kDefault with mrope_section). */
+SIMDATTN_ENUM(simdattn_rope_type, RopeType){
+    SIMDATTN_VALUE(SIMDATTN_ROPE_DEFAULT, kDefault) = 0, /* rope_theta^(-2i/r) (Su et al. 2021) */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_LINEAR, kLinear) = 1,   /* that / f */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_PROPORTIONAL, kProportional) = 2, /* that / f for i < floor(partial_rotary_factor * r/2), 0
+                                                                      from there: no rotation (Gemma) */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_DYNAMIC, kDynamic) = 3, /* rope_theta * (f L/M - (f-1))^(r/(r-2)) in place of rope_theta, L =
+                                                            max(seq_len, M), M = max_position_embeddings (dynamic NTK) */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_YARN, kYarn) = 4,     /* Peng et al. 2023; needs original_max_position_embeddings */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_LLAMA3, kLlama3) = 5, /* Llama 3.1; f = 8 and original_max_position_embeddings = 8192 unless given */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_LONG_ROPE, kLongRope) = 6, /* default / long_factor[i] if seq_len >
+                                                               original_max_position_embeddings, else / short_factor[i] */
+};
+
+/** Which position axis a column follows when positions have several (time, height, width). */
+SIMDATTN_ENUM(simdattn_mrope_layout, MropeLayout){
+    SIMDATTN_VALUE(SIMDATTN_MROPE_CONTIGUOUS, kContiguous) = 0, /* the first mrope_section[0] columns follow axis 0, the next [1]
+                                                                   axis 1, ... (Qwen2-VL) */
+    SIMDATTN_VALUE(SIMDATTN_MROPE_INTERLEAVED, kInterleaved) = 1, /* three axes: column i follows axis 1 if i % 3 == 1 and i < 3 *
+                                                                     mrope_section[1], axis 2 if i % 3 == 2 and i < 3 *
+                                                                     mrope_section[2], else axis 0 ("mrope_interleaved",
+                                                                     Qwen3-VL) */
+    SIMDATTN_VALUE(SIMDATTN_MROPE_AXIAL, kAxial) = 2, /* contiguous, and each section is a table of its own with r = 2 * its
+                                                         columns: frequencies start again (vision encoders: {r/4, r/4} with
+                                                         axes y, x). kDefault and kLinear only */
+};
+
+#ifdef __cplusplus
+
+/// The upper half of an f32: 8 exponent bits, 7 stored significand bits.
+struct bf16 {
+  uint16_t bits;
+};
+/// IEEE 754 binary16.
+struct f16 {
+  uint16_t bits;
+};
+
+template <class T>
+constexpr DType dtype_of() {
+  using U = std::remove_cv_t<T>;
+  if constexpr (std::is_same_v<U, float>) return DType::kF32;
+  else if constexpr (std::is_same_v<U, bf16>) return DType::kBF16;
+  else if constexpr (std::is_same_v<U, f16>) return DType::kF16;
+  else if constexpr (std::is_same_v<U, uint8_t> || std::is_same_v<U, bool>) return DType::kU8;
+  else if constexpr (std::is_same_v<U, int32_t>) return DType::kI32;
+  else {
+    static_assert(std::is_same_v<U, int64_t>, "not an element type of simdattn");
+    return DType::kI64;
+  }
+}
+template <class T>
+inline constexpr DType kDTypeOf = dtype_of<T>();
+
+/// The storage of keys and values that are an ordinary array of this type; what is none is refused by every call.
+constexpr KvType kv_type_of(DType t) {
+  return t == DType::kF32    ? KvType::kF32
+         : t == DType::kBF16 ? KvType::kBF16
+         : t == DType::kF16  ? KvType::kF16
+                             : static_cast<KvType>(-1);
+}
+
+// ---- Views -----------------------------------------------------------------------------------------------------------
+
+/// Typed at run time, shaped, strided; owns nothing. `data == nullptr` means "absent" where an argument is optional.
+template <int kRank, bool kConst>
+struct BasicView {
+  using Pointer = std::conditional_t<kConst, const void*, void*>;
+  using Sizes = std::array<int64_t, static_cast<size_t>(kRank)>;
+  Pointer data = nullptr;
+  DType dtype = DType::kF32;
+  Sizes shape{};
+  Sizes stride{};  // in elements
+
+  constexpr BasicView() = default;
+  constexpr BasicView(Pointer d, DType t, const Sizes& sh, const Sizes& st) : data(d), dtype(t), shape(sh), stride(st) {}
+  /// Contiguous, last dimension fastest.
+  constexpr BasicView(Pointer d, DType t, const Sizes& sh) : data(d), dtype(t), shape(sh) {
+    uint64_t step = 1;  // unsigned: a nonsensical shape wraps here and is refused by the call that takes the view
+    for (size_t i = static_cast<size_t>(kRank); i-- > 0;) {
+      stride[i] = static_cast<int64_t>(step);
+      step *= static_cast<uint64_t>(sh[i]);
+    }
+  }
+  /// A mutable view converts to a const one.
+  template <bool kOther, class = std::enable_if_t<kConst && !kOther>>
+  constexpr BasicView(const BasicView<kRank, kOther>& v)  // NOLINT(google-explicit-constructor): as T* to const T*
+      : data(v.data), dtype(v.dtype), shape(v.shape), stride(v.stride) {}
+};
+template <int kRank>
+using View = BasicView<kRank, false>;
+template <int kRank>
+using ConstView = BasicView<kRank, true>;
+
+/// A number, or nothing.
+template <class T>
+struct Optional {
+  T value{};
+  int32_t given = 0;
+
+  constexpr Optional() = default;
+  constexpr Optional(T x) : value(x), given(1) {}  // NOLINT(google-explicit-constructor): as std::optional
+  constexpr explicit operator bool() const { return given != 0; }
+  constexpr T operator*() const { return value; }
+  constexpr T value_or(T other) const { return given != 0 ? value : other; }
+};
+
+/// Numbers of the caller's: any container with data() and size().
+struct Doubles {
+  const double* data = nullptr;
+  int64_t size = 0;
+
+  constexpr Doubles() = default;
+  constexpr Doubles(const double* d, int64_t n) : data(d), size(n) {}
+  template <class C, class = decltype(static_cast<const double*>(std::declval<const C&>().data()))>
+  constexpr Doubles(const C& c)  // NOLINT(google-explicit-constructor): as std::span
+      : data(c.data()), size(static_cast<int64_t>(c.size())) {}
+};
+
+/// One implementation of all kernels for one instruction set, such as "highway/avx2" or "scalar".
+struct Target;
+
+}  // namespace simdattn
+
+typedef simdattn::View<1> simdattn_view1;
+typedef simdattn::View<2> simdattn_view2;
+typedef simdattn::View<3> simdattn_view3;
+typedef simdattn::View<4> simdattn_view4;
+typedef simdattn::ConstView<1> simdattn_const_view1;
+typedef simdattn::ConstView<2> simdattn_const_view2;
+typedef simdattn::ConstView<3> simdattn_const_view3;
+typedef simdattn::ConstView<4> simdattn_const_view4;
+typedef simdattn::ConstView<5> simdattn_const_view5;
+typedef simdattn::Optional<float> simdattn_optional_float;
+typedef simdattn::Optional<double> simdattn_optional_double;
+typedef simdattn::Doubles simdattn_doubles;
+typedef simdattn::Code simdattn_code;
+typedef simdattn::DType simdattn_dtype;
+typedef simdattn::KvType simdattn_kv_type;
+typedef simdattn::KvLayout simdattn_kv_layout;
+typedef simdattn::Arithmetic simdattn_arithmetic;
+typedef simdattn::RopePairing simdattn_rope_pairing;
+typedef simdattn::RopeType simdattn_rope_type;
+typedef simdattn::MropeLayout simdattn_mrope_layout;
+typedef simdattn::Target simdattn_target;
+
+namespace simdattn {
+
+#else
+
+/* Typed at run time, shaped, strided (in elements); owns nothing. data == NULL means "absent" where an argument is optional. */
+#define SIMDATTN_VIEW(rank)         \
+  typedef struct {                  \
+    void* data;                     \
+    simdattn_dtype dtype;           \
+    int64_t shape[rank];            \
+    int64_t stride[rank];           \
+  } simdattn_view##rank;            \
+  typedef struct {                  \
+    const void* data;               \
+    simdattn_dtype dtype;           \
+    int64_t shape[rank];            \
+    int64_t stride[rank];           \
+  } simdattn_const_view##rank
+SIMDATTN_VIEW(1);
+SIMDATTN_VIEW(2);
+SIMDATTN_VIEW(3);
+SIMDATTN_VIEW(4);
+SIMDATTN_VIEW(5);
+#undef SIMDATTN_VIEW
+
+/* A number, or nothing: {0.5f, 1} or {0}. */
+typedef struct {
+  float value;
+  int32_t given;
+} simdattn_optional_float;
+typedef struct {
+  double value;
+  int32_t given;
+} simdattn_optional_double;
+
+typedef struct {
+  const double* data;
+  int64_t size;
+} simdattn_doubles;
+
+typedef struct simdattn_target simdattn_target;
+
+#endif
+
+/** The outcome of a call. `detail` is a string of static storage duration: argument, rule. */
+#ifdef __cplusplus
+struct [[nodiscard]] Status {
+  Code code = Code::kOk;
+  const char* detail = "";
+  constexpr bool ok() const { return code == Code::kOk; }
+};
+#else
+typedef struct simdattn_status {
+  simdattn_code code;
+  const char* detail;
+} simdattn_status;
+#endif
+
+/** How to execute a call. */
+SIMDATTN_STRUCT(simdattn_exec, Exec) {
+  size_t struct_size SIMDATTN_IS(sizeof(Exec));
+  const simdattn_target* target SIMDATTN_IS(nullptr); /* null: the default target */
+  void* workspace SIMDATTN_IS(nullptr);               /* bytes of any alignment, needed only by the functions that say so */
+  size_t workspace_bytes SIMDATTN_IS(0);
+};
+#define SIMDATTN_EXEC_INIT {sizeof(simdattn_exec), NULL, NULL, 0}
+
+/* ---- Scoring: what happens to a score between the dot product and the exponential, and which keys a row sees --------- */
+
+/** `offset` value: row i stands at position i + n_kv - n_q, the last row at the last key (n_kv: the sequence's length). */
+#define SIMDATTN_BOTTOM_RIGHT INT64_MIN
+#ifdef __cplusplus
+inline constexpr int64_t kBottomRight = SIMDATTN_BOTTOM_RIGHT;
+#endif
+
+/** Bits, little-endian in bytes, rows byte-aligned; 1 = attend. Column c of the mask is key `n_kv - columns + c`; keys before
+ *  the first column are visible. So `columns = n_kv` is a full mask and a smaller one the tail of a token tree. `columns` is at
+ *  most the length of every sequence. */
+SIMDATTN_STRUCT(simdattn_bit_mask, BitMask) {
+  const uint8_t* data SIMDATTN_IS(nullptr);
+  int64_t columns SIMDATTN_IS(0);
+  SIMDATTN_ARRAY(int64_t, stride, 3) SIMDATTN_IS({}); /* bytes between batches, heads and rows, within +-2^32; 0 broadcasts */
+};
+
+#ifdef __cplusplus
+}  // namespace simdattn
+typedef simdattn::Status simdattn_status;
+typedef simdattn::Exec simdattn_exec;
+typedef simdattn::BitMask simdattn_bit_mask;
+namespace simdattn {
+#endif
+
+/** For score s of query row i, key j, with p = i + offset, in this order:
+ *    t = scale * s;  t = softcap * tanh(t / softcap) if softcap > 0;  t += -(slope_h * |p - j|);  t += bias_scale_h * bias_ij
+ *  A key is visible if every rule given below allows it. Rows without a visible key give output 0 and lse = -inf (with a
+ *  sink: lse = sink). Arrays indexed by sequence have one entry per batch entry. Sizes of 1 in `bias` and `keep` broadcast, as
+ *  strides of 0 do. */
+SIMDATTN_STRUCT(simdattn_scoring, Scoring) {
+  size_t struct_size SIMDATTN_IS(sizeof(Scoring));
+  simdattn_optional_float scale SIMDATTN_IS({}); /* finite, any sign; default 1/sqrt(d_qk), for masked_softmax 1 */
+  float softcap SIMDATTN_IS(0);                  /* finite, >= 0; 0 = none */
+  bool causal SIMDATTN_IS(false);                /* j <= p */
+  int64_t offset SIMDATTN_IS(kBottomRight);      /* position of row 0; top-left causal is 0; |offset| <= 2^30, never clamped */
+  const int32_t* offsets SIMDATTN_IS(nullptr);   /* [batch] the same for each sequence, in the place of `offset`; any number
+                                                    within +-2^30 */
+  int64_t window_left SIMDATTN_IS(-1);           /* j >= p - window_left; -1 = unbounded. "sliding_window = W" is W - 1 */
+  int64_t window_right SIMDATTN_IS(-1);          /* j <= p + window_right; -1 = unbounded */
+  int64_t chunk SIMDATTN_IS(0);                  /* floor(j / chunk) == floor(p / chunk); 0 = none */
+  const int32_t* prefix_end SIMDATTN_IS(nullptr); /* [batch] prefix-LM: j <= max(p, prefix_end - 1), >= 0; takes the place of
+                                                     causal */
+  const int32_t* kv_start SIMDATTN_IS(nullptr);  /* [batch] j >= kv_start, >= 0 */
+  const int32_t* kv_length SIMDATTN_IS(nullptr); /* [batch] j < kv_length; in 0..n_kv; also the n_kv of kBottomRight, BitMask */
+  simdattn_const_view4 bias SIMDATTN_IS({});     /* f32, bf16 or f16, [batch, heads, n_q, n_kv]; -inf = masked */
+  const float* bias_scale SIMDATTN_IS(nullptr);  /* [heads] finite; multiplies the bias, but for -inf, which masks. Default 1 */
+  simdattn_const_view4 keep SIMDATTN_IS({});     /* u8, the same shape; 0 = masked, anything else attends */
+  simdattn_bit_mask bits SIMDATTN_IS({});
+  const float* alibi_slopes SIMDATTN_IS(nullptr); /* [heads], finite */
+  const float* sinks SIMDATTN_IS(nullptr);       /* [heads] one logit more in the denominator; not scaled, capped or masked */
+  SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_IS({});
+};
+#define SIMDATTN_SCORING_INIT                                                                                        \
+  {sizeof(simdattn_scoring), {0, 0}, 0, false, SIMDATTN_BOTTOM_RIGHT, NULL, -1, -1, 0, NULL, NULL, NULL,              \
+   {NULL, 0, {0}, {0}}, NULL, {NULL, 0, {0}, {0}}, {NULL, 0, {0}}, NULL, NULL, {0}}
+
+/** Options of the score functions beside attention. */
+SIMDATTN_STRUCT(simdattn_score_options, ScoreOptions) {
+  size_t struct_size SIMDATTN_IS(sizeof(ScoreOptions));
+  simdattn_optional_float scale SIMDATTN_IS({}); /* finite; the default stands beside each function */
+  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32); /* scores() alone has others */
+};
+#define SIMDATTN_SCORE_OPTIONS_INIT {sizeof(simdattn_score_options), {0, 0}, SIMDATTN_ARITHMETIC_F32}
+
+/** Options of weighted_values. */
+SIMDATTN_STRUCT(simdattn_value_options, ValueOptions) {
+  size_t struct_size SIMDATTN_IS(sizeof(ValueOptions));
+  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32);
+};
+#define SIMDATTN_VALUE_OPTIONS_INIT {sizeof(simdattn_value_options), SIMDATTN_ARITHMETIC_F32}
+
+/* ---- Rotary position embedding ------------------------------------------------------------------------------------- */
+
+SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
+  size_t struct_size SIMDATTN_IS(sizeof(RopeOptions));
+  simdattn_rope_pairing pairing SIMDATTN_IS(RopePairing::kHalfSplit);
+  bool inverse SIMDATTN_IS(false);   /* rotate by the negative angle */
+  int64_t first_dim SIMDATTN_IS(0);  /* rotated dimensions are [first_dim, first_dim + 2 * table columns) */
+  int64_t start SIMDATTN_IS(0);      /* where no positions are given, row i stands at position start + i */
+  SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_IS({});
+};
+#define SIMDATTN_ROPE_OPTIONS_INIT {sizeof(simdattn_rope_options), SIMDATTN_ROPE_HALF_SPLIT, false, 0, 0, {0}}
+
+/** Fields are named like those of model configuration files ("rope_scaling", "rope_parameters"); docs/guide-rope.md has a
+ *  line for every well-known family. Every field is checked in every type, except that arrays count where they are used. */
+SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
+  size_t struct_size SIMDATTN_IS(sizeof(RopeTableOptions));
+  double rope_theta SIMDATTN_IS(10000); /* base of the powers, in [1, 1e15]; > 1 for kYarn */
+  simdattn_rope_type rope_type SIMDATTN_IS(RopeType::kDefault);
+  double factor SIMDATTN_IS(0); /* in [1e-3, 1e6], or 0 = not given: kLinear, kDynamic and kYarn need it */
+  int64_t original_max_position_embeddings SIMDATTN_IS(0); /* length of pre-training; kYarn: else max_position_embeddings */
+  int64_t max_position_embeddings SIMDATTN_IS(0); /* kDynamic; kLongRope: its ratio to the original one replaces factor */
+  int64_t seq_len SIMDATTN_IS(0);                 /* kDynamic, kLongRope: length that the table is for; 0 = short */
+  simdattn_optional_double attention_factor SIMDATTN_IS({}); /* in (0, 1e6]; multiplies cos and sin; default: see
+                                                                rope_frequencies */
+  double beta_fast SIMDATTN_IS(32); /* kYarn: rotations in the original length, beta_fast >= beta_slow > 0 */
+  double beta_slow SIMDATTN_IS(1);
+  double mscale SIMDATTN_IS(0); /* kYarn: used if this and mscale_all_dim are given (not 0) */
+  double mscale_all_dim SIMDATTN_IS(0);
+  bool truncate SIMDATTN_IS(true);       /* kYarn: round the ends of the ramp to whole columns */
+  double low_freq_factor SIMDATTN_IS(1); /* kLlama3: high_freq_factor >= low_freq_factor > 0 */
+  double high_freq_factor SIMDATTN_IS(4);
+  simdattn_doubles short_factor SIMDATTN_IS({}); /* kLongRope: both, r/2 numbers in [1e-3, 1e6] */
+  simdattn_doubles long_factor SIMDATTN_IS({});
+  simdattn_doubles freq_factors SIMDATTN_IS({}); /* any type: inv_i / freq_factors[i]; r/2 numbers in [1e-3, 1e6] or none */
+  simdattn_doubles inv_freq SIMDATTN_IS({}); /* kDefault: these instead of powers; r/2 numbers, 0 or in [1e-20, 1e3] */
+  double partial_rotary_factor SIMDATTN_IS(1); /* kProportional, in (0, 1]; elsewhere r is the rotated part already */
+  SIMDATTN_ARRAY(int64_t, mrope_section, 4) SIMDATTN_IS({}); /* columns per position axis, summing to r/2; all 0 = one axis */
+  simdattn_mrope_layout mrope_layout SIMDATTN_IS(MropeLayout::kContiguous);
+  /** Computes as PyTorch models do, everything in f32: frequencies in Hugging Face's order of operations, the angle
+   *  fl(fl(position) * inv_i), its cosine, times fl(attention factor). Far positions differ visibly from the exact ones
+   *  (up to 8e-3 at 131071); this is what such a model was trained with. */
+  bool f32_angles SIMDATTN_IS(false);
+};
+#define SIMDATTN_ROPE_TABLE_OPTIONS_INIT                                                                               \
+  {sizeof(simdattn_rope_table_options), 10000, SIMDATTN_ROPE_DEFAULT, 0, 0, 0, 0, {0, 0}, 32, 1, 0, 0, true, 1, 4,     \
+   {NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}, 1, {0}, SIMDATTN_MROPE_CONTIGUOUS, false}
+
+/* ---- Storage of keys and values -------------------------------------------------------------------------------------- */
+
+/** Keys per panel. A panel holds 32 keys dimension by dimension, so that the lanes of a vector are keys:
+ *    f32 and f16: [panel][d][32];   bf16: [panel][ceil(d/2)][32][2], an odd last dimension paired with zero.
+ *  A file-format constant: the same on every CPU and in every version. */
+#define SIMDATTN_PANEL_WIDTH 32
+/** Keys per block of the online softmax, and per independently computed split; part of the definition of the result. */
+#define SIMDATTN_KEY_BLOCK 256
+#define SIMDATTN_KEY_SPLIT 1024
+#ifdef __cplusplus
+inline constexpr int64_t kPanelWidth = SIMDATTN_PANEL_WIDTH;
+inline constexpr int64_t kKeyBlock = SIMDATTN_KEY_BLOCK;
+inline constexpr int64_t kKeySplit = SIMDATTN_KEY_SPLIT;
+
+/// Bytes of a key or value of `dim` numbers in rows; 0 for an unknown type.
+constexpr int64_t row_bytes(KvType type, int64_t dim) {
+  return type == KvType::kF32 ? 4 * dim : type == KvType::kBF16 || type == KvType::kF16 ? 2 * dim : 0;
+}
+/// Bytes of a panel of kPanelWidth keys; 0 for an unknown type.
+constexpr int64_t panel_bytes(KvType type, int64_t dim) {
+  return kPanelWidth * row_bytes(type, type == KvType::kBF16 ? (dim + 1) / 2 * 2 : dim);
+}
+
+/// Where keys or values are: one tensor, a ring, or pages behind a table. Values are always rows. Addresses count bytes.
+/// C: simdattn_kv and simdattn_const_kv, below.
+template <bool kConst>
+struct BasicKv {
+  using Pointer = std::conditional_t<kConst, const void*, void*>;
+  size_t struct_size = sizeof(BasicKv);
+  Pointer data = nullptr;
+  KvType type = KvType::kF32;
+  KvLayout layout = KvLayout::kRows;
+  int64_t batch = 0;  // sequences (pages do not count here)
+  int64_t heads = 0;
+  int64_t tokens = 0;   // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
+  int64_t length = -1;  // tokens per sequence that attention sees (its n_kv), <= tokens; -1: all of them
+  int64_t dim = 0;
+  int64_t batch_stride = 0;  // bytes between sequences; with pages, between pages
+  int64_t head_stride = 0;   // bytes
+  int64_t token_stride = 0;  // bytes; rows: between tokens; panels: between panels
+  Pointer scales = nullptr;  // of types that have any; none of today's
+  int64_t scale_batch_stride = 0;  // bytes, as for data
+  int64_t scale_head_stride = 0;
+  int64_t scale_token_stride = 0;
+  // Pages, if page_size > 0: sequence b's token t is token t % page_size of page block_table[b * block_table_stride + t /
+  // page_size]. Entries that no call touches may hold anything.
+  const int32_t* block_table = nullptr;
+  int64_t block_table_stride = -1;  // entries between sequences; -1: ceil(tokens / page_size); 0: one table for all
+  int64_t page_size = 0;            // tokens; panels: a multiple of kPanelWidth
+  int64_t n_pages = 0;
+  int64_t ring = 0;  // > 0: token t is at t % ring; only the last `ring` tokens exist. panels: a multiple of kPanelWidth
+  std::array<uint64_t, 4> reserved{};
+
+  constexpr BasicKv() = default;
+  /// A plain tensor [batch, heads, tokens, dim] of f32, bf16 or f16.
+  template <bool kOther, class = std::enable_if_t<kConst || !kOther>>
+  constexpr BasicKv(const BasicView<4, kOther>& v)  // NOLINT(google-explicit-constructor): the common case
+      : data(v.data),
+        type(kv_type_of(v.dtype)),
+        batch(v.shape[0]),
+        heads(v.shape[1]),
+        tokens(v.shape[2]),
+        dim(v.shape[3]),
+        batch_stride(times(v.stride[0], row_bytes(type, 1))),
+        head_stride(times(v.stride[1], row_bytes(type, 1))),
+        token_stride(times(v.stride[2], row_bytes(type, 1))) {
+    // A last dimension that is not contiguous cannot be expressed; dim -1 makes every call refuse it.
+    if (v.stride[3] != 1 && v.shape[3] > 1) dim = -1;
+  }
+  template <bool kOther, class = std::enable_if_t<kConst && !kOther>>
+  constexpr BasicKv(const BasicKv<kOther>& o)  // NOLINT(google-explicit-constructor): as T* to const T*
+      : data(o.data),
+        type(o.type),
+        layout(o.layout),
+        batch(o.batch),
+        heads(o.heads),
+        tokens(o.tokens),
+        length(o.length),
+        dim(o.dim),
+        batch_stride(o.batch_stride),
+        head_stride(o.head_stride),
+        token_stride(o.token_stride),
+        scales(o.scales),
+        scale_batch_stride(o.scale_batch_stride),
+        scale_head_stride(o.scale_head_stride),
+        scale_token_stride(o.scale_token_stride),
+        block_table(o.block_table),
+        block_table_stride(o.block_table_stride),
+        page_size(o.page_size),
+        n_pages(o.n_pages),
+        ring(o.ring),
+        reserved(o.reserved) {}
+
+  /// The n_kv of a problem.
+  constexpr int64_t keys() const { return length < 0 ? tokens : length; }
+
+ private:
+  /// A stride too large for bytes becomes one that every call refuses.
+  static constexpr int64_t times(int64_t stride, int64_t size) {
+    constexpr int64_t kMost = INT64_MAX / 8;
+    return stride > kMost || stride < -kMost ? INT64_MAX : stride * size;
+  }
+};
+using Kv = BasicKv<false>;
+using ConstKv = BasicKv<true>;
+}  // namespace simdattn
+typedef simdattn::Kv simdattn_kv;
+typedef simdattn::ConstKv simdattn_const_kv;
+typedef simdattn::Scoring simdattn_scoring;
+typedef simdattn::ScoreOptions simdattn_score_options;
+typedef simdattn::ValueOptions simdattn_value_options;
+typedef simdattn::RopeOptions simdattn_rope_options;
+typedef simdattn::RopeTableOptions simdattn_rope_table_options;
+namespace simdattn {
+#else
+/* Members as explained at BasicKv above. */
+#define SIMDATTN_KV(name, pointer) \
+  typedef struct {                 \
+    size_t struct_size;            \
+    pointer data;                  \
+    simdattn_kv_type type;         \
+    simdattn_kv_layout layout;     \
+    int64_t batch;                 \
+    int64_t heads;                 \
+    int64_t tokens;                \
+    int64_t length;                \
+    int64_t dim;                   \
+    int64_t batch_stride;          \
+    int64_t head_stride;           \
+    int64_t token_stride;          \
+    pointer scales;                \
+    int64_t scale_batch_stride;    \
+    int64_t scale_head_stride;     \
+    int64_t scale_token_stride;    \
+    const int32_t* block_table;    \
+    int64_t block_table_stride;    \
+    int64_t page_size;             \
+    int64_t n_pages;               \
+    int64_t ring;                  \
+    uint64_t reserved[4];          \
+  } name
+SIMDATTN_KV(simdattn_kv, void*);
+SIMDATTN_KV(simdattn_const_kv, const void*);
+#undef SIMDATTN_KV
+#endif
+#define SIMDATTN_KV_INIT                                                                                            \
+  {sizeof(simdattn_kv), NULL, SIMDATTN_KV_F32, SIMDATTN_KV_ROWS, 0, 0, 0, -1, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, -1, 0, \
+   0, 0, {0}}
+
+/** Rotates keys: table and options as for rope(). No table: no rotation. options.start is not used (0). */
+SIMDATTN_STRUCT(simdattn_key_rotation, KeyRotation) {
+  size_t struct_size SIMDATTN_IS(sizeof(KeyRotation));
+  simdattn_const_view2 cos SIMDATTN_IS({});
+  simdattn_const_view2 sin SIMDATTN_IS({});
+  simdattn_rope_options options SIMDATTN_IS({});
+  SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_IS({});
+};
+#define SIMDATTN_KEY_ROTATION_INIT                                                                       \
+  {sizeof(simdattn_key_rotation), {NULL, 0, {0}, {0}}, {NULL, 0, {0}, {0}}, SIMDATTN_ROPE_OPTIONS_INIT, {0}}
+
+#ifdef __cplusplus
+}  // namespace simdattn
+typedef simdattn::KeyRotation simdattn_key_rotation;
+namespace simdattn {
+#endif
+
+/** Where kv_append puts its rows, and what happens to them on the way. */
+SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
+  size_t struct_size SIMDATTN_IS(sizeof(AppendOptions));
+  simdattn_key_rotation rope SIMDATTN_IS({});
+  int64_t start SIMDATTN_IS(0);                /* without positions: row i of a sequence goes to position start + i */
+  const int32_t* starts SIMDATTN_IS(nullptr);  /* [batch] the same for each sequence, in the place of `start` */
+  const int32_t* counts SIMDATTN_IS(nullptr);  /* [batch] rows of each sequence that count, 0 .. n; the others are padding */
+  /** i32 or i64 [batch, rows]: page slots, page * page_size + place in the page, in the place of the block table; negative
+   *  ones are skipped (vLLM's slot_mapping). Positions then serve the rotation alone. */
+  simdattn_const_view2 slots SIMDATTN_IS({});
+};
+#define SIMDATTN_APPEND_OPTIONS_INIT \
+  {sizeof(simdattn_append_options), SIMDATTN_KEY_ROTATION_INIT, 0, NULL, NULL, {NULL, 0, {0}, {0}}}
+
+/* ---- Fused attention --------------------------------------------------------------------------------------------------- */
+
+/** One attention problem: out = softmax(scoring(q k^T)) v, and its log-sum-exp.
+ *  Shapes: q [B,Hq,n_q,d_qk], k [B,Hk,n_kv,d_qk], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v], lse f32 [B,Hq,n_q] (optional);
+ *  G = Hq/Hk whole; query head h reads key head h / G. q and out f32, bf16 or f16; k and v any storage type; any mixture; v may
+ *  alias k. n_kv is k.length (default: k.tokens), and that of v.
+ *  Varlen: with cu_q, q, out and lse are [1,H,total_q,...] and sequence s has rows cu_q[s] .. cu_q[s+1]; with cu_k too, k
+ *  and v are [1,Hk,total_k,...]; without it k and v are caches whose batch is n_sequences. bias and keep are then
+ *  [1,Hq,total_q,longest n_kv] and BitMask rows are counted through the whole of q.
+ *  Raw state: with `acc` (f32 [B,Hq,n_q,d_v]), `max` and `sum` (f32 [B,Hq,n_q]) given, the un-normalised accumulator, the
+ *  maximum and the sum are written there. `out` may be absent where `lse` or the raw state is given. */
+SIMDATTN_STRUCT(simdattn_attention_problem, Attention) {
+  size_t struct_size SIMDATTN_IS(sizeof(Attention));
+  simdattn_const_view4 q SIMDATTN_IS({});
+  simdattn_const_kv k SIMDATTN_IS({});
+  simdattn_const_kv v SIMDATTN_IS({});
+  simdattn_view4 out SIMDATTN_IS({});
+  simdattn_view3 lse SIMDATTN_IS({});
+  simdattn_scoring scoring SIMDATTN_IS({});
+  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32);
+  const int32_t* cu_q SIMDATTN_IS(nullptr);
+  const int32_t* cu_k SIMDATTN_IS(nullptr);
+  int64_t n_sequences SIMDATTN_IS(0);
+  simdattn_view4 acc SIMDATTN_IS({});
+  simdattn_view3 max SIMDATTN_IS({});
+  simdattn_view3 sum SIMDATTN_IS({});
+};
+#define SIMDATTN_ATTENTION_PROBLEM_INIT                                                                              \
+  {sizeof(simdattn_attention_problem), {NULL, 0, {0}, {0}}, SIMDATTN_KV_INIT, SIMDATTN_KV_INIT, {NULL, 0, {0}, {0}},  \
+   {NULL, 0, {0}, {0}}, SIMDATTN_SCORING_INIT, SIMDATTN_ARITHMETIC_F32, NULL, NULL, 0, {NULL, 0, {0}, {0}},           \
+   {NULL, 0, {0}, {0}}, {NULL, 0, {0}, {0}}}
+
+/** A problem that was checked once, and how it divides. The caller owns it; it may be copied as bytes, and refers to the
+ *  problem's arrays. How it divides depends on shapes and lengths alone, never on the machine or the number of threads. */
+SIMDATTN_STRUCT(simdattn_plan, AttentionPlan) {
+  size_t struct_size SIMDATTN_IS(sizeof(AttentionPlan));
+  int64_t tasks SIMDATTN_IS(0);            /* run each of 0 .. tasks-1 once, in any order, on any threads */
+  int64_t reduce_tasks SIMDATTN_IS(0);     /* then each of 0 .. reduce_tasks-1 once (0: nothing to reduce) */
+  size_t workspace_bytes SIMDATTN_IS(0);   /* Exec::workspace of each thread; constant in the lengths */
+  size_t partial_bytes SIMDATTN_IS(0);     /* one buffer shared by all tasks of the problem; 0 if nothing is reduced */
+  SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_IS({});
+};
+
+#ifdef __cplusplus
+}  // namespace simdattn
+typedef simdattn::AppendOptions simdattn_append_options;
+typedef simdattn::Attention simdattn_attention_problem;
+typedef simdattn::AttentionPlan simdattn_plan;
+#endif
+
+#undef SIMDATTN_STRUCT
+#undef SIMDATTN_IS
+#undef SIMDATTN_ARRAY
+#undef SIMDATTN_ENUM
+#undef SIMDATTN_VALUE
+
+#endif  /* SIMDATTN_TYPES_H_ */
