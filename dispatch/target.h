@@ -15,7 +15,9 @@ struct Target {
   const char* missing;  // what this CPU or operating system lacks; "" if runnable
 };
 
-/// The table of exec.target, or of the default target.
+/// exec.target, or the default target, if this CPU can run it.
+Status resolve(const Exec& exec, const Target** target);
+/// Its table.
 Status resolve(const Exec& exec, const UKernels** kernels);
 
 }  // namespace simdattn

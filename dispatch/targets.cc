@@ -113,29 +113,7 @@ const Registry& registry() {
 
 }  // namespace
 
-std::span<const Target* const> targets() { return {registry().list, registry().size}; }
-const char* name(const Target& target) { return target.name; }
-bool runnable(const Target& target) { return target.runnable; }
-bool exact(const Target& target) { return target.exact; }
-
-Status find_target(const char* wanted, const Target** target) {
-  if (wanted == nullptr) return {Code::kNullPointer, "name: must not be null"};
-  if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
-  const Target* t = registry().find(wanted);
-  if (t == nullptr || !t->runnable) return {Code::kTarget, registry().unknown};
-  *target = t;
-  return {};
-}
-
-Status default_target(const Target** target) {
-  if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
-  const Registry& r = registry();
-  if (r.chosen == nullptr) return {Code::kTarget, r.bad_environment};
-  *target = r.chosen;
-  return {};
-}
-
-Status resolve(const Exec& exec, const UKernels** kernels) {
+Status resolve(const Exec& exec, const Target** target) {
   const Target* t = exec.target;
   if (t == nullptr) {
     t = registry().chosen;
@@ -143,15 +121,57 @@ Status resolve(const Exec& exec, const UKernels** kernels) {
   } else if (!t->runnable) {
     return {Code::kTarget, "exec.target: this CPU cannot run it"};
   }
-  *kernels = t->kernels;
+  *target = t;
+  return {};
+}
+
+Status resolve(const Exec& exec, const UKernels** kernels) {
+  const Target* t = nullptr;
+  const Status status = resolve(exec, &t);
+  if (status.ok()) *kernels = t->kernels;
+  return status;
+}
+
+}  // namespace simdattn
+
+using simdattn::Code;
+using simdattn::registry;
+
+extern "C" {
+
+const simdattn_target* const* simdattn_targets(size_t* count) {
+  if (count != nullptr) *count = registry().size;
+  return registry().list;
+}
+const char* simdattn_name(const simdattn_target* target) { return target == nullptr ? "" : target->name; }
+bool simdattn_runnable(const simdattn_target* target) { return target != nullptr && target->runnable; }
+const char* simdattn_missing(const simdattn_target* target) { return target == nullptr ? "" : target->missing; }
+bool simdattn_exact(const simdattn_target* target) { return target != nullptr && target->exact; }
+bool simdattn_native(const simdattn_target* target, simdattn_arithmetic arithmetic) {
+  return target != nullptr && arithmetic == simdattn::Arithmetic::kF32;
+}
+
+simdattn_status simdattn_find_target(const char* wanted, const simdattn_target** target) {
+  if (wanted == nullptr) return {Code::kNullPointer, "name: must not be null"};
+  if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
+  const simdattn_target* t = registry().find(wanted);
+  if (t == nullptr || !t->runnable) return {Code::kTarget, registry().unknown};
+  *target = t;
+  return {};
+}
+
+simdattn_status simdattn_default_target(const simdattn_target** target) {
+  if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
+  if (registry().chosen == nullptr) return {Code::kTarget, registry().bad_environment};
+  *target = registry().chosen;
   return {};
 }
 
 #define SIMDATTN_TEXT_OF(x) #x
 #define SIMDATTN_TEXT(x) SIMDATTN_TEXT_OF(x)
-const char* version() {
+const char* simdattn_version(void) {
   return SIMDATTN_TEXT(SIMDATTN_VERSION_MAJOR) "." SIMDATTN_TEXT(SIMDATTN_VERSION_MINOR) "." SIMDATTN_TEXT(
       SIMDATTN_VERSION_PATCH);
 }
 
-}  // namespace simdattn
+}  // extern "C"

@@ -1,4 +1,4 @@
-// The storage types and their scalar conversions.
+// The element types and their scalar conversions.
 #ifndef SIMDATTN_LIB_DTYPES_H_
 #define SIMDATTN_LIB_DTYPES_H_
 
@@ -12,20 +12,14 @@ namespace simdattn {
 
 inline constexpr uint32_t kCanonicalNaN = 0x7FC00000u;
 
-constexpr bool is_storage(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
-constexpr int64_t size_of(DType t) {
-  switch (t) {
-    case DType::kF32:
-    case DType::kI32: return 4;
-    case DType::kBF16:
-    case DType::kF16: return 2;
-    case DType::kU8: return 1;
-    case DType::kI64: return 8;
-  }
-  return 0;
-}
-/// Index of a storage type in a typed slot.
+constexpr bool is_element(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
+constexpr int64_t size_of(DType t) { return dtype_bytes(t); }
+/// Index of an element type in a typed slot.
 constexpr size_t slot(DType t) { return static_cast<size_t>(t); }
+/// Index of an arithmetic.
+constexpr size_t slot(Arithmetic t) { return static_cast<size_t>(t); }
+/// Index of a KV storage type.
+constexpr size_t slot(KvType t) { return static_cast<size_t>(t); }
 
 // The helpers below are internal to each object that includes this header (`static`): an object built for a newer CPU
 // must not supply them to the others.
@@ -73,7 +67,7 @@ inline constexpr f16 from_f32<f16>(float x) {
   return {static_cast<uint16_t>(sign | (rounded - 0x38000000u) >> 13)};
 }
 
-/// Calls f with a value of the C++ type of storage type `t`.
+/// Calls f with a value of the C++ type of element type `t`.
 template <class F>
 static inline constexpr auto with_storage(DType t, F&& f) {
   switch (t) {

@@ -2,8 +2,9 @@
 //
 // Every slot has one definition (lib/scalar/ukernels.cc) and returns its bits on every target with fused multiply-add.
 // Slots check nothing: drivers pass valid sizes. Sizes of zero are legal and do nothing. A slot reads exactly the
-// elements that its arguments describe (tails by partial loads) and writes exactly its outputs. Typed slots are arrays
-// indexed by storage type in the order of DType: f32, bf16, f16. "NaN" on output is always the canonical quiet NaN.
+// elements that its arguments describe (tails by partial loads) and writes exactly its outputs. Slots typed by elements are
+// arrays indexed by DType: f32, bf16, f16; those typed by the storage of keys and values are gathered in one struct per
+// KvType. "NaN" on output is always the canonical quiet NaN.
 //
 // The sum of n numbers is taken in 16 partial sums (element i goes to partial i mod 16), folded 8, 4, 2, 1.
 #ifndef SIMDATTN_LIB_UKERNELS_H_
@@ -16,8 +17,10 @@
 
 namespace simdattn {
 
-/// Storage types a typed slot is indexed by: size_t(DType) of f32, bf16, f16.
-inline constexpr size_t kStorageTypes = 3;
+/// Element types that a typed slot is indexed by: size_t(DType) of f32, bf16, f16.
+inline constexpr size_t kElementTypes = 3;
+/// KV storage types: size_t(KvType).
+inline constexpr size_t kKvTypes = 3;
 /// Width in columns of a group of packed values; the register tile's columns on every target divide it.
 inline constexpr int64_t kValueGroup = 32;
 
@@ -91,11 +94,14 @@ struct RowModifiers {
   float softcap;     // 0: none
   float slope;       // 0: none; t += -(slope * |position - key|)
   int32_t position;  // of the row
+  float bias_scale;  // multiplies the bias, but for -inf
   DType bias_dtype;
   const void* bias;     // null: none; -inf masks
   const uint8_t* keep;  // null: none; 0 masks
   const uint8_t* bits;  // null: none; bit 0 is key first_bit; keys before it are visible
   int64_t first_bit;
+  bool one_bias;  // bias is one number for all keys; so is keep: the driver's business (drivers/scoring.h), not a slot's
+  bool one_keep;
 };
 struct ModifyRow {
   RowModifiers row;
@@ -114,11 +120,11 @@ struct ModifyResult {
 
 /// s[r][32 p + j] = scale * (one fma chain over the dimension, from 0, ascending) for f32 queries and key panels.
 struct ScoreTile {
-  const float* q;
-  int64_t ldq;
+  const void* q;
+  int64_t q_stride;  // bytes
   int64_t rows;
   const void* panels;
-  int64_t panel_stride;  // elements
+  int64_t panel_stride;  // bytes
   int64_t n_panels;
   int64_t dim;
   float scale;
@@ -143,15 +149,16 @@ struct SoftmaxTile {
   float* alpha;  // [rows] out
 };
 
-/// o[r][c] = alpha[r] * o[r][c], then fma(w[r][j], v[j][c], o[r][c]) for ascending j. Column c of key j is
-/// v[j * key_stride + (c / 32) * group_stride + c % 32]: rows have group_stride 32, packed values 32 * kKeyBlock.
+/// o[r][c] = alpha[r] * o[r][c], then fma(w[r][j], v[j][c], o[r][c]) for ascending j. Columns 32 g .. 32 g + 31 of key j are
+/// at v + j * key_stride + g * group_stride: in rows 32 elements further, in packed values 32 * kKeyBlock.
 struct ValueTile {
   const float* w;
   int64_t ldw;
   int64_t rows;
   const void* v;
-  int64_t key_stride;
-  int64_t group_stride;
+  int64_t first_key;     // of a packed block; else 0
+  int64_t key_stride;    // bytes
+  int64_t group_stride;  // bytes
   int64_t keys;
   int64_t dim;
   float* o;
@@ -177,45 +184,113 @@ struct RopeHeads {
   bool inverse;
 };
 
-struct UKernels {
-  /// Query rows that one register tile of score_tile and value_tile takes.
-  int64_t tile_rows;
+/// Stores `tokens` rows of f32 in a KV storage type: rounded to nearest even, NaN canonical.
+/// Rows: token i at out + i * stride. Panels: token i is column `column` + i of the panels that begin at `out`, `stride`
+/// bytes apart; other columns keep their bytes, but for the zero that an odd last dimension of bf16 is paired with.
+struct StoreRows {
+  const float* rows;
+  int64_t ld;  // floats between tokens
+  int64_t tokens;
+  int64_t dim;
+  void* out;
+  int64_t stride;  // bytes between rows; between panels
+  int64_t column;  // panels: of the first token, in 0 .. 31
+};
 
-  void (*score_rows[kStorageTypes])(const ScoreRows&);
+/// The inverse: rows of f32 from a KV storage type.
+struct LoadRows {
+  const void* in;
+  int64_t stride;  // bytes between rows; between panels
+  int64_t column;  // panels: of the first token, in 0 .. 31
+  int64_t tokens;
+  int64_t dim;
+  float* rows;
+  int64_t ld;  // floats between tokens
+};
+
+/// What depends on how keys and values are stored, and on nothing else.
+struct KvKernels {
+  /// True if no element of `keys` rows is NaN or infinite. token_stride: bytes.
+  bool (*all_finite)(const void* rows, int64_t token_stride, int64_t keys, int64_t dim);
+  void (*store_rows)(const StoreRows&);
+  void (*store_panels)(const StoreRows&);
+  void (*load_rows)(const LoadRows&);
+  void (*load_panels)(const LoadRows&);
+};
+
+/// `keys` rows of values, of which the first is key `first` of its block, into a packed block.
+struct PackValues {
+  const void* rows;
+  int64_t token_stride;  // bytes
+  int64_t first;
+  int64_t keys;
+  int64_t dim;
+  void* block;
+};
+
+/// How one arithmetic multiplies keys and values of one storage type.
+struct KvOperands {
+  /// Keys in the storage type's own panels.
+  void (*score_tile)(const ScoreTile&);
+  /// Values in rows.
+  void (*value_tile)(const ValueTile&);
+  /// `keys` <= 32 row-major keys into one packed panel; columns past `keys` become 0. `stream`: the keys come from beyond
+  /// the CPU caches, and 32 rows more lie below: prefetch those. token_stride: bytes.
+  void (*pack_keys)(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, void* panel, bool stream);
+  /// One panel of the storage type into a packed one.
+  void (*pack_panel)(const void* panel, int64_t dim, void* packed);
+  void (*pack_values)(const PackValues&);
+};
+
+/// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.
+struct AttentionKernels {
+  /// Rows that one register tile takes: where rows see different keys, so many are computed at a time.
+  int64_t tile_rows;
+  int64_t (*query_bytes)(int64_t dim);   // of a row of queries
+  int64_t (*panel_bytes)(int64_t dim);   // of a packed panel of kPanelWidth keys
+  int64_t (*values_bytes)(int64_t dim);  // of a packed block of kKeyBlock values
+  /// A row of queries, by element type.
+  void (*prepare_query[kElementTypes])(const void* row, void* query, int64_t dim);
+  KvOperands kv[kKvTypes];
+  /// Keys in packed panels. True in `packed_is[type]`: panels of that storage type are packed ones already.
+  void (*score_packed)(const ScoreTile&);
+  bool packed_is[kKvTypes];
+  void (*softmax_tile)(const SoftmaxTile&);
+  /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used.
+  void (*value_packed)(const ValueTile&);
+  /// Before the first and after the last of these slots in a range of tasks; null: nothing to do.
+  void (*begin)();
+  void (*end)();
+};
+
+/// Arithmetics: size_t(Arithmetic).
+inline constexpr size_t kArithmetics = 1;
+
+struct UKernels {
+  KvKernels kv[kKvTypes];
+  AttentionKernels attention[kArithmetics];
+
+  void (*score_rows[kElementTypes])(const ScoreRows&);
   /// score_rows with the sum of (q - k)^2: fma(difference, difference, sum).
-  void (*gaussian_rows[kStorageTypes])(const ScoreRows&);
-  void (*additive_rows[kStorageTypes])(const AdditiveRows&);
+  void (*gaussian_rows[kElementTypes])(const ScoreRows&);
+  void (*additive_rows[kElementTypes])(const AdditiveRows&);
   void (*softmax_rows)(const SoftmaxRows&);
   ModifyResult (*modify_row)(const ModifyRow&);
 
-  void (*score_tile[kStorageTypes])(const ScoreTile&);
-  void (*softmax_tile)(const SoftmaxTile&);
-  void (*value_tile[kStorageTypes])(const ValueTile&);
-
-  /// `keys` <= 32 row-major keys into one f32 panel [dim][32]; columns past `keys` become 0. `stream`: the keys come from
-  /// beyond the caches, and 32 rows more lie below: prefetch those.
-  void (*pack_keys[kStorageTypes])(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel,
-                                   bool stream);
-  /// One panel of the type's own layout into an f32 panel.
-  void (*widen_panel[kStorageTypes])(const void* panel, int64_t dim, float* out);
-  /// `keys` <= kKeyBlock rows of values into f32 groups [ceil(dim/32)][kKeyBlock][32]; columns past dim become 0.
-  void (*pack_values[kStorageTypes])(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out);
   /// n elements to f32.
-  void (*widen[kStorageTypes])(const void* in, float* out, int64_t n);
+  void (*widen[kElementTypes])(const void* in, float* out, int64_t n);
   /// out = (in + 0) * factor, rounded to the type; NaN canonical. (+0 turns -0 into +0.)
-  void (*finish[kStorageTypes])(const float* in, float factor, void* out, int64_t n);
-  /// True if no element of `keys` rows is NaN or infinite.
-  bool (*all_finite[kStorageTypes])(const void* rows, int64_t token_stride, int64_t keys, int64_t dim);
+  void (*finish[kElementTypes])(const float* in, float factor, void* out, int64_t n);
   /// True if an element equals zero.
   bool (*any_zero)(const float* w, int64_t n);
   /// a[i] = fma(a[i], wa, b[i] * wb)
   void (*merge)(float* a, float wa, const float* b, float wb, int64_t n);
 
   /// [type of x][type of y]
-  void (*rope_heads[kStorageTypes][kStorageTypes])(const RopeHeads&);
+  void (*rope_heads[kElementTypes][kElementTypes])(const RopeHeads&);
 
   /// [type of x][type of y]
-  void (*add_rows[kStorageTypes][kStorageTypes])(const AddRows&);
+  void (*add_rows[kElementTypes][kElementTypes])(const AddRows&);
 
   /// Element by element: the library's exponential (x <= 88) and hyperbolic tangent.
   void (*exp)(const float* x, float* y, int64_t n);

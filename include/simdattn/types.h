@@ -231,6 +231,10 @@ struct Doubles {
   template <class C, class = decltype(static_cast<const double*>(std::declval<const C&>().data()))>
   constexpr Doubles(const C& c)  // NOLINT(google-explicit-constructor): as std::span
       : data(c.data()), size(static_cast<int64_t>(c.size())) {}
+  constexpr bool empty() const { return size == 0; }
+  constexpr double operator[](int64_t i) const { return data[i]; }
+  constexpr const double* begin() const { return data; }
+  constexpr const double* end() const { return data + size; }
 };
 
 /// One implementation of all kernels for one instruction set, such as "highway/avx2" or "scalar".

@@ -3,17 +3,27 @@
 #include <cstring>
 
 #include "dispatch/target.h"
+#include "lib/drivers/drivers.h"
 #include "lib/drivers/kv_store.h"
-#include "lib/drivers/positions.h"
+#include "lib/rules/positions.h"
 #include "lib/drivers/turn_row.h"
-#include "lib/drivers/validate.h"
+#include "lib/rules/views.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
 namespace {
 
-constexpr KvText kCache = SIMDATTN_KV_TEXT("cache");
+constexpr KvText kText = SIMDATTN_KV_TEXT("kv");
+
+/// Elements between neighbouring keys of a panel.
+template <class T>
+inline constexpr int64_t kPanelColumn = std::is_same_v<T, bf16> ? 2 : 1;
+/// Where element d of a key is in its panel, relative to the key's element 0.
+template <class T>
+int64_t panel_step(int64_t d) {
+  return std::is_same_v<T, bf16> ? d / 2 * 2 * kPanelWidth + d % 2 : d * kPanelWidth;
+}
 /// Converts and rotates a row into column `column` of a panel.
 void append_column(const UKernels& uk, const RopeHeads& row, DType from, DType to, int64_t column, char* panel) {
   with_storage(to, [&](auto t) {
@@ -35,13 +45,14 @@ void append_column(const UKernels& uk, const RopeHeads& row, DType from, DType t
 
 }  // namespace
 
-Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& cache, const AppendRope& rope,
+Status drivers::kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& cache, const AppendOptions& options,
                  const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent er, ep, ek, ec, es;
-  SIMDATTN_CHECK(check_view(rows, Accept::kStorage, SIMDATTN_ARGUMENT("rows"), &er));
-  SIMDATTN_CHECK(check_kv(cache, false, false, true, kCache, &ek));
+  const KeyRotation& rope = options.rope;
+  ByteSet er, ep, ek, ec, es;
+  SIMDATTN_CHECK(check_view(rows, Accept::kElements, SIMDATTN_ARGUMENT("rows"), &er));
+  SIMDATTN_CHECK(check_kv(cache, {.output = true}, kText, &ek));
   const int64_t batch = rows.shape[0];
   const int64_t heads = rows.shape[1];
   const int64_t n = rows.shape[2];
@@ -57,18 +68,18 @@ Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const 
   }
   SIMDATTN_REQUIRE(positions.data != nullptr || batch == 0 || n == 0, Code::kNullPointer,
                    "positions.data: null although there are rows");
-  SIMDATTN_CHECK(check_positions(positions, batch, n, std::numeric_limits<int64_t>::min(), limit, &ep));
+  SIMDATTN_CHECK(check_positions(positions, options.start, batch, n, std::numeric_limits<int64_t>::min(), limit, &ep));
   if (cache.block_table != nullptr) {
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t i = 0; i < n; ++i) {
-        const int64_t p = position_at(positions, b, i);
-        SIMDATTN_REQUIRE(p < 0 || page_of(cache, b, p) < cache.n_pages, Code::kRange, kCache.pages);
+        const int64_t p = position_at(positions, options.start, b, i);
+        SIMDATTN_REQUIRE(p < 0 || page_of(cache, b, p) < cache.n_pages, Code::kRange, kText.pages);
       }
     }
   }
-  SIMDATTN_REQUIRE(!overlaps_kv(er, cache, ek) && !overlaps_kv(ep, cache, ek), Code::kOverlap,
+  SIMDATTN_REQUIRE(!share_bytes(er, ek) && !share_bytes(ep, ek), Code::kOverlap,
                    "cache: overlaps rows or positions");
-  SIMDATTN_REQUIRE(!overlaps_kv(ec, cache, ek) && !overlaps_kv(es, cache, ek), Code::kOverlap,
+  SIMDATTN_REQUIRE(!share_bytes(ec, ek) && !share_bytes(es, ek), Code::kOverlap,
                    "cache: overlaps rope.cos or rope.sin");
   if (er.empty()) return {};
 
@@ -76,7 +87,7 @@ Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const 
   RopeHeads call = {.x = nullptr,
                     .y = nullptr,
                     .x_stride = rows.stride[1],
-                    .y_stride = cache.head_stride,
+                    .y_stride = 0,
                     .heads = 1,
                     .dim = dim,
                     .first = rotate ? rope.options.first_dim : 0,
@@ -85,10 +96,10 @@ Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const 
                     .sin = nullptr,
                     .interleaved = rope.options.pairing == RopePairing::kInterleaved,
                     .inverse = rope.options.inverse};
-  const auto kernel = uk->rope_heads[slot(rows.dtype)][slot(cache.dtype)];
+  const auto kernel = uk->rope_heads[slot(rows.dtype)][slot(DType(cache.type))];
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t p = position_at(positions, b, i);
+      const int64_t p = position_at(positions, options.start, b, i);
       if (p < 0 || (cache.block_table != nullptr && page_of(cache, b, p) < 0)) continue;
       if (rotate) {
         call.cos = static_cast<const float*>(rope.cos.data) + p * rope.cos.stride[0];
@@ -105,7 +116,7 @@ Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const 
           continue;
         }
         const int64_t column = p % kPanelWidth;
-        append_column(*uk, call, rows.dtype, cache.dtype, column, store.at(p - column, &run));
+        append_column(*uk, call, rows.dtype, DType(cache.type), column, store.at(p - column, &run));
       }
     }
   }

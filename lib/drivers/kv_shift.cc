@@ -4,17 +4,28 @@
 #include <utility>
 
 #include "dispatch/target.h"
+#include "lib/drivers/drivers.h"
 #include "lib/drivers/kv_store.h"
-#include "lib/drivers/positions.h"
+#include "lib/rules/positions.h"
 #include "lib/drivers/turn_row.h"
-#include "lib/drivers/validate.h"
+#include "lib/rules/views.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
 namespace {
 
-constexpr KvText kCache = SIMDATTN_KV_TEXT("cache");
+constexpr KvText kText = SIMDATTN_KV_TEXT("kv");
+
+/// Elements between neighbouring keys of a panel.
+template <class T>
+inline constexpr int64_t kPanelColumn = std::is_same_v<T, bf16> ? 2 : 1;
+/// Where element d of a key is in its panel, relative to the key's element 0.
+template <class T>
+int64_t panel_step(int64_t d) {
+  return std::is_same_v<T, bf16> ? d / 2 * 2 * kPanelWidth + d % 2 : d * kPanelWidth;
+}
+
 
 class Shift {
  public:
@@ -26,21 +37,22 @@ class Shift {
     if (from == to && !rotate_) return;
     char* source = address(sequence, from);
     char* target = address(sequence, to);
+    const int64_t head_elements = cache_.head_stride / row_bytes(cache_.type, 1);
     if (cache_.layout == KvLayout::kRows) {
       RopeHeads call = rotation_;
       call.heads = cache_.heads;
       call.x = source;
       call.y = target;
-      call.x_stride = cache_.head_stride;
-      call.y_stride = cache_.head_stride;
+      call.x_stride = head_elements;
+      call.y_stride = head_elements;
       kernel()(call);
       return;
     }
-    with_storage(cache_.dtype, [&](auto t) {
+    with_storage(DType(cache_.type), [&](auto t) {
       using T = decltype(t);
       for (int64_t h = 0; h < cache_.heads; ++h) {
-        move_column(reinterpret_cast<const T*>(source) + h * cache_.head_stride,
-                    reinterpret_cast<T*>(target) + h * cache_.head_stride);
+        move_column(reinterpret_cast<const T*>(source) + h * head_elements,
+                    reinterpret_cast<T*>(target) + h * head_elements);
       }
     });
   }
@@ -48,11 +60,11 @@ class Shift {
   /// Two tokens change places, unrotated.
   void swap(int64_t sequence, int64_t a, int64_t b) const {
     const bool panels = cache_.layout == KvLayout::kPanels;
-    with_storage(cache_.dtype, [&](auto t) {
+    with_storage(DType(cache_.type), [&](auto t) {
       using T = decltype(t);
       for (int64_t h = 0; h < cache_.heads; ++h) {
-        T* x = reinterpret_cast<T*>(address(sequence, a)) + h * cache_.head_stride;
-        T* y = reinterpret_cast<T*>(address(sequence, b)) + h * cache_.head_stride;
+        T* x = reinterpret_cast<T*>(address(sequence, a) + h * cache_.head_stride);
+        T* y = reinterpret_cast<T*>(address(sequence, b) + h * cache_.head_stride);
         for (int64_t d = 0; d < cache_.dim; ++d) {
           const int64_t at = panels ? panel_step<T>(d) : d;
           std::swap(x[at], y[at]);
@@ -62,7 +74,7 @@ class Shift {
   }
 
  private:
-  void (*kernel() const)(const RopeHeads&) { return uk_.rope_heads[slot(cache_.dtype)][slot(cache_.dtype)]; }
+  void (*kernel() const)(const RopeHeads&) { return uk_.rope_heads[slot(DType(cache_.type))][slot(DType(cache_.type))]; }
 
   /// Of a token's first element of head 0.
   char* address(int64_t sequence, int64_t token) const {
@@ -70,7 +82,7 @@ class Shift {
     int64_t run = 0;
     if (!store.panels()) return store.at(token, &run);
     const int64_t column = token % kPanelWidth;
-    return store.at(token - column, &run) + column * (cache_.dtype == DType::kBF16 ? 2 : 1) * size_of(cache_.dtype);
+    return store.at(token - column, &run) + column * (DType(cache_.type) == DType::kBF16 ? 2 : 1) * size_of(DType(cache_.type));
   }
 
   template <class T>
@@ -80,7 +92,7 @@ class Shift {
       for (int64_t d = 0; d < dim; ++d) to[panel_step<T>(d)] = from[panel_step<T>(d)];
     } else {
       turn_row(
-          uk_, rotation_, cache_.dtype, cache_.dtype,
+          uk_, rotation_, DType(cache_.type), DType(cache_.type),
           [&](int64_t d, int64_t n, char* piece) {
             for (int64_t i = 0; i < n; ++i) reinterpret_cast<T*>(piece)[i] = from[panel_step<T>(d + i)];
           },
@@ -127,12 +139,11 @@ void shift_ring(const Shift& shift, int64_t sequence, int64_t ring, int64_t firs
 
 }  // namespace
 
-Status kv_shift(const Kv& cache, int64_t first, int64_t last, int64_t delta, const AppendRope& rope, const Exec& exec) {
+Status drivers::kv_shift(const Kv& cache, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent ek, ec, es;
-  SIMDATTN_CHECK(check_kv(cache, false, false, true, kCache, &ek));
-  SIMDATTN_REQUIRE(cache.batch >= 0 && cache.heads >= 0, Code::kShape, kCache.view.shape);
+  ByteSet ek, ec, es;
+  SIMDATTN_CHECK(check_kv(cache, {.output = true}, kText, &ek));
   SIMDATTN_REQUIRE(0 <= first && first <= last && last <= cache.tokens, Code::kRange,
                    "first, last: must be in 0 <= first <= last <= cache.tokens");
   SIMDATTN_REQUIRE(delta >= -kMaxSize && delta <= kMaxSize, Code::kRange, "delta: must be within +-(2^30 - 1)");
@@ -143,7 +154,7 @@ Status kv_shift(const Kv& cache, int64_t first, int64_t last, int64_t delta, con
   if (rotate) {
     SIMDATTN_CHECK(check_rope_table(rope.cos, rope.sin, rope.options, cache.dim, kAppendRope, &ec, &es));
     SIMDATTN_REQUIRE(distance < rope.cos.shape[0], Code::kRange, "delta: rope.cos and rope.sin have no row |delta|");
-    SIMDATTN_REQUIRE(!overlaps_kv(ec, cache, ek) && !overlaps_kv(es, cache, ek), Code::kOverlap,
+    SIMDATTN_REQUIRE(!share_bytes(ec, ek) && !share_bytes(es, ek), Code::kOverlap,
                      "cache: overlaps rope.cos or rope.sin");
   }
   SIMDATTN_REQUIRE(cache.ring == 0 || last - first <= cache.ring, Code::kRange,
@@ -152,7 +163,7 @@ Status kv_shift(const Kv& cache, int64_t first, int64_t last, int64_t delta, con
     for (int64_t b = 0; b < cache.batch; ++b) {
       for (int64_t t = first; t < last; ++t) {
         SIMDATTN_REQUIRE(page_of(cache, b, t) < cache.n_pages && page_of(cache, b, t + delta) < cache.n_pages,
-                         Code::kRange, kCache.pages);
+                         Code::kRange, kText.pages);
       }
     }
   }

@@ -4,7 +4,8 @@
 #include <limits>
 
 #include "dispatch/target.h"
-#include "lib/drivers/validate.h"
+#include "lib/drivers/drivers.h"
+#include "lib/rules/views.h"
 #include "lib/dtypes.h"
 #include "lib/scalar/math.h"
 #include "lib/ukernels.h"
@@ -21,14 +22,14 @@ float weight(float lse, float base) { return scalar::exp(lse - base); }
 
 }  // namespace
 
-Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out, const View<3>& lse,
+Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out, const View<3>& lse,
                        const float* sinks, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent ep, el, eo, es;
-  SIMDATTN_CHECK(check_view(parts, Accept::kStorage, SIMDATTN_ARGUMENT("parts"), &ep));
+  ByteSet ep, el, eo, es;
+  SIMDATTN_CHECK(check_view(parts, Accept::kElements, SIMDATTN_ARGUMENT("parts"), &ep));
   SIMDATTN_CHECK(check_view(part_lse, Accept::kF32, SIMDATTN_ARGUMENT("part_lse"), &el));
-  SIMDATTN_CHECK(check_view(out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &eo));
+  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
   const int64_t n_parts = parts.shape[0];
   const std::array<int64_t, 4> row_shape = {n_parts, parts.shape[1], parts.shape[2], parts.shape[3]};
   const std::array<int64_t, 4> out_shape = {parts.shape[1], parts.shape[2], parts.shape[3], parts.shape[4]};
@@ -42,15 +43,15 @@ Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, 
     is_part = out.data == data && out.dtype == parts.dtype && out.stride[0] == parts.stride[1] &&
               out.stride[1] == parts.stride[2] && out.stride[2] == parts.stride[3];
   }
-  SIMDATTN_REQUIRE(is_part || !overlap(eo, ep), Code::kOverlap, "out: overlaps parts without being one of them");
-  SIMDATTN_REQUIRE(!overlap(eo, el), Code::kOverlap, "out: overlaps part_lse");
-  const Extent sinks_extent = extent_of(sinks, parts.shape[2] * 4);
-  SIMDATTN_REQUIRE(!overlap(eo, sinks_extent), Code::kOverlap, "out: overlaps sinks");
+  SIMDATTN_REQUIRE(is_part || !share_bytes(eo, ep), Code::kOverlap, "out: overlaps parts without being one of them");
+  SIMDATTN_REQUIRE(!share_bytes(eo, el), Code::kOverlap, "out: overlaps part_lse");
+  const ByteSet sinks_extent = ByteSet::of(sinks, parts.shape[2] * 4);
+  SIMDATTN_REQUIRE(!share_bytes(eo, sinks_extent), Code::kOverlap, "out: overlaps sinks");
   if (lse.data != nullptr) {
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &es));
     SIMDATTN_REQUIRE(lse.shape[0] == out_shape[0] && lse.shape[1] == out_shape[1] && lse.shape[2] == out_shape[2],
                      Code::kShape, "lse.shape: must be the first three sizes of out");
-    SIMDATTN_REQUIRE(!overlap(es, ep) && !overlap(es, el) && !overlap(es, eo) && !overlap(es, sinks_extent),
+    SIMDATTN_REQUIRE(!share_bytes(es, ep) && !share_bytes(es, el) && !share_bytes(es, eo) && !share_bytes(es, sinks_extent),
                      Code::kOverlap, "lse: overlaps another argument");
   }
 
@@ -95,7 +96,7 @@ Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, 
   return {};
 }
 
-Status alibi_slopes(int64_t heads, float* slopes) {
+Status drivers::alibi_slopes(int64_t heads, float* slopes) {
   SIMDATTN_REQUIRE(heads >= 1 && heads <= kMaxSize, Code::kShape, "heads: must be in 1 .. 2^30 - 1");
   SIMDATTN_REQUIRE(slopes != nullptr, Code::kNullPointer, "slopes: must not be null");
   int64_t n = 1;

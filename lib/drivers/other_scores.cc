@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "dispatch/target.h"
+#include "lib/drivers/drivers.h"
 #include "lib/drivers/score_rows.h"
 #include "lib/drivers/workspace.h"
 #include "lib/scalar/math.h"
@@ -91,39 +92,39 @@ bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 
 }  // namespace
 
-Status gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, std::optional<float> scale,
+Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
                        const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent eo;
+  ByteSet eo;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
   SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
-  SIMDATTN_REQUIRE(!scale || std::isfinite(*scale), Code::kRange, "scale: must be finite");
+  SIMDATTN_CHECK(check_score_options(options));
   score_all_rows(
-      *uk, q, k, out, -0.5f * scale.value_or(1.0f),
+      *uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
       [&](const ScoreRows& call, int64_t, int64_t) { uk->gaussian_rows[slot(k.dtype)](call); },
       [](int64_t, int64_t, float x, float y, float sum) { return std::fma(x - y, x - y, sum); });
   return {};
 }
 
-size_t bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
+size_t drivers::bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
   return size_ok(d_q) && size_ok(d_k) ? BilinearBuffers(nullptr, d_q, d_k).bytes : 0;
 }
 
-Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
-                       std::optional<float> scale, const Exec& exec) {
+Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
+                       const ScoreOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent eo, em;
+  ByteSet eo, em;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
-  SIMDATTN_CHECK(check_view(m, Accept::kStorage, SIMDATTN_ARGUMENT("m"), &em));
+  SIMDATTN_CHECK(check_view(m, Accept::kElements, SIMDATTN_ARGUMENT("m"), &em));
   const int64_t heads = q.shape[1];
   const int64_t d_q = q.shape[3];
   const int64_t d_k = k.shape[3];
   SIMDATTN_REQUIRE(m.shape[0] == heads && m.shape[1] == d_q && m.shape[2] == d_k, Code::kShape,
                    "m.shape: must be [q.shape[1], q.shape[3], k.shape[3]]; broadcast over heads by stride 0");
-  SIMDATTN_REQUIRE(!scale || std::isfinite(*scale), Code::kRange, "scale: must be finite");
-  SIMDATTN_REQUIRE(!overlap(eo, em), Code::kOverlap, "out: overlaps m");
+  SIMDATTN_CHECK(check_score_options(options));
+  SIMDATTN_REQUIRE(!share_bytes(eo, em), Code::kOverlap, "out: overlaps m");
   SIMDATTN_CHECK(check_workspace(exec, bilinear_scores_workspace(d_q, d_k)));
 
   const int64_t group = heads / k.shape[1];
@@ -132,13 +133,14 @@ Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const Const
   const auto project_rows = [&](int64_t head, const F32Rows& rows, int64_t n, float* result) {
     std::fill_n(result, n * d_k, 0.0f);
     for (int64_t d = 0; d < d_q; d += kKeyBlock) {
-      uk->value_tile[slot(m.dtype)](
+      uk->attention[0].kv[slot(m.dtype)].value_tile(
           {.w = rows.data + d,
            .ldw = rows.stride,
            .rows = n,
            .v = static_cast<const char*>(head_of(m, head)) + d * m.stride[1] * size_of(m.dtype),
-           .key_stride = m.stride[1],
-           .group_stride = kValueGroup,
+           .first_key = 0,
+           .key_stride = m.stride[1] * size_of(m.dtype),
+           .group_stride = kValueGroup * size_of(m.dtype),
            .keys = std::min(kKeyBlock, d_q - d),
            .dim = d_k,
            .o = result,
@@ -172,7 +174,7 @@ Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const Const
                                        .ldk = k.stride[2],
                                        .n_k = k.shape[2],
                                        .dim = d_k,
-                                       .scale = scale.value_or(1.0f),
+                                       .scale = options.scale.value_or(1.0f),
                                        .s = reinterpret_cast<float*>(row_of(out, b, h, 0)) + i * out_stride,
                                        .lds = out_stride});
       }
@@ -181,20 +183,20 @@ Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const Const
   return {};
 }
 
-size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
+size_t drivers::additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
   const bool ok = size_ok(d_q) && size_ok(d_k) && size_ok(d) && (d_q > 0 || d_k > 0);
   return ok ? AdditiveBuffers(nullptr, d_q, d_k, d).bytes : 0;
 }
 
-Status additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
+Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
                        const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent eo, ew, ewq, ewk;
+  ByteSet eo, ew, ewq, ewk;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
   SIMDATTN_CHECK(check_view(w, Accept::kF32, SIMDATTN_ARGUMENT("w"), &ew));
-  SIMDATTN_CHECK(check_view(wq, Accept::kStorage, SIMDATTN_ARGUMENT("wq"), &ewq));
-  SIMDATTN_CHECK(check_view(wk, Accept::kStorage, SIMDATTN_ARGUMENT("wk"), &ewk));
+  SIMDATTN_CHECK(check_view(wq, Accept::kElements, SIMDATTN_ARGUMENT("wq"), &ewq));
+  SIMDATTN_CHECK(check_view(wk, Accept::kElements, SIMDATTN_ARGUMENT("wk"), &ewk));
   const int64_t heads = q.shape[1];
   const int64_t d = w.shape[1];
   const bool project_q = wq.data != nullptr;
@@ -213,9 +215,9 @@ Status additive_scores(const ConstView<4>& q, const ConstView<4>& k, const Const
   } else {
     SIMDATTN_REQUIRE(k.shape[3] == d, Code::kShape, "k.shape[3] != w.shape[1] although there is no wk");
   }
-  SIMDATTN_REQUIRE(!overlap(eo, ew), Code::kOverlap, "out: overlaps w");
-  SIMDATTN_REQUIRE(!overlap(eo, ewq), Code::kOverlap, "out: overlaps wq");
-  SIMDATTN_REQUIRE(!overlap(eo, ewk), Code::kOverlap, "out: overlaps wk");
+  SIMDATTN_REQUIRE(!share_bytes(eo, ew), Code::kOverlap, "out: overlaps w");
+  SIMDATTN_REQUIRE(!share_bytes(eo, ewq), Code::kOverlap, "out: overlaps wq");
+  SIMDATTN_REQUIRE(!share_bytes(eo, ewk), Code::kOverlap, "out: overlaps wk");
 
   const float* weights = static_cast<const float*>(w.data);
   if (!project_q && !project_k) {

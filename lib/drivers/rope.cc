@@ -1,25 +1,26 @@
 // rope(): rotates rows by the angles of their positions.
 #include "dispatch/target.h"
-#include "lib/drivers/positions.h"
-#include "lib/drivers/validate.h"
+#include "lib/drivers/drivers.h"
+#include "lib/rules/positions.h"
+#include "lib/rules/views.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
 
-Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const ConstView<2>& positions,
+Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const ConstView<2>& positions,
             const View<4>& out, const RopeOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent ex, eo, ec, es, ep;
-  SIMDATTN_CHECK(check_view(x, Accept::kStorage, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &eo));
+  ByteSet ex, eo, ec, es, ep;
+  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
+  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
   const int64_t n = x.shape[2];
   SIMDATTN_CHECK(check_rope_table(cos, sin, options, x.shape[3], kRope, &ec, &es));
-  SIMDATTN_CHECK(check_positions(positions, x.shape[0], n, 0, cos.shape[0], &ep));
-  SIMDATTN_REQUIRE(same_elements(x, out) || !overlap(eo, ex), Code::kOverlap, "out: overlaps x without being x");
-  SIMDATTN_REQUIRE(!overlap(eo, ec) && !overlap(eo, es) && !overlap(eo, ep), Code::kOverlap,
+  SIMDATTN_CHECK(check_positions(positions, options.start, x.shape[0], n, 0, cos.shape[0], &ep));
+  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
+  SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), Code::kOverlap,
                    "out: overlaps cos, sin or positions");
   if (eo.empty()) return {};
 
@@ -28,7 +29,7 @@ Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& 
   const auto kernel = uk->rope_heads[slot(x.dtype)][slot(out.dtype)];
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t p = position_at(positions, b, i);
+      const int64_t p = position_at(positions, options.start, b, i);
       kernel({.x = static_cast<const char*>(x.data) + (b * x.stride[0] + i * x.stride[2]) * x_size,
               .y = static_cast<char*>(out.data) + (b * out.stride[0] + i * out.stride[2]) * out_size,
               .x_stride = x.stride[1],

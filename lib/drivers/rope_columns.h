@@ -3,12 +3,11 @@
 #define SIMDATTN_LIB_DRIVERS_ROPE_COLUMNS_H_
 
 #include <cstdint>
-#include <span>
 
 #include "include/simdattn/simdattn.h"
 #include "lib/drivers/angles.h"
 #include "lib/drivers/double_double.h"
-#include "lib/drivers/validate.h"
+#include "lib/rules/views.h"
 
 namespace simdattn {
 
@@ -22,17 +21,17 @@ struct RopeScaling {
   DoubleDouble ramp_low;  // kYarn
   DoubleDouble ramp_high;
   int64_t rotated = 0;                    // kProportional: columns that rotate
-  std::span<const double> long_or_short;  // kLongRope
+  Doubles long_or_short;  // kLongRope
   double attention_factor = 1;
   float theta_f32 = 0;
   DoubleDouble ln_theta_f32;
   int64_t axes = 1;
 };
 
-/// Checks the options of a table with `pairs` columns.
-Status resolve_rope_scaling(const RopeTableOptions& options, int64_t pairs, RopeScaling* scaling);
+/// Checks the options of a table with `pairs` columns. `table`: the argument is called so, not `options`.
+Status resolve_rope_scaling(const RopeTableOptions& options, int64_t pairs, bool table, RopeScaling* scaling);
 /// True if an output shares bytes with an array of the options.
-bool overlaps_options(const Extent& output, const RopeTableOptions& options);
+bool overlaps_options(const ByteSet& output, const RopeTableOptions& options);
 
 /// What one column's angles are made of.
 struct RopeColumn {

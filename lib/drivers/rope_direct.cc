@@ -1,6 +1,7 @@
 // rope_direct(): rotation by angles that are computed on the way.
 #include "dispatch/target.h"
-#include "lib/drivers/positions.h"
+#include "lib/drivers/drivers.h"
+#include "lib/rules/positions.h"
 #include "lib/drivers/rope_columns.h"
 #include "lib/drivers/table_positions.h"
 #include "lib/drivers/workspace.h"
@@ -29,24 +30,24 @@ struct DirectBuffers {
 
 }  // namespace
 
-size_t rope_direct_workspace(int64_t pairs) {
+size_t drivers::rope_direct_workspace(int64_t pairs) {
   return pairs > kStackPairs && pairs <= kMaxColumns ? DirectBuffers(nullptr, pairs).bytes : 0;
 }
 
-Status rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table, const ConstView<3>& positions,
+Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table, const ConstView<3>& positions,
                    const View<4>& out, const RopeOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent ex, eo, ep;
-  SIMDATTN_CHECK(check_view(x, Accept::kStorage, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &eo));
+  ByteSet ex, eo, ep;
+  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
+  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
   const auto [batch, heads, n, dim] = x.shape;
   SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, Code::kRange, "pairs: must be in 1 .. 2^20");
   SIMDATTN_CHECK(
       check_rope_options(options, pairs, dim, kRope, "pairs: first_dim + 2 * pairs exceeds the head dimension"));
   RopeScaling scaling;
-  if (Status status = resolve_rope_scaling(table, pairs, &scaling); !status.ok()) return status;
+  if (Status status = resolve_rope_scaling(table, pairs, true, &scaling); !status.ok()) return status;
   const bool given = positions.data != nullptr;
   int64_t axes = 1;
   if (given) {
@@ -61,7 +62,7 @@ Status rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions&
                      "positions.data: null although its shape is not empty");
   }
   const auto position_of = [&](int64_t axis, int64_t b, int64_t i) {
-    if (!given) return i;
+    if (!given) return options.start + i;
     return index_at(positions.data, positions.dtype,
                     axis * positions.stride[0] + b * positions.stride[1] + i * positions.stride[2]);
   };
@@ -74,8 +75,8 @@ Status rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions&
       }
     }
   }
-  SIMDATTN_REQUIRE(same_elements(x, out) || !overlap(eo, ex), Code::kOverlap, "out: overlaps x without being x");
-  SIMDATTN_REQUIRE(!overlap(eo, ep), Code::kOverlap, "out: overlaps positions");
+  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
+  SIMDATTN_REQUIRE(!share_bytes(eo, ep), Code::kOverlap, "out: overlaps positions");
   SIMDATTN_REQUIRE(!overlaps_options(eo, table), Code::kOverlap, "out: overlaps an array of table");
   if (pairs > kStackPairs) {
     SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace, "exec.workspace: null; see rope_direct_workspace");

@@ -48,7 +48,6 @@ inline void merge_states(const UKernels& uk, const RowStates& a, const RowStates
     }
     uk.exp(below, weight, 2 * n);
     for (int64_t i = 0; i < n; ++i) {
-      if (other_sum[i] == 0.0f) continue;  // nothing visible there
       const float wa = weight[i];
       const float wb = weight[n + i];
       max[i] = joined[i];

@@ -3,8 +3,9 @@
 #define SIMDATTN_LIB_DRIVERS_SCORE_ROWS_H_
 
 #include <algorithm>
+#include <cmath>
 
-#include "lib/drivers/validate.h"
+#include "lib/rules/views.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
@@ -16,10 +17,10 @@ inline constexpr int64_t kQueryRows = 8;
 
 /// Everything about q, k and out but the relation of the dimensions of q and k.
 static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
-                                        Extent* out_extent) {
-  Extent eq, ek;
-  SIMDATTN_CHECK(check_view(q, Accept::kStorage, SIMDATTN_ARGUMENT("q"), &eq));
-  SIMDATTN_CHECK(check_view(k, Accept::kStorage, SIMDATTN_ARGUMENT("k"), &ek));
+                                        ByteSet* out_extent) {
+  ByteSet eq, ek;
+  SIMDATTN_CHECK(check_view(q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &eq));
+  SIMDATTN_CHECK(check_view(k, Accept::kElements, SIMDATTN_ARGUMENT("k"), &ek));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), out_extent));
   SIMDATTN_REQUIRE(q.shape[3] >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(k.shape[3] >= 1, Code::kShape, "k.shape[3]: the head dimension must be at least 1");
@@ -30,8 +31,14 @@ static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4
   SIMDATTN_REQUIRE(out.shape[0] == q.shape[0] && out.shape[1] == q.shape[1] && out.shape[2] == q.shape[2] &&
                        out.shape[3] == k.shape[2],
                    Code::kShape, "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], k.shape[2]]");
-  SIMDATTN_REQUIRE(!overlap(*out_extent, eq), Code::kOverlap, "out: overlaps q");
-  SIMDATTN_REQUIRE(!overlap(*out_extent, ek), Code::kOverlap, "out: overlaps k");
+  SIMDATTN_REQUIRE(!share_bytes(*out_extent, eq), Code::kOverlap, "out: overlaps q");
+  SIMDATTN_REQUIRE(!share_bytes(*out_extent, ek), Code::kOverlap, "out: overlaps k");
+  return {};
+}
+
+static inline Status check_score_options(const ScoreOptions& options) {
+  SIMDATTN_REQUIRE(!options.scale || std::isfinite(*options.scale), Code::kRange, "options.scale: must be finite");
+  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange, "options.arithmetic: not one of this function");
   return {};
 }
 

@@ -2,19 +2,20 @@
 #include <cmath>
 
 #include "dispatch/target.h"
+#include "lib/drivers/drivers.h"
 #include "lib/drivers/score_rows.h"
 
 namespace simdattn {
 
-Status scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, std::optional<float> scale,
+Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
               const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent eo;
+  ByteSet eo;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
   SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
-  SIMDATTN_REQUIRE(!scale || std::isfinite(*scale), Code::kRange, "scale: must be finite");
-  const float factor = scale ? *scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
+  SIMDATTN_CHECK(check_score_options(options));
+  const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
   score_all_rows(
       *uk, q, k, out, factor, [&](const ScoreRows& call, int64_t, int64_t) { uk->score_rows[slot(k.dtype)](call); },
       [](int64_t, int64_t, float x, float y, float sum) { return std::fma(x, y, sum); });

@@ -1,4 +1,4 @@
-// The only place that knows masks: which keys a row sees, and what happens to its scores.
+// Masks: which keys a row sees, and what happens to its scores. The walk over blocks knows them as intervals and one pass.
 #ifndef SIMDATTN_LIB_DRIVERS_SCORING_H_
 #define SIMDATTN_LIB_DRIVERS_SCORING_H_
 
@@ -35,6 +35,9 @@ bool has_modifiers(const Scoring& scoring);
 /// `mask_batch`, `mask_row`: where the row stands in bias, keep and bits (they differ from sequence and row in varlen).
 RowModifiers row_modifiers(const Scoring& scoring, const SequenceRules& rules, int64_t head, int64_t row,
                            int64_t mask_batch, int64_t mask_row);
+
+/// The slot modify_row, also where a bias or mask is one number for all keys.
+ModifyResult modify(const UKernels& uk, const ModifyRow& a);
 
 /// True if masks and bias let the row see a key of its interval. Only for the rare path around NaN in masked values.
 bool mask_allows(const RowModifiers& row, int64_t key);

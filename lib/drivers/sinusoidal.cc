@@ -1,13 +1,14 @@
 // The additive position encoding of Vaswani et al. 2017.
+#include "lib/drivers/drivers.h"
 #include "lib/drivers/angles.h"
 #include "lib/drivers/double_double.h"
 #include "lib/drivers/table_positions.h"
 
 namespace simdattn {
 
-Status sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first) {
-  Extent bytes;
-  Extent read;
+Status drivers::sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first) {
+  ByteSet bytes;
+  ByteSet read;
   SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &bytes));
   const auto [n, d] = out.shape;
   SIMDATTN_REQUIRE(d >= 1 && d <= kMaxColumns, Code::kShape, "out.shape[1]: must be in 1 .. 2^20");
@@ -19,7 +20,7 @@ Status sinusoidal_table(const View<2>& out, double base, const ConstView<1>& pos
   SIMDATTN_CHECK(check_table_positions(one_axis, first, n, &read));
   SIMDATTN_REQUIRE(given || positions.shape[0] == 0, Code::kNullPointer,
                    "positions.data: null although its shape is not empty");
-  SIMDATTN_REQUIRE(!overlap(bytes, read), Code::kOverlap, "positions: overlaps out");
+  SIMDATTN_REQUIRE(!share_bytes(bytes, read), Code::kOverlap, "positions: overlaps out");
 
   const DoubleDouble ln_base = log(DoubleDouble(base));
   const int64_t pairs = (d + 1) / 2;

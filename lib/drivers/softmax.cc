@@ -3,8 +3,10 @@
 #include <limits>
 
 #include "dispatch/target.h"
+#include "lib/drivers/drivers.h"
 #include "lib/drivers/scoring.h"
-#include "lib/drivers/validate.h"
+#include "lib/rules/scoring.h"
+#include "lib/rules/views.h"
 #include "lib/dtypes.h"
 #include "lib/scalar/math.h"
 #include "lib/ukernels.h"
@@ -65,7 +67,7 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, G mask_of
     call.ldx = on_stack ? stride : call.ldy;
     float max[kModifiedRows];
     for (int64_t i = 0; i < call.rows; ++i) {
-      max[i] = uk.modify_row({.row = of_row(r + i),
+      max[i] = modify(uk, {.row = of_row(r + i),
                               .x = a.x + (r + i) * a.ldx,
                               .t = t + i * call.ldx,
                               .first_key = 0,
@@ -86,18 +88,18 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, G mask_of
 
 }  // namespace
 
-Status softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse, const Exec& exec) {
+Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent ex, eo, el;
+  ByteSet ex, eo, el;
   SIMDATTN_CHECK(check_view(x, Accept::kF32, SIMDATTN_ARGUMENT("x"), &ex));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
-  SIMDATTN_REQUIRE(same_elements(x, out) || !overlap(eo, ex), Code::kOverlap, "out: overlaps x without being x");
+  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
   if (lse.data != nullptr) {
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &el));
     SIMDATTN_REQUIRE(lse.shape[0] == x.shape[0], Code::kShape, "lse.shape[0] != x.shape[0]");
-    SIMDATTN_REQUIRE(!overlap(el, ex) && !overlap(el, eo), Code::kOverlap, "lse: overlaps x or out");
+    SIMDATTN_REQUIRE(!share_bytes(el, ex) && !share_bytes(el, eo), Code::kOverlap, "lse: overlaps x or out");
   }
   const SoftmaxRows call = {.x = static_cast<const float*>(x.data),
                             .ldx = x.stride[0],
@@ -119,29 +121,33 @@ Status softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse, co
   return {};
 }
 
-Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring, const View<3>& lse,
+Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring, const View<3>& lse,
                       const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent ex, eo, el;
+  ByteSet ex, eo, el;
   SIMDATTN_CHECK(check_view(x, Accept::kF32, SIMDATTN_ARGUMENT("x"), &ex));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
-  SIMDATTN_REQUIRE(same_elements(x, out) || !overlap(eo, ex), Code::kOverlap, "out: overlaps x without being x");
+  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
   const int64_t batch = x.shape[0];
   const int64_t heads = x.shape[1];
   const int64_t n_q = x.shape[2];
   const int64_t n_kv = x.shape[3];
   const ScoringShape shape = {batch, batch, heads, n_q, n_kv};
+  static constexpr const char* kOut[kScoringArrays] = SIMDATTN_OVERLAPS_SCORING("out");
+  static constexpr const char* kLse[kScoringArrays] = SIMDATTN_OVERLAPS_SCORING("lse");
   SIMDATTN_CHECK(check_scoring(scoring, shape));
   for (int64_t b = 0; b < batch; ++b) SIMDATTN_CHECK(check_sequence(scoring, b, n_kv));
-  SIMDATTN_REQUIRE(!overlaps_scoring(eo, scoring, shape), Code::kOverlap, "out: overlaps an array of scoring");
+  const int overlapped = overlapped_scoring(eo, scoring, shape);
+  SIMDATTN_REQUIRE(overlapped < 0, Code::kOverlap, kOut[overlapped]);
   if (lse.data != nullptr) {
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &el));
     SIMDATTN_REQUIRE(lse.shape[0] == batch && lse.shape[1] == heads && lse.shape[2] == n_q, Code::kShape,
                      "lse.shape: must be the first three sizes of x");
-    SIMDATTN_REQUIRE(!overlap(el, ex) && !overlap(el, eo), Code::kOverlap, "lse: overlaps x or out");
-    SIMDATTN_REQUIRE(!overlaps_scoring(el, scoring, shape), Code::kOverlap, "lse: overlaps an array of scoring");
+    SIMDATTN_REQUIRE(!share_bytes(el, ex) && !share_bytes(el, eo), Code::kOverlap, "lse: overlaps x or out");
+    const int lse_overlapped = overlapped_scoring(el, scoring, shape);
+    SIMDATTN_REQUIRE(lse_overlapped < 0, Code::kOverlap, kLse[lse_overlapped]);
   }
 
   const float scale = scoring.scale ? *scoring.scale : 1.0f;
@@ -186,9 +192,9 @@ Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& 
           const auto of_row = [&](int64_t r) { return row_modifiers(scoring, rules, h, i + r, b, i + r); };
           const auto mask_of = [&](int64_t r) -> SoftmaxRows::Next {
             const RowModifiers m = of_row(r);
-            if (m.bias == nullptr) return {m.keep, scoring.keep.stride[2], 1};
+            if (m.bias == nullptr) return {m.keep, step_of(scoring.keep, 2), scoring.keep.shape[3] == 1 ? 0 : 1};
             const int64_t size = size_of(m.bias_dtype);
-            return {m.bias, scoring.bias.stride[2] * size, size};
+            return {m.bias, step_of(scoring.bias, 2) * size, scoring.bias.shape[3] == 1 ? 0 : size};
           };
           modified_rows(*uk, call, of_row, mask_of, row_lse);
         } else {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lib/drivers/validate.h"
+#include "lib/rules/views.h"
 
 namespace simdattn {
 
@@ -23,7 +23,7 @@ static inline int64_t index_at(const void* data, DType dtype, int64_t i) {
 }
 
 /// positions [axes, n], or first, first + 1, ... where absent.
-static inline Status check_table_positions(const ConstView<2>& positions, int64_t first, int64_t n, Extent* extent) {
+static inline Status check_table_positions(const ConstView<2>& positions, int64_t first, int64_t n, ByteSet* extent) {
   extent->clear();
   if (positions.data == nullptr) {
     SIMDATTN_REQUIRE(positions.shape[0] == 0 || positions.shape[1] == 0, Code::kNullPointer,

@@ -2,7 +2,6 @@
 #ifndef SIMDATTN_LIB_DRIVERS_VALUE_BLOCK_H_
 #define SIMDATTN_LIB_DRIVERS_VALUE_BLOCK_H_
 
-#include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -11,8 +10,7 @@ namespace simdattn {
 /// same chain, so where all values are finite this gives the bits of the plain tile (a zero's sign apart, which
 /// UKernels::finish settles). `visible(row, key)`.
 template <class Visible>
-void add_visible_values(const UKernels& uk, DType dtype, const ValueTile& tile, const Visible& visible) {
-  const int64_t size = size_of(dtype);
+void add_visible_values(void (*value_tile)(const ValueTile&), const ValueTile& tile, const Visible& visible) {
   for (int64_t r = 0; r < tile.rows; ++r) {
     ValueTile run = tile;
     run.rows = 1;
@@ -20,7 +18,7 @@ void add_visible_values(const UKernels& uk, DType dtype, const ValueTile& tile, 
     run.alpha = tile.alpha == nullptr ? nullptr : tile.alpha + r;
     if (run.alpha != nullptr) {
       run.keys = 0;
-      uk.value_tile[slot(dtype)](run);
+      value_tile(run);
       run.alpha = nullptr;
     }
     for (int64_t j = 0; j < tile.keys;) {
@@ -31,9 +29,10 @@ void add_visible_values(const UKernels& uk, DType dtype, const ValueTile& tile, 
       const int64_t first = j;
       while (j < tile.keys && visible(r, j)) ++j;
       run.w = tile.w + r * tile.ldw + first;
-      run.v = static_cast<const char*>(tile.v) + first * tile.key_stride * size;
+      run.v = static_cast<const char*>(tile.v) + first * tile.key_stride;  // rows; of packed blocks the stride is 0
+      run.first_key = tile.first_key + first;
       run.keys = j - first;
-      uk.value_tile[slot(dtype)](run);
+      value_tile(run);
     }
   }
 }

@@ -2,7 +2,8 @@
 #include <algorithm>
 
 #include "dispatch/target.h"
-#include "lib/drivers/validate.h"
+#include "lib/drivers/drivers.h"
+#include "lib/rules/views.h"
 #include "lib/drivers/value_block.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
@@ -20,13 +21,15 @@ constexpr int64_t kColumns = kAccumulators / kRows;
 
 }  // namespace
 
-Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out, const Exec& exec) {
+Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out, const ValueOptions& options,
+                               const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  Extent ep, ev, eo;
+  ByteSet ep, ev, eo;
+  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange, "options.arithmetic: not one of this function");
   SIMDATTN_CHECK(check_view(p, Accept::kF32, SIMDATTN_ARGUMENT("p"), &ep));
-  SIMDATTN_CHECK(check_view(v, Accept::kStorage, SIMDATTN_ARGUMENT("v"), &ev));
-  SIMDATTN_CHECK(check_view(out, Accept::kStorage, SIMDATTN_ARGUMENT("out"), &eo));
+  SIMDATTN_CHECK(check_view(v, Accept::kElements, SIMDATTN_ARGUMENT("v"), &ev));
+  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(v.shape[0] == p.shape[0], Code::kShape, "v.shape[0] != p.shape[0]");
   SIMDATTN_REQUIRE(v.shape[1] >= 1, Code::kShape, "v.shape[1]: there must be at least one value head");
   SIMDATTN_REQUIRE(group_of(p.shape[1], v.shape[1]) >= 0, Code::kShape,
@@ -36,8 +39,8 @@ Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<
   SIMDATTN_REQUIRE(out.shape[0] == p.shape[0] && out.shape[1] == p.shape[1] && out.shape[2] == p.shape[2] &&
                        out.shape[3] == v.shape[3],
                    Code::kShape, "out.shape: must be [p.shape[0], p.shape[1], p.shape[2], v.shape[3]]");
-  SIMDATTN_REQUIRE(!overlap(eo, ep), Code::kOverlap, "out: overlaps p");
-  SIMDATTN_REQUIRE(!overlap(eo, ev), Code::kOverlap, "out: overlaps v");
+  SIMDATTN_REQUIRE(!share_bytes(eo, ep), Code::kOverlap, "out: overlaps p");
+  SIMDATTN_REQUIRE(!share_bytes(eo, ev), Code::kOverlap, "out: overlaps v");
 
   const int64_t n_kv = v.shape[2];
   const int64_t dim = v.shape[3];
@@ -50,6 +53,7 @@ Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<
   const int64_t p_stride = grouped ? p.stride[1] : p.stride[2];
   const int64_t out_stride = grouped ? out.stride[1] : out.stride[2];
   const bool stream = v.shape[0] * v.shape[1] * n_kv * dim * v_size > kStreamBytes;
+  const KvOperands& operands = uk->attention[slot(options.arithmetic)].kv[slot(v.dtype)];
   alignas(64) float accumulators[kAccumulators];
 
   for (int64_t b = 0; b < p.shape[0]; ++b) {
@@ -69,8 +73,9 @@ Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<
                                       .ldw = p_stride,
                                       .rows = rows,
                                       .v = v0 + (j * v.stride[2] + c) * v_size,
-                                      .key_stride = v.stride[2],
-                                      .group_stride = kValueGroup,
+                                      .first_key = 0,
+                                      .key_stride = v.stride[2] * v_size,
+                                      .group_stride = kValueGroup * v_size,
                                       .keys = keys,
                                       .dim = columns,
                                       .o = accumulators,
@@ -79,11 +84,11 @@ Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<
                                       .stream = stream};
               bool zero = false;
               for (int64_t r = 0; r < rows && !zero; ++r) zero = uk->any_zero(tile.w + r * tile.ldw, keys);
-              if (zero && !uk->all_finite[slot(v.dtype)](tile.v, tile.key_stride, keys, columns)) {
-                add_visible_values(*uk, v.dtype, tile,
+              if (zero && !uk->kv[slot(v.dtype)].all_finite(tile.v, tile.key_stride, keys, columns)) {
+                add_visible_values(operands.value_tile, tile,
                                    [&](int64_t r, int64_t key) { return tile.w[r * tile.ldw + key] != 0.0f; });
               } else {
-                uk->value_tile[slot(v.dtype)](tile);
+                operands.value_tile(tile);
               }
             }
             for (int64_t r = 0; r < rows; ++r) {

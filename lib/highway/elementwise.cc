@@ -55,7 +55,7 @@ HWY_INLINE bool AllFiniteImpl(const void* rows, int64_t token_stride, int64_t ke
   const size_t n = static_cast<size_t>(dim);
   const size_t step = hn::Lanes(d);
   for (int64_t j = 0; j < keys; ++j) {
-    const U* p = static_cast<const U*>(rows) + j * token_stride;
+    const U* p = reinterpret_cast<const U*>(static_cast<const char*>(rows) + j * token_stride);
     auto found = hn::MaskFalse(d);
     size_t i = 0;
     for (; i + step <= n; i += step) found = hn::Or(found, Special(d, hn::LoadU(d, p + i), exponent));

@@ -146,8 +146,9 @@ HWY_INLINE void WidenRow(const T* in, int64_t n, float* out, int64_t padded) {
 }
 
 template <class T>
-void Keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
+void Keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, float* panel, bool stream) {
   const T* rows = static_cast<const T*>(keys_in);
+  const int64_t token_stride = stride_bytes / static_cast<int64_t>(sizeof(T));
   int64_t done = 0;
   if constexpr (std::is_same_v<T, float> || !HWY_HAVE_SCALABLE) {
     if (keys == kPanelWidth) {
@@ -176,8 +177,9 @@ void Keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, 
 }
 
 template <class T>
-void Values(const void* values, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
+void Values(const void* values, int64_t stride_bytes, int64_t keys, int64_t dim, float* out) {
   const T* rows = static_cast<const T*>(values);
+  const int64_t token_stride = stride_bytes / static_cast<int64_t>(sizeof(T));
   for (int64_t j = 0; j < keys; ++j) {
     for (int64_t x = 0; x < dim; x += kValueGroup) {
       WidenRow(rows + j * token_stride + x, std::min(kValueGroup, dim - x), out + x * kKeyBlock + j * kValueGroup,

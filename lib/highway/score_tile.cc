@@ -114,8 +114,7 @@ HWY_INLINE PrefetchPlan PanelsToCome(const ScoreTile& a, int64_t x, int64_t firs
   const int64_t panels = (width + kPanelWidth - 1) / kPanelWidth;
   const int64_t bytes = PanelBytes<T>(a.dim);
   const int64_t ahead = (kPrefetchBytes + panels * bytes - 1) / (panels * bytes) * panels;
-  const int64_t pitch = a.panel_stride * static_cast<int64_t>(sizeof(T));
-  const char* next = static_cast<const char*>(a.panels) + (x / kPanelWidth + ahead) * pitch;
+  const char* next = static_cast<const char*>(a.panels) + (x / kPanelWidth + ahead) * a.panel_stride;
   const int64_t steps = (a.dim + kGroup<T> - 1) / kGroup<T>;
   const int64_t from = first * steps / a.rows;
   const int64_t to = (first + rows) * steps / a.rows;
@@ -128,16 +127,19 @@ template <class T, size_t kVecs>
 HWY_INLINE void Strip(const ScoreTile& a, int64_t x) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const auto column = [&](int64_t c) {
-    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kGroup<T>;
+    const char* panel = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
+    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kGroup<T>;
   };
   const T* low = column(x);
   const T* mid = column(x + n);
   const T* high = column(x + static_cast<int64_t>(kVecs == 3 ? 2 : kVecs / 2) * n);
+  const float* q = static_cast<const float*>(a.q);
+  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
     const int64_t first = t.first;
     const int64_t rows = t.rows;
-    const TileArguments<T> arguments = {a.q + first * a.ldq,
-                                        a.ldq,
+    const TileArguments<T> arguments = {q + first * ldq,
+                                        ldq,
                                         low,
                                         mid,
                                         high,
@@ -156,7 +158,7 @@ HWY_INLINE void Score(const ScoreTile& a) {
   const int64_t columns = a.n_panels * kPanelWidth;
   int64_t x = 0;
   // A tile across two panels prefetches as if panels lay side by side.
-  const bool contiguous = a.panel_stride * static_cast<int64_t>(sizeof(T)) == PanelBytes<T>(a.dim);
+  const bool contiguous = a.panel_stride == PanelBytes<T>(a.dim);
   if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (contiguous || !a.stream || 4 * n <= kPanelWidth)) {
     for (; x + 4 * n <= columns; x += 4 * n) Strip<T, 4>(a, x);
   }

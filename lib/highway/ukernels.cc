@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "lib/highway/ukernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/f32_operands.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/highway/tables.h"
 
@@ -13,23 +14,44 @@
 namespace simdattn {
 namespace HWY_NAMESPACE {
 
+namespace {
+
+/// The kernels of element type T, by the names that lib/f32_operands.h asks for.
+template <class T>
+struct Kernels;
+#undef SIMDATTN_KERNELS
+#define SIMDATTN_KERNELS(T, name)                               \
+  template <>                                                   \
+  struct Kernels<T> {                                           \
+    static constexpr auto score_tile = ScoreTile##name;         \
+    static constexpr auto value_tile = ValueTile##name;         \
+    static constexpr auto pack_keys = PackKeys##name;           \
+    static constexpr auto widen_panel = WidenPanel##name;       \
+    static constexpr auto pack_values = PackValues##name;       \
+    static constexpr auto widen = Widen##name;                  \
+    static constexpr auto all_finite = AllFinite##name;         \
+    static constexpr void (*store_rows)(const StoreRows&) = nullptr;   \
+    static constexpr void (*store_panels)(const StoreRows&) = nullptr; \
+    static constexpr void (*load_rows)(const LoadRows&) = nullptr;     \
+    static constexpr void (*load_panels)(const LoadRows&) = nullptr;   \
+  }
+SIMDATTN_KERNELS(float, F32);
+SIMDATTN_KERNELS(bf16, BF16);
+SIMDATTN_KERNELS(f16, F16);
+
+}  // namespace
+
 extern const UKernels kUKernels;
 const UKernels kUKernels = {
-    .tile_rows = kTileRows,
+    .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
+    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
     .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},
     .softmax_rows = SoftmaxRowsSlot,
     .modify_row = ModifyRowSlot,
-    .score_tile = {ScoreTileF32, ScoreTileBF16, ScoreTileF16},
-    .softmax_tile = SoftmaxTileSlot,
-    .value_tile = {ValueTileF32, ValueTileBF16, ValueTileF16},
-    .pack_keys = {PackKeysF32, PackKeysBF16, PackKeysF16},
-    .widen_panel = {WidenPanelF32, WidenPanelBF16, WidenPanelF16},
-    .pack_values = {PackValuesF32, PackValuesBF16, PackValuesF16},
     .widen = {WidenF32, WidenBF16, WidenF16},
     .finish = {FinishF32, FinishBF16, FinishF16},
-    .all_finite = {AllFiniteF32, AllFiniteBF16, AllFiniteF16},
     .any_zero = AnyZero,
     .merge = Merge,
     .rope_heads = {{RopeF32F32, RopeF32BF16, RopeF32F16},

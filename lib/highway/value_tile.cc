@@ -122,18 +122,20 @@ template <class T, size_t kVecs>
 HWY_INLINE PrefetchPlan ValuesToCome(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t first,
                                      int64_t rows) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const char* next = static_cast<const char*>(a.v) + (key + keys) * a.key_stride * size;
+  const char* next = static_cast<const char*>(a.v) + (key + keys) * a.key_stride;
   const int64_t from = first * keys / a.rows;
   const int64_t to = (first + rows) * keys / a.rows;
-  if (a.key_stride == a.dim)
+  if (a.key_stride == a.dim * size)
     return {next + x * keys * size + from * kTileBytes<T, kVecs>, kTileBytes<T, kVecs>, to - from};
-  return {next + (from * a.key_stride + x) * size, a.key_stride * size, to - from};
+  return {next + from * a.key_stride + x * size, a.key_stride, to - from};
 }
 
 /// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
 template <class T, size_t kVecs, bool kPartial = false>
 HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
-  const T* v = static_cast<const T*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup;
+  const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
+  const T* v = reinterpret_cast<const T*>(group) + x % kValueGroup;
+  const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
     const int64_t first = t.first;
     const int64_t rows = t.rows;
@@ -141,7 +143,7 @@ HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) 
         a.w + first * a.ldw + key,
         a.ldw,
         v,
-        a.key_stride,
+        key_stride,
         keys,
         a.o + first * a.ldo + x,
         a.ldo,
@@ -176,7 +178,7 @@ HWY_INLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int64
 
 template <class T>
 HWY_INLINE void Values(const ValueTile& a) {
-  if (a.group_stride == kValueGroup) {
+  if (a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T))) {
     const int64_t in_block = kBlockBytes / (a.dim * static_cast<int64_t>(sizeof(T)));
     const int64_t block = a.stream ? std::max<int64_t>(in_block, 16) : a.keys;
     int64_t key = 0;

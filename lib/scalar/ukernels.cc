@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lib/dtypes.h"
+#include "lib/f32_operands.h"
 #include "lib/scalar/math.h"
 #include "lib/ukernels.h"
 
@@ -129,7 +130,7 @@ ModifyResult modify_row(const ModifyRow& a) {
     if (m.bias != nullptr) {
       const float b = bias_at(m, key);
       masked = b == -kInf;
-      t = t + b;
+      t = t + b * m.bias_scale;
     }
     if (m.keep != nullptr) masked = masked || m.keep[key] == 0;
     if (m.bits != nullptr && key >= m.first_bit) {
@@ -144,22 +145,28 @@ ModifyResult modify_row(const ModifyRow& a) {
   return result;
 }
 
-/// Element d of key j of a panel.
+/// What stands `bytes` behind p.
+template <class T>
+const T* at(const void* p, int64_t bytes) {
+  return reinterpret_cast<const T*>(static_cast<const char*>(p) + bytes);
+}
+
+/// Where element d of key j of a panel is.
+template <class T>
+constexpr int64_t panel_index(int64_t d, int64_t j) {
+  return std::is_same_v<T, bf16> ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
+}
 template <class T>
 float panel_at(const T* panel, int64_t d, int64_t j) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return to_f32(panel[(d / 2 * kPanelWidth + j) * 2 + d % 2]);
-  } else {
-    return to_f32(panel[d * kPanelWidth + j]);
-  }
+  return to_f32(panel[panel_index<T>(d, j)]);
 }
 
 template <class T>
 void score_tile(const ScoreTile& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
-    const float* q = a.q + r * a.ldq;
+    const float* q = at<float>(a.q, r * a.q_stride);
     for (int64_t p = 0; p < a.n_panels; ++p) {
-      const T* panel = static_cast<const T*>(a.panels) + p * a.panel_stride;
+      const T* panel = at<T>(a.panels, p * a.panel_stride);
       for (int64_t j = 0; j < kPanelWidth; ++j) {
         float sum = 0.0f;
         for (int64_t d = 0; d < a.dim; ++d) sum = std::fma(q[d], panel_at(panel, d, j), sum);
@@ -188,13 +195,14 @@ void softmax_tile(const SoftmaxTile& a) {
 
 template <class T>
 void value_tile(const ValueTile& a) {
-  const T* v = static_cast<const T*>(a.v);
   for (int64_t r = 0; r < a.rows; ++r) {
     for (int64_t c = 0; c < a.dim; ++c) {
-      const T* column = v + c / kValueGroup * a.group_stride + c % kValueGroup;
       float sum = a.o[r * a.ldo + c];
       if (a.alpha != nullptr) sum = a.alpha[r] * sum;
-      for (int64_t j = 0; j < a.keys; ++j) sum = std::fma(a.w[r * a.ldw + j], to_f32(column[j * a.key_stride]), sum);
+      for (int64_t j = 0; j < a.keys; ++j) {
+        const T* group = at<T>(a.v, j * a.key_stride + c / kValueGroup * a.group_stride);
+        sum = std::fma(a.w[r * a.ldw + j], to_f32(group[c % kValueGroup]), sum);
+      }
       a.o[r * a.ldo + c] = sum;
     }
   }
@@ -204,7 +212,7 @@ template <class T>
 void pack_keys(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool /*stream*/) {
   for (int64_t d = 0; d < dim; ++d) {
     for (int64_t j = 0; j < kPanelWidth; ++j) {
-      panel[d * kPanelWidth + j] = j < keys ? to_f32(static_cast<const T*>(rows)[j * token_stride + d]) : 0.0f;
+      panel[d * kPanelWidth + j] = j < keys ? to_f32(at<T>(rows, j * token_stride)[d]) : 0.0f;
     }
   }
 }
@@ -222,7 +230,7 @@ template <class T>
 void pack_values(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
   for (int64_t g = 0; g * kValueGroup < dim; ++g) {
     for (int64_t j = 0; j < keys; ++j) {
-      const T* row = static_cast<const T*>(rows) + j * token_stride;
+      const T* row = at<T>(rows, j * token_stride);
       for (int64_t c = 0; c < kValueGroup; ++c) {
         const int64_t column = g * kValueGroup + c;
         out[(g * kKeyBlock + j) * kValueGroup + c] = column < dim ? to_f32(row[column]) : 0.0f;
@@ -245,7 +253,7 @@ template <class T>
 bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
   for (int64_t j = 0; j < keys; ++j) {
     for (int64_t d = 0; d < dim; ++d) {
-      const float x = to_f32(static_cast<const T*>(rows)[j * token_stride + d]);
+      const float x = to_f32(at<T>(rows, j * token_stride)[d]);
       if (!(std::fabs(x) < kInf)) return false;
     }
   }
@@ -301,6 +309,59 @@ void add_rows(const AddRows& a) {
   }
 }
 
+template <class T>
+void store_rows(const StoreRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    T* row = reinterpret_cast<T*>(static_cast<char*>(a.out) + t * a.stride);
+    for (int64_t d = 0; d < a.dim; ++d) row[d] = from_f32<T>(a.rows[t * a.ld + d]);
+  }
+}
+
+template <class T>
+void store_panels(const StoreRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    const int64_t j = a.column + t;
+    T* panel = reinterpret_cast<T*>(static_cast<char*>(a.out) + j / kPanelWidth * a.stride);
+    for (int64_t d = 0; d < a.dim; ++d) {
+      panel[panel_index<T>(d, j % kPanelWidth)] = from_f32<T>(a.rows[t * a.ld + d]);
+    }
+    // An odd last dimension of bf16 is paired with zero.
+    if (std::is_same_v<T, bf16> && a.dim % 2 != 0) panel[panel_index<T>(a.dim, j % kPanelWidth)] = T{};
+  }
+}
+
+template <class T>
+void load_rows(const LoadRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    for (int64_t d = 0; d < a.dim; ++d) a.rows[t * a.ld + d] = to_f32(at<T>(a.in, t * a.stride)[d]);
+  }
+}
+
+template <class T>
+void load_panels(const LoadRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    const int64_t j = a.column + t;
+    const T* panel = at<T>(a.in, j / kPanelWidth * a.stride);
+    for (int64_t d = 0; d < a.dim; ++d) a.rows[t * a.ld + d] = panel_at(panel, d, j % kPanelWidth);
+  }
+}
+
+/// The kernels of element type T, by the names that lib/f32_operands.h asks for.
+template <class T>
+struct Kernels {
+  static constexpr auto score_tile = simdattn::score_tile<T>;
+  static constexpr auto value_tile = simdattn::value_tile<T>;
+  static constexpr auto pack_keys = simdattn::pack_keys<T>;
+  static constexpr auto widen_panel = simdattn::widen_panel<T>;
+  static constexpr auto pack_values = simdattn::pack_values<T>;
+  static constexpr auto widen = simdattn::widen<T>;
+  static constexpr auto all_finite = simdattn::all_finite<T>;
+  static constexpr auto store_rows = simdattn::store_rows<T>;
+  static constexpr auto store_panels = simdattn::store_panels<T>;
+  static constexpr auto load_rows = simdattn::load_rows<T>;
+  static constexpr auto load_panels = simdattn::load_panels<T>;
+};
+
 void exp_array(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = canonical(scalar::exp(x[i]));
 }
@@ -317,21 +378,15 @@ constinit const UKernels kScalarFmaKernels = {
 extern const UKernels kScalarKernels;
 constinit const UKernels kScalarKernels = {
 #endif
-    .tile_rows = 4,
+    .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
+    .attention = {f32_attention<Kernels>(4, softmax_tile)},
     .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
     .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},
     .additive_rows = {additive_rows<float>, additive_rows<bf16>, additive_rows<f16>},
     .softmax_rows = softmax_rows,
     .modify_row = modify_row,
-    .score_tile = {score_tile<float>, score_tile<bf16>, score_tile<f16>},
-    .softmax_tile = softmax_tile,
-    .value_tile = {value_tile<float>, value_tile<bf16>, value_tile<f16>},
-    .pack_keys = {pack_keys<float>, pack_keys<bf16>, pack_keys<f16>},
-    .widen_panel = {widen_panel<float>, widen_panel<bf16>, widen_panel<f16>},
-    .pack_values = {pack_values<float>, pack_values<bf16>, pack_values<f16>},
     .widen = {widen<float>, widen<bf16>, widen<f16>},
     .finish = {finish<float>, finish<bf16>, finish<f16>},
-    .all_finite = {all_finite<float>, all_finite<bf16>, all_finite<f16>},
     .any_zero = any_zero,
     .merge = merge,
     .rope_heads = {{rope_heads<float, float>, rope_heads<float, bf16>, rope_heads<float, f16>},

@@ -133,8 +133,9 @@ SIMDATTN_INLINE void widen_row(const T* in, int64_t n, float* out, int64_t padde
 }
 
 template <class T>
-void pack_keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
+void pack_keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, float* panel, bool stream) {
   const T* rows = static_cast<const T*>(keys_in);
+  const int64_t token_stride = stride_bytes / static_cast<int64_t>(sizeof(T));
   int64_t done = 0;
   if constexpr (kTransposes<T>) {
     if (keys == kPanelWidth) {
@@ -163,8 +164,9 @@ void pack_keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t 
 }
 
 template <class T>
-void pack_values(const void* values, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
+void pack_values(const void* values, int64_t stride_bytes, int64_t keys, int64_t dim, float* out) {
   const T* rows = static_cast<const T*>(values);
+  const int64_t token_stride = stride_bytes / static_cast<int64_t>(sizeof(T));
   for (int64_t j = 0; j < keys; ++j) {
     int64_t x = 0;
     for (; x + kValueGroup <= dim; x += kValueGroup) {

@@ -111,8 +111,7 @@ SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t x, int64
   const int64_t panels = (kBatches * kLanes + kPanelWidth - 1) / kPanelWidth;
   const int64_t bytes = panel_bytes<T>(a.dim);
   const int64_t ahead = (kAhead + panels * bytes - 1) / (panels * bytes) * panels;
-  const int64_t offset = (x / kPanelWidth + ahead) * a.panel_stride * static_cast<int64_t>(sizeof(T)) +
-                         bytes * (x % kPanelWidth) / kPanelWidth;
+  const int64_t offset = (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth;
   const int64_t steps = (a.dim + kGroup<T> - 1) / kGroup<T>;
   const int64_t from = first * steps / a.rows;
   const int64_t to = (first + rows) * steps / a.rows;
@@ -124,17 +123,20 @@ SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t x, int64
 template <class T, int64_t kBatches>
 SIMDATTN_INLINE void score_strip(const ScoreTile& a, int64_t x) {
   const auto column = [&](int64_t c) SIMDATTN_LAMBDA {
-    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kGroup<T>;
+    const char* panel = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
+    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kGroup<T>;
   };
   const T* low = column(x);
   const T* mid = column(x + kLanes);
   const T* high = column(x + (kBatches == 3 ? 2 : kBatches / 2) * kLanes);
+  const float* q = static_cast<const float*>(a.q);
+  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
     const int64_t first = t.first;
     const int64_t rows = t.rows;
     const ScoreTileArguments<T> arguments = {
-        a.q + first * a.ldq,
-        a.ldq,
+        q + first * ldq,
+        ldq,
         low,
         mid,
         high,
@@ -152,7 +154,7 @@ void score_tile(const ScoreTile& a) {
   const int64_t columns = a.n_panels * kPanelWidth;
   int64_t x = 0;
   // A tile across two panels prefetches as if panels lay side by side.
-  const bool side_by_side = a.panel_stride * static_cast<int64_t>(sizeof(T)) == panel_bytes<T>(a.dim);
+  const bool side_by_side = a.panel_stride == panel_bytes<T>(a.dim);
   if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (side_by_side || !a.stream || 4 * kLanes <= kPanelWidth)) {
     for (; x + 4 * kLanes <= columns; x += 4 * kLanes) score_strip<T, 4>(a, x);
   }

@@ -2,6 +2,7 @@
 // table's name. Compiled once per row of meson.build, with that instruction set's flags.
 #include "lib/ukernels.h"
 
+#include "lib/f32_operands.h"
 #include "lib/xsimd/elementwise.h"
 #include "lib/xsimd/pack.h"
 #include "lib/xsimd/rope.h"
@@ -12,24 +13,37 @@
 #include "lib/xsimd/value_tile.h"
 
 namespace simdattn {
+namespace {
+
+/// The kernels of element type T, by the names that lib/f32_operands.h asks for.
+template <class T>
+struct Kernels {
+  static constexpr auto score_tile = simdattn::score_tile<T>;
+  static constexpr auto value_tile = simdattn::value_tile<T>;
+  static constexpr auto pack_keys = simdattn::pack_keys<T>;
+  static constexpr auto widen_panel = simdattn::widen_panel<T>;
+  static constexpr auto pack_values = simdattn::pack_values<T>;
+  static constexpr auto widen = simdattn::widen<T>;
+  static constexpr auto all_finite = simdattn::all_finite<T>;
+  static constexpr auto store_rows = static_cast<void (*)(const StoreRows&)>(nullptr);
+  static constexpr auto store_panels = static_cast<void (*)(const StoreRows&)>(nullptr);
+  static constexpr auto load_rows = static_cast<void (*)(const LoadRows&)>(nullptr);
+  static constexpr auto load_panels = static_cast<void (*)(const LoadRows&)>(nullptr);
+};
+
+}  // namespace
 
 extern const UKernels SIMDATTN_XSIMD_TABLE;
 constinit const UKernels SIMDATTN_XSIMD_TABLE = {
-    .tile_rows = kTileRows,
+    .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
+    .attention = {f32_attention<Kernels>(kTileRows, softmax_tile)},
     .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
     .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},
     .additive_rows = {additive_rows<float>, additive_rows<bf16>, additive_rows<f16>},
     .softmax_rows = softmax_rows,
     .modify_row = modify_row,
-    .score_tile = {score_tile<float>, score_tile<bf16>, score_tile<f16>},
-    .softmax_tile = softmax_tile,
-    .value_tile = {value_tile<float>, value_tile<bf16>, value_tile<f16>},
-    .pack_keys = {pack_keys<float>, pack_keys<bf16>, pack_keys<f16>},
-    .widen_panel = {widen_panel<float>, widen_panel<bf16>, widen_panel<f16>},
-    .pack_values = {pack_values<float>, pack_values<bf16>, pack_values<f16>},
     .widen = {widen<float>, widen<bf16>, widen<f16>},
     .finish = {finish<float>, finish<bf16>, finish<f16>},
-    .all_finite = {all_finite<float>, all_finite<bf16>, all_finite<f16>},
     .any_zero = any_zero,
     .merge = merge,
     .rope_heads = {{rope_heads<float, float>, rope_heads<float, bf16>, rope_heads<float, f16>},

@@ -112,19 +112,21 @@ SIMDATTN_INLINE PrefetchPlan values_to_come(const ValueTile& a, int64_t key, int
   const int64_t from = first * keys / a.rows;
   const int64_t to = (first + rows) * keys / a.rows;
   const auto address = [&](int64_t offset) {
-    return reinterpret_cast<uintptr_t>(a.v) + static_cast<uintptr_t>((key + keys) * a.key_stride * kSize + offset);
+    return reinterpret_cast<uintptr_t>(a.v) + static_cast<uintptr_t>((key + keys) * a.key_stride + offset);
   };
-  if (a.key_stride == a.dim) {
+  if (a.key_stride == a.dim * kSize) {
     constexpr int64_t kPitch = kRowBytes<T, kBatches>;
     return {address(x * keys * kSize + from * kPitch), kPitch, to - from};
   }
-  return {address((from * a.key_stride + x) * kSize), a.key_stride * kSize, to - from};
+  return {address(from * a.key_stride + x * kSize), a.key_stride, to - from};
 }
 
 /// Columns [x, x + kBatches batches) of `keys` keys from `key` on, for all rows.
 template <class T, int64_t kBatches, bool kPartial = false>
 SIMDATTN_INLINE void value_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns) {
-  const T* v = static_cast<const T*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup;
+  const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
+  const T* v = reinterpret_cast<const T*>(group) + x % kValueGroup;
+  const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
     const int64_t first = t.first;
     const int64_t rows = t.rows;
@@ -133,7 +135,7 @@ SIMDATTN_INLINE void value_strip(const ValueTile& a, int64_t key, int64_t keys, 
         a.w + first * a.ldw + key,
         a.ldw,
         v,
-        a.key_stride,
+        key_stride,
         keys,
         a.o + first * a.ldo + x,
         a.ldo,
@@ -164,7 +166,7 @@ SIMDATTN_INLINE void value_columns(const ValueTile& a, int64_t key, int64_t keys
 
 template <class T>
 void value_tile(const ValueTile& a) {
-  if (a.group_stride == kValueGroup) {
+  if (a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T))) {
     const int64_t in_block = larger(kBlockBytes / (larger(a.dim, 1) * static_cast<int64_t>(sizeof(T))), 16);
     const int64_t block = a.stream ? in_block : larger(a.keys, 1);
     int64_t key = 0;

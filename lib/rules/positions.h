@@ -1,26 +1,26 @@
 // Position ids and rotary tables: shared by rope() and what rotates keys of a cache.
-#ifndef SIMDATTN_LIB_DRIVERS_POSITIONS_H_
-#define SIMDATTN_LIB_DRIVERS_POSITIONS_H_
+#ifndef SIMDATTN_LIB_RULES_POSITIONS_H_
+#define SIMDATTN_LIB_RULES_POSITIONS_H_
 
-#include "lib/drivers/validate.h"
+#include "lib/rules/views.h"
 
 namespace simdattn {
 
-/// positions[b, i], or i where the view is absent.
-inline int64_t position_at(const ConstView<2>& positions, int64_t b, int64_t i) {
-  if (positions.data == nullptr) return i;
+/// positions[b, i], or start + i where the view is absent.
+inline int64_t position_at(const ConstView<2>& positions, int64_t start, int64_t b, int64_t i) {
+  if (positions.data == nullptr) return start + i;
   const int64_t at = b * positions.stride[0] + i * positions.stride[1];
   return positions.dtype == DType::kI32 ? static_cast<const int32_t*>(positions.data)[at]
                                         : static_cast<const int64_t*>(positions.data)[at];
 }
 
-/// Every position in low .. limit - 1; where the view is absent, positions are 0 .. n - 1.
-inline Status check_positions(const ConstView<2>& positions, int64_t batch, int64_t n, int64_t low, int64_t limit,
-                              Extent* extent) {
+/// Every position in low .. limit - 1; where the view is absent, positions are start .. start + n - 1.
+inline Status check_positions(const ConstView<2>& positions, int64_t start, int64_t batch, int64_t n, int64_t low,
+                              int64_t limit, ByteSet* extent) {
   extent->clear();
   if (positions.data == nullptr) {
-    SIMDATTN_REQUIRE(n <= limit || batch == 0, Code::kRange,
-                     "positions: absent, and there are more rows than positions 0 .. n_positions-1");
+    SIMDATTN_REQUIRE((start >= 0 && start <= limit && n <= limit - start) || batch == 0 || n == 0, Code::kRange,
+                     "options.start: start .. start + rows - 1 must be positions of cos and sin (0 .. n_positions-1)");
     return {};
   }
   SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), extent));
@@ -28,9 +28,9 @@ inline Status check_positions(const ConstView<2>& positions, int64_t batch, int6
                    "positions.shape: must be [batch, rows]");
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t p = position_at(positions, b, i);
+      const int64_t p = position_at(positions, start, b, i);
       SIMDATTN_REQUIRE(p >= low && p < limit, Code::kRange,
-                       low < 0 ? "positions: at or past the number of tokens the cache can address, or of table rows"
+                       low < 0 ? "positions: at or past kv.tokens, or the rows of rope.cos and rope.sin"
                                : "positions: outside the rows 0 .. n_positions-1 of cos and sin");
     }
   }
@@ -66,7 +66,7 @@ inline Status check_rope_options(const RopeOptions& options, int64_t pairs, int6
 }
 
 inline Status check_rope_table(const ConstView<2>& cos, const ConstView<2>& sin, const RopeOptions& options,
-                               int64_t dim, const RopeText& text, Extent* cos_extent, Extent* sin_extent) {
+                               int64_t dim, const RopeText& text, ByteSet* cos_extent, ByteSet* sin_extent) {
   SIMDATTN_CHECK(check_view(cos, Accept::kF32, text.cos, cos_extent));
   SIMDATTN_CHECK(check_view(sin, Accept::kF32, text.sin, sin_extent));
   SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, text.shape);
@@ -75,4 +75,4 @@ inline Status check_rope_table(const ConstView<2>& cos, const ConstView<2>& sin,
 
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_DRIVERS_POSITIONS_H_
+#endif  // SIMDATTN_LIB_RULES_POSITIONS_H_

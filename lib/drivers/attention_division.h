@@ -1,10 +1,12 @@
-// An attention problem after validation: sizes, sequences, and how it divides into tasks.
-#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_PROBLEM_H_
-#define SIMDATTN_LIB_DRIVERS_ATTENTION_PROBLEM_H_
+// How an attention problem divides into sequences and tasks.
+#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_
+#define SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_
 
 #include <cstdint>
 
 #include "include/simdattn/simdattn.h"
+#include "lib/drivers/scoring.h"
+#include "lib/rules/attention.h"
 
 namespace simdattn {
 
@@ -22,6 +24,7 @@ struct Sequence {
   int64_t mask_batch;  // the same for bias, keep and bits
   int64_t first_mask_row;
 };
+Sequence sequence_of(const Attention& a, int64_t s);
 
 /// Which rows a task computes: rows of one key/value head, counted position by position, head by head of the group.
 struct RowBlockIndex {
@@ -30,37 +33,32 @@ struct RowBlockIndex {
   int64_t first_row;
 };
 
-struct AttentionProblem {
-  int64_t sequences = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t group = 0;
-  int64_t d_qk = 0;
-  int64_t d_v = 0;
+/// Everything beside the arrays that running a task needs to know.
+struct Division {
+  AttentionSizes sizes;
   int64_t row_block = 0;     // rows of a task, but for the last ones of a sequence
   int64_t row_blocks = 0;    // of all sequences and heads
   int64_t partial_rows = 0;  // rows of the largest task
   bool split = false;        // tasks are (row block, split)
+  bool stream = false;       // keys and values come from beyond L2 and are prefetched
+  bool stream_one_row = false;
   int64_t tasks = 0;
   int64_t reduce_tasks = 0;
   float scale = 1.0f;
-  int64_t kv_bytes = 0;  // visible to the call: decides about prefetching
-
-  Sequence sequence(const Attention& a, int64_t s) const;
 };
 
 constexpr int64_t splits_of(int64_t length) { return length <= kKeySplit ? 1 : (length + kKeySplit - 1) / kKeySplit; }
 
-/// Checks everything that can be checked before the first write. `for_threads`: row blocks are to be enough for several
+/// Checks the entries of every sequence and divides the problem. `for_threads`: row blocks are to be enough for several
 /// threads, if need be smaller ones.
-Status check_attention(const Attention& a, bool needs_out, bool for_threads, AttentionProblem* problem);
+Status divide(const Attention& a, const AttentionSizes& sizes, bool for_threads, Division* division);
 
 /// Walks tasks in their flat order: sequences, key/value heads, row blocks, splits. Row blocks go first, last, second,
 /// second to last, ..., so that any contiguous range of tasks of a causal problem has its share of long and short ones.
 class TaskIterator {
  public:
-  /// `splits`: whether splits are tasks of their own.
-  TaskIterator(const Attention& a, const AttentionProblem& p, bool splits, int64_t task);
+  /// At `task` tasks after the first one of sequence `sequence`. `splits`: whether splits are tasks of their own.
+  TaskIterator(const Attention& a, const Division& division, bool splits, int64_t sequence, int64_t task);
   RowBlockIndex row_block() const;
   int64_t split() const { return split_; }
   int64_t splits() const { return n_splits_; }
@@ -70,7 +68,7 @@ class TaskIterator {
   void enter_sequence();
 
   const Attention& a_;
-  const AttentionProblem& p_;
+  const Division& division_;
   bool by_split_;
   int64_t sequence_ = 0;
   int64_t kv_head_ = 0;
@@ -80,6 +78,19 @@ class TaskIterator {
   int64_t n_splits_ = 1;
 };
 
+/// Tasks of one sequence.
+int64_t tasks_of(const Attention& a, const Division& division, bool splits, int64_t sequence);
+
+/// The first token that both stores still hold: of a ring, the last ones.
+int64_t oldest_token(const Attention& a, int64_t length);
+
+/// The keys that rows [first_row, last_row) of a sequence may see, masks aside.
+Interval keys_of_rows(const Attention& a, const SequenceRules& rules, int64_t first_row, int64_t last_row);
+
+/// Pages of the keys that rows [first_row, last_row) (query positions) of a sequence see. An entry below 0 is good where masks
+/// hide all of its keys from all of these rows.
+Status check_pages(const Attention& a, const Division& division, int64_t sequence, int64_t first_row, int64_t last_row);
+
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_PROBLEM_H_
+#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_

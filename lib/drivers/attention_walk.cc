@@ -1,0 +1,432 @@
+// The rows of one task, and their way through splits, blocks of keys and tiles.
+//
+// Rows are query positions x the query heads that share the key head, so keys and values are read once for all of them:
+// decode is a block whose rows are the heads of a group, prefill one whose rows are positions too. No matrix of scores
+// exists beyond rows x kKeyBlock.
+#include "lib/drivers/attention_walk.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "lib/drivers/kv_store.h"
+#include "lib/drivers/scoring.h"
+#include "lib/drivers/value_block.h"
+#include "lib/dtypes.h"
+#include "lib/scalar/math.h"
+
+namespace simdattn {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+/// With more rows than this, keys and values are packed once per block, because every register tile would convert them
+/// again; with fewer they are read in place.
+constexpr int64_t kDirectRows = 12;
+/// Row-major keys that only these rows need are packed so many bytes at a time, and their scores taken at once: 16 KiB
+/// stay in L1, 32 KiB cost 5-15 % (4 rows, 128 dimensions).
+constexpr int64_t kPackedKeyBytes = 16384;
+
+constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+/// The rows of one task, and their way through the blocks of keys.
+class RowBlock {
+ public:
+  RowBlock(const AttentionRun& run, const AttentionMemory& memory, const RowBlockIndex& index)
+      : a_(run.problem),
+        p_(run.division.sizes),
+        uk_(run.kernels),
+        ops_(run.kernels.attention[slot(run.problem.arithmetic)]),
+        key_ops_(ops_.kv[slot(run.problem.k.type)]),
+        value_ops_(ops_.kv[slot(run.problem.v.type)]),
+        w_(memory),
+        scale_(run.division.scale),
+        index_(index),
+        seq_(sequence_of(a_, index.sequence)),
+        rules_(sequence_rules(a_.scoring, index.sequence, seq_.n_q, seq_.n_kv)),
+        rows_(std::min(run.division.row_block, seq_.n_q * p_.group - index.first_row)),
+        direct_(rows_ <= kDirectRows),
+        modifiers_(has_modifiers(a_.scoring)),
+        stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
+        k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
+        v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key) {
+    const int64_t oldest = oldest_token(a_, rules_.length);
+    // Without any page, masks hide every key (check_pages).
+    const bool no_pages = (a_.k.page_size > 0 && a_.k.n_pages == 0) || (a_.v.page_size > 0 && a_.v.n_pages == 0);
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t i = row_of(r);
+      Interval v = visible_interval(a_.scoring, rules_, i);
+      v.lo = std::max(v.lo, oldest);
+      see_[r] = {v.lo, no_pages ? v.lo : std::max(v.lo, v.hi)};
+      if (modifiers_) {
+        row_modifiers_[r] = row_modifiers(a_.scoring, rules_, head_of(r), i, seq_.mask_batch, seq_.first_mask_row + i);
+      }
+    }
+  }
+
+  int64_t rows() const { return rows_; }
+  int64_t splits() const { return splits_of(rules_.length); }
+
+  void load_queries() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const auto& st = a_.q.stride;
+      const int64_t at = seq_.q_batch * st[0] + head_of(r) * st[1] + (seq_.first_row + row_of(r)) * st[2];
+      ops_.prepare_query[slot(a_.q.dtype)](static_cast<const char*>(a_.q.data) + at * size_of(a_.q.dtype),
+                                           w_.q + r * w_.query_bytes, p_.d_qk);
+    }
+  }
+
+  /// State before the first key of split `split`: the sink belongs to the first one.
+  void start_states(const RowStates& s, int64_t split) const {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const bool sink = split == 0 && a_.scoring.sinks != nullptr;
+      start(s, r, s.ld, sink ? a_.scoring.sinks[head_of(r)] : -kInf);
+    }
+  }
+
+  bool sees_split(int64_t split) const {
+    for (int64_t r = 0; r < rows_; ++r) {
+      if (see_[r].lo < see_[r].hi && see_[r].lo < (split + 1) * kKeySplit && see_[r].hi > split * kKeySplit)
+        return true;
+    }
+    return false;
+  }
+
+  void run_split(int64_t split, const RowStates& s) {
+    const int64_t end = std::min(rules_.length, (split + 1) * kKeySplit);
+    for (int64_t key = split * kKeySplit; key < end; key += kKeyBlock) run_block(key, s);
+  }
+
+  void copy(const RowStates& to, const RowStates& from) const {
+    std::copy_n(from.max, rows_, to.max);
+    std::copy_n(from.sum, rows_, to.sum);
+    for (int64_t r = 0; r < rows_; ++r) std::copy_n(from.acc + r * from.ld, p_.d_v, to.acc + r * to.ld);
+  }
+
+  void merge(const RowStates& a, const RowStates& b) const { merge_states(uk_, a, b, rows_, p_.d_v); }
+
+  void store(const RowStates& s) const {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t h = head_of(r);
+      const int64_t i = seq_.first_row + row_of(r);
+      float* acc = s.acc + r * s.ld;
+      if (a_.out.data != nullptr) store_row(a_.out, h, i, acc, finish_factor(s.sum[r]));
+      if (a_.acc.data != nullptr) store_row(a_.acc, h, i, acc, is_nan(s.sum[r]) ? s.sum[r] : 1.0f);
+      const bool nan = is_nan(s.sum[r]);
+      if (a_.lse.data != nullptr) store_number(a_.lse, h, i, scalar::log_sum_exp(s.max[r], s.sum[r]));
+      if (a_.max.data != nullptr) store_number(a_.max, h, i, nan ? s.sum[r] : s.max[r] + 0.0f);
+      if (a_.sum.data != nullptr) store_number(a_.sum, h, i, s.sum[r]);
+    }
+  }
+
+ private:
+  int64_t row_of(int64_t r) const { return (index_.first_row + r) / p_.group; }
+  int64_t head_of(int64_t r) const { return index_.kv_head * p_.group + (index_.first_row + r) % p_.group; }
+
+  void store_row(const View<4>& out, int64_t h, int64_t i, const float* acc, float factor) const {
+    const int64_t at = seq_.q_batch * out.stride[0] + h * out.stride[1] + i * out.stride[2];
+    uk_.finish[slot(out.dtype)](acc, factor, static_cast<char*>(out.data) + at * size_of(out.dtype), p_.d_v);
+  }
+  void store_number(const View<3>& out, int64_t h, int64_t i, float x) const {
+    static_cast<float*>(out.data)[seq_.q_batch * out.stride[0] + h * out.stride[1] + i * out.stride[2]] = canonical(x);
+  }
+
+  /// One block of the online softmax. A row that sees none of it is left as it is.
+  void run_block(int64_t base, const RowStates& s) {
+    int32_t lo[kRowBlock];
+    int32_t hi[kRowBlock];
+    // Neither end of an interval decreases from row to row, so the first and the last tell of the usual block.
+    const bool whole = see_[0].hi >= base + kKeyBlock && see_[rows_ - 1].lo <= base;
+    Interval all = {0, kKeyBlock};
+    if (whole) {
+      std::fill_n(lo, rows_, 0);
+      std::fill_n(hi, rows_, static_cast<int32_t>(kKeyBlock));
+    } else {
+      for (int64_t r = 0; r < rows_; ++r) {
+        lo[r] = static_cast<int32_t>(std::clamp(see_[r].lo - base, int64_t{0}, kKeyBlock));
+        hi[r] = static_cast<int32_t>(std::clamp(see_[r].hi - base, int64_t{lo[r]}, kKeyBlock));
+      }
+      all = union_of(lo, hi, rows_);
+      if (all.lo >= all.hi) return;
+    }
+    // Where rows see different keys (a diagonal), only as much is computed as each tile of rows needs.
+    const bool alike = whole || !differ(lo, hi, rows_, all);
+    const int64_t step = alike ? std::min(rows_, kScoreRows) : ops_.tile_rows;
+    const bool prepared = keys_in_workspace() && rows_ > step;
+    if (prepared) prepare_keys(base, all, all.lo, all.hi, workspace_panel(all.lo));
+    if (!direct_) pack_values(base, all);
+    bool finite_known = false;
+    bool finite = true;
+    for (int64_t r = 0; r < rows_; r += step) {
+      const int64_t n = std::min(step, rows_ - r);
+      const Interval see = alike ? all : union_of(lo + r, hi + r, n);
+      if (see.lo >= see.hi) continue;
+      const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
+      const int64_t columns = round_up(see.hi, kPanelWidth) - first;
+      score(base, see, first, columns, r, n, prepared);
+      bool mixed = !alike && differ(lo + r, hi + r, n, see);
+      if (modifiers_) mixed = modify(base, lo, hi, r, n) || mixed;
+      int32_t tile_lo[kScoreRows];
+      int32_t tile_hi[kScoreRows];
+      for (int64_t i = 0; i < n; ++i) {
+        const bool none = lo[r + i] >= hi[r + i];
+        tile_lo[i] = none ? 0 : lo[r + i] - static_cast<int32_t>(first);
+        tile_hi[i] = none ? 0 : hi[r + i] - static_cast<int32_t>(first);
+      }
+      ops_.softmax_tile({.s = w_.scores + first,
+                        .lds = kScoreStride,
+                        .rows = n,
+                        .columns = columns,
+                        .lo = tile_lo,
+                        .hi = tile_hi,
+                        .max = s.max + r,
+                        .sum = s.sum + r,
+                        .alpha = w_.alpha});
+      // A weight of 0 hides a finite value only; NaN and infinities in values that a row does not see must be skipped.
+      if (mixed && !finite_known) {
+        finite = values_finite(base, all);
+        finite_known = true;
+      }
+      add_values(base, see, r, n, s, mixed && !finite, lo, hi);
+    }
+  }
+
+  static Interval union_of(const int32_t* lo, const int32_t* hi, int64_t n) {
+    Interval all = {kKeyBlock, 0};
+    for (int64_t r = 0; r < n; ++r) {
+      if (lo[r] < hi[r]) all = {std::min(all.lo, int64_t{lo[r]}), std::max(all.hi, int64_t{hi[r]})};
+    }
+    return all;
+  }
+  static bool differ(const int32_t* lo, const int32_t* hi, int64_t n, Interval all) {
+    for (int64_t r = 0; r < n; ++r) {
+      if (lo[r] != all.lo || hi[r] != all.hi) return true;
+    }
+    return false;
+  }
+
+  /// True if the scores are taken from packed panels in the workspace, false if from the cache's own panels.
+  bool keys_in_workspace() const { return !k_.panels() || (!direct_ && !ops_.packed_is[slot(k_.type())]); }
+
+  char* workspace_panel(int64_t column) const { return w_.keys + column / kPanelWidth * w_.panel_bytes; }
+
+  /// Brings the keys of columns [from, to) of the block into packed panels. Rows outside of `all` are not read.
+  void prepare_keys(int64_t base, Interval all, int64_t from, int64_t to, char* panel) {
+    for (int64_t c = from / kPanelWidth * kPanelWidth; c < to; c += kPanelWidth, panel += w_.panel_bytes) {
+      int64_t run = 0;
+      if (k_.panels()) {
+        key_ops_.pack_panel(k_.at(base + c, &run), p_.d_qk, panel);
+        continue;
+      }
+      const int64_t first = std::max(c, all.lo);
+      const int64_t keys = std::min(c + kPanelWidth, all.hi) - first;
+      const char* rows = k_.at(base + first, &run);
+      if (first == c && run >= keys) {
+        key_ops_.pack_keys(rows, k_.token_stride(), keys, p_.d_qk, panel, stream_);
+      } else {
+        const int64_t row = row_bytes(k_.type(), p_.d_qk);
+        std::memset(w_.key_rows, 0, static_cast<size_t>((first - c) * row));
+        for (int64_t j = first; j < first + keys; ++j) {
+          std::memcpy(w_.key_rows + (j - c) * row, k_.at(base + j, &run), static_cast<size_t>(row));
+        }
+        key_ops_.pack_keys(w_.key_rows, row, first - c + keys, p_.d_qk, panel, false);
+      }
+    }
+  }
+
+  /// Scores of rows [r, r + n) and columns [first, first + columns), of which they see `see`. `prepared`: the keys are in
+  /// the workspace already.
+  void score(int64_t base, Interval see, int64_t first, int64_t columns, int64_t r, int64_t n, bool prepared) {
+    ScoreTile tile = {.q = w_.q + r * w_.query_bytes,
+                      .q_stride = w_.query_bytes,
+                      .rows = n,
+                      .panels = nullptr,
+                      .panel_stride = w_.panel_bytes,
+                      .n_panels = columns / kPanelWidth,
+                      .dim = p_.d_qk,
+                      .scale = scale_,
+                      .s = w_.scores + first,
+                      .lds = kScoreStride,
+                      .stream = false};
+    if (prepared) {
+      tile.panels = workspace_panel(first);
+      ops_.score_packed(tile);
+      return;
+    }
+    if (keys_in_workspace()) {
+      // No other rows need these keys: a few panels at a time, which the first cache still holds when they are read.
+      const int64_t width = std::max(kPackedKeyBytes / w_.panel_bytes, int64_t{1}) * kPanelWidth;
+      for (int64_t c = first; c < first + columns; c += width) {
+        const int64_t end = std::min(c + width, first + columns);
+        prepare_keys(base, see, c, end, w_.keys);
+        tile.panels = w_.keys;
+        tile.n_panels = (end - c) / kPanelWidth;
+        tile.s = w_.scores + c;
+        ops_.score_packed(tile);
+      }
+      return;
+    }
+    tile.panel_stride = k_.token_stride();
+    tile.stream = stream_;
+    for (int64_t c = first; c < first + columns;) {
+      int64_t run = 0;
+      tile.panels = k_.at(base + c, &run);
+      const int64_t width = std::min(first + columns - c, run);
+      tile.n_panels = width / kPanelWidth;
+      tile.s = w_.scores + c;
+      key_ops_.score_tile(tile);
+      c += width;
+    }
+  }
+
+  /// Softcap, ALiBi, bias and masks. True if a key of some row's interval was masked.
+  bool modify(int64_t base, const int32_t* lo, const int32_t* hi, int64_t r, int64_t n) {
+    bool masked = false;
+    for (int64_t i = r; i < r + n; ++i) {
+      float* s = w_.scores + (i - r) * kScoreStride;
+      masked = simdattn::modify(uk_, {.row = row_modifiers_[i],
+                               .x = s,
+                               .t = s,
+                               .first_key = base,
+                               .lo = lo[i],
+                               .hi = hi[i],
+                               .scale = 1.0f,
+                               .note_masked = true})
+                   .masked ||
+               masked;
+    }
+    return masked;
+  }
+
+  /// Calls f(first column, keys, rows in the value cache) for each run of columns [see.lo, see.hi).
+  template <class F>
+  void for_each_value_run(int64_t base, Interval see, const F& f) {
+    for (int64_t c = see.lo; c < see.hi;) {
+      int64_t run = 0;
+      const char* rows = v_.at(base + c, &run);
+      const int64_t keys = std::min(see.hi - c, run);
+      f(c, keys, rows);
+      c += keys;
+    }
+  }
+
+  void pack_values(int64_t base, Interval all) {
+    for_each_value_run(base, all, [&](int64_t c, int64_t keys, const char* rows) {
+      value_ops_.pack_values({.rows = rows,
+                              .token_stride = v_.token_stride(),
+                              .first = c,
+                              .keys = keys,
+                              .dim = p_.d_v,
+                              .block = w_.values});
+    });
+  }
+
+  bool values_finite(int64_t base, Interval all) {
+    bool finite = true;
+    for_each_value_run(base, all, [&](int64_t, int64_t keys, const char* rows) {
+      finite = finite && uk_.kv[slot(v_.type())].all_finite(rows, v_.token_stride(), keys, p_.d_v);
+    });
+    return finite;
+  }
+
+  /// acc = alpha * acc + weights * values for rows [r, r + n) and columns [see.lo, see.hi).
+  void add_values(int64_t base, Interval see, int64_t r, int64_t n, const RowStates& s, bool around_masked,
+                  const int32_t* lo, const int32_t* hi) {
+    ValueTile tile = {.w = nullptr,
+                      .ldw = kScoreStride,
+                      .rows = n,
+                      .v = nullptr,
+                      .first_key = 0,
+                      .key_stride = 0,
+                      .group_stride = 0,
+                      .keys = 0,
+                      .dim = p_.d_v,
+                      .o = s.acc + r * s.ld,
+                      .ldo = s.ld,
+                      .alpha = w_.alpha,
+                      .stream = false};
+    const auto run = [&](void (*value_tile)(const ValueTile&), int64_t c, int64_t keys, const void* values) {
+      tile.w = w_.scores + c;
+      tile.v = values;
+      tile.keys = keys;
+      if (around_masked) {
+        add_visible_values(value_tile, tile, [&](int64_t row, int64_t j) {
+          const int64_t i = r + row;
+          return c + j >= lo[i] && c + j < hi[i] && (!modifiers_ || mask_allows(row_modifiers_[i], base + c + j));
+        });
+      } else {
+        value_tile(tile);
+      }
+      tile.alpha = nullptr;  // later runs of the block continue the chain
+    };
+    if (direct_) {
+      tile.key_stride = v_.token_stride();
+      tile.group_stride = row_bytes(v_.type(), kValueGroup);
+      tile.stream = stream_;
+      for_each_value_run(base, see, [&](int64_t c, int64_t keys, const char* rows) {
+        run(value_ops_.value_tile, c, keys, rows);
+      });
+    } else {
+      tile.first_key = see.lo;
+      run(ops_.value_packed, see.lo, see.hi - see.lo, w_.values);
+    }
+  }
+
+  const Attention& a_;
+  const AttentionSizes& p_;
+  const UKernels& uk_;
+  const AttentionKernels& ops_;
+  const KvOperands& key_ops_;
+  const KvOperands& value_ops_;
+  const AttentionMemory& w_;
+  float scale_;
+  RowBlockIndex index_;
+  Sequence seq_;
+  SequenceRules rules_;
+  int64_t rows_;
+  bool direct_;
+  bool modifiers_;
+  bool stream_;
+  KvStore<true> k_;
+  KvStore<true> v_;
+  Interval see_[kRowBlock];
+  RowModifiers row_modifiers_[kRowBlock];
+};
+
+}  // namespace
+
+/// All splits of one row block, one after the other.
+void run_row_block(const AttentionRun& run, const AttentionMemory& w, const RowBlockIndex& index) {
+  RowBlock block(run, w, index);
+  block.load_queries();
+  block.start_states(w.total, 0);
+  for (int64_t split = 0; split < block.splits(); ++split) {
+    if (!block.sees_split(split)) continue;
+    if (split == 0) {
+      block.run_split(0, w.total);
+    } else {
+      block.start_states(w.split, split);
+      block.run_split(split, w.split);
+      block.merge(w.total, w.split);
+    }
+  }
+  block.store(w.total);
+}
+
+void run_split(const AttentionRun& run, const AttentionMemory& w, const RowBlockIndex& index, int64_t split,
+               const RowStates& states) {
+  RowBlock block(run, w, index);
+  block.start_states(states, split);
+  if (!block.sees_split(split)) return;
+  block.load_queries();
+  block.run_split(split, states);
+}
+
+void reduce_splits(const AttentionRun& run, const AttentionMemory& w, const RowBlockIndex& index, int64_t splits,
+                   const Partials& partials, int64_t first_task) {
+  const RowBlock block(run, w, index);
+  block.copy(w.total, partials.of_task(first_task));
+  for (int64_t split = 1; split < splits; ++split) block.merge(w.total, partials.of_task(first_task + split));
+  block.store(w.total);
+}
+
+}  // namespace simdattn

@@ -1,0 +1,57 @@
+// One task of attention: a row block against its keys, or against one split of them.
+#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_WALK_H_
+#define SIMDATTN_LIB_DRIVERS_ATTENTION_WALK_H_
+
+#include "lib/drivers/attention_division.h"
+#include "lib/drivers/attention_memory.h"
+
+namespace simdattn {
+
+struct AttentionRun {
+  const Attention& problem;
+  const Division& division;
+  const UKernels& kernels;
+};
+
+/// The states of tasks that are splits, in the buffer that all threads share.
+class Partials {
+ public:
+  Partials(const Division& division, const void* memory)
+      : rows_(division.partial_rows), d_v_(division.sizes.d_v), memory_(const_cast<void*>(memory)) {
+    Workspace measure(nullptr);
+    AttentionMemory::take_states(measure, rows_, d_v_);
+    task_bytes_ = static_cast<int64_t>(measure.used());
+  }
+  /// Bytes of the buffer for so many tasks; 0 if they are too many.
+  size_t bytes(int64_t tasks) const {
+    int64_t all;
+    if (__builtin_mul_overflow(task_bytes_, tasks, &all) || all > (int64_t{1} << 62)) return 0;
+    Workspace measure(nullptr);
+    measure.take<char>(all);
+    return measure.bytes();
+  }
+  RowStates of_task(int64_t task) const {
+    Workspace w(memory_);
+    w.take<char>(task_bytes_ * task);
+    return AttentionMemory::take_states(w, rows_, d_v_);
+  }
+
+ private:
+  int64_t rows_;
+  int64_t d_v_;
+  int64_t task_bytes_;
+  void* memory_;
+};
+
+/// All splits of one row block, one after the other, and its outputs.
+void run_row_block(const AttentionRun& run, const AttentionMemory& memory, const RowBlockIndex& index);
+/// One split of a row block into `states`.
+void run_split(const AttentionRun& run, const AttentionMemory& memory, const RowBlockIndex& index, int64_t split,
+               const RowStates& states);
+/// Joins the states of tasks first_task .. first_task + splits - 1, those of one row block, and writes its outputs.
+void reduce_splits(const AttentionRun& run, const AttentionMemory& memory, const RowBlockIndex& index, int64_t splits,
+                   const Partials& partials, int64_t first_task);
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_WALK_H_

@@ -1,0 +1,54 @@
+// What the public functions do, once lib/entry.cc has looked at pointers and struct sizes and has set the floating-point
+// environment. Documented in include/simdattn/simdattn.h; absent views are empty ones.
+#ifndef SIMDATTN_LIB_DRIVERS_DRIVERS_H_
+#define SIMDATTN_LIB_DRIVERS_DRIVERS_H_
+
+#include "include/simdattn/simdattn.h"
+
+namespace simdattn::drivers {
+
+Status scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
+              const Exec& exec);
+Status softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse, const Exec& exec);
+Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring, const View<3>& lse,
+                      const Exec& exec);
+Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out, const ValueOptions& options,
+                       const Exec& exec);
+Status gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
+                       const Exec& exec);
+Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
+                       const ScoreOptions& options, const Exec& exec);
+size_t bilinear_scores_workspace(int64_t d_q, int64_t d_k);
+Status additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
+                       const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec);
+size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d);
+
+Status alibi_slopes(int64_t heads, float* slopes);
+Status add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out, const Exec& exec);
+Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const ConstView<2>& positions,
+            const View<4>& out, const RopeOptions& options, const Exec& exec);
+Status rope_frequencies(double* inv_freq, int64_t pairs, double* attention_factor, const RopeTableOptions& options);
+Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options,
+                  const ConstView<2>& positions, int64_t first);
+Status rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table, const ConstView<3>& positions,
+                   const View<4>& out, const RopeOptions& options, const Exec& exec);
+size_t rope_direct_workspace(int64_t pairs);
+Status sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first);
+
+Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv, const AppendOptions& options,
+                 const Exec& exec);
+Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope, const Exec& exec);
+
+Status attention(const Attention& problem, const Exec& exec);
+Status attention_plan(const Attention& problem, AttentionPlan* plan, const Exec& exec);
+Status attention_bind(const Attention& problem, AttentionPlan* plan);
+Status attention_range(const AttentionPlan& plan, int64_t first, int64_t last, void* partial, size_t partial_bytes,
+                       const Exec& exec);
+Status attention_reduce(const AttentionPlan& plan, int64_t first, int64_t last, const void* partial,
+                        size_t partial_bytes, const Exec& exec);
+Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
+                       const View<3>& lse, const float* sinks, const Exec& exec);
+
+}  // namespace simdattn::drivers
+
+#endif  // SIMDATTN_LIB_DRIVERS_DRIVERS_H_

@@ -1,0 +1,199 @@
+#include "lib/rules/attention.h"
+
+#include <algorithm>
+
+namespace simdattn {
+namespace {
+
+constexpr KvText kKeys = SIMDATTN_KV_TEXT("k");
+constexpr KvText kValues = SIMDATTN_KV_TEXT("v");
+
+#define SIMDATTN_OVERLAPS(output)                                                                             \
+  {                                                                                                           \
+    output ": overlaps q", output ": overlaps k", output ": overlaps v", output ": overlaps out",             \
+        output ": overlaps lse", output ": overlaps acc", output ": overlaps max", output ": overlaps sum",   \
+        output ": overlaps cu_q", output ": overlaps cu_k", output ": overlaps k.block_table",                \
+        output ": overlaps v.block_table"                                                                     \
+  }
+struct OverlapText {
+  const char* arrays[kAttentionArrays];
+  const char* scoring[kScoringArrays];
+};
+#define SIMDATTN_OVERLAP_TEXT(output) {SIMDATTN_OVERLAPS(output), SIMDATTN_OVERLAPS_SCORING(output)}
+
+Status check_varlen(const Attention& a) {
+  SIMDATTN_REQUIRE(a.n_sequences >= 0 && a.n_sequences <= kMaxSize, Code::kRange,
+                   "n_sequences: must be in 0 .. 2^30 - 1");
+  SIMDATTN_REQUIRE(a.q.shape[0] == 1, Code::kShape, "q.shape[0]: must be 1 with cu_q");
+  SIMDATTN_REQUIRE(a.cu_q[0] == 0, Code::kRange, "cu_q[0]: must be 0");
+  SIMDATTN_REQUIRE(a.cu_q[a.n_sequences] == a.q.shape[2], Code::kShape, "cu_q: its last entry must be q.shape[2]");
+  int32_t step = 0;  // negative if any is
+  for (int64_t s = 0; s < a.n_sequences; ++s) step |= a.cu_q[s + 1] < a.cu_q[s] ? -1 : 0;
+  SIMDATTN_REQUIRE(step >= 0, Code::kRange, "cu_q: must not decrease");
+  return {};
+}
+
+/// `longest`: keys of the longest sequence.
+Status check_varlen_keys(const Attention& a, int64_t* longest) {
+  SIMDATTN_REQUIRE(a.k.batch == 1 && a.v.batch == 1, Code::kShape, "k.batch, v.batch: must be 1 with cu_k");
+  SIMDATTN_REQUIRE(a.cu_k[0] == 0, Code::kRange, "cu_k[0]: must be 0");
+  *longest = 0;
+  for (int64_t s = 0; s < a.n_sequences; ++s) {
+    SIMDATTN_REQUIRE(a.cu_k[s + 1] >= a.cu_k[s], Code::kRange, "cu_k: must not decrease");
+    *longest = std::max<int64_t>(*longest, int64_t{a.cu_k[s + 1]} - a.cu_k[s]);
+  }
+  SIMDATTN_REQUIRE(a.cu_k[a.n_sequences] == a.k.keys(), Code::kShape, "cu_k: its last entry must be the tokens of k");
+  return {};
+}
+
+/// Something that is written, against everything that has bytes so far.
+Status check_written(const ByteSet& written, const Attention& a, const AttentionSizes& sizes,
+                     const AttentionBytes& bytes, const OverlapText& text) {
+  if (written.empty()) return {};
+  for (int i = 0; i < kAttentionArrays; ++i) {
+    SIMDATTN_REQUIRE(!share_bytes(written, bytes.of[i]), Code::kOverlap, text.arrays[i]);
+  }
+  const int overlapped = overlapped_scoring(written, a.scoring, sizes.scoring);
+  SIMDATTN_REQUIRE(overlapped < 0, Code::kOverlap, text.scoring[overlapped]);
+  return {};
+}
+
+
+bool absent(const Attention& a) {
+  return a.out.data == nullptr && a.lse.data == nullptr && a.acc.data == nullptr;
+}
+
+}  // namespace
+
+Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* sizes, AttentionBytes* bytes) {
+  AttentionSizes& p = *sizes;
+  SIMDATTN_REQUIRE(a.arithmetic == Arithmetic::kF32, Code::kRange, "arithmetic: not an Arithmetic");
+  SIMDATTN_CHECK(check_view(a.q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &bytes->of[kQ], data));
+  const bool varlen = a.cu_q != nullptr;
+  SIMDATTN_REQUIRE(varlen || a.cu_k == nullptr, Code::kNullPointer, "cu_q: null although cu_k is given");
+  KvUse use;
+  use.varlen = a.cu_k != nullptr;
+  use.data = data;
+  SIMDATTN_CHECK(check_kv(a.k, use, kKeys, &bytes->of[kK]));
+  use.rows_only = true;
+  SIMDATTN_CHECK(check_kv(a.v, use, kValues, &bytes->of[kV]));
+
+  p.d_qk = a.q.shape[3];
+  p.d_v = a.v.dim;
+  p.heads = a.q.shape[1];
+  p.kv_heads = a.k.heads;
+  SIMDATTN_REQUIRE(p.d_qk >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(a.k.dim == p.d_qk, Code::kShape, "k.dim != q.shape[3]");
+  SIMDATTN_REQUIRE(p.kv_heads >= 1, Code::kShape, "k.heads: there must be at least one key head");
+  SIMDATTN_REQUIRE(a.v.heads == p.kv_heads, Code::kShape, "v.heads != k.heads");
+  SIMDATTN_REQUIRE(a.v.keys() == a.k.keys(), Code::kShape, "v.tokens != k.tokens (or their lengths)");
+  p.group = group_of(p.heads, p.kv_heads);
+  SIMDATTN_REQUIRE(p.group >= 0, Code::kShape, "q.shape[1]: query heads must be a multiple of key heads");
+
+  p.sequences = a.q.shape[0];
+  int64_t longest = a.k.keys();
+  if (varlen) {
+    SIMDATTN_CHECK(check_varlen(a));
+    p.sequences = a.n_sequences;
+  }
+  if (a.cu_k != nullptr) {
+    SIMDATTN_CHECK(check_varlen_keys(a, &longest));
+  } else {
+    SIMDATTN_REQUIRE(a.k.batch == p.sequences, Code::kShape, "k.batch: must be the number of sequences");
+    SIMDATTN_REQUIRE(a.v.batch == p.sequences, Code::kShape, "v.batch: must be the number of sequences");
+  }
+  p.scoring = {p.sequences, a.q.shape[0], p.heads, a.q.shape[2], longest};
+  return check_scoring(a.scoring, p.scoring, data);
+}
+
+Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data data, AttentionBytes* bytes) {
+  const bool rows = a.q.shape[0] > 0 && a.q.shape[1] > 0 && a.q.shape[2] > 0;
+  SIMDATTN_REQUIRE(!absent(a) || !rows || data == Data::kLater, Code::kNullPointer,
+                   "out: null, and so are lse and the raw state: there is nothing to write");
+  const bool raw = a.acc.data != nullptr || a.max.data != nullptr || a.sum.data != nullptr;
+  SIMDATTN_REQUIRE(!raw || !rows || (a.acc.data != nullptr && a.max.data != nullptr && a.sum.data != nullptr),
+                   Code::kNullPointer, "acc, max, sum: the raw state is all three of them");
+  const std::array<int64_t, 4> out_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], p.d_v};
+  const std::array<int64_t, 3> row_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
+  if (a.cu_q != nullptr) bytes->of[kCuQ] = ByteSet::of(a.cu_q, (a.n_sequences + 1) * 4);
+  if (a.cu_k != nullptr) bytes->of[kCuK] = ByteSet::of(a.cu_k, (a.n_sequences + 1) * 4);
+  bytes->of[kTableK] = table_bytes(a.k);
+  bytes->of[kTableV] = table_bytes(a.v);
+  ByteSet set;
+  if (a.out.data != nullptr || (data == Data::kLater && a.out.shape[3] != 0)) {
+    static constexpr OverlapText kText = SIMDATTN_OVERLAP_TEXT("out");
+    SIMDATTN_CHECK(check_view(a.out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &set, data));
+    SIMDATTN_REQUIRE(same_numbers(a.out.shape, out_shape), Code::kShape,
+                     "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
+    SIMDATTN_CHECK(check_written(set, a, p, *bytes, kText));
+    bytes->of[kOut] = set;
+  }
+  if (a.lse.data != nullptr) {
+    static constexpr OverlapText kText = SIMDATTN_OVERLAP_TEXT("lse");
+    SIMDATTN_CHECK(check_view(a.lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &set));
+    SIMDATTN_REQUIRE(same_numbers(a.lse.shape, row_shape), Code::kShape,
+                     "lse.shape: must be the first three sizes of q");
+    SIMDATTN_CHECK(check_written(set, a, p, *bytes, kText));
+    bytes->of[kLse] = set;
+  }
+  if (!raw) return {};
+  static constexpr OverlapText kAccText = SIMDATTN_OVERLAP_TEXT("acc");
+  SIMDATTN_CHECK(check_view(a.acc, Accept::kF32, SIMDATTN_ARGUMENT("acc"), &set));
+  SIMDATTN_REQUIRE(same_numbers(a.acc.shape, out_shape), Code::kShape,
+                   "acc.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
+  SIMDATTN_CHECK(check_written(set, a, p, *bytes, kAccText));
+  bytes->of[kAcc] = set;
+  static constexpr OverlapText kMaxText = SIMDATTN_OVERLAP_TEXT("max");
+  SIMDATTN_CHECK(check_view(a.max, Accept::kF32, SIMDATTN_ARGUMENT("max"), &set));
+  SIMDATTN_REQUIRE(same_numbers(a.max.shape, row_shape), Code::kShape, "max.shape: must be the first three sizes of q");
+  SIMDATTN_CHECK(check_written(set, a, p, *bytes, kMaxText));
+  bytes->of[kMax] = set;
+  static constexpr OverlapText kSumText = SIMDATTN_OVERLAP_TEXT("sum");
+  SIMDATTN_CHECK(check_view(a.sum, Accept::kF32, SIMDATTN_ARGUMENT("sum"), &set));
+  SIMDATTN_REQUIRE(same_numbers(a.sum.shape, row_shape), Code::kShape, "sum.shape: must be the first three sizes of q");
+  SIMDATTN_CHECK(check_written(set, a, p, *bytes, kSumText));
+  bytes->of[kSum] = set;
+  return {};
+}
+
+Status check_attention_memory(const Attention& a, const AttentionSizes& p, const AttentionBytes& bytes,
+                              const ByteSet& workspace, const ByteSet& partial) {
+  static constexpr OverlapText kWorkspace = SIMDATTN_OVERLAP_TEXT("exec.workspace");
+  static constexpr OverlapText kPartial = SIMDATTN_OVERLAP_TEXT("partial");
+  SIMDATTN_REQUIRE(!share_bytes(workspace, partial), Code::kOverlap, "exec.workspace: overlaps partial");
+  SIMDATTN_CHECK(check_written(workspace, a, p, bytes, kWorkspace));
+  return check_written(partial, a, p, bytes, kPartial);
+}
+
+namespace {
+
+template <int kRank, bool kConst>
+bool same_view(const BasicView<kRank, kConst>& a, const BasicView<kRank, kConst>& b) {
+  return a.dtype == b.dtype && same_numbers(a.shape, b.shape) && same_numbers(a.stride, b.stride);
+}
+bool same_kv(const ConstKv& a, const ConstKv& b) {
+  return a.type == b.type && a.layout == b.layout && a.batch == b.batch && a.heads == b.heads && a.tokens == b.tokens &&
+         a.length == b.length && a.dim == b.dim && a.batch_stride == b.batch_stride && a.head_stride == b.head_stride &&
+         a.token_stride == b.token_stride && a.scale_batch_stride == b.scale_batch_stride &&
+         a.scale_head_stride == b.scale_head_stride && a.scale_token_stride == b.scale_token_stride &&
+         a.block_table_stride == b.block_table_stride && a.page_size == b.page_size && a.n_pages == b.n_pages &&
+         a.ring == b.ring;
+}
+bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b == nullptr); }
+
+}  // namespace
+
+bool same_problem(const Attention& a, const Attention& b) {
+  const Scoring& s = a.scoring;
+  const Scoring& t = b.scoring;
+  return same_view(a.q, b.q) && same_kv(a.k, b.k) && same_kv(a.v, b.v) && a.arithmetic == b.arithmetic &&
+         a.n_sequences == b.n_sequences && same_presence(a.cu_q, b.cu_q) && same_presence(a.cu_k, b.cu_k) &&
+         s.scale.given == t.scale.given && (!s.scale || s.scale.value == t.scale.value) && s.softcap == t.softcap &&
+         s.causal == t.causal && s.offset == t.offset && s.window_left == t.window_left &&
+         s.window_right == t.window_right && s.chunk == t.chunk && same_presence(s.offsets, t.offsets) &&
+         same_presence(s.prefix_end, t.prefix_end) && same_presence(s.kv_start, t.kv_start) &&
+         same_presence(s.kv_length, t.kv_length) && same_view(s.bias, t.bias) && same_view(s.keep, t.keep) &&
+         s.bits.columns == t.bits.columns && same_numbers(s.bits.stride, t.bits.stride);
+}
+
+}  // namespace simdattn

@@ -1,0 +1,43 @@
+// The rules on attention problems.
+#ifndef SIMDATTN_LIB_RULES_ATTENTION_H_
+#define SIMDATTN_LIB_RULES_ATTENTION_H_
+
+#include "lib/rules/kv.h"
+#include "lib/rules/scoring.h"
+#include "lib/rules/views.h"
+
+namespace simdattn {
+
+/// Sizes of a problem whose shapes agree.
+struct AttentionSizes {
+  int64_t sequences = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t group = 0;
+  int64_t d_qk = 0;
+  int64_t d_v = 0;
+  ScoringShape scoring{};
+};
+
+/// The arrays of a problem beside those of scoring; of those that are absent, no bytes.
+enum AttentionArray : int { kQ, kK, kV, kOut, kLse, kAcc, kMax, kSum, kCuQ, kCuK, kTableK, kTableV, kAttentionArrays };
+struct AttentionBytes {
+  ByteSet of[kAttentionArrays];
+};
+
+/// Shapes, types, strides and options of everything that is read, but for entries of sequences and pages.
+Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* sizes, AttentionBytes* bytes);
+
+/// Shapes of the outputs, and that none shares a byte with anything else. Where data come later, nulls pass.
+Status check_attention_outputs(const Attention& a, const AttentionSizes& sizes, Data data, AttentionBytes* bytes);
+
+/// That workspace and partial states share no byte with the problem's arrays.
+Status check_attention_memory(const Attention& a, const AttentionSizes& sizes, const AttentionBytes& bytes,
+                              const ByteSet& workspace, const ByteSet& partial);
+
+/// True if everything but the addresses of data is the same.
+bool same_problem(const Attention& a, const Attention& b);
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_RULES_ATTENTION_H_

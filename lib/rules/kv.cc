@@ -1,0 +1,68 @@
+#include "lib/rules/kv.h"
+
+#include <algorithm>
+
+#include "lib/ukernels.h"
+
+namespace simdattn {
+namespace {
+
+bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
+
+}  // namespace
+
+Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet* bytes) {
+  bytes->clear();
+  SIMDATTN_REQUIRE(kv.struct_size == sizeof(ConstKv), Code::kStructSize, text.struct_size);
+  SIMDATTN_REQUIRE((kv.reserved[0] | kv.reserved[1] | kv.reserved[2] | kv.reserved[3]) == 0, Code::kRange,
+                   text.reserved);
+  SIMDATTN_REQUIRE(static_cast<uint32_t>(kv.type) < kKvTypes, Code::kDType, text.type);
+  SIMDATTN_REQUIRE(kv.layout == KvLayout::kRows || kv.layout == KvLayout::kPanels, Code::kRange, text.layout);
+  const bool panels = kv.layout == KvLayout::kPanels;
+  SIMDATTN_REQUIRE(!panels || (!use.rows_only && !use.varlen), Code::kShape, text.rows_only);
+  SIMDATTN_REQUIRE(kv.dim >= 1 && kv.dim <= kMaxSize, Code::kShape, text.dim);
+  SIMDATTN_REQUIRE(size_ok(kv.batch) && size_ok(kv.heads) && size_ok(kv.tokens), Code::kShape, text.sizes);
+  SIMDATTN_REQUIRE(kv.length >= -1 && kv.length <= kv.tokens, Code::kShape, text.length);
+  SIMDATTN_REQUIRE(size_ok(kv.ring) && (!panels || kv.ring % kPanelWidth == 0), Code::kRange, text.ring);
+  SIMDATTN_REQUIRE(size_ok(kv.page_size) && size_ok(kv.n_pages) && (!panels || kv.page_size % kPanelWidth == 0),
+                   Code::kRange, text.page_size);
+  const bool paged = kv.page_size > 0;
+  SIMDATTN_REQUIRE(paged + (kv.ring > 0) + use.varlen <= 1, Code::kRange, text.both);
+  SIMDATTN_REQUIRE(paged || kv.block_table == nullptr, Code::kRange, text.table);
+  SIMDATTN_REQUIRE(!paged || kv.block_table != nullptr || use.by_slot || use.data == Data::kLater || kv.batch == 0 ||
+                       kv.tokens == 0,
+                   Code::kNullPointer, text.table);
+  SIMDATTN_REQUIRE(kv.block_table_stride >= -1 && kv.block_table_stride <= kMaxSize, Code::kRange, text.table_stride);
+
+  const int64_t units = paged ? kv.n_pages : kv.batch;
+  int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;
+  if (panels) tokens = (tokens + kPanelWidth - 1) / kPanelWidth;
+  if (units == 0 || kv.heads == 0 || tokens == 0) return {};
+  SIMDATTN_REQUIRE(kv.data != nullptr || use.data == Data::kLater, Code::kNullPointer, text.null);
+  const int64_t element = row_bytes(kv.type, 1);
+  ByteSet set = ByteSet::of(&kv, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
+  const struct {
+    int64_t count;
+    int64_t stride;
+  } dimensions[3] = {{tokens, kv.token_stride}, {kv.heads, kv.head_stride}, {units, kv.batch_stride}};
+  for (const auto& d : dimensions) {
+    SIMDATTN_REQUIRE(set.add(d.count, d.stride), Code::kStride, text.too_large);
+    SIMDATTN_REQUIRE(d.count == 1 || d.stride % element == 0, Code::kStride, text.alignment);
+  }
+  SIMDATTN_REQUIRE(!use.output || !self_overlap(set), Code::kStride, text.coincide);
+  if (kv.data != nullptr) {
+    *bytes = set;
+    bytes->first += reinterpret_cast<uintptr_t>(kv.data) - reinterpret_cast<uintptr_t>(&kv);
+  }
+  return {};
+}
+
+ByteSet table_bytes(const ConstKv& kv) {
+  if (kv.block_table == nullptr || kv.page_size == 0 || kv.batch == 0) return {};
+  const int64_t entries = (kv.tokens + kv.page_size - 1) / kv.page_size;
+  ByteSet bytes = ByteSet::of(kv.block_table, entries * 4);
+  if (!bytes.empty() && !bytes.add(kv.batch, table_stride(kv), 4)) bytes.clear();
+  return bytes;
+}
+
+}  // namespace simdattn

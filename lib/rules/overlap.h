@@ -1,0 +1,121 @@
+// Sets of bytes that strided arrays touch, and the exact decision whether two of them share a byte.
+#ifndef SIMDATTN_LIB_RULES_OVERLAP_H_
+#define SIMDATTN_LIB_RULES_OVERLAP_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace simdattn {
+
+/// The bytes of a strided array: a contiguous run of `width` bytes, repeated by every dimension. All of them lie in
+/// [first, first + span). Made of the run and then its repetitions:
+///
+///     ByteSet set = ByteSet::of(data, row_bytes);
+///     if (!set.add(tokens, token_stride, element_size)) return too_large;
+///     if (!set.add(heads, head_stride, element_size)) return too_large;
+///
+/// It holds numbers alone, no pointer into what it was made from. self_overlap() is fastest for dimensions that were
+/// added from the innermost to the outermost, and answers the same for every order.
+struct ByteSet {
+  static constexpr int kMaxDims = 5;
+  /// Largest |step| * (count - 1) in bytes: beyond every address space in use, and no sum of those of two sets comes
+  /// near 2^63.
+  static constexpr int64_t kMaxReach = int64_t{1} << 58;
+  /// Largest `width`.
+  static constexpr int64_t kMaxWidth = int64_t{1} << 58;
+
+  struct Dim {
+    int64_t count;  // at least 2
+    int64_t step;   // in bytes, of any sign; `first` is moved already. 0 where the same bytes come again
+  };
+
+  uintptr_t first = 0;
+  int64_t span = 0;    // 0 in a set of no bytes
+  int64_t width = 0;   // of the contiguous run
+  int outer = 0;       // dims in use
+  bool nested = true;  // if so, every step goes beyond all that was added before, and no byte comes twice
+  Dim dims[kMaxDims];  // only those in use are ever written: all of them would be most of the work
+
+  ByteSet() {}  // not `= default`, with which ByteSet{} writes the dims
+
+  /// `bytes` contiguous bytes, at most kMaxWidth; none if `data` is null or `bytes` is not positive.
+  static ByteSet of(const void* data, int64_t bytes) {
+    ByteSet set;
+    set.restart(data, bytes);
+    return set;
+  }
+  void restart(const void* data, int64_t bytes) {
+    first = reinterpret_cast<uintptr_t>(data);
+    span = width = data == nullptr || bytes <= 0 ? 0 : bytes;
+    outer = 0;
+    nested = true;
+  }
+  void clear() {
+    span = width = 0;
+    outer = 0;
+    nested = true;
+  }
+  bool empty() const { return span == 0; }
+
+  /// Repeats the set `count` times (1 .. 2^30) at every `stride` units of `unit` bytes (1 .. 2^30), of any sign. False,
+  /// with the set as it was, if it would reach further than kMaxReach. Not for an empty set; at most kMaxDims times.
+  [[nodiscard]] bool add(int64_t count, int64_t stride, int64_t unit = 1) {
+    if (count == 1) return true;  // its stride means nothing
+    int64_t reach;
+    if (__builtin_mul_overflow(stride, (count - 1) * unit, &reach) || reach > kMaxReach || reach < -kMaxReach) {
+      return false;
+    }
+    const int64_t step = stride * unit;
+    const int64_t down = reach >> 63 & reach;
+    nested = nested && step >= span;
+    first += static_cast<uintptr_t>(down);
+    span += reach - 2 * down;
+    dims[outer].count = count;
+    dims[outer].step = step;
+    ++outer;
+    return true;
+  }
+};
+
+/// Tries that a decision may take, each about 0.3 us. See share_bytes().
+inline constexpr int kOverlapWork = 1 << 14;
+
+/// True if [first, first + span) of both meet. By distances, which are right even where an address wraps.
+inline bool extents_meet(const ByteSet& a, const ByteSet& b) {
+  const uint64_t distance = b.first - a.first;
+  return (distance < static_cast<uint64_t>(a.span) && b.span != 0) ||
+         (uint64_t{0} - distance < static_cast<uint64_t>(b.span) && a.span != 0);
+}
+/// share_bytes() of two whose extents meet. Takes what it tried off `*left`; true when that becomes negative.
+bool share_bytes_inside(const ByteSet& a, const ByteSet& b, int* left);
+/// self_overlap() of one whose dimensions were not added in nested order.
+bool self_overlap_inside(const ByteSet& a, int* left);
+
+/// True if the two sets have a byte in common.
+///
+/// The question is whether a sum of i[k] * step[k] over the dimensions of both falls into an interval. In general that
+/// is a subset sum, for which nobody knows an algorithm that is fast on every input. This one needs no search if, in
+/// ascending order, every step divides the next one: dense layouts with their dimensions in any order, and parts of one
+/// packed buffer (about 25 ns). Otherwise it cuts the steps into small and large ones such that few sums of the large
+/// ones are near enough, and tries these: one try for two different steps, so two sets of one dimension each are always
+/// decided; at most 14 for a million slices, with gaps, transposed and reversed, of 6-dimensional buffers. Every
+/// answer is exact, but for one case: after kOverlapWork tries (about 5 ms) it is true without proof. Reaching that
+/// takes many steps without a common order, such as ten random ones near 2^48, which no allocation holds.
+inline bool share_bytes(const ByteSet& a, const ByteSet& b) {
+  if (!extents_meet(a, b)) [[likely]]
+    return false;
+  int left = kOverlapWork;
+  return share_bytes_inside(a, b, &left);
+}
+
+/// True if two different index tuples of the set touch a common byte. Exact as share_bytes is.
+inline bool self_overlap(const ByteSet& a) {
+  if (a.nested) [[likely]]
+    return false;
+  int left = kOverlapWork;
+  return self_overlap_inside(a, &left);
+}
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_RULES_OVERLAP_H_

@@ -1,0 +1,107 @@
+// The rules on arrays, and the sentences that name them. Everything is checked before the first write.
+#ifndef SIMDATTN_LIB_RULES_VIEWS_H_
+#define SIMDATTN_LIB_RULES_VIEWS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "include/simdattn/simdattn.h"
+#include "lib/rules/overlap.h"
+
+namespace simdattn {
+
+/// Largest size of a dimension: positions and their differences fit 32 bits.
+inline constexpr int64_t kMaxSize = (int64_t{1} << 30) - 1;
+/// Largest |offset|.
+inline constexpr int64_t kMaxOffset = int64_t{1} << 30;
+
+#define SIMDATTN_CHECK(expression)                                        \
+  do {                                                                    \
+    if (const ::simdattn::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                                     \
+    }                                                                     \
+  } while (false)
+
+#define SIMDATTN_REQUIRE(condition, code, sentence)              \
+  do {                                                           \
+    if (!(condition)) return ::simdattn::Status{code, sentence}; \
+  } while (false)
+
+/// The sentences about one array.
+struct Argument {
+  const char* null;
+  const char* dtype;
+  const char* shape;
+  const char* stride;
+  const char* range;
+  const char* self_overlap;
+};
+#define SIMDATTN_ARGUMENT_TEXT(name)                                                     \
+  ::simdattn::Argument {                                                                 \
+    name ".data: null although its shape is not empty",                                  \
+        name ".dtype: not a type accepted here",                                         \
+        name ".shape: every size must be in 0 .. 2^30 - 1",                              \
+        name ".stride: the last dimension must be contiguous (stride 1)",                \
+        name ".stride: too large for 64-bit addresses",                                  \
+        name ".stride: elements of an output must not coincide"                          \
+  }
+/// A constant: no call puts the sentences together.
+#define SIMDATTN_ARGUMENT(name)                                                 \
+  ([]() -> const ::simdattn::Argument& {                                        \
+    static constexpr ::simdattn::Argument kText = SIMDATTN_ARGUMENT_TEXT(name); \
+    return kText;                                                               \
+  }())
+
+/// Which types an array may have: bit size_t(DType) of those.
+enum class Accept : uint8_t {
+  kF32 = 1 << static_cast<int>(DType::kF32),
+  kElements = 1 << static_cast<int>(DType::kBF16) | 1 << static_cast<int>(DType::kF16) | kF32,
+  kIndex = 1 << static_cast<int>(DType::kI32) | 1 << static_cast<int>(DType::kI64),
+  kMask = 1 << static_cast<int>(DType::kU8)
+};
+
+/// Where an array without data is legal: a plan is made from shapes alone.
+enum class Data : uint8_t { kNeeded, kLater };
+
+/// Checks a view on its own and computes the bytes that it touches: none if it is empty or its data comes later. Empty views
+/// pass with any pointer; what is not const is an output.
+template <int kRank, bool kConst>
+Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, ByteSet* bytes,
+                  Data data = Data::kNeeded);
+
+/// operator== of std::array calls memcmp, which waits until the numbers that the caller has just stored one by one can
+/// be loaded as vectors.
+template <size_t kRank>
+bool same_numbers(const std::array<int64_t, kRank>& a, const std::array<int64_t, kRank>& b) {
+  uint64_t difference = 0;
+  for (size_t i = 0; i < kRank; ++i) difference |= static_cast<uint64_t>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+/// Query heads per key head, or -1 if they do not divide. Checked sizes fit 32 bits, whose division takes half the time.
+inline int64_t group_of(int64_t heads, int64_t kv_heads) {
+  const int64_t group = static_cast<uint32_t>(heads) / static_cast<uint32_t>(kv_heads);
+  return group * kv_heads == heads ? group : -1;
+}
+
+/// True if both views are the same elements (an in-place call).
+template <int kRank, bool kA, bool kB>
+bool same_elements(const BasicView<kRank, kA>& a, const BasicView<kRank, kB>& b) {
+  return a.data == b.data && a.dtype == b.dtype && same_numbers(a.stride, b.stride);
+}
+
+template <int kRank, bool kA, bool kB>
+bool same_shape(const BasicView<kRank, kA>& a, const BasicView<kRank, kB>& b) {
+  return same_numbers(a.shape, b.shape);
+}
+
+/// The stride of a dimension, 0 where it has one element: what such a stride holds means nothing and may be anything.
+template <int kRank, bool kConst>
+int64_t step_of(const BasicView<kRank, kConst>& v, size_t dimension) {
+  return v.shape[dimension] == 1 ? 0 : v.stride[dimension];
+}
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_RULES_VIEWS_H_
