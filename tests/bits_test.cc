@@ -62,11 +62,11 @@ TEST_P(Bits, Scores) {
     q.fill(random, kind);
     k.fill(random, kind);
     Array<4> want(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput), got = sibling(random, want);
-    std::optional<float> scale;
+    Optional<float> scale;
     if (random.coin()) scale = number(random, Values::kWide);
     const Array<4> q2 = q.with(random, Strides::kOutput), k2 = k.with(random, Strides::kOutput);
-    ASSERT_TRUE(scores(q.view, k.view, want.view, scale, other()).ok());
-    ASSERT_TRUE(scores(q2.view, k2.view, got.view, scale, exec()).ok());
+    ASSERT_TRUE(scores(q.view, k.view, want.view, {.scale = scale}, other()).ok());
+    ASSERT_TRUE(scores(q2.view, k2.view, got.view, {.scale = scale}, exec()).ok());
     ASSERT_EQ(difference(want, got), "") << "case " << i << sizes({batch, heads, kv_heads, n_q, n_kv, dim});
   }
 }
@@ -146,8 +146,8 @@ TEST_P(Bits, WeightedValues) {
     v.fill(random, kind);
     Array<4> want(random, random.storage(), {batch, heads, n_q, dim}, Strides::kOutput), got = sibling(random, want);
     const Array<4> p2 = p.with(random, Strides::kOutput), v2 = v.with(random, Strides::kOutput);
-    ASSERT_TRUE(weighted_values(p.view, v.view, want.view, other()).ok());
-    ASSERT_TRUE(weighted_values(p2.view, v2.view, got.view, exec()).ok());
+    ASSERT_TRUE(weighted_values(p.view, v.view, want.view, {}, other()).ok());
+    ASSERT_TRUE(weighted_values(p2.view, v2.view, got.view, {}, exec()).ok());
     ASSERT_EQ(difference(want, got), "") << "case " << i << sizes({batch, heads, kv_heads, n_q, n_kv, dim});
   }
 }
@@ -208,7 +208,7 @@ TEST_P(Bits, KvAppend) {
     Kv got = want.kv;
     got.data = copy.data();
     // Tokens whose page is negative are skipped.
-    if (want.kv.block_table != nullptr && random.coin()) want.table.data()[0] = -1;
+    if (want.kv.page_size > 0 && random.coin()) want.table.data()[0] = -1;
     Array<2> positions(random, random.coin() ? DType::kI64 : DType::kI32, {batch, n}, Strides::kOutput);
     // No two tokens of a sequence at one place: which would win is nobody's business.
     for (int64_t b = 0; b < batch; ++b) {
@@ -221,16 +221,16 @@ TEST_P(Bits, KvAppend) {
     Array<2> cosine(random, DType::kF32, {tokens, half}), sine(random, DType::kF32, {tokens, half});
     cosine.fill(random, Values::kOrdinary);
     sine.fill(random, Values::kOrdinary);
-    AppendRope rotation;
+    AppendOptions options;
     if (random.coin()) {
-      rotation.cos = cosine.view;
-      rotation.sin = sine.view;
-      rotation.options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
-      rotation.options.first_dim = random.integer(0, dim - 2 * half);
+      options.rope.cos = cosine.view;
+      options.rope.sin = sine.view;
+      options.rope.options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+      options.rope.options.first_dim = random.integer(0, dim - 2 * half);
     }
-    Status s = kv_append(rows.view, positions.view, want.kv, rotation, other());
+    Status s = kv_append(rows.view, positions.view, want.kv, options, other());
     ASSERT_TRUE(s.ok()) << s.detail;
-    s = kv_append(rows.view, positions.view, got, rotation, exec());
+    s = kv_append(rows.view, positions.view, got, options, exec());
     ASSERT_TRUE(s.ok()) << s.detail;
     ASSERT_EQ(std::memcmp(want.memory.data(), copy.data(), copy.size()), 0)
         << "case " << i << sizes({batch, heads, n, dim, tokens}) << " form " << static_cast<int>(form) << " type "

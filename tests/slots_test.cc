@@ -64,6 +64,7 @@ struct Rows {
   int64_t first() const { return stride < 0 && rows > 0 && columns > 0 ? (rows - 1) * -stride : 0; }
   void* data() const { return memory.data() + first() * size_of(dtype); }
   float* f32() const { return static_cast<float*>(data()); }
+  int64_t stride_bytes() const { return stride * size_of(dtype); }
   float at(int64_t r, int64_t c) const { return get(data(), dtype, r * stride + c); }
   uint32_t bits(int64_t r, int64_t c) const {
     uint32_t result = 0;
@@ -197,22 +198,29 @@ class Slots : public TargetTest {
 TEST_P(Slots, TableIsComplete) {
   const UKernels& t = uk();
   EXPECT_GE(t.tile_rows, 1);
-  for (size_t x = 0; x < kStorageTypes; ++x) {
+  for (size_t x = 0; x < kElementTypes; ++x) {
     EXPECT_NE(t.score_rows[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.score_tile[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.value_tile[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.pack_keys[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.widen_panel[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.pack_values[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.widen[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.finish[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.all_finite[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.gaussian_rows[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.additive_rows[x], nullptr) << kTypeName[x];
-    for (size_t y = 0; y < kStorageTypes; ++y) {
+    for (size_t y = 0; y < kElementTypes; ++y) {
       EXPECT_NE(t.rope_heads[x][y], nullptr) << kTypeName[x] << kTypeName[y];
       EXPECT_NE(t.add_rows[x][y], nullptr) << kTypeName[x] << kTypeName[y];
     }
+  }
+  for (size_t x = 0; x < kKvTypes; ++x) {
+    const KvKernels& kv = t.kv[x];
+    EXPECT_NE(kv.score_tile, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.value_tile, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.pack_keys, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.widen_panel, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.pack_values, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.all_finite, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.store_rows, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.store_panels, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.load_rows, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.load_panels, nullptr) << kTypeName[x];
   }
   EXPECT_NE(t.softmax_rows, nullptr);
   EXPECT_NE(t.modify_row, nullptr);
@@ -227,7 +235,7 @@ TEST_P(Slots, TableIsComplete) {
 // Scores
 
 TEST_P(Slots, ScoreRows) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + type);
     for (int64_t i = 0; i < cases(1500); ++i) {
       const int64_t dim = random.size(1, 300);
@@ -286,7 +294,7 @@ void check_other_scores(const UKernels& uk, const UKernels& definition, bool is_
 }
 
 TEST_P(Slots, GaussianRows) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 200 + type);
     for (int64_t i = 0; i < cases(1000); ++i) {
       check_other_scores(uk(), definition(), is_exact(), false, type, random, values(i), describe(i, type, {}));
@@ -296,7 +304,7 @@ TEST_P(Slots, GaussianRows) {
 }
 
 TEST_P(Slots, AdditiveRows) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 210 + type);
     for (int64_t i = 0; i < cases(600); ++i) {
       check_other_scores(uk(), definition(), is_exact(), true, type, random, values(i), describe(i, type, {}));
@@ -306,7 +314,7 @@ TEST_P(Slots, AdditiveRows) {
 }
 
 TEST_P(Slots, ScoreTile) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kKvTypes; ++type) {
     Random random(seed() * 100 + 10 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1000); ++i) {
@@ -314,15 +322,25 @@ TEST_P(Slots, ScoreTile) {
       const int64_t rows = random.integer(0, random.coin() ? uk().tile_rows : 33);
       const int64_t n_panels = random.integer(0, dim > 100 ? 3 : 8);
       const Rows q = random_workspace(random, rows, dim, values(i));
-      const int64_t panel = panel_elements(dtype, dim);
+      const int64_t panel = panel_bytes(kv_type_of(dtype), dim) / size_of(dtype);
       const Rows panels = random_rows(random, dtype, n_panels, panel, values(i));
       const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
       Outputs s(random, DType::kF32, rows, n_panels * kPanelWidth);
-      ScoreTile a = {q.f32(), q.stride, rows,         panels.data(), panels.stride, n_panels,
-                     dim,     scale,    s.want.f32(), s.want.stride, random.coin()};
-      definition().score_tile[type](a);
+      ScoreTile a = {};
+      a.q = q.data();
+      a.q_stride = q.stride_bytes();
+      a.rows = rows;
+      a.panels = panels.data();
+      a.panel_stride = panels.stride_bytes();
+      a.n_panels = n_panels;
+      a.dim = dim;
+      a.scale = scale;
+      a.s = s.want.f32();
+      a.lds = s.want.stride;
+      a.stream = random.coin();
+      definition().kv[type].score_tile(a);
       a.s = s.got.f32();
-      uk().score_tile[type](a);
+      uk().kv[type].score_tile(a);
       const std::string problem = difference(s.want, s.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
         double sum = 0;
         for (int64_t d = 0; d < dim; ++d) {
@@ -516,6 +534,7 @@ TEST_P(Slots, ModifyRow) {
     const int64_t count = hi - lo;
     const int64_t skipped = first_key + lo;
     m.bias_dtype = random.storage();
+    m.bias_scale = random.coin() ? 1.0f : random.of({0.0f, -0.5f, 0.7071f, -3.0f, 1e30f});
     Guarded bias = random_buffer(m.bias_dtype, count, random, values(i));
     for (int64_t c = 0; c < count; ++c)
       if (random.one_in(9)) put(bias.data(), m.bias_dtype, c, -kInf);
@@ -561,7 +580,8 @@ TEST_P(Slots, ModifyRow) {
                        {"first_bit", m.first_bit},
                        {"note_masked", a.note_masked},
                        {"in_place", in_place}}) +
-             ", softcap " + std::to_string(m.softcap) + ", slope " + std::to_string(m.slope);
+             ", softcap " + std::to_string(m.softcap) + ", slope " + std::to_string(m.slope) + ", bias_scale " +
+             std::to_string(m.bias_scale);
     };
     // Of all steps only tanh contains fused operations; what follows rounds the shifted value anew.
     double apart_max = 0;
@@ -571,7 +591,10 @@ TEST_P(Slots, ModifyRow) {
       const double capped = std::min(cap, std::fabs(static_cast<double>(a.scale) * static_cast<double>(x.at(0, c))));
       const double distance = std::fabs(static_cast<double>(m.position - (skipped + c)));
       const double shift = std::fabs(static_cast<double>(m.slope)) * distance;
-      const double b = m.bias != nullptr ? std::fabs(static_cast<double>(get(bias.data(), m.bias_dtype, c))) : 0.0;
+      const double b =
+          m.bias != nullptr
+              ? std::fabs(static_cast<double>(m.bias_scale) * static_cast<double>(get(bias.data(), m.bias_dtype, c)))
+              : 0.0;
       return capped * (kTanhApart + 4 * kEps) + 2 * kEps * (2 * shift + b) + 0x1p-148;
     };
     const std::string problem = difference(t.want, t.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
@@ -593,7 +616,7 @@ TEST_P(Slots, ModifyRow) {
 // Values
 
 TEST_P(Slots, ValueTile) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 50 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1000); ++i) {
@@ -631,17 +654,17 @@ TEST_P(Slots, ValueTile) {
                      w.stride,
                      rows,
                      v.data(),
-                     key_stride,
-                     group_stride,
+                     key_stride * size_of(dtype),
+                     group_stride * size_of(dtype),
                      keys,
                      dim,
                      o_want.f32(),
                      o.stride,
                      random.coin() ? alpha.f32() : nullptr,
                      random.coin()};
-      definition().value_tile[type](a);
+      definition().kv[type].value_tile(a);
       a.o = o.f32();
-      uk().value_tile[type](a);
+      uk().kv[type].value_tile(a);
       const std::string problem = difference(o_want, o, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
         double sum = std::fabs(static_cast<double>(o_before.at(r, c)) *
                                (a.alpha != nullptr ? static_cast<double>(alpha.at(0, r)) : 1.0));
@@ -665,15 +688,15 @@ TEST_P(Slots, ValueTile) {
 // Packing and conversion: no arithmetic that a target could round differently.
 
 TEST_P(Slots, PackKeys) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 60 + type);
     for (int64_t i = 0; i < cases(1500); ++i) {
       const int64_t dim = random.size(1, 300);
       const int64_t keys = random.coin() ? kPanelWidth : random.integer(0, kPanelWidth);
       const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, values(i));
       Outputs panel(random, DType::kF32, dim, kPanelWidth, kPanelWidth);
-      definition().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.want.f32(), false);
-      uk().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.got.f32(), random.coin());
+      definition().kv[type].pack_keys(rows.data(), rows.stride_bytes(), keys, dim, panel.want.f32(), false);
+      uk().kv[type].pack_keys(rows.data(), rows.stride_bytes(), keys, dim, panel.got.f32(), random.coin());
       ASSERT_EQ(difference(panel.want, panel.got, NaN::kAny, true, exactly), "")
           << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
     }
@@ -681,22 +704,23 @@ TEST_P(Slots, PackKeys) {
 }
 
 TEST_P(Slots, WidenPanel) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 70 + type);
     for (int64_t i = 0; i < cases(1000); ++i) {
       const int64_t dim = random.size(1, 300);
       const DType dtype = static_cast<DType>(type);
-      const Guarded panel = random_buffer(dtype, panel_elements(dtype, dim), random, values(i));
+      const Guarded panel =
+          random_buffer(dtype, panel_bytes(kv_type_of(dtype), dim) / size_of(dtype), random, values(i));
       Outputs out(random, DType::kF32, dim, kPanelWidth, kPanelWidth);
-      definition().widen_panel[type](panel.data(), dim, out.want.f32());
-      uk().widen_panel[type](panel.data(), dim, out.got.f32());
+      definition().kv[type].widen_panel(panel.data(), dim, out.want.f32());
+      uk().kv[type].widen_panel(panel.data(), dim, out.got.f32());
       ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "") << describe(i, type, {{"dim", dim}});
     }
   }
 }
 
 TEST_P(Slots, PackValues) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 80 + type);
     for (int64_t i = 0; i < cases(600); ++i) {
       const int64_t dim = random.size(1, 200);
@@ -704,8 +728,8 @@ TEST_P(Slots, PackValues) {
       const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, values(i));
       const int64_t groups = (dim + kValueGroup - 1) / kValueGroup;
       Outputs out(random, DType::kF32, groups, keys * kValueGroup, kKeyBlock * kValueGroup);
-      definition().pack_values[type](rows.data(), rows.stride, keys, dim, out.want.f32());
-      uk().pack_values[type](rows.data(), rows.stride, keys, dim, out.got.f32());
+      definition().kv[type].pack_values(rows.data(), rows.stride_bytes(), keys, dim, out.want.f32());
+      uk().kv[type].pack_values(rows.data(), rows.stride_bytes(), keys, dim, out.got.f32());
       ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "")
           << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
     }
@@ -713,7 +737,7 @@ TEST_P(Slots, PackValues) {
 }
 
 TEST_P(Slots, Widen) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 90 + type);
     for (int64_t i = 0; i < cases(1000); ++i) {
       const int64_t n = random.size(0, 500);
@@ -744,7 +768,7 @@ TEST_P(Slots, WidenEvery16BitPattern) {
 }
 
 TEST_P(Slots, Finish) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 100 + type);
     for (int64_t i = 0; i < cases(2000); ++i) {
       const int64_t n = random.size(0, 500);
@@ -769,7 +793,7 @@ TEST_P(Slots, Finish) {
 }
 
 TEST_P(Slots, AllFinite) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 110 + type);
     for (int64_t i = 0; i < cases(1500); ++i) {
       const int64_t dim = random.size(0, 200);
@@ -779,8 +803,8 @@ TEST_P(Slots, AllFinite) {
         rows.set(random.integer(0, keys - 1), random.integer(0, dim - 1),
                  random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u)}));
       }
-      const bool want = definition().all_finite[type](rows.data(), rows.stride, keys, dim);
-      ASSERT_EQ(uk().all_finite[type](rows.data(), rows.stride, keys, dim), want)
+      const bool want = definition().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim);
+      ASSERT_EQ(uk().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim), want)
           << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
     }
   }
@@ -824,8 +848,8 @@ TEST_P(Slots, Merge) {
 // Rotation
 
 TEST_P(Slots, RopeHeads) {
-  for (size_t type_x = 0; type_x < kStorageTypes; ++type_x) {
-    for (size_t type_y = 0; type_y < kStorageTypes; ++type_y) {
+  for (size_t type_x = 0; type_x < kElementTypes; ++type_x) {
+    for (size_t type_y = 0; type_y < kElementTypes; ++type_y) {
       Random random(seed() * 100 + 140 + 3 * type_x + type_y);
       for (int64_t i = 0; i < cases(700); ++i) {
         const int64_t half = random.size(0, 130);
@@ -914,8 +938,8 @@ TEST_P(Slots, RopeHeads) {
 // Addition
 
 TEST_P(Slots, AddRows) {
-  for (size_t type_x = 0; type_x < kStorageTypes; ++type_x) {
-    for (size_t type_y = 0; type_y < kStorageTypes; ++type_y) {
+  for (size_t type_x = 0; type_x < kElementTypes; ++type_x) {
+    for (size_t type_y = 0; type_y < kElementTypes; ++type_y) {
       Random random(seed() * 100 + 220 + 3 * type_x + type_y);
       for (int64_t i = 0; i < cases(400); ++i) {
         const int64_t dim = random.size(0, 300);
