@@ -250,6 +250,42 @@ TEST_P(Identities, LengthsAreMasks) {
   }
 }
 
+/// Positions of row 0 by sequence, all the same, and those that kBottomRight gives.
+TEST_P(Identities, OffsetsAreTheOffset) {
+  Random random(seed() * 3000 + 19);
+  for (int64_t i = 0; i < cases(250); ++i) {
+    const AttentionCase c = plain(random);
+    Attention a = c.problem;
+    a.scoring.offsets = nullptr;
+    const Result want = run(random, a);
+    std::vector<int32_t> offsets;
+    for (int64_t b = 0; b < a.k.batch; ++b) {
+      const int64_t bottom_right = key_count(a.scoring, b, a.k.tokens) - a.q.shape[2];
+      offsets.push_back(static_cast<int32_t>(a.scoring.offset == kBottomRight ? bottom_right : a.scoring.offset));
+    }
+    a.scoring.offset = random.integer(-3, 3);
+    a.scoring.offsets = offsets.data();
+    ASSERT_EQ(run(random, a), want) << where(i, a);
+  }
+}
+
+/// A length says the same as fewer tokens.
+TEST_P(Identities, LengthIsFewerTokens) {
+  Random random(seed() * 3000 + 20);
+  for (int64_t i = 0; i < cases(150); ++i) {
+    const AttentionCase c = plain(random);
+    const Attention& a = c.problem;
+    Attention b = a;
+    const KvStorage k = store_kv(random, c.k_rows, random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedPanels}), 0,
+                                 random.integer(1, 300)),
+                    v = store_kv(random, c.v_rows, random.of({KvForm::kRows, KvForm::kPagedRows}), 0,
+                                 random.integer(1, 300));
+    b.k = k.kv;
+    b.v = v.kv;
+    ASSERT_EQ(run(random, b), run(random, a)) << where(i, b);
+  }
+}
+
 TEST_P(Identities, TailOfATreeIsAFullBitMask) {
   Random random(seed() * 3000 + 3);
   for (int64_t i = 0; i < cases(250); ++i) {
@@ -357,6 +393,46 @@ TEST_P(Identities, TasksAreTheWhole) {
     ASSERT_EQ((Result{c.out.bits(), c.lse.bits()}), want) << where(i, c.problem);
   }
   EXPECT_GE(reduced, 1) << "no case had its keys split";
+}
+
+/// One plan for the layers of a model: made without data, then given the arrays of one layer and of the next.
+TEST_P(Identities, BoundPlansAreTheirProblems) {
+  Random random(seed() * 3000 + 18);
+  for (int64_t i = 0; i < cases(200); ++i) {
+    AttentionLimits limits;
+    if (random.one_in(4)) limits.max_kv = 2500, limits.max_q = 3, limits.max_dim = 12, limits.max_batch = 2;
+    const AttentionCase c = random_attention(random, limits);
+    const Attention& a = c.problem;
+    AttentionPlan whole, plan;
+    ASSERT_TRUE(attention_plan(a, &whole, exec()).ok());
+    Attention shapes = a;
+    shapes.q.data = shapes.k.data = shapes.v.data = nullptr;
+    shapes.out.data = nullptr;
+    Status s = attention_plan(shapes, &plan, exec());
+    ASSERT_TRUE(s.ok()) << s.detail << " " << where(i, a);
+    ASSERT_EQ(plan.tasks, whole.tasks);
+    ASSERT_EQ(plan.reduce_tasks, whole.reduce_tasks);
+    ASSERT_EQ(plan.workspace_bytes, whole.workspace_bytes);
+    ASSERT_EQ(plan.partial_bytes, whole.partial_bytes);
+    std::vector<char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
+    const Exec e = {.target = GetParam(), .workspace = workspace.data(), .workspace_bytes = workspace.size()};
+    for (int layer = 0; layer < 2; ++layer) {
+      const Array<4> q = c.q.like(random), out = c.out.like(random);
+      q.fill(random, Values::kOrdinary);
+      Attention next = a;
+      next.q = q.view;
+      next.out = out.view;
+      ASSERT_TRUE(run_attention(next, &target()).ok());
+      const Result want = {out.bits(), c.lse.bits()};
+      out.fill_bytes(Guarded::kCanary);
+      c.clear();
+      s = attention_bind(next, &plan);
+      ASSERT_TRUE(s.ok()) << s.detail << " " << where(i, a);
+      ASSERT_TRUE(attention_range(plan, 0, plan.tasks, partial.data(), partial.size(), e).ok());
+      ASSERT_TRUE(attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), e).ok());
+      ASSERT_EQ((Result{out.bits(), c.lse.bits()}), want) << "layer " << layer << ", " << where(i, a);
+    }
+  }
 }
 
 TEST_P(Identities, ThreadsDoNotMatter) {
