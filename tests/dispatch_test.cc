@@ -172,13 +172,13 @@ TEST_P(Dispatch, CallsGoToTheTargetOfTheirExec) {
     ++calls;
     counted->score_rows[0](a);
   };
-  table.kv[0].value_tile = [](const ValueTile& a) {
+  table.attention[0].kv[0].value_tile = [](const ValueTile& a) {
     ++calls;
-    counted->kv[0].value_tile(a);
+    counted->attention[0].kv[0].value_tile(a);
   };
-  table.softmax_tile = [](const SoftmaxTile& a) {
+  table.attention[0].softmax_tile = [](const SoftmaxTile& a) {
     ++calls;
-    counted->softmax_tile(a);
+    counted->attention[0].softmax_tile(a);
   };
   table.rope_heads[0][0] = [](const RopeHeads& a) {
     ++calls;
