@@ -83,14 +83,14 @@ struct Data {
                                {.target = t, .workspace = workspace[0].data(), .workspace_bytes = workspace[0].size()});
   }
   simdattn::Status run_threads(const Attention& a, const simdattn::Target* t) {
-    simdattn::AttentionTasks tasks;
-    simdattn::Status status = simdattn::attention_tasks(a, &tasks, {.target = t});
+    simdattn::AttentionPlan plan;
+    simdattn::Status status = simdattn::attention_plan(a, &plan, {.target = t});
     if (!status.ok()) return status;
-    if (partial.size() < tasks.partial_bytes) partial = Buffer(tasks.partial_bytes);
+    if (partial.size() < plan.partial_bytes) partial = Buffer(plan.partial_bytes);
     std::atomic<bool> failed{false};
     // One task at a time from a shared counter: the most even cut.
     for (const bool reduce : {false, true}) {
-      const int64_t n = reduce ? tasks.reduce_tasks : tasks.tasks;
+      const int64_t n = reduce ? plan.reduce_tasks : plan.tasks;
       if (n == 0) continue;
       std::atomic<int64_t> next{0};
       pool->run([&](int thread) {
@@ -98,8 +98,8 @@ struct Data {
         const simdattn::Exec exec{.target = t, .workspace = w.data(), .workspace_bytes = w.size()};
         for (int64_t i; (i = next++) < n;) {
           const simdattn::Status one =
-              reduce ? simdattn::attention_reduce(a, i, i + 1, partial.data(), partial.size(), exec)
-                     : simdattn::attention_range(a, i, i + 1, partial.data(), partial.size(), exec);
+              reduce ? simdattn::attention_reduce(plan, i, i + 1, partial.data(), partial.size(), exec)
+                     : simdattn::attention_range(plan, i, i + 1, partial.data(), partial.size(), exec);
           if (!one.ok()) failed = true;
         }
       });
@@ -112,13 +112,8 @@ struct Data {
 simdattn::ConstKv keys(const Buffer& b, DType type, bool panels, int64_t batch, int64_t heads, int64_t tokens,
                        int64_t dim) {
   if (!panels) return simdattn::ConstView<4>(b.data(), type, {batch, heads, tokens, dim});
-  simdattn::Kv kv;
-  switch (type) {
-    case DType::kBF16: kv = simdattn::key_panels(b.as<simdattn::bf16>(), batch, heads, tokens, dim); break;
-    case DType::kF16: kv = simdattn::key_panels(b.as<simdattn::f16>(), batch, heads, tokens, dim); break;
-    default: kv = simdattn::key_panels(b.as<float>(), batch, heads, tokens, dim);
-  }
-  return kv;
+  return simdattn::contiguous_kv(b.as<const char>(), simdattn::kv_type_of(type), simdattn::KvLayout::kPanels, batch,
+                                 heads, tokens, dim);
 }
 
 /// Keys that row `i` of `n_q` sees among `n_kv`.
@@ -239,9 +234,9 @@ Prepared prepare(const Setup& setup) {
     if (!simdattn::runnable(*t)) continue;
     for (const Attention* a : {&d.whole, &d.part, &d.companion}) {
       if (a->q.data == nullptr) continue;
-      simdattn::AttentionTasks tasks;
-      if (simdattn::attention_tasks(*a, &tasks, {.target = t}).ok())
-        workspace = std::max(workspace, tasks.workspace_bytes);
+      simdattn::AttentionPlan plan;
+      if (simdattn::attention_plan(*a, &plan, {.target = t}).ok())
+        workspace = std::max(workspace, plan.workspace_bytes);
     }
   }
   for (int i = 0; i < s.threads; ++i) d.workspace.emplace_back(workspace);

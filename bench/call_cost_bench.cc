@@ -38,11 +38,13 @@ const Function kFunctions[] = {
      }},
     {"scores_1x1", 1,
      [](Data& d, const Exec& e) {
-       return simdattn::scores(view(d.q, {1, 1, 1, 1}), view(d.k, {1, 1, 1, 1}), view(d.out, {1, 1, 1, 1}), 1.0f, e);
+       return simdattn::scores(view(d.q, {1, 1, 1, 1}), view(d.k, {1, 1, 1, 1}), view(d.out, {1, 1, 1, 1}),
+                               {.scale = 1.0f}, e);
      }},
     {"weighted_values_1x1", 1,
      [](Data& d, const Exec& e) {
-       return simdattn::weighted_values(view(d.q, {1, 1, 1, 1}), view(d.v, {1, 1, 1, 1}), view(d.out, {1, 1, 1, 1}), e);
+       return simdattn::weighted_values(view(d.q, {1, 1, 1, 1}), view(d.v, {1, 1, 1, 1}), view(d.out, {1, 1, 1, 1}), {},
+                                        e);
      }},
     {"rope_1x2", 2,
      [](Data& d, const Exec& e) {

@@ -135,12 +135,12 @@ Prepared prepare_kv_shift(DType type, int64_t n) {
   Prepared p;
   p.keep = data;
   p.run = [=, d = data.get()](const Target* t, bool) {
-    simdattn::Kv cache(simdattn::key_panels(d->cache.as<float>(), 1, kHeads, n, kRowDim));
-    cache.dtype = type;  // the strides of all three types are the same
+    const simdattn::Kv cache = simdattn::contiguous_kv(d->cache.as<char>(), simdattn::kv_type_of(type),
+                                                       simdattn::KvLayout::kPanels, 1, kHeads, n, kRowDim);
     const auto row = [&](const Buffer& b) {
       return simdattn::ConstView<2>(b.data(), DType::kF32, {n / 2 + 1, kHalf}, {0, 1});
     };
-    return simdattn::kv_shift(cache, n / 2, n, -n / 2, {row(d->cos), row(d->sin), {}}, {.target = t});
+    return simdattn::kv_shift(cache, n / 2, n, -n / 2, {.cos = row(d->cos), .sin = row(d->sin)}, {.target = t});
   };
   p.reset = [d = data.get()] { std::memcpy(d->cache.data(), d->original.data(), d->cache.size()); };
   p.out = data->cache.data();

@@ -33,7 +33,7 @@ Prepared prepare(DType type, int64_t n_q, int64_t n) {
   p.run = [=, d = data.get()](const simdattn::Target* t, bool is_part) {
     const int64_t rows = is_part ? part : n_q;
     return simdattn::scores(contiguous(d->q, type, rows), contiguous(d->k, type, n),
-                            simdattn::view(d->out.as<float>(), {1, 1, rows, n}), scale, {.target = t});
+                            simdattn::view(d->out.as<float>(), {1, 1, rows, n}), {.scale = scale}, {.target = t});
   };
   p.scalar_share = static_cast<double>(part) / static_cast<double>(n_q);
   p.out = data->out.data();
@@ -47,7 +47,7 @@ Prepared prepare(DType type, int64_t n_q, int64_t n) {
     data->k32 = random_buffer(DType::kF32, k_elements, 4);
     p.companion = [=, d = data.get()](const simdattn::Target* t) {
       return simdattn::scores(contiguous(d->q32, DType::kF32, n_q), contiguous(d->k32, DType::kF32, n),
-                              simdattn::view(d->out.as<float>(), {1, 1, n_q, n}), scale, {.target = t});
+                              simdattn::view(d->out.as<float>(), {1, 1, n_q, n}), {.scale = scale}, {.target = t});
     };
   }
   const size_t rows = static_cast<size_t>(n_q), keys = static_cast<size_t>(n), dim = static_cast<size_t>(kRowDim);

@@ -26,7 +26,8 @@ Prepared prepare(DType type, int64_t n_q, int64_t n) {
   const auto call = [=, d = data.get()](const Buffer& v, DType v_type, int64_t rows, const simdattn::Target* t) {
     return simdattn::weighted_values(simdattn::view(d->p.as<const float>(), {1, 1, rows, n}),
                                      simdattn::ConstView<4>(v.data(), v_type, {1, 1, n, kRowDim}),
-                                     simdattn::View<4>(d->out.data(), v_type, {1, 1, rows, kRowDim}), {.target = t});
+                                     simdattn::View<4>(d->out.data(), v_type, {1, 1, rows, kRowDim}), {},
+                                     {.target = t});
   };
   p.run = [=, d = data.get()](const simdattn::Target* t, bool is_part) {
     return call(d->v, type, is_part ? part : n_q, t);

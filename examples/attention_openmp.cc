@@ -19,20 +19,20 @@ void check(const sa::Status& status) {
 }
 
 void attention_openmp(const sa::Attention& problem) {
-  sa::AttentionTasks need;
-  check(sa::attention_tasks(problem, &need));
-  std::vector<std::byte> partial(need.partial_bytes);
+  sa::AttentionPlan plan;
+  check(sa::attention_plan(problem, &plan));
+  std::vector<std::byte> partial(plan.partial_bytes);
 #pragma omp parallel
   {
-    std::vector<std::byte> workspace(need.workspace_bytes);
+    std::vector<std::byte> workspace(plan.workspace_bytes);
     const sa::Exec exec{.workspace = workspace.data(), .workspace_bytes = workspace.size()};
 #pragma omp for schedule(dynamic)  // a later row block of a causal prefill sees more keys: tasks are not equal
-    for (int64_t task = 0; task < need.tasks; ++task) {
-      check(sa::attention_range(problem, task, task + 1, partial.data(), partial.size(), exec));
+    for (int64_t task = 0; task < plan.tasks; ++task) {
+      check(sa::attention_range(plan, task, task + 1, partial.data(), partial.size(), exec));
     }  // the barrier here is needed: a reduction reads what several tasks wrote
 #pragma omp for
-    for (int64_t task = 0; task < need.reduce_tasks; ++task) {
-      check(sa::attention_reduce(problem, task, task + 1, partial.data(), partial.size(), exec));
+    for (int64_t task = 0; task < plan.reduce_tasks; ++task) {
+      check(sa::attention_reduce(plan, task, task + 1, partial.data(), partial.size(), exec));
     }
   }
 }
@@ -52,9 +52,9 @@ bool compare(const char* what, int64_t heads, int64_t kv_heads, int64_t n_q, int
                         .v = sa::view(v.data(), {1, kv_heads, n_kv, d}),
                         .out = sa::view(expected.data(), {1, heads, n_q, d}),
                         .scoring = {.causal = true}};
-  sa::AttentionTasks need;
-  check(sa::attention_tasks(problem, &need));
-  std::vector<std::byte> workspace(need.workspace_bytes);
+  sa::AttentionPlan plan;
+  check(sa::attention_plan(problem, &plan));
+  std::vector<std::byte> workspace(plan.workspace_bytes);
   const double start = omp_get_wtime();
   check(sa::attention(problem, {.workspace = workspace.data(), .workspace_bytes = workspace.size()}));
   const double middle = omp_get_wtime();

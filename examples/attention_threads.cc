@@ -64,20 +64,20 @@ class Pool {
 
 /// attention() on a pool. Memory is allocated here for brevity; an engine would keep it from call to call.
 void attention_on(Pool& pool, const sa::Attention& problem) {
-  sa::AttentionTasks need;
-  check(sa::attention_tasks(problem, &need));
+  sa::AttentionPlan plan;
+  check(sa::attention_plan(problem, &plan));
   std::vector<std::vector<std::byte>> workspace(static_cast<size_t>(pool.size()));
-  for (auto& bytes : workspace) bytes.resize(need.workspace_bytes);
-  std::vector<std::byte> partial(need.partial_bytes);
+  for (auto& bytes : workspace) bytes.resize(plan.workspace_bytes);
+  std::vector<std::byte> partial(plan.partial_bytes);
   const auto exec = [&](int thread) {
     return sa::Exec{.workspace = workspace[static_cast<size_t>(thread)].data(),
-                    .workspace_bytes = need.workspace_bytes};
+                    .workspace_bytes = plan.workspace_bytes};
   };
-  pool.run(need.tasks, [&](int64_t task, int thread) {
-    check(sa::attention_range(problem, task, task + 1, partial.data(), partial.size(), exec(thread)));
+  pool.run(plan.tasks, [&](int64_t task, int thread) {
+    check(sa::attention_range(plan, task, task + 1, partial.data(), partial.size(), exec(thread)));
   });
-  pool.run(need.reduce_tasks, [&](int64_t task, int thread) {
-    check(sa::attention_reduce(problem, task, task + 1, partial.data(), partial.size(), exec(thread)));
+  pool.run(plan.reduce_tasks, [&](int64_t task, int thread) {
+    check(sa::attention_reduce(plan, task, task + 1, partial.data(), partial.size(), exec(thread)));
   });
 }
 

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
-#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -60,8 +59,11 @@ class Llama2 {
     cos_.resize(count(capacity * half));
     sin_.resize(count(capacity * half));
     check(sa::rope_table(sa::view(cos_.data(), {capacity, half}), sa::view(sin_.data(), {capacity, half})));
-    key_layer_ = sa::key_panels(keys_.data(), 1, c_.n_kv_heads, capacity, c_.head_size()).batch_stride;
-    value_layer_ = capacity * c_.kv_dim();
+    const auto layer_bytes = [&](sa::KvLayout layout) {
+      return sa::kv_bytes(sa::KvType::kF32, layout, 1, c_.n_kv_heads, capacity, c_.head_size());
+    };
+    key_layer_ = layer_bytes(sa::KvLayout::kPanels);
+    value_layer_ = layer_bytes(sa::KvLayout::kRows);
     keys_.resize(count(c_.n_layers * key_layer_));
     values_.resize(count(c_.n_layers * value_layer_));
     logits_.resize(count(c_.vocab_size));
@@ -108,28 +110,30 @@ class Llama2 {
     const double start = now();
     const int64_t h = c_.n_heads, hk = c_.n_kv_heads, d = c_.head_size(), dim = c_.dim, kv_dim = c_.kv_dim();
     const int64_t half = d / 2;
-    std::vector<int64_t> positions(count(n));
-    std::iota(positions.begin(), positions.end(), length_);
-    const auto at = sa::view(positions.data(), {1, n});
     const auto cos = sa::view(cos_.data(), {capacity_, half});
     const auto sin = sa::view(sin_.data(), {capacity_, half});
     const sa::RopeOptions pairs{.pairing = sa::RopePairing::kInterleaved};
+    sa::RopeOptions query_pairs = pairs;
+    query_pairs.start = length_;
 
-    sa::Kv keys = sa::key_panels(keys_.data() + l * key_layer_, 1, hk, capacity_, d);
-    sa::Kv values = sa::view(values_.data() + l * value_layer_, {1, hk, capacity_, d});
-    const sa::AppendRope rotate{.cos = cos, .sin = sin, .options = pairs};
-    check(sa::kv_append(sa::view(k, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1}), at, keys, rotate, exec_));
-    check(sa::kv_append(sa::view(v, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1}), at, values, {}, exec_));
+    const auto store = [&](std::byte* data, sa::KvLayout layout) {
+      return sa::contiguous_kv(data, sa::KvType::kF32, layout, 1, hk, capacity_, d);
+    };
+    const sa::Kv keys = store(keys_.data() + l * key_layer_, sa::KvLayout::kPanels);
+    const sa::Kv values = store(values_.data() + l * value_layer_, sa::KvLayout::kRows);
+    check(sa::kv_append(sa::view(k, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1}), {}, keys,
+                        {.rope = {.cos = cos, .sin = sin, .options = pairs}, .start = length_}, exec_));
+    check(sa::kv_append(sa::view(v, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1}), {}, values, {.start = length_}, exec_));
     const auto queries = sa::view(q, {1, h, n, d}, {n * dim, d, dim, 1});
-    check(sa::rope(queries, cos, sin, at, queries, pairs, exec_));
+    check(sa::rope(queries, cos, sin, {}, queries, query_pairs, exec_));
 
     sa::Attention problem{.q = queries, .k = keys, .v = values};
-    problem.k.tokens = problem.v.tokens = length_ + n;
+    problem.k.length = problem.v.length = length_ + n;
     problem.out = sa::view(out, {1, h, n, d}, {n * dim, d, dim, 1});
     problem.scoring.causal = true;  // row i stands at position length_ + i: kBottomRight is the default
-    sa::AttentionTasks need;
-    check(sa::attention_tasks(problem, &need, exec_));
-    if (workspace_.size() < need.workspace_bytes) workspace_.resize(need.workspace_bytes);
+    sa::AttentionPlan plan;
+    check(sa::attention_plan(problem, &plan, exec_));
+    if (workspace_.size() < plan.workspace_bytes) workspace_.resize(plan.workspace_bytes);
     sa::Exec exec = exec_;
     exec.workspace = workspace_.data();
     exec.workspace_bytes = workspace_.size();
@@ -142,9 +146,9 @@ class Llama2 {
   int64_t capacity_;
   sa::Exec exec_;
   int64_t length_ = 0;                       // tokens in the cache
-  int64_t key_layer_ = 0, value_layer_ = 0;  // elements of one layer
-  std::vector<float> cos_, sin_, keys_, values_, logits_;
-  std::vector<std::byte> workspace_;
+  int64_t key_layer_ = 0, value_layer_ = 0;  // bytes of one layer
+  std::vector<float> cos_, sin_, logits_;
+  std::vector<std::byte> keys_, values_, workspace_;
   double attention_seconds_ = 0;
 };
 

@@ -28,9 +28,9 @@ void check(const sa::Status& status) {
 }
 
 void attention(const sa::Attention& problem) {
-  sa::AttentionTasks need;
-  check(sa::attention_tasks(problem, &need));
-  std::vector<std::byte> workspace(need.workspace_bytes);
+  sa::AttentionPlan plan;
+  check(sa::attention_plan(problem, &plan));
+  std::vector<std::byte> workspace(plan.workspace_bytes);
   check(sa::attention(problem, {.workspace = workspace.data(), .workspace_bytes = workspace.size()}));
 }
 

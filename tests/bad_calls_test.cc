@@ -81,9 +81,9 @@ struct ScoresCall {
       out_memory{random, DType::kF32, {2, 4, 3, 5}};
   ConstView<4> q = q_memory.view, k = k_memory.view;
   View<4> out = out_memory.view;
-  std::optional<float> scale;
+  ScoreOptions options;
   Exec exec;
-  Status call() const { return scores(q, k, out, scale, exec); }
+  Status call() const { return scores(q, k, out, options, exec); }
   std::vector<const Guarded*> outputs() const { return {&out_memory.memory}; }
 };
 
@@ -122,8 +122,14 @@ TEST_P(BadCalls, Scores) {
           {"out is q", Code::kOverlap, "out", [](C& c) { c.q.data = c.out.data; }},
           {"out ends in k", Code::kOverlap, "out",
            [](C& c) { c.k.data = static_cast<char*>(c.out.data) + 4 * 2 * 4 * 3 * 5 - 2; }},
-          {"scale NaN", Code::kRange, "scale", [](C& c) { c.scale = kNaN; }},
-          {"scale infinite", Code::kRange, "scale", [](C& c) { c.scale = -kInf; }},
+          {"scale NaN", Code::kRange, "options.scale", [](C& c) { c.options.scale = kNaN; }},
+          {"scale infinite", Code::kRange, "options.scale", [](C& c) { c.options.scale = -kInf; }},
+          {"arithmetic that does not exist", Code::kRange, "options.arithmetic",
+           [](C& c) { c.options.arithmetic = static_cast<Arithmetic>(99); }},
+          {"options that were only cleared", Code::kStructSize, "options", [](C& c) { c.options.struct_size = 0; }},
+          {"options of a size between two members", Code::kStructSize, "options",
+           [](C& c) { c.options.struct_size -= 1; }},
+          {"exec that was only cleared", Code::kStructSize, "exec", [](C& c) { c.exec.struct_size = 0; }},
           {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
       });
 }
@@ -184,7 +190,8 @@ struct ScoringArrays {
   Array<4> bias{random, DType::kF16, {2, 4, 3, 20}}, keep{random, DType::kU8, {2, 4, 3, 20}};
   Guarded bits{64, Guard::kAfter};
   int32_t numbers[2] = {5, 6};
-  float slopes[4] = {1, 2, 3, 4}, sinks[4] = {0, 1, 2, 3};
+  int32_t offsets[2] = {0, 17};
+  float slopes[4] = {1, 2, 3, 4}, sinks[4] = {0, 1, 2, 3}, bias_scale[4] = {1, -2, 0, 3};
   ScoringArrays() {
     bias.fill_bytes(0);
     keep.fill_bytes(1);
@@ -201,6 +208,7 @@ struct ScoringArrays {
     s.chunk = 9;
     s.prefix_end = s.kv_start = s.kv_length = numbers;
     s.bias = bias.view;
+    s.bias_scale = bias_scale;
     s.keep = keep.view;
     s.bits = {bits.data(), 5, {0, 0, 1}};
     s.alibi_slopes = slopes;
@@ -221,6 +229,10 @@ std::vector<Bad<C>> scoring_rows() {
       {"offset too large", Code::kRange, "scoring.offset", [](C& c) { c.s.offset = (int64_t{1} << 30) + 1; }},
       {"offset too small", Code::kRange, "scoring.offset", [](C& c) { c.s.offset = -(int64_t{1} << 30) - 1; }},
       {"offset next to kBottomRight", Code::kRange, "scoring.offset", [](C& c) { c.s.offset = kBottomRight + 1; }},
+      {"an offset of a sequence too large", Code::kRange, "scoring.offsets",
+       [](C& c) { c.arrays->offsets[1] = (1 << 30) + 1, c.s.offsets = c.arrays->offsets; }},
+      {"an offset of a sequence too small", Code::kRange, "scoring.offsets",
+       [](C& c) { c.arrays->offsets[0] = -(1 << 30) - 1, c.s.offsets = c.arrays->offsets; }},
       {"window -2", Code::kRange, "scoring.window_left", [](C& c) { c.s.window_left = -2; }},
       {"right window -2", Code::kRange, "scoring.window", [](C& c) { c.s.window_right = -2; }},
       {"chunk negative", Code::kRange, "scoring.chunk", [](C& c) { c.s.chunk = -1; }},
@@ -232,10 +244,13 @@ std::vector<Bad<C>> scoring_rows() {
        [](C& c) { c.arrays->numbers[0] = -1, c.s.kv_length = c.s.kv_start = nullptr; }},
       {"bias of bytes", Code::kDType, "scoring.bias", [](C& c) { c.s.bias.dtype = DType::kU8; }},
       {"bias of other shape", Code::kShape, "scoring.bias", [](C& c) { c.s.bias.shape[3] = 19; }},
-      {"bias broadcast by shape", Code::kShape, "scoring.bias", [](C& c) { c.s.bias.shape[0] = 1; }},
+      {"bias of half of the heads", Code::kShape, "scoring.bias", [](C& c) { c.s.bias.shape[1] = 2; }},
+      {"bias of no rows", Code::kShape, "scoring.bias", [](C& c) { c.s.bias.shape[2] = 0; }},
+      {"bias_scale NaN", Code::kRange, "scoring.bias_scale", [](C& c) { c.arrays->bias_scale[3] = kNaN; }},
+      {"bias_scale infinite", Code::kRange, "scoring.bias_scale", [](C& c) { c.arrays->bias_scale[0] = kInf; }},
       {"bias not contiguous", Code::kStride, "scoring.bias", [](C& c) { c.s.bias.stride[3] = 0; }},
       {"keep of floats", Code::kDType, "scoring.keep", [](C& c) { c.s.keep.dtype = DType::kF32; }},
-      {"keep of other shape", Code::kShape, "scoring.keep", [](C& c) { c.s.keep.shape[1] = 1; }},
+      {"keep of other shape", Code::kShape, "scoring.keep", [](C& c) { c.s.keep.shape[1] = 3; }},
       {"keep not contiguous", Code::kStride, "scoring.keep", [](C& c) { c.s.keep.stride[3] = 20; }},
       {"more mask columns than keys", Code::kRange, "scoring.bits",
        [](C& c) { c.s.bits.columns = 21, c.s.kv_length = nullptr; }},
@@ -245,6 +260,8 @@ std::vector<Bad<C>> scoring_rows() {
       {"huge mask stride", Code::kStride, "scoring.bits",
        [](C& c) { c.s.bits.stride[1] = std::numeric_limits<int64_t>::max(); }},
       {"slope NaN", Code::kRange, "scoring.alibi_slopes", [](C& c) { c.arrays->slopes[3] = kNaN; }},
+      {"scoring that was only cleared", Code::kStructSize, "scoring", [](C& c) { c.s.struct_size = 0; }},
+      {"reserved numbers", Code::kStructSize, "scoring", [](C& c) { c.s.reserved[1] = 1; }},
   };
 }
 
@@ -297,6 +314,16 @@ TEST_P(BadCalls, MaskedSoftmax) {
          c.s.kv_start = static_cast<int32_t*>(c.out.data) + 2;
          std::memset(c.out.data, 0, 100);
        }},
+      {"out in the offsets", Code::kOverlap, "out",
+       [](C& c) {
+         c.s.offsets = static_cast<int32_t*>(c.out.data) + 2;
+         std::memset(c.out.data, 0, 100);
+       }},
+      {"out in bias_scale", Code::kOverlap, "out",
+       [](C& c) {
+         c.s.bias_scale = static_cast<float*>(c.out.data) + 2;
+         std::memset(c.out.data, 0, 100);
+       }},
       {"lse in the sinks", Code::kOverlap, "lse", [](C& c) { c.s.sinks = static_cast<float*>(c.lse.data); }},
       {"lse in out", Code::kOverlap, "lse", [](C& c) { c.lse.data = c.out.data; }},
       {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
@@ -313,39 +340,44 @@ struct WeightedValuesCall {
       out_memory{random, DType::kBF16, {2, 4, 3, 8}};
   ConstView<4> p = p_memory.view, v = v_memory.view;
   View<4> out = out_memory.view;
+  ValueOptions options;
   Exec exec;
-  Status call() const { return weighted_values(p, v, out, exec); }
+  Status call() const { return weighted_values(p, v, out, options, exec); }
   std::vector<const Guarded*> outputs() const { return {&out_memory.memory}; }
 };
 
 TEST_P(BadCalls, WeightedValues) {
   using C = WeightedValuesCall;
   const Target* const t = GetParam();
-  check<C>("weighted_values", [t](C& c) { c.exec.target = t; },
-           {
-               {"p null", Code::kNullPointer, "p", [](C& c) { c.p.data = nullptr; }},
-               {"v null", Code::kNullPointer, "v", [](C& c) { c.v.data = nullptr; }},
-               {"out null", Code::kNullPointer, "out", [](C& c) { c.out.data = nullptr; }},
-               {"p in bf16", Code::kDType, "p", [](C& c) { c.p.dtype = DType::kBF16; }},
-               {"v of integers", Code::kDType, "v", [](C& c) { c.v.dtype = DType::kI64; }},
-               {"out of bytes", Code::kDType, "out", [](C& c) { c.out.dtype = DType::kU8; }},
-               {"batch differs", Code::kShape, "v.shape[0]", [](C& c) { c.v.shape[0] = 1; }},
-               {"no value head", Code::kShape, "v.shape[1]", [](C& c) { c.v.shape[1] = 0; }},
-               {"heads not a multiple", Code::kShape, "p.shape[1]", [](C& c) { c.p.shape[1] = c.out.shape[1] = 3; }},
-               {"other keys", Code::kShape, "v.shape[2]", [](C& c) { c.v.shape[2] = 4; }},
-               {"dimension 0", Code::kShape, "v.shape[3]", [](C& c) { c.v.shape[3] = c.out.shape[3] = 0; }},
-               {"out of other shape", Code::kShape, "out.shape", [](C& c) { c.out.shape[3] = 7; }},
-               {"p not contiguous", Code::kStride, "p", [](C& c) { c.p.stride[3] = 2; }},
-               {"v not contiguous", Code::kStride, "v", [](C& c) { c.v.stride[3] = 2; }},
-               {"rows of out coincide", Code::kStride, "out", [](C& c) { c.out.stride[2] = 7; }},
-               {"out in p", Code::kOverlap, "out",
-                [](C& c) {
-                  c.p.data = c.out.data;
-                  c.p.stride = {0, 0, 0, 1};
-                }},
-               {"out in v", Code::kOverlap, "out", [](C& c) { c.v.data = c.out.data; }},
-               {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
-           });
+  check<C>(
+      "weighted_values", [t](C& c) { c.exec.target = t; },
+      {
+          {"p null", Code::kNullPointer, "p", [](C& c) { c.p.data = nullptr; }},
+          {"v null", Code::kNullPointer, "v", [](C& c) { c.v.data = nullptr; }},
+          {"out null", Code::kNullPointer, "out", [](C& c) { c.out.data = nullptr; }},
+          {"p in bf16", Code::kDType, "p", [](C& c) { c.p.dtype = DType::kBF16; }},
+          {"v of integers", Code::kDType, "v", [](C& c) { c.v.dtype = DType::kI64; }},
+          {"out of bytes", Code::kDType, "out", [](C& c) { c.out.dtype = DType::kU8; }},
+          {"batch differs", Code::kShape, "v.shape[0]", [](C& c) { c.v.shape[0] = 1; }},
+          {"no value head", Code::kShape, "v.shape[1]", [](C& c) { c.v.shape[1] = 0; }},
+          {"heads not a multiple", Code::kShape, "p.shape[1]", [](C& c) { c.p.shape[1] = c.out.shape[1] = 3; }},
+          {"other keys", Code::kShape, "v.shape[2]", [](C& c) { c.v.shape[2] = 4; }},
+          {"dimension 0", Code::kShape, "v.shape[3]", [](C& c) { c.v.shape[3] = c.out.shape[3] = 0; }},
+          {"out of other shape", Code::kShape, "out.shape", [](C& c) { c.out.shape[3] = 7; }},
+          {"p not contiguous", Code::kStride, "p", [](C& c) { c.p.stride[3] = 2; }},
+          {"v not contiguous", Code::kStride, "v", [](C& c) { c.v.stride[3] = 2; }},
+          {"rows of out coincide", Code::kStride, "out", [](C& c) { c.out.stride[2] = 7; }},
+          {"out in p", Code::kOverlap, "out",
+           [](C& c) {
+             c.p.data = c.out.data;
+             c.p.stride = {0, 0, 0, 1};
+           }},
+          {"out in v", Code::kOverlap, "out", [](C& c) { c.v.data = c.out.data; }},
+          {"arithmetic that does not exist", Code::kRange, "options.arithmetic",
+           [](C& c) { c.options.arithmetic = static_cast<Arithmetic>(-1); }},
+          {"options that were only cleared", Code::kStructSize, "options", [](C& c) { c.options.struct_size = 0; }},
+          {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
+      });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -396,6 +428,11 @@ TEST_P(BadCalls, Rope) {
           {"position that wraps in 32 bits", Code::kRange, "positions", [](C& c) { c.position(int64_t{1} << 32); }},
           {"no positions and a short table", Code::kRange, "positions",
            [](C& c) { c.positions = {}, c.cos.shape[0] = c.sin.shape[0] = 2; }},
+          {"no positions and a start past the table", Code::kRange, "options.start",
+           [](C& c) { c.positions = {}, c.options.start = 8; }},
+          {"no positions and a negative start", Code::kRange, "options.start",
+           [](C& c) { c.positions = {}, c.options.start = -1; }},
+          {"options that were only cleared", Code::kStructSize, "options", [](C& c) { c.options.struct_size = 0; }},
           {"x not contiguous", Code::kStride, "x", [](C& c) { c.x.stride[3] = 2; }},
           {"cos not contiguous", Code::kStride, "cos", [](C& c) { c.cos.stride[1] = 2; }},
           {"out broadcast", Code::kStride, "out", [](C& c) { c.out.stride[1] = 0; }},
@@ -427,15 +464,28 @@ struct KvAppendCall {
   ConstView<4> rows = rows_memory.view;
   ConstView<2> positions = positions_memory.view;
   Kv cache = storage.kv;
-  AppendRope rotation{cos_memory.view, sin_memory.view, {}};
+  int32_t starts[2] = {0, 1}, counts[2] = {3, 0};
+  Array<2> slots_memory{random, DType::kI64, {2, 3}};
+  AppendOptions options;
   Exec exec;
   KvAppendCall() {
+    options.rope.cos = cos_memory.view;
+    options.rope.sin = sin_memory.view;
+    for (int64_t i = 0; i < 6; ++i) slot(i, i);
     for (int64_t i = 0; i < 6; ++i) position(i, static_cast<int32_t>(i % 3 + 7));
   }
   void position(int64_t i, int32_t p) const {
     set_element_bits(positions_memory.view.data, DType::kI32, i, static_cast<uint64_t>(static_cast<uint32_t>(p)));
   }
-  Status call() const { return kv_append(rows, positions, cache, rotation, exec); }
+  void slot(int64_t i, int64_t place) const {
+    set_element_bits(slots_memory.view.data, DType::kI64, i, static_cast<uint64_t>(place));
+  }
+  /// Places from a list of slots of the paged store.
+  void by_slots() {
+    cache = paged.kv;
+    options.slots = slots_memory.view;
+  }
+  Status call() const { return kv_append(rows, positions, cache, options, exec); }
   std::vector<const Guarded*> outputs() const { return {&storage.memory, &paged.memory, &ring.memory}; }
 };
 
@@ -446,47 +496,69 @@ TEST_P(BadCalls, KvAppend) {
       "kv_append", [t](C& c) { c.exec.target = t; },
       {
           {"rows null", Code::kNullPointer, "rows", [](C& c) { c.rows.data = nullptr; }},
-          {"cache null", Code::kNullPointer, "cache", [](C& c) { c.cache.data = nullptr; }},
-          {"positions null", Code::kNullPointer, "positions", [](C& c) { c.positions.data = nullptr; }},
-          {"only cos", Code::kNullPointer, "rope.sin", [](C& c) { c.rotation.sin.data = nullptr; }},
-          {"cos in bf16", Code::kDType, "rope.cos", [](C& c) { c.rotation.cos.dtype = DType::kBF16; }},
-          {"pairing that does not exist", Code::kRange, "rope.options.pairing",
-           [](C& c) { c.rotation.options.pairing = static_cast<RopePairing>(5); }},
-          {"first dimension negative", Code::kRange, "rope.options.first_dim",
-           [](C& c) { c.rotation.options.first_dim = -1; }},
+          {"cache null", Code::kNullPointer, "kv", [](C& c) { c.cache.data = nullptr; }},
+          {"start past the store", Code::kRange, "options.start", [](C& c) { c.positions = {}, c.options.start = 38; }},
+          {"a sequence's start past the store", Code::kRange, "options.starts",
+           [](C& c) { c.positions = {}, c.starts[1] = 38, c.options.starts = c.starts; }},
+          {"more rows than there are", Code::kRange, "options.counts",
+           [](C& c) { c.counts[1] = 4, c.options.counts = c.counts; }},
+          {"a negative number of rows", Code::kRange, "options.counts",
+           [](C& c) { c.counts[0] = -1, c.options.counts = c.counts; }},
+          {"slots of floats", Code::kDType, "options.slots",
+           [](C& c) { c.by_slots(), c.options.slots.dtype = DType::kF32; }},
+          {"slots of other shape", Code::kShape, "options.slots",
+           [](C& c) { c.by_slots(), c.options.slots.shape[1] = 2; }},
+          {"slot past the pool", Code::kRange, "options.slots",
+           [](C& c) { c.by_slots(), c.slot(5, c.cache.n_pages * c.cache.page_size); }},
+          {"options that were only cleared", Code::kStructSize, "options", [](C& c) { c.options.struct_size = 0; }},
+          {"store that was only cleared", Code::kStructSize, "kv", [](C& c) { c.cache.struct_size = 0; }},
+          {"reserved numbers", Code::kStructSize, "kv", [](C& c) { c.cache.reserved[0] = 7; }},
+          {"only cos", Code::kNullPointer, "options.rope.sin", [](C& c) { c.options.rope.sin.data = nullptr; }},
+          {"cos in bf16", Code::kDType, "options.rope.cos", [](C& c) { c.options.rope.cos.dtype = DType::kBF16; }},
+          {"pairing that does not exist", Code::kRange, "options.rope.options.pairing",
+           [](C& c) { c.options.rope.options.pairing = static_cast<RopePairing>(5); }},
+          {"first dimension negative", Code::kRange, "options.rope.options.first_dim",
+           [](C& c) { c.options.rope.options.first_dim = -1; }},
           {"rows of integers", Code::kDType, "rows", [](C& c) { c.rows.dtype = DType::kI32; }},
-          {"cache of bytes", Code::kDType, "cache", [](C& c) { c.cache.dtype = DType::kU8; }},
-          {"batch differs", Code::kShape, "cache.batch", [](C& c) { c.cache.batch = 1; }},
-          {"heads differ", Code::kShape, "cache.heads", [](C& c) { c.cache.heads = 1; }},
-          {"dimension differs", Code::kShape, "cache.dim", [](C& c) { c.cache.dim = 15; }},
-          {"dimension 0", Code::kShape, "cache.dim", [](C& c) { c.cache.dim = 0, c.rows.shape[3] = 0; }},
-          {"tokens negative", Code::kShape, "cache.tokens", [](C& c) { c.cache.tokens = -1; }},
+          {"cache of a type that does not exist", Code::kDType, "kv.type",
+           [](C& c) { c.cache.type = static_cast<KvType>(77); }},
+          {"batch differs", Code::kShape, "kv.batch", [](C& c) { c.cache.batch = 1; }},
+          {"heads differ", Code::kShape, "kv.heads", [](C& c) { c.cache.heads = 1; }},
+          {"dimension differs", Code::kShape, "kv.dim", [](C& c) { c.cache.dim = 15; }},
+          {"dimension 0", Code::kShape, "kv.dim", [](C& c) { c.cache.dim = 0, c.rows.shape[3] = 0; }},
+          {"tokens negative", Code::kShape, "kv.tokens", [](C& c) { c.cache.tokens = -1; }},
           {"positions of other shape", Code::kShape, "positions", [](C& c) { c.positions.shape[1] = 2; }},
           {"positions of floats", Code::kDType, "positions", [](C& c) { c.positions.dtype = DType::kF32; }},
           {"position past the cache", Code::kRange, "positions", [](C& c) { c.position(5, 40); }},
           {"position past the table", Code::kRange, "positions",
-           [](C& c) { c.position(5, 39), c.rotation.cos.shape[0] = c.rotation.sin.shape[0] = 39; }},
-          {"table wider than the dimension", Code::kShape, "rope.cos.shape[1]",
-           [](C& c) { c.rotation.options.first_dim = 1; }},
-          {"sin of other shape", Code::kShape, "rope.sin.shape", [](C& c) { c.rotation.sin.shape[0] = 39; }},
-          {"layout that does not exist", Code::kShape, "cache.layout",
+           [](C& c) { c.position(5, 39), c.options.rope.cos.shape[0] = c.options.rope.sin.shape[0] = 39; }},
+          {"table wider than the dimension", Code::kShape, "options.rope.cos.shape[1]",
+           [](C& c) { c.options.rope.options.first_dim = 1; }},
+          {"sin of other shape", Code::kShape, "options.rope.sin.shape",
+           [](C& c) { c.options.rope.sin.shape[0] = 39; }},
+          {"layout that does not exist", Code::kShape, "kv.layout",
            [](C& c) { c.cache.layout = static_cast<KvLayout>(5); }},
-          {"ring that cuts panels", Code::kRange, "cache.ring", [](C& c) { c.cache.ring = 33; }},
-          {"ring negative", Code::kRange, "cache.ring", [](C& c) { c.cache.ring = -32; }},
-          {"pages and a ring", Code::kRange, "cache", [](C& c) { c.cache = c.paged.kv, c.cache.ring = 32; }},
-          {"page size 0", Code::kShape, "cache.page_size", [](C& c) { c.cache = c.paged.kv, c.cache.page_size = 0; }},
-          {"page that cuts panels", Code::kShape, "cache.page_size",
+          {"ring that cuts panels", Code::kRange, "kv.ring", [](C& c) { c.cache.ring = 33; }},
+          {"ring negative", Code::kRange, "kv.ring", [](C& c) { c.cache.ring = -32; }},
+          {"pages and a ring", Code::kRange, "kv", [](C& c) { c.cache = c.paged.kv, c.cache.ring = 32; }},
+          {"page size negative", Code::kShape, "kv.page_size",
+           [](C& c) { c.cache = c.paged.kv, c.cache.page_size = -32; }},
+          {"pages without a table", Code::kNullPointer, "kv.block_table",
+           [](C& c) { c.cache = c.paged.kv, c.cache.block_table = nullptr; }},
+          {"block table that overlaps itself", Code::kShape, "kv.block_table_stride",
+           [](C& c) { c.cache = c.paged.kv, c.cache.block_table_stride = -2; }},
+          {"page that cuts panels", Code::kShape, "kv.page_size",
            [](C& c) { c.cache = c.paged.kv, c.cache.page_size = 33; }},
-          {"page past the pool", Code::kRange, "cache.block_table",
+          {"page past the pool", Code::kRange, "kv.block_table",
            [](C& c) { c.cache = c.paged.kv, c.paged.table.data()[0] = static_cast<int32_t>(c.cache.n_pages); }},
           {"rows not contiguous", Code::kStride, "rows", [](C& c) { c.rows.stride[3] = 2; }},
-          {"tokens of the cache coincide", Code::kStride, "cache", [](C& c) { c.cache.token_stride = 8; }},
-          {"rows in the cache", Code::kOverlap, "cache",
+          {"tokens of the cache coincide", Code::kStride, "kv", [](C& c) { c.cache.token_stride = 8; }},
+          {"rows in the cache", Code::kOverlap, "kv",
            [](C& c) {
              c.rows.data = c.cache.data;
              c.rows.stride = {0, 0, 0, 1};
            }},
-          {"cos in the cache", Code::kOverlap, "cache", [](C& c) { c.rotation.cos.data = c.cache.data; }},
+          {"cos in the cache", Code::kOverlap, "kv", [](C& c) { c.options.rope.cos.data = c.cache.data; }},
           {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
       });
 }
@@ -522,9 +594,9 @@ struct AttentionCall {
     a.max = max_memory.view;
     a.sum = sum_memory.view;
     a.scoring = arrays->all();
-    AttentionTasks tasks;
-    if (!attention_tasks(a, &tasks).ok()) return;
-    workspace = Guarded(tasks.workspace_bytes, Guard::kAfter);
+    AttentionPlan plan;
+    if (!attention_plan(a, &plan).ok()) return;
+    workspace = Guarded(plan.workspace_bytes, Guard::kAfter);
     exec.workspace = workspace.data();
     exec.workspace_bytes = workspace.size();
   }
@@ -559,8 +631,14 @@ std::vector<Bad<AttentionCall>> attention_rows() {
       {"k null", Code::kNullPointer, "k", [](C& c) { c.a.k.data = nullptr; }},
       {"v null", Code::kNullPointer, "v", [](C& c) { c.a.v.data = nullptr; }},
       {"q of integers", Code::kDType, "q", [](C& c) { c.a.q.dtype = DType::kI64; }},
-      {"k of bytes", Code::kDType, "k", [](C& c) { c.a.k.dtype = DType::kU8; }},
-      {"v of bytes", Code::kDType, "v", [](C& c) { c.a.v.dtype = DType::kU8; }},
+      {"k of a type that does not exist", Code::kDType, "k.type", [](C& c) { c.a.k.type = static_cast<KvType>(77); }},
+      {"v of a type that does not exist", Code::kDType, "v.type", [](C& c) { c.a.v.type = static_cast<KvType>(-1); }},
+      {"k of bytes", Code::kDType, "k.type",
+       [](C& c) {
+         ConstView<4> k = c.k_memory.view;
+         k.dtype = DType::kU8;
+         c.a.k = k;
+       }},
       {"out of integers", Code::kDType, "out", [](C& c) { c.a.out.dtype = DType::kI32; }},
       {"lse in bf16", Code::kDType, "lse", [](C& c) { c.a.lse.dtype = DType::kBF16; }},
       {"acc in bf16", Code::kDType, "acc", [](C& c) { c.a.acc.dtype = DType::kBF16; }},
@@ -577,7 +655,10 @@ std::vector<Bad<AttentionCall>> attention_rows() {
       {"Hk = 0", Code::kShape, "k.heads", [](C& c) { c.a.k.heads = c.a.v.heads = 0; }},
       {"value heads differ", Code::kShape, "v.heads", [](C& c) { c.a.v.heads = 1; }},
       {"heads not a multiple", Code::kShape, "q.shape[1]", [](C& c) { c.a.q.shape[1] = 3; }},
-      {"values of other length", Code::kShape, "v.tokens", [](C& c) { c.a.v.tokens = 19; }},
+      {"fewer values than keys", Code::kShape, "v", [](C& c) { c.a.v.tokens = 19; }},
+      {"values of other length", Code::kShape, "v.length", [](C& c) { c.a.v.length = 19; }},
+      {"length beyond the tokens", Code::kShape, "k.length", [](C& c) { c.a.k.length = c.a.v.length = 21; }},
+      {"length negative", Code::kShape, "k.length", [](C& c) { c.a.k.length = c.a.v.length = -2; }},
       {"key batch differs", Code::kShape, "k.batch", [](C& c) { c.a.k.batch = 1; }},
       {"value batch differs", Code::kShape, "v.batch", [](C& c) { c.a.v.batch = 1; }},
       {"tokens negative", Code::kShape, "k.tokens", [](C& c) { c.a.k.tokens = c.a.v.tokens = -1; }},
@@ -628,11 +709,21 @@ std::vector<Bad<AttentionCall>> attention_rows() {
          c.a.k = c.paged_k.kv;
          c.a.k.page_size = 20;
        }},
-      {"page size 0", Code::kShape, "v.page_size",
+      {"page size negative", Code::kShape, "v.page_size",
        [](C& c) {
          c.a.v = c.paged_v.kv;
-         c.a.v.page_size = 0;
+         c.a.v.page_size = -1;
        }},
+      {"pages without a table", Code::kNullPointer, "v.block_table",
+       [](C& c) {
+         c.a.v = c.paged_v.kv;
+         c.a.v.block_table = nullptr;
+       }},
+      {"arithmetic that does not exist", Code::kRange, "arithmetic",
+       [](C& c) { c.a.arithmetic = static_cast<Arithmetic>(99); }},
+      {"problem that was only cleared", Code::kStructSize, "problem", [](C& c) { c.a.struct_size = 0; }},
+      {"k that was only cleared", Code::kStructSize, "k", [](C& c) { c.a.k.struct_size = 0; }},
+      {"reserved numbers in v", Code::kStructSize, "v", [](C& c) { c.a.v.reserved[3] = 1; }},
       {"missing page", Code::kRange, "k.block_table",
        [](C& c) {
          c.s = {};
@@ -722,31 +813,37 @@ TEST_P(BadCalls, Attention) {
   check<C>("attention", [t](C& c) { c.exec.target = t; }, table);
 }
 
-struct TasksCall : AttentionCall {
-  mutable AttentionTasks tasks = {-1, -1, 99, 99};
-  AttentionTasks* pointer = &tasks;
+struct PlanCall : AttentionCall {
+  mutable AttentionPlan plan;
+  AttentionPlan* pointer = &plan;
+  PlanCall() {
+    plan.tasks = plan.reduce_tasks = -1;
+    plan.workspace_bytes = plan.partial_bytes = 99;
+  }
   Status call() const {
-    const Status status = attention_tasks(a, pointer, exec);
+    const Status status = attention_plan(a, pointer, exec);
     // On failure the struct is an output like others.
     if (!status.ok()) {
-      EXPECT_EQ(tasks.tasks, -1);
-      EXPECT_EQ(tasks.workspace_bytes, 99u);
+      EXPECT_EQ(plan.tasks, -1);
+      EXPECT_EQ(plan.workspace_bytes, 99u);
     }
     return status;
   }
 };
 
-TEST_P(BadCalls, AttentionTasks) {
-  using C = TasksCall;
+TEST_P(BadCalls, AttentionPlan) {
+  using C = PlanCall;
   const Target* const t = GetParam();
   std::vector<Bad<C>> table;
   for (const Bad<AttentionCall>& bad : attention_rows()) {
-    // Outputs need not be there yet when the work is divided.
-    if (std::string(bad.what) == "no output at all") continue;
+    // Arrays need not be there yet when the work is divided.
+    const std::string what = bad.what;
+    if (what == "q null" || what == "k null" || what == "v null" || what == "no output at all") continue;
     table.push_back({bad.what, bad.code, bad.argument, [change = bad.change](C& c) { change(c); }});
   }
-  table.push_back({"tasks null", Code::kNullPointer, "tasks", [](C& c) { c.pointer = nullptr; }});
-  check<C>("attention_tasks", [t](C& c) { c.exec.target = t; }, table);
+  table.push_back({"plan null", Code::kNullPointer, "plan", [](C& c) { c.pointer = nullptr; }});
+  table.push_back({"plan that was only cleared", Code::kStructSize, "plan", [](C& c) { c.plan.struct_size = 0; }});
+  check<C>("attention_plan", [t](C& c) { c.exec.target = t; }, table);
 }
 
 /// Long keys, so that there is something to reduce.
@@ -754,8 +851,9 @@ struct RangeCall {
   Random random{9};
   Array<4> q_memory{random, DType::kF32, {1, 2, 1, 8}}, out_memory{random, DType::kF32, {1, 2, 1, 8}},
       k_memory{random, DType::kF32, {1, 1, 3000, 8}};
+  int32_t length = 3000;
   Attention a;
-  AttentionTasks tasks;
+  AttentionPlan plan;
   Guarded workspace, partial_memory;
   void* partial = nullptr;
   size_t partial_bytes = 0;
@@ -768,10 +866,11 @@ struct RangeCall {
     a.k = k_memory.view;
     a.v = k_memory.view;
     a.out = out_memory.view;
-    EXPECT_TRUE(attention_tasks(a, &tasks).ok());
-    EXPECT_GT(tasks.reduce_tasks, 0);
-    workspace = Guarded(tasks.workspace_bytes, Guard::kAfter);
-    partial_memory = Guarded(tasks.partial_bytes, Guard::kAfter);
+    a.scoring.kv_length = &length;
+    make_plan(nullptr);
+    EXPECT_GT(plan.reduce_tasks, 0);
+    workspace = Guarded(plan.workspace_bytes, Guard::kAfter);
+    partial_memory = Guarded(plan.partial_bytes, Guard::kAfter);
     exec.workspace = workspace.data();
     exec.workspace_bytes = workspace.size();
     partial = partial_memory.data();
@@ -779,18 +878,33 @@ struct RangeCall {
   }
   RangeCall(const RangeCall&) = delete;
   RangeCall& operator=(const RangeCall&) = delete;
-  Status call() const { return attention_range(a, first, last, partial, partial_bytes, exec); }
+  void make_plan(const Target* t) {
+    exec.target = t;
+    const Status s = attention_plan(a, &plan, exec);
+    EXPECT_TRUE(s.ok()) << s.detail;
+  }
+  Status call() const { return attention_range(plan, first, last, partial, partial_bytes, exec); }
   std::vector<const Guarded*> outputs() const { return {&out_memory.memory, &partial_memory, &workspace}; }
 };
 struct ReduceCall : RangeCall {
-  Status call() const { return attention_reduce(a, first, last, partial, partial_bytes, exec); }
+  Status call() const { return attention_reduce(plan, first, last, partial, partial_bytes, exec); }
 };
 
 template <class C>
 std::vector<Bad<C>> range_rows() {
   return {
-      {"q null", Code::kNullPointer, "q", [](C& c) { c.a.q.data = nullptr; }},
-      {"no output", Code::kNullPointer, "out", [](C& c) { c.a.out.data = nullptr; }},
+      {"plan without data", Code::kNullPointer, "",
+       [](C& c) {
+         c.a.q.data = nullptr;
+         c.make_plan(c.exec.target);
+       }},
+      {"plan without an output", Code::kNullPointer, "",
+       [](C& c) {
+         c.a.out.data = nullptr;
+         c.make_plan(c.exec.target);
+       }},
+      {"plan that was only cleared", Code::kStructSize, "plan", [](C& c) { c.plan.struct_size = 0; }},
+      {"plan of another length", Code::kStalePlan, "", [](C& c) { c.length = 2500; }},
       {"first negative", Code::kRange, "first", [](C& c) { c.first = -1; }},
       {"last before first", Code::kRange, "first, last", [](C& c) { c.first = 1, c.last = 0; }},
       {"last past the tasks", Code::kRange, "first, last", [](C& c) { c.last = 1000; }},
@@ -804,17 +918,57 @@ std::vector<Bad<C>> range_rows() {
 
 TEST_P(BadCalls, AttentionRange) {
   const Target* const t = GetParam();
-  check<RangeCall>("attention_range", [t](RangeCall& c) { c.exec.target = t; }, range_rows<RangeCall>());
+  check<RangeCall>("attention_range", [t](RangeCall& c) { c.make_plan(t); }, range_rows<RangeCall>());
 }
 TEST_P(BadCalls, AttentionReduce) {
   const Target* const t = GetParam();
   check<ReduceCall>(
       "attention_reduce",
       [t](ReduceCall& c) {
-        c.exec.target = t;
+        c.make_plan(t);
         std::memset(c.partial_memory.data(), 0, c.partial_memory.size());
       },
       range_rows<ReduceCall>());
+}
+
+/// The arrays of another layer.
+struct BindCall : RangeCall {
+  Array<4> next_k{random, DType::kF32, {1, 1, 3000, 8}}, next_out{random, DType::kF32, {1, 2, 1, 8}};
+  mutable AttentionPlan bound;
+  AttentionPlan* pointer = &bound;
+  BindCall() { next_k.fill(random, Values::kOrdinary); }
+  void next_layer(const Target* t) {
+    make_plan(t);
+    a.k = next_k.view;
+    a.v = next_k.view;
+    a.out = next_out.view;
+  }
+  Status call() const {
+    bound = plan;
+    const Status status = attention_bind(a, pointer);
+    if (status.ok()) return attention_range(bound, first, last, partial, partial_bytes, exec);
+    EXPECT_EQ(std::memcmp(&bound, &plan, sizeof plan), 0) << "the plan was written";
+    return status;
+  }
+  std::vector<const Guarded*> outputs() const { return {&out_memory.memory, &next_out.memory}; }
+};
+
+TEST_P(BadCalls, AttentionBind) {
+  using C = BindCall;
+  const Target* const t = GetParam();
+  check<C>("attention_bind", [t](C& c) { c.next_layer(t); },
+           {
+               {"plan null", Code::kNullPointer, "plan", [](C& c) { c.pointer = nullptr; }},
+               {"q null", Code::kNullPointer, "q", [](C& c) { c.a.q.data = nullptr; }},
+               {"out in k", Code::kOverlap, "out", [](C& c) { c.a.k.data = c.a.out.data; }},
+               {"other rows", Code::kStalePlan, "", [](C& c) { c.a.q.shape[1] = c.a.out.shape[1] = 1; }},
+               {"other stride", Code::kStalePlan, "", [](C& c) { c.a.k.token_stride = 0; }},
+               {"other type", Code::kStalePlan, "", [](C& c) { c.a.k.type = KvType::kBF16; }},
+               {"other option", Code::kStalePlan, "", [](C& c) { c.a.scoring.causal = true; }},
+               {"other length", Code::kStalePlan, "", [](C& c) { c.length = 2500; }},
+               {"problem that was only cleared", Code::kStructSize, "problem", [](C& c) { c.a.struct_size = 0; }},
+               {"plan that was only cleared", Code::kStructSize, "plan", [](C& c) { c.plan.struct_size = 0; }},
+           });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -62,11 +62,11 @@ TEST_P(Bits, Scores) {
     q.fill(random, kind);
     k.fill(random, kind);
     Array<4> want(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput), got = sibling(random, want);
-    std::optional<float> scale;
+    Optional<float> scale;
     if (random.coin()) scale = number(random, Values::kWide);
     const Array<4> q2 = q.with(random, Strides::kOutput), k2 = k.with(random, Strides::kOutput);
-    ASSERT_TRUE(scores(q.view, k.view, want.view, scale, other()).ok());
-    ASSERT_TRUE(scores(q2.view, k2.view, got.view, scale, exec()).ok());
+    ASSERT_TRUE(scores(q.view, k.view, want.view, {.scale = scale}, other()).ok());
+    ASSERT_TRUE(scores(q2.view, k2.view, got.view, {.scale = scale}, exec()).ok());
     ASSERT_EQ(difference(want, got), "") << "case " << i << sizes({batch, heads, kv_heads, n_q, n_kv, dim});
   }
 }
@@ -146,8 +146,8 @@ TEST_P(Bits, WeightedValues) {
     v.fill(random, kind);
     Array<4> want(random, random.storage(), {batch, heads, n_q, dim}, Strides::kOutput), got = sibling(random, want);
     const Array<4> p2 = p.with(random, Strides::kOutput), v2 = v.with(random, Strides::kOutput);
-    ASSERT_TRUE(weighted_values(p.view, v.view, want.view, other()).ok());
-    ASSERT_TRUE(weighted_values(p2.view, v2.view, got.view, exec()).ok());
+    ASSERT_TRUE(weighted_values(p.view, v.view, want.view, {}, other()).ok());
+    ASSERT_TRUE(weighted_values(p2.view, v2.view, got.view, {}, exec()).ok());
     ASSERT_EQ(difference(want, got), "") << "case " << i << sizes({batch, heads, kv_heads, n_q, n_kv, dim});
   }
 }
@@ -208,7 +208,7 @@ TEST_P(Bits, KvAppend) {
     Kv got = want.kv;
     got.data = copy.data();
     // Tokens whose page is negative are skipped.
-    if (want.kv.block_table != nullptr && random.coin()) want.table.data()[0] = -1;
+    if (want.kv.page_size > 0 && random.coin()) want.table.data()[0] = -1;
     Array<2> positions(random, random.coin() ? DType::kI64 : DType::kI32, {batch, n}, Strides::kOutput);
     // No two tokens of a sequence at one place: which would win is nobody's business.
     for (int64_t b = 0; b < batch; ++b) {
@@ -221,20 +221,106 @@ TEST_P(Bits, KvAppend) {
     Array<2> cosine(random, DType::kF32, {tokens, half}), sine(random, DType::kF32, {tokens, half});
     cosine.fill(random, Values::kOrdinary);
     sine.fill(random, Values::kOrdinary);
-    AppendRope rotation;
+    AppendOptions options;
     if (random.coin()) {
-      rotation.cos = cosine.view;
-      rotation.sin = sine.view;
-      rotation.options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
-      rotation.options.first_dim = random.integer(0, dim - 2 * half);
+      options.rope.cos = cosine.view;
+      options.rope.sin = sine.view;
+      options.rope.options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+      options.rope.options.first_dim = random.integer(0, dim - 2 * half);
     }
-    Status s = kv_append(rows.view, positions.view, want.kv, rotation, other());
+    Status s = kv_append(rows.view, positions.view, want.kv, options, other());
     ASSERT_TRUE(s.ok()) << s.detail;
-    s = kv_append(rows.view, positions.view, got, rotation, exec());
+    s = kv_append(rows.view, positions.view, got, options, exec());
     ASSERT_TRUE(s.ok()) << s.detail;
     ASSERT_EQ(std::memcmp(want.memory.data(), copy.data(), copy.size()), 0)
         << "case " << i << sizes({batch, heads, n, dim, tokens}) << " form " << static_cast<int>(form) << " type "
         << static_cast<int>(type) << " from " << static_cast<int>(rows.view.dtype);
+  }
+}
+
+/// Positions, a start, starts, counts and page slots say the same places.
+TEST_P(Bits, KvAppendPlaces) {
+  Random random(seed() * 2000 + 10);
+  for (int64_t i = 0; i < cases(600); ++i) {
+    const int64_t batch = random.integer(1, 3), heads = random.integer(1, 3), n = random.integer(1, 6),
+                  half = random.size(1, 20), tokens = random.size(n, 150), dim = 2 * half;
+    Array<4> rows(random, random.storage(), {batch, heads, n, dim}, Strides::kInput);
+    rows.fill(random, values(random));
+    const KvForm form = random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels});
+    const KvStorage want = make_kv(random, random.storage(), form, batch, heads, tokens, dim);
+    Guarded copy(want.memory.size(), random.guard());
+    std::memcpy(copy.data(), want.memory.data(), copy.size());
+    Kv got = want.kv;
+    got.data = copy.data();
+    Array<2> cosine(random, DType::kF32, {tokens, half}), sine(random, DType::kF32, {tokens, half});
+    cosine.fill(random, Values::kOrdinary);
+    sine.fill(random, Values::kOrdinary);
+    AppendOptions options;
+    if (random.coin()) {
+      options.rope.cos = cosine.view;
+      options.rope.sin = sine.view;
+    }
+    // 0: start, 1: starts, 2: counts beside them, 3: slots.
+    const int64_t way = random.integer(0, want.kv.page_size > 0 ? 3 : 2);
+    const bool counted = way >= 2 && random.coin();
+    std::vector<int32_t> starts(static_cast<size_t>(batch)),
+        counts(static_cast<size_t>(batch), static_cast<int32_t>(n));
+    const int32_t start = static_cast<int32_t>(random.integer(0, tokens - n));
+    Array<2> stored(random, DType::kI32, {batch, n}), positions(random, DType::kI32, {batch, n}),
+        slots(random, random.coin() ? DType::kI64 : DType::kI32, {batch, n});
+    for (int64_t b = 0; b < batch; ++b) {
+      const size_t s = static_cast<size_t>(b);
+      starts[s] = way == 0 ? start : static_cast<int32_t>(random.integer(0, tokens - n));
+      if (way == 2 || counted) counts[s] = static_cast<int32_t>(random.integer(0, n));
+      for (int64_t t = 0; t < n; ++t) {
+        const int64_t p = starts[s] + t;
+        bool skipped = t >= counts[s];
+        set_element_bits(positions.view.data, DType::kI32, positions.at({b, t}), static_cast<uint64_t>(p));
+        if (want.kv.page_size > 0) {
+          const bool no_slot = way == 3 && random.one_in(5);
+          const int64_t place = want.page(b, p) * want.kv.page_size + p % want.kv.page_size;
+          set_element_bits(slots.view.data, slots.view.dtype, slots.at({b, t}),
+                           static_cast<uint64_t>(no_slot ? -1 : place));
+          skipped = skipped || no_slot;
+        }
+        set_element_bits(stored.view.data, DType::kI32, stored.at({b, t}), static_cast<uint64_t>(skipped ? -1 : p));
+      }
+    }
+    Status s = kv_append(rows.view, stored.view, want.kv, options, other());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    if (way == 0) options.start = start;
+    if (way == 1 || way == 2) options.starts = starts.data();
+    if (way == 2 || counted) options.counts = counts.data();
+    if (way == 3) options.slots = slots.view;
+    const ConstView<2> absent;
+    s = kv_append(rows.view, way == 3 ? ConstView<2>(positions.view) : absent, got, options, exec());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_EQ(std::memcmp(want.memory.data(), copy.data(), copy.size()), 0)
+        << "case " << i << sizes({batch, heads, n, dim, tokens}) << " form " << static_cast<int>(form) << " way "
+        << way;
+  }
+}
+
+/// Rows that stand at start, start + 1, ...
+TEST_P(Bits, RopeStart) {
+  Random random(seed() * 2000 + 11);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const int64_t batch = random.integer(1, 2), heads = random.integer(1, 3), n = random.integer(0, 6),
+                  half = random.size(1, 30), start = random.integer(0, 50);
+    Array<4> x(random, random.storage(), {batch, heads, n, 2 * half}, Strides::kInput);
+    x.fill(random, Values::kOrdinary);
+    Array<2> cosine(random, DType::kF32, {start + n, half}), sine(random, DType::kF32, {start + n, half}),
+        positions(random, DType::kI32, {batch, n});
+    cosine.fill(random, Values::kOrdinary);
+    sine.fill(random, Values::kOrdinary);
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t t = 0; t < n; ++t)
+        set_element_bits(positions.view.data, DType::kI32, positions.at({b, t}), static_cast<uint64_t>(start + t));
+    Array<4> want(random, random.storage(), x.view.shape, Strides::kOutput), got = sibling(random, want);
+    ASSERT_TRUE(rope(x.view, cosine.view, sine.view, positions.view, want.view, {}, other()).ok());
+    const Status s = rope(x.view, cosine.view, sine.view, {}, got.view, {.start = start}, exec());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_EQ(difference(want, got), "") << "case " << i << sizes({batch, heads, n, half, start});
   }
 }
 

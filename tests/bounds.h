@@ -39,7 +39,7 @@ inline double score_error(const Scoring& s, const Costs& c, double scaled, doubl
   }
   if (s.bias.data != nullptr) {
     t += bias;
-    e += t;
+    e += t + (s.bias_scale != nullptr ? bias : 0);
   }
   return e;
 }
@@ -52,7 +52,7 @@ struct AttentionBound {
 inline AttentionBound attention_bound(const AttentionCase& c, const Costs& cost) {
   const Scoring& s = c.problem.scoring;
   const double dim = static_cast<double>(c.problem.q.shape[3]);
-  const double n = static_cast<double>(c.problem.k.tokens);
+  const double n = static_cast<double>(c.problem.k.keys());
   const double scaled = dim * (s.scale ? std::fabs(static_cast<double>(*s.scale)) : 1.0 / std::sqrt(dim));
   const double shift = static_cast<double>(c.scoring.largest_shift), bias = static_cast<double>(c.scoring.largest_bias);
   // The chain over the dimensions, the default scale, the modifiers.

@@ -172,7 +172,7 @@ class LibraryEngine : public Engine {
 
 Tensor LibraryEngine::scores(const Slice<4>& q, const Slice<4>& k, double scale) {
   Buffer<4> out({q.shape[0], q.shape[1], q.shape[2], k.shape[2]});
-  check(simdattn::scores(q.view(), k.view(), out.view, static_cast<float>(scale), exec_), "scores");
+  check(simdattn::scores(q.view(), k.view(), out.view, {.scale = static_cast<float>(scale)}, exec_), "scores");
   return out.tensor();
 }
 
@@ -211,10 +211,10 @@ Tensor LibraryEngine::masked_softmax(const Slice<4>& x, const Scoring& scoring, 
 Tensor LibraryEngine::weighted_values(const Slice<4>& p, const Slice<4>& v) {
   const std::array<int64_t, 4> shape{p.shape[0], p.shape[1], p.shape[2], v.shape[3]};
   Buffer<4> out(shape);
-  check(simdattn::weighted_values(p.view(), v.view(), out.view, exec_), "weighted_values");
+  check(simdattn::weighted_values(p.view(), v.view(), out.view, {}, exec_), "weighted_values");
   if (v.operand->dtype != DType::kF32) {
     Buffer<4> narrow(shape, v.operand->dtype);
-    check(simdattn::weighted_values(p.view(), v.view(), narrow.view, exec_), "weighted_values");
+    check(simdattn::weighted_values(p.view(), v.view(), narrow.view, {}, exec_), "weighted_values");
     Buffer<4> rounded(shape, v.operand->dtype);
     rounded.bytes = Operand(out.tensor(), v.operand->dtype).storage;
     rounded.view.data = rounded.bytes.data();
@@ -244,7 +244,7 @@ Tensor LibraryEngine::rope(const Slice<4>& x, const Slice<2>& cos, const Slice<2
 
 Tensor LibraryEngine::rope_frequencies(const simdattn::RopeTableOptions& options, int64_t rotary_dim) {
   Tensor result({rotary_dim / 2});
-  check(simdattn::rope_frequencies(result.data, nullptr, options), "rope_frequencies");
+  check(simdattn::rope_frequencies(result.data.data(), rotary_dim / 2, nullptr, options), "rope_frequencies");
   return result;
 }
 
@@ -278,7 +278,6 @@ void LibraryEngine::fill(Cache* cache, const Slice<4>& rows) const {
   const int64_t batch = rows.shape[0], n = rows.shape[2];
   std::vector<int64_t> positions(static_cast<size_t>(batch * n));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int64_t>(i) % n;
-  cache->kv.data = cache->bytes.data();
   check(simdattn::kv_append(rows.view(), simdattn::view(positions.data(), {batch, n}), cache->kv, {}, exec_),
         "kv_append");
   for (int64_t b = 0; b < batch; ++b) {
@@ -300,39 +299,26 @@ void LibraryEngine::fill(Cache* cache, const Slice<4>& rows) const {
 
 void LibraryEngine::make_panels(Cache* cache, const Slice<4>& rows) const {
   const auto [batch, heads, n, dim] = rows.shape;
-  simdattn::Kv& kv = cache->kv;
-  kv.dtype = rows.operand->dtype;
-  kv.layout = simdattn::KvLayout::kPanels;
-  kv.batch = batch;
-  kv.heads = heads;
-  kv.tokens = n;
-  kv.dim = dim;
-  kv.token_stride = simdattn::panel_elements(kv.dtype, dim);
-  kv.head_stride = (n + simdattn::kPanelWidth - 1) / simdattn::kPanelWidth * kv.token_stride;
-  kv.batch_stride = heads * kv.head_stride;
-  cache->bytes.assign(static_cast<size_t>(batch * kv.batch_stride) * reference::bytes(kv.dtype), 0xFF);
+  const simdattn::KvType type = simdattn::kv_type_of(rows.operand->dtype);
+  const simdattn::KvLayout layout = simdattn::KvLayout::kPanels;
+  cache->bytes.assign(static_cast<size_t>(simdattn::kv_bytes(type, layout, batch, heads, n, dim)), 0xFF);
+  cache->kv = simdattn::contiguous_kv(cache->bytes.data(), type, layout, batch, heads, n, dim);
   fill(cache, rows);
 }
 
 void LibraryEngine::make_pages(Cache* cache, const Slice<4>& rows, simdattn::KvLayout layout, int64_t page_size) const {
   const auto [batch, heads, n, dim] = rows.shape;
+  const simdattn::KvType type = simdattn::kv_type_of(rows.operand->dtype);
+  const int64_t n_pages = batch * ((n + page_size - 1) / page_size);
+  cache->bytes.assign(static_cast<size_t>(simdattn::kv_bytes(type, layout, n_pages, heads, page_size, dim)), 0xFF);
   simdattn::Kv& kv = cache->kv;
-  kv.dtype = rows.operand->dtype;
-  kv.layout = layout;
+  kv = simdattn::contiguous_kv(cache->bytes.data(), type, layout, n_pages, heads, page_size, dim);
   kv.batch = batch;
-  kv.heads = heads;
   kv.tokens = n;
-  kv.dim = dim;
-  const bool panels = layout == simdattn::KvLayout::kPanels;
-  kv.token_stride = panels ? simdattn::panel_elements(kv.dtype, dim) : dim;
-  kv.head_stride = (panels ? page_size / simdattn::kPanelWidth : page_size) * kv.token_stride;
-  kv.batch_stride = heads * kv.head_stride;
   kv.page_size = page_size;
-  kv.block_table_stride = (n + page_size - 1) / page_size;
-  kv.n_pages = batch * kv.block_table_stride;
+  kv.n_pages = n_pages;
   for (int64_t page = kv.n_pages; page-- > 0;) cache->pages.push_back(static_cast<int32_t>(page));  // backwards
   kv.block_table = cache->pages.data();
-  cache->bytes.assign(static_cast<size_t>(kv.n_pages * kv.batch_stride) * reference::bytes(kv.dtype), 0xFF);
   fill(cache, rows);
 }
 
@@ -341,20 +327,12 @@ bool LibraryEngine::make_ring(Cache* cache, const Slice<4>& rows, simdattn::KvLa
   const auto [batch, heads, n, dim] = rows.shape;
   const int64_t ring = (needed + simdattn::kPanelWidth - 1) / simdattn::kPanelWidth * simdattn::kPanelWidth;
   if (ring >= n) return false;
-  const bool panels = layout == simdattn::KvLayout::kPanels;
+  const simdattn::KvType type = simdattn::kv_type_of(rows.operand->dtype);
+  cache->bytes.assign(static_cast<size_t>(simdattn::kv_bytes(type, layout, batch, heads, ring, dim)), 0xFF);
   simdattn::Kv& kv = cache->kv;
-  kv.dtype = rows.operand->dtype;
-  kv.layout = layout;
-  kv.batch = batch;
-  kv.heads = heads;
+  kv = simdattn::contiguous_kv(cache->bytes.data(), type, layout, batch, heads, ring, dim);
   kv.tokens = n;
-  kv.dim = dim;
   kv.ring = ring;
-  kv.token_stride = panels ? simdattn::panel_elements(kv.dtype, dim) : dim;
-  kv.head_stride = (panels ? ring / simdattn::kPanelWidth : ring) * kv.token_stride;
-  kv.batch_stride = heads * kv.head_stride;
-  cache->bytes.assign(static_cast<size_t>(batch * kv.batch_stride) * reference::bytes(kv.dtype), 0xFF);
-  kv.data = cache->bytes.data();
   for (int64_t first = 0; first < n; first += ring) {
     const int64_t count = std::min(ring, n - first);
     std::vector<int32_t> positions;
@@ -371,9 +349,9 @@ bool LibraryEngine::make_ring(Cache* cache, const Slice<4>& rows, simdattn::KvLa
 void LibraryEngine::run(simdattn::Attention problem, View<4> out, View<3> lse) const {
   problem.out = out;
   problem.lse = lse;
-  simdattn::AttentionTasks tasks;
-  check(simdattn::attention_tasks(problem, &tasks, exec_), "attention_tasks");
-  std::vector<unsigned char> workspace(tasks.workspace_bytes);
+  simdattn::AttentionPlan plan;
+  check(simdattn::attention_plan(problem, &plan, exec_), "attention_plan");
+  std::vector<unsigned char> workspace(plan.workspace_bytes);
   simdattn::Exec exec = exec_;
   exec.workspace = workspace.data();
   exec.workspace_bytes = workspace.size();
@@ -383,19 +361,18 @@ void LibraryEngine::run(simdattn::Attention problem, View<4> out, View<3> lse) c
 void LibraryEngine::run_in_pieces(simdattn::Attention problem, View<4> out, View<3> lse) const {
   problem.out = out;
   problem.lse = lse;
-  simdattn::AttentionTasks tasks;
-  check(simdattn::attention_tasks(problem, &tasks, exec_), "attention_tasks");
-  std::vector<unsigned char> workspace(tasks.workspace_bytes);
-  std::vector<unsigned char> partial(tasks.partial_bytes);
+  simdattn::AttentionPlan plan;
+  check(simdattn::attention_plan(problem, &plan, exec_), "attention_plan");
+  std::vector<unsigned char> workspace(plan.workspace_bytes);
+  std::vector<unsigned char> partial(plan.partial_bytes);
   simdattn::Exec exec = exec_;
   exec.workspace = workspace.data();
   exec.workspace_bytes = workspace.size();
-  for (int64_t task = tasks.tasks; task-- > 0;) {
-    check(simdattn::attention_range(problem, task, task + 1, partial.data(), partial.size(), exec), "attention_range");
+  for (int64_t task = plan.tasks; task-- > 0;) {
+    check(simdattn::attention_range(plan, task, task + 1, partial.data(), partial.size(), exec), "attention_range");
   }
-  for (int64_t task = tasks.reduce_tasks; task-- > 0;) {
-    check(simdattn::attention_reduce(problem, task, task + 1, partial.data(), partial.size(), exec),
-          "attention_reduce");
+  for (int64_t task = plan.reduce_tasks; task-- > 0;) {
+    check(simdattn::attention_reduce(plan, task, task + 1, partial.data(), partial.size(), exec), "attention_reduce");
   }
 }
 

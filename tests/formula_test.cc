@@ -76,9 +76,9 @@ TEST_P(Formula, Scores) {
     Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
     q.fill(random, Values::kOrdinary);
     k.fill(random, Values::kOrdinary);
-    std::optional<float> scale;
+    Optional<float> scale;
     if (random.coin()) scale = 4 * random.uniform();
-    const Status status = scores(q.view, k.view, out.view, scale, exec());
+    const Status status = scores(q.view, k.view, out.view, {.scale = scale}, exec());
     ASSERT_TRUE(status.ok()) << status.detail;
     reference::Tensor magnitude;
     const double s = scale ? to_double(*scale) : 1.0 / std::sqrt(static_cast<double>(dim));
@@ -179,7 +179,7 @@ TEST_P(Formula, WeightedValues) {
       put(p.view.data, DType::kF32, at, zeros && random.coin() ? 0.0f : random.uniform());
     });
     v.fill(random, random.coin() ? Values::kOrdinary : Values::kSpecial);
-    const Status status = weighted_values(p.view, v.view, out.view, exec());
+    const Status status = weighted_values(p.view, v.view, out.view, {}, exec());
     ASSERT_TRUE(status.ok()) << status.detail;
     reference::Tensor magnitude;
     const reference::Tensor want =
@@ -271,7 +271,7 @@ std::string check_attention(const AttentionCase& c, const reference::AttentionRe
   const Status status = run_attention(c.problem, &t);
   if (!status.ok()) return status.detail;
   const AttentionBound bound = attention_bound(c, costs(t));
-  const double n = static_cast<double>(c.problem.k.tokens);
+  const double n = static_cast<double>(c.problem.k.keys());
   std::string problem = compare(c.out, want.out, [&](int64_t e) {
     // A weight that exp flushes to zero is below kTiny.
     return std::isfinite(want.magnitude[e]) ? bound.out * kEps * want.magnitude[e] + n * kTiny : 0.0;
@@ -413,9 +413,9 @@ TEST_P(Rules, S1_ScaleAndItsDefault) {
       scores(view(q.data(), {1, 1, 1, 4}), view(k.data(), {1, 1, 2, 4}), view(s.data(), {1, 1, 1, 2}), {}, exec())
           .ok());
   EXPECT_EQ(s, (std::vector<float>{5, 1}));  // 10 / sqrt 4, 2 / sqrt 4
-  ASSERT_TRUE(
-      scores(view(q.data(), {1, 1, 1, 4}), view(k.data(), {1, 1, 2, 4}), view(s.data(), {1, 1, 1, 2}), -3.0f, exec())
-          .ok());
+  ASSERT_TRUE(scores(view(q.data(), {1, 1, 1, 4}), view(k.data(), {1, 1, 2, 4}), view(s.data(), {1, 1, 1, 2}),
+                     {.scale = -3.0f}, exec())
+                  .ok());
   EXPECT_EQ(s, (std::vector<float>{-30, -6}));
   // attention() with the default scale over 4 dimensions: weights 1 / (1 + e^-4).
   const std::vector<float> v = {1, 0};
@@ -673,7 +673,7 @@ TEST_P(Rules, S12_HeadsOfAGroupAreNeighbours) {
   float s[4], out[4];
   ASSERT_TRUE(scores(view(q, {1, 4, 1, 1}), view(k, {1, 2, 1, 1}), view(s, {1, 4, 1, 1}), {}, exec()).ok());
   EXPECT_EQ(std::vector<float>(s, s + 4), (std::vector<float>{3, 3, 5, 5}));
-  ASSERT_TRUE(weighted_values(view(q, {1, 4, 1, 1}), view(k, {1, 2, 1, 1}), view(out, {1, 4, 1, 1}), exec()).ok());
+  ASSERT_TRUE(weighted_values(view(q, {1, 4, 1, 1}), view(k, {1, 2, 1, 1}), view(out, {1, 4, 1, 1}), {}, exec()).ok());
   EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{3, 3, 5, 5}));
   Attention a;
   a.q = view(q, {1, 4, 1, 1});
@@ -689,13 +689,13 @@ TEST_P(Rules, WeightZeroHidesAValue) {
   const std::vector<float> p = {0.5f, 0.0f, -0.0f, 0.5f}, v = {2, kNaN, kInf, 4};
   float out = 0;
   ASSERT_TRUE(
-      weighted_values(view(p.data(), {1, 1, 1, 4}), view(v.data(), {1, 1, 4, 1}), view(&out, {1, 1, 1, 1}), exec())
+      weighted_values(view(p.data(), {1, 1, 1, 4}), view(v.data(), {1, 1, 4, 1}), view(&out, {1, 1, 1, 1}), {}, exec())
           .ok());
   EXPECT_EQ(out, 3.0f);
   const std::vector<float> zeros = {0, 0, 0, 0};
-  ASSERT_TRUE(
-      weighted_values(view(zeros.data(), {1, 1, 1, 4}), view(v.data(), {1, 1, 4, 1}), view(&out, {1, 1, 1, 1}), exec())
-          .ok());
+  ASSERT_TRUE(weighted_values(view(zeros.data(), {1, 1, 1, 4}), view(v.data(), {1, 1, 4, 1}), view(&out, {1, 1, 1, 1}),
+                              {}, exec())
+                  .ok());
   EXPECT_EQ(std::bit_cast<uint32_t>(out), 0u);
 }
 

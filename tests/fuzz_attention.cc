@@ -36,7 +36,7 @@ bool near(double got, double want, double allowance) {
 void compare_with_formula(const AttentionCase& c, const Target& t) {
   const reference::AttentionResult want = reference::attention(c.problem);
   const AttentionBound bound = attention_bound(c, costs(t));
-  const double n = static_cast<double>(c.problem.k.tokens);
+  const double n = static_cast<double>(c.problem.k.keys());
   int64_t e = 0;
   for_each_element(c.out.view, [&](int64_t at) {
     const double w = want.out[e];
@@ -71,7 +71,7 @@ void break_a_field(Attention& a, Random& random) {
     case 10: a.k.ring = random.of<int64_t>({-1, 33}); break;
     case 11: a.k.data = nullptr; break;
     case 12: a.out.stride[static_cast<size_t>(random.integer(0, 2))] = 0; break;
-    default: a.v.tokens = a.k.tokens + 1; break;
+    default: a.v.length = a.k.keys() + 1; break;
   }
 }
 

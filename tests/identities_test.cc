@@ -36,6 +36,11 @@ BasicView<kRank, kConst> slice(BasicView<kRank, kConst> v, size_t dim, int64_t f
   return v;
 }
 
+/// The same of a bias or mask, whose sizes of 1 broadcast.
+ConstView<4> mask_slice(const ConstView<4>& v, size_t dim, int64_t first, int64_t count) {
+  return v.shape[dim] == 1 ? v : slice(v, dim, first, count);
+}
+
 int64_t key_count(const Scoring& s, int64_t b, int64_t n_kv) { return s.kv_length != nullptr ? s.kv_length[b] : n_kv; }
 
 /// Rows [first, first + count) of a problem whose queries are [B,H,n,d]; positions become explicit.
@@ -43,10 +48,11 @@ Attention rows_of(Attention a, int64_t first, int64_t count, int64_t offset) {
   a.q = slice(a.q, 2, first, count);
   a.out = slice(a.out, 2, first, count);
   a.lse = slice(a.lse, 2, first, count);
-  a.scoring.bias = slice(a.scoring.bias, 2, first, count);
-  a.scoring.keep = slice(a.scoring.keep, 2, first, count);
+  a.scoring.bias = mask_slice(a.scoring.bias, 2, first, count);
+  a.scoring.keep = mask_slice(a.scoring.keep, 2, first, count);
   if (a.scoring.bits.data != nullptr) a.scoring.bits.data += first * a.scoring.bits.stride[2];
   a.scoring.offset = offset + first;
+  a.scoring.offsets = nullptr;
   return a;
 }
 /// Batch entry b alone. Caches must not be paged.
@@ -55,13 +61,14 @@ Attention entry_of(Attention a, int64_t b) {
   a.out = slice(a.out, 0, b, 1);
   a.lse = slice(a.lse, 0, b, 1);
   for (ConstKv* kv : {&a.k, &a.v}) {
-    kv->data = static_cast<const char*>(kv->data) + b * kv->batch_stride * size_of(kv->dtype);
+    kv->data = static_cast<const char*>(kv->data) + b * kv->batch_stride;
     kv->batch = 1;
   }
   Scoring& s = a.scoring;
-  s.bias = slice(s.bias, 0, b, 1);
-  s.keep = slice(s.keep, 0, b, 1);
+  s.bias = mask_slice(s.bias, 0, b, 1);
+  s.keep = mask_slice(s.keep, 0, b, 1);
   if (s.bits.data != nullptr) s.bits.data += b * s.bits.stride[0];
+  if (s.offsets != nullptr) s.offsets += b;
   if (s.prefix_end != nullptr) s.prefix_end += b;
   if (s.kv_start != nullptr) s.kv_start += b;
   if (s.kv_length != nullptr) s.kv_length += b;
@@ -74,13 +81,14 @@ Attention head_of(Attention a, int64_t h) {
   a.out = slice(a.out, 1, h * group, group);
   a.lse = slice(a.lse, 1, h * group, group);
   for (ConstKv* kv : {&a.k, &a.v}) {
-    kv->data = static_cast<const char*>(kv->data) + h * kv->head_stride * size_of(kv->dtype);
+    kv->data = static_cast<const char*>(kv->data) + h * kv->head_stride;
     kv->heads = 1;
   }
   Scoring& s = a.scoring;
-  s.bias = slice(s.bias, 1, h * group, group);
-  s.keep = slice(s.keep, 1, h * group, group);
+  s.bias = mask_slice(s.bias, 1, h * group, group);
+  s.keep = mask_slice(s.keep, 1, h * group, group);
   if (s.bits.data != nullptr) s.bits.data += h * group * s.bits.stride[1];
+  if (s.bias_scale != nullptr) s.bias_scale += h * group;
   if (s.alibi_slopes != nullptr) s.alibi_slopes += h * group;
   if (s.sinks != nullptr) s.sinks += h * group;
   return a;
@@ -120,6 +128,7 @@ class Identities : public TargetTest {
     c.problem.lse = c.lse.view;
     if (!masks) {
       c.problem.scoring.bias = c.problem.scoring.keep = ConstView<4>();
+      c.problem.scoring.bias_scale = nullptr;
       c.problem.scoring.bits = BitMask();
     }
     return c;
@@ -181,7 +190,7 @@ TEST_P(Identities, IntervalsAreMasks) {
     const AttentionCase c = plain(random, false);
     Attention a = c.problem;
     const int64_t n_q = a.q.shape[2], n_kv = a.k.tokens;
-    a.scoring.kv_length = nullptr;  // with lengths that differ, the position of row 0 would, too
+    a.scoring.kv_length = a.scoring.offsets = nullptr;  // with lengths that differ, the position of row 0 would, too
     const int64_t offset = a.scoring.offset == kBottomRight ? n_kv - n_q : a.scoring.offset;
     const std::array<int64_t, 4> shape = {a.q.shape[0], a.q.shape[1], n_q, n_kv};
     const Masks m(random, shape, visible(a.scoring, shape));
@@ -223,6 +232,7 @@ TEST_P(Identities, LengthsAreMasks) {
     const AttentionCase c = plain(random, false);
     Attention a = c.problem;
     // kv_start and kv_length differ from sequence to sequence; with an explicit position of row 0 they only mask.
+    a.scoring.offsets = nullptr;
     if (a.scoring.offset == kBottomRight) a.scoring.offset = random.integer(-3, a.k.tokens);
     std::vector<int32_t> length, start;
     for (int64_t b = 0; b < a.k.batch; ++b) {
@@ -237,6 +247,42 @@ TEST_P(Identities, LengthsAreMasks) {
     masked.scoring = without_intervals(a.scoring, a.scoring.offset);
     masked.scoring.keep = m.keep.view;
     ASSERT_EQ(run(random, masked), run(random, a)) << where(i, a);
+  }
+}
+
+/// Positions of row 0 by sequence, all the same, and those that kBottomRight gives.
+TEST_P(Identities, OffsetsAreTheOffset) {
+  Random random(seed() * 3000 + 19);
+  for (int64_t i = 0; i < cases(250); ++i) {
+    const AttentionCase c = plain(random);
+    Attention a = c.problem;
+    a.scoring.offsets = nullptr;
+    const Result want = run(random, a);
+    std::vector<int32_t> offsets;
+    for (int64_t b = 0; b < a.k.batch; ++b) {
+      const int64_t bottom_right = key_count(a.scoring, b, a.k.tokens) - a.q.shape[2];
+      offsets.push_back(static_cast<int32_t>(a.scoring.offset == kBottomRight ? bottom_right : a.scoring.offset));
+    }
+    a.scoring.offset = random.integer(-3, 3);
+    a.scoring.offsets = offsets.data();
+    ASSERT_EQ(run(random, a), want) << where(i, a);
+  }
+}
+
+/// A length says the same as fewer tokens.
+TEST_P(Identities, LengthIsFewerTokens) {
+  Random random(seed() * 3000 + 20);
+  for (int64_t i = 0; i < cases(150); ++i) {
+    const AttentionCase c = plain(random);
+    const Attention& a = c.problem;
+    Attention b = a;
+    const KvStorage k = store_kv(random, c.k_rows, random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedPanels}), 0,
+                                 random.integer(1, 300)),
+                    v = store_kv(random, c.v_rows, random.of({KvForm::kRows, KvForm::kPagedRows}), 0,
+                                 random.integer(1, 300));
+    b.k = k.kv;
+    b.v = v.kv;
+    ASSERT_EQ(run(random, b), run(random, a)) << where(i, b);
   }
 }
 
@@ -270,7 +316,7 @@ TEST_P(Identities, AlibiIsABias) {
   for (int64_t i = 0; i < cases(250); ++i) {
     const AttentionCase c = plain(random, false);
     Attention a = c.problem;
-    a.scoring.kv_length = nullptr;
+    a.scoring.kv_length = a.scoring.offsets = nullptr;
     const std::array<int64_t, 4> shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], a.k.tokens};
     std::vector<float> slopes(static_cast<size_t>(shape[1]));
     ASSERT_TRUE(alibi_slopes(shape[1], slopes.data()).ok());
@@ -337,9 +383,9 @@ TEST_P(Identities, TasksAreTheWhole) {
     const AttentionCase c = random_attention(random, limits);
     const Status s = run_attention(c.problem, &target());
     ASSERT_TRUE(s.ok()) << s.detail;
-    AttentionTasks tasks;
-    ASSERT_TRUE(attention_tasks(c.problem, &tasks, exec()).ok());
-    reduced += tasks.reduce_tasks > 0;
+    AttentionPlan plan;
+    ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
+    reduced += plan.reduce_tasks > 0;
     const Result want = {c.out.bits(), c.lse.bits()};
     c.clear();
     const Status cut = run_tasks(c.problem, &target(), random);
@@ -347,6 +393,46 @@ TEST_P(Identities, TasksAreTheWhole) {
     ASSERT_EQ((Result{c.out.bits(), c.lse.bits()}), want) << where(i, c.problem);
   }
   EXPECT_GE(reduced, 1) << "no case had its keys split";
+}
+
+/// One plan for the layers of a model: made without data, then given the arrays of one layer and of the next.
+TEST_P(Identities, BoundPlansAreTheirProblems) {
+  Random random(seed() * 3000 + 18);
+  for (int64_t i = 0; i < cases(200); ++i) {
+    AttentionLimits limits;
+    if (random.one_in(4)) limits.max_kv = 2500, limits.max_q = 3, limits.max_dim = 12, limits.max_batch = 2;
+    const AttentionCase c = random_attention(random, limits);
+    const Attention& a = c.problem;
+    AttentionPlan whole, plan;
+    ASSERT_TRUE(attention_plan(a, &whole, exec()).ok());
+    Attention shapes = a;
+    shapes.q.data = shapes.k.data = shapes.v.data = nullptr;
+    shapes.out.data = nullptr;
+    Status s = attention_plan(shapes, &plan, exec());
+    ASSERT_TRUE(s.ok()) << s.detail << " " << where(i, a);
+    ASSERT_EQ(plan.tasks, whole.tasks);
+    ASSERT_EQ(plan.reduce_tasks, whole.reduce_tasks);
+    ASSERT_EQ(plan.workspace_bytes, whole.workspace_bytes);
+    ASSERT_EQ(plan.partial_bytes, whole.partial_bytes);
+    std::vector<char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
+    const Exec e = {.target = GetParam(), .workspace = workspace.data(), .workspace_bytes = workspace.size()};
+    for (int layer = 0; layer < 2; ++layer) {
+      const Array<4> q = c.q.like(random), out = c.out.like(random);
+      q.fill(random, Values::kOrdinary);
+      Attention next = a;
+      next.q = q.view;
+      next.out = out.view;
+      ASSERT_TRUE(run_attention(next, &target()).ok());
+      const Result want = {out.bits(), c.lse.bits()};
+      out.fill_bytes(Guarded::kCanary);
+      c.clear();
+      s = attention_bind(next, &plan);
+      ASSERT_TRUE(s.ok()) << s.detail << " " << where(i, a);
+      ASSERT_TRUE(attention_range(plan, 0, plan.tasks, partial.data(), partial.size(), e).ok());
+      ASSERT_TRUE(attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), e).ok());
+      ASSERT_EQ((Result{out.bits(), c.lse.bits()}), want) << "layer " << layer << ", " << where(i, a);
+    }
+  }
 }
 
 TEST_P(Identities, ThreadsDoNotMatter) {
@@ -360,19 +446,19 @@ TEST_P(Identities, ThreadsDoNotMatter) {
     ASSERT_TRUE(run_attention(c.problem, &target()).ok());
     const Result want = {c.out.bits(), c.lse.bits()};
     c.clear();
-    AttentionTasks tasks;
-    ASSERT_TRUE(attention_tasks(c.problem, &tasks, exec()).ok());
-    std::vector<char> partial(tasks.partial_bytes);
+    AttentionPlan plan;
+    ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
+    std::vector<char> partial(plan.partial_bytes);
     const int64_t n_threads = random.integer(1, 16);
     for (const bool reduce : {false, true}) {
       std::atomic<int64_t> next = 0;
       std::atomic<int> failures = 0;
       const auto work = [&] {
-        std::vector<char> workspace(tasks.workspace_bytes);
+        std::vector<char> workspace(plan.workspace_bytes);
         const Exec e = {.target = GetParam(), .workspace = workspace.data(), .workspace_bytes = workspace.size()};
-        for (int64_t t; (t = next++) < (reduce ? tasks.reduce_tasks : tasks.tasks);) {
-          const Status s = reduce ? attention_reduce(c.problem, t, t + 1, partial.data(), partial.size(), e)
-                                  : attention_range(c.problem, t, t + 1, partial.data(), partial.size(), e);
+        for (int64_t t; (t = next++) < (reduce ? plan.reduce_tasks : plan.tasks);) {
+          const Status s = reduce ? attention_reduce(plan, t, t + 1, partial.data(), partial.size(), e)
+                                  : attention_range(plan, t, t + 1, partial.data(), partial.size(), e);
           failures += !s.ok();
         }
       };
@@ -410,6 +496,7 @@ TEST_P(Identities, DecodeRowIsPrefillRowIsChunkedPrefillRow) {
     const AttentionCase c = plain(random);
     Attention a = c.problem;
     // One position of row 0 for all sequences, so that a cut can say it.
+    a.scoring.offsets = nullptr;
     if (a.scoring.offset == kBottomRight) a.scoring.kv_length = nullptr;
     const int64_t n_q = a.q.shape[2], n_kv = a.k.tokens;
     const int64_t offset = a.scoring.offset == kBottomRight ? n_kv - n_q : a.scoring.offset;
@@ -490,8 +577,10 @@ TEST_P(Identities, DecodeWithACacheIsPrefill) {
       ConstView<2> all_positions = positions.view;
       all_positions.shape[0] = batch;
       all_positions.stride[0] = 0;
-      Status s = kv_append(slice(ConstView<4>(k.view), 2, done, count), all_positions, k_cache.kv,
-                           {cosine.view, sine.view, {}}, exec());
+      AppendOptions rotated;
+      rotated.rope.cos = cosine.view;
+      rotated.rope.sin = sine.view;
+      Status s = kv_append(slice(ConstView<4>(k.view), 2, done, count), all_positions, k_cache.kv, rotated, exec());
       ASSERT_TRUE(s.ok()) << s.detail;
       s = kv_append(slice(ConstView<4>(v.view), 2, done, count), all_positions, v_cache.kv, {}, exec());
       ASSERT_TRUE(s.ok()) << s.detail;
@@ -501,7 +590,7 @@ TEST_P(Identities, DecodeWithACacheIsPrefill) {
       step.v = v_cache.kv;
       const std::vector<int32_t> lengths(static_cast<size_t>(batch), static_cast<int32_t>(done + count));
       if (random.coin()) {
-        step.k.tokens = step.v.tokens = done + count;
+        step.k.length = step.v.length = done + count;
       } else {
         step.scoring.kv_length = lengths.data();
       }
@@ -539,21 +628,26 @@ TEST_P(Identities, VarlenIsSeparateCalls) {
       for (ConstKv* kv : {&alone.k, &alone.v}) {
         kv->batch = 1;
         if (a.cu_k != nullptr) {
-          kv->data = static_cast<const char*>(kv->data) + a.cu_k[s] * kv->token_stride * size_of(kv->dtype);
+          kv->data = static_cast<const char*>(kv->data) + a.cu_k[s] * kv->token_stride;
           kv->tokens = a.cu_k[s + 1] - a.cu_k[s];
-        } else if (kv->block_table != nullptr) {
-          kv->block_table += s * kv->block_table_stride;
+        } else if (kv->page_size > 0) {
+          const int64_t tight = (kv->tokens + kv->page_size - 1) / kv->page_size;
+          kv->block_table += s * (kv->block_table_stride < 0 ? tight : kv->block_table_stride);
         } else {
-          kv->data = static_cast<const char*>(kv->data) + s * kv->batch_stride * size_of(kv->dtype);
+          kv->data = static_cast<const char*>(kv->data) + s * kv->batch_stride;
         }
       }
       Scoring& r = alone.scoring;
+      if (r.offsets != nullptr) r.offsets += s;
       if (r.prefix_end != nullptr) r.prefix_end += s;
       if (r.kv_start != nullptr) r.kv_start += s;
       if (r.kv_length != nullptr) r.kv_length += s;
-      const int64_t offset = r.offset == kBottomRight ? key_count(r, 0, alone.k.tokens) - count : r.offset;
-      r.bias = slice(r.bias, 3, 0, alone.k.tokens);
-      r.keep = slice(r.keep, 3, 0, alone.k.tokens);
+      const int64_t n_kv = alone.k.keys();
+      const int64_t offset = r.offsets != nullptr       ? r.offsets[0]
+                             : r.offset == kBottomRight ? key_count(r, 0, n_kv) - count
+                                                        : r.offset;
+      r.bias = mask_slice(r.bias, 3, 0, n_kv);
+      r.keep = mask_slice(r.keep, 3, 0, n_kv);
       const int64_t keep_offset = offset - first;
       const Status status = run_attention(rows_of(alone, first, count, keep_offset), &target());
       ASSERT_TRUE(status.ok()) << status.detail << " sequence " << s << " of " << where(i, a);
@@ -737,10 +831,10 @@ TEST_P(Identities, FusedIsTheThreeSteps) {
     const Array<4> out = c.out.like(random);
     const Array<3> lse = c.lse.like(random);
     Scoring scoring = a.scoring;
-    ASSERT_TRUE(scores(a.q, c.k_rows.view, s.view, scoring.scale, exec()).ok());
-    scoring.scale.reset();
+    ASSERT_TRUE(scores(a.q, c.k_rows.view, s.view, {.scale = scoring.scale}, exec()).ok());
+    scoring.scale = {};
     ASSERT_TRUE(masked_softmax(s.view, s.view, scoring, lse.view, exec()).ok());
-    const Status status = weighted_values(s.view, c.v_rows.view, out.view, exec());
+    const Status status = weighted_values(s.view, c.v_rows.view, out.view, {}, exec());
     ASSERT_TRUE(status.ok()) << status.detail;
     const reference::AttentionResult formula = reference::attention(a);
     const AttentionBound bound = attention_bound(c, costs(target()));
@@ -779,7 +873,7 @@ TEST_P(Identities, MergedPartsAreTheWhole) {
     AttentionCase c = random_attention(random, limits);
     Attention& a = c.problem;
     const int64_t n = a.k.tokens, n_q = a.q.shape[2];
-    a.scoring.kv_length = nullptr;
+    a.scoring.kv_length = a.scoring.offsets = nullptr;
     if (a.scoring.offset == kBottomRight) a.scoring.offset = n - n_q;
     a.scoring.bits = BitMask();  // its columns count from the end of the keys
     a.lse = c.lse.view;

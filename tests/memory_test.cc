@@ -99,16 +99,17 @@ TEST_P(Memory, NoAllocation) {
     AttentionLimits limits;
     if (random.one_in(5)) limits.max_kv = 2500, limits.max_q = 4, limits.max_dim = 12;
     const AttentionCase c = random_attention(random, limits);
-    AttentionTasks tasks;
-    ASSERT_TRUE(attention_tasks(c.problem, &tasks, exec()).ok());
-    const Guarded workspace(tasks.workspace_bytes, Guard::kAfter), partial(tasks.partial_bytes, Guard::kAfter);
-    const Exec e = {&target(), workspace.data(), workspace.size()};
-    Status s[4];
+    AttentionPlan plan;
+    ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
+    const Guarded workspace(plan.workspace_bytes, Guard::kAfter), partial(plan.partial_bytes, Guard::kAfter);
+    const Exec e = {.target = &target(), .workspace = workspace.data(), .workspace_bytes = workspace.size()};
+    Status s[5];
     start = allocations;
-    s[0] = attention_tasks(c.problem, &tasks, e);
+    s[0] = attention_plan(c.problem, &plan, e);
     s[1] = attention(c.problem, e);
-    s[2] = attention_range(c.problem, 0, tasks.tasks, partial.data(), partial.size(), e);
-    s[3] = attention_reduce(c.problem, 0, tasks.reduce_tasks, partial.data(), partial.size(), e);
+    s[2] = attention_range(plan, 0, plan.tasks, partial.data(), partial.size(), e);
+    s[4] = attention_bind(c.problem, &plan);
+    s[3] = attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), e);
     ASSERT_EQ(allocations - start, 0) << describe(c.problem);
     for (const Status& status : s) ASSERT_TRUE(status.ok()) << status.detail;
   }
@@ -129,21 +130,22 @@ TEST_P(Memory, NoAllocation) {
   const KvStorage cache = make_kv(random, DType::kBF16, KvForm::kPagedPanels, 2, 2, 70, 36);
   float slopes[12];
   const Target* found = nullptr;
+  const KeyRotation rotation = {.cos = cosine.view, .sin = sine.view};
   const Scoring scoring = {.causal = true, .alibi_slopes = slopes};
   start = allocations;
   const Status s[] = {alibi_slopes(12, slopes),
                       scores(x.view, k.view, p.view, {}, exec()),
                       softmax(rows.view, rows.view, lse.view, exec()),
                       masked_softmax(p.view, p.view, scoring, row_lse.view, exec()),
-                      weighted_values(p.view, v.view, y.view, exec()),
+                      weighted_values(p.view, v.view, y.view, {}, exec()),
                       rope_table(cosine.view, sine.view),
                       rope(x.view, cosine.view, sine.view, {}, x.view, {}, exec()),
-                      kv_append(v.view, positions.view, cache.kv, {cosine.view, sine.view, {}}, exec()),
+                      kv_append(v.view, positions.view, cache.kv, {.rope = rotation}, exec()),
                       attention_merge(parts.view, part_lse.view, y.view, row_lse.view, slopes, exec()),
                       find_target("scalar", &found),
                       find_target("no such target", &found),
                       default_target(&found)};
-  const bool any = !targets().empty() && name(target()) != nullptr && version() != nullptr;
+  const bool any = targets().size() > 0 && name(target()) != nullptr && version() != nullptr;
   ASSERT_EQ(allocations - start, 0);
   ASSERT_TRUE(any);
   for (const Status& status : s) {
@@ -162,10 +164,11 @@ TEST_P(Memory, InputsAreOnlyRead) {
     AttentionLimits limits;
     limits.values = Values::kSpecial;
     AttentionCase c = random_attention(random, limits);
-    for (Guarded* m : {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.table.memory, &c.v.table.memory, &c.cu_q.memory,
-                       &c.cu_k.memory, &c.scoring.prefix_end.memory, &c.scoring.kv_start.memory,
-                       &c.scoring.kv_length.memory, &c.scoring.slopes.memory, &c.scoring.sinks.memory,
-                       &c.scoring.bias.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
+    for (Guarded* m :
+         {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.table.memory, &c.v.table.memory, &c.cu_q.memory, &c.cu_k.memory,
+          &c.scoring.offsets.memory, &c.scoring.prefix_end.memory, &c.scoring.kv_start.memory,
+          &c.scoring.kv_length.memory, &c.scoring.slopes.memory, &c.scoring.sinks.memory, &c.scoring.bias.memory,
+          &c.scoring.bias_scale.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
       m->read_only();
     }
     const Status s = run_attention(c.problem, &target());
@@ -180,7 +183,7 @@ TEST_P(Memory, InputsAreOnlyRead) {
     v.fill(random, Values::kSpecial);
     v.memory.read_only();
     Array<4> out(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kOutput);
-    ASSERT_TRUE(weighted_values(x.view, v.view, out.view, exec()).ok());
+    ASSERT_TRUE(weighted_values(x.view, v.view, out.view, {}, exec()).ok());
     ASSERT_TRUE(out.gaps_intact() && y.gaps_intact());
   }
 }
@@ -194,8 +197,8 @@ TEST_P(Memory, WorkspaceOfAnyAlignment) {
   limits.max_dim = 50;
   for (size_t shift = 0; shift < 64; ++shift) {
     const AttentionCase c = random_attention(random, limits);
-    AttentionTasks tasks;
-    ASSERT_TRUE(attention_tasks(c.problem, &tasks, exec()).ok());
+    AttentionPlan plan;
+    ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
     ASSERT_TRUE(run_attention(c.problem, &target()).ok());
     const std::vector<uint64_t> want = c.out.bits();
     for (const Guard guard : {Guard::kBefore, Guard::kAfter}) {
@@ -210,18 +213,17 @@ TEST_P(Memory, WorkspaceOfAnyAlignment) {
         }
         return true;
       };
-      const Guarded workspace(tasks.workspace_bytes + shift, guard), partial(tasks.partial_bytes + shift, guard);
+      const Guarded workspace(plan.workspace_bytes + shift, guard), partial(plan.partial_bytes + shift, guard);
       for (const Guarded* m : {&workspace, &partial}) std::memset(m->data(), Guarded::kCanary, m->size());
-      const Exec e = {&target(), at(workspace), tasks.workspace_bytes};
+      const Exec e = {.target = &target(), .workspace = at(workspace), .workspace_bytes = plan.workspace_bytes};
       c.clear();
       ASSERT_TRUE(attention(c.problem, e).ok());
       ASSERT_EQ(c.out.bits(), want) << "shift " << shift << ", " << describe(c.problem);
       c.clear();
-      ASSERT_TRUE(attention_range(c.problem, 0, tasks.tasks, at(partial), tasks.partial_bytes, e).ok());
-      ASSERT_TRUE(attention_reduce(c.problem, 0, tasks.reduce_tasks, at(partial), tasks.partial_bytes, e).ok());
+      ASSERT_TRUE(attention_range(plan, 0, plan.tasks, at(partial), plan.partial_bytes, e).ok());
+      ASSERT_TRUE(attention_reduce(plan, 0, plan.reduce_tasks, at(partial), plan.partial_bytes, e).ok());
       ASSERT_EQ(c.out.bits(), want) << "tasks, shift " << shift << ", " << describe(c.problem);
-      ASSERT_TRUE(intact(workspace, tasks.workspace_bytes) && intact(partial, tasks.partial_bytes))
-          << "shift " << shift;
+      ASSERT_TRUE(intact(workspace, plan.workspace_bytes) && intact(partial, plan.partial_bytes)) << "shift " << shift;
     }
   }
 }
@@ -235,10 +237,10 @@ TEST_P(Memory, WorkspaceIsConstantInTheLengths) {
     a.k = ConstView<4>(&unused, DType::kF32, {1, 2, n, 128});
     a.v = a.k;
     a.out.dtype = DType::kF32;
-    AttentionTasks tasks;
-    ASSERT_TRUE(attention_tasks(a, &tasks, exec()).ok());
-    if (bytes == 0) bytes = tasks.workspace_bytes;
-    ASSERT_EQ(tasks.workspace_bytes, bytes);
+    AttentionPlan plan;
+    ASSERT_TRUE(attention_plan(a, &plan, exec()).ok());
+    if (bytes == 0) bytes = plan.workspace_bytes;
+    ASSERT_EQ(plan.workspace_bytes, bytes);
   }
 }
 
@@ -382,8 +384,8 @@ TEST_P(Memory, WhatMaskedKeysHoldDoesNotMatter) {
           ++poisoned;
           const float garbage =
               random.of({std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -3e38f});
-          for (int64_t d = 0; d < a.k.dim; ++d) put(k.kv.data, k.kv.dtype, k.at(b, h, t, d), garbage);
-          for (int64_t d = 0; d < a.v.dim; ++d) put(v.kv.data, v.kv.dtype, v.at(b, h, t, d), garbage);
+          for (int64_t d = 0; d < a.k.dim; ++d) put(k.kv.data, k.dtype(), k.at(b, h, t, d), garbage);
+          for (int64_t d = 0; d < a.v.dim; ++d) put(v.kv.data, v.dtype(), v.at(b, h, t, d), garbage);
         }
       }
     }
@@ -409,6 +411,7 @@ TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
     if (random.coin()) {  // intervals alone go another way through the tiles
       a.scoring.softcap = 0;
       a.scoring.bias = a.scoring.keep = ConstView<4>();
+      a.scoring.bias_scale = nullptr;
       a.scoring.bits = BitMask();
       a.scoring.alibi_slopes = nullptr;
     }
@@ -435,7 +438,7 @@ TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
     const int64_t column = random.integer(0, store.kv.dim - 1);
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t h = 0; h < a.k.heads; ++h)
-        put(store.kv.data, store.kv.dtype, store.at(b, h, token, column), std::numeric_limits<float>::quiet_NaN());
+        put(store.kv.data, store.dtype(), store.at(b, h, token, column), std::numeric_limits<float>::quiet_NaN());
     }
     c.clear();
     ASSERT_TRUE(run_attention(a, &target()).ok());

@@ -108,9 +108,9 @@ TEST_P(Positions, DirectIsTableAndRope) {
 
 /// The row of a token.
 Array<4> row_of(Random& random, const KvStorage& s, const unsigned char* memory, int64_t b, int64_t h, int64_t t) {
-  Array<4> row(random, s.kv.dtype, {1, 1, 1, s.kv.dim});
+  Array<4> row(random, s.dtype(), {1, 1, 1, s.kv.dim});
   for (int64_t d = 0; d < s.kv.dim; ++d)
-    set_element_bits(row.view.data, s.kv.dtype, d, element_bits(memory, s.kv.dtype, s.at(b, h, t, d)));
+    set_element_bits(row.view.data, s.dtype(), d, element_bits(memory, s.dtype(), s.at(b, h, t, d)));
   return row;
 }
 
@@ -127,7 +127,7 @@ TEST_P(Positions, ShiftMovesAndRotates) {
     Array<4> rows(random, random.storage(), {batch, heads, tokens, dim});
     rows.fill(random, random.of({Values::kOrdinary, Values::kSpecial}));
     const KvStorage s = store_kv(random, rows, form, random.integer(1, 64));
-    if (s.kv.block_table != nullptr && random.one_in(4)) s.table.data()[0] = -1;
+    if (s.kv.page_size > 0 && random.one_in(4)) s.table.data()[0] = -1;
     const int64_t exist = s.kv.ring > 0 ? std::min(s.kv.ring, tokens) : tokens;
     const int64_t count = random.one_in(4) ? exist : random.integer(0, exist);
     const int64_t first = random.integer(0, tokens - count), last = first + count;
@@ -136,7 +136,7 @@ TEST_P(Positions, ShiftMovesAndRotates) {
     Array<2> cosine(random, DType::kF32, {tokens + 1, half}), sine(random, DType::kF32, {tokens + 1, half});
     cosine.fill(random, Values::kOrdinary);
     sine.fill(random, Values::kOrdinary);
-    AppendRope rotation;
+    KeyRotation rotation;
     if (random.coin()) {
       rotation.cos = cosine.view;
       rotation.sin = sine.view;
@@ -149,10 +149,7 @@ TEST_P(Positions, ShiftMovesAndRotates) {
     std::vector<unsigned char> before(s.memory.data(), s.memory.data() + size), want = before;
     for (int64_t b = 0; b < batch && delta != 0; ++b) {
       for (int64_t t = first; t < last; ++t) {
-        const auto page = [&](int64_t token) {
-          return s.kv.block_table == nullptr ? 0
-                                             : s.kv.block_table[b * s.kv.block_table_stride + token / s.kv.page_size];
-        };
+        const auto page = [&](int64_t token) { return s.kv.page_size > 0 ? s.page(b, token) : 0; };
         if (page(t) < 0 || page(t + delta) < 0) continue;
         for (int64_t h = 0; h < heads; ++h) {
           const Array<4> row = row_of(random, s, before.data(), b, h, t);
@@ -163,8 +160,8 @@ TEST_P(Positions, ShiftMovesAndRotates) {
             ASSERT_TRUE(rope(row.view, cosine.view, sine.view, view(distance, {1, 1}), row.view, options, exec()).ok());
           }
           for (int64_t d = 0; d < dim; ++d)
-            set_element_bits(want.data(), s.kv.dtype, s.at(b, h, t + delta, d),
-                             element_bits(row.view.data, s.kv.dtype, d));
+            set_element_bits(want.data(), s.dtype(), s.at(b, h, t + delta, d),
+                             element_bits(row.view.data, s.dtype(), d));
         }
       }
     }
@@ -173,7 +170,7 @@ TEST_P(Positions, ShiftMovesAndRotates) {
     for (size_t at = 0; at < size; ++at) {
       ASSERT_EQ(s.memory.data()[at], want[at])
           << "byte " << at << ", case " << i << ", form " << static_cast<int>(form) << ", type "
-          << static_cast<int>(s.kv.dtype) << ", tokens " << tokens << " [" << first << ", " << last << ") by " << delta
+          << static_cast<int>(s.kv.type) << ", tokens " << tokens << " [" << first << ", " << last << ") by " << delta
           << ", ring " << s.kv.ring << ", dim " << dim;
     }
   }
@@ -190,14 +187,14 @@ TEST_P(Positions, ShiftError) {
   RopeTableOptions options;
   std::vector<float> cosine(kTokens * kPairs), sine(kTokens * kPairs);
   ASSERT_TRUE(rope_table(view(cosine.data(), {kTokens, kPairs}), view(sine.data(), {kTokens, kPairs}), options).ok());
-  AppendRope rotation = {.cos = view(cosine.data(), {kTokens, kPairs}), .sin = view(sine.data(), {kTokens, kPairs})};
+  KeyRotation rotation = {.cos = view(cosine.data(), {kTokens, kPairs}), .sin = view(sine.data(), {kTokens, kPairs})};
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     Array<4> keys(random, DType::kF32, {1, 1, 100, kDim});
     keys.fill(random, Values::kOrdinary);
     const KvStorage s = make_kv(random, type, KvForm::kPanels, 1, 1, kTokens, kDim);
     std::vector<int32_t> at(100);
     for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<int32_t>(300 + i);
-    ASSERT_TRUE(kv_append(keys.view, view(at.data(), {1, 100}), s.kv, rotation, exec()).ok());
+    ASSERT_TRUE(kv_append(keys.view, view(at.data(), {1, 100}), s.kv, {.rope = rotation}, exec()).ok());
     const double u = type == DType::kF32 ? 0x1p-24 : type == DType::kBF16 ? 0x1p-8 : 0x1p-11;
     int64_t position = 300;
     double roundings = 1;
@@ -311,7 +308,7 @@ TEST(PositionsRules, DirectNamesTheArgument) {
   expect(Code::kShape, "pairs", [&] { return rope_direct(x, 5, {}, positions, out); });
   expect(Code::kShape, "pairs", [&] { return rope_direct(x, 4, {}, positions, out, {.first_dim = 1}); });
   expect(Code::kRange, "options.first_dim", [&] { return rope_direct(x, 4, {}, positions, out, {.first_dim = -1}); });
-  expect(Code::kRange, "options.rope_theta", [&] { return rope_direct(x, 4, {.rope_theta = 0.5}, positions, out); });
+  expect(Code::kRange, "table.rope_theta", [&] { return rope_direct(x, 4, {.rope_theta = 0.5}, positions, out); });
   expect(Code::kShape, "positions.shape[0]", [&] { return rope_direct(x, 4, {}, view(list.data(), {2, 2, 3}), out); });
   expect(Code::kShape, "positions.shape", [&] { return rope_direct(x, 4, {}, view(list.data(), {1, 2, 2}), out); });
   expect(Code::kRange, "positions", [&] { return rope_direct(x, 4, {}, view(far.data(), {1, 2, 3}), out); });
@@ -329,14 +326,14 @@ TEST(PositionsRules, DirectNamesTheArgument) {
 TEST(PositionsRules, ShiftNamesTheArgument) {
   std::vector<float> memory(4096, 7.0f), table(4096, 0.5f);
   const Kv cache = view(memory.data(), {2, 2, 10, 8});
-  const AppendRope rope = {.cos = view(static_cast<const float*>(table.data()), {3, 4}),
-                           .sin = view(static_cast<const float*>(table.data()), {3, 4})};
+  const KeyRotation rope = {.cos = view(static_cast<const float*>(table.data()), {3, 4}),
+                            .sin = view(static_cast<const float*>(table.data()), {3, 4})};
   Kv bad = cache;
   bad.data = nullptr;
-  expect(Code::kNullPointer, "cache.data", [&] { return kv_shift(bad, 2, 4, 1); });
+  expect(Code::kNullPointer, "kv.data", [&] { return kv_shift(bad, 2, 4, 1); });
   bad = cache;
-  bad.dtype = DType::kU8;
-  expect(Code::kDType, "cache.dtype", [&] { return kv_shift(bad, 2, 4, 1); });
+  bad.type = static_cast<KvType>(77);
+  expect(Code::kDType, "kv.type", [&] { return kv_shift(bad, 2, 4, 1); });
   expect(Code::kRange, "first, last", [&] { return kv_shift(cache, -1, 4, 1); });
   expect(Code::kRange, "first, last", [&] { return kv_shift(cache, 5, 4, 1); });
   expect(Code::kRange, "first, last", [&] { return kv_shift(cache, 5, 11, -1); });
@@ -344,12 +341,12 @@ TEST(PositionsRules, ShiftNamesTheArgument) {
   expect(Code::kRange, "delta", [&] { return kv_shift(cache, 5, 10, -6); });
   expect(Code::kRange, "delta", [&] { return kv_shift(cache, 5, 5, kBottomRight); });
   expect(Code::kRange, "no row |delta|", [&] { return kv_shift(cache, 5, 10, -3, rope); });
-  AppendRope wide = rope;
+  KeyRotation wide = rope;
   wide.options.first_dim = 1;
   expect(Code::kShape, "cos.shape[1]", [&] { return kv_shift(cache, 5, 10, -1, wide); });
-  AppendRope overlapping = rope;
+  KeyRotation overlapping = rope;
   overlapping.cos = view(static_cast<const float*>(memory.data()), {3, 4});
-  expect(Code::kOverlap, "cache: overlaps", [&] { return kv_shift(cache, 5, 10, -1, overlapping); });
+  expect(Code::kOverlap, "kv: overlaps", [&] { return kv_shift(cache, 5, 10, -1, overlapping); });
   Kv ring = cache;
   ring.ring = 4;
   expect(Code::kRange, "ring", [&] { return kv_shift(ring, 5, 10, -1); });
@@ -359,7 +356,7 @@ TEST(PositionsRules, ShiftNamesTheArgument) {
   pages.block_table_stride = 5;
   pages.page_size = 2;
   pages.n_pages = 2;
-  expect(Code::kRange, "cache.block_table", [&] { return kv_shift(pages, 4, 6, -1); });
+  expect(Code::kRange, "kv.block_table", [&] { return kv_shift(pages, 4, 6, -1); });
   for (const float m : memory) ASSERT_EQ(m, 7.0f);
 }
 

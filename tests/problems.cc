@@ -43,6 +43,14 @@ ScoringCase random_scoring(Random& random, const ScoringShapes& shapes, const Sc
 
   std::vector<int32_t> lengths;
   if (limits.per_sequence) {
+    if (random.one_in(6)) {
+      std::vector<int32_t> offsets(sequences);
+      for (int32_t& p : offsets)
+        p = limits.extreme && random.one_in(20) ? random.of({1 << 30, -(1 << 30)})
+                                                : static_cast<int32_t>(random.integer(-reach, reach));
+      c.offsets = Numbers<int32_t>(random, offsets);
+      s.offsets = c.offsets.data();
+    }
     for (const int64_t n : shapes.n_kv)
       lengths.push_back(static_cast<int32_t>(random.coin() ? n : random.integer(0, n)));
     if (random.one_in(3)) {
@@ -61,9 +69,17 @@ ScoringCase random_scoring(Random& random, const ScoringShapes& shapes, const Sc
       s.prefix_end = c.prefix_end.data();
     }
   }
-  const std::array<int64_t, 4> mask_shape = {shapes.mask_batch, shapes.heads, shapes.mask_rows, n_kv};
+  // Any size may be 1 instead: that broadcasts.
+  const auto mask_shape = [&] {
+    std::array<int64_t, 4> shape = {shapes.mask_batch, shapes.heads, shapes.mask_rows, n_kv};
+    if (random.one_in(3)) {
+      for (int64_t& n : shape)
+        if (random.one_in(3)) n = 1;
+    }
+    return shape;
+  };
   if (random.one_in(3)) {
-    c.bias = Array<4>(random, random.storage(), mask_shape, Strides::kInput);
+    c.bias = Array<4>(random, random.storage(), mask_shape(), Strides::kInput);
     for_each_element(c.bias.view, [&](int64_t at) {
       float x = 4 * random.uniform();
       if (random.one_in(6)) x = -kInf;
@@ -73,9 +89,19 @@ ScoringCase random_scoring(Random& random, const ScoringShapes& shapes, const Sc
     });
     s.bias = c.bias.view;
     c.largest_bias = 4;
+    if (random.one_in(3)) {
+      std::vector<float> factors(static_cast<size_t>(shapes.heads));
+      for (float& x : factors)
+        x = limits.extreme && random.one_in(20) ? 1e30f : random.one_in(6) ? 0.0f : 2 * random.uniform();
+      c.bias_scale = Numbers<float>(random, factors);
+      s.bias_scale = c.bias_scale.data();
+      float largest = 0;
+      for (const float x : factors) largest = std::max(largest, std::fabs(x));
+      c.largest_bias *= largest;
+    }
   }
   if (random.one_in(4)) {
-    c.keep = Array<4>(random, DType::kU8, mask_shape, Strides::kInput);
+    c.keep = Array<4>(random, DType::kU8, mask_shape(), Strides::kInput);
     const int64_t rarity = random.integer(1, 6);
     for_each_element(c.keep.view, [&](int64_t at) {
       set_element_bits(c.keep.view.data, DType::kU8, at,
@@ -126,14 +152,22 @@ std::string describe(const Scoring& s) {
   if (s.softcap > 0) text += ", softcap " + std::to_string(s.softcap);
   if (s.causal) text += ", causal";
   if (s.offset != kBottomRight) text += ", offset " + std::to_string(s.offset);
+  if (s.offsets != nullptr) text += ", offsets " + std::to_string(s.offsets[0]) + "...";
   if (s.window_left >= 0) text += ", window_left " + std::to_string(s.window_left);
   if (s.window_right >= 0) text += ", window_right " + std::to_string(s.window_right);
   if (s.chunk > 0) text += ", chunk " + std::to_string(s.chunk);
   if (s.prefix_end != nullptr) text += ", prefix_end " + std::to_string(s.prefix_end[0]) + "...";
   if (s.kv_start != nullptr) text += ", kv_start " + std::to_string(s.kv_start[0]) + "...";
   if (s.kv_length != nullptr) text += ", kv_length " + std::to_string(s.kv_length[0]) + "...";
-  if (s.bias.data != nullptr) text += ", bias type " + std::to_string(static_cast<int>(s.bias.dtype));
-  if (s.keep.data != nullptr) text += ", keep";
+  const auto sizes = [](const ConstView<4>& v) {
+    std::string list = " [";
+    for (const int64_t n : v.shape) list += std::to_string(n) + " ";
+    return list + "]";
+  };
+  if (s.bias.data != nullptr)
+    text += ", bias" + sizes(s.bias) + " type " + std::to_string(static_cast<int>(s.bias.dtype));
+  if (s.bias_scale != nullptr) text += ", bias_scale " + std::to_string(s.bias_scale[0]) + "...";
+  if (s.keep.data != nullptr) text += ", keep" + sizes(s.keep);
   if (s.bits.data != nullptr) text += ", bits of " + std::to_string(s.bits.columns) + " columns";
   if (s.alibi_slopes != nullptr) text += ", ALiBi";
   if (s.sinks != nullptr) text += ", sinks";
@@ -144,18 +178,24 @@ std::string describe(const Scoring& s) {
 // Caches
 
 int64_t KvStorage::at(int64_t b, int64_t h, int64_t t, int64_t d) const {
+  const int64_t size = size_of(dtype());
   int64_t entry = b;
-  if (kv.block_table != nullptr) {
-    entry = kv.block_table[b * kv.block_table_stride + t / kv.page_size];
+  if (kv.page_size > 0) {
+    entry = page(b, t);
     t %= kv.page_size;
   } else if (kv.ring > 0) {
     t %= kv.ring;
   }
   const int64_t start = entry * kv.batch_stride + h * kv.head_stride;
-  if (kv.layout == KvLayout::kRows) return start + t * kv.token_stride + d;
-  const int64_t panel = start + t / kPanelWidth * kv.token_stride;
+  if (kv.layout == KvLayout::kRows) return (start + t * kv.token_stride) / size + d;
+  const int64_t panel = (start + t / kPanelWidth * kv.token_stride) / size;
   const int64_t lane = t % kPanelWidth;
-  return panel + (kv.dtype == DType::kBF16 ? d / 2 * 2 * kPanelWidth + 2 * lane + d % 2 : d * kPanelWidth + lane);
+  return panel + (kv.type == KvType::kBF16 ? d / 2 * 2 * kPanelWidth + 2 * lane + d % 2 : d * kPanelWidth + lane);
+}
+
+int32_t& KvStorage::page(int64_t b, int64_t t) const {
+  const int64_t tight = (kv.tokens + kv.page_size - 1) / kv.page_size;
+  return table.data()[b * (kv.block_table_stride < 0 ? tight : kv.block_table_stride) + t / kv.page_size];
 }
 
 KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
@@ -164,7 +204,7 @@ KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64
   Kv& kv = s.kv;
   const bool panels = form == KvForm::kPanels || form == KvForm::kPagedPanels || form == KvForm::kRingPanels;
   const bool paged = form == KvForm::kPagedRows || form == KvForm::kPagedPanels;
-  kv.dtype = dtype;
+  kv.type = kv_type_of(dtype);
   kv.layout = panels ? KvLayout::kPanels : KvLayout::kRows;
   kv.batch = batch;
   kv.heads = heads;
@@ -179,55 +219,58 @@ KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64
   if (paged) {
     kv.page_size = panels ? kPanelWidth * random.integer(1, 3) : random.of<int64_t>({1, 3, 16, 17, 48, 128});
     const int64_t blocks = (tokens + kv.page_size - 1) / kv.page_size;
-    kv.block_table_stride = blocks + random.integer(0, 2);
+    const int64_t table_stride = blocks + random.integer(0, 2);
+    if (table_stride > blocks || random.coin()) kv.block_table_stride = table_stride;  // else the default, tight
     entries = kv.n_pages = batch * blocks + random.integer(0, 3);
     held = kv.page_size;
     // Pages in random order, some in nobody's hands.
     std::vector<int32_t> pages(static_cast<size_t>(kv.n_pages));
     std::iota(pages.begin(), pages.end(), 0);
     shuffle(pages, random);
-    std::vector<int32_t> table(static_cast<size_t>(batch > 0 ? (batch - 1) * kv.block_table_stride + blocks : 0), -1);
+    std::vector<int32_t> table(static_cast<size_t>(batch > 0 ? (batch - 1) * table_stride + blocks : 0), -1);
     size_t next = 0;
     for (int64_t b = 0; b < batch; ++b) {
-      for (int64_t i = 0; i < blocks; ++i) table[static_cast<size_t>(b * kv.block_table_stride + i)] = pages[next++];
+      for (int64_t i = 0; i < blocks; ++i) table[static_cast<size_t>(b * table_stride + i)] = pages[next++];
     }
     s.table = Numbers<int32_t>(random, table);
     kv.block_table = s.table.data();
   }
-  const int64_t unit = panels ? panel_elements(dtype, dim) : dim;
+  const int64_t size = size_of(dtype);
+  const int64_t unit = panels ? panel_bytes(kv.type, dim) : row_bytes(kv.type, dim);
   const int64_t units = panels ? (held + kPanelWidth - 1) / kPanelWidth : held;
-  kv.token_stride = unit + (random.one_in(4) ? random.integer(1, 9) : 0);
-  kv.head_stride = kv.token_stride * units + (random.one_in(4) ? random.integer(0, 9) : 0);
+  kv.token_stride = unit + (random.one_in(4) ? random.integer(1, 9) : 0) * size;
+  kv.head_stride = kv.token_stride * units + (random.one_in(4) ? random.integer(0, 9) : 0) * size;
   kv.batch_stride = kv.head_stride * heads;
   if (!panels && random.one_in(3)) {  // [tokens, heads, dim]
-    kv.head_stride = dim;
-    kv.token_stride = heads * dim;
+    kv.head_stride = unit;
+    kv.token_stride = heads * unit;
     kv.batch_stride = held * kv.token_stride;
   }
   const int64_t last_unit =
       units == 0 || entries == 0 || heads == 0
           ? 0
           : (entries - 1) * kv.batch_stride + (heads - 1) * kv.head_stride + (units - 1) * kv.token_stride + unit;
-  s.memory = Guarded(static_cast<size_t>(last_unit * size_of(dtype)), random.guard());
+  s.memory = Guarded(static_cast<size_t>(last_unit), random.guard());
   std::memset(s.memory.data(), 0xFF, s.memory.size());  // a NaN in every type
   kv.data = s.memory.data();
   return s;
 }
 
-KvStorage store_kv(Random& random, const Array<4>& rows, KvForm form, int64_t ring) {
+KvStorage store_kv(Random& random, const Array<4>& rows, KvForm form, int64_t ring, int64_t spare) {
   const auto& shape = rows.view.shape;
-  KvStorage s = make_kv(random, rows.view.dtype, form, shape[0], shape[1], shape[2], shape[3], ring);
+  KvStorage s = make_kv(random, rows.view.dtype, form, shape[0], shape[1], shape[2] + spare, shape[3], ring);
+  if (spare > 0) s.kv.length = shape[2];
   for (int64_t b = 0; b < shape[0]; ++b) {
     for (int64_t h = 0; h < shape[1]; ++h) {
       for (int64_t t = 0; t < shape[2]; ++t) {
         for (int64_t d = 0; d < shape[3]; ++d) {
-          set_element_bits(s.kv.data, s.kv.dtype, s.at(b, h, t, d),
+          set_element_bits(s.kv.data, s.dtype(), s.at(b, h, t, d),
                            element_bits(rows.view.data, rows.view.dtype, rows.at({b, h, t, d})));
         }
       }
       // An odd last dimension of bf16 panels is paired with zero.
-      if (s.kv.layout == KvLayout::kPanels && s.kv.dtype == DType::kBF16 && shape[3] % 2 == 1) {
-        for (int64_t t = 0; t < shape[2]; ++t) set_element_bits(s.kv.data, s.kv.dtype, s.at(b, h, t, shape[3]), 0);
+      if (s.kv.layout == KvLayout::kPanels && s.kv.type == KvType::kBF16 && shape[3] % 2 == 1) {
+        for (int64_t t = 0; t < shape[2]; ++t) set_element_bits(s.kv.data, s.dtype(), s.at(b, h, t, shape[3]), 0);
       }
     }
   }
@@ -278,8 +321,10 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
     k_form = random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels});
     v_form = random.of({KvForm::kRows, KvForm::kPagedRows});
   }
-  c.k = store_kv(random, c.k_rows, k_form);
-  c.v = store_kv(random, c.v_rows, v_form);
+  const auto spare = [&] { return limits.forms && !packed_k && random.one_in(4) ? random.integer(1, 70) : 0; };
+  const int64_t k_spare = spare(), v_spare = spare();
+  c.k = store_kv(random, c.k_rows, k_form, 0, k_spare);
+  c.v = store_kv(random, c.v_rows, v_form, 0, v_spare);
 
   Attention& a = c.problem;
   a.q = c.q.view;
@@ -313,9 +358,10 @@ std::string describe(const Attention& a) {
   for (const ConstKv* kv : {&a.k, &a.v}) {
     text += std::string(kv == &a.k ? ", k" : ", v") + " [" + std::to_string(kv->batch) + " " +
             std::to_string(kv->heads) + " " + std::to_string(kv->tokens) + " " + std::to_string(kv->dim) + "] " +
-            types[static_cast<size_t>(kv->dtype)];
+            types[static_cast<size_t>(kv->type)];
     if (kv->layout == KvLayout::kPanels) text += " panels";
-    if (kv->block_table != nullptr) text += " pages of " + std::to_string(kv->page_size);
+    if (kv->length >= 0) text += " of length " + std::to_string(kv->length);
+    if (kv->page_size > 0) text += " pages of " + std::to_string(kv->page_size);
     if (kv->ring > 0) text += " ring of " + std::to_string(kv->ring);
   }
   text += std::string(", out ") + types[static_cast<size_t>(a.out.dtype)];
@@ -331,22 +377,23 @@ std::string describe(const Attention& a) {
 }
 
 Status run_attention(const Attention& problem, const Target* target) {
-  AttentionTasks tasks;
+  AttentionPlan plan;
   Exec exec = {.target = target};
-  if (const Status s = attention_tasks(problem, &tasks, exec); !s.ok()) return s;
-  const Guarded workspace(tasks.workspace_bytes, Guard::kAfter);
+  if (const Status s = attention_plan(problem, &plan, exec); !s.ok()) return s;
+  const Guarded workspace(plan.workspace_bytes, Guard::kAfter);
   exec.workspace = workspace.data();
   exec.workspace_bytes = workspace.size();
   return attention(problem, exec);
 }
 
 Status run_tasks(const Attention& problem, const Target* target, Random& random) {
-  AttentionTasks tasks;
+  AttentionPlan plan;
   Exec exec = {.target = target};
-  if (const Status s = attention_tasks(problem, &tasks, exec); !s.ok()) return s;
-  const Guarded partial(tasks.partial_bytes, random.guard());
+  if (const Status s = attention_plan(problem, &plan, exec); !s.ok()) return s;
+  const AttentionPlan copy = plan;
+  const Guarded partial(plan.partial_bytes, random.guard());
   for (const bool reduce : {false, true}) {
-    const int64_t count = reduce ? tasks.reduce_tasks : tasks.tasks;
+    const int64_t count = reduce ? plan.reduce_tasks : plan.tasks;
     // Ranges of random lengths, in random order.
     std::vector<std::pair<int64_t, int64_t>> ranges;
     for (int64_t first = 0; first < count;) {
@@ -356,12 +403,13 @@ Status run_tasks(const Attention& problem, const Target* target, Random& random)
     }
     shuffle(ranges, random);
     for (const auto& [first, last] : ranges) {
-      const Guarded workspace(tasks.workspace_bytes, random.guard());
+      const Guarded workspace(plan.workspace_bytes, random.guard());
       std::memset(workspace.data(), 0xFF, workspace.size());
       exec.workspace = workspace.data();
       exec.workspace_bytes = workspace.size();
-      const Status s = reduce ? attention_reduce(problem, first, last, partial.data(), partial.size(), exec)
-                              : attention_range(problem, first, last, partial.data(), partial.size(), exec);
+      const AttentionPlan& p = random.coin() ? plan : copy;
+      const Status s = reduce ? attention_reduce(p, first, last, partial.data(), partial.size(), exec)
+                              : attention_range(p, first, last, partial.data(), partial.size(), exec);
       if (!s.ok()) return s;
     }
   }

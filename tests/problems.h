@@ -173,16 +173,16 @@ struct Numbers {
 struct ScoringLimits {
   bool extreme =
       false;  // offsets of 2^30, huge biases and slopes, NaN in the bias; else a float64 comparison is meaningful
-  bool per_sequence = true;  // kv_start, kv_length, prefix_end
+  bool per_sequence = true;  // offsets, kv_start, kv_length, prefix_end
 };
 
 struct ScoringCase {
   Scoring scoring;
-  Numbers<int32_t> prefix_end, kv_start, kv_length;
-  Numbers<float> slopes, sinks;
+  Numbers<int32_t> offsets, prefix_end, kv_start, kv_length;
+  Numbers<float> slopes, sinks, bias_scale;
   Array<4> bias, keep;
   Guarded bits;
-  float largest_bias = 0;   // of the finite ones
+  float largest_bias = 0;   // of the finite ones, times its factor
   float largest_shift = 0;  // slope * distance
 };
 
@@ -202,19 +202,28 @@ std::string describe(const Scoring& scoring);
 
 enum class KvForm : uint8_t { kRows, kPanels, kPagedRows, kPagedPanels, kRingRows, kRingPanels };
 
+/// The element type of rows and panels, which have one.
+constexpr DType element_type(KvType type) {
+  return type == KvType::kF32 ? DType::kF32 : type == KvType::kBF16 ? DType::kBF16 : DType::kF16;
+}
+
 struct KvStorage {
   Guarded memory;
   Numbers<int32_t> table;
   Kv kv;
-  /// Bit offset of an element of the cache.
+  DType dtype() const { return element_type(kv.type); }
+  /// Where an element is, counted in elements from kv.data.
   int64_t at(int64_t b, int64_t h, int64_t t, int64_t d) const;
+  /// The entry of the block table for a token.
+  int32_t& page(int64_t b, int64_t t) const;
 };
 
 /// Empty storage of a form for [batch, heads, tokens, dim], all bytes NaN. ring: its capacity (for panels rounded up).
 KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
                   int64_t ring = 0);
-/// The elements of `rows` [batch, heads, tokens, dim] in another form; what holds no token is NaN.
-KvStorage store_kv(Random& random, const Array<4>& rows, KvForm form, int64_t ring = 0);
+/// The elements of `rows` [batch, heads, tokens, dim] in another form; what holds no token is NaN. spare: so many tokens
+/// more could be stored; the length says that they are not.
+KvStorage store_kv(Random& random, const Array<4>& rows, KvForm form, int64_t ring = 0, int64_t spare = 0);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Attention
@@ -227,7 +236,7 @@ struct AttentionLimits {
   int64_t max_kv = 80;
   int64_t max_dim = 24;
   bool varlen = true;
-  bool forms = true;  // panels and pages
+  bool forms = true;  // panels, pages, room for more tokens than there are
   Values values = Values::kOrdinary;
   ScoringLimits scoring;
 };
@@ -249,9 +258,10 @@ struct AttentionCase {
 AttentionCase random_attention(Random& random, const AttentionLimits& limits);
 std::string describe(const Attention& problem);
 
-/// attention() with exactly the workspace that attention_tasks() asks for, at any alignment and against a guard page.
+/// attention() with exactly the workspace that attention_plan() asks for, at any alignment and against a guard page.
 Status run_attention(const Attention& problem, const Target* target);
 /// attention_range() task by task in random order, then attention_reduce() likewise; each with a workspace of its own.
+/// Some of them use a copy of the plan.
 Status run_tasks(const Attention& problem, const Target* target, Random& random);
 
 }  // namespace simdattn::test

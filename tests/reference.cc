@@ -10,6 +10,7 @@
 namespace reference {
 
 using simdattn::DType;
+using simdattn::KvType;
 using simdattn::Scoring;
 
 namespace {
@@ -169,6 +170,10 @@ Tensor read_strided(const void* data, DType dtype, int rank, const int64_t* shap
 }
 
 Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
+  const DType type = kv.type == KvType::kF32 ? DType::kF32 : kv.type == KvType::kBF16 ? DType::kBF16 : DType::kF16;
+  const bool paged = kv.page_size > 0;
+  int64_t table_stride = kv.block_table_stride;
+  if (paged && table_stride == -1) table_stride = (kv.tokens + kv.page_size - 1) / kv.page_size;
   Tensor result({kv.heads, tokens, kv.dim});
   for (int64_t h = 0; h < kv.heads; ++h) {
     for (int64_t t = 0; t < tokens; ++t) {
@@ -179,21 +184,22 @@ Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
         held = t >= tokens - kv.ring;
         token = t % kv.ring;
       }
-      if (kv.block_table != nullptr) {
-        block = kv.block_table[b * kv.block_table_stride + t / kv.page_size];
+      if (paged) {
+        block = kv.block_table[b * table_stride + t / kv.page_size];
         token = t % kv.page_size;
         held = block >= 0;
       }
       for (int64_t d = 0; d < kv.dim; ++d) {
-        int64_t element = block * kv.batch_stride + h * kv.head_stride;
+        int64_t byte = block * kv.batch_stride + h * kv.head_stride;
+        int64_t element = d;
         if (kv.layout == simdattn::KvLayout::kRows) {
-          element += token * kv.token_stride + d;
+          byte += token * kv.token_stride;
         } else {
           const int64_t lane = token % 32;
-          element += token / 32 * kv.token_stride;
-          element += kv.dtype == DType::kBF16 ? d / 2 * 64 + lane * 2 + d % 2 : d * 32 + lane;
+          byte += token / 32 * kv.token_stride;
+          element = type == DType::kBF16 ? d / 2 * 64 + lane * 2 + d % 2 : d * 32 + lane;
         }
-        result.at({h, t, d}) = held ? load(kv.data, kv.dtype, element) : kNaN;
+        result.at({h, t, d}) = held ? load(static_cast<const char*>(kv.data) + byte, type, element) : kNaN;
       }
     }
   }
@@ -378,13 +384,17 @@ struct Sequence {
         n_kv(scoring.kv_length != nullptr ? scoring.kv_length[index_] : n_kv_) {}
 
   int64_t position(const Scoring& scoring, int64_t i) const {
+    if (scoring.offsets != nullptr) return i + scoring.offsets[index];
     return i + (scoring.offset == simdattn::kBottomRight ? n_kv - n_q : scoring.offset);
   }
 };
 
+// An entry of a bias or mask; a size of 1 broadcasts.
 double entry(const simdattn::ConstView<4>& v, const Sequence& s, int64_t h, int64_t i, int64_t j) {
-  return load(v.data, v.dtype,
-              s.batch * v.stride[0] + h * v.stride[1] + (s.first_row + i) * v.stride[2] + j * v.stride[3]);
+  const int64_t index[4] = {s.batch, h, s.first_row + i, j};
+  int64_t element = 0;
+  for (size_t d = 0; d < 4; ++d) element += v.shape[d] == 1 ? 0 : index[d] * v.stride[d];
+  return load(v.data, v.dtype, element);
 }
 
 double modify(const Scoring& scoring, const Sequence& s, int64_t h, int64_t i, int64_t j, double t) {
@@ -393,7 +403,11 @@ double modify(const Scoring& scoring, const Sequence& s, int64_t h, int64_t i, i
   if (scoring.alibi_slopes != nullptr) {
     t -= static_cast<double>(scoring.alibi_slopes[h]) * std::fabs(static_cast<double>(s.position(scoring, i) - j));
   }
-  if (scoring.bias.data != nullptr) t += entry(scoring.bias, s, h, i, j);
+  if (scoring.bias.data != nullptr) {
+    const double bias = entry(scoring.bias, s, h, i, j);
+    const double factor = scoring.bias_scale != nullptr ? static_cast<double>(scoring.bias_scale[h]) : 1.0;
+    t += bias == -kInf ? bias : factor * bias;
+  }
   return t;
 }
 
@@ -593,7 +607,7 @@ AttentionResult attention(const simdattn::Attention& problem) {
     const int64_t batch = varlen ? 0 : s;
     const int64_t first_row = varlen ? problem.cu_q[s] : 0;
     const int64_t n_q = varlen ? problem.cu_q[s + 1] - first_row : q.dim(2);
-    int64_t n_kv = problem.k.tokens;
+    int64_t n_kv = problem.k.length < 0 ? problem.k.tokens : problem.k.length;
     Tensor k, v;
     if (problem.cu_k != nullptr) {
       const int64_t first_key = problem.cu_k[s];
@@ -659,7 +673,8 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const std::ve
   for (int64_t b = 0; b < x.dim(0); ++b) {
     for (int64_t h = 0; h < x.dim(1); ++h) {
       for (int64_t i = 0; i < x.dim(2); ++i) {
-        const int64_t position = positions.empty() ? i : positions[static_cast<size_t>(b * x.dim(2) + i)];
+        const int64_t position =
+            positions.empty() ? options.start + i : positions[static_cast<size_t>(b * x.dim(2) + i)];
         for (int64_t pair = 0; pair < pairs; ++pair) {
           const int64_t first = options.first_dim + (interleaved ? 2 * pair : pair);
           const int64_t second = first + (interleaved ? 1 : pairs);
@@ -708,8 +723,7 @@ std::vector<long double> rope_frequencies(const simdattn::RopeTableOptions& o, i
   long double magnitude = 1;
   std::vector<long double> inv(static_cast<size_t>(columns));
   for (int64_t i = 0; i < columns; ++i) {
-    inv[static_cast<size_t>(i)] =
-        o.inv_freq.empty() ? frequency(theta, i, r) : real(o.inv_freq[static_cast<size_t>(i)]);
+    inv[static_cast<size_t>(i)] = o.inv_freq.size == 0 ? frequency(theta, i, r) : real(o.inv_freq.data[i]);
   }
   const auto each = [&](auto change) {
     for (int64_t i = 0; i < columns; ++i) inv[static_cast<size_t>(i)] = change(i, inv[static_cast<size_t>(i)]);
@@ -764,14 +778,14 @@ std::vector<long double> rope_frequencies(const simdattn::RopeTableOptions& o, i
     }
     case RopeType::kLongRope: {
       const auto& ext = o.seq_len > o.original_max_position_embeddings ? o.long_factor : o.short_factor;
-      each([&](int64_t i, long double w) { return w / real(ext[static_cast<size_t>(i)]); });
+      each([&](int64_t i, long double w) { return w / real(ext.data[i]); });
       if (o.max_position_embeddings != 0) f = max_position / original;
       magnitude = f <= 1 ? 1.0L : std::sqrt(1 + std::log(f) / std::log(original));
       break;
     }
   }
-  if (!o.freq_factors.empty()) {
-    each([&](int64_t i, long double w) { return w / real(o.freq_factors[static_cast<size_t>(i)]); });
+  if (o.freq_factors.size > 0) {
+    each([&](int64_t i, long double w) { return w / real(o.freq_factors.data[i]); });
   }
   if (attention_factor != nullptr) *attention_factor = o.attention_factor ? real(*o.attention_factor) : magnitude;
   return inv;

@@ -78,7 +78,7 @@ Tensor modified_scores(const Tensor& x, const simdattn::Scoring& scoring, Tensor
 /// magnitude: sum_j |p_j v_j|. A key of weight 0 has no influence.
 Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude = nullptr);
 
-/// x is [B,H,n,d]; cos and sin [n_positions, r/2]; positions [B,n], or empty: row i stands at position i.
+/// x is [B,H,n,d]; cos and sin [n_positions, r/2]; positions [B,n], or empty: row i stands at position start + i.
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const std::vector<int64_t>& positions,
             const simdattn::RopeOptions& options = {});
 /// The r/2 inverse frequencies of a table and the factor of its cosines and sines, every scaling. A float64 frequency

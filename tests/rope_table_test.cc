@@ -214,7 +214,7 @@ std::vector<Fixed> exact_frequencies(const RopeTableOptions& o, int64_t pairs) {
     Fixed inv = exp(-(ln_theta * Fixed(static_cast<double>(2 * i)) / Fixed(r)));
     switch (o.rope_type) {
       case RopeType::kDefault:
-        if (!o.inv_freq.empty()) inv = o.inv_freq[k];
+        if (o.inv_freq.size > 0) inv = o.inv_freq.data[k];
         break;
       case RopeType::kDynamic: break;
       case RopeType::kLinear: inv = inv / f; break;
@@ -244,11 +244,11 @@ std::vector<Fixed> exact_frequencies(const RopeTableOptions& o, int64_t pairs) {
       }
       case RopeType::kLongRope: {
         const bool is_long = o.seq_len > o.original_max_position_embeddings;
-        inv = inv / Fixed(is_long ? o.long_factor[k] : o.short_factor[k]);
+        inv = inv / Fixed(is_long ? o.long_factor.data[k] : o.short_factor.data[k]);
         break;
       }
     }
-    if (!o.freq_factors.empty()) inv = inv / Fixed(o.freq_factors[k]);
+    if (o.freq_factors.size > 0) inv = inv / Fixed(o.freq_factors.data[k]);
     result.push_back(inv);
   }
   return result;
@@ -327,7 +327,7 @@ TEST(RopeFrequencies, EveryTypeWithinOneUlpOfTheFormula) {
     SCOPED_TRACE(m.name);
     std::vector<double> got(static_cast<size_t>(m.pairs), NAN);
     double factor = NAN;
-    const Status status = simdattn::rope_frequencies(got, &factor, m.options);
+    const Status status = simdattn::rope_frequencies(got.data(), m.pairs, &factor, m.options);
     ASSERT_TRUE(status.ok()) << status.detail;
     const Fixed want_factor = exact_attention_factor(m.options);
     EXPECT_LE(std::fabs(static_cast<double>((Fixed(factor) - want_factor) / want_factor)), 0x1p-52);
@@ -403,13 +403,13 @@ std::vector<float> f32_frequencies(const RopeTableOptions& o, int64_t pairs) {
     const auto power =
         static_cast<float>(static_cast<double>(exp(log(Fixed(theta)) * Fixed(static_cast<double>(exponent)))));
     float inv = 1.0f / power;
-    if (!o.inv_freq.empty()) inv = static_cast<float>(o.inv_freq[k]);
+    if (o.inv_freq.size > 0) inv = static_cast<float>(o.inv_freq.data[k]);
     if (o.rope_type == RopeType::kLinear) inv = inv / static_cast<float>(o.factor);
     if (o.rope_type == RopeType::kLongRope)
-      inv = 1.0f /
-            (static_cast<float>((o.seq_len > o.original_max_position_embeddings ? o.long_factor : o.short_factor)[k]) *
-             power);
-    if (!o.freq_factors.empty()) inv = inv / static_cast<float>(o.freq_factors[k]);
+      inv = 1.0f / (static_cast<float>(
+                        (o.seq_len > o.original_max_position_embeddings ? o.long_factor : o.short_factor).data[k]) *
+                    power);
+    if (o.freq_factors.size > 0) inv = inv / static_cast<float>(o.freq_factors.data[k]);
     result.push_back(inv);
   }
   return result;
@@ -423,8 +423,8 @@ TEST(RopeTable, F32AnglesAreTheRoundedProductsAndTheirCosinesExact) {
     const auto count = static_cast<size_t>(m.pairs);
     std::vector<double> inv(count), exact(count);
     double factor = 0;
-    ASSERT_TRUE(simdattn::rope_frequencies(inv, &factor, o).ok());
-    ASSERT_TRUE(simdattn::rope_frequencies(exact, nullptr, m.options).ok());
+    ASSERT_TRUE(simdattn::rope_frequencies(inv.data(), m.pairs, &factor, o).ok());
+    ASSERT_TRUE(simdattn::rope_frequencies(exact.data(), m.pairs, nullptr, m.options).ok());
     for (size_t i = 0; i < count; ++i) {
       EXPECT_EQ(inv[i], static_cast<double>(static_cast<float>(inv[i])));
       EXPECT_NEAR(inv[i], exact[i], 1e-6 * exact[i]) << i;
@@ -690,7 +690,7 @@ TEST(RopeTable, BadFieldsAreNamedAndNothingIsWritten) {
     EXPECT_EQ(status.code, b.code) << b.field << ": " << status.detail;
     EXPECT_EQ(std::string(status.detail).rfind(std::string("options.") + b.field + ":", 0), 0u)
         << b.field << ": " << status.detail;
-    const Status frequencies = simdattn::rope_frequencies(inv, &factor, b.options);
+    const Status frequencies = simdattn::rope_frequencies(inv, 8, &factor, b.options);
     EXPECT_EQ(frequencies.code, b.code) << b.field;
     EXPECT_STREQ(frequencies.detail, status.detail);
     for (int i = 0; i < 8; ++i) {
@@ -751,8 +751,9 @@ TEST(RopeTable, BadViewsAndPositionsAreNamed) {
           rope_table(view(reinterpret_cast<float*>(shared.data()), {2, 8}), s, {.freq_factors = shared}));
   refused(Code::kOverlap, "sin",
           rope_table(c, view(reinterpret_cast<float*>(shared.data()), {2, 8}), {.freq_factors = shared}));
-  refused(Code::kOverlap, "inv_freq", simdattn::rope_frequencies(shared, nullptr, {.inv_freq = shared}));
-  refused(Code::kShape, "inv_freq", simdattn::rope_frequencies({}, nullptr));
+  refused(Code::kOverlap, "inv_freq", simdattn::rope_frequencies(shared.data(), 8, nullptr, {.inv_freq = shared}));
+  refused(Code::kShape, "pairs", simdattn::rope_frequencies(shared.data(), 0, nullptr));
+  refused(Code::kNullPointer, "inv_freq", simdattn::rope_frequencies(nullptr, 8, nullptr));
   for (const float x : a) EXPECT_EQ(x, 42.0f);
   for (const float x : b) EXPECT_EQ(x, 42.0f);
   for (const double x : shared) EXPECT_EQ(x, 2.0);
@@ -843,7 +844,7 @@ TEST(PositionTables, BitsAreTheDefinition) {
       for (const float x : t.sin) add(bits_of(x), 4);
       std::vector<double> inv(static_cast<size_t>(m.pairs));
       double factor = 0;
-      ASSERT_TRUE(simdattn::rope_frequencies(inv, &factor, o).ok());
+      ASSERT_TRUE(simdattn::rope_frequencies(inv.data(), m.pairs, &factor, o).ok());
       for (const double x : inv) add(std::bit_cast<uint64_t>(x), 8);
       add(std::bit_cast<uint64_t>(factor), 8);
     }

@@ -109,9 +109,9 @@ TEST_P(ScoreFunctions, GaussianFormula) {
     const Shapes s(random);
     const Array<4> q = input(random, s.q(s.d), Values::kOrdinary), k = input(random, s.k(s.d), Values::kOrdinary);
     Array<4> out(random, DType::kF32, s.out(), Strides::kOutput);
-    std::optional<float> scale;
+    Optional<float> scale;
     if (random.coin()) scale = 4 * random.uniform();
-    const Status status = gaussian_scores(q.view, k.view, out.view, scale, exec());
+    const Status status = gaussian_scores(q.view, k.view, out.view, {.scale = scale}, exec());
     ASSERT_TRUE(status.ok()) << status.detail;
     reference::Tensor want = reference::gaussian_scores(reference::read(q.view), reference::read(k.view));
     for (double& x : want.data) x *= static_cast<double>(scale.value_or(1.0f));
@@ -127,10 +127,10 @@ TEST_P(ScoreFunctions, BilinearFormula) {
     const Array<4> q = input(random, s.q(s.d_q), Values::kOrdinary), k = input(random, s.k(s.d_k), Values::kOrdinary);
     const Array<3> m = weights(random, {s.heads, s.d_q, s.d_k}, Values::kOrdinary, random.storage());
     Array<4> out(random, DType::kF32, s.out(), Strides::kOutput);
-    std::optional<float> scale;
+    Optional<float> scale;
     if (random.coin()) scale = 4 * random.uniform();
     const Scratch scratch(random, target(), bilinear_scores_workspace(s.d_q, s.d_k));
-    const Status status = bilinear_scores(q.view, m.view, k.view, out.view, scale, scratch.exec);
+    const Status status = bilinear_scores(q.view, m.view, k.view, out.view, {.scale = scale}, scratch.exec);
     ASSERT_TRUE(status.ok()) << status.detail;
     const double factor = static_cast<double>(scale.value_or(1.0f));
     reference::Tensor magnitude;
@@ -209,15 +209,15 @@ TEST_P(ScoreFunctions, Bits) {
     const Array<3> wq = weights(random, {s.heads, s.d, d_q}, kind, random.storage());
     const Array<3> wk = weights(random, {s.kv_heads, s.d, d_k}, kind, random.storage());
     const Array<2> w = weights(random, {s.heads, s.d}, kind, DType::kF32);
-    const std::optional<float> scale = random.coin() ? std::optional<float>() : number(random, Values::kWide);
+    const Optional<float> scale = random.coin() ? Optional<float>() : number(random, Values::kWide);
     const ConstView<3> absent;
     const auto run = [&](const ConstView<4>& from_q, const ConstView<4>& from_k, const Array<4>& out,
                          const Target& t) -> Status {
       const Scratch scratch(random, t,
                             which == 1 ? bilinear_scores_workspace(d_q, d_k)
                                        : additive_scores_workspace(project_q ? d_q : 0, project_k ? d_k : 0, s.d));
-      if (which == 0) return gaussian_scores(from_q, from_k, out.view, scale, {.target = &t});
-      if (which == 1) return bilinear_scores(from_q, m.view, from_k, out.view, scale, scratch.exec);
+      if (which == 0) return gaussian_scores(from_q, from_k, out.view, {.scale = scale}, {.target = &t});
+      if (which == 1) return bilinear_scores(from_q, m.view, from_k, out.view, {.scale = scale}, scratch.exec);
       return additive_scores(from_q, from_k, w.view, out.view, project_q ? ConstView<3>(wq.view) : absent,
                              project_k ? ConstView<3>(wk.view) : absent, scratch.exec);
     };
@@ -286,7 +286,7 @@ TEST_P(ScoreFunctions, AgreeWhereTheyCoincide) {
   q.fill(random, Values::kOrdinary);
   k.fill(random, Values::kOrdinary);
   Array<4> dot(random, DType::kF32, {1, 2, n, n}), other(random, DType::kF32, {1, 2, n, n});
-  ASSERT_TRUE(scores(q.view, k.view, dot.view, 1.0f, exec()).ok());
+  ASSERT_TRUE(scores(q.view, k.view, dot.view, {.scale = 1.0f}, exec()).ok());
   // M = identity is the dot product, to the bit: every chain has one term that is not zero.
   std::vector<float> identity(static_cast<size_t>(d * d));
   for (int64_t i = 0; i < d; ++i) identity[static_cast<size_t>(i * d + i)] = 1.0f;
@@ -321,15 +321,16 @@ TEST_P(ScoreFunctions, KernelRegression) {
   EXPECT_EQ(s[1], -0.125f);
   EXPECT_EQ(s[2], -1.125f);
   ASSERT_TRUE(softmax(view(s, {1, 3}), view(p, {1, 3}), {}, exec()).ok());
-  ASSERT_TRUE(weighted_values(view(p, {1, 1, 1, 3}), view(v, {1, 1, 3, 1}), view(out, {1, 1, 1, 1}), exec()).ok());
+  ASSERT_TRUE(weighted_values(view(p, {1, 1, 1, 3}), view(v, {1, 1, 3, 1}), view(out, {1, 1, 1, 1}), {}, exec()).ok());
   const double e = std::exp(-1.0);
   EXPECT_NEAR(out[0], (10 + 20 + 40 * e) / (2 + e), 1e-5);
   // A narrow kernel is a look-up of the nearest key.
   const float near[1] = {0.9f};
   ASSERT_TRUE(
-      gaussian_scores(view(near, {1, 1, 1, 1}), view(k, {1, 1, 3, 1}), view(s, {1, 1, 1, 3}), 1e4f, exec()).ok());
+      gaussian_scores(view(near, {1, 1, 1, 1}), view(k, {1, 1, 3, 1}), view(s, {1, 1, 1, 3}), {.scale = 1e4f}, exec())
+          .ok());
   ASSERT_TRUE(softmax(view(s, {1, 3}), view(p, {1, 3}), {}, exec()).ok());
-  ASSERT_TRUE(weighted_values(view(p, {1, 1, 1, 3}), view(v, {1, 1, 3, 1}), view(out, {1, 1, 1, 1}), exec()).ok());
+  ASSERT_TRUE(weighted_values(view(p, {1, 1, 1, 3}), view(v, {1, 1, 3, 1}), view(out, {1, 1, 1, 1}), {}, exec()).ok());
   EXPECT_EQ(out[0], 20.0f);
 }
 
@@ -358,7 +359,7 @@ TEST_P(ScoreFunctions, MeanPoolingAndHardLookup) {
   std::vector<float> s(static_cast<size_t>(n), -3.25f), p(static_cast<size_t>(n));
   ASSERT_TRUE(softmax(view(s.data(), {1, n}), view(p.data(), {1, n}), {}, exec()).ok());
   for (const float x : p) EXPECT_EQ(x, 0.125f);
-  ASSERT_TRUE(weighted_values(view(p.data(), {1, 1, 1, n}), v.view, out.view, exec()).ok());
+  ASSERT_TRUE(weighted_values(view(p.data(), {1, 1, 1, n}), v.view, out.view, {}, exec()).ok());
   for (int64_t c = 0; c < d; ++c) {
     double mean = 0;
     for (int64_t j = 0; j < n; ++j) mean += static_cast<double>(v.get_at({0, 0, j, c})) / static_cast<double>(n);
@@ -370,7 +371,7 @@ TEST_P(ScoreFunctions, MeanPoolingAndHardLookup) {
   ASSERT_TRUE(softmax(view(s.data(), {1, n}), view(p.data(), {1, n}), {}, exec()).ok());
   for (int64_t j = 0; j < n; ++j) EXPECT_EQ(p[static_cast<size_t>(j)], j == 5 ? 1.0f : 0.0f);
   v.set_at({0, 0, 2, 7}, std::numeric_limits<float>::quiet_NaN());
-  ASSERT_TRUE(weighted_values(view(p.data(), {1, 1, 1, n}), v.view, out.view, exec()).ok());
+  ASSERT_TRUE(weighted_values(view(p.data(), {1, 1, 1, n}), v.view, out.view, {}, exec()).ok());
   for (int64_t c = 0; c < d; ++c) EXPECT_EQ(out.get_at({0, 0, 0, c}), v.get_at({0, 0, 5, c}));
 }
 
@@ -383,7 +384,7 @@ TEST(ScoreFunctionRules, BadCallsNameTheArgument) {
     ConstView<3> m = view(memory.data(), {4, 6, 6}), wq, wk;
     ConstView<2> w = view(memory.data(), {4, 6});
     View<4> out = view(result.data(), {1, 4, 2, 3});
-    std::optional<float> scale;
+    Optional<float> scale;
     Exec exec = {.target = targets().back(), .workspace = space.data(), .workspace_bytes = space.size()};
   };
   enum Which { kGaussian = 1, kBilinear = 2, kAdditive = 4, kAll = 7 };
@@ -392,8 +393,8 @@ TEST(ScoreFunctionRules, BadCallsNameTheArgument) {
       if ((which & f) == 0) continue;
       Call c;
       const auto run = [&] {
-        if (f == kGaussian) return gaussian_scores(c.q, c.k, c.out, c.scale, c.exec);
-        if (f == kBilinear) return bilinear_scores(c.q, c.m, c.k, c.out, c.scale, c.exec);
+        if (f == kGaussian) return gaussian_scores(c.q, c.k, c.out, {.scale = c.scale}, c.exec);
+        if (f == kBilinear) return bilinear_scores(c.q, c.m, c.k, c.out, {.scale = c.scale}, c.exec);
         return additive_scores(c.q, c.k, c.w, c.out, c.wq, c.wk, c.exec);
       };
       ASSERT_TRUE(run().ok()) << run().detail;

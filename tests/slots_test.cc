@@ -64,6 +64,7 @@ struct Rows {
   int64_t first() const { return stride < 0 && rows > 0 && columns > 0 ? (rows - 1) * -stride : 0; }
   void* data() const { return memory.data() + first() * size_of(dtype); }
   float* f32() const { return static_cast<float*>(data()); }
+  int64_t stride_bytes() const { return stride * size_of(dtype); }
   float at(int64_t r, int64_t c) const { return get(data(), dtype, r * stride + c); }
   uint32_t bits(int64_t r, int64_t c) const {
     uint32_t result = 0;
@@ -182,6 +183,7 @@ class Slots : public TargetTest {
 #endif
     return *scalar_target().kernels;
   }
+  static const AttentionKernels& f32(const UKernels& t) { return t.attention[static_cast<size_t>(Arithmetic::kF32)]; }
   /// Values for case i. Overflow of an intermediate product depends on whether it is fused.
   static Values values(int64_t i) {
     constexpr Values kinds[] = {Values::kOrdinary, Values::kWide, Values::kSpecial, Values::kHuge};
@@ -196,27 +198,44 @@ class Slots : public TargetTest {
 
 TEST_P(Slots, TableIsComplete) {
   const UKernels& t = uk();
-  EXPECT_GE(t.tile_rows, 1);
-  for (size_t x = 0; x < kStorageTypes; ++x) {
+  for (size_t x = 0; x < kElementTypes; ++x) {
     EXPECT_NE(t.score_rows[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.score_tile[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.value_tile[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.pack_keys[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.widen_panel[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.pack_values[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.widen[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.finish[x], nullptr) << kTypeName[x];
-    EXPECT_NE(t.all_finite[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.gaussian_rows[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.additive_rows[x], nullptr) << kTypeName[x];
-    for (size_t y = 0; y < kStorageTypes; ++y) {
+    for (size_t y = 0; y < kElementTypes; ++y) {
       EXPECT_NE(t.rope_heads[x][y], nullptr) << kTypeName[x] << kTypeName[y];
       EXPECT_NE(t.add_rows[x][y], nullptr) << kTypeName[x] << kTypeName[y];
     }
   }
+  for (size_t x = 0; x < kKvTypes; ++x) {
+    const KvKernels& kv = t.kv[x];
+    EXPECT_NE(kv.all_finite, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.store_rows, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.store_panels, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.load_rows, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.load_panels, nullptr) << kTypeName[x];
+  }
   EXPECT_NE(t.softmax_rows, nullptr);
   EXPECT_NE(t.modify_row, nullptr);
-  EXPECT_NE(t.softmax_tile, nullptr);
+  for (const AttentionKernels& a : t.attention) {
+    EXPECT_GE(a.tile_rows, 1);
+    EXPECT_NE(a.query_bytes, nullptr);
+    EXPECT_NE(a.panel_bytes, nullptr);
+    EXPECT_NE(a.values_bytes, nullptr);
+    for (size_t x = 0; x < kElementTypes; ++x) EXPECT_NE(a.prepare_query[x], nullptr) << kTypeName[x];
+    for (size_t x = 0; x < kKvTypes; ++x) {
+      EXPECT_NE(a.kv[x].score_tile, nullptr) << kTypeName[x];
+      EXPECT_NE(a.kv[x].value_tile, nullptr) << kTypeName[x];
+      EXPECT_NE(a.kv[x].pack_keys, nullptr) << kTypeName[x];
+      EXPECT_NE(a.kv[x].pack_panel, nullptr) << kTypeName[x];
+      EXPECT_NE(a.kv[x].pack_values, nullptr) << kTypeName[x];
+    }
+    EXPECT_NE(a.score_packed, nullptr);
+    EXPECT_NE(a.softmax_tile, nullptr);
+    EXPECT_NE(a.value_packed, nullptr);
+  }
   EXPECT_NE(t.any_zero, nullptr);
   EXPECT_NE(t.merge, nullptr);
   EXPECT_NE(t.exp, nullptr);
@@ -227,7 +246,7 @@ TEST_P(Slots, TableIsComplete) {
 // Scores
 
 TEST_P(Slots, ScoreRows) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + type);
     for (int64_t i = 0; i < cases(1500); ++i) {
       const int64_t dim = random.size(1, 300);
@@ -286,7 +305,7 @@ void check_other_scores(const UKernels& uk, const UKernels& definition, bool is_
 }
 
 TEST_P(Slots, GaussianRows) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 200 + type);
     for (int64_t i = 0; i < cases(1000); ++i) {
       check_other_scores(uk(), definition(), is_exact(), false, type, random, values(i), describe(i, type, {}));
@@ -296,7 +315,7 @@ TEST_P(Slots, GaussianRows) {
 }
 
 TEST_P(Slots, AdditiveRows) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 210 + type);
     for (int64_t i = 0; i < cases(600); ++i) {
       check_other_scores(uk(), definition(), is_exact(), true, type, random, values(i), describe(i, type, {}));
@@ -306,23 +325,33 @@ TEST_P(Slots, AdditiveRows) {
 }
 
 TEST_P(Slots, ScoreTile) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kKvTypes; ++type) {
     Random random(seed() * 100 + 10 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1000); ++i) {
       const int64_t dim = random.size(1, 200);
-      const int64_t rows = random.integer(0, random.coin() ? uk().tile_rows : 33);
+      const int64_t rows = random.integer(0, random.coin() ? f32(uk()).tile_rows : 33);
       const int64_t n_panels = random.integer(0, dim > 100 ? 3 : 8);
       const Rows q = random_workspace(random, rows, dim, values(i));
-      const int64_t panel = panel_elements(dtype, dim);
+      const int64_t panel = panel_bytes(kv_type_of(dtype), dim) / size_of(dtype);
       const Rows panels = random_rows(random, dtype, n_panels, panel, values(i));
       const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
       Outputs s(random, DType::kF32, rows, n_panels * kPanelWidth);
-      ScoreTile a = {q.f32(), q.stride, rows,         panels.data(), panels.stride, n_panels,
-                     dim,     scale,    s.want.f32(), s.want.stride, random.coin()};
-      definition().score_tile[type](a);
+      ScoreTile a = {};
+      a.q = q.data();
+      a.q_stride = q.stride_bytes();
+      a.rows = rows;
+      a.panels = panels.data();
+      a.panel_stride = panels.stride_bytes();
+      a.n_panels = n_panels;
+      a.dim = dim;
+      a.scale = scale;
+      a.s = s.want.f32();
+      a.lds = s.want.stride;
+      a.stream = random.coin();
+      f32(definition()).kv[type].score_tile(a);
       a.s = s.got.f32();
-      uk().score_tile[type](a);
+      f32(uk()).kv[type].score_tile(a);
       const std::string problem = difference(s.want, s.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
         double sum = 0;
         for (int64_t d = 0; d < dim; ++d) {
@@ -439,7 +468,7 @@ TEST_P(Slots, SoftmaxTile) {
   Random random(seed() * 100 + 30);
   for (int64_t i = 0; i < cases(3000); ++i) {
     const int64_t columns = 16 * random.integer(0, kKeyBlock / 16);
-    const int64_t rows = random.integer(0, random.coin() ? uk().tile_rows : 40);
+    const int64_t rows = random.integer(0, random.coin() ? f32(uk()).tile_rows : 40);
     Rows s = random_workspace(random, rows, columns, values(i));
     Rows state = random_workspace(random, 3, rows, Values::kOrdinary);  // max, sum, alpha
     std::vector<int32_t> bounds;
@@ -471,9 +500,9 @@ TEST_P(Slots, SoftmaxTile) {
     const Rows s_want = copy_of(s, random.guard());
     const Rows state_want = copy_of(state, random.guard());
     const auto call = [&](const UKernels& table, const Rows& weights, const Rows& mla) {
-      table.softmax_tile({weights.f32(), weights.stride, rows, columns, reinterpret_cast<const int32_t*>(lo.data()),
-                          reinterpret_cast<const int32_t*>(hi.data()), mla.f32(), mla.f32() + mla.stride,
-                          mla.f32() + 2 * mla.stride});
+      f32(table).softmax_tile({weights.f32(), weights.stride, rows, columns,
+                               reinterpret_cast<const int32_t*>(lo.data()), reinterpret_cast<const int32_t*>(hi.data()),
+                               mla.f32(), mla.f32() + mla.stride, mla.f32() + 2 * mla.stride});
     };
     const Rows before = copy_of(state, random.guard());
     call(definition(), s_want, state_want);
@@ -516,6 +545,7 @@ TEST_P(Slots, ModifyRow) {
     const int64_t count = hi - lo;
     const int64_t skipped = first_key + lo;
     m.bias_dtype = random.storage();
+    m.bias_scale = random.coin() ? 1.0f : random.of({0.0f, -0.5f, 0.7071f, -3.0f, 1e30f});
     Guarded bias = random_buffer(m.bias_dtype, count, random, values(i));
     for (int64_t c = 0; c < count; ++c)
       if (random.one_in(9)) put(bias.data(), m.bias_dtype, c, -kInf);
@@ -561,7 +591,8 @@ TEST_P(Slots, ModifyRow) {
                        {"first_bit", m.first_bit},
                        {"note_masked", a.note_masked},
                        {"in_place", in_place}}) +
-             ", softcap " + std::to_string(m.softcap) + ", slope " + std::to_string(m.slope);
+             ", softcap " + std::to_string(m.softcap) + ", slope " + std::to_string(m.slope) + ", bias_scale " +
+             std::to_string(m.bias_scale);
     };
     // Of all steps only tanh contains fused operations; what follows rounds the shifted value anew.
     double apart_max = 0;
@@ -571,7 +602,10 @@ TEST_P(Slots, ModifyRow) {
       const double capped = std::min(cap, std::fabs(static_cast<double>(a.scale) * static_cast<double>(x.at(0, c))));
       const double distance = std::fabs(static_cast<double>(m.position - (skipped + c)));
       const double shift = std::fabs(static_cast<double>(m.slope)) * distance;
-      const double b = m.bias != nullptr ? std::fabs(static_cast<double>(get(bias.data(), m.bias_dtype, c))) : 0.0;
+      const double b =
+          m.bias != nullptr
+              ? std::fabs(static_cast<double>(m.bias_scale) * static_cast<double>(get(bias.data(), m.bias_dtype, c)))
+              : 0.0;
       return capped * (kTanhApart + 4 * kEps) + 2 * kEps * (2 * shift + b) + 0x1p-148;
     };
     const std::string problem = difference(t.want, t.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
@@ -593,127 +627,245 @@ TEST_P(Slots, ModifyRow) {
 // Values
 
 TEST_P(Slots, ValueTile) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 50 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1000); ++i) {
       const int64_t dim = random.size(1, 200);
-      const int64_t rows = random.integer(0, random.coin() ? uk().tile_rows : 20);
+      const int64_t rows = random.integer(0, random.coin() ? f32(uk()).tile_rows : 20);
       const int64_t keys = random.size(0, dim > 64 ? 40 : kKeyBlock);
       const Rows w = random_workspace(random, rows, keys, values(i));
       if (random.coin())
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t c = 0; c < keys; ++c)
             if (random.coin()) w.set(r, c, 0.0f);
-      // Packed: what is read of a group of 32 columns is the part that exists.
-      const bool packed = random.coin();
-      const int64_t groups = (dim + kValueGroup - 1) / kValueGroup;
-      const int64_t pitch = kKeyBlock * kValueGroup;
-      Rows v = packed ? Rows(dtype, 1,
-                             (groups - 1) * pitch +
-                                 (keys == 0 ? 0 : (keys - 1) * kValueGroup + dim - (groups - 1) * kValueGroup),
-                             0, random.guard())
-                      : random_rows(random, dtype, keys, dim, values(i));
-      const int64_t key_stride = packed ? kValueGroup : v.stride;
-      const int64_t group_stride = packed ? pitch : kValueGroup;
-      const auto element = [&](int64_t j, int64_t c) {
-        return j * key_stride + c / kValueGroup * group_stride + c % kValueGroup;
-      };
-      if (packed) {
-        for (int64_t j = 0; j < keys; ++j)
-          for (int64_t c = 0; c < dim; ++c) v.set(0, element(j, c), number(random, values(i)));
-      }
+      const Rows v = random_rows(random, dtype, keys, dim, values(i));
       Rows o = random_workspace(random, rows, dim, values(i));
       const Rows o_before = copy_of(o, random.guard());
       const Rows o_want = copy_of(o, random.guard());
       const Rows alpha = random_workspace(random, 1, rows, values(i));
-      ValueTile a = {w.f32(),
-                     w.stride,
-                     rows,
-                     v.data(),
-                     key_stride,
-                     group_stride,
-                     keys,
-                     dim,
-                     o_want.f32(),
-                     o.stride,
-                     random.coin() ? alpha.f32() : nullptr,
-                     random.coin()};
-      definition().value_tile[type](a);
+      ValueTile a = {};
+      a.w = w.f32();
+      a.ldw = w.stride;
+      a.rows = rows;
+      a.v = v.data();
+      a.key_stride = v.stride_bytes();
+      a.group_stride = kValueGroup * size_of(dtype);
+      a.keys = keys;
+      a.dim = dim;
+      a.o = o_want.f32();
+      a.ldo = o.stride;
+      a.alpha = random.coin() ? alpha.f32() : nullptr;
+      a.stream = random.coin();
+      f32(definition()).kv[type].value_tile(a);
       a.o = o.f32();
-      uk().value_tile[type](a);
+      f32(uk()).kv[type].value_tile(a);
       const std::string problem = difference(o_want, o, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
         double sum = std::fabs(static_cast<double>(o_before.at(r, c)) *
                                (a.alpha != nullptr ? static_cast<double>(alpha.at(0, r)) : 1.0));
         for (int64_t j = 0; j < keys; ++j) {
-          sum += std::fabs(static_cast<double>(w.at(r, j)) * static_cast<double>(get(v.data(), dtype, element(j, c))));
+          sum += std::fabs(static_cast<double>(w.at(r, j)) * static_cast<double>(v.at(j, c)));
         }
         return (3.0 * static_cast<double>(keys) + 2) * (kEps * sum + 0x1p-149);
       });
-      ASSERT_EQ(problem, "") << describe(i, type,
-                                         {{"dim", dim},
-                                          {"rows", rows},
-                                          {"keys", keys},
-                                          {"packed", packed},
-                                          {"key_stride", key_stride},
-                                          {"alpha", a.alpha != nullptr}});
+      ASSERT_EQ(problem, "") << describe(
+          i, type,
+          {{"dim", dim}, {"rows", rows}, {"keys", keys}, {"key_stride", a.key_stride}, {"alpha", a.alpha != nullptr}});
     }
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Packing and conversion: no arithmetic that a target could round differently.
+// Packing. How a packed panel or block looks is the target's own business: what it computes with them is compared.
 
-TEST_P(Slots, PackKeys) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+/// Query rows in the form that the tiles read.
+Guarded prepared(const AttentionKernels& kernels, const Rows& q, Guard guard) {
+  const int64_t bytes = kernels.query_bytes(q.columns);
+  Guarded result(static_cast<size_t>(q.rows * bytes), guard);
+  for (int64_t r = 0; r < q.rows; ++r) {
+    kernels.prepare_query[slot(q.dtype)](static_cast<const char*>(q.data()) + r * q.stride_bytes(),
+                                         result.data() + r * bytes, q.columns);
+  }
+  return result;
+}
+
+TEST_P(Slots, PackedKeys) {
+  for (size_t type = 0; type < kKvTypes; ++type) {
     Random random(seed() * 100 + 60 + type);
+    const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1500); ++i) {
       const int64_t dim = random.size(1, 300);
       const int64_t keys = random.coin() ? kPanelWidth : random.integer(0, kPanelWidth);
-      const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, values(i));
-      Outputs panel(random, DType::kF32, dim, kPanelWidth, kPanelWidth);
-      definition().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.want.f32(), false);
-      uk().pack_keys[type](rows.data(), rows.stride, keys, dim, panel.got.f32(), random.coin());
-      ASSERT_EQ(difference(panel.want, panel.got, NaN::kAny, true, exactly), "")
-          << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
+      const bool from_panel = random.coin();
+      const Rows rows = random_rows(random, dtype, keys, dim, values(i));
+      // The same keys in a panel of their own type; other columns hold 0, as pack_keys has them.
+      Guarded panel(static_cast<size_t>(panel_bytes(kv_type_of(dtype), dim)), random.guard());
+      std::memset(panel.data(), 0, panel.size());
+      for (int64_t j = 0; j < keys; ++j) {
+        for (int64_t d = 0; d < dim; ++d) {
+          const int64_t e = dtype == DType::kBF16 ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
+          std::memcpy(panel.data() + e * size_of(dtype),
+                      static_cast<const char*>(rows.data()) + (j * rows.stride + d) * size_of(dtype),
+                      static_cast<size_t>(size_of(dtype)));
+        }
+      }
+      const Rows q = random_rows(random, random.storage(), random.integer(0, 9), dim, values(i));
+      const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
+      Outputs s(random, DType::kF32, q.rows, kPanelWidth);
+      for (const bool is_definition : {true, false}) {
+        const AttentionKernels& kernels = f32(is_definition ? definition() : uk());
+        const Guarded queries = prepared(kernels, q, random.guard());
+        const Guarded packed(static_cast<size_t>(kernels.panel_bytes(dim)), random.guard());
+        std::memset(packed.data(), 0xFF, packed.size());
+        if (from_panel) kernels.kv[type].pack_panel(panel.data(), dim, packed.data());
+        else kernels.kv[type].pack_keys(rows.data(), rows.stride_bytes(), keys, dim, packed.data(), random.coin());
+        const Rows& out = is_definition ? s.want : s.got;
+        ScoreTile a = {};
+        a.q = queries.data();
+        a.q_stride = kernels.query_bytes(dim);
+        a.rows = q.rows;
+        // Panels of the type may be packed ones as they are.
+        a.panels = from_panel && kernels.packed_is[type] && i % 2 == 0 ? panel.data() : packed.data();
+        a.panel_stride = kernels.panel_bytes(dim);
+        a.n_panels = 1;
+        a.dim = dim;
+        a.scale = scale;
+        a.s = out.f32();
+        a.lds = out.stride;
+        kernels.score_packed(a);
+      }
+      const std::string problem = difference(s.want, s.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
+        double sum = 0;
+        for (int64_t d = 0; d < dim && c < keys; ++d)
+          sum += std::fabs(static_cast<double>(q.at(r, d)) * static_cast<double>(rows.at(c, d)));
+        const double roundings = 3.0 * static_cast<double>(dim) + 2;
+        return (roundings * (kEps * sum + 0x1p-149) + 0x1p-149) * std::fabs(static_cast<double>(scale)) + 0x1p-149;
+      });
+      ASSERT_EQ(problem, "") << describe(
+          i, type, {{"dim", dim}, {"keys", keys}, {"from_panel", from_panel}, {"token_stride", rows.stride}});
     }
   }
 }
 
-TEST_P(Slots, WidenPanel) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
-    Random random(seed() * 100 + 70 + type);
-    for (int64_t i = 0; i < cases(1000); ++i) {
-      const int64_t dim = random.size(1, 300);
-      const DType dtype = static_cast<DType>(type);
-      const Guarded panel = random_buffer(dtype, panel_elements(dtype, dim), random, values(i));
-      Outputs out(random, DType::kF32, dim, kPanelWidth, kPanelWidth);
-      definition().widen_panel[type](panel.data(), dim, out.want.f32());
-      uk().widen_panel[type](panel.data(), dim, out.got.f32());
-      ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "") << describe(i, type, {{"dim", dim}});
-    }
-  }
-}
-
-TEST_P(Slots, PackValues) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+TEST_P(Slots, PackedValues) {
+  for (size_t type = 0; type < kKvTypes; ++type) {
     Random random(seed() * 100 + 80 + type);
+    const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(600); ++i) {
       const int64_t dim = random.size(1, 200);
-      const int64_t keys = random.size(0, kKeyBlock);
-      const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, values(i));
-      const int64_t groups = (dim + kValueGroup - 1) / kValueGroup;
-      Outputs out(random, DType::kF32, groups, keys * kValueGroup, kKeyBlock * kValueGroup);
-      definition().pack_values[type](rows.data(), rows.stride, keys, dim, out.want.f32());
-      uk().pack_values[type](rows.data(), rows.stride, keys, dim, out.got.f32());
+      const int64_t keys = random.size(0, dim > 64 ? 40 : kKeyBlock);
+      const int64_t cut = random.integer(0, keys);  // packed in two calls, as from two pages
+      const int64_t first = random.coin() ? 0 : random.integer(0, keys), count = random.integer(0, keys - first);
+      const Rows v = random_rows(random, dtype, keys, dim, values(i));
+      const Rows w = random_workspace(random, random.integer(0, 20), count, values(i));
+      const Rows o = random_workspace(random, w.rows, dim, values(i));
+      const Rows o_want = copy_of(o, random.guard()), o_got = copy_of(o, random.guard());
+      for (const bool is_definition : {true, false}) {
+        const AttentionKernels& kernels = f32(is_definition ? definition() : uk());
+        const Guarded block(static_cast<size_t>(kernels.values_bytes(dim)), random.guard());
+        std::memset(block.data(), 0xFF, block.size());
+        for (const bool second : {false, true}) {
+          const int64_t from = second ? cut : 0;
+          kernels.kv[type].pack_values({static_cast<const char*>(v.data()) + from * v.stride_bytes(), v.stride_bytes(),
+                                        from, second ? keys - cut : cut, dim, block.data()});
+        }
+        const Rows& out = is_definition ? o_want : o_got;
+        ValueTile a = {};
+        a.w = w.f32();
+        a.ldw = w.stride;
+        a.rows = w.rows;
+        a.v = block.data();
+        a.first_key = first;
+        a.keys = count;
+        a.dim = dim;
+        a.o = out.f32();
+        a.ldo = out.stride;
+        kernels.value_packed(a);
+      }
+      const std::string problem = difference(o_want, o_got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
+        double sum = std::fabs(static_cast<double>(o.at(r, c)));
+        for (int64_t j = 0; j < count; ++j)
+          sum += std::fabs(static_cast<double>(w.at(r, j)) * static_cast<double>(v.at(first + j, c)));
+        return (3.0 * static_cast<double>(count) + 2) * (kEps * sum + 0x1p-149);
+      });
+      ASSERT_EQ(problem, "") << describe(
+          i, type, {{"dim", dim}, {"keys", keys}, {"cut", cut}, {"first", first}, {"token_stride", v.stride}});
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Conversion: no arithmetic that a target could round differently.
+
+/// Rows or panels of one storage type, for StoreRows and LoadRows.
+struct Stored {
+  int64_t dim, tokens, column, units, unit;  // unit: elements of a row or panel
+  Stored(Random& random, DType dtype, bool panels)
+      : dim(random.size(1, 200)),
+        tokens(random.integer(0, 40)),
+        column(panels ? random.integer(0, kPanelWidth - 1) : 0) {
+    units = panels ? (column + tokens + kPanelWidth - 1) / kPanelWidth : tokens;
+    unit = panels ? panel_bytes(kv_type_of(dtype), dim) / size_of(dtype) : dim;
+  }
+};
+
+TEST_P(Slots, StoreRows) {
+  for (size_t type = 0; type < kKvTypes; ++type) {
+    Random random(seed() * 100 + 230 + type);
+    const DType dtype = static_cast<DType>(type);
+    for (int64_t i = 0; i < cases(1500); ++i) {
+      const bool panels = random.coin();
+      const Stored s(random, dtype, panels);
+      const Rows rows = random_rows(random, DType::kF32, s.tokens, s.dim, values(i));
+      Outputs out(random, dtype, s.units, s.unit);
+      for (const bool is_definition : {true, false}) {
+        const Rows& to = is_definition ? out.want : out.got;
+        const KvKernels& kv = (is_definition ? definition() : uk()).kv[type];
+        const StoreRows a = {rows.f32(), rows.stride, s.tokens, s.dim, to.data(), to.stride_bytes(), s.column};
+        panels ? kv.store_panels(a) : kv.store_rows(a);
+      }
+      const auto message = [&] {
+        return describe(i, type, {{"panels", panels}, {"dim", s.dim}, {"tokens", s.tokens}, {"column", s.column}});
+      };
+      ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "") << message();
+      // Columns of other tokens keep their bytes.
+      for (int64_t p = 0; panels && p < s.units; ++p) {
+        for (int64_t e = 0; e < s.unit; ++e) {
+          const int64_t lane = dtype == DType::kBF16 ? e / 2 % kPanelWidth : e % kPanelWidth;
+          const int64_t token = p * kPanelWidth + lane - s.column;
+          if (token >= 0 && token < s.tokens) continue;
+          uint32_t untouched = 0;
+          std::memset(&untouched, Guarded::kCanary, static_cast<size_t>(size_of(dtype)));
+          ASSERT_EQ(out.got.bits(p, e), untouched) << message() << ", panel " << p << ", element " << e;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Slots, LoadRows) {
+  for (size_t type = 0; type < kKvTypes; ++type) {
+    Random random(seed() * 100 + 240 + type);
+    const DType dtype = static_cast<DType>(type);
+    for (int64_t i = 0; i < cases(1500); ++i) {
+      const bool panels = random.coin();
+      const Stored s(random, dtype, panels);
+      const Rows in = random_rows(random, dtype, s.units, s.unit, values(i));
+      Outputs out(random, DType::kF32, s.tokens, s.dim);
+      for (const bool is_definition : {true, false}) {
+        const Rows& to = is_definition ? out.want : out.got;
+        const KvKernels& kv = (is_definition ? definition() : uk()).kv[type];
+        const LoadRows a = {in.data(), in.stride_bytes(), s.column, s.tokens, s.dim, to.f32(), to.stride};
+        panels ? kv.load_panels(a) : kv.load_rows(a);
+      }
       ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "")
-          << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
+          << describe(i, type, {{"panels", panels}, {"dim", s.dim}, {"tokens", s.tokens}, {"column", s.column}});
     }
   }
 }
 
 TEST_P(Slots, Widen) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 90 + type);
     for (int64_t i = 0; i < cases(1000); ++i) {
       const int64_t n = random.size(0, 500);
@@ -744,7 +896,7 @@ TEST_P(Slots, WidenEvery16BitPattern) {
 }
 
 TEST_P(Slots, Finish) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 100 + type);
     for (int64_t i = 0; i < cases(2000); ++i) {
       const int64_t n = random.size(0, 500);
@@ -769,7 +921,7 @@ TEST_P(Slots, Finish) {
 }
 
 TEST_P(Slots, AllFinite) {
-  for (size_t type = 0; type < kStorageTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 110 + type);
     for (int64_t i = 0; i < cases(1500); ++i) {
       const int64_t dim = random.size(0, 200);
@@ -779,8 +931,8 @@ TEST_P(Slots, AllFinite) {
         rows.set(random.integer(0, keys - 1), random.integer(0, dim - 1),
                  random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u)}));
       }
-      const bool want = definition().all_finite[type](rows.data(), rows.stride, keys, dim);
-      ASSERT_EQ(uk().all_finite[type](rows.data(), rows.stride, keys, dim), want)
+      const bool want = definition().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim);
+      ASSERT_EQ(uk().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim), want)
           << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
     }
   }
@@ -824,8 +976,8 @@ TEST_P(Slots, Merge) {
 // Rotation
 
 TEST_P(Slots, RopeHeads) {
-  for (size_t type_x = 0; type_x < kStorageTypes; ++type_x) {
-    for (size_t type_y = 0; type_y < kStorageTypes; ++type_y) {
+  for (size_t type_x = 0; type_x < kElementTypes; ++type_x) {
+    for (size_t type_y = 0; type_y < kElementTypes; ++type_y) {
       Random random(seed() * 100 + 140 + 3 * type_x + type_y);
       for (int64_t i = 0; i < cases(700); ++i) {
         const int64_t half = random.size(0, 130);
@@ -914,8 +1066,8 @@ TEST_P(Slots, RopeHeads) {
 // Addition
 
 TEST_P(Slots, AddRows) {
-  for (size_t type_x = 0; type_x < kStorageTypes; ++type_x) {
-    for (size_t type_y = 0; type_y < kStorageTypes; ++type_y) {
+  for (size_t type_x = 0; type_x < kElementTypes; ++type_x) {
+    for (size_t type_y = 0; type_y < kElementTypes; ++type_y) {
       Random random(seed() * 100 + 220 + 3 * type_x + type_y);
       for (int64_t i = 0; i < cases(400); ++i) {
         const int64_t dim = random.size(0, 300);

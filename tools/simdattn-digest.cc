@@ -306,7 +306,7 @@ bool run_weighted_values(Run& run, DType v_type, DType out_type) {
   const Array<4> p = input(random, DType::kF32, {batch, heads, n_q, n_kv}, values);
   const Array<4> v = input(random, v_type, {batch, kv_heads, n_kv, dim}, values);
   Array<4> out(out_type, {batch, heads, n_q, dim});
-  if (!run.ok(weighted_values(p.view, v.view, out.view, run.exec()))) return false;
+  if (!run.ok(weighted_values(p.view, v.view, out.view, {}, run.exec()))) return false;
   run.add(out.buffer);
   return true;
 }
@@ -458,7 +458,7 @@ bool run_rope_table(Run& run, RopeType type, bool f32_angles) {
   run.add(sin.buffer);
   std::vector<double> frequencies(static_cast<size_t>(half));
   double factor = 0;
-  if (!run.ok(rope_frequencies(frequencies, &factor, options))) return false;
+  if (!run.ok(rope_frequencies(frequencies.data(), half, &factor, options))) return false;
   run.digest.add(frequencies.data(), frequencies.size() * sizeof(double));
   run.digest.add(&factor, sizeof factor);
   return true;
@@ -505,7 +505,7 @@ Cache make_cache(Random& random, DType type, Form form, int64_t batch, int64_t h
   Cache c;
   Kv& kv = c.kv;
   const bool panels = form == Form::kPanels || form == Form::kPagedPanels || form == Form::kRingPanels;
-  kv.dtype = type;
+  kv.type = kv_type_of(type);
   kv.layout = panels ? KvLayout::kPanels : KvLayout::kRows;
   kv.batch = batch;
   kv.heads = heads;
@@ -525,20 +525,20 @@ Cache make_cache(Random& random, DType type, Form form, int64_t batch, int64_t h
       std::swap(c.table[i - 1], c.table[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
     kv.block_table = c.table.data();
   }
-  kv.token_stride = panels ? panel_elements(type, dim) : dim;
+  kv.token_stride = panels ? panel_bytes(kv.type, dim) : row_bytes(kv.type, dim);
   kv.head_stride = (panels ? (held + kPanelWidth - 1) / kPanelWidth : held) * kv.token_stride;
   kv.batch_stride = heads * kv.head_stride;
-  c.memory = Buffer(type, entries * kv.batch_stride);
+  c.memory = Buffer(type, entries * kv.batch_stride / size_of(type));
   kv.data = c.memory.data();
   return c;
 }
 
 /// Stores tokens first .. first + n - 1 of every sequence.
-bool append(Run& run, const Array<4>& rows, int64_t first, const Kv& kv, const AppendRope& rotation = {}) {
+bool append(Run& run, const Array<4>& rows, int64_t first, const Kv& kv, const KeyRotation& rotation = {}) {
   const int64_t batch = rows.view.shape[0], n = rows.view.shape[2];
   Array<2> positions(DType::kI32, {batch, n});
   for (int64_t i = 0; i < batch * n; ++i) positions.buffer.set(i, first + i % n);
-  return run.ok(kv_append(rows.view, positions.view, kv, rotation, run.exec()));
+  return run.ok(kv_append(rows.view, positions.view, kv, {.rope = rotation}, run.exec()));
 }
 
 bool run_append(Run& run, DType type, Form form) {
@@ -549,7 +549,7 @@ bool run_append(Run& run, DType type, Form form) {
   const Array<4> rows = input(random, rows_type, {batch, heads, n, dim}, run.values());
   const Cache cache = make_cache(random, type, form, batch, heads, tokens, dim);
   Array<2> cos, sin;
-  AppendRope rotation;
+  KeyRotation rotation;
   if (random.one_in(2)) {
     random_table(run, cos, sin, tokens, half);
     rotation.cos = cos.view;
@@ -576,7 +576,7 @@ bool run_shift(Run& run, DType type, Form form) {
   const int64_t first = random.integer(1, tokens - 1), last = random.integer(first, tokens);
   const int64_t delta = -random.integer(0, first);
   Array<2> cos, sin;
-  AppendRope rotation;
+  KeyRotation rotation;
   if (random.one_in(2)) {
     random_table(run, cos, sin, tokens, half);
     rotation.cos = cos.view;
@@ -590,18 +590,18 @@ bool run_shift(Run& run, DType type, Form form) {
 
 /// The whole problem at once, or its tasks in a random order and the reduction.
 bool run_problem(Run& run, const Attention& a) {
-  AttentionTasks tasks;
+  AttentionPlan plan;
   Exec exec = run.exec();
-  if (!run.ok(attention_tasks(a, &tasks, exec))) return false;
-  std::vector<unsigned char> workspace(tasks.workspace_bytes), partial(tasks.partial_bytes);
+  if (!run.ok(attention_plan(a, &plan, exec))) return false;
+  std::vector<unsigned char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
   exec.workspace = workspace.data();
   exec.workspace_bytes = workspace.size();
   if (run.random.one_in(2)) return run.ok(attention(a, exec));
-  for (int64_t i = tasks.tasks; i-- > 0;) {
-    if (!run.ok(attention_range(a, i, i + 1, partial.data(), partial.size(), exec))) return false;
+  for (int64_t i = plan.tasks; i-- > 0;) {
+    if (!run.ok(attention_range(plan, i, i + 1, partial.data(), partial.size(), exec))) return false;
   }
-  return tasks.reduce_tasks == 0 ||
-         run.ok(attention_reduce(a, 0, tasks.reduce_tasks, partial.data(), partial.size(), exec));
+  return plan.reduce_tasks == 0 ||
+         run.ok(attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), exec));
 }
 
 struct AttentionSizes {
