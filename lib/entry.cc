@@ -3,8 +3,8 @@
 #define SIMDATTN_BUILDING 1
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/views.h"
 #include "lib/environment.h"
+#include "lib/rules/views.h"
 #include "lib/sized.h"
 
 namespace drivers = simdattn::drivers;
@@ -28,11 +28,12 @@ const V& or_absent(const V* view) {
 #define SIMDATTN_NEED(argument) \
   SIMDATTN_REQUIRE(argument != nullptr, Code::kNullPointer, #argument ": the pointer must not be null")
 /// `name_` is the caller's struct in today's version.
-#define SIMDATTN_SIZED(type, name)                                                                      \
-  const Sized<type> name##_sized(name);                                                                 \
-  SIMDATTN_REQUIRE(name##_sized.ok(), Code::kStructSize,                                                \
-                   #name ".struct_size: no version of " #type " had it; begin with the initialiser of " \
-                         "the struct");                                                                 \
+#define SIMDATTN_SIZED(type, name)                                 \
+  const Sized<type> name##_sized(name);                            \
+  SIMDATTN_REQUIRE(name##_sized.ok(), Code::kStructSize,           \
+                   #name ".struct_size: no version of " #type      \
+                         " had it; begin with the initialiser of " \
+                         "the struct");                            \
   const type& name##_ = *name##_sized
 
 extern "C" {
@@ -191,8 +192,8 @@ simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pair
 
 size_t simdattn_rope_direct_workspace(int64_t pairs) { return drivers::rope_direct_workspace(pairs); }
 
-simdattn_status simdattn_sinusoidal_table(const simdattn_view2* out, double base,
-                                          const simdattn_const_view1* positions, int64_t first) {
+simdattn_status simdattn_sinusoidal_table(const simdattn_view2* out, double base, const simdattn_const_view1* positions,
+                                          int64_t first) {
   SIMDATTN_NEED(out);
   const Environment environment;
   return drivers::sinusoidal_table(*out, base, or_absent(positions), first);

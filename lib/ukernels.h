@@ -100,7 +100,8 @@ struct RowModifiers {
   const uint8_t* keep;  // null: none; 0 masks
   const uint8_t* bits;  // null: none; bit 0 is key first_bit; keys before it are visible
   int64_t first_bit;
-  bool one_bias;  // bias is one number for all keys; so is keep: the driver's business (drivers/scoring.h), not a slot's
+  bool
+      one_bias;  // bias is one number for all keys; so is keep: the driver's business (drivers/scoring.h), not a slot's
   bool one_keep;
 };
 struct ModifyRow {

@@ -15,7 +15,8 @@
 extern "C" {
 #if defined(__clang__)
 #pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wreturn-type-c-linkage" /* Status has default members, and is returned like the C struct */
+#pragma clang diagnostic ignored \
+    "-Wreturn-type-c-linkage" /* Status has default members, and is returned like the C struct */
 #endif
 #endif
 
@@ -82,8 +83,8 @@ SIMDATTN_API int64_t simdattn_row_bytes(simdattn_kv_type type, int64_t dim);
 SIMDATTN_API int64_t simdattn_panel_bytes(simdattn_kv_type type, int64_t dim);
 SIMDATTN_API int64_t simdattn_kv_bytes(simdattn_kv_type type, simdattn_kv_layout layout, int64_t batch, int64_t heads,
                                        int64_t tokens, int64_t dim);
-SIMDATTN_API simdattn_kv simdattn_contiguous_kv(void* data, simdattn_kv_type type, simdattn_kv_layout layout, int64_t batch,
-                                                int64_t heads, int64_t tokens, int64_t dim);
+SIMDATTN_API simdattn_kv simdattn_contiguous_kv(void* data, simdattn_kv_type type, simdattn_kv_layout layout,
+                                                int64_t batch, int64_t heads, int64_t tokens, int64_t dim);
 SIMDATTN_API simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simdattn_const_view2* positions,
                                                 const simdattn_kv* kv, const simdattn_append_options* options,
                                                 const simdattn_exec* exec);
@@ -95,8 +96,8 @@ SIMDATTN_API simdattn_status simdattn_attention(const simdattn_attention_problem
 SIMDATTN_API simdattn_status simdattn_attention_plan(const simdattn_attention_problem* problem, simdattn_plan* plan,
                                                      const simdattn_exec* exec);
 SIMDATTN_API simdattn_status simdattn_attention_bind(const simdattn_attention_problem* problem, simdattn_plan* plan);
-SIMDATTN_API simdattn_status simdattn_attention_range(const simdattn_plan* plan, int64_t first, int64_t last, void* partial,
-                                                      size_t partial_bytes, const simdattn_exec* exec);
+SIMDATTN_API simdattn_status simdattn_attention_range(const simdattn_plan* plan, int64_t first, int64_t last,
+                                                      void* partial, size_t partial_bytes, const simdattn_exec* exec);
 SIMDATTN_API simdattn_status simdattn_attention_reduce(const simdattn_plan* plan, int64_t first, int64_t last,
                                                        const void* partial, size_t partial_bytes,
                                                        const simdattn_exec* exec);

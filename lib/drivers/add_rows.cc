@@ -3,8 +3,8 @@
 
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/views.h"
 #include "lib/dtypes.h"
+#include "lib/rules/views.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {

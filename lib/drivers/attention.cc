@@ -167,13 +167,14 @@ Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool 
                    "exec.target: not the one that the plan was made for");
   SIMDATTN_REQUIRE(s->has_data, Code::kNullPointer, "plan: made without data; attention_bind gives it the arrays");
   const Division& d = s->division;
-  SIMDATTN_REQUIRE(first >= 0 && first <= last && last <= (reduce ? d.reduce_tasks : d.tasks), Code::kRange,
-                   reduce ? "first, last: must be within 0 .. plan.reduce_tasks"
-                          : "first, last: must be within 0 .. plan.tasks");
+  SIMDATTN_REQUIRE(
+      first >= 0 && first <= last && last <= (reduce ? d.reduce_tasks : d.tasks), Code::kRange,
+      reduce ? "first, last: must be within 0 .. plan.reduce_tasks" : "first, last: must be within 0 .. plan.tasks");
   if (d.tasks > 0) SIMDATTN_CHECK(check_workspace(exec.workspace, exec.workspace_bytes, plan.workspace_bytes));
   if (d.split) {
     SIMDATTN_REQUIRE(partial != nullptr, Code::kNullPointer, "partial: null although plan.partial_bytes is not 0");
-    SIMDATTN_REQUIRE(partial_size >= plan.partial_bytes, Code::kWorkspace, "partial_bytes: less than plan.partial_bytes");
+    SIMDATTN_REQUIRE(partial_size >= plan.partial_bytes, Code::kWorkspace,
+                     "partial_bytes: less than plan.partial_bytes");
   }
   if (first < last) {
     SIMDATTN_CHECK(check_memory(*s, exec.workspace, plan.workspace_bytes, d.split ? partial : nullptr,
@@ -219,7 +220,8 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
   if (d.row_blocks == 0) return {};
   const size_t needed = workspace_bytes(a, sizes, uk);
   SIMDATTN_CHECK(check_workspace(exec.workspace, exec.workspace_bytes, needed));
-  SIMDATTN_CHECK(check_attention_memory(a, sizes, bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
+  SIMDATTN_CHECK(
+      check_attention_memory(a, sizes, bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
 
   const AttentionKernels& kernels = uk.attention[slot(a.arithmetic)];
   const Hooks hooks(kernels);

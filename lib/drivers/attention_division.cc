@@ -19,7 +19,6 @@ constexpr double kStreamBytesOfOneRow = 8 << 20;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-
 bool hidden(const Attention& a, const Division& d, int64_t s, const SequenceRules& rules, int64_t first_row,
             int64_t last_row, Interval keys) {
   if (!has_modifiers(a.scoring)) return false;

@@ -173,14 +173,14 @@ class RowBlock {
         tile_hi[i] = none ? 0 : hi[r + i] - static_cast<int32_t>(first);
       }
       ops_.softmax_tile({.s = w_.scores + first,
-                        .lds = kScoreStride,
-                        .rows = n,
-                        .columns = columns,
-                        .lo = tile_lo,
-                        .hi = tile_hi,
-                        .max = s.max + r,
-                        .sum = s.sum + r,
-                        .alpha = w_.alpha});
+                         .lds = kScoreStride,
+                         .rows = n,
+                         .columns = columns,
+                         .lo = tile_lo,
+                         .hi = tile_hi,
+                         .max = s.max + r,
+                         .sum = s.sum + r,
+                         .alpha = w_.alpha});
       // A weight of 0 hides a finite value only; NaN and infinities in values that a row does not see must be skipped.
       if (mixed && !finite_known) {
         finite = values_finite(base, all);
@@ -284,13 +284,13 @@ class RowBlock {
     for (int64_t i = r; i < r + n; ++i) {
       float* s = w_.scores + (i - r) * kScoreStride;
       masked = simdattn::modify(uk_, {.row = row_modifiers_[i],
-                               .x = s,
-                               .t = s,
-                               .first_key = base,
-                               .lo = lo[i],
-                               .hi = hi[i],
-                               .scale = 1.0f,
-                               .note_masked = true})
+                                      .x = s,
+                                      .t = s,
+                                      .first_key = base,
+                                      .lo = lo[i],
+                                      .hi = hi[i],
+                                      .scale = 1.0f,
+                                      .note_masked = true})
                    .masked ||
                masked;
     }
@@ -362,9 +362,8 @@ class RowBlock {
       tile.key_stride = v_.token_stride();
       tile.group_stride = row_bytes(v_.type(), kValueGroup);
       tile.stream = stream_;
-      for_each_value_run(base, see, [&](int64_t c, int64_t keys, const char* rows) {
-        run(value_ops_.value_tile, c, keys, rows);
-      });
+      for_each_value_run(base, see,
+                         [&](int64_t c, int64_t keys, const char* rows) { run(value_ops_.value_tile, c, keys, rows); });
     } else {
       tile.first_key = see.lo;
       run(ops_.value_packed, see.lo, see.hi - see.lo, w_.values);

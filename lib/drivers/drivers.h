@@ -46,8 +46,8 @@ Status attention_range(const AttentionPlan& plan, int64_t first, int64_t last, v
                        const Exec& exec);
 Status attention_reduce(const AttentionPlan& plan, int64_t first, int64_t last, const void* partial,
                         size_t partial_bytes, const Exec& exec);
-Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
-                       const View<3>& lse, const float* sinks, const Exec& exec);
+Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out, const View<3>& lse,
+                       const float* sinks, const Exec& exec);
 
 }  // namespace simdattn::drivers
 

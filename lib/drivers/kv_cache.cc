@@ -5,10 +5,10 @@
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/kv_store.h"
-#include "lib/rules/positions.h"
 #include "lib/drivers/turn_row.h"
-#include "lib/rules/views.h"
 #include "lib/dtypes.h"
+#include "lib/rules/positions.h"
+#include "lib/rules/views.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -45,8 +45,8 @@ void append_column(const UKernels& uk, const RopeHeads& row, DType from, DType t
 
 }  // namespace
 
-Status drivers::kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& cache, const AppendOptions& options,
-                 const Exec& exec) {
+Status drivers::kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& cache,
+                          const AppendOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   const KeyRotation& rope = options.rope;
@@ -77,8 +77,7 @@ Status drivers::kv_append(const ConstView<4>& rows, const ConstView<2>& position
       }
     }
   }
-  SIMDATTN_REQUIRE(!share_bytes(er, ek) && !share_bytes(ep, ek), Code::kOverlap,
-                   "cache: overlaps rows or positions");
+  SIMDATTN_REQUIRE(!share_bytes(er, ek) && !share_bytes(ep, ek), Code::kOverlap, "cache: overlaps rows or positions");
   SIMDATTN_REQUIRE(!share_bytes(ec, ek) && !share_bytes(es, ek), Code::kOverlap,
                    "cache: overlaps rope.cos or rope.sin");
   if (er.empty()) return {};

@@ -6,10 +6,10 @@
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/kv_store.h"
-#include "lib/rules/positions.h"
 #include "lib/drivers/turn_row.h"
-#include "lib/rules/views.h"
 #include "lib/dtypes.h"
+#include "lib/rules/positions.h"
+#include "lib/rules/views.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -25,7 +25,6 @@ template <class T>
 int64_t panel_step(int64_t d) {
   return std::is_same_v<T, bf16> ? d / 2 * 2 * kPanelWidth + d % 2 : d * kPanelWidth;
 }
-
 
 class Shift {
  public:
@@ -74,7 +73,9 @@ class Shift {
   }
 
  private:
-  void (*kernel() const)(const RopeHeads&) { return uk_.rope_heads[slot(DType(cache_.type))][slot(DType(cache_.type))]; }
+  void (*kernel() const)(const RopeHeads&) {
+    return uk_.rope_heads[slot(DType(cache_.type))][slot(DType(cache_.type))];
+  }
 
   /// Of a token's first element of head 0.
   char* address(int64_t sequence, int64_t token) const {
@@ -82,7 +83,8 @@ class Shift {
     int64_t run = 0;
     if (!store.panels()) return store.at(token, &run);
     const int64_t column = token % kPanelWidth;
-    return store.at(token - column, &run) + column * (DType(cache_.type) == DType::kBF16 ? 2 : 1) * size_of(DType(cache_.type));
+    return store.at(token - column, &run) +
+           column * (DType(cache_.type) == DType::kBF16 ? 2 : 1) * size_of(DType(cache_.type));
   }
 
   template <class T>
@@ -139,7 +141,8 @@ void shift_ring(const Shift& shift, int64_t sequence, int64_t ring, int64_t firs
 
 }  // namespace
 
-Status drivers::kv_shift(const Kv& cache, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope, const Exec& exec) {
+Status drivers::kv_shift(const Kv& cache, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope,
+                         const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet ek, ec, es;

@@ -5,8 +5,8 @@
 
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/views.h"
 #include "lib/dtypes.h"
+#include "lib/rules/views.h"
 #include "lib/scalar/math.h"
 #include "lib/ukernels.h"
 
@@ -22,8 +22,8 @@ float weight(float lse, float base) { return scalar::exp(lse - base); }
 
 }  // namespace
 
-Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out, const View<3>& lse,
-                       const float* sinks, const Exec& exec) {
+Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
+                                const View<3>& lse, const float* sinks, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet ep, el, eo, es;
@@ -51,8 +51,9 @@ Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& p
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &es));
     SIMDATTN_REQUIRE(lse.shape[0] == out_shape[0] && lse.shape[1] == out_shape[1] && lse.shape[2] == out_shape[2],
                      Code::kShape, "lse.shape: must be the first three sizes of out");
-    SIMDATTN_REQUIRE(!share_bytes(es, ep) && !share_bytes(es, el) && !share_bytes(es, eo) && !share_bytes(es, sinks_extent),
-                     Code::kOverlap, "lse: overlaps another argument");
+    SIMDATTN_REQUIRE(
+        !share_bytes(es, ep) && !share_bytes(es, el) && !share_bytes(es, eo) && !share_bytes(es, sinks_extent),
+        Code::kOverlap, "lse: overlaps another argument");
   }
 
   const int64_t dim = parts.shape[4];

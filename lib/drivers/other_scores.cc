@@ -92,8 +92,8 @@ bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 
 }  // namespace
 
-Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
-                       const Exec& exec) {
+Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
+                                const ScoreOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet eo;
@@ -112,7 +112,7 @@ size_t drivers::bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
 }
 
 Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
-                       const ScoreOptions& options, const Exec& exec) {
+                                const ScoreOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet eo, em;
@@ -189,7 +189,7 @@ size_t drivers::additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
 }
 
 Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
-                       const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec) {
+                                const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet eo, ew, ewq, ewk;

@@ -1,15 +1,15 @@
 // rope(): rotates rows by the angles of their positions.
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
+#include "lib/dtypes.h"
 #include "lib/rules/positions.h"
 #include "lib/rules/views.h"
-#include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
 
-Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const ConstView<2>& positions,
-            const View<4>& out, const RopeOptions& options, const Exec& exec) {
+Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
+                     const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet ex, eo, ec, es, ep;

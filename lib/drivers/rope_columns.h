@@ -20,7 +20,7 @@ struct RopeScaling {
   DoubleDouble ln_theta;
   DoubleDouble ramp_low;  // kYarn
   DoubleDouble ramp_high;
-  int64_t rotated = 0;                    // kProportional: columns that rotate
+  int64_t rotated = 0;    // kProportional: columns that rotate
   Doubles long_or_short;  // kLongRope
   double attention_factor = 1;
   float theta_f32 = 0;

@@ -1,11 +1,11 @@
 // rope_direct(): rotation by angles that are computed on the way.
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/positions.h"
 #include "lib/drivers/rope_columns.h"
 #include "lib/drivers/table_positions.h"
 #include "lib/drivers/workspace.h"
 #include "lib/dtypes.h"
+#include "lib/rules/positions.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -34,8 +34,9 @@ size_t drivers::rope_direct_workspace(int64_t pairs) {
   return pairs > kStackPairs && pairs <= kMaxColumns ? DirectBuffers(nullptr, pairs).bytes : 0;
 }
 
-Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table, const ConstView<3>& positions,
-                   const View<4>& out, const RopeOptions& options, const Exec& exec) {
+Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
+                            const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
+                            const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet ex, eo, ep;

@@ -23,8 +23,10 @@ bool each_within(const Doubles& values, double low, double high) {
 }
 
 Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
-  if (o.rope_type < RopeType::kDefault || o.rope_type > RopeType::kLongRope) return SIMDATTN_REFUSE(kRange, "rope_type: not a RopeType");
-  if (o.mrope_layout < MropeLayout::kContiguous || o.mrope_layout > MropeLayout::kAxial) return SIMDATTN_REFUSE(kRange, "mrope_layout: not a MropeLayout");
+  if (o.rope_type < RopeType::kDefault || o.rope_type > RopeType::kLongRope)
+    return SIMDATTN_REFUSE(kRange, "rope_type: not a RopeType");
+  if (o.mrope_layout < MropeLayout::kContiguous || o.mrope_layout > MropeLayout::kAxial)
+    return SIMDATTN_REFUSE(kRange, "mrope_layout: not a MropeLayout");
   if (!within(o.rope_theta, 1, kMaxTheta)) return SIMDATTN_REFUSE(kRange, "rope_theta: must be in [1, 1e15]");
   if (o.factor != 0 && !within(o.factor, kMinFactor, kMaxFactor))
     return SIMDATTN_REFUSE(kRange, "factor: must be in [1e-3, 1e6], or 0 if not given");
@@ -42,7 +44,8 @@ Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
   if (!within(o.mscale_all_dim, 0, kMaxFactor))
     return SIMDATTN_REFUSE(kRange, "mscale_all_dim: must be in [0, 1e6]; 0 is not given");
   if (!within(o.low_freq_factor, 1e-6, 1e6)) return SIMDATTN_REFUSE(kRange, "low_freq_factor: must be in [1e-6, 1e6]");
-  if (!within(o.high_freq_factor, 1e-6, 1e6)) return SIMDATTN_REFUSE(kRange, "high_freq_factor: must be in [1e-6, 1e6]");
+  if (!within(o.high_freq_factor, 1e-6, 1e6))
+    return SIMDATTN_REFUSE(kRange, "high_freq_factor: must be in [1e-6, 1e6]");
   if (o.high_freq_factor < o.low_freq_factor)
     return SIMDATTN_REFUSE(kRange, "high_freq_factor: must not be less than low_freq_factor");
   if (!(o.partial_rotary_factor > 0 && o.partial_rotary_factor <= 1))
@@ -50,7 +53,8 @@ Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
 
   for (const Doubles* numbers : {&o.short_factor, &o.long_factor, &o.freq_factors, &o.inv_freq}) {
     if (numbers->data == nullptr && !numbers->empty())
-      return SIMDATTN_REFUSE(kNullPointer, "short_factor, long_factor, freq_factors, inv_freq: null although the size is not 0");
+      return SIMDATTN_REFUSE(kNullPointer,
+                             "short_factor, long_factor, freq_factors, inv_freq: null although the size is not 0");
   }
   if (!o.freq_factors.empty()) {
     if (o.freq_factors.size != pairs) return SIMDATTN_REFUSE(kShape, "freq_factors: must have one number per column");
@@ -61,12 +65,14 @@ Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
     if (o.rope_type != RopeType::kDefault) return SIMDATTN_REFUSE(kRange, "inv_freq: rope_type must be kDefault");
     if (o.inv_freq.size != pairs) return SIMDATTN_REFUSE(kShape, "inv_freq: must have one number per column");
     for (const double v : o.inv_freq)
-      if (v != 0 && !within(v, 1e-20, 1e3)) return SIMDATTN_REFUSE(kRange, "inv_freq: every one must be 0 or in [1e-20, 1e3]");
+      if (v != 0 && !within(v, 1e-20, 1e3))
+        return SIMDATTN_REFUSE(kRange, "inv_freq: every one must be 0 or in [1e-20, 1e3]");
   }
 
   int64_t columns = 0;
   for (const int64_t section : o.mrope_section) {
-    if (section < 0 || section > pairs) return SIMDATTN_REFUSE(kRange, "mrope_section: entries must be in [0, columns]");
+    if (section < 0 || section > pairs)
+      return SIMDATTN_REFUSE(kRange, "mrope_section: entries must be in [0, columns]");
     columns += section;
   }
   if (columns == 0) {
@@ -367,7 +373,7 @@ Status drivers::rope_frequencies(double* inv_freq, int64_t pairs, double* attent
 }
 
 Status drivers::rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options,
-                  const ConstView<2>& positions, int64_t first) {
+                           const ConstView<2>& positions, int64_t first) {
   ByteSet cos_bytes;
   ByteSet sin_bytes;
   ByteSet read;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/rules/views.h"
 #include "lib/dtypes.h"
+#include "lib/rules/views.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -38,7 +38,8 @@ static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4
 
 static inline Status check_score_options(const ScoreOptions& options) {
   SIMDATTN_REQUIRE(!options.scale || std::isfinite(*options.scale), Code::kRange, "options.scale: must be finite");
-  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange, "options.arithmetic: not one of this function");
+  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange,
+                   "options.arithmetic: not one of this function");
   return {};
 }
 

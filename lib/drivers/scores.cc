@@ -8,7 +8,7 @@
 namespace simdattn {
 
 Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
-              const Exec& exec) {
+                       const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet eo;

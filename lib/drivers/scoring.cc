@@ -21,9 +21,7 @@ SequenceRules sequence_rules(const Scoring& s, int64_t sequence, int64_t n_q, in
   SequenceRules r;
   r.length = s.kv_length != nullptr ? s.kv_length[sequence] : n_kv;
   r.start = s.kv_start != nullptr ? s.kv_start[sequence] : 0;
-  r.offset = s.offsets != nullptr         ? s.offsets[sequence]
-             : s.offset == kBottomRight ? r.length - n_q
-                                        : s.offset;
+  r.offset = s.offsets != nullptr ? s.offsets[sequence] : s.offset == kBottomRight ? r.length - n_q : s.offset;
   r.prefix_end = s.prefix_end != nullptr ? s.prefix_end[sequence] : 0;
   return r;
 }
@@ -58,7 +56,8 @@ RowModifiers row_modifiers(const Scoring& s, const SequenceRules& rules, int64_t
   m.slope = s.alibi_slopes != nullptr ? s.alibi_slopes[head] : 0.0f;
   m.position = static_cast<int32_t>(row + rules.offset);
   if (s.bias.data != nullptr) {
-    m.bias = static_cast<const char*>(s.bias.data) + offset_of(s.bias, mask_batch, head, mask_row) * size_of(s.bias.dtype);
+    m.bias =
+        static_cast<const char*>(s.bias.data) + offset_of(s.bias, mask_batch, head, mask_row) * size_of(s.bias.dtype);
     m.bias_dtype = s.bias.dtype;
     m.one_bias = s.bias.shape[3] == 1;
   }
@@ -137,8 +136,8 @@ ModifyResult modify(const UKernels& uk, const ModifyRow& a) {
 
 bool mask_allows(const RowModifiers& m, int64_t key) {
   if (m.bias != nullptr) {
-    const float b =
-        with_storage(m.bias_dtype, [&](auto t) { return to_f32(static_cast<const decltype(t)*>(m.bias)[m.one_bias ? 0 : key]); });
+    const float b = with_storage(
+        m.bias_dtype, [&](auto t) { return to_f32(static_cast<const decltype(t)*>(m.bias)[m.one_bias ? 0 : key]); });
     if (b == -std::numeric_limits<float>::infinity()) return false;
   }
   if (m.keep != nullptr && m.keep[m.one_keep ? 0 : key] == 0) return false;

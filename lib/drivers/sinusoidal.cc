@@ -1,7 +1,7 @@
 // The additive position encoding of Vaswani et al. 2017.
-#include "lib/drivers/drivers.h"
 #include "lib/drivers/angles.h"
 #include "lib/drivers/double_double.h"
+#include "lib/drivers/drivers.h"
 #include "lib/drivers/table_positions.h"
 
 namespace simdattn {

@@ -5,9 +5,9 @@
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/scoring.h"
+#include "lib/dtypes.h"
 #include "lib/rules/scoring.h"
 #include "lib/rules/views.h"
-#include "lib/dtypes.h"
 #include "lib/scalar/math.h"
 #include "lib/ukernels.h"
 
@@ -68,13 +68,13 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, G mask_of
     float max[kModifiedRows];
     for (int64_t i = 0; i < call.rows; ++i) {
       max[i] = modify(uk, {.row = of_row(r + i),
-                              .x = a.x + (r + i) * a.ldx,
-                              .t = t + i * call.ldx,
-                              .first_key = 0,
-                              .lo = call.lo + i * a.lo_step,
-                              .hi = call.hi + i * a.hi_step,
-                              .scale = a.scale,
-                              .note_masked = false})
+                           .x = a.x + (r + i) * a.ldx,
+                           .t = t + i * call.ldx,
+                           .first_key = 0,
+                           .lo = call.lo + i * a.lo_step,
+                           .hi = call.hi + i * a.hi_step,
+                           .scale = a.scale,
+                           .note_masked = false})
                    .max;
     }
     call.known_max = max;
@@ -122,7 +122,7 @@ Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>
 }
 
 Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring, const View<3>& lse,
-                      const Exec& exec) {
+                               const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet ex, eo, el;

@@ -3,9 +3,9 @@
 
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/views.h"
 #include "lib/drivers/value_block.h"
 #include "lib/dtypes.h"
+#include "lib/rules/views.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -21,12 +21,13 @@ constexpr int64_t kColumns = kAccumulators / kRows;
 
 }  // namespace
 
-Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out, const ValueOptions& options,
-                               const Exec& exec) {
+Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
+                                const ValueOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ByteSet ep, ev, eo;
-  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange, "options.arithmetic: not one of this function");
+  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange,
+                   "options.arithmetic: not one of this function");
   SIMDATTN_CHECK(check_view(p, Accept::kF32, SIMDATTN_ARGUMENT("p"), &ep));
   SIMDATTN_CHECK(check_view(v, Accept::kElements, SIMDATTN_ARGUMENT("v"), &ev));
   SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));

@@ -20,16 +20,16 @@ namespace {
 template <class T>
 struct Kernels;
 #undef SIMDATTN_KERNELS
-#define SIMDATTN_KERNELS(T, name)                               \
-  template <>                                                   \
-  struct Kernels<T> {                                           \
-    static constexpr auto score_tile = ScoreTile##name;         \
-    static constexpr auto value_tile = ValueTile##name;         \
-    static constexpr auto pack_keys = PackKeys##name;           \
-    static constexpr auto widen_panel = WidenPanel##name;       \
-    static constexpr auto pack_values = PackValues##name;       \
-    static constexpr auto widen = Widen##name;                  \
-    static constexpr auto all_finite = AllFinite##name;         \
+#define SIMDATTN_KERNELS(T, name)                                      \
+  template <>                                                          \
+  struct Kernels<T> {                                                  \
+    static constexpr auto score_tile = ScoreTile##name;                \
+    static constexpr auto value_tile = ValueTile##name;                \
+    static constexpr auto pack_keys = PackKeys##name;                  \
+    static constexpr auto widen_panel = WidenPanel##name;              \
+    static constexpr auto pack_values = PackValues##name;              \
+    static constexpr auto widen = Widen##name;                         \
+    static constexpr auto all_finite = AllFinite##name;                \
     static constexpr void (*store_rows)(const StoreRows&) = nullptr;   \
     static constexpr void (*store_panels)(const StoreRows&) = nullptr; \
     static constexpr void (*load_rows)(const LoadRows&) = nullptr;     \

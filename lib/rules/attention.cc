@@ -8,13 +8,19 @@ namespace {
 constexpr KvText kKeys = SIMDATTN_KV_TEXT("k");
 constexpr KvText kValues = SIMDATTN_KV_TEXT("v");
 
-#define SIMDATTN_OVERLAPS(output)                                                                             \
-  {                                                                                                           \
-    output ": overlaps q", output ": overlaps k", output ": overlaps v", output ": overlaps out",             \
-        output ": overlaps lse", output ": overlaps acc", output ": overlaps max", output ": overlaps sum",   \
-        output ": overlaps cu_q", output ": overlaps cu_k", output ": overlaps k.block_table",                \
-        output ": overlaps v.block_table"                                                                     \
-  }
+#define SIMDATTN_OVERLAPS(output)     \
+  {output ": overlaps q",             \
+   output ": overlaps k",             \
+   output ": overlaps v",             \
+   output ": overlaps out",           \
+   output ": overlaps lse",           \
+   output ": overlaps acc",           \
+   output ": overlaps max",           \
+   output ": overlaps sum",           \
+   output ": overlaps cu_q",          \
+   output ": overlaps cu_k",          \
+   output ": overlaps k.block_table", \
+   output ": overlaps v.block_table"}
 struct OverlapText {
   const char* arrays[kAttentionArrays];
   const char* scoring[kScoringArrays];
@@ -58,10 +64,7 @@ Status check_written(const ByteSet& written, const Attention& a, const Attention
   return {};
 }
 
-
-bool absent(const Attention& a) {
-  return a.out.data == nullptr && a.lse.data == nullptr && a.acc.data == nullptr;
-}
+bool absent(const Attention& a) { return a.out.data == nullptr && a.lse.data == nullptr && a.acc.data == nullptr; }
 
 }  // namespace
 
@@ -121,19 +124,19 @@ Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data
   bytes->of[kTableV] = table_bytes(a.v);
   ByteSet set;
   if (a.out.data != nullptr || (data == Data::kLater && a.out.shape[3] != 0)) {
-    static constexpr OverlapText kText = SIMDATTN_OVERLAP_TEXT("out");
+    static constexpr OverlapText kOverlaps = SIMDATTN_OVERLAP_TEXT("out");
     SIMDATTN_CHECK(check_view(a.out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &set, data));
     SIMDATTN_REQUIRE(same_numbers(a.out.shape, out_shape), Code::kShape,
                      "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
-    SIMDATTN_CHECK(check_written(set, a, p, *bytes, kText));
+    SIMDATTN_CHECK(check_written(set, a, p, *bytes, kOverlaps));
     bytes->of[kOut] = set;
   }
   if (a.lse.data != nullptr) {
-    static constexpr OverlapText kText = SIMDATTN_OVERLAP_TEXT("lse");
+    static constexpr OverlapText kOverlaps = SIMDATTN_OVERLAP_TEXT("lse");
     SIMDATTN_CHECK(check_view(a.lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &set));
     SIMDATTN_REQUIRE(same_numbers(a.lse.shape, row_shape), Code::kShape,
                      "lse.shape: must be the first three sizes of q");
-    SIMDATTN_CHECK(check_written(set, a, p, *bytes, kText));
+    SIMDATTN_CHECK(check_written(set, a, p, *bytes, kOverlaps));
     bytes->of[kLse] = set;
   }
   if (!raw) return {};

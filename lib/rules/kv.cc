@@ -29,9 +29,9 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   const bool paged = kv.page_size > 0;
   SIMDATTN_REQUIRE(paged + (kv.ring > 0) + use.varlen <= 1, Code::kRange, text.both);
   SIMDATTN_REQUIRE(paged || kv.block_table == nullptr, Code::kRange, text.table);
-  SIMDATTN_REQUIRE(!paged || kv.block_table != nullptr || use.by_slot || use.data == Data::kLater || kv.batch == 0 ||
-                       kv.tokens == 0,
-                   Code::kNullPointer, text.table);
+  SIMDATTN_REQUIRE(
+      !paged || kv.block_table != nullptr || use.by_slot || use.data == Data::kLater || kv.batch == 0 || kv.tokens == 0,
+      Code::kNullPointer, text.table);
   SIMDATTN_REQUIRE(kv.block_table_stride >= -1 && kv.block_table_stride <= kMaxSize, Code::kRange, text.table_stride);
 
   const int64_t units = paged ? kv.n_pages : kv.batch;

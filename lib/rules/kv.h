@@ -27,24 +27,24 @@ struct KvText {
   const char* ring;
   const char* both;
 };
-#define SIMDATTN_KV_TEXT(name)                                                                                   \
-  {name ".struct_size: not that of this version",                                                                \
-   name ".reserved: must be 0",                                                                                  \
-   name ".type: not a storage type of keys and values",                                                          \
-   name ".layout: not a KvLayout",                                                                               \
-   name ".layout: values are always rows, and a varlen tensor (cu_k) too",                                       \
-   name ".dim: must be in 1 .. 2^30 - 1, and the last dimension contiguous",                                     \
-   name ".batch, heads, tokens: must be in 0 .. 2^30 - 1",                                                       \
-   name ".length: must be -1 (all tokens) or in 0 .. tokens",                                                    \
-   name ".batch_stride, head_stride, token_stride: bytes, must be multiples of the element size",                \
-   name ".data: null although the store is not empty",                                                           \
-   name ".batch_stride, head_stride, token_stride: too large for 64-bit addresses",                              \
-   name ".batch_stride, head_stride, token_stride: tokens that a call writes must not coincide",                 \
-   name ".block_table: a page that the call touches is outside 0 .. n_pages-1",                                  \
-   name ".page_size, n_pages: must be in 0 .. 2^30 - 1, and for panels page_size a multiple of kPanelWidth",     \
-   name ".block_table, page_size: pages need both",                                                              \
-   name ".block_table_stride: must be in -1 .. 2^30 - 1",                                                        \
-   name ".ring: must be in 0 .. 2^30 - 1, and for panels a multiple of kPanelWidth",                             \
+#define SIMDATTN_KV_TEXT(name)                                                                               \
+  {name ".struct_size: not that of this version",                                                            \
+   name ".reserved: must be 0",                                                                              \
+   name ".type: not a storage type of keys and values",                                                      \
+   name ".layout: not a KvLayout",                                                                           \
+   name ".layout: values are always rows, and a varlen tensor (cu_k) too",                                   \
+   name ".dim: must be in 1 .. 2^30 - 1, and the last dimension contiguous",                                 \
+   name ".batch, heads, tokens: must be in 0 .. 2^30 - 1",                                                   \
+   name ".length: must be -1 (all tokens) or in 0 .. tokens",                                                \
+   name ".batch_stride, head_stride, token_stride: bytes, must be multiples of the element size",            \
+   name ".data: null although the store is not empty",                                                       \
+   name ".batch_stride, head_stride, token_stride: too large for 64-bit addresses",                          \
+   name ".batch_stride, head_stride, token_stride: tokens that a call writes must not coincide",             \
+   name ".block_table: a page that the call touches is outside 0 .. n_pages-1",                              \
+   name ".page_size, n_pages: must be in 0 .. 2^30 - 1, and for panels page_size a multiple of kPanelWidth", \
+   name ".block_table, page_size: pages need both",                                                          \
+   name ".block_table_stride: must be in -1 .. 2^30 - 1",                                                    \
+   name ".ring: must be in 0 .. 2^30 - 1, and for panels a multiple of kPanelWidth",                         \
    name ".page_size, ring: pages and a ring exclude each other and cu_k"}
 
 /// How a call uses a store.

@@ -21,14 +21,12 @@ Status check_sequence(const Scoring& scoring, int64_t b, int64_t n_kv);
 
 /// The first array of scoring that an output shares a byte with, as an index into SIMDATTN_OVERLAPS_SCORING; -1: none.
 int overlapped_scoring(const ByteSet& output, const Scoring& scoring, const ScoringShape& shape);
-#define SIMDATTN_OVERLAPS_SCORING(output)                                                                       \
-  {                                                                                                             \
-    output ": overlaps scoring.bias", output ": overlaps scoring.keep", output ": overlaps scoring.bits",       \
-        output ": overlaps scoring.bias_scale", output ": overlaps scoring.alibi_slopes",                       \
-        output ": overlaps scoring.sinks", output ": overlaps scoring.offsets",                                 \
-        output ": overlaps scoring.prefix_end", output ": overlaps scoring.kv_start",                           \
-        output ": overlaps scoring.kv_length"                                                                   \
-  }
+#define SIMDATTN_OVERLAPS_SCORING(output)                                            \
+  {output ": overlaps scoring.bias",         output ": overlaps scoring.keep",       \
+   output ": overlaps scoring.bits",         output ": overlaps scoring.bias_scale", \
+   output ": overlaps scoring.alibi_slopes", output ": overlaps scoring.sinks",      \
+   output ": overlaps scoring.offsets",      output ": overlaps scoring.prefix_end", \
+   output ": overlaps scoring.kv_start",     output ": overlaps scoring.kv_length"}
 inline constexpr int kScoringArrays = 10;
 /// The bytes of each, in that order; none for those that are absent.
 void scoring_bytes(const Scoring& scoring, const ScoringShape& shape, ByteSet (&bytes)[kScoringArrays]);

@@ -38,14 +38,12 @@ struct Argument {
   const char* self_overlap;
 };
 #define SIMDATTN_ARGUMENT_TEXT(name)                                                     \
-  ::simdattn::Argument {                                                                 \
-    name ".data: null although its shape is not empty",                                  \
-        name ".dtype: not a type accepted here",                                         \
-        name ".shape: every size must be in 0 .. 2^30 - 1",                              \
-        name ".stride: the last dimension must be contiguous (stride 1)",                \
-        name ".stride: too large for 64-bit addresses",                                  \
-        name ".stride: elements of an output must not coincide"                          \
-  }
+  ::simdattn::Argument{name ".data: null although its shape is not empty",               \
+                       name ".dtype: not a type accepted here",                          \
+                       name ".shape: every size must be in 0 .. 2^30 - 1",               \
+                       name ".stride: the last dimension must be contiguous (stride 1)", \
+                       name ".stride: too large for 64-bit addresses",                   \
+                       name ".stride: elements of an output must not coincide"}
 /// A constant: no call puts the sentences together.
 #define SIMDATTN_ARGUMENT(name)                                                 \
   ([]() -> const ::simdattn::Argument& {                                        \
