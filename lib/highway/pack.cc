@@ -21,14 +21,14 @@ using PackTag = hn::CappedTag<float, 4>;
 using PackTag = TileTag;
 #endif
 
-/// Block b of the result is the first elements of row kGroup b.
-template <int64_t kGroup, class D, class T>
+/// Block b of the result is the first elements of row kPitch b.
+template <int64_t kPitch, class D, class T>
 HWY_INLINE hn::Vec<D> LoadBlocks(D d, const T* p, int64_t stride) {
   constexpr size_t kBytes = HWY_MAX_LANES_D(D) * sizeof(hn::TFromD<D>);
   if constexpr (kBytes > 16) {
     const hn::Half<D> half;
-    constexpr int64_t kRows = static_cast<int64_t>(kBytes) / 32 * kGroup;
-    return hn::Combine(d, LoadBlocks<kGroup>(half, p + kRows * stride, stride), LoadBlocks<kGroup>(half, p, stride));
+    constexpr int64_t kRows = static_cast<int64_t>(kBytes) / 32 * kPitch;
+    return hn::Combine(d, LoadBlocks<kPitch>(half, p + kRows * stride, stride), LoadBlocks<kPitch>(half, p, stride));
   } else if constexpr (std::is_same_v<T, float>) {
     return hn::LoadU(d, p);
   } else {

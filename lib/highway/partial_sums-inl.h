@@ -1,7 +1,7 @@
 // The walk of query rows over row-major keys, and the sums over the dimension in 16 partial sums, once per Highway target.
 //
-// Keys are walked in memory order, 16 or 24 at a time: a rolled loop leaves the partial sums of each in a scratch of the
-// first-level cache, one transposed reduction folds them. A term says what is summed:
+// Keys are walked in memory order, 16 or 24 at a time: a rolled loop leaves the partial sums of each in a scratch in
+// L1, one transposed reduction folds them. A term says what is summed:
 //   float Scale(const ScoreRows&)   what multiplies the sums
 //   int64_t Blocks<kQ>(q, ldq, k, ldk, dim, scale, s, lds, keys)   scores of the first of `keys` keys against kQ queries
 //                                                                  that pass no scratch; how many
@@ -163,8 +163,8 @@ HWY_INLINE void Reduce(const float* HWY_RESTRICT kept, V scale, float* out, size
 template <class T, int kV, int kQ, class Term>
 HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t first, int64_t end) {
   constexpr int64_t kStep = static_cast<int64_t>(kKeys);
-  constexpr size_t kGroup = static_cast<size_t>(kQ) * kScratch;
-  HWY_ALIGN float kept[2 * kGroup];
+  constexpr size_t kSums = static_cast<size_t>(kQ) * kScratch;
+  HWY_ALIGN float kept[2 * kSums];
   const V scale = hn::Set(D(), term.Scale(a));
   const T* k = static_cast<const T*>(a.k);
   float* s = a.s + row * a.lds;
@@ -172,7 +172,7 @@ HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t 
   const int64_t ldq = a.ldq;
   const size_t dim = static_cast<size_t>(a.dim);
   float* now = kept;
-  float* before = kept + kGroup;
+  float* before = kept + kSums;
   const auto reduce = [&](const float* from, int64_t j, size_t keys) HWY_ATTR {
     for (int r = 0; r < kQ; ++r) Reduce(from + static_cast<size_t>(r) * kScratch, scale, s + r * a.lds + j, keys);
   };

@@ -111,10 +111,10 @@ HWY_INLINE bool IsFiniteTable(const float* cos, const float* sin, size_t half) {
   return !Noticed(seen);
 }
 
-/// Heads that take one piece of the table after the other, so that their rows stay in the first-level cache.
+/// Heads that take one piece of the table after the other, so that their rows stay in L1.
 constexpr int64_t kHeads = 32;
 
-/// Rows of some heads, at the first dimension that turns.
+/// Rows of some heads, at the first dimension that rotates.
 template <class X, class Y>
 struct Heads {
   const X* x;
@@ -124,16 +124,16 @@ struct Heads {
   int64_t heads;
 };
 
-HWY_INLINE void Turn(V low, V high, V c, V s, V& turned_low, V& turned_high) {
-  turned_low = hn::MulSub(low, c, hn::Mul(high, s));
-  turned_high = hn::MulAdd(low, s, hn::Mul(high, c));
+HWY_INLINE void Rotate(V low, V high, V c, V s, V& new_low, V& new_high) {
+  new_low = hn::MulSub(low, c, hn::Mul(high, s));
+  new_high = hn::MulAdd(low, s, hn::Mul(high, c));
 }
 
-/// kVectors (1, 2 or 4) vectors of dimensions from i on turn with those from half + i on. Their part of the table is kept
+/// kVectors (1, 2 or 4) vectors of dimensions from i on rotate with those from half + i on. Their part of the table is kept
 /// in registers for all heads.
 template <size_t kVectors, class X, class Y>
-HWY_INLINE void TurnHalves(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
-                           V& seen0, V& seen1) {
+HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
+                             V& seen0, V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
   const auto at = [&](size_t k) HWY_ATTR { return i + (k < kVectors ? k : 0) * step; };
@@ -146,22 +146,22 @@ HWY_INLINE void TurnHalves(const Heads<X, Y>& a, const float* cos, const float* 
   const X* x = a.x + i;
   Y* y = a.y + i;
   for (int64_t h = a.heads; h > 0; --h) {
-    const auto turn = [&](size_t k, V c, V s, V& low, V& high) HWY_ATTR {
-      Turn(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
+    const auto rotate = [&](size_t k, V c, V s, V& low, V& high) HWY_ATTR {
+      Rotate(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
       Put(low, y + k * step);
       Put(high, y + half + k * step);
     };
     V low0, high0, low1, high1;
-    turn(0, c0, s0, low0, high0);
+    rotate(0, c0, s0, low0, high0);
     if constexpr (kVectors == 1) {
       if constexpr (kNotices<Y>) Notice(low0, high0, seen0);
     } else {
-      turn(1, c1, s1, low1, high1);
+      rotate(1, c1, s1, low1, high1);
       if constexpr (kNotices<Y>) NoticePairs(low0, high0, low1, high1, seen0);
     }
     if constexpr (kVectors == 4) {
-      turn(2, c2, s2, low0, high0);
-      turn(3, c3, s3, low1, high1);
+      rotate(2, c2, s2, low0, high0);
+      rotate(3, c3, s3, low1, high1);
       if constexpr (kNotices<Y>) NoticePairs(low0, high0, low1, high1, seen1);
     }
     x += x_stride;
@@ -170,8 +170,8 @@ HWY_INLINE void TurnHalves(const Heads<X, Y>& a, const float* cos, const float* 
 }
 
 /// The same for two vectors.
-HWY_INLINE void TurnHalvesEvenOdd(const Heads<bf16, bf16>& a, const float* cos, const float* sin, V sign, size_t half,
-                                  size_t i, V& seen) {
+HWY_INLINE void RotateHalvesEvenOdd(const Heads<bf16, bf16>& a, const float* cos, const float* sin, V sign, size_t half,
+                                    size_t i, V& seen) {
   const D d;
   const size_t step = hn::Lanes(d);
   const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
@@ -185,8 +185,8 @@ HWY_INLINE void TurnHalvesEvenOdd(const Heads<bf16, bf16>& a, const float* cos, 
     LoadEvenOdd(x, even_low, odd_low);
     LoadEvenOdd(x + half, even_high, odd_high);
     V low0, high0, low1, high1;
-    Turn(even_low, even_high, even_c, even_s, low0, high0);
-    Turn(odd_low, odd_high, odd_c, odd_s, low1, high1);
+    Rotate(even_low, even_high, even_c, even_s, low0, high0);
+    Rotate(odd_low, odd_high, odd_c, odd_s, low1, high1);
     StoreEvenOdd(low0, low1, y);
     StoreEvenOdd(high0, high1, y + half);
     NoticePairs(low0, high0, low1, high1, seen);
@@ -195,7 +195,7 @@ HWY_INLINE void TurnHalvesEvenOdd(const Heads<bf16, bf16>& a, const float* cos, 
   }
 }
 
-/// Dimensions i and half + i turn together.
+/// Dimensions i and half + i rotate together.
 template <class X, class Y>
 HWY_NOINLINE void HalfSplit(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
   const D d;
@@ -205,16 +205,16 @@ HWY_NOINLINE void HalfSplit(const Heads<X, Y>& a, const float* cos, const float*
   size_t i = 0;
   if constexpr (kEvenOdd<X, Y>) {
     if (IsFiniteTable(cos, sin, half)) {
-      for (; i + 2 * step <= half; i += 2 * step) TurnHalvesEvenOdd(a, cos, sin, sign, half, i, seen0);
+      for (; i + 2 * step <= half; i += 2 * step) RotateHalvesEvenOdd(a, cos, sin, sign, half, i, seen0);
     }
   }
-  for (; i + 4 * step <= half; i += 4 * step) TurnHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
+  for (; i + 4 * step <= half; i += 4 * step) RotateHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
   if (i + 2 * step <= half) {
-    TurnHalves<2>(a, cos, sin, sign, half, i, seen0, seen1);
+    RotateHalves<2>(a, cos, sin, sign, half, i, seen0, seen1);
     i += 2 * step;
   }
   if (i + step <= half) {
-    TurnHalves<1>(a, cos, sin, sign, half, i, seen0, seen1);
+    RotateHalves<1>(a, cos, sin, sign, half, i, seen0, seen1);
     i += step;
   }
   if (i < half) {
@@ -225,7 +225,7 @@ HWY_NOINLINE void HalfSplit(const Heads<X, Y>& a, const float* cos, const float*
       const X* x = a.x + h * a.x_stride + i;
       Y* y = a.y + h * a.y_stride + i;
       V low, high;
-      Turn(LoadWideN(d, x, n), LoadWideN(d, x + half, n), c, s, low, high);
+      Rotate(LoadWideN(d, x, n), LoadWideN(d, x + half, n), c, s, low, high);
       PutN(low, y, n);
       PutN(high, y + half, n);
       if constexpr (kNotices<Y>) Notice(low, high, seen0);
@@ -248,7 +248,8 @@ HWY_INLINE void LoadPairs(const X* x, V& even, V& odd) {
 }
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 HWY_INLINE void LoadPairs(const float* x, V& even, V& odd) {
-  // Loads that duplicate take no shuffle port, which would be the bottleneck. Compilers would load once and shuffle.
+  // Loads that duplicate take no shuffle port, which would be the bottleneck. Compilers would load once and shuffle. Each
+  // reads the whole vector at x.
 #if HWY_MAX_BYTES == 64
   const __m512_u& memory = *reinterpret_cast<const __m512_u*>(x);
 #else
@@ -270,10 +271,10 @@ HWY_INLINE void SpreadUpper(V c, V s, V& first, V& second) {
   second = hn::InterleaveWholeUpper(D(), hn::Neg(s), c);
 }
 
-/// kVectors (2 or 4) vectors of dimensions from 2 i on turn. Their part of the table is kept in registers for all heads.
+/// kVectors (2 or 4) vectors of dimensions from 2 i on rotate. Their part of the table is kept in registers for all heads.
 template <size_t kVectors, class X, class Y>
-HWY_INLINE void TurnPairs(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
-                          V& seen1) {
+HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
+                            V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
   const size_t next = kVectors == 4 ? i + step : i;
@@ -289,19 +290,19 @@ HWY_INLINE void TurnPairs(const Heads<X, Y>& a, const float* cos, const float* s
   const X* x = a.x + 2 * i;
   Y* y = a.y + 2 * i;
   for (int64_t h = a.heads; h > 0; --h) {
-    const auto turn = [&](size_t k, V p, V q) HWY_ATTR {
+    const auto rotate = [&](size_t k, V p, V q) HWY_ATTR {
       V even, odd;
       LoadPairs(x + k * step, even, odd);
-      const V turned = hn::MulAdd(even, p, hn::Mul(odd, q));
-      Put(turned, y + k * step);
-      return turned;
+      const V rotated = hn::MulAdd(even, p, hn::Mul(odd, q));
+      Put(rotated, y + k * step);
+      return rotated;
     };
-    const V y0 = turn(0, p0, q0);
-    const V y1 = turn(1, p1, q1);
+    const V y0 = rotate(0, p0, q0);
+    const V y1 = rotate(1, p1, q1);
     if constexpr (kNotices<Y>) Notice(y0, y1, seen0);
     if constexpr (kVectors == 4) {
-      const V y2 = turn(2, p2, q2);
-      const V y3 = turn(3, p3, q3);
+      const V y2 = rotate(2, p2, q2);
+      const V y3 = rotate(3, p3, q3);
       if constexpr (kNotices<Y>) Notice(y2, y3, seen1);
     }
     x += x_stride;
@@ -310,8 +311,8 @@ HWY_INLINE void TurnPairs(const Heads<X, Y>& a, const float* cos, const float* s
 }
 
 /// The same for two vectors.
-HWY_INLINE void TurnPairsEvenOdd(const Heads<bf16, bf16>& a, const float* cos, const float* sin, V sign, size_t i,
-                                 V& seen) {
+HWY_INLINE void RotatePairsEvenOdd(const Heads<bf16, bf16>& a, const float* cos, const float* sin, V sign, size_t i,
+                                   V& seen) {
   const D d;
   const size_t step = hn::Lanes(d);
   const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
@@ -323,8 +324,8 @@ HWY_INLINE void TurnPairsEvenOdd(const Heads<bf16, bf16>& a, const float* cos, c
     LoadEvenOdd(x, even0, odd0);
     LoadEvenOdd(x + 2 * step, even1, odd1);
     V low0, high0, low1, high1;
-    Turn(even0, odd0, c0, s0, low0, high0);
-    Turn(even1, odd1, c1, s1, low1, high1);
+    Rotate(even0, odd0, c0, s0, low0, high0);
+    Rotate(even1, odd1, c1, s1, low1, high1);
     StoreEvenOdd(low0, high0, y);
     StoreEvenOdd(low1, high1, y + 2 * step);
     NoticePairs(low0, high0, low1, high1, seen);
@@ -333,7 +334,7 @@ HWY_INLINE void TurnPairsEvenOdd(const Heads<bf16, bf16>& a, const float* cos, c
   }
 }
 
-/// Dimensions 2i and 2i + 1 turn together.
+/// Dimensions 2i and 2i + 1 rotate together.
 template <class X, class Y>
 HWY_NOINLINE void Interleaved(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
   const D d;
@@ -343,12 +344,12 @@ HWY_NOINLINE void Interleaved(const Heads<X, Y>& a, const float* cos, const floa
   size_t i = 0;
   if constexpr (kEvenOdd<X, Y>) {
     if (IsFiniteTable(cos, sin, half)) {
-      for (; i + 2 * step <= half; i += 2 * step) TurnPairsEvenOdd(a, cos, sin, sign, i, seen0);
+      for (; i + 2 * step <= half; i += 2 * step) RotatePairsEvenOdd(a, cos, sin, sign, i, seen0);
     }
   }
-  for (; i + 2 * step <= half; i += 2 * step) TurnPairs<4>(a, cos, sin, sign, i, seen0, seen1);
+  for (; i + 2 * step <= half; i += 2 * step) RotatePairs<4>(a, cos, sin, sign, i, seen0, seen1);
   if (i + step <= half) {
-    TurnPairs<2>(a, cos, sin, sign, i, seen0, seen1);
+    RotatePairs<2>(a, cos, sin, sign, i, seen0, seen1);
     i += step;
   }
   for (; i < half; i += step / 2) {
@@ -357,9 +358,9 @@ HWY_NOINLINE void Interleaved(const Heads<X, Y>& a, const float* cos, const floa
     SpreadLower(hn::LoadN(d, cos + i, pairs), hn::Xor(hn::LoadN(d, sin + i, pairs), sign), p, q);
     for (int64_t h = 0; h < a.heads; ++h) {
       const V v = LoadWideN(d, a.x + h * a.x_stride + 2 * i, 2 * pairs);
-      const V turned = hn::MulAdd(hn::DupEven(v), p, hn::Mul(hn::DupOdd(v), q));
-      PutN(turned, a.y + h * a.y_stride + 2 * i, 2 * pairs);
-      if constexpr (kNotices<Y>) Notice(turned, turned, seen0);
+      const V rotated = hn::MulAdd(hn::DupEven(v), p, hn::Mul(hn::DupOdd(v), q));
+      PutN(rotated, a.y + h * a.y_stride + 2 * i, 2 * pairs);
+      if constexpr (kNotices<Y>) Notice(rotated, rotated, seen0);
     }
   }
   if constexpr (kNotices<Y> || kEvenOdd<X, Y>) {
@@ -382,7 +383,7 @@ HWY_INLINE void Copy(const X* x, Y* y, size_t n) {
   }
 }
 
-/// Copies the dimensions that do not turn.
+/// Copies the dimensions that do not rotate.
 template <class X, class Y>
 HWY_NOINLINE void CopyRest(const RopeHeads& a) {
   const int64_t end = a.first + 2 * a.half;
@@ -400,8 +401,8 @@ HWY_INLINE void Rope(const RopeHeads& a) {
     const Heads<X, Y> heads{static_cast<const X*>(a.x) + h * a.x_stride + a.first,
                             static_cast<Y*>(a.y) + h * a.y_stride + a.first, a.x_stride, a.y_stride,
                             HWY_MIN(kHeads, a.heads - h)};
-    const auto turn = a.interleaved ? Interleaved<X, Y> : HalfSplit<X, Y>;
-    turn(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse);
+    const auto rotate = a.interleaved ? Interleaved<X, Y> : HalfSplit<X, Y>;
+    rotate(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse);
   }
   if (a.x == a.y && std::is_same_v<X, Y>) return;
   if (2 * a.half < a.dim) CopyRest<X, Y>(a);

@@ -30,9 +30,9 @@ struct TileArguments {
 
 /// Dimensions that lie side by side in a panel: the steps of a tile's loop.
 template <class T>
-constexpr int64_t kGroup = std::is_same_v<T, bf16> ? 2 : 1;
+constexpr int64_t kStepDims = std::is_same_v<T, bf16> ? 2 : 1;
 template <class T, size_t kVecs>
-constexpr int64_t kStepBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T)) * kGroup<T>;
+constexpr int64_t kStepBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T)) * kStepDims<T>;
 
 template <class T, size_t kRows, size_t kVecs>
 HWY_NOINLINE void Tile(const TileArguments<T>& a) {
@@ -49,12 +49,12 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
       constexpr int64_t kColumn = c;
       if constexpr (kVecs == 3) return kColumn == 0 ? low : kColumn == 1 ? mid : high;
       constexpr int64_t kHalf = kVecs >= 4 ? kVecs / 2 : kVecs;
-      return kColumn < kHalf ? low + kColumn * kGroup<T> * n : high + (kColumn - kHalf) * kGroup<T> * n;
+      return kColumn < kHalf ? low + kColumn * kStepDims<T> * n : high + (kColumn - kHalf) * kStepDims<T> * n;
     };
     const char* line = a.prefetch.first;
     const int64_t prefetch_pitch = a.prefetch.pitch;
-    const int64_t prefetch_end = a.prefetch.count * kGroup<T>;
-    for (int64_t i = 0; i < dim; i += kGroup<T>) {
+    const int64_t prefetch_end = a.prefetch.count * kStepDims<T>;
+    for (int64_t i = 0; i < dim; i += kStepDims<T>) {
       if (i < prefetch_end) {
         for (int64_t byte = 0; byte < kStepBytes<T, kVecs>; byte += 64) __builtin_prefetch(line + byte, 0, 2);
         line += prefetch_pitch;
@@ -86,10 +86,10 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
         ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = LoadWide(d, column(c)); });
         AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
       }
-      q += kGroup<T>;
-      low += kGroup<T> * kPanelWidth;
-      if constexpr (kVecs == 3) mid += kGroup<T> * kPanelWidth;
-      high += kGroup<T> * kPanelWidth;
+      q += kStepDims<T>;
+      low += kStepDims<T> * kPanelWidth;
+      if constexpr (kVecs == 3) mid += kStepDims<T> * kPanelWidth;
+      high += kStepDims<T> * kPanelWidth;
     }
     const TileVec scale = hn::Set(d, a.scale);
     ForEach<kRows>([&](auto r) HWY_ATTR {
@@ -103,7 +103,7 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
 
 template <class T>
 HWY_INLINE int64_t PanelBytes(int64_t dim) {
-  return (dim + kGroup<T> - 1) / kGroup<T> * kGroup<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
+  return (dim + kStepDims<T> - 1) / kStepDims<T> * kStepDims<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
 }
 
 /// What the tile of rows [first, first + rows) and columns [x, x + kVecs vectors) prefetches: its share of the panels to
@@ -116,7 +116,7 @@ HWY_INLINE PrefetchPlan PanelsToCome(const ScoreTile& a, int64_t x, int64_t firs
   const int64_t ahead = (kPrefetchBytes + panels * bytes - 1) / (panels * bytes) * panels;
   const int64_t pitch = a.panel_stride * static_cast<int64_t>(sizeof(T));
   const char* next = static_cast<const char*>(a.panels) + (x / kPanelWidth + ahead) * pitch;
-  const int64_t steps = (a.dim + kGroup<T> - 1) / kGroup<T>;
+  const int64_t steps = (a.dim + kStepDims<T> - 1) / kStepDims<T>;
   const int64_t from = first * steps / a.rows;
   const int64_t to = (first + rows) * steps / a.rows;
   return {next + bytes * (x % kPanelWidth) / kPanelWidth + from * kStepBytes<T, kVecs>, kStepBytes<T, kVecs>,
@@ -128,7 +128,7 @@ template <class T, size_t kVecs>
 HWY_INLINE void Strip(const ScoreTile& a, int64_t x) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const auto column = [&](int64_t c) {
-    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kGroup<T>;
+    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kStepDims<T>;
   };
   const T* low = column(x);
   const T* mid = column(x + n);

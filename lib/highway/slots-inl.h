@@ -37,7 +37,7 @@ void Merge(float* a, float wa, const float* b, float wb, int64_t n);
 void ExpArray(const float* x, float* y, int64_t n);
 void TanhArray(const float* x, float* y, int64_t n);
 
-// softmax.cc
+// softmax_rows.cc, modify_row.cc
 void SoftmaxRowsSlot(const SoftmaxRows& a);
 ModifyResult ModifyRowSlot(const ModifyRow& a);
 

@@ -72,7 +72,7 @@ SIMDATTN_INLINE bool is_finite(const float* cos, const float* sin, int64_t n) {
   return xsimd::all(xsimd::isfinite(seen));
 }
 
-SIMDATTN_INLINE void turn(Floats x0, Floats x1, Floats c, Floats s, Floats& y0, Floats& y1) {
+SIMDATTN_INLINE void rotate(Floats x0, Floats x1, Floats c, Floats s, Floats& y0, Floats& y1) {
   y0 = multiply_subtract(x0, c, x1 * s);
   y1 = xsimd::fma(x0, s, x1 * c);
 }
@@ -85,9 +85,9 @@ SIMDATTN_INLINE void for_four_batches(int64_t i, int64_t n, const F& f) {
   if (i < n) f(i, first_lanes(n - i), std::integral_constant<int64_t, 1>());
 }
 
-/// Dimensions i and half + i of every head turn together: the table is read once for all heads.
+/// Dimensions i and half + i of every head rotate together: the table is read once for all heads.
 template <class X, class Y>
-SIMDATTN_INLINE void turn_halves(const RopeHeads& a, Bits32 sign) {
+SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
   const X* x = static_cast<const X*>(a.x) + a.first;
   Y* y = static_cast<Y*>(a.y) + a.first;
   const int64_t half = a.half, heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
@@ -107,8 +107,8 @@ SIMDATTN_INLINE void turn_halves(const RopeHeads& a, Bits32 sign) {
         for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
           const Bits32 low = load_pairs(from), high = load_pairs(from + half);
           Floats even0, even1, odd0, odd1;
-          turn(even_of(low), even_of(high), c_even, s_even, even0, even1);
-          turn(odd_of(low), odd_of(high), c_odd, s_odd, odd0, odd1);
+          rotate(even_of(low), even_of(high), c_even, s_even, even0, even1);
+          rotate(odd_of(low), odd_of(high), c_odd, s_odd, odd0, odd1);
           store_pairs(even0, odd0, to);
           store_pairs(even1, odd1, to + half);
           reg<0>(seen) = notice_pairs(even0, even1, odd0, odd1, reg<0>(seen));
@@ -127,8 +127,8 @@ SIMDATTN_INLINE void turn_halves(const RopeHeads& a, Bits32 sign) {
     for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
       Registers<count> y0, y1;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
-        turn(in_register(load(from + i * kLanes, part)), in_register(load(from + half + i * kLanes, part)), reg<i>(c),
-             reg<i>(s), reg<i>(y0), reg<i>(y1));
+        rotate(in_register(load(from + i * kLanes, part)), in_register(load(from + half + i * kLanes, part)), reg<i>(c),
+               reg<i>(s), reg<i>(y0), reg<i>(y1));
         put(reg<i>(y0), to + i * kLanes, part);
         put(reg<i>(y1), to + half + i * kLanes, part);
         if constexpr (kNotices<Y> && (i % 2 == 1 || count == 1)) {
@@ -160,10 +160,10 @@ SIMDATTN_INLINE void spread(const float* cos, const float* sin, int64_t pairs, B
   });
 }
 
-/// Dimensions 2i and 2i + 1 turn together; `n` dimensions from `at` on.
+/// Dimensions 2i and 2i + 1 rotate together; `n` dimensions from `at` on.
 template <class X, class Y>
-SIMDATTN_INLINE void turn_neighbours(const RopeHeads& a, int64_t at, const float* first, const float* second,
-                                     int64_t n) {
+SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, int64_t at, const float* first, const float* second,
+                                       int64_t n) {
   const X* x = static_cast<const X*>(a.x) + at;
   Y* y = static_cast<Y*>(a.y) + at;
   const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
@@ -177,13 +177,13 @@ SIMDATTN_INLINE void turn_neighbours(const RopeHeads& a, int64_t at, const float
     const X* from = x + dimension;
     Y* to = y + dimension;
     for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
-      Registers<count> turned;
+      Registers<count> rotated;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
         const Floats v = load(from + i * kLanes, part);
-        reg<i>(turned) = xsimd::fma(even_twice(v), reg<i>(own), odd_twice(v) * reg<i>(cross));
-        put(reg<i>(turned), to + i * kLanes, part);
+        reg<i>(rotated) = xsimd::fma(even_twice(v), reg<i>(own), odd_twice(v) * reg<i>(cross));
+        put(reg<i>(rotated), to + i * kLanes, part);
         if constexpr (kNotices<Y> && (i % 2 == 1 || count == 1)) {
-          reg<i / 2>(seen) = notice(reg<i - i % 2>(turned), reg<i>(turned), reg<i / 2>(seen));
+          reg<i / 2>(seen) = notice(reg<i - i % 2>(rotated), reg<i>(rotated), reg<i / 2>(seen));
         }
       });
     }
@@ -191,8 +191,8 @@ SIMDATTN_INLINE void turn_neighbours(const RopeHeads& a, int64_t at, const float
   if constexpr (kNotices<Y>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, n);
 }
 
-/// The same from bf16 to bf16, from pair 0 on, with a table that is finite; the number of pairs that have turned.
-SIMDATTN_INLINE int64_t turn_pairs(const RopeHeads& a, Bits32 sign) {
+/// The same from bf16 to bf16, from pair 0 on, with a table that is finite; the number of pairs that have rotated.
+SIMDATTN_INLINE int64_t rotate_pairs(const RopeHeads& a, Bits32 sign) {
   const bf16* x = static_cast<const bf16*>(a.x) + a.first;
   bf16* y = static_cast<bf16*>(a.y) + a.first;
   const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
@@ -206,7 +206,7 @@ SIMDATTN_INLINE int64_t turn_pairs(const RopeHeads& a, Bits32 sign) {
     for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
       const Bits32 pairs = load_pairs(from);
       Floats y0, y1;
-      turn(even_of(pairs), odd_of(pairs), c, s, y0, y1);
+      rotate(even_of(pairs), odd_of(pairs), c, s, y0, y1);
       store_pairs(y0, y1, to);
       seen = notice(y0, y1, seen);
     }
@@ -230,19 +230,19 @@ void rope_heads(const RopeHeads& a) {
   const X* x = static_cast<const X*>(a.x);
   Y* y = static_cast<Y*>(a.y);
   if (!a.interleaved) {
-    turn_halves<X, Y>(a, sign);
+    rotate_halves<X, Y>(a, sign);
   } else {
     // The last batches may reach past the last pair.
     alignas(64) float first[2 * kSpread + 2 * kLanes];
     alignas(64) float second[2 * kSpread + 2 * kLanes];
     int64_t i = 0;
     if constexpr (kPairwise<X, Y>) {
-      if (is_finite(a.cos, a.sin, a.half)) i = turn_pairs(a, sign);
+      if (is_finite(a.cos, a.sin, a.half)) i = rotate_pairs(a, sign);
     }
     for (; i < a.half; i += kSpread) {
       const int64_t pairs = smaller(kSpread, a.half - i);
       spread(a.cos + i, a.sin + i, pairs, sign, first, second);
-      turn_neighbours<X, Y>(a, a.first + 2 * i, first, second, 2 * pairs);
+      rotate_neighbours<X, Y>(a, a.first + 2 * i, first, second, 2 * pairs);
     }
   }
   if (a.x == a.y && std::is_same_v<X, Y>) return;

@@ -23,9 +23,9 @@ struct ScoreTileArguments {
 };
 /// Dimensions that lie side by side in a panel: a step of a tile's loop.
 template <class T>
-constexpr int64_t kGroup = std::is_same_v<T, bf16> ? 2 : 1;
+constexpr int64_t kStepDims = std::is_same_v<T, bf16> ? 2 : 1;
 template <class T, int64_t kBatches>
-constexpr int64_t kStepBytes = kBatches * kLanes * kGroup<T> * static_cast<int64_t>(sizeof(T));
+constexpr int64_t kStepBytes = kBatches * kLanes * kStepDims<T> * static_cast<int64_t>(sizeof(T));
 
 template <class T, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& a) {
@@ -42,7 +42,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   uintptr_t next = a.prefetch.first;
   const auto column = [](const T* l, [[maybe_unused]] const T* m, const T* h, auto c) SIMDATTN_LAMBDA {
     if constexpr (kBatches == 3) return c == 0 ? l : c == 1 ? m : h;
-    return c < kHalf ? l + c * kGroup<T> * kLanes : h + (c - kHalf) * kGroup<T> * kLanes;
+    return c < kHalf ? l + c * kStepDims<T> * kLanes : h + (c - kHalf) * kStepDims<T> * kLanes;
   };
   const auto add = [&](const float* x, const auto& keys) SIMDATTN_LAMBDA {
     Registers<kBatches> k;
@@ -72,12 +72,12 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
     } else {
       add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low, mid, high, c)); });
     }
-    q += kGroup<T>;
-    low += kGroup<T> * kPanelWidth;
-    if constexpr (kBatches == 3) mid += kGroup<T> * kPanelWidth;
-    high += kGroup<T> * kPanelWidth;
+    q += kStepDims<T>;
+    low += kStepDims<T> * kPanelWidth;
+    if constexpr (kBatches == 3) mid += kStepDims<T> * kPanelWidth;
+    high += kStepDims<T> * kPanelWidth;
   };
-  const int64_t steps = dim / kGroup<T>;
+  const int64_t steps = dim / kStepDims<T>;
   const int64_t prefetch_steps = smaller(a.prefetch.count, steps);
   int64_t i = 0;
   for (; i < prefetch_steps; ++i) {
@@ -99,7 +99,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
 
 template <class T>
 constexpr int64_t panel_bytes(int64_t dim) {
-  return (dim + kGroup<T> - 1) / kGroup<T> * kGroup<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
+  return (dim + kStepDims<T> - 1) / kStepDims<T> * kStepDims<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
 }
 /// Bytes that lie between what is used and what is prefetched, at least: an f32 panel of 128 dimensions.
 constexpr int64_t kAhead = 16384;
@@ -113,7 +113,7 @@ SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t x, int64
   const int64_t ahead = (kAhead + panels * bytes - 1) / (panels * bytes) * panels;
   const int64_t offset = (x / kPanelWidth + ahead) * a.panel_stride * static_cast<int64_t>(sizeof(T)) +
                          bytes * (x % kPanelWidth) / kPanelWidth;
-  const int64_t steps = (a.dim + kGroup<T> - 1) / kGroup<T>;
+  const int64_t steps = (a.dim + kStepDims<T> - 1) / kStepDims<T>;
   const int64_t from = first * steps / a.rows;
   const int64_t to = (first + rows) * steps / a.rows;
   constexpr int64_t kPitch = kStepBytes<T, kBatches>;
@@ -124,7 +124,7 @@ SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t x, int64
 template <class T, int64_t kBatches>
 SIMDATTN_INLINE void score_strip(const ScoreTile& a, int64_t x) {
   const auto column = [&](int64_t c) SIMDATTN_LAMBDA {
-    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kGroup<T>;
+    return static_cast<const T*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * kStepDims<T>;
   };
   const T* low = column(x);
   const T* mid = column(x + kLanes);

@@ -1,7 +1,7 @@
 // Scores of query rows against row-major keys: products, squared distances and the additive form.
 //
-// Keys are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch of the first-level
-// cache, and a transposing reduction folds them for kLanes keys at once.
+// Keys are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch in L1,
+// and a transposing reduction folds them for kLanes keys at once.
 #ifndef SIMDATTN_LIB_XSIMD_SCORES_H_
 #define SIMDATTN_LIB_XSIMD_SCORES_H_
 
