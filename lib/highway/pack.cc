@@ -54,8 +54,11 @@ HWY_INLINE void PrefetchNext(const T* rows, int64_t stride, int64_t i) {
   constexpr int64_t kLine = 64 / sizeof(T);
   constexpr int64_t kRows = kPanelWidth / 4;
   const int64_t first = kPanelWidth + i % kLine / (kLine / 4) * kRows;
-  const char* p = reinterpret_cast<const char*>(rows + first * stride + i / kLine * kLine);
-  for (int64_t r = 0; r < kRows; ++r) __builtin_prefetch(p + r * stride * static_cast<int64_t>(sizeof(T)), 0, 2);
+  uintptr_t line = address_at(rows, first * stride + i / kLine * kLine);
+  for (int64_t r = 0; r < kRows; ++r) {
+    __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 2);
+    line += static_cast<uintptr_t>(stride) * sizeof(T);
+  }
 }
 
 /// One dimension of an f32 panel, or two of pairs of bf16.
@@ -163,7 +166,7 @@ void Keys(const void* keys_in, int64_t token_stride, int64_t keys, int64_t dim, 
     const int64_t count = std::min(kStep, dim - done);
     const int64_t padded = (count + 3) / 4 * 4;
     for (int64_t j = 0; j < kPanelWidth; ++j) {
-      WidenRow(rows + j * token_stride + done, j < keys ? count : 0, copy + j * kStep, padded);
+      WidenRow(rows + (j < keys ? j : 0) * token_stride + done, j < keys ? count : 0, copy + j * kStep, padded);
     }
     const int64_t whole = count - count % 4;
     Transpose(copy, kStep, whole, panel + done * kPanelWidth, false);

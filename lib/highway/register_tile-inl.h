@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
+#include "lib/cursor.h"
 #include "lib/highway/loads-inl.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/row_tiles.h"
@@ -207,7 +208,7 @@ HWY_INLINE void WithRows(int64_t rows, const F& f) {
 /// Write the prefetch itself into the tile's loop: gcc takes a call of a function or lambda that does nothing else for
 /// dead code.
 struct PrefetchPlan {
-  const char* first = nullptr;
+  uintptr_t first = 0;  // may lie outside of every object
   int64_t pitch = 0;
   int64_t count = 0;
 };

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "lib/cursor.h"
 #include "lib/ukernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -143,9 +144,11 @@ HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float
   const V s2 = hn::Xor(hn::LoadU(d, sin + at(2)), sign), s3 = hn::Xor(hn::LoadU(d, sin + at(3)), sign);
   const int64_t x_stride = a.x_stride;
   const int64_t y_stride = a.y_stride;
-  const X* x = a.x + i;
-  Y* y = a.y + i;
+  Cursor<const X> from(a.x + i);
+  Cursor<Y> to(a.y + i);
   for (int64_t h = a.heads; h > 0; --h) {
+    const X* const x = from.get();
+    Y* const y = to.get();
     const auto rotate = [&](size_t k, V c, V s, V& low, V& high) HWY_ATTR {
       Rotate(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
       Put(low, y + k * step);
@@ -164,8 +167,8 @@ HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float
       rotate(3, c3, s3, low1, high1);
       if constexpr (kNotices<Y>) NoticePairs(low0, high0, low1, high1, seen1);
     }
-    x += x_stride;
-    y += y_stride;
+    from += x_stride;
+    to += y_stride;
   }
 }
 
@@ -178,9 +181,11 @@ HWY_INLINE void RotateHalvesEvenOdd(const Heads<bf16, bf16>& a, const float* cos
   const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + i + step), sign);
   const V even_c = hn::ConcatEven(d, c1, c0), odd_c = hn::ConcatOdd(d, c1, c0);
   const V even_s = hn::ConcatEven(d, s1, s0), odd_s = hn::ConcatOdd(d, s1, s0);
-  const bf16* x = a.x + i;
-  bf16* y = a.y + i;
+  Cursor<const bf16> from(a.x + i);
+  Cursor<bf16> to(a.y + i);
   for (int64_t h = a.heads; h > 0; --h) {
+    const bf16* const x = from.get();
+    bf16* const y = to.get();
     V even_low, odd_low, even_high, odd_high;
     LoadEvenOdd(x, even_low, odd_low);
     LoadEvenOdd(x + half, even_high, odd_high);
@@ -190,8 +195,8 @@ HWY_INLINE void RotateHalvesEvenOdd(const Heads<bf16, bf16>& a, const float* cos
     StoreEvenOdd(low0, low1, y);
     StoreEvenOdd(high0, high1, y + half);
     NoticePairs(low0, high0, low1, high1, seen);
-    x += a.x_stride;
-    y += a.y_stride;
+    from += a.x_stride;
+    to += a.y_stride;
   }
 }
 
@@ -287,9 +292,11 @@ HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float*
   SpreadUpper(c1, s1, p3, q3);
   const int64_t x_stride = a.x_stride;
   const int64_t y_stride = a.y_stride;
-  const X* x = a.x + 2 * i;
-  Y* y = a.y + 2 * i;
+  Cursor<const X> from(a.x + 2 * i);
+  Cursor<Y> to(a.y + 2 * i);
   for (int64_t h = a.heads; h > 0; --h) {
+    const X* const x = from.get();
+    Y* const y = to.get();
     const auto rotate = [&](size_t k, V p, V q) HWY_ATTR {
       V even, odd;
       LoadPairs(x + k * step, even, odd);
@@ -305,8 +312,8 @@ HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float*
       const V y3 = rotate(3, p3, q3);
       if constexpr (kNotices<Y>) Notice(y2, y3, seen1);
     }
-    x += x_stride;
-    y += y_stride;
+    from += x_stride;
+    to += y_stride;
   }
 }
 
@@ -317,9 +324,11 @@ HWY_INLINE void RotatePairsEvenOdd(const Heads<bf16, bf16>& a, const float* cos,
   const size_t step = hn::Lanes(d);
   const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
   const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + i + step), sign);
-  const bf16* x = a.x + 2 * i;
-  bf16* y = a.y + 2 * i;
+  Cursor<const bf16> from(a.x + 2 * i);
+  Cursor<bf16> to(a.y + 2 * i);
   for (int64_t h = a.heads; h > 0; --h) {
+    const bf16* const x = from.get();
+    bf16* const y = to.get();
     V even0, odd0, even1, odd1;
     LoadEvenOdd(x, even0, odd0);
     LoadEvenOdd(x + 2 * step, even1, odd1);
@@ -329,8 +338,8 @@ HWY_INLINE void RotatePairsEvenOdd(const Heads<bf16, bf16>& a, const float* cos,
     StoreEvenOdd(low0, high0, y);
     StoreEvenOdd(low1, high1, y + 2 * step);
     NoticePairs(low0, high0, low1, high1, seen);
-    x += a.x_stride;
-    y += a.y_stride;
+    from += a.x_stride;
+    to += a.y_stride;
   }
 }
 

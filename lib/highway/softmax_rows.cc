@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "lib/cursor.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
@@ -144,10 +145,10 @@ HWY_INLINE void PartialBlock(const float* x, float* y, size_t from, size_t to, V
 #endif
 }
 
-/// Memory to fetch into L1, `step` bytes further on for each 16 columns.
+/// Memory to fetch into L1, `step` bytes further on for each 16 columns; may lie outside of every object.
 struct Fetch {
-  const char* at;
-  int64_t step;
+  uintptr_t at;
+  uintptr_t step;
 };
 
 /// y = exp(scale * x - base) over columns [lo, hi); its 16 partial sums go to `partial`.
@@ -179,8 +180,8 @@ HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float sca
     V e2 = at(j + 2 * step);
     V e3 = at(j + 3 * step);
     for (size_t column = 0; column < 4 * step; column += kPartials) {
-      __builtin_prefetch(f0.at);
-      __builtin_prefetch(f1.at);
+      __builtin_prefetch(reinterpret_cast<const char*>(f0.at));
+      __builtin_prefetch(reinterpret_cast<const char*>(f1.at));
       f0.at += f0.step;
       f1.at += f1.step;
     }
@@ -201,19 +202,22 @@ HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float sca
     const size_t n = hi - j;
     const auto inside = [&](size_t first) HWY_ATTR { return hn::FirstN(d, n > first ? n - first : 0); };
     const M in0 = inside(0), in1 = inside(step), in2 = inside(2 * step), in3 = inside(3 * step);
+    // A vector past the end has no address.
+    const auto clamped = [&](size_t first) { return j + HWY_MIN(first, n); };
+    const size_t j1 = clamped(step), j2 = clamped(2 * step), j3 = clamped(3 * step);
     const auto masked = [&](M in, size_t i) HWY_ATTR {
       const V v = hn::MaskedLoad(in, d, x + i);
       return hn::Sub(kScaled ? hn::Mul(v, vs) : v, vb);
     };
     V e0 = masked(in0, j);
-    V e1 = masked(in1, j + step);
-    V e2 = masked(in2, j + 2 * step);
-    V e3 = masked(in3, j + 3 * step);
+    V e1 = masked(in1, j1);
+    V e2 = masked(in2, j2);
+    V e3 = masked(in3, j3);
     Exp4(d, constants, e0, e1, e2, e3);
     hn::BlendedStore(e0, in0, d, y + j);
-    hn::BlendedStore(e1, in1, d, y + j + step);
-    hn::BlendedStore(e2, in2, d, y + j + 2 * step);
-    hn::BlendedStore(e3, in3, d, y + j + 3 * step);
+    hn::BlendedStore(e1, in1, d, y + j1);
+    hn::BlendedStore(e2, in2, d, y + j2);
+    hn::BlendedStore(e3, in3, d, y + j3);
     s0 = hn::Add(s0, hn::IfThenElseZero(in0, e0));
     t1 = hn::Add(t1, hn::IfThenElseZero(in1, e1));
     t2 = hn::Add(t2, hn::IfThenElseZero(in2, e2));
@@ -325,7 +329,7 @@ struct Columns {
   size_t hi;
 };
 HWY_INLINE Columns VisibleOf(const SoftmaxRows& a, int64_t r) {
-  const size_t lo = static_cast<size_t>(a.lo + r * a.lo_step);
+  const size_t lo = static_cast<size_t>(HWY_MIN(a.lo + r * a.lo_step, a.n));
   return {lo, HWY_MAX(lo, static_cast<size_t>(a.hi + r * a.hi_step))};
 }
 
@@ -363,16 +367,16 @@ HWY_INLINE void Exponentials(const SoftmaxRows& a, int64_t first, int64_t count,
     Fetch fetch[2];
     for (int k = 0; k < 2; ++k) {
       const SoftmaxRows::Next& next = a.next[k];
-      fetch[k] = {reinterpret_cast<const char*>(x + (more ? count * a.ldx : 0) + c.lo), 64};
+      fetch[k] = {address_at(x, (more ? count * a.ldx : 0) + static_cast<int64_t>(c.lo)), 64};
       if (next.data != nullptr) {
-        fetch[k] = {
-            static_cast<const char*>(next.data) + r * next.row_bytes + static_cast<int64_t>(c.lo) * next.column_bytes,
-            16 * next.column_bytes};
+        const int64_t bytes = r * next.row_bytes + static_cast<int64_t>(c.lo) * next.column_bytes;
+        fetch[k] = {address_at(static_cast<const char*>(next.data), bytes),
+                    16 * static_cast<uintptr_t>(next.column_bytes)};
       }
     }
     // The masked columns first: their stores drain while exponentials are computed.
     if (c.hi - c.lo != n) {
-      Fill(y, HWY_MIN(c.lo, n), 0.0f);
+      Fill(y, c.lo, 0.0f);
       if (c.hi < n) Fill(y + c.hi, n - c.hi, 0.0f);
     }
     float* sums = partial + static_cast<size_t>(i) * kPartials;

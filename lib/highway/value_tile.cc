@@ -68,30 +68,31 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
     });
 
     const float* w = a.w;
-    const T* v = a.v;
+    Cursor<const T> v(a.v);
     const int64_t ldw = a.ldw;
     const int64_t key_stride = a.key_stride;
     const int64_t keys = a.keys;
-    const char* line = a.prefetch.first;
+    uintptr_t line = a.prefetch.first;
     const int64_t prefetch_pitch = a.prefetch.pitch;
     const int64_t prefetch_count = a.prefetch.count;
     for (int64_t j = 0; j < keys; ++j) {
       if (j < prefetch_count) {
-        for (int64_t byte = 0; byte < kTileBytes<T, kVecs>; byte += 64) __builtin_prefetch(line + byte, 0, 2);
-        line += prefetch_pitch;
+        for (uintptr_t byte = 0; byte < kTileBytes<T, kVecs>; byte += 64)
+          __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+        line += static_cast<uintptr_t>(prefetch_pitch);
       }
       if constexpr (kPairs) {
         ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
-          const TileVec pairs = kPartial ? LoadPairsN(d, v, columns) : LoadPairs(d, v + 2 * c * n);
+          const TileVec pairs = kPartial ? LoadPairsN(d, v.get(), columns) : LoadPairs(d, v.get() + 2 * c * n);
           Get<2 * c>(k) = EvenOf(d, pairs);
           Get<2 * c + 1>(k) = OddOf(d, pairs);
         });
       } else {
         ForEach<kVecs>([&](auto c) HWY_ATTR {
           if constexpr (std::is_same_v<T, bf16>) {
-            Get<c>(k) = LoadInOrder(d, v + c * n);
+            Get<c>(k) = LoadInOrder(d, v.get() + c * n);
           } else {
-            Get<c>(k) = kPartial ? LoadWideN(d, v, columns) : LoadWide(d, v + c * n);
+            Get<c>(k) = kPartial ? LoadWideN(d, v.get(), columns) : LoadWide(d, v.get() + c * n);
           }
         });
       }
@@ -122,12 +123,14 @@ template <class T, size_t kVecs>
 HWY_INLINE PrefetchPlan ValuesToCome(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t first,
                                      int64_t rows) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const char* next = static_cast<const char*>(a.v) + (key + keys) * a.key_stride * size;
+  const auto next = [&](int64_t offset) {
+    return address_at(static_cast<const char*>(a.v), (key + keys) * a.key_stride * size + offset);
+  };
   const int64_t from = first * keys / a.rows;
   const int64_t to = (first + rows) * keys / a.rows;
   if (a.key_stride == a.dim)
-    return {next + x * keys * size + from * kTileBytes<T, kVecs>, kTileBytes<T, kVecs>, to - from};
-  return {next + (from * a.key_stride + x) * size, a.key_stride * size, to - from};
+    return {next(x * keys * size + from * kTileBytes<T, kVecs>), kTileBytes<T, kVecs>, to - from};
+  return {next((from * a.key_stride + x) * size), a.key_stride * size, to - from};
 }
 
 /// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.

@@ -34,12 +34,12 @@ template <class T>
 bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
   using Batch = xsimd::batch<BitsOf<T>, Arch>;
   constexpr int64_t kStep = static_cast<int64_t>(Batch::size);
-  const BitsOf<T>* p = static_cast<const BitsOf<T>*>(rows);
   const Batch exponent(kExponent<T>);
   // Two chains of the largest exponent field.
   Batch largest(BitsOf<T>{0});
   Batch other = largest;
-  for (int64_t j = 0; j < keys; ++j, p += token_stride) {
+  for (int64_t j = 0; j < keys; ++j) {
+    const BitsOf<T>* p = static_cast<const BitsOf<T>*>(rows) + j * token_stride;
     const auto field = [&](int64_t i) SIMDATTN_LAMBDA { return Batch::load_unaligned(p + i) & exponent; };
     if (dim >= kStep) {
       int64_t i = 0;

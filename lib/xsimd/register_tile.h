@@ -3,6 +3,7 @@
 #ifndef SIMDATTN_LIB_XSIMD_REGISTER_TILE_H_
 #define SIMDATTN_LIB_XSIMD_REGISTER_TILE_H_
 
+#include "lib/cursor.h"
 #include "lib/row_tiles.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"

@@ -2,6 +2,7 @@
 #ifndef SIMDATTN_LIB_XSIMD_ROPE_H_
 #define SIMDATTN_LIB_XSIMD_ROPE_H_
 
+#include "lib/cursor.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
 
@@ -46,8 +47,9 @@ SIMDATTN_INLINE void put(Floats v, Y* y, Part part) {
 template <class Y>
 SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, int64_t n) {
   if (xsimd::all(xsimd::isfinite(seen))) return;
-  for (int64_t h = 0; h < heads; ++h, y += stride) {
-    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(y + i, part), y + i, part); });
+  for (int64_t h = 0; h < heads; ++h) {
+    Y* const row = y + h * stride;
+    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(row + i, part), row + i, part); });
   }
 }
 
@@ -102,9 +104,11 @@ SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
         const Floats s0 = flip_sign(load(sin + done), sign), s1 = flip_sign(load(sin + done + kLanes), sign);
         const Floats c_even = even_lanes(c0, c1), c_odd = odd_lanes(c0, c1);
         const Floats s_even = even_lanes(s0, s1), s_odd = odd_lanes(s0, s1);
-        const X* from = x + done;
-        Y* to = y + done;
-        for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+        Cursor<const X> in(x + done);
+        Cursor<Y> out(y + done);
+        for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
+          const X* const from = in.get();
+          Y* const to = out.get();
           const Bits32 low = load_pairs(from), high = load_pairs(from + half);
           Floats even0, even1, odd0, odd1;
           rotate(even_of(low), even_of(high), c_even, s_even, even0, even1);
@@ -122,9 +126,11 @@ SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
       reg<i>(c) = load(cos + first + i * kLanes, part);
       reg<i>(s) = flip_sign(load(sin + first + i * kLanes, part), sign);
     });
-    const X* from = x + first;
-    Y* to = y + first;
-    for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+    Cursor<const X> in(x + first);
+    Cursor<Y> out(y + first);
+    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
+      const X* const from = in.get();
+      Y* const to = out.get();
       Registers<count> y0, y1;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
         rotate(in_register(load(from + i * kLanes, part)), in_register(load(from + half + i * kLanes, part)), reg<i>(c),
@@ -174,9 +180,11 @@ SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, int64_t at, const flo
       reg<i>(own) = load(first + dimension + i * kLanes);
       reg<i>(cross) = load(second + dimension + i * kLanes);
     });
-    const X* from = x + dimension;
-    Y* to = y + dimension;
-    for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+    Cursor<const X> in(x + dimension);
+    Cursor<Y> out(y + dimension);
+    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
+      const X* const from = in.get();
+      Y* const to = out.get();
       Registers<count> rotated;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
         const Floats v = load(from + i * kLanes, part);
@@ -201,9 +209,11 @@ SIMDATTN_INLINE int64_t rotate_pairs(const RopeHeads& a, Bits32 sign) {
   for (; i + kLanes <= a.half; i += kLanes) {
     const Floats c = load(a.cos + i);
     const Floats s = flip_sign(load(a.sin + i), sign);
-    const bf16* from = x + 2 * i;
-    bf16* to = y + 2 * i;
-    for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+    Cursor<const bf16> in(x + 2 * i);
+    Cursor<bf16> out(y + 2 * i);
+    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
+      const bf16* const from = in.get();
+      bf16* const to = out.get();
       const Bits32 pairs = load_pairs(from);
       Floats y0, y1;
       rotate(even_of(pairs), odd_of(pairs), c, s, y0, y1);

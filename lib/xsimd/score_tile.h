@@ -34,9 +34,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   Registers<kRows * kBatches> acc;
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
   const float* q = a.q;
-  const T* low = a.low;
-  const T* mid = a.mid;
-  const T* high = a.high;
+  Cursor<const T> low(a.low), mid(a.mid), high(a.high);
   const int64_t ldq = a.ldq;
   const int64_t dim = a.dim;
   uintptr_t next = a.prefetch.first;
@@ -53,24 +51,24 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   constexpr bool kReloads = !kAvx512 && kRows * kBatches > (kX86 ? 8 : 16);
   const auto step = [&]() SIMDATTN_LAMBDA {
     if constexpr (kPairs && kBatches == 3) {
-      add(q, [&](auto c) SIMDATTN_LAMBDA { return load_even(raw(column(low, mid, high, c))); });
-      add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return load_odd(raw(column(low, mid, high, c))); });
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return load_even(raw(column(low.get(), mid.get(), high.get(), c))); });
+      add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return load_odd(raw(column(low.get(), mid.get(), high.get(), c))); });
     } else if constexpr (kPairs) {
       Registers<kBatches, Bits32> pairs;
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-        const Bits32 both = load_pairs(column(low, mid, high, c));
+        const Bits32 both = load_pairs(column(low.get(), mid.get(), high.get(), c));
         reg<c>(pairs) = kAvx512 ? in_register(both) : both;  // 16 registers do not hold the pairs of every tile
       });
       add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(reg<c>(pairs)); });
       if constexpr (kReloads) {
-        const T* l = low;
-        const T* h = high;
+        const T* l = low.get();
+        const T* h = high.get();
         asm("" : "+r"(l), "+r"(h));
-        unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, mid, h, c)); });
+        unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, mid.get(), h, c)); });
       }
       add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return odd_of(reg<c>(pairs)); });
     } else {
-      add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low, mid, high, c)); });
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low.get(), mid.get(), high.get(), c)); });
     }
     q += kStepDims<T>;
     low += kStepDims<T> * kPanelWidth;
@@ -87,7 +85,8 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   }
   for (; i < steps; ++i) step();
   if constexpr (kPairs) {
-    if (dim % 2 != 0) add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(load_pairs(column(low, mid, high, c))); });
+    if (dim % 2 != 0)
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(load_pairs(column(low.get(), mid.get(), high.get(), c))); });
   }
 
   const Floats scale(a.scale);

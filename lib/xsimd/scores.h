@@ -5,6 +5,7 @@
 #ifndef SIMDATTN_LIB_XSIMD_SCORES_H_
 #define SIMDATTN_LIB_XSIMD_SCORES_H_
 
+#include "lib/cursor.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
 
@@ -157,14 +158,16 @@ SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row
 
 /// The partial sums of `keys` keys of kDim elements and one query, which stays in registers as far as there are any.
 template <class Term, class T, int64_t kDim>
-SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_t row, const T* k, int64_t keys,
+SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_t row, const T* first, int64_t keys,
                                     float* sums) {
   constexpr int64_t kHeld = smaller(kDim / kLanes, 8);
   const int64_t ldk = a.ldk;
   const float* q = a.q + row * a.ldq;
   Registers<kHeld> held;
   unroll<kHeld>([&](auto i) SIMDATTN_LAMBDA { reg<i>(held) = load(q + i * kLanes); });
-  for (int64_t j = 0; j < keys; ++j, k += ldk) {
+  Cursor<const T> next(first);
+  for (int64_t j = 0; j < keys; ++j, next += ldk) {
+    const T* const k = next.get();
     Registers<kParts> sum;
     unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
     unroll<kDim / kLanes>([&](auto i) SIMDATTN_LAMBDA {

@@ -5,6 +5,7 @@
 #ifndef SIMDATTN_LIB_XSIMD_SOFTMAX_ROWS_H_
 #define SIMDATTN_LIB_XSIMD_SOFTMAX_ROWS_H_
 
+#include "lib/cursor.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
 
@@ -40,13 +41,13 @@ SIMDATTN_INLINE float max_of_scaled(const float* x, int64_t n, float scale) {
   return scale > 0.0f ? scale * max_of<false>(x, n, scale) : max_of<true>(x, n, scale);
 }
 
-/// Memory to fetch into L1, `step` bytes further on for each 16 columns.
+/// Memory to fetch into L1, `step` bytes further on for each 16 columns; may lie outside of every object.
 struct Fetch {
-  const char* at;
-  int64_t step;
+  uintptr_t at;
+  uintptr_t step;
 
   SIMDATTN_INLINE void columns(int64_t n) {
-    for (int64_t c = 0; c < n; c += 16, at += step) __builtin_prefetch(at);
+    for (int64_t c = 0; c < n; c += 16, at += step) __builtin_prefetch(reinterpret_cast<const char*>(at));
   }
 };
 
@@ -118,7 +119,7 @@ struct Columns {
   int64_t hi;
 };
 SIMDATTN_INLINE Columns visible_columns(const SoftmaxRows& a, int64_t r) {
-  const int64_t lo = a.lo + r * a.lo_step;
+  const int64_t lo = smaller(a.lo + r * a.lo_step, a.n);
   return {lo, larger(lo, a.hi + r * a.hi_step)};
 }
 
@@ -135,9 +136,9 @@ SIMDATTN_INLINE float exponentials_of_row(const SoftmaxRows& a, int64_t r, float
   const float base = maximum == -kInfinity ? 0.0f : maximum;
   const Columns c = visible_columns(a, r);
   const auto fetch = [&](const SoftmaxRows::Next& next) -> Fetch {
-    if (next.data == nullptr) return {reinterpret_cast<const char*>(x + ahead * a.ldx + c.lo), 64};
-    return {static_cast<const char*>(next.data) + r * next.row_bytes + c.lo * next.column_bytes,
-            16 * next.column_bytes};
+    if (next.data == nullptr) return {address_at(x, ahead * a.ldx + c.lo), 64};
+    return {address_at(static_cast<const char*>(next.data), r * next.row_bytes + c.lo * next.column_bytes),
+            16 * static_cast<uintptr_t>(next.column_bytes)};
   };
   float l = 0.0f;
   if (c.lo < c.hi) {
@@ -156,7 +157,7 @@ SIMDATTN_INLINE void normalise_row(const SoftmaxRows& a, int64_t r, float maximu
     const Columns c = visible_columns(a, r);
     multiply(y + c.lo, c.hi - c.lo, l > 0.0f ? 1.0f / l : 0.0f);
     if (c.hi - c.lo != a.n) {
-      fill(y, smaller(c.lo, a.n), 0.0f);
+      fill(y, c.lo, 0.0f);
       fill(y + c.hi, a.n - c.hi, 0.0f);
     }
   }

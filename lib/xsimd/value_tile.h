@@ -58,7 +58,7 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
   });
 
   const float* w = a.w;
-  const T* v = a.v;
+  Cursor<const T> v(a.v);
   const int64_t ldw = a.ldw;
   const int64_t key_stride = a.key_stride;
   const int64_t keys = a.keys;
@@ -69,12 +69,12 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
     Registers<kBatches> column;
     if constexpr (kPairs) {
       unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
-        const Bits32 pairs = load_pairs(v + 2 * c * kLanes);
+        const Bits32 pairs = load_pairs(v.get() + 2 * c * kLanes);
         reg<2 * c>(column) = even_of(pairs);
         reg<2 * c + 1>(column) = odd_of(pairs);
       });
     } else {
-      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(column) = load_column(v + c * kLanes, part); });
+      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(column) = load_column(v.get() + c * kLanes, part); });
     }
     add_outer_product<kRows, kBatches>(w, ldw, column, acc);
     ++w;
