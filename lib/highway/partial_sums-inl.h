@@ -2,6 +2,7 @@
 //
 // Keys are walked in memory order, 16 or 24 at a time: a rolled loop leaves the partial sums of each in a scratch in
 // L1, one transposed reduction folds them. A term says what is summed:
+//   kMaxQueries   1, or 4 if it has tiles of 2 and of 4 queries
 //   float Scale(const ScoreRows&)   what multiplies the sums
 //   int64_t Blocks<kQ>(q, ldq, k, ldk, dim, scale, s, lds, keys)   scores of the first of `keys` keys against kQ queries
 //                                                                  that pass no scratch; how many
@@ -18,6 +19,7 @@
 
 #include "hwy/highway.h"
 #include "lib/highway/loads-inl.h"
+#include "lib/highway/slots-inl.h"
 #include "lib/ukernels.h"
 
 // On x86 with wide vectors the partial sums of a key are stored as two halves, in an array of lower and one of upper
@@ -158,6 +160,26 @@ HWY_INLINE void Reduce(const float* HWY_RESTRICT kept, V scale, float* out, size
 
 #endif  // SIMDATTN_STORE_HALVES
 
+/// The n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all others
+/// are. Where elements are missing a term must be -0, which changes no sum: queries get -0 and keys +0.
+template <class T>
+SIMDATTN_SHARED void PadTail(const T* in, size_t n, float fill, float* out) {
+  const D d;
+  const size_t step = hn::Lanes(d);
+  for (size_t i = 0; i < kPartials; i += step) {
+    V v = hn::Set(d, fill);
+    if (i < n) v = hn::IfThenElse(hn::FirstN(d, n - i), LoadWideN(d, in + i, n - i), v);
+    hn::StoreU(v, d, out + i);
+  }
+}
+/// The same for the queries of a tile, 16 floats apart.
+template <int kQ>
+HWY_INLINE void PadQueries(const float* q, int64_t ldq, size_t dim, float* out) {
+  const size_t n = dim % kPartials;
+  if (n == 0) return;
+  for (int64_t r = 0; r < kQ; ++r) PadTail(q + r * ldq + (dim - n), n, -0.0f, out + r * int64_t{kPartials});
+}
+
 /// Keys [first, end) against kQ queries from `row` on. Each group is folded when the next one has been computed: a load of what was stored in
 /// narrower pieces just before waits until the stores are done.
 template <class T, int kV, int kQ, class Term>
@@ -177,17 +199,17 @@ HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t 
     for (int r = 0; r < kQ; ++r) Reduce(from + static_cast<size_t>(r) * kScratch, scale, s + r * a.lds + j, keys);
   };
   first += term.template Blocks<kQ>(q, ldq, k + first * a.ldk, a.ldk, dim, scale, s + first, a.lds, end - first);
-  int64_t j = first;
   size_t keys = 0;
-  for (; j < end; j += kStep) {
-    keys = static_cast<size_t>(HWY_MIN(kStep, end - j));
-    term.template Group<kV, kQ>(q, ldq, row, k + j * a.ldk, a.ldk, dim, keys, now);
-    if (j != first) reduce(before, j - kStep, kKeys);
+  for (int64_t j = first;; j += kStep) {
+    const size_t last_keys = keys;
+    keys = static_cast<size_t>(HWY_MAX(HWY_MIN(kStep, end - j), 0));
+    if (keys > 0) term.template Group<kV, kQ>(q, ldq, row, k + j * a.ldk, a.ldk, dim, keys, now);
+    if (j != first) reduce(before, j - kStep, last_keys);
+    if (keys == 0) break;
     float* const swap = now;
     now = before;
     before = swap;
   }
-  if (j != first) reduce(before, j - kStep, keys);
 }
 
 template <class T, int kV, class Term>
@@ -199,12 +221,14 @@ HWY_INLINE void AllQueries(const Term& term, const ScoreRows& a) {
   for (int64_t j = 0; j < a.n_k; j += block) {
     const int64_t end = HWY_MIN(j + block, a.n_k);
     int64_t i = 0;
-    for (; i + 4 <= a.n_q; i += 4) Keys<T, kV, 4>(term, a, i, j, end);
-    if (i + 2 <= a.n_q) {
-      Keys<T, kV, 2>(term, a, i, j, end);
-      i += 2;
+    if constexpr (Term::kMaxQueries > 1) {
+      for (; i + 4 <= a.n_q; i += 4) Keys<T, kV, 4>(term, a, i, j, end);
+      if (i + 2 <= a.n_q) {
+        Keys<T, kV, 2>(term, a, i, j, end);
+        i += 2;
+      }
     }
-    if (i < a.n_q) Keys<T, kV, 1>(term, a, i, j, end);
+    for (; i < a.n_q; ++i) Keys<T, kV, 1>(term, a, i, j, end);
   }
 }
 

@@ -10,6 +10,14 @@
 #include "hwy/highway.h"
 #include "lib/ukernels.h"
 
+/// One body for several callers: gcc would make a copy for each set of constant arguments.
+#undef SIMDATTN_SHARED
+#if HWY_COMPILER_GCC_ACTUAL
+#define SIMDATTN_SHARED __attribute__((noinline, noclone))
+#else
+#define SIMDATTN_SHARED HWY_NOINLINE
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace simdattn {
 namespace HWY_NAMESPACE {
