@@ -65,12 +65,12 @@ SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers
 }
 
 /// load() of a tile's column.
-template <class T, class Part>
-SIMDATTN_INLINE Floats load_column(const T* p, Part part) {
+template <class T>
+SIMDATTN_INLINE Floats load_column(const T* p) {
 #if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
-  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<Part, All>) return load_in_order(raw(p));
+  if constexpr (std::is_same_v<T, bf16>) return load_in_order(raw(p));
 #endif
-  return load(p, part);
+  return load(p);
 }
 
 /// Calls f with `rows` (1 to kMax) as a type.
