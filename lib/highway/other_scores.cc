@@ -64,7 +64,21 @@ struct Gaussian {
     };
     size_t i = 0;
     for (; i + kPartials <= dim; i += kPartials) sixteen(q + i, ldq, k + i);
-    if (i < dim) {
+    if (i < dim && kMaskedTails) {
+      const size_t n = dim - i;
+      const hn::Mask<D> inside = hn::FirstN(d, n);
+      const V x = LoadWideN(d, k + i, n);
+      const auto last = [&](int64_t r, V& sum) HWY_ATTR {
+        const V difference = hn::Sub(hn::LoadN(d, q + r * ldq + i, n), x);
+        sum = MulAddFirst(inside, difference, difference, sum);
+      };
+      last(0, a00);
+      if constexpr (kQ > 1) last(1, a10);
+      if constexpr (kQ > 2) {
+        last(2, a20);
+        last(3, a30);
+      }
+    } else if (i < dim) {
       HWY_ALIGN float k_tail[kPartials];
       PadTail(k + i, dim - i, -0.0f, k_tail);  // as in q: squares of +0, and no sum of squares is -0
       sixteen(q_tail, int64_t{kPartials}, k_tail);

@@ -160,7 +160,15 @@ HWY_INLINE void Reduce(const float* HWY_RESTRICT kept, V scale, float* out, size
 
 #endif  // SIMDATTN_STORE_HALVES
 
-/// The n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all others
+/// One masked operation takes what is left of a row.
+constexpr bool kMaskedTails = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
+
+/// fma in the lanes that are inside the row.
+[[maybe_unused]] HWY_INLINE V MulAddFirst(hn::Mask<D> inside, V a, V b, V c) {
+  return hn::IfThenElse(inside, hn::MulAdd(a, b, c), c);
+}
+
+/// Elsewhere: the n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all others
 /// are. Where elements are missing a term must be -0, which changes no sum: queries get -0 and keys +0.
 template <class T>
 SIMDATTN_SHARED void PadTail(const T* in, size_t n, float fill, float* out) {
@@ -176,7 +184,7 @@ SIMDATTN_SHARED void PadTail(const T* in, size_t n, float fill, float* out) {
 template <int kQ>
 HWY_INLINE void PadQueries(const float* q, int64_t ldq, size_t dim, float* out) {
   const size_t n = dim % kPartials;
-  if (n == 0) return;
+  if (kMaskedTails || n == 0) return;
   for (int64_t r = 0; r < kQ; ++r) PadTail(q + r * ldq + (dim - n), n, -0.0f, out + r * int64_t{kPartials});
 }
 
@@ -199,17 +207,17 @@ HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t 
     for (int r = 0; r < kQ; ++r) Reduce(from + static_cast<size_t>(r) * kScratch, scale, s + r * a.lds + j, keys);
   };
   first += term.template Blocks<kQ>(q, ldq, k + first * a.ldk, a.ldk, dim, scale, s + first, a.lds, end - first);
+  int64_t j = first;
   size_t keys = 0;
-  for (int64_t j = first;; j += kStep) {
-    const size_t last_keys = keys;
-    keys = static_cast<size_t>(HWY_MAX(HWY_MIN(kStep, end - j), 0));
-    if (keys > 0) term.template Group<kV, kQ>(q, ldq, row, k + j * a.ldk, a.ldk, dim, keys, now);
-    if (j != first) reduce(before, j - kStep, last_keys);
-    if (keys == 0) break;
+  for (; j < end; j += kStep) {
+    keys = static_cast<size_t>(HWY_MIN(kStep, end - j));
+    term.template Group<kV, kQ>(q, ldq, row, k + j * a.ldk, a.ldk, dim, keys, now);
+    if (j != first) reduce(before, j - kStep, kKeys);
     float* const swap = now;
     now = before;
     before = swap;
   }
+  if (j != first) reduce(before, j - kStep, keys);
 }
 
 template <class T, int kV, class Term>

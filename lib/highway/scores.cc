@@ -51,7 +51,19 @@ HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* q_tail, const T
   };
   size_t i = 0;
   for (; i + kPartials <= dim; i += kPartials) sixteen(q, ldq, k, i);
-  if (i < dim) {
+  if (i < dim && kMaskedTails) {
+    const size_t n = dim - i;
+    const hn::Mask<D> inside = hn::FirstN(d, n);
+    const V x = LoadWideN(d, k + i, n);
+    const auto last = [&](int64_t r, V& sum)
+                          HWY_ATTR { sum = MulAddFirst(inside, hn::LoadN(d, q + r * ldq + i, n), x, sum); };
+    last(0, a00);
+    if constexpr (kQ > 1) last(1, a10);
+    if constexpr (kQ > 2) {
+      last(2, a20);
+      last(3, a30);
+    }
+  } else if (i < dim) {
     HWY_ALIGN float k_tail[kPartials];
     PadTail(k + i, dim - i, 0.0f, k_tail);
     sixteen(q_tail, int64_t{kPartials}, k_tail, 0);
@@ -107,9 +119,6 @@ HWY_INLINE void WholeRows(const float* q, const T* first, int64_t ldk, size_t ke
 }
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-
-/// fma in the lanes that are inside the row.
-HWY_INLINE V MulAddFirst(hn::Mask<D> inside, V a, V b, V c) { return hn::IfThenElse(inside, hn::MulAdd(a, b, c), c); }
 
 /// Partial sums kDistance apart are added: in lanes whose number has that bit those of y, in the others those of x.
 template <int kDistance>

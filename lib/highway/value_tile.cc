@@ -142,15 +142,14 @@ HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) 
   }
 }
 
-/// The last columns of a row, a vector of them or less: values and sums go through f32 of a vector's width, so that one
+/// The last columns of a row, less than a vector of them: values and sums go through f32 of a vector's width, so that one
 /// tile is enough for all types. (Tiles that read and write a part of a vector were a third of this file's code.)
 template <class T>
 HWY_NOINLINE void LastColumns(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
   const TileTag d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
-  const size_t columns = static_cast<size_t>(std::min(n, a.dim - x));
-  const bool whole = static_cast<int64_t>(columns) == n;
+  const size_t columns = static_cast<size_t>(a.dim - x);
   HWY_ALIGN float wide[kWidened * HWY_MAX_LANES_D(TileTag)];
   HWY_ALIGN float sums[kTileRows * HWY_MAX_LANES_D(TileTag)];
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
@@ -165,7 +164,7 @@ HWY_NOINLINE void LastColumns(const ValueTile& a, int64_t key, int64_t keys, int
       for (int64_t j = 0; j < count; ++j) {
         const T* v = static_cast<const T*>(a.v) + (key + done + j) * a.key_stride + x / kValueGroup * a.group_stride +
                      x % kValueGroup;
-        hn::StoreU(whole ? LoadWide(d, v) : LoadWideN(d, v, columns), d, wide + j * n);
+        hn::StoreU(LoadWideN(d, v, columns), d, wide + j * n);
         if (done + j < prefetch.count) {
           const uintptr_t line = prefetch.first + static_cast<uintptr_t>((done + j) * prefetch.pitch);
           __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 2);
@@ -202,7 +201,8 @@ HWY_NOINLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int
     }
   }
   for (; fits(2, kRowsOf<2>); x += 2 * n) Strip<T, 2>(a, key, keys, x);
-  for (; x < end; x += n) LastColumns<T>(a, key, keys, x);
+  for (; x + n <= end; x += n) Strip<T, 1>(a, key, keys, x);
+  if (x < end) LastColumns<T>(a, key, keys, x);
 }
 
 template <class T>

@@ -133,13 +133,12 @@ SIMDATTN_INLINE void value_strip(const ValueTile& a, int64_t key, int64_t keys, 
   }
 }
 
-/// The last columns of a row, a batch of them or less: values and sums go through f32 of a batch's width, so that one tile
+/// The last columns of a row, less than a batch of them: values and sums go through f32 of a batch's width, so that one tile
 /// is enough for all types. (Tiles that read and write a part of a batch were a third of the code here.)
 template <class T>
 __attribute__((noinline)) void last_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
-  const int64_t columns = smaller(kLanes, a.dim - x);
-  const Lanes part = first_lanes(columns);
+  const Lanes part = first_lanes(a.dim - x);
   alignas(64) float wide[kWidened * kLanes];
   alignas(64) float sums[kTileRows * kLanes];
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
@@ -154,7 +153,7 @@ __attribute__((noinline)) void last_columns(const ValueTile& a, int64_t key, int
       for (int64_t j = 0; j < count; ++j) {
         const T* v = static_cast<const T*>(a.v) + (key + done + j) * a.key_stride + x / kValueGroup * a.group_stride +
                      x % kValueGroup;
-        store(columns == kLanes ? load(v) : load(v, part), wide + j * kLanes);
+        store(load(v, part), wide + j * kLanes);
         if (done + j < plan.count) {
           prefetch<kRowBytes<T, 1>>(plan.first + static_cast<uintptr_t>((done + j) * plan.pitch));
         }
@@ -183,7 +182,8 @@ __attribute__((noinline)) void value_columns(const ValueTile& a, int64_t key, in
     }
   }
   for (; fits(2, kRowsOf<2>); x += 2 * kLanes) value_strip<T, 2>(a, key, keys, x);
-  for (; x < end; x += kLanes) last_columns<T>(a, key, keys, x);
+  for (; x + kLanes <= end; x += kLanes) value_strip<T, 1>(a, key, keys, x);
+  if (x < end) last_columns<T>(a, key, keys, x);
 }
 
 template <class T>
