@@ -54,10 +54,9 @@ HWY_INLINE void PrefetchNext(const T* rows, int64_t stride, int64_t i) {
   constexpr int64_t kLine = 64 / sizeof(T);
   constexpr int64_t kRows = kPanelWidth / 4;
   const int64_t first = kPanelWidth + i % kLine / (kLine / 4) * kRows;
-  uintptr_t line = address_at(rows, first * stride + i / kLine * kLine);
-  for (int64_t r = 0; r < kRows; ++r) {
-    __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 2);
-    line += static_cast<uintptr_t>(stride) * sizeof(T);
+  const uintptr_t line = address_at(rows, first * stride + i / kLine * kLine);
+  for (uintptr_t r = 0; r < kRows; ++r) {
+    __builtin_prefetch(reinterpret_cast<const char*>(line + r * static_cast<uintptr_t>(stride) * sizeof(T)), 0, 2);
   }
 }
 

@@ -58,10 +58,9 @@ template <class T>
 SIMDATTN_INLINE void prefetch_next(const T* rows, int64_t stride, int64_t d) {
   constexpr int64_t kLine = 64 / sizeof(T);
   constexpr int64_t kRows = kPanelWidth / 4;
-  uintptr_t line = address_at(rows, (kPanelWidth + d % kLine / (kLine / 4) * kRows) * stride + d / kLine * kLine);
-  for (int64_t r = 0; r < kRows; ++r) {
-    __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 2);
-    line += static_cast<uintptr_t>(stride) * sizeof(T);
+  const uintptr_t line = address_at(rows, (kPanelWidth + d % kLine / (kLine / 4) * kRows) * stride + d / kLine * kLine);
+  for (uintptr_t r = 0; r < kRows; ++r) {
+    __builtin_prefetch(reinterpret_cast<const char*>(line + r * static_cast<uintptr_t>(stride) * sizeof(T)), 0, 2);
   }
 }
 
