@@ -15,7 +15,7 @@
 
 namespace bench {
 
-/// The set whose limits apply to a target: "highway/avx3_zen4" and "xsimd/avx512bw" are "avx3". Empty for "scalar".
+/// The set whose limits apply to a target: "highway/avx3" and "xsimd/avx512bw" are "avx3". Empty for "scalar".
 std::string isa_of_target(std::string_view target);
 /// The probes of a set, or null if they are not compiled in.
 const Isa* find_isa(std::string_view name);

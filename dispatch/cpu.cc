@@ -35,19 +35,6 @@ static const char* missing_avx3() {
   SIMDATTN_NEED("avx512bw");
   return "";
 }
-static const char* missing_zen4() {
-  if (const char* f = missing_avx3(); *f != '\0') return f;
-  SIMDATTN_NEED("avx512vnni");
-  SIMDATTN_NEED("avx512vbmi");
-  SIMDATTN_NEED("avx512vbmi2");
-  SIMDATTN_NEED("avx512vpopcntdq");
-  SIMDATTN_NEED("avx512bitalg");
-  SIMDATTN_NEED("vpclmulqdq");
-  SIMDATTN_NEED("gfni");
-  SIMDATTN_NEED("vaes");
-  SIMDATTN_NEED("avx512bf16");
-  return "";
-}
 
 const char* missing_feature(Isa isa) {
   switch (isa) {
@@ -60,11 +47,6 @@ const char* missing_feature(Isa isa) {
       return "";
     case Isa::kAvx2: return missing_avx2();
     case Isa::kAvx3: return missing_avx3();
-    case Isa::kAvx3Zen4: return missing_zen4();
-    case Isa::kAvx3Spr:
-      if (const char* f = missing_zen4(); *f != '\0') return f;
-      SIMDATTN_NEED("avx512fp16");
-      return "";
     default: return "another architecture";
   }
 }

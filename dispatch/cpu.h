@@ -11,10 +11,8 @@ enum class Isa : uint8_t {
   kBaseline,
   kSse2,
   kSse4,
-  kAvx2,      // with FMA, BMI2 and F16C
-  kAvx3,      // AVX-512 F, CD, VL, DQ, BW
-  kAvx3Zen4,  // and VNNI, VBMI, VBMI2, BITALG, VPOPCNTDQ, GFNI, VAES, VPCLMULQDQ, BF16
-  kAvx3Spr,   // and FP16
+  kAvx2,  // with FMA, BMI2 and F16C
+  kAvx3,  // AVX-512 F, CD, VL, DQ, BW
   kNeon,
   kNeonAes,
   kNeonBf16,

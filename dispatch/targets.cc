@@ -4,20 +4,9 @@
 
 #include "dispatch/cpu.h"
 #include "dispatch/target.h"
-#ifdef SIMDATTN_HAVE_HIGHWAY
-#include "lib/highway/tables.h"
-#endif
-#ifdef SIMDATTN_HAVE_XSIMD
-#include "lib/xsimd/tables.h"
-#endif
+#include "lib/kernel_table.h"
 
 namespace simdattn {
-
-extern const UKernels kScalarKernels;
-#ifdef SIMDATTN_HAVE_SCALAR_FMA
-extern const UKernels kScalarFmaKernels;
-#endif
-
 namespace {
 
 constexpr size_t kMaxTargets = 32;
@@ -25,10 +14,20 @@ constexpr size_t kMaxText = 1024;
 
 /// Instruction sets, best first. SVE of 128 and of 512 bits, which Highway has for any length only, comes after that: its
 /// instructions are the same, and no CPU has measured them.
-constexpr Isa kBestFirst[] = {Isa::kAvx3Spr,  Isa::kAvx3Zen4, Isa::kAvx3,      Isa::kAvx2,
-                              Isa::kSse4,     Isa::kSse2,     Isa::kSve2Vl128, Isa::kSveVl256,
-                              Isa::kSve2,     Isa::kSve,      Isa::kSveVl512,  Isa::kSveVl128,
-                              Isa::kNeonBf16, Isa::kNeonAes,  Isa::kNeon,      Isa::kBaseline};
+constexpr Isa kBestFirst[] = {Isa::kAvx3,     Isa::kAvx2,    Isa::kSse4, Isa::kSse2,     Isa::kSve2Vl128,
+                              Isa::kSveVl256, Isa::kSve2,    Isa::kSve,  Isa::kSveVl512, Isa::kSveVl128,
+                              Isa::kNeonBf16, Isa::kNeonAes, Isa::kNeon};
+
+/// The backends. Of one instruction set, the faster one by the benchmark first (docs/backends.md).
+constexpr const std::span<const KernelTable>* kBackends[] = {
+#ifdef SIMDATTN_HAVE_HIGHWAY
+    &kHighwayTables,
+#endif
+#ifdef SIMDATTN_HAVE_XSIMD
+    &kXsimdTables,
+#endif
+    nullptr,  // an array of no elements is none
+};
 
 /// Everything that is known once and never changes afterwards.
 struct Registry {
@@ -39,28 +38,12 @@ struct Registry {
   char unknown[kMaxText];          // sentences with the list of good names
   char bad_environment[kMaxText];
 
-  void add(const char* name, const UKernels* kernels, bool exact, Isa isa) {
+  void add(const KernelTable& t) {
     if (size == kMaxTargets) return;
-    const char* missing = missing_feature(isa);
-    storage[size] = {name, kernels, exact, *missing == '\0', missing};
+    const char* missing = missing_feature(t.isa);
+    storage[size] = {t.name, t.kernels, t.fma, *missing == '\0', missing};
     list[size] = &storage[size];
     ++size;
-  }
-
-  /// Of one instruction set, the faster backend by the benchmark first (docs/backends.md).
-  void add_tables([[maybe_unused]] Isa isa) {
-#ifdef SIMDATTN_HAVE_HIGHWAY
-    for (size_t i = 0; i < kHighwayTableCount; ++i) {
-      const HighwayTable& t = kHighwayTables[i];
-      if (t.isa == isa) add(t.name, t.kernels, t.fma, isa);
-    }
-#endif
-#ifdef SIMDATTN_HAVE_XSIMD
-    for (size_t i = 0; i < kXsimdTableCount; ++i) {
-      const XsimdTable& t = kXsimdTables[i];
-      if (t.isa == isa) add(t.name, t.kernels, t.fma, isa);
-    }
-#endif
   }
 
   const Target* find(const char* wanted) const {
@@ -85,12 +68,19 @@ struct Registry {
   }
 
   Registry() {
-    for (const Isa isa : kBestFirst) add_tables(isa);
-    const UKernels* scalar = &kScalarKernels;
-#ifdef SIMDATTN_HAVE_SCALAR_FMA
-    if (*missing_feature(Isa::kAvx2) == '\0') scalar = &kScalarFmaKernels;
-#endif
-    add("scalar", scalar, true, Isa::kBaseline);
+    for (const Isa isa : kBestFirst) {
+      for (const std::span<const KernelTable>* tables : kBackends) {
+        if (tables == nullptr) break;
+        for (const KernelTable& t : *tables) {
+          if (t.isa == isa) add(t);
+        }
+      }
+    }
+    for (const KernelTable& t : kScalarTables) {
+      if (*missing_feature(t.isa) != '\0') continue;
+      add(t);
+      break;
+    }
 
     write_sentence(unknown, "name: no target of this name can run here; these can:");
     write_sentence(bad_environment, "SIMDATTN_TARGET: no target of this name can run here; these can:");

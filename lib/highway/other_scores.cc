@@ -20,127 +20,182 @@ namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// One key against kQ queries from `row` on.
-template <int kV, int kQ, class Term, class T>
-HWY_INLINE void OneKey(const Term& term, const float* q0, int64_t ldq, int64_t row, const T* k, size_t dim,
-                       float* kept) {
-  static_assert(kQ == 1 || kQ == 2 || kQ == 4);
-  const D d;
-  const size_t step = hn::Lanes(d);
-  const float* q1 = q0 + (kQ > 1 ? ldq : 0);
-  const float* q2 = q0 + (kQ > 2 ? 2 * ldq : 0);
-  const float* q3 = q0 + (kQ > 2 ? 3 * ldq : 0);
-  const V zero = hn::Zero(d);
-  V a00 = zero, a01 = zero, a02 = zero, a03 = zero;
-  V a10 = zero, a11 = zero, a12 = zero, a13 = zero;
-  V a20 = zero, a21 = zero, a22 = zero, a23 = zero;
-  V a30 = zero, a31 = zero, a32 = zero, a33 = zero;
-  const auto part = [&](size_t at, V& s0, V& s1, V& s2, V& s3) HWY_ATTR {
-    const auto load = [&](const float* p) HWY_ATTR { return hn::LoadU(d, p + at); };
-    const V x = LoadWide(d, k + at);
-    s0 = term.Add(load(q0), x, row, load, s0);
-    if constexpr (kQ > 1) s1 = term.Add(load(q1), x, row + 1, load, s1);
-    if constexpr (kQ > 2) {
-      s2 = term.Add(load(q2), x, row + 2, load, s2);
-      s3 = term.Add(load(q3), x, row + 3, load, s3);
-    }
-  };
-  size_t i = 0;
-  for (; i + kPartials <= dim; i += kPartials) {
-    part(i, a00, a10, a20, a30);
-    if constexpr (kV > 1) part(i + step, a01, a11, a21, a31);
-    if constexpr (kV > 2) {
-      part(i + 2 * step, a02, a12, a22, a32);
-      part(i + 3 * step, a03, a13, a23, a33);
-    }
-  }
-  if (i < dim) {
-    const auto last = [&](size_t at, V& s0, V& s1, V& s2, V& s3) HWY_ATTR {
-      if (at >= dim) return;
-      const size_t n = dim - at;
-      const hn::Mask<D> inside = hn::FirstN(d, n);
-      const auto load = [&](const float* p) HWY_ATTR { return hn::LoadN(d, p + at, n); };
-      const V x = LoadWideN(d, k + at, n);
-      s0 = hn::IfThenElse(inside, term.Add(load(q0), x, row, load, s0), s0);
-      if constexpr (kQ > 1) s1 = hn::IfThenElse(inside, term.Add(load(q1), x, row + 1, load, s1), s1);
-      if constexpr (kQ > 2) {
-        s2 = hn::IfThenElse(inside, term.Add(load(q2), x, row + 2, load, s2), s2);
-        s3 = hn::IfThenElse(inside, term.Add(load(q3), x, row + 3, load, s3), s3);
-      }
-    };
-    last(i, a00, a10, a20, a30);
-    if constexpr (kV > 1) last(i + step, a01, a11, a21, a31);
-    if constexpr (kV > 2) {
-      last(i + 2 * step, a02, a12, a22, a32);
-      last(i + 3 * step, a03, a13, a23, a33);
-    }
-  }
-  Keep(a00, a01, a02, a03, kept);
-  if constexpr (kQ > 1) Keep(a10, a11, a12, a13, kept + kScratch);
-  if constexpr (kQ > 2) {
-    Keep(a20, a21, a22, a23, kept + 2 * kScratch);
-    Keep(a30, a31, a32, a33, kept + 3 * kScratch);
-  }
-}
+/// (q - k)^2
+struct Gaussian {
+  static constexpr int kMaxQueries = 4;
+  static float Scale(const ScoreRows& a) { return a.scale; }
 
-/// Up to kKeys keys one by one.
-template <int kV, int kQ, class Term, class T>
-HWY_INLINE void OneByOne(const Term& term, const float* q, int64_t ldq, int64_t row, const T* k, int64_t ldk,
-                         size_t dim, size_t keys, float* kept) {
-  for (size_t j = 0; j < keys; ++j)
-    OneKey<kV, kQ>(term, q, ldq, row, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);
-}
-
-/// What terms have in common that take the keys one by one.
-struct OneByOneTerm {
   template <int kQ, class T>
   static int64_t Blocks(const float*, int64_t, const T*, int64_t, size_t, V, float*, int64_t, int64_t) {
     return 0;
   }
-};
 
-/// (q - k)^2
-struct Gaussian : OneByOneTerm {
-  static float Scale(const ScoreRows& a) { return a.scale; }
-
-  template <class Load>
-  HWY_INLINE V Add(V q, V k, int64_t /*row*/, Load /*load*/, V sum) const {
-    const V difference = hn::Sub(q, k);
-    return hn::MulAdd(difference, difference, sum);
-  }
+  /// One key against kQ queries.
   template <int kV, int kQ, class T>
-  HWY_INLINE void Group(const float* q, int64_t ldq, int64_t row, const T* k, int64_t ldk, size_t dim, size_t keys,
+  static HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* q_tail, const T* k, size_t dim, float* kept) {
+    static_assert(kQ == 1 || kQ == 2 || kQ == 4);
+    const D d;
+    const size_t step = hn::Lanes(d);
+    const V zero = hn::Zero(d);
+    V a00 = zero, a01 = zero, a02 = zero, a03 = zero;
+    V a10 = zero, a11 = zero, a12 = zero, a13 = zero;
+    V a20 = zero, a21 = zero, a22 = zero, a23 = zero;
+    V a30 = zero, a31 = zero, a32 = zero, a33 = zero;
+    const auto add = [&](const float* y, V x, V& sum) HWY_ATTR {
+      const V difference = hn::Sub(hn::LoadU(d, y), x);
+      sum = hn::MulAdd(difference, difference, sum);
+    };
+    const auto part = [&](const float* y, int64_t pitch, const auto* x_at, V& s0, V& s1, V& s2, V& s3) HWY_ATTR {
+      const V x = LoadWide(d, x_at);
+      add(y, x, s0);
+      if constexpr (kQ > 1) add(y + pitch, x, s1);
+      if constexpr (kQ > 2) {
+        add(y + 2 * pitch, x, s2);
+        add(y + 3 * pitch, x, s3);
+      }
+    };
+    const auto sixteen = [&](const float* y, int64_t pitch, const auto* x) HWY_ATTR {
+      part(y, pitch, x, a00, a10, a20, a30);
+      if constexpr (kV > 1) part(y + step, pitch, x + step, a01, a11, a21, a31);
+      if constexpr (kV > 2) {
+        part(y + 2 * step, pitch, x + 2 * step, a02, a12, a22, a32);
+        part(y + 3 * step, pitch, x + 3 * step, a03, a13, a23, a33);
+      }
+    };
+    size_t i = 0;
+    for (; i + kPartials <= dim; i += kPartials) sixteen(q + i, ldq, k + i);
+    if (i < dim && kMaskedTails) {
+      const size_t n = dim - i;
+      const hn::Mask<D> inside = hn::FirstN(d, n);
+      const V x = LoadWideN(d, k + i, n);
+      const auto last = [&](int64_t r, V& sum) HWY_ATTR {
+        const V difference = hn::Sub(hn::LoadN(d, q + r * ldq + i, n), x);
+        sum = MulAddFirst(inside, difference, difference, sum);
+      };
+      last(0, a00);
+      if constexpr (kQ > 1) last(1, a10);
+      if constexpr (kQ > 2) {
+        last(2, a20);
+        last(3, a30);
+      }
+    } else if (i < dim) {
+      HWY_ALIGN float k_tail[kPartials];
+      PadTail(k + i, dim - i, -0.0f, k_tail);  // as in q: squares of +0, and no sum of squares is -0
+      sixteen(q_tail, int64_t{kPartials}, k_tail);
+    }
+    Keep(a00, a01, a02, a03, kept);
+    if constexpr (kQ > 1) Keep(a10, a11, a12, a13, kept + kScratch);
+    if constexpr (kQ > 2) {
+      Keep(a20, a21, a22, a23, kept + 2 * kScratch);
+      Keep(a30, a31, a32, a33, kept + 3 * kScratch);
+    }
+  }
+
+  template <int kV, int kQ, class T>
+  HWY_INLINE void Group(const float* q, int64_t ldq, int64_t /*row*/, const T* k, int64_t ldk, size_t dim, size_t keys,
                         float* kept) const {
-    OneByOne<kV, kQ>(*this, q, ldq, row, k, ldk, dim, keys, kept);
+    HWY_ALIGN float q_tail[kQ * kPartials];
+    PadQueries<kQ>(q, ldq, dim, q_tail);
+    for (size_t j = 0; j < keys; ++j) {
+      OneKey<kV, kQ>(q, ldq, q_tail, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);
+    }
   }
 };
 
-/// w tanh(q + k)
-struct Additive : OneByOneTerm {
+/// w tanh(q + k). One query and key at a time, in f32: next to the hyperbolic tangent widening is cheap, and one loop is
+/// enough for all types. Keys are bytes, and so is their stride.
+struct Additive {
+  static constexpr int kMaxQueries = 1;
+  static constexpr size_t kPiece = 256;  // elements that are widened at a time
   static float Scale(const ScoreRows& /*a*/) { return 1.0f; }
 
-  template <class Load>
-  HWY_INLINE V Add(V q, V k, int64_t row, Load load, V sum) const {
-    return hn::MulAdd(load(w + row * ldw), Tanh(D(), hn::Add(q, k)), sum);
+  template <int kQ>
+  static int64_t Blocks(const float*, int64_t, const uint8_t*, int64_t, size_t, V, float*, int64_t, int64_t) {
+    return 0;
   }
-  template <int kV, int kQ, class T>
-  HWY_INLINE void Group(const float* q, int64_t ldq, int64_t row, const T* k, int64_t ldk, size_t dim, size_t keys,
-                        float* kept) const {
-    OneByOne<kV, kQ>(*this, q, ldq, row, k, ldk, dim, keys, kept);
+
+  template <int kV>
+  HWY_INLINE void OneKey(const float* q, const float* weights, const uint8_t* k, size_t dim, float* kept) const {
+    const D d;
+    const size_t step = hn::Lanes(d);
+    HWY_ALIGN float wide[kPiece];
+    HWY_ALIGN float q_tail[kPartials], w_tail[kPartials];
+    const V zero = hn::Zero(d);
+    V s0 = zero, s1 = zero, s2 = zero, s3 = zero;
+    for (size_t done = 0; done < dim;) {
+      size_t n = HWY_MIN(kPiece, dim - done) / kPartials * kPartials;
+      const float* y = q + done;
+      const float* factor = weights + done;
+      const float* x;
+      if (n > 0) {
+        x = reinterpret_cast<const float*>(k + done * element);
+        if (widen != nullptr) {
+          widen(k + done * element, wide, static_cast<int64_t>(n));
+          x = wide;
+        }
+        done += n;
+      } else {
+        // Weights of -0 and tangents of +0 are left out.
+        n = dim - done;
+        for (size_t i = 0; i < kPartials; i += step) hn::StoreU(zero, d, wide + i);
+        if (widen != nullptr) {
+          widen(k + done * element, wide, static_cast<int64_t>(n));
+        } else {
+          PadTail(reinterpret_cast<const float*>(k + done * element), n, 0.0f, wide);
+        }
+        PadTail(y, n, 0.0f, q_tail);
+        PadTail(factor, n, -0.0f, w_tail);
+        x = wide;
+        y = q_tail;
+        factor = w_tail;
+        done = dim;
+        n = kPartials;
+      }
+      const auto add = [&](size_t at, V& sum) HWY_ATTR {
+        const V t = Tanh(d, hn::Add(hn::LoadU(d, y + at), hn::LoadU(d, x + at)));
+        sum = hn::MulAdd(hn::LoadU(d, factor + at), t, sum);
+      };
+      for (size_t i = 0; i < n; i += kPartials) {
+        add(i, s0);
+        if constexpr (kV > 1) add(i + step, s1);
+        if constexpr (kV > 2) {
+          add(i + 2 * step, s2);
+          add(i + 3 * step, s3);
+        }
+      }
+    }
+    Keep(s0, s1, s2, s3, kept);
   }
-  Additive(const float* weights, int64_t stride) : w(weights), ldw(stride) {}
+
+  template <int kV, int kQ>
+  HWY_INLINE void Group(const float* q, int64_t /*ldq*/, int64_t row, const uint8_t* k, int64_t ldk, size_t dim,
+                        size_t keys, float* kept) const {
+    static_assert(kQ == 1);
+    for (size_t j = 0; j < keys; ++j) {
+      OneKey<kV>(q, w + row * ldw, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);
+    }
+  }
+
   const float* w;
   int64_t ldw;
+  size_t element;        // bytes
+  WidenFunction* widen;  // null: f32
 };
+
+SIMDATTN_SHARED void AdditiveScores(const AdditiveRows& a, int64_t element, WidenFunction* widen) {
+  ScoreRows rows = a.rows;
+  rows.ldk *= element;
+  AllScores<uint8_t>(Additive{a.w, a.ldw, static_cast<size_t>(element), widen}, rows);
+}
 
 }  // namespace
 
 void GaussianRowsF32(const ScoreRows& a) { AllScores<float>(Gaussian(), a); }
 void GaussianRowsBF16(const ScoreRows& a) { AllScores<bf16>(Gaussian(), a); }
 void GaussianRowsF16(const ScoreRows& a) { AllScores<f16>(Gaussian(), a); }
-void AdditiveRowsF32(const AdditiveRows& a) { AllScores<float>(Additive(a.w, a.ldw), a.rows); }
-void AdditiveRowsBF16(const AdditiveRows& a) { AllScores<bf16>(Additive(a.w, a.ldw), a.rows); }
-void AdditiveRowsF16(const AdditiveRows& a) { AllScores<f16>(Additive(a.w, a.ldw), a.rows); }
+void AdditiveRowsF32(const AdditiveRows& a) { AdditiveScores(a, 4, nullptr); }
+void AdditiveRowsBF16(const AdditiveRows& a) { AdditiveScores(a, 2, WidenBF16); }
+void AdditiveRowsF16(const AdditiveRows& a) { AdditiveScores(a, 2, WidenF16); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

@@ -21,14 +21,14 @@ using PackTag = hn::CappedTag<float, 4>;
 using PackTag = TileTag;
 #endif
 
-/// Block b of the result is the first elements of row kGroup b.
-template <int64_t kGroup, class D, class T>
+/// Block b of the result is the first elements of row kPitch b.
+template <int64_t kPitch, class D, class T>
 HWY_INLINE hn::Vec<D> LoadBlocks(D d, const T* p, int64_t stride) {
   constexpr size_t kBytes = HWY_MAX_LANES_D(D) * sizeof(hn::TFromD<D>);
   if constexpr (kBytes > 16) {
     const hn::Half<D> half;
-    constexpr int64_t kRows = static_cast<int64_t>(kBytes) / 32 * kGroup;
-    return hn::Combine(d, LoadBlocks<kGroup>(half, p + kRows * stride, stride), LoadBlocks<kGroup>(half, p, stride));
+    constexpr int64_t kRows = static_cast<int64_t>(kBytes) / 32 * kPitch;
+    return hn::Combine(d, LoadBlocks<kPitch>(half, p + kRows * stride, stride), LoadBlocks<kPitch>(half, p, stride));
   } else if constexpr (std::is_same_v<T, float>) {
     return hn::LoadU(d, p);
   } else {
@@ -54,8 +54,10 @@ HWY_INLINE void PrefetchNext(const T* rows, int64_t stride, int64_t i) {
   constexpr int64_t kLine = 64 / sizeof(T);
   constexpr int64_t kRows = kPanelWidth / 4;
   const int64_t first = kPanelWidth + i % kLine / (kLine / 4) * kRows;
-  const char* p = reinterpret_cast<const char*>(rows + first * stride + i / kLine * kLine);
-  for (int64_t r = 0; r < kRows; ++r) __builtin_prefetch(p + r * stride * static_cast<int64_t>(sizeof(T)), 0, 2);
+  const uintptr_t line = address_at(rows, first * stride + i / kLine * kLine);
+  for (uintptr_t r = 0; r < kRows; ++r) {
+    __builtin_prefetch(reinterpret_cast<const char*>(line + r * static_cast<uintptr_t>(stride) * sizeof(T)), 0, 2);
+  }
 }
 
 /// One dimension of an f32 panel, or two of pairs of bf16.
@@ -164,7 +166,7 @@ void Keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, 
     const int64_t count = std::min(kStep, dim - done);
     const int64_t padded = (count + 3) / 4 * 4;
     for (int64_t j = 0; j < kPanelWidth; ++j) {
-      WidenRow(rows + j * token_stride + done, j < keys ? count : 0, copy + j * kStep, padded);
+      WidenRow(rows + (j < keys ? j : 0) * token_stride + done, j < keys ? count : 0, copy + j * kStep, padded);
     }
     const int64_t whole = count - count % 4;
     Transpose(copy, kStep, whole, panel + done * kPanelWidth, false);

@@ -1,7 +1,8 @@
 // The walk of query rows over row-major keys, and the sums over the dimension in 16 partial sums, once per Highway target.
 //
-// Keys are walked in memory order, 16 or 24 at a time: a rolled loop leaves the partial sums of each in a scratch of the
-// first-level cache, one transposed reduction folds them. A term says what is summed:
+// Keys are walked in memory order, 16 or 24 at a time: a rolled loop leaves the partial sums of each in a scratch in
+// L1, one transposed reduction folds them. A term says what is summed:
+//   kMaxQueries   1, or 4 if it has tiles of 2 and of 4 queries
 //   float Scale(const ScoreRows&)   what multiplies the sums
 //   int64_t Blocks<kQ>(q, ldq, k, ldk, dim, scale, s, lds, keys)   scores of the first of `keys` keys against kQ queries
 //                                                                  that pass no scratch; how many
@@ -18,6 +19,7 @@
 
 #include "hwy/highway.h"
 #include "lib/highway/loads-inl.h"
+#include "lib/highway/slots-inl.h"
 #include "lib/ukernels.h"
 
 // On x86 with wide vectors the partial sums of a key are stored as two halves, in an array of lower and one of upper
@@ -158,13 +160,41 @@ HWY_INLINE void Reduce(const float* HWY_RESTRICT kept, V scale, float* out, size
 
 #endif  // SIMDATTN_STORE_HALVES
 
+/// One masked operation takes what is left of a row.
+constexpr bool kMaskedTails = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
+
+/// fma in the lanes that are inside the row.
+[[maybe_unused]] HWY_INLINE V MulAddFirst(hn::Mask<D> inside, V a, V b, V c) {
+  return hn::IfThenElse(inside, hn::MulAdd(a, b, c), c);
+}
+
+/// Elsewhere: the n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all others
+/// are. Where elements are missing a term must be -0, which changes no sum: queries get -0 and keys +0.
+template <class T>
+SIMDATTN_SHARED void PadTail(const T* in, size_t n, float fill, float* out) {
+  const D d;
+  const size_t step = hn::Lanes(d);
+  for (size_t i = 0; i < kPartials; i += step) {
+    V v = hn::Set(d, fill);
+    if (i < n) v = hn::IfThenElse(hn::FirstN(d, n - i), LoadWideN(d, in + i, n - i), v);
+    hn::StoreU(v, d, out + i);
+  }
+}
+/// The same for the queries of a tile, 16 floats apart.
+template <int kQ>
+HWY_INLINE void PadQueries(const float* q, int64_t ldq, size_t dim, float* out) {
+  const size_t n = dim % kPartials;
+  if (kMaskedTails || n == 0) return;
+  for (int64_t r = 0; r < kQ; ++r) PadTail(q + r * ldq + (dim - n), n, -0.0f, out + r * int64_t{kPartials});
+}
+
 /// Keys [first, end) against kQ queries from `row` on. Each group is folded when the next one has been computed: a load of what was stored in
 /// narrower pieces just before waits until the stores are done.
 template <class T, int kV, int kQ, class Term>
 HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t first, int64_t end) {
   constexpr int64_t kStep = static_cast<int64_t>(kKeys);
-  constexpr size_t kGroup = static_cast<size_t>(kQ) * kScratch;
-  HWY_ALIGN float kept[2 * kGroup];
+  constexpr size_t kSums = static_cast<size_t>(kQ) * kScratch;
+  HWY_ALIGN float kept[2 * kSums];
   const V scale = hn::Set(D(), term.Scale(a));
   const T* k = static_cast<const T*>(a.k);
   float* s = a.s + row * a.lds;
@@ -172,7 +202,7 @@ HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t 
   const int64_t ldq = a.ldq;
   const size_t dim = static_cast<size_t>(a.dim);
   float* now = kept;
-  float* before = kept + kGroup;
+  float* before = kept + kSums;
   const auto reduce = [&](const float* from, int64_t j, size_t keys) HWY_ATTR {
     for (int r = 0; r < kQ; ++r) Reduce(from + static_cast<size_t>(r) * kScratch, scale, s + r * a.lds + j, keys);
   };
@@ -199,12 +229,14 @@ HWY_INLINE void AllQueries(const Term& term, const ScoreRows& a) {
   for (int64_t j = 0; j < a.n_k; j += block) {
     const int64_t end = HWY_MIN(j + block, a.n_k);
     int64_t i = 0;
-    for (; i + 4 <= a.n_q; i += 4) Keys<T, kV, 4>(term, a, i, j, end);
-    if (i + 2 <= a.n_q) {
-      Keys<T, kV, 2>(term, a, i, j, end);
-      i += 2;
+    if constexpr (Term::kMaxQueries > 1) {
+      for (; i + 4 <= a.n_q; i += 4) Keys<T, kV, 4>(term, a, i, j, end);
+      if (i + 2 <= a.n_q) {
+        Keys<T, kV, 2>(term, a, i, j, end);
+        i += 2;
+      }
     }
-    if (i < a.n_q) Keys<T, kV, 1>(term, a, i, j, end);
+    for (; i < a.n_q; ++i) Keys<T, kV, 1>(term, a, i, j, end);
   }
 }
 

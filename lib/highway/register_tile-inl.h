@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
+#include "lib/cursor.h"
 #include "lib/highway/loads-inl.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/row_tiles.h"
@@ -73,7 +74,7 @@ HWY_INLINE void WithRegisters(TileTag d, const F& f) {
 #if HWY_TARGET == HWY_AVX2
 /// A row of three vectors: with the accumulators of four rows and the columns the number to broadcast has the last
 /// register. Left to themselves compilers load the next row's number before this one is done with, and put accumulators
-/// on the stack (a fifth slower).
+/// on the stack (a fifth slower). The assembly reads the one number at x.
 HWY_INLINE void AddThree(const float* x, TileVec c0, TileVec c1, TileVec c2, TileVec& a0, TileVec& a1, TileVec& a2) {
   __m256 factor, s0 = a0.raw, s1 = a1.raw, s2 = a2.raw;  // gcc would leave members in memory
   __asm__(
@@ -149,6 +150,8 @@ HWY_INLINE const EightPairs& EightPairsAt(const bf16* p) { return *reinterpret_c
 HWY_INLINE TileVec LoadEven(TileTag /*d*/, const bf16* p) {
   alignas(32) static constexpr int8_t kOrder[32] = {-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,
                                                     -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13};
+  // Reads the eight pairs and kOrder. Compilers would load the pairs once, for this and for LoadOdd, and kOrder before the
+  // loop.
   __m256 v;
   __asm__("vmovdqu %1, %0\n\tvpshufb %2, %0, %0" : "=x"(v) : "m"(EightPairsAt(p)), "m"(kOrder));
   return TileVec{v};
@@ -156,13 +159,14 @@ HWY_INLINE TileVec LoadEven(TileTag /*d*/, const bf16* p) {
 HWY_INLINE TileVec LoadOdd(TileTag /*d*/, const bf16* p) {
   alignas(32) static constexpr uint32_t kUpper[8] = {0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u,
                                                      0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u};
-  __m256 v;
+  __m256 v;  // reads the eight pairs and kUpper, as above
   __asm__("vmovdqu %1, %0\n\tvpand %2, %0, %0" : "=x"(v) : "m"(EightPairsAt(p)), "m"(kUpper));
   return TileVec{v};
 }
 HWY_INLINE TileVec LoadInOrder(TileTag /*d*/, const bf16* p) {
   alignas(32) static constexpr int8_t kOrder[32] = {-1, -1, 0, 1, -1, -1, 2,  3,  -1, -1, 4,  5,  -1, -1, 6,  7,
                                                     -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15};
+  // Reads kOrder where it lies: as an intrinsic's operand it would be loaded into a register before the loop.
   __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   __asm__("vpshufb %1, %0, %0" : "+x"(v) : "m"(kOrder));
   return TileVec{_mm256_castsi256_ps(v)};
@@ -204,7 +208,7 @@ HWY_INLINE void WithRows(int64_t rows, const F& f) {
 /// Write the prefetch itself into the tile's loop: gcc takes a call of a function or lambda that does nothing else for
 /// dead code.
 struct PrefetchPlan {
-  const char* first = nullptr;
+  uintptr_t first = 0;  // may lie outside of every object
   int64_t pitch = 0;
   int64_t count = 0;
 };

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "lib/cursor.h"
 #include "lib/ukernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -24,8 +25,8 @@ using V = hn::Vec<D>;
 // NaN in the output is noticed in a vector of its own for all of a row and made canonical afterwards: a comparison and a
 // selection per store would double the arithmetic of a rotation. Not where f32 is rounded to bf16 by integers, which could
 // turn a NaN into a number.
-template <class Y>
-constexpr bool kNotices = std::is_same_v<Y, float> || (std::is_same_v<Y, f16> && SIMDATTN_NATIVE_F16);
+template <class T>
+constexpr bool kNotices = std::is_same_v<T, float> || (std::is_same_v<T, f16> && SIMDATTN_NATIVE_F16);
 
 /// What Notice() has seen so far.
 HWY_INLINE V NothingNoticed() { return hn::Zero(D()); }
@@ -82,8 +83,8 @@ HWY_NOINLINE void MakeCanonical(Y* y, size_t n) {
 // From bf16 to bf16 a vector of pairs of elements is taken as two of f32, the even elements and the odd ones: no lane
 // changes its place, and rounding needs no comparison, as long as it cannot turn a NaN into a number. That is so where
 // all NaN come from bf16, so the table must be finite.
-template <class X, class Y>
-constexpr bool kEvenOdd = std::is_same_v<X, bf16> && std::is_same_v<Y, bf16>;
+template <class T>
+constexpr bool kEvenOdd = std::is_same_v<T, bf16>;
 
 HWY_INLINE void LoadEvenOdd(const bf16* p, V& even, V& odd) {
   const D d;
@@ -111,29 +112,29 @@ HWY_INLINE bool IsFiniteTable(const float* cos, const float* sin, size_t half) {
   return !Noticed(seen);
 }
 
-/// Heads that take one piece of the table after the other, so that their rows stay in the first-level cache.
+/// Heads that take one piece of the table after the other, so that their rows stay in L1.
 constexpr int64_t kHeads = 32;
 
-/// Rows of some heads, at the first dimension that turns.
-template <class X, class Y>
+/// Rows of some heads, at the first dimension that rotates.
+template <class T>
 struct Heads {
-  const X* x;
-  Y* y;
+  const T* x;
+  T* y;
   int64_t x_stride;
   int64_t y_stride;
   int64_t heads;
 };
 
-HWY_INLINE void Turn(V low, V high, V c, V s, V& turned_low, V& turned_high) {
-  turned_low = hn::MulSub(low, c, hn::Mul(high, s));
-  turned_high = hn::MulAdd(low, s, hn::Mul(high, c));
+HWY_INLINE void Rotate(V low, V high, V c, V s, V& new_low, V& new_high) {
+  new_low = hn::MulSub(low, c, hn::Mul(high, s));
+  new_high = hn::MulAdd(low, s, hn::Mul(high, c));
 }
 
-/// kVectors (1, 2 or 4) vectors of dimensions from i on turn with those from half + i on. Their part of the table is kept
+/// kVectors (1, 2 or 4) vectors of dimensions from i on rotate with those from half + i on. Their part of the table is kept
 /// in registers for all heads.
-template <size_t kVectors, class X, class Y>
-HWY_INLINE void TurnHalves(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
-                           V& seen0, V& seen1) {
+template <size_t kVectors, class T>
+HWY_INLINE void RotateHalves(const Heads<T>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
+                             V& seen0, V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
   const auto at = [&](size_t k) HWY_ATTR { return i + (k < kVectors ? k : 0) * step; };
@@ -143,78 +144,82 @@ HWY_INLINE void TurnHalves(const Heads<X, Y>& a, const float* cos, const float* 
   const V s2 = hn::Xor(hn::LoadU(d, sin + at(2)), sign), s3 = hn::Xor(hn::LoadU(d, sin + at(3)), sign);
   const int64_t x_stride = a.x_stride;
   const int64_t y_stride = a.y_stride;
-  const X* x = a.x + i;
-  Y* y = a.y + i;
+  Cursor<const T> from(a.x + i);
+  Cursor<T> to(a.y + i);
   for (int64_t h = a.heads; h > 0; --h) {
-    const auto turn = [&](size_t k, V c, V s, V& low, V& high) HWY_ATTR {
-      Turn(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
+    const T* const x = from.get();
+    T* const y = to.get();
+    const auto rotate = [&](size_t k, V c, V s, V& low, V& high) HWY_ATTR {
+      Rotate(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
       Put(low, y + k * step);
       Put(high, y + half + k * step);
     };
     V low0, high0, low1, high1;
-    turn(0, c0, s0, low0, high0);
+    rotate(0, c0, s0, low0, high0);
     if constexpr (kVectors == 1) {
-      if constexpr (kNotices<Y>) Notice(low0, high0, seen0);
+      if constexpr (kNotices<T>) Notice(low0, high0, seen0);
     } else {
-      turn(1, c1, s1, low1, high1);
-      if constexpr (kNotices<Y>) NoticePairs(low0, high0, low1, high1, seen0);
+      rotate(1, c1, s1, low1, high1);
+      if constexpr (kNotices<T>) NoticePairs(low0, high0, low1, high1, seen0);
     }
     if constexpr (kVectors == 4) {
-      turn(2, c2, s2, low0, high0);
-      turn(3, c3, s3, low1, high1);
-      if constexpr (kNotices<Y>) NoticePairs(low0, high0, low1, high1, seen1);
+      rotate(2, c2, s2, low0, high0);
+      rotate(3, c3, s3, low1, high1);
+      if constexpr (kNotices<T>) NoticePairs(low0, high0, low1, high1, seen1);
     }
-    x += x_stride;
-    y += y_stride;
+    from += x_stride;
+    to += y_stride;
   }
 }
 
 /// The same for two vectors.
-HWY_INLINE void TurnHalvesEvenOdd(const Heads<bf16, bf16>& a, const float* cos, const float* sin, V sign, size_t half,
-                                  size_t i, V& seen) {
+HWY_INLINE void RotateHalvesEvenOdd(const Heads<bf16>& a, const float* cos, const float* sin, V sign, size_t half,
+                                    size_t i, V& seen) {
   const D d;
   const size_t step = hn::Lanes(d);
   const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
   const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + i + step), sign);
   const V even_c = hn::ConcatEven(d, c1, c0), odd_c = hn::ConcatOdd(d, c1, c0);
   const V even_s = hn::ConcatEven(d, s1, s0), odd_s = hn::ConcatOdd(d, s1, s0);
-  const bf16* x = a.x + i;
-  bf16* y = a.y + i;
+  Cursor<const bf16> from(a.x + i);
+  Cursor<bf16> to(a.y + i);
   for (int64_t h = a.heads; h > 0; --h) {
+    const bf16* const x = from.get();
+    bf16* const y = to.get();
     V even_low, odd_low, even_high, odd_high;
     LoadEvenOdd(x, even_low, odd_low);
     LoadEvenOdd(x + half, even_high, odd_high);
     V low0, high0, low1, high1;
-    Turn(even_low, even_high, even_c, even_s, low0, high0);
-    Turn(odd_low, odd_high, odd_c, odd_s, low1, high1);
+    Rotate(even_low, even_high, even_c, even_s, low0, high0);
+    Rotate(odd_low, odd_high, odd_c, odd_s, low1, high1);
     StoreEvenOdd(low0, low1, y);
     StoreEvenOdd(high0, high1, y + half);
     NoticePairs(low0, high0, low1, high1, seen);
-    x += a.x_stride;
-    y += a.y_stride;
+    from += a.x_stride;
+    to += a.y_stride;
   }
 }
 
-/// Dimensions i and half + i turn together.
-template <class X, class Y>
-HWY_NOINLINE void HalfSplit(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
+/// Dimensions i and half + i rotate together.
+template <class T>
+HWY_NOINLINE void HalfSplit(const Heads<T>& a, const float* cos, const float* sin, size_t half, bool inverse) {
   const D d;
   const V sign = hn::Set(d, inverse ? -0.0f : 0.0f);
   const size_t step = hn::Lanes(d);
   V seen0 = NothingNoticed(), seen1 = seen0;
   size_t i = 0;
-  if constexpr (kEvenOdd<X, Y>) {
+  if constexpr (kEvenOdd<T>) {
     if (IsFiniteTable(cos, sin, half)) {
-      for (; i + 2 * step <= half; i += 2 * step) TurnHalvesEvenOdd(a, cos, sin, sign, half, i, seen0);
+      for (; i + 2 * step <= half; i += 2 * step) RotateHalvesEvenOdd(a, cos, sin, sign, half, i, seen0);
     }
   }
-  for (; i + 4 * step <= half; i += 4 * step) TurnHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
+  for (; i + 4 * step <= half; i += 4 * step) RotateHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
   if (i + 2 * step <= half) {
-    TurnHalves<2>(a, cos, sin, sign, half, i, seen0, seen1);
+    RotateHalves<2>(a, cos, sin, sign, half, i, seen0, seen1);
     i += 2 * step;
   }
   if (i + step <= half) {
-    TurnHalves<1>(a, cos, sin, sign, half, i, seen0, seen1);
+    RotateHalves<1>(a, cos, sin, sign, half, i, seen0, seen1);
     i += step;
   }
   if (i < half) {
@@ -222,16 +227,16 @@ HWY_NOINLINE void HalfSplit(const Heads<X, Y>& a, const float* cos, const float*
     const V c = hn::LoadN(d, cos + i, n);
     const V s = hn::Xor(hn::LoadN(d, sin + i, n), sign);
     for (int64_t h = 0; h < a.heads; ++h) {
-      const X* x = a.x + h * a.x_stride + i;
-      Y* y = a.y + h * a.y_stride + i;
+      const T* x = a.x + h * a.x_stride + i;
+      T* y = a.y + h * a.y_stride + i;
       V low, high;
-      Turn(LoadWideN(d, x, n), LoadWideN(d, x + half, n), c, s, low, high);
+      Rotate(LoadWideN(d, x, n), LoadWideN(d, x + half, n), c, s, low, high);
       PutN(low, y, n);
       PutN(high, y + half, n);
-      if constexpr (kNotices<Y>) Notice(low, high, seen0);
+      if constexpr (kNotices<T>) Notice(low, high, seen0);
     }
   }
-  if constexpr (kNotices<Y> || kEvenOdd<X, Y>) {
+  if constexpr (kNotices<T> || kEvenOdd<T>) {
     if (HWY_UNLIKELY(Noticed(seen0) || Noticed(seen1))) {
       for (int64_t h = 0; h < a.heads; ++h) MakeCanonical(a.y + h * a.y_stride, 2 * half);
     }
@@ -248,7 +253,8 @@ HWY_INLINE void LoadPairs(const X* x, V& even, V& odd) {
 }
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 HWY_INLINE void LoadPairs(const float* x, V& even, V& odd) {
-  // Loads that duplicate take no shuffle port, which would be the bottleneck. Compilers would load once and shuffle.
+  // Loads that duplicate take no shuffle port, which would be the bottleneck. Compilers would load once and shuffle. Each
+  // reads the whole vector at x.
 #if HWY_MAX_BYTES == 64
   const __m512_u& memory = *reinterpret_cast<const __m512_u*>(x);
 #else
@@ -270,10 +276,10 @@ HWY_INLINE void SpreadUpper(V c, V s, V& first, V& second) {
   second = hn::InterleaveWholeUpper(D(), hn::Neg(s), c);
 }
 
-/// kVectors (2 or 4) vectors of dimensions from 2 i on turn. Their part of the table is kept in registers for all heads.
-template <size_t kVectors, class X, class Y>
-HWY_INLINE void TurnPairs(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
-                          V& seen1) {
+/// kVectors (2 or 4) vectors of dimensions from 2 i on rotate. Their part of the table is kept in registers for all heads.
+template <size_t kVectors, class T>
+HWY_INLINE void RotatePairs(const Heads<T>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
+                            V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
   const size_t next = kVectors == 4 ? i + step : i;
@@ -286,69 +292,73 @@ HWY_INLINE void TurnPairs(const Heads<X, Y>& a, const float* cos, const float* s
   SpreadUpper(c1, s1, p3, q3);
   const int64_t x_stride = a.x_stride;
   const int64_t y_stride = a.y_stride;
-  const X* x = a.x + 2 * i;
-  Y* y = a.y + 2 * i;
+  Cursor<const T> from(a.x + 2 * i);
+  Cursor<T> to(a.y + 2 * i);
   for (int64_t h = a.heads; h > 0; --h) {
-    const auto turn = [&](size_t k, V p, V q) HWY_ATTR {
+    const T* const x = from.get();
+    T* const y = to.get();
+    const auto rotate = [&](size_t k, V p, V q) HWY_ATTR {
       V even, odd;
       LoadPairs(x + k * step, even, odd);
-      const V turned = hn::MulAdd(even, p, hn::Mul(odd, q));
-      Put(turned, y + k * step);
-      return turned;
+      const V rotated = hn::MulAdd(even, p, hn::Mul(odd, q));
+      Put(rotated, y + k * step);
+      return rotated;
     };
-    const V y0 = turn(0, p0, q0);
-    const V y1 = turn(1, p1, q1);
-    if constexpr (kNotices<Y>) Notice(y0, y1, seen0);
+    const V y0 = rotate(0, p0, q0);
+    const V y1 = rotate(1, p1, q1);
+    if constexpr (kNotices<T>) Notice(y0, y1, seen0);
     if constexpr (kVectors == 4) {
-      const V y2 = turn(2, p2, q2);
-      const V y3 = turn(3, p3, q3);
-      if constexpr (kNotices<Y>) Notice(y2, y3, seen1);
+      const V y2 = rotate(2, p2, q2);
+      const V y3 = rotate(3, p3, q3);
+      if constexpr (kNotices<T>) Notice(y2, y3, seen1);
     }
-    x += x_stride;
-    y += y_stride;
+    from += x_stride;
+    to += y_stride;
   }
 }
 
 /// The same for two vectors.
-HWY_INLINE void TurnPairsEvenOdd(const Heads<bf16, bf16>& a, const float* cos, const float* sin, V sign, size_t i,
-                                 V& seen) {
+HWY_INLINE void RotatePairsEvenOdd(const Heads<bf16>& a, const float* cos, const float* sin, V sign, size_t i,
+                                   V& seen) {
   const D d;
   const size_t step = hn::Lanes(d);
   const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
   const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + i + step), sign);
-  const bf16* x = a.x + 2 * i;
-  bf16* y = a.y + 2 * i;
+  Cursor<const bf16> from(a.x + 2 * i);
+  Cursor<bf16> to(a.y + 2 * i);
   for (int64_t h = a.heads; h > 0; --h) {
+    const bf16* const x = from.get();
+    bf16* const y = to.get();
     V even0, odd0, even1, odd1;
     LoadEvenOdd(x, even0, odd0);
     LoadEvenOdd(x + 2 * step, even1, odd1);
     V low0, high0, low1, high1;
-    Turn(even0, odd0, c0, s0, low0, high0);
-    Turn(even1, odd1, c1, s1, low1, high1);
+    Rotate(even0, odd0, c0, s0, low0, high0);
+    Rotate(even1, odd1, c1, s1, low1, high1);
     StoreEvenOdd(low0, high0, y);
     StoreEvenOdd(low1, high1, y + 2 * step);
     NoticePairs(low0, high0, low1, high1, seen);
-    x += a.x_stride;
-    y += a.y_stride;
+    from += a.x_stride;
+    to += a.y_stride;
   }
 }
 
-/// Dimensions 2i and 2i + 1 turn together.
-template <class X, class Y>
-HWY_NOINLINE void Interleaved(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
+/// Dimensions 2i and 2i + 1 rotate together.
+template <class T>
+HWY_NOINLINE void Interleaved(const Heads<T>& a, const float* cos, const float* sin, size_t half, bool inverse) {
   const D d;
   const V sign = hn::Set(d, inverse ? -0.0f : 0.0f);
   const size_t step = hn::Lanes(d);
   V seen0 = NothingNoticed(), seen1 = seen0;
   size_t i = 0;
-  if constexpr (kEvenOdd<X, Y>) {
+  if constexpr (kEvenOdd<T>) {
     if (IsFiniteTable(cos, sin, half)) {
-      for (; i + 2 * step <= half; i += 2 * step) TurnPairsEvenOdd(a, cos, sin, sign, i, seen0);
+      for (; i + 2 * step <= half; i += 2 * step) RotatePairsEvenOdd(a, cos, sin, sign, i, seen0);
     }
   }
-  for (; i + 2 * step <= half; i += 2 * step) TurnPairs<4>(a, cos, sin, sign, i, seen0, seen1);
+  for (; i + 2 * step <= half; i += 2 * step) RotatePairs<4>(a, cos, sin, sign, i, seen0, seen1);
   if (i + step <= half) {
-    TurnPairs<2>(a, cos, sin, sign, i, seen0, seen1);
+    RotatePairs<2>(a, cos, sin, sign, i, seen0, seen1);
     i += step;
   }
   for (; i < half; i += step / 2) {
@@ -357,67 +367,117 @@ HWY_NOINLINE void Interleaved(const Heads<X, Y>& a, const float* cos, const floa
     SpreadLower(hn::LoadN(d, cos + i, pairs), hn::Xor(hn::LoadN(d, sin + i, pairs), sign), p, q);
     for (int64_t h = 0; h < a.heads; ++h) {
       const V v = LoadWideN(d, a.x + h * a.x_stride + 2 * i, 2 * pairs);
-      const V turned = hn::MulAdd(hn::DupEven(v), p, hn::Mul(hn::DupOdd(v), q));
-      PutN(turned, a.y + h * a.y_stride + 2 * i, 2 * pairs);
-      if constexpr (kNotices<Y>) Notice(turned, turned, seen0);
+      const V rotated = hn::MulAdd(hn::DupEven(v), p, hn::Mul(hn::DupOdd(v), q));
+      PutN(rotated, a.y + h * a.y_stride + 2 * i, 2 * pairs);
+      if constexpr (kNotices<T>) Notice(rotated, rotated, seen0);
     }
   }
-  if constexpr (kNotices<Y> || kEvenOdd<X, Y>) {
+  if constexpr (kNotices<T> || kEvenOdd<T>) {
     if (HWY_UNLIKELY(Noticed(seen0) || Noticed(seen1))) {
       for (int64_t h = 0; h < a.heads; ++h) MakeCanonical(a.y + h * a.y_stride, 2 * half);
     }
   }
 }
 
-template <class X, class Y>
-HWY_INLINE void Copy(const X* x, Y* y, size_t n) {
-  if constexpr (std::is_same_v<X, Y>) {
-    std::memcpy(y, x, n * sizeof(X));
-  } else {
-    const D d;
-    const size_t step = hn::Lanes(d);
-    size_t i = 0;
-    for (; i + step <= n; i += step) StoreRounded(d, LoadWide(d, x + i), y + i);
-    if (i < n) StoreRoundedN(d, LoadWideN(d, x + i, n - i), y + i, n - i);
-  }
-}
-
-/// Copies the dimensions that do not turn.
-template <class X, class Y>
-HWY_NOINLINE void CopyRest(const RopeHeads& a) {
-  const int64_t end = a.first + 2 * a.half;
-  for (int64_t h = 0; h < a.heads; ++h) {
-    const X* x = static_cast<const X*>(a.x) + h * a.x_stride;
-    Y* y = static_cast<Y*>(a.y) + h * a.y_stride;
-    Copy(x, y, static_cast<size_t>(a.first));
-    Copy(x + end, y + end, static_cast<size_t>(a.dim - end));
-  }
-}
-
-template <class X, class Y>
+/// From a type to the same one.
+template <class T>
 HWY_INLINE void Rope(const RopeHeads& a) {
+  const T* x = static_cast<const T*>(a.x);
+  T* y = static_cast<T*>(a.y);
   for (int64_t h = 0; h < a.heads; h += kHeads) {
-    const Heads<X, Y> heads{static_cast<const X*>(a.x) + h * a.x_stride + a.first,
-                            static_cast<Y*>(a.y) + h * a.y_stride + a.first, a.x_stride, a.y_stride,
-                            HWY_MIN(kHeads, a.heads - h)};
-    const auto turn = a.interleaved ? Interleaved<X, Y> : HalfSplit<X, Y>;
-    turn(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse);
+    const Heads<T> heads{x + h * a.x_stride + a.first, y + h * a.y_stride + a.first, a.x_stride, a.y_stride,
+                         HWY_MIN(kHeads, a.heads - h)};
+    const auto rotate = a.interleaved ? Interleaved<T> : HalfSplit<T>;
+    rotate(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse);
   }
-  if (a.x == a.y && std::is_same_v<X, Y>) return;
-  if (2 * a.half < a.dim) CopyRest<X, Y>(a);
+  // The dimensions that do not rotate.
+  const int64_t end = a.first + 2 * a.half;
+  if (a.x == a.y || 2 * a.half == a.dim) return;
+  for (int64_t h = 0; h < a.heads; ++h) {
+    const T* from = x + h * a.x_stride;
+    T* to = y + h * a.y_stride;
+    std::memcpy(to, from, static_cast<size_t>(a.first) * sizeof(T));
+    std::memcpy(to + end, from + end, static_cast<size_t>(a.dim - end) * sizeof(T));
+  }
+}
+
+/// n numbers of f32 rounded to T.
+template <class T>
+HWY_NOINLINE void Round(const float* in, void* out, int64_t count) {
+  const D d;
+  const size_t step = hn::Lanes(d);
+  const size_t n = static_cast<size_t>(count);
+  T* y = static_cast<T*>(out);
+  size_t i = 0;
+  for (; i + step <= n; i += step) StoreRounded(d, hn::LoadU(d, in + i), y + i);
+  if (i < n) StoreRoundedN(d, hn::LoadN(d, in + i, n - i), y + i, n - i);
+}
+
+/// From a type to another one, in f32: a piece of some heads is widened, rotated in place and rounded.
+struct Conversion {
+  WidenFunction* widen;
+  int64_t from;  // bytes of an element
+  void (*round)(const float*, void*, int64_t);
+  int64_t to;
+};
+SIMDATTN_SHARED void RopeThroughF32(const RopeHeads& a, const Conversion& c) {
+  constexpr int64_t kPiece = 128;  // elements
+  constexpr int64_t kAtOnce = 8;   // heads
+  HWY_ALIGN float wide[kAtOnce * kPiece];
+  const char* x = static_cast<const char*>(a.x);
+  char* y = static_cast<char*>(a.y);
+  for (int64_t h = 0; h < a.heads; h += kAtOnce) {
+    const int64_t heads = HWY_MIN(kAtOnce, a.heads - h);
+    // n dimensions of a head from dimension `at` on.
+    const auto widen = [&](int64_t head, int64_t at, float* to, int64_t n) {
+      c.widen(x + ((h + head) * a.x_stride + at) * c.from, to, n);
+    };
+    const auto round = [&](int64_t head, const float* from, int64_t at, int64_t n) {
+      c.round(from, y + ((h + head) * a.y_stride + at) * c.to, n);
+    };
+    for (int64_t i = 0; i < a.half; i += kPiece / 2) {
+      const int64_t pairs = HWY_MIN(kPiece / 2, a.half - i);
+      // The pairs of a piece are one run of dimensions, or two.
+      const int64_t run = a.interleaved ? 2 * pairs : pairs;
+      const int64_t first = a.first + (a.interleaved ? 2 * i : i);
+      for (int64_t k = 0; k < heads; ++k) {
+        for (int64_t done = 0; done < 2 * pairs; done += run) {
+          widen(k, first + (done > 0 ? a.half : 0), wide + k * kPiece + done, run);
+        }
+      }
+      Rope<float>(
+          {wide, wide, kPiece, kPiece, heads, 2 * pairs, 0, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse});
+      for (int64_t k = 0; k < heads; ++k) {
+        for (int64_t done = 0; done < 2 * pairs; done += run) {
+          round(k, wide + k * kPiece + done, first + (done > 0 ? a.half : 0), run);
+        }
+      }
+    }
+    const auto convert = [&](int64_t at, int64_t end) {
+      for (; at < end; at += kPiece) {
+        const int64_t n = HWY_MIN(kPiece, end - at);
+        for (int64_t k = 0; k < heads; ++k) {
+          widen(k, at, wide, n);
+          round(k, wide, at, n);
+        }
+      }
+    };
+    convert(0, a.first);
+    convert(a.first + 2 * a.half, a.dim);
+  }
 }
 
 }  // namespace
 
-void RopeF32F32(const RopeHeads& a) { Rope<float, float>(a); }
-void RopeF32BF16(const RopeHeads& a) { Rope<float, bf16>(a); }
-void RopeF32F16(const RopeHeads& a) { Rope<float, f16>(a); }
-void RopeBF16F32(const RopeHeads& a) { Rope<bf16, float>(a); }
-void RopeBF16BF16(const RopeHeads& a) { Rope<bf16, bf16>(a); }
-void RopeBF16F16(const RopeHeads& a) { Rope<bf16, f16>(a); }
-void RopeF16F32(const RopeHeads& a) { Rope<f16, float>(a); }
-void RopeF16BF16(const RopeHeads& a) { Rope<f16, bf16>(a); }
-void RopeF16F16(const RopeHeads& a) { Rope<f16, f16>(a); }
+void RopeF32F32(const RopeHeads& a) { Rope<float>(a); }
+void RopeF32BF16(const RopeHeads& a) { RopeThroughF32(a, {WidenF32, 4, Round<bf16>, 2}); }
+void RopeF32F16(const RopeHeads& a) { RopeThroughF32(a, {WidenF32, 4, Round<f16>, 2}); }
+void RopeBF16F32(const RopeHeads& a) { RopeThroughF32(a, {WidenBF16, 2, Round<float>, 4}); }
+void RopeBF16BF16(const RopeHeads& a) { Rope<bf16>(a); }
+void RopeBF16F16(const RopeHeads& a) { RopeThroughF32(a, {WidenBF16, 2, Round<f16>, 2}); }
+void RopeF16F32(const RopeHeads& a) { RopeThroughF32(a, {WidenF16, 2, Round<float>, 4}); }
+void RopeF16BF16(const RopeHeads& a) { RopeThroughF32(a, {WidenF16, 2, Round<bf16>, 2}); }
+void RopeF16F16(const RopeHeads& a) { Rope<f16>(a); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

@@ -30,9 +30,19 @@ struct TileArguments {
 
 /// Dimensions that lie side by side in a panel: the steps of a tile's loop.
 template <class T>
-constexpr int64_t kGroup = std::is_same_v<T, bf16> ? 2 : 1;
+constexpr int64_t kStepDims = std::is_same_v<T, bf16> ? 2 : 1;
 template <class T, size_t kVecs>
-constexpr int64_t kStepBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T)) * kGroup<T>;
+constexpr int64_t kStepBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T)) * kStepDims<T>;
+
+/// Where a and b point to, hidden from the compiler.
+template <class T>
+HWY_INLINE void Hide(Cursor<T>& a, Cursor<T>& b) {
+  T* p = a.get();
+  T* q = b.get();
+  __asm__("" : "+r"(p), "+r"(q));
+  a = Cursor<T>(p);
+  b = Cursor<T>(q);
+}
 
 template <class T, size_t kRows, size_t kVecs>
 HWY_NOINLINE void Tile(const TileArguments<T>& a) {
@@ -40,24 +50,24 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
   WithRegisters(d, [&](const Accumulators& acc, const Columns& k) HWY_ATTR {
     const int64_t n = static_cast<int64_t>(hn::Lanes(d));
     const float* q = a.q;
-    const T* low = a.low;
-    const T* mid = a.mid;
-    const T* high = a.high;
+    Cursor<const T> low(a.low), mid(a.mid), high(a.high);
     const int64_t ldq = a.ldq;
     const int64_t dim = a.dim;
     const auto column = [&](auto c) HWY_ATTR {
       constexpr int64_t kColumn = c;
-      if constexpr (kVecs == 3) return kColumn == 0 ? low : kColumn == 1 ? mid : high;
+      if constexpr (kVecs == 3) return (kColumn == 0 ? low : kColumn == 1 ? mid : high).get();
       constexpr int64_t kHalf = kVecs >= 4 ? kVecs / 2 : kVecs;
-      return kColumn < kHalf ? low + kColumn * kGroup<T> * n : high + (kColumn - kHalf) * kGroup<T> * n;
+      return kColumn < kHalf ? low.get() + kColumn * kStepDims<T> * n
+                             : high.get() + (kColumn - kHalf) * kStepDims<T> * n;
     };
-    const char* line = a.prefetch.first;
+    uintptr_t line = a.prefetch.first;
     const int64_t prefetch_pitch = a.prefetch.pitch;
-    const int64_t prefetch_end = a.prefetch.count * kGroup<T>;
-    for (int64_t i = 0; i < dim; i += kGroup<T>) {
+    const int64_t prefetch_end = a.prefetch.count * kStepDims<T>;
+    for (int64_t i = 0; i < dim; i += kStepDims<T>) {
       if (i < prefetch_end) {
-        for (int64_t byte = 0; byte < kStepBytes<T, kVecs>; byte += 64) __builtin_prefetch(line + byte, 0, 2);
-        line += prefetch_pitch;
+        for (uintptr_t byte = 0; byte < kStepBytes<T, kVecs>; byte += 64)
+          __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+        line += static_cast<uintptr_t>(prefetch_pitch);
       }
       if constexpr (std::is_same_v<T, bf16> && kVecs == 3) {
         ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = LoadEven(d, column(c)); });
@@ -77,7 +87,7 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
         AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
         if (i + 1 == dim) break;
         if constexpr (kReloads) {
-          __asm__("" : "+r"(low), "+r"(high));  // or the compiler would see that it has loaded them already
+          Hide(low, high);  // or the compiler would see that it has loaded them already
           ForEach<kVecs>([&](auto c) HWY_ATTR { Get<4 + c>(k) = LoadPairs(d, column(c)); });
         }
         ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = OddOf(d, Get<4 + c>(k)); });
@@ -86,10 +96,10 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
         ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = LoadWide(d, column(c)); });
         AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
       }
-      q += kGroup<T>;
-      low += kGroup<T> * kPanelWidth;
-      if constexpr (kVecs == 3) mid += kGroup<T> * kPanelWidth;
-      high += kGroup<T> * kPanelWidth;
+      q += kStepDims<T>;
+      low += kStepDims<T> * kPanelWidth;
+      if constexpr (kVecs == 3) mid += kStepDims<T> * kPanelWidth;
+      high += kStepDims<T> * kPanelWidth;
     }
     const TileVec scale = hn::Set(d, a.scale);
     ForEach<kRows>([&](auto r) HWY_ATTR {
@@ -103,7 +113,7 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
 
 template <class T>
 HWY_INLINE int64_t PanelBytes(int64_t dim) {
-  return (dim + kGroup<T> - 1) / kGroup<T> * kGroup<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
+  return (dim + kStepDims<T> - 1) / kStepDims<T> * kStepDims<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
 }
 
 /// What the tile of rows [first, first + rows) and columns [x, x + kVecs vectors) prefetches: its share of the panels to
@@ -114,12 +124,12 @@ HWY_INLINE PrefetchPlan PanelsToCome(const ScoreTile& a, int64_t x, int64_t firs
   const int64_t panels = (width + kPanelWidth - 1) / kPanelWidth;
   const int64_t bytes = PanelBytes<T>(a.dim);
   const int64_t ahead = (kPrefetchBytes + panels * bytes - 1) / (panels * bytes) * panels;
-  const char* next = static_cast<const char*>(a.panels) + (x / kPanelWidth + ahead) * a.panel_stride;
-  const int64_t steps = (a.dim + kGroup<T> - 1) / kGroup<T>;
+  const int64_t steps = (a.dim + kStepDims<T> - 1) / kStepDims<T>;
   const int64_t from = first * steps / a.rows;
   const int64_t to = (first + rows) * steps / a.rows;
-  return {next + bytes * (x % kPanelWidth) / kPanelWidth + from * kStepBytes<T, kVecs>, kStepBytes<T, kVecs>,
-          to - from};
+  const int64_t offset =
+      (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth + from * kStepBytes<T, kVecs>;
+  return {address_at(static_cast<const char*>(a.panels), offset), kStepBytes<T, kVecs>, to - from};
 }
 
 /// All rows against kVecs vectors of columns from column `x` on.
@@ -128,7 +138,7 @@ HWY_INLINE void Strip(const ScoreTile& a, int64_t x) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const auto column = [&](int64_t c) {
     const char* panel = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
-    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kGroup<T>;
+    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kStepDims<T>;
   };
   const T* low = column(x);
   const T* mid = column(x + n);

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lib/cursor.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
@@ -19,60 +20,53 @@ namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// fma in the lanes that are inside the row.
-HWY_INLINE V MulAddFirst(hn::Mask<D> inside, V a, V b, V c) { return hn::IfThenElse(inside, hn::MulAdd(a, b, c), c); }
-
 /// One key against kQ queries.
 template <class T, int kV, int kQ>
-HWY_INLINE void OneKey(const float* q, int64_t ldq, const T* k, size_t dim, float* kept) {
+HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* q_tail, const T* k, size_t dim, float* kept) {
   static_assert(kQ == 1 || kQ == 2 || kQ == 4);
   const D d;
   const size_t step = hn::Lanes(d);
-  const float* q1 = q + (kQ > 1 ? ldq : 0);
-  const float* q2 = q + (kQ > 2 ? 2 * ldq : 0);
-  const float* q3 = q + (kQ > 2 ? 3 * ldq : 0);
   const V zero = hn::Zero(d);
   V a00 = zero, a01 = zero, a02 = zero, a03 = zero;
   V a10 = zero, a11 = zero, a12 = zero, a13 = zero;
   V a20 = zero, a21 = zero, a22 = zero, a23 = zero;
   V a30 = zero, a31 = zero, a32 = zero, a33 = zero;
-  size_t i = 0;
-  const auto part = [&](size_t at, V& s0, V& s1, V& s2, V& s3) HWY_ATTR {
-    const V x = LoadWide(d, k + at);
-    s0 = hn::MulAdd(hn::LoadU(d, q + at), x, s0);
-    if constexpr (kQ > 1) s1 = hn::MulAdd(hn::LoadU(d, q1 + at), x, s1);
-    if constexpr (kQ > 2) {
-      s2 = hn::MulAdd(hn::LoadU(d, q2 + at), x, s2);
-      s3 = hn::MulAdd(hn::LoadU(d, q3 + at), x, s3);
+  const auto part = [&](const auto* y, int64_t pitch, const auto* x_at, size_t at, V& s0, V& s1, V& s2, V& s3)
+                        HWY_ATTR {
+                          const V x = LoadWide(d, x_at + at);
+                          s0 = hn::MulAdd(hn::LoadU(d, y + at), x, s0);
+                          if constexpr (kQ > 1) s1 = hn::MulAdd(hn::LoadU(d, y + pitch + at), x, s1);
+                          if constexpr (kQ > 2) {
+                            s2 = hn::MulAdd(hn::LoadU(d, y + 2 * pitch + at), x, s2);
+                            s3 = hn::MulAdd(hn::LoadU(d, y + 3 * pitch + at), x, s3);
+                          }
+                        };
+  const auto sixteen = [&](const float* y, int64_t pitch, const auto* x, size_t i) HWY_ATTR {
+    part(y, pitch, x, i, a00, a10, a20, a30);
+    if constexpr (kV > 1) part(y, pitch, x, i + step, a01, a11, a21, a31);
+    if constexpr (kV > 2) {
+      part(y, pitch, x, i + 2 * step, a02, a12, a22, a32);
+      part(y, pitch, x, i + 3 * step, a03, a13, a23, a33);
     }
   };
-  for (; i + kPartials <= dim; i += kPartials) {
-    part(i, a00, a10, a20, a30);
-    if constexpr (kV > 1) part(i + step, a01, a11, a21, a31);
-    if constexpr (kV > 2) {
-      part(i + 2 * step, a02, a12, a22, a32);
-      part(i + 3 * step, a03, a13, a23, a33);
+  size_t i = 0;
+  for (; i + kPartials <= dim; i += kPartials) sixteen(q, ldq, k, i);
+  if (i < dim && kMaskedTails) {
+    const size_t n = dim - i;
+    const hn::Mask<D> inside = hn::FirstN(d, n);
+    const V x = LoadWideN(d, k + i, n);
+    const auto last = [&](int64_t r, V& sum)
+                          HWY_ATTR { sum = MulAddFirst(inside, hn::LoadN(d, q + r * ldq + i, n), x, sum); };
+    last(0, a00);
+    if constexpr (kQ > 1) last(1, a10);
+    if constexpr (kQ > 2) {
+      last(2, a20);
+      last(3, a30);
     }
-  }
-  if (i < dim) {
-    const auto last = [&](size_t at, V& s0, V& s1, V& s2, V& s3) HWY_ATTR {
-      if (at >= dim) return;
-      const size_t n = dim - at;
-      const hn::Mask<D> inside = hn::FirstN(d, n);
-      const V x = LoadWideN(d, k + at, n);
-      s0 = MulAddFirst(inside, hn::LoadN(d, q + at, n), x, s0);
-      if constexpr (kQ > 1) s1 = MulAddFirst(inside, hn::LoadN(d, q1 + at, n), x, s1);
-      if constexpr (kQ > 2) {
-        s2 = MulAddFirst(inside, hn::LoadN(d, q2 + at, n), x, s2);
-        s3 = MulAddFirst(inside, hn::LoadN(d, q3 + at, n), x, s3);
-      }
-    };
-    last(i, a00, a10, a20, a30);
-    if constexpr (kV > 1) last(i + step, a01, a11, a21, a31);
-    if constexpr (kV > 2) {
-      last(i + 2 * step, a02, a12, a22, a32);
-      last(i + 3 * step, a03, a13, a23, a33);
-    }
+  } else if (i < dim) {
+    HWY_ALIGN float k_tail[kPartials];
+    PadTail(k + i, dim - i, 0.0f, k_tail);
+    sixteen(q_tail, int64_t{kPartials}, k_tail, 0);
   }
   Keep(a00, a01, a02, a03, kept);
   if constexpr (kQ > 1) Keep(a10, a11, a12, a13, kept + kScratch);
@@ -84,7 +78,7 @@ HWY_INLINE void OneKey(const float* q, int64_t ldq, const T* k, size_t dim, floa
 
 /// Rows of kVectors whole vectors against one query; up to 8 vectors of the query stay in registers.
 template <class T, int kV, size_t kVectors>
-HWY_INLINE void WholeRows(const float* q, const T* k, int64_t ldk, size_t keys, float* kept) {
+HWY_INLINE void WholeRows(const float* q, const T* first, int64_t ldk, size_t keys, float* kept) {
   static_assert(kVectors >= 4 && kVectors % 4 == 0);
   const D d;
   const size_t step = hn::Lanes(d);
@@ -92,7 +86,9 @@ HWY_INLINE void WholeRows(const float* q, const T* k, int64_t ldk, size_t keys, 
   const auto query = [&](size_t i) HWY_ATTR { return i < kVectors ? hn::LoadU(d, q + i * step) : zero; };
   const V q0 = query(0), q1 = query(1), q2 = query(2), q3 = query(3);
   const V q4 = query(4), q5 = query(5), q6 = query(6), q7 = query(7);
+  Cursor<const T> row(first);
   for (size_t j = 0; j < keys; ++j) {
+    const T* const k = row.get();
     V a0 = zero, a1 = zero, a2 = zero, a3 = zero;
     // Four vectors add to partial sums (0 0 0 0), (0 1 0 1) or (0 1 2 3).
     V& b1 = kV == 1 ? a0 : a1;
@@ -118,7 +114,7 @@ HWY_INLINE void WholeRows(const float* q, const T* k, int64_t ldk, size_t keys, 
     }
     Keep(a0, a1, a2, a3, kept);
     kept += kKept;
-    k += ldk;
+    row += ldk;
   }
 }
 
@@ -207,16 +203,15 @@ HWY_INLINE void ScoreBlock(const float* q, int64_t ldq, const T* k, int64_t ldk,
 
 /// Three keys against two queries, where two vectors hold the 16 partial sums: 12 accumulators of 16 registers.
 template <class T>
-HWY_INLINE void ThreeKeys(const float* q0, int64_t ldq, const T* k0, int64_t ldk, size_t dim, float* kept) {
+HWY_INLINE void ThreeKeys(const float* q, int64_t ldq, const float* q_tail, const T* k, int64_t ldk, size_t dim,
+                          float* kept) {
   const D d;
   const size_t step = hn::Lanes(d);
-  const float* q1 = q0 + ldq;
-  const T* k1 = k0 + ldk;
-  const T* k2 = k1 + ldk;
   const V zero = hn::Zero(d);
   V a00 = zero, a01 = zero, a02 = zero, a10 = zero, a11 = zero, a12 = zero;
   V b00 = zero, b01 = zero, b02 = zero, b10 = zero, b11 = zero, b12 = zero;
-  const auto part = [&](size_t at, V& s00, V& s01, V& s02, V& s10, V& s11, V& s12) HWY_ATTR {
+  const auto part_of = [&](const float* q0, const float* q1, const auto* k0, const auto* k1, const auto* k2, size_t at,
+                           V& s00, V& s01, V& s02, V& s10, V& s11, V& s12) HWY_ATTR {
     const V y0 = hn::LoadU(d, q0 + at);
     const V y1 = hn::LoadU(d, q1 + at);
     const V x0 = InRegister(LoadWide(d, k0 + at));
@@ -229,6 +224,11 @@ HWY_INLINE void ThreeKeys(const float* q0, int64_t ldq, const T* k0, int64_t ldk
     s02 = hn::MulAdd(y0, x2, s02);
     s12 = hn::MulAdd(y1, x2, s12);
   };
+  const float* const q1 = q + ldq;
+  const T* const k1 = k + ldk;
+  const T* const k2 = k1 + ldk;
+  const auto part = [&](size_t at, V& s00, V& s01, V& s02, V& s10, V& s11, V& s12)
+                        HWY_ATTR { part_of(q, q1, k, k1, k2, at, s00, s01, s02, s10, s11, s12); };
   size_t i = 0;
   for (; i + 2 * kPartials <= dim; i += 2 * kPartials) {
     part(i, a00, a01, a02, a10, a11, a12);
@@ -241,24 +241,16 @@ HWY_INLINE void ThreeKeys(const float* q0, int64_t ldq, const T* k0, int64_t ldk
     part(i + step, b00, b01, b02, b10, b11, b12);
   }
   if (i < dim) {
+    HWY_ALIGN float k_tail[3 * kPartials];
+    for (size_t j = 0; j < 3; ++j) {
+      PadTail(k + static_cast<int64_t>(j) * ldk + i, dim - i, 0.0f, k_tail + j * kPartials);
+    }
     const auto last = [&](size_t at, V& s00, V& s01, V& s02, V& s10, V& s11, V& s12) HWY_ATTR {
-      if (at >= dim) return;
-      const size_t n = dim - at;
-      const hn::Mask<D> inside = hn::FirstN(d, n);
-      const V y0 = hn::LoadN(d, q0 + at, n);
-      const V y1 = hn::LoadN(d, q1 + at, n);
-      const V x0 = LoadWideN(d, k0 + at, n);
-      const V x1 = LoadWideN(d, k1 + at, n);
-      const V x2 = LoadWideN(d, k2 + at, n);
-      s00 = MulAddFirst(inside, y0, x0, s00);
-      s01 = MulAddFirst(inside, y0, x1, s01);
-      s02 = MulAddFirst(inside, y0, x2, s02);
-      s10 = MulAddFirst(inside, y1, x0, s10);
-      s11 = MulAddFirst(inside, y1, x1, s11);
-      s12 = MulAddFirst(inside, y1, x2, s12);
+      part_of(q_tail, q_tail + kPartials, k_tail, k_tail + kPartials, k_tail + 2 * kPartials, at, s00, s01, s02, s10,
+              s11, s12);
     };
-    last(i, a00, a01, a02, a10, a11, a12);
-    last(i + step, b00, b01, b02, b10, b11, b12);
+    last(0, a00, a01, a02, a10, a11, a12);
+    last(step, b00, b01, b02, b10, b11, b12);
   }
   Keep(a00, b00, zero, zero, kept);
   Keep(a01, b01, zero, zero, kept + kKept);
@@ -271,6 +263,7 @@ HWY_INLINE void ThreeKeys(const float* q0, int64_t ldq, const T* k0, int64_t ldk
 
 /// q k
 struct Dot {
+  static constexpr int kMaxQueries = 4;
   static float Scale(const ScoreRows& a) { return a.scale; }
 
   template <int kQ, class T>
@@ -291,6 +284,8 @@ struct Dot {
   template <int kV, int kQ, class T>
   HWY_INLINE void Group(const float* q, int64_t ldq, int64_t /*row*/, const T* k, int64_t ldk, size_t dim, size_t keys,
                         float* kept) const {
+    HWY_ALIGN float q_tail[kQ * kPartials];
+    PadQueries<kQ>(q, ldq, dim, q_tail);
     const auto key = [&](size_t j) { return k + static_cast<int64_t>(j) * ldk; };
     size_t j = 0;
     if constexpr (kQ == 1) {
@@ -298,11 +293,12 @@ struct Dot {
       if (dim == 64) return WholeRows<T, kV, 4 * kV>(q, k, ldk, keys, kept);
     } else if constexpr (kV == 2) {
       for (; j + 3 <= keys; j += 3) {
-        ThreeKeys(q, ldq, key(j), ldk, dim, kept + j * kKept);
-        if constexpr (kQ == 4) ThreeKeys(q + 2 * ldq, ldq, key(j), ldk, dim, kept + j * kKept + 2 * kScratch);
+        ThreeKeys(q, ldq, q_tail, key(j), ldk, dim, kept + j * kKept);
+        if constexpr (kQ == 4)
+          ThreeKeys(q + 2 * ldq, ldq, q_tail + 2 * kPartials, key(j), ldk, dim, kept + j * kKept + 2 * kScratch);
       }
     }
-    for (; j < keys; ++j) OneKey<T, kV, kQ>(q, ldq, key(j), dim, kept + j * kKept);
+    for (; j < keys; ++j) OneKey<T, kV, kQ>(q, ldq, q_tail, key(j), dim, kept + j * kKept);
   }
 };
 

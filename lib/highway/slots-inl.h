@@ -10,6 +10,14 @@
 #include "hwy/highway.h"
 #include "lib/ukernels.h"
 
+/// One body for several callers: gcc would make a copy for each set of constant arguments.
+#undef SIMDATTN_SHARED
+#if HWY_COMPILER_GCC_ACTUAL
+#define SIMDATTN_SHARED __attribute__((noinline, noclone))
+#else
+#define SIMDATTN_SHARED HWY_NOINLINE
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace simdattn {
 namespace HWY_NAMESPACE {
@@ -37,7 +45,7 @@ void Merge(float* a, float wa, const float* b, float wb, int64_t n);
 void ExpArray(const float* x, float* y, int64_t n);
 void TanhArray(const float* x, float* y, int64_t n);
 
-// softmax.cc
+// softmax_rows.cc, modify_row.cc
 void SoftmaxRowsSlot(const SoftmaxRows& a);
 ModifyResult ModifyRowSlot(const ModifyRow& a);
 

@@ -8,7 +8,7 @@
 #include "hwy/highway.h"
 #include "lib/f32_operands.h"
 #include "lib/highway/slots-inl.h"
-#include "lib/highway/tables.h"
+#include "lib/kernel_table.h"
 
 // Data only: no function here needs the attributes of HWY_BEFORE_NAMESPACE.
 namespace simdattn {
@@ -73,14 +73,8 @@ namespace simdattn {
 
 // Highway's own iteration over targets (HWY_VISIT_TARGETS) came with 1.3; 1.2 is the floor. Targets that are not named
 // here are trimmed, see meson.build.
-const HighwayTable kHighwayTables[] = {
+static constexpr KernelTable kList[] = {
 #define SIMDATTN_TABLE(isa, ns, text) {isa, "highway/" text, &ns::kUKernels, ns::kFma}
-#if HWY_TARGETS & HWY_AVX3_SPR
-    SIMDATTN_TABLE(Isa::kAvx3Spr, N_AVX3_SPR, "avx3_spr"),
-#endif
-#if HWY_TARGETS & HWY_AVX3_ZEN4
-    SIMDATTN_TABLE(Isa::kAvx3Zen4, N_AVX3_ZEN4, "avx3_zen4"),
-#endif
 #if HWY_TARGETS & HWY_AVX3
     SIMDATTN_TABLE(Isa::kAvx3, N_AVX3, "avx3"),
 #endif
@@ -115,7 +109,7 @@ const HighwayTable kHighwayTables[] = {
 #endif
 #undef SIMDATTN_TABLE
 };
-const size_t kHighwayTableCount = sizeof(kHighwayTables) / sizeof(kHighwayTables[0]);
+constinit const std::span<const KernelTable> kHighwayTables = kList;
 
 }  // namespace simdattn
 #endif  // HWY_ONCE

@@ -24,33 +24,21 @@ struct TileArguments {
   float* o;
   int64_t ldo;
   const float* alpha;     // null: 1
-  size_t columns;         // of a partial tile
   PrefetchPlan prefetch;  // kTileBytes<T, kVecs> a key
 };
 
 template <class T, size_t kVecs>
 constexpr int64_t kTileBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T));
 
-/// kVecs vectors of columns; if kPartial, the first a.columns columns of one vector (bf16: of two).
-template <class T, size_t kRows, size_t kVecs, bool kPartial>
+/// kVecs vectors of columns.
+template <class T, size_t kRows, size_t kVecs>
 HWY_NOINLINE void Tile(const TileArguments<T>& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16> && kVecs % 2 == 0;
-  static_assert(!kPartial || kVecs == (kPairs ? 2 : 1));
   const TileTag d;
   WithRegisters(d, [&](const Accumulators& acc, const Columns& k) HWY_ATTR {
     const size_t n = hn::Lanes(d);
-    const size_t columns = a.columns;
-    const auto load = [&](const float* o, size_t c) HWY_ATTR {
-      if constexpr (!kPartial) return hn::LoadU(d, o + c * n);
-      return c * n < columns ? hn::LoadN(d, o + c * n, columns - c * n) : hn::Zero(d);
-    };
-    const auto store = [&](TileVec v, float* o, size_t c) HWY_ATTR {
-      if constexpr (!kPartial) {
-        hn::StoreU(v, d, o + c * n);
-      } else if (c * n < columns) {
-        hn::StoreN(v, d, o + c * n, columns - c * n);
-      }
-    };
+    const auto load = [&](const float* o, size_t c) HWY_ATTR { return hn::LoadU(d, o + c * n); };
+    const auto store = [&](TileVec v, float* o, size_t c) HWY_ATTR { hn::StoreU(v, d, o + c * n); };
 
     ForEach<kRows>([&](auto r) HWY_ATTR {
       const float* o = a.o + static_cast<int64_t>(r) * a.ldo;
@@ -68,30 +56,31 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
     });
 
     const float* w = a.w;
-    const T* v = a.v;
+    Cursor<const T> v(a.v);
     const int64_t ldw = a.ldw;
     const int64_t key_stride = a.key_stride;
     const int64_t keys = a.keys;
-    const char* line = a.prefetch.first;
+    uintptr_t line = a.prefetch.first;
     const int64_t prefetch_pitch = a.prefetch.pitch;
     const int64_t prefetch_count = a.prefetch.count;
     for (int64_t j = 0; j < keys; ++j) {
       if (j < prefetch_count) {
-        for (int64_t byte = 0; byte < kTileBytes<T, kVecs>; byte += 64) __builtin_prefetch(line + byte, 0, 2);
-        line += prefetch_pitch;
+        for (uintptr_t byte = 0; byte < kTileBytes<T, kVecs>; byte += 64)
+          __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+        line += static_cast<uintptr_t>(prefetch_pitch);
       }
       if constexpr (kPairs) {
         ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
-          const TileVec pairs = kPartial ? LoadPairsN(d, v, columns) : LoadPairs(d, v + 2 * c * n);
+          const TileVec pairs = LoadPairs(d, v.get() + 2 * c * n);
           Get<2 * c>(k) = EvenOf(d, pairs);
           Get<2 * c + 1>(k) = OddOf(d, pairs);
         });
       } else {
         ForEach<kVecs>([&](auto c) HWY_ATTR {
           if constexpr (std::is_same_v<T, bf16>) {
-            Get<c>(k) = LoadInOrder(d, v + c * n);
+            Get<c>(k) = LoadInOrder(d, v.get() + c * n);
           } else {
-            Get<c>(k) = kPartial ? LoadWideN(d, v, columns) : LoadWide(d, v + c * n);
+            Get<c>(k) = LoadWide(d, v.get() + c * n);
           }
         });
       }
@@ -122,16 +111,18 @@ template <class T, size_t kVecs>
 HWY_INLINE PrefetchPlan ValuesToCome(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t first,
                                      int64_t rows) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const char* next = static_cast<const char*>(a.v) + (key + keys) * a.key_stride;
+  const auto next = [&](int64_t offset) {
+    return address_at(static_cast<const char*>(a.v), (key + keys) * a.key_stride + offset);
+  };
   const int64_t from = first * keys / a.rows;
   const int64_t to = (first + rows) * keys / a.rows;
   if (a.key_stride == a.dim * size)
-    return {next + x * keys * size + from * kTileBytes<T, kVecs>, kTileBytes<T, kVecs>, to - from};
-  return {next + from * a.key_stride + x * size, a.key_stride, to - from};
+    return {next(x * keys * size + from * kTileBytes<T, kVecs>), kTileBytes<T, kVecs>, to - from};
+  return {next(from * a.key_stride + x * size), a.key_stride, to - from};
 }
 
 /// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
-template <class T, size_t kVecs, bool kPartial = false>
+template <class T, size_t kVecs>
 HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
   const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
   const T* v = reinterpret_cast<const T*>(group) + x % kValueGroup;
@@ -148,15 +139,59 @@ HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) 
         a.o + first * a.ldo + x,
         a.ldo,
         a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr,
-        static_cast<size_t>(a.dim - x),
         a.stream ? ValuesToCome<T, kVecs>(a, key, keys, x, first, rows) : PrefetchPlan()};
-    WithRows<kRowsOf<kVecs>>(rows, [&](auto r) { Tile<T, r, kVecs, kPartial>(arguments); });
+    WithRows<kRowsOf<kVecs>>(rows, [&](auto r) { Tile<T, r, kVecs>(arguments); });
+  }
+}
+
+/// The last columns of a row, less than a vector of them: values and sums go through f32 of a vector's width, so that one
+/// tile is enough for all types. (Tiles that read and write a part of a vector were a third of this file's code.)
+template <class T>
+HWY_NOINLINE void LastColumns(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
+  constexpr int64_t kWidened = 64;  // keys at a time
+  const TileTag d;
+  const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+  const size_t columns = static_cast<size_t>(a.dim - x);
+  HWY_ALIGN float wide[kWidened * HWY_MAX_LANES_D(TileTag)];
+  HWY_ALIGN float sums[kTileRows * HWY_MAX_LANES_D(TileTag)];
+  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
+    const int64_t first = t.first;
+    const int64_t rows = t.rows;
+    float* o = a.o + first * a.ldo + x;
+    for (int64_t r = 0; r < rows; ++r) hn::StoreU(hn::LoadN(d, o + r * a.ldo, columns), d, sums + r * n);
+    const PrefetchPlan prefetch = a.stream ? ValuesToCome<T, 1>(a, key, keys, x, first, rows) : PrefetchPlan();
+    int64_t done = 0;
+    do {
+      const int64_t count = std::min(kWidened, keys - done);
+      for (int64_t j = 0; j < count; ++j) {
+        const char* group =
+            static_cast<const char*>(a.v) + (key + done + j) * a.key_stride + x / kValueGroup * a.group_stride;
+        const T* v = reinterpret_cast<const T*>(group) + x % kValueGroup;
+        hn::StoreU(LoadWideN(d, v, columns), d, wide + j * n);
+        if (done + j < prefetch.count) {
+          const uintptr_t line = prefetch.first + static_cast<uintptr_t>((done + j) * prefetch.pitch);
+          __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 2);
+        }
+      }
+      const TileArguments<float> arguments = {a.w + first * a.ldw + key + done,
+                                              a.ldw,
+                                              wide,
+                                              n,
+                                              count,
+                                              sums,
+                                              n,
+                                              a.alpha != nullptr && key == 0 && done == 0 ? a.alpha + first : nullptr,
+                                              PrefetchPlan()};
+      WithRows<kTileRows>(rows, [&](auto r) { Tile<float, r, 1>(arguments); });
+      done += count;
+    } while (done < keys);
+    for (int64_t r = 0; r < rows; ++r) hn::StoreN(hn::LoadU(d, sums + r * n), d, o + r * a.ldo, columns);
   }
 }
 
 /// Columns [x, end) of `keys` keys from `key` on: the widest tiles that the rows leave registers for.
 template <class T>
-HWY_INLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t end) {
+HWY_NOINLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t end) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const auto fits = [&](int64_t vecs, int64_t max_rows) {
     return x + vecs * n <= end && (a.rows <= max_rows || max_rows == kTileRows);
@@ -169,11 +204,8 @@ HWY_INLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int64
     }
   }
   for (; fits(2, kRowsOf<2>); x += 2 * n) Strip<T, 2>(a, key, keys, x);
-  if constexpr (std::is_same_v<T, bf16>) {
-    if (x < end) Strip<T, 2, true>(a, key, keys, x);
-  } else {
-    for (; x < end; x += n) Strip<T, 1, true>(a, key, keys, x);
-  }
+  for (; x + n <= end; x += n) Strip<T, 1>(a, key, keys, x);
+  if (x < end) LastColumns<T>(a, key, keys, x);
 }
 
 template <class T>

@@ -19,6 +19,12 @@
 
 #define SIMDATTN_INLINE inline __attribute__((always_inline))
 #define SIMDATTN_LAMBDA __attribute__((always_inline))
+// One body for several callers: gcc would make a copy for each set of constant arguments.
+#ifdef __clang__
+#define SIMDATTN_SHARED __attribute__((noinline))
+#else
+#define SIMDATTN_SHARED __attribute__((noinline, noclone))
+#endif
 
 namespace simdattn {
 namespace {

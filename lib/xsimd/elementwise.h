@@ -34,13 +34,12 @@ template <class T>
 bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
   using Batch = xsimd::batch<BitsOf<T>, Arch>;
   constexpr int64_t kStep = static_cast<int64_t>(Batch::size);
-  const char* row = static_cast<const char*>(rows);
   const Batch exponent(kExponent<T>);
   // Two chains of the largest exponent field.
   Batch largest(BitsOf<T>{0});
   Batch other = largest;
   for (int64_t j = 0; j < keys; ++j) {
-    const BitsOf<T>* p = reinterpret_cast<const BitsOf<T>*>(row + j * token_stride);
+    const BitsOf<T>* p = reinterpret_cast<const BitsOf<T>*>(static_cast<const char*>(rows) + j * token_stride);
     const auto field = [&](int64_t i) SIMDATTN_LAMBDA { return Batch::load_unaligned(p + i) & exponent; };
     if (dim >= kStep) {
       int64_t i = 0;

@@ -2,6 +2,7 @@
 #ifndef SIMDATTN_LIB_XSIMD_PACK_H_
 #define SIMDATTN_LIB_XSIMD_PACK_H_
 
+#include "lib/cursor.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
 
@@ -57,8 +58,10 @@ template <class T>
 SIMDATTN_INLINE void prefetch_next(const T* rows, int64_t stride, int64_t d) {
   constexpr int64_t kLine = 64 / sizeof(T);
   constexpr int64_t kRows = kPanelWidth / 4;
-  const T* p = rows + (kPanelWidth + d % kLine / (kLine / 4) * kRows) * stride + d / kLine * kLine;
-  for (int64_t r = 0; r < kRows; ++r) __builtin_prefetch(p + r * stride, 0, 2);
+  const uintptr_t line = address_at(rows, (kPanelWidth + d % kLine / (kLine / 4) * kRows) * stride + d / kLine * kLine);
+  for (uintptr_t r = 0; r < kRows; ++r) {
+    __builtin_prefetch(reinterpret_cast<const char*>(line + r * static_cast<uintptr_t>(stride) * sizeof(T)), 0, 2);
+  }
 }
 
 #if XSIMD_WITH_AVX2

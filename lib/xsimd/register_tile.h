@@ -3,6 +3,7 @@
 #ifndef SIMDATTN_LIB_XSIMD_REGISTER_TILE_H_
 #define SIMDATTN_LIB_XSIMD_REGISTER_TILE_H_
 
+#include "lib/cursor.h"
 #include "lib/row_tiles.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
@@ -28,7 +29,7 @@ constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
 #if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
 /// A row of three batches: with the accumulators of four rows and the columns the number to broadcast has the last
 /// register. Left to themselves compilers load the next row's number before this one is done with, and put accumulators
-/// on the stack (a fifth slower).
+/// on the stack (a fifth slower). The assembly reads the one number at x.
 SIMDATTN_INLINE void add_three(const float* x, Registers<3>& column, Floats& a0, Floats& a1, Floats& a2) {
   __m256 factor, s0 = a0, s1 = a1, s2 = a2;  // gcc would leave members in memory
   const __m256 c0 = reg<0>(column), c1 = reg<1>(column), c2 = reg<2>(column);
@@ -64,12 +65,12 @@ SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers
 }
 
 /// load() of a tile's column.
-template <class T, class Part>
-SIMDATTN_INLINE Floats load_column(const T* p, Part part) {
+template <class T>
+SIMDATTN_INLINE Floats load_column(const T* p) {
 #if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
-  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<Part, All>) return load_in_order(raw(p));
+  if constexpr (std::is_same_v<T, bf16>) return load_in_order(raw(p));
 #endif
-  return load(p, part);
+  return load(p);
 }
 
 /// Calls f with `rows` (1 to kMax) as a type.
@@ -80,7 +81,7 @@ SIMDATTN_INLINE void with_rows(int64_t rows, const F& f) {
   });
 }
 
-/// What a tile prefetches into the second-level cache: in each of the first `count` steps of its loop a piece as large
+/// What a tile prefetches into L2: in each of the first `count` steps of its loop a piece as large
 /// as what it reads, the pieces `pitch` bytes apart. Divided among the tiles of a block it covers the next block, in
 /// memory order, so that the hardware's streams run ahead as well.
 ///

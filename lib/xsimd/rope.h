@@ -2,6 +2,8 @@
 #ifndef SIMDATTN_LIB_XSIMD_ROPE_H_
 #define SIMDATTN_LIB_XSIMD_ROPE_H_
 
+#include "lib/cursor.h"
+#include "lib/xsimd/elementwise.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
 
@@ -46,16 +48,17 @@ SIMDATTN_INLINE void put(Floats v, Y* y, Part part) {
 template <class Y>
 SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, int64_t n) {
   if (xsimd::all(xsimd::isfinite(seen))) return;
-  for (int64_t h = 0; h < heads; ++h, y += stride) {
-    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(y + i, part), y + i, part); });
+  for (int64_t h = 0; h < heads; ++h) {
+    Y* const row = y + h * stride;
+    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(row + i, part), row + i, part); });
   }
 }
 
 // From bf16 to bf16, two batches of neighbours are taken as the even elements and the odd ones: no lane changes its place,
 // and rounding needs no comparison, as long as it cannot turn a NaN into a number. That is so where all NaN come from
 // bf16, so the table must be finite.
-template <class X, class Y>
-constexpr bool kPairwise = std::is_same_v<X, bf16> && std::is_same_v<Y, bf16>;
+template <class T>
+constexpr bool kPairwise = std::is_same_v<T, bf16>;
 
 SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {
   const auto rounded = [](Floats v) SIMDATTN_LAMBDA {
@@ -72,7 +75,7 @@ SIMDATTN_INLINE bool is_finite(const float* cos, const float* sin, int64_t n) {
   return xsimd::all(xsimd::isfinite(seen));
 }
 
-SIMDATTN_INLINE void turn(Floats x0, Floats x1, Floats c, Floats s, Floats& y0, Floats& y1) {
+SIMDATTN_INLINE void rotate(Floats x0, Floats x1, Floats c, Floats s, Floats& y0, Floats& y1) {
   y0 = multiply_subtract(x0, c, x1 * s);
   y1 = xsimd::fma(x0, s, x1 * c);
 }
@@ -85,30 +88,32 @@ SIMDATTN_INLINE void for_four_batches(int64_t i, int64_t n, const F& f) {
   if (i < n) f(i, first_lanes(n - i), std::integral_constant<int64_t, 1>());
 }
 
-/// Dimensions i and half + i of every head turn together: the table is read once for all heads.
-template <class X, class Y>
-SIMDATTN_INLINE void turn_halves(const RopeHeads& a, Bits32 sign) {
-  const X* x = static_cast<const X*>(a.x) + a.first;
-  Y* y = static_cast<Y*>(a.y) + a.first;
+/// Dimensions i and half + i of every head rotate together: the table is read once for all heads.
+template <class T>
+SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
+  const T* x = static_cast<const T*>(a.x) + a.first;
+  T* y = static_cast<T*>(a.y) + a.first;
   const int64_t half = a.half, heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
   const float* cos = a.cos;
   const float* sin = a.sin;
   Registers<2> seen = {{Floats(0.0f)}, {Floats(0.0f)}};
   int64_t done = 0;
-  if constexpr (kPairwise<X, Y>) {
+  if constexpr (kPairwise<T>) {
     if (is_finite(cos, sin, half)) {
       for (; done + 2 * kLanes <= half; done += 2 * kLanes) {
         const Floats c0 = load(cos + done), c1 = load(cos + done + kLanes);
         const Floats s0 = flip_sign(load(sin + done), sign), s1 = flip_sign(load(sin + done + kLanes), sign);
         const Floats c_even = even_lanes(c0, c1), c_odd = odd_lanes(c0, c1);
         const Floats s_even = even_lanes(s0, s1), s_odd = odd_lanes(s0, s1);
-        const X* from = x + done;
-        Y* to = y + done;
-        for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+        Cursor<const T> in(x + done);
+        Cursor<T> out(y + done);
+        for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
+          const T* const from = in.get();
+          T* const to = out.get();
           const Bits32 low = load_pairs(from), high = load_pairs(from + half);
           Floats even0, even1, odd0, odd1;
-          turn(even_of(low), even_of(high), c_even, s_even, even0, even1);
-          turn(odd_of(low), odd_of(high), c_odd, s_odd, odd0, odd1);
+          rotate(even_of(low), even_of(high), c_even, s_even, even0, even1);
+          rotate(odd_of(low), odd_of(high), c_odd, s_odd, odd0, odd1);
           store_pairs(even0, odd0, to);
           store_pairs(even1, odd1, to + half);
           reg<0>(seen) = notice_pairs(even0, even1, odd0, odd1, reg<0>(seen));
@@ -122,16 +127,18 @@ SIMDATTN_INLINE void turn_halves(const RopeHeads& a, Bits32 sign) {
       reg<i>(c) = load(cos + first + i * kLanes, part);
       reg<i>(s) = flip_sign(load(sin + first + i * kLanes, part), sign);
     });
-    const X* from = x + first;
-    Y* to = y + first;
-    for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+    Cursor<const T> in(x + first);
+    Cursor<T> out(y + first);
+    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
+      const T* const from = in.get();
+      T* const to = out.get();
       Registers<count> y0, y1;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
-        turn(in_register(load(from + i * kLanes, part)), in_register(load(from + half + i * kLanes, part)), reg<i>(c),
-             reg<i>(s), reg<i>(y0), reg<i>(y1));
+        rotate(in_register(load(from + i * kLanes, part)), in_register(load(from + half + i * kLanes, part)), reg<i>(c),
+               reg<i>(s), reg<i>(y0), reg<i>(y1));
         put(reg<i>(y0), to + i * kLanes, part);
         put(reg<i>(y1), to + half + i * kLanes, part);
-        if constexpr (kNotices<Y> && (i % 2 == 1 || count == 1)) {
+        if constexpr (kNotices<T> && (i % 2 == 1 || count == 1)) {
           constexpr int64_t kOther = i - i % 2;
           Floats& chain = reg<i / 2>(seen);
           chain = notice_pairs(reg<kOther>(y0), reg<kOther>(y1), reg<i>(y0), reg<i>(y1), chain);
@@ -139,7 +146,7 @@ SIMDATTN_INLINE void turn_halves(const RopeHeads& a, Bits32 sign) {
       });
     }
   });
-  if constexpr (kNotices<Y> || kPairwise<X, Y>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, 2 * half);
+  if constexpr (kNotices<T> || kPairwise<T>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, 2 * half);
 }
 
 /// Pairs of the table that are spread to one entry per dimension at a time.
@@ -160,12 +167,12 @@ SIMDATTN_INLINE void spread(const float* cos, const float* sin, int64_t pairs, B
   });
 }
 
-/// Dimensions 2i and 2i + 1 turn together; `n` dimensions from `at` on.
-template <class X, class Y>
-SIMDATTN_INLINE void turn_neighbours(const RopeHeads& a, int64_t at, const float* first, const float* second,
-                                     int64_t n) {
-  const X* x = static_cast<const X*>(a.x) + at;
-  Y* y = static_cast<Y*>(a.y) + at;
+/// Dimensions 2i and 2i + 1 rotate together; `n` dimensions from `at` on.
+template <class T>
+SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, int64_t at, const float* first, const float* second,
+                                       int64_t n) {
+  const T* x = static_cast<const T*>(a.x) + at;
+  T* y = static_cast<T*>(a.y) + at;
   const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
   Registers<2> seen = {{Floats(0.0f)}, {Floats(0.0f)}};
   for_four_batches(0, n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
@@ -174,25 +181,27 @@ SIMDATTN_INLINE void turn_neighbours(const RopeHeads& a, int64_t at, const float
       reg<i>(own) = load(first + dimension + i * kLanes);
       reg<i>(cross) = load(second + dimension + i * kLanes);
     });
-    const X* from = x + dimension;
-    Y* to = y + dimension;
-    for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
-      Registers<count> turned;
+    Cursor<const T> in(x + dimension);
+    Cursor<T> out(y + dimension);
+    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
+      const T* const from = in.get();
+      T* const to = out.get();
+      Registers<count> rotated;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
         const Floats v = load(from + i * kLanes, part);
-        reg<i>(turned) = xsimd::fma(even_twice(v), reg<i>(own), odd_twice(v) * reg<i>(cross));
-        put(reg<i>(turned), to + i * kLanes, part);
-        if constexpr (kNotices<Y> && (i % 2 == 1 || count == 1)) {
-          reg<i / 2>(seen) = notice(reg<i - i % 2>(turned), reg<i>(turned), reg<i / 2>(seen));
+        reg<i>(rotated) = xsimd::fma(even_twice(v), reg<i>(own), odd_twice(v) * reg<i>(cross));
+        put(reg<i>(rotated), to + i * kLanes, part);
+        if constexpr (kNotices<T> && (i % 2 == 1 || count == 1)) {
+          reg<i / 2>(seen) = notice(reg<i - i % 2>(rotated), reg<i>(rotated), reg<i / 2>(seen));
         }
       });
     }
   });
-  if constexpr (kNotices<Y>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, n);
+  if constexpr (kNotices<T>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, n);
 }
 
-/// The same from bf16 to bf16, from pair 0 on, with a table that is finite; the number of pairs that have turned.
-SIMDATTN_INLINE int64_t turn_pairs(const RopeHeads& a, Bits32 sign) {
+/// The same from bf16 to bf16, from pair 0 on, with a table that is finite; the number of pairs that have rotated.
+SIMDATTN_INLINE int64_t rotate_pairs(const RopeHeads& a, Bits32 sign) {
   const bf16* x = static_cast<const bf16*>(a.x) + a.first;
   bf16* y = static_cast<bf16*>(a.y) + a.first;
   const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
@@ -201,12 +210,14 @@ SIMDATTN_INLINE int64_t turn_pairs(const RopeHeads& a, Bits32 sign) {
   for (; i + kLanes <= a.half; i += kLanes) {
     const Floats c = load(a.cos + i);
     const Floats s = flip_sign(load(a.sin + i), sign);
-    const bf16* from = x + 2 * i;
-    bf16* to = y + 2 * i;
-    for (int64_t h = 0; h < heads; ++h, from += x_stride, to += y_stride) {
+    Cursor<const bf16> in(x + 2 * i);
+    Cursor<bf16> out(y + 2 * i);
+    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
+      const bf16* const from = in.get();
+      bf16* const to = out.get();
       const Bits32 pairs = load_pairs(from);
       Floats y0, y1;
-      turn(even_of(pairs), odd_of(pairs), c, s, y0, y1);
+      rotate(even_of(pairs), odd_of(pairs), c, s, y0, y1);
       store_pairs(y0, y1, to);
       seen = notice(y0, y1, seen);
     }
@@ -215,42 +226,107 @@ SIMDATTN_INLINE int64_t turn_pairs(const RopeHeads& a, Bits32 sign) {
   return i;
 }
 
-template <class X, class Y>
-SIMDATTN_INLINE void copy(const X* x, Y* y, int64_t n) {
-  if constexpr (std::is_same_v<X, Y>) {
-    __builtin_memcpy(y, x, static_cast<size_t>(n) * sizeof(X));
-  } else {
-    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(x + i, part), y + i, part); });
-  }
-}
-
-template <class X, class Y>
-void rope_heads(const RopeHeads& a) {
+/// From a type to the same one.
+template <class T>
+void rope_same(const RopeHeads& a) {
   const Bits32 sign(a.inverse ? 0x80000000u : 0u);
-  const X* x = static_cast<const X*>(a.x);
-  Y* y = static_cast<Y*>(a.y);
   if (!a.interleaved) {
-    turn_halves<X, Y>(a, sign);
+    rotate_halves<T>(a, sign);
   } else {
     // The last batches may reach past the last pair.
     alignas(64) float first[2 * kSpread + 2 * kLanes];
     alignas(64) float second[2 * kSpread + 2 * kLanes];
     int64_t i = 0;
-    if constexpr (kPairwise<X, Y>) {
-      if (is_finite(a.cos, a.sin, a.half)) i = turn_pairs(a, sign);
+    if constexpr (kPairwise<T>) {
+      if (is_finite(a.cos, a.sin, a.half)) i = rotate_pairs(a, sign);
     }
     for (; i < a.half; i += kSpread) {
       const int64_t pairs = smaller(kSpread, a.half - i);
       spread(a.cos + i, a.sin + i, pairs, sign, first, second);
-      turn_neighbours<X, Y>(a, a.first + 2 * i, first, second, 2 * pairs);
+      rotate_neighbours<T>(a, a.first + 2 * i, first, second, 2 * pairs);
     }
   }
-  if (a.x == a.y && std::is_same_v<X, Y>) return;
+  // The dimensions that do not rotate.
   const int64_t end = a.first + 2 * a.half;
-  if (a.first == 0 && end == a.dim) return;
+  if (a.x == a.y || 2 * a.half == a.dim) return;
+  const T* x = static_cast<const T*>(a.x);
+  T* y = static_cast<T*>(a.y);
   for (int64_t h = 0; h < a.heads; ++h) {
-    copy(x + h * a.x_stride, y + h * a.y_stride, a.first);
-    copy(x + h * a.x_stride + end, y + h * a.y_stride + end, a.dim - end);
+    const T* from = x + h * a.x_stride;
+    T* to = y + h * a.y_stride;
+    __builtin_memcpy(to, from, static_cast<size_t>(a.first) * sizeof(T));
+    __builtin_memcpy(to + end, from + end, static_cast<size_t>(a.dim - end) * sizeof(T));
+  }
+}
+
+/// n numbers of f32 rounded to T.
+template <class T>
+SIMDATTN_SHARED void round_to(const float* in, void* out, int64_t n) {
+  T* y = static_cast<T*>(out);
+  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(in + i, part), y + i, part); });
+}
+
+/// From a type to another one, in f32: a piece of some heads is widened, rotated in place and rounded.
+struct Conversion {
+  void (*widen)(const void*, float*, int64_t);
+  int64_t from;  // bytes of an element
+  void (*round)(const float*, void*, int64_t);
+  int64_t to;
+};
+SIMDATTN_SHARED void rope_through_f32(const RopeHeads& a, const Conversion& c) {
+  constexpr int64_t kPiece = 128;  // elements
+  constexpr int64_t kAtOnce = 8;   // heads
+  alignas(64) float wide[kAtOnce * kPiece];
+  const char* x = static_cast<const char*>(a.x);
+  char* y = static_cast<char*>(a.y);
+  for (int64_t h = 0; h < a.heads; h += kAtOnce) {
+    const int64_t heads = smaller(kAtOnce, a.heads - h);
+    // n dimensions of a head from dimension `at` on.
+    const auto widen_some = [&](int64_t head, int64_t at, float* to, int64_t n) {
+      c.widen(x + ((h + head) * a.x_stride + at) * c.from, to, n);
+    };
+    const auto round_some = [&](int64_t head, const float* from, int64_t at, int64_t n) {
+      c.round(from, y + ((h + head) * a.y_stride + at) * c.to, n);
+    };
+    for (int64_t i = 0; i < a.half; i += kPiece / 2) {
+      const int64_t pairs = smaller(kPiece / 2, a.half - i);
+      // The pairs of a piece are one run of dimensions, or two.
+      const int64_t run = a.interleaved ? 2 * pairs : pairs;
+      const int64_t first = a.first + (a.interleaved ? 2 * i : i);
+      for (int64_t k = 0; k < heads; ++k) {
+        for (int64_t done = 0; done < 2 * pairs; done += run) {
+          widen_some(k, first + (done > 0 ? a.half : 0), wide + k * kPiece + done, run);
+        }
+      }
+      rope_same<float>(
+          {wide, wide, kPiece, kPiece, heads, 2 * pairs, 0, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse});
+      for (int64_t k = 0; k < heads; ++k) {
+        for (int64_t done = 0; done < 2 * pairs; done += run) {
+          round_some(k, wide + k * kPiece + done, first + (done > 0 ? a.half : 0), run);
+        }
+      }
+    }
+    // The dimensions that do not rotate.
+    const auto convert = [&](int64_t at, int64_t end) {
+      for (; at < end; at += kPiece) {
+        const int64_t n = smaller(kPiece, end - at);
+        for (int64_t k = 0; k < heads; ++k) {
+          widen_some(k, at, wide, n);
+          round_some(k, wide, at, n);
+        }
+      }
+    };
+    convert(0, a.first);
+    convert(a.first + 2 * a.half, a.dim);
+  }
+}
+
+template <class X, class Y>
+void rope_heads(const RopeHeads& a) {
+  if constexpr (std::is_same_v<X, Y>) {
+    rope_same<X>(a);
+  } else {
+    rope_through_f32(a, {widen<X>, static_cast<int64_t>(sizeof(X)), round_to<Y>, static_cast<int64_t>(sizeof(Y))});
   }
 }
 

@@ -23,9 +23,9 @@ struct ScoreTileArguments {
 };
 /// Dimensions that lie side by side in a panel: a step of a tile's loop.
 template <class T>
-constexpr int64_t kGroup = std::is_same_v<T, bf16> ? 2 : 1;
+constexpr int64_t kStepDims = std::is_same_v<T, bf16> ? 2 : 1;
 template <class T, int64_t kBatches>
-constexpr int64_t kStepBytes = kBatches * kLanes * kGroup<T> * static_cast<int64_t>(sizeof(T));
+constexpr int64_t kStepBytes = kBatches * kLanes * kStepDims<T> * static_cast<int64_t>(sizeof(T));
 
 template <class T, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& a) {
@@ -34,15 +34,13 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   Registers<kRows * kBatches> acc;
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
   const float* q = a.q;
-  const T* low = a.low;
-  const T* mid = a.mid;
-  const T* high = a.high;
+  Cursor<const T> low(a.low), mid(a.mid), high(a.high);
   const int64_t ldq = a.ldq;
   const int64_t dim = a.dim;
   uintptr_t next = a.prefetch.first;
   const auto column = [](const T* l, [[maybe_unused]] const T* m, const T* h, auto c) SIMDATTN_LAMBDA {
     if constexpr (kBatches == 3) return c == 0 ? l : c == 1 ? m : h;
-    return c < kHalf ? l + c * kGroup<T> * kLanes : h + (c - kHalf) * kGroup<T> * kLanes;
+    return c < kHalf ? l + c * kStepDims<T> * kLanes : h + (c - kHalf) * kStepDims<T> * kLanes;
   };
   const auto add = [&](const float* x, const auto& keys) SIMDATTN_LAMBDA {
     Registers<kBatches> k;
@@ -53,31 +51,31 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   constexpr bool kReloads = !kAvx512 && kRows * kBatches > (kX86 ? 8 : 16);
   const auto step = [&]() SIMDATTN_LAMBDA {
     if constexpr (kPairs && kBatches == 3) {
-      add(q, [&](auto c) SIMDATTN_LAMBDA { return load_even(raw(column(low, mid, high, c))); });
-      add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return load_odd(raw(column(low, mid, high, c))); });
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return load_even(raw(column(low.get(), mid.get(), high.get(), c))); });
+      add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return load_odd(raw(column(low.get(), mid.get(), high.get(), c))); });
     } else if constexpr (kPairs) {
       Registers<kBatches, Bits32> pairs;
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-        const Bits32 both = load_pairs(column(low, mid, high, c));
+        const Bits32 both = load_pairs(column(low.get(), mid.get(), high.get(), c));
         reg<c>(pairs) = kAvx512 ? in_register(both) : both;  // 16 registers do not hold the pairs of every tile
       });
       add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(reg<c>(pairs)); });
       if constexpr (kReloads) {
-        const T* l = low;
-        const T* h = high;
+        const T* l = low.get();
+        const T* h = high.get();
         asm("" : "+r"(l), "+r"(h));
-        unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, mid, h, c)); });
+        unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, mid.get(), h, c)); });
       }
       add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return odd_of(reg<c>(pairs)); });
     } else {
-      add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low, mid, high, c)); });
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low.get(), mid.get(), high.get(), c)); });
     }
-    q += kGroup<T>;
-    low += kGroup<T> * kPanelWidth;
-    if constexpr (kBatches == 3) mid += kGroup<T> * kPanelWidth;
-    high += kGroup<T> * kPanelWidth;
+    q += kStepDims<T>;
+    low += kStepDims<T> * kPanelWidth;
+    if constexpr (kBatches == 3) mid += kStepDims<T> * kPanelWidth;
+    high += kStepDims<T> * kPanelWidth;
   };
-  const int64_t steps = dim / kGroup<T>;
+  const int64_t steps = dim / kStepDims<T>;
   const int64_t prefetch_steps = smaller(a.prefetch.count, steps);
   int64_t i = 0;
   for (; i < prefetch_steps; ++i) {
@@ -87,7 +85,8 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   }
   for (; i < steps; ++i) step();
   if constexpr (kPairs) {
-    if (dim % 2 != 0) add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(load_pairs(column(low, mid, high, c))); });
+    if (dim % 2 != 0)
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(load_pairs(column(low.get(), mid.get(), high.get(), c))); });
   }
 
   const Floats scale(a.scale);
@@ -99,7 +98,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
 
 template <class T>
 constexpr int64_t panel_bytes(int64_t dim) {
-  return (dim + kGroup<T> - 1) / kGroup<T> * kGroup<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
+  return (dim + kStepDims<T> - 1) / kStepDims<T> * kStepDims<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
 }
 /// Bytes that lie between what is used and what is prefetched, at least: an f32 panel of 128 dimensions.
 constexpr int64_t kAhead = 16384;
@@ -112,7 +111,7 @@ SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t x, int64
   const int64_t bytes = panel_bytes<T>(a.dim);
   const int64_t ahead = (kAhead + panels * bytes - 1) / (panels * bytes) * panels;
   const int64_t offset = (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth;
-  const int64_t steps = (a.dim + kGroup<T> - 1) / kGroup<T>;
+  const int64_t steps = (a.dim + kStepDims<T> - 1) / kStepDims<T>;
   const int64_t from = first * steps / a.rows;
   const int64_t to = (first + rows) * steps / a.rows;
   constexpr int64_t kPitch = kStepBytes<T, kBatches>;
@@ -124,7 +123,7 @@ template <class T, int64_t kBatches>
 SIMDATTN_INLINE void score_strip(const ScoreTile& a, int64_t x) {
   const auto column = [&](int64_t c) SIMDATTN_LAMBDA {
     const char* panel = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
-    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kGroup<T>;
+    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kStepDims<T>;
   };
   const T* low = column(x);
   const T* mid = column(x + kLanes);

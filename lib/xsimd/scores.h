@@ -1,10 +1,12 @@
 // Scores of query rows against row-major keys: products, squared distances and the additive form.
 //
-// Keys are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch of the first-level
-// cache, and a transposing reduction folds them for kLanes keys at once.
+// Keys are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch in L1,
+// and a transposing reduction folds them for kLanes keys at once.
 #ifndef SIMDATTN_LIB_XSIMD_SCORES_H_
 #define SIMDATTN_LIB_XSIMD_SCORES_H_
 
+#include "lib/cursor.h"
+#include "lib/xsimd/elementwise.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
 
@@ -37,31 +39,38 @@ SIMDATTN_INLINE Floats fold_keys(const float* sums) {
 }
 #endif
 
-/// What an element of a query and one of a key add to the score: `at` is the element, `row` the query.
+/// What an element of a query and one of a key add to the score.
 struct DotProduct {
-  static constexpr bool kLong = false;
-  template <class Part>
-  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum, int64_t /*row*/, int64_t /*at*/, Part) const {
-    return xsimd::fma(q, k, sum);
-  }
+  static constexpr bool kOneByOne = false;
+  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const { return xsimd::fma(q, k, sum); }
+  /// What stands for elements of a key where it has none, and queries are -0: the product is -0, which changes no sum.
+  static constexpr float kMissing = 0.0f;
 };
 struct SquaredDistance {
-  static constexpr bool kLong = false;
-  template <class Part>
-  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum, int64_t /*row*/, int64_t /*at*/, Part) const {
+  static constexpr bool kOneByOne = false;
+  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const {
     const Floats difference = q - k;
     return xsimd::fma(difference, difference, sum);
   }
+  static constexpr float kMissing = -0.0f;  // the square is +0, and no sum of squares is -0
 };
+/// w tanh(q + k). One query and key at a time, in f32: next to the hyperbolic tangent widening is cheap, and one loop is
+/// enough for all types. Keys are bytes, and so is their stride.
 struct WeightedTanh {
-  static constexpr bool kLong = true;
-  template <class Part>
-  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum, int64_t row, int64_t at, Part part) const {
-    return xsimd::fma(load(w + row * ldw + at, part), tanh_of(q + k), sum);
-  }
+  static constexpr bool kOneByOne = true;
   const float* w;
   int64_t ldw;
+  int64_t element;                                       // bytes
+  void (*widen)(const void* in, float* out, int64_t n);  // null: f32
 };
+
+/// The n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all others
+/// are.
+template <class T>
+SIMDATTN_SHARED void pad_tail(const T* in, int64_t n, float fill, float* out) {
+  for (int64_t i = 0; i < 16; i += kLanes) store(Floats(fill), out + i);
+  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(load(in + i, part), out + i, part); });
+}
 
 /// Parts of the 16 partial sums that are summed side by side: with batches of 4 they would leave registers for two
 /// queries only, and 16-bit keys would be widened twice as often.
@@ -70,7 +79,7 @@ constexpr int64_t kPartsAtOnce = kParts == 4 && kQ > 1 ? 1 : kParts;
 /// Keys that share the loads of kQ queries: their partial sums, the parts of the queries and one of a key fill the
 /// registers.
 template <class Term, int64_t kQ>
-constexpr int64_t kKeysOf = Term::kLong || kQ == 1             ? 1
+constexpr int64_t kKeysOf = Term::kOneByOne || kQ == 1         ? 1
                             : kParts == 1                      ? 4
                             : kParts == 2 && (kX86 || kQ == 4) ? 3
                             : kX86 && kQ == 4                  ? 2
@@ -91,10 +100,11 @@ SIMDATTN_INLINE void store_tile(Registers<kQ * kK>& folded, float* sums, int64_t
   });
 }
 
-/// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on.
+/// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on; `q_tail` has the
+/// queries' last elements.
 template <class Term, class T, int64_t kQ, int64_t kK>
-SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row, const T* k, float* sums,
-                               int64_t key) {
+SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row, const float* q_tail, const T* k,
+                               float* sums, int64_t key) {
   constexpr int64_t kAtOnce = kPartsAtOnce<kQ>;
   const int64_t dim = a.dim;
   const int64_t ldk = a.ldk;
@@ -103,35 +113,40 @@ SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row
   unroll<kQ>([&](auto i) SIMDATTN_LAMBDA { reg<i>(q_rows) = a.q + (row + i) * ldq; });
   Registers<kK, const T*> k_rows;
   unroll<kK>([&](auto j) SIMDATTN_LAMBDA { reg<j>(k_rows) = k + j * ldk; });
+  const int64_t whole = dim - dim % 16;
+  alignas(64) float k_tail[kK * 16];
+  if (whole < dim) {
+    for (int64_t j = 0; j < kK; ++j) pad_tail(k + j * ldk + whole, dim - whole, Term::kMissing, k_tail + j * 16);
+  }
   alignas(64) float kept[kQ * kK * 16];
   for (int64_t first = 0; first < kParts; first += kAtOnce) {
     Registers<kQ * kK * kAtOnce> acc;
     unroll<kQ * kK * kAtOnce>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
-    const auto add = [&](int64_t at, auto p, auto part) SIMDATTN_LAMBDA {
+    const auto add = [&](const auto& query, const auto& key_row, auto p) SIMDATTN_LAMBDA {
       Registers<kQ> y;
-      unroll<kQ>([&](auto i) SIMDATTN_LAMBDA { reg<i>(y) = load(reg<i>(q_rows) + at, part); });
+      unroll<kQ>([&](auto i) SIMDATTN_LAMBDA { reg<i>(y) = load(query(i)); });
       unroll<kK>([&](auto j) SIMDATTN_LAMBDA {
-        Floats x = load(reg<j>(k_rows) + at, part);
+        Floats x = load(key_row(j));
         if constexpr (kQ > 1) x = in_register(x);
         unroll<kQ>([&](auto i) SIMDATTN_LAMBDA {
           Floats& sum = reg<(i * kK + j) * kAtOnce + p>(acc);
-          const Floats next = term(reg<i>(y), x, sum, row + i, at, part);
-          if constexpr (std::is_same_v<decltype(part), All>) {
-            sum = next;
-          } else {
-            sum = xsimd::select(mask_of(part), next, sum);
-          }
+          sum = term(reg<i>(y), x, sum);
         });
       });
     };
-    int64_t at = first * kLanes;
-    for (; at + kAtOnce * kLanes <= dim; at += 16) {
-      unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA { add(at + p * kLanes, p, All()); });
+    const int64_t offset = first * kLanes;
+    for (int64_t at = offset; at < whole; at += 16) {
+      unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA {
+        add([&](auto i) SIMDATTN_LAMBDA { return reg<i>(q_rows) + at + p * kLanes; },
+            [&](auto j) SIMDATTN_LAMBDA { return reg<j>(k_rows) + at + p * kLanes; }, p);
+      });
     }
-    unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA {
-      const int64_t i = at + p * kLanes;
-      if (i < dim) add(i, p, first_lanes(smaller(kLanes, dim - i)));
-    });
+    if (whole < dim) {
+      unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA {
+        add([&](auto i) SIMDATTN_LAMBDA { return q_tail + i * 16 + offset + p * kLanes; },
+            [&](auto j) SIMDATTN_LAMBDA { return k_tail + j * 16 + offset + p * kLanes; }, p);
+      });
+    }
     if constexpr (kAtOnce == kParts) {
       Registers<kQ * kK> folded;
       unroll<kQ * kK>([&](auto pair) SIMDATTN_LAMBDA {
@@ -157,14 +172,16 @@ SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row
 
 /// The partial sums of `keys` keys of kDim elements and one query, which stays in registers as far as there are any.
 template <class Term, class T, int64_t kDim>
-SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_t row, const T* k, int64_t keys,
+SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_t row, const T* first, int64_t keys,
                                     float* sums) {
   constexpr int64_t kHeld = smaller(kDim / kLanes, 8);
   const int64_t ldk = a.ldk;
   const float* q = a.q + row * a.ldq;
   Registers<kHeld> held;
   unroll<kHeld>([&](auto i) SIMDATTN_LAMBDA { reg<i>(held) = load(q + i * kLanes); });
-  for (int64_t j = 0; j < keys; ++j, k += ldk) {
+  Cursor<const T> next(first);
+  for (int64_t j = 0; j < keys; ++j, next += ldk) {
+    const T* const k = next.get();
     Registers<kParts> sum;
     unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
     unroll<kDim / kLanes>([&](auto i) SIMDATTN_LAMBDA {
@@ -175,11 +192,51 @@ SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_
       } else {
         y = load(q + kAt);
       }
-      reg<i % kParts>(sum) = term(y, load(k + kAt), reg<i % kParts>(sum), row, kAt, All());
+      reg<i % kParts>(sum) = term(y, load(k + kAt), reg<i % kParts>(sum));
     });
     Registers<1> folded = {{fold_parts<kParts>(sum)}};
     store_tile<1, 1>(folded, sums, j);
   }
+}
+
+/// The partial sums of one key and one query.
+SIMDATTN_INLINE void add_tangents(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k,
+                                  float* sums, int64_t key) {
+  constexpr int64_t kPiece = 256;  // elements that are widened at a time
+  alignas(64) float wide[kPiece];
+  alignas(64) float k_tail[16], q_tail[16], w_tail[16];
+  Registers<kParts> sum;
+  unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
+  for (int64_t done = 0; done < a.dim;) {
+    const int64_t left = smaller(kPiece, a.dim - done);
+    const int64_t whole = left - left % 16;
+    const int64_t n = whole > 0 ? whole : left;
+    const float* y = a.q + row * a.ldq + done;
+    const float* w = term.w + row * term.ldw + done;
+    const uint8_t* from = k + done * term.element;
+    const float* x = reinterpret_cast<const float*>(from);
+    if (term.widen != nullptr) {
+      term.widen(from, wide, n);
+      x = wide;
+    }
+    if (whole == 0) {  // weights of -0 and tangents of +0 change no sum
+      pad_tail(x, n, 0.0f, k_tail);
+      pad_tail(y, n, 0.0f, q_tail);
+      pad_tail(w, n, -0.0f, w_tail);
+      x = k_tail;
+      y = q_tail;
+      w = w_tail;
+    }
+    for (int64_t i = 0; i < n; i += 16) {
+      unroll<kParts>([&](auto p) SIMDATTN_LAMBDA {
+        const int64_t at = i + p * kLanes;
+        reg<p>(sum) = xsimd::fma(load(w + at), tanh_of(load(y + at) + load(x + at)), reg<p>(sum));
+      });
+    }
+    done += n;
+  }
+  Registers<1> folded = {{fold_parts<kParts>(sum)}};
+  store_tile<1, 1>(folded, sums, key);
 }
 
 /// Keys [first, end) against kQ queries from `row` on. A pass is folded after the next one has been summed: a load of
@@ -200,25 +257,31 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
   };
   float* sums = kept;
   float* before = kept + kQ * kSums;
+  alignas(64) float q_tail[kQ * 16];
+  if (!Term::kOneByOne && a.dim % 16 != 0) {
+    const int64_t n = a.dim % 16;
+    for (int64_t i = 0; i < kQ; ++i) pad_tail(a.q + (row + i) * a.ldq + (a.dim - n), n, -0.0f, q_tail + i * 16);
+  }
   for (int64_t key = first; key < end; key += kKeysPerPass) {
     const int64_t keys = smaller(kKeysPerPass, end - key);
     const T* k = static_cast<const T*>(a.k) + key * a.ldk;
-    constexpr bool kWhole = kQ == 1 && !Term::kLong;
-    if (kWhole && a.dim == 128) {
-      if constexpr (kWhole) add_whole_rows<Term, T, 128>(term, a, row, k, keys, sums);
-    } else if (kWhole && a.dim == 64) {
-      if constexpr (kWhole) add_whole_rows<Term, T, 64>(term, a, row, k, keys, sums);
+    if constexpr (Term::kOneByOne) {
+      for (int64_t j = 0; j < keys; ++j) add_tangents(term, a, row, k + j * a.ldk, sums, j);
+    } else if (kQ == 1 && a.dim == 128) {
+      if constexpr (kQ == 1) add_whole_rows<Term, T, 128>(term, a, row, k, keys, sums);
+    } else if (kQ == 1 && a.dim == 64) {
+      if constexpr (kQ == 1) add_whole_rows<Term, T, 64>(term, a, row, k, keys, sums);
     } else {
       constexpr int64_t kTile = kTileQueries<kQ>;
       constexpr int64_t kK = kKeysOf<Term, kTile>;
       const auto add = [&](int64_t j, auto count) SIMDATTN_LAMBDA {
         for (int64_t i = 0; i < kQ; i += kTile) {
-          add_terms<Term, T, kTile, count>(term, a, row + i, k + j * a.ldk, sums + i * kSums, j);
+          add_terms<Term, T, kTile, count>(term, a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums, j);
         }
       };
       int64_t j = 0;
       for (; j + kK <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>());
-      for (; j < keys; ++j) add(j, std::integral_constant<int64_t, 1>());
+      for (; kK > 1 && j < keys; ++j) add(j, std::integral_constant<int64_t, 1>());
     }
     if (key > first) fold(before, key - kKeysPerPass, kKeysPerPass);
     if (key + kKeysPerPass >= end) fold(sums, key, keys);
@@ -237,12 +300,14 @@ SIMDATTN_INLINE void score_all(const Term& term, const ScoreRows& a, float facto
   for (int64_t key = 0; key < a.n_k; key += block) {
     const int64_t end = smaller(key + block, a.n_k);
     int64_t row = 0;
-    for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, 4>(term, a, factor, row, key, end);
-    if (row + 2 <= a.n_q) {
-      score_keys<Term, T, 2>(term, a, factor, row, key, end);
-      row += 2;
+    if constexpr (!Term::kOneByOne) {
+      for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, 4>(term, a, factor, row, key, end);
+      if (row + 2 <= a.n_q) {
+        score_keys<Term, T, 2>(term, a, factor, row, key, end);
+        row += 2;
+      }
     }
-    if (row < a.n_q) score_keys<Term, T, 1>(term, a, factor, row, key, end);
+    for (; row < a.n_q; ++row) score_keys<Term, T, 1>(term, a, factor, row, key, end);
   }
 }
 template <class T>
@@ -253,9 +318,15 @@ template <class T>
 void gaussian_rows(const ScoreRows& a) {
   score_all<SquaredDistance, T>(SquaredDistance(), a, a.scale);
 }
+SIMDATTN_SHARED void additive_scores(const AdditiveRows& a, int64_t element,
+                                     void (*widen)(const void* in, float* out, int64_t n)) {
+  ScoreRows rows = a.rows;
+  rows.ldk *= element;
+  score_all<WeightedTanh, uint8_t>(WeightedTanh{a.w, a.ldw, element, widen}, rows, 1.0f);
+}
 template <class T>
 void additive_rows(const AdditiveRows& a) {
-  score_all<WeightedTanh, T>(WeightedTanh{a.w, a.ldw}, a.rows, 1.0f);
+  additive_scores(a, static_cast<int64_t>(sizeof(T)), std::is_same_v<T, float> ? nullptr : widen<T>);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One block of the online softmax: three short passes over rows that lie in the first-level cache.
+// One block of the online softmax: three short passes over rows that lie in L1.
 #ifndef SIMDATTN_LIB_XSIMD_SOFTMAX_TILE_H_
 #define SIMDATTN_LIB_XSIMD_SOFTMAX_TILE_H_
 

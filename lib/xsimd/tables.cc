@@ -1,5 +1,5 @@
 // The list of the tables that meson.build has compiled: SIMDATTN_XSIMD_TABLES is ROW(name, Isa, fma) for each.
-#include "lib/xsimd/tables.h"
+#include "lib/kernel_table.h"
 
 namespace simdattn {
 
@@ -7,11 +7,11 @@ namespace simdattn {
 SIMDATTN_XSIMD_TABLES
 #undef ROW
 
-const XsimdTable kXsimdTables[] = {
+static constexpr KernelTable kList[] = {
 #define ROW(name, isa, fma) {Isa::isa, "xsimd/" #name, &kXsimdKernels_##name, fma},
     SIMDATTN_XSIMD_TABLES
 #undef ROW
 };
-const size_t kXsimdTableCount = sizeof(kXsimdTables) / sizeof(kXsimdTables[0]);
+constinit const std::span<const KernelTable> kXsimdTables = kList;
 
 }  // namespace simdattn

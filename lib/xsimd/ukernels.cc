@@ -4,11 +4,12 @@
 
 #include "lib/f32_operands.h"
 #include "lib/xsimd/elementwise.h"
+#include "lib/xsimd/modify_row.h"
 #include "lib/xsimd/pack.h"
 #include "lib/xsimd/rope.h"
 #include "lib/xsimd/score_tile.h"
 #include "lib/xsimd/scores.h"
-#include "lib/xsimd/softmax.h"
+#include "lib/xsimd/softmax_rows.h"
 #include "lib/xsimd/softmax_tile.h"
 #include "lib/xsimd/value_tile.h"
 

@@ -1,18 +1,18 @@
-// Softmax rows and the modifiers of a row of scores, per Highway target.
+// Softmax over rows, per Highway target.
 //
 // A row takes three passes: the maximum, exponentials stored to y while they are summed, and the multiplication by the
 // reciprocal. Storing the exponentials beats computing them again and the online form by 1.6 to 1.9 times.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
+#include "lib/cursor.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/softmax.cc"
+#define HWY_TARGET_INCLUDE "lib/highway/softmax_rows.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/highway/loads-inl.h"
@@ -40,12 +40,6 @@ using M = hn::Mask<D>;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr size_t kPartials = 16;
-
-/// The largest lane; no lane is NaN.
-HWY_INLINE float LargestLane(V v) {
-  const D d;
-  return hn::ReduceMax(d, v);
-}
 
 /// The maximum of x (of scale * x if kScaled) over n elements. If one is NaN, any value will do: the sum of
 /// exponentials is NaN then.
@@ -151,10 +145,10 @@ HWY_INLINE void PartialBlock(const float* x, float* y, size_t from, size_t to, V
 #endif
 }
 
-/// Memory to fetch into the first cache, `step` bytes further on for each 16 columns.
+/// Memory to fetch into L1, `step` bytes further on for each 16 columns; may lie outside of every object.
 struct Fetch {
-  const char* at;
-  int64_t step;
+  uintptr_t at;
+  uintptr_t step;
 };
 
 /// y = exp(scale * x - base) over columns [lo, hi); its 16 partial sums go to `partial`.
@@ -186,8 +180,8 @@ HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float sca
     V e2 = at(j + 2 * step);
     V e3 = at(j + 3 * step);
     for (size_t column = 0; column < 4 * step; column += kPartials) {
-      __builtin_prefetch(f0.at);
-      __builtin_prefetch(f1.at);
+      __builtin_prefetch(reinterpret_cast<const char*>(f0.at));
+      __builtin_prefetch(reinterpret_cast<const char*>(f1.at));
       f0.at += f0.step;
       f1.at += f1.step;
     }
@@ -208,19 +202,22 @@ HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float sca
     const size_t n = hi - j;
     const auto inside = [&](size_t first) HWY_ATTR { return hn::FirstN(d, n > first ? n - first : 0); };
     const M in0 = inside(0), in1 = inside(step), in2 = inside(2 * step), in3 = inside(3 * step);
+    // A vector past the end has no address.
+    const auto clamped = [&](size_t first) { return j + HWY_MIN(first, n); };
+    const size_t j1 = clamped(step), j2 = clamped(2 * step), j3 = clamped(3 * step);
     const auto masked = [&](M in, size_t i) HWY_ATTR {
       const V v = hn::MaskedLoad(in, d, x + i);
       return hn::Sub(kScaled ? hn::Mul(v, vs) : v, vb);
     };
     V e0 = masked(in0, j);
-    V e1 = masked(in1, j + step);
-    V e2 = masked(in2, j + 2 * step);
-    V e3 = masked(in3, j + 3 * step);
+    V e1 = masked(in1, j1);
+    V e2 = masked(in2, j2);
+    V e3 = masked(in3, j3);
     Exp4(d, constants, e0, e1, e2, e3);
     hn::BlendedStore(e0, in0, d, y + j);
-    hn::BlendedStore(e1, in1, d, y + j + step);
-    hn::BlendedStore(e2, in2, d, y + j + 2 * step);
-    hn::BlendedStore(e3, in3, d, y + j + 3 * step);
+    hn::BlendedStore(e1, in1, d, y + j1);
+    hn::BlendedStore(e2, in2, d, y + j2);
+    hn::BlendedStore(e3, in3, d, y + j3);
     s0 = hn::Add(s0, hn::IfThenElseZero(in0, e0));
     t1 = hn::Add(t1, hn::IfThenElseZero(in1, e1));
     t2 = hn::Add(t2, hn::IfThenElseZero(in2, e2));
@@ -275,10 +272,10 @@ HWY_INLINE void Fill(float* y, size_t n, float value) {
 }
 
 /// Rows treated pass by pass, so that the latencies of the reductions and the division overlap, and reduced together.
-constexpr int64_t kGroup = 4;
-/// Up to this many columns; longer rows would leave the first-level cache between passes.
-constexpr size_t kGroupColumns = 1024;
-using D4 = hn::FixedTag<float, kGroup>;
+constexpr int64_t kRowsTogether = 4;
+/// Up to this many columns; longer rows would leave L1 between passes.
+constexpr size_t kColumnsTogether = 1024;
+using D4 = hn::FixedTag<float, kRowsTogether>;
 using V4 = hn::Vec<D4>;
 
 /// The same four lanes of f(lanes 0 and 2, lanes 1 and 3) of each of four vectors, transposed: lane r is of v_r.
@@ -312,7 +309,7 @@ HWY_INLINE V4 LargestOfRows(const float* partial, int64_t count) {
   const auto max = [](V4 a, V4 b) HWY_ATTR { return hn::Max(a, b); };
   const auto to_four = [&](const float* p) HWY_ATTR {
     V4 v = hn::Load(d4, p);
-    for (size_t i = kGroup; i < hn::Lanes(D()); i += kGroup) v = max(v, hn::Load(d4, p + i));
+    for (size_t i = kRowsTogether; i < hn::Lanes(D()); i += kRowsTogether) v = max(v, hn::Load(d4, p + i));
     return v;
   };
   return Across(to_four(partial), to_four(PartialOf(partial, count, 1)), to_four(PartialOf(partial, count, 2)),
@@ -321,10 +318,10 @@ HWY_INLINE V4 LargestOfRows(const float* partial, int64_t count) {
 
 /// What the passes over a group of rows hand on, by row.
 struct Group {
-  HWY_ALIGN float largest[kGroup];
-  HWY_ALIGN float base[kGroup];  // what exponentials are relative to
-  HWY_ALIGN float sum[kGroup];
-  HWY_ALIGN float factor[kGroup];
+  HWY_ALIGN float largest[kRowsTogether];
+  HWY_ALIGN float base[kRowsTogether];  // what exponentials are relative to
+  HWY_ALIGN float sum[kRowsTogether];
+  HWY_ALIGN float factor[kRowsTogether];
 };
 
 struct Columns {
@@ -332,7 +329,7 @@ struct Columns {
   size_t hi;
 };
 HWY_INLINE Columns VisibleOf(const SoftmaxRows& a, int64_t r) {
-  const size_t lo = static_cast<size_t>(a.lo + r * a.lo_step);
+  const size_t lo = static_cast<size_t>(HWY_MIN(a.lo + r * a.lo_step, a.n));
   return {lo, HWY_MAX(lo, static_cast<size_t>(a.hi + r * a.hi_step))};
 }
 
@@ -370,16 +367,16 @@ HWY_INLINE void Exponentials(const SoftmaxRows& a, int64_t first, int64_t count,
     Fetch fetch[2];
     for (int k = 0; k < 2; ++k) {
       const SoftmaxRows::Next& next = a.next[k];
-      fetch[k] = {reinterpret_cast<const char*>(x + (more ? count * a.ldx : 0) + c.lo), 64};
+      fetch[k] = {address_at(x, (more ? count * a.ldx : 0) + static_cast<int64_t>(c.lo)), 64};
       if (next.data != nullptr) {
-        fetch[k] = {
-            static_cast<const char*>(next.data) + r * next.row_bytes + static_cast<int64_t>(c.lo) * next.column_bytes,
-            16 * next.column_bytes};
+        const int64_t bytes = r * next.row_bytes + static_cast<int64_t>(c.lo) * next.column_bytes;
+        fetch[k] = {address_at(static_cast<const char*>(next.data), bytes),
+                    16 * static_cast<uintptr_t>(next.column_bytes)};
       }
     }
     // The masked columns first: their stores drain while exponentials are computed.
     if (c.hi - c.lo != n) {
-      Fill(y, HWY_MIN(c.lo, n), 0.0f);
+      Fill(y, c.lo, 0.0f);
       if (c.hi < n) Fill(y + c.hi, n - c.hi, 0.0f);
     }
     float* sums = partial + static_cast<size_t>(i) * kPartials;
@@ -418,9 +415,9 @@ template <int kV>
 HWY_INLINE void AllRows(const SoftmaxRows& a) {
   const Columns head = VisibleOf(a, 0);
   const Columns last = VisibleOf(a, a.rows - 1);
-  const bool is_short = HWY_MAX(head.hi - head.lo, last.hi - last.lo) <= kGroupColumns;
-  const int64_t size = is_short ? kGroup : 1;
-  HWY_ALIGN float partial[kGroup * kPartials];
+  const bool is_short = HWY_MAX(head.hi - head.lo, last.hi - last.lo) <= kColumnsTogether;
+  const int64_t size = is_short ? kRowsTogether : 1;
+  HWY_ALIGN float partial[kRowsTogether * kPartials];
   Group groups[2];
   Group* group = &groups[0];
   Group* next = &groups[1];
@@ -439,173 +436,6 @@ HWY_INLINE void AllRows(const SoftmaxRows& a) {
   }
 }
 
-/// For lambdas that are called from several places of a hot loop.
-#undef SIMDATTN_INLINE_LAMBDA
-#define SIMDATTN_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
-
-/// Which masks a pass over the scores applies.
-enum class Mask : uint8_t { kNone, kKeep, kBits };
-
-/// True where keep[lane] is not 0.
-HWY_INLINE M Kept(const uint8_t* keep, size_t n) {
-  const D d;
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  const auto v = hn::LoadN(hn::Rebind<uint8_t, D>(), keep, n);
-  return M{_mm_test_epi8_mask(v.raw, v.raw)};
-#else
-  const hn::RebindToSigned<D> di;
-  const hn::Rebind<uint8_t, D> d8;
-  const auto v = hn::PromoteTo(di, n >= hn::Lanes(d) ? hn::LoadU(d8, keep) : hn::LoadN(d8, keep, n));
-  return hn::RebindMask(d, hn::Gt(v, hn::Zero(di)));  // x86 has no comparison for inequality
-#endif
-}
-
-/// Bits [bit, bit + n) of an array, at most 16.
-HWY_INLINE uint32_t BitsAt(const uint8_t* bits, size_t bit, size_t n) {
-  const uint8_t* p = bits + bit / 8;
-  const size_t bytes = (bit % 8 + n + 7) / 8;
-  uint32_t word = p[0];
-  if (bytes > 1) word |= uint32_t{p[1]} << 8;
-  if (bytes > 2) word |= uint32_t{p[2]} << 16;
-  return word >> (bit % 8);
-}
-HWY_INLINE M FromBits(uint32_t word) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  return M{static_cast<__mmask16>(word)};
-#else
-  const D d;
-  const hn::RebindToUnsigned<D> du;
-  const auto lane_bit = hn::Shl(hn::Set(du, 1u), hn::Iota(du, 0));
-  return hn::RebindMask(d, hn::TestBit(hn::Set(du, word), lane_bit));
-#endif
-}
-
-/// The maximum of t = f(x, lanes, column) over columns [lo, hi), where f takes up to Lanes(d) columns; stores t.
-template <class F>
-HWY_INLINE float Modify(const float* x, float* t, int64_t lo, int64_t hi, F f) {
-  const D d;
-  const int64_t step = static_cast<int64_t>(hn::Lanes(d));
-  const V lowest = hn::Set(d, -kInfinity);
-  V m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
-  const auto whole = [&](int64_t c, V& m) SIMDATTN_INLINE_LAMBDA {
-    const V v = f(hn::LoadU(d, x + c), hn::Lanes(d), c);
-    hn::StoreU(v, d, t + c);
-    m = MaxNumber(d, v, m);
-  };
-  int64_t c = lo;
-  for (; c + 4 * step <= hi; c += 4 * step) {
-    whole(c, m0);
-    whole(c + step, m1);
-    whole(c + 2 * step, m2);
-    whole(c + 3 * step, m3);
-  }
-  for (; c + step <= hi; c += step) whole(c, m0);
-  if (c < hi) {
-    const size_t n = static_cast<size_t>(hi - c);
-    const V v = f(hn::LoadN(d, x + c, n), n, c);
-    hn::StoreN(v, d, t + c, n);
-    m1 = MaxNumber(d, hn::IfThenElse(hn::FirstN(d, n), v, lowest), m1);
-  }
-  return LargestLane(MaxNumber(d, MaxNumber(d, m0, m1), MaxNumber(d, m2, m3)));
-}
-
-/// t = scale * x, softcap, then ALiBi over columns [lo, hi).
-template <bool kCap, bool kSlope>
-HWY_INLINE float Shape(const ModifyRow& a) {
-  const D d;
-  const hn::RebindToSigned<D> di;
-  const V scale = hn::Set(d, a.scale);
-  const V cap = hn::Set(d, a.row.softcap);
-  const V slope = hn::Set(d, a.row.slope);
-  const int64_t first = int64_t{a.row.position} - a.first_key;
-  const auto lanes = hn::Iota(di, 0);
-  return Modify(a.x, a.t, a.lo, a.hi, [&](V x, size_t /*n*/, int64_t c) SIMDATTN_INLINE_LAMBDA {
-    V t = hn::Mul(scale, x);
-    if (kCap) t = hn::Mul(cap, Tanh(d, hn::Div(t, cap)));
-    if (kSlope) {
-      const V distance = hn::ConvertTo(d, hn::Abs(hn::Sub(hn::Set(di, static_cast<int32_t>(first - c)), lanes)));
-      t = hn::Sub(t, hn::Mul(slope, distance));
-    }
-    return t;
-  });
-}
-
-/// No bias.
-struct Nothing {};
-
-/// True unless a bias is -inf.
-HWY_INLINE M Allows(V bias) {
-  const D d;
-  const V lowest = hn::Set(d, -kInfinity);
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  return M{_mm512_cmp_ps_mask(bias.raw, lowest.raw, _CMP_NEQ_UQ)};
-#elif HWY_TARGET == HWY_AVX2
-  return M{_mm256_cmp_ps(bias.raw, lowest.raw, _CMP_NEQ_UQ)};
-#else
-  return hn::Not(hn::Eq(bias, lowest));
-#endif
-}
-
-/// t + bias where `visible`, else -inf, also if t is NaN or +inf. kOwn: `visible` is what the bias allows.
-template <bool kOwn>
-HWY_INLINE V AddVisible(M visible, V t, V bias) {
-  const D d;
-  const V lowest = hn::Set(d, -kInfinity);
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  return V{_mm512_mask_add_ps(kOwn ? bias.raw : lowest.raw, visible.raw, t.raw, bias.raw)};
-#else
-  if (!kOwn) return hn::IfThenElse(visible, hn::Add(t, bias), lowest);
-  return hn::Add(hn::IfThenElseZero(visible, t), bias);  // 0 + -inf: less than a selection after the addition
-#endif
-}
-
-/// t = scale * x + bias, -inf where masked, over columns [lo, hi). kBare: scale is 1, and nobody asks what was masked.
-template <class B, Mask kMask, bool kBare>
-HWY_INLINE ModifyResult ApplyAs(const ModifyRow& a, const float* x, float scale, int64_t lo, int64_t hi) {
-  constexpr bool kBias = !std::is_same_v<B, Nothing>;
-  const D d;
-  const V vs = hn::Set(d, scale);
-  const V lowest = hn::Set(d, -kInfinity);
-  const B* bias = static_cast<const B*>(a.row.bias);
-  const uint8_t* keep = a.row.keep;
-  const uint8_t* bits = a.row.bits;
-  const int64_t first_key = a.first_key;
-  const int64_t first_bit = a.first_key - a.row.first_bit;
-  M all = hn::Not(hn::MaskFalse(d));
-  const float max = Modify(x, a.t, lo, hi, [&](V v, size_t n, int64_t c) SIMDATTN_INLINE_LAMBDA {
-    const bool whole = n == hn::Lanes(d);
-    V t = kBare ? v : hn::Mul(v, vs);
-    if constexpr (!kBias && kMask == Mask::kNone) return t;
-    M visible = all;
-    if constexpr (kMask == Mask::kKeep) {
-      visible = Kept(keep + first_key + c, n);
-    } else if constexpr (kMask == Mask::kBits) {
-      visible = FromBits(BitsAt(bits, static_cast<size_t>(first_bit + c), n));
-    }
-    if constexpr (kBias) {
-      const B* p = bias + first_key + c;
-      const V b = InRegister(whole ? LoadWide(d, p) : LoadWideN(d, p, n));
-      constexpr bool kOwn = kMask == Mask::kNone;
-      visible = kOwn ? Allows(b) : hn::And(visible, Allows(b));
-      t = AddVisible<kOwn>(visible, t, b);
-    }
-    if (!kBare) all = hn::And(all, whole ? visible : hn::Or(visible, hn::Not(hn::FirstN(d, n))));
-    return kBias ? t : hn::IfThenElse(visible, t, lowest);
-  });
-  return {max, !hn::AllTrue(d, all)};
-}
-template <class B, Mask kMask>
-HWY_INLINE ModifyResult Apply(const ModifyRow& a, const float* x, float scale, int64_t lo, int64_t hi) {
-  if (scale == 1.0f && !a.note_masked) return ApplyAs<B, kMask, true>(a, x, scale, lo, hi);
-  return ApplyAs<B, kMask, false>(a, x, scale, lo, hi);
-}
-
-template <class B>
-HWY_INLINE ModifyResult ApplyBias(const ModifyRow& a, const float* x, float scale) {
-  if (a.row.keep != nullptr) return Apply<B, Mask::kKeep>(a, x, scale, a.lo, a.hi);
-  return Apply<B, Mask::kNone>(a, x, scale, a.lo, a.hi);
-}
-
 }  // namespace
 
 void SoftmaxRowsSlot(const SoftmaxRows& a) {
@@ -618,50 +448,6 @@ void SoftmaxRowsSlot(const SoftmaxRows& a) {
 #else
   AllRows<static_cast<int>(kPartials / hn::MaxLanes(D()))>(a);
 #endif
-}
-
-// At most three passes, the common cases one: scale with softcap and ALiBi; scale with bias and bytes; bits. A later
-// pass multiplies by 1.
-ModifyResult ModifyRowSlot(const ModifyRow& a) {
-  ModifyResult result = {-kInfinity, false};
-  if (a.lo >= a.hi) return result;
-  const float* x = a.x;
-  float scale = a.scale;
-  const RowModifiers& m = a.row;
-  const bool bits = m.bits != nullptr && a.first_key + a.hi > m.first_bit;
-  const bool shape = m.softcap > 0.0f || m.slope != 0.0f;
-  if (shape) {
-    result.max =
-        m.softcap > 0.0f ? m.slope != 0.0f ? Shape<true, true>(a) : Shape<true, false>(a) : Shape<false, true>(a);
-    x = a.t;
-    scale = 1.0f;
-  }
-  if (m.bias != nullptr) {
-    switch (m.bias_dtype) {
-      case DType::kBF16: result = ApplyBias<bf16>(a, x, scale); break;
-      case DType::kF16: result = ApplyBias<f16>(a, x, scale); break;
-      default: result = ApplyBias<float>(a, x, scale); break;
-    }
-  } else if (m.keep != nullptr) {
-    result = Apply<Nothing, Mask::kKeep>(a, x, scale, a.lo, a.hi);
-  } else if (!bits && !shape) {
-    result = Apply<Nothing, Mask::kNone>(a, x, scale, a.lo, a.hi);
-  }
-  if (bits) {
-    if (m.bias != nullptr || m.keep != nullptr) {
-      x = a.t;
-      scale = 1.0f;
-    }
-    const bool before = result.masked;
-    const int64_t from = HWY_MAX(a.lo, HWY_MIN(a.hi, m.first_bit - a.first_key));
-    result = Apply<Nothing, Mask::kBits>(a, x, scale, from, a.hi);
-    if (from > a.lo) {
-      const ModifyResult head = Apply<Nothing, Mask::kNone>(a, x, scale, a.lo, from);
-      result.max = result.max > head.max ? result.max : head.max;
-    }
-    result.masked = result.masked || before;
-  }
-  return result;
 }
 
 }  // namespace HWY_NAMESPACE

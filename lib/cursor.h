@@ -1,0 +1,32 @@
+// Places in memory that loops walk to.
+#ifndef SIMDATTN_LIB_CURSOR_H_
+#define SIMDATTN_LIB_CURSOR_H_
+
+#include <cstdint>
+
+namespace simdattn {
+namespace {  // internal to each object, like the helpers of dtypes.h
+
+/// A pointer that moves by a stride. After the last step it may lie outside of the object, where a pointer must not be
+/// formed: an address may. (Peeling the last step off would double the loops.)
+template <class T>
+class Cursor {
+ public:
+  explicit Cursor(T* p) : address_(reinterpret_cast<uintptr_t>(p)) {}
+  T* get() const { return reinterpret_cast<T*>(address_); }
+  void operator+=(int64_t elements) { address_ += static_cast<uintptr_t>(elements) * sizeof(T); }
+
+ private:
+  uintptr_t address_;
+};
+
+/// The address of p[elements], which may lie outside of every object: for prefetches.
+template <class T>
+uintptr_t address_at(const T* p, int64_t elements) {
+  return reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(elements) * sizeof(T);
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_CURSOR_H_

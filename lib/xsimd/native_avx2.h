@@ -1,0 +1,141 @@
+// AVX2 beyond xsimd: access to some lanes, 16-bit numbers, 128-bit blocks.
+#ifndef SIMDATTN_LIB_XSIMD_NATIVE_AVX2_H_
+#define SIMDATTN_LIB_XSIMD_NATIVE_AVX2_H_
+
+#include "lib/xsimd/lanes.h"
+
+namespace simdattn {
+namespace {
+
+struct Lanes {
+  __m256i mask;
+  int64_t from, to;
+};
+SIMDATTN_INLINE Lanes first_lanes(int64_t n) {
+  return {_mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int32_t>(n)), lane_numbers()), 0, n};
+}
+SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) {
+  return {_mm256_andnot_si256(first_lanes(from).mask, first_lanes(to).mask), from, to};
+}
+SIMDATTN_INLINE Mask mask_of(Lanes part) { return Mask(_mm256_castsi256_ps(part.mask)); }
+
+SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return _mm256_maskload_ps(p, part.mask); }
+SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) { _mm256_maskstore_ps(p, part.mask, v); }
+
+template <int64_t kRows = 4, class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(reinterpret_cast<const float*>(p))),
+                              _mm_loadu_ps(reinterpret_cast<const float*>(p + kRows * stride)), 1);
+}
+SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpacklo_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE Floats f32_of_first(Floats v) {
+  return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_castps_si256(v)));
+}
+SIMDATTN_INLINE Floats f32_of_second(Floats v) {
+  return _mm256_cvtph_ps(_mm256_extracti128_si256(_mm256_castps_si256(v), 1));
+}
+// By integer instructions: they have two ports where those of floating point have one.
+SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpacklo_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpackhi_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpacklo_epi64(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpackhi_epi64(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+/// The 8 partial sums of keys 4 b + i, folded to 4 in block b.
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
+  return load_blocks(sums + 8 * i, 8) + load_blocks(sums + 8 * i + 4, 8);
+}
+template <class Op>
+SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+  using Four = xsimd::batch<float, xsimd::sse4_2>;
+  Four four = op(Four(_mm256_castps256_ps128(v)), Four(_mm256_extractf128_ps(v, 1)));
+  four = op(four, Four(_mm_movehl_ps(four, four)));
+  four = op(four, Four(_mm_movehdup_ps(four)));
+  return _mm_cvtss_f32(four);
+}
+SIMDATTN_INLINE Floats ordered_blocks(__m256 v) {  // blocks (a b) of pairs become (a's, b's)
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
+}
+SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return ordered_blocks(_mm256_shuffle_ps(a, b, 0x88)); }
+SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return ordered_blocks(_mm256_shuffle_ps(a, b, 0xDD)); }
+SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
+SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
+SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm256_moveldup_ps(v); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm256_movehdup_ps(v); }
+
+SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm256_cvtepu16_epi32(v); }
+/// A broadcast that comes with the load and one shuffle in place of a widening one and a shift.
+SIMDATTN_INLINE Floats f32_from_bf16(__m128i v) {
+  const __m256i order = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
+                                         -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+  return _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(v), order));
+}
+SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) {
+  const __m256i packed = _mm256_packus_epi32(v, v);
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0)));
+}
+/// The lower halves as the upper ones: a shift would take one of the two ports of multiply-adds.
+SIMDATTN_INLINE Floats even_of(Bits32 pairs) {
+  const __m256i order = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,  //
+                                         -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13);
+  return _mm256_castsi256_ps(_mm256_shuffle_epi8(pairs, order));
+}
+/// f32_from_bf16, even_of and odd_of of memory for the tile of 4x3 accumulators, which leaves no register for constants
+/// nor for pairs: constants stay in memory (which elsewhere would cost up to a quarter), pairs are loaded twice.
+struct EightPairs {
+  uint16_t v[16];
+};
+SIMDATTN_INLINE Floats load_in_order(const uint16_t* p) {
+  alignas(32) static constexpr int8_t kOrder[32] = {-1, -1, 0, 1, -1, -1, 2,  3,  -1, -1, 4,  5,  -1, -1, 6,  7,
+                                                    -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15};
+  // Reads kOrder where it lies: as an intrinsic's operand it would be loaded into a register before the loop.
+  __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  asm("vpshufb %1, %0, %0" : "+x"(v) : "m"(kOrder));
+  return _mm256_castsi256_ps(v);
+}
+SIMDATTN_INLINE Floats load_even(const uint16_t* p) {
+  alignas(32) static constexpr int8_t kOrder[32] = {-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,
+                                                    -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13};
+  // Reads the eight pairs and kOrder. Compilers would load the pairs once, for this and for load_odd, and kOrder before the
+  // loop.
+  __m256 v;
+  asm("vmovdqu %1, %0\n\tvpshufb %2, %0, %0" : "=x"(v) : "m"(*reinterpret_cast<const EightPairs*>(p)), "m"(kOrder));
+  return v;
+}
+SIMDATTN_INLINE Floats load_odd(const uint16_t* p) {
+  alignas(32) static constexpr uint32_t kUpper[8] = {0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u,
+                                                     0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u};
+  __m256 v;  // reads the eight pairs and kUpper, as above
+  asm("vmovdqu %1, %0\n\tvpand %2, %0, %0" : "=x"(v) : "m"(*reinterpret_cast<const EightPairs*>(p)), "m"(kUpper));
+  return v;
+}
+SIMDATTN_INLINE Floats f32_from_f16(__m128i v) { return _mm256_cvtph_ps(v); }
+SIMDATTN_INLINE __m128i f16_of_number(Floats v) {
+  return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+SIMDATTN_INLINE __m128i load_halves(const uint16_t* p, All) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+SIMDATTN_INLINE void store_halves(__m128i v, uint16_t* p, All) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v); }
+SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(eight, All()); }
+
+}  // namespace
+}  // namespace simdattn
+
+#include "lib/xsimd/native_halves.h"  // wants the above
+
+#endif  // SIMDATTN_LIB_XSIMD_NATIVE_AVX2_H_

@@ -1,0 +1,164 @@
+// AVX-512 beyond xsimd: masked access, 16-bit numbers, 128-bit blocks.
+#ifndef SIMDATTN_LIB_XSIMD_NATIVE_AVX512_H_
+#define SIMDATTN_LIB_XSIMD_NATIVE_AVX512_H_
+
+#include "lib/xsimd/lanes.h"
+
+namespace simdattn {
+namespace {
+
+/// Some lanes of a batch take part; memory of the others is not touched.
+struct Lanes {
+  __mmask16 mask;
+};
+/// Lanes [0, n), n <= kLanes.
+SIMDATTN_INLINE Lanes first_lanes(int64_t n) {
+  return {static_cast<__mmask16>(_bzhi_u32(0xFFFFu, static_cast<uint32_t>(n)))};
+}
+/// Lanes [from, to), 0 <= from, to <= kLanes.
+SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) {
+  return {static_cast<__mmask16>(first_lanes(to).mask & ~first_lanes(from).mask)};
+}
+SIMDATTN_INLINE Mask mask_of(Lanes part) { return Mask(part.mask); }
+
+SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return _mm512_maskz_loadu_ps(part.mask, p); }
+SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) { _mm512_mask_storeu_ps(p, part.mask, v); }
+
+/// As many 16-bit numbers as a batch has lanes.
+using Halves = __m256i;
+SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+SIMDATTN_INLINE Halves load_halves(const uint16_t* p, Lanes part) { return _mm256_maskz_loadu_epi16(part.mask, p); }
+SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) { _mm256_mask_storeu_epi16(p, part.mask, v); }
+SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return _mm512_cvtepu16_epi32(v); }
+/// Numbers below 2^16.
+SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return _mm512_cvtepi32_epi16(v); }
+SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return _mm512_cvtph_ps(v); }
+SIMDATTN_INLINE Halves f16_of_number(Floats v) {
+  return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/// One shuffle in place of a widening one and a shift.
+SIMDATTN_INLINE Floats f32_from_bf16(Halves v) {
+  const __m512i order = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0,  //
+                                         7, 0, 6, 0, 5, 0, 4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
+  return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, order, _mm512_castsi256_si512(v)));
+}
+/// Rounded to nearest even by integers: the masked addition puts the canonical NaN in place, one shuffle takes the upper
+/// halves.
+SIMDATTN_INLINE Halves bf16_from_f32(Floats v) {
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i last_bit = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_mask_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(kCanonicalNaN)),
+                                                _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), bits,
+                                                _mm512_add_epi32(last_bit, _mm512_set1_epi32(0x7FFF)));
+  const __m512i upper = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
+                                         31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, rounded));
+}
+/// Lanes whose byte is not 0.
+SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, All) {
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return Mask(_mm_test_epi8_mask(v, v));
+}
+SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Lanes part) {
+  const __m128i v = _mm_maskz_loadu_epi8(part.mask, p);
+  return Mask(_mm_test_epi8_mask(v, v));
+}
+/// Lanes whose bit of `word` is 1.
+SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask(static_cast<__mmask16>(word)); }
+
+/// Block b (128 bits) of the result is what lies at p + kRows b stride.
+template <int64_t kRows = 4, class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
+  const auto at = [&](int64_t b) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + kRows * b * stride)); };
+  const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(at(0)), at(1), 1);
+  const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(at(2)), at(3), 1);
+  return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
+/// Interleaves the lower (upper) halves of every block, by 16 bits, numbers and pairs.
+SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) {
+  return _mm512_castsi512_ps(_mm512_unpacklo_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) {
+  return _mm512_castsi512_ps(_mm512_unpackhi_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return _mm512_unpacklo_ps(a, b); }
+SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return _mm512_unpackhi_ps(a, b); }
+SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
+  return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
+  return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+/// f16 in the first or second half of a register.
+SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_from_f16(_mm512_castsi512_si256(_mm512_castps_si512(v))); }
+SIMDATTN_INLINE Floats f32_of_second(Floats v) {
+  return f32_from_f16(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1));
+}
+/// The 16 partial sums of key `key` of 16 are stored as two halves, the second ones behind all first ones: a store that
+/// extracts needs no shuffle, and the first fold is then an addition of whole batches.
+constexpr int64_t kPieces = 2;
+template <int64_t kPiece>
+SIMDATTN_INLINE void store_sums(Floats v, float* sums, int64_t key) {
+  if constexpr (kPiece == 0) {
+    _mm256_storeu_ps(sums + key * 8, _mm512_castps512_ps256(v));
+  } else {
+    _mm256_storeu_ps(sums + 128 + key * 8, _mm512_extractf32x8_ps(v, 1));
+  }
+}
+/// The partial sums of keys 4 i + b, folded to 4 in block b.
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
+  const float* p = sums + i * 32;
+  const __m512 ab = _mm512_add_ps(_mm512_loadu_ps(p), _mm512_loadu_ps(p + 128));
+  const __m512 cd = _mm512_add_ps(_mm512_loadu_ps(p + 16), _mm512_loadu_ps(p + 144));
+  return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+}
+/// Lane 4 b + i becomes lane 4 i + b.
+SIMDATTN_INLINE Floats in_key_order(Floats v) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_ps(order, v);
+}
+
+/// Joins all lanes by op: halves, quarters and so on, the order of the 16 partial sums.
+template <class Op>
+SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+  using Eight = xsimd::batch<float, xsimd::avx2>;
+  using Four = xsimd::batch<float, xsimd::sse4_2>;
+  const Eight eight = op(Eight(_mm512_castps512_ps256(v)), Eight(_mm512_extractf32x8_ps(v, 1)));
+  Four four = op(Four(_mm256_castps256_ps128(eight)), Four(_mm256_extractf128_ps(eight, 1)));
+  four = op(four, Four(_mm_movehl_ps(four, four)));
+  four = op(four, Four(_mm_movehdup_ps(four)));
+  return _mm_cvtss_f32(four);
+}
+
+/// Even and odd numbers of a and then b, and back.
+SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) {
+  const __m512i i = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return _mm512_permutex2var_ps(a, i, b);
+}
+SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) {
+  const __m512i i = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  return _mm512_permutex2var_ps(a, i, b);
+}
+SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) {
+  const __m512i i = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  return _mm512_permutex2var_ps(a, i, b);
+}
+SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
+  const __m512i i = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  return _mm512_permutex2var_ps(a, i, b);
+}
+SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm512_moveldup_ps(v); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm512_movehdup_ps(v); }
+
+/// p 2^n, 0 where x < lowest. (xsimd::ldexp takes n as integers and would convert it back.)
+SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Floats n) {
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_XSIMD_NATIVE_AVX512_H_

@@ -1,0 +1,86 @@
+// NEON beyond xsimd: access to some lanes, 16-bit numbers; a batch is one 128-bit block. See also neon_operators.h.
+#ifndef SIMDATTN_LIB_XSIMD_NATIVE_NEON_H_
+#define SIMDATTN_LIB_XSIMD_NATIVE_NEON_H_
+
+#include "lib/xsimd/lanes.h"
+
+namespace simdattn {
+namespace {
+
+struct Lanes {
+  int64_t from, to;
+};
+SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {0, n}; }
+SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) { return {from, to}; }
+SIMDATTN_INLINE Mask mask_of(Lanes part) {
+  const Ints i = lane_numbers();
+  return xsimd::batch_bool_cast<float>((i < Ints(static_cast<int32_t>(part.to))) &
+                                       (i >= Ints(static_cast<int32_t>(part.from))));
+}
+
+SIMDATTN_INLINE Floats load(const float* p, Lanes part) {
+  alignas(16) float copy[4] = {};
+  copy_lanes<kLanes>(p, copy, part.from, part.to);
+  return Floats::load_aligned(copy);
+}
+SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
+  alignas(16) float copy[4];
+  v.store_aligned(copy);
+  copy_lanes<kLanes>(copy, p, part.from, part.to);
+}
+
+using Halves = uint16x4_t;
+SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) { return vld1_u16(p); }
+SIMDATTN_INLINE Halves load_halves(const uint16_t* p, Lanes part) {
+  uint16_t copy[4] = {};
+  copy_lanes<kLanes>(p, copy, part.from, part.to);
+  return vld1_u16(copy);
+}
+SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) { vst1_u16(p, v); }
+SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) {
+  uint16_t copy[4];
+  vst1_u16(copy, v);
+  copy_lanes<kLanes>(copy, p, part.from, part.to);
+}
+SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return vmovl_u16(v); }
+SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return vmovn_u32(v); }
+SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return vcvt_f32_f16(vreinterpret_f16_u16(v)); }
+SIMDATTN_INLINE Halves f16_of_number(Floats v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
+SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
+  uint32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)))));
+}
+SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
+  uint8_t copy[4] = {};
+  copy_lanes<kLanes>(p, copy, part.from, part.to);
+  return load_bytes(copy, All());
+}
+
+SIMDATTN_INLINE Floats load_blocks(const float* p, int64_t) { return Floats::load_unaligned(p); }
+SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
+SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
+SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
+  return vreinterpretq_f32_f64(vzip1q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
+  return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) { return Floats::load_unaligned(sums + 4 * i); }
+template <class Op>
+SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+  v = op(v, Floats(vextq_f32(v, v, 2)));
+  v = op(v, Floats(vextq_f32(v, v, 1)));
+  return vgetq_lane_f32(v, 0);
+}
+SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return vuzp1q_f32(a, b); }
+SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return vuzp2q_f32(a, b); }
+SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
+SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
+SIMDATTN_INLINE Floats even_twice(Floats v) { return vtrn1q_f32(v, v); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return vtrn2q_f32(v, v); }
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_XSIMD_NATIVE_NEON_H_

@@ -1,0 +1,81 @@
+// SSE4.2 beyond xsimd: access to some lanes, 16-bit numbers; a batch is one 128-bit block.
+#ifndef SIMDATTN_LIB_XSIMD_NATIVE_SSE_H_
+#define SIMDATTN_LIB_XSIMD_NATIVE_SSE_H_
+
+#include "lib/xsimd/lanes.h"
+
+namespace simdattn {
+namespace {
+
+struct Lanes {
+  int64_t from, to;
+};
+SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {0, n}; }
+SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) { return {from, to}; }
+SIMDATTN_INLINE Mask mask_of(Lanes part) {
+  const Ints i = lane_numbers();
+  return xsimd::batch_bool_cast<float>((i < Ints(static_cast<int32_t>(part.to))) &
+                                       (i >= Ints(static_cast<int32_t>(part.from))));
+}
+
+SIMDATTN_INLINE Floats load(const float* p, Lanes part) {
+  alignas(16) float copy[4] = {};
+  copy_lanes<kLanes>(p, copy, part.from, part.to);
+  return Floats::load_aligned(copy);
+}
+SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
+  alignas(16) float copy[4];
+  v.store_aligned(copy);
+  copy_lanes<kLanes>(copy, p, part.from, part.to);
+}
+
+template <class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t) {
+  return _mm_loadu_ps(reinterpret_cast<const float*>(p));
+}
+// By integer instructions: they have two ports where those of floating point have one.
+SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpacklo_epi32(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpackhi_epi32(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
+SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpacklo_epi64(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpackhi_epi64(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) { return Floats::load_unaligned(sums + 4 * i); }
+template <class Op>
+SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+  v = op(v, Floats(_mm_movehl_ps(v, v)));
+  v = op(v, Floats(_mm_movehdup_ps(v)));
+  return _mm_cvtss_f32(v);
+}
+SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return _mm_shuffle_ps(a, b, 0x88); }
+SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return _mm_shuffle_ps(a, b, 0xDD); }
+SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
+SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
+SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm_moveldup_ps(v); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm_movehdup_ps(v); }
+
+SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_cvtepu16_epi32(v); }
+SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) { return _mm_packus_epi32(v, v); }
+SIMDATTN_INLINE __m128i load_halves(const uint16_t* p, All) {
+  return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+}
+SIMDATTN_INLINE void store_halves(__m128i v, uint16_t* p, All) { _mm_storel_epi64(reinterpret_cast<__m128i*>(p), v); }
+SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return _mm_cvtepu8_epi32(_mm_cvtsi32_si128(four));
+}
+SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(eight, All()); }
+
+}  // namespace
+}  // namespace simdattn
+
+#include "lib/xsimd/native_halves.h"  // wants the above
+
+#endif  // SIMDATTN_LIB_XSIMD_NATIVE_SSE_H_
