@@ -1,6 +1,8 @@
 // The list of targets, best first, and how one is chosen.
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "dispatch/cpu.h"
 #include "dispatch/target.h"
@@ -33,24 +35,23 @@ constexpr const std::span<const KernelTable>* kBackends[] = {
 struct Registry {
   Target storage[kMaxTargets];
   const Target* list[kMaxTargets];
-  size_t size = 0;
-  const Target* chosen = nullptr;  // null: SIMDATTN_TARGET names none that can run
-  char unknown[kMaxText];          // sentences with the list of good names
+  size_t size;
+  const Target* chosen;    // null: SIMDATTN_TARGET names none that can run
+  char unknown[kMaxText];  // sentences with the list of good names
   char bad_environment[kMaxText];
 
   void add(const KernelTable& t) {
     if (size == kMaxTargets) return;
     const char* missing = missing_feature(t.isa);
     storage[size] = {t.name, t.kernels, t.fma, *missing == '\0', missing};
-    list[size] = &storage[size];
     ++size;
   }
 
-  const Target* find(const char* wanted) const {
-    for (size_t i = 0; i < size; ++i) {
-      if (std::strcmp(list[i]->name, wanted) == 0) return list[i];
-    }
-    return nullptr;
+  /// Its number in the list; `size` if there is none.
+  size_t find(const char* wanted) const {
+    size_t i = 0;
+    while (i < size && std::strcmp(storage[i].name, wanted) != 0) ++i;
+    return i;
   }
 
   void write_sentence(char (&text)[kMaxText], const char* start) const {
@@ -60,14 +61,15 @@ struct Registry {
     };
     append(start);
     for (size_t i = 0; i < size; ++i) {
-      if (!list[i]->runnable) continue;
+      if (!storage[i].runnable) continue;
       append(" ");
-      append(list[i]->name);
+      append(storage[i].name);
     }
     text[used] = '\0';
   }
 
-  Registry() {
+  /// `home` is where it will stay; pointers lead there.
+  void build(const Registry* home) {
     for (const Isa isa : kBestFirst) {
       for (const std::span<const KernelTable>* tables : kBackends) {
         if (tables == nullptr) break;
@@ -81,24 +83,45 @@ struct Registry {
       add(t);
       break;
     }
+    for (size_t i = 0; i < size; ++i) list[i] = &home->storage[i];
 
     write_sentence(unknown, "name: no target of this name can run here; these can:");
     write_sentence(bad_environment, "SIMDATTN_TARGET: no target of this name can run here; these can:");
     const char* wanted = std::getenv("SIMDATTN_TARGET");
+    size_t i = 0;
     if (wanted != nullptr && *wanted != '\0') {
-      const Target* t = find(wanted);
-      if (t != nullptr && t->runnable) chosen = t;
-      return;
+      i = find(wanted);
+      if (i < size && !storage[i].runnable) i = size;
+    } else {
+      while (i < size && !storage[i].runnable) ++i;
     }
-    for (size_t i = 0; i < size && chosen == nullptr; ++i) {
-      if (list[i]->runnable) chosen = list[i];
-    }
+    if (i < size) chosen = list[i];
   }
 };
 
+/// Without a lock, also at first: every thread that comes before it is ready builds all of it on its stack, the same bytes as
+/// the others, and sets those words of the common copy that are still zero. A word is written once, before anybody reads
+/// it; a thread that is late only reads.
 const Registry& registry() {
-  static const Registry r;
-  return r;
+  using Word [[gnu::may_alias]] = uintptr_t;
+  static_assert(sizeof(Registry) % sizeof(Word) == 0 && std::is_trivially_copyable_v<Registry>);
+  static Registry home;
+  static bool ready;
+  if (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) {
+    Registry mine;
+    std::memset(static_cast<void*>(&mine), 0, sizeof(mine));
+    mine.build(&home);
+    const Word* const from = reinterpret_cast<const Word*>(&mine);
+    Word* const to = reinterpret_cast<Word*>(&home);
+    for (size_t i = 0; i < sizeof(Registry) / sizeof(Word); ++i) {
+      Word expected = 0;
+      if (from[i] != 0 && __atomic_load_n(&to[i], __ATOMIC_ACQUIRE) == 0) {
+        __atomic_compare_exchange_n(&to[i], &expected, from[i], false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+      }
+    }
+    __atomic_store_n(&ready, true, __ATOMIC_RELEASE);
+  }
+  return home;
 }
 
 }  // namespace
@@ -144,9 +167,10 @@ bool simdattn_native(const simdattn_target* target, simdattn_arithmetic arithmet
 simdattn_status simdattn_find_target(const char* wanted, const simdattn_target** target) {
   if (wanted == nullptr) return {Code::kNullPointer, "name: must not be null"};
   if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
-  const simdattn_target* t = registry().find(wanted);
-  if (t == nullptr || !t->runnable) return {Code::kTarget, registry().unknown};
-  *target = t;
+  const auto& r = registry();
+  const size_t i = r.find(wanted);
+  if (i == r.size || !r.storage[i].runnable) return {Code::kTarget, r.unknown};
+  *target = r.list[i];
   return {};
 }
 

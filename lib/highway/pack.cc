@@ -133,6 +133,14 @@ HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* p
 }
 #endif
 
+/// n elements to f32, whole vectors.
+template <class T>
+HWY_INLINE void WidenWhole(const T* in, int64_t n, float* out) {
+  const TileTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < n; i += lanes) hn::StoreU(LoadWide(d, in + i), d, out + i);
+}
+
 /// n elements to f32, then zeros up to `padded`.
 template <class T>
 HWY_INLINE void WidenRow(const T* in, int64_t n, float* out, int64_t padded) {
@@ -172,8 +180,7 @@ void Keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, 
     Transpose(copy, kStep, whole, panel + done * kPanelWidth, false);
     if (whole < count) {
       Transpose(copy + whole, kStep, 4, last, false);
-      WidenRow(last, (count - whole) * kPanelWidth, panel + (done + whole) * kPanelWidth,
-               (count - whole) * kPanelWidth);
+      WidenWhole(last, (count - whole) * kPanelWidth, panel + (done + whole) * kPanelWidth);
     }
   }
 }
@@ -204,7 +211,7 @@ void Panel(const void* panel, int64_t dim, float* out) {
       }
     }
   } else {
-    WidenRow(in, dim * kPanelWidth, out, dim * kPanelWidth);
+    WidenWhole(in, dim * kPanelWidth, out);
   }
 }
 

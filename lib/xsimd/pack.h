@@ -116,6 +116,12 @@ SIMDATTN_INLINE void transpose(const T* rows, int64_t stride, int64_t dim, float
   }
 }
 
+/// n elements to f32, whole vectors.
+template <class T>
+SIMDATTN_INLINE void widen_whole(const T* in, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += kLanes) store(load(in + i), out + i);
+}
+
 /// n elements to f32, then zeros up to `padded`.
 template <class T>
 SIMDATTN_INLINE void widen_row(const T* in, int64_t n, float* out, int64_t padded) {
@@ -160,8 +166,7 @@ void pack_keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t 
     transpose(copy, kStep, whole, panel + done * kPanelWidth, false);
     if (whole < count) {
       transpose(copy + whole, kStep, 4, last, false);
-      const int64_t n = (count - whole) * kPanelWidth;
-      widen_row(last, n, panel + (done + whole) * kPanelWidth, n);
+      widen_whole(last, (count - whole) * kPanelWidth, panel + (done + whole) * kPanelWidth);
     }
   }
 }
@@ -195,7 +200,7 @@ void widen_panel(const void* panel, int64_t dim, float* out) {
       }
     }
   } else {
-    for (int64_t i = 0; i < dim * kPanelWidth; i += kLanes) store(load(in + i), out + i);
+    widen_whole(in, dim * kPanelWidth, out);
   }
 }
 

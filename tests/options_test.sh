@@ -1,0 +1,36 @@
+#!/bin/bash
+# What cannot be configured is refused at once, in a sentence that helps.
+#
+#   tests/options_test.sh SOURCE_DIR COMPILER [COMPILER_ARGUMENT ...]
+set -euo pipefail
+
+source=$1
+shift
+export CXX="$*"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+refused() {  # words of the sentence, options
+  local words=$1
+  shift
+  if meson setup "$work/build" "$source" -Dtests=disabled -Dbench=disabled -Dexamples=disabled "$@" >"$work/log" 2>&1; then
+    echo "not refused: $*"
+    exit 1
+  fi
+  grep -F ERROR "$work/log"
+  grep -qF "$words" "$work/log" || { echo "expected: $words"; exit 1; }
+  rm -rf "$work/build"
+}
+
+refused "there is no avx99" -Dbackends= -Dtargets=avx99,scalar
+
+# An empty search path hides what is installed; nothing may be downloaded.
+export PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=$work
+for backend in highway xsimd; do
+  start=$SECONDS
+  refused "tools/setup gets it" -Dbackends=$backend
+  if [ $((SECONDS - start)) -gt 10 ]; then
+    echo "that took $((SECONDS - start)) s"
+    exit 1
+  fi
+done
