@@ -101,10 +101,10 @@ SIMDATTN_INLINE void store_tile(Registers<kQ * kK>& folded, float* sums, int64_t
 }
 
 /// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on; `q_tail` has the
-/// queries' last elements.
-template <class Term, class T, int64_t kQ, int64_t kK>
-SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row, const float* q_tail, const T* k,
-                               float* sums, int64_t key) {
+/// queries' last elements if dim is not a multiple of 16 (kTail).
+template <class Term, class T, int64_t kQ, int64_t kK, bool kTail>
+SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row, [[maybe_unused]] const float* q_tail,
+                               const T* k, float* sums, int64_t key) {
   constexpr int64_t kAtOnce = kPartsAtOnce<kQ>;
   const int64_t dim = a.dim;
   const int64_t ldk = a.ldk;
@@ -114,8 +114,8 @@ SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row
   Registers<kK, const T*> k_rows;
   unroll<kK>([&](auto j) SIMDATTN_LAMBDA { reg<j>(k_rows) = k + j * ldk; });
   const int64_t whole = dim - dim % 16;
-  alignas(64) float k_tail[kK * 16];
-  if (whole < dim) {
+  [[maybe_unused]] alignas(64) float k_tail[kK * 16];
+  if constexpr (kTail) {
     for (int64_t j = 0; j < kK; ++j) pad_tail(k + j * ldk + whole, dim - whole, Term::kMissing, k_tail + j * 16);
   }
   alignas(64) float kept[kQ * kK * 16];
@@ -141,7 +141,7 @@ SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row
             [&](auto j) SIMDATTN_LAMBDA { return reg<j>(k_rows) + at + p * kLanes; }, p);
       });
     }
-    if (whole < dim) {
+    if constexpr (kTail) {
       unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA {
         add([&](auto i) SIMDATTN_LAMBDA { return q_tail + i * 16 + offset + p * kLanes; },
             [&](auto j) SIMDATTN_LAMBDA { return k_tail + j * 16 + offset + p * kLanes; }, p);
@@ -274,14 +274,22 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
     } else {
       constexpr int64_t kTile = kTileQueries<kQ>;
       constexpr int64_t kK = kKeysOf<Term, kTile>;
-      const auto add = [&](int64_t j, auto count) SIMDATTN_LAMBDA {
+      const auto add = [&](int64_t j, auto count, auto tail) SIMDATTN_LAMBDA {
         for (int64_t i = 0; i < kQ; i += kTile) {
-          add_terms<Term, T, kTile, count>(term, a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums, j);
+          add_terms<Term, T, kTile, count, tail>(term, a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums, j);
         }
       };
-      int64_t j = 0;
-      for (; j + kK <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>());
-      for (; kK > 1 && j < keys; ++j) add(j, std::integral_constant<int64_t, 1>());
+      const auto add_all = [&](auto tail) SIMDATTN_LAMBDA {
+        int64_t j = 0;
+        for (; j + kK <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>(), tail);
+        for (; kK > 1 && j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
+      };
+      // The loops of rows without a tail are left alone by it: looking for one costs a tile a tenth.
+      if (a.dim % 16 == 0) {
+        add_all(std::false_type());
+      } else {
+        add_all(std::true_type());
+      }
     }
     if (key > first) fold(before, key - kKeysPerPass, kKeysPerPass);
     if (key + kKeysPerPass >= end) fold(sums, key, keys);
