@@ -27,7 +27,7 @@ struct Seen {
 
 Seen look() {
   Seen seen;
-  seen.list = simdattn::targets().data();
+  seen.list = simdattn::targets().data;
   seen.size = simdattn::targets().size();
   seen.complete = simdattn::default_target(&seen.chosen).ok() && seen.size > 0;
   for (const simdattn::Target* t : simdattn::targets()) {

@@ -14,7 +14,7 @@ bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet* bytes) {
   bytes->clear();
   SIMDATTN_REQUIRE(kv.struct_size == sizeof(ConstKv), Code::kStructSize, text.struct_size);
-  SIMDATTN_REQUIRE((kv.reserved[0] | kv.reserved[1] | kv.reserved[2] | kv.reserved[3]) == 0, Code::kRange,
+  SIMDATTN_REQUIRE((kv.reserved[0] | kv.reserved[1] | kv.reserved[2] | kv.reserved[3]) == 0, Code::kStructSize,
                    text.reserved);
   SIMDATTN_REQUIRE(static_cast<uint32_t>(kv.type) < kKvTypes, Code::kDType, text.type);
   SIMDATTN_REQUIRE(kv.layout == KvLayout::kRows || kv.layout == KvLayout::kPanels, Code::kRange, text.layout);
@@ -37,7 +37,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   const int64_t units = paged ? kv.n_pages : kv.batch;
   int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;
   if (panels) tokens = (tokens + kPanelWidth - 1) / kPanelWidth;
-  if (units == 0 || kv.heads == 0 || tokens == 0) return {};
+  if (units == 0 || kv.heads == 0 || tokens == 0 || kv.tokens == 0) return {};
   SIMDATTN_REQUIRE(kv.data != nullptr || use.data == Data::kLater, Code::kNullPointer, text.null);
   const int64_t element = row_bytes(kv.type, 1);
   ByteSet set = ByteSet::of(&kv, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));

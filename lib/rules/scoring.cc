@@ -38,7 +38,7 @@ Status check_numbers(const float* numbers, int64_t n, const char* sentence) {
 Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data) {
   SIMDATTN_REQUIRE(s.struct_size == sizeof(Scoring), Code::kStructSize,
                    "scoring.struct_size: inside another struct it is that of this version");
-  SIMDATTN_REQUIRE((s.reserved[0] | s.reserved[1] | s.reserved[2] | s.reserved[3]) == 0, Code::kRange,
+  SIMDATTN_REQUIRE((s.reserved[0] | s.reserved[1] | s.reserved[2] | s.reserved[3]) == 0, Code::kStructSize,
                    "scoring.reserved: must be 0");
   SIMDATTN_REQUIRE(!s.scale || std::isfinite(*s.scale), Code::kRange, "scoring.scale: must be finite");
   SIMDATTN_REQUIRE(std::isfinite(s.softcap) && s.softcap >= 0.0f, Code::kRange,
