@@ -467,8 +467,8 @@ TEST_P(Rules, S4_BiasInThreeTypesLargeNegativesAreNumbers) {
   const bf16 b16[] = {{0x3F00}, {0xFF80}, {0xBFC0}};
   const f16 h16[] = {{0x3800}, {0xFC00}, {0xBE00}};
   const double want = 1 / (1 + std::exp(-2.0));
-  for (const ConstView<4>& bias : {ConstView<4>(view(f32, {1, 1, 1, 3})), ConstView<4>(view(b16, {1, 1, 1, 3})),
-                                   ConstView<4>(view(h16, {1, 1, 1, 3}))}) {
+  const ConstView<4> biases[] = {view(f32, {1, 1, 1, 3}), view(b16, {1, 1, 1, 3}), view(h16, {1, 1, 1, 3})};
+  for (const ConstView<4>& bias : biases) {
     const Row r = run({1, 1, 1}, {.bias = bias}, {1, kNaN, 0});
     EXPECT_NEAR(to_double(r.p[0]), want, 32 * kEps);
     EXPECT_EQ(std::bit_cast<uint32_t>(r.p[1]), 0u);
