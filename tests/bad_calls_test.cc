@@ -675,6 +675,7 @@ std::vector<Bad<AttentionCall>> attention_rows() {
       {"no output at all", Code::kNullPointer, "out",
        [](C& c) {
          c.a.out.data = nullptr;
+         c.a.lse = {};
          c.a.acc = {};
          c.a.max = c.a.sum = {};
        }},
@@ -836,9 +837,11 @@ TEST_P(BadCalls, AttentionPlan) {
   const Target* const t = GetParam();
   std::vector<Bad<C>> table;
   for (const Bad<AttentionCall>& bad : attention_rows()) {
-    // Arrays need not be there yet when the work is divided.
+    // Arrays need not be there yet when the work is divided, and ranges look at the pages.
     const std::string what = bad.what;
     if (what == "q null" || what == "k null" || what == "v null" || what == "no output at all") continue;
+    if (what == "pages without a table" || what == "missing page" || what == "page past the pool") continue;
+    if (what == "mask columns without a mask") continue;
     table.push_back({bad.what, bad.code, bad.argument, [change = bad.change](C& c) { change(c); }});
   }
   table.push_back({"plan null", Code::kNullPointer, "plan", [](C& c) { c.pointer = nullptr; }});

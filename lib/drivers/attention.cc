@@ -238,23 +238,21 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   SIMDATTN_CHECK(resolve(exec, &target));
   SIMDATTN_REQUIRE(plan->struct_size == sizeof(AttentionPlan), Code::kStructSize,
                    "plan.struct_size: not that of this version");
-  PlanState* s = new (plan->internal.data()) PlanState;
-  s->mark = 0;
-  s->target = target;
-  s->has_data = has_data(a);
-  const Data data = s->has_data ? Data::kNeeded : Data::kLater;
+  const Data data = has_data(a) ? Data::kNeeded : Data::kLater;
   AttentionSizes sizes;
   AttentionBytes bytes;
-  Division& d = s->division;
-  d = Division();
+  Division d;
   SIMDATTN_CHECK(check_attention_inputs(a, data, &sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, sizes, data, &bytes));
   SIMDATTN_CHECK(divide(a, sizes, true, &d));
   const size_t partial = d.split ? Partials(d, nullptr).bytes(d.tasks) : 0;
   SIMDATTN_REQUIRE(!d.split || partial > 0, Code::kShape, "v.dim: the partial states of all splits are too large");
 
+  PlanState* s = new (plan->internal.data()) PlanState;
+  s->target = target;
   s->problem = a;
-  s->groups = std::min(sizes.sequences, kMaxGroups);
+  s->division = d;
+  s->has_data = data == Data::kNeeded;
   s->group_size = sizes.sequences == 0 ? 1 : (sizes.sequences + kMaxGroups - 1) / kMaxGroups;
   s->groups = (sizes.sequences + s->group_size - 1) / s->group_size;
   int64_t row_blocks = 0;

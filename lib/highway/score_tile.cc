@@ -127,8 +127,8 @@ HWY_INLINE PrefetchPlan PanelsToCome(const ScoreTile& a, int64_t x, int64_t firs
   const int64_t steps = (a.dim + kStepDims<T> - 1) / kStepDims<T>;
   const int64_t from = first * steps / a.rows;
   const int64_t to = (first + rows) * steps / a.rows;
-  const int64_t offset =
-      (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth + from * kStepBytes<T, kVecs>;
+  const int64_t offset = (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth +
+                         from * kStepBytes<T, kVecs>;
   return {address_at(static_cast<const char*>(a.panels), offset), kStepBytes<T, kVecs>, to - from};
 }
 

@@ -89,7 +89,8 @@ Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* siz
   SIMDATTN_REQUIRE(a.k.dim == p.d_qk, Code::kShape, "k.dim != q.shape[3]");
   SIMDATTN_REQUIRE(p.kv_heads >= 1, Code::kShape, "k.heads: there must be at least one key head");
   SIMDATTN_REQUIRE(a.v.heads == p.kv_heads, Code::kShape, "v.heads != k.heads");
-  SIMDATTN_REQUIRE(a.v.keys() == a.k.keys(), Code::kShape, "v.tokens != k.tokens (or their lengths)");
+  SIMDATTN_REQUIRE(a.v.keys() == a.k.keys(), Code::kShape,
+                   a.v.length < 0 ? "v.tokens: not as many as k has" : "v.length: not as many as k has");
   p.group = group_of(p.heads, p.kv_heads);
   SIMDATTN_REQUIRE(p.group >= 0, Code::kShape, "q.shape[1]: query heads must be a multiple of key heads");
 
