@@ -110,10 +110,8 @@ void remember_extents(const AttentionBytes& bytes, const Attention& a, const Att
     if (set.empty()) return;
     s->extents[s->n_extents++] = {set.first, set.first + static_cast<uintptr_t>(set.span)};
   };
-  for (const ByteSet& set : bytes.of) add(set);
-  ByteSet scoring[kScoringArrays];
-  scoring_bytes(a.scoring, sizes.scoring, scoring);
-  for (const ByteSet& set : scoring) add(set);
+  for (int i = 0; i < bytes.count; ++i) add(bytes.set[i]);
+  for (int i = 0; i < kScoringArrays; ++i) add(scoring_bytes(a.scoring, sizes.scoring, i));
 }
 
 /// The memory of a range against the arrays of the plan.

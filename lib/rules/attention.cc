@@ -56,8 +56,8 @@ Status check_varlen_keys(const Attention& a, int64_t* longest) {
 Status check_written(const ByteSet& written, const Attention& a, const AttentionSizes& sizes,
                      const AttentionBytes& bytes, const OverlapText& text) {
   if (written.empty()) return {};
-  for (int i = 0; i < kAttentionArrays; ++i) {
-    SIMDATTN_REQUIRE(!share_bytes(written, bytes.of[i]), Code::kOverlap, text.arrays[i]);
+  for (int i = 0; i < bytes.count; ++i) {
+    SIMDATTN_REQUIRE(!share_bytes(written, bytes.set[i]), Code::kOverlap, text.arrays[bytes.array[i]]);
   }
   const int overlapped = overlapped_scoring(written, a.scoring, sizes.scoring);
   SIMDATTN_REQUIRE(overlapped < 0, Code::kOverlap, text.scoring[overlapped]);
@@ -70,16 +70,20 @@ bool absent(const Attention& a) { return a.out.data == nullptr && a.lse.data == 
 
 Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* sizes, AttentionBytes* bytes) {
   AttentionSizes& p = *sizes;
+  ByteSet set;
   SIMDATTN_REQUIRE(a.arithmetic == Arithmetic::kF32, Code::kRange, "arithmetic: not an Arithmetic");
-  SIMDATTN_CHECK(check_view(a.q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &bytes->of[kQ], data));
+  SIMDATTN_CHECK(check_view(a.q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &set, data));
+  bytes->add(kQ, set);
   const bool varlen = a.cu_q != nullptr;
   SIMDATTN_REQUIRE(varlen || a.cu_k == nullptr, Code::kNullPointer, "cu_q: null although cu_k is given");
   KvUse use;
   use.varlen = a.cu_k != nullptr;
   use.data = data;
-  SIMDATTN_CHECK(check_kv(a.k, use, kKeys, &bytes->of[kK]));
+  SIMDATTN_CHECK(check_kv(a.k, use, kKeys, &set));
+  bytes->add(kK, set);
   use.rows_only = true;
-  SIMDATTN_CHECK(check_kv(a.v, use, kValues, &bytes->of[kV]));
+  SIMDATTN_CHECK(check_kv(a.v, use, kValues, &set));
+  bytes->add(kV, set);
 
   p.d_qk = a.q.shape[3];
   p.d_v = a.v.dim;
@@ -119,10 +123,10 @@ Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data
                    Code::kNullPointer, "acc, max, sum: the raw state is all three of them");
   const std::array<int64_t, 4> out_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], p.d_v};
   const std::array<int64_t, 3> row_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
-  if (a.cu_q != nullptr) bytes->of[kCuQ] = ByteSet::of(a.cu_q, (a.n_sequences + 1) * 4);
-  if (a.cu_k != nullptr) bytes->of[kCuK] = ByteSet::of(a.cu_k, (a.n_sequences + 1) * 4);
-  bytes->of[kTableK] = table_bytes(a.k);
-  bytes->of[kTableV] = table_bytes(a.v);
+  if (a.cu_q != nullptr) bytes->add(kCuQ, ByteSet::of(a.cu_q, (a.n_sequences + 1) * 4));
+  if (a.cu_k != nullptr) bytes->add(kCuK, ByteSet::of(a.cu_k, (a.n_sequences + 1) * 4));
+  if (a.k.page_size > 0) bytes->add(kTableK, table_bytes(a.k));
+  if (a.v.page_size > 0) bytes->add(kTableV, table_bytes(a.v));
   ByteSet set;
   if (a.out.data != nullptr || (data == Data::kLater && a.out.shape[3] != 0)) {
     static constexpr OverlapText kOverlaps = SIMDATTN_OVERLAP_TEXT("out");
@@ -130,7 +134,7 @@ Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data
     SIMDATTN_REQUIRE(same_numbers(a.out.shape, out_shape), Code::kShape,
                      "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
     SIMDATTN_CHECK(check_written(set, a, p, *bytes, kOverlaps));
-    bytes->of[kOut] = set;
+    bytes->add(kOut, set);
   }
   if (a.lse.data != nullptr) {
     static constexpr OverlapText kOverlaps = SIMDATTN_OVERLAP_TEXT("lse");
@@ -138,7 +142,7 @@ Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data
     SIMDATTN_REQUIRE(same_numbers(a.lse.shape, row_shape), Code::kShape,
                      "lse.shape: must be the first three sizes of q");
     SIMDATTN_CHECK(check_written(set, a, p, *bytes, kOverlaps));
-    bytes->of[kLse] = set;
+    bytes->add(kLse, set);
   }
   if (!raw) return {};
   static constexpr OverlapText kAccText = SIMDATTN_OVERLAP_TEXT("acc");
@@ -146,17 +150,17 @@ Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data
   SIMDATTN_REQUIRE(same_numbers(a.acc.shape, out_shape), Code::kShape,
                    "acc.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
   SIMDATTN_CHECK(check_written(set, a, p, *bytes, kAccText));
-  bytes->of[kAcc] = set;
+  bytes->add(kAcc, set);
   static constexpr OverlapText kMaxText = SIMDATTN_OVERLAP_TEXT("max");
   SIMDATTN_CHECK(check_view(a.max, Accept::kF32, SIMDATTN_ARGUMENT("max"), &set));
   SIMDATTN_REQUIRE(same_numbers(a.max.shape, row_shape), Code::kShape, "max.shape: must be the first three sizes of q");
   SIMDATTN_CHECK(check_written(set, a, p, *bytes, kMaxText));
-  bytes->of[kMax] = set;
+  bytes->add(kMax, set);
   static constexpr OverlapText kSumText = SIMDATTN_OVERLAP_TEXT("sum");
   SIMDATTN_CHECK(check_view(a.sum, Accept::kF32, SIMDATTN_ARGUMENT("sum"), &set));
   SIMDATTN_REQUIRE(same_numbers(a.sum.shape, row_shape), Code::kShape, "sum.shape: must be the first three sizes of q");
   SIMDATTN_CHECK(check_written(set, a, p, *bytes, kSumText));
-  bytes->of[kSum] = set;
+  bytes->add(kSum, set);
   return {};
 }
 

@@ -19,10 +19,22 @@ struct AttentionSizes {
   ScoringShape scoring{};
 };
 
-/// The arrays of a problem beside those of scoring; of those that are absent, no bytes.
+/// The arrays of a problem beside those of scoring.
 enum AttentionArray : int { kQ, kK, kV, kOut, kLse, kAcc, kMax, kSum, kCuQ, kCuK, kTableK, kTableV, kAttentionArrays };
+/// The bytes of those that have any.
 struct AttentionBytes {
-  ByteSet of[kAttentionArrays];
+  int count = 0;
+  AttentionArray array[kAttentionArrays];
+  union {  // only those in use are ever written: all of them would be most of the work
+    ByteSet set[kAttentionArrays];
+  };
+  AttentionBytes() {}
+  void add(AttentionArray a, const ByteSet& bytes) {
+    if (bytes.empty()) return;
+    array[count] = a;
+    set[count] = bytes;
+    ++count;
+  }
 };
 
 /// Shapes, types, strides and options of everything that is read, but for entries of sequences and pages.

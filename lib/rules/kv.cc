@@ -49,7 +49,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   } dimensions[3] = {{tokens, kv.token_stride}, {kv.heads, kv.head_stride}, {units, kv.batch_stride}};
   for (const auto& d : dimensions) {
     SIMDATTN_REQUIRE(set.add(d.count, d.stride), Code::kStride, text.too_large);
-    SIMDATTN_REQUIRE(d.count == 1 || d.stride % element == 0, Code::kStride, text.alignment);
+    SIMDATTN_REQUIRE(d.count == 1 || (d.stride & (element - 1)) == 0, Code::kStride, text.alignment);
   }
   SIMDATTN_REQUIRE(!use.output || !self_overlap(set), Code::kStride, text.coincide);
   if (kv.data != nullptr) {

@@ -97,27 +97,31 @@ Status check_sequence(const Scoring& s, int64_t b, int64_t n_kv) {
   return {};
 }
 
-void scoring_bytes(const Scoring& s, const ScoringShape& shape, ByteSet (&bytes)[kScoringArrays]) {
-  // Checked before, so neither can fail.
-  if (s.bias.data == nullptr || !check_view(s.bias, Accept::kElements, kBias, &bytes[0]).ok()) bytes[0].clear();
-  if (s.keep.data == nullptr || !check_view(s.keep, Accept::kMask, kKeep, &bytes[1]).ok()) bytes[1].clear();
-  bytes[2] = bits_bytes(s.bits, shape);
-  const struct {
-    const void* data;
-    int64_t n;
-  } arrays[] = {{s.bias_scale, shape.heads},   {s.alibi_slopes, shape.heads},   {s.sinks, shape.heads},
-                {s.offsets, shape.sequences},  {s.prefix_end, shape.sequences}, {s.kv_start, shape.sequences},
-                {s.kv_length, shape.sequences}};
-  int index = 3;
-  for (const auto& array : arrays) bytes[index++] = ByteSet::of(array.data, array.n * 4);
+ByteSet scoring_bytes(const Scoring& s, const ScoringShape& shape, int array) {
+  ByteSet bytes;
+  const auto numbers = [](const void* data, int64_t n) { return ByteSet::of(data, n * 4); };
+  switch (array) {
+    // Views were checked before, so neither check fails.
+    case 0:
+      return s.bias.data != nullptr && check_view(s.bias, Accept::kElements, kBias, &bytes).ok() ? bytes : ByteSet();
+    case 1: return s.keep.data != nullptr && check_view(s.keep, Accept::kMask, kKeep, &bytes).ok() ? bytes : ByteSet();
+    case 2: return bits_bytes(s.bits, shape);
+    case 3: return numbers(s.bias_scale, shape.heads);
+    case 4: return numbers(s.alibi_slopes, shape.heads);
+    case 5: return numbers(s.sinks, shape.heads);
+    case 6: return numbers(s.offsets, shape.sequences);
+    case 7: return numbers(s.prefix_end, shape.sequences);
+    case 8: return numbers(s.kv_start, shape.sequences);
+    default: return numbers(s.kv_length, shape.sequences);
+  }
 }
 
 int overlapped_scoring(const ByteSet& output, const Scoring& s, const ScoringShape& shape) {
+  const void* const arrays[kScoringArrays] = {s.bias.data, s.keep.data, s.bits.data,  s.bias_scale, s.alibi_slopes,
+                                              s.sinks,     s.offsets,   s.prefix_end, s.kv_start,   s.kv_length};
   if (output.empty()) return -1;
-  ByteSet bytes[kScoringArrays];
-  scoring_bytes(s, shape, bytes);
   for (int i = 0; i < kScoringArrays; ++i) {
-    if (share_bytes(output, bytes[i])) return i;
+    if (arrays[i] != nullptr && share_bytes(output, scoring_bytes(s, shape, i))) return i;
   }
   return -1;
 }

@@ -28,8 +28,8 @@ int overlapped_scoring(const ByteSet& output, const Scoring& scoring, const Scor
    output ": overlaps scoring.offsets",      output ": overlaps scoring.prefix_end", \
    output ": overlaps scoring.kv_start",     output ": overlaps scoring.kv_length"}
 inline constexpr int kScoringArrays = 10;
-/// The bytes of each, in that order; none for those that are absent.
-void scoring_bytes(const Scoring& scoring, const ScoringShape& shape, ByteSet (&bytes)[kScoringArrays]);
+/// The bytes of one of them; none if it is absent.
+ByteSet scoring_bytes(const Scoring& scoring, const ScoringShape& shape, int array);
 
 }  // namespace simdattn
 
