@@ -109,6 +109,8 @@ class RowBlock {
       const int64_t h = head_of(r);
       const int64_t i = seq_.first_row + row_of(r);
       float* acc = s.acc + r * s.ld;
+      // Where the data made every score -inf, values that are NaN count for as little as the others.
+      if (s.sum[r] == 0.0f) std::fill_n(acc, p_.d_v, 0.0f);
       if (a_.out.data != nullptr) store_row(a_.out, h, i, acc, finish_factor(s.sum[r]));
       if (a_.acc.data != nullptr) store_row(a_.acc, h, i, acc, is_nan(s.sum[r]) ? s.sum[r] : 1.0f);
       const bool nan = is_nan(s.sum[r]);
