@@ -1,4 +1,4 @@
-// attention_merge(): partial results over disjoint keys, joined by their log-sum-exp. alibi_slopes().
+// attention_merge(): partial results over disjoint keys, joined by their log-sum-exp.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -93,30 +93,6 @@ Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& p
         }
       }
     }
-  }
-  return {};
-}
-
-Status drivers::alibi_slopes(int64_t heads, float* slopes) {
-  SIMDATTN_REQUIRE(heads >= 1 && heads <= kMaxSize, Code::kShape, "heads: must be in 1 .. 2^30 - 1");
-  SIMDATTN_REQUIRE(slopes != nullptr, Code::kNullPointer, "slopes: must not be null");
-  int64_t n = 1;
-  while (2 * n <= heads) n *= 2;
-  for (int64_t h = 0; h < heads; ++h) {
-    // 2^-x with x = 8(h+1)/n or 4(2(h-n)+1)/n. n is a power of two: x is exact, and repeated square roots give 2^-1/n.
-    const int64_t numerator = h < n ? 8 * (h + 1) : 4 * (2 * (h - n) + 1);
-    const int64_t whole = numerator / n;
-    int64_t rest = numerator % n;
-    double y = 1.0;
-    double root = 0.5;  // 2^-1, 2^-1/2, 2^-1/4, ...
-    for (int64_t bit = n / 2; bit > 0; bit /= 2) {
-      root = std::sqrt(root);
-      if (rest >= bit) {
-        rest -= bit;
-        y *= root;
-      }
-    }
-    slopes[h] = static_cast<float>(std::ldexp(y, -static_cast<int>(whole)));
   }
   return {};
 }
