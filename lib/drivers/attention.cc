@@ -213,7 +213,7 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
   Division d;
   SIMDATTN_CHECK(check_attention_inputs(a, Data::kNeeded, &sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, sizes, Data::kNeeded, &bytes));
-  SIMDATTN_CHECK(divide(a, sizes, false, &d));
+  SIMDATTN_CHECK(divide(a, sizes, Threads::kOne, &d));
   SIMDATTN_CHECK(check_all_pages(a, d));
   if (d.row_blocks == 0) return {};
   const size_t needed = workspace_bytes(a, sizes, uk);
@@ -242,7 +242,7 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   Division d;
   SIMDATTN_CHECK(check_attention_inputs(a, data, &sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, sizes, data, &bytes));
-  SIMDATTN_CHECK(divide(a, sizes, true, &d));
+  SIMDATTN_CHECK(divide(a, sizes, Threads::kSeveral, &d));
   const size_t partial = d.split ? Partials(d, nullptr).bytes(d.tasks) : 0;
   SIMDATTN_REQUIRE(!d.split || partial > 0, Code::kShape, "v.dim: the partial states of all splits are too large");
 

@@ -54,7 +54,7 @@ Sequence sequence_of(const Attention& a, int64_t s) {
   return r;
 }
 
-Status divide(const Attention& a, const AttentionSizes& sizes, bool for_threads, Division* division) {
+Status divide(const Attention& a, const AttentionSizes& sizes, Threads threads, Division* division) {
   Division& d = *division;
   d.sizes = sizes;
   int64_t most_rows = 0;  // of a sequence
@@ -93,7 +93,7 @@ Status divide(const Attention& a, const AttentionSizes& sizes, bool for_threads,
   d.stream_one_row = bytes > kStreamBytesOfOneRow;
   d.scale = a.scoring.scale ? *a.scoring.scale : 1.0f / std::sqrt(static_cast<float>(sizes.d_qk));
   d.row_block = kRowBlock;
-  if (for_threads && row_blocks < kEnoughTasks) {
+  if (threads == Threads::kSeveral && row_blocks < kEnoughTasks) {
     d.row_block = kSmallRowBlock;
     row_blocks = small_row_blocks;
     split_tasks = small_split_tasks;

@@ -31,19 +31,17 @@ void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
   }
   float max[kLseRows];
   float sum[kLseRows];
-  const int64_t rows = a.rows;
   SoftmaxRows call = a;
-  for (int64_t r = 0; r < rows; r += kLseRows) {
-    call.rows = std::min(kLseRows, rows - r);
-    call.max = max;
-    call.sum = sum;
+  call.max = max;
+  call.sum = sum;
+  for (int64_t r = 0; r < a.rows; r += kLseRows) {
+    call.rows = std::min(kLseRows, a.rows - r);
+    call.x = a.x + r * a.ldx;
+    call.y = a.y + r * a.ldy;
+    call.lo = a.lo + r * a.lo_step;
+    call.hi = a.hi + r * a.hi_step;
     uk.softmax_rows(call);
     for (int64_t i = 0; i < call.rows; ++i) lse[r + i] = canonical(scalar::log_sum_exp(max[i], sum[i]));
-    call.x += kLseRows * call.ldx;
-    call.y += kLseRows * call.ldy;
-    call.lo += kLseRows * call.lo_step;
-    call.hi += kLseRows * call.hi_step;
-    if (call.known_max != nullptr) call.known_max += kLseRows;
   }
 }
 
