@@ -97,7 +97,7 @@ int main() {
   sa::Kv keys = paged_keys(key_pool.data(), kPages, kPage, key_table[0], 2, 3, kKvHeads, kDim);
   sa::Kv values = paged_rows(value_pool.data(), kRowPages, kRowPage, value_table[0], 2, 36, kKvHeads, kDim);
   keys.tokens = values.tokens = 180;
-  // Chunks of 90 rows, padded on the right: pasts of 0 and 0, then 60 and 60.
+  // Chunks of 90 rows, padded on the right: pasts of 0 and 0, then 60 and 40.
   const auto chunks = [&](const int32_t(&pasts)[2], const int32_t(&counts)[2]) {
     Floats k(2 * 90 * kKvRow, NAN), v = k, q(2 * 90 * kQRow, 0.0f), out(q.size());
     int32_t lengths[2];
@@ -116,8 +116,8 @@ int main() {
                         part(b == 0 ? expected : other_out, pasts[b] * kQRow, counts[b] * kQRow), "padded_chunks");
     }
   };
-  chunks({0, 0}, {60, 60});
-  chunks({60, 60}, {90, 10});
+  chunks({0, 0}, {60, 40});
+  chunks({60, 40}, {90, 30});
 
   // One decode step of both, and a mixed batch of 3 rows, none and 1.
   const int32_t lengths[2] = {150, 70};
