@@ -260,7 +260,7 @@ int main() {
     guides::refused(sa::attention(wrong, exec), "k.batch: must be the number of sequences");
     wrong = problem;
     wrong.k.length = 9;
-    guides::refused(sa::attention(wrong, exec), "v.tokens != k.tokens (or their lengths)");
+    guides::refused(sa::attention(wrong, exec), "v.tokens: not as many as k has");
     wrong = problem;
     wrong.k.page_size = 48;
     guides::refused(sa::attention(wrong, exec), "k.page_size, n_pages: ");
