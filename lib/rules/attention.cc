@@ -70,20 +70,19 @@ bool absent(const Attention& a) { return a.out.data == nullptr && a.lse.data == 
 
 Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* sizes, AttentionBytes* bytes) {
   AttentionSizes& p = *sizes;
-  ByteSet set;
   SIMDATTN_REQUIRE(a.arithmetic == Arithmetic::kF32, Code::kRange, "arithmetic: not an Arithmetic");
-  SIMDATTN_CHECK(check_view(a.q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &set, data));
-  bytes->add(kQ, set);
+  SIMDATTN_CHECK(check_view(a.q, Accept::kElements, SIMDATTN_ARGUMENT("q"), bytes->next(), data));
+  bytes->keep(kQ);
   const bool varlen = a.cu_q != nullptr;
   SIMDATTN_REQUIRE(varlen || a.cu_k == nullptr, Code::kNullPointer, "cu_q: null although cu_k is given");
   KvUse use;
   use.varlen = a.cu_k != nullptr;
   use.data = data;
-  SIMDATTN_CHECK(check_kv(a.k, use, kKeys, &set));
-  bytes->add(kK, set);
+  SIMDATTN_CHECK(check_kv(a.k, use, kKeys, bytes->next()));
+  bytes->keep(kK);
   use.rows_only = true;
-  SIMDATTN_CHECK(check_kv(a.v, use, kValues, &set));
-  bytes->add(kV, set);
+  SIMDATTN_CHECK(check_kv(a.v, use, kValues, bytes->next()));
+  bytes->keep(kV);
 
   p.d_qk = a.q.shape[3];
   p.d_v = a.v.dim;
@@ -123,44 +122,47 @@ Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data
                    Code::kNullPointer, "acc, max, sum: the raw state is all three of them");
   const std::array<int64_t, 4> out_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], p.d_v};
   const std::array<int64_t, 3> row_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
-  if (a.cu_q != nullptr) bytes->add(kCuQ, ByteSet::of(a.cu_q, (a.n_sequences + 1) * 4));
-  if (a.cu_k != nullptr) bytes->add(kCuK, ByteSet::of(a.cu_k, (a.n_sequences + 1) * 4));
-  if (a.k.page_size > 0) bytes->add(kTableK, table_bytes(a.k));
-  if (a.v.page_size > 0) bytes->add(kTableV, table_bytes(a.v));
-  ByteSet set;
+  const auto add = [&](AttentionArray array, const ByteSet& set) {
+    *bytes->next() = set;
+    bytes->keep(array);
+  };
+  if (a.cu_q != nullptr) add(kCuQ, ByteSet::of(a.cu_q, (a.n_sequences + 1) * 4));
+  if (a.cu_k != nullptr) add(kCuK, ByteSet::of(a.cu_k, (a.n_sequences + 1) * 4));
+  if (a.k.page_size > 0) add(kTableK, table_bytes(a.k));
+  if (a.v.page_size > 0) add(kTableV, table_bytes(a.v));
   if (a.out.data != nullptr || (data == Data::kLater && a.out.shape[3] != 0)) {
     static constexpr OverlapText kOverlaps = SIMDATTN_OVERLAP_TEXT("out");
-    SIMDATTN_CHECK(check_view(a.out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &set, data));
+    SIMDATTN_CHECK(check_view(a.out, Accept::kElements, SIMDATTN_ARGUMENT("out"), bytes->next(), data));
     SIMDATTN_REQUIRE(same_numbers(a.out.shape, out_shape), Code::kShape,
                      "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
-    SIMDATTN_CHECK(check_written(set, a, p, *bytes, kOverlaps));
-    bytes->add(kOut, set);
+    SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kOverlaps));
+    bytes->keep(kOut);
   }
   if (a.lse.data != nullptr) {
     static constexpr OverlapText kOverlaps = SIMDATTN_OVERLAP_TEXT("lse");
-    SIMDATTN_CHECK(check_view(a.lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &set));
+    SIMDATTN_CHECK(check_view(a.lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), bytes->next()));
     SIMDATTN_REQUIRE(same_numbers(a.lse.shape, row_shape), Code::kShape,
                      "lse.shape: must be the first three sizes of q");
-    SIMDATTN_CHECK(check_written(set, a, p, *bytes, kOverlaps));
-    bytes->add(kLse, set);
+    SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kOverlaps));
+    bytes->keep(kLse);
   }
   if (!raw) return {};
   static constexpr OverlapText kAccText = SIMDATTN_OVERLAP_TEXT("acc");
-  SIMDATTN_CHECK(check_view(a.acc, Accept::kF32, SIMDATTN_ARGUMENT("acc"), &set));
+  SIMDATTN_CHECK(check_view(a.acc, Accept::kF32, SIMDATTN_ARGUMENT("acc"), bytes->next()));
   SIMDATTN_REQUIRE(same_numbers(a.acc.shape, out_shape), Code::kShape,
                    "acc.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
-  SIMDATTN_CHECK(check_written(set, a, p, *bytes, kAccText));
-  bytes->add(kAcc, set);
+  SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kAccText));
+  bytes->keep(kAcc);
   static constexpr OverlapText kMaxText = SIMDATTN_OVERLAP_TEXT("max");
-  SIMDATTN_CHECK(check_view(a.max, Accept::kF32, SIMDATTN_ARGUMENT("max"), &set));
+  SIMDATTN_CHECK(check_view(a.max, Accept::kF32, SIMDATTN_ARGUMENT("max"), bytes->next()));
   SIMDATTN_REQUIRE(same_numbers(a.max.shape, row_shape), Code::kShape, "max.shape: must be the first three sizes of q");
-  SIMDATTN_CHECK(check_written(set, a, p, *bytes, kMaxText));
-  bytes->add(kMax, set);
+  SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kMaxText));
+  bytes->keep(kMax);
   static constexpr OverlapText kSumText = SIMDATTN_OVERLAP_TEXT("sum");
-  SIMDATTN_CHECK(check_view(a.sum, Accept::kF32, SIMDATTN_ARGUMENT("sum"), &set));
+  SIMDATTN_CHECK(check_view(a.sum, Accept::kF32, SIMDATTN_ARGUMENT("sum"), bytes->next()));
   SIMDATTN_REQUIRE(same_numbers(a.sum.shape, row_shape), Code::kShape, "sum.shape: must be the first three sizes of q");
-  SIMDATTN_CHECK(check_written(set, a, p, *bytes, kSumText));
-  bytes->add(kSum, set);
+  SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kSumText));
+  bytes->keep(kSum);
   return {};
 }
 

@@ -29,10 +29,11 @@ struct AttentionBytes {
     ByteSet set[kAttentionArrays];
   };
   AttentionBytes() {}
-  void add(AttentionArray a, const ByteSet& bytes) {
-    if (bytes.empty()) return;
+  /// The next one, to be filled where it is: a copy would wait for the numbers that were just stored one by one.
+  ByteSet* next() { return &set[count]; }
+  void keep(AttentionArray a) {
+    if (set[count].empty()) return;
     array[count] = a;
-    set[count] = bytes;
     ++count;
   }
 };

@@ -42,20 +42,21 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   if (units == 0 || kv.heads == 0 || tokens == 0 || kv.tokens == 0) return {};
   SIMDATTN_REQUIRE(kv.data != nullptr || use.data == Data::kLater, Code::kNullPointer, text.null);
   const int64_t element = row_bytes(kv.type, 1);
-  ByteSet set = ByteSet::of(&kv, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
+  ByteSet& set = *bytes;
+  set.restart(&kv, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
   const struct {
     int64_t count;
     int64_t stride;
   } dimensions[3] = {{tokens, kv.token_stride}, {kv.heads, kv.head_stride}, {units, kv.batch_stride}};
+  const char* wrong = nullptr;
   for (const auto& d : dimensions) {
-    SIMDATTN_REQUIRE(set.add(d.count, d.stride), Code::kStride, text.too_large);
-    SIMDATTN_REQUIRE(d.count == 1 || (d.stride & (element - 1)) == 0, Code::kStride, text.alignment);
+    if (d.count > 1 && (d.stride & (element - 1)) != 0) wrong = text.alignment;
+    if (!set.add(d.count, d.stride)) wrong = text.too_large;
   }
-  SIMDATTN_REQUIRE(!use.output || !self_overlap(set), Code::kStride, text.coincide);
-  if (kv.data != nullptr) {
-    *bytes = set;
-    bytes->first += reinterpret_cast<uintptr_t>(kv.data) - reinterpret_cast<uintptr_t>(&kv);
-  }
+  if (wrong == nullptr && use.output && self_overlap(set)) wrong = text.coincide;
+  if (wrong != nullptr || kv.data == nullptr) set.clear();
+  SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
+  set.first += reinterpret_cast<uintptr_t>(kv.data) - reinterpret_cast<uintptr_t>(&kv);
   return {};
 }
 
