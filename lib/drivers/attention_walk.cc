@@ -227,8 +227,17 @@ class RowBlock {
       } else {
         const int64_t row = row_bytes(k_.type(), p_.d_qk);
         std::memset(w_.key_rows, 0, static_cast<size_t>((first - c) * row));
-        for (int64_t j = first; j < first + keys; ++j) {
-          std::memcpy(w_.key_rows + (j - c) * row, k_.at(base + j, &run), static_cast<size_t>(row));
+        for (int64_t j = first; j < first + keys; j += run) {
+          rows = k_.at(base + j, &run);
+          run = std::min(run, first + keys - j);
+          char* to = w_.key_rows + (j - c) * row;
+          if (k_.token_stride() == row) {
+            std::memcpy(to, rows, static_cast<size_t>(run * row));
+            continue;
+          }
+          for (int64_t i = 0; i < run; ++i) {
+            std::memcpy(to + i * row, rows + i * k_.token_stride(), static_cast<size_t>(row));
+          }
         }
         key_ops_.pack_keys(w_.key_rows, row, first - c + keys, p_.d_qk, panel, false);
       }
@@ -255,7 +264,7 @@ class RowBlock {
       return;
     }
     if (keys_in_workspace()) {
-      // No other rows need these keys: a few panels at a time, which the first cache still holds when they are read.
+      // No other rows need these keys: a few panels at a time, which L1 still holds when they are read.
       const int64_t width = std::max(kPackedKeyBytes / w_.panel_bytes, int64_t{1}) * kPanelWidth;
       for (int64_t c = first; c < first + columns; c += width) {
         const int64_t end = std::min(c + width, first + columns);

@@ -18,7 +18,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Rows per call of the slot when their log-sum-exp is wanted: maxima and sums pass through the stack.
 constexpr int64_t kLseRows = 64;
 /// Modified scores of a row, or of several short ones, pass through the stack: written to `out` they would wait for its
-/// lines from the second cache, which the exponentials have time for. Short rows take half of the space: the first cache
+/// lines from L2, which the exponentials have time for. Short rows take half of the space: L1
 /// also holds as much of x, of a bias, and of out.
 constexpr int64_t kModifiedScores = 4096;
 constexpr int64_t kModifiedRows = 16;

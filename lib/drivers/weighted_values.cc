@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kAccumulators = 4096;
 constexpr int64_t kRows = 8;
 /// Values larger than this are prefetched: 16-bit ones of 6 MiB are read 20 % faster with AVX2 and as fast with AVX-512. At
-/// 2 MiB, the size of one second-level cache, prefetching costs f32 a third.
+/// 2 MiB, the size of one L2, prefetching costs f32 a third.
 constexpr int64_t kStreamBytes = int64_t{3} << 20;
 constexpr int64_t kColumns = kAccumulators / kRows;
 
