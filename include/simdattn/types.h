@@ -256,6 +256,7 @@ typedef simdattn::View<1> simdattn_view1;
 typedef simdattn::View<2> simdattn_view2;
 typedef simdattn::View<3> simdattn_view3;
 typedef simdattn::View<4> simdattn_view4;
+typedef simdattn::View<5> simdattn_view5;
 typedef simdattn::ConstView<1> simdattn_const_view1;
 typedef simdattn::ConstView<2> simdattn_const_view2;
 typedef simdattn::ConstView<3> simdattn_const_view3;
@@ -758,6 +759,7 @@ SIMDATTN_STRUCT(simdattn_plan, AttentionPlan) {
   size_t partial_bytes SIMDATTN_IS(0);   /* one buffer shared by all tasks of the problem; 0 if nothing is reduced */
   SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_IS({});
 };
+#define SIMDATTN_PLAN_INIT {sizeof(simdattn_plan), 0, 0, 0, 0, {0}}
 
 #ifdef __cplusplus
 }  // namespace simdattn
