@@ -10,7 +10,8 @@ The names come out of the headers, so that nothing has to be added here for a ne
    and every enumerator. The outputs must be the same. An INIT with too few numbers is a warning, and so an error.
 2. The members that a struct of its own for each language has (BasicKv, BasicView, Optional, Doubles, Status) have the same
    names in the same order in both.
-3. Every function of one header is in the other, and in the library.
+3. Every function of one header is in the other, in the library, and in the tests that go through all of them: what
+   null pointers do, the heap, the floating-point environment.
 """
 import re
 import subprocess
@@ -170,6 +171,19 @@ with tempfile.TemporaryDirectory() as work:
     for name, body in bodies:
         expect(f'simdattn_{name}(' in body, f'simdattn::{name} calls something else: {body.strip()}')
     expect(len(bodies) >= len(ours) - 5, f'only {len(bodies)} bodies of {len(ours)} functions were found')
+
+    no_results = {'simdattn_version', 'simdattn_targets', 'simdattn_name', 'simdattn_runnable', 'simdattn_missing',
+                  'simdattn_exact', 'simdattn_native', 'simdattn_find_target', 'simdattn_default_target',
+                  *(f for f in c_functions if f.endswith(('_bytes', '_workspace', '_contiguous_kv')))}
+    memory = (source / 'tests/memory_test.cc').read_text()
+    memory = memory[memory.index('NoAllocation'):memory.index('\n}\n', memory.index('NoAllocation'))]
+    for what, text, called in [
+            ('null pointers', (source / 'tests/entry_test.cc').read_text(), c_functions - no_results),
+            ('NoAllocation', memory, c_functions),
+            ('environment', (source / 'tests/environment_test.cc').read_text(), c_functions - no_results)]:
+        missing = [name for name in sorted(called)
+                   if not re.search(r'\b(simdattn_)?' + name[9:] + r'\b[(,]', text)]
+        expect(not missing, f'the test of {what} does not call {missing}')
 
     path = Path(work) / 'functions.c'
     path.write_text('\n'.join(['#include "simdattn/simdattn_c.h"', 'typedef void (*function)(void);',
