@@ -22,7 +22,7 @@ namespace {
 #define SIMDATTN_RESERVED "must be 0"
 
 Status check_reserved(const RopeOptions& o) {
-  SIMDATTN_REQUIRE((o.reserved[0] | o.reserved[1]) == 0, Code::kRange, "options.reserved: " SIMDATTN_RESERVED);
+  SIMDATTN_REQUIRE((o.reserved[0] | o.reserved[1]) == 0, Code::kStructSize, "options.reserved: " SIMDATTN_RESERVED);
   return {};
 }
 
@@ -38,9 +38,9 @@ struct RotationText {
 
 Status check_inside(const KeyRotation& r, const RotationText& text) {
   SIMDATTN_REQUIRE(r.struct_size == sizeof r, Code::kStructSize, text.size);
-  SIMDATTN_REQUIRE((r.reserved[0] | r.reserved[1]) == 0, Code::kRange, text.reserved);
+  SIMDATTN_REQUIRE((r.reserved[0] | r.reserved[1]) == 0, Code::kStructSize, text.reserved);
   SIMDATTN_REQUIRE(r.options.struct_size == sizeof r.options, Code::kStructSize, text.options_size);
-  SIMDATTN_REQUIRE((r.options.reserved[0] | r.options.reserved[1]) == 0, Code::kRange, text.options_reserved);
+  SIMDATTN_REQUIRE((r.options.reserved[0] | r.options.reserved[1]) == 0, Code::kStructSize, text.options_reserved);
   return {};
 }
 

@@ -16,10 +16,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 whole=(-Wl,--whole-archive "$library" -Wl,--no-whole-archive -lm)
 
-# One function by its C++ name; from an archive, no other way than the name says what is inside.
 cat >"$work/plugin.c" <<'C'
-const char* _ZN8simdattn7versionEv(void);
-const char* plugin(void) { return _ZN8simdattn7versionEv(); }
+const char* simdattn_version(void);
+const char* plugin(void) { return simdattn_version(); }
 C
 "$@" -std=c99 -fPIC -shared "$work/plugin.c" "${whole[@]}" -o "$work/plugin.so"
 "$nm" -D --defined-only "$work/plugin.so" | awk '{ print $NF }' | grep -vE '^(plugin|_init|_fini|_edata|_end|__bss_start)$' \
@@ -32,8 +31,8 @@ fi
 
 cat >"$work/program.c" <<'C'
 #include <stdio.h>
-const char* _ZN8simdattn7versionEv(void);
-int main(void) { return puts(_ZN8simdattn7versionEv()) < 0; }
+const char* simdattn_version(void);
+int main(void) { return puts(simdattn_version()) < 0; }
 C
 "$@" -std=c99 "$work/program.c" "${whole[@]}" -o "$work/program"
 "$work/program"

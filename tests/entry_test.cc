@@ -348,19 +348,20 @@ TEST(Entry, SizesOfStructs) {
   refuse("problem.k", Code::kStructSize, problem, [](A& a) { a.k.struct_size = 0; }, attend);
   refuse("problem.v", Code::kStructSize, problem, [](A& a) { a.v.struct_size += 8; }, attend);
   refuse("problem.scoring", Code::kStructSize, problem, [](A& a) { a.scoring.struct_size = 0; }, attend);
-  refuse("problem.k.reserved", Code::kRange, problem, [](A& a) { a.k.reserved[3] = 1; }, attend);
-  refuse("problem.scoring.reserved", Code::kRange, problem, [](A& a) { a.scoring.reserved[0] = 1; }, attend);
+  refuse("problem.k.reserved", Code::kStructSize, problem, [](A& a) { a.k.reserved[3] = 1; }, attend);
+  refuse("problem.scoring.reserved", Code::kStructSize, problem, [](A& a) { a.scoring.reserved[0] = 1; }, attend);
   using O = AppendOptions;
   refuse("append.rope", Code::kStructSize, append, [](O& o) { o.rope.struct_size = 0; }, store_rows);
   refuse("append.rope.options", Code::kStructSize, append, [](O& o) { o.rope.options.struct_size = 0; }, store_rows);
-  refuse("append.rope.reserved", Code::kRange, append, [](O& o) { o.rope.reserved[1] = 1; }, store_rows);
+  refuse("append.rope.reserved", Code::kStructSize, append, [](O& o) { o.rope.reserved[1] = 1; }, store_rows);
   refuse(
-      "append.rope.options.reserved", Code::kRange, append, [](O& o) { o.rope.options.reserved[1] = 1; }, store_rows);
+      "append.rope.options.reserved", Code::kStructSize, append, [](O& o) { o.rope.options.reserved[1] = 1; },
+      store_rows);
   using R = KeyRotation;
   refuse("rope.options", Code::kStructSize, append.rope, [](R& r) { r.options.struct_size = 0; }, shift);
-  refuse("rope.reserved", Code::kRange, append.rope, [](R& r) { r.reserved[0] = 1; }, shift);
+  refuse("rope.reserved", Code::kStructSize, append.rope, [](R& r) { r.reserved[0] = 1; }, shift);
   refuse(
-      "options.reserved", Code::kRange, RopeOptions(), [](RopeOptions& o) { o.reserved[0] = 1; },
+      "options.reserved", Code::kStructSize, RopeOptions(), [](RopeOptions& o) { o.reserved[0] = 1; },
       [&](const RopeOptions& o) { return rope(cx, ccos, csin, {}, out.view, o); });
   // Plans are made by the library in the caller's struct.
   AttentionPlan plan;
