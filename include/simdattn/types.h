@@ -625,7 +625,7 @@ typedef simdattn::RopeOptions simdattn_rope_options;
 typedef simdattn::RopeTableOptions simdattn_rope_table_options;
 namespace simdattn {
 #else
-/* Members as explained at BasicKv above. */
+/* Members as explained at BasicKv above. Both structs have the same ones: memcpy makes a simdattn_const_kv of a simdattn_kv. */
 #define SIMDATTN_KV(name, pointer) \
   typedef struct {                 \
     size_t struct_size;            \
