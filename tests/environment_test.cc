@@ -3,6 +3,9 @@
 // between two of a narrower type.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
