@@ -10,10 +10,39 @@
 namespace drivers = simdattn::drivers;
 using simdattn::Code;
 using simdattn::Environment;
-using simdattn::KvLayout;
+using simdattn::KeyRotation;
+using simdattn::RopeOptions;
 using simdattn::Sized;
+using simdattn::Status;
 
 namespace {
+
+/// What is inside of another struct has one size, and grows into `reserved`.
+#define SIMDATTN_SIZE_INSIDE "inside another struct it is that of this version"
+#define SIMDATTN_RESERVED "must be 0"
+
+Status check_reserved(const RopeOptions& o) {
+  SIMDATTN_REQUIRE((o.reserved[0] | o.reserved[1]) == 0, Code::kStructSize, "options.reserved: " SIMDATTN_RESERVED);
+  return {};
+}
+
+struct RotationText {
+  const char* size;
+  const char* reserved;
+  const char* options_size;
+  const char* options_reserved;
+};
+#define SIMDATTN_ROTATION_TEXT(name)                                                 \
+  {name ".struct_size: " SIMDATTN_SIZE_INSIDE, name ".reserved: " SIMDATTN_RESERVED, \
+   name ".options.struct_size: " SIMDATTN_SIZE_INSIDE, name ".options.reserved: " SIMDATTN_RESERVED}
+
+Status check_inside(const KeyRotation& r, const RotationText& text) {
+  SIMDATTN_REQUIRE(r.struct_size == sizeof r, Code::kStructSize, text.size);
+  SIMDATTN_REQUIRE((r.reserved[0] | r.reserved[1]) == 0, Code::kStructSize, text.reserved);
+  SIMDATTN_REQUIRE(r.options.struct_size == sizeof r.options, Code::kStructSize, text.options_size);
+  SIMDATTN_REQUIRE((r.options.reserved[0] | r.options.reserved[1]) == 0, Code::kStructSize, text.options_reserved);
+  return {};
+}
 
 /// An optional argument.
 template <class V>
@@ -156,6 +185,7 @@ simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_cons
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_CHECK(check_reserved(options_));
   const Environment environment;
   return drivers::rope(*x, *cos, *sin, or_absent(positions), *out, options_, exec_);
 }
@@ -186,6 +216,7 @@ simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pair
   SIMDATTN_SIZED(simdattn_rope_table_options, table);
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_CHECK(check_reserved(options_));
   const Environment environment;
   return drivers::rope_direct(*x, pairs, table_, or_absent(positions), *out, options_, exec_);
 }
@@ -221,6 +252,7 @@ simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simda
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_append_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_CHECK(check_inside(options_.rope, SIMDATTN_ROTATION_TEXT("options.rope")));
   const Environment environment;
   return drivers::kv_append(*rows, or_absent(positions), kv_, options_, exec_);
 }
@@ -231,6 +263,7 @@ simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t 
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_key_rotation, rope);
   SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_CHECK(check_inside(rope_, SIMDATTN_ROTATION_TEXT("rope")));
   const Environment environment;
   return drivers::kv_shift(kv_, first, last, delta, rope_, exec_);
 }

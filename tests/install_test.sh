@@ -1,8 +1,9 @@
 #!/bin/bash
-# Installs into a temporary folder, then builds and runs the program of README.md as a user would: with one compiler
-# line, and as a Meson subproject.
+# Installs into a temporary folder, then builds and runs programs as users would: those of tests/consumers in C99, C++17
+# and C++20, and that of README.md, with one compiler line each; that of README.md as a Meson subproject; the C program with
+# a shared library, which must show the public functions and nothing else.
 #
-#   tests/install_test.sh SOURCE_DIR BUILD_DIR COMPILER [COMPILER_ARGUMENT ...]
+#   [CC=C_COMPILER] tests/install_test.sh SOURCE_DIR BUILD_DIR COMPILER [COMPILER_ARGUMENT ...]
 set -euo pipefail
 
 source=$1
@@ -30,9 +31,55 @@ if [ "$(head -c 7 "$archive")" != "!<arch>" ]; then
   exit 1
 fi
 
-echo "== one compiler line"
 export PKG_CONFIG_PATH=${pc%/*}
 export PKG_CONFIG_SYSROOT_DIR=$work/root
+
+echo "== programs in C99, C++17 and C++20"
+warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Werror)
+consumers=$source/tests/consumers
+# What pkg-config calls a system folder would be looked at for warnings less closely.
+include=(-I"$(dirname "$(dirname "$(find "$work/root" -name simdattn_c.h)")")")
+cat >"$work/expected" <<'TEXT'
+softmax 0.03206 0.08714 0.23688 0.64391, lse 4.44019
+attention 88.219
+without data: code 1
+TEXT
+run_consumer() {  # name
+  "$work/$1" >"$work/$1.output" || { cat "$work/$1.output"; exit 1; }
+  if ! head -n 1 "$work/$1.output" | grep -qE '^version [0-9.]+, last target scalar$' \
+    || ! tail -n +2 "$work/$1.output" | diff "$work/expected" -; then
+    echo "the program $1 prints something else"
+    exit 1
+  fi
+}
+# shellcheck disable=SC2046
+"${CC:-cc}" -std=c99 "${warnings[@]}" "${include[@]}" "$consumers/c99.c" \
+  $(pkg-config --static --cflags --libs simdattn) -lm -o "$work/c99"
+run_consumer c99
+for standard in 17 20; do
+  # shellcheck disable=SC2046
+  "$@" "-std=c++$standard" "${warnings[@]}" -Wshadow -Wold-style-cast "${include[@]}" "$consumers/cpp$standard.cc" \
+    $(pkg-config --static --cflags --libs simdattn) -o "$work/cpp$standard"
+  run_consumer "cpp$standard"
+done
+# The other compilers and standards of this machine: the headers give no warning.
+for c in "${CC:-cc}" gcc clang clang-19; do
+  command -v "$c" >/dev/null || continue
+  for standard in c99 c11; do
+    "$c" "-std=$standard" "${warnings[@]}" "${include[@]}" -fsyntax-only "$consumers/c99.c"
+  done
+done
+for c in "$1" g++ clang++ clang++-19; do
+  # A clang may stand here without its C++ library.
+  command -v "$c" >/dev/null && echo '#include <array>' | "$c" -x c++ -fsyntax-only - 2>/dev/null || continue
+  for standard in 17 20 23; do
+    echo 'int main() {}' | "$c" "-std=c++$standard" -x c++ -fsyntax-only - 2>/dev/null || continue
+    "$c" "-std=c++$standard" "${warnings[@]}" -Wshadow -Wold-style-cast "${include[@]}" -fsyntax-only \
+      "$consumers/cpp$((standard > 20 ? 20 : standard)).cc"
+  done
+done
+
+echo "== one compiler line"
 # shellcheck disable=SC2046
 "$@" -std=c++20 "$work/program.cc" $(pkg-config --static --cflags --libs simdattn) -o "$work/program"
 "$work/program"
@@ -55,3 +102,25 @@ unset PKG_CONFIG_PATH
 CXX="$*" meson setup "$work/user/build" "$work/user" -Dsimdattn:backends= >"$work/log" 2>&1 \
   && ninja -C "$work/user/build" -j 2 >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
 "$work/user/build/program"
+
+echo "== shared library"
+meson setup "$work/shared" "$source" -Dbackends= -Ddefault_library=both -Dtests=disabled -Dbench=disabled \
+  -Dexamples=disabled >"$work/log" 2>&1 \
+  && meson compile -C "$work/shared" -j 2 >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
+meson install -C "$work/shared" --no-rebuild --quiet --destdir "$work/root2"
+object=$(find "$work/root2" -name 'libsimdattn.so')
+[ -n "$object" ] || { echo "libsimdattn.so was not installed"; exit 1; }
+"${CC:-cc}" -std=c99 "${include[@]}" "$consumers/c99.c" "$object" -lm -o "$work/c99"
+export LD_LIBRARY_PATH=${object%/*}
+run_consumer c99
+if command -v nm >/dev/null; then
+  nm -D --defined-only "$object" | awk '{ print $NF }' | sort >"$work/exported"
+  grep -o 'simdattn_[a-z_]*(' "$source/include/simdattn/simdattn_c.h" | tr -d '(' | sort -u | diff - "$work/exported" || {
+    echo "libsimdattn.so does not show the functions of simdattn_c.h and those alone"
+    exit 1
+  }
+fi
+if command -v readelf >/dev/null && ! readelf -d "$object" | grep -q 'SONAME.*libsimdattn.so.0'; then
+  echo "libsimdattn.so has no version in its name"
+  exit 1
+fi

@@ -128,6 +128,25 @@ TEST_P(Memory, NoAllocation) {
   parts.fill(random, Values::kOrdinary);
   part_lse.fill(random, Values::kOrdinary);
   const KvStorage cache = make_kv(random, DType::kBF16, KvForm::kPagedPanels, 2, 2, 70, 36);
+  const KvStorage plain = make_kv(random, DType::kF16, KvForm::kRows, 2, 2, 70, 36),
+                  shifted = store_kv(random, v, KvForm::kPanels);
+  const Array<2> page_slots(random, DType::kI64, {2, 7});
+  for (int64_t t = 0; t < 14; ++t)
+    set_element_bits(page_slots.view.data, DType::kI64, t, static_cast<uint64_t>(t % 5 == 4 ? -1 : t));
+  const int32_t starts[2] = {3, 50}, counts[2] = {7, 2};
+  const Array<3> m(random, DType::kBF16, {4, 36, 36}), projection(random, DType::kF32, {4, 24, 36});
+  const Array<2> w(random, DType::kF32, {4, 24});
+  const Array<4> projected(random, DType::kF32, {2, 2, 7, 24});
+  for (const Array<3>* a : {&m, &projection}) a->fill(random, Values::kOrdinary);
+  w.fill(random, Values::kOrdinary);
+  projected.fill(random, Values::kOrdinary);
+  const Guarded memory(size_t{1} << 18, Guard::kAfter);
+  const Exec with_memory = {.target = &target(), .workspace = memory.data(), .workspace_bytes = memory.size()};
+  double frequencies[18], factor = 0;
+  RopeTableOptions yarn;
+  yarn.rope_type = RopeType::kYarn;
+  yarn.factor = 4;
+  yarn.original_max_position_embeddings = 64;
   float slopes[12];
   const Target* found = nullptr;
   const KeyRotation rotation = {.cos = cosine.view, .sin = sine.view};
@@ -140,12 +159,31 @@ TEST_P(Memory, NoAllocation) {
                       weighted_values(p.view, v.view, y.view, {}, exec()),
                       rope_table(cosine.view, sine.view),
                       rope(x.view, cosine.view, sine.view, {}, x.view, {}, exec()),
+                      gaussian_scores(x.view, k.view, p.view, {}, exec()),
+                      bilinear_scores(x.view, m.view, k.view, p.view, {}, with_memory),
+                      additive_scores(x.view, projected.view, w.view, p.view, projection.view, {}, with_memory),
+                      add_rows(y.view, x.view, y.view, exec()),
+                      rope_frequencies(frequencies, 18, &factor, yarn),
+                      rope_table(cosine.view, sine.view, yarn),
+                      rope_direct(x.view, 18, yarn, {}, x.view, {.start = 1000}, with_memory),
+                      sinusoidal_table(rows.view),
                       kv_append(v.view, positions.view, cache.kv, {.rope = rotation}, exec()),
+                      kv_append(v.view, {}, cache.kv, {.start = 9}, exec()),
+                      kv_append(v.view, {}, plain.kv, {.rope = rotation, .starts = starts, .counts = counts}, exec()),
+                      kv_append(v.view, positions.view, cache.kv, {.rope = rotation, .slots = page_slots.view}, exec()),
+                      kv_shift(shifted.kv, 3, 6, -2, rotation, exec()),
                       attention_merge(parts.view, part_lse.view, y.view, row_lse.view, slopes, exec()),
                       find_target("scalar", &found),
                       find_target("no such target", &found),
                       default_target(&found)};
-  const bool any = targets().size() > 0 && name(target()) != nullptr && version() != nullptr;
+  const Kv made = contiguous_kv(memory.data(), KvType::kBF16, KvLayout::kPanels, 1, 1, 32, 8);
+  const bool any = targets().size() > 0 && name(target()) != nullptr && version() != nullptr && runnable(target()) &&
+                   missing(target()) != nullptr && exact(target()) == is_exact() &&
+                   native(target(), Arithmetic::kF32) && made.batch == 1 && dtype_bytes(DType::kF32) == 4 &&
+                   row_bytes(made.type, 8) == 16 && panel_bytes(made.type, 8) == 512 &&
+                   kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 &&
+                   bilinear_scores_workspace(36, 36) <= memory.size() &&
+                   additive_scores_workspace(36, 0, 24) <= memory.size() && rope_direct_workspace(18) <= memory.size();
   ASSERT_EQ(allocations - start, 0);
   ASSERT_TRUE(any);
   for (const Status& status : s) {

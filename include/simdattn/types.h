@@ -69,28 +69,30 @@ SIMDATTN_ENUM(simdattn_code, Code){
     SIMDATTN_VALUE(SIMDATTN_OK, kOk) = 0,
     SIMDATTN_VALUE(SIMDATTN_NULL_POINTER, kNullPointer) = 1, /* a pointer is null although its size is not zero */
     SIMDATTN_VALUE(SIMDATTN_SHAPE, kShape) = 2, /* shapes are negative, zero where forbidden, too large, or disagree */
-    SIMDATTN_VALUE(SIMDATTN_STRIDE,
-                   kStride) = 3, /* the last dimension is not contiguous, or elements of an output coincide */
+    /** The last dimension is not contiguous, or elements of an output coincide. */
+    SIMDATTN_VALUE(SIMDATTN_STRIDE, kStride) = 3,
     SIMDATTN_VALUE(SIMDATTN_DTYPE, kDType) = 4,     /* the type is not accepted there */
     SIMDATTN_VALUE(SIMDATTN_OVERLAP, kOverlap) = 5, /* an output shares bytes with another argument */
-    SIMDATTN_VALUE(SIMDATTN_RANGE,
-                   kRange) = 6, /* a number is outside its range (scale, softcap, a position, a table entry) */
-    SIMDATTN_VALUE(SIMDATTN_WORKSPACE, kWorkspace) = 7,    /* a workspace is null or too small */
-    SIMDATTN_VALUE(SIMDATTN_TARGET, kTarget) = 8,          /* unknown target, or one that this CPU cannot run */
-    SIMDATTN_VALUE(SIMDATTN_STRUCT_SIZE, kStructSize) = 9, /* a struct's size is not one that any version had */
-    SIMDATTN_VALUE(SIMDATTN_STALE_PLAN,
-                   kStalePlan) = 10, /* lengths or shapes are not those that the plan was made for */
+    /** A number is outside its range (scale, softcap, a position, a table entry). */
+    SIMDATTN_VALUE(SIMDATTN_RANGE, kRange) = 6,
+    SIMDATTN_VALUE(SIMDATTN_WORKSPACE, kWorkspace) = 7, /* a workspace is null or too small */
+    SIMDATTN_VALUE(SIMDATTN_TARGET, kTarget) = 8,       /* unknown target, or one that this CPU cannot run */
+    /** A struct's size is none that any version had, or what it reserves is not 0. */
+    SIMDATTN_VALUE(SIMDATTN_STRUCT_SIZE, kStructSize) = 9,
+    /** Lengths or shapes are not those that the plan was made for. */
+    SIMDATTN_VALUE(SIMDATTN_STALE_PLAN, kStalePlan) = 10,
 };
 
 /* ---- Types of elements and of stored keys and values --------------------------------------------------------------- */
 
 /** Types of elements of arrays. */
 SIMDATTN_ENUM(simdattn_dtype, DType){
-    SIMDATTN_VALUE(SIMDATTN_F32, kF32) = 0, SIMDATTN_VALUE(SIMDATTN_BF16, kBF16) = 1, /* the upper half of an f32 */
-    SIMDATTN_VALUE(SIMDATTN_F16, kF16) = 2,                                           /* IEEE 754 binary16 */
-    SIMDATTN_VALUE(SIMDATTN_U8, kU8) = 3,                                             /* masks */
-    SIMDATTN_VALUE(SIMDATTN_I32, kI32) = 4,                                           /* positions */
-    SIMDATTN_VALUE(SIMDATTN_I64, kI64) = 5,                                           /* positions */
+    SIMDATTN_VALUE(SIMDATTN_F32, kF32) = 0,   /* IEEE 754 binary32 */
+    SIMDATTN_VALUE(SIMDATTN_BF16, kBF16) = 1, /* the upper half of an f32 */
+    SIMDATTN_VALUE(SIMDATTN_F16, kF16) = 2,   /* IEEE 754 binary16 */
+    SIMDATTN_VALUE(SIMDATTN_U8, kU8) = 3,     /* masks */
+    SIMDATTN_VALUE(SIMDATTN_I32, kI32) = 4,   /* positions */
+    SIMDATTN_VALUE(SIMDATTN_I64, kI64) = 5,   /* positions */
 };
 
 /** How a key or value is stored in a KV cache. */
@@ -112,42 +114,37 @@ SIMDATTN_ENUM(simdattn_arithmetic, Arithmetic){
 
 SIMDATTN_ENUM(simdattn_rope_pairing, RopePairing){
     SIMDATTN_VALUE(SIMDATTN_ROPE_INTERLEAVED, kInterleaved) = 0, /* (2i, 2i+1): GPT-J, Meta Llama, ONNX interleaved=1 */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_HALF_SPLIT,
-                   kHalfSplit) = 1, /* (i, i + r/2): GPT-NeoX, Hugging Face rotate_half, ONNX default */
+    /** (i, i + r/2): GPT-NeoX, Hugging Face rotate_half, ONNX default. */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_HALF_SPLIT, kHalfSplit) = 1,
 };
 
 /** How the inverse frequencies inv_i of a table come from rope_theta; r = 2 * columns, f = factor, i = 0 .. r/2 - 1.
  *  Names as "rope_type" of model configuration files ("mrope" is kDefault with mrope_section). */
 SIMDATTN_ENUM(simdattn_rope_type, RopeType){
     SIMDATTN_VALUE(SIMDATTN_ROPE_DEFAULT, kDefault) = 0, /* rope_theta^(-2i/r) (Su et al. 2021) */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_LINEAR, kLinear) = 1,   /* that / f */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_PROPORTIONAL,
-                   kProportional) = 2, /* that / f for i < floor(partial_rotary_factor * r/2), 0
-                                                                      from there: no rotation (Gemma) */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_DYNAMIC,
-                   kDynamic) = 3,                  /* rope_theta * (f L/M - (f-1))^(r/(r-2)) in place of rope_theta, L =
-                                                            max(seq_len, M), M = max_position_embeddings (dynamic NTK) */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_LINEAR, kLinear) = 1,   /* default / f */
+    /** Default / f for i < floor(partial_rotary_factor * r/2), 0 from there: no rotation (Gemma). */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_PROPORTIONAL, kProportional) = 2,
+    /** rope_theta * (f L/M - (f-1))^(r/(r-2)) in place of rope_theta, L = max(seq_len, M),
+     *  M = max_position_embeddings (dynamic NTK). */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_DYNAMIC, kDynamic) = 3,
     SIMDATTN_VALUE(SIMDATTN_ROPE_YARN, kYarn) = 4, /* Peng et al. 2023; needs original_max_position_embeddings */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_LLAMA3,
-                   kLlama3) = 5, /* Llama 3.1; f = 8 and original_max_position_embeddings = 8192 unless given */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_LONG_ROPE, kLongRope) = 6, /* default / long_factor[i] if seq_len >
-                                                               original_max_position_embeddings, else / short_factor[i] */
+    /** Llama 3.1; f = 8 and original_max_position_embeddings = 8192 unless given. */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_LLAMA3, kLlama3) = 5,
+    /** Default / long_factor[i] if seq_len > original_max_position_embeddings, else / short_factor[i]. */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_LONG_ROPE, kLongRope) = 6,
 };
 
 /** Which position axis a column follows when positions have several (time, height, width). */
 SIMDATTN_ENUM(simdattn_mrope_layout, MropeLayout){
-    SIMDATTN_VALUE(SIMDATTN_MROPE_CONTIGUOUS,
-                   kContiguous) = 0, /* the first mrope_section[0] columns follow axis 0, the next [1]
-                                                                   axis 1, ... (Qwen2-VL) */
-    SIMDATTN_VALUE(SIMDATTN_MROPE_INTERLEAVED,
-                   kInterleaved) = 1, /* three axes: column i follows axis 1 if i % 3 == 1 and i < 3 *
-                                                                     mrope_section[1], axis 2 if i % 3 == 2 and i < 3 *
-                                                                     mrope_section[2], else axis 0 ("mrope_interleaved",
-                                                                     Qwen3-VL) */
-    SIMDATTN_VALUE(SIMDATTN_MROPE_AXIAL,
-                   kAxial) = 2, /* contiguous, and each section is a table of its own with r = 2 * its
-                                                         columns: frequencies start again (vision encoders: {r/4, r/4} with
-                                                         axes y, x). kDefault and kLinear only */
+    /** The first mrope_section[0] columns follow axis 0, the next [1] axis 1, ... (Qwen2-VL). */
+    SIMDATTN_VALUE(SIMDATTN_MROPE_CONTIGUOUS, kContiguous) = 0,
+    /** Three axes: column i follows axis 1 if i % 3 == 1 and i < 3 * mrope_section[1], axis 2 if i % 3 == 2 and
+     *  i < 3 * mrope_section[2], else axis 0 ("mrope_interleaved", Qwen3-VL). */
+    SIMDATTN_VALUE(SIMDATTN_MROPE_INTERLEAVED, kInterleaved) = 1,
+    /** Contiguous, and each section is a table of its own with r = 2 * its columns: frequencies start again (vision
+     *  encoders: {r/4, r/4} with axes y, x). kDefault and kLinear only. */
+    SIMDATTN_VALUE(SIMDATTN_MROPE_AXIAL, kAxial) = 2,
 };
 
 #ifdef __cplusplus
@@ -256,6 +253,7 @@ typedef simdattn::View<1> simdattn_view1;
 typedef simdattn::View<2> simdattn_view2;
 typedef simdattn::View<3> simdattn_view3;
 typedef simdattn::View<4> simdattn_view4;
+typedef simdattn::View<5> simdattn_view5;
 typedef simdattn::ConstView<1> simdattn_const_view1;
 typedef simdattn::ConstView<2> simdattn_const_view2;
 typedef simdattn::ConstView<3> simdattn_const_view3;
@@ -355,8 +353,8 @@ inline constexpr int64_t kBottomRight = SIMDATTN_BOTTOM_RIGHT;
 SIMDATTN_STRUCT(simdattn_bit_mask, BitMask) {
   const uint8_t* data SIMDATTN_IS(nullptr);
   int64_t columns SIMDATTN_IS(0);
-  SIMDATTN_ARRAY(int64_t, stride, 3)
-  SIMDATTN_IS({}); /* bytes between batches, heads and rows, within +-2^32; 0 broadcasts */
+  /** Bytes between batches, heads and rows, within +-2^32; 0 broadcasts. */
+  SIMDATTN_ARRAY(int64_t, stride, 3) SIMDATTN_IS({});
 };
 
 #ifdef __cplusplus
@@ -377,23 +375,21 @@ SIMDATTN_STRUCT(simdattn_scoring, Scoring) {
   simdattn_optional_float scale SIMDATTN_IS({}); /* finite, any sign; default 1/sqrt(d_qk), for masked_softmax 1 */
   float softcap SIMDATTN_IS(0);                  /* finite, >= 0; 0 = none */
   bool causal SIMDATTN_IS(false);                /* j <= p */
-  int64_t offset SIMDATTN_IS(
-      kBottomRight); /* position of row 0; top-left causal is 0; |offset| <= 2^30, never clamped */
-  const int32_t* offsets SIMDATTN_IS(
-      nullptr);                         /* [batch] the same for each sequence, in the place of `offset`; any number
-                                                    within +-2^30 */
+  /** Position of row 0; top-left causal is 0; |offset| <= 2^30, never clamped. */
+  int64_t offset SIMDATTN_IS(kBottomRight);
+  /** [batch] the same for each sequence, in the place of `offset`; any number within +-2^30. */
+  const int32_t* offsets SIMDATTN_IS(nullptr);
   int64_t window_left SIMDATTN_IS(-1);  /* j >= p - window_left; -1 = unbounded. "sliding_window = W" is W - 1 */
   int64_t window_right SIMDATTN_IS(-1); /* j <= p + window_right; -1 = unbounded */
   int64_t chunk SIMDATTN_IS(0);         /* floor(j / chunk) == floor(p / chunk); 0 = none */
-  const int32_t* prefix_end SIMDATTN_IS(
-      nullptr); /* [batch] prefix-LM: j <= max(p, prefix_end - 1), >= 0; takes the place of
-                                                     causal */
+  /** [batch] prefix-LM: j <= max(p, prefix_end - 1), >= 0; takes the place of causal. */
+  const int32_t* prefix_end SIMDATTN_IS(nullptr);
   const int32_t* kv_start SIMDATTN_IS(nullptr); /* [batch] j >= kv_start, >= 0 */
-  const int32_t* kv_length SIMDATTN_IS(
-      nullptr); /* [batch] j < kv_length; in 0..n_kv; also the n_kv of kBottomRight, BitMask */
+  /** [batch] j < kv_length; in 0..n_kv; also the n_kv of kBottomRight, BitMask. */
+  const int32_t* kv_length SIMDATTN_IS(nullptr);
   simdattn_const_view4 bias SIMDATTN_IS({}); /* f32, bf16 or f16, [batch, heads, n_q, n_kv]; -inf = masked */
-  const float* bias_scale SIMDATTN_IS(
-      nullptr); /* [heads] finite; multiplies the bias, but for -inf, which masks. Default 1 */
+  /** [heads] finite; multiplies the bias, but for -inf, which masks. Default 1. */
+  const float* bias_scale SIMDATTN_IS(nullptr);
   simdattn_const_view4 keep SIMDATTN_IS({}); /* u8, the same shape; 0 = masked, anything else attends */
   simdattn_bit_mask bits SIMDATTN_IS({});
   const float* alibi_slopes SIMDATTN_IS(nullptr); /* [heads], finite */
@@ -455,13 +451,13 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
   double rope_theta SIMDATTN_IS(10000); /* base of the powers, in [1, 1e15]; > 1 for kYarn */
   simdattn_rope_type rope_type SIMDATTN_IS(RopeType::kDefault);
   double factor SIMDATTN_IS(0); /* in [1e-3, 1e6], or 0 = not given: kLinear, kDynamic and kYarn need it */
-  int64_t original_max_position_embeddings SIMDATTN_IS(
-      0); /* length of pre-training; kYarn: else max_position_embeddings */
-  int64_t max_position_embeddings SIMDATTN_IS(
-      0);                         /* kDynamic; kLongRope: its ratio to the original one replaces factor */
+  /** Length of pre-training; kYarn: else max_position_embeddings. */
+  int64_t original_max_position_embeddings SIMDATTN_IS(0);
+  /** kDynamic; kLongRope: its ratio to the original one replaces factor. */
+  int64_t max_position_embeddings SIMDATTN_IS(0);
   int64_t seq_len SIMDATTN_IS(0); /* kDynamic, kLongRope: length that the table is for; 0 = short */
-  simdattn_optional_double attention_factor SIMDATTN_IS({}); /* in (0, 1e6]; multiplies cos and sin; default: see
-                                                                rope_frequencies */
+  /** In (0, 1e6]; multiplies cos and sin; default: see rope_frequencies. */
+  simdattn_optional_double attention_factor SIMDATTN_IS({});
   double beta_fast SIMDATTN_IS(32); /* kYarn: rotations in the original length, beta_fast >= beta_slow > 0 */
   double beta_slow SIMDATTN_IS(1);
   double mscale SIMDATTN_IS(0); /* kYarn: used if this and mscale_all_dim are given (not 0) */
@@ -471,12 +467,12 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
   double high_freq_factor SIMDATTN_IS(4);
   simdattn_doubles short_factor SIMDATTN_IS({}); /* kLongRope: both, r/2 numbers in [1e-3, 1e6] */
   simdattn_doubles long_factor SIMDATTN_IS({});
-  simdattn_doubles freq_factors SIMDATTN_IS(
-      {});                                   /* any type: inv_i / freq_factors[i]; r/2 numbers in [1e-3, 1e6] or none */
+  /** Any type: inv_i / freq_factors[i]; r/2 numbers in [1e-3, 1e6] or none. */
+  simdattn_doubles freq_factors SIMDATTN_IS({});
   simdattn_doubles inv_freq SIMDATTN_IS({}); /* kDefault: these instead of powers; r/2 numbers, 0 or in [1e-20, 1e3] */
   double partial_rotary_factor SIMDATTN_IS(1); /* kProportional, in (0, 1]; elsewhere r is the rotated part already */
-  SIMDATTN_ARRAY(int64_t, mrope_section, 4)
-  SIMDATTN_IS({}); /* columns per position axis, summing to r/2; all 0 = one axis */
+  /** Columns per position axis, summing to r/2; all 0 = one axis. */
+  SIMDATTN_ARRAY(int64_t, mrope_section, 4) SIMDATTN_IS({});
   simdattn_mrope_layout mrope_layout SIMDATTN_IS(MropeLayout::kContiguous);
   /** Computes as PyTorch models do, everything in f32: frequencies in Hugging Face's order of operations, the angle
    *  fl(fl(position) * inv_i), its cosine, times fl(attention factor). Far positions differ visibly from the exact ones
@@ -558,8 +554,8 @@ struct BasicKv {
   int64_t block_table_stride = -1;  // entries between sequences; -1: ceil(tokens / page_size); 0: one table for all
   int64_t page_size = 0;            // tokens; panels: a multiple of kPanelWidth
   int64_t n_pages = 0;
-  int64_t ring =
-      0;  // > 0: token t is at t % ring; only the last `ring` tokens exist. panels: a multiple of kPanelWidth
+  // > 0: token t is at t % ring; only the last `ring` tokens exist. panels: a multiple of kPanelWidth
+  int64_t ring = 0;
   std::array<uint64_t, 4> reserved{};
 
   constexpr BasicKv() = default;
@@ -624,7 +620,7 @@ typedef simdattn::RopeOptions simdattn_rope_options;
 typedef simdattn::RopeTableOptions simdattn_rope_table_options;
 namespace simdattn {
 #else
-/* Members as explained at BasicKv above. */
+/* Members as explained at BasicKv above. Both structs have the same ones: memcpy makes a simdattn_const_kv of a simdattn_kv. */
 #define SIMDATTN_KV(name, pointer) \
   typedef struct {                 \
     size_t struct_size;            \
@@ -701,8 +697,8 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
   simdattn_key_rotation rope SIMDATTN_IS({});
   int64_t start SIMDATTN_IS(0);               /* without positions: row i of a sequence goes to position start + i */
   const int32_t* starts SIMDATTN_IS(nullptr); /* [batch] the same for each sequence, in the place of `start` */
-  const int32_t* counts SIMDATTN_IS(
-      nullptr); /* [batch] rows of each sequence that count, 0 .. n; the others are padding */
+  /** [batch] rows of each sequence that count, 0 .. n; the others are padding. */
+  const int32_t* counts SIMDATTN_IS(nullptr);
   /** i32 or i64 [batch, rows]: page slots, page * page_size + place in the page, in the place of the block table; negative
    *  ones are skipped (vLLM's slot_mapping). Positions then serve the rotation alone. */
   simdattn_const_view2 slots SIMDATTN_IS({});
@@ -758,6 +754,7 @@ SIMDATTN_STRUCT(simdattn_plan, AttentionPlan) {
   size_t partial_bytes SIMDATTN_IS(0);   /* one buffer shared by all tasks of the problem; 0 if nothing is reduced */
   SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_IS({});
 };
+#define SIMDATTN_PLAN_INIT {sizeof(simdattn_plan), 0, 0, 0, 0, {0}}
 
 #ifdef __cplusplus
 }  // namespace simdattn
