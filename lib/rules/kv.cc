@@ -14,25 +14,27 @@ bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet* bytes) {
   bytes->clear();
   SIMDATTN_REQUIRE(kv.struct_size == sizeof(ConstKv), Code::kStructSize, text.struct_size);
-  SIMDATTN_REQUIRE((kv.reserved[0] | kv.reserved[1] | kv.reserved[2] | kv.reserved[3]) == 0, Code::kRange,
+  SIMDATTN_REQUIRE((kv.reserved[0] | kv.reserved[1] | kv.reserved[2] | kv.reserved[3]) == 0, Code::kStructSize,
                    text.reserved);
   SIMDATTN_REQUIRE(static_cast<uint32_t>(kv.type) < kKvTypes, Code::kDType, text.type);
-  SIMDATTN_REQUIRE(kv.layout == KvLayout::kRows || kv.layout == KvLayout::kPanels, Code::kRange, text.layout);
+  SIMDATTN_REQUIRE(kv.layout == KvLayout::kRows || kv.layout == KvLayout::kPanels, Code::kShape, text.layout);
   const bool panels = kv.layout == KvLayout::kPanels;
   SIMDATTN_REQUIRE(!panels || (!use.rows_only && !use.varlen), Code::kShape, text.rows_only);
   SIMDATTN_REQUIRE(kv.dim >= 1 && kv.dim <= kMaxSize, Code::kShape, text.dim);
-  SIMDATTN_REQUIRE(size_ok(kv.batch) && size_ok(kv.heads) && size_ok(kv.tokens), Code::kShape, text.sizes);
+  SIMDATTN_REQUIRE(size_ok(kv.batch), Code::kShape, text.batch);
+  SIMDATTN_REQUIRE(size_ok(kv.heads), Code::kShape, text.heads);
+  SIMDATTN_REQUIRE(size_ok(kv.tokens), Code::kShape, text.tokens);
   SIMDATTN_REQUIRE(kv.length >= -1 && kv.length <= kv.tokens, Code::kShape, text.length);
   SIMDATTN_REQUIRE(size_ok(kv.ring) && (!panels || kv.ring % kPanelWidth == 0), Code::kRange, text.ring);
   SIMDATTN_REQUIRE(size_ok(kv.page_size) && size_ok(kv.n_pages) && (!panels || kv.page_size % kPanelWidth == 0),
-                   Code::kRange, text.page_size);
+                   Code::kShape, text.page_size);
   const bool paged = kv.page_size > 0;
   SIMDATTN_REQUIRE(paged + (kv.ring > 0) + use.varlen <= 1, Code::kRange, text.both);
   SIMDATTN_REQUIRE(paged || kv.block_table == nullptr, Code::kRange, text.table);
   SIMDATTN_REQUIRE(
       !paged || kv.block_table != nullptr || use.by_slot || use.data == Data::kLater || kv.batch == 0 || kv.tokens == 0,
       Code::kNullPointer, text.table);
-  SIMDATTN_REQUIRE(kv.block_table_stride >= -1 && kv.block_table_stride <= kMaxSize, Code::kRange, text.table_stride);
+  SIMDATTN_REQUIRE(kv.block_table_stride >= -1 && kv.block_table_stride <= kMaxSize, Code::kShape, text.table_stride);
 
   const int64_t units = paged ? kv.n_pages : kv.batch;
   int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;

@@ -14,7 +14,9 @@ struct KvText {
   const char* layout;
   const char* rows_only;
   const char* dim;
-  const char* sizes;
+  const char* batch;
+  const char* heads;
+  const char* tokens;
   const char* length;
   const char* alignment;
   const char* null;
@@ -34,7 +36,9 @@ struct KvText {
    name ".layout: not a KvLayout",                                                                           \
    name ".layout: values are always rows, and a varlen tensor (cu_k) too",                                   \
    name ".dim: must be in 1 .. 2^30 - 1, and the last dimension contiguous",                                 \
-   name ".batch, heads, tokens: must be in 0 .. 2^30 - 1",                                                   \
+   name ".batch: must be in 0 .. 2^30 - 1",                                                                  \
+   name ".heads: must be in 0 .. 2^30 - 1",                                                                  \
+   name ".tokens: must be in 0 .. 2^30 - 1",                                                                 \
    name ".length: must be -1 (all tokens) or in 0 .. tokens",                                                \
    name ".batch_stride, head_stride, token_stride: bytes, must be multiples of the element size",            \
    name ".data: null although the store is not empty",                                                       \
