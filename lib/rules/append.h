@@ -48,7 +48,8 @@ class AppendedRows {
 };
 
 /// Everything that kv_append() demands of its arguments.
-Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv, const AppendOptions& options);
+Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
+                    const AppendOptions& options);
 
 }  // namespace simdattn
 
