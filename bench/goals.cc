@@ -76,6 +76,12 @@ bool find_goal(const Record& r, Goal* goal) {
     if (number_in(r.shape) > 1) return share(0.65, 0.9);
     return has("half") ? share(0.9, 1.2) : share(0.7, 0.75);
   }
+  if (r.kernel == "kv_append" && has("panels")) {
+    if (r.type != "bf16") return false;
+    if (has("heads_1")) return at_most("ns", 400, 200);
+    return has("rope") ? share(0.40, 0.60) : share(0.60, 0.85);
+  }
+  if (r.kernel == "kv_shift" && !has("rows")) return share(0.40, 0.70);
   if (r.kernel == "decode") {
     if (has("_rows")) return at_most("relative", 1.5, 1.1);
     return number_in(r.shape) >= 32768 ? share(0.78, 0.95) : share(0.72, 0.90);

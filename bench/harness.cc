@@ -429,6 +429,7 @@ std::vector<Case> all_cases() {
   add_weighted_values_cases(cases);
   add_rope_cases(cases);
   add_position_cases(cases);
+  add_kv_cases(cases);
   add_other_scores_cases(cases);
   add_attention_cases(cases);
   add_call_cost_cases(cases);

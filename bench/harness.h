@@ -88,6 +88,7 @@ void add_scores_cases(std::vector<Case>& cases);
 void add_weighted_values_cases(std::vector<Case>& cases);
 void add_rope_cases(std::vector<Case>& cases);
 void add_position_cases(std::vector<Case>& cases);
+void add_kv_cases(std::vector<Case>& cases);
 void add_other_scores_cases(std::vector<Case>& cases);
 void add_attention_cases(std::vector<Case>& cases);
 void add_call_cost_cases(std::vector<Case>& cases);

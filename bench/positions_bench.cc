@@ -1,11 +1,10 @@
 #include <cmath>
-#include <cstring>
 #include <memory>
 
 #include "bench/harness.h"
 #include "bench/shapes.h"
 
-// Positions besides rope(): tables, angles on the way, moved cache tokens, and positions that are added.
+// Positions besides rope(): tables, angles on the way, and positions that are added.
 
 namespace bench {
 namespace {
@@ -119,39 +118,6 @@ Prepared prepare_rope_direct(DType type, int64_t n) {
   return p;
 }
 
-/// Context shift of a full cache of key panels: its second half moves into the first.
-Prepared prepare_kv_shift(DType type, int64_t n) {
-  struct Data {
-    Buffer cache, original, cos, sin;
-  };
-  auto data = std::make_shared<Data>();
-  const size_t elements = static_cast<size_t>(kHeads * n * kRowDim);
-  data->original = random_buffer(type, elements, 1);
-  data->cache = random_buffer(type, elements, 1);
-  data->cos = Buffer(kHalf * sizeof(float));
-  data->sin = Buffer(kHalf * sizeof(float));
-  (void)simdattn::rope_table(simdattn::view(data->cos.as<float>(), {1, kHalf}),
-                             simdattn::view(data->sin.as<float>(), {1, kHalf}), {}, {}, n / 2);
-  Prepared p;
-  p.keep = data;
-  p.run = [=, d = data.get()](const Target* t, bool) {
-    const simdattn::Kv cache = simdattn::contiguous_kv(d->cache.as<char>(), simdattn::kv_type_of(type),
-                                                       simdattn::KvLayout::kPanels, 1, kHeads, n, kRowDim);
-    const auto row = [&](const Buffer& b) {
-      return simdattn::ConstView<2>(b.data(), DType::kF32, {n / 2 + 1, kHalf}, {0, 1});
-    };
-    return simdattn::kv_shift(cache, n / 2, n, -n / 2, {.cos = row(d->cos), .sin = row(d->sin)}, {.target = t});
-  };
-  p.reset = [d = data.get()] { std::memcpy(d->cache.data(), d->original.data(), d->cache.size()); };
-  p.out = data->cache.data();
-  p.out_dtype = type;
-  p.out_elements = p.count = elements;
-  p.absolute = 4 * 0x1p-24;
-  p.relative = unit(type);
-  p.copy_bytes = data->cache.size() / 2;
-  return p;
-}
-
 /// Learned positions: every sequence of the batch gets the same rows.
 Prepared prepare_add_rows(DType type, int64_t n) {
   struct Data {
@@ -201,8 +167,6 @@ void add_position_cases(std::vector<Case>& cases) {
     };
     add("rope_direct", "8heads_512", static_cast<double>(512 * kHeads * kRowDim),
         [type] { return prepare_rope_direct(type, 512); });
-    add("kv_shift", "8heads_1024", static_cast<double>(512 * kHeads * kRowDim),
-        [type] { return prepare_kv_shift(type, 1024); });
     add("add_rows", "4x64x768", 4 * 64 * 768, [type] { return prepare_add_rows(type, 64); });
   }
 }

@@ -185,28 +185,31 @@ struct RopeHeads {
   bool inverse;
 };
 
-/// Stores `tokens` rows of f32 in a KV storage type: rounded to nearest even, NaN canonical.
+/// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical; rows that are of the
+/// storage type already are copied bit by bit.
 /// Rows: token i at out + i * stride. Panels: token i is column `column` + i of the panels that begin at `out`, `stride`
 /// bytes apart; other columns keep their bytes, but for the zero that an odd last dimension of bf16 is paired with.
 struct StoreRows {
-  const float* rows;
-  int64_t ld;  // floats between tokens
+  const void* rows;
+  int64_t ld;  // bytes between tokens
   int64_t tokens;
   int64_t dim;
   void* out;
   int64_t stride;  // bytes between rows; between panels
   int64_t column;  // panels: of the first token, in 0 .. 31
+  bool as_stored;  // rows are of the storage type, else f32
 };
 
-/// The inverse: rows of f32 from a KV storage type.
+/// The inverse: rows of f32, or of the storage type, from a KV storage type.
 struct LoadRows {
   const void* in;
   int64_t stride;  // bytes between rows; between panels
   int64_t column;  // panels: of the first token, in 0 .. 31
   int64_t tokens;
   int64_t dim;
-  float* rows;
-  int64_t ld;  // floats between tokens
+  void* rows;
+  int64_t ld;  // bytes between tokens
+  bool as_stored;
 };
 
 /// What depends on how keys and values are stored, and on nothing else.

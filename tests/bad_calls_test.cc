@@ -480,6 +480,11 @@ struct KvAppendCall {
   void slot(int64_t i, int64_t place) const {
     set_element_bits(slots_memory.view.data, DType::kI64, i, static_cast<uint64_t>(place));
   }
+  /// Numbers inside of a store: zeros, which any rule on numbers accepts.
+  static const int32_t* zeros(const KvStorage& s) {
+    std::memset(s.memory.data(), 0, 64);
+    return reinterpret_cast<const int32_t*>(s.memory.data());
+  }
   /// Places from a list of slots of the paged store.
   void by_slots() {
     cache = paged.kv;
@@ -558,6 +563,24 @@ TEST_P(BadCalls, KvAppend) {
              c.rows.data = c.cache.data;
              c.rows.stride = {0, 0, 0, 1};
            }},
+          {"positions in the store", Code::kOverlap, "kv: overlaps position",
+           [](C& c) { c.positions.data = c.zeros(c.storage); }},
+          {"slots in the store", Code::kOverlap, "kv: overlaps options.slot",
+           [](C& c) { c.by_slots(), c.options.slots.data = c.zeros(c.paged); }},
+          {"starts in the store", Code::kOverlap, "kv: overlaps options.start",
+           [](C& c) { c.positions = {}, c.options.starts = c.zeros(c.storage); }},
+          {"counts in the store", Code::kOverlap, "kv: overlaps options.count",
+           [](C& c) { c.options.counts = c.zeros(c.storage); }},
+          {"block table in the store", Code::kOverlap, "kv: overlaps kv.block",
+           [](C& c) { c.cache = c.paged.kv, c.cache.block_table = c.zeros(c.paged); }},
+          {"slots without pages", Code::kRange, "options.slots", [](C& c) { c.options.slots = c.slots_memory.view; }},
+          {"ring beyond all sizes", Code::kRange, "kv.ring",
+           [](C& c) { c.cache = c.ring.kv, c.cache.ring = std::numeric_limits<int64_t>::max(); }},
+          {"pages beyond all sizes", Code::kShape, "kv.page_size",
+           [](C& c) { c.cache = c.paged.kv, c.cache.page_size = int64_t{1} << 40; }},
+          {"batch beyond all sizes", Code::kShape, "kv.batch", [](C& c) { c.cache.batch = int64_t{1} << 30; }},
+          {"sin in the store", Code::kOverlap, "kv: overlaps options.rope",
+           [](C& c) { c.options.rope.sin.data = c.cache.data; }},
           {"cos in the cache", Code::kOverlap, "kv", [](C& c) { c.options.rope.cos.data = c.cache.data; }},
           {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
       });

@@ -88,6 +88,12 @@ void WidenPanelF32(const void* panel, int64_t dim, float* out);
 void WidenPanelBF16(const void* panel, int64_t dim, float* out);
 void WidenPanelF16(const void* panel, int64_t dim, float* out);
 
+// store.cc
+using StoreFunction = void(const StoreRows&);
+using LoadFunction = void(const LoadRows&);
+extern StoreFunction StoreRowsF32, StoreRowsBF16, StoreRowsF16, StorePanelsF32, StorePanelsBF16, StorePanelsF16;
+extern LoadFunction LoadRowsF32, LoadRowsBF16, LoadRowsF16, LoadPanelsF32, LoadPanelsBF16, LoadPanelsF16;
+
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn
 HWY_AFTER_NAMESPACE();

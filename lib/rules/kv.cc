@@ -34,7 +34,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   SIMDATTN_REQUIRE(
       !paged || kv.block_table != nullptr || use.by_slot || use.data == Data::kLater || kv.batch == 0 || kv.tokens == 0,
       Code::kNullPointer, text.table);
-  SIMDATTN_REQUIRE(kv.block_table_stride >= -1 && kv.block_table_stride <= kMaxSize, Code::kRange, text.table_stride);
+  SIMDATTN_REQUIRE(kv.block_table_stride >= -1 && kv.block_table_stride <= kMaxSize, Code::kShape, text.table_stride);
 
   const int64_t units = paged ? kv.n_pages : kv.batch;
   int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;

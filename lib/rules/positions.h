@@ -33,8 +33,7 @@ inline Status check_positions(const ConstView<2>& positions, int64_t start, int6
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, start, b, i);
       SIMDATTN_REQUIRE(p >= low && p < limit, Code::kRange,
-                       low < 0 ? "positions: at or past kv.tokens, or the rows of rope.cos and rope.sin"
-                               : "positions: outside the rows 0 .. n_positions-1 of cos and sin");
+                       "positions: outside the rows 0 .. n_positions-1 of cos and sin");
     }
   }
   return {};
@@ -57,7 +56,8 @@ struct RopeText {
    prefix "options.first_dim: must be in 0 .. head dimension", \
    prefix "cos.shape[1]: first_dim + 2 * pairs exceeds the head dimension"}
 inline constexpr RopeText kRope = SIMDATTN_ROPE_TEXT("");
-inline constexpr RopeText kAppendRope = SIMDATTN_ROPE_TEXT("rope.");
+inline constexpr RopeText kAppendRope = SIMDATTN_ROPE_TEXT("options.rope.");
+inline constexpr RopeText kShiftRope = SIMDATTN_ROPE_TEXT("rope.");
 
 inline Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim, const RopeText& text,
                                  const char* too_many) {

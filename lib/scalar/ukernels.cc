@@ -310,10 +310,26 @@ void add_rows(const AddRows& a) {
 }
 
 template <class T>
+T* row_of(void* rows, int64_t stride, int64_t row) {
+  return reinterpret_cast<T*>(static_cast<char*>(rows) + row * stride);
+}
+template <class T>
+T to_stored(const StoreRows& a, int64_t t, int64_t d) {
+  return a.as_stored ? at<T>(a.rows, t * a.ld)[d] : from_f32<T>(at<float>(a.rows, t * a.ld)[d]);
+}
+template <class T>
+void from_stored(const LoadRows& a, int64_t t, int64_t d, T x) {
+  if (a.as_stored) {
+    row_of<T>(a.rows, a.ld, t)[d] = x;
+  } else {
+    row_of<float>(a.rows, a.ld, t)[d] = to_f32(x);
+  }
+}
+
+template <class T>
 void store_rows(const StoreRows& a) {
   for (int64_t t = 0; t < a.tokens; ++t) {
-    T* row = reinterpret_cast<T*>(static_cast<char*>(a.out) + t * a.stride);
-    for (int64_t d = 0; d < a.dim; ++d) row[d] = from_f32<T>(a.rows[t * a.ld + d]);
+    for (int64_t d = 0; d < a.dim; ++d) row_of<T>(a.out, a.stride, t)[d] = to_stored<T>(a, t, d);
   }
 }
 
@@ -321,10 +337,8 @@ template <class T>
 void store_panels(const StoreRows& a) {
   for (int64_t t = 0; t < a.tokens; ++t) {
     const int64_t j = a.column + t;
-    T* panel = reinterpret_cast<T*>(static_cast<char*>(a.out) + j / kPanelWidth * a.stride);
-    for (int64_t d = 0; d < a.dim; ++d) {
-      panel[panel_index<T>(d, j % kPanelWidth)] = from_f32<T>(a.rows[t * a.ld + d]);
-    }
+    T* panel = row_of<T>(a.out, a.stride, j / kPanelWidth);
+    for (int64_t d = 0; d < a.dim; ++d) panel[panel_index<T>(d, j % kPanelWidth)] = to_stored<T>(a, t, d);
     // An odd last dimension of bf16 is paired with zero.
     if (std::is_same_v<T, bf16> && a.dim % 2 != 0) panel[panel_index<T>(a.dim, j % kPanelWidth)] = T{};
   }
@@ -333,7 +347,7 @@ void store_panels(const StoreRows& a) {
 template <class T>
 void load_rows(const LoadRows& a) {
   for (int64_t t = 0; t < a.tokens; ++t) {
-    for (int64_t d = 0; d < a.dim; ++d) a.rows[t * a.ld + d] = to_f32(at<T>(a.in, t * a.stride)[d]);
+    for (int64_t d = 0; d < a.dim; ++d) from_stored<T>(a, t, d, at<T>(a.in, t * a.stride)[d]);
   }
 }
 
@@ -342,7 +356,7 @@ void load_panels(const LoadRows& a) {
   for (int64_t t = 0; t < a.tokens; ++t) {
     const int64_t j = a.column + t;
     const T* panel = at<T>(a.in, j / kPanelWidth * a.stride);
-    for (int64_t d = 0; d < a.dim; ++d) a.rows[t * a.ld + d] = panel_at(panel, d, j % kPanelWidth);
+    for (int64_t d = 0; d < a.dim; ++d) from_stored<T>(a, t, d, panel[panel_index<T>(d, j % kPanelWidth)]);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "lib/xsimd/scores.h"
 #include "lib/xsimd/softmax_rows.h"
 #include "lib/xsimd/softmax_tile.h"
+#include "lib/xsimd/store.h"
 #include "lib/xsimd/value_tile.h"
 
 namespace simdattn {
@@ -26,10 +27,10 @@ struct Kernels {
   static constexpr auto pack_values = simdattn::pack_values<T>;
   static constexpr auto widen = simdattn::widen<T>;
   static constexpr auto all_finite = simdattn::all_finite<T>;
-  static constexpr auto store_rows = static_cast<void (*)(const StoreRows&)>(nullptr);
-  static constexpr auto store_panels = static_cast<void (*)(const StoreRows&)>(nullptr);
-  static constexpr auto load_rows = static_cast<void (*)(const LoadRows&)>(nullptr);
-  static constexpr auto load_panels = static_cast<void (*)(const LoadRows&)>(nullptr);
+  static constexpr auto store_rows = simdattn::store_rows<T>;
+  static constexpr auto store_panels = simdattn::store_panels<T>;
+  static constexpr auto load_rows = simdattn::load_rows<T>;
+  static constexpr auto load_panels = simdattn::load_panels<T>;
 };
 
 }  // namespace

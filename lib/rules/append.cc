@@ -1,0 +1,93 @@
+#include "lib/rules/append.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace simdattn {
+namespace {
+
+constexpr KvText kText = SIMDATTN_KV_TEXT("kv");
+
+/// One index per row of a call.
+Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argument& argument, const char* shape,
+                     ByteSet* bytes) {
+  SIMDATTN_CHECK(check_view(v, Accept::kIndex, argument, bytes));
+  SIMDATTN_REQUIRE(v.shape[0] == batch && v.shape[1] == n, Code::kShape, shape);
+  return {};
+}
+
+}  // namespace
+
+Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
+                    const AppendOptions& options) {
+  const KeyRotation& rope = options.rope;
+  const bool by_slot = options.slots.data != nullptr;
+  ByteSet er, ek, ep, ec, es, slots;
+  SIMDATTN_CHECK(check_view(rows, Accept::kElements, SIMDATTN_ARGUMENT("rows"), &er));
+  SIMDATTN_CHECK(check_kv(kv, {.output = true, .by_slot = by_slot}, kText, &ek));
+  const int64_t batch = rows.shape[0];
+  const int64_t n = rows.shape[2];
+  SIMDATTN_REQUIRE(kv.batch == batch, Code::kShape, "kv.batch: must be rows.shape[0]");
+  SIMDATTN_REQUIRE(kv.heads == rows.shape[1], Code::kShape, "kv.heads: must be rows.shape[1]");
+  SIMDATTN_REQUIRE(kv.dim == rows.shape[3], Code::kShape, "kv.dim: must be rows.shape[3]");
+  const AppendedRows appended(positions, kv, options, n);
+  int64_t limit = by_slot ? std::numeric_limits<int64_t>::max() : kv.tokens;
+  if (appended.rotates()) {
+    SIMDATTN_CHECK(check_rope_table(rope.cos, rope.sin, rope.options, kv.dim, kAppendRope, &ec, &es));
+    limit = std::min(limit, rope.cos.shape[0]);
+  }
+  if (positions.data != nullptr) {
+    SIMDATTN_CHECK(check_indices(positions, batch, n, SIMDATTN_ARGUMENT("positions"),
+                                 "positions.shape: must be [batch, rows]", &ep));
+  }
+  if (by_slot) {
+    SIMDATTN_CHECK(check_indices(options.slots, batch, n, SIMDATTN_ARGUMENT("options.slots"),
+                                 "options.slots.shape: must be [batch, rows]", &slots));
+    SIMDATTN_REQUIRE(kv.page_size > 0, Code::kRange, "options.slots: name places in pages, and kv.page_size is 0");
+  }
+
+  const int64_t pool = by_slot ? kv.n_pages * kv.page_size : 0;  // below 2^60
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t count = appended.count(b);
+    SIMDATTN_REQUIRE(count >= 0 && count <= n, Code::kRange,
+                     "options.counts: a sequence's rows that count must be in 0 .. rows.shape[2]");
+    if (count == 0) continue;
+    if (by_slot) {
+      for (int64_t i = 0; i < count; ++i) {
+        SIMDATTN_REQUIRE(position_at(options.slots, 0, b, i) < pool, Code::kRange,
+                         "options.slots: at or past kv.n_pages * kv.page_size");
+      }
+      if (!appended.rotates()) continue;  // nobody asks for positions
+    }
+    if (positions.data == nullptr) {
+      const int64_t start = appended.start(b);
+      SIMDATTN_REQUIRE(start >= 0 && start <= limit && count <= limit - start, Code::kRange,
+                       options.starts != nullptr
+                           ? "options.starts: rows from there on do not fit kv.tokens, or the rows of options.rope.cos"
+                           : "options.start: rows from there on do not fit kv.tokens, or the rows of options.rope.cos");
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        SIMDATTN_REQUIRE(appended.position(b, i) < limit, Code::kRange,
+                         "positions: at or past kv.tokens, or the rows of options.rope.cos");
+      }
+    }
+    if (kv.block_table == nullptr || by_slot) continue;
+    for (int64_t i = 0; i < count; ++i) {
+      SIMDATTN_REQUIRE(appended.place(b, i).unit < kv.n_pages, Code::kRange, kText.pages);
+    }
+  }
+
+  if (ek.empty()) return {};
+  const auto numbers = [&](const int32_t* p) { return ByteSet::of(p, batch * 4); };
+  SIMDATTN_REQUIRE(!share_bytes(er, ek), Code::kOverlap, "kv: overlaps rows");
+  SIMDATTN_REQUIRE(!share_bytes(ep, ek), Code::kOverlap, "kv: overlaps positions");
+  SIMDATTN_REQUIRE(!share_bytes(slots, ek), Code::kOverlap, "kv: overlaps options.slots");
+  SIMDATTN_REQUIRE(!share_bytes(numbers(options.starts), ek), Code::kOverlap, "kv: overlaps options.starts");
+  SIMDATTN_REQUIRE(!share_bytes(numbers(options.counts), ek), Code::kOverlap, "kv: overlaps options.counts");
+  SIMDATTN_REQUIRE(!share_bytes(ec, ek) && !share_bytes(es, ek), Code::kOverlap,
+                   "kv: overlaps options.rope.cos or options.rope.sin");
+  SIMDATTN_REQUIRE(by_slot || !share_bytes(table_bytes(kv), ek), Code::kOverlap, "kv: overlaps kv.block_table");
+  return {};
+}
+
+}  // namespace simdattn
