@@ -230,13 +230,13 @@ class RowBlock {
         for (int64_t j = first; j < first + keys; j += run) {
           rows = k_.at(base + j, &run);
           run = std::min(run, first + keys - j);
-          char* to = w_.key_rows + (j - c) * row;
+          char* packed = w_.key_rows + (j - c) * row;
           if (k_.token_stride() == row) {
-            std::memcpy(to, rows, static_cast<size_t>(run * row));
+            std::memcpy(packed, rows, static_cast<size_t>(run * row));
             continue;
           }
           for (int64_t i = 0; i < run; ++i) {
-            std::memcpy(to + i * row, rows + i * k_.token_stride(), static_cast<size_t>(row));
+            std::memcpy(packed + i * row, rows + i * k_.token_stride(), static_cast<size_t>(row));
           }
         }
         key_ops_.pack_keys(w_.key_rows, row, first - c + keys, p_.d_qk, panel, false);
