@@ -260,7 +260,8 @@ struct AttentionKernels {
   void (*score_packed)(const ScoreTile&);
   bool packed_is[kKvTypes];
   void (*softmax_tile)(const SoftmaxTile&);
-  /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used.
+  /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used. `o` has whole groups of
+  /// kValueGroup columns, zeros past the last one.
   void (*value_packed)(const ValueTile&);
   /// Before the first and after the last of these slots in a range of tasks; null: nothing to do.
   void (*begin)();

@@ -426,7 +426,7 @@ TEST_P(BadCalls, Rope) {
           {"position negative", Code::kRange, "positions", [](C& c) { c.position(-1); }},
           {"position past the table", Code::kRange, "positions", [](C& c) { c.position(10); }},
           {"position that wraps in 32 bits", Code::kRange, "positions", [](C& c) { c.position(int64_t{1} << 32); }},
-          {"no positions and a short table", Code::kRange, "positions",
+          {"no positions and a short table", Code::kRange, "options.start",
            [](C& c) { c.positions = {}, c.cos.shape[0] = c.sin.shape[0] = 2; }},
           {"no positions and a start past the table", Code::kRange, "options.start",
            [](C& c) { c.positions = {}, c.options.start = 8; }},

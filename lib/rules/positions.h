@@ -21,9 +21,8 @@ inline Status check_positions(const ConstView<2>& positions, int64_t start, int6
   if (positions.data == nullptr) {
     SIMDATTN_REQUIRE(start >= 0 && (start < limit || start == 0), Code::kRange,
                      "options.start: not a row of cos and sin");
-    SIMDATTN_REQUIRE(
-        n <= limit - start || batch == 0, Code::kRange,
-        "positions: absent, and options.start .. options.start + rows - 1 are not all rows of cos and sin");
+    SIMDATTN_REQUIRE(n <= limit - start || batch == 0, Code::kRange,
+                     "options.start: start + rows are more than the rows of cos and sin");
     return {};
   }
   SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), extent));
