@@ -21,8 +21,7 @@ class Append {
     rotates_ = appended.rotates();
     direct_ = !rotates_ && (rows.dtype == type || rows.dtype == DType::kF32);
     most_ = direct_ ? kPanelWidth : tokens_at_a_time(kv.dim);
-    buffer_ = rows.dtype == type ? type : DType::kF32;
-    kernel_ = uk.rope_heads[slot(rows.dtype)][slot(buffer_)];
+    kernel_ = uk.rope_heads[slot(rows.dtype)][slot(type)];
     // Without a table the same kernel converts: it copies all dimensions that it does not rotate.
     call_ = {.x = nullptr,
              .y = nullptr,
@@ -91,11 +90,12 @@ class Append {
     }
   }
 
-  /// Rotated token by token for as many heads as the buffer holds, then converted and laid out head by head.
+  /// Rotated in f32 and rounded to the storage type token by token, for as many heads as the buffer holds (a buffer of f32
+  /// that is rounded while it is laid out takes a sixth longer); then laid out head by head.
   void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
-    const int64_t size = kv_.dim * size_of(buffer_);
-    const int64_t most = kTokenBuffer / (tokens * kv_.dim);
+    const int64_t size = store_.row_size();
+    const int64_t most = static_cast<int64_t>(sizeof buffer) / (tokens * size);
     call_.y_stride = tokens * kv_.dim;
     for (int64_t h = 0; h < kv_.heads; h += call_.heads) {
       call_.heads = std::min(most, kv_.heads - h);
@@ -106,7 +106,7 @@ class Append {
         kernel_(call_);
       }
       for (int64_t k = 0; k < call_.heads; ++k) {
-        store_.store(buffer + k * tokens * size, size, tokens, p, h + k, buffer_ == store_.dtype());
+        store_.store(buffer + k * tokens * size, size, tokens, p, h + k, true);
       }
     }
   }
@@ -120,7 +120,6 @@ class Append {
   bool rotates_;
   bool direct_;   // the store converts, or has nothing to convert
   int64_t most_;  // tokens at a time
-  DType buffer_;  // rows of the storage type are rotated in it, others in f32
   void (*kernel_)(const RopeHeads&);
   RopeHeads call_;
 };
