@@ -80,10 +80,18 @@ struct Wide {
 #endif
 };
 
+// Functions of their own, for types and conversions to share: inlined they were 38 KB a target.
+
+template <class Unit>
+__attribute__((noinline)) void transpose_rest(const char* in, int64_t in_stride, int64_t rows, int64_t columns,
+                                              char* out, int64_t out_stride) {
+  transpose_units<Unit>(in, in_stride, rows, columns, out, out_stride);
+}
+
 /// transpose_units(), most of it by Wide::put: squares of Wide::kBlocks times as many rows side by side.
 template <class Unit>
-SIMDATTN_INLINE void put_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
-                               int64_t out_stride) {
+__attribute__((noinline)) void put_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
+                                         int64_t out_stride) {
   constexpr int64_t kSize = sizeof(Unit);
   constexpr int64_t kSquare = 16 / kSize;
   constexpr int64_t kRows = kSquare * Wide::kBlocks;
@@ -100,18 +108,18 @@ SIMDATTN_INLINE void put_units(const char* in, int64_t in_stride, int64_t rows, 
       }
     }
     if (whole_rows > 0 && whole_columns < columns) {
-      transpose_units<Unit>(in + whole_columns * kSize, in_stride, whole_rows, columns - whole_columns,
-                            out + whole_columns * out_stride, out_stride);
+      transpose_rest<Unit>(in + whole_columns * kSize, in_stride, whole_rows, columns - whole_columns,
+                           out + whole_columns * out_stride, out_stride);
     }
     if (whole_rows == rows) return;
   }
-  transpose_units<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, columns, out + whole_rows * kSize,
-                        out_stride);
+  transpose_rest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, columns, out + whole_rows * kSize,
+                       out_stride);
 }
 /// And by Wide::take: as many columns.
 template <class Unit>
-SIMDATTN_INLINE void take_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
-                                int64_t out_stride) {
+__attribute__((noinline)) void take_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
+                                          int64_t out_stride) {
   constexpr int64_t kSize = sizeof(Unit);
   constexpr int64_t kSquare = 16 / kSize;
   constexpr int64_t kColumns = kSquare * Wide::kBlocks;
@@ -124,13 +132,13 @@ SIMDATTN_INLINE void take_units(const char* in, int64_t in_stride, int64_t rows,
       }
     }
     if (whole_columns > 0 && whole_rows < rows) {
-      transpose_units<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, whole_columns,
-                            out + whole_rows * kSize, out_stride);
+      transpose_rest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, whole_columns,
+                           out + whole_rows * kSize, out_stride);
     }
     if (whole_columns == columns) return;
   }
-  transpose_units<Unit>(in + whole_columns * kSize, in_stride, rows, columns - whole_columns,
-                        out + whole_columns * out_stride, out_stride);
+  transpose_rest<Unit>(in + whole_columns * kSize, in_stride, rows, columns - whole_columns,
+                       out + whole_columns * out_stride, out_stride);
 }
 
 /// `tokens` rows of `dim` stored elements into the panel's columns from `column` on, at most kPanelWidth in all.
