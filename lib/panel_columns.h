@@ -105,6 +105,20 @@ SIMDATTN_COLUMNS_INLINE void transpose_units(const char* in, int64_t in_stride, 
   }
 }
 
+/// One row into one column: a step of decoding, which is all stores.
+template <class Unit>
+SIMDATTN_COLUMNS_INLINE void scatter_units(const char* in, int64_t units, char* out, int64_t out_stride) {
+  constexpr int64_t kSize = sizeof(Unit);
+  int64_t c = 0;
+  for (; c + 4 <= units; c += 4, in += 4 * kSize, out += 4 * out_stride) {
+    copy_unit<Unit>(in, out);
+    copy_unit<Unit>(in + kSize, out + out_stride);
+    copy_unit<Unit>(in + 2 * kSize, out + 2 * out_stride);
+    copy_unit<Unit>(in + 3 * kSize, out + 3 * out_stride);
+  }
+  for (; c < units; ++c, in += kSize, out += out_stride) copy_unit<Unit>(in, out);
+}
+
 template <class T>
 using PanelUnit = std::conditional_t<std::is_same_v<T, f16>, uint16_t, uint32_t>;
 /// Elements of a unit.
