@@ -39,8 +39,8 @@ Prepared prepare_append(DType type, KvLayout layout, bool rope, int64_t n) {
   Prepared p;
   p.keep = data;
   p.run = [=, d = data.get()](const Target* t, bool) {
-    const simdattn::Kv kv = simdattn::contiguous_kv(d->store.as<char>(), simdattn::kv_type_of(type), layout, 1, kHeads,
-                                                    tokens, kRowDim);
+    const simdattn::Kv kv =
+        simdattn::contiguous_kv(d->store.as<char>(), simdattn::kv_type_of(type), layout, 1, kHeads, tokens, kRowDim);
     simdattn::AppendOptions options;
     options.start = start;
     if (rope) {
@@ -120,9 +120,9 @@ void add_kv_cases(std::vector<Case>& cases) {
         const std::string form = std::string(panels ? "panels" : "rows") + (rope ? "_rope" : "");
         const bool main = panels && type == DType::kBF16;
         for (const int64_t n : {512, 1}) {
-          Case& c = add("kv_append", form + "_8heads_" + std::to_string(n), type,
-                        static_cast<double>(n) * kRow * (4 + size), main && (rope || n > 1),
-                        [=] { return prepare_append(type, layout, rope, n); });
+          Case& c =
+              add("kv_append", form + "_8heads_" + std::to_string(n), type, static_cast<double>(n) * kRow * (4 + size),
+                  main && (rope || n > 1), [=] { return prepare_append(type, layout, rope, n); });
           c.fixed_cost = n == 1;
         }
         // The name that it had before there were other forms.

@@ -1,6 +1,6 @@
 // Rows into columns of a key panel and back: a transposition of units of 32 bits (f32, pairs of bf16) or of 16 (f16).
-// Shared by the backends. No number is looked at, so one piece of code in vectors of 128 bits serves every instruction
-// set; wider ones gain nothing, for a panel is written at the speed of the L2 cache either way.
+// Shared by the backends. No number is looked at, so one piece of code in vectors of 128 bits serves every instruction set; a
+// backend with wider ones does most of the work in squares of its own.
 #ifndef SIMDATTN_LIB_PANEL_COLUMNS_H_
 #define SIMDATTN_LIB_PANEL_COLUMNS_H_
 
@@ -105,46 +105,25 @@ SIMDATTN_COLUMNS_INLINE void transpose_units(const char* in, int64_t in_stride, 
   }
 }
 
+/// One row into one column: a step of decoding, which is all stores.
+template <class Unit>
+SIMDATTN_COLUMNS_INLINE void scatter_units(const char* in, int64_t units, char* out, int64_t out_stride) {
+  constexpr int64_t kSize = sizeof(Unit);
+  int64_t c = 0;
+  for (; c + 4 <= units; c += 4, in += 4 * kSize, out += 4 * out_stride) {
+    copy_unit<Unit>(in, out);
+    copy_unit<Unit>(in + kSize, out + out_stride);
+    copy_unit<Unit>(in + 2 * kSize, out + 2 * out_stride);
+    copy_unit<Unit>(in + 3 * kSize, out + 3 * out_stride);
+  }
+  for (; c < units; ++c, in += kSize, out += out_stride) copy_unit<Unit>(in, out);
+}
+
 template <class T>
 using PanelUnit = std::conditional_t<std::is_same_v<T, f16>, uint16_t, uint32_t>;
 /// Elements of a unit.
 template <class T>
 inline constexpr int64_t kUnitDims = std::is_same_v<T, bf16> ? 2 : 1;
-
-/// `tokens` rows of `dim` stored elements into the panel's columns from `column` on, at most kPanelWidth in all.
-template <class T>
-SIMDATTN_COLUMNS_INLINE void rows_to_columns(const char* rows, int64_t row_stride, int64_t tokens, int64_t dim,
-                                             char* panel, int64_t column) {
-  using Unit = PanelUnit<T>;
-  constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
-  const int64_t units = dim / kUnitDims<T>;
-  char* const out = panel + column * static_cast<int64_t>(sizeof(Unit));
-  transpose_units<Unit>(rows, row_stride, tokens, units, out, kPitch);
-  if constexpr (kUnitDims<T> == 2) {
-    // An odd last dimension is paired with zero.
-    for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
-      uint16_t pair[2] = {0, 0};
-      copy_unit<T>(rows + t * row_stride + (dim - 1) * 2, reinterpret_cast<char*>(pair));
-      copy_unit<Unit>(reinterpret_cast<const char*>(pair), out + units * kPitch + t * 4);
-    }
-  }
-}
-
-/// The inverse.
-template <class T>
-SIMDATTN_COLUMNS_INLINE void columns_to_rows(const char* panel, int64_t column, int64_t tokens, int64_t dim, char* rows,
-                                             int64_t row_stride) {
-  using Unit = PanelUnit<T>;
-  constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
-  const int64_t units = dim / kUnitDims<T>;
-  const char* const in = panel + column * static_cast<int64_t>(sizeof(Unit));
-  transpose_units<Unit>(in, kPitch, units, tokens, rows, row_stride);
-  if constexpr (kUnitDims<T> == 2) {
-    for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
-      copy_unit<T>(in + units * kPitch + t * 4, rows + t * row_stride + (dim - 1) * 2);
-    }
-  }
-}
 
 /// f(panel, column, tokens, done) for each panel that tokens column .. column + tokens - 1 of many lie in; `done` tokens came
 /// before.

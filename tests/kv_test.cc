@@ -179,9 +179,8 @@ TEST_P(KvStores, Append) {
         if (padding) slot = int64_t{1} << 30, p = int64_t{1} << 29;
         set_element_bits(slots.view.data, slots.view.dtype, slots.at({b, r}),
                          static_cast<uint64_t>(skipped ? -random.integer(1, 9) : slot));
-        set_element_bits(
-            positions.view.data, positions.view.dtype, positions.at({b, r}),
-            static_cast<uint64_t>(skipped && way == Way::kPositions ? -random.integer(1, 99) : p));
+        set_element_bits(positions.view.data, positions.view.dtype, positions.at({b, r}),
+                         static_cast<uint64_t>(skipped && way == Way::kPositions ? -random.integer(1, 99) : p));
         if (skipped || padding || (paged && way != Way::kSlots && s.page(b, p) < 0)) continue;
         for (int64_t h = 0; h < heads; ++h) {
           const auto at = [&](int64_t d) { return rows.at({b, h, r, d}); };
@@ -247,8 +246,8 @@ TEST_P(KvStores, Shift) {
     ASSERT_TRUE(status.ok()) << status.detail;
     ASSERT_EQ(want.difference(), "") << "case " << i << ", form " << static_cast<int>(form) << ", type "
                                      << static_cast<int>(type) << ", dim " << dim << ", tokens " << tokens << " ["
-                                     << first << ", " << last << ") by " << delta << ", ring " << s.kv.ring
-                                     << ", page " << s.kv.page_size;
+                                     << first << ", " << last << ") by " << delta << ", ring " << s.kv.ring << ", page "
+                                     << s.kv.page_size;
   }
 }
 

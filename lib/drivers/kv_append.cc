@@ -90,12 +90,12 @@ class Append {
     }
   }
 
-  /// Rotated in f32 and rounded to the storage type token by token, for as many heads as the buffer holds; then laid out
-  /// head by head.
+  /// Rotated in f32 and rounded to the storage type token by token, for as many heads as the buffer holds (a buffer of f32
+  /// that is rounded while it is laid out takes a sixth longer); then laid out head by head.
   void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
     const int64_t size = store_.row_size();
-    const int64_t most = kTokenBuffer / (tokens * kv_.dim);
+    const int64_t most = static_cast<int64_t>(sizeof buffer) / (tokens * size);
     call_.y_stride = tokens * kv_.dim;
     for (int64_t h = 0; h < kv_.heads; h += call_.heads) {
       call_.heads = std::min(most, kv_.heads - h);

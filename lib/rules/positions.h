@@ -19,7 +19,7 @@ inline Status check_positions(const ConstView<2>& positions, int64_t start, int6
                               int64_t limit, ByteSet* extent) {
   extent->clear();
   if (positions.data == nullptr) {
-    SIMDATTN_REQUIRE(start >= 0 && (start < limit || start == 0), Code::kRange,
+    SIMDATTN_REQUIRE(start >= 0 && (start < limit || (start == limit && n == 0)), Code::kRange,
                      "options.start: not a row of cos and sin");
     SIMDATTN_REQUIRE(n <= limit - start || batch == 0, Code::kRange,
                      "options.start: start + rows are more than the rows of cos and sin");
