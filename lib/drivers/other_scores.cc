@@ -5,7 +5,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/score_rows.h"
 #include "lib/drivers/workspace.h"
-#include "lib/scalar/math.h"
+#include "lib/scalar/scores.h"
 
 namespace simdattn {
 namespace {
@@ -103,7 +103,7 @@ Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, co
   score_all_rows(
       *uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
       [&](const ScoreRows& call, int64_t, int64_t) { uk->gaussian_rows[slot(k.dtype)](call); },
-      [](int64_t, int64_t, float x, float y, float sum) { return std::fma(x - y, x - y, sum); });
+      [&](const auto* row, const auto* key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); });
   return {};
 }
 
@@ -226,8 +226,8 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
         [&](const ScoreRows& call, int64_t head, int64_t next_head) {
           uk->additive_rows[slot(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
         },
-        [&](int64_t head, int64_t e, float x, float y, float sum) {
-          return std::fma(weights[head * w.stride[0] + e], scalar::tanh(x + y), sum);
+        [&](const auto* row, const auto* key, int64_t head) {
+          return scalar::additive(row, key, weights + head * w.stride[0], d);
         });
     return {};
   }

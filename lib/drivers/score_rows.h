@@ -43,31 +43,21 @@ static inline Status check_score_options(const ScoreOptions& options) {
   return {};
 }
 
-/// The definition, for a 16-bit query row that does not fit the buffer: same bits as the kernels, not fast.
-/// term(d, q_d, k_d, sum) adds to a partial sum.
-template <class Term>
-float long_row(const void* q, DType q_type, const void* k, DType k_type, int64_t dim, Term&& term) {
-  float partial[16] = {};
-  with_storage(q_type, [&](auto tq) {
-    with_storage(k_type, [&](auto tk) {
-      for (int64_t d = 0; d < dim; ++d) {
-        const float x = to_f32(static_cast<const decltype(tq)*>(q)[d]);
-        const float y = to_f32(static_cast<const decltype(tk)*>(k)[d]);
-        partial[d % 16] = term(d, x, y, partial[d % 16]);
-      }
-    });
+/// f(q, k) with the rows' types.
+template <class F>
+float with_rows(const void* q, DType q_type, const void* k, DType k_type, const F& f) {
+  return with_storage(q_type, [&](auto tq) {
+    return with_storage(
+        k_type, [&](auto tk) { return f(static_cast<const decltype(tq)*>(q), static_cast<const decltype(tk)*>(k)); });
   });
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) partial[i] += partial[i + width];
-  }
-  return partial[0];
 }
 
 /// Scores of all rows of q, whose dimension is that of k. kernel(call, head, next_head) computes a block of rows: row r is
-/// of head `head + r * next_head`. term(head, d, q_d, k_d, sum): see long_row.
-template <class Kernel, class Term>
+/// of head `head + r * next_head`. definition(q, k, head) is the sum that the kernel forms, for rows of 16-bit types that do
+/// not fit the buffer: the same bits, not fast.
+template <class Kernel, class Definition>
 void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, float factor,
-                    Kernel&& kernel, Term&& term) {
+                    Kernel&& kernel, Definition&& definition) {
   const int64_t dim = q.shape[3];
   const int64_t group = group_of(q.shape[1], k.shape[1]);
   const int64_t q_size = size_of(q.dtype);
@@ -101,9 +91,9 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
         if (rows_at_once == 0 && rows > 0) {
           for (int64_t i = 0; i < rows; ++i) {
             for (int64_t j = 0; j < k.shape[2]; ++j) {
-              const float sum = long_row(
-                  queries + i * q_stride * q_size, q.dtype, keys + j * k.stride[2] * k_size, k.dtype, dim,
-                  [&](int64_t d, float x, float y, float part) { return term(h + i * next_head, d, x, y, part); });
+              const float sum =
+                  with_rows(queries + i * q_stride * q_size, q.dtype, keys + j * k.stride[2] * k_size, k.dtype,
+                            [&](const auto* row, const auto* key) { return definition(row, key, h + i * next_head); });
               s[i * out_stride + j] = canonical(sum * factor);
             }
           }

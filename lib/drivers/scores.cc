@@ -4,6 +4,7 @@
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/score_rows.h"
+#include "lib/scalar/scores.h"
 
 namespace simdattn {
 
@@ -18,7 +19,7 @@ Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<
   const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
   score_all_rows(
       *uk, q, k, out, factor, [&](const ScoreRows& call, int64_t, int64_t) { uk->score_rows[slot(k.dtype)](call); },
-      [](int64_t, int64_t, float x, float y, float sum) { return std::fma(x, y, sum); });
+      [&](const auto* row, const auto* key, int64_t) { return scalar::dot(row, key, q.shape[3]); });
   return {};
 }
 

@@ -22,8 +22,9 @@ constexpr int64_t kLseRows = 64;
 /// also holds as much of x, of a bias, and of out.
 constexpr int64_t kModifiedScores = 4096;
 constexpr int64_t kModifiedRows = 16;
+static_assert(kModifiedRows <= kLseRows);
 
-/// Runs `a` on its rows; lse (may be null) gets one entry per row.
+/// Runs `a` on its rows, at most kLseRows if it knows their maxima; lse (may be null) gets one entry per row.
 void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
   if (lse == nullptr) {
     uk.softmax_rows(a);
@@ -43,7 +44,6 @@ void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
     call.y += kLseRows * call.ldy;
     call.lo += kLseRows * call.lo_step;
     call.hi += kLseRows * call.hi_step;
-    if (call.known_max != nullptr) call.known_max += kLseRows;
   }
 }
 
