@@ -49,6 +49,9 @@ struct Division {
 
 constexpr int64_t splits_of(int64_t length) { return length <= kKeySplit ? 1 : (length + kKeySplit - 1) / kKeySplit; }
 
+/// True if all sequences have as many rows and keys.
+bool are_alike(const Attention& a);
+
 /// Checks the entries of every sequence and divides the problem. `for_threads`: row blocks are to be enough for several
 /// threads, if need be smaller ones.
 Status divide(const Attention& a, const AttentionSizes& sizes, bool for_threads, Division* division);

@@ -15,13 +15,19 @@ namespace simdattn {
 inline constexpr int64_t kQueryElements = 8192;
 inline constexpr int64_t kQueryRows = 8;
 
+/// The bytes of the arrays that all score functions have.
+struct ScoreBytes {
+  ByteSet q;
+  ByteSet k;
+  ByteSet out;
+};
+
 /// Everything about q, k and out but the relation of the dimensions of q and k.
 static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
-                                        ByteSet* out_extent) {
-  ByteSet eq, ek;
-  SIMDATTN_CHECK(check_view(q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &eq));
-  SIMDATTN_CHECK(check_view(k, Accept::kElements, SIMDATTN_ARGUMENT("k"), &ek));
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), out_extent));
+                                        ScoreBytes* bytes) {
+  SIMDATTN_CHECK(check_view(q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &bytes->q));
+  SIMDATTN_CHECK(check_view(k, Accept::kElements, SIMDATTN_ARGUMENT("k"), &bytes->k));
+  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &bytes->out));
   SIMDATTN_REQUIRE(q.shape[3] >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(k.shape[3] >= 1, Code::kShape, "k.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(k.shape[0] == q.shape[0], Code::kShape, "k.shape[0] != q.shape[0]");
@@ -31,8 +37,8 @@ static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4
   SIMDATTN_REQUIRE(out.shape[0] == q.shape[0] && out.shape[1] == q.shape[1] && out.shape[2] == q.shape[2] &&
                        out.shape[3] == k.shape[2],
                    Code::kShape, "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], k.shape[2]]");
-  SIMDATTN_REQUIRE(!share_bytes(*out_extent, eq), Code::kOverlap, "out: overlaps q");
-  SIMDATTN_REQUIRE(!share_bytes(*out_extent, ek), Code::kOverlap, "out: overlaps k");
+  SIMDATTN_REQUIRE(!share_bytes(bytes->out, bytes->q), Code::kOverlap, "out: overlaps q");
+  SIMDATTN_REQUIRE(!share_bytes(bytes->out, bytes->k), Code::kOverlap, "out: overlaps k");
   return {};
 }
 
@@ -67,8 +73,9 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
   // A single query row per head (decode): the heads of a group are the rows, and their keys are read once.
   const bool grouped = q.shape[2] == 1;
   const int64_t rows = grouped ? group : q.shape[2];
-  const int64_t q_stride = grouped ? q.stride[1] : q.stride[2];
-  const int64_t out_stride = grouped ? out.stride[1] : out.stride[2];
+  const int64_t q_stride = step_of(q, grouped ? 1 : 2);
+  const int64_t k_stride = step_of(k, 2);
+  const int64_t out_stride = step_of(out, grouped ? 1 : 2);
   const int64_t next_head = grouped ? 1 : 0;
   const int64_t rows_at_once = direct ? rows : std::min(kQueryRows, kQueryElements / dim);
 
@@ -82,7 +89,7 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
                           .ldq = dim,
                           .n_q = 0,
                           .k = keys,
-                          .ldk = k.stride[2],
+                          .ldk = k_stride,
                           .n_k = k.shape[2],
                           .dim = dim,
                           .scale = factor,
@@ -92,7 +99,7 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
           for (int64_t i = 0; i < rows; ++i) {
             for (int64_t j = 0; j < k.shape[2]; ++j) {
               const float sum =
-                  with_rows(queries + i * q_stride * q_size, q.dtype, keys + j * k.stride[2] * k_size, k.dtype,
+                  with_rows(queries + i * q_stride * q_size, q.dtype, keys + j * k_stride * k_size, k.dtype,
                             [&](const auto* row, const auto* key) { return definition(row, key, h + i * next_head); });
               s[i * out_stride + j] = canonical(sum * factor);
             }

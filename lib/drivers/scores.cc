@@ -12,8 +12,8 @@ Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<
                        const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet eo;
-  SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
+  ScoreBytes bytes;
+  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
   SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
   SIMDATTN_CHECK(check_score_options(options));
   const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));

@@ -43,8 +43,8 @@ static inline float squared_distance(const Query* q, const Key* k, int64_t dim) 
 /// The sum of w_d tanh(q_d + k_d).
 template <class Query, class Key>
 static inline float additive(const Query* q, const Key* k, const float* w, int64_t dim) {
-  return sum_over_dimensions(
-      q, k, dim, [w](int64_t d, float x, float y, float sum) { return std::fma(w[d], tanh(x + y), sum); });
+  return sum_over_dimensions(q, k, dim,
+                             [w](int64_t d, float x, float y, float sum) { return std::fma(w[d], tanh(x + y), sum); });
 }
 
 }  // namespace simdattn::scalar
