@@ -69,8 +69,12 @@ TEST_P(Formula, Scores) {
   for (int64_t i = 0; i < cases(600); ++i) {
     const int64_t kv_heads = random.integer(1, 3);
     const int64_t heads = kv_heads * random.integer(1, 4);
-    const int64_t batch = random.integer(1, 3), n_q = random.integer(0, 9), n_kv = random.size(0, 60),
-                  dim = random.size(1, 150);
+    // Query rows of 16-bit types are widened 8 at a time, at most 8192 elements; longer ones are not.
+    const int64_t long_dims[] = {1023, 1024, 1025, 1500, 2731, 4096, 4097, 8191, 8192, 8193, 8300};
+    const bool large = i % 32 == 0;
+    const int64_t batch = random.integer(1, large ? 1 : 3), n_q = random.integer(0, large ? 19 : 9),
+                  n_kv = random.size(0, large ? 8 : 60),
+                  dim = large ? long_dims[i / 32 % std::ssize(long_dims)] : random.size(1, 150);
     Array<4> q(random, random.storage(), {batch, heads, n_q, dim}, Strides::kInput);
     Array<4> k(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
     Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
@@ -169,7 +173,9 @@ TEST_P(Formula, WeightedValues) {
   for (int64_t i = 0; i < cases(600); ++i) {
     const int64_t kv_heads = random.integer(1, 3);
     const int64_t heads = kv_heads * random.integer(1, 4);
-    const int64_t batch = random.integer(1, 3), n_q = random.integer(0, 10), dim = random.size(1, 120);
+    const bool wide = i % 16 == 0;  // 512 columns are computed at a time
+    const int64_t batch = random.integer(1, wide ? 1 : 3), n_q = random.integer(0, 10);
+    const int64_t dim = wide ? random.of<int64_t>({511, 512, 513, 1023, 1024, 1025, 1100}) : random.size(1, 120);
     const int64_t n_kv = random.size(0, random.one_in(6) ? 600 : 50);
     Array<4> p(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
     Array<4> v(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
@@ -298,6 +304,51 @@ TEST_P(Formula, Attention) {
   }
 }
 
+/// The raw state against the formula: the accumulator is relative to the maximum that was written beside it.
+TEST_P(Formula, RawState) {
+  Random random(seed() * 1000 + 9);
+  for (int64_t i = 0; i < cases(250); ++i) {
+    AttentionLimits limits;
+    limits.max_q = random.one_in(6) ? 150 : 12;
+    limits.max_kv = random.one_in(12) ? 2600 : 300;
+    limits.max_batch = 2;
+    limits.max_dim = limits.max_kv > 400 || limits.max_q > 100 ? 20 : 90;
+    const AttentionCase c = random_attention(random, limits);
+    const auto& shape = c.out.view.shape;
+    const Array<4> acc(random, DType::kF32, shape, Strides::kOutput);
+    const Array<3> max(random, DType::kF32, {shape[0], shape[1], shape[2]}, Strides::kOutput), sum = max.like(random);
+    Attention a = c.problem;
+    a.acc = acc.view, a.max = max.view, a.sum = sum.view;
+    if (random.coin()) a.out = {};
+    if (random.coin()) a.lse = {};
+    const Status status = random.coin() ? run_attention(a, &target()) : run_tasks(a, &target(), random);
+    ASSERT_TRUE(status.ok()) << status.detail << describe(a);
+    const reference::AttentionResult want = reference::attention(a);
+    // A maximum is one score: its error is less than that of a log-sum-exp, which brings the sum's along.
+    const AttentionBound bound = attention_bound(c, cost());
+    ASSERT_EQ(compare(max, want.max, [&](int64_t) { return bound.lse * kEps; }), "")
+        << "max, case " << i << ": " << describe(a);
+    const std::vector<uint64_t> maxima = max.bits();
+    const auto moved = [&](int64_t row) {
+      const double got = to_double(std::bit_cast<float>(static_cast<uint32_t>(maxima[static_cast<size_t>(row)])));
+      return std::isfinite(got) ? std::exp(want.max[row] - got) : 1.0;
+    };
+    reference::Tensor want_sum = want.sum, want_acc = want.out;
+    for (int64_t r = 0; r < want_sum.size(); ++r) want_sum[r] *= moved(r);
+    for (int64_t e = 0; e < want_acc.size(); ++e) want_acc[e] *= want_sum[e / shape[3]];
+    ASSERT_EQ(compare(sum, want_sum, [&](int64_t r) { return bound.lse * kEps * want_sum[r]; }), "")
+        << "sum, case " << i << ": " << describe(a);
+    ASSERT_EQ(compare(acc, want_acc,
+                      [&](int64_t e) {
+                        const double of_one =
+                            bound.out * kEps * want.magnitude[e] + static_cast<double>(c.problem.k.keys()) * kTiny;
+                        return std::isfinite(of_one) ? of_one * want_sum[e / shape[3]] : 0.0;
+                      }),
+              "")
+        << "acc, case " << i << ": " << describe(a);
+  }
+}
+
 /// Random option mixes over small shapes: every target against one evaluation of the formula.
 TEST(FormulaMixes, AttentionOnEveryTarget) {
   Random random(seed() * 1000 + 7);
@@ -324,8 +375,10 @@ TEST(FormulaMixes, AttentionOnEveryTarget) {
 TEST_P(Formula, AttentionMerge) {
   Random random(seed() * 1000 + 8);
   for (int64_t i = 0; i < cases(1000); ++i) {
+    const bool wide = i % 16 == 0;  // columns are joined 1024 at a time
     const int64_t parts = random.integer(1, 6), batch = random.integer(1, 2), heads = random.integer(1, 3),
-                  n = random.integer(0, 4), dim = random.size(1, 80);
+                  n = random.integer(0, wide ? 2 : 4);
+    const int64_t dim = wide ? random.of<int64_t>({1023, 1024, 1025, 2047, 2048, 2049, 2300}) : random.size(1, 80);
     Array<5> part(random, random.storage(), {parts, batch, heads, n, dim}, Strides::kOutput);
     Array<4> part_lse(random, DType::kF32, {parts, batch, heads, n}, Strides::kOutput);
     part.fill(random, Values::kOrdinary);
@@ -360,6 +413,19 @@ TEST_P(Formula, AttentionMerge) {
     ASSERT_EQ(
         compare(lse, want.lse, [&](int64_t) { return (20 + cost().exp + static_cast<double>(parts) + 4) * kEps; }), "")
         << "lse, case " << i;
+    // Into one of the parts, whichever: the same bits.
+    if (out.view.dtype != part.view.dtype) continue;
+    const int64_t p = random.integer(0, parts - 1);
+    View<4> place = out.view;
+    place.data = static_cast<char*>(part.view.data) + p * part.view.stride[0] * size_of(part.view.dtype);
+    for (size_t d = 0; d < 4; ++d) place.stride[d] = part.view.stride[d + 1];
+    const Status in_place =
+        attention_merge(part.view, part_lse.view, place, {}, sinks.empty() ? nullptr : sink_array.data(), exec());
+    ASSERT_TRUE(in_place.ok()) << "into part " << p << " of " << parts << ": " << in_place.detail;
+    std::vector<uint64_t> got;
+    for_each_element(place, [&](int64_t at) { got.push_back(element_bits(place.data, place.dtype, at)); });
+    ASSERT_EQ(got, out.bits()) << "into part " << p << " of " << parts << ", case " << i;
+    ASSERT_TRUE(part.gaps_intact());
   }
 }
 
@@ -646,6 +712,85 @@ TEST_P(Rules, S10_Infinities) {
     EXPECT_EQ(r.lse, -kInf);
     EXPECT_EQ(r.lse_fused, -kInf);
   }
+}
+
+/// A score of -inf that the data make is a visible key of weight 0: a NaN or infinity in its value makes NaN of that element,
+/// in whatever block and split it stands, alone there or with others. A row of nothing else is zero, its lse -inf.
+TEST_P(Rules, S10_MinusInfinityIsAVisibleKeyOfWeightZero) {
+  Random random(seed() * 1000 + 10);
+  for (const int64_t n : {1, 7, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049, 2600}) {
+    for (const int64_t rows : {1, 12, 13, 20}) {  // with more than 12, values are packed
+      for (const bool alone : {false, true}) {    // all scores before or behind the key are -inf, too
+        const int64_t borders[] = {0, 255, 256, 1023, 1024, 1025, 2047, 2048, n - 1, n / 2};
+        const int64_t at = std::min(n - 1, borders[random.integer(0, std::ssize(borders) - 1)]);
+        const Array<4> q(random, DType::kF32, {1, 1, rows, 1}), k(random, DType::kF32, {1, 1, n, 1}),
+            v(random, random.storage(), {1, 1, n, 3}), out(random, DType::kF32, {1, 1, rows, 3});
+        const Array<4> acc = out.like(random), keep(random, DType::kU8, {1, 1, rows, n});
+        const Array<3> lse(random, DType::kF32, {1, 1, rows}), max = lse.like(random), sum = lse.like(random);
+        v.fill(random, Values::kOrdinary);
+        // A number for the maximum somewhere, or nowhere.
+        const int64_t number = random.coin() ? random.integer(0, n - 1) : n;
+        for (int64_t t = 0; t < n; ++t)
+          k.set_at({0, 0, t, 0}, t == at || (alone && t != number) ? -kInf : random.uniform());
+        for (int64_t r = 0; r < rows; ++r) q.set_at({0, 0, r, 0}, r % 5 == 4 ? 0.5f : 1.0f);
+        v.set_at({0, 0, at, 1}, random.of({kNaN, kInf, -kInf}));
+        // Hidden keys beside it, whose values are NaN in the last column; some hide the key itself.
+        keep.fill_bytes(1);
+        const bool masks = random.coin();
+        for (int64_t t = 0; t < n && masks; ++t) {
+          if (t == at || !random.one_in(3)) continue;
+          v.set_at({0, 0, t, 2}, kNaN);
+          for (int64_t r = 0; r < rows; ++r) set_element_bits(keep.view.data, DType::kU8, keep.at({0, 0, r, t}), 0);
+        }
+        if (masks && rows > 3) set_element_bits(keep.view.data, DType::kU8, keep.at({0, 0, 3, at}), 0);
+        const float sink = random.uniform();
+        Attention a;
+        a.q = q.view, a.k = k.view, a.v = v.view, a.out = out.view, a.lse = lse.view;
+        a.acc = acc.view, a.max = max.view, a.sum = sum.view;
+        if (masks) a.scoring.keep = keep.view;
+        if (random.one_in(3)) a.scoring.sinks = &sink;
+        if (random.one_in(3)) a.scoring.causal = true;
+        const reference::AttentionResult want = reference::attention(a);
+        reference::Tensor want_acc = want.out;
+        for (int64_t e = 0; e < want_acc.size(); ++e) want_acc[e] *= want.sum[e / 3];
+        for (const bool tasks : {false, true}) {
+          out.fill_bytes(0xA5), acc.fill_bytes(0xA5), lse.fill_bytes(0xA5);
+          const Status s = tasks ? run_tasks(a, GetParam(), random) : run_attention(a, GetParam());
+          ASSERT_TRUE(s.ok()) << s.detail;
+          const std::string text = "n " + std::to_string(n) + ", key " + std::to_string(at) + ", rows " +
+                                   std::to_string(rows) + (alone ? ", alone" : "") + (tasks ? ", tasks" : "") +
+                                   describe(a.scoring);
+          // The scores are numbers of the test, so only the weights have errors.
+          const double roundings = 16 + static_cast<double>(n);
+          ASSERT_EQ(compare(out, want.out,
+                            [&](int64_t e) {
+                              const double m = want.magnitude[e];
+                              return std::isfinite(m) ? 2 * roundings * kEps * m + kTiny : 0.0;
+                            }),
+                    "")
+              << text;
+          ASSERT_EQ(compare(lse, want.lse, [&](int64_t) { return 2 * roundings * kEps; }), "") << "lse, " << text;
+          ASSERT_EQ(compare(max, want.max, [&](int64_t) { return 0.0; }), "") << "max, " << text;
+          ASSERT_EQ(compare(acc, want_acc,
+                            [&](int64_t e) {
+                              const double m = want.magnitude[e] * want.sum[e / 3];
+                              return std::isfinite(m) ? 2 * roundings * kEps * m + kTiny : 0.0;
+                            }),
+                    "")
+              << "acc, " << text;
+        }
+      }
+    }
+  }
+  // masked_softmax: its weight is 0, and a row of nothing else is all 0.
+  const Row r = run({0, -kInf, 0}, {}, {1, kNaN, 3});
+  EXPECT_EQ(r.p, (std::vector<float>{0.5f, 0, 0.5f}));
+  expect_nan(r.out);
+  const Row empty = run({-kInf, -kInf}, {}, {kNaN, kInf});
+  expect_zero(empty.p);
+  expect_zero(empty.out);
+  EXPECT_EQ(empty.lse, -kInf);
+  EXPECT_EQ(empty.lse_fused, -kInf);
 }
 
 TEST_P(Rules, S11_NoRowsIsNoOperation) {

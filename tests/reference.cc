@@ -329,40 +329,37 @@ namespace {
 // The weights of one row of scores, and its log-sum-exp. A visible score of -inf is a key of weight 0.
 struct Weights {
   std::vector<double> p;
-  double lse = -kInf;
-  bool empty = true;  // no visible score above -inf
+  double lse = -kInf;  // NaN: so is all of the row
+  double max = -kInf;
+  double sum = 0;  // of exp(t - max); 0: no visible score above -inf, and no sink
 };
 
 Weights weigh(const std::vector<double>& t, const std::vector<bool>& visible, std::optional<double> sink) {
   Weights w;
   w.p.assign(t.size(), 0.0);
-  double max = sink.value_or(-kInf);
-  bool invalid = false;
+  w.max = sink.value_or(-kInf);
+  bool invalid = std::isnan(w.max) || w.max == kInf;
   for (size_t j = 0; j < t.size(); ++j) {
-    if (!visible[j] || t[j] == -kInf) continue;
-    w.empty = false;
+    if (!visible[j]) continue;
     invalid = invalid || std::isnan(t[j]) || t[j] == kInf;
-    max = std::max(max, t[j]);
-  }
-  if (w.empty) {
-    w.lse = sink.value_or(-kInf);
-    return w;
+    w.max = std::max(w.max, t[j]);
   }
   if (invalid) {
     for (size_t j = 0; j < t.size(); ++j) {
       if (visible[j]) w.p[j] = kNaN;
     }
-    w.lse = kNaN;
+    w.lse = w.max = w.sum = kNaN;
     return w;
   }
-  double sum = sink ? std::exp(*sink - max) : 0.0;
+  if (w.max == -kInf) return w;
+  if (sink) w.sum = std::exp(*sink - w.max);
   for (size_t j = 0; j < t.size(); ++j) {
     if (!visible[j]) continue;
-    w.p[j] = std::exp(t[j] - max);
-    sum += w.p[j];
+    w.p[j] = std::exp(t[j] - w.max);
+    w.sum += w.p[j];
   }
-  for (double& p : w.p) p /= sum;
-  w.lse = max + std::log(sum);
+  for (double& p : w.p) p /= w.sum;
+  w.lse = w.max + std::log(w.sum);
   return w;
 }
 
@@ -554,11 +551,14 @@ void attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scoring& sc
       result->lse.at({b, h, row + i}) = w.lse;
       double* out = result->out.data.data() + result->out.offset({b, h, row + i});
       double* magnitude = result->magnitude.data.data() + result->magnitude.offset({b, h, row + i});
-      for (int64_t j = 0; j < n && !w.empty; ++j) {
+      result->max.at({b, h, row + i}) = w.max;
+      result->sum.at({b, h, row + i}) = w.sum;
+      if (std::isnan(w.lse)) std::fill_n(out, dim_v, kNaN);
+      if (std::isnan(w.lse) || w.sum == 0) continue;
+      for (int64_t j = 0; j < n; ++j) {
+        // A weight of 0 hides no value of a visible key: a NaN or infinity in it makes NaN.
+        if (!is_visible(scoring, s, h, i, j)) continue;
         const double p = w.p[static_cast<size_t>(j)];
-        // A weight that is 0 only because float64 underflows belongs to a visible key, whose NaN must be seen.
-        if (p == 0 && !is_visible(scoring, s, h, i, j)) continue;
-        if (p == 0 && modify(scoring, s, h, i, j, scaled[static_cast<size_t>(j)]) == -kInf) continue;
         const double* v_row = v.data.data() + v.offset({h / group, j});
         for (int64_t d = 0; d < dim_v; ++d) {
           out[d] += p * v_row[d];
@@ -580,7 +580,9 @@ Tensor rows_of(const Tensor& x, int64_t b, int64_t first, int64_t count) {
 }
 
 AttentionResult empty_result(int64_t batch, int64_t heads, int64_t n_q, int64_t dim_v) {
-  return {Tensor({batch, heads, n_q, dim_v}), Tensor({batch, heads, n_q}), Tensor({batch, heads, n_q, dim_v})};
+  const Tensor rows({batch, heads, n_q});
+  const Tensor elements({batch, heads, n_q, dim_v});
+  return {elements, rows, elements, rows, rows};
 }
 
 }  // namespace

@@ -98,6 +98,8 @@ struct AttentionResult {
   Tensor out;
   Tensor lse;
   Tensor magnitude;  // of out: sum_j p_j |v_j|
+  Tensor max;        // of attention(): the raw state, whose accumulator is out * sum
+  Tensor sum;
 };
 AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, const simdattn::Scoring& scoring,
                           std::optional<double> scale = {});

@@ -24,6 +24,17 @@ inline std::vector<const Target*> runnable_targets() {
 /// The last of the list.
 inline const Target& scalar_target() { return *targets().back(); }
 
+/// The target whose bits `t` has to return: of an exact one, the definition; of the definition, the best other exact one. A
+/// target that has no counterpart here is compared with itself: other strides and alignments must not matter.
+inline const Target& counterpart(const Target& t) {
+  if (!exact(t)) return t;
+  if (&t != &scalar_target()) return scalar_target();
+  for (const Target* other : runnable_targets()) {
+    if (exact(*other)) return *other;
+  }
+  return t;
+}
+
 inline std::set<const Target*>& entered_targets() {
   static std::set<const Target*> entered;
   return entered;

@@ -97,11 +97,11 @@ bool has_data(const Attention& a) {
     const int64_t units = kv.page_size > 0 ? kv.n_pages : kv.batch;
     return units > 0 && kv.heads > 0 && kv.tokens > 0 && kv.data == nullptr;
   };
-  return !needs(a.q) && !store(a.k) && !store(a.v) && !needs(a.out) && !needs(a.scoring.bias) &&
-         !needs(a.scoring.keep) && (a.scoring.bits.columns == 0 || a.scoring.bits.data != nullptr) &&
+  const bool output = a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr;
+  return output && !needs(a.q) && !store(a.k) && !store(a.v) && !needs(a.scoring.bias) && !needs(a.scoring.keep) &&
+         (a.scoring.bits.columns == 0 || a.scoring.bits.data != nullptr) &&
          (a.k.page_size == 0 || a.k.block_table != nullptr || a.k.batch == 0) &&
-         (a.v.page_size == 0 || a.v.block_table != nullptr || a.v.batch == 0) &&
-         (a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr);
+         (a.v.page_size == 0 || a.v.block_table != nullptr || a.v.batch == 0);
 }
 
 void remember_extents(const AttentionBytes& bytes, const Attention& a, const AttentionSizes& sizes, PlanState* s) {
@@ -163,8 +163,9 @@ Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool 
   SIMDATTN_REQUIRE(s != nullptr, Code::kStalePlan, "plan: not made by attention_plan");
   SIMDATTN_REQUIRE(exec.target == nullptr || exec.target == s->target, Code::kTarget,
                    "exec.target: not the one that the plan was made for");
-  SIMDATTN_REQUIRE(s->has_data, Code::kNullPointer, "plan: made without data; attention_bind gives it the arrays");
   const Division& d = s->division;
+  SIMDATTN_REQUIRE(s->has_data || d.tasks == 0, Code::kNullPointer,
+                   "plan: made without data; attention_bind gives it the arrays");
   SIMDATTN_REQUIRE(
       first >= 0 && first <= last && last <= (reduce ? d.reduce_tasks : d.tasks), Code::kRange,
       reduce ? "first, last: must be within 0 .. plan.reduce_tasks" : "first, last: must be within 0 .. plan.tasks");
@@ -259,9 +260,10 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
     const int64_t first = g * s->group_size;
     const int64_t last = std::min(first + s->group_size, sizes.sequences);
     s->group[g] = {row_blocks, tasks, digest_of(a, first, last)};
-    for (int64_t q = first; q < last; ++q) {
-      row_blocks += tasks_of(a, d, false, q);
-      if (d.split) tasks += tasks_of(a, d, true, q);
+    const int64_t alike = are_alike(a) ? last - first : 1;
+    for (int64_t q = first; q < last; q += alike) {
+      row_blocks += tasks_of(a, d, false, q) * alike;
+      if (d.split) tasks += tasks_of(a, d, true, q) * alike;
     }
   }
   remember_extents(bytes, a, sizes, s);

@@ -19,6 +19,18 @@ constexpr double kStreamBytesOfOneRow = 8 << 20;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/// Keys of a sequence.
+int64_t length_of(const Attention& a, int64_t s) {
+  return a.scoring.kv_length != nullptr ? a.scoring.kv_length[s] : sequence_of(a, s).n_kv;
+}
+
+/// True if check_sequence() may find what check_scoring() did not.
+bool has_entries(const Attention& a) {
+  const Scoring& s = a.scoring;
+  return s.kv_length != nullptr || s.kv_start != nullptr || s.prefix_end != nullptr || s.offsets != nullptr ||
+         (s.bits.columns > 0 && a.cu_k != nullptr);
+}
+
 bool hidden(const Attention& a, const Division& d, int64_t s, const SequenceRules& rules, int64_t first_row,
             int64_t last_row, Interval keys) {
   if (!has_modifiers(a.scoring)) return false;
@@ -54,7 +66,13 @@ Sequence sequence_of(const Attention& a, int64_t s) {
   return r;
 }
 
+<<<<<<< HEAD
 Status divide(const Attention& a, const AttentionSizes& sizes, Threads threads, Division* division) {
+=======
+bool are_alike(const Attention& a) { return a.cu_q == nullptr && a.scoring.kv_length == nullptr; }
+
+Status divide(const Attention& a, const AttentionSizes& sizes, bool for_threads, Division* division) {
+>>>>>>> mutants
   Division& d = *division;
   d.sizes = sizes;
   int64_t most_rows = 0;  // of a sequence
@@ -64,27 +82,32 @@ Status divide(const Attention& a, const AttentionSizes& sizes, Threads threads, 
   int64_t small_split_tasks = 0;
   double tokens = 0;
   bool too_many = false;
-  for (int64_t s = 0; s < sizes.sequences; ++s) {
-    const Sequence q = sequence_of(a, s);
-    SIMDATTN_CHECK(check_sequence(a.scoring, s, q.n_kv));
-    const int64_t length = a.scoring.kv_length != nullptr ? a.scoring.kv_length[s] : q.n_kv;
-    const int64_t rows = q.n_q * sizes.group;  // below 2^60
+  if (has_entries(a)) {
+    for (int64_t s = 0; s < sizes.sequences; ++s) {
+      SIMDATTN_CHECK(check_sequence(a.scoring, s, sequence_of(a, s).n_kv));
+    }
+  }
+  // Sequences that are alike are counted once: with strides of 0, a legal batch has any number of them.
+  const int64_t alike = are_alike(a) && sizes.sequences > 0 ? sizes.sequences : 1;
+  for (int64_t s = 0; s < sizes.sequences; s += alike) {
+    const int64_t length = length_of(a, s);
+    const int64_t rows = sequence_of(a, s).n_q * sizes.group;  // below 2^60
     most_rows = std::max(most_rows, rows);
     const int64_t splits = splits_of(length);
     int64_t blocks = ceil_div(rows, kRowBlock);
     int64_t small_blocks = ceil_div(rows, kSmallRowBlock);
     // Every count is below that of small blocks and splits.
     int64_t most;
-    too_many = too_many || __builtin_mul_overflow(small_blocks, sizes.kv_heads, &most) ||
+    too_many = too_many || __builtin_mul_overflow(small_blocks, sizes.kv_heads * alike, &most) ||
                __builtin_mul_overflow(most, splits, &most) || __builtin_add_overflow(small_split_tasks, most, &most);
     if (too_many) break;
-    blocks *= sizes.kv_heads;
-    small_blocks *= sizes.kv_heads;
+    blocks *= sizes.kv_heads * alike;
+    small_blocks *= sizes.kv_heads * alike;
     row_blocks += blocks;
     split_tasks += blocks * splits;
     small_row_blocks += small_blocks;
     small_split_tasks += small_blocks * splits;
-    tokens += static_cast<double>(length);
+    tokens += static_cast<double>(length) * static_cast<double>(alike);
   }
   SIMDATTN_REQUIRE(!too_many, Code::kShape, "q.shape: rows and heads of all sequences are more than 2^63 tasks");
   const double bytes = tokens * static_cast<double>(sizes.kv_heads) *
@@ -160,8 +183,9 @@ TaskIterator::TaskIterator(const Attention& a, const Division& division, bool sp
   while (sequence_ < division_.sizes.sequences) {
     const int64_t here = division_.sizes.kv_heads * n_blocks_ * n_splits_;
     if (task < here) break;
-    task -= here;
-    ++sequence_;
+    const int64_t passed = are_alike(a_) && here > 0 ? task / here : 1;
+    task -= here * passed;
+    sequence_ += passed;
     enter_sequence();
   }
   if (sequence_ == division_.sizes.sequences) return;
@@ -198,7 +222,7 @@ void TaskIterator::next() {
 int64_t tasks_of(const Attention& a, const Division& d, bool splits, int64_t sequence) {
   const Sequence q = sequence_of(a, sequence);
   const int64_t blocks = d.sizes.kv_heads * ceil_div(q.n_q * d.sizes.group, d.row_block);
-  return splits ? blocks * splits_of(a.scoring.kv_length != nullptr ? a.scoring.kv_length[sequence] : q.n_kv) : blocks;
+  return splits ? blocks * splits_of(length_of(a, sequence)) : blocks;
 }
 
 }  // namespace simdattn

@@ -39,7 +39,7 @@ Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& p
   // Each row is read from all parts before it is written, so `out` may be one of them.
   bool is_part = false;
   for (int64_t p = 0; p < n_parts && !is_part; ++p) {
-    const char* data = static_cast<const char*>(parts.data) + p * parts.stride[0] * size_of(parts.dtype);
+    const char* data = static_cast<const char*>(parts.data) + p * step_of(parts, 0) * size_of(parts.dtype);
     is_part = out.data == data && out.dtype == parts.dtype && out.stride[0] == parts.stride[1] &&
               out.stride[1] == parts.stride[2] && out.stride[2] == parts.stride[3];
   }
@@ -51,9 +51,10 @@ Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& p
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &es));
     SIMDATTN_REQUIRE(lse.shape[0] == out_shape[0] && lse.shape[1] == out_shape[1] && lse.shape[2] == out_shape[2],
                      Code::kShape, "lse.shape: must be the first three sizes of out");
-    SIMDATTN_REQUIRE(
-        !share_bytes(es, ep) && !share_bytes(es, el) && !share_bytes(es, eo) && !share_bytes(es, sinks_extent),
-        Code::kOverlap, "lse: overlaps another argument");
+    SIMDATTN_REQUIRE(!share_bytes(es, ep), Code::kOverlap, "lse: overlaps parts");
+    SIMDATTN_REQUIRE(!share_bytes(es, el), Code::kOverlap, "lse: overlaps part_lse");
+    SIMDATTN_REQUIRE(!share_bytes(es, eo), Code::kOverlap, "lse: overlaps out");
+    SIMDATTN_REQUIRE(!share_bytes(es, sinks_extent), Code::kOverlap, "lse: overlaps sinks");
   }
 
   const int64_t dim = parts.shape[4];

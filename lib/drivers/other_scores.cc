@@ -5,7 +5,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/score_rows.h"
 #include "lib/drivers/workspace.h"
-#include "lib/scalar/math.h"
+#include "lib/scalar/scores.h"
 
 namespace simdattn {
 namespace {
@@ -13,11 +13,16 @@ namespace {
 /// Keys whose projections are in the workspace at a time.
 constexpr int64_t kProjectedKeys = 128;
 
-Status check_workspace(const Exec& exec, size_t bytes) {
+/// `memory`: the bytes of the workspace that the call uses.
+Status check_workspace(const Exec& exec, size_t bytes, const ScoreBytes& arrays, ByteSet* memory) {
   SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace,
                    "exec.workspace: null; the function ending in _workspace tells the size");
   SIMDATTN_REQUIRE(exec.workspace_bytes >= bytes, Code::kWorkspace,
                    "exec.workspace_bytes: less than the function ending in _workspace tells");
+  *memory = ByteSet::of(exec.workspace, static_cast<int64_t>(bytes));
+  SIMDATTN_REQUIRE(!share_bytes(*memory, arrays.q), Code::kOverlap, "exec.workspace: overlaps q");
+  SIMDATTN_REQUIRE(!share_bytes(*memory, arrays.k), Code::kOverlap, "exec.workspace: overlaps k");
+  SIMDATTN_REQUIRE(!share_bytes(*memory, arrays.out), Code::kOverlap, "exec.workspace: overlaps out");
   return {};
 }
 
@@ -52,7 +57,7 @@ void project(const UKernels& uk, const ConstView<3>& weights, int64_t head, cons
                                       .ldq = rows.stride,
                                       .n_q = n,
                                       .k = head_of(weights, head),
-                                      .ldk = weights.stride[1],
+                                      .ldk = step_of(weights, 1),
                                       .n_k = d,
                                       .dim = weights.shape[2],
                                       .scale = 1.0f,
@@ -96,14 +101,14 @@ Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, co
                                 const ScoreOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet eo;
-  SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
+  ScoreBytes bytes;
+  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
   SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
   SIMDATTN_CHECK(check_score_options(options));
   score_all_rows(
       *uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
       [&](const ScoreRows& call, int64_t, int64_t) { uk->gaussian_rows[slot(k.dtype)](call); },
-      [](int64_t, int64_t, float x, float y, float sum) { return std::fma(x - y, x - y, sum); });
+      [&](const auto* row, const auto* key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); });
   return {};
 }
 
@@ -115,8 +120,9 @@ Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, co
                                 const ScoreOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet eo, em;
-  SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
+  ScoreBytes bytes;
+  ByteSet em;
+  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
   SIMDATTN_CHECK(check_view(m, Accept::kElements, SIMDATTN_ARGUMENT("m"), &em));
   const int64_t heads = q.shape[1];
   const int64_t d_q = q.shape[3];
@@ -124,11 +130,14 @@ Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, co
   SIMDATTN_REQUIRE(m.shape[0] == heads && m.shape[1] == d_q && m.shape[2] == d_k, Code::kShape,
                    "m.shape: must be [q.shape[1], q.shape[3], k.shape[3]]; broadcast over heads by stride 0");
   SIMDATTN_CHECK(check_score_options(options));
-  SIMDATTN_REQUIRE(!share_bytes(eo, em), Code::kOverlap, "out: overlaps m");
-  SIMDATTN_CHECK(check_workspace(exec, bilinear_scores_workspace(d_q, d_k)));
+  SIMDATTN_REQUIRE(!share_bytes(bytes.out, em), Code::kOverlap, "out: overlaps m");
+  ByteSet memory;
+  SIMDATTN_CHECK(check_workspace(exec, bilinear_scores_workspace(d_q, d_k), bytes, &memory));
+  SIMDATTN_REQUIRE(!share_bytes(memory, em), Code::kOverlap, "exec.workspace: overlaps m");
 
   const int64_t group = heads / k.shape[1];
   const BilinearBuffers buffers(exec.workspace, d_q, d_k);
+  const int64_t m_stride = step_of(m, 1);
   // q^T M for a row of q or several of one head: the chain over d_q is that of weighted values.
   const auto project_rows = [&](int64_t head, const F32Rows& rows, int64_t n, float* result) {
     std::fill_n(result, n * d_k, 0.0f);
@@ -137,9 +146,9 @@ Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, co
           {.w = rows.data + d,
            .ldw = rows.stride,
            .rows = n,
-           .v = static_cast<const char*>(head_of(m, head)) + d * m.stride[1] * size_of(m.dtype),
+           .v = static_cast<const char*>(head_of(m, head)) + d * m_stride * size_of(m.dtype),
            .first_key = 0,
-           .key_stride = m.stride[1] * size_of(m.dtype),
+           .key_stride = m_stride * size_of(m.dtype),
            .group_stride = kValueGroup * size_of(m.dtype),
            .keys = std::min(kKeyBlock, d_q - d),
            .dim = d_k,
@@ -152,8 +161,8 @@ Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, co
   // A single query row per head (decode): the heads of a group are the rows, and their keys are read once.
   const bool grouped = q.shape[2] == 1;
   const int64_t rows = grouped ? group : q.shape[2];
-  const int64_t q_stride = grouped ? q.stride[1] : q.stride[2];
-  const int64_t out_stride = grouped ? out.stride[1] : out.stride[2];
+  const int64_t q_stride = step_of(q, grouped ? 1 : 2);
+  const int64_t out_stride = step_of(out, grouped ? 1 : 2);
   for (int64_t b = 0; b < q.shape[0]; ++b) {
     for (int64_t h = 0; h < heads; h += grouped ? group : 1) {
       for (int64_t i = 0; i < rows; i += kQueryRows) {
@@ -171,7 +180,7 @@ Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, co
                                        .ldq = d_k,
                                        .n_q = n,
                                        .k = row_of(k, b, h / group, 0),
-                                       .ldk = k.stride[2],
+                                       .ldk = step_of(k, 2),
                                        .n_k = k.shape[2],
                                        .dim = d_k,
                                        .scale = options.scale.value_or(1.0f),
@@ -192,8 +201,9 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
                                 const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet eo, ew, ewq, ewk;
-  SIMDATTN_CHECK(check_score_arrays(q, k, out, &eo));
+  ScoreBytes bytes;
+  ByteSet ew, ewq, ewk;
+  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
   SIMDATTN_CHECK(check_view(w, Accept::kF32, SIMDATTN_ARGUMENT("w"), &ew));
   SIMDATTN_CHECK(check_view(wq, Accept::kElements, SIMDATTN_ARGUMENT("wq"), &ewq));
   SIMDATTN_CHECK(check_view(wk, Accept::kElements, SIMDATTN_ARGUMENT("wk"), &ewk));
@@ -215,9 +225,9 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
   } else {
     SIMDATTN_REQUIRE(k.shape[3] == d, Code::kShape, "k.shape[3] != w.shape[1] although there is no wk");
   }
-  SIMDATTN_REQUIRE(!share_bytes(eo, ew), Code::kOverlap, "out: overlaps w");
-  SIMDATTN_REQUIRE(!share_bytes(eo, ewq), Code::kOverlap, "out: overlaps wq");
-  SIMDATTN_REQUIRE(!share_bytes(eo, ewk), Code::kOverlap, "out: overlaps wk");
+  SIMDATTN_REQUIRE(!share_bytes(bytes.out, ew), Code::kOverlap, "out: overlaps w");
+  SIMDATTN_REQUIRE(!share_bytes(bytes.out, ewq), Code::kOverlap, "out: overlaps wq");
+  SIMDATTN_REQUIRE(!share_bytes(bytes.out, ewk), Code::kOverlap, "out: overlaps wk");
 
   const float* weights = static_cast<const float*>(w.data);
   if (!project_q && !project_k) {
@@ -226,15 +236,19 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
         [&](const ScoreRows& call, int64_t head, int64_t next_head) {
           uk->additive_rows[slot(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
         },
-        [&](int64_t head, int64_t e, float x, float y, float sum) {
-          return std::fma(weights[head * w.stride[0] + e], scalar::tanh(x + y), sum);
+        [&](const auto* row, const auto* key, int64_t head) {
+          return scalar::additive(row, key, weights + head * w.stride[0], d);
         });
     return {};
   }
 
   const int64_t d_q = project_q ? q.shape[3] : 0;
   const int64_t d_k = project_k ? k.shape[3] : 0;
-  SIMDATTN_CHECK(check_workspace(exec, additive_scores_workspace(d_q, d_k, d)));
+  ByteSet memory;
+  SIMDATTN_CHECK(check_workspace(exec, additive_scores_workspace(d_q, d_k, d), bytes, &memory));
+  SIMDATTN_REQUIRE(!share_bytes(memory, ew), Code::kOverlap, "exec.workspace: overlaps w");
+  SIMDATTN_REQUIRE(!share_bytes(memory, ewq), Code::kOverlap, "exec.workspace: overlaps wq");
+  SIMDATTN_REQUIRE(!share_bytes(memory, ewk), Code::kOverlap, "exec.workspace: overlaps wk");
   const AdditiveBuffers buffers(exec.workspace, d_q, d_k, d);
   const int64_t group = heads / k.shape[1];
   const int64_t n_q = q.shape[2];
@@ -247,14 +261,14 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
                           .ldq = 0,
                           .n_q = 0,
                           .k = rows,
-                          .ldk = k.stride[2],
+                          .ldk = step_of(k, 2),
                           .n_k = keys,
                           .dim = d,
                           .scale = 1.0f,
                           .s = nullptr,
-                          .lds = out.stride[2]};
+                          .lds = step_of(out, 2)};
         if (project_k) {
-          project(*uk, wk, kv_head, as_f32(*uk, rows, k.dtype, k.stride[2], keys, d_k, buffers.keys), keys,
+          project(*uk, wk, kv_head, as_f32(*uk, rows, k.dtype, step_of(k, 2), keys, d_k, buffers.keys), keys,
                   buffers.key_projections);
           call.k = buffers.key_projections;
           call.ldk = d;
@@ -263,7 +277,7 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
         for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
           for (int64_t i = 0; i < n_q; i += kQueryRows) {
             call.n_q = std::min(kQueryRows, n_q - i);
-            F32Rows block = as_f32(*uk, row_of(q, b, h, i), q.dtype, q.stride[2], call.n_q, q.shape[3],
+            F32Rows block = as_f32(*uk, row_of(q, b, h, i), q.dtype, step_of(q, 2), call.n_q, q.shape[3],
                                    project_q ? buffers.queries : buffers.query_projections);
             if (project_q) {
               project(*uk, wq, h, block, call.n_q, buffers.query_projections);

@@ -83,6 +83,11 @@ Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTabl
     SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace, "exec.workspace: null; see rope_direct_workspace");
     SIMDATTN_REQUIRE(exec.workspace_bytes >= rope_direct_workspace(pairs), Code::kWorkspace,
                      "exec.workspace_bytes: less than rope_direct_workspace(pairs)");
+    const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(rope_direct_workspace(pairs)));
+    SIMDATTN_REQUIRE(!share_bytes(memory, eo), Code::kOverlap, "exec.workspace: overlaps out");
+    SIMDATTN_REQUIRE(!share_bytes(memory, ex), Code::kOverlap, "exec.workspace: overlaps x");
+    SIMDATTN_REQUIRE(!share_bytes(memory, ep), Code::kOverlap, "exec.workspace: overlaps positions");
+    SIMDATTN_REQUIRE(!overlaps_options(memory, table), Code::kOverlap, "exec.workspace: overlaps an array of table");
   }
   if (eo.empty()) return {};
 

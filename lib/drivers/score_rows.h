@@ -15,13 +15,19 @@ namespace simdattn {
 inline constexpr int64_t kQueryElements = 8192;
 inline constexpr int64_t kQueryRows = 8;
 
+/// The bytes of the arrays that all score functions have.
+struct ScoreBytes {
+  ByteSet q;
+  ByteSet k;
+  ByteSet out;
+};
+
 /// Everything about q, k and out but the relation of the dimensions of q and k.
 static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
-                                        ByteSet* out_extent) {
-  ByteSet eq, ek;
-  SIMDATTN_CHECK(check_view(q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &eq));
-  SIMDATTN_CHECK(check_view(k, Accept::kElements, SIMDATTN_ARGUMENT("k"), &ek));
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), out_extent));
+                                        ScoreBytes* bytes) {
+  SIMDATTN_CHECK(check_view(q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &bytes->q));
+  SIMDATTN_CHECK(check_view(k, Accept::kElements, SIMDATTN_ARGUMENT("k"), &bytes->k));
+  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &bytes->out));
   SIMDATTN_REQUIRE(q.shape[3] >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(k.shape[3] >= 1, Code::kShape, "k.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(k.shape[0] == q.shape[0], Code::kShape, "k.shape[0] != q.shape[0]");
@@ -31,8 +37,8 @@ static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4
   SIMDATTN_REQUIRE(out.shape[0] == q.shape[0] && out.shape[1] == q.shape[1] && out.shape[2] == q.shape[2] &&
                        out.shape[3] == k.shape[2],
                    Code::kShape, "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], k.shape[2]]");
-  SIMDATTN_REQUIRE(!share_bytes(*out_extent, eq), Code::kOverlap, "out: overlaps q");
-  SIMDATTN_REQUIRE(!share_bytes(*out_extent, ek), Code::kOverlap, "out: overlaps k");
+  SIMDATTN_REQUIRE(!share_bytes(bytes->out, bytes->q), Code::kOverlap, "out: overlaps q");
+  SIMDATTN_REQUIRE(!share_bytes(bytes->out, bytes->k), Code::kOverlap, "out: overlaps k");
   return {};
 }
 
@@ -43,31 +49,21 @@ static inline Status check_score_options(const ScoreOptions& options) {
   return {};
 }
 
-/// The definition, for a 16-bit query row that does not fit the buffer: same bits as the kernels, not fast.
-/// term(d, q_d, k_d, sum) adds to a partial sum.
-template <class Term>
-float long_row(const void* q, DType q_type, const void* k, DType k_type, int64_t dim, Term&& term) {
-  float partial[16] = {};
-  with_storage(q_type, [&](auto tq) {
-    with_storage(k_type, [&](auto tk) {
-      for (int64_t d = 0; d < dim; ++d) {
-        const float x = to_f32(static_cast<const decltype(tq)*>(q)[d]);
-        const float y = to_f32(static_cast<const decltype(tk)*>(k)[d]);
-        partial[d % 16] = term(d, x, y, partial[d % 16]);
-      }
-    });
+/// f(q, k) with the rows' types.
+template <class F>
+float with_rows(const void* q, DType q_type, const void* k, DType k_type, const F& f) {
+  return with_storage(q_type, [&](auto tq) {
+    return with_storage(
+        k_type, [&](auto tk) { return f(static_cast<const decltype(tq)*>(q), static_cast<const decltype(tk)*>(k)); });
   });
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) partial[i] += partial[i + width];
-  }
-  return partial[0];
 }
 
 /// Scores of all rows of q, whose dimension is that of k. kernel(call, head, next_head) computes a block of rows: row r is
-/// of head `head + r * next_head`. term(head, d, q_d, k_d, sum): see long_row.
-template <class Kernel, class Term>
+/// of head `head + r * next_head`. definition(q, k, head) is the sum that the kernel forms, for rows of 16-bit types that do
+/// not fit the buffer: the same bits, not fast.
+template <class Kernel, class Definition>
 void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, float factor,
-                    Kernel&& kernel, Term&& term) {
+                    Kernel&& kernel, Definition&& definition) {
   const int64_t dim = q.shape[3];
   const int64_t group = group_of(q.shape[1], k.shape[1]);
   const int64_t q_size = size_of(q.dtype);
@@ -77,8 +73,9 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
   // A single query row per head (decode): the heads of a group are the rows, and their keys are read once.
   const bool grouped = q.shape[2] == 1;
   const int64_t rows = grouped ? group : q.shape[2];
-  const int64_t q_stride = grouped ? q.stride[1] : q.stride[2];
-  const int64_t out_stride = grouped ? out.stride[1] : out.stride[2];
+  const int64_t q_stride = step_of(q, grouped ? 1 : 2);
+  const int64_t k_stride = step_of(k, 2);
+  const int64_t out_stride = step_of(out, grouped ? 1 : 2);
   const int64_t next_head = grouped ? 1 : 0;
   const int64_t rows_at_once = direct ? rows : std::min(kQueryRows, kQueryElements / dim);
 
@@ -92,7 +89,7 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
                           .ldq = dim,
                           .n_q = 0,
                           .k = keys,
-                          .ldk = k.stride[2],
+                          .ldk = k_stride,
                           .n_k = k.shape[2],
                           .dim = dim,
                           .scale = factor,
@@ -101,9 +98,9 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
         if (rows_at_once == 0 && rows > 0) {
           for (int64_t i = 0; i < rows; ++i) {
             for (int64_t j = 0; j < k.shape[2]; ++j) {
-              const float sum = long_row(
-                  queries + i * q_stride * q_size, q.dtype, keys + j * k.stride[2] * k_size, k.dtype, dim,
-                  [&](int64_t d, float x, float y, float part) { return term(h + i * next_head, d, x, y, part); });
+              const float sum =
+                  with_rows(queries + i * q_stride * q_size, q.dtype, keys + j * k_stride * k_size, k.dtype,
+                            [&](const auto* row, const auto* key) { return definition(row, key, h + i * next_head); });
               s[i * out_stride + j] = canonical(sum * factor);
             }
           }

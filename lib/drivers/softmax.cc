@@ -22,8 +22,9 @@ constexpr int64_t kLseRows = 64;
 /// also holds as much of x, of a bias, and of out.
 constexpr int64_t kModifiedScores = 4096;
 constexpr int64_t kModifiedRows = 16;
+static_assert(kModifiedRows <= kLseRows);
 
-/// Runs `a` on its rows; lse (may be null) gets one entry per row.
+/// Runs `a` on its rows, at most kLseRows if it knows their maxima; lse (may be null) gets one entry per row.
 void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
   if (lse == nullptr) {
     uk.softmax_rows(a);
@@ -42,6 +43,13 @@ void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
     call.hi = a.hi + r * a.hi_step;
     uk.softmax_rows(call);
     for (int64_t i = 0; i < call.rows; ++i) lse[r + i] = canonical(scalar::log_sum_exp(max[i], sum[i]));
+<<<<<<< HEAD
+=======
+    call.x += kLseRows * call.ldx;
+    call.y += kLseRows * call.ldy;
+    call.lo += kLseRows * call.lo_step;
+    call.hi += kLseRows * call.hi_step;
+>>>>>>> mutants
   }
 }
 
@@ -97,12 +105,13 @@ Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>
   if (lse.data != nullptr) {
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &el));
     SIMDATTN_REQUIRE(lse.shape[0] == x.shape[0], Code::kShape, "lse.shape[0] != x.shape[0]");
-    SIMDATTN_REQUIRE(!share_bytes(el, ex) && !share_bytes(el, eo), Code::kOverlap, "lse: overlaps x or out");
+    SIMDATTN_REQUIRE(!share_bytes(el, ex), Code::kOverlap, "lse: overlaps x");
+    SIMDATTN_REQUIRE(!share_bytes(el, eo), Code::kOverlap, "lse: overlaps out");
   }
   const SoftmaxRows call = {.x = static_cast<const float*>(x.data),
-                            .ldx = x.stride[0],
+                            .ldx = step_of(x, 0),
                             .y = static_cast<float*>(out.data),
-                            .ldy = out.stride[0],
+                            .ldy = step_of(out, 0),
                             .rows = x.shape[0],
                             .n = x.shape[1],
                             .lo = 0,
@@ -143,7 +152,8 @@ Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const 
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &el));
     SIMDATTN_REQUIRE(lse.shape[0] == batch && lse.shape[1] == heads && lse.shape[2] == n_q, Code::kShape,
                      "lse.shape: must be the first three sizes of x");
-    SIMDATTN_REQUIRE(!share_bytes(el, ex) && !share_bytes(el, eo), Code::kOverlap, "lse: overlaps x or out");
+    SIMDATTN_REQUIRE(!share_bytes(el, ex), Code::kOverlap, "lse: overlaps x");
+    SIMDATTN_REQUIRE(!share_bytes(el, eo), Code::kOverlap, "lse: overlaps out");
     const int lse_overlapped = overlapped_scoring(el, scoring, shape);
     SIMDATTN_REQUIRE(lse_overlapped < 0, Code::kOverlap, kLse[lse_overlapped]);
   }
@@ -170,9 +180,9 @@ Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const 
           ++rows;
         }
         SoftmaxRows call = {.x = x0 + i * x.stride[2],
-                            .ldx = x.stride[2],
+                            .ldx = step_of(x, 2),
                             .y = y0 + i * out.stride[2],
-                            .ldy = out.stride[2],
+                            .ldy = step_of(out, 2),
                             .rows = rows,
                             .n = n_kv,
                             .lo = v.lo,

@@ -51,8 +51,9 @@ Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, co
   // A single row per head (decode): the heads of a group are the rows, and their values are read once.
   const bool grouped = p.shape[2] == 1;
   const int64_t n_rows = grouped ? group : p.shape[2];
-  const int64_t p_stride = grouped ? p.stride[1] : p.stride[2];
-  const int64_t out_stride = grouped ? out.stride[1] : out.stride[2];
+  const int64_t p_stride = step_of(p, grouped ? 1 : 2);
+  const int64_t out_stride = step_of(out, grouped ? 1 : 2);
+  const int64_t token_stride = step_of(v, 2);
   const bool stream = v.shape[0] * v.shape[1] * n_kv * dim * v_size > kStreamBytes;
   const KvOperands& operands = uk->attention[slot(options.arithmetic)].kv[slot(v.dtype)];
   alignas(64) float accumulators[kAccumulators];
@@ -73,9 +74,9 @@ Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, co
               const ValueTile tile = {.w = w0 + i * p_stride + j,
                                       .ldw = p_stride,
                                       .rows = rows,
-                                      .v = v0 + (j * v.stride[2] + c) * v_size,
+                                      .v = v0 + (j * token_stride + c) * v_size,
                                       .first_key = 0,
-                                      .key_stride = v.stride[2] * v_size,
+                                      .key_stride = token_stride * v_size,
                                       .group_stride = kValueGroup * v_size,
                                       .keys = keys,
                                       .dim = columns,

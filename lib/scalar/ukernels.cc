@@ -9,6 +9,7 @@
 #include "lib/dtypes.h"
 #include "lib/f32_operands.h"
 #include "lib/scalar/math.h"
+#include "lib/scalar/scores.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -16,66 +17,35 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-/// Folds the 16 partial sums.
-float fold(float (&l)[16]) {
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) l[i] += l[i + width];
-  }
-  return l[0];
-}
-
 /// The larger one; a NaN in `x` is ignored: it comes back through the sum of exponentials.
 float max_number(float m, float x) { return x > m ? x : m; }
 /// -inf - -inf would be NaN: with nothing visible yet, exponentials are taken relative to 0.
 float reference_point(float m) { return m == -kInf ? 0.0f : m; }
 
-template <class T>
-void score_rows(const ScoreRows& a) {
+/// f(row of queries, key): the sum of a score.
+template <class T, class F>
+void all_rows(const ScoreRows& a, const F& f) {
   const T* k = static_cast<const T*>(a.k);
   for (int64_t i = 0; i < a.n_q; ++i) {
-    const float* q = a.q + i * a.ldq;
-    for (int64_t j = 0; j < a.n_k; ++j) {
-      const T* row = k + j * a.ldk;
-      float partial[16] = {};
-      for (int64_t d = 0; d < a.dim; ++d) partial[d % 16] = std::fma(q[d], to_f32(row[d]), partial[d % 16]);
-      a.s[i * a.lds + j] = canonical(fold(partial) * a.scale);
-    }
+    for (int64_t j = 0; j < a.n_k; ++j) a.s[i * a.lds + j] = canonical(f(i, k + j * a.ldk));
   }
+}
+
+template <class T>
+void score_rows(const ScoreRows& a) {
+  all_rows<T>(a, [&a](int64_t i, const T* k) { return scalar::dot(a.q + i * a.ldq, k, a.dim) * a.scale; });
 }
 
 template <class T>
 void gaussian_rows(const ScoreRows& a) {
-  const T* k = static_cast<const T*>(a.k);
-  for (int64_t i = 0; i < a.n_q; ++i) {
-    const float* q = a.q + i * a.ldq;
-    for (int64_t j = 0; j < a.n_k; ++j) {
-      const T* row = k + j * a.ldk;
-      float partial[16] = {};
-      for (int64_t d = 0; d < a.dim; ++d) {
-        const float difference = q[d] - to_f32(row[d]);
-        partial[d % 16] = std::fma(difference, difference, partial[d % 16]);
-      }
-      a.s[i * a.lds + j] = canonical(fold(partial) * a.scale);
-    }
-  }
+  all_rows<T>(a, [&a](int64_t i, const T* k) { return scalar::squared_distance(a.q + i * a.ldq, k, a.dim) * a.scale; });
 }
 
 template <class T>
 void additive_rows(const AdditiveRows& a) {
-  const ScoreRows& r = a.rows;
-  const T* k = static_cast<const T*>(r.k);
-  for (int64_t i = 0; i < r.n_q; ++i) {
-    const float* q = r.q + i * r.ldq;
-    const float* w = a.w + i * a.ldw;
-    for (int64_t j = 0; j < r.n_k; ++j) {
-      const T* row = k + j * r.ldk;
-      float partial[16] = {};
-      for (int64_t d = 0; d < r.dim; ++d) {
-        partial[d % 16] = std::fma(w[d], scalar::tanh(q[d] + to_f32(row[d])), partial[d % 16]);
-      }
-      r.s[i * r.lds + j] = canonical(fold(partial));
-    }
-  }
+  all_rows<T>(a.rows, [&a](int64_t i, const T* k) {
+    return scalar::additive(a.rows.q + i * a.rows.ldq, k, a.w + i * a.ldw, a.rows.dim);
+  });
 }
 
 void softmax_rows(const SoftmaxRows& a) {
@@ -96,7 +66,7 @@ void softmax_rows(const SoftmaxRows& a) {
       y[j] = scalar::exp(a.scale * x[j] - base);
       partial[j % 16] += y[j];
     }
-    const float l = fold(partial) + scalar::exp(a.sink - base);
+    const float l = scalar::fold(partial) + scalar::exp(a.sink - base);
     if (is_nan(l)) {
       for (int64_t j = 0; j < a.n; ++j) y[j] = canonical(l);
       m = l;
@@ -188,7 +158,7 @@ void softmax_tile(const SoftmaxTile& a) {
       partial[j % 16] += s[j];
     }
     a.alpha[r] = scalar::exp(a.max[r] - base);
-    a.sum[r] = std::fma(a.sum[r], a.alpha[r], fold(partial));
+    a.sum[r] = std::fma(a.sum[r], a.alpha[r], scalar::fold(partial));
     a.max[r] = m + 0.0f;  // +0 where both zeros are the maximum: their order must not matter
   }
 }
