@@ -66,13 +66,9 @@ Sequence sequence_of(const Attention& a, int64_t s) {
   return r;
 }
 
-<<<<<<< HEAD
-Status divide(const Attention& a, const AttentionSizes& sizes, Threads threads, Division* division) {
-=======
 bool are_alike(const Attention& a) { return a.cu_q == nullptr && a.scoring.kv_length == nullptr; }
 
-Status divide(const Attention& a, const AttentionSizes& sizes, bool for_threads, Division* division) {
->>>>>>> mutants
+Status divide(const Attention& a, const AttentionSizes& sizes, Threads threads, Division* division) {
   Division& d = *division;
   d.sizes = sizes;
   int64_t most_rows = 0;  // of a sequence

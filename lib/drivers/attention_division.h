@@ -49,20 +49,14 @@ struct Division {
 
 constexpr int64_t splits_of(int64_t length) { return length <= kKeySplit ? 1 : (length + kKeySplit - 1) / kKeySplit; }
 
-<<<<<<< HEAD
+/// True if all sequences have as many rows and keys.
+bool are_alike(const Attention& a);
+
 /// Who runs the tasks: one thread takes the largest row blocks, several want enough of them, if need be smaller ones.
 enum class Threads : uint8_t { kOne, kSeveral };
 
 /// Checks the entries of every sequence and divides the problem.
 Status divide(const Attention& a, const AttentionSizes& sizes, Threads threads, Division* division);
-=======
-/// True if all sequences have as many rows and keys.
-bool are_alike(const Attention& a);
-
-/// Checks the entries of every sequence and divides the problem. `for_threads`: row blocks are to be enough for several
-/// threads, if need be smaller ones.
-Status divide(const Attention& a, const AttentionSizes& sizes, bool for_threads, Division* division);
->>>>>>> mutants
 
 /// Walks tasks in their flat order: sequences, key/value heads, row blocks, splits. Row blocks go first, last, second,
 /// second to last, ..., so that any contiguous range of tasks of a causal problem has its share of long and short ones.

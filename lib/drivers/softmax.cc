@@ -43,13 +43,6 @@ void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
     call.hi = a.hi + r * a.hi_step;
     uk.softmax_rows(call);
     for (int64_t i = 0; i < call.rows; ++i) lse[r + i] = canonical(scalar::log_sum_exp(max[i], sum[i]));
-<<<<<<< HEAD
-=======
-    call.x += kLseRows * call.ldx;
-    call.y += kLseRows * call.ldy;
-    call.lo += kLseRows * call.lo_step;
-    call.hi += kLseRows * call.hi_step;
->>>>>>> mutants
   }
 }
 
