@@ -72,8 +72,8 @@ void check_overlap(const std::vector<Piece>& written, const std::vector<Piece>& 
       const struct {
         int64_t at;
         bool apart;
-      } places[] = {{-width, true}, {-width + 4, false}, {0, false}, {size / 8 * 4, false}, {size - 4, false},
-                    {size, true}};
+      } places[] = {{-width, true},        {-width + 4, false}, {0, false},
+                    {size / 8 * 4, false}, {size - 4, false},   {size, true}};
       for (const auto& place : places) {
         if (!place.apart && (place.at < -width + 1 || place.at >= size)) continue;
         out.set(middle);
@@ -102,7 +102,8 @@ void check_overlap(const std::vector<Piece>& written, const std::vector<Piece>& 
 struct EveryArray {
   Random random{seed() * 7000 + 1};
   static constexpr int64_t kHeads = 2, kQ = 5, kKv = 96;
-  Array<4> q{random, DType::kF32, {1, kHeads, kQ, 8}}, out{random, DType::kF32, {1, kHeads, kQ, 4}}, acc = out.like(random);
+  Array<4> q{random, DType::kF32, {1, kHeads, kQ, 8}}, out{random, DType::kF32, {1, kHeads, kQ, 4}},
+      acc = out.like(random);
   Array<3> lse{random, DType::kF32, {1, kHeads, kQ}}, max = lse.like(random), sum = lse.like(random);
   Array<4> bias, keep;
   KvStorage k, v;
@@ -198,8 +199,8 @@ TEST_P(Contract, RangesShareNoBytesWithTheirMemory) {
   // Keys in splits, so that there are partial states.
   Random random(seed() * 7000 + 2);
   const int64_t n = 2100;
-  Array<4> q(random, DType::kF32, {1, 1, 1, 4}), k(random, DType::kF32, {1, 1, n, 4}), v = k.like(random),
-      out(random, DType::kF32, {1, 1, 1, 4});
+  Array<4> q(random, DType::kF32, {1, 1, 1, 4}), k(random, DType::kF32, {1, 1, n, 4}),
+      v = k.like(random), out(random, DType::kF32, {1, 1, 1, 4});
   Array<4> keep(random, DType::kU8, {1, 1, 1, n});
   Array<3> lse(random, DType::kF32, {1, 1, 1});
   for (const Array<4>* x : {&q, &k, &v}) x->fill(random, Values::kOrdinary);
@@ -219,17 +220,18 @@ TEST_P(Contract, RangesShareNoBytesWithTheirMemory) {
   void* states = partial.data();
   // As the arrays move, the plan is made again; its memory is what is looked at here.
   for (const bool reduce : {false, true}) {
-    check_overlap({piece("exec.workspace", &memory, plan.workspace_bytes), piece("partial", &states, plan.partial_bytes)},
-                  {piece("q", &a.q), piece("out", &a.out), piece("lse", &a.lse), piece("scoring.keep", &a.scoring.keep),
-                   piece("scoring.kv_length", &a.scoring.kv_length, 1), piece("scoring.kv_start", &a.scoring.kv_start, 1)},
-                  [&] {
-                    AttentionPlan p;
-                    e.workspace = nullptr;
-                    if (const Status s = attention_plan(a, &p, e); !s.ok()) return s;
-                    e.workspace = memory, e.workspace_bytes = p.workspace_bytes;
-                    return reduce ? attention_reduce(p, 0, p.reduce_tasks, states, p.partial_bytes, e)
-                                  : attention_range(p, 0, p.tasks, states, p.partial_bytes, e);
-                  });
+    check_overlap(
+        {piece("exec.workspace", &memory, plan.workspace_bytes), piece("partial", &states, plan.partial_bytes)},
+        {piece("q", &a.q), piece("out", &a.out), piece("lse", &a.lse), piece("scoring.keep", &a.scoring.keep),
+         piece("scoring.kv_length", &a.scoring.kv_length, 1), piece("scoring.kv_start", &a.scoring.kv_start, 1)},
+        [&] {
+          AttentionPlan p;
+          e.workspace = nullptr;
+          if (const Status s = attention_plan(a, &p, e); !s.ok()) return s;
+          e.workspace = memory, e.workspace_bytes = p.workspace_bytes;
+          return reduce ? attention_reduce(p, 0, p.reduce_tasks, states, p.partial_bytes, e)
+                        : attention_range(p, 0, p.tasks, states, p.partial_bytes, e);
+        });
   }
 }
 
@@ -238,7 +240,7 @@ TEST_P(Contract, MaskedSoftmaxSharesNoBytes) {
   Random random(seed() * 7000 + 3);
   const std::array<int64_t, 4> shape = {2, 2, 5, 96};
   Array<4> x(random, DType::kF32, shape), out = x.like(random), bias(random, DType::kF32, shape),
-      keep(random, DType::kU8, shape);
+                                          keep(random, DType::kU8, shape);
   Array<3> lse(random, DType::kF32, {2, 2, 5});
   x.fill(random, Values::kOrdinary);
   bias.fill(random, Values::kOrdinary);
@@ -255,17 +257,17 @@ TEST_P(Contract, MaskedSoftmaxSharesNoBytes) {
     check_overlap({piece("out", &out_view), piece("lse", &lse_view)}, read,
                   [&] { return masked_softmax(x_view, out_view, s, lse_view, exec()); });
   };
-  overlap({piece("scoring.bias", &s.bias), piece("scoring.keep", &s.keep), piece("scoring.bits", &s.bits.data, 1 + 10 + 2 + 2 * 4),
-           piece("scoring.bias_scale", &s.bias_scale, 2), piece("scoring.alibi_slopes", &s.alibi_slopes, 2),
-           piece("scoring.sinks", &s.sinks, 2), piece("scoring.offsets", &s.offsets, 2),
-           piece("scoring.prefix_end", &s.prefix_end, 2), piece("scoring.kv_start", &s.kv_start, 2),
-           piece("scoring.kv_length", &s.kv_length, 2)});
+  overlap({piece("scoring.bias", &s.bias), piece("scoring.keep", &s.keep),
+           piece("scoring.bits", &s.bits.data, 1 + 10 + 2 + 2 * 4), piece("scoring.bias_scale", &s.bias_scale, 2),
+           piece("scoring.alibi_slopes", &s.alibi_slopes, 2), piece("scoring.sinks", &s.sinks, 2),
+           piece("scoring.offsets", &s.offsets, 2), piece("scoring.prefix_end", &s.prefix_end, 2),
+           piece("scoring.kv_start", &s.kv_start, 2), piece("scoring.kv_length", &s.kv_length, 2)});
 }
 
 TEST_P(Contract, OtherFunctionsShareNoBytes) {
   Random random(seed() * 7000 + 4);
-  Array<4> q(random, DType::kF32, {1, 2, 3, 8}), k(random, DType::kF32, {1, 2, 5, 8}), scores_out(random, DType::kF32, {1, 2, 3, 5}),
-      out(random, DType::kF32, {1, 2, 3, 8});
+  Array<4> q(random, DType::kF32, {1, 2, 3, 8}), k(random, DType::kF32, {1, 2, 5, 8}),
+      scores_out(random, DType::kF32, {1, 2, 3, 5}), out(random, DType::kF32, {1, 2, 3, 8});
   Array<3> m(random, DType::kF32, {2, 8, 8}), lse(random, DType::kF32, {1, 2, 3});
   Array<2> w(random, DType::kF32, {2, 8});
   Array<5> parts(random, DType::kF32, {2, 1, 2, 3, 8});
@@ -294,13 +296,13 @@ TEST_P(Contract, OtherFunctionsShareNoBytes) {
                   return bilinear_scores(q_view, m_view, k_view, result_view, {},
                                          {.target = GetParam(), .workspace = workspace, .workspace_bytes = bilinear});
                 });
-  check_overlap({scores_piece, piece("exec.workspace", &workspace, additive)},
-                {piece("q", &q_view), piece("k", &k_view), piece("w", &w_view), piece("wq", &wq_view),
-                 piece("wk", &wk_view)},
-                [&] {
-                  return additive_scores(q_view, k_view, w_view, result_view, wq_view, wk_view,
-                                         {.target = GetParam(), .workspace = workspace, .workspace_bytes = additive});
-                });
+  check_overlap(
+      {scores_piece, piece("exec.workspace", &workspace, additive)},
+      {piece("q", &q_view), piece("k", &k_view), piece("w", &w_view), piece("wq", &wq_view), piece("wk", &wk_view)},
+      [&] {
+        return additive_scores(q_view, k_view, w_view, result_view, wq_view, wk_view,
+                               {.target = GetParam(), .workspace = workspace, .workspace_bytes = additive});
+      });
   check_overlap({piece("out", &out_view)}, {piece("p", &p_view), piece("v", &k_view)},
                 [&] { return weighted_values(p_view, k_view, out_view, {}, exec()); });
   const float sinks[2] = {1, 2};
@@ -407,8 +409,8 @@ TEST_P(Contract, StridesNeedNotNest) {
   Random random(seed() * 7000 + 7);
   // Rows at 0, 6, 12 and 4, 10, 16 (two heads): of width 2, all apart, none of the strides a multiple of the other.
   std::vector<float> memory(64, 9.0f);
-  Array<4> q(random, DType::kF32, {1, 2, 3, 4}), k(random, DType::kF32, {1, 2, 5, 4}), v(random, DType::kF32, {1, 2, 5, 2}),
-      want(random, DType::kF32, {1, 2, 3, 2});
+  Array<4> q(random, DType::kF32, {1, 2, 3, 4}), k(random, DType::kF32, {1, 2, 5, 4}),
+      v(random, DType::kF32, {1, 2, 5, 2}), want(random, DType::kF32, {1, 2, 3, 2});
   for (const Array<4>* x : {&q, &k, &v}) x->fill(random, Values::kOrdinary);
   Attention a;
   a.q = q.view, a.k = k.view, a.v = v.view, a.out = want.view;
@@ -463,7 +465,8 @@ TEST_P(Contract, SizesBeyondAllMemoryAreRefused) {
       Kv kv = store.kv;
       change.apply(kv);
       const std::string text = std::string(change.what) + (panels ? ", panels" : ", rows");
-      const Array<4> rows(random, DType::kF32, {2, 2, 1, 8}), q(random, DType::kF32, {2, 2, 1, 8}), out = q.like(random);
+      const Array<4> rows(random, DType::kF32, {2, 2, 1, 8}), q(random, DType::kF32, {2, 2, 1, 8}),
+          out = q.like(random);
       const KvStorage plain = make_kv(random, DType::kF32, KvForm::kRows, 2, 2, 200, 8);
       EXPECT_FALSE(kv_append(rows.view, {}, kv, {}, exec()).ok()) << text;
       EXPECT_FALSE(kv_shift(kv, 3, 9, 1, {}, exec()).ok()) << text;
@@ -477,7 +480,8 @@ TEST_P(Contract, SizesBeyondAllMemoryAreRefused) {
       a.k = plain.kv, a.v = kv;
       EXPECT_FALSE(run_attention(a, GetParam()).ok()) << text << " of v";
       EXPECT_FALSE(attention_plan(a, &plan, exec()).ok()) << text << " of v";
-      for (unsigned char byte : std::vector<unsigned char>(store.memory.data(), store.memory.data() + store.memory.size()))
+      for (unsigned char byte :
+           std::vector<unsigned char>(store.memory.data(), store.memory.data() + store.memory.size()))
         ASSERT_EQ(byte, 0) << text;
     }
   }
@@ -499,8 +503,9 @@ TEST_P(Contract, PlansOfHugeSizesCountOrRefuse) {
             AttentionPlan plan;
             plan.tasks = plan.reduce_tasks = -7;
             const Status s = attention_plan(a, &plan, exec());
-            const double blocks = static_cast<double>(batch) * (grouped ? 1.0 : static_cast<double>(heads)) *
-                                  std::ceil(static_cast<double>(n_q) * (grouped ? static_cast<double>(heads) : 1.0) / 256);
+            const double blocks =
+                static_cast<double>(batch) * (grouped ? 1.0 : static_cast<double>(heads)) *
+                std::ceil(static_cast<double>(n_q) * (grouped ? static_cast<double>(heads) : 1.0) / 256);
             if (!s.ok()) {
               EXPECT_EQ(s.code, Code::kShape) << s.detail;
               EXPECT_GE(4 * blocks * std::ceil(static_cast<double>(n_kv) / 1024), 0x1p60);
@@ -569,8 +574,8 @@ TEST_P(Contract, StridesOfOneElementMeanNothing) {
                              ConstView<4>(x, DType::kF32, {1, 1, 1, 1}, stride), out, out_lse, nullptr, e);
     EXPECT_TRUE(status.ok()) << status.detail;
     EXPECT_EQ(y[2], 3.0f);
-    status = rope(in, ConstView<2>(x, DType::kF32, {1, 2}, {odd, 1}), ConstView<2>(x, DType::kF32, {1, 2}, {odd, 1}), {},
-                  out, {}, e);
+    status = rope(in, ConstView<2>(x, DType::kF32, {1, 2}, {odd, 1}), ConstView<2>(x, DType::kF32, {1, 2}, {odd, 1}),
+                  {}, out, {}, e);
     EXPECT_TRUE(status.ok()) << status.detail;
     status = add_rows(in, in, out, e);
     EXPECT_TRUE(status.ok()) << status.detail;
@@ -623,7 +628,8 @@ TEST_P(Contract, OffsetsOfTheLargestSize) {
           ASSERT_TRUE(got_lse[i] == want.lse[i] || std::fabs(got_lse[i] - want.lse[i]) < 1e-5) << offset << " " << kind;
         // masked_softmax has the same limits.
         std::vector<float> x(27, 0.5f), y(27);
-        const Status unfused = masked_softmax(view(x.data(), {1, 1, 3, 9}), view(y.data(), {1, 1, 3, 9}), s, {}, exec());
+        const Status unfused =
+            masked_softmax(view(x.data(), {1, 1, 3, 9}), view(y.data(), {1, 1, 3, 9}), s, {}, exec());
         ASSERT_TRUE(unfused.ok()) << unfused.detail;
       }
     }
@@ -671,19 +677,20 @@ TEST_P(Contract, HiddenPagesNeedNotExist) {
     const bool splits = random.one_in(6);
     const int64_t batch = random.integer(1, 2), heads = random.integer(1, 2), n_q = random.integer(1, splits ? 2 : 20),
                   n_kv = splits ? random.integer(1100, 2200) : random.integer(1, 300), dim = 4;
-    const Array<4> q(random, random.storage(), {batch, heads, n_q, dim}), rows(random, random.storage(), {batch, 1, n_kv, dim}),
-        out(random, DType::kF32, {batch, heads, n_q, dim}), want = out.like(random);
+    const Array<4> q(random, random.storage(), {batch, heads, n_q, dim}),
+        rows(random, random.storage(), {batch, 1, n_kv, dim}), out(random, DType::kF32, {batch, heads, n_q, dim}),
+        want = out.like(random);
     const Array<3> lse(random, DType::kF32, {batch, heads, n_q}), want_lse = lse.like(random);
     q.fill(random, Values::kOrdinary);
     rows.fill(random, Values::kOrdinary);
     const bool ring = random.one_in(4);
     const bool keys_ring = ring && random.coin();
     const int64_t capacity = random.integer(1, n_kv);
-    const KvStorage k = store_kv(random, rows, keys_ring ? random.of({KvForm::kRingRows, KvForm::kRingPanels})
-                                                         : random.of({KvForm::kPagedRows, KvForm::kPagedPanels}),
+    const KvStorage k = store_kv(random, rows,
+                                 keys_ring ? random.of({KvForm::kRingRows, KvForm::kRingPanels})
+                                           : random.of({KvForm::kPagedRows, KvForm::kPagedPanels}),
                                  capacity);
-    const KvStorage v =
-        store_kv(random, rows, ring && !keys_ring ? KvForm::kRingRows : KvForm::kPagedRows, capacity);
+    const KvStorage v = store_kv(random, rows, ring && !keys_ring ? KvForm::kRingRows : KvForm::kPagedRows, capacity);
     // What is hidden, by key: the same for all rows of a sequence, whatever says it; and where it is said by row, one row
     // may see what the others do not.
     std::vector<std::vector<bool>> hides(static_cast<size_t>(batch), std::vector<bool>(static_cast<size_t>(n_kv)));
@@ -743,7 +750,8 @@ TEST_P(Contract, HiddenPagesNeedNotExist) {
       ASSERT_EQ(lse.bits(), want_lse.bits()) << "case " << i;
     }
     if (seen_entry == nullptr) continue;
-    *seen_entry = random.of({-1, -7, std::numeric_limits<int32_t>::min(), 1 << 20, std::numeric_limits<int32_t>::max()});
+    *seen_entry =
+        random.of({-1, -7, std::numeric_limits<int32_t>::min(), 1 << 20, std::numeric_limits<int32_t>::max()});
     ++refused;
     out.fill_bytes(Guarded::kCanary), lse.fill_bytes(Guarded::kCanary);
     const Status s = run_attention(a, GetParam());
