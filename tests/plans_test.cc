@@ -309,7 +309,8 @@ TEST_P(Plans, HalvesOfACausalProblemAreAlike) {
   Random random(seed() * 8000 + 6);
   for (const int64_t n : {1024, 5000, 9000}) {
     if (n == 9000 && GetParam() == &scalar_target()) continue;  // seconds
-    Array<4> q(random, DType::kF32, {1, 1, n, 1}), k(random, DType::kF32, {1, 1, n, 1}), out(random, DType::kF32, {1, 1, n, 1});
+    Array<4> q(random, DType::kF32, {1, 1, n, 1}), k(random, DType::kF32, {1, 1, n, 1}),
+        out(random, DType::kF32, {1, 1, n, 1});
     for_each_element(q.view, [&](int64_t at) { put(q.view.data, DType::kF32, at, 0.0f); });
     for_each_element(k.view, [&](int64_t at) { put(k.view.data, DType::kF32, at, 1.0f); });
     Attention a;
@@ -338,7 +339,8 @@ TEST_P(Plans, HalvesOfACausalProblemAreAlike) {
       out.fill_bytes(0);
       ASSERT_TRUE(r.range(t, t + 1).ok());
       const int64_t want = t % 2 == 0 ? t / 2 : blocks - 1 - t / 2;
-      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(out.get_at({0, 0, i, 0}) != 0.0f, i / block == want) << t << " row " << i;
+      for (int64_t i = 0; i < n; ++i)
+        ASSERT_EQ(out.get_at({0, 0, i, 0}) != 0.0f, i / block == want) << t << " row " << i;
     }
   }
 }
