@@ -70,12 +70,11 @@ void check_overlap(const std::vector<Piece>& written, const std::vector<Piece>& 
       char* const middle = room.data() + (other.bytes + 15) / 16 * 16;
       const int64_t size = static_cast<int64_t>(out.bytes), width = static_cast<int64_t>(other.bytes);
       const struct {
-        int64_t at;
+        int64_t at;  // a multiple of 4
         bool apart;
-      } places[] = {{-width, true},        {-width + 4, false}, {0, false},
-                    {size / 8 * 4, false}, {size - 4, false},   {size, true}};
+      } places[] = {{-(width + 3) / 4 * 4, true}, {-(width - 1) / 4 * 4, false}, {0, false},
+                    {size / 8 * 4, false},        {(size - 1) / 4 * 4, false},   {(size + 3) / 4 * 4, true}};
       for (const auto& place : places) {
-        if (!place.apart && (place.at < -width + 1 || place.at >= size)) continue;
         out.set(middle);
         std::memcpy(middle + place.at, other_home, other.bytes);
         other.set(middle + place.at);

@@ -83,6 +83,10 @@ struct Array {
         }
       }
       view.stride[kRank - 1] = 1;
+      // The stride of a single element means nothing.
+      for (size_t i = 0; i + 1 < kRank; ++i) {
+        if (shape[i] == 1 && random.one_in(4)) view.stride[i] = random.of({INT64_MAX, INT64_MIN, int64_t{-3}});
+      }
     }
     allocate(random.guard());
   }
