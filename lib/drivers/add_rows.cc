@@ -4,7 +4,7 @@
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/dtypes.h"
-#include "lib/rules/views.h"
+#include "lib/rules/rope.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -12,15 +12,9 @@ namespace simdattn {
 Status drivers::add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet ex, ep, eo;
-  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(p, Accept::kElements, SIMDATTN_ARGUMENT("p"), &ep));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
-  SIMDATTN_REQUIRE(same_shape(p, x), Code::kShape, "p.shape != x.shape; broadcast by stride 0");
-  SIMDATTN_REQUIRE(same_shape(out, x), Code::kShape, "out.shape != x.shape");
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
-  SIMDATTN_REQUIRE(!share_bytes(eo, ep), Code::kOverlap, "out: overlaps p");
-  if (eo.empty()) return {};
+  bool empty = false;
+  SIMDATTN_CHECK(check_add_rows(x, p, out, &empty));
+  if (empty) return {};
 
   const int64_t x_size = size_of(x.dtype);
   const int64_t p_size = size_of(p.dtype);

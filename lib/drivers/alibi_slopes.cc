@@ -2,13 +2,12 @@
 #include <cmath>
 
 #include "lib/drivers/drivers.h"
-#include "lib/rules/views.h"
+#include "lib/rules/tables.h"
 
 namespace simdattn {
 
 Status drivers::alibi_slopes(int64_t heads, float* slopes) {
-  SIMDATTN_REQUIRE(heads >= 1 && heads <= kMaxSize, Code::kShape, "heads: must be in 1 .. 2^30 - 1");
-  SIMDATTN_REQUIRE(slopes != nullptr, Code::kNullPointer, "slopes: must not be null");
+  SIMDATTN_CHECK(check_alibi_slopes(heads, slopes));
   int64_t n = 1;
   while (2 * n <= heads) n *= 2;
   for (int64_t h = 0; h < heads; ++h) {

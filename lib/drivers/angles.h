@@ -13,6 +13,9 @@
 
 namespace simdattn {
 
+/// Columns whose constants stand on the stack while all rows of a table are filled.
+inline constexpr int64_t kColumnChunk = 64;
+
 struct CosSin {
   double cos;
   double sin;

@@ -9,6 +9,7 @@
 #include "lib/drivers/attention_walk.h"
 #include "lib/drivers/drivers.h"
 #include "lib/dtypes.h"
+#include "lib/rules/plan.h"
 
 namespace simdattn {
 namespace {
@@ -63,12 +64,6 @@ uint64_t digest_of(const Attention& a, int64_t first, int64_t last) {
   add(a.scoring.prefix_end, last);
   add(a.scoring.offsets, last);
   return h;
-}
-
-Status check_workspace(const void* memory, size_t bytes, size_t needed) {
-  SIMDATTN_REQUIRE(memory != nullptr, Code::kWorkspace, "exec.workspace: null; see AttentionPlan::workspace_bytes");
-  SIMDATTN_REQUIRE(bytes >= needed, Code::kWorkspace, "exec.workspace_bytes: less than AttentionPlan::workspace_bytes");
-  return {};
 }
 
 size_t workspace_bytes(const Attention& a, const AttentionSizes& sizes, const UKernels& kernels) {
@@ -149,32 +144,18 @@ int64_t group_of_task(const PlanState& s, int64_t index, bool splits) {
 Status check_lengths(const PlanState& s, int64_t group) {
   const int64_t first = group * s.group_size;
   const int64_t last = std::min(first + s.group_size, s.division.sizes.sequences);
-  SIMDATTN_REQUIRE(digest_of(s.problem, first, last) == s.group[group].lengths, Code::kStalePlan,
-                   "plan: cu_q, cu_k, kv_length, kv_start, prefix_end or offsets are not those that it was made from");
-  return {};
+  return check_planned_lengths(digest_of(s.problem, first, last) == s.group[group].lengths);
 }
 
 /// What ranges of tasks and of reductions have in common.
 Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool reduce, const void* partial,
                    size_t partial_size, const Exec& exec, const PlanState** state) {
-  SIMDATTN_REQUIRE(plan.struct_size == sizeof(AttentionPlan), Code::kStructSize,
-                   "plan.struct_size: not made by this version");
+  SIMDATTN_CHECK(check_planned_size(plan));
   const PlanState* s = state_of(plan);
-  SIMDATTN_REQUIRE(s != nullptr, Code::kStalePlan, "plan: not made by attention_plan");
-  SIMDATTN_REQUIRE(exec.target == nullptr || exec.target == s->target, Code::kTarget,
-                   "exec.target: not the one that the plan was made for");
+  if (s == nullptr) return check_task_range(plan, nullptr, first, last, reduce, partial, partial_size, exec);
   const Division& d = s->division;
-  SIMDATTN_REQUIRE(s->has_data || d.tasks == 0, Code::kNullPointer,
-                   "plan: made without data; attention_bind gives it the arrays");
-  SIMDATTN_REQUIRE(
-      first >= 0 && first <= last && last <= (reduce ? d.reduce_tasks : d.tasks), Code::kRange,
-      reduce ? "first, last: must be within 0 .. plan.reduce_tasks" : "first, last: must be within 0 .. plan.tasks");
-  if (d.tasks > 0) SIMDATTN_CHECK(check_workspace(exec.workspace, exec.workspace_bytes, plan.workspace_bytes));
-  if (d.split) {
-    SIMDATTN_REQUIRE(partial != nullptr, Code::kNullPointer, "partial: null although plan.partial_bytes is not 0");
-    SIMDATTN_REQUIRE(partial_size >= plan.partial_bytes, Code::kWorkspace,
-                     "partial_bytes: less than plan.partial_bytes");
-  }
+  const PlannedTasks planned = {s->target, s->has_data, d.split, d.tasks, d.reduce_tasks};
+  SIMDATTN_CHECK(check_task_range(plan, &planned, first, last, reduce, partial, partial_size, exec));
   if (first < last) {
     SIMDATTN_CHECK(check_memory(*s, exec.workspace, plan.workspace_bytes, d.split ? partial : nullptr,
                                 d.split ? plan.partial_bytes : 0));
@@ -218,7 +199,7 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
   SIMDATTN_CHECK(check_all_pages(a, d));
   if (d.row_blocks == 0) return {};
   const size_t needed = workspace_bytes(a, sizes, uk);
-  SIMDATTN_CHECK(check_workspace(exec.workspace, exec.workspace_bytes, needed));
+  SIMDATTN_CHECK(check_attention_workspace(exec, needed));
   SIMDATTN_CHECK(
       check_attention_memory(a, sizes, bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
 
@@ -235,8 +216,7 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
 Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Exec& exec) {
   const Target* target = nullptr;
   SIMDATTN_CHECK(resolve(exec, &target));
-  SIMDATTN_REQUIRE(plan->struct_size == sizeof(AttentionPlan), Code::kStructSize,
-                   "plan.struct_size: not that of this version");
+  SIMDATTN_CHECK(check_plan_size(*plan));
   const Data data = has_data(a) ? Data::kNeeded : Data::kLater;
   AttentionSizes sizes;
   AttentionBytes bytes;
@@ -245,7 +225,7 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   SIMDATTN_CHECK(check_attention_outputs(a, sizes, data, &bytes));
   SIMDATTN_CHECK(divide(a, sizes, Threads::kSeveral, &d));
   const size_t partial = d.split ? Partials(d, nullptr).bytes(d.tasks) : 0;
-  SIMDATTN_REQUIRE(!d.split || partial > 0, Code::kShape, "v.dim: the partial states of all splits are too large");
+  SIMDATTN_CHECK(check_partial_bytes(d.split, partial));
 
   PlanState* s = new (plan->internal.data()) PlanState;
   s->target = target;
@@ -276,17 +256,14 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
 }
 
 Status drivers::attention_bind(const Attention& a, AttentionPlan* plan) {
-  SIMDATTN_REQUIRE(plan->struct_size == sizeof(AttentionPlan), Code::kStructSize,
-                   "plan.struct_size: not that of this version");
+  SIMDATTN_CHECK(check_plan_size(*plan));
   auto* s = const_cast<PlanState*>(state_of(*plan));
-  SIMDATTN_REQUIRE(s != nullptr, Code::kStalePlan, "plan: not made by attention_plan");
-  SIMDATTN_REQUIRE(same_problem(a, s->problem), Code::kStalePlan,
-                   "problem: shapes, strides, types or options are not those of the plan");
+  SIMDATTN_CHECK(check_bound_problem(a, s == nullptr ? nullptr : &s->problem));
   AttentionSizes sizes;
   AttentionBytes bytes;
   SIMDATTN_CHECK(check_attention_inputs(a, Data::kNeeded, &sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, sizes, Data::kNeeded, &bytes));
-  SIMDATTN_REQUIRE(has_data(a) || s->division.tasks == 0, Code::kNullPointer, "problem: arrays are still null");
+  SIMDATTN_CHECK(check_bound_data(has_data(a) || s->division.tasks == 0));
   s->problem = a;
   s->has_data = true;
   remember_extents(bytes, a, sizes, s);

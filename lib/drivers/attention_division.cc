@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lib/dtypes.h"
+#include "lib/rules/plan.h"
 
 namespace simdattn {
 namespace {
@@ -105,7 +106,7 @@ Status divide(const Attention& a, const AttentionSizes& sizes, Threads threads, 
     small_split_tasks += small_blocks * splits;
     tokens += static_cast<double>(length) * static_cast<double>(alike);
   }
-  SIMDATTN_REQUIRE(!too_many, Code::kShape, "q.shape: rows and heads of all sequences are more than 2^63 tasks");
+  SIMDATTN_CHECK(check_task_count(too_many));
   const double bytes = tokens * static_cast<double>(sizes.kv_heads) *
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
   d.stream = bytes > kStreamBytes;
@@ -149,8 +150,7 @@ Status check_pages(const Attention& a, const Division& d, int64_t s, int64_t fir
   const struct {
     const ConstKv& kv;
     const char* text;
-  } stores[2] = {{a.k, "k.block_table: a page that the call touches is outside 0 .. n_pages-1"},
-                 {a.v, "v.block_table: a page that the call touches is outside 0 .. n_pages-1"}};
+  } stores[2] = {{a.k, kKeysText.pages}, {a.v, kValuesText.pages}};
   for (const auto& store : stores) {
     const ConstKv& kv = store.kv;
     if (kv.page_size == 0) continue;

@@ -6,7 +6,7 @@
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/dtypes.h"
-#include "lib/rules/views.h"
+#include "lib/rules/merge.h"
 #include "lib/scalar/math.h"
 #include "lib/ukernels.h"
 
@@ -26,44 +26,16 @@ Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& p
                                 const View<3>& lse, const float* sinks, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet ep, el, eo, es;
-  SIMDATTN_CHECK(check_view(parts, Accept::kElements, SIMDATTN_ARGUMENT("parts"), &ep));
-  SIMDATTN_CHECK(check_view(part_lse, Accept::kF32, SIMDATTN_ARGUMENT("part_lse"), &el));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
-  const int64_t n_parts = parts.shape[0];
-  const std::array<int64_t, 4> row_shape = {n_parts, parts.shape[1], parts.shape[2], parts.shape[3]};
-  const std::array<int64_t, 4> out_shape = {parts.shape[1], parts.shape[2], parts.shape[3], parts.shape[4]};
-  SIMDATTN_REQUIRE(part_lse.shape == row_shape, Code::kShape, "part_lse.shape: must be the first four sizes of parts");
-  SIMDATTN_REQUIRE(out.shape == out_shape, Code::kShape, "out.shape: must be the last four sizes of parts");
-  SIMDATTN_REQUIRE(parts.shape[4] >= 1, Code::kShape, "parts.shape[4]: the head dimension must be at least 1");
-  // Each row is read from all parts before it is written, so `out` may be one of them.
-  bool is_part = false;
-  for (int64_t p = 0; p < n_parts && !is_part; ++p) {
-    const char* data = static_cast<const char*>(parts.data) + p * step_of(parts, 0) * size_of(parts.dtype);
-    is_part = out.data == data && out.dtype == parts.dtype && out.stride[0] == parts.stride[1] &&
-              out.stride[1] == parts.stride[2] && out.stride[2] == parts.stride[3];
-  }
-  SIMDATTN_REQUIRE(is_part || !share_bytes(eo, ep), Code::kOverlap, "out: overlaps parts without being one of them");
-  SIMDATTN_REQUIRE(!share_bytes(eo, el), Code::kOverlap, "out: overlaps part_lse");
-  const ByteSet sinks_extent = ByteSet::of(sinks, parts.shape[2] * 4);
-  SIMDATTN_REQUIRE(!share_bytes(eo, sinks_extent), Code::kOverlap, "out: overlaps sinks");
-  if (lse.data != nullptr) {
-    SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &es));
-    SIMDATTN_REQUIRE(lse.shape[0] == out_shape[0] && lse.shape[1] == out_shape[1] && lse.shape[2] == out_shape[2],
-                     Code::kShape, "lse.shape: must be the first three sizes of out");
-    SIMDATTN_REQUIRE(!share_bytes(es, ep), Code::kOverlap, "lse: overlaps parts");
-    SIMDATTN_REQUIRE(!share_bytes(es, el), Code::kOverlap, "lse: overlaps part_lse");
-    SIMDATTN_REQUIRE(!share_bytes(es, eo), Code::kOverlap, "lse: overlaps out");
-    SIMDATTN_REQUIRE(!share_bytes(es, sinks_extent), Code::kOverlap, "lse: overlaps sinks");
-  }
+  SIMDATTN_CHECK(check_attention_merge(parts, part_lse, out, lse, sinks));
 
+  const int64_t n_parts = parts.shape[0];
   const int64_t dim = parts.shape[4];
   const int64_t part_size = size_of(parts.dtype);
   alignas(64) float acc[kColumns];
   alignas(64) float part[kColumns];
-  for (int64_t b = 0; b < out_shape[0]; ++b) {
-    for (int64_t h = 0; h < out_shape[1]; ++h) {
-      for (int64_t i = 0; i < out_shape[2]; ++i) {
+  for (int64_t b = 0; b < out.shape[0]; ++b) {
+    for (int64_t h = 0; h < out.shape[1]; ++h) {
+      for (int64_t i = 0; i < out.shape[2]; ++i) {
         const float* row_lse =
             static_cast<const float*>(part_lse.data) + b * part_lse.stride[1] + h * part_lse.stride[2] + i;
         const auto lse_of = [&](int64_t p) { return row_lse[p * part_lse.stride[0]]; };

@@ -5,6 +5,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/score_rows.h"
 #include "lib/drivers/workspace.h"
+#include "lib/rules/scores.h"
 #include "lib/scalar/scores.h"
 
 namespace simdattn {
@@ -12,19 +13,6 @@ namespace {
 
 /// Keys whose projections are in the workspace at a time.
 constexpr int64_t kProjectedKeys = 128;
-
-/// `memory`: the bytes of the workspace that the call uses.
-Status check_workspace(const Exec& exec, size_t bytes, const ScoreBytes& arrays, ByteSet* memory) {
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace,
-                   "exec.workspace: null; the function ending in _workspace tells the size");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= bytes, Code::kWorkspace,
-                   "exec.workspace_bytes: less than the function ending in _workspace tells");
-  *memory = ByteSet::of(exec.workspace, static_cast<int64_t>(bytes));
-  SIMDATTN_REQUIRE(!share_bytes(*memory, arrays.q), Code::kOverlap, "exec.workspace: overlaps q");
-  SIMDATTN_REQUIRE(!share_bytes(*memory, arrays.k), Code::kOverlap, "exec.workspace: overlaps k");
-  SIMDATTN_REQUIRE(!share_bytes(*memory, arrays.out), Code::kOverlap, "exec.workspace: overlaps out");
-  return {};
-}
 
 /// Rows as f32: themselves, or widened into `buffer` [rows][dim].
 struct F32Rows {
@@ -101,10 +89,7 @@ Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, co
                                 const ScoreOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ScoreBytes bytes;
-  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
-  SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
-  SIMDATTN_CHECK(check_score_options(options));
+  SIMDATTN_CHECK(check_scores(q, k, out, options));
   score_all_rows(
       *uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
       [&](const ScoreRows& call, int64_t, int64_t) { uk->gaussian_rows[slot(k.dtype)](call); },
@@ -120,20 +105,10 @@ Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, co
                                 const ScoreOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ScoreBytes bytes;
-  ByteSet em;
-  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
-  SIMDATTN_CHECK(check_view(m, Accept::kElements, SIMDATTN_ARGUMENT("m"), &em));
   const int64_t heads = q.shape[1];
   const int64_t d_q = q.shape[3];
   const int64_t d_k = k.shape[3];
-  SIMDATTN_REQUIRE(m.shape[0] == heads && m.shape[1] == d_q && m.shape[2] == d_k, Code::kShape,
-                   "m.shape: must be [q.shape[1], q.shape[3], k.shape[3]]; broadcast over heads by stride 0");
-  SIMDATTN_CHECK(check_score_options(options));
-  SIMDATTN_REQUIRE(!share_bytes(bytes.out, em), Code::kOverlap, "out: overlaps m");
-  ByteSet memory;
-  SIMDATTN_CHECK(check_workspace(exec, bilinear_scores_workspace(d_q, d_k), bytes, &memory));
-  SIMDATTN_REQUIRE(!share_bytes(memory, em), Code::kOverlap, "exec.workspace: overlaps m");
+  SIMDATTN_CHECK(check_bilinear_scores(q, m, k, out, options, exec, bilinear_scores_workspace(d_q, d_k)));
 
   const int64_t group = heads / k.shape[1];
   const BilinearBuffers buffers(exec.workspace, d_q, d_k);
@@ -201,33 +176,13 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
                                 const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ScoreBytes bytes;
-  ByteSet ew, ewq, ewk;
-  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
-  SIMDATTN_CHECK(check_view(w, Accept::kF32, SIMDATTN_ARGUMENT("w"), &ew));
-  SIMDATTN_CHECK(check_view(wq, Accept::kElements, SIMDATTN_ARGUMENT("wq"), &ewq));
-  SIMDATTN_CHECK(check_view(wk, Accept::kElements, SIMDATTN_ARGUMENT("wk"), &ewk));
   const int64_t heads = q.shape[1];
   const int64_t d = w.shape[1];
   const bool project_q = wq.data != nullptr;
   const bool project_k = wk.data != nullptr;
-  SIMDATTN_REQUIRE(w.shape[0] == heads, Code::kShape, "w.shape[0] != q.shape[1]; broadcast over heads by stride 0");
-  SIMDATTN_REQUIRE(d >= 1, Code::kShape, "w.shape[1]: the dimension must be at least 1");
-  if (project_q) {
-    SIMDATTN_REQUIRE(wq.shape[0] == heads && wq.shape[1] == d && wq.shape[2] == q.shape[3], Code::kShape,
-                     "wq.shape: must be [q.shape[1], w.shape[1], q.shape[3]]; broadcast over heads by stride 0");
-  } else {
-    SIMDATTN_REQUIRE(q.shape[3] == d, Code::kShape, "q.shape[3] != w.shape[1] although there is no wq");
-  }
-  if (project_k) {
-    SIMDATTN_REQUIRE(wk.shape[0] == k.shape[1] && wk.shape[1] == d && wk.shape[2] == k.shape[3], Code::kShape,
-                     "wk.shape: must be [k.shape[1], w.shape[1], k.shape[3]]; broadcast over heads by stride 0");
-  } else {
-    SIMDATTN_REQUIRE(k.shape[3] == d, Code::kShape, "k.shape[3] != w.shape[1] although there is no wk");
-  }
-  SIMDATTN_REQUIRE(!share_bytes(bytes.out, ew), Code::kOverlap, "out: overlaps w");
-  SIMDATTN_REQUIRE(!share_bytes(bytes.out, ewq), Code::kOverlap, "out: overlaps wq");
-  SIMDATTN_REQUIRE(!share_bytes(bytes.out, ewk), Code::kOverlap, "out: overlaps wk");
+  const int64_t d_q = project_q ? q.shape[3] : 0;
+  const int64_t d_k = project_k ? k.shape[3] : 0;
+  SIMDATTN_CHECK(check_additive_scores(q, k, w, out, wq, wk, exec, additive_scores_workspace(d_q, d_k, d)));
 
   const float* weights = static_cast<const float*>(w.data);
   if (!project_q && !project_k) {
@@ -242,13 +197,6 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
     return {};
   }
 
-  const int64_t d_q = project_q ? q.shape[3] : 0;
-  const int64_t d_k = project_k ? k.shape[3] : 0;
-  ByteSet memory;
-  SIMDATTN_CHECK(check_workspace(exec, additive_scores_workspace(d_q, d_k, d), bytes, &memory));
-  SIMDATTN_REQUIRE(!share_bytes(memory, ew), Code::kOverlap, "exec.workspace: overlaps w");
-  SIMDATTN_REQUIRE(!share_bytes(memory, ewq), Code::kOverlap, "exec.workspace: overlaps wq");
-  SIMDATTN_REQUIRE(!share_bytes(memory, ewk), Code::kOverlap, "exec.workspace: overlaps wk");
   const AdditiveBuffers buffers(exec.workspace, d_q, d_k, d);
   const int64_t group = heads / k.shape[1];
   const int64_t n_q = q.shape[2];

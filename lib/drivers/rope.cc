@@ -1,9 +1,9 @@
 // rope(): rotates rows by the angles of their positions.
+#include "lib/rules/rope.h"
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/dtypes.h"
 #include "lib/rules/positions.h"
-#include "lib/rules/views.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -12,18 +12,11 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
                      const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet ex, eo, ec, es, ep;
-  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
-  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
-  const int64_t n = x.shape[2];
-  SIMDATTN_CHECK(check_rope_table(cos, sin, options, x.shape[3], kRope, &ec, &es));
-  SIMDATTN_CHECK(check_positions(positions, options.start, x.shape[0], n, 0, cos.shape[0], &ep));
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
-  SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), Code::kOverlap,
-                   "out: overlaps cos, sin or positions");
-  if (eo.empty()) return {};
+  bool empty = false;
+  SIMDATTN_CHECK(check_rope(x, cos, sin, positions, out, options, &empty));
+  if (empty) return {};
 
+  const int64_t n = x.shape[2];
   const int64_t x_size = size_of(x.dtype);
   const int64_t out_size = size_of(out.dtype);
   const auto kernel = uk->rope_heads[slot(x.dtype)][slot(out.dtype)];

@@ -30,8 +30,6 @@ struct RopeScaling {
 
 /// Checks the options of a table with `pairs` columns. `table`: the argument is called so, not `options`.
 Status resolve_rope_scaling(const RopeTableOptions& options, int64_t pairs, bool table, RopeScaling* scaling);
-/// True if an output shares bytes with an array of the options.
-bool overlaps_options(const ByteSet& output, const RopeTableOptions& options);
 
 /// What one column's angles are made of.
 struct RopeColumn {

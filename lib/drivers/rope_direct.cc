@@ -2,10 +2,10 @@
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rope_columns.h"
-#include "lib/drivers/table_positions.h"
 #include "lib/drivers/workspace.h"
 #include "lib/dtypes.h"
-#include "lib/rules/positions.h"
+#include "lib/rules/rope.h"
+#include "lib/rules/tables.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -39,58 +39,22 @@ Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTabl
                             const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet ex, eo, ep;
-  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
-  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
-  const auto [batch, heads, n, dim] = x.shape;
-  SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, Code::kRange, "pairs: must be in 1 .. 2^20");
-  SIMDATTN_CHECK(
-      check_rope_options(options, pairs, dim, kRope, "pairs: first_dim + 2 * pairs exceeds the head dimension"));
+  RopeDirectBytes bytes;
+  SIMDATTN_CHECK(check_rope_direct_rows(x, pairs, out, options, &bytes));
   RopeScaling scaling;
   if (Status status = resolve_rope_scaling(table, pairs, true, &scaling); !status.ok()) return status;
+  SIMDATTN_CHECK(
+      check_rope_direct_positions(x, table, scaling.axes, positions, out, bytes, exec, rope_direct_workspace(pairs)));
+  if (bytes.out.empty()) return {};
+
+  const auto [batch, heads, n, dim] = x.shape;
   const bool given = positions.data != nullptr;
-  int64_t axes = 1;
-  if (given) {
-    axes = positions.shape[0];
-    SIMDATTN_REQUIRE(axes == 1 || axes == scaling.axes, Code::kShape,
-                     "positions.shape[0]: must be 1 or the number of position axes in table.mrope_section");
-    SIMDATTN_REQUIRE(positions.shape[1] == batch && positions.shape[2] == n, Code::kShape,
-                     "positions.shape: must be [axes, batch, rows]");
-    SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), &ep));
-  } else {
-    SIMDATTN_REQUIRE(positions.shape[0] == 0 || positions.shape[1] == 0 || positions.shape[2] == 0, Code::kNullPointer,
-                     "positions.data: null although its shape is not empty");
-  }
+  const int64_t axes = given ? positions.shape[0] : 1;
   const auto position_of = [&](int64_t axis, int64_t b, int64_t i) {
     if (!given) return options.start + i;
     return index_at(positions.data, positions.dtype,
                     axis * positions.stride[0] + b * positions.stride[1] + i * positions.stride[2]);
   };
-  for (int64_t axis = 0; axis < axes && given; ++axis) {
-    for (int64_t b = 0; b < batch; ++b) {
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t p = position_of(axis, b, i);
-        SIMDATTN_REQUIRE(p > -kPositionLimit && p < kPositionLimit, Code::kRange,
-                         "positions: every position must be in (-2^31, 2^31)");
-      }
-    }
-  }
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
-  SIMDATTN_REQUIRE(!share_bytes(eo, ep), Code::kOverlap, "out: overlaps positions");
-  SIMDATTN_REQUIRE(!overlaps_options(eo, table), Code::kOverlap, "out: overlaps an array of table");
-  if (pairs > kStackPairs) {
-    SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace, "exec.workspace: null; see rope_direct_workspace");
-    SIMDATTN_REQUIRE(exec.workspace_bytes >= rope_direct_workspace(pairs), Code::kWorkspace,
-                     "exec.workspace_bytes: less than rope_direct_workspace(pairs)");
-    const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(rope_direct_workspace(pairs)));
-    SIMDATTN_REQUIRE(!share_bytes(memory, eo), Code::kOverlap, "exec.workspace: overlaps out");
-    SIMDATTN_REQUIRE(!share_bytes(memory, ex), Code::kOverlap, "exec.workspace: overlaps x");
-    SIMDATTN_REQUIRE(!share_bytes(memory, ep), Code::kOverlap, "exec.workspace: overlaps positions");
-    SIMDATTN_REQUIRE(!overlaps_options(memory, table), Code::kOverlap, "exec.workspace: overlaps an array of table");
-  }
-  if (eo.empty()) return {};
-
   alignas(64) char stack[kStackPairs * (sizeof(RopeColumn) + 2 * sizeof(float)) + 64];
   const DirectBuffers buffers(pairs > kStackPairs ? exec.workspace : stack, pairs);
   rope_columns(scaling, axes == 1, 0, pairs, buffers.columns);

@@ -4,88 +4,10 @@
 
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rope_columns.h"
-#include "lib/drivers/table_positions.h"
+#include "lib/rules/tables.h"
 
 namespace simdattn {
 namespace {
-
-/// Refuses an option by the name of the argument that holds it: `options`, or `table` (rope_direct).
-#define SIMDATTN_REFUSE(code, rule) \
-  Status { Code::code, table ? "table." rule : "options." rule }
-
-constexpr double kMinFactor = 1e-3;
-constexpr double kMaxFactor = 1e6;
-
-bool each_within(const Doubles& values, double low, double high) {
-  for (const double v : values)
-    if (!within(v, low, high)) return false;
-  return true;
-}
-
-Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
-  if (o.rope_type < RopeType::kDefault || o.rope_type > RopeType::kLongRope)
-    return SIMDATTN_REFUSE(kRange, "rope_type: not a RopeType");
-  if (o.mrope_layout < MropeLayout::kContiguous || o.mrope_layout > MropeLayout::kAxial)
-    return SIMDATTN_REFUSE(kRange, "mrope_layout: not a MropeLayout");
-  if (!within(o.rope_theta, 1, kMaxTheta)) return SIMDATTN_REFUSE(kRange, "rope_theta: must be in [1, 1e15]");
-  if (o.factor != 0 && !within(o.factor, kMinFactor, kMaxFactor))
-    return SIMDATTN_REFUSE(kRange, "factor: must be in [1e-3, 1e6], or 0 if not given");
-  if (o.original_max_position_embeddings < 0 || o.original_max_position_embeddings >= kPositionLimit)
-    return SIMDATTN_REFUSE(kRange, "original_max_position_embeddings: must be in [0, 2^31)");
-  if (o.max_position_embeddings < 0 || o.max_position_embeddings >= kPositionLimit)
-    return SIMDATTN_REFUSE(kRange, "max_position_embeddings: must be in [0, 2^31)");
-  if (o.seq_len < 0 || o.seq_len >= kPositionLimit) return SIMDATTN_REFUSE(kRange, "seq_len: must be in [0, 2^31)");
-  if (o.attention_factor && !(*o.attention_factor > 0 && *o.attention_factor <= kMaxFactor))
-    return SIMDATTN_REFUSE(kRange, "attention_factor: must be in (0, 1e6]");
-  if (!within(o.beta_slow, 1e-6, 1e6)) return SIMDATTN_REFUSE(kRange, "beta_slow: must be in [1e-6, 1e6]");
-  if (!within(o.beta_fast, 1e-6, 1e6)) return SIMDATTN_REFUSE(kRange, "beta_fast: must be in [1e-6, 1e6]");
-  if (o.beta_fast < o.beta_slow) return SIMDATTN_REFUSE(kRange, "beta_fast: must not be less than beta_slow");
-  if (!within(o.mscale, 0, kMaxFactor)) return SIMDATTN_REFUSE(kRange, "mscale: must be in [0, 1e6]; 0 is not given");
-  if (!within(o.mscale_all_dim, 0, kMaxFactor))
-    return SIMDATTN_REFUSE(kRange, "mscale_all_dim: must be in [0, 1e6]; 0 is not given");
-  if (!within(o.low_freq_factor, 1e-6, 1e6)) return SIMDATTN_REFUSE(kRange, "low_freq_factor: must be in [1e-6, 1e6]");
-  if (!within(o.high_freq_factor, 1e-6, 1e6))
-    return SIMDATTN_REFUSE(kRange, "high_freq_factor: must be in [1e-6, 1e6]");
-  if (o.high_freq_factor < o.low_freq_factor)
-    return SIMDATTN_REFUSE(kRange, "high_freq_factor: must not be less than low_freq_factor");
-  if (!(o.partial_rotary_factor > 0 && o.partial_rotary_factor <= 1))
-    return SIMDATTN_REFUSE(kRange, "partial_rotary_factor: must be in (0, 1]");
-
-  for (const Doubles* numbers : {&o.short_factor, &o.long_factor, &o.freq_factors, &o.inv_freq}) {
-    if (numbers->data == nullptr && !numbers->empty())
-      return SIMDATTN_REFUSE(kNullPointer,
-                             "short_factor, long_factor, freq_factors, inv_freq: null although the size is not 0");
-  }
-  if (!o.freq_factors.empty()) {
-    if (o.freq_factors.size != pairs) return SIMDATTN_REFUSE(kShape, "freq_factors: must have one number per column");
-    if (!each_within(o.freq_factors, kMinFactor, kMaxFactor))
-      return SIMDATTN_REFUSE(kRange, "freq_factors: every one must be in [1e-3, 1e6]");
-  }
-  if (!o.inv_freq.empty()) {
-    if (o.rope_type != RopeType::kDefault) return SIMDATTN_REFUSE(kRange, "inv_freq: rope_type must be kDefault");
-    if (o.inv_freq.size != pairs) return SIMDATTN_REFUSE(kShape, "inv_freq: must have one number per column");
-    for (const double v : o.inv_freq)
-      if (v != 0 && !within(v, 1e-20, 1e3))
-        return SIMDATTN_REFUSE(kRange, "inv_freq: every one must be 0 or in [1e-20, 1e3]");
-  }
-
-  int64_t columns = 0;
-  for (const int64_t section : o.mrope_section) {
-    if (section < 0 || section > pairs)
-      return SIMDATTN_REFUSE(kRange, "mrope_section: entries must be in [0, columns]");
-    columns += section;
-  }
-  if (columns == 0) {
-    if (o.mrope_layout != MropeLayout::kContiguous) return SIMDATTN_REFUSE(kRange, "mrope_layout: needs mrope_section");
-    return {};
-  }
-  if (columns != pairs) return SIMDATTN_REFUSE(kShape, "mrope_section: must sum to the table's columns");
-  if (o.mrope_layout == MropeLayout::kInterleaved && (o.mrope_section[2] == 0 || o.mrope_section[3] != 0))
-    return SIMDATTN_REFUSE(kRange, "mrope_section: kInterleaved takes three axes");
-  if (o.mrope_layout == MropeLayout::kAxial && o.rope_type != RopeType::kDefault && o.rope_type != RopeType::kLinear)
-    return SIMDATTN_REFUSE(kRange, "mrope_layout: kAxial takes rope_type kDefault or kLinear");
-  return {};
-}
 
 /// 0.1 m ln f + 1: the growth of attention entropy that YaRN balances.
 DoubleDouble yarn_magnitude(double f, double m) {
@@ -99,11 +21,8 @@ DoubleDouble yarn_correction(const RopeScaling& s, double rotations) {
   return log(length) * static_cast<double>(s.pairs) / s.ln_theta;
 }
 
-Status resolve_yarn(const RopeTableOptions& o, bool table, RopeScaling* s) {
-  if (o.factor == 0) return SIMDATTN_REFUSE(kRange, "factor: kYarn needs it");
-  if (!(o.rope_theta > 1)) return SIMDATTN_REFUSE(kRange, "rope_theta: must be greater than 1 for kYarn");
+void resolve_yarn(const RopeTableOptions& o, RopeScaling* s) {
   if (s->original_max == 0) s->original_max = static_cast<double>(o.max_position_embeddings);
-  if (s->original_max == 0) return SIMDATTN_REFUSE(kRange, "original_max_position_embeddings: kYarn needs it");
   DoubleDouble low = yarn_correction(*s, o.beta_fast);
   DoubleDouble high = yarn_correction(*s, o.beta_slow);
   if (o.truncate) {
@@ -123,70 +42,48 @@ Status resolve_yarn(const RopeTableOptions& o, bool table, RopeScaling* s) {
     magnitude = yarn_magnitude(o.factor, 1);
   }
   s->attention_factor = magnitude.hi;
-  return {};
 }
 
 Status resolve_dynamic(const RopeTableOptions& o, bool table, RopeScaling* s) {
-  if (o.factor == 0) return SIMDATTN_REFUSE(kRange, "factor: kDynamic needs it");
-  if (o.max_position_embeddings == 0) return SIMDATTN_REFUSE(kRange, "max_position_embeddings: kDynamic needs it");
   if (o.seq_len <= o.max_position_embeddings || s->pairs == 1) return {};  // one column has exponent 0: no base
   const auto max = static_cast<double>(o.max_position_embeddings);
   const DoubleDouble beyond = DoubleDouble(static_cast<double>(o.seq_len) - max) / max;  // L/M - 1
   const DoubleDouble growth = beyond * o.factor + 1.0;
   s->ln_theta = s->ln_theta + log(growth) * static_cast<double>(s->pairs) / static_cast<double>(s->pairs - 1);
-  if (s->ln_theta.hi > 34.538776394910684)  // ln 1e15
-    return SIMDATTN_REFUSE(kRange, "seq_len: kDynamic would raise rope_theta beyond 1e15");
-  return {};
+  return check_raised_theta(s->ln_theta.hi, table);
 }
 
-Status resolve_longrope(const RopeTableOptions& o, bool table, RopeScaling* s) {
-  if (o.original_max_position_embeddings < 2)
-    return SIMDATTN_REFUSE(kRange, "original_max_position_embeddings: kLongRope needs it (at least 2)");
-  if (o.short_factor.size != s->pairs)
-    return SIMDATTN_REFUSE(kShape, "short_factor: kLongRope needs one number per column");
-  if (o.long_factor.size != s->pairs)
-    return SIMDATTN_REFUSE(kShape, "long_factor: kLongRope needs one number per column");
-  if (!each_within(o.short_factor, kMinFactor, kMaxFactor))
-    return SIMDATTN_REFUSE(kRange, "short_factor: every one must be in [1e-3, 1e6]");
-  if (!each_within(o.long_factor, kMinFactor, kMaxFactor))
-    return SIMDATTN_REFUSE(kRange, "long_factor: every one must be in [1e-3, 1e6]");
+void resolve_longrope(const RopeTableOptions& o, RopeScaling* s) {
   s->long_or_short = o.seq_len > o.original_max_position_embeddings ? o.long_factor : o.short_factor;
   DoubleDouble f = s->factor;
   if (o.max_position_embeddings != 0)
     f = DoubleDouble(static_cast<double>(o.max_position_embeddings)) / s->original_max;
   if (1.0 < f) s->attention_factor = std::sqrt((1.0 + log(f) / log(DoubleDouble(s->original_max))).hi);
-  return {};
 }
 
 }  // namespace
 
 Status resolve_rope_scaling(const RopeTableOptions& o, int64_t pairs, bool table, RopeScaling* s) {
-  SIMDATTN_CHECK(check_fields(o, pairs, table));
+  SIMDATTN_CHECK(check_rope_table_options(o, pairs, table));
   s->options = &o;
   s->pairs = pairs;
   s->factor = o.factor != 0 ? o.factor : 1;
   s->original_max = static_cast<double>(o.original_max_position_embeddings);
   s->ln_theta = log(DoubleDouble(o.rope_theta));
-  Status status;
   switch (o.rope_type) {
     case RopeType::kDefault:
-      if (s->factor != 1) status = SIMDATTN_REFUSE(kRange, "factor: kDefault does not scale; rope_type says how to");
-      break;
-    case RopeType::kLinear:
-      if (o.factor == 0) status = SIMDATTN_REFUSE(kRange, "factor: kLinear needs it");
-      break;
+    case RopeType::kLinear: break;
     case RopeType::kProportional:
       s->rotated = static_cast<int64_t>(std::floor(o.partial_rotary_factor * static_cast<double>(pairs)));
       break;
-    case RopeType::kDynamic: status = resolve_dynamic(o, table, s); break;
-    case RopeType::kYarn: status = resolve_yarn(o, table, s); break;
+    case RopeType::kDynamic: SIMDATTN_CHECK(resolve_dynamic(o, table, s)); break;
+    case RopeType::kYarn: resolve_yarn(o, s); break;
     case RopeType::kLlama3:
       if (o.factor == 0) s->factor = 8;
       if (s->original_max == 0) s->original_max = 8192;
       break;
-    case RopeType::kLongRope: status = resolve_longrope(o, table, s); break;
+    case RopeType::kLongRope: resolve_longrope(o, s); break;
   }
-  if (!status.ok()) return status;
   if (o.attention_factor) s->attention_factor = *o.attention_factor;
   if (o.f32_angles) {
     const bool changed = o.rope_type == RopeType::kDynamic;
@@ -311,15 +208,7 @@ float frequency_f32(const RopeScaling& s, int64_t c) {
   return o.freq_factors.empty() ? inv : inv / static_cast<float>(o.freq_factors[k]);
 }
 
-ByteSet bytes_of(const Doubles& values) {
-  return ByteSet::of(values.data, values.size * static_cast<int64_t>(sizeof(double)));
-}
 }  // namespace
-
-bool overlaps_options(const ByteSet& output, const RopeTableOptions& o) {
-  return share_bytes(output, bytes_of(o.short_factor)) || share_bytes(output, bytes_of(o.long_factor)) ||
-         share_bytes(output, bytes_of(o.freq_factors)) || share_bytes(output, bytes_of(o.inv_freq));
-}
 
 void rope_columns(const RopeScaling& s, bool one_axis, int64_t begin, int64_t end, RopeColumn* columns) {
   for (int64_t c = begin; c < end; ++c) {
@@ -352,14 +241,7 @@ void rope_row(const RopeScaling& s, const RopeColumn* columns, int64_t n, const 
 
 Status drivers::rope_frequencies(double* inv_freq, int64_t pairs, double* attention_factor,
                                  const RopeTableOptions& options) {
-  SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, Code::kShape, "pairs: must be in 1 .. 2^20");
-  SIMDATTN_REQUIRE(inv_freq != nullptr, Code::kNullPointer, "inv_freq: null");
-  const ByteSet out = ByteSet::of(inv_freq, pairs * static_cast<int64_t>(sizeof(double)));
-  const ByteSet factor = ByteSet::of(attention_factor, sizeof(double));
-  SIMDATTN_REQUIRE(!overlaps_options(out, options), Code::kOverlap, "inv_freq: overlaps an array of options");
-  SIMDATTN_REQUIRE(!share_bytes(factor, out), Code::kOverlap, "attention_factor: overlaps inv_freq");
-  SIMDATTN_REQUIRE(!overlaps_options(factor, options), Code::kOverlap,
-                   "attention_factor: overlaps an array of options");
+  SIMDATTN_CHECK(check_rope_frequencies(inv_freq, pairs, attention_factor, options));
   RopeScaling s;
   SIMDATTN_CHECK(resolve_rope_scaling(options, pairs, false, &s));
   for (int64_t c = 0; c < pairs; ++c) {
@@ -374,29 +256,14 @@ Status drivers::rope_frequencies(double* inv_freq, int64_t pairs, double* attent
 
 Status drivers::rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options,
                            const ConstView<2>& positions, int64_t first) {
-  ByteSet cos_bytes;
-  ByteSet sin_bytes;
-  ByteSet read;
-  SIMDATTN_CHECK(check_view(cos, Accept::kF32, SIMDATTN_ARGUMENT("cos"), &cos_bytes));
-  SIMDATTN_CHECK(check_view(sin, Accept::kF32, SIMDATTN_ARGUMENT("sin"), &sin_bytes));
-  SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, "sin.shape != cos.shape");
+  RopeTableBytes bytes;
+  SIMDATTN_CHECK(check_rope_table_outputs(cos, sin, &bytes));
   const auto [n, columns] = cos.shape;
-  SIMDATTN_REQUIRE(columns >= 1 && columns <= kMaxColumns, Code::kShape, "cos.shape[1]: must be in 1 .. 2^20");
   RopeScaling s;
   SIMDATTN_CHECK(resolve_rope_scaling(options, columns, false, &s));
-  const bool given = positions.data != nullptr;
-  if (given) {
-    SIMDATTN_REQUIRE(positions.shape[1] == n, Code::kShape, "positions.shape[1] != cos.shape[0]");
-    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == s.axes, Code::kShape,
-                     "positions.shape[0]: must be 1 or the number of position axes in options.mrope_section");
-  }
-  SIMDATTN_CHECK(check_table_positions(positions, first, n, &read));
-  SIMDATTN_REQUIRE(!share_bytes(cos_bytes, sin_bytes), Code::kOverlap, "sin: overlaps cos");
-  SIMDATTN_REQUIRE(!share_bytes(cos_bytes, read), Code::kOverlap, "positions: overlaps cos");
-  SIMDATTN_REQUIRE(!share_bytes(sin_bytes, read), Code::kOverlap, "positions: overlaps sin");
-  SIMDATTN_REQUIRE(!overlaps_options(cos_bytes, options), Code::kOverlap, "cos: overlaps an array of options");
-  SIMDATTN_REQUIRE(!overlaps_options(sin_bytes, options), Code::kOverlap, "sin: overlaps an array of options");
+  SIMDATTN_CHECK(check_rope_table_positions(cos, options, s.axes, positions, first, bytes));
 
+  const bool given = positions.data != nullptr;
   const bool one_axis = !given || positions.shape[0] == 1;
   for (int64_t begin = 0; begin < columns && n > 0; begin += kColumnChunk) {
     const int64_t end = begin + kColumnChunk < columns ? begin + kColumnChunk : columns;

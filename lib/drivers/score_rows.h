@@ -3,7 +3,6 @@
 #define SIMDATTN_LIB_DRIVERS_SCORE_ROWS_H_
 
 #include <algorithm>
-#include <cmath>
 
 #include "lib/dtypes.h"
 #include "lib/rules/views.h"
@@ -14,40 +13,6 @@ namespace simdattn {
 /// Query rows of 16-bit types are widened to f32 on the stack: up to this many elements (32 KiB) and rows at a time.
 inline constexpr int64_t kQueryElements = 8192;
 inline constexpr int64_t kQueryRows = 8;
-
-/// The bytes of the arrays that all score functions have.
-struct ScoreBytes {
-  ByteSet q;
-  ByteSet k;
-  ByteSet out;
-};
-
-/// Everything about q, k and out but the relation of the dimensions of q and k.
-static inline Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
-                                        ScoreBytes* bytes) {
-  SIMDATTN_CHECK(check_view(q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &bytes->q));
-  SIMDATTN_CHECK(check_view(k, Accept::kElements, SIMDATTN_ARGUMENT("k"), &bytes->k));
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &bytes->out));
-  SIMDATTN_REQUIRE(q.shape[3] >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
-  SIMDATTN_REQUIRE(k.shape[3] >= 1, Code::kShape, "k.shape[3]: the head dimension must be at least 1");
-  SIMDATTN_REQUIRE(k.shape[0] == q.shape[0], Code::kShape, "k.shape[0] != q.shape[0]");
-  SIMDATTN_REQUIRE(k.shape[1] >= 1, Code::kShape, "k.shape[1]: there must be at least one key head");
-  SIMDATTN_REQUIRE(group_of(q.shape[1], k.shape[1]) >= 0, Code::kShape,
-                   "q.shape[1]: query heads must be a multiple of key heads");
-  SIMDATTN_REQUIRE(out.shape[0] == q.shape[0] && out.shape[1] == q.shape[1] && out.shape[2] == q.shape[2] &&
-                       out.shape[3] == k.shape[2],
-                   Code::kShape, "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], k.shape[2]]");
-  SIMDATTN_REQUIRE(!share_bytes(bytes->out, bytes->q), Code::kOverlap, "out: overlaps q");
-  SIMDATTN_REQUIRE(!share_bytes(bytes->out, bytes->k), Code::kOverlap, "out: overlaps k");
-  return {};
-}
-
-static inline Status check_score_options(const ScoreOptions& options) {
-  SIMDATTN_REQUIRE(!options.scale || std::isfinite(*options.scale), Code::kRange, "options.scale: must be finite");
-  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange,
-                   "options.arithmetic: not one of this function");
-  return {};
-}
 
 /// f(q, k) with the rows' types.
 template <class F>

@@ -4,6 +4,7 @@
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/score_rows.h"
+#include "lib/rules/scores.h"
 #include "lib/scalar/scores.h"
 
 namespace simdattn {
@@ -12,10 +13,7 @@ Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<
                        const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ScoreBytes bytes;
-  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
-  SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
-  SIMDATTN_CHECK(check_score_options(options));
+  SIMDATTN_CHECK(check_scores(q, k, out, options));
   const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
   score_all_rows(
       *uk, q, k, out, factor, [&](const ScoreRows& call, int64_t, int64_t) { uk->score_rows[slot(k.dtype)](call); },

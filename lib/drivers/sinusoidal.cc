@@ -2,25 +2,14 @@
 #include "lib/drivers/angles.h"
 #include "lib/drivers/double_double.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/table_positions.h"
+#include "lib/rules/tables.h"
 
 namespace simdattn {
 
 Status drivers::sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first) {
-  ByteSet bytes;
-  ByteSet read;
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &bytes));
+  SIMDATTN_CHECK(check_sinusoidal_table(out, base, positions, first));
   const auto [n, d] = out.shape;
-  SIMDATTN_REQUIRE(d >= 1 && d <= kMaxColumns, Code::kShape, "out.shape[1]: must be in 1 .. 2^20");
-  SIMDATTN_REQUIRE(within(base, 1, kMaxTheta), Code::kRange, "base: must be in [1, 1e15]");
   const bool given = positions.data != nullptr;
-  SIMDATTN_REQUIRE(!given || positions.shape[0] == n, Code::kShape, "positions.shape[0] != out.shape[0]");
-  const ConstView<2> one_axis(positions.data, positions.dtype, {given ? 1 : 0, positions.shape[0]},
-                              {0, positions.stride[0]});
-  SIMDATTN_CHECK(check_table_positions(one_axis, first, n, &read));
-  SIMDATTN_REQUIRE(given || positions.shape[0] == 0, Code::kNullPointer,
-                   "positions.data: null although its shape is not empty");
-  SIMDATTN_REQUIRE(!share_bytes(bytes, read), Code::kOverlap, "positions: overlaps out");
 
   const DoubleDouble ln_base = log(DoubleDouble(base));
   const int64_t pairs = (d + 1) / 2;

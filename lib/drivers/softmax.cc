@@ -6,7 +6,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/scoring.h"
 #include "lib/dtypes.h"
-#include "lib/rules/scoring.h"
+#include "lib/rules/softmax.h"
 #include "lib/rules/views.h"
 #include "lib/scalar/math.h"
 #include "lib/ukernels.h"
@@ -90,17 +90,7 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, G mask_of
 Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet ex, eo, el;
-  SIMDATTN_CHECK(check_view(x, Accept::kF32, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &eo));
-  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
-  if (lse.data != nullptr) {
-    SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &el));
-    SIMDATTN_REQUIRE(lse.shape[0] == x.shape[0], Code::kShape, "lse.shape[0] != x.shape[0]");
-    SIMDATTN_REQUIRE(!share_bytes(el, ex), Code::kOverlap, "lse: overlaps x");
-    SIMDATTN_REQUIRE(!share_bytes(el, eo), Code::kOverlap, "lse: overlaps out");
-  }
+  SIMDATTN_CHECK(check_softmax(x, out, lse));
   const SoftmaxRows call = {.x = static_cast<const float*>(x.data),
                             .ldx = step_of(x, 0),
                             .y = static_cast<float*>(out.data),
@@ -125,32 +115,11 @@ Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const 
                                const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet ex, eo, el;
-  SIMDATTN_CHECK(check_view(x, Accept::kF32, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &eo));
-  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
+  SIMDATTN_CHECK(check_masked_softmax(x, out, scoring, lse));
   const int64_t batch = x.shape[0];
   const int64_t heads = x.shape[1];
   const int64_t n_q = x.shape[2];
   const int64_t n_kv = x.shape[3];
-  const ScoringShape shape = {batch, batch, heads, n_q, n_kv};
-  static constexpr const char* kOut[kScoringArrays] = SIMDATTN_OVERLAPS_SCORING("out");
-  static constexpr const char* kLse[kScoringArrays] = SIMDATTN_OVERLAPS_SCORING("lse");
-  SIMDATTN_CHECK(check_scoring(scoring, shape));
-  for (int64_t b = 0; b < batch; ++b) SIMDATTN_CHECK(check_sequence(scoring, b, n_kv));
-  const int overlapped = overlapped_scoring(eo, scoring, shape);
-  SIMDATTN_REQUIRE(overlapped < 0, Code::kOverlap, kOut[overlapped]);
-  if (lse.data != nullptr) {
-    SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &el));
-    SIMDATTN_REQUIRE(lse.shape[0] == batch && lse.shape[1] == heads && lse.shape[2] == n_q, Code::kShape,
-                     "lse.shape: must be the first three sizes of x");
-    SIMDATTN_REQUIRE(!share_bytes(el, ex), Code::kOverlap, "lse: overlaps x");
-    SIMDATTN_REQUIRE(!share_bytes(el, eo), Code::kOverlap, "lse: overlaps out");
-    const int lse_overlapped = overlapped_scoring(el, scoring, shape);
-    SIMDATTN_REQUIRE(lse_overlapped < 0, Code::kOverlap, kLse[lse_overlapped]);
-  }
-
   const float scale = scoring.scale ? *scoring.scale : 1.0f;
   const bool modifiers = has_modifiers(scoring);
   for (int64_t b = 0; b < batch; ++b) {

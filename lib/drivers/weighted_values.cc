@@ -5,7 +5,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/value_block.h"
 #include "lib/dtypes.h"
-#include "lib/rules/views.h"
+#include "lib/rules/values.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -25,23 +25,7 @@ Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, co
                                 const ValueOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  ByteSet ep, ev, eo;
-  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange,
-                   "options.arithmetic: not one of this function");
-  SIMDATTN_CHECK(check_view(p, Accept::kF32, SIMDATTN_ARGUMENT("p"), &ep));
-  SIMDATTN_CHECK(check_view(v, Accept::kElements, SIMDATTN_ARGUMENT("v"), &ev));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
-  SIMDATTN_REQUIRE(v.shape[0] == p.shape[0], Code::kShape, "v.shape[0] != p.shape[0]");
-  SIMDATTN_REQUIRE(v.shape[1] >= 1, Code::kShape, "v.shape[1]: there must be at least one value head");
-  SIMDATTN_REQUIRE(group_of(p.shape[1], v.shape[1]) >= 0, Code::kShape,
-                   "p.shape[1]: query heads must be a multiple of value heads");
-  SIMDATTN_REQUIRE(v.shape[2] == p.shape[3], Code::kShape, "v.shape[2] != p.shape[3]");
-  SIMDATTN_REQUIRE(v.shape[3] >= 1, Code::kShape, "v.shape[3]: the head dimension must be at least 1");
-  SIMDATTN_REQUIRE(out.shape[0] == p.shape[0] && out.shape[1] == p.shape[1] && out.shape[2] == p.shape[2] &&
-                       out.shape[3] == v.shape[3],
-                   Code::kShape, "out.shape: must be [p.shape[0], p.shape[1], p.shape[2], v.shape[3]]");
-  SIMDATTN_REQUIRE(!share_bytes(eo, ep), Code::kOverlap, "out: overlaps p");
-  SIMDATTN_REQUIRE(!share_bytes(eo, ev), Code::kOverlap, "out: overlaps v");
+  SIMDATTN_CHECK(check_weighted_values(p, v, out, options));
 
   const int64_t n_kv = v.shape[2];
   const int64_t dim = v.shape[3];

@@ -5,9 +5,6 @@
 namespace simdattn {
 namespace {
 
-constexpr KvText kKeys = SIMDATTN_KV_TEXT("k");
-constexpr KvText kValues = SIMDATTN_KV_TEXT("v");
-
 #define SIMDATTN_OVERLAPS(output)     \
   {output ": overlaps q",             \
    output ": overlaps k",             \
@@ -78,10 +75,10 @@ Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* siz
   KvUse use;
   use.varlen = a.cu_k != nullptr;
   use.data = data;
-  SIMDATTN_CHECK(check_kv(a.k, use, kKeys, bytes->next()));
+  SIMDATTN_CHECK(check_kv(a.k, use, kKeysText, bytes->next()));
   bytes->keep(kK);
   use.rows_only = true;
-  SIMDATTN_CHECK(check_kv(a.v, use, kValues, bytes->next()));
+  SIMDATTN_CHECK(check_kv(a.v, use, kValuesText, bytes->next()));
   bytes->keep(kV);
 
   p.d_qk = a.q.shape[3];

@@ -8,6 +8,10 @@
 
 namespace simdattn {
 
+/// The sentences about its keys and values.
+inline constexpr KvText kKeysText = SIMDATTN_KV_TEXT("k");
+inline constexpr KvText kValuesText = SIMDATTN_KV_TEXT("v");
+
 /// Sizes of a problem whose shapes agree.
 struct AttentionSizes {
   int64_t sequences = 0;

@@ -1,0 +1,14 @@
+// The rules on weighted_values().
+#ifndef SIMDATTN_LIB_RULES_VALUES_H_
+#define SIMDATTN_LIB_RULES_VALUES_H_
+
+#include "lib/rules/views.h"
+
+namespace simdattn {
+
+Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
+                             const ValueOptions& options);
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_RULES_VALUES_H_
