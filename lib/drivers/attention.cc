@@ -24,9 +24,12 @@ struct PlanState {
   const Target* target;
   Attention problem;
   Division division;
+  AttentionLayout memory;
   int64_t groups;
   int64_t group_size;  // sequences of a group
-  bool has_data;       // every pointer that a run needs is there
+  double task_groups;  // groups over tasks
+  double row_block_groups;
+  bool has_data;  // every pointer that a run needs is there
   struct Group {
     int64_t first_row_block;
     int64_t first_task;  // differs where splits are tasks
@@ -49,12 +52,14 @@ const PlanState* state_of(const AttentionPlan& plan) {
 
 /// Of everything that says where a sequence begins, ends and stands.
 uint64_t digest_of(const Attention& a, int64_t first, int64_t last) {
+  // Entries times powers of one number: only the powers wait for each other.
   uint64_t h = 0;
+  uint64_t power = 1;
   const auto add = [&](const int32_t* numbers, int64_t end) {
     if (numbers == nullptr) return;
     for (int64_t s = first; s < end; ++s) {
-      h = (h ^ static_cast<uint32_t>(numbers[s])) * 0x9E3779B97F4A7C15u;
-      h ^= h >> 29;
+      power *= 0x9E3779B97F4A7C15u;
+      h += power * static_cast<uint32_t>(numbers[s]);
     }
   };
   add(a.cu_q, last + 1);
@@ -64,12 +69,6 @@ uint64_t digest_of(const Attention& a, int64_t first, int64_t last) {
   add(a.scoring.prefix_end, last);
   add(a.scoring.offsets, last);
   return h;
-}
-
-size_t workspace_bytes(const Attention& a, const AttentionSizes& sizes, const UKernels& kernels) {
-  Workspace measure(nullptr);
-  AttentionMemory memory(measure, kernels.attention[slot(a.arithmetic)], sizes.d_qk, sizes.d_v, a.k.type);
-  return measure.bytes();
 }
 
 Status check_all_pages(const Attention& a, const Division& d) {
@@ -115,10 +114,10 @@ Status check_memory(const PlanState& s, const void* workspace, size_t workspace_
   const ByteSet memory[2] = {ByteSet::of(workspace, static_cast<int64_t>(workspace_bytes)),
                              ByteSet::of(partial, static_cast<int64_t>(partial_bytes))};
   bool meet = extents_meet(memory[0], memory[1]);
-  for (int i = 0; i < s.n_extents; ++i) {
-    for (const ByteSet& m : memory) {
-      meet |= m.first < s.extents[i].last && s.extents[i].first < m.first + static_cast<uintptr_t>(m.span);
-    }
+  for (const ByteSet& m : memory) {
+    if (m.empty()) continue;
+    const uintptr_t last = m.first + static_cast<uintptr_t>(m.span);
+    for (int i = 0; i < s.n_extents; ++i) meet |= (m.first < s.extents[i].last) & (s.extents[i].first < last);
   }
   if (!meet) return {};
   // Between arrays that interleave there may be room all the same.
@@ -131,14 +130,13 @@ Status check_memory(const PlanState& s, const void* workspace, size_t workspace_
 
 /// The group that holds task or row block `index`.
 int64_t group_of_task(const PlanState& s, int64_t index, bool splits) {
-  int64_t low = 0;
-  int64_t high = s.groups;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    const int64_t first = splits ? s.group[middle].first_task : s.group[middle].first_row_block;
-    (first <= index ? low : high) = middle;
-  }
-  return low;
+  const auto first = [&](int64_t g) { return splits ? s.group[g].first_task : s.group[g].first_row_block; };
+  // Groups of a batch have about as many tasks each, so a guess takes less than a search.
+  const double guess = static_cast<double>(index) * (splits ? s.task_groups : s.row_block_groups);
+  int64_t g = std::min(static_cast<int64_t>(guess), s.groups - 1);
+  while (first(g) > index) --g;
+  while (g + 1 < s.groups && first(g + 1) <= index) ++g;
+  return g;
 }
 
 Status check_lengths(const PlanState& s, int64_t group) {
@@ -149,7 +147,7 @@ Status check_lengths(const PlanState& s, int64_t group) {
 
 /// What ranges of tasks and of reductions have in common.
 Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool reduce, const void* partial,
-                   size_t partial_size, const Exec& exec, const PlanState** state) {
+                   size_t partial_size, const Exec& exec, const PlanState** state, int64_t* first_group) {
   SIMDATTN_CHECK(check_planned_size(plan));
   const PlanState* s = state_of(plan);
   if (s == nullptr) return check_task_range(plan, nullptr, first, last, reduce, partial, partial_size, exec);
@@ -160,9 +158,13 @@ Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool 
     SIMDATTN_CHECK(check_memory(*s, exec.workspace, plan.workspace_bytes, d.split ? partial : nullptr,
                                 d.split ? plan.partial_bytes : 0));
     const bool splits = d.split && !reduce;
-    for (int64_t g = group_of_task(*s, first, splits); g <= group_of_task(*s, last - 1, splits); ++g) {
+    const int64_t group = group_of_task(*s, first, splits);
+    SIMDATTN_CHECK(check_lengths(*s, group));
+    for (int64_t g = group + 1; g < s->groups; ++g) {
+      if ((splits ? s->group[g].first_task : s->group[g].first_row_block) >= last) break;
       SIMDATTN_CHECK(check_lengths(*s, g));
     }
+    *first_group = group;
   }
   *state = s;
   return {};
@@ -198,15 +200,15 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
   SIMDATTN_CHECK(divide(a, sizes, Threads::kOne, &d));
   SIMDATTN_CHECK(check_all_pages(a, d));
   if (d.row_blocks == 0) return {};
-  const size_t needed = workspace_bytes(a, sizes, uk);
+  const AttentionKernels& kernels = uk.attention[slot(a.arithmetic)];
+  const AttentionLayout layout(kernels, sizes.d_qk, sizes.d_v, a.k.type);
+  const size_t needed = layout.bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
   SIMDATTN_CHECK(
       check_attention_memory(a, sizes, bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
 
-  const AttentionKernels& kernels = uk.attention[slot(a.arithmetic)];
   const Hooks hooks(kernels);
-  Workspace workspace(exec.workspace);
-  const AttentionMemory memory(workspace, kernels, sizes.d_qk, sizes.d_v, a.k.type);
+  const AttentionMemory memory(layout, exec.workspace);
   const AttentionRun run = {a, d, uk};
   TaskIterator at(a, d, false, 0, 0);
   for (int64_t t = 0; t < d.row_blocks; ++t, at.next()) run_row_block(run, memory, at.row_block());
@@ -246,10 +248,16 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
       if (d.split) tasks += tasks_of(a, d, true, q) * alike;
     }
   }
+  const auto per_group = [&](int64_t n) {
+    return n == 0 ? 0.0 : static_cast<double>(s->groups) / static_cast<double>(n);
+  };
+  s->row_block_groups = per_group(row_blocks);
+  s->task_groups = per_group(tasks);
+  s->memory = AttentionLayout(target->kernels->attention[slot(a.arithmetic)], sizes.d_qk, sizes.d_v, a.k.type);
   remember_extents(bytes, a, sizes, s);
   plan->tasks = d.tasks;
   plan->reduce_tasks = d.reduce_tasks;
-  plan->workspace_bytes = d.tasks == 0 ? 0 : workspace_bytes(a, sizes, *target->kernels);
+  plan->workspace_bytes = d.tasks == 0 ? 0 : s->memory.bytes();
   plan->partial_bytes = partial;
   s->mark = kPlanMark;
   return {};
@@ -273,14 +281,15 @@ Status drivers::attention_bind(const Attention& a, AttentionPlan* plan) {
 Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_t last, void* partial,
                                 size_t partial_size, const Exec& exec) {
   const PlanState* s = nullptr;
-  SIMDATTN_CHECK(check_range(plan, first, last, false, partial, partial_size, exec, &s));
+  int64_t first_group = 0;
+  SIMDATTN_CHECK(check_range(plan, first, last, false, partial, partial_size, exec, &s, &first_group));
   if (first == last) return {};
   const Attention& a = s->problem;
   const Division& d = s->division;
   const UKernels& uk = *s->target->kernels;
-  const PlanState::Group& group = s->group[group_of_task(*s, first, d.split)];
-  const int64_t sequence = (&group - s->group) * s->group_size;
-  TaskIterator at(a, d, d.split, sequence, first - (d.split ? group.first_task : group.first_row_block));
+  const PlanState::Group& group = s->group[first_group];
+  TaskIterator at(a, d, d.split, first_group * s->group_size,
+                  first - (d.split ? group.first_task : group.first_row_block));
   if (a.k.page_size > 0 || a.v.page_size > 0) {
     TaskIterator ahead = at;
     RowBlockIndex done = {-1, 0, 0};
@@ -295,8 +304,7 @@ Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_
   }
   const AttentionKernels& kernels = uk.attention[slot(a.arithmetic)];
   const Hooks hooks(kernels);
-  Workspace workspace(exec.workspace);
-  const AttentionMemory memory(workspace, kernels, d.sizes.d_qk, d.sizes.d_v, a.k.type);
+  const AttentionMemory memory(s->memory, exec.workspace);
   const AttentionRun run = {a, d, uk};
   const Partials partials(d, partial);
   for (int64_t t = first; t < last; ++t, at.next()) {
@@ -312,17 +320,17 @@ Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_
 Status drivers::attention_reduce(const AttentionPlan& plan, int64_t first, int64_t last, const void* partial,
                                  size_t partial_size, const Exec& exec) {
   const PlanState* s = nullptr;
-  SIMDATTN_CHECK(check_range(plan, first, last, true, partial, partial_size, exec, &s));
+  int64_t first_group = 0;
+  SIMDATTN_CHECK(check_range(plan, first, last, true, partial, partial_size, exec, &s, &first_group));
   if (first == last) return {};
   const Attention& a = s->problem;
   const Division& d = s->division;
   const UKernels& uk = *s->target->kernels;
-  Workspace workspace(exec.workspace);
-  const AttentionMemory memory(workspace, uk.attention[slot(a.arithmetic)], d.sizes.d_qk, d.sizes.d_v, a.k.type);
+  const AttentionMemory memory(s->memory, exec.workspace);
   const AttentionRun run = {a, d, uk};
   const Partials partials(d, partial);
-  const PlanState::Group& group = s->group[group_of_task(*s, first, false)];
-  TaskIterator at(a, d, true, (&group - s->group) * s->group_size, 0);
+  const PlanState::Group& group = s->group[first_group];
+  TaskIterator at(a, d, true, first_group * s->group_size, 0);
   int64_t task = group.first_task;
   for (int64_t t = group.first_row_block; t < last; ++t) {
     const int64_t splits = at.splits();

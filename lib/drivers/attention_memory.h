@@ -2,9 +2,12 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
 
+#include <cstddef>
+#include <cstdint>
+
 #include "lib/drivers/attention_division.h"
 #include "lib/drivers/row_state.h"
-#include "lib/drivers/workspace.h"
+#include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -15,7 +18,64 @@ inline constexpr int64_t kScoreRows = 64;
 /// Floats between rows of scores: a power of two would put the rows of a tile into the same sets of a CPU cache.
 inline constexpr int64_t kScoreStride = kKeyBlock + 16;
 
-/// One thread's working memory; constant in the lengths of the sequences.
+/// Every array begins a line of the CPU caches.
+inline constexpr int64_t kLine = 64;
+constexpr int64_t round_to_lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+inline char* first_line(void* memory) {
+  return static_cast<char*>(memory) + (0 - reinterpret_cast<uintptr_t>(memory)) % kLine;
+}
+
+/// Where the states of some rows are, relative to their beginning.
+struct StatesLayout {
+  int64_t ld;
+  int64_t sum;  // the maxima come first
+  int64_t acc;
+  int64_t bytes;
+
+  StatesLayout() = default;
+  StatesLayout(int64_t rows, int64_t d_v) {
+    const int64_t column = round_to_lines(rows * int64_t{sizeof(float)});
+    ld = (d_v + kValueGroup - 1) / kValueGroup * kValueGroup + 16;
+    sum = column;
+    acc = 2 * column;
+    bytes = acc + round_to_lines(rows * ld * int64_t{sizeof(float)});
+  }
+  RowStates at(char* memory) const {
+    return {reinterpret_cast<float*>(memory), reinterpret_cast<float*>(memory + sum),
+            reinterpret_cast<float*>(memory + acc), ld};
+  }
+};
+
+/// Where everything is in one thread's working memory, which is constant in the lengths of the sequences. A plan computes
+/// it once: asking the arithmetic for its sizes takes about as long as all checks of a range.
+struct AttentionLayout {
+  int64_t query_bytes;
+  int64_t panel_bytes;
+  int64_t scores;  // offsets; the queries come first
+  int64_t keys;
+  int64_t key_rows;
+  int64_t values;
+  int64_t alpha;
+  int64_t total;
+  int64_t split;
+  StatesLayout states;
+
+  AttentionLayout() = default;
+  AttentionLayout(const AttentionKernels& kernels, int64_t d_qk, int64_t d_v, KvType key_type)
+      : query_bytes(kernels.query_bytes(d_qk)), panel_bytes(kernels.panel_bytes(d_qk)), states(kRowBlock, d_v) {
+    scores = round_to_lines(kRowBlock * query_bytes);
+    keys = scores + round_to_lines(kScoreRows * kScoreStride * int64_t{sizeof(float)});
+    key_rows = keys + round_to_lines(kBlockPanels * panel_bytes);
+    values = key_rows + round_to_lines(kPanelWidth * row_bytes(key_type, d_qk));
+    alpha = values + round_to_lines(kernels.values_bytes(d_v));
+    total = alpha + round_to_lines(kScoreRows * int64_t{sizeof(float)});
+    split = total + states.bytes;
+  }
+  /// Enough for memory of any alignment.
+  size_t bytes() const { return static_cast<size_t>(split + states.bytes + kLine - 1); }
+};
+
+/// One thread's working memory.
 struct AttentionMemory {
   char* q;          // [kRowBlock] rows of queries as the arithmetic wants them
   float* scores;    // [kScoreRows][kScoreStride]
@@ -28,26 +88,19 @@ struct AttentionMemory {
   int64_t query_bytes;
   int64_t panel_bytes;
 
-  AttentionMemory(Workspace& w, const AttentionKernels& kernels, int64_t d_qk, int64_t d_v, KvType key_type) {
-    query_bytes = kernels.query_bytes(d_qk);
-    panel_bytes = kernels.panel_bytes(d_qk);
-    q = w.take<char>(kRowBlock * query_bytes);
-    scores = w.take<float>(kScoreRows * kScoreStride);
-    keys = w.take<char>(kBlockPanels * panel_bytes);
-    key_rows = w.take<char>(kPanelWidth * row_bytes(key_type, d_qk));
-    values = w.take<char>(kernels.values_bytes(d_v));
-    alpha = w.take<float>(kScoreRows);
-    total = take_states(w, kRowBlock, d_v);
-    split = take_states(w, kRowBlock, d_v);
-  }
-
-  static RowStates take_states(Workspace& w, int64_t rows, int64_t d_v) {
-    RowStates s;
-    s.ld = (d_v + kValueGroup - 1) / kValueGroup * kValueGroup + 16;
-    s.max = w.take<float>(rows);
-    s.sum = w.take<float>(rows);
-    s.acc = w.take<float>(rows * s.ld);
-    return s;
+  /// `memory`: of any alignment.
+  AttentionMemory(const AttentionLayout& at, void* memory) {
+    char* m = first_line(memory);
+    q = m;
+    scores = reinterpret_cast<float*>(m + at.scores);
+    keys = m + at.keys;
+    key_rows = m + at.key_rows;
+    values = m + at.values;
+    alpha = reinterpret_cast<float*>(m + at.alpha);
+    total = at.states.at(m + at.total);
+    split = at.states.at(m + at.split);
+    query_bytes = at.query_bytes;
+    panel_bytes = at.panel_bytes;
   }
 };
 

@@ -17,30 +17,18 @@ struct AttentionRun {
 class Partials {
  public:
   Partials(const Division& division, const void* memory)
-      : rows_(division.partial_rows), d_v_(division.sizes.d_v), memory_(const_cast<void*>(memory)) {
-    Workspace measure(nullptr);
-    AttentionMemory::take_states(measure, rows_, d_v_);
-    task_bytes_ = static_cast<int64_t>(measure.used());
-  }
+      : states_(division.partial_rows, division.sizes.d_v), memory_(first_line(const_cast<void*>(memory))) {}
   /// Bytes of the buffer for so many tasks; 0 if they are too many.
   size_t bytes(int64_t tasks) const {
     int64_t all;
-    if (__builtin_mul_overflow(task_bytes_, tasks, &all) || all > (int64_t{1} << 62)) return 0;
-    Workspace measure(nullptr);
-    measure.take<char>(all);
-    return measure.bytes();
+    if (__builtin_mul_overflow(states_.bytes, tasks, &all) || all > (int64_t{1} << 62)) return 0;
+    return static_cast<size_t>(all + kLine - 1);
   }
-  RowStates of_task(int64_t task) const {
-    Workspace w(memory_);
-    w.take<char>(task_bytes_ * task);
-    return AttentionMemory::take_states(w, rows_, d_v_);
-  }
+  RowStates of_task(int64_t task) const { return states_.at(memory_ + states_.bytes * task); }
 
  private:
-  int64_t rows_;
-  int64_t d_v_;
-  int64_t task_bytes_;
-  void* memory_;
+  StatesLayout states_;
+  char* memory_;
 };
 
 /// All splits of one row block, one after the other, and its outputs.

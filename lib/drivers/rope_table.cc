@@ -122,7 +122,7 @@ Column locate(const RopeScaling& s, int64_t c) {
 
 DoubleDouble frequency(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
-  const auto k = static_cast<size_t>(c);
+  const int64_t k = c;
   const Column column = locate(s, c);
   DoubleDouble inv;
   if (!o.inv_freq.empty()) {
@@ -163,7 +163,7 @@ DoubleDouble frequency(const RopeScaling& s, int64_t c) {
 /// times number). The power alone is rounded once from its exact value: PyTorch's depends on its build by an ulp or two.
 float frequency_f32(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
-  const auto k = static_cast<size_t>(c);
+  const int64_t k = c;
   const Column column = locate(s, c);
   const auto factor = static_cast<float>(s.factor);
   float inv = 0;

@@ -6,7 +6,7 @@
 namespace simdattn {
 namespace {
 
-constexpr KvText kText = SIMDATTN_KV_TEXT("kv");
+constexpr KvText kKvText = SIMDATTN_KV_TEXT("kv");
 
 /// One index per row of a call.
 Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argument& argument, const char* shape,
@@ -24,7 +24,7 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   const bool by_slot = options.slots.data != nullptr;
   ByteSet er, ek, ep, ec, es, slots;
   SIMDATTN_CHECK(check_view(rows, Accept::kElements, SIMDATTN_ARGUMENT("rows"), &er));
-  SIMDATTN_CHECK(check_kv(kv, {.output = true, .by_slot = by_slot}, kText, &ek));
+  SIMDATTN_CHECK(check_kv(kv, {.output = true, .by_slot = by_slot}, kKvText, &ek));
   const int64_t batch = rows.shape[0];
   const int64_t n = rows.shape[2];
   SIMDATTN_REQUIRE(kv.batch == batch, Code::kShape, "kv.batch: must be rows.shape[0]");
@@ -73,7 +73,7 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
     }
     if (kv.block_table == nullptr || by_slot) continue;
     for (int64_t i = 0; i < count; ++i) {
-      SIMDATTN_REQUIRE(appended.place(b, i).unit < kv.n_pages, Code::kRange, kText.pages);
+      SIMDATTN_REQUIRE(appended.place(b, i).unit < kv.n_pages, Code::kRange, kKvText.pages);
     }
   }
 
