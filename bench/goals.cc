@@ -43,6 +43,12 @@ bool find_goal(const Record& r, Goal* goal) {
   if (r.target == "scalar" || r.target.starts_with("loop/")) return false;
 
   if (r.kernel == "call_cost") return at_most("ns", 50, 20);
+  if (r.kernel == "plan") {
+    const double sequences = static_cast<double>(number_in(r.shape));
+    return at_most("ns", 1000 + 5 * sequences, 500 + 3 * sequences);
+  }
+  if (r.kernel == "range") return at_most("ns_per_call", 100, 50);
+  if (r.kernel == "paged") return at_most("relative", 1 / 0.97, 1 / 0.99);  // 3 % and 1 % outside of slots
   // Decode follows the bandwidth, and that falls as keys leave one cache after the other: what is flat is the share of it.
   if (r.kernel == "growth") return has("prefill") ? at_most("relative", 1.1, 1.0) : share(0.78, 0.95);
   if (r.kernel == "threads") return at_most("relative", 1 / 1.9, 1 / 1.98);

@@ -346,7 +346,11 @@ std::vector<Result> measure(const Case& c, const MeasureOptions& options) {
       out["GHz"] = 1 / cycle;
       out["cycles_per_element"] = r.ns / cycle / c.elements;
     }
-    if (companion_of[i] != SIZE_MAX) out["relative"] = r.ns / contestants[companion_of[i]].best() / p.companion_work;
+    if (companion_of[i] != SIZE_MAX) {
+      const double companion = contestants[companion_of[i]].best();
+      out["relative"] = r.ns / companion / p.companion_work;
+      if (p.more_calls > 0) out["ns_per_call"] = (r.ns - companion) / p.more_calls;
+    }
     // The limit, measured at the same moments.
     double limit = 0;
     if (copy != SIZE_MAX && !part) {
@@ -432,6 +436,7 @@ std::vector<Case> all_cases() {
   add_kv_cases(cases);
   add_other_scores_cases(cases);
   add_attention_cases(cases);
+  add_plan_cases(cases);
   add_call_cost_cases(cases);
   return cases;
 }

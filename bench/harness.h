@@ -58,6 +58,8 @@ struct Prepared {
   std::function<simdattn::Status(const simdattn::Target*)> companion;
   /// Work of the case over that of its companion, if the times are to be compared per unit of work.
   double companion_work = 1;
+  /// Calls that the companion saves while it does the same work: the difference, per call, is what a call costs.
+  double more_calls = 0;
   std::vector<Peer> peers;
   /// Restores the input of a call that works in place; untimed, before verification only.
   std::function<void()> reset;
@@ -91,6 +93,7 @@ void add_position_cases(std::vector<Case>& cases);
 void add_kv_cases(std::vector<Case>& cases);
 void add_other_scores_cases(std::vector<Case>& cases);
 void add_attention_cases(std::vector<Case>& cases);
+void add_plan_cases(std::vector<Case>& cases);
 void add_call_cost_cases(std::vector<Case>& cases);
 
 // ---------------------------------------------------------------------------------------------------------------------
