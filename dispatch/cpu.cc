@@ -13,44 +13,36 @@ namespace simdattn {
 
 // The compiler's runtime reads CPUID and, for AVX and AVX-512, XGETBV: a feature whose registers the operating system
 // does not save counts as absent.
-#define SIMDATTN_NEED(feature) \
-  if (!__builtin_cpu_supports(feature)) return feature
+#define SIMDATTN_FEATURE(name)                             \
+  CpuFeature {                                             \
+    name, [] { return __builtin_cpu_supports(name) != 0; } \
+  }
+static constexpr CpuFeature kFeatures[] = {
+    SIMDATTN_FEATURE("ssse3"),    SIMDATTN_FEATURE("sse4.1"),   SIMDATTN_FEATURE("sse4.2"),
+    SIMDATTN_FEATURE("avx"),      SIMDATTN_FEATURE("avx2"),     SIMDATTN_FEATURE("fma"),
+    SIMDATTN_FEATURE("bmi"),      SIMDATTN_FEATURE("bmi2"),     SIMDATTN_FEATURE("f16c"),
+    SIMDATTN_FEATURE("avx512f"),  SIMDATTN_FEATURE("avx512cd"), SIMDATTN_FEATURE("avx512vl"),
+    SIMDATTN_FEATURE("avx512dq"), SIMDATTN_FEATURE("avx512bw"),
+};
+#undef SIMDATTN_FEATURE
 
-static const char* missing_avx2() {
-  SIMDATTN_NEED("sse4.2");
-  SIMDATTN_NEED("avx");
-  SIMDATTN_NEED("avx2");
-  SIMDATTN_NEED("fma");
-  SIMDATTN_NEED("bmi");
-  SIMDATTN_NEED("bmi2");
-  SIMDATTN_NEED("f16c");
-  return "";
-}
-static const char* missing_avx3() {
-  if (const char* f = missing_avx2(); *f != '\0') return f;
-  SIMDATTN_NEED("avx512f");
-  SIMDATTN_NEED("avx512cd");
-  SIMDATTN_NEED("avx512vl");
-  SIMDATTN_NEED("avx512dq");
-  SIMDATTN_NEED("avx512bw");
-  return "";
+CpuFeatures needed_features(Isa isa) {
+  switch (isa) {
+    case Isa::kSse4: return {kFeatures, 3};
+    case Isa::kAvx2: return {kFeatures, 9};
+    case Isa::kAvx3: return {kFeatures, 14};
+    default: return {kFeatures, 0};
+  }
 }
 
 const char* missing_feature(Isa isa) {
-  switch (isa) {
-    case Isa::kBaseline:
-    case Isa::kSse2: return "";
-    case Isa::kSse4:
-      SIMDATTN_NEED("ssse3");
-      SIMDATTN_NEED("sse4.1");
-      SIMDATTN_NEED("sse4.2");
-      return "";
-    case Isa::kAvx2: return missing_avx2();
-    case Isa::kAvx3: return missing_avx3();
-    default: return "another architecture";
+  if (isa > Isa::kAvx3) return "another architecture";
+  const CpuFeatures needed = needed_features(isa);
+  for (int i = 0; i < needed.count; ++i) {
+    if (!needed.data[i].here()) return needed.data[i].name;
   }
+  return "";
 }
-#undef SIMDATTN_NEED
 
 #elif defined(__aarch64__)
 

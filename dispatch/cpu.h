@@ -28,6 +28,19 @@ enum class Isa : uint8_t {
 /// if there is none.
 const char* missing_feature(Isa isa);
 
+#if defined(__x86_64__)
+/// What missing_feature() asks for, in this order.
+struct CpuFeature {
+  const char* name;
+  bool (*here)();
+};
+struct CpuFeatures {
+  const CpuFeature* data;
+  int count;
+};
+CpuFeatures needed_features(Isa isa);
+#endif
+
 }  // namespace simdattn
 
 #endif  // SIMDATTN_DISPATCH_CPU_H_

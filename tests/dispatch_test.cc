@@ -6,11 +6,16 @@
 #include <mach-o/dyld.h>
 #endif
 
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "dispatch/cpu.h"
 #include "dispatch/target.h"
 #include "simdattn/simdattn.h"
 #include "tests/target_test.h"
@@ -104,6 +109,50 @@ TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
         << name(*targets()[i - 1]) << " stands before " << name(*targets()[i]);
   }
 }
+
+#if defined(__x86_64__) && defined(__linux__)
+/// What the kernels are compiled with, in a list of the test's own and as this system names it: a CPU that lacks one feature
+/// alone is at hand nowhere.
+TEST(Targets, EveryFeatureIsAskedFor) {
+  const std::set<std::string> sse4 = {"ssse3", "sse4_1", "sse4_2"};
+  std::set<std::string> avx2 = {"avx", "avx2", "fma", "bmi1", "bmi2", "f16c"};
+  avx2.insert(sse4.begin(), sse4.end());
+  std::set<std::string> avx3 = {"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"};
+  avx3.insert(avx2.begin(), avx2.end());
+  std::set<std::string> flags;
+  FILE* const file = std::fopen("/proc/cpuinfo", "r");
+  std::vector<char> line(1 << 16);
+  while (file != nullptr && flags.empty() && std::fgets(line.data(), static_cast<int>(line.size()), file) != nullptr) {
+    if (std::strncmp(line.data(), "flags", 5) != 0) continue;
+    for (char* word = std::strtok(std::strchr(line.data(), ':') + 1, " \n"); word != nullptr;
+         word = std::strtok(nullptr, " \n"))
+      flags.insert(word);
+  }
+  if (file != nullptr) std::fclose(file);
+  const std::vector<std::pair<Isa, std::set<std::string>>> needs = {
+      {Isa::kBaseline, {}}, {Isa::kSse2, {}}, {Isa::kSse4, sse4}, {Isa::kAvx2, avx2}, {Isa::kAvx3, avx3}};
+  // An emulated CPU is not the one that the system tells of.
+  const bool native = std::getenv("MESON_EXE_WRAPPER") == nullptr && std::getenv("QEMU_CPU") == nullptr;
+  for (const auto& [isa, want] : needs) {
+    std::set<std::string> asked;
+    const CpuFeatures needed = needed_features(isa);
+    for (int i = 0; i < needed.count; ++i) {
+      std::string flag = needed.data[i].name;
+      for (char& c : flag) c = c == '.' ? '_' : c;
+      if (flag == "bmi") flag = "bmi1";
+      asked.insert(flag);
+      if (native && !flags.empty()) {
+        EXPECT_EQ(needed.data[i].here(), flags.count(flag) == 1) << flag;
+      }
+    }
+    EXPECT_EQ(asked, want) << static_cast<int>(isa);
+    const bool all = std::includes(flags.begin(), flags.end(), want.begin(), want.end());
+    if (native && !flags.empty()) {
+      EXPECT_EQ(*missing_feature(isa) == '\0', all) << static_cast<int>(isa);
+    }
+  }
+}
+#endif
 
 TEST(Targets, Version) {
   const std::string want = std::to_string(SIMDATTN_VERSION_MAJOR) + "." + std::to_string(SIMDATTN_VERSION_MINOR) + "." +
