@@ -635,6 +635,29 @@ TEST_P(Contract, OffsetsOfTheLargestSize) {
   }
 }
 
+/// Windows and chunks of any length: they reach as far as there are keys.
+TEST_P(Contract, WindowsOfTheLargestSize) {
+  const float x[4] = {1, 2, 3, 4};
+  for (const int64_t offset : {int64_t{-5}, int64_t{0}, int64_t{2}, int64_t{-1} << 30, int64_t{1} << 30}) {
+    for (const int64_t length : {int64_t{1} << 40, kMost - 1, kMost}) {
+      for (const int kind : {0, 1, 2, 3}) {
+        float y[4], lse = 0;
+        Scoring s;
+        s.offset = offset;
+        if (kind == 0 || kind == 3) s.window_left = length;
+        if (kind == 1 || kind == 3) s.window_right = length;
+        if (kind == 2) s.chunk = length;
+        const Status status =
+            masked_softmax(view(x, {1, 1, 1, 4}), view(y, {1, 1, 1, 4}), s, view(&lse, {1, 1, 1}), exec());
+        ASSERT_TRUE(status.ok()) << status.detail;
+        const bool seen = kind != 2 || offset >= 0;  // positions below 0 are of another chunk
+        EXPECT_EQ(lse > -kInf, seen) << offset << " " << length << " " << kind;
+        for (const float p : y) EXPECT_EQ(p > 0, seen) << offset << " " << length << " " << kind;
+      }
+    }
+  }
+}
+
 /// What is absent: outputs in every mixture that leaves something to write, and nothing at all without query rows.
 TEST_P(Contract, OutputsMayBeAbsent) {
   Random random(seed() * 7000 + 11);
