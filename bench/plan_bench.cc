@@ -223,7 +223,7 @@ struct Batch {
   }
 
   /// Records what a run of all tasks calls. Keys that the driver gathers from several pages are taken from the store
-  /// instead, as many bytes, so that both read the same amount of memory.
+  /// instead, as many bytes in as wild an order, so that both wait for memory as long.
   Status record_calls(const Target* t) {
     const UKernels slots = recording(*t->kernels);
     Target target = *t;
@@ -234,16 +234,15 @@ struct Batch {
     g_tape = &tapes[t];
     g_slots = t->kernels;
     s = run(plan, plan.tasks, 1, exec(&target));
-    int64_t next = 0;
+    size_t page = 0;
     for (Call& c : g_tape->calls) {
       auto* pack = std::get_if<PackKeys>(&c);
       if (pack == nullptr) continue;
       const char* rows = static_cast<const char*>(pack->rows);
       if (rows < workspace.as<char>() || rows >= workspace.as<char>() + workspace.size()) continue;
-      const int64_t bytes = pack->token_stride * pack->keys;
-      if (next + bytes > static_cast<int64_t>(k.size())) next = 0;
-      pack->rows = k.as<char>() + next;
-      next += bytes;
+      // Two pages that lie side by side, the one of them in the place where the driver reads.
+      pack->rows = k.as<char>() + (table[page] & ~1) * problem.k.batch_stride;
+      page = (page + 2) % table.size();
     }
     return s;
   }
