@@ -231,6 +231,7 @@ class RowBlock {
           rows = k_.at(base + j, &run);
           run = std::min(run, first + keys - j);
           char* copy = w_.key_rows + (j - c) * row;
+          if (stream_) prefetch_rows(base + j + kPanelWidth, run);
           if (k_.token_stride() == row) {
             std::memcpy(copy, rows, static_cast<size_t>(run * row));
             continue;
@@ -241,6 +242,17 @@ class RowBlock {
         }
         key_ops_.pack_keys(w_.key_rows, row, first - c + keys, p_.d_qk, panel, false);
       }
+    }
+  }
+
+  /// Rows that the copy of the next panel will read: pages lie anywhere, and the hardware's prefetching ends at each.
+  void prefetch_rows(int64_t token, int64_t rows) const {
+    if (token >= see_[rows_ - 1].hi) return;
+    int64_t run = 0;
+    const char* row = k_.at(token, &run);
+    const int64_t bytes = row_bytes(k_.type(), p_.d_qk);
+    for (rows = std::min(rows, run); rows > 0; --rows, row += k_.token_stride()) {
+      for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(row + i);
     }
   }
 
