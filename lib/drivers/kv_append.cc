@@ -73,7 +73,8 @@ class Append {
   void run(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     if (direct_) {
       for (int64_t h = 0; h < kv_.heads; ++h) {
-        store_.store(row(b, h, i), rows_.stride[2] * size_of(rows_.dtype), tokens, p, h, rows_.dtype == store_.dtype());
+        store_.store(row(b, h, i), step_of(rows_, 2) * size_of(rows_.dtype), tokens, p, h,
+                     rows_.dtype == store_.dtype());
       }
     } else if (kv_.dim <= kTokenBuffer) {
       through_buffer(b, i, tokens, p);
