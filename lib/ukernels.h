@@ -212,6 +212,24 @@ struct LoadRows {
   bool as_stored;
 };
 
+/// Columns [from_column, from_column + columns) of one panel to columns [to_column, ...) of another one or the same, where
+/// they may overlap. Their dimensions are rotated and rounded as RopeHeads says, the others copied bit by bit; other columns
+/// keep their bytes. The zero that an odd last dimension of bf16 is paired with is written.
+struct RotateColumns {
+  const void* from;  // the panel
+  int64_t from_column;
+  void* to;
+  int64_t to_column;
+  int64_t columns;  // from_column + columns <= kPanelWidth, and so for to_column
+  int64_t dim;
+  int64_t first;
+  int64_t half;      // pairs; 0: columns are copied
+  const float* cos;  // [half]
+  const float* sin;
+  bool interleaved;
+  bool inverse;
+};
+
 /// What depends on how keys and values are stored, and on nothing else.
 struct KvKernels {
   /// True if no element of `keys` rows is NaN or infinite. token_stride: bytes.
@@ -220,6 +238,7 @@ struct KvKernels {
   void (*store_panels)(const StoreRows&);
   void (*load_rows)(const LoadRows&);
   void (*load_panels)(const LoadRows&);
+  void (*rotate_columns)(const RotateColumns&);
 };
 
 /// `keys` rows of values, of which the first is key `first` of its block, into a packed block.

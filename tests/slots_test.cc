@@ -216,6 +216,7 @@ TEST_P(Slots, TableIsComplete) {
     EXPECT_NE(kv.store_panels, nullptr) << kTypeName[x];
     EXPECT_NE(kv.load_rows, nullptr) << kTypeName[x];
     EXPECT_NE(kv.load_panels, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.rotate_columns, nullptr) << kTypeName[x];
   }
   EXPECT_NE(t.softmax_rows, nullptr);
   EXPECT_NE(t.modify_row, nullptr);
@@ -1061,6 +1062,107 @@ TEST_P(Slots, RopeHeads) {
             } else if (got != got) {
               ASSERT_EQ(y.got.bits(r, d), type_y == 0 ? 0x7FC00000u : type_y == 1 ? 0x7FC0u : 0x7E00u) << message();
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Slots, RotateColumns) {
+  for (size_t type = 0; type < kKvTypes; ++type) {
+    Random random(seed() * 100 + 250 + type);
+    const DType dtype = static_cast<DType>(type);
+    for (int64_t i = 0; i < cases(1500); ++i) {
+      const int64_t half = random.one_in(8) ? 0 : random.size(0, 100);
+      const bool partial = random.coin();
+      const int64_t first = partial ? random.integer(0, 40) : 0;
+      const int64_t dim = std::max<int64_t>(first + 2 * half + (partial ? random.integer(0, 40) : 0), 1);
+      // Whole panels, some columns, and columns of one panel that overlap.
+      const bool whole = random.coin();
+      const bool in_place = random.coin();
+      const int64_t columns = whole ? kPanelWidth : random.integer(0, kPanelWidth);
+      const int64_t from_column = random.integer(0, kPanelWidth - columns);
+      const int64_t to_column = random.integer(0, kPanelWidth - columns);
+      const int64_t elements = panel_bytes(kv_type_of(dtype), dim) / size_of(dtype);
+      const Rows x = random_rows(random, dtype, 1, elements, values(i));
+      const Values table = values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide;
+      const Rows cosine = random_workspace(random, 1, half, table);
+      const Rows sine = random_workspace(random, 1, half, table);
+      // A NaN whose rounding to bf16 by integers would carry into the sign.
+      const float nan = std::bit_cast<float>(0x7FFFFFFFu);
+      if (half > 0 && random.one_in(8)) {
+        (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
+      }
+      Outputs y(random, dtype, 1, elements);
+      RotateColumns a = {};
+      a.from_column = from_column;
+      a.to_column = to_column;
+      a.columns = columns;
+      a.dim = dim;
+      a.first = first;
+      a.half = half;
+      a.cos = cosine.f32();
+      a.sin = sine.f32();
+      a.interleaved = random.coin();
+      a.inverse = random.coin();
+      for (const bool is_definition : {true, false}) {
+        const Rows& out = is_definition ? y.want : y.got;
+        if (in_place) std::memcpy(out.data(), x.data(), static_cast<size_t>(elements * size_of(dtype)));
+        a.from = in_place ? out.data() : x.data();
+        a.to = out.data();
+        (is_definition ? definition() : uk()).kv[type].rotate_columns(a);
+      }
+      const auto message = [&] {
+        return describe(i, type,
+                        {{"dim", dim},
+                         {"first", first},
+                         {"half", half},
+                         {"from_column", from_column},
+                         {"to_column", to_column},
+                         {"columns", columns},
+                         {"interleaved", a.interleaved},
+                         {"inverse", a.inverse},
+                         {"in_place", in_place}});
+      };
+      const auto index = [&](int64_t d, int64_t j) {
+        return dtype == DType::kBF16 ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
+      };
+      const auto rotated = [&](int64_t d) { return d >= first && d < first + 2 * half; };
+      std::vector<double> allowed(static_cast<size_t>(elements), 0.0);
+      for (int64_t d = first; !is_exact() && d < first + 2 * half; ++d) {
+        const int64_t pair = a.interleaved ? (d - first) / 2 : (d - first) % half;
+        const int64_t d0 = first + (a.interleaved ? 2 * pair : pair);
+        const int64_t d1 = d0 + (a.interleaved ? 1 : half);
+        const double c = std::fabs(static_cast<double>(a.cos[pair])), s = std::fabs(static_cast<double>(a.sin[pair]));
+        for (int64_t j = 0; j < columns; ++j) {
+          const double x0 = std::fabs(static_cast<double>(x.at(0, index(d0, from_column + j))));
+          const double x1 = std::fabs(static_cast<double>(x.at(0, index(d1, from_column + j))));
+          const int64_t to = index(d, to_column + j);
+          // Another f32 may be the neighbour once rounded to the storage type.
+          const double step =
+              type == 0 ? 0.0 : std::ldexp(std::fabs(static_cast<double>(y.want.at(0, to))), type == 1 ? -7 : -10);
+          allowed[static_cast<size_t>(to)] =
+              5 * (kEps * std::max(x0 * c + x1 * s, x0 * s + x1 * c) + 0x1p-149) + step + (type == 2 ? 0x1p-24 : 0.0);
+        }
+      }
+      const std::string problem = difference(y.want, y.got, NaN::kAny, is_exact(),
+                                             [&](int64_t, int64_t e) { return allowed[static_cast<size_t>(e)]; });
+      ASSERT_EQ(problem, "") << message();
+      // Computed NaN is canonical, copies keep their bits and other columns their bytes.
+      for (int64_t d = 0; d < dim; ++d) {
+        for (int64_t j = 0; j < kPanelWidth; ++j) {
+          const uint32_t got = y.got.bits(0, index(d, j));
+          if (j < to_column || j >= to_column + columns) {
+            uint32_t untouched = 0;
+            std::memset(&untouched, Guarded::kCanary, static_cast<size_t>(size_of(dtype)));
+            if (in_place) untouched = x.bits(0, index(d, j));
+            ASSERT_EQ(got, untouched) << message() << ", dimension " << d << ", column " << j;
+          } else if (!rotated(d)) {
+            ASSERT_EQ(got, x.bits(0, index(d, from_column + j - to_column)))
+                << message() << ", dimension " << d << ", column " << j;
+          } else if (const float rotated_to = y.got.at(0, index(d, j)); rotated_to != rotated_to) {
+            ASSERT_EQ(got, type == 0 ? 0x7FC00000u : type == 1 ? 0x7FC0u : 0x7E00u) << message();
           }
         }
       }

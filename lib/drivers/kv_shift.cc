@@ -16,7 +16,8 @@ namespace {
 class Shift {
  public:
   Shift(const UKernels& uk, const Kv& kv, const RopeHeads& rotation, bool rotates)
-      : uk_(uk), kv_(kv), store_(uk, kv), rotation_(rotation), rotates_(rotates), most_(tokens_at_a_time(kv.dim)) {
+      : uk_(uk), kv_(kv), store_(uk, kv), rotation_(rotation), rotates_(rotates) {
+    most_ = store_.panels() ? kPanelWidth : tokens_at_a_time(kv.dim);
     rotation_.x_stride = rotation_.y_stride = kv.dim;
     kernel_ = uk.rope_heads[slot(store_.dtype())][slot(store_.dtype())];
   }
@@ -26,11 +27,12 @@ class Shift {
     while (first < last) {
       const int64_t at = from_end ? last - 1 : first;
       TokenPlace from = place_of(kv_, sequence, at), to = place_of(kv_, sequence, at + delta);
-      // As many as lie in one page on both sides, and in one panel where they go to.
+      // As many as lie in one page on both sides, and in one panel.
       int64_t n = std::min({most_, last - first, room(from, from_end), room(to, from_end)});
       if (store_.panels()) {
-        const int64_t column = to.inside % most_;
-        n = std::min(n, from_end ? column + 1 : most_ - column);
+        for (const TokenPlace& p : {from, to}) {
+          n = std::min(n, from_end ? store_.column(p) + 1 : kPanelWidth - store_.column(p));
+        }
       }
       if (from_end) {
         from.inside -= n - 1;
@@ -46,6 +48,7 @@ class Shift {
   /// n tokens side by side to places side by side, as if all were read before any is written.
   void move(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     if (!rotates_ && from.inside == to.inside && from.unit == to.unit) return;
+    if (store_.panels()) return move_columns(from, to, n);
     if (kv_.dim > kTokenBuffer) return move_long(from, to);
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
     const int64_t size = store_.row_size();
@@ -80,6 +83,23 @@ class Shift {
     if (from_end) return p.inside + 1;
     const int64_t end = kv_.page_size > 0 ? kv_.page_size : kv_.ring > 0 ? kv_.ring : kv_.tokens;
     return end - p.inside;
+  }
+  /// Inside panels: lanes are tokens, and all of them rotate alike.
+  void move_columns(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
+    for (int64_t h = 0; h < kv_.heads; ++h) {
+      store_.kernels().rotate_columns({.from = store_.at(from, h),
+                                       .from_column = store_.column(from),
+                                       .to = store_.at(to, h),
+                                       .to_column = store_.column(to),
+                                       .columns = n,
+                                       .dim = kv_.dim,
+                                       .first = rotation_.first,
+                                       .half = rotation_.half,
+                                       .cos = rotation_.cos,
+                                       .sin = rotation_.sin,
+                                       .interleaved = rotation_.interleaved,
+                                       .inverse = rotation_.inverse});
+    }
   }
   void move_long(const TokenPlace& from, const TokenPlace& to) const {
     for (int64_t h = 0; h < kv_.heads; ++h) {

@@ -1,10 +1,11 @@
-// Rotary position embedding of all heads at one position, per Highway target.
+// Rotary position embedding of all heads at one position and of columns of key panels, per Highway target.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
 #include "lib/cursor.h"
+#include "lib/rotate_columns.h"
 #include "lib/ukernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -401,6 +402,99 @@ HWY_INLINE void Rope(const RopeHeads& a) {
   }
 }
 
+/// A row of a panel is two vectors, or a multiple of two.
+HWY_INLINE bool RowsAreVectors() { return 2 * static_cast<int64_t>(hn::Lanes(D())) <= kPanelWidth; }
+
+template <class T>
+HWY_NOINLINE void RotateRows(const PairRows<T>& a) {
+  const D d;
+  const V sign = hn::Set(d, a.inverse ? -0.0f : 0.0f);
+  const int64_t step = static_cast<int64_t>(hn::Lanes(d));
+  const auto cos = [&](int64_t i) HWY_ATTR { return hn::Set(d, a.cos[i]); };
+  const auto sin = [&](int64_t i) HWY_ATTR { return hn::Xor(hn::Set(d, a.sin[i]), sign); };
+  V seen = NothingNoticed();
+  V low0, high0, low1, high1;
+  if constexpr (!kEvenOdd<T>) {
+    const int64_t next = a.interleaved ? 2 * kPanelWidth : kPanelWidth;
+    const int64_t distance = a.interleaved ? kPanelWidth : a.distance;
+    Cursor<const T> from(a.x);
+    Cursor<T> to(a.y);
+    for (int64_t i = 0; i < a.pairs; ++i, from += next, to += next) {
+      const V c = cos(i), s = sin(i);
+      const T* const x = from.get();
+      T* const y = to.get();
+      for (int64_t k = 0; k < kPanelWidth; k += 2 * step) {
+        Rotate(LoadWide(d, x + k), LoadWide(d, x + distance + k), c, s, low0, high0);
+        Rotate(LoadWide(d, x + k + step), LoadWide(d, x + distance + k + step), c, s, low1, high1);
+        Put(low0, y + k);
+        Put(low1, y + k + step);
+        Put(high0, y + distance + k);
+        Put(high1, y + distance + k + step);
+        if constexpr (kNotices<T>) NoticePairs(low0, high0, low1, high1, seen);
+      }
+    }
+  } else if (a.interleaved) {
+    Cursor<const T> from(a.x);
+    Cursor<T> to(a.y);
+    for (int64_t i = 0; i < a.pairs; ++i, from += 2 * kPanelWidth, to += 2 * kPanelWidth) {
+      const V c = cos(i), s = sin(i);
+      const T* const x = from.get();
+      T* const y = to.get();
+      for (int64_t k = 0; k < 2 * kPanelWidth; k += 4 * step) {
+        V even0, odd0, even1, odd1;
+        LoadEvenOdd(x + k, even0, odd0);
+        LoadEvenOdd(x + k + 2 * step, even1, odd1);
+        Rotate(even0, odd0, c, s, low0, high0);
+        Rotate(even1, odd1, c, s, low1, high1);
+        StoreEvenOdd(low0, high0, y + k);
+        StoreEvenOdd(low1, high1, y + k + 2 * step);
+        NoticePairs(low0, high0, low1, high1, seen);
+      }
+    }
+  } else {
+    Cursor<const T> from(a.x);
+    Cursor<T> to(a.y);
+    for (int64_t i = 0; i < a.pairs; i += 2, from += 2 * kPanelWidth, to += 2 * kPanelWidth) {
+      const V even_c = cos(i), odd_c = cos(i + 1), even_s = sin(i), odd_s = sin(i + 1);
+      const T* const x = from.get();
+      T* const y = to.get();
+      for (int64_t k = 0; k < 2 * kPanelWidth; k += 2 * step) {
+        V even_low, odd_low, even_high, odd_high;
+        LoadEvenOdd(x + k, even_low, odd_low);
+        LoadEvenOdd(x + a.distance + k, even_high, odd_high);
+        Rotate(even_low, even_high, even_c, even_s, low0, high0);
+        Rotate(odd_low, odd_high, odd_c, odd_s, low1, high1);
+        StoreEvenOdd(low0, low1, y + k);
+        StoreEvenOdd(high0, high1, y + a.distance + k);
+        NoticePairs(low0, high0, low1, high1, seen);
+      }
+    }
+  }
+  if constexpr (kNotices<T> || kEvenOdd<T>) {
+    if (HWY_UNLIKELY(Noticed(seen))) {
+      const size_t n = static_cast<size_t>(a.pairs * kPanelWidth);
+      MakeCanonical(a.y, a.interleaved ? 2 * n : n);
+      if (!a.interleaved) MakeCanonical(a.y + a.distance, n);
+    }
+  }
+}
+template <class T>
+HWY_NOINLINE void RotateLanes(T* x0, T* x1, float c, float s) {
+  const D d;
+  for (int64_t k = 0; k < kPanelWidth; k += static_cast<int64_t>(hn::Lanes(d))) {
+    V low, high;
+    Rotate(LoadWide(d, x0 + k), LoadWide(d, x1 + k), hn::Set(d, c), hn::Set(d, s), low, high);
+    StoreRounded(d, low, x0 + k);
+    StoreRounded(d, high, x1 + k);
+  }
+}
+
+template <class T>
+HWY_INLINE void Columns(const RotateColumns& a) {
+  const bool by_rows = RowsAreVectors() && (!kEvenOdd<T> || IsFiniteTable(a.cos, a.sin, static_cast<size_t>(a.half)));
+  rotate_columns_of<T>(a, by_rows, RotateRows<T>, RotateLanes<T>);
+}
+
 /// n numbers of f32 rounded to T.
 template <class T>
 HWY_NOINLINE void Round(const float* in, void* out, int64_t count) {
@@ -478,6 +572,10 @@ void RopeBF16F16(const RopeHeads& a) { RopeThroughF32(a, {WidenBF16, 2, Round<f1
 void RopeF16F32(const RopeHeads& a) { RopeThroughF32(a, {WidenF16, 2, Round<float>, 4}); }
 void RopeF16BF16(const RopeHeads& a) { RopeThroughF32(a, {WidenF16, 2, Round<bf16>, 2}); }
 void RopeF16F16(const RopeHeads& a) { Rope<f16>(a); }
+
+void RotateColumnsF32(const RotateColumns& a) { Columns<float>(a); }
+void RotateColumnsBF16(const RotateColumns& a) { Columns<bf16>(a); }
+void RotateColumnsF16(const RotateColumns& a) { Columns<f16>(a); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

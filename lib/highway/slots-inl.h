@@ -67,6 +67,9 @@ using RopeFunction = void(const RopeHeads&);
 extern RopeFunction RopeF32F32, RopeF32BF16, RopeF32F16, RopeBF16F32, RopeBF16BF16, RopeBF16F16, RopeF16F32,
     RopeF16BF16, RopeF16F16;
 
+using ColumnsFunction = void(const RotateColumns&);
+extern ColumnsFunction RotateColumnsF32, RotateColumnsBF16, RotateColumnsF16;
+
 // add_rows.cc, indexed [x][y]
 using AddFunction = void(const AddRows&);
 extern AddFunction AddF32F32, AddF32BF16, AddF32F16, AddBF16F32, AddBF16BF16, AddBF16F16, AddF16F32, AddF16BF16,

@@ -20,20 +20,21 @@ namespace {
 template <class T>
 struct Kernels;
 #undef SIMDATTN_KERNELS
-#define SIMDATTN_KERNELS(T, name)                           \
-  template <>                                               \
-  struct Kernels<T> {                                       \
-    static constexpr auto score_tile = ScoreTile##name;     \
-    static constexpr auto value_tile = ValueTile##name;     \
-    static constexpr auto pack_keys = PackKeys##name;       \
-    static constexpr auto widen_panel = WidenPanel##name;   \
-    static constexpr auto pack_values = PackValues##name;   \
-    static constexpr auto widen = Widen##name;              \
-    static constexpr auto all_finite = AllFinite##name;     \
-    static constexpr auto store_rows = StoreRows##name;     \
-    static constexpr auto store_panels = StorePanels##name; \
-    static constexpr auto load_rows = LoadRows##name;       \
-    static constexpr auto load_panels = LoadPanels##name;   \
+#define SIMDATTN_KERNELS(T, name)                               \
+  template <>                                                   \
+  struct Kernels<T> {                                           \
+    static constexpr auto score_tile = ScoreTile##name;         \
+    static constexpr auto value_tile = ValueTile##name;         \
+    static constexpr auto pack_keys = PackKeys##name;           \
+    static constexpr auto widen_panel = WidenPanel##name;       \
+    static constexpr auto pack_values = PackValues##name;       \
+    static constexpr auto widen = Widen##name;                  \
+    static constexpr auto all_finite = AllFinite##name;         \
+    static constexpr auto store_rows = StoreRows##name;         \
+    static constexpr auto store_panels = StorePanels##name;     \
+    static constexpr auto load_rows = LoadRows##name;           \
+    static constexpr auto load_panels = LoadPanels##name;       \
+    static constexpr auto rotate_columns = RotateColumns##name; \
   }
 SIMDATTN_KERNELS(float, F32);
 SIMDATTN_KERNELS(bf16, BF16);

@@ -330,6 +330,44 @@ void load_panels(const LoadRows& a) {
   }
 }
 
+template <class T>
+void rotate_columns(const RotateColumns& a) {
+  const T* from = static_cast<const T*>(a.from);
+  T* to = static_cast<T*>(a.to);
+  // A dimension's columns are all read before one is written: both may be columns of one panel.
+  const auto read = [&](int64_t d, T* x) {
+    for (int64_t j = 0; j < a.columns; ++j) x[j] = from[panel_index<T>(d, a.from_column + j)];
+  };
+  const auto write = [&](const T* y, int64_t d) {
+    for (int64_t j = 0; j < a.columns; ++j) to[panel_index<T>(d, a.to_column + j)] = y[j];
+  };
+  T x0[kPanelWidth], x1[kPanelWidth];
+  for (int64_t i = 0; i < a.half; ++i) {
+    const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
+    const int64_t d1 = d0 + (a.interleaved ? 1 : a.half);
+    const float c = a.cos[i];
+    const float s = a.inverse ? -a.sin[i] : a.sin[i];
+    read(d0, x0);
+    read(d1, x1);
+    for (int64_t j = 0; j < a.columns; ++j) {
+      const float low = to_f32(x0[j]);
+      const float high = to_f32(x1[j]);
+      x0[j] = from_f32<T>(std::fma(low, c, -(high * s)));
+      x1[j] = from_f32<T>(std::fma(low, s, high * c));
+    }
+    write(x0, d0);
+    write(x1, d1);
+  }
+  for (int64_t d = 0; d < a.dim; ++d) {
+    if (d >= a.first && d < a.first + 2 * a.half) continue;
+    read(d, x0);
+    write(x0, d);
+  }
+  if (std::is_same_v<T, bf16> && a.dim % 2 != 0) {
+    for (int64_t j = 0; j < a.columns; ++j) to[panel_index<T>(a.dim, a.to_column + j)] = T{};
+  }
+}
+
 /// The kernels of element type T, by the names that lib/f32_operands.h asks for.
 template <class T>
 struct Kernels {
@@ -344,6 +382,7 @@ struct Kernels {
   static constexpr auto store_panels = simdattn::store_panels<T>;
   static constexpr auto load_rows = simdattn::load_rows<T>;
   static constexpr auto load_panels = simdattn::load_panels<T>;
+  static constexpr auto rotate_columns = simdattn::rotate_columns<T>;
 };
 
 void exp_array(const float* x, float* y, int64_t n) {
