@@ -1,4 +1,4 @@
-// Columns of a key panel to columns of another one, their dimensions rotated in pairs: all but the arithmetic, which the
+// Columns of key panels to columns of another one, their dimensions rotated in pairs: all but the arithmetic, which the
 // backends have. In a panel lanes are keys, and all of them rotate by the same angles: nothing is transposed.
 #ifndef SIMDATTN_LIB_ROTATE_COLUMNS_H_
 #define SIMDATTN_LIB_ROTATE_COLUMNS_H_
@@ -17,12 +17,13 @@ namespace {  // internal to each object, like the helpers of dtypes.h
 #define SIMDATTN_COLUMNS_INLINE inline __attribute__((always_inline))
 
 /// Pairs of whole rows of lanes, kPanelWidth elements a dimension. Pairs of neighbours follow each other; else the first
-/// dimensions of `pairs` pairs begin at x, the second ones `distance` elements behind. y is x or does not overlap it.
+/// dimensions of `pairs` pairs begin at x, the second ones x_distance elements behind. y is x or does not overlap it.
 template <class T>
 struct PairRows {
   const T* x;
   T* y;
-  int64_t distance;
+  int64_t x_distance;
+  int64_t y_distance;
   int64_t pairs;
   const float* cos;
   const float* sin;
@@ -69,13 +70,18 @@ SIMDATTN_COLUMNS_INLINE void rotate_columns_of(const RotateColumns& a, bool by_r
   constexpr int64_t kPitch = kPanelWidth * static_cast<int64_t>(sizeof(Unit));
   if (a.columns == 0) return;
   const T* const x = static_cast<const T*>(a.from);
+  // Of the first panel, and where the second one begins.
+  const int64_t near = kPanelWidth - a.from_column < a.columns ? kPanelWidth - a.from_column : a.columns;
+  const char* const far = near < a.columns ? static_cast<const char*>(a.from) + a.from_stride : nullptr;
   T* const y = static_cast<T*>(a.to);
   const int64_t end = a.first + 2 * a.half;
   if (kUnitDims<T> == 2 && (a.first % 2 != 0 || (!a.interleaved && a.half % 2 != 0))) by_rows = false;
   if (!by_rows) {
     alignas(64) T x0[kMostLanes] = {}, x1[kMostLanes] = {};
     const auto get = [&](int64_t d, T* lanes) {
-      for (int64_t j = 0; j < a.columns; ++j) lanes[j] = x[column_index<T>(d, a.from_column + j)];
+      const T* const next = reinterpret_cast<const T*>(far);
+      for (int64_t j = 0; j < near; ++j) lanes[j] = x[column_index<T>(d, a.from_column + j)];
+      for (int64_t j = near; j < a.columns; ++j) lanes[j] = next[column_index<T>(d, j - near)];
     };
     const auto put = [&](const T* lanes, int64_t d) {
       for (int64_t j = 0; j < a.columns; ++j) y[column_index<T>(d, a.to_column + j)] = lanes[j];
@@ -94,10 +100,10 @@ SIMDATTN_COLUMNS_INLINE void rotate_columns_of(const RotateColumns& a, bool by_r
       put(x0, d0);
       put(x1, d1);
     }
-  } else if (a.columns == kPanelWidth) {
+  } else if (near == kPanelWidth) {
     if (a.half > 0) {
-      rotate_rows({x + a.first * kPanelWidth, y + a.first * kPanelWidth, a.half * kPanelWidth, a.half, a.cos, a.sin,
-                   a.interleaved, a.inverse});
+      rotate_rows({x + a.first * kPanelWidth, y + a.first * kPanelWidth, a.half * kPanelWidth, a.half * kPanelWidth,
+                   a.half, a.cos, a.sin, a.interleaved, a.inverse});
     }
     if (x != y) {
       const int64_t dims = (a.dim + kUnitDims<T> - 1) / kUnitDims<T> * kUnitDims<T>;
@@ -115,7 +121,10 @@ SIMDATTN_COLUMNS_INLINE void rotate_columns_of(const RotateColumns& a, bool by_r
     const int64_t bytes = a.columns * kUnit;
     const auto units = [](int64_t dims) { return (dims + kUnitDims<T> - 1) / kUnitDims<T>; };
     const auto get = [&](int64_t d, int64_t n, T* to) {
-      copy_rows(in + d * kPanelWidth * kSize, reinterpret_cast<char*>(to), kPitch, units(n), bytes);
+      char* const lanes = reinterpret_cast<char*>(to);
+      copy_rows(in + d * kPanelWidth * kSize, lanes, kPitch, units(n), near * kUnit);
+      if (far == nullptr) return;
+      copy_rows(far + d * kPanelWidth * kSize, lanes + near * kUnit, kPitch, units(n), bytes - near * kUnit);
     };
     const auto put = [&](const T* from, int64_t d, int64_t n) {
       copy_rows(reinterpret_cast<const char*>(from), out + d * kPanelWidth * kSize, kPitch, units(n), bytes);
@@ -126,7 +135,16 @@ SIMDATTN_COLUMNS_INLINE void rotate_columns_of(const RotateColumns& a, bool by_r
       const int64_t run = a.interleaved ? 2 * pairs : pairs;
       const int64_t d = a.first + (a.interleaved ? 2 * i : i);
       for (int64_t k = 0; k < 2 * pairs; k += run) get(d + (k > 0 ? a.half : 0), run, rows + k * kPanelWidth);
-      rotate_rows({rows, rows, run * kPanelWidth, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse});
+      const PairRows<T> piece = {rows,      rows,      run * kPanelWidth, run * kPanelWidth, pairs,
+                                 a.cos + i, a.sin + i, a.interleaved,     a.inverse};
+      if (a.columns == kPanelWidth) {
+        PairRows<T> whole = piece;
+        whole.y = y + d * kPanelWidth;
+        whole.y_distance = a.half * kPanelWidth;
+        rotate_rows(whole);
+        continue;
+      }
+      rotate_rows(piece);
       for (int64_t k = 0; k < 2 * pairs; k += run) put(rows + k * kPanelWidth, d + (k > 0 ? a.half : 0), run);
     }
     for (int64_t d = a.half > 0 && a.first == 0 ? end : 0, n = 0; d < a.dim; d += n) {

@@ -212,15 +212,16 @@ struct LoadRows {
   bool as_stored;
 };
 
-/// Columns [from_column, from_column + columns) of one panel to columns [to_column, ...) of another one or the same, where
-/// they may overlap. Their dimensions are rotated and rounded as RopeHeads says, the others copied bit by bit; other columns
+/// Columns [from_column, from_column + columns) of panels, `from_stride` bytes apart, to columns [to_column, ...) of one
+/// panel, which may be one of them: columns may overlap. Their dimensions are rotated and rounded as RopeHeads says, the others copied bit by bit; other columns
 /// keep their bytes. The zero that an odd last dimension of bf16 is paired with is written.
 struct RotateColumns {
-  const void* from;  // the panel
-  int64_t from_column;
+  const void* from;     // panels
+  int64_t from_stride;  // bytes; not used if all columns are in the first one
+  int64_t from_column;  // in 0 .. 31
   void* to;
   int64_t to_column;
-  int64_t columns;  // from_column + columns <= kPanelWidth, and so for to_column
+  int64_t columns;  // to_column + columns <= kPanelWidth
   int64_t dim;
   int64_t first;
   int64_t half;      // pairs; 0: columns are copied

@@ -1082,10 +1082,12 @@ TEST_P(Slots, RotateColumns) {
       const bool whole = random.coin();
       const bool in_place = random.coin();
       const int64_t columns = whole ? kPanelWidth : random.integer(0, kPanelWidth);
-      const int64_t from_column = random.integer(0, kPanelWidth - columns);
+      const int64_t from_column = random.coin() ? 0 : random.integer(0, kPanelWidth - 1);
       const int64_t to_column = random.integer(0, kPanelWidth - columns);
       const int64_t elements = panel_bytes(kv_type_of(dtype), dim) / size_of(dtype);
-      const Rows x = random_rows(random, dtype, 1, elements, values(i));
+      const int64_t panels = from_column + columns > kPanelWidth ? 2 : 1;
+      const int64_t in_place_at = random.integer(0, panels - 1);
+      const Rows x = random_rows(random, dtype, panels, elements, values(i));
       const Values table = values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide;
       const Rows cosine = random_workspace(random, 1, half, table);
       const Rows sine = random_workspace(random, 1, half, table);
@@ -1096,6 +1098,8 @@ TEST_P(Slots, RotateColumns) {
       }
       Outputs y(random, dtype, 1, elements);
       RotateColumns a = {};
+      Rows sources[] = {copy_of(x, random.guard()), copy_of(x, random.guard())};
+      a.from_stride = x.stride_bytes();
       a.from_column = from_column;
       a.to_column = to_column;
       a.columns = columns;
@@ -1108,10 +1112,12 @@ TEST_P(Slots, RotateColumns) {
       a.inverse = random.coin();
       for (const bool is_definition : {true, false}) {
         const Rows& out = is_definition ? y.want : y.got;
-        if (in_place) std::memcpy(out.data(), x.data(), static_cast<size_t>(elements * size_of(dtype)));
-        a.from = in_place ? out.data() : x.data();
-        a.to = out.data();
+        const Rows& source = sources[is_definition ? 0 : 1];
+        char* const panel = static_cast<char*>(source.data()) + in_place_at * source.stride_bytes();
+        a.from = in_place ? source.data() : x.data();
+        a.to = in_place ? panel : out.data();
         (is_definition ? definition() : uk()).kv[type].rotate_columns(a);
+        if (in_place) std::memcpy(out.data(), panel, static_cast<size_t>(elements * size_of(dtype)));
       }
       const auto message = [&] {
         return describe(i, type,
@@ -1129,6 +1135,13 @@ TEST_P(Slots, RotateColumns) {
         return dtype == DType::kBF16 ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
       };
       const auto rotated = [&](int64_t d) { return d >= first && d < first + 2 * half; };
+      const auto bits_from = [&](int64_t d, int64_t j) {
+        return x.bits((from_column + j) / kPanelWidth, index(d, (from_column + j) % kPanelWidth));
+      };
+      const auto magnitude = [&](int64_t d, int64_t j) {
+        return std::fabs(
+            static_cast<double>(x.at((from_column + j) / kPanelWidth, index(d, (from_column + j) % kPanelWidth))));
+      };
       std::vector<double> allowed(static_cast<size_t>(elements), 0.0);
       for (int64_t d = first; !is_exact() && d < first + 2 * half; ++d) {
         const int64_t pair = a.interleaved ? (d - first) / 2 : (d - first) % half;
@@ -1136,8 +1149,8 @@ TEST_P(Slots, RotateColumns) {
         const int64_t d1 = d0 + (a.interleaved ? 1 : half);
         const double c = std::fabs(static_cast<double>(a.cos[pair])), s = std::fabs(static_cast<double>(a.sin[pair]));
         for (int64_t j = 0; j < columns; ++j) {
-          const double x0 = std::fabs(static_cast<double>(x.at(0, index(d0, from_column + j))));
-          const double x1 = std::fabs(static_cast<double>(x.at(0, index(d1, from_column + j))));
+          const double x0 = magnitude(d0, j);
+          const double x1 = magnitude(d1, j);
           const int64_t to = index(d, to_column + j);
           // Another f32 may be the neighbour once rounded to the storage type.
           const double step =
@@ -1156,11 +1169,10 @@ TEST_P(Slots, RotateColumns) {
           if (j < to_column || j >= to_column + columns) {
             uint32_t untouched = 0;
             std::memset(&untouched, Guarded::kCanary, static_cast<size_t>(size_of(dtype)));
-            if (in_place) untouched = x.bits(0, index(d, j));
+            if (in_place) untouched = x.bits(in_place_at, index(d, j));
             ASSERT_EQ(got, untouched) << message() << ", dimension " << d << ", column " << j;
           } else if (!rotated(d)) {
-            ASSERT_EQ(got, x.bits(0, index(d, from_column + j - to_column)))
-                << message() << ", dimension " << d << ", column " << j;
+            ASSERT_EQ(got, bits_from(d, j - to_column)) << message() << ", dimension " << d << ", column " << j;
           } else if (const float rotated_to = y.got.at(0, index(d, j)); rotated_to != rotated_to) {
             ASSERT_EQ(got, type == 0 ? 0x7FC00000u : type == 1 ? 0x7FC0u : 0x7E00u) << message();
           }

@@ -27,12 +27,11 @@ class Shift {
     while (first < last) {
       const int64_t at = from_end ? last - 1 : first;
       TokenPlace from = place_of(kv_, sequence, at), to = place_of(kv_, sequence, at + delta);
-      // As many as lie in one page on both sides, and in one panel.
+      // As many as lie in one page on both sides, and in one panel where they go to.
       int64_t n = std::min({most_, last - first, room(from, from_end), room(to, from_end)});
       if (store_.panels()) {
-        for (const TokenPlace& p : {from, to}) {
-          n = std::min(n, from_end ? store_.column(p) + 1 : kPanelWidth - store_.column(p));
-        }
+        const int64_t column = store_.column(to);
+        n = std::min(n, from_end ? column + 1 : kPanelWidth - column);
       }
       if (from_end) {
         from.inside -= n - 1;
@@ -48,7 +47,7 @@ class Shift {
   /// n tokens side by side to places side by side, as if all were read before any is written.
   void move(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     if (!rotates_ && from.inside == to.inside && from.unit == to.unit) return;
-    if (store_.panels()) return move_columns(from, to, n);
+    if (store_.panels() && (n >= kColumns || n * kv_.dim > kTokenBuffer)) return move_columns(from, to, n);
     if (kv_.dim > kTokenBuffer) return move_long(from, to);
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
     const int64_t size = store_.row_size();
@@ -84,10 +83,13 @@ class Shift {
     const int64_t end = kv_.page_size > 0 ? kv_.page_size : kv_.ring > 0 ? kv_.ring : kv_.tokens;
     return end - p.inside;
   }
-  /// Inside panels: lanes are tokens, and all of them rotate alike.
+  /// Fewer tokens are faster as rows: whole registers of lanes rotate, and there is work for each dimension.
+  static constexpr int64_t kColumns = 8;
+  /// In panels: lanes are tokens, and all of them rotate alike.
   void move_columns(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     for (int64_t h = 0; h < kv_.heads; ++h) {
       store_.kernels().rotate_columns({.from = store_.at(from, h),
+                                       .from_stride = kv_.token_stride,
                                        .from_column = store_.column(from),
                                        .to = store_.at(to, h),
                                        .to_column = store_.column(to),

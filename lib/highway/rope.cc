@@ -416,7 +416,8 @@ HWY_NOINLINE void RotateRows(const PairRows<T>& a) {
   V low0, high0, low1, high1;
   if constexpr (!kEvenOdd<T>) {
     const int64_t next = a.interleaved ? 2 * kPanelWidth : kPanelWidth;
-    const int64_t distance = a.interleaved ? kPanelWidth : a.distance;
+    const int64_t x_distance = a.interleaved ? kPanelWidth : a.x_distance;
+    const int64_t y_distance = a.interleaved ? kPanelWidth : a.y_distance;
     Cursor<const T> from(a.x);
     Cursor<T> to(a.y);
     for (int64_t i = 0; i < a.pairs; ++i, from += next, to += next) {
@@ -424,12 +425,12 @@ HWY_NOINLINE void RotateRows(const PairRows<T>& a) {
       const T* const x = from.get();
       T* const y = to.get();
       for (int64_t k = 0; k < kPanelWidth; k += 2 * step) {
-        Rotate(LoadWide(d, x + k), LoadWide(d, x + distance + k), c, s, low0, high0);
-        Rotate(LoadWide(d, x + k + step), LoadWide(d, x + distance + k + step), c, s, low1, high1);
+        Rotate(LoadWide(d, x + k), LoadWide(d, x + x_distance + k), c, s, low0, high0);
+        Rotate(LoadWide(d, x + k + step), LoadWide(d, x + x_distance + k + step), c, s, low1, high1);
         Put(low0, y + k);
         Put(low1, y + k + step);
-        Put(high0, y + distance + k);
-        Put(high1, y + distance + k + step);
+        Put(high0, y + y_distance + k);
+        Put(high1, y + y_distance + k + step);
         if constexpr (kNotices<T>) NoticePairs(low0, high0, low1, high1, seen);
       }
     }
@@ -461,11 +462,11 @@ HWY_NOINLINE void RotateRows(const PairRows<T>& a) {
       for (int64_t k = 0; k < 2 * kPanelWidth; k += 2 * step) {
         V even_low, odd_low, even_high, odd_high;
         LoadEvenOdd(x + k, even_low, odd_low);
-        LoadEvenOdd(x + a.distance + k, even_high, odd_high);
+        LoadEvenOdd(x + a.x_distance + k, even_high, odd_high);
         Rotate(even_low, even_high, even_c, even_s, low0, high0);
         Rotate(odd_low, odd_high, odd_c, odd_s, low1, high1);
         StoreEvenOdd(low0, low1, y + k);
-        StoreEvenOdd(high0, high1, y + a.distance + k);
+        StoreEvenOdd(high0, high1, y + a.y_distance + k);
         NoticePairs(low0, high0, low1, high1, seen);
       }
     }
@@ -474,7 +475,7 @@ HWY_NOINLINE void RotateRows(const PairRows<T>& a) {
     if (HWY_UNLIKELY(Noticed(seen))) {
       const size_t n = static_cast<size_t>(a.pairs * kPanelWidth);
       MakeCanonical(a.y, a.interleaved ? 2 * n : n);
-      if (!a.interleaved) MakeCanonical(a.y + a.distance, n);
+      if (!a.interleaved) MakeCanonical(a.y + a.y_distance, n);
     }
   }
 }

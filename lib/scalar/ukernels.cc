@@ -332,11 +332,13 @@ void load_panels(const LoadRows& a) {
 
 template <class T>
 void rotate_columns(const RotateColumns& a) {
-  const T* from = static_cast<const T*>(a.from);
   T* to = static_cast<T*>(a.to);
   // A dimension's columns are all read before one is written: both may be columns of one panel.
   const auto read = [&](int64_t d, T* x) {
-    for (int64_t j = 0; j < a.columns; ++j) x[j] = from[panel_index<T>(d, a.from_column + j)];
+    for (int64_t j = 0; j < a.columns; ++j) {
+      const int64_t column = a.from_column + j;
+      x[j] = at<T>(a.from, column / kPanelWidth * a.from_stride)[panel_index<T>(d, column % kPanelWidth)];
+    }
   };
   const auto write = [&](const T* y, int64_t d) {
     for (int64_t j = 0; j < a.columns; ++j) to[panel_index<T>(d, a.to_column + j)] = y[j];

@@ -267,7 +267,8 @@ SIMDATTN_SHARED void rotate_rows(const PairRows<T>& a) {
   Floats seen(0.0f), low0, high0, low1, high1;
   if constexpr (!kPairwise<T>) {
     const int64_t next = a.interleaved ? 2 * kPanelWidth : kPanelWidth;
-    const int64_t distance = a.interleaved ? kPanelWidth : a.distance;
+    const int64_t x_distance = a.interleaved ? kPanelWidth : a.x_distance;
+    const int64_t y_distance = a.interleaved ? kPanelWidth : a.y_distance;
     Cursor<const T> in(a.x);
     Cursor<T> out(a.y);
     for (int64_t i = 0; i < pairs; ++i, in += next, out += next) {
@@ -275,12 +276,12 @@ SIMDATTN_SHARED void rotate_rows(const PairRows<T>& a) {
       const T* const from = in.get();
       T* const to = out.get();
       for (int64_t k = 0; k < kPanelWidth; k += 2 * kLanes) {
-        rotate(load(from + k), load(from + distance + k), c, s, low0, high0);
-        rotate(load(from + k + kLanes), load(from + distance + k + kLanes), c, s, low1, high1);
+        rotate(load(from + k), load(from + x_distance + k), c, s, low0, high0);
+        rotate(load(from + k + kLanes), load(from + x_distance + k + kLanes), c, s, low1, high1);
         put(low0, to + k, All());
         put(low1, to + k + kLanes, All());
-        put(high0, to + distance + k, All());
-        put(high1, to + distance + k + kLanes, All());
+        put(high0, to + y_distance + k, All());
+        put(high1, to + y_distance + k + kLanes, All());
         if constexpr (kNotices<T>) seen = notice_pairs(low0, high0, low1, high1, seen);
       }
     }
@@ -301,7 +302,7 @@ SIMDATTN_SHARED void rotate_rows(const PairRows<T>& a) {
       }
     }
   } else {
-    const int64_t distance = a.distance;
+    const int64_t x_distance = a.x_distance, y_distance = a.y_distance;
     Cursor<const T> in(a.x);
     Cursor<T> out(a.y);
     for (int64_t i = 0; i < pairs; i += 2, in += 2 * kPanelWidth, out += 2 * kPanelWidth) {
@@ -310,18 +311,18 @@ SIMDATTN_SHARED void rotate_rows(const PairRows<T>& a) {
       const T* const from = in.get();
       T* const to = out.get();
       for (int64_t k = 0; k < 2 * kPanelWidth; k += 2 * kLanes) {
-        const Bits32 low = load_pairs(from + k), high = load_pairs(from + distance + k);
+        const Bits32 low = load_pairs(from + k), high = load_pairs(from + x_distance + k);
         rotate(even_of(low), even_of(high), c_even, s_even, low0, high0);
         rotate(odd_of(low), odd_of(high), c_odd, s_odd, low1, high1);
         store_pairs(low0, low1, to + k);
-        store_pairs(high0, high1, to + distance + k);
+        store_pairs(high0, high1, to + y_distance + k);
         seen = notice_pairs(low0, high0, low1, high1, seen);
       }
     }
   }
   if constexpr (kNotices<T> || kPairwise<T>) {
     const int64_t n = pairs * kPanelWidth;
-    a.interleaved ? settle(seen, a.y, 0, 1, 2 * n) : settle(seen, a.y, a.distance, 2, n);
+    a.interleaved ? settle(seen, a.y, 0, 1, 2 * n) : settle(seen, a.y, a.y_distance, 2, n);
   }
 }
 template <class T>
