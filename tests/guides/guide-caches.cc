@@ -1,4 +1,6 @@
 // docs/guide-caches.md: one sequence against the formula, every other form against the bits of one sequence.
+#include <algorithm>
+
 #include "page.h"
 #include "tests/guides/check.h"
 
