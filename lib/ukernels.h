@@ -100,8 +100,8 @@ struct RowModifiers {
   const uint8_t* keep;  // null: none; 0 masks
   const uint8_t* bits;  // null: none; bit 0 is key first_bit; keys before it are visible
   int64_t first_bit;
-  bool
-      one_bias;  // bias is one number for all keys; so is keep: the driver's business (drivers/scoring.h), not a slot's
+  // One number for all keys. No slot looks at these: modify() in drivers/scoring.h repeats the number first.
+  bool one_bias;
   bool one_keep;
 };
 struct ModifyRow {
@@ -276,8 +276,9 @@ struct AttentionKernels {
   /// A row of queries, by element type.
   void (*prepare_query[kElementTypes])(const void* row, void* query, int64_t dim);
   KvOperands kv[kKvTypes];
-  /// Keys in packed panels. True in `packed_is[type]`: panels of that storage type are packed ones already.
+  /// Keys in packed panels.
   void (*score_packed)(const ScoreTile&);
+  /// Panels of that storage type are packed ones already.
   bool packed_is[kKvTypes];
   void (*softmax_tile)(const SoftmaxTile&);
   /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used. `o` has whole groups of

@@ -300,7 +300,7 @@ inline Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta,
 /// Checks a problem once and divides it into tasks. Everything that the problem points to must live as long as the plan is
 /// used. Data (elements of q, k, v, out, bias, masks, sinks, slopes) may change between runs. Lengths (cu_q, cu_k, kv_length,
 /// kv_start, prefix_end, offsets) must not: a range that meets changed ones returns kStalePlan. Entries of block tables may
-/// change to other pages in 0 .. n_pages-1; that is not checked again.
+/// change: the plan does not look at them, every range checks those of the pages that it reads.
 /// Without data: pointers of arrays may be null; the plan then tells sizes, and attention_bind() gives it the data. Without
 /// kv_length the sizes hold for all lengths up to k.length.
 inline Status attention_plan(const Attention& problem, AttentionPlan* plan, const Exec& exec = {}) {
