@@ -161,7 +161,8 @@ bool simdattn_runnable(const simdattn_target* target) { return target != nullptr
 const char* simdattn_missing(const simdattn_target* target) { return target == nullptr ? "" : target->missing; }
 bool simdattn_exact(const simdattn_target* target) { return target != nullptr && target->exact; }
 bool simdattn_native(const simdattn_target* target, simdattn_arithmetic arithmetic) {
-  return target != nullptr && arithmetic == simdattn::Arithmetic::kF32;
+  const auto index = static_cast<size_t>(arithmetic);
+  return target != nullptr && index < simdattn::kArithmetics && target->kernels->attention[index].native;
 }
 
 simdattn_status simdattn_find_target(const char* wanted, const simdattn_target** target) {

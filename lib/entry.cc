@@ -52,6 +52,10 @@ simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_co
   return drivers::scores(*q, *k, *out, options_, exec_);
 }
 
+size_t simdattn_scores_workspace(simdattn_arithmetic arithmetic, int64_t d_qk) {
+  return drivers::scores_workspace(arithmetic, d_qk);
+}
+
 simdattn_status simdattn_softmax(const simdattn_const_view2* x, const simdattn_view2* out, const simdattn_view1* lse,
                                  const simdattn_exec* exec) {
   SIMDATTN_NEED(x);
@@ -82,6 +86,10 @@ simdattn_status simdattn_weighted_values(const simdattn_const_view4* p, const si
   SIMDATTN_SIZED(simdattn_exec, exec);
   const Environment environment;
   return drivers::weighted_values(*p, *v, *out, options_, exec_);
+}
+
+size_t simdattn_weighted_values_workspace(simdattn_arithmetic arithmetic, int64_t d_v) {
+  return drivers::weighted_values_workspace(arithmetic, d_v);
 }
 
 simdattn_status simdattn_gaussian_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,

@@ -1,6 +1,9 @@
-// Operands of f32 arithmetic: rows of f32, panels [dim][32], values [ceil(dim/32)][kKeyBlock][32]. Shared by the backends.
+// Operands in f32 numbers: rows of f32, panels [dim][32], values [ceil(dim/32)][kKeyBlock][32]. The arithmetic kF32, and
+// kBF16 by emulation, whose numbers are rounded to bf16 after packing. Shared by the backends.
 #ifndef SIMDATTN_LIB_F32_OPERANDS_H_
 #define SIMDATTN_LIB_F32_OPERANDS_H_
+
+#include <type_traits>
 
 #include "lib/ukernels.h"
 
@@ -11,10 +14,35 @@ int64_t f32_query_bytes(int64_t dim) { return (dim + 15) / 16 * 64; }
 int64_t f32_panel_bytes(int64_t dim) { return dim * kPanelWidth * 4; }
 int64_t f32_values_bytes(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock * 4; }
 
-template <void kPack(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out)>
-void f32_pack_values(const PackValues& a) {
-  kPack(a.rows, a.token_stride, a.keys, a.dim, static_cast<float*>(a.block) + a.first * kValueGroup);
-}
+/// K: the kernels of element type T. kRound rounds numbers to those that the arithmetic multiplies; null: all of f32.
+template <class K, class T, void (*kRound)(float* x, int64_t n)>
+struct F32Packing {
+  static constexpr bool kRounds = kRound != nullptr && !std::is_same_v<T, bf16>;
+
+  static void query(const void* row, void* query, int64_t dim) {
+    K::widen(row, static_cast<float*>(query), dim);
+    if constexpr (kRounds) kRound(static_cast<float*>(query), dim);
+  }
+  static void keys(const PackKeys& a) {
+    float* panel = static_cast<float*>(a.panel);
+    K::pack_keys(a.from, a.token_stride, a.keys, a.dim, panel, a.stream);
+    if constexpr (kRounds) kRound(panel, a.dim * kPanelWidth);
+  }
+  static void panel(const PackKeys& a) {
+    float* panel = static_cast<float*>(a.panel);
+    K::widen_panel(a.from, a.dim, panel);
+    if constexpr (kRounds) kRound(panel, a.dim * kPanelWidth);
+  }
+  static void values(const PackValues& a) {
+    float* block = static_cast<float*>(a.block) + a.first * kValueGroup;
+    K::pack_values(static_cast<const T*>(a.rows) + a.column, a.token_stride, a.keys, a.columns, block);
+    if constexpr (kRounds) {
+      for (int64_t c = 0; c < a.columns; c += kValueGroup) kRound(block + c * kKeyBlock, a.keys * kValueGroup);
+    }
+  }
+};
+
+/// `kTile` for values in a packed block.
 template <void kTile(const ValueTile&)>
 void f32_value_packed(const ValueTile& a) {
   ValueTile tile = a;
@@ -25,44 +53,88 @@ void f32_value_packed(const ValueTile& a) {
   tile.dim = (a.dim + kValueGroup - 1) / kValueGroup * kValueGroup;
   kTile(tile);
 }
-template <void kPack(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream)>
-void f32_pack_keys(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, void* panel, bool stream) {
-  kPack(rows, token_stride, keys, dim, static_cast<float*>(panel), stream);
-}
-template <void kWiden(const void* panel, int64_t dim, float* out)>
-void f32_pack_panel(const void* panel, int64_t dim, void* packed) {
-  kWiden(panel, dim, static_cast<float*>(packed));
-}
-template <void kWiden(const void* in, float* out, int64_t n)>
-void f32_prepare_query(const void* row, void* query, int64_t dim) {
-  kWiden(row, static_cast<float*>(query), dim);
+
+template <class K, class T>
+constexpr KvOperands f32_operands(void (*score_packed)(const ScoreTile&)) {
+  using Packing = F32Packing<K, T, nullptr>;
+  return {.panel_bytes = f32_panel_bytes,
+          .score_packed = score_packed,
+          .packed_is = std::is_same_v<T, float>,
+          .score_tile = K::score_tile,
+          .pack_keys = Packing::keys,
+          .pack_panel = Packing::panel,
+          .value_tile = K::value_tile,
+          .pack_values = Packing::values};
 }
 
 /// The table of a backend: K<T> names the kernels of element type T.
-template <class K>
-constexpr KvOperands f32_operands() {
-  return {.score_tile = K::score_tile,
-          .value_tile = K::value_tile,
-          .pack_keys = f32_pack_keys<K::pack_keys>,
-          .pack_panel = f32_pack_panel<K::widen_panel>,
-          .pack_values = f32_pack_values<K::pack_values>};
-}
 template <template <class T> class K>
 constexpr AttentionKernels f32_attention(int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&)) {
-  return {.tile_rows = tile_rows,
+  constexpr auto kScore = K<float>::score_tile;
+  return {.native = true,
+          .tile_rows = tile_rows,
+          .value_step = 1,
           .query_bytes = f32_query_bytes,
-          .panel_bytes = f32_panel_bytes,
           .values_bytes = f32_values_bytes,
-          .prepare_query = {f32_prepare_query<K<float>::widen>, f32_prepare_query<K<bf16>::widen>,
-                            f32_prepare_query<K<f16>::widen>},
-          .kv = {f32_operands<K<float>>(), f32_operands<K<bf16>>(), f32_operands<K<f16>>()},
-          .score_packed = K<float>::score_tile,
-          .packed_is = {true, false, false},
+          .prepare_query = {F32Packing<K<float>, float, nullptr>::query, F32Packing<K<bf16>, bf16, nullptr>::query,
+                            F32Packing<K<f16>, f16, nullptr>::query},
+          .kv = {f32_operands<K<float>, float>(kScore), f32_operands<K<bf16>, bf16>(kScore),
+                 f32_operands<K<f16>, f16>(kScore)},
           .softmax_tile = softmax_tile,
+          .prepare_weights = nullptr,
           .value_packed = f32_value_packed<K<float>::value_tile>,
           .begin = nullptr,
           .end = nullptr};
 }
+
+template <void (*kRound)(float* x, int64_t n)>
+void rounded(const float* in, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = in[i];
+  kRound(out, n);
+}
+
+/// kBF16 where no instruction computes its chains. E names the emulation:
+///   round(x, n)               f32 numbers to bf16 ones
+///   score_tile, value_tile    of f32 numbers that are bf16 ones, in the formats above
+///   score_tile_bf16, value_tile_bf16    the same from panels and rows of bf16
+///   softmax_tile              rounded weights
+template <template <class T> class K, class E>
+constexpr AttentionKernels emulated_bf16_attention(int64_t tile_rows) {
+  AttentionKernels kernels = {.native = false,
+                              .tile_rows = tile_rows,
+                              .value_step = 32,
+                              .query_bytes = f32_query_bytes,
+                              .values_bytes = f32_values_bytes,
+                              .prepare_query = {F32Packing<K<float>, float, E::round>::query,
+                                                F32Packing<K<bf16>, bf16, E::round>::query,
+                                                F32Packing<K<f16>, f16, E::round>::query},
+                              .kv = {},
+                              .softmax_tile = E::softmax_tile,
+                              .prepare_weights = rounded<E::round>,
+                              .value_packed = f32_value_packed<E::value_tile>,
+                              .begin = nullptr,
+                              .end = nullptr};
+  for (KvOperands& kv : kernels.kv) {
+    kv.panel_bytes = f32_panel_bytes;
+    kv.score_packed = E::score_tile;
+  }
+  KvOperands& f32 = kernels.kv[static_cast<size_t>(KvType::kF32)];
+  f32.pack_keys = F32Packing<K<float>, float, E::round>::keys;
+  f32.pack_panel = F32Packing<K<float>, float, E::round>::panel;
+  f32.pack_values = F32Packing<K<float>, float, E::round>::values;
+  KvOperands& half = kernels.kv[static_cast<size_t>(KvType::kBF16)];
+  half.score_tile = E::score_tile_bf16;
+  half.pack_keys = F32Packing<K<bf16>, bf16, E::round>::keys;
+  half.pack_panel = F32Packing<K<bf16>, bf16, E::round>::panel;
+  half.value_tile = E::value_tile_bf16;
+  half.pack_values = F32Packing<K<bf16>, bf16, E::round>::values;
+  KvOperands& f16_ = kernels.kv[static_cast<size_t>(KvType::kF16)];
+  f16_.pack_keys = F32Packing<K<f16>, f16, E::round>::keys;
+  f16_.pack_panel = F32Packing<K<f16>, f16, E::round>::panel;
+  f16_.pack_values = F32Packing<K<f16>, f16, E::round>::values;
+  return kernels;
+}
+
 template <class K>
 constexpr KvKernels kv_kernels() {
   return {.all_finite = K::all_finite,

@@ -119,13 +119,14 @@ struct ModifyResult {
   bool masked;  // with note_masked: a key of [lo, hi) was masked (its t is -inf); else unspecified
 };
 
-/// s[r][32 p + j] = scale * (one fma chain over the dimension, from 0, ascending) for f32 queries and key panels.
+/// s[r][32 p + j] = the score of prepared query r and key j of panel p, as the arithmetic defines it.
 struct ScoreTile {
   const void* q;
   int64_t q_stride;  // bytes
   int64_t rows;
   const void* panels;
   int64_t panel_stride;  // bytes
+  const float* scales = nullptr;  // [32 n_panels] of panels in a cache whose scales stand apart; else null
   int64_t n_panels;
   int64_t dim;
   float scale;
@@ -150,14 +151,15 @@ struct SoftmaxTile {
   float* alpha;  // [rows] out
 };
 
-/// o[r][c] = alpha[r] * o[r][c], then fma(w[r][j], v[j][c], o[r][c]) for ascending j. Columns 32 g .. 32 g + 31 of key j are
-/// at v + j * key_stride + g * group_stride: in rows 32 elements further, in packed values 32 * kKeyBlock.
+/// o[r][c] = alpha[r] * o[r][c] + the sum of w[r][j] * v[j][c], as the arithmetic defines it; in f32 fma(w[r][j], v[j][c],
+/// o[r][c]) for ascending j. Columns 32 g .. 32 g + 31 of key j are at v + j * key_stride + g * group_stride.
 struct ValueTile {
   const float* w;
   int64_t ldw;
   int64_t rows;
   const void* v;
-  int64_t first_key;     // of a packed block; else 0
+  const float* scales = nullptr;  // [keys] of rows whose scales stand apart; else null
+  int64_t first_key;     // which key of its block the first one is
   int64_t key_stride;    // bytes
   int64_t group_stride;  // bytes
   int64_t keys;
@@ -198,6 +200,7 @@ struct StoreRows {
   int64_t stride;  // bytes between rows; between panels
   int64_t column;  // panels: of the first token, in 0 .. 31
   bool as_stored;  // rows are of the storage type, else f32
+  float* scales = nullptr;  // [tokens] of types whose scales stand apart
 };
 
 /// The inverse: rows of f32, or of the storage type, from a KV storage type.
@@ -210,6 +213,7 @@ struct LoadRows {
   void* rows;
   int64_t ld;  // bytes between tokens
   bool as_stored;
+  const float* scales = nullptr;  // [tokens] of types whose scales stand apart
 };
 
 /// Columns [from_column, from_column + columns) of panels, `from_stride` bytes apart, to columns [to_column, ...) of one
@@ -242,47 +246,68 @@ struct KvKernels {
   void (*rotate_columns)(const RotateColumns&);
 };
 
-/// `keys` rows of values, of which the first is key `first` of its block, into a packed block.
+/// `keys` <= 32 row-major keys, or one panel of the storage type, into one packed panel; columns past `keys` become 0.
+struct PackKeys {
+  const void* from;
+  int64_t token_stride;  // bytes; of rows
+  const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
+  int64_t keys;          // of rows; of a panel all columns
+  int64_t dim;
+  void* panel;
+  bool stream;  // the keys come from beyond the CPU caches, and 32 rows more lie below: prefetch those
+};
+
+/// Columns [column, column + columns) of `keys` rows of values, of which the first is key `first` of its block, into a packed
+/// block of that many columns. `column` is a multiple of kValueGroup.
 struct PackValues {
   const void* rows;
   int64_t token_stride;  // bytes
+  const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
   int64_t first;
   int64_t keys;
-  int64_t dim;
+  int64_t dim;  // of a row: what is derived from a row (the scale of integers) is derived from all of it
+  int64_t column;
+  int64_t columns;
   void* block;
 };
 
-/// How one arithmetic multiplies keys and values of one storage type.
+/// How one arithmetic multiplies keys and values of one storage type. A slot that is null has a way round it in the
+/// drivers (lib/drivers/operands.h), through f32 rows and kv[kF32]; so a storage type is complete once it can be loaded.
 struct KvOperands {
-  /// Keys in the storage type's own panels.
+  int64_t (*panel_bytes)(int64_t dim);  // of a packed panel of kPanelWidth keys
+  /// Keys in packed panels.
+  void (*score_packed)(const ScoreTile&);
+  /// Panels of the storage type are packed ones already.
+  bool packed_is;
+  /// Keys in the storage type's own panels. Null: packed first.
   void (*score_tile)(const ScoreTile&);
-  /// Values in rows.
+  void (*pack_keys)(const PackKeys&);
+  void (*pack_panel)(const PackKeys&);
+  /// Values in rows. Null: packed first.
   void (*value_tile)(const ValueTile&);
-  /// `keys` <= 32 row-major keys into one packed panel; columns past `keys` become 0. `stream`: the keys come from beyond
-  /// the CPU caches, and 32 rows more lie below: prefetch those. token_stride: bytes.
-  void (*pack_keys)(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, void* panel, bool stream);
-  /// One panel of the storage type into a packed one.
-  void (*pack_panel)(const void* panel, int64_t dim, void* packed);
   void (*pack_values)(const PackValues&);
 };
 
 /// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.
 struct AttentionKernels {
+  /// Multiplies this way in hardware; else by emulation, at the speed of f32.
+  bool native;
   /// Rows that one register tile takes: where rows see different keys, so many are computed at a time.
   int64_t tile_rows;
-  int64_t (*query_bytes)(int64_t dim);   // of a row of queries
-  int64_t (*panel_bytes)(int64_t dim);   // of a packed panel of kPanelWidth keys
+  /// Values in rows are added in runs of keys that begin at multiples of this, counted from the first key of their block (a
+  /// first run may begin anywhere): what one call adds is one step of the definition, or several.
+  int64_t value_step;
+  int64_t (*query_bytes)(int64_t dim);   // of a row of queries; a multiple of 64
   int64_t (*values_bytes)(int64_t dim);  // of a packed block of kKeyBlock values
   /// A row of queries, by element type.
   void (*prepare_query[kElementTypes])(const void* row, void* query, int64_t dim);
   KvOperands kv[kKvTypes];
-  /// Keys in packed panels.
-  void (*score_packed)(const ScoreTile&);
-  /// Panels of that storage type are packed ones already.
-  bool packed_is[kKvTypes];
+  /// Leaves weights as the value slots take them.
   void (*softmax_tile)(const SoftmaxTile&);
+  /// The same for weights that no softmax_tile made; null: f32 as they are.
+  void (*prepare_weights)(const float* in, float* out, int64_t n);
   /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used. `o` has whole groups of
-  /// kValueGroup columns, zeros past the last one.
+  /// kValueGroup columns, zeros past the last one. A block of zero bytes holds zeros.
   void (*value_packed)(const ValueTile&);
   /// Before the first and after the last of these slots in a range of tasks; null: nothing to do.
   void (*begin)();
@@ -290,7 +315,7 @@ struct AttentionKernels {
 };
 
 /// Arithmetics: size_t(Arithmetic).
-inline constexpr size_t kArithmetics = 1;
+inline constexpr size_t kArithmetics = 3;
 
 struct UKernels {
   KvKernels kv[kKvTypes];

@@ -93,6 +93,9 @@ inline Status scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>
                      const Exec& exec = {}) {
   return simdattn_scores(&q, &k, &out, &options, &exec);
 }
+inline size_t scores_workspace(Arithmetic arithmetic, int64_t d_qk) {
+  return simdattn_scores_workspace(arithmetic, d_qk);
+}
 
 /// out[r,j] = exp(x[r,j] - max_r) / sum_j exp(x[r,j] - max_r); lse[r] = max_r + ln(sum).
 /// Shapes: x, out f32 [rows, n], lse f32 [rows] (optional). `out` may be exactly x (same data and strides).
@@ -117,6 +120,9 @@ inline Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Sc
 inline Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
                               const ValueOptions& options = {}, const Exec& exec = {}) {
   return simdattn_weighted_values(&p, &v, &out, &options, &exec);
+}
+inline size_t weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
+  return simdattn_weighted_values_workspace(arithmetic, d_v);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

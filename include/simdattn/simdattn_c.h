@@ -35,6 +35,7 @@ SIMDATTN_API const char* simdattn_version(void);
 SIMDATTN_API simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
                                              const simdattn_view4* out, const simdattn_score_options* options,
                                              const simdattn_exec* exec);
+SIMDATTN_API size_t simdattn_scores_workspace(simdattn_arithmetic arithmetic, int64_t d_qk);
 SIMDATTN_API simdattn_status simdattn_softmax(const simdattn_const_view2* x, const simdattn_view2* out,
                                               const simdattn_view1* lse, const simdattn_exec* exec);
 SIMDATTN_API simdattn_status simdattn_masked_softmax(const simdattn_const_view4* x, const simdattn_view4* out,
@@ -43,6 +44,7 @@ SIMDATTN_API simdattn_status simdattn_masked_softmax(const simdattn_const_view4*
 SIMDATTN_API simdattn_status simdattn_weighted_values(const simdattn_const_view4* p, const simdattn_const_view4* v,
                                                       const simdattn_view4* out, const simdattn_value_options* options,
                                                       const simdattn_exec* exec);
+SIMDATTN_API size_t simdattn_weighted_values_workspace(simdattn_arithmetic arithmetic, int64_t d_v);
 SIMDATTN_API simdattn_status simdattn_gaussian_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
                                                       const simdattn_view4* out, const simdattn_score_options* options,
                                                       const simdattn_exec* exec);

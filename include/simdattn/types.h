@@ -110,6 +110,10 @@ SIMDATTN_ENUM(simdattn_kv_layout, KvLayout){
 /** What multiplies. It changes the result, so it is part of a problem and never chosen silently. */
 SIMDATTN_ENUM(simdattn_arithmetic, Arithmetic){
     SIMDATTN_VALUE(SIMDATTN_ARITHMETIC_F32, kF32) = 0, /* f32 products, f32 sums */
+    /** Everything is rounded to bf16 before it is multiplied; f32 sums in the order of AMX's TDPBF16PS. */
+    SIMDATTN_VALUE(SIMDATTN_ARITHMETIC_BF16, kBF16) = 1,
+    /** 8-bit integers with a scale per query, key and value row; sums are exact. */
+    SIMDATTN_VALUE(SIMDATTN_ARITHMETIC_INT8, kInt8) = 2,
 };
 
 SIMDATTN_ENUM(simdattn_rope_pairing, RopePairing){
@@ -421,7 +425,7 @@ SIMDATTN_STRUCT(simdattn_scoring, Scoring) {
 SIMDATTN_STRUCT(simdattn_score_options, ScoreOptions) {
   size_t struct_size SIMDATTN_IS(sizeof(ScoreOptions));
   simdattn_optional_float scale SIMDATTN_IS({});                /* finite; the default stands beside each function */
-  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32); /* scores() alone has others */
+  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32); /* others than kF32: scores() alone */
 };
 #define SIMDATTN_SCORE_OPTIONS_INIT {sizeof(simdattn_score_options), {0, 0}, SIMDATTN_ARITHMETIC_F32}
 

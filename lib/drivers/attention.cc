@@ -8,6 +8,7 @@
 #include "lib/drivers/attention_memory.h"
 #include "lib/drivers/attention_walk.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/operands.h"
 #include "lib/dtypes.h"
 #include "lib/rules/plan.h"
 
@@ -170,22 +171,6 @@ Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool 
   return {};
 }
 
-/// Begins and ends what an arithmetic needs around its slots.
-class Hooks {
- public:
-  explicit Hooks(const AttentionKernels& kernels) : kernels_(kernels) {
-    if (kernels_.begin != nullptr) kernels_.begin();
-  }
-  ~Hooks() {
-    if (kernels_.end != nullptr) kernels_.end();
-  }
-  Hooks(const Hooks&) = delete;
-  Hooks& operator=(const Hooks&) = delete;
-
- private:
-  const AttentionKernels& kernels_;
-};
-
 }  // namespace
 
 Status drivers::attention(const Attention& a, const Exec& exec) {
@@ -201,13 +186,13 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
   SIMDATTN_CHECK(check_all_pages(a, d));
   if (d.row_blocks == 0) return {};
   const AttentionKernels& kernels = uk.attention[slot(a.arithmetic)];
-  const AttentionLayout layout(kernels, sizes.d_qk, sizes.d_v, a.k.type);
+  const AttentionLayout layout(kernels, sizes.d_qk, sizes.d_v, a.k.type, a.v.type);
   const size_t needed = layout.bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
   SIMDATTN_CHECK(
       check_attention_memory(a, sizes, bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
 
-  const Hooks hooks(kernels);
+  const KernelHooks hooks(kernels);
   const AttentionMemory memory(layout, exec.workspace);
   const AttentionRun run = {a, d, uk};
   TaskIterator at(a, d, false, 0, 0);
@@ -253,7 +238,7 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   };
   s->row_block_groups = per_group(row_blocks);
   s->task_groups = per_group(tasks);
-  s->memory = AttentionLayout(target->kernels->attention[slot(a.arithmetic)], sizes.d_qk, sizes.d_v, a.k.type);
+  s->memory = AttentionLayout(target->kernels->attention[slot(a.arithmetic)], sizes.d_qk, sizes.d_v, a.k.type, a.v.type);
   remember_extents(bytes, a, sizes, s);
   plan->tasks = d.tasks;
   plan->reduce_tasks = d.reduce_tasks;
@@ -303,7 +288,7 @@ Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_
     }
   }
   const AttentionKernels& kernels = uk.attention[slot(a.arithmetic)];
-  const Hooks hooks(kernels);
+  const KernelHooks hooks(kernels);
   const AttentionMemory memory(s->memory, exec.workspace);
   const AttentionRun run = {a, d, uk};
   const Partials partials(d, partial);

@@ -2,10 +2,12 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "lib/drivers/attention_division.h"
+#include "lib/drivers/operands.h"
 #include "lib/drivers/row_state.h"
 #include "lib/dtypes.h"
 #include "lib/ukernels.h"
@@ -50,24 +52,27 @@ struct StatesLayout {
 /// it once: asking the arithmetic for its sizes takes about as long as all checks of a range.
 struct AttentionLayout {
   int64_t query_bytes;
-  int64_t panel_bytes;
   int64_t scores;  // offsets; the queries come first
   int64_t keys;
   int64_t key_rows;
   int64_t values;
+  int64_t masked;
   int64_t alpha;
   int64_t total;
   int64_t split;
   StatesLayout states;
 
   AttentionLayout() = default;
-  AttentionLayout(const AttentionKernels& kernels, int64_t d_qk, int64_t d_v, KvType key_type)
-      : query_bytes(kernels.query_bytes(d_qk)), panel_bytes(kernels.panel_bytes(d_qk)), states(kRowBlock, d_v) {
+  AttentionLayout(const AttentionKernels& kernels, int64_t d_qk, int64_t d_v, KvType key_type, KvType value_type)
+      : query_bytes(kernels.query_bytes(d_qk)), states(kRowBlock, d_v) {
+    const int64_t panel_bytes = kernels.kv[slot(key_type)].panel_bytes(d_qk);
     scores = round_to_lines(kRowBlock * query_bytes);
     keys = scores + round_to_lines(kScoreRows * kScoreStride * int64_t{sizeof(float)});
     key_rows = keys + round_to_lines(kBlockPanels * panel_bytes);
-    values = key_rows + round_to_lines(kPanelWidth * row_bytes(key_type, d_qk));
-    alpha = values + round_to_lines(kernels.values_bytes(d_v));
+    values = key_rows + round_to_lines(std::max(key_rows_bytes(kernels, key_type, d_qk),
+                                                value_rows_bytes(kernels, value_type, d_v)));
+    masked = values + round_to_lines(kernels.values_bytes(d_v));
+    alpha = masked + round_to_lines(kernels.values_bytes(std::min(d_v, kValueGroup)));
     total = alpha + round_to_lines(kScoreRows * int64_t{sizeof(float)});
     split = total + states.bytes;
   }
@@ -80,13 +85,13 @@ struct AttentionMemory {
   char* q;          // [kRowBlock] rows of queries as the arithmetic wants them
   float* scores;    // [kScoreRows][kScoreStride]
   char* keys;       // [kBlockPanels] packed panels
-  char* key_rows;   // [kPanelWidth] rows of the storage type, gathered from several pages
+  char* key_rows;   // [kPanelWidth] rows of the storage type, gathered from several pages, or of f32
   char* values;     // a packed block
+  char* masked;     // one of kValueGroup columns
   float* alpha;     // [kScoreRows]
   RowStates total;  // over all splits so far
   RowStates split;  // of the current split
   int64_t query_bytes;
-  int64_t panel_bytes;
 
   /// `memory`: of any alignment.
   AttentionMemory(const AttentionLayout& at, void* memory) {
@@ -96,11 +101,11 @@ struct AttentionMemory {
     keys = m + at.keys;
     key_rows = m + at.key_rows;
     values = m + at.values;
+    masked = m + at.masked;
     alpha = reinterpret_cast<float*>(m + at.alpha);
     total = at.states.at(m + at.total);
     split = at.states.at(m + at.split);
     query_bytes = at.query_bytes;
-    panel_bytes = at.panel_bytes;
   }
 };
 

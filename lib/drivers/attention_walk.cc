@@ -6,12 +6,11 @@
 #include "lib/drivers/attention_walk.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "lib/drivers/kv_store.h"
+#include "lib/drivers/operands.h"
 #include "lib/drivers/scoring.h"
-#include "lib/drivers/value_block.h"
 #include "lib/dtypes.h"
 #include "lib/scalar/math.h"
 
@@ -20,7 +19,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 /// With more rows than this, keys and values are packed once per block, because every register tile would convert them
-/// again; with fewer they are read in place.
+/// again; with fewer they are read in place where the arithmetic can.
 constexpr int64_t kDirectRows = 12;
 /// Row-major keys that only these rows need are packed so many bytes at a time, and their scores taken at once: 16 KiB
 /// stay in L1, 32 KiB cost 5-15 % (4 rows, 128 dimensions).
@@ -44,11 +43,15 @@ class RowBlock {
         seq_(sequence_of(a_, index.sequence)),
         rules_(sequence_rules(a_.scoring, index.sequence, seq_.n_q, seq_.n_kv)),
         rows_(std::min(run.division.row_block, seq_.n_q * p_.group - index.first_row)),
-        direct_(rows_ <= kDirectRows),
+        direct_keys_(rows_ <= kDirectRows),
+        direct_values_(rows_ <= kDirectRows && value_ops_.value_tile != nullptr && whole_steps(a_.v, ops_.value_step)),
         modifiers_(has_modifiers(a_.scoring)),
         stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
         k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
-        v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key) {
+        v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
+        keys_(uk_, ops_, k_, w_.key_rows),
+        values_(uk_, ops_, v_, w_.key_rows, w_.masked),
+        panel_bytes_(key_ops_.panel_bytes(p_.d_qk)) {
     const int64_t oldest = oldest_token(a_, rules_.length);
     // Without any page, masks hide every key (check_pages).
     const bool no_pages = (a_.k.page_size > 0 && a_.k.n_pages == 0) || (a_.v.page_size > 0 && a_.v.n_pages == 0);
@@ -155,7 +158,7 @@ class RowBlock {
     const int64_t step = alike ? std::min(rows_, kScoreRows) : ops_.tile_rows;
     const bool prepared = keys_in_workspace() && rows_ > step;
     if (prepared) prepare_keys(base, all, all.lo, all.hi, workspace_panel(all.lo));
-    if (!direct_) pack_values(base, all);
+    if (!direct_values_) values_.pack(base, all.lo, all.hi, w_.values);
     bool finite_known = false;
     bool finite = true;
     for (int64_t r = 0; r < rows_; r += step) {
@@ -185,7 +188,7 @@ class RowBlock {
                          .alpha = w_.alpha});
       // A weight of 0 hides a finite value only; NaN and infinities in values that a row does not see must be skipped.
       if (mixed && !finite_known) {
-        finite = values_finite(base, all);
+        finite = values_.finite(base, all.lo, all.hi);
         finite_known = true;
       }
       add_values(base, see, r, n, s, mixed && !finite, lo, hi);
@@ -206,53 +209,24 @@ class RowBlock {
     return false;
   }
 
-  /// True if the scores are taken from packed panels in the workspace, false if from the cache's own panels.
-  bool keys_in_workspace() const { return !k_.panels() || (!direct_ && !ops_.packed_is[slot(k_.type())]); }
-
-  char* workspace_panel(int64_t column) const { return w_.keys + column / kPanelWidth * w_.panel_bytes; }
-
-  /// Brings the keys of columns [from, to) of the block into packed panels. Rows outside of `all` are not read.
-  void prepare_keys(int64_t base, Interval all, int64_t from, int64_t to, char* panel) {
-    for (int64_t c = from / kPanelWidth * kPanelWidth; c < to; c += kPanelWidth, panel += w_.panel_bytes) {
-      int64_t run = 0;
-      if (k_.panels()) {
-        key_ops_.pack_panel(k_.at(base + c, &run), p_.d_qk, panel);
-        continue;
-      }
-      const int64_t first = std::max(c, all.lo);
-      const int64_t keys = std::min(c + kPanelWidth, all.hi) - first;
-      const char* rows = k_.at(base + first, &run);
-      if (first == c && run >= keys) {
-        key_ops_.pack_keys(rows, k_.token_stride(), keys, p_.d_qk, panel, stream_);
-      } else {
-        const int64_t row = row_bytes(k_.type(), p_.d_qk);
-        std::memset(w_.key_rows, 0, static_cast<size_t>((first - c) * row));
-        for (int64_t j = first; j < first + keys; j += run) {
-          rows = k_.at(base + j, &run);
-          run = std::min(run, first + keys - j);
-          char* copy = w_.key_rows + (j - c) * row;
-          if (stream_) prefetch_rows(base + j + kPanelWidth, run);
-          if (k_.token_stride() == row) {
-            std::memcpy(copy, rows, static_cast<size_t>(run * row));
-            continue;
-          }
-          for (int64_t i = 0; i < run; ++i) {
-            std::memcpy(copy + i * row, rows + i * k_.token_stride(), static_cast<size_t>(row));
-          }
-        }
-        key_ops_.pack_keys(w_.key_rows, row, first - c + keys, p_.d_qk, panel, false);
-      }
-    }
+  /// True if every run of values in rows begins where the arithmetic allows it.
+  static bool whole_steps(const ConstKv& v, int64_t step) {
+    return v.page_size > 0 ? v.page_size % step == 0 : v.ring % step == 0;
   }
 
-  /// Rows that the copy of the next panel will read: pages lie anywhere, and the hardware's prefetching ends at each.
-  void prefetch_rows(int64_t token, int64_t rows) const {
-    if (token >= see_[rows_ - 1].hi) return;
-    int64_t run = 0;
-    const char* row = k_.at(token, &run);
-    const int64_t bytes = row_bytes(k_.type(), p_.d_qk);
-    for (rows = std::min(rows, run); rows > 0; --rows, row += k_.token_stride()) {
-      for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(row + i);
+  /// True if the scores are taken from packed panels in the workspace, false if from the cache's own panels.
+  bool keys_in_workspace() const {
+    return !k_.panels() || key_ops_.score_tile == nullptr || (!direct_keys_ && !key_ops_.packed_is);
+  }
+
+  char* workspace_panel(int64_t column) const { return w_.keys + column / kPanelWidth * panel_bytes_; }
+
+  /// Brings the keys of columns [from, to) of the block into packed panels. Rows outside of `all` are not read.
+  void prepare_keys(int64_t base, Interval all, int64_t from, int64_t to, char* panel) const {
+    for (int64_t c = from / kPanelWidth * kPanelWidth; c < to; c += kPanelWidth, panel += panel_bytes_) {
+      const int64_t first = std::max(c, all.lo) - c;
+      const int64_t last = std::min(c + kPanelWidth, all.hi) - c;
+      keys_.pack(base + c, first, last, panel, stream_, see_[rows_ - 1].hi);
     }
   }
 
@@ -263,7 +237,7 @@ class RowBlock {
                       .q_stride = w_.query_bytes,
                       .rows = n,
                       .panels = nullptr,
-                      .panel_stride = w_.panel_bytes,
+                      .panel_stride = panel_bytes_,
                       .n_panels = columns / kPanelWidth,
                       .dim = p_.d_qk,
                       .scale = scale_,
@@ -272,19 +246,19 @@ class RowBlock {
                       .stream = false};
     if (prepared) {
       tile.panels = workspace_panel(first);
-      ops_.score_packed(tile);
+      key_ops_.score_packed(tile);
       return;
     }
     if (keys_in_workspace()) {
       // No other rows need these keys: a few panels at a time, which L1 still holds when they are read.
-      const int64_t width = std::max(kPackedKeyBytes / w_.panel_bytes, int64_t{1}) * kPanelWidth;
+      const int64_t width = std::max(kPackedKeyBytes / panel_bytes_, int64_t{1}) * kPanelWidth;
       for (int64_t c = first; c < first + columns; c += width) {
         const int64_t end = std::min(c + width, first + columns);
         prepare_keys(base, see, c, end, w_.keys);
         tile.panels = w_.keys;
         tile.n_panels = (end - c) / kPanelWidth;
         tile.s = w_.scores + c;
-        ops_.score_packed(tile);
+        key_ops_.score_packed(tile);
       }
       return;
     }
@@ -320,77 +294,44 @@ class RowBlock {
     return masked;
   }
 
-  /// Calls f(first column, keys, rows in the value cache) for each run of columns [see.lo, see.hi).
-  template <class F>
-  void for_each_value_run(int64_t base, Interval see, const F& f) {
-    for (int64_t c = see.lo; c < see.hi;) {
-      int64_t run = 0;
-      const char* rows = v_.at(base + c, &run);
-      const int64_t keys = std::min(see.hi - c, run);
-      f(c, keys, rows);
-      c += keys;
-    }
-  }
-
-  void pack_values(int64_t base, Interval all) {
-    for_each_value_run(base, all, [&](int64_t c, int64_t keys, const char* rows) {
-      value_ops_.pack_values({.rows = rows,
-                              .token_stride = v_.token_stride(),
-                              .first = c,
-                              .keys = keys,
-                              .dim = p_.d_v,
-                              .block = w_.values});
-    });
-  }
-
-  bool values_finite(int64_t base, Interval all) {
-    bool finite = true;
-    for_each_value_run(base, all, [&](int64_t, int64_t keys, const char* rows) {
-      finite = finite && uk_.kv[slot(v_.type())].all_finite(rows, v_.token_stride(), keys, p_.d_v);
-    });
-    return finite;
-  }
-
   /// acc = alpha * acc + weights * values for rows [r, r + n) and columns [see.lo, see.hi).
   void add_values(int64_t base, Interval see, int64_t r, int64_t n, const RowStates& s, bool around_masked,
                   const int32_t* lo, const int32_t* hi) {
-    ValueTile tile = {.w = nullptr,
+    ValueTile tile = {.w = w_.scores + see.lo,
                       .ldw = kScoreStride,
                       .rows = n,
-                      .v = nullptr,
-                      .first_key = 0,
+                      .v = w_.values,
+                      .first_key = see.lo,
                       .key_stride = 0,
                       .group_stride = 0,
-                      .keys = 0,
+                      .keys = see.hi - see.lo,
                       .dim = p_.d_v,
                       .o = s.acc + r * s.ld,
                       .ldo = s.ld,
                       .alpha = w_.alpha,
                       .stream = false};
-    const auto run = [&](void (*value_tile)(const ValueTile&), int64_t c, int64_t keys, const void* values) {
-      tile.w = w_.scores + c;
-      tile.v = values;
-      tile.keys = keys;
-      if (around_masked) {
-        add_visible_values(value_tile, tile, [&](int64_t row, int64_t j) {
-          const int64_t i = r + row;
-          return c + j >= lo[i] && c + j < hi[i] && (!modifiers_ || mask_allows(row_modifiers_[i], base + c + j));
-        });
-      } else {
-        value_tile(tile);
-      }
-      tile.alpha = nullptr;  // later runs of the block continue the chain
-    };
-    if (direct_) {
-      tile.key_stride = v_.token_stride();
-      tile.group_stride = row_bytes(v_.type(), kValueGroup);
-      tile.stream = stream_;
-      for_each_value_run(base, see,
-                         [&](int64_t c, int64_t keys, const char* rows) { run(value_ops_.value_tile, c, keys, rows); });
-    } else {
-      tile.first_key = see.lo;
-      run(ops_.value_packed, see.lo, see.hi - see.lo, w_.values);
+    if (around_masked) {
+      values_.add_visible(base, tile, [&](int64_t row, int64_t j) {
+        const int64_t i = r + row;
+        return j >= lo[i] && j < hi[i] && (!modifiers_ || mask_allows(row_modifiers_[i], base + j));
+      });
+      return;
     }
+    if (!direct_values_) {
+      ops_.value_packed(tile);
+      return;
+    }
+    tile.key_stride = v_.token_stride();
+    tile.group_stride = row_bytes(v_.type(), kValueGroup);
+    tile.stream = stream_;
+    values_.for_each_run(base, see.lo, see.hi, [&](int64_t c, int64_t keys, const char* rows) {
+      tile.w = w_.scores + c;
+      tile.v = rows;
+      tile.first_key = c;
+      tile.keys = keys;
+      value_ops_.value_tile(tile);
+      tile.alpha = nullptr;  // later runs of the block continue the sum
+    });
   }
 
   const Attention& a_;
@@ -405,11 +346,15 @@ class RowBlock {
   Sequence seq_;
   SequenceRules rules_;
   int64_t rows_;
-  bool direct_;
+  bool direct_keys_;
+  bool direct_values_;
   bool modifiers_;
   bool stream_;
   KvStore<true> k_;
   KvStore<true> v_;
+  KeyOperands keys_;
+  ValueOperands values_;
+  int64_t panel_bytes_;
   Interval see_[kRowBlock];
   RowModifiers row_modifiers_[kRowBlock];
 };

@@ -89,7 +89,7 @@ Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, co
                                 const ScoreOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  SIMDATTN_CHECK(check_scores(q, k, out, options));
+  SIMDATTN_CHECK(check_gaussian_scores(q, k, out, options));
   score_all_rows(
       *uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
       [&](const ScoreRows& call, int64_t, int64_t) { uk->gaussian_rows[slot(k.dtype)](call); },

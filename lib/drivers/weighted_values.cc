@@ -3,7 +3,8 @@
 
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/value_block.h"
+#include "lib/drivers/operands.h"
+#include "lib/drivers/workspace.h"
 #include "lib/dtypes.h"
 #include "lib/rules/values.h"
 #include "lib/ukernels.h"
@@ -19,14 +20,51 @@ constexpr int64_t kRows = 8;
 constexpr int64_t kStreamBytes = int64_t{3} << 20;
 constexpr int64_t kColumns = kAccumulators / kRows;
 
-}  // namespace
+/// In other arithmetics: rows that share the packing of a block of values.
+constexpr int64_t kPackedRows = 64;
 
-Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
-                                const ValueOptions& options, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
-  SIMDATTN_CHECK(check_weighted_values(p, v, out, options));
+struct ValueBuffers {
+  char* block;
+  char* rows;
+  char* masked;
+  float* weights;  // [kPackedRows][kKeyBlock]
+  float* o;
+  int64_t ldo;
+  size_t bytes;
 
+  /// Enough for every target: none has operands wider than f32.
+  ValueBuffers(void* memory, int64_t d_v) {
+    Workspace w(memory);
+    ldo = (d_v + kValueGroup - 1) / kValueGroup * kValueGroup;
+    block = w.take<char>((4 * ldo + 4) * kKeyBlock);
+    rows = w.take<char>(kLoadedRows * 4 * d_v);
+    masked = w.take<char>((4 * kValueGroup + 4) * kKeyBlock);
+    weights = w.take<float>(kPackedRows * kKeyBlock);
+    o = w.take<float>(kPackedRows * ldo);
+    bytes = w.bytes();
+  }
+};
+
+/// A value of weight zero has no influence, NaN or not. Row r has its weights at w + r * ld.
+auto not_zero(const float* w, int64_t ld) {
+  return [w, ld](int64_t r, int64_t key) { return w[r * ld + key] != 0.0f; };
+}
+
+/// `tile` row by row around weights of zero. Not inlined: 33 KiB of stack.
+[[gnu::noinline]] void add_around_zeros(const UKernels& uk, const AttentionKernels& ops, const ValueTile& tile,
+                                        KvType type) {
+  alignas(64) char masked[kValueGroup * kKeyBlock * sizeof(float)];
+  ConstKv kv;
+  kv.data = tile.v;
+  kv.type = type;
+  kv.dim = tile.dim;
+  kv.token_stride = tile.key_stride;
+  const KvStore<true> store(kv, 0, 0);
+  ValueOperands(uk, ops, store, nullptr, masked).add_visible(0, tile, not_zero(tile.w, tile.ldw));
+}
+
+void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstView<4>& v, const View<4>& out) {
+  const AttentionKernels& ops = uk.attention[slot(Arithmetic::kF32)];
   const int64_t n_kv = v.shape[2];
   const int64_t dim = v.shape[3];
   const int64_t group = group_of(p.shape[1], v.shape[1]);
@@ -39,7 +77,7 @@ Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, co
   const int64_t out_stride = step_of(out, grouped ? 1 : 2);
   const int64_t token_stride = step_of(v, 2);
   const bool stream = v.shape[0] * v.shape[1] * n_kv * dim * v_size > kStreamBytes;
-  const KvOperands& operands = uk->attention[slot(options.arithmetic)].kv[slot(v.dtype)];
+  const KvOperands& operands = ops.kv[slot(kv_type_of(v.dtype))];
   alignas(64) float accumulators[kAccumulators];
 
   for (int64_t b = 0; b < p.shape[0]; ++b) {
@@ -69,22 +107,107 @@ Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, co
                                       .alpha = nullptr,
                                       .stream = stream};
               bool zero = false;
-              for (int64_t r = 0; r < rows && !zero; ++r) zero = uk->any_zero(tile.w + r * tile.ldw, keys);
-              if (zero && !uk->kv[slot(v.dtype)].all_finite(tile.v, tile.key_stride, keys, columns)) {
-                add_visible_values(operands.value_tile, tile,
-                                   [&](int64_t r, int64_t key) { return tile.w[r * tile.ldw + key] != 0.0f; });
+              for (int64_t r = 0; r < rows && !zero; ++r) zero = uk.any_zero(tile.w + r * tile.ldw, keys);
+              if (zero && !uk.kv[slot(kv_type_of(v.dtype))].all_finite(tile.v, tile.key_stride, keys, columns)) {
+                add_around_zeros(uk, ops, tile, kv_type_of(v.dtype));
               } else {
                 operands.value_tile(tile);
               }
             }
             for (int64_t r = 0; r < rows; ++r) {
-              uk->finish[slot(out.dtype)](accumulators + r * kColumns, 1.0f,
+              uk.finish[slot(out.dtype)](accumulators + r * kColumns, 1.0f,
                                           out0 + ((i + r) * out_stride + c) * out_size, columns);
             }
           }
         }
       }
     }
+  }
+}
+
+/// In other arithmetics: values are packed a block of keys at a time.
+void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& p,
+                            const ConstView<4>& v, const View<4>& out, const ValueBuffers& w) {
+  const ConstKv kv(v);
+  const int64_t n_kv = v.shape[2];
+  const int64_t group = group_of(p.shape[1], v.shape[1]);
+  const int64_t out_size = size_of(out.dtype);
+  for (int64_t b = 0; b < p.shape[0]; ++b) {
+    for (int64_t kv_head = 0; kv_head < v.shape[1]; ++kv_head) {
+      const KvStore<true> store(kv, b, kv_head);
+      const ValueOperands values(uk, ops, store, w.rows, w.masked);
+      // Rows are those of all heads of the group.
+      const int64_t n_rows = group * p.shape[2];
+      const auto row = [&](const auto& view, int64_t r) {
+        const int64_t h = kv_head * group + r / p.shape[2];
+        return b * view.stride[0] + h * view.stride[1] + r % p.shape[2] * view.stride[2];
+      };
+      for (int64_t i = 0; i < n_rows; i += kPackedRows) {
+        const int64_t rows = std::min(kPackedRows, n_rows - i);
+        std::fill_n(w.o, rows * w.ldo, 0.0f);
+        for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
+          const int64_t keys = std::min(kKeyBlock, n_kv - j);
+          values.pack(j, 0, keys, w.block);
+          const bool finite = values.finite(j, 0, keys);
+          for (int64_t r = 0; r < rows;) {
+            // Rows of one head are one tile: they have a stride.
+            const int64_t n = std::min(rows - r, p.shape[2] - (i + r) % p.shape[2]);
+            const float* weights = static_cast<const float*>(p.data) + row(p, i + r) + j;
+            ValueTile tile = {.w = weights,
+                              .ldw = step_of(p, 2),
+                              .rows = n,
+                              .v = w.block,
+                              .first_key = 0,
+                              .key_stride = 0,
+                              .group_stride = 0,
+                              .keys = keys,
+                              .dim = v.shape[3],
+                              .o = w.o + r * w.ldo,
+                              .ldo = w.ldo,
+                              .alpha = nullptr,
+                              .stream = false};
+            if (ops.prepare_weights != nullptr) {
+              tile.w = w.weights;
+              tile.ldw = kKeyBlock;
+              for (int64_t x = 0; x < n; ++x) {
+                ops.prepare_weights(weights + x * step_of(p, 2), w.weights + x * kKeyBlock, keys);
+              }
+            }
+            if (finite) {
+              ops.value_packed(tile);
+            } else {
+              values.add_visible(j, tile, not_zero(weights, step_of(p, 2)));
+            }
+            r += n;
+          }
+        }
+        for (int64_t r = 0; r < rows; ++r) {
+          uk.finish[slot(out.dtype)](w.o + r * w.ldo, 1.0f,
+                                     static_cast<char*>(out.data) + row(out, i + r) * out_size, v.shape[3]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+size_t drivers::weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
+  return arithmetic == Arithmetic::kF32 ? 0 : ValueBuffers(nullptr, std::clamp(d_v, int64_t{0}, kMaxSize)).bytes;
+}
+
+Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
+                                const ValueOptions& options, const Exec& exec) {
+  const UKernels* uk = nullptr;
+  SIMDATTN_CHECK(resolve(exec, &uk));
+  SIMDATTN_CHECK(check_weighted_values(p, v, out, options, exec,
+                                       drivers::weighted_values_workspace(options.arithmetic, v.shape[3])));
+  if (options.arithmetic == Arithmetic::kF32) {
+    weighted_values_f32(*uk, p, v, out);
+  } else {
+    const AttentionKernels& ops = uk->attention[slot(options.arithmetic)];
+    const KernelHooks hooks(ops);
+    weighted_values_packed(*uk, ops, p, v, out, ValueBuffers(exec.workspace, v.shape[3]));
   }
   return {};
 }

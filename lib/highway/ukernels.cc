@@ -7,6 +7,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/f32_operands.h"
+#include "lib/scalar/bf16_attention.h"
+#include "lib/scalar/int8_attention.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/kernel_table.h"
 
@@ -45,7 +47,8 @@ SIMDATTN_KERNELS(f16, F16);
 extern const UKernels kUKernels;
 const UKernels kUKernels = {
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot)},
+    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), emulated_bf16_attention<Kernels, Bf16Chains>(4),
+                  int8_attention<Int8Integers>(false, 4, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
     .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},

@@ -67,7 +67,7 @@ bool absent(const Attention& a) { return a.out.data == nullptr && a.lse.data == 
 
 Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* sizes, AttentionBytes* bytes) {
   AttentionSizes& p = *sizes;
-  SIMDATTN_REQUIRE(a.arithmetic == Arithmetic::kF32, Code::kRange, "arithmetic: not an Arithmetic");
+  SIMDATTN_REQUIRE(is_arithmetic(a.arithmetic), Code::kRange, "arithmetic: not an Arithmetic");
   SIMDATTN_CHECK(check_view(a.q, Accept::kElements, SIMDATTN_ARGUMENT("q"), bytes->next(), data));
   bytes->keep(kQ);
   const bool varlen = a.cu_q != nullptr;

@@ -31,11 +31,15 @@ Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const Vi
   return {};
 }
 
-Status check_score_options(const ScoreOptions& options) {
+Status check_scale(const ScoreOptions& options) {
   SIMDATTN_REQUIRE(!options.scale || std::isfinite(*options.scale), Code::kRange, "options.scale: must be finite");
+  return {};
+}
+/// Of functions that compute in f32 alone.
+Status check_score_options(const ScoreOptions& options) {
   SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange,
                    "options.arithmetic: not one of this function");
-  return {};
+  return check_scale(options);
 }
 
 /// `memory`: the bytes of the workspace that the call uses.
@@ -53,7 +57,20 @@ Status check_workspace(const Exec& exec, size_t needed, const ScoreBytes& arrays
 
 }  // namespace
 
-Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options) {
+Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
+                    const Exec& exec, size_t needed) {
+  ScoreBytes bytes;
+  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
+  SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
+  SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), Code::kRange, "options.arithmetic: not an Arithmetic");
+  SIMDATTN_CHECK(check_scale(options));
+  if (options.arithmetic == Arithmetic::kF32) return {};
+  ByteSet memory;
+  return check_workspace(exec, needed, bytes, &memory);
+}
+
+Status check_gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
+                             const ScoreOptions& options) {
   ScoreBytes bytes;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
   SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");

@@ -6,10 +6,13 @@
 
 namespace simdattn {
 
-/// scores() and gaussian_scores().
-Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options);
+/// `needed`: bytes of the workspace that the call uses; here and below.
+Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
+                    const Exec& exec, size_t needed);
 
-/// `needed`: bytes of the workspace that the call uses.
+Status check_gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
+                             const ScoreOptions& options);
+
 Status check_bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
                              const ScoreOptions& options, const Exec& exec, size_t needed);
 

@@ -3,10 +3,9 @@
 namespace simdattn {
 
 Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
-                             const ValueOptions& options) {
+                             const ValueOptions& options, const Exec& exec, size_t needed) {
   ByteSet ep, ev, eo;
-  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange,
-                   "options.arithmetic: not one of this function");
+  SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), Code::kRange, "options.arithmetic: not an Arithmetic");
   SIMDATTN_CHECK(check_view(p, Accept::kF32, SIMDATTN_ARGUMENT("p"), &ep));
   SIMDATTN_CHECK(check_view(v, Accept::kElements, SIMDATTN_ARGUMENT("v"), &ev));
   SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
@@ -21,6 +20,15 @@ Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const
                    Code::kShape, "out.shape: must be [p.shape[0], p.shape[1], p.shape[2], v.shape[3]]");
   SIMDATTN_REQUIRE(!share_bytes(eo, ep), Code::kOverlap, "out: overlaps p");
   SIMDATTN_REQUIRE(!share_bytes(eo, ev), Code::kOverlap, "out: overlaps v");
+  if (options.arithmetic == Arithmetic::kF32) return {};
+  SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace,
+                   "exec.workspace: null; the function ending in _workspace tells the size");
+  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, Code::kWorkspace,
+                   "exec.workspace_bytes: less than the function ending in _workspace tells");
+  const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
+  SIMDATTN_REQUIRE(!share_bytes(memory, ep), Code::kOverlap, "exec.workspace: overlaps p");
+  SIMDATTN_REQUIRE(!share_bytes(memory, ev), Code::kOverlap, "exec.workspace: overlaps v");
+  SIMDATTN_REQUIRE(!share_bytes(memory, eo), Code::kOverlap, "exec.workspace: overlaps out");
   return {};
 }
 

@@ -6,8 +6,9 @@
 
 namespace simdattn {
 
+/// `needed`: bytes of the workspace that the call uses.
 Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
-                             const ValueOptions& options);
+                             const ValueOptions& options, const Exec& exec, size_t needed);
 
 }  // namespace simdattn
 

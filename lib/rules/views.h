@@ -28,6 +28,8 @@ inline constexpr int64_t kMaxOffset = int64_t{1} << 30;
     if (!(condition)) return ::simdattn::Status{code, sentence}; \
   } while (false)
 
+constexpr bool is_arithmetic(Arithmetic a) { return a >= Arithmetic::kF32 && a <= Arithmetic::kInt8; }
+
 /// The sentences about one array.
 struct Argument {
   const char* null;

@@ -8,8 +8,11 @@
 
 #include "lib/dtypes.h"
 #include "lib/f32_operands.h"
+#include "lib/scalar/bf16_attention.h"
+#include "lib/scalar/int8_attention.h"
 #include "lib/scalar/math.h"
 #include "lib/scalar/scores.h"
+#include "lib/scalar/softmax.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -17,10 +20,8 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-/// The larger one; a NaN in `x` is ignored: it comes back through the sum of exponentials.
-float max_number(float m, float x) { return x > m ? x : m; }
-/// -inf - -inf would be NaN: with nothing visible yet, exponentials are taken relative to 0.
-float reference_point(float m) { return m == -kInf ? 0.0f : m; }
+using scalar::max_number;
+using scalar::reference_point;
 
 /// f(row of queries, key): the sum of a score.
 template <class T, class F>
@@ -147,20 +148,7 @@ void score_tile(const ScoreTile& a) {
 }
 
 void softmax_tile(const SoftmaxTile& a) {
-  for (int64_t r = 0; r < a.rows; ++r) {
-    float* s = a.s + r * a.lds;
-    float m = a.max[r];
-    for (int64_t j = a.lo[r]; j < a.hi[r]; ++j) m = max_number(m, s[j]);
-    const float base = reference_point(m);
-    float partial[16] = {};
-    for (int64_t j = 0; j < a.columns; ++j) {
-      s[j] = j < a.lo[r] || j >= a.hi[r] ? 0.0f : scalar::exp(s[j] - base);
-      partial[j % 16] += s[j];
-    }
-    a.alpha[r] = scalar::exp(a.max[r] - base);
-    a.sum[r] = std::fma(a.sum[r], a.alpha[r], scalar::fold(partial));
-    a.max[r] = m + 0.0f;  // +0 where both zeros are the maximum: their order must not matter
-  }
+  scalar::weigh(a, [](float w) { return w; });
 }
 
 template <class T>
@@ -404,7 +392,8 @@ extern const UKernels kScalarKernels;
 constinit const UKernels kScalarKernels = {
 #endif
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(4, softmax_tile)},
+    .attention = {f32_attention<Kernels>(4, softmax_tile), emulated_bf16_attention<Kernels, Bf16Chains>(4),
+                  int8_attention<Int8Integers>(false, 4, softmax_tile)},
     .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
     .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},
     .additive_rows = {additive_rows<float>, additive_rows<bf16>, additive_rows<f16>},
