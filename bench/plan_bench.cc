@@ -32,21 +32,6 @@ using simdattn::UKernels;
 // ---------------------------------------------------------------------------------------------------------------------
 // The slot calls of a run, recorded, and made once more without the driver
 
-struct PackKeys {
-  void (*slot)(const void*, int64_t, int64_t, int64_t, void*, bool);
-  const void* rows;
-  int64_t token_stride, keys, dim;
-  void* panel;
-  bool stream;
-  void call() const { slot(rows, token_stride, keys, dim, panel, stream); }
-};
-struct PackPanel {
-  void (*slot)(const void*, int64_t, void*);
-  const void* panel;
-  int64_t dim;
-  void* packed;
-  void call() const { slot(panel, dim, packed); }
-};
 struct PrepareQuery {
   void (*slot)(const void*, void*, int64_t);
   const void* row;
@@ -69,7 +54,7 @@ struct OneStruct {
   void call() const { slot(a); }
 };
 using Call = std::variant<OneStruct<simdattn::ScoreTile>, OneStruct<simdattn::ValueTile>,
-                          OneStruct<simdattn::SoftmaxTile>, PackKeys, PackPanel, PrepareQuery, Finish>;
+                          OneStruct<simdattn::SoftmaxTile>, OneStruct<simdattn::PackKeys>, PrepareQuery, Finish>;
 
 struct Tape {
   std::vector<Call> calls;
@@ -118,12 +103,12 @@ void record_type(UKernels* table) {
       record_struct<[](const UKernels& k) { return k.attention[kF32].kv[kType].score_tile; }, simdattn::ScoreTile>;
   kv.value_tile =
       record_struct<[](const UKernels& k) { return k.attention[kF32].kv[kType].value_tile; }, simdattn::ValueTile>;
-  kv.pack_keys = [](const void* rows, int64_t stride, int64_t keys, int64_t dim, void* panel, bool stream) {
-    record(PackKeys{g_slots->attention[kF32].kv[kType].pack_keys, rows, stride, keys, dim, panel, stream});
-  };
-  kv.pack_panel = [](const void* panel, int64_t dim, void* packed) {
-    record(PackPanel{g_slots->attention[kF32].kv[kType].pack_panel, panel, dim, packed});
-  };
+  kv.score_packed =
+      record_struct<[](const UKernels& k) { return k.attention[kF32].kv[kType].score_packed; }, simdattn::ScoreTile>;
+  kv.pack_keys =
+      record_struct<[](const UKernels& k) { return k.attention[kF32].kv[kType].pack_keys; }, simdattn::PackKeys>;
+  kv.pack_panel =
+      record_struct<[](const UKernels& k) { return k.attention[kF32].kv[kType].pack_panel; }, simdattn::PackKeys>;
   table->finish[kType] = [](const float* in, float factor, void* out, int64_t n) {
     record(Finish{g_slots->finish[kType], in, factor, out, n});
   };
@@ -135,8 +120,6 @@ UKernels recording(const UKernels& slots) {
   record_type<0>(&table);
   record_type<1>(&table);
   record_type<2>(&table);
-  table.attention[kF32].score_packed =
-      record_struct<[](const UKernels& k) { return k.attention[kF32].score_packed; }, simdattn::ScoreTile>;
   table.attention[kF32].softmax_tile =
       record_struct<[](const UKernels& k) { return k.attention[kF32].softmax_tile; }, simdattn::SoftmaxTile>;
   return table;
@@ -236,12 +219,12 @@ struct Batch {
     s = run(plan, plan.tasks, 1, exec(&target));
     size_t page = 0;
     for (Call& c : g_tape->calls) {
-      auto* pack = std::get_if<PackKeys>(&c);
+      auto* pack = std::get_if<OneStruct<simdattn::PackKeys>>(&c);
       if (pack == nullptr) continue;
-      const char* rows = static_cast<const char*>(pack->rows);
+      const char* rows = static_cast<const char*>(pack->a.from);
       if (rows < workspace.as<char>() || rows >= workspace.as<char>() + workspace.size()) continue;
       // Two pages that lie side by side, the one of them in the place where the driver reads.
-      pack->rows = k.as<char>() + (table[page] & ~1) * problem.k.batch_stride;
+      pack->a.from = k.as<char>() + (table[page] & ~1) * problem.k.batch_stride;
       page = (page + 2) % table.size();
     }
     return s;

@@ -223,17 +223,15 @@ TEST_P(Slots, TableIsComplete) {
   for (const AttentionKernels& a : t.attention) {
     EXPECT_GE(a.tile_rows, 1);
     EXPECT_NE(a.query_bytes, nullptr);
-    EXPECT_NE(a.panel_bytes, nullptr);
     EXPECT_NE(a.values_bytes, nullptr);
     for (size_t x = 0; x < kElementTypes; ++x) EXPECT_NE(a.prepare_query[x], nullptr) << kTypeName[x];
+    // A null slot is replaced by f32 rows and the slots of f32 storage.
     for (size_t x = 0; x < kKvTypes; ++x) {
-      EXPECT_NE(a.kv[x].score_tile, nullptr) << kTypeName[x];
-      EXPECT_NE(a.kv[x].value_tile, nullptr) << kTypeName[x];
-      EXPECT_NE(a.kv[x].pack_keys, nullptr) << kTypeName[x];
-      EXPECT_NE(a.kv[x].pack_panel, nullptr) << kTypeName[x];
-      EXPECT_NE(a.kv[x].pack_values, nullptr) << kTypeName[x];
+      EXPECT_NE(a.kv[x].panel_bytes, nullptr) << kTypeName[x];
+      EXPECT_NE(a.kv[x].score_packed, nullptr) << kTypeName[x];
     }
-    EXPECT_NE(a.score_packed, nullptr);
+    EXPECT_NE(a.kv[slot(KvType::kF32)].pack_keys, nullptr);
+    EXPECT_NE(a.kv[slot(KvType::kF32)].pack_values, nullptr);
     EXPECT_NE(a.softmax_tile, nullptr);
     EXPECT_NE(a.value_packed, nullptr);
   }
@@ -716,24 +714,29 @@ TEST_P(Slots, PackedKeys) {
       for (const bool is_definition : {true, false}) {
         const AttentionKernels& kernels = f32(is_definition ? definition() : uk());
         const Guarded queries = prepared(kernels, q, random.guard());
-        const Guarded packed(static_cast<size_t>(kernels.panel_bytes(dim)), random.guard());
+        const Guarded packed(static_cast<size_t>(kernels.kv[type].panel_bytes(dim)), random.guard());
         std::memset(packed.data(), 0xFF, packed.size());
-        if (from_panel) kernels.kv[type].pack_panel(panel.data(), dim, packed.data());
-        else kernels.kv[type].pack_keys(rows.data(), rows.stride_bytes(), keys, dim, packed.data(), random.coin());
+        const PackKeys pack = {.from = from_panel ? panel.data() : rows.data(),
+                               .token_stride = rows.stride_bytes(),
+                               .keys = keys,
+                               .dim = dim,
+                               .panel = packed.data(),
+                               .stream = random.coin()};
+        from_panel ? kernels.kv[type].pack_panel(pack) : kernels.kv[type].pack_keys(pack);
         const Rows& out = is_definition ? s.want : s.got;
         ScoreTile a = {};
         a.q = queries.data();
         a.q_stride = kernels.query_bytes(dim);
         a.rows = q.rows;
         // Panels of the type may be packed ones as they are.
-        a.panels = from_panel && kernels.packed_is[type] && i % 2 == 0 ? panel.data() : packed.data();
-        a.panel_stride = kernels.panel_bytes(dim);
+        a.panels = from_panel && kernels.kv[type].packed_is && i % 2 == 0 ? panel.data() : packed.data();
+        a.panel_stride = kernels.kv[type].panel_bytes(dim);
         a.n_panels = 1;
         a.dim = dim;
         a.scale = scale;
         a.s = out.f32();
         a.lds = out.stride;
-        kernels.score_packed(a);
+        kernels.kv[type].score_packed(a);
       }
       const std::string problem = difference(s.want, s.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
         double sum = 0;
@@ -769,8 +772,14 @@ TEST_P(Slots, PackedValues) {
         std::memset(block.data(), 0xFF, block.size());
         for (const bool second : {false, true}) {
           const int64_t from = second ? cut : 0;
-          kernels.kv[type].pack_values({static_cast<const char*>(v.data()) + from * v.stride_bytes(), v.stride_bytes(),
-                                        from, second ? keys - cut : cut, dim, block.data()});
+          kernels.kv[type].pack_values({.rows = static_cast<const char*>(v.data()) + from * v.stride_bytes(),
+                                        .token_stride = v.stride_bytes(),
+                                        .first = from,
+                                        .keys = second ? keys - cut : cut,
+                                        .dim = dim,
+                                        .column = 0,
+                                        .columns = dim,
+                                        .block = block.data()});
         }
         const Rows& out = is_definition ? o_want : o_got;
         ValueTile a = {};
