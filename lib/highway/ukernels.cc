@@ -111,8 +111,8 @@ void amx_softmax_tile(const SoftmaxTile& a) {
 }  // namespace
 extern const UKernels kIntrinsicsKernels_amx;
 constexpr UKernels kIntrinsicsKernels_amx =
-    with(with(N_AVX3::kUKernels, Arithmetic::kBF16, amx_bf16_attention<AmxBf16>(amx_softmax_tile)), Arithmetic::kInt8,
-         amx_int8_attention<AmxInt8, AmxBf16>(N_AVX3::SoftmaxTileSlot));
+    with(with(N_AVX3::kUKernels, Arithmetic::kBF16, amx_bf16_attention(amx_softmax_tile)), Arithmetic::kInt8,
+         amx_int8_attention(N_AVX3::SoftmaxTileSlot));
 #endif
 #ifdef SIMDATTN_HAVE_AVX_VNNI
 extern const UKernels kIntrinsicsKernels_avx_vnni;

@@ -70,9 +70,9 @@ struct AmxInt8 : AmxInt8Operands {
 
 namespace {  // internal to each object, like the helpers of int8_operands.h
 
-/// A: AmxBf16, or what has its names. `softmax_tile` leaves weights as narrow_weights does.
-template <class A>
-constexpr AttentionKernels amx_bf16_attention(void (*softmax_tile)(const SoftmaxTile&)) {
+/// `softmax_tile` leaves weights as narrow_weights does.
+[[maybe_unused]] constexpr AttentionKernels amx_bf16_attention(void (*softmax_tile)(const SoftmaxTile&)) {
+  using A = AmxBf16;
   AttentionKernels kernels = {.native = true,
                               .tile_rows = kAmxRows,
                               .value_step = 32,
@@ -101,12 +101,10 @@ constexpr AttentionKernels amx_bf16_attention(void (*softmax_tile)(const Softmax
   return kernels;
 }
 
-/// A: AmxInt8 and the hooks of AmxBf16, or what has their names.
-template <class A, class Hooks>
-constexpr AttentionKernels amx_int8_attention(void (*softmax_tile)(const SoftmaxTile&)) {
-  AttentionKernels kernels = int8_attention<A>(true, kAmxRows, softmax_tile);
-  kernels.begin = Hooks::begin;
-  kernels.end = Hooks::end;
+[[maybe_unused]] constexpr AttentionKernels amx_int8_attention(void (*softmax_tile)(const SoftmaxTile&)) {
+  AttentionKernels kernels = int8_attention<AmxInt8>(true, kAmxRows, softmax_tile);
+  kernels.begin = AmxBf16::begin;
+  kernels.end = AmxBf16::end;
   return kernels;
 }
 
