@@ -202,7 +202,46 @@ TEST_P(AmxKernels, Attention) {
     ASSERT_TRUE(s.ok()) << s.detail;
     ASSERT_EQ(want, c.out.bits()) << "case " << i << ": " << describe(c.problem);
     ASSERT_EQ(want_lse, c.lse.bits()) << "case " << i << ": " << describe(c.problem);
-    ASSERT_TRUE(c.out.gaps_intact());
+    ASSERT_TRUE(c.out.gaps_intact() && c.lse.gaps_intact());
+  }
+}
+
+/// Sizes on both sides of every constant that cuts work: rows of a tile, dimensions of a step, keys of a group and of a block;
+/// and numbers whose products with a scale, or whose sums after a new maximum, fall below the smallest normal one.
+TEST_P(AmxKernels, SizesAndTinyNumbers) {
+  Random random(seed() * 7000 + 4);
+  for (int64_t i = 0; i < cases(400); ++i) {
+    const int64_t rows = random.of({1, 4, 12, 13, 15, 16, 17, 31, 32, 33, 47, 48, 64, 65, 100});
+    const int64_t heads = random.of({1, 1, 4}), kv_heads = random.coin() ? heads : 1;
+    const int64_t n = random.of({1, 2, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 289, 320, 511, 600});
+    const int64_t d_qk = random.of({1, 2, 15, 31, 32, 33, 63, 64, 65, 80, 127, 128, 130});
+    const int64_t d_v = random.of({1, 15, 31, 32, 33, 64, 72, 128});
+    const DType type = random.storage();
+    Array<4> q(random, random.storage(), {1, heads, rows, d_qk}, Strides::kInput);
+    Array<4> k(random, type, {1, kv_heads, n, d_qk}), v(random, type, {1, kv_heads, n, d_v});
+    const float v_size = random.of({1.0f, 0x1p-120f, 0x1p-126f}), q_size = random.of({1.0f, 20.0f});
+    const auto fill = [&](const Array<4>& x, float size) {
+      for_each_element(x.view, [&](int64_t at) { put(x.view.data, x.view.dtype, at, size * random.uniform()); });
+    };
+    fill(q, q_size);
+    fill(k, 1.0f);
+    fill(v, v_size);
+    const KvStorage keys = store_kv(random, k, random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedPanels}));
+    const KvStorage values = store_kv(random, v, random.of({KvForm::kRows, KvForm::kPagedRows}));
+    Array<4> want(random, DType::kF32, {1, heads, rows, d_v}), got(random, DType::kF32, {1, heads, rows, d_v});
+    Attention a;
+    a.q = q.view;
+    a.k = keys.kv;
+    a.v = values.kv;
+    a.arithmetic = arithmetic();
+    a.scoring.scale = random.of({1.0f, 1.0f, 0.3f, 0x1p-126f, 0x1p-140f});
+    a.scoring.causal = random.coin();
+    if (random.one_in(3)) a.scoring.window_left = random.of({5, 40, 300});
+    a.out = want.view;
+    ASSERT_TRUE(run_attention(a, &scalar_target()).ok());
+    a.out = got.view;
+    ASSERT_TRUE(run_attention(a, &software_).ok());
+    ASSERT_EQ(difference(want, got), "") << "case " << i << ": " << describe(a);
   }
 }
 
@@ -221,6 +260,7 @@ TEST_P(AmxKernels, Scores) {
     std::vector<char> workspace(scores_workspace(arithmetic(), dim));
     ScoreOptions options;
     options.arithmetic = arithmetic();
+    if (random.coin()) options.scale = random.of({1.0f, 0x1p-100f, 0x1p-126f, 0x1p-140f});
     const auto exec = [&](const Target* t) {
       return Exec{.target = t, .workspace = workspace.data(), .workspace_bytes = workspace.size()};
     };
