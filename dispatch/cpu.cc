@@ -22,7 +22,9 @@ static constexpr CpuFeature kFeatures[] = {
     SIMDATTN_FEATURE("avx"),      SIMDATTN_FEATURE("avx2"),     SIMDATTN_FEATURE("fma"),
     SIMDATTN_FEATURE("bmi"),      SIMDATTN_FEATURE("bmi2"),     SIMDATTN_FEATURE("f16c"),
     SIMDATTN_FEATURE("avx512f"),  SIMDATTN_FEATURE("avx512cd"), SIMDATTN_FEATURE("avx512vl"),
-    SIMDATTN_FEATURE("avx512dq"), SIMDATTN_FEATURE("avx512bw"),
+    SIMDATTN_FEATURE("avx512dq"), SIMDATTN_FEATURE("avx512bw"), SIMDATTN_FEATURE("avx512vnni"),
+    SIMDATTN_FEATURE("avx512vbmi"), SIMDATTN_FEATURE("avx512vbmi2"), SIMDATTN_FEATURE("avx512bitalg"),
+    SIMDATTN_FEATURE("avx512vpopcntdq"), SIMDATTN_FEATURE("gfni"), SIMDATTN_FEATURE("vpclmulqdq"),
 };
 #undef SIMDATTN_FEATURE
 
@@ -31,12 +33,13 @@ CpuFeatures needed_features(Isa isa) {
     case Isa::kSse4: return {kFeatures, 3};
     case Isa::kAvx2: return {kFeatures, 9};
     case Isa::kAvx3: return {kFeatures, 14};
+    case Isa::kAvx3Dl: return {kFeatures, 21};
     default: return {kFeatures, 0};
   }
 }
 
 const char* missing_feature(Isa isa) {
-  if (isa > Isa::kAvx3) return "another architecture";
+  if (isa > Isa::kAvx3Dl) return "another architecture";
   const CpuFeatures needed = needed_features(isa);
   for (int i = 0; i < needed.count; ++i) {
     if (!needed.data[i].here()) return needed.data[i].name;

@@ -12,7 +12,8 @@ enum class Isa : uint8_t {
   kSse2,
   kSse4,
   kAvx2,  // with FMA, BMI2 and F16C
-  kAvx3,  // AVX-512 F, CD, VL, DQ, BW
+  kAvx3,    // AVX-512 F, CD, VL, DQ, BW
+  kAvx3Dl,  // with VNNI and what else came with Ice Lake
   kNeon,
   kNeonAes,
   kNeonBf16,

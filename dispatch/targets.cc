@@ -16,7 +16,7 @@ constexpr size_t kMaxText = 1024;
 
 /// Instruction sets, best first. SVE of 128 and of 512 bits, which Highway has for any length only, comes after that: its
 /// instructions are the same, and no CPU has measured them.
-constexpr Isa kBestFirst[] = {Isa::kAvx3,     Isa::kAvx2,    Isa::kSse4, Isa::kSse2,     Isa::kSve2Vl128,
+constexpr Isa kBestFirst[] = {Isa::kAvx3Dl, Isa::kAvx3,     Isa::kAvx2,    Isa::kSse4, Isa::kSse2,     Isa::kSve2Vl128,
                               Isa::kSveVl256, Isa::kSve2,    Isa::kSve,  Isa::kSveVl512, Isa::kSveVl128,
                               Isa::kNeonBf16, Isa::kNeonAes, Isa::kNeon};
 

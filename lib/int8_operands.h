@@ -5,6 +5,11 @@
 #ifndef SIMDATTN_LIB_INT8_OPERANDS_H_
 #define SIMDATTN_LIB_INT8_OPERANDS_H_
 
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -16,22 +21,81 @@ struct Int8Query {
   int32_t sum;  // of the integers: where instructions multiply unsigned by signed numbers, keys are taken + 128
 };
 
-int64_t int8_query_numbers(int64_t dim) { return (dim + 63) / 64 * 64; }
-int64_t int8_panel_numbers(int64_t dim) { return (dim + 3) / 4 * 4 * kPanelWidth; }
-int64_t int8_values_numbers(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock; }
+inline int64_t int8_query_numbers(int64_t dim) { return (dim + 63) / 64 * 64; }
+inline int64_t int8_panel_numbers(int64_t dim) { return (dim + 3) / 4 * 4 * kPanelWidth; }
+inline int64_t int8_values_numbers(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock; }
 
-int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim) + 64; }
-int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
-int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
+inline int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim) + 64; }
+inline int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
+inline int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
 
-/// I names the kernels: prepare_query<T>, score_packed, pack_keys and pack_values of f32 rows, value_packed.
+/// The largest magnitude of some numbers from its bits: NaN if one of them was NaN or infinite.
+inline float int8_magnitude(int32_t bits) {
+  const float largest = std::bit_cast<float>(bits);
+  return largest < std::numeric_limits<float>::infinity() ? largest : std::bit_cast<float>(kCanonicalNaN);
+}
+
+/// A row as integers and their scale: x = scale * integer, nearly.
+struct RowScale {
+  float scale;
+  float inverse;  // 0: all integers are 0
+
+  explicit RowScale(float largest) : scale(largest / 127.0f), inverse(127.0f / largest) {
+    if (is_nan(largest)) {
+      inverse = 0.0f;
+    } else if (!(inverse < std::numeric_limits<float>::infinity())) {
+      inverse = scale = 0.0f;  // so small that its inverse is infinite, or 0
+    }
+  }
+  int8_t operator()(float x) const {
+    return inverse == 0.0f ? int8_t{0} : static_cast<int8_t>(std::nearbyint(x * inverse));
+  }
+};
+
+/// The same of a row's weights in one block, which are 0 .. 255. `finite`: all of them are.
+struct WeightScale {
+  float scale;
+  float inverse;
+
+  WeightScale(float largest, bool finite) : scale(largest / 255.0f), inverse(255.0f / largest) {
+    if (!(inverse < std::numeric_limits<float>::infinity())) inverse = scale = 0.0f;
+    if (!finite) {
+      inverse = 0.0f;
+      scale = std::bit_cast<float>(kCanonicalNaN);
+    }
+  }
+  uint8_t operator()(float u) const {
+    return inverse != 0.0f && u > 0.0f ? static_cast<uint8_t>(std::nearbyint(u * inverse)) : uint8_t{0};
+  }
+};
+
+/// The members that int8_attention() asks for, of a set whose functions are elsewhere.
+#define SIMDATTN_INT8_KERNELS(Name, is_native, rows)                      \
+  struct Name {                                                           \
+    static constexpr bool native = is_native;                             \
+    static constexpr int64_t tile_rows = rows;                            \
+    static constexpr bool packs_all = true;                               \
+    static int64_t query_bytes(int64_t dim);                              \
+    template <class T>                                                    \
+    static void prepare_query(const void* row, void* query, int64_t dim); \
+    template <class T>                                                    \
+    static void pack_keys(const PackKeys& a);                             \
+    template <class T>                                                    \
+    static void pack_panel(const PackKeys& a);                            \
+    template <class T>                                                    \
+    static void pack_values(const PackValues& a);                         \
+    static void score_packed(const ScoreTile& a);                         \
+    static void value_packed(const ValueTile& a);                         \
+  }
+
+/// I names the kernels, and says whether they multiply `native`ly and how many rows a tile has (`tile_rows`).
 template <class I>
-constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&)) {
-  AttentionKernels kernels = {.native = native,
-                              .tile_rows = tile_rows,
+constexpr AttentionKernels int8_attention(void (*softmax_tile)(const SoftmaxTile&)) {
+  AttentionKernels kernels = {.native = I::native,
+                              .tile_rows = I::tile_rows,
                               .value_step = kKeyBlock,
                               .query_bytes = I::query_bytes,
-                              .values_bytes = I::values_bytes,
+                              .values_bytes = int8_values_bytes,
                               .prepare_query = {I::template prepare_query<float>, I::template prepare_query<bf16>,
                                                 I::template prepare_query<f16>},
                               .kv = {},
@@ -41,12 +105,20 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
                               .begin = nullptr,
                               .end = nullptr};
   for (KvOperands& kv : kernels.kv) {
-    kv.panel_bytes = I::panel_bytes;
+    kv.panel_bytes = int8_panel_bytes;
     kv.score_packed = I::score_packed;
   }
-  KvOperands& f32 = kernels.kv[static_cast<size_t>(KvType::kF32)];
-  f32.pack_keys = I::pack_keys;
-  f32.pack_values = I::pack_values;
+  kernels.kv[slot(KvType::kF32)].pack_keys = I::template pack_keys<float>;
+  kernels.kv[slot(KvType::kF32)].pack_values = I::template pack_values<float>;
+  if constexpr (I::packs_all) {
+    kernels.kv[slot(KvType::kBF16)].pack_keys = I::template pack_keys<bf16>;
+    kernels.kv[slot(KvType::kF16)].pack_keys = I::template pack_keys<f16>;
+    kernels.kv[slot(KvType::kBF16)].pack_values = I::template pack_values<bf16>;
+    kernels.kv[slot(KvType::kF16)].pack_values = I::template pack_values<f16>;
+    kernels.kv[slot(KvType::kF32)].pack_panel = I::template pack_panel<float>;
+    kernels.kv[slot(KvType::kBF16)].pack_panel = I::template pack_panel<bf16>;
+    kernels.kv[slot(KvType::kF16)].pack_panel = I::template pack_panel<f16>;
+  }
   return kernels;
 }
 

@@ -8,7 +8,7 @@
 #include "hwy/highway.h"
 #include "lib/f32_operands.h"
 #include "lib/scalar/bf16_attention.h"
-#include "lib/scalar/int8_attention.h"
+#include "lib/int8_operands.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/kernel_table.h"
 
@@ -45,10 +45,10 @@ SIMDATTN_KERNELS(f16, F16);
 }  // namespace
 
 extern const UKernels kUKernels;
-const UKernels kUKernels = {
+constexpr UKernels kUKernels = {
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), emulated_bf16_attention<Kernels, Bf16Chains>(4),
-                  int8_attention<Int8Integers>(false, 4, SoftmaxTileSlot)},
+                  int8_attention<Int8Kernels>(SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
     .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},
@@ -75,10 +75,26 @@ constexpr bool kFma = HWY_NATIVE_FMA != 0;
 #if HWY_ONCE
 namespace simdattn {
 
+#ifdef SIMDATTN_AVX3_DL
+// AVX3 with kInt8 in VPDPBUSD: int8.cc is the one file that is compiled for AVX3_DL.
+namespace N_AVX3_DL {
+SIMDATTN_INT8_KERNELS(Int8Kernels, true, N_AVX3::kTileRows);
+extern const UKernels kUKernels;
+constexpr UKernels kUKernels = [] {
+  UKernels kernels = N_AVX3::kUKernels;
+  kernels.attention[slot(Arithmetic::kInt8)] = int8_attention<Int8Kernels>(N_AVX3::SoftmaxTileSlot);
+  return kernels;
+}();
+}  // namespace N_AVX3_DL
+#endif
+
 // Highway's own iteration over targets (HWY_VISIT_TARGETS) came with 1.3; 1.2 is the floor. Targets that are not named
 // here are trimmed, see meson.build.
 static constexpr KernelTable kList[] = {
 #define SIMDATTN_TABLE(isa, ns, text) {isa, "highway/" text, &ns::kUKernels, ns::kFma}
+#ifdef SIMDATTN_AVX3_DL
+    {Isa::kAvx3Dl, "highway/avx3_dl", &N_AVX3_DL::kUKernels, true},
+#endif
 #if HWY_TARGETS & HWY_AVX3
     SIMDATTN_TABLE(Isa::kAvx3, N_AVX3, "avx3"),
 #endif

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "lib/dtypes.h"
 #include "lib/int8_operands.h"
@@ -27,29 +28,11 @@ float largest_magnitude(const T* x, int64_t n) {
   return finite ? largest : canonical(std::numeric_limits<float>::quiet_NaN());
 }
 
-/// A row as integers and their scale: x = scale * integer, nearly. put(i, integer).
-struct RowScale {
-  float scale;
-  float inverse;  // 0: all integers are 0
-
-  explicit RowScale(float largest) {
-    inverse = 127.0f / largest;
-    scale = largest / 127.0f;
-    if (is_nan(largest)) {
-      inverse = 0.0f;
-    } else if (!(inverse < std::numeric_limits<float>::infinity())) {
-      inverse = scale = 0.0f;  // so small that its inverse is infinite, or 0
-    }
-  }
-  int8_t operator()(float x) const {
-    return inverse == 0.0f ? int8_t{0} : static_cast<int8_t>(std::nearbyint(x * inverse));
-  }
-};
-
 struct Int8Integers {
+  static constexpr bool native = false;
+  static constexpr int64_t tile_rows = 4;
+  static constexpr bool packs_all = false;  // what is not f32 goes through rows of f32
   static constexpr auto query_bytes = int8_query_bytes;
-  static constexpr auto panel_bytes = int8_panel_bytes;
-  static constexpr auto values_bytes = int8_values_bytes;
 
   template <class T>
   static void prepare_query(const void* row, void* query, int64_t dim) {
@@ -65,7 +48,9 @@ struct Int8Integers {
     std::memcpy(out + int8_query_numbers(dim), &info, sizeof(info));
   }
 
+  template <class T>
   static void pack_keys(const PackKeys& a) {
+    static_assert(std::is_same_v<T, float>);
     int8_t* panel = static_cast<int8_t*>(a.panel);
     std::memset(panel, 0, static_cast<size_t>(int8_panel_bytes(a.dim)));
     float* scales = reinterpret_cast<float*>(panel + int8_panel_numbers(a.dim));
@@ -94,7 +79,9 @@ struct Int8Integers {
     }
   }
 
+  template <class T>
   static void pack_values(const PackValues& a) {
+    static_assert(std::is_same_v<T, float>);
     int8_t* block = static_cast<int8_t*>(a.block);
     float* scales = reinterpret_cast<float*>(block + int8_values_numbers(a.columns));
     for (int64_t j = a.first; j < a.first + a.keys; ++j) {
@@ -123,14 +110,9 @@ struct Int8Integers {
         finite = finite && std::fabs(u[j]) < std::numeric_limits<float>::infinity();
         if (u[j] > largest) largest = u[j];
       }
-      float inverse = 255.0f / largest;
-      float scale = largest / 255.0f;
-      if (!(inverse < std::numeric_limits<float>::infinity())) inverse = scale = 0.0f;
+      const WeightScale quantise(largest, finite);
       uint8_t p[kKeyBlock];
-      for (int64_t j = 0; j < a.keys; ++j) {
-        p[j] = finite && u[j] > 0.0f ? static_cast<uint8_t>(std::nearbyint(u[j] * inverse)) : uint8_t{0};
-      }
-      if (!finite) scale = canonical(std::numeric_limits<float>::quiet_NaN());
+      for (int64_t j = 0; j < a.keys; ++j) p[j] = quantise(u[j]);
       for (int64_t c = 0; c < a.dim; ++c) {
         const int8_t* group = block + c / kValueGroup * kValueGroup * kKeyBlock;
         int32_t sum = 0;
@@ -140,7 +122,7 @@ struct Int8Integers {
         }
         float& o = a.o[r * a.ldo + c];
         const float before = a.alpha == nullptr ? o : a.alpha[r] * o;
-        o = std::fma(static_cast<float>(sum), scale, before);
+        o = std::fma(static_cast<float>(sum), quantise.scale, before);
       }
     }
   }
