@@ -69,13 +69,12 @@ struct WeightScale {
   }
 };
 
-/// The members that int8_attention() asks for, of a set whose functions are elsewhere.
-#define SIMDATTN_INT8_KERNELS(Name, is_native, rows)                      \
+/// What int8_attention() asks for, of kernels in another file.
+#define SIMDATTN_INT8_KERNELS(Name)                                       \
   struct Name {                                                           \
-    static constexpr bool native = is_native;                             \
-    static constexpr int64_t tile_rows = rows;                            \
-    static constexpr bool packs_all = true;                               \
     static int64_t query_bytes(int64_t dim);                              \
+    static constexpr auto panel_bytes = int8_panel_bytes;                 \
+    static constexpr auto values_bytes = int8_values_bytes;               \
     template <class T>                                                    \
     static void prepare_query(const void* row, void* query, int64_t dim); \
     template <class T>                                                    \
@@ -88,14 +87,22 @@ struct WeightScale {
     static void value_packed(const ValueTile& a);                         \
   }
 
-/// I names the kernels, and says whether they multiply `native`ly and how many rows a tile has (`tile_rows`).
+template <class I, class T>
+constexpr void set_int8_packing(KvOperands& kv) {
+  kv.pack_keys = I::template pack_keys<T>;
+  kv.pack_panel = I::template pack_panel<T>;
+  kv.pack_values = I::template pack_values<T>;
+}
+
+/// I names the kernels: prepare_query<T>, score_packed, value_packed; pack_keys and pack_values of f32 rows, or pack_keys<T>,
+/// pack_panel<T> and pack_values<T> of all types.
 template <class I>
-constexpr AttentionKernels int8_attention(void (*softmax_tile)(const SoftmaxTile&)) {
-  AttentionKernels kernels = {.native = I::native,
-                              .tile_rows = I::tile_rows,
+constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&)) {
+  AttentionKernels kernels = {.native = native,
+                              .tile_rows = tile_rows,
                               .value_step = kKeyBlock,
                               .query_bytes = I::query_bytes,
-                              .values_bytes = int8_values_bytes,
+                              .values_bytes = I::values_bytes,
                               .prepare_query = {I::template prepare_query<float>, I::template prepare_query<bf16>,
                                                 I::template prepare_query<f16>},
                               .kv = {},
@@ -105,19 +112,17 @@ constexpr AttentionKernels int8_attention(void (*softmax_tile)(const SoftmaxTile
                               .begin = nullptr,
                               .end = nullptr};
   for (KvOperands& kv : kernels.kv) {
-    kv.panel_bytes = int8_panel_bytes;
+    kv.panel_bytes = I::panel_bytes;
     kv.score_packed = I::score_packed;
   }
-  kernels.kv[slot(KvType::kF32)].pack_keys = I::template pack_keys<float>;
-  kernels.kv[slot(KvType::kF32)].pack_values = I::template pack_values<float>;
-  if constexpr (I::packs_all) {
-    kernels.kv[slot(KvType::kBF16)].pack_keys = I::template pack_keys<bf16>;
-    kernels.kv[slot(KvType::kF16)].pack_keys = I::template pack_keys<f16>;
-    kernels.kv[slot(KvType::kBF16)].pack_values = I::template pack_values<bf16>;
-    kernels.kv[slot(KvType::kF16)].pack_values = I::template pack_values<f16>;
-    kernels.kv[slot(KvType::kF32)].pack_panel = I::template pack_panel<float>;
-    kernels.kv[slot(KvType::kBF16)].pack_panel = I::template pack_panel<bf16>;
-    kernels.kv[slot(KvType::kF16)].pack_panel = I::template pack_panel<f16>;
+  KvOperands& f32 = kernels.kv[slot(KvType::kF32)];
+  if constexpr (requires { I::template pack_keys<float>; }) {
+    set_int8_packing<I, float>(f32);
+    set_int8_packing<I, bf16>(kernels.kv[slot(KvType::kBF16)]);
+    set_int8_packing<I, f16>(kernels.kv[slot(KvType::kF16)]);
+  } else {
+    f32.pack_keys = I::pack_keys;
+    f32.pack_values = I::pack_values;
   }
   return kernels;
 }

@@ -109,15 +109,27 @@ struct Int8Operations {
   }
 
   template <bool kWeights>
-  static HWY_INLINE void dot(I& sum, I& second, I x, I column) {
-    const IntTag d;
+  static HWY_INLINE void dot(I& sum, [[maybe_unused]] I& second, I x, I column) {
+    [[maybe_unused]] const IntTag d;
     if constexpr (kPairs) {
+#if HWY_ARCH_X86
+      // gcc would add products before sums, and put sums on the stack.
+      auto s = sum.raw, product = s;
+#if HWY_TARGET <= HWY_AVX2
+      __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(s), "=&v"(product) : "v"(x.raw), "v"(column.raw));
+#else
+      __asm__("movdqa %2, %1\n\tpmaddwd %3, %1\n\tpaddd %1, %0" : "+x"(s), "=&x"(product) : "x"(x.raw), "x"(column.raw));
+#endif
+      sum = I{s};
+#else
       sum = hn::ReorderWidenMulAccumulate(d, hn::BitCast(WordTag(), x), hn::BitCast(WordTag(), column), sum, second);
+#endif
     } else {
 #if HWY_ARCH_X86
-      const I bytes = kWeights ? x : column;
-      const I signed_bytes = kWeights ? column : x;
-      sum = hn::SumOfMulQuadAccumulate(d, hn::BitCast(UnsignedByteTag(), bytes), hn::BitCast(ByteTag(), signed_bytes), sum);
+      // gcc copies the sums of the intrinsic twice a step.
+      auto s = sum.raw;
+      __asm__("vpdpbusd %2, %1, %0" : "+v"(s) : "v"((kWeights ? x : column).raw), "v"((kWeights ? column : x).raw));
+      sum = I{s};
 #elif HWY_TARGET == HWY_NEON_BF16
       if constexpr (kWeights) {
         sum = I(vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(sum.raw), vreinterpretq_u8_s32(x.raw),
@@ -136,8 +148,8 @@ struct Int8Operations {
 #endif
     }
   }
-  static HWY_INLINE I total(I sum, I second) {
-    if constexpr (kPairs) return hn::RearrangeToOddPlusEven(sum, second);
+  static HWY_INLINE I total(I sum, [[maybe_unused]] I second) {
+    if constexpr (kPairs && !HWY_ARCH_X86) return hn::RearrangeToOddPlusEven(sum, second);
     return sum;
   }
 };

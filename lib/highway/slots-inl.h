@@ -99,7 +99,7 @@ constexpr bool kInt8Native = true;
 constexpr bool kInt8Native = false;
 #endif
 constexpr int64_t kInt8TileRows = HWY_TARGET_IS_SVE || HWY_TARGET == HWY_NEON_BF16 ? 8 : kTileRows == 6 ? 4 : kTileRows;
-SIMDATTN_INT8_KERNELS(Int8Kernels, kInt8Native, kInt8TileRows);
+SIMDATTN_INT8_KERNELS(Int8Kernels);
 
 // store.cc
 using StoreFunction = void(const StoreRows&);

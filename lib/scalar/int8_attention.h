@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 
 #include "lib/dtypes.h"
 #include "lib/int8_operands.h"
@@ -29,10 +28,9 @@ float largest_magnitude(const T* x, int64_t n) {
 }
 
 struct Int8Integers {
-  static constexpr bool native = false;
-  static constexpr int64_t tile_rows = 4;
-  static constexpr bool packs_all = false;  // what is not f32 goes through rows of f32
   static constexpr auto query_bytes = int8_query_bytes;
+  static constexpr auto panel_bytes = int8_panel_bytes;
+  static constexpr auto values_bytes = int8_values_bytes;
 
   template <class T>
   static void prepare_query(const void* row, void* query, int64_t dim) {
@@ -48,9 +46,7 @@ struct Int8Integers {
     std::memcpy(out + int8_query_numbers(dim), &info, sizeof(info));
   }
 
-  template <class T>
   static void pack_keys(const PackKeys& a) {
-    static_assert(std::is_same_v<T, float>);
     int8_t* panel = static_cast<int8_t*>(a.panel);
     std::memset(panel, 0, static_cast<size_t>(int8_panel_bytes(a.dim)));
     float* scales = reinterpret_cast<float*>(panel + int8_panel_numbers(a.dim));
@@ -79,9 +75,7 @@ struct Int8Integers {
     }
   }
 
-  template <class T>
   static void pack_values(const PackValues& a) {
-    static_assert(std::is_same_v<T, float>);
     int8_t* block = static_cast<int8_t*>(a.block);
     float* scales = reinterpret_cast<float*>(block + int8_values_numbers(a.columns));
     for (int64_t j = a.first; j < a.first + a.keys; ++j) {
