@@ -6,11 +6,18 @@
 #define HWY_TARGET_INCLUDE "lib/highway/ukernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/dtypes.h"
 #include "lib/f32_operands.h"
-#include "lib/scalar/bf16_attention.h"
-#include "lib/int8_operands.h"
 #include "lib/highway/slots-inl.h"
+#include "lib/int8_operands.h"
 #include "lib/kernel_table.h"
+#include "lib/scalar/bf16_attention.h"
+#ifdef SIMDATTN_HAVE_AMX
+#include "lib/intrinsics/amx.h"
+#endif
+#ifdef SIMDATTN_HAVE_AVX_VNNI
+#include "lib/intrinsics/avx_vnni.h"
+#endif
 
 // Data only: no function here needs the attributes of HWY_BEFORE_NAMESPACE.
 namespace simdattn {
@@ -75,24 +82,39 @@ constexpr bool kFma = HWY_NATIVE_FMA != 0;
 #if HWY_ONCE
 namespace simdattn {
 
-#ifdef SIMDATTN_AVX3_DL
-// AVX3 with kInt8 in VPDPBUSD: int8.cc is the one file that is compiled for AVX3_DL.
+// Targets that differ from one of Highway's in the inside of an arithmetic alone: the others' slots are the same functions.
+namespace {
+[[maybe_unused]] constexpr UKernels with(UKernels table, Arithmetic arithmetic, const AttentionKernels& kernels) {
+  table.attention[slot(arithmetic)] = kernels;
+  return table;
+}
+}  // namespace
+
+#ifdef SIMDATTN_HAVE_AVX3_DL
+// int8.cc is the one file that is compiled for AVX3_DL.
 namespace N_AVX3_DL {
-SIMDATTN_INT8_KERNELS(Int8Kernels, true, N_AVX3::kTileRows);
+SIMDATTN_INT8_KERNELS(Int8Kernels);
 extern const UKernels kUKernels;
-constexpr UKernels kUKernels = [] {
-  UKernels kernels = N_AVX3::kUKernels;
-  kernels.attention[slot(Arithmetic::kInt8)] = int8_attention<Int8Kernels>(N_AVX3::SoftmaxTileSlot);
-  return kernels;
-}();
+constexpr UKernels kUKernels =
+    with(N_AVX3::kUKernels, Arithmetic::kInt8, int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot));
 }  // namespace N_AVX3_DL
+#endif
+#ifdef SIMDATTN_HAVE_AMX
+extern const UKernels kIntrinsicsKernels_amx;
+constexpr UKernels kIntrinsicsKernels_amx =
+    with(N_AVX3::kUKernels, Arithmetic::kInt8, int8_attention<AmxInt8>(true, 32, N_AVX3::SoftmaxTileSlot));
+#endif
+#ifdef SIMDATTN_HAVE_AVX_VNNI
+extern const UKernels kIntrinsicsKernels_avx_vnni;
+constexpr UKernels kIntrinsicsKernels_avx_vnni =
+    with(N_AVX2::kUKernels, Arithmetic::kInt8, int8_attention<AvxVnniInt8>(true, 6, N_AVX2::SoftmaxTileSlot));
 #endif
 
 // Highway's own iteration over targets (HWY_VISIT_TARGETS) came with 1.3; 1.2 is the floor. Targets that are not named
 // here are trimmed, see meson.build.
 static constexpr KernelTable kList[] = {
 #define SIMDATTN_TABLE(isa, ns, text) {isa, "highway/" text, &ns::kUKernels, ns::kFma}
-#ifdef SIMDATTN_AVX3_DL
+#ifdef SIMDATTN_HAVE_AVX3_DL
     {Isa::kAvx3Dl, "highway/avx3_dl", &N_AVX3_DL::kUKernels, true},
 #endif
 #if HWY_TARGETS & HWY_AVX3
