@@ -233,21 +233,21 @@ void int8_pack_values(const PackValues& a) {
 // ---- Products ----
 
 /// Variable number kIndex of a set. References, because a struct can have no sizeless member, and gcc keeps arrays in memory.
-template <class I, size_t kIndex>
+template <class O, size_t kIndex>
 struct Int8Register {
-  I& v;
+  typename O::I& v;
 };
-template <class I, class Indices>
+template <class O, class Indices>
 struct Int8RegisterSet;
-template <class I, size_t... kIndices>
-struct Int8RegisterSet<I, std::index_sequence<kIndices...>> : Int8Register<I, kIndices>... {};
-template <class I>
-using Int8Sums = Int8RegisterSet<I, std::make_index_sequence<16>>;
-template <class I>
-using Int8Columns = Int8RegisterSet<I, std::make_index_sequence<4>>;
+template <class O, size_t... kIndices>
+struct Int8RegisterSet<O, std::index_sequence<kIndices...>> : Int8Register<O, kIndices>... {};
+template <class O>
+using Int8Sums = Int8RegisterSet<O, std::make_index_sequence<16>>;
+template <class O>
+using Int8Columns = Int8RegisterSet<O, std::make_index_sequence<4>>;
 
-template <size_t kIndex, class I>
-SIMDATTN_INT8_INLINE I& int8_get(const Int8Register<I, kIndex>& r) {
+template <size_t kIndex, class O>
+SIMDATTN_INT8_INLINE typename O::I& int8_get(const Int8Register<O, kIndex>& r) {
   return r.v;
 }
 template <class F, size_t... kIndices>
@@ -274,11 +274,11 @@ SIMDATTN_INT8_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
   I t0 = z, t1 = z, t2 = z, t3 = z, t4 = z, t5 = z, t6 = z, t7 = z, t8 = z, t9 = z, t10 = z, t11 = z, t12 = z, t13 = z,
     t14 = z, t15 = z;
   I c0 = z, c1 = z, c2 = z, c3 = z;
-  const Int8Sums<I> sum{{s0}, {s1}, {s2},  {s3},  {s4},  {s5},  {s6},  {s7},
+  const Int8Sums<O> sum{{s0}, {s1}, {s2},  {s3},  {s4},  {s5},  {s6},  {s7},
                         {s8}, {s9}, {s10}, {s11}, {s12}, {s13}, {s14}, {s15}};
-  const Int8Sums<I> second{{t0}, {t1}, {t2},  {t3},  {t4},  {t5},  {t6},  {t7},
+  const Int8Sums<O> second{{t0}, {t1}, {t2},  {t3},  {t4},  {t5},  {t6},  {t7},
                            {t8}, {t9}, {t10}, {t11}, {t12}, {t13}, {t14}, {t15}};
-  const Int8Columns<I> column{{c0}, {c1}, {c2}, {c3}};
+  const Int8Columns<O> column{{c0}, {c1}, {c2}, {c3}};
   constexpr auto kEachRow = std::make_index_sequence<kRows>{};
   constexpr auto kEachVector = std::make_index_sequence<2>{};
 

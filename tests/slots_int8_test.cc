@@ -226,7 +226,7 @@ TEST_P(SlotsInt8, Values) {
           if (count > 0) w[static_cast<size_t>(r * count + random.integer(0, count - 1))] = random.uniform();
           break;
         case 1:  // weights that no softmax made: negative ones, NaN and infinities
-          fill_row(random, w.data() + r * count, DType::kF32, std::max<int64_t>(count, count > 0));
+          if (count > 0) fill_row(random, w.data() + r * count, DType::kF32, count);
           break;
         default:
           for (int64_t j = 0; j < count; ++j) w[static_cast<size_t>(r * count + j)] = std::exp(-8 * std::fabs(random.uniform()));

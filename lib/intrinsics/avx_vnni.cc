@@ -110,7 +110,7 @@ struct Operations {
   template <bool kWeights>
   static SIMDATTN_INT8_INLINE void dot(I& sum, I& /*second*/, I x, I column) {
     I s = sum;
-    __asm__("{vex} vpdpbusd %2, %1, %0" : "+x"(s) : "x"(kWeights ? x : column), "x"(kWeights ? column : x));
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(s) : "x"(kWeights ? x : column), "x"(kWeights ? column : x));
     sum = s;
   }
   static I total(I sum, I /*second*/) { return sum; }
