@@ -8,6 +8,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "lib/int8_operands.h"
 #include "lib/ukernels.h"
 
 /// One body for several callers: gcc would make a copy for each set of constant arguments.
@@ -90,6 +91,15 @@ extern PackFunction PackValuesF32, PackValuesBF16, PackValuesF16;
 void WidenPanelF32(const void* panel, int64_t dim, float* out);
 void WidenPanelBF16(const void* panel, int64_t dim, float* out);
 void WidenPanelF16(const void* panel, int64_t dim, float* out);
+
+// int8.cc. Native: VPDPBUSD, and dot products of ARM.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET == HWY_NEON_BF16 || HWY_TARGET_IS_SVE
+constexpr bool kInt8Native = true;
+#else
+constexpr bool kInt8Native = false;
+#endif
+constexpr int64_t kInt8TileRows = HWY_TARGET_IS_SVE || HWY_TARGET == HWY_NEON_BF16 ? 8 : kTileRows == 6 ? 4 : kTileRows;
+SIMDATTN_INT8_KERNELS(Int8Kernels);
 
 // store.cc
 using StoreFunction = void(const StoreRows&);

@@ -9,9 +9,9 @@
 #include "lib/dtypes.h"
 #include "lib/f32_operands.h"
 #include "lib/highway/slots-inl.h"
+#include "lib/int8_operands.h"
 #include "lib/kernel_table.h"
 #include "lib/scalar/bf16_attention.h"
-#include "lib/scalar/int8_attention.h"
 #ifdef SIMDATTN_HAVE_AMX
 #include "lib/intrinsics/amx.h"
 #endif
@@ -55,7 +55,7 @@ extern const UKernels kUKernels;
 constexpr UKernels kUKernels = {
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), emulated_bf16_attention<Kernels, Bf16Chains>(4),
-                  int8_attention<Int8Integers>(false, 4, SoftmaxTileSlot)},
+                  int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
     .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},
@@ -90,6 +90,15 @@ namespace {
 }
 }  // namespace
 
+#ifdef SIMDATTN_HAVE_AVX3_DL
+// int8.cc is the one file that is compiled for AVX3_DL.
+namespace N_AVX3_DL {
+SIMDATTN_INT8_KERNELS(Int8Kernels);
+extern const UKernels kUKernels;
+constexpr UKernels kUKernels = with(N_AVX3::kUKernels, Arithmetic::kInt8,
+                                    int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot));
+}  // namespace N_AVX3_DL
+#endif
 #ifdef SIMDATTN_HAVE_AMX
 namespace {
 /// Rows whose weights stay in L1 until they are narrowed.
@@ -112,7 +121,7 @@ void amx_softmax_tile(const SoftmaxTile& a) {
 extern const UKernels kIntrinsicsKernels_amx;
 constexpr UKernels kIntrinsicsKernels_amx =
     with(with(N_AVX3::kUKernels, Arithmetic::kBF16, amx_bf16_attention(amx_softmax_tile)), Arithmetic::kInt8,
-         amx_int8_attention(N_AVX3::SoftmaxTileSlot));
+         amx_int8_attention(N_AVX3_DL::kUKernels.attention[slot(Arithmetic::kInt8)]));
 #endif
 #ifdef SIMDATTN_HAVE_AVX_VNNI
 extern const UKernels kIntrinsicsKernels_avx_vnni;
@@ -124,6 +133,9 @@ constexpr UKernels kIntrinsicsKernels_avx_vnni =
 // here are trimmed, see meson.build.
 static constexpr KernelTable kList[] = {
 #define SIMDATTN_TABLE(isa, ns, text) {isa, "highway/" text, &ns::kUKernels, ns::kFma}
+#ifdef SIMDATTN_HAVE_AVX3_DL
+    {Isa::kAvx3Dl, "highway/avx3_dl", &N_AVX3_DL::kUKernels, true},
+#endif
 #if HWY_TARGETS & HWY_AVX3
     SIMDATTN_TABLE(Isa::kAvx3, N_AVX3, "avx3"),
 #endif

@@ -6,11 +6,10 @@
 //   panel     bf16 [ceil(dim/2)][32][2], as key panels of bf16 are
 //   values    bf16 [ceil(dim/32)][kKeyBlock/2][32][2], zeros past dim
 //   weights   bf16 in place of f32: keys 32 g .. 32 g + 31 of the block lie in the first half of their 128 bytes
-// kInt8: lib/int8_operands.h.
+// kInt8: lib/int8_operands.h, packed by the slots of highway/avx3_dl.
 #ifndef SIMDATTN_LIB_INTRINSICS_AMX_H_
 #define SIMDATTN_LIB_INTRINSICS_AMX_H_
 
-#include "lib/int8_operands.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -45,25 +44,8 @@ struct AmxBf16 : AmxBf16Operands {
   static void end();
 };
 
-/// amx_operands.cc
-struct AmxInt8Operands {
-  static int64_t query_bytes(int64_t dim);
-  static int64_t panel_bytes(int64_t dim);
-  static int64_t values_bytes(int64_t dim);
-  template <class T>
-  static void prepare_query(const void* row, void* query, int64_t dim);
-  static void pack_keys(const PackKeys& a);
-  static void pack_values(const PackValues& a);
-};
-template <>
-void AmxInt8Operands::prepare_query<float>(const void* row, void* query, int64_t dim);
-template <>
-void AmxInt8Operands::prepare_query<bf16>(const void* row, void* query, int64_t dim);
-template <>
-void AmxInt8Operands::prepare_query<f16>(const void* row, void* query, int64_t dim);
-
 /// amx.cc
-struct AmxInt8 : AmxInt8Operands {
+struct AmxInt8 {
   static void score_packed(const ScoreTile& a);
   static void value_packed(const ValueTile& a);
 };
@@ -101,10 +83,14 @@ namespace {  // internal to each object, like the helpers of int8_operands.h
   return kernels;
 }
 
-[[maybe_unused]] constexpr AttentionKernels amx_int8_attention(void (*softmax_tile)(const SoftmaxTile&)) {
-  AttentionKernels kernels = int8_attention<AmxInt8>(true, kAmxRows, softmax_tile);
+/// `kernels`: of a target whose operands are those of lib/int8_operands.h.
+[[maybe_unused]] constexpr AttentionKernels amx_int8_attention(AttentionKernels kernels) {
+  kernels.native = true;
+  kernels.tile_rows = kAmxRows;
+  kernels.value_packed = AmxInt8::value_packed;
   kernels.begin = AmxBf16::begin;
   kernels.end = AmxBf16::end;
+  for (KvOperands& kv : kernels.kv) kv.score_packed = AmxInt8::score_packed;
   return kernels;
 }
 

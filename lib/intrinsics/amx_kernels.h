@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "lib/dtypes.h"
+#include "lib/int8_operands.h"
 #include "lib/intrinsics/amx.h"
 #include "lib/intrinsics/amx_pairs.h"
 #include "lib/intrinsics/hardware_tiles.h"
@@ -369,15 +370,8 @@ struct AmxKernels {
       largest = _mm512_max_ps(x, largest);
       _mm512_store_ps(u + j, x);
     }
-    float most = _mm512_reduce_max_ps(largest);
-    float inverse = 255.0f / most;
-    float scale = most / 255.0f;
-    if (!(inverse < std::numeric_limits<float>::infinity())) inverse = scale = 0.0f;
-    if (bad != 0) {
-      inverse = 0.0f;
-      scale = canonical(std::numeric_limits<float>::quiet_NaN());
-    }
-    const __m512 factor = _mm512_set1_ps(inverse);
+    const WeightScale quantise(_mm512_reduce_max_ps(largest), bad == 0);
+    const __m512 factor = _mm512_set1_ps(quantise.inverse);
     std::memset(p, 0, static_cast<size_t>(kKeyBlock));
     for (int64_t j = from; j < end && bad == 0; j += 16) {
       const __m512 x = _mm512_load_ps(u + j);
@@ -385,7 +379,7 @@ struct AmxKernels {
       const __m512i n = _mm512_maskz_cvtps_epi32(positive, _mm512_mul_ps(x, factor));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(p + j), _mm512_cvtepi32_epi8(n));
     }
-    return scale;
+    return quantise.scale;
   }
 
   static void int8_values_packed(const ValueTile& a) {

@@ -1,12 +1,11 @@
-// Operands of AMX out of rows.
+// Operands of kBF16 on AMX, out of rows.
 #include <immintrin.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "lib/dtypes.h"
 #include "lib/intrinsics/amx.h"
 #include "lib/intrinsics/amx_pairs.h"
-#include "lib/scalar/int8_attention.h"
 
 namespace simdattn {
 namespace {
@@ -107,23 +106,5 @@ void AmxBf16Operands::narrow_weights(float* w, int64_t ldw, int64_t rows, int64_
     }
   }
 }
-
-int64_t AmxInt8Operands::query_bytes(int64_t dim) { return int8_query_bytes(dim); }
-int64_t AmxInt8Operands::panel_bytes(int64_t dim) { return int8_panel_bytes(dim); }
-int64_t AmxInt8Operands::values_bytes(int64_t dim) { return int8_values_bytes(dim); }
-template <>
-void AmxInt8Operands::prepare_query<float>(const void* row, void* out, int64_t dim) {
-  Int8Integers::prepare_query<float>(row, out, dim);
-}
-template <>
-void AmxInt8Operands::prepare_query<bf16>(const void* row, void* out, int64_t dim) {
-  Int8Integers::prepare_query<bf16>(row, out, dim);
-}
-template <>
-void AmxInt8Operands::prepare_query<f16>(const void* row, void* out, int64_t dim) {
-  Int8Integers::prepare_query<f16>(row, out, dim);
-}
-void AmxInt8Operands::pack_keys(const PackKeys& a) { Int8Integers::pack_keys(a); }
-void AmxInt8Operands::pack_values(const PackValues& a) { Int8Integers::pack_values(a); }
 
 }  // namespace simdattn

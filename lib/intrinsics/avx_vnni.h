@@ -1,30 +1,12 @@
-// Arithmetic::kInt8 on CPUs with AVX-VNNI: VPDPBUSD of 256 bits. Formats of lib/int8_operands.h.
+// Arithmetic::kInt8 on CPUs with AVX-VNNI: VPDPBUSD of 256 bits.
 #ifndef SIMDATTN_LIB_INTRINSICS_AVX_VNNI_H_
 #define SIMDATTN_LIB_INTRINSICS_AVX_VNNI_H_
 
-#include "lib/ukernels.h"
+#include "lib/int8_operands.h"
 
 namespace simdattn {
 
-/// What int8_attention() asks for.
-struct AvxVnniInt8 {
-  static int64_t query_bytes(int64_t dim);
-  static int64_t panel_bytes(int64_t dim);
-  static int64_t values_bytes(int64_t dim);
-  template <class T>
-  static void prepare_query(const void* row, void* query, int64_t dim);
-  static void pack_keys(const PackKeys& a);
-  static void score_packed(const ScoreTile& a);
-  static void pack_values(const PackValues& a);
-  static void value_packed(const ValueTile& a);
-};
-
-template <>
-void AvxVnniInt8::prepare_query<float>(const void* row, void* query, int64_t dim);
-template <>
-void AvxVnniInt8::prepare_query<bf16>(const void* row, void* query, int64_t dim);
-template <>
-void AvxVnniInt8::prepare_query<f16>(const void* row, void* query, int64_t dim);
+SIMDATTN_INT8_KERNELS(AvxVnniInt8);
 
 }  // namespace simdattn
 
