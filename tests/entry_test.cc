@@ -173,6 +173,7 @@ TEST(Entry, NullPointers) {
   SIMDATTN_NULLS(bilinear_scores, "q! m! k! out! options= execw", &cq, &cm, &ck, &out_p.view, &score_options, &e);
   SIMDATTN_NULLS(additive_scores, "q! k! w! out! wq? wk? execw", &cq, &ck, &cw, &out_p.view, &cw3, &cwk, &e);
   SIMDATTN_NULLS(alibi_slopes, "heads slopes!", 4, reinterpret_cast<float*>(slopes.data()));
+  SIMDATTN_NULLS(hadamard, "x! out! block exec=", &cq, &out_q.view, int64_t{0}, &e);
   SIMDATTN_NULLS(add_rows, "x! p! out! exec=", &cq, &cq, &out_q.view, &e);
   SIMDATTN_NULLS(rope, "x! cos! sin! positions? out! options= exec=", &cq, &ccos, &csin, &cpositions, &out_q.view,
                  &rope_options, &e);
@@ -289,7 +290,7 @@ TEST(Entry, SizesOfStructs) {
   positions.fill_bytes(0);
   static_cast<int32_t*>(positions.view.data)[1] = 1;
   const KvStorage store = make_kv(random, DType::kF32, KvForm::kRows, 1, 1, 4, 8);
-  const Guarded memory(1 << 18, Guard::kAfter);
+  const Guarded memory(1 << 20, Guard::kAfter);
   const Exec exec = {.workspace = memory.data(), .workspace_bytes = memory.size()};
   const simdattn_const_view4 cx = x.view, cp = p.view;
   const simdattn_const_view2 ccos = cos.view, csin = sin.view, cpositions = positions.view;

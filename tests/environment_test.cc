@@ -185,6 +185,7 @@ struct Scene {
          [this] { return additive_scores(q.view, k.view, w.view, out_scores.view, wq.view, wk.view, exec); },
          {&out_scores.memory}},
         {"alibi_slopes", [this] { return alibi_slopes(13, reinterpret_cast<float*>(slopes.data())); }, {&slopes}},
+        {"hadamard", [this] { return hadamard(x.view, out_q.view, 0, exec); }, {&out_q.memory}},
         {"add_rows", [this] { return add_rows(x.view, w4.view, out_q.view, exec); }, {&out_q.memory}},
         {"rope",
          [this] { return rope(x.view, used_cos.view, used_sin.view, {}, out_q.view, {.start = 7}, exec); },

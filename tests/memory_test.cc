@@ -162,6 +162,7 @@ TEST_P(Memory, NoAllocation) {
                       gaussian_scores(x.view, k.view, p.view, {}, exec()),
                       bilinear_scores(x.view, m.view, k.view, p.view, {}, with_memory),
                       additive_scores(x.view, projected.view, w.view, p.view, projection.view, {}, with_memory),
+                      hadamard(x.view, y.view, 0, exec()),
                       add_rows(y.view, x.view, y.view, exec()),
                       rope_frequencies(frequencies, 18, &factor, yarn),
                       rope_table(cosine.view, sine.view, yarn),

@@ -43,6 +43,7 @@ extern AllFiniteFunction AllFiniteF32, AllFiniteBF16, AllFiniteF16;
 bool AnyZero(const float* w, int64_t n);
 void Merge(float* a, float wa, const float* b, float wb, int64_t n);
 void ExpArray(const float* x, float* y, int64_t n);
+void HadamardSums(float* x, int64_t n, int64_t block);
 void TanhArray(const float* x, float* y, int64_t n);
 
 // softmax_rows.cc, modify_row.cc

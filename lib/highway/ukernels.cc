@@ -64,6 +64,7 @@ const UKernels kUKernels = {
     .add_rows = {{AddF32F32, AddF32BF16, AddF32F16},
                  {AddBF16F32, AddBF16BF16, AddBF16F16},
                  {AddF16F32, AddF16BF16, AddF16F16}},
+    .hadamard_sums = HadamardSums,
     .exp = ExpArray,
     .tanh = TanhArray,
 };

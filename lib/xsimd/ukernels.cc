@@ -58,6 +58,7 @@ constinit const UKernels SIMDATTN_XSIMD_TABLE = {
     .add_rows = {{add_rows<float, float>, add_rows<float, bf16>, add_rows<float, f16>},
                  {add_rows<bf16, float>, add_rows<bf16, bf16>, add_rows<bf16, f16>},
                  {add_rows<f16, float>, add_rows<f16, bf16>, add_rows<f16, f16>}},
+    .hadamard_sums = hadamard_sums,
     .exp = exp_array,
     .tanh = tanh_array,
 };
