@@ -32,10 +32,6 @@ HWY_INLINE float LargestLane(V v) {
   return hn::ReduceMax(d, v);
 }
 
-/// For lambdas that are called from several places of a hot loop.
-#undef SIMDATTN_INLINE_LAMBDA
-#define SIMDATTN_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
-
 /// Which masks a pass over the scores applies.
 enum class Mask : uint8_t { kNone, kKeep, kBits };
 
@@ -80,7 +76,7 @@ HWY_INLINE float Modify(const float* x, float* t, int64_t lo, int64_t hi, F f) {
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   const V lowest = hn::Set(d, -kInfinity);
   V m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
-  const auto whole = [&](int64_t c, V& m) SIMDATTN_INLINE_LAMBDA {
+  const auto whole = [&](int64_t c, V& m) SIMDATTN_LAMBDA {
     const V v = f(hn::LoadU(d, x + c), hn::Lanes(d), c);
     hn::StoreU(v, d, t + c);
     m = MaxNumber(d, v, m);
@@ -112,7 +108,7 @@ HWY_INLINE float Shape(const ModifyRow& a) {
   const V slope = hn::Set(d, a.row.slope);
   const int64_t first = int64_t{a.row.position} - a.first_key;
   const auto lanes = hn::Iota(di, 0);
-  return Modify(a.x, a.t, a.lo, a.hi, [&](V x, size_t /*n*/, int64_t c) SIMDATTN_INLINE_LAMBDA {
+  return Modify(a.x, a.t, a.lo, a.hi, [&](V x, size_t /*n*/, int64_t c) SIMDATTN_LAMBDA {
     V t = hn::Mul(scale, x);
     if (kCap) t = hn::Mul(cap, Tanh(d, hn::Div(t, cap)));
     if (kSlope) {
@@ -167,7 +163,7 @@ HWY_INLINE ModifyResult ApplyAs(const ModifyRow& a, const float* x, float scale,
   const int64_t first_key = a.first_key;
   const int64_t first_bit = a.first_key - a.row.first_bit;
   M all = hn::Not(hn::MaskFalse(d));
-  const float max = Modify(x, a.t, lo, hi, [&](V v, size_t n, int64_t c) SIMDATTN_INLINE_LAMBDA {
+  const float max = Modify(x, a.t, lo, hi, [&](V v, size_t n, int64_t c) SIMDATTN_LAMBDA {
     const bool whole = n == hn::Lanes(d);
     V t = kBare ? v : hn::Mul(v, vs);
     if constexpr (!kBias && kMask == Mask::kNone) return t;
