@@ -10,6 +10,10 @@
 #include "hwy/highway.h"
 #include "lib/ukernels.h"
 
+/// Behind the parameters of a lambda: of this instruction set, and part of its caller before variables that it refers to are
+/// given registers.
+#undef SIMDATTN_LAMBDA
+#define SIMDATTN_LAMBDA HWY_ATTR __attribute__((always_inline))
 /// One body for several callers: gcc would make a copy for each set of constant arguments.
 #undef SIMDATTN_SHARED
 #if HWY_COMPILER_GCC_ACTUAL

@@ -21,7 +21,7 @@ constexpr int64_t kMaxRows = 64;
 
 /// Lanes of the vector at column x that are visible.
 HWY_INLINE hn::Mask<TileTag> Visible(TileTag d, int64_t x, int64_t lo, int64_t hi) {
-  const auto before = [&](int64_t limit) HWY_ATTR {
+  const auto before = [&](int64_t limit) SIMDATTN_LAMBDA {
     return hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(limit - x, 0, kChunk)));
   };
   return hn::AndNot(before(lo), before(hi));
@@ -52,18 +52,18 @@ HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, f
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   const TileVec reference = hn::Set(d, base);
   TileVec l0 = hn::Zero(d), l1 = l0, l2 = l0, l3 = l0;
-  const auto weigh = [&](int64_t x, TileVec& l) HWY_ATTR {
+  const auto weigh = [&](int64_t x, TileVec& l) SIMDATTN_LAMBDA {
     const TileVec w = Exp(d, hn::Sub(hn::LoadU(d, s + x), reference));
     hn::StoreU(w, d, s + x);
     l = hn::Add(l, w);
   };
-  const auto weigh_visible = [&](int64_t x, TileVec& l) HWY_ATTR {
+  const auto weigh_visible = [&](int64_t x, TileVec& l) SIMDATTN_LAMBDA {
     const TileVec w = Exp(d, hn::Sub(hn::LoadU(d, s + x), reference));
     const TileVec visible = hn::IfThenElseZero(Visible(d, x, lo, hi), w);
     hn::StoreU(visible, d, s + x);
     l = hn::Add(l, visible);
   };
-  const auto chunk = [&](int64_t x, const auto& f) HWY_ATTR {
+  const auto chunk = [&](int64_t x, const auto& f) SIMDATTN_LAMBDA {
     f(x, l0);
     if constexpr (kParts > 1) f(x + n, l1);
     if constexpr (kParts > 2) {
@@ -71,7 +71,7 @@ HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, f
       f(x + 3 * n, l3);
     }
   };
-  const auto clear = [&](int64_t from, int64_t to) HWY_ATTR {
+  const auto clear = [&](int64_t from, int64_t to) SIMDATTN_LAMBDA {
     for (int64_t x = from; x < to; x += n) hn::StoreU(hn::Zero(d), d, s + x);
   };
 
@@ -142,7 +142,7 @@ HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
   }
 
   const ExpConstants<TileTag> constants;
-  const auto weigh_rows = [&](auto parts) HWY_ATTR {
+  const auto weigh_rows = [&](auto parts) SIMDATTN_LAMBDA {
     for (int64_t r = 0; r < rows; ++r) {
       block_sum[r] = RowWeights<parts>(d, constants, s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
     }
