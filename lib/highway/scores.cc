@@ -177,7 +177,8 @@ HWY_INLINE void ScoreBlock(const float* q, int64_t ldq, const T* k, int64_t ldk,
     if (i < dim) {
       const size_t n = dim - i;
       const hn::Mask<D> inside = hn::FirstN(d, n);
-      ForEach<kCount>([&](auto c) SIMDATTN_LAMBDA { Get<c>(x) = LoadWideN(d, k + static_cast<int64_t>(c) * ldk + i, n); });
+      ForEach<kCount>([&](auto c)
+                          SIMDATTN_LAMBDA { Get<c>(x) = LoadWideN(d, k + static_cast<int64_t>(c) * ldk + i, n); });
       ForEach<kQ>([&](auto r) SIMDATTN_LAMBDA {
         const V y = hn::LoadN(d, q + static_cast<int64_t>(r) * ldq + i, n);
         ForEach<kCount>([&](auto c) SIMDATTN_LAMBDA {

@@ -108,9 +108,11 @@ struct Wide {
   static HWY_INLINE void take(const char* in, int64_t in_stride, char* out, int64_t out_stride, Unit unit) {
     const hn::ScalableTag<uint32_t> d;
     constexpr int64_t kGroup = 16 / sizeof(Unit);
-    const auto load = [&](int64_t k)
-                          SIMDATTN_LAMBDA { return hn::LoadU(d, reinterpret_cast<const uint32_t*>(in + k * in_stride)); };
-    const auto store = [&](int64_t k, auto v) SIMDATTN_LAMBDA { StoreBlocks<kGroup>(d, v, out + k * out_stride, out_stride); };
+    const auto load = [&](int64_t k) SIMDATTN_LAMBDA {
+      return hn::LoadU(d, reinterpret_cast<const uint32_t*>(in + k * in_stride));
+    };
+    const auto store = [&](int64_t k, auto v)
+                           SIMDATTN_LAMBDA { StoreBlocks<kGroup>(d, v, out + k * out_stride, out_stride); };
     Square(d, load, store, unit);
   }
 #endif
