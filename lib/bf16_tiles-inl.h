@@ -94,6 +94,7 @@ SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
       const int64_t group = left < kChainGroup ? left : kChainGroup;
       left -= group;
       clear_chains<kRows, kVecs>(chains);
+#pragma GCC unroll 1
       for (int64_t i = 0; i < group / 2; ++i) {
         if (kPairs && prefetches > 0) {
           for (uintptr_t byte = 0; byte < kVecs * Ops::kMostLanes * 4; byte += 64) {
@@ -243,6 +244,7 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
          group = left < kChainGroup ? left : kChainGroup) {
       left -= group;
       clear_chains<kRows, kVecs>(chains);
+#pragma GCC unroll 1
       for (int64_t i = 0; i < group / 2; ++i) {
         if (kPairs && prefetches > 0) {
           for (uintptr_t byte = 0; byte < kVecs * Ops::kMostLanes * sizeof(T); byte += 64) {
@@ -317,7 +319,7 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
 
 /// Columns [0, columns) of `keys` keys from `key` on; a multiple of kValueGroup.
 template <class T>
-SIMDATTN_TILE_INLINE void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t columns) {
+SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t columns) {
   const int64_t n = Ops::lanes();
   const bool contiguous = a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T));
   int64_t x = 0;
@@ -329,7 +331,7 @@ SIMDATTN_TILE_INLINE void value_chains_columns(const ValueTile& a, int64_t key, 
   for (; x < columns; x += 2 * n) value_chains_strip<T, 2, Ops::kRows>(a, key, keys, x);
 }
 
-/// The columns from `x` on, less than kValueGroup of them, by way of copies that have all.
+/// The columns from `x` on, less than kValueGroup of them, by way of copies that have all. Packed values have all.
 template <class T>
 SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
   const size_t columns = static_cast<size_t>(a.dim - x);
@@ -382,5 +384,7 @@ void value_chains(const ValueTile& a) {
     value_chains_columns<T>(a, key, keys, whole);
     key += most;
   } while (key < a.keys);
-  if (whole < a.dim) last_value_chains<T>(a, whole);
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (whole < a.dim) last_value_chains<T>(a, whole);
+  }
 }
