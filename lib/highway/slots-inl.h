@@ -85,6 +85,7 @@ void ScoreTileF32(const ScoreTile& a);
 void ScoreTileBF16(const ScoreTile& a);
 void ScoreTileF16(const ScoreTile& a);
 void SoftmaxTileSlot(const SoftmaxTile& a);
+void SoftmaxTileBF16(const SoftmaxTile& a);
 void ValueTileF32(const ValueTile& a);
 void ValueTileBF16(const ValueTile& a);
 void ValueTileF16(const ValueTile& a);
@@ -95,6 +96,13 @@ extern PackFunction PackValuesF32, PackValuesBF16, PackValuesF16;
 void WidenPanelF32(const void* panel, int64_t dim, float* out);
 void WidenPanelBF16(const void* panel, int64_t dim, float* out);
 void WidenPanelF16(const void* panel, int64_t dim, float* out);
+
+// bf16_attention.cc: numbers that are bf16 ones, as f32 or as bf16
+void RoundToBF16(float* x, int64_t n);
+void ScoreChainsF32(const ScoreTile& a);
+void ScoreChainsBF16(const ScoreTile& a);
+void ValueChainsF32(const ValueTile& a);
+void ValueChainsBF16(const ValueTile& a);
 
 // store.cc
 using StoreFunction = void(const StoreRows&);

@@ -45,20 +45,21 @@ HWY_INLINE float RowMax(TileTag d, const float* s, int64_t lo, int64_t hi, float
   return hn::ReduceMax(d, MaxNumber(d, m1, m0));
 }
 
-/// Turns scores into weights; the sum of the weights. kParts vectors are a chunk.
-template <int kParts>
+/// Turns scores into weights; the sum of the weights. kParts vectors are a chunk. kRounds: the weights are numbers of bf16.
+template <int kParts, bool kRounds>
 HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, float* s, int64_t columns, int64_t lo,
                             int64_t hi, float base) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   const TileVec reference = hn::Set(d, base);
   TileVec l0 = hn::Zero(d), l1 = l0, l2 = l0, l3 = l0;
+  const auto rounded = [&](TileVec w) SIMDATTN_LAMBDA { return kRounds ? RoundedToBF16(d, w) : w; };
   const auto weigh = [&](int64_t x, TileVec& l) SIMDATTN_LAMBDA {
-    const TileVec w = Exp(d, hn::Sub(hn::LoadU(d, s + x), reference));
+    const TileVec w = rounded(Exp(d, hn::Sub(hn::LoadU(d, s + x), reference)));
     hn::StoreU(w, d, s + x);
     l = hn::Add(l, w);
   };
   const auto weigh_visible = [&](int64_t x, TileVec& l) SIMDATTN_LAMBDA {
-    const TileVec w = Exp(d, hn::Sub(hn::LoadU(d, s + x), reference));
+    const TileVec w = rounded(Exp(d, hn::Sub(hn::LoadU(d, s + x), reference)));
     const TileVec visible = hn::IfThenElseZero(Visible(d, x, lo, hi), w);
     hn::StoreU(visible, d, s + x);
     l = hn::Add(l, visible);
@@ -87,6 +88,10 @@ HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, f
     TileVec w2 = hn::Sub(hn::LoadU(d, s + x + 2 * n), reference);
     TileVec w3 = hn::Sub(hn::LoadU(d, s + x + 3 * n), reference);
     Exp4(d, constants, w0, w1, w2, w3);
+    w0 = rounded(w0);
+    w1 = rounded(w1);
+    w2 = rounded(w2);
+    w3 = rounded(w3);
     hn::StoreU(w0, d, s + x);
     hn::StoreU(w1, d, s + x + n);
     hn::StoreU(w2, d, s + x + 2 * n);
@@ -119,6 +124,7 @@ HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, f
 }
 
 /// At most kMaxRows rows, the first of which is row `first`.
+template <bool kRounds>
 HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
   const TileTag d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
@@ -144,7 +150,7 @@ HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
   const ExpConstants<TileTag> constants;
   const auto weigh_rows = [&](auto parts) SIMDATTN_LAMBDA {
     for (int64_t r = 0; r < rows; ++r) {
-      block_sum[r] = RowWeights<parts>(d, constants, s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
+      block_sum[r] = RowWeights<parts, kRounds>(d, constants, s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
     }
   };
 #if HWY_HAVE_SCALABLE
@@ -170,7 +176,10 @@ HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
 }  // namespace
 
 void SoftmaxTileSlot(const SoftmaxTile& a) {
-  for (int64_t first = 0; first < a.rows; first += kMaxRows) Rows(a, first, std::min(kMaxRows, a.rows - first));
+  for (int64_t first = 0; first < a.rows; first += kMaxRows) Rows<false>(a, first, std::min(kMaxRows, a.rows - first));
+}
+void SoftmaxTileBF16(const SoftmaxTile& a) {
+  for (int64_t first = 0; first < a.rows; first += kMaxRows) Rows<true>(a, first, std::min(kMaxRows, a.rows - first));
 }
 
 }  // namespace HWY_NAMESPACE

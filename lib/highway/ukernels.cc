@@ -7,7 +7,6 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/f32_operands.h"
-#include "lib/scalar/bf16_attention.h"
 #include "lib/scalar/int8_attention.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/kernel_table.h"
@@ -42,12 +41,21 @@ SIMDATTN_KERNELS(float, F32);
 SIMDATTN_KERNELS(bf16, BF16);
 SIMDATTN_KERNELS(f16, F16);
 
+struct Bf16Emulation {
+  static constexpr auto round = RoundToBF16;
+  static constexpr auto score_tile = ScoreChainsF32;
+  static constexpr auto score_tile_bf16 = ScoreChainsBF16;
+  static constexpr auto value_tile = ValueChainsF32;
+  static constexpr auto value_tile_bf16 = ValueChainsBF16;
+  static constexpr auto softmax_tile = SoftmaxTileBF16;
+};
+
 }  // namespace
 
 extern const UKernels kUKernels;
 const UKernels kUKernels = {
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), emulated_bf16_attention<Kernels, Bf16Chains>(4),
+    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
                   int8_attention<Int8Integers>(false, 4, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
