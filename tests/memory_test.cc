@@ -176,7 +176,8 @@ TEST_P(Memory, NoAllocation) {
                       attention_merge(parts.view, part_lse.view, y.view, row_lse.view, slopes, exec()),
                       find_target("scalar", &found),
                       find_target("no such target", &found),
-                      default_target(&found)};
+                      default_target(&found),
+                      request_amx()};
   const Kv made = contiguous_kv(memory.data(), KvType::kBF16, KvLayout::kPanels, 1, 1, 32, 8);
   const bool any = targets().size() > 0 && name(target()) != nullptr && version() != nullptr && runnable(target()) &&
                    missing(target()) != nullptr && exact(target()) == is_exact() &&

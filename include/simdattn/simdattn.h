@@ -65,7 +65,7 @@ inline TargetList targets() {
   return list;
 }
 inline const char* name(const Target& target) { return simdattn_name(&target); }
-/// True if this CPU and operating system can execute the target.
+/// True if this CPU and operating system can execute the target. It changes once at most: see request_amx().
 inline bool runnable(const Target& target) { return simdattn_runnable(&target); }
 /// What this CPU or operating system lacks for the target; "" if it is runnable.
 inline const char* missing(const Target& target) { return simdattn_missing(&target); }
@@ -79,6 +79,12 @@ inline Status find_target(const char* name, const Target** target) { return simd
 /// SIMDATTN_TARGET from the environment (read once, at the first call that needs it) or else the first runnable target.
 /// A name there that cannot run is a kTarget status from every call that relies on the default; never a fallback.
 inline Status default_target(const Target** target) { return simdattn_default_target(target); }
+/// Asks the operating system to let this process use AMX. Until then "intrinsics/amx" is not runnable; afterwards it is the
+/// default, unless SIMDATTN_TARGET says otherwise. No result changes a bit. Call it once, before the first plan; again does
+/// no harm. Threads of this process and forked ones have the permission too. It cannot be given back: each thread that runs
+/// AMX then takes 8 KiB more when the operating system saves its registers, on alternative signal stacks too.
+/// kTarget where there is no AMX: `detail` names what is missing.
+inline Status request_amx() { return simdattn_request_amx(); }
 /// "0.2.0", of the library that was linked.
 inline const char* version() { return simdattn_version(); }
 

@@ -29,6 +29,7 @@ SIMDATTN_API bool simdattn_native(const simdattn_target* target, simdattn_arithm
 SIMDATTN_API const char* simdattn_missing(const simdattn_target* target);
 SIMDATTN_API simdattn_status simdattn_find_target(const char* name, const simdattn_target** target);
 SIMDATTN_API simdattn_status simdattn_default_target(const simdattn_target** target);
+SIMDATTN_API simdattn_status simdattn_request_amx(void);
 SIMDATTN_API const char* simdattn_version(void);
 
 /* The unfused kernels. */

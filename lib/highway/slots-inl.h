@@ -8,6 +8,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "lib/int8_operands.h"
 #include "lib/ukernels.h"
 
 /// Behind the parameters of a lambda: of this instruction set, and part of its caller before variables that it refers to are
@@ -103,6 +104,14 @@ void ScoreChainsF32(const ScoreTile& a);
 void ScoreChainsBF16(const ScoreTile& a);
 void ValueChainsF32(const ValueTile& a);
 void ValueChainsBF16(const ValueTile& a);
+// int8.cc. Native: VPDPBUSD, and dot products of ARM.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET == HWY_NEON_BF16 || HWY_TARGET_IS_SVE
+constexpr bool kInt8Native = true;
+#else
+constexpr bool kInt8Native = false;
+#endif
+constexpr int64_t kInt8TileRows = HWY_TARGET_IS_SVE || HWY_TARGET == HWY_NEON_BF16 ? 8 : kTileRows == 6 ? 4 : kTileRows;
+SIMDATTN_INT8_KERNELS(Int8Kernels);
 
 // store.cc
 using StoreFunction = void(const StoreRows&);

@@ -6,10 +6,17 @@
 #define HWY_TARGET_INCLUDE "lib/highway/ukernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/dtypes.h"
 #include "lib/f32_operands.h"
-#include "lib/scalar/int8_attention.h"
 #include "lib/highway/slots-inl.h"
+#include "lib/int8_operands.h"
 #include "lib/kernel_table.h"
+#ifdef SIMDATTN_HAVE_AMX
+#include "lib/intrinsics/amx.h"
+#endif
+#ifdef SIMDATTN_HAVE_AVX_VNNI
+#include "lib/intrinsics/avx_vnni.h"
+#endif
 
 // Data only: no function here needs the attributes of HWY_BEFORE_NAMESPACE.
 namespace simdattn {
@@ -53,10 +60,11 @@ struct Bf16Emulation {
 }  // namespace
 
 extern const UKernels kUKernels;
-const UKernels kUKernels = {
+constexpr UKernels kUKernels = {
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
-                  int8_attention<Int8Integers>(false, 4, SoftmaxTileSlot)},
+    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot),
+                  emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
+                  int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
     .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},
@@ -84,10 +92,41 @@ constexpr bool kFma = HWY_NATIVE_FMA != 0;
 #if HWY_ONCE
 namespace simdattn {
 
+// Targets that differ from one of Highway's in the inside of an arithmetic alone: the others' slots are the same functions.
+namespace {
+[[maybe_unused]] constexpr UKernels with(UKernels table, Arithmetic arithmetic, const AttentionKernels& kernels) {
+  table.attention[slot(arithmetic)] = kernels;
+  return table;
+}
+}  // namespace
+
+#ifdef SIMDATTN_HAVE_AVX3_DL
+// int8.cc is the one file that is compiled for AVX3_DL.
+namespace N_AVX3_DL {
+SIMDATTN_INT8_KERNELS(Int8Kernels);
+extern const UKernels kUKernels;
+constexpr UKernels kUKernels =
+    with(N_AVX3::kUKernels, Arithmetic::kInt8, int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot));
+}  // namespace N_AVX3_DL
+#endif
+#ifdef SIMDATTN_HAVE_AMX
+extern const UKernels kIntrinsicsKernels_amx;
+constexpr UKernels kIntrinsicsKernels_amx =
+    with(N_AVX3::kUKernels, Arithmetic::kInt8, int8_attention<AmxInt8>(true, 32, N_AVX3::SoftmaxTileSlot));
+#endif
+#ifdef SIMDATTN_HAVE_AVX_VNNI
+extern const UKernels kIntrinsicsKernels_avx_vnni;
+constexpr UKernels kIntrinsicsKernels_avx_vnni =
+    with(N_AVX2::kUKernels, Arithmetic::kInt8, int8_attention<AvxVnniInt8>(true, 6, N_AVX2::SoftmaxTileSlot));
+#endif
+
 // Highway's own iteration over targets (HWY_VISIT_TARGETS) came with 1.3; 1.2 is the floor. Targets that are not named
 // here are trimmed, see meson.build.
 static constexpr KernelTable kList[] = {
 #define SIMDATTN_TABLE(isa, ns, text) {isa, "highway/" text, &ns::kUKernels, ns::kFma}
+#ifdef SIMDATTN_HAVE_AVX3_DL
+    {Isa::kAvx3Dl, "highway/avx3_dl", &N_AVX3_DL::kUKernels, true},
+#endif
 #if HWY_TARGETS & HWY_AVX3
     SIMDATTN_TABLE(Isa::kAvx3, N_AVX3, "avx3"),
 #endif
