@@ -110,9 +110,28 @@ constexpr UKernels kUKernels =
 }  // namespace N_AVX3_DL
 #endif
 #ifdef SIMDATTN_HAVE_AMX
+namespace {
+/// Rows whose weights stay in L1 until they are narrowed.
+constexpr int64_t kNarrowedRows = 16;
+void amx_softmax_tile(const SoftmaxTile& a) {
+  for (int64_t r = 0; r < a.rows; r += kNarrowedRows) {
+    SoftmaxTile part = a;
+    part.s = a.s + r * a.lds;
+    part.rows = std::min(kNarrowedRows, a.rows - r);
+    part.lo = a.lo + r;
+    part.hi = a.hi + r;
+    part.max = a.max + r;
+    part.sum = a.sum + r;
+    part.alpha = a.alpha + r;
+    N_AVX3::kUKernels.attention[slot(Arithmetic::kBF16)].softmax_tile(part);
+    AmxBf16::narrow_weights(part.s, part.lds, part.rows, part.columns);
+  }
+}
+}  // namespace
 extern const UKernels kIntrinsicsKernels_amx;
 constexpr UKernels kIntrinsicsKernels_amx =
-    with(N_AVX3::kUKernels, Arithmetic::kInt8, int8_attention<AmxInt8>(true, 32, N_AVX3::SoftmaxTileSlot));
+    with(with(N_AVX3::kUKernels, Arithmetic::kBF16, amx_bf16_attention(amx_softmax_tile)), Arithmetic::kInt8,
+         amx_int8_attention(N_AVX3::SoftmaxTileSlot));
 #endif
 #ifdef SIMDATTN_HAVE_AVX_VNNI
 extern const UKernels kIntrinsicsKernels_avx_vnni;
