@@ -252,7 +252,7 @@ void add_weight_error(Arithmetic arithmetic, const std::vector<double>& p, const
       for (int64_t j = 0; j < n; ++j) {
         if (p[static_cast<size_t>(j)] != 0) largest = std::max(largest, std::fabs(values[j * dim + d]));
       }
-      error[d] += largest * 0x1p-9;
+      error[d] += largest * 0x1p-8;
     }
   }
   if (arithmetic != Arithmetic::kInt8) return;
