@@ -178,9 +178,11 @@ TEST_P(Definition, ScoresAndValuesAreTDPBF16PS) {
       for (int64_t m = 0; m < 16; ++m) {
         for (int64_t n = 0; n < 16; ++n) {
           const uint32_t expected = bits_of(want[static_cast<size_t>((t * 16 + m) * 16 + n)] + 0.0f);
-          ASSERT_EQ(bits_of(s.get_at({0, n, m, 0})), expected) << name << ", scores, tile " << t << ", " << m << ", " << n;
+          ASSERT_EQ(bits_of(s.get_at({0, n, m, 0})), expected)
+              << name << ", scores, tile " << t << ", " << m << ", " << n;
           if (hidden[m][n]) continue;
-          ASSERT_EQ(bits_of(o.get_at({0, n, m, 0})), expected) << name << ", values, tile " << t << ", " << m << ", " << n;
+          ASSERT_EQ(bits_of(o.get_at({0, n, m, 0})), expected)
+              << name << ", values, tile " << t << ", " << m << ", " << n;
           ++values_compared;
         }
       }
@@ -234,8 +236,10 @@ TEST_P(Definition, ScoresAndValuesAreTDPBSSDAndTDPBUSD) {
           if (a == -128 || b == -128) score -= static_cast<uint32_t>(a * b);
           if (!key_is[i]) value -= static_cast<uint32_t>(static_cast<uint8_t>(a) * b);
         }
-        ASSERT_EQ(s.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(score))) << t << ", " << m << ", " << n;
-        ASSERT_EQ(o.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(value))) << t << ", " << m << ", " << n;
+        ASSERT_EQ(s.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(score)))
+            << t << ", " << m << ", " << n;
+        ASSERT_EQ(o.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(value)))
+            << t << ", " << m << ", " << n;
       }
     }
   }
@@ -245,7 +249,8 @@ TEST_P(Definition, ScoresAndValuesAreTDPBSSDAndTDPBUSD) {
 // The second implementation
 
 Values any_values(Random& random) {
-  return random.of({Values::kOrdinary, Values::kOrdinary, Values::kWide, Values::kSpecial, Values::kHuge, Values::kTiny});
+  return random.of(
+      {Values::kOrdinary, Values::kOrdinary, Values::kWide, Values::kSpecial, Values::kHuge, Values::kTiny});
 }
 
 /// Compares an output with numbers in logical order, rounded to its type.
@@ -290,8 +295,9 @@ TEST_P(Definition, Scores) {
     const Status status = run_scores(q.view, k.view, out.view, options, &target());
     ASSERT_TRUE(status.ok()) << status.detail;
     const float scale = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(dim));
-    ASSERT_EQ(difference(out, second::scores(reference::read(q.view), reference::read(k.view), scale, options.arithmetic)),
-              "")
+    ASSERT_EQ(
+        difference(out, second::scores(reference::read(q.view), reference::read(k.view), scale, options.arithmetic)),
+        "")
         << "case " << i << " " << arithmetic_name(options.arithmetic) << ", dim " << dim << ", n_q " << n_q << ", n_kv "
         << n_kv;
   }
@@ -304,7 +310,8 @@ TEST_P(Definition, WeightedValues) {
     const bool tall = random.one_in(12);  // 64 rows are taken at a time
     const int64_t kv_heads = random.integer(1, 2), heads = kv_heads * random.integer(1, 3);
     const int64_t batch = random.integer(1, 2), n_q = random.integer(0, tall ? 70 : 6),
-                  n_kv = random.size(0, random.one_in(6) ? 600 : 60), dim = random.size(1, tall || n_kv > 60 ? 20 : 140);
+                  n_kv = random.size(0, random.one_in(6) ? 600 : 60),
+                  dim = random.size(1, tall || n_kv > 60 ? 20 : 140);
     Array<4> p(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
     Array<4> v(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
     const Values kind = any_values(random);
@@ -320,8 +327,9 @@ TEST_P(Definition, WeightedValues) {
     const ValueOptions options = {.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kInt8})};
     const Status status = run_weighted_values(p.view, v.view, out.view, options, &target());
     ASSERT_TRUE(status.ok()) << status.detail;
-    ASSERT_EQ(difference(out, second::weighted_values(reference::read(p.view), reference::read(v.view), options.arithmetic)),
-              "")
+    ASSERT_EQ(
+        difference(out, second::weighted_values(reference::read(p.view), reference::read(v.view), options.arithmetic)),
+        "")
         << "case " << i << " " << arithmetic_name(options.arithmetic) << ", dim " << dim << ", n_q " << n_q << ", n_kv "
         << n_kv;
   }
@@ -329,9 +337,8 @@ TEST_P(Definition, WeightedValues) {
 
 /// Values that are 2^-60 times as small as `limits.values` says: with weights up to 1, sums near the smallest normal number.
 void shrink(const Array<4>& v) {
-  for_each_element(v.view, [&](int64_t at) {
-    put(v.view.data, v.view.dtype, at, get(v.view.data, v.view.dtype, at) * 0x1p-60f);
-  });
+  for_each_element(
+      v.view, [&](int64_t at) { put(v.view.data, v.view.dtype, at, get(v.view.data, v.view.dtype, at) * 0x1p-60f); });
 }
 
 /// out and the raw state, with everything that a problem may have.
@@ -404,8 +411,10 @@ TEST_P(Definition, Forms) {
     AttentionCase c = random_attention(random, limits);
     const int64_t n = c.problem.k.tokens;
     const int64_t ring = random.of<int64_t>({1, 16, 31, 33, 48, 50, 96, 255, 256, 300});
-    c.k = store_kv(random, c.k_rows, random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels,
-                                                KvForm::kRingRows, KvForm::kRingPanels}), std::min(ring, n + 1));
+    c.k = store_kv(random, c.k_rows,
+                   random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels,
+                              KvForm::kRingRows, KvForm::kRingPanels}),
+                   std::min(ring, n + 1));
     c.v = store_kv(random, c.v_rows, random.of({KvForm::kRows, KvForm::kPagedRows, KvForm::kRingRows}),
                    std::min(random.of<int64_t>({1, 17, 32, 48, 64, 80, 256, 400}), n + 1));
     c.problem.k = c.k.kv;

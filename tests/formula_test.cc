@@ -92,12 +92,13 @@ TEST_P(Formula, Scores) {
     // The published bound counts the roundings of fused operations, of the folds, of the scale and of the default scale.
     const double roundings = a == Arithmetic::kF32 ? cost().fma * std::ceil(static_cast<double>(dim) / 16) + 5
                                                    : score_roundings(a, cost(), static_cast<double>(dim)) + 2;
-    ASSERT_EQ(compare(out, want,
-                      [&](int64_t e) {
-                        return roundings * kEps * magnitude[e] +
-                               (a == Arithmetic::kBF16 ? static_cast<double>(dim) * kTiny * std::max(std::fabs(s), 1.0) : 0);
-                      }),
-              "")
+    ASSERT_EQ(
+        compare(out, want,
+                [&](int64_t e) {
+                  return roundings * kEps * magnitude[e] +
+                         (a == Arithmetic::kBF16 ? static_cast<double>(dim) * kTiny * std::max(std::fabs(s), 1.0) : 0);
+                }),
+        "")
         << "case " << i << ", dim " << dim << ", n_kv " << n_kv << ", arithmetic " << arithmetic_name(a);
   }
 }
@@ -209,9 +210,10 @@ TEST_P(Formula, WeightedValues) {
     if (overflows) continue;
     ASSERT_EQ(compare(out, want,
                       [&](int64_t e) {
-                        return std::isfinite(magnitude[e]) ? roundings * kEps * magnitude[e] + kWeightSlack * weights[e] +
-                                                                 (roundings + static_cast<double>(n_kv)) * tiny
-                                                           : 0.0;
+                        return std::isfinite(magnitude[e])
+                                   ? roundings * kEps * magnitude[e] + kWeightSlack * weights[e] +
+                                         (roundings + static_cast<double>(n_kv)) * tiny
+                                   : 0.0;
                       }),
               "")
         << "case " << i << ", n_kv " << n_kv << ", dim " << dim << ", arithmetic " << arithmetic_name(a);

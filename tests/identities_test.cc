@@ -547,6 +547,7 @@ TEST_P(Identities, DecodeWithACacheIsPrefill) {
     whole.k = k_all.view;
     whole.v = v_all.view;
     whole.scoring.causal = true;
+    whole.arithmetic = random_arithmetic(random);
     const bool window = random.coin();
     const int64_t left = random.integer(0, 30);
     if (window) whole.scoring.window_left = left;
@@ -742,6 +743,7 @@ TEST_P(Identities, ValuesMayAliasKeys) {
     a.v = values;
     a.out.dtype = DType::kF32;
     a.scoring.causal = true;
+    a.arithmetic = random_arithmetic(random);
     const Array<4> copy(random, kv.view.dtype, {1, 1, n, latent});
     for (int64_t t = 0; t < n; ++t) {
       for (int64_t d = 0; d < latent; ++d)

@@ -40,8 +40,8 @@ float rounded_sum(double x, double y) {
   const double back = sum - x;
   const double error = (x - (sum - back)) + (y - back);
   if (error != 0 && (std::bit_cast<uint64_t>(sum) & 1) == 0) {
-    sum = std::nextafter(sum, error > 0 ? std::numeric_limits<double>::infinity()
-                                        : -std::numeric_limits<double>::infinity());
+    sum = std::nextafter(
+        sum, error > 0 ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity());
   }
   const int unit = std::ilogb(sum) - 23;
   const double result = std::ldexp(std::nearbyint(std::ldexp(sum, -unit)), unit);
@@ -49,9 +49,7 @@ float rounded_sum(double x, double y) {
   return static_cast<float>(result);  // exact, or infinite
 }
 
-float bf16(float x) {
-  return static_cast<float>(reference::from_bf16(reference::to_bf16(static_cast<double>(x))));
-}
+float bf16(float x) { return static_cast<float>(reference::from_bf16(reference::to_bf16(static_cast<double>(x)))); }
 Row bf16(Row x) {
   for (float& value : x) value = bf16(value);
   return x;
@@ -297,8 +295,9 @@ Attention attention(const simdattn::Attention& problem) {
         for (size_t d = 0; d < static_cast<size_t>(dim_v); ++d) {
           const float o = total.sum == 0 ? 0.0f : total.o[d] + 0.0f;
           result.acc[row * static_cast<size_t>(dim_v) + d] = nan ? kNaN : canonical(o);
-          result.out[row * static_cast<size_t>(dim_v) + d] =
-              nan ? kNaN : total.sum == 0 ? 0.0f : canonical(o * (1.0f / total.sum));
+          result.out[row * static_cast<size_t>(dim_v) + d] = nan              ? kNaN
+                                                             : total.sum == 0 ? 0.0f
+                                                                              : canonical(o * (1.0f / total.sum));
         }
       }
     }

@@ -18,8 +18,8 @@ float flushed_add(float x, float y);
 
 /// Row by row, in logical order; NaN is the canonical one.
 struct Attention {
-  std::vector<float> out, acc;       // [B, H, n_q, d_v]
-  std::vector<float> max, sum;       // [B, H, n_q]
+  std::vector<float> out, acc;  // [B, H, n_q, d_v]
+  std::vector<float> max, sum;  // [B, H, n_q]
 };
 /// Any arithmetic.
 Attention attention(const simdattn::Attention& problem);
