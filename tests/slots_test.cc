@@ -947,8 +947,9 @@ TEST_P(Slots, AllFinite) {
         rows.set(random.integer(0, keys - 1), random.integer(0, dim - 1),
                  random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u)}));
       }
-      const bool want = definition().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim);
-      ASSERT_EQ(uk().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim), want)
+      const FiniteRows a = {rows.data(), rows.stride_bytes(), nullptr, keys, dim};
+      const bool want = definition().kv[type].all_finite(a);
+      ASSERT_EQ(uk().kv[type].all_finite(a), want)
           << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
     }
   }

@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/f32_operands.h"
+#include "lib/narrow_operands.h"
 #include "lib/scalar/bf16_attention.h"
 #include "lib/scalar/int8_attention.h"
 #include "lib/highway/slots-inl.h"
@@ -42,10 +43,21 @@ SIMDATTN_KERNELS(float, F32);
 SIMDATTN_KERNELS(bf16, BF16);
 SIMDATTN_KERNELS(f16, F16);
 
+template <KvType kType>
+struct Narrow {
+  static constexpr auto all_finite = AllFiniteNarrow<kType>;
+  static constexpr auto store_rows = StoreRowsNarrow<kType>;
+  static constexpr auto store_panels = StorePanelsNarrow<kType>;
+  static constexpr auto load_rows = LoadRowsNarrow<kType>;
+  static constexpr auto load_panels = LoadPanelsNarrow<kType>;
+  static constexpr auto widen_panel = WidenPanelNarrow<kType>;
+  static constexpr auto value_tile = ValueTileNarrow<kType>;
+};
+
 }  // namespace
 
 extern const UKernels kUKernels;
-const UKernels kUKernels = {
+const UKernels kUKernels = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), emulated_bf16_attention<Kernels, Bf16Chains>(4),
                   int8_attention<Int8Integers>(false, 4, SoftmaxTileSlot)},
@@ -66,7 +78,7 @@ const UKernels kUKernels = {
                  {AddF16F32, AddF16BF16, AddF16F16}},
     .exp = ExpArray,
     .tanh = TanhArray,
-};
+});
 constexpr bool kFma = HWY_NATIVE_FMA != 0;
 
 }  // namespace HWY_NAMESPACE

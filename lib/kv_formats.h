@@ -1,0 +1,229 @@
+// How the narrow storage types hold numbers: the codes of a row, and where a panel keeps them. Shared by the backends.
+//
+// A row is bytes of codes; some types have scales among them, others one scale beside each row. A panel holds the codes of 32
+// rows in units of four bytes, [unit][32][4]. Every number is a product of a code and a scale, rounded once, so each target
+// gives the same bits. Loops are plain, for compilers to make vectors of; always inlined, they have the instruction set of
+// their caller.
+#ifndef SIMDATTN_LIB_KV_FORMATS_H_
+#define SIMDATTN_LIB_KV_FORMATS_H_
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "lib/dtypes.h"
+#include "lib/ukernels.h"
+
+namespace simdattn {
+namespace {  // internal to each object, like the helpers of dtypes.h
+
+#define SIMDATTN_FORMAT_INLINE inline __attribute__((always_inline))
+
+inline constexpr int64_t kUnitBytes = 4;
+inline constexpr uint32_t kInfinityBits = 0x7F800000u;
+inline constexpr float kNaN = std::bit_cast<float>(kCanonicalNaN);
+
+/// The largest magnitude of n numbers, as bits; infinity's or more if one of them is NaN or infinite.
+SIMDATTN_FORMAT_INLINE uint32_t largest_bits(const float* x, int64_t n) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu;
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+constexpr bool is_finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu) < kInfinityBits; }
+/// Nearest even; |x| < 2^21.
+SIMDATTN_FORMAT_INLINE int32_t round_to_integer(float x) {
+  return static_cast<int32_t>(std::bit_cast<uint32_t>(x + 0x1.8p23f) - 0x4B400000u);
+}
+
+// ---- Codes of one byte, scales beside the rows -----------------------------------------------------------------------
+
+/// Integers. The largest magnitude of a row is 127 scales.
+struct Int8Code {
+  /// Of the byte at bit kBit of w.
+  template <int kBit>
+  static SIMDATTN_FORMAT_INLINE float number(uint32_t w) {
+    return static_cast<float>(static_cast<int32_t>(w << (24 - kBit)) >> 24);
+  }
+  /// A scale with which every product is finite.
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* /*row*/, int64_t /*dim*/, float scale) {
+    return (std::bit_cast<uint32_t>(scale) & 0x7FFFFFFFu) < std::bit_cast<uint32_t>(0x1p120f);
+  }
+  /// x8 = round(x * (127 / a)), scale a / 127, a the largest magnitude. Where 127 / a is not finite: zeros, scale 0. With NaN or
+  /// infinity in the row: zeros, scale NaN.
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
+    const uint32_t bits = largest_bits(x, dim);
+    const float largest = std::bit_cast<float>(bits);
+    const float inverse = 127.0f / largest;
+    const bool holds = bits < kInfinityBits && is_finite(inverse);
+    *scale = holds ? largest / 127.0f : bits < kInfinityBits ? 0.0f : kNaN;
+    if (!holds) {
+      std::memset(row, 0, static_cast<size_t>(dim));
+      return;
+    }
+    for (int64_t i = 0; i < dim; ++i) row[i] = static_cast<uint8_t>(round_to_integer(x[i] * inverse));
+  }
+};
+
+template <class Code>
+struct ByteFormat {
+  static constexpr int64_t units(int64_t dim) { return (dim + 3) / 4; }
+  static constexpr int64_t unit_at(int64_t unit) { return kUnitBytes * unit; }
+  static SIMDATTN_FORMAT_INLINE void put_block_scales(const uint8_t*, int64_t, uint8_t*, int64_t) {}
+  static SIMDATTN_FORMAT_INLINE void take_block_scales(const uint8_t*, int64_t, int64_t, uint8_t*) {}
+
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
+    Code::encode(x, dim, row, scale);
+  }
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* row, int64_t dim, float scale) {
+    return Code::finite(row, dim, scale);
+  }
+  /// Numbers [first, first + n) of a row.
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* row, float scale, int64_t first, int64_t n, float* out) {
+    for (int64_t i = 0; i < n; ++i) out[i] = Code::template number<0>(row[first + i]) * scale;
+  }
+  static SIMDATTN_FORMAT_INLINE void decode_panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
+    float factors[kPanelWidth];
+    std::memcpy(factors, scales, sizeof factors);
+    for (int64_t d = 0; d < dim; d += 4, panel += kUnitBytes * kPanelWidth) {
+      uint32_t w[kPanelWidth];
+      std::memcpy(w, panel, sizeof w);
+      float* const y = out + d * kPanelWidth;
+      decode_unit<0>(w, factors, y);
+      if (d + 1 < dim) decode_unit<8>(w, factors, y + kPanelWidth);
+      if (d + 2 < dim) decode_unit<16>(w, factors, y + 2 * kPanelWidth);
+      if (d + 3 < dim) decode_unit<24>(w, factors, y + 3 * kPanelWidth);
+    }
+  }
+
+ private:
+  template <int kBit>
+  static SIMDATTN_FORMAT_INLINE void decode_unit(const uint32_t* w, const float* scales, float* out) {
+    for (int64_t j = 0; j < kPanelWidth; ++j) out[j] = Code::template number<kBit>(w[j]) * scales[j];
+  }
+};
+
+template <KvType kType>
+struct FormatOf;
+template <>
+struct FormatOf<KvType::kInt8> : ByteFormat<Int8Code> {};
+
+// ---- The slots ---------------------------------------------------------------------------------------------------------
+
+/// All that does not multiply, of one type. kTile: values of f32 in rows.
+template <KvType kType>
+struct NarrowSlots {
+  using Format = FormatOf<kType>;
+  static constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
+  /// A row of codes with room for the rest of its last unit.
+  static constexpr size_t kRowBuffer = static_cast<size_t>(row_bytes(kType, kMaxNarrowDim)) + kUnitBytes;
+
+  static const uint8_t* at(const void* p, int64_t bytes) { return static_cast<const uint8_t*>(p) + bytes; }
+  static uint8_t* at(void* p, int64_t bytes) { return static_cast<uint8_t*>(p) + bytes; }
+  static float scale_of(const float* scales, int64_t token) { return has_scales(kType) ? scales[token] : 1.0f; }
+
+  static SIMDATTN_FORMAT_INLINE bool all_finite(const FiniteRows& a) {
+    for (int64_t j = 0; j < a.keys; ++j) {
+      if (!Format::finite(at(a.rows, j * a.token_stride), a.dim, scale_of(a.scales, j))) return false;
+    }
+    return true;
+  }
+
+  static SIMDATTN_FORMAT_INLINE void row_to_bytes(const StoreRows& a, int64_t t, uint8_t* row) {
+    const uint8_t* const from = at(a.rows, t * a.ld);
+    if (a.as_stored) {
+      std::memcpy(row, from, static_cast<size_t>(row_bytes(kType, a.dim)));
+    } else {
+      float none;
+      Format::encode(reinterpret_cast<const float*>(from), a.dim, row, has_scales(kType) ? a.scales + t : &none);
+    }
+  }
+  static SIMDATTN_FORMAT_INLINE void bytes_to_row(const LoadRows& a, int64_t t, const uint8_t* row) {
+    uint8_t* const to = at(a.rows, t * a.ld);
+    if (a.as_stored) {
+      std::memcpy(to, row, static_cast<size_t>(row_bytes(kType, a.dim)));
+    } else {
+      Format::decode(row, scale_of(a.scales, t), 0, a.dim, reinterpret_cast<float*>(to));
+    }
+  }
+
+  static SIMDATTN_FORMAT_INLINE void store_rows(const StoreRows& a) {
+    for (int64_t t = 0; t < a.tokens; ++t) row_to_bytes(a, t, at(a.out, t * a.stride));
+  }
+  static SIMDATTN_FORMAT_INLINE void load_rows(const LoadRows& a) {
+    for (int64_t t = 0; t < a.tokens; ++t) bytes_to_row(a, t, at(a.in, t * a.stride));
+  }
+  static SIMDATTN_FORMAT_INLINE void store_panels(const StoreRows& a) {
+    alignas(64) uint8_t row[kRowBuffer];
+    const int64_t units = Format::units(a.dim);
+    for (int64_t t = 0; t < a.tokens; ++t) {
+      const int64_t j = a.column + t;
+      std::memset(row + row_bytes(kType, a.dim), 0, kUnitBytes);
+      row_to_bytes(a, t, row);
+      uint8_t* const panel = at(a.out, j / kPanelWidth * a.stride);
+      uint8_t* const column = panel + j % kPanelWidth * kUnitBytes;
+      for (int64_t u = 0; u < units; ++u) std::memcpy(column + u * kUnitPitch, row + Format::unit_at(u), kUnitBytes);
+      Format::put_block_scales(row, a.dim, panel, j % kPanelWidth);
+    }
+  }
+  static SIMDATTN_FORMAT_INLINE void load_panels(const LoadRows& a) {
+    alignas(64) uint8_t row[kRowBuffer];
+    const int64_t units = Format::units(a.dim);
+    for (int64_t t = 0; t < a.tokens; ++t) {
+      const int64_t j = a.column + t;
+      const uint8_t* const panel = at(a.in, j / kPanelWidth * a.stride);
+      const uint8_t* const column = panel + j % kPanelWidth * kUnitBytes;
+      for (int64_t u = 0; u < units; ++u) std::memcpy(row + Format::unit_at(u), column + u * kUnitPitch, kUnitBytes);
+      Format::take_block_scales(panel, a.dim, j % kPanelWidth, row);
+      bytes_to_row(a, t, row);
+    }
+  }
+
+  /// A panel as f32 numbers [dim][32].
+  static SIMDATTN_FORMAT_INLINE void widen_panel(const PackKeys& a) {
+    Format::decode_panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
+  }
+
+  /// Columns [first, first + n) of rows as rows of f32, ld floats apart.
+  static SIMDATTN_FORMAT_INLINE void widen_rows(const void* rows, int64_t stride, const float* scales, int64_t keys,
+                                                int64_t first, int64_t n, float* out, int64_t ld) {
+    for (int64_t j = 0; j < keys; ++j) {
+      Format::decode(at(rows, j * stride), scale_of(scales, j), first, n, out + j * ld);
+    }
+  }
+  /// value_tile in f32: some keys and columns at a time become f32 in L1.
+  template <void (*kTile)(const ValueTile&)>
+  static SIMDATTN_FORMAT_INLINE void value_tile(const ValueTile& a) {
+    constexpr int64_t kKeys = 32, kColumns = 128;
+    alignas(64) float wide[kKeys * kColumns];
+    int64_t j = 0;
+    do {
+      const int64_t keys = kKeys < a.keys - j ? kKeys : a.keys - j;
+      for (int64_t c = 0; c < a.dim; c += kColumns) {
+        ValueTile tile = a;
+        tile.dim = kColumns < a.dim - c ? kColumns : a.dim - c;
+        widen_rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c, tile.dim,
+                   wide, kColumns);
+        tile.w = a.w + j;
+        tile.v = wide;
+        tile.scales = nullptr;
+        tile.first_key = a.first_key + j;
+        tile.key_stride = kColumns * 4;
+        tile.group_stride = kValueGroup * 4;
+        tile.keys = keys;
+        tile.o = a.o + c;
+        tile.alpha = j == 0 ? a.alpha : nullptr;
+        tile.stream = false;
+        kTile(tile);
+      }
+      j += keys;
+    } while (j < a.keys);
+  }
+};
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_KV_FORMATS_H_
