@@ -169,7 +169,27 @@ Tensor read_strided(const void* data, DType dtype, int rank, const int64_t* shap
   return result;
 }
 
+Codes codes_of(KvType) { return {1, 1, 0}; }
+
+int64_t panel_byte(KvType type, int64_t dim, int64_t i, int64_t lane) {
+  const Codes c = codes_of(type);
+  const int64_t block = i / c.bytes, in_block = i % c.bytes, codes = c.bytes - c.scales;
+  const int64_t units = (dim / c.numbers * codes + 3) / 4;
+  if (in_block < c.scales) return units * 128 + block * 32 * c.scales + lane * c.scales + in_block;
+  const int64_t code = block * codes + in_block - c.scales;
+  return code / 4 * 128 + lane * 4 + code % 4;
+}
+
+std::vector<float> decode(KvType /*type*/, const unsigned char* row, float scale, int64_t dim) {
+  std::vector<float> x(static_cast<size_t>(dim));
+  for (size_t d = 0; d < x.size(); ++d) {
+    x[d] = static_cast<float>(row[d] < 128 ? row[d] : row[d] - 256) * scale;
+  }
+  return x;
+}
+
 Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
+  const bool narrow = kv.type > KvType::kF16;
   const DType type = kv.type == KvType::kF32 ? DType::kF32 : kv.type == KvType::kBF16 ? DType::kBF16 : DType::kF16;
   const bool paged = kv.page_size > 0;
   int64_t table_stride = kv.block_table_stride;
@@ -188,6 +208,29 @@ Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
         block = kv.block_table[b * table_stride + t / kv.page_size];
         token = t % kv.page_size;
         held = block >= 0;
+      }
+      if (narrow) {
+        const bool rows = kv.layout == simdattn::KvLayout::kRows;
+        const Codes c = codes_of(kv.type);
+        std::vector<unsigned char> row(static_cast<size_t>(held ? kv.dim / c.numbers * c.bytes : 0));
+        const unsigned char* at = static_cast<const unsigned char*>(kv.data);
+        if (held) at += block * kv.batch_stride + h * kv.head_stride + (rows ? token : token / 32) * kv.token_stride;
+        for (size_t i = 0; i < row.size(); ++i) {
+          const int64_t byte = static_cast<int64_t>(i);
+          row[i] = at[rows ? byte : panel_byte(kv.type, kv.dim, byte, token % 32)];
+        }
+        float scale = 1;
+        if (held && kv.scales != nullptr) {
+          std::memcpy(&scale,
+                      static_cast<const char*>(kv.scales) + block * kv.scale_batch_stride + h * kv.scale_head_stride +
+                          token * kv.scale_token_stride,
+                      sizeof scale);
+        }
+        const std::vector<float> x = held ? decode(kv.type, row.data(), scale, kv.dim) : std::vector<float>();
+        for (int64_t d = 0; d < kv.dim; ++d) {
+          result.at({h, t, d}) = held ? static_cast<double>(x[static_cast<size_t>(d)]) : kNaN;
+        }
+        continue;
       }
       for (int64_t d = 0; d < kv.dim; ++d) {
         int64_t byte = block * kv.batch_stride + h * kv.head_stride;
