@@ -67,6 +67,59 @@ struct Int8Code {
   }
 };
 
+/// Floating point of 8 bits with kMantissa of them behind the point: codes up to kLargest are finite numbers, ascending; kNan
+/// is the code of NaN, and kOver that of an infinite number.
+template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
+struct Fp8Code {
+  static constexpr int kShift = 23 - kMantissa;
+  static constexpr uint32_t kExponent = static_cast<uint32_t>(127 - kBias) << 23;      // of f32, for exponent field 0
+  static constexpr float kUnit = std::bit_cast<float>(kExponent - ((kMantissa - 1) << 23));  // code 1
+
+  template <int kBit>
+  static SIMDATTN_FORMAT_INLINE float number(uint32_t w) {
+    const uint32_t magnitude = w >> kBit & 0x7Fu;
+    const uint32_t sign = (w >> kBit & 0x80u) << 24;
+    // No subnormal f32 takes part, which some CPUs are slow at.
+    const uint32_t small = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * kUnit);
+    uint32_t bits = (magnitude << kShift) + kExponent;
+    bits = magnitude < (1u << kMantissa) ? small : bits;
+    bits = magnitude > kLargest ? magnitude << kShift | kInfinityBits : bits;
+    return std::bit_cast<float>(bits | sign);
+  }
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* row, int64_t dim, float scale) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < dim; ++i) {
+      const uint32_t magnitude = row[i] & 0x7Fu;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest <= kLargest && (std::bit_cast<uint32_t>(scale) & 0x7FFFFFFFu) < std::bit_cast<uint32_t>(0x1p110f);
+  }
+  /// The code of x * (1 / scale), to nearest even, saturated. NaN, also as the product, and infinities keep what they are, as far
+  /// as there is a code.
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
+    const float inverse = 1.0f / *scale;
+    for (int64_t i = 0; i < dim; ++i) row[i] = static_cast<uint8_t>(code(x[i], x[i] * inverse));
+  }
+
+ private:
+  static SIMDATTN_FORMAT_INLINE uint32_t code(float x, float y) {
+    const uint32_t from = std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu;
+    const uint32_t bits = std::bit_cast<uint32_t>(y) & 0x7FFFFFFFu;
+    const uint32_t sign = std::bit_cast<uint32_t>(y) >> 24 & 0x80u;
+    // Below the normal numbers a sum whose last bit is worth one code rounds.
+    constexpr float kRounder = kUnit * 0x1p23f;
+    const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(bits) + kRounder) - std::bit_cast<uint32_t>(kRounder);
+    const uint32_t normal =
+        ((bits + ((1u << (kShift - 1)) - 1) + (bits >> kShift & 1u)) >> kShift) - (kExponent >> kShift);
+    uint32_t result = bits < kExponent + (1u << 23) ? small : normal;
+    result = result > kLargest ? kLargest : result;
+    result = from == kInfinityBits ? kOver : result;
+    return from > kInfinityBits || bits > kInfinityBits ? kNan : result | sign;
+  }
+};
+using E4M3Code = Fp8Code<3, 7, 0x7Eu, 0x7Fu, 0x7Fu>;
+using E5M2Code = Fp8Code<2, 15, 0x7Bu, 0x7Eu, 0x7Cu>;
+
 template <class Code>
 struct ByteFormat {
   static constexpr int64_t units(int64_t dim) { return (dim + 3) / 4; }
@@ -109,6 +162,10 @@ template <KvType kType>
 struct FormatOf;
 template <>
 struct FormatOf<KvType::kInt8> : ByteFormat<Int8Code> {};
+template <>
+struct FormatOf<KvType::kFp8E4M3> : ByteFormat<E4M3Code> {};
+template <>
+struct FormatOf<KvType::kFp8E5M2> : ByteFormat<E5M2Code> {};
 
 // ---- The slots ---------------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ constexpr UKernels with_types(UKernels t) {
 /// The table with all narrow types.
 template <template <KvType> class N>
 constexpr UKernels with_narrow_types(const UKernels& t) {
-  return with_types<N, KvType::kInt8>(t);
+  return with_types<N, KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2>(t);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace simdattn {
 /// Element types that a typed slot is indexed by: size_t(DType) of f32, bf16, f16.
 inline constexpr size_t kElementTypes = 3;
 /// KV storage types: size_t(KvType).
-inline constexpr size_t kKvTypes = 4;
+inline constexpr size_t kKvTypes = 6;
 /// Types narrower than elements: bytes of codes, which scales multiply.
 constexpr bool is_narrow(KvType type) { return type > KvType::kF16; }
 /// Most numbers of a row of them: such a row is treated whole, in buffers on the stack.

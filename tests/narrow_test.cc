@@ -51,9 +51,37 @@ double nearest(double x) {
   return rest > 0.5 || (rest == 0.5 && std::fmod(low, 2) != 0) ? low + 1 : low;
 }
 
+/// The nearest of all finite codes, ties to even ones.
+unsigned char nearest_code(KvType type, float x, float y) {
+  const bool wide = type == KvType::kFp8E5M2;
+  const int largest = wide ? 0x7B : 0x7E, sign = std::signbit(y) ? 128 : 0;
+  if (x != x || y != y) return wide ? 0x7E : 0x7F;
+  if (std::fabs(x) == kInf) return static_cast<unsigned char>(wide ? 0x7C | sign : 0x7F);
+  static std::vector<double> values[2];
+  std::vector<double>& value = values[wide];
+  for (int c = 0; std::ssize(value) <= largest; ++c) {
+    const unsigned char code = static_cast<unsigned char>(c);
+    value.push_back(static_cast<double>(reference::decode(type, &code, 1, 1)[0]));
+  }
+  const double size = std::fabs(static_cast<double>(y));
+  int best = 0;
+  for (int c = 1; c <= largest; ++c) {
+    const double distance = std::fabs(value[static_cast<size_t>(c)] - size);
+    const double now = std::fabs(value[static_cast<size_t>(best)] - size);
+    if (distance < now || (distance == now && c % 2 == 0)) best = c;
+  }
+  if (size > value.back()) best = largest;
+  return static_cast<unsigned char>(best | sign);
+}
+
 /// A row as kv_append should store it, in f32 operations one by one. Fp8 types are given the scale.
-CodedRow encode(KvType /*type*/, const std::vector<float>& x, float /*scale*/) {
+CodedRow encode(KvType type, const std::vector<float>& x, float scale) {
   CodedRow row;
+  if (type == KvType::kFp8E4M3 || type == KvType::kFp8E5M2) {
+    row.scale = scale;
+    for (const float e : x) row.bytes.push_back(nearest_code(type, e, e * (1 / scale)));
+    return row;
+  }
   float largest = 0;
   bool finite = true;
   for (const float e : x) {
@@ -84,7 +112,7 @@ void fill_rows(Random& random, const Array<4>& rows, Values values) {
     for (int64_t h = 0; h < shape[1]; ++h) {
       for (int64_t t = 0; t < shape[2]; ++t) {
         const int64_t kind = random.integer(0, 5);
-        const float size = random.of({1.0f, 0x1p-20f, 0x1p-126f, 0x1p-140f, 0x1p100f, 0x1p127f, 3e-37f, 127.0f});
+        const float size = random.of({1.0f, 600.0f, 70000.0f, 0x1p-5f, 0x1p-13f, 0x1p-20f, 0x1p-126f, 0x1p-140f, 0x1p100f, 0x1p127f, 3e-37f, 127.0f});
         for (int64_t d = 0; d < shape[3]; ++d) {
           float x = kind == 0 ? 0.0f : random.uniform() * size;
           if (kind == 1) x = static_cast<float>(random.integer(-254, 254)) * 0.5f;  // ties, if 127 is among them

@@ -289,7 +289,7 @@ KvStorage make_kv(Random& random, KvType type, KvForm form, int64_t batch, int64
   s.memory = Guarded(static_cast<size_t>(last_unit), random.guard());
   std::memset(s.memory.data(), 0xFF, s.memory.size());  // a NaN in every type
   kv.data = s.memory.data();
-  if (has_scales(type)) {
+  if (has_scales(type) && (type == KvType::kInt8 || !random.one_in(4))) {
     // [batch, heads, tokens] or [batch, tokens, heads], with gaps.
     const bool heads_inside = random.one_in(3);
     kv.scale_token_stride = 4 * (heads_inside ? heads : 1) + (random.one_in(4) ? 4 * random.integer(0, 3) : 0);
@@ -317,7 +317,14 @@ KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm
     for (int64_t h = 0; h < shape[1]; ++h) {
       for (int64_t t = 0; t < shape[2]; ++t) {
         for (unsigned char& byte : row) byte = static_cast<unsigned char>(random.bits());
-        const float scale = number(random, values) / 128;
+        float scale = number(random, values) / 128;
+        if (type == KvType::kFp8E4M3 || type == KvType::kFp8E5M2) {
+          // A sign and a number up to 1, unless anything goes. Ordinary codes have no NaN.
+          const bool any = values == Values::kHuge || (values == Values::kSpecial && random.one_in(9));
+          const unsigned char one = type == KvType::kFp8E4M3 ? 0x38 : 0x3C;
+          for (unsigned char& byte : row) byte = any ? byte : static_cast<unsigned char>((byte & 0x80) | (byte & 0x7F) % (one + 1));
+          scale = s.kv.scales == nullptr ? 1.0f : number(random, values);
+        }
         (void)codes;
         const std::vector<float> x = reference::decode(type, row.data(), scale, shape[3]);
         for (size_t i = 0; i < row.size(); ++i) *s.byte(b, h, t, static_cast<int64_t>(i)) = row[i];
@@ -435,7 +442,7 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
 }
 
 std::string describe(const Attention& a) {
-  const char* const types[] = {"f32", "bf16", "f16", "int8"};
+  const char* const types[] = {"f32", "bf16", "f16", "int8", "e4m3", "e5m2"};
   std::string text = "q [";
   for (const int64_t n : a.q.shape) text += std::to_string(n) + " ";
   text += std::string("] ") + types[static_cast<size_t>(a.q.dtype)];

@@ -180,8 +180,25 @@ int64_t panel_byte(KvType type, int64_t dim, int64_t i, int64_t lane) {
   return code / 4 * 128 + lane * 4 + code % 4;
 }
 
-std::vector<float> decode(KvType /*type*/, const unsigned char* row, float scale, int64_t dim) {
+namespace {
+
+/// Sign, exponent and `mantissa` bits. Of the largest exponent e4m3 has one NaN, e5m2 is like an f16.
+float fp8(unsigned char code, int mantissa, int bias) {
+  const int exponent = (code & 127) >> mantissa, fraction = code & ((1 << mantissa) - 1);
+  double x = exponent == 0 ? std::ldexp(fraction, 1 - bias - mantissa)
+                           : std::ldexp((1 << mantissa) + fraction, exponent - bias - mantissa);
+  if (mantissa == 3 && (code & 127) == 127) x = kNaN;
+  if (mantissa == 2 && exponent == 31) x = fraction != 0 ? kNaN : HUGE_VAL;
+  return static_cast<float>(code > 127 ? -x : x);
+}
+
+}  // namespace
+
+std::vector<float> decode(KvType type, const unsigned char* row, float scale, int64_t dim) {
   std::vector<float> x(static_cast<size_t>(dim));
+  for (size_t d = 0; type == KvType::kFp8E4M3 && d < x.size(); ++d) x[d] = fp8(row[d], 3, 7) * scale;
+  for (size_t d = 0; type == KvType::kFp8E5M2 && d < x.size(); ++d) x[d] = fp8(row[d], 2, 15) * scale;
+  if (type != KvType::kInt8) return x;
   for (size_t d = 0; d < x.size(); ++d) {
     x[d] = static_cast<float>(row[d] < 128 ? row[d] : row[d] - 256) * scale;
   }

@@ -102,6 +102,10 @@ SIMDATTN_ENUM(simdattn_kv_type, KvType){
     SIMDATTN_VALUE(SIMDATTN_KV_F16, kF16) = 2,
     /** int8 in -127 .. 127, times one f32 scale per token and head (Kv::scales). */
     SIMDATTN_VALUE(SIMDATTN_KV_INT8, kInt8) = 3,
+    /** 8-bit floating point, times a scale of any granularity (Kv::scales; none: 1). 4 exponent bits, bias 7, largest 448, no
+     *  infinity (e4m3fn); 5 exponent bits, the upper byte of an f16. */
+    SIMDATTN_VALUE(SIMDATTN_KV_FP8_E4M3, kFp8E4M3) = 4,
+    SIMDATTN_VALUE(SIMDATTN_KV_FP8_E5M2, kFp8E5M2) = 5,
 };
 
 SIMDATTN_ENUM(simdattn_kv_layout, KvLayout){
@@ -526,14 +530,16 @@ inline constexpr int64_t kKeyBlock = SIMDATTN_KEY_BLOCK;
 inline constexpr int64_t kKeySplit = SIMDATTN_KEY_SPLIT;
 
 /// True for types whose numbers are multiplied by scales that stand apart, in Kv::scales.
-constexpr bool has_scales(KvType type) { return type == KvType::kInt8; }
+constexpr bool has_scales(KvType type) { return type >= KvType::kInt8 && type <= KvType::kFp8E5M2; }
 /// Bytes of a key or value of `dim` numbers in rows; 0 for an unknown type.
 constexpr int64_t row_bytes(KvType type, int64_t dim) {
   switch (type) {
     case KvType::kF32: return 4 * dim;
     case KvType::kBF16:
     case KvType::kF16: return 2 * dim;
-    case KvType::kInt8: return dim;
+    case KvType::kInt8:
+    case KvType::kFp8E4M3:
+    case KvType::kFp8E5M2: return dim;
   }
   return 0;
 }

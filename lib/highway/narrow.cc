@@ -49,6 +49,8 @@ void ValueTileNarrow(const ValueTile& a) {
   template void WidenPanelNarrow<type>(const PackKeys& a);    \
   template void ValueTileNarrow<type>(const ValueTile& a)
 SIMDATTN_NARROW(KvType::kInt8);
+SIMDATTN_NARROW(KvType::kFp8E4M3);
+SIMDATTN_NARROW(KvType::kFp8E5M2);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn
