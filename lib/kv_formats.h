@@ -158,6 +158,150 @@ struct ByteFormat {
   }
 };
 
+// ---- Blocks of 32 that begin with an f16 scale d -----------------------------------------------------------------------
+
+SIMDATTN_FORMAT_INLINE float f16_at(const uint8_t* p) {
+  f16 d;
+  std::memcpy(&d, p, sizeof d);
+  return to_f32(d);
+}
+SIMDATTN_FORMAT_INLINE void put_f16(float x, uint8_t* p) {
+  const f16 d = from_f32<f16>(x);
+  std::memcpy(p, &d, sizeof d);
+}
+
+/// Integers. d = a / 127, q = round(x * (1 / d)), a the largest magnitude.
+struct Q8Code {
+  static constexpr int64_t kBytes = 32;
+  static SIMDATTN_FORMAT_INLINE void integers(const uint8_t* codes, int8_t* out) { std::memcpy(out, codes, 32); }
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
+    const uint32_t bits = largest_bits(x, 32);
+    const float d = std::bit_cast<float>(bits) / 127.0f;
+    const float inverse = 1.0f / d;
+    put_f16(bits < kInfinityBits ? d : kNaN, block);
+    const bool holds = bits < kInfinityBits && is_finite(inverse);
+    for (int64_t i = 0; i < 32; ++i) {
+      block[2 + i] = holds ? static_cast<uint8_t>(round_to_integer(x[i] * inverse)) : uint8_t{0};
+    }
+  }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* codes, float d, float* out) {
+    for (int64_t i = 0; i < 32; ++i) out[i] = Int8Code::number<0>(codes[i]) * d;
+  }
+  /// Unit `unit` of a block of a panel, [32][4].
+  static SIMDATTN_FORMAT_INLINE void decode_unit(const uint32_t* w, int64_t unit, const float* d, float* out) {
+    float* const y = out + 4 * unit * kPanelWidth;
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[j] = Int8Code::number<0>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kPanelWidth + j] = Int8Code::number<8>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[2 * kPanelWidth + j] = Int8Code::number<16>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[3 * kPanelWidth + j] = Int8Code::number<24>(w[j]) * d[j];
+  }
+};
+
+/// Nibbles, x[0 .. 15] the low ones. d = the number of the largest magnitude / -8, q = min(15, trunc(x * (1 / d) + 8.5)).
+struct Q4Code {
+  static constexpr int64_t kBytes = 16;
+  static SIMDATTN_FORMAT_INLINE void integers(const uint8_t* codes, int8_t* out) {
+    for (int64_t i = 0; i < 16; ++i) {
+      out[i] = static_cast<int8_t>((codes[i] & 15) - 8);
+      out[16 + i] = static_cast<int8_t>((codes[i] >> 4) - 8);
+    }
+  }
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
+    const uint32_t bits = largest_bits(x, 32);
+    float extreme = 0.0f;
+    for (int64_t i = 32; i-- > 0;) {
+      if ((std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu) == bits) extreme = x[i];  // the first one of that size
+    }
+    const float d = extreme / -8.0f;
+    const float inverse = 1.0f / d;
+    put_f16(bits < kInfinityBits ? d : kNaN, block);
+    const bool holds = bits < kInfinityBits && is_finite(inverse);
+    const float factor = holds ? inverse : 0.0f;
+    uint32_t q[32];
+    for (int64_t i = 0; i < 32; ++i) {
+      const int32_t n = static_cast<int32_t>((holds ? x[i] : 0.0f) * factor + 8.5f);
+      q[i] = static_cast<uint32_t>(n < 15 ? n : 15);
+    }
+    for (int64_t i = 0; i < 16; ++i) block[2 + i] = static_cast<uint8_t>(q[i] | q[16 + i] << 4);
+  }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* codes, float d, float* out) {
+    for (int64_t i = 0; i < 16; ++i) out[i] = number<0>(codes[i]) * d;
+    for (int64_t i = 0; i < 16; ++i) out[16 + i] = number<4>(codes[i]) * d;
+  }
+  static SIMDATTN_FORMAT_INLINE void decode_unit(const uint32_t* w, int64_t unit, const float* d, float* out) {
+    float* const y = out + 4 * unit * kPanelWidth;
+    constexpr int64_t kUpper = 16 * kPanelWidth;
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[j] = number<0>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kPanelWidth + j] = number<8>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[2 * kPanelWidth + j] = number<16>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[3 * kPanelWidth + j] = number<24>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + j] = number<4>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + kPanelWidth + j] = number<12>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + 2 * kPanelWidth + j] = number<20>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + 3 * kPanelWidth + j] = number<28>(w[j]) * d[j];
+  }
+
+ private:
+  template <int kBit>
+  static SIMDATTN_FORMAT_INLINE float number(uint32_t w) {
+    return static_cast<float>(static_cast<int32_t>(w >> kBit & 15u) - 8);
+  }
+};
+
+template <class Code>
+struct BlockFormat {
+  static constexpr int64_t kBlock = 32;
+  static constexpr int64_t kScaleBytes = 2;
+  static constexpr int64_t kUnits = Code::kBytes / kUnitBytes;  // of a block
+  static constexpr int64_t kBlockBytes = kScaleBytes + Code::kBytes;
+  static constexpr int64_t units(int64_t dim) { return dim / kBlock * kUnits; }
+  static constexpr int64_t unit_at(int64_t unit) {
+    return unit / kUnits * kBlockBytes + kScaleBytes + unit % kUnits * kUnitBytes;
+  }
+  static constexpr int64_t scale_at(int64_t dim, int64_t block, int64_t column) {
+    return units(dim) * kUnitBytes * kPanelWidth + (block * kPanelWidth + column) * kScaleBytes;
+  }
+  static SIMDATTN_FORMAT_INLINE void put_block_scales(const uint8_t* row, int64_t dim, uint8_t* panel, int64_t column) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) std::memcpy(panel + scale_at(dim, b, column), row + b * kBlockBytes, 2);
+  }
+  static SIMDATTN_FORMAT_INLINE void take_block_scales(const uint8_t* panel, int64_t dim, int64_t column, uint8_t* row) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) std::memcpy(row + b * kBlockBytes, panel + scale_at(dim, b, column), 2);
+  }
+  /// The scales of a block of a panel.
+  static SIMDATTN_FORMAT_INLINE void panel_scales(const uint8_t* panel, int64_t dim, int64_t block, float* d) {
+    const uint8_t* const at = panel + scale_at(dim, block, 0);
+    for (int64_t j = 0; j < kPanelWidth; ++j) d[j] = f16_at(at + kScaleBytes * j);
+  }
+
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* /*scale*/) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) Code::encode(x + b * kBlock, row + b * kBlockBytes);
+  }
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* row, int64_t dim, float /*scale*/) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) {
+      if ((row[b * kBlockBytes + 1] & 0x7C) == 0x7C) return false;
+    }
+    return true;
+  }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* row, float /*scale*/, int64_t first, int64_t n, float* out) {
+    row += first / kBlock * kBlockBytes;
+    for (int64_t i = 0; i < n; i += kBlock, row += kBlockBytes) Code::decode(row + kScaleBytes, f16_at(row), out + i);
+  }
+  static SIMDATTN_FORMAT_INLINE void decode_panel(const uint8_t* panel, const float* /*scales*/, int64_t dim, float* out) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) {
+      float d[kPanelWidth];
+      panel_scales(panel, dim, b, d);
+      const uint8_t* const block = panel + b * kUnits * kUnitBytes * kPanelWidth;
+      for (int64_t u = 0; u < kUnits; ++u) {
+        uint32_t w[kPanelWidth];
+        std::memcpy(w, block + u * kUnitBytes * kPanelWidth, sizeof w);
+        Code::decode_unit(w, u, d, out + b * kBlock * kPanelWidth);
+      }
+    }
+  }
+};
+
+// ---- By type -----------------------------------------------------------------------------------------------------------
+
 template <KvType kType>
 struct FormatOf;
 template <>
@@ -166,6 +310,14 @@ template <>
 struct FormatOf<KvType::kFp8E4M3> : ByteFormat<E4M3Code> {};
 template <>
 struct FormatOf<KvType::kFp8E5M2> : ByteFormat<E5M2Code> {};
+template <>
+struct FormatOf<KvType::kQ8_0> : BlockFormat<Q8Code> {
+  using Code = Q8Code;
+};
+template <>
+struct FormatOf<KvType::kQ4_0> : BlockFormat<Q4Code> {
+  using Code = Q4Code;
+};
 
 // ---- The slots ---------------------------------------------------------------------------------------------------------
 

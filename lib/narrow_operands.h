@@ -50,6 +50,77 @@ struct Int8AsStored {
   }
 };
 
+/// Keys in blocks with scales of their own for Arithmetic::kInt8: the integers of a panel as int8_operands.h has them, then f32
+/// scales [dim/32][32].
+template <KvType kType>
+struct BlockIntegers {
+  using Format = FormatOf<kType>;
+  static constexpr int64_t kBlock = Format::kBlock;
+
+  static int64_t panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + dim / kBlock * kPanelWidth * 4; }
+  static void put(const int8_t* integers, int64_t block, int64_t column, int8_t* panel) {
+    for (int64_t i = 0; i < kBlock; ++i) panel[((block * kBlock + i) / 4 * kPanelWidth + column) * 4 + i % 4] = integers[i];
+  }
+  static void keys(const PackKeys& a) {
+    int8_t* const panel = static_cast<int8_t*>(a.panel);
+    float* const scales = reinterpret_cast<float*>(panel + int8_panel_numbers(a.dim));
+    std::memset(panel, 0, static_cast<size_t>(panel_bytes(a.dim)));
+    for (int64_t j = 0; j < a.keys; ++j) {
+      const uint8_t* row = static_cast<const uint8_t*>(a.from) + j * a.token_stride;
+      for (int64_t b = 0; b < a.dim / kBlock; ++b, row += Format::kBlockBytes) {
+        int8_t integers[kBlock];
+        Format::Code::integers(row + Format::kScaleBytes, integers);
+        put(integers, b, j, panel);
+        scales[b * kPanelWidth + j] = f16_at(row);
+      }
+    }
+  }
+  static void panel(const PackKeys& a) {
+    const uint8_t* const from = static_cast<const uint8_t*>(a.from);
+    int8_t* const panel = static_cast<int8_t*>(a.panel);
+    float* const scales = reinterpret_cast<float*>(panel + int8_panel_numbers(a.dim));
+    for (int64_t b = 0; b < a.dim / kBlock; ++b) {
+      Format::panel_scales(from, a.dim, b, scales + b * kPanelWidth);
+      for (int64_t j = 0; j < kPanelWidth; ++j) {
+        uint8_t codes[Format::Code::kBytes];
+        for (int64_t u = 0; u < Format::kUnits; ++u) {
+          std::memcpy(codes + u * kUnitBytes, from + ((b * Format::kUnits + u) * kPanelWidth + j) * kUnitBytes, kUnitBytes);
+        }
+        int8_t integers[kBlock];
+        Format::Code::integers(codes, integers);
+        put(integers, b, j, panel);
+      }
+    }
+  }
+  /// acc = fma(float(dot of a block), its scale, acc), ascending; then times the scales of query and problem.
+  static void score(const ScoreTile& a) {
+    for (int64_t r = 0; r < a.rows; ++r) {
+      const auto* q = reinterpret_cast<const int8_t*>(static_cast<const char*>(a.q) + r * a.q_stride);
+      Int8Query info;
+      std::memcpy(&info, q + int8_query_numbers(a.dim), sizeof(info));
+      for (int64_t c = 0; c < a.n_panels * kPanelWidth; ++c) {
+        const char* const bytes = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
+        const auto* const panel = reinterpret_cast<const int8_t*>(bytes);
+        const float* const scales = reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
+        const int64_t j = c % kPanelWidth;
+        float acc = 0.0f;
+        for (int64_t b = 0; b < a.dim / kBlock; ++b) {
+          int32_t sum = 0;
+          for (int64_t d = b * kBlock; d < (b + 1) * kBlock; ++d) sum += q[d] * panel[(d / 4 * kPanelWidth + j) * 4 + d % 4];
+          acc = __builtin_fmaf(static_cast<float>(sum), scales[b * kPanelWidth + j], acc);
+        }
+        a.s[r * a.lds + c] = acc * (info.scale * a.scale);
+      }
+    }
+  }
+  static constexpr void add(KvOperands& operands) {
+    operands.panel_bytes = panel_bytes;
+    operands.score_packed = score;
+    operands.pack_keys = keys;
+    operands.pack_panel = panel;
+  }
+};
+
 /// N<type>: the slots of a type, as NarrowSlots has them with value_tile for f32.
 template <template <KvType> class N, KvType kType>
 constexpr void add_narrow_type(UKernels& t) {
@@ -76,12 +147,15 @@ constexpr UKernels with_types(UKernels t) {
   integers.pack_keys = Int8AsStored::keys;
   integers.pack_panel = Int8AsStored::panel;
   integers.pack_values = Int8AsStored::values;
+  AttentionKernels& int8 = t.attention[static_cast<size_t>(Arithmetic::kInt8)];
+  BlockIntegers<KvType::kQ8_0>::add(int8.kv[static_cast<size_t>(KvType::kQ8_0)]);
+  BlockIntegers<KvType::kQ4_0>::add(int8.kv[static_cast<size_t>(KvType::kQ4_0)]);
   return t;
 }
 /// The table with all narrow types.
 template <template <KvType> class N>
 constexpr UKernels with_narrow_types(const UKernels& t) {
-  return with_types<N, KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2>(t);
+  return with_types<N, KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0>(t);
 }
 
 }  // namespace

@@ -74,9 +74,41 @@ unsigned char nearest_code(KvType type, float x, float y) {
   return static_cast<unsigned char>(best | sign);
 }
 
+/// A block of a type with scales in the row.
+void encode_block(KvType type, const float* x, std::vector<unsigned char>* out) {
+  float largest = 0, extreme = 0;
+  bool finite = true;
+  for (int i = 0; i < 32; ++i) {
+    finite = finite && std::fabs(x[i]) < kInf;
+    if (std::fabs(x[i]) > largest) largest = std::fabs(x[i]), extreme = x[i];
+  }
+  const float d = type == KvType::kQ8_0 ? largest / 127 : extreme / -8;
+  const float inverse = 1 / d;
+  const bool codes = finite && std::fabs(inverse) < kInf;
+  const uint16_t bits = finite ? reference::to_f16(static_cast<double>(d)) : uint16_t{0x7E00};
+  out->push_back(static_cast<unsigned char>(bits & 255));
+  out->push_back(static_cast<unsigned char>(bits >> 8));
+  int q[32] = {};
+  for (int i = 0; i < 32; ++i) {
+    const float scaled = codes ? x[i] * inverse : 0.0f;
+    const float up = scaled + 8.5f;
+    q[i] = type == KvType::kQ8_0 ? static_cast<int>(nearest(static_cast<double>(scaled)))
+                                 : std::min(15, static_cast<int>(up));
+  }
+  if (type == KvType::kQ8_0) {
+    for (const int n : q) out->push_back(static_cast<unsigned char>(n));
+  } else {
+    for (int i = 0; i < 16; ++i) out->push_back(static_cast<unsigned char>(q[i] | q[16 + i] << 4));
+  }
+}
+
 /// A row as kv_append should store it, in f32 operations one by one. Fp8 types are given the scale.
 CodedRow encode(KvType type, const std::vector<float>& x, float scale) {
   CodedRow row;
+  if (reference::codes_of(type).numbers > 1) {
+    for (size_t i = 0; i < x.size(); i += 32) encode_block(type, x.data() + i, &row.bytes);
+    return row;
+  }
   if (type == KvType::kFp8E4M3 || type == KvType::kFp8E5M2) {
     row.scale = scale;
     for (const float e : x) row.bytes.push_back(nearest_code(type, e, e * (1 / scale)));

@@ -325,7 +325,13 @@ KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm
           for (unsigned char& byte : row) byte = any ? byte : static_cast<unsigned char>((byte & 0x80) | (byte & 0x7F) % (one + 1));
           scale = s.kv.scales == nullptr ? 1.0f : number(random, values);
         }
-        (void)codes;
+        // Blocks begin with f16 numbers.
+        for (int64_t i = 0; codes.scales > 0 && i < std::ssize(row); i += codes.bytes) {
+          for (int64_t at = i; at < i + codes.scales; at += 2) {
+            const float d = number(random, values) / 128;
+            put(row.data() + at, DType::kF16, 0, d);
+          }
+        }
         const std::vector<float> x = reference::decode(type, row.data(), scale, shape[3]);
         for (size_t i = 0; i < row.size(); ++i) *s.byte(b, h, t, static_cast<int64_t>(i)) = row[i];
         if (float* const place = s.scale(b, h, t); place != nullptr) *place = scale;
@@ -365,8 +371,13 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   const int64_t batch = random.integer(1, limits.max_batch);
   const int64_t kv_heads = random.integer(1, limits.max_kv_heads);
   const int64_t heads = kv_heads * random.integer(1, limits.max_group);
-  const int64_t dim = random.size(1, limits.max_dim);
-  const int64_t dim_v = random.coin() ? dim : random.size(1, limits.max_dim);
+  // Whole blocks now and then.
+  const auto some_dim = [&] {
+    const int64_t size = random.size(1, limits.max_dim);
+    return limits.narrow && limits.max_dim >= 32 && random.coin() ? (size + 31) / 32 * 32 : size;
+  };
+  const int64_t dim = some_dim();
+  const int64_t dim_v = random.coin() ? dim : some_dim();
   const bool packed_q = limits.varlen && random.one_in(3);
   const bool packed_k = packed_q && random.coin();
   ScoringShapes shapes;
@@ -398,7 +409,9 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   c.v_rows.fill(random, limits.values);
   const auto narrow = [&](Array<4>& rows) {
     const KvType type = kNarrowTypes[random.integer(0, std::ssize(kNarrowTypes) - 1)];
-    if (!limits.narrow || !random.one_in(3)) return kv_type_of(rows.view.dtype);
+    if (!limits.narrow || !random.one_in(3) || rows.view.shape[3] % reference::codes_of(type).numbers != 0) {
+      return kv_type_of(rows.view.dtype);
+    }
     rows = Array<4>(random, DType::kF32, rows.view.shape);
     return type;
   };
@@ -442,7 +455,7 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
 }
 
 std::string describe(const Attention& a) {
-  const char* const types[] = {"f32", "bf16", "f16", "int8", "e4m3", "e5m2"};
+  const char* const types[] = {"f32", "bf16", "f16", "int8", "e4m3", "e5m2", "q8_0", "q4_0"};
   std::string text = "q [";
   for (const int64_t n : a.q.shape) text += std::to_string(n) + " ";
   text += std::string("] ") + types[static_cast<size_t>(a.q.dtype)];

@@ -232,7 +232,7 @@ KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64
 /// The same for any type.
 KvStorage make_kv(Random& random, KvType type, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
                   int64_t ring = 0);
-inline constexpr KvType kNarrowTypes[] = {KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2};
+inline constexpr KvType kNarrowTypes[] = {KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0};
 /// Random codes of a narrow type, and the numbers they stand for in `rows`, f32 [batch, heads, tokens, dim]; ordinary ones are
 /// within -1 .. 1.
 KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm form, Values values, int64_t ring = 0,

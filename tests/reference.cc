@@ -169,7 +169,13 @@ Tensor read_strided(const void* data, DType dtype, int rank, const int64_t* shap
   return result;
 }
 
-Codes codes_of(KvType) { return {1, 1, 0}; }
+Codes codes_of(KvType type) {
+  switch (type) {
+    case KvType::kQ8_0: return {32, 34, 2};
+    case KvType::kQ4_0: return {32, 18, 2};
+    default: return {1, 1, 0};
+  }
+}
 
 int64_t panel_byte(KvType type, int64_t dim, int64_t i, int64_t lane) {
   const Codes c = codes_of(type);
@@ -198,6 +204,19 @@ std::vector<float> decode(KvType type, const unsigned char* row, float scale, in
   std::vector<float> x(static_cast<size_t>(dim));
   for (size_t d = 0; type == KvType::kFp8E4M3 && d < x.size(); ++d) x[d] = fp8(row[d], 3, 7) * scale;
   for (size_t d = 0; type == KvType::kFp8E5M2 && d < x.size(); ++d) x[d] = fp8(row[d], 2, 15) * scale;
+  const Codes c = codes_of(type);
+  for (int64_t d = 0; c.numbers > 1 && d < dim; ++d) {
+    const unsigned char* block = row + d / c.numbers * c.bytes;
+    const unsigned char* codes = block + c.scales;
+    const int64_t i = d % c.numbers;
+    const int nibble = i < 16 ? codes[i % 16] & 15 : codes[i % 16] >> 4;
+    const float f = static_cast<float>(from_f16(static_cast<uint16_t>(block[0] | block[1] << 8)));
+    float& y = x[static_cast<size_t>(d)];
+    switch (type) {
+      case KvType::kQ8_0: y = static_cast<float>(codes[i] < 128 ? codes[i] : codes[i] - 256) * f; break;
+      default: y = static_cast<float>(nibble - 8) * f; break;
+    }
+  }
   if (type != KvType::kInt8) return x;
   for (size_t d = 0; d < x.size(); ++d) {
     x[d] = static_cast<float>(row[d] < 128 ? row[d] : row[d] - 256) * scale;

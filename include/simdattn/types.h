@@ -106,6 +106,10 @@ SIMDATTN_ENUM(simdattn_kv_type, KvType){
      *  infinity (e4m3fn); 5 exponent bits, the upper byte of an f16. */
     SIMDATTN_VALUE(SIMDATTN_KV_FP8_E4M3, kFp8E4M3) = 4,
     SIMDATTN_VALUE(SIMDATTN_KV_FP8_E5M2, kFp8E5M2) = 5,
+    /** Blocks of 32 as in ggml (llama.cpp): an f16 scale d and 32 integers; d and 16 bytes of nibbles, the low ones first, each
+     *  times d after 8 is subtracted. */
+    SIMDATTN_VALUE(SIMDATTN_KV_Q8_0, kQ8_0) = 6,
+    SIMDATTN_VALUE(SIMDATTN_KV_Q4_0, kQ4_0) = 7,
 };
 
 SIMDATTN_ENUM(simdattn_kv_layout, KvLayout){
@@ -518,7 +522,8 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
 
 /** Keys per panel. A panel holds 32 keys dimension by dimension, so that the lanes of a vector are keys:
  *    f32 and f16: [panel][d][32];   bf16: [panel][ceil(d/2)][32][2], an odd last dimension paired with zero.
- *  Narrower types: the bytes of a row's codes in units of four, [panel][unit][32][4], a last unit filled with zeros.
+ *  Narrower types: the bytes of a row's codes in units of four, [panel][unit][32][4], a last unit filled with zeros; of types
+ *  with blocks the codes of all blocks first, then their scales, [block][32] f16.
  *  A file-format constant: the same on every CPU and in every version. */
 #define SIMDATTN_PANEL_WIDTH 32
 /** Keys per block of the online softmax, and per independently computed split; part of the definition of the result. */
@@ -540,6 +545,8 @@ constexpr int64_t row_bytes(KvType type, int64_t dim) {
     case KvType::kInt8:
     case KvType::kFp8E4M3:
     case KvType::kFp8E5M2: return dim;
+    case KvType::kQ8_0: return dim / 32 * 34;
+    case KvType::kQ4_0: return dim / 32 * 18;
   }
   return 0;
 }

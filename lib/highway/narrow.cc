@@ -51,6 +51,8 @@ void ValueTileNarrow(const ValueTile& a) {
 SIMDATTN_NARROW(KvType::kInt8);
 SIMDATTN_NARROW(KvType::kFp8E4M3);
 SIMDATTN_NARROW(KvType::kFp8E5M2);
+SIMDATTN_NARROW(KvType::kQ8_0);
+SIMDATTN_NARROW(KvType::kQ4_0);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

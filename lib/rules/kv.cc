@@ -9,8 +9,11 @@ namespace {
 
 bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 
-/// What strides are multiples of: the element size; rows of narrow types are bytes.
-int64_t alignment_of(KvType type) { return is_narrow(type) ? 1 : row_bytes(type, 1); }
+/// What strides are multiples of: the element size; rows of narrow types are bytes, or blocks that begin with an f16.
+int64_t alignment_of(KvType type) {
+  if (is_narrow(type)) return block_of(type) > 1 ? 2 : 1;
+  return row_bytes(type, 1);
+}
 
 struct Repeated {
   int64_t count;
@@ -51,6 +54,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   SIMDATTN_REQUIRE(!panels || (!use.rows_only && !use.varlen), Code::kShape, text.rows_only);
   SIMDATTN_REQUIRE(kv.dim >= 1 && kv.dim <= kMaxSize, Code::kShape, text.dim);
   SIMDATTN_REQUIRE(!is_narrow(kv.type) || kv.dim <= kMaxNarrowDim, Code::kShape, text.narrow_dim);
+  SIMDATTN_REQUIRE(kv.dim % block_of(kv.type) == 0, Code::kShape, text.block_dim);
   SIMDATTN_REQUIRE(size_ok(kv.batch), Code::kShape, text.batch);
   SIMDATTN_REQUIRE(size_ok(kv.heads), Code::kShape, text.heads);
   SIMDATTN_REQUIRE(size_ok(kv.tokens), Code::kShape, text.tokens);
