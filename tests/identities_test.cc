@@ -55,6 +55,10 @@ Attention rows_of(Attention a, int64_t first, int64_t count, int64_t offset) {
   a.scoring.offsets = nullptr;
   return a;
 }
+void move_scales(ConstKv* kv, int64_t bytes) {
+  if (kv->scales != nullptr) kv->scales = static_cast<const char*>(kv->scales) + bytes;
+}
+
 /// Batch entry b alone. Caches must not be paged.
 Attention entry_of(Attention a, int64_t b) {
   a.q = slice(a.q, 0, b, 1);
@@ -62,6 +66,7 @@ Attention entry_of(Attention a, int64_t b) {
   a.lse = slice(a.lse, 0, b, 1);
   for (ConstKv* kv : {&a.k, &a.v}) {
     kv->data = static_cast<const char*>(kv->data) + b * kv->batch_stride;
+    move_scales(kv, b * kv->scale_batch_stride);
     kv->batch = 1;
   }
   Scoring& s = a.scoring;
@@ -82,6 +87,7 @@ Attention head_of(Attention a, int64_t h) {
   a.lse = slice(a.lse, 1, h * group, group);
   for (ConstKv* kv : {&a.k, &a.v}) {
     kv->data = static_cast<const char*>(kv->data) + h * kv->head_stride;
+    move_scales(kv, h * kv->scale_head_stride);
     kv->heads = 1;
   }
   Scoring& s = a.scoring;
@@ -630,12 +636,14 @@ TEST_P(Identities, VarlenIsSeparateCalls) {
         kv->batch = 1;
         if (a.cu_k != nullptr) {
           kv->data = static_cast<const char*>(kv->data) + a.cu_k[s] * kv->token_stride;
+          move_scales(kv, a.cu_k[s] * kv->scale_token_stride);
           kv->tokens = a.cu_k[s + 1] - a.cu_k[s];
         } else if (kv->page_size > 0) {
           const int64_t tight = (kv->tokens + kv->page_size - 1) / kv->page_size;
           kv->block_table += s * (kv->block_table_stride < 0 ? tight : kv->block_table_stride);
         } else {
           kv->data = static_cast<const char*>(kv->data) + s * kv->batch_stride;
+          move_scales(kv, s * kv->scale_batch_stride);
         }
       }
       Scoring& r = alone.scoring;

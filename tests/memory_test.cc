@@ -211,7 +211,7 @@ TEST_P(Memory, InputsAreOnlyRead) {
     limits.values = Values::kSpecial;
     AttentionCase c = random_attention(random, limits);
     for (Guarded* m :
-         {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.table.memory, &c.v.table.memory, &c.cu_q.memory, &c.cu_k.memory,
+         {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.scales, &c.v.scales, &c.k.table.memory, &c.v.table.memory, &c.cu_q.memory, &c.cu_k.memory,
           &c.scoring.offsets.memory, &c.scoring.prefix_end.memory, &c.scoring.kv_start.memory,
           &c.scoring.kv_length.memory, &c.scoring.slopes.memory, &c.scoring.sinks.memory, &c.scoring.bias.memory,
           &c.scoring.bias_scale.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
@@ -454,7 +454,7 @@ TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
   Random random(seed() * 4000 + 7);
   for (int64_t i = 0; i < cases(300); ++i) {
     AttentionLimits limits;
-    limits.varlen = limits.forms = false;
+    limits.varlen = limits.forms = limits.narrow = false;
     limits.scoring.per_sequence = random.coin();
     if (random.one_in(5)) limits.max_kv = 1500, limits.max_batch = 1;
     AttentionCase c = random_attention(random, limits);

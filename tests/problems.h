@@ -213,9 +213,13 @@ constexpr DType element_type(KvType type) {
 
 struct KvStorage {
   Guarded memory;
+  Guarded scales;  // of types whose scales stand apart
   Numbers<int32_t> table;
   Kv kv;
   DType dtype() const { return element_type(kv.type); }
+  /// Narrow types: where byte `i` of a token's row is, and its scale (null if there are none).
+  unsigned char* byte(int64_t b, int64_t h, int64_t t, int64_t i) const;
+  float* scale(int64_t b, int64_t h, int64_t t) const;
   /// Where an element is, counted in elements from kv.data.
   int64_t at(int64_t b, int64_t h, int64_t t, int64_t d) const;
   /// The entry of the block table for a token.
@@ -225,6 +229,14 @@ struct KvStorage {
 /// Empty storage of a form for [batch, heads, tokens, dim], all bytes NaN. ring: its capacity (for panels rounded up).
 KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
                   int64_t ring = 0);
+/// The same for any type.
+KvStorage make_kv(Random& random, KvType type, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
+                  int64_t ring = 0);
+inline constexpr KvType kNarrowTypes[] = {KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0};
+/// Random codes of a narrow type, and the numbers they stand for in `rows`, f32 [batch, heads, tokens, dim]; ordinary ones are
+/// within -1 .. 1.
+KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm form, Values values, int64_t ring = 0,
+                       int64_t spare = 0);
 /// The elements of `rows` [batch, heads, tokens, dim] in another form; what holds no token is NaN. spare: so many tokens
 /// more could be stored; the length says that they are not.
 KvStorage store_kv(Random& random, const Array<4>& rows, KvForm form, int64_t ring = 0, int64_t spare = 0);
@@ -242,6 +254,7 @@ struct AttentionLimits {
   bool varlen = true;
   bool forms = true;        // panels, pages, room for more tokens than there are
   bool arithmetics = true;  // all of them, f32 half of the time
+  bool narrow = true;       // narrow types; k_rows and v_rows are then the numbers of k and v in f32
   Values values = Values::kOrdinary;
   ScoringLimits scoring;
 };
@@ -249,7 +262,7 @@ struct AttentionLimits {
 struct AttentionCase {
   Array<4> q, out;
   Array<3> lse;
-  Array<4> k_rows, v_rows;  // contiguous: the elements of k and v
+  Array<4> k_rows, v_rows;  // contiguous: the elements of k and v, or their numbers
   KvStorage k, v;
   ScoringCase scoring;
   Numbers<int32_t> cu_q, cu_k;

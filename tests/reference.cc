@@ -170,7 +170,63 @@ Tensor read_strided(const void* data, DType dtype, int rank, const int64_t* shap
   return result;
 }
 
+Codes codes_of(KvType type) {
+  switch (type) {
+    case KvType::kQ8_0: return {32, 34, 2};
+    case KvType::kQ4_0: return {32, 18, 2};
+    default: return {1, 1, 0};
+  }
+}
+
+int64_t panel_byte(KvType type, int64_t dim, int64_t i, int64_t lane) {
+  const Codes c = codes_of(type);
+  const int64_t block = i / c.bytes, in_block = i % c.bytes, codes = c.bytes - c.scales;
+  const int64_t units = (dim / c.numbers * codes + 3) / 4;
+  if (in_block < c.scales) return units * 128 + block * 32 * c.scales + lane * c.scales + in_block;
+  const int64_t code = block * codes + in_block - c.scales;
+  return code / 4 * 128 + lane * 4 + code % 4;
+}
+
+namespace {
+
+/// Sign, exponent and `mantissa` bits. Of the largest exponent e4m3 has one NaN, e5m2 is like an f16.
+float fp8(unsigned char code, int mantissa, int bias) {
+  const int exponent = (code & 127) >> mantissa, fraction = code & ((1 << mantissa) - 1);
+  double x = exponent == 0 ? std::ldexp(fraction, 1 - bias - mantissa)
+                           : std::ldexp((1 << mantissa) + fraction, exponent - bias - mantissa);
+  if (mantissa == 3 && (code & 127) == 127) x = kNaN;
+  if (mantissa == 2 && exponent == 31) x = fraction != 0 ? kNaN : HUGE_VAL;
+  return static_cast<float>(code > 127 ? -x : x);
+}
+
+}  // namespace
+
+std::vector<float> decode(KvType type, const unsigned char* row, float scale, int64_t dim) {
+  std::vector<float> x(static_cast<size_t>(dim));
+  for (size_t d = 0; type == KvType::kFp8E4M3 && d < x.size(); ++d) x[d] = fp8(row[d], 3, 7) * scale;
+  for (size_t d = 0; type == KvType::kFp8E5M2 && d < x.size(); ++d) x[d] = fp8(row[d], 2, 15) * scale;
+  const Codes c = codes_of(type);
+  for (int64_t d = 0; c.numbers > 1 && d < dim; ++d) {
+    const unsigned char* block = row + d / c.numbers * c.bytes;
+    const unsigned char* codes = block + c.scales;
+    const int64_t i = d % c.numbers;
+    const int nibble = i < 16 ? codes[i % 16] & 15 : codes[i % 16] >> 4;
+    const float f = static_cast<float>(from_f16(static_cast<uint16_t>(block[0] | block[1] << 8)));
+    float& y = x[static_cast<size_t>(d)];
+    switch (type) {
+      case KvType::kQ8_0: y = static_cast<float>(codes[i] < 128 ? codes[i] : codes[i] - 256) * f; break;
+      default: y = static_cast<float>(nibble - 8) * f; break;
+    }
+  }
+  if (type != KvType::kInt8) return x;
+  for (size_t d = 0; d < x.size(); ++d) {
+    x[d] = static_cast<float>(row[d] < 128 ? row[d] : row[d] - 256) * scale;
+  }
+  return x;
+}
+
 Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
+  const bool narrow = kv.type > KvType::kF16;
   const DType type = kv.type == KvType::kF32 ? DType::kF32 : kv.type == KvType::kBF16 ? DType::kBF16 : DType::kF16;
   const bool paged = kv.page_size > 0;
   int64_t table_stride = kv.block_table_stride;
@@ -189,6 +245,29 @@ Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
         block = kv.block_table[b * table_stride + t / kv.page_size];
         token = t % kv.page_size;
         held = block >= 0;
+      }
+      if (narrow) {
+        const bool rows = kv.layout == simdattn::KvLayout::kRows;
+        const Codes c = codes_of(kv.type);
+        std::vector<unsigned char> row(static_cast<size_t>(held ? kv.dim / c.numbers * c.bytes : 0));
+        const unsigned char* at = static_cast<const unsigned char*>(kv.data);
+        if (held) at += block * kv.batch_stride + h * kv.head_stride + (rows ? token : token / 32) * kv.token_stride;
+        for (size_t i = 0; i < row.size(); ++i) {
+          const int64_t byte = static_cast<int64_t>(i);
+          row[i] = at[rows ? byte : panel_byte(kv.type, kv.dim, byte, token % 32)];
+        }
+        float scale = 1;
+        if (held && kv.scales != nullptr) {
+          std::memcpy(&scale,
+                      static_cast<const char*>(kv.scales) + block * kv.scale_batch_stride + h * kv.scale_head_stride +
+                          token * kv.scale_token_stride,
+                      sizeof scale);
+        }
+        const std::vector<float> x = held ? decode(kv.type, row.data(), scale, kv.dim) : std::vector<float>();
+        for (int64_t d = 0; d < kv.dim; ++d) {
+          result.at({h, t, d}) = held ? static_cast<double>(x[static_cast<size_t>(d)]) : kNaN;
+        }
+        continue;
       }
       for (int64_t d = 0; d < kv.dim; ++d) {
         int64_t byte = block * kv.batch_stride + h * kv.head_stride;

@@ -51,6 +51,19 @@ struct Tensor {
   double at(std::initializer_list<int64_t> index) const { return (*this)[offset(index)]; }
 };
 
+/// Narrow storage types: bytes of a block of a row, and how many of them at its beginning are scales. Blocks of one byte have
+/// none.
+struct Codes {
+  int64_t numbers;  // of a block
+  int64_t bytes;
+  int64_t scales;
+};
+Codes codes_of(simdattn::KvType type);
+/// Where byte `i` of the row of column `lane` is in a panel.
+int64_t panel_byte(simdattn::KvType type, int64_t dim, int64_t i, int64_t lane);
+/// The numbers of a row, as f32 rounds the products of codes and scales.
+std::vector<float> decode(simdattn::KvType type, const unsigned char* row, float scale, int64_t dim);
+
 /// The element type of a strided view, widened.
 Tensor read_strided(const void* data, simdattn::DType dtype, int rank, const int64_t* shape, const int64_t* stride);
 template <int kRank, bool kConst>

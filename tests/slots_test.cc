@@ -211,12 +211,14 @@ TEST_P(Slots, TableIsComplete) {
   }
   for (size_t x = 0; x < kKvTypes; ++x) {
     const KvKernels& kv = t.kv[x];
-    EXPECT_NE(kv.all_finite, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.store_rows, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.store_panels, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.load_rows, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.load_panels, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.rotate_columns, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.all_finite, nullptr) << x;
+    EXPECT_NE(kv.store_rows, nullptr) << x;
+    EXPECT_NE(kv.store_panels, nullptr) << x;
+    EXPECT_NE(kv.load_rows, nullptr) << x;
+    EXPECT_NE(kv.load_panels, nullptr) << x;
+    if (x < kElementTypes) {
+      EXPECT_NE(kv.rotate_columns, nullptr) << x;
+    }
   }
   EXPECT_NE(t.softmax_rows, nullptr);
   EXPECT_NE(t.modify_row, nullptr);
@@ -224,11 +226,11 @@ TEST_P(Slots, TableIsComplete) {
     EXPECT_GE(a.tile_rows, 1);
     EXPECT_NE(a.query_bytes, nullptr);
     EXPECT_NE(a.values_bytes, nullptr);
-    for (size_t x = 0; x < kElementTypes; ++x) EXPECT_NE(a.prepare_query[x], nullptr) << kTypeName[x];
+    for (size_t x = 0; x < kElementTypes; ++x) EXPECT_NE(a.prepare_query[x], nullptr) << x;
     // A null slot is replaced by f32 rows and the slots of f32 storage.
     for (size_t x = 0; x < kKvTypes; ++x) {
-      EXPECT_NE(a.kv[x].panel_bytes, nullptr) << kTypeName[x];
-      EXPECT_NE(a.kv[x].score_packed, nullptr) << kTypeName[x];
+      EXPECT_NE(a.kv[x].panel_bytes, nullptr) << x;
+      EXPECT_NE(a.kv[x].score_packed, nullptr) << x;
     }
     EXPECT_NE(a.kv[slot(KvType::kF32)].pack_keys, nullptr);
     EXPECT_NE(a.kv[slot(KvType::kF32)].pack_values, nullptr);
@@ -325,7 +327,7 @@ TEST_P(Slots, AdditiveRows) {
 }
 
 TEST_P(Slots, ScoreTile) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 10 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1000); ++i) {
@@ -690,7 +692,7 @@ Guarded prepared(const AttentionKernels& kernels, const Rows& q, Guard guard) {
 }
 
 TEST_P(Slots, PackedKeys) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 60 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1500); ++i) {
@@ -753,7 +755,7 @@ TEST_P(Slots, PackedKeys) {
 }
 
 TEST_P(Slots, PackedValues) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 80 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(600); ++i) {
@@ -823,7 +825,7 @@ struct Stored {
 };
 
 TEST_P(Slots, StoreRows) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 230 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1500); ++i) {
@@ -859,7 +861,7 @@ TEST_P(Slots, StoreRows) {
 }
 
 TEST_P(Slots, LoadRows) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 240 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1500); ++i) {
@@ -948,8 +950,9 @@ TEST_P(Slots, AllFinite) {
         rows.set(random.integer(0, keys - 1), random.integer(0, dim - 1),
                  random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u)}));
       }
-      const bool want = definition().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim);
-      ASSERT_EQ(uk().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim), want)
+      const FiniteRows a = {rows.data(), rows.stride_bytes(), nullptr, keys, dim};
+      const bool want = definition().kv[type].all_finite(a);
+      ASSERT_EQ(uk().kv[type].all_finite(a), want)
           << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
     }
   }
@@ -1080,7 +1083,7 @@ TEST_P(Slots, RopeHeads) {
 }
 
 TEST_P(Slots, RotateColumns) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 250 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1500); ++i) {

@@ -40,6 +40,7 @@ Status sinusoidal_table(const View<2>& out, double base, const ConstView<1>& pos
 
 Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv, const AppendOptions& options,
                  const Exec& exec);
+Status dequantise(const ConstKv& kv, int64_t first, const View<4>& out, const Exec& exec);
 Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope, const Exec& exec);
 
 Status attention(const Attention& problem, const Exec& exec);

@@ -119,6 +119,22 @@ using LoadFunction = void(const LoadRows&);
 extern StoreFunction StoreRowsF32, StoreRowsBF16, StoreRowsF16, StorePanelsF32, StorePanelsBF16, StorePanelsF16;
 extern LoadFunction LoadRowsF32, LoadRowsBF16, LoadRowsF16, LoadPanelsF32, LoadPanelsBF16, LoadPanelsF16;
 
+// narrow.cc, of each narrow storage type
+template <KvType kType>
+bool AllFiniteNarrow(const FiniteRows& a);
+template <KvType kType>
+void StoreRowsNarrow(const StoreRows& a);
+template <KvType kType>
+void StorePanelsNarrow(const StoreRows& a);
+template <KvType kType>
+void LoadRowsNarrow(const LoadRows& a);
+template <KvType kType>
+void LoadPanelsNarrow(const LoadRows& a);
+template <KvType kType>
+void WidenPanelNarrow(const PackKeys& a);
+template <KvType kType>
+void ValueTileNarrow(const ValueTile& a);
+
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn
 HWY_AFTER_NAMESPACE();

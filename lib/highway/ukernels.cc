@@ -8,6 +8,7 @@
 #include "hwy/highway.h"
 #include "lib/dtypes.h"
 #include "lib/f32_operands.h"
+#include "lib/narrow_operands.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/int8_operands.h"
 #include "lib/kernel_table.h"
@@ -57,10 +58,21 @@ struct Bf16Emulation {
   static constexpr auto softmax_tile = SoftmaxTileBF16;
 };
 
+template <KvType kType>
+struct Narrow {
+  static constexpr auto all_finite = AllFiniteNarrow<kType>;
+  static constexpr auto store_rows = StoreRowsNarrow<kType>;
+  static constexpr auto store_panels = StorePanelsNarrow<kType>;
+  static constexpr auto load_rows = LoadRowsNarrow<kType>;
+  static constexpr auto load_panels = LoadPanelsNarrow<kType>;
+  static constexpr auto widen_panel = WidenPanelNarrow<kType>;
+  static constexpr auto value_tile = ValueTileNarrow<kType>;
+};
+
 }  // namespace
 
 extern const UKernels kUKernels;
-constexpr UKernels kUKernels = {
+constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot),
                   emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
@@ -83,7 +95,7 @@ constexpr UKernels kUKernels = {
     .hadamard_sums = HadamardSums,
     .exp = ExpArray,
     .tanh = TanhArray,
-};
+});
 constexpr bool kFma = HWY_NATIVE_FMA != 0;
 
 }  // namespace HWY_NAMESPACE

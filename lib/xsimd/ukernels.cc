@@ -3,6 +3,7 @@
 #include "lib/ukernels.h"
 
 #include "lib/f32_operands.h"
+#include "lib/narrow_operands.h"
 #include "lib/scalar/int8_attention.h"
 #include "lib/xsimd/bf16_attention.h"
 #include "lib/xsimd/elementwise.h"
@@ -36,10 +37,17 @@ struct Kernels {
   static constexpr auto rotate_columns = simdattn::rotate_columns<T>;
 };
 
+template <KvType kType>
+struct Narrow : NarrowSlots<kType> {
+  static void value_tile(const ValueTile& a) {
+    NarrowSlots<kType>::template value_tile<simdattn::value_tile<float>>(a);
+  }
+};
+
 }  // namespace
 
 extern const UKernels SIMDATTN_XSIMD_TABLE;
-constinit const UKernels SIMDATTN_XSIMD_TABLE = {
+constinit const UKernels SIMDATTN_XSIMD_TABLE = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(kTileRows, softmax_tile<false>), emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
                   int8_attention<Int8Integers>(false, 4, softmax_tile<false>)},
@@ -61,6 +69,6 @@ constinit const UKernels SIMDATTN_XSIMD_TABLE = {
     .hadamard_sums = hadamard_sums,
     .exp = exp_array,
     .tanh = tanh_array,
-};
+});
 
 }  // namespace simdattn
