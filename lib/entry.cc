@@ -145,6 +145,15 @@ simdattn_status simdattn_alibi_slopes(int64_t heads, float* slopes) {
   return drivers::alibi_slopes(heads, slopes);
 }
 
+simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_view4* out, int64_t block,
+                                  const simdattn_exec* exec) {
+  SIMDATTN_NEED(x);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::hadamard(*x, *out, block, exec_);
+}
+
 simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_const_view4* p,
                                   const simdattn_view4* out, const simdattn_exec* exec) {
   SIMDATTN_NEED(x);
@@ -224,6 +233,11 @@ simdattn_kv simdattn_contiguous_kv(void* data, simdattn_kv_type type, simdattn_k
   return simdattn::contiguous_kv(data, type, layout, batch, heads, tokens, dim);
 }
 
+bool simdattn_has_scales(simdattn_kv_type type) { return simdattn::has_scales(type); }
+simdattn_kv simdattn_contiguous_scales(const simdattn_kv* kv, float* scales) {
+  return simdattn::contiguous_scales(*kv, scales);
+}
+
 simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simdattn_const_view2* positions,
                                    const simdattn_kv* kv, const simdattn_append_options* options,
                                    const simdattn_exec* exec) {
@@ -235,6 +249,16 @@ simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simda
   SIMDATTN_CHECK(check_inside(options_.rope, SIMDATTN_ROTATION_TEXT("options.rope")));
   const Environment environment;
   return drivers::kv_append(*rows, or_absent(positions), kv_, options_, exec_);
+}
+
+simdattn_status simdattn_dequantise(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
+                                    const simdattn_exec* exec) {
+  SIMDATTN_NEED(kv);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_const_kv, kv);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::dequantise(kv_, first, *out, exec_);
 }
 
 simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t last, int64_t delta,

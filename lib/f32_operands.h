@@ -136,8 +136,12 @@ constexpr AttentionKernels emulated_bf16_attention(int64_t tile_rows) {
 }
 
 template <class K>
+bool rows_finite(const FiniteRows& a) {
+  return K::all_finite(a.rows, a.token_stride, a.keys, a.dim);
+}
+template <class K>
 constexpr KvKernels kv_kernels() {
-  return {.all_finite = K::all_finite,
+  return {.all_finite = rows_finite<K>,
           .store_rows = K::store_rows,
           .store_panels = K::store_panels,
           .load_rows = K::load_rows,

@@ -21,13 +21,15 @@ struct Int8Query {
   int32_t sum;  // of the integers: where instructions multiply unsigned by signed numbers, keys are taken + 128
 };
 
-inline int64_t int8_query_numbers(int64_t dim) { return (dim + 63) / 64 * 64; }
-inline int64_t int8_panel_numbers(int64_t dim) { return (dim + 3) / 4 * 4 * kPanelWidth; }
-inline int64_t int8_values_numbers(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock; }
+constexpr int64_t int8_query_numbers(int64_t dim) { return (dim + 63) / 64 * 64; }
+constexpr int64_t int8_panel_numbers(int64_t dim) { return (dim + 3) / 4 * 4 * kPanelWidth; }
+constexpr int64_t int8_values_numbers(int64_t dim) {
+  return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock;
+}
 
-inline int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim) + 64; }
-inline int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
-inline int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
+constexpr int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim) + 64; }
+constexpr int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
+constexpr int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
 
 /// The largest magnitude of some numbers from its bits: NaN if one of them was NaN or infinite.
 inline float int8_magnitude(int32_t bits) {

@@ -20,7 +20,13 @@ namespace simdattn {
 /// Element types that a typed slot is indexed by: size_t(DType) of f32, bf16, f16.
 inline constexpr size_t kElementTypes = 3;
 /// KV storage types: size_t(KvType).
-inline constexpr size_t kKvTypes = 3;
+inline constexpr size_t kKvTypes = 8;
+/// Types narrower than elements: bytes of codes, which scales multiply.
+constexpr bool is_narrow(KvType type) { return type > KvType::kF16; }
+/// Numbers of a block: a row is whole blocks.
+constexpr int64_t block_of(KvType type) { return type > KvType::kFp8E5M2 ? 32 : 1; }
+/// Most numbers of a row of them: such a row is treated whole, in buffers on the stack.
+inline constexpr int64_t kMaxNarrowDim = 8192;
 /// Width in columns of a group of packed values; the register tile's columns on every target divide it.
 inline constexpr int64_t kValueGroup = 32;
 
@@ -126,7 +132,7 @@ struct ScoreTile {
   int64_t rows;
   const void* panels;
   int64_t panel_stride;  // bytes
-  const float* scales = nullptr;  // [32 n_panels] of panels in a cache whose scales stand apart; else null
+  const float* scales = nullptr;  // [32 n_panels] of panels of types whose scales stand apart; else null
   int64_t n_panels;
   int64_t dim;
   float scale;
@@ -187,8 +193,8 @@ struct RopeHeads {
   bool inverse;
 };
 
-/// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical; rows that are of the
-/// storage type already are copied bit by bit.
+/// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as
+/// lib/kv_formats.h says); rows that are of the storage type already are copied bit by bit.
 /// Rows: token i at out + i * stride. Panels: token i is column `column` + i of the panels that begin at `out`, `stride`
 /// bytes apart; other columns keep their bytes, but for the zero that an odd last dimension of bf16 is paired with.
 struct StoreRows {
@@ -200,7 +206,7 @@ struct StoreRows {
   int64_t stride;  // bytes between rows; between panels
   int64_t column;  // panels: of the first token, in 0 .. 31
   bool as_stored;  // rows are of the storage type, else f32
-  float* scales = nullptr;  // [tokens] of types whose scales stand apart
+  float* scales = nullptr;  // [tokens] of types whose scales stand apart: written by int8; not used if as_stored
 };
 
 /// The inverse: rows of f32, or of the storage type, from a KV storage type.
@@ -217,8 +223,8 @@ struct LoadRows {
 };
 
 /// Columns [from_column, from_column + columns) of panels, `from_stride` bytes apart, to columns [to_column, ...) of one
-/// panel, which may be one of them: columns may overlap. Their dimensions are rotated and rounded as RopeHeads says, the others copied bit by bit; other columns
-/// keep their bytes. The zero that an odd last dimension of bf16 is paired with is written.
+/// panel, which may be one of them: columns may overlap. Their dimensions are rotated and rounded as RopeHeads says, the
+/// others copied bit by bit; other columns keep their bytes. The zero that an odd last dimension of bf16 is paired with is written.
 struct RotateColumns {
   const void* from;     // panels
   int64_t from_stride;  // bytes; not used if all columns are in the first one
@@ -235,14 +241,24 @@ struct RotateColumns {
   bool inverse;
 };
 
+/// `keys` rows of a KV storage type.
+struct FiniteRows {
+  const void* rows;
+  int64_t token_stride;           // bytes
+  const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
+  int64_t keys;
+  int64_t dim;
+};
+
 /// What depends on how keys and values are stored, and on nothing else.
 struct KvKernels {
-  /// True if no element of `keys` rows is NaN or infinite. token_stride: bytes.
-  bool (*all_finite)(const void* rows, int64_t token_stride, int64_t keys, int64_t dim);
+  /// True if no number is NaN or infinite. Of numbers near overflow narrow types may say false.
+  bool (*all_finite)(const FiniteRows&);
   void (*store_rows)(const StoreRows&);
   void (*store_panels)(const StoreRows&);
   void (*load_rows)(const LoadRows&);
   void (*load_panels)(const LoadRows&);
+  /// Null: columns are loaded as f32 rows, rotated and stored (narrow types).
   void (*rotate_columns)(const RotateColumns&);
 };
 
@@ -342,6 +358,10 @@ struct UKernels {
 
   /// [type of x][type of y]
   void (*add_rows[kElementTypes][kElementTypes])(const AddRows&);
+
+  /// For every `block` numbers of the n in x (a power of two that divides n), in place: for half = 1, 2, 4, ... below block,
+  /// all pairs (x[i], x[i + half]) of groups of 2 half become (x[i] + x[i + half], x[i] - x[i + half]).
+  void (*hadamard_sums)(float* x, int64_t n, int64_t block);
 
   /// Element by element: the library's exponential (x <= 88) and hyperbolic tangent.
   void (*exp)(const float* x, float* y, int64_t n);

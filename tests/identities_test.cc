@@ -55,6 +55,10 @@ Attention rows_of(Attention a, int64_t first, int64_t count, int64_t offset) {
   a.scoring.offsets = nullptr;
   return a;
 }
+void move_scales(ConstKv* kv, int64_t bytes) {
+  if (kv->scales != nullptr) kv->scales = static_cast<const char*>(kv->scales) + bytes;
+}
+
 /// Batch entry b alone. Caches must not be paged.
 Attention entry_of(Attention a, int64_t b) {
   a.q = slice(a.q, 0, b, 1);
@@ -62,6 +66,7 @@ Attention entry_of(Attention a, int64_t b) {
   a.lse = slice(a.lse, 0, b, 1);
   for (ConstKv* kv : {&a.k, &a.v}) {
     kv->data = static_cast<const char*>(kv->data) + b * kv->batch_stride;
+    move_scales(kv, b * kv->scale_batch_stride);
     kv->batch = 1;
   }
   Scoring& s = a.scoring;
@@ -82,6 +87,7 @@ Attention head_of(Attention a, int64_t h) {
   a.lse = slice(a.lse, 1, h * group, group);
   for (ConstKv* kv : {&a.k, &a.v}) {
     kv->data = static_cast<const char*>(kv->data) + h * kv->head_stride;
+    move_scales(kv, h * kv->scale_head_stride);
     kv->heads = 1;
   }
   Scoring& s = a.scoring;
@@ -547,6 +553,7 @@ TEST_P(Identities, DecodeWithACacheIsPrefill) {
     whole.k = k_all.view;
     whole.v = v_all.view;
     whole.scoring.causal = true;
+    whole.arithmetic = random_arithmetic(random);
     const bool window = random.coin();
     const int64_t left = random.integer(0, 30);
     if (window) whole.scoring.window_left = left;
@@ -629,12 +636,14 @@ TEST_P(Identities, VarlenIsSeparateCalls) {
         kv->batch = 1;
         if (a.cu_k != nullptr) {
           kv->data = static_cast<const char*>(kv->data) + a.cu_k[s] * kv->token_stride;
+          move_scales(kv, a.cu_k[s] * kv->scale_token_stride);
           kv->tokens = a.cu_k[s + 1] - a.cu_k[s];
         } else if (kv->page_size > 0) {
           const int64_t tight = (kv->tokens + kv->page_size - 1) / kv->page_size;
           kv->block_table += s * (kv->block_table_stride < 0 ? tight : kv->block_table_stride);
         } else {
           kv->data = static_cast<const char*>(kv->data) + s * kv->batch_stride;
+          move_scales(kv, s * kv->scale_batch_stride);
         }
       }
       Scoring& r = alone.scoring;
@@ -742,6 +751,7 @@ TEST_P(Identities, ValuesMayAliasKeys) {
     a.v = values;
     a.out.dtype = DType::kF32;
     a.scoring.causal = true;
+    a.arithmetic = random_arithmetic(random);
     const Array<4> copy(random, kv.view.dtype, {1, 1, n, latent});
     for (int64_t t = 0; t < n; ++t) {
       for (int64_t d = 0; d < latent; ++d)
@@ -758,6 +768,7 @@ TEST_P(Identities, ValuesMayAliasKeys) {
 // Within the bound
 
 double rounding(DType t, double x) { return reference::half_ulp(t, x); }
+double weight_error(const reference::AttentionResult& formula, int64_t e) { return kWeightSlack * formula.weights[e]; }
 
 TEST_P(Identities, SinkIsAKeyOfValueZero) {
   Random random(seed() * 3000 + 15);
@@ -831,10 +842,12 @@ TEST_P(Identities, FusedIsTheThreeSteps) {
     const Array<4> out = c.out.like(random);
     const Array<3> lse = c.lse.like(random);
     Scoring scoring = a.scoring;
-    ASSERT_TRUE(scores(a.q, c.k_rows.view, s.view, {.scale = scoring.scale}, exec()).ok());
+    const ScoreOptions score_options = {.scale = scoring.scale, .arithmetic = a.arithmetic};
+    ASSERT_TRUE(run_scores(a.q, c.k_rows.view, s.view, score_options, &target()).ok());
     scoring.scale = {};
     ASSERT_TRUE(masked_softmax(s.view, s.view, scoring, lse.view, exec()).ok());
-    const Status status = weighted_values(s.view, c.v_rows.view, out.view, {}, exec());
+    const ValueOptions value_options = {.arithmetic = a.arithmetic};
+    const Status status = run_weighted_values(s.view, c.v_rows.view, out.view, value_options, &target());
     ASSERT_TRUE(status.ok()) << status.detail;
     const reference::AttentionResult formula = reference::attention(a);
     const AttentionBound bound = attention_bound(c, costs(target()));
@@ -844,7 +857,7 @@ TEST_P(Identities, FusedIsTheThreeSteps) {
       const double x = static_cast<double>(get(c.out.view.data, c.out.view.dtype, at)),
                    y = static_cast<double>(get(out.view.data, out.view.dtype, at));
       const double most = 2 *
-                          (bound.out * kEps * formula.magnitude[e] + static_cast<double>(a.k.tokens) * kTiny +
+                          (bound.out * kEps * formula.magnitude[e] + weight_error(formula, e) + bound.tiny +
                            rounding(out.view.dtype, x)) *
                           (1 + 0x1p-8);
       if (!(std::fabs(x - y) <= most)) problem = "element " + std::to_string(e);
@@ -921,7 +934,7 @@ TEST_P(Identities, MergedPartsAreTheWhole) {
       const double x = static_cast<double>(get(c.out.view.data, c.out.view.dtype, at)),
                    y = static_cast<double>(get(out.view.data, out.view.dtype, at));
       const double most = 2 *
-                          ((bound.out + more) * kEps * formula.magnitude[e] + static_cast<double>(n) * kTiny +
+                          ((bound.out + more) * kEps * formula.magnitude[e] + weight_error(formula, e) + bound.tiny +
                            rounding(out.view.dtype, x)) *
                           (1 + 0x1p-8);
       if (!(std::fabs(x - y) <= most))

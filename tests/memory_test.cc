@@ -157,11 +157,16 @@ TEST_P(Memory, NoAllocation) {
                       softmax(rows.view, rows.view, lse.view, exec()),
                       masked_softmax(p.view, p.view, scoring, row_lse.view, exec()),
                       weighted_values(p.view, v.view, y.view, {}, exec()),
+                      scores(x.view, k.view, p.view, {.arithmetic = Arithmetic::kBF16}, with_memory),
+                      scores(x.view, k.view, p.view, {.arithmetic = Arithmetic::kInt8}, with_memory),
+                      weighted_values(p.view, v.view, y.view, {.arithmetic = Arithmetic::kBF16}, with_memory),
+                      weighted_values(p.view, v.view, y.view, {.arithmetic = Arithmetic::kInt8}, with_memory),
                       rope_table(cosine.view, sine.view),
                       rope(x.view, cosine.view, sine.view, {}, x.view, {}, exec()),
                       gaussian_scores(x.view, k.view, p.view, {}, exec()),
                       bilinear_scores(x.view, m.view, k.view, p.view, {}, with_memory),
                       additive_scores(x.view, projected.view, w.view, p.view, projection.view, {}, with_memory),
+                      hadamard(x.view, y.view, 0, exec()),
                       add_rows(y.view, x.view, y.view, exec()),
                       rope_frequencies(frequencies, 18, &factor, yarn),
                       rope_table(cosine.view, sine.view, yarn),
@@ -183,6 +188,8 @@ TEST_P(Memory, NoAllocation) {
                    native(target(), Arithmetic::kF32) && made.batch == 1 && dtype_bytes(DType::kF32) == 4 &&
                    row_bytes(made.type, 8) == 16 && panel_bytes(made.type, 8) == 512 &&
                    kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 &&
+                   scores_workspace(Arithmetic::kBF16, 36) <= memory.size() &&
+                   weighted_values_workspace(Arithmetic::kInt8, 36) <= memory.size() &&
                    bilinear_scores_workspace(36, 36) <= memory.size() &&
                    additive_scores_workspace(36, 0, 24) <= memory.size() && rope_direct_workspace(18) <= memory.size();
   ASSERT_EQ(allocations - start, 0);
@@ -204,7 +211,7 @@ TEST_P(Memory, InputsAreOnlyRead) {
     limits.values = Values::kSpecial;
     AttentionCase c = random_attention(random, limits);
     for (Guarded* m :
-         {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.table.memory, &c.v.table.memory, &c.cu_q.memory, &c.cu_k.memory,
+         {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.scales, &c.v.scales, &c.k.table.memory, &c.v.table.memory, &c.cu_q.memory, &c.cu_k.memory,
           &c.scoring.offsets.memory, &c.scoring.prefix_end.memory, &c.scoring.kv_start.memory,
           &c.scoring.kv_length.memory, &c.scoring.slopes.memory, &c.scoring.sinks.memory, &c.scoring.bias.memory,
           &c.scoring.bias_scale.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
@@ -222,8 +229,14 @@ TEST_P(Memory, InputsAreOnlyRead) {
     v.fill(random, Values::kSpecial);
     v.memory.read_only();
     Array<4> out(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kOutput);
-    ASSERT_TRUE(weighted_values(x.view, v.view, out.view, {}, exec()).ok());
+    const ValueOptions options = {.arithmetic = random_arithmetic(random)};
+    ASSERT_TRUE(run_weighted_values(x.view, v.view, out.view, options, &target()).ok());
     ASSERT_TRUE(out.gaps_intact() && y.gaps_intact());
+    Array<4> q(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kInput);
+    q.fill(random, Values::kSpecial);
+    q.memory.read_only();
+    ASSERT_TRUE(run_scores(q.view, v.view, y.view, {.arithmetic = options.arithmetic}, &target()).ok());
+    ASSERT_TRUE(y.gaps_intact());
   }
 }
 
@@ -441,7 +454,7 @@ TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
   Random random(seed() * 4000 + 7);
   for (int64_t i = 0; i < cases(300); ++i) {
     AttentionLimits limits;
-    limits.varlen = limits.forms = false;
+    limits.varlen = limits.forms = limits.narrow = false;
     limits.scoring.per_sequence = random.coin();
     if (random.one_in(5)) limits.max_kv = 1500, limits.max_batch = 1;
     AttentionCase c = random_attention(random, limits);
@@ -487,7 +500,7 @@ TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
       const bool sees = seen[r * n + token] != 0;
       for (int64_t d = 0; d < dim_v; ++d) {
         const size_t e = static_cast<size_t>(r * dim_v + d);
-        const bool is_nan = sees && (in_key || d == column);
+        const bool is_nan = sees && (in_key || d == column || a.arithmetic == Arithmetic::kInt8);  // one scale a value
         ASSERT_EQ(out[e], is_nan ? nan : want[e])
             << "row " << r << ", column " << d << ", NaN in " << (in_key ? "key " : "value ") << token << ", case " << i
             << ": " << describe(a);

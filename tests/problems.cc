@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "tests/reference.h"
+
 namespace simdattn::test {
 namespace {
 
@@ -198,13 +200,47 @@ int32_t& KvStorage::page(int64_t b, int64_t t) const {
   return table.data()[b * (kv.block_table_stride < 0 ? tight : kv.block_table_stride) + t / kv.page_size];
 }
 
+namespace {
+
+/// Where a token is in data or scales: bytes of its sequence, ring or page.
+template <class F>
+auto token_place(const KvStorage& s, int64_t b, int64_t t, const F& f) {
+  const Kv& kv = s.kv;
+  if (kv.page_size > 0) return f(int64_t{s.page(b, t)}, t % kv.page_size);
+  return f(b, kv.ring > 0 ? t % kv.ring : t);
+}
+
+}  // namespace
+
+unsigned char* KvStorage::byte(int64_t b, int64_t h, int64_t t, int64_t i) const {
+  return token_place(*this, b, t, [&](int64_t unit, int64_t inside) {
+    const bool rows = kv.layout == KvLayout::kRows;
+    return static_cast<unsigned char*>(kv.data) + unit * kv.batch_stride + h * kv.head_stride +
+           (rows ? inside : inside / kPanelWidth) * kv.token_stride +
+           (rows ? i : reference::panel_byte(kv.type, kv.dim, i, inside % kPanelWidth));
+  });
+}
+
+float* KvStorage::scale(int64_t b, int64_t h, int64_t t) const {
+  if (kv.scales == nullptr) return nullptr;
+  return token_place(*this, b, t, [&](int64_t unit, int64_t inside) {
+    return reinterpret_cast<float*>(static_cast<char*>(kv.scales) + unit * kv.scale_batch_stride +
+                                    h * kv.scale_head_stride + inside * kv.scale_token_stride);
+  });
+}
+
 KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
+                  int64_t ring) {
+  return make_kv(random, kv_type_of(dtype), form, batch, heads, tokens, dim, ring);
+}
+
+KvStorage make_kv(Random& random, KvType type, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
                   int64_t ring) {
   KvStorage s;
   Kv& kv = s.kv;
   const bool panels = form == KvForm::kPanels || form == KvForm::kPagedPanels || form == KvForm::kRingPanels;
   const bool paged = form == KvForm::kPagedRows || form == KvForm::kPagedPanels;
-  kv.type = kv_type_of(dtype);
+  kv.type = type;
   kv.layout = panels ? KvLayout::kPanels : KvLayout::kRows;
   kv.batch = batch;
   kv.heads = heads;
@@ -235,7 +271,7 @@ KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64
     s.table = Numbers<int32_t>(random, table);
     kv.block_table = s.table.data();
   }
-  const int64_t size = size_of(dtype);
+  const int64_t size = type > KvType::kF16 ? 2 : row_bytes(type, 1);
   const int64_t unit = panels ? panel_bytes(kv.type, dim) : row_bytes(kv.type, dim);
   const int64_t units = panels ? (held + kPanelWidth - 1) / kPanelWidth : held;
   kv.token_stride = unit + (random.one_in(4) ? random.integer(1, 9) : 0) * size;
@@ -253,6 +289,56 @@ KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64
   s.memory = Guarded(static_cast<size_t>(last_unit), random.guard());
   std::memset(s.memory.data(), 0xFF, s.memory.size());  // a NaN in every type
   kv.data = s.memory.data();
+  if (has_scales(type) && (type == KvType::kInt8 || !random.one_in(4))) {
+    // [batch, heads, tokens] or [batch, tokens, heads], with gaps.
+    const bool heads_inside = random.one_in(3);
+    kv.scale_token_stride = 4 * (heads_inside ? heads : 1) + (random.one_in(4) ? 4 * random.integer(0, 3) : 0);
+    kv.scale_head_stride = heads_inside ? 4 : held * kv.scale_token_stride;
+    kv.scale_batch_stride = heads_inside ? held * kv.scale_token_stride : heads * kv.scale_head_stride;
+    const int64_t last = entries == 0 || heads == 0 || held == 0
+                             ? 0
+                             : (entries - 1) * kv.scale_batch_stride + (heads - 1) * kv.scale_head_stride +
+                                   (held - 1) * kv.scale_token_stride + 4;
+    s.scales = Guarded(static_cast<size_t>(last), random.guard());
+    std::memset(s.scales.data(), 0xFF, s.scales.size());
+    kv.scales = s.scales.data();
+  }
+  return s;
+}
+
+KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm form, Values values, int64_t ring,
+                       int64_t spare) {
+  const auto& shape = rows.view.shape;
+  KvStorage s = make_kv(random, type, form, shape[0], shape[1], shape[2] + spare, shape[3], ring);
+  if (spare > 0) s.kv.length = shape[2];
+  const reference::Codes codes = reference::codes_of(type);
+  std::vector<unsigned char> row(static_cast<size_t>(row_bytes(type, shape[3])));
+  for (int64_t b = 0; b < shape[0]; ++b) {
+    for (int64_t h = 0; h < shape[1]; ++h) {
+      for (int64_t t = 0; t < shape[2]; ++t) {
+        for (unsigned char& byte : row) byte = static_cast<unsigned char>(random.bits());
+        float scale = number(random, values) / 128;
+        if (type == KvType::kFp8E4M3 || type == KvType::kFp8E5M2) {
+          // A sign and a number up to 1, unless anything goes. Ordinary codes have no NaN.
+          const bool any = values == Values::kHuge || (values == Values::kSpecial && random.one_in(9));
+          const unsigned char one = type == KvType::kFp8E4M3 ? 0x38 : 0x3C;
+          for (unsigned char& byte : row) byte = any ? byte : static_cast<unsigned char>((byte & 0x80) | (byte & 0x7F) % (one + 1));
+          scale = s.kv.scales == nullptr ? 1.0f : number(random, values);
+        }
+        // Blocks begin with f16 numbers.
+        for (int64_t i = 0; codes.scales > 0 && i < std::ssize(row); i += codes.bytes) {
+          for (int64_t at = i; at < i + codes.scales; at += 2) {
+            const float d = number(random, values) / 128;
+            put(row.data() + at, DType::kF16, 0, d);
+          }
+        }
+        const std::vector<float> x = reference::decode(type, row.data(), scale, shape[3]);
+        for (size_t i = 0; i < row.size(); ++i) *s.byte(b, h, t, static_cast<int64_t>(i)) = row[i];
+        if (float* const place = s.scale(b, h, t); place != nullptr) *place = scale;
+        for (int64_t d = 0; d < shape[3]; ++d) rows.set_at({b, h, t, d}, x[static_cast<size_t>(d)]);
+      }
+    }
+  }
   return s;
 }
 
@@ -285,8 +371,13 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   const int64_t batch = random.integer(1, limits.max_batch);
   const int64_t kv_heads = random.integer(1, limits.max_kv_heads);
   const int64_t heads = kv_heads * random.integer(1, limits.max_group);
-  const int64_t dim = random.size(1, limits.max_dim);
-  const int64_t dim_v = random.coin() ? dim : random.size(1, limits.max_dim);
+  // Whole blocks now and then.
+  const auto some_dim = [&] {
+    const int64_t size = random.size(1, limits.max_dim);
+    return limits.narrow && limits.max_dim >= 32 && random.coin() ? (size + 31) / 32 * 32 : size;
+  };
+  const int64_t dim = some_dim();
+  const int64_t dim_v = random.coin() ? dim : some_dim();
   const bool packed_q = limits.varlen && random.one_in(3);
   const bool packed_k = packed_q && random.coin();
   ScoringShapes shapes;
@@ -316,6 +407,15 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   c.v_rows = Array<4>(random, random.coin() ? c.k_rows.view.dtype : random.storage(), v_shape);
   c.k_rows.fill(random, limits.values);
   c.v_rows.fill(random, limits.values);
+  const auto narrow = [&](Array<4>& rows) {
+    const KvType type = kNarrowTypes[random.integer(0, std::ssize(kNarrowTypes) - 1)];
+    if (!limits.narrow || !random.one_in(3) || rows.view.shape[3] % reference::codes_of(type).numbers != 0) {
+      return kv_type_of(rows.view.dtype);
+    }
+    rows = Array<4>(random, DType::kF32, rows.view.shape);
+    return type;
+  };
+  const KvType k_type = narrow(c.k_rows), v_type = narrow(c.v_rows);
   KvForm k_form = KvForm::kRows, v_form = KvForm::kRows;
   if (limits.forms && !packed_k) {
     k_form = random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels});
@@ -323,8 +423,12 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   }
   const auto spare = [&] { return limits.forms && !packed_k && random.one_in(4) ? random.integer(1, 70) : 0; };
   const int64_t k_spare = spare(), v_spare = spare();
-  c.k = store_kv(random, c.k_rows, k_form, 0, k_spare);
-  c.v = store_kv(random, c.v_rows, v_form, 0, v_spare);
+  const auto store = [&](KvType type, const Array<4>& rows, KvForm form, int64_t more) {
+    return type > KvType::kF16 ? random_codes(random, type, rows, form, limits.values, 0, more)
+                               : store_kv(random, rows, form, 0, more);
+  };
+  c.k = store(k_type, c.k_rows, k_form, k_spare);
+  c.v = store(v_type, c.v_rows, v_form, v_spare);
 
   Attention& a = c.problem;
   a.q = c.q.view;
@@ -347,11 +451,12 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
       a.cu_k = c.cu_k.data();
     }
   }
+  if (limits.arithmetics) a.arithmetic = random_arithmetic(random);
   return c;
 }
 
 std::string describe(const Attention& a) {
-  const char* const types[] = {"f32", "bf16", "f16"};
+  const char* const types[] = {"f32", "bf16", "f16", "int8", "e4m3", "e5m2", "q8_0", "q4_0"};
   std::string text = "q [";
   for (const int64_t n : a.q.shape) text += std::to_string(n) + " ";
   text += std::string("] ") + types[static_cast<size_t>(a.q.dtype)];
@@ -373,7 +478,30 @@ std::string describe(const Attention& a) {
     text += ", cu_k";
     for (int64_t s = 0; s <= a.n_sequences; ++s) text += " " + std::to_string(a.cu_k[s]);
   }
+  if (a.arithmetic != Arithmetic::kF32) text += std::string(", arithmetic ") + arithmetic_name(a.arithmetic);
   return text + describe(a.scoring);
+}
+
+namespace {
+
+template <class F>
+Status with_workspace(size_t bytes, const Target* target, const F& f) {
+  const Guarded workspace(bytes, Guard::kAfter);
+  std::memset(workspace.data(), 0xFF, bytes);
+  return f(Exec{.target = target, .workspace = workspace.data(), .workspace_bytes = bytes});
+}
+
+}  // namespace
+
+Status run_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
+                  const Target* target) {
+  return with_workspace(scores_workspace(options.arithmetic, q.shape[3]), target,
+                        [&](const Exec& exec) { return scores(q, k, out, options, exec); });
+}
+Status run_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
+                           const ValueOptions& options, const Target* target) {
+  return with_workspace(weighted_values_workspace(options.arithmetic, v.shape[3]), target,
+                        [&](const Exec& exec) { return weighted_values(p, v, out, options, exec); });
 }
 
 Status run_attention(const Attention& problem, const Target* target) {

@@ -213,9 +213,13 @@ constexpr DType element_type(KvType type) {
 
 struct KvStorage {
   Guarded memory;
+  Guarded scales;  // of types whose scales stand apart
   Numbers<int32_t> table;
   Kv kv;
   DType dtype() const { return element_type(kv.type); }
+  /// Narrow types: where byte `i` of a token's row is, and its scale (null if there are none).
+  unsigned char* byte(int64_t b, int64_t h, int64_t t, int64_t i) const;
+  float* scale(int64_t b, int64_t h, int64_t t) const;
   /// Where an element is, counted in elements from kv.data.
   int64_t at(int64_t b, int64_t h, int64_t t, int64_t d) const;
   /// The entry of the block table for a token.
@@ -225,6 +229,14 @@ struct KvStorage {
 /// Empty storage of a form for [batch, heads, tokens, dim], all bytes NaN. ring: its capacity (for panels rounded up).
 KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
                   int64_t ring = 0);
+/// The same for any type.
+KvStorage make_kv(Random& random, KvType type, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
+                  int64_t ring = 0);
+inline constexpr KvType kNarrowTypes[] = {KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0};
+/// Random codes of a narrow type, and the numbers they stand for in `rows`, f32 [batch, heads, tokens, dim]; ordinary ones are
+/// within -1 .. 1.
+KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm form, Values values, int64_t ring = 0,
+                       int64_t spare = 0);
 /// The elements of `rows` [batch, heads, tokens, dim] in another form; what holds no token is NaN. spare: so many tokens
 /// more could be stored; the length says that they are not.
 KvStorage store_kv(Random& random, const Array<4>& rows, KvForm form, int64_t ring = 0, int64_t spare = 0);
@@ -240,7 +252,9 @@ struct AttentionLimits {
   int64_t max_kv = 80;
   int64_t max_dim = 24;
   bool varlen = true;
-  bool forms = true;  // panels, pages, room for more tokens than there are
+  bool forms = true;        // panels, pages, room for more tokens than there are
+  bool arithmetics = true;  // all of them, f32 half of the time
+  bool narrow = true;       // narrow types; k_rows and v_rows are then the numbers of k and v in f32
   Values values = Values::kOrdinary;
   ScoringLimits scoring;
 };
@@ -248,7 +262,7 @@ struct AttentionLimits {
 struct AttentionCase {
   Array<4> q, out;
   Array<3> lse;
-  Array<4> k_rows, v_rows;  // contiguous: the elements of k and v
+  Array<4> k_rows, v_rows;  // contiguous: the elements of k and v, or their numbers
   KvStorage k, v;
   ScoringCase scoring;
   Numbers<int32_t> cu_q, cu_k;
@@ -261,6 +275,21 @@ struct AttentionCase {
 };
 AttentionCase random_attention(Random& random, const AttentionLimits& limits);
 std::string describe(const Attention& problem);
+
+/// f32 half of the time.
+inline Arithmetic random_arithmetic(Random& random) {
+  return random.coin() ? Arithmetic::kF32 : random.of({Arithmetic::kBF16, Arithmetic::kInt8});
+}
+inline const char* arithmetic_name(Arithmetic a) {
+  return a == Arithmetic::kF32 ? "f32" : a == Arithmetic::kBF16 ? "bf16" : "int8";
+}
+
+/// The unfused functions that take an arithmetic, with exactly the workspace that they ask for, at any alignment and
+/// against a guard page.
+Status run_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
+                  const Target* target);
+Status run_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
+                           const ValueOptions& options, const Target* target);
 
 /// attention() with exactly the workspace that attention_plan() asks for, at any alignment and against a guard page.
 Status run_attention(const Attention& problem, const Target* target);

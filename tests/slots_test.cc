@@ -211,12 +211,14 @@ TEST_P(Slots, TableIsComplete) {
   }
   for (size_t x = 0; x < kKvTypes; ++x) {
     const KvKernels& kv = t.kv[x];
-    EXPECT_NE(kv.all_finite, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.store_rows, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.store_panels, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.load_rows, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.load_panels, nullptr) << kTypeName[x];
-    EXPECT_NE(kv.rotate_columns, nullptr) << kTypeName[x];
+    EXPECT_NE(kv.all_finite, nullptr) << x;
+    EXPECT_NE(kv.store_rows, nullptr) << x;
+    EXPECT_NE(kv.store_panels, nullptr) << x;
+    EXPECT_NE(kv.load_rows, nullptr) << x;
+    EXPECT_NE(kv.load_panels, nullptr) << x;
+    if (x < kElementTypes) {
+      EXPECT_NE(kv.rotate_columns, nullptr) << x;
+    }
   }
   EXPECT_NE(t.softmax_rows, nullptr);
   EXPECT_NE(t.modify_row, nullptr);
@@ -224,17 +226,18 @@ TEST_P(Slots, TableIsComplete) {
     EXPECT_GE(a.tile_rows, 1);
     EXPECT_NE(a.query_bytes, nullptr);
     EXPECT_NE(a.values_bytes, nullptr);
-    for (size_t x = 0; x < kElementTypes; ++x) EXPECT_NE(a.prepare_query[x], nullptr) << kTypeName[x];
+    for (size_t x = 0; x < kElementTypes; ++x) EXPECT_NE(a.prepare_query[x], nullptr) << x;
     // A null slot is replaced by f32 rows and the slots of f32 storage.
     for (size_t x = 0; x < kKvTypes; ++x) {
-      EXPECT_NE(a.kv[x].panel_bytes, nullptr) << kTypeName[x];
-      EXPECT_NE(a.kv[x].score_packed, nullptr) << kTypeName[x];
+      EXPECT_NE(a.kv[x].panel_bytes, nullptr) << x;
+      EXPECT_NE(a.kv[x].score_packed, nullptr) << x;
     }
     EXPECT_NE(a.kv[slot(KvType::kF32)].pack_keys, nullptr);
     EXPECT_NE(a.kv[slot(KvType::kF32)].pack_values, nullptr);
     EXPECT_NE(a.softmax_tile, nullptr);
     EXPECT_NE(a.value_packed, nullptr);
   }
+  EXPECT_NE(t.hadamard_sums, nullptr);
   EXPECT_NE(t.any_zero, nullptr);
   EXPECT_NE(t.merge, nullptr);
   EXPECT_NE(t.exp, nullptr);
@@ -324,7 +327,7 @@ TEST_P(Slots, AdditiveRows) {
 }
 
 TEST_P(Slots, ScoreTile) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 10 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1000); ++i) {
@@ -689,7 +692,7 @@ Guarded prepared(const AttentionKernels& kernels, const Rows& q, Guard guard) {
 }
 
 TEST_P(Slots, PackedKeys) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 60 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1500); ++i) {
@@ -752,7 +755,7 @@ TEST_P(Slots, PackedKeys) {
 }
 
 TEST_P(Slots, PackedValues) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 80 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(600); ++i) {
@@ -822,7 +825,7 @@ struct Stored {
 };
 
 TEST_P(Slots, StoreRows) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 230 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1500); ++i) {
@@ -858,7 +861,7 @@ TEST_P(Slots, StoreRows) {
 }
 
 TEST_P(Slots, LoadRows) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 240 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1500); ++i) {
@@ -947,8 +950,9 @@ TEST_P(Slots, AllFinite) {
         rows.set(random.integer(0, keys - 1), random.integer(0, dim - 1),
                  random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u)}));
       }
-      const bool want = definition().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim);
-      ASSERT_EQ(uk().kv[type].all_finite(rows.data(), rows.stride_bytes(), keys, dim), want)
+      const FiniteRows a = {rows.data(), rows.stride_bytes(), nullptr, keys, dim};
+      const bool want = definition().kv[type].all_finite(a);
+      ASSERT_EQ(uk().kv[type].all_finite(a), want)
           << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
     }
   }
@@ -1079,7 +1083,7 @@ TEST_P(Slots, RopeHeads) {
 }
 
 TEST_P(Slots, RotateColumns) {
-  for (size_t type = 0; type < kKvTypes; ++type) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 250 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1500); ++i) {
@@ -1226,6 +1230,23 @@ TEST_P(Slots, AddRows) {
                          {"p_stride", p.stride}});
       }
     }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Hadamard
+
+TEST_P(Slots, HadamardSums) {
+  Random random(seed() * 100 + 230);
+  for (int64_t i = 0; i < cases(1500); ++i) {
+    const int64_t block = int64_t{1} << random.integer(0, 9);
+    const int64_t n = block * random.integer(0, block < 64 ? 20 : 3);
+    const Rows x = random_workspace(random, 1, n, values(i));
+    const Rows want = copy_of(x, random.guard()), got = copy_of(x, random.guard());
+    definition().hadamard_sums(want.f32(), n, block);
+    uk().hadamard_sums(got.f32(), n, block);
+    // Additions alone: the same bits without fused multiply-add too.
+    ASSERT_EQ(difference(want, got, NaN::kAny, true, exactly), "") << describe(i, 0, {{"n", n}, {"block", block}});
   }
 }
 

@@ -171,6 +171,20 @@ inline size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Rotation before 8 and 4 bits
+
+/// out = x H / sqrt(block) for every `block` numbers of a row; H is the Hadamard matrix of +1 and -1 in Sylvester's order.
+/// The matrix is orthonormal and its own inverse: q and k rotated alike have the same products, and a second call undoes the
+/// first. It spreads a channel of large numbers over its block, which is what a format with one scale for many numbers
+/// needs. Rotate q and k after RoPE; values, and then the output, by themselves. kv_append rotates on the way.
+/// Shapes: x, out [B,H,n,d] f32, bf16 or f16, any mixture, d >= 1; block 0 (the largest power of two that divides d, at most
+/// 4096), or a power of two up to 4096 that divides d. `out` may be exactly x if the types are the same.
+/// Error: |out - exact| <= (log2(block) + 1) * 2^-24 * sum |x| / sqrt(block), plus half a unit in the last place of out's type.
+inline Status hadamard(const ConstView<4>& x, const View<4>& out, int64_t block = 0, const Exec& exec = {}) {
+  return simdattn_hadamard(&x, &out, block, &exec);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Positions that are added
 
 /// slopes[h] of ALiBi for `heads` heads (Press et al. 2022; any number of heads): with n = 2^floor(log2 heads),
@@ -275,6 +289,17 @@ constexpr auto contiguous_kv(Byte* data, KvType type, KvLayout layout, int64_t b
   return kv;
 }
 
+/// `kv` with contiguous scales, f32 [batch, heads, tokens], for a type that has_scales() names. For pages: before batch and
+/// tokens are changed, so that there is one for each place of a page.
+template <bool kConst, class Float>
+constexpr BasicKv<kConst> contiguous_scales(BasicKv<kConst> kv, Float* scales) {
+  kv.scales = scales;
+  kv.scale_token_stride = sizeof(float);
+  kv.scale_head_stride = kv.tokens * kv.scale_token_stride;
+  kv.scale_batch_stride = kv.heads * kv.scale_head_stride;
+  return kv;
+}
+
 /// Contiguous key panels [batch, heads, ceil(tokens/32), panel] of the pointer's element type.
 template <class T>
 constexpr auto key_panels(T* data, int64_t batch, int64_t heads, int64_t tokens, int64_t dim) {
@@ -289,6 +314,13 @@ constexpr auto key_panels(T* data, int64_t batch, int64_t heads, int64_t tokens,
 inline Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
                         const AppendOptions& options = {}, const Exec& exec = {}) {
   return simdattn_kv_append(&rows, &positions, &kv, &options, &exec);
+}
+
+/// Tokens first, first + 1, ... of every sequence as rows of f32: the numbers that attention sees in a store of any type and
+/// layout. Shapes: out f32 [B,H,n,dim]; first + n <= kv.tokens, in a ring n <= kv.ring. A page outside 0 .. n_pages-1 is refused.
+/// NaN is canonical.
+inline Status dequantise(const ConstKv& kv, int64_t first, const View<4>& out, const Exec& exec = {}) {
+  return simdattn_dequantise(&kv, first, &out, &exec);
 }
 
 /// Moves tokens first .. last-1 of every sequence by `delta` positions, of either sign (context shift: after tokens

@@ -61,6 +61,8 @@ SIMDATTN_API size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k,
 
 /* Positions. */
 SIMDATTN_API simdattn_status simdattn_alibi_slopes(int64_t heads, float* slopes);
+SIMDATTN_API simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_view4* out, int64_t block,
+                                               const simdattn_exec* exec);
 SIMDATTN_API simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_const_view4* p,
                                                const simdattn_view4* out, const simdattn_exec* exec);
 SIMDATTN_API simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_const_view2* cos,
@@ -88,6 +90,10 @@ SIMDATTN_API int64_t simdattn_kv_bytes(simdattn_kv_type type, simdattn_kv_layout
                                        int64_t tokens, int64_t dim);
 SIMDATTN_API simdattn_kv simdattn_contiguous_kv(void* data, simdattn_kv_type type, simdattn_kv_layout layout,
                                                 int64_t batch, int64_t heads, int64_t tokens, int64_t dim);
+SIMDATTN_API bool simdattn_has_scales(simdattn_kv_type type);
+SIMDATTN_API simdattn_kv simdattn_contiguous_scales(const simdattn_kv* kv, float* scales);
+SIMDATTN_API simdattn_status simdattn_dequantise(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
+                                                 const simdattn_exec* exec);
 SIMDATTN_API simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simdattn_const_view2* positions,
                                                 const simdattn_kv* kv, const simdattn_append_options* options,
                                                 const simdattn_exec* exec);

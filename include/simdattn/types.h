@@ -100,6 +100,16 @@ SIMDATTN_ENUM(simdattn_kv_type, KvType){
     SIMDATTN_VALUE(SIMDATTN_KV_F32, kF32) = 0,
     SIMDATTN_VALUE(SIMDATTN_KV_BF16, kBF16) = 1,
     SIMDATTN_VALUE(SIMDATTN_KV_F16, kF16) = 2,
+    /** int8 in -127 .. 127, times one f32 scale per token and head (Kv::scales). */
+    SIMDATTN_VALUE(SIMDATTN_KV_INT8, kInt8) = 3,
+    /** 8-bit floating point, times a scale of any granularity (Kv::scales; none: 1). 4 exponent bits, bias 7, largest 448, no
+     *  infinity (e4m3fn); 5 exponent bits, the upper byte of an f16. */
+    SIMDATTN_VALUE(SIMDATTN_KV_FP8_E4M3, kFp8E4M3) = 4,
+    SIMDATTN_VALUE(SIMDATTN_KV_FP8_E5M2, kFp8E5M2) = 5,
+    /** Blocks of 32 as in ggml (llama.cpp): an f16 scale d and 32 integers; d and 16 bytes of nibbles, the low ones first, each
+     *  times d after 8 is subtracted. */
+    SIMDATTN_VALUE(SIMDATTN_KV_Q8_0, kQ8_0) = 6,
+    SIMDATTN_VALUE(SIMDATTN_KV_Q4_0, kQ4_0) = 7,
 };
 
 SIMDATTN_ENUM(simdattn_kv_layout, KvLayout){
@@ -512,6 +522,8 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
 
 /** Keys per panel. A panel holds 32 keys dimension by dimension, so that the lanes of a vector are keys:
  *    f32 and f16: [panel][d][32];   bf16: [panel][ceil(d/2)][32][2], an odd last dimension paired with zero.
+ *  Narrower types: the bytes of a row's codes in units of four, [panel][unit][32][4], a last unit filled with zeros; of types
+ *  with blocks the codes of all blocks first, then their scales, [block][32] f16.
  *  A file-format constant: the same on every CPU and in every version. */
 #define SIMDATTN_PANEL_WIDTH 32
 /** Keys per block of the online softmax, and per independently computed split; part of the definition of the result. */
@@ -522,13 +534,26 @@ inline constexpr int64_t kPanelWidth = SIMDATTN_PANEL_WIDTH;
 inline constexpr int64_t kKeyBlock = SIMDATTN_KEY_BLOCK;
 inline constexpr int64_t kKeySplit = SIMDATTN_KEY_SPLIT;
 
+/// True for types whose numbers are multiplied by scales that stand apart, in Kv::scales.
+constexpr bool has_scales(KvType type) { return type >= KvType::kInt8 && type <= KvType::kFp8E5M2; }
 /// Bytes of a key or value of `dim` numbers in rows; 0 for an unknown type.
 constexpr int64_t row_bytes(KvType type, int64_t dim) {
-  return type == KvType::kF32 ? 4 * dim : type == KvType::kBF16 || type == KvType::kF16 ? 2 * dim : 0;
+  switch (type) {
+    case KvType::kF32: return 4 * dim;
+    case KvType::kBF16:
+    case KvType::kF16: return 2 * dim;
+    case KvType::kInt8:
+    case KvType::kFp8E4M3:
+    case KvType::kFp8E5M2: return dim;
+    case KvType::kQ8_0: return dim / 32 * 34;
+    case KvType::kQ4_0: return dim / 32 * 18;
+  }
+  return 0;
 }
 /// Bytes of a panel of kPanelWidth keys; 0 for an unknown type.
 constexpr int64_t panel_bytes(KvType type, int64_t dim) {
-  return kPanelWidth * row_bytes(type, type == KvType::kBF16 ? (dim + 1) / 2 * 2 : dim);
+  const int64_t together = type == KvType::kBF16 ? 2 : has_scales(type) ? 4 : 1;  // dimensions of a key side by side
+  return kPanelWidth * row_bytes(type, (dim + together - 1) / together * together);
 }
 
 /// Where keys or values are: one tensor, a ring, or pages behind a table. Values are always rows. Addresses count bytes.
@@ -548,10 +573,12 @@ struct BasicKv {
   int64_t batch_stride = 0;        // bytes between sequences; with pages, between pages
   int64_t head_stride = 0;         // bytes
   int64_t token_stride = 0;        // bytes; rows: between tokens; panels: between panels
-  Pointer scales = nullptr;        // of types that have any; none of today's
-  int64_t scale_batch_stride = 0;  // bytes, as for data
+  // f32, one per token and head, of types that has_scales() names; else null. Strides in bytes, multiples of 4; 0: shared.
+  // Tokens, pages and rings are counted as in `data`, one by one in panels too.
+  Pointer scales = nullptr;
+  int64_t scale_batch_stride = 0;  // between sequences; with pages, between pages
   int64_t scale_head_stride = 0;
-  int64_t scale_token_stride = 0;
+  int64_t scale_token_stride = 0;  // between tokens
   // Pages, if page_size > 0: sequence b's token t is token t % page_size of page block_table[b * block_table_stride + t /
   // page_size]. Entries that no call touches may hold anything.
   const int32_t* block_table = nullptr;

@@ -264,10 +264,12 @@ class RowBlock {
     }
     tile.panel_stride = k_.token_stride();
     tile.stream = stream_;
+    float scales[kKeyBlock];
     for (int64_t c = first; c < first + columns;) {
       int64_t run = 0;
       tile.panels = k_.at(base + c, &run);
       const int64_t width = std::min(first + columns - c, run);
+      tile.scales = k_.scales(base + c, width, scales);
       tile.n_panels = width / kPanelWidth;
       tile.s = w_.scores + c;
       key_ops_.score_tile(tile);
@@ -324,9 +326,10 @@ class RowBlock {
     tile.key_stride = v_.token_stride();
     tile.group_stride = row_bytes(v_.type(), kValueGroup);
     tile.stream = stream_;
-    values_.for_each_run(base, see.lo, see.hi, [&](int64_t c, int64_t keys, const char* rows) {
+    values_.for_each_run(base, see.lo, see.hi, [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
       tile.w = w_.scores + c;
       tile.v = rows;
+      tile.scales = scales;
       tile.first_key = c;
       tile.keys = keys;
       value_ops_.value_tile(tile);

@@ -19,6 +19,7 @@ class Append {
       : uk_(uk), rows_(rows), kv_(kv), store_(uk, kv), appended_(appended), rope_(rope) {
     const DType type = store_.dtype();
     rotates_ = appended.rotates();
+    as_stored_ = !store_.narrow() && rows.dtype == type;
     direct_ = !rotates_ && (rows.dtype == type || rows.dtype == DType::kF32);
     most_ = direct_ ? kPanelWidth : tokens_at_a_time(kv.dim);
     kernel_ = uk.rope_heads[slot(rows.dtype)][slot(type)];
@@ -73,8 +74,7 @@ class Append {
   void run(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     if (direct_) {
       for (int64_t h = 0; h < kv_.heads; ++h) {
-        store_.store(row(b, h, i), step_of(rows_, 2) * size_of(rows_.dtype), tokens, p, h,
-                     rows_.dtype == store_.dtype());
+        store_.store(row(b, h, i), step_of(rows_, 2) * size_of(rows_.dtype), tokens, p, h, as_stored_);
       }
     } else if (kv_.dim <= kTokenBuffer) {
       through_buffer(b, i, tokens, p);
@@ -92,7 +92,7 @@ class Append {
   }
 
   /// Rotated in f32 and rounded to the storage type token by token, for as many heads as the buffer holds (a buffer of f32
-  /// that is rounded while it is laid out takes a sixth longer); then laid out head by head.
+  /// that is rounded while it is laid out takes a sixth longer); then laid out head by head. Narrow types round there.
   void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
     const int64_t size = store_.row_size();
@@ -107,7 +107,7 @@ class Append {
         kernel_(call_);
       }
       for (int64_t k = 0; k < call_.heads; ++k) {
-        store_.store(buffer + k * tokens * size, size, tokens, p, h + k, true);
+        store_.store(buffer + k * tokens * size, size, tokens, p, h + k, !store_.narrow());
       }
     }
   }
@@ -119,7 +119,8 @@ class Append {
   const AppendedRows& appended_;
   const KeyRotation& rope_;
   bool rotates_;
-  bool direct_;   // the store converts, or has nothing to convert
+  bool as_stored_;  // rows are of the storage type
+  bool direct_;     // the store converts, or has nothing to convert
   int64_t most_;  // tokens at a time
   void (*kernel_)(const RopeHeads&);
   RopeHeads call_;

@@ -1,6 +1,7 @@
 // kv_shift(): tokens of a cache to other positions, keys rotated by the distance.
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 
 #include "dispatch/target.h"
@@ -17,7 +18,7 @@ class Shift {
  public:
   Shift(const UKernels& uk, const Kv& kv, const RopeHeads& rotation, bool rotates)
       : uk_(uk), kv_(kv), store_(uk, kv), rotation_(rotation), rotates_(rotates) {
-    most_ = store_.panels() ? kPanelWidth : tokens_at_a_time(kv.dim);
+    most_ = store_.panels() && !store_.narrow() ? kPanelWidth : tokens_at_a_time(kv.dim);
     rotation_.x_stride = rotation_.y_stride = kv.dim;
     kernel_ = uk.rope_heads[slot(store_.dtype())][slot(store_.dtype())];
   }
@@ -47,6 +48,7 @@ class Shift {
   /// n tokens side by side to places side by side, as if all were read before any is written.
   void move(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     if (!rotates_ && from.inside == to.inside && from.unit == to.unit) return;
+    if (store_.narrow()) return move_narrow(from, to, n);
     if (store_.panels() && (n >= kColumns || n * kv_.dim > kTokenBuffer)) return move_columns(from, to, n);
     if (kv_.dim > kTokenBuffer) return move_long(from, to);
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
@@ -55,14 +57,15 @@ class Shift {
     call.x = call.y = buffer;
     call.heads = n;
     for (int64_t h = 0; h < kv_.heads; ++h) {
-      store_.load(buffer, size, n, from, h);
+      store_.load(buffer, size, n, from, h, true);
       if (rotates_) kernel_(call);
       store_.store(buffer, size, n, to, h, true);
     }
   }
 
-  /// Two tokens change places, unrotated.
+  /// Two tokens of one unit change places, unrotated.
   void swap(const TokenPlace& a, const TokenPlace& b) const {
+    if (store_.narrow()) return swap_narrow(a, b);
     alignas(64) char x[TokenStore::kPiece * sizeof(float)];
     alignas(64) char y[TokenStore::kPiece * sizeof(float)];
     for (int64_t h = 0; h < kv_.heads; ++h) {
@@ -77,6 +80,48 @@ class Shift {
   }
 
  private:
+  /// True if every token has a scale of its own, which moves with it.
+  bool own_scales() const { return has_scales(kv_.type) && kv_.scales != nullptr && kv_.scale_token_stride != 0; }
+  /// Narrow types: codes are copied, unless they are rotated or multiplied by another scale at their new place. Then the
+  /// numbers are stored again.
+  void move_narrow(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
+    alignas(64) char buffer[kTokenBuffer * sizeof(float)];
+    float scales[kPanelWidth], there[kPanelWidth];
+    for (int64_t h = 0; h < kv_.heads; ++h) {
+      bool copies = !rotates_;
+      if (has_scales(kv_.type)) {
+        store_.load_scales(scales, n, from, h);
+        store_.load_scales(there, n, to, h);
+        if (!own_scales()) copies = copies && std::memcmp(scales, there, static_cast<size_t>(n) * sizeof(float)) == 0;
+      }
+      const int64_t size = copies ? row_bytes(kv_.type, kv_.dim) : store_.row_size();
+      store_.load(buffer, size, n, from, h, copies);
+      if (own_scales()) store_.store_scales(scales, n, to, h);
+      if (rotates_) {
+        RopeHeads call = rotation_;
+        call.x = call.y = buffer;
+        call.heads = n;
+        kernel_(call);
+      }
+      store_.store(buffer, size, n, to, h, copies);
+    }
+  }
+  void swap_narrow(const TokenPlace& a, const TokenPlace& b) const {
+    alignas(64) char x[kTokenBuffer * 2];
+    alignas(64) char y[kTokenBuffer * 2];
+    for (int64_t h = 0; h < kv_.heads; ++h) {
+      store_.load(x, 0, 1, a, h, true);
+      store_.load(y, 0, 1, b, h, true);
+      store_.store(x, 0, 1, b, h, true);
+      store_.store(y, 0, 1, a, h, true);
+      if (!own_scales()) continue;
+      float of_a, of_b;
+      store_.load_scales(&of_a, 1, a, h);
+      store_.load_scales(&of_b, 1, b, h);
+      store_.store_scales(&of_a, 1, b, h);
+      store_.store_scales(&of_b, 1, a, h);
+    }
+  }
   /// Tokens from p on, or up to p, in its page or ring.
   int64_t room(const TokenPlace& p, bool from_end) const {
     if (from_end) return p.inside + 1;

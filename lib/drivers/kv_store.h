@@ -3,6 +3,7 @@
 #define SIMDATTN_LIB_DRIVERS_KV_STORE_H_
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "lib/rules/kv.h"
@@ -18,6 +19,7 @@ class KvStore {
   KvStore(const BasicKv<kConst>& kv, int64_t sequence, int64_t head, int64_t first_token = 0)
       : kv_(kv), first_token_(first_token) {
     head_ = static_cast<Byte*>(kv.data) + (head == 0 ? 0 : head * kv.head_stride);
+    if (has_scales(kv.type)) sequence_ = sequence, scale_head_ = head == 0 ? 0 : head * kv.scale_head_stride;
     if (kv.page_size == 0) {
       if (sequence != 0) head_ += sequence * kv.batch_stride;
     } else if (kv.block_table != nullptr) {
@@ -48,6 +50,35 @@ class KvStore {
     return inside == 0 ? base : base + inside * kv_.token_stride;
   }
 
+  /// The scales of n tokens from `token` on, which lie in one run (at()); null for types without. `copy`: room for n. Tokens of
+  /// a last panel that are not there have scale 0.
+  const float* scales(int64_t token, int64_t n, float* copy) const {
+    if (!has_scales(kv_.type)) return nullptr;
+    if (kv_.scales == nullptr) {
+      std::fill_n(copy, n, 1.0f);
+      return copy;
+    }
+    int64_t inside = token + first_token_;
+    int64_t unit = sequence_;
+    int64_t end = kv_.tokens;
+    if (kv_.page_size > 0) {
+      unit = std::max(table_[token / kv_.page_size], 0);
+      inside = token % kv_.page_size;
+      end = kv_.page_size;
+    } else if (kv_.ring > 0) {
+      inside = token % kv_.ring;
+      end = std::min(kv_.ring, kv_.tokens);
+    }
+    const int64_t there = std::min(n, end - inside);
+    const char* from = static_cast<const char*>(static_cast<const void*>(kv_.scales)) + scale_head_;
+    if (unit != 0) from += unit * kv_.scale_batch_stride;
+    if (inside != 0) from += inside * kv_.scale_token_stride;
+    if (kv_.scale_token_stride == sizeof(float) && there == n) return reinterpret_cast<const float*>(from);
+    for (int64_t i = 0; i < there; ++i) std::memcpy(copy + i, from + (i == 0 ? 0 : i * kv_.scale_token_stride), sizeof(float));
+    std::fill(copy + there, copy + n, 0.0f);
+    return copy;
+  }
+
   KvType type() const { return kv_.type; }
   int64_t token_stride() const { return kv_.token_stride; }
   bool panels() const { return kv_.layout == KvLayout::kPanels; }
@@ -58,6 +89,8 @@ class KvStore {
   int64_t first_token_;
   Byte* head_;
   const int32_t* table_ = nullptr;
+  int64_t sequence_ = 0;  // where there are scales
+  int64_t scale_head_ = 0;
 };
 
 }  // namespace simdattn

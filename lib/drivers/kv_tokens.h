@@ -14,16 +14,19 @@ namespace simdattn {
 /// Elements of a buffer on the stack. 32 tokens of 256 dimensions; a token of more than all of it goes in pieces.
 inline constexpr int64_t kTokenBuffer = 8192;
 
-/// The tokens of a store in its own element type. Tokens side by side in one unit are one call of a slot a head.
+/// The tokens of a store. They come and go as elements of its own type or, with narrow types, as f32. Tokens side by side in
+/// one unit are one call of a slot a head.
 class TokenStore {
  public:
   TokenStore(const UKernels& uk, const Kv& kv)
       : kernels_(uk.kv[slot(kv.type)]), kv_(kv), panels_(kv.layout == KvLayout::kPanels) {}
 
-  DType dtype() const { return static_cast<DType>(kv_.type); }
+  bool narrow() const { return is_narrow(kv_.type); }
+  /// Of a token on its way.
+  DType dtype() const { return narrow() ? DType::kF32 : static_cast<DType>(kv_.type); }
   bool panels() const { return panels_; }
   const KvKernels& kernels() const { return kernels_; }
-  int64_t row_size() const { return row_bytes(kv_.type, kv_.dim); }
+  int64_t row_size() const { return narrow() ? 4 * kv_.dim : row_bytes(kv_.type, kv_.dim); }
 
   /// The column of a panel that a token is in; 0 with rows.
   int64_t column(const TokenPlace& p) const { return panels_ ? p.inside % kPanelWidth : 0; }
@@ -35,8 +38,11 @@ class TokenStore {
            (head == 0 ? 0 : head * kv_.head_stride) + (index == 0 ? 0 : index * kv_.token_stride);
   }
 
-  /// `tokens` rows to p and the places after it in the same unit: f32, or as they are stored.
+  /// `tokens` rows to p and the places after it in the same unit: f32, or as they are stored. Rows that are stored as they are
+  /// leave scales alone.
   void store(const void* rows, int64_t ld, int64_t tokens, const TokenPlace& p, int64_t head, bool as_stored) const {
+    float scales[kPanelWidth];
+    if (!as_stored && has_scales(kv_.type)) load_scales(scales, tokens, p, head);
     (panels_ ? kernels_.store_panels : kernels_.store_rows)({.rows = rows,
                                                              .ld = ld,
                                                              .tokens = tokens,
@@ -44,9 +50,13 @@ class TokenStore {
                                                              .out = at(p, head),
                                                              .stride = kv_.token_stride,
                                                              .column = column(p),
-                                                             .as_stored = as_stored});
+                                                             .as_stored = as_stored,
+                                                             .scales = scales});
+    if (!as_stored && writes_scales(kv_.type)) store_scales(scales, tokens, p, head);
   }
-  void load(void* rows, int64_t ld, int64_t tokens, const TokenPlace& p, int64_t head) const {
+  void load(void* rows, int64_t ld, int64_t tokens, const TokenPlace& p, int64_t head, bool as_stored) const {
+    float scales[kPanelWidth];
+    if (!as_stored && has_scales(kv_.type)) load_scales(scales, tokens, p, head);
     (panels_ ? kernels_.load_panels : kernels_.load_rows)({.in = at(p, head),
                                                            .stride = kv_.token_stride,
                                                            .column = column(p),
@@ -54,7 +64,22 @@ class TokenStore {
                                                            .dim = kv_.dim,
                                                            .rows = rows,
                                                            .ld = ld,
-                                                           .as_stored = true});
+                                                           .as_stored = as_stored,
+                                                           .scales = scales});
+  }
+
+  /// The scales of at most kPanelWidth tokens, of types that have any.
+  void load_scales(float* scales, int64_t tokens, const TokenPlace& p, int64_t head) const {
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (kv_.scales == nullptr) {
+        scales[t] = 1.0f;
+      } else {
+        std::memcpy(scales + t, scale_at(p, head, t), sizeof(float));
+      }
+    }
+  }
+  void store_scales(const float* scales, int64_t tokens, const TokenPlace& p, int64_t head) const {
+    for (int64_t t = 0; t < tokens; ++t) std::memcpy(scale_at(p, head, t), scales + t, sizeof(float));
   }
 
   /// Dimensions first .. first + n - 1 of one token; n is at most kPiece.
@@ -102,6 +127,12 @@ class TokenStore {
                                                            .rows = piece,
                                                            .ld = 0,
                                                            .as_stored = true});
+  }
+
+  char* scale_at(const TokenPlace& p, int64_t head, int64_t token) const {
+    const int64_t inside = p.inside + token;
+    return static_cast<char*>(kv_.scales) + (p.unit == 0 ? 0 : p.unit * kv_.scale_batch_stride) +
+           (head == 0 ? 0 : head * kv_.scale_head_stride) + (inside == 0 ? 0 : inside * kv_.scale_token_stride);
   }
 
   const KvKernels& kernels_;

@@ -67,8 +67,10 @@ class KeyOperands {
                      .dim = dim_,
                      .panel = panel,
                      .stream = false};
+    float scales[kPanelWidth];
     if (k_.panels()) {
       pack.from = k_.at(token, &run);
+      pack.scales = k_.scales(token, kPanelWidth, scales);
       if (ops_.pack_panel != nullptr) return ops_.pack_panel(pack);
       storage_.load_panels({.in = pack.from,
                             .stride = 0,
@@ -77,23 +79,27 @@ class KeyOperands {
                             .dim = dim_,
                             .rows = rows_,
                             .ld = 4 * dim_,
-                            .as_stored = false});
+                            .as_stored = false,
+                            .scales = pack.scales});
       pack.keys = kPanelWidth;
       return pack_loaded(pack);
     }
     pack.from = k_.at(token + first, &run);
     if (ops_.pack_keys != nullptr && first == 0 && run >= last) {
+      pack.scales = k_.scales(token, last, scales);
       pack.stream = stream;
       return ops_.pack_keys(pack);
     }
     const bool loads = ops_.pack_keys == nullptr;
     const int64_t row = loads ? 4 * dim_ : row_bytes(k_.type(), dim_);
     std::memset(rows_, 0, static_cast<size_t>(first * row));
+    std::fill_n(scales, first, 0.0f);
     for (int64_t j = first; j < last; j += run) {
       const char* from = k_.at(token + j, &run);
       run = std::min(run, last - j);
       char* copy = rows_ + j * row;
       if (stream) prefetch(token + j + kPanelWidth, run, end);
+      const float* const run_scales = k_.scales(token + j, run, scales + j);
       if (loads) {
         storage_.load_rows({.in = from,
                             .stride = k_.token_stride(),
@@ -102,8 +108,12 @@ class KeyOperands {
                             .dim = dim_,
                             .rows = copy,
                             .ld = row,
-                            .as_stored = false});
-      } else if (k_.token_stride() == row) {
+                            .as_stored = false,
+                            .scales = run_scales});
+        continue;
+      }
+      if (run_scales != nullptr && run_scales != scales + j) std::copy_n(run_scales, run, scales + j);
+      if (k_.token_stride() == row) {
         std::memcpy(copy, from, static_cast<size_t>(run * row));
       } else {
         for (int64_t i = 0; i < run; ++i) {
@@ -114,6 +124,7 @@ class KeyOperands {
     if (loads) return pack_loaded(pack);
     pack.from = rows_;
     pack.token_stride = row;
+    pack.scales = has_scales(k_.type()) ? scales : nullptr;
     ops_.pack_keys(pack);
   }
 
@@ -121,6 +132,7 @@ class KeyOperands {
   void pack_loaded(PackKeys pack) const {
     pack.from = rows_;
     pack.token_stride = 4 * dim_;
+    pack.scales = nullptr;
     f32_.pack_keys(pack);
   }
 
@@ -158,14 +170,16 @@ class ValueOperands {
         masked_(masked),
         dim_(store.dim()) {}
 
-  /// f(first key of the run in the block, keys, their rows) for keys [from, to) of the block that begins at `base`.
+  /// f(first key of the run in the block, keys, their rows, their scales) for keys [from, to) of the block that begins at
+  /// `base`.
   template <class F>
   void for_each_run(int64_t base, int64_t from, int64_t to, const F& f) const {
+    float scales[kKeyBlock];
     for (int64_t j = from; j < to;) {
       int64_t run = 0;
       const char* rows = v_.at(base + j, &run);
       const int64_t keys = std::min(to - j, run);
-      f(j, keys, rows);
+      f(j, keys, rows, v_.scales(base + j, keys, scales));
       j += keys;
     }
   }
@@ -177,8 +191,12 @@ class ValueOperands {
 
   bool finite(int64_t base, int64_t from, int64_t to) const {
     bool finite = true;
-    for_each_run(base, from, to, [&](int64_t, int64_t keys, const char* rows) {
-      finite = finite && storage_.all_finite(rows, v_.token_stride(), keys, dim_);
+    for_each_run(base, from, to, [&](int64_t, int64_t keys, const char* rows, const float* scales) {
+      finite = finite && storage_.all_finite({.rows = rows,
+                                              .token_stride = v_.token_stride(),
+                                              .scales = scales,
+                                              .keys = keys,
+                                              .dim = dim_});
     });
     return finite;
   }
@@ -218,9 +236,10 @@ class ValueOperands {
                        .column = column,
                        .columns = columns,
                        .block = block};
-    for_each_run(base, from, to, [&](int64_t first, int64_t keys, const char* rows) {
+    for_each_run(base, from, to, [&](int64_t first, int64_t keys, const char* rows, const float* scales) {
       if (ops_.pack_values != nullptr) {
         pack.rows = rows;
+        pack.scales = scales;
         pack.first = first;
         pack.keys = keys;
         ops_.pack_values(pack);
@@ -238,7 +257,8 @@ class ValueOperands {
                             .dim = dim_,
                             .rows = rows_,
                             .ld = 4 * dim_,
-                            .as_stored = false});
+                            .as_stored = false,
+                            .scales = scales == nullptr ? nullptr : scales + j});
         f32_.pack_values(pack);
       }
     });

@@ -108,7 +108,10 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
                                       .stream = stream};
               bool zero = false;
               for (int64_t r = 0; r < rows && !zero; ++r) zero = uk.any_zero(tile.w + r * tile.ldw, keys);
-              if (zero && !uk.kv[slot(kv_type_of(v.dtype))].all_finite(tile.v, tile.key_stride, keys, columns)) {
+              if (zero && !uk.kv[slot(kv_type_of(v.dtype))].all_finite({.rows = tile.v,
+                                                                                    .token_stride = tile.key_stride,
+                                                                                    .keys = keys,
+                                                                                    .dim = columns})) {
                 add_around_zeros(uk, ops, tile, kv_type_of(v.dtype));
               } else {
                 operands.value_tile(tile);

@@ -8,10 +8,10 @@
 #include "hwy/highway.h"
 #include "lib/dtypes.h"
 #include "lib/f32_operands.h"
+#include "lib/narrow_operands.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/int8_operands.h"
 #include "lib/kernel_table.h"
-#include "lib/scalar/bf16_attention.h"
 #ifdef SIMDATTN_HAVE_AMX
 #include "lib/intrinsics/amx.h"
 #endif
@@ -49,12 +49,33 @@ SIMDATTN_KERNELS(float, F32);
 SIMDATTN_KERNELS(bf16, BF16);
 SIMDATTN_KERNELS(f16, F16);
 
+struct Bf16Emulation {
+  static constexpr auto round = RoundToBF16;
+  static constexpr auto score_tile = ScoreChainsF32;
+  static constexpr auto score_tile_bf16 = ScoreChainsBF16;
+  static constexpr auto value_tile = ValueChainsF32;
+  static constexpr auto value_tile_bf16 = ValueChainsBF16;
+  static constexpr auto softmax_tile = SoftmaxTileBF16;
+};
+
+template <KvType kType>
+struct Narrow {
+  static constexpr auto all_finite = AllFiniteNarrow<kType>;
+  static constexpr auto store_rows = StoreRowsNarrow<kType>;
+  static constexpr auto store_panels = StorePanelsNarrow<kType>;
+  static constexpr auto load_rows = LoadRowsNarrow<kType>;
+  static constexpr auto load_panels = LoadPanelsNarrow<kType>;
+  static constexpr auto widen_panel = WidenPanelNarrow<kType>;
+  static constexpr auto value_tile = ValueTileNarrow<kType>;
+};
+
 }  // namespace
 
 extern const UKernels kUKernels;
-constexpr UKernels kUKernels = {
+constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), emulated_bf16_attention<Kernels, Bf16Chains>(4),
+    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot),
+                  emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
                   int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
@@ -71,9 +92,10 @@ constexpr UKernels kUKernels = {
     .add_rows = {{AddF32F32, AddF32BF16, AddF32F16},
                  {AddBF16F32, AddBF16BF16, AddBF16F16},
                  {AddF16F32, AddF16BF16, AddF16F16}},
+    .hadamard_sums = HadamardSums,
     .exp = ExpArray,
     .tanh = TanhArray,
-};
+});
 constexpr bool kFma = HWY_NATIVE_FMA != 0;
 
 }  // namespace HWY_NAMESPACE

@@ -8,6 +8,25 @@ namespace {
 
 constexpr KvText kKvText = SIMDATTN_KV_TEXT("kv");
 
+/// What a call must not write over.
+struct AppendOverlaps {
+  const char* rows;
+  const char* positions;
+  const char* slots;
+  const char* starts;
+  const char* counts;
+  const char* rope;
+  const char* table;
+};
+#define SIMDATTN_APPEND_OVERLAPS(output)                   \
+  {output ": overlaps rows",                               \
+   output ": overlaps positions",                          \
+   output ": overlaps options.slots",                      \
+   output ": overlaps options.starts",                     \
+   output ": overlaps options.counts",                     \
+   output ": overlaps options.rope.cos or options.rope.sin", \
+   output ": overlaps kv.block_table"}
+
 /// One index per row of a call.
 Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argument& argument, const char* shape,
                      ByteSet* bytes) {
@@ -22,9 +41,9 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
                     const AppendOptions& options) {
   const KeyRotation& rope = options.rope;
   const bool by_slot = options.slots.data != nullptr;
-  ByteSet er, ek, ep, ec, es, slots;
+  ByteSet er, ek, scales, ep, ec, es, slots;
   SIMDATTN_CHECK(check_view(rows, Accept::kElements, SIMDATTN_ARGUMENT("rows"), &er));
-  SIMDATTN_CHECK(check_kv(kv, {.output = true, .by_slot = by_slot}, kKvText, &ek));
+  SIMDATTN_CHECK(check_kv(kv, {.output = true, .output_scales = writes_scales(kv.type), .by_slot = by_slot}, kKvText, &ek, &scales));
   const int64_t batch = rows.shape[0];
   const int64_t n = rows.shape[2];
   SIMDATTN_REQUIRE(kv.batch == batch, Code::kShape, "kv.batch: must be rows.shape[0]");
@@ -78,15 +97,21 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   }
 
   if (ek.empty()) return {};
+  SIMDATTN_REQUIRE(!share_bytes(scales, ek), Code::kOverlap, "kv: overlaps kv.scales");
   const auto numbers = [&](const int32_t* p) { return ByteSet::of(p, batch * 4); };
-  SIMDATTN_REQUIRE(!share_bytes(er, ek), Code::kOverlap, "kv: overlaps rows");
-  SIMDATTN_REQUIRE(!share_bytes(ep, ek), Code::kOverlap, "kv: overlaps positions");
-  SIMDATTN_REQUIRE(!share_bytes(slots, ek), Code::kOverlap, "kv: overlaps options.slots");
-  SIMDATTN_REQUIRE(!share_bytes(numbers(options.starts), ek), Code::kOverlap, "kv: overlaps options.starts");
-  SIMDATTN_REQUIRE(!share_bytes(numbers(options.counts), ek), Code::kOverlap, "kv: overlaps options.counts");
-  SIMDATTN_REQUIRE(!share_bytes(ec, ek) && !share_bytes(es, ek), Code::kOverlap,
-                   "kv: overlaps options.rope.cos or options.rope.sin");
-  SIMDATTN_REQUIRE(by_slot || !share_bytes(table_bytes(kv), ek), Code::kOverlap, "kv: overlaps kv.block_table");
+  static constexpr AppendOverlaps kData = SIMDATTN_APPEND_OVERLAPS("kv"), kScales = SIMDATTN_APPEND_OVERLAPS("kv.scales");
+  for (const bool data : {true, false}) {
+    if (!data && !writes_scales(kv.type)) break;
+    const ByteSet& written = data ? ek : scales;
+    const AppendOverlaps& text = data ? kData : kScales;
+    SIMDATTN_REQUIRE(!share_bytes(er, written), Code::kOverlap, text.rows);
+    SIMDATTN_REQUIRE(!share_bytes(ep, written), Code::kOverlap, text.positions);
+    SIMDATTN_REQUIRE(!share_bytes(slots, written), Code::kOverlap, text.slots);
+    SIMDATTN_REQUIRE(!share_bytes(numbers(options.starts), written), Code::kOverlap, text.starts);
+    SIMDATTN_REQUIRE(!share_bytes(numbers(options.counts), written), Code::kOverlap, text.counts);
+    SIMDATTN_REQUIRE(!share_bytes(ec, written) && !share_bytes(es, written), Code::kOverlap, text.rope);
+    SIMDATTN_REQUIRE(by_slot || !share_bytes(table_bytes(kv), written), Code::kOverlap, text.table);
+  }
   return {};
 }
 

@@ -17,7 +17,9 @@ namespace {
    output ": overlaps cu_q",          \
    output ": overlaps cu_k",          \
    output ": overlaps k.block_table", \
-   output ": overlaps v.block_table"}
+   output ": overlaps v.block_table", \
+   output ": overlaps k.scales",      \
+   output ": overlaps v.scales"}
 struct OverlapText {
   const char* arrays[kAttentionArrays];
   const char* scoring[kScoringArrays];
@@ -75,11 +77,19 @@ Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* siz
   KvUse use;
   use.varlen = a.cu_k != nullptr;
   use.data = data;
-  SIMDATTN_CHECK(check_kv(a.k, use, kKeysText, bytes->next()));
+  ByteSet scales;
+  const auto keep_scales = [&](AttentionArray array) {
+    if (scales.empty()) return;
+    *bytes->next() = scales;
+    bytes->keep(array);
+  };
+  SIMDATTN_CHECK(check_kv(a.k, use, kKeysText, bytes->next(), &scales));
   bytes->keep(kK);
+  keep_scales(kScalesK);
   use.rows_only = true;
-  SIMDATTN_CHECK(check_kv(a.v, use, kValuesText, bytes->next()));
+  SIMDATTN_CHECK(check_kv(a.v, use, kValuesText, bytes->next(), &scales));
   bytes->keep(kV);
+  keep_scales(kScalesV);
 
   p.d_qk = a.q.shape[3];
   p.d_v = a.v.dim;

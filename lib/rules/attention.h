@@ -24,7 +24,23 @@ struct AttentionSizes {
 };
 
 /// The arrays of a problem beside those of scoring.
-enum AttentionArray : int { kQ, kK, kV, kOut, kLse, kAcc, kMax, kSum, kCuQ, kCuK, kTableK, kTableV, kAttentionArrays };
+enum AttentionArray : int {
+  kQ,
+  kK,
+  kV,
+  kOut,
+  kLse,
+  kAcc,
+  kMax,
+  kSum,
+  kCuQ,
+  kCuK,
+  kTableK,
+  kTableV,
+  kScalesK,
+  kScalesV,
+  kAttentionArrays
+};
 /// The bytes of those that have any.
 struct AttentionBytes {
   int count = 0;

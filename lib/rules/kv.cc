@@ -9,18 +9,52 @@ namespace {
 
 bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 
+/// What strides are multiples of: the element size; rows of narrow types are bytes, or blocks that begin with an f16.
+int64_t alignment_of(KvType type) {
+  if (is_narrow(type)) return block_of(type) > 1 ? 2 : 1;
+  return row_bytes(type, 1);
+}
+
+struct Repeated {
+  int64_t count;
+  int64_t stride;
+};
+
+/// The scales of a store that is not empty. `dimensions`: tokens, heads, sequences or pages.
+Status check_scales(const ConstKv& kv, const KvUse& use, const KvText& text, const Repeated (&dimensions)[3],
+                    ByteSet* scales) {
+  if (!has_scales(kv.type)) return {};
+  SIMDATTN_REQUIRE(kv.scales != nullptr || !writes_scales(kv.type) || use.data == Data::kLater, Code::kNullPointer, text.scales_null);
+  ByteSet& set = *scales;
+  set.restart(&kv, sizeof(float));
+  const char* wrong = nullptr;
+  for (const Repeated& d : dimensions) {
+    if (d.count > 1 && d.stride % static_cast<int64_t>(sizeof(float)) != 0) wrong = text.scale_stride;
+    if (!set.add(d.count, d.stride)) wrong = text.too_large;
+  }
+  if (wrong == nullptr && use.output_scales && self_overlap(set)) wrong = text.scales_coincide;
+  if (wrong != nullptr || kv.scales == nullptr) set.clear();
+  SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
+  set.first += reinterpret_cast<uintptr_t>(kv.scales) - reinterpret_cast<uintptr_t>(&kv);
+  return {};
+}
+
 }  // namespace
 
-Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet* bytes) {
+Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet* bytes, ByteSet* scales) {
   bytes->clear();
+  scales->clear();
   SIMDATTN_REQUIRE(kv.struct_size == sizeof(ConstKv), Code::kStructSize, text.struct_size);
   SIMDATTN_REQUIRE((kv.reserved[0] | kv.reserved[1] | kv.reserved[2] | kv.reserved[3]) == 0, Code::kStructSize,
                    text.reserved);
   SIMDATTN_REQUIRE(static_cast<uint32_t>(kv.type) < kKvTypes, Code::kDType, text.type);
+  SIMDATTN_REQUIRE(has_scales(kv.type) || kv.scales == nullptr, Code::kDType, text.no_scales);
   SIMDATTN_REQUIRE(kv.layout == KvLayout::kRows || kv.layout == KvLayout::kPanels, Code::kShape, text.layout);
   const bool panels = kv.layout == KvLayout::kPanels;
   SIMDATTN_REQUIRE(!panels || (!use.rows_only && !use.varlen), Code::kShape, text.rows_only);
   SIMDATTN_REQUIRE(kv.dim >= 1 && kv.dim <= kMaxSize, Code::kShape, text.dim);
+  SIMDATTN_REQUIRE(!is_narrow(kv.type) || kv.dim <= kMaxNarrowDim, Code::kShape, text.narrow_dim);
+  SIMDATTN_REQUIRE(kv.dim % block_of(kv.type) == 0, Code::kShape, text.block_dim);
   SIMDATTN_REQUIRE(size_ok(kv.batch), Code::kShape, text.batch);
   SIMDATTN_REQUIRE(size_ok(kv.heads), Code::kShape, text.heads);
   SIMDATTN_REQUIRE(size_ok(kv.tokens), Code::kShape, text.tokens);
@@ -38,18 +72,17 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
 
   const int64_t units = paged ? kv.n_pages : kv.batch;
   int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;
+  const Repeated scale_dimensions[3] = {
+      {tokens, kv.scale_token_stride}, {kv.heads, kv.scale_head_stride}, {units, kv.scale_batch_stride}};
   if (panels) tokens = (tokens + kPanelWidth - 1) / kPanelWidth;
   if (units == 0 || kv.heads == 0 || tokens == 0 || kv.tokens == 0) return {};
   SIMDATTN_REQUIRE(kv.data != nullptr || use.data == Data::kLater, Code::kNullPointer, text.null);
-  const int64_t element = row_bytes(kv.type, 1);
+  const int64_t element = alignment_of(kv.type);
   ByteSet& set = *bytes;
   set.restart(&kv, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
-  const struct {
-    int64_t count;
-    int64_t stride;
-  } dimensions[3] = {{tokens, kv.token_stride}, {kv.heads, kv.head_stride}, {units, kv.batch_stride}};
+  const Repeated dimensions[3] = {{tokens, kv.token_stride}, {kv.heads, kv.head_stride}, {units, kv.batch_stride}};
   const char* wrong = nullptr;
-  for (const auto& d : dimensions) {
+  for (const Repeated& d : dimensions) {
     if (d.count > 1 && (d.stride & (element - 1)) != 0) wrong = text.alignment;
     if (!set.add(d.count, d.stride)) wrong = text.too_large;
   }
@@ -57,7 +90,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   if (wrong != nullptr || kv.data == nullptr) set.clear();
   SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
   set.first += reinterpret_cast<uintptr_t>(kv.data) - reinterpret_cast<uintptr_t>(&kv);
-  return {};
+  return check_scales(kv, use, text, scale_dimensions, scales);
 }
 
 ByteSet table_bytes(const ConstKv& kv) {

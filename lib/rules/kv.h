@@ -28,6 +28,12 @@ struct KvText {
   const char* table_stride;
   const char* ring;
   const char* both;
+  const char* narrow_dim;
+  const char* block_dim;
+  const char* no_scales;
+  const char* scales_null;
+  const char* scale_stride;
+  const char* scales_coincide;
 };
 #define SIMDATTN_KV_TEXT(name)                                                                               \
   {name ".struct_size: not that of this version",                                                            \
@@ -49,19 +55,29 @@ struct KvText {
    name ".block_table, page_size: pages need both",                                                          \
    name ".block_table_stride: must be in -1 .. 2^30 - 1",                                                    \
    name ".ring: must be in 0 .. 2^30 - 1, and for panels a multiple of kPanelWidth",                         \
-   name ".page_size, ring: pages and a ring exclude each other and cu_k"}
+   name ".page_size, ring: pages and a ring exclude each other and cu_k",                                    \
+   name ".dim: types narrower than 16 bits hold at most 8192 numbers a row",                                 \
+   name ".dim: must be a multiple of 32, the block of the type",                                             \
+   name ".scales: not null, and the type has no scales that stand apart",                                    \
+   name ".scales: null although the type has a scale per token and head",                                    \
+   name ".scale_batch_stride, scale_head_stride, scale_token_stride: bytes, must be multiples of 4",         \
+   name ".scale_batch_stride, scale_head_stride, scale_token_stride: scales that a call writes must not coincide"}
 
 /// How a call uses a store.
 struct KvUse {
   bool rows_only = false;  // panels are not accepted
   bool varlen = false;     // a tensor of many sequences
-  bool output = false;     // tokens must not coincide
+  bool output = false;         // tokens must not coincide
+  bool output_scales = false;  // nor must scales
   bool by_slot = false;    // pages are named by the caller, not by the table
   Data data = Data::kNeeded;
 };
 
-/// Checks a store on its own, and computes its bytes.
-Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet* bytes);
+/// Checks a store on its own, and computes its bytes and those of its scales.
+Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet* bytes, ByteSet* scales);
+
+/// True if a call that writes tokens writes their scales too.
+constexpr bool writes_scales(KvType type) { return type == KvType::kInt8; }
 
 /// The bytes of the block table; none without pages.
 ByteSet table_bytes(const ConstKv& kv);

@@ -12,8 +12,10 @@ constexpr KvText kText = SIMDATTN_KV_TEXT("kv");
 }  // namespace
 
 Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope, bool* empty) {
-  ByteSet ek, ec, es;
-  SIMDATTN_CHECK(check_kv(kv, {.output = true}, kText, &ek));
+  ByteSet ek, scales, ec, es;
+  // The scale of a token moves with it.
+  const bool moves_scales = writes_scales(kv.type) || (kv.scales != nullptr && kv.scale_token_stride != 0);
+  SIMDATTN_CHECK(check_kv(kv, {.output = true, .output_scales = moves_scales}, kText, &ek, &scales));
   *empty = ek.empty();
   SIMDATTN_REQUIRE(0 <= first && first <= last && last <= kv.tokens, Code::kRange,
                    "first, last: must be in 0 <= first <= last <= kv.tokens");
@@ -26,6 +28,8 @@ Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, 
     SIMDATTN_CHECK(check_rope_table(rope.cos, rope.sin, rope.options, kv.dim, kShiftRope, &ec, &es));
     SIMDATTN_REQUIRE(distance < rope.cos.shape[0], Code::kRange, "delta: rope.cos and rope.sin have no row |delta|");
     SIMDATTN_REQUIRE(!share_bytes(ec, ek) && !share_bytes(es, ek), Code::kOverlap, "kv: overlaps rope.cos or rope.sin");
+    SIMDATTN_REQUIRE(!moves_scales || (!share_bytes(ec, scales) && !share_bytes(es, scales)), Code::kOverlap,
+                     "kv.scales: overlaps rope.cos or rope.sin");
   }
   SIMDATTN_REQUIRE(kv.ring == 0 || last - first <= kv.ring, Code::kRange,
                    "first, last: more tokens than the ring holds");
@@ -37,7 +41,10 @@ Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, 
       }
     }
   }
+  SIMDATTN_REQUIRE(!share_bytes(scales, ek), Code::kOverlap, "kv: overlaps kv.scales");
   SIMDATTN_REQUIRE(!share_bytes(table_bytes(kv), ek), Code::kOverlap, "kv: overlaps kv.block_table");
+  SIMDATTN_REQUIRE(!moves_scales || !share_bytes(table_bytes(kv), scales), Code::kOverlap,
+                   "kv.scales: overlaps kv.block_table");
   return {};
 }
 

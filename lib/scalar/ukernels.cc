@@ -8,6 +8,7 @@
 
 #include "lib/dtypes.h"
 #include "lib/f32_operands.h"
+#include "lib/narrow_operands.h"
 #include "lib/scalar/bf16_attention.h"
 #include "lib/scalar/int8_attention.h"
 #include "lib/scalar/math.h"
@@ -375,6 +376,25 @@ struct Kernels {
   static constexpr auto rotate_columns = simdattn::rotate_columns<T>;
 };
 
+template <KvType kType>
+struct Narrow : NarrowSlots<kType> {
+  static void value_tile(const ValueTile& a) {
+    NarrowSlots<kType>::template value_tile<simdattn::value_tile<float>>(a);
+  }
+};
+
+void hadamard_sums(float* x, int64_t n, int64_t block) {
+  for (int64_t half = 1; half < block; half *= 2) {
+    for (int64_t i = 0; i < n; ++i) {
+      if ((i & half) != 0) continue;
+      const float a = x[i];
+      const float b = x[i + half];
+      x[i] = a + b;
+      x[i + half] = a - b;
+    }
+  }
+}
+
 void exp_array(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = canonical(scalar::exp(x[i]));
 }
@@ -386,10 +406,10 @@ void tanh_array(const float* x, float* y, int64_t n) {
 
 #ifdef SIMDATTN_SCALAR_FMA
 extern const UKernels kScalarFmaKernels;
-constinit const UKernels kScalarFmaKernels = {
+constinit const UKernels kScalarFmaKernels = with_narrow_types<Narrow>({
 #else
 extern const UKernels kScalarKernels;
-constinit const UKernels kScalarKernels = {
+constinit const UKernels kScalarKernels = with_narrow_types<Narrow>({
 #endif
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(4, softmax_tile), emulated_bf16_attention<Kernels, Bf16Chains>(4),
@@ -409,8 +429,9 @@ constinit const UKernels kScalarKernels = {
     .add_rows = {{add_rows<float, float>, add_rows<float, bf16>, add_rows<float, f16>},
                  {add_rows<bf16, float>, add_rows<bf16, bf16>, add_rows<bf16, f16>},
                  {add_rows<f16, float>, add_rows<f16, bf16>, add_rows<f16, f16>}},
+    .hadamard_sums = hadamard_sums,
     .exp = exp_array,
     .tanh = tanh_array,
-};
+});
 
 }  // namespace simdattn

@@ -1,0 +1,438 @@
+// How the narrow storage types hold numbers: the codes of a row, and where a panel keeps them. Shared by the backends.
+//
+// A row is bytes of codes; some types have scales among them, others one scale beside each row. A panel holds the codes of 32
+// rows in units of four bytes, [unit][32][4]. Every number is a product of a code and a scale, rounded once, so each target
+// gives the same bits. Loops are plain, for compilers to make vectors of; always inlined, they have the instruction set of
+// their caller.
+#ifndef SIMDATTN_LIB_KV_FORMATS_H_
+#define SIMDATTN_LIB_KV_FORMATS_H_
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "lib/dtypes.h"
+#include "lib/ukernels.h"
+
+namespace simdattn {
+namespace {  // internal to each object, like the helpers of dtypes.h
+
+#define SIMDATTN_FORMAT_INLINE inline __attribute__((always_inline))
+
+inline constexpr int64_t kUnitBytes = 4;
+inline constexpr uint32_t kInfinityBits = 0x7F800000u;
+inline constexpr float kNaN = std::bit_cast<float>(kCanonicalNaN);
+
+/// The largest magnitude of n numbers, as bits; infinity's or more if one of them is NaN or infinite.
+SIMDATTN_FORMAT_INLINE uint32_t largest_bits(const float* x, int64_t n) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu;
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+constexpr bool is_finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu) < kInfinityBits; }
+/// Nearest even; |x| < 2^21.
+SIMDATTN_FORMAT_INLINE int32_t round_to_integer(float x) {
+  return static_cast<int32_t>(std::bit_cast<uint32_t>(x + 0x1.8p23f) - 0x4B400000u);
+}
+
+// ---- Codes of one byte, scales beside the rows -----------------------------------------------------------------------
+
+/// Integers. The largest magnitude of a row is 127 scales.
+struct Int8Code {
+  /// Of the byte at bit kBit of w.
+  template <int kBit>
+  static SIMDATTN_FORMAT_INLINE float number(uint32_t w) {
+    return static_cast<float>(static_cast<int32_t>(w << (24 - kBit)) >> 24);
+  }
+  /// A scale with which every product is finite.
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* /*row*/, int64_t /*dim*/, float scale) {
+    return (std::bit_cast<uint32_t>(scale) & 0x7FFFFFFFu) < std::bit_cast<uint32_t>(0x1p120f);
+  }
+  /// x8 = round(x * (127 / a)), scale a / 127, a the largest magnitude. Where 127 / a is not finite: zeros, scale 0. With NaN or
+  /// infinity in the row: zeros, scale NaN.
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
+    const uint32_t bits = largest_bits(x, dim);
+    const float largest = std::bit_cast<float>(bits);
+    const float inverse = 127.0f / largest;
+    const bool holds = bits < kInfinityBits && is_finite(inverse);
+    *scale = holds ? largest / 127.0f : bits < kInfinityBits ? 0.0f : kNaN;
+    if (!holds) {
+      std::memset(row, 0, static_cast<size_t>(dim));
+      return;
+    }
+    for (int64_t i = 0; i < dim; ++i) row[i] = static_cast<uint8_t>(round_to_integer(x[i] * inverse));
+  }
+};
+
+/// Floating point of 8 bits with kMantissa of them behind the point: codes up to kLargest are finite numbers, ascending; kNan
+/// is the code of NaN, and kOver that of an infinite number.
+template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
+struct Fp8Code {
+  static constexpr int kShift = 23 - kMantissa;
+  static constexpr uint32_t kExponent = static_cast<uint32_t>(127 - kBias) << 23;      // of f32, for exponent field 0
+  static constexpr float kUnit = std::bit_cast<float>(kExponent - ((kMantissa - 1) << 23));  // code 1
+
+  template <int kBit>
+  static SIMDATTN_FORMAT_INLINE float number(uint32_t w) {
+    const uint32_t magnitude = w >> kBit & 0x7Fu;
+    const uint32_t sign = (w >> kBit & 0x80u) << 24;
+    // No subnormal f32 takes part, which some CPUs are slow at.
+    const uint32_t small = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * kUnit);
+    uint32_t bits = (magnitude << kShift) + kExponent;
+    bits = magnitude < (1u << kMantissa) ? small : bits;
+    bits = magnitude > kLargest ? magnitude << kShift | kInfinityBits : bits;
+    return std::bit_cast<float>(bits | sign);
+  }
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* row, int64_t dim, float scale) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < dim; ++i) {
+      const uint32_t magnitude = row[i] & 0x7Fu;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest <= kLargest && (std::bit_cast<uint32_t>(scale) & 0x7FFFFFFFu) < std::bit_cast<uint32_t>(0x1p110f);
+  }
+  /// The code of x * (1 / scale), to nearest even, saturated. NaN, also as the product, and infinities keep what they are, as far
+  /// as there is a code.
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
+    const float inverse = 1.0f / *scale;
+    for (int64_t i = 0; i < dim; ++i) row[i] = static_cast<uint8_t>(code(x[i], x[i] * inverse));
+  }
+
+ private:
+  static SIMDATTN_FORMAT_INLINE uint32_t code(float x, float y) {
+    const uint32_t from = std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu;
+    const uint32_t bits = std::bit_cast<uint32_t>(y) & 0x7FFFFFFFu;
+    const uint32_t sign = std::bit_cast<uint32_t>(y) >> 24 & 0x80u;
+    // Below the normal numbers a sum whose last bit is worth one code rounds.
+    constexpr float kRounder = kUnit * 0x1p23f;
+    const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(bits) + kRounder) - std::bit_cast<uint32_t>(kRounder);
+    const uint32_t normal =
+        ((bits + ((1u << (kShift - 1)) - 1) + (bits >> kShift & 1u)) >> kShift) - (kExponent >> kShift);
+    uint32_t result = bits < kExponent + (1u << 23) ? small : normal;
+    result = result > kLargest ? kLargest : result;
+    result = from == kInfinityBits ? kOver : result;
+    return from > kInfinityBits || bits > kInfinityBits ? kNan : result | sign;
+  }
+};
+using E4M3Code = Fp8Code<3, 7, 0x7Eu, 0x7Fu, 0x7Fu>;
+using E5M2Code = Fp8Code<2, 15, 0x7Bu, 0x7Eu, 0x7Cu>;
+
+template <class Code>
+struct ByteFormat {
+  static constexpr int64_t units(int64_t dim) { return (dim + 3) / 4; }
+  static constexpr int64_t unit_at(int64_t unit) { return kUnitBytes * unit; }
+  static SIMDATTN_FORMAT_INLINE void put_block_scales(const uint8_t*, int64_t, uint8_t*, int64_t) {}
+  static SIMDATTN_FORMAT_INLINE void take_block_scales(const uint8_t*, int64_t, int64_t, uint8_t*) {}
+
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
+    Code::encode(x, dim, row, scale);
+  }
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* row, int64_t dim, float scale) {
+    return Code::finite(row, dim, scale);
+  }
+  /// Numbers [first, first + n) of a row.
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* row, float scale, int64_t first, int64_t n, float* out) {
+    for (int64_t i = 0; i < n; ++i) out[i] = Code::template number<0>(row[first + i]) * scale;
+  }
+  static SIMDATTN_FORMAT_INLINE void decode_panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
+    float factors[kPanelWidth];
+    std::memcpy(factors, scales, sizeof factors);
+    for (int64_t d = 0; d < dim; d += 4, panel += kUnitBytes * kPanelWidth) {
+      uint32_t w[kPanelWidth];
+      std::memcpy(w, panel, sizeof w);
+      float* const y = out + d * kPanelWidth;
+      decode_unit<0>(w, factors, y);
+      if (d + 1 < dim) decode_unit<8>(w, factors, y + kPanelWidth);
+      if (d + 2 < dim) decode_unit<16>(w, factors, y + 2 * kPanelWidth);
+      if (d + 3 < dim) decode_unit<24>(w, factors, y + 3 * kPanelWidth);
+    }
+  }
+
+ private:
+  template <int kBit>
+  static SIMDATTN_FORMAT_INLINE void decode_unit(const uint32_t* w, const float* scales, float* out) {
+    for (int64_t j = 0; j < kPanelWidth; ++j) out[j] = Code::template number<kBit>(w[j]) * scales[j];
+  }
+};
+
+// ---- Blocks of 32 that begin with an f16 scale d -----------------------------------------------------------------------
+
+SIMDATTN_FORMAT_INLINE float f16_at(const uint8_t* p) {
+  f16 d;
+  std::memcpy(&d, p, sizeof d);
+  return to_f32(d);
+}
+SIMDATTN_FORMAT_INLINE void put_f16(float x, uint8_t* p) {
+  const f16 d = from_f32<f16>(x);
+  std::memcpy(p, &d, sizeof d);
+}
+
+/// Integers. d = a / 127, q = round(x * (1 / d)), a the largest magnitude.
+struct Q8Code {
+  static constexpr int64_t kBytes = 32;
+  static SIMDATTN_FORMAT_INLINE void integers(const uint8_t* codes, int8_t* out) { std::memcpy(out, codes, 32); }
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
+    const uint32_t bits = largest_bits(x, 32);
+    const float d = std::bit_cast<float>(bits) / 127.0f;
+    const float inverse = 1.0f / d;
+    put_f16(bits < kInfinityBits ? d : kNaN, block);
+    const bool holds = bits < kInfinityBits && is_finite(inverse);
+    for (int64_t i = 0; i < 32; ++i) {
+      block[2 + i] = holds ? static_cast<uint8_t>(round_to_integer(x[i] * inverse)) : uint8_t{0};
+    }
+  }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* codes, float d, float* out) {
+    for (int64_t i = 0; i < 32; ++i) out[i] = Int8Code::number<0>(codes[i]) * d;
+  }
+  /// Unit `unit` of a block of a panel, [32][4].
+  static SIMDATTN_FORMAT_INLINE void decode_unit(const uint32_t* w, int64_t unit, const float* d, float* out) {
+    float* const y = out + 4 * unit * kPanelWidth;
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[j] = Int8Code::number<0>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kPanelWidth + j] = Int8Code::number<8>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[2 * kPanelWidth + j] = Int8Code::number<16>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[3 * kPanelWidth + j] = Int8Code::number<24>(w[j]) * d[j];
+  }
+};
+
+/// Nibbles, x[0 .. 15] the low ones. d = the number of the largest magnitude / -8, q = min(15, trunc(x * (1 / d) + 8.5)).
+struct Q4Code {
+  static constexpr int64_t kBytes = 16;
+  static SIMDATTN_FORMAT_INLINE void integers(const uint8_t* codes, int8_t* out) {
+    for (int64_t i = 0; i < 16; ++i) {
+      out[i] = static_cast<int8_t>((codes[i] & 15) - 8);
+      out[16 + i] = static_cast<int8_t>((codes[i] >> 4) - 8);
+    }
+  }
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
+    const uint32_t bits = largest_bits(x, 32);
+    float extreme = 0.0f;
+    for (int64_t i = 32; i-- > 0;) {
+      if ((std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu) == bits) extreme = x[i];  // the first one of that size
+    }
+    const float d = extreme / -8.0f;
+    const float inverse = 1.0f / d;
+    put_f16(bits < kInfinityBits ? d : kNaN, block);
+    const bool holds = bits < kInfinityBits && is_finite(inverse);
+    const float factor = holds ? inverse : 0.0f;
+    uint32_t q[32];
+    for (int64_t i = 0; i < 32; ++i) {
+      const int32_t n = static_cast<int32_t>((holds ? x[i] : 0.0f) * factor + 8.5f);
+      q[i] = static_cast<uint32_t>(n < 15 ? n : 15);
+    }
+    for (int64_t i = 0; i < 16; ++i) block[2 + i] = static_cast<uint8_t>(q[i] | q[16 + i] << 4);
+  }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* codes, float d, float* out) {
+    for (int64_t i = 0; i < 16; ++i) out[i] = number<0>(codes[i]) * d;
+    for (int64_t i = 0; i < 16; ++i) out[16 + i] = number<4>(codes[i]) * d;
+  }
+  static SIMDATTN_FORMAT_INLINE void decode_unit(const uint32_t* w, int64_t unit, const float* d, float* out) {
+    float* const y = out + 4 * unit * kPanelWidth;
+    constexpr int64_t kUpper = 16 * kPanelWidth;
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[j] = number<0>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kPanelWidth + j] = number<8>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[2 * kPanelWidth + j] = number<16>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[3 * kPanelWidth + j] = number<24>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + j] = number<4>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + kPanelWidth + j] = number<12>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + 2 * kPanelWidth + j] = number<20>(w[j]) * d[j];
+    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + 3 * kPanelWidth + j] = number<28>(w[j]) * d[j];
+  }
+
+ private:
+  template <int kBit>
+  static SIMDATTN_FORMAT_INLINE float number(uint32_t w) {
+    return static_cast<float>(static_cast<int32_t>(w >> kBit & 15u) - 8);
+  }
+};
+
+template <class Code>
+struct BlockFormat {
+  static constexpr int64_t kBlock = 32;
+  static constexpr int64_t kScaleBytes = 2;
+  static constexpr int64_t kUnits = Code::kBytes / kUnitBytes;  // of a block
+  static constexpr int64_t kBlockBytes = kScaleBytes + Code::kBytes;
+  static constexpr int64_t units(int64_t dim) { return dim / kBlock * kUnits; }
+  static constexpr int64_t unit_at(int64_t unit) {
+    return unit / kUnits * kBlockBytes + kScaleBytes + unit % kUnits * kUnitBytes;
+  }
+  static constexpr int64_t scale_at(int64_t dim, int64_t block, int64_t column) {
+    return units(dim) * kUnitBytes * kPanelWidth + (block * kPanelWidth + column) * kScaleBytes;
+  }
+  static SIMDATTN_FORMAT_INLINE void put_block_scales(const uint8_t* row, int64_t dim, uint8_t* panel, int64_t column) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) std::memcpy(panel + scale_at(dim, b, column), row + b * kBlockBytes, 2);
+  }
+  static SIMDATTN_FORMAT_INLINE void take_block_scales(const uint8_t* panel, int64_t dim, int64_t column, uint8_t* row) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) std::memcpy(row + b * kBlockBytes, panel + scale_at(dim, b, column), 2);
+  }
+  /// The scales of a block of a panel.
+  static SIMDATTN_FORMAT_INLINE void panel_scales(const uint8_t* panel, int64_t dim, int64_t block, float* d) {
+    const uint8_t* const at = panel + scale_at(dim, block, 0);
+    for (int64_t j = 0; j < kPanelWidth; ++j) d[j] = f16_at(at + kScaleBytes * j);
+  }
+
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* /*scale*/) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) Code::encode(x + b * kBlock, row + b * kBlockBytes);
+  }
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* row, int64_t dim, float /*scale*/) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) {
+      if ((row[b * kBlockBytes + 1] & 0x7C) == 0x7C) return false;
+    }
+    return true;
+  }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* row, float /*scale*/, int64_t first, int64_t n, float* out) {
+    row += first / kBlock * kBlockBytes;
+    for (int64_t i = 0; i < n; i += kBlock, row += kBlockBytes) Code::decode(row + kScaleBytes, f16_at(row), out + i);
+  }
+  static SIMDATTN_FORMAT_INLINE void decode_panel(const uint8_t* panel, const float* /*scales*/, int64_t dim, float* out) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) {
+      float d[kPanelWidth];
+      panel_scales(panel, dim, b, d);
+      const uint8_t* const block = panel + b * kUnits * kUnitBytes * kPanelWidth;
+      for (int64_t u = 0; u < kUnits; ++u) {
+        uint32_t w[kPanelWidth];
+        std::memcpy(w, block + u * kUnitBytes * kPanelWidth, sizeof w);
+        Code::decode_unit(w, u, d, out + b * kBlock * kPanelWidth);
+      }
+    }
+  }
+};
+
+// ---- By type -----------------------------------------------------------------------------------------------------------
+
+template <KvType kType>
+struct FormatOf;
+template <>
+struct FormatOf<KvType::kInt8> : ByteFormat<Int8Code> {};
+template <>
+struct FormatOf<KvType::kFp8E4M3> : ByteFormat<E4M3Code> {};
+template <>
+struct FormatOf<KvType::kFp8E5M2> : ByteFormat<E5M2Code> {};
+template <>
+struct FormatOf<KvType::kQ8_0> : BlockFormat<Q8Code> {
+  using Code = Q8Code;
+};
+template <>
+struct FormatOf<KvType::kQ4_0> : BlockFormat<Q4Code> {
+  using Code = Q4Code;
+};
+
+// ---- The slots ---------------------------------------------------------------------------------------------------------
+
+/// All that does not multiply, of one type. kTile: values of f32 in rows.
+template <KvType kType>
+struct NarrowSlots {
+  using Format = FormatOf<kType>;
+  static constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
+  /// A row of codes with room for the rest of its last unit.
+  static constexpr size_t kRowBuffer = static_cast<size_t>(row_bytes(kType, kMaxNarrowDim)) + kUnitBytes;
+
+  static const uint8_t* at(const void* p, int64_t bytes) { return static_cast<const uint8_t*>(p) + bytes; }
+  static uint8_t* at(void* p, int64_t bytes) { return static_cast<uint8_t*>(p) + bytes; }
+  static float scale_of(const float* scales, int64_t token) { return has_scales(kType) ? scales[token] : 1.0f; }
+
+  static SIMDATTN_FORMAT_INLINE bool all_finite(const FiniteRows& a) {
+    for (int64_t j = 0; j < a.keys; ++j) {
+      if (!Format::finite(at(a.rows, j * a.token_stride), a.dim, scale_of(a.scales, j))) return false;
+    }
+    return true;
+  }
+
+  static SIMDATTN_FORMAT_INLINE void row_to_bytes(const StoreRows& a, int64_t t, uint8_t* row) {
+    const uint8_t* const from = at(a.rows, t * a.ld);
+    if (a.as_stored) {
+      std::memcpy(row, from, static_cast<size_t>(row_bytes(kType, a.dim)));
+    } else {
+      float none;
+      Format::encode(reinterpret_cast<const float*>(from), a.dim, row, has_scales(kType) ? a.scales + t : &none);
+    }
+  }
+  static SIMDATTN_FORMAT_INLINE void bytes_to_row(const LoadRows& a, int64_t t, const uint8_t* row) {
+    uint8_t* const to = at(a.rows, t * a.ld);
+    if (a.as_stored) {
+      std::memcpy(to, row, static_cast<size_t>(row_bytes(kType, a.dim)));
+    } else {
+      Format::decode(row, scale_of(a.scales, t), 0, a.dim, reinterpret_cast<float*>(to));
+    }
+  }
+
+  static SIMDATTN_FORMAT_INLINE void store_rows(const StoreRows& a) {
+    for (int64_t t = 0; t < a.tokens; ++t) row_to_bytes(a, t, at(a.out, t * a.stride));
+  }
+  static SIMDATTN_FORMAT_INLINE void load_rows(const LoadRows& a) {
+    for (int64_t t = 0; t < a.tokens; ++t) bytes_to_row(a, t, at(a.in, t * a.stride));
+  }
+  static SIMDATTN_FORMAT_INLINE void store_panels(const StoreRows& a) {
+    alignas(64) uint8_t row[kRowBuffer];
+    const int64_t units = Format::units(a.dim);
+    for (int64_t t = 0; t < a.tokens; ++t) {
+      const int64_t j = a.column + t;
+      std::memset(row + row_bytes(kType, a.dim), 0, kUnitBytes);
+      row_to_bytes(a, t, row);
+      uint8_t* const panel = at(a.out, j / kPanelWidth * a.stride);
+      uint8_t* const column = panel + j % kPanelWidth * kUnitBytes;
+      for (int64_t u = 0; u < units; ++u) std::memcpy(column + u * kUnitPitch, row + Format::unit_at(u), kUnitBytes);
+      Format::put_block_scales(row, a.dim, panel, j % kPanelWidth);
+    }
+  }
+  static SIMDATTN_FORMAT_INLINE void load_panels(const LoadRows& a) {
+    alignas(64) uint8_t row[kRowBuffer];
+    const int64_t units = Format::units(a.dim);
+    for (int64_t t = 0; t < a.tokens; ++t) {
+      const int64_t j = a.column + t;
+      const uint8_t* const panel = at(a.in, j / kPanelWidth * a.stride);
+      const uint8_t* const column = panel + j % kPanelWidth * kUnitBytes;
+      for (int64_t u = 0; u < units; ++u) std::memcpy(row + Format::unit_at(u), column + u * kUnitPitch, kUnitBytes);
+      Format::take_block_scales(panel, a.dim, j % kPanelWidth, row);
+      bytes_to_row(a, t, row);
+    }
+  }
+
+  /// A panel as f32 numbers [dim][32].
+  static SIMDATTN_FORMAT_INLINE void widen_panel(const PackKeys& a) {
+    Format::decode_panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
+  }
+
+  /// Columns [first, first + n) of rows as rows of f32, ld floats apart.
+  static SIMDATTN_FORMAT_INLINE void widen_rows(const void* rows, int64_t stride, const float* scales, int64_t keys,
+                                                int64_t first, int64_t n, float* out, int64_t ld) {
+    for (int64_t j = 0; j < keys; ++j) {
+      Format::decode(at(rows, j * stride), scale_of(scales, j), first, n, out + j * ld);
+    }
+  }
+  /// value_tile in f32: some keys and columns at a time become f32 in L1.
+  template <void (*kTile)(const ValueTile&)>
+  static SIMDATTN_FORMAT_INLINE void value_tile(const ValueTile& a) {
+    constexpr int64_t kKeys = 32, kColumns = 128;
+    alignas(64) float wide[kKeys * kColumns];
+    int64_t j = 0;
+    do {
+      const int64_t keys = kKeys < a.keys - j ? kKeys : a.keys - j;
+      for (int64_t c = 0; c < a.dim; c += kColumns) {
+        ValueTile tile = a;
+        tile.dim = kColumns < a.dim - c ? kColumns : a.dim - c;
+        widen_rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c, tile.dim,
+                   wide, kColumns);
+        tile.w = a.w + j;
+        tile.v = wide;
+        tile.scales = nullptr;
+        tile.first_key = a.first_key + j;
+        tile.key_stride = kColumns * 4;
+        tile.group_stride = kValueGroup * 4;
+        tile.keys = keys;
+        tile.o = a.o + c;
+        tile.alpha = j == 0 ? a.alpha : nullptr;
+        tile.stream = false;
+        kTile(tile);
+      }
+      j += keys;
+    } while (j < a.keys);
+  }
+};
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_KV_FORMATS_H_
