@@ -59,7 +59,8 @@ struct BlockIntegers {
 
   static int64_t panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + dim / kBlock * kPanelWidth * 4; }
   static void put(const int8_t* integers, int64_t block, int64_t column, int8_t* panel) {
-    for (int64_t i = 0; i < kBlock; ++i) panel[((block * kBlock + i) / 4 * kPanelWidth + column) * 4 + i % 4] = integers[i];
+    for (int64_t i = 0; i < kBlock; ++i)
+      panel[((block * kBlock + i) / 4 * kPanelWidth + column) * 4 + i % 4] = integers[i];
   }
   static void keys(const PackKeys& a) {
     int8_t* const panel = static_cast<int8_t*>(a.panel);
@@ -84,7 +85,8 @@ struct BlockIntegers {
       for (int64_t j = 0; j < kPanelWidth; ++j) {
         uint8_t codes[Format::Code::kBytes];
         for (int64_t u = 0; u < Format::kUnits; ++u) {
-          std::memcpy(codes + u * kUnitBytes, from + ((b * Format::kUnits + u) * kPanelWidth + j) * kUnitBytes, kUnitBytes);
+          std::memcpy(codes + u * kUnitBytes, from + ((b * Format::kUnits + u) * kPanelWidth + j) * kUnitBytes,
+                      kUnitBytes);
         }
         int8_t integers[kBlock];
         Format::Code::integers(codes, integers);
@@ -106,7 +108,8 @@ struct BlockIntegers {
         float acc = 0.0f;
         for (int64_t b = 0; b < a.dim / kBlock; ++b) {
           int32_t sum = 0;
-          for (int64_t d = b * kBlock; d < (b + 1) * kBlock; ++d) sum += q[d] * panel[(d / 4 * kPanelWidth + j) * 4 + d % 4];
+          for (int64_t d = b * kBlock; d < (b + 1) * kBlock; ++d)
+            sum += q[d] * panel[(d / 4 * kPanelWidth + j) * 4 + d % 4];
           acc = __builtin_fmaf(static_cast<float>(sum), scales[b * kPanelWidth + j], acc);
         }
         a.s[r * a.lds + c] = acc * (info.scale * a.scale);
@@ -140,16 +143,20 @@ constexpr void add_narrow_type(UKernels& t) {
   as_f32.value_tile = Slots::value_tile;
 }
 
-template <template <KvType> class N, KvType... kTypes>
-constexpr UKernels with_types(UKernels t) {
-  (add_narrow_type<N, kTypes>(t), ...);
-  KvOperands& integers = t.attention[static_cast<size_t>(Arithmetic::kInt8)].kv[static_cast<size_t>(KvType::kInt8)];
+/// The types that kInt8 takes as they are stored.
+constexpr void add_stored_integers(AttentionKernels& int8) {
+  KvOperands& integers = int8.kv[static_cast<size_t>(KvType::kInt8)];
   integers.pack_keys = Int8AsStored::keys;
   integers.pack_panel = Int8AsStored::panel;
   integers.pack_values = Int8AsStored::values;
-  AttentionKernels& int8 = t.attention[static_cast<size_t>(Arithmetic::kInt8)];
   BlockIntegers<KvType::kQ8_0>::add(int8.kv[static_cast<size_t>(KvType::kQ8_0)]);
   BlockIntegers<KvType::kQ4_0>::add(int8.kv[static_cast<size_t>(KvType::kQ4_0)]);
+}
+
+template <template <KvType> class N, KvType... kTypes>
+constexpr UKernels with_types(UKernels t) {
+  (add_narrow_type<N, kTypes>(t), ...);
+  add_stored_integers(t.attention[static_cast<size_t>(Arithmetic::kInt8)]);
   return t;
 }
 /// The table with all narrow types.

@@ -168,7 +168,10 @@ UKernels over_software_tiles(const UKernels& amx) {
   integers.begin = begin;
   integers.end = end;
   integers.value_packed = Kernels::int8_values_packed;
-  for (KvOperands& kv : integers.kv) kv.score_packed = Kernels::int8_scores;
+  const auto instructions = integers.kv[slot(KvType::kF32)].score_packed;
+  for (KvOperands& kv : integers.kv) {
+    if (kv.score_packed == instructions) kv.score_packed = Kernels::int8_scores;
+  }
   return table;
 }
 

@@ -90,7 +90,11 @@ namespace {  // internal to each object, like the helpers of int8_operands.h
   kernels.value_packed = AmxInt8::value_packed;
   kernels.begin = AmxBf16::begin;
   kernels.end = AmxBf16::end;
-  for (KvOperands& kv : kernels.kv) kv.score_packed = AmxInt8::score_packed;
+  // Storage with several scales a key has a score of its own.
+  const auto vectors = kernels.kv[static_cast<size_t>(KvType::kF32)].score_packed;
+  for (KvOperands& kv : kernels.kv) {
+    if (kv.score_packed == vectors) kv.score_packed = AmxInt8::score_packed;
+  }
   return kernels;
 }
 

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "lib/dtypes.h"
+#include "lib/flush_subnormals.h"
 #include "lib/int8_operands.h"
 #include "lib/intrinsics/amx.h"
 #include "lib/intrinsics/amx_pairs.h"
@@ -30,19 +31,6 @@ constexpr int64_t kStepBytes = kTileRows * kPairBytes;
 constexpr int64_t kAheadBytes = 16384;
 
 constexpr int64_t steps_of(int64_t n, int64_t step) { return (n + step - 1) / step; }
-
-/// Subnormal numbers count as zeros, as in the tiles, while one of these lives. Arithmetic stands in functions that are not
-/// inlined: nothing tells the compiler that it depends on the control register.
-class FlushSubnormals {
- public:
-  FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
-  ~FlushSubnormals() { _mm_setcsr(before_); }
-  FlushSubnormals(const FlushSubnormals&) = delete;
-  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
-
- private:
-  unsigned before_;
-};
 
 /// s[r][c] = fma(s[r][c], factors[r or 0], 0) for columns in whole vectors.
 [[gnu::noinline]] void scale_rows(float* s, int64_t lds, int64_t rows, int64_t columns, const float* factors,
