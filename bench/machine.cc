@@ -101,8 +101,8 @@ double low_quantile(std::vector<double>& samples) {
 
 std::string isa_of_target(std::string_view target) {
   const auto has = [&](std::string_view part) { return target.find(part) != target.npos; };
-  if (has("avx3") || has("avx512") || has("avx10")) return "avx3";
-  if (has("avx2") || has("fma3")) return "avx2";
+  if (has("avx3") || has("avx512") || has("avx10") || has("amx")) return "avx3";
+  if (has("avx2") || has("fma3") || has("avx_vnni")) return "avx2";
   if (has("sse") || has("avx")) return "sse2";
   if (has("sve")) return "sve";
   if (has("neon")) return "neon";

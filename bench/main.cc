@@ -239,6 +239,7 @@ class Runner {
 }  // namespace
 
 int main(int argc, char** argv) {
+  (void)simdattn::request_amx();  // a target the more, where there is AMX
   Options o = parse(argc, argv);
   if (!o.reports.empty()) {
     std::vector<bench::Report> reports(o.reports.size());

@@ -302,10 +302,30 @@ INSTANTIATE_TEST_SUITE_P(Arithmetic, AmxKernels, ::testing::Values(Arithmetic::k
 // ---------------------------------------------------------------------------------------------------------------------
 // The instructions
 
-TEST(AmxHardware, AllSuitesOfEveryTarget) {
+// With permission every other suite takes intrinsics/amx for one target more (tests/target_test.h). Here the same problem runs
+// over both kinds of tiles.
+TEST(AmxHardware, TilesOfHardwareAndSoftware) {
   if (!cpu_has_amx())
-    GTEST_SKIP() << "this CPU lacks " << missing_feature(Isa::kAmx) << ": intrinsics/amx is not tested";
-  SUCCEED();
+    GTEST_SKIP() << "this CPU lacks " << missing_feature(Isa::kAmx) << ": no test runs intrinsics/amx";
+  ASSERT_TRUE(request_amx().ok());
+  const UKernels table = over_software_tiles(*amx_target()->kernels);
+  const Target software = {"test/software_tiles", &table, true, true, ""};
+  Random random(seed() * 7000 + 5);
+  for (int64_t i = 0; i < cases(200); ++i) {
+    AttentionLimits limits;
+    limits.max_q = 70;
+    limits.max_kv = 600;
+    limits.max_dim = 140;
+    limits.values = any_values(random);
+    AttentionCase c = random_attention(random, limits);
+    c.problem.arithmetic = random.coin() ? Arithmetic::kBF16 : Arithmetic::kInt8;
+    c.clear();
+    ASSERT_TRUE(run_attention(c.problem, &software).ok());
+    const std::vector<uint64_t> want = c.out.bits();
+    c.clear();
+    ASSERT_TRUE(run_attention(c.problem, amx_target()).ok());
+    ASSERT_EQ(want, c.out.bits()) << "case " << i << ": " << describe(c.problem);
+  }
 }
 
 }  // namespace

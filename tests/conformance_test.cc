@@ -806,6 +806,7 @@ void run_case(const std::string& directory, const IndexEntry& entry, Engine& eng
 }
 
 int run_all(const Options& options) {
+  (void)simdattn::request_amx();  // a target the more, where there is AMX
   std::vector<std::unique_ptr<Engine>> engines;
   if (options.reference) {
     engines.push_back(reference_engine());

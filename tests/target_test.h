@@ -13,7 +13,9 @@
 
 namespace simdattn::test {
 
+/// With permission for AMX, where there is some.
 inline std::vector<const Target*> runnable_targets() {
+  [[maybe_unused]] static const Status asked = request_amx();
   std::vector<const Target*> result;
   for (const Target* t : targets()) {
     if (runnable(*t)) result.push_back(t);

@@ -908,6 +908,7 @@ int check(const std::vector<Line>& lines, const char* path, const Target* only) 
 }
 
 int main_of(int argc, char** argv) {
+  (void)request_amx();  // a target the more, where there is AMX
   const Target* target = nullptr;
   const char* file = nullptr;
   int every = 1;

@@ -24,6 +24,14 @@ std::string cpu_name() {
   return "unknown";
 }
 
+/// Those that the target has instructions for, beside f32.
+std::string native_arithmetics(const simdattn::Target& target) {
+  std::string text;
+  if (simdattn::native(target, simdattn::Arithmetic::kBF16)) text += "bf16";
+  if (simdattn::native(target, simdattn::Arithmetic::kInt8)) text += text.empty() ? "int8" : " int8";
+  return text.empty() ? "-" : text;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -40,11 +48,14 @@ int main(int argc, char** argv) {
 
   const simdattn::Target* chosen = nullptr;
   const simdattn::Status status = simdattn::default_target(&chosen);
-  std::printf("simdattn %s\nCPU: %s\n\nTargets, best first:\n", simdattn::version(), cpu_name().c_str());
+  std::printf("simdattn %s\nCPU: %s\n\nTargets, best first, with the arithmetics beside f32 that are native:\n",
+              simdattn::version(), cpu_name().c_str());
   for (const simdattn::Target* t : simdattn::targets()) {
-    std::printf("  %-22s", simdattn::name(*t));
-    if (!simdattn::runnable(*t)) {
+    std::printf("  %-22s%-10s", simdattn::name(*t), native_arithmetics(*t).c_str());
+    if (!t->runnable) {
       std::printf("not taken: this CPU or operating system lacks %s\n", t->missing);
+    } else if (!simdattn::runnable(*t)) {
+      std::printf("not taken: %s\n", simdattn::missing(*t));
     } else {
       std::printf("runnable%s%s\n",
                   simdattn::exact(*t) ? "" : ", no fused multiply-add: not the bits of the definition",
