@@ -209,7 +209,7 @@ struct Q4Code {
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
     const uint32_t bits = largest_bits(x, 32);
     float extreme = 0.0f;
-    for (int64_t i = 32; i-- > 0;) {
+    for (int64_t i = 32; i-- > 0 && bits != 0;) {  // zeros of either sign are +0
       if ((std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu) == bits) extreme = x[i];  // the first one of that size
     }
     const float d = extreme / -8.0f;
