@@ -114,7 +114,8 @@ struct Fp8Code {
     uint32_t result = bits < kExponent + (1u << 23) ? small : normal;
     result = result > kLargest ? kLargest : result;
     result = from == kInfinityBits ? kOver : result;
-    return from > kInfinityBits || bits > kInfinityBits ? kNan : result | sign;
+    const bool none = from > kInfinityBits || bits > kInfinityBits || (kOver == kNan && from == kInfinityBits);
+    return none ? kNan : result | sign;
   }
 };
 using E4M3Code = Fp8Code<3, 7, 0x7Eu, 0x7Fu, 0x7Fu>;
