@@ -436,6 +436,7 @@ std::vector<Case> all_cases() {
   add_kv_cases(cases);
   add_other_scores_cases(cases);
   add_attention_cases(cases);
+  add_arithmetic_cases(cases);
   add_plan_cases(cases);
   add_call_cost_cases(cases);
   return cases;

@@ -93,6 +93,7 @@ void add_position_cases(std::vector<Case>& cases);
 void add_kv_cases(std::vector<Case>& cases);
 void add_other_scores_cases(std::vector<Case>& cases);
 void add_attention_cases(std::vector<Case>& cases);
+void add_arithmetic_cases(std::vector<Case>& cases);
 void add_plan_cases(std::vector<Case>& cases);
 void add_call_cost_cases(std::vector<Case>& cases);
 

@@ -144,6 +144,27 @@ Prepared prepare_add_rows(DType type, int64_t n) {
   return p;
 }
 
+Prepared prepare_hadamard(DType type, int64_t n) {
+  struct Data {
+    Buffer x, out;
+  };
+  auto data = std::make_shared<Data>();
+  const size_t elements = static_cast<size_t>(n * kHeads * kRowDim);
+  data->x = random_buffer(type, elements, 1);
+  data->out = Buffer(data->x.size());
+  Prepared p;
+  p.keep = data;
+  p.run = [=, d = data.get()](const Target* t, bool) {
+    const std::array<int64_t, 4> shape{1, kHeads, n, kRowDim};
+    return simdattn::hadamard({d->x.data(), type, shape}, {d->out.data(), type, shape}, 0, {.target = t});
+  };
+  p.out = data->out.data();
+  p.out_dtype = type;
+  p.out_elements = p.count = elements;
+  p.copy_bytes = data->out.size();
+  return p;
+}
+
 }  // namespace
 
 void add_position_cases(std::vector<Case>& cases) {
@@ -167,6 +188,8 @@ void add_position_cases(std::vector<Case>& cases) {
     };
     add("rope_direct", "8heads_512", static_cast<double>(512 * kHeads * kRowDim),
         [type] { return prepare_rope_direct(type, 512); });
+    add("hadamard", "8heads_512", static_cast<double>(512 * kHeads * kRowDim),
+        [type] { return prepare_hadamard(type, 512); });
     add("add_rows", "4x64x768", 4 * 64 * 768, [type] { return prepare_add_rows(type, 64); });
   }
 }

@@ -1,6 +1,12 @@
 #include "dispatch/cpu.h"
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -12,31 +18,78 @@ namespace simdattn {
 #if defined(__x86_64__)
 
 // The compiler's runtime reads CPUID and, for AVX and AVX-512, XGETBV: a feature whose registers the operating system
-// does not save counts as absent.
-#define SIMDATTN_FEATURE(name)                             \
-  CpuFeature {                                             \
-    name, [] { return __builtin_cpu_supports(name) != 0; } \
+// does not save counts as absent. Names are those of /proc/cpuinfo, but for dots.
+#define SIMDATTN_FEATURE(shown, name)                       \
+  CpuFeature {                                              \
+    shown, [] { return __builtin_cpu_supports(name) != 0; } \
   }
-static constexpr CpuFeature kFeatures[] = {
-    SIMDATTN_FEATURE("ssse3"),    SIMDATTN_FEATURE("sse4.1"),   SIMDATTN_FEATURE("sse4.2"),
-    SIMDATTN_FEATURE("avx"),      SIMDATTN_FEATURE("avx2"),     SIMDATTN_FEATURE("fma"),
-    SIMDATTN_FEATURE("bmi"),      SIMDATTN_FEATURE("bmi2"),     SIMDATTN_FEATURE("f16c"),
-    SIMDATTN_FEATURE("avx512f"),  SIMDATTN_FEATURE("avx512cd"), SIMDATTN_FEATURE("avx512vl"),
-    SIMDATTN_FEATURE("avx512dq"), SIMDATTN_FEATURE("avx512bw"),
+#define SIMDATTN_AVX2_FEATURES                                                                                    \
+  SIMDATTN_FEATURE("ssse3", "ssse3"), SIMDATTN_FEATURE("sse4.1", "sse4.1"), SIMDATTN_FEATURE("sse4.2", "sse4.2"), \
+      SIMDATTN_FEATURE("avx", "avx"), SIMDATTN_FEATURE("avx2", "avx2"), SIMDATTN_FEATURE("fma", "fma"),           \
+      SIMDATTN_FEATURE("bmi1", "bmi"), SIMDATTN_FEATURE("bmi2", "bmi2"), SIMDATTN_FEATURE("f16c", "f16c")
+
+// What some compilers' runtime does not name: leaf 7 of CPUID.
+struct Cpuid {
+  unsigned a, b, c, d;
 };
+static Cpuid leaf_7(unsigned subleaf) {
+  Cpuid r = {0, 0, 0, 0};
+  if (__get_cpuid_count(7, subleaf, &r.a, &r.b, &r.c, &r.d) == 0) return {0, 0, 0, 0};
+  if (subleaf > 0) {
+    Cpuid first = {0, 0, 0, 0};
+    __get_cpuid_count(7, 0, &first.a, &first.b, &first.c, &first.d);
+    if (first.a < subleaf) return {0, 0, 0, 0};
+  }
+  return r;
+}
+/// The operating system saves the configuration of tiles (bit 17) and their data (bit 18).
+static bool saves_tiles() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c >> 27 & 1) == 0) return false;  // OSXSAVE
+  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+  return (a >> 17 & 3) == 3;
+}
+
+static constexpr CpuFeature kAvxVnniFeatures[] = {
+    SIMDATTN_AVX2_FEATURES,
+    {"avx_vnni", [] { return (leaf_7(1).a >> 4 & 1) != 0; }},
+};
+static constexpr CpuFeature kFeatures[] = {
+    SIMDATTN_AVX2_FEATURES,
+    SIMDATTN_FEATURE("avx512f", "avx512f"),
+    SIMDATTN_FEATURE("avx512cd", "avx512cd"),
+    SIMDATTN_FEATURE("avx512vl", "avx512vl"),
+    SIMDATTN_FEATURE("avx512dq", "avx512dq"),
+    SIMDATTN_FEATURE("avx512bw", "avx512bw"),
+    SIMDATTN_FEATURE("avx512_vnni", "avx512vnni"),
+    SIMDATTN_FEATURE("avx512vbmi", "avx512vbmi"),
+    SIMDATTN_FEATURE("avx512_vbmi2", "avx512vbmi2"),
+    SIMDATTN_FEATURE("avx512_bitalg", "avx512bitalg"),
+    SIMDATTN_FEATURE("avx512_vpopcntdq", "avx512vpopcntdq"),
+    SIMDATTN_FEATURE("gfni", "gfni"),
+    SIMDATTN_FEATURE("vpclmulqdq", "vpclmulqdq"),
+    {"vaes", [] { return (leaf_7(0).c >> 9 & 1) != 0; }},
+    {"amx_tile", [] { return (leaf_7(0).d >> 24 & 1) != 0 && saves_tiles(); }},
+    {"amx_bf16", [] { return (leaf_7(0).d >> 22 & 1) != 0 && saves_tiles(); }},
+    {"amx_int8", [] { return (leaf_7(0).d >> 25 & 1) != 0 && saves_tiles(); }},
+};
+#undef SIMDATTN_AVX2_FEATURES
 #undef SIMDATTN_FEATURE
 
 CpuFeatures needed_features(Isa isa) {
   switch (isa) {
     case Isa::kSse4: return {kFeatures, 3};
     case Isa::kAvx2: return {kFeatures, 9};
+    case Isa::kAvxVnni: return {kAvxVnniFeatures, 10};
     case Isa::kAvx3: return {kFeatures, 14};
+    case Isa::kAvx3Dl: return {kFeatures, 22};
+    case Isa::kAmx: return {kFeatures, 25};
     default: return {kFeatures, 0};
   }
 }
 
 const char* missing_feature(Isa isa) {
-  if (isa > Isa::kAvx3) return "another architecture";
+  if (isa > Isa::kAmx) return "another architecture";
   const CpuFeatures needed = needed_features(isa);
   for (int i = 0; i < needed.count; ++i) {
     if (!needed.data[i].here()) return needed.data[i].name;
@@ -128,5 +181,22 @@ const char* missing_feature(Isa isa) {
 const char* missing_feature(Isa isa) { return isa == Isa::kBaseline ? "" : "another architecture"; }
 
 #endif
+
+static bool permitted = false;
+
+bool has_permission() { return __atomic_load_n(&permitted, __ATOMIC_RELAXED); }
+
+bool request_permission() {
+  if (*missing_feature(Isa::kAmx) != '\0') return false;
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM; older C libraries do not name it
+  constexpr int kTileData = 18;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return false;
+  __atomic_store_n(&permitted, true, __ATOMIC_RELAXED);
+  return true;
+#else
+  return false;
+#endif
+}
 
 }  // namespace simdattn

@@ -11,8 +11,11 @@ enum class Isa : uint8_t {
   kBaseline,
   kSse2,
   kSse4,
-  kAvx2,  // with FMA, BMI2 and F16C
-  kAvx3,  // AVX-512 F, CD, VL, DQ, BW
+  kAvx2,     // with FMA, BMI2 and F16C
+  kAvxVnni,  // and AVX-VNNI
+  kAvx3,     // AVX-512 F, CD, VL, DQ, BW
+  kAvx3Dl,   // and VNNI, VBMI, VBMI2, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI
+  kAmx,      // and AMX-TILE, AMX-BF16, AMX-INT8; runs with permission only
   kNeon,
   kNeonAes,
   kNeonBf16,
@@ -27,6 +30,13 @@ enum class Isa : uint8_t {
 /// Name of the first feature of `isa` that this CPU lacks or whose registers the operating system does not save; ""
 /// if there is none.
 const char* missing_feature(Isa isa);
+
+/// Linux gives a process the state of AMX tiles (8 KiB a thread) if it asks.
+constexpr bool needs_permission(Isa isa) { return isa == Isa::kAmx; }
+/// True once request_permission() has got it.
+bool has_permission();
+/// Asks. The operating system never takes it back, and forked processes inherit it.
+bool request_permission();
 
 #if defined(__x86_64__)
 /// What missing_feature() asks for, in this order.

@@ -10,10 +10,14 @@ namespace simdattn {
 struct Target {
   const char* name;
   const UKernels* kernels;
-  bool exact;  // fused multiply-add: the bits of the definition
-  bool runnable;
-  const char* missing;  // what this CPU or operating system lacks; "" if runnable
+  bool exact;               // fused multiply-add: the bits of the definition
+  bool runnable;            // as far as CPU and operating system are concerned
+  const char* missing;      // what they lack; "" if nothing
+  bool permission = false;  // runs with permission only: request_amx()
 };
+
+/// What keeps the target from running now; "" if it can. The answer changes once at most, when permission comes.
+const char* missing_now(const Target& target);
 
 /// exec.target, or the default target, if this CPU can run it.
 Status resolve(const Exec& exec, const Target** target);

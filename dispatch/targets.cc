@@ -16,9 +16,10 @@ constexpr size_t kMaxText = 1024;
 
 /// Instruction sets, best first. SVE of 128 and of 512 bits, which Highway has for any length only, comes after that: its
 /// instructions are the same, and no CPU has measured them.
-constexpr Isa kBestFirst[] = {Isa::kAvx3,     Isa::kAvx2,    Isa::kSse4, Isa::kSse2,     Isa::kSve2Vl128,
-                              Isa::kSveVl256, Isa::kSve2,    Isa::kSve,  Isa::kSveVl512, Isa::kSveVl128,
-                              Isa::kNeonBf16, Isa::kNeonAes, Isa::kNeon};
+constexpr Isa kBestFirst[] = {Isa::kAmx,      Isa::kAvx3Dl,   Isa::kAvx3,    Isa::kAvxVnni,
+                              Isa::kAvx2,     Isa::kSse4,     Isa::kSse2,    Isa::kSve2Vl128,
+                              Isa::kSveVl256, Isa::kSve2,     Isa::kSve,     Isa::kSveVl512,
+                              Isa::kSveVl128, Isa::kNeonBf16, Isa::kNeonAes, Isa::kNeon};
 
 /// The backends. Of one instruction set, the faster one by the benchmark first (docs/backends.md).
 constexpr const std::span<const KernelTable>* kBackends[] = {
@@ -28,6 +29,9 @@ constexpr const std::span<const KernelTable>* kBackends[] = {
 #ifdef SIMDATTN_HAVE_XSIMD
     &kXsimdTables,
 #endif
+#ifdef SIMDATTN_HAVE_INTRINSICS
+    &kIntrinsicsTables,
+#endif
     nullptr,  // an array of no elements is none
 };
 
@@ -36,14 +40,17 @@ struct Registry {
   Target storage[kMaxTargets];
   const Target* list[kMaxTargets];
   size_t size;
-  const Target* chosen;    // null: SIMDATTN_TARGET names none that can run
-  char unknown[kMaxText];  // sentences with the list of good names
+  // The default. Null: SIMDATTN_TARGET names none that can run.
+  const Target* chosen;            // until permission comes
+  const Target* chosen_permitted;  // from then on
+  char unknown[kMaxText];          // sentences with the list of good names
   char bad_environment[kMaxText];
+  char no_amx[kMaxText];
 
   void add(const KernelTable& t) {
     if (size == kMaxTargets) return;
     const char* missing = missing_feature(t.isa);
-    storage[size] = {t.name, t.kernels, t.fma, *missing == '\0', missing};
+    storage[size] = {t.name, t.kernels, t.fma, *missing == '\0', missing, needs_permission(t.isa)};
     ++size;
   }
 
@@ -54,18 +61,32 @@ struct Registry {
     return i;
   }
 
+  static void append(char (&text)[kMaxText], const char* s) {
+    size_t used = std::strlen(text);
+    for (; *s != '\0' && used + 1 < kMaxText; ++s) text[used++] = *s;
+    text[used] = '\0';
+  }
   void write_sentence(char (&text)[kMaxText], const char* start) const {
-    size_t used = 0;
-    const auto append = [&](const char* s) {
-      for (; *s != '\0' && used + 1 < kMaxText; ++s) text[used++] = *s;
-    };
-    append(start);
+    append(text, start);
     for (size_t i = 0; i < size; ++i) {
       if (!storage[i].runnable) continue;
-      append(" ");
-      append(storage[i].name);
+      append(text, " ");
+      append(text, storage[i].name);
+      if (storage[i].permission) append(text, " (after request_amx())");
     }
-    text[used] = '\0';
+  }
+
+  /// SIMDATTN_TARGET or the first target that can run, with or without those that take permission.
+  const Target* choose(const Registry* home, const char* wanted, bool permission) const {
+    size_t i = 0;
+    const auto good = [&] { return storage[i].runnable && (permission || !storage[i].permission); };
+    if (wanted != nullptr && *wanted != '\0') {
+      i = find(wanted);
+      if (i < size && !good()) i = size;
+    } else {
+      while (i < size && !good()) ++i;
+    }
+    return i < size ? &home->storage[i] : nullptr;
   }
 
   /// `home` is where it will stay; pointers lead there.
@@ -87,16 +108,18 @@ struct Registry {
 
     write_sentence(unknown, "name: no target of this name can run here; these can:");
     write_sentence(bad_environment, "SIMDATTN_TARGET: no target of this name can run here; these can:");
+    append(no_amx, "request_amx: this CPU or operating system lacks ");
+    append(no_amx, missing_feature(Isa::kAmx));
     const char* wanted = std::getenv("SIMDATTN_TARGET");
-    size_t i = 0;
-    if (wanted != nullptr && *wanted != '\0') {
-      i = find(wanted);
-      if (i < size && !storage[i].runnable) i = size;
-    } else {
-      while (i < size && !storage[i].runnable) ++i;
-    }
-    if (i < size) chosen = list[i];
+    chosen = choose(home, wanted, false);
+    chosen_permitted = choose(home, wanted, true);
   }
+
+  const Target* default_target() const { return has_permission() ? chosen_permitted : chosen; }
+  const char* no_default() const { return chosen_permitted != chosen ? kEnvironmentNeedsPermission : bad_environment; }
+
+  static constexpr char kEnvironmentNeedsPermission[] =
+      "SIMDATTN_TARGET: this target needs permission: call request_amx()";
 };
 
 /// Without a lock, also at first: every thread that comes before it is ready builds all of it on its stack, the same bytes as
@@ -105,7 +128,7 @@ struct Registry {
 const Registry& registry() {
   using Word [[gnu::may_alias]] = uintptr_t;
   static_assert(sizeof(Registry) % sizeof(Word) == 0 && std::is_trivially_copyable_v<Registry>);
-  static Registry home;
+  static constinit Registry home = {};
   static bool ready;
   if (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) {
     Registry mine;
@@ -126,13 +149,17 @@ const Registry& registry() {
 
 }  // namespace
 
+const char* missing_now(const Target& target) {
+  if (*target.missing != '\0') return target.missing;
+  return target.permission && !has_permission() ? "permission: call request_amx()" : "";
+}
+
 Status resolve(const Exec& exec, const Target** target) {
   const Target* t = exec.target;
-  if (t == nullptr) {
-    t = registry().chosen;
-    if (t == nullptr) return {Code::kTarget, registry().bad_environment};
-  } else if (!t->runnable) {
-    return {Code::kTarget, "exec.target: this CPU cannot run it"};
+  if (t == nullptr) return simdattn_default_target(target);
+  if (!t->runnable) return {Code::kTarget, "exec.target: this CPU cannot run it"};
+  if (t->permission && !has_permission()) {
+    return {Code::kTarget, "exec.target: it needs permission: call request_amx()"};
   }
   *target = t;
   return {};
@@ -157,8 +184,12 @@ const simdattn_target* const* simdattn_targets(size_t* count) {
   return registry().list;
 }
 const char* simdattn_name(const simdattn_target* target) { return target == nullptr ? "" : target->name; }
-bool simdattn_runnable(const simdattn_target* target) { return target != nullptr && target->runnable; }
-const char* simdattn_missing(const simdattn_target* target) { return target == nullptr ? "" : target->missing; }
+bool simdattn_runnable(const simdattn_target* target) {
+  return target != nullptr && *simdattn::missing_now(*target) == '\0';
+}
+const char* simdattn_missing(const simdattn_target* target) {
+  return target == nullptr ? "" : simdattn::missing_now(*target);
+}
 bool simdattn_exact(const simdattn_target* target) { return target != nullptr && target->exact; }
 bool simdattn_native(const simdattn_target* target, simdattn_arithmetic arithmetic) {
   const auto index = static_cast<size_t>(arithmetic);
@@ -171,14 +202,27 @@ simdattn_status simdattn_find_target(const char* wanted, const simdattn_target**
   const auto& r = registry();
   const size_t i = r.find(wanted);
   if (i == r.size || !r.storage[i].runnable) return {Code::kTarget, r.unknown};
+  if (r.storage[i].permission && !simdattn::has_permission()) {
+    return {Code::kTarget, "name: this target needs permission: call request_amx()"};
+  }
   *target = r.list[i];
   return {};
 }
 
 simdattn_status simdattn_default_target(const simdattn_target** target) {
   if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
-  if (registry().chosen == nullptr) return {Code::kTarget, registry().bad_environment};
-  *target = registry().chosen;
+  const auto& r = registry();
+  const simdattn_target* const chosen = r.default_target();
+  if (chosen == nullptr) return {Code::kTarget, r.no_default()};
+  *target = chosen;
+  return {};
+}
+
+simdattn_status simdattn_request_amx(void) {
+  if (*simdattn::missing_feature(simdattn::Isa::kAmx) != '\0') return {Code::kTarget, registry().no_amx};
+  if (!simdattn::request_permission()) {
+    return {Code::kTarget, "request_amx: the operating system refuses"};
+  }
   return {};
 }
 

@@ -1,7 +1,9 @@
 // Generates text greedily with a llama2.c model: the attention is the library's, everything around it is plain C++ in
 // the order of llama2.c's run.c, whose text at temperature 0 this prints.
 //
-//   llama2_generate MODEL TOKENIZER [--prompt P] [--steps N] [--target T]
+//   llama2_generate MODEL TOKENIZER [--prompt P] [--steps N] [--target T] [--arithmetic A] [--kv TYPE] [--hadamard]
+//
+// With another arithmetic or storage the text may leave that one: docs/accuracy.md says when.
 #include <simdattn/simdattn.h>
 
 #include <algorithm>
@@ -50,17 +52,37 @@ void rms_norm(float* out, const float* x, const float* weight, int64_t rows, int
   }
 }
 
+struct ArithmeticName {
+  const char* name;
+  sa::Arithmetic value;
+};
+constexpr ArithmeticName kArithmetics[] = {
+    {"f32", sa::Arithmetic::kF32}, {"bf16", sa::Arithmetic::kBF16}, {"int8", sa::Arithmetic::kInt8}};
+struct KvTypeName {
+  const char* name;
+  sa::KvType value;
+};
+constexpr KvTypeName kKvTypes[] = {{"f32", sa::KvType::kF32}, {"bf16", sa::KvType::kBF16}, {"f16", sa::KvType::kF16}};
+
+/// How attention is computed.
+struct AttentionOptions {
+  const sa::Target* target = nullptr;
+  sa::Arithmetic arithmetic = sa::Arithmetic::kF32;
+  sa::KvType type = sa::KvType::kF32;
+  bool hadamard = false;  // rotate queries and keys, values and outputs
+};
+
 /// The transformer and its key/value cache of `capacity` tokens.
 class Llama2 {
  public:
-  Llama2(const Llama2Checkpoint& model, int64_t capacity, const sa::Target* target)
-      : m_(model), c_(model.config), capacity_(capacity), exec_{.target = target} {
+  Llama2(const Llama2Checkpoint& model, int64_t capacity, const AttentionOptions& options)
+      : m_(model), c_(model.config), options_(options), capacity_(capacity), exec_{.target = options.target} {
     const int64_t half = c_.head_size() / 2;
     cos_.resize(count(capacity * half));
     sin_.resize(count(capacity * half));
     check(sa::rope_table(sa::view(cos_.data(), {capacity, half}), sa::view(sin_.data(), {capacity, half})));
     const auto layer_bytes = [&](sa::KvLayout layout) {
-      return sa::kv_bytes(sa::KvType::kF32, layout, 1, c_.n_kv_heads, capacity, c_.head_size());
+      return sa::kv_bytes(options_.type, layout, 1, c_.n_kv_heads, capacity, c_.head_size());
     };
     key_layer_ = layer_bytes(sa::KvLayout::kPanels);
     value_layer_ = layer_bytes(sa::KvLayout::kRows);
@@ -106,7 +128,7 @@ class Llama2 {
  private:
   /// Appends n keys and values to layer l and attends to all of its keys. q, k, v and out are [n, heads * head_size], so
   /// their views have the strides of [batch, heads, n, head_size] in that order.
-  void attend(int64_t l, int64_t n, float* q, const float* k, const float* v, float* out) {
+  void attend(int64_t l, int64_t n, float* q, float* k, float* v, float* out) {
     const double start = now();
     const int64_t h = c_.n_heads, hk = c_.n_kv_heads, d = c_.head_size(), dim = c_.dim, kv_dim = c_.kv_dim();
     const int64_t half = d / 2;
@@ -117,19 +139,30 @@ class Llama2 {
     query_pairs.start = length_;
 
     const auto store = [&](std::byte* data, sa::KvLayout layout) {
-      return sa::contiguous_kv(data, sa::KvType::kF32, layout, 1, hk, capacity_, d);
+      return sa::contiguous_kv(data, options_.type, layout, 1, hk, capacity_, d);
     };
     const sa::Kv keys = store(keys_.data() + l * key_layer_, sa::KvLayout::kPanels);
     const sa::Kv values = store(values_.data() + l * value_layer_, sa::KvLayout::kRows);
-    check(sa::kv_append(sa::view(k, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1}), {}, keys,
-                        {.rope = {.cos = cos, .sin = sin, .options = pairs}, .start = length_}, exec_));
-    check(sa::kv_append(sa::view(v, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1}), {}, values, {.start = length_}, exec_));
+    const auto key_rows = sa::view(k, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1});
+    const auto value_rows = sa::view(v, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1});
     const auto queries = sa::view(q, {1, h, n, d}, {n * dim, d, dim, 1});
+    const auto outputs = sa::view(out, {1, h, n, d}, {n * dim, d, dim, 1});
     check(sa::rope(queries, cos, sin, {}, queries, query_pairs, exec_));
+    if (options_.hadamard) {
+      sa::RopeOptions key_pairs = query_pairs;
+      check(sa::rope(key_rows, cos, sin, {}, key_rows, key_pairs, exec_));
+      for (const auto& rows : {key_rows, value_rows, queries}) check(sa::hadamard(rows, rows, 0, exec_));
+      check(sa::kv_append(key_rows, {}, keys, {.start = length_}, exec_));
+    } else {
+      check(sa::kv_append(key_rows, {}, keys, {.rope = {.cos = cos, .sin = sin, .options = pairs}, .start = length_},
+                          exec_));
+    }
+    check(sa::kv_append(value_rows, {}, values, {.start = length_}, exec_));
 
     sa::Attention problem{.q = queries, .k = keys, .v = values};
     problem.k.length = problem.v.length = length_ + n;
-    problem.out = sa::view(out, {1, h, n, d}, {n * dim, d, dim, 1});
+    problem.out = outputs;
+    problem.arithmetic = options_.arithmetic;
     problem.scoring.causal = true;  // row i stands at position length_ + i: kBottomRight is the default
     sa::AttentionPlan plan;
     check(sa::attention_plan(problem, &plan, exec_));
@@ -138,11 +171,13 @@ class Llama2 {
     exec.workspace = workspace_.data();
     exec.workspace_bytes = workspace_.size();
     check(sa::attention(problem, exec));
+    if (options_.hadamard) check(sa::hadamard(outputs, outputs, 0, exec_));
     attention_seconds_ += now() - start;
   }
 
   const Llama2Checkpoint& m_;
   const Llama2Config& c_;
+  AttentionOptions options_;
   int64_t capacity_;
   sa::Exec exec_;
   int64_t length_ = 0;                       // tokens in the cache
@@ -156,13 +191,24 @@ struct Options {
   std::vector<std::string> files;
   std::string prompt;
   int64_t steps = 256;  // 0: to the end of the model's context
-  const sa::Target* target = nullptr;
+  AttentionOptions attention;
   bool list_targets = false;
 };
 
 constexpr char kUsage[] =
     "usage: llama2_generate MODEL TOKENIZER [--prompt TEXT] [--steps N] [--target NAME]\n"
+    "                       [--arithmetic f32|bf16|int8] [--kv f32|bf16|f16] [--hadamard]\n"
     "       llama2_generate --list-targets";
+
+template <class Names>
+auto one_of(const Names& names, const std::string& option, const std::string& value) {
+  std::string known;
+  for (const auto& n : names) {
+    if (value == n.name) return n.value;
+    known += std::string(known.empty() ? "" : ", ") + n.name;
+  }
+  throw std::runtime_error(option + " takes one of " + known + ", not \"" + value + "\"");
+}
 
 Options parse(std::span<char* const> arguments) {
   Options o;
@@ -170,6 +216,10 @@ Options parse(std::span<char* const> arguments) {
     const std::string name = arguments[i];
     if (name == "--list-targets") {
       o.list_targets = true;
+      continue;
+    }
+    if (name == "--hadamard") {
+      o.attention.hadamard = true;
       continue;
     }
     if (!name.starts_with("--")) {
@@ -187,8 +237,12 @@ Options parse(std::span<char* const> arguments) {
         throw std::runtime_error("--steps takes a whole number from 0, not \"" + value + "\"");
       }
     } else if (name == "--target") {
-      const sa::Status found = sa::find_target(value.c_str(), &o.target);
+      const sa::Status found = sa::find_target(value.c_str(), &o.attention.target);
       if (!found.ok()) throw std::runtime_error("--target " + value + ": " + found.detail);
+    } else if (name == "--arithmetic") {
+      o.attention.arithmetic = one_of(kArithmetics, name, value);
+    } else if (name == "--kv") {
+      o.attention.type = one_of(kKvTypes, name, value);
     } else {
       throw std::runtime_error("unknown option " + name + "\n" + kUsage);
     }
@@ -204,8 +258,8 @@ int run(const Options& o) {
     }
     return 0;
   }
-  const sa::Target* target = o.target;
-  if (target == nullptr) check(sa::default_target(&target));
+  AttentionOptions attention = o.attention;
+  if (attention.target == nullptr) check(sa::default_target(&attention.target));
   const Llama2Checkpoint model = read_checkpoint(o.files[0]);
   const int64_t context = model.config.seq_len;
   const Llama2Tokenizer tokenizer(o.files[1], model.config.vocab_size);
@@ -217,7 +271,7 @@ int run(const Options& o) {
   }
   const int64_t steps = o.steps == 0 ? context : std::min(o.steps, context);
 
-  Llama2 llama(model, steps, target);
+  Llama2 llama(model, steps, attention);
   const double start = now();
   std::span<const float> logits = llama.forward(std::span(prompt).first(count(std::min(n_prompt, steps))));
   const double prefilled = now();
@@ -243,8 +297,8 @@ int run(const Options& o) {
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw std::runtime_error("cannot write the text");
 
   const int64_t prefill = std::min(n_prompt, steps);
-  std::fprintf(stderr, "%s: prompt of %lld tokens, %.0f tokens/s", sa::name(*target), static_cast<long long>(prefill),
-               static_cast<double>(prefill) / (prefilled - start));
+  std::fprintf(stderr, "%s: prompt of %lld tokens, %.0f tokens/s", sa::name(*attention.target),
+               static_cast<long long>(prefill), static_cast<double>(prefill) / (prefilled - start));
   if (decoded > 0) {
     std::fprintf(stderr, "; decoded %lld tokens, %.0f tokens/s", static_cast<long long>(decoded),
                  static_cast<double>(decoded) / (stop - prefilled));

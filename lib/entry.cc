@@ -145,6 +145,15 @@ simdattn_status simdattn_alibi_slopes(int64_t heads, float* slopes) {
   return drivers::alibi_slopes(heads, slopes);
 }
 
+simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_view4* out, int64_t block,
+                                  const simdattn_exec* exec) {
+  SIMDATTN_NEED(x);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::hadamard(*x, *out, block, exec_);
+}
+
 simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_const_view4* p,
                                   const simdattn_view4* out, const simdattn_exec* exec) {
   SIMDATTN_NEED(x);

@@ -5,6 +5,11 @@
 #ifndef SIMDATTN_LIB_INT8_OPERANDS_H_
 #define SIMDATTN_LIB_INT8_OPERANDS_H_
 
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "lib/dtypes.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -16,15 +21,83 @@ struct Int8Query {
   int32_t sum;  // of the integers: where instructions multiply unsigned by signed numbers, keys are taken + 128
 };
 
-int64_t int8_query_numbers(int64_t dim) { return (dim + 63) / 64 * 64; }
-int64_t int8_panel_numbers(int64_t dim) { return (dim + 3) / 4 * 4 * kPanelWidth; }
-int64_t int8_values_numbers(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock; }
+constexpr int64_t int8_query_numbers(int64_t dim) { return (dim + 63) / 64 * 64; }
+constexpr int64_t int8_panel_numbers(int64_t dim) { return (dim + 3) / 4 * 4 * kPanelWidth; }
+constexpr int64_t int8_values_numbers(int64_t dim) {
+  return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock;
+}
 
-int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim) + 64; }
-int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
-int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
+constexpr int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim) + 64; }
+constexpr int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
+constexpr int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
 
-/// I names the kernels: prepare_query<T>, score_packed, pack_keys and pack_values of f32 rows, value_packed.
+/// The largest magnitude of some numbers from its bits: NaN if one of them was NaN or infinite.
+inline float int8_magnitude(int32_t bits) {
+  const float largest = std::bit_cast<float>(bits);
+  return largest < std::numeric_limits<float>::infinity() ? largest : std::bit_cast<float>(kCanonicalNaN);
+}
+
+/// A row as integers and their scale: x = scale * integer, nearly.
+struct RowScale {
+  float scale;
+  float inverse;  // 0: all integers are 0
+
+  explicit RowScale(float largest) : scale(largest / 127.0f), inverse(127.0f / largest) {
+    if (is_nan(largest)) {
+      inverse = 0.0f;
+    } else if (!(inverse < std::numeric_limits<float>::infinity())) {
+      inverse = scale = 0.0f;  // so small that its inverse is infinite, or 0
+    }
+  }
+  int8_t operator()(float x) const {
+    return inverse == 0.0f ? int8_t{0} : static_cast<int8_t>(std::nearbyint(x * inverse));
+  }
+};
+
+/// The same of a row's weights in one block, which are 0 .. 255. `finite`: all of them are.
+struct WeightScale {
+  float scale;
+  float inverse;
+
+  WeightScale(float largest, bool finite) : scale(largest / 255.0f), inverse(255.0f / largest) {
+    if (!(inverse < std::numeric_limits<float>::infinity())) inverse = scale = 0.0f;
+    if (!finite) {
+      inverse = 0.0f;
+      scale = std::bit_cast<float>(kCanonicalNaN);
+    }
+  }
+  uint8_t operator()(float u) const {
+    return inverse != 0.0f && u > 0.0f ? static_cast<uint8_t>(std::nearbyint(u * inverse)) : uint8_t{0};
+  }
+};
+
+/// What int8_attention() asks for, of kernels in another file.
+#define SIMDATTN_INT8_KERNELS(Name)                                       \
+  struct Name {                                                           \
+    static int64_t query_bytes(int64_t dim);                              \
+    static constexpr auto panel_bytes = int8_panel_bytes;                 \
+    static constexpr auto values_bytes = int8_values_bytes;               \
+    template <class T>                                                    \
+    static void prepare_query(const void* row, void* query, int64_t dim); \
+    template <class T>                                                    \
+    static void pack_keys(const PackKeys& a);                             \
+    template <class T>                                                    \
+    static void pack_panel(const PackKeys& a);                            \
+    template <class T>                                                    \
+    static void pack_values(const PackValues& a);                         \
+    static void score_packed(const ScoreTile& a);                         \
+    static void value_packed(const ValueTile& a);                         \
+  }
+
+template <class I, class T>
+constexpr void set_int8_packing(KvOperands& kv) {
+  kv.pack_keys = I::template pack_keys<T>;
+  kv.pack_panel = I::template pack_panel<T>;
+  kv.pack_values = I::template pack_values<T>;
+}
+
+/// I names the kernels: prepare_query<T>, score_packed, value_packed; pack_keys and pack_values of f32 rows, or pack_keys<T>,
+/// pack_panel<T> and pack_values<T> of all types.
 template <class I>
 constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&)) {
   AttentionKernels kernels = {.native = native,
@@ -44,9 +117,15 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
     kv.panel_bytes = I::panel_bytes;
     kv.score_packed = I::score_packed;
   }
-  KvOperands& f32 = kernels.kv[static_cast<size_t>(KvType::kF32)];
-  f32.pack_keys = I::pack_keys;
-  f32.pack_values = I::pack_values;
+  KvOperands& f32 = kernels.kv[slot(KvType::kF32)];
+  if constexpr (requires { I::template pack_keys<float>; }) {
+    set_int8_packing<I, float>(f32);
+    set_int8_packing<I, bf16>(kernels.kv[slot(KvType::kBF16)]);
+    set_int8_packing<I, f16>(kernels.kv[slot(KvType::kF16)]);
+  } else {
+    f32.pack_keys = I::pack_keys;
+    f32.pack_values = I::pack_values;
+  }
   return kernels;
 }
 

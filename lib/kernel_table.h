@@ -19,6 +19,7 @@ struct KernelTable {
 extern const std::span<const KernelTable> kScalarTables;  // best first, all of one name: one of them is the target
 extern const std::span<const KernelTable> kHighwayTables;
 extern const std::span<const KernelTable> kXsimdTables;
+extern const std::span<const KernelTable> kIntrinsicsTables;
 
 }  // namespace simdattn
 

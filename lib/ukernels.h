@@ -359,6 +359,10 @@ struct UKernels {
   /// [type of x][type of y]
   void (*add_rows[kElementTypes][kElementTypes])(const AddRows&);
 
+  /// For every `block` numbers of the n in x (a power of two that divides n), in place: for half = 1, 2, 4, ... below block,
+  /// all pairs (x[i], x[i + half]) of groups of 2 half become (x[i] + x[i + half], x[i] - x[i + half]).
+  void (*hadamard_sums)(float* x, int64_t n, int64_t block);
+
   /// Element by element: the library's exponential (x <= 88) and hyperbolic tangent.
   void (*exp)(const float* x, float* y, int64_t n);
   void (*tanh)(const float* x, float* y, int64_t n);

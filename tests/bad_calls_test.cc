@@ -127,11 +127,53 @@ TEST_P(BadCalls, Scores) {
           {"arithmetic that does not exist", Code::kRange, "options.arithmetic",
            [](C& c) { c.options.arithmetic = static_cast<Arithmetic>(99); }},
           {"options that were only cleared", Code::kStructSize, "options", [](C& c) { c.options.struct_size = 0; }},
+          {"arithmetic past the last", Code::kRange, "options.arithmetic",
+           [](C& c) { c.options.arithmetic = static_cast<Arithmetic>(3); }},
+          {"negative arithmetic", Code::kRange, "options.arithmetic",
+           [](C& c) { c.options.arithmetic = static_cast<Arithmetic>(-1); }},
           {"options of a size between two members", Code::kStructSize, "options",
            [](C& c) { c.options.struct_size -= 1; }},
           {"exec that was only cleared", Code::kStructSize, "exec", [](C& c) { c.exec.struct_size = 0; }},
           {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
       });
+}
+
+/// An arithmetic that needs a workspace.
+template <class Base, Arithmetic kArithmetic, size_t (*kBytes)(Arithmetic, int64_t), int64_t kDim>
+struct WithWorkspace : Base {
+  Guarded workspace{kBytes(kArithmetic, kDim), Guard::kAfter};
+  WithWorkspace() {
+    this->options.arithmetic = kArithmetic;
+    this->exec.workspace = workspace.data();
+    this->exec.workspace_bytes = workspace.size();
+  }
+  /// The last bytes of the workspace.
+  void* end(int64_t bytes) const { return workspace.data() + workspace.size() - bytes; }
+  std::vector<const Guarded*> outputs() const {
+    std::vector<const Guarded*> result = Base::outputs();
+    result.push_back(&workspace);
+    return result;
+  }
+};
+
+template <Arithmetic kArithmetic>
+void check_scores_workspace(const Target* t) {
+  using C = WithWorkspace<ScoresCall, kArithmetic, scores_workspace, 8>;
+  check<C>("scores with a workspace", [t](C& c) { c.exec.target = t; },
+           {
+               {"workspace null", Code::kWorkspace, "exec.workspace:", [](C& c) { c.exec.workspace = nullptr; }},
+               {"workspace one byte short", Code::kWorkspace, "exec.workspace_bytes",
+                [](C& c) { --c.exec.workspace_bytes; }},
+               {"workspace ends in q", Code::kOverlap, "exec.workspace", [](C& c) { c.q.data = c.end(4); }},
+               {"workspace ends in k", Code::kOverlap, "exec.workspace", [](C& c) { c.k.data = c.end(2); }},
+               {"workspace ends in out", Code::kOverlap, "exec.workspace", [](C& c) { c.out.data = c.end(4); }},
+               {"scale NaN", Code::kRange, "options.scale", [](C& c) { c.options.scale = kNaN; }},
+               {"out is q", Code::kOverlap, "out", [](C& c) { c.q.data = c.out.data; }},
+           });
+}
+TEST_P(BadCalls, ScoresWithAWorkspace) {
+  check_scores_workspace<Arithmetic::kBF16>(GetParam());
+  check_scores_workspace<Arithmetic::kInt8>(GetParam());
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -375,9 +417,30 @@ TEST_P(BadCalls, WeightedValues) {
           {"out in v", Code::kOverlap, "out", [](C& c) { c.v.data = c.out.data; }},
           {"arithmetic that does not exist", Code::kRange, "options.arithmetic",
            [](C& c) { c.options.arithmetic = static_cast<Arithmetic>(-1); }},
+          {"arithmetic past the last", Code::kRange, "options.arithmetic",
+           [](C& c) { c.options.arithmetic = static_cast<Arithmetic>(3); }},
           {"options that were only cleared", Code::kStructSize, "options", [](C& c) { c.options.struct_size = 0; }},
           {"target cannot run", Code::kTarget, "exec.target", [](C& c) { c.exec.target = not_runnable(); }},
       });
+}
+
+template <Arithmetic kArithmetic>
+void check_values_workspace(const Target* t) {
+  using C = WithWorkspace<WeightedValuesCall, kArithmetic, weighted_values_workspace, 8>;
+  check<C>("weighted_values with a workspace", [t](C& c) { c.exec.target = t; },
+           {
+               {"workspace null", Code::kWorkspace, "exec.workspace:", [](C& c) { c.exec.workspace = nullptr; }},
+               {"workspace one byte short", Code::kWorkspace, "exec.workspace_bytes",
+                [](C& c) { --c.exec.workspace_bytes; }},
+               {"workspace ends in p", Code::kOverlap, "exec.workspace", [](C& c) { c.p.data = c.end(4); }},
+               {"workspace ends in v", Code::kOverlap, "exec.workspace", [](C& c) { c.v.data = c.end(2); }},
+               {"workspace ends in out", Code::kOverlap, "exec.workspace", [](C& c) { c.out.data = c.end(2); }},
+               {"out in v", Code::kOverlap, "out", [](C& c) { c.v.data = c.out.data; }},
+           });
+}
+TEST_P(BadCalls, WeightedValuesWithAWorkspace) {
+  check_values_workspace<Arithmetic::kBF16>(GetParam());
+  check_values_workspace<Arithmetic::kInt8>(GetParam());
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -745,6 +808,9 @@ std::vector<Bad<AttentionCall>> attention_rows() {
        }},
       {"arithmetic that does not exist", Code::kRange, "arithmetic",
        [](C& c) { c.a.arithmetic = static_cast<Arithmetic>(99); }},
+      {"arithmetic past the last", Code::kRange, "arithmetic",
+       [](C& c) { c.a.arithmetic = static_cast<Arithmetic>(3); }},
+      {"negative arithmetic", Code::kRange, "arithmetic", [](C& c) { c.a.arithmetic = static_cast<Arithmetic>(-1); }},
       {"problem that was only cleared", Code::kStructSize, "problem", [](C& c) { c.a.struct_size = 0; }},
       {"k that was only cleared", Code::kStructSize, "k", [](C& c) { c.a.k.struct_size = 0; }},
       {"reserved numbers in v", Code::kStructSize, "v", [](C& c) { c.a.v.reserved[3] = 1; }},
@@ -990,6 +1056,7 @@ TEST_P(BadCalls, AttentionBind) {
                {"other rows", Code::kStalePlan, "", [](C& c) { c.a.q.shape[1] = c.a.out.shape[1] = 1; }},
                {"other stride", Code::kStalePlan, "", [](C& c) { c.a.k.token_stride = 0; }},
                {"other type", Code::kStalePlan, "", [](C& c) { c.a.k.type = KvType::kBF16; }},
+               {"other arithmetic", Code::kStalePlan, "", [](C& c) { c.a.arithmetic = Arithmetic::kInt8; }},
                {"other option", Code::kStalePlan, "", [](C& c) { c.a.scoring.causal = true; }},
                {"other length", Code::kStalePlan, "", [](C& c) { c.length = 2500; }},
                {"problem that was only cleared", Code::kStructSize, "problem", [](C& c) { c.a.struct_size = 0; }},

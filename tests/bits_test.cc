@@ -53,9 +53,10 @@ std::string sizes(std::initializer_list<int64_t> list) {
 TEST_P(Bits, Scores) {
   Random random(seed() * 2000 + 1);
   for (int64_t i = 0; i < cases(1500); ++i) {
+    const bool tall = random.one_in(20);  // other arithmetics take 64 rows at a time
     const int64_t kv_heads = random.integer(1, 3), heads = kv_heads * random.integer(1, 5);
-    const int64_t batch = random.integer(1, 2), n_q = random.integer(0, 6), n_kv = random.size(0, 70),
-                  dim = random.size(1, 140);
+    const int64_t batch = random.integer(1, 2), n_q = random.integer(0, tall ? 70 : 6), n_kv = random.size(0, 70),
+                  dim = random.size(1, tall ? 40 : 140);
     Array<4> q(random, random.storage(), {batch, heads, n_q, dim}, Strides::kInput);
     Array<4> k(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
     const Values kind = values(random);
@@ -65,9 +66,11 @@ TEST_P(Bits, Scores) {
     Optional<float> scale;
     if (random.coin()) scale = number(random, Values::kWide);
     const Array<4> q2 = q.with(random, Strides::kOutput), k2 = k.with(random, Strides::kOutput);
-    ASSERT_TRUE(scores(q.view, k.view, want.view, {.scale = scale}, other()).ok());
-    ASSERT_TRUE(scores(q2.view, k2.view, got.view, {.scale = scale}, exec()).ok());
-    ASSERT_EQ(difference(want, got), "") << "case " << i << sizes({batch, heads, kv_heads, n_q, n_kv, dim});
+    const ScoreOptions options = {.scale = scale, .arithmetic = random_arithmetic(random)};
+    ASSERT_TRUE(run_scores(q.view, k.view, want.view, options, other().target).ok());
+    ASSERT_TRUE(run_scores(q2.view, k2.view, got.view, options, &target()).ok());
+    ASSERT_EQ(difference(want, got), "") << "case " << i << sizes({batch, heads, kv_heads, n_q, n_kv, dim})
+                                         << arithmetic_name(options.arithmetic);
   }
 }
 
@@ -132,9 +135,10 @@ TEST_P(Bits, MaskedSoftmax) {
 TEST_P(Bits, WeightedValues) {
   Random random(seed() * 2000 + 4);
   for (int64_t i = 0; i < cases(1200); ++i) {
+    const bool tall = random.one_in(20);  // other arithmetics take 64 rows at a time
     const int64_t kv_heads = random.integer(1, 2), heads = kv_heads * random.integer(1, 5);
-    const int64_t batch = random.integer(1, 2), n_q = random.integer(0, 10),
-                  n_kv = random.size(0, random.one_in(8) ? 600 : 60), dim = random.size(1, 140);
+    const int64_t batch = random.integer(1, 2), n_q = random.integer(0, tall ? 70 : 10),
+                  n_kv = random.size(0, random.one_in(8) ? 600 : 60), dim = random.size(1, tall ? 40 : 140);
     Array<4> p(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
     Array<4> v(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
     const Values kind = values(random);
@@ -146,9 +150,11 @@ TEST_P(Bits, WeightedValues) {
     v.fill(random, kind);
     Array<4> want(random, random.storage(), {batch, heads, n_q, dim}, Strides::kOutput), got = sibling(random, want);
     const Array<4> p2 = p.with(random, Strides::kOutput), v2 = v.with(random, Strides::kOutput);
-    ASSERT_TRUE(weighted_values(p.view, v.view, want.view, {}, other()).ok());
-    ASSERT_TRUE(weighted_values(p2.view, v2.view, got.view, {}, exec()).ok());
-    ASSERT_EQ(difference(want, got), "") << "case " << i << sizes({batch, heads, kv_heads, n_q, n_kv, dim});
+    const ValueOptions options = {.arithmetic = random_arithmetic(random)};
+    ASSERT_TRUE(run_weighted_values(p.view, v.view, want.view, options, other().target).ok());
+    ASSERT_TRUE(run_weighted_values(p2.view, v2.view, got.view, options, &target()).ok());
+    ASSERT_EQ(difference(want, got), "") << "case " << i << sizes({batch, heads, kv_heads, n_q, n_kv, dim})
+                                         << arithmetic_name(options.arithmetic);
   }
 }
 

@@ -44,26 +44,65 @@ inline double score_error(const Scoring& s, const Costs& c, double scaled, doubl
   return e;
 }
 
+/// Rounding to bf16, relative: half a unit in the last of 8 places.
+inline constexpr double kBF16Eps = 0x1p-8;
+/// Where the largest weight times its scale is so small that its inverse is infinite, kInt8 adds nothing of a block.
+inline constexpr double kInt8Lost = 0x1p-120 * 256 * 127;
+
+/// Roundings of a score beside those of its default scale, in units of kEps relative to |scale| sum |q k| over the operands of
+/// the arithmetic, for one fma chain over the dimensions in f32.
+inline double score_roundings(Arithmetic a, const Costs& cost, double dim) {
+  switch (a) {
+    // A chain of 16, the sum of two, the groups, the scale.
+    case Arithmetic::kBF16: return 16 * cost.fma + 1 + std::ceil(dim / 32) + 1;
+    // The sum is exact: its conversion, two products of scales, the product.
+    case Arithmetic::kInt8: return 4;
+    default: return cost.fma * dim + 1;
+  }
+}
+/// Roundings of weighted values relative to sum |p v|, beside what weights.
+inline double value_roundings(Arithmetic a, const Costs& cost, double keys) {
+  const double blocks = std::ceil(keys / static_cast<double>(kKeyBlock));
+  switch (a) {
+    // As a score; every block may end with a group that is not full. The factor alpha of each block.
+    case Arithmetic::kBF16: return 16 * cost.fma + 1 + std::ceil(keys / 32) + 2 * blocks;
+    // w * scale, a / 255, and in each block alpha and the sum. Sums of integers are exact.
+    case Arithmetic::kInt8: return 2 + (cost.fma + 1) * blocks;
+    default: return cost.fma * keys;
+  }
+}
+/// More than the weights' own error (reference::AttentionResult::weights), of first order, can reach: the two roundings of
+/// u * (255 / a) decide on the integer.
+inline constexpr double kWeightSlack = 1 + 0x1p-10;
+
 struct AttentionBound {
-  double out;  // times kEps * sum_j p_j |v_j|
-  double lse;  // times kEps
+  double out;   // times kEps * sum_j p_j |v_j|; without the error of the weights
+  double lse;   // times kEps
+  double tiny;  // what is flushed to zero, absolute
 };
 /// For queries and keys within -1 .. 1.
 inline AttentionBound attention_bound(const AttentionCase& c, const Costs& cost) {
   const Scoring& s = c.problem.scoring;
+  const Arithmetic a = c.problem.arithmetic;
   const double dim = static_cast<double>(c.problem.q.shape[3]);
   const double n = static_cast<double>(c.problem.k.keys());
   const double scaled = dim * (s.scale ? std::fabs(static_cast<double>(*s.scale)) : 1.0 / std::sqrt(dim));
   const double shift = static_cast<double>(c.scoring.largest_shift), bias = static_cast<double>(c.scoring.largest_bias);
-  // The chain over the dimensions, the default scale, the modifiers.
-  const double error = score_error(s, cost, scaled, (cost.fma * dim + 2) * scaled, shift, bias);
+  // The products, the default scale (two roundings), the modifiers; score_error() counts one of these.
+  const double error = score_error(s, cost, scaled, (score_roundings(a, cost, dim) + 1) * scaled, shift, bias);
   // Each weight carries the error of its score, of the subtraction of a maximum (also as the product of the factors
   // alpha of later blocks and splits: their exponents add up to the range, sinks reach 5), of exponentials, and of the
   // sum.
   const double range = 2 * (scaled + shift + bias) + 5;
   const double blocks = std::ceil(n / static_cast<double>(kKeyBlock));
   const double weight = error + range + (blocks + 1) * (cost.exp + 2);
-  return {2 * weight + cost.fma * n + n / 16 + 12, weight + n / 16 + 6};
+  // The sum of kBF16 adds rounded weights.
+  const double rounded = a == Arithmetic::kBF16 ? kBF16Eps / kEps : 0;
+  // A weight that exp flushes to zero is below kTiny; so is what a flushed step loses.
+  const double tiny = a == Arithmetic::kBF16   ? 4 * n * kTiny
+                      : a == Arithmetic::kInt8 ? n * kTiny + blocks * kInt8Lost
+                                               : n * kTiny;
+  return {2 * weight + value_roundings(a, cost, n) + n / 16 + 12, weight + rounded + n / 16 + 6, tiny};
 }
 
 }  // namespace simdattn::test

@@ -29,22 +29,6 @@ size_t bytes_of(Type type) {
   return 0;
 }
 
-std::vector<unsigned char> read_npy(const std::string& path, size_t wanted) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw CaseError(path + ": cannot be opened");
-  std::vector<unsigned char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (bytes.size() < 10 || std::memcmp(bytes.data(), "\x93NUMPY\x01", 7) != 0) {
-    throw CaseError(path + ": not an NPY file of version 1");
-  }
-  const size_t start = 10 + bytes[8] + 256 * size_t{bytes[9]};
-  if (bytes.size() != start + wanted) {
-    throw CaseError(path + ": " + std::to_string(bytes.size()) + " bytes, " + std::to_string(start + wanted) +
-                    " expected");
-  }
-  bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(start));
-  return bytes;
-}
-
 // One record of case.txt, read field by field.
 class Record {
  public:
@@ -99,6 +83,22 @@ class Record {
 };
 
 }  // namespace
+
+std::vector<unsigned char> read_npy(const std::string& path, size_t wanted) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw CaseError(path + ": cannot be opened");
+  std::vector<unsigned char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (bytes.size() < 10 || std::memcmp(bytes.data(), "\x93NUMPY\x01", 7) != 0) {
+    throw CaseError(path + ": not an NPY file of version 1");
+  }
+  const size_t start = 10 + bytes[8] + 256 * size_t{bytes[9]};
+  if (bytes.size() != start + wanted) {
+    throw CaseError(path + ": " + std::to_string(bytes.size()) + " bytes, " + std::to_string(start + wanted) +
+                    " expected");
+  }
+  bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(start));
+  return bytes;
+}
 
 int64_t Array::size() const { return static_cast<int64_t>(bytes.size() / bytes_of(type)); }
 

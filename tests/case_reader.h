@@ -68,6 +68,8 @@ struct IndexEntry {
   std::string op;
 };
 
+/// The elements of an NPY file, which has to hold so many bytes of them.
+std::vector<unsigned char> read_npy(const std::string& path, size_t wanted);
 /// The lines of <directory>/index.txt.
 std::vector<IndexEntry> read_index(const std::string& directory);
 Case read_case(const std::string& directory, const std::string& id);

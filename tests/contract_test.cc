@@ -579,6 +579,8 @@ TEST_P(Contract, StridesOfOneElementMeanNothing) {
     status = add_rows(in, in, out, e);
     EXPECT_TRUE(status.ok()) << status.detail;
     EXPECT_EQ(y[3], 8.0f);
+    status = hadamard(in, out, 4, e);
+    EXPECT_TRUE(status.ok()) << status.detail;
     status = rope_direct(in, 2, {}, {}, out, {}, e);
     EXPECT_TRUE(status.ok()) << status.detail;
     Attention a;

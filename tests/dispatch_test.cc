@@ -95,7 +95,8 @@ TEST(Targets, ListIsBestFirstAndEndsWithScalar) {
 TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
   const auto rank = [](const std::string& name) {
     const std::vector<std::vector<const char*>> best_first = {
-        {"/avx3", "/avx512"}, {"/avx2"}, {"/sse4"}, {"/sse2"}, {"/sve"}, {"/neon"}, {"scalar"}};
+        {"/amx"},  {"/avx3_dl"}, {"/avx3", "/avx512"}, {"/avx_vnni"}, {"/avx2"}, {"/sse4"}, {"/sse2"}, {"/sve"},
+        {"/neon"}, {"scalar"}};
     for (size_t i = 0; i < best_first.size(); ++i) {
       for (const char* part : best_first[i]) {
         if (name.find(part) != name.npos) return i;
@@ -119,6 +120,13 @@ TEST(Targets, EveryFeatureIsAskedFor) {
   avx2.insert(sse4.begin(), sse4.end());
   std::set<std::string> avx3 = {"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"};
   avx3.insert(avx2.begin(), avx2.end());
+  std::set<std::string> avx_vnni = {"avx_vnni"};
+  avx_vnni.insert(avx2.begin(), avx2.end());
+  std::set<std::string> avx3_dl = {"avx512_vnni",      "avx512vbmi", "avx512_vbmi2", "avx512_bitalg",
+                                   "avx512_vpopcntdq", "gfni",       "vpclmulqdq",   "vaes"};
+  avx3_dl.insert(avx3.begin(), avx3.end());
+  std::set<std::string> amx = {"amx_tile", "amx_bf16", "amx_int8"};
+  amx.insert(avx3_dl.begin(), avx3_dl.end());
   std::set<std::string> flags;
   FILE* const file = std::fopen("/proc/cpuinfo", "r");
   std::vector<char> line(1 << 16);
@@ -130,7 +138,8 @@ TEST(Targets, EveryFeatureIsAskedFor) {
   }
   if (file != nullptr) std::fclose(file);
   const std::vector<std::pair<Isa, std::set<std::string>>> needs = {
-      {Isa::kBaseline, {}}, {Isa::kSse2, {}}, {Isa::kSse4, sse4}, {Isa::kAvx2, avx2}, {Isa::kAvx3, avx3}};
+      {Isa::kBaseline, {}},      {Isa::kSse2, {}},   {Isa::kSse4, sse4},      {Isa::kAvx2, avx2},
+      {Isa::kAvxVnni, avx_vnni}, {Isa::kAvx3, avx3}, {Isa::kAvx3Dl, avx3_dl}, {Isa::kAmx, amx}};
   // An emulated CPU is not the one that the system tells of.
   const bool native = std::getenv("MESON_EXE_WRAPPER") == nullptr && std::getenv("QEMU_CPU") == nullptr;
   for (const auto& [isa, want] : needs) {
@@ -139,7 +148,6 @@ TEST(Targets, EveryFeatureIsAskedFor) {
     for (int i = 0; i < needed.count; ++i) {
       std::string flag = needed.data[i].name;
       for (char& c : flag) c = c == '.' ? '_' : c;
-      if (flag == "bmi") flag = "bmi1";
       asked.insert(flag);
       if (native && !flags.empty()) {
         EXPECT_EQ(needed.data[i].here(), flags.count(flag) == 1) << flag;

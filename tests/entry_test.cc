@@ -166,13 +166,18 @@ TEST(Entry, NullPointers) {
   SIMDATTN_NULLS(find_target, "name! target!", "scalar", &found);
   SIMDATTN_NULLS(default_target, "target!", &found);
   SIMDATTN_NULLS(scores, "q! k! out! options= exec=", &cq, &ck, &out_p.view, &score_options, &e);
+  const ScoreOptions int8_scores = {.arithmetic = Arithmetic::kInt8};
+  SIMDATTN_NULLS(scores, "q! k! out! options? execw", &cq, &ck, &out_p.view, &int8_scores, &e);
   SIMDATTN_NULLS(softmax, "x! out! lse? exec=", &crows, &out_rows.view, &row_lse.view, &e);
   SIMDATTN_NULLS(masked_softmax, "x! out! scoring= lse? exec=", &cp, &out_p.view, &scoring, &lse.view, &e);
   SIMDATTN_NULLS(weighted_values, "p! v! out! options= exec=", &cp, &ck, &out_q.view, &value_options, &e);
+  const ValueOptions bf16_values = {.arithmetic = Arithmetic::kBF16};
+  SIMDATTN_NULLS(weighted_values, "p! v! out! options? execw", &cp, &ck, &out_q.view, &bf16_values, &e);
   SIMDATTN_NULLS(gaussian_scores, "q! k! out! options= exec=", &cq, &ck, &out_p.view, &score_options, &e);
   SIMDATTN_NULLS(bilinear_scores, "q! m! k! out! options= execw", &cq, &cm, &ck, &out_p.view, &score_options, &e);
   SIMDATTN_NULLS(additive_scores, "q! k! w! out! wq? wk? execw", &cq, &ck, &cw, &out_p.view, &cw3, &cwk, &e);
   SIMDATTN_NULLS(alibi_slopes, "heads slopes!", 4, reinterpret_cast<float*>(slopes.data()));
+  SIMDATTN_NULLS(hadamard, "x! out! block exec=", &cq, &out_q.view, int64_t{0}, &e);
   SIMDATTN_NULLS(add_rows, "x! p! out! exec=", &cq, &cq, &out_q.view, &e);
   SIMDATTN_NULLS(rope, "x! cos! sin! positions? out! options= exec=", &cq, &ccos, &csin, &cpositions, &out_q.view,
                  &rope_options, &e);
@@ -289,7 +294,7 @@ TEST(Entry, SizesOfStructs) {
   positions.fill_bytes(0);
   static_cast<int32_t*>(positions.view.data)[1] = 1;
   const KvStorage store = make_kv(random, DType::kF32, KvForm::kRows, 1, 1, 4, 8);
-  const Guarded memory(1 << 18, Guard::kAfter);
+  const Guarded memory(1 << 20, Guard::kAfter);
   const Exec exec = {.workspace = memory.data(), .workspace_bytes = memory.size()};
   const simdattn_const_view4 cx = x.view, cp = p.view;
   const simdattn_const_view2 ccos = cos.view, csin = sin.view, cpositions = positions.view;
@@ -374,6 +379,21 @@ TEST(Entry, SizesOfStructs) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What computes no result
+
+/// f32 needs no workspace; the others some for any dimension, also one that no call takes.
+TEST(Entry, WorkspacesOfArithmetics) {
+  for (const auto& bytes : {simdattn_scores_workspace, simdattn_weighted_values_workspace}) {
+    EXPECT_EQ(bytes(Arithmetic::kF32, 128), 0u);
+    for (const Arithmetic a : {Arithmetic::kBF16, Arithmetic::kInt8}) {
+      size_t last = 0;
+      for (const int64_t dim : {int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{128}, int64_t{5000}, INT64_MAX}) {
+        EXPECT_GE(bytes(a, dim), std::max<size_t>(last, 1)) << dim;
+        last = bytes(a, dim);
+      }
+      EXPECT_EQ(bytes(a, INT64_MIN), bytes(a, 0));
+    }
+  }
+}
 
 TEST(Entry, BytesAndStores) {
   EXPECT_EQ(simdattn_dtype_bytes(DType::kI64), 8);

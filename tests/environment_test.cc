@@ -159,8 +159,16 @@ struct Scene {
     table.rope_theta = 12345;
   }
 
+  static constexpr Arithmetic kBF16 = Arithmetic::kBF16, kInt8 = Arithmetic::kInt8;
+  static constexpr float kTinyScale = 0x1.234568p-120f;
+  Attention in(Arithmetic arithmetic) const {
+    Attention result = problem;
+    result.arithmetic = arithmetic;
+    return result;
+  }
+
   std::vector<Call> calls() {
-    const ScoreOptions tiny = {.scale = 0x1.234568p-120f}, plain = {.scale = 0.3f};
+    const ScoreOptions tiny = {.scale = kTinyScale}, plain = {.scale = 0.3f};
     const KeyRotation rotation = {.cos = used_cos.view, .sin = used_sin.view};
     const std::vector<const Guarded*> whole = {&out_v.memory, &lse.memory, &acc.memory, &max.memory, &sum.memory};
     return {
@@ -175,6 +183,30 @@ struct Scene {
          [this] { return masked_softmax(p.view, out_scores.view, problem.scoring, lse.view, exec); },
          {&out_scores.memory, &lse.memory}},
         {"weighted_values", [this] { return weighted_values(p.view, v.view, out_v.view, {}, exec); }, {&out_v.memory}},
+        {"scores in bf16",
+         [=, this] { return scores(q.view, k.view, out_scores.view, {.scale = 0.3f, .arithmetic = kBF16}, exec); },
+         {&out_scores.memory}},
+        {"scores in bf16, tiny",
+         [=, this] {
+           return scores(q.view, k.view, out_scores.view, {.scale = kTinyScale, .arithmetic = kBF16}, exec);
+         },
+         {&out_scores.memory}},
+        {"scores in int8",
+         [=, this] { return scores(q.view, k.view, out_scores.view, {.scale = 0.3f, .arithmetic = kInt8}, exec); },
+         {&out_scores.memory}},
+        {"scores in int8, tiny",
+         [=, this] {
+           return scores(q.view, k.view, out_scores.view, {.scale = kTinyScale, .arithmetic = kInt8}, exec);
+         },
+         {&out_scores.memory}},
+        {"weighted_values in bf16",
+         [=, this] { return weighted_values(p.view, v.view, out_v.view, {.arithmetic = kBF16}, exec); },
+         {&out_v.memory}},
+        {"weighted_values in int8",
+         [=, this] { return weighted_values(p.view, v.view, out_v.view, {.arithmetic = kInt8}, exec); },
+         {&out_v.memory}},
+        {"attention in bf16", [this] { return attention(in(kBF16), exec); }, whole},
+        {"attention in int8", [this] { return attention(in(kInt8), exec); }, whole},
         {"gaussian_scores",
          [=, this] { return gaussian_scores(q.view, k.view, out_scores.view, tiny, exec); },
          {&out_scores.memory}},
@@ -185,6 +217,7 @@ struct Scene {
          [this] { return additive_scores(q.view, k.view, w.view, out_scores.view, wq.view, wk.view, exec); },
          {&out_scores.memory}},
         {"alibi_slopes", [this] { return alibi_slopes(13, reinterpret_cast<float*>(slopes.data())); }, {&slopes}},
+        {"hadamard", [this] { return hadamard(x.view, out_q.view, 0, exec); }, {&out_q.memory}},
         {"add_rows", [this] { return add_rows(x.view, w4.view, out_q.view, exec); }, {&out_q.memory}},
         {"rope",
          [this] { return rope(x.view, used_cos.view, used_sin.view, {}, out_q.view, {.start = 7}, exec); },

@@ -82,15 +82,24 @@ TEST_P(Formula, Scores) {
     k.fill(random, Values::kOrdinary);
     Optional<float> scale;
     if (random.coin()) scale = 4 * random.uniform();
-    const Status status = scores(q.view, k.view, out.view, {.scale = scale}, exec());
+    const Arithmetic a = random_arithmetic(random);
+    const Status status = run_scores(q.view, k.view, out.view, {.scale = scale, .arithmetic = a}, &target());
     ASSERT_TRUE(status.ok()) << status.detail;
     reference::Tensor magnitude;
     const double s = scale ? to_double(*scale) : 1.0 / std::sqrt(static_cast<double>(dim));
-    const reference::Tensor want = reference::scores(reference::read(q.view), reference::read(k.view), s, &magnitude);
+    const reference::Tensor want = reference::scores(reference::operands(reference::read(q.view), a),
+                                                     reference::operands(reference::read(k.view), a), s, &magnitude);
     // The published bound counts the roundings of fused operations, of the folds, of the scale and of the default scale.
-    const double roundings = cost().fma * std::ceil(static_cast<double>(dim) / 16) + 5;
-    ASSERT_EQ(compare(out, want, [&](int64_t e) { return roundings * kEps * magnitude[e]; }), "")
-        << "case " << i << ", dim " << dim << ", n_kv " << n_kv;
+    const double roundings = a == Arithmetic::kF32 ? cost().fma * std::ceil(static_cast<double>(dim) / 16) + 5
+                                                   : score_roundings(a, cost(), static_cast<double>(dim)) + 2;
+    ASSERT_EQ(
+        compare(out, want,
+                [&](int64_t e) {
+                  return roundings * kEps * magnitude[e] +
+                         (a == Arithmetic::kBF16 ? static_cast<double>(dim) * kTiny * std::max(std::fabs(s), 1.0) : 0);
+                }),
+        "")
+        << "case " << i << ", dim " << dim << ", n_kv " << n_kv << ", arithmetic " << arithmetic_name(a);
   }
 }
 
@@ -185,23 +194,29 @@ TEST_P(Formula, WeightedValues) {
       put(p.view.data, DType::kF32, at, zeros && random.coin() ? 0.0f : random.uniform());
     });
     v.fill(random, random.coin() ? Values::kOrdinary : Values::kSpecial);
-    const Status status = weighted_values(p.view, v.view, out.view, {}, exec());
+    const Arithmetic a = random_arithmetic(random);
+    const Status status = run_weighted_values(p.view, v.view, out.view, {.arithmetic = a}, &target());
     ASSERT_TRUE(status.ok()) << status.detail;
-    reference::Tensor magnitude;
+    reference::Tensor magnitude, weights;
+    // What the arithmetic multiplies in the place of p is a part of its definition: kBF16 rounds it.
     const reference::Tensor want =
-        reference::weighted_values(reference::read(p.view), reference::read(v.view), &magnitude);
+        reference::weighted_values(reference::read(p.view), reference::read(v.view), &magnitude, a, &weights);
     // Large values in f16 overflow to infinity where the formula is just below it: allow one unit there.
-    const double roundings = cost().fma * static_cast<double>(n_kv);
+    const double roundings = value_roundings(a, cost(), static_cast<double>(n_kv));
+    const double tiny = a == Arithmetic::kBF16 ? 4 * kTiny : a == Arithmetic::kInt8 ? kInt8Lost : 0x1p-149;
     bool overflows = false;
     for (int64_t e = 0; e < want.size(); ++e)
       overflows = overflows || (out.view.dtype == DType::kF16 && std::fabs(want[e]) > 65000);
     if (overflows) continue;
     ASSERT_EQ(compare(out, want,
                       [&](int64_t e) {
-                        return std::isfinite(magnitude[e]) ? roundings * (kEps * magnitude[e] + 0x1p-149) : 0.0;
+                        return std::isfinite(magnitude[e])
+                                   ? roundings * kEps * magnitude[e] + kWeightSlack * weights[e] +
+                                         (roundings + static_cast<double>(n_kv)) * tiny
+                                   : 0.0;
                       }),
               "")
-        << "case " << i << ", n_kv " << n_kv << ", dim " << dim;
+        << "case " << i << ", n_kv " << n_kv << ", dim " << dim << ", arithmetic " << arithmetic_name(a);
   }
 }
 
@@ -277,10 +292,10 @@ std::string check_attention(const AttentionCase& c, const reference::AttentionRe
   const Status status = run_attention(c.problem, &t);
   if (!status.ok()) return status.detail;
   const AttentionBound bound = attention_bound(c, costs(t));
-  const double n = static_cast<double>(c.problem.k.keys());
   std::string problem = compare(c.out, want.out, [&](int64_t e) {
-    // A weight that exp flushes to zero is below kTiny.
-    return std::isfinite(want.magnitude[e]) ? bound.out * kEps * want.magnitude[e] + n * kTiny : 0.0;
+    return std::isfinite(want.magnitude[e])
+               ? bound.out * kEps * want.magnitude[e] + kWeightSlack * want.weights[e] + bound.tiny
+               : 0.0;
   });
   if (!problem.empty()) return "out, " + problem;
   if (c.problem.lse.data != nullptr) {
@@ -341,8 +356,10 @@ TEST_P(Formula, RawState) {
         << "sum, case " << i << ": " << describe(a);
     ASSERT_EQ(compare(acc, want_acc,
                       [&](int64_t e) {
-                        const double of_one =
-                            bound.out * kEps * want.magnitude[e] + static_cast<double>(c.problem.k.keys()) * kTiny;
+                        // Not divided by the sum of the rounded weights, each term of kBF16 has its own error.
+                        const double weights = a.arithmetic == Arithmetic::kBF16 ? kBF16Eps * want.magnitude[e]
+                                                                                 : kWeightSlack * want.weights[e];
+                        const double of_one = bound.out * kEps * want.magnitude[e] + weights + bound.tiny;
                         return std::isfinite(of_one) ? of_one * want_sum[e / shape[3]] : 0.0;
                       }),
               "")

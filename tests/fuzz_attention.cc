@@ -36,12 +36,11 @@ bool near(double got, double want, double allowance) {
 void compare_with_formula(const AttentionCase& c, const Target& t) {
   const reference::AttentionResult want = reference::attention(c.problem);
   const AttentionBound bound = attention_bound(c, costs(t));
-  const double n = static_cast<double>(c.problem.k.keys());
   int64_t e = 0;
   for_each_element(c.out.view, [&](int64_t at) {
     const double w = want.out[e];
-    const double most =
-        bound.out * kEps * want.magnitude[e] + n * kTiny + reference::half_ulp(c.out.view.dtype, w) * (1 + 0x1p-8);
+    const double most = bound.out * kEps * want.magnitude[e] + kWeightSlack * want.weights[e] + bound.tiny +
+                        reference::half_ulp(c.out.view.dtype, w) * (1 + 0x1p-8);
     require(near(static_cast<double>(get(c.out.view.data, c.out.view.dtype, at)), w, most), "out", c.problem);
     ++e;
   });

@@ -553,6 +553,7 @@ TEST_P(Identities, DecodeWithACacheIsPrefill) {
     whole.k = k_all.view;
     whole.v = v_all.view;
     whole.scoring.causal = true;
+    whole.arithmetic = random_arithmetic(random);
     const bool window = random.coin();
     const int64_t left = random.integer(0, 30);
     if (window) whole.scoring.window_left = left;
@@ -750,6 +751,7 @@ TEST_P(Identities, ValuesMayAliasKeys) {
     a.v = values;
     a.out.dtype = DType::kF32;
     a.scoring.causal = true;
+    a.arithmetic = random_arithmetic(random);
     const Array<4> copy(random, kv.view.dtype, {1, 1, n, latent});
     for (int64_t t = 0; t < n; ++t) {
       for (int64_t d = 0; d < latent; ++d)
@@ -766,6 +768,7 @@ TEST_P(Identities, ValuesMayAliasKeys) {
 // Within the bound
 
 double rounding(DType t, double x) { return reference::half_ulp(t, x); }
+double weight_error(const reference::AttentionResult& formula, int64_t e) { return kWeightSlack * formula.weights[e]; }
 
 TEST_P(Identities, SinkIsAKeyOfValueZero) {
   Random random(seed() * 3000 + 15);
@@ -839,10 +842,12 @@ TEST_P(Identities, FusedIsTheThreeSteps) {
     const Array<4> out = c.out.like(random);
     const Array<3> lse = c.lse.like(random);
     Scoring scoring = a.scoring;
-    ASSERT_TRUE(scores(a.q, c.k_rows.view, s.view, {.scale = scoring.scale}, exec()).ok());
+    const ScoreOptions score_options = {.scale = scoring.scale, .arithmetic = a.arithmetic};
+    ASSERT_TRUE(run_scores(a.q, c.k_rows.view, s.view, score_options, &target()).ok());
     scoring.scale = {};
     ASSERT_TRUE(masked_softmax(s.view, s.view, scoring, lse.view, exec()).ok());
-    const Status status = weighted_values(s.view, c.v_rows.view, out.view, {}, exec());
+    const ValueOptions value_options = {.arithmetic = a.arithmetic};
+    const Status status = run_weighted_values(s.view, c.v_rows.view, out.view, value_options, &target());
     ASSERT_TRUE(status.ok()) << status.detail;
     const reference::AttentionResult formula = reference::attention(a);
     const AttentionBound bound = attention_bound(c, costs(target()));
@@ -852,7 +857,7 @@ TEST_P(Identities, FusedIsTheThreeSteps) {
       const double x = static_cast<double>(get(c.out.view.data, c.out.view.dtype, at)),
                    y = static_cast<double>(get(out.view.data, out.view.dtype, at));
       const double most = 2 *
-                          (bound.out * kEps * formula.magnitude[e] + static_cast<double>(a.k.tokens) * kTiny +
+                          (bound.out * kEps * formula.magnitude[e] + weight_error(formula, e) + bound.tiny +
                            rounding(out.view.dtype, x)) *
                           (1 + 0x1p-8);
       if (!(std::fabs(x - y) <= most)) problem = "element " + std::to_string(e);
@@ -929,7 +934,7 @@ TEST_P(Identities, MergedPartsAreTheWhole) {
       const double x = static_cast<double>(get(c.out.view.data, c.out.view.dtype, at)),
                    y = static_cast<double>(get(out.view.data, out.view.dtype, at));
       const double most = 2 *
-                          ((bound.out + more) * kEps * formula.magnitude[e] + static_cast<double>(n) * kTiny +
+                          ((bound.out + more) * kEps * formula.magnitude[e] + weight_error(formula, e) + bound.tiny +
                            rounding(out.view.dtype, x)) *
                           (1 + 0x1p-8);
       if (!(std::fabs(x - y) <= most))

@@ -157,11 +157,16 @@ TEST_P(Memory, NoAllocation) {
                       softmax(rows.view, rows.view, lse.view, exec()),
                       masked_softmax(p.view, p.view, scoring, row_lse.view, exec()),
                       weighted_values(p.view, v.view, y.view, {}, exec()),
+                      scores(x.view, k.view, p.view, {.arithmetic = Arithmetic::kBF16}, with_memory),
+                      scores(x.view, k.view, p.view, {.arithmetic = Arithmetic::kInt8}, with_memory),
+                      weighted_values(p.view, v.view, y.view, {.arithmetic = Arithmetic::kBF16}, with_memory),
+                      weighted_values(p.view, v.view, y.view, {.arithmetic = Arithmetic::kInt8}, with_memory),
                       rope_table(cosine.view, sine.view),
                       rope(x.view, cosine.view, sine.view, {}, x.view, {}, exec()),
                       gaussian_scores(x.view, k.view, p.view, {}, exec()),
                       bilinear_scores(x.view, m.view, k.view, p.view, {}, with_memory),
                       additive_scores(x.view, projected.view, w.view, p.view, projection.view, {}, with_memory),
+                      hadamard(x.view, y.view, 0, exec()),
                       add_rows(y.view, x.view, y.view, exec()),
                       rope_frequencies(frequencies, 18, &factor, yarn),
                       rope_table(cosine.view, sine.view, yarn),
@@ -175,13 +180,16 @@ TEST_P(Memory, NoAllocation) {
                       attention_merge(parts.view, part_lse.view, y.view, row_lse.view, slopes, exec()),
                       find_target("scalar", &found),
                       find_target("no such target", &found),
-                      default_target(&found)};
+                      default_target(&found),
+                      request_amx()};
   const Kv made = contiguous_kv(memory.data(), KvType::kBF16, KvLayout::kPanels, 1, 1, 32, 8);
   const bool any = targets().size() > 0 && name(target()) != nullptr && version() != nullptr && runnable(target()) &&
                    missing(target()) != nullptr && exact(target()) == is_exact() &&
                    native(target(), Arithmetic::kF32) && made.batch == 1 && dtype_bytes(DType::kF32) == 4 &&
                    row_bytes(made.type, 8) == 16 && panel_bytes(made.type, 8) == 512 &&
                    kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 &&
+                   scores_workspace(Arithmetic::kBF16, 36) <= memory.size() &&
+                   weighted_values_workspace(Arithmetic::kInt8, 36) <= memory.size() &&
                    bilinear_scores_workspace(36, 36) <= memory.size() &&
                    additive_scores_workspace(36, 0, 24) <= memory.size() && rope_direct_workspace(18) <= memory.size();
   ASSERT_EQ(allocations - start, 0);
@@ -221,8 +229,14 @@ TEST_P(Memory, InputsAreOnlyRead) {
     v.fill(random, Values::kSpecial);
     v.memory.read_only();
     Array<4> out(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kOutput);
-    ASSERT_TRUE(weighted_values(x.view, v.view, out.view, {}, exec()).ok());
+    const ValueOptions options = {.arithmetic = random_arithmetic(random)};
+    ASSERT_TRUE(run_weighted_values(x.view, v.view, out.view, options, &target()).ok());
     ASSERT_TRUE(out.gaps_intact() && y.gaps_intact());
+    Array<4> q(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kInput);
+    q.fill(random, Values::kSpecial);
+    q.memory.read_only();
+    ASSERT_TRUE(run_scores(q.view, v.view, y.view, {.arithmetic = options.arithmetic}, &target()).ok());
+    ASSERT_TRUE(y.gaps_intact());
   }
 }
 
@@ -486,7 +500,7 @@ TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
       const bool sees = seen[r * n + token] != 0;
       for (int64_t d = 0; d < dim_v; ++d) {
         const size_t e = static_cast<size_t>(r * dim_v + d);
-        const bool is_nan = sees && (in_key || d == column);
+        const bool is_nan = sees && (in_key || d == column || a.arithmetic == Arithmetic::kInt8);  // one scale a value
         ASSERT_EQ(out[e], is_nan ? nan : want[e])
             << "row " << r << ", column " << d << ", NaN in " << (in_key ? "key " : "value ") << token << ", case " << i
             << ": " << describe(a);

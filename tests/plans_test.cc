@@ -54,6 +54,7 @@ struct Batch {
     k = Array<4>(random, random.storage(), shape), v = Array<4>(random, random.storage(), shape);
     for (const Array<4>* x : {&q, &k, &v}) x->fill(random, Values::kOrdinary);
     a.q = q.view, a.k = k.view, a.v = v.view, a.out = out.view, a.lse = lse.view;
+    a.arithmetic = random_arithmetic(random);
     if (random.one_in(3)) a.acc = acc.view, a.max = max.view, a.sum = sum.view;
     if (kind != Kind::kCaches) a.cu_q = cu_q.data(), a.n_sequences = sequences;
     if (kind == Kind::kVarlen) a.cu_k = cu_k.data();
@@ -164,6 +165,7 @@ TEST_P(Plans, SplitsAmongManyEmptySequences) {
     Attention a;
     a.q = q.view, a.k = k.view, a.v = k.view, a.out = out.view;
     a.cu_q = cu_q.data(), a.cu_k = cu_k.data(), a.n_sequences = sequences;
+    a.arithmetic = random_arithmetic(random);
     ASSERT_TRUE(run_attention(a, GetParam()).ok());
     const auto want = out.bits();
     Runner r(GetParam());

@@ -451,6 +451,7 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
       a.cu_k = c.cu_k.data();
     }
   }
+  if (limits.arithmetics) a.arithmetic = random_arithmetic(random);
   return c;
 }
 
@@ -477,7 +478,30 @@ std::string describe(const Attention& a) {
     text += ", cu_k";
     for (int64_t s = 0; s <= a.n_sequences; ++s) text += " " + std::to_string(a.cu_k[s]);
   }
+  if (a.arithmetic != Arithmetic::kF32) text += std::string(", arithmetic ") + arithmetic_name(a.arithmetic);
   return text + describe(a.scoring);
+}
+
+namespace {
+
+template <class F>
+Status with_workspace(size_t bytes, const Target* target, const F& f) {
+  const Guarded workspace(bytes, Guard::kAfter);
+  std::memset(workspace.data(), 0xFF, bytes);
+  return f(Exec{.target = target, .workspace = workspace.data(), .workspace_bytes = bytes});
+}
+
+}  // namespace
+
+Status run_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
+                  const Target* target) {
+  return with_workspace(scores_workspace(options.arithmetic, q.shape[3]), target,
+                        [&](const Exec& exec) { return scores(q, k, out, options, exec); });
+}
+Status run_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
+                           const ValueOptions& options, const Target* target) {
+  return with_workspace(weighted_values_workspace(options.arithmetic, v.shape[3]), target,
+                        [&](const Exec& exec) { return weighted_values(p, v, out, options, exec); });
 }
 
 Status run_attention(const Attention& problem, const Target* target) {

@@ -252,8 +252,9 @@ struct AttentionLimits {
   int64_t max_kv = 80;
   int64_t max_dim = 24;
   bool varlen = true;
-  bool forms = true;  // panels, pages, room for more tokens than there are
-  bool narrow = true;  // narrow types; k_rows and v_rows are then the numbers of k and v in f32
+  bool forms = true;        // panels, pages, room for more tokens than there are
+  bool arithmetics = true;  // all of them, f32 half of the time
+  bool narrow = true;       // narrow types; k_rows and v_rows are then the numbers of k and v in f32
   Values values = Values::kOrdinary;
   ScoringLimits scoring;
 };
@@ -274,6 +275,21 @@ struct AttentionCase {
 };
 AttentionCase random_attention(Random& random, const AttentionLimits& limits);
 std::string describe(const Attention& problem);
+
+/// f32 half of the time.
+inline Arithmetic random_arithmetic(Random& random) {
+  return random.coin() ? Arithmetic::kF32 : random.of({Arithmetic::kBF16, Arithmetic::kInt8});
+}
+inline const char* arithmetic_name(Arithmetic a) {
+  return a == Arithmetic::kF32 ? "f32" : a == Arithmetic::kBF16 ? "bf16" : "int8";
+}
+
+/// The unfused functions that take an arithmetic, with exactly the workspace that they ask for, at any alignment and
+/// against a guard page.
+Status run_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
+                  const Target* target);
+Status run_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
+                           const ValueOptions& options, const Target* target);
 
 /// attention() with exactly the workspace that attention_plan() asks for, at any alignment and against a guard page.
 Status run_attention(const Attention& problem, const Target* target);

@@ -70,10 +70,12 @@ enum class Values : uint8_t {
   kWide,      // zeros of both signs, subnormals, magnitudes from 1e-20 to 1e15 (4e4 in f16)
   kSpecial,   // infinities and NaN, quiet and signalling, with payloads
   kHuge,      // any bit pattern: products overflow
+  kTiny,      // not of that order: magnitudes around 2^-63, products of two are around the smallest normal number
 };
 
 inline float number(Random& random, Values values) {
   const float x = random.uniform();
+  if (values == Values::kTiny) return x * random.of({0x1p-62f, 0x1p-62f, 0x1p-63f, 0x1p-64f, 0x1p-124f});
   if (values == Values::kOrdinary || !random.one_in(12)) return x;
   const auto any_sign = [&](uint32_t bits) {
     return std::bit_cast<float>(bits | static_cast<uint32_t>(random.bits() & 0x80000000u));

@@ -9,6 +9,7 @@
 
 namespace reference {
 
+using simdattn::Arithmetic;
 using simdattn::DType;
 using simdattn::KvType;
 using simdattn::Scoring;
@@ -284,6 +285,69 @@ Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
   }
   return result;
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Arithmetics
+
+Tensor operands(const Tensor& x, Arithmetic arithmetic, Tensor* scales) {
+  Tensor result = x;
+  const int64_t dim = x.shape.back();
+  if (scales != nullptr) *scales = Tensor(std::vector<int64_t>(x.shape.begin(), x.shape.end() - 1), 1.0);
+  if (arithmetic == Arithmetic::kBF16) {
+    for (double& value : result.data) value = from_bf16(to_bf16(value));
+  }
+  if (arithmetic != Arithmetic::kInt8) return result;
+  for (int64_t row = 0; row * dim < x.size(); ++row) {
+    const auto begin = result.data.begin() + row * dim;
+    float largest = 0;
+    bool finite = true;
+    std::for_each(begin, begin + dim, [&](double value) {
+      finite = finite && std::isfinite(value);
+      largest = std::max(largest, std::fabs(static_cast<float>(value)));
+    });
+    float scale = largest / 127.0f;
+    const float inverse = 127.0f / largest;
+    if (!std::isfinite(inverse)) scale = 0;
+    std::for_each(begin, begin + dim, [&](double& value) {
+      const float integer = scale == 0 ? 0.0f : std::nearbyint(static_cast<float>(value) * inverse);
+      value = finite ? static_cast<double>(integer) * static_cast<double>(scale) : kNaN;
+    });
+    if (scales != nullptr) (*scales)[row] = finite ? static_cast<double>(scale) : kNaN;
+  }
+  return result;
+}
+
+namespace {
+
+// What rounding the weights p of one row costs: adds to error[d] for keys j whose values are the rows of v, [n, dim] at
+// `values`, with the scales of kInt8. Keys of weight 0 count for nothing.
+void add_weight_error(Arithmetic arithmetic, const std::vector<double>& p, const double* values, const double* scales,
+                      int64_t dim, double* error) {
+  const int64_t n = static_cast<int64_t>(p.size());
+  if (arithmetic == Arithmetic::kBF16) {
+    // The mean of p |v - out| is at most the root of the mean of p v^2.
+    for (int64_t d = 0; d < dim; ++d) {
+      double largest = 0;
+      for (int64_t j = 0; j < n; ++j) {
+        if (p[static_cast<size_t>(j)] != 0) largest = std::max(largest, std::fabs(values[j * dim + d]));
+      }
+      error[d] += largest * 0x1p-8;
+    }
+  }
+  if (arithmetic != Arithmetic::kInt8) return;
+  // Half a step of 1 / 255 of the block's largest p * scale, times the integer.
+  for (int64_t block = 0; block < n; block += 256) {
+    const int64_t end = std::min(n, block + 256);
+    double largest = 0;
+    for (int64_t j = block; j < end; ++j) largest = std::max(largest, p[static_cast<size_t>(j)] * scales[j]);
+    for (int64_t j = block; j < end; ++j) {
+      if (p[static_cast<size_t>(j)] == 0 || scales[j] == 0) continue;
+      for (int64_t d = 0; d < dim; ++d) error[d] += largest / 510 * std::fabs(values[j * dim + d]) / scales[j];
+    }
+  }
+}
+
+}  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Scores
@@ -583,22 +647,35 @@ Tensor masked_softmax(const Tensor& x, const Scoring& scoring, Tensor* lse, std:
   return result;
 }
 
-Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude) {
+Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude, Arithmetic arithmetic, Tensor* weights) {
   const int64_t n_q = p.dim(2), n_kv = p.dim(3), dim = v.dim(3);
   const int64_t group = p.dim(1) / v.dim(1);
   Tensor result({p.dim(0), p.dim(1), n_q, dim});
   if (magnitude != nullptr) *magnitude = result;
+  if (weights != nullptr) *weights = result;
+  Tensor scales;
+  const Tensor values = operands(v, arithmetic, &scales);
+  const Tensor rounded = arithmetic == Arithmetic::kBF16 ? operands(p, arithmetic) : p;
   for (int64_t b = 0; b < p.dim(0); ++b) {
     for (int64_t h = 0; h < p.dim(1); ++h) {
+      const double* rows = values.data.data() + values.offset({b, h / group});
       for (int64_t i = 0; i < n_q; ++i) {
+        std::vector<double> used(static_cast<size_t>(n_kv), 0.0);
         for (int64_t j = 0; j < n_kv; ++j) {
-          const double weight = p.at({b, h, i, j});
-          if (weight == 0) continue;
+          if (p.at({b, h, i, j}) == 0) continue;
+          double weight = rounded.at({b, h, i, j});
+          // kInt8 has no negative weights.
+          if (arithmetic == Arithmetic::kInt8) weight = std::max(weight, 0.0);
+          used[static_cast<size_t>(j)] = weight;
           for (int64_t d = 0; d < dim; ++d) {
-            const double term = weight * v.at({b, h / group, j, d});
+            const double term = weight * rows[j * dim + d];
             result.at({b, h, i, d}) += term;
             if (magnitude != nullptr) magnitude->at({b, h, i, d}) += std::fabs(term);
           }
+        }
+        if (weights != nullptr && arithmetic == Arithmetic::kInt8) {
+          add_weight_error(arithmetic, used, rows, scales.data.data() + scales.offset({b, h / group}), dim,
+                           weights->data.data() + weights->offset({b, h, i}));
         }
       }
     }
@@ -612,11 +689,15 @@ Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude) {
 namespace {
 
 // One sequence: q [Hq, n_q, d], k [Hk, n, d], v [Hk, n, d_v]. Writes rows `row`, row + 1, ... of batch b of `result`.
-void attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scoring& scoring, const Sequence& s, double scale,
-            int64_t b, int64_t row, AttentionResult* result) {
+void attend(const Tensor& q_stored, const Tensor& k_stored, const Tensor& v_stored, Arithmetic arithmetic,
+            const Scoring& scoring, const Sequence& s, double scale, int64_t b, int64_t row, AttentionResult* result) {
+  Tensor scales;
+  const Tensor q = operands(q_stored, arithmetic), k = operands(k_stored, arithmetic),
+               v = operands(v_stored, arithmetic, &scales);
   const int64_t group = q.dim(0) / k.dim(0);
   const int64_t n = k.dim(1), dim = k.dim(2), dim_v = v.dim(2);
   for (int64_t h = 0; h < q.dim(0); ++h) {
+    const double* values = v.data.data() + v.offset({h / group});
     for (int64_t i = 0; i < q.dim(1); ++i) {
       std::vector<double> scaled(static_cast<size_t>(n), 0.0);
       for (int64_t j = 0; j < n; ++j) {
@@ -630,6 +711,7 @@ void attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scoring& sc
       result->lse.at({b, h, row + i}) = w.lse;
       double* out = result->out.data.data() + result->out.offset({b, h, row + i});
       double* magnitude = result->magnitude.data.data() + result->magnitude.offset({b, h, row + i});
+      double* weights = result->weights.data.data() + result->weights.offset({b, h, row + i});
       result->max.at({b, h, row + i}) = w.max;
       result->sum.at({b, h, row + i}) = w.sum;
       if (std::isnan(w.lse)) std::fill_n(out, dim_v, kNaN);
@@ -638,12 +720,12 @@ void attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scoring& sc
         // A weight of 0 hides no value of a visible key: a NaN or infinity in it makes NaN.
         if (!is_visible(scoring, s, h, i, j)) continue;
         const double p = w.p[static_cast<size_t>(j)];
-        const double* v_row = v.data.data() + v.offset({h / group, j});
         for (int64_t d = 0; d < dim_v; ++d) {
-          out[d] += p * v_row[d];
-          magnitude[d] += std::fabs(p * v_row[d]);
+          out[d] += p * values[j * dim_v + d];
+          magnitude[d] += std::fabs(p * values[j * dim_v + d]);
         }
       }
+      add_weight_error(arithmetic, w.p, values, scales.data.data() + scales.offset({h / group}), dim_v, weights);
     }
   }
 }
@@ -661,7 +743,7 @@ Tensor rows_of(const Tensor& x, int64_t b, int64_t first, int64_t count) {
 AttentionResult empty_result(int64_t batch, int64_t heads, int64_t n_q, int64_t dim_v) {
   const Tensor rows({batch, heads, n_q});
   const Tensor elements({batch, heads, n_q, dim_v});
-  return {elements, rows, elements, rows, rows};
+  return {elements, rows, elements, rows, rows, elements};
 }
 
 }  // namespace
@@ -672,18 +754,20 @@ AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, con
   const double factor = scale_of(scoring, scale, 1.0 / std::sqrt(static_cast<double>(q.dim(3))));
   AttentionResult result = empty_result(q.dim(0), q.dim(1), n_q, v.dim(3));
   for (int64_t b = 0; b < q.dim(0); ++b) {
-    attend(rows_of(q, b, 0, n_q), rows_of(k, b, 0, n_kv), rows_of(v, b, 0, n_kv), scoring,
+    attend(rows_of(q, b, 0, n_q), rows_of(k, b, 0, n_kv), rows_of(v, b, 0, n_kv), Arithmetic::kF32, scoring,
            Sequence(scoring, b, b, 0, n_q, n_kv), factor, b, 0, &result);
   }
   return result;
 }
 
-AttentionResult attention(const simdattn::Attention& problem) {
+namespace {
+
+// f(q, k, v, sequence) for each sequence of a problem: what it stores and sees.
+template <class F>
+void for_each_sequence(const simdattn::Attention& problem, const F& f) {
   const Scoring& scoring = problem.scoring;
   const Tensor q = read(problem.q);
   const bool varlen = problem.cu_q != nullptr;
-  const double factor = scale_of(scoring, {}, 1.0 / std::sqrt(static_cast<double>(q.dim(3))));
-  AttentionResult result = empty_result(q.dim(0), q.dim(1), q.dim(2), problem.v.dim);
   for (int64_t s = 0; s < (varlen ? problem.n_sequences : q.dim(0)); ++s) {
     const int64_t batch = varlen ? 0 : s;
     const int64_t first_row = varlen ? problem.cu_q[s] : 0;
@@ -710,8 +794,40 @@ AttentionResult attention(const simdattn::Attention& problem) {
     for (const int64_t ring : {problem.k.ring, problem.v.ring}) {
       if (ring > 0) sequence.first_key = std::max(sequence.first_key, sequence.n_kv - ring);
     }
-    attend(rows_of(q, batch, first_row, n_q), k, v, scoring, sequence, factor, batch, first_row, &result);
+    f(rows_of(q, batch, first_row, n_q), k, v, sequence);
   }
+}
+
+}  // namespace
+
+AttentionResult attention(const simdattn::Attention& problem) {
+  const auto& shape = problem.q.shape;
+  const double factor = scale_of(problem.scoring, {}, 1.0 / std::sqrt(static_cast<double>(shape[3])));
+  AttentionResult result = empty_result(shape[0], shape[1], shape[2], problem.v.dim);
+  for_each_sequence(problem, [&](const Tensor& q, const Tensor& k, const Tensor& v, const Sequence& s) {
+    attend(q, k, v, problem.arithmetic, problem.scoring, s, factor, s.batch, s.first_row, &result);
+  });
+  return result;
+}
+
+std::vector<SequenceRows> sequences(const simdattn::Attention& problem) {
+  const Scoring& scoring = problem.scoring;
+  std::vector<SequenceRows> result;
+  for_each_sequence(problem, [&](const Tensor& q, const Tensor& k, const Tensor& v, const Sequence& s) {
+    SequenceRows rows = {q, k, v, s.batch, s.first_row, {}, Tensor({q.dim(0), q.dim(1), k.dim(1)}), {}};
+    for (int64_t i = 0; i < q.dim(1); ++i) rows.positions.push_back(s.position(scoring, i));
+    if (scoring.bias.data != nullptr) rows.bias = rows.visible;
+    int64_t element = 0;
+    for (int64_t h = 0; h < q.dim(0); ++h) {
+      for (int64_t i = 0; i < q.dim(1); ++i) {
+        for (int64_t j = 0; j < k.dim(1); ++j, ++element) {
+          rows.visible[element] = is_visible(scoring, s, h, i, j) ? 1 : 0;
+          if (scoring.bias.data != nullptr) rows.bias[element] = entry(scoring.bias, s, h, i, j);
+        }
+      }
+    }
+    result.push_back(rows);
+  });
   return result;
 }
 

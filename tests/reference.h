@@ -75,6 +75,13 @@ Tensor read(const simdattn::BasicView<kRank, kConst>& v) {
 Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens);
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Arithmetics
+
+/// What an arithmetic multiplies in the place of x, whose rows are its last dimension: rounded to bf16, or 8-bit integers
+/// times their row's scale. scales: those of kInt8, else 1. A row of kInt8 with a NaN or infinity is NaN.
+Tensor operands(const Tensor& x, simdattn::Arithmetic arithmetic, Tensor* scales = nullptr);
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Formulas. Shapes as in the public header; a null pointer is "not wanted".
 
 /// magnitude: |scale| * sum_d |q_d k_d|.
@@ -88,8 +95,10 @@ Tensor masked_softmax(const Tensor& x, const simdattn::Scoring& scoring, Tensor*
 /// The modified scores t_ij before masking, and which of them are visible (1 or 0).
 Tensor modified_scores(const Tensor& x, const simdattn::Scoring& scoring, Tensor* visible = nullptr,
                        std::optional<double> scale = {});
-/// magnitude: sum_j |p_j v_j|. A key of weight 0 has no influence.
-Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude = nullptr);
+/// magnitude: sum_j |p_j v_j|. A key of weight 0 has no influence. The sum is that of the arithmetic's operands; weights:
+/// what the weights of kInt8 add to the error, which are not among them.
+Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude = nullptr,
+                       simdattn::Arithmetic arithmetic = simdattn::Arithmetic::kF32, Tensor* weights = nullptr);
 
 /// x is [B,H,n,d]; cos and sin [n_positions, r/2]; positions [B,n], or empty: row i stands at position start + i.
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const std::vector<int64_t>& positions,
@@ -113,12 +122,24 @@ struct AttentionResult {
   Tensor magnitude;  // of out: sum_j p_j |v_j|
   Tensor max;        // of attention(): the raw state, whose accumulator is out * sum
   Tensor sum;
+  Tensor weights;  // error of out that rounded weights may bring
 };
 AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, const simdattn::Scoring& scoring,
                           std::optional<double> scale = {});
-/// The same for everything that the public struct can say: any storage of keys and values, varlen batches. Outputs of
-/// the problem are neither read nor written.
+/// The same for everything that the public struct can say: any storage of keys and values, varlen batches, arithmetics
+/// (over their operands). Outputs of the problem are neither read nor written.
 AttentionResult attention(const simdattn::Attention& problem);
+
+/// A problem's sequences: what is stored, at which positions rows stand, and which keys they see.
+struct SequenceRows {
+  Tensor q, k, v;  // [Hq, n_q, d], [Hk, n, d], [Hk, n, d_v]
+  int64_t batch;   // of the outputs
+  int64_t first_row;
+  std::vector<int64_t> positions;  // [n_q]
+  Tensor visible;                  // [Hq, n_q, n] 1 or 0
+  Tensor bias;                     // the same; empty: none
+};
+std::vector<SequenceRows> sequences(const simdattn::Attention& problem);
 
 /// parts [P,B,H,n,d_v], lse [P,B,H,n]; sinks [H] or empty.
 AttentionResult attention_merge(const Tensor& parts, const Tensor& part_lse, const std::vector<double>& sinks = {});

@@ -398,6 +398,7 @@ TEST(ScoreFunctionRules, BadCallsNameTheArgument) {
     ConstView<2> w = view(memory.data(), {4, 6});
     View<4> out = view(result.data(), {1, 4, 2, 3});
     Optional<float> scale;
+    Arithmetic arithmetic = Arithmetic::kF32;
     Exec exec = {.target = targets().back(), .workspace = space.data(), .workspace_bytes = space.size()};
   };
   enum Which { kGaussian = 1, kBilinear = 2, kAdditive = 4, kAll = 7 };
@@ -406,8 +407,9 @@ TEST(ScoreFunctionRules, BadCallsNameTheArgument) {
       if ((which & f) == 0) continue;
       Call c;
       const auto run = [&] {
-        if (f == kGaussian) return gaussian_scores(c.q, c.k, c.out, {.scale = c.scale}, c.exec);
-        if (f == kBilinear) return bilinear_scores(c.q, c.m, c.k, c.out, {.scale = c.scale}, c.exec);
+        const ScoreOptions options = {.scale = c.scale, .arithmetic = c.arithmetic};
+        if (f == kGaussian) return gaussian_scores(c.q, c.k, c.out, options, c.exec);
+        if (f == kBilinear) return bilinear_scores(c.q, c.m, c.k, c.out, options, c.exec);
         return additive_scores(c.q, c.k, c.w, c.out, c.wq, c.wk, c.exec);
       };
       ASSERT_TRUE(run().ok()) << run().detail;
@@ -436,6 +438,10 @@ TEST(ScoreFunctionRules, BadCallsNameTheArgument) {
   check(kAll, Code::kOverlap, "out: overlaps q", [](Call& c) { c.q.data = c.out.data; });
   check(kAll, Code::kOverlap, "out: overlaps k", [](Call& c) { c.k.data = c.out.data; });
   check(kGaussian | kBilinear, Code::kRange, "scale", [](Call& c) { c.scale = std::nanf(""); });
+  // They compute in f32 alone.
+  for (const Arithmetic a : {Arithmetic::kBF16, Arithmetic::kInt8, static_cast<Arithmetic>(3)}) {
+    check(kGaussian | kBilinear, Code::kRange, "options.arithmetic", [a](Call& c) { c.arithmetic = a; });
+  }
   check(kBilinear, Code::kNullPointer, "m.data", [](Call& c) { c.m.data = nullptr; });
   check(kBilinear, Code::kShape, "m.shape", [](Call& c) { c.m.shape[1] = 5; });
   check(kBilinear, Code::kDType, "m.dtype", [](Call& c) { c.m.dtype = DType::kU8; });

@@ -237,6 +237,7 @@ TEST_P(Slots, TableIsComplete) {
     EXPECT_NE(a.softmax_tile, nullptr);
     EXPECT_NE(a.value_packed, nullptr);
   }
+  EXPECT_NE(t.hadamard_sums, nullptr);
   EXPECT_NE(t.any_zero, nullptr);
   EXPECT_NE(t.merge, nullptr);
   EXPECT_NE(t.exp, nullptr);
@@ -1229,6 +1230,23 @@ TEST_P(Slots, AddRows) {
                          {"p_stride", p.stride}});
       }
     }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Hadamard
+
+TEST_P(Slots, HadamardSums) {
+  Random random(seed() * 100 + 230);
+  for (int64_t i = 0; i < cases(1500); ++i) {
+    const int64_t block = int64_t{1} << random.integer(0, 9);
+    const int64_t n = block * random.integer(0, block < 64 ? 20 : 3);
+    const Rows x = random_workspace(random, 1, n, values(i));
+    const Rows want = copy_of(x, random.guard()), got = copy_of(x, random.guard());
+    definition().hadamard_sums(want.f32(), n, block);
+    uk().hadamard_sums(got.f32(), n, block);
+    // Additions alone: the same bits without fused multiply-add too.
+    ASSERT_EQ(difference(want, got, NaN::kAny, true, exactly), "") << describe(i, 0, {{"n", n}, {"block", block}});
   }
 }
 

@@ -146,8 +146,14 @@ struct Run {
   const Target* target;
   Digest digest;
   std::string error;
+  Arithmetic arithmetic = Arithmetic::kF32;
+  std::vector<unsigned char> workspace;
 
   Exec exec() const { return {.target = target}; }
+  Exec exec_with(size_t bytes) {
+    workspace.assign(bytes, 0);
+    return {.target = target, .workspace = workspace.data(), .workspace_bytes = bytes};
+  }
   Values values() { return random.one_in(4) ? Values::kSpecial : Values::kOrdinary; }
   /// Small sizes, multiples of vector lengths and their neighbours, anything.
   int64_t size(int64_t low, int64_t high) {
@@ -259,7 +265,8 @@ bool run_scores(Run& run, DType q_type, DType k_type) {
   const Array<4> q = input(random, q_type, {batch, heads, n_q, dim}, values);
   const Array<4> k = input(random, k_type, {batch, kv_heads, n_kv, dim}, values);
   Array<4> out(DType::kF32, {batch, heads, n_q, n_kv});
-  if (!run.ok(scores(q.view, k.view, out.view, {}, run.exec()))) return false;
+  const Exec exec = run.exec_with(scores_workspace(run.arithmetic, dim));
+  if (!run.ok(scores(q.view, k.view, out.view, {.arithmetic = run.arithmetic}, exec))) return false;
   run.add(out.buffer);
   return true;
 }
@@ -306,7 +313,8 @@ bool run_weighted_values(Run& run, DType v_type, DType out_type) {
   const Array<4> p = input(random, DType::kF32, {batch, heads, n_q, n_kv}, values);
   const Array<4> v = input(random, v_type, {batch, kv_heads, n_kv, dim}, values);
   Array<4> out(out_type, {batch, heads, n_q, dim});
-  if (!run.ok(weighted_values(p.view, v.view, out.view, {}, run.exec()))) return false;
+  const Exec exec = run.exec_with(weighted_values_workspace(run.arithmetic, dim));
+  if (!run.ok(weighted_values(p.view, v.view, out.view, {.arithmetic = run.arithmetic}, exec))) return false;
   run.add(out.buffer);
   return true;
 }
@@ -589,7 +597,8 @@ bool run_shift(Run& run, DType type, Form form) {
 }
 
 /// The whole problem at once, or its tasks in a random order and the reduction.
-bool run_problem(Run& run, const Attention& a) {
+bool run_problem(Run& run, Attention a) {
+  a.arithmetic = run.arithmetic;
   AttentionPlan plan;
   Exec exec = run.exec();
   if (!run.ok(attention_plan(a, &plan, exec))) return false;
@@ -823,6 +832,34 @@ std::vector<Line> all_lines() {
     add(std::string("attention_merge ") + type_name(type), 10, [=](Run& r) { return run_merge(r, type); });
   }
   add("attention raw state", 10, run_raw);
+  // Other arithmetics, over every storage type and form.
+  for (const auto& [arithmetic, in] : {std::pair{Arithmetic::kBF16, " in bf16"}, {Arithmetic::kInt8, " in int8"}}) {
+    const auto add_in = [&, a = arithmetic](const std::string& name, int problems,
+                                            const std::function<bool(Run&)>& run) {
+      add(name + in, problems, [=](Run& r) {
+        r.arithmetic = a;
+        return run(r);
+      });
+    };
+    for (const DType type : kTypes) {
+      const std::string name = type_name(type);
+      add_in("scores " + name, 20, [=](Run& r) { return run_scores(r, type, type); });
+      add_in("weighted_values " + name, 20, [=](Run& r) { return run_weighted_values(r, type, type); });
+      for (const auto& [form, form_name] : kForms) {
+        const Form f = form;
+        add_in("attention " + name + " " + form_name, 6, [=](Run& r) { return run_attention(r, type, type, f, {}); });
+      }
+      add_in("attention packed " + name, 10, [=](Run& r) { return run_packed(r, type); });
+    }
+    for (const auto& [sizes, text] : kSizes) {
+      const AttentionSizes s = sizes;
+      add_in(std::string("attention ") + text, 2, [=](Run& r) {
+        const DType type = r.random.storage();
+        return run_attention(r, type, r.random.storage(), Form::kPanels, s);
+      });
+    }
+    add_in("attention raw state", 10, run_raw);
+  }
   return lines;
 }
 
@@ -830,7 +867,7 @@ std::vector<Line> all_lines() {
 std::string digest(const Line& line, const Target* target) {
   Digest seed;
   seed.add(line.name.data(), line.name.size());
-  Run run{Random(seed.value()), target, {}, {}};
+  Run run{Random(seed.value()), target, {}, {}, {}, {}};
   for (int i = 0; i < line.problems; ++i) {
     if (!line.run(run)) return run.error;
   }

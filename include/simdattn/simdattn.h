@@ -65,7 +65,7 @@ inline TargetList targets() {
   return list;
 }
 inline const char* name(const Target& target) { return simdattn_name(&target); }
-/// True if this CPU and operating system can execute the target.
+/// True if this CPU and operating system can execute the target. It changes once at most: see request_amx().
 inline bool runnable(const Target& target) { return simdattn_runnable(&target); }
 /// What this CPU or operating system lacks for the target; "" if it is runnable.
 inline const char* missing(const Target& target) { return simdattn_missing(&target); }
@@ -79,6 +79,12 @@ inline Status find_target(const char* name, const Target** target) { return simd
 /// SIMDATTN_TARGET from the environment (read once, at the first call that needs it) or else the first runnable target.
 /// A name there that cannot run is a kTarget status from every call that relies on the default; never a fallback.
 inline Status default_target(const Target** target) { return simdattn_default_target(target); }
+/// Asks the operating system to let this process use AMX. Until then "intrinsics/amx" is not runnable; afterwards it is the
+/// default, unless SIMDATTN_TARGET says otherwise. No result changes a bit. Call it once, before the first plan; again does
+/// no harm. Threads of this process and forked ones have the permission too. It cannot be given back: each thread that runs
+/// AMX then takes 8 KiB more when the operating system saves its registers, on alternative signal stacks too.
+/// kTarget where there is no AMX: `detail` names what is missing.
+inline Status request_amx() { return simdattn_request_amx(); }
 /// "0.2.0", of the library that was linked.
 inline const char* version() { return simdattn_version(); }
 
@@ -162,6 +168,20 @@ inline Status additive_scores(const ConstView<4>& q, const ConstView<4>& k, cons
 }
 inline size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
   return simdattn_additive_scores_workspace(d_q, d_k, d);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Rotation before 8 and 4 bits
+
+/// out = x H / sqrt(block) for every `block` numbers of a row; H is the Hadamard matrix of +1 and -1 in Sylvester's order.
+/// The matrix is orthonormal and its own inverse: q and k rotated alike have the same products, and a second call undoes the
+/// first. It spreads a channel of large numbers over its block, which is what a format with one scale for many numbers
+/// needs. Rotate q and k after RoPE; values, and then the output, by themselves. kv_append rotates on the way.
+/// Shapes: x, out [B,H,n,d] f32, bf16 or f16, any mixture, d >= 1; block 0 (the largest power of two that divides d, at most
+/// 4096), or a power of two up to 4096 that divides d. `out` may be exactly x if the types are the same.
+/// Error: |out - exact| <= (log2(block) + 1) * 2^-24 * sum |x| / sqrt(block), plus half a unit in the last place of out's type.
+inline Status hadamard(const ConstView<4>& x, const View<4>& out, int64_t block = 0, const Exec& exec = {}) {
+  return simdattn_hadamard(&x, &out, block, &exec);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ SIMDATTN_API bool simdattn_native(const simdattn_target* target, simdattn_arithm
 SIMDATTN_API const char* simdattn_missing(const simdattn_target* target);
 SIMDATTN_API simdattn_status simdattn_find_target(const char* name, const simdattn_target** target);
 SIMDATTN_API simdattn_status simdattn_default_target(const simdattn_target** target);
+SIMDATTN_API simdattn_status simdattn_request_amx(void);
 SIMDATTN_API const char* simdattn_version(void);
 
 /* The unfused kernels. */
@@ -60,6 +61,8 @@ SIMDATTN_API size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k,
 
 /* Positions. */
 SIMDATTN_API simdattn_status simdattn_alibi_slopes(int64_t heads, float* slopes);
+SIMDATTN_API simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_view4* out, int64_t block,
+                                               const simdattn_exec* exec);
 SIMDATTN_API simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_const_view4* p,
                                                const simdattn_view4* out, const simdattn_exec* exec);
 SIMDATTN_API simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_const_view2* cos,

@@ -26,6 +26,7 @@ Status additive_scores(const ConstView<4>& q, const ConstView<4>& k, const Const
 size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d);
 
 Status alibi_slopes(int64_t heads, float* slopes);
+Status hadamard(const ConstView<4>& x, const View<4>& out, int64_t block, const Exec& exec);
 Status add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out, const Exec& exec);
 Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const ConstView<2>& positions,
             const View<4>& out, const RopeOptions& options, const Exec& exec);

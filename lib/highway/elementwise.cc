@@ -1,4 +1,5 @@
 // Slots that treat each element on its own, per Highway target.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -123,11 +124,53 @@ void Merge(float* a, float wa, const float* b, float wb, int64_t count) {
   }
 }
 
+void HadamardSums(float* x, int64_t count, int64_t block) {
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  if (count < lanes || block < 2) {
+    for (int64_t half = 1; half < block; half *= 2) {
+      for (int64_t i = 0; i < count; ++i) {
+        if ((i & half) != 0) continue;
+        const float a = x[i];
+        const float b = x[i + half];
+        x[i] = a + b;
+        x[i + half] = a - b;
+      }
+    }
+    return;
+  }
+  // Pairs within a vector: the partner's lane comes by a table lookup, and the second of a pair is negated before the sum.
+  // The last vector of a count that is none of whole vectors (blocks are smaller than one then) goes through a copy.
+  const auto within = [&](float* p, size_t n) HWY_ATTR {
+    auto v = hn::LoadN(d, p, n);
+    for (uint32_t half = 1; half < block && half < lanes; half *= 2) {
+      const auto lane = hn::Iota(du, 0);
+      const auto partner = hn::TableLookupLanes(v, hn::IndicesFromVec(d, hn::Xor(lane, hn::Set(du, half))));
+      const auto second = hn::Ne(hn::And(lane, hn::Set(du, half)), hn::Zero(du));
+      const auto sign = hn::IfThenElseZero(second, hn::Set(du, 0x80000000u));
+      v = hn::Add(partner, hn::BitCast(d, hn::Xor(hn::BitCast(du, v), sign)));
+    }
+    hn::StoreN(v, d, p, n);
+  };
+  for (int64_t i = 0; i < count; i += lanes) within(x + i, static_cast<size_t>(std::min(lanes, count - i)));
+  for (int64_t half = lanes; half < block; half *= 2) {
+    for (int64_t group = 0; group < count; group += 2 * half) {
+      for (int64_t i = group; i < group + half; i += lanes) {
+        const auto a = hn::LoadU(d, x + i);
+        const auto b = hn::LoadU(d, x + i + half);
+        hn::StoreU(hn::Add(a, b), d, x + i);
+        hn::StoreU(hn::Sub(a, b), d, x + i + half);
+      }
+    }
+  }
+}
+
 void ExpArray(const float* x, float* y, int64_t n) {
-  Map(x, y, n, [](D d, hn::Vec<D> v) HWY_ATTR { return Exp(d, v); });
+  Map(x, y, n, [](D d, hn::Vec<D> v) SIMDATTN_LAMBDA { return Exp(d, v); });
 }
 void TanhArray(const float* x, float* y, int64_t n) {
-  Map(x, y, n, [](D d, hn::Vec<D> v) HWY_ATTR { return Tanh(d, v); });
+  Map(x, y, n, [](D d, hn::Vec<D> v) SIMDATTN_LAMBDA { return Tanh(d, v); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -109,6 +109,16 @@ HWY_INLINE VU16<D> BF16FromF32(D d, hn::Vec<D> v) {
   return hn::TruncateTo(d16, hn::ShiftRight<16>(rounded));
 }
 
+/// The same as f32.
+template <class D>
+HWY_INLINE hn::Vec<D> RoundedToBF16(D d, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto b = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u));
+  const auto rounded = hn::And(hn::Add(hn::Add(b, odd), hn::Set(du, 0x7FFFu)), hn::Set(du, 0xFFFF0000u));
+  return hn::IfThenElse(hn::Eq(v, v), hn::BitCast(d, rounded), hn::BitCast(d, hn::Set(du, kCanonicalNaN)));
+}
+
 template <class D>
 HWY_INLINE VU16<D> F16FromF32(D d, hn::Vec<D> v) {
   const hn::Rebind<uint16_t, D> d16;

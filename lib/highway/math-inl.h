@@ -8,6 +8,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "lib/highway/slots-inl.h"
 #include "lib/math_constants.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -106,7 +107,7 @@ HWY_INLINE void Exp4(D d, [[maybe_unused]] const ExpConstants<D>& constants, hn:
                      hn::Vec<D>& x2, hn::Vec<D>& x3) {
   const auto magic = SIMDATTN_EXP_CONSTANT(magic, kRoundMagic);
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  const auto alive = [&](hn::Vec<D> x) HWY_ATTR {
+  const auto alive = [&](hn::Vec<D> x) SIMDATTN_LAMBDA {
     if constexpr (HWY_MAX_LANES_D(D) == 16) {
       return _mm512_cmp_ps_mask(x.raw, constants.lowest.raw, _CMP_NLT_UQ);
     } else if constexpr (HWY_MAX_LANES_D(D) == 8) {
@@ -138,7 +139,7 @@ HWY_INLINE void Exp4(D d, [[maybe_unused]] const ExpConstants<D>& constants, hn:
   r3 = hn::MulAdd(n3, ln2_lo, r3);
   auto p0 = SIMDATTN_EXP_CONSTANT(c4, kExpPoly[4]);
   auto p1 = p0, p2 = p0, p3 = p0;
-  const auto step = [&](hn::Vec<D> c) HWY_ATTR {
+  const auto step = [&](hn::Vec<D> c) SIMDATTN_LAMBDA {
     p0 = hn::MulAdd(p0, r0, c);
     p1 = hn::MulAdd(p1, r1, c);
     p2 = hn::MulAdd(p2, r2, c);
@@ -152,7 +153,7 @@ HWY_INLINE void Exp4(D d, [[maybe_unused]] const ExpConstants<D>& constants, hn:
   step(one);
   step(one);
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  const auto scaled = [&](auto mask, hn::Vec<D> p, hn::Vec<D> n) HWY_ATTR {
+  const auto scaled = [&](auto mask, hn::Vec<D> p, hn::Vec<D> n) SIMDATTN_LAMBDA {
     if constexpr (HWY_MAX_LANES_D(D) == 16) {
       return hn::Vec<D>{_mm512_maskz_scalef_ps(mask, p.raw, n.raw)};
     } else if constexpr (HWY_MAX_LANES_D(D) == 8) {

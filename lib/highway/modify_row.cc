@@ -32,10 +32,6 @@ HWY_INLINE float LargestLane(V v) {
   return hn::ReduceMax(d, v);
 }
 
-/// For lambdas that are called from several places of a hot loop.
-#undef SIMDATTN_INLINE_LAMBDA
-#define SIMDATTN_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
-
 /// Which masks a pass over the scores applies.
 enum class Mask : uint8_t { kNone, kKeep, kBits };
 
@@ -80,7 +76,7 @@ HWY_INLINE float Modify(const float* x, float* t, int64_t lo, int64_t hi, F f) {
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   const V lowest = hn::Set(d, -kInfinity);
   V m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
-  const auto whole = [&](int64_t c, V& m) SIMDATTN_INLINE_LAMBDA {
+  const auto whole = [&](int64_t c, V& m) SIMDATTN_LAMBDA {
     const V v = f(hn::LoadU(d, x + c), hn::Lanes(d), c);
     hn::StoreU(v, d, t + c);
     m = MaxNumber(d, v, m);
@@ -112,7 +108,7 @@ HWY_INLINE float Shape(const ModifyRow& a) {
   const V slope = hn::Set(d, a.row.slope);
   const int64_t first = int64_t{a.row.position} - a.first_key;
   const auto lanes = hn::Iota(di, 0);
-  return Modify(a.x, a.t, a.lo, a.hi, [&](V x, size_t /*n*/, int64_t c) SIMDATTN_INLINE_LAMBDA {
+  return Modify(a.x, a.t, a.lo, a.hi, [&](V x, size_t /*n*/, int64_t c) SIMDATTN_LAMBDA {
     V t = hn::Mul(scale, x);
     if (kCap) t = hn::Mul(cap, Tanh(d, hn::Div(t, cap)));
     if (kSlope) {
@@ -152,7 +148,7 @@ HWY_INLINE V AddVisible(M visible, V t, V bias) {
 #endif
 }
 
-/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). kBare: both scales are 1, and nobody asks what
+/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both. kBare: both scales are 1, and nobody asks what
 /// was masked.
 template <class B, Mask kMask, bool kBare>
 HWY_INLINE ModifyResult ApplyAs(const ModifyRow& a, const float* x, float scale, int64_t lo, int64_t hi) {
@@ -167,7 +163,7 @@ HWY_INLINE ModifyResult ApplyAs(const ModifyRow& a, const float* x, float scale,
   const int64_t first_key = a.first_key;
   const int64_t first_bit = a.first_key - a.row.first_bit;
   M all = hn::Not(hn::MaskFalse(d));
-  const float max = Modify(x, a.t, lo, hi, [&](V v, size_t n, int64_t c) SIMDATTN_INLINE_LAMBDA {
+  const float max = Modify(x, a.t, lo, hi, [&](V v, size_t n, int64_t c) SIMDATTN_LAMBDA {
     const bool whole = n == hn::Lanes(d);
     V t = kBare ? v : hn::Mul(v, vs);
     if constexpr (!kBias && kMask == Mask::kNone) return t;
@@ -180,9 +176,8 @@ HWY_INLINE ModifyResult ApplyAs(const ModifyRow& a, const float* x, float scale,
     if constexpr (kBias) {
       const B* p = bias + first_key + c;
       const V b = InRegister(whole ? LoadWide(d, p) : LoadWideN(d, p, n));
-      constexpr bool kAlone = kMask == Mask::kNone;
-      visible = kAlone ? Allows(b) : hn::And(visible, Allows(b));
-      t = kBare ? AddVisible<kAlone>(visible, t, b) : AddVisible<false>(visible, t, hn::Mul(b, bias_scale));
+      visible = Allows(b);
+      t = kBare ? AddVisible<true>(visible, t, b) : AddVisible<false>(visible, t, hn::Mul(b, bias_scale));
     }
     if (!kBare) all = hn::And(all, whole ? visible : hn::Or(visible, hn::Not(hn::FirstN(d, n))));
     return kBias ? t : hn::IfThenElse(visible, t, lowest);
@@ -196,54 +191,43 @@ HWY_INLINE ModifyResult Apply(const ModifyRow& a, const float* x, float scale, i
   return ApplyAs<B, kMask, false>(a, x, scale, lo, hi);
 }
 
-template <class B>
-HWY_INLINE ModifyResult ApplyBias(const ModifyRow& a, const float* x, float scale) {
-  if (a.row.keep != nullptr) return Apply<B, Mask::kKeep>(a, x, scale, a.lo, a.hi);
-  return Apply<B, Mask::kNone>(a, x, scale, a.lo, a.hi);
-}
-
 }  // namespace
 
-// At most three passes, the common cases one: scale with softcap and ALiBi; scale with bias and bytes; bits. A later
-// pass multiplies by 1.
+// One pass for scale with softcap and ALiBi, one for the bias, one for each mask: one in most calls, which is the one that
+// scales. A later pass multiplies by 1.
 ModifyResult ModifyRowSlot(const ModifyRow& a) {
   ModifyResult result = {-kInfinity, false};
   if (a.lo >= a.hi) return result;
   const float* x = a.x;
   float scale = a.scale;
+  const auto passed = [&](ModifyResult pass) {
+    result = {pass.max, pass.masked || result.masked};
+    x = a.t;
+    scale = 1.0f;
+  };
   const RowModifiers& m = a.row;
   const bool bits = m.bits != nullptr && a.first_key + a.hi > m.first_bit;
   const bool shape = m.softcap > 0.0f || m.slope != 0.0f;
   if (shape) {
-    result.max =
-        m.softcap > 0.0f ? m.slope != 0.0f ? Shape<true, true>(a) : Shape<true, false>(a) : Shape<false, true>(a);
-    x = a.t;
-    scale = 1.0f;
+    passed({m.softcap > 0.0f ? m.slope != 0.0f ? Shape<true, true>(a) : Shape<true, false>(a) : Shape<false, true>(a),
+            false});
   }
   if (m.bias != nullptr) {
     switch (m.bias_dtype) {
-      case DType::kBF16: result = ApplyBias<bf16>(a, x, scale); break;
-      case DType::kF16: result = ApplyBias<f16>(a, x, scale); break;
-      default: result = ApplyBias<float>(a, x, scale); break;
+      case DType::kBF16: passed(Apply<bf16, Mask::kNone>(a, x, scale, a.lo, a.hi)); break;
+      case DType::kF16: passed(Apply<f16, Mask::kNone>(a, x, scale, a.lo, a.hi)); break;
+      default: passed(Apply<float, Mask::kNone>(a, x, scale, a.lo, a.hi)); break;
     }
-  } else if (m.keep != nullptr) {
-    result = Apply<Nothing, Mask::kKeep>(a, x, scale, a.lo, a.hi);
-  } else if (!bits && !shape) {
-    result = Apply<Nothing, Mask::kNone>(a, x, scale, a.lo, a.hi);
   }
+  if (m.keep != nullptr) passed(Apply<Nothing, Mask::kKeep>(a, x, scale, a.lo, a.hi));
+  const bool modified = shape || m.bias != nullptr || m.keep != nullptr;
+  // Keys before the first bit are visible.
+  const int64_t from = bits ? HWY_MAX(a.lo, HWY_MIN(a.hi, m.first_bit - a.first_key)) : a.hi;
+  if (from > a.lo && (bits || !modified)) result.max = Apply<Nothing, Mask::kNone>(a, x, scale, a.lo, from).max;
   if (bits) {
-    if (m.bias != nullptr || m.keep != nullptr) {
-      x = a.t;
-      scale = 1.0f;
-    }
-    const bool before = result.masked;
-    const int64_t from = HWY_MAX(a.lo, HWY_MIN(a.hi, m.first_bit - a.first_key));
-    result = Apply<Nothing, Mask::kBits>(a, x, scale, from, a.hi);
-    if (from > a.lo) {
-      const ModifyResult head = Apply<Nothing, Mask::kNone>(a, x, scale, a.lo, from);
-      result.max = result.max > head.max ? result.max : head.max;
-    }
-    result.masked = result.masked || before;
+    const ModifyResult tail = Apply<Nothing, Mask::kBits>(a, x, scale, from, a.hi);
+    const bool whole = from == a.lo;
+    passed({whole || tail.max > result.max ? tail.max : result.max, tail.masked});
   }
   return result;
 }

@@ -41,11 +41,11 @@ struct Gaussian {
     V a10 = zero, a11 = zero, a12 = zero, a13 = zero;
     V a20 = zero, a21 = zero, a22 = zero, a23 = zero;
     V a30 = zero, a31 = zero, a32 = zero, a33 = zero;
-    const auto add = [&](const float* y, V x, V& sum) HWY_ATTR {
+    const auto add = [&](const float* y, V x, V& sum) SIMDATTN_LAMBDA {
       const V difference = hn::Sub(hn::LoadU(d, y), x);
       sum = hn::MulAdd(difference, difference, sum);
     };
-    const auto part = [&](const float* y, int64_t pitch, const auto* x_at, V& s0, V& s1, V& s2, V& s3) HWY_ATTR {
+    const auto part = [&](const float* y, int64_t pitch, const auto* x_at, V& s0, V& s1, V& s2, V& s3) SIMDATTN_LAMBDA {
       const V x = LoadWide(d, x_at);
       add(y, x, s0);
       if constexpr (kQ > 1) add(y + pitch, x, s1);
@@ -54,7 +54,7 @@ struct Gaussian {
         add(y + 3 * pitch, x, s3);
       }
     };
-    const auto sixteen = [&](const float* y, int64_t pitch, const auto* x) HWY_ATTR {
+    const auto sixteen = [&](const float* y, int64_t pitch, const auto* x) SIMDATTN_LAMBDA {
       part(y, pitch, x, a00, a10, a20, a30);
       if constexpr (kV > 1) part(y + step, pitch, x + step, a01, a11, a21, a31);
       if constexpr (kV > 2) {
@@ -68,7 +68,7 @@ struct Gaussian {
       const size_t n = dim - i;
       const hn::Mask<D> inside = hn::FirstN(d, n);
       const V x = LoadWideN(d, k + i, n);
-      const auto last = [&](int64_t r, V& sum) HWY_ATTR {
+      const auto last = [&](int64_t r, V& sum) SIMDATTN_LAMBDA {
         const V difference = hn::Sub(hn::LoadN(d, q + r * ldq + i, n), x);
         sum = MulAddFirst(inside, difference, difference, sum);
       };
@@ -151,7 +151,7 @@ struct Additive {
         done = dim;
         n = kPartials;
       }
-      const auto add = [&](size_t at, V& sum) HWY_ATTR {
+      const auto add = [&](size_t at, V& sum) SIMDATTN_LAMBDA {
         const V t = Tanh(d, hn::Add(hn::LoadU(d, y + at), hn::LoadU(d, x + at)));
         sum = hn::MulAdd(hn::LoadU(d, factor + at), t, sum);
       };

@@ -106,15 +106,15 @@ HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* p
     if (prefetch) PrefetchNext(rows, stride, i);
     for (int64_t j = 0; j < kPanelWidth; j += 2 * n) {
       const f16* p = rows + j * stride + i;
-      const auto row = [&](int64_t k) HWY_ATTR { return LoadBlocks<8>(d16, p + k * stride, stride); };
+      const auto row = [&](int64_t k) SIMDATTN_LAMBDA { return LoadBlocks<8>(d16, p + k * stride, stride); };
       const auto r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3), r4 = row(4), r5 = row(5), r6 = row(6), r7 = row(7);
-      const auto store = [&](int64_t k, auto v) HWY_ATTR {
+      const auto store = [&](int64_t k, auto v) SIMDATTN_LAMBDA {
         float* out = panel + (i + k) * kPanelWidth + j;
         hn::StoreU(F32FromF16(d, hn::LowerHalf(half, v)), d, out);
         hn::StoreU(F32FromF16(d, hn::UpperHalf(half, v)), d, out + n);
       };
       // Dimensions k to k + 3 of the eight; the halves of the first interleaving hold four each.
-      const auto four = [&](int64_t k, auto a, auto b, auto c, auto e) HWY_ATTR {
+      const auto four = [&](int64_t k, auto a, auto b, auto c, auto e) SIMDATTN_LAMBDA {
         const auto t0 = Lower<uint32_t>(d16, a, b);
         const auto t1 = Lower<uint32_t>(d16, c, e);
         const auto t2 = Upper<uint32_t>(d16, a, b);

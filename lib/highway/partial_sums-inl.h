@@ -80,7 +80,7 @@ HWY_INLINE __m512 Fold2Of(__m512 a, __m512 b) {
 
 /// Folds 16 partial sums of each of 16 keys.
 HWY_INLINE void Reduce(const float* HWY_RESTRICT kept, V scale, float* out, size_t keys) {
-  const auto pair = [&](size_t i) HWY_ATTR {
+  const auto pair = [&](size_t i) SIMDATTN_LAMBDA {
     return _mm512_add_ps(_mm512_loadu_ps(kept + 2 * i * kKept), _mm512_loadu_ps(kept + (kKeys + 2 * i) * kKept));
   };
   const __m512 k0 = Fold4Of(pair(0), pair(1));
@@ -109,9 +109,9 @@ HWY_INLINE void Keep(V v0, V v1, V /*v2*/, V /*v3*/, float* kept) {
 HWY_INLINE void Reduce(const float* HWY_RESTRICT kept, V scale, float* out, size_t keys) {
   // In each half: the sums 0 1 2 3 of a and b become a0+a2 b0+b2 a1+a3 b1+b3.
   const auto fold2 = [&](__m256 a, __m256 b)
-                         HWY_ATTR { return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)); };
+                         SIMDATTN_LAMBDA { return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)); };
   for (size_t i = 0; i < keys; i += 8) {
-    const auto pair = [&](size_t j) HWY_ATTR {
+    const auto pair = [&](size_t j) SIMDATTN_LAMBDA {
       const float* p = kept + (i + 2 * j) * kKept;
       return _mm256_add_ps(_mm256_loadu_ps(p), _mm256_loadu_ps(p + kKeys * kKept));
     };
@@ -203,7 +203,7 @@ HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t 
   const size_t dim = static_cast<size_t>(a.dim);
   float* now = kept;
   float* before = kept + kSums;
-  const auto reduce = [&](const float* from, int64_t j, size_t keys) HWY_ATTR {
+  const auto reduce = [&](const float* from, int64_t j, size_t keys) SIMDATTN_LAMBDA {
     for (int r = 0; r < kQ; ++r) Reduce(from + static_cast<size_t>(r) * kScratch, scale, s + r * a.lds + j, keys);
   };
   first += term.template Blocks<kQ>(q, ldq, k + first * a.ldk, a.ldk, dim, scale, s + first, a.lds, end - first);

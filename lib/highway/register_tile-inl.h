@@ -94,7 +94,7 @@ HWY_INLINE void AddThree(const float* x, TileVec c0, TileVec c1, TileVec c2, Til
 template <size_t kRows, size_t kVecs>
 HWY_INLINE void AddOuterProduct(TileTag d, const float* x, int64_t stride, const Columns& columns,
                                 const Accumulators& acc) {
-  ForEach<kRows>([&](auto r) HWY_ATTR {
+  ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
 #if HWY_TARGET == HWY_AVX2
     if constexpr (kVecs == 3) {
       AddThree(x + static_cast<int64_t>(r) * stride, Get<0>(columns), Get<1>(columns), Get<2>(columns), Get<3 * r>(acc),
@@ -103,7 +103,7 @@ HWY_INLINE void AddOuterProduct(TileTag d, const float* x, int64_t stride, const
     }
 #endif
     const TileVec factor = hn::Set(d, x[static_cast<int64_t>(r) * stride]);
-    ForEach<kVecs>([&](auto c) HWY_ATTR {
+    ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
       TileVec& sum = Get<r * kVecs + c>(acc);
       sum = hn::MulAdd(factor, Get<c>(columns), sum);
     });
@@ -195,7 +195,7 @@ constexpr bool kThreeVectors = HWY_TARGET == HWY_AVX2;
 /// Calls f with `rows` (1 to kMax) as a type.
 template <int64_t kMax, class F>
 HWY_INLINE void WithRows(int64_t rows, const F& f) {
-  ForEach<static_cast<size_t>(kMax)>([&](auto r) HWY_ATTR {
+  ForEach<static_cast<size_t>(kMax)>([&](auto r) SIMDATTN_LAMBDA {
     if (rows == static_cast<int64_t>(r) + 1) f(std::integral_constant<size_t, r + 1>{});
   });
 }

@@ -97,7 +97,7 @@ HWY_INLINE void LoadEvenOdd(const bf16* p, V& even, V& odd) {
 HWY_INLINE void StoreEvenOdd(V even, V odd, bf16* p) {
   const hn::RebindToUnsigned<D> du;
   const hn::Repartition<uint16_t, D> d16;
-  const auto round = [&](V v) HWY_ATTR {
+  const auto round = [&](V v) SIMDATTN_LAMBDA {
     const auto b = hn::BitCast(du, v);
     return hn::Add(hn::Add(b, hn::Set(du, 0x7FFFu)), hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u)));
   };
@@ -138,7 +138,7 @@ HWY_INLINE void RotateHalves(const Heads<T>& a, const float* cos, const float* s
                              V& seen0, V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
-  const auto at = [&](size_t k) HWY_ATTR { return i + (k < kVectors ? k : 0) * step; };
+  const auto at = [&](size_t k) SIMDATTN_LAMBDA { return i + (k < kVectors ? k : 0) * step; };
   const V c0 = hn::LoadU(d, cos + at(0)), c1 = hn::LoadU(d, cos + at(1));
   const V c2 = hn::LoadU(d, cos + at(2)), c3 = hn::LoadU(d, cos + at(3));
   const V s0 = hn::Xor(hn::LoadU(d, sin + at(0)), sign), s1 = hn::Xor(hn::LoadU(d, sin + at(1)), sign);
@@ -150,7 +150,7 @@ HWY_INLINE void RotateHalves(const Heads<T>& a, const float* cos, const float* s
   for (int64_t h = a.heads; h > 0; --h) {
     const T* const x = from.get();
     T* const y = to.get();
-    const auto rotate = [&](size_t k, V c, V s, V& low, V& high) HWY_ATTR {
+    const auto rotate = [&](size_t k, V c, V s, V& low, V& high) SIMDATTN_LAMBDA {
       Rotate(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
       Put(low, y + k * step);
       Put(high, y + half + k * step);
@@ -298,7 +298,7 @@ HWY_INLINE void RotatePairs(const Heads<T>& a, const float* cos, const float* si
   for (int64_t h = a.heads; h > 0; --h) {
     const T* const x = from.get();
     T* const y = to.get();
-    const auto rotate = [&](size_t k, V p, V q) HWY_ATTR {
+    const auto rotate = [&](size_t k, V p, V q) SIMDATTN_LAMBDA {
       V even, odd;
       LoadPairs(x + k * step, even, odd);
       const V rotated = hn::MulAdd(even, p, hn::Mul(odd, q));
@@ -410,8 +410,8 @@ HWY_NOINLINE void RotateRows(const PairRows<T>& a) {
   const D d;
   const V sign = hn::Set(d, a.inverse ? -0.0f : 0.0f);
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
-  const auto cos = [&](int64_t i) HWY_ATTR { return hn::Set(d, a.cos[i]); };
-  const auto sin = [&](int64_t i) HWY_ATTR { return hn::Xor(hn::Set(d, a.sin[i]), sign); };
+  const auto cos = [&](int64_t i) SIMDATTN_LAMBDA { return hn::Set(d, a.cos[i]); };
+  const auto sin = [&](int64_t i) SIMDATTN_LAMBDA { return hn::Xor(hn::Set(d, a.sin[i]), sign); };
   V seen = NothingNoticed();
   V low0, high0, low1, high1;
   if constexpr (!kEvenOdd<T>) {

@@ -47,13 +47,13 @@ HWY_INLINE void Hide(Cursor<T>& a, Cursor<T>& b) {
 template <class T, size_t kRows, size_t kVecs>
 HWY_NOINLINE void Tile(const TileArguments<T>& a) {
   const TileTag d;
-  WithRegisters(d, [&](const Accumulators& acc, const Columns& k) HWY_ATTR {
+  WithRegisters(d, [&](const Accumulators& acc, const Columns& k) SIMDATTN_LAMBDA {
     const int64_t n = static_cast<int64_t>(hn::Lanes(d));
     const float* q = a.q;
     Cursor<const T> low(a.low), mid(a.mid), high(a.high);
     const int64_t ldq = a.ldq;
     const int64_t dim = a.dim;
-    const auto column = [&](auto c) HWY_ATTR {
+    const auto column = [&](auto c) SIMDATTN_LAMBDA {
       constexpr int64_t kColumn = c;
       if constexpr (kVecs == 3) return (kColumn == 0 ? low : kColumn == 1 ? mid : high).get();
       constexpr int64_t kHalf = kVecs >= 4 ? kVecs / 2 : kVecs;
@@ -70,17 +70,17 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
         line += static_cast<uintptr_t>(prefetch_pitch);
       }
       if constexpr (std::is_same_v<T, bf16> && kVecs == 3) {
-        ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = LoadEven(d, column(c)); });
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(k) = LoadEven(d, column(c)); });
         AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
         if (i + 1 == dim) break;
-        ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = LoadOdd(d, column(c)); });
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(k) = LoadOdd(d, column(c)); });
         AddOuterProduct<kRows, kVecs>(d, q + 1, ldq, k, acc);
       } else if constexpr (std::is_same_v<T, bf16>) {
         static_assert(kVecs <= 4);
         // The largest tile leaves no registers for the pairs; a second load is cheaper than a place on the stack.
         constexpr bool kReloads =
             (HWY_ARCH_ARM_A64 && kRows * kVecs > 16) || (HWY_TARGET == HWY_AVX2 && kRows * kVecs > 8);
-        ForEach<kVecs>([&](auto c) HWY_ATTR {
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
           Get<4 + c>(k) = LoadPairs(d, column(c));
           Get<c>(k) = EvenOf(d, Get<4 + c>(k));
         });
@@ -88,12 +88,12 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
         if (i + 1 == dim) break;
         if constexpr (kReloads) {
           Hide(low, high);  // or the compiler would see that it has loaded them already
-          ForEach<kVecs>([&](auto c) HWY_ATTR { Get<4 + c>(k) = LoadPairs(d, column(c)); });
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<4 + c>(k) = LoadPairs(d, column(c)); });
         }
-        ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = OddOf(d, Get<4 + c>(k)); });
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(k) = OddOf(d, Get<4 + c>(k)); });
         AddOuterProduct<kRows, kVecs>(d, q + 1, ldq, k, acc);
       } else {
-        ForEach<kVecs>([&](auto c) HWY_ATTR { Get<c>(k) = LoadWide(d, column(c)); });
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(k) = LoadWide(d, column(c)); });
         AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
       }
       q += kStepDims<T>;
@@ -102,9 +102,9 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
       high += kStepDims<T> * kPanelWidth;
     }
     const TileVec scale = hn::Set(d, a.scale);
-    ForEach<kRows>([&](auto r) HWY_ATTR {
+    ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
       float* s = a.s + static_cast<int64_t>(r) * a.lds;
-      ForEach<kVecs>([&](auto c) HWY_ATTR {
+      ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
         hn::StoreU(hn::Mul(Get<r * kVecs + c>(acc), scale), d, s + static_cast<int64_t>(c) * n);
       });
     });

@@ -32,7 +32,7 @@ HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* q_tail, const T
   V a20 = zero, a21 = zero, a22 = zero, a23 = zero;
   V a30 = zero, a31 = zero, a32 = zero, a33 = zero;
   const auto part = [&](const auto* y, int64_t pitch, const auto* x_at, size_t at, V& s0, V& s1, V& s2, V& s3)
-                        HWY_ATTR {
+                        SIMDATTN_LAMBDA {
                           const V x = LoadWide(d, x_at + at);
                           s0 = hn::MulAdd(hn::LoadU(d, y + at), x, s0);
                           if constexpr (kQ > 1) s1 = hn::MulAdd(hn::LoadU(d, y + pitch + at), x, s1);
@@ -41,7 +41,7 @@ HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* q_tail, const T
                             s3 = hn::MulAdd(hn::LoadU(d, y + 3 * pitch + at), x, s3);
                           }
                         };
-  const auto sixteen = [&](const float* y, int64_t pitch, const auto* x, size_t i) HWY_ATTR {
+  const auto sixteen = [&](const float* y, int64_t pitch, const auto* x, size_t i) SIMDATTN_LAMBDA {
     part(y, pitch, x, i, a00, a10, a20, a30);
     if constexpr (kV > 1) part(y, pitch, x, i + step, a01, a11, a21, a31);
     if constexpr (kV > 2) {
@@ -56,7 +56,7 @@ HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* q_tail, const T
     const hn::Mask<D> inside = hn::FirstN(d, n);
     const V x = LoadWideN(d, k + i, n);
     const auto last = [&](int64_t r, V& sum)
-                          HWY_ATTR { sum = MulAddFirst(inside, hn::LoadN(d, q + r * ldq + i, n), x, sum); };
+                          SIMDATTN_LAMBDA { sum = MulAddFirst(inside, hn::LoadN(d, q + r * ldq + i, n), x, sum); };
     last(0, a00);
     if constexpr (kQ > 1) last(1, a10);
     if constexpr (kQ > 2) {
@@ -83,7 +83,7 @@ HWY_INLINE void WholeRows(const float* q, const T* first, int64_t ldk, size_t ke
   const D d;
   const size_t step = hn::Lanes(d);
   const V zero = hn::Zero(d);
-  const auto query = [&](size_t i) HWY_ATTR { return i < kVectors ? hn::LoadU(d, q + i * step) : zero; };
+  const auto query = [&](size_t i) SIMDATTN_LAMBDA { return i < kVectors ? hn::LoadU(d, q + i * step) : zero; };
   const V q0 = query(0), q1 = query(1), q2 = query(2), q3 = query(3);
   const V q4 = query(4), q5 = query(5), q6 = query(6), q7 = query(7);
   Cursor<const T> row(first);
@@ -159,16 +159,16 @@ HWY_INLINE void ScoreBlock(const float* q, int64_t ldq, const T* k, int64_t ldk,
                            int64_t lds) {
   constexpr size_t kCount = kPartials / kQ;
   const D d;
-  WithRegisters(d, [&](const Accumulators& acc, const Columns& x) HWY_ATTR {
+  WithRegisters(d, [&](const Accumulators& acc, const Columns& x) SIMDATTN_LAMBDA {
     size_t i = 0;
     for (; i + kPartials <= dim; i += kPartials) {
-      ForEach<kCount>([&](auto c) HWY_ATTR {
+      ForEach<kCount>([&](auto c) SIMDATTN_LAMBDA {
         const T* row = k + static_cast<int64_t>(c) * ldk + i;
         Get<c>(x) = LoadWide(d, row);
       });
-      ForEach<kQ>([&](auto r) HWY_ATTR {
+      ForEach<kQ>([&](auto r) SIMDATTN_LAMBDA {
         const V y = hn::LoadU(d, q + static_cast<int64_t>(r) * ldq + i);
-        ForEach<kCount>([&](auto c) HWY_ATTR {
+        ForEach<kCount>([&](auto c) SIMDATTN_LAMBDA {
           V& sum = Get<r * kCount + c>(acc);
           sum = hn::MulAdd(y, Get<c>(x), sum);
         });
@@ -177,10 +177,11 @@ HWY_INLINE void ScoreBlock(const float* q, int64_t ldq, const T* k, int64_t ldk,
     if (i < dim) {
       const size_t n = dim - i;
       const hn::Mask<D> inside = hn::FirstN(d, n);
-      ForEach<kCount>([&](auto c) HWY_ATTR { Get<c>(x) = LoadWideN(d, k + static_cast<int64_t>(c) * ldk + i, n); });
-      ForEach<kQ>([&](auto r) HWY_ATTR {
+      ForEach<kCount>([&](auto c)
+                          SIMDATTN_LAMBDA { Get<c>(x) = LoadWideN(d, k + static_cast<int64_t>(c) * ldk + i, n); });
+      ForEach<kQ>([&](auto r) SIMDATTN_LAMBDA {
         const V y = hn::LoadN(d, q + static_cast<int64_t>(r) * ldq + i, n);
-        ForEach<kCount>([&](auto c) HWY_ATTR {
+        ForEach<kCount>([&](auto c) SIMDATTN_LAMBDA {
           V& sum = Get<r * kCount + c>(acc);
           sum = MulAddFirst(inside, y, Get<c>(x), sum);
         });
@@ -211,7 +212,7 @@ HWY_INLINE void ThreeKeys(const float* q, int64_t ldq, const float* q_tail, cons
   V a00 = zero, a01 = zero, a02 = zero, a10 = zero, a11 = zero, a12 = zero;
   V b00 = zero, b01 = zero, b02 = zero, b10 = zero, b11 = zero, b12 = zero;
   const auto part_of = [&](const float* q0, const float* q1, const auto* k0, const auto* k1, const auto* k2, size_t at,
-                           V& s00, V& s01, V& s02, V& s10, V& s11, V& s12) HWY_ATTR {
+                           V& s00, V& s01, V& s02, V& s10, V& s11, V& s12) SIMDATTN_LAMBDA {
     const V y0 = hn::LoadU(d, q0 + at);
     const V y1 = hn::LoadU(d, q1 + at);
     const V x0 = InRegister(LoadWide(d, k0 + at));
@@ -228,7 +229,7 @@ HWY_INLINE void ThreeKeys(const float* q, int64_t ldq, const float* q_tail, cons
   const T* const k1 = k + ldk;
   const T* const k2 = k1 + ldk;
   const auto part = [&](size_t at, V& s00, V& s01, V& s02, V& s10, V& s11, V& s12)
-                        HWY_ATTR { part_of(q, q1, k, k1, k2, at, s00, s01, s02, s10, s11, s12); };
+                        SIMDATTN_LAMBDA { part_of(q, q1, k, k1, k2, at, s00, s01, s02, s10, s11, s12); };
   size_t i = 0;
   for (; i + 2 * kPartials <= dim; i += 2 * kPartials) {
     part(i, a00, a01, a02, a10, a11, a12);
@@ -245,7 +246,7 @@ HWY_INLINE void ThreeKeys(const float* q, int64_t ldq, const float* q_tail, cons
     for (size_t j = 0; j < 3; ++j) {
       PadTail(k + static_cast<int64_t>(j) * ldk + i, dim - i, 0.0f, k_tail + j * kPartials);
     }
-    const auto last = [&](size_t at, V& s00, V& s01, V& s02, V& s10, V& s11, V& s12) HWY_ATTR {
+    const auto last = [&](size_t at, V& s00, V& s01, V& s02, V& s10, V& s11, V& s12) SIMDATTN_LAMBDA {
       part_of(q_tail, q_tail + kPartials, k_tail, k_tail + kPartials, k_tail + 2 * kPartials, at, s00, s01, s02, s10,
               s11, s12);
     };

@@ -8,8 +8,13 @@
 #endif
 
 #include "hwy/highway.h"
+#include "lib/int8_operands.h"
 #include "lib/ukernels.h"
 
+/// Behind the parameters of a lambda: of this instruction set, and part of its caller before variables that it refers to are
+/// given registers.
+#undef SIMDATTN_LAMBDA
+#define SIMDATTN_LAMBDA HWY_ATTR __attribute__((always_inline))
 /// One body for several callers: gcc would make a copy for each set of constant arguments.
 #undef SIMDATTN_SHARED
 #if HWY_COMPILER_GCC_ACTUAL
@@ -43,6 +48,7 @@ extern AllFiniteFunction AllFiniteF32, AllFiniteBF16, AllFiniteF16;
 bool AnyZero(const float* w, int64_t n);
 void Merge(float* a, float wa, const float* b, float wb, int64_t n);
 void ExpArray(const float* x, float* y, int64_t n);
+void HadamardSums(float* x, int64_t n, int64_t block);
 void TanhArray(const float* x, float* y, int64_t n);
 
 // softmax_rows.cc, modify_row.cc
@@ -80,6 +86,7 @@ void ScoreTileF32(const ScoreTile& a);
 void ScoreTileBF16(const ScoreTile& a);
 void ScoreTileF16(const ScoreTile& a);
 void SoftmaxTileSlot(const SoftmaxTile& a);
+void SoftmaxTileBF16(const SoftmaxTile& a);
 void ValueTileF32(const ValueTile& a);
 void ValueTileBF16(const ValueTile& a);
 void ValueTileF16(const ValueTile& a);
@@ -90,6 +97,21 @@ extern PackFunction PackValuesF32, PackValuesBF16, PackValuesF16;
 void WidenPanelF32(const void* panel, int64_t dim, float* out);
 void WidenPanelBF16(const void* panel, int64_t dim, float* out);
 void WidenPanelF16(const void* panel, int64_t dim, float* out);
+
+// bf16_attention.cc: numbers that are bf16 ones, as f32 or as bf16
+void RoundToBF16(float* x, int64_t n);
+void ScoreChainsF32(const ScoreTile& a);
+void ScoreChainsBF16(const ScoreTile& a);
+void ValueChainsF32(const ValueTile& a);
+void ValueChainsBF16(const ValueTile& a);
+// int8.cc. Native: VPDPBUSD, and dot products of ARM.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET == HWY_NEON_BF16 || HWY_TARGET_IS_SVE
+constexpr bool kInt8Native = true;
+#else
+constexpr bool kInt8Native = false;
+#endif
+constexpr int64_t kInt8TileRows = HWY_TARGET_IS_SVE || HWY_TARGET == HWY_NEON_BF16 ? 8 : kTileRows == 6 ? 4 : kTileRows;
+SIMDATTN_INT8_KERNELS(Int8Kernels);
 
 // store.cc
 using StoreFunction = void(const StoreRows&);

@@ -49,11 +49,11 @@ HWY_INLINE V MaxLanes(const float* HWY_RESTRICT x, size_t n, float scale) {
   const size_t step = hn::Lanes(d);
   const V vs = hn::Set(d, scale);
   const V lowest = hn::Set(d, -kInfinity);
-  const auto at = [&](size_t i) HWY_ATTR {
+  const auto at = [&](size_t i) SIMDATTN_LAMBDA {
     const V v = hn::LoadU(d, x + i);
     return kScaled ? hn::Mul(v, vs) : v;
   };
-  const auto pair = [&](V m, size_t i) HWY_ATTR { return hn::Max(hn::Max(at(i), at(i + step)), m); };
+  const auto pair = [&](V m, size_t i) SIMDATTN_LAMBDA { return hn::Max(hn::Max(at(i), at(i + step)), m); };
   V m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
   size_t i = 0;
   if (n >= 16 * step) {
@@ -74,7 +74,7 @@ HWY_INLINE V MaxLanes(const float* HWY_RESTRICT x, size_t n, float scale) {
     m2 = hn::Max(m2, m6);
     m3 = hn::Max(m3, m7);
   }
-  const auto four = [&](size_t j) HWY_ATTR {
+  const auto four = [&](size_t j) SIMDATTN_LAMBDA {
     m0 = hn::Max(at(j), m0);
     m1 = hn::Max(at(j + step), m1);
     m2 = hn::Max(at(j + 2 * step), m2);
@@ -114,7 +114,7 @@ HWY_INLINE void PartialBlock(const float* x, float* y, size_t from, size_t to, V
   const D d;
   const size_t step = hn::Lanes(d);
 #if SIMDATTN_MASKED_ACCESS
-  const auto part = [&](size_t first, V& sum) HWY_ATTR {
+  const auto part = [&](size_t first, V& sum) SIMDATTN_LAMBDA {
     if (to <= first || from >= first + step) return;
     M mask = hn::FirstN(d, to - first);
     if (from > first) mask = hn::AndNot(hn::FirstN(d, from - first), mask);
@@ -125,7 +125,7 @@ HWY_INLINE void PartialBlock(const float* x, float* y, size_t from, size_t to, V
 #else
   HWY_ALIGN float buffer[kPartials] = {};
   for (size_t i = from; i < to; ++i) buffer[i] = x[i];
-  const auto part = [&](size_t first, V& sum) HWY_ATTR {
+  const auto part = [&](size_t first, V& sum) SIMDATTN_LAMBDA {
     const V e = ExpOf<kScaled>(hn::LoadU(d, buffer + first), scale, base);
     hn::StoreU(e, d, buffer + first);
     if (to <= first || from >= first + step) return;
@@ -170,7 +170,7 @@ HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float sca
   V& t1 = kV == 1 ? s0 : s1;
   V& t2 = kV == 4 ? s2 : s0;
   V& t3 = kV == 4 ? s3 : t1;
-  const auto at = [&](size_t i) HWY_ATTR {
+  const auto at = [&](size_t i) SIMDATTN_LAMBDA {
     const V v = hn::LoadU(d, x + i);
     return hn::Sub(kScaled ? hn::Mul(v, vs) : v, vb);
   };
@@ -200,12 +200,12 @@ HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float sca
     PartialBlock<kV, kScaled>(x + j, y + j, 0, hi - j, vs, vb, s0, s1, s2, s3);
   } else if (j < hi) {
     const size_t n = hi - j;
-    const auto inside = [&](size_t first) HWY_ATTR { return hn::FirstN(d, n > first ? n - first : 0); };
+    const auto inside = [&](size_t first) SIMDATTN_LAMBDA { return hn::FirstN(d, n > first ? n - first : 0); };
     const M in0 = inside(0), in1 = inside(step), in2 = inside(2 * step), in3 = inside(3 * step);
     // A vector past the end has no address.
     const auto clamped = [&](size_t first) { return j + HWY_MIN(first, n); };
     const size_t j1 = clamped(step), j2 = clamped(2 * step), j3 = clamped(3 * step);
-    const auto masked = [&](M in, size_t i) HWY_ATTR {
+    const auto masked = [&](M in, size_t i) SIMDATTN_LAMBDA {
       const V v = hn::MaskedLoad(in, d, x + i);
       return hn::Sub(kScaled ? hn::Mul(v, vs) : v, vb);
     };
@@ -239,7 +239,7 @@ HWY_INLINE void Multiply(float* y, size_t n, float factor) {
   const D d;
   const size_t step = hn::Lanes(d);
   const V f = hn::Set(d, factor);
-  const auto at = [&](size_t i) HWY_ATTR { return hn::Mul(hn::LoadU(d, y + i), f); };
+  const auto at = [&](size_t i) SIMDATTN_LAMBDA { return hn::Mul(hn::LoadU(d, y + i), f); };
   size_t j = 0;
   if (n >= 4 * step) {
     // The last four vectors are read before the loop may have multiplied a part of them.
@@ -295,8 +295,8 @@ HWY_INLINE const float* PartialOf(const float* partial, int64_t count, int64_t i
 /// The sums of up to four rows of 16 partial sums: l += l+8, l += l+4, l += l+2, l += l+1.
 HWY_INLINE V4 FoldRows(const float* partial, int64_t count) {
   const D4 d4;
-  const auto add = [](V4 a, V4 b) HWY_ATTR { return hn::Add(a, b); };
-  const auto to_four = [&](const float* p) HWY_ATTR {
+  const auto add = [](V4 a, V4 b) SIMDATTN_LAMBDA { return hn::Add(a, b); };
+  const auto to_four = [&](const float* p) SIMDATTN_LAMBDA {
     return add(add(hn::Load(d4, p), hn::Load(d4, p + 8)), add(hn::Load(d4, p + 4), hn::Load(d4, p + 12)));
   };
   return Across(to_four(partial), to_four(PartialOf(partial, count, 1)), to_four(PartialOf(partial, count, 2)),
@@ -306,8 +306,8 @@ HWY_INLINE V4 FoldRows(const float* partial, int64_t count) {
 /// The largest lanes of up to four vectors, kPartials elements apart.
 HWY_INLINE V4 LargestOfRows(const float* partial, int64_t count) {
   const D4 d4;
-  const auto max = [](V4 a, V4 b) HWY_ATTR { return hn::Max(a, b); };
-  const auto to_four = [&](const float* p) HWY_ATTR {
+  const auto max = [](V4 a, V4 b) SIMDATTN_LAMBDA { return hn::Max(a, b); };
+  const auto to_four = [&](const float* p) SIMDATTN_LAMBDA {
     V4 v = hn::Load(d4, p);
     for (size_t i = kRowsTogether; i < hn::Lanes(D()); i += kRowsTogether) v = max(v, hn::Load(d4, p + i));
     return v;

@@ -21,7 +21,7 @@ constexpr int64_t kMaxRows = 64;
 
 /// Lanes of the vector at column x that are visible.
 HWY_INLINE hn::Mask<TileTag> Visible(TileTag d, int64_t x, int64_t lo, int64_t hi) {
-  const auto before = [&](int64_t limit) HWY_ATTR {
+  const auto before = [&](int64_t limit) SIMDATTN_LAMBDA {
     return hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(limit - x, 0, kChunk)));
   };
   return hn::AndNot(before(lo), before(hi));
@@ -45,25 +45,26 @@ HWY_INLINE float RowMax(TileTag d, const float* s, int64_t lo, int64_t hi, float
   return hn::ReduceMax(d, MaxNumber(d, m1, m0));
 }
 
-/// Turns scores into weights; the sum of the weights. kParts vectors are a chunk.
-template <int kParts>
+/// Turns scores into weights; the sum of the weights. kParts vectors are a chunk. kRounds: the weights are numbers of bf16.
+template <int kParts, bool kRounds>
 HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, float* s, int64_t columns, int64_t lo,
                             int64_t hi, float base) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   const TileVec reference = hn::Set(d, base);
   TileVec l0 = hn::Zero(d), l1 = l0, l2 = l0, l3 = l0;
-  const auto weigh = [&](int64_t x, TileVec& l) HWY_ATTR {
-    const TileVec w = Exp(d, hn::Sub(hn::LoadU(d, s + x), reference));
+  const auto rounded = [&](TileVec w) SIMDATTN_LAMBDA { return kRounds ? RoundedToBF16(d, w) : w; };
+  const auto weigh = [&](int64_t x, TileVec& l) SIMDATTN_LAMBDA {
+    const TileVec w = rounded(Exp(d, hn::Sub(hn::LoadU(d, s + x), reference)));
     hn::StoreU(w, d, s + x);
     l = hn::Add(l, w);
   };
-  const auto weigh_visible = [&](int64_t x, TileVec& l) HWY_ATTR {
-    const TileVec w = Exp(d, hn::Sub(hn::LoadU(d, s + x), reference));
+  const auto weigh_visible = [&](int64_t x, TileVec& l) SIMDATTN_LAMBDA {
+    const TileVec w = rounded(Exp(d, hn::Sub(hn::LoadU(d, s + x), reference)));
     const TileVec visible = hn::IfThenElseZero(Visible(d, x, lo, hi), w);
     hn::StoreU(visible, d, s + x);
     l = hn::Add(l, visible);
   };
-  const auto chunk = [&](int64_t x, const auto& f) HWY_ATTR {
+  const auto chunk = [&](int64_t x, const auto& f) SIMDATTN_LAMBDA {
     f(x, l0);
     if constexpr (kParts > 1) f(x + n, l1);
     if constexpr (kParts > 2) {
@@ -71,7 +72,7 @@ HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, f
       f(x + 3 * n, l3);
     }
   };
-  const auto clear = [&](int64_t from, int64_t to) HWY_ATTR {
+  const auto clear = [&](int64_t from, int64_t to) SIMDATTN_LAMBDA {
     for (int64_t x = from; x < to; x += n) hn::StoreU(hn::Zero(d), d, s + x);
   };
 
@@ -87,6 +88,10 @@ HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, f
     TileVec w2 = hn::Sub(hn::LoadU(d, s + x + 2 * n), reference);
     TileVec w3 = hn::Sub(hn::LoadU(d, s + x + 3 * n), reference);
     Exp4(d, constants, w0, w1, w2, w3);
+    w0 = rounded(w0);
+    w1 = rounded(w1);
+    w2 = rounded(w2);
+    w3 = rounded(w3);
     hn::StoreU(w0, d, s + x);
     hn::StoreU(w1, d, s + x + n);
     hn::StoreU(w2, d, s + x + 2 * n);
@@ -119,6 +124,7 @@ HWY_INLINE float RowWeights(TileTag d, const ExpConstants<TileTag>& constants, f
 }
 
 /// At most kMaxRows rows, the first of which is row `first`.
+template <bool kRounds>
 HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
   const TileTag d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
@@ -142,9 +148,9 @@ HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
   }
 
   const ExpConstants<TileTag> constants;
-  const auto weigh_rows = [&](auto parts) HWY_ATTR {
+  const auto weigh_rows = [&](auto parts) SIMDATTN_LAMBDA {
     for (int64_t r = 0; r < rows; ++r) {
-      block_sum[r] = RowWeights<parts>(d, constants, s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
+      block_sum[r] = RowWeights<parts, kRounds>(d, constants, s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
     }
   };
 #if HWY_HAVE_SCALABLE
@@ -170,7 +176,10 @@ HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
 }  // namespace
 
 void SoftmaxTileSlot(const SoftmaxTile& a) {
-  for (int64_t first = 0; first < a.rows; first += kMaxRows) Rows(a, first, std::min(kMaxRows, a.rows - first));
+  for (int64_t first = 0; first < a.rows; first += kMaxRows) Rows<false>(a, first, std::min(kMaxRows, a.rows - first));
+}
+void SoftmaxTileBF16(const SoftmaxTile& a) {
+  for (int64_t first = 0; first < a.rows; first += kMaxRows) Rows<true>(a, first, std::min(kMaxRows, a.rows - first));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -81,7 +81,7 @@ struct Wide {
   static HWY_INLINE void Square(D32 d, const Load& load, const Store& store, uint16_t /*unit*/) {
     const auto r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
     const auto r4 = load(4), r5 = load(5), r6 = load(6), r7 = load(7);
-    const auto four = [&](int64_t k, auto t0, auto t1, auto t2, auto t3) HWY_ATTR {
+    const auto four = [&](int64_t k, auto t0, auto t1, auto t2, auto t3) SIMDATTN_LAMBDA {
       const auto a = Lower<uint32_t>(d, t0, t1), b = Lower<uint32_t>(d, t2, t3);
       const auto c = Upper<uint32_t>(d, t0, t1), e = Upper<uint32_t>(d, t2, t3);
       store(k, Lower<uint64_t>(d, a, b));
@@ -99,18 +99,20 @@ struct Wide {
   static HWY_INLINE void put(const char* in, int64_t in_stride, char* out, int64_t out_stride, Unit unit) {
     const hn::ScalableTag<uint32_t> d;
     constexpr int64_t kGroup = 16 / sizeof(Unit);
-    const auto load = [&](int64_t k) HWY_ATTR { return LoadBlocks<kGroup>(d, in + k * in_stride, in_stride); };
+    const auto load = [&](int64_t k) SIMDATTN_LAMBDA { return LoadBlocks<kGroup>(d, in + k * in_stride, in_stride); };
     const auto store = [&](int64_t k, auto v)
-                           HWY_ATTR { hn::StoreU(v, d, reinterpret_cast<uint32_t*>(out + k * out_stride)); };
+                           SIMDATTN_LAMBDA { hn::StoreU(v, d, reinterpret_cast<uint32_t*>(out + k * out_stride)); };
     Square(d, load, store, unit);
   }
   template <class Unit>
   static HWY_INLINE void take(const char* in, int64_t in_stride, char* out, int64_t out_stride, Unit unit) {
     const hn::ScalableTag<uint32_t> d;
     constexpr int64_t kGroup = 16 / sizeof(Unit);
-    const auto load = [&](int64_t k)
-                          HWY_ATTR { return hn::LoadU(d, reinterpret_cast<const uint32_t*>(in + k * in_stride)); };
-    const auto store = [&](int64_t k, auto v) HWY_ATTR { StoreBlocks<kGroup>(d, v, out + k * out_stride, out_stride); };
+    const auto load = [&](int64_t k) SIMDATTN_LAMBDA {
+      return hn::LoadU(d, reinterpret_cast<const uint32_t*>(in + k * in_stride));
+    };
+    const auto store = [&](int64_t k, auto v)
+                           SIMDATTN_LAMBDA { StoreBlocks<kGroup>(d, v, out + k * out_stride, out_stride); };
     Square(d, load, store, unit);
   }
 #endif
@@ -226,7 +228,7 @@ HWY_NOINLINE void Narrow(const char* in, T* out, int64_t n) {
     // Two vectors are packed at once: one by one each takes a shuffle across the blocks.
     const hn::RebindToUnsigned<D> du;
     const hn::Repartition<uint16_t, D> d16;
-    const auto rounded = [&](const float* p) HWY_ATTR {
+    const auto rounded = [&](const float* p) SIMDATTN_LAMBDA {
       const auto b = hn::BitCast(du, Canonical(d, hn::LoadU(d, p)));
       const auto odd = hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u));
       return hn::ShiftRight<16>(hn::Add(hn::Add(b, hn::Set(du, 0x7FFFu)), odd));

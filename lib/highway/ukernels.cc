@@ -6,12 +6,18 @@
 #define HWY_TARGET_INCLUDE "lib/highway/ukernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/dtypes.h"
 #include "lib/f32_operands.h"
 #include "lib/narrow_operands.h"
-#include "lib/scalar/bf16_attention.h"
-#include "lib/scalar/int8_attention.h"
 #include "lib/highway/slots-inl.h"
+#include "lib/int8_operands.h"
 #include "lib/kernel_table.h"
+#ifdef SIMDATTN_HAVE_AMX
+#include "lib/intrinsics/amx.h"
+#endif
+#ifdef SIMDATTN_HAVE_AVX_VNNI
+#include "lib/intrinsics/avx_vnni.h"
+#endif
 
 // Data only: no function here needs the attributes of HWY_BEFORE_NAMESPACE.
 namespace simdattn {
@@ -43,6 +49,15 @@ SIMDATTN_KERNELS(float, F32);
 SIMDATTN_KERNELS(bf16, BF16);
 SIMDATTN_KERNELS(f16, F16);
 
+struct Bf16Emulation {
+  static constexpr auto round = RoundToBF16;
+  static constexpr auto score_tile = ScoreChainsF32;
+  static constexpr auto score_tile_bf16 = ScoreChainsBF16;
+  static constexpr auto value_tile = ValueChainsF32;
+  static constexpr auto value_tile_bf16 = ValueChainsBF16;
+  static constexpr auto softmax_tile = SoftmaxTileBF16;
+};
+
 template <KvType kType>
 struct Narrow {
   static constexpr auto all_finite = AllFiniteNarrow<kType>;
@@ -57,10 +72,11 @@ struct Narrow {
 }  // namespace
 
 extern const UKernels kUKernels;
-const UKernels kUKernels = with_narrow_types<Narrow>({
+constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), emulated_bf16_attention<Kernels, Bf16Chains>(4),
-                  int8_attention<Int8Integers>(false, 4, SoftmaxTileSlot)},
+    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot),
+                  emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
+                  int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
     .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},
@@ -76,6 +92,7 @@ const UKernels kUKernels = with_narrow_types<Narrow>({
     .add_rows = {{AddF32F32, AddF32BF16, AddF32F16},
                  {AddBF16F32, AddBF16BF16, AddBF16F16},
                  {AddF16F32, AddF16BF16, AddF16F16}},
+    .hadamard_sums = HadamardSums,
     .exp = ExpArray,
     .tanh = TanhArray,
 });
@@ -87,10 +104,60 @@ constexpr bool kFma = HWY_NATIVE_FMA != 0;
 #if HWY_ONCE
 namespace simdattn {
 
+// Targets that differ from one of Highway's in the inside of an arithmetic alone: the others' slots are the same functions.
+namespace {
+[[maybe_unused]] constexpr UKernels with(UKernels table, Arithmetic arithmetic, const AttentionKernels& kernels) {
+  table.attention[slot(arithmetic)] = kernels;
+  return table;
+}
+}  // namespace
+
+#ifdef SIMDATTN_HAVE_AVX3_DL
+// int8.cc is the one file that is compiled for AVX3_DL.
+namespace N_AVX3_DL {
+SIMDATTN_INT8_KERNELS(Int8Kernels);
+extern const UKernels kUKernels;
+constexpr UKernels kUKernels =
+    with(N_AVX3::kUKernels, Arithmetic::kInt8, int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot));
+}  // namespace N_AVX3_DL
+#endif
+#ifdef SIMDATTN_HAVE_AMX
+namespace {
+/// Rows whose weights stay in L1 until they are narrowed.
+constexpr int64_t kNarrowedRows = 16;
+void amx_softmax_tile(const SoftmaxTile& a) {
+  for (int64_t r = 0; r < a.rows; r += kNarrowedRows) {
+    SoftmaxTile part = a;
+    part.s = a.s + r * a.lds;
+    part.rows = std::min(kNarrowedRows, a.rows - r);
+    part.lo = a.lo + r;
+    part.hi = a.hi + r;
+    part.max = a.max + r;
+    part.sum = a.sum + r;
+    part.alpha = a.alpha + r;
+    N_AVX3::kUKernels.attention[slot(Arithmetic::kBF16)].softmax_tile(part);
+    AmxBf16::narrow_weights(part.s, part.lds, part.rows, part.columns);
+  }
+}
+}  // namespace
+extern const UKernels kIntrinsicsKernels_amx;
+constexpr UKernels kIntrinsicsKernels_amx =
+    with(with(N_AVX3::kUKernels, Arithmetic::kBF16, amx_bf16_attention(amx_softmax_tile)), Arithmetic::kInt8,
+         amx_int8_attention(N_AVX3::SoftmaxTileSlot));
+#endif
+#ifdef SIMDATTN_HAVE_AVX_VNNI
+extern const UKernels kIntrinsicsKernels_avx_vnni;
+constexpr UKernels kIntrinsicsKernels_avx_vnni =
+    with(N_AVX2::kUKernels, Arithmetic::kInt8, int8_attention<AvxVnniInt8>(true, 6, N_AVX2::SoftmaxTileSlot));
+#endif
+
 // Highway's own iteration over targets (HWY_VISIT_TARGETS) came with 1.3; 1.2 is the floor. Targets that are not named
 // here are trimmed, see meson.build.
 static constexpr KernelTable kList[] = {
 #define SIMDATTN_TABLE(isa, ns, text) {isa, "highway/" text, &ns::kUKernels, ns::kFma}
+#ifdef SIMDATTN_HAVE_AVX3_DL
+    {Isa::kAvx3Dl, "highway/avx3_dl", &N_AVX3_DL::kUKernels, true},
+#endif
 #if HWY_TARGETS & HWY_AVX3
     SIMDATTN_TABLE(Isa::kAvx3, N_AVX3, "avx3"),
 #endif

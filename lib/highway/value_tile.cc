@@ -35,23 +35,23 @@ template <class T, size_t kRows, size_t kVecs>
 HWY_NOINLINE void Tile(const TileArguments<T>& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16> && kVecs % 2 == 0;
   const TileTag d;
-  WithRegisters(d, [&](const Accumulators& acc, const Columns& k) HWY_ATTR {
+  WithRegisters(d, [&](const Accumulators& acc, const Columns& k) SIMDATTN_LAMBDA {
     const size_t n = hn::Lanes(d);
-    const auto load = [&](const float* o, size_t c) HWY_ATTR { return hn::LoadU(d, o + c * n); };
-    const auto store = [&](TileVec v, float* o, size_t c) HWY_ATTR { hn::StoreU(v, d, o + c * n); };
+    const auto load = [&](const float* o, size_t c) SIMDATTN_LAMBDA { return hn::LoadU(d, o + c * n); };
+    const auto store = [&](TileVec v, float* o, size_t c) SIMDATTN_LAMBDA { hn::StoreU(v, d, o + c * n); };
 
-    ForEach<kRows>([&](auto r) HWY_ATTR {
+    ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
       const float* o = a.o + static_cast<int64_t>(r) * a.ldo;
       const TileVec alpha = hn::Set(d, a.alpha != nullptr ? a.alpha[r] : 1.0f);
       if constexpr (kPairs) {
-        ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
+        ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
           const TileVec low = hn::Mul(alpha, load(o, 2 * c));
           const TileVec high = hn::Mul(alpha, load(o, 2 * c + 1));
           Get<r * kVecs + 2 * c>(acc) = hn::ConcatEven(d, high, low);
           Get<r * kVecs + 2 * c + 1>(acc) = hn::ConcatOdd(d, high, low);
         });
       } else {
-        ForEach<kVecs>([&](auto c) HWY_ATTR { Get<r * kVecs + c>(acc) = hn::Mul(alpha, load(o, c)); });
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<r * kVecs + c>(acc) = hn::Mul(alpha, load(o, c)); });
       }
     });
 
@@ -70,13 +70,13 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
         line += static_cast<uintptr_t>(prefetch_pitch);
       }
       if constexpr (kPairs) {
-        ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
+        ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
           const TileVec pairs = LoadPairs(d, v.get() + 2 * c * n);
           Get<2 * c>(k) = EvenOf(d, pairs);
           Get<2 * c + 1>(k) = OddOf(d, pairs);
         });
       } else {
-        ForEach<kVecs>([&](auto c) HWY_ATTR {
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
           if constexpr (std::is_same_v<T, bf16>) {
             Get<c>(k) = LoadInOrder(d, v.get() + c * n);
           } else {
@@ -89,17 +89,17 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
       v += key_stride;
     }
 
-    ForEach<kRows>([&](auto r) HWY_ATTR {
+    ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
       float* o = a.o + static_cast<int64_t>(r) * a.ldo;
       if constexpr (kPairs) {
-        ForEach<kVecs / 2>([&](auto c) HWY_ATTR {
+        ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
           const TileVec even = Get<r * kVecs + 2 * c>(acc);
           const TileVec odd = Get<r * kVecs + 2 * c + 1>(acc);
           store(hn::InterleaveWholeLower(d, even, odd), o, 2 * c);
           store(hn::InterleaveWholeUpper(d, even, odd), o, 2 * c + 1);
         });
       } else {
-        ForEach<kVecs>([&](auto c) HWY_ATTR { store(Get<r * kVecs + c>(acc), o, c); });
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { store(Get<r * kVecs + c>(acc), o, c); });
       }
     });
   });

@@ -27,25 +27,6 @@ float largest_magnitude(const T* x, int64_t n) {
   return finite ? largest : canonical(std::numeric_limits<float>::quiet_NaN());
 }
 
-/// A row as integers and their scale: x = scale * integer, nearly. put(i, integer).
-struct RowScale {
-  float scale;
-  float inverse;  // 0: all integers are 0
-
-  explicit RowScale(float largest) {
-    inverse = 127.0f / largest;
-    scale = largest / 127.0f;
-    if (is_nan(largest)) {
-      inverse = 0.0f;
-    } else if (!(inverse < std::numeric_limits<float>::infinity())) {
-      inverse = scale = 0.0f;  // so small that its inverse is infinite, or 0
-    }
-  }
-  int8_t operator()(float x) const {
-    return inverse == 0.0f ? int8_t{0} : static_cast<int8_t>(std::nearbyint(x * inverse));
-  }
-};
-
 struct Int8Integers {
   static constexpr auto query_bytes = int8_query_bytes;
   static constexpr auto panel_bytes = int8_panel_bytes;
@@ -123,14 +104,9 @@ struct Int8Integers {
         finite = finite && std::fabs(u[j]) < std::numeric_limits<float>::infinity();
         if (u[j] > largest) largest = u[j];
       }
-      float inverse = 255.0f / largest;
-      float scale = largest / 255.0f;
-      if (!(inverse < std::numeric_limits<float>::infinity())) inverse = scale = 0.0f;
+      const WeightScale quantise(largest, finite);
       uint8_t p[kKeyBlock];
-      for (int64_t j = 0; j < a.keys; ++j) {
-        p[j] = finite && u[j] > 0.0f ? static_cast<uint8_t>(std::nearbyint(u[j] * inverse)) : uint8_t{0};
-      }
-      if (!finite) scale = canonical(std::numeric_limits<float>::quiet_NaN());
+      for (int64_t j = 0; j < a.keys; ++j) p[j] = quantise(u[j]);
       for (int64_t c = 0; c < a.dim; ++c) {
         const int8_t* group = block + c / kValueGroup * kValueGroup * kKeyBlock;
         int32_t sum = 0;
@@ -140,7 +116,7 @@ struct Int8Integers {
         }
         float& o = a.o[r * a.ldo + c];
         const float before = a.alpha == nullptr ? o : a.alpha[r] * o;
-        o = std::fma(static_cast<float>(sum), scale, before);
+        o = std::fma(static_cast<float>(sum), quantise.scale, before);
       }
     }
   }

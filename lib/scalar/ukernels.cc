@@ -383,6 +383,18 @@ struct Narrow : NarrowSlots<kType> {
   }
 };
 
+void hadamard_sums(float* x, int64_t n, int64_t block) {
+  for (int64_t half = 1; half < block; half *= 2) {
+    for (int64_t i = 0; i < n; ++i) {
+      if ((i & half) != 0) continue;
+      const float a = x[i];
+      const float b = x[i + half];
+      x[i] = a + b;
+      x[i + half] = a - b;
+    }
+  }
+}
+
 void exp_array(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = canonical(scalar::exp(x[i]));
 }
@@ -417,6 +429,7 @@ constinit const UKernels kScalarKernels = with_narrow_types<Narrow>({
     .add_rows = {{add_rows<float, float>, add_rows<float, bf16>, add_rows<float, f16>},
                  {add_rows<bf16, float>, add_rows<bf16, bf16>, add_rows<bf16, f16>},
                  {add_rows<f16, float>, add_rows<f16, bf16>, add_rows<f16, f16>}},
+    .hadamard_sums = hadamard_sums,
     .exp = exp_array,
     .tanh = tanh_array,
 });

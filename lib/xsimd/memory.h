@@ -65,6 +65,13 @@ constexpr bool kNativeF16 = true;
 SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return f16_of_number(canonical_nan(v)); }
 #endif
 
+/// Rounded to nearest even to a number of bf16; NaN becomes the canonical one.
+SIMDATTN_INLINE Floats rounded_to_bf16(Floats v) {
+  const Bits32 b = bits_of(v);
+  const Bits32 rounded = (b + ((b >> 16) & Bits32(1u)) + Bits32(0x7FFFu)) & Bits32(0xFFFF0000u);
+  return xsimd::select(v == v, float_of(rounded), float_of(Bits32(kCanonicalNaN)));
+}
+
 SIMDATTN_INLINE const uint16_t* raw(const bf16* p) { return reinterpret_cast<const uint16_t*>(p); }
 SIMDATTN_INLINE const uint16_t* raw(const f16* p) { return reinterpret_cast<const uint16_t*>(p); }
 SIMDATTN_INLINE uint16_t* raw(bf16* p) { return reinterpret_cast<uint16_t*>(p); }

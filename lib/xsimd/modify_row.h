@@ -104,7 +104,7 @@ SIMDATTN_INLINE Floats add_visible(Mask visible, Floats t, Floats bias) {
 #endif
 }
 
-/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). kBare: both scales are 1, and nobody asks what
+/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both. kBare: both scales are 1, and nobody asks what
 /// was masked.
 template <class B, Hides kHides, bool kBare>
 ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
@@ -142,10 +142,9 @@ ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int6
     }
     if constexpr (!std::is_same_v<B, Nothing>) {
       const Floats b = opaque(load(bias + i, part));
-      constexpr bool kAlone = kHides == Hides::kNothing;
-      visible = kAlone ? b != lowest : visible & (b != lowest);
+      visible = b != lowest;
       if constexpr (kBare) {
-        t = add_visible<kAlone>(visible, t, b);
+        t = add_visible<true>(visible, t, b);
       } else {
         t = add_visible<false>(visible, t, b * bias_scale);
       }
@@ -167,20 +166,15 @@ SIMDATTN_INLINE ModifyResult apply(const ModifyRow& a, const float* scores, floa
   return apply_as<B, kHides, false>(a, scores, scale, lo, hi);
 }
 
-template <class B>
-SIMDATTN_INLINE ModifyResult apply_bias(const ModifyRow& a, const float* x, float scale) {
-  if (a.row.keep != nullptr) return apply<B, Hides::kBytes>(a, x, scale, a.lo, a.hi);
-  return apply<B, Hides::kNothing>(a, x, scale, a.lo, a.hi);
-}
-
-// At most three passes, the common cases one: scale with softcap and ALiBi; scale with bias and bytes; bits. A later
-// pass multiplies by 1.
+// One pass for scale with softcap and ALiBi, one for the bias, one for each mask: one in most calls, which is the one that
+// scales. A later pass multiplies by 1.
 ModifyResult modify_row(const ModifyRow& a) {
   ModifyResult result = {-kInfinity, false};
   if (a.lo >= a.hi) return result;
   const float* x = a.x;
   float scale = a.scale;
-  const auto done = [&] {
+  const auto passed = [&](ModifyResult pass) {
+    result = {pass.max, pass.masked || result.masked};
     x = a.t;
     scale = 1.0f;
   };
@@ -189,36 +183,29 @@ ModifyResult modify_row(const ModifyRow& a) {
   const bool shape = m.softcap > 0.0f || m.slope != 0.0f;
   if (shape) {
     if (!(m.softcap > 0.0f)) {
-      result.max = shape_scores<false, true>(a);
+      passed({shape_scores<false, true>(a), false});
     } else if (m.slope == 0.0f) {
-      result.max = shape_scores<true, false>(a);
+      passed({shape_scores<true, false>(a), false});
     } else {
-      result.max = shape_scores<true, true>(a);
+      passed({shape_scores<true, true>(a), false});
     }
-    done();
   }
   if (m.bias != nullptr) {
     switch (m.bias_dtype) {
-      case DType::kBF16: result = apply_bias<bf16>(a, x, scale); break;
-      case DType::kF16: result = apply_bias<f16>(a, x, scale); break;
-      default: result = apply_bias<float>(a, x, scale); break;
+      case DType::kBF16: passed(apply<bf16, Hides::kNothing>(a, x, scale, a.lo, a.hi)); break;
+      case DType::kF16: passed(apply<f16, Hides::kNothing>(a, x, scale, a.lo, a.hi)); break;
+      default: passed(apply<float, Hides::kNothing>(a, x, scale, a.lo, a.hi)); break;
     }
-    done();
-  } else if (m.keep != nullptr) {
-    result = apply<Nothing, Hides::kBytes>(a, x, scale, a.lo, a.hi);
-    done();
-  } else if (!bits && !shape) {
-    result = apply<Nothing, Hides::kNothing>(a, x, scale, a.lo, a.hi);
   }
+  if (m.keep != nullptr) passed(apply<Nothing, Hides::kBytes>(a, x, scale, a.lo, a.hi));
+  const bool modified = shape || m.bias != nullptr || m.keep != nullptr;
+  // Keys before the first bit are visible.
+  const int64_t from = bits ? larger(a.lo, smaller(a.hi, m.first_bit - a.first_key)) : a.hi;
+  if (from > a.lo && (bits || !modified)) result.max = apply<Nothing, Hides::kNothing>(a, x, scale, a.lo, from).max;
   if (bits) {
-    const bool before = result.masked;
-    const int64_t from = larger(a.lo, smaller(a.hi, m.first_bit - a.first_key));
-    result = apply<Nothing, Hides::kBits>(a, x, scale, from, a.hi);
-    if (from > a.lo) {
-      const ModifyResult head = apply<Nothing, Hides::kNothing>(a, x, scale, a.lo, from);
-      result.max = result.max > head.max ? result.max : head.max;
-    }
-    result.masked = result.masked || before;
+    const ModifyResult tail = apply<Nothing, Hides::kBits>(a, x, scale, from, a.hi);
+    const bool whole = from == a.lo;
+    passed({whole || tail.max > result.max ? tail.max : result.max, tail.masked});
   }
   return result;
 }

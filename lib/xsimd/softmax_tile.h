@@ -34,7 +34,8 @@ SIMDATTN_INLINE float row_max(const float* s, int64_t lo, int64_t hi, float m) {
   return largest_lane(max_number(m1, m0));
 }
 
-/// Turns scores into weights; the sum of the weights.
+/// Turns scores into weights; the sum of the weights. kRounds: the weights are numbers of bf16.
+template <bool kRounds>
 SIMDATTN_INLINE float row_weights(float* s, int64_t columns, int64_t lo, int64_t hi, float base) {
   const Floats reference(base);
   Registers<kParts> l;
@@ -45,6 +46,7 @@ SIMDATTN_INLINE float row_weights(float* s, int64_t columns, int64_t lo, int64_t
     unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(w) = load(s + x + p * kLanes) - reference; });
     exp_each<kParts>(w);
     unroll<kParts>([&](auto p) SIMDATTN_LAMBDA {
+      if constexpr (kRounds) reg<p>(w) = rounded_to_bf16(reg<p>(w));
       if constexpr (masked) reg<p>(w) = xsimd::select(inside(x + p * kLanes, lo, hi), reg<p>(w), Floats(0.0f));
       store(reg<p>(w), s + x + p * kLanes);
       reg<p>(l) = reg<p>(l) + reg<p>(w);
@@ -70,6 +72,7 @@ SIMDATTN_INLINE float row_weights(float* s, int64_t columns, int64_t lo, int64_t
 
 /// At most kMaxSoftmaxRows rows, the first of which is row `first`.
 constexpr int64_t kMaxSoftmaxRows = 64;
+template <bool kRounds>
 SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t rows) {
   float* s = a.s + first * a.lds;
   const int32_t* hi = a.hi + first;
@@ -86,7 +89,7 @@ SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t r
     store(reference, base + r, part);
   });
   for (int64_t r = 0; r < rows; ++r) {
-    block_sum[r] = row_weights(s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
+    block_sum[r] = row_weights<kRounds>(s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
   }
   for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
     float* sum = a.sum + first + r;
@@ -94,9 +97,10 @@ SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t r
   });
 }
 
+template <bool kRounds>
 void softmax_tile(const SoftmaxTile& a) {
   for (int64_t first = 0; first < a.rows; first += kMaxSoftmaxRows) {
-    softmax_some(a, first, smaller(kMaxSoftmaxRows, a.rows - first));
+    softmax_some<kRounds>(a, first, smaller(kMaxSoftmaxRows, a.rows - first));
   }
 }
 

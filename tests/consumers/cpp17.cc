@@ -84,6 +84,16 @@ int main() {
   for (size_t i = 0; i < out.size(); ++i) sum += static_cast<double>(out[i]) * static_cast<double>(i + 1);
   std::printf("attention %.3f\n", sum);
 
+  problem.arithmetic = simdattn::Arithmetic::kInt8;
+  check(simdattn::attention_plan(problem, &plan, exec), "attention_plan in int8");
+  workspace.resize(plan.workspace_bytes);
+  exec.workspace = workspace.data();
+  exec.workspace_bytes = workspace.size();
+  check(simdattn::attention(problem, exec), "attention in int8");
+  sum = 0;
+  for (size_t i = 0; i < out.size(); ++i) sum += static_cast<double>(out[i]) * static_cast<double>(i + 1);
+  std::printf("attention in int8 %.3f\n", sum);
+
   problem.q.data = nullptr;
   problem.out.data = nullptr;
   std::printf("without data: code %d\n", static_cast<int>(simdattn::attention(problem, exec).code));

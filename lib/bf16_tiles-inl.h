@@ -1,0 +1,390 @@
+// kBF16 where no instruction computes its chains: f32 multiply-adds with subnormal numbers flushed. Included once per
+// instruction set, inside the namespace of a backend, which says before how its vectors work:
+//   SIMDATTN_TILE_INLINE, SIMDATTN_TILE_FUNCTION, SIMDATTN_TILE_LAMBDA    attributes of functions that are inlined, of those
+//                               that must not be, and of lambdas
+//   Ops::Vec, lanes()           a vector of f32, of at most 16 lanes
+//   Ops::kRegisters             how many there are
+//   Ops::kRows, kWideRows       rows of the largest tile of two vectors; of four
+//   Ops::load, store, zero, broadcast, add, mul_add
+//   Ops::load_pairs, even_of, odd_of    of each two neighbours of bf16 the first, the second, widened
+//   Ops::zip_lower, zip_upper           what puts both in order again
+//   Ops::hide                   a pointer that the compiler does not recognise
+//   Ops::with_registers(f)      f(accumulators, columns): sets of registers, `at<i>(set)` is one of them
+//   unroll<n>(f)                f(0), f(1), ... with the index as a type
+//
+// Both chains of every sum are in registers, so a tile has half the rows of an f32 one. The sums themselves are touched
+// once in 32 steps: they stay where they are stored.
+//
+// The control word is set around the tiles, and those are not inlined: no operation moves across.
+
+/// Numbers per group: a chain over the first, third, ... of them and one over the others. Which of the two begins does not
+/// matter, so a group that begins in its middle needs no care.
+constexpr int64_t kChainGroup = 32;
+
+/// chains[kChain][r][c] += x[r * stride] * columns[c]
+template <int64_t kChain, int64_t kRows, int64_t kVecs, class Chains, class Columns>
+SIMDATTN_TILE_INLINE void add_to_chains(const float* x, int64_t stride, Chains& chains, Columns& columns) {
+  unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
+    const Ops::Vec factor = Ops::broadcast(x + r * stride);
+    unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
+      Ops::Vec& sum = Ops::at<(kChain * kRows + r) * kVecs + c>(chains);
+      sum = Ops::mul_add(factor, Ops::at<c>(columns), sum);
+    });
+  });
+}
+template <int64_t kRows, int64_t kVecs, class Chains>
+SIMDATTN_TILE_INLINE void clear_chains(Chains& chains) {
+  unroll<2 * kRows * kVecs>([&](auto i) SIMDATTN_TILE_LAMBDA { Ops::at<i>(chains) = Ops::zero(); });
+}
+/// The sum of the two chains of row r and vector c.
+template <int64_t kRows, int64_t kVecs, int64_t kIndex, class Chains>
+SIMDATTN_TILE_INLINE Ops::Vec joined(Chains& chains) {
+  return Ops::add(Ops::at<kIndex>(chains), Ops::at<kRows * kVecs + kIndex>(chains));
+}
+/// The registers do not hold pairs of bf16 beside what they become: pairs are loaded twice.
+template <int64_t kRows, int64_t kVecs>
+constexpr bool kLoadsTwice = 2 * kRows * kVecs + 2 * kVecs + 1 > Ops::kRegisters;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Scores: lanes are keys
+
+template <class T>
+struct ScoreChains {
+  const float* q;
+  int64_t ldq;
+  const T* low;   // the first half of the tile's columns
+  const T* high;  // the second half: of the same panel or of the next
+  int64_t dim;
+  const float* scale;
+  float* s;
+  int64_t lds;
+  PrefetchPlan prefetch;
+};
+
+template <class T, int64_t kRows, int64_t kVecs>
+SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
+  constexpr bool kPairs = std::is_same_v<T, bf16>;
+  constexpr int64_t kHalf = kVecs / 2;
+  Ops::with_registers([&](auto& chains, auto& columns) SIMDATTN_TILE_LAMBDA {
+    const int64_t n = Ops::lanes();
+    const int64_t ldq = a.ldq;
+    const float* q = a.q;
+    Cursor<const T> low(a.low), high(a.high);
+    const auto load = [&](const T* l, const T* h, auto chain) SIMDATTN_TILE_LAMBDA {
+      unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
+        const T* const half = c < kHalf ? l : h;
+        if constexpr (!kPairs) {
+          Ops::at<c>(columns) = Ops::load(half + c % kHalf * n + chain * kPanelWidth);
+        } else if constexpr (chain == 0) {
+          Ops::at<c>(columns) = Ops::even_of(Ops::load_pairs(half + c % kHalf * 2 * n));
+        } else {
+          Ops::at<c>(columns) = Ops::odd_of(Ops::load_pairs(half + c % kHalf * 2 * n));
+        }
+      });
+    };
+    constexpr auto kFirst = std::integral_constant<int64_t, 0>();
+    constexpr auto kSecond = std::integral_constant<int64_t, 1>();
+    unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
+      unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::zero(), a.s + r * a.lds + c * n); });
+    });
+    uintptr_t line = a.prefetch.first;
+    const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch.pitch);
+    int64_t prefetches = a.prefetch.count;
+    for (int64_t left = a.dim; left > 0;) {
+      const int64_t group = left < kChainGroup ? left : kChainGroup;
+      left -= group;
+      clear_chains<kRows, kVecs>(chains);
+#pragma GCC unroll 1
+      for (int64_t i = 0; i < group / 2; ++i) {
+        if (kPairs && prefetches > 0) {
+          for (uintptr_t byte = 0; byte < kVecs * Ops::kMostLanes * 4; byte += 64) {
+            __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+          }
+          line += pitch;
+          --prefetches;
+        }
+        load(low.get(), high.get(), kFirst);
+        add_to_chains<0, kRows, kVecs>(q, ldq, chains, columns);
+        if constexpr (kPairs && kLoadsTwice<kRows, kVecs>) {
+          load(Ops::hide(low.get()), Ops::hide(high.get()), kSecond);
+        } else {
+          load(low.get(), high.get(), kSecond);
+        }
+        add_to_chains<1, kRows, kVecs>(q + 1, ldq, chains, columns);
+        q += 2;
+        low += 2 * kPanelWidth;
+        high += 2 * kPanelWidth;
+      }
+      if (group % 2 != 0) {
+        load(low.get(), high.get(), kFirst);
+        add_to_chains<0, kRows, kVecs>(q, ldq, chains, columns);
+      }
+      unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
+        unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
+          float* const s = a.s + r * a.lds + c * n;
+          Ops::store(Ops::add(Ops::load(s), joined<kRows, kVecs, r * kVecs + c>(chains)), s);
+        });
+      });
+    }
+    const Ops::Vec scale = Ops::broadcast(a.scale);
+    unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
+      unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
+        float* const s = a.s + r * a.lds + c * n;
+        Ops::store(Ops::mul_add(Ops::load(s), scale, Ops::zero()), s);
+      });
+    });
+  });
+}
+
+/// What the tile of rows [first, first + rows) and kVecs vectors from column x on prefetches: its share of the panels to come,
+/// 16 KiB ahead at least.
+template <int64_t kVecs>
+SIMDATTN_TILE_INLINE PrefetchPlan chain_panels_to_come(const ScoreTile& a, int64_t x, int64_t first, int64_t rows) {
+  const int64_t width = kVecs * Ops::lanes();
+  const int64_t panels = (width + kPanelWidth - 1) / kPanelWidth;
+  const int64_t steps = (a.dim + 1) / 2;
+  const int64_t bytes = steps * kPanelWidth * 4;
+  const int64_t ahead = (16384 + panels * bytes - 1) / (panels * bytes) * panels;
+  const int64_t from = first * steps / a.rows;
+  const int64_t to = (first + rows) * steps / a.rows;
+  const int64_t offset =
+      (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth + from * width * 4;
+  return {address_at(static_cast<const char*>(a.panels), offset), width * 4, to - from};
+}
+
+/// All rows against kVecs vectors of columns from column `x` on.
+template <class T, int64_t kVecs, int64_t kMaxRows>
+SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
+  constexpr int64_t kStep = std::is_same_v<T, bf16> ? 2 : 1;  // dimensions that lie side by side
+  const auto column = [&](int64_t c) {
+    const char* panel = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
+    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kStep;
+  };
+  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
+  for (RowTiles t(a.rows, kMaxRows); t.first < a.rows; t.next()) {
+    const ScoreChains<T> arguments = {
+        static_cast<const float*>(a.q) + t.first * ldq,
+        ldq,
+        column(x),
+        column(x + kVecs / 2 * Ops::lanes()),
+        a.dim,
+        &a.scale,
+        a.s + t.first * a.lds + x,
+        a.lds,
+        std::is_same_v<T, bf16> && a.stream ? chain_panels_to_come<kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
+    with_rows<kMaxRows>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { score_chains_tile<T, r, kVecs>(arguments); });
+  }
+}
+
+template <class T>
+void score_chains(const ScoreTile& a) {
+  const FlushSubnormals flush;
+  const int64_t n = Ops::lanes();
+  const int64_t columns = a.n_panels * kPanelWidth;
+  int64_t x = 0;
+  if constexpr (std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows) {
+    if (a.rows <= Ops::kWideRows || Ops::kWideRows == Ops::kRows) {
+      for (; x + 4 * n <= columns; x += 4 * n) score_chains_strip<T, 4, Ops::kWideRows>(a, x);
+    }
+  }
+  for (; x < columns; x += 2 * n) score_chains_strip<T, 2, Ops::kRows>(a, x);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Values: lanes are columns
+
+template <class T>
+struct ValueChains {
+  const float* w;
+  int64_t ldw;
+  const T* v;
+  int64_t key_stride;
+  int64_t first_group;  // keys up to the end of the group in which the first one is
+  int64_t keys;
+  float* o;
+  int64_t ldo;
+  const float* alpha;  // null: 1
+  PrefetchPlan prefetch;
+};
+
+template <class T, int64_t kRows, int64_t kVecs>
+SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
+  constexpr bool kPairs = std::is_same_v<T, bf16>;  // registers hold even columns and odd columns apart
+  Ops::with_registers([&](auto& chains, auto& columns) SIMDATTN_TILE_LAMBDA {
+    const int64_t n = Ops::lanes();
+    const int64_t ldw = a.ldw;
+    const float* w = a.w;
+    Cursor<const T> v(a.v);
+    const int64_t key_stride = a.key_stride;
+    const auto load = [&](const T* key) SIMDATTN_TILE_LAMBDA {
+      if constexpr (kPairs) {
+        unroll<kVecs / 2>([&](auto c) SIMDATTN_TILE_LAMBDA {
+          const auto pairs = Ops::load_pairs(key + 2 * c * n);
+          Ops::at<2 * c>(columns) = Ops::even_of(pairs);
+          Ops::at<2 * c + 1>(columns) = Ops::odd_of(pairs);
+        });
+      } else {
+        unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::at<c>(columns) = Ops::load(key + c * n); });
+      }
+    };
+    if (a.alpha != nullptr) {
+      unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
+        const Ops::Vec alpha = Ops::broadcast(a.alpha + r);
+        unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
+          float* const o = a.o + r * a.ldo + c * n;
+          Ops::store(Ops::mul_add(alpha, Ops::load(o), Ops::zero()), o);
+        });
+      });
+    }
+    uintptr_t line = a.prefetch.first;
+    const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch.pitch);
+    int64_t prefetches = a.prefetch.count;
+    int64_t left = a.keys;
+    for (int64_t group = a.first_group < left ? a.first_group : left; left > 0;
+         group = left < kChainGroup ? left : kChainGroup) {
+      left -= group;
+      clear_chains<kRows, kVecs>(chains);
+#pragma GCC unroll 1
+      for (int64_t i = 0; i < group / 2; ++i) {
+        if (kPairs && prefetches > 0) {
+          for (uintptr_t byte = 0; byte < kVecs * Ops::kMostLanes * sizeof(T); byte += 64) {
+            __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+            __builtin_prefetch(reinterpret_cast<const char*>(line + pitch + byte), 0, 2);
+          }
+          line += 2 * pitch;
+          prefetches -= 2;
+        }
+        load(v.get());
+        add_to_chains<0, kRows, kVecs>(w, ldw, chains, columns);
+        load(v.get() + key_stride);
+        add_to_chains<1, kRows, kVecs>(w + 1, ldw, chains, columns);
+        w += 2;
+        v += 2 * key_stride;
+      }
+      if (group % 2 != 0) {
+        load(v.get());
+        add_to_chains<0, kRows, kVecs>(w, ldw, chains, columns);
+        w += 1;
+        v += key_stride;
+      }
+      unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
+        unroll<kVecs / 2>([&](auto c) SIMDATTN_TILE_LAMBDA {
+          float* const o = a.o + r * a.ldo + 2 * c * n;
+          const Ops::Vec even = joined<kRows, kVecs, r * kVecs + 2 * c>(chains);
+          const Ops::Vec odd = joined<kRows, kVecs, r * kVecs + 2 * c + 1>(chains);
+          Ops::store(Ops::add(Ops::load(o), kPairs ? Ops::zip_lower(even, odd) : even), o);
+          Ops::store(Ops::add(Ops::load(o + n), kPairs ? Ops::zip_upper(even, odd) : odd), o + n);
+        });
+      });
+    }
+  });
+}
+
+/// What the tile of rows [first, first + rows) and kVecs vectors from column x on prefetches while it takes `keys` keys from
+/// `key` on: its share of the next as many.
+template <class T, int64_t kVecs>
+SIMDATTN_TILE_INLINE PrefetchPlan chain_values_to_come(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
+                                                       int64_t first, int64_t rows) {
+  constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
+  const int64_t width = kVecs * Ops::lanes() * kSize;
+  const int64_t from = first * keys / a.rows;
+  const int64_t to = (first + rows) * keys / a.rows;
+  const auto address = [&](int64_t offset) {
+    return address_at(static_cast<const char*>(a.v), (key + keys) * a.key_stride + offset);
+  };
+  if (a.key_stride == a.dim * kSize) return {address(x * keys * kSize + from * width), width, to - from};
+  return {address(from * a.key_stride + x * kSize), a.key_stride, to - from};
+}
+
+/// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
+template <class T, int64_t kVecs, int64_t kMaxRows>
+SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
+  const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
+  for (RowTiles t(a.rows, kMaxRows); t.first < a.rows; t.next()) {
+    const ValueChains<T> arguments = {
+        a.w + t.first * a.ldw + key,
+        a.ldw,
+        reinterpret_cast<const T*>(group) + x % kValueGroup,
+        a.key_stride / static_cast<int64_t>(sizeof(T)),
+        kChainGroup - (a.first_key + key) % kChainGroup,
+        keys,
+        a.o + t.first * a.ldo + x,
+        a.ldo,
+        a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
+        std::is_same_v<T, bf16> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows)
+                                            : PrefetchPlan()};
+    with_rows<kMaxRows>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
+  }
+}
+
+/// Columns [0, columns) of `keys` keys from `key` on; a multiple of kValueGroup.
+template <class T>
+SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t columns) {
+  const int64_t n = Ops::lanes();
+  const bool contiguous = a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T));
+  int64_t x = 0;
+  if constexpr (std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows) {
+    if ((a.rows <= Ops::kWideRows || Ops::kWideRows == Ops::kRows) && (contiguous || 4 * n <= kValueGroup)) {
+      for (; x + 4 * n <= columns; x += 4 * n) value_chains_strip<T, 4, Ops::kWideRows>(a, key, keys, x);
+    }
+  }
+  for (; x < columns; x += 2 * n) value_chains_strip<T, 2, Ops::kRows>(a, key, keys, x);
+}
+
+/// The columns from `x` on, less than kValueGroup of them, by way of copies that have all. Packed values have all.
+template <class T>
+SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
+  const size_t columns = static_cast<size_t>(a.dim - x);
+  alignas(64) T values[kChainGroup * kValueGroup] = {};
+  alignas(64) float sums[Ops::kRows * kValueGroup] = {};
+  for (int64_t key = 0; key < a.keys || key == 0;) {
+    const int64_t group = kChainGroup - (a.first_key + key) % kChainGroup;
+    const int64_t keys = a.keys - key < group ? a.keys - key : group;
+    for (int64_t j = 0; j < keys; ++j) {
+      const char* from = static_cast<const char*>(a.v) + (key + j) * a.key_stride + x / kValueGroup * a.group_stride;
+      __builtin_memcpy(values + j * kValueGroup, from, columns * sizeof(T));
+    }
+    for (RowTiles t(a.rows, Ops::kRows); t.first < a.rows; t.next()) {
+      float* const o = a.o + t.first * a.ldo + x;
+      for (int64_t r = 0; r < t.rows; ++r)
+        __builtin_memcpy(sums + r * kValueGroup, o + r * a.ldo, columns * sizeof(float));
+      ValueTile part = a;
+      part.w = a.w + t.first * a.ldw + key;
+      part.rows = t.rows;
+      part.v = values;
+      part.first_key = a.first_key + key;
+      part.key_stride = kValueGroup * static_cast<int64_t>(sizeof(T));
+      part.group_stride = part.key_stride;
+      part.keys = keys;
+      part.o = sums;
+      part.ldo = kValueGroup;
+      part.alpha = a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr;
+      part.stream = false;
+      value_chains_columns<T>(part, 0, keys, kValueGroup);
+      for (int64_t r = 0; r < t.rows; ++r)
+        __builtin_memcpy(o + r * a.ldo, sums + r * kValueGroup, columns * sizeof(float));
+    }
+    key += group;
+  }
+}
+
+template <class T>
+void value_chains(const ValueTile& a) {
+  const FlushSubnormals flush;
+  const int64_t whole = a.dim / kValueGroup * kValueGroup;
+  // Rows from beyond the caches are read in blocks of whole groups, all columns of a block before the next block, so that
+  // memory is read in order; meanwhile the next block is prefetched.
+  const int64_t in_block = 16384 / (a.dim * static_cast<int64_t>(sizeof(T))) / kChainGroup * kChainGroup;
+  const int64_t block = a.stream ? (in_block > kChainGroup ? in_block : kChainGroup) : kKeyBlock;
+  int64_t key = 0;
+  do {
+    // The first block ends with a group.
+    const int64_t most = block - (a.first_key + key) % kChainGroup;
+    const int64_t keys = a.keys - key < most ? a.keys - key : most;
+    value_chains_columns<T>(a, key, keys, whole);
+    key += most;
+  } while (key < a.keys);
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (whole < a.dim) last_value_chains<T>(a, whole);
+  }
+}

@@ -1,0 +1,150 @@
+#include "lib/intrinsics/avx_vnni.h"
+
+#include <immintrin.h>
+
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "lib/cursor.h"
+#include "lib/dtypes.h"
+
+#define SIMDATTN_INT8_INLINE inline __attribute__((always_inline))
+#define SIMDATTN_INT8_LAMBDA __attribute__((always_inline))
+// One body for several callers: gcc would make a copy for each set of constant arguments.
+#ifdef __clang__
+#define SIMDATTN_INT8_SHARED __attribute__((noinline))
+#else
+#define SIMDATTN_INT8_SHARED __attribute__((noinline, noclone))
+#endif
+
+namespace simdattn {
+
+namespace N_AVX2 {  // lib/highway/pack.cc
+void PackKeysF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream);
+}  // namespace N_AVX2
+
+namespace {
+
+#include "lib/int8_kernels-inl.h"
+
+struct Operations {
+  using F = __m256;
+  using I = __m256i;
+  static constexpr size_t kRows = 6;  // 12 sums, 2 columns, a cell of the row, and 128 in each byte
+  static constexpr bool kPairs = false;
+  static constexpr bool kFlipKeys = true;
+  static constexpr bool kFlipValues = false;
+
+  static constexpr int64_t lanes() { return 8; }
+
+  static F wide(const float* p) { return _mm256_loadu_ps(p); }
+  static F wide(const bf16* p) {
+    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+  }
+  static F wide(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  /// n < 8
+  template <class T>
+  static F wide_n(const T* p, int64_t n) {
+    T copy[8] = {};
+    for (int64_t i = 0; i < n; ++i) copy[i] = p[i];
+    return wide(copy);
+  }
+  static F even(const bf16* pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(load_int(pairs), 16)); }
+  static F odd(const bf16* pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(load_int(pairs), set_int(static_cast<int32_t>(0xFFFF0000u))));
+  }
+  static F load(const float* p) { return _mm256_loadu_ps(p); }
+  static void store(F v, float* p) { _mm256_storeu_ps(p, v); }
+  static F set(float x) { return _mm256_set1_ps(x); }
+  static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  static float largest(F v) {
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+  }
+
+  static I load_int(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+  static void store_int(I v, void* p) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+  static I set_int(int32_t x) { return _mm256_set1_epi32(x); }
+  static I repeat(const void* cell) {
+    int32_t x;
+    std::memcpy(&x, cell, sizeof(x));
+    return set_int(x);
+  }
+  static I add_int(I a, I b) { return _mm256_add_epi32(a, b); }
+  static I and_int(I a, I b) { return _mm256_and_si256(a, b); }
+  static I or_int(I a, I b) { return _mm256_or_si256(a, b); }
+  static I xor_int(I a, I b) { return _mm256_xor_si256(a, b); }
+  static I max_int(I a, I b) { return _mm256_max_epi32(a, b); }
+  template <int kBits>
+  static I left(I v) {
+    return _mm256_slli_epi32(v, kBits);
+  }
+  static int32_t largest_int(I v) {
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+    return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
+  }
+  static I bits(F v) { return _mm256_castps_si256(v); }
+  static I nearest(F v) { return _mm256_cvtps_epi32(v); }
+  static F to_float(I v) { return _mm256_cvtepi32_ps(v); }
+  /// The lowest byte of each lane.
+  static void store_bytes(I v, void* p) {
+    const __m256i order = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
+                                           0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i bytes = _mm256_shuffle_epi8(v, order);
+    _mm_storel_epi64(static_cast<__m128i*>(p),
+                     _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
+  }
+  static void store_bytes_unsigned(I v, void* p) { store_bytes(v, p); }
+
+  static void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
+    N_AVX2::PackKeysF32(rows, stride, keys, cells, static_cast<float*>(panel), false);
+  }
+
+  /// In assembly: gcc copies the sums of the intrinsic twice a step.
+  template <bool kWeights>
+  static SIMDATTN_INT8_INLINE void dot(I& sum, I& /*second*/, I x, I column) {
+    I s = sum;
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(s) : "x"(kWeights ? x : column), "x"(kWeights ? column : x));
+    sum = s;
+  }
+  static I total(I sum, I /*second*/) { return sum; }
+};
+
+}  // namespace
+
+int64_t AvxVnniInt8::query_bytes(int64_t dim) { return int8_kernel_query_bytes<Operations>(dim); }
+template <class T>
+void AvxVnniInt8::prepare_query(const void* row, void* query, int64_t dim) {
+  int8_prepare_query<Operations, T>(row, query, dim);
+}
+template <class T>
+void AvxVnniInt8::pack_keys(const PackKeys& a) {
+  int8_pack_keys<Operations, T>(a);
+}
+template <class T>
+void AvxVnniInt8::pack_panel(const PackKeys& a) {
+  int8_pack_panel<Operations, T>(a);
+}
+template <class T>
+void AvxVnniInt8::pack_values(const PackValues& a) {
+  int8_pack_values<Operations, T>(a);
+}
+void AvxVnniInt8::score_packed(const ScoreTile& a) { int8_score_packed<Operations>(a); }
+void AvxVnniInt8::value_packed(const ValueTile& a) { int8_value_packed<Operations>(a); }
+
+#define SIMDATTN_INT8_TYPE(T)                                               \
+  template void AvxVnniInt8::prepare_query<T>(const void*, void*, int64_t); \
+  template void AvxVnniInt8::pack_keys<T>(const PackKeys&);                 \
+  template void AvxVnniInt8::pack_panel<T>(const PackKeys&);                \
+  template void AvxVnniInt8::pack_values<T>(const PackValues&);
+SIMDATTN_INT8_TYPE(float)
+SIMDATTN_INT8_TYPE(bf16)
+SIMDATTN_INT8_TYPE(f16)
+
+}  // namespace simdattn

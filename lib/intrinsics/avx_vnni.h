@@ -1,0 +1,13 @@
+// Arithmetic::kInt8 on CPUs with AVX-VNNI: VPDPBUSD of 256 bits.
+#ifndef SIMDATTN_LIB_INTRINSICS_AVX_VNNI_H_
+#define SIMDATTN_LIB_INTRINSICS_AVX_VNNI_H_
+
+#include "lib/int8_operands.h"
+
+namespace simdattn {
+
+SIMDATTN_INT8_KERNELS(AvxVnniInt8);
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_INTRINSICS_AVX_VNNI_H_

@@ -1,0 +1,71 @@
+// kBF16 by emulation: the chains of lib/bf16_tiles-inl.h in xsimd's batches, and its rounding.
+#ifndef SIMDATTN_LIB_XSIMD_BF16_ATTENTION_H_
+#define SIMDATTN_LIB_XSIMD_BF16_ATTENTION_H_
+
+#include "lib/flush_subnormals.h"
+#include "lib/xsimd/register_tile.h"
+#include "lib/xsimd/softmax_tile.h"
+
+namespace simdattn {
+namespace {
+
+struct Ops {
+  using Vec = Floats;
+  static constexpr int64_t kRegisters = kAvx512 || !kX86 ? 32 : 16;
+  // Without fused multiply-add a product takes a register of its own.
+  static constexpr int64_t kRows = kAvx512 ? 4 : !kX86 || kLanes == 8 ? 3 : 2;
+  static constexpr int64_t kWideRows = kAvx512 ? 2 : !kX86 ? 3 : 1;
+  static constexpr int64_t kMostLanes = kLanes;
+  static constexpr int64_t lanes() { return kLanes; }
+  static SIMDATTN_INLINE Vec load(const float* p) { return simdattn::load(p); }
+  static SIMDATTN_INLINE void store(Vec v, float* p) { simdattn::store(v, p); }
+  static SIMDATTN_INLINE Vec zero() { return Vec(0.0f); }
+  static SIMDATTN_INLINE Vec broadcast(const float* p) { return Vec(*p); }
+  static SIMDATTN_INLINE Vec add(Vec a, Vec b) { return a + b; }
+  static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return xsimd::fma(a, b, c); }
+  static SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return simdattn::load_pairs(p); }
+  static SIMDATTN_INLINE Vec even_of(Bits32 pairs) { return simdattn::even_of(pairs); }
+  static SIMDATTN_INLINE Vec odd_of(Bits32 pairs) { return simdattn::odd_of(pairs); }
+  static SIMDATTN_INLINE Vec zip_lower(Vec a, Vec b) { return simdattn::zip_lower(a, b); }
+  static SIMDATTN_INLINE Vec zip_upper(Vec a, Vec b) { return simdattn::zip_upper(a, b); }
+  template <class T>
+  static SIMDATTN_INLINE const T* hide(const T* p) {
+    asm("" : "+r"(p));
+    return p;
+  }
+  template <class F>
+  static SIMDATTN_INLINE void with_registers(const F& f) {
+    Registers<24> chains;
+    Registers<8> columns;
+    f(chains, columns);
+  }
+  template <int64_t kIndex, class Set>
+  static SIMDATTN_INLINE Vec& at(Set& set) {
+    return reg<kIndex>(set);
+  }
+};
+
+#define SIMDATTN_TILE_INLINE SIMDATTN_INLINE
+#define SIMDATTN_TILE_FUNCTION __attribute__((noinline))
+#define SIMDATTN_TILE_LAMBDA SIMDATTN_LAMBDA
+#include "lib/bf16_tiles-inl.h"
+#undef SIMDATTN_TILE_INLINE
+#undef SIMDATTN_TILE_FUNCTION
+#undef SIMDATTN_TILE_LAMBDA
+
+struct Bf16Emulation {
+  static void round(float* x, int64_t n) {
+    for_each_batch(n, [&](int64_t i, auto part)
+                          SIMDATTN_LAMBDA { store(rounded_to_bf16(load(x + i, part)), x + i, part); });
+  }
+  static constexpr auto score_tile = score_chains<float>;
+  static constexpr auto score_tile_bf16 = score_chains<bf16>;
+  static constexpr auto value_tile = value_chains<float>;
+  static constexpr auto value_tile_bf16 = value_chains<bf16>;
+  static constexpr auto softmax_tile = simdattn::softmax_tile<true>;
+};
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_XSIMD_BF16_ATTENTION_H_

@@ -1,0 +1,117 @@
+// hadamard() against the matrix in f64, its own inverse, and bad calls.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "simdattn/simdattn.h"
+#include "tests/problems.h"
+#include "tests/random.h"
+#include "tests/reference.h"
+#include "tests/target_test.h"
+
+namespace simdattn::test {
+namespace {
+
+class Hadamard : public TargetTest {};
+
+/// Of the last dimension: the default block, or a power of two that divides it.
+int64_t random_block(Random& random, int64_t dim) {
+  if (random.coin()) return 0;
+  int64_t block = 1;
+  while (dim % (2 * block) == 0 && block < 4096 && random.coin()) block *= 2;
+  return block;
+}
+int64_t block_of(int64_t block, int64_t dim) {
+  if (block != 0) return block;
+  for (block = 1; dim % (2 * block) == 0 && block < 4096;) block *= 2;
+  return block;
+}
+double half_unit(DType t) { return t == DType::kBF16 ? 0x1p-8 : t == DType::kF16 ? 0x1p-11 : 0; }
+
+TEST_P(Hadamard, IsTheMatrix) {
+  Random random(seed() * 9000 + 1);
+  for (int64_t i = 0; i < cases(500); ++i) {
+    // Powers of two, odd numbers, and both sides of a vector.
+    const int64_t dim = i % 50 == 49    ? 8192
+                        : random.coin() ? int64_t{1} << random.integer(0, 9)
+                                        : random.integer(1, 40) * (int64_t{1} << random.integer(0, 5));
+    const std::array<int64_t, 4> shape = {random.integer(1, 2), random.integer(1, 2), random.integer(1, 3), dim};
+    Array<4> x(random, random.storage(), shape, Strides::kInput);
+    x.fill(random, Values::kOrdinary);
+    const bool in_place = random.one_in(3);
+    Array<4> out(random, in_place ? x.view.dtype : random.storage(), shape, Strides::kOutput);
+    if (in_place) out.assign(x.bits());
+    const int64_t given = random_block(random, dim);
+    const int64_t block = block_of(given, dim);
+    std::vector<double> xs;
+    for_each_element(x.view, [&](int64_t at) { xs.push_back(get(x.view.data, x.view.dtype, at)); });
+    const Status s = hadamard(in_place ? ConstView<4>(out.view) : ConstView<4>(x.view), out.view, given, exec());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    std::vector<double> got;
+    for_each_element(out.view, [&](int64_t at) { got.push_back(get(out.view.data, out.view.dtype, at)); });
+    const double root = std::sqrt(static_cast<double>(block));
+    const double roundings = std::log2(static_cast<double>(block)) + 1;
+    // Of long rows some elements are enough.
+    for (size_t e = 0; e < got.size(); e += dim > 1000 ? 37 : 1) {
+      const size_t first = e / static_cast<size_t>(block) * static_cast<size_t>(block);
+      double sum = 0, size = 0;
+      for (size_t j = 0; j < static_cast<size_t>(block); ++j) {
+        sum += std::popcount((e - first) & j) % 2 != 0 ? -xs[first + j] : xs[first + j];
+        size += std::fabs(xs[first + j]);
+      }
+      const double want = sum / root;
+      ASSERT_NEAR(got[e], want,
+                  roundings * 0x1p-24 * size / root + half_unit(out.view.dtype) * std::fabs(want) + 0x1p-25)
+          << "element " << e << ", dimension " << dim << ", block " << block << ", case " << i;
+    }
+    ASSERT_TRUE(out.gaps_intact());
+  }
+}
+
+/// Whole numbers whose sums are exact: the second rotation gives them back to the bit.
+TEST_P(Hadamard, UndoesItself) {
+  Random random(seed() * 9000 + 2);
+  for (const int64_t block : {4, 16, 64, 256, 1024}) {
+    std::vector<float> x(static_cast<size_t>(3 * block)), y(x.size());
+    for (float& e : x) e = static_cast<float>(random.integer(-100, 100));
+    const std::array<int64_t, 4> shape = {1, 1, 1, 3 * block};
+    for (const auto& [from, to] : {std::pair(x.data(), y.data()), std::pair(y.data(), y.data())}) {
+      const Status s = hadamard(ConstView<4>(from, DType::kF32, shape), View<4>(to, DType::kF32, shape), block, exec());
+      ASSERT_TRUE(s.ok()) << s.detail;
+      ASSERT_EQ(to == y.data() && from == x.data(), y != x);
+    }
+    EXPECT_EQ(x, y);
+  }
+}
+
+TEST(HadamardRules, NamesTheArgument) {
+  std::vector<float> memory(4096, 1.0f), result(4096, 7.0f);
+  const ConstView<4> x = view(static_cast<const float*>(memory.data()), {2, 2, 3, 24});
+  const View<4> out = view(result.data(), {2, 2, 3, 24});
+  const auto expect = [](Code code, const char* detail, const Status& s) {
+    EXPECT_EQ(s.code, code) << s.detail;
+    EXPECT_NE(std::strstr(s.detail, detail), nullptr) << s.detail << " does not say " << detail;
+  };
+  expect(Code::kNullPointer, "x.data", hadamard(ConstView<4>(nullptr, DType::kF32, {2, 2, 3, 24}), out));
+  expect(Code::kNullPointer, "out.data", hadamard(x, View<4>(nullptr, DType::kF32, {2, 2, 3, 24})));
+  expect(Code::kDType, "x.dtype", hadamard(ConstView<4>(memory.data(), DType::kU8, {2, 2, 3, 24}), out));
+  expect(Code::kShape, "out.shape", hadamard(x, view(result.data(), {2, 2, 3, 23})));
+  expect(Code::kShape, "x.shape[3]",
+         hadamard(view(static_cast<const float*>(memory.data()), {2, 2, 3, 0}), view(result.data(), {2, 2, 3, 0})));
+  for (const int64_t block : {-8, 3, 16, 48, 8192}) expect(Code::kRange, "block", hadamard(x, out, block));
+  expect(Code::kStride, "out.stride", hadamard(x, view(result.data(), {2, 2, 3, 24}, {0, 72, 24, 1})));
+  expect(Code::kOverlap, "overlaps x",
+         hadamard(view(static_cast<const float*>(result.data() + 8), {2, 2, 3, 24}), out));
+  for (const float r : result) ASSERT_EQ(r, 7.0f);
+  EXPECT_TRUE(hadamard(view(static_cast<const float*>(nullptr), {0, 2, 3, 24}),
+                       view(static_cast<float*>(nullptr), {0, 2, 3, 24}))
+                  .ok());
+}
+
+SIMDATTN_FOR_EACH_TARGET(Hadamard);
+
+}  // namespace
+}  // namespace simdattn::test
