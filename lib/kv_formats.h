@@ -249,6 +249,63 @@ struct Q4Code {
   }
 };
 
+/// Types that others write: a block to numbers. kScaleBytes: d and what else comes before the nibbles.
+struct Q4OffsetCode {  // d, m: q * d + m
+  static constexpr int64_t kScaleBytes = 4;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)) && is_finite(f16_at(b + 2)); }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
+    const float d = f16_at(b), m = f16_at(b + 2);
+    for (int64_t i = 0; i < 16; ++i) out[i] = static_cast<float>(b[4 + i] & 15) * d + m;
+    for (int64_t i = 0; i < 16; ++i) out[16 + i] = static_cast<float>(b[4 + i] >> 4) * d + m;
+  }
+};
+/// A fifth bit of each number, in the order of the numbers.
+SIMDATTN_FORMAT_INLINE int32_t five_bits(const uint8_t* fifth, const uint8_t* nibbles, int64_t i) {
+  const int32_t low = i < 16 ? nibbles[i] & 15 : nibbles[i - 16] >> 4;
+  return low | (fifth[i / 8] >> (i % 8) & 1) << 4;
+}
+struct Q5Code {  // d, fifth bits: (q - 16) * d
+  static constexpr int64_t kScaleBytes = 6;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)); }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
+    const float d = f16_at(b);
+    for (int64_t i = 0; i < 32; ++i) out[i] = static_cast<float>(five_bits(b + 2, b + 6, i) - 16) * d;
+  }
+};
+struct Q5OffsetCode {  // d, m, fifth bits: q * d + m
+  static constexpr int64_t kScaleBytes = 8;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)) && is_finite(f16_at(b + 2)); }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
+    const float d = f16_at(b), m = f16_at(b + 2);
+    for (int64_t i = 0; i < 32; ++i) out[i] = static_cast<float>(five_bits(b + 4, b + 8, i)) * d + m;
+  }
+};
+struct Iq4NlCode {  // d: a table of integers
+  static constexpr int64_t kScaleBytes = 2;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)); }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
+    constexpr float kNumbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const float d = f16_at(b);
+    for (int64_t i = 0; i < 16; ++i) out[i] = kNumbers[b[2 + i] & 15] * d;
+    for (int64_t i = 0; i < 16; ++i) out[16 + i] = kNumbers[b[2 + i] >> 4] * d;
+  }
+};
+template <class Code>
+struct ReadFormat {
+  static constexpr int64_t kBlock = 32;
+  static constexpr int64_t kBlockBytes = Code::kScaleBytes + 16;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* row, int64_t dim, float /*scale*/) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) {
+      if (!Code::finite(row + b * kBlockBytes)) return false;
+    }
+    return true;
+  }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* row, float /*scale*/, int64_t first, int64_t n, float* out) {
+    row += first / kBlock * kBlockBytes;
+    for (int64_t i = 0; i < n; i += kBlock, row += kBlockBytes) Code::decode(row, out + i);
+  }
+};
+
 template <class Code>
 struct BlockFormat {
   static constexpr int64_t kBlock = 32;
@@ -319,6 +376,14 @@ template <>
 struct FormatOf<KvType::kQ4_0> : BlockFormat<Q4Code> {
   using Code = Q4Code;
 };
+template <>
+struct FormatOf<KvType::kQ4_1> : ReadFormat<Q4OffsetCode> {};
+template <>
+struct FormatOf<KvType::kQ5_0> : ReadFormat<Q5Code> {};
+template <>
+struct FormatOf<KvType::kQ5_1> : ReadFormat<Q5OffsetCode> {};
+template <>
+struct FormatOf<KvType::kIq4Nl> : ReadFormat<Iq4NlCode> {};
 
 // ---- The slots ---------------------------------------------------------------------------------------------------------
 

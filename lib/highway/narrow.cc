@@ -39,20 +39,27 @@ void ValueTileNarrow(const ValueTile& a) {
   NarrowSlots<kType>::template value_tile<ValueTileF32>(a);
 }
 
-#undef SIMDATTN_NARROW
-#define SIMDATTN_NARROW(type)                                 \
-  template bool AllFiniteNarrow<type>(const FiniteRows& a);   \
-  template void StoreRowsNarrow<type>(const StoreRows& a);    \
-  template void StorePanelsNarrow<type>(const StoreRows& a);  \
-  template void LoadRowsNarrow<type>(const LoadRows& a);      \
-  template void LoadPanelsNarrow<type>(const LoadRows& a);    \
-  template void WidenPanelNarrow<type>(const PackKeys& a);    \
+#undef SIMDATTN_READ
+#define SIMDATTN_READ(type)                                 \
+  template bool AllFiniteNarrow<type>(const FiniteRows& a); \
+  template void LoadRowsNarrow<type>(const LoadRows& a);    \
   template void ValueTileNarrow<type>(const ValueTile& a)
+#undef SIMDATTN_NARROW
+#define SIMDATTN_NARROW(type)                                \
+  SIMDATTN_READ(type);                                       \
+  template void StoreRowsNarrow<type>(const StoreRows& a);   \
+  template void StorePanelsNarrow<type>(const StoreRows& a); \
+  template void LoadPanelsNarrow<type>(const LoadRows& a);   \
+  template void WidenPanelNarrow<type>(const PackKeys& a)
 SIMDATTN_NARROW(KvType::kInt8);
 SIMDATTN_NARROW(KvType::kFp8E4M3);
 SIMDATTN_NARROW(KvType::kFp8E5M2);
 SIMDATTN_NARROW(KvType::kQ8_0);
 SIMDATTN_NARROW(KvType::kQ4_0);
+SIMDATTN_READ(KvType::kQ4_1);
+SIMDATTN_READ(KvType::kQ5_0);
+SIMDATTN_READ(KvType::kQ5_1);
+SIMDATTN_READ(KvType::kIq4Nl);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn
