@@ -387,8 +387,24 @@ struct FormatOf<KvType::kIq4Nl> : ReadFormat<Iq4NlCode> {};
 
 // ---- The slots ---------------------------------------------------------------------------------------------------------
 
-/// All that does not multiply, of one type. kTile: values of f32 in rows.
+/// Codes to numbers in plain C++. Backends have vectors for it.
 template <KvType kType>
+struct PlainWidening {
+  /// Columns [first, first + n) of rows `stride` bytes apart, as rows of f32 `ld` floats apart.
+  static SIMDATTN_FORMAT_INLINE void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys,
+                                          int64_t first, int64_t n, float* out, int64_t ld) {
+    for (int64_t j = 0; j < keys; ++j) {
+      FormatOf<kType>::decode(rows + j * stride, has_scales(kType) ? scales[j] : 1.0f, first, n, out + j * ld);
+    }
+  }
+  /// A panel as numbers [dim][32].
+  static SIMDATTN_FORMAT_INLINE void panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
+    FormatOf<kType>::decode_panel(panel, scales, dim, out);
+  }
+};
+
+/// All that does not multiply, of one type.
+template <KvType kType, class Widening = PlainWidening<kType>>
 struct NarrowSlots {
   using Format = FormatOf<kType>;
   static constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
@@ -420,7 +436,8 @@ struct NarrowSlots {
     if (a.as_stored) {
       std::memcpy(to, row, static_cast<size_t>(row_bytes(kType, a.dim)));
     } else {
-      Format::decode(row, scale_of(a.scales, t), 0, a.dim, reinterpret_cast<float*>(to));
+      const float scale = scale_of(a.scales, t);
+      Widening::rows(row, 0, &scale, 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
     }
   }
 
@@ -458,16 +475,9 @@ struct NarrowSlots {
 
   /// A panel as f32 numbers [dim][32].
   static SIMDATTN_FORMAT_INLINE void widen_panel(const PackKeys& a) {
-    Format::decode_panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
+    Widening::panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
   }
 
-  /// Columns [first, first + n) of rows as rows of f32, ld floats apart.
-  static SIMDATTN_FORMAT_INLINE void widen_rows(const void* rows, int64_t stride, const float* scales, int64_t keys,
-                                                int64_t first, int64_t n, float* out, int64_t ld) {
-    for (int64_t j = 0; j < keys; ++j) {
-      Format::decode(at(rows, j * stride), scale_of(scales, j), first, n, out + j * ld);
-    }
-  }
   /// value_tile in f32: some keys and columns at a time become f32 in L1.
   template <void (*kTile)(const ValueTile&)>
   static SIMDATTN_FORMAT_INLINE void value_tile(const ValueTile& a) {
@@ -479,8 +489,8 @@ struct NarrowSlots {
       for (int64_t c = 0; c < a.dim; c += kColumns) {
         ValueTile tile = a;
         tile.dim = kColumns < a.dim - c ? kColumns : a.dim - c;
-        widen_rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c, tile.dim,
-                   wide, kColumns);
+        Widening::rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c,
+                       tile.dim, wide, kColumns);
         tile.w = a.w + j;
         tile.v = wide;
         tile.scales = nullptr;
