@@ -114,7 +114,8 @@ struct Fp8Code {
     uint32_t result = bits < kExponent + (1u << 23) ? small : normal;
     result = result > kLargest ? kLargest : result;
     result = from == kInfinityBits ? kOver : result;
-    return from > kInfinityBits || bits > kInfinityBits ? kNan : result | sign;
+    const bool none = from > kInfinityBits || bits > kInfinityBits || (kOver == kNan && from == kInfinityBits);
+    return none ? kNan : result | sign;
   }
 };
 using E4M3Code = Fp8Code<3, 7, 0x7Eu, 0x7Fu, 0x7Fu>;
@@ -209,7 +210,7 @@ struct Q4Code {
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
     const uint32_t bits = largest_bits(x, 32);
     float extreme = 0.0f;
-    for (int64_t i = 32; i-- > 0;) {
+    for (int64_t i = 32; i-- > 0 && bits != 0;) {  // zeros of either sign are +0
       if ((std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu) == bits) extreme = x[i];  // the first one of that size
     }
     const float d = extreme / -8.0f;
@@ -245,6 +246,63 @@ struct Q4Code {
   template <int kBit>
   static SIMDATTN_FORMAT_INLINE float number(uint32_t w) {
     return static_cast<float>(static_cast<int32_t>(w >> kBit & 15u) - 8);
+  }
+};
+
+/// Types that others write: a block to numbers. kScaleBytes: d and what else comes before the nibbles.
+struct Q4OffsetCode {  // d, m: q * d + m
+  static constexpr int64_t kScaleBytes = 4;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)) && is_finite(f16_at(b + 2)); }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
+    const float d = f16_at(b), m = f16_at(b + 2);
+    for (int64_t i = 0; i < 16; ++i) out[i] = static_cast<float>(b[4 + i] & 15) * d + m;
+    for (int64_t i = 0; i < 16; ++i) out[16 + i] = static_cast<float>(b[4 + i] >> 4) * d + m;
+  }
+};
+/// A fifth bit of each number, in the order of the numbers.
+SIMDATTN_FORMAT_INLINE int32_t five_bits(const uint8_t* fifth, const uint8_t* nibbles, int64_t i) {
+  const int32_t low = i < 16 ? nibbles[i] & 15 : nibbles[i - 16] >> 4;
+  return low | (fifth[i / 8] >> (i % 8) & 1) << 4;
+}
+struct Q5Code {  // d, fifth bits: (q - 16) * d
+  static constexpr int64_t kScaleBytes = 6;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)); }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
+    const float d = f16_at(b);
+    for (int64_t i = 0; i < 32; ++i) out[i] = static_cast<float>(five_bits(b + 2, b + 6, i) - 16) * d;
+  }
+};
+struct Q5OffsetCode {  // d, m, fifth bits: q * d + m
+  static constexpr int64_t kScaleBytes = 8;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)) && is_finite(f16_at(b + 2)); }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
+    const float d = f16_at(b), m = f16_at(b + 2);
+    for (int64_t i = 0; i < 32; ++i) out[i] = static_cast<float>(five_bits(b + 4, b + 8, i)) * d + m;
+  }
+};
+struct Iq4NlCode {  // d: a table of integers
+  static constexpr int64_t kScaleBytes = 2;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)); }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
+    constexpr float kNumbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const float d = f16_at(b);
+    for (int64_t i = 0; i < 16; ++i) out[i] = kNumbers[b[2 + i] & 15] * d;
+    for (int64_t i = 0; i < 16; ++i) out[16 + i] = kNumbers[b[2 + i] >> 4] * d;
+  }
+};
+template <class Code>
+struct ReadFormat {
+  static constexpr int64_t kBlock = 32;
+  static constexpr int64_t kBlockBytes = Code::kScaleBytes + 16;
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* row, int64_t dim, float /*scale*/) {
+    for (int64_t b = 0; b < dim / kBlock; ++b) {
+      if (!Code::finite(row + b * kBlockBytes)) return false;
+    }
+    return true;
+  }
+  static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* row, float /*scale*/, int64_t first, int64_t n, float* out) {
+    row += first / kBlock * kBlockBytes;
+    for (int64_t i = 0; i < n; i += kBlock, row += kBlockBytes) Code::decode(row, out + i);
   }
 };
 
@@ -318,11 +376,35 @@ template <>
 struct FormatOf<KvType::kQ4_0> : BlockFormat<Q4Code> {
   using Code = Q4Code;
 };
+template <>
+struct FormatOf<KvType::kQ4_1> : ReadFormat<Q4OffsetCode> {};
+template <>
+struct FormatOf<KvType::kQ5_0> : ReadFormat<Q5Code> {};
+template <>
+struct FormatOf<KvType::kQ5_1> : ReadFormat<Q5OffsetCode> {};
+template <>
+struct FormatOf<KvType::kIq4Nl> : ReadFormat<Iq4NlCode> {};
 
 // ---- The slots ---------------------------------------------------------------------------------------------------------
 
-/// All that does not multiply, of one type. kTile: values of f32 in rows.
+/// Codes to numbers in plain C++. Backends have vectors for it.
 template <KvType kType>
+struct PlainWidening {
+  /// Columns [first, first + n) of rows `stride` bytes apart, as rows of f32 `ld` floats apart.
+  static SIMDATTN_FORMAT_INLINE void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys,
+                                          int64_t first, int64_t n, float* out, int64_t ld) {
+    for (int64_t j = 0; j < keys; ++j) {
+      FormatOf<kType>::decode(rows + j * stride, has_scales(kType) ? scales[j] : 1.0f, first, n, out + j * ld);
+    }
+  }
+  /// A panel as numbers [dim][32].
+  static SIMDATTN_FORMAT_INLINE void panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
+    FormatOf<kType>::decode_panel(panel, scales, dim, out);
+  }
+};
+
+/// All that does not multiply, of one type.
+template <KvType kType, class Widening = PlainWidening<kType>>
 struct NarrowSlots {
   using Format = FormatOf<kType>;
   static constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
@@ -354,7 +436,8 @@ struct NarrowSlots {
     if (a.as_stored) {
       std::memcpy(to, row, static_cast<size_t>(row_bytes(kType, a.dim)));
     } else {
-      Format::decode(row, scale_of(a.scales, t), 0, a.dim, reinterpret_cast<float*>(to));
+      const float scale = scale_of(a.scales, t);
+      Widening::rows(row, 0, &scale, 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
     }
   }
 
@@ -392,16 +475,9 @@ struct NarrowSlots {
 
   /// A panel as f32 numbers [dim][32].
   static SIMDATTN_FORMAT_INLINE void widen_panel(const PackKeys& a) {
-    Format::decode_panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
+    Widening::panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
   }
 
-  /// Columns [first, first + n) of rows as rows of f32, ld floats apart.
-  static SIMDATTN_FORMAT_INLINE void widen_rows(const void* rows, int64_t stride, const float* scales, int64_t keys,
-                                                int64_t first, int64_t n, float* out, int64_t ld) {
-    for (int64_t j = 0; j < keys; ++j) {
-      Format::decode(at(rows, j * stride), scale_of(scales, j), first, n, out + j * ld);
-    }
-  }
   /// value_tile in f32: some keys and columns at a time become f32 in L1.
   template <void (*kTile)(const ValueTile&)>
   static SIMDATTN_FORMAT_INLINE void value_tile(const ValueTile& a) {
@@ -413,8 +489,8 @@ struct NarrowSlots {
       for (int64_t c = 0; c < a.dim; c += kColumns) {
         ValueTile tile = a;
         tile.dim = kColumns < a.dim - c ? kColumns : a.dim - c;
-        widen_rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c, tile.dim,
-                   wide, kColumns);
+        Widening::rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c,
+                       tile.dim, wide, kColumns);
         tile.w = a.w + j;
         tile.v = wide;
         tile.scales = nullptr;

@@ -94,25 +94,49 @@ struct BlockIntegers {
       }
     }
   }
+  /// The integers of a query one by one: in cells of four bytes they are, in cells of pairs (int8_kernels-inl.h) in the order
+  /// 0, 2, 1, 3 of 16 bits.
+  static Int8Query query_integers(const void* query, int64_t bytes, int64_t dim, int8_t* out) {
+    const int64_t numbers = int8_query_numbers(dim);
+    const bool pairs = bytes != int8_query_bytes(dim);
+    const char* const cells = static_cast<const char*>(query);
+    if (!pairs) std::memcpy(out, cells, static_cast<size_t>(numbers));
+    for (int64_t i = 0; pairs && i < numbers; i += 4) {
+      int16_t cell[4];
+      std::memcpy(cell, cells + 2 * i, sizeof cell);
+      out[i] = static_cast<int8_t>(cell[0]);
+      out[i + 1] = static_cast<int8_t>(cell[2]);
+      out[i + 2] = static_cast<int8_t>(cell[1]);
+      out[i + 3] = static_cast<int8_t>(cell[3]);
+    }
+    Int8Query info;
+    std::memcpy(&info, cells + (pairs ? 2 : 1) * numbers, sizeof info);
+    return info;
+  }
   /// acc = fma(float(dot of a block), its scale, acc), ascending; then times the scales of query and problem.
   static void score(const ScoreTile& a) {
+    int8_t q[kMaxNarrowDim];
     for (int64_t r = 0; r < a.rows; ++r) {
-      const auto* q = reinterpret_cast<const int8_t*>(static_cast<const char*>(a.q) + r * a.q_stride);
-      Int8Query info;
-      std::memcpy(&info, q + int8_query_numbers(a.dim), sizeof(info));
-      for (int64_t c = 0; c < a.n_panels * kPanelWidth; ++c) {
-        const char* const bytes = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
-        const auto* const panel = reinterpret_cast<const int8_t*>(bytes);
+      const Int8Query info =
+          query_integers(static_cast<const char*>(a.q) + r * a.q_stride, a.q_stride, a.dim, q);
+      for (int64_t p = 0; p < a.n_panels; ++p) {
+        const auto* const panel = reinterpret_cast<const int8_t*>(static_cast<const char*>(a.panels) + p * a.panel_stride);
         const float* const scales = reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
-        const int64_t j = c % kPanelWidth;
-        float acc = 0.0f;
+        float acc[kPanelWidth] = {};
         for (int64_t b = 0; b < a.dim / kBlock; ++b) {
-          int32_t sum = 0;
-          for (int64_t d = b * kBlock; d < (b + 1) * kBlock; ++d)
-            sum += q[d] * panel[(d / 4 * kPanelWidth + j) * 4 + d % 4];
-          acc = __builtin_fmaf(static_cast<float>(sum), scales[b * kPanelWidth + j], acc);
+          int32_t sum[kPanelWidth] = {};
+          for (int64_t d = b * kBlock; d < (b + 1) * kBlock; d += 4) {
+            const int8_t* const cells = panel + d * kPanelWidth;
+            for (int64_t j = 0; j < kPanelWidth; ++j) {
+              for (int64_t i = 0; i < 4; ++i) sum[j] += q[d + i] * cells[4 * j + i];
+            }
+          }
+          for (int64_t j = 0; j < kPanelWidth; ++j) {
+            acc[j] = __builtin_fmaf(static_cast<float>(sum[j]), scales[b * kPanelWidth + j], acc[j]);
+          }
         }
-        a.s[r * a.lds + c] = acc * (info.scale * a.scale);
+        float* const out = a.s + r * a.lds + p * kPanelWidth;
+        for (int64_t j = 0; j < kPanelWidth; ++j) out[j] = acc[j] * (info.scale * a.scale);
       }
     }
   }
@@ -128,41 +152,44 @@ struct BlockIntegers {
 template <template <KvType> class N, KvType kType>
 constexpr void add_narrow_type(UKernels& t) {
   using Slots = N<kType>;
-  constexpr size_t kIndex = static_cast<size_t>(kType);
-  t.kv[kIndex] = {.all_finite = Slots::all_finite,
-                  .store_rows = Slots::store_rows,
-                  .store_panels = Slots::store_panels,
-                  .load_rows = Slots::load_rows,
-                  .load_panels = Slots::load_panels,
-                  .rotate_columns = nullptr};
-  const AttentionKernels& f32 = t.attention[static_cast<size_t>(Arithmetic::kF32)];
-  KvOperands& as_f32 = t.attention[static_cast<size_t>(Arithmetic::kF32)].kv[kIndex];
+  constexpr size_t kIndex = slot(kType);
+  KvKernels& storage = t.kv[kIndex];
+  storage.all_finite = Slots::all_finite;
+  storage.load_rows = Slots::load_rows;
+  if constexpr (!is_read_only(kType)) {
+    storage.store_rows = Slots::store_rows;
+    storage.store_panels = Slots::store_panels;
+    storage.load_panels = Slots::load_panels;
+  }
+  const AttentionKernels& f32 = t.attention[slot(Arithmetic::kF32)];
+  KvOperands& as_f32 = t.attention[slot(Arithmetic::kF32)].kv[kIndex];
   as_f32.panel_bytes = f32.kv[0].panel_bytes;
   as_f32.score_packed = f32.kv[0].score_packed;
-  as_f32.pack_panel = Slots::widen_panel;
+  if constexpr (!is_read_only(kType)) as_f32.pack_panel = Slots::widen_panel;
   as_f32.value_tile = Slots::value_tile;
 }
 
-/// The types that kInt8 takes as they are stored.
-constexpr void add_stored_integers(AttentionKernels& int8) {
-  KvOperands& integers = int8.kv[static_cast<size_t>(KvType::kInt8)];
+/// What a table of Arithmetic::kInt8 multiplies as it is stored.
+constexpr void add_stored_integers(AttentionKernels& t) {
+  KvOperands& integers = t.kv[slot(KvType::kInt8)];
   integers.pack_keys = Int8AsStored::keys;
   integers.pack_panel = Int8AsStored::panel;
   integers.pack_values = Int8AsStored::values;
-  BlockIntegers<KvType::kQ8_0>::add(int8.kv[static_cast<size_t>(KvType::kQ8_0)]);
-  BlockIntegers<KvType::kQ4_0>::add(int8.kv[static_cast<size_t>(KvType::kQ4_0)]);
+  BlockIntegers<KvType::kQ8_0>::add(t.kv[slot(KvType::kQ8_0)]);
+  BlockIntegers<KvType::kQ4_0>::add(t.kv[slot(KvType::kQ4_0)]);
 }
 
 template <template <KvType> class N, KvType... kTypes>
 constexpr UKernels with_types(UKernels t) {
   (add_narrow_type<N, kTypes>(t), ...);
-  add_stored_integers(t.attention[static_cast<size_t>(Arithmetic::kInt8)]);
+  add_stored_integers(t.attention[slot(Arithmetic::kInt8)]);
   return t;
 }
 /// The table with all narrow types.
 template <template <KvType> class N>
 constexpr UKernels with_narrow_types(const UKernels& t) {
-  return with_types<N, KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0>(t);
+  return with_types<N, KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0, KvType::kQ4_1,
+                    KvType::kQ5_0, KvType::kQ5_1, KvType::kIq4Nl>(t);
 }
 
 }  // namespace

@@ -20,11 +20,13 @@ namespace simdattn {
 /// Element types that a typed slot is indexed by: size_t(DType) of f32, bf16, f16.
 inline constexpr size_t kElementTypes = 3;
 /// KV storage types: size_t(KvType).
-inline constexpr size_t kKvTypes = 8;
+inline constexpr size_t kKvTypes = 12;
 /// Types narrower than elements: bytes of codes, which scales multiply.
 constexpr bool is_narrow(KvType type) { return type > KvType::kF16; }
 /// Numbers of a block: a row is whole blocks.
 constexpr int64_t block_of(KvType type) { return type > KvType::kFp8E5M2 ? 32 : 1; }
+/// Types that others write, in rows.
+constexpr bool is_read_only(KvType type) { return type > KvType::kQ4_0; }
 /// Most numbers of a row of them: such a row is treated whole, in buffers on the stack.
 inline constexpr int64_t kMaxNarrowDim = 8192;
 /// Width in columns of a group of packed values; the register tile's columns on every target divide it.
@@ -254,6 +256,7 @@ struct FiniteRows {
 struct KvKernels {
   /// True if no number is NaN or infinite. Of numbers near overflow narrow types may say false.
   bool (*all_finite)(const FiniteRows&);
+  /// The stores, and load_panels: null for types that are read only, which are rows.
   void (*store_rows)(const StoreRows&);
   void (*store_panels)(const StoreRows&);
   void (*load_rows)(const LoadRows&);

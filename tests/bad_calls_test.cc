@@ -523,6 +523,10 @@ struct KvAppendCall {
       sin_memory{random, DType::kF32, {40, 8}};
   KvStorage storage = make_kv(random, DType::kBF16, KvForm::kPanels, 2, 2, 40, 16);
   KvStorage paged = make_kv(random, DType::kF32, KvForm::kPagedPanels, 2, 2, 40, 16);
+  KvStorage integers = make_kv(random, KvType::kInt8, KvForm::kPanels, 2, 2, 40, 16);
+  KvStorage blocks = make_kv(random, KvType::kQ8_0, KvForm::kRows, 2, 2, 40, 32);
+  void* scales = integers.kv.scales;
+  void narrow() { cache = integers.kv; }
   KvStorage ring = make_kv(random, DType::kF32, KvForm::kRingPanels, 2, 2, 40, 16, 32);
   ConstView<4> rows = rows_memory.view;
   ConstView<2> positions = positions_memory.view;
@@ -544,6 +548,10 @@ struct KvAppendCall {
     set_element_bits(slots_memory.view.data, DType::kI64, i, static_cast<uint64_t>(place));
   }
   /// Numbers inside of a store: zeros, which any rule on numbers accepts.
+  static const int32_t* zeros(const KvStorage& /*store*/, void* inside) {
+    std::memset(inside, 0, 64);
+    return static_cast<const int32_t*>(inside);
+  }
   static const int32_t* zeros(const KvStorage& s) {
     std::memset(s.memory.data(), 0, 64);
     return reinterpret_cast<const int32_t*>(s.memory.data());
@@ -554,7 +562,7 @@ struct KvAppendCall {
     options.slots = slots_memory.view;
   }
   Status call() const { return kv_append(rows, positions, cache, options, exec); }
-  std::vector<const Guarded*> outputs() const { return {&storage.memory, &paged.memory, &ring.memory}; }
+  std::vector<const Guarded*> outputs() const { return {&storage.memory, &paged.memory, &ring.memory, &integers.memory, &integers.scales, &blocks.memory}; }
 };
 
 TEST_P(BadCalls, KvAppend) {
@@ -590,6 +598,34 @@ TEST_P(BadCalls, KvAppend) {
           {"rows of integers", Code::kDType, "rows", [](C& c) { c.rows.dtype = DType::kI32; }},
           {"cache of a type that does not exist", Code::kDType, "kv.type",
            [](C& c) { c.cache.type = static_cast<KvType>(77); }},
+          {"cache of a type that can be read only", Code::kDType, "kv.type",
+           [](C& c) { c.cache.type = KvType::kQ5_0, c.cache.layout = KvLayout::kRows; }},
+          {"scales of a type that has none", Code::kDType, "kv.scales", [](C& c) { c.cache.scales = c.scales; }},
+          {"integers without scales", Code::kNullPointer, "kv.scales",
+           [](C& c) { c.narrow(), c.cache.scales = nullptr; }},
+          {"scales between floats", Code::kStride, "kv.scale", [](C& c) { c.narrow(), c.cache.scale_token_stride = 6; }},
+          {"one scale for all tokens", Code::kStride, "kv.scale", [](C& c) { c.narrow(), c.cache.scale_token_stride = 0; }},
+          {"scales too far apart", Code::kStride, "kv", [](C& c) { c.narrow(), c.cache.scale_head_stride = INT64_MAX - 3; }},
+          {"scales in the store", Code::kOverlap, "kv: overlaps kv.scales",
+           [](C& c) { c.narrow(), c.cache.scales = c.cache.data; }},
+          {"rows in scales", Code::kOverlap, "kv.scales: overlaps rows",
+           [](C& c) { c.narrow(), c.cache.scales = const_cast<void*>(c.rows.data); }},
+          {"positions in scales", Code::kOverlap, "kv.scales: overlaps positions",
+           [](C& c) { c.narrow(), c.cache.scales = const_cast<void*>(c.positions.data); }},
+          {"starts in scales", Code::kOverlap, "kv.scales: overlaps options.starts",
+           [](C& c) { c.narrow(), c.options.starts = c.zeros(c.integers, c.scales), c.positions = {}; }},
+          {"counts in scales", Code::kOverlap, "kv.scales: overlaps options.counts",
+           [](C& c) { c.narrow(), c.options.counts = c.zeros(c.integers, c.scales); }},
+          {"cos in scales", Code::kOverlap, "kv.scales: overlaps options.rope.cos",
+           [](C& c) { c.narrow(), c.options.rope.cos.data = c.scales; }},
+          {"a part of a block", Code::kShape, "kv.dim", [](C& c) { c.cache.type = KvType::kQ8_0; }},
+          {"a block that begins at an odd byte", Code::kStride, "kv",
+           [](C& c) {
+             c.cache = c.blocks.kv;
+             c.cache.dim = 32, c.rows.shape[3] = 32, c.rows.stride = {0, 0, 0, 1};
+             c.cache.token_stride = 33;
+           }},
+          {"an integer row that is too long", Code::kShape, "kv.dim", [](C& c) { c.narrow(), c.cache.dim = 8193; }},
           {"batch differs", Code::kShape, "kv.batch", [](C& c) { c.cache.batch = 1; }},
           {"heads differ", Code::kShape, "kv.heads", [](C& c) { c.cache.heads = 1; }},
           {"dimension differs", Code::kShape, "kv.dim", [](C& c) { c.cache.dim = 15; }},

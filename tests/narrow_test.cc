@@ -1,14 +1,17 @@
 // Narrow storage types: codes and numbers against formulas of their own, and every function that takes a store.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "simdattn/simdattn.h"
+#include "tests/case_reader.h"
 #include "tests/problems.h"
 #include "tests/random.h"
 #include "tests/reference.h"
@@ -192,6 +195,87 @@ struct Table {
   }
 };
 
+// ---------------------------------------------------------------------------------------------------------------------
+// Formats as others write them: tests/data/kv_formats, or all of it with SIMDATTN_SHARED
+
+struct Witness {
+  bool all = std::getenv("SIMDATTN_SHARED") != nullptr;
+  std::string folder = std::string(all ? std::getenv("SIMDATTN_SHARED") : SIMDATTN_TEST_DATA) + "/kv_formats/";
+  int64_t rows = all ? 96 : 8;
+  int64_t fp8_numbers = all ? 95435 : 3079;
+  static constexpr int64_t kDim = 256;
+
+  template <class T>
+  std::vector<T> array(const std::string& name, int64_t count) const {
+    const std::vector<unsigned char> bytes = conformance::read_npy(folder + name + ".npy", static_cast<size_t>(count) * sizeof(T));
+    std::vector<T> result(static_cast<size_t>(count));
+    std::memcpy(result.data(), bytes.data(), bytes.size());
+    return result;
+  }
+};
+
+std::vector<float> dequantised(const Kv& kv, int64_t tokens, const Exec& exec) {
+  std::vector<float> out(static_cast<size_t>(tokens * kv.dim));
+  const Status status = dequantise(kv, 0, view(out.data(), {1, 1, tokens, kv.dim}), exec);
+  EXPECT_TRUE(status.ok()) << status.detail;
+  return out;
+}
+
+/// Every byte and every value of ggml's blocks, in rows and in panels.
+TEST_P(Narrow, BlocksAsGgmlWritesThem) {
+  const Witness w;
+  const struct {
+    const char* name;
+    KvType type;
+  } formats[] = {{"q8_0", KvType::kQ8_0}, {"q4_0", KvType::kQ4_0}, {"q4_1", KvType::kQ4_1},
+                 {"q5_0", KvType::kQ5_0}, {"q5_1", KvType::kQ5_1}, {"iq4_nl", KvType::kIq4Nl}};
+  const std::vector<float> x = w.array<float>("x", w.rows * w.kDim);
+  for (const auto& f : formats) {
+    const int64_t row = row_bytes(f.type, w.kDim);
+    const std::vector<unsigned char> blocks = w.array<unsigned char>(std::string(f.name) + "_blocks", w.rows * row);
+    const std::vector<float> values = w.array<float>(std::string(f.name) + "_values", w.rows * w.kDim);
+    const Kv foreign =
+        contiguous_kv(const_cast<unsigned char*>(blocks.data()), f.type, KvLayout::kRows, 1, 1, w.rows, w.kDim);
+    const std::vector<float> read = dequantised(foreign, w.rows, exec());
+    EXPECT_EQ(std::memcmp(read.data(), values.data(), read.size() * sizeof(float)), 0) << f.name;
+    if (f.type != KvType::kQ8_0 && f.type != KvType::kQ4_0) continue;
+    for (const KvLayout layout : {KvLayout::kRows, KvLayout::kPanels}) {
+      std::vector<unsigned char> memory(static_cast<size_t>(kv_bytes(f.type, layout, 1, 1, w.rows, w.kDim)));
+      const Kv ours = contiguous_kv(memory.data(), f.type, layout, 1, 1, w.rows, w.kDim);
+      ASSERT_TRUE(kv_append(view(x.data(), {1, 1, w.rows, w.kDim}), {}, ours, {}, exec()).ok());
+      if (layout == KvLayout::kRows) {
+        EXPECT_EQ(std::memcmp(memory.data(), blocks.data(), blocks.size()), 0) << f.name;
+      }
+      const std::vector<float> again = dequantised(ours, w.rows, exec());
+      EXPECT_EQ(std::memcmp(again.data(), values.data(), again.size() * sizeof(float)), 0) << f.name;
+    }
+  }
+}
+
+/// Every code and every number of 8-bit floating point.
+TEST_P(Narrow, Fp8AsOthersWriteIt) {
+  const Witness w;
+  for (const KvType type : {KvType::kFp8E4M3, KvType::kFp8E5M2}) {
+    const std::string name = type == KvType::kFp8E4M3 ? "e4m3fn" : "e5m2";
+    const std::vector<float> values = w.array<float>(name + "_values", 256);
+    std::vector<unsigned char> all(256);
+    for (size_t c = 0; c < all.size(); ++c) all[c] = static_cast<unsigned char>(c);
+    const std::vector<float> read = dequantised(contiguous_kv(all.data(), type, KvLayout::kRows, 1, 1, 1, 256), 1, exec());
+    for (size_t c = 0; c < all.size(); ++c) EXPECT_TRUE(same(read[c], values[c])) << name << " " << c;
+    // Rows of 1 number, then of 5000: vectors and what is left of them.
+    const std::vector<float> x = w.array<float>("fp8_x", w.fp8_numbers);
+    const std::vector<unsigned char> codes = w.array<unsigned char>(name + "_codes", w.fp8_numbers);
+    for (int64_t done = 0; done < w.fp8_numbers;) {
+      const int64_t n = std::min<int64_t>(w.fp8_numbers - done, done % 3 == 0 ? 5000 : 1);
+      std::vector<unsigned char> row(static_cast<size_t>(n));
+      const Kv kv = contiguous_kv(row.data(), type, KvLayout::kRows, 1, 1, 1, n);
+      ASSERT_TRUE(kv_append(view(x.data() + done, {1, 1, 1, n}), {}, kv, {}, exec()).ok());
+      ASSERT_EQ(std::memcmp(row.data(), codes.data() + done, row.size()), 0) << name << " from " << done;
+      done += n;
+    }
+  }
+}
+
 /// kv_append() stores what encode() says of the rows that the same target rotates in f32; other bytes stay.
 TEST_P(Narrow, Append) {
   Random random(seed() * 7000 + 1);
@@ -277,7 +361,11 @@ TEST_P(Narrow, Append) {
 TEST_P(Narrow, Dequantise) {
   Random random(seed() * 7000 + 2);
   for (int64_t i = 0; i < cases(300); ++i) {
-    const Stored s = some_store(random, i);
+    Stored s = some_store(random, i);
+    if (in_rows(s.form) && random.coin()) {
+      s.type = random_narrow_type(random, true);
+      s.dim = (s.dim + 31) / 32 * 32;
+    }
     const Array<4> rows(random, DType::kF32, {s.batch, s.heads, s.tokens, s.dim});
     const KvStorage store =
         random_codes(random, s.type, rows, s.form, random.coin() ? Values::kOrdinary : Values::kHuge, random.integer(1, 90));

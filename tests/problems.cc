@@ -306,6 +306,11 @@ KvStorage make_kv(Random& random, KvType type, KvForm form, int64_t batch, int64
   return s;
 }
 
+KvType random_narrow_type(Random& random, bool rows) {
+  if (rows && random.one_in(4)) return kReadOnlyTypes[random.integer(0, std::ssize(kReadOnlyTypes) - 1)];
+  return kNarrowTypes[random.integer(0, std::ssize(kNarrowTypes) - 1)];
+}
+
 KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm form, Values values, int64_t ring,
                        int64_t spare) {
   const auto& shape = rows.view.shape;
@@ -327,8 +332,9 @@ KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm
         }
         // Blocks begin with f16 numbers.
         for (int64_t i = 0; codes.scales > 0 && i < std::ssize(row); i += codes.bytes) {
-          for (int64_t at = i; at < i + codes.scales; at += 2) {
-            const float d = number(random, values) / 128;
+          // d, and m where there is one: in 4 of the first 4 or 8 bytes.
+          for (int64_t at = i; at < i + (codes.scales % 4 == 0 ? 4 : 2); at += 2) {
+            const float d = number(random, values) / 256;
             put(row.data() + at, DType::kF16, 0, d);
           }
         }
@@ -407,20 +413,20 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   c.v_rows = Array<4>(random, random.coin() ? c.k_rows.view.dtype : random.storage(), v_shape);
   c.k_rows.fill(random, limits.values);
   c.v_rows.fill(random, limits.values);
-  const auto narrow = [&](Array<4>& rows) {
-    const KvType type = kNarrowTypes[random.integer(0, std::ssize(kNarrowTypes) - 1)];
+  KvForm k_form = KvForm::kRows, v_form = KvForm::kRows;
+  if (limits.forms && !packed_k) {
+    k_form = random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels});
+    v_form = random.of({KvForm::kRows, KvForm::kPagedRows});
+  }
+  const auto narrow = [&](Array<4>& rows, KvForm form) {
+    const KvType type = random_narrow_type(random, in_rows(form));
     if (!limits.narrow || !random.one_in(3) || rows.view.shape[3] % reference::codes_of(type).numbers != 0) {
       return kv_type_of(rows.view.dtype);
     }
     rows = Array<4>(random, DType::kF32, rows.view.shape);
     return type;
   };
-  const KvType k_type = narrow(c.k_rows), v_type = narrow(c.v_rows);
-  KvForm k_form = KvForm::kRows, v_form = KvForm::kRows;
-  if (limits.forms && !packed_k) {
-    k_form = random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels});
-    v_form = random.of({KvForm::kRows, KvForm::kPagedRows});
-  }
+  const KvType k_type = narrow(c.k_rows, k_form), v_type = narrow(c.v_rows, v_form);
   const auto spare = [&] { return limits.forms && !packed_k && random.one_in(4) ? random.integer(1, 70) : 0; };
   const int64_t k_spare = spare(), v_spare = spare();
   const auto store = [&](KvType type, const Array<4>& rows, KvForm form, int64_t more) {
@@ -456,7 +462,7 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
 }
 
 std::string describe(const Attention& a) {
-  const char* const types[] = {"f32", "bf16", "f16", "int8", "e4m3", "e5m2", "q8_0", "q4_0"};
+  const char* const types[] = {"f32", "bf16", "f16", "int8", "e4m3", "e5m2", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"};
   std::string text = "q [";
   for (const int64_t n : a.q.shape) text += std::to_string(n) + " ";
   text += std::string("] ") + types[static_cast<size_t>(a.q.dtype)];

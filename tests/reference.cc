@@ -174,6 +174,10 @@ Codes codes_of(KvType type) {
   switch (type) {
     case KvType::kQ8_0: return {32, 34, 2};
     case KvType::kQ4_0: return {32, 18, 2};
+    case KvType::kQ4_1: return {32, 20, 4};
+    case KvType::kQ5_0: return {32, 22, 6};
+    case KvType::kQ5_1: return {32, 24, 8};
+    case KvType::kIq4Nl: return {32, 18, 2};
     default: return {1, 1, 0};
   }
 }
@@ -212,10 +216,17 @@ std::vector<float> decode(KvType type, const unsigned char* row, float scale, in
     const int64_t i = d % c.numbers;
     const int nibble = i < 16 ? codes[i % 16] & 15 : codes[i % 16] >> 4;
     const float f = static_cast<float>(from_f16(static_cast<uint16_t>(block[0] | block[1] << 8)));
+    const float m = c.scales % 4 == 0 ? static_cast<float>(from_f16(static_cast<uint16_t>(block[2] | block[3] << 8))) : 0;
+    const int fifth = c.scales > 4 ? block[c.scales - 4 + i / 8] >> i % 8 & 1 : 0;
+    static const int kTable[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     float& y = x[static_cast<size_t>(d)];
     switch (type) {
       case KvType::kQ8_0: y = static_cast<float>(codes[i] < 128 ? codes[i] : codes[i] - 256) * f; break;
-      default: y = static_cast<float>(nibble - 8) * f; break;
+      case KvType::kQ4_0: y = static_cast<float>(nibble - 8) * f; break;
+      case KvType::kQ4_1: y = static_cast<float>(nibble) * f + m; break;
+      case KvType::kQ5_0: y = static_cast<float>(nibble + 16 * fifth - 16) * f; break;
+      case KvType::kQ5_1: y = static_cast<float>(nibble + 16 * fifth) * f + m; break;
+      default: y = static_cast<float>(kTable[nibble]) * f; break;
     }
   }
   if (type != KvType::kInt8) return x;

@@ -110,6 +110,11 @@ SIMDATTN_ENUM(simdattn_kv_type, KvType){
      *  times d after 8 is subtracted. */
     SIMDATTN_VALUE(SIMDATTN_KV_Q8_0, kQ8_0) = 6,
     SIMDATTN_VALUE(SIMDATTN_KV_Q4_0, kQ4_0) = 7,
+    /** More of ggml's, in rows that others wrote: kv_append and kv_shift refuse them. */
+    SIMDATTN_VALUE(SIMDATTN_KV_Q4_1, kQ4_1) = 8,
+    SIMDATTN_VALUE(SIMDATTN_KV_Q5_0, kQ5_0) = 9,
+    SIMDATTN_VALUE(SIMDATTN_KV_Q5_1, kQ5_1) = 10,
+    SIMDATTN_VALUE(SIMDATTN_KV_IQ4_NL, kIq4Nl) = 11,
 };
 
 SIMDATTN_ENUM(simdattn_kv_layout, KvLayout){
@@ -547,6 +552,10 @@ constexpr int64_t row_bytes(KvType type, int64_t dim) {
     case KvType::kFp8E5M2: return dim;
     case KvType::kQ8_0: return dim / 32 * 34;
     case KvType::kQ4_0: return dim / 32 * 18;
+    case KvType::kQ4_1: return dim / 32 * 20;
+    case KvType::kQ5_0: return dim / 32 * 22;
+    case KvType::kQ5_1: return dim / 32 * 24;
+    case KvType::kIq4Nl: return dim / 32 * 18;
   }
   return 0;
 }

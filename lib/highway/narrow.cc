@@ -3,56 +3,254 @@
 #define HWY_TARGET_INCLUDE "lib/highway/narrow.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/highway/loads-inl.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/kv_formats.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace simdattn {
 namespace HWY_NAMESPACE {
+namespace {
+
+/// 16 lanes are half a panel, and half a block.
+using D = hn::CappedTag<float, 16>;
+using DU = hn::RebindToUnsigned<D>;
+using DI = hn::RebindToSigned<D>;
+using Numbers = hn::Vec<D>;
+using Codes = hn::Vec<DU>;
+
+template <int kBits>
+HWY_INLINE Codes Left(Codes w) {
+  if constexpr (kBits == 0) return w;
+  else return hn::ShiftLeft<kBits>(w);
+}
+template <int kBits>
+HWY_INLINE Codes Right(Codes w) {
+  if constexpr (kBits == 0) return w;
+  else return hn::ShiftRight<kBits>(w);
+}
+
+/// The code at bit kBit of each lane as a number. Other bits may hold anything.
+template <int kBit>
+HWY_INLINE Numbers NumberOf(Codes w, Int8Code /*code*/) {
+  return hn::ConvertTo(D(), hn::ShiftRight<24>(hn::BitCast(DI(), Left<24 - kBit>(w))));
+}
+template <int kBit, int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
+HWY_INLINE Numbers NumberOf(Codes w, Fp8Code<kMantissa, kBias, kLargest, kNan, kOver> /*code*/) {
+  using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
+  const D d;
+  const DU du;
+  const DI di;
+  const Codes code = Left<24 - kBit>(w);
+  const Codes magnitude = hn::And(code, hn::Set(du, 0x7F000000u));
+  const Codes sign = hn::And(code, hn::Set(du, 0x80000000u));
+  const auto above = [&](uint32_t limit) HWY_ATTR {
+    return hn::RebindMask(d, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<int32_t>(limit << 24))));
+  };
+  // Exponent field 0: as if it were 1, less what that adds. No subnormal f32 takes part.
+  constexpr uint32_t kOne = 1u << 23;
+  const Codes bits = hn::Add(hn::ShiftRight<1 + kMantissa>(magnitude), hn::Set(du, Code::kExponent));
+  const Numbers small = hn::Sub(hn::BitCast(d, hn::Add(bits, hn::Set(du, kOne))),
+                                hn::BitCast(d, hn::Set(du, Code::kExponent + kOne)));
+  Numbers x = hn::IfThenElse(above((1u << kMantissa) - 1), hn::BitCast(d, bits), small);
+  const Codes special = hn::Or(hn::ShiftRight<1 + kMantissa>(magnitude), hn::Set(du, kInfinityBits));
+  x = hn::IfThenElse(above(kLargest), hn::BitCast(d, special), x);
+  return hn::BitCast(d, hn::Or(hn::BitCast(du, x), sign));
+}
+template <int kBit>
+HWY_INLINE Numbers NumberOf(Codes w, Q8Code /*code*/) {
+  return NumberOf<kBit>(w, Int8Code());
+}
+template <int kBit>
+HWY_INLINE Numbers NumberOf(Codes w, Q4Code /*code*/) {
+  const D d;
+  const DU du;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  // The lower four bits of a lane choose.
+  const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+  return Numbers{_mm512_permutexvar_ps(Right<kBit>(w).raw, numbers)};
+#else
+  const Codes nibble = hn::And(Right<kBit>(w), hn::Set(du, 15u));
+  return hn::Sub(hn::ConvertTo(d, hn::BitCast(DI(), nibble)), hn::Set(d, 8.0f));
+#endif
+}
+
+/// Eight bits each, as many as there are lanes.
+HWY_INLINE Codes LoadCodes(const uint8_t* p) {
+  return hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<uint8_t, DU>(), p));
+}
+HWY_INLINE Codes LoadCodesN(const uint8_t* p, size_t n) {
+  return hn::PromoteTo(DU(), hn::LoadN(hn::Rebind<uint8_t, DU>(), p, n));
+}
+HWY_INLINE void Put(Numbers x, Numbers scale, float* out) { hn::StoreU(hn::Mul(x, scale), D(), out); }
+
+template <class Code>
+HWY_INLINE void WidenRow(const uint8_t* row, float scale, int64_t first, int64_t n, float* out, ByteFormat<Code>) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const Numbers factor = hn::Set(d, scale);
+  row += first;
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) Put(NumberOf<0>(LoadCodes(row + i), Code()), factor, out + i);
+  if (i < n) {
+    const size_t rest = static_cast<size_t>(n - i);
+    hn::StoreN(hn::Mul(NumberOf<0>(LoadCodesN(row + i, rest), Code()), factor), d, out + i, rest);
+  }
+}
+HWY_INLINE Numbers BlockScale(const uint8_t* p) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  uint16_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return hn::Set(D(), _cvtsh_ss(bits));
+#else
+  return hn::Set(D(), f16_at(p));
+#endif
+}
+template <class Code>
+HWY_INLINE void WidenRow(const uint8_t* row, float /*scale*/, int64_t first, int64_t n, float* out, BlockFormat<Code>) {
+  using Format = BlockFormat<Code>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  row += first / Format::kBlock * Format::kBlockBytes;
+  for (int64_t i = 0; i < n; i += Format::kBlock, row += Format::kBlockBytes) {
+    const Numbers factor = BlockScale(row);
+    for (int64_t j = 0; j < Code::kBytes; j += lanes) {
+      const Codes w = LoadCodes(row + Format::kScaleBytes + j);
+      Put(NumberOf<0>(w, Code()), factor, out + i + j);
+      if constexpr (Code::kBytes == 16) Put(NumberOf<4>(w, Code()), factor, out + i + 16 + j);
+    }
+  }
+}
+template <class Code>
+HWY_INLINE void WidenRow(const uint8_t* row, float scale, int64_t first, int64_t n, float* out, ReadFormat<Code>) {
+  ReadFormat<Code>::decode(row, scale, first, n, out);
+}
+
+HWY_INLINE Codes LoadUnits(const uint8_t* p) {
+  return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p));
+}
+constexpr int64_t kPitch = kUnitBytes * kPanelWidth;
+
+template <class Code>
+HWY_INLINE void WidenKeys(const uint8_t* panel, const float* scales, int64_t dim, float* out, ByteFormat<Code>) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < dim; i += 4, panel += kPitch) {
+    for (int64_t j = 0; j < kPanelWidth; j += lanes) {
+      const Codes w = LoadUnits(panel + kUnitBytes * j);
+      const Numbers factor = hn::LoadU(d, scales + j);
+      float* const y = out + i * kPanelWidth + j;
+      Put(NumberOf<0>(w, Code()), factor, y);
+      if (i + 1 < dim) Put(NumberOf<8>(w, Code()), factor, y + kPanelWidth);
+      if (i + 2 < dim) Put(NumberOf<16>(w, Code()), factor, y + 2 * kPanelWidth);
+      if (i + 3 < dim) Put(NumberOf<24>(w, Code()), factor, y + 3 * kPanelWidth);
+    }
+  }
+}
+template <class Code>
+HWY_INLINE void WidenKeys(const uint8_t* panel, const float* /*scales*/, int64_t dim, float* out, BlockFormat<Code>) {
+  using Format = BlockFormat<Code>;
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t b = 0; b < dim / Format::kBlock; ++b) {
+    const uint8_t* const scales = panel + Format::scale_at(dim, b, 0);
+    for (int64_t j = 0; j < kPanelWidth; j += lanes) {
+      const Numbers factor =
+          F32FromF16(d, hn::LoadU(hn::Rebind<uint16_t, D>(), reinterpret_cast<const uint16_t*>(scales) + j));
+      for (int64_t u = 0; u < Format::kUnits; ++u) {
+        const Codes w = LoadUnits(panel + (b * Format::kUnits + u) * kPitch + kUnitBytes * j);
+        float* const y = out + (b * Format::kBlock + 4 * u) * kPanelWidth + j;
+        Put(NumberOf<0>(w, Code()), factor, y);
+        Put(NumberOf<8>(w, Code()), factor, y + kPanelWidth);
+        Put(NumberOf<16>(w, Code()), factor, y + 2 * kPanelWidth);
+        Put(NumberOf<24>(w, Code()), factor, y + 3 * kPanelWidth);
+        if constexpr (Code::kBytes == 16) {
+          float* const upper = y + 16 * kPanelWidth;
+          Put(NumberOf<4>(w, Code()), factor, upper);
+          Put(NumberOf<12>(w, Code()), factor, upper + kPanelWidth);
+          Put(NumberOf<20>(w, Code()), factor, upper + 2 * kPanelWidth);
+          Put(NumberOf<28>(w, Code()), factor, upper + 3 * kPanelWidth);
+        }
+      }
+    }
+  }
+}
+
+/// How far ahead rows are fetched: the hardware follows each of the heads, which are far apart, by itself, but not that far.
+constexpr uintptr_t kAhead = 4096;
+
+template <KvType kType>
+struct Widening {
+  static HWY_NOINLINE void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys, int64_t first,
+                                int64_t n, float* out, int64_t ld) {
+    const uint8_t* row = rows;
+    for (int64_t j = 0; j < keys; ++j, out += ld) {
+      row = rows + j * stride;
+      __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(row) + kAhead));
+      __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(row) + kAhead + 64));
+      WidenRow(row, has_scales(kType) ? scales[j] : 1.0f, first, n, out, FormatOf<kType>());
+    }
+  }
+  static HWY_INLINE void panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
+    WidenKeys(panel, scales, dim, out, FormatOf<kType>());
+  }
+};
+
+template <KvType kType>
+using Slots = NarrowSlots<kType, Widening<kType>>;
+
+}  // namespace
 
 template <KvType kType>
 bool AllFiniteNarrow(const FiniteRows& a) {
-  return NarrowSlots<kType>::all_finite(a);
+  return Slots<kType>::all_finite(a);
 }
 template <KvType kType>
 void StoreRowsNarrow(const StoreRows& a) {
-  NarrowSlots<kType>::store_rows(a);
+  Slots<kType>::store_rows(a);
 }
 template <KvType kType>
 void StorePanelsNarrow(const StoreRows& a) {
-  NarrowSlots<kType>::store_panels(a);
+  Slots<kType>::store_panels(a);
 }
 template <KvType kType>
 void LoadRowsNarrow(const LoadRows& a) {
-  NarrowSlots<kType>::load_rows(a);
+  Slots<kType>::load_rows(a);
 }
 template <KvType kType>
 void LoadPanelsNarrow(const LoadRows& a) {
-  NarrowSlots<kType>::load_panels(a);
+  Slots<kType>::load_panels(a);
 }
 template <KvType kType>
-void WidenPanelNarrow(const PackKeys& a) {
-  NarrowSlots<kType>::widen_panel(a);
+HWY_NOINLINE void WidenPanelNarrow(const PackKeys& a) {
+  const uint8_t* const panel = static_cast<const uint8_t*>(a.from);
+  Widening<kType>::panel(panel, a.scales, a.dim, static_cast<float*>(a.panel));
 }
 template <KvType kType>
 void ValueTileNarrow(const ValueTile& a) {
-  NarrowSlots<kType>::template value_tile<ValueTileF32>(a);
+  Slots<kType>::template value_tile<ValueTileF32>(a);
 }
 
-#undef SIMDATTN_NARROW
-#define SIMDATTN_NARROW(type)                                 \
-  template bool AllFiniteNarrow<type>(const FiniteRows& a);   \
-  template void StoreRowsNarrow<type>(const StoreRows& a);    \
-  template void StorePanelsNarrow<type>(const StoreRows& a);  \
-  template void LoadRowsNarrow<type>(const LoadRows& a);      \
-  template void LoadPanelsNarrow<type>(const LoadRows& a);    \
-  template void WidenPanelNarrow<type>(const PackKeys& a);    \
+#undef SIMDATTN_READ
+#define SIMDATTN_READ(type)                                 \
+  template bool AllFiniteNarrow<type>(const FiniteRows& a); \
+  template void LoadRowsNarrow<type>(const LoadRows& a);    \
   template void ValueTileNarrow<type>(const ValueTile& a)
+#undef SIMDATTN_NARROW
+#define SIMDATTN_NARROW(type)                                \
+  SIMDATTN_READ(type);                                       \
+  template void StoreRowsNarrow<type>(const StoreRows& a);   \
+  template void StorePanelsNarrow<type>(const StoreRows& a); \
+  template void LoadPanelsNarrow<type>(const LoadRows& a);   \
+  template void WidenPanelNarrow<type>(const PackKeys& a)
 SIMDATTN_NARROW(KvType::kInt8);
 SIMDATTN_NARROW(KvType::kFp8E4M3);
 SIMDATTN_NARROW(KvType::kFp8E5M2);
 SIMDATTN_NARROW(KvType::kQ8_0);
 SIMDATTN_NARROW(KvType::kQ4_0);
+SIMDATTN_READ(KvType::kQ4_1);
+SIMDATTN_READ(KvType::kQ5_0);
+SIMDATTN_READ(KvType::kQ5_1);
+SIMDATTN_READ(KvType::kIq4Nl);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

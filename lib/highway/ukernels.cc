@@ -108,6 +108,7 @@ namespace simdattn {
 namespace {
 [[maybe_unused]] constexpr UKernels with(UKernels table, Arithmetic arithmetic, const AttentionKernels& kernels) {
   table.attention[slot(arithmetic)] = kernels;
+  if (arithmetic == Arithmetic::kInt8) add_stored_integers(table.attention[slot(arithmetic)]);
   return table;
 }
 [[maybe_unused]] constexpr UKernels with_int8(const UKernels& table, AttentionKernels kernels) {

@@ -51,6 +51,8 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   SIMDATTN_REQUIRE(has_scales(kv.type) || kv.scales == nullptr, Code::kDType, text.no_scales);
   SIMDATTN_REQUIRE(kv.layout == KvLayout::kRows || kv.layout == KvLayout::kPanels, Code::kShape, text.layout);
   const bool panels = kv.layout == KvLayout::kPanels;
+  SIMDATTN_REQUIRE(!use.output || !is_read_only(kv.type), Code::kDType, text.read_only);
+  SIMDATTN_REQUIRE(!panels || !is_read_only(kv.type), Code::kShape, text.row_type);
   SIMDATTN_REQUIRE(!panels || (!use.rows_only && !use.varlen), Code::kShape, text.rows_only);
   SIMDATTN_REQUIRE(kv.dim >= 1 && kv.dim <= kMaxSize, Code::kShape, text.dim);
   SIMDATTN_REQUIRE(!is_narrow(kv.type) || kv.dim <= kMaxNarrowDim, Code::kShape, text.narrow_dim);

@@ -30,6 +30,8 @@ struct KvText {
   const char* both;
   const char* narrow_dim;
   const char* block_dim;
+  const char* read_only;
+  const char* row_type;
   const char* no_scales;
   const char* scales_null;
   const char* scale_stride;
@@ -58,6 +60,8 @@ struct KvText {
    name ".page_size, ring: pages and a ring exclude each other and cu_k",                                    \
    name ".dim: types narrower than 16 bits hold at most 8192 numbers a row",                                 \
    name ".dim: must be a multiple of 32, the block of the type",                                             \
+   name ".type: can be read only",                                                                           \
+   name ".layout: this type is stored in rows only",                                                         \
    name ".scales: not null, and the type has no scales that stand apart",                                    \
    name ".scales: null although the type has a scale per token and head",                                    \
    name ".scale_batch_stride, scale_head_stride, scale_token_stride: bytes, must be multiples of 4",         \
