@@ -187,6 +187,7 @@ template <class O, class T>
 void int8_pack_values(const PackValues& a) {
   int8_t* block = static_cast<int8_t*>(a.block);
   float* scales = reinterpret_cast<float*>(block + int8_values_numbers(a.columns));
+  if (a.keys == 0) return;
   const int64_t end = a.first + a.keys;
   const int64_t lanes = O::lanes();
   for (int64_t key = a.first / 4 * 4; key < end; key += 4) {
