@@ -4,8 +4,8 @@
 
 #include "lib/f32_operands.h"
 #include "lib/scalar/bf16_attention.h"
-#include "lib/scalar/int8_attention.h"
 #include "lib/xsimd/elementwise.h"
+#include "lib/xsimd/int8.h"
 #include "lib/xsimd/modify_row.h"
 #include "lib/xsimd/pack.h"
 #include "lib/xsimd/rope.h"
@@ -42,7 +42,7 @@ extern const UKernels SIMDATTN_XSIMD_TABLE;
 constinit const UKernels SIMDATTN_XSIMD_TABLE = {
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(kTileRows, softmax_tile), emulated_bf16_attention<Kernels, Bf16Chains>(4),
-                  int8_attention<Int8Integers>(false, 4, softmax_tile)},
+                  int8_attention<Int8Kernels>(!Int8Operations::kPairs, Int8Operations::kRows, softmax_tile)},
     .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
     .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},
     .additive_rows = {additive_rows<float>, additive_rows<bf16>, additive_rows<f16>},
