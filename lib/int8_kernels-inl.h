@@ -187,6 +187,7 @@ template <class O, class T>
 void int8_pack_values(const PackValues& a) {
   int8_t* block = static_cast<int8_t*>(a.block);
   float* scales = reinterpret_cast<float*>(block + int8_values_numbers(a.columns));
+  if (a.keys == 0) return;
   const int64_t end = a.first + a.keys;
   const int64_t lanes = O::lanes();
   for (int64_t key = a.first / 4 * 4; key < end; key += 4) {
@@ -389,18 +390,24 @@ SIMDATTN_INT8_SHARED float int8_weights(const float* w, const float* scales, int
   const int64_t lanes = O::lanes();
   alignas(64) float u[kKeyBlock];
   const typename O::F zero = O::set(0.0f);
-  typename O::F largest = zero;
-  typename O::F poison = zero;  // becomes NaN
-  const auto weigh = [&](int64_t j, typename O::F a, typename O::F b) SIMDATTN_INT8_LAMBDA {
-    const typename O::F product = O::mul(a, b);
-    largest = O::max(largest, product);
-    poison = O::fma(product, zero, poison);
-    O::store(product, u + j);
-  };
+  // Two chains each; poison becomes NaN.
+  typename O::F largest0 = zero, largest1 = zero, poison0 = zero, poison1 = zero;
+  const auto weigh = [&](int64_t j, typename O::F a, typename O::F b, typename O::F& largest, typename O::F& poison)
+      SIMDATTN_INT8_LAMBDA {
+        const typename O::F product = O::mul(a, b);
+        largest = O::max(largest, product);
+        poison = O::fma(product, zero, poison);
+        O::store(product, u + j);
+      };
   int64_t j = 0;
-  for (; j + lanes <= keys; j += lanes) weigh(j, O::load(w + j), O::load(scales + j));
-  if (j < keys) weigh(j, O::wide_n(w + j, keys - j), O::wide_n(scales + j, keys - j));
-  const WeightScale quantise(O::largest(largest), O::largest_int(O::and_int(O::bits(poison), O::set_int(0x7FFFFFFF))) == 0);
+  for (; j + 2 * lanes <= keys; j += 2 * lanes) {
+    weigh(j, O::load(w + j), O::load(scales + j), largest0, poison0);
+    weigh(j + lanes, O::load(w + j + lanes), O::load(scales + j + lanes), largest1, poison1);
+  }
+  for (; j + lanes <= keys; j += lanes) weigh(j, O::load(w + j), O::load(scales + j), largest0, poison0);
+  if (j < keys) weigh(j, O::wide_n(w + j, keys - j), O::wide_n(scales + j, keys - j), largest0, poison0);
+  const typename O::I poison = O::and_int(O::or_int(O::bits(poison0), O::bits(poison1)), O::set_int(0x7FFFFFFF));
+  const WeightScale quantise(O::largest(O::max(largest0, largest1)), O::largest_int(poison) == 0);
   std::memset(out, 0, 4);
   const typename O::F factor = O::set(quantise.inverse);
   typename O::I total = O::set_int(0);

@@ -59,7 +59,10 @@ struct WeightScale {
   float scale;
   float inverse;
 
-  WeightScale(float largest, bool finite) : scale(largest / 255.0f), inverse(255.0f / largest) {
+  WeightScale(float largest, bool finite) {
+    largest += 0.0f;  // no -0, whose inverse is less than any number
+    inverse = 255.0f / largest;
+    scale = largest / 255.0f;
     if (!(inverse < std::numeric_limits<float>::infinity())) inverse = scale = 0.0f;
     if (!finite) {
       inverse = 0.0f;

@@ -85,7 +85,18 @@ struct Int8Operations {
   static HWY_INLINE int32_t largest_int(I v) { return hn::ReduceMax(IntTag(), v); }
   static HWY_INLINE int32_t sum_int(I v) { return hn::ReduceSum(IntTag(), v); }
   static HWY_INLINE I bits(F v) { return hn::BitCast(IntTag(), v); }
-  static HWY_INLINE I nearest(F v) { return hn::NearestInt(v); }
+  /// NearestInt() of Highway also bounds what overflows.
+  static HWY_INLINE I nearest(F v) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+    return I{_mm512_cvtps_epi32(v.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    return I{_mm256_cvtps_epi32(v.raw)};
+#elif HWY_ARCH_X86
+    return I{_mm_cvtps_epi32(v.raw)};
+#else
+    return hn::NearestInt(v);
+#endif
+  }
   static HWY_INLINE F to_float(I v) { return hn::ConvertTo(TileTag(), v); }
   static HWY_INLINE void store_bytes(I v, int8_t* p) {
     const hn::Rebind<int8_t, IntTag> d8;

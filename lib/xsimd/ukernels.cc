@@ -4,9 +4,9 @@
 
 #include "lib/f32_operands.h"
 #include "lib/narrow_operands.h"
-#include "lib/scalar/int8_attention.h"
 #include "lib/xsimd/bf16_attention.h"
 #include "lib/xsimd/elementwise.h"
+#include "lib/xsimd/int8.h"
 #include "lib/xsimd/modify_row.h"
 #include "lib/xsimd/pack.h"
 #include "lib/xsimd/rope.h"
@@ -49,8 +49,9 @@ struct Narrow : NarrowSlots<kType> {
 extern const UKernels SIMDATTN_XSIMD_TABLE;
 constinit const UKernels SIMDATTN_XSIMD_TABLE = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(kTileRows, softmax_tile<false>), emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
-                  int8_attention<Int8Integers>(false, 4, softmax_tile<false>)},
+    .attention = {f32_attention<Kernels>(kTileRows, softmax_tile<false>),
+                  emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
+                  int8_attention<Int8Kernels>(!Int8Operations::kPairs, Int8Operations::kRows, softmax_tile<false>)},
     .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
     .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},
     .additive_rows = {additive_rows<float>, additive_rows<bf16>, additive_rows<f16>},

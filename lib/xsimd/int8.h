@@ -1,0 +1,209 @@
+// Arithmetic::kInt8: the operations that lib/int8_kernels-inl.h asks for. Dot products of bytes with SVE, else 16-bit ones.
+#ifndef SIMDATTN_LIB_XSIMD_INT8_H_
+#define SIMDATTN_LIB_XSIMD_INT8_H_
+
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "lib/cursor.h"
+#include "lib/int8_operands.h"
+#include "lib/xsimd/memory.h"
+#include "lib/xsimd/pack.h"
+
+#define SIMDATTN_INT8_INLINE SIMDATTN_INLINE
+#define SIMDATTN_INT8_LAMBDA SIMDATTN_LAMBDA
+#define SIMDATTN_INT8_SHARED SIMDATTN_SHARED
+
+namespace simdattn {
+namespace {
+
+#include "lib/int8_kernels-inl.h"
+
+struct Int8Operations {
+  using F = Floats;
+  using I = Ints;
+#if XSIMD_WITH_SVE
+  static constexpr size_t kRows = 8;
+  static constexpr bool kPairs = false;
+  static constexpr bool kFlipValues = true;
+#else
+  static constexpr size_t kRows = kAvx512 ? 8 : 4;
+  static constexpr bool kPairs = true;
+  static constexpr bool kFlipValues = false;
+#endif
+  static constexpr bool kFlipKeys = false;
+
+  static constexpr int64_t lanes() { return kLanes; }
+
+  template <class T>
+  static SIMDATTN_INLINE F wide(const T* p) {
+    return simdattn::load(p, All());
+  }
+  template <class T>
+  static SIMDATTN_INLINE F wide_n(const T* p, int64_t n) {
+    return simdattn::load(p, first_lanes(n));
+  }
+  static SIMDATTN_INLINE F even(const bf16* pairs) { return even_of(load_pairs(pairs)); }
+  static SIMDATTN_INLINE F odd(const bf16* pairs) { return odd_of(load_pairs(pairs)); }
+  static SIMDATTN_INLINE F load(const float* p) { return F::load_unaligned(p); }
+  static SIMDATTN_INLINE void store(F v, float* p) { v.store_unaligned(p); }
+  static SIMDATTN_INLINE F set(float x) { return F(x); }
+  static SIMDATTN_INLINE F mul(F a, F b) { return a * b; }
+  static SIMDATTN_INLINE F fma(F a, F b, F c) { return xsimd::fma(a, b, c); }
+  static SIMDATTN_INLINE F max(F a, F b) { return xsimd::max(a, b); }
+  static SIMDATTN_INLINE float largest(F v) {
+    return fold_lanes(v, [](auto a, auto b) SIMDATTN_LAMBDA { return xsimd::max(a, b); });
+  }
+
+  static SIMDATTN_INLINE I load_int(const void* p) { return I::load_unaligned(static_cast<const int32_t*>(p)); }
+  static SIMDATTN_INLINE void store_int(I v, void* p) { v.store_unaligned(static_cast<int32_t*>(p)); }
+  static SIMDATTN_INLINE I set_int(int32_t x) { return I(x); }
+  static SIMDATTN_INLINE I repeat(const void* cell) {
+    int32_t x;
+    std::memcpy(&x, cell, sizeof(x));
+    return I(x);
+  }
+  static SIMDATTN_INLINE I add_int(I a, I b) { return a + b; }
+  static SIMDATTN_INLINE I and_int(I a, I b) { return a & b; }
+  static SIMDATTN_INLINE I or_int(I a, I b) { return a | b; }
+  static SIMDATTN_INLINE I xor_int(I a, I b) { return a ^ b; }
+  static SIMDATTN_INLINE I max_int(I a, I b) { return xsimd::max(a, b); }
+  template <int kBits>
+  static SIMDATTN_INLINE I left(I v) {
+#if XSIMD_WITH_NEON64 && !XSIMD_WITH_SVE
+    return vshlq_n_s32(v, kBits);
+#else
+    return v << kBits;
+#endif
+  }
+  static SIMDATTN_INLINE int32_t largest_int(I v) {
+    alignas(64) int32_t lane[kLanes];
+    v.store_aligned(lane);
+    int32_t largest = lane[0];
+    for (int64_t i = 1; i < kLanes; ++i) largest = lane[i] > largest ? lane[i] : largest;
+    return largest;
+  }
+  static SIMDATTN_INLINE int32_t sum_int(I v) {
+    alignas(64) int32_t lane[kLanes];
+    v.store_aligned(lane);
+    int32_t sum = 0;
+    for (int64_t i = 0; i < kLanes; ++i) sum += lane[i];
+    return sum;
+  }
+
+#if XSIMD_WITH_SVE
+  static SIMDATTN_INLINE I bits(F v) { return svreinterpret_s32_f32(v); }
+  static SIMDATTN_INLINE I nearest(F v) { return svcvt_s32_f32_x(svptrue_b32(), svrintn_f32_x(svptrue_b32(), v)); }
+  static SIMDATTN_INLINE F to_float(I v) { return svcvt_f32_s32_x(svptrue_b32(), v); }
+  /// The lowest byte of each lane.
+  static SIMDATTN_INLINE void store_bytes(I v, void* p) { svst1b_s32(svptrue_b32(), static_cast<int8_t*>(p), v); }
+  template <bool kWeights>
+  static SIMDATTN_INLINE void dot(I& sum, I& /*second*/, I x, I column) {
+    if constexpr (kWeights) {
+      sum = svreinterpret_s32_u32(
+          svdot_u32(svreinterpret_u32_s32(sum), svreinterpret_u8_s32(x), svreinterpret_u8_s32(column)));
+    } else {
+      sum = svdot_s32(sum, svreinterpret_s8_s32(x), svreinterpret_s8_s32(column));
+    }
+  }
+  static SIMDATTN_INLINE I total(I sum, I /*second*/) { return sum; }
+#elif XSIMD_WITH_SSE2
+#if XSIMD_WITH_AVX512F
+  static SIMDATTN_INLINE I bits(F v) { return _mm512_castps_si512(v); }
+  static SIMDATTN_INLINE I nearest(F v) { return _mm512_cvtps_epi32(v); }
+  static SIMDATTN_INLINE F to_float(I v) { return _mm512_cvtepi32_ps(v); }
+  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+  }
+  static SIMDATTN_INLINE I even_pairs(I v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); }
+  static SIMDATTN_INLINE I odd_pairs(I v) { return _mm512_srai_epi16(v, 8); }
+#elif XSIMD_WITH_AVX2
+  static SIMDATTN_INLINE I bits(F v) { return _mm256_castps_si256(v); }
+  static SIMDATTN_INLINE I nearest(F v) { return _mm256_cvtps_epi32(v); }
+  static SIMDATTN_INLINE F to_float(I v) { return _mm256_cvtepi32_ps(v); }
+  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
+    const __m256i order = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
+                                           0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i bytes = _mm256_shuffle_epi8(v, order);
+    _mm_storel_epi64(static_cast<__m128i*>(p),
+                     _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
+  }
+  static SIMDATTN_INLINE I even_pairs(I v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
+  static SIMDATTN_INLINE I odd_pairs(I v) { return _mm256_srai_epi16(v, 8); }
+#else
+  static SIMDATTN_INLINE I bits(F v) { return _mm_castps_si128(v); }
+  static SIMDATTN_INLINE I nearest(F v) { return _mm_cvtps_epi32(v); }
+  static SIMDATTN_INLINE F to_float(I v) { return _mm_cvtepi32_ps(v); }
+  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
+    const __m128i order = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const int32_t four = _mm_cvtsi128_si32(_mm_shuffle_epi8(v, order));
+    std::memcpy(p, &four, sizeof(four));
+  }
+  static SIMDATTN_INLINE I even_pairs(I v) { return _mm_srai_epi16(_mm_slli_epi16(v, 8), 8); }
+  static SIMDATTN_INLINE I odd_pairs(I v) { return _mm_srai_epi16(v, 8); }
+#endif
+  /// In assembly: gcc would add products before sums, and put sums on the stack.
+  template <bool kWeights>
+  static SIMDATTN_INLINE void dot(I& sum, I& /*second*/, I x, I column) {
+    typename I::register_type s = sum, product;
+    const typename I::register_type a = x, b = column;
+#if XSIMD_WITH_AVX2
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(s), "=&v"(product) : "v"(a), "v"(b));
+#else
+    asm("movdqa %2, %1\n\tpmaddwd %3, %1\n\tpaddd %1, %0" : "+x"(s), "=&x"(product) : "x"(a), "x"(b));
+#endif
+    sum = s;
+  }
+  static SIMDATTN_INLINE I total(I sum, I /*second*/) { return sum; }
+#else
+  static SIMDATTN_INLINE I bits(F v) { return vreinterpretq_s32_f32(v); }
+  static SIMDATTN_INLINE I nearest(F v) { return vcvtnq_s32_f32(v); }
+  static SIMDATTN_INLINE F to_float(I v) { return vcvtq_f32_s32(v); }
+  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
+    const int16x4_t words = vmovn_s32(v);
+    const int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));
+    const int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
+    std::memcpy(p, &four, sizeof(four));
+  }
+  static SIMDATTN_INLINE I even_pairs(I v) {
+    return vreinterpretq_s32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_s32(v), 8), 8));
+  }
+  static SIMDATTN_INLINE I odd_pairs(I v) { return vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s32(v), 8)); }
+  /// The products of the lower lanes go to `sum`, those of the upper ones to `second`.
+  template <bool kWeights>
+  static SIMDATTN_INLINE void dot(I& sum, I& second, I x, I column) {
+    const int16x8_t a = vreinterpretq_s16_s32(x), b = vreinterpretq_s16_s32(column);
+    sum = vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b));
+    second = vmlal_high_s16(second, a, b);
+  }
+  static SIMDATTN_INLINE I total(I sum, I second) { return vpaddq_s32(sum, second); }
+#endif
+  static SIMDATTN_INLINE void store_bytes_unsigned(I v, void* p) { store_bytes(v, p); }
+
+  static SIMDATTN_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
+    simdattn::pack_keys<float>(rows, stride, keys, cells, static_cast<float*>(panel), false);
+  }
+};
+
+/// By the names that lib/int8_operands.h asks for.
+struct Int8Kernels {
+  static constexpr auto query_bytes = int8_kernel_query_bytes<Int8Operations>;
+  static constexpr auto panel_bytes = int8_panel_bytes;
+  static constexpr auto values_bytes = int8_values_bytes;
+  template <class T>
+  static constexpr auto prepare_query = int8_prepare_query<Int8Operations, T>;
+  template <class T>
+  static constexpr auto pack_keys = int8_pack_keys<Int8Operations, T>;
+  template <class T>
+  static constexpr auto pack_panel = int8_pack_panel<Int8Operations, T>;
+  template <class T>
+  static constexpr auto pack_values = int8_pack_values<Int8Operations, T>;
+  static constexpr auto score_packed = int8_score_packed<Int8Operations>;
+  static constexpr auto value_packed = int8_value_packed<Int8Operations>;
+};
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_XSIMD_INT8_H_
