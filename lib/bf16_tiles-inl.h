@@ -6,7 +6,9 @@
 //   Ops::kRegisters             how many there are
 //   Ops::kRows, kWideRows       rows of the largest tile of two vectors; of four
 //   Ops::load, store, zero, broadcast, add, mul_add
+//   Ops::rounded                to numbers of bf16; NaN stays NaN
 //   Ops::load_pairs, even_of, odd_of    of each two neighbours of bf16 the first, the second, widened
+//   Ops::kMultipliesPairs       then mul_add_even, mul_add_odd multiply them as they are
 //   Ops::zip_lower, zip_upper           what puts both in order again
 //   Ops::hide                   a pointer that the compiler does not recognise
 //   Ops::with_registers(f)      f(accumulators, columns): sets of registers, `at<i>(set)` is one of them
@@ -21,14 +23,14 @@
 /// matter, so a group that begins in its middle needs no care.
 constexpr int64_t kChainGroup = 32;
 
-/// chains[kChain][r][c] += x[r * stride] * columns[c]
-template <int64_t kChain, int64_t kRows, int64_t kVecs, class Chains, class Columns>
-SIMDATTN_TILE_INLINE void add_to_chains(const float* x, int64_t stride, Chains& chains, Columns& columns) {
+/// chains[kChain][r][c] = multiply(x[r * stride], c, chains[kChain][r][c])
+template <int64_t kChain, int64_t kRows, int64_t kVecs, class Chains, class Multiply>
+SIMDATTN_TILE_INLINE void add_to_chains(const float* x, int64_t stride, Chains& chains, const Multiply& multiply) {
   unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
     const Ops::Vec factor = Ops::broadcast(x + r * stride);
     unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
       Ops::Vec& sum = Ops::at<(kChain * kRows + r) * kVecs + c>(chains);
-      sum = Ops::mul_add(factor, Ops::at<c>(columns), sum);
+      sum = multiply(factor, c, sum);
     });
   });
 }
@@ -43,7 +45,20 @@ SIMDATTN_TILE_INLINE Ops::Vec joined(Chains& chains) {
 }
 /// The registers do not hold pairs of bf16 beside what they become: pairs are loaded twice.
 template <int64_t kRows, int64_t kVecs>
-constexpr bool kLoadsTwice = 2 * kRows * kVecs + 2 * kVecs + 1 > Ops::kRegisters;
+constexpr bool kLoadsTwice = !Ops::kMultipliesPairs && 2 * kRows * kVecs + 2 * kVecs + 1 > Ops::kRegisters;
+
+/// f32 that may be any number: it is rounded as it is loaded. float: numbers of bf16.
+struct Unrounded {
+  float x;
+};
+SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const float* p) { return Ops::load(p); }
+SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Unrounded* p) { return Ops::rounded(Ops::load(&p->x)); }
+/// Bytes of the numbers that a vector holds, read from T.
+template <class T>
+constexpr int64_t kVectorBytes = Ops::kMostLanes * static_cast<int64_t>(sizeof(T));
+/// T is how a cache stores numbers, not how they are packed.
+template <class T>
+constexpr bool kStored = !std::is_same_v<T, float>;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Scores: lanes are keys
@@ -74,7 +89,9 @@ SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
       unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
         const T* const half = c < kHalf ? l : h;
         if constexpr (!kPairs) {
-          Ops::at<c>(columns) = Ops::load(half + c % kHalf * n + chain * kPanelWidth);
+          Ops::at<c>(columns) = load_numbers(half + c % kHalf * n + chain * kPanelWidth);
+        } else if constexpr (Ops::kMultipliesPairs) {
+          Ops::at<c>(columns) = Ops::load_pairs(half + c % kHalf * 2 * n);
         } else if constexpr (chain == 0) {
           Ops::at<c>(columns) = Ops::even_of(Ops::load_pairs(half + c % kHalf * 2 * n));
         } else {
@@ -84,6 +101,17 @@ SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
     };
     constexpr auto kFirst = std::integral_constant<int64_t, 0>();
     constexpr auto kSecond = std::integral_constant<int64_t, 1>();
+    const auto add = [&](const float* x, auto chain) SIMDATTN_TILE_LAMBDA {
+      add_to_chains<chain, kRows, kVecs>(x, ldq, chains, [&](Ops::Vec factor, auto c, Ops::Vec sum) SIMDATTN_TILE_LAMBDA {
+        if constexpr (!kPairs || !Ops::kMultipliesPairs) {
+          return Ops::mul_add(factor, Ops::at<c>(columns), sum);
+        } else if constexpr (chain == 0) {
+          return Ops::mul_add_even(factor, Ops::at<c>(columns), sum);
+        } else {
+          return Ops::mul_add_odd(factor, Ops::at<c>(columns), sum);
+        }
+      });
+    };
     unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
       unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::zero(), a.s + r * a.lds + c * n); });
     });
@@ -96,28 +124,28 @@ SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
       clear_chains<kRows, kVecs>(chains);
 #pragma GCC unroll 1
       for (int64_t i = 0; i < group / 2; ++i) {
-        if (kPairs && prefetches > 0) {
-          for (uintptr_t byte = 0; byte < kVecs * Ops::kMostLanes * 4; byte += 64) {
+        if (kStored<T> && prefetches > 0) {
+          for (uintptr_t byte = 0; byte < 2 * kVecs * kVectorBytes<T>; byte += 64) {
             __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
           }
           line += pitch;
           --prefetches;
         }
         load(low.get(), high.get(), kFirst);
-        add_to_chains<0, kRows, kVecs>(q, ldq, chains, columns);
+        add(q, kFirst);
         if constexpr (kPairs && kLoadsTwice<kRows, kVecs>) {
           load(Ops::hide(low.get()), Ops::hide(high.get()), kSecond);
         } else {
           load(low.get(), high.get(), kSecond);
         }
-        add_to_chains<1, kRows, kVecs>(q + 1, ldq, chains, columns);
+        add(q + 1, kSecond);
         q += 2;
         low += 2 * kPanelWidth;
         high += 2 * kPanelWidth;
       }
       if (group % 2 != 0) {
         load(low.get(), high.get(), kFirst);
-        add_to_chains<0, kRows, kVecs>(q, ldq, chains, columns);
+        add(q, kFirst);
       }
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
         unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
@@ -138,18 +166,19 @@ SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
 
 /// What the tile of rows [first, first + rows) and kVecs vectors from column x on prefetches: its share of the panels to come,
 /// 16 KiB ahead at least.
-template <int64_t kVecs>
+template <class T, int64_t kVecs>
 SIMDATTN_TILE_INLINE PrefetchPlan chain_panels_to_come(const ScoreTile& a, int64_t x, int64_t first, int64_t rows) {
   const int64_t width = kVecs * Ops::lanes();
   const int64_t panels = (width + kPanelWidth - 1) / kPanelWidth;
   const int64_t steps = (a.dim + 1) / 2;
-  const int64_t bytes = steps * kPanelWidth * 4;
+  constexpr int64_t kPair = 2 * static_cast<int64_t>(sizeof(T));
+  const int64_t bytes = steps * kPanelWidth * kPair;
   const int64_t ahead = (16384 + panels * bytes - 1) / (panels * bytes) * panels;
   const int64_t from = first * steps / a.rows;
   const int64_t to = (first + rows) * steps / a.rows;
   const int64_t offset =
-      (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth + from * width * 4;
-  return {address_at(static_cast<const char*>(a.panels), offset), width * 4, to - from};
+      (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth + from * width * kPair;
+  return {address_at(static_cast<const char*>(a.panels), offset), width * kPair, to - from};
 }
 
 /// All rows against kVecs vectors of columns from column `x` on.
@@ -171,7 +200,7 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
         &a.scale,
         a.s + t.first * a.lds + x,
         a.lds,
-        std::is_same_v<T, bf16> && a.stream ? chain_panels_to_come<kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
+        kStored<T> && a.stream ? chain_panels_to_come<T, kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
     with_rows<kMaxRows>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { score_chains_tile<T, r, kVecs>(arguments); });
   }
 }
@@ -220,12 +249,29 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
       if constexpr (kPairs) {
         unroll<kVecs / 2>([&](auto c) SIMDATTN_TILE_LAMBDA {
           const auto pairs = Ops::load_pairs(key + 2 * c * n);
-          Ops::at<2 * c>(columns) = Ops::even_of(pairs);
-          Ops::at<2 * c + 1>(columns) = Ops::odd_of(pairs);
+          if constexpr (Ops::kMultipliesPairs) {
+            Ops::at<2 * c>(columns) = pairs;
+          } else {
+            Ops::at<2 * c>(columns) = Ops::even_of(pairs);
+            Ops::at<2 * c + 1>(columns) = Ops::odd_of(pairs);
+          }
         });
       } else {
-        unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::at<c>(columns) = Ops::load(key + c * n); });
+        unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::at<c>(columns) = load_numbers(key + c * n); });
       }
+    };
+    constexpr auto kFirst = std::integral_constant<int64_t, 0>();
+    constexpr auto kSecond = std::integral_constant<int64_t, 1>();
+    const auto add = [&](const float* x, auto chain) SIMDATTN_TILE_LAMBDA {
+      add_to_chains<chain, kRows, kVecs>(x, ldw, chains, [&](Ops::Vec factor, auto c, Ops::Vec sum) SIMDATTN_TILE_LAMBDA {
+        if constexpr (!kPairs || !Ops::kMultipliesPairs) {
+          return Ops::mul_add(factor, Ops::at<c>(columns), sum);
+        } else if constexpr (c % 2 == 0) {
+          return Ops::mul_add_even(factor, Ops::at<c>(columns), sum);
+        } else {
+          return Ops::mul_add_odd(factor, Ops::at<c - 1>(columns), sum);
+        }
+      });
     };
     if (a.alpha != nullptr) {
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
@@ -246,8 +292,8 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
       clear_chains<kRows, kVecs>(chains);
 #pragma GCC unroll 1
       for (int64_t i = 0; i < group / 2; ++i) {
-        if (kPairs && prefetches > 0) {
-          for (uintptr_t byte = 0; byte < kVecs * Ops::kMostLanes * sizeof(T); byte += 64) {
+        if (kStored<T> && prefetches > 0) {
+          for (uintptr_t byte = 0; byte < kVecs * kVectorBytes<T>; byte += 64) {
             __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
             __builtin_prefetch(reinterpret_cast<const char*>(line + pitch + byte), 0, 2);
           }
@@ -255,15 +301,15 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
           prefetches -= 2;
         }
         load(v.get());
-        add_to_chains<0, kRows, kVecs>(w, ldw, chains, columns);
+        add(w, kFirst);
         load(v.get() + key_stride);
-        add_to_chains<1, kRows, kVecs>(w + 1, ldw, chains, columns);
+        add(w + 1, kSecond);
         w += 2;
         v += 2 * key_stride;
       }
       if (group % 2 != 0) {
         load(v.get());
-        add_to_chains<0, kRows, kVecs>(w, ldw, chains, columns);
+        add(w, kFirst);
         w += 1;
         v += key_stride;
       }
@@ -311,8 +357,7 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
         a.o + t.first * a.ldo + x,
         a.ldo,
         a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
-        std::is_same_v<T, bf16> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows)
-                                            : PrefetchPlan()};
+        kStored<T> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan()};
     with_rows<kMaxRows>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
   }
 }
@@ -384,7 +429,7 @@ void value_chains(const ValueTile& a) {
     value_chains_columns<T>(a, key, keys, whole);
     key += most;
   } while (key < a.keys);
-  if constexpr (std::is_same_v<T, bf16>) {
+  if constexpr (kStored<T>) {
     if (whole < a.dim) last_value_chains<T>(a, whole);
   }
 }

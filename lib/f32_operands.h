@@ -93,14 +93,15 @@ void rounded(const float* in, float* out, int64_t n) {
   kRound(out, n);
 }
 
-/// kBF16 where no instruction computes its chains. E names the emulation:
+/// kBF16 in f32 multiply-adds; `native` if numbers of bf16 in a cache are multiplied as they are. E names the kernels:
 ///   round(x, n)               f32 numbers to bf16 ones
 ///   score_tile, value_tile    of f32 numbers that are bf16 ones, in the formats above
 ///   score_tile_bf16, value_tile_bf16    the same from panels and rows of bf16
+///   score_tile_f32, value_tile_f32      from those of f32 that is not rounded yet
 ///   softmax_tile              rounded weights
 template <template <class T> class K, class E>
-constexpr AttentionKernels emulated_bf16_attention(int64_t tile_rows) {
-  AttentionKernels kernels = {.native = false,
+constexpr AttentionKernels bf16_attention(bool native, int64_t tile_rows) {
+  AttentionKernels kernels = {.native = native,
                               .tile_rows = tile_rows,
                               .value_step = 32,
                               .query_bytes = f32_query_bytes,
@@ -119,6 +120,8 @@ constexpr AttentionKernels emulated_bf16_attention(int64_t tile_rows) {
     kv.score_packed = E::score_tile;
   }
   KvOperands& f32 = kernels.kv[static_cast<size_t>(KvType::kF32)];
+  f32.score_tile = E::score_tile_f32;
+  f32.value_tile = E::value_tile_f32;
   f32.pack_keys = F32Packing<K<float>, float, E::round>::keys;
   f32.pack_panel = F32Packing<K<float>, float, E::round>::panel;
   f32.pack_values = F32Packing<K<float>, float, E::round>::values;

@@ -54,9 +54,24 @@ struct Ops {
   static HWY_INLINE Vec broadcast(const float* p) { return hn::Set(TileTag(), *p); }
   static HWY_INLINE Vec add(Vec a, Vec b) { return hn::Add(a, b); }
   static HWY_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return hn::MulAdd(a, b, c); }
+  static HWY_INLINE Vec rounded(Vec v) { return RoundedToBF16(TileTag(), v); }
   static HWY_INLINE Vec load_pairs(const bf16* p) { return LoadPairs(TileTag(), p); }
   static HWY_INLINE Vec even_of(Vec pairs) { return EvenOf(TileTag(), pairs); }
   static HWY_INLINE Vec odd_of(Vec pairs) { return OddOf(TileTag(), pairs); }
+#if HWY_TARGET == HWY_NEON_BF16
+  // BFMLALB, BFMLALT. Of a broadcast f32, which is a number of bf16, the upper half is element 1.
+  static constexpr bool kMultipliesPairs = true;
+  static HWY_INLINE Vec mul_add_even(Vec factor, Vec pairs, Vec sum) {
+    return Vec{vbfmlalbq_laneq_f32(sum.raw, vreinterpretq_bf16_f32(pairs.raw), vreinterpretq_bf16_f32(factor.raw), 1)};
+  }
+  static HWY_INLINE Vec mul_add_odd(Vec factor, Vec pairs, Vec sum) {
+    return Vec{vbfmlaltq_laneq_f32(sum.raw, vreinterpretq_bf16_f32(pairs.raw), vreinterpretq_bf16_f32(factor.raw), 1)};
+  }
+#else
+  static constexpr bool kMultipliesPairs = false;
+  static Vec mul_add_even(Vec, Vec, Vec);  // never called
+  static Vec mul_add_odd(Vec, Vec, Vec);
+#endif
   static HWY_INLINE Vec zip_lower(Vec a, Vec b) { return hn::InterleaveWholeLower(TileTag(), a, b); }
   static HWY_INLINE Vec zip_upper(Vec a, Vec b) { return hn::InterleaveWholeUpper(TileTag(), a, b); }
   template <class T>
@@ -89,8 +104,10 @@ void RoundToBF16(float* x, int64_t n) {
   }
 }
 void ScoreChainsF32(const ScoreTile& a) { score_chains<float>(a); }
+void ScoreChainsUnrounded(const ScoreTile& a) { score_chains<Unrounded>(a); }
 void ScoreChainsBF16(const ScoreTile& a) { score_chains<bf16>(a); }
 void ValueChainsF32(const ValueTile& a) { value_chains<float>(a); }
+void ValueChainsUnrounded(const ValueTile& a) { value_chains<Unrounded>(a); }
 void ValueChainsBF16(const ValueTile& a) { value_chains<bf16>(a); }
 
 }  // namespace HWY_NAMESPACE

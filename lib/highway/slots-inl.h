@@ -98,11 +98,13 @@ void WidenPanelF32(const void* panel, int64_t dim, float* out);
 void WidenPanelBF16(const void* panel, int64_t dim, float* out);
 void WidenPanelF16(const void* panel, int64_t dim, float* out);
 
-// bf16_attention.cc: numbers that are bf16 ones, as f32 or as bf16
+// bf16_attention.cc: numbers that are bf16 ones, as f32 or as bf16; f32 that is not rounded yet
 void RoundToBF16(float* x, int64_t n);
 void ScoreChainsF32(const ScoreTile& a);
+void ScoreChainsUnrounded(const ScoreTile& a);
 void ScoreChainsBF16(const ScoreTile& a);
 void ValueChainsF32(const ValueTile& a);
+void ValueChainsUnrounded(const ValueTile& a);
 void ValueChainsBF16(const ValueTile& a);
 // int8.cc. Native: VPDPBUSD, and dot products of ARM.
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET == HWY_NEON_BF16 || HWY_TARGET_IS_SVE

@@ -49,11 +49,13 @@ SIMDATTN_KERNELS(float, F32);
 SIMDATTN_KERNELS(bf16, BF16);
 SIMDATTN_KERNELS(f16, F16);
 
-struct Bf16Emulation {
+struct Bf16Kernels {
   static constexpr auto round = RoundToBF16;
   static constexpr auto score_tile = ScoreChainsF32;
   static constexpr auto score_tile_bf16 = ScoreChainsBF16;
+  static constexpr auto score_tile_f32 = ScoreChainsUnrounded;
   static constexpr auto value_tile = ValueChainsF32;
+  static constexpr auto value_tile_f32 = ValueChainsUnrounded;
   static constexpr auto value_tile_bf16 = ValueChainsBF16;
   static constexpr auto softmax_tile = SoftmaxTileBF16;
 };
@@ -75,7 +77,7 @@ extern const UKernels kUKernels;
 constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot),
-                  emulated_bf16_attention<Kernels, Bf16Emulation>(kTileRows),
+                  bf16_attention<Kernels, Bf16Kernels>(HWY_TARGET == HWY_NEON_BF16, kTileRows),
                   int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},

@@ -25,6 +25,10 @@ float bf16_group(int64_t from, int64_t to, const X& x, const Y& y) {
   return scalar::flushed_add(chain[0], chain[1]);
 }
 
+/// What is multiplied. Rounding a number of bf16 does nothing.
+inline float bf16_number(float x) { return to_f32(from_f32<bf16>(x)); }
+inline float bf16_number(bf16 x) { return to_f32(x); }
+
 /// The chains of kBF16 over f32 numbers that are bf16 ones. `Panel` and `Row`: how a number is read.
 struct Bf16Chains {
   static void round(float* x, int64_t n) {
@@ -43,7 +47,7 @@ struct Bf16Chains {
         for (int64_t g = 0; g < a.dim; g += kBf16Group) {
           const float sum = bf16_group(
               0, std::min(kBf16Group, a.dim - g), [&](int64_t i) { return q[g + i]; },
-              [&](int64_t i) { return to_f32(panel[panel_index(g + i, c % kPanelWidth)]); });
+              [&](int64_t i) { return bf16_number(panel[panel_index(g + i, c % kPanelWidth)]); });
           s = scalar::flushed_add(s, sum);
         }
         a.s[r * a.lds + c] = scalar::flushed_fma(s, a.scale, 0.0f);  // a score of -0 becomes +0
@@ -73,7 +77,7 @@ struct Bf16Chains {
               first, last, [&](int64_t i) { return w[j + i - first]; },
               [&](int64_t i) {
                 const char* key = column + (j + i - first) * a.key_stride;
-                return to_f32(reinterpret_cast<const T*>(key)[c % kValueGroup]);
+                return bf16_number(reinterpret_cast<const T*>(key)[c % kValueGroup]);
               });
           sum = scalar::flushed_add(sum, add);
           j += last - first;
@@ -82,7 +86,9 @@ struct Bf16Chains {
       }
     }
   }
+  static constexpr auto score_tile_f32 = score_tile;
   static void value_tile(const ValueTile& a) { values<float>(a); }
+  static constexpr auto value_tile_f32 = value_tile;
   static void value_tile_bf16(const ValueTile& a) { values<bf16>(a); }
 
   /// Weights are rounded to bf16, and the sum adds what is used.

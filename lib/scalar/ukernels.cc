@@ -412,7 +412,7 @@ extern const UKernels kScalarKernels;
 constinit const UKernels kScalarKernels = with_narrow_types<Narrow>({
 #endif
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(4, softmax_tile), emulated_bf16_attention<Kernels, Bf16Chains>(4),
+    .attention = {f32_attention<Kernels>(4, softmax_tile), bf16_attention<Kernels, Bf16Chains>(false, 4),
                   int8_attention<Int8Integers>(false, 4, softmax_tile)},
     .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
     .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},

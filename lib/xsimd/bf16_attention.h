@@ -23,9 +23,13 @@ struct Ops {
   static SIMDATTN_INLINE Vec broadcast(const float* p) { return Vec(*p); }
   static SIMDATTN_INLINE Vec add(Vec a, Vec b) { return a + b; }
   static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return xsimd::fma(a, b, c); }
+  static SIMDATTN_INLINE Vec rounded(Vec v) { return rounded_to_bf16(v); }
   static SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return simdattn::load_pairs(p); }
   static SIMDATTN_INLINE Vec even_of(Bits32 pairs) { return simdattn::even_of(pairs); }
   static SIMDATTN_INLINE Vec odd_of(Bits32 pairs) { return simdattn::odd_of(pairs); }
+  static constexpr bool kMultipliesPairs = false;
+  static Vec mul_add_even(Vec, Vec, Vec);  // never called
+  static Vec mul_add_odd(Vec, Vec, Vec);
   static SIMDATTN_INLINE Vec zip_lower(Vec a, Vec b) { return simdattn::zip_lower(a, b); }
   static SIMDATTN_INLINE Vec zip_upper(Vec a, Vec b) { return simdattn::zip_upper(a, b); }
   template <class T>
@@ -53,14 +57,16 @@ struct Ops {
 #undef SIMDATTN_TILE_FUNCTION
 #undef SIMDATTN_TILE_LAMBDA
 
-struct Bf16Emulation {
+struct Bf16Kernels {
   static void round(float* x, int64_t n) {
     for_each_batch(n, [&](int64_t i, auto part)
                           SIMDATTN_LAMBDA { store(rounded_to_bf16(load(x + i, part)), x + i, part); });
   }
   static constexpr auto score_tile = score_chains<float>;
   static constexpr auto score_tile_bf16 = score_chains<bf16>;
+  static constexpr auto score_tile_f32 = score_chains<Unrounded>;
   static constexpr auto value_tile = value_chains<float>;
+  static constexpr auto value_tile_f32 = value_chains<Unrounded>;
   static constexpr auto value_tile_bf16 = value_chains<bf16>;
   static constexpr auto softmax_tile = simdattn::softmax_tile<true>;
 };
