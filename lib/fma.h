@@ -37,7 +37,8 @@ static inline double fma_of_operations(double a, double b, double c) {
   const double a_low = a - a_high;
   const double b_low = b - b_high;
   const double product = a * b;
-  const double rest = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low;  // exact (Dekker)
+  const double rest =
+      ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low;  // exact (Dekker)
   const double low = c + rest;
   const double t = low - c;
   const double low_error = (c - (low - t)) + (rest - t);

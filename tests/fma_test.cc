@@ -77,24 +77,29 @@ TEST_F(Fma, EdgesOfF32) {
   }
 }
 
-/// Exponents so near that a and b, c and their sum interact; half of the time a sum that nearly vanishes or is nearly half way
-/// between two numbers.
+/// A random number of `digits` digits, near 2^-range .. 2^range.
+template <class T>
+T number(Random& random, int digits, int range) {
+  const auto mantissa = static_cast<int64_t>(random.bits() >> (64 - digits));
+  return static_cast<T>(std::ldexp(static_cast<double>(random.coin() ? -mantissa : mantissa),
+                                   static_cast<int>(random.integer(-range, range)) - digits));
+}
+
+/// Any numbers; sums that vanish; sums that nearly vanish; products half way between two numbers, where the sign of a sum far
+/// below the last digit decides.
 template <class T>
 void random_cases(int exponents, int digits) {
   Random random(7);
-  const auto number = [&](int range) {
-    const auto mantissa = static_cast<int64_t>(random.bits() >> (64 - digits));
-    const int exponent = static_cast<int>(random.bits() % static_cast<uint64_t>(2 * range + 1)) - range;
-    return static_cast<T>(std::ldexp(static_cast<double>((random.bits() & 1) != 0 ? -mantissa : mantissa), exponent - digits));
-  };
   int errors = 0;
   for (int i = 0; i < 1000000 && errors < 20; ++i) {
-    const T a = number(exponents);
-    const T b = number(exponents);
-    T c = number(2 * exponents);
-    if (i % 4 == 1) c = -(a * b);
-    if (i % 4 == 2) c = std::nextafter(-(a * b), T{1});
-    if (i % 4 == 3) c = static_cast<T>(std::ldexp(static_cast<double>(a * b), digits - 1 + i / 4 % 5)) + a;
+    const int kind = i % 4;
+    const T a = number<T>(random, kind == 3 ? (digits + 2) / 2 : digits, exponents);
+    const T b = number<T>(random, kind == 3 ? (digits + 2) / 2 : digits, exponents);
+    T c = number<T>(random, digits, 2 * exponents);
+    if (kind == 1) c = -(a * b);
+    if (kind == 2) c = std::nextafter(-(a * b), T{1});
+    if (kind == 3) c = static_cast<T>(std::ldexp(static_cast<double>(a) * static_cast<double>(b), -60 - i / 4 % 60));
+    if (random.coin()) c = -c;
     errors += wrong(a, b, c);
   }
 }

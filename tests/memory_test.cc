@@ -69,15 +69,17 @@ int posix_memalign(void** p, size_t alignment, size_t n) {
 }
 }
 #else
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // this pair belongs together
+#endif
 void* operator new(size_t n) {
   ++allocations;
   void* p = std::malloc(n == 0 ? 1 : n);
   if (p == nullptr) std::abort();
   return p;
 }
-// Not inline: gcc would see free() of what operator new gave, and warn.
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
 #endif
 
 namespace simdattn::test {
