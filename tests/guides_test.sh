@@ -29,8 +29,8 @@ check_page() {
   if [ "$library" = none ]; then
     "${compile[@]}" -fsyntax-only || return 1
   else
-    "${compile[@]}" "$library" -pthread "${link_args[@]}" -o "$scratch/$name/program" || return 1
-    "${wrapper[@]}" "$scratch/$name/program" || return 1
+    "${compile[@]}" "$library" -pthread "${link_args[@]}" -o "$scratch/$name/program.exe" || return 1
+    "${wrapper[@]}" "$scratch/$name/program.exe" || return 1
   fi
   echo "pass $name: $(wc -l < "$scratch/$name/page.h") lines"
 }
