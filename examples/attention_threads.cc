@@ -5,12 +5,13 @@
 #include <simdattn/simdattn.h>
 
 #include <atomic>
-#include <barrier>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -23,6 +24,31 @@ void check(const sa::Status& status) {
   std::fprintf(stderr, "attention_threads: %s\n", status.detail);
   std::exit(1);
 }
+
+/// Lets threads go on when all of them have come. std::barrier, but that gcc 12's forgets to wake a thread now and then on
+/// Windows.
+class Barrier {
+ public:
+  explicit Barrier(int threads) : threads_(threads) {}
+  void arrive_and_wait() {
+    std::unique_lock lock(mutex_);
+    const int64_t round = round_;
+    if (++arrived_ < threads_) {
+      all_came_.wait(lock, [&] { return round_ != round; });
+    } else {
+      arrived_ = 0;
+      ++round_;
+      all_came_.notify_all();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_came_;
+  int threads_;
+  int arrived_ = 0;
+  int64_t round_ = 0;
+};
 
 /// Threads that wait between jobs. A job calls body(task, thread) once for each task, in no particular order.
 class Pool {
@@ -55,7 +81,7 @@ class Pool {
     end_.arrive_and_wait();
   }
 
-  std::barrier<> begin_, end_;
+  Barrier begin_, end_;
   std::atomic<int64_t> next_ = 0;
   int64_t tasks_ = 0;
   const std::function<void(int64_t, int)>* body_ = nullptr;

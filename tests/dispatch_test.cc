@@ -1,9 +1,12 @@
 // Targets as values: the list, looking one up, the choice of the default by SIMDATTN_TARGET, and that a call runs the
 // target it was given and no other.
 #include <gtest/gtest.h>
-#include <unistd.h>
-#ifdef __APPLE__
+#if defined(_WIN32)
+#include <windows.h>
+#elif defined(__APPLE__)
 #include <mach-o/dyld.h>
+#else
+#include <unistd.h>
 #endif
 
 #include <algorithm>
@@ -27,7 +30,9 @@ class Dispatch : public TargetTest {};
 
 std::string self() {
   char path[4096];
-#ifdef __APPLE__
+#if defined(_WIN32)
+  return std::string(path, GetModuleFileNameA(nullptr, path, sizeof path));
+#elif defined(__APPLE__)
   uint32_t size = sizeof path;
   return _NSGetExecutablePath(path, &size) == 0 ? path : "";
 #else
@@ -36,16 +41,28 @@ std::string self() {
 #endif
 }
 
-/// Runs this program again with SIMDATTN_TARGET set (null: unset) and returns what the test `PrintDefault` prints: the
-/// name of the default target, or "status: " and the sentence.
-std::string default_with(const char* value) {
+/// The line of a shell that runs this program again with SIMDATTN_TARGET set (null: unset).
+std::string again_with(const char* value) {
+#if defined(_WIN32)
+  // Children inherit the environment; an empty value unsets. The shell takes off the outer quotation marks.
+  _putenv_s("SIMDATTN_TARGET", value != nullptr ? value : "");
+  const std::string line = "\"\"" + self() + "\"";
+  const char* const end = "\"";
+#else
   const std::string quoted =
       value != nullptr ? std::string("SIMDATTN_TARGET='") + value + "' " : "env -u SIMDATTN_TARGET ";
   // Under an emulator it takes another one to run the program again; Meson names it.
   const char* const emulator = std::getenv("MESON_EXE_WRAPPER");
-  const std::string command = quoted + (emulator != nullptr ? std::string(emulator) + " '" : "'") + self() +
-                              "' --gtest_also_run_disabled_tests --gtest_filter='Environment.DISABLED_PrintDefault'";
-  FILE* const pipe = popen(command.c_str(), "r");
+  const std::string line = quoted + (emulator != nullptr ? std::string(emulator) + " '" : "'") + self() + "'";
+  const char* const end = "";
+#endif
+  return line + " --gtest_also_run_disabled_tests --gtest_filter=Environment.DISABLED_PrintDefault" + end;
+}
+
+/// Runs this program again with SIMDATTN_TARGET set (null: unset) and returns what the test `PrintDefault` prints: the
+/// name of the default target, or "status: " and the sentence.
+std::string default_with(const char* value) {
+  FILE* const pipe = popen(again_with(value).c_str(), "r");
   if (pipe == nullptr) return "popen failed";
   std::string text;
   char buffer[512];
@@ -53,7 +70,7 @@ std::string default_with(const char* value) {
   pclose(pipe);
   const size_t at = text.find("default: ");
   if (at == std::string::npos) return text;
-  return text.substr(at + 9, text.find('\n', at) - at - 9);
+  return text.substr(at + 9, text.find_first_of("\r\n", at) - at - 9);
 }
 
 TEST(Environment, DISABLED_PrintDefault) {

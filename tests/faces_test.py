@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The C header and the C++ header describe one library.
 
-  tests/faces_test.py SOURCE_DIR LIBSIMDATTN CC CXX [CXX_ARGUMENT ...]
+  tests/faces_test.py [--write] SOURCE_DIR LIBSIMDATTN CC CXX [CXX_ARGUMENT ...]
 
 The names come out of the headers, so that nothing has to be added here for a new option:
 
@@ -12,6 +12,9 @@ The names come out of the headers, so that nothing has to be added here for a ne
    names in the same order in both.
 3. Every function of one header is in the other, in the library, and in the tests that go through all of them: what
    null pointers do, the heap, the floating-point environment.
+4. tests/interface.txt holds the functions, places of members and numbers of enumerators of the last release. None of them
+   may go or change as long as the soversion stays; new ones may come, and a struct that begins with its size may grow.
+   --write writes the list anew: when a release is made, or before the first one of a soversion.
 """
 import re
 import subprocess
@@ -31,6 +34,9 @@ TWINS = {
     'simdattn_status': 'Status',
 }
 
+write = '--write' in sys.argv
+if write:
+    sys.argv.remove('--write')
 source, library, cc, cxx = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
 include = source / 'include'
 types_h = (include / 'simdattn/types.h').read_text()
@@ -196,6 +202,24 @@ with tempfile.TemporaryDirectory() as work:
     # Linked by the C++ compiler: sanitizers of the build are its arguments.
     run([*cxx, path.with_suffix('.o'), library, '-o', path.with_suffix('.program')])
     run([path.with_suffix('.program')])
+
+# ---- 4. The last release -------------------------------------------------------------------------------------------------
+
+major, minor = re.search(r"^  version: '(\d+)\.(\d+)", (source / 'meson.build').read_text(), flags=re.M).groups()
+soversion = f'0.{minor}' if major == '0' else major
+sizes = r'simdattn_\w+(\.\w+: at \d+, \d+|: \d+) bytes|SIMDATTN_\w+ = -?\d+'
+interface = [f'soversion {soversion}', *(fact for fact in of_c if re.fullmatch(sizes, fact))]
+interface += sorted(f'{kind.strip()} {name}({arguments})' for kind, name, arguments in
+                    re.findall(r'([\w *]+?)\b(simdattn_\w+) ?\(([^;{}]*)\) ?;', seen_by_c))
+expect(len(interface) > len(c_functions) + len(enumerators) + len(structs), f'only {len(interface)} lines of an interface')
+path = source / 'tests/interface.txt'
+if write:
+    path.write_text('\n'.join(interface) + '\n')
+grown = {f'{name}: {n} bytes' for name, members in structs.items() if members[0][1] == 'struct_size'
+         for size in re.findall(rf'^{name}: (\d+) bytes$', '\n'.join(interface), flags=re.M) for n in range(int(size))}
+for line in path.read_text().splitlines():
+    expect(line in interface or line in grown,
+           f'the last release had: {line}\n  a new soversion, or --write before its first release')
 
 for sentence in failures:
     print(sentence)

@@ -33,10 +33,10 @@ compare() {
   runs=$((runs + 1))
   if ! "${generate[@]}" "$data/stories260K.bin" "$data/tok512.bin" --target "$target" "$@" > "$scratch/text" 2> "$scratch/log"; then
     echo "FAIL $target $run: $(cat "$scratch/log")"
-  elif ! cmp "$data/expected/$run.txt" "$scratch/text" > "$scratch/difference"; then
+  elif ! tr -d '\r' <"$scratch/text" | cmp "$data/expected/$run.txt" > "$scratch/difference"; then
     echo "FAIL $target $run: $(cat "$scratch/difference"); the text is:"
     cat "$scratch/text"
-  elif ! grep -q "^$target: .*tokens/s.*% of the time in attention$" "$scratch/log"; then
+  elif ! grep -q "^$target: .*tokens/s.*% of the time in attention.\?$" "$scratch/log"; then
     echo "FAIL $target $run: no report of its speed on stderr: $(cat "$scratch/log")"
   else
     echo "pass $target $run: $(cat "$scratch/log")"
@@ -45,7 +45,8 @@ compare() {
   failures=$((failures + 1))
 }
 
-for target in $("${generate[@]}" --list-targets); do
+# Windows ends lines with a carriage return.
+for target in $("${generate[@]}" --list-targets | tr -d '\r'); do
   compare "$target" story --steps 256
   compare "$target" cat --steps 128 --prompt 'Once there was a cat'
 done

@@ -4,8 +4,6 @@
 #define SIMDATTN_TESTS_GUARDED_H_
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -15,6 +13,8 @@
 #include <map>
 #include <utility>
 #include <vector>
+
+#include "tests/pages.h"
 
 namespace simdattn::test {
 
@@ -62,13 +62,13 @@ class Guarded {
   size_t size() const { return size_; }
   /// From here on a write to the buffer is a fault, until writable() or the end of its life.
   void read_only() {
-    if (region_ != nullptr && mprotect(region_, pages_ * page(), PROT_READ) == 0) protected_ = true;
+    if (region_ != nullptr && protect_pages(region_, pages_ * page(), Access::kRead)) protected_ = true;
   }
   void writable() {
-    if (protected_ && mprotect(region_, pages_ * page(), PROT_READ | PROT_WRITE) == 0) protected_ = false;
+    if (protected_ && protect_pages(region_, pages_ * page(), Access::kWrite)) protected_ = false;
   }
   static size_t page() {
-    static const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    static const size_t size = page_size();
     return size;
   }
 
@@ -79,20 +79,22 @@ class Guarded {
     return *pool;
   }
   static unsigned char* map(size_t bytes) {
-    void* p = mmap(nullptr, bytes + 2 * page(), guard_access(), MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-      ADD_FAILURE() << "mmap of " << bytes << " bytes failed";
+    void* const p = map_pages(bytes + 2 * page(), guard_access());
+    if (p == nullptr) {
+      ADD_FAILURE() << "no memory for " << bytes << " bytes";
       return nullptr;
     }
     unsigned char* const region = static_cast<unsigned char*>(p) + page();
-    if (mprotect(region, bytes, PROT_READ | PROT_WRITE) != 0) {
-      ADD_FAILURE() << "mprotect failed";
+    if (!protect_pages(region, bytes, Access::kWrite)) {
+      ADD_FAILURE() << "the access of pages cannot be changed";
       return nullptr;
     }
     return region;
   }
   // An emulator may read all bytes of a masked load, where a CPU reads only those that count.
-  static int guard_access() { return std::getenv("SIMDATTN_READABLE_GUARDS") != nullptr ? PROT_READ : PROT_NONE; }
+  static Access guard_access() {
+    return std::getenv("SIMDATTN_READABLE_GUARDS") != nullptr ? Access::kRead : Access::kNone;
+  }
   size_t slack_bytes() const { return std::min<size_t>(256, pages_ * page() - size_); }
   unsigned char* slack() const { return side_ == Guard::kBefore ? data_ + size_ : data_ - slack_bytes(); }
 

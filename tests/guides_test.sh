@@ -2,7 +2,7 @@
 # The C++ of every page must compile and do what the page says: what stands between ```cpp and ``` in docs/NAME.md, in
 # order, is page.h of tests/guides/NAME.cc, which calls it and compares results.
 #
-#   tests/guides_test.sh SOURCE_ROOT LIBRARY COMPILER [ARGUMENT ...]
+#   [LINK_ARGS=...] tests/guides_test.sh SOURCE_ROOT LIBRARY COMPILER [ARGUMENT ...]
 #
 # LIBRARY: libsimdattn.a, or "none": the pages are compiled alone. MESON_EXE_WRAPPER: an emulator, in a cross build.
 set -euo pipefail
@@ -11,6 +11,7 @@ root=$1
 library=$2
 shift 2
 read -r -a wrapper <<< "${MESON_EXE_WRAPPER:-}"
+read -r -a link_args <<< "${LINK_ARGS:-}"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -28,8 +29,8 @@ check_page() {
   if [ "$library" = none ]; then
     "${compile[@]}" -fsyntax-only || return 1
   else
-    "${compile[@]}" "$library" -pthread -o "$scratch/$name/program" || return 1
-    "${wrapper[@]}" "$scratch/$name/program" || return 1
+    "${compile[@]}" "$library" -pthread "${link_args[@]}" -o "$scratch/$name/program.exe" || return 1
+    "${wrapper[@]}" "$scratch/$name/program.exe" || return 1
   fi
   echo "pass $name: $(wc -l < "$scratch/$name/page.h") lines"
 }

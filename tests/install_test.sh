@@ -1,7 +1,8 @@
 #!/bin/bash
 # Installs into a temporary folder, then builds and runs programs as users would: those of tests/consumers in C99, C++17
-# and C++20, and that of README.md, with one compiler line each; that of README.md as a Meson subproject; the C program with
-# a shared library, which must show the public functions and nothing else.
+# and C++20, and that of README.md, with one compiler line each; statically without exceptions; by clang with lld; beside another
+# version of Highway; that of README.md as a Meson subproject; the C program with a shared library, which must show the public
+# functions and nothing else. What is not installed is skipped by name.
 #
 #   [CC=C_COMPILER] tests/install_test.sh SOURCE_DIR BUILD_DIR COMPILER [COMPILER_ARGUMENT ...]
 set -euo pipefail
@@ -39,15 +40,10 @@ warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Werror)
 consumers=$source/tests/consumers
 # What pkg-config calls a system folder would be looked at for warnings less closely.
 include=(-I"$(dirname "$(dirname "$(find "$work/root" -name simdattn_c.h)")")")
-cat >"$work/expected" <<'TEXT'
-softmax 0.03206 0.08714 0.23688 0.64391, lse 4.44019
-attention 88.219
-without data: code 1
-TEXT
 run_consumer() {  # name
   "$work/$1" >"$work/$1.output" || { cat "$work/$1.output"; exit 1; }
   if ! head -n 1 "$work/$1.output" | grep -qE '^version [0-9.]+, last target scalar$' \
-    || ! tail -n +2 "$work/$1.output" | diff "$work/expected" -; then
+    || ! tail -n +2 "$work/$1.output" | diff "$consumers/expected.txt" -; then
     echo "the program $1 prints something else"
     exit 1
   fi
@@ -89,6 +85,37 @@ if command -v readelf >/dev/null && readelf -d "$work/program" | grep -E 'NEEDED
   exit 1
 fi
 
+echo "== without exceptions and type information, linked statically"
+# shellcheck disable=SC2046
+"$@" -std=c++17 -fno-exceptions -fno-rtti -static "${include[@]}" "$consumers/cpp17.cc" \
+  $(PKG_CONFIG_SYSROOT_DIR=$work/root pkg-config --static --cflags --libs simdattn) -o "$work/bare"
+run_consumer bare
+
+echo "== clang with lld"
+clang=$(command -v clang++-19 || command -v clang++ || true)
+if [ -n "$clang" ] && echo '#include <array>' | "$clang" -x c++ -fsyntax-only - 2>/dev/null \
+  && echo 'int main() {}' | "$clang" -x c++ - -fuse-ld=lld -o "$work/lld" 2>/dev/null; then
+  # shellcheck disable=SC2046
+  "$clang" -std=c++17 -fuse-ld=lld "${include[@]}" "$consumers/cpp17.cc" \
+    $(PKG_CONFIG_SYSROOT_DIR=$work/root pkg-config --static --cflags --libs simdattn) -o "$work/lld"
+  run_consumer lld
+else
+  echo "skipped: no clang++ with lld"
+fi
+
+echo "== a program with another version of Highway"
+# Debian 12's, which tools/setup --ci unpacks.
+other=${SIMDATTN_OTHER_HIGHWAY:-$source/.deps/other-highway/usr/include}
+if [ -f "$other/hwy/highway.h" ]; then
+  # Not optimised: each of its functions becomes a symbol that the linker may take for the library's.
+  # shellcheck disable=SC2046
+  "$@" -std=c++17 -O0 "${include[@]}" -isystem "$other" "$consumers/other_highway.cc" \
+    $(PKG_CONFIG_SYSROOT_DIR=$work/root pkg-config --static --cflags --libs simdattn) -o "$work/other_highway"
+  "$work/other_highway"
+else
+  echo "skipped: no second version of Highway; SIMDATTN_OTHER_HIGHWAY names a folder of headers"
+fi
+
 echo "== Meson subproject"
 mkdir -p "$work/user/subprojects"
 ln -s "$source" "$work/user/subprojects/simdattn"
@@ -113,14 +140,26 @@ object=$(find "$work/root2" -name 'libsimdattn.so')
 "${CC:-cc}" -std=c99 "${include[@]}" "$consumers/c99.c" "$object" -lm -o "$work/c99"
 export LD_LIBRARY_PATH=${object%/*}
 run_consumer c99
+if command -v cmake >/dev/null; then
+  cmake -S "$consumers/cmake" -B "$work/cmake" -DKIND=shared -DVERSION=0.2 \
+    "-Dsimdattn_DIR=$(dirname "$(find "$work/root2" -name simdattnConfig.cmake)")" >"$work/log" 2>&1 \
+    && cmake --build "$work/cmake" -j 2 >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
+  "$work/cmake/cpp17" | tail -n +2 | diff "$consumers/expected.txt" -
+else
+  echo "skipped: no cmake to find the installed package with"
+fi
 if command -v nm >/dev/null; then
-  nm -D --defined-only "$object" | awk '{ print $NF }' | sort >"$work/exported"
+  nm -D --defined-only "$object" | awk '$2 != "A" { sub(/@.*/, "", $NF); print $NF }' | sort >"$work/exported"
   grep -o 'simdattn_[a-z_]*(' "$source/include/simdattn/simdattn_c.h" | tr -d '(' | sort -u | diff - "$work/exported" || {
     echo "libsimdattn.so does not show the functions of simdattn_c.h and those alone"
     exit 1
   }
 fi
-if command -v readelf >/dev/null && ! readelf -d "$object" | grep -q 'SONAME.*libsimdattn.so.0'; then
+if command -v readelf >/dev/null && ! readelf -d "$object" | grep -q 'SONAME.*libsimdattn.so.0.2'; then
   echo "libsimdattn.so has no version in its name"
+  exit 1
+fi
+if command -v readelf >/dev/null && readelf -d "$object" | grep -E 'NEEDED.*(stdc|c\+\+|gcc)'; then
+  echo "libsimdattn.so needs a C++ library"
   exit 1
 fi

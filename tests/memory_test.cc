@@ -3,7 +3,6 @@
 // The buffers of every suite lie against inaccessible pages (tests/guarded.h); here they also become read-only, the
 // unseen parts of caches inaccessible, workspaces exactly as long as was asked for at every alignment.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "simdattn/simdattn.h"
+#include "tests/pages.h"
 #include "tests/problems.h"
 #include "tests/random.h"
 #include "tests/reference.h"
@@ -69,6 +69,9 @@ int posix_memalign(void** p, size_t alignment, size_t n) {
 }
 }
 #else
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // this pair belongs together
+#endif
 void* operator new(size_t n) {
   ++allocations;
   void* p = std::malloc(n == 0 ? 1 : n);
@@ -305,20 +308,20 @@ class PagedKeys {
  public:
   PagedKeys(Random& random, int64_t n, int64_t dim) : dim_(dim), row_(static_cast<int64_t>(Guarded::page()) / 4) {
     bytes_ = static_cast<size_t>(n * row_ * 4);
-    base_ = static_cast<float*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    base_ = static_cast<float*>(map_pages(bytes_, Access::kWrite));
     for (int64_t t = 0; t < n; ++t) {
       for (int64_t d = 0; d < dim; ++d) base_[t * row_ + d] = random.uniform();
     }
   }
   PagedKeys(const PagedKeys&) = delete;
   PagedKeys& operator=(const PagedKeys&) = delete;
-  ~PagedKeys() { munmap(base_, bytes_); }
+  ~PagedKeys() { unmap_pages(base_, bytes_); }
   void close(int64_t lo, int64_t hi) {
     const int64_t n = static_cast<int64_t>(bytes_) / 4 / row_;
     lo = lo / kPanelWidth * kPanelWidth;
     hi = std::min(n, (hi + kPanelWidth - 1) / kPanelWidth * kPanelWidth);
-    if (lo > 0) mprotect(base_, static_cast<size_t>(lo * row_ * 4), PROT_NONE);
-    if (hi < n) mprotect(base_ + hi * row_, static_cast<size_t>((n - hi) * row_ * 4), PROT_NONE);
+    if (lo > 0) protect_pages(base_, static_cast<size_t>(lo * row_ * 4), Access::kNone);
+    if (hi < n) protect_pages(base_ + hi * row_, static_cast<size_t>((n - hi) * row_ * 4), Access::kNone);
   }
   ConstView<4> view(int64_t n) const { return {base_, DType::kF32, {1, 1, n, dim_}, {0, 0, row_, 1}}; }
 

@@ -1,5 +1,5 @@
 // Arithmetic on unevaluated sums of two doubles (about 106 bits), and what position tables need of it: logarithm and
-// exponential. Built on IEEE additions and std::fma alone, so it returns the same bits with every compiler, CPU and C
+// exponential. Built on IEEE additions and fused multiply-add alone, so it returns the same bits with every compiler, CPU and C
 // library; libm's pow, log and exp do not.
 //
 // Algorithms: Knuth's and Dekker's error-free sums, products by fma (Ogita, Rump, Oishi 2005), division after Hida, Li,
@@ -11,6 +11,8 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+
+#include "lib/fma.h"
 
 namespace simdattn {
 
@@ -38,7 +40,7 @@ static inline DoubleDouble two_sum(double a, double b) {
 }
 static inline DoubleDouble two_product(double a, double b) {
   const double p = a * b;
-  return {p, std::fma(a, b, -p)};
+  return {p, fma(a, b, -p)};
 }
 
 static inline DoubleDouble operator+(DoubleDouble a, DoubleDouble b) {
@@ -51,7 +53,7 @@ static inline DoubleDouble operator-(DoubleDouble a) { return {-a.hi, -a.lo}; }
 static inline DoubleDouble operator-(DoubleDouble a, DoubleDouble b) { return a + -b; }
 static inline DoubleDouble operator*(DoubleDouble a, DoubleDouble b) {
   const DoubleDouble p = two_product(a.hi, b.hi);
-  return fast_two_sum(p.hi, std::fma(a.hi, b.lo, std::fma(a.lo, b.hi, p.lo)));
+  return fast_two_sum(p.hi, fma(a.hi, b.lo, fma(a.lo, b.hi, p.lo)));
 }
 static inline DoubleDouble operator/(DoubleDouble a, DoubleDouble b) {
   const double q0 = a.hi / b.hi;

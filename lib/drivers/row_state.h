@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lib/dtypes.h"
+#include "lib/fma.h"
 #include "lib/ukernels.h"
 
 namespace simdattn {
@@ -51,7 +52,7 @@ inline void merge_states(const UKernels& uk, const RowStates& a, const RowStates
       const float wa = weight[i];
       const float wb = weight[n + i];
       max[i] = joined[i];
-      sum[i] = std::fma(sum[i], wa, other_sum[i] * wb);
+      sum[i] = fma(sum[i], wa, other_sum[i] * wb);
       uk.merge(a.acc + (first + i) * a.ld, wa, b.acc + (first + i) * b.ld, wb, dim);
     }
   }

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "lib/fma.h"
 #include "lib/math_constants.h"
 
 namespace simdattn::scalar {
@@ -20,16 +21,16 @@ static inline float pow2i(float n) {  // n integral, -126 <= n <= 127
 static inline float exp(float x) {
   if (x < kExpLowest) return 0.0f;
   if (x != x) return x;
-  const float n = std::fma(x, kLog2E, kRoundMagic) - kRoundMagic;
-  float r = std::fma(n, -kLn2Hi, x);
-  r = std::fma(n, -kLn2Lo, r);
+  const float n = fma(x, kLog2E, kRoundMagic) - kRoundMagic;
+  float r = fma(n, -kLn2Hi, x);
+  r = fma(n, -kLn2Lo, r);
   float p = kExpPoly[4];
-  p = std::fma(p, r, kExpPoly[3]);
-  p = std::fma(p, r, kExpPoly[2]);
-  p = std::fma(p, r, kExpPoly[1]);
-  p = std::fma(p, r, kExpPoly[0]);
-  p = std::fma(p, r, 1.0f);
-  p = std::fma(p, r, 1.0f);
+  p = fma(p, r, kExpPoly[3]);
+  p = fma(p, r, kExpPoly[2]);
+  p = fma(p, r, kExpPoly[1]);
+  p = fma(p, r, kExpPoly[0]);
+  p = fma(p, r, 1.0f);
+  p = fma(p, r, 1.0f);
   return p * pow2i(n < 127.0f ? n : 127.0f);
 }
 
@@ -40,25 +41,25 @@ static inline float tanh(float x) {
   if (a < kTanhSmall) {
     const float z = a * a;
     float p = kTanhPoly[3];
-    p = std::fma(p, z, kTanhPoly[2]);
-    p = std::fma(p, z, kTanhPoly[1]);
-    p = std::fma(p, z, kTanhPoly[0]);
-    return std::copysign(std::fma(a * z, p, a), x);
+    p = fma(p, z, kTanhPoly[2]);
+    p = fma(p, z, kTanhPoly[1]);
+    p = fma(p, z, kTanhPoly[0]);
+    return std::copysign(fma(a * z, p, a), x);
   }
   a = a > kTanhSaturation ? kTanhSaturation : a;
   const float y = a + a;
-  const float n = std::fma(y, kLog2E, kRoundMagic) - kRoundMagic;
-  float r = std::fma(n, -kLn2Hi, y);
-  r = std::fma(n, -kLn2Lo, r);
+  const float n = fma(y, kLog2E, kRoundMagic) - kRoundMagic;
+  float r = fma(n, -kLn2Hi, y);
+  r = fma(n, -kLn2Lo, r);
   float p = kExpPoly[4];
-  p = std::fma(p, r, kExpPoly[3]);
-  p = std::fma(p, r, kExpPoly[2]);
-  p = std::fma(p, r, kExpPoly[1]);
-  p = std::fma(p, r, kExpPoly[0]);
+  p = fma(p, r, kExpPoly[3]);
+  p = fma(p, r, kExpPoly[2]);
+  p = fma(p, r, kExpPoly[1]);
+  p = fma(p, r, kExpPoly[0]);
   const float r2 = r * r;
-  const float expm1_r = std::fma(p, r2, r);
+  const float expm1_r = fma(p, r2, r);
   const float s = pow2i(n);
-  const float e = std::fma(s, expm1_r, s - 1.0f);
+  const float e = fma(s, expm1_r, s - 1.0f);
   return std::copysign(e / (e + 2.0f), x);
 }
 

@@ -3,10 +3,10 @@
 #ifndef SIMDATTN_LIB_SCALAR_SCORES_H_
 #define SIMDATTN_LIB_SCALAR_SCORES_H_
 
-#include <cmath>
 #include <cstdint>
 
 #include "lib/dtypes.h"
+#include "lib/fma.h"
 #include "lib/scalar/math.h"
 
 namespace simdattn::scalar {
@@ -29,14 +29,14 @@ static inline float sum_over_dimensions(const Query* q, const Key* k, int64_t di
 
 template <class Query, class Key>
 static inline float dot(const Query* q, const Key* k, int64_t dim) {
-  return sum_over_dimensions(q, k, dim, [](int64_t, float x, float y, float sum) { return std::fma(x, y, sum); });
+  return sum_over_dimensions(q, k, dim, [](int64_t, float x, float y, float sum) { return fma(x, y, sum); });
 }
 
 template <class Query, class Key>
 static inline float squared_distance(const Query* q, const Key* k, int64_t dim) {
   return sum_over_dimensions(q, k, dim, [](int64_t, float x, float y, float sum) {
     const float difference = x - y;
-    return std::fma(difference, difference, sum);
+    return fma(difference, difference, sum);
   });
 }
 
@@ -44,7 +44,7 @@ static inline float squared_distance(const Query* q, const Key* k, int64_t dim) 
 template <class Query, class Key>
 static inline float additive(const Query* q, const Key* k, const float* w, int64_t dim) {
   return sum_over_dimensions(q, k, dim,
-                             [w](int64_t d, float x, float y, float sum) { return std::fma(w[d], tanh(x + y), sum); });
+                             [w](int64_t d, float x, float y, float sum) { return fma(w[d], tanh(x + y), sum); });
 }
 
 }  // namespace simdattn::scalar

@@ -1,6 +1,6 @@
 // Every slot in plain C++: the definition of each result, and the target "scalar".
 //
-// On x86 this file is compiled twice: for the baseline CPU, where std::fma is a library call, and with the FMA
+// On x86 this file is compiled twice: for the baseline CPU, where fma is a library call, and with the FMA
 // instructions on (SIMDATTN_SCALAR_FMA), so that "scalar" is an honest yardstick on CPUs that have them. Both give the
 // same bits. Auto-vectorisation is off in both.
 #include <cmath>
@@ -8,6 +8,7 @@
 
 #include "lib/dtypes.h"
 #include "lib/f32_operands.h"
+#include "lib/fma.h"
 #include "lib/narrow_operands.h"
 #include "lib/scalar/bf16_attention.h"
 #include "lib/scalar/int8_attention.h"
@@ -141,7 +142,7 @@ void score_tile(const ScoreTile& a) {
       const T* panel = at<T>(a.panels, p * a.panel_stride);
       for (int64_t j = 0; j < kPanelWidth; ++j) {
         float sum = 0.0f;
-        for (int64_t d = 0; d < a.dim; ++d) sum = std::fma(q[d], panel_at(panel, d, j), sum);
+        for (int64_t d = 0; d < a.dim; ++d) sum = fma(q[d], panel_at(panel, d, j), sum);
         a.s[r * a.lds + p * kPanelWidth + j] = sum * a.scale;
       }
     }
@@ -160,7 +161,7 @@ void value_tile(const ValueTile& a) {
       if (a.alpha != nullptr) sum = a.alpha[r] * sum;
       for (int64_t j = 0; j < a.keys; ++j) {
         const T* group = at<T>(a.v, j * a.key_stride + c / kValueGroup * a.group_stride);
-        sum = std::fma(a.w[r * a.ldw + j], to_f32(group[c % kValueGroup]), sum);
+        sum = fma(a.w[r * a.ldw + j], to_f32(group[c % kValueGroup]), sum);
       }
       a.o[r * a.ldo + c] = sum;
     }
@@ -227,7 +228,7 @@ bool any_zero(const float* w, int64_t n) {
 }
 
 void merge(float* a, float wa, const float* b, float wb, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) a[i] = std::fma(a[i], wa, b[i] * wb);
+  for (int64_t i = 0; i < n; ++i) a[i] = fma(a[i], wa, b[i] * wb);
 }
 
 template <class X, class Y>
@@ -242,8 +243,8 @@ void rope_heads(const RopeHeads& a) {
       const float x1 = to_f32(x[d1]);
       const float c = a.cos[i];
       const float s = a.inverse ? -a.sin[i] : a.sin[i];
-      y[d0] = from_f32<Y>(std::fma(x0, c, -(x1 * s)));
-      y[d1] = from_f32<Y>(std::fma(x0, s, x1 * c));
+      y[d0] = from_f32<Y>(fma(x0, c, -(x1 * s)));
+      y[d1] = from_f32<Y>(fma(x0, s, x1 * c));
     }
     if (a.x == a.y && std::is_same_v<X, Y>) continue;
     for (int64_t d = 0; d < a.dim; ++d) {
@@ -343,8 +344,8 @@ void rotate_columns(const RotateColumns& a) {
     for (int64_t j = 0; j < a.columns; ++j) {
       const float low = to_f32(x0[j]);
       const float high = to_f32(x1[j]);
-      x0[j] = from_f32<T>(std::fma(low, c, -(high * s)));
-      x1[j] = from_f32<T>(std::fma(low, s, high * c));
+      x0[j] = from_f32<T>(fma(low, c, -(high * s)));
+      x1[j] = from_f32<T>(fma(low, s, high * c));
     }
     write(x0, d0);
     write(x1, d1);
