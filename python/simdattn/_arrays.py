@@ -58,6 +58,17 @@ class Operand(NamedTuple):
     owner: object  # keeps the memory
 
 
+def plain_strides(shape: Tuple[int, ...], strides: Tuple[int, ...]) -> Tuple[int, ...]:
+    """Steps that mean nothing, of dimensions of one element and of arrays without any, become those that no rule refuses."""
+    if min(shape, default=1) > 1:
+        return strides
+    empty = 0 in shape
+    steps = [step if n > 1 and not empty else 0 for n, step in zip(shape, strides)]
+    if steps and (shape[-1] <= 1 or empty):
+        steps[-1] = 1
+    return tuple(steps)
+
+
 @lru_cache(maxsize=1024)
 def _layout(dtype: Any, shape: Tuple[int, ...], strides: Tuple[int, ...],
             bf16: bool) -> Tuple[Optional[DType], Tuple[int, ...], str]:
@@ -70,18 +81,16 @@ def _layout(dtype: Any, shape: Tuple[int, ...], strides: Tuple[int, ...],
     if not dtype.isnative:
         return None, (), 'bytes in the order of another machine'
     size = dtype.itemsize
-    steps = []
     for n, step in zip(shape, strides):
         if n > 1 and step % size:
             return None, (), f'a stride of {step} bytes is no multiple of the element'
-        steps.append(step // size if n > 1 else 0)
-    if steps and shape[-1] <= 1:
-        steps[-1] = 1
-    return kind, tuple(steps), ''
+    return kind, plain_strides(shape, tuple(step // size for step in strides)), ''
 
 
 def operand(x: Array, argument: str, writable: bool = False) -> Operand:
-    """Where x is. Error if it is nothing that can be used in place."""
+    """Where x is. Error if it is nothing that can be used in place. What is an Operand already stays as it is."""
+    if isinstance(x, Operand):
+        return x
     if isinstance(x, np.ndarray):
         interface = x.__array_interface__
         pointer, read_only = interface['data']
@@ -98,9 +107,8 @@ def operand(x: Array, argument: str, writable: bool = False) -> Operand:
         name = DTYPES.get(found.dtype)
         if name is None:
             raise Error(Code.DTYPE, f'{argument}: {found.dtype} is not an element type of simdattn')
-        kind = name
-        pointer, shape, strides, owner, read_only = (found.pointer, found.shape, found.strides, found.owner,
-                                                     not found.writable)
+        kind, pointer, shape, owner, read_only = name, found.pointer, found.shape, found.owner, not found.writable
+        strides = plain_strides(shape, found.strides)
     else:
         raise TypeError(f'{argument}: {type(x).__name__} is neither a NumPy array nor has it __dlpack__')
     if writable and read_only:

@@ -64,7 +64,7 @@ def _put_kv(place: Any, x: Union[Array, Store, Operand], argument: str, alive: L
         ctypes.memmove(ctypes.addressof(place), ctypes.addressof(x.struct), ctypes.sizeof(place))
         alive.append(x.owner)
         return place.dim  # type: ignore[no-any-return]
-    return _put_tensor(place, x if isinstance(x, Operand) else operand(x, argument), argument, alive)[3]
+    return _put_tensor(place, operand(x, argument), argument, alive)[3]
 
 
 class Problem:
@@ -77,7 +77,7 @@ class Problem:
                  cu_q: Any = None, cu_k: Any = None, **scoring: Any) -> None:
         p = self.struct = initial(_abi.AttentionProblem)
         alive = self.alive = []  # type: List[object]
-        rows = q if isinstance(q, Operand) else operand(q, 'q')
+        rows = operand(q, 'q')
         put_view(p, _abi.AttentionProblem.q, rows, 4, 'q', _ROWS, alive)
         _put_kv(p.k, k, 'k', alive)
         dim = _put_kv(p.v, v, 'v', alive)
@@ -86,8 +86,7 @@ class Problem:
         if out is None:
             out = new_like(q, (batch, heads, n, dim), rows.dtype)
         if out is not False:
-            x = out if isinstance(out, Operand) else operand(out, 'out', writable=True)
-            put_view(p, _abi.AttentionProblem.out, x, 4, 'out', _ROWS, alive)
+            put_view(p, _abi.AttentionProblem.out, operand(out, 'out', writable=True), 4, 'out', _ROWS, alive)
         if lse is None and return_lse:
             lse = new_like(q, (batch, heads, n), DType.F32)
         if lse is not None:

@@ -86,10 +86,6 @@ def import_tensor(x: Any) -> Imported:
         for size in reversed(shape):
             strides = (step, *strides)
             step *= size
-    # As NumPy's: what a dimension of one element says about steps has no meaning.
-    strides = tuple(step if n > 1 else 0 for n, step in zip(shape, strides))
-    if rank and shape[-1] <= 1:
-        strides = (*strides[:-1], 1)
     kind = (tensor.code, tensor.bits)
     name = _NAMES.get(kind, f'DLPack type {kind}') if tensor.lanes == 1 else f'vectors of {tensor.lanes}'
     return Imported((tensor.data or 0) + tensor.byte_offset, name, shape, strides, writable, capsule)

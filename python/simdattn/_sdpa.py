@@ -13,14 +13,15 @@ from ._library import Error
 
 def _broadcast(x: Operand, leading: Sequence[int], argument: str, trailing: int = 2) -> Operand:
     """x with these leading dimensions, repeated by strides of 0."""
-    own, rest = x.shape[:-trailing], x.shape[-trailing:]
+    cut = len(x.shape) - trailing
+    own, rest = x.shape[:cut], x.shape[cut:]
     missing = len(leading) - len(own)
-    strides = (0,) * missing + x.strides[:-trailing]
+    strides = (0,) * missing + x.strides[:cut]
     own = (1,) * max(missing, 0) + own
     if missing < 0 or any(n not in (1, wanted) for n, wanted in zip(own, leading)):
         raise Error(Code.SHAPE, f'{argument}: shape {x.shape} does not broadcast to {(*leading, *rest)}')
     return x._replace(shape=(*leading, *rest),
-                      strides=(*(s if n == wanted else 0 for n, wanted, s in zip(own, leading, strides)), *x.strides[-trailing:]))
+                      strides=(*(s if n == wanted else 0 for n, wanted, s in zip(own, leading, strides)), *x.strides[cut:]))
 
 
 def _common(shapes: Sequence[Tuple[int, ...]]) -> Tuple[int, ...]:
@@ -75,7 +76,10 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
     mask = None
     if attn_mask is not None:
         mask = operand(attn_mask, 'attn_mask')
-        mask = _broadcast(mask, (*full, rows, keys), 'attn_mask', trailing=0)
+        mask = mask if mask.shape else padded(mask, 1, 'attn_mask')
+        if mask.shape[-1] not in (1, keys):
+            raise Error(Code.SHAPE, f'attn_mask: shape {mask.shape} does not broadcast to {(*full, rows, keys)}')
+        mask = _broadcast(mask, (*full, rows), 'attn_mask', trailing=1)  # the library repeats a last dimension of 1
 
     shape = (*full, rows, v.shape[-1])
     if out is None:

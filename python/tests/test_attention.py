@@ -154,8 +154,8 @@ def test_bad_calls(random):
     bad(Code.SHAPE, r'scoring.bits: has shape \(3, 1, 7, 5\)', bits=(np.zeros((3, 1, 7, 5), np.uint8), 40))
     bad(Code.SHAPE, r'cu_k: has shape', cu_q=[0, 7], cu_k=[0, 7, 8])
     bad(Code.RANGE, r"arithmetic: there is no 'f64'", arithmetic='f64')
-    bad(Code.TARGET, r'nothing', target='nothing')
-    bad(Code.OVERLAP, r'out', out, k, v[..., :16] if False else v)
+    bad(Code.TARGET, r'name: no target of this name', target='nothing')
+    bad(Code.OVERLAP, r'out', q, k[:, :, :7], out[:, :2])
     with pytest.raises(TypeError, match='unexpected keyword'):
         simdattn.attention(q, k, v, windows=3)
     refused(Code.SHAPE, 'out', lambda: simdattn.attention(q, k, v, out=out[:, :, :6]), out)

@@ -91,7 +91,7 @@ def test_bad_calls(random):
     x = random.standard_normal((1, 2, 5, 16)).astype(np.float32)
     table = simdattn.rope_table(10, 16)
     out = np.full_like(x, 7)
-    refused(Code.RANGE, 'position', lambda: simdattn.rope(x, *table, start=6, out=out), out)
+    refused(Code.RANGE, 'options.start: ', lambda: simdattn.rope(x, *table, start=6, out=out), out)
     refused(Code.RANGE, 'position', lambda: simdattn.rope(x, *table, np.full((1, 5), 10), out=out), out)
     refused(Code.SHAPE, 'positions: has 1 dimensions', lambda: simdattn.rope(x, *table, np.arange(5), out=out), out)
     refused(Code.SHAPE, 'x: has 2 dimensions', lambda: simdattn.rope(x[0, 0], *table, out=out), out)

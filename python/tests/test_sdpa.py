@@ -43,11 +43,11 @@ def test_broadcasting(random, shapes):
     close(sdpa(q, k, v), reference.sdpa(q, k, v))
 
 
-@pytest.mark.parametrize('shape', [(9,), (5, 9), (1, 9), (5, 1), (3, 5, 9), (2, 1, 5, 9), (2, 3, 1, 1), (2, 3, 5, 9)])
+@pytest.mark.parametrize('shape', [(), (9,), (5, 9), (1, 9), (5, 1), (3, 5, 9), (2, 1, 5, 9), (2, 3, 1, 1), (2, 3, 5, 9)])
 @pytest.mark.parametrize('kind', [bool, np.float32, np.float16])
 def test_masks(random, shape, kind):
     q, k, v = arrays(random, (2, 3, 5, 8), (2, 3, 9, 8), (2, 3, 9, 8))
-    mask = random.standard_normal(shape).astype(kind) if kind is not bool else random.random(shape) < 0.7
+    mask = np.asarray(random.standard_normal(shape), kind) if kind is not bool else np.asarray(random.random(shape) < 0.7)
     if kind is bool:
         mask[..., 0] = True  # of a row without keys PyTorch has no number
     close(sdpa(q, k, v, mask), reference.sdpa(q, k, v, mask))
