@@ -7,19 +7,18 @@ import itertools
 import os
 from concurrent.futures import Executor
 from functools import lru_cache
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _abi
 from ._abi import Arithmetic, Code, DType
-from ._arrays import KV_TYPES, SIZES, Array, Operand, new_like, numbers, operand
-from ._library import Error, check, enumerator, initial, library
-from ._scoring import put_numbers, put_view, set_scoring
+from ._arrays import KV_TYPES, SIZES, Array, new_like, numbers, operand
+from ._library import Error, Record, check, enumerator, initial, library
+from ._scoring import put_numbers, put_scoring, put_view
 from ._targets import execution
 
 _ROWS = '[batch, heads, rows, dim]'
-_ROW_NUMBERS = '[batch, heads, rows]'
 
 
 class Store:
@@ -37,7 +36,7 @@ class Store:
 
 
 @lru_cache(maxsize=1024)
-def _tensor_bytes(kind: DType, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> bytes:
+def _tensor_bytes(kind: int, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> bytes:
     """The description of a plain tensor, but for its address."""
     kv = initial(_abi.ConstKv)
     size = SIZES[kind]
@@ -47,67 +46,61 @@ def _tensor_bytes(kind: DType, shape: Tuple[int, ...], strides: Tuple[int, ...])
     return bytes(kv)
 
 
-def _put_tensor(place: Any, x: Operand, argument: str, alive: List[object]) -> Tuple[int, ...]:
-    if len(x.shape) != 4:
-        raise Error(Code.SHAPE, f'{argument}: has {len(x.shape)} dimensions; 4 are wanted, [batch, kv_heads, tokens, dim]')
-    if x.strides[3] != 1:
-        raise Error(Code.STRIDE, f'{argument}: the last dimension is not contiguous')
-    ctypes.memmove(ctypes.addressof(place), _tensor_bytes(x.dtype, x.shape, x.strides), ctypes.sizeof(place))
-    place.data = x.pointer
-    alive.append(x.owner)
-    return x.shape
-
-
-def _put_kv(place: Any, x: Union[Array, Store, Operand], argument: str, alive: List[object]) -> int:
+def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> int:
     """Writes the description of keys or values; their dim."""
     if isinstance(x, Store):
-        ctypes.memmove(ctypes.addressof(place), ctypes.addressof(x.struct), ctypes.sizeof(place))
-        alive.append(x.owner)
-        return place.dim  # type: ignore[no-any-return]
-    return _put_tensor(place, operand(x, argument), argument, alive)[3]
+        record.put_struct(member, bytes(x.struct))
+        record.alive.append(x.owner)
+        return x.struct.dim  # type: ignore[no-any-return]
+    pointer, kind, shape, strides, owner = operand(x, member)
+    if len(shape) != 4:
+        raise Error(Code.SHAPE, f'{member}: has {len(shape)} dimensions; 4 are wanted, [batch, kv_heads, tokens, dim]')
+    if strides[3] != 1:
+        raise Error(Code.STRIDE, f'{member}: the last dimension is not contiguous')
+    record.put_struct(member, _tensor_bytes(kind, shape, strides))
+    record.put(member + '.data', pointer)
+    record.alive.append(owner)
+    return shape[3]
 
 
 class Problem:
-    """The C struct of one attention problem, what it points to, and what comes out."""
+    """The C struct of one attention problem, and what comes out."""
 
-    __slots__ = ('struct', 'alive', 'out', 'lse')
+    __slots__ = ('record', 'reference', 'out', 'lse')
 
-    def __init__(self, q: Union[Array, Operand], k: Any, v: Any, *, out: Any = None, lse: Any = None,
+    def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Any = None, lse: Any = None,
                  return_lse: bool = False, acc: Any = None, max: Any = None, sum: Any = None, arithmetic: Any = 'f32',
                  cu_q: Any = None, cu_k: Any = None, **scoring: Any) -> None:
-        p = self.struct = initial(_abi.AttentionProblem)
-        alive = self.alive = []  # type: List[object]
+        record = self.record = Record(_abi.AttentionProblem)
         rows = operand(q, 'q')
-        put_view(p, _abi.AttentionProblem.q, rows, 4, 'q', _ROWS, alive)
-        _put_kv(p.k, k, 'k', alive)
-        dim = _put_kv(p.v, v, 'v', alive)
+        put_view(record, 'q', rows, 4, 'q', _ROWS)
+        _put_kv(record, 'k', k)
+        dim = _put_kv(record, 'v', v)
         batch, heads, n, _ = rows.shape
 
         if out is None:
             out = new_like(q, (batch, heads, n, dim), rows.dtype)
         if out is not False:
-            put_view(p, _abi.AttentionProblem.out, operand(out, 'out', writable=True), 4, 'out', _ROWS, alive)
+            put_view(record, 'out', operand(out, 'out', True), 4, 'out', _ROWS)
         if lse is None and return_lse:
             lse = new_like(q, (batch, heads, n), DType.F32)
-        if lse is not None:
-            put_view(p, _abi.AttentionProblem.lse, operand(lse, 'lse', writable=True), 3, 'lse', _ROW_NUMBERS, alive)
+        for member, array in (('lse', lse), ('max', max), ('sum', sum)):
+            if array is not None:
+                put_view(record, member, operand(array, member, True), 3, member, '[batch, heads, rows]')
         if acc is not None:
-            put_view(p, _abi.AttentionProblem.acc, operand(acc, 'acc', writable=True), 4, 'acc', _ROWS, alive)
-        if max is not None:
-            put_view(p, _abi.AttentionProblem.max, operand(max, 'max', writable=True), 3, 'max', _ROW_NUMBERS, alive)
-        if sum is not None:
-            put_view(p, _abi.AttentionProblem.sum, operand(sum, 'sum', writable=True), 3, 'sum', _ROW_NUMBERS, alive)
+            put_view(record, 'acc', operand(acc, 'acc', True), 4, 'acc', _ROWS)
         if arithmetic != 'f32':
-            p.arithmetic = enumerator(Arithmetic, arithmetic, 'arithmetic')
+            record.put('arithmetic', enumerator(Arithmetic, arithmetic, 'arithmetic'))
 
         sequences = batch
         if cu_q is not None:
             sequences = len(cu_q) - 1
-            p.n_sequences = sequences
-            put_numbers(p, 'cu_q', numbers(cu_q, np.int32, sequences + 1, 'cu_q', 'sequence, and the end'), alive)
-        if cu_k is not None:
-            put_numbers(p, 'cu_k', numbers(cu_k, np.int32, sequences + 1, 'cu_k', 'sequence, and the end'), alive)
-        set_scoring(p.scoring, scoring, rows.shape, sequences, alive)
+            record.put('n_sequences', sequences)
+        for member, ends in (('cu_q', cu_q), ('cu_k', cu_k)):
+            if ends is not None:
+                put_numbers(record, member, numbers(ends, np.int32, sequences + 1, member, 'sequence, and the end'))
+        put_scoring(record, 'scoring.', scoring, rows.shape, sequences)
+        self.reference = record.reference()
         self.out = None if out is False else out
         self.lse = lse if return_lse else None
 
@@ -116,15 +109,14 @@ class Problem:
 
     def run(self, target: Optional[str]) -> None:
         """On this thread."""
-        reference = ctypes.byref(self.struct)
         how = execution.with_target(target)
-        status = library.simdattn_attention(reference, how)
+        status = library.simdattn_attention(self.reference, how)
         if status.code == Code.WORKSPACE:
             # The working memory of this thread is too small for such a problem; nothing was written.
             plan = initial(_abi.Plan)
-            check(library.simdattn_attention_plan(reference, ctypes.byref(plan), how))
+            check(library.simdattn_attention_plan(self.reference, ctypes.byref(plan), how))
             execution.grow(plan.workspace_bytes)
-            status = library.simdattn_attention(reference, how)
+            status = library.simdattn_attention(self.reference, how)
         if status.code:
             check(status)
 
@@ -205,23 +197,29 @@ class _Tasks:
         self.target = target
         self.struct = initial(_abi.Plan)
         self.reference = ctypes.byref(self.struct)
-        check(library.simdattn_attention_plan(ctypes.byref(problem.struct), self.reference, execution.with_target(target)))
-        self.alive = problem.alive
+        check(library.simdattn_attention_plan(problem.reference, self.reference, execution.with_target(target)))
+        self.problem = problem
         self.partial = ctypes.create_string_buffer(self.struct.partial_bytes or 1)
 
     def bind(self, problem: Problem) -> None:
-        check(library.simdattn_attention_bind(ctypes.byref(problem.struct), self.reference))
-        self.alive = problem.alive
+        check(library.simdattn_attention_bind(problem.reference, self.reference))
+        self.problem = problem
 
     def run(self, pool: Optional[Executor]) -> None:
-        self._share(pool, library.simdattn_attention_range, self.struct.tasks)
-        self._share(pool, library.simdattn_attention_reduce, self.struct.reduce_tasks)
+        for function, tasks in ((library.simdattn_attention_range, self.struct.tasks),
+                                (library.simdattn_attention_reduce, self.struct.reduce_tasks)):
+            if pool is not None:
+                self._share(pool, function, tasks)
+            elif tasks:
+                how = execution.with_target(self.target)
+                execution.grow(self.struct.workspace_bytes)
+                check(function(self.reference, 0, tasks, self.partial, self.struct.partial_bytes, how))
 
-    def _share(self, pool: Optional[Executor], function: Any, tasks: int) -> None:
-        threads = 1 if pool is None else getattr(pool, '_max_workers', os.cpu_count() or 1)
+    def _share(self, pool: Executor, function: Any, tasks: int) -> None:
+        threads = getattr(pool, '_max_workers', os.cpu_count() or 1)
         # Small enough that nobody waits long for the last piece, large enough that a piece is worth its call.
-        piece = -(-tasks // (4 * threads)) if threads > 1 else tasks
-        starts = itertools.count(0, piece or 1)  # next() is one step for all threads
+        piece = max(1, tasks // (4 * threads))
+        starts = itertools.count(0, piece)  # next() is one step for all threads
 
         def work() -> None:
             how = execution.with_target(self.target)
@@ -229,7 +227,7 @@ class _Tasks:
             while (first := next(starts)) < tasks:
                 check(function(self.reference, first, min(first + piece, tasks), self.partial, self.struct.partial_bytes, how))
 
-        helpers = [pool.submit(work) for _ in range(min(threads, tasks) - 1)] if pool is not None else []
+        helpers = [pool.submit(work) for _ in range(min(threads, tasks) - 1)]
         try:
             work()
         finally:

@@ -11,8 +11,8 @@ from . import _abi
 from ._abi import Code, KvLayout, KvType
 from ._arrays import Array, as_view, numbers, operand
 from ._attention import Plan, Store, attention
-from ._library import Error, check, enumerator, initial, library
-from ._rope import RopeTable, set_rope_options
+from ._library import Error, Record, check, enumerator, initial_bytes, library
+from ._rope import RopeTable, put_rope_options
 from ._scoring import integer, put_numbers, put_view
 from ._targets import execution
 
@@ -101,21 +101,22 @@ class KVCache:
         added = np.full_like(self.lengths, rows) if counts is None else numbers(counts, np.int32, len(self.lengths), 'counts',
                                                                                   'sequence')
         how = execution.with_target(target)
-        alive: List[object] = []
-        options = initial(_abi.AppendOptions)
-        put_numbers(options, 'starts', self.lengths, alive)
+        options = Record(_abi.AppendOptions)
+        put_numbers(options, 'starts', self.lengths)
         key_view = as_view(keys, 4, 'k', '[batch, kv_heads, rows, head_dim]')
         value_view = as_view(values, 4, 'v', '[batch, kv_heads, rows, value_dim]')
+        reference = options.reference()
 
         def store(view: Any, into: Store, counts: np.ndarray) -> None:
-            options.counts = counts.ctypes.data
-            check(library.simdattn_kv_append(ctypes.byref(view), None, ctypes.byref(into.struct), ctypes.byref(options), how))
+            options.put('counts', counts.ctypes.data)
+            check(library.simdattn_kv_append(ctypes.byref(view), None, ctypes.byref(into.struct), reference, how))
 
         store(value_view, self.values, np.zeros_like(added))  # refuses what is wrong with v before k is written
         if rope is not None:
-            _set_rotation(options.rope, rope, pairing, first_dim, alive)
+            _put_rotation(options, 'rope.', rope, pairing, first_dim)
         store(key_view, self.keys, added)
-        options.rope = initial(_abi.KeyRotation)
+        if rope is not None:
+            options.put_struct('rope', initial_bytes(_abi.KeyRotation))
         store(value_view, self.values, added)
         self.lengths += added
 
@@ -140,13 +141,12 @@ class KVCache:
         rotated with, its attention factor 1.
         """
         how = execution.with_target(target)
-        rotation = initial(_abi.KeyRotation)
-        alive: List[object] = []
+        rotation = Record(_abi.KeyRotation)
         if rope is not None:
-            _set_rotation(rotation, rope, pairing, first_dim, alive)
-        numbers_ = [integer(n, argument) for n, argument in ((first, 'first'), (last, 'last'), (delta, 'delta'))]
-        check(library.simdattn_kv_shift(ctypes.byref(self.keys.struct), *numbers_, ctypes.byref(rotation), how))
-        check(library.simdattn_kv_shift(ctypes.byref(self.values.struct), *numbers_, None, how))
+            _put_rotation(rotation, '', rope, pairing, first_dim)
+        tokens = [integer(n, argument) for n, argument in ((first, 'first'), (last, 'last'), (delta, 'delta'))]
+        check(library.simdattn_kv_shift(ctypes.byref(self.keys.struct), *tokens, rotation.reference(), how))
+        check(library.simdattn_kv_shift(ctypes.byref(self.values.struct), *tokens, None, how))
 
     def __repr__(self) -> str:
         struct = self.keys.struct
@@ -154,8 +154,8 @@ class KVCache:
                 f'dtype={KvType(struct.type).name.lower()!r}, layout={KvLayout(struct.layout).name.lower()!r})')
 
 
-def _set_rotation(struct: Any, table: RopeTable, pairing: Any, first_dim: int, alive: List[object]) -> None:
-    cos, sin = table
-    put_view(struct, _abi.KeyRotation.cos, operand(cos, 'rope.cos'), 2, 'rope.cos', '[positions, pairs]', alive)
-    put_view(struct, _abi.KeyRotation.sin, operand(sin, 'rope.sin'), 2, 'rope.sin', '[positions, pairs]', alive)
-    set_rope_options(struct.options, pairing, False, first_dim, 0)
+def _put_rotation(record: Record, prefix: str, table: RopeTable, pairing: Any, first_dim: int) -> None:
+    """Fills the simdattn_key_rotation at `prefix` of a record."""
+    for name, array in zip(('cos', 'sin'), table):
+        put_view(record, prefix + name, operand(array, f'rope.{name}'), 2, f'rope.{name}', '[positions, pairs]')
+    put_rope_options(record, prefix + 'options.', pairing, False, first_dim, 0)

@@ -6,7 +6,7 @@ NumPy's own reader knows neither bfloat16 nor, before version 2.1, read-only arr
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple, Tuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 _CPU = 1
 _READ_ONLY = 1  # a flag of versioned tensors
@@ -49,6 +49,9 @@ _NAMES = {(2, 32): 'float32', (2, 16): 'float16', (2, 64): 'float64', (4, 16): '
           (0, 32): 'int32', (0, 64): 'int64', (0, 8): 'int8', (0, 16): 'int16', (1, 16): 'uint16', (1, 32): 'uint32'}
 
 
+_takes_version: Dict[type, bool] = {}  # types whose __dlpack__ has max_version
+
+
 class Imported(NamedTuple):
     """Where a DLPack tensor is; the memory is its producer's, who keeps it while `owner` lives."""
 
@@ -62,12 +65,13 @@ class Imported(NamedTuple):
 
 def import_tensor(x: Any) -> Imported:
     """What x.__dlpack__() describes. BufferError for what is not on the CPU."""
-    device = x.__dlpack_device__()[0]
-    if device != _CPU:
-        raise BufferError(f'is on DLPack device {int(device)}; the CPU is {_CPU}')
-    try:
-        capsule = x.__dlpack__(max_version=(1, 0))
-    except TypeError:
+    kind = type(x)
+    if _takes_version.get(kind, True):
+        try:
+            capsule = x.__dlpack__(max_version=(1, 0))
+        except TypeError:
+            _takes_version[kind] = False
+    if not _takes_version.setdefault(kind, True):
         capsule = x.__dlpack__()
     # The capsule is not marked as used: then its own destructor gives the tensor back to the producer, when `owner` goes.
     if _is_valid(capsule, b'dltensor_versioned'):
@@ -77,6 +81,8 @@ def import_tensor(x: Any) -> Imported:
         tensor, writable = versioned.tensor, not versioned.flags & _READ_ONLY
     else:
         tensor, writable = _Tensor.from_address(_pointer_of(capsule, b'dltensor')), True
+    if tensor.device_type != _CPU:
+        raise BufferError(f'is on DLPack device {tensor.device_type}; the CPU is {_CPU}')
     rank = tensor.ndim
     shape = tuple(tensor.shape[:rank])
     if tensor.strides:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _abi
 from ._abi import Code, DType, MropeLayout, RopePairing, RopeType
 from ._arrays import Array, as_view, doubles, new_like, operand, padded
-from ._library import Error, check, enumerator, initial, library
+from ._library import Error, Record, check, enumerator, library
 from ._scoring import integer
 from ._targets import execution
 
@@ -32,43 +32,44 @@ _FLOATS = {'rope_theta', 'factor', 'beta_fast', 'beta_slow', 'mscale', 'mscale_a
            'partial_rotary_factor'}
 
 
-def _table_options(options: Dict[str, Any], alive: List[object]) -> _abi.RopeTableOptions:
-    struct = initial(_abi.RopeTableOptions)
+def _table_options(options: Dict[str, Any]) -> Record:
+    record = Record(_abi.RopeTableOptions)
     for name, value in options.items():
+        argument = f'options.{name}'
         if value is None:
             continue
         if name in _ENUMS:
-            setattr(struct, name, enumerator(_ENUMS[name], value, f'options.{name}'))
+            record.put(name, enumerator(_ENUMS[name], value, argument))
         elif name in _INTEGERS:
-            setattr(struct, name, integer(value, f'options.{name}'))
+            record.put(name, integer(value, argument))
         elif name in _BOOLS:
-            setattr(struct, name, bool(value))
+            record.put(name, bool(value))
         elif name in _FLOATS:
-            setattr(struct, name, value)
+            record.put(name, value)
         elif name == 'attention_factor':
-            struct.attention_factor.value = value
-            struct.attention_factor.given = 1
+            record.put('attention_factor.value', value)
+            record.put('attention_factor.given', 1)
         elif name in _ARRAYS:
-            array, memory = doubles(value, f'options.{name}')
-            setattr(struct, name, array)
-            alive.append(memory)
+            array = doubles(value, argument)
+            record.put(name + '.data', array.ctypes.data)
+            record.put(name + '.size', array.shape[0])
+            record.alive.append(array)
         elif name == 'mrope_section':
             if len(value) > 4:
-                raise Error(Code.SHAPE, f'options.mrope_section: has {len(value)} numbers; up to 4 are wanted')
-            for i, n in enumerate(value):
-                struct.mrope_section[i] = integer(n, 'options.mrope_section')
+                raise Error(Code.SHAPE, f'{argument}: has {len(value)} numbers; up to 4 are wanted')
+            sections = [integer(n, argument) for n in value]
+            record.put(name, *sections, *[0] * (4 - len(sections)))
         else:
             raise TypeError(f'{name!r} is no option of a table')
-    return struct
+    return record
 
 
 def rope_frequencies(pairs: int, **options: Any) -> Tuple[np.ndarray, float]:
     """The inverse frequencies, float64 [pairs], and the number that multiplies cos and sin. options: as in rope_table()."""
-    alive: List[object] = []
-    struct = _table_options(options, alive)
+    record = _table_options(options)
     frequencies = np.empty(max(integer(pairs, 'pairs'), 0))
     factor = ctypes.c_double()
-    check(library.simdattn_rope_frequencies(frequencies.ctypes.data, pairs, ctypes.byref(factor), ctypes.byref(struct)))
+    check(library.simdattn_rope_frequencies(frequencies.ctypes.data, pairs, ctypes.byref(factor), record.reference()))
     return frequencies, factor.value
 
 
@@ -87,8 +88,7 @@ def rope_table(positions: Union[int, Array], dim: int, *, first: int = 0, out: O
     pairs, odd = divmod(integer(dim, 'dim'), 2)
     if odd or pairs < 0:
         raise Error(Code.SHAPE, f'dim: is {dim}; an even number is wanted, two for each pair')
-    alive: List[object] = []
-    struct = _table_options(options, alive)
+    record = _table_options(options)
     if isinstance(positions, (int, np.integer)):
         n, where = integer(positions, 'positions', 0), None
     else:
@@ -101,15 +101,16 @@ def rope_table(positions: Union[int, Array], dim: int, *, first: int = 0, out: O
     cos, sin = operand(out[0], 'cos', writable=True), operand(out[1], 'sin', writable=True)
     check(library.simdattn_rope_table(
         ctypes.byref(as_view(cos, 2, 'cos', '[n, pairs]')), ctypes.byref(as_view(sin, 2, 'sin', '[n, pairs]')),
-        ctypes.byref(struct), where and ctypes.byref(as_view(where, 2, 'positions', '[axes, n]')), integer(first, 'first')))
+        record.reference(), where and ctypes.byref(as_view(where, 2, 'positions', '[axes, n]')), integer(first, 'first')))
     return RopeTable(*out)
 
 
-def set_rope_options(struct: Any, pairing: Any, inverse: bool, first_dim: int, start: int) -> None:
-    struct.pairing = enumerator(RopePairing, pairing, 'pairing')
-    struct.inverse = bool(inverse)
-    struct.first_dim = integer(first_dim, 'first_dim')
-    struct.start = integer(start, 'start')
+def put_rope_options(record: Record, prefix: str, pairing: Any, inverse: bool, first_dim: int, start: int) -> None:
+    """Fills the simdattn_rope_options at `prefix` of a record."""
+    record.put(prefix + 'pairing', enumerator(RopePairing, pairing, 'pairing'))
+    record.put(prefix + 'inverse', bool(inverse))
+    record.put(prefix + 'first_dim', integer(first_dim, 'first_dim'))
+    record.put(prefix + 'start', integer(start, 'start'))
 
 
 def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *, out: Optional[Array] = None, start: int = 0,
@@ -127,10 +128,10 @@ def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *,
     if out is None:
         out = new_like(x, rows.shape, rows.dtype)
     result = operand(out, 'out', writable=True)
-    options = initial(_abi.RopeOptions)
-    set_rope_options(options, pairing, inverse, first_dim, start)
+    options = Record(_abi.RopeOptions)
+    put_rope_options(options, '', pairing, inverse, first_dim, start)
     check(library.simdattn_rope(
         ctypes.byref(as_view(rows, 4, 'x', _ROWS)), ctypes.byref(as_view(c, 2, 'cos', _TABLE)),
         ctypes.byref(as_view(s, 2, 'sin', _TABLE)), where and ctypes.byref(as_view(where, 2, 'positions', '[batch, rows]')),
-        ctypes.byref(as_view(result, 4, 'out', _ROWS)), ctypes.byref(options), execution.with_target(target)))
+        ctypes.byref(as_view(result, 4, 'out', _ROWS)), options.reference(), execution.with_target(target)))
     return out

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Tuple
 
 import numpy as np
 
-from . import _abi
 from ._abi import Code, DType
 from ._arrays import Operand, bytes_of_view, numbers, operand, padded
-from ._library import Error
+from ._library import Error, Record
 
 _FLOATS = {'softcap'}
 _INTEGERS = {'offset', 'window_left', 'window_right', 'chunk'}
@@ -28,59 +27,66 @@ def integer(value: Any, argument: str, low: int = -2**63, high: int = 2**63 - 1)
     return number
 
 
-def put_view(struct: Any, member: Any, x: Operand, rank: int, argument: str, shape: str, alive: List[object]) -> None:
-    """Writes a view of x at a member of struct (a field of its ctypes class)."""
-    ctypes.memmove(ctypes.addressof(struct) + member.offset, bytes_of_view(x, rank, argument, shape), member.size)
-    alive.append(x.owner)
+def put_view(record: Record, member: str, x: Operand, rank: int, argument: str, shape: str) -> None:
+    """Writes a view of x into a record."""
+    record.put_struct(member, bytes_of_view(x, rank, argument, shape))
+    record.alive.append(x.owner)
 
 
-def put_numbers(struct: Any, member: str, x: np.ndarray, alive: List[object]) -> None:
+def put_numbers(record: Record, member: str, x: np.ndarray) -> None:
     """Writes the address of an array's numbers."""
-    setattr(struct, member, x.__array_interface__['data'][0])
-    alive.append(x)
+    record.put(member, x.ctypes.data)
+    record.alive.append(x)
 
 
-def set_scoring(struct: Any, options: Dict[str, Any], shape: Tuple[int, ...], sequences: int, alive: List[object]) -> None:
-    """Fills simdattn_scoring; None: not given. Sizes of arrays are checked here: the library sees addresses alone.
+def put_scoring(record: Record, prefix: str, options: Dict[str, Any], shape: Tuple[int, ...], sequences: int) -> None:
+    """Fills the simdattn_scoring at `prefix` of a record; None: not given. Sizes of arrays are checked here: the library sees
+    addresses alone.
 
-    shape: of q (or of the scores). alive: what the struct points to.
+    shape: of q (or of the scores).
     """
     for name, value in options.items():
         if value is None:
             continue
+        argument, member = f'scoring.{name}', prefix + name
         if name == 'causal':
-            struct.causal = bool(value)
+            record.put(member, bool(value))
         elif name in _INTEGERS:
-            setattr(struct, name, integer(value, f'scoring.{name}'))
+            record.put(member, integer(value, argument))
         elif name == 'scale':
-            struct.scale.value = value
-            struct.scale.given = 1
+            record.put(member + '.value', as_float(value))
+            record.put(member + '.given', 1)
         elif name in _PER_SEQUENCE:
-            put_numbers(struct, name, numbers(value, np.int32, sequences, f'scoring.{name}', 'sequence'), alive)
+            put_numbers(record, member, numbers(value, np.int32, sequences, argument, 'sequence'))
         elif name in _PER_HEAD:
-            put_numbers(struct, name, numbers(value, np.float32, shape[1], f'scoring.{name}', 'query head'), alive)
+            put_numbers(record, member, numbers(value, np.float32, shape[1], argument, 'query head'))
         elif name in _VIEWS:
-            x = padded(operand(value, f'scoring.{name}'), 4, f'scoring.{name}')
-            put_view(struct, getattr(_abi.Scoring, name), x, 4, name, '[batch, heads, rows, keys]', alive)
+            put_view(record, member, padded(operand(value, argument), 4, argument), 4, argument, '')
         elif name in _FLOATS:
-            setattr(struct, name, value)
+            record.put(member, as_float(value))
         elif name == 'bits':
-            _put_bits(struct.bits, value, shape, alive)
+            _put_bits(record, member, value, shape)
         else:
             raise TypeError(f'{name!r} is no option of attention')
 
 
-def _put_bits(struct: Any, value: Any, shape: Tuple[int, ...], alive: List[object]) -> None:
+def as_float(value: Any) -> float:
+    """The f32 nearest to value; infinity beyond the range, which the library refuses."""
+    return ctypes.c_float(value).value
+
+
+def _put_bits(record: Record, member: str, value: Any, shape: Tuple[int, ...]) -> None:
     data, columns = value
     x = padded(operand(data, 'scoring.bits'), 4, 'scoring.bits')
     if x.dtype != DType.U8:
         raise Error(Code.DTYPE, 'scoring.bits: bytes (uint8) are wanted')
-    struct.columns = integer(columns, 'scoring.bits.columns', 0)
-    if any(n not in (1, wanted) for n, wanted in zip(x.shape, shape[:3])) or 8 * x.shape[3] < struct.columns:
+    columns = integer(columns, 'scoring.bits.columns', 0)
+    if any(n not in (1, wanted) for n, wanted in zip(x.shape, shape[:3])) or 8 * x.shape[3] < columns:
         raise Error(Code.SHAPE, f'scoring.bits: has shape {x.shape}; [batch, heads, rows, ceil(columns / 8)] is wanted, here '
-                                f'{(*shape[:3], (struct.columns + 7) // 8)}, or 1 in the place of the first three')
+                                f'{(*shape[:3], (columns + 7) // 8)}, or 1 in the place of the first three')
     if x.strides[3] != 1:
         raise Error(Code.STRIDE, 'scoring.bits: the last dimension is not contiguous')
-    struct.data = x.pointer
-    struct.stride[:] = x.strides[:3]
-    alive.append(x.owner)
+    record.put(member + '.data', x.pointer)
+    record.put(member + '.columns', columns)
+    record.put(member + '.stride', *x.strides[:3])
+    record.alive.append(x.owner)

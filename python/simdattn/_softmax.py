@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from . import _abi
 from ._abi import Code, DType
 from ._arrays import Array, as_view, new_like, operand, padded
-from ._library import Error, check, initial, library
-from ._scoring import set_scoring
+from ._library import Error, Record, check, library
+from ._scoring import put_scoring
 from ._targets import execution
 
 
@@ -29,13 +29,12 @@ def softmax(x: Array, *, out: Optional[Array] = None, lse: Optional[Array] = Non
         out = new_like(x, scores.shape, DType.F32)
     if lse is None and return_lse:
         lse = new_like(x, scores.shape[:-1], DType.F32)
-    alive: List[object] = []
     rows = padded(scores, 4, 'x')
     result = padded(operand(out, 'out', writable=True), 4, 'out')
     sums = None if lse is None else padded(operand(lse, 'lse', writable=True), 3, 'lse')
-    struct = initial(_abi.Scoring)
-    set_scoring(struct, scoring, rows.shape, rows.shape[0], alive)
+    record = Record(_abi.Scoring)
+    put_scoring(record, '', scoring, rows.shape, rows.shape[0])
     check(library.simdattn_masked_softmax(
-        ctypes.byref(as_view(rows, 4, 'x', '')), ctypes.byref(as_view(result, 4, 'out', '')), ctypes.byref(struct),
+        ctypes.byref(as_view(rows, 4, 'x', '')), ctypes.byref(as_view(result, 4, 'out', '')), record.reference(),
         None if sums is None else ctypes.byref(as_view(sums, 3, 'lse', '')), execution.with_target(target)))
     return (out, lse) if return_lse else out

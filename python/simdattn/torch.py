@@ -20,22 +20,10 @@ from ._abi import Code
 from ._library import Error
 from ._sdpa import scaled_dot_product_attention
 
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
-
-def _usable(x: torch.Tensor, argument: str) -> torch.Tensor:
-    """x as the library can read it; a copy only where the last dimension is not contiguous."""
-    if x.requires_grad:
-        if torch.is_grad_enabled():
-            raise Error(Code.RANGE, f'{argument}: requires a gradient; this is for inference: use torch.no_grad()')
-        x = x.detach()
-    if x.device.type != 'cpu':
-        raise Error(Code.DTYPE, f'{argument}: is on {x.device}; the CPU is wanted')
-    if x.dtype == torch.bool:
-        x = x.view(torch.uint8)  # older PyTorch's DLPack has no bool
-    elif x.dtype not in _FLOATS:
-        raise Error(Code.DTYPE, f'{argument}: is {x.dtype}; float32, bfloat16 or float16 are wanted')
-    return x if x.dim() == 0 or x.shape[-1] <= 1 or x.stride(-1) == 1 else x.contiguous()
+def _contiguous(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy where the last dimension is not contiguous."""
+    return x if x.dim() == 0 or x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
@@ -47,9 +35,9 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
     Error, and no silent way around, for tensors that need gradients (where gradients are on), for dropout, and for other devices
     and types than float32, bfloat16 and float16. pool: threads that share the work.
     """
-    mask = None if attn_mask is None else _usable(attn_mask, 'attn_mask')
+    mask = None if attn_mask is None else _contiguous(attn_mask)
     result: torch.Tensor = scaled_dot_product_attention(
-        _usable(query, 'query'), _usable(key, 'key'), _usable(value, 'value'), mask, dropout_p, is_causal, scale, enable_gqa,
+        _contiguous(query), _contiguous(key), _contiguous(value), mask, dropout_p, is_causal, scale, enable_gqa,
         target=target, pool=pool)
     return result
 

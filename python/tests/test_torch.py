@@ -81,9 +81,12 @@ def test_what_is_not_inference_is_refused():
     with torch.no_grad():
         assert torch.equal(simdattn.torch.sdpa(leaf, k, v), simdattn.torch.sdpa(q, k, v))
     refused(Code.RANGE, 'dropout_p: is 0.5', lambda: simdattn.torch.sdpa(q, k, v, dropout_p=0.5))
-    refused(Code.DTYPE, 'query: is torch.float64', lambda: simdattn.torch.sdpa(q.double(), k, v))
+    refused(Code.DTYPE, 'query: torch.float64 is not an element type', lambda: simdattn.torch.sdpa(q.double(), k, v))
     refused(Code.DTYPE, 'key: is on meta', lambda: simdattn.torch.sdpa(q, k.to('meta'), v))
-    refused(Code.DTYPE, 'q: .*', lambda: simdattn.attention(leaf, k, v))
+    refused(Code.DTYPE, 'value: is on cpu, torch.sparse_coo', lambda: simdattn.torch.sdpa(q, k, v[0, 0].to_sparse()))
+    refused(Code.RANGE, 'q: requires a gradient', lambda: simdattn.attention(leaf, k, v))
+    minus = torch.complex(q, q).conj().imag
+    refused(Code.DTYPE, 'query: ', lambda: simdattn.torch.sdpa(minus, k, v))
 
 
 # ---- A small transformer, as people write one ---------------------------------------------------------------------------
