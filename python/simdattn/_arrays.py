@@ -58,6 +58,7 @@ class Operand(NamedTuple):
     owner: object  # keeps the memory
 
 
+@lru_cache(maxsize=1024)
 def plain_strides(shape: Tuple[int, ...], strides: Tuple[int, ...]) -> Tuple[int, ...]:
     """Steps that mean nothing, of dimensions of one element and of arrays without any, become those that no rule refuses."""
     if min(shape, default=1) > 1:

@@ -57,8 +57,10 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
     if v.shape[-2] != k.shape[-2]:
         raise Error(Code.SHAPE, f'value: has {v.shape[-2]} rows, key {k.shape[-2]}')
 
-    leading = [x.shape[:-2] for x in (q, k, v)]
-    if enable_gqa:
+    leading = [q.shape[:-2], k.shape[:-2], v.shape[:-2]]
+    if leading[0] == leading[1] == leading[2] and len(leading[0]) <= 2:
+        full = kv_full = leading[0]
+    elif enable_gqa:
         if any(len(s) < 1 for s in leading):
             raise Error(Code.SHAPE, 'enable_gqa: needs a dimension of heads')
         heads, kv_heads = leading[0][-1], leading[1][-1]
@@ -69,7 +71,8 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
         full, kv_full = (*batches, heads), (*batches, kv_heads)
     else:
         full = kv_full = _common(leading)
-    q, k, v = _broadcast(q, full, 'query'), _broadcast(k, kv_full, 'key'), _broadcast(v, kv_full, 'value')
+    if not leading[0] == leading[1] == leading[2] == full:
+        q, k, v = _broadcast(q, full, 'query'), _broadcast(k, kv_full, 'key'), _broadcast(v, kv_full, 'value')
     rows, keys = q.shape[-2], k.shape[-2]
 
     options = {'scale': scale, 'causal': True, 'offset': 0} if is_causal else {'scale': scale}
@@ -103,6 +106,8 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
 
 def _four(x: Operand, place: Tuple[int, ...]) -> Operand:
     """The last four dimensions at a place in those before."""
+    if len(x.shape) == 4 and not place:
+        return x
     outer = len(place)
     step = sum(i * s for i, s in zip(place, x.strides))
     return padded(x._replace(pointer=x.pointer + step * SIZES[x.dtype], shape=x.shape[outer:], strides=x.strides[outer:]), 4, '')

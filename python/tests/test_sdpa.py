@@ -48,8 +48,8 @@ def test_broadcasting(random, shapes):
 def test_masks(random, shape, kind):
     q, k, v = arrays(random, (2, 3, 5, 8), (2, 3, 9, 8), (2, 3, 9, 8))
     mask = np.asarray(random.standard_normal(shape), kind) if kind is not bool else np.asarray(random.random(shape) < 0.7)
-    if kind is bool and shape:
-        mask[..., 0] = True  # of a row without keys PyTorch has no number
+    if kind is bool:
+        mask[... if mask.ndim == 0 else (..., 0)] = True  # of a row without keys PyTorch has no number
     close(sdpa(q, k, v, mask), reference.sdpa(q, k, v, mask))
 
 

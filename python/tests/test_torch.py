@@ -85,8 +85,8 @@ def test_what_is_not_inference_is_refused():
     refused(Code.DTYPE, 'key: is on meta', lambda: simdattn.torch.sdpa(q, k.to('meta'), v))
     refused(Code.DTYPE, 'value: is on cpu, torch.sparse_coo', lambda: simdattn.torch.sdpa(q, k, v[0, 0].to_sparse()))
     refused(Code.RANGE, 'q: requires a gradient', lambda: simdattn.attention(leaf, k, v))
-    minus = torch.complex(q, q).conj().imag
-    refused(Code.DTYPE, 'query: ', lambda: simdattn.torch.sdpa(minus, k, v))
+    # Its memory holds q, and a bit says that -q is meant.
+    refused(Code.DTYPE, 'query: ', lambda: simdattn.torch.sdpa(torch._neg_view(q), k, v))
 
 
 # ---- A small transformer, as people write one ---------------------------------------------------------------------------
