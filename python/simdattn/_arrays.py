@@ -10,16 +10,18 @@ from functools import lru_cache
 from typing import Any, Dict, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _abi
 from ._abi import Code, DType, KvType
 from ._dlpack import import_tensor
 from ._library import Error, library
 
+NDArray = npt.NDArray[Any]
 Array = Any  # numpy.ndarray, torch.Tensor, or another with __dlpack__ and __dlpack_device__
 
 
-class BF16(np.ndarray):
+class BF16(np.ndarray):  # type: ignore[type-arg]
     """A uint16 array whose numbers are the upper halves of float32: bfloat16 for a NumPy that has none.
 
     x.view(simdattn.BF16) makes one of a uint16 array, to_bf16() rounds one; indexing, transposing and reshaping keep it.
@@ -35,7 +37,7 @@ def to_bf16(x: Any) -> BF16:
     return np.where(np.isnan(x), np.uint16(0x7FC0), rounded).view(BF16)
 
 
-def from_bf16(x: np.ndarray) -> np.ndarray:
+def from_bf16(x: NDArray) -> NDArray:
     """The float32 numbers of a BF16 or uint16 array, exactly."""
     return (np.asarray(x).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
@@ -95,7 +97,8 @@ def operand(x: Array, argument: str, writable: bool = False) -> Operand:
         if isinstance(layout, Error):
             raise Error(layout.code, f'{argument}: {layout.detail}')
         kind, strides = layout
-        pointer, shape, owner, read_only = x.ctypes.data, x.shape, x, writable and not x.flags.writeable
+        owner: object = x
+        pointer, shape, read_only = x.ctypes.data, x.shape, writable and not x.flags.writeable
     elif isinstance(x, Operand):
         return x
     elif is_torch(x):
@@ -175,7 +178,7 @@ def padded(x: Operand, rank: int, argument: str) -> Operand:
     return x._replace(shape=(1,) * missing + x.shape, strides=(0,) * missing + x.strides)
 
 
-def numbers(x: Any, dtype: Any, size: int, argument: str, per: str) -> np.ndarray:
+def numbers(x: Any, dtype: Any, size: int, argument: str, per: str) -> NDArray:
     """x as a contiguous array of `size` numbers; only what is one already is not copied. Numbers that do not fit are refused."""
     given = np.asarray(x)
     if given.ndim != 1 or given.shape[0] != size:
@@ -186,7 +189,7 @@ def numbers(x: Any, dtype: Any, size: int, argument: str, per: str) -> np.ndarra
     return result
 
 
-def doubles(x: Any, argument: str) -> np.ndarray:
+def doubles(x: Any, argument: str) -> NDArray:
     """x as contiguous float64 numbers."""
     result = np.ascontiguousarray(x, np.float64)
     if result.ndim != 1:

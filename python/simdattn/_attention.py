@@ -36,7 +36,7 @@ class Store:
 
 
 @lru_cache(maxsize=1024)
-def _tensor_bytes(kind: int, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> bytes:
+def _tensor_bytes(kind: DType, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> bytes:
     """The description of a plain tensor, but for its address."""
     kv = initial(_abi.ConstKv)
     size = SIZES[kind]

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _abi
 from ._abi import Code, KvLayout, KvType
-from ._arrays import Array, as_view, numbers, operand
+from ._arrays import Array, NDArray, as_view, numbers, operand
 from ._attention import Plan, Store, attention
 from ._library import Error, Record, check, enumerator, initial_bytes, library
 from ._rope import RopeTable, put_rope_options
@@ -19,7 +19,7 @@ from ._targets import execution
 _ALIGNMENT = 64
 
 
-def _memory(size: int) -> np.ndarray:
+def _memory(size: int) -> NDArray:
     """Zeroed bytes that begin at a cache line."""
     raw = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
@@ -44,7 +44,7 @@ class KVCache:
 
     def __init__(self, batch: int, kv_heads: int, capacity: int, head_dim: int, *, value_dim: Optional[int] = None,
                  dtype: Any = 'bf16', value_dtype: Any = None, layout: Any = 'panels', ring: int = 0, page_size: int = 0,
-                 n_pages: int = 0, block_table: Optional[np.ndarray] = None) -> None:
+                 n_pages: int = 0, block_table: Optional[NDArray] = None) -> None:
         self.lengths = np.zeros(integer(batch, 'batch', 1, 2**31 - 1), np.int32)
         self._block_table = block_table
         if page_size:
@@ -107,7 +107,7 @@ class KVCache:
         value_view = as_view(values, 4, 'v', '[batch, kv_heads, rows, value_dim]')
         reference = options.reference()
 
-        def store(view: Any, into: Store, counts: np.ndarray) -> None:
+        def store(view: Any, into: Store, counts: NDArray) -> None:
             options.put('counts', counts.ctypes.data)
             check(library.simdattn_kv_append(ctypes.byref(view), None, ctypes.byref(into.struct), reference, how))
 

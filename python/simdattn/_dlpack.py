@@ -92,6 +92,6 @@ def import_tensor(x: Any) -> Imported:
         for size in reversed(shape):
             strides = (step, *strides)
             step *= size
-    kind = (tensor.code, tensor.bits)
-    name = _NAMES.get(kind, f'DLPack type {kind}') if tensor.lanes == 1 else f'vectors of {tensor.lanes}'
+    element = (tensor.code, tensor.bits)
+    name = _NAMES.get(element, f'DLPack type {element}') if tensor.lanes == 1 else f'vectors of {tensor.lanes}'
     return Imported((tensor.data or 0) + tensor.byte_offset, name, shape, strides, writable, capsule)

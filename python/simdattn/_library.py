@@ -7,6 +7,7 @@ import ctypes.util
 import os
 import re
 import struct
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar, Union
 
@@ -133,12 +134,12 @@ class Record:
         return (ctypes.c_char * len(self.memory)).from_buffer(self.memory)
 
 
-E = TypeVar('E', bound=_abi.IntEnum)
+E = TypeVar('E', bound=IntEnum)
 _ALIASES = {'float32': 'f32', 'float16': 'f16', 'half': 'f16', 'bfloat16': 'bf16', 'float': 'f32'}
 
 
 @lru_cache(maxsize=None)
-def _by_name(kind: Type[E], name: str) -> Optional[E]:
+def _by_name(kind: Any, name: str) -> Any:
     name = name.lower().rsplit('.', 1)[-1]  # torch.bfloat16, numpy.float32
     name = _ALIASES.get(name, name)
     plain = re.sub('[-_]', '', name)
@@ -153,7 +154,7 @@ def enumerator(kind: Type[E], value: Union[str, int, Any], argument: str) -> E:
     if isinstance(value, kind):
         return value
     name = value if isinstance(value, str) else getattr(value, 'name', None) or getattr(value, '__name__', None) or str(value)
-    member = _by_name(kind, name)
+    member: Optional[E] = _by_name(kind, name)
     if member is None:
         names = ', '.join(m.name.lower() for m in kind)
         raise Error(Code.RANGE, f'{argument}: there is no {value!r}; there are {names}')

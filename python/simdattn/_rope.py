@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _abi
 from ._abi import Code, DType, MropeLayout, RopePairing, RopeType
-from ._arrays import Array, as_view, doubles, new_like, operand, padded
+from ._arrays import Array, NDArray, as_view, doubles, new_like, operand, padded
 from ._library import Error, Record, check, enumerator, library
 from ._scoring import integer
 from ._targets import execution
@@ -64,7 +64,7 @@ def _table_options(options: Dict[str, Any]) -> Record:
     return record
 
 
-def rope_frequencies(pairs: int, **options: Any) -> Tuple[np.ndarray, float]:
+def rope_frequencies(pairs: int, **options: Any) -> Tuple[NDArray, float]:
     """The inverse frequencies, float64 [pairs], and the number that multiplies cos and sin. options: as in rope_table()."""
     record = _table_options(options)
     frequencies = np.empty(max(integer(pairs, 'pairs'), 0))

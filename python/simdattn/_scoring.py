@@ -9,7 +9,7 @@ from typing import Any, Dict, Tuple
 import numpy as np
 
 from ._abi import Code, DType
-from ._arrays import Operand, bytes_of_view, numbers, operand, padded
+from ._arrays import NDArray, Operand, bytes_of_view, numbers, operand, padded
 from ._library import Error, Record
 
 _FLOATS = {'softcap'}
@@ -33,7 +33,7 @@ def put_view(record: Record, member: str, x: Operand, rank: int, argument: str, 
     record.alive.append(x.owner)
 
 
-def put_numbers(record: Record, member: str, x: np.ndarray) -> None:
+def put_numbers(record: Record, member: str, x: NDArray) -> None:
     """Writes the address of an array's numbers."""
     record.put(member, x.ctypes.data)
     record.alive.append(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ._abi import Code, DType
 from ._arrays import SIZES, Array, Operand, new_like, operand, padded
@@ -75,7 +75,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
         q, k, v = _broadcast(q, full, 'query'), _broadcast(k, kv_full, 'key'), _broadcast(v, kv_full, 'value')
     rows, keys = q.shape[-2], k.shape[-2]
 
-    options = {'scale': scale, 'causal': True, 'offset': 0} if is_causal else {'scale': scale}
+    options: Dict[str, Any] = {'scale': scale, 'causal': True, 'offset': 0} if is_causal else {'scale': scale}
     mask = None
     if attn_mask is not None:
         mask = operand(attn_mask, 'attn_mask')
