@@ -7,13 +7,13 @@ import itertools
 import os
 from concurrent.futures import Executor
 from functools import lru_cache
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _abi
 from ._abi import Arithmetic, Code, DType
-from ._arrays import KV_TYPES, SIZES, Array, new_like, numbers, operand
+from ._arrays import KV_TYPES, SIZES, Array, NDArray, new_like, numbers, operand
 from ._library import Error, Record, check, enumerator, initial, library
 from ._scoring import put_numbers, put_scoring, put_view
 from ._targets import execution
@@ -24,12 +24,13 @@ _ROWS = '[batch, heads, rows, dim]'
 class Store:
     """Keys or values of a KVCache: what attention() takes in the place of an array.
 
-    struct: the C description, a simdattn_kv.
+    struct: the C description, a simdattn_kv; memory: what it points to.
     """
 
-    def __init__(self, struct: _abi.Kv, owner: object) -> None:
+    def __init__(self, struct: _abi.Kv, memory: Sequence[NDArray], table: object = None) -> None:
         self.struct = struct
-        self.owner = owner
+        self.memory = memory
+        self.table = table
 
 
 # ---- The problem -----------------------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> int:
     """Writes the description of keys or values; their dim."""
     if isinstance(x, Store):
         record.put_struct(member, bytes(x.struct))
-        record.alive.append(x.owner)
+        record.alive.append(x)
         return x.struct.dim  # type: ignore[no-any-return]
     pointer, kind, shape, strides, owner = operand(x, member)
     if len(shape) != 4:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -24,6 +24,11 @@ def _memory(size: int) -> NDArray:
     raw = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start:start + size]
+
+
+def _has_scales(kind: KvType) -> bool:
+    """Whether numbers of this type are multiplied by scales that stand apart. A library without such types has no such function."""
+    return 'simdattn_has_scales' in _abi.FUNCTIONS and library.simdattn_has_scales(kind)
 
 
 class KVCache:
@@ -67,14 +72,18 @@ class KVCache:
         units, tokens = (integer(n_pages, 'n_pages', 1), page_size) if page_size else (batch, ring or capacity)
         memory = _memory(library.simdattn_kv_bytes(kind, layout, units, heads, tokens, dim))
         struct = library.simdattn_contiguous_kv(memory.ctypes.data, kind, layout, units, heads, tokens, dim)
+        blocks, table_memory = [memory], None
+        if _has_scales(kind):
+            scales = _memory(4 * units * heads * tokens)
+            struct = library.simdattn_contiguous_scales(ctypes.byref(struct), scales.ctypes.data)
+            blocks.append(scales)
         struct.batch, struct.tokens, struct.ring = batch, capacity, ring
-        alive: List[object] = [memory]
         if page_size:
             table = operand(self._block_table, 'block_table')
             struct.page_size, struct.n_pages = page_size, n_pages
             struct.block_table, struct.block_table_stride = table.pointer, table.strides[0]
-            alive.append(table.owner)
-        return Store(struct, alive)
+            table_memory = table.owner
+        return Store(struct, blocks, table_memory)
 
     @property
     def capacity(self) -> int:
@@ -84,7 +93,7 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values."""
-        return sum(store.owner[0].nbytes for store in (self.keys, self.values))  # type: ignore[index]
+        return sum(x.nbytes for store in (self.keys, self.values) for x in store.memory)
 
     def append(self, k: Array, v: Array, *, rope: Optional[RopeTable] = None, pairing: str = 'half_split', first_dim: int = 0,
                counts: Optional[Any] = None, target: Optional[str] = None) -> None:

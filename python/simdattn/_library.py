@@ -135,7 +135,8 @@ class Record:
 
 
 E = TypeVar('E', bound=IntEnum)
-_ALIASES = {'float32': 'f32', 'float16': 'f16', 'half': 'f16', 'bfloat16': 'bf16', 'float': 'f32'}
+_ALIASES = {'float32': 'f32', 'float': 'f32', 'float16': 'f16', 'half': 'f16', 'bfloat16': 'bf16', 'float8_e4m3fn': 'fp8_e4m3',
+            'float8_e5m2': 'fp8_e5m2'}
 
 
 @lru_cache(maxsize=None)

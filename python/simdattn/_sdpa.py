@@ -12,7 +12,7 @@ from ._library import Error
 
 
 def _broadcast(x: Operand, leading: Sequence[int], argument: str, trailing: int = 2) -> Operand:
-    """x with these leading dimensions, repeated by strides of 0."""
+    """x with these leading dimensions: those of one element have steps of 0 already."""
     cut = len(x.shape) - trailing
     own, rest = x.shape[:cut], x.shape[cut:]
     missing = len(leading) - len(own)
@@ -20,8 +20,7 @@ def _broadcast(x: Operand, leading: Sequence[int], argument: str, trailing: int 
     own = (1,) * max(missing, 0) + own
     if missing < 0 or any(n not in (1, wanted) for n, wanted in zip(own, leading)):
         raise Error(Code.SHAPE, f'{argument}: shape {x.shape} does not broadcast to {(*leading, *rest)}')
-    return x._replace(shape=(*leading, *rest),
-                      strides=(*(s if n == wanted else 0 for n, wanted, s in zip(own, leading, strides)), *x.strides[cut:]))
+    return x._replace(shape=(*leading, *rest), strides=(*strides, *x.strides[cut:]))
 
 
 def _common(shapes: Sequence[Tuple[int, ...]]) -> Tuple[int, ...]:

@@ -167,7 +167,7 @@ def test_bf16_by_hand():
     assert [int(n) for n in bits] == wanted
     cache = simdattn.KVCache(1, 1, 16, 10, dtype='bf16', layout='rows')
     cache.append(x.reshape(1, 1, 1, 10), x.reshape(1, 1, 1, 10))
-    assert cache.keys.owner[0].view(np.uint16)[:10].tolist() == wanted
+    assert cache.keys.memory[0].view(np.uint16)[:10].tolist() == wanted
     assert simdattn.from_bf16(bits)[:2].tolist() == [1, 1]
     assert operand(bits.reshape(2, 5).T[1:], 'x').dtype.name == 'BF16'
     assert operand(bits[:0].reshape(0, 1), 'x').shape == (0, 1)
