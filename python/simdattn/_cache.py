@@ -75,6 +75,7 @@ class KVCache:
         blocks, table_memory = [memory], None
         if _has_scales(kind):
             scales = _memory(4 * units * heads * tokens)
+            scales.view(np.float32)[:] = 1  # of types whose scales are the caller's; append() writes those of the others
             struct = library.simdattn_contiguous_scales(ctypes.byref(struct), scales.ctypes.data)
             blocks.append(scales)
         struct.batch, struct.tokens, struct.ring = batch, capacity, ring
