@@ -6,6 +6,13 @@ import reference
 from conftest import source
 
 
+def test_the_readme():
+    for block in re.findall(r'^```python\n(.*?)^```$', source('README.md').read_text(), flags=re.M | re.S):
+        names = {}
+        exec(compile(block, 'README.md', 'exec'), names)
+        assert np.allclose(names['out'], 1)
+
+
 def test_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = source('docs', 'python.md').read_text()
