@@ -132,12 +132,15 @@ def is_torch(x: Array) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def refuse_gradient(x: Any, argument: str) -> None:
+    if x.requires_grad and sys.modules['torch'].is_grad_enabled():
+        raise Error(Code.RANGE, f'{argument}: requires a gradient; this is for inference: use torch.no_grad() or detach()')
+
+
 def _of_torch(x: Any, argument: str) -> Tuple[DType, int, Tuple[int, ...], Tuple[int, ...], object, bool]:
     """As its __dlpack__, in a tenth of the time, and with bool in old versions too."""
-    torch = sys.modules['torch']
-    if x.requires_grad and torch.is_grad_enabled():
-        raise Error(Code.RANGE, f'{argument}: requires a gradient; this is for inference: use torch.no_grad() or detach()')
-    if not x.is_cpu or x.layout is not torch.strided or x.is_neg():
+    refuse_gradient(x, argument)
+    if not x.is_cpu or x.layout is not sys.modules['torch'].strided or x.is_neg():
         raise Error(Code.DTYPE, f'{argument}: is on {x.device}, {x.layout}; a plain tensor on the CPU is wanted')
     kind = _torch_types().get(x.dtype)
     if kind is None:
@@ -180,6 +183,11 @@ def padded(x: Operand, rank: int, argument: str) -> Operand:
 
 def numbers(x: Any, dtype: Any, size: int, argument: str, per: str) -> NDArray:
     """x as a contiguous array of `size` numbers; only what is one already is not copied. Numbers that do not fit are refused."""
+    if isinstance(x, BF16):
+        x = from_bf16(x)
+    elif is_torch(x):
+        refuse_gradient(x, argument)
+        x = x.detach().float() if x.is_floating_point() else x
     given = np.asarray(x)
     if given.ndim != 1 or given.shape[0] != size:
         raise Error(Code.SHAPE, f'{argument}: has shape {given.shape}; {size} numbers are wanted, one for each {per}')

@@ -119,6 +119,17 @@ def test_out_is_returned_and_written(random):
     np.testing.assert_allclose(out, reference.attention(q, k, v)[0], atol=TOLERANCE['f16'])
 
 
+def test_numbers_of_any_kind(random):
+    q, k, v = (x.astype(np.float32) for x in problem(random))
+    wanted = simdattn.attention(q, k, v, sinks=[0.5, 1, -3, 9], scale=0.25, softcap=2, chunk=8, kv_length=[30, 40]).tobytes()
+    for kind in (np.float16, np.float32, np.float64, simdattn.to_bf16):
+        sinks = kind([0.5, 1, -3, 9]) if kind is simdattn.to_bf16 else np.array([0.5, 1, -3, 9], kind)
+        assert simdattn.attention(q, k, v, sinks=sinks, scale=np.float32(0.25), softcap=np.float64(2), chunk=np.int16(8),
+                                  kv_length=np.array([30, 40], np.uint8)).tobytes() == wanted
+    with pytest.raises(TypeError):
+        simdattn.attention(q, k, v, chunk=8.5)
+
+
 def test_no_rows_and_no_keys(random):
     q, k, v = (x.astype(np.float32) for x in problem(random))
     assert simdattn.attention(q[:, :, :0], k, v).shape == (2, 4, 0, 24)

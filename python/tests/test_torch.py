@@ -61,6 +61,17 @@ def test_mixtures_with_numpy():
     assert torch.equal(cache.attend(q, causal=False), torch.from_numpy(out))
 
 
+def test_numbers_per_head_and_sequence():
+    """Model parameters as they are: bfloat16, and with gradients where those are off."""
+    q, k, v = tensors((2, 4, 5, 16), (2, 2, 9, 16), (2, 2, 9, 16))
+    sinks = torch.nn.Parameter(torch.tensor([0.5, 1, -3, 9], dtype=torch.bfloat16))
+    lengths = torch.tensor([9, 4])
+    wanted = simdattn.attention(q, k, v, sinks=[0.5, 1, -3, 9], kv_length=[9, 4])
+    with torch.no_grad():
+        assert torch.equal(simdattn.attention(q, k, v, sinks=sinks, kv_length=lengths), wanted)
+    refused(Code.RANGE, 'scoring.sinks: requires a gradient', lambda: simdattn.attention(q, k, v, sinks=sinks))
+
+
 def test_last_dimension_of_any_stride():
     q, k, v = tensors((2, 3, 16, 5), (2, 3, 16, 9), (2, 3, 16, 9))
     q, k, v = (x.transpose(-1, -2) for x in (q, k, v))
