@@ -2,6 +2,7 @@
 #ifndef SIMDATTN_LIB_NARROW_OPERANDS_H_
 #define SIMDATTN_LIB_NARROW_OPERANDS_H_
 
+#include "lib/fma.h"
 #include "lib/int8_operands.h"
 #include "lib/kv_formats.h"
 #include "lib/panel_columns.h"
@@ -132,7 +133,7 @@ struct BlockIntegers {
             }
           }
           for (int64_t j = 0; j < kPanelWidth; ++j) {
-            acc[j] = __builtin_fmaf(static_cast<float>(sum[j]), scales[b * kPanelWidth + j], acc[j]);
+            acc[j] = fma(static_cast<float>(sum[j]), scales[b * kPanelWidth + j], acc[j]);
           }
         }
         float* const out = a.s + r * a.lds + p * kPanelWidth;

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/fma.h"
+
 namespace simdattn::scalar {
 
 static inline constexpr float kSmallestNormal = std::numeric_limits<float>::min();
@@ -17,7 +19,7 @@ static inline float flushed_fma(float a, float b, float c) {
   a = flushed(a);
   b = flushed(b);
   c = flushed(c);
-  const float r = std::fma(a, b, c);
+  const float r = fma(a, b, c);
   if (std::fabs(r) != kSmallestNormal) return flushed(r);
   // With subnormal numbers at hand, 2^-126 is also what results between 2^-126 - 2^-150 and 2^-126 - 2^-151 are rounded to.
   // With 24 bits and any exponent those stay below it: they are tiny. The sum is formed exactly, in two numbers.

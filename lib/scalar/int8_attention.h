@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "lib/dtypes.h"
+#include "lib/fma.h"
 #include "lib/int8_operands.h"
 #include "lib/ukernels.h"
 
@@ -116,7 +117,7 @@ struct Int8Integers {
         }
         float& o = a.o[r * a.ldo + c];
         const float before = a.alpha == nullptr ? o : a.alpha[r] * o;
-        o = std::fma(static_cast<float>(sum), quantise.scale, before);
+        o = fma(static_cast<float>(sum), quantise.scale, before);
       }
     }
   }

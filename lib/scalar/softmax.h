@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/fma.h"
 #include "lib/scalar/math.h"
 #include "lib/scalar/scores.h"
 #include "lib/ukernels.h"
@@ -30,7 +31,7 @@ static inline void weigh(const SoftmaxTile& a, const Rounded& rounded) {
       partial[j % 16] += s[j];
     }
     a.alpha[r] = exp(a.max[r] - base);
-    a.sum[r] = std::fma(a.sum[r], a.alpha[r], fold(partial));
+    a.sum[r] = fma(a.sum[r], a.alpha[r], fold(partial));
     a.max[r] = m + 0.0f;  // +0 where both zeros are the maximum: their order must not matter
   }
 }
