@@ -234,8 +234,8 @@ simdattn_kv simdattn_contiguous_kv(void* data, simdattn_kv_type type, simdattn_k
 }
 
 bool simdattn_has_scales(simdattn_kv_type type) { return simdattn::has_scales(type); }
-simdattn_kv simdattn_contiguous_scales(const simdattn_kv* kv, float* scales) {
-  return simdattn::contiguous_scales(*kv, scales);
+simdattn_kv simdattn_contiguous_scales(simdattn_kv kv, float* scales) {
+  return simdattn::contiguous_scales(kv, scales);
 }
 
 simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simdattn_const_view2* positions,

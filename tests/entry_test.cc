@@ -130,6 +130,7 @@ TEST(Entry, NullPointers) {
   const Guarded memory(1 << 20, Guard::kAfter), partial(1 << 16, Guard::kAfter), slopes(4 * 4, Guard::kAfter),
       frequencies(10 * 8, Guard::kAfter), factor(8, Guard::kAfter);
   const KvStorage store = make_kv(random, DType::kF32, KvForm::kPanels, 2, 4, 40, 20);
+  const Array<4> dequantised(random, DType::kF32, {2, 4, 7, 20}, Strides::kOutput);
   const simdattn_const_view4 cq = q.view, ck = k.view, cp = p.view, cpart_lse = part_lse.view;
   const simdattn_const_view3 cm = m.view, cw3 = w3.view, cwk = wk.view, cdirect = direct_positions.view;
   const simdattn_const_view2 cw = w.view, crows = rows.view, ccos = cos.view, csin = sin.view,
@@ -161,7 +162,7 @@ TEST(Entry, NullPointers) {
   const Target* found = nullptr;
 
   NullPointers n({&out_q.memory, &out_p.memory, &lse.memory, &out_rows.memory, &out_cos.memory, &out_sin.memory,
-                  &row_lse.memory, &slopes, &frequencies, &factor, &store.memory, &one_out.memory});
+                  &row_lse.memory, &slopes, &frequencies, &factor, &store.memory, &dequantised.memory, &one_out.memory});
 #define SIMDATTN_NULLS(name, ...) n.check(#name, simdattn_##name, __VA_ARGS__)
   SIMDATTN_NULLS(find_target, "name! target!", "scalar", &found);
   SIMDATTN_NULLS(default_target, "target!", &found);
@@ -194,6 +195,8 @@ TEST(Entry, NullPointers) {
   const simdattn_view2 encoding = View<2>(out_rows.view.data, DType::kF32, {4, 33});
   SIMDATTN_NULLS(sinusoidal_table, "out! base positions? first", &encoding, 10000.0, &cone, 0);
   SIMDATTN_NULLS(kv_append, "rows! positions? kv! options= exec=", &cq, &cpositions, &store.kv, &append_options, &e);
+  const ConstKv stored = store.kv;
+  SIMDATTN_NULLS(dequantise, "kv! first out! exec=", &stored, 4, &dequantised.view, &e);
   SIMDATTN_NULLS(kv_shift, "kv! first last delta rope= exec=", &store.kv, 4, 9, -2, &rotation, &e);
   SIMDATTN_NULLS(attention, "problem! execw", &problem, &e);
   SIMDATTN_NULLS(attention_plan, "problem! plan! exec=", &split, &plan, &e);
@@ -294,6 +297,7 @@ TEST(Entry, SizesOfStructs) {
   positions.fill_bytes(0);
   static_cast<int32_t*>(positions.view.data)[1] = 1;
   const KvStorage store = make_kv(random, DType::kF32, KvForm::kRows, 1, 1, 4, 8);
+  const Array<4> four_tokens(random, DType::kF32, {1, 1, 4, 8});
   const Guarded memory(1 << 20, Guard::kAfter);
   const Exec exec = {.workspace = memory.data(), .workspace_bytes = memory.size()};
   const simdattn_const_view4 cx = x.view, cp = p.view;
@@ -333,6 +337,7 @@ TEST(Entry, SizesOfStructs) {
   check("rope table options", RopeTableOptions(),
         [&](const RopeTableOptions* o) { return simdattn_rope_frequencies(frequencies, 4, nullptr, o); });
   check("kv", store.kv, [&](const Kv* kv) { return simdattn_kv_append(&cx, &cpositions, kv, nullptr, nullptr); });
+  check("const kv", ConstKv(store.kv), [&](const ConstKv* kv) { return simdattn_dequantise(kv, 0, &four_tokens.view, nullptr); });
   check("append options", append,
         [&](const AppendOptions* o) { return simdattn_kv_append(&cx, &cpositions, &store.kv, o, nullptr); });
   check("key rotation", append.rope,
@@ -395,6 +400,31 @@ TEST(Entry, WorkspacesOfArithmetics) {
   }
 }
 
+TEST(Entry, NarrowBytesAndScales) {
+  const struct {
+    KvType type;
+    int64_t row, panel;  // of 64 numbers
+    bool scales;
+  } types[] = {{KvType::kInt8, 64, 2048, true},     {KvType::kFp8E4M3, 64, 2048, true}, {KvType::kFp8E5M2, 64, 2048, true},
+               {KvType::kQ8_0, 68, 2176, false},    {KvType::kQ4_0, 36, 1152, false},   {KvType::kQ4_1, 40, 1280, false},
+               {KvType::kQ5_0, 44, 1408, false},    {KvType::kQ5_1, 48, 1536, false},   {KvType::kIq4Nl, 36, 1152, false}};
+  for (const auto& t : types) {
+    EXPECT_EQ(simdattn_row_bytes(t.type, 64), t.row);
+    EXPECT_EQ(simdattn_panel_bytes(t.type, 64), t.panel);
+    EXPECT_EQ(simdattn_has_scales(t.type), t.scales);
+  }
+  EXPECT_EQ(simdattn_row_bytes(KvType::kInt8, 5), 5);
+  EXPECT_EQ(simdattn_panel_bytes(KvType::kInt8, 5), 256);
+  char memory[8];
+  float scales[1];
+  const simdattn_kv plain = simdattn_contiguous_kv(memory, KvType::kInt8, KvLayout::kPanels, 2, 3, 70, 7);
+  const simdattn_kv kv = simdattn_contiguous_scales(plain, scales);
+  Kv want = plain;
+  want.scales = scales;
+  want.scale_token_stride = 4, want.scale_head_stride = 280, want.scale_batch_stride = 840;
+  EXPECT_EQ(std::memcmp(&kv, &want, sizeof kv), 0);
+}
+
 TEST(Entry, BytesAndStores) {
   EXPECT_EQ(simdattn_dtype_bytes(DType::kI64), 8);
   EXPECT_EQ(simdattn_dtype_bytes(static_cast<DType>(99)), 0);
@@ -405,6 +435,7 @@ TEST(Entry, BytesAndStores) {
                                                    : type == KvType::kBF16 ? 16
                                                    : type == KvType::kF16  ? 14
                                                                            : 0));
+    EXPECT_FALSE(simdattn_has_scales(type));
     for (const KvLayout layout : {KvLayout::kRows, KvLayout::kPanels}) {
       char memory[8];
       const simdattn_kv kv = simdattn_contiguous_kv(memory, type, layout, 2, 3, 70, 7);

@@ -129,7 +129,9 @@ struct Scene {
   KvStorage panels = store_kv(random, k, KvForm::kPanels), values = store_kv(random, v, KvForm::kRows),
             shifted = store_kv(random, k, KvForm::kPanels),
             appended = make_kv(random, t, KvForm::kPanels, 2, 4, 64, 37),
-            appended_rows = make_kv(random, t, KvForm::kRows, 2, 4, 64, 37);
+            appended_rows = make_kv(random, t, KvForm::kRows, 2, 4, 64, 37),
+            integers = make_kv(random, KvType::kInt8, KvForm::kPanels, 2, 4, 64, 37);
+  Array<4> loaded{random, DType::kF32, {2, 4, 64, 37}};
   Array<4> long_q = numbers<4>(random, t, {1, 2, 1, 37}), long_k = numbers<4>(random, t, {1, 1, 2500, 37}),
            long_v = numbers<4>(random, t, {1, 1, 2500, 21}), long_out{random, t, {1, 2, 1, 21}};
   Guarded workspace{1 << 20, Guard::kAfter}, partial{1 << 16, Guard::kAfter}, other_partial{1 << 16, Guard::kAfter};
@@ -242,6 +244,10 @@ struct Scene {
          [this] { return kv_append(x.view, positions.view, appended_rows.kv, {}, exec); },
          {&appended_rows.memory}},
         {"kv_shift", [=, this] { return kv_shift(shifted.kv, 10, 40, -7, rotation, exec); }, {&shifted.memory}, true},
+        {"kv_append of integers",
+         [=, this] { return kv_append(x.view, positions.view, integers.kv, {.rope = rotation}, exec); },
+         {&integers.memory, &integers.scales}},
+        {"dequantise", [this] { return dequantise(integers.kv, 0, loaded.view, exec); }, {&loaded.memory}},
         {"attention", [this] { return attention(problem, exec); }, whole},
         // The plan holds numbers, too; the runs are in the default environment first, then plan and run in the other.
         {"attention_plan, attention_bind, attention_range, attention_reduce",

@@ -130,7 +130,9 @@ TEST_P(Memory, NoAllocation) {
   const Array<4> part_lse(random, DType::kF32, {3, 2, 4, 5});
   parts.fill(random, Values::kOrdinary);
   part_lse.fill(random, Values::kOrdinary);
-  const KvStorage cache = make_kv(random, DType::kBF16, KvForm::kPagedPanels, 2, 2, 70, 36);
+  const KvStorage cache = make_kv(random, DType::kBF16, KvForm::kPagedPanels, 2, 2, 70, 36),
+                  integers = make_kv(random, KvType::kInt8, KvForm::kPanels, 2, 2, 70, 36);
+  const Array<4> numbers(random, DType::kF32, {2, 2, 9, 36});
   const KvStorage plain = make_kv(random, DType::kF16, KvForm::kRows, 2, 2, 70, 36),
                   shifted = store_kv(random, v, KvForm::kPanels);
   const Array<2> page_slots(random, DType::kI64, {2, 7});
@@ -180,6 +182,9 @@ TEST_P(Memory, NoAllocation) {
                       kv_append(v.view, {}, plain.kv, {.rope = rotation, .starts = starts, .counts = counts}, exec()),
                       kv_append(v.view, positions.view, cache.kv, {.rope = rotation, .slots = page_slots.view}, exec()),
                       kv_shift(shifted.kv, 3, 6, -2, rotation, exec()),
+                      kv_append(v.view, {}, integers.kv, {}, exec()),
+                      kv_shift(integers.kv, 3, 6, -2, rotation, exec()),
+                      dequantise(integers.kv, 0, numbers.view, exec()),
                       attention_merge(parts.view, part_lse.view, y.view, row_lse.view, slopes, exec()),
                       find_target("scalar", &found),
                       find_target("no such target", &found),
@@ -190,7 +195,8 @@ TEST_P(Memory, NoAllocation) {
                    missing(target()) != nullptr && exact(target()) == is_exact() &&
                    native(target(), Arithmetic::kF32) && made.batch == 1 && dtype_bytes(DType::kF32) == 4 &&
                    row_bytes(made.type, 8) == 16 && panel_bytes(made.type, 8) == 512 &&
-                   kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 &&
+                   kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 && !has_scales(made.type) &&
+                   contiguous_scales(made, slopes).scales == slopes &&
                    scores_workspace(Arithmetic::kBF16, 36) <= memory.size() &&
                    weighted_values_workspace(Arithmetic::kInt8, 36) <= memory.size() &&
                    bilinear_scores_workspace(36, 36) <= memory.size() &&

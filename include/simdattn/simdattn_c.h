@@ -91,7 +91,7 @@ SIMDATTN_API int64_t simdattn_kv_bytes(simdattn_kv_type type, simdattn_kv_layout
 SIMDATTN_API simdattn_kv simdattn_contiguous_kv(void* data, simdattn_kv_type type, simdattn_kv_layout layout,
                                                 int64_t batch, int64_t heads, int64_t tokens, int64_t dim);
 SIMDATTN_API bool simdattn_has_scales(simdattn_kv_type type);
-SIMDATTN_API simdattn_kv simdattn_contiguous_scales(const simdattn_kv* kv, float* scales);
+SIMDATTN_API simdattn_kv simdattn_contiguous_scales(simdattn_kv kv, float* scales);
 SIMDATTN_API simdattn_status simdattn_dequantise(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
                                                  const simdattn_exec* exec);
 SIMDATTN_API simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simdattn_const_view2* positions,

@@ -82,6 +82,14 @@ HWY_INLINE Codes LoadCodes(const uint8_t* p) {
 HWY_INLINE Codes LoadCodesN(const uint8_t* p, size_t n) {
   return hn::PromoteTo(DU(), hn::LoadN(hn::Rebind<uint8_t, DU>(), p, n));
 }
+/// As numbers: what a row has side by side.
+template <class Code>
+HWY_INLINE Numbers LoadNumbers(const uint8_t* p, Code code) {
+  return NumberOf<0>(LoadCodes(p), code);
+}
+HWY_INLINE Numbers LoadNumbers(const uint8_t* p, Int8Code /*code*/) {
+  return hn::ConvertTo(D(), hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<int8_t, DI>(), reinterpret_cast<const int8_t*>(p))));
+}
 HWY_INLINE void Put(Numbers x, Numbers scale, float* out) { hn::StoreU(hn::Mul(x, scale), D(), out); }
 
 template <class Code>
@@ -91,7 +99,7 @@ HWY_INLINE void WidenRow(const uint8_t* row, float scale, int64_t first, int64_t
   const Numbers factor = hn::Set(d, scale);
   row += first;
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) Put(NumberOf<0>(LoadCodes(row + i), Code()), factor, out + i);
+  for (; i + lanes <= n; i += lanes) Put(LoadNumbers(row + i, Code()), factor, out + i);
   if (i < n) {
     const size_t rest = static_cast<size_t>(n - i);
     hn::StoreN(hn::Mul(NumberOf<0>(LoadCodesN(row + i, rest), Code()), factor), d, out + i, rest);
@@ -114,9 +122,14 @@ HWY_INLINE void WidenRow(const uint8_t* row, float /*scale*/, int64_t first, int
   for (int64_t i = 0; i < n; i += Format::kBlock, row += Format::kBlockBytes) {
     const Numbers factor = BlockScale(row);
     for (int64_t j = 0; j < Code::kBytes; j += lanes) {
-      const Codes w = LoadCodes(row + Format::kScaleBytes + j);
-      Put(NumberOf<0>(w, Code()), factor, out + i + j);
-      if constexpr (Code::kBytes == 16) Put(NumberOf<4>(w, Code()), factor, out + i + 16 + j);
+      const uint8_t* const codes = row + Format::kScaleBytes + j;
+      if constexpr (Code::kBytes == 32) {
+        Put(LoadNumbers(codes, Int8Code()), factor, out + i + j);
+      } else {
+        const Codes w = LoadCodes(codes);
+        Put(NumberOf<0>(w, Code()), factor, out + i + j);
+        Put(NumberOf<4>(w, Code()), factor, out + i + 16 + j);
+      }
     }
   }
 }
@@ -125,6 +138,11 @@ HWY_INLINE void WidenRow(const uint8_t* row, float scale, int64_t first, int64_t
   ReadFormat<Code>::decode(row, scale, first, n, out);
 }
 
+/// How far ahead codes are fetched. The hardware's streams run that far too late.
+constexpr uintptr_t kAhead = 4096;
+HWY_INLINE void Fetch(const uint8_t* p) {
+  __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(p) + kAhead));
+}
 HWY_INLINE Codes LoadUnits(const uint8_t* p) {
   return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p));
 }
@@ -135,6 +153,8 @@ HWY_INLINE void WidenKeys(const uint8_t* panel, const float* scales, int64_t dim
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t i = 0; i < dim; i += 4, panel += kPitch) {
+    Fetch(panel);
+    Fetch(panel + kPitch / 2);
     for (int64_t j = 0; j < kPanelWidth; j += lanes) {
       const Codes w = LoadUnits(panel + kUnitBytes * j);
       const Numbers factor = hn::LoadU(d, scales + j);
@@ -157,6 +177,7 @@ HWY_INLINE void WidenKeys(const uint8_t* panel, const float* /*scales*/, int64_t
       const Numbers factor =
           F32FromF16(d, hn::LoadU(hn::Rebind<uint16_t, D>(), reinterpret_cast<const uint16_t*>(scales) + j));
       for (int64_t u = 0; u < Format::kUnits; ++u) {
+        Fetch(panel + (b * Format::kUnits + u) * kPitch + kUnitBytes * j);
         const Codes w = LoadUnits(panel + (b * Format::kUnits + u) * kPitch + kUnitBytes * j);
         float* const y = out + (b * Format::kBlock + 4 * u) * kPanelWidth + j;
         Put(NumberOf<0>(w, Code()), factor, y);
@@ -175,9 +196,6 @@ HWY_INLINE void WidenKeys(const uint8_t* panel, const float* /*scales*/, int64_t
   }
 }
 
-/// How far ahead rows are fetched: the hardware follows each of the heads, which are far apart, by itself, but not that far.
-constexpr uintptr_t kAhead = 4096;
-
 template <KvType kType>
 struct Widening {
   static HWY_NOINLINE void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys, int64_t first,
@@ -185,8 +203,7 @@ struct Widening {
     const uint8_t* row = rows;
     for (int64_t j = 0; j < keys; ++j, out += ld) {
       row = rows + j * stride;
-      __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(row) + kAhead));
-      __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(row) + kAhead + 64));
+      for (int64_t i = 0; i < n; i += 64) Fetch(row + i);
       WidenRow(row, has_scales(kType) ? scales[j] : 1.0f, first, n, out, FormatOf<kType>());
     }
   }
