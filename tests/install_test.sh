@@ -107,9 +107,9 @@ echo "== a program with another version of Highway"
 # Debian 12's, which tools/setup --ci unpacks.
 other=${SIMDATTN_OTHER_HIGHWAY:-$source/.deps/other-highway/usr/include}
 if [ -f "$other/hwy/highway.h" ]; then
-  # Not optimised: each of its functions becomes a symbol that the linker may take for the library's.
+  # Not inlined: its functions become symbols that the linker may take for those of the library.
   # shellcheck disable=SC2046
-  "$@" -std=c++17 -O0 "${include[@]}" -isystem "$other" "$consumers/other_highway.cc" \
+  "$@" -std=c++17 -O1 -fno-inline "${include[@]}" -isystem "$other" "$consumers/other_highway.cc" \
     $(PKG_CONFIG_SYSROOT_DIR=$work/root pkg-config --static --cflags --libs simdattn) -o "$work/other_highway"
   "$work/other_highway"
 else

@@ -30,9 +30,8 @@ int main() {
     exec.target = target;
     simdattn::ScoreOptions options;
     options.scale = 1.0f;
-    const simdattn::Status s =
-        simdattn::scores(simdattn::view(q, {1, 1, 1, dim}), simdattn::view(k, {1, 1, rows, dim}),
-                         simdattn::view(out, {1, 1, 1, rows}), options, exec);
+    const simdattn::Status s = simdattn::scores(simdattn::view(q, {1, 1, 1, dim}), simdattn::view(k, {1, 1, rows, dim}),
+                                                simdattn::view(out, {1, 1, 1, rows}), options, exec);
     if (!s.ok()) return std::printf(": %s\n", s.detail), 1;
     for (int64_t r = 0; r < rows; ++r) {
       const float own = dot(q, k + r * dim, dim);
