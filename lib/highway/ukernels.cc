@@ -7,9 +7,9 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/f32_operands.h"
-#include "lib/scalar/int8_attention.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/kernel_table.h"
+#include "lib/scalar/int8_attention.h"
 
 // Data only: no function here needs the attributes of HWY_BEFORE_NAMESPACE.
 namespace simdattn {
@@ -57,7 +57,8 @@ struct Bf16Kernels {
 extern const UKernels kUKernels;
 const UKernels kUKernels = {
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot), bf16_attention<Kernels, Bf16Kernels>(HWY_TARGET == HWY_NEON_BF16, kTileRows),
+    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot),
+                  bf16_attention<Kernels, Bf16Kernels>(HWY_TARGET == HWY_NEON_BF16, kTileRows),
                   int8_attention<Int8Integers>(false, 4, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},

@@ -41,7 +41,8 @@ struct Kernels {
 extern const UKernels SIMDATTN_XSIMD_TABLE;
 constinit const UKernels SIMDATTN_XSIMD_TABLE = {
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(kTileRows, softmax_tile<false>), bf16_attention<Kernels, Bf16Kernels>(Ops::kMultipliesPairs, kTileRows),
+    .attention = {f32_attention<Kernels>(kTileRows, softmax_tile<false>),
+                  bf16_attention<Kernels, Bf16Kernels>(Ops::kMultipliesPairs, kTileRows),
                   int8_attention<Int8Integers>(false, 4, softmax_tile<false>)},
     .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
     .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},
