@@ -54,19 +54,7 @@ struct Ops {
   static HWY_INLINE Vec broadcast(const float* p) { return hn::Set(TileTag(), *p); }
   static HWY_INLINE Vec add(Vec a, Vec b) { return hn::Add(a, b); }
   static HWY_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return hn::MulAdd(a, b, c); }
-  static HWY_INLINE Vec rounded(Vec v) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-    // Two operations less than those of all targets; a NaN stays what it is.
-    const __m512i bits = _mm512_castps_si512(v.raw);
-    const __m512i half = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF));
-    const __m512i sum = _mm512_mask_sub_epi32(half, _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000)), half,
-                                              _mm512_set1_epi32(-1));
-    const __mmask16 number = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_ORD_Q);
-    return Vec{_mm512_castsi512_ps(_mm512_mask_and_epi32(bits, number, sum, _mm512_set1_epi32(-0x10000)))};
-#else
-    return RoundedToBF16(TileTag(), v);
-#endif
-  }
+  static HWY_INLINE Vec rounded(Vec v) { return RoundedToBF16(TileTag(), v); }
   static HWY_INLINE Vec load_pairs(const bf16* p) { return LoadPairs(TileTag(), p); }
   static HWY_INLINE Vec even_of(Vec pairs) { return EvenOf(TileTag(), pairs); }
   static HWY_INLINE Vec odd_of(Vec pairs) { return OddOf(TileTag(), pairs); }
