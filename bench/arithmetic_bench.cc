@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "bench/harness.h"
@@ -51,8 +52,14 @@ Prepared prepare(const Setup& s) {
     const std::array<int64_t, 4> stride = {s.heads * s.n_q * s.dim, s.n_q * s.dim, s.dim, 1};
     Attention a;
     a.arithmetic = arithmetic;
-    a.q = {d.q.as<std::byte>() + at, s.type, {shape[0], shape[1], shape[2], shape[3]}, {stride[0], stride[1], stride[2], 1}};
-    a.out = {d.out.as<std::byte>() + at, s.type, {shape[0], shape[1], shape[2], shape[3]}, {stride[0], stride[1], stride[2], 1}};
+    a.q = {d.q.as<std::byte>() + at,
+           s.type,
+           {shape[0], shape[1], shape[2], shape[3]},
+           {stride[0], stride[1], stride[2], 1}};
+    a.out = {d.out.as<std::byte>() + at,
+             s.type,
+             {shape[0], shape[1], shape[2], shape[3]},
+             {stride[0], stride[1], stride[2], 1}};
     a.k = s.panels ? simdattn::contiguous_kv(d.k.as<const char>(), simdattn::kv_type_of(s.type),
                                              simdattn::KvLayout::kPanels, 1, 1, s.n_kv, s.dim)
                    : simdattn::ConstKv(simdattn::ConstView<4>(d.k.data(), s.type, {1, 1, s.n_kv, s.dim}));
@@ -71,7 +78,8 @@ Prepared prepare(const Setup& s) {
     if (!simdattn::runnable(*t)) continue;
     for (const Attention* a : {&d.whole, &d.part, &d.f32}) {
       simdattn::AttentionPlan plan;
-      if (simdattn::attention_plan(*a, &plan, {.target = t}).ok()) workspace = std::max(workspace, plan.workspace_bytes);
+      if (simdattn::attention_plan(*a, &plan, {.target = t}).ok())
+        workspace = std::max(workspace, plan.workspace_bytes);
     }
   }
   d.workspace = Buffer(workspace);

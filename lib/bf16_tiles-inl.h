@@ -4,7 +4,7 @@
 //                               that must not be, and of lambdas
 //   Ops::Vec, lanes()           a vector of f32, of at most 16 lanes
 //   Ops::kRegisters             how many there are
-//   Ops::kRows, kWideRows       rows of the largest tile of two vectors; of four
+//   Ops::kRows, kWideRows, kRoundingRows    rows of the largest tile of two vectors; of four; of one that rounds
 //   Ops::load, store, zero, broadcast, add, mul_add
 //   Ops::rounded                to numbers of bf16; NaN stays NaN
 //   Ops::load_pairs, even_of, odd_of    of each two neighbours of bf16 the first, the second, widened
@@ -59,6 +59,14 @@ constexpr int64_t kVectorBytes = Ops::kMostLanes * static_cast<int64_t>(sizeof(T
 /// T is how a cache stores numbers, not how they are packed.
 template <class T>
 constexpr bool kStored = !std::is_same_v<T, float>;
+/// Rows of the largest tile.
+template <class T, int64_t kVecs>
+constexpr int64_t kMostRows = std::is_same_v<T, Unrounded> ? Ops::kRoundingRows
+                              : kVecs == 4                 ? Ops::kWideRows
+                                                           : Ops::kRows;
+/// Tiles of four vectors: for all rows where they are as high as the others, else for the few rows of a decoding step.
+template <class T>
+constexpr bool kWide = std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Scores: lanes are keys
@@ -102,15 +110,16 @@ SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
     constexpr auto kFirst = std::integral_constant<int64_t, 0>();
     constexpr auto kSecond = std::integral_constant<int64_t, 1>();
     const auto add = [&](const float* x, auto chain) SIMDATTN_TILE_LAMBDA {
-      add_to_chains<chain, kRows, kVecs>(x, ldq, chains, [&](Ops::Vec factor, auto c, Ops::Vec sum) SIMDATTN_TILE_LAMBDA {
-        if constexpr (!kPairs || !Ops::kMultipliesPairs) {
-          return Ops::mul_add(factor, Ops::at<c>(columns), sum);
-        } else if constexpr (chain == 0) {
-          return Ops::mul_add_even(factor, Ops::at<c>(columns), sum);
-        } else {
-          return Ops::mul_add_odd(factor, Ops::at<c>(columns), sum);
-        }
-      });
+      add_to_chains<chain, kRows, kVecs>(x, ldq, chains,
+                                         [&](Ops::Vec factor, auto c, Ops::Vec sum) SIMDATTN_TILE_LAMBDA {
+                                           if constexpr (!kPairs || !Ops::kMultipliesPairs) {
+                                             return Ops::mul_add(factor, Ops::at<c>(columns), sum);
+                                           } else if constexpr (chain == 0) {
+                                             return Ops::mul_add_even(factor, Ops::at<c>(columns), sum);
+                                           } else {
+                                             return Ops::mul_add_odd(factor, Ops::at<c>(columns), sum);
+                                           }
+                                         });
     };
     unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
       unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::zero(), a.s + r * a.lds + c * n); });
@@ -182,7 +191,7 @@ SIMDATTN_TILE_INLINE PrefetchPlan chain_panels_to_come(const ScoreTile& a, int64
 }
 
 /// All rows against kVecs vectors of columns from column `x` on.
-template <class T, int64_t kVecs, int64_t kMaxRows>
+template <class T, int64_t kVecs>
 SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
   constexpr int64_t kStep = std::is_same_v<T, bf16> ? 2 : 1;  // dimensions that lie side by side
   const auto column = [&](int64_t c) {
@@ -190,7 +199,7 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
     return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kStep;
   };
   const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
-  for (RowTiles t(a.rows, kMaxRows); t.first < a.rows; t.next()) {
+  for (RowTiles t(a.rows, kMostRows<T, kVecs>); t.first < a.rows; t.next()) {
     const ScoreChains<T> arguments = {
         static_cast<const float*>(a.q) + t.first * ldq,
         ldq,
@@ -201,7 +210,8 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
         a.s + t.first * a.lds + x,
         a.lds,
         kStored<T> && a.stream ? chain_panels_to_come<T, kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
-    with_rows<kMaxRows>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { score_chains_tile<T, r, kVecs>(arguments); });
+    with_rows<kMostRows<T, kVecs>>(t.rows,
+                                   [&](auto r) SIMDATTN_TILE_LAMBDA { score_chains_tile<T, r, kVecs>(arguments); });
   }
 }
 
@@ -211,12 +221,12 @@ void score_chains(const ScoreTile& a) {
   const int64_t n = Ops::lanes();
   const int64_t columns = a.n_panels * kPanelWidth;
   int64_t x = 0;
-  if constexpr (std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows) {
+  if constexpr (kWide<T>) {
     if (a.rows <= Ops::kWideRows || Ops::kWideRows == Ops::kRows) {
-      for (; x + 4 * n <= columns; x += 4 * n) score_chains_strip<T, 4, Ops::kWideRows>(a, x);
+      for (; x + 4 * n <= columns; x += 4 * n) score_chains_strip<T, 4>(a, x);
     }
   }
-  for (; x < columns; x += 2 * n) score_chains_strip<T, 2, Ops::kRows>(a, x);
+  for (; x < columns; x += 2 * n) score_chains_strip<T, 2>(a, x);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -263,15 +273,16 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
     constexpr auto kFirst = std::integral_constant<int64_t, 0>();
     constexpr auto kSecond = std::integral_constant<int64_t, 1>();
     const auto add = [&](const float* x, auto chain) SIMDATTN_TILE_LAMBDA {
-      add_to_chains<chain, kRows, kVecs>(x, ldw, chains, [&](Ops::Vec factor, auto c, Ops::Vec sum) SIMDATTN_TILE_LAMBDA {
-        if constexpr (!kPairs || !Ops::kMultipliesPairs) {
-          return Ops::mul_add(factor, Ops::at<c>(columns), sum);
-        } else if constexpr (c % 2 == 0) {
-          return Ops::mul_add_even(factor, Ops::at<c>(columns), sum);
-        } else {
-          return Ops::mul_add_odd(factor, Ops::at<c - 1>(columns), sum);
-        }
-      });
+      add_to_chains<chain, kRows, kVecs>(x, ldw, chains,
+                                         [&](Ops::Vec factor, auto c, Ops::Vec sum) SIMDATTN_TILE_LAMBDA {
+                                           if constexpr (!kPairs || !Ops::kMultipliesPairs) {
+                                             return Ops::mul_add(factor, Ops::at<c>(columns), sum);
+                                           } else if constexpr (c % 2 == 0) {
+                                             return Ops::mul_add_even(factor, Ops::at<c>(columns), sum);
+                                           } else {
+                                             return Ops::mul_add_odd(factor, Ops::at<c - 1>(columns), sum);
+                                           }
+                                         });
     };
     if (a.alpha != nullptr) {
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
@@ -343,10 +354,10 @@ SIMDATTN_TILE_INLINE PrefetchPlan chain_values_to_come(const ValueTile& a, int64
 }
 
 /// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
-template <class T, int64_t kVecs, int64_t kMaxRows>
+template <class T, int64_t kVecs>
 SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
   const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
-  for (RowTiles t(a.rows, kMaxRows); t.first < a.rows; t.next()) {
+  for (RowTiles t(a.rows, kMostRows<T, kVecs>); t.first < a.rows; t.next()) {
     const ValueChains<T> arguments = {
         a.w + t.first * a.ldw + key,
         a.ldw,
@@ -358,7 +369,8 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
         a.ldo,
         a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
         kStored<T> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan()};
-    with_rows<kMaxRows>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
+    with_rows<kMostRows<T, kVecs>>(t.rows,
+                                   [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
   }
 }
 
@@ -368,12 +380,12 @@ SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key
   const int64_t n = Ops::lanes();
   const bool contiguous = a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T));
   int64_t x = 0;
-  if constexpr (std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows) {
+  if constexpr (kWide<T>) {
     if ((a.rows <= Ops::kWideRows || Ops::kWideRows == Ops::kRows) && (contiguous || 4 * n <= kValueGroup)) {
-      for (; x + 4 * n <= columns; x += 4 * n) value_chains_strip<T, 4, Ops::kWideRows>(a, key, keys, x);
+      for (; x + 4 * n <= columns; x += 4 * n) value_chains_strip<T, 4>(a, key, keys, x);
     }
   }
-  for (; x < columns; x += 2 * n) value_chains_strip<T, 2, Ops::kRows>(a, key, keys, x);
+  for (; x < columns; x += 2 * n) value_chains_strip<T, 2>(a, key, keys, x);
 }
 
 /// The columns from `x` on, less than kValueGroup of them, by way of copies that have all. Packed values have all.

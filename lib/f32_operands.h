@@ -101,20 +101,20 @@ void rounded(const float* in, float* out, int64_t n) {
 ///   softmax_tile              rounded weights
 template <template <class T> class K, class E>
 constexpr AttentionKernels bf16_attention(bool native, int64_t tile_rows) {
-  AttentionKernels kernels = {.native = native,
-                              .tile_rows = tile_rows,
-                              .value_step = 32,
-                              .query_bytes = f32_query_bytes,
-                              .values_bytes = f32_values_bytes,
-                              .prepare_query = {F32Packing<K<float>, float, E::round>::query,
-                                                F32Packing<K<bf16>, bf16, E::round>::query,
-                                                F32Packing<K<f16>, f16, E::round>::query},
-                              .kv = {},
-                              .softmax_tile = E::softmax_tile,
-                              .prepare_weights = rounded<E::round>,
-                              .value_packed = f32_value_packed<E::value_tile>,
-                              .begin = nullptr,
-                              .end = nullptr};
+  AttentionKernels kernels = {
+      .native = native,
+      .tile_rows = tile_rows,
+      .value_step = 32,
+      .query_bytes = f32_query_bytes,
+      .values_bytes = f32_values_bytes,
+      .prepare_query = {F32Packing<K<float>, float, E::round>::query, F32Packing<K<bf16>, bf16, E::round>::query,
+                        F32Packing<K<f16>, f16, E::round>::query},
+      .kv = {},
+      .softmax_tile = E::softmax_tile,
+      .prepare_weights = rounded<E::round>,
+      .value_packed = f32_value_packed<E::value_tile>,
+      .begin = nullptr,
+      .end = nullptr};
   for (KvOperands& kv : kernels.kv) {
     kv.panel_bytes = f32_panel_bytes;
     kv.score_packed = E::score_tile;

@@ -38,13 +38,13 @@ HWY_INLINE void with_rows(int64_t rows, const F& f) {
 struct Ops {
   using Vec = TileVec;
 #if HWY_ARCH_ARM_A64
-  static constexpr int64_t kRegisters = 32, kRows = 3, kWideRows = 3;
+  static constexpr int64_t kRegisters = 32, kRows = 3, kWideRows = 3, kRoundingRows = 2;
 #elif HWY_TARGET <= HWY_AVX3
-  static constexpr int64_t kRegisters = 32, kRows = 4, kWideRows = 2;
+  static constexpr int64_t kRegisters = 32, kRows = 4, kWideRows = 2, kRoundingRows = 4;
 #elif HWY_TARGET == HWY_AVX2
-  static constexpr int64_t kRegisters = 16, kRows = 3, kWideRows = 1;
+  static constexpr int64_t kRegisters = 16, kRows = 3, kWideRows = 1, kRoundingRows = 3;
 #else  // a product takes a register of its own
-  static constexpr int64_t kRegisters = 16, kRows = 2, kWideRows = 1;
+  static constexpr int64_t kRegisters = 16, kRows = 2, kWideRows = 1, kRoundingRows = 2;
 #endif
   static constexpr int64_t kMostLanes = static_cast<int64_t>(hn::MaxLanes(TileTag()));
   static HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(TileTag())); }

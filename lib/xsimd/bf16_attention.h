@@ -15,6 +15,7 @@ struct Ops {
   // Without fused multiply-add a product takes a register of its own.
   static constexpr int64_t kRows = kAvx512 ? 4 : !kX86 || kLanes == 8 ? 3 : 2;
   static constexpr int64_t kWideRows = kAvx512 ? 2 : !kX86 ? 3 : 1;
+  static constexpr int64_t kRoundingRows = kX86 ? kRows : 2;  // the constants of rounding want registers, too
   static constexpr int64_t kMostLanes = kLanes;
   static constexpr int64_t lanes() { return kLanes; }
   static SIMDATTN_INLINE Vec load(const float* p) { return simdattn::load(p); }
@@ -59,8 +60,8 @@ struct Ops {
 
 struct Bf16Kernels {
   static void round(float* x, int64_t n) {
-    for_each_batch(n, [&](int64_t i, auto part)
-                          SIMDATTN_LAMBDA { store(rounded_to_bf16(load(x + i, part)), x + i, part); });
+    for_each_batch(
+        n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(rounded_to_bf16(load(x + i, part)), x + i, part); });
   }
   static constexpr auto score_tile = score_chains<float>;
   static constexpr auto score_tile_bf16 = score_chains<bf16>;
