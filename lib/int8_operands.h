@@ -23,7 +23,9 @@ struct Int8Query {
 
 inline int64_t int8_query_numbers(int64_t dim) { return (dim + 63) / 64 * 64; }
 inline int64_t int8_panel_numbers(int64_t dim) { return (dim + 3) / 4 * 4 * kPanelWidth; }
-inline int64_t int8_values_numbers(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock; }
+inline int64_t int8_values_numbers(int64_t dim) {
+  return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock;
+}
 
 inline int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim) + 64; }
 inline int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }

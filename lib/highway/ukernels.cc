@@ -95,8 +95,8 @@ namespace {
 namespace N_AVX3_DL {
 SIMDATTN_INT8_KERNELS(Int8Kernels);
 extern const UKernels kUKernels;
-constexpr UKernels kUKernels =
-    with(N_AVX3::kUKernels, Arithmetic::kInt8, int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot));
+constexpr UKernels kUKernels = with(N_AVX3::kUKernels, Arithmetic::kInt8,
+                                    int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot));
 }  // namespace N_AVX3_DL
 #endif
 #ifdef SIMDATTN_HAVE_AMX

@@ -181,7 +181,8 @@ struct Int8Operations {
 #endif
   static SIMDATTN_INLINE void store_bytes_unsigned(I v, void* p) { store_bytes(v, p); }
 
-  static SIMDATTN_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
+  static SIMDATTN_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells,
+                                              void* panel) {
     simdattn::pack_keys<float>(rows, stride, keys, cells, static_cast<float*>(panel), false);
   }
 };
