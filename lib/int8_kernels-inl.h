@@ -55,9 +55,11 @@ SIMDATTN_INT8_SHARED void int8_bytes(const T* x, int64_t n, float inverse, int8_
   if (i < n) O::store_bytes(O::nearest(O::mul(O::wide_n(x + i, n - i), factor)), out + i);
 }
 
-/// Bytes as the cells of a row: n of them, a multiple of 4.
+/// Bytes as the cells of a row: n of them, a multiple of 4. Returns their sum.
 template <class O, class Byte>
-SIMDATTN_INT8_INLINE void int8_cells(const Byte* bytes, int64_t n, void* out) {
+SIMDATTN_INT8_SHARED int32_t int8_cells(const Byte* bytes, int64_t n, void* out) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += bytes[i];
   if constexpr (O::kPairs) {
     int16_t* cells = static_cast<int16_t*>(out);
     for (int64_t i = 0; i < n; i += 4) {
@@ -69,6 +71,7 @@ SIMDATTN_INT8_INLINE void int8_cells(const Byte* bytes, int64_t n, void* out) {
   } else {
     std::memcpy(out, bytes, static_cast<size_t>(n));
   }
+  return sum;
 }
 
 template <class O, class T>
@@ -85,8 +88,7 @@ void int8_prepare_query(const void* row, void* query, int64_t dim) {
     const int64_t own = dim - d < n ? dim - d : n;
     std::memset(bytes, 0, sizeof(bytes));
     int8_bytes<O>(x + d, own, quantise.inverse, bytes);
-    for (int64_t i = 0; i < own; ++i) info.sum += bytes[i];
-    int8_cells<O>(bytes, n, out + d / 4 * kInt8CellBytes<O>);
+    info.sum += int8_cells<O>(bytes, n, out + d / 4 * kInt8CellBytes<O>);
   }
   std::memset(out + numbers / 4 * kInt8CellBytes<O>, 0, 64);
   std::memcpy(out + numbers / 4 * kInt8CellBytes<O>, &info, sizeof(info));
