@@ -55,9 +55,11 @@ SIMDATTN_INT8_SHARED void int8_bytes(const T* x, int64_t n, float inverse, int8_
   if (i < n) O::store_bytes(O::nearest(O::mul(O::wide_n(x + i, n - i), factor)), out + i);
 }
 
-/// Bytes as the cells of a row: n of them, a multiple of 4.
+/// Bytes as the cells of a row: n of them, a multiple of 4. Returns their sum.
 template <class O, class Byte>
-SIMDATTN_INT8_INLINE void int8_cells(const Byte* bytes, int64_t n, void* out) {
+SIMDATTN_INT8_SHARED int32_t int8_cells(const Byte* bytes, int64_t n, void* out) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += bytes[i];
   if constexpr (O::kPairs) {
     int16_t* cells = static_cast<int16_t*>(out);
     for (int64_t i = 0; i < n; i += 4) {
@@ -69,6 +71,7 @@ SIMDATTN_INT8_INLINE void int8_cells(const Byte* bytes, int64_t n, void* out) {
   } else {
     std::memcpy(out, bytes, static_cast<size_t>(n));
   }
+  return sum;
 }
 
 template <class O, class T>
@@ -85,8 +88,7 @@ void int8_prepare_query(const void* row, void* query, int64_t dim) {
     const int64_t own = dim - d < n ? dim - d : n;
     std::memset(bytes, 0, sizeof(bytes));
     int8_bytes<O>(x + d, own, quantise.inverse, bytes);
-    for (int64_t i = 0; i < own; ++i) info.sum += bytes[i];
-    int8_cells<O>(bytes, n, out + d / 4 * kInt8CellBytes<O>);
+    info.sum += int8_cells<O>(bytes, n, out + d / 4 * kInt8CellBytes<O>);
   }
   std::memset(out + numbers / 4 * kInt8CellBytes<O>, 0, 64);
   std::memcpy(out + numbers / 4 * kInt8CellBytes<O>, &info, sizeof(info));
@@ -210,7 +212,8 @@ void int8_pack_values(const PackValues& a) {
       allowed[i] = inverse[i] == 0.0f ? 0 : 255;
       row[i] += a.column;
     }
-    const typename O::F f0 = O::set(inverse[0]), f1 = O::set(inverse[1]), f2 = O::set(inverse[2]), f3 = O::set(inverse[3]);
+    const typename O::F f0 = O::set(inverse[0]), f1 = O::set(inverse[1]), f2 = O::set(inverse[2]),
+                        f3 = O::set(inverse[3]);
     const typename O::I m0 = O::set_int(allowed[0]), m1 = O::set_int(allowed[1]), m2 = O::set_int(allowed[2]),
                         m3 = O::set_int(allowed[3]);
     const typename O::I keep = O::set_int(static_cast<int32_t>(kept));
@@ -218,8 +221,8 @@ void int8_pack_values(const PackValues& a) {
       int8_t* out = block + c / kValueGroup * kValueGroup * kKeyBlock + (key * kValueGroup / 4 + c % kValueGroup) * 4;
       typename O::I cells = O::set_int(0);
       if (c + lanes <= a.columns) {
-        cells = int8_quantised_cells<O>(O::wide(row[0] + c), O::wide(row[1] + c), O::wide(row[2] + c), O::wide(row[3] + c),
-                                        f0, f1, f2, f3, m0, m1, m2, m3);
+        cells = int8_quantised_cells<O>(O::wide(row[0] + c), O::wide(row[1] + c), O::wide(row[2] + c),
+                                        O::wide(row[3] + c), f0, f1, f2, f3, m0, m1, m2, m3);
       } else if (c < a.columns) {
         const int64_t n = a.columns - c;
         cells = int8_quantised_cells<O>(O::wide_n(row[0] + c, n), O::wide_n(row[1] + c, n), O::wide_n(row[2] + c, n),
@@ -393,12 +396,12 @@ SIMDATTN_INT8_SHARED float int8_weights(const float* w, const float* scales, int
   // Two chains each; poison becomes NaN.
   typename O::F largest0 = zero, largest1 = zero, poison0 = zero, poison1 = zero;
   const auto weigh = [&](int64_t j, typename O::F a, typename O::F b, typename O::F& largest, typename O::F& poison)
-      SIMDATTN_INT8_LAMBDA {
-        const typename O::F product = O::mul(a, b);
-        largest = O::max(largest, product);
-        poison = O::fma(product, zero, poison);
-        O::store(product, u + j);
-      };
+                         SIMDATTN_INT8_LAMBDA {
+                           const typename O::F product = O::mul(a, b);
+                           largest = O::max(largest, product);
+                           poison = O::fma(product, zero, poison);
+                           O::store(product, u + j);
+                         };
   int64_t j = 0;
   for (; j + 2 * lanes <= keys; j += 2 * lanes) {
     weigh(j, O::load(w + j), O::load(scales + j), largest0, poison0);
@@ -465,8 +468,8 @@ void int8_value_packed(const ValueTile& a) {
       start[r] = -128 * sum;
     }
     for (int64_t c = 0; c < a.dim; c += 2 * lanes) {
-      const char* columns = block + c / kValueGroup * kValueGroup * kKeyBlock +
-                            (a.first_key / 4 * kValueGroup + c % kValueGroup) * 4;
+      const char* columns =
+          block + c / kValueGroup * kValueGroup * kKeyBlock + (a.first_key / 4 * kValueGroup + c % kValueGroup) * 4;
       int8_row_tiles<O::kRows>(0, rows, [&](int64_t r, auto count) SIMDATTN_INT8_LAMBDA {
         int8_value_tile<O, count>({weights + r * kStride, kStride, columns, steps, start + r},
                                   {weight_scales + r, a.alpha != nullptr ? a.alpha + first + r : nullptr,

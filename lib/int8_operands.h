@@ -1,5 +1,5 @@
 // Operands of Arithmetic::kInt8, shared by the backends. Four numbers that are multiplied with four others lie side by side.
-//   query     int8 [dim rounded up to 64], zeros at the end; then Int8Query
+//   query     int8 [dim rounded up to 64], zeros at the end; then Int8Query. Targets without dot products of bytes: int16
 //   panel     int8 [ceil(dim/4)][32][4], zeros past dim; then f32 scales [32]
 //   values    int8 [ceil(dim/32)][kKeyBlock/4][32][4], zeros past dim; then f32 scales [kKeyBlock]
 #ifndef SIMDATTN_LIB_INT8_OPERANDS_H_

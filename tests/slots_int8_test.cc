@@ -202,8 +202,9 @@ TEST_P(SlotsInt8, Scores) {
     for (size_t at = 0; at < want.size(); ++at) {
       // Integers, their conversion and two products: no target may differ.
       ASSERT_TRUE(same(want[at], got[at]))
-          << "case " << i << ", element " << at << " of " << want.size() << ", dim " << dim << ", keys " << keys << ", keys of "
-          << kTypeName[slot(k.type)] << ", panel " << from_panel << ": " << got[at] << ", definition " << want[at];
+          << "case " << i << ", element " << at << " of " << want.size() << ", dim " << dim << ", keys " << keys
+          << ", keys of " << kTypeName[slot(k.type)] << ", panel " << from_panel << ": " << got[at] << ", definition "
+          << want[at];
     }
   }
 }
@@ -229,7 +230,8 @@ TEST_P(SlotsInt8, Values) {
           if (count > 0) fill_row(random, w.data() + r * count, DType::kF32, count);
           break;
         default:
-          for (int64_t j = 0; j < count; ++j) w[static_cast<size_t>(r * count + j)] = std::exp(-8 * std::fabs(random.uniform()));
+          for (int64_t j = 0; j < count; ++j)
+            w[static_cast<size_t>(r * count + j)] = std::exp(-8 * std::fabs(random.uniform()));
       }
     }
     const int64_t ldo = columns + random.integer(0, 1) * 16;
@@ -282,10 +284,10 @@ TEST_P(SlotsInt8, Values) {
         const float want = results[0][static_cast<size_t>(r * ldo + c)];
         const float got = results[1][static_cast<size_t>(r * ldo + c)];
         if (c >= width && c < columns) continue;  // of no account
-        const std::string where = "case " + std::to_string(i) + ", row " + std::to_string(r) + " of " + std::to_string(rows) +
-                                  ", column " + std::to_string(c) + " of " + std::to_string(width) + ", keys " +
-                                  std::to_string(first) + " + " + std::to_string(count) + " of " + std::to_string(keys) +
-                                  ", values of " + kTypeName[slot(v.type)];
+        const std::string where =
+            "case " + std::to_string(i) + ", row " + std::to_string(r) + " of " + std::to_string(rows) + ", column " +
+            std::to_string(c) + " of " + std::to_string(width) + ", keys " + std::to_string(first) + " + " +
+            std::to_string(count) + " of " + std::to_string(keys) + ", values of " + kTypeName[slot(v.type)];
         if (is_exact() || c >= columns) {
           ASSERT_TRUE(same(want, got)) << where << ": " << got << ", definition " << want;
         } else if (!same(want, got)) {
@@ -309,7 +311,8 @@ TEST_P(SlotsInt8, SumsAtTheirLimits) {
       const std::vector<float> k(static_cast<size_t>(dim * kPanelWidth), sign * 127.0f);
       const Guarded query = bytes(random, a.query_bytes(dim)), panel = bytes(random, a.kv[0].panel_bytes(dim));
       a.prepare_query[0](q.data(), query.data(), dim);
-      a.kv[0].pack_keys({.from = k.data(), .token_stride = dim * 4, .keys = 32, .dim = dim, .panel = panel.data(), .stream = false});
+      a.kv[0].pack_keys(
+          {.from = k.data(), .token_stride = dim * 4, .keys = 32, .dim = dim, .panel = panel.data(), .stream = false});
       float s[kPanelWidth];
       ScoreTile tile = {};
       tile.q = query.data();
@@ -333,8 +336,14 @@ TEST_P(SlotsInt8, SumsAtTheirLimits) {
       const std::vector<float> v(static_cast<size_t>(kDim * keys), sign * 127.0f);
       const std::vector<float> w(static_cast<size_t>(keys), 255.0f);
       const Guarded block = bytes(random, a.values_bytes(kDim));
-      a.kv[0].pack_values(
-          {.rows = v.data(), .token_stride = kDim * 4, .first = 0, .keys = keys, .dim = kDim, .column = 0, .columns = kDim, .block = block.data()});
+      a.kv[0].pack_values({.rows = v.data(),
+                           .token_stride = kDim * 4,
+                           .first = 0,
+                           .keys = keys,
+                           .dim = kDim,
+                           .column = 0,
+                           .columns = kDim,
+                           .block = block.data()});
       float o[64] = {};
       ValueTile tile = {};
       tile.w = w.data();
@@ -346,7 +355,8 @@ TEST_P(SlotsInt8, SumsAtTheirLimits) {
       tile.o = o;
       tile.ldo = 64;
       a.value_packed(tile);
-      for (int64_t c = 0; c < kDim; ++c) ASSERT_EQ(o[c], sign * 127.0f * 255.0f * static_cast<float>(keys)) << keys << " " << c;
+      for (int64_t c = 0; c < kDim; ++c)
+        ASSERT_EQ(o[c], sign * 127.0f * 255.0f * static_cast<float>(keys)) << keys << " " << c;
     }
   }
 }

@@ -109,7 +109,9 @@ struct Int8Operations {
   static HWY_INLINE I even_pairs(I cells) {
     return hn::BitCast(IntTag(), hn::ShiftRight<8>(hn::ShiftLeft<8>(hn::BitCast(WordTag(), cells))));
   }
-  static HWY_INLINE I odd_pairs(I cells) { return hn::BitCast(IntTag(), hn::ShiftRight<8>(hn::BitCast(WordTag(), cells))); }
+  static HWY_INLINE I odd_pairs(I cells) {
+    return hn::BitCast(IntTag(), hn::ShiftRight<8>(hn::BitCast(WordTag(), cells)));
+  }
 
   static HWY_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
 #if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
@@ -129,7 +131,9 @@ struct Int8Operations {
 #if HWY_TARGET <= HWY_AVX2
       __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(s), "=&v"(product) : "v"(x.raw), "v"(column.raw));
 #else
-      __asm__("movdqa %2, %1\n\tpmaddwd %3, %1\n\tpaddd %1, %0" : "+x"(s), "=&x"(product) : "x"(x.raw), "x"(column.raw));
+      __asm__("movdqa %2, %1\n\tpmaddwd %3, %1\n\tpaddd %1, %0"
+              : "+x"(s), "=&x"(product)
+              : "x"(x.raw), "x"(column.raw));
 #endif
       sum = I{s};
 #else
@@ -143,8 +147,8 @@ struct Int8Operations {
       sum = I{s};
 #elif HWY_TARGET == HWY_NEON_BF16
       if constexpr (kWeights) {
-        sum = I(vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(sum.raw), vreinterpretq_u8_s32(x.raw),
-                                                vreinterpretq_u8_s32(column.raw))));
+        sum = I(vreinterpretq_s32_u32(
+            vdotq_u32(vreinterpretq_u32_s32(sum.raw), vreinterpretq_u8_s32(x.raw), vreinterpretq_u8_s32(column.raw))));
       } else {
         sum = I(vdotq_s32(sum.raw, vreinterpretq_s8_s32(x.raw), vreinterpretq_s8_s32(column.raw)));
       }
@@ -188,10 +192,10 @@ void Int8Kernels::score_packed(const ScoreTile& a) { int8_score_packed<Int8Opera
 void Int8Kernels::value_packed(const ValueTile& a) { int8_value_packed<Int8Operations>(a); }
 
 #undef SIMDATTN_INT8_TYPE
-#define SIMDATTN_INT8_TYPE(T)                                             \
+#define SIMDATTN_INT8_TYPE(T)                                               \
   template void Int8Kernels::prepare_query<T>(const void*, void*, int64_t); \
-  template void Int8Kernels::pack_keys<T>(const PackKeys&);               \
-  template void Int8Kernels::pack_panel<T>(const PackKeys&);              \
+  template void Int8Kernels::pack_keys<T>(const PackKeys&);                 \
+  template void Int8Kernels::pack_panel<T>(const PackKeys&);                \
   template void Int8Kernels::pack_values<T>(const PackValues&);
 SIMDATTN_INT8_TYPE(float)
 SIMDATTN_INT8_TYPE(bf16)

@@ -77,22 +77,10 @@ struct Int8Operations {
     return v << kBits;
 #endif
   }
-  static SIMDATTN_INLINE int32_t largest_int(I v) {
-    alignas(64) int32_t lane[kLanes];
-    v.store_aligned(lane);
-    int32_t largest = lane[0];
-    for (int64_t i = 1; i < kLanes; ++i) largest = lane[i] > largest ? lane[i] : largest;
-    return largest;
-  }
-  static SIMDATTN_INLINE int32_t sum_int(I v) {
-    alignas(64) int32_t lane[kLanes];
-    v.store_aligned(lane);
-    int32_t sum = 0;
-    for (int64_t i = 0; i < kLanes; ++i) sum += lane[i];
-    return sum;
-  }
 
 #if XSIMD_WITH_SVE
+  static SIMDATTN_INLINE int32_t largest_int(I v) { return svmaxv_s32(svptrue_b32(), v); }
+  static SIMDATTN_INLINE int32_t sum_int(I v) { return static_cast<int32_t>(svaddv_s32(svptrue_b32(), v)); }
   static SIMDATTN_INLINE I bits(F v) { return svreinterpret_s32_f32(v); }
   static SIMDATTN_INLINE I nearest(F v) { return svcvt_s32_f32_x(svptrue_b32(), svrintn_f32_x(svptrue_b32(), v)); }
   static SIMDATTN_INLINE F to_float(I v) { return svcvt_f32_s32_x(svptrue_b32(), v); }
@@ -110,6 +98,7 @@ struct Int8Operations {
   static SIMDATTN_INLINE I total(I sum, I /*second*/) { return sum; }
 #elif XSIMD_WITH_SSE2
 #if XSIMD_WITH_AVX512F
+  static SIMDATTN_INLINE int32_t largest_int(I v) { return _mm512_reduce_max_epi32(v); }
   static SIMDATTN_INLINE I bits(F v) { return _mm512_castps_si512(v); }
   static SIMDATTN_INLINE I nearest(F v) { return _mm512_cvtps_epi32(v); }
   static SIMDATTN_INLINE F to_float(I v) { return _mm512_cvtepi32_ps(v); }
@@ -119,6 +108,11 @@ struct Int8Operations {
   static SIMDATTN_INLINE I even_pairs(I v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); }
   static SIMDATTN_INLINE I odd_pairs(I v) { return _mm512_srai_epi16(v, 8); }
 #elif XSIMD_WITH_AVX2
+  static SIMDATTN_INLINE int32_t largest_int(I v) {
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+    return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
+  }
   static SIMDATTN_INLINE I bits(F v) { return _mm256_castps_si256(v); }
   static SIMDATTN_INLINE I nearest(F v) { return _mm256_cvtps_epi32(v); }
   static SIMDATTN_INLINE F to_float(I v) { return _mm256_cvtepi32_ps(v); }
@@ -132,6 +126,10 @@ struct Int8Operations {
   static SIMDATTN_INLINE I even_pairs(I v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
   static SIMDATTN_INLINE I odd_pairs(I v) { return _mm256_srai_epi16(v, 8); }
 #else
+  static SIMDATTN_INLINE int32_t largest_int(I v) {
+    const __m128i two = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+    return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
+  }
   static SIMDATTN_INLINE I bits(F v) { return _mm_castps_si128(v); }
   static SIMDATTN_INLINE I nearest(F v) { return _mm_cvtps_epi32(v); }
   static SIMDATTN_INLINE F to_float(I v) { return _mm_cvtepi32_ps(v); }
@@ -157,6 +155,7 @@ struct Int8Operations {
   }
   static SIMDATTN_INLINE I total(I sum, I /*second*/) { return sum; }
 #else
+  static SIMDATTN_INLINE int32_t largest_int(I v) { return vmaxvq_s32(v); }
   static SIMDATTN_INLINE I bits(F v) { return vreinterpretq_s32_f32(v); }
   static SIMDATTN_INLINE I nearest(F v) { return vcvtnq_s32_f32(v); }
   static SIMDATTN_INLINE F to_float(I v) { return vcvtq_f32_s32(v); }
@@ -181,7 +180,8 @@ struct Int8Operations {
 #endif
   static SIMDATTN_INLINE void store_bytes_unsigned(I v, void* p) { store_bytes(v, p); }
 
-  static SIMDATTN_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
+  static SIMDATTN_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells,
+                                              void* panel) {
     simdattn::pack_keys<float>(rows, stride, keys, cells, static_cast<float*>(panel), false);
   }
 };
