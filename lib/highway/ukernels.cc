@@ -113,10 +113,6 @@ namespace {
   if (arithmetic == Arithmetic::kInt8) add_stored_integers(table.attention[slot(arithmetic)]);
   return table;
 }
-[[maybe_unused]] constexpr UKernels with_int8(const UKernels& table, AttentionKernels kernels) {
-  add_stored_integers(kernels);
-  return with(table, Arithmetic::kInt8, kernels);
-}
 }  // namespace
 
 #ifdef SIMDATTN_HAVE_AVX3_DL
@@ -124,8 +120,8 @@ namespace {
 namespace N_AVX3_DL {
 SIMDATTN_INT8_KERNELS(Int8Kernels);
 extern const UKernels kUKernels;
-constexpr UKernels kUKernels =
-    with_int8(N_AVX3::kUKernels, int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot));
+constexpr UKernels kUKernels = with(N_AVX3::kUKernels, Arithmetic::kInt8,
+                                    int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot));
 }  // namespace N_AVX3_DL
 #endif
 #ifdef SIMDATTN_HAVE_AMX
@@ -155,7 +151,7 @@ constexpr UKernels kIntrinsicsKernels_amx =
 #ifdef SIMDATTN_HAVE_AVX_VNNI
 extern const UKernels kIntrinsicsKernels_avx_vnni;
 constexpr UKernels kIntrinsicsKernels_avx_vnni =
-    with_int8(N_AVX2::kUKernels, int8_attention<AvxVnniInt8>(true, 6, N_AVX2::SoftmaxTileSlot));
+    with(N_AVX2::kUKernels, Arithmetic::kInt8, int8_attention<AvxVnniInt8>(true, 6, N_AVX2::SoftmaxTileSlot));
 #endif
 
 // Highway's own iteration over targets (HWY_VISIT_TARGETS) came with 1.3; 1.2 is the floor. Targets that are not named

@@ -347,21 +347,38 @@ struct AmxKernels {
     const __m512 infinity = _mm512_set1_ps(std::numeric_limits<float>::infinity());
     const __m512 zero = _mm512_setzero_ps();
     alignas(64) float u[kKeyBlock];
-    __m512 largest = zero;
-    __mmask16 bad = 0;
-    for (int64_t j = from; j < end; j += 16) {
+    // Two of each: a chain of maxima over all of a block is what the time of a row would be.
+    __m512 largest[2] = {zero, zero};
+    __mmask16 bad[2] = {0, 0};
+    const auto add = [&](int64_t j, __m512 x, int i) {
+      bad[i] = static_cast<__mmask16>(bad[i] | _mm512_cmp_ps_mask(_mm512_abs_ps(x), infinity, _CMP_NLT_UQ));
+      largest[i] = _mm512_max_ps(x, largest[i]);
+      _mm512_store_ps(u + j, x);
+    };
+    const auto add_part = [&](int64_t j) {
       __mmask16 mask = first_lanes(end - j);
       if (j < a.first_key) mask = static_cast<__mmask16>(mask & ~first_lanes(a.first_key - j));
-      const __m512 x =
-          _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, w + (j - a.first_key)), _mm512_maskz_loadu_ps(mask, scales + j));
-      bad = static_cast<__mmask16>(bad | _mm512_cmp_ps_mask(_mm512_abs_ps(x), infinity, _CMP_NLT_UQ));
-      largest = _mm512_max_ps(x, largest);
-      _mm512_store_ps(u + j, x);
+      add(j, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, w + (j - a.first_key)), _mm512_maskz_loadu_ps(mask, scales + j)),
+          0);
+    };
+    int64_t j = from;
+    if (j < a.first_key) {
+      add_part(j);
+      j += 16;
     }
-    const WeightScale quantise(_mm512_reduce_max_ps(largest), bad == 0);
+    const auto product = [&](int64_t at) {
+      return _mm512_mul_ps(_mm512_loadu_ps(w + (at - a.first_key)), _mm512_loadu_ps(scales + at));
+    };
+    for (; j + 32 <= end; j += 32) {
+      add(j, product(j), 0);
+      add(j + 16, product(j + 16), 1);
+    }
+    for (; j < end; j += 16) add_part(j);
+    const bool finite = (bad[0] | bad[1]) == 0;
+    const WeightScale quantise(_mm512_reduce_max_ps(_mm512_max_ps(largest[0], largest[1])), finite);
     const __m512 factor = _mm512_set1_ps(quantise.inverse);
     std::memset(p, 0, static_cast<size_t>(kKeyBlock));
-    for (int64_t j = from; j < end && bad == 0; j += 16) {
+    for (j = from; j < end && finite; j += 16) {
       const __m512 x = _mm512_load_ps(u + j);
       const __mmask16 positive = _mm512_cmp_ps_mask(x, zero, _CMP_GT_OQ);
       const __m512i n = _mm512_maskz_cvtps_epi32(positive, _mm512_mul_ps(x, factor));
