@@ -525,7 +525,7 @@ TEST_P(Definition, ValuesInPlace) {
     c.q = Array<4>(random, DType::kF32, {1, heads, n_q, dim});
     c.out = Array<4>(random, DType::kF32, {1, heads, n_q, 5});
     c.lse = Array<3>(random, DType::kF32, {1, heads, n_q});
-    for (const Array<4>* a : {&c.q, &k, &v}) a->fill(random, Values::kOrdinary);
+    for (const Array<4>* a : std::initializer_list<const Array<4>*>{&c.q, &k, &v}) a->fill(random, Values::kOrdinary);
     const KvForm form = random.of({KvForm::kRows, KvForm::kPagedRows, KvForm::kRingRows});
     const int64_t ring = random.of<int64_t>({32, 48, 64, 80, 96, 112, 160, 256, 272});
     c.v = store_kv(random, v, form, ring);
