@@ -134,6 +134,20 @@ TEST(Hardware, BothDefinitionsFlushAlike) {
     const float x = c * 1.5f, y = -c * random.of({0.5f, 0.25f, 1.5f, 1.0f});
     ASSERT_EQ(bits_of(scalar::flushed_add(x, y)), bits_of(second::flushed_add(x, y))) << x << " " << y;
   }
+  // Products next to 2^-151, nearer than an f64 sum with 2^-126 can tell.
+  for (const float sign : {1.0f, -1.0f}) {
+    const float c = sign * 0x1p-126f;
+    const float below = scalar::flushed_fma(-sign * 0x1p-75f * (1 + 0x1p-15f), 0x1p-76f * (1 - 0x1p-15f), c);
+    const float above = scalar::flushed_fma(-sign * 0x1p-75f * (1 + 0x1p-11f), 0x1p-76f * (1 - 0x1p-11f + 0x1p-22f), c);
+    EXPECT_EQ(bits_of(below), bits_of(c));
+    EXPECT_EQ(bits_of(above), bits_of(sign * 0.0f));
+  }
+  // A subnormal operand is a zero, wherever it stands.
+  for (const auto& fma : {scalar::flushed_fma, second::flushed_fma}) {
+    EXPECT_EQ(fma(0x1p-63f, 0x1p-63f, 0x1p-130f), 0x1p-126f);
+    EXPECT_EQ(fma(0x1p-130f, 0x1p100f, 0x1p-40f), 0x1p-40f);
+    EXPECT_EQ(fma(0x1p100f, -0x1p-130f, 0x1p-40f), 0x1p-40f);
+  }
   EXPECT_GT(zeros, 100);
   EXPECT_GT(normal, 100);
 }
