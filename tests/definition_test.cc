@@ -117,6 +117,41 @@ TEST(Hardware, BF16StepsOfTheDefinitions) {
   }
 }
 
+/// Both definitions agree near the smallest normal number, where rounding and flushing meet: sums that are off by fractions of
+/// its last place.
+TEST(Hardware, BothDefinitionsFlushAlike) {
+  Random random(seed() * 8000 + 9);
+  int64_t zeros = 0, normal = 0;
+  for (int64_t i = 0; i < cases(200000); ++i) {
+    const float sign = random.coin() ? 1.0f : -1.0f;
+    const float near = sign * static_cast<float>(random.integer(0x1FFFFFD, 0x2000003)) * 0x1p-25f;  // about 1
+    const float off = -sign * static_cast<float>(random.integer(0, 64)) * 0x1p-79f;                 // of 2^-155
+    const float c = random.coin() ? sign * 0x1p-126f : sign * 0x1.000002p-126f;
+    const float a = random.coin() ? off : near, b = a == off ? 0x1p-76f : 0x1p-126f, d = a == off ? c : 0.0f;
+    const float want = second::flushed_fma(a, b, d);
+    ASSERT_EQ(bits_of(scalar::flushed_fma(a, b, d)), bits_of(want)) << a << " " << b << " " << d;
+    (want == 0 ? zeros : normal) += 1;
+    const float x = c * 1.5f, y = -c * random.of({0.5f, 0.25f, 1.5f, 1.0f});
+    ASSERT_EQ(bits_of(scalar::flushed_add(x, y)), bits_of(second::flushed_add(x, y))) << x << " " << y;
+  }
+  // Products next to 2^-151, nearer than an f64 sum with 2^-126 can tell.
+  for (const float sign : {1.0f, -1.0f}) {
+    const float c = sign * 0x1p-126f;
+    const float below = scalar::flushed_fma(-sign * 0x1p-75f * (1 + 0x1p-15f), 0x1p-76f * (1 - 0x1p-15f), c);
+    const float above = scalar::flushed_fma(-sign * 0x1p-75f * (1 + 0x1p-11f), 0x1p-76f * (1 - 0x1p-11f + 0x1p-22f), c);
+    EXPECT_EQ(bits_of(below), bits_of(c));
+    EXPECT_EQ(bits_of(above), bits_of(sign * 0.0f));
+  }
+  // A subnormal operand is a zero, wherever it stands.
+  for (const auto& fma : {scalar::flushed_fma, second::flushed_fma}) {
+    EXPECT_EQ(fma(0x1p-63f, 0x1p-63f, 0x1p-130f), 0x1p-126f);
+    EXPECT_EQ(fma(0x1p-130f, 0x1p100f, 0x1p-40f), 0x1p-40f);
+    EXPECT_EQ(fma(0x1p100f, -0x1p-130f, 0x1p-40f), 0x1p-40f);
+  }
+  EXPECT_GT(zeros, 100);
+  EXPECT_GT(normal, 100);
+}
+
 class Definition : public TargetTest {};
 
 /// A group whose even chain ends at c without a rounding, and whose odd chain at 0: bf16 numbers of one operand. Those of
@@ -341,6 +376,72 @@ void shrink(const Array<4>& v) {
       v.view, [&](int64_t at) { put(v.view.data, v.view.dtype, at, get(v.view.data, v.view.dtype, at) * 0x1p-60f); });
 }
 
+/// The same as sums: +-2^-126 less fractions of its last place in one chain, and a score whose scale takes it there.
+TEST_P(Definition, SumsNearTheSmallestNormalNumber) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 8);
+  constexpr int64_t kRows = 5, kDim = 40;
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const Array<4> q(random, DType::kF32, {1, 1, kRows, kDim}),
+        k(random, random.of({DType::kF32, DType::kBF16}), {1, 1, 33, kDim}), s(random, DType::kF32, {1, 1, kRows, 33}),
+        v(random, k.view.dtype, {1, 1, kDim, 33}), o(random, DType::kF32, {1, 1, kRows, 33});
+    for (const Array<4>* a : {&q, &k, &v}) a->fill_bytes(0);
+    const int64_t first = random.integer(0, kDim / 2 - 1), second = random.integer(first + 1, kDim / 2) * 2 + first % 2;
+    const bool scaled = random.one_in(3);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const float sign = random.coin() ? 1.0f : -1.0f;
+      q.set_at({0, 0, r, first}, scaled ? sign : sign * 0x1p-63f);
+      if (second < kDim) q.set_at({0, 0, r, second}, scaled ? -sign * 0x1p-13f : -sign * 0x1p-76f);
+    }
+    for (int64_t j = 0; j < 33; ++j) {
+      const float part = static_cast<float>(random.integer(0, 16)) * (scaled ? 0x1p-14f : 0x1p-78f);  // 2^-154 a step
+      k.set_at({0, 0, j, first}, scaled ? 1.0f : 0x1p-63f);
+      v.set_at({0, 0, first, j}, scaled ? 0x1p-126f : 0x1p-63f);
+      if (second < kDim) k.set_at({0, 0, j, second}, part), v.set_at({0, 0, second, j}, scaled ? 0.0f : part);
+    }
+    const ScoreOptions options = {.scale = scaled ? 0x1p-126f : 0x1p100f, .arithmetic = Arithmetic::kBF16};
+    Status status = run_scores(q.view, k.view, s.view, options, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_EQ(difference(s, second::scores(reference::read(q.view), reference::read(k.view), *options.scale,
+                                           Arithmetic::kBF16)),
+              "")
+        << "scores, case " << i;
+    status = run_weighted_values(q.view, v.view, o.view, {.arithmetic = Arithmetic::kBF16}, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_EQ(
+        difference(o, second::weighted_values(reference::read(q.view), reference::read(v.view), Arithmetic::kBF16)), "")
+        << "values, case " << i;
+  }
+}
+
+/// A NaN or an infinity in one value, in any block, behind weights of 0.
+TEST_P(Definition, OneHiddenValue) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 10);
+  for (int64_t i = 0; i < cases(100); ++i) {
+    const int64_t heads = random.integer(1, 3), n_q = random.integer(1, 40), n = random.size(1, 700),
+                  dim = random.size(1, 40);
+    const Array<4> p(random, DType::kF32, {1, heads, n_q, n}, Strides::kInput),
+        v(random, random.storage(), {1, 1, n, dim}), out(random, DType::kF32, {1, heads, n_q, dim}, Strides::kOutput);
+    for_each_element(p.view, [&](int64_t at) { put(p.view.data, DType::kF32, at, std::fabs(random.uniform())); });
+    v.fill(random, Values::kOrdinary);
+    const int64_t hidden = random.integer(0, n - 1);
+    v.set_at({0, 0, hidden, random.integer(0, dim - 1)}, random.of({kInf, -kInf, std::nanf("")}));
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t r = 0; r < n_q; ++r) {
+        if (!random.one_in(4)) p.set_at({0, h, r, hidden}, 0);
+      }
+    }
+    const ValueOptions options = {.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kInt8})};
+    const Status status = run_weighted_values(p.view, v.view, out.view, options, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_EQ(
+        difference(out, second::weighted_values(reference::read(p.view), reference::read(v.view), options.arithmetic)),
+        "")
+        << "case " << i << " " << arithmetic_name(options.arithmetic) << ", n " << n << ", key " << hidden;
+  }
+}
+
 /// out and the raw state, with everything that a problem may have.
 std::string check_attention(const AttentionCase& c, Random& random, const Target& t) {
   const auto& shape = c.out.view.shape;
@@ -423,6 +524,48 @@ TEST_P(Definition, Forms) {
       c.problem.scoring.kv_length = nullptr;  // a shorter sequence's last tokens are not what the ring was filled with
     }
     ASSERT_EQ(check_attention(c, random, target()), "") << "case " << i << ": " << describe(c.problem);
+  }
+}
+
+/// Few rows, whose values are read in place if the arithmetic can: runs of pages and rings that do and do not end where groups
+/// of 32 keys do, windows that begin anywhere.
+TEST_P(Definition, ValuesInPlace) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 11);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const int64_t heads = random.integer(1, 3), n_q = random.integer(1, 3), n = random.integer(30, 400), dim = 8;
+    const Array<4> k(random, DType::kBF16, {1, 1, n, dim}), v(random, DType::kBF16, {1, 1, n, 5});
+    AttentionCase c;
+    c.q = Array<4>(random, DType::kF32, {1, heads, n_q, dim});
+    c.out = Array<4>(random, DType::kF32, {1, heads, n_q, 5});
+    c.lse = Array<3>(random, DType::kF32, {1, heads, n_q});
+    for (const Array<4>* a : std::initializer_list<const Array<4>*>{&c.q, &k, &v}) a->fill(random, Values::kOrdinary);
+    const KvForm form = random.of({KvForm::kRows, KvForm::kPagedRows, KvForm::kRingRows});
+    const int64_t ring = random.of<int64_t>({32, 48, 64, 80, 96, 112, 160, 256, 272});
+    c.v = store_kv(random, v, form, ring);
+    if (form == KvForm::kPagedRows && random.coin()) {  // pages of whole groups
+      const int64_t page = random.of<int64_t>({16, 32, 48, 64, 96, 160}), pages = (n + page - 1) / page;
+      Array<4> whole(random, DType::kBF16, {1, 1, pages * page, 5});
+      whole.fill_bytes(0xFF);
+      std::vector<int32_t> table;
+      for (int64_t at = 0; at < pages; ++at) table.push_back(static_cast<int32_t>(pages - 1 - at));
+      c.v.table = Numbers<int32_t>(random, table);
+      for (int64_t t = 0; t < n; ++t) {
+        for (int64_t d = 0; d < 5; ++d) {
+          whole.set_at({0, 0, table[static_cast<size_t>(t / page)] * page + t % page, d}, v.get_at({0, 0, t, d}));
+        }
+      }
+      c.v.memory = std::move(whole.memory);
+      c.v.kv = contiguous_kv(static_cast<void*>(c.v.memory.data()), KvType::kBF16, KvLayout::kRows, pages, 1, page, 5);
+      c.v.kv.batch = 1, c.v.kv.tokens = n, c.v.kv.page_size = page, c.v.kv.n_pages = pages;
+      c.v.kv.block_table = c.v.table.data();
+    }
+    Attention& a = c.problem;
+    a.q = c.q.view, a.k = k.view, a.v = c.v.kv, a.out = c.out.view;
+    a.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kBF16, Arithmetic::kInt8});
+    a.scoring.causal = random.coin();
+    if (random.coin()) a.scoring.window_left = random.integer(1, 200);
+    ASSERT_EQ(check_attention(c, random, target()), "") << "case " << i << ": " << describe(a);
   }
 }
 

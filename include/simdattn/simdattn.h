@@ -5,7 +5,8 @@
 //  - Shapes are [batch, heads, rows, dim]; strides of views count elements, those of a Kv bytes. They may be anything (0
 //    broadcasts an input, negative walks backwards) except that the last dimension is contiguous. Data may have any
 //    alignment that its type allows.
-//  - All arithmetic is f32; a narrower storage type is widened on load and rounded to nearest even on store.
+//  - All arithmetic is f32 unless options say otherwise; a narrower storage type is widened on load and rounded to nearest
+//    even on store.
 //  - The caller owns memory and threads: no call allocates, locks, throws, logs, or starts a thread.
 //  - A call either does everything or returns a Status that names the argument and the rule, having written nothing.
 //  - No output may share a byte with an input, another output, a table, an array of options or the workspace, unless a
@@ -95,6 +96,9 @@ inline const char* version() { return simdattn_version(); }
 /// Shapes: q [B,Hq,n_q,d], k [B,Hk,n_kv,d], out f32 [B,Hq,n_q,n_kv]; G = Hq/Hk whole; d >= 1; n_q, n_kv >= 0.
 /// q and k f32, bf16 or f16, any mixture. options.scale: default 1/sqrt(d).
 /// Error: |out - exact| <= (ceil(d/16) + 5) * 2^-24 * |scale| * sum |q_d k_d|.
+/// options.arithmetic kBF16 multiplies rows rounded to bf16, kInt8 rows of 8-bit integers with a scale each, like attention
+/// (docs/numerics.md). They need scores_workspace(arithmetic, d) bytes of Exec::workspace; kF32 needs none. Error against the
+/// exact result of the rounded rows: (ceil(d/32) + 20) in the place of (ceil(d/16) + 5), or 6.
 inline Status scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options = {},
                      const Exec& exec = {}) {
   return simdattn_scores(&q, &k, &out, &options, &exec);
@@ -123,6 +127,12 @@ inline Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Sc
 /// out[b,h,i,:] = sum_j p[b,h,i,j] v[b,h/G,j,:]. A key whose weight is exactly zero has no influence, NaN or not.
 /// Shapes: p f32 [B,Hq,n_q,n_kv], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v]; v and out f32, bf16 or f16.
 /// Error: |out - exact| <= n_kv * 2^-24 * sum_j |p_j v_j|, plus half a unit in the last place of out's type.
+/// options.arithmetic kBF16 multiplies weights and values rounded to bf16. kInt8 multiplies 8-bit integers, with a scale for
+/// each value and one for the weights of each 256 keys; negative weights count as 0 there, and a NaN or infinity in a value
+/// makes all of the row NaN. They need weighted_values_workspace(arithmetic, d_v) bytes of Exec::workspace; kF32 needs none.
+/// Error against the exact result of rounded weights and values, in kBF16: (17 + ceil(n_kv/32) + 2 ceil(n_kv/256)) in the
+/// place of n_kv. In kInt8, of p and the integers: the sum over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, s_j the
+/// scale of value j, v8_j its integer; and (2 + 2 ceil(n_kv/256)) in the place of n_kv.
 inline Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
                               const ValueOptions& options = {}, const Exec& exec = {}) {
   return simdattn_weighted_values(&p, &v, &out, &options, &exec);

@@ -758,7 +758,10 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
  *  and v are [1,Hk,total_k,...]; without it k and v are caches whose batch is n_sequences. bias and keep are then
  *  [1,Hq,total_q,longest n_kv] and BitMask rows are counted through the whole of q.
  *  Raw state: with `acc` (f32 [B,Hq,n_q,d_v]), `max` and `sum` (f32 [B,Hq,n_q]) given, the un-normalised accumulator, the
- *  maximum and the sum are written there. `out` may be absent where `lse` or the raw state is given. */
+ *  maximum and the sum are written there. `out` may be absent where `lse` or the raw state is given.
+ *  Arithmetic: every storage type and option goes with each. Error against the exact result of what is multiplied (rounded
+ *  rows; integers times their scales), beyond f32's: kBF16 rounds weights, up to 2^-8 * max |v|; kInt8 makes 8-bit integers of
+ *  them, up to the sum over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, s_j the scale of value j, v8_j its integer. */
 SIMDATTN_STRUCT(simdattn_attention_problem, Attention) {
   size_t struct_size SIMDATTN_IS(sizeof(Attention));
   simdattn_const_view4 q SIMDATTN_IS({});
