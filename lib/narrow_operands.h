@@ -146,7 +146,7 @@ struct BlockIntegers {
   }
 };
 
-/// N<type>: the slots of a type, as NarrowSlots has them with value_tile for f32.
+/// N<type>: the slots of a type, as NarrowSlots has them with value_tile for f32, and perhaps pack_keys.
 template <template <KvType> class N, KvType kType>
 constexpr void add_narrow_type(UKernels& t) {
   using Slots = N<kType>;
@@ -164,6 +164,7 @@ constexpr void add_narrow_type(UKernels& t) {
   as_f32.panel_bytes = f32.kv[0].panel_bytes;
   as_f32.score_packed = f32.kv[0].score_packed;
   if constexpr (!is_read_only(kType)) as_f32.pack_panel = Slots::widen_panel;
+  if constexpr (!is_read_only(kType) && requires { Slots::pack_keys; }) as_f32.pack_keys = Slots::pack_keys;
   as_f32.value_tile = Slots::value_tile;
 }
 

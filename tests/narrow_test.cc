@@ -447,6 +447,7 @@ TEST_P(Narrow, AttentionSeesNumbers) {
     limits.max_batch = 2;
     limits.max_dim = limits.max_kv > 400 ? 20 : 140;
     limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
+    limits.arithmetics = false;
     const AttentionCase c = random_attention(random, limits);
     Attention a = c.problem;
     a.arithmetic = random.one_in(3) && limits.max_kv < 400 ? Arithmetic::kBF16 : Arithmetic::kF32;
@@ -480,6 +481,7 @@ TEST_P(Narrow, IntegersAsTheDefinition) {
     limits.max_batch = 2;
     limits.max_dim = 140;
     limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
+    limits.arithmetics = false;
     const AttentionCase c = random_attention(random, limits);
     Attention a = c.problem;
     a.arithmetic = Arithmetic::kInt8;
@@ -501,7 +503,7 @@ TEST_P(Narrow, IntegersAsStored) {
     limits.max_kv = 300;
     limits.max_batch = 2;
     limits.max_dim = 140;
-    limits.narrow = limits.varlen = false;
+    limits.narrow = limits.varlen = limits.arithmetics = false;
     limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
     const AttentionCase c = random_attention(random, limits);
     Attention a = c.problem;
@@ -523,6 +525,51 @@ TEST_P(Narrow, IntegersAsStored) {
     ASSERT_TRUE(status.ok()) << status.detail << describe(a);
     ASSERT_EQ(c.out.bits(), want) << describe(a);
     ASSERT_EQ(c.lse.bits(), want_lse) << describe(a);
+  }
+}
+
+/// Keys in blocks are multiplied as integers, block by block. With one key the log-sum-exp is the score.
+TEST_P(Narrow, BlocksOfIntegers) {
+  Random random(seed() * 7000 + 7);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const KvType type = random.coin() ? KvType::kQ8_0 : KvType::kQ4_0;
+    const int64_t dim = 32 * random.integer(1, 12), rows = random.integer(1, 20);
+    const Array<4> numbers(random, DType::kF32, {1, 1, 1, dim});
+    const KvStorage k = random_codes(random, type, numbers, kForms[random.integer(0, 5)],
+                                     random.coin() ? Values::kOrdinary : Values::kSpecial, 40);
+    const Array<4> q(random, DType::kF32, {1, 1, rows, dim}), v(random, DType::kF32, {1, 1, 1, 3});
+    q.fill(random, random.coin() ? Values::kOrdinary : Values::kWide);
+    v.fill(random, Values::kOrdinary);
+    const Array<3> lse(random, DType::kF32, {1, 1, rows});
+    const float scale = random.coin() ? 0.25f : random.uniform();
+    Attention a;
+    a.q = q.view, a.k = k.kv, a.v = v.view, a.lse = lse.view;
+    a.arithmetic = Arithmetic::kInt8;
+    a.scoring.scale = scale;
+    const Status status = run_attention(a, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    const CodedRow row = row_of(k, 0, 0, 0);
+    const int64_t bytes = reference::codes_of(type).bytes;
+    for (int64_t r = 0; r < rows; ++r) {
+      std::vector<float> x;
+      for (int64_t d = 0; d < dim; ++d) x.push_back(q.get_at({0, 0, r, d}));
+      const CodedRow query = encode(KvType::kInt8, x, 1);
+      float acc = 0;
+      for (int64_t b = 0; b < dim / 32; ++b) {
+        const unsigned char* const block = row.bytes.data() + b * bytes;
+        int sum = 0;
+        for (int64_t e = 0; e < 32; ++e) {
+          const int code = type == KvType::kQ8_0 ? static_cast<signed char>(block[2 + e])
+                                                 : (e < 16 ? block[2 + e] & 15 : block[2 + e - 16] >> 4) - 8;
+          sum += code * static_cast<signed char>(query.bytes[static_cast<size_t>(32 * b + e)]);
+        }
+        const float d = static_cast<float>(reference::from_f16(static_cast<uint16_t>(block[0] | block[1] << 8)));
+        acc = std::fma(static_cast<float>(sum), d, acc);
+      }
+      const float want = acc * (query.scale * scale);
+      const float got = lse.get_at({0, 0, r});
+      ASSERT_TRUE(same(got, want + 0.0f) || std::fabs(want) == kInf) << got << ", not " << want << ", dim " << dim;
+    }
   }
 }
 

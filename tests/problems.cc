@@ -458,6 +458,13 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
     }
   }
   if (limits.arithmetics) a.arithmetic = random_arithmetic(random);
+  // Integers that are taken as they are have no numbers to compare with: narrow_test.cc does.
+  const auto integers = [](KvType type, bool keys) {
+    return type == KvType::kInt8 || (keys && (type == KvType::kQ8_0 || type == KvType::kQ4_0));
+  };
+  if (a.arithmetic == Arithmetic::kInt8 && (integers(k_type, true) || integers(v_type, false))) {
+    a.arithmetic = random.coin() ? Arithmetic::kF32 : Arithmetic::kBF16;
+  }
   return c;
 }
 
