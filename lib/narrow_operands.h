@@ -59,7 +59,8 @@ struct BlockIntegers {
 
   static int64_t panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + dim / kBlock * kPanelWidth * 4; }
   static void put(const int8_t* integers, int64_t block, int64_t column, int8_t* panel) {
-    for (int64_t i = 0; i < kBlock; ++i) panel[((block * kBlock + i) / 4 * kPanelWidth + column) * 4 + i % 4] = integers[i];
+    for (int64_t i = 0; i < kBlock; ++i)
+      panel[((block * kBlock + i) / 4 * kPanelWidth + column) * 4 + i % 4] = integers[i];
   }
   static void keys(const PackKeys& a) {
     int8_t* const panel = static_cast<int8_t*>(a.panel);
@@ -84,7 +85,8 @@ struct BlockIntegers {
       for (int64_t j = 0; j < kPanelWidth; ++j) {
         uint8_t codes[Format::Code::kBytes];
         for (int64_t u = 0; u < Format::kUnits; ++u) {
-          std::memcpy(codes + u * kUnitBytes, from + ((b * Format::kUnits + u) * kPanelWidth + j) * kUnitBytes, kUnitBytes);
+          std::memcpy(codes + u * kUnitBytes, from + ((b * Format::kUnits + u) * kPanelWidth + j) * kUnitBytes,
+                      kUnitBytes);
         }
         int8_t integers[kBlock];
         Format::Code::integers(codes, integers);
@@ -115,10 +117,10 @@ struct BlockIntegers {
   static void score(const ScoreTile& a) {
     int8_t q[kMaxNarrowDim];
     for (int64_t r = 0; r < a.rows; ++r) {
-      const Int8Query info =
-          query_integers(static_cast<const char*>(a.q) + r * a.q_stride, a.q_stride, a.dim, q);
+      const Int8Query info = query_integers(static_cast<const char*>(a.q) + r * a.q_stride, a.q_stride, a.dim, q);
       for (int64_t p = 0; p < a.n_panels; ++p) {
-        const auto* const panel = reinterpret_cast<const int8_t*>(static_cast<const char*>(a.panels) + p * a.panel_stride);
+        const auto* const panel =
+            reinterpret_cast<const int8_t*>(static_cast<const char*>(a.panels) + p * a.panel_stride);
         const float* const scales = reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
         float acc[kPanelWidth] = {};
         for (int64_t b = 0; b < a.dim / kBlock; ++b) {

@@ -562,7 +562,9 @@ struct KvAppendCall {
     options.slots = slots_memory.view;
   }
   Status call() const { return kv_append(rows, positions, cache, options, exec); }
-  std::vector<const Guarded*> outputs() const { return {&storage.memory, &paged.memory, &ring.memory, &integers.memory, &integers.scales, &blocks.memory}; }
+  std::vector<const Guarded*> outputs() const {
+    return {&storage.memory, &paged.memory, &ring.memory, &integers.memory, &integers.scales, &blocks.memory};
+  }
 };
 
 TEST_P(BadCalls, KvAppend) {
@@ -603,9 +605,12 @@ TEST_P(BadCalls, KvAppend) {
           {"scales of a type that has none", Code::kDType, "kv.scales", [](C& c) { c.cache.scales = c.scales; }},
           {"integers without scales", Code::kNullPointer, "kv.scales",
            [](C& c) { c.narrow(), c.cache.scales = nullptr; }},
-          {"scales between floats", Code::kStride, "kv.scale", [](C& c) { c.narrow(), c.cache.scale_token_stride = 6; }},
-          {"one scale for all tokens", Code::kStride, "kv.scale", [](C& c) { c.narrow(), c.cache.scale_token_stride = 0; }},
-          {"scales too far apart", Code::kStride, "kv", [](C& c) { c.narrow(), c.cache.scale_head_stride = INT64_MAX - 3; }},
+          {"scales between floats", Code::kStride, "kv.scale",
+           [](C& c) { c.narrow(), c.cache.scale_token_stride = 6; }},
+          {"one scale for all tokens", Code::kStride, "kv.scale",
+           [](C& c) { c.narrow(), c.cache.scale_token_stride = 0; }},
+          {"scales too far apart", Code::kStride, "kv",
+           [](C& c) { c.narrow(), c.cache.scale_head_stride = INT64_MAX - 3; }},
           {"scales in the store", Code::kOverlap, "kv: overlaps",
            [](C& c) { c.narrow(), c.cache.scales = c.cache.data; }},
           {"rows in scales", Code::kOverlap, "kv.scales: overlaps",

@@ -147,7 +147,8 @@ void fill_rows(Random& random, const Array<4>& rows, Values values) {
     for (int64_t h = 0; h < shape[1]; ++h) {
       for (int64_t t = 0; t < shape[2]; ++t) {
         const int64_t kind = random.integer(0, 5);
-        const float size = random.of({1.0f, 600.0f, 70000.0f, 0x1p-5f, 0x1p-13f, 0x1p-20f, 0x1p-126f, 0x1p-140f, 0x1p100f, 0x1p127f, 3e-37f, 127.0f});
+        const float size = random.of({1.0f, 600.0f, 70000.0f, 0x1p-5f, 0x1p-13f, 0x1p-20f, 0x1p-126f, 0x1p-140f,
+                                      0x1p100f, 0x1p127f, 3e-37f, 127.0f});
         for (int64_t d = 0; d < shape[3]; ++d) {
           float x = kind == 0 ? 0.0f : random.uniform() * size;
           if (kind == 1) x = static_cast<float>(random.integer(-254, 254)) * 0.5f;  // ties, if 127 is among them
@@ -166,16 +167,20 @@ struct Stored {
   KvForm form;
   int64_t batch, heads, tokens, dim;
   std::string text() const {
-    return "type " + std::to_string(static_cast<int>(type)) + ", form " + std::to_string(static_cast<int>(form)) + ", [" +
-           std::to_string(batch) + " " + std::to_string(heads) + " " + std::to_string(tokens) + " " +
+    return "type " + std::to_string(static_cast<int>(type)) + ", form " + std::to_string(static_cast<int>(form)) +
+           ", [" + std::to_string(batch) + " " + std::to_string(heads) + " " + std::to_string(tokens) + " " +
            std::to_string(dim) + "]";
   }
 };
 Stored some_store(Random& random, int64_t i) {
   const KvType type = kNarrowTypes[i % std::ssize(kNarrowTypes)];
   const int64_t dim = some_dim(random, type, 300);
-  return {type, kForms[random.integer(0, 5)], random.integer(1, 2), random.integer(1, 3),
-          dim > 600 ? 2 : random.integer(1, 70), dim};
+  return {type,
+          kForms[random.integer(0, 5)],
+          random.integer(1, 2),
+          random.integer(1, 3),
+          dim > 600 ? 2 : random.integer(1, 70),
+          dim};
 }
 
 struct Table {
@@ -207,7 +212,8 @@ struct Witness {
 
   template <class T>
   std::vector<T> array(const std::string& name, int64_t count) const {
-    const std::vector<unsigned char> bytes = conformance::read_npy(folder + name + ".npy", static_cast<size_t>(count) * sizeof(T));
+    const std::vector<unsigned char> bytes =
+        conformance::read_npy(folder + name + ".npy", static_cast<size_t>(count) * sizeof(T));
     std::vector<T> result(static_cast<size_t>(count));
     std::memcpy(result.data(), bytes.data(), bytes.size());
     return result;
@@ -260,7 +266,8 @@ TEST_P(Narrow, Fp8AsOthersWriteIt) {
     const std::vector<float> values = w.array<float>(name + "_values", 256);
     std::vector<unsigned char> all(256);
     for (size_t c = 0; c < all.size(); ++c) all[c] = static_cast<unsigned char>(c);
-    const std::vector<float> read = dequantised(contiguous_kv(all.data(), type, KvLayout::kRows, 1, 1, 1, 256), 1, exec());
+    const std::vector<float> read =
+        dequantised(contiguous_kv(all.data(), type, KvLayout::kRows, 1, 1, 1, 256), 1, exec());
     for (size_t c = 0; c < all.size(); ++c) EXPECT_TRUE(same(read[c], values[c])) << name << " " << c;
     // Rows of 1 number, then of 5000: vectors and what is left of them.
     const std::vector<float> x = w.array<float>("fp8_x", w.fp8_numbers);
@@ -303,7 +310,8 @@ TEST_P(Narrow, Append) {
     if (!(s.type == KvType::kInt8) && store.kv.scales != nullptr) {
       for (int64_t b = 0; b < s.batch; ++b)
         for (int64_t h = 0; h < s.heads; ++h)
-          for (int64_t t = start; t < start + n; ++t) *store.scale(b, h, t) = random.of({1.0f, 0.5f, 3e-3f, 1e20f, 1e-20f});
+          for (int64_t t = start; t < start + n; ++t)
+            *store.scale(b, h, t) = random.of({1.0f, 0.5f, 3e-3f, 1e20f, 1e-20f});
     }
     const std::vector<unsigned char> before(store.memory.data(), store.memory.data() + store.memory.size());
     const std::vector<unsigned char> scales(store.scales.data(), store.scales.data() + store.scales.size());
@@ -313,8 +321,7 @@ TEST_P(Narrow, Append) {
       View<4> view = rows.view;
       view.data = static_cast<char*>(view.data) + done * (n == 1 ? 0 : view.stride[2]) * size_of(view.dtype);
       view.shape[2] = part;
-      const Status status =
-          kv_append(view, {}, store.kv, {.rope = table.rotation, .start = start + done}, exec());
+      const Status status = kv_append(view, {}, store.kv, {.rope = table.rotation, .start = start + done}, exec());
       ASSERT_TRUE(status.ok()) << status.detail;
       done += part;
     }
@@ -367,8 +374,8 @@ TEST_P(Narrow, Dequantise) {
       s.dim = (s.dim + 31) / 32 * 32;
     }
     const Array<4> rows(random, DType::kF32, {s.batch, s.heads, s.tokens, s.dim});
-    const KvStorage store =
-        random_codes(random, s.type, rows, s.form, random.coin() ? Values::kOrdinary : Values::kHuge, random.integer(1, 90));
+    const KvStorage store = random_codes(random, s.type, rows, s.form,
+                                         random.coin() ? Values::kOrdinary : Values::kHuge, random.integer(1, 90));
     const int64_t ring = store.kv.ring > 0 ? std::min(store.kv.ring, s.tokens) : s.tokens;
     const int64_t n = random.integer(0, ring), first = s.tokens - ring + random.integer(0, ring - n);
     const Array<4> out(random, DType::kF32, {s.batch, s.heads, n, s.dim}, Strides::kOutput);

@@ -3,6 +3,7 @@
 #define HWY_TARGET_INCLUDE "lib/highway/narrow.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/cursor.h"
 #include "lib/highway/loads-inl.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/kv_formats.h"
@@ -51,8 +52,8 @@ HWY_INLINE Numbers NumberOf(Codes w, Fp8Code<kMantissa, kBias, kLargest, kNan, k
   // Exponent field 0: as if it were 1, less what that adds. No subnormal f32 takes part.
   constexpr uint32_t kOne = 1u << 23;
   const Codes bits = hn::Add(hn::ShiftRight<1 + kMantissa>(magnitude), hn::Set(du, Code::kExponent));
-  const Numbers small = hn::Sub(hn::BitCast(d, hn::Add(bits, hn::Set(du, kOne))),
-                                hn::BitCast(d, hn::Set(du, Code::kExponent + kOne)));
+  const Numbers small =
+      hn::Sub(hn::BitCast(d, hn::Add(bits, hn::Set(du, kOne))), hn::BitCast(d, hn::Set(du, Code::kExponent + kOne)));
   Numbers x = hn::IfThenElse(above((1u << kMantissa) - 1), hn::BitCast(d, bits), small);
   const Codes special = hn::Or(hn::ShiftRight<1 + kMantissa>(magnitude), hn::Set(du, kInfinityBits));
   x = hn::IfThenElse(above(kLargest), hn::BitCast(d, special), x);
@@ -68,7 +69,8 @@ struct Fp8Table {
   };
   static constexpr Bits make() {
     Bits b = {};
-    for (uint32_t c = 0; c < kSize; ++c) b.of[c] = static_cast<uint16_t>(std::bit_cast<uint32_t>(plain_number(c)) >> 16);
+    for (uint32_t c = 0; c < kSize; ++c)
+      b.of[c] = static_cast<uint16_t>(std::bit_cast<uint32_t>(plain_number(c)) >> 16);
     return b;
   }
   static constexpr float plain_number(uint32_t magnitude) {
@@ -120,9 +122,7 @@ HWY_INLINE Numbers NumberOf(Codes w, Q4Code /*code*/) {
 }
 
 /// Eight bits each, as many as there are lanes.
-HWY_INLINE Codes LoadCodes(const uint8_t* p) {
-  return hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<uint8_t, DU>(), p));
-}
+HWY_INLINE Codes LoadCodes(const uint8_t* p) { return hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<uint8_t, DU>(), p)); }
 HWY_INLINE Codes LoadCodesN(const uint8_t* p, size_t n) {
   return hn::PromoteTo(DU(), hn::LoadN(hn::Rebind<uint8_t, DU>(), p, n));
 }
@@ -132,7 +132,8 @@ HWY_INLINE Numbers LoadNumbers(const uint8_t* p, Code code) {
   return NumberOf<0>(LoadCodes(p), code);
 }
 HWY_INLINE Numbers LoadNumbers(const uint8_t* p, Int8Code /*code*/) {
-  return hn::ConvertTo(D(), hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<int8_t, DI>(), reinterpret_cast<const int8_t*>(p))));
+  return hn::ConvertTo(D(),
+                       hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<int8_t, DI>(), reinterpret_cast<const int8_t*>(p))));
 }
 HWY_INLINE void Put(Numbers x, Numbers scale, float* out) { hn::StoreU(hn::Mul(x, scale), D(), out); }
 
@@ -187,9 +188,7 @@ constexpr uintptr_t kAhead = 4096;
 HWY_INLINE void Fetch(const uint8_t* p) {
   __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(p) + kAhead));
 }
-HWY_INLINE Codes LoadUnits(const uint8_t* p) {
-  return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p));
-}
+HWY_INLINE Codes LoadUnits(const uint8_t* p) { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p)); }
 constexpr int64_t kPitch = kUnitBytes * kPanelWidth;
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
@@ -228,9 +227,10 @@ HWY_INLINE void WidenRow(const uint8_t* row, float scale, int64_t first, int64_t
   for (; i + 32 <= n; i += 32) {
     const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + i)));
     const __m512i numbers = table(codes, _mm512_slli_epi16(codes, 8));
-    Put(Numbers{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(numbers)), 16))}, factor,
-        out + i);
-    Put(Numbers{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(numbers, 1)), 16))},
+    Put(Numbers{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(numbers)), 16))},
+        factor, out + i);
+    Put(Numbers{_mm512_castsi512_ps(
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(numbers, 1)), 16))},
         factor, out + i + 16);
   }
   for (; i < n; i += 16) {
@@ -346,11 +346,18 @@ HWY_NOINLINE void PackKeysNarrow(const PackKeys& a) {
     const int64_t n = HWY_MIN(kChunk, a.dim - d);
     const uint8_t* const part = rows + row_bytes(kType, d);
     if (a.keys < kPanelWidth) std::memset(panel, 0, sizeof panel);
+    for (int64_t j = 0; a.stream && j < a.keys; ++j) {
+      const uintptr_t next = address_at(part, (j + kPanelWidth) * a.token_stride);
+      for (uintptr_t i = 0; i < static_cast<uintptr_t>(row_bytes(kType, n)); i += 64) {
+        __builtin_prefetch(reinterpret_cast<const char*>(next + i));
+      }
+    }
     // Units that are side by side in a row, and what is left of a last one.
-    const int64_t together = has_scales(kType) ? n / 4 : Format::units(block_of(kType));
-    for (int64_t u = 0; u + together <= Format::units(n) && together > 0; u += together) {
-      transpose_units<uint32_t>(reinterpret_cast<const char*>(part + Format::unit_at(u)), a.token_stride, a.keys, together,
-                                reinterpret_cast<char*>(panel + u * kPitch), kPitch);
+    const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
+    const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));
+    for (int64_t u = 0; u < whole; u += together) {
+      transpose_units<uint32_t>(reinterpret_cast<const char*>(part + Format::unit_at(u)), a.token_stride, a.keys,
+                                together, reinterpret_cast<char*>(panel + u * kPitch), kPitch);
     }
     for (int64_t j = 0; j < a.keys; ++j) {
       const uint8_t* const row = part + j * a.token_stride;
