@@ -1,4 +1,4 @@
-// How the narrow storage types hold numbers: the codes of a row, and where a panel keeps them. Shared by the backends.
+// How the narrow storage types hold numbers: codes of a row, and their places in a panel. Shared by the backends.
 //
 // A row is bytes of codes; some types have scales among them, others one scale beside each row. A panel holds the codes of 32
 // rows in units of four bytes, [unit][32][4]. Every number is a product of a code and a scale, rounded once, so each target
@@ -72,7 +72,8 @@ struct Int8Code {
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
 struct Fp8Code {
   static constexpr int kShift = 23 - kMantissa;
-  static constexpr uint32_t kExponent = static_cast<uint32_t>(127 - kBias) << 23;      // of f32, for exponent field 0
+  static constexpr uint32_t kTop = kLargest;
+  static constexpr uint32_t kExponent = static_cast<uint32_t>(127 - kBias) << 23;  // of f32, for exponent field 0
   static constexpr float kUnit = std::bit_cast<float>(kExponent - ((kMantissa - 1) << 23));  // code 1
 
   template <int kBit>
@@ -108,7 +109,8 @@ struct Fp8Code {
     const uint32_t sign = std::bit_cast<uint32_t>(y) >> 24 & 0x80u;
     // Below the normal numbers a sum whose last bit is worth one code rounds.
     constexpr float kRounder = kUnit * 0x1p23f;
-    const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(bits) + kRounder) - std::bit_cast<uint32_t>(kRounder);
+    const uint32_t small =
+        std::bit_cast<uint32_t>(std::bit_cast<float>(bits) + kRounder) - std::bit_cast<uint32_t>(kRounder);
     const uint32_t normal =
         ((bits + ((1u << (kShift - 1)) - 1) + (bits >> kShift & 1u)) >> kShift) - (kExponent >> kShift);
     uint32_t result = bits < kExponent + (1u << 23) ? small : normal;
@@ -210,7 +212,7 @@ struct Q4Code {
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
     const uint32_t bits = largest_bits(x, 32);
     float extreme = 0.0f;
-    for (int64_t i = 32; i-- > 0 && bits != 0;) {  // zeros of either sign are +0
+    for (int64_t i = 32; i-- > 0 && bits != 0;) {                                 // zeros of either sign are +0
       if ((std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu) == bits) extreme = x[i];  // the first one of that size
     }
     const float d = extreme / -8.0f;
@@ -252,7 +254,9 @@ struct Q4Code {
 /// Types that others write: a block to numbers. kScaleBytes: d and what else comes before the nibbles.
 struct Q4OffsetCode {  // d, m: q * d + m
   static constexpr int64_t kScaleBytes = 4;
-  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)) && is_finite(f16_at(b + 2)); }
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) {
+    return is_finite(f16_at(b)) && is_finite(f16_at(b + 2));
+  }
   static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
     const float d = f16_at(b), m = f16_at(b + 2);
     for (int64_t i = 0; i < 16; ++i) out[i] = static_cast<float>(b[4 + i] & 15) * d + m;
@@ -274,7 +278,9 @@ struct Q5Code {  // d, fifth bits: (q - 16) * d
 };
 struct Q5OffsetCode {  // d, m, fifth bits: q * d + m
   static constexpr int64_t kScaleBytes = 8;
-  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) { return is_finite(f16_at(b)) && is_finite(f16_at(b + 2)); }
+  static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* b) {
+    return is_finite(f16_at(b)) && is_finite(f16_at(b + 2));
+  }
   static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* b, float* out) {
     const float d = f16_at(b), m = f16_at(b + 2);
     for (int64_t i = 0; i < 32; ++i) out[i] = static_cast<float>(five_bits(b + 4, b + 8, i)) * d + m;
@@ -322,7 +328,8 @@ struct BlockFormat {
   static SIMDATTN_FORMAT_INLINE void put_block_scales(const uint8_t* row, int64_t dim, uint8_t* panel, int64_t column) {
     for (int64_t b = 0; b < dim / kBlock; ++b) std::memcpy(panel + scale_at(dim, b, column), row + b * kBlockBytes, 2);
   }
-  static SIMDATTN_FORMAT_INLINE void take_block_scales(const uint8_t* panel, int64_t dim, int64_t column, uint8_t* row) {
+  static SIMDATTN_FORMAT_INLINE void take_block_scales(const uint8_t* panel, int64_t dim, int64_t column,
+                                                       uint8_t* row) {
     for (int64_t b = 0; b < dim / kBlock; ++b) std::memcpy(row + b * kBlockBytes, panel + scale_at(dim, b, column), 2);
   }
   /// The scales of a block of a panel.
@@ -344,7 +351,8 @@ struct BlockFormat {
     row += first / kBlock * kBlockBytes;
     for (int64_t i = 0; i < n; i += kBlock, row += kBlockBytes) Code::decode(row + kScaleBytes, f16_at(row), out + i);
   }
-  static SIMDATTN_FORMAT_INLINE void decode_panel(const uint8_t* panel, const float* /*scales*/, int64_t dim, float* out) {
+  static SIMDATTN_FORMAT_INLINE void decode_panel(const uint8_t* panel, const float* /*scales*/, int64_t dim,
+                                                  float* out) {
     for (int64_t b = 0; b < dim / kBlock; ++b) {
       float d[kPanelWidth];
       panel_scales(panel, dim, b, d);

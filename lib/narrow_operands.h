@@ -118,10 +118,10 @@ struct BlockIntegers {
   static void score(const ScoreTile& a) {
     int8_t q[kMaxNarrowDim];
     for (int64_t r = 0; r < a.rows; ++r) {
-      const Int8Query info =
-          query_integers(static_cast<const char*>(a.q) + r * a.q_stride, a.q_stride, a.dim, q);
+      const Int8Query info = query_integers(static_cast<const char*>(a.q) + r * a.q_stride, a.q_stride, a.dim, q);
       for (int64_t p = 0; p < a.n_panels; ++p) {
-        const auto* const panel = reinterpret_cast<const int8_t*>(static_cast<const char*>(a.panels) + p * a.panel_stride);
+        const auto* const panel =
+            reinterpret_cast<const int8_t*>(static_cast<const char*>(a.panels) + p * a.panel_stride);
         const float* const scales = reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
         float acc[kPanelWidth] = {};
         for (int64_t b = 0; b < a.dim / kBlock; ++b) {
@@ -149,7 +149,7 @@ struct BlockIntegers {
   }
 };
 
-/// N<type>: the slots of a type, as NarrowSlots has them with value_tile for f32.
+/// N<type>: the slots of a type, as NarrowSlots has them with value_tile for f32, and perhaps pack_keys.
 template <template <KvType> class N, KvType kType>
 constexpr void add_narrow_type(UKernels& t) {
   using Slots = N<kType>;
@@ -167,6 +167,7 @@ constexpr void add_narrow_type(UKernels& t) {
   as_f32.panel_bytes = f32.kv[0].panel_bytes;
   as_f32.score_packed = f32.kv[0].score_packed;
   if constexpr (!is_read_only(kType)) as_f32.pack_panel = Slots::widen_panel;
+  if constexpr (!is_read_only(kType) && requires { Slots::pack_keys; }) as_f32.pack_keys = Slots::pack_keys;
   as_f32.value_tile = Slots::value_tile;
 }
 

@@ -562,7 +562,9 @@ struct KvAppendCall {
     options.slots = slots_memory.view;
   }
   Status call() const { return kv_append(rows, positions, cache, options, exec); }
-  std::vector<const Guarded*> outputs() const { return {&storage.memory, &paged.memory, &ring.memory, &integers.memory, &integers.scales, &blocks.memory}; }
+  std::vector<const Guarded*> outputs() const {
+    return {&storage.memory, &paged.memory, &ring.memory, &integers.memory, &integers.scales, &blocks.memory};
+  }
 };
 
 TEST_P(BadCalls, KvAppend) {
@@ -603,18 +605,21 @@ TEST_P(BadCalls, KvAppend) {
           {"scales of a type that has none", Code::kDType, "kv.scales", [](C& c) { c.cache.scales = c.scales; }},
           {"integers without scales", Code::kNullPointer, "kv.scales",
            [](C& c) { c.narrow(), c.cache.scales = nullptr; }},
-          {"scales between floats", Code::kStride, "kv.scale", [](C& c) { c.narrow(), c.cache.scale_token_stride = 6; }},
-          {"one scale for all tokens", Code::kStride, "kv.scale", [](C& c) { c.narrow(), c.cache.scale_token_stride = 0; }},
-          {"scales too far apart", Code::kStride, "kv", [](C& c) { c.narrow(), c.cache.scale_head_stride = INT64_MAX - 3; }},
-          {"scales in the store", Code::kOverlap, "kv: overlaps kv.scales",
+          {"scales between floats", Code::kStride, "kv.scale",
+           [](C& c) { c.narrow(), c.cache.scale_token_stride = 6; }},
+          {"one scale for all tokens", Code::kStride, "kv.scale",
+           [](C& c) { c.narrow(), c.cache.scale_token_stride = 0; }},
+          {"scales too far apart", Code::kStride, "kv",
+           [](C& c) { c.narrow(), c.cache.scale_head_stride = INT64_MAX - 3; }},
+          {"scales in the store", Code::kOverlap, "kv: overlaps",
            [](C& c) { c.narrow(), c.cache.scales = c.cache.data; }},
-          {"rows in scales", Code::kOverlap, "kv.scales: overlaps rows",
+          {"rows in scales", Code::kOverlap, "kv.scales: overlaps",
            [](C& c) { c.narrow(), c.cache.scales = const_cast<void*>(c.rows.data); }},
-          {"positions in scales", Code::kOverlap, "kv.scales: overlaps positions",
+          {"positions in scales", Code::kOverlap, "kv.scales: overlaps",
            [](C& c) { c.narrow(), c.cache.scales = const_cast<void*>(c.positions.data); }},
-          {"starts in scales", Code::kOverlap, "kv.scales: overlaps options.starts",
+          {"starts in scales", Code::kOverlap, "kv.scales: overlaps",
            [](C& c) { c.narrow(), c.options.starts = c.zeros(c.integers, c.scales), c.positions = {}; }},
-          {"counts in scales", Code::kOverlap, "kv.scales: overlaps options.counts",
+          {"counts in scales", Code::kOverlap, "kv.scales: overlaps",
            [](C& c) { c.narrow(), c.options.counts = c.zeros(c.integers, c.scales); }},
           {"cos in scales", Code::kOverlap, "kv.scales: overlaps options.rope.cos",
            [](C& c) { c.narrow(), c.options.rope.cos.data = c.scales; }},

@@ -162,7 +162,8 @@ TEST(Entry, NullPointers) {
   const Target* found = nullptr;
 
   NullPointers n({&out_q.memory, &out_p.memory, &lse.memory, &out_rows.memory, &out_cos.memory, &out_sin.memory,
-                  &row_lse.memory, &slopes, &frequencies, &factor, &store.memory, &dequantised.memory, &one_out.memory});
+                  &row_lse.memory, &slopes, &frequencies, &factor, &store.memory, &dequantised.memory,
+                  &one_out.memory});
 #define SIMDATTN_NULLS(name, ...) n.check(#name, simdattn_##name, __VA_ARGS__)
   SIMDATTN_NULLS(find_target, "name! target!", "scalar", &found);
   SIMDATTN_NULLS(default_target, "target!", &found);
@@ -337,7 +338,8 @@ TEST(Entry, SizesOfStructs) {
   check("rope table options", RopeTableOptions(),
         [&](const RopeTableOptions* o) { return simdattn_rope_frequencies(frequencies, 4, nullptr, o); });
   check("kv", store.kv, [&](const Kv* kv) { return simdattn_kv_append(&cx, &cpositions, kv, nullptr, nullptr); });
-  check("const kv", ConstKv(store.kv), [&](const ConstKv* kv) { return simdattn_dequantise(kv, 0, &four_tokens.view, nullptr); });
+  check("const kv", ConstKv(store.kv),
+        [&](const ConstKv* kv) { return simdattn_dequantise(kv, 0, &four_tokens.view, nullptr); });
   check("append options", append,
         [&](const AppendOptions* o) { return simdattn_kv_append(&cx, &cpositions, &store.kv, o, nullptr); });
   check("key rotation", append.rope,
@@ -405,9 +407,9 @@ TEST(Entry, NarrowBytesAndScales) {
     KvType type;
     int64_t row, panel;  // of 64 numbers
     bool scales;
-  } types[] = {{KvType::kInt8, 64, 2048, true},     {KvType::kFp8E4M3, 64, 2048, true}, {KvType::kFp8E5M2, 64, 2048, true},
-               {KvType::kQ8_0, 68, 2176, false},    {KvType::kQ4_0, 36, 1152, false},   {KvType::kQ4_1, 40, 1280, false},
-               {KvType::kQ5_0, 44, 1408, false},    {KvType::kQ5_1, 48, 1536, false},   {KvType::kIq4Nl, 36, 1152, false}};
+  } types[] = {{KvType::kInt8, 64, 2048, true},  {KvType::kFp8E4M3, 64, 2048, true}, {KvType::kFp8E5M2, 64, 2048, true},
+               {KvType::kQ8_0, 68, 2176, false}, {KvType::kQ4_0, 36, 1152, false},   {KvType::kQ4_1, 40, 1280, false},
+               {KvType::kQ5_0, 44, 1408, false}, {KvType::kQ5_1, 48, 1536, false},   {KvType::kIq4Nl, 36, 1152, false}};
   for (const auto& t : types) {
     EXPECT_EQ(simdattn_row_bytes(t.type, 64), t.row);
     EXPECT_EQ(simdattn_panel_bytes(t.type, 64), t.panel);

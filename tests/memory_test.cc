@@ -220,10 +220,10 @@ TEST_P(Memory, InputsAreOnlyRead) {
     limits.values = Values::kSpecial;
     AttentionCase c = random_attention(random, limits);
     for (Guarded* m :
-         {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.scales, &c.v.scales, &c.k.table.memory, &c.v.table.memory, &c.cu_q.memory, &c.cu_k.memory,
-          &c.scoring.offsets.memory, &c.scoring.prefix_end.memory, &c.scoring.kv_start.memory,
-          &c.scoring.kv_length.memory, &c.scoring.slopes.memory, &c.scoring.sinks.memory, &c.scoring.bias.memory,
-          &c.scoring.bias_scale.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
+         {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.scales, &c.v.scales, &c.k.table.memory, &c.v.table.memory,
+          &c.cu_q.memory, &c.cu_k.memory, &c.scoring.offsets.memory, &c.scoring.prefix_end.memory,
+          &c.scoring.kv_start.memory, &c.scoring.kv_length.memory, &c.scoring.slopes.memory, &c.scoring.sinks.memory,
+          &c.scoring.bias.memory, &c.scoring.bias_scale.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
       m->read_only();
     }
     const Status s = run_attention(c.problem, &target());

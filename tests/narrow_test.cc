@@ -147,7 +147,8 @@ void fill_rows(Random& random, const Array<4>& rows, Values values) {
     for (int64_t h = 0; h < shape[1]; ++h) {
       for (int64_t t = 0; t < shape[2]; ++t) {
         const int64_t kind = random.integer(0, 5);
-        const float size = random.of({1.0f, 600.0f, 70000.0f, 0x1p-5f, 0x1p-13f, 0x1p-20f, 0x1p-126f, 0x1p-140f, 0x1p100f, 0x1p127f, 3e-37f, 127.0f});
+        const float size = random.of({1.0f, 600.0f, 70000.0f, 0x1p-5f, 0x1p-13f, 0x1p-20f, 0x1p-126f, 0x1p-140f,
+                                      0x1p100f, 0x1p127f, 3e-37f, 127.0f});
         for (int64_t d = 0; d < shape[3]; ++d) {
           float x = kind == 0 ? 0.0f : random.uniform() * size;
           if (kind == 1) x = static_cast<float>(random.integer(-254, 254)) * 0.5f;  // ties, if 127 is among them
@@ -166,16 +167,20 @@ struct Stored {
   KvForm form;
   int64_t batch, heads, tokens, dim;
   std::string text() const {
-    return "type " + std::to_string(static_cast<int>(type)) + ", form " + std::to_string(static_cast<int>(form)) + ", [" +
-           std::to_string(batch) + " " + std::to_string(heads) + " " + std::to_string(tokens) + " " +
+    return "type " + std::to_string(static_cast<int>(type)) + ", form " + std::to_string(static_cast<int>(form)) +
+           ", [" + std::to_string(batch) + " " + std::to_string(heads) + " " + std::to_string(tokens) + " " +
            std::to_string(dim) + "]";
   }
 };
 Stored some_store(Random& random, int64_t i) {
   const KvType type = kNarrowTypes[i % std::ssize(kNarrowTypes)];
   const int64_t dim = some_dim(random, type, 300);
-  return {type, kForms[random.integer(0, 5)], random.integer(1, 2), random.integer(1, 3),
-          dim > 600 ? 2 : random.integer(1, 70), dim};
+  return {type,
+          kForms[random.integer(0, 5)],
+          random.integer(1, 2),
+          random.integer(1, 3),
+          dim > 600 ? 2 : random.integer(1, 70),
+          dim};
 }
 
 struct Table {
@@ -207,7 +212,8 @@ struct Witness {
 
   template <class T>
   std::vector<T> array(const std::string& name, int64_t count) const {
-    const std::vector<unsigned char> bytes = conformance::read_npy(folder + name + ".npy", static_cast<size_t>(count) * sizeof(T));
+    const std::vector<unsigned char> bytes =
+        conformance::read_npy(folder + name + ".npy", static_cast<size_t>(count) * sizeof(T));
     std::vector<T> result(static_cast<size_t>(count));
     std::memcpy(result.data(), bytes.data(), bytes.size());
     return result;
@@ -260,7 +266,8 @@ TEST_P(Narrow, Fp8AsOthersWriteIt) {
     const std::vector<float> values = w.array<float>(name + "_values", 256);
     std::vector<unsigned char> all(256);
     for (size_t c = 0; c < all.size(); ++c) all[c] = static_cast<unsigned char>(c);
-    const std::vector<float> read = dequantised(contiguous_kv(all.data(), type, KvLayout::kRows, 1, 1, 1, 256), 1, exec());
+    const std::vector<float> read =
+        dequantised(contiguous_kv(all.data(), type, KvLayout::kRows, 1, 1, 1, 256), 1, exec());
     for (size_t c = 0; c < all.size(); ++c) EXPECT_TRUE(same(read[c], values[c])) << name << " " << c;
     // Rows of 1 number, then of 5000: vectors and what is left of them.
     const std::vector<float> x = w.array<float>("fp8_x", w.fp8_numbers);
@@ -303,7 +310,8 @@ TEST_P(Narrow, Append) {
     if (!(s.type == KvType::kInt8) && store.kv.scales != nullptr) {
       for (int64_t b = 0; b < s.batch; ++b)
         for (int64_t h = 0; h < s.heads; ++h)
-          for (int64_t t = start; t < start + n; ++t) *store.scale(b, h, t) = random.of({1.0f, 0.5f, 3e-3f, 1e20f, 1e-20f});
+          for (int64_t t = start; t < start + n; ++t)
+            *store.scale(b, h, t) = random.of({1.0f, 0.5f, 3e-3f, 1e20f, 1e-20f});
     }
     const std::vector<unsigned char> before(store.memory.data(), store.memory.data() + store.memory.size());
     const std::vector<unsigned char> scales(store.scales.data(), store.scales.data() + store.scales.size());
@@ -313,8 +321,7 @@ TEST_P(Narrow, Append) {
       View<4> view = rows.view;
       view.data = static_cast<char*>(view.data) + done * (n == 1 ? 0 : view.stride[2]) * size_of(view.dtype);
       view.shape[2] = part;
-      const Status status =
-          kv_append(view, {}, store.kv, {.rope = table.rotation, .start = start + done}, exec());
+      const Status status = kv_append(view, {}, store.kv, {.rope = table.rotation, .start = start + done}, exec());
       ASSERT_TRUE(status.ok()) << status.detail;
       done += part;
     }
@@ -367,8 +374,8 @@ TEST_P(Narrow, Dequantise) {
       s.dim = (s.dim + 31) / 32 * 32;
     }
     const Array<4> rows(random, DType::kF32, {s.batch, s.heads, s.tokens, s.dim});
-    const KvStorage store =
-        random_codes(random, s.type, rows, s.form, random.coin() ? Values::kOrdinary : Values::kHuge, random.integer(1, 90));
+    const KvStorage store = random_codes(random, s.type, rows, s.form,
+                                         random.coin() ? Values::kOrdinary : Values::kHuge, random.integer(1, 90));
     const int64_t ring = store.kv.ring > 0 ? std::min(store.kv.ring, s.tokens) : s.tokens;
     const int64_t n = random.integer(0, ring), first = s.tokens - ring + random.integer(0, ring - n);
     const Array<4> out(random, DType::kF32, {s.batch, s.heads, n, s.dim}, Strides::kOutput);
@@ -447,6 +454,7 @@ TEST_P(Narrow, AttentionSeesNumbers) {
     limits.max_batch = 2;
     limits.max_dim = limits.max_kv > 400 ? 20 : 140;
     limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
+    limits.arithmetics = false;
     const AttentionCase c = random_attention(random, limits);
     Attention a = c.problem;
     a.arithmetic = random.one_in(3) && limits.max_kv < 400 ? Arithmetic::kBF16 : Arithmetic::kF32;
@@ -480,6 +488,7 @@ TEST_P(Narrow, IntegersAsTheDefinition) {
     limits.max_batch = 2;
     limits.max_dim = 140;
     limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
+    limits.arithmetics = false;
     const AttentionCase c = random_attention(random, limits);
     Attention a = c.problem;
     a.arithmetic = Arithmetic::kInt8;
@@ -501,7 +510,7 @@ TEST_P(Narrow, IntegersAsStored) {
     limits.max_kv = 300;
     limits.max_batch = 2;
     limits.max_dim = 140;
-    limits.narrow = limits.varlen = false;
+    limits.narrow = limits.varlen = limits.arithmetics = false;
     limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
     const AttentionCase c = random_attention(random, limits);
     Attention a = c.problem;
@@ -523,6 +532,51 @@ TEST_P(Narrow, IntegersAsStored) {
     ASSERT_TRUE(status.ok()) << status.detail << describe(a);
     ASSERT_EQ(c.out.bits(), want) << describe(a);
     ASSERT_EQ(c.lse.bits(), want_lse) << describe(a);
+  }
+}
+
+/// Keys in blocks are multiplied as integers, block by block. With one key the log-sum-exp is the score.
+TEST_P(Narrow, BlocksOfIntegers) {
+  Random random(seed() * 7000 + 7);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const KvType type = random.coin() ? KvType::kQ8_0 : KvType::kQ4_0;
+    const int64_t dim = 32 * random.integer(1, 12), rows = random.integer(1, 20);
+    const Array<4> numbers(random, DType::kF32, {1, 1, 1, dim});
+    const KvStorage k = random_codes(random, type, numbers, kForms[random.integer(0, 5)],
+                                     random.coin() ? Values::kOrdinary : Values::kSpecial, 40);
+    const Array<4> q(random, DType::kF32, {1, 1, rows, dim}), v(random, DType::kF32, {1, 1, 1, 3});
+    q.fill(random, random.coin() ? Values::kOrdinary : Values::kWide);
+    v.fill(random, Values::kOrdinary);
+    const Array<3> lse(random, DType::kF32, {1, 1, rows});
+    const float scale = random.coin() ? 0.25f : random.uniform();
+    Attention a;
+    a.q = q.view, a.k = k.kv, a.v = v.view, a.lse = lse.view;
+    a.arithmetic = Arithmetic::kInt8;
+    a.scoring.scale = scale;
+    const Status status = run_attention(a, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    const CodedRow row = row_of(k, 0, 0, 0);
+    const int64_t bytes = reference::codes_of(type).bytes;
+    for (int64_t r = 0; r < rows; ++r) {
+      std::vector<float> x;
+      for (int64_t d = 0; d < dim; ++d) x.push_back(q.get_at({0, 0, r, d}));
+      const CodedRow query = encode(KvType::kInt8, x, 1);
+      float acc = 0;
+      for (int64_t b = 0; b < dim / 32; ++b) {
+        const unsigned char* const block = row.bytes.data() + b * bytes;
+        int sum = 0;
+        for (int64_t e = 0; e < 32; ++e) {
+          const int code = type == KvType::kQ8_0 ? static_cast<signed char>(block[2 + e])
+                                                 : (e < 16 ? block[2 + e] & 15 : block[2 + e - 16] >> 4) - 8;
+          sum += code * static_cast<signed char>(query.bytes[static_cast<size_t>(32 * b + e)]);
+        }
+        const float d = static_cast<float>(reference::from_f16(static_cast<uint16_t>(block[0] | block[1] << 8)));
+        acc = std::fma(static_cast<float>(sum), d, acc);
+      }
+      const float want = acc * (query.scale * scale);
+      const float got = lse.get_at({0, 0, r});
+      ASSERT_TRUE(same(got, want + 0.0f) || std::fabs(want) == kInf) << got << ", not " << want << ", dim " << dim;
+    }
   }
 }
 

@@ -327,7 +327,8 @@ KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm
           // A sign and a number up to 1, unless anything goes. Ordinary codes have no NaN.
           const bool any = values == Values::kHuge || (values == Values::kSpecial && random.one_in(9));
           const unsigned char one = type == KvType::kFp8E4M3 ? 0x38 : 0x3C;
-          for (unsigned char& byte : row) byte = any ? byte : static_cast<unsigned char>((byte & 0x80) | (byte & 0x7F) % (one + 1));
+          for (unsigned char& byte : row)
+            byte = any ? byte : static_cast<unsigned char>((byte & 0x80) | (byte & 0x7F) % (one + 1));
           scale = s.kv.scales == nullptr ? 1.0f : number(random, values);
         }
         // Blocks begin with f16 numbers.
@@ -458,11 +459,19 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
     }
   }
   if (limits.arithmetics) a.arithmetic = random_arithmetic(random);
+  // Integers that are taken as they are have no numbers to compare with: narrow_test.cc does.
+  const auto integers = [](KvType type, bool keys) {
+    return type == KvType::kInt8 || (keys && (type == KvType::kQ8_0 || type == KvType::kQ4_0));
+  };
+  if (a.arithmetic == Arithmetic::kInt8 && (integers(k_type, true) || integers(v_type, false))) {
+    a.arithmetic = random.coin() ? Arithmetic::kF32 : Arithmetic::kBF16;
+  }
   return c;
 }
 
 std::string describe(const Attention& a) {
-  const char* const types[] = {"f32", "bf16", "f16", "int8", "e4m3", "e5m2", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"};
+  const char* const types[] = {"f32",  "bf16", "f16",  "int8", "e4m3", "e5m2",
+                               "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"};
   std::string text = "q [";
   for (const int64_t n : a.q.shape) text += std::to_string(n) + " ";
   text += std::string("] ") + types[static_cast<size_t>(a.q.dtype)];

@@ -232,7 +232,8 @@ KvStorage make_kv(Random& random, DType dtype, KvForm form, int64_t batch, int64
 /// The same for any type.
 KvStorage make_kv(Random& random, KvType type, KvForm form, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
                   int64_t ring = 0);
-inline constexpr KvType kNarrowTypes[] = {KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0};
+inline constexpr KvType kNarrowTypes[] = {KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0,
+                                          KvType::kQ4_0};
 /// Those that can be read only, in rows.
 inline constexpr KvType kReadOnlyTypes[] = {KvType::kQ4_1, KvType::kQ5_0, KvType::kQ5_1, KvType::kIq4Nl};
 constexpr bool in_rows(KvForm form) {

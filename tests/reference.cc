@@ -216,7 +216,8 @@ std::vector<float> decode(KvType type, const unsigned char* row, float scale, in
     const int64_t i = d % c.numbers;
     const int nibble = i < 16 ? codes[i % 16] & 15 : codes[i % 16] >> 4;
     const float f = static_cast<float>(from_f16(static_cast<uint16_t>(block[0] | block[1] << 8)));
-    const float m = c.scales % 4 == 0 ? static_cast<float>(from_f16(static_cast<uint16_t>(block[2] | block[3] << 8))) : 0;
+    const float m =
+        c.scales % 4 == 0 ? static_cast<float>(from_f16(static_cast<uint16_t>(block[2] | block[3] << 8))) : 0;
     const int fifth = c.scales > 4 ? block[c.scales - 4 + i / 8] >> i % 8 & 1 : 0;
     static const int kTable[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     float& y = x[static_cast<size_t>(d)];

@@ -579,9 +579,9 @@ struct BasicKv {
   int64_t tokens = 0;   // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
   int64_t length = -1;  // tokens per sequence that attention sees (its n_kv), <= tokens; -1: all of them
   int64_t dim = 0;
-  int64_t batch_stride = 0;        // bytes between sequences; with pages, between pages
-  int64_t head_stride = 0;         // bytes
-  int64_t token_stride = 0;        // bytes; rows: between tokens; panels: between panels
+  int64_t batch_stride = 0;  // bytes between sequences; with pages, between pages
+  int64_t head_stride = 0;   // bytes
+  int64_t token_stride = 0;  // bytes; rows: between tokens; panels: between panels
   // f32, one per token and head, of types that has_scales() names; else null. Strides in bytes, multiples of 4; 0: shared.
   // Tokens, pages and rings are counted as in `data`, one by one in panels too.
   Pointer scales = nullptr;

@@ -91,7 +91,7 @@ bool has_data(const Attention& a) {
   const auto store = [](const ConstKv& kv) {
     const int64_t units = kv.page_size > 0 ? kv.n_pages : kv.batch;
     return units > 0 && kv.heads > 0 && kv.tokens > 0 &&
-           (kv.data == nullptr || (has_scales(kv.type) && kv.scales == nullptr));
+           (kv.data == nullptr || (writes_scales(kv.type) && kv.scales == nullptr));
   };
   const bool output = a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr;
   return output && !needs(a.q) && !store(a.k) && !store(a.v) && !needs(a.scoring.bias) && !needs(a.scoring.keep) &&

@@ -121,7 +121,7 @@ class Append {
   bool rotates_;
   bool as_stored_;  // rows are of the storage type
   bool direct_;     // the store converts, or has nothing to convert
-  int64_t most_;  // tokens at a time
+  int64_t most_;    // tokens at a time
   void (*kernel_)(const RopeHeads&);
   RopeHeads call_;
 };

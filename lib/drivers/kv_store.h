@@ -74,7 +74,8 @@ class KvStore {
     if (unit != 0) from += unit * kv_.scale_batch_stride;
     if (inside != 0) from += inside * kv_.scale_token_stride;
     if (kv_.scale_token_stride == sizeof(float) && there == n) return reinterpret_cast<const float*>(from);
-    for (int64_t i = 0; i < there; ++i) std::memcpy(copy + i, from + (i == 0 ? 0 : i * kv_.scale_token_stride), sizeof(float));
+    for (int64_t i = 0; i < there; ++i)
+      std::memcpy(copy + i, from + (i == 0 ? 0 : i * kv_.scale_token_stride), sizeof(float));
     std::fill(copy + there, copy + n, 0.0f);
     return copy;
   }

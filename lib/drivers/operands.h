@@ -61,12 +61,8 @@ class KeyOperands {
   /// account. `stream`: see PackKeys; no token from `end` on is fetched.
   void pack(int64_t token, int64_t first, int64_t last, void* panel, bool stream, int64_t end) const {
     int64_t run = 0;
-    PackKeys pack = {.from = nullptr,
-                     .token_stride = k_.token_stride(),
-                     .keys = last,
-                     .dim = dim_,
-                     .panel = panel,
-                     .stream = false};
+    PackKeys pack = {
+        .from = nullptr, .token_stride = k_.token_stride(), .keys = last, .dim = dim_, .panel = panel, .stream = false};
     float scales[kPanelWidth];
     if (k_.panels()) {
       pack.from = k_.at(token, &run);
@@ -160,7 +156,8 @@ class KeyOperands {
 class ValueOperands {
  public:
   /// `rows`: value_rows_bytes(). `masked`: values_bytes(kValueGroup), for add_visible() alone.
-  ValueOperands(const UKernels& kernels, const AttentionKernels& ops, const KvStore<true>& store, char* rows, char* masked)
+  ValueOperands(const UKernels& kernels, const AttentionKernels& ops, const KvStore<true>& store, char* rows,
+                char* masked)
       : storage_(kernels.kv[slot(store.type())]),
         kernels_(ops),
         ops_(ops.kv[slot(store.type())]),
@@ -185,18 +182,14 @@ class ValueOperands {
   }
 
   /// Keys [from, to) into a packed block, all columns.
-  void pack(int64_t base, int64_t from, int64_t to, char* block) const {
-    pack_columns(base, from, to, 0, dim_, block);
-  }
+  void pack(int64_t base, int64_t from, int64_t to, char* block) const { pack_columns(base, from, to, 0, dim_, block); }
 
   bool finite(int64_t base, int64_t from, int64_t to) const {
     bool finite = true;
     for_each_run(base, from, to, [&](int64_t, int64_t keys, const char* rows, const float* scales) {
-      finite = finite && storage_.all_finite({.rows = rows,
-                                              .token_stride = v_.token_stride(),
-                                              .scales = scales,
-                                              .keys = keys,
-                                              .dim = dim_});
+      finite =
+          finite && storage_.all_finite(
+                        {.rows = rows, .token_stride = v_.token_stride(), .scales = scales, .keys = keys, .dim = dim_});
     });
     return finite;
   }

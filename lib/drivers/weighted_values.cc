@@ -108,10 +108,8 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
                                       .stream = stream};
               bool zero = false;
               for (int64_t r = 0; r < rows && !zero; ++r) zero = uk.any_zero(tile.w + r * tile.ldw, keys);
-              if (zero && !uk.kv[slot(kv_type_of(v.dtype))].all_finite({.rows = tile.v,
-                                                                                    .token_stride = tile.key_stride,
-                                                                                    .keys = keys,
-                                                                                    .dim = columns})) {
+              if (zero && !uk.kv[slot(kv_type_of(v.dtype))].all_finite(
+                              {.rows = tile.v, .token_stride = tile.key_stride, .keys = keys, .dim = columns})) {
                 add_around_zeros(uk, ops, tile, kv_type_of(v.dtype));
               } else {
                 operands.value_tile(tile);
@@ -119,7 +117,7 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
             }
             for (int64_t r = 0; r < rows; ++r) {
               uk.finish[slot(out.dtype)](accumulators + r * kColumns, 1.0f,
-                                          out0 + ((i + r) * out_stride + c) * out_size, columns);
+                                         out0 + ((i + r) * out_stride + c) * out_size, columns);
             }
           }
         }
@@ -185,8 +183,8 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
           }
         }
         for (int64_t r = 0; r < rows; ++r) {
-          uk.finish[slot(out.dtype)](w.o + r * w.ldo, 1.0f,
-                                     static_cast<char*>(out.data) + row(out, i + r) * out_size, v.shape[3]);
+          uk.finish[slot(out.dtype)](w.o + r * w.ldo, 1.0f, static_cast<char*>(out.data) + row(out, i + r) * out_size,
+                                     v.shape[3]);
         }
       }
     }

@@ -3,9 +3,11 @@
 #define HWY_TARGET_INCLUDE "lib/highway/narrow.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/cursor.h"
 #include "lib/highway/loads-inl.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/kv_formats.h"
+#include "lib/panel_columns.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace simdattn {
@@ -50,13 +52,57 @@ HWY_INLINE Numbers NumberOf(Codes w, Fp8Code<kMantissa, kBias, kLargest, kNan, k
   // Exponent field 0: as if it were 1, less what that adds. No subnormal f32 takes part.
   constexpr uint32_t kOne = 1u << 23;
   const Codes bits = hn::Add(hn::ShiftRight<1 + kMantissa>(magnitude), hn::Set(du, Code::kExponent));
-  const Numbers small = hn::Sub(hn::BitCast(d, hn::Add(bits, hn::Set(du, kOne))),
-                                hn::BitCast(d, hn::Set(du, Code::kExponent + kOne)));
+  const Numbers small =
+      hn::Sub(hn::BitCast(d, hn::Add(bits, hn::Set(du, kOne))), hn::BitCast(d, hn::Set(du, Code::kExponent + kOne)));
   Numbers x = hn::IfThenElse(above((1u << kMantissa) - 1), hn::BitCast(d, bits), small);
   const Codes special = hn::Or(hn::ShiftRight<1 + kMantissa>(magnitude), hn::Set(du, kInfinityBits));
   x = hn::IfThenElse(above(kLargest), hn::BitCast(d, special), x);
   return hn::BitCast(d, hn::Or(hn::BitCast(du, x), sign));
 }
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+/// Each number without its sign is a bf16: 128 of them are in four registers, and one instruction takes 32 from two of these.
+template <class Code>
+struct Fp8Table {
+  static constexpr size_t kSize = 128;
+  struct Bits {
+    uint16_t of[kSize];
+  };
+  static constexpr Bits make() {
+    Bits b = {};
+    for (uint32_t c = 0; c < kSize; ++c)
+      b.of[c] = static_cast<uint16_t>(std::bit_cast<uint32_t>(plain_number(c)) >> 16);
+    return b;
+  }
+  static constexpr float plain_number(uint32_t magnitude) {
+    constexpr uint32_t kOne = 1u << (23 - Code::kShift);
+    if (magnitude > Code::kTop) return std::bit_cast<float>(magnitude << Code::kShift | kInfinityBits);
+    if (magnitude < kOne) return static_cast<float>(magnitude) * Code::kUnit;
+    return std::bit_cast<float>((magnitude << Code::kShift) + Code::kExponent);
+  }
+  alignas(64) static constexpr Bits kBits = make();
+
+  __m512i t0, t1, t2, t3;
+  HWY_INLINE Fp8Table()
+      : t0(_mm512_load_si512(kBits.of)),
+        t1(_mm512_load_si512(kBits.of + 32)),
+        t2(_mm512_load_si512(kBits.of + 64)),
+        t3(_mm512_load_si512(kBits.of + 96)) {}
+  /// bf16 numbers of 32 codes, in the lower half of 16 bits each; `upper`: the same codes in the upper half.
+  HWY_INLINE __m512i operator()(__m512i code, __m512i upper) const {
+    const __m512i low = _mm512_permutex2var_epi16(t0, code, t1);
+    const __m512i high = _mm512_permutex2var_epi16(t2, code, t3);
+    const __m512i magnitude = _mm512_mask_blend_epi16(_mm512_test_epi16_mask(code, _mm512_set1_epi16(0x40)), low, high);
+    // magnitude | upper & 0x8000
+    return _mm512_ternarylogic_epi32(magnitude, upper, _mm512_set1_epi16(static_cast<int16_t>(0x8000)), 0xF8);
+  }
+  /// Lanes of 32 bits: the lower bf16 as f32, and the upper one.
+  static HWY_INLINE Numbers Lower(__m512i pairs) { return Numbers{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))}; }
+  static HWY_INLINE Numbers Upper(__m512i pairs) {
+    return Numbers{_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))))};
+  }
+};
+#endif
+
 template <int kBit>
 HWY_INLINE Numbers NumberOf(Codes w, Q8Code /*code*/) {
   return NumberOf<kBit>(w, Int8Code());
@@ -76,9 +122,7 @@ HWY_INLINE Numbers NumberOf(Codes w, Q4Code /*code*/) {
 }
 
 /// Eight bits each, as many as there are lanes.
-HWY_INLINE Codes LoadCodes(const uint8_t* p) {
-  return hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<uint8_t, DU>(), p));
-}
+HWY_INLINE Codes LoadCodes(const uint8_t* p) { return hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<uint8_t, DU>(), p)); }
 HWY_INLINE Codes LoadCodesN(const uint8_t* p, size_t n) {
   return hn::PromoteTo(DU(), hn::LoadN(hn::Rebind<uint8_t, DU>(), p, n));
 }
@@ -88,7 +132,8 @@ HWY_INLINE Numbers LoadNumbers(const uint8_t* p, Code code) {
   return NumberOf<0>(LoadCodes(p), code);
 }
 HWY_INLINE Numbers LoadNumbers(const uint8_t* p, Int8Code /*code*/) {
-  return hn::ConvertTo(D(), hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<int8_t, DI>(), reinterpret_cast<const int8_t*>(p))));
+  return hn::ConvertTo(D(),
+                       hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<int8_t, DI>(), reinterpret_cast<const int8_t*>(p))));
 }
 HWY_INLINE void Put(Numbers x, Numbers scale, float* out) { hn::StoreU(hn::Mul(x, scale), D(), out); }
 
@@ -143,11 +188,57 @@ constexpr uintptr_t kAhead = 4096;
 HWY_INLINE void Fetch(const uint8_t* p) {
   __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(p) + kAhead));
 }
-HWY_INLINE Codes LoadUnits(const uint8_t* p) {
-  return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p));
-}
+HWY_INLINE Codes LoadUnits(const uint8_t* p) { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p)); }
 constexpr int64_t kPitch = kUnitBytes * kPanelWidth;
 
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
+HWY_INLINE void WidenKeys(const uint8_t* panel, const float* scales, int64_t dim, float* out,
+                          ByteFormat<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>>) {
+  using Table = Fp8Table<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>>;
+  const D d;
+  const Table table;
+  for (int64_t j = 0; j < kPanelWidth; j += 16) {
+    const Numbers factor = hn::LoadU(d, scales + j);
+    for (int64_t i = 0; i < dim; i += 4) {
+      const uint8_t* const unit = panel + i / 4 * kPitch + kUnitBytes * j;
+      Fetch(unit);
+      const __m512i odd = LoadUnits(unit).raw;  // bytes 1 and 3 are the upper halves of 16 bits
+      const __m512i even = _mm512_slli_epi16(odd, 8);
+      const __m512i first = table(odd, even), second = table(_mm512_srli_epi16(odd, 8), odd);
+      float* const y = out + i * kPanelWidth + j;
+      Put(Table::Lower(first), factor, y);
+      if (i + 1 < dim) Put(Table::Lower(second), factor, y + kPanelWidth);
+      if (i + 2 < dim) Put(Table::Upper(first), factor, y + 2 * kPanelWidth);
+      if (i + 3 < dim) Put(Table::Upper(second), factor, y + 3 * kPanelWidth);
+    }
+  }
+}
+template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
+HWY_INLINE void WidenRow(const uint8_t* row, float scale, int64_t first, int64_t n, float* out,
+                         ByteFormat<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>>) {
+  using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
+  using Table = Fp8Table<Code>;
+  const D d;
+  const Table table;
+  const Numbers factor = hn::Set(d, scale);
+  row += first;
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + i)));
+    const __m512i numbers = table(codes, _mm512_slli_epi16(codes, 8));
+    Put(Numbers{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(numbers)), 16))},
+        factor, out + i);
+    Put(Numbers{_mm512_castsi512_ps(
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(numbers, 1)), 16))},
+        factor, out + i + 16);
+  }
+  for (; i < n; i += 16) {
+    const size_t rest = static_cast<size_t>(n - i);
+    hn::StoreN(hn::Mul(NumberOf<0>(LoadCodesN(row + i, rest), Code()), factor), d, out + i, rest);
+  }
+}
+#endif
 template <class Code>
 HWY_INLINE void WidenKeys(const uint8_t* panel, const float* scales, int64_t dim, float* out, ByteFormat<Code>) {
   const D d;
@@ -242,6 +333,42 @@ HWY_NOINLINE void WidenPanelNarrow(const PackKeys& a) {
   const uint8_t* const panel = static_cast<const uint8_t*>(a.from);
   Widening<kType>::panel(panel, a.scales, a.dim, static_cast<float*>(a.panel));
 }
+/// Rows become a panel of their type first: units of four bytes are transposed, a quarter of what their numbers are or less.
+template <KvType kType>
+HWY_NOINLINE void PackKeysNarrow(const PackKeys& a) {
+  using Format = FormatOf<kType>;
+  constexpr int64_t kChunk = 128;  // dimensions at a time
+  HWY_ALIGN uint8_t panel[panel_bytes(kType, kChunk)];
+  HWY_ALIGN float scales[kPanelWidth] = {};
+  if (has_scales(kType)) std::memcpy(scales, a.scales, static_cast<size_t>(a.keys) * sizeof(float));
+  const uint8_t* const rows = static_cast<const uint8_t*>(a.from);
+  for (int64_t d = 0; d < a.dim; d += kChunk) {
+    const int64_t n = HWY_MIN(kChunk, a.dim - d);
+    const uint8_t* const part = rows + row_bytes(kType, d);
+    if (a.keys < kPanelWidth) std::memset(panel, 0, sizeof panel);
+    for (int64_t j = 0; a.stream && j < a.keys; ++j) {
+      const uintptr_t next = address_at(part, (j + kPanelWidth) * a.token_stride);
+      for (uintptr_t i = 0; i < static_cast<uintptr_t>(row_bytes(kType, n)); i += 64) {
+        __builtin_prefetch(reinterpret_cast<const char*>(next + i));
+      }
+    }
+    // Units that are side by side in a row, and what is left of a last one.
+    const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
+    const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));
+    for (int64_t u = 0; u < whole; u += together) {
+      transpose_units<uint32_t>(reinterpret_cast<const char*>(part + Format::unit_at(u)), a.token_stride, a.keys,
+                                together, reinterpret_cast<char*>(panel + u * kPitch), kPitch);
+    }
+    for (int64_t j = 0; j < a.keys; ++j) {
+      const uint8_t* const row = part + j * a.token_stride;
+      Format::put_block_scales(row, n, panel, j);
+      if (has_scales(kType) && n % 4 != 0) {
+        std::memcpy(panel + n / 4 * kPitch + kUnitBytes * j, row + n / 4 * 4, static_cast<size_t>(n % 4));
+      }
+    }
+    Widening<kType>::panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
+  }
+}
 template <KvType kType>
 void ValueTileNarrow(const ValueTile& a) {
   Slots<kType>::template value_tile<ValueTileF32>(a);
@@ -258,6 +385,7 @@ void ValueTileNarrow(const ValueTile& a) {
   template void StoreRowsNarrow<type>(const StoreRows& a);   \
   template void StorePanelsNarrow<type>(const StoreRows& a); \
   template void LoadPanelsNarrow<type>(const LoadRows& a);   \
+  template void PackKeysNarrow<type>(const PackKeys& a);     \
   template void WidenPanelNarrow<type>(const PackKeys& a)
 SIMDATTN_NARROW(KvType::kInt8);
 SIMDATTN_NARROW(KvType::kFp8E4M3);

@@ -133,6 +133,8 @@ void LoadRowsNarrow(const LoadRows& a);
 template <KvType kType>
 void LoadPanelsNarrow(const LoadRows& a);
 template <KvType kType>
+void PackKeysNarrow(const PackKeys& a);
+template <KvType kType>
 void WidenPanelNarrow(const PackKeys& a);
 template <KvType kType>
 void ValueTileNarrow(const ValueTile& a);

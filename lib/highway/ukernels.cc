@@ -67,6 +67,7 @@ struct Narrow {
   static constexpr auto store_panels = StorePanelsNarrow<kType>;
   static constexpr auto load_rows = LoadRowsNarrow<kType>;
   static constexpr auto load_panels = LoadPanelsNarrow<kType>;
+  static constexpr auto pack_keys = PackKeysNarrow<kType>;
   static constexpr auto widen_panel = WidenPanelNarrow<kType>;
   static constexpr auto value_tile = ValueTileNarrow<kType>;
 };

@@ -18,13 +18,10 @@ struct AppendOverlaps {
   const char* rope;
   const char* table;
 };
-#define SIMDATTN_APPEND_OVERLAPS(output)                   \
-  {output ": overlaps rows",                               \
-   output ": overlaps positions",                          \
-   output ": overlaps options.slots",                      \
-   output ": overlaps options.starts",                     \
-   output ": overlaps options.counts",                     \
-   output ": overlaps options.rope.cos or options.rope.sin", \
+#define SIMDATTN_APPEND_OVERLAPS(output)                                                         \
+  {output ": overlaps rows",           output ": overlaps positions",                            \
+   output ": overlaps options.slots",  output ": overlaps options.starts",                       \
+   output ": overlaps options.counts", output ": overlaps options.rope.cos or options.rope.sin", \
    output ": overlaps kv.block_table"}
 
 /// One index per row of a call.
@@ -43,7 +40,8 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   const bool by_slot = options.slots.data != nullptr;
   ByteSet er, ek, scales, ep, ec, es, slots;
   SIMDATTN_CHECK(check_view(rows, Accept::kElements, SIMDATTN_ARGUMENT("rows"), &er));
-  SIMDATTN_CHECK(check_kv(kv, {.output = true, .output_scales = writes_scales(kv.type), .by_slot = by_slot}, kKvText, &ek, &scales));
+  SIMDATTN_CHECK(check_kv(kv, {.output = true, .output_scales = writes_scales(kv.type), .by_slot = by_slot}, kKvText,
+                          &ek, &scales));
   const int64_t batch = rows.shape[0];
   const int64_t n = rows.shape[2];
   SIMDATTN_REQUIRE(kv.batch == batch, Code::kShape, "kv.batch: must be rows.shape[0]");
@@ -99,7 +97,8 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   if (ek.empty()) return {};
   SIMDATTN_REQUIRE(!share_bytes(scales, ek), Code::kOverlap, "kv: overlaps kv.scales");
   const auto numbers = [&](const int32_t* p) { return ByteSet::of(p, batch * 4); };
-  static constexpr AppendOverlaps kData = SIMDATTN_APPEND_OVERLAPS("kv"), kScales = SIMDATTN_APPEND_OVERLAPS("kv.scales");
+  static constexpr AppendOverlaps kData = SIMDATTN_APPEND_OVERLAPS("kv"),
+                                  kScales = SIMDATTN_APPEND_OVERLAPS("kv.scales");
   for (const bool data : {true, false}) {
     if (!data && !writes_scales(kv.type)) break;
     const ByteSet& written = data ? ek : scales;

@@ -24,7 +24,8 @@ struct Repeated {
 Status check_scales(const ConstKv& kv, const KvUse& use, const KvText& text, const Repeated (&dimensions)[3],
                     ByteSet* scales) {
   if (!has_scales(kv.type)) return {};
-  SIMDATTN_REQUIRE(kv.scales != nullptr || !writes_scales(kv.type) || use.data == Data::kLater, Code::kNullPointer, text.scales_null);
+  SIMDATTN_REQUIRE(kv.scales != nullptr || !writes_scales(kv.type) || use.data == Data::kLater, Code::kNullPointer,
+                   text.scales_null);
   ByteSet& set = *scales;
   set.restart(&kv, sizeof(float));
   const char* wrong = nullptr;

@@ -69,11 +69,11 @@ struct KvText {
 
 /// How a call uses a store.
 struct KvUse {
-  bool rows_only = false;  // panels are not accepted
-  bool varlen = false;     // a tensor of many sequences
+  bool rows_only = false;      // panels are not accepted
+  bool varlen = false;         // a tensor of many sequences
   bool output = false;         // tokens must not coincide
   bool output_scales = false;  // nor must scales
-  bool by_slot = false;    // pages are named by the caller, not by the table
+  bool by_slot = false;        // pages are named by the caller, not by the table
   Data data = Data::kNeeded;
 };
 

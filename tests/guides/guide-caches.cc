@@ -80,6 +80,33 @@ int main() {
   guides::near(expected, formula, 2e-2, "attend, bf16");
   const Floats last = part(expected, 149 * kQRow, kQRow);
 
+  // The same tokens as integers, and as blocks that another system wrote: row by row what attention sees is within half a step.
+  {
+    Int8Cache integers(kKvHeads, 180, kDim);
+    good(sa::kv_append(rows_of(s.k.data(), kKvHeads, kLength, kDim), {}, integers.keys, {.rope = table.rope}),
+         "Int8Cache");
+    good(sa::kv_append(rows_of(s.v.data(), kKvHeads, kLength, kDim), {}, integers.values), "Int8Cache");
+    const Floats queries = rotated_queries(s, table, 149, 1);
+    Floats out(static_cast<size_t>(kQRow)), numbers(static_cast<size_t>(kLength * kKvRow));
+    sa::Attention problem{.q = rows_of(queries.data(), kHeads, 1, kDim),
+                          .k = integers.keys,
+                          .v = integers.values,
+                          .out = rows_of(out.data(), kHeads, 1, kDim),
+                          .scoring = {.causal = true}};
+    problem.k.length = problem.v.length = kLength;
+    run(problem, out);
+    guides::near(out, part(formula, 149 * kQRow, kQRow), 5e-2, "Int8Cache");
+
+    std::vector<std::byte> blocks(
+        static_cast<size_t>(sa::kv_bytes(sa::KvType::kQ8_0, sa::KvLayout::kRows, 1, 1, kLength, kKvRow)));
+    const sa::ConstKv described = ggml_rows(blocks.data(), kLength, 1, kKvRow);
+    sa::Kv written = sa::contiguous_kv(blocks.data(), described.type, described.layout, 1, 1, kLength, kKvRow);
+    written.head_stride = described.head_stride, written.token_stride = described.token_stride;
+    good(sa::kv_append(rows_of(s.k.data(), 1, kLength, kKvRow), {}, written), "ggml_rows");
+    good(sa::dequantise(described, 0, rows_of(numbers.data(), 1, kLength, kKvRow)), "ggml_rows");
+    guides::near(numbers, s.k, 2e-2, "ggml_rows");
+  }
+
   Cache other_cache(kType, kKvHeads, 180, kDim);
   Floats other_q = other.q, other_out(other_q.size());
   good(append(other_cache, other.k.data(), other.v.data(), kLength, 0, table.rope), "append");
