@@ -16,7 +16,7 @@ source, meson, cmake = (Path(a).resolve() for a in sys.argv[1:])
 LIBRARY = ('lib', 'dispatch')
 # Meson's own: large files, the checks of the C++ library (taken back by the next), and CMake's -DNDEBUG, which no source asks for.
 IGNORED = ('-D_FILE_OFFSET_BITS=64', '-D_GLIBCXX_ASSERTIONS', '-U_GLIBCXX_ASSERTIONS', '-DNDEBUG', '-fdiagnostics-color',
-           '-DHWY_SHARED_DEFINE')  # of Highway's own library, which is not linked
+           '-fcolor-diagnostics', '-DHWY_SHARED_DEFINE')  # of Highway's own library, which is not linked
 
 
 def commands(build, keep):
