@@ -14,7 +14,6 @@ The names come out of the headers, so that nothing has to be added here for a ne
    null pointers do, the heap, the floating-point environment.
 """
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -32,6 +31,10 @@ TWINS = {
 }
 
 source, library, cc, cxx = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
+sys.path.insert(0, str(source / 'tools'))
+sys.dont_write_bytecode = True
+from c_headers import Headers, facts_program, run, without_comments  # noqa: E402  (it stands in tools/)
+
 include = source / 'include'
 types_h = (include / 'simdattn/types.h').read_text()
 c_h = (include / 'simdattn/simdattn_c.h').read_text()
@@ -39,99 +42,31 @@ cpp_h = (include / 'simdattn/simdattn.h').read_text()
 failures = []
 
 
-def run(command, text=None):
-    result = subprocess.run([str(c) for c in command], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            universal_newlines=True)
-    if result.returncode != 0:
-        sys.exit(f'{" ".join(str(c) for c in command)}\n{result.stdout}{result.stderr}')
-    return result.stdout
-
-
 def expect(condition, sentence):
     if not condition:
         failures.append(sentence)
 
 
-def without_comments(text):
-    return re.sub(r'/\*.*?\*/|//[^\n]*', ' ', text, flags=re.S)
-
-
 # ---- What the C header says ------------------------------------------------------------------------------------------
 
-header = '#include "simdattn/simdattn_c.h"\n'
-seen_by_c = run([cc, '-std=c99', '-I', include, '-E', '-P', '-x', 'c', '-'], header)
-macros = run([cc, '-std=c99', '-I', include, '-E', '-dM', '-x', 'c', '-'], header)
-seen_by_c = re.sub(r'\s+', ' ', seen_by_c)
-
-structs = {}  # name -> [(type, member, count or '')]
-for tag, body, alias in re.findall(r'struct (simdattn_\w+)? ?\{ ?([^{}]*?) ?\} ?(simdattn_\w+)? ?;', seen_by_c):
-    members = []
-    for declaration in filter(None, (d.strip() for d in body.split(';'))):
-        kind, name, count = re.fullmatch(r'(.*?[ *])(\w+)(?:\[(\d+)\])?', declaration).groups()
-        members.append((kind.strip(), name, count or ''))
-    structs[alias or tag] = members
-enumerators = re.findall(r'SIMDATTN_VALUE\((SIMDATTN_\w+),\s*(k\w+)\)', without_comments(types_h))
-enums = re.findall(r'SIMDATTN_ENUM\((simdattn_\w+), (\w+)\)\{(.*?)\};', without_comments(types_h), flags=re.S)
-inits = {name: macro for macro in re.findall(r'^#define (SIMDATTN_\w+)_INIT ', macros, flags=re.M)
-         for name in [macro.lower()]}
-
-expect(len(structs) >= 20 and len(enums) >= 8, f'only {len(structs)} structs and {len(enums)} enums were found')
-expect(sum(len(re.findall('SIMDATTN_VALUE', e[2])) for e in enums) == len(enumerators),
-       'an enumerator stands outside of an enum')
+headers = Headers(include, [cc])
+structs, enumerators = headers.structs, headers.enumerators
+expect(len(structs) >= 20 and len(headers.enums) >= 8, f'only {len(structs)} structs and {len(headers.enums)} enums were found')
+expect(sum(len(e[2]) for e in headers.enums) == len(enumerators), 'an enumerator stands outside of an enum')
 for name, members in structs.items():
     if members[0][1] == 'struct_size' and name != 'simdattn_const_kv':
-        expect(name in inits, f'{name} begins with its size and has no {name.upper()}_INIT')
-for name in inits:
+        expect(name in headers.inits, f'{name} begins with its size and has no {name.upper()}_INIT')
+for name in headers.inits:
     expect(name in structs, f'{name.upper()}_INIT has no struct')
-inits['simdattn_const_kv'] = 'SIMDATTN_KV'
 
 # ---- 1. Sizes, places, bytes -----------------------------------------------------------------------------------------
-
-
-def leaves(name, prefix=''):
-    """Paths of the members that hold no struct."""
-    for kind, member, count in structs[name]:
-        if kind in structs:
-            yield from leaves(kind, f'{prefix}{member}.')
-        else:
-            yield prefix + member
-
-
-facts = ['#include <stddef.h>', '#include <stdio.h>', '#include <string.h>', '#ifdef __cplusplus',
-         '#include "simdattn/simdattn.h"', '#define VALUE(c_name, type, cpp_name) ((int)simdattn::type::cpp_name)',
-         '#define CONSTANT(c_name, cpp_name) ((long long)simdattn::cpp_name)', '#else',
-         '#include "simdattn/simdattn_c.h"', '#define VALUE(c_name, type, cpp_name) ((int)c_name)',
-         '#define CONSTANT(c_name, cpp_name) ((long long)(c_name))', '#endif',
-         'static void bytes(const char* what, const void* at, size_t size) {',
-         '  size_t i;', '  printf("%s =", what);',
-         '  for (i = 0; i < size; ++i) printf(" %02x", (unsigned)((const unsigned char*)at)[i]);',
-         '  printf("\\n");', '}', 'int main(void) {']
-for name, members in structs.items():
-    facts.append(f'  printf("{name}: %zu bytes\\n", sizeof({name}));')
-    for _, member, _ in members:
-        facts.append(f'  printf("{name}.{member}: at %zu, %zu bytes\\n", offsetof({name}, {member}), '
-                     f'sizeof((({name}*)0)->{member}));')
-for name, macro in inits.items():
-    facts += ['  {', '#ifdef __cplusplus', f'    static const {name} x{{}};', '#else',
-              f'    static const {name} x = {macro}_INIT;', '#endif']
-    facts += [f'    bytes("{name}.{path}", &x.{path}, sizeof x.{path});' for path in leaves(name)]
-    facts.append('  }')
-for c_enum, cpp_enum, body in enums:
-    facts.append(f'  printf("{c_enum}: %zu bytes\\n", sizeof({c_enum}));')
-    for c_name, cpp_name in re.findall(r'SIMDATTN_VALUE\((\w+),\s*(\w+)\)', body):
-        facts.append(f'  printf("{c_name} = %d\\n", VALUE({c_name}, {cpp_enum}, {cpp_name}));')
-for cpp_name in re.findall(r'inline constexpr \w+ (k\w+) = [^;]*;', types_h):
-    if cpp_name != 'kDTypeOf':
-        c_name = 'SIMDATTN' + re.sub(r'[A-Z]', lambda letter: '_' + letter.group(), cpp_name[1:]).upper()
-        facts.append(f'  printf("{c_name} = %lld\\n", CONSTANT({c_name}, {cpp_name}));')
-facts += ['  return 0;', '}', '']
 
 with tempfile.TemporaryDirectory() as work:
     outputs = []
     for compiler, suffix, options in [([cc], 'c', ['-std=c99', *WARNINGS]),
                                       (cxx, 'cc', ['-std=c++17', '-Wall', '-Wextra', '-Werror', '-Wno-invalid-offsetof'])]:
         path = Path(work) / f'facts.{suffix}'
-        path.write_text('\n'.join(facts))
+        path.write_text(facts_program(headers))
         run([*compiler, *options, '-I', include, path, '-o', path.with_suffix('.' + suffix + '.program')])
         outputs.append(run([path.with_suffix('.' + suffix + '.program')]).splitlines())
     of_c, of_cpp = outputs
@@ -154,7 +89,8 @@ with tempfile.TemporaryDirectory() as work:
 
     # ---- 3. Functions -------------------------------------------------------------------------------------------------
 
-    c_functions = set(re.findall(r'\b(simdattn_\w+) ?\(', seen_by_c))
+    c_functions = set(re.findall(r'\b(simdattn_\w+) ?\(', headers.seen))
+    expect(c_functions == set(headers.functions), f'not read: {sorted(c_functions ^ set(headers.functions))}')
     declared = set(re.findall(r'SIMDATTN_API [^;(]*?\b(simdattn_\w+)\(', without_comments(c_h)))
     expect(c_functions == declared, f'without SIMDATTN_API: {sorted(c_functions - declared)}')
     # Of namespaces, not of structs: at the beginning of a line.
