@@ -1,0 +1,26 @@
+"""simdattn: the CPU kernels inside transformer attention.
+
+    import numpy as np, simdattn
+    out = simdattn.attention(q, k, v, causal=True)   # [batch, heads, rows, dim] each
+
+Arrays are NumPy's, ml_dtypes' bfloat16, simdattn.BF16, or anything with DLPack (PyTorch tensors on the CPU). None is copied. The
+result is one bit pattern on every CPU with fused multiply-add, for any number of threads.
+
+simdattn.torch.sdpa stands in for torch.nn.functional.scaled_dot_product_attention.
+"""
+
+from ._abi import Code
+from ._arrays import BF16, from_bf16, to_bf16
+from ._attention import Plan, Store, attention
+from ._cache import KVCache
+from ._library import Error
+from ._rope import RopeTable, rope, rope_frequencies, rope_table
+from ._sdpa import scaled_dot_product_attention
+from ._softmax import softmax
+from ._targets import Target, default_target, info, targets, version
+
+__version__ = version()
+
+__all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'attention', 'default_target', 'from_bf16',
+           'info', 'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention', 'softmax', 'targets', 'to_bf16',
+           'version']

@@ -1,0 +1,286 @@
+"""Fused attention: one call, and plans whose tasks threads share."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+from concurrent.futures import Executor
+from functools import lru_cache
+from typing import Any, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _abi
+from ._abi import Arithmetic, Code, DType
+from ._arrays import KV_TYPES, SIZES, Array, NDArray, new_like, numbers, operand
+from ._library import Error, Record, check, enumerator, initial, library
+from ._scoring import put_numbers, put_scoring, put_view
+from ._targets import execution
+
+_ROWS = '[batch, heads, rows, dim]'
+
+
+class Store:
+    """Keys or values of a KVCache: what attention() takes in the place of an array.
+
+    struct: the C description, a simdattn_kv; memory: what it points to.
+    """
+
+    def __init__(self, struct: _abi.Kv, memory: Sequence[NDArray], table: object = None) -> None:
+        self.struct = struct
+        self.memory = memory
+        self.table = table
+
+
+# ---- The problem -----------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _tensor_bytes(kind: DType, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> bytes:
+    """The description of a plain tensor, but for its address."""
+    kv = initial(_abi.ConstKv)
+    size = SIZES[kind]
+    kv.type = KV_TYPES.get(kind, -1)  # -1: refused by the library
+    kv.batch, kv.heads, kv.tokens, kv.dim = shape
+    kv.batch_stride, kv.head_stride, kv.token_stride = (size * s for s in strides[:3])
+    return bytes(kv)
+
+
+def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> int:
+    """Writes the description of keys or values; their dim."""
+    if isinstance(x, Store):
+        record.put_struct(member, bytes(x.struct))
+        record.alive.append(x)
+        return x.struct.dim  # type: ignore[no-any-return]
+    pointer, kind, shape, strides, owner = operand(x, member)
+    if len(shape) != 4:
+        raise Error(Code.SHAPE, f'{member}: has {len(shape)} dimensions; 4 are wanted, [batch, kv_heads, tokens, dim]')
+    if strides[3] != 1:
+        raise Error(Code.STRIDE, f'{member}: the last dimension is not contiguous')
+    record.put_struct(member, _tensor_bytes(kind, shape, strides))
+    record.put(member + '.data', pointer)
+    record.alive.append(owner)
+    return shape[3]
+
+
+class Problem:
+    """The C struct of one attention problem, and what comes out."""
+
+    __slots__ = ('record', 'reference', 'out', 'lse')
+
+    def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Any = None, lse: Any = None,
+                 return_lse: bool = False, acc: Any = None, max: Any = None, sum: Any = None, arithmetic: Any = 'f32',
+                 cu_q: Any = None, cu_k: Any = None, **scoring: Any) -> None:
+        record = self.record = Record(_abi.AttentionProblem)
+        rows = operand(q, 'q')
+        put_view(record, 'q', rows, 4, 'q', _ROWS)
+        _put_kv(record, 'k', k)
+        dim = _put_kv(record, 'v', v)
+        batch, heads, n, _ = rows.shape
+
+        if out is None:
+            out = new_like(q, (batch, heads, n, dim), rows.dtype)
+        if out is not False:
+            put_view(record, 'out', operand(out, 'out', True), 4, 'out', _ROWS)
+        if lse is None and return_lse:
+            lse = new_like(q, (batch, heads, n), DType.F32)
+        for member, array in (('lse', lse), ('max', max), ('sum', sum)):
+            if array is not None:
+                put_view(record, member, operand(array, member, True), 3, member, '[batch, heads, rows]')
+        if acc is not None:
+            put_view(record, 'acc', operand(acc, 'acc', True), 4, 'acc', _ROWS)
+        if arithmetic != 'f32':
+            record.put('arithmetic', enumerator(Arithmetic, arithmetic, 'arithmetic'))
+
+        sequences = batch
+        if cu_q is not None:
+            sequences = len(cu_q) - 1
+            record.put('n_sequences', sequences)
+        for member, ends in (('cu_q', cu_q), ('cu_k', cu_k)):
+            if ends is not None:
+                put_numbers(record, member, numbers(ends, np.int32, sequences + 1, member, 'sequence, and the end'))
+        put_scoring(record, 'scoring.', scoring, rows.shape, sequences)
+        self.reference = record.reference()
+        self.out = None if out is False else out
+        self.lse = lse if return_lse else None
+
+    def result(self) -> Any:
+        return self.out if self.lse is None else (self.out, self.lse)
+
+    def run(self, target: Optional[str]) -> None:
+        """On this thread."""
+        how = execution.with_target(target)
+        status = library.simdattn_attention(self.reference, how)
+        if status.code == Code.WORKSPACE:
+            # The working memory of this thread is too small for such a problem; nothing was written.
+            plan = initial(_abi.Plan)
+            check(library.simdattn_attention_plan(self.reference, ctypes.byref(plan), how))
+            execution.grow(plan.workspace_bytes)
+            status = library.simdattn_attention(self.reference, how)
+        if status.code:
+            check(status)
+
+
+# ---- One call --------------------------------------------------------------------------------------------------------
+
+
+def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Union[Array, bool, None] = None,
+              lse: Optional[Array] = None, return_lse: bool = False, scale: Optional[float] = None,
+              softcap: Optional[float] = None, causal: bool = False, offset: Optional[int] = None,
+              offsets: Optional[Any] = None, window_left: Optional[int] = None, window_right: Optional[int] = None,
+              chunk: Optional[int] = None, prefix_end: Optional[Any] = None, kv_start: Optional[Any] = None,
+              kv_length: Optional[Any] = None, bias: Optional[Array] = None, bias_scale: Optional[Any] = None,
+              keep: Optional[Array] = None, bits: Optional[Tuple[Array, int]] = None,
+              alibi_slopes: Optional[Any] = None, sinks: Optional[Any] = None, cu_q: Optional[Any] = None,
+              cu_k: Optional[Any] = None, acc: Optional[Array] = None, max: Optional[Array] = None,
+              sum: Optional[Array] = None, arithmetic: str = 'f32', target: Optional[str] = None,
+              pool: Optional[Executor] = None) -> Any:
+    """softmax(scoring(q k^T)) v.
+
+    Shapes:
+        q: [batch, heads, rows, d_qk], float32, bfloat16 or float16
+        k: [batch, kv_heads, tokens, d_qk], v: [batch, kv_heads, tokens, d_v], any mixture of types, or a KVCache's `keys`
+            and `values`; query head h reads key head h // (heads / kv_heads)
+        out: [batch, heads, rows, d_v]; a new array of q's kind and type unless given; False: none
+        lse: float32 [batch, heads, rows], the log-sum-exp; return_lse: returned, (out, lse)
+
+    Any strides, as long as the last dimension is contiguous; nothing is copied.
+
+    What happens to score s of row i and key j, with p = i + offset:
+        scale: multiplies; default 1/sqrt(d_qk)
+        softcap: softcap * tanh(s / softcap)
+        alibi_slopes: [heads]; adds -slope * |p - j|
+        bias, bias_scale: adds bias_scale[h] * bias, [batch, heads, rows, tokens] or what broadcasts to it; -inf masks
+        sinks: [heads]; one logit more in the denominator
+
+    Which keys a row sees; all of them compose:
+        causal: j <= p
+        offset: position of row 0; default: the last row stands at the last key. 0 is PyTorch's is_causal
+        offsets: [batch], the same for each sequence
+        window_left, window_right: p - window_left <= j <= p + window_right; "sliding_window = W" is window_left = W - 1
+        chunk: floor(j / chunk) == floor(p / chunk)
+        prefix_end: [batch]; j <= max(p, prefix_end - 1), in the place of causal
+        kv_start, kv_length: [batch]; kv_start <= j < kv_length
+        keep: bool or uint8, broadcast like bias; true attends
+        bits: (bytes [batch, heads, rows, ceil(columns / 8)], columns): a mask of bits, little-endian, 1 attends, of the last
+            `columns` keys
+
+    Many sequences in one array: cu_q [n + 1], and q, out and lse are [1, heads, total, ...]; cu_k: k and v likewise.
+
+    acc (as out, float32), max, sum (as lse): the state before the division is written there.
+    arithmetic: what multiplies; part of the result's definition.
+    target: a name from targets(); default: the best that this CPU can run.
+    pool: a concurrent.futures executor whose threads share the work. The bits are the same.
+
+    A row that sees no key gives zeros and lse -inf. Error (a ValueError) with a sentence for what is refused; nothing is
+    written then.
+    """
+    problem = Problem(q, k, v, out=out, lse=lse, return_lse=return_lse, acc=acc, max=max, sum=sum, arithmetic=arithmetic,
+                      cu_q=cu_q, cu_k=cu_k, scale=scale, softcap=softcap, causal=causal or None, offset=offset,
+                      offsets=offsets, window_left=window_left, window_right=window_right, chunk=chunk,
+                      prefix_end=prefix_end, kv_start=kv_start, kv_length=kv_length, bias=bias, bias_scale=bias_scale,
+                      keep=keep, bits=bits, alibi_slopes=alibi_slopes, sinks=sinks)
+    if pool is None:
+        problem.run(target)
+    else:
+        _Tasks(problem, target).run(pool)
+    return problem.result()
+
+
+# ---- Plans -----------------------------------------------------------------------------------------------------------
+
+
+class _Tasks:
+    """A planned problem, and its tasks on threads."""
+
+    def __init__(self, problem: Problem, target: Optional[str]) -> None:
+        self.target = target
+        self.struct = initial(_abi.Plan)
+        self.reference = ctypes.byref(self.struct)
+        check(library.simdattn_attention_plan(problem.reference, self.reference, execution.with_target(target)))
+        self.problem = problem
+        self.partial = ctypes.create_string_buffer(self.struct.partial_bytes or 1)
+
+    def bind(self, problem: Problem) -> None:
+        check(library.simdattn_attention_bind(problem.reference, self.reference))
+        self.problem = problem
+
+    def run(self, pool: Optional[Executor]) -> None:
+        for function, tasks in ((library.simdattn_attention_range, self.struct.tasks),
+                                (library.simdattn_attention_reduce, self.struct.reduce_tasks)):
+            if pool is not None:
+                self._share(pool, function, tasks)
+            elif tasks:
+                how = execution.with_target(self.target)
+                execution.grow(self.struct.workspace_bytes)
+                check(function(self.reference, 0, tasks, self.partial, self.struct.partial_bytes, how))
+
+    def _share(self, pool: Executor, function: Any, tasks: int) -> None:
+        threads = getattr(pool, '_max_workers', os.cpu_count() or 1)
+        # Small enough that nobody waits long for the last piece, large enough that a piece is worth its call.
+        piece = max(1, tasks // (4 * threads))
+        starts = itertools.count(0, piece)  # next() is one step for all threads
+
+        def work() -> None:
+            how = execution.with_target(self.target)
+            execution.grow(self.struct.workspace_bytes)
+            while (first := next(starts)) < tasks:
+                check(function(self.reference, first, min(first + piece, tasks), self.partial, self.struct.partial_bytes, how))
+
+        helpers = [pool.submit(work) for _ in range(min(threads, tasks) - 1)]
+        try:
+            work()
+        finally:
+            # Those that have not begun are not needed: this thread did their work. So a busy pool cannot stop a call.
+            running = [f for f in helpers if not f.cancel()]
+            failures = [e for e in (f.exception() for f in running) if e is not None]
+        if failures:
+            raise failures[0]
+
+
+class Plan:
+    """An attention problem that was checked once, to be run often and by several threads.
+
+    Plan(q, k, v, **options): the arguments of attention(), but for `pool`. The arrays are those that it reads and writes in
+    every run; what is in them may change, lengths (kv_length, kv_start, prefix_end, offsets, cu_q, cu_k) may not: Error STALE_PLAN.
+    One run at a time.
+
+    tasks, reduce_tasks, workspace_bytes, partial_bytes: how it divides; the same on every machine.
+    """
+
+    def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, target: Optional[str] = None,
+                 **options: Any) -> None:
+        self._problem = Problem(q, k, v, **options)
+        self._tasks = _Tasks(self._problem, target)
+
+    @property
+    def tasks(self) -> int:
+        return self._tasks.struct.tasks  # type: ignore[no-any-return]
+
+    @property
+    def reduce_tasks(self) -> int:
+        return self._tasks.struct.reduce_tasks  # type: ignore[no-any-return]
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self._tasks.struct.workspace_bytes  # type: ignore[no-any-return]
+
+    @property
+    def partial_bytes(self) -> int:
+        return self._tasks.struct.partial_bytes  # type: ignore[no-any-return]
+
+    def bind(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], **options: Any) -> Plan:
+        """The same problem with other arrays: another layer of a model. Error STALE_PLAN if anything else differs."""
+        problem = Problem(q, k, v, **options)
+        self._tasks.bind(problem)
+        self._problem = problem
+        return self
+
+    def run(self, pool: Optional[Executor] = None) -> Any:
+        """Runs it, on this thread and those of a concurrent.futures.ThreadPoolExecutor; returns what attention() does.
+
+        The GIL is released during the work. A pool of n threads: n at work, this one among them.
+        """
+        self._tasks.run(pool)
+        return self._problem.result()

@@ -1,0 +1,92 @@
+"""The options between the dot product and the exponential: keywords into the C struct."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from typing import Any, Dict, Tuple
+
+import numpy as np
+
+from ._abi import Code, DType
+from ._arrays import NDArray, Operand, bytes_of_view, numbers, operand, padded
+from ._library import Error, Record
+
+_FLOATS = {'softcap'}
+_INTEGERS = {'offset', 'window_left', 'window_right', 'chunk'}
+_PER_SEQUENCE = {'offsets', 'prefix_end', 'kv_start', 'kv_length'}
+_PER_HEAD = {'bias_scale', 'alibi_slopes', 'sinks'}
+_VIEWS = {'bias', 'keep'}
+
+
+def integer(value: Any, argument: str, low: int = -2**63, high: int = 2**63 - 1) -> int:
+    """value as a whole number of the C type; ctypes alone would cut bits off."""
+    number = operator.index(value)
+    if not low <= number <= high:
+        raise Error(Code.RANGE, f'{argument}: {number} is not in {low} .. {high}')
+    return number
+
+
+def put_view(record: Record, member: str, x: Operand, rank: int, argument: str, shape: str) -> None:
+    """Writes a view of x into a record."""
+    record.put_struct(member, bytes_of_view(x, rank, argument, shape))
+    record.alive.append(x.owner)
+
+
+def put_numbers(record: Record, member: str, x: NDArray) -> None:
+    """Writes the address of an array's numbers."""
+    record.put(member, x.ctypes.data)
+    record.alive.append(x)
+
+
+def put_scoring(record: Record, prefix: str, options: Dict[str, Any], shape: Tuple[int, ...], sequences: int) -> None:
+    """Fills the simdattn_scoring at `prefix` of a record; None: not given. Sizes of arrays are checked here: the library sees
+    addresses alone.
+
+    shape: of q (or of the scores).
+    """
+    for name, value in options.items():
+        if value is None:
+            continue
+        argument, member = f'scoring.{name}', prefix + name
+        if name == 'causal':
+            record.put(member, bool(value))
+        elif name in _INTEGERS:
+            record.put(member, integer(value, argument))
+        elif name == 'scale':
+            record.put(member + '.value', as_float(value))
+            record.put(member + '.given', 1)
+        elif name in _PER_SEQUENCE:
+            put_numbers(record, member, numbers(value, np.int32, sequences, argument, 'sequence'))
+        elif name in _PER_HEAD:
+            put_numbers(record, member, numbers(value, np.float32, shape[1], argument, 'query head'))
+        elif name in _VIEWS:
+            put_view(record, member, padded(operand(value, argument), 4, argument), 4, argument, '')
+        elif name in _FLOATS:
+            record.put(member, as_float(value))
+        elif name == 'bits':
+            _put_bits(record, member, value, shape)
+        else:
+            raise TypeError(f'{name!r} is no option of attention')
+
+
+def as_float(value: Any) -> float:
+    """The f32 nearest to value; infinity beyond the range, which the library refuses."""
+    return ctypes.c_float(value).value
+
+
+def _put_bits(record: Record, member: str, value: Any, shape: Tuple[int, ...]) -> None:
+    data, columns = value
+    x = padded(operand(data, 'scoring.bits'), 4, 'scoring.bits')
+    if x.dtype != DType.U8:
+        raise Error(Code.DTYPE, 'scoring.bits: bytes (uint8) are wanted')
+    columns = integer(columns, 'scoring.bits.columns', 0)
+    if any(n not in (1, wanted) for n, wanted in zip(x.shape, shape[:3])) or 8 * x.shape[3] < columns:
+        raise Error(Code.SHAPE, f'scoring.bits: has shape {x.shape}; [batch, heads, rows, ceil(columns / 8)] is wanted, here '
+                                f'{(*shape[:3], (columns + 7) // 8)}, or 1 in the place of the first three')
+    if x.strides[3] != 1:
+        raise Error(Code.STRIDE, 'scoring.bits: the last dimension is not contiguous')
+    record.put(member + '.data', x.pointer)
+    record.put(member + '.columns', columns)
+    record.put(member + '.stride', *x.strides[:3])
+    record.alive.append(x.owner)

@@ -1,0 +1,112 @@
+"""PyTorch's scaled_dot_product_attention, with its own signature and meaning."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from ._abi import Code, DType
+from ._arrays import SIZES, Array, Operand, new_like, operand, padded
+from ._attention import Problem, _Tasks
+from ._library import Error
+
+
+def _broadcast(x: Operand, leading: Sequence[int], argument: str, trailing: int = 2) -> Operand:
+    """x with these leading dimensions: those of one element have steps of 0 already."""
+    cut = len(x.shape) - trailing
+    own, rest = x.shape[:cut], x.shape[cut:]
+    missing = len(leading) - len(own)
+    strides = (0,) * missing + x.strides[:cut]
+    own = (1,) * max(missing, 0) + own
+    if missing < 0 or any(n not in (1, wanted) for n, wanted in zip(own, leading)):
+        raise Error(Code.SHAPE, f'{argument}: shape {x.shape} does not broadcast to {(*leading, *rest)}')
+    return x._replace(shape=(*leading, *rest), strides=(*strides, *x.strides[cut:]))
+
+
+def _common(shapes: Sequence[Tuple[int, ...]]) -> Tuple[int, ...]:
+    """The shape that all of these broadcast to, or that of the first where there is none: _broadcast() then says so."""
+    rank = max(len(s) for s in shapes)
+    columns = zip(*((1,) * (rank - len(s)) + s for s in shapes))
+    return tuple(next((n for n in column if n != 1), 1) for column in columns)
+
+
+def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_mask: Optional[Array] = None, dropout_p: float = 0.0,
+                                 is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
+                                 out: Optional[Array] = None, target: Optional[str] = None, pool: Optional[Any] = None) -> Any:
+    """As torch.nn.functional.scaled_dot_product_attention, for inference on the CPU.
+
+    query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; leading dimensions broadcast; the last of them are heads.
+    attn_mask: bool (true attends) or a float type (added), broadcast to [..., L, S].
+    dropout_p: must be 0. is_causal: row i sees keys 0 .. i (the corner at the top left), without attn_mask.
+    scale: default 1/sqrt(E). enable_gqa: key and value have fewer heads; query head h reads head h // (heads / kv_heads).
+    out: [..., L, Ev], as query unless given. target, pool: as in attention().
+
+    Where PyTorch gives NaN for a row that sees no key (before 2.5), this gives zeros.
+    """
+    if dropout_p != 0:
+        raise Error(Code.RANGE, f'dropout_p: is {dropout_p}; this is for inference, it must be 0')
+    if is_causal and attn_mask is not None:
+        raise Error(Code.RANGE, 'attn_mask: must not be given with is_causal')
+    q, k, v = operand(query, 'query'), operand(key, 'key'), operand(value, 'value')
+    for x, argument in ((q, 'query'), (k, 'key'), (v, 'value')):
+        if len(x.shape) < 2:
+            raise Error(Code.SHAPE, f'{argument}: has {len(x.shape)} dimensions; at least 2 are wanted')
+    if k.shape[-1] != q.shape[-1]:
+        raise Error(Code.SHAPE, f'key: its last dimension is {k.shape[-1]}, that of query {q.shape[-1]}')
+    if v.shape[-2] != k.shape[-2]:
+        raise Error(Code.SHAPE, f'value: has {v.shape[-2]} rows, key {k.shape[-2]}')
+
+    leading = [q.shape[:-2], k.shape[:-2], v.shape[:-2]]
+    if leading[0] == leading[1] == leading[2] and len(leading[0]) <= 2:
+        full = kv_full = leading[0]
+    elif enable_gqa:
+        if any(len(s) < 1 for s in leading):
+            raise Error(Code.SHAPE, 'enable_gqa: needs a dimension of heads')
+        heads, kv_heads = leading[0][-1], leading[1][-1]
+        if leading[2][-1] != kv_heads or kv_heads == 0 or heads % kv_heads:
+            raise Error(Code.SHAPE, f'enable_gqa: {heads} heads of query do not divide among {kv_heads} of key and '
+                                    f'{leading[2][-1]} of value')
+        batches = _common([s[:-1] for s in leading])
+        full, kv_full = (*batches, heads), (*batches, kv_heads)
+    else:
+        full = kv_full = _common(leading)
+    if not leading[0] == leading[1] == leading[2] == full:
+        q, k, v = _broadcast(q, full, 'query'), _broadcast(k, kv_full, 'key'), _broadcast(v, kv_full, 'value')
+    rows, keys = q.shape[-2], k.shape[-2]
+
+    options: Dict[str, Any] = {'scale': scale, 'causal': True, 'offset': 0} if is_causal else {'scale': scale}
+    mask = None
+    if attn_mask is not None:
+        mask = operand(attn_mask, 'attn_mask')
+        mask = mask if mask.shape else padded(mask, 1, 'attn_mask')
+        if mask.shape[-1] not in (1, keys):
+            raise Error(Code.SHAPE, f'attn_mask: shape {mask.shape} does not broadcast to {(*full, rows, keys)}')
+        mask = _broadcast(mask, (*full, rows), 'attn_mask', trailing=1)  # the library repeats a last dimension of 1
+
+    shape = (*full, rows, v.shape[-1])
+    if out is None:
+        out = new_like(query, shape, q.dtype)
+    result = operand(out, 'out', writable=True)
+    if result.shape != shape:
+        raise Error(Code.SHAPE, f'out: has shape {result.shape}; {shape} is wanted')
+    # Four dimensions are one call. What stands before them is walked here: it need not be one stride.
+    outer = full[:-2] if len(full) > 2 else ()
+    for place in itertools.product(*(range(n) for n in outer)):
+        if mask is not None:
+            name = 'keep' if mask.dtype == DType.U8 else 'bias'
+            options[name] = _four(mask, place)
+        problem = Problem(_four(q, place), _four(k, place), _four(v, place), out=_four(result, place), **options)
+        if pool is None:
+            problem.run(target)
+        else:
+            _Tasks(problem, target).run(pool)
+    return out
+
+
+def _four(x: Operand, place: Tuple[int, ...]) -> Operand:
+    """The last four dimensions at a place in those before."""
+    if len(x.shape) == 4 and not place:
+        return x
+    outer = len(place)
+    step = sum(i * s for i, s in zip(place, x.strides))
+    return padded(x._replace(pointer=x.pointer + step * SIZES[x.dtype], shape=x.shape[outer:], strides=x.strides[outer:]), 4, '')

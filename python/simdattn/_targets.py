@@ -1,0 +1,87 @@
+"""Targets: one implementation of all kernels for one instruction set each."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import lru_cache
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import _abi
+from ._library import check, initial, library, path
+
+
+class Target(NamedTuple):
+    """An implementation for one instruction set, such as "highway/avx2".
+
+    name: what `target=` takes and SIMDATTN_TARGET; runnable: this CPU and operating system can execute it; missing: what they lack
+    ('' if nothing); exact: it returns the bits of the definition; native: arithmetics that it has instructions for (the others are
+    emulated, with the same bits).
+    """
+
+    name: str
+    runnable: bool
+    missing: str
+    exact: bool
+    native: Tuple[str, ...]
+
+
+def targets() -> List[Target]:
+    """All targets of the library, best first; "scalar" is last and always runnable."""
+    count = ctypes.c_size_t()
+    pointers = ctypes.cast(library.simdattn_targets(ctypes.byref(count)), ctypes.POINTER(ctypes.c_void_p))
+    return [Target(name=library.simdattn_name(t).decode(),
+                   runnable=library.simdattn_runnable(t),
+                   missing=library.simdattn_missing(t).decode(),
+                   exact=library.simdattn_exact(t),
+                   native=tuple(a.name.lower() for a in _abi.Arithmetic if library.simdattn_native(t, a)))
+            for t in pointers[:count.value]]
+
+
+def default_target() -> str:
+    """The name of the target of calls that name none: SIMDATTN_TARGET or else the first runnable one."""
+    found = ctypes.c_void_p()
+    check(library.simdattn_default_target(ctypes.byref(found)))
+    name: bytes = library.simdattn_name(found)
+    return name.decode()
+
+
+def version() -> str:
+    """The version of the library, "0.2.0"."""
+    number: bytes = library.simdattn_version()
+    return number.decode()
+
+
+def info() -> Dict[str, Any]:
+    """version, library (its file), default (target), targets. `python -m simdattn` prints it."""
+    return {'version': version(), 'library': path, 'default': default_target(), 'targets': targets()}
+
+
+@lru_cache(maxsize=None)
+def _pointer(name: str) -> Optional[int]:
+    found = ctypes.c_void_p()
+    check(library.simdattn_find_target(name.encode(), ctypes.byref(found)))
+    return found.value
+
+
+class Execution(threading.local):
+    """How this thread executes: its exec struct, and working memory that grows when a call needs more."""
+
+    def __init__(self) -> None:
+        self.struct = initial(_abi.Exec)
+        self.memory = ctypes.create_string_buffer(0)
+        self.reference = ctypes.byref(self.struct)
+
+    def with_target(self, target: Optional[str]) -> Any:
+        """The struct by reference."""
+        self.struct.target = None if target is None else _pointer(target)
+        return self.reference
+
+    def grow(self, size: int) -> None:
+        if size > self.struct.workspace_bytes:
+            self.memory = ctypes.create_string_buffer(size)
+            self.struct.workspace = ctypes.addressof(self.memory)
+            self.struct.workspace_bytes = size
+
+
+execution = Execution()

@@ -1,0 +1,14 @@
+"""Runs one file of tests with pytest; status 77, and a sentence, where what it needs is not installed."""
+import importlib.util
+import sys
+
+file = sys.argv[1]
+needed = ['numpy', 'pytest'] + (['torch'] if file.endswith('test_torch.py') else [])
+missing = [name for name in needed if importlib.util.find_spec(name) is None]
+if missing:
+    print(f'skipped {file}: not installed: {", ".join("python3-" + name for name in missing)}')
+    sys.exit(77)
+sys.dont_write_bytecode = True
+import pytest  # noqa: E402
+
+sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', file]))

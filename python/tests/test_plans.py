@@ -1,0 +1,114 @@
+"""Plans and threads: the same bits however the tasks are shared."""
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from test_arrays import refused
+from test_attention import problem
+
+import simdattn
+from simdattn._abi import Code
+
+
+def floats(random, **shape):
+    return [x.astype(np.float32) for x in problem(random, **shape)]
+
+
+@pytest.mark.parametrize('keys', [1, 300, 5000])
+@pytest.mark.parametrize('threads', [1, 2, 5])
+def test_pools_have_the_same_bits(random, keys, threads):
+    q, k, v = floats(random, keys=keys)
+    wanted, wanted_lse = simdattn.attention(q, k, v, causal=True, return_lse=True)
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(5):
+            out, lse = simdattn.attention(q, k, v, causal=True, return_lse=True, pool=pool)
+            assert (out.tobytes(), lse.tobytes()) == (wanted.tobytes(), wanted_lse.tobytes())
+
+
+def test_a_plan_runs_again_with_new_numbers(random):
+    q, k, v = floats(random, keys=3000)
+    plan = simdattn.Plan(q, k, v, causal=True)
+    assert plan.tasks > 1 and plan.workspace_bytes > 0
+    assert plan.reduce_tasks > 0 and plan.partial_bytes > 0
+    with ThreadPoolExecutor(3) as pool:
+        for x in (0.5, 2):
+            q *= x
+            k += x
+            assert plan.run(pool).tobytes() == simdattn.attention(q, k, v, causal=True).tobytes()
+    assert plan.run().tobytes() == simdattn.attention(q, k, v, causal=True).tobytes()
+
+
+def test_bind(random):
+    q, k, v = floats(random)
+    others = floats(random)
+    plan = simdattn.Plan(q, k, v, causal=True, return_lse=True)
+    first = [x.tobytes() for x in plan.run()]
+    out, lse = plan.bind(*others, causal=True, return_lse=True).run()
+    wanted = simdattn.attention(*others, causal=True, return_lse=True)
+    assert [out.tobytes(), lse.tobytes()] == [x.tobytes() for x in wanted] != first
+    refused(Code.STALE_PLAN, '', lambda: plan.bind(*others, causal=False, return_lse=True))
+    refused(Code.STALE_PLAN, '', lambda: plan.bind(others[0][:, :, :5], *others[1:], causal=True, return_lse=True))
+    assert plan.run()[0].tobytes() == wanted[0].tobytes()  # as it was
+
+
+def test_changed_lengths_are_refused(random):
+    q, k, v = floats(random)
+    lengths = np.array([40, 20], np.int32)
+    plan = simdattn.Plan(q, k, v, kv_length=lengths)
+    plan.run()
+    lengths[1] = 21
+    with ThreadPoolExecutor(2) as pool:
+        for p in (None, pool):
+            refused(Code.STALE_PLAN, '', lambda p=p: plan.run(p))
+
+
+def test_a_busy_pool_stops_nothing(random):
+    """All of the pool's threads wait for the call: it does its work alone."""
+    q, k, v = floats(random, keys=3000)
+    wanted = simdattn.attention(q, k, v).tobytes()
+    done = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(done.wait, 60) for _ in range(2)]
+        assert simdattn.attention(q, k, v, pool=pool).tobytes() == wanted
+        done.set()
+        assert all(w.result() for w in waiting)
+        # A call from inside of the pool.
+        inside = [pool.submit(lambda: simdattn.attention(q, k, v, pool=pool).tobytes()) for _ in range(4)]
+        assert {f.result(timeout=60) for f in inside} == {wanted}
+
+
+def test_calls_of_many_threads(random):
+    problems = [floats(random, keys=n) for n in (1, 40, 300, 1100)]
+    wanted = [simdattn.attention(*p, causal=True).tobytes() for p in problems]
+
+    def work(i):
+        return [simdattn.attention(*problems[(i + j) % 4], causal=True).tobytes() == wanted[(i + j) % 4] for j in range(40)]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(all(results) for results in pool.map(work, range(16)))
+
+
+def test_the_gil_is_released(random):
+    """Another thread of Python runs during one long call."""
+    q, k, v = floats(random, batch=4, rows=600, keys=2000, dim=64)
+    simdattn.attention(q, k, v)
+    stop, steps = threading.Event(), []
+
+    def count():
+        while not stop.is_set():
+            steps.append(time.perf_counter())
+            time.sleep(0.001)
+
+    other = threading.Thread(target=count)
+    other.start()
+    try:
+        start = time.perf_counter()
+        simdattn.attention(q, k, v, target='scalar')
+        end = time.perf_counter()
+    finally:
+        stop.set()
+        other.join()
+    during = sum(start < t < end for t in steps)
+    assert during >= 3, f'{during} steps in {end - start:.3f} s'
