@@ -173,6 +173,18 @@ def test_bf16_by_hand():
     assert operand(bits[:0].reshape(0, 1), 'x').shape == (0, 1)
 
 
+def test_a_dtype_counts_by_its_name():
+    """What ml_dtypes and others register with NumPy is known by its name alone."""
+    from types import SimpleNamespace
+
+    from simdattn._arrays import _layout
+    dtype = SimpleNamespace(name='bfloat16', itemsize=2, isnative=True)
+    found = _layout.__wrapped__(dtype, (2, 3), (6, 2), False)
+    assert (found[0].name, found[1]) == ('BF16', (3, 1))
+    dtype.name = 'float8_e3m4'
+    assert _layout.__wrapped__(dtype, (2, 3), (3, 1), False).code is Code.DTYPE
+
+
 def test_ml_dtypes(random):
     ml_dtypes = pytest.importorskip('ml_dtypes')
     q, k, v = (x.astype(ml_dtypes.bfloat16) for x in tensors(random))

@@ -15,9 +15,14 @@ from simdattn._abi import Code
 
 
 def theirs(q, k, v, attn_mask=None, is_causal=False, scale=None):
-    """PyTorch's, whatever this version calls it; its formula where it has no such options."""
+    """PyTorch's own, or its formula where this version has no such function."""
     if hasattr(functional, 'scaled_dot_product_attention') and scale is None:
         return functional.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal)
+    return formula(q, k, v, attn_mask, 0.0, is_causal, scale)
+
+
+def formula(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
+    """What the documentation of PyTorch 2 gives as the meaning."""
     t = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if is_causal:
         attn_mask = torch.ones(t.shape[-2:], dtype=torch.bool).tril()
@@ -143,7 +148,10 @@ def generate(model, tokens, n):
     return tokens
 
 
-def test_a_transformer_says_the_same():
+@pytest.mark.parametrize('version', ['of this PyTorch', 'of PyTorch 2'])
+def test_a_transformer_says_the_same(version, monkeypatch):
+    if version == 'of PyTorch 2' and not hasattr(functional, 'scaled_dot_product_attention'):
+        monkeypatch.setattr(functional, 'scaled_dot_product_attention', formula, raising=False)
     torch.manual_seed(7)
     model = Transformer().eval()
     prompt = torch.randint(0, 101, (2, 9))
