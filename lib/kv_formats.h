@@ -176,7 +176,10 @@ SIMDATTN_FORMAT_INLINE void put_f16(float x, uint8_t* p) {
 /// Integers. d = a / 127, q = round(x * (1 / d)), a the largest magnitude.
 struct Q8Code {
   static constexpr int64_t kBytes = 32;
-  static SIMDATTN_FORMAT_INLINE void integers(const uint8_t* codes, int8_t* out) { std::memcpy(out, codes, 32); }
+  /// The integers of a block of a panel as bytes, [8][32] words of four dimensions.
+  static SIMDATTN_FORMAT_INLINE void integers(const uint32_t* units, uint32_t* out) {
+    std::memcpy(out, units, 32 * kPanelWidth);
+  }
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
     const uint32_t bits = largest_bits(x, 32);
     const float d = std::bit_cast<float>(bits) / 127.0f;
@@ -203,10 +206,11 @@ struct Q8Code {
 /// Nibbles, x[0 .. 15] the low ones. d = the number of the largest magnitude / -8, q = min(15, trunc(x * (1 / d) + 8.5)).
 struct Q4Code {
   static constexpr int64_t kBytes = 16;
-  static SIMDATTN_FORMAT_INLINE void integers(const uint8_t* codes, int8_t* out) {
-    for (int64_t i = 0; i < 16; ++i) {
-      out[i] = static_cast<int8_t>((codes[i] & 15) - 8);
-      out[16 + i] = static_cast<int8_t>((codes[i] >> 4) - 8);
+  static SIMDATTN_FORMAT_INLINE void integers(const uint32_t* units, uint32_t* out) {
+    for (int64_t u = 0; u < 4; ++u) {
+      for (int64_t j = 0; j < kPanelWidth; ++j) out[u * kPanelWidth + j] = less_eight(units[u * kPanelWidth + j]);
+      for (int64_t j = 0; j < kPanelWidth; ++j)
+        out[(4 + u) * kPanelWidth + j] = less_eight(units[u * kPanelWidth + j] >> 4);
     }
   }
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
@@ -245,6 +249,10 @@ struct Q4Code {
   }
 
  private:
+  /// 8 less in each byte: no byte borrows from the next, whose highest bit is turned over before and after.
+  static SIMDATTN_FORMAT_INLINE uint32_t less_eight(uint32_t w) {
+    return (((w & 0x0F0F0F0Fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
+  }
   template <int kBit>
   static SIMDATTN_FORMAT_INLINE float number(uint32_t w) {
     return static_cast<float>(static_cast<int32_t>(w >> kBit & 15u) - 8);

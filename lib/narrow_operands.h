@@ -40,14 +40,47 @@ struct Int8AsStored {
   static void values(const PackValues& a) {
     char* const block = static_cast<char*>(a.block);
     float* const scales = scales_of(block, int8_values_numbers(a.columns));
-    for (int64_t j = a.first; j < a.first + a.keys; ++j) {
-      const char* const row = static_cast<const char*>(a.rows) + (j - a.first) * a.token_stride + a.column;
-      scales[j] = a.scales[j - a.first];
-      for (int64_t c = 0; c < int8_values_numbers(a.columns) / kKeyBlock; c += kValueGroup) {
-        char* const group = block + c * kKeyBlock + j / 4 * kValueGroup * 4 + j % 4;
-        for (int64_t i = 0; i < kValueGroup; ++i) group[i * 4] = c + i < a.columns ? row[c + i] : char{0};
+    const int64_t end = a.first + a.keys;
+    for (int64_t j = a.first; j < end; ++j) scales[j] = a.scales[j - a.first];
+    const char* const rows = static_cast<const char*>(a.rows) + a.column;
+    for (int64_t c = 0; c < int8_values_numbers(a.columns) / kKeyBlock; c += kValueGroup) {
+      char* const group = block + c * kKeyBlock;
+      for (int64_t j = a.first; j < end;) {
+        const char* const row = rows + (j - a.first) * a.token_stride + c;
+        char* const out = group + j / 4 * kValueGroup * 4 + j % 4;
+        if (j % 4 == 0 && j + 4 <= end && c + kValueGroup <= a.columns) {
+          interleave(row, a.token_stride, out);
+          interleave(row + 16, a.token_stride, out + 64);
+          j += 4;
+          continue;
+        }
+        for (int64_t i = 0; i < kValueGroup; ++i) out[i * 4] = c + i < a.columns ? row[i] : char{0};
+        ++j;
       }
     }
+  }
+
+ private:
+  using Bytes [[gnu::vector_size(16)]] = uint8_t;
+  using Words [[gnu::vector_size(16)]] = uint16_t;
+  /// 16 columns of four rows, column by column.
+  static void interleave(const char* rows, int64_t stride, char* out) {
+    Bytes r[4];
+    for (int64_t i = 0; i < 4; ++i) std::memcpy(&r[i], rows + i * stride, sizeof r[i]);
+    const auto low = [](Bytes x, Bytes y) {
+      return (Words)__builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    };
+    const auto high = [](Bytes x, Bytes y) {
+      return (Words)__builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    };
+    const auto put = [out](Words x, Words y, int64_t at) {
+      const Words first = __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
+      const Words second = __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
+      std::memcpy(out + at, &first, sizeof first);
+      std::memcpy(out + at + 16, &second, sizeof second);
+    };
+    put(low(r[0], r[1]), low(r[2], r[3]), 0);
+    put(high(r[0], r[1]), high(r[2], r[3]), 32);
   }
 };
 
@@ -59,45 +92,40 @@ struct BlockIntegers {
   static constexpr int64_t kBlock = Format::kBlock;
 
   static int64_t panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + dim / kBlock * kPanelWidth * 4; }
-  static void put(const int8_t* integers, int64_t block, int64_t column, int8_t* panel) {
-    for (int64_t i = 0; i < kBlock; ++i)
-      panel[((block * kBlock + i) / 4 * kPanelWidth + column) * 4 + i % 4] = integers[i];
+  /// One block from its units, [kUnits][32].
+  static void put(const uint32_t* units, int64_t block, uint8_t* panel) {
+    alignas(64) uint32_t words[kBlock / 4 * kPanelWidth];
+    Format::Code::integers(units, words);
+    std::memcpy(panel + block * static_cast<int64_t>(sizeof words), words, sizeof words);
   }
   static void keys(const PackKeys& a) {
-    int8_t* const panel = static_cast<int8_t*>(a.panel);
+    uint8_t* const panel = static_cast<uint8_t*>(a.panel);
     float* const scales = reinterpret_cast<float*>(panel + int8_panel_numbers(a.dim));
-    std::memset(panel, 0, static_cast<size_t>(panel_bytes(a.dim)));
-    for (int64_t j = 0; j < a.keys; ++j) {
-      const uint8_t* row = static_cast<const uint8_t*>(a.from) + j * a.token_stride;
-      for (int64_t b = 0; b < a.dim / kBlock; ++b, row += Format::kBlockBytes) {
-        int8_t integers[kBlock];
-        Format::Code::integers(row + Format::kScaleBytes, integers);
-        put(integers, b, j, panel);
-        scales[b * kPanelWidth + j] = f16_at(row);
+    for (int64_t b = 0; b < a.dim / kBlock; ++b) {
+      const uint8_t* const rows = static_cast<const uint8_t*>(a.from) + b * Format::kBlockBytes;
+      alignas(64) uint32_t units[Format::kUnits * kPanelWidth] = {};
+      transpose_units<uint32_t>(reinterpret_cast<const char*>(rows + Format::kScaleBytes), a.token_stride, a.keys,
+                                Format::kUnits, reinterpret_cast<char*>(units), kPanelWidth * kUnitBytes);
+      put(units, b, panel);
+      for (int64_t j = 0; j < kPanelWidth; ++j) {
+        scales[b * kPanelWidth + j] = j < a.keys ? f16_at(rows + j * a.token_stride) : 0.0f;
       }
     }
   }
   static void panel(const PackKeys& a) {
     const uint8_t* const from = static_cast<const uint8_t*>(a.from);
-    int8_t* const panel = static_cast<int8_t*>(a.panel);
+    uint8_t* const panel = static_cast<uint8_t*>(a.panel);
     float* const scales = reinterpret_cast<float*>(panel + int8_panel_numbers(a.dim));
     for (int64_t b = 0; b < a.dim / kBlock; ++b) {
+      alignas(64) uint32_t units[Format::kUnits * kPanelWidth];
+      std::memcpy(units, from + b * static_cast<int64_t>(sizeof units), sizeof units);
+      put(units, b, panel);
       Format::panel_scales(from, a.dim, b, scales + b * kPanelWidth);
-      for (int64_t j = 0; j < kPanelWidth; ++j) {
-        uint8_t codes[Format::Code::kBytes];
-        for (int64_t u = 0; u < Format::kUnits; ++u) {
-          std::memcpy(codes + u * kUnitBytes, from + ((b * Format::kUnits + u) * kPanelWidth + j) * kUnitBytes,
-                      kUnitBytes);
-        }
-        int8_t integers[kBlock];
-        Format::Code::integers(codes, integers);
-        put(integers, b, j, panel);
-      }
     }
   }
   /// The integers of a query one by one: in cells of four bytes they are, in cells of pairs (int8_kernels-inl.h) in the order
   /// 0, 2, 1, 3 of 16 bits.
-  static Int8Query query_integers(const void* query, int64_t bytes, int64_t dim, int8_t* out) {
+  static SIMDATTN_FORMAT_INLINE Int8Query query_integers(const void* query, int64_t bytes, int64_t dim, int8_t* out) {
     const int64_t numbers = int8_query_numbers(dim);
     const bool pairs = bytes != int8_query_bytes(dim);
     const char* const cells = static_cast<const char*>(query);
@@ -115,7 +143,7 @@ struct BlockIntegers {
     return info;
   }
   /// acc = fma(float(dot of a block), its scale, acc), ascending; then times the scales of query and problem.
-  static void score(const ScoreTile& a) {
+  static SIMDATTN_FORMAT_INLINE void score_here(const ScoreTile& a) {
     int8_t q[kMaxNarrowDim];
     for (int64_t r = 0; r < a.rows; ++r) {
       const Int8Query info = query_integers(static_cast<const char*>(a.q) + r * a.q_stride, a.q_stride, a.dim, q);
@@ -123,13 +151,18 @@ struct BlockIntegers {
         const auto* const panel =
             reinterpret_cast<const int8_t*>(static_cast<const char*>(a.panels) + p * a.panel_stride);
         const float* const scales = reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
-        float acc[kPanelWidth] = {};
+        alignas(64) float acc[kPanelWidth] = {};
         for (int64_t b = 0; b < a.dim / kBlock; ++b) {
-          int32_t sum[kPanelWidth] = {};
+          alignas(64) int32_t sum[kPanelWidth] = {};
           for (int64_t d = b * kBlock; d < (b + 1) * kBlock; d += 4) {
-            const int8_t* const cells = panel + d * kPanelWidth;
+            // Words of four dimensions: shifts, not bytes, for vectors.
+            int32_t words[kPanelWidth];
+            std::memcpy(words, panel + d * kPanelWidth, sizeof words);
+            const int32_t q0 = q[d], q1 = q[d + 1], q2 = q[d + 2], q3 = q[d + 3];
             for (int64_t j = 0; j < kPanelWidth; ++j) {
-              for (int64_t i = 0; i < 4; ++i) sum[j] += q[d + i] * cells[4 * j + i];
+              const uint32_t w = static_cast<uint32_t>(words[j]);
+              sum[j] += q0 * (static_cast<int32_t>(w << 24) >> 24) + q1 * (static_cast<int32_t>(w << 16) >> 24) +
+                        q2 * (static_cast<int32_t>(w << 8) >> 24) + q3 * (static_cast<int32_t>(w) >> 24);
             }
           }
           for (int64_t j = 0; j < kPanelWidth; ++j) {
@@ -141,7 +174,8 @@ struct BlockIntegers {
       }
     }
   }
-  static constexpr void add(KvOperands& operands) {
+  static void score(const ScoreTile& a) { score_here(a); }
+  static constexpr void add(KvOperands& operands, void (*score)(const ScoreTile&)) {
     operands.panel_bytes = panel_bytes;
     operands.score_packed = score;
     operands.pack_keys = keys;
@@ -171,20 +205,22 @@ constexpr void add_narrow_type(UKernels& t) {
   as_f32.value_tile = Slots::value_tile;
 }
 
-/// What a table of Arithmetic::kInt8 multiplies as it is stored.
-constexpr void add_stored_integers(AttentionKernels& t) {
+/// What a table of Arithmetic::kInt8 multiplies as it is stored. `score`: BlockIntegers::score() of any type with blocks.
+constexpr void add_stored_integers(AttentionKernels& t, void (*score)(const ScoreTile&)) {
   KvOperands& integers = t.kv[slot(KvType::kInt8)];
   integers.pack_keys = Int8AsStored::keys;
   integers.pack_panel = Int8AsStored::panel;
   integers.pack_values = Int8AsStored::values;
-  BlockIntegers<KvType::kQ8_0>::add(t.kv[slot(KvType::kQ8_0)]);
-  BlockIntegers<KvType::kQ4_0>::add(t.kv[slot(KvType::kQ4_0)]);
+  BlockIntegers<KvType::kQ8_0>::add(t.kv[slot(KvType::kQ8_0)], score);
+  BlockIntegers<KvType::kQ4_0>::add(t.kv[slot(KvType::kQ4_0)], score);
 }
 
 template <template <KvType> class N, KvType... kTypes>
 constexpr UKernels with_types(UKernels t) {
   (add_narrow_type<N, kTypes>(t), ...);
-  add_stored_integers(t.attention[slot(Arithmetic::kInt8)]);
+  void (*score)(const ScoreTile&) = BlockIntegers<KvType::kQ8_0>::score;
+  if constexpr (requires { N<KvType::kQ8_0>::score_integers; }) score = N<KvType::kQ8_0>::score_integers;
+  add_stored_integers(t.attention[slot(Arithmetic::kInt8)], score);
   return t;
 }
 /// The table with all narrow types.

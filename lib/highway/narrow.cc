@@ -7,6 +7,7 @@
 #include "lib/highway/loads-inl.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/kv_formats.h"
+#include "lib/narrow_operands.h"
 #include "lib/panel_columns.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -373,6 +374,9 @@ template <KvType kType>
 void ValueTileNarrow(const ValueTile& a) {
   Slots<kType>::template value_tile<ValueTileF32>(a);
 }
+
+/// Of packed panels, which are alike for all types with blocks.
+void ScoreBlockIntegers(const ScoreTile& a) { BlockIntegers<KvType::kQ8_0>::score_here(a); }
 
 #undef SIMDATTN_READ
 #define SIMDATTN_READ(type)                                 \

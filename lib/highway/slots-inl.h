@@ -138,6 +138,7 @@ template <KvType kType>
 void WidenPanelNarrow(const PackKeys& a);
 template <KvType kType>
 void ValueTileNarrow(const ValueTile& a);
+void ScoreBlockIntegers(const ScoreTile& a);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

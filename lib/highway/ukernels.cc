@@ -70,6 +70,7 @@ struct Narrow {
   static constexpr auto pack_keys = PackKeysNarrow<kType>;
   static constexpr auto widen_panel = WidenPanelNarrow<kType>;
   static constexpr auto value_tile = ValueTileNarrow<kType>;
+  static constexpr auto score_integers = ScoreBlockIntegers;
 };
 
 }  // namespace
@@ -110,8 +111,9 @@ namespace simdattn {
 // Targets that differ from one of Highway's in the inside of an arithmetic alone: the others' slots are the same functions.
 namespace {
 [[maybe_unused]] constexpr UKernels with(UKernels table, Arithmetic arithmetic, const AttentionKernels& kernels) {
+  const auto score_integers = table.attention[slot(Arithmetic::kInt8)].kv[slot(KvType::kQ8_0)].score_packed;
   table.attention[slot(arithmetic)] = kernels;
-  if (arithmetic == Arithmetic::kInt8) add_stored_integers(table.attention[slot(arithmetic)]);
+  if (arithmetic == Arithmetic::kInt8) add_stored_integers(table.attention[slot(arithmetic)], score_integers);
   return table;
 }
 }  // namespace
