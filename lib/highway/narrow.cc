@@ -375,8 +375,89 @@ void ValueTileNarrow(const ValueTile& a) {
   Slots<kType>::template value_tile<ValueTileF32>(a);
 }
 
-/// Of packed panels, which are alike for all types with blocks.
-void ScoreBlockIntegers(const ScoreTile& a) { BlockIntegers<KvType::kQ8_0>::score_here(a); }
+namespace {
+
+/// Queries as pairs of 16 bits: dimensions 0 and 2 of four, and 1 and 3.
+struct QueryPairs {
+  int32_t even[kMaxNarrowDim / 4];
+  int32_t odd[kMaxNarrowDim / 4];
+  float scale;
+};
+constexpr int64_t kIntegerRows = 4;
+
+/// kRows rows against the keys of one vector of a panel.
+template <int64_t kRows>
+HWY_INLINE void ScoreKeys(const QueryPairs* q, const uint8_t* panel, const float* scales, int64_t dim, float* out,
+                          int64_t ld) {
+  const D d;
+  const DI di;
+  const hn::Repartition<int16_t, DI> dw;
+  auto acc0 = hn::Zero(d), acc1 = acc0, acc2 = acc0, acc3 = acc0;
+  for (int64_t b = 0; b < dim; b += 32, scales += kPanelWidth) {
+    auto sum0 = hn::Zero(di), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+    for (int64_t i = b / 4; i < b / 4 + 8; ++i) {
+      const auto w = hn::BitCast(dw, LoadUnits(panel + i * kPitch));
+      const auto even = hn::ShiftRight<8>(hn::ShiftLeft<8>(w));
+      const auto odd = hn::ShiftRight<8>(w);
+      const auto add = [&](int64_t r, auto& sum) HWY_ATTR {
+        const auto x = hn::BitCast(dw, hn::Set(di, q[r].even[i])), y = hn::BitCast(dw, hn::Set(di, q[r].odd[i]));
+        sum = hn::Add(sum, hn::Add(hn::WidenMulPairwiseAdd(di, even, x), hn::WidenMulPairwiseAdd(di, odd, y)));
+      };
+      add(0, sum0);
+      if constexpr (kRows > 1) add(1, sum1), add(2, sum2), add(3, sum3);
+    }
+    const auto scale = hn::LoadU(d, scales);
+    acc0 = hn::MulAdd(hn::ConvertTo(d, sum0), scale, acc0);
+    if constexpr (kRows > 1) {
+      acc1 = hn::MulAdd(hn::ConvertTo(d, sum1), scale, acc1);
+      acc2 = hn::MulAdd(hn::ConvertTo(d, sum2), scale, acc2);
+      acc3 = hn::MulAdd(hn::ConvertTo(d, sum3), scale, acc3);
+    }
+  }
+  hn::StoreU(hn::Mul(acc0, hn::Set(d, q[0].scale)), d, out);
+  if constexpr (kRows > 1) {
+    hn::StoreU(hn::Mul(acc1, hn::Set(d, q[1].scale)), d, out + ld);
+    hn::StoreU(hn::Mul(acc2, hn::Set(d, q[2].scale)), d, out + 2 * ld);
+    hn::StoreU(hn::Mul(acc3, hn::Set(d, q[3].scale)), d, out + 3 * ld);
+  }
+}
+
+}  // namespace
+
+/// BlockIntegers::score(), of packed panels, which are alike for all types with blocks.
+void ScoreBlockIntegers(const ScoreTile& a) {
+  using Blocks = BlockIntegers<KvType::kQ8_0>;
+  QueryPairs q[kIntegerRows];
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  for (int64_t r = 0; r < a.rows;) {
+    const int64_t rows = a.rows - r < kIntegerRows ? 1 : kIntegerRows;
+    for (int64_t i = 0; i < rows; ++i) {
+      int8_t x[kMaxNarrowDim];
+      const char* const query = static_cast<const char*>(a.q) + (r + i) * a.q_stride;
+      q[i].scale = Blocks::query_integers(query, a.q_stride, a.dim, x).scale * a.scale;
+      const auto pair = [](int8_t low, int8_t high) {
+        return static_cast<int32_t>(static_cast<uint32_t>(low & 0xFFFF) | static_cast<uint32_t>(high) << 16);
+      };
+      for (int64_t d = 0; d < a.dim; d += 4) {
+        q[i].even[d / 4] = pair(x[d], x[d + 2]);
+        q[i].odd[d / 4] = pair(x[d + 1], x[d + 3]);
+      }
+    }
+    for (int64_t p = 0; p < a.n_panels; ++p) {
+      const uint8_t* const panel = static_cast<const uint8_t*>(a.panels) + p * a.panel_stride;
+      const float* const scales = reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
+      for (int64_t j = 0; j < kPanelWidth; j += lanes) {
+        float* const out = a.s + r * a.lds + p * kPanelWidth + j;
+        if (rows == 1) {
+          ScoreKeys<1>(q, panel + kUnitBytes * j, scales + j, a.dim, out, a.lds);
+        } else {
+          ScoreKeys<kIntegerRows>(q, panel + kUnitBytes * j, scales + j, a.dim, out, a.lds);
+        }
+      }
+    }
+    r += rows;
+  }
+}
 
 #undef SIMDATTN_READ
 #define SIMDATTN_READ(type)                                 \
