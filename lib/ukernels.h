@@ -133,7 +133,7 @@ struct ScoreTile {
   int64_t q_stride;  // bytes
   int64_t rows;
   const void* panels;
-  int64_t panel_stride;  // bytes
+  int64_t panel_stride;           // bytes
   const float* scales = nullptr;  // [32 n_panels] of panels of types whose scales stand apart; else null
   int64_t n_panels;
   int64_t dim;
@@ -167,9 +167,9 @@ struct ValueTile {
   int64_t rows;
   const void* v;
   const float* scales = nullptr;  // [keys] of rows whose scales stand apart; else null
-  int64_t first_key;     // which key of its block the first one is
-  int64_t key_stride;    // bytes
-  int64_t group_stride;  // bytes
+  int64_t first_key;              // which key of its block the first one is
+  int64_t key_stride;             // bytes
+  int64_t group_stride;           // bytes
   int64_t keys;
   int64_t dim;
   float* o;
@@ -205,9 +205,9 @@ struct StoreRows {
   int64_t tokens;
   int64_t dim;
   void* out;
-  int64_t stride;  // bytes between rows; between panels
-  int64_t column;  // panels: of the first token, in 0 .. 31
-  bool as_stored;  // rows are of the storage type, else f32
+  int64_t stride;           // bytes between rows; between panels
+  int64_t column;           // panels: of the first token, in 0 .. 31
+  bool as_stored;           // rows are of the storage type, else f32
   float* scales = nullptr;  // [tokens] of types whose scales stand apart: written by int8; not used if as_stored
 };
 
@@ -268,9 +268,9 @@ struct KvKernels {
 /// `keys` <= 32 row-major keys, or one panel of the storage type, into one packed panel; columns past `keys` become 0.
 struct PackKeys {
   const void* from;
-  int64_t token_stride;  // bytes; of rows
+  int64_t token_stride;           // bytes; of rows
   const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
-  int64_t keys;          // of rows; of a panel all columns
+  int64_t keys;                   // of rows; of a panel all columns
   int64_t dim;
   void* panel;
   bool stream;  // the keys come from beyond the CPU caches, and 32 rows more lie below: prefetch those
@@ -280,7 +280,7 @@ struct PackKeys {
 /// block of that many columns. `column` is a multiple of kValueGroup.
 struct PackValues {
   const void* rows;
-  int64_t token_stride;  // bytes
+  int64_t token_stride;           // bytes
   const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
   int64_t first;
   int64_t keys;

@@ -146,7 +146,7 @@ soversion = f'0.{minor}' if major == '0' else major
 sizes = r'simdattn_\w+(\.\w+: at \d+, \d+|: \d+) bytes|SIMDATTN_\w+ = -?\d+'
 interface = [f'soversion {soversion}', *(fact for fact in of_c if re.fullmatch(sizes, fact))]
 interface += sorted(f'{kind.strip()} {name}({arguments})' for kind, name, arguments in
-                    re.findall(r'([\w *]+?)\b(simdattn_\w+) ?\(([^;{}]*)\) ?;', seen_by_c))
+                    re.findall(r'([\w *]+?)\b(simdattn_\w+) ?\(([^;{}]*)\) ?;', headers.seen))
 expect(len(interface) > len(c_functions) + len(enumerators) + len(structs), f'only {len(interface)} lines of an interface')
 path = source / 'tests/interface.txt'
 if write:

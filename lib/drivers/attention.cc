@@ -239,7 +239,8 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   };
   s->row_block_groups = per_group(row_blocks);
   s->task_groups = per_group(tasks);
-  s->memory = AttentionLayout(target->kernels->attention[slot(a.arithmetic)], sizes.d_qk, sizes.d_v, a.k.type, a.v.type);
+  s->memory =
+      AttentionLayout(target->kernels->attention[slot(a.arithmetic)], sizes.d_qk, sizes.d_v, a.k.type, a.v.type);
   remember_extents(bytes, a, sizes, s);
   plan->tasks = d.tasks;
   plan->reduce_tasks = d.reduce_tasks;
