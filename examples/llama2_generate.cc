@@ -62,7 +62,11 @@ struct KvTypeName {
   const char* name;
   sa::KvType value;
 };
-constexpr KvTypeName kKvTypes[] = {{"f32", sa::KvType::kF32}, {"bf16", sa::KvType::kBF16}, {"f16", sa::KvType::kF16}};
+// Blocks of 32 (q8_0 and its like) want head sizes of a multiple of 32; kv_append says so.
+constexpr KvTypeName kKvTypes[] = {{"f32", sa::KvType::kF32},      {"bf16", sa::KvType::kBF16},
+                                   {"f16", sa::KvType::kF16},      {"int8", sa::KvType::kInt8},
+                                   {"e4m3", sa::KvType::kFp8E4M3}, {"e5m2", sa::KvType::kFp8E5M2},
+                                   {"q8_0", sa::KvType::kQ8_0},    {"q4_0", sa::KvType::kQ4_0}};
 
 /// How attention is computed.
 struct AttentionOptions {
@@ -88,6 +92,8 @@ class Llama2 {
     value_layer_ = layer_bytes(sa::KvLayout::kRows);
     keys_.resize(count(c_.n_layers * key_layer_));
     values_.resize(count(c_.n_layers * value_layer_));
+    // One for each head and token. Those of fp8 are the caller's, and stay 1.
+    if (sa::has_scales(options_.type)) scales_.assign(count(2 * c_.n_layers * scale_layer()), 1.0f);
     logits_.resize(count(c_.vocab_size));
   }
 
@@ -138,11 +144,12 @@ class Llama2 {
     sa::RopeOptions query_pairs = pairs;
     query_pairs.start = length_;
 
-    const auto store = [&](std::byte* data, sa::KvLayout layout) {
-      return sa::contiguous_kv(data, options_.type, layout, 1, hk, capacity_, d);
+    const auto store = [&](std::byte* data, sa::KvLayout layout, int64_t number) {
+      const sa::Kv kv = sa::contiguous_kv(data, options_.type, layout, 1, hk, capacity_, d);
+      return scales_.empty() ? kv : sa::contiguous_scales(kv, scales_.data() + number * scale_layer());
     };
-    const sa::Kv keys = store(keys_.data() + l * key_layer_, sa::KvLayout::kPanels);
-    const sa::Kv values = store(values_.data() + l * value_layer_, sa::KvLayout::kRows);
+    const sa::Kv keys = store(keys_.data() + l * key_layer_, sa::KvLayout::kPanels, 2 * l);
+    const sa::Kv values = store(values_.data() + l * value_layer_, sa::KvLayout::kRows, 2 * l + 1);
     const auto key_rows = sa::view(k, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1});
     const auto value_rows = sa::view(v, {1, hk, n, d}, {n * kv_dim, d, kv_dim, 1});
     const auto queries = sa::view(q, {1, h, n, d}, {n * dim, d, dim, 1});
@@ -182,7 +189,8 @@ class Llama2 {
   sa::Exec exec_;
   int64_t length_ = 0;                       // tokens in the cache
   int64_t key_layer_ = 0, value_layer_ = 0;  // bytes of one layer
-  std::vector<float> cos_, sin_, logits_;
+  int64_t scale_layer() const { return c_.n_kv_heads * capacity_; }
+  std::vector<float> cos_, sin_, logits_, scales_;
   std::vector<std::byte> keys_, values_, workspace_;
   double attention_seconds_ = 0;
 };
@@ -197,7 +205,7 @@ struct Options {
 
 constexpr char kUsage[] =
     "usage: llama2_generate MODEL TOKENIZER [--prompt TEXT] [--steps N] [--target NAME]\n"
-    "                       [--arithmetic f32|bf16|int8] [--kv f32|bf16|f16] [--hadamard]\n"
+    "                       [--arithmetic f32|bf16|int8] [--kv TYPE] [--hadamard]\n"
     "       llama2_generate --list-targets";
 
 template <class Names>

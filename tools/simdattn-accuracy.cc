@@ -96,9 +96,9 @@ struct Storage {
   sa::KvType type;
 };
 constexpr Storage kStorages[] = {
-    {"f32", sa::KvType::kF32},
-    {"bf16", sa::KvType::kBF16},
-    {"f16", sa::KvType::kF16},
+    {"f32", sa::KvType::kF32},   {"bf16", sa::KvType::kBF16},        {"f16", sa::KvType::kF16},
+    {"int8", sa::KvType::kInt8}, {"fp8 e4m3", sa::KvType::kFp8E4M3}, {"fp8 e5m2", sa::KvType::kFp8E5M2},
+    {"q8_0", sa::KvType::kQ8_0}, {"q4_0", sa::KvType::kQ4_0},
 };
 struct Way {
   const char* name;
@@ -110,11 +110,16 @@ constexpr Way kWays[] = {
 /// A cache of one type, filled from f32 rows.
 struct Cache {
   std::vector<std::byte> memory;
+  std::vector<float> scales;  // of fp8 they stay 1
   sa::Kv kv;
 
   Cache(const Storage& storage, const std::vector<float>& rows, const Problem& p) {
     memory.resize(count(sa::kv_bytes(storage.type, sa::KvLayout::kRows, 1, p.kv_heads, p.n, p.d)));
     kv = sa::contiguous_kv(memory.data(), storage.type, sa::KvLayout::kRows, 1, p.kv_heads, p.n, p.d);
+    if (sa::has_scales(storage.type)) {
+      scales.assign(count(p.kv_heads * p.n), 1.0f);
+      kv = sa::contiguous_scales(kv, scales.data());
+    }
     check(sa::kv_append(sa::view(rows.data(), {1, p.kv_heads, p.n, p.d}), {}, kv));
   }
 };
@@ -235,6 +240,10 @@ void print_table(const std::vector<Column>& columns) {
       for (const bool rotate : {false, true}) {
         std::printf("| %s | %s | %s |", storage.name, way.name, rotate ? "yes" : "no");
         for (size_t i = 0; i < columns.size(); ++i) {
+          if (sa::row_bytes(storage.type, columns[i].problems[0].d) == 0) {  // the dimension is none of this type
+            std::printf(" |");
+            continue;
+          }
           double least = INFINITY, most = 0;
           for (size_t j = 0; j < columns[i].problems.size(); ++j) {
             const double e = 100 * error(columns[i].problems[j], exact[i][j], storage, way, rotate);
