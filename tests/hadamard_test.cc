@@ -87,6 +87,78 @@ TEST_P(Hadamard, UndoesItself) {
   }
 }
 
+/// kv_append rotates in f32 between RoPE and the one rounding: the bytes of three calls.
+TEST_P(Hadamard, OnTheWayIntoACache) {
+  Random random(seed() * 9000 + 3);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const KvType type = random.of({KvType::kF32, KvType::kBF16, KvType::kF16, KvType::kInt8, KvType::kFp8E4M3,
+                                   KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0});
+    const KvLayout layout = random.coin() ? KvLayout::kRows : KvLayout::kPanels;
+    const int64_t dim = i % 50 == 49 ? 8192 : 32 * random.integer(1, 6);
+    const int64_t heads = random.integer(1, 3), n = random.integer(1, 5), capacity = 64, start = random.integer(0, 40);
+    int64_t block = 1;
+    while (dim % (2 * block) == 0 && block < 4096 && !random.one_in(4)) block *= 2;
+    Array<4> x(random, random.storage(), {1, heads, n, dim}, Strides::kInput);
+    x.fill(random, Values::kOrdinary);
+    Array<2> cos(random, DType::kF32, {capacity, dim / 4}), sin = cos.like(random);
+    cos.fill(random, Values::kOrdinary);
+    sin.fill(random, Values::kOrdinary);
+    KeyRotation rope;
+    if (random.coin()) {
+      rope.cos = cos.view;
+      rope.sin = sin.view;
+      rope.options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+      rope.options.first_dim = random.integer(0, dim / 2);
+    }
+    const size_t bytes = static_cast<size_t>(kv_bytes(type, layout, 1, heads, capacity, dim));
+    std::vector<std::byte> want(bytes), got(bytes);
+    std::vector<float> want_scales(static_cast<size_t>(heads * capacity), 0.5f), got_scales = want_scales;
+    const auto store = [&](std::vector<std::byte>& memory, std::vector<float>& scales) {
+      const Kv kv = contiguous_kv(memory.data(), type, layout, 1, heads, capacity, dim);
+      return has_scales(type) ? contiguous_scales(kv, scales.data()) : kv;
+    };
+    std::vector<float> rows(static_cast<size_t>(heads * n * dim));
+    const View<4> f32(rows.data(), DType::kF32, {1, heads, n, dim});
+    RopeOptions at = rope.options;
+    at.start = start;
+    size_t e = 0;
+    for_each_element(x.view, [&](int64_t place) { rows[e++] = get(x.view.data, x.view.dtype, place); });
+    Status s;
+    if (rope.cos.data != nullptr) s = simdattn::rope(f32, rope.cos, rope.sin, {}, f32, at, exec());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    s = hadamard(f32, f32, block, exec());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    AppendOptions plain;
+    plain.start = start;
+    s = kv_append(f32, {}, store(want, want_scales), plain, exec());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    AppendOptions options = plain;
+    options.rope = rope;
+    options.hadamard_block = block;
+    s = kv_append(x.view, {}, store(got, got_scales), options, exec());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_EQ(want, got) << "case " << i << ", type " << static_cast<int>(type) << ", dim " << dim << ", block "
+                         << block;
+    ASSERT_EQ(want_scales, got_scales) << "case " << i;
+  }
+}
+
+TEST(HadamardRules, AppendNamesTheOption) {
+  std::vector<float> memory(1 << 16, 1.0f), cache(1 << 16, 7.0f);
+  const auto refused = [&](int64_t dim, int64_t block) {
+    AppendOptions options;
+    options.hadamard_block = block;
+    const Status s = kv_append(view(static_cast<const float*>(memory.data()), {1, 1, 2, dim}), {},
+                               view(cache.data(), {1, 1, 3, dim}), options);
+    EXPECT_EQ(s.code, Code::kRange) << s.detail;
+    EXPECT_NE(std::strstr(s.detail, "options.hadamard_block"), nullptr) << s.detail;
+  };
+  for (const int64_t block : {-1, 3, 16, 8192}) refused(24, block);
+  refused(16384, 8192);
+  refused(12288, 4096);
+  for (const float c : cache) ASSERT_EQ(c, 7.0f);
+}
+
 TEST(HadamardRules, NamesTheArgument) {
   std::vector<float> memory(4096, 1.0f), result(4096, 7.0f);
   const ConstView<4> x = view(static_cast<const float*>(memory.data()), {2, 2, 3, 24});

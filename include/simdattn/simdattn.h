@@ -186,7 +186,8 @@ inline size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
 /// out = x H / sqrt(block) for every `block` numbers of a row; H is the Hadamard matrix of +1 and -1 in Sylvester's order.
 /// The matrix is orthonormal and its own inverse: q and k rotated alike have the same products, and a second call undoes the
 /// first. It spreads a channel of large numbers over its block, which is what a format with one scale for many numbers
-/// needs. Rotate q and k after RoPE; values, and then the output, by themselves.
+/// needs. Rotate q and k after RoPE; values, and then the output, by themselves. kv_append does it on
+/// the way: AppendOptions::hadamard_block.
 /// Shapes: x, out [B,H,n,d] f32, bf16 or f16, any mixture, d >= 1; block 0 (the largest power of two that divides d, at most
 /// 4096), or a power of two up to 4096 that divides d. `out` may be exactly x if the types are the same.
 /// Error: |out - exact| <= (log2(block) + 1) * 2^-24 * sum |x| / sqrt(block), plus half a unit in the last place of out's type.

@@ -742,11 +742,12 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
   /** i32 or i64 [batch, rows]: page slots, page * page_size + place in the page, in the place of the block table; negative
    *  ones are skipped (vLLM's slot_mapping). Positions then serve the rotation alone. */
   simdattn_const_view2 slots SIMDATTN_IS({});
+  /** > 0: after RoPE, in f32, rows are multiplied by a Hadamard matrix as by hadamard() with blocks of this size: a power of two up
+   *  to 4096 that divides dim; dim is then at most 8192. Rotate queries (of values: the output) alike. 0: they are not. */
+  int64_t hadamard_block SIMDATTN_IS(0);
 };
-#define SIMDATTN_APPEND_OPTIONS_INIT                                                                  \
-  {                                                                                                   \
-    sizeof(simdattn_append_options), SIMDATTN_KEY_ROTATION_INIT, 0, NULL, NULL, { NULL, 0, {0}, {0} } \
-  }
+#define SIMDATTN_APPEND_OPTIONS_INIT \
+  {sizeof(simdattn_append_options), SIMDATTN_KEY_ROTATION_INIT, 0, NULL, NULL, {NULL, 0, {0}, {0}}, 0}
 
 /* ---- Fused attention --------------------------------------------------------------------------------------------------- */
 

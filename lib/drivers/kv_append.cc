@@ -4,6 +4,7 @@
 
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/hadamard_rows.h"
 #include "lib/drivers/kv_tokens.h"
 #include "lib/dtypes.h"
 #include "lib/rules/append.h"
@@ -15,12 +16,18 @@ namespace {
 class Append {
  public:
   Append(const UKernels& uk, const ConstView<4>& rows, const Kv& kv, const AppendedRows& appended,
-         const KeyRotation& rope)
-      : uk_(uk), rows_(rows), kv_(kv), store_(uk, kv), appended_(appended), rope_(rope) {
-    const DType type = store_.dtype();
+         const KeyRotation& rope, int64_t hadamard_block)
+      : uk_(uk),
+        rows_(rows),
+        kv_(kv),
+        store_(uk, kv),
+        appended_(appended),
+        rope_(rope),
+        hadamard_block_(hadamard_block) {
+    const DType type = hadamard_block > 0 ? DType::kF32 : store_.dtype();
     rotates_ = appended.rotates();
     as_stored_ = !store_.narrow() && rows.dtype == type;
-    direct_ = !rotates_ && (rows.dtype == type || rows.dtype == DType::kF32);
+    direct_ = !rotates_ && hadamard_block == 0 && (rows.dtype == type || rows.dtype == DType::kF32);
     most_ = direct_ ? kPanelWidth : tokens_at_a_time(kv.dim);
     kernel_ = uk.rope_heads[slot(rows.dtype)][slot(type)];
     // Without a table the same kernel converts: it copies all dimensions that it does not rotate.
@@ -95,7 +102,7 @@ class Append {
   /// that is rounded while it is laid out takes a sixth longer); then laid out head by head. Narrow types round there.
   void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
-    const int64_t size = store_.row_size();
+    const int64_t size = hadamard_block_ > 0 ? 4 * kv_.dim : store_.row_size();
     const int64_t most = static_cast<int64_t>(sizeof buffer) / (tokens * size);
     call_.y_stride = tokens * kv_.dim;
     for (int64_t h = 0; h < kv_.heads; h += call_.heads) {
@@ -106,8 +113,14 @@ class Append {
         call_.y = buffer + t * size;
         kernel_(call_);
       }
+      if (hadamard_block_ > 0) {
+        float* const numbers = reinterpret_cast<float*>(buffer);
+        const int64_t n = call_.heads * tokens * kv_.dim;
+        uk_.hadamard_sums(numbers, n, hadamard_block_);
+        uk_.finish[slot(DType::kF32)](numbers, hadamard_factor(hadamard_block_), numbers, n);
+      }
       for (int64_t k = 0; k < call_.heads; ++k) {
-        store_.store(buffer + k * tokens * size, size, tokens, p, h + k, !store_.narrow());
+        store_.store(buffer + k * tokens * size, size, tokens, p, h + k, !store_.narrow() && hadamard_block_ == 0);
       }
     }
   }
@@ -118,6 +131,7 @@ class Append {
   TokenStore store_;
   const AppendedRows& appended_;
   const KeyRotation& rope_;
+  int64_t hadamard_block_;  // 0: none
   bool rotates_;
   bool as_stored_;  // rows are of the storage type
   bool direct_;     // the store converts, or has nothing to convert
@@ -136,7 +150,7 @@ Status drivers::kv_append(const ConstView<4>& rows, const ConstView<2>& position
   const int64_t batch = rows.shape[0];
   if (batch == 0 || kv.heads == 0) return {};
   const AppendedRows appended(positions, kv, options, rows.shape[2]);
-  Append append(*uk, rows, kv, appended, options.rope);
+  Append append(*uk, rows, kv, appended, options.rope, options.hadamard_block);
   for (int64_t b = 0; b < batch; ++b) append.sequence(b);
   return {};
 }

@@ -9,6 +9,9 @@ namespace simdattn {
 /// Largest block: a row of one is transformed on the stack.
 inline constexpr int64_t kMaxHadamardBlock = 4096;
 
+/// Longest row that kv_append() rotates.
+inline constexpr int64_t kMaxHadamardRow = 8192;
+
 /// The block that 0 stands for: the largest power of two that divides `dim`.
 constexpr int64_t hadamard_block(int64_t block, int64_t dim) {
   if (block != 0) return block;
