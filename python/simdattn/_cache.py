@@ -26,11 +26,6 @@ def _memory(size: int) -> NDArray:
     return raw[start:start + size]
 
 
-def _has_scales(kind: KvType) -> bool:
-    """Whether numbers of this type are multiplied by scales that stand apart. A library without such types has no such function."""
-    return 'simdattn_has_scales' in _abi.FUNCTIONS and library.simdattn_has_scales(kind)
-
-
 class KVCache:
     """Keys and values of one layer, for `batch` sequences.
 
@@ -73,10 +68,10 @@ class KVCache:
         memory = _memory(library.simdattn_kv_bytes(kind, layout, units, heads, tokens, dim))
         struct = library.simdattn_contiguous_kv(memory.ctypes.data, kind, layout, units, heads, tokens, dim)
         blocks, table_memory = [memory], None
-        if _has_scales(kind):
+        if library.simdattn_has_scales(kind):  # numbers are multiplied by scales that stand apart
             scales = _memory(4 * units * heads * tokens)
             scales.view(np.float32)[:] = 1  # of types whose scales are the caller's; append() writes those of the others
-            struct = library.simdattn_contiguous_scales(ctypes.byref(struct), scales.ctypes.data)
+            struct = library.simdattn_contiguous_scales(struct, scales.ctypes.data)
             blocks.append(scales)
         struct.batch, struct.tokens, struct.ring = batch, capacity, ring
         if page_size:
