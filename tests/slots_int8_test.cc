@@ -26,7 +26,6 @@ extern const UKernels kScalarKernels;
 namespace test {
 namespace {
 
-constexpr size_t kTypes = 3;  // storage in element types
 const char* const kTypeName[] = {"f32", "bf16", "f16"};
 constexpr float kInf = std::numeric_limits<float>::infinity();
 

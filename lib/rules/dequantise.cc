@@ -3,13 +3,13 @@
 namespace simdattn {
 namespace {
 
-constexpr KvText kText = SIMDATTN_KV_TEXT("kv");
+constexpr KvText kKvText = SIMDATTN_KV_TEXT("kv");
 
 }  // namespace
 
 Status check_dequantise(const ConstKv& kv, int64_t first, const View<4>& out) {
   ByteSet ek, scales, eo;
-  SIMDATTN_CHECK(check_kv(kv, {}, kText, &ek, &scales));
+  SIMDATTN_CHECK(check_kv(kv, {}, kKvText, &ek, &scales));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(out.shape[0] == kv.batch && out.shape[1] == kv.heads && out.shape[3] == kv.dim, Code::kShape,
                    "out.shape: must be [kv.batch, kv.heads, tokens, kv.dim]");
@@ -21,7 +21,7 @@ Status check_dequantise(const ConstKv& kv, int64_t first, const View<4>& out) {
   for (int64_t b = 0; kv.page_size > 0 && b < kv.batch; ++b) {
     for (int64_t t = first; t < first + n; ++t) {
       const int64_t page = page_of(kv, b, t);
-      SIMDATTN_REQUIRE(page >= 0 && page < kv.n_pages, Code::kRange, kText.pages);
+      SIMDATTN_REQUIRE(page >= 0 && page < kv.n_pages, Code::kRange, kKvText.pages);
     }
   }
   SIMDATTN_REQUIRE(!share_bytes(ek, eo), Code::kOverlap, "out: overlaps kv");
