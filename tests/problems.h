@@ -113,7 +113,9 @@ struct Array {
   void fill(Random& random, Values values) const {
     for_each_element(view, [&](int64_t at) { put(view.data, view.dtype, at, number(random, values)); });
   }
-  void fill_bytes(unsigned char value) const { std::memset(memory.data(), value, memory.size()); }
+  void fill_bytes(unsigned char value) const {
+    if (memory.size() > 0) std::memset(memory.data(), value, memory.size());
+  }
   int64_t at(const Shape& index) const {
     int64_t result = 0;
     for (size_t i = 0; i < kRank; ++i) result += index[i] * view.stride[i];
