@@ -18,7 +18,7 @@ namespace {
 #undef SIMDATTN_TILE_LAMBDA
 #define SIMDATTN_TILE_INLINE HWY_INLINE
 #define SIMDATTN_TILE_FUNCTION HWY_NOINLINE
-#define SIMDATTN_TILE_LAMBDA HWY_ATTR
+#define SIMDATTN_TILE_LAMBDA SIMDATTN_LAMBDA
 
 template <int64_t kCount, class F, int64_t... kIndices>
 HWY_INLINE void unroll(const F& f, std::integer_sequence<int64_t, kIndices...>) {
@@ -30,7 +30,7 @@ HWY_INLINE void unroll(const F& f) {
 }
 template <int64_t kMax, class F>
 HWY_INLINE void with_rows(int64_t rows, const F& f) {
-  unroll<kMax>([&](auto r) HWY_ATTR {
+  unroll<kMax>([&](auto r) SIMDATTN_LAMBDA {
     if (rows == r + 1) f(std::integral_constant<int64_t, r + 1>());
   });
 }
@@ -81,7 +81,8 @@ struct Ops {
   }
   template <class F>
   static HWY_INLINE void with_registers(const F& f) {
-    WithRegisters(TileTag(), [&](const Accumulators& chains, const Columns& columns) HWY_ATTR { f(chains, columns); });
+    WithRegisters(TileTag(),
+                  [&](const Accumulators& chains, const Columns& columns) SIMDATTN_LAMBDA { f(chains, columns); });
   }
   template <int64_t kIndex, class Set>
   static HWY_INLINE Vec& at(const Set& set) {
