@@ -29,7 +29,7 @@ float bf16_group(int64_t from, int64_t to, const X& x, const Y& y) {
 inline float bf16_number(float x) { return to_f32(from_f32<bf16>(x)); }
 inline float bf16_number(bf16 x) { return to_f32(x); }
 
-/// The chains of kBF16 over f32 numbers that are bf16 ones. `Panel` and `Row`: how a number is read.
+/// The chains of kBF16 over f32 numbers that are bf16 ones, and over bf16.
 struct Bf16Chains {
   static void round(float* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) x[i] = to_f32(from_f32<bf16>(x[i]));
