@@ -110,9 +110,11 @@ static bool hwcap(int bit) { return (getauxval(AT_HWCAP) >> bit & 1) != 0; }
 static bool hwcap2(int bit) { return (getauxval(AT_HWCAP2) >> bit & 1) != 0; }
 static bool has_neon() { return hwcap(1); }
 static bool has_aes() { return hwcap(3); }
-static bool has_fp16() { return hwcap(9) && hwcap(10); }
 static bool has_dot_product() { return hwcap(20); }
 static bool has_bf16() { return hwcap2(14); }
+static bool has_i8mm() { return hwcap2(13); }
+static bool has_sve_bf16() { return hwcap2(12); }
+static bool has_sve_i8mm() { return hwcap2(9); }
 static bool has_sve() { return hwcap(22); }
 static bool has_sve2() { return has_sve() && hwcap2(1); }
 static bool has_sve2_aes() { return has_sve2() && hwcap2(2); }
@@ -131,9 +133,11 @@ static bool sysctl_flag(const char* name) {
 }
 static bool has_neon() { return true; }
 static bool has_aes() { return sysctl_flag("hw.optional.arm.FEAT_AES"); }
-static bool has_fp16() { return sysctl_flag("hw.optional.arm.FEAT_FP16"); }
 static bool has_dot_product() { return sysctl_flag("hw.optional.arm.FEAT_DotProd"); }
 static bool has_bf16() { return sysctl_flag("hw.optional.arm.FEAT_BF16"); }
+static bool has_i8mm() { return sysctl_flag("hw.optional.arm.FEAT_I8MM"); }
+static bool has_sve_bf16() { return false; }
+static bool has_sve_i8mm() { return false; }
 static bool has_sve() { return false; }
 static bool has_sve2() { return false; }
 static bool has_sve2_aes() { return false; }
@@ -143,9 +147,11 @@ static int sve_bytes() { return 0; }
 
 static bool has_neon() { return true; }  // part of the base architecture
 static bool has_aes() { return false; }
-static bool has_fp16() { return false; }
 static bool has_dot_product() { return false; }
 static bool has_bf16() { return false; }
+static bool has_i8mm() { return false; }
+static bool has_sve_bf16() { return false; }
+static bool has_sve_i8mm() { return false; }
 static bool has_sve() { return false; }
 static bool has_sve2() { return false; }
 static bool has_sve2_aes() { return false; }
@@ -153,18 +159,21 @@ static int sve_bytes() { return 0; }
 
 #endif
 
+static const char* missing_sve_i8mm(Isa isa) {
+  const char* missing = missing_feature(isa);
+  return *missing != '\0' ? missing : !has_sve_bf16() ? "svebf16" : !has_sve_i8mm() ? "svei8mm" : "";
+}
+
 const char* missing_feature(Isa isa) {
   switch (isa) {
     case Isa::kBaseline: return "";
     case Isa::kNeon: return has_neon() ? "" : "asimd";
     case Isa::kNeonAes: return !has_neon() ? "asimd" : !has_aes() ? "aes" : "";
-    case Isa::kNeonBf16:
-      return !has_neon()          ? "asimd"
-             : !has_aes()         ? "aes"
-             : !has_fp16()        ? "fphp, asimdhp"
-             : !has_dot_product() ? "asimddp"
-             : !has_bf16()        ? "bf16"
-                                  : "";
+    case Isa::kNeonDotprod: return !has_neon() ? "asimd" : !has_dot_product() ? "asimddp" : "";
+    case Isa::kNeonI8mm: {
+      const char* missing = missing_feature(Isa::kNeonDotprod);
+      return *missing != '\0' ? missing : !has_bf16() ? "bf16" : !has_i8mm() ? "i8mm" : "";
+    }
     case Isa::kSve: return has_sve() ? "" : "sve";
     case Isa::kSveVl128: return !has_sve() ? "sve" : sve_bytes() != 16 ? "an SVE vector length of 128 bits" : "";
     case Isa::kSveVl256: return !has_sve() ? "sve" : sve_bytes() != 32 ? "an SVE vector length of 256 bits" : "";
@@ -172,6 +181,9 @@ const char* missing_feature(Isa isa) {
     case Isa::kSve2: return has_sve2() ? "" : "sve2";
     case Isa::kSve2Vl128:
       return !has_sve2_aes() ? "sve2, sveaes" : sve_bytes() != 16 ? "an SVE vector length of 128 bits" : "";
+    case Isa::kSveVl256I8mm: return missing_sve_i8mm(Isa::kSveVl256);
+    case Isa::kSve2I8mm: return missing_sve_i8mm(Isa::kSve2);
+    case Isa::kSve2Vl128I8mm: return missing_sve_i8mm(Isa::kSve2Vl128);
     default: return "another architecture";
   }
 }

@@ -18,13 +18,17 @@ enum class Isa : uint8_t {
   kAmx,      // and AMX-TILE, AMX-BF16, AMX-INT8; runs with permission only
   kNeon,
   kNeonAes,
-  kNeonBf16,
+  kNeonDotprod,  // NEON, SDOT and UDOT
+  kNeonI8mm,     // and BFMLALB, BFMLALT, SMMLA, USMMLA
   kSve,
   kSveVl128,  // SVE with vectors of exactly that many bits
   kSveVl256,
   kSveVl512,
   kSve2,
   kSve2Vl128,
+  kSveVl256I8mm,  // and BFMLALB, BFMLALT, SMMLA, USMMLA of SVE
+  kSve2I8mm,
+  kSve2Vl128I8mm,
 };
 
 /// Name of the first feature of `isa` that this CPU lacks or whose registers the operating system does not save; ""

@@ -425,10 +425,63 @@ SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
   }
 }
 
+/// Values that more than one tile of rows reads: rounded once, a group of keys and 16 KiB at a time, which stay in L1.
+template <class T>
+SIMDATTN_TILE_FUNCTION void round_values(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns,
+                                         float* out) {
+  const int64_t n = Ops::lanes();
+  for (int64_t j = key; j < key + keys; ++j) {
+    const char* const row = static_cast<const char*>(a.v) + j * a.key_stride + x / kValueGroup * a.group_stride;
+    if (a.stream) {
+      const uintptr_t next = address_at(row, kChainGroup * a.key_stride);
+      for (uintptr_t byte = 0; byte < static_cast<uintptr_t>(columns) * sizeof(float); byte += 64) {
+        __builtin_prefetch(reinterpret_cast<const char*>(next + byte), 0, 2);
+      }
+    }
+    for (int64_t c = 0; c < columns; c += n, out += n) {
+      const char* const at = row + c / kValueGroup * a.group_stride;
+      Ops::store(Ops::rounded(Ops::load(reinterpret_cast<const float*>(at) + c % kValueGroup)), out);
+    }
+  }
+}
+template <class T>
+SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t columns) {
+  constexpr int64_t kColumns = 128;
+  alignas(64) float values[kChainGroup * kColumns];
+  int64_t key = 0;
+  do {
+    const int64_t group = kChainGroup - (a.first_key + key) % kChainGroup;
+    const int64_t keys = a.keys - key < group ? a.keys - key : group;
+    for (int64_t x = 0; x < columns; x += kColumns) {
+      ValueTile part = a;
+      part.dim = columns - x < kColumns ? columns - x : kColumns;
+      round_values<T>(a, key, keys, x, part.dim, values);
+      part.w = a.w + key;
+      part.v = values;
+      part.first_key = a.first_key + key;
+      part.key_stride = part.dim * static_cast<int64_t>(sizeof(float));
+      part.group_stride = kValueGroup * static_cast<int64_t>(sizeof(float));
+      part.keys = keys;
+      part.o = a.o + x;
+      part.alpha = key == 0 ? a.alpha : nullptr;
+      part.stream = false;
+      value_chains_columns<float>(part, 0, keys, part.dim);
+    }
+    key += group;
+  } while (key < a.keys);
+}
+
 template <class T>
 void value_chains(const ValueTile& a) {
   const FlushSubnormals flush;
   const int64_t whole = a.dim / kValueGroup * kValueGroup;
+  if constexpr (std::is_same_v<T, Unrounded>) {
+    if (a.rows > Ops::kRoundingRows) {
+      rounded_value_chains<T>(a, whole);
+      if (whole < a.dim) last_value_chains<T>(a, whole);
+      return;
+    }
+  }
   // Rows from beyond the caches are read in blocks of whole groups, all columns of a block before the next block, so that
   // memory is read in order; meanwhile the next block is prefetched.
   const int64_t in_block = 16384 / (a.dim * static_cast<int64_t>(sizeof(T))) / kChainGroup * kChainGroup;

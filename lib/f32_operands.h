@@ -15,29 +15,35 @@ int64_t f32_panel_bytes(int64_t dim) { return dim * kPanelWidth * 4; }
 int64_t f32_values_bytes(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock * 4; }
 
 /// K: the kernels of element type T. kRound rounds numbers to those that the arithmetic multiplies; null: all of f32.
-template <class K, class T, void (*kRound)(float* x, int64_t n)>
+template <class K, class T, void (*kRound)(const float* in, float* out, int64_t n)>
 struct F32Packing {
   static constexpr bool kRounds = kRound != nullptr && !std::is_same_v<T, bf16>;
 
   static void query(const void* row, void* query, int64_t dim) {
     K::widen(row, static_cast<float*>(query), dim);
-    if constexpr (kRounds) kRound(static_cast<float*>(query), dim);
+    if constexpr (kRounds) kRound(static_cast<float*>(query), static_cast<float*>(query), dim);
   }
   static void keys(const PackKeys& a) {
     float* panel = static_cast<float*>(a.panel);
     K::pack_keys(a.from, a.token_stride, a.keys, a.dim, panel, a.stream);
-    if constexpr (kRounds) kRound(panel, a.dim * kPanelWidth);
+    if constexpr (kRounds) kRound(panel, panel, a.dim * kPanelWidth);
   }
   static void panel(const PackKeys& a) {
     float* panel = static_cast<float*>(a.panel);
-    K::widen_panel(a.from, a.dim, panel);
-    if constexpr (kRounds) kRound(panel, a.dim * kPanelWidth);
+    if constexpr (kRounds && std::is_same_v<T, float>) {
+      kRound(static_cast<const float*>(a.from), panel, a.dim * kPanelWidth);
+    } else {
+      K::widen_panel(a.from, a.dim, panel);
+      if constexpr (kRounds) kRound(panel, panel, a.dim * kPanelWidth);
+    }
   }
   static void values(const PackValues& a) {
     float* block = static_cast<float*>(a.block) + a.first * kValueGroup;
     K::pack_values(static_cast<const T*>(a.rows) + a.column, a.token_stride, a.keys, a.columns, block);
     if constexpr (kRounds) {
-      for (int64_t c = 0; c < a.columns; c += kValueGroup) kRound(block + c * kKeyBlock, a.keys * kValueGroup);
+      for (int64_t c = 0; c < a.columns; c += kValueGroup) {
+        kRound(block + c * kKeyBlock, block + c * kKeyBlock, a.keys * kValueGroup);
+      }
     }
   }
 };
@@ -61,6 +67,7 @@ constexpr KvOperands f32_operands(void (*score_packed)(const ScoreTile&)) {
           .score_packed = score_packed,
           .packed_is = std::is_same_v<T, float>,
           .score_tile = K::score_tile,
+          .store_panel = nullptr,
           .pack_keys = Packing::keys,
           .pack_panel = Packing::panel,
           .value_tile = K::value_tile,
@@ -87,18 +94,13 @@ constexpr AttentionKernels f32_attention(int64_t tile_rows, void (*softmax_tile)
           .end = nullptr};
 }
 
-template <void (*kRound)(float* x, int64_t n)>
-void rounded(const float* in, float* out, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = in[i];
-  kRound(out, n);
-}
-
 /// kBF16 in f32 multiply-adds; `native` if numbers of bf16 in a cache are multiplied as they are. E names the kernels:
-///   round(x, n)               f32 numbers to bf16 ones
+///   round(in, out, n)         f32 numbers to bf16 ones, perhaps in place
 ///   score_tile, value_tile    of f32 numbers that are bf16 ones, in the formats above
 ///   score_tile_bf16, value_tile_bf16    the same from panels and rows of bf16
 ///   score_tile_f32, value_tile_f32      from those of f32 that is not rounded yet
 ///   softmax_tile              rounded weights
+///   kDirectKeyRows            with more rows keys of f32 are rounded when they are packed, not once more in every tile
 template <template <class T> class K, class E>
 constexpr AttentionKernels bf16_attention(bool native, int64_t tile_rows) {
   AttentionKernels kernels = {
@@ -111,7 +113,7 @@ constexpr AttentionKernels bf16_attention(bool native, int64_t tile_rows) {
                         F32Packing<K<f16>, f16, E::round>::query},
       .kv = {},
       .softmax_tile = E::softmax_tile,
-      .prepare_weights = rounded<E::round>,
+      .prepare_weights = E::round,
       .value_packed = f32_value_packed<E::value_tile>,
       .begin = nullptr,
       .end = nullptr};
@@ -122,6 +124,7 @@ constexpr AttentionKernels bf16_attention(bool native, int64_t tile_rows) {
   KvOperands& f32 = kernels.kv[static_cast<size_t>(KvType::kF32)];
   f32.score_tile = E::score_tile_f32;
   f32.value_tile = E::value_tile_f32;
+  f32.direct_key_rows = E::kDirectKeyRows;
   f32.pack_keys = F32Packing<K<float>, float, E::round>::keys;
   f32.pack_panel = F32Packing<K<float>, float, E::round>::panel;
   f32.pack_values = F32Packing<K<float>, float, E::round>::values;

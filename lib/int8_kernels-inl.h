@@ -9,6 +9,7 @@
 //   kRows                    rows of the largest register tile, which is two vectors wide
 //   dot<kWeights>(sum, second, x, column)     adds the products of a cell x of a row; second: more room for sums, at will
 //   total(sum, second)
+//   kMatrix                  multiplies two rows by two columns where there are two rows: see int8_matrix-inl.h
 //
 // Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are below 2^31.
 
@@ -266,11 +267,15 @@ struct Int8Tile {
   const char* columns;
   int64_t steps;         // cells of a row
   const int32_t* start;  // [rows]
+  uintptr_t ahead = 0;   // what lies so many bytes behind the columns is prefetched, if any
 };
+
+#include "lib/int8_matrix-inl.h"
 
 /// Calls finish(row, vector, sum) with the row and the number of the vector as types.
 template <class O, size_t kRows, bool kWeights, class Finish>
 SIMDATTN_INT8_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
+  if constexpr (O::kMatrix && kRows > 1) return int8_matrix_tile<O, kRows, kWeights>(a, finish);
   using I = typename O::I;
   I z = O::set_int(0);
   I s0 = z, s1 = z, s2 = z, s3 = z, s4 = z, s5 = z, s6 = z, s7 = z, s8 = z, s9 = z, s10 = z, s11 = z, s12 = z, s13 = z,
@@ -293,8 +298,13 @@ SIMDATTN_INT8_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
   }
   const int64_t lane_bytes = O::lanes() * 4;
   const int64_t x_stride = a.x_stride;
+  const uintptr_t ahead = a.ahead;
   Cursor<const char> x(a.x), at(a.columns);
   for (int64_t step = a.steps; step > 0; --step) {
+    if (ahead != 0) {
+      for (uintptr_t byte = 0; byte < static_cast<uintptr_t>(2 * lane_bytes); byte += 64)
+        __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at.get()) + ahead + byte), 0, 2);
+    }
     int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
       int8_get<c>(column) = O::load_int(at.get() + static_cast<int64_t>(c) * lane_bytes);
       if constexpr (O::kPairs) {
@@ -352,11 +362,13 @@ SIMDATTN_INT8_SHARED void int8_score_tile(const Int8Tile& a, const Int8Scores& b
   });
 }
 
+/// Panels with scales behind them, or a.scales.
 template <class O>
 void int8_score_packed(const ScoreTile& a) {
   constexpr int64_t kMost = 64;  // rows at a time
   const int64_t lanes = O::lanes();
   const int64_t info_at = int8_query_numbers(a.dim) / 4 * kInt8CellBytes<O>;
+  const uintptr_t ahead = a.stream ? static_cast<uintptr_t>((16384 / a.panel_stride + 1) * a.panel_stride) : 0;
   float factors[kMost];
   int32_t start[kMost];
   for (int64_t first = 0; first < a.rows; first += kMost) {
@@ -374,8 +386,9 @@ void int8_score_packed(const ScoreTile& a) {
                                                 : reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
       int8_row_tiles<O::kRows>(0, rows, [&](int64_t r, auto count) SIMDATTN_INT8_LAMBDA {
         for (int64_t c = 0; c < kPanelWidth; c += 2 * lanes) {
-          int8_score_tile<O, count>({q + r * a.q_stride, a.q_stride, panel + c * 4, (a.dim + 3) / 4, start + r},
-                                    {factors + r, scales + c, a.s + (first + r) * a.lds + p * kPanelWidth + c, a.lds});
+          int8_score_tile<O, count>(
+              {q + r * a.q_stride, a.q_stride, panel + c * 4, (a.dim + 3) / 4, start + r, first + r == 0 ? ahead : 0},
+              {factors + r, scales + c, a.s + (first + r) * a.lds + p * kPanelWidth + c, a.lds});
         }
       });
     }

@@ -88,6 +88,7 @@ struct WeightScale {
     static void pack_panel(const PackKeys& a);                            \
     template <class T>                                                    \
     static void pack_values(const PackValues& a);                         \
+    static constexpr bool kScalesApart = true;                            \
     static void score_packed(const ScoreTile& a);                         \
     static void value_packed(const ValueTile& a);                         \
   }
@@ -100,9 +101,11 @@ constexpr void set_int8_packing(KvOperands& kv) {
 }
 
 /// I names the kernels: prepare_query<T>, score_packed, value_packed; pack_keys and pack_values of f32 rows, or pack_keys<T>,
-/// pack_panel<T> and pack_values<T> of all types.
+/// pack_panel<T> and pack_values<T> of all types; kScalesApart if score_packed takes panels of stored integers as they are.
+/// `value_stored`: value_tile of stored integers in rows, or null.
 template <class I>
-constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&)) {
+constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&),
+                                          void (*value_stored)(const ValueTile&) = nullptr) {
   AttentionKernels kernels = {.native = native,
                               .tile_rows = tile_rows,
                               .value_step = kKeyBlock,
@@ -120,6 +123,9 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
     kv.panel_bytes = I::panel_bytes;
     kv.score_packed = I::score_packed;
   }
+  KvOperands& stored = kernels.kv[slot(KvType::kInt8)];
+  if constexpr (requires { I::kScalesApart; }) stored.score_tile = I::score_packed;
+  stored.value_tile = value_stored;
   KvOperands& f32 = kernels.kv[slot(KvType::kF32)];
   if constexpr (requires { I::template pack_keys<float>; }) {
     set_int8_packing<I, float>(f32);

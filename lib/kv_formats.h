@@ -40,6 +40,20 @@ SIMDATTN_FORMAT_INLINE int32_t round_to_integer(float x) {
 
 // ---- Codes of one byte, scales beside the rows -----------------------------------------------------------------------
 
+/// Scale of a row of integers from the bits of its largest magnitude a: a / 127, integers are round(x * (127 / a)). Where 127 / a
+/// is not finite the integers are zeros and the scale is 0; with NaN or infinity in the row it is NaN.
+struct Int8Scale {
+  float scale;
+  float inverse;
+  bool holds;
+  SIMDATTN_FORMAT_INLINE explicit Int8Scale(uint32_t largest) {
+    const float a = std::bit_cast<float>(largest);
+    inverse = 127.0f / a;
+    holds = largest < kInfinityBits && is_finite(inverse);
+    scale = holds ? a / 127.0f : largest < kInfinityBits ? 0.0f : kNaN;
+  }
+};
+
 /// Integers. The largest magnitude of a row is 127 scales.
 struct Int8Code {
   /// Of the byte at bit kBit of w.
@@ -51,19 +65,14 @@ struct Int8Code {
   static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* /*row*/, int64_t /*dim*/, float scale) {
     return (std::bit_cast<uint32_t>(scale) & 0x7FFFFFFFu) < std::bit_cast<uint32_t>(0x1p120f);
   }
-  /// x8 = round(x * (127 / a)), scale a / 127, a the largest magnitude. Where 127 / a is not finite: zeros, scale 0. With NaN or
-  /// infinity in the row: zeros, scale NaN.
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
-    const uint32_t bits = largest_bits(x, dim);
-    const float largest = std::bit_cast<float>(bits);
-    const float inverse = 127.0f / largest;
-    const bool holds = bits < kInfinityBits && is_finite(inverse);
-    *scale = holds ? largest / 127.0f : bits < kInfinityBits ? 0.0f : kNaN;
-    if (!holds) {
+    const Int8Scale s(largest_bits(x, dim));
+    *scale = s.scale;
+    if (!s.holds) {
       std::memset(row, 0, static_cast<size_t>(dim));
       return;
     }
-    for (int64_t i = 0; i < dim; ++i) row[i] = static_cast<uint8_t>(round_to_integer(x[i] * inverse));
+    for (int64_t i = 0; i < dim; ++i) row[i] = static_cast<uint8_t>(round_to_integer(x[i] * s.inverse));
   }
 };
 
@@ -75,6 +84,7 @@ struct Fp8Code {
   static constexpr uint32_t kTop = kLargest;
   static constexpr uint32_t kExponent = static_cast<uint32_t>(127 - kBias) << 23;  // of f32, for exponent field 0
   static constexpr float kUnit = std::bit_cast<float>(kExponent - ((kMantissa - 1) << 23));  // code 1
+  static constexpr float kRounder = kUnit * 0x1p23f;
 
   template <int kBit>
   static SIMDATTN_FORMAT_INLINE float number(uint32_t w) {
@@ -108,7 +118,6 @@ struct Fp8Code {
     const uint32_t bits = std::bit_cast<uint32_t>(y) & 0x7FFFFFFFu;
     const uint32_t sign = std::bit_cast<uint32_t>(y) >> 24 & 0x80u;
     // Below the normal numbers a sum whose last bit is worth one code rounds.
-    constexpr float kRounder = kUnit * 0x1p23f;
     const uint32_t small =
         std::bit_cast<uint32_t>(std::bit_cast<float>(bits) + kRounder) - std::bit_cast<uint32_t>(kRounder);
     const uint32_t normal =
@@ -173,7 +182,19 @@ SIMDATTN_FORMAT_INLINE void put_f16(float x, uint8_t* p) {
   std::memcpy(p, &d, sizeof d);
 }
 
-/// Integers. d = a / 127, q = round(x * (1 / d)), a the largest magnitude.
+/// d of a block of integers, a / 127, from the bits of the largest magnitude a: q = round(x * (1 / d)).
+struct Q8Scale {
+  float d;
+  float inverse;
+  bool holds;
+  SIMDATTN_FORMAT_INLINE explicit Q8Scale(uint32_t largest) {
+    d = std::bit_cast<float>(largest) / 127.0f;
+    inverse = 1.0f / d;
+    holds = largest < kInfinityBits && is_finite(inverse);
+    if (largest >= kInfinityBits) d = kNaN;
+  }
+};
+
 struct Q8Code {
   static constexpr int64_t kBytes = 32;
   /// The integers of a block of a panel as bytes, [8][32] words of four dimensions.
@@ -181,13 +202,10 @@ struct Q8Code {
     std::memcpy(out, units, 32 * kPanelWidth);
   }
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
-    const uint32_t bits = largest_bits(x, 32);
-    const float d = std::bit_cast<float>(bits) / 127.0f;
-    const float inverse = 1.0f / d;
-    put_f16(bits < kInfinityBits ? d : kNaN, block);
-    const bool holds = bits < kInfinityBits && is_finite(inverse);
+    const Q8Scale s(largest_bits(x, 32));
+    put_f16(s.d, block);
     for (int64_t i = 0; i < 32; ++i) {
-      block[2 + i] = holds ? static_cast<uint8_t>(round_to_integer(x[i] * inverse)) : uint8_t{0};
+      block[2 + i] = s.holds ? static_cast<uint8_t>(round_to_integer(x[i] * s.inverse)) : uint8_t{0};
     }
   }
   static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* codes, float d, float* out) {
@@ -200,6 +218,19 @@ struct Q8Code {
     for (int64_t j = 0; j < kPanelWidth; ++j) y[kPanelWidth + j] = Int8Code::number<8>(w[j]) * d[j];
     for (int64_t j = 0; j < kPanelWidth; ++j) y[2 * kPanelWidth + j] = Int8Code::number<16>(w[j]) * d[j];
     for (int64_t j = 0; j < kPanelWidth; ++j) y[3 * kPanelWidth + j] = Int8Code::number<24>(w[j]) * d[j];
+  }
+};
+
+/// d of a block of nibbles from the number of the largest magnitude, whose bits are `largest`.
+struct Q4Scale {
+  float d;
+  float inverse;
+  bool holds;
+  SIMDATTN_FORMAT_INLINE Q4Scale(uint32_t largest, float extreme) {
+    d = extreme / -8.0f;
+    inverse = 1.0f / d;
+    holds = largest < kInfinityBits && is_finite(inverse);
+    if (largest >= kInfinityBits) d = kNaN;
   }
 };
 
@@ -219,14 +250,12 @@ struct Q4Code {
     for (int64_t i = 32; i-- > 0 && bits != 0;) {                                 // zeros of either sign are +0
       if ((std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu) == bits) extreme = x[i];  // the first one of that size
     }
-    const float d = extreme / -8.0f;
-    const float inverse = 1.0f / d;
-    put_f16(bits < kInfinityBits ? d : kNaN, block);
-    const bool holds = bits < kInfinityBits && is_finite(inverse);
-    const float factor = holds ? inverse : 0.0f;
+    const Q4Scale s(bits, extreme);
+    put_f16(s.d, block);
+    const float factor = s.holds ? s.inverse : 0.0f;
     uint32_t q[32];
     for (int64_t i = 0; i < 32; ++i) {
-      const int32_t n = static_cast<int32_t>((holds ? x[i] : 0.0f) * factor + 8.5f);
+      const int32_t n = static_cast<int32_t>((s.holds ? x[i] : 0.0f) * factor + 8.5f);
       q[i] = static_cast<uint32_t>(n < 15 ? n : 15);
     }
     for (int64_t i = 0; i < 16; ++i) block[2 + i] = static_cast<uint8_t>(q[i] | q[16 + i] << 4);
@@ -401,11 +430,20 @@ struct FormatOf<KvType::kQ5_1> : ReadFormat<Q5OffsetCode> {};
 template <>
 struct FormatOf<KvType::kIq4Nl> : ReadFormat<Iq4NlCode> {};
 
+/// F of every type that is written and read; of every one that is read only.
+#define SIMDATTN_WRITTEN_TYPES(F) \
+  F(KvType::kInt8)                \
+  F(KvType::kFp8E4M3)             \
+  F(KvType::kFp8E5M2)             \
+  F(KvType::kQ8_0)                \
+  F(KvType::kQ4_0)
+#define SIMDATTN_READ_TYPES(F) F(KvType::kQ4_1) F(KvType::kQ5_0) F(KvType::kQ5_1) F(KvType::kIq4Nl)
+
 // ---- The slots ---------------------------------------------------------------------------------------------------------
 
-/// Codes to numbers in plain C++. Backends have vectors for it.
+/// Codes to numbers and numbers to codes in plain C++. Backends have vectors for it.
 template <KvType kType>
-struct PlainWidening {
+struct PlainCodec {
   /// Columns [first, first + n) of rows `stride` bytes apart, as rows of f32 `ld` floats apart.
   static SIMDATTN_FORMAT_INLINE void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys,
                                           int64_t first, int64_t n, float* out, int64_t ld) {
@@ -417,10 +455,14 @@ struct PlainWidening {
   static SIMDATTN_FORMAT_INLINE void panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
     FormatOf<kType>::decode_panel(panel, scales, dim, out);
   }
+  /// A row of numbers as codes, of types that are written.
+  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
+    if constexpr (!is_read_only(kType)) FormatOf<kType>::encode(x, dim, row, scale);
+  }
 };
 
 /// All that does not multiply, of one type.
-template <KvType kType, class Widening = PlainWidening<kType>>
+template <KvType kType, class Codec = PlainCodec<kType>>
 struct NarrowSlots {
   using Format = FormatOf<kType>;
   static constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
@@ -444,7 +486,7 @@ struct NarrowSlots {
       std::memcpy(row, from, static_cast<size_t>(row_bytes(kType, a.dim)));
     } else {
       float none;
-      Format::encode(reinterpret_cast<const float*>(from), a.dim, row, has_scales(kType) ? a.scales + t : &none);
+      Codec::encode(reinterpret_cast<const float*>(from), a.dim, row, has_scales(kType) ? a.scales + t : &none);
     }
   }
   static SIMDATTN_FORMAT_INLINE void bytes_to_row(const LoadRows& a, int64_t t, const uint8_t* row) {
@@ -453,7 +495,7 @@ struct NarrowSlots {
       std::memcpy(to, row, static_cast<size_t>(row_bytes(kType, a.dim)));
     } else {
       const float scale = scale_of(a.scales, t);
-      Widening::rows(row, 0, &scale, 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
+      Codec::rows(row, 0, &scale, 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
     }
   }
 
@@ -491,7 +533,7 @@ struct NarrowSlots {
 
   /// A panel as f32 numbers [dim][32].
   static SIMDATTN_FORMAT_INLINE void widen_panel(const PackKeys& a) {
-    Widening::panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
+    Codec::panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
   }
 
   /// value_tile in f32: some keys and columns at a time become f32 in L1.
@@ -505,8 +547,8 @@ struct NarrowSlots {
       for (int64_t c = 0; c < a.dim; c += kColumns) {
         ValueTile tile = a;
         tile.dim = kColumns < a.dim - c ? kColumns : a.dim - c;
-        Widening::rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c,
-                       tile.dim, wide, kColumns);
+        Codec::rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c, tile.dim,
+                    wide, kColumns);
         tile.w = a.w + j;
         tile.v = wide;
         tile.scales = nullptr;

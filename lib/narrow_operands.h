@@ -183,7 +183,8 @@ struct BlockIntegers {
   }
 };
 
-/// N<type>: the slots of a type, as NarrowSlots has them with value_tile for f32, and perhaps pack_keys.
+/// N<type>: the slots of a type, as NarrowSlots has them with value_tile for f32, and perhaps pack_keys; with fused_rows
+/// above 0 score_tile for so many rows, from its own panels, and store_panel.
 template <template <KvType> class N, KvType kType>
 constexpr void add_narrow_type(UKernels& t) {
   using Slots = N<kType>;
@@ -203,11 +204,20 @@ constexpr void add_narrow_type(UKernels& t) {
   if constexpr (!is_read_only(kType)) as_f32.pack_panel = Slots::widen_panel;
   if constexpr (!is_read_only(kType) && requires { Slots::pack_keys; }) as_f32.pack_keys = Slots::pack_keys;
   as_f32.value_tile = Slots::value_tile;
+  if constexpr (!is_read_only(kType) && requires { requires Slots::fused_rows > 0; }) {
+    as_f32.score_tile = Slots::score_tile;
+    as_f32.store_panel = Slots::store_panel;
+    as_f32.direct_key_rows = Slots::fused_rows;
+  }
 }
 
-/// What a table of Arithmetic::kInt8 multiplies as it is stored. `score`: BlockIntegers::score() of any type with blocks.
-constexpr void add_stored_integers(AttentionKernels& t, void (*score)(const ScoreTile&)) {
+/// What Arithmetic::kInt8 of a table multiplies as it is stored. `score`: BlockIntegers::score() of any type with blocks.
+constexpr void add_stored_integers(UKernels& table, void (*score)(const ScoreTile&)) {
+  AttentionKernels& t = table.attention[slot(Arithmetic::kInt8)];
   KvOperands& integers = t.kv[slot(KvType::kInt8)];
+  if (integers.score_tile != nullptr) {
+    integers.store_panel = table.attention[slot(Arithmetic::kF32)].kv[slot(KvType::kInt8)].store_panel;
+  }
   integers.pack_keys = Int8AsStored::keys;
   integers.pack_panel = Int8AsStored::panel;
   integers.pack_values = Int8AsStored::values;
@@ -215,19 +225,17 @@ constexpr void add_stored_integers(AttentionKernels& t, void (*score)(const Scor
   BlockIntegers<KvType::kQ4_0>::add(t.kv[slot(KvType::kQ4_0)], score);
 }
 
-template <template <KvType> class N, KvType... kTypes>
-constexpr UKernels with_types(UKernels t) {
-  (add_narrow_type<N, kTypes>(t), ...);
-  void (*score)(const ScoreTile&) = BlockIntegers<KvType::kQ8_0>::score;
-  if constexpr (requires { N<KvType::kQ8_0>::score_integers; }) score = N<KvType::kQ8_0>::score_integers;
-  add_stored_integers(t.attention[slot(Arithmetic::kInt8)], score);
-  return t;
-}
 /// The table with all narrow types.
 template <template <KvType> class N>
-constexpr UKernels with_narrow_types(const UKernels& t) {
-  return with_types<N, KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0, KvType::kQ4_1,
-                    KvType::kQ5_0, KvType::kQ5_1, KvType::kIq4Nl>(t);
+constexpr UKernels with_narrow_types(UKernels t) {
+#define SIMDATTN_ADD(type) add_narrow_type<N, type>(t);
+  SIMDATTN_WRITTEN_TYPES(SIMDATTN_ADD)
+  SIMDATTN_READ_TYPES(SIMDATTN_ADD)
+#undef SIMDATTN_ADD
+  void (*score)(const ScoreTile&) = BlockIntegers<KvType::kQ8_0>::score;
+  if constexpr (requires { N<KvType::kQ8_0>::score_integers; }) score = N<KvType::kQ8_0>::score_integers;
+  add_stored_integers(t, score);
+  return t;
 }
 
 }  // namespace

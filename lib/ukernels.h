@@ -290,6 +290,9 @@ struct PackValues {
   void* block;
 };
 
+/// For more rows keys and values are packed once per block; for fewer they are read in place, where there are slots for that.
+inline constexpr int64_t kDirectRows = 12;
+
 /// How one arithmetic multiplies keys and values of one storage type. A slot that is null has a way round it in the
 /// drivers (lib/drivers/operands.h), through f32 rows and kv[kF32]; so a storage type is complete once it can be loaded.
 struct KvOperands {
@@ -300,11 +303,15 @@ struct KvOperands {
   bool packed_is;
   /// Keys in the storage type's own panels. Null: packed first.
   void (*score_tile)(const ScoreTile&);
+  /// Keys in rows as a panel of the storage type, which score_tile takes (scales stay where they are). Null: packed.
+  void (*store_panel)(const PackKeys&);
   void (*pack_keys)(const PackKeys&);
   void (*pack_panel)(const PackKeys&);
   /// Values in rows. Null: packed first.
   void (*value_tile)(const ValueTile&);
   void (*pack_values)(const PackValues&);
+  /// For more rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
+  int64_t direct_key_rows = kDirectRows;
 };
 
 /// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.

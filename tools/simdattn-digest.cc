@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -672,6 +673,56 @@ bool run_attention(Run& run, DType k_type, DType v_type, Form form, const Attent
   return true;
 }
 
+/// Narrow storage: its bytes as kv_append writes them, its numbers, and attention over it. Types that others write: any bytes.
+bool run_narrow(Run& run, KvType type, bool panels, bool writes) {
+  Random& random = run.random;
+  const int64_t block = writes && has_scales(type) ? 1 : 32;
+  const int64_t kv_heads = random.integer(1, 2), heads = kv_heads * random.integer(1, 5), n_q = random.integer(1, 3);
+  const int64_t n_kv = run.size(1, 300);
+  const int64_t dim = (run.size(1, 140) + block - 1) / block * block;
+  const Values values = run.values();
+  const Array<4> q = input(random, DType::kF32, {1, heads, n_q, dim}, values);
+  Buffer memory[2], scales[2];
+  Kv kv[2];
+  for (int i = 0; i < 2; ++i) {
+    const KvLayout layout = panels && i == 0 ? KvLayout::kPanels : KvLayout::kRows;
+    const int64_t bytes = kv_bytes(type, layout, 1, kv_heads, n_kv, dim);
+    memory[i] = Buffer(DType::kU8, bytes);
+    kv[i] = contiguous_kv(memory[i].bytes.data(), type, layout, 1, kv_heads, n_kv, dim);
+    if (has_scales(type)) {
+      scales[i] = Buffer(DType::kF32, kv_heads * n_kv);
+      for (int64_t j = 0; j < scales[i].count(); ++j)
+        scales[i].set(j, number(random, DType::kF32, Values::kOrdinary) & 0x7FFFFFFF);
+      kv[i] = contiguous_scales(kv[i], reinterpret_cast<float*>(scales[i].bytes.data()));
+    }
+    const Array<4> rows = input(random, random.storage(), {1, kv_heads, n_kv, dim}, values);
+    if (writes) {
+      if (!run.ok(kv_append(rows.view, {}, kv[i], {}, run.exec()))) return false;
+    } else {
+      for (int64_t j = 0; j < bytes; ++j) memory[i].set(j, static_cast<int64_t>(random.bits() & 0xFF));
+    }
+    run.add(memory[i]);
+    run.add(scales[i]);
+    Array<4> numbers(DType::kF32, {1, kv_heads, n_kv, dim});
+    if (!run.ok(dequantise(kv[i], 0, numbers.view, run.exec()))) return false;
+    run.add(numbers.buffer);
+  }
+  Options options;
+  Attention a;
+  a.scoring = random_scoring(run, options, 1, heads, n_q, n_kv);
+  a.q = q.view;
+  a.k = kv[0];
+  a.v = kv[1];
+  Array<4> out(DType::kF32, {1, heads, n_q, dim});
+  Array<3> lse(DType::kF32, {1, heads, n_q});
+  a.out = out.view;
+  a.lse = lse.view;
+  if (!run_problem(run, a)) return false;
+  run.add(out.buffer);
+  run.add(lse.buffer);
+  return true;
+}
+
 /// Sequences of different lengths behind each other.
 bool run_packed(Run& run, DType type) {
   Random& random = run.random;
@@ -859,6 +910,23 @@ std::vector<Line> all_lines() {
       });
     }
     add_in("attention raw state", 10, run_raw);
+  }
+  constexpr std::tuple<KvType, const char*, bool> kNarrow[] = {
+      {KvType::kInt8, "int8", true},  {KvType::kFp8E4M3, "e4m3", true}, {KvType::kFp8E5M2, "e5m2", true},
+      {KvType::kQ8_0, "q8_0", true},  {KvType::kQ4_0, "q4_0", true},    {KvType::kQ4_1, "q4_1", false},
+      {KvType::kQ5_0, "q5_0", false}, {KvType::kQ5_1, "q5_1", false},   {KvType::kIq4Nl, "iq4_nl", false}};
+  for (const auto& [arithmetic, in] :
+       {std::pair{Arithmetic::kF32, ""}, {Arithmetic::kBF16, " in bf16"}, {Arithmetic::kInt8, " in int8"}}) {
+    for (const auto& [type, name, writes] : kNarrow) {
+      for (const bool panels : {false, true}) {
+        if (panels && !writes) continue;
+        add(std::string("narrow ") + name + (panels ? " panels" : " rows") + in, 8,
+            [a = arithmetic, t = type, panels, w = writes](Run& r) {
+              r.arithmetic = a;
+              return run_narrow(r, t, panels, w);
+            });
+      }
+    }
   }
   return lines;
 }

@@ -1,25 +1,26 @@
 // simdattn: the CPU kernels inside transformer attention. For C++17 and later; types and options are in types.h.
-//
-// Conventions that hold for every function of this header:
-//
-//  - Shapes are [batch, heads, rows, dim]; strides of views count elements, those of a Kv bytes. They may be anything (0
-//    broadcasts an input, negative walks backwards) except that the last dimension is contiguous. Data may have any
-//    alignment that its type allows.
-//  - All arithmetic is f32 unless options say otherwise; a narrower storage type is widened on load and rounded to nearest
-//    even on store.
-//  - The caller owns memory and threads: no call allocates, locks, throws, logs, or starts a thread.
-//  - A call either does everything or returns a Status that names the argument and the rule, having written nothing.
-//  - No output may share a byte with an input, another output, a table, an array of options or the workspace, unless a
-//    function says otherwise. Arrays that interleave without sharing a byte are fine.
-//  - Results are one bit pattern on every CPU with fused multiply-add (docs/numerics.md), whatever the caller's
-//    floating-point control word says; it is left as it was. A NaN result is 0x7FC00000 (rounded to the storage type), a
-//    masked key has no influence whatever its bytes hold.
 #ifndef SIMDATTN_SIMDATTN_H_
 #define SIMDATTN_SIMDATTN_H_
 
 #include "simdattn/simdattn_c.h"
 #include "simdattn/types.h"
 
+/// The CPU kernels inside transformer attention.
+///
+/// Conventions that hold for every function of this header:
+///
+///  - Shapes are [batch, heads, rows, dim]; strides of views count elements, those of a Kv bytes. They may be anything (0
+///    broadcasts an input, negative walks backwards) except that the last dimension is contiguous. Data may have any
+///    alignment that its type allows.
+///  - All arithmetic is f32 unless options say otherwise; a narrower storage type is widened on load and rounded to nearest
+///    even on store.
+///  - The caller owns memory and threads: no call allocates, locks, throws, logs, or starts a thread.
+///  - A call either does everything or returns a Status that names the argument and the rule, having written nothing.
+///  - No output may share a byte with an input, another output, a table, an array of options or the workspace, unless a
+///    function says otherwise. Arrays that interleave without sharing a byte are fine.
+///  - Results are one bit pattern on every CPU with fused multiply-add (docs/numerics.md), whatever the caller's
+///    floating-point control word says; it is left as it was. A NaN result is 0x7FC00000 (rounded to the storage type), a
+///    masked key has no influence whatever its bytes hold.
 namespace simdattn {
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -34,11 +35,12 @@ constexpr std::array<int64_t, kRank> array_of(const int64_t (&numbers)[kRank]) {
 }
 }  // namespace detail
 
-/// view(p, {2, 8, 16, 64}) is a contiguous View<4> of p's element type; a second list gives the strides.
+/// view(p, {2, 8, 16, 64}) is a contiguous View<4> of p's element type, or a ConstView<4> if that is const.
 template <class T, size_t kRank>
 constexpr auto view(T* data, const int64_t (&shape)[kRank]) {
   return BasicView<static_cast<int>(kRank), std::is_const_v<T>>(data, kDTypeOf<T>, detail::array_of(shape));
 }
+/// The same with strides, in elements.
 template <class T, size_t kRank>
 constexpr auto view(T* data, const int64_t (&shape)[kRank], const int64_t (&stride)[kRank]) {
   return BasicView<static_cast<int>(kRank), std::is_const_v<T>>(data, kDTypeOf<T>, detail::array_of(shape),
@@ -46,17 +48,18 @@ constexpr auto view(T* data, const int64_t (&shape)[kRank], const int64_t (&stri
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Targets: one implementation of all kernels for one instruction set each, such as "highway/avx2" or "scalar"
+// Targets
 
+/// What targets() returns: never empty, and valid as long as the program.
 struct TargetList {
-  const Target* const* data;
-  size_t count;
-  const Target* const* begin() const { return data; }
-  const Target* const* end() const { return data + count; }
-  size_t size() const { return count; }
-  const Target* operator[](size_t i) const { return data[i]; }
-  const Target* front() const { return data[0]; }
-  const Target* back() const { return data[count - 1]; }
+  const Target* const* data;                                    // the pointers
+  size_t count;                                                 // how many
+  const Target* const* begin() const { return data; }           // for a loop over all
+  const Target* const* end() const { return data + count; }     // behind the last
+  size_t size() const { return count; }                         // how many
+  const Target* operator[](size_t i) const { return data[i]; }  // target i
+  const Target* front() const { return data[0]; }               // the best that was compiled
+  const Target* back() const { return data[count - 1]; }        // "scalar"
 };
 
 /// Every compiled target, best first; "scalar" is last and always runnable.
@@ -65,6 +68,7 @@ inline TargetList targets() {
   list.data = simdattn_targets(&list.count);
   return list;
 }
+/// "BACKEND/INSTRUCTIONS", or "scalar": what SIMDATTN_TARGET and find_target() take.
 inline const char* name(const Target& target) { return simdattn_name(&target); }
 /// True if this CPU and operating system can execute the target. It changes once at most: see request_amx().
 inline bool runnable(const Target& target) { return simdattn_runnable(&target); }
@@ -86,6 +90,9 @@ inline Status default_target(const Target** target) { return simdattn_default_ta
 /// AMX then takes 8 KiB more when the operating system saves its registers, on alternative signal stacks too.
 /// kTarget where there is no AMX: `detail` names what is missing.
 inline Status request_amx() { return simdattn_request_amx(); }
+// ---------------------------------------------------------------------------------------------------------------------
+// Version
+
 /// "0.2.0", of the library that was linked.
 inline const char* version() { return simdattn_version(); }
 
@@ -103,6 +110,7 @@ inline Status scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>
                      const Exec& exec = {}) {
   return simdattn_scores(&q, &k, &out, &options, &exec);
 }
+/// Bytes of Exec::workspace that scores() needs for keys of d_qk numbers; 0 in kF32.
 inline size_t scores_workspace(Arithmetic arithmetic, int64_t d_qk) {
   return simdattn_scores_workspace(arithmetic, d_qk);
 }
@@ -137,12 +145,15 @@ inline Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, cons
                               const ValueOptions& options = {}, const Exec& exec = {}) {
   return simdattn_weighted_values(&p, &v, &out, &options, &exec);
 }
+/// Bytes of Exec::workspace that weighted_values() needs for values of d_v numbers; 0 in kF32.
 inline size_t weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
   return simdattn_weighted_values_workspace(arithmetic, d_v);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Other score functions: in the place of scores(), before the same softmax and weighted_values
+// Other score functions
+//
+// In the place of scores(), before the same softmax and weighted_values.
 //
 // Shapes: q [B,Hq,n_q,d_q], k [B,Hk,n_kv,d_k], out f32 [B,Hq,n_q,n_kv]; G = Hq/Hk whole; query head h reads key head h / G;
 // dimensions >= 1. q, k and weights f32, bf16 or f16, any mixture; weights are broadcast over heads by stride 0.
@@ -162,6 +173,7 @@ inline Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, cons
                               const ScoreOptions& options = {}, const Exec& exec = {}) {
   return simdattn_bilinear_scores(&q, &m, &k, &out, &options, &exec);
 }
+/// Bytes of Exec::workspace that bilinear_scores() needs.
 inline size_t bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
   return simdattn_bilinear_scores_workspace(d_q, d_k);
 }
@@ -176,6 +188,7 @@ inline Status additive_scores(const ConstView<4>& q, const ConstView<4>& k, cons
                               const ConstView<3>& wq = {}, const ConstView<3>& wk = {}, const Exec& exec = {}) {
   return simdattn_additive_scores(&q, &k, &w, &out, &wq, &wk, &exec);
 }
+/// Bytes of Exec::workspace that additive_scores() needs: d_q of q if there is wq, else 0; d_k likewise; d numbers are projected.
 inline size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
   return simdattn_additive_scores_workspace(d_q, d_k, d);
 }
@@ -187,7 +200,7 @@ inline size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
 /// The matrix is orthonormal and its own inverse: q and k rotated alike have the same products, and a second call undoes the
 /// first. It spreads a channel of large numbers over its block, which is what a format with one scale for many numbers
 /// needs. Rotate q and k after RoPE; values, and then the output, by themselves. kv_append does it on
-/// the way: AppendOptions::hadamard_block.
+/// the way: KeyRotation::hadamard_block.
 /// Shapes: x, out [B,H,n,d] f32, bf16 or f16, any mixture, d >= 1; block 0 (the largest power of two that divides d, at most
 /// 4096), or a power of two up to 4096 that divides d. `out` may be exactly x if the types are the same.
 /// Error: |out - exact| <= (log2(block) + 1) * 2^-24 * sum |x| / sqrt(block), plus half a unit in the last place of out's type.
@@ -252,6 +265,7 @@ inline Status rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableO
                           const Exec& exec = {}) {
   return simdattn_rope_direct(&x, pairs, &table, &positions, &out, &options, &exec);
 }
+/// Bytes of Exec::workspace that rope_direct() needs; 0 up to 1024 pairs.
 inline size_t rope_direct_workspace(int64_t pairs) { return simdattn_rope_direct_workspace(pairs); }
 
 /// Sinusoidal position encoding (Vaswani et al. 2017): out[p,2i] = sin(position_p * base^(-2i/d)), out[p,2i+1] = cos of the
@@ -343,14 +357,17 @@ inline Status dequantise(const ConstKv& kv, int64_t first, const View<4>& out, c
 /// its old or new page is negative; sequences must not share the pages that the call touches. In a ring, last - first is
 /// at most its capacity. Tokens elsewhere keep their bytes, also those that the moved ones leave behind.
 /// Error: against the key rotated to its new position exactly, in the norm of each pair of dimensions, a shift adds at most
-/// (u + 2^-22) of the pair's norm; u = 2^-24, 2^-8, 2^-11 for f32, bf16, f16 (one more rounding in the storage type).
+/// (u + 2^-22) of the pair's norm; u = 2^-24, 2^-8, 2^-11 for f32, bf16, f16 (one more rounding in the storage type). With
+/// rope.hadamard_block the pairs are those before the matrix.
 inline Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope = {},
                        const Exec& exec = {}) {
   return simdattn_kv_shift(&kv, first, last, delta, &rope, &exec);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Fused attention; the problem is explained at `Attention` in types.h
+// Fused attention
+//
+// The problem is explained at `Attention` in types.h.
 
 /// Checks a problem once and divides it into tasks. Everything that the problem points to must live as long as the plan is
 /// used. Data (elements of q, k, v, out, bias, masks, sinks, slopes) may change between runs. Lengths (cu_q, cu_k, kv_length,

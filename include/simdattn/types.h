@@ -14,8 +14,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* ---- Version -------------------------------------------------------------------------------------------------------- */
+
+/** Of these headers, by SemVer; version() tells that of the library that was linked. */
 #define SIMDATTN_VERSION_MAJOR 0
+/** The same. */
 #define SIMDATTN_VERSION_MINOR 2
+/** The same. */
 #define SIMDATTN_VERSION_PATCH 0
 
 /* Public functions of a shared library; nothing else is visible outside of it. */
@@ -63,10 +68,11 @@
 namespace simdattn {
 #endif
 
-/* ---- Status ------------------------------------------------------------------------------------------------------ */
+/* ---- Status and execution ------------------------------------------------------------------------------------------- */
 
+/** What was wrong with a call. A call that failed has written nothing. */
 SIMDATTN_ENUM(simdattn_code, Code){
-    SIMDATTN_VALUE(SIMDATTN_OK, kOk) = 0,
+    SIMDATTN_VALUE(SIMDATTN_OK, kOk) = 0,                    /* everything was done */
     SIMDATTN_VALUE(SIMDATTN_NULL_POINTER, kNullPointer) = 1, /* a pointer is null although its size is not zero */
     SIMDATTN_VALUE(SIMDATTN_SHAPE, kShape) = 2, /* shapes are negative, zero where forbidden, too large, or disagree */
     /** The last dimension is not contiguous, or elements of an output coincide. */
@@ -83,7 +89,7 @@ SIMDATTN_ENUM(simdattn_code, Code){
     SIMDATTN_VALUE(SIMDATTN_STALE_PLAN, kStalePlan) = 10,
 };
 
-/* ---- Types of elements and of stored keys and values --------------------------------------------------------------- */
+/* ---- Element and storage types -------------------------------------------------------------------------------------- */
 
 /** Types of elements of arrays. */
 SIMDATTN_ENUM(simdattn_dtype, DType){
@@ -97,28 +103,34 @@ SIMDATTN_ENUM(simdattn_dtype, DType){
 
 /** How a key or value is stored in a KV cache. */
 SIMDATTN_ENUM(simdattn_kv_type, KvType){
-    SIMDATTN_VALUE(SIMDATTN_KV_F32, kF32) = 0,
-    SIMDATTN_VALUE(SIMDATTN_KV_BF16, kBF16) = 1,
-    SIMDATTN_VALUE(SIMDATTN_KV_F16, kF16) = 2,
+    SIMDATTN_VALUE(SIMDATTN_KV_F32, kF32) = 0,   /* IEEE 754 binary32 */
+    SIMDATTN_VALUE(SIMDATTN_KV_BF16, kBF16) = 1, /* the upper half of an f32 */
+    SIMDATTN_VALUE(SIMDATTN_KV_F16, kF16) = 2,   /* IEEE 754 binary16 */
     /** int8 in -127 .. 127, times one f32 scale per token and head (Kv::scales). */
     SIMDATTN_VALUE(SIMDATTN_KV_INT8, kInt8) = 3,
-    /** 8-bit floating point, times a scale of any granularity (Kv::scales; none: 1). 4 exponent bits, bias 7, largest 448, no
-     *  infinity (e4m3fn); 5 exponent bits, the upper byte of an f16. */
+    /** 8-bit floating point, times a scale of any granularity (Kv::scales; none: 1): 4 exponent bits, bias 7, largest 448, no
+     *  infinity (e4m3fn). */
     SIMDATTN_VALUE(SIMDATTN_KV_FP8_E4M3, kFp8E4M3) = 4,
-    SIMDATTN_VALUE(SIMDATTN_KV_FP8_E5M2, kFp8E5M2) = 5,
-    /** Blocks of 32 as in ggml (llama.cpp): an f16 scale d and 32 integers; d and 16 bytes of nibbles, the low ones first, each
-     *  times d after 8 is subtracted. */
+    SIMDATTN_VALUE(SIMDATTN_KV_FP8_E5M2, kFp8E5M2) = 5, /* the same with 5 exponent bits: the upper byte of an f16 */
+    /** Blocks of 32 as in ggml (llama.cpp), 34 bytes: an f16 scale d and 32 integers of 8 bits. */
     SIMDATTN_VALUE(SIMDATTN_KV_Q8_0, kQ8_0) = 6,
+    /** Blocks of 32 as in ggml, 18 bytes: an f16 scale d and 16 bytes of nibbles, the low ones first, each times d after 8 is
+     *  subtracted. */
     SIMDATTN_VALUE(SIMDATTN_KV_Q4_0, kQ4_0) = 7,
-    /** More of ggml's, in rows that others wrote: kv_append and kv_shift refuse them. */
+    /** ggml's 20 bytes: f16 d and m, then nibbles, each times d plus m. This and the next three only in rows that others wrote:
+     *  kv_append and kv_shift refuse them. */
     SIMDATTN_VALUE(SIMDATTN_KV_Q4_1, kQ4_1) = 8,
+    /** ggml's 22 bytes: an f16 d, the fifth bits, nibbles; less 16, times d. */
     SIMDATTN_VALUE(SIMDATTN_KV_Q5_0, kQ5_0) = 9,
+    /** ggml's 24 bytes: f16 d and m, the fifth bits, nibbles; times d plus m. */
     SIMDATTN_VALUE(SIMDATTN_KV_Q5_1, kQ5_1) = 10,
+    /** ggml's 18 bytes: an f16 d, nibbles that choose one of 16 integers, times d. */
     SIMDATTN_VALUE(SIMDATTN_KV_IQ4_NL, kIq4Nl) = 11,
 };
 
+/** How the tokens of a head lie. Values are always rows. */
 SIMDATTN_ENUM(simdattn_kv_layout, KvLayout){
-    SIMDATTN_VALUE(SIMDATTN_KV_ROWS, kRows) = 0,
+    SIMDATTN_VALUE(SIMDATTN_KV_ROWS, kRows) = 0,     /* token by token: row_bytes(type, dim) each */
     SIMDATTN_VALUE(SIMDATTN_KV_PANELS, kPanels) = 1, /* keys only; see kPanelWidth */
 };
 
@@ -131,6 +143,9 @@ SIMDATTN_ENUM(simdattn_arithmetic, Arithmetic){
     SIMDATTN_VALUE(SIMDATTN_ARITHMETIC_INT8, kInt8) = 2,
 };
 
+/* ---- Rotary position embedding -------------------------------------------------------------------------------------- */
+
+/** Which two dimensions of r rotated ones form pair i. */
 SIMDATTN_ENUM(simdattn_rope_pairing, RopePairing){
     SIMDATTN_VALUE(SIMDATTN_ROPE_INTERLEAVED, kInterleaved) = 0, /* (2i, 2i+1): GPT-J, Meta Llama, ONNX interleaved=1 */
     /** (i, i + r/2): GPT-NeoX, Hugging Face rotate_half, ONNX default. */
@@ -166,17 +181,20 @@ SIMDATTN_ENUM(simdattn_mrope_layout, MropeLayout){
     SIMDATTN_VALUE(SIMDATTN_MROPE_AXIAL, kAxial) = 2,
 };
 
+/* ---- Element and storage types -------------------------------------------------------------------------------------- */
+
 #ifdef __cplusplus
 
 /// The upper half of an f32: 8 exponent bits, 7 stored significand bits.
 struct bf16 {
-  uint16_t bits;
+  uint16_t bits;  // sign, exponent and significand, from the highest bit
 };
 /// IEEE 754 binary16.
 struct f16 {
-  uint16_t bits;
+  uint16_t bits;  // sign, exponent and significand, from the highest bit
 };
 
+/// The DType of float, bf16, f16, uint8_t, bool (kU8), int32_t or int64_t, const or not; of another type it does not compile.
 template <class T>
 constexpr DType dtype_of() {
   using U = std::remove_cv_t<T>;
@@ -190,6 +208,7 @@ constexpr DType dtype_of() {
     return DType::kI64;
   }
 }
+/// dtype_of() as a constant.
 template <class T>
 inline constexpr DType kDTypeOf = dtype_of<T>();
 
@@ -201,19 +220,22 @@ constexpr KvType kv_type_of(DType t) {
                              : static_cast<KvType>(-1);
 }
 
-// ---- Views -----------------------------------------------------------------------------------------------------------
+/* ---- Views ---------------------------------------------------------------------------------------------------------- */
 
-/// Typed at run time, shaped, strided; owns nothing. `data == nullptr` means "absent" where an argument is optional.
+/// An array of `kRank` dimensions: typed at run time, shaped, strided; owns nothing. `data == nullptr` means "absent" where an
+/// argument is optional. Sizes are 0 or more, strides any number; a call that takes a view says which types and shapes it
+/// accepts. C: simdattn_view1 .. 5 and simdattn_const_view1 .. 5, with these members.
 template <int kRank, bool kConst>
 struct BasicView {
-  using Pointer = std::conditional_t<kConst, const void*, void*>;
-  using Sizes = std::array<int64_t, static_cast<size_t>(kRank)>;
-  Pointer data = nullptr;
-  DType dtype = DType::kF32;
-  Sizes shape{};
-  Sizes stride{};  // in elements
+  using Pointer = std::conditional_t<kConst, const void*, void*>;  // const void* of a ConstView
+  using Sizes = std::array<int64_t, static_cast<size_t>(kRank)>;   // one number for each dimension
+  Pointer data = nullptr;     // the element whose indices are all 0, aligned as its type needs
+  DType dtype = DType::kF32;  // type of the elements
+  Sizes shape{};              // elements in each dimension
+  Sizes stride{};             // elements from one index to the next, in each dimension; the last must be 1
 
-  constexpr BasicView() = default;
+  constexpr BasicView() = default;  // absent
+  /// Data, type, shape, strides.
   constexpr BasicView(Pointer d, DType t, const Sizes& sh, const Sizes& st)
       : data(d), dtype(t), shape(sh), stride(st) {}
   /// Contiguous, last dimension fastest.
@@ -229,41 +251,48 @@ struct BasicView {
   constexpr BasicView(const BasicView<kRank, kOther>& v)  // NOLINT(google-explicit-constructor): as T* to const T*
       : data(v.data), dtype(v.dtype), shape(v.shape), stride(v.stride) {}
 };
+/// An array that a call writes.
 template <int kRank>
 using View = BasicView<kRank, false>;
+/// An array that a call reads. A View converts to it.
 template <int kRank>
 using ConstView = BasicView<kRank, true>;
 
-/// A number, or nothing.
+/// A number, or nothing. C: simdattn_optional_float and simdattn_optional_double, as in {0.5f, 1} or {0}.
 template <class T>
 struct Optional {
-  T value{};
-  int32_t given = 0;
+  T value{};          // the number; not looked at if it is not given
+  int32_t given = 0;  // 0: nothing
 
-  constexpr Optional() = default;
+  constexpr Optional() = default;  // nothing
+  /// A number.
   constexpr Optional(T x) : value(x), given(1) {}  // NOLINT(google-explicit-constructor): as std::optional
-  constexpr explicit operator bool() const { return given != 0; }
-  constexpr T operator*() const { return value; }
-  constexpr T value_or(T other) const { return given != 0 ? value : other; }
+  constexpr explicit operator bool() const { return given != 0; }             // true if it is a number
+  constexpr T operator*() const { return value; }                             // the number
+  constexpr T value_or(T other) const { return given != 0 ? value : other; }  // the number, or `other`
 };
 
-/// Numbers of the caller's: any container with data() and size().
+/// Numbers of the caller's: any container with data() and size(). They must live as long as the call.
 struct Doubles {
-  const double* data = nullptr;
-  int64_t size = 0;
+  const double* data = nullptr;  // null if there are none
+  int64_t size = 0;              // how many
 
-  constexpr Doubles() = default;
-  constexpr Doubles(const double* d, int64_t n) : data(d), size(n) {}
+  constexpr Doubles() = default;                                       // none
+  constexpr Doubles(const double* d, int64_t n) : data(d), size(n) {}  // n numbers at d
+  /// Those of a container.
   template <class C, class = decltype(static_cast<const double*>(std::declval<const C&>().data()))>
   constexpr Doubles(const C& c)  // NOLINT(google-explicit-constructor): as std::span
       : data(c.data()), size(static_cast<int64_t>(c.size())) {}
-  constexpr bool empty() const { return size == 0; }
-  constexpr double operator[](int64_t i) const { return data[i]; }
-  constexpr const double* begin() const { return data; }
-  constexpr const double* end() const { return data + size; }
+  constexpr bool empty() const { return size == 0; }                // true if there are none
+  constexpr double operator[](int64_t i) const { return data[i]; }  // number i
+  constexpr const double* begin() const { return data; }            // the first
+  constexpr const double* end() const { return data + size; }       // behind the last
 };
 
-/// One implementation of all kernels for one instruction set, such as "highway/avx2" or "scalar".
+/* ---- Targets -------------------------------------------------------------------------------------------------------- */
+
+/// One implementation of all kernels for one instruction set, such as "highway/avx2" or "scalar". What there is inside is the
+/// library's; targets() and find_target() give pointers to it that stay valid as long as the program.
 struct Target;
 
 }  // namespace simdattn
@@ -335,12 +364,14 @@ typedef struct simdattn_target simdattn_target;
 
 #endif
 
-/** The outcome of a call. `detail` is a string of static storage duration: argument, rule. */
+/* ---- Status and execution ------------------------------------------------------------------------------------------- */
+
+/** The outcome of a call. */
 #ifdef __cplusplus
 struct [[nodiscard]] Status {
-  Code code = Code::kOk;
-  const char* detail = "";
-  constexpr bool ok() const { return code == Code::kOk; }
+  Code code = Code::kOk;    // kOk, or what was wrong
+  const char* detail = "";  // the argument and the rule that it breaks, in static storage; "" if all is well
+  constexpr bool ok() const { return code == Code::kOk; }  // true if all was done
 };
 #else
 typedef struct simdattn_status {
@@ -353,25 +384,25 @@ typedef struct simdattn_status {
 SIMDATTN_STRUCT(simdattn_exec, Exec) {
   size_t struct_size SIMDATTN_IS(sizeof(Exec));
   const simdattn_target* target SIMDATTN_IS(nullptr); /* null: the default target */
-  void* workspace SIMDATTN_IS(nullptr); /* bytes of any alignment, needed only by the functions that say so */
-  size_t workspace_bytes SIMDATTN_IS(0);
+  void* workspace SIMDATTN_IS(nullptr);  /* bytes of any alignment, needed only by the functions that say so */
+  size_t workspace_bytes SIMDATTN_IS(0); /* size of the workspace; too few bytes are kWorkspace */
 };
 #define SIMDATTN_EXEC_INIT {sizeof(simdattn_exec), NULL, NULL, 0}
 
-/* ---- Scoring: what happens to a score between the dot product and the exponential, and which keys a row sees --------- */
+/* ---- Scoring -------------------------------------------------------------------------------------------------------- */
 
-/** `offset` value: row i stands at position i + n_kv - n_q, the last row at the last key (n_kv: the sequence's length). */
+/** Scoring::offset: row i stands at position i + n_kv - n_q, the last row at the last key (n_kv: the sequence's length). */
 #define SIMDATTN_BOTTOM_RIGHT INT64_MIN
 #ifdef __cplusplus
-inline constexpr int64_t kBottomRight = SIMDATTN_BOTTOM_RIGHT;
+inline constexpr int64_t kBottomRight = SIMDATTN_BOTTOM_RIGHT;  // SIMDATTN_BOTTOM_RIGHT
 #endif
 
 /** Bits, little-endian in bytes, rows byte-aligned; 1 = attend. Column c of the mask is key `n_kv - columns + c`; keys before
  *  the first column are visible. So `columns = n_kv` is a full mask and a smaller one the tail of a token tree. `columns` is at
  *  most the length of every sequence. */
 SIMDATTN_STRUCT(simdattn_bit_mask, BitMask) {
-  const uint8_t* data SIMDATTN_IS(nullptr);
-  int64_t columns SIMDATTN_IS(0);
+  const uint8_t* data SIMDATTN_IS(nullptr); /* null: no mask */
+  int64_t columns SIMDATTN_IS(0);           /* bits of a row */
   /** Bytes between batches, heads and rows, within +-2^32; 0 broadcasts. */
   SIMDATTN_ARRAY(int64_t, stride, 3) SIMDATTN_IS({});
 };
@@ -384,7 +415,9 @@ typedef simdattn::BitMask simdattn_bit_mask;
 namespace simdattn {
 #endif
 
-/** For score s of query row i, key j, with p = i + offset, in this order:
+/** What happens to a score between the dot product and the exponential, and which keys a row sees.
+ *
+ *  For score s of query row i, key j, with p = i + offset, in this order:
  *    t = scale * s;  t = softcap * tanh(t / softcap) if softcap > 0;  t += -(slope_h * |p - j|);  t += bias_scale_h * bias_ij
  *  A key is visible if every rule given below allows it. Rows without a visible key give output 0 and lse = -inf (with a
  *  sink: lse = sink). Arrays indexed by sequence have one entry per batch entry. Sizes of 1 in `bias` and `keep` broadcast, as
@@ -409,8 +442,8 @@ SIMDATTN_STRUCT(simdattn_scoring, Scoring) {
   simdattn_const_view4 bias SIMDATTN_IS({}); /* f32, bf16 or f16, [batch, heads, n_q, n_kv]; -inf = masked */
   /** [heads] finite; multiplies the bias, but for -inf, which masks. Default 1. */
   const float* bias_scale SIMDATTN_IS(nullptr);
-  simdattn_const_view4 keep SIMDATTN_IS({}); /* u8, the same shape; 0 = masked, anything else attends */
-  simdattn_bit_mask bits SIMDATTN_IS({});
+  simdattn_const_view4 keep SIMDATTN_IS({});      /* u8, the same shape; 0 = masked, anything else attends */
+  simdattn_bit_mask bits SIMDATTN_IS({});         /* one bit for each row and key, of the last keys at least */
   const float* alibi_slopes SIMDATTN_IS(nullptr); /* [heads], finite */
   const float* sinks SIMDATTN_IS(nullptr); /* [heads] one logit more in the denominator; not scaled, capped or masked */
   SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_IS({});
@@ -447,28 +480,30 @@ SIMDATTN_STRUCT(simdattn_score_options, ScoreOptions) {
 /** Options of weighted_values. */
 SIMDATTN_STRUCT(simdattn_value_options, ValueOptions) {
   size_t struct_size SIMDATTN_IS(sizeof(ValueOptions));
-  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32);
+  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32); /* what multiplies weights and values */
 };
 #define SIMDATTN_VALUE_OPTIONS_INIT {sizeof(simdattn_value_options), SIMDATTN_ARITHMETIC_F32}
 
-/* ---- Rotary position embedding ------------------------------------------------------------------------------------- */
+/* ---- Rotary position embedding -------------------------------------------------------------------------------------- */
 
+/** How rows are rotated. */
 SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
   size_t struct_size SIMDATTN_IS(sizeof(RopeOptions));
-  simdattn_rope_pairing pairing SIMDATTN_IS(RopePairing::kHalfSplit);
-  bool inverse SIMDATTN_IS(false);  /* rotate by the negative angle */
+  simdattn_rope_pairing pairing SIMDATTN_IS(RopePairing::kHalfSplit); /* which dimensions form a pair */
+  bool inverse SIMDATTN_IS(false);                                    /* rotate by the negative angle */
   int64_t first_dim SIMDATTN_IS(0); /* rotated dimensions are [first_dim, first_dim + 2 * table columns) */
   int64_t start SIMDATTN_IS(0);     /* where no positions are given, row i stands at position start + i */
   SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_IS({});
 };
 #define SIMDATTN_ROPE_OPTIONS_INIT {sizeof(simdattn_rope_options), SIMDATTN_ROPE_HALF_SPLIT, false, 0, 0, {0}}
 
-/** Fields are named like those of model configuration files ("rope_scaling", "rope_parameters"); docs/guide-rope.md has a
- *  line for every well-known family. Every field is checked in every type, except that arrays count where they are used. */
+/** The frequencies of a table of angles. Fields are named like those of model configuration files ("rope_scaling",
+ *  "rope_parameters"); docs/guide-rope.md has a line for every well-known family. Every field is checked in every type, except
+ *  that arrays count where they are used. */
 SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
   size_t struct_size SIMDATTN_IS(sizeof(RopeTableOptions));
-  double rope_theta SIMDATTN_IS(10000); /* base of the powers, in [1, 1e15]; > 1 for kYarn */
-  simdattn_rope_type rope_type SIMDATTN_IS(RopeType::kDefault);
+  double rope_theta SIMDATTN_IS(10000);                         /* base of the powers, in [1, 1e15]; > 1 for kYarn */
+  simdattn_rope_type rope_type SIMDATTN_IS(RopeType::kDefault); /* how frequencies come from rope_theta */
   double factor SIMDATTN_IS(0); /* in [1e-3, 1e6], or 0 = not given: kLinear, kDynamic and kYarn need it */
   /** Length of pre-training; kYarn: else max_position_embeddings. */
   int64_t original_max_position_embeddings SIMDATTN_IS(0);
@@ -477,22 +512,22 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
   int64_t seq_len SIMDATTN_IS(0); /* kDynamic, kLongRope: length that the table is for; 0 = short */
   /** In (0, 1e6]; multiplies cos and sin; default: see rope_frequencies. */
   simdattn_optional_double attention_factor SIMDATTN_IS({});
-  double beta_fast SIMDATTN_IS(32); /* kYarn: rotations in the original length, beta_fast >= beta_slow > 0 */
-  double beta_slow SIMDATTN_IS(1);
-  double mscale SIMDATTN_IS(0); /* kYarn: used if this and mscale_all_dim are given (not 0) */
-  double mscale_all_dim SIMDATTN_IS(0);
-  bool truncate SIMDATTN_IS(true);       /* kYarn: round the ends of the ramp to whole columns */
-  double low_freq_factor SIMDATTN_IS(1); /* kLlama3: high_freq_factor >= low_freq_factor > 0 */
-  double high_freq_factor SIMDATTN_IS(4);
+  double beta_fast SIMDATTN_IS(32);       /* kYarn: rotations in the original length, beta_fast >= beta_slow > 0 */
+  double beta_slow SIMDATTN_IS(1);        /* kYarn: the same, at the other end of the ramp */
+  double mscale SIMDATTN_IS(0);           /* kYarn: used if this and mscale_all_dim are given (not 0) */
+  double mscale_all_dim SIMDATTN_IS(0);   /* kYarn: see mscale */
+  bool truncate SIMDATTN_IS(true);        /* kYarn: round the ends of the ramp to whole columns */
+  double low_freq_factor SIMDATTN_IS(1);  /* kLlama3: high_freq_factor >= low_freq_factor > 0 */
+  double high_freq_factor SIMDATTN_IS(4); /* kLlama3: see low_freq_factor */
   simdattn_doubles short_factor SIMDATTN_IS({}); /* kLongRope: both, r/2 numbers in [1e-3, 1e6] */
-  simdattn_doubles long_factor SIMDATTN_IS({});
+  simdattn_doubles long_factor SIMDATTN_IS({});  /* kLongRope: see short_factor */
   /** Any type: inv_i / freq_factors[i]; r/2 numbers in [1e-3, 1e6] or none. */
   simdattn_doubles freq_factors SIMDATTN_IS({});
   simdattn_doubles inv_freq SIMDATTN_IS({}); /* kDefault: these instead of powers; r/2 numbers, 0 or in [1e-20, 1e3] */
   double partial_rotary_factor SIMDATTN_IS(1); /* kProportional, in (0, 1]; elsewhere r is the rotated part already */
   /** Columns per position axis, summing to r/2; all 0 = one axis. */
   SIMDATTN_ARRAY(int64_t, mrope_section, 4) SIMDATTN_IS({});
-  simdattn_mrope_layout mrope_layout SIMDATTN_IS(MropeLayout::kContiguous);
+  simdattn_mrope_layout mrope_layout SIMDATTN_IS(MropeLayout::kContiguous); /* which columns follow which axis */
   /** Computes as PyTorch models do, everything in f32: frequencies in Hugging Face's order of operations, the angle
    *  fl(fl(position) * inv_i), its cosine, times fl(attention factor). Far positions differ visibly from the exact ones
    *  (up to 8e-3 at 131071); this is what such a model was trained with. */
@@ -523,7 +558,7 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
    SIMDATTN_MROPE_CONTIGUOUS,            \
    false}
 
-/* ---- Storage of keys and values -------------------------------------------------------------------------------------- */
+/* ---- Storage of keys and values ------------------------------------------------------------------------------------- */
 
 /** Keys per panel. A panel holds 32 keys dimension by dimension, so that the lanes of a vector are keys:
  *    f32 and f16: [panel][d][32];   bf16: [panel][ceil(d/2)][32][2], an odd last dimension paired with zero.
@@ -531,13 +566,14 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
  *  with blocks the codes of all blocks first, then their scales, [block][32] f16.
  *  A file-format constant: the same on every CPU and in every version. */
 #define SIMDATTN_PANEL_WIDTH 32
-/** Keys per block of the online softmax, and per independently computed split; part of the definition of the result. */
+/** Keys per block of the online softmax; part of the definition of the result. */
 #define SIMDATTN_KEY_BLOCK 256
+/** Keys per split, which is computed by itself; part of the definition of the result. */
 #define SIMDATTN_KEY_SPLIT 1024
 #ifdef __cplusplus
-inline constexpr int64_t kPanelWidth = SIMDATTN_PANEL_WIDTH;
-inline constexpr int64_t kKeyBlock = SIMDATTN_KEY_BLOCK;
-inline constexpr int64_t kKeySplit = SIMDATTN_KEY_SPLIT;
+inline constexpr int64_t kPanelWidth = SIMDATTN_PANEL_WIDTH;  // SIMDATTN_PANEL_WIDTH
+inline constexpr int64_t kKeyBlock = SIMDATTN_KEY_BLOCK;      // SIMDATTN_KEY_BLOCK
+inline constexpr int64_t kKeySplit = SIMDATTN_KEY_SPLIT;      // SIMDATTN_KEY_SPLIT
 
 /// True for types whose numbers are multiplied by scales that stand apart, in Kv::scales.
 constexpr bool has_scales(KvType type) { return type >= KvType::kInt8 && type <= KvType::kFp8E5M2; }
@@ -566,39 +602,39 @@ constexpr int64_t panel_bytes(KvType type, int64_t dim) {
 }
 
 /// Where keys or values are: one tensor, a ring, or pages behind a table. Values are always rows. Addresses count bytes.
-/// C: simdattn_kv and simdattn_const_kv, below.
+/// C: simdattn_kv and simdattn_const_kv, with these members; both start from SIMDATTN_KV_INIT.
 template <bool kConst>
 struct BasicKv {
-  using Pointer = std::conditional_t<kConst, const void*, void*>;
+  using Pointer = std::conditional_t<kConst, const void*, void*>;  // const void* of a ConstKv
   size_t struct_size = sizeof(BasicKv);
-  Pointer data = nullptr;
-  KvType type = KvType::kF32;
-  KvLayout layout = KvLayout::kRows;
-  int64_t batch = 0;  // sequences (pages do not count here)
-  int64_t heads = 0;
-  int64_t tokens = 0;   // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
-  int64_t length = -1;  // tokens per sequence that attention sees (its n_kv), <= tokens; -1: all of them
-  int64_t dim = 0;
+  Pointer data = nullptr;             // the first byte of the first token
+  KvType type = KvType::kF32;         // how a number is stored
+  KvLayout layout = KvLayout::kRows;  // rows, or panels of keys
+  int64_t batch = 0;                  // sequences (pages do not count here)
+  int64_t heads = 0;                  // key/value heads
+  int64_t tokens = 0;        // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
+  int64_t length = -1;       // tokens per sequence that attention sees (its n_kv), <= tokens; -1: all of them
+  int64_t dim = 0;           // numbers of a key or value; a multiple of 32 where types have blocks of 32
   int64_t batch_stride = 0;  // bytes between sequences; with pages, between pages
-  int64_t head_stride = 0;   // bytes
+  int64_t head_stride = 0;   // bytes between heads
   int64_t token_stride = 0;  // bytes; rows: between tokens; panels: between panels
-  // f32, one per token and head, of types that has_scales() names; else null. Strides in bytes, multiples of 4; 0: shared.
-  // Tokens, pages and rings are counted as in `data`, one by one in panels too.
+  /// f32, one per token and head, of types that has_scales() names; else null. Strides in bytes, multiples of 4; 0: shared.
+  /// Tokens, pages and rings are counted as in `data`, one by one in panels too.
   Pointer scales = nullptr;
-  int64_t scale_batch_stride = 0;  // between sequences; with pages, between pages
-  int64_t scale_head_stride = 0;
-  int64_t scale_token_stride = 0;  // between tokens
-  // Pages, if page_size > 0: sequence b's token t is token t % page_size of page block_table[b * block_table_stride + t /
-  // page_size]. Entries that no call touches may hold anything.
+  int64_t scale_batch_stride = 0;  // bytes of scales between sequences; with pages, between pages
+  int64_t scale_head_stride = 0;   // bytes of scales between heads
+  int64_t scale_token_stride = 0;  // bytes of scales between tokens
+  /// Pages, if page_size > 0: sequence b's token t is token t % page_size of page block_table[b * block_table_stride + t /
+  /// page_size]. Entries that no call touches may hold anything.
   const int32_t* block_table = nullptr;
   int64_t block_table_stride = -1;  // entries between sequences; -1: ceil(tokens / page_size); 0: one table for all
-  int64_t page_size = 0;            // tokens; panels: a multiple of kPanelWidth
-  int64_t n_pages = 0;
-  // > 0: token t is at t % ring; only the last `ring` tokens exist. panels: a multiple of kPanelWidth
+  int64_t page_size = 0;            // tokens per page; panels: a multiple of kPanelWidth; 0: no pages
+  int64_t n_pages = 0;              // pages that there are: entries of the block table are below it
+  /// > 0: token t is at t % ring; only the last `ring` tokens exist. panels: a multiple of kPanelWidth
   int64_t ring = 0;
   std::array<uint64_t, 4> reserved{};
 
-  constexpr BasicKv() = default;
+  constexpr BasicKv() = default;  // of no sequence
   /// A plain tensor [batch, heads, tokens, dim] of f32, bf16 or f16.
   template <bool kOther, class = std::enable_if_t<kConst || !kOther>>
   constexpr BasicKv(const BasicView<4, kOther>& v)  // NOLINT(google-explicit-constructor): the common case
@@ -614,6 +650,7 @@ struct BasicKv {
     // A last dimension that is not contiguous cannot be expressed; dim -1 makes every call refuse it.
     if (v.stride[3] != 1 && v.shape[3] > 1) dim = -1;
   }
+  /// A Kv converts to a ConstKv.
   template <bool kOther, class = std::enable_if_t<kConst && !kOther>>
   constexpr BasicKv(const BasicKv<kOther>& o)  // NOLINT(google-explicit-constructor): as T* to const T*
       : data(o.data),
@@ -648,8 +685,8 @@ struct BasicKv {
     return stride > kMost || stride < -kMost ? INT64_MAX : stride * size;
   }
 };
-using Kv = BasicKv<false>;
-using ConstKv = BasicKv<true>;
+using Kv = BasicKv<false>;      // a store that a call writes
+using ConstKv = BasicKv<true>;  // a store that a call reads; a Kv or a ConstView<4> converts to it
 }  // namespace simdattn
 typedef simdattn::Kv simdattn_kv;
 typedef simdattn::ConstKv simdattn_const_kv;
@@ -714,16 +751,20 @@ SIMDATTN_KV(simdattn_const_kv, const void*);
    0,                    \
    {0}}
 
-/** Rotates keys: table and options as for rope(). No table: no rotation. options.start is not used (0). */
+/** Rotates keys: table and options as for rope(). No table: no RoPE. options.start is not used (0). */
 SIMDATTN_STRUCT(simdattn_key_rotation, KeyRotation) {
   size_t struct_size SIMDATTN_IS(sizeof(KeyRotation));
-  simdattn_const_view2 cos SIMDATTN_IS({});
-  simdattn_const_view2 sin SIMDATTN_IS({});
-  simdattn_rope_options options SIMDATTN_IS({});
+  simdattn_const_view2 cos SIMDATTN_IS({});      /* f32 [n_positions, r/2]; absent: no RoPE */
+  simdattn_const_view2 sin SIMDATTN_IS({});      /* of the same shape */
+  simdattn_rope_options options SIMDATTN_IS({}); /* pairs, and where in a row they begin */
+  /** > 0: after RoPE, in f32, rows are multiplied by a Hadamard matrix as by hadamard() with blocks of this size: a power of two up
+   *  to 4096 that divides dim; dim is then at most 8192. Rotate queries (of values: the output) alike. kv_shift is told the block
+   *  of the keys: it takes the matrix away, rotates, and puts it back. 0: there is none. */
+  int64_t hadamard_block SIMDATTN_IS(0);
   SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_IS({});
 };
 #define SIMDATTN_KEY_ROTATION_INIT \
-  {sizeof(simdattn_key_rotation), {NULL, 0, {0}, {0}}, {NULL, 0, {0}, {0}}, SIMDATTN_ROPE_OPTIONS_INIT, {0}}
+  {sizeof(simdattn_key_rotation), {NULL, 0, {0}, {0}}, {NULL, 0, {0}, {0}}, SIMDATTN_ROPE_OPTIONS_INIT, 0, {0}}
 
 #ifdef __cplusplus
 }  // namespace simdattn
@@ -734,7 +775,7 @@ namespace simdattn {
 /** Where kv_append puts its rows, and what happens to them on the way. */
 SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
   size_t struct_size SIMDATTN_IS(sizeof(AppendOptions));
-  simdattn_key_rotation rope SIMDATTN_IS({});
+  simdattn_key_rotation rope SIMDATTN_IS({}); /* rotates keys by their positions; values: leave it absent */
   int64_t start SIMDATTN_IS(0);               /* without positions: row i of a sequence goes to position start + i */
   const int32_t* starts SIMDATTN_IS(nullptr); /* [batch] the same for each sequence, in the place of `start` */
   /** [batch] rows of each sequence that count, 0 .. n; the others are padding. */
@@ -742,14 +783,13 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
   /** i32 or i64 [batch, rows]: page slots, page * page_size + place in the page, in the place of the block table; negative
    *  ones are skipped (vLLM's slot_mapping). Positions then serve the rotation alone. */
   simdattn_const_view2 slots SIMDATTN_IS({});
-  /** > 0: after RoPE, in f32, rows are multiplied by a Hadamard matrix as by hadamard() with blocks of this size: a power of two up
-   *  to 4096 that divides dim; dim is then at most 8192. Rotate queries (of values: the output) alike. 0: they are not. */
-  int64_t hadamard_block SIMDATTN_IS(0);
 };
-#define SIMDATTN_APPEND_OPTIONS_INIT \
-  {sizeof(simdattn_append_options), SIMDATTN_KEY_ROTATION_INIT, 0, NULL, NULL, {NULL, 0, {0}, {0}}, 0}
+#define SIMDATTN_APPEND_OPTIONS_INIT                                                                  \
+  {                                                                                                   \
+    sizeof(simdattn_append_options), SIMDATTN_KEY_ROTATION_INIT, 0, NULL, NULL, { NULL, 0, {0}, {0} } \
+  }
 
-/* ---- Fused attention --------------------------------------------------------------------------------------------------- */
+/* ---- Fused attention ------------------------------------------------------------------------------------------------ */
 
 /** One attention problem: out = softmax(scoring(q k^T)) v, and its log-sum-exp.
  *  Shapes: q [B,Hq,n_q,d_qk], k [B,Hk,n_kv,d_qk], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v], lse f32 [B,Hq,n_q] (optional);
@@ -765,19 +805,19 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
  *  them, up to the sum over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, s_j the scale of value j, v8_j its integer. */
 SIMDATTN_STRUCT(simdattn_attention_problem, Attention) {
   size_t struct_size SIMDATTN_IS(sizeof(Attention));
-  simdattn_const_view4 q SIMDATTN_IS({});
-  simdattn_const_kv k SIMDATTN_IS({});
-  simdattn_const_kv v SIMDATTN_IS({});
-  simdattn_view4 out SIMDATTN_IS({});
-  simdattn_view3 lse SIMDATTN_IS({});
-  simdattn_scoring scoring SIMDATTN_IS({});
-  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32);
-  const int32_t* cu_q SIMDATTN_IS(nullptr);
-  const int32_t* cu_k SIMDATTN_IS(nullptr);
-  int64_t n_sequences SIMDATTN_IS(0);
-  simdattn_view4 acc SIMDATTN_IS({});
-  simdattn_view3 max SIMDATTN_IS({});
-  simdattn_view3 sum SIMDATTN_IS({});
+  simdattn_const_view4 q SIMDATTN_IS({});   /* f32, bf16 or f16 [B,Hq,n_q,d_qk]: queries */
+  simdattn_const_kv k SIMDATTN_IS({});      /* [B,Hk,n_kv,d_qk]: keys, in rows or panels */
+  simdattn_const_kv v SIMDATTN_IS({});      /* [B,Hk,n_kv,d_v]: values, in rows; may be k */
+  simdattn_view4 out SIMDATTN_IS({});       /* f32, bf16 or f16 [B,Hq,n_q,d_v]; shares no byte with an input */
+  simdattn_view3 lse SIMDATTN_IS({});       /* f32 [B,Hq,n_q]: ln of the sum of exponentials of a row; optional */
+  simdattn_scoring scoring SIMDATTN_IS({}); /* scale, masks, bias and the like */
+  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32); /* what multiplies */
+  const int32_t* cu_q SIMDATTN_IS(nullptr); /* varlen: [n_sequences + 1], from 0 to total_q, never falling */
+  const int32_t* cu_k SIMDATTN_IS(nullptr); /* the same for keys, from 0 to total_k; null: k and v are caches */
+  int64_t n_sequences SIMDATTN_IS(0);       /* sequences of cu_q */
+  simdattn_view4 acc SIMDATTN_IS({}); /* f32 [B,Hq,n_q,d_v]: sum of exp(t - max) v; with max and sum or not at all */
+  simdattn_view3 max SIMDATTN_IS({}); /* f32 [B,Hq,n_q]: the largest t of a row */
+  simdattn_view3 sum SIMDATTN_IS({}); /* f32 [B,Hq,n_q]: sum of exp(t - max) */
 };
 #define SIMDATTN_ATTENTION_PROBLEM_INIT                                                                               \
   {                                                                                                                   \
@@ -796,7 +836,7 @@ SIMDATTN_STRUCT(simdattn_plan, AttentionPlan) {
   int64_t reduce_tasks SIMDATTN_IS(0);   /* then each of 0 .. reduce_tasks-1 once (0: nothing to reduce) */
   size_t workspace_bytes SIMDATTN_IS(0); /* Exec::workspace of each thread; constant in the lengths */
   size_t partial_bytes SIMDATTN_IS(0);   /* one buffer shared by all tasks of the problem; 0 if nothing is reduced */
-  SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_IS({});
+  SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_IS({}); /* the library's own */
 };
 #define SIMDATTN_PLAN_INIT {sizeof(simdattn_plan), 0, 0, 0, 0, {0}}
 

@@ -18,9 +18,6 @@ namespace simdattn {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-/// With more rows than this, keys and values are packed once per block, because every register tile would convert them
-/// again; with fewer they are read in place where the arithmetic can.
-constexpr int64_t kDirectRows = 12;
 /// Row-major keys that only these rows need are packed so many bytes at a time, and their scores taken at once: 16 KiB
 /// stay in L1, 32 KiB cost 5-15 % (4 rows, 128 dimensions).
 constexpr int64_t kPackedKeyBytes = 16384;
@@ -43,7 +40,7 @@ class RowBlock {
         seq_(sequence_of(a_, index.sequence)),
         rules_(sequence_rules(a_.scoring, index.sequence, seq_.n_q, seq_.n_kv)),
         rows_(std::min(run.division.row_block, seq_.n_q * p_.group - index.first_row)),
-        direct_keys_(rows_ <= kDirectRows),
+        direct_keys_(rows_ <= key_ops_.direct_key_rows),
         direct_values_(rows_ <= kDirectRows && value_ops_.value_tile != nullptr && whole_steps(a_.v, ops_.value_step)),
         modifiers_(has_modifiers(a_.scoring)),
         stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
@@ -230,6 +227,17 @@ class RowBlock {
     }
   }
 
+  /// The same in panels of the storage type, for score_tile.
+  void store_keys(int64_t base, Interval all, int64_t from, int64_t to, char* panel, float* scales) const {
+    const int64_t bytes = simdattn::panel_bytes(k_.type(), p_.d_qk);
+    for (int64_t c = from; c < to; c += kPanelWidth, panel += bytes, scales += kPanelWidth) {
+      const int64_t first = std::max(c, all.lo) - c;
+      const int64_t last = std::min(c + kPanelWidth, all.hi) - c;
+      keys_.store(base + c, first, last, panel, scales, stream_, see_[rows_ - 1].hi);
+      std::fill(scales + last, scales + kPanelWidth, 0.0f);
+    }
+  }
+
   /// Scores of rows [r, r + n) and columns [first, first + columns), of which they see `see`. `prepared`: the keys are in
   /// the workspace already.
   void score(int64_t base, Interval see, int64_t first, int64_t columns, int64_t r, int64_t n, bool prepared) {
@@ -249,22 +257,32 @@ class RowBlock {
       key_ops_.score_packed(tile);
       return;
     }
+    float scales[kKeyBlock];
     if (keys_in_workspace()) {
       // No other rows need these keys: a few panels at a time, which L1 still holds when they are read.
-      const int64_t width = std::max(kPackedKeyBytes / panel_bytes_, int64_t{1}) * kPanelWidth;
+      const bool as_stored = direct_keys_ && !k_.panels() && key_ops_.store_panel != nullptr;
+      if (as_stored) tile.panel_stride = simdattn::panel_bytes(k_.type(), p_.d_qk);
+      // Keys as stored: two panels, so that memory is not idle for long while scores are taken.
+      const int64_t width =
+          as_stored ? 2 * kPanelWidth : std::max(kPackedKeyBytes / tile.panel_stride, int64_t{1}) * kPanelWidth;
       for (int64_t c = first; c < first + columns; c += width) {
         const int64_t end = std::min(c + width, first + columns);
-        prepare_keys(base, see, c, end, w_.keys);
         tile.panels = w_.keys;
         tile.n_panels = (end - c) / kPanelWidth;
         tile.s = w_.scores + c;
-        key_ops_.score_packed(tile);
+        if (as_stored) {
+          store_keys(base, see, c, end, w_.keys, scales);
+          tile.scales = has_scales(k_.type()) ? scales : nullptr;
+          key_ops_.score_tile(tile);
+        } else {
+          prepare_keys(base, see, c, end, w_.keys);
+          key_ops_.score_packed(tile);
+        }
       }
       return;
     }
     tile.panel_stride = k_.token_stride();
     tile.stream = stream_;
-    float scales[kKeyBlock];
     for (int64_t c = first; c < first + columns;) {
       int64_t run = 0;
       tile.panels = k_.at(base + c, &run);

@@ -12,6 +12,12 @@ namespace simdattn {
 /// 1 / sqrt(block), rounded once; a power of two where block is one of 4.
 inline float hadamard_factor(int64_t block) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(block))); }
 
+/// n numbers in whole blocks, in place.
+inline void hadamard_in_place(const UKernels& uk, float* numbers, int64_t n, int64_t block) {
+  uk.hadamard_sums(numbers, n, block);
+  uk.finish[slot(DType::kF32)](numbers, hadamard_factor(block), numbers, n);
+}
+
 /// `dim` numbers in whole blocks. `sums`: f32, as many as are taken at a time, a multiple of the block.
 inline void hadamard_row(const UKernels& uk, const void* x, DType x_type, void* out, DType out_type, int64_t dim,
                          int64_t block, float* sums, int64_t at_a_time) {

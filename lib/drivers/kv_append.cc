@@ -16,19 +16,21 @@ namespace {
 class Append {
  public:
   Append(const UKernels& uk, const ConstView<4>& rows, const Kv& kv, const AppendedRows& appended,
-         const KeyRotation& rope, int64_t hadamard_block)
+         const KeyRotation& rope)
       : uk_(uk),
         rows_(rows),
         kv_(kv),
         store_(uk, kv),
         appended_(appended),
         rope_(rope),
-        hadamard_block_(hadamard_block) {
-    const DType type = hadamard_block > 0 ? DType::kF32 : store_.dtype();
+        hadamard_block_(rope.hadamard_block) {
+    const DType type = hadamard_block_ > 0 ? DType::kF32 : store_.dtype();
     rotates_ = appended.rotates();
     as_stored_ = !store_.narrow() && rows.dtype == type;
-    direct_ = !rotates_ && hadamard_block == 0 && (rows.dtype == type || rows.dtype == DType::kF32);
+    direct_ = !rotates_ && hadamard_block_ == 0 && (rows.dtype == type || rows.dtype == DType::kF32);
     most_ = direct_ ? kPanelWidth : tokens_at_a_time(kv.dim);
+    // Half a panel, if more heads go together then: a token's angles and rows are read in one go.
+    if (rotates_ && most_ == kPanelWidth && kv.heads * most_ * row_size() > kBufferBytes) most_ /= 2;
     kernel_ = uk.rope_heads[slot(rows.dtype)][slot(type)];
     // Without a table the same kernel converts: it copies all dimensions that it does not rotate.
     call_ = {.x = nullptr,
@@ -66,6 +68,9 @@ class Append {
   }
 
  private:
+  static constexpr int64_t kBufferBytes = kTokenBuffer * sizeof(float);
+  /// Of a rotated token in the buffer.
+  int64_t row_size() const { return hadamard_block_ > 0 ? 4 * kv_.dim : store_.row_size(); }
   const char* row(int64_t b, int64_t h, int64_t i) const {
     return static_cast<const char*>(rows_.data) +
            (b * rows_.stride[0] + h * rows_.stride[1] + i * rows_.stride[2]) * size_of(rows_.dtype);
@@ -101,9 +106,9 @@ class Append {
   /// Rotated in f32 and rounded to the storage type token by token, for as many heads as the buffer holds (a buffer of f32
   /// that is rounded while it is laid out takes a sixth longer); then laid out head by head. Narrow types round there.
   void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
-    alignas(64) char buffer[kTokenBuffer * sizeof(float)];
-    const int64_t size = hadamard_block_ > 0 ? 4 * kv_.dim : store_.row_size();
-    const int64_t most = static_cast<int64_t>(sizeof buffer) / (tokens * size);
+    alignas(64) char buffer[kBufferBytes];
+    const int64_t size = row_size();
+    const int64_t most = kBufferBytes / (tokens * size);
     call_.y_stride = tokens * kv_.dim;
     for (int64_t h = 0; h < kv_.heads; h += call_.heads) {
       call_.heads = std::min(most, kv_.heads - h);
@@ -114,10 +119,7 @@ class Append {
         kernel_(call_);
       }
       if (hadamard_block_ > 0) {
-        float* const numbers = reinterpret_cast<float*>(buffer);
-        const int64_t n = call_.heads * tokens * kv_.dim;
-        uk_.hadamard_sums(numbers, n, hadamard_block_);
-        uk_.finish[slot(DType::kF32)](numbers, hadamard_factor(hadamard_block_), numbers, n);
+        hadamard_in_place(uk_, reinterpret_cast<float*>(buffer), call_.heads * tokens * kv_.dim, hadamard_block_);
       }
       for (int64_t k = 0; k < call_.heads; ++k) {
         store_.store(buffer + k * tokens * size, size, tokens, p, h + k, !store_.narrow() && hadamard_block_ == 0);
@@ -150,7 +152,7 @@ Status drivers::kv_append(const ConstView<4>& rows, const ConstView<2>& position
   const int64_t batch = rows.shape[0];
   if (batch == 0 || kv.heads == 0) return {};
   const AppendedRows appended(positions, kv, options, rows.shape[2]);
-  Append append(*uk, rows, kv, appended, options.rope, options.hadamard_block);
+  Append append(*uk, rows, kv, appended, options.rope);
   for (int64_t b = 0; b < batch; ++b) append.sequence(b);
   return {};
 }

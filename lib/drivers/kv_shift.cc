@@ -6,6 +6,7 @@
 
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/hadamard_rows.h"
 #include "lib/drivers/kv_tokens.h"
 #include "lib/dtypes.h"
 #include "lib/rules/shift.h"
@@ -16,11 +17,14 @@ namespace {
 
 class Shift {
  public:
-  Shift(const UKernels& uk, const Kv& kv, const RopeHeads& rotation, bool rotates)
-      : uk_(uk), kv_(kv), store_(uk, kv), rotation_(rotation), rotates_(rotates) {
-    most_ = store_.panels() && !store_.narrow() ? kPanelWidth : tokens_at_a_time(kv.dim);
+  /// `hadamard_block`: of keys that rotate; 0 for none.
+  Shift(const UKernels& uk, const Kv& kv, const RopeHeads& rotation, bool rotates, int64_t hadamard_block)
+      : uk_(uk), kv_(kv), store_(uk, kv), rotation_(rotation), rotates_(rotates), hadamard_block_(hadamard_block) {
+    as_f32_ = store_.narrow() || hadamard_block > 0;
+    most_ = store_.panels() && !as_f32_ ? kPanelWidth : tokens_at_a_time(kv.dim);
     rotation_.x_stride = rotation_.y_stride = kv.dim;
-    kernel_ = uk.rope_heads[slot(store_.dtype())][slot(store_.dtype())];
+    const DType type = as_f32_ ? DType::kF32 : store_.dtype();
+    kernel_ = uk.rope_heads[slot(type)][slot(type)];
   }
 
   /// Tokens first .. last - 1 of a sequence by `delta`, one after the other: towards higher positions from the end.
@@ -48,7 +52,7 @@ class Shift {
   /// n tokens side by side to places side by side, as if all were read before any is written.
   void move(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     if (!rotates_ && from.inside == to.inside && from.unit == to.unit) return;
-    if (store_.narrow()) return move_narrow(from, to, n);
+    if (as_f32_) return move_f32(from, to, n);
     if (store_.panels() && (n >= kColumns || n * kv_.dim > kTokenBuffer)) return move_columns(from, to, n);
     if (kv_.dim > kTokenBuffer) return move_long(from, to);
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
@@ -82,10 +86,11 @@ class Shift {
  private:
   /// True if every token has a scale of its own, which moves with it.
   bool own_scales() const { return has_scales(kv_.type) && kv_.scales != nullptr && kv_.scale_token_stride != 0; }
-  /// Narrow types: codes are copied, unless they are rotated or multiplied by another scale at their new place. Then the
-  /// numbers are stored again.
-  void move_narrow(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
+  /// Codes are copied, unless they are rotated or multiplied by another scale at their new place. Then the numbers are
+  /// stored again.
+  void move_f32(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
+    float* const numbers = reinterpret_cast<float*>(buffer);
     float scales[kPanelWidth], there[kPanelWidth];
     for (int64_t h = 0; h < kv_.heads; ++h) {
       bool copies = !rotates_;
@@ -94,14 +99,17 @@ class Shift {
         store_.load_scales(there, n, to, h);
         if (!own_scales()) copies = copies && std::memcmp(scales, there, static_cast<size_t>(n) * sizeof(float)) == 0;
       }
-      const int64_t size = copies ? row_bytes(kv_.type, kv_.dim) : store_.row_size();
+      const int64_t size = copies ? row_bytes(kv_.type, kv_.dim) : 4 * kv_.dim;
       store_.load(buffer, size, n, from, h, copies);
       if (own_scales()) store_.store_scales(scales, n, to, h);
       if (rotates_) {
         RopeHeads call = rotation_;
         call.x = call.y = buffer;
         call.heads = n;
+        // The matrix is its own inverse.
+        if (hadamard_block_ > 0) hadamard_in_place(uk_, numbers, n * kv_.dim, hadamard_block_);
         kernel_(call);
+        if (hadamard_block_ > 0) hadamard_in_place(uk_, numbers, n * kv_.dim, hadamard_block_);
       }
       store_.store(buffer, size, n, to, h, copies);
     }
@@ -162,6 +170,8 @@ class Shift {
   TokenStore store_;
   RopeHeads rotation_;
   bool rotates_;
+  int64_t hadamard_block_;
+  bool as_f32_;  // narrow types, and keys behind a matrix
   int64_t most_;
   void (*kernel_)(const RopeHeads&);
 };
@@ -219,7 +229,7 @@ Status drivers::kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delt
       .sin = rotate ? static_cast<const float*>(rope.sin.data) + distance * rope.sin.stride[0] : nullptr,
       .interleaved = rope.options.pairing == RopePairing::kInterleaved,
       .inverse = rope.options.inverse != (delta < 0)};
-  const Shift shift(*uk, kv, rotation, rotate);
+  const Shift shift(*uk, kv, rotation, rotate, rotate ? rope.hadamard_block : 0);
   const int64_t count = last - first;
   // In a ring a token moves by `step` places forwards or by ring - step backwards.
   const int64_t step = kv.ring > 0 ? ((delta % kv.ring) + kv.ring) % kv.ring : 0;

@@ -18,6 +18,7 @@ class KvStore {
 
   KvStore(const BasicKv<kConst>& kv, int64_t sequence, int64_t head, int64_t first_token = 0)
       : kv_(kv), first_token_(first_token) {
+    if (kv.data == nullptr) return;  // there are no tokens
     head_ = static_cast<Byte*>(kv.data) + (head == 0 ? 0 : head * kv.head_stride);
     if (has_scales(kv.type)) sequence_ = sequence, scale_head_ = head == 0 ? 0 : head * kv.scale_head_stride;
     if (kv.page_size == 0) {
@@ -88,7 +89,7 @@ class KvStore {
  private:
   const BasicKv<kConst>& kv_;
   int64_t first_token_;
-  Byte* head_;
+  Byte* head_ = nullptr;
   const int32_t* table_ = nullptr;
   int64_t sequence_ = 0;  // where there are scales
   int64_t scale_head_ = 0;

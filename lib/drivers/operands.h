@@ -60,11 +60,11 @@ class KeyOperands {
   /// Columns [0, 32) of `panel` become tokens from `token` on, of which [first, last) are read; the others are of no
   /// account. `stream`: see PackKeys; no token from `end` on is fetched.
   void pack(int64_t token, int64_t first, int64_t last, void* panel, bool stream, int64_t end) const {
-    int64_t run = 0;
     PackKeys pack = {
         .from = nullptr, .token_stride = k_.token_stride(), .keys = last, .dim = dim_, .panel = panel, .stream = false};
     float scales[kPanelWidth];
     if (k_.panels()) {
+      int64_t run = 0;
       pack.from = k_.at(token, &run);
       pack.scales = k_.scales(token, kPanelWidth, scales);
       if (ops_.pack_panel != nullptr) return ops_.pack_panel(pack);
@@ -80,13 +80,31 @@ class KeyOperands {
       pack.keys = kPanelWidth;
       return pack_loaded(pack);
     }
+    pack_rows(token, first, pack, scales, ops_.pack_keys, stream, end);
+  }
+
+  /// The same into a panel of the storage type, by KvOperands::store_panel; scales of columns [0, last) into `scales`.
+  void store(int64_t token, int64_t first, int64_t last, void* panel, float* scales, bool stream, int64_t end) const {
+    const PackKeys pack = {
+        .from = nullptr, .token_stride = k_.token_stride(), .keys = last, .dim = dim_, .panel = panel, .stream = false};
+    const float* const from = pack_rows(token, first, pack, scales, ops_.store_panel, stream, end);
+    if (from != nullptr && from != scales) std::copy_n(from, last, scales);
+  }
+
+ private:
+  /// Rows by `slot`, null: by way of f32. Returns where their scales are, perhaps `scales`; null for types without.
+  const float* pack_rows(int64_t token, int64_t first, PackKeys pack, float* scales, void (*slot)(const PackKeys&),
+                         bool stream, int64_t end) const {
+    const int64_t last = pack.keys;
+    int64_t run = 0;
     pack.from = k_.at(token + first, &run);
-    if (ops_.pack_keys != nullptr && first == 0 && run >= last) {
+    if (slot != nullptr && first == 0 && run >= last) {
       pack.scales = k_.scales(token, last, scales);
       pack.stream = stream;
-      return ops_.pack_keys(pack);
+      slot(pack);
+      return pack.scales;
     }
-    const bool loads = ops_.pack_keys == nullptr;
+    const bool loads = slot == nullptr;
     const int64_t row = loads ? 4 * dim_ : row_bytes(k_.type(), dim_);
     std::memset(rows_, 0, static_cast<size_t>(first * row));
     std::fill_n(scales, first, 0.0f);
@@ -117,14 +135,14 @@ class KeyOperands {
         }
       }
     }
-    if (loads) return pack_loaded(pack);
+    if (loads) return pack_loaded(pack), nullptr;
     pack.from = rows_;
     pack.token_stride = row;
     pack.scales = has_scales(k_.type()) ? scales : nullptr;
-    ops_.pack_keys(pack);
+    slot(pack);
+    return pack.scales;
   }
 
- private:
   void pack_loaded(PackKeys pack) const {
     pack.from = rows_;
     pack.token_stride = 4 * dim_;

@@ -38,14 +38,15 @@ HWY_INLINE void with_rows(int64_t rows, const F& f) {
 struct Ops {
   using Vec = TileVec;
 #if HWY_ARCH_ARM_A64
-  static constexpr int64_t kRegisters = 32, kRows = 3, kWideRows = 3, kRoundingRows = 2;
+  static constexpr int64_t kRegisters = 32, kRows = 3, kWideRows = 3;
 #elif HWY_TARGET <= HWY_AVX3
-  static constexpr int64_t kRegisters = 32, kRows = 4, kWideRows = 2, kRoundingRows = 4;
+  static constexpr int64_t kRegisters = 32, kRows = 4, kWideRows = 2;
 #elif HWY_TARGET == HWY_AVX2
-  static constexpr int64_t kRegisters = 16, kRows = 3, kWideRows = 1, kRoundingRows = 3;
+  static constexpr int64_t kRegisters = 16, kRows = 3, kWideRows = 1;
 #else  // a product takes a register of its own
-  static constexpr int64_t kRegisters = 16, kRows = 2, kWideRows = 1, kRoundingRows = 2;
+  static constexpr int64_t kRegisters = 16, kRows = 2, kWideRows = 1;
 #endif
+  static constexpr int64_t kRoundingRows = simdattn::HWY_NAMESPACE::kRoundingRows;
   static constexpr int64_t kMostLanes = static_cast<int64_t>(hn::MaxLanes(TileTag()));
   static HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(TileTag())); }
   static HWY_INLINE Vec load(const float* p) { return hn::LoadU(TileTag(), p); }
@@ -58,20 +59,9 @@ struct Ops {
   static HWY_INLINE Vec load_pairs(const bf16* p) { return LoadPairs(TileTag(), p); }
   static HWY_INLINE Vec even_of(Vec pairs) { return EvenOf(TileTag(), pairs); }
   static HWY_INLINE Vec odd_of(Vec pairs) { return OddOf(TileTag(), pairs); }
-#if HWY_TARGET == HWY_NEON_BF16
-  // BFMLALB, BFMLALT. Of a broadcast f32, which is a number of bf16, the upper half is element 1.
-  static constexpr bool kMultipliesPairs = true;
-  static HWY_INLINE Vec mul_add_even(Vec factor, Vec pairs, Vec sum) {
-    return Vec{vbfmlalbq_laneq_f32(sum.raw, vreinterpretq_bf16_f32(pairs.raw), vreinterpretq_bf16_f32(factor.raw), 1)};
-  }
-  static HWY_INLINE Vec mul_add_odd(Vec factor, Vec pairs, Vec sum) {
-    return Vec{vbfmlaltq_laneq_f32(sum.raw, vreinterpretq_bf16_f32(pairs.raw), vreinterpretq_bf16_f32(factor.raw), 1)};
-  }
-#else
   static constexpr bool kMultipliesPairs = false;
   static Vec mul_add_even(Vec, Vec, Vec);  // never called
   static Vec mul_add_odd(Vec, Vec, Vec);
-#endif
   static HWY_INLINE Vec zip_lower(Vec a, Vec b) { return hn::InterleaveWholeLower(TileTag(), a, b); }
   static HWY_INLINE Vec zip_upper(Vec a, Vec b) { return hn::InterleaveWholeUpper(TileTag(), a, b); }
   template <class T>
@@ -90,26 +80,59 @@ struct Ops {
   }
 };
 
+namespace widened {
 #include "lib/bf16_tiles-inl.h"
+}
+
+#if SIMDATTN_ARM_MATRIX
+namespace pairs {
+using Widening = simdattn::HWY_NAMESPACE::Ops;
+/// BFMLALB, BFMLALT. Of a broadcast f32, which is a number of bf16, the upper half is element 1.
+struct Ops : Widening {
+  static constexpr bool kMultipliesPairs = true;
+  static HWY_INLINE Vec mul_add_even(Vec factor, Vec columns, Vec sum) {
+#if HWY_TARGET_IS_SVE
+    __asm__(SIMDATTN_ARM_V8_6 "bfmlalb %0.s, %1.h, %2.h[1]" : "+w"(sum) : "w"(columns), "y"(factor));
+#else
+    __asm__(SIMDATTN_ARM_V8_6 "bfmlalb %0.4s, %1.8h, %2.h[1]" : "+w"(sum.raw) : "w"(columns.raw), "x"(factor.raw));
+#endif
+    return sum;
+  }
+  static HWY_INLINE Vec mul_add_odd(Vec factor, Vec columns, Vec sum) {
+#if HWY_TARGET_IS_SVE
+    __asm__(SIMDATTN_ARM_V8_6 "bfmlalt %0.s, %1.h, %2.h[1]" : "+w"(sum) : "w"(columns), "y"(factor));
+#else
+    __asm__(SIMDATTN_ARM_V8_6 "bfmlalt %0.4s, %1.8h, %2.h[1]" : "+w"(sum.raw) : "w"(columns.raw), "x"(factor.raw));
+#endif
+    return sum;
+  }
+};
+#include "lib/bf16_tiles-inl.h"
+}  // namespace pairs
+#endif
 
 }  // namespace
 
-void RoundToBF16(float* x, int64_t n) {
+void RoundToBF16(const float* in, float* out, int64_t n) {
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(RoundedToBF16(d, hn::LoadU(d, x + i)), d, x + i);
+  for (; i + lanes <= n; i += lanes) hn::StoreU(RoundedToBF16(d, hn::LoadU(d, in + i)), d, out + i);
   if (i < n) {
     const size_t rest = static_cast<size_t>(n - i);
-    hn::StoreN(RoundedToBF16(d, hn::LoadN(d, x + i, rest)), d, x + i, rest);
+    hn::StoreN(RoundedToBF16(d, hn::LoadN(d, in + i, rest)), d, out + i, rest);
   }
 }
-void ScoreChainsF32(const ScoreTile& a) { score_chains<float>(a); }
-void ScoreChainsUnrounded(const ScoreTile& a) { score_chains<Unrounded>(a); }
-void ScoreChainsBF16(const ScoreTile& a) { score_chains<bf16>(a); }
-void ValueChainsF32(const ValueTile& a) { value_chains<float>(a); }
-void ValueChainsUnrounded(const ValueTile& a) { value_chains<Unrounded>(a); }
-void ValueChainsBF16(const ValueTile& a) { value_chains<bf16>(a); }
+void ScoreChainsF32(const ScoreTile& a) { widened::score_chains<float>(a); }
+void ScoreChainsUnrounded(const ScoreTile& a) { widened::score_chains<widened::Unrounded>(a); }
+void ScoreChainsBF16(const ScoreTile& a) { widened::score_chains<bf16>(a); }
+void ValueChainsF32(const ValueTile& a) { widened::value_chains<float>(a); }
+void ValueChainsUnrounded(const ValueTile& a) { widened::value_chains<widened::Unrounded>(a); }
+void ValueChainsBF16(const ValueTile& a) { widened::value_chains<bf16>(a); }
+#if SIMDATTN_ARM_MATRIX
+void ScorePairs(const ScoreTile& a) { pairs::score_chains<bf16>(a); }
+void ValuePairs(const ValueTile& a) { pairs::value_chains<bf16>(a); }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

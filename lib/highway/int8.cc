@@ -1,5 +1,6 @@
 // Arithmetic::kInt8. Also compiled for AVX3_DL, which adds VPDPBUSD to AVX3 and nothing that another kernel uses: of that
 // target there is this file alone.
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -15,7 +16,7 @@
 #undef SIMDATTN_INT8_LAMBDA
 #undef SIMDATTN_INT8_SHARED
 #define SIMDATTN_INT8_INLINE HWY_INLINE
-#define SIMDATTN_INT8_LAMBDA HWY_ATTR
+#define SIMDATTN_INT8_LAMBDA SIMDATTN_LAMBDA
 #define SIMDATTN_INT8_SHARED SIMDATTN_SHARED
 
 #ifndef SIMDATTN_INT8_ONCE
@@ -37,13 +38,18 @@ using WordTag = hn::Repartition<int16_t, IntTag>;
 
 #include "lib/int8_kernels-inl.h"
 
+/// What multiplies: 16-bit numbers; a cell by a cell; two rows by two columns.
+enum class Products : uint8_t { kPairs, kDot, kMatrix };
+
+template <Products kProducts>
 struct Int8Operations {
   using F = TileVec;
   using I = hn::Vec<IntTag>;
-  static constexpr size_t kRows = kInt8TileRows;
-  static constexpr bool kPairs = !kInt8Native;
-  static constexpr bool kFlipKeys = kInt8Native && HWY_ARCH_X86;
-  static constexpr bool kFlipValues = kInt8Native && !HWY_ARCH_X86;
+  static constexpr size_t kRows = kProducts == Products::kPairs ? kInt8TileRows : 8;
+  static constexpr bool kPairs = kProducts == Products::kPairs;
+  static constexpr bool kMatrix = kProducts == Products::kMatrix;
+  static constexpr bool kFlipKeys = kProducts == Products::kDot && HWY_ARCH_X86;
+  static constexpr bool kFlipValues = kProducts == Products::kDot && !HWY_ARCH_X86;
 
   static HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(TileTag())); }
 
@@ -69,6 +75,14 @@ struct Int8Operations {
   static HWY_INLINE void store_int(I v, void* p) { hn::StoreU(v, IntTag(), static_cast<int32_t*>(p)); }
   static HWY_INLINE I set_int(int32_t x) { return hn::Set(IntTag(), x); }
   static HWY_INLINE I repeat(const void* cell) {
+#if HWY_ARCH_ARM_A64 && !HWY_TARGET_IS_SVE
+    if constexpr (!kPairs) {
+      // gcc loads into a general register and copies that.
+      int32x4_t v;
+      __asm__("ld1r {%0.4s}, [%1]" : "=w"(v) : "r"(cell), "m"(*static_cast<const int32_t*>(cell)));
+      return I(v);
+    }
+#endif
     int32_t x;
     std::memcpy(&x, cell, sizeof(x));
     return hn::Set(IntTag(), x);
@@ -145,20 +159,23 @@ struct Int8Operations {
       auto s = sum.raw;
       __asm__("vpdpbusd %2, %1, %0" : "+v"(s) : "v"((kWeights ? x : column).raw), "v"((kWeights ? column : x).raw));
       sum = I{s};
-#elif HWY_TARGET == HWY_NEON_BF16
-      if constexpr (kWeights) {
-        sum = I(vreinterpretq_s32_u32(
-            vdotq_u32(vreinterpretq_u32_s32(sum.raw), vreinterpretq_u8_s32(x.raw), vreinterpretq_u8_s32(column.raw))));
-      } else {
-        sum = I(vdotq_s32(sum.raw, vreinterpretq_s8_s32(x.raw), vreinterpretq_s8_s32(column.raw)));
-      }
-#else
-      if constexpr (kWeights) {
+#elif HWY_TARGET_IS_SVE
+      if constexpr (kMatrix && kWeights) {
+        __asm__(SIMDATTN_ARM_V8_6 "usdot %0.s, %1.b, %2.b" : "+w"(sum) : "w"(x), "w"(column));
+      } else if constexpr (kWeights) {
         const hn::RebindToUnsigned<IntTag> du;
         sum = hn::BitCast(d, hn::SumOfMulQuadAccumulate(du, hn::BitCast(UnsignedByteTag(), x),
                                                         hn::BitCast(UnsignedByteTag(), column), hn::BitCast(du, sum)));
       } else {
         sum = hn::SumOfMulQuadAccumulate(d, hn::BitCast(ByteTag(), x), hn::BitCast(ByteTag(), column), sum);
+      }
+#else
+      if constexpr (kMatrix && kWeights) {
+        __asm__(SIMDATTN_ARM_V8_6 "usdot %0.4s, %1.16b, %2.16b" : "+w"(sum.raw) : "w"(x.raw), "w"(column.raw));
+      } else if constexpr (kWeights) {
+        __asm__(SIMDATTN_ARM_V8_6 "udot %0.4s, %1.16b, %2.16b" : "+w"(sum.raw) : "w"(x.raw), "w"(column.raw));
+      } else {
+        __asm__(SIMDATTN_ARM_V8_6 "sdot %0.4s, %1.16b, %2.16b" : "+w"(sum.raw) : "w"(x.raw), "w"(column.raw));
       }
 #endif
     }
@@ -167,29 +184,191 @@ struct Int8Operations {
     if constexpr (kPairs && !HWY_ARCH_X86) return hn::RearrangeToOddPlusEven(sum, second);
     return sum;
   }
+
+#if SIMDATTN_ARM_MATRIX
+  using PairTag = hn::Repartition<int64_t, IntTag>;
+  /// Eight bytes of each of two rows, again and again.
+  static HWY_INLINE I two_rows(const char* first, const char* second) {
+    int64_t x = 0, y = 0;
+    std::memcpy(&x, first, sizeof(x));
+    std::memcpy(&y, second, sizeof(y));
+    const PairTag d;
+    return hn::BitCast(IntTag(), hn::InterleaveEven(d, hn::Set(d, x), hn::Set(d, y)));
+  }
+  static HWY_INLINE I zip_lower(I a, I b) { return hn::InterleaveWholeLower(IntTag(), a, b); }
+  static HWY_INLINE I zip_upper(I a, I b) { return hn::InterleaveWholeUpper(IntTag(), a, b); }
+  static HWY_INLINE I even_halves(I a, I b) {
+    const PairTag d;
+    return hn::BitCast(IntTag(), hn::ConcatEven(d, hn::BitCast(d, b), hn::BitCast(d, a)));
+  }
+  static HWY_INLINE I odd_halves(I a, I b) {
+    const PairTag d;
+    return hn::BitCast(IntTag(), hn::ConcatOdd(d, hn::BitCast(d, b), hn::BitCast(d, a)));
+  }
+  template <bool kWeights>
+  static HWY_INLINE void matrix(I& sum, I rows, I columns) {
+#if HWY_TARGET_IS_SVE
+    if constexpr (kWeights) {
+      __asm__(SIMDATTN_ARM_V8_6 "usmmla %0.s, %1.b, %2.b" : "+w"(sum) : "w"(rows), "w"(columns));
+    } else {
+      __asm__(SIMDATTN_ARM_V8_6 "smmla %0.s, %1.b, %2.b" : "+w"(sum) : "w"(rows), "w"(columns));
+    }
+#else
+    if constexpr (kWeights) {
+      __asm__(SIMDATTN_ARM_V8_6 "usmmla %0.4s, %1.16b, %2.16b" : "+w"(sum.raw) : "w"(rows.raw), "w"(columns.raw));
+    } else {
+      __asm__(SIMDATTN_ARM_V8_6 "smmla %0.4s, %1.16b, %2.16b" : "+w"(sum.raw) : "w"(rows.raw), "w"(columns.raw));
+    }
+#endif
+  }
+#endif
 };
+using Operations = Int8Operations<kInt8Native ? Products::kDot : Products::kPairs>;
 
 }  // namespace
 
-int64_t Int8Kernels::query_bytes(int64_t dim) { return int8_kernel_query_bytes<Int8Operations>(dim); }
+int64_t Int8Kernels::query_bytes(int64_t dim) { return int8_kernel_query_bytes<Operations>(dim); }
 template <class T>
 void Int8Kernels::prepare_query(const void* row, void* query, int64_t dim) {
-  int8_prepare_query<Int8Operations, T>(row, query, dim);
+  int8_prepare_query<Operations, T>(row, query, dim);
 }
 template <class T>
 void Int8Kernels::pack_keys(const PackKeys& a) {
-  int8_pack_keys<Int8Operations, T>(a);
+  int8_pack_keys<Operations, T>(a);
 }
 template <class T>
 void Int8Kernels::pack_panel(const PackKeys& a) {
-  int8_pack_panel<Int8Operations, T>(a);
+  int8_pack_panel<Operations, T>(a);
 }
 template <class T>
 void Int8Kernels::pack_values(const PackValues& a) {
-  int8_pack_values<Int8Operations, T>(a);
+  int8_pack_values<Operations, T>(a);
 }
-void Int8Kernels::score_packed(const ScoreTile& a) { int8_score_packed<Int8Operations>(a); }
-void Int8Kernels::value_packed(const ValueTile& a) { int8_value_packed<Int8Operations>(a); }
+void Int8Kernels::score_packed(const ScoreTile& a) { int8_score_packed<Operations>(a); }
+void Int8Kernels::value_packed(const ValueTile& a) { int8_value_packed<Operations>(a); }
+
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+namespace {
+
+/// A tile of values in rows of stored integers: 64 columns.
+struct StoredTile {
+  const uint8_t* weights;
+  int64_t weight_stride;
+  const float* weight_scales;
+  const char* rows;
+  int64_t row_stride;
+  int64_t keys;
+  int64_t columns;  // at most 64
+  float* o;
+  int64_t ldo;
+  const float* alpha;  // null: 1
+  PrefetchPlan prefetch;
+};
+
+/// Four rows are interleaved in registers, lane by lane of 128 bits: a sum has columns 4 k .. 4 k + 3 of each 16.
+template <size_t kRows>
+SIMDATTN_SHARED void ValueStoredTile(const StoredTile& a) {
+  const TileTag d;
+  WithRegisters(d, [&](const Accumulators& sum, const Columns& column) SIMDATTN_LAMBDA {
+    const auto bits = [](TileVec v) SIMDATTN_LAMBDA { return _mm512_castps_si512(v.raw); };
+    const auto vector = [](__m512i v) SIMDATTN_LAMBDA { return TileVec{_mm512_castsi512_ps(v)}; };
+    const __mmask64 some = ~uint64_t{0} >> (64 - a.columns);
+    const int64_t weight_stride = a.weight_stride;
+    const int64_t row_stride = a.row_stride;
+    const uint8_t* weights = a.weights;
+    Cursor<const char> row(a.rows);
+    uintptr_t line = a.prefetch.first;
+    for (int64_t left = a.keys; left > 0; left -= 4) {
+      if (a.prefetch.count != 0) {
+        for (uintptr_t i = 0; i < 4; ++i, line += static_cast<uintptr_t>(a.prefetch.pitch))
+          __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 2);
+      }
+      // Rows past the last one have weight 0.
+      const int64_t s1 = left > 1 ? row_stride : 0, s2 = left > 2 ? 2 * row_stride : 0,
+                    s3 = left > 3 ? 3 * row_stride : 0;
+      const char* const p = row.get();
+      const __m512i r0 = _mm512_maskz_loadu_epi8(some, p), r1 = _mm512_maskz_loadu_epi8(some, p + s1);
+      const __m512i r2 = _mm512_maskz_loadu_epi8(some, p + s2), r3 = _mm512_maskz_loadu_epi8(some, p + s3);
+      const __m512i low0 = _mm512_unpacklo_epi8(r0, r1), low1 = _mm512_unpacklo_epi8(r2, r3);
+      const __m512i high0 = _mm512_unpackhi_epi8(r0, r1), high1 = _mm512_unpackhi_epi8(r2, r3);
+      Get<0>(column) = vector(_mm512_unpacklo_epi16(low0, low1));
+      Get<1>(column) = vector(_mm512_unpackhi_epi16(low0, low1));
+      Get<2>(column) = vector(_mm512_unpacklo_epi16(high0, high1));
+      Get<3>(column) = vector(_mm512_unpackhi_epi16(high0, high1));
+      ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+        int32_t cell;
+        std::memcpy(&cell, weights + static_cast<int64_t>(r) * weight_stride, sizeof cell);
+        const __m512i x = _mm512_set1_epi32(cell);
+        ForEach<4>([&](auto c) SIMDATTN_LAMBDA {
+          __m512i s = bits(Get<4 * r + c>(sum));
+          __asm__("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(x), "v"(bits(Get<c>(column))));
+          Get<4 * r + c>(sum) = vector(s);
+        });
+      });
+      weights += 4;
+      row += 4 * row_stride;
+    }
+    ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+      const auto number = [&](auto k) SIMDATTN_LAMBDA { return _mm512_cvtepi32_ps(bits(Get<4 * r + k>(sum))); };
+      const __m512 s0 = number(std::integral_constant<size_t, 0>()), s1 = number(std::integral_constant<size_t, 1>());
+      const __m512 s2 = number(std::integral_constant<size_t, 2>()), s3 = number(std::integral_constant<size_t, 3>());
+      const __m512 t0 = _mm512_shuffle_f32x4(s0, s1, 0x44), t1 = _mm512_shuffle_f32x4(s2, s3, 0x44);
+      const __m512 t2 = _mm512_shuffle_f32x4(s0, s1, 0xEE), t3 = _mm512_shuffle_f32x4(s2, s3, 0xEE);
+      float* const o = a.o + static_cast<int64_t>(r) * a.ldo;
+      const TileVec alpha = hn::Set(d, a.alpha != nullptr ? a.alpha[r] : 1.0f);
+      const TileVec scale = hn::Set(d, a.weight_scales[r]);
+      const auto put = [&](int64_t c, __m512 s) SIMDATTN_LAMBDA {
+        const int64_t n = a.columns - c;
+        if (n <= 0) return;
+        const size_t count = static_cast<size_t>(n);
+        hn::StoreN(hn::MulAdd(TileVec{s}, scale, hn::Mul(alpha, hn::LoadN(d, o + c, count))), d, o + c, count);
+      };
+      put(0, _mm512_shuffle_f32x4(t0, t1, 0x88));
+      put(16, _mm512_shuffle_f32x4(t0, t1, 0xDD));
+      put(32, _mm512_shuffle_f32x4(t2, t3, 0x88));
+      put(48, _mm512_shuffle_f32x4(t2, t3, 0xDD));
+    });
+  });
+}
+
+}  // namespace
+
+/// int8_value_packed() of integers in rows as they are stored. At most kKeyBlock keys.
+void ValueStoredInt8(const ValueTile& a) {
+  constexpr int64_t kMost = 4, kColumns = 64;
+  alignas(64) uint8_t weights[kMost * kInt8WeightBytes];
+  float weight_scales[kMost];
+  for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
+    const int64_t first = t.first;
+    for (int64_t r = 0; r < t.rows; ++r) {
+      int32_t sum;
+      weight_scales[r] = int8_weights<Int8Operations<Products::kDot>>(a.w + (first + r) * a.ldw, a.scales, a.keys, 0,
+                                                                      weights + r * kInt8WeightBytes, &sum);
+    }
+    for (int64_t c = 0; c < a.dim; c += kColumns) {
+      StoredTile tile = {weights,
+                         kInt8WeightBytes,
+                         weight_scales,
+                         static_cast<const char*>(a.v) + c,
+                         a.key_stride,
+                         a.keys,
+                         std::min(kColumns, a.dim - c),
+                         a.o + first * a.ldo + c,
+                         a.ldo,
+                         a.alpha != nullptr ? a.alpha + first : nullptr,
+                         {}};
+      if (a.stream && first == 0) {
+        // The next block; rows that lie side by side in the order of memory.
+        const bool together = a.key_stride == a.dim;
+        const int64_t offset = a.keys * a.key_stride + (together ? a.keys * c : c);
+        tile.prefetch = {address_at(static_cast<const char*>(a.v), offset), together ? tile.columns : a.key_stride,
+                         a.keys};
+      }
+      WithRows<kMost>(t.rows, [&](auto r) { ValueStoredTile<r>(tile); });
+    }
+  }
+}
+#endif
 
 #undef SIMDATTN_INT8_TYPE
 #define SIMDATTN_INT8_TYPE(T)                                               \
@@ -200,6 +379,25 @@ void Int8Kernels::value_packed(const ValueTile& a) { int8_value_packed<Int8Opera
 SIMDATTN_INT8_TYPE(float)
 SIMDATTN_INT8_TYPE(bf16)
 SIMDATTN_INT8_TYPE(f16)
+
+#if SIMDATTN_ARM_MATRIX
+#undef SIMDATTN_INT8_DEFINE
+#define SIMDATTN_INT8_DEFINE(Name, products)                                                                          \
+  int64_t Name::query_bytes(int64_t dim) { return int8_kernel_query_bytes<Int8Operations<Products::products>>(dim); } \
+  template <class T>                                                                                                  \
+  void Name::prepare_query(const void* row, void* query, int64_t dim) {                                               \
+    int8_prepare_query<Int8Operations<Products::products>, T>(row, query, dim);                                       \
+  }                                                                                                                   \
+  void Name::score_packed(const ScoreTile& a) { int8_score_packed<Int8Operations<Products::products>>(a); }           \
+  void Name::value_packed(const ValueTile& a) { int8_value_packed<Int8Operations<Products::products>>(a); }           \
+  template void Name::prepare_query<float>(const void*, void*, int64_t);                                              \
+  template void Name::prepare_query<bf16>(const void*, void*, int64_t);                                               \
+  template void Name::prepare_query<f16>(const void*, void*, int64_t)
+#if !HWY_TARGET_IS_SVE
+SIMDATTN_INT8_DEFINE(Int8DotKernels, kDot);
+#endif
+SIMDATTN_INT8_DEFINE(Int8MatrixKernels, kMatrix);
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

@@ -77,6 +77,19 @@ HWY_INLINE hn::Vec<D> F32FromF16(D d, VU16<D> v) {
 #endif
 }
 
+using VF32 = hn::Vec<hn::ScalableTag<float>>;
+/// What Notice() has seen so far.
+HWY_INLINE VF32 NothingNoticed() { return hn::Zero(hn::ScalableTag<float>()); }
+/// Remembers that a or b holds a number that is not finite; other large numbers may be taken for one.
+HWY_INLINE void Notice(VF32 a, VF32 b, VF32& seen) {
+#if HWY_TARGET == HWY_AVX2
+  seen = hn::Add(seen, hn::Add(a, b));  // off the ports of multiplication, and one addition in the chain
+#else
+  seen = hn::MulAdd(a, b, seen);
+#endif
+}
+HWY_INLINE bool Noticed(VF32 seen) { return !hn::AllTrue(hn::ScalableTag<float>(), hn::IsFinite(seen)); }
+
 /// NaN becomes the canonical one.
 template <class D>
 HWY_INLINE hn::Vec<D> Canonical(D d, hn::Vec<D> v) {
@@ -112,6 +125,17 @@ HWY_INLINE VU16<D> BF16FromF32(D d, hn::Vec<D> v) {
 /// The same as f32.
 template <class D>
 HWY_INLINE hn::Vec<D> RoundedToBF16(D d, hn::Vec<D> v) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (HWY_MAX_LANES_D(D) == 16) {
+    // The masked addition puts NaN in place: six operations, where a selection would be the seventh.
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::BitCast(du, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+    const auto sum = hn::MaskedAddOr(hn::Set(du, kCanonicalNaN), hn::RebindMask(du, hn::Eq(v, v)), bits,
+                                     hn::Add(odd, hn::Set(du, 0x7FFFu)));
+    return hn::BitCast(d, hn::And(sum, hn::Set(du, 0xFFFF0000u)));
+  }
+#endif
   const hn::RebindToUnsigned<D> du;
   const auto b = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u));
@@ -192,6 +216,45 @@ HWY_INLINE void StoreRounded(D d, hn::Vec<D> v, bf16* p) {
 template <class D>
 HWY_INLINE void StoreRounded(D d, hn::Vec<D> v, f16* p) {
   hn::StoreU(F16FromF32(d, v), hn::Rebind<uint16_t, D>(), Bits(p));
+}
+
+/// Bits whose upper half is v rounded to bf16, if v is not NaN.
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundedBits(D /*d*/, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto b = hn::BitCast(du, v);
+  const auto half = hn::Add(b, hn::Set(du, 0x7FFFu));
+#if HWY_TARGET == HWY_AVX2
+  // Shifts share their two ports with the shuffles that follow.
+  const auto lowest = hn::Set(du, 0x10000u);
+  return hn::Sub(half, hn::VecFromMask(du, hn::Eq(hn::And(b, lowest), lowest)));
+#else
+  return hn::Add(half, hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u)));
+#endif
+}
+/// Two vectors without NaN, side by side. One by one each takes a shuffle across the blocks to become bf16.
+template <class D>
+HWY_INLINE void StoreNumbers(D d, hn::Vec<D> v0, hn::Vec<D> v1, bf16* p) {
+  const auto b0 = RoundedBits(d, v0), b1 = RoundedBits(d, v1);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (HWY_MAX_LANES_D(D) == 16) {
+    const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33,  //
+                                           31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    _mm512_storeu_si512(p, _mm512_permutex2var_epi16(b0.raw, upper, b1.raw));
+    return;
+  }
+#endif
+  const hn::Repartition<uint16_t, D> d16;
+  const auto low0 = hn::ShiftRight<16>(b0), low1 = hn::ShiftRight<16>(b1);
+#if HWY_TARGET == HWY_AVX2
+  if constexpr (HWY_MAX_LANES_D(D) == 8) {
+    // Highway's truncation would clear the upper halves, which are zero.
+    const __m256i packed = _mm256_packus_epi32(low0.raw, low1.raw);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+    return;
+  }
+#endif
+  hn::StoreU(hn::OrderedTruncate2To(d16, low0, low1), d16, Bits(p));
 }
 
 /// The first n lanes (all if n is larger).

@@ -4,7 +4,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/cursor.h"
-#include "lib/highway/loads-inl.h"
+#include "lib/highway/narrow-inl.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/kv_formats.h"
 #include "lib/narrow_operands.h"
@@ -15,127 +15,6 @@ namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// 16 lanes are half a panel, and half a block.
-using D = hn::CappedTag<float, 16>;
-using DU = hn::RebindToUnsigned<D>;
-using DI = hn::RebindToSigned<D>;
-using Numbers = hn::Vec<D>;
-using Codes = hn::Vec<DU>;
-
-template <int kBits>
-HWY_INLINE Codes Left(Codes w) {
-  if constexpr (kBits == 0) return w;
-  else return hn::ShiftLeft<kBits>(w);
-}
-template <int kBits>
-HWY_INLINE Codes Right(Codes w) {
-  if constexpr (kBits == 0) return w;
-  else return hn::ShiftRight<kBits>(w);
-}
-
-/// The code at bit kBit of each lane as a number. Other bits may hold anything.
-template <int kBit>
-HWY_INLINE Numbers NumberOf(Codes w, Int8Code /*code*/) {
-  return hn::ConvertTo(D(), hn::ShiftRight<24>(hn::BitCast(DI(), Left<24 - kBit>(w))));
-}
-template <int kBit, int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
-HWY_INLINE Numbers NumberOf(Codes w, Fp8Code<kMantissa, kBias, kLargest, kNan, kOver> /*code*/) {
-  using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
-  const D d;
-  const DU du;
-  const DI di;
-  const Codes code = Left<24 - kBit>(w);
-  const Codes magnitude = hn::And(code, hn::Set(du, 0x7F000000u));
-  const Codes sign = hn::And(code, hn::Set(du, 0x80000000u));
-  const auto above = [&](uint32_t limit) HWY_ATTR {
-    return hn::RebindMask(d, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<int32_t>(limit << 24))));
-  };
-  // Exponent field 0: as if it were 1, less what that adds. No subnormal f32 takes part.
-  constexpr uint32_t kOne = 1u << 23;
-  const Codes bits = hn::Add(hn::ShiftRight<1 + kMantissa>(magnitude), hn::Set(du, Code::kExponent));
-  const Numbers small =
-      hn::Sub(hn::BitCast(d, hn::Add(bits, hn::Set(du, kOne))), hn::BitCast(d, hn::Set(du, Code::kExponent + kOne)));
-  Numbers x = hn::IfThenElse(above((1u << kMantissa) - 1), hn::BitCast(d, bits), small);
-  const Codes special = hn::Or(hn::ShiftRight<1 + kMantissa>(magnitude), hn::Set(du, kInfinityBits));
-  x = hn::IfThenElse(above(kLargest), hn::BitCast(d, special), x);
-  return hn::BitCast(d, hn::Or(hn::BitCast(du, x), sign));
-}
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-/// Each number without its sign is a bf16: 128 of them are in four registers, and one instruction takes 32 from two of these.
-template <class Code>
-struct Fp8Table {
-  static constexpr size_t kSize = 128;
-  struct Bits {
-    uint16_t of[kSize];
-  };
-  static constexpr Bits make() {
-    Bits b = {};
-    for (uint32_t c = 0; c < kSize; ++c)
-      b.of[c] = static_cast<uint16_t>(std::bit_cast<uint32_t>(plain_number(c)) >> 16);
-    return b;
-  }
-  static constexpr float plain_number(uint32_t magnitude) {
-    constexpr uint32_t kOne = 1u << (23 - Code::kShift);
-    if (magnitude > Code::kTop) return std::bit_cast<float>(magnitude << Code::kShift | kInfinityBits);
-    if (magnitude < kOne) return static_cast<float>(magnitude) * Code::kUnit;
-    return std::bit_cast<float>((magnitude << Code::kShift) + Code::kExponent);
-  }
-  alignas(64) static constexpr Bits kBits = make();
-
-  __m512i t0, t1, t2, t3;
-  HWY_INLINE Fp8Table()
-      : t0(_mm512_load_si512(kBits.of)),
-        t1(_mm512_load_si512(kBits.of + 32)),
-        t2(_mm512_load_si512(kBits.of + 64)),
-        t3(_mm512_load_si512(kBits.of + 96)) {}
-  /// bf16 numbers of 32 codes, in the lower half of 16 bits each; `upper`: the same codes in the upper half.
-  HWY_INLINE __m512i operator()(__m512i code, __m512i upper) const {
-    const __m512i low = _mm512_permutex2var_epi16(t0, code, t1);
-    const __m512i high = _mm512_permutex2var_epi16(t2, code, t3);
-    const __m512i magnitude = _mm512_mask_blend_epi16(_mm512_test_epi16_mask(code, _mm512_set1_epi16(0x40)), low, high);
-    // magnitude | upper & 0x8000
-    return _mm512_ternarylogic_epi32(magnitude, upper, _mm512_set1_epi16(static_cast<int16_t>(0x8000)), 0xF8);
-  }
-  /// Lanes of 32 bits: the lower bf16 as f32, and the upper one.
-  static HWY_INLINE Numbers Lower(__m512i pairs) { return Numbers{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))}; }
-  static HWY_INLINE Numbers Upper(__m512i pairs) {
-    return Numbers{_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))))};
-  }
-};
-#endif
-
-template <int kBit>
-HWY_INLINE Numbers NumberOf(Codes w, Q8Code /*code*/) {
-  return NumberOf<kBit>(w, Int8Code());
-}
-template <int kBit>
-HWY_INLINE Numbers NumberOf(Codes w, Q4Code /*code*/) {
-  const D d;
-  const DU du;
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  // The lower four bits of a lane choose.
-  const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-  return Numbers{_mm512_permutexvar_ps(Right<kBit>(w).raw, numbers)};
-#else
-  const Codes nibble = hn::And(Right<kBit>(w), hn::Set(du, 15u));
-  return hn::Sub(hn::ConvertTo(d, hn::BitCast(DI(), nibble)), hn::Set(d, 8.0f));
-#endif
-}
-
-/// Eight bits each, as many as there are lanes.
-HWY_INLINE Codes LoadCodes(const uint8_t* p) { return hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<uint8_t, DU>(), p)); }
-HWY_INLINE Codes LoadCodesN(const uint8_t* p, size_t n) {
-  return hn::PromoteTo(DU(), hn::LoadN(hn::Rebind<uint8_t, DU>(), p, n));
-}
-/// As numbers: what a row has side by side.
-template <class Code>
-HWY_INLINE Numbers LoadNumbers(const uint8_t* p, Code code) {
-  return NumberOf<0>(LoadCodes(p), code);
-}
-HWY_INLINE Numbers LoadNumbers(const uint8_t* p, Int8Code /*code*/) {
-  return hn::ConvertTo(D(),
-                       hn::PromoteTo(DI(), hn::LoadU(hn::Rebind<int8_t, DI>(), reinterpret_cast<const int8_t*>(p))));
-}
 HWY_INLINE void Put(Numbers x, Numbers scale, float* out) { hn::StoreU(hn::Mul(x, scale), D(), out); }
 
 template <class Code>
@@ -150,15 +29,6 @@ HWY_INLINE void WidenRow(const uint8_t* row, float scale, int64_t first, int64_t
     const size_t rest = static_cast<size_t>(n - i);
     hn::StoreN(hn::Mul(NumberOf<0>(LoadCodesN(row + i, rest), Code()), factor), d, out + i, rest);
   }
-}
-HWY_INLINE Numbers BlockScale(const uint8_t* p) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  uint16_t bits;
-  std::memcpy(&bits, p, sizeof bits);
-  return hn::Set(D(), _cvtsh_ss(bits));
-#else
-  return hn::Set(D(), f16_at(p));
-#endif
 }
 template <class Code>
 HWY_INLINE void WidenRow(const uint8_t* row, float /*scale*/, int64_t first, int64_t n, float* out, BlockFormat<Code>) {
@@ -183,14 +53,6 @@ template <class Code>
 HWY_INLINE void WidenRow(const uint8_t* row, float scale, int64_t first, int64_t n, float* out, ReadFormat<Code>) {
   ReadFormat<Code>::decode(row, scale, first, n, out);
 }
-
-/// How far ahead codes are fetched. The hardware's streams run that far too late.
-constexpr uintptr_t kAhead = 4096;
-HWY_INLINE void Fetch(const uint8_t* p) {
-  __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(p) + kAhead));
-}
-HWY_INLINE Codes LoadUnits(const uint8_t* p) { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p)); }
-constexpr int64_t kPitch = kUnitBytes * kPanelWidth;
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
@@ -288,8 +150,199 @@ HWY_INLINE void WidenKeys(const uint8_t* panel, const float* /*scales*/, int64_t
   }
 }
 
+/// largest_bits() of lib/kv_formats.h.
+HWY_INLINE uint32_t LargestBits(const float* x, int64_t n) {
+  const D d;
+  const DI di;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto largest = hn::Zero(di);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const Numbers v = i + lanes <= n ? hn::LoadU(d, x + i) : hn::LoadN(d, x + i, static_cast<size_t>(n - i));
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(v)));
+  }
+  return static_cast<uint32_t>(hn::ReduceMax(di, largest));
+}
+/// f(numbers) of n numbers as codes.
+template <class F>
+HWY_INLINE void StoreCodes(const float* x, int64_t n, uint8_t* out, const F& f) {
+  const D d;
+  const hn::Rebind<uint8_t, DU> d8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::TruncateTo(d8, f(hn::LoadU(d, x + i))), d8, out + i);
+  if (i == n) return;
+  const size_t rest = static_cast<size_t>(n - i);
+  hn::StoreN(hn::TruncateTo(d8, f(hn::LoadN(d, x + i, rest))), d8, out + i, rest);
+}
+/// round_to_integer() of products.
+HWY_INLINE void StoreIntegers(const float* x, int64_t n, float factor, uint8_t* out) {
+  const D d;
+  const Numbers by = hn::Set(d, factor), rounder = hn::Set(d, 0x1.8p23f);
+  StoreCodes(x, n, out, [&](Numbers v) SIMDATTN_LAMBDA {
+    return hn::BitCast(DU(), hn::Add(hn::Mul(v, by), rounder));  // the lowest byte of the sum is the integer
+  });
+}
+template <class Code>
+HWY_INLINE void EncodeRow(const float* x, int64_t dim, uint8_t* row, float* scale, ByteFormat<Code>) {
+  Code::encode(x, dim, row, scale);
+}
+HWY_INLINE void EncodeRow(const float* x, int64_t dim, uint8_t* row, float* scale, ByteFormat<Int8Code>) {
+  const Int8Scale s(LargestBits(x, dim));
+  *scale = s.scale;
+  if (s.holds) return StoreIntegers(x, dim, s.inverse, row);
+  std::memset(row, 0, static_cast<size_t>(dim));
+}
+template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
+HWY_INLINE void EncodeRow(const float* x, int64_t dim, uint8_t* row, float* scale,
+                          ByteFormat<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>>) {
+  using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
+  const D d;
+  const DI di;
+  constexpr int kShift = Code::kShift;
+  const auto set = [&](uint32_t bits) SIMDATTN_LAMBDA { return hn::Set(di, static_cast<int32_t>(bits)); };
+  const Numbers inverse = hn::Set(d, 1.0f / *scale);
+  const Numbers rounder = hn::Set(d, Code::kRounder);
+  StoreCodes(x, dim, row, [&](Numbers v) SIMDATTN_LAMBDA {
+    // Code::code(), whose comments these are.
+    const Numbers y = hn::Mul(v, inverse);
+    const auto from = hn::BitCast(di, hn::Abs(v)), bits = hn::BitCast(di, hn::Abs(y));
+    const auto sign = hn::And(hn::BitCast(DI(), hn::ShiftRight<24>(hn::BitCast(DU(), y))), set(0x80u));
+    const auto small = hn::Sub(hn::BitCast(di, hn::Add(hn::Abs(y), rounder)), hn::BitCast(di, rounder));
+    const auto odd = hn::And(hn::ShiftRight<kShift>(bits), set(1));
+    const auto normal = hn::Sub(hn::ShiftRight<kShift>(hn::Add(hn::Add(bits, set((1u << (kShift - 1)) - 1)), odd)),
+                                set(Code::kExponent >> kShift));
+    auto result = hn::IfThenElse(hn::Lt(bits, set(Code::kExponent + (1u << 23))), small, normal);
+    result = hn::Min(result, set(kLargest));
+    if constexpr (kOver != kNan) result = hn::IfThenElse(hn::Eq(from, set(kInfinityBits)), set(kOver), result);
+    const auto infinite = set(kInfinityBits - (kOver == kNan ? 1 : 0));
+    const auto none = hn::Or(hn::Gt(from, infinite), hn::Gt(bits, set(kInfinityBits)));
+    return hn::BitCast(DU(), hn::IfThenElse(none, set(kNan), hn::Or(result, sign)));
+  });
+}
+template <class Code>
+HWY_INLINE void EncodeRow(const float* x, int64_t dim, uint8_t* row, float* scale, BlockFormat<Code>) {
+  BlockFormat<Code>::encode(x, dim, row, scale);
+}
+HWY_INLINE void EncodeRow(const float* x, int64_t dim, uint8_t* row, float* /*scale*/, BlockFormat<Q8Code>) {
+  using Format = BlockFormat<Q8Code>;
+  for (int64_t b = 0; b < dim / Format::kBlock; ++b, x += Format::kBlock, row += Format::kBlockBytes) {
+    const Q8Scale s(LargestBits(x, Format::kBlock));
+    put_f16(s.d, row);
+    if (s.holds) {
+      StoreIntegers(x, Format::kBlock, s.inverse, row + Format::kScaleBytes);
+    } else {
+      std::memset(row + Format::kScaleBytes, 0, static_cast<size_t>(Format::kBlock));
+    }
+  }
+}
+
+HWY_INLINE void EncodeRow(const float* x, int64_t dim, uint8_t* row, float* /*scale*/, BlockFormat<Q4Code>) {
+  using Format = BlockFormat<Q4Code>;
+  const D d;
+  const DI di;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t b = 0; b < dim / Format::kBlock; ++b, x += Format::kBlock, row += Format::kBlockBytes) {
+    const uint32_t bits = LargestBits(x, Format::kBlock);
+    float extreme = 0.0f;
+    for (int64_t i = 0; bits != 0; i += lanes) {  // the first one of that size
+      const Numbers v = hn::LoadU(d, x + i);
+      const auto found = hn::Eq(hn::BitCast(di, hn::Abs(v)), hn::Set(di, static_cast<int32_t>(bits)));
+      const intptr_t first = hn::FindFirstTrue(di, found);
+      if (first < 0) continue;
+      extreme = x[i + first];
+      break;
+    }
+    const Q4Scale s(bits, extreme);
+    put_f16(s.d, row);
+    if (!s.holds) {
+      std::memset(row + Format::kScaleBytes, 0x88, static_cast<size_t>(Q4Code::kBytes));
+      continue;
+    }
+    const auto code = [&](const float* p) SIMDATTN_LAMBDA {
+      const Numbers y = hn::Add(hn::Mul(hn::LoadU(d, p), hn::Set(d, s.inverse)), hn::Set(d, 8.5f));
+      return hn::BitCast(DU(), hn::Min(hn::ConvertTo(di, y), hn::Set(di, 15)));
+    };
+    const hn::Rebind<uint8_t, DU> d8;
+    for (int64_t i = 0; i < Q4Code::kBytes; i += lanes) {
+      const Codes both = hn::Or(code(x + i), hn::ShiftLeft<4>(code(x + 16 + i)));
+      hn::StoreU(hn::TruncateTo(d8, both), d8, row + Format::kScaleBytes + i);
+    }
+  }
+}
+
+/// Fetches bytes [first, first + n) of 32 rows below, a part at a time: behind the next 32, since drivers take two panels at a time.
+class RowsBelow {
+ public:
+  HWY_INLINE RowsBelow(const PackKeys& a, int64_t first, int64_t n)
+      : line_(address_at(static_cast<const uint8_t*>(a.from), 2 * kPanelWidth * a.token_stride + first)),
+        stride_(static_cast<uintptr_t>(a.token_stride)),
+        rows_(a.stream ? kPanelWidth : 0),
+        bytes_(static_cast<uintptr_t>(n)) {}
+  HWY_INLINE void fetch(int64_t rows) {
+    for (; rows > 0 && rows_ > 0; --rows, --rows_, line_ += stride_) {
+      for (uintptr_t i = 0; i < bytes_; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(line_ + i), 0, 2);
+    }
+  }
+
+ private:
+  uintptr_t line_;
+  uintptr_t stride_;
+  int64_t rows_;
+  uintptr_t bytes_;
+};
+
+#if HWY_HAVE_SCALABLE
+HWY_INLINE void TransposeUnits(const uint8_t* rows, int64_t stride, int64_t keys, int64_t units, uint8_t* panel,
+                               RowsBelow& below) {
+  below.fetch(kPanelWidth);
+  transpose_units<uint32_t>(reinterpret_cast<const char*>(rows), stride, keys, units, reinterpret_cast<char*>(panel),
+                            kPitch);
+}
+#else
+/// Block b of 128 bits of the result is the first units of row 4 b.
+template <class V>
+HWY_INLINE hn::Vec<V> LoadUnitBlocks(V d, const uint8_t* rows, int64_t stride) {
+  if constexpr (HWY_MAX_LANES_D(V) > 4) {
+    const hn::Half<V> half;
+    constexpr int64_t kRows = HWY_MAX_LANES_D(V) / 2;
+    return hn::Combine(d, LoadUnitBlocks(half, rows + kRows * stride, stride), LoadUnitBlocks(half, rows, stride));
+  } else {
+    return hn::BitCast(d, hn::LoadU(hn::Repartition<uint8_t, V>(), rows));
+  }
+}
+/// Units of `keys` rows that lie side by side to columns of a panel.
+HWY_INLINE void TransposeUnits(const uint8_t* rows, int64_t stride, int64_t keys, int64_t units, uint8_t* panel,
+                               RowsBelow& below) {
+  const DU d;
+  const hn::Repartition<uint64_t, DU> d64;
+  constexpr int64_t kLanes = HWY_MAX_LANES_D(DU);
+  int64_t u = 0;
+  for (; keys == kPanelWidth && u + 4 <= units; u += 4) {
+    below.fetch(4);
+    for (int64_t j = 0; j < kPanelWidth; j += kLanes) {
+      const uint8_t* const p = rows + j * stride + kUnitBytes * u;
+      const auto r0 = LoadUnitBlocks(d, p, stride), r1 = LoadUnitBlocks(d, p + stride, stride);
+      const auto r2 = LoadUnitBlocks(d, p + 2 * stride, stride), r3 = LoadUnitBlocks(d, p + 3 * stride, stride);
+      const auto t0 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1)),
+                 t1 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
+      const auto t2 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1)),
+                 t3 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
+      const auto put = [&](int64_t unit, auto v) SIMDATTN_LAMBDA {
+        hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<uint32_t*>(panel + (u + unit) * kPitch + kUnitBytes * j));
+      };
+      put(0, hn::InterleaveLower(d64, t0, t1));
+      put(1, hn::InterleaveUpper(d64, t0, t1));
+      put(2, hn::InterleaveLower(d64, t2, t3));
+      put(3, hn::InterleaveUpper(d64, t2, t3));
+    }
+  }
+  transpose_units<uint32_t>(reinterpret_cast<const char*>(rows + kUnitBytes * u), stride, keys, units - u,
+                            reinterpret_cast<char*>(panel + u * kPitch), kPitch);
+}
+#endif
+
 template <KvType kType>
-struct Widening {
+struct Codec {
   static HWY_NOINLINE void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys, int64_t first,
                                 int64_t n, float* out, int64_t ld) {
     const uint8_t* row = rows;
@@ -302,10 +355,13 @@ struct Widening {
   static HWY_INLINE void panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
     WidenKeys(panel, scales, dim, out, FormatOf<kType>());
   }
+  static HWY_NOINLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
+    if constexpr (!is_read_only(kType)) EncodeRow(x, dim, row, scale, FormatOf<kType>());
+  }
 };
 
 template <KvType kType>
-using Slots = NarrowSlots<kType, Widening<kType>>;
+using Slots = NarrowSlots<kType, Codec<kType>>;
 
 }  // namespace
 
@@ -332,46 +388,63 @@ void LoadPanelsNarrow(const LoadRows& a) {
 template <KvType kType>
 HWY_NOINLINE void WidenPanelNarrow(const PackKeys& a) {
   const uint8_t* const panel = static_cast<const uint8_t*>(a.from);
-  Widening<kType>::panel(panel, a.scales, a.dim, static_cast<float*>(a.panel));
+  Codec<kType>::panel(panel, a.scales, a.dim, static_cast<float*>(a.panel));
+}
+/// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0.
+template <KvType kType>
+HWY_INLINE void TransposeCodes(const uint8_t* rows, int64_t stride, int64_t keys, int64_t n, uint8_t* panel,
+                               RowsBelow below) {
+  using Format = FormatOf<kType>;
+  if (keys < kPanelWidth) std::memset(panel, 0, static_cast<size_t>(panel_bytes(kType, n)));
+  // Units that are side by side in a row, and what is left of a last one.
+  const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
+  const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));
+  for (int64_t u = 0; u < whole; u += together) {
+    TransposeUnits(rows + Format::unit_at(u), stride, keys, together, panel + u * kPitch, below);
+  }
+  below.fetch(kPanelWidth);
+  for (int64_t j = 0; j < keys; ++j) {
+    const uint8_t* const row = rows + j * stride;
+    Format::put_block_scales(row, n, panel, j);
+    if (has_scales(kType) && n % 4 != 0) {
+      std::memcpy(panel + n / 4 * kPitch + kUnitBytes * j, row + n / 4 * 4, static_cast<size_t>(n % 4));
+    }
+  }
+}
+template <KvType kType>
+HWY_NOINLINE void StorePanelNarrow(const PackKeys& a) {
+  TransposeCodes<kType>(static_cast<const uint8_t*>(a.from), a.token_stride, a.keys, a.dim,
+                        static_cast<uint8_t*>(a.panel), RowsBelow(a, 0, row_bytes(kType, a.dim)));
 }
 /// Rows become a panel of their type first: units of four bytes are transposed, a quarter of what their numbers are or less.
 template <KvType kType>
 HWY_NOINLINE void PackKeysNarrow(const PackKeys& a) {
-  using Format = FormatOf<kType>;
   constexpr int64_t kChunk = 128;  // dimensions at a time
   HWY_ALIGN uint8_t panel[panel_bytes(kType, kChunk)];
   HWY_ALIGN float scales[kPanelWidth] = {};
   if (has_scales(kType)) std::memcpy(scales, a.scales, static_cast<size_t>(a.keys) * sizeof(float));
-  const uint8_t* const rows = static_cast<const uint8_t*>(a.from);
   for (int64_t d = 0; d < a.dim; d += kChunk) {
     const int64_t n = HWY_MIN(kChunk, a.dim - d);
-    const uint8_t* const part = rows + row_bytes(kType, d);
-    if (a.keys < kPanelWidth) std::memset(panel, 0, sizeof panel);
-    for (int64_t j = 0; a.stream && j < a.keys; ++j) {
-      const uintptr_t next = address_at(part, (j + kPanelWidth) * a.token_stride);
-      for (uintptr_t i = 0; i < static_cast<uintptr_t>(row_bytes(kType, n)); i += 64) {
-        __builtin_prefetch(reinterpret_cast<const char*>(next + i));
-      }
-    }
-    // Units that are side by side in a row, and what is left of a last one.
-    const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
-    const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));
-    for (int64_t u = 0; u < whole; u += together) {
-      transpose_units<uint32_t>(reinterpret_cast<const char*>(part + Format::unit_at(u)), a.token_stride, a.keys,
-                                together, reinterpret_cast<char*>(panel + u * kPitch), kPitch);
-    }
-    for (int64_t j = 0; j < a.keys; ++j) {
-      const uint8_t* const row = part + j * a.token_stride;
-      Format::put_block_scales(row, n, panel, j);
-      if (has_scales(kType) && n % 4 != 0) {
-        std::memcpy(panel + n / 4 * kPitch + kUnitBytes * j, row + n / 4 * 4, static_cast<size_t>(n % 4));
-      }
-    }
-    Widening<kType>::panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
+    const int64_t first = row_bytes(kType, d);
+    TransposeCodes<kType>(static_cast<const uint8_t*>(a.from) + first, a.token_stride, a.keys, n, panel,
+                          RowsBelow(a, first, row_bytes(kType, n)));
+    Codec<kType>::panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
   }
 }
 template <KvType kType>
 void ValueTileNarrow(const ValueTile& a) {
+  if constexpr (kFusesNarrow && !is_read_only(kType)) {
+    if (a.rows <= kFusedRows) {
+      const int64_t done = AddValuesNarrow<kType>(a);
+      if (done == a.dim) return;
+      // Less than a tile of columns: of types whose codes are bytes alone.
+      ValueTile rest = a;
+      rest.v = static_cast<const uint8_t*>(a.v) + done;
+      rest.o = a.o + done;
+      rest.dim = a.dim - done;
+      return Slots<kType>::template value_tile<ValueTileF32>(rest);
+    }
+  }
   Slots<kType>::template value_tile<ValueTileF32>(a);
 }
 
@@ -399,7 +472,7 @@ HWY_INLINE void ScoreKeys(const QueryPairs* q, const uint8_t* panel, const float
       const auto w = hn::BitCast(dw, LoadUnits(panel + i * kPitch));
       const auto even = hn::ShiftRight<8>(hn::ShiftLeft<8>(w));
       const auto odd = hn::ShiftRight<8>(w);
-      const auto add = [&](int64_t r, auto& sum) HWY_ATTR {
+      const auto add = [&](int64_t r, auto& sum) SIMDATTN_LAMBDA {
         const auto x = hn::BitCast(dw, hn::Set(di, q[r].even[i])), y = hn::BitCast(dw, hn::Set(di, q[r].odd[i]));
         sum = hn::Add(sum, hn::Add(hn::WidenMulPairwiseAdd(di, even, x), hn::WidenMulPairwiseAdd(di, odd, y)));
       };
@@ -463,24 +536,18 @@ void ScoreBlockIntegers(const ScoreTile& a) {
 #define SIMDATTN_READ(type)                                 \
   template bool AllFiniteNarrow<type>(const FiniteRows& a); \
   template void LoadRowsNarrow<type>(const LoadRows& a);    \
-  template void ValueTileNarrow<type>(const ValueTile& a)
+  template void ValueTileNarrow<type>(const ValueTile& a);
 #undef SIMDATTN_NARROW
 #define SIMDATTN_NARROW(type)                                \
-  SIMDATTN_READ(type);                                       \
+  SIMDATTN_READ(type)                                        \
   template void StoreRowsNarrow<type>(const StoreRows& a);   \
   template void StorePanelsNarrow<type>(const StoreRows& a); \
   template void LoadPanelsNarrow<type>(const LoadRows& a);   \
   template void PackKeysNarrow<type>(const PackKeys& a);     \
-  template void WidenPanelNarrow<type>(const PackKeys& a)
-SIMDATTN_NARROW(KvType::kInt8);
-SIMDATTN_NARROW(KvType::kFp8E4M3);
-SIMDATTN_NARROW(KvType::kFp8E5M2);
-SIMDATTN_NARROW(KvType::kQ8_0);
-SIMDATTN_NARROW(KvType::kQ4_0);
-SIMDATTN_READ(KvType::kQ4_1);
-SIMDATTN_READ(KvType::kQ5_0);
-SIMDATTN_READ(KvType::kQ5_1);
-SIMDATTN_READ(KvType::kIq4Nl);
+  template void StorePanelNarrow<type>(const PackKeys& a);   \
+  template void WidenPanelNarrow<type>(const PackKeys& a);
+SIMDATTN_WRITTEN_TYPES(SIMDATTN_NARROW)
+SIMDATTN_READ_TYPES(SIMDATTN_READ)
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

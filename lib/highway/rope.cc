@@ -25,23 +25,13 @@ using V = hn::Vec<D>;
 
 // NaN in the output is noticed in a vector of its own for all of a row and made canonical afterwards: a comparison and a
 // selection per store would double the arithmetic of a rotation. Not where f32 is rounded to bf16 by integers, which could
-// turn a NaN into a number.
-template <class T>
-constexpr bool kNotices = std::is_same_v<T, float> || (std::is_same_v<T, f16> && SIMDATTN_NATIVE_F16);
+// turn a NaN into a number, unless that starts from f32: there the rotation is done again.
+template <class X, class Y>
+constexpr bool kAgain = std::is_same_v<X, float> && std::is_same_v<Y, bf16>;
+template <class X, class Y = X>
+constexpr bool kNotices = std::is_same_v<Y, float> || (std::is_same_v<Y, f16> && SIMDATTN_NATIVE_F16) || kAgain<X, Y>;
 
-/// What Notice() has seen so far.
-HWY_INLINE V NothingNoticed() { return hn::Zero(D()); }
-/// Remembers that a or b holds a number that is not finite; other large numbers may be taken for one.
-HWY_INLINE void Notice(V a, V b, V& seen) {
-#if HWY_TARGET == HWY_AVX2
-  seen = hn::Add(hn::Add(seen, a), b);  // off the ports of multiplication
-#else
-  seen = hn::MulAdd(a, b, seen);
-#endif
-}
-HWY_INLINE bool Noticed(V seen) { return !hn::AllTrue(D(), hn::IsFinite(seen)); }
-
-/// The same for two pairs of results. With fused multiply-add the first of each pair is enough: a NaN then comes from a
+/// Notice() for two pairs of results. With fused multiply-add the first of each pair is enough: a NaN then comes from a
 /// factor that is not finite, and both results have a product with it.
 HWY_INLINE void NoticePairs(V a0, V a1, V b0, V b1, V& seen) {
 #if HWY_NATIVE_FMA
@@ -84,8 +74,8 @@ HWY_NOINLINE void MakeCanonical(Y* y, size_t n) {
 // From bf16 to bf16 a vector of pairs of elements is taken as two of f32, the even elements and the odd ones: no lane
 // changes its place, and rounding needs no comparison, as long as it cannot turn a NaN into a number. That is so where
 // all NaN come from bf16, so the table must be finite.
-template <class T>
-constexpr bool kEvenOdd = std::is_same_v<T, bf16>;
+template <class X, class Y = X>
+constexpr bool kEvenOdd = std::is_same_v<X, bf16> && std::is_same_v<Y, bf16>;
 
 HWY_INLINE void LoadEvenOdd(const bf16* p, V& even, V& odd) {
   const D d;
@@ -95,14 +85,10 @@ HWY_INLINE void LoadEvenOdd(const bf16* p, V& even, V& odd) {
   odd = hn::BitCast(d, hn::And(both, hn::Set(du, 0xFFFF0000u)));
 }
 HWY_INLINE void StoreEvenOdd(V even, V odd, bf16* p) {
-  const hn::RebindToUnsigned<D> du;
+  const D d;
   const hn::Repartition<uint16_t, D> d16;
-  const auto round = [&](V v) SIMDATTN_LAMBDA {
-    const auto b = hn::BitCast(du, v);
-    return hn::Add(hn::Add(b, hn::Set(du, 0x7FFFu)), hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u)));
-  };
-  const auto low = hn::BitCast(d16, hn::ShiftRight<16>(round(even)));
-  hn::StoreU(hn::OddEven(hn::BitCast(d16, round(odd)), low), d16, Bits(p));
+  const auto low = hn::BitCast(d16, hn::ShiftRight<16>(RoundedBits(d, even)));
+  hn::StoreU(hn::OddEven(hn::BitCast(d16, RoundedBits(d, odd)), low), d16, Bits(p));
 }
 HWY_INLINE bool IsFiniteTable(const float* cos, const float* sin, size_t half) {
   const D d;
@@ -117,10 +103,10 @@ HWY_INLINE bool IsFiniteTable(const float* cos, const float* sin, size_t half) {
 constexpr int64_t kHeads = 32;
 
 /// Rows of some heads, at the first dimension that rotates.
-template <class T>
+template <class X, class Y = X>
 struct Heads {
-  const T* x;
-  T* y;
+  const X* x;
+  Y* y;
   int64_t x_stride;
   int64_t y_stride;
   int64_t heads;
@@ -133,8 +119,8 @@ HWY_INLINE void Rotate(V low, V high, V c, V s, V& new_low, V& new_high) {
 
 /// kVectors (1, 2 or 4) vectors of dimensions from i on rotate with those from half + i on. Their part of the table is kept
 /// in registers for all heads.
-template <size_t kVectors, class T>
-HWY_INLINE void RotateHalves(const Heads<T>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
+template <size_t kVectors, class X, class Y>
+HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
                              V& seen0, V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
@@ -145,29 +131,36 @@ HWY_INLINE void RotateHalves(const Heads<T>& a, const float* cos, const float* s
   const V s2 = hn::Xor(hn::LoadU(d, sin + at(2)), sign), s3 = hn::Xor(hn::LoadU(d, sin + at(3)), sign);
   const int64_t x_stride = a.x_stride;
   const int64_t y_stride = a.y_stride;
-  Cursor<const T> from(a.x + i);
-  Cursor<T> to(a.y + i);
+  Cursor<const X> from(a.x + i);
+  Cursor<Y> to(a.y + i);
   for (int64_t h = a.heads; h > 0; --h) {
-    const T* const x = from.get();
-    T* const y = to.get();
+    const X* const x = from.get();
+    Y* const y = to.get();
     const auto rotate = [&](size_t k, V c, V s, V& low, V& high) SIMDATTN_LAMBDA {
       Rotate(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
-      Put(low, y + k * step);
-      Put(high, y + half + k * step);
+      if constexpr (!kAgain<X, Y> || kVectors == 1) {
+        Put(low, y + k * step);
+        Put(high, y + half + k * step);
+      }
     };
-    V low0, high0, low1, high1;
-    rotate(0, c0, s0, low0, high0);
+    const auto two = [&](size_t k, V ca, V sa, V cb, V sb, V& seen) SIMDATTN_LAMBDA {
+      V low0, high0, low1, high1;
+      rotate(k, ca, sa, low0, high0);
+      rotate(k + 1, cb, sb, low1, high1);
+      if constexpr (kAgain<X, Y>) {
+        StoreNumbers(d, low0, low1, y + k * step);
+        StoreNumbers(d, high0, high1, y + half + k * step);
+      }
+      if constexpr (kNotices<X, Y>) NoticePairs(low0, high0, low1, high1, seen);
+    };
     if constexpr (kVectors == 1) {
-      if constexpr (kNotices<T>) Notice(low0, high0, seen0);
+      V low, high;
+      rotate(0, c0, s0, low, high);
+      if constexpr (kNotices<X, Y>) Notice(low, high, seen0);
     } else {
-      rotate(1, c1, s1, low1, high1);
-      if constexpr (kNotices<T>) NoticePairs(low0, high0, low1, high1, seen0);
+      two(0, c0, s0, c1, s1, seen0);
     }
-    if constexpr (kVectors == 4) {
-      rotate(2, c2, s2, low0, high0);
-      rotate(3, c3, s3, low1, high1);
-      if constexpr (kNotices<T>) NoticePairs(low0, high0, low1, high1, seen1);
-    }
+    if constexpr (kVectors == 4) two(2, c2, s2, c3, s3, seen1);
     from += x_stride;
     to += y_stride;
   }
@@ -201,24 +194,24 @@ HWY_INLINE void RotateHalvesEvenOdd(const Heads<bf16>& a, const float* cos, cons
   }
 }
 
-/// Dimensions i and half + i rotate together.
-template <class T>
-HWY_NOINLINE void HalfSplit(const Heads<T>& a, const float* cos, const float* sin, size_t half, bool inverse) {
+/// Dimensions i and half + i rotate together. False: again, there is NaN or may be.
+template <class X, class Y>
+HWY_NOINLINE bool HalfSplit(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
   const D d;
   const V sign = hn::Set(d, inverse ? -0.0f : 0.0f);
   const size_t step = hn::Lanes(d);
   V seen0 = NothingNoticed(), seen1 = seen0;
   size_t i = 0;
-  if constexpr (kEvenOdd<T>) {
+  if constexpr (kEvenOdd<X, Y>) {
     if (IsFiniteTable(cos, sin, half)) {
       for (; i + 2 * step <= half; i += 2 * step) RotateHalvesEvenOdd(a, cos, sin, sign, half, i, seen0);
     }
   }
-  for (; i + 4 * step <= half; i += 4 * step) RotateHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
-  if (i + 2 * step <= half) {
-    RotateHalves<2>(a, cos, sin, sign, half, i, seen0, seen1);
-    i += 2 * step;
+  // Sixteen registers do not hold four vectors of the table and the constants of rounding.
+  if constexpr (!kAgain<X, Y> || HWY_MAX_BYTES == 64) {
+    for (; i + 4 * step <= half; i += 4 * step) RotateHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
   }
+  for (; i + 2 * step <= half; i += 2 * step) RotateHalves<2>(a, cos, sin, sign, half, i, seen0, seen1);
   if (i + step <= half) {
     RotateHalves<1>(a, cos, sin, sign, half, i, seen0, seen1);
     i += step;
@@ -228,20 +221,22 @@ HWY_NOINLINE void HalfSplit(const Heads<T>& a, const float* cos, const float* si
     const V c = hn::LoadN(d, cos + i, n);
     const V s = hn::Xor(hn::LoadN(d, sin + i, n), sign);
     for (int64_t h = 0; h < a.heads; ++h) {
-      const T* x = a.x + h * a.x_stride + i;
-      T* y = a.y + h * a.y_stride + i;
+      const X* x = a.x + h * a.x_stride + i;
+      Y* y = a.y + h * a.y_stride + i;
       V low, high;
       Rotate(LoadWideN(d, x, n), LoadWideN(d, x + half, n), c, s, low, high);
       PutN(low, y, n);
       PutN(high, y + half, n);
-      if constexpr (kNotices<T>) Notice(low, high, seen0);
+      if constexpr (kNotices<X, Y>) Notice(low, high, seen0);
     }
   }
-  if constexpr (kNotices<T> || kEvenOdd<T>) {
+  if constexpr (kNotices<X, Y> || kEvenOdd<X, Y>) {
     if (HWY_UNLIKELY(Noticed(seen0) || Noticed(seen1))) {
+      if constexpr (kAgain<X, Y>) return false;
       for (int64_t h = 0; h < a.heads; ++h) MakeCanonical(a.y + h * a.y_stride, 2 * half);
     }
   }
+  return true;
 }
 
 /// The even and odd dimensions of a vector, each twice.
@@ -277,41 +272,51 @@ HWY_INLINE void SpreadUpper(V c, V s, V& first, V& second) {
   second = hn::InterleaveWholeUpper(D(), hn::Neg(s), c);
 }
 
-/// kVectors (2 or 4) vectors of dimensions from 2 i on rotate. Their part of the table is kept in registers for all heads.
-template <size_t kVectors, class T>
-HWY_INLINE void RotatePairs(const Heads<T>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
+/// kVectors (2, 4 or 8) vectors of dimensions from 2 i on rotate. Their part of the table is kept in registers for all heads.
+template <size_t kVectors, class X, class Y>
+HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
                             V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
-  const size_t next = kVectors == 4 ? i + step : i;
-  const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + next);
-  const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + next), sign);
-  V p0, q0, p1, q1, p2, q2, p3, q3;
+  const auto at = [&](size_t k) SIMDATTN_LAMBDA { return i + (2 * k < kVectors ? k : 0) * step; };
+  const V c0 = hn::LoadU(d, cos + at(0)), c1 = hn::LoadU(d, cos + at(1));
+  const V c2 = hn::LoadU(d, cos + at(2)), c3 = hn::LoadU(d, cos + at(3));
+  const V s0 = hn::Xor(hn::LoadU(d, sin + at(0)), sign), s1 = hn::Xor(hn::LoadU(d, sin + at(1)), sign);
+  const V s2 = hn::Xor(hn::LoadU(d, sin + at(2)), sign), s3 = hn::Xor(hn::LoadU(d, sin + at(3)), sign);
+  V p0, q0, p1, q1, p2, q2, p3, q3, p4, q4, p5, q5, p6, q6, p7, q7;
   SpreadLower(c0, s0, p0, q0);
   SpreadUpper(c0, s0, p1, q1);
   SpreadLower(c1, s1, p2, q2);
   SpreadUpper(c1, s1, p3, q3);
+  SpreadLower(c2, s2, p4, q4);
+  SpreadUpper(c2, s2, p5, q5);
+  SpreadLower(c3, s3, p6, q6);
+  SpreadUpper(c3, s3, p7, q7);
   const int64_t x_stride = a.x_stride;
   const int64_t y_stride = a.y_stride;
-  Cursor<const T> from(a.x + 2 * i);
-  Cursor<T> to(a.y + 2 * i);
+  Cursor<const X> from(a.x + 2 * i);
+  Cursor<Y> to(a.y + 2 * i);
   for (int64_t h = a.heads; h > 0; --h) {
-    const T* const x = from.get();
-    T* const y = to.get();
+    const X* const x = from.get();
+    Y* const y = to.get();
     const auto rotate = [&](size_t k, V p, V q) SIMDATTN_LAMBDA {
       V even, odd;
       LoadPairs(x + k * step, even, odd);
       const V rotated = hn::MulAdd(even, p, hn::Mul(odd, q));
-      Put(rotated, y + k * step);
+      if constexpr (!kAgain<X, Y>) Put(rotated, y + k * step);
       return rotated;
     };
-    const V y0 = rotate(0, p0, q0);
-    const V y1 = rotate(1, p1, q1);
-    if constexpr (kNotices<T>) Notice(y0, y1, seen0);
-    if constexpr (kVectors == 4) {
-      const V y2 = rotate(2, p2, q2);
-      const V y3 = rotate(3, p3, q3);
-      if constexpr (kNotices<T>) Notice(y2, y3, seen1);
+    const auto two = [&](size_t k, V pa, V qa, V pb, V qb, V& seen) SIMDATTN_LAMBDA {
+      const V y0 = rotate(k, pa, qa);
+      const V y1 = rotate(k + 1, pb, qb);
+      if constexpr (kAgain<X, Y>) StoreNumbers(d, y0, y1, y + k * step);
+      if constexpr (kNotices<X, Y>) Notice(y0, y1, seen);
+    };
+    two(0, p0, q0, p1, q1, seen0);
+    if constexpr (kVectors >= 4) two(2, p2, q2, p3, q3, seen1);
+    if constexpr (kVectors == 8) {
+      two(4, p4, q4, p5, q5, seen0);
+      two(6, p6, q6, p7, q7, seen1);
     }
     from += x_stride;
     to += y_stride;
@@ -344,19 +349,24 @@ HWY_INLINE void RotatePairsEvenOdd(const Heads<bf16>& a, const float* cos, const
   }
 }
 
-/// Dimensions 2i and 2i + 1 rotate together.
-template <class T>
-HWY_NOINLINE void Interleaved(const Heads<T>& a, const float* cos, const float* sin, size_t half, bool inverse) {
+/// Dimensions 2i and 2i + 1 rotate together. As HalfSplit().
+template <class X, class Y>
+HWY_NOINLINE bool Interleaved(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
   const D d;
   const V sign = hn::Set(d, inverse ? -0.0f : 0.0f);
   const size_t step = hn::Lanes(d);
   V seen0 = NothingNoticed(), seen1 = seen0;
   size_t i = 0;
-  if constexpr (kEvenOdd<T>) {
+  if constexpr (kEvenOdd<X, Y>) {
     if (IsFiniteTable(cos, sin, half)) {
       for (; i + 2 * step <= half; i += 2 * step) RotatePairsEvenOdd(a, cos, sin, sign, i, seen0);
     }
   }
+#if HWY_ARCH_X86 && HWY_MAX_BYTES == 64
+  // A whole row of 128 dimensions: heads in the order of memory. Rows in two halves, all heads of one and then of the other, take half as
+  // long again where they come from memory.
+  for (; i + 4 * step <= half; i += 4 * step) RotatePairs<8>(a, cos, sin, sign, i, seen0, seen1);
+#endif
   for (; i + 2 * step <= half; i += 2 * step) RotatePairs<4>(a, cos, sin, sign, i, seen0, seen1);
   if (i + step <= half) {
     RotatePairs<2>(a, cos, sin, sign, i, seen0, seen1);
@@ -370,36 +380,58 @@ HWY_NOINLINE void Interleaved(const Heads<T>& a, const float* cos, const float* 
       const V v = LoadWideN(d, a.x + h * a.x_stride + 2 * i, 2 * pairs);
       const V rotated = hn::MulAdd(hn::DupEven(v), p, hn::Mul(hn::DupOdd(v), q));
       PutN(rotated, a.y + h * a.y_stride + 2 * i, 2 * pairs);
-      if constexpr (kNotices<T>) Notice(rotated, rotated, seen0);
+      if constexpr (kNotices<X, Y>) Notice(rotated, rotated, seen0);
     }
   }
-  if constexpr (kNotices<T> || kEvenOdd<T>) {
+  if constexpr (kNotices<X, Y> || kEvenOdd<X, Y>) {
     if (HWY_UNLIKELY(Noticed(seen0) || Noticed(seen1))) {
+      if constexpr (kAgain<X, Y>) return false;
       for (int64_t h = 0; h < a.heads; ++h) MakeCanonical(a.y + h * a.y_stride, 2 * half);
     }
   }
+  return true;
 }
 
-/// From a type to the same one.
+/// n numbers of f32 rounded to T.
 template <class T>
-HWY_INLINE void Rope(const RopeHeads& a) {
-  const T* x = static_cast<const T*>(a.x);
-  T* y = static_cast<T*>(a.y);
+HWY_NOINLINE void Round(const float* in, void* out, int64_t count) {
+  const D d;
+  const size_t step = hn::Lanes(d);
+  const size_t n = static_cast<size_t>(count);
+  T* y = static_cast<T*>(out);
+  size_t i = 0;
+  for (; i + step <= n; i += step) StoreRounded(d, hn::LoadU(d, in + i), y + i);
+  if (i < n) StoreRoundedN(d, hn::LoadN(d, in + i, n - i), y + i, n - i);
+}
+
+/// From a type to the same one, or from f32 to bf16. False: again, see HalfSplit().
+template <class X, class Y>
+HWY_INLINE bool Rope(const RopeHeads& a) {
+  const X* x = static_cast<const X*>(a.x);
+  Y* y = static_cast<Y*>(a.y);
   for (int64_t h = 0; h < a.heads; h += kHeads) {
-    const Heads<T> heads{x + h * a.x_stride + a.first, y + h * a.y_stride + a.first, a.x_stride, a.y_stride,
-                         HWY_MIN(kHeads, a.heads - h)};
-    const auto rotate = a.interleaved ? Interleaved<T> : HalfSplit<T>;
-    rotate(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse);
+    const Heads<X, Y> heads{x + h * a.x_stride + a.first, y + h * a.y_stride + a.first, a.x_stride, a.y_stride,
+                            HWY_MIN(kHeads, a.heads - h)};
+    const auto rotate = a.interleaved ? Interleaved<X, Y> : HalfSplit<X, Y>;
+    if (!rotate(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse)) return false;
   }
   // The dimensions that do not rotate.
   const int64_t end = a.first + 2 * a.half;
-  if (a.x == a.y || 2 * a.half == a.dim) return;
+  if (a.x == a.y || 2 * a.half == a.dim) return true;
+  const auto copy = [](const X* from, Y* to, int64_t n) {
+    if constexpr (std::is_same_v<X, Y>) {
+      std::memcpy(to, from, static_cast<size_t>(n) * sizeof(X));
+    } else {
+      Round<Y>(from, to, n);
+    }
+  };
   for (int64_t h = 0; h < a.heads; ++h) {
-    const T* from = x + h * a.x_stride;
-    T* to = y + h * a.y_stride;
-    std::memcpy(to, from, static_cast<size_t>(a.first) * sizeof(T));
-    std::memcpy(to + end, from + end, static_cast<size_t>(a.dim - end) * sizeof(T));
+    const X* from = x + h * a.x_stride;
+    Y* to = y + h * a.y_stride;
+    copy(from, to, a.first);
+    copy(from + end, to + end, a.dim - end);
   }
+  return true;
 }
 
 /// A row of a panel is two vectors, or a multiple of two.
@@ -496,18 +528,6 @@ HWY_INLINE void Columns(const RotateColumns& a) {
   rotate_columns_of<T>(a, by_rows, RotateRows<T>, RotateLanes<T>);
 }
 
-/// n numbers of f32 rounded to T.
-template <class T>
-HWY_NOINLINE void Round(const float* in, void* out, int64_t count) {
-  const D d;
-  const size_t step = hn::Lanes(d);
-  const size_t n = static_cast<size_t>(count);
-  T* y = static_cast<T*>(out);
-  size_t i = 0;
-  for (; i + step <= n; i += step) StoreRounded(d, hn::LoadU(d, in + i), y + i);
-  if (i < n) StoreRoundedN(d, hn::LoadN(d, in + i, n - i), y + i, n - i);
-}
-
 /// From a type to another one, in f32: a piece of some heads is widened, rotated in place and rounded.
 struct Conversion {
   WidenFunction* widen;
@@ -540,7 +560,7 @@ SIMDATTN_SHARED void RopeThroughF32(const RopeHeads& a, const Conversion& c) {
           widen(k, first + (done > 0 ? a.half : 0), wide + k * kPiece + done, run);
         }
       }
-      Rope<float>(
+      Rope<float, float>(
           {wide, wide, kPiece, kPiece, heads, 2 * pairs, 0, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse});
       for (int64_t k = 0; k < heads; ++k) {
         for (int64_t done = 0; done < 2 * pairs; done += run) {
@@ -564,15 +584,17 @@ SIMDATTN_SHARED void RopeThroughF32(const RopeHeads& a, const Conversion& c) {
 
 }  // namespace
 
-void RopeF32F32(const RopeHeads& a) { Rope<float>(a); }
-void RopeF32BF16(const RopeHeads& a) { RopeThroughF32(a, {WidenF32, 4, Round<bf16>, 2}); }
+void RopeF32F32(const RopeHeads& a) { Rope<float, float>(a); }
+void RopeF32BF16(const RopeHeads& a) {
+  if (!Rope<float, bf16>(a)) RopeThroughF32(a, {WidenF32, 4, Round<bf16>, 2});
+}
 void RopeF32F16(const RopeHeads& a) { RopeThroughF32(a, {WidenF32, 4, Round<f16>, 2}); }
 void RopeBF16F32(const RopeHeads& a) { RopeThroughF32(a, {WidenBF16, 2, Round<float>, 4}); }
-void RopeBF16BF16(const RopeHeads& a) { Rope<bf16>(a); }
+void RopeBF16BF16(const RopeHeads& a) { Rope<bf16, bf16>(a); }
 void RopeBF16F16(const RopeHeads& a) { RopeThroughF32(a, {WidenBF16, 2, Round<f16>, 2}); }
 void RopeF16F32(const RopeHeads& a) { RopeThroughF32(a, {WidenF16, 2, Round<float>, 4}); }
 void RopeF16BF16(const RopeHeads& a) { RopeThroughF32(a, {WidenF16, 2, Round<bf16>, 2}); }
-void RopeF16F16(const RopeHeads& a) { Rope<f16>(a); }
+void RopeF16F16(const RopeHeads& a) { Rope<f16, f16>(a); }
 
 void RotateColumnsF32(const RotateColumns& a) { Columns<float>(a); }
 void RotateColumnsBF16(const RotateColumns& a) { Columns<bf16>(a); }

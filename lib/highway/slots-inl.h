@@ -99,21 +99,53 @@ void WidenPanelBF16(const void* panel, int64_t dim, float* out);
 void WidenPanelF16(const void* panel, int64_t dim, float* out);
 
 // bf16_attention.cc: numbers that are bf16 ones, as f32 or as bf16; f32 that is not rounded yet
-void RoundToBF16(float* x, int64_t n);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+constexpr int64_t kRoundingRows = HWY_TARGET == HWY_AVX2 ? 3 : 4;  // of a tile of f32 that is not rounded yet
+#else
+constexpr int64_t kRoundingRows = 2;
+#endif
+void RoundToBF16(const float* in, float* out, int64_t n);
 void ScoreChainsF32(const ScoreTile& a);
 void ScoreChainsUnrounded(const ScoreTile& a);
 void ScoreChainsBF16(const ScoreTile& a);
 void ValueChainsF32(const ValueTile& a);
 void ValueChainsUnrounded(const ValueTile& a);
 void ValueChainsBF16(const ValueTile& a);
-// int8.cc. Native: VPDPBUSD, and dot products of ARM.
-#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET == HWY_NEON_BF16 || HWY_TARGET_IS_SVE
+// int8.cc. Native: VPDPBUSD, and dot products of SVE.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET_IS_SVE
 constexpr bool kInt8Native = true;
 #else
 constexpr bool kInt8Native = false;
 #endif
-constexpr int64_t kInt8TileRows = HWY_TARGET_IS_SVE || HWY_TARGET == HWY_NEON_BF16 ? 8 : kTileRows == 6 ? 4 : kTileRows;
+constexpr int64_t kInt8TileRows = HWY_TARGET_IS_SVE ? 8 : kTileRows == 6 ? 4 : kTileRows;
 SIMDATTN_INT8_KERNELS(Int8Kernels);
+
+// Instructions of 64-bit ARM that come beside Highway's targets. SVE without SVE2 and of any length: no such CPU has them.
+/// Before an instruction in assembly: what the assembler knows from there on.
+#undef SIMDATTN_ARM_V8_6
+#define SIMDATTN_ARM_V8_6 ".arch armv8.6-a+sve2\n\t"
+#undef SIMDATTN_ARM_MATRIX
+#if HWY_ARCH_ARM_A64 && HWY_TARGET != HWY_SVE
+#define SIMDATTN_ARM_MATRIX 1
+/// BFMLALB and BFMLALT.
+void ScorePairs(const ScoreTile& a);
+void ValuePairs(const ValueTile& a);
+/// Packed like the others, but cells are bytes.
+#undef SIMDATTN_INT8_PRODUCTS
+#define SIMDATTN_INT8_PRODUCTS(Name)                                      \
+  struct Name : Int8Kernels {                                             \
+    static int64_t query_bytes(int64_t dim);                              \
+    template <class T>                                                    \
+    static void prepare_query(const void* row, void* query, int64_t dim); \
+    static void score_packed(const ScoreTile& a);                         \
+    static void value_packed(const ValueTile& a);                         \
+  }
+SIMDATTN_INT8_PRODUCTS(Int8DotKernels);     // SDOT, UDOT: NEON alone, SVE's are Int8Kernels
+SIMDATTN_INT8_PRODUCTS(Int8MatrixKernels);  // SMMLA, USMMLA
+constexpr int64_t kI8mmRows = 8;
+#else
+#define SIMDATTN_ARM_MATRIX 0
+#endif
 
 // store.cc
 using StoreFunction = void(const StoreRows&);
@@ -137,8 +169,19 @@ void PackKeysNarrow(const PackKeys& a);
 template <KvType kType>
 void WidenPanelNarrow(const PackKeys& a);
 template <KvType kType>
+void StorePanelNarrow(const PackKeys& a);
+template <KvType kType>
 void ValueTileNarrow(const ValueTile& a);
 void ScoreBlockIntegers(const ScoreTile& a);
+// narrow_tiles.cc: up to kFusedRows rows. On other targets the numbers go through L1 as f32.
+#undef SIMDATTN_FUSES_NARROW
+#define SIMDATTN_FUSES_NARROW (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2)
+constexpr bool kFusesNarrow = SIMDATTN_FUSES_NARROW != 0;
+constexpr int64_t kFusedRows = 4;
+template <KvType kType>
+void ScoreTileNarrow(const ScoreTile& a);
+template <KvType kType>
+int64_t AddValuesNarrow(const ValueTile& a);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

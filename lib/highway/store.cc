@@ -17,6 +17,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
 
 /// Dimensions of 32 tokens that are converted and then transposed: 8 or 16 KiB, which stay in L1.
 constexpr int64_t kStep = 128;
@@ -218,29 +219,42 @@ HWY_INLINE void ColumnsToRows(const char* panel, int64_t column, int64_t tokens,
   }
 }
 
+/// `rows` rows of n numbers, rounded. Strides are bytes.
 template <class T>
-HWY_NOINLINE void Narrow(const char* in, T* out, int64_t n) {
+HWY_NOINLINE void Narrow(const char* in, int64_t in_stride, int64_t rows, char* out, int64_t out_stride, int64_t n) {
   const D d;
-  const float* x = reinterpret_cast<const float*>(in);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
+  int64_t first = 0;
   if constexpr (std::is_same_v<T, bf16>) {
-    // Two vectors are packed at once: one by one each takes a shuffle across the blocks.
-    const hn::RebindToUnsigned<D> du;
-    const hn::Repartition<uint16_t, D> d16;
-    const auto rounded = [&](const float* p) SIMDATTN_LAMBDA {
-      const auto b = hn::BitCast(du, Canonical(d, hn::LoadU(d, p)));
-      const auto odd = hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u));
-      return hn::ShiftRight<16>(hn::Add(hn::Add(b, hn::Set(du, 0x7FFFu)), odd));
-    };
-    for (; i + 2 * lanes <= n; i += 2 * lanes) {
-      hn::StoreU(hn::OrderedTruncate2To(d16, rounded(x + i), rounded(x + i + lanes)), d16, Bits(out + i));
+    first = n - n % (2 * lanes);
+    V seen0 = NothingNoticed(), seen1 = seen0;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* const x = reinterpret_cast<const float*>(in + r * in_stride);
+      bf16* const y = reinterpret_cast<bf16*>(out + r * out_stride);
+      const auto two = [&](int64_t i, V& seen) SIMDATTN_LAMBDA {
+        const V v0 = hn::LoadU(d, x + i), v1 = hn::LoadU(d, x + i + lanes);
+        StoreNumbers(d, v0, v1, y + i);
+        Notice(v0, v1, seen);
+      };
+      int64_t i = 0;
+      for (; i + 4 * lanes <= first; i += 4 * lanes) {
+        two(i, seen0);
+        two(i + 2 * lanes, seen1);
+      }
+      if (i < first) two(i, seen0);
     }
+    if (HWY_UNLIKELY(Noticed(hn::Add(seen0, seen1)))) first = 0;
+    if (first == n) return;
   }
-  for (; i + lanes <= n; i += lanes) StoreRounded(d, hn::LoadU(d, x + i), out + i);
-  if (i < n) {
-    const size_t rest = static_cast<size_t>(n - i);
-    StoreRoundedN(d, hn::LoadN(d, x + i, rest), out + i, rest);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* const x = reinterpret_cast<const float*>(in + r * in_stride);
+    T* const y = reinterpret_cast<T*>(out + r * out_stride);
+    int64_t i = first;
+    for (; i + lanes <= n; i += lanes) StoreRounded(d, hn::LoadU(d, x + i), y + i);
+    if (i < n) {
+      const size_t rest = static_cast<size_t>(n - i);
+      StoreRoundedN(d, hn::LoadN(d, x + i, rest), y + i, rest);
+    }
   }
 }
 template <class T>
@@ -264,7 +278,7 @@ HWY_INLINE void Rows(const StoreRows& a) {
     if (a.as_stored) {
       std::memcpy(to, from, static_cast<size_t>(a.dim) * sizeof(T));
     } else {
-      Narrow(from, reinterpret_cast<T*>(to), a.dim);
+      Narrow<T>(from, 0, 1, to, 0, a.dim);
     }
   }
 }
@@ -281,9 +295,10 @@ HWY_INLINE void Panels(const StoreRows& a) {
     HWY_ALIGN T copy[kPanelWidth * kStep];
     for (int64_t d = 0; d < a.dim; d += kStep) {
       const int64_t count = HWY_MIN(kStep, a.dim - d);
-      for (int64_t t = 0; t < n; ++t) Narrow(rows + t * a.ld + 4 * d, copy + t * kStep, count);
-      RowsToColumns<T>(reinterpret_cast<const char*>(copy), kStep * sizeof(T), n, count,
-                       to + d * kPanelWidth * static_cast<int64_t>(sizeof(T)), column);
+      char* const narrow = reinterpret_cast<char*>(copy);
+      Narrow<T>(rows + 4 * d, a.ld, n, narrow, kStep * sizeof(T), count);
+      RowsToColumns<T>(narrow, kStep * sizeof(T), n, count, to + d * kPanelWidth * static_cast<int64_t>(sizeof(T)),
+                       column);
     }
   });
 }

@@ -50,6 +50,7 @@ SIMDATTN_KERNELS(bf16, BF16);
 SIMDATTN_KERNELS(f16, F16);
 
 struct Bf16Kernels {
+  static constexpr int64_t kDirectKeyRows = kRoundingRows;
   static constexpr auto round = RoundToBF16;
   static constexpr auto score_tile = ScoreChainsF32;
   static constexpr auto score_tile_bf16 = ScoreChainsBF16;
@@ -71,6 +72,9 @@ struct Narrow {
   static constexpr auto widen_panel = WidenPanelNarrow<kType>;
   static constexpr auto value_tile = ValueTileNarrow<kType>;
   static constexpr auto score_integers = ScoreBlockIntegers;
+  static constexpr int64_t fused_rows = kFusesNarrow ? kFusedRows : 0;
+  static constexpr auto score_tile = ScoreTileNarrow<kType>;
+  static constexpr auto store_panel = StorePanelNarrow<kType>;
 };
 
 }  // namespace
@@ -79,7 +83,7 @@ extern const UKernels kUKernels;
 constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot),
-                  bf16_attention<Kernels, Bf16Kernels>(HWY_TARGET == HWY_NEON_BF16, kTileRows),
+                  bf16_attention<Kernels, Bf16Kernels>(false, kTileRows),
                   int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
@@ -113,18 +117,57 @@ namespace {
 [[maybe_unused]] constexpr UKernels with(UKernels table, Arithmetic arithmetic, const AttentionKernels& kernels) {
   const auto score_integers = table.attention[slot(Arithmetic::kInt8)].kv[slot(KvType::kQ8_0)].score_packed;
   table.attention[slot(arithmetic)] = kernels;
-  if (arithmetic == Arithmetic::kInt8) add_stored_integers(table.attention[slot(arithmetic)], score_integers);
+  if (arithmetic == Arithmetic::kInt8) add_stored_integers(table, score_integers);
   return table;
 }
 }  // namespace
 
+#if HWY_ARCH_ARM_A64
+namespace {
+constexpr AttentionKernels with_pairs(AttentionKernels kernels, void (*scores)(const ScoreTile&),
+                                      void (*values)(const ValueTile&)) {
+  kernels.native = true;
+  kernels.kv[slot(KvType::kBF16)].score_tile = scores;
+  kernels.kv[slot(KvType::kBF16)].value_tile = values;
+  return kernels;
+}
+}  // namespace
+#define SIMDATTN_I8MM_TABLE(ns)                                                                     \
+  namespace ns {                                                                                    \
+  extern const UKernels kI8mmUKernels;                                                              \
+  constexpr UKernels kI8mmUKernels =                                                                \
+      with(with(kUKernels, Arithmetic::kBF16,                                                       \
+                with_pairs(kUKernels.attention[slot(Arithmetic::kBF16)], ScorePairs, ValuePairs)),  \
+           Arithmetic::kInt8, int8_attention<Int8MatrixKernels>(true, kI8mmRows, SoftmaxTileSlot)); \
+  }
+#if HWY_TARGETS & HWY_NEON_WITHOUT_AES
+namespace N_NEON_WITHOUT_AES {
+extern const UKernels kDotprodUKernels;
+constexpr UKernels kDotprodUKernels =
+    with(kUKernels, Arithmetic::kInt8, int8_attention<Int8DotKernels>(true, kI8mmRows, SoftmaxTileSlot));
+}  // namespace N_NEON_WITHOUT_AES
+SIMDATTN_I8MM_TABLE(N_NEON_WITHOUT_AES)
+#endif
+#if HWY_TARGETS & HWY_SVE_256
+SIMDATTN_I8MM_TABLE(N_SVE_256)
+#endif
+#if HWY_TARGETS & HWY_SVE2
+SIMDATTN_I8MM_TABLE(N_SVE2)
+#endif
+#if HWY_TARGETS & HWY_SVE2_128
+SIMDATTN_I8MM_TABLE(N_SVE2_128)
+#endif
+#undef SIMDATTN_I8MM_TABLE
+#endif
 #ifdef SIMDATTN_HAVE_AVX3_DL
 // int8.cc is the one file that is compiled for AVX3_DL.
 namespace N_AVX3_DL {
 SIMDATTN_INT8_KERNELS(Int8Kernels);
+void ValueStoredInt8(const ValueTile& a);
 extern const UKernels kUKernels;
-constexpr UKernels kUKernels = with(N_AVX3::kUKernels, Arithmetic::kInt8,
-                                    int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot));
+constexpr UKernels kUKernels =
+    with(N_AVX3::kUKernels, Arithmetic::kInt8,
+         int8_attention<Int8Kernels>(true, N_AVX3::kTileRows, N_AVX3::SoftmaxTileSlot, ValueStoredInt8));
 }  // namespace N_AVX3_DL
 #endif
 #ifdef SIMDATTN_HAVE_AMX
@@ -161,6 +204,7 @@ constexpr UKernels kIntrinsicsKernels_avx_vnni =
 // here are trimmed, see meson.build.
 static constexpr KernelTable kList[] = {
 #define SIMDATTN_TABLE(isa, ns, text) {isa, "highway/" text, &ns::kUKernels, ns::kFma}
+#define SIMDATTN_I8MM(isa, ns, text) {isa, "highway/" text, &ns::kI8mmUKernels, ns::kFma}
 #ifdef SIMDATTN_HAVE_AVX3_DL
     {Isa::kAvx3Dl, "highway/avx3_dl", &N_AVX3_DL::kUKernels, true},
 #endif
@@ -177,25 +221,28 @@ static constexpr KernelTable kList[] = {
     SIMDATTN_TABLE(Isa::kSse2, N_SSE2, "sse2"),
 #endif
 #if HWY_TARGETS & HWY_SVE2_128
+    SIMDATTN_I8MM(Isa::kSve2Vl128I8mm, N_SVE2_128, "sve2_128_i8mm"),
     SIMDATTN_TABLE(Isa::kSve2Vl128, N_SVE2_128, "sve2_128"),
 #endif
 #if HWY_TARGETS & HWY_SVE_256
+    SIMDATTN_I8MM(Isa::kSveVl256I8mm, N_SVE_256, "sve_256_i8mm"),
     SIMDATTN_TABLE(Isa::kSveVl256, N_SVE_256, "sve_256"),
 #endif
 #if HWY_TARGETS & HWY_SVE2
+    SIMDATTN_I8MM(Isa::kSve2I8mm, N_SVE2, "sve2_i8mm"),
     SIMDATTN_TABLE(Isa::kSve2, N_SVE2, "sve2"),
 #endif
 #if HWY_TARGETS & HWY_SVE
     SIMDATTN_TABLE(Isa::kSve, N_SVE, "sve"),
 #endif
-#if HWY_TARGETS & HWY_NEON_BF16
-    SIMDATTN_TABLE(Isa::kNeonBf16, N_NEON_BF16, "neon_bf16"),
-#endif
 #if HWY_TARGETS & HWY_NEON
     SIMDATTN_TABLE(Isa::kNeonAes, N_NEON, "neon"),
 #elif HWY_TARGETS & HWY_NEON_WITHOUT_AES
+    SIMDATTN_I8MM(Isa::kNeonI8mm, N_NEON_WITHOUT_AES, "neon_i8mm"),
+    {Isa::kNeonDotprod, "highway/neon_dotprod", &N_NEON_WITHOUT_AES::kDotprodUKernels, true},
     SIMDATTN_TABLE(Isa::kNeon, N_NEON_WITHOUT_AES, "neon"),
 #endif
+#undef SIMDATTN_I8MM
 #undef SIMDATTN_TABLE
 };
 constinit const std::span<const KernelTable> kHighwayTables = kList;

@@ -33,6 +33,7 @@ struct Operations {
   using I = __m256i;
   static constexpr size_t kRows = 6;  // 12 sums, 2 columns, a cell of the row, and 128 in each byte
   static constexpr bool kPairs = false;
+  static constexpr bool kMatrix = false;
   static constexpr bool kFlipKeys = true;
   static constexpr bool kFlipValues = false;
 

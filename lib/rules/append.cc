@@ -49,12 +49,8 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   SIMDATTN_REQUIRE(kv.batch == batch, Code::kShape, "kv.batch: must be rows.shape[0]");
   SIMDATTN_REQUIRE(kv.heads == rows.shape[1], Code::kShape, "kv.heads: must be rows.shape[1]");
   SIMDATTN_REQUIRE(kv.dim == rows.shape[3], Code::kShape, "kv.dim: must be rows.shape[3]");
-  SIMDATTN_CHECK(check_hadamard_block(options.hadamard_block, kv.dim,
-                                      "options.hadamard_block: must be 0, or a power of two up to 4096 that divides "
-                                      "kv.dim, which is then at most 8192"));
-  SIMDATTN_REQUIRE(options.hadamard_block == 0 || kv.dim <= kMaxHadamardRow, Code::kRange,
-                   "options.hadamard_block: must be 0, or a power of two up to 4096 that divides kv.dim, which is then "
-                   "at most 8192");
+  SIMDATTN_CHECK(
+      check_key_hadamard(rope.hadamard_block, kv.dim, SIMDATTN_KEY_HADAMARD_TEXT("options.rope.hadamard_block")));
   const AppendedRows appended(positions, kv, options, n);
   int64_t limit = by_slot ? std::numeric_limits<int64_t>::max() : kv.tokens;
   if (appended.rotates()) {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "lib/rules/workspace.h"
+
 namespace simdattn {
 namespace {
 
@@ -42,17 +44,12 @@ Status check_score_options(const ScoreOptions& options) {
   return check_scale(options);
 }
 
-/// `memory`: the bytes of the workspace that the call uses.
 Status check_workspace(const Exec& exec, size_t needed, const ScoreBytes& arrays, ByteSet* memory) {
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace,
-                   "exec.workspace: null; the function ending in _workspace tells the size");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, Code::kWorkspace,
-                   "exec.workspace_bytes: less than the function ending in _workspace tells");
-  *memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
-  SIMDATTN_REQUIRE(!share_bytes(*memory, arrays.q), Code::kOverlap, "exec.workspace: overlaps q");
-  SIMDATTN_REQUIRE(!share_bytes(*memory, arrays.k), Code::kOverlap, "exec.workspace: overlaps k");
-  SIMDATTN_REQUIRE(!share_bytes(*memory, arrays.out), Code::kOverlap, "exec.workspace: overlaps out");
-  return {};
+  return check_workspace(exec, needed,
+                         {{arrays.q, "exec.workspace: overlaps q"},
+                          {arrays.k, "exec.workspace: overlaps k"},
+                          {arrays.out, "exec.workspace: overlaps out"}},
+                         memory);
 }
 
 }  // namespace

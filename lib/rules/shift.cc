@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "lib/rules/hadamard.h"
 #include "lib/rules/positions.h"
 
 namespace simdattn {
@@ -22,6 +23,7 @@ Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, 
   SIMDATTN_REQUIRE(delta >= -kMaxSize && delta <= kMaxSize, Code::kRange, "delta: must be within +-(2^30 - 1)");
   SIMDATTN_REQUIRE(first == last || (first + delta >= 0 && last + delta <= kv.tokens), Code::kRange,
                    "delta: moves tokens outside 0 .. kv.tokens-1");
+  SIMDATTN_CHECK(check_key_hadamard(rope.hadamard_block, kv.dim, SIMDATTN_KEY_HADAMARD_TEXT("rope.hadamard_block")));
   const bool rotate = rope.cos.data != nullptr || rope.sin.data != nullptr;
   const int64_t distance = std::abs(delta);
   if (rotate) {

@@ -1,5 +1,7 @@
 #include "lib/rules/values.h"
 
+#include "lib/rules/workspace.h"
+
 namespace simdattn {
 
 Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
@@ -21,15 +23,11 @@ Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const
   SIMDATTN_REQUIRE(!share_bytes(eo, ep), Code::kOverlap, "out: overlaps p");
   SIMDATTN_REQUIRE(!share_bytes(eo, ev), Code::kOverlap, "out: overlaps v");
   if (options.arithmetic == Arithmetic::kF32) return {};
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace,
-                   "exec.workspace: null; the function ending in _workspace tells the size");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, Code::kWorkspace,
-                   "exec.workspace_bytes: less than the function ending in _workspace tells");
-  const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
-  SIMDATTN_REQUIRE(!share_bytes(memory, ep), Code::kOverlap, "exec.workspace: overlaps p");
-  SIMDATTN_REQUIRE(!share_bytes(memory, ev), Code::kOverlap, "exec.workspace: overlaps v");
-  SIMDATTN_REQUIRE(!share_bytes(memory, eo), Code::kOverlap, "exec.workspace: overlaps out");
-  return {};
+  ByteSet memory;
+  return check_workspace(
+      exec, needed,
+      {{ep, "exec.workspace: overlaps p"}, {ev, "exec.workspace: overlaps v"}, {eo, "exec.workspace: overlaps out"}},
+      &memory);
 }
 
 }  // namespace simdattn

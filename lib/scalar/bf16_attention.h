@@ -31,8 +31,9 @@ inline float bf16_number(bf16 x) { return to_f32(x); }
 
 /// The chains of kBF16 over f32 numbers that are bf16 ones, and over bf16.
 struct Bf16Chains {
-  static void round(float* x, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) x[i] = to_f32(from_f32<bf16>(x[i]));
+  static constexpr int64_t kDirectKeyRows = 4;
+  static void round(const float* in, float* out, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = to_f32(from_f32<bf16>(in[i]));
   }
 
   /// panel_index(d, j): where dimension d of key j is.

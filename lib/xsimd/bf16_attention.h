@@ -59,9 +59,10 @@ struct Ops {
 #undef SIMDATTN_TILE_LAMBDA
 
 struct Bf16Kernels {
-  static void round(float* x, int64_t n) {
+  static constexpr int64_t kDirectKeyRows = Ops::kRoundingRows;
+  static void round(const float* in, float* out, int64_t n) {
     for_each_batch(
-        n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(rounded_to_bf16(load(x + i, part)), x + i, part); });
+        n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(rounded_to_bf16(load(in + i, part)), out + i, part); });
   }
   static constexpr auto score_tile = score_chains<float>;
   static constexpr auto score_tile_bf16 = score_chains<bf16>;

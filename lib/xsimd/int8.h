@@ -32,6 +32,7 @@ struct Int8Operations {
   static constexpr bool kPairs = true;
   static constexpr bool kFlipValues = false;
 #endif
+  static constexpr bool kMatrix = false;
   static constexpr bool kFlipKeys = false;
 
   static constexpr int64_t lanes() { return kLanes; }
@@ -199,6 +200,7 @@ struct Int8Kernels {
   static constexpr auto pack_panel = int8_pack_panel<Int8Operations, T>;
   template <class T>
   static constexpr auto pack_values = int8_pack_values<Int8Operations, T>;
+  static constexpr bool kScalesApart = true;
   static constexpr auto score_packed = int8_score_packed<Int8Operations>;
   static constexpr auto value_packed = int8_value_packed<Int8Operations>;
 };

@@ -1,0 +1,546 @@
+// Scores and weighted values of few query rows straight from the codes of the narrow storage types: each number is made in a
+// register, times its scale, and multiplied there. The sums are those of score_tile.cc and value_tile.cc over the same numbers
+// in f32, in the same order, so the bits are too.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/highway/narrow_tiles.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "lib/highway/narrow-inl.h"
+#include "lib/highway/register_tile-inl.h"
+
+#if SIMDATTN_FUSES_NARROW
+HWY_BEFORE_NAMESPACE();
+namespace simdattn {
+namespace HWY_NAMESPACE {
+namespace {
+
+static_assert(std::is_same_v<TileVec, Numbers>);
+
+/// How far ahead panels are prefetched, and how many bytes of rows are read, all columns of them, before the next ones.
+constexpr int64_t kPrefetchBytes = 16384;
+constexpr int64_t kBlockBytes = 16384;
+
+/// Rows of the largest tile of kVecs vectors of keys, or of columns of values.
+template <size_t kVecs>
+constexpr int64_t kScoreRows = kVecs == 4 ? 2 : kFusedRows;
+template <size_t kVecs>
+constexpr int64_t kValueRows = kVecs == 4 && HWY_TARGET == HWY_AVX2 ? 2 : kFusedRows;
+
+#if HWY_TARGET == HWY_AVX2
+/// 16 codes, each in the upper half of 16 bits, as f16 numbers; those of e4m3 as 2^-8 of them, which keeps subnormal ones exact.
+HWY_INLINE __m256i HalvesOf(__m256i codes, E5M2Code /*code*/) { return codes; }
+HWY_INLINE __m256i HalvesOf(__m256i codes, E4M3Code /*code*/) {
+  const __m256i number = _mm256_and_si256(_mm256_srai_epi16(codes, 1), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
+  const __m256i magnitude = _mm256_or_si256(codes, _mm256_set1_epi16(static_cast<int16_t>(0x8000)));
+  return _mm256_or_si256(number, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(static_cast<int16_t>(0xFF00))));
+}
+HWY_INLINE Numbers NumbersOf(__m128i halves, E5M2Code /*code*/) { return Numbers{_mm256_cvtph_ps(halves)}; }
+HWY_INLINE Numbers NumbersOf(__m128i halves, E4M3Code /*code*/) {
+  return Numbers{_mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0f))};
+}
+template <class Code>
+HWY_INLINE Numbers LowerNumbers(Numbers halves, Code code) {
+  return NumbersOf(_mm256_castsi256_si128(_mm256_castps_si256(halves.raw)), code);
+}
+template <class Code>
+HWY_INLINE Numbers UpperNumbers(Numbers halves, Code code) {
+  return NumbersOf(_mm256_extracti128_si256(_mm256_castps_si256(halves.raw), 1), code);
+}
+#endif
+
+// ---- One way to read per kind of code ----------------------------------------------------------------------------------
+
+/// What a loop reads of a type. unit<kBit>(): the number at bit kBit of each unit of a panel, bits ascending from 0 or from 4;
+/// row<kVector>(): vector kVector of a tile's columns of a row, times `factor`. a and b keep what the next ones are made of.
+template <class Code>
+struct Reader {
+  /// Vector c of four in a tile of columns are columns c, c + 4, ...: unit() reads them.
+  static constexpr bool kRowsInUnits = false;
+  template <int kBit>
+  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+    if constexpr (kBit < 8) a = hn::BitCast(D(), LoadUnits(p));
+    x = NumberOf<kBit>(hn::BitCast(DU(), a), Code());
+  }
+  template <size_t kVector>
+  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& /*a*/, TileVec& /*b*/, TileVec& x) const {
+    x = hn::Mul(LoadNumbers(p, Code()), factor);
+  }
+};
+template <>
+struct Reader<Q8Code> : Reader<Int8Code> {};
+
+/// Two vectors of a row are the low and the high nibbles of the same bytes.
+template <>
+struct Reader<Q4Code> {
+  static constexpr bool kRowsInUnits = false;
+  template <int kBit>
+  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+    if constexpr (kBit < 8) a = hn::BitCast(D(), Coded(LoadUnits(p)));
+    x = Nibble<kBit>(hn::BitCast(DU(), a));
+  }
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  /// Instead of numbers the table that they come from is multiplied.
+  template <size_t kVector>
+  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& b, TileVec& x) const {
+    if constexpr (kVector % 2 == 0) {
+      a = hn::BitCast(D(), LoadCodes(p));
+      b = hn::Mul(Numbers{_mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)}, factor);
+    }
+    x = Numbers{_mm512_permutexvar_ps(Right<kVector % 2 * 4>(hn::BitCast(DU(), a)).raw, b.raw)};
+  }
+#else
+  template <size_t kVector>
+  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+    if constexpr (kVector % 2 == 0) a = hn::BitCast(D(), Coded(LoadCodes(p)));
+    x = hn::Mul(Nibble<kVector % 2 * 4>(hn::BitCast(DU(), a)), factor);
+  }
+#endif
+
+ private:
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  static HWY_INLINE Codes Coded(Codes w) { return w; }
+  template <int kBit>
+  static HWY_INLINE Numbers Nibble(Codes w) {
+    return NumberOf<kBit>(w, Q4Code());
+  }
+#else
+  /// Nibbles as signed integers: 8 less.
+  static HWY_INLINE Codes Coded(Codes w) { return hn::Xor(w, hn::Set(DU(), 0x88888888u)); }
+  template <int kBit>
+  static HWY_INLINE Numbers Nibble(Codes w) {
+    return hn::ConvertTo(D(), hn::ShiftRight<28>(hn::BitCast(DI(), Left<28 - kBit>(w))));
+  }
+#endif
+};
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
+struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
+  using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
+  static constexpr bool kRowsInUnits = HWY_TARGET <= HWY_AVX3;
+#if HWY_TARGET <= HWY_AVX3
+  using Table = Fp8Table<Code>;
+  Table table;
+  HWY_INLINE Reader() {}  // NOLINT(modernize-use-equals-default): of this instruction set
+  template <int kBit>
+  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& b, TileVec& x) const {
+    if constexpr (kBit == 0) {
+      const __m512i odd = LoadUnits(p).raw;  // bytes 1 and 3 are the upper halves of 16 bits
+      a = TileVec{_mm512_castsi512_ps(table(odd, _mm512_slli_epi16(odd, 8)))};
+      b = TileVec{_mm512_castsi512_ps(table(_mm512_srli_epi16(odd, 8), odd))};
+    }
+    const __m512i pairs = _mm512_castps_si512((kBit % 16 == 0 ? a : b).raw);
+    x = kBit < 16 ? Table::Lower(pairs) : Table::Upper(pairs);
+  }
+  template <size_t kVector>
+  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+    if constexpr (kVector % 2 == 0) {
+      const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+      a = TileVec{_mm512_castsi512_ps(table(codes, _mm512_slli_epi16(codes, 8)))};
+    }
+    const __m512i halves = _mm512_castps_si512(a.raw);
+    const auto half = VU16<D>{kVector % 2 == 0 ? _mm512_castsi512_si256(halves) : _mm512_extracti64x4_epi64(halves, 1)};
+    x = hn::Mul(F32FromBF16(D(), half), factor);
+  }
+#else
+  HWY_INLINE Reader() {}  // NOLINT(modernize-use-equals-default)
+  template <int kBit>
+  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+    if constexpr (kBit % 16 == 0) {
+      // Bytes 0 and 1, or 2 and 3, of eight units: eight of one kind after the other, in the upper halves of 16 bits.
+      constexpr int8_t k = kBit / 8;
+      const __m256i order =
+          _mm256_setr_epi8(-1, k, -1, k + 4, -1, k + 8, -1, k + 12, -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13, -1, k,
+                           -1, k + 4, -1, k + 8, -1, k + 12, -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13);
+      const __m256i codes = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(LoadUnits(p).raw, order), 0xD8);
+      a = TileVec{_mm256_castsi256_ps(HalvesOf(codes, Code()))};
+      x = LowerNumbers(a, Code());
+    } else {
+      x = UpperNumbers(a, Code());
+    }
+  }
+  template <size_t kVector>
+  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+    if constexpr (kVector % 2 == 0) {
+      const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+      a = TileVec{_mm256_castsi256_ps(HalvesOf(_mm256_slli_epi16(codes, 8), Code()))};
+      x = hn::Mul(LowerNumbers(a, Code()), factor);
+    } else {
+      x = hn::Mul(UpperNumbers(a, Code()), factor);
+    }
+  }
+#endif
+};
+#endif
+
+template <class Format>
+struct CodeOf;
+template <class C>
+struct CodeOf<ByteFormat<C>> {
+  using Code = C;
+};
+template <class C>
+CodeOf<ByteFormat<C>> CodeIn(ByteFormat<C>);
+template <class C>
+struct CodeOf<BlockFormat<C>> {
+  using Code = C;
+};
+template <class C>
+CodeOf<BlockFormat<C>> CodeIn(BlockFormat<C>);
+template <KvType kType>
+using CodeOfType = typename decltype(CodeIn(FormatOf<kType>()))::Code;
+template <KvType kType>
+constexpr bool kNibbles = std::is_same_v<CodeOfType<kType>, Q4Code>;
+
+// ---- Scores ------------------------------------------------------------------------------------------------------------
+
+struct ScoreArguments {
+  const float* q;
+  int64_t ldq;
+  const uint8_t* low;   // the first half of the tile's columns
+  const uint8_t* high;  // the second: of the same panel or of the next
+  const float* scales;  // of the tile's columns, where they stand apart
+  int64_t low_scales;   // from low to the scales of the first block, where they do not
+  int64_t high_scales;
+  int64_t dim;
+  float scale;
+  float* s;
+  int64_t lds;
+  PrefetchPlan prefetch;  // kStepLines<kType, kVecs> a unit
+};
+
+/// Lines of the cache that a unit of all columns has, with its share of the scales.
+template <KvType kType, size_t kVecs>
+constexpr uintptr_t kStepLines = kVecs * hn::MaxLanes(TileTag()) * kUnitBytes / 64 + (has_scales(kType) ? 0 : 1);
+
+template <KvType kType, size_t kRows, size_t kVecs>
+HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
+  const TileTag d;
+  WithRegisters(d, [&](const Accumulators& acc, const Columns& number) SIMDATTN_LAMBDA {
+    WithRegisters(d, [&](const Accumulators& factor, const Columns& state) SIMDATTN_LAMBDA {
+      constexpr size_t kHalf = kVecs / 2;
+      const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+      const Reader<CodeOfType<kType>> reader;
+      const float* q = a.q;
+      const int64_t ldq = a.ldq;
+      Cursor<const uint8_t> low(a.low), high(a.high);
+      // Places of vector c in the two halves: bytes for a column.
+      const auto at = [&](auto c, int64_t bytes) SIMDATTN_LAMBDA {
+        constexpr int64_t kColumn = c;
+        return (kColumn < static_cast<int64_t>(kHalf)
+                    ? low.get() + kColumn * n * bytes
+                    : high.get() + (kColumn - static_cast<int64_t>(kHalf)) * n * bytes);
+      };
+      // The number at bit kBit of each unit is dimension `dimension` from q on.
+      const auto add = [&](auto bit, int64_t dimension) SIMDATTN_LAMBDA {
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+          reader.template unit<bit>(at(c, kUnitBytes), Get<c>(state), Get<4 + c>(state), Get<c>(number));
+          Get<c>(number) = hn::Mul(Get<c>(number), Get<c>(factor));
+        });
+        ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+          const TileVec x = hn::Set(d, q[static_cast<int64_t>(r) * ldq + dimension]);
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            TileVec& sum = Get<r * kVecs + c>(acc);
+            sum = hn::MulAdd(x, Get<c>(number), sum);
+          });
+        });
+      };
+      uintptr_t line = a.prefetch.first;
+      int64_t to_fetch = a.prefetch.count;
+      const auto next = [&](int64_t units) SIMDATTN_LAMBDA { low += units * kPitch, high += units * kPitch; };
+      if constexpr (has_scales(kType)) {
+        ForEach<kVecs>([&](auto c)
+                           SIMDATTN_LAMBDA { Get<c>(factor) = hn::LoadU(d, a.scales + static_cast<int64_t>(c) * n); });
+        int64_t rest = a.dim;
+        for (; rest >= 4; rest -= 4, q += 4, next(1)) {
+          if (to_fetch > 0) {
+            for (uintptr_t i = 0; i < kStepLines<kType, kVecs>; ++i)
+              __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
+            line += static_cast<uintptr_t>(a.prefetch.pitch);
+            --to_fetch;
+          }
+          ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+        }
+        if (rest > 0) add(std::integral_constant<int, 0>(), 0);
+        if (rest > 1) add(std::integral_constant<int, 8>(), 1);
+        if (rest > 2) add(std::integral_constant<int, 16>(), 2);
+      } else {
+        using Format = FormatOf<kType>;
+        Cursor<const uint8_t> low_scales(a.low + a.low_scales), high_scales(a.high + a.high_scales);
+        for (int64_t block = a.dim / Format::kBlock; block > 0; --block) {
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            constexpr int64_t kColumn = c;
+            const uint8_t* const p =
+                kColumn < static_cast<int64_t>(kHalf)
+                    ? low_scales.get() + kColumn * n * Format::kScaleBytes
+                    : high_scales.get() + (kColumn - static_cast<int64_t>(kHalf)) * n * Format::kScaleBytes;
+            Get<c>(factor) = F32FromF16(d, hn::LoadU(hn::Rebind<uint16_t, D>(), reinterpret_cast<const uint16_t*>(p)));
+          });
+          low_scales += Format::kScaleBytes * kPanelWidth, high_scales += Format::kScaleBytes * kPanelWidth;
+          for (int64_t u = 0; u < Format::kUnits; ++u, q += 4, next(1)) {
+            if (to_fetch > 0) {
+              for (uintptr_t i = 0; i < kStepLines<kType, kVecs>; ++i)
+                __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
+              line += static_cast<uintptr_t>(a.prefetch.pitch);
+              --to_fetch;
+            }
+            ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+          }
+          if constexpr (kNibbles<kType>) {
+            next(-Format::kUnits);
+            for (int64_t u = 0; u < Format::kUnits; ++u, q += 4, next(1)) {
+              ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i + 4>(), i); });
+            }
+          }
+        }
+      }
+      const TileVec scale = hn::Set(d, a.scale);
+      ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+        float* s = a.s + static_cast<int64_t>(r) * a.lds;
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+          hn::StoreU(hn::Mul(Get<r * kVecs + c>(acc), scale), d, s + static_cast<int64_t>(c) * n);
+        });
+      });
+    });
+  });
+}
+
+/// All rows against kVecs vectors of columns from column `x` on.
+template <KvType kType, size_t kVecs>
+HWY_INLINE void ScoreColumns(const ScoreTile& a, int64_t x) {
+  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  const auto panel = [&](int64_t c) {
+    return static_cast<const uint8_t*>(a.panels) + c / kPanelWidth * a.panel_stride;
+  };
+  const auto column = [&](int64_t c) { return panel(c) + c % kPanelWidth * kUnitBytes; };
+  const int64_t middle = x + static_cast<int64_t>(kVecs / 2) * n;
+  const uint8_t* const low = column(x);
+  const uint8_t* const high = column(middle);
+  int64_t low_scales = 0, high_scales = 0;
+  if constexpr (!has_scales(kType)) {
+    using Format = FormatOf<kType>;
+    low_scales = panel(x) + Format::scale_at(a.dim, 0, x % kPanelWidth) - low;
+    high_scales = panel(middle) + Format::scale_at(a.dim, 0, middle % kPanelWidth) - high;
+  }
+  PrefetchPlan prefetch;
+  if (a.stream) {
+    // As many bytes as the tile reads, some panels ahead.
+    const int64_t width = static_cast<int64_t>(kVecs) * n;
+    const int64_t bytes = panel_bytes(kType, a.dim);
+    const int64_t ahead = (kPrefetchBytes + 2 * bytes - 1) / (2 * bytes) * 2;
+    const int64_t units = FormatOf<kType>::units(a.dim);
+    prefetch = {address_at(static_cast<const uint8_t*>(a.panels),
+                           (x / kPanelWidth + ahead) * a.panel_stride + x % kPanelWidth * bytes / kPanelWidth),
+                width * bytes / (kPanelWidth * units), units};
+  }
+  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
+  constexpr int64_t kMost = kScoreRows<kVecs>;
+  for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
+    const int64_t first = t.first;
+    const ScoreArguments arguments = {static_cast<const float*>(a.q) + first * ldq,
+                                      ldq,
+                                      low,
+                                      high,
+                                      has_scales(kType) ? a.scales + x : nullptr,
+                                      low_scales,
+                                      high_scales,
+                                      a.dim,
+                                      a.scale,
+                                      a.s + first * a.lds + x,
+                                      a.lds,
+                                      first == 0 ? prefetch : PrefetchPlan()};
+    WithRows<kMost>(t.rows, [&](auto r) { ScoreNarrow<kType, r, kVecs>(arguments); });
+  }
+}
+
+// ---- Values ------------------------------------------------------------------------------------------------------------
+
+struct ValueArguments {
+  const float* w;
+  int64_t ldw;
+  const uint8_t* v;  // the tile's first code of the first key
+  int64_t key_stride;
+  const float* scales;  // of the keys, where they stand apart
+  int64_t column;       // of the tile
+  int64_t keys;
+  float* o;  // of column 0
+  int64_t ldo;
+  const float* alpha;     // null: 1
+  PrefetchPlan prefetch;  // kRowLines<kType, kVecs> a key
+};
+template <KvType kType, size_t kVecs>
+constexpr uintptr_t kRowLines =
+    static_cast<uintptr_t>(row_bytes(kType, 32) * static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag())) / 32 + 63) / 64;
+
+/// Column of a tile's vector c, where the tile begins at column x. Nibbles: vectors 2 i and 2 i + 1 are those of bytes i n on.
+template <KvType kType>
+HWY_INLINE int64_t ColumnOf(int64_t x, int64_t c, int64_t n) {
+  if constexpr (!kNibbles<kType>) return x + c * n;
+  const int64_t byte = x / 2 + c / 2 * n;
+  return byte / 16 * 32 + byte % 16 + c % 2 * 16;
+}
+
+template <KvType kType, size_t kRows, size_t kVecs>
+HWY_NOINLINE void AddValues(const ValueArguments& a) {
+  const TileTag d;
+  WithRegisters(d, [&](const Accumulators& acc, const Columns& number) SIMDATTN_LAMBDA {
+    using Format = FormatOf<kType>;
+    using Code = CodeOfType<kType>;
+    constexpr bool kUnits = Reader<Code>::kRowsInUnits && kVecs == 4;
+    const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+    const Reader<Code> reader;
+    const float* const alphas = a.alpha;
+    ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+      const float* o = a.o + static_cast<int64_t>(r) * a.ldo;
+      if constexpr (kUnits) {
+        hn::LoadInterleaved4(d, o + a.column, Get<4 * r>(acc), Get<4 * r + 1>(acc), Get<4 * r + 2>(acc),
+                             Get<4 * r + 3>(acc));
+      } else {
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+          Get<r * kVecs + c>(acc) = hn::LoadU(d, o + ColumnOf<kType>(a.column, c, n));
+        });
+      }
+      const TileVec alpha = hn::Set(d, alphas != nullptr ? alphas[r] : 1.0f);
+      ForEach<kVecs>([&](auto c)
+                         SIMDATTN_LAMBDA { Get<r * kVecs + c>(acc) = hn::Mul(alpha, Get<r * kVecs + c>(acc)); });
+    });
+    const float* w = a.w;
+    const float* scales = a.scales;
+    const int64_t ldw = a.ldw;
+    const int64_t key_stride = a.key_stride;
+    Cursor<const uint8_t> v(a.v);
+    uintptr_t line = a.prefetch.first;
+    const int64_t prefetch_pitch = a.prefetch.pitch;
+    const int64_t prefetch_count = a.prefetch.count;
+    const int64_t keys = a.keys;
+    // From the first code back to the scale of its block.
+    [[maybe_unused]] const int64_t to_scale = -(a.column % block_of(kType) / (kNibbles<kType> ? 2 : 1) + 2);
+    for (int64_t j = 0; j < keys; ++j) {
+      if (j < prefetch_count) {
+        for (uintptr_t i = 0; i < kRowLines<kType, kVecs>; ++i)
+          __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
+        line += static_cast<uintptr_t>(prefetch_pitch);
+      }
+      ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+        constexpr int64_t kVector = c;
+        TileVec& factor = Get<5>(number);
+        if constexpr (kUnits) {
+          if constexpr (kVector == 0) factor = hn::Set(d, *scales++);
+          reader.template unit<8 * static_cast<int>(c)>(v.get(), Get<6>(number), Get<7>(number), Get<c>(number));
+          Get<c>(number) = hn::Mul(Get<c>(number), factor);
+        } else if constexpr (has_scales(kType)) {
+          if constexpr (kVector == 0) factor = hn::Set(d, *scales++);
+          reader.template row<c>(v.get() + kVector * n, factor, Get<6>(number), Get<7>(number), Get<c>(number));
+        } else {
+          const int64_t code = kNibbles<kType> ? kVector / 2 * n : kVector * n;  // among those of the tile
+          const int64_t block = code / Code::kBytes;
+          const bool first = code % Code::kBytes == 0 && !(kNibbles<kType> && kVector % 2 == 1);
+          if (kVector == 0 || first) factor = BlockScale(v.get() + to_scale + block * Format::kBlockBytes);
+          reader.template row<c>(v.get() + block * Format::kBlockBytes + code % Code::kBytes, factor, Get<6>(number),
+                                 Get<7>(number), Get<c>(number));
+        }
+      });
+      ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+        const TileVec weight = hn::Set(d, w[static_cast<int64_t>(r) * ldw]);
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+          TileVec& sum = Get<r * kVecs + c>(acc);
+          sum = hn::MulAdd(weight, Get<c>(number), sum);
+        });
+      });
+      ++w;
+      v += key_stride;
+    }
+    ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+      float* o = a.o + static_cast<int64_t>(r) * a.ldo;
+      if constexpr (kUnits) {
+        hn::StoreInterleaved4(Get<4 * r>(acc), Get<4 * r + 1>(acc), Get<4 * r + 2>(acc), Get<4 * r + 3>(acc), d,
+                              o + a.column);
+      } else {
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+          hn::StoreU(Get<r * kVecs + c>(acc), d, o + ColumnOf<kType>(a.column, c, n));
+        });
+      }
+    });
+  });
+}
+
+/// Keys [key, key + keys), columns from x on.
+template <KvType kType, size_t kVecs>
+HWY_INLINE void ValueColumns(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
+  const uint8_t* const v = static_cast<const uint8_t*>(a.v) + key * a.key_stride;
+  PrefetchPlan prefetch;
+  if (a.stream) {
+    // Its share of the next keys, whose rows' bytes the tiles divide among themselves in order.
+    const int64_t share = static_cast<int64_t>(kVecs * hn::Lanes(TileTag()));
+    const int64_t bytes = row_bytes(kType, a.dim);
+    if (a.key_stride == bytes) {
+      prefetch = {address_at(v, keys * bytes + keys * bytes * x / a.dim), bytes * share / a.dim, keys};
+    } else {
+      prefetch = {address_at(v, keys * a.key_stride + bytes * x / a.dim), a.key_stride, keys};
+    }
+  }
+  const uint8_t* codes = v + x;
+  if constexpr (!has_scales(kType)) {
+    using Format = FormatOf<kType>;
+    codes = v + x / Format::kBlock * Format::kBlockBytes + Format::kScaleBytes +
+            x % Format::kBlock / (kNibbles<kType> ? 2 : 1);
+  }
+  constexpr int64_t kMost = kValueRows<kVecs>;
+  for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
+    const int64_t first = t.first;
+    const ValueArguments arguments = {a.w + first * a.ldw + key,
+                                      a.ldw,
+                                      codes,
+                                      a.key_stride,
+                                      has_scales(kType) ? a.scales + key : nullptr,
+                                      x,
+                                      keys,
+                                      a.o + first * a.ldo,
+                                      a.ldo,
+                                      a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr,
+                                      first == 0 ? prefetch : PrefetchPlan()};
+    WithRows<kMost>(t.rows, [&](auto r) { AddValues<kType, r, kVecs>(arguments); });
+  }
+}
+
+}  // namespace
+
+template <KvType kType>
+void ScoreTileNarrow(const ScoreTile& a) {
+  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  const int64_t columns = a.n_panels * kPanelWidth;
+  int64_t x = 0;
+  if (a.rows <= kScoreRows<4>) {
+    for (; x + 4 * n <= columns; x += 4 * n) ScoreColumns<kType, 4>(a, x);
+  }
+  for (; x < columns; x += 2 * n) ScoreColumns<kType, 2>(a, x);
+}
+
+/// Columns [0, return value): whole tiles.
+template <KvType kType>
+int64_t AddValuesNarrow(const ValueTile& a) {
+  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  const int64_t block = a.stream ? HWY_MAX(kBlockBytes / row_bytes(kType, a.dim), int64_t{16}) : a.keys;
+  int64_t key = 0, x;
+  do {
+    const int64_t keys = HWY_MIN(block, a.keys - key);
+    x = 0;
+    if (a.rows <= kValueRows<4> || kValueRows<4> == kFusedRows) {
+      for (; x + 4 * n <= a.dim; x += 4 * n) ValueColumns<kType, 4>(a, key, keys, x);
+    }
+    for (; x + 2 * n <= a.dim; x += 2 * n) ValueColumns<kType, 2>(a, key, keys, x);
+    key += block;
+  } while (key < a.keys);
+  return x;
+}
+
+#undef SIMDATTN_FUSED
+#define SIMDATTN_FUSED(type)                             \
+  template void ScoreTileNarrow<type>(const ScoreTile&); \
+  template int64_t AddValuesNarrow<type>(const ValueTile&);
+SIMDATTN_WRITTEN_TYPES(SIMDATTN_FUSED)
+
+}  // namespace HWY_NAMESPACE
+}  // namespace simdattn
+HWY_AFTER_NAMESPACE();
+#endif
