@@ -2,9 +2,11 @@
 #include <atomic>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "bench/harness.h"
+#include "bench/peers.h"
 #include "bench/shapes.h"
 
 // Whole problems of real models. A prefill case of "1head" is one query head of the model: heads are independent, and the
@@ -70,7 +72,7 @@ class Pool {
 
 struct Data {
   Setup s;
-  Buffer q, k, v, out, k2;
+  Buffer q, k, v, out, k2, k_rows;
   std::vector<Buffer> workspace;  // one per thread
   Buffer partial;
   std::vector<int32_t> cu_q;
@@ -130,6 +132,21 @@ int64_t visible_pairs(const Model& m, int64_t first, int64_t n_q, int64_t n_kv) 
 // Multiply-adds that the definition does for the comparison, about: it takes some nanoseconds for one.
 constexpr int64_t kScalarWork = 20'000'000;
 
+/// What libraries without panels, windows and caps can be asked for.
+Work work_of(const Setup& s) {
+  const Model& m = s.model;
+  if (!s.rows.empty() || s.threads > 1 || s.reference > 0 || m.softcap > 0 || m.v_is_k || s.n_q > s.n_kv) return {};
+  return {.kind = Kind::kAttention,
+          .type = s.type,
+          .heads = m.heads,
+          .kv_heads = m.kv_heads,
+          .n_q = s.n_q,
+          .n = s.n_kv,
+          .d = m.d_qk,
+          .scale = m.scale > 0 ? m.scale : 1 / std::sqrt(static_cast<float>(m.d_qk)),
+          .causal = true};
+}
+
 Prepared prepare(const Setup& setup) {
   auto data = std::make_shared<Data>();
   Data& d = *data;
@@ -146,11 +163,27 @@ Prepared prepare(const Setup& setup) {
   }
   const int64_t padded = (s.n_kv + simdattn::kPanelWidth - 1) / simdattn::kPanelWidth * simdattn::kPanelWidth;
   const auto count = [](auto... factors) { return static_cast<size_t>((int64_t{1} * ... * factors)); };
-  const size_t k_elements = count(sequences, m.kv_heads, padded, m.d_qk);
-  d.q = random_buffer(s.type, count(m.heads, n_q, m.d_qk), 1);
+  // What a growing problem is compared with may be the larger one of the two.
+  const int64_t most = std::max(padded, s.reference), most_rows = s.n_q > 1 ? std::max(n_q, s.reference) : n_q;
+  const size_t k_elements = count(sequences, m.kv_heads, most, m.d_qk);
+  d.q = random_buffer(s.type, count(m.heads, most_rows, m.d_qk), 1);
   d.k = random_buffer(s.type, k_elements, 2);
-  if (!m.v_is_k) d.v = random_buffer(s.type, count(sequences, m.kv_heads, s.n_kv, m.d_v), 3);
-  d.out = Buffer(count(m.heads, n_q, m.d_v) * sizeof(float));
+  if (!m.v_is_k) d.v = random_buffer(s.type, count(sequences, m.kv_heads, std::max(s.n_kv, s.reference), m.d_v), 3);
+  d.out = Buffer(count(m.heads, most_rows, m.d_v) * sizeof(float));
+  const Work work = work_of(s);
+  const bool compared = !peers_for(work).empty();
+  if (compared && s.panels) {  // the others read the same keys from rows
+    d.k_rows = random_buffer(s.type, count(m.kv_heads, s.n_kv, m.d_qk), 2);
+    const std::vector<int32_t> positions = [&] {
+      std::vector<int32_t> p(static_cast<size_t>(s.n_kv));
+      std::iota(p.begin(), p.end(), 0);
+      return p;
+    }();
+    (void)simdattn::kv_append(simdattn::ConstView<4>(d.k_rows.data(), s.type, {1, m.kv_heads, s.n_kv, m.d_qk}),
+                              simdattn::view(positions.data(), {1, s.n_kv}),
+                              simdattn::contiguous_kv(d.k.as<char>(), simdattn::kv_type_of(s.type),
+                                                      simdattn::KvLayout::kPanels, 1, m.kv_heads, s.n_kv, m.d_qk));
+  }
 
   // The whole problem, and the same with fewer heads and rows.
   const auto problem = [&](const Buffer& k, bool panels, int64_t heads, int64_t first_row) {
@@ -221,6 +254,10 @@ Prepared prepare(const Setup& setup) {
     d.companion = d.whole;
     d.reference_length = static_cast<int32_t>(s.reference);
     d.companion.q.shape[2] = d.companion.out.shape[2] = rows;
+    if (s.reference > s.n_kv) {
+      d.companion.k = keys(d.k, s.type, s.panels, sequences, m.kv_heads, s.reference, m.d_qk);
+      d.companion.v = simdattn::ConstView<4>(d.v.data(), s.type, {sequences, m.kv_heads, s.reference, m.d_v});
+    }
     d.companion.scoring.kv_length = &d.reference_length;
     p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
     p.companion_work = static_cast<double>(pairs) / static_cast<double>(visible_pairs(m, 0, rows, s.reference));
@@ -241,6 +278,11 @@ Prepared prepare(const Setup& setup) {
   }
   for (int i = 0; i < s.threads; ++i) d.workspace.emplace_back(workspace);
 
+  p.work = work;
+  p.work.q = d.q.data();
+  p.work.k = s.panels ? d.k_rows.data() : d.k.data();
+  p.work.v = d.v.data();
+  p.work.out = d.out.data();
   p.run = [&d](const simdattn::Target* t, bool is_part) {
     if (is_part) return d.run(d.part, t);
     return d.s.threads > 1 ? d.run_threads(d.whole, t) : d.run(d.whole, t);
@@ -256,7 +298,7 @@ Prepared prepare(const Setup& setup) {
   p.flops = 2.0 * static_cast<double>(m.heads * pairs * per_pair);
   if (s.threads == 1) {
     // Keys and values of the window, for all heads; contiguous enough for a probe.
-    const double share = streamed_tokens / static_cast<double>(sequences * padded);
+    const double share = streamed_tokens / static_cast<double>(sequences * most);
     const auto visible_bytes = [&](const Buffer& b) {
       return b.bytes().first(static_cast<size_t>(share * static_cast<double>(b.size())) / 64 * 64);
     };
@@ -275,6 +317,12 @@ void add(std::vector<Case>& cases, const char* kernel, std::string shape, const 
   c.type = type_name(s.type);
   c.main = main;
   c.threads = s.threads > 1;
+  c.work = work_of(s);
+  const bool one_head = s.model.heads == 1;
+  c.peers = std::string_view(kernel) == "decode"
+                ? s.model.name == kLlama3.name && (s.panels || s.n_kv == 4096)
+                : std::string_view(kernel) == "prefill" && s.n_q <= 2048 && one_head && !s.panels &&
+                      s.type != DType::kF16 && (s.model.name == kLlama3.name || s.model.name == kGpt2.name);
   c.weight = 3;  // long calls, cold caches: few samples per second
   if (s.threads > 1) {
     c.companion = "1 thread";

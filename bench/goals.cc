@@ -40,7 +40,7 @@ bool find_goal(const Record& r, Goal* goal) {
   const auto at_most = [&](const char* name, double floor, double aim) {
     return *goal = {name, floor, aim, true}, true;
   };
-  if (r.target == "scalar" || r.target.starts_with("loop/")) return false;
+  if (r.target == "scalar" || r.target.starts_with("peer/")) return false;
 
   if (r.kernel == "call_cost") return at_most("ns", 50, 20);
   if (r.kernel == "plan") {
@@ -91,6 +91,13 @@ bool find_goal(const Record& r, Goal* goal) {
   if (r.kernel == "decode") {
     if (has("_rows")) return at_most("relative", 1.5, 1.1);
     return number_in(r.shape) >= 32768 ? share(0.78, 0.95) : share(0.72, 0.90);
+  }
+  if (r.kernel == "narrow_int8") return at_most("relative", 0.58, 0.52);
+  if (r.kernel == "narrow") {
+    if (has("prefill")) return at_most("relative", 1.1, 1.0);
+    // Of streaming, or with four rows of the multiplications, which then bound it.
+    if (has("32of8")) return share(0.95, 1.0);
+    return r.type == "q4_0" ? share(0.55, 0.75) : r.type == "q8_0" ? share(0.75, 0.90) : share(0.70, 0.85);
   }
   if (r.kernel == "prefill" && f32 && number_in(r.shape) >= 2048) {
     return has("gpt2") ? share(0.72, 0.84) : share(0.75, 0.88);

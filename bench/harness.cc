@@ -7,8 +7,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <optional>
+#include <numeric>
+#include <random>
 
+#include "bench/peers.h"
 #include "lib/dtypes.h"
 
 namespace bench {
@@ -127,6 +129,24 @@ std::string difference(const Prepared& p, const std::byte* expected, bool bits, 
   return "";
 }
 
+/// The largest difference from the exact result, as a share of the largest exact number.
+double largest_error(const Prepared& p, const std::vector<double>& exact_result) {
+  const std::byte* got = static_cast<const std::byte*>(p.out) + p.first * element_size(p.out_dtype);
+  double error = 0, largest = 0;
+  for (size_t i = 0; i < exact_result.size(); ++i) {
+    const double e = std::abs(widen(got, p.out_dtype, i) - exact_result[i]);
+    if (!(e <= error)) error = e;  // a NaN stays
+    largest = std::max(largest, std::abs(exact_result[i]));
+  }
+  return error / largest;
+}
+
+/// Enough to show that it does the same work: 16-bit libraries round probabilities, sums or both to 16 bits, and one
+/// computes angles in f32.
+double peer_bound(const Work& w) {
+  return w.type != simdattn::DType::kF32 ? 0.05 : w.kind == Kind::kRope ? 1e-2 : 1e-3;
+}
+
 }  // namespace
 
 bool noisy(double spread, int samples) { return samples < 3 || spread > 0.1; }
@@ -186,28 +206,86 @@ std::vector<Result> measure(const Case& c, const MeasureOptions& options) {
     results.push_back(std::move(r));
     result_targets.push_back(t);
   }
-  for (const Peer& peer : p.peers) {
-    if (find_isa(peer.isa) == nullptr) continue;
+  // Other libraries, each checked against the exact result; so are the targets, which tells the error of all.
+  std::vector<double> exact_result;
+  const std::vector<const Peer*> peers = peers_for(c.work);
+  if (!peers.empty()) exact_result = exact(p.work, p.first, p.count);
+  std::vector<double> errors(results.size());
+  for (size_t i = 0; i < results.size() && !peers.empty(); ++i) {
+    if (!results[i].error.empty()) continue;
+    const Target* t = result_targets[i];
+    if (p.reset) p.reset();
+    (void)p.run(t, t == scalar);
+    errors[i] = largest_error(p, exact_result);
+  }
+  std::vector<Call> calls;  // kept until all is measured
+  for (const Peer* peer : peers) {
     Result r;
-    r.target = peer.name;
+    r.target = std::string("peer/") + peer->name;
+    errors.push_back(0);
     if (p.reset) {
       p.reset();
     } else {
       std::memset(p.out, 0xA5, p.out_elements * size);
     }
-    peer.run();
-    // Other orders and another exp: close is enough to show that it does the same work.
-    r.error =
-        scalar_error.empty() ? difference(p, expected.data(), false, std::max(p.absolute, 1e-4), 1e-2) : scalar_error;
+    Call call = peer->make(p.work);
+    if (!call.run) {
+      r.error = "the library refused the problem";
+    } else {
+      call.run();
+      if (call.after) call.after();
+      errors.back() = largest_error(p, exact_result);
+      if (!(errors.back() <= peer_bound(c.work))) {
+        char text[96];
+        std::snprintf(text, sizeof text, "wrong result: off by %.3g of the largest exact number", errors.back());
+        r.error = text;
+      }
+    }
     Contestant k;
-    k.call = [run = peer.run] {
+    k.call = [run = call.run] {
       run();
       asm volatile("" : : : "memory");
     };
     k.wants_clock = c.elements > 0;
+    calls.push_back(std::move(call));
     contestants.push_back(std::move(k));
     results.push_back(std::move(r));
     result_targets.push_back(nullptr);
+  }
+  // Once more under other names.
+  for (size_t i = 0, n = result_targets.size(); i < n && options.twice; ++i) {
+    const Target* t = result_targets[i];
+    if (t == nullptr || t == scalar || !results[i].error.empty()) continue;
+    for (const bool slower : {false, true}) {
+      Contestant k;
+      k.call = timed(t, false);
+      if (slower) {
+        double call_ns = 0, add_ns = 0;  // of one call when it is warm, and of one dependent addition
+        for (int probe = 0; probe < 5; ++probe) {
+          const auto measured = [](auto f) {
+            const auto before = Clock::now();
+            f();
+            return ns_since(before);
+          };
+          const double call = measured([&] { (void)p.run(t, false); });
+          const double add = measured([] { dependent_adds(kAdds); }) / static_cast<double>(kAdds);
+          call_ns = probe == 0 ? call : std::min(call_ns, call);
+          add_ns = probe == 0 ? add : std::min(add_ns, add);
+        }
+        k.call = [&p, t, adds = static_cast<size_t>(0.1 * call_ns / add_ns)] {
+          (void)p.run(t, false);
+          dependent_adds(adds);
+          asm volatile("" : : : "memory");
+        };
+      }
+      k.threads = c.threads;
+      k.wants_clock = c.elements > 0;
+      contestants.push_back(std::move(k));
+      results.push_back(
+          {.target = results[i].target + (slower ? " and a tenth" : " again"), .error = {}, .counters = {}});
+      result_targets.push_back(t);
+      errors.push_back(0);
+    }
   }
 
   // Beside them: companions, and the probes of the limits that apply to them.
@@ -300,20 +378,35 @@ std::vector<Result> measure(const Case& c, const MeasureOptions& options) {
     if (is_scalar(i) && scalar_call_ns > kLongCallNs) contestants[i].ns.push_back(scalar_call_ns);
     if (contestants[i].estimate < kLongCallNs) contestants[i].calibrate();
   }
+  std::vector<double> spent(contestants.size());
+  double quickest = budget;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (takes_part(i)) quickest = std::min(quickest, contestants[i].estimate);
+  }
+  std::mt19937_64 random(options.seed);
+  std::vector<size_t> order(contestants.size());
+  std::iota(order.begin(), order.end(), size_t{0});
   for (int round = 0;; ++round) {
     const double elapsed = ns_since(start);
     // At least three turns each, so that there is a spread.
     if (elapsed > budget && round >= 3) break;
     size_t most = 0;
-    for (size_t k = 0; k < contestants.size(); ++k) {
-      const size_t i = (k + static_cast<size_t>(round)) % contestants.size();  // nobody always follows the same one
+    // Fisher and Yates, so that a seed gives the same order with every C++ library.
+    for (size_t k = order.size(); k > 1; --k) std::swap(order[k - 1], order[random() % k]);
+    for (const size_t i : order) {
       if (!takes_part(i)) continue;
       const auto turn_start = Clock::now();
+      // Other libraries that are slower by far: three turns, then a tenth of the time each.
+      if (i < results.size() && result_targets[i] == nullptr && round >= 3 && contestants[i].estimate > 8 * quickest &&
+          spent[i] + contestants[i].estimate > 0.1 * ns_since(start)) {
+        continue;
+      }
       if (is_scalar(i)) {
         const bool first = round < 2 && scalar_call_ns < budget / 10 && scalar_call_ns < 0.2e9;
         if (!first && scalar_total + scalar_call_ns > 0.1 * ns_since(start)) continue;
       }
       contestants[i].turn();
+      spent[i] += ns_since(turn_start);
       if (is_scalar(i)) scalar_total += ns_since(turn_start);
       most = std::max(most, contestants[i].ns.size());
     }
@@ -336,6 +429,7 @@ std::vector<Result> measure(const Case& c, const MeasureOptions& options) {
     out["p50_ns"] = r.ns * (1 + r.spread);
     out["spread"] = r.spread;
     out["samples"] = r.samples;
+    if (!peers.empty()) out["error"] = errors[i];
     out["noisy"] = noisy(r.spread, r.samples) ? 1 : 0;
     const double bytes = c.bytes > 0 ? c.bytes : static_cast<double>(stream_bytes);
     if (bytes > 0) out["GB_per_s"] = bytes / r.ns;
@@ -437,6 +531,7 @@ std::vector<Case> all_cases() {
   add_other_scores_cases(cases);
   add_attention_cases(cases);
   add_arithmetic_cases(cases);
+  add_narrow_cases(cases);
   add_plan_cases(cases);
   add_call_cost_cases(cases);
   return cases;

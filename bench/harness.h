@@ -1,7 +1,8 @@
 // Cases, and how they are measured.
 //
 // All contestants of a case (every target, what they are compared with, and the probes of the machine's limits) take
-// turns in short samples within one process: A B C A B C ... What is quoted is the 10 % quantile of the samples, with the
+// turns in short samples within one process, in another order each time: whoever always followed the same one would find
+// the caches as that one leaves them (after the slow definition up to 40 % slower). What is quoted is the 10 % quantile of the samples, with the
 // distance to the median as the spread. Two separate runs are never compared. Every target is verified against the
 // target "scalar" on the same data before it is timed: bit for bit if it is exact, else within a bound.
 #ifndef SIMDATTN_BENCH_HARNESS_H_
@@ -17,19 +18,13 @@
 #include <vector>
 
 #include "bench/machine.h"
+#include "bench/peers/peer.h"
 #include "simdattn/simdattn.h"
 
 namespace bench {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What a case is
-
-/// A hand-written loop to compare with; `isa` names the instruction set it was compiled for.
-struct Peer {
-  std::string name;
-  std::string isa;
-  std::function<void()> run;
-};
 
 /// A case with its data in memory.
 struct Prepared {
@@ -60,7 +55,8 @@ struct Prepared {
   double companion_work = 1;
   /// Calls that the companion saves while it does the same work: the difference, per call, is what a call costs.
   double more_calls = 0;
-  std::vector<Peer> peers;
+  /// The same problem for the libraries to compare with, and for the exact result; with arrays.
+  Work work{};
   /// Restores the input of a call that works in place; untimed, before verification only.
   std::function<void()> reset;
 };
@@ -70,13 +66,14 @@ struct Case {
   std::string shape;
   std::string type;
   bool main = false;                // in the selection that runs without --full
+  bool peers = false;               // in the selection of --peers
   double elements = 0;              // for cycles per element; 0 = not reported
   double weight = 1;                // its share of the time, in relation to other cases
   bool threads = false;             // runs on several threads: wall time counts
   double bytes = 0;                 // for GB/s; 0 = the streams
   const char* companion = nullptr;  // what the companion is: the time is given as a multiple of its time
   bool fixed_cost = false;          // the time itself is the result: no limit
-  bool has_loop = false;            // prepare() fills `peers`: plain loops compiled for each instruction set
+  Work work{};                      // what other libraries are asked for: prepare() fills in the arrays
   std::function<Prepared()> prepare;
 
   std::string name() const { return kernel + "/" + shape + "/" + type; }
@@ -94,6 +91,7 @@ void add_kv_cases(std::vector<Case>& cases);
 void add_other_scores_cases(std::vector<Case>& cases);
 void add_attention_cases(std::vector<Case>& cases);
 void add_arithmetic_cases(std::vector<Case>& cases);
+void add_narrow_cases(std::vector<Case>& cases);
 void add_plan_cases(std::vector<Case>& cases);
 void add_call_cost_cases(std::vector<Case>& cases);
 
@@ -116,6 +114,10 @@ bool noisy(double spread, int samples);
 struct MeasureOptions {
   std::vector<const simdattn::Target*> targets;  // "scalar" among them or not
   double seconds = 1;                            // for all contestants together
+  uint64_t seed = 1;                             // of the order within each turn
+  /// Every target a second time, as "NAME again", and a third time with idle additions for a
+  /// tenth of its time, as "NAME and a tenth": what the figures of two names of one thing differ by, and whether a difference would be seen.
+  bool twice = false;
 };
 /// Prepares, verifies and times.
 std::vector<Result> measure(const Case& c, const MeasureOptions& options);

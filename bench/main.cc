@@ -8,12 +8,13 @@
 #include <cstring>
 #include <regex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/goals.h"
 #include "bench/harness.h"
-#include "bench/loops.h"
 #include "bench/machine.h"
+#include "bench/peers.h"
 #include "bench/report.h"
 
 namespace {
@@ -31,9 +32,13 @@ constexpr const char* kUsage =
     "  --seconds S       time for all cases together (default 110; with --full or --filter one per case)\n"
     "  --json FILE       also write the results as Google Benchmark's JSON\n"
     "  --goals           after the table, also each result beside its floor and aim\n"
+    "  --peers           the cases that other libraries have too, with all that were built, on the default target\n"
+    "  --seed N          of the order within each turn (default 1)\n"
+    "  --self-check      every target under two names, and a tenth slower under a third: are differences what they "
+    "seem?\n"
     "  --list            print the names of the cases and stop; * marks the selection\n"
     "  --machine         print what this machine can do and stop\n"
-    "  --report FILE...  merge JSON files of earlier runs, of this machine or others, into one table and stop\n";
+    "  --context KEY=VALUE  a line for the report, such as the commit; may be repeated\n";
 
 struct Options {
   bool full = false;
@@ -44,7 +49,10 @@ struct Options {
   std::vector<std::string> targets;
   double seconds = 0;
   std::string json;
-  std::vector<std::string> reports;
+  bool peers = false;
+  bool self_check = false;
+  uint64_t seed = 1;
+  std::vector<std::pair<std::string, std::string>> context;
   std::vector<char*> rest;
 };
 
@@ -89,10 +97,20 @@ Options parse(int argc, char** argv) {
       if (*end != 0 || !(o.seconds > 0)) fail("--seconds needs a positive number, not \"" + text + "\"");
     } else if (arg == "--json") {
       o.json = value();
-    } else if (arg == "--report") {
-      if (has_attached) o.reports.push_back(attached);
-      while (i + 1 < argc && argv[i + 1][0] != '-') o.reports.push_back(argv[++i]);
-      if (o.reports.empty()) fail("--report needs at least one file");
+    } else if (arg == "--peers") {
+      o.peers = true;
+    } else if (arg == "--self-check") {
+      o.self_check = true;
+    } else if (arg == "--seed") {
+      const std::string text = value();
+      char* end = nullptr;
+      o.seed = std::strtoull(text.c_str(), &end, 10);
+      if (text.empty() || *end != 0) fail("--seed needs a number, not \"" + text + "\"");
+    } else if (arg == "--context") {
+      const std::string text = value();
+      const size_t eq = text.find('=');
+      if (eq == text.npos) fail("--context needs KEY=VALUE, not \"" + text + "\"");
+      o.context.emplace_back(text.substr(0, eq), text.substr(eq + 1));
     } else if (arg == "--help" || arg == "-h") {
       std::fputs(kUsage, stdout);
       std::exit(0);
@@ -160,16 +178,23 @@ class Collector : public benchmark::BenchmarkReporter {
 
 class Runner {
  public:
-  Runner(std::vector<Case> cases, std::vector<const simdattn::Target*> targets, double seconds)
-      : cases_(std::move(cases)), targets_(std::move(targets)), seconds_(seconds) {}
+  Runner(std::vector<Case> cases, bench::MeasureOptions options)
+      : cases_(std::move(cases)), options_(std::move(options)) {}
 
   /// One benchmark per case and contestant. They are measured together when the first of a case is run; Google Benchmark
   /// then asks for the others' figures one by one.
   void register_all() {
     for (size_t i = 0; i < cases_.size(); ++i) {
       std::vector<std::string> names;
-      for (const simdattn::Target* t : targets_) names.push_back(simdattn::name(*t));
-      for (const std::string& loop : loops_of(cases_[i])) names.push_back(loop);
+      for (const simdattn::Target* t : options_.targets) {
+        names.push_back(simdattn::name(*t));
+        if (options_.twice && names.back() != "scalar") {
+          for (const char* other : {" again", " and a tenth"}) names.push_back(simdattn::name(*t) + std::string(other));
+        }
+      }
+      for (const bench::Peer* peer : bench::peers_for(cases_[i].work)) {
+        names.push_back(std::string("peer/") + peer->name);
+      }
       for (const std::string& name : names) {
         benchmark::RegisterBenchmark((cases_[i].name() + "/" + name).c_str(),
                                      [this, i, name](benchmark::State& state) { run(state, i, name); })
@@ -182,14 +207,6 @@ class Runner {
   bool any_failed() const { return failed_; }
 
  private:
-  static std::vector<std::string> loops_of(const Case& c) {
-    std::vector<std::string> names;
-    for (const bench::Isa* isa : bench::runnable_isas()) {
-      if (c.has_loop && bench::find_loops(isa->name) != nullptr) names.push_back(std::string("loop/") + isa->name);
-    }
-    return names;
-  }
-
   void run(benchmark::State& state, size_t i, const std::string& name) {
     if (measured_ != i) measure(i);
     measured_ = i;
@@ -199,7 +216,8 @@ class Runner {
     }
     const std::string error = result == nullptr ? "was not measured" : result->error;
     if (!error.empty()) {
-      failed_ = true;
+      // That another library refuses a problem, or solves it badly, is no failure of this one.
+      if (!name.starts_with("peer/")) failed_ = true;
       Collector::last_error() = error;
       std::fprintf(stderr, "FAILED %s on %s: %s\n", cases_[i].name().c_str(), name.c_str(), error.c_str());
       state.SkipWithError(error.c_str());
@@ -215,21 +233,22 @@ class Runner {
     double left = 0;
     for (size_t k = i; k < cases_.size(); ++k) left += cases_[k].weight;
     // A third is for preparing and verifying; what one case saves the later ones get.
-    const double share = 0.67 * (seconds_ - elapsed) * cases_[i].weight / left;
-    const bench::MeasureOptions options{targets_, std::clamp(share, 0.1, 10.0)};
+    const double share = 0.67 * (options_.seconds - elapsed) * cases_[i].weight / left;
+    bench::MeasureOptions options = options_;
+    options.seconds = std::clamp(share, 0.1, 10.0);
+    options.seed += i;
     std::fprintf(stderr, "[%zu/%zu] %5.0f s  %s ...", i + 1, cases_.size(), elapsed, cases_[i].name().c_str());
     results_ = bench::measure(cases_[i], options);
     const Result* best = nullptr;
     for (const Result& r : results_) {
-      if (r.ns > 0 && !r.target.starts_with("loop/") && (best == nullptr || r.ns < best->ns)) best = &r;
+      if (r.ns > 0 && !r.target.starts_with("peer/") && (best == nullptr || r.ns < best->ns)) best = &r;
     }
     if (best != nullptr) std::fprintf(stderr, " %.4g us on %s", best->ns * 1e-3, best->target.c_str());
     std::fprintf(stderr, "\n");
   }
 
   std::vector<Case> cases_;
-  std::vector<const simdattn::Target*> targets_;
-  double seconds_;
+  bench::MeasureOptions options_;  // seconds: of all cases
   Clock::time_point start_;
   size_t measured_ = SIZE_MAX;
   std::vector<Result> results_;
@@ -241,29 +260,14 @@ class Runner {
 int main(int argc, char** argv) {
   (void)simdattn::request_amx();  // a target the more, where there is AMX
   Options o = parse(argc, argv);
-  if (!o.reports.empty()) {
-    std::vector<bench::Report> reports(o.reports.size());
-    for (size_t i = 0; i < reports.size(); ++i) {
-      std::string error;
-      if (!bench::read_report(o.reports[i], &reports[i], &error)) {
-        std::fprintf(stderr, "simdattn-bench: %s\n", error.c_str());
-        return 1;
-      }
-    }
-    if (reports.size() == 1) {
-      bench::print_table(reports[0], stdout);
-      if (o.goals) bench::print_goals(reports[0], stdout);
-    } else {
-      bench::print_merged(reports, stdout);
-    }
-    return 0;
-  }
+  if (o.peers) bench::load_peers();
 
   std::vector<Case> cases;
   try {
     const std::regex filter(o.filter);
     for (Case& c : bench::all_cases()) {
-      const bool selected = o.filter.empty() ? o.full || o.list || c.main : std::regex_search(c.name(), filter);
+      const bool selected =
+          o.filter.empty() ? (o.peers ? c.peers : o.full || o.list || c.main) : std::regex_search(c.name(), filter);
       if (selected) cases.push_back(std::move(c));
     }
   } catch (const std::regex_error& e) {
@@ -287,7 +291,11 @@ int main(int argc, char** argv) {
   };
   add_target("scalar");
   for (const std::string& name : o.targets) add_target(name);
-  if (o.targets.empty()) {
+  if (o.targets.empty() && (o.peers || o.self_check)) {
+    const simdattn::Target* t = nullptr;
+    if (const simdattn::Status s = simdattn::default_target(&t); !s.ok()) fail(s.detail);
+    add_target(simdattn::name(*t));
+  } else if (o.targets.empty()) {
     for (const simdattn::Target* t : simdattn::targets()) {
       if (simdattn::runnable(*t)) add_target(simdattn::name(*t));
     }
@@ -301,6 +309,18 @@ int main(int argc, char** argv) {
     return 0;
   }
   report.context.emplace_back("version", std::string("simdattn ") + simdattn::version());
+  report.context.emplace_back("compiler", BENCH_COMPILER);
+  report.context.emplace_back("seed", std::to_string(o.seed));
+  report.context.insert(report.context.end(), o.context.begin(), o.context.end());
+  if (o.peers) {
+    for (const auto& [name, text] : bench::peer_settings()) report.context.emplace_back("peer " + name, text);
+    for (const auto& [name, text] : bench::missing_peers()) report.context.emplace_back("missing " + name, text);
+    // On one CPU two threads that wait for each other busily, at a fixed priority, wait for ever.
+    if (std::thread::hardware_concurrency() > 1) {
+      std::fprintf(stderr, "comparing bits ...\n");
+      for (const auto& [name, text] : bench::peer_bits()) report.context.emplace_back("bits " + name, text);
+    }
+  }
   for (const auto& [key, value] : report.context) benchmark::AddCustomContext(key, value);
 
   std::string out = "--benchmark_out=" + o.json;
@@ -314,10 +334,11 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&rest, o.rest.data());
   if (benchmark::ReportUnrecognizedArguments(rest, o.rest.data())) return 2;
 
-  const double seconds = o.seconds > 0                 ? o.seconds
-                         : o.full || !o.filter.empty() ? static_cast<double>(cases.size())
-                                                       : 110;
-  Runner runner(std::move(cases), std::move(targets), seconds);
+  const double seconds = o.seconds > 0                            ? o.seconds
+                         : o.full || o.peers || !o.filter.empty() ? static_cast<double>(cases.size())
+                                                                  : 110;
+  Runner runner(std::move(cases),
+                {.targets = std::move(targets), .seconds = seconds, .seed = o.seed, .twice = o.self_check});
   runner.register_all();
   Collector collector(&report);
   benchmark::RunSpecifiedBenchmarks(&collector);
@@ -326,5 +347,6 @@ int main(int argc, char** argv) {
   if (o.goals) bench::print_goals(report, stdout);
   std::fflush(stdout);
   if (!o.json.empty()) std::fprintf(stderr, "results written to %s\n", o.json.c_str());
+  if (o.self_check && !bench::print_self_check(report, stdout)) return 1;
   return runner.any_failed() ? 1 : 0;
 }

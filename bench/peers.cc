@@ -1,25 +1,86 @@
+#include "bench/peers.h"
+
+#if !defined(_WIN32)
+#include <dlfcn.h>
+#endif
+#include <unistd.h>
+
+#include <cstdlib>
 #include <cstring>
 
-#include "bench/loops.h"
+#include "simdattn/simdattn.h"
 
 namespace bench {
+namespace {
 
-// One per object of loops.cc; the build file says which there are.
-#define BENCH_LOOPS(isa) extern const Loops kLoops_##isa;
-BENCH_ISAS(BENCH_LOOPS)
-#undef BENCH_LOOPS
+struct Loaded {
+  std::vector<const Peer*> peers;
+  std::vector<std::pair<std::string, std::string>> missing;
+  bool modules = false;
 
-const Loops* find_loops(const char* isa) {
-  static const Loops* const all[] = {
-#define BENCH_LOOPS(isa) &kLoops_##isa,
-      BENCH_ISAS(BENCH_LOOPS)
-#undef BENCH_LOOPS
-          nullptr,
-  };
-  for (const Loops* loops : all) {
-    if (loops != nullptr && std::strcmp(loops->isa, isa) == 0) return loops;
+  Loaded() {
+    size_t count = 0;
+    const Peer* loops = simdattn_bench_peers(&count);
+    for (size_t i = 0; i < count; ++i) peers.push_back(loops + i);
   }
-  return nullptr;
+};
+
+Loaded& loaded() {
+  static Loaded l;
+  return l;
+}
+
+bool runs_avx512() {
+  for (const simdattn::Target* t : simdattn::targets()) {
+    if (simdattn::runnable(*t) && std::strstr(simdattn::name(*t), "avx3") != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void load_peers() {
+#if !defined(_WIN32)
+  // OpenBLAS takes new AMD CPUs for Haswell. Whatever the environment says, the report is about its best.
+  if (runs_avx512()) setenv("OPENBLAS_CORETYPE", "SkylakeX", 1);
+  loaded().modules = true;
+  for (const char* name : {"eigen", "openblas", "onednn", "xnnpack", "ggml", "onnxruntime", "pytorch"}) {
+    const std::string path = std::string(BENCH_PEERS_DIR "/peer_") + name + ".so";
+    if (access(path.c_str(), R_OK) != 0) {
+      loaded().missing.emplace_back(name, "not built: its package was not found");
+      continue;
+    }
+    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    using Entry = const Peer*(size_t*);
+    const auto entry = module == nullptr ? nullptr : reinterpret_cast<Entry*>(dlsym(module, "simdattn_bench_peers"));
+    if (entry == nullptr) {
+      loaded().missing.emplace_back(name, dlerror());
+      continue;
+    }
+    size_t count = 0;
+    const Peer* peers = entry(&count);
+    for (size_t i = 0; i < count; ++i) loaded().peers.push_back(peers + i);
+  }
+#endif
+}
+
+bool peers_loaded() { return loaded().modules; }
+
+std::vector<std::pair<std::string, std::string>> missing_peers() { return loaded().missing; }
+
+std::vector<std::pair<std::string, std::string>> peer_settings() {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const Peer* p : loaded().peers) all.emplace_back(p->name, p->settings());
+  return all;
+}
+
+std::vector<const Peer*> peers_for(const Work& work) {
+  std::vector<const Peer*> able;
+  if (work.kind == Kind::kNone) return able;
+  for (const Peer* p : loaded().peers) {
+    if (p->can(work)) able.push_back(p);
+  }
+  return able;
 }
 
 }  // namespace bench

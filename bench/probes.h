@@ -1,4 +1,4 @@
-// The limits of one instruction set. Like the plain loops, the probes are compiled once per set with its flags.
+// The limits of one instruction set. The probes are compiled once per set, with its flags.
 #ifndef SIMDATTN_BENCH_PROBES_H_
 #define SIMDATTN_BENCH_PROBES_H_
 

@@ -1,98 +1,12 @@
 #include "bench/report.h"
 
 #include <algorithm>
-#include <cctype>
+#include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 
 namespace bench {
 namespace {
-
-// ---------------------------------------------------------------------------------------------------------------------
-// JSON, as far as Google Benchmark writes it
-
-struct Json {
-  std::string text;  // of strings, numbers and literals
-  bool is_string = false;
-  std::vector<std::string> keys;  // of an object: keys[i] belongs to items[i]
-  std::vector<Json> items;
-
-  const Json* find(std::string_view key) const {
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (keys[i] == key) return &items[i];
-    }
-    return nullptr;
-  }
-};
-
-class Parser {
- public:
-  explicit Parser(std::string_view text) : p_(text.data()), end_(text.data() + text.size()) {}
-  bool parse(Json* value) { return parse_value(value, 0) && (skip(), p_ == end_); }
-
- private:
-  void skip() {
-    while (p_ != end_ && std::isspace(static_cast<unsigned char>(*p_))) ++p_;
-  }
-  bool eat(char c) {
-    skip();
-    if (p_ == end_ || *p_ != c) return false;
-    ++p_;
-    return true;
-  }
-  bool parse_string(std::string* s) {
-    if (!eat('"')) return false;
-    while (p_ != end_ && *p_ != '"') {
-      if (*p_ != '\\') {
-        s->push_back(*p_++);
-        continue;
-      }
-      if (++p_ == end_) return false;
-      const char c = *p_++;
-      if (c == 'u') {  // control characters only: nothing here prints them
-        if (end_ - p_ < 4) return false;
-        p_ += 4;
-        s->push_back('?');
-      } else {
-        s->push_back(c == 'n' ? '\n' : c == 't' ? '\t' : c);
-      }
-    }
-    return eat('"');
-  }
-  bool parse_value(Json* v, int depth) {
-    if (depth > 32) return false;
-    skip();
-    if (p_ == end_) return false;
-    if (*p_ == '"') {
-      v->is_string = true;
-      return parse_string(&v->text);
-    }
-    if (eat('[')) {
-      if (eat(']')) return true;
-      do {
-        if (!parse_value(&v->items.emplace_back(), depth + 1)) return false;
-      } while (eat(','));
-      return eat(']');
-    }
-    if (eat('{')) {
-      if (eat('}')) return true;
-      do {
-        if (!parse_string(&v->keys.emplace_back()) || !eat(':')) return false;
-        if (!parse_value(&v->items.emplace_back(), depth + 1)) return false;
-      } while (eat(','));
-      return eat('}');
-    }
-    while (p_ != end_ && (std::isalnum(static_cast<unsigned char>(*p_)) || *p_ == '+' || *p_ == '-' || *p_ == '.')) {
-      v->text.push_back(*p_++);
-    }
-    return !v->text.empty();
-  }
-
-  const char* p_;
-  const char* end_;
-};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Text
@@ -129,7 +43,7 @@ std::string short_name(const std::string& target) {
   return target.starts_with(kPrefix) ? target.substr(kPrefix.size()) : target;
 }
 
-bool is_loop(const std::string& target) { return target.starts_with("loop/"); }
+bool is_peer(const std::string& target) { return target.starts_with("peer/"); }
 
 std::string share_cell(const Record& r) {
   const double share = counter(r, "share");
@@ -197,11 +111,11 @@ const Record* find(const Report& report, const Key& key, const std::string& targ
   return nullptr;
 }
 
-/// The fastest target that is not the definition (unless there is no other) and not a loop; loops if asked for.
-const Record* fastest(const Report& report, const Key& key, bool loops) {
+/// The fastest target that is not the definition (unless there is no other) and not a peer; peers if asked for.
+const Record* fastest(const Report& report, const Key& key, bool peers) {
   const Record* best = nullptr;
   for (const Record& r : report.records) {
-    if (key_of(r) != key || !r.error.empty() || is_loop(r.target) != loops) continue;
+    if (key_of(r) != key || !r.error.empty() || is_peer(r.target) != peers) continue;
     if (best == nullptr || best->target == "scalar" || (r.target != "scalar" && r.ns < best->ns)) best = &r;
   }
   return best;
@@ -236,71 +150,14 @@ bool parse_name(std::string name, Record* record) {
   return true;
 }
 
-bool read_report(const std::string& file, Report* report, std::string* error) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) {
-    *error = file + ": cannot be opened";
-    return false;
-  }
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  Json json;
-  if (!Parser(text).parse(&json)) {
-    *error = file + ": not a complete JSON document";
-    return false;
-  }
-  const Json* context = json.find("context");
-  const Json* benchmarks = json.find("benchmarks");
-  if (context == nullptr || benchmarks == nullptr) {
-    *error = file + ": not a report of simdattn-bench (no \"context\" or no \"benchmarks\")";
-    return false;
-  }
-  report->file = file;
-  for (size_t i = 0; i < context->keys.size(); ++i) {
-    const std::string& key = context->keys[i];
-    for (const char* wanted : {"cpu", "clock", "read", "copy", "version", "date"}) {
-      if (key == wanted || (key.starts_with("limits"))) {
-        report->context.emplace_back(key, context->items[i].text);
-        break;
-      }
-    }
-  }
-  for (const Json& b : benchmarks->items) {
-    Record r;
-    const Json* name = b.find("name");
-    if (name == nullptr || !parse_name(name->text, &r)) {
-      *error = file + ": a benchmark's name is not kernel/shape/type/target";
-      return false;
-    }
-    for (size_t i = 0; i < b.keys.size(); ++i) {
-      const std::string& key = b.keys[i];
-      const Json& value = b.items[i];
-      if (key == "label") r.note = value.text;
-      if (key == "error_message") r.error = value.text;
-      if (!value.is_string && value.items.empty()) {
-        r.counters[key] = std::strtod(value.text.c_str(), nullptr);
-      }
-    }
-    r.ns = counter(r, "real_time");
-    const Json* unit = b.find("time_unit");
-    if (unit != nullptr && unit->text == "us") r.ns *= 1e3;
-    if (unit != nullptr && unit->text == "ms") r.ns *= 1e6;
-    if (r.error.empty() && !(r.ns > 0)) {
-      *error = file + ": " + name->text + " has no time";
-      return false;
-    }
-    report->records.push_back(std::move(r));
-  }
-  return true;
-}
-
 void print_table(const Report& report, std::FILE* out) {
   std::vector<Key> keys;
   std::vector<std::string> targets;
-  bool loops = false;
+  bool peers = false;
   for (const Record& r : report.records) {
     add_once(keys, key_of(r));
-    if (is_loop(r.target)) {
-      loops = true;
+    if (is_peer(r.target)) {
+      peers = true;
     } else if (r.target != "scalar") {
       add_once(targets, r.target);
     }
@@ -311,7 +168,7 @@ void print_table(const Report& report, std::FILE* out) {
   Table table;
   std::vector<std::string> header{"kernel", "shape", "type", "scalar"};
   for (const std::string& t : targets) header.push_back(short_name(t));
-  if (loops) header.push_back("plain loop");
+  if (peers) header.push_back("best peer");
   header.insert(header.end(), {"best", "vs scalar", "of limit", "best is"});
   table.add(header);
   std::string kernel;
@@ -322,7 +179,7 @@ void print_table(const Report& report, std::FILE* out) {
     const auto cell = [&](const Record* r) { row.push_back(r == nullptr ? "-" : time_cell(*r)); };
     cell(find(report, key, "scalar"));
     for (const std::string& t : targets) cell(find(report, key, t));
-    if (loops) cell(fastest(report, key, true));
+    if (peers) cell(fastest(report, key, true));
     if (const Record* best = fastest(report, key, false)) {
       row.push_back(short_name(best->target));
       row.push_back(counter(*best, "speedup") > 0 ? digits(counter(*best, "speedup")) + "x" : "");
@@ -339,48 +196,40 @@ void print_table(const Report& report, std::FILE* out) {
       "The limit is this machine's, measured in the same turns: reading the same bytes (read), f32 multiply-adds "
       "(fma),\n"
       "or a copy of the output's size (copy; of half of it in place, so that the same memory is touched).\n"
-      "Targets without a prefix are Highway's; the plain loop is compiled for the widest vectors that help it.\n");
+      "Targets without a prefix are Highway's; the peers are plain loops and, with --peers, libraries.\n");
   print_errors(report, out);
 }
 
-void print_merged(const std::vector<Report>& reports, std::FILE* out) {
-  std::vector<Key> keys;
-  const auto letter = [](size_t i) { return std::string(1, static_cast<char>('A' + i % 26)); };
-  for (size_t i = 0; i < reports.size(); ++i) {
-    std::fprintf(out, "%s = %s\n", letter(i).c_str(), reports[i].file.c_str());
-    for (const auto& [key, value] : reports[i].context) {
-      std::fprintf(out, "    %-12s %s\n", key.c_str(), value.c_str());
+bool print_self_check(const Report& report, std::FILE* out) {
+  int seen = 0, missed = 0, apart = 0, alike = 0, restless = 0;
+  std::vector<double> distances;
+  for (const Record& r : report.records) {
+    const Record* again = find(report, key_of(r), r.target + " again");
+    const Record* slower = find(report, key_of(r), r.target + " and a tenth");
+    if (again == nullptr || slower == nullptr || r.ns <= 0) continue;
+    const double ratio = again->ns / r.ns, tenth = slower->ns / std::min(r.ns, again->ns);
+    const char* verdict = "";
+    if (counter(r, "noisy") > 0 || counter(*again, "noisy") > 0) {
+      verdict = "~";
+      ++restless;
+    } else {
+      const bool same = std::abs(ratio - 1) <= kSelfCheckNoise, found = tenth >= 1 + kSelfCheckNoise;
+      verdict = !same ? "APART" : !found ? "A TENTH NOT SEEN" : "";
+      ++(same ? alike : apart);
+      ++(found ? seen : missed);
+      distances.push_back(std::abs(ratio - 1));
     }
-    for (const Record& r : reports[i].records) add_once(keys, key_of(r));
+    std::fprintf(out, "%-64s again: %.3f  and a tenth: %.3f  %s\n",
+                 (r.kernel + "/" + r.shape + "/" + r.type + "/" + r.target).c_str(), ratio, tenth, verdict);
   }
-  std::fprintf(out, "\n");
-  Table table;
-  std::vector<std::string> header{"kernel", "shape", "type"};
-  for (size_t i = 0; i < reports.size(); ++i) {
-    header.insert(header.end(), {letter(i) + ": time", "target", "vs scalar", "of limit"});
-  }
-  table.add(header);
-  std::string kernel;
-  for (const Key& key : keys) {
-    if (key.kernel != kernel) table.gap();
-    kernel = key.kernel;
-    std::vector<std::string> row{key.kernel, key.shape, key.type};
-    for (const Report& report : reports) {
-      const Record* best = fastest(report, key, false);
-      if (best == nullptr) {
-        row.insert(row.end(), {"-", "", "", ""});
-        continue;
-      }
-      row.insert(row.end(),
-                 {time_cell(*best), short_name(best->target),
-                  counter(*best, "speedup") > 0 ? digits(counter(*best, "speedup")) + "x" : "", share_cell(*best)});
-    }
-    table.add(row);
-  }
-  table.print(out, 3);
+  if (distances.empty()) return false;
+  std::sort(distances.begin(), distances.end());
   std::fprintf(out,
-               "\nThe best target of each machine; ~ marks noisy times; shares are of each machine's own limits.\n");
-  for (const Report& report : reports) print_errors(report, out);
+               "the same code under two names: %d of %d rows within %.0f %% (median %.1f %%, largest %.1f %%); "
+               "a tenth more was seen in %d, missed in %d; %d rows were too noisy to tell (~)\n",
+               alike, alike + apart, 100 * kSelfCheckNoise, 100 * distances[distances.size() / 2],
+               100 * distances.back(), seen, missed, restless);
+  return apart == 0 && missed == 0;
 }
 
 }  // namespace bench

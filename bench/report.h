@@ -1,4 +1,4 @@
-// Tables: of one run, and of the JSON files of several runs side by side.
+// The table of a run. Pages of several runs are made from their JSON files by tools/bench_report.py.
 #ifndef SIMDATTN_BENCH_REPORT_H_
 #define SIMDATTN_BENCH_REPORT_H_
 
@@ -29,14 +29,14 @@ struct Report {
 /// has too few parts.
 bool parse_name(std::string name, Record* record);
 
-/// Reads a report that simdattn-bench wrote. On failure returns false and says why.
-bool read_report(const std::string& file, Report* report, std::string* error);
-
 /// Kernels and shapes as rows; scalar, every target, the best and its share of the machine's limit as columns.
 void print_table(const Report& report, std::FILE* out);
 
-/// One row per case, one group of columns per report.
-void print_merged(const std::vector<Report>& reports, std::FILE* out);
+/// Of a run in which every target stood under three names: prints how far apart two names of the same code were, and
+/// whether a tenth more work was seen. False if any row says otherwise.
+bool print_self_check(const Report& report, std::FILE* out);
+/// Two names of the same code are this far apart at most.
+inline constexpr double kSelfCheckNoise = 0.05;
 
 }  // namespace bench
 

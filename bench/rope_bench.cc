@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "bench/harness.h"
-#include "bench/peers.h"
 #include "bench/shapes.h"
 
-// In place, all heads of a position beside each other as a projection leaves them. The limit is memcpy of the same size.
+// All heads of a position beside each other as a projection leaves them, in place and into another array. The limit is
+// memcpy of the same size.
 
 namespace bench {
 namespace {
@@ -15,7 +15,21 @@ namespace {
 using simdattn::DType;
 using simdattn::RopePairing;
 
-Prepared prepare(DType type, RopePairing pairing, int64_t heads, int64_t n) {
+constexpr int64_t kFirstPosition = 1000;
+
+Work work_of(DType type, RopePairing pairing, int64_t heads, int64_t n, bool in_place) {
+  return {.kind = Kind::kRope,
+          .type = type,
+          .heads = heads,
+          .kv_heads = heads,
+          .n_q = n,
+          .d = kRowDim,
+          .interleaved = pairing == RopePairing::kInterleaved,
+          .in_place = in_place,
+          .position = kFirstPosition};
+}
+
+Prepared prepare(DType type, RopePairing pairing, int64_t heads, int64_t n, bool in_place) {
   struct Data {
     Buffer x, original, cos, sin;
   };
@@ -30,7 +44,7 @@ Prepared prepare(DType type, RopePairing pairing, int64_t heads, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t e = 0; e < kHalf; ++e) {
       const double angle =
-          static_cast<double>(i + 1000) * std::exp2(-13.287712379549449 * static_cast<double>(e) / kHalf);
+          static_cast<double>(i + kFirstPosition) * std::exp2(-13.287712379549449 * static_cast<double>(e) / kHalf);
       data->cos.as<float>()[i * kHalf + e] = static_cast<float>(std::cos(angle));
       data->sin.as<float>()[i * kHalf + e] = static_cast<float>(std::sin(angle));
     }
@@ -41,13 +55,16 @@ Prepared prepare(DType type, RopePairing pairing, int64_t heads, int64_t n) {
   p.keep = data;
   p.run = [=, d = data.get()](const simdattn::Target* t, bool is_part) {
     const int64_t rows = is_part ? part : n;
-    const simdattn::View<4> x(d->x.data(), type, {1, heads, rows, kRowDim},
-                              {n * heads * kRowDim, kRowDim, heads * kRowDim, 1});
-    return simdattn::rope(x, simdattn::view(d->cos.as<const float>(), {n, kHalf}),
+    const auto array = [&](const Buffer& b) {
+      return simdattn::View<4>(b.data(), type, {1, heads, rows, kRowDim},
+                               {n * heads * kRowDim, kRowDim, heads * kRowDim, 1});
+    };
+    const simdattn::View<4> x = array(d->x);
+    return simdattn::rope(in_place ? x : array(d->original), simdattn::view(d->cos.as<const float>(), {n, kHalf}),
                           simdattn::view(d->sin.as<const float>(), {n, kHalf}), {}, x, {.pairing = pairing},
                           {.target = t});
   };
-  p.reset = [d = data.get()] { std::memcpy(d->x.data(), d->original.data(), d->x.size()); };
+  if (in_place) p.reset = [d = data.get()] { std::memcpy(d->x.data(), d->original.data(), d->x.size()); };
   p.scalar_share = static_cast<double>(part) / static_cast<double>(n);
   p.out = data->x.data();
   p.out_dtype = type;
@@ -56,16 +73,13 @@ Prepared prepare(DType type, RopePairing pairing, int64_t heads, int64_t n) {
   p.absolute = 4 * 0x1p-24;
   p.relative = type == DType::kBF16 ? 0x1p-7 : type == DType::kF16 ? 0x1p-10 : 0;  // one unit in the last place
   p.copy_bytes = data->x.size();
-  p.in_place = true;
-  if (type == DType::kF32) {
-    add_loops(p, [&](const Loops& loops) {
-      const auto f = pairing == RopePairing::kHalfSplit ? loops.rope_half : loops.rope_interleaved;
-      return [=, d = data.get()] {
-        f(d->x.as<float>(), d->cos.as<float>(), d->sin.as<float>(), static_cast<size_t>(n), static_cast<size_t>(heads),
-          static_cast<size_t>(kRowDim));
-      };
-    });
-  }
+  p.in_place = in_place;
+  p.work = work_of(type, pairing, heads, n, in_place);
+  p.work.q = in_place ? data->x.data() : data->original.data();
+  p.work.original = in_place ? data->original.data() : nullptr;
+  p.work.cos = data->cos.as<const float>();
+  p.work.sin = data->sin.as<const float>();
+  p.work.out = data->x.data();
   return p;
 }
 
@@ -76,16 +90,20 @@ void add_rope_cases(std::vector<Case>& cases) {
     for (const RopePairing pairing : {RopePairing::kHalfSplit, RopePairing::kInterleaved}) {
       for (const int64_t heads : {kLlama3.heads, kLlama3.kv_heads}) {
         for (const int64_t n : {1, 512, 4096}) {
-          Case c;
-          c.kernel = "rope";
-          c.shape = std::string(pairing == RopePairing::kHalfSplit ? "half" : "interleaved") + "_" +
-                    std::to_string(heads) + "heads_" + std::to_string(n);
-          c.type = type_name(type);
-          c.main = heads == kLlama3.heads && (type == DType::kF32 ? n <= 512 : type == DType::kBF16 && n == 512);
-          c.bytes = static_cast<double>(heads * n * kRowDim) * static_cast<double>(element_size(type));
-          c.has_loop = type == DType::kF32;
-          c.prepare = [=] { return prepare(type, pairing, heads, n); };
-          cases.push_back(std::move(c));
+          for (const bool in_place : {true, false}) {
+            Case c;
+            c.kernel = "rope";
+            c.shape = std::string(pairing == RopePairing::kHalfSplit ? "half" : "interleaved") + "_" +
+                      std::to_string(heads) + "heads_" + std::to_string(n) + (in_place ? "" : "_out");
+            c.type = type_name(type);
+            c.main = in_place && heads == kLlama3.heads &&
+                     (type == DType::kF32 ? n <= 512 : type == DType::kBF16 && n == 512);
+            c.peers = type == DType::kF32 && heads == kLlama3.heads && n == 4096;
+            c.bytes = static_cast<double>(heads * n * kRowDim) * static_cast<double>(element_size(type));
+            c.work = work_of(type, pairing, heads, n, in_place);
+            c.prepare = [=] { return prepare(type, pairing, heads, n, in_place); };
+            cases.push_back(std::move(c));
+          }
         }
       }
     }

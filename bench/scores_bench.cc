@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "bench/harness.h"
-#include "bench/peers.h"
 #include "bench/shapes.h"
 
 namespace bench {
@@ -13,6 +12,15 @@ using simdattn::DType;
 
 simdattn::ConstView<4> contiguous(const Buffer& b, DType type, int64_t rows) {
   return {b.data(), type, {1, 1, rows, kRowDim}};
+}
+
+Work work_of(DType type, int64_t n_q, int64_t n) {
+  return {.kind = Kind::kScores,
+          .type = type,
+          .n_q = n_q,
+          .n = n,
+          .d = kRowDim,
+          .scale = 1 / std::sqrt(static_cast<float>(kRowDim))};
 }
 
 Prepared prepare(DType type, int64_t n_q, int64_t n) {
@@ -26,7 +34,7 @@ Prepared prepare(DType type, int64_t n_q, int64_t n) {
   data->k = random_buffer(type, k_elements, 2);
   data->out = Buffer(static_cast<size_t>(n_q * n) * sizeof(float));
 
-  const float scale = 1 / std::sqrt(static_cast<float>(kRowDim));
+  const float scale = work_of(type, n_q, n).scale;
   const int64_t part = n_q * n > 65536 ? 1 : n_q;  // queries that the definition computes
   Prepared p;
   p.keep = data;
@@ -50,20 +58,10 @@ Prepared prepare(DType type, int64_t n_q, int64_t n) {
                               simdattn::view(d->out.as<float>(), {1, 1, n_q, n}), {.scale = scale}, {.target = t});
     };
   }
-  const size_t rows = static_cast<size_t>(n_q), keys = static_cast<size_t>(n), dim = static_cast<size_t>(kRowDim);
-  if (type == DType::kF32) {
-    add_loops(p, [&](const Loops& loops) {
-      return [=, f = loops.scores_f32, d = data.get()] {
-        f(d->q.as<float>(), rows, d->k.as<float>(), keys, dim, scale, d->out.as<float>());
-      };
-    });
-  } else if (type == DType::kBF16) {
-    add_loops(p, [&](const Loops& loops) {
-      return [=, f = loops.scores_bf16, d = data.get()] {
-        f(d->q.as<uint16_t>(), rows, d->k.as<uint16_t>(), keys, dim, scale, d->out.as<float>());
-      };
-    });
-  }
+  p.work = work_of(type, n_q, n);
+  p.work.q = data->q.data();
+  p.work.k = data->k.data();
+  p.work.out = data->out.data();
   return p;
 }
 
@@ -77,8 +75,9 @@ void add_scores_cases(std::vector<Case>& cases) {
         c.kernel = "scores";
         c.shape = std::to_string(n_q) + "q_" + std::to_string(n) + "x" + std::to_string(kRowDim);
         c.type = type_name(type);
-        c.main = type == DType::kF32 ? n_q == 1 || n == 512 : n_q == 1 && n >= 4096;
-        c.has_loop = type != DType::kF16;
+        c.main = n > 32768 ? false : type == DType::kF32 ? n_q == 1 || n == 512 : n_q == 1 && n >= 4096;
+        c.peers = n_q == 1 && (n == 512 || n == 4096 || n == 262144);
+        c.work = work_of(type, n_q, n);
         if (type != DType::kF32) c.companion = "f32";
         c.prepare = [=] { return prepare(type, n_q, n); };
         cases.push_back(std::move(c));

@@ -39,7 +39,7 @@ inline constexpr Model kDeepSeekV3{.name = "deepseek-v3-mla",
 inline constexpr std::array kModels{kLlama3, kQwen25, kGemma2, kGpt2, kDeepSeekV3};
 
 inline constexpr std::array<int64_t, 3> kDecodeKeys{512, 4096, 32768};
-inline constexpr std::array<int64_t, 3> kPrefillRows{512, 2048, 4096};
+inline constexpr std::array<int64_t, 5> kPrefillRows{128, 256, 512, 2048, 4096};
 
 struct Matrix {
   int64_t rows, columns;
@@ -49,7 +49,7 @@ inline constexpr std::array kSoftmaxShapes{Matrix{1, 4096}, Matrix{32, 4096}, Ma
 
 // Rows of keys or values of 128 dimensions; 64 of them (32 KiB in f32) stay in L1.
 inline constexpr int64_t kRowDim = 128;
-inline constexpr std::array<int64_t, 4> kRowCounts{64, 512, 4096, 32768};
+inline constexpr std::array<int64_t, 5> kRowCounts{64, 512, 4096, 32768, 262144};
 inline constexpr std::array<int64_t, 3> kQueryCounts{1, 4, 8};
 
 }  // namespace bench

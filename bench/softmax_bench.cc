@@ -2,7 +2,6 @@
 #include <memory>
 
 #include "bench/harness.h"
-#include "bench/peers.h"
 #include "bench/shapes.h"
 
 namespace bench {
@@ -10,6 +9,8 @@ namespace {
 
 // The definition computes about so many elements for the comparison.
 constexpr int64_t kScalarElements = 1 << 17;
+
+Work work_of(Matrix m) { return {.kind = Kind::kSoftmax, .n_q = m.rows, .n = m.columns}; }
 
 Prepared prepare(Matrix m) {
   struct Data {
@@ -36,9 +37,9 @@ Prepared prepare(Matrix m) {
   p.count = static_cast<size_t>(part_rows * m.columns);
   p.relative = 8 * 0x1p-23;  // 4 ulp on either side
   p.copy_bytes = elements * sizeof(float);
-  add_loops(p, [&](const Loops& loops) {
-    return [=, f = loops.softmax] { f(x, out, static_cast<size_t>(m.rows), static_cast<size_t>(m.columns)); };
-  });
+  p.work = work_of(m);
+  p.work.q = x;
+  p.work.out = out;
   return p;
 }
 
@@ -50,10 +51,10 @@ void add_softmax_cases(std::vector<Case>& cases) {
     c.kernel = "softmax";
     c.shape = std::to_string(m.rows) + "x" + std::to_string(m.columns);
     c.type = "f32";
-    c.main = true;
+    c.main = c.peers = true;
     c.elements = static_cast<double>(m.rows * m.columns);
     c.bytes = 2 * sizeof(float) * c.elements;
-    c.has_loop = true;
+    c.work = work_of(m);
     c.prepare = [m] { return prepare(m); };
     cases.push_back(std::move(c));
   }

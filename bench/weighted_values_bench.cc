@@ -2,13 +2,16 @@
 #include <memory>
 
 #include "bench/harness.h"
-#include "bench/peers.h"
 #include "bench/shapes.h"
 
 namespace bench {
 namespace {
 
 using simdattn::DType;
+
+Work work_of(DType type, int64_t n_q, int64_t n) {
+  return {.kind = Kind::kWeightedValues, .type = type, .n_q = n_q, .n = n, .d = kRowDim};
+}
 
 Prepared prepare(DType type, int64_t n_q, int64_t n) {
   struct Data {
@@ -45,20 +48,10 @@ Prepared prepare(DType type, int64_t n_q, int64_t n) {
     data->v32 = random_buffer(DType::kF32, v_elements, 3);
     p.companion = [=, d = data.get()](const simdattn::Target* t) { return call(d->v32, DType::kF32, n_q, t); };
   }
-  const size_t rows = static_cast<size_t>(n_q), keys = static_cast<size_t>(n), dim = static_cast<size_t>(kRowDim);
-  if (type == DType::kF32) {
-    add_loops(p, [&](const Loops& loops) {
-      return [=, f = loops.values_f32, d = data.get()] {
-        f(d->p.as<float>(), rows, d->v.as<float>(), keys, dim, d->out.as<float>());
-      };
-    });
-  } else if (type == DType::kBF16) {
-    add_loops(p, [&](const Loops& loops) {
-      return [=, f = loops.values_bf16, d = data.get()] {
-        f(d->p.as<float>(), rows, d->v.as<uint16_t>(), keys, dim, d->out.as<uint16_t>());
-      };
-    });
-  }
+  p.work = work_of(type, n_q, n);
+  p.work.q = data->p.data();
+  p.work.v = data->v.data();
+  p.work.out = data->out.data();
   return p;
 }
 
@@ -72,8 +65,9 @@ void add_weighted_values_cases(std::vector<Case>& cases) {
         c.kernel = "weighted_values";
         c.shape = std::to_string(n_q) + "q_" + std::to_string(n) + "x" + std::to_string(kRowDim);
         c.type = type_name(type);
-        c.main = type == DType::kF32 ? n_q == 1 || (n_q == 8 && n == 512) : n_q == 1 && n >= 4096;
-        c.has_loop = type != DType::kF16;
+        c.main = n > 32768 ? false : type == DType::kF32 ? n_q == 1 || (n_q == 8 && n == 512) : n_q == 1 && n >= 4096;
+        c.peers = n_q == 1 && (n == 512 || n == 4096 || n == 262144);
+        c.work = work_of(type, n_q, n);
         if (type != DType::kF32) c.companion = "f32";
         c.prepare = [=] { return prepare(type, n_q, n); };
         cases.push_back(std::move(c));
