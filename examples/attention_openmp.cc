@@ -6,7 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
+
+#include "command_line.h"
 
 namespace sa = simdattn;
 
@@ -68,10 +71,19 @@ bool compare(const char* what, int64_t heads, int64_t kv_heads, int64_t n_q, int
   return same;
 }
 
-}  // namespace
+constexpr char kUsage[] =
+    "usage: attention_openmp\n"
+    "Times a causal prefill and a long decode on one thread and on OpenMP's (OMP_NUM_THREADS), and compares the bits.";
 
-int main() {
+int run(int argc, char** argv) {
+  if (!CommandLine(kUsage).parse(argc, argv).empty()) throw std::runtime_error(kUsage);
   const bool prefill = compare("causal prefill of 1024 tokens, 8/2 heads of 64", 8, 2, 1024, 1024, 64);
   const bool decode = compare("decode at 65536 tokens, 8/2 heads of 64", 8, 2, 1, 65536, 64);
   return prefill && decode ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_program("attention_openmp", [&] { return run(argc, argv); });
 }

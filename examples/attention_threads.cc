@@ -4,92 +4,28 @@
 //   attention_threads [THREADS]
 #include <simdattn/simdattn.h>
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <mutex>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "command_line.h"
+#include "thread_pool.h"
 
 namespace sa = simdattn;
 
 namespace {
 
 void check(const sa::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "attention_threads: %s\n", status.detail);
-  std::exit(1);
+  if (!status.ok()) throw std::runtime_error(status.detail);
 }
 
-/// Lets threads go on when all of them have come. std::barrier, but that gcc 12's forgets to wake a thread now and then on
-/// Windows.
-class Barrier {
- public:
-  explicit Barrier(int threads) : threads_(threads) {}
-  void arrive_and_wait() {
-    std::unique_lock lock(mutex_);
-    const int64_t round = round_;
-    if (++arrived_ < threads_) {
-      all_came_.wait(lock, [&] { return round_ != round; });
-    } else {
-      arrived_ = 0;
-      ++round_;
-      all_came_.notify_all();
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable all_came_;
-  int threads_;
-  int arrived_ = 0;
-  int64_t round_ = 0;
-};
-
-/// Threads that wait between jobs. A job calls body(task, thread) once for each task, in no particular order.
-class Pool {
- public:
-  explicit Pool(int threads) : begin_(threads), end_(threads) {
-    for (int t = 1; t < threads; ++t) {
-      threads_.emplace_back([this, t] {
-        for (begin_.arrive_and_wait(); body_ != nullptr; begin_.arrive_and_wait()) work(t);
-      });
-    }
-  }
-  ~Pool() {
-    body_ = nullptr;
-    begin_.arrive_and_wait();
-    for (std::thread& t : threads_) t.join();
-  }
-  int size() const { return static_cast<int>(threads_.size()) + 1; }
-
-  void run(int64_t tasks, const std::function<void(int64_t task, int thread)>& body) {
-    body_ = &body;
-    tasks_ = tasks;
-    next_ = 0;
-    begin_.arrive_and_wait();
-    work(0);
-  }
-
- private:
-  void work(int thread) {
-    for (int64_t task; (task = next_++) < tasks_;) (*body_)(task, thread);
-    end_.arrive_and_wait();
-  }
-
-  Barrier begin_, end_;
-  std::atomic<int64_t> next_ = 0;
-  int64_t tasks_ = 0;
-  const std::function<void(int64_t, int)>* body_ = nullptr;
-  std::vector<std::thread> threads_;
-};
-
 /// attention() on a pool. Memory is allocated here for brevity; an engine would keep it from call to call.
-void attention_on(Pool& pool, const sa::Attention& problem) {
+void attention_on(ThreadPool& pool, const sa::Attention& problem) {
   sa::AttentionPlan plan;
   check(sa::attention_plan(problem, &plan));
   std::vector<std::vector<std::byte>> workspace(static_cast<size_t>(pool.size()));
@@ -125,7 +61,7 @@ bool compare(const char* what, int threads, int64_t heads, int64_t kv_heads, int
                           .v = sa::view(v.data(), {1, kv_heads, n_kv, d}),
                           .out = sa::view(out[many].data(), {1, heads, n_q, d}),
                           .scoring = {.causal = true}};
-    Pool pool(many ? threads : 1);
+    ThreadPool pool(many ? threads : 1);
     attention_on(pool, problem);  // once to warm up
     const auto start = std::chrono::steady_clock::now();
     attention_on(pool, problem);
@@ -137,15 +73,23 @@ bool compare(const char* what, int threads, int64_t heads, int64_t kv_heads, int
   return same;
 }
 
-}  // namespace
+constexpr char kUsage[] =
+    "usage: attention_threads [THREADS]\n"
+    "Times a causal prefill and a long decode on one thread and on THREADS (what the machine has), and compares the "
+    "bits.";
 
-int main(int argc, char** argv) {
-  const int threads = argc > 1 ? std::atoi(argv[1]) : static_cast<int>(std::thread::hardware_concurrency());
-  if (threads < 1 || threads > 1024) {
-    std::fprintf(stderr, "usage: attention_threads [THREADS], from 1 to 1024\n");
-    return 1;
-  }
+int run(int argc, char** argv) {
+  const std::vector<std::string> words = CommandLine(kUsage).parse(argc, argv);
+  if (words.size() > 1) throw std::runtime_error(kUsage);
+  const int threads = words.empty() ? std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 1024)
+                                    : static_cast<int>(whole_number("THREADS", words[0], 1, 1024));
   const bool prefill = compare("causal prefill of 1024 tokens, 8/2 heads of 64", threads, 8, 2, 1024, 1024, 64);
   const bool decode = compare("decode at 65536 tokens, 8/2 heads of 64", threads, 8, 2, 1, 65536, 64);
   return prefill && decode ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_program("attention_threads", [&] { return run(argc, argv); });
 }

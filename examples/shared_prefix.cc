@@ -10,7 +10,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
 #include <vector>
+
+#include "command_line.h"
 
 namespace sa = simdattn;
 
@@ -53,9 +56,12 @@ std::vector<float> in_one_piece(const std::vector<float>& prefix, const std::vec
   return whole;
 }
 
-}  // namespace
+constexpr char kUsage[] =
+    "usage: shared_prefix\n"
+    "Attends to a prefix that sequences share once for all of them, and compares with one call over prefix and suffix.";
 
-int main() {
+int run(int argc, char** argv) {
+  if (!CommandLine(kUsage).parse(argc, argv).empty()) throw std::runtime_error(kUsage);
   constexpr int64_t kRows = kSequences * kHeads;
   const auto q = data(kRows * kDim, 1);
   const auto prefix_k = data(kKvHeads * kPrefix * kDim, 2), prefix_v = data(kKvHeads * kPrefix * kDim, 3);
@@ -106,4 +112,10 @@ int main() {
               static_cast<int>(kSequences), static_cast<int>(kPrefix), static_cast<double>(largest),
               good ? "good" : "BAD");
   return good ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_program("shared_prefix", [&] { return run(argc, argv); });
 }

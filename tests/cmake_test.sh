@@ -1,6 +1,6 @@
 #!/bin/bash
-# CMake: the same options as Meson for every source; a project that takes the library by FetchContent; one that finds what was
-# installed, static and shared, also after the folder has moved.
+# CMake: the same options as Meson for every source; a project that takes the library by FetchContent, from an archive and from a
+# git repository; one that finds what was installed, static and shared, also after the folder has moved.
 #
 #   tests/cmake_test.sh SOURCE_DIR BUILD_DIR BACKENDS TARGETS CC CXX [CXX_ARGUMENT ...]
 #
@@ -40,15 +40,38 @@ quiet cmake -S "$source" -B "$work/same" -G Ninja -DCMAKE_BUILD_TYPE=Release -DC
 "$source/tests/compare_commands.py" "$source" "$build" "$work/same"
 
 # From here on the scalar target alone: compiling the others once more would take minutes and show nothing new.
-echo "== FetchContent, installed with the project"
+# What a release holds: the tree as it is now, without what git ignores.
 consumer=$source/tests/consumers/cmake
-for shared in OFF ON; do
-  quiet cmake -S "$consumer" -B "$work/fetch" -G Ninja -DCMAKE_BUILD_TYPE=Release "-DSIMDATTN_SOURCE=$source" \
-    -DSIMDATTN_BACKENDS= -DSIMDATTN_INSTALL=ON -DBUILD_SHARED_LIBS=$shared -DCMAKE_INSTALL_LIBDIR=lib/here
+mkdir "$work/simdattn"
+if git -C "$source" rev-parse >/dev/null 2>&1; then
+  (cd "$source" && git ls-files -coz --exclude-standard | tar --null -T - --ignore-failed-read -cf - 2>/dev/null) | tar -x -C "$work/simdattn"
+else
+  tar -C "$source" --exclude='./build*' --exclude=./.deps -cf - . | tar -x -C "$work/simdattn"
+fi
+tar -C "$work" -czf "$work/simdattn.tar.gz" simdattn
+fetch() {  # shared?, arguments of FetchContent_Declare
+  local FETCH
+  printf -v FETCH '%s;' "${@:2}"
+  echo "== FetchContent: $2"
+  quiet cmake -S "$consumer" -B "$work/fetch" -G Ninja -DCMAKE_BUILD_TYPE=Release "-DFETCH=$FETCH" \
+    -DSIMDATTN_BACKENDS= -DSIMDATTN_INSTALL=ON "-DBUILD_SHARED_LIBS=$1" -DCMAKE_INSTALL_LIBDIR=lib/here
+  [ -f "$work/fetch/_deps/simdattn-src/CMakeLists.txt" ] || { echo "nothing was fetched"; exit 1; }
   quiet cmake --build "$work/fetch" -j 2
   run "$work/fetch"
   quiet cmake --install "$work/fetch" --prefix "$work/installed"
-done
+  rm -rf "$work/fetch"
+}
+fetch OFF URL "$work/simdattn.tar.gz" URL_HASH "SHA256=$(sha256sum "$work/simdattn.tar.gz" | cut -d ' ' -f 1)"
+if command -v git >/dev/null; then
+  git=(git -C "$work/simdattn" -c user.name=test -c user.email=test@example.org -c init.defaultBranch=main)
+  "${git[@]}" init -q
+  "${git[@]}" add -f .
+  "${git[@]}" commit -qm "all"
+  fetch ON GIT_REPOSITORY "file://$work/simdattn" GIT_TAG "$("${git[@]}" rev-parse HEAD)"
+else
+  echo "skipped: no git to fetch with"
+  fetch ON URL "$work/simdattn.tar.gz"
+fi
 
 echo "== find_package, in another place"
 mv "$work/installed" "$work/moved"

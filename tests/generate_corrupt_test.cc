@@ -19,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "formula_model.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -35,11 +37,6 @@ void spill(const fs::path& path, const std::string& bytes) {
 }
 
 template <class T>
-void append(std::string& bytes, T value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-template <class T>
 std::string with(std::string bytes, size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof value);
   return bytes;
@@ -52,7 +49,6 @@ class Random {
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;
     return static_cast<uint32_t>(state_ >> 33) % n;
   }
-  float unit() { return static_cast<float>(below(2001)) / 1000.0f - 1.0f; }
 
  private:
   uint64_t state_ = 1;
@@ -63,40 +59,17 @@ struct Files {
 };
 
 constexpr int32_t kTinySeqLen = 24;
-constexpr int32_t kTinyVocab = 3 + 256 + 3;
 
-/// A file as long as its header says, whether or not the header makes sense.
 Files tiny(bool shared_classifier, int32_t heads = 6, int32_t kv_heads = 3) {
-  constexpr int32_t dim = 12, hidden = 10, layers = 2;
-  Files f;
-  for (const int32_t field :
-       {dim, hidden, layers, heads, kv_heads, shared_classifier ? kTinyVocab : -kTinyVocab, kTinySeqLen})
-    append(f.model, field);
-  const int32_t kv_dim = dim / heads * kv_heads;
-  const int32_t floats = kTinyVocab * dim * (shared_classifier ? 1 : 2) +
-                         layers * (2 * dim + 2 * dim * dim + 2 * dim * kv_dim + 3 * dim * hidden) + dim +
-                         kTinySeqLen * (dim / heads);
-  Random random;
-  for (int32_t i = 0; i < floats; ++i) append(f.model, random.unit());
-
-  append(f.tokenizer, int32_t{8});
-  const auto token = [&](float score, const std::string& piece) {
-    append(f.tokenizer, score);
-    append(f.tokenizer, static_cast<int32_t>(piece.size()));
-    f.tokenizer += piece;
-  };
-  token(0, "<unk>");
-  token(0, "\n<s>\n");
-  token(0, "\n</s>\n");
-  for (int byte = 0; byte < 256; ++byte) {
-    char piece[8];
-    std::snprintf(piece, sizeof piece, "<0x%02X>", byte);
-    token(0, piece);
-  }
-  token(-1, " ");
-  token(-2, "a");
-  token(-3, " a");
-  return f;
+  FormulaModel model;
+  model.dim = 12;
+  model.hidden_dim = 10;
+  model.n_layers = 2;
+  model.n_heads = heads;
+  model.n_kv_heads = kv_heads;
+  model.seq_len = kTinySeqLen;
+  model.shared_classifier = shared_classifier;
+  return {model.checkpoint(), FormulaModel::tokenizer()};
 }
 
 class Corrupt : public ::testing::Test {
