@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""What Doxygen reads in the place of a header or a page: docs/reference/filter.py FILE
+
+Headers: the macros that make one text C and C++ are expanded to C++, and each name says what it is called in C; comments behind
+members are documentation; sections are topics, the same in all headers; a function of C has the text of its C++ twin beside its own
+line. Pages: headings have the anchors that GitHub gives them. Line numbers stay.
+"""
+import re
+import sys
+from pathlib import Path
+
+
+def topic(title):
+    return re.sub(r'\W+', '_', title.lower()).strip('_')
+
+
+def behind(text, comment):
+    """A comment behind a declaration as documentation."""
+    return f'{text.rstrip()}  ///< {comment}'
+
+
+def in_c(code):
+    return f'<br><span class="c">C: <code>{code}</code></span>'
+
+
+def expanded(text):
+    # The macros themselves.
+    text = re.sub(r'^# ?(?:define|undef) SIMDATTN_(?:STRUCT|IS|ARRAY|ENUM|VALUE|API|VIEW|KV)\b(?:.*\\\n)*.*',
+                  lambda m: '\n' * m.group().count('\n'), text, flags=re.M)
+
+    # The file's own comment is the first one.
+    if text.startswith('/*'):
+        text = text.replace('/*', '/**', 1).replace('*/', '\\file */', 1)
+    else:
+        text = re.sub(r'^//(.*)', r'/**\1 \\file */', text, count=1)
+
+    # SIMDATTN_..._INIT: the name; what stands in it, nobody needs to read.
+    inits = set(re.findall(r'^#define (SIMDATTN_\w+_INIT)\b', text, flags=re.M))
+    text = re.sub(r'^#define (SIMDATTN_(\w+)_INIT)\b(?:.*\\\n)*.*',
+                  lambda m: f'#define {m[1]} /**< Defaults of a `simdattn_{m[2].lower()}`. */' + '\n' * m.group().count('\n'),
+                  text, flags=re.M)
+
+    # Structs, enumerations and enumerators by their C++ names; in C they are called ...
+    def struct(match):
+        c_name = match[2]
+        init = f'{c_name.upper()}_INIT'
+        return f'{match[1]}{in_c(f"{c_name} x = {init};" if init in inits else c_name)} */\nstruct {match[3]} {{'
+
+    text = re.sub(r'(\S) *\*/\nSIMDATTN_STRUCT\((\w+), (\w+)\) \{', struct, text)
+    text = re.sub(r'(\S) *\*/\nSIMDATTN_ENUM\((\w+), (\w+)\) ?\{',
+                  lambda m: f'{m[1]}{in_c(m[2])} */\nenum class {m[3]} : int32_t {{', text)
+    text = re.sub(r'(\S) \*/\n( *)SIMDATTN_VALUE\((\w+), (\w+)\)( = \d+,)$',
+                  lambda m: f'{m[1]}{in_c(m[3])} */\n{m[2]}{m[4]}{m[5]}', text, flags=re.M)
+    text = re.sub(r'^( *)SIMDATTN_VALUE\((\w+),\s*(\w+)\)( = \d+,) */\* (.*) \*/$',
+                  lambda m: behind(f'{m[1]}{m[3]}{m[4]}', m[5] + in_c(m[2])), text, flags=re.M)
+    # Those without a comment. Doxygen misses it, but not that of an enumerator.
+    for enumerator in re.findall(r'SIMDATTN_VALUE\((\w+),', text):
+        print(f'warning: {enumerator} is not documented.', file=sys.stderr)
+    text = re.sub(r'SIMDATTN_STRUCT\(\w+, (\w+)\)', r'struct \1', text)
+    text = re.sub(r'SIMDATTN_ENUM\(\w+, (\w+)\)', r'enum class \1 : int32_t ', text)
+    text = re.sub(r'SIMDATTN_VALUE\(\w+,\s*(\w+)\)', r'\1', text)
+
+    # Functions of C.
+    text = re.sub(r' \*/\n(SIMDATTN_API [^;(]*?\bsimdattn_(\w+)\()', r' \\copydoc simdattn::\2 */\n\1', text)
+    # A brief description ends at the first dot before a space.
+    text = text.replace(' .. ', ' ..&nbsp;').replace('et al. ', r'et al.\ ')
+    # Shapes and bounds are paragraphs of their own.
+    text = re.sub(r'\b(Shapes|Error)\b(?=[^.:]*:)', r'<p>\1', text)
+    return re.sub(r'^( \*  |/// )(Relative error|Varlen|Raw state|Arithmetic|Without data)\b', r'\1<p>\2', text, flags=re.M)
+
+
+def sections(text):
+    result = []
+    open_topic = None
+    introduced = False
+    topic_of = {}  # of C++ names; what C calls them belongs there, too
+    for line in text.split('\n'):
+        ruler = re.fullmatch(r'/\* -{4} (.*?) -{4,} \*/', line)
+        if introduced:  # what stands under a title, up to an empty line, is the topic's description
+            introduced = line.startswith('//')
+            line = line.replace('//', '', 1) if introduced else f'*/ /** @{{ */{line}'
+            result.append(line)
+            continue
+        if re.fullmatch(r'// -{40,}', line):
+            result.append(None)  # the title is on the next line
+            continue
+        if result and result[-1] is None:
+            ruler = re.fullmatch(r'// (.*)', line)
+            result[-1] = ''
+            introduced = True
+        if ruler:
+            close = '/** @} */ ' if open_topic else ''
+            open_topic = ruler[1]
+            end = '' if introduced else ' */ /** @{ */'
+            result.append(f'{close}/** \\addtogroup {topic(open_topic)} {open_topic}{end}')
+            continue
+        declared = re.match(r'(?:struct(?: \[\[nodiscard\]\])?|enum class|using) (\w+)', line)
+        if declared:
+            topic_of[declared[1]] = open_topic
+        alias = re.fullmatch(r'typedef simdattn::((\w+)(?:<\w+>)?) simdattn_\w+;', line)
+        if alias:
+            line = (f'/** @}} */ /** What C calls simdattn::{alias[1]}. \\ingroup {topic(topic_of[alias[2]])} */ {line}'
+                    f' /** \\addtogroup {topic(open_topic)} */ /** @{{ */')
+        elif open_topic and re.match(r'namespace \w+ \{|\}  // namespace', line):
+            # Its members are of the topic, the namespace is not.
+            line = f'/** @}} */ {line.split("//")[0]} /** \\addtogroup {topic(open_topic)} */ /** @{{ */'
+        # A comment behind a member, in C and in C++; not one behind a closing brace of a scope.
+        line = re.sub(r'^( *[^/ ].*[;,}]) +/\* ([^-].*) \*/$', lambda m: behind(m[1], m[2]), line)
+        line = re.sub(r' *// NOLINT.*$', '', line)
+        line = re.sub(r'^( *(?:[^/ #}].*;|.*\{.*\})) +// (.*)$', lambda m: behind(m[1], m[2]), line)
+        line = re.sub(r'^( +size_t struct_size.*;)$', lambda m: behind(m[1], 'the size of this struct: leave it as it is'), line)
+        line = re.sub(r'^(.* reserved.*;)$', lambda m: behind(m[1], 'must stay 0'), line)
+        result.append(line)
+    if open_topic:
+        result.append('/** @} */')
+    return '\n'.join(result)
+
+
+def anchor(title):
+    """As GitHub makes it."""
+    return re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-')
+
+
+def page(text, name):
+    result = []
+    fenced = False
+    stem = Path(name).stem.lower()
+    for line in text.split('\n'):
+        if line.startswith('```'):
+            fenced = not fenced
+        elif not fenced:
+            line = re.sub(r'^(##+) (.*)$', lambda m: f'{m[0]} {{#{stem}-{anchor(m[2])}}}', line)
+            line = re.sub(r'\]\(#([\w-]+)\)', rf'](#{stem}-\1)', line)
+            line = re.sub(r'bench/pictures/', '', line)  # tools/reference puts them beside the pages
+            # Files that are no pages of the site.
+            line = re.sub(r'\[([^]]*)\]\((?:\.\./)?((?:bench|examples)/[\w.-]+)(?:#[\w-]+)?\)', lambda m: m[1] if m[1] == m[2] else f'{m[1]} (`{m[2]}`)', line)
+            line = re.sub(r'\]\((?:[\w./-]*/)?([\w-]+)\.md#([\w-]+)\)', lambda m: f'](#{m[1].lower()}-{m[2]})', line)
+            line = re.sub(r'\[([^]]*)\]\(include/simdattn/(\w+\.h)\)', r'\\ref \2 "\1"', line)
+            line = re.sub(r'\[([^]]*)\]\((?!http|#)[\w./-]+\.(?!md)\w+\)', r'`\1`', line)
+        result.append(line)
+    return '\n'.join(result)
+
+
+path = sys.argv[1]
+content = Path(path).read_text()
+if path.endswith('.md'):
+    print(page(content, path), end='')
+else:
+    print(sections(expanded(content)), end='')
