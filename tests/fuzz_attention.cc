@@ -2,8 +2,7 @@
 // storage and options. A good call is compared between two targets and with the float64 formula, and cut into tasks; a
 // call with a field broken must be refused or still write only its outputs.
 //
-//   CXX=clang++ meson setup build-fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false
-//   ninja -C build-fuzz tests/fuzz_attention && build-fuzz/tests/fuzz_attention -max_len=4096 CORPUS_DIRECTORY
+//   tools/fuzz            a run of every fuzzer, from the corpus in tests/data/fuzz
 #include <gtest/gtest.h>
 
 #include <cmath>

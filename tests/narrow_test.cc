@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/fma.h"
 #include "simdattn/simdattn.h"
 #include "tests/case_reader.h"
 #include "tests/problems.h"
@@ -579,7 +580,7 @@ TEST_P(Narrow, BlocksOfIntegers) {
           sum += code * static_cast<signed char>(query.bytes[static_cast<size_t>(32 * b + e)]);
         }
         const float d = static_cast<float>(reference::from_f16(static_cast<uint16_t>(block[0] | block[1] << 8)));
-        acc = std::fma(static_cast<float>(sum), d, acc);
+        acc = simdattn::fma(static_cast<float>(sum), d, acc);
       }
       const float want = acc * (query.scale * scale);
       const float got = lse.get_at({0, 0, r});

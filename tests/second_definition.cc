@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "lib/fma.h"
 #include "lib/scalar/math.h"
 
 namespace second {
@@ -23,6 +24,8 @@ constexpr int64_t kSplit = 1024;
 constexpr int64_t kGroup = 32;
 
 using Row = std::vector<float>;
+
+bool flushes_before_rounding = false;
 
 float canonical(float x) { return x == x ? x : kNaN; }
 
@@ -43,6 +46,7 @@ float rounded_sum(double x, double y) {
     sum = std::nextafter(
         sum, error > 0 ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity());
   }
+  if (flushes_before_rounding && std::fabs(sum) < 0x1p-126) return static_cast<float>(std::copysign(0.0, sum));
   const int unit = std::ilogb(sum) - 23;
   const double result = std::ldexp(std::nearbyint(std::ldexp(sum, -unit)), unit);
   if (std::fabs(result) < 0x1p-126) return static_cast<float>(std::copysign(0.0, sum));
@@ -104,7 +108,7 @@ float score(const Operand& q, const Operand& k, float scale, Arithmetic a) {
   const int64_t dim = std::ssize(q.numbers);
   float s = 0;
   if (a == Arithmetic::kF32) {
-    for (size_t d = 0; d < q.numbers.size(); ++d) s = std::fma(q.numbers[d], k.numbers[d], s);
+    for (size_t d = 0; d < q.numbers.size(); ++d) s = simdattn::fma(q.numbers[d], k.numbers[d], s);
     return s * scale;
   }
   for (int64_t d = 0; d < dim; d += kGroup) {
@@ -155,7 +159,7 @@ void add_block(Row& o, const float* alpha, const Row& w, const std::vector<bool>
       }
       float& x = o[static_cast<size_t>(d)];
       if (alpha != nullptr) x = *alpha * x;
-      x = std::fma(static_cast<float>(sum), finite ? scale : kNaN, x);
+      x = simdattn::fma(static_cast<float>(sum), finite ? scale : kNaN, x);
     }
     return;
   }
@@ -169,7 +173,7 @@ void add_block(Row& o, const float* alpha, const Row& w, const std::vector<bool>
     }
     if (a == Arithmetic::kF32) {
       if (alpha != nullptr) x = *alpha * x;
-      for (size_t j = 0; j < w.size(); ++j) x = std::fma(weights[j], column[j], x);
+      for (size_t j = 0; j < w.size(); ++j) x = simdattn::fma(weights[j], column[j], x);
       continue;
     }
     if (alpha != nullptr) x = flushed_fma(*alpha, x, 0.0f);
@@ -205,7 +209,7 @@ void add_keys(State& s, const Row& t, const std::vector<bool>& seen, int64_t bas
   for (size_t n = 8; n > 0; n /= 2) {
     for (size_t j = 0; j < n; ++j) partial[j] += partial[j + n];
   }
-  s.sum = std::fma(s.sum, alpha, partial[0]);
+  s.sum = simdattn::fma(s.sum, alpha, partial[0]);
   s.max = m;
   add_block(s.o, &alpha, w, seen, base, v, a);
 }
@@ -216,8 +220,8 @@ void join(State& a, const State& b) {
   const float wa = simdattn::scalar::exp(a.max - base_of(m));
   const float wb = simdattn::scalar::exp(b.max - base_of(m));
   a.max = m;
-  a.sum = std::fma(a.sum, wa, b.sum * wb);
-  for (size_t d = 0; d < a.o.size(); ++d) a.o[d] = std::fma(a.o[d], wa, b.o[d] * wb);
+  a.sum = simdattn::fma(a.sum, wa, b.sum * wb);
+  for (size_t d = 0; d < a.o.size(); ++d) a.o[d] = simdattn::fma(a.o[d], wa, b.o[d] * wb);
 }
 
 std::vector<Operand> operands(const Tensor& x, int64_t head, Arithmetic a) {
@@ -231,6 +235,8 @@ std::vector<Operand> operands(const Tensor& x, int64_t head, Arithmetic a) {
 }
 
 }  // namespace
+
+void flush_before_rounding(bool yes) { flushes_before_rounding = yes; }
 
 float flushed_fma(float a, float b, float c) { return rounded_sum(zeroed(a) * zeroed(b), zeroed(c)); }
 float flushed_add(float x, float y) { return rounded_sum(zeroed(x), zeroed(y)); }

@@ -12,6 +12,9 @@
 
 namespace second {
 
+/// What 64-bit ARM does instead (docs/numerics.md): a result that is tiny before it is rounded becomes zero. For all that follows.
+void flush_before_rounding(bool yes);
+
 /// One step of TDPBF16PS: a * b + c, and x + y.
 float flushed_fma(float a, float b, float c);
 float flushed_add(float x, float y);
