@@ -256,18 +256,22 @@ class Plan:
 
     @property
     def tasks(self) -> int:
+        """Tasks: each of 0 .. tasks - 1 is run once, in any order, on any threads."""
         return self._tasks.struct.tasks  # type: ignore[no-any-return]
 
     @property
     def reduce_tasks(self) -> int:
+        """Reduction tasks, run after all others; 0: nothing to reduce."""
         return self._tasks.struct.reduce_tasks  # type: ignore[no-any-return]
 
     @property
     def workspace_bytes(self) -> int:
+        """Bytes of workspace that each thread needs."""
         return self._tasks.struct.workspace_bytes  # type: ignore[no-any-return]
 
     @property
     def partial_bytes(self) -> int:
+        """Bytes of the buffer that all tasks share; 0 if nothing is reduced."""
         return self._tasks.struct.partial_bytes  # type: ignore[no-any-return]
 
     def bind(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], **options: Any) -> Plan:
