@@ -9,7 +9,9 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "simdattn/simdattn.h"
@@ -423,6 +425,33 @@ TEST(FormulaMixes, AttentionOnEveryTarget) {
       ASSERT_EQ(check_attention(c, want, *t), "") << "mix " << i << " on " << name(*t) << ": " << describe(c.problem);
       if (turn[0] == turn[1]) break;
     }
+  }
+}
+
+/// The same over stores of every type in tensors, pages (shared ones too) and rings, keys and values apart.
+TEST(FormulaMixes, EveryTypeInEveryForm) {
+  Random random(seed() * 1000 + 11);
+  const std::vector<const Target*> all = runnable_targets();
+  std::set<std::pair<KvType, bool>> seen;
+  for (int64_t i = 0; i < cases(6000); ++i) {
+    AttentionLimits limits;
+    limits.rings = true;
+    limits.max_batch = 2;
+    limits.max_group = 3;
+    limits.max_q = 4;
+    limits.max_kv = 100;
+    limits.max_dim = 70;
+    const AttentionCase c = random_attention(random, limits);
+    const reference::AttentionResult want = reference::attention(c.problem);
+    seen.emplace(c.problem.k.type, c.problem.k.ring > 0);
+    const Target* turn[] = {&scalar_target(), all[static_cast<size_t>(i) % all.size()]};
+    for (const Target* t : turn) {
+      ASSERT_EQ(check_attention(c, want, *t), "") << "mix " << i << " on " << name(*t) << ": " << describe(c.problem);
+      if (turn[0] == turn[1]) break;
+    }
+  }
+  if (cases(6000) >= 2000) {
+    EXPECT_EQ(seen.size(), 24u) << "12 types, in rings and elsewhere";
   }
 }
 

@@ -370,6 +370,27 @@ KvStorage store_kv(Random& random, const Array<4>& rows, KvForm form, int64_t ri
   return s;
 }
 
+namespace {
+
+bool in_ring(KvForm form) { return form == KvForm::kRingRows || form == KvForm::kRingPanels; }
+
+/// Lets the sequences begin with the same pages, those of the first one: a prompt that all share.
+void share_pages(Random& random, const KvStorage& s, const Array<4>& rows) {
+  const auto& shape = rows.view.shape;
+  if (s.kv.page_size == 0 || shape[2] < s.kv.page_size) return;
+  const int64_t tokens = random.integer(1, shape[2] / s.kv.page_size) * s.kv.page_size;
+  for (int64_t b = 1; b < shape[0]; ++b) {
+    for (int64_t t = 0; t < tokens; ++t) {
+      s.page(b, t) = s.page(0, t);
+      for (int64_t h = 0; h < shape[1]; ++h) {
+        for (int64_t d = 0; d < shape[3]; ++d) rows.set_at({b, h, t, d}, rows.get_at({0, h, t, d}));
+      }
+    }
+  }
+}
+
+}  // namespace
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Attention
 
@@ -418,6 +439,8 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   if (limits.forms && !packed_k) {
     k_form = random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels});
     v_form = random.of({KvForm::kRows, KvForm::kPagedRows});
+    if (limits.rings && random.one_in(3)) k_form = random.of({KvForm::kRingRows, KvForm::kRingPanels});
+    if (limits.rings && random.one_in(3)) v_form = KvForm::kRingRows;
   }
   const auto narrow = [&](Array<4>& rows, KvForm form) {
     const KvType type = random_narrow_type(random, in_rows(form));
@@ -428,14 +451,22 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
     return type;
   };
   const KvType k_type = narrow(c.k_rows, k_form), v_type = narrow(c.v_rows, v_form);
-  const auto spare = [&] { return limits.forms && !packed_k && random.one_in(4) ? random.integer(1, 70) : 0; };
-  const int64_t k_spare = spare(), v_spare = spare();
+  const bool k_ring = in_ring(k_form), v_ring = in_ring(v_form);
+  const auto spare = [&](bool ring) {
+    return limits.forms && !packed_k && !ring && random.one_in(4) ? random.integer(1, 70) : 0;
+  };
+  const int64_t k_spare = spare(k_ring), v_spare = spare(v_ring);
+  const int64_t ring = random.integer(1, common_kv + 1);
   const auto store = [&](KvType type, const Array<4>& rows, KvForm form, int64_t more) {
-    return type > KvType::kF16 ? random_codes(random, type, rows, form, limits.values, 0, more)
-                               : store_kv(random, rows, form, 0, more);
+    KvStorage s = type > KvType::kF16 ? random_codes(random, type, rows, form, limits.values, ring, more)
+                                      : store_kv(random, rows, form, ring, more);
+    if (random.coin()) share_pages(random, s, rows);
+    return s;
   };
   c.k = store(k_type, c.k_rows, k_form, k_spare);
   c.v = store(v_type, c.v_rows, v_form, v_spare);
+  // A ring holds the last tokens there are: shorter sequences would need those that these have overwritten.
+  if (k_ring || v_ring) c.scoring.scoring.kv_length = nullptr;
 
   Attention& a = c.problem;
   a.q = c.q.view;

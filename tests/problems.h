@@ -264,6 +264,7 @@ struct AttentionLimits {
   bool forms = true;        // panels, pages, room for more tokens than there are
   bool arithmetics = true;  // all of them, f32 half of the time
   bool narrow = true;       // narrow types; k_rows and v_rows are then the numbers of k and v in f32
+  bool rings = false;       // rings too; they may hold fewer tokens than k_rows and v_rows
   Values values = Values::kOrdinary;
   ScoringLimits scoring;
 };
