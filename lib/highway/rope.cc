@@ -166,29 +166,43 @@ HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float
   }
 }
 
-/// The same for two vectors.
+/// The table of two vectors of bf16: that of the even elements and that of the odd ones.
+HWY_INLINE void LoadTableEvenOdd(const float* table, V sign, V& even, V& odd) {
+  const D d;
+  const V t0 = hn::Xor(hn::LoadU(d, table), sign), t1 = hn::Xor(hn::LoadU(d, table + hn::Lanes(d)), sign);
+  even = hn::ConcatEven(d, t1, t0);
+  odd = hn::ConcatOdd(d, t1, t0);
+}
+
+/// The same for kVectors = 2 or 4 vectors.
+template <size_t kVectors>
 HWY_INLINE void RotateHalvesEvenOdd(const Heads<bf16>& a, const float* cos, const float* sin, V sign, size_t half,
                                     size_t i, V& seen) {
   const D d;
   const size_t step = hn::Lanes(d);
-  const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
-  const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + i + step), sign);
-  const V even_c = hn::ConcatEven(d, c1, c0), odd_c = hn::ConcatOdd(d, c1, c0);
-  const V even_s = hn::ConcatEven(d, s1, s0), odd_s = hn::ConcatOdd(d, s1, s0);
+  const size_t next = kVectors == 4 ? 2 * step : 0;
+  const V plus = hn::Zero(d);
+  V even_c0, odd_c0, even_s0, odd_s0, even_c1, odd_c1, even_s1, odd_s1;
+  LoadTableEvenOdd(cos + i, plus, even_c0, odd_c0);
+  LoadTableEvenOdd(sin + i, sign, even_s0, odd_s0);
+  LoadTableEvenOdd(cos + i + next, plus, even_c1, odd_c1);
+  LoadTableEvenOdd(sin + i + next, sign, even_s1, odd_s1);
   Cursor<const bf16> from(a.x + i);
   Cursor<bf16> to(a.y + i);
   for (int64_t h = a.heads; h > 0; --h) {
-    const bf16* const x = from.get();
-    bf16* const y = to.get();
-    V even_low, odd_low, even_high, odd_high;
-    LoadEvenOdd(x, even_low, odd_low);
-    LoadEvenOdd(x + half, even_high, odd_high);
-    V low0, high0, low1, high1;
-    Rotate(even_low, even_high, even_c, even_s, low0, high0);
-    Rotate(odd_low, odd_high, odd_c, odd_s, low1, high1);
-    StoreEvenOdd(low0, low1, y);
-    StoreEvenOdd(high0, high1, y + half);
-    NoticePairs(low0, high0, low1, high1, seen);
+    const auto two = [&](const bf16* x, bf16* y, V even_c, V odd_c, V even_s, V odd_s) SIMDATTN_LAMBDA {
+      V even_low, odd_low, even_high, odd_high;
+      LoadEvenOdd(x, even_low, odd_low);
+      LoadEvenOdd(x + half, even_high, odd_high);
+      V low0, high0, low1, high1;
+      Rotate(even_low, even_high, even_c, even_s, low0, high0);
+      Rotate(odd_low, odd_high, odd_c, odd_s, low1, high1);
+      StoreEvenOdd(low0, low1, y);
+      StoreEvenOdd(high0, high1, y + half);
+      NoticePairs(low0, high0, low1, high1, seen);
+    };
+    two(from.get(), to.get(), even_c0, odd_c0, even_s0, odd_s0);
+    if constexpr (kVectors == 4) two(from.get() + next, to.get() + next, even_c1, odd_c1, even_s1, odd_s1);
     from += a.x_stride;
     to += a.y_stride;
   }
@@ -204,7 +218,10 @@ HWY_NOINLINE bool HalfSplit(const Heads<X, Y>& a, const float* cos, const float*
   size_t i = 0;
   if constexpr (kEvenOdd<X, Y>) {
     if (IsFiniteTable(cos, sin, half)) {
-      for (; i + 2 * step <= half; i += 2 * step) RotateHalvesEvenOdd(a, cos, sin, sign, half, i, seen0);
+#if HWY_ARCH_X86 && HWY_MAX_BYTES == 64
+      for (; i + 4 * step <= half; i += 4 * step) RotateHalvesEvenOdd<4>(a, cos, sin, sign, half, i, seen0);
+#endif
+      for (; i + 2 * step <= half; i += 2 * step) RotateHalvesEvenOdd<2>(a, cos, sin, sign, half, i, seen0);
     }
   }
   // Sixteen registers do not hold four vectors of the table and the constants of rounding.
@@ -323,27 +340,35 @@ HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float*
   }
 }
 
-/// The same for two vectors.
+/// The same for kVectors = 2 or 4 vectors of bf16.
+template <size_t kVectors>
 HWY_INLINE void RotatePairsEvenOdd(const Heads<bf16>& a, const float* cos, const float* sin, V sign, size_t i,
                                    V& seen) {
   const D d;
   const size_t step = hn::Lanes(d);
-  const V c0 = hn::LoadU(d, cos + i), c1 = hn::LoadU(d, cos + i + step);
-  const V s0 = hn::Xor(hn::LoadU(d, sin + i), sign), s1 = hn::Xor(hn::LoadU(d, sin + i + step), sign);
+  const auto at = [&](size_t k) SIMDATTN_LAMBDA { return i + (k < kVectors ? k : 0) * step; };
+  const V c0 = hn::LoadU(d, cos + at(0)), c1 = hn::LoadU(d, cos + at(1));
+  const V c2 = hn::LoadU(d, cos + at(2)), c3 = hn::LoadU(d, cos + at(3));
+  const V s0 = hn::Xor(hn::LoadU(d, sin + at(0)), sign), s1 = hn::Xor(hn::LoadU(d, sin + at(1)), sign);
+  const V s2 = hn::Xor(hn::LoadU(d, sin + at(2)), sign), s3 = hn::Xor(hn::LoadU(d, sin + at(3)), sign);
   Cursor<const bf16> from(a.x + 2 * i);
   Cursor<bf16> to(a.y + 2 * i);
   for (int64_t h = a.heads; h > 0; --h) {
-    const bf16* const x = from.get();
-    bf16* const y = to.get();
-    V even0, odd0, even1, odd1;
-    LoadEvenOdd(x, even0, odd0);
-    LoadEvenOdd(x + 2 * step, even1, odd1);
-    V low0, high0, low1, high1;
-    Rotate(even0, odd0, c0, s0, low0, high0);
-    Rotate(even1, odd1, c1, s1, low1, high1);
-    StoreEvenOdd(low0, high0, y);
-    StoreEvenOdd(low1, high1, y + 2 * step);
-    NoticePairs(low0, high0, low1, high1, seen);
+    const auto two = [&](size_t k, V ca, V sa, V cb, V sb) SIMDATTN_LAMBDA {
+      const bf16* const x = from.get() + 2 * k * step;
+      bf16* const y = to.get() + 2 * k * step;
+      V even0, odd0, even1, odd1;
+      LoadEvenOdd(x, even0, odd0);
+      LoadEvenOdd(x + 2 * step, even1, odd1);
+      V low0, high0, low1, high1;
+      Rotate(even0, odd0, ca, sa, low0, high0);
+      Rotate(even1, odd1, cb, sb, low1, high1);
+      StoreEvenOdd(low0, high0, y);
+      StoreEvenOdd(low1, high1, y + 2 * step);
+      NoticePairs(low0, high0, low1, high1, seen);
+    };
+    two(0, c0, s0, c1, s1);
+    if constexpr (kVectors == 4) two(2, c2, s2, c3, s3);
     from += a.x_stride;
     to += a.y_stride;
   }
@@ -359,7 +384,10 @@ HWY_NOINLINE bool Interleaved(const Heads<X, Y>& a, const float* cos, const floa
   size_t i = 0;
   if constexpr (kEvenOdd<X, Y>) {
     if (IsFiniteTable(cos, sin, half)) {
-      for (; i + 2 * step <= half; i += 2 * step) RotatePairsEvenOdd(a, cos, sin, sign, i, seen0);
+#if HWY_ARCH_X86 && HWY_MAX_BYTES == 64
+      for (; i + 4 * step <= half; i += 4 * step) RotatePairsEvenOdd<4>(a, cos, sin, sign, i, seen0);
+#endif
+      for (; i + 2 * step <= half; i += 2 * step) RotatePairsEvenOdd<2>(a, cos, sin, sign, i, seen0);
     }
   }
 #if HWY_ARCH_X86 && HWY_MAX_BYTES == 64
