@@ -193,6 +193,10 @@ struct RopeHeads {
   const float* sin;
   bool interleaved;
   bool inverse;
+  /// > 0: rows come from memory, so a kernel that takes rows in pieces, all heads one piece after the other, takes so many heads at once.
+  /// Memory would be asked for some lines of every row and for the others later: 16-bit rows of pairs take up to three times as long
+  /// with AVX2.
+  int64_t few = 0;
 };
 
 /// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as

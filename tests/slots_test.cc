@@ -1031,6 +1031,7 @@ TEST_P(Slots, RopeHeads) {
         a.sin = sine.f32();
         a.interleaved = random.coin();
         a.inverse = random.coin();
+        a.few = random.coin() ? 0 : random.integer(1, 40);
         a.x_stride = x.stride;
         a.y_stride = y.want.stride;
         for (const bool is_definition : {true, false}) {

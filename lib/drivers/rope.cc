@@ -1,5 +1,8 @@
 // rope(): rotates rows by the angles of their positions.
 #include "lib/rules/rope.h"
+
+#include <algorithm>
+
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/dtypes.h"
@@ -7,6 +10,12 @@
 #include "lib/ukernels.h"
 
 namespace simdattn {
+namespace {
+
+constexpr int64_t kCache = int64_t{16} << 20;  // bytes beyond which rows come from memory
+constexpr int64_t kFewBytes = 1024;            // of rows that are then taken at once
+
+}  // namespace
 
 Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
                      const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, const Exec& exec) {
@@ -20,6 +29,9 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
   const int64_t x_size = size_of(x.dtype);
   const int64_t out_size = size_of(out.dtype);
   const auto kernel = uk->rope_heads[slot(x.dtype)][slot(out.dtype)];
+  const int64_t row_bytes = x.shape[3] * std::max(x_size, out_size);
+  const int64_t bytes = x.shape[0] * n * x.shape[1] * row_bytes * (x.data == out.data ? 1 : 2);
+  const int64_t few = bytes > kCache ? std::max<int64_t>(kFewBytes / row_bytes, 1) : 0;
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, options.start, b, i);
@@ -34,7 +46,8 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
               .cos = static_cast<const float*>(cos.data) + p * cos.stride[0],
               .sin = static_cast<const float*>(sin.data) + p * sin.stride[0],
               .interleaved = options.pairing == RopePairing::kInterleaved,
-              .inverse = options.inverse});
+              .inverse = options.inverse,
+              .few = few});
     }
   }
   return {};

@@ -437,9 +437,13 @@ template <class X, class Y>
 HWY_INLINE bool Rope(const RopeHeads& a) {
   const X* x = static_cast<const X*>(a.x);
   Y* y = static_cast<Y*>(a.y);
-  for (int64_t h = 0; h < a.heads; h += kHeads) {
+  // One piece is that many vectors of the table, at least.
+  const int64_t vectors = HWY_MAX_BYTES == 64 || (!a.interleaved && !kEvenOdd<X, Y>) ? 4 : 2;
+  const bool whole = a.half <= vectors * static_cast<int64_t>(hn::Lanes(D()));
+  const int64_t at_once = a.few == 0 || whole ? kHeads : a.few;
+  for (int64_t h = 0; h < a.heads; h += at_once) {
     const Heads<X, Y> heads{x + h * a.x_stride + a.first, y + h * a.y_stride + a.first, a.x_stride, a.y_stride,
-                            HWY_MIN(kHeads, a.heads - h)};
+                            HWY_MIN(at_once, a.heads - h)};
     const auto rotate = a.interleaved ? Interleaved<X, Y> : HalfSplit<X, Y>;
     if (!rotate(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse)) return false;
   }
@@ -589,7 +593,7 @@ SIMDATTN_SHARED void RopeThroughF32(const RopeHeads& a, const Conversion& c) {
         }
       }
       Rope<float, float>(
-          {wide, wide, kPiece, kPiece, heads, 2 * pairs, 0, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse});
+          {wide, wide, kPiece, kPiece, heads, 2 * pairs, 0, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse, 0});
       for (int64_t k = 0; k < heads; ++k) {
         for (int64_t done = 0; done < 2 * pairs; done += run) {
           round(k, wide + k * kPiece + done, first + (done > 0 ? a.half : 0), run);

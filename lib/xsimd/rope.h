@@ -380,7 +380,7 @@ SIMDATTN_SHARED void rope_through_f32(const RopeHeads& a, const Conversion& c) {
         }
       }
       rope_same<float>(
-          {wide, wide, kPiece, kPiece, heads, 2 * pairs, 0, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse});
+          {wide, wide, kPiece, kPiece, heads, 2 * pairs, 0, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse, 0});
       for (int64_t k = 0; k < heads; ++k) {
         for (int64_t done = 0; done < 2 * pairs; done += run) {
           round_some(k, wide + k * kPiece + done, first + (done > 0 ? a.half : 0), run);
@@ -405,7 +405,15 @@ SIMDATTN_SHARED void rope_through_f32(const RopeHeads& a, const Conversion& c) {
 template <class X, class Y>
 void rope_heads(const RopeHeads& a) {
   if constexpr (std::is_same_v<X, Y>) {
-    rope_same<X>(a);
+    const bool whole = !a.interleaved && !kPairwise<X> && a.half <= 4 * kLanes;
+    const int64_t at_once = a.few == 0 || whole ? a.heads : a.few;
+    RopeHeads part = a;
+    for (int64_t h = 0; h < a.heads; h += at_once) {
+      part.heads = smaller(at_once, a.heads - h);
+      part.x = static_cast<const X*>(a.x) + h * a.x_stride;
+      part.y = static_cast<X*>(a.y) + h * a.y_stride;
+      rope_same<X>(part);
+    }
   } else {
     rope_through_f32(a, {widen<X>, static_cast<int64_t>(sizeof(X)), round_to<Y>, static_cast<int64_t>(sizeof(Y))});
   }
