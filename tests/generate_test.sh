@@ -7,20 +7,12 @@
 # DIRECTORY of the real model is, if not given, $SIMDATTN_SHARED/data/tinyllamas; without either that part is left out.
 set -euo pipefail
 
-read -r -a wrapper <<< "${MESON_EXE_WRAPPER:-}"  # an emulator, in a cross build
+# shellcheck source=tests/program_checks.sh
+. "$(dirname "$0")/program_checks.sh"
 generate=("${wrapper[@]}" "$1")
 write_model=("${wrapper[@]}" "$2")
 witness=("${wrapper[@]}" "$3")
 data=${4:-${SIMDATTN_SHARED:+$SIMDATTN_SHARED/data/tinyllamas}}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-runs=0
-
-fail() {
-  echo "FAIL $*"
-  failures=$((failures + 1))
-}
 
 # compare TARGET EXPECTED MODEL TOKENIZER [OPTION ...]. Windows ends lines with a carriage return.
 compare() {
@@ -71,5 +63,4 @@ else
   echo "no real model: name its directory as an argument, or its grandparent in SIMDATTN_SHARED"
 fi
 
-echo "$runs runs, $failures failures"
-[ "$runs" -ge 4 ] && [ "$failures" -eq 0 ]
+closing 4

@@ -4,10 +4,13 @@
 #   tests/ring_attention_test.sh RING_ATTENTION
 #
 # "none" in the place of the program: MPI is missing, the test is skipped.
-set -uo pipefail
+set -euo pipefail
 
-ring=$1
-if [ "$ring" = none ]; then
+# shellcheck source=tests/program_checks.sh
+. "$(dirname "$0")/program_checks.sh"
+program_name=ring_attention
+program=("$1")
+if [ "$1" = none ]; then
   echo "skipped: ring_attention needs Open MPI or MPICH (tools/setup gets Open MPI)"
   exit 77
 fi
@@ -23,20 +26,14 @@ if mpirun --version | grep -q 'Open MPI\|OpenRTE'; then
 fi
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0  # MPI keeps what it has
 
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-runs=0
-failures=0
-fail() { failures=$((failures + 1)); echo "FAIL $*"; cat "$scratch/out"; }
-
 # The bits of one process. Keys on both sides of a split, fewer splits than ranks, decode steps and causal prefill.
 same() {
   runs=$((runs + 1))
-  if "${mpi[@]}" -n "$1" "$ring" --check --steps 2 "${@:2}" >"$scratch/out" 2>&1 \
+  if "${mpi[@]}" -n "$1" "${program[@]}" --check --steps 2 "${@:2}" >"$scratch/out" 2>&1 \
     && grep -q '^the same bits as one process$\|^close to one process: this target' "$scratch/out"; then
     echo "pass $*"
   else
-    fail "$*"
+    fail "$*: $(cat "$scratch/out")"
   fi
 }
 for ranks in 1 2 3 4; do
@@ -51,16 +48,15 @@ same 3 --keys 5000 --rows 65 --heads 3 --kv-heads 3 --dim 1
 
 # A rank that is lost: the job ends within seconds and not well, and somebody names the rank.
 lost() {
-  local how=$1 expected=$2 begin=$SECONDS status
+  local how=$1 expected=$2 begin=$SECONDS status=0
   runs=$((runs + 1))
-  "${mpi[@]}" -n 4 "$ring" --keys 20000 --lose 1 --how "$how" --patience 2 >"$scratch/out" 2>&1
-  status=$?
+  "${mpi[@]}" -n 4 "${program[@]}" --keys 20000 --lose 1 --how "$how" --patience 2 >"$scratch/out" 2>&1 || status=$?
   if [ $status -eq 0 ] || [ $status -eq 124 ]; then
     fail "lost by $how: status $status"
   elif [ $((SECONDS - begin)) -gt 60 ]; then
     fail "lost by $how: it took $((SECONDS - begin)) s"
   elif ! grep -q "$expected" "$scratch/out"; then
-    fail "lost by $how: no sentence like \"$expected\""
+    fail "lost by $how: no sentence like \"$expected\": $(cat "$scratch/out")"
   else
     echo "pass lost by $how: status $status after $((SECONDS - begin)) s"
   fi
@@ -71,29 +67,15 @@ for other in 0 2 3; do lost stop "^ring_attention: rank $other: rank 1 is lost";
 lost kill 'process rank 1 \|BAD TERMINATION'
 lost exit '^ring_attention: rank 1: ends with status 3'
 
-# Bad input: a sentence, and status 1 of the program itself.
-bad() {
-  local expected=$1
-  shift
-  runs=$((runs + 1))
-  "$ring" "$@" >"$scratch/out" 2>&1
-  local status=$?
-  if [ $status -ne 0 ] && [ $status -lt 126 ] && grep -q "^ring_attention: $expected" "$scratch/out"; then
-    echo "pass bad: $expected"
-  else
-    fail "$*: status $status"
-  fi
-}
-bad '--keys takes a whole number from 1' --keys 0
-bad '--keys takes a whole number from 1' --keys many
-bad '--rows: there are only 100 keys' --keys 100 --rows 101
-bad '--heads must be a multiple of --kv-heads' --heads 3 --kv-heads 2
-bad '--how takes stop, exit or kill' --how sideways
-bad '--patience needs a value' --patience
-bad 'unknown option --key' --key 3
-bad 'it takes options alone' keys
-runs=$((runs + 1))
-if ! "$ring" --help >"$scratch/out" || ! grep -q '^usage: mpirun' "$scratch/out"; then fail "--help"; fi
+# Bad input.
+refused '--keys takes a whole number from 1' --keys 0
+refused '--keys takes a whole number from 1' --keys many
+refused '--rows: there are only 100 keys' --keys 100 --rows 101
+refused '--heads must be a multiple of --kv-heads' --heads 3 --kv-heads 2
+refused '--how takes stop, exit or kill' --how sideways
+refused '--patience needs a value' --patience
+refused 'unknown option --key' --key 3
+refused 'it takes options alone' keys
+usage mpirun
 
-echo "$runs runs, $failures failures"
-[ $failures -eq 0 ]
+closing 36

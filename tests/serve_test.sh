@@ -7,19 +7,12 @@
 # With $SIMDATTN_SHARED the real model of its data/tinyllamas serves 64 prompts too.
 set -euo pipefail
 
-read -r -a wrapper <<< "${MESON_EXE_WRAPPER:-}"  # an emulator, in a cross build
-serve=("${wrapper[@]}" "$1")
+# shellcheck source=tests/program_checks.sh
+. "$(dirname "$0")/program_checks.sh"
+program_name=serve
+program=("${wrapper[@]}" "$1")
 generate=("${wrapper[@]}" "$2")
 write_model=("${wrapper[@]}" "$3")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-runs=0
-
-fail() {
-  echo "FAIL $*"
-  failures=$((failures + 1))
-}
 
 # alone MODEL TOKENIZER PROMPTS STEPS: what serve should print.
 alone() {
@@ -37,9 +30,9 @@ together() {
   local name=$1 pattern=$2 model=$3 tokenizer=$4 prompts=$5 steps=$6
   shift 6
   runs=$((runs + 1))
-  if ! "${serve[@]}" "$model" "$tokenizer" --prompts "$prompts" --steps "$steps" "$@" > "$scratch/texts" 2> "$scratch/log"; then
+  if ! "${program[@]}" "$model" "$tokenizer" --prompts "$prompts" --steps "$steps" "$@" > "$scratch/text" 2> "$scratch/log"; then
     fail "$name $*: $(cat "$scratch/log")"
-  elif ! tr -d '\r' < "$scratch/texts" | cmp - "$scratch/expected.$name" > "$scratch/difference"; then
+  elif ! tr -d '\r' < "$scratch/text" | cmp - "$scratch/expected.$name" > "$scratch/difference"; then
     fail "$name $*: $(cat "$scratch/difference")"
   elif ! grep -Eq "$pattern" "$scratch/log"; then
     fail "$name $*: the report has no '$pattern': $(cat "$scratch/log")"
@@ -92,7 +85,7 @@ for tail in "$deep" "$deep the dog" "$deep a cat" "${prefix}x" "$prefix then it 
 # not the bits.)
 for prompts in many/90 long/1150 deep/2100; do
   IFS=/ read -r name steps <<< "$prompts"
-  "${serve[@]}" "$model" "$tokenizer" --prompts "$scratch/$name" --steps "$steps" --digest --sequences 1 --threads 1 --page-size 1024 \
+  "${program[@]}" "$model" "$tokenizer" --prompts "$scratch/$name" --steps "$steps" --digest --sequences 1 --threads 1 --page-size 1024 \
     2> "$scratch/log" | tr -d '\r' > "$scratch/expected.$name"
   if ! grep -Eq '^--- 3 [0-9a-f]{16}$' "$scratch/expected.$name"; then fail "--digest prints no digest"; fi
 done
@@ -122,16 +115,6 @@ fi
 
 # ---- What is wrong, in a sentence -------------------------------------------------------------------------------------------
 
-# refused PATTERN ARGUMENT ...: exit status 1, nothing on stdout, and a sentence.
-refused() {
-  local pattern=$1 status=0
-  shift
-  runs=$((runs + 1))
-  "${serve[@]}" "$@" > "$scratch/texts" 2> "$scratch/log" || status=$?
-  if [ "$status" != 1 ] || [ -s "$scratch/texts" ] || ! grep -Eq "^serve: .*$pattern" "$scratch/log"; then
-    fail "serve $*: status $status, $(wc -c < "$scratch/texts") bytes of text; '$pattern' expected in: $(cat "$scratch/log")"
-  fi
-}
 head -c 5000 "$model" > "$scratch/short"
 cp "$model" "$scratch/corrupt"
 printf '\xff\xff\xff\x7f' | dd of="$scratch/corrupt" bs=1 conv=notrunc status=none
@@ -157,7 +140,6 @@ refused '--pages 7 are too few: one sequence of 256 tokens takes 8 pages of 32' 
 refused '--target highway/abacus' "$model" "$tokenizer" --target highway/abacus
 refused 'needs a value' "$model" "$tokenizer" --steps
 refused 'unknown option --tempo' "$model" "$tokenizer" --tempo 1
-if ! "${serve[@]}" --help | grep -q '^usage: serve MODEL TOKENIZER'; then fail "--help prints no usage"; fi
+usage 'serve MODEL TOKENIZER'
 
-echo "$runs runs, $failures failures"
-[ "$runs" -ge 34 ] && [ "$failures" -eq 0 ]
+closing 34

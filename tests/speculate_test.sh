@@ -7,19 +7,12 @@
 # With $SIMDATTN_SHARED the real model of its data/tinyllamas speculates too.
 set -euo pipefail
 
-read -r -a wrapper <<< "${MESON_EXE_WRAPPER:-}"  # an emulator, in a cross build
-speculate=("${wrapper[@]}" "$1")
+# shellcheck source=tests/program_checks.sh
+. "$(dirname "$0")/program_checks.sh"
+program_name=speculate
+program=("${wrapper[@]}" "$1")
 generate=("${wrapper[@]}" "$2")
 write_model=("${wrapper[@]}" "$3")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-runs=0
-
-fail() {
-  echo "FAIL $*"
-  failures=$((failures + 1))
-}
 
 # compare FEWER MODEL TOKENIZER PROMPT STEPS [OPTION ...]; FEWER: at least that many tokens for 10 steps.
 compare() {
@@ -27,7 +20,7 @@ compare() {
   shift 5
   runs=$((runs + 1))
   "${generate[@]}" "$model" "$tokenizer" --prompt "$prompt" --steps "$positions" > "$scratch/expected" 2> "$scratch/log"
-  if ! "${speculate[@]}" "$model" "$tokenizer" --prompt "$prompt" --steps "$positions" "$@" > "$scratch/text" 2> "$scratch/log"; then
+  if ! "${program[@]}" "$model" "$tokenizer" --prompt "$prompt" --steps "$positions" "$@" > "$scratch/text" 2> "$scratch/log"; then
     fail "'$prompt' $positions $*: $(cat "$scratch/log")"
     return
   fi
@@ -70,16 +63,6 @@ else
   echo "no real model: name the directory of data/tinyllamas in SIMDATTN_SHARED"
 fi
 
-# refused PATTERN ARGUMENT ...: exit status 1, nothing on stdout, and a sentence.
-refused() {
-  local pattern=$1 status=0
-  shift
-  runs=$((runs + 1))
-  "${speculate[@]}" "$@" > "$scratch/text" 2> "$scratch/log" || status=$?
-  if [ "$status" != 1 ] || [ -s "$scratch/text" ] || ! grep -Eq "^speculate: .*$pattern" "$scratch/log"; then
-    fail "speculate $*: status $status, $(wc -c < "$scratch/text") bytes of text; '$pattern' expected in: $(cat "$scratch/log")"
-  fi
-}
 head -c 5000 "${formula[0]}" > "$scratch/short"
 refused 'usage: speculate MODEL TOKENIZER'
 refused 'no such file' "$scratch/absent" "${formula[1]}"
@@ -93,7 +76,6 @@ refused '--branches takes a whole number from 1 to 1024, not "many"' "${formula[
 refused '--target highway/abacus' "${formula[@]}" --target highway/abacus
 refused 'needs a value' "${formula[@]}" --prompt
 refused 'unknown option --tempo' "${formula[@]}" --tempo 1
-if ! "${speculate[@]}" --help | grep -q '^usage: speculate MODEL TOKENIZER'; then fail "--help prints no usage"; fi
+usage 'speculate MODEL TOKENIZER'
 
-echo "$runs runs, $failures failures"
-[ "$runs" -ge 50 ] && [ "$failures" -eq 0 ]
+closing 50
