@@ -67,6 +67,7 @@ constexpr KvOperands f32_operands(void (*score_packed)(const ScoreTile&)) {
           .score_packed = score_packed,
           .packed_is = std::is_same_v<T, float>,
           .score_tile = K::score_tile,
+          .score_rows = nullptr,
           .store_panel = nullptr,
           .pack_keys = Packing::keys,
           .pack_panel = Packing::panel,

@@ -184,7 +184,7 @@ struct BlockIntegers {
 };
 
 /// N<type>: the slots of a type, as NarrowSlots has them with value_tile for f32, and perhaps pack_keys; with fused_rows
-/// above 0 score_tile for so many rows, from its own panels, and store_panel.
+/// above 0 score_tile for so many rows, from its own panels, score_rows and store_panel.
 template <template <KvType> class N, KvType kType>
 constexpr void add_narrow_type(UKernels& t) {
   using Slots = N<kType>;
@@ -206,6 +206,7 @@ constexpr void add_narrow_type(UKernels& t) {
   as_f32.value_tile = Slots::value_tile;
   if constexpr (!is_read_only(kType) && requires { requires Slots::fused_rows > 0; }) {
     as_f32.score_tile = Slots::score_tile;
+    as_f32.score_rows = Slots::score_rows;
     as_f32.store_panel = Slots::store_panel;
     as_f32.direct_key_rows = Slots::fused_rows;
   }

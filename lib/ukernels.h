@@ -296,6 +296,8 @@ struct PackValues {
 
 /// For more rows keys and values are packed once per block; for fewer they are read in place, where there are slots for that.
 inline constexpr int64_t kDirectRows = 12;
+/// Keys in rows are read in place in pieces of so many dimensions.
+inline constexpr int64_t kDirectRowDims = 16;
 
 /// How one arithmetic multiplies keys and values of one storage type. A slot that is null has a way round it in the
 /// drivers (lib/drivers/operands.h), through f32 rows and kv[kF32]; so a storage type is complete once it can be loaded.
@@ -307,6 +309,9 @@ struct KvOperands {
   bool packed_is;
   /// Keys in the storage type's own panels. Null: packed first.
   void (*score_tile)(const ScoreTile&);
+  /// The same for keys in rows, as many as n_panels panels have, of kDirectRowDims or a multiple of it: `panels` is the first row,
+  /// panel_stride the bytes from one to the next. Null: store_panel.
+  void (*score_rows)(const ScoreTile&);
   /// Keys in rows as a panel of the storage type, which score_tile takes (scales stay where they are). Null: packed.
   void (*store_panel)(const PackKeys&);
   void (*pack_keys)(const PackKeys&);

@@ -33,7 +33,7 @@ constexpr int64_t kScaleBytes[] = {0, 0, 0, 2, 2, 4, 2, 4, 2};  // f16 numbers t
 
 float some_scale(Random& random, bool adversarial) {
   if (!adversarial) return std::fabs(random.uniform()) * 0.05f + 0.001f;
-  return random.of({0.0f, 0x1p-149f, 0x1.8p-130f, 3e38f, 0x1p119f, 0x1p120f, 1e-20f, -0.5f, kInf,
+  return random.of({0.0f, 0x1p-149f, 0x1.8p-130f, 3e38f, 0x1p119f, 0x1.fffffep119f, 0x1p120f, 0x1p-100f, 0x1.fffffep-101f, 1e-20f, -0.5f, kInf,
                     std::bit_cast<float>(0x7FC00000u), 1.0f, 0.01f});
 }
 uint16_t some_f16(Random& random, bool adversarial) {
@@ -303,7 +303,7 @@ TEST_P(SlotsNarrow, Stores) {
   }
 }
 
-/// Scores of a target's slots for panels of the type, or rows that become such panels, are those of the same numbers in f32.
+/// Scores of a target's slots for panels of the type, and for rows, are those of the same numbers in f32.
 TEST_P(SlotsNarrow, ScoreTile) {
   Random random(seed() * 900 + 3);
   for (int64_t i = 0; i < cases(800); ++i) {
@@ -320,7 +320,9 @@ TEST_P(SlotsNarrow, ScoreTile) {
     const int64_t ldq = (dim + 15) / 16 * 16;
     std::vector<float> q(static_cast<size_t>(rows * ldq));
     for (float& x : q) x = random.uniform();
+    const bool in_rows = own.score_rows != nullptr && dim % kDirectRowDims == 0;
     const Floats want(random, rows, n_panels * kPanelWidth), got(random, rows, n_panels * kPanelWidth);
+    const Floats from_rows(random, rows, n_panels * kPanelWidth);
     const float scale = random.coin() ? 1.0f : random.uniform();
     ScoreTile a = {.q = q.data(),
                    .q_stride = ldq * 4,
@@ -335,6 +337,11 @@ TEST_P(SlotsNarrow, ScoreTile) {
                    .lds = got.stride,
                    .stream = random.coin()};
     own.score_tile(a);
+    if (in_rows) {
+      a.panels = keys.memory.data(), a.panel_stride = keys.stride;
+      a.s = from_rows.data(), a.lds = from_rows.stride;
+      own.score_rows(a);
+    }
     std::vector<float> wide(static_cast<size_t>(n_panels * dim * kPanelWidth));
     for (int64_t c = 0; c < n_panels * kPanelWidth; ++c)
       for (int64_t d = 0; d < dim; ++d)
@@ -349,9 +356,13 @@ TEST_P(SlotsNarrow, ScoreTile) {
         for (int64_t d = 0; d < dim; ++d)
           sum += std::fabs(static_cast<double>(q[static_cast<size_t>(r * ldq + d)]) *
                            static_cast<double>(numbers_of_keys[static_cast<size_t>(c * dim + d)]));
-        expect_same(want.at(r, c), got.at(r, c), sum, 3.0 * static_cast<double>(dim) + 2,
-                    describe(type, i, dim, n_panels * kPanelWidth, rows) + ", row " + std::to_string(r) + ", key " +
-                        std::to_string(c));
+        const std::string message = describe(type, i, dim, n_panels * kPanelWidth, rows) + ", row " +
+                                    std::to_string(r) + ", key " + std::to_string(c);
+        expect_same(want.at(r, c), got.at(r, c), sum, 3.0 * static_cast<double>(dim) + 2, message);
+        if (in_rows) {
+          expect_same(want.at(r, c), from_rows.at(r, c), sum, 3.0 * static_cast<double>(dim) + 2,
+                      message + ", keys in rows");
+        }
         if (HasFatalFailure()) return;
       }
     }

@@ -261,23 +261,40 @@ class RowBlock {
     if (keys_in_workspace()) {
       // No other rows need these keys: a few panels at a time, which L1 still holds when they are read.
       const bool as_stored = direct_keys_ && !k_.panels() && key_ops_.store_panel != nullptr;
-      if (as_stored) tile.panel_stride = simdattn::panel_bytes(k_.type(), p_.d_qk);
       // Keys as stored: two panels, so that memory is not idle for long while scores are taken.
       const int64_t width =
           as_stored ? 2 * kPanelWidth : std::max(kPackedKeyBytes / tile.panel_stride, int64_t{1}) * kPanelWidth;
-      for (int64_t c = first; c < first + columns; c += width) {
-        const int64_t end = std::min(c + width, first + columns);
-        tile.panels = w_.keys;
-        tile.n_panels = (end - c) / kPanelWidth;
+      const bool in_rows = as_stored && key_ops_.score_rows != nullptr && p_.d_qk % kDirectRowDims == 0;
+      for (int64_t c = first; c < first + columns;) {
+        int64_t end = std::min(c + width, first + columns);
+        int64_t run = 0;
+        const char* const rows = in_rows && c >= see.lo ? k_.at(base + c, &run) : nullptr;
+        const int64_t whole = std::min({run, see.hi - c, first + columns - c}) / kPanelWidth;
         tile.s = w_.scores + c;
-        if (as_stored) {
+        if (whole > 0) {
+          end = c + whole * kPanelWidth;
+          tile.panels = rows;
+          tile.panel_stride = k_.token_stride();
+          tile.n_panels = whole;
+          tile.scales = k_.scales(base + c, whole * kPanelWidth, scales);
+          tile.stream = stream_;
+          key_ops_.score_rows(tile);
+        } else if (as_stored) {
+          if (in_rows) end = std::min(c + kPanelWidth, end);
           store_keys(base, see, c, end, w_.keys, scales);
+          tile.panels = w_.keys;
+          tile.panel_stride = simdattn::panel_bytes(k_.type(), p_.d_qk);
+          tile.n_panels = (end - c) / kPanelWidth;
           tile.scales = has_scales(k_.type()) ? scales : nullptr;
+          tile.stream = false;
           key_ops_.score_tile(tile);
         } else {
           prepare_keys(base, see, c, end, w_.keys);
+          tile.panels = w_.keys;
+          tile.n_panels = (end - c) / kPanelWidth;
           key_ops_.score_packed(tile);
         }
+        c = end;
       }
       return;
     }

@@ -163,6 +163,59 @@ HWY_INLINE void Fetch(const uint8_t* p) {
 HWY_INLINE Codes LoadUnits(const uint8_t* p) { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p)); }
 constexpr int64_t kPitch = kUnitBytes * kPanelWidth;
 
+#if !HWY_HAVE_SCALABLE
+/// Block b of 128 bits of the result is the first units of row 4 b.
+template <class V>
+HWY_INLINE hn::Vec<V> LoadUnitBlocks(V d, const uint8_t* rows, int64_t stride) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (HWY_MAX_LANES_D(V) == 16) {
+    // Masked loads: an insertion into the upper half takes a port of the shuffles.
+    const auto block = [&](int64_t row) SIMDATTN_LAMBDA {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + row * stride));
+    };
+    __m512i v = _mm512_castsi128_si512(block(0));
+    v = _mm512_mask_broadcast_i32x4(v, 0x00F0, block(4));
+    v = _mm512_mask_broadcast_i32x4(v, 0x0F00, block(8));
+    return hn::Vec<V>{_mm512_mask_broadcast_i32x4(v, 0xF000, block(12))};
+  }
+#endif
+  if constexpr (HWY_MAX_LANES_D(V) > 4) {
+    const hn::Half<V> half;
+    constexpr int64_t kRows = HWY_MAX_LANES_D(V) / 2;
+    return hn::Combine(d, LoadUnitBlocks(half, rows + kRows * stride, stride), LoadUnitBlocks(half, rows, stride));
+  } else {
+    return hn::BitCast(d, hn::LoadU(hn::Repartition<uint8_t, V>(), rows));
+  }
+}
+/// Four units of as many rows as there are lanes to columns of a panel, of whose first unit `out` is.
+HWY_INLINE void TransposeUnits4(const uint8_t* p, int64_t stride, uint8_t* out) {
+  const DU d;
+  const hn::Repartition<uint64_t, DU> d64;
+  const auto r0 = LoadUnitBlocks(d, p, stride), r1 = LoadUnitBlocks(d, p + stride, stride);
+  const auto r2 = LoadUnitBlocks(d, p + 2 * stride, stride), r3 = LoadUnitBlocks(d, p + 3 * stride, stride);
+  const auto t0 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1)),
+             t1 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
+  const auto t2 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1)),
+             t3 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
+  const auto put = [&](int64_t unit, auto v) SIMDATTN_LAMBDA {
+    hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<uint32_t*>(out + unit * kPitch));
+  };
+  put(0, hn::InterleaveLower(d64, t0, t1));
+  put(1, hn::InterleaveUpper(d64, t0, t1));
+  put(2, hn::InterleaveLower(d64, t2, t3));
+  put(3, hn::InterleaveUpper(d64, t2, t3));
+}
+/// The first unit of as many rows as there are lanes; 16 bytes of each are read.
+HWY_INLINE Codes FirstUnits(const uint8_t* p, int64_t stride) {
+  const DU d;
+  const hn::Repartition<uint64_t, DU> d64;
+  const auto t0 = hn::InterleaveLower(d, LoadUnitBlocks(d, p, stride), LoadUnitBlocks(d, p + stride, stride));
+  const auto t1 =
+      hn::InterleaveLower(d, LoadUnitBlocks(d, p + 2 * stride, stride), LoadUnitBlocks(d, p + 3 * stride, stride));
+  return hn::BitCast(d, hn::InterleaveLower(d64, hn::BitCast(d64, t0), hn::BitCast(d64, t1)));
+}
+#endif
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

@@ -299,42 +299,15 @@ HWY_INLINE void TransposeUnits(const uint8_t* rows, int64_t stride, int64_t keys
                             kPitch);
 }
 #else
-/// Block b of 128 bits of the result is the first units of row 4 b.
-template <class V>
-HWY_INLINE hn::Vec<V> LoadUnitBlocks(V d, const uint8_t* rows, int64_t stride) {
-  if constexpr (HWY_MAX_LANES_D(V) > 4) {
-    const hn::Half<V> half;
-    constexpr int64_t kRows = HWY_MAX_LANES_D(V) / 2;
-    return hn::Combine(d, LoadUnitBlocks(half, rows + kRows * stride, stride), LoadUnitBlocks(half, rows, stride));
-  } else {
-    return hn::BitCast(d, hn::LoadU(hn::Repartition<uint8_t, V>(), rows));
-  }
-}
 /// Units of `keys` rows that lie side by side to columns of a panel.
 HWY_INLINE void TransposeUnits(const uint8_t* rows, int64_t stride, int64_t keys, int64_t units, uint8_t* panel,
                                RowsBelow& below) {
-  const DU d;
-  const hn::Repartition<uint64_t, DU> d64;
   constexpr int64_t kLanes = HWY_MAX_LANES_D(DU);
   int64_t u = 0;
   for (; keys == kPanelWidth && u + 4 <= units; u += 4) {
     below.fetch(4);
-    for (int64_t j = 0; j < kPanelWidth; j += kLanes) {
-      const uint8_t* const p = rows + j * stride + kUnitBytes * u;
-      const auto r0 = LoadUnitBlocks(d, p, stride), r1 = LoadUnitBlocks(d, p + stride, stride);
-      const auto r2 = LoadUnitBlocks(d, p + 2 * stride, stride), r3 = LoadUnitBlocks(d, p + 3 * stride, stride);
-      const auto t0 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1)),
-                 t1 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
-      const auto t2 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1)),
-                 t3 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
-      const auto put = [&](int64_t unit, auto v) SIMDATTN_LAMBDA {
-        hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<uint32_t*>(panel + (u + unit) * kPitch + kUnitBytes * j));
-      };
-      put(0, hn::InterleaveLower(d64, t0, t1));
-      put(1, hn::InterleaveUpper(d64, t0, t1));
-      put(2, hn::InterleaveLower(d64, t2, t3));
-      put(3, hn::InterleaveUpper(d64, t2, t3));
-    }
+    for (int64_t j = 0; j < kPanelWidth; j += kLanes)
+      TransposeUnits4(rows + j * stride + kUnitBytes * u, stride, panel + u * kPitch + kUnitBytes * j);
   }
   transpose_units<uint32_t>(reinterpret_cast<const char*>(rows + kUnitBytes * u), stride, keys, units - u,
                             reinterpret_cast<char*>(panel + u * kPitch), kPitch);

@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "lib/highway/narrow_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/fma.h"
 #include "lib/highway/narrow-inl.h"
 #include "lib/highway/register_tile-inl.h"
 
@@ -20,9 +21,10 @@ static_assert(std::is_same_v<TileVec, Numbers>);
 constexpr int64_t kPrefetchBytes = 16384;
 constexpr int64_t kBlockBytes = 16384;
 
-/// Rows of the largest tile of kVecs vectors of keys, or of columns of values.
-template <size_t kVecs>
-constexpr int64_t kScoreRows = kVecs == 4 ? 2 : kFusedRows;
+/// Units of rows that are transposed at a time.
+constexpr int64_t kRowUnits = 4;
+
+/// Rows of the largest tile of kVecs vectors of columns of values.
 template <size_t kVecs>
 constexpr int64_t kValueRows = kVecs == 4 && HWY_TARGET == HWY_AVX2 ? 2 : kFusedRows;
 
@@ -56,6 +58,7 @@ template <class Code>
 struct Reader {
   /// Vector c of four in a tile of columns are columns c, c + 4, ...: unit() reads them.
   static constexpr bool kRowsInUnits = false;
+  static constexpr bool kOffset = false;
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), LoadUnits(p));
@@ -66,6 +69,25 @@ struct Reader {
     x = hn::Mul(LoadNumbers(p, Code()), factor);
   }
 };
+#if HWY_TARGET <= HWY_AVX3
+/// Integers of a panel. x is 128 more times 2^kBit: a mask leaves it, where two shifts would take the ports of the conversion.
+/// With the factor times 2^-kBit and 128 factors less one multiply-add makes the product, rounded once as it must be. (It takes 20
+/// registers.)
+template <>
+struct Reader<Int8Code> {
+  static constexpr bool kRowsInUnits = false;
+  static constexpr bool kOffset = true;
+  template <int kBit>
+  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+    if constexpr (kBit < 8) a = hn::BitCast(D(), hn::Xor(LoadUnits(p), hn::Set(DU(), 0x00808080u)));
+    x = hn::ConvertTo(D(), hn::BitCast(DI(), hn::And(hn::BitCast(DU(), a), hn::Set(DU(), 0xFFu << kBit))));
+  }
+  template <size_t kVector>
+  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& /*a*/, TileVec& /*b*/, TileVec& x) const {
+    x = hn::Mul(LoadNumbers(p, Int8Code()), factor);
+  }
+};
+#endif
 template <>
 struct Reader<Q8Code> : Reader<Int8Code> {};
 
@@ -73,6 +95,7 @@ struct Reader<Q8Code> : Reader<Int8Code> {};
 template <>
 struct Reader<Q4Code> {
   static constexpr bool kRowsInUnits = false;
+  static constexpr bool kOffset = false;
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), Coded(LoadUnits(p)));
@@ -118,6 +141,7 @@ template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t k
 struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
   using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
   static constexpr bool kRowsInUnits = HWY_TARGET <= HWY_AVX3;
+  static constexpr bool kOffset = false;
 #if HWY_TARGET <= HWY_AVX3
   using Table = Fp8Table<Code>;
   Table table;
@@ -199,6 +223,8 @@ struct ScoreArguments {
   int64_t ldq;
   const uint8_t* low;   // the first half of the tile's columns
   const uint8_t* high;  // the second: of the same panel or of the next
+  int64_t row_stride;   // 0; or bytes between keys in rows, of which low and high are the first ones
+  int64_t high_column;  // of the tile's columns; 0 where there is one panel only: then both halves are the same
   const float* scales;  // of the tile's columns, where they stand apart
   int64_t low_scales;   // from low to the scales of the first block, where they do not
   int64_t high_scales;
@@ -206,36 +232,77 @@ struct ScoreArguments {
   float scale;
   float* s;
   int64_t lds;
-  PrefetchPlan prefetch;  // kStepLines<kType, kVecs> a unit
+  /// Panels: kStepLines<kType, kVecs> a unit. Rows: for one vector of columns of kRowUnits units, and where rows are not one after
+  /// the other `first` is 0 and `pitch` what a row is away from the one to fetch.
+  PrefetchPlan prefetch;
 };
 
 /// Lines of the cache that a unit of all columns has, with its share of the scales.
 template <KvType kType, size_t kVecs>
 constexpr uintptr_t kStepLines = kVecs * hn::MaxLanes(TileTag()) * kUnitBytes / 64 + (has_scales(kType) ? 0 : 1);
 
+/// Scores one by one, for scales with which a tile's arithmetic would not do.
+template <KvType kType>
+HWY_NOINLINE void ScoreAgain(const ScoreArguments& a, int64_t rows, int64_t half) {
+  using Format = FormatOf<kType>;
+  const float* q = a.q;
+  float* s = a.s;
+  for (int64_t r = 0; r < rows; ++r, q += a.ldq, s += a.lds) {
+    for (int64_t j = 0; j < half + a.high_column; ++j) {
+      const bool high = j >= half;
+      const uint8_t* const panel = (high ? a.high : a.low) + (high ? j - half : j) * kUnitBytes;
+      const uint8_t* const row = a.low + j * a.row_stride;
+      float sum = 0.0f;
+      for (int64_t i = 0; i < a.dim; ++i) {
+        const int64_t block = i / block_of(kType);
+        float factor;
+        if constexpr (has_scales(kType)) {
+          factor = a.scales[high ? a.high_column + j - half : j];
+        } else if (a.row_stride != 0) {
+          factor = f16_at(row + block * Format::kBlockBytes);
+        } else {
+          factor = f16_at((high ? a.high + a.high_scales + (j - half) * 2 : a.low + a.low_scales + j * 2) +
+                          block * kPanelWidth * 2);
+        }
+        const uint8_t* const unit = a.row_stride != 0 ? row + Format::unit_at(i / 4) : panel + i / 4 * kPitch;
+        sum = simdattn::fma(q[i], Int8Code::number<0>(unit[i % 4]) * factor, sum);
+      }
+      s[high ? a.high_column + j - half : j] = sum * a.scale;
+    }
+  }
+}
+
 template <KvType kType, size_t kRows, size_t kVecs>
 HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
   const TileTag d;
   WithRegisters(d, [&](const Accumulators& acc, const Columns& number) SIMDATTN_LAMBDA {
     WithRegisters(d, [&](const Accumulators& factor, const Columns& state) SIMDATTN_LAMBDA {
-      constexpr size_t kHalf = kVecs / 2;
+      constexpr int64_t kHalf = kVecs / 2;
       const int64_t n = static_cast<int64_t>(hn::Lanes(d));
       const Reader<CodeOfType<kType>> reader;
+      constexpr bool kOffset = Reader<CodeOfType<kType>>::kOffset;
       const float* q = a.q;
       const int64_t ldq = a.ldq;
+      const int64_t high_column = a.high_column;
       Cursor<const uint8_t> low(a.low), high(a.high);
+      const auto column = [&](auto c) SIMDATTN_LAMBDA {
+        constexpr int64_t kVector = c;
+        return kVector < kHalf ? kVector * n : high_column + (kVector - kHalf) * n;
+      };
       // Places of vector c in the two halves: bytes for a column.
       const auto at = [&](auto c, int64_t bytes) SIMDATTN_LAMBDA {
-        constexpr int64_t kColumn = c;
-        return (kColumn < static_cast<int64_t>(kHalf)
-                    ? low.get() + kColumn * n * bytes
-                    : high.get() + (kColumn - static_cast<int64_t>(kHalf)) * n * bytes);
+        constexpr int64_t kVector = c;
+        return kVector < kHalf ? low.get() + kVector * n * bytes : high.get() + (kVector - kHalf) * n * bytes;
       };
       // The number at bit kBit of each unit is dimension `dimension` from q on.
       const auto add = [&](auto bit, int64_t dimension) SIMDATTN_LAMBDA {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
           reader.template unit<bit>(at(c, kUnitBytes), Get<c>(state), Get<4 + c>(state), Get<c>(number));
-          Get<c>(number) = hn::Mul(Get<c>(number), Get<c>(factor));
+          if constexpr (kOffset && bit < 24) {
+            Get<c>(number) = hn::MulAdd(Get<c>(number), Get<bit / 2 + c>(factor), Get<16 + c>(factor));
+          } else {
+            Get<c>(number) = hn::Mul(Get<c>(number), Get<(kOffset ? 12 : 0) + c>(factor));
+          }
         });
         ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
           const TileVec x = hn::Set(d, q[static_cast<int64_t>(r) * ldq + dimension]);
@@ -245,46 +312,109 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
           });
         });
       };
+      // Factors of bytes 0, 1, 2, 3, and what is to be added; exact if they are 0 or in [2^-100, 2^120).
+      bool exact = true;
+      const auto derive_factors = [&]() SIMDATTN_LAMBDA {
+        if constexpr (kOffset) {
+          const DI di;
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            const auto bits = hn::BitCast(di, Get<c>(factor));
+            const auto inside = hn::And(hn::Gt(bits, hn::Set(di, (27 << 23) - 1)), hn::Lt(bits, hn::Set(di, 247 << 23)));
+            exact = exact && hn::AllTrue(di, hn::Or(inside, hn::Eq(bits, hn::Zero(di))));
+            Get<4 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-8f));
+            Get<8 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-16f));
+            Get<12 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-24f));
+            Get<16 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, -128.0f));
+          });
+        }
+      };
       uintptr_t line = a.prefetch.first;
       int64_t to_fetch = a.prefetch.count;
-      const auto next = [&](int64_t units) SIMDATTN_LAMBDA { low += units * kPitch, high += units * kPitch; };
-      if constexpr (has_scales(kType)) {
-        ForEach<kVecs>([&](auto c)
-                           SIMDATTN_LAMBDA { Get<c>(factor) = hn::LoadU(d, a.scales + static_cast<int64_t>(c) * n); });
-        int64_t rest = a.dim;
-        for (; rest >= 4; rest -= 4, q += 4, next(1)) {
+      const int64_t stride = a.row_stride;
+      const int64_t columns = kHalf * n + high_column;
+      // Of rows kRowUnits units at a time are transposed. What is read of them meanwhile is fetched of the rows below.
+      HWY_ALIGN uint8_t units[kVecs == 4 && HWY_TARGET <= HWY_AVX3 ? 2 * kRowUnits * kPitch : kRowUnits * kPitch];
+      const auto transpose = [&](const uint8_t* codes, int64_t step) SIMDATTN_LAMBDA {
+        Cursor<const uint8_t> rows(codes);
+        for (int64_t j = 0; j < columns; j += n) {
+          const uint8_t* const p = rows.get();
+          TransposeUnits4(p, stride, units + j / kPanelWidth * kRowUnits * kPitch + j % kPanelWidth * kUnitBytes);
           if (to_fetch > 0) {
-            for (uintptr_t i = 0; i < kStepLines<kType, kVecs>; ++i)
-              __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
-            line += static_cast<uintptr_t>(a.prefetch.pitch);
-            --to_fetch;
+            uintptr_t below = line;
+            uintptr_t apart = 64;
+            if (line != 0) {
+              line += static_cast<uintptr_t>(a.prefetch.pitch);
+            } else {
+              below = reinterpret_cast<uintptr_t>(p) +
+                      static_cast<uintptr_t>(a.prefetch.pitch + step % 4 * (stride - kRowUnits * kUnitBytes));
+              apart = static_cast<uintptr_t>(4 * stride);
+            }
+            constexpr int64_t kLines = hn::MaxLanes(TileTag()) / 4 + (has_scales(kType) ? 0 : 1);
+            for (int64_t i = 0; i < kLines; ++i, below += apart)
+              __builtin_prefetch(reinterpret_cast<const char*>(below), 0, 2);
           }
-          ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+          rows += n * stride;
         }
+        low = Cursor<const uint8_t>(units);
+        high = Cursor<const uint8_t>(units + high_column / kPanelWidth * kRowUnits * kPitch +
+                                     high_column % kPanelWidth * kUnitBytes);
+      };
+      const auto next = [&](int64_t n_units) SIMDATTN_LAMBDA { low += n_units * kPitch, high += n_units * kPitch; };
+      const auto prefetch = [&]() SIMDATTN_LAMBDA {
+        if (to_fetch > 0 && stride == 0) {
+          for (uintptr_t i = 0; i < kStepLines<kType, kVecs>; ++i)
+            __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
+          line += static_cast<uintptr_t>(a.prefetch.pitch);
+          --to_fetch;
+        }
+      };
+      if constexpr (has_scales(kType)) {
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(factor) = hn::LoadU(d, a.scales + column(c)); });
+        derive_factors();
+        int64_t rest = a.dim;
+        do {
+          int64_t end = 4;
+          if (stride != 0) {
+            transpose(a.low + (a.dim - rest), (a.dim - rest) / 16);
+            end = rest - 4 * (kRowUnits - 1);
+          }
+          for (; rest >= end; rest -= 4, q += 4, next(1)) {
+            prefetch();
+            ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+          }
+        } while (rest >= 4);
         if (rest > 0) add(std::integral_constant<int, 0>(), 0);
         if (rest > 1) add(std::integral_constant<int, 8>(), 1);
         if (rest > 2) add(std::integral_constant<int, 16>(), 2);
       } else {
         using Format = FormatOf<kType>;
+        HWY_ALIGN float factors[kVecs * hn::MaxLanes(TileTag())];
         Cursor<const uint8_t> low_scales(a.low + a.low_scales), high_scales(a.high + a.high_scales);
-        for (int64_t block = a.dim / Format::kBlock; block > 0; --block) {
-          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-            constexpr int64_t kColumn = c;
-            const uint8_t* const p =
-                kColumn < static_cast<int64_t>(kHalf)
-                    ? low_scales.get() + kColumn * n * Format::kScaleBytes
-                    : high_scales.get() + (kColumn - static_cast<int64_t>(kHalf)) * n * Format::kScaleBytes;
-            Get<c>(factor) = F32FromF16(d, hn::LoadU(hn::Rebind<uint16_t, D>(), reinterpret_cast<const uint16_t*>(p)));
-          });
+        for (int64_t block = 0; block < a.dim / Format::kBlock; ++block) {
+          const uint8_t* const row = a.low + block * Format::kBlockBytes;
+          const hn::Rebind<uint16_t, D> d16;
+          if (stride != 0) {
+            Cursor<const uint8_t> rows(row);
+            for (int64_t j = 0; j < columns; j += n, rows += n * stride)
+              hn::Store(F32FromF16(d, hn::TruncateTo(d16, FirstUnits(rows.get(), stride))), d, factors + j);
+            ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(factor) = hn::Load(d, factors + column(c)); });
+          } else {
+            ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+              constexpr int64_t kVector = c;
+              const uint8_t* const p = kVector < kHalf
+                                           ? low_scales.get() + kVector * n * Format::kScaleBytes
+                                           : high_scales.get() + (kVector - kHalf) * n * Format::kScaleBytes;
+              Get<c>(factor) = F32FromF16(d, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
+            });
+          }
+          derive_factors();
           low_scales += Format::kScaleBytes * kPanelWidth, high_scales += Format::kScaleBytes * kPanelWidth;
-          for (int64_t u = 0; u < Format::kUnits; ++u, q += 4, next(1)) {
-            if (to_fetch > 0) {
-              for (uintptr_t i = 0; i < kStepLines<kType, kVecs>; ++i)
-                __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
-              line += static_cast<uintptr_t>(a.prefetch.pitch);
-              --to_fetch;
+          for (int64_t part = 0; part < Format::kUnits; part += kRowUnits) {
+            if (stride != 0) transpose(row + Format::kScaleBytes + part * kUnitBytes, (block * Format::kUnits + part) / 4);
+            for (int64_t u = 0; u < kRowUnits; ++u, q += 4, next(1)) {
+              prefetch();
+              ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
             }
-            ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
           }
           if constexpr (kNibbles<kType>) {
             next(-Format::kUnits);
@@ -297,59 +427,83 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       const TileVec scale = hn::Set(d, a.scale);
       ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
         float* s = a.s + static_cast<int64_t>(r) * a.lds;
-        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-          hn::StoreU(hn::Mul(Get<r * kVecs + c>(acc), scale), d, s + static_cast<int64_t>(c) * n);
-        });
+        ForEach<kVecs>(
+            [&](auto c) SIMDATTN_LAMBDA { hn::StoreU(hn::Mul(Get<r * kVecs + c>(acc), scale), d, s + column(c)); });
       });
+      if constexpr (kOffset) {
+        if (!exact) ScoreAgain<kType>(a, kRows, kHalf * n);
+      }
     });
   });
 }
 
-/// All rows against kVecs vectors of columns from column `x` on.
-template <KvType kType, size_t kVecs>
-HWY_INLINE void ScoreColumns(const ScoreTile& a, int64_t x) {
-  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const auto panel = [&](int64_t c) {
-    return static_cast<const uint8_t*>(a.panels) + c / kPanelWidth * a.panel_stride;
-  };
-  const auto column = [&](int64_t c) { return panel(c) + c % kPanelWidth * kUnitBytes; };
-  const int64_t middle = x + static_cast<int64_t>(kVecs / 2) * n;
-  const uint8_t* const low = column(x);
-  const uint8_t* const high = column(middle);
-  int64_t low_scales = 0, high_scales = 0;
-  if constexpr (!has_scales(kType)) {
-    using Format = FormatOf<kType>;
-    low_scales = panel(x) + Format::scale_at(a.dim, 0, x % kPanelWidth) - low;
-    high_scales = panel(middle) + Format::scale_at(a.dim, 0, middle % kPanelWidth) - high;
+/// Tiles of 1, 2, ... rows, of kScoreVecs vectors.
+using ScoreFunction = void (*)(const ScoreArguments&);
+constexpr int64_t kScoreVecs[kFusedRows] = {4, 4, 2, 2};
+template <KvType kType>
+constexpr ScoreFunction kScoreTiles[kFusedRows] = {ScoreNarrow<kType, 1, 4>, ScoreNarrow<kType, 2, 4>,
+                                                   ScoreNarrow<kType, 3, 2>, ScoreNarrow<kType, 4, 2>};
+
+/// Up to kFusedRows rows against all columns. `in_rows`: keys in rows, a.panel_stride bytes apart.
+HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunction* tiles, bool in_rows) {
+  const int64_t width = kScoreVecs[a.rows - 1] * static_cast<int64_t>(hn::Lanes(TileTag()));
+  const int64_t columns = a.n_panels * kPanelWidth;
+  const int64_t bytes = panel_bytes(type, a.dim);
+  const int64_t units = (has_scales(type) ? a.dim + 3 : row_bytes(type, a.dim) - a.dim / 32 * 2) / kUnitBytes;
+  const uint8_t* const keys = static_cast<const uint8_t*>(a.panels);
+  ScoreArguments t = {.q = static_cast<const float*>(a.q),
+                      .ldq = a.q_stride / static_cast<int64_t>(sizeof(float)),
+                      .low = keys,
+                      .high = keys,
+                      .row_stride = in_rows ? a.panel_stride : 0,
+                      .high_column = width / 2,
+                      .scales = a.scales,
+                      .low_scales = 0,
+                      .high_scales = 0,
+                      .dim = a.dim,
+                      .scale = a.scale,
+                      .s = a.s,
+                      .lds = a.lds,
+                      .prefetch = {}};
+  for (int64_t x = 0; x < columns; x += width) {
+    if (x + width > columns) t.high_column = 0;
+    if (in_rows) {
+      t.low = keys + x * a.panel_stride;
+      const int64_t row = row_bytes(type, a.dim);
+      const int64_t ahead = ((kPrefetchBytes - 1) / (width * row) + 1) * width * a.panel_stride;
+      t.prefetch = {0, ahead, a.stream};
+      if (a.panel_stride == row) {
+        const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
+        t.prefetch = {address_at(t.low, ahead), lanes * row * kRowUnits / units, a.stream};
+      }
+    } else {
+      const int64_t middle = x + t.high_column;
+      const auto panel = [&](int64_t c) { return keys + c / kPanelWidth * a.panel_stride; };
+      t.low = panel(x) + x % kPanelWidth * kUnitBytes;
+      t.high = panel(middle) + middle % kPanelWidth * kUnitBytes;
+      // Scales of blocks lie behind the units.
+      t.low_scales = units * kPitch + x % kPanelWidth * (2 - kUnitBytes);
+      t.high_scales = units * kPitch + middle % kPanelWidth * (2 - kUnitBytes);
+      if (a.stream) {
+        // As many bytes as the tile reads, some panels ahead.
+        const int64_t ahead = ((kPrefetchBytes - 1) / (2 * bytes) + 1) * 2;
+        t.prefetch = {address_at(keys, (x / kPanelWidth + ahead) * a.panel_stride + x % kPanelWidth * bytes / kPanelWidth),
+                      width * bytes / (kPanelWidth * units), units};
+      }
+    }
+    if (a.scales != nullptr) t.scales = a.scales + x;
+    t.s = a.s + x;
+    tiles[a.rows - 1](t);
   }
-  PrefetchPlan prefetch;
-  if (a.stream) {
-    // As many bytes as the tile reads, some panels ahead.
-    const int64_t width = static_cast<int64_t>(kVecs) * n;
-    const int64_t bytes = panel_bytes(kType, a.dim);
-    const int64_t ahead = (kPrefetchBytes + 2 * bytes - 1) / (2 * bytes) * 2;
-    const int64_t units = FormatOf<kType>::units(a.dim);
-    prefetch = {address_at(static_cast<const uint8_t*>(a.panels),
-                           (x / kPanelWidth + ahead) * a.panel_stride + x % kPanelWidth * bytes / kPanelWidth),
-                width * bytes / (kPanelWidth * units), units};
-  }
-  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
-  constexpr int64_t kMost = kScoreRows<kVecs>;
-  for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
-    const int64_t first = t.first;
-    const ScoreArguments arguments = {static_cast<const float*>(a.q) + first * ldq,
-                                      ldq,
-                                      low,
-                                      high,
-                                      has_scales(kType) ? a.scales + x : nullptr,
-                                      low_scales,
-                                      high_scales,
-                                      a.dim,
-                                      a.scale,
-                                      a.s + first * a.lds + x,
-                                      a.lds,
-                                      first == 0 ? prefetch : PrefetchPlan()};
-    WithRows<kMost>(t.rows, [&](auto r) { ScoreNarrow<kType, r, kVecs>(arguments); });
+}
+
+HWY_NOINLINE void ScoreAll(ScoreTile a, KvType type, const ScoreFunction* tiles, bool in_rows) {
+  for (int64_t rest = a.rows; rest > 0; rest -= kFusedRows) {
+    a.rows = HWY_MIN(kFusedRows, rest);
+    ScoreColumns(a, type, tiles, in_rows);
+    a.q = static_cast<const char*>(a.q) + kFusedRows * a.q_stride;
+    a.s += kFusedRows * a.lds;
+    a.stream = false;
   }
 }
 
@@ -507,13 +661,11 @@ HWY_INLINE void ValueColumns(const ValueTile& a, int64_t key, int64_t keys, int6
 
 template <KvType kType>
 void ScoreTileNarrow(const ScoreTile& a) {
-  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const int64_t columns = a.n_panels * kPanelWidth;
-  int64_t x = 0;
-  if (a.rows <= kScoreRows<4>) {
-    for (; x + 4 * n <= columns; x += 4 * n) ScoreColumns<kType, 4>(a, x);
-  }
-  for (; x < columns; x += 2 * n) ScoreColumns<kType, 2>(a, x);
+  ScoreAll(a, kType, kScoreTiles<kType>, false);
+}
+template <KvType kType>
+void ScoreRowsNarrow(const ScoreTile& a) {
+  ScoreAll(a, kType, kScoreTiles<kType>, true);
 }
 
 /// Columns [0, return value): whole tiles.
@@ -537,6 +689,7 @@ int64_t AddValuesNarrow(const ValueTile& a) {
 #undef SIMDATTN_FUSED
 #define SIMDATTN_FUSED(type)                             \
   template void ScoreTileNarrow<type>(const ScoreTile&); \
+  template void ScoreRowsNarrow<type>(const ScoreTile&); \
   template int64_t AddValuesNarrow<type>(const ValueTile&);
 SIMDATTN_WRITTEN_TYPES(SIMDATTN_FUSED)
 

@@ -181,6 +181,8 @@ constexpr int64_t kFusedRows = 4;
 template <KvType kType>
 void ScoreTileNarrow(const ScoreTile& a);
 template <KvType kType>
+void ScoreRowsNarrow(const ScoreTile& a);
+template <KvType kType>
 int64_t AddValuesNarrow(const ValueTile& a);
 
 }  // namespace HWY_NAMESPACE

@@ -74,6 +74,7 @@ struct Narrow {
   static constexpr auto score_integers = ScoreBlockIntegers;
   static constexpr int64_t fused_rows = kFusesNarrow ? kFusedRows : 0;
   static constexpr auto score_tile = ScoreTileNarrow<kType>;
+  static constexpr auto score_rows = ScoreRowsNarrow<kType>;
   static constexpr auto store_panel = StorePanelNarrow<kType>;
 };
 
