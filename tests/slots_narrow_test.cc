@@ -33,7 +33,7 @@ constexpr int64_t kScaleBytes[] = {0, 0, 0, 2, 2, 4, 2, 4, 2};  // f16 numbers t
 
 float some_scale(Random& random, bool adversarial) {
   if (!adversarial) return std::fabs(random.uniform()) * 0.05f + 0.001f;
-  return random.of({0.0f, 0x1p-149f, 0x1.8p-130f, 3e38f, 0x1p119f, 0x1.fffffep119f, 0x1p120f, 0x1p-100f, 0x1.fffffep-101f, 1e-20f, -0.5f, kInf,
+  return random.of({0.0f, 0x1p-149f, 0x1.8p-130f, 3e38f, 0x1p119f, 0x1.fffffep119f, 0x1p120f, 0x1p121f, 0x1p-100f, 0x1.fffffep-101f, 1e-20f, -0.5f, kInf,
                     std::bit_cast<float>(0x7FC00000u), 1.0f, 0.01f});
 }
 uint16_t some_f16(Random& random, bool adversarial) {
@@ -67,15 +67,22 @@ struct CodedRows {
     memory = Guarded(static_cast<size_t>(n == 0 ? 0 : (n - 1) * stride + bytes), random.guard());
     scales = Guarded(static_cast<size_t>(has_scales(t) ? 4 * n : 0), random.guard());
     for (size_t i = 0; i < memory.size(); ++i) memory.data()[i] = static_cast<unsigned char>(random.bits());
+    // Often one extreme scale only: a kernel may look at a whole tile's and take the slow way because of a worse one.
+    const bool alone = random.coin();
+    const float extreme = some_scale(random, true);
+    const uint16_t extreme_f16 = some_f16(random, true);
     for (int64_t j = 0; j < n; ++j) {
       if (has_scales(t)) {
-        const float scale = some_scale(random, adversarial);
+        const float scale = !alone || !adversarial ? some_scale(random, adversarial)
+                            : random.one_in(4)     ? extreme
+                                                   : some_scale(random, false);
         std::memcpy(scales.data() + 4 * j, &scale, 4);
       }
       const int64_t of_scales = kScaleBytes[static_cast<size_t>(t) - static_cast<size_t>(KvType::kInt8)];
       for (int64_t b = 0; of_scales > 0 && b < d / 32; ++b) {
         for (int64_t i = 0; i < of_scales; i += 2) {
-          const uint16_t scale = some_f16(random, adversarial && random.one_in(3));
+          const bool now = adversarial && random.one_in(3);
+          const uint16_t scale = now && alone ? extreme_f16 : some_f16(random, now);
           std::memcpy(memory.data() + j * stride + b * row_bytes(t, 32) + i, &scale, 2);
         }
       }
