@@ -3,6 +3,8 @@
 // in f32, in the same order, so the bits are too.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/highway/narrow_tiles.cc"
+#include <cmath>
+
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/fma.h"
@@ -29,24 +31,31 @@ template <size_t kVecs>
 constexpr int64_t kValueRows = kVecs == 4 && HWY_TARGET == HWY_AVX2 ? 2 : kFusedRows;
 
 #if HWY_TARGET == HWY_AVX2
-/// 16 codes, each in the upper half of 16 bits, as f16 numbers; those of e4m3 as 2^-8 of them, which keeps subnormal ones exact.
-HWY_INLINE __m256i HalvesOf(__m256i codes, E5M2Code /*code*/) { return codes; }
-HWY_INLINE __m256i HalvesOf(__m256i codes, E4M3Code /*code*/) {
-  const __m256i number = _mm256_and_si256(_mm256_srai_epi16(codes, 1), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
-  const __m256i magnitude = _mm256_or_si256(codes, _mm256_set1_epi16(static_cast<int16_t>(0x8000)));
-  return _mm256_or_si256(number, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(static_cast<int16_t>(0xFF00))));
+/// 16 codes as f16 numbers; those of e4m3 as 2^-8 of them, which keeps subnormal ones exact, and with a number for NaN. From the
+/// upper halves of 16 bits, or with their signs in all of these.
+HWY_INLINE __m256i HalvesOf(__m256i upper, E5M2Code /*code*/) { return upper; }
+HWY_INLINE __m256i HalvesOf(__m256i upper, E4M3Code /*code*/) {
+  return _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
 }
-HWY_INLINE Numbers NumbersOf(__m128i halves, E5M2Code /*code*/) { return Numbers{_mm256_cvtph_ps(halves)}; }
-HWY_INLINE Numbers NumbersOf(__m128i halves, E4M3Code /*code*/) {
-  return Numbers{_mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0f))};
+HWY_INLINE __m256i HalvesOfSigned(__m256i codes, E5M2Code /*code*/) { return _mm256_slli_epi16(codes, 8); }
+HWY_INLINE __m256i HalvesOfSigned(__m256i codes, E4M3Code /*code*/) {
+  return _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
 }
-template <class Code>
-HWY_INLINE Numbers LowerNumbers(Numbers halves, Code code) {
-  return NumbersOf(_mm256_castsi256_si128(_mm256_castps_si256(halves.raw)), code);
+/// `most` of the codes without their signs, 16 bits all ones if one was NaN, and of bytes the same.
+HWY_INLINE void NoteNan(__m256i /*codes*/, Numbers& /*most*/, E5M2Code /*code*/) {}
+HWY_INLINE void NoteNan(__m256i codes, Numbers& most, E4M3Code /*code*/) {
+  const __m256i signs = _mm256_set1_epi8(static_cast<int8_t>(0x80));
+  most.raw = _mm256_castsi256_ps(_mm256_max_epu8(_mm256_castps_si256(most.raw), _mm256_or_si256(codes, signs)));
 }
-template <class Code>
-HWY_INLINE Numbers UpperNumbers(Numbers halves, Code code) {
-  return NumbersOf(_mm256_extracti128_si256(_mm256_castps_si256(halves.raw), 1), code);
+HWY_INLINE bool SawNan(Numbers most) {
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_castps_si256(most.raw), _mm256_set1_epi8(-1))) != 0;
+}
+HWY_INLINE Numbers NumbersOf(__m128i halves) { return Numbers{_mm256_cvtph_ps(halves)}; }
+HWY_INLINE Numbers LowerNumbers(Numbers halves) {
+  return NumbersOf(_mm256_castsi256_si128(_mm256_castps_si256(halves.raw)));
+}
+HWY_INLINE Numbers UpperNumbers(Numbers halves) {
+  return NumbersOf(_mm256_extracti128_si256(_mm256_castps_si256(halves.raw), 1));
 }
 #endif
 
@@ -54,11 +63,15 @@ HWY_INLINE Numbers UpperNumbers(Numbers halves, Code code) {
 
 /// What a loop reads of a type. unit<kBit>(): the number at bit kBit of each unit of a panel, bits ascending from 0 or from 4;
 /// row<kVector>(): vector kVector of a tile's columns of a row, times `factor`. a and b keep what the next ones are made of.
+/// Numbers are 1 / kPower of what they should be, factors kPower times. kNotesNan: for NaN there is a number, and b, which is the
+/// same for all, tells whether that was.
 template <class Code>
 struct Reader {
   /// Vector c of four in a tile of columns are columns c, c + 4, ...: unit() reads them.
   static constexpr bool kRowsInUnits = false;
   static constexpr bool kOffset = false;
+  static constexpr bool kNotesNan = false;
+  static constexpr float kPower = 1.0f;
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), LoadUnits(p));
@@ -77,6 +90,8 @@ template <>
 struct Reader<Int8Code> {
   static constexpr bool kRowsInUnits = false;
   static constexpr bool kOffset = true;
+  static constexpr bool kNotesNan = false;
+  static constexpr float kPower = 1.0f;
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), hn::Xor(LoadUnits(p), hn::Set(DU(), 0x00808080u)));
@@ -96,6 +111,8 @@ template <>
 struct Reader<Q4Code> {
   static constexpr bool kRowsInUnits = false;
   static constexpr bool kOffset = false;
+  static constexpr bool kNotesNan = false;
+  static constexpr float kPower = 1.0f;
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), Coded(LoadUnits(p)));
@@ -143,6 +160,8 @@ struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
   static constexpr bool kRowsInUnits = HWY_TARGET <= HWY_AVX3;
   static constexpr bool kOffset = false;
 #if HWY_TARGET <= HWY_AVX3
+  static constexpr bool kNotesNan = false;
+  static constexpr float kPower = 1.0f;
   using Table = Fp8Table<Code>;
   Table table;
   HWY_INLINE Reader() {}  // NOLINT(modernize-use-equals-default): of this instruction set
@@ -167,30 +186,35 @@ struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
     x = hn::Mul(F32FromBF16(D(), half), factor);
   }
 #else
+  static constexpr bool kNotesNan = std::is_same_v<Code, E4M3Code>;
+  static constexpr float kPower = kNotesNan ? 256.0f : 1.0f;
   HWY_INLINE Reader() {}  // NOLINT(modernize-use-equals-default)
   template <int kBit>
-  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& b, TileVec& x) const {
     if constexpr (kBit % 16 == 0) {
+      const __m256i units = LoadUnits(p).raw;
+      if constexpr (kBit == 0) NoteNan(units, b, Code());
       // Bytes 0 and 1, or 2 and 3, of eight units: eight of one kind after the other, in the upper halves of 16 bits.
       constexpr int8_t k = kBit / 8;
       const __m256i order =
           _mm256_setr_epi8(-1, k, -1, k + 4, -1, k + 8, -1, k + 12, -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13, -1, k,
                            -1, k + 4, -1, k + 8, -1, k + 12, -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13);
-      const __m256i codes = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(LoadUnits(p).raw, order), 0xD8);
+      const __m256i codes = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(units, order), 0xD8);
       a = TileVec{_mm256_castsi256_ps(HalvesOf(codes, Code()))};
-      x = LowerNumbers(a, Code());
+      x = LowerNumbers(a);
     } else {
-      x = UpperNumbers(a, Code());
+      x = UpperNumbers(a);
     }
   }
   template <size_t kVector>
-  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& b, TileVec& x) const {
     if constexpr (kVector % 2 == 0) {
-      const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-      a = TileVec{_mm256_castsi256_ps(HalvesOf(_mm256_slli_epi16(codes, 8), Code()))};
-      x = hn::Mul(LowerNumbers(a, Code()), factor);
+      const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+      NoteNan(_mm256_and_si256(codes, _mm256_set1_epi16(0x7F)), b, Code());
+      a = TileVec{_mm256_castsi256_ps(HalvesOfSigned(codes, Code()))};
+      x = hn::Mul(LowerNumbers(a), factor);
     } else {
-      x = hn::Mul(UpperNumbers(a, Code()), factor);
+      x = hn::Mul(UpperNumbers(a), factor);
     }
   }
 #endif
@@ -241,7 +265,13 @@ struct ScoreArguments {
 template <KvType kType, size_t kVecs>
 constexpr uintptr_t kStepLines = kVecs * hn::MaxLanes(TileTag()) * kUnitBytes / 64 + (has_scales(kType) ? 0 : 1);
 
-/// Scores one by one, for scales with which a tile's arithmetic would not do.
+template <class Code>
+HWY_INLINE float NumberAt(const uint8_t* p, Code /*code*/) {
+  return Code::template number<0>(*p);
+}
+HWY_INLINE float NumberAt(const uint8_t* p, Q8Code /*code*/) { return NumberAt(p, Int8Code()); }
+
+/// Scores one by one, for codes and scales with which a tile's arithmetic would not do.
 template <KvType kType>
 HWY_NOINLINE void ScoreAgain(const ScoreArguments& a, int64_t rows, int64_t half) {
   using Format = FormatOf<kType>;
@@ -265,7 +295,7 @@ HWY_NOINLINE void ScoreAgain(const ScoreArguments& a, int64_t rows, int64_t half
                           block * kPanelWidth * 2);
         }
         const uint8_t* const unit = a.row_stride != 0 ? row + Format::unit_at(i / 4) : panel + i / 4 * kPitch;
-        sum = simdattn::fma(q[i], Int8Code::number<0>(unit[i % 4]) * factor, sum);
+        sum = simdattn::fma(q[i], NumberAt(unit + i % 4, CodeOfType<kType>()) * factor, sum);
       }
       s[high ? a.high_column + j - half : j] = sum * a.scale;
     }
@@ -281,6 +311,7 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       const int64_t n = static_cast<int64_t>(hn::Lanes(d));
       const Reader<CodeOfType<kType>> reader;
       constexpr bool kOffset = Reader<CodeOfType<kType>>::kOffset;
+      constexpr bool kNotesNan = Reader<CodeOfType<kType>>::kNotesNan;
       const float* q = a.q;
       const int64_t ldq = a.ldq;
       const int64_t high_column = a.high_column;
@@ -297,7 +328,7 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       // The number at bit kBit of each unit is dimension `dimension` from q on.
       const auto add = [&](auto bit, int64_t dimension) SIMDATTN_LAMBDA {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-          reader.template unit<bit>(at(c, kUnitBytes), Get<c>(state), Get<4 + c>(state), Get<c>(number));
+          reader.template unit<bit>(at(c, kUnitBytes), Get<c>(state), Get<4 + (kNotesNan ? 0 : c)>(state), Get<c>(number));
           if constexpr (kOffset && bit < 24) {
             Get<c>(number) = hn::MulAdd(Get<c>(number), Get<bit / 2 + c>(factor), Get<16 + c>(factor));
           } else {
@@ -312,7 +343,8 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
           });
         });
       };
-      // Factors of bytes 0, 1, 2, 3, and what is to be added; exact if they are 0 or in [2^-100, 2^120).
+      // Factors of bytes 0, 1, 2, 3, and what is to be added, are exact if they are 0 or in [2^-100, 2^120); those of kPower
+      // below 2^120.
       bool exact = true;
       const auto derive_factors = [&]() SIMDATTN_LAMBDA {
         if constexpr (kOffset) {
@@ -325,6 +357,12 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
             Get<8 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-16f));
             Get<12 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-24f));
             Get<16 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, -128.0f));
+          });
+        }
+        if constexpr (kNotesNan) {
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            exact = exact && hn::AllTrue(d, hn::Lt(hn::Abs(Get<c>(factor)), hn::Set(d, 0x1p120f)));
+            Get<c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, reader.kPower));
           });
         }
       };
@@ -430,7 +468,10 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         ForEach<kVecs>(
             [&](auto c) SIMDATTN_LAMBDA { hn::StoreU(hn::Mul(Get<r * kVecs + c>(acc), scale), d, s + column(c)); });
       });
-      if constexpr (kOffset) {
+#if HWY_TARGET == HWY_AVX2
+      if constexpr (kNotesNan) exact = exact && !SawNan(Get<4>(state));
+#endif
+      if constexpr (kOffset || kNotesNan) {
         if (!exact) ScoreAgain<kType>(a, kRows, kHalf * n);
       }
     });
@@ -534,6 +575,18 @@ HWY_INLINE int64_t ColumnOf(int64_t x, int64_t c, int64_t n) {
   return byte / 16 * 32 + byte % 16 + c % 2 * 16;
 }
 
+#if HWY_TARGET == HWY_AVX2
+/// Sums that codes of NaN have part in.
+HWY_NOINLINE void PutNan(const ValueArguments& a, int64_t rows, int64_t columns) {
+  for (int64_t j = 0; j < a.keys; ++j) {
+    for (int64_t c = 0; c < columns; ++c) {
+      if ((a.v[j * a.key_stride + c] & 0x7F) != 0x7F) continue;
+      for (int64_t r = 0; r < rows; ++r) a.o[r * a.ldo + a.column + c] = kNaN;
+    }
+  }
+}
+#endif
+
 template <KvType kType, size_t kRows, size_t kVecs>
 HWY_NOINLINE void AddValues(const ValueArguments& a) {
   const TileTag d;
@@ -583,7 +636,7 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
           reader.template unit<8 * static_cast<int>(c)>(v.get(), Get<6>(number), Get<7>(number), Get<c>(number));
           Get<c>(number) = hn::Mul(Get<c>(number), factor);
         } else if constexpr (has_scales(kType)) {
-          if constexpr (kVector == 0) factor = hn::Set(d, *scales++);
+          if constexpr (kVector == 0) factor = hn::Set(d, *scales++ * reader.kPower);
           reader.template row<c>(v.get() + kVector * n, factor, Get<6>(number), Get<7>(number), Get<c>(number));
         } else {
           const int64_t code = kNibbles<kType> ? kVector / 2 * n : kVector * n;  // among those of the tile
@@ -615,6 +668,11 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
         });
       }
     });
+#if HWY_TARGET == HWY_AVX2
+    if constexpr (Reader<Code>::kNotesNan) {
+      if (SawNan(Get<7>(number))) PutNan(a, kRows, static_cast<int64_t>(kVecs) * n);
+    }
+#endif
   });
 }
 
@@ -671,6 +729,11 @@ void ScoreRowsNarrow(const ScoreTile& a) {
 /// Columns [0, return value): whole tiles.
 template <KvType kType>
 int64_t AddValuesNarrow(const ValueTile& a) {
+  if constexpr (Reader<CodeOfType<kType>>::kNotesNan) {
+    bool exact = true;
+    for (int64_t j = 0; j < a.keys; ++j) exact &= std::fabs(a.scales[j]) < 0x1p120f;
+    if (!exact) return 0;
+  }
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const int64_t block = a.stream ? HWY_MAX(kBlockBytes / row_bytes(kType, a.dim), int64_t{16}) : a.keys;
   int64_t key = 0, x;
