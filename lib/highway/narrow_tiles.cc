@@ -676,43 +676,69 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
   });
 }
 
-/// Keys [key, key + keys), columns from x on.
-template <KvType kType, size_t kVecs>
-HWY_INLINE void ValueColumns(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
+/// Tiles of 1, 2, ... rows: of two vectors of columns, and of four.
+using ValueFunction = void (*)(const ValueArguments&);
+struct ValueFunctions {
+  ValueFunction two[kFusedRows];
+  ValueFunction four[kValueRows<4>];
+};
+template <KvType kType, size_t kVecs, size_t... kIndices>
+constexpr void PutFunctions(ValueFunction* out, std::index_sequence<kIndices...> /*rows*/) {
+  ((out[kIndices] = AddValues<kType, kIndices + 1, kVecs>), ...);
+}
+template <KvType kType>
+constexpr ValueFunctions kValueTiles = [] {
+  ValueFunctions f = {};
+  PutFunctions<kType, 2>(f.two, std::make_index_sequence<kFusedRows>());
+  PutFunctions<kType, 4>(f.four, std::make_index_sequence<static_cast<size_t>(kValueRows<4>)>());
+  return f;
+}();
+
+/// Keys [key, key + keys), as many columns from x on as the tiles have.
+HWY_NOINLINE void ValueColumns(const ValueTile& a, KvType type, int64_t key, int64_t keys, int64_t x,
+                               const ValueFunction* tiles, int64_t most, int64_t columns) {
   const uint8_t* const v = static_cast<const uint8_t*>(a.v) + key * a.key_stride;
   PrefetchPlan prefetch;
   if (a.stream) {
     // Its share of the next keys, whose rows' bytes the tiles divide among themselves in order.
-    const int64_t share = static_cast<int64_t>(kVecs * hn::Lanes(TileTag()));
-    const int64_t bytes = row_bytes(kType, a.dim);
+    const int64_t bytes = row_bytes(type, a.dim);
     if (a.key_stride == bytes) {
-      prefetch = {address_at(v, keys * bytes + keys * bytes * x / a.dim), bytes * share / a.dim, keys};
+      prefetch = {address_at(v, keys * bytes + keys * bytes * x / a.dim), bytes * columns / a.dim, keys};
     } else {
       prefetch = {address_at(v, keys * a.key_stride + bytes * x / a.dim), a.key_stride, keys};
     }
   }
-  const uint8_t* codes = v + x;
-  if constexpr (!has_scales(kType)) {
-    using Format = FormatOf<kType>;
-    codes = v + x / Format::kBlock * Format::kBlockBytes + Format::kScaleBytes +
-            x % Format::kBlock / (kNibbles<kType> ? 2 : 1);
-  }
-  constexpr int64_t kMost = kValueRows<kVecs>;
-  for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
+  const int64_t block = block_of(type);
+  // Behind the scale of its block.
+  const uint8_t* const codes =
+      has_scales(type)
+          ? v + x
+          : v + row_bytes(type, x / block * block) + 2 + x % block * (row_bytes(type, block) - 2) / block;
+  for (RowTiles t(a.rows, most); t.first < a.rows; t.next()) {
     const int64_t first = t.first;
-    const ValueArguments arguments = {a.w + first * a.ldw + key,
-                                      a.ldw,
-                                      codes,
-                                      a.key_stride,
-                                      has_scales(kType) ? a.scales + key : nullptr,
-                                      x,
-                                      keys,
-                                      a.o + first * a.ldo,
-                                      a.ldo,
-                                      a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr,
-                                      first == 0 ? prefetch : PrefetchPlan()};
-    WithRows<kMost>(t.rows, [&](auto r) { AddValues<kType, r, kVecs>(arguments); });
+    tiles[t.rows - 1]({a.w + first * a.ldw + key, a.ldw, codes, a.key_stride,
+                       has_scales(type) ? a.scales + key : nullptr, x, keys, a.o + first * a.ldo, a.ldo,
+                       a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr,
+                       first == 0 ? prefetch : PrefetchPlan()});
   }
+}
+
+/// Columns [0, return value): whole tiles.
+HWY_NOINLINE int64_t AddWholeTiles(const ValueTile& a, KvType type, const ValueFunctions& tiles) {
+  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  const int64_t block = a.stream ? HWY_MAX(kBlockBytes / row_bytes(type, a.dim), int64_t{16}) : a.keys;
+  int64_t key = 0, x;
+  do {
+    const int64_t keys = HWY_MIN(block, a.keys - key);
+    x = 0;
+    if (a.rows <= kValueRows<4> || kValueRows<4> == kFusedRows) {
+      for (; x + 4 * n <= a.dim; x += 4 * n)
+        ValueColumns(a, type, key, keys, x, tiles.four, kValueRows<4>, 4 * n);
+    }
+    for (; x + 2 * n <= a.dim; x += 2 * n) ValueColumns(a, type, key, keys, x, tiles.two, kFusedRows, 2 * n);
+    key += block;
+  } while (key < a.keys);
+  return x;
 }
 
 }  // namespace
@@ -734,19 +760,7 @@ int64_t AddValuesNarrow(const ValueTile& a) {
     for (int64_t j = 0; j < a.keys; ++j) exact &= std::fabs(a.scales[j]) < 0x1p120f;
     if (!exact) return 0;
   }
-  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const int64_t block = a.stream ? HWY_MAX(kBlockBytes / row_bytes(kType, a.dim), int64_t{16}) : a.keys;
-  int64_t key = 0, x;
-  do {
-    const int64_t keys = HWY_MIN(block, a.keys - key);
-    x = 0;
-    if (a.rows <= kValueRows<4> || kValueRows<4> == kFusedRows) {
-      for (; x + 4 * n <= a.dim; x += 4 * n) ValueColumns<kType, 4>(a, key, keys, x);
-    }
-    for (; x + 2 * n <= a.dim; x += 2 * n) ValueColumns<kType, 2>(a, key, keys, x);
-    key += block;
-  } while (key < a.keys);
-  return x;
+  return AddWholeTiles(a, kType, kValueTiles<kType>);
 }
 
 #undef SIMDATTN_FUSED
