@@ -370,32 +370,41 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       int64_t to_fetch = a.prefetch.count;
       const int64_t stride = a.row_stride;
       const int64_t columns = kHalf * n + high_column;
-      // Of rows kRowUnits units at a time are transposed. What is read of them meanwhile is fetched of the rows below.
-      HWY_ALIGN uint8_t units[kVecs == 4 && HWY_TARGET <= HWY_AVX3 ? 2 * kRowUnits * kPitch : kRowUnits * kPitch];
-      const auto transpose = [&](const uint8_t* codes, int64_t step) SIMDATTN_LAMBDA {
-        Cursor<const uint8_t> rows(codes);
-        for (int64_t j = 0; j < columns; j += n) {
-          const uint8_t* const p = rows.get();
-          TransposeUnits4(p, stride, units + j / kPanelWidth * kRowUnits * kPitch + j % kPanelWidth * kUnitBytes);
-          if (to_fetch > 0) {
-            uintptr_t below = line;
-            uintptr_t apart = 64;
-            if (line != 0) {
-              line += static_cast<uintptr_t>(a.prefetch.pitch);
-            } else {
-              below = reinterpret_cast<uintptr_t>(p) +
-                      static_cast<uintptr_t>(a.prefetch.pitch + step % 4 * (stride - kRowUnits * kUnitBytes));
-              apart = static_cast<uintptr_t>(4 * stride);
-            }
-            constexpr int64_t kLines = hn::MaxLanes(TileTag()) / 4 + (has_scales(kType) ? 0 : 1);
-            for (int64_t i = 0; i < kLines; ++i, below += apart)
-              __builtin_prefetch(reinterpret_cast<const char*>(below), 0, 2);
-          }
-          rows += n * stride;
+      // Of rows pieces of kRowUnits units are transposed, one vector of columns of the next piece behind each unit of this one: one
+      // after the other they would not overlap, as multiply-adds that wait for each other fill the scheduler. As many bytes are
+      // fetched of rows below.
+      constexpr int64_t kPieceBytes = (kVecs == 4 && HWY_TARGET <= HWY_AVX3 ? 2 : 1) * kRowUnits * kPitch;
+      HWY_ALIGN uint8_t units[2 * kPieceBytes];
+      const int64_t pieces = stride == 0 ? 0 : FormatOf<kType>::units(a.dim) / kRowUnits;
+      int64_t piece = 0;  // to be transposed
+      int64_t done = 0;   // of its columns
+      const auto start_piece = [&]() SIMDATTN_LAMBDA {
+        if (stride == 0) return;
+        low = Cursor<const uint8_t>(units + (piece + 1) % 2 * kPieceBytes);
+        high = low;
+        high += high_column / kPanelWidth * kRowUnits * kPitch + high_column % kPanelWidth * kUnitBytes;
+        done = 0;
+      };
+      const auto transpose = [&]() SIMDATTN_LAMBDA {
+        if (piece >= pieces || done >= columns) return;
+        const uint8_t* const p = a.low + done * stride + FormatOf<kType>::unit_at(piece * kRowUnits);
+        TransposeUnits4(p, stride,
+                        units + piece % 2 * kPieceBytes + done / kPanelWidth * kRowUnits * kPitch +
+                            done % kPanelWidth * kUnitBytes);
+        done += n;
+        if (to_fetch == 0) return;
+        uintptr_t below = line;
+        uintptr_t apart = 64;
+        if (line != 0) {
+          line += static_cast<uintptr_t>(a.prefetch.pitch);
+        } else {
+          below = reinterpret_cast<uintptr_t>(p) +
+                  static_cast<uintptr_t>(a.prefetch.pitch + piece % 4 * (stride - kRowUnits * kUnitBytes));
+          apart = static_cast<uintptr_t>(4 * stride);
         }
-        low = Cursor<const uint8_t>(units);
-        high = Cursor<const uint8_t>(units + high_column / kPanelWidth * kRowUnits * kPitch +
-                                     high_column % kPanelWidth * kUnitBytes);
+        constexpr int64_t kLines = hn::MaxLanes(TileTag()) / 4 + (has_scales(kType) ? 0 : 1);
+        for (int64_t i = 0; i < kLines; ++i, below += apart)
+          __builtin_prefetch(reinterpret_cast<const char*>(below), 0, 2);
       };
       const auto next = [&](int64_t n_units) SIMDATTN_LAMBDA { low += n_units * kPitch, high += n_units * kPitch; };
       const auto prefetch = [&]() SIMDATTN_LAMBDA {
@@ -410,16 +419,19 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(factor) = hn::LoadU(d, a.scales + column(c)); });
         derive_factors();
         int64_t rest = a.dim;
+        bool first = stride != 0;  // piece: nothing but transposed
         do {
-          int64_t end = 4;
-          if (stride != 0) {
-            transpose(a.low + (a.dim - rest), (a.dim - rest) / 16);
-            end = rest - 4 * (kRowUnits - 1);
-          }
-          for (; rest >= end; rest -= 4, q += 4, next(1)) {
+          start_piece();
+          for (int64_t u = stride == 0 ? rest / 4 : kRowUnits; u > 0; --u) {
             prefetch();
-            ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+            if (!first) {
+              ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+              rest -= 4, q += 4, next(1);
+            }
+            transpose();
           }
+          first = false;
+          ++piece;
         } while (rest >= 4);
         if (rest > 0) add(std::integral_constant<int, 0>(), 0);
         if (rest > 1) add(std::integral_constant<int, 8>(), 1);
@@ -428,15 +440,10 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         using Format = FormatOf<kType>;
         HWY_ALIGN float factors[kVecs * hn::MaxLanes(TileTag())];
         Cursor<const uint8_t> low_scales(a.low + a.low_scales), high_scales(a.high + a.high_scales);
-        for (int64_t block = 0; block < a.dim / Format::kBlock; ++block) {
-          const uint8_t* const row = a.low + block * Format::kBlockBytes;
-          const hn::Rebind<uint16_t, D> d16;
-          if (stride != 0) {
-            Cursor<const uint8_t> rows(row);
-            for (int64_t j = 0; j < columns; j += n, rows += n * stride)
-              hn::Store(F32FromF16(d, hn::TruncateTo(d16, FirstUnits(rows.get(), stride))), d, factors + j);
-            ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(factor) = hn::Load(d, factors + column(c)); });
-          } else {
+        const hn::Rebind<uint16_t, D> d16;
+        for (int64_t block = stride != 0 ? -1 : 0; block < a.dim / Format::kBlock; ++block) {
+          const bool first = block < 0;  // piece: nothing but transposed
+          if (stride == 0) {
             ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
               constexpr int64_t kVector = c;
               const uint8_t* const p = kVector < kHalf
@@ -444,17 +451,28 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
                                            : high_scales.get() + (kVector - kHalf) * n * Format::kScaleBytes;
               Get<c>(factor) = F32FromF16(d, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
             });
+            low_scales += Format::kScaleBytes * kPanelWidth, high_scales += Format::kScaleBytes * kPanelWidth;
+          } else if (!first) {
+            Cursor<const uint8_t> rows(a.low + block * Format::kBlockBytes);
+            for (int64_t j = 0; j < columns; j += n, rows += n * stride)
+              hn::Store(F32FromF16(d, hn::TruncateTo(d16, FirstUnits(rows.get(), stride))), d, factors + j);
+            ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(factor) = hn::Load(d, factors + column(c)); });
           }
           derive_factors();
-          low_scales += Format::kScaleBytes * kPanelWidth, high_scales += Format::kScaleBytes * kPanelWidth;
-          for (int64_t part = 0; part < Format::kUnits; part += kRowUnits) {
-            if (stride != 0) transpose(row + Format::kScaleBytes + part * kUnitBytes, (block * Format::kUnits + part) / 4);
-            for (int64_t u = 0; u < kRowUnits; ++u, q += 4, next(1)) {
+          for (int64_t part = first ? Format::kUnits - kRowUnits : 0; part < Format::kUnits; part += kRowUnits) {
+            start_piece();
+            for (int64_t u = 0; u < kRowUnits; ++u) {
               prefetch();
-              ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+              if (!first) {
+                ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+                q += 4, next(1);
+              }
+              transpose();
             }
+            ++piece;
           }
           if constexpr (kNibbles<kType>) {
+            if (first) continue;
             next(-Format::kUnits);
             for (int64_t u = 0; u < Format::kUnits; ++u, q += 4, next(1)) {
               ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i + 4>(), i); });
