@@ -33,8 +33,8 @@ constexpr int64_t kScaleBytes[] = {0, 0, 0, 2, 2, 4, 2, 4, 2};  // f16 numbers t
 
 float some_scale(Random& random, bool adversarial) {
   if (!adversarial) return std::fabs(random.uniform()) * 0.05f + 0.001f;
-  return random.of({0.0f, 0x1p-149f, 0x1.8p-130f, 3e38f, 0x1p119f, 0x1.fffffep119f, 0x1p120f, 0x1p121f, 0x1p-100f, 0x1.fffffep-101f, 1e-20f, -0.5f, kInf,
-                    std::bit_cast<float>(0x7FC00000u), 1.0f, 0.01f});
+  return random.of({0.0f, 0x1p-149f, 0x1.8p-130f, 3e38f, 0x1p119f, 0x1.fffffep119f, 0x1p120f, 0x1p121f, 0x1p-100f,
+                    0x1.fffffep-101f, 1e-20f, -0.5f, kInf, std::bit_cast<float>(0x7FC00000u), 1.0f, 0.01f});
 }
 uint16_t some_f16(Random& random, bool adversarial) {
   if (!adversarial) return static_cast<uint16_t>(0x2000 + random.integer(0, 0x7FF));

@@ -69,7 +69,7 @@ template <class Code>
 struct Reader {
   /// Vector c of four in a tile of columns are columns c, c + 4, ...: unit() reads them.
   static constexpr bool kRowsInUnits = false;
-  static constexpr bool kOffset = false;
+  static constexpr size_t kOffsetRows = 0;
   static constexpr bool kNotesNan = false;
   static constexpr float kPower = 1.0f;
   template <int kBit>
@@ -83,17 +83,22 @@ struct Reader {
   }
 };
 #if HWY_TARGET <= HWY_AVX3
-/// Integers of a panel. x is 128 more times 2^kBit: a mask leaves it, where two shifts would take the ports of the conversion.
-/// With the factor times 2^-kBit and 128 factors less one multiply-add makes the product, rounded once as it must be. (It takes 20
-/// registers.)
+/// Integers of a panel also as 128 more times 2^kBit: a mask leaves them, where two shifts would take the ports of the conversion. With
+/// the factor times 2^-kBit and 128 factors less one multiply-add makes the product, rounded once as it must be. It takes 20
+/// registers. kOffsetRows: up to so many rows are multiplied that way.
 template <>
 struct Reader<Int8Code> {
   static constexpr bool kRowsInUnits = false;
-  static constexpr bool kOffset = true;
+  static constexpr size_t kOffsetRows = 4;
   static constexpr bool kNotesNan = false;
   static constexpr float kPower = 1.0f;
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+    if constexpr (kBit < 8) a = hn::BitCast(D(), LoadUnits(p));
+    x = NumberOf<kBit>(hn::BitCast(DU(), a), Int8Code());
+  }
+  template <int kBit>
+  HWY_INLINE void offset_unit(const uint8_t* p, TileVec& a, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), hn::Xor(LoadUnits(p), hn::Set(DU(), 0x00808080u)));
     x = hn::ConvertTo(D(), hn::BitCast(DI(), hn::And(hn::BitCast(DU(), a), hn::Set(DU(), 0xFFu << kBit))));
   }
@@ -104,13 +109,16 @@ struct Reader<Int8Code> {
 };
 #endif
 template <>
-struct Reader<Q8Code> : Reader<Int8Code> {};
+struct Reader<Q8Code> : Reader<Int8Code> {
+  static constexpr size_t kOffsetRows =
+      HWY_MIN(Reader<Int8Code>::kOffsetRows, size_t{1});  // factors change with each block
+};
 
 /// Two vectors of a row are the low and the high nibbles of the same bytes.
 template <>
 struct Reader<Q4Code> {
   static constexpr bool kRowsInUnits = false;
-  static constexpr bool kOffset = false;
+  static constexpr size_t kOffsetRows = 0;
   static constexpr bool kNotesNan = false;
   static constexpr float kPower = 1.0f;
   template <int kBit>
@@ -158,7 +166,7 @@ template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t k
 struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
   using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
   static constexpr bool kRowsInUnits = HWY_TARGET <= HWY_AVX3;
-  static constexpr bool kOffset = false;
+  static constexpr size_t kOffsetRows = 0;
 #if HWY_TARGET <= HWY_AVX3
   static constexpr bool kNotesNan = false;
   static constexpr float kPower = 1.0f;
@@ -310,7 +318,7 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       constexpr int64_t kHalf = kVecs / 2;
       const int64_t n = static_cast<int64_t>(hn::Lanes(d));
       const Reader<CodeOfType<kType>> reader;
-      constexpr bool kOffset = Reader<CodeOfType<kType>>::kOffset;
+      constexpr bool kOffset = kRows <= Reader<CodeOfType<kType>>::kOffsetRows;
       constexpr bool kNotesNan = Reader<CodeOfType<kType>>::kNotesNan;
       const float* q = a.q;
       const int64_t ldq = a.ldq;
@@ -328,7 +336,12 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       // The number at bit kBit of each unit is dimension `dimension` from q on.
       const auto add = [&](auto bit, int64_t dimension) SIMDATTN_LAMBDA {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-          reader.template unit<bit>(at(c, kUnitBytes), Get<c>(state), Get<4 + (kNotesNan ? 0 : c)>(state), Get<c>(number));
+          if constexpr (kOffset) {
+            reader.template offset_unit<bit>(at(c, kUnitBytes), Get<c>(state), Get<c>(number));
+          } else {
+            reader.template unit<bit>(at(c, kUnitBytes), Get<c>(state), Get<4 + (kNotesNan ? 0 : c)>(state),
+                                      Get<c>(number));
+          }
           if constexpr (kOffset && bit < 24) {
             Get<c>(number) = hn::MulAdd(Get<c>(number), Get<bit / 2 + c>(factor), Get<16 + c>(factor));
           } else {
@@ -351,7 +364,8 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
           const DI di;
           ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
             const auto bits = hn::BitCast(di, Get<c>(factor));
-            const auto inside = hn::And(hn::Gt(bits, hn::Set(di, (27 << 23) - 1)), hn::Lt(bits, hn::Set(di, 247 << 23)));
+            const auto inside =
+                hn::And(hn::Gt(bits, hn::Set(di, (27 << 23) - 1)), hn::Lt(bits, hn::Set(di, 247 << 23)));
             exact = exact && hn::AllTrue(di, hn::Or(inside, hn::Eq(bits, hn::Zero(di))));
             Get<4 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-8f));
             Get<8 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-16f));
@@ -483,8 +497,8 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       const TileVec scale = hn::Set(d, a.scale);
       ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
         float* s = a.s + static_cast<int64_t>(r) * a.lds;
-        ForEach<kVecs>(
-            [&](auto c) SIMDATTN_LAMBDA { hn::StoreU(hn::Mul(Get<r * kVecs + c>(acc), scale), d, s + column(c)); });
+        ForEach<kVecs>([&](auto c)
+                           SIMDATTN_LAMBDA { hn::StoreU(hn::Mul(Get<r * kVecs + c>(acc), scale), d, s + column(c)); });
       });
 #if HWY_TARGET == HWY_AVX2
       if constexpr (kNotesNan) exact = exact && !SawNan(Get<4>(state));
@@ -546,8 +560,9 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
       if (a.stream) {
         // As many bytes as the tile reads, some panels ahead.
         const int64_t ahead = ((kPrefetchBytes - 1) / (2 * bytes) + 1) * 2;
-        t.prefetch = {address_at(keys, (x / kPanelWidth + ahead) * a.panel_stride + x % kPanelWidth * bytes / kPanelWidth),
-                      width * bytes / (kPanelWidth * units), units};
+        t.prefetch = {
+            address_at(keys, (x / kPanelWidth + ahead) * a.panel_stride + x % kPanelWidth * bytes / kPanelWidth),
+            width * bytes / (kPanelWidth * units), units};
       }
     }
     if (a.scales != nullptr) t.scales = a.scales + x;
@@ -729,9 +744,8 @@ HWY_NOINLINE void ValueColumns(const ValueTile& a, KvType type, int64_t key, int
   const int64_t block = block_of(type);
   // Behind the scale of its block.
   const uint8_t* const codes =
-      has_scales(type)
-          ? v + x
-          : v + row_bytes(type, x / block * block) + 2 + x % block * (row_bytes(type, block) - 2) / block;
+      has_scales(type) ? v + x
+                       : v + row_bytes(type, x / block * block) + 2 + x % block * (row_bytes(type, block) - 2) / block;
   for (RowTiles t(a.rows, most); t.first < a.rows; t.next()) {
     const int64_t first = t.first;
     tiles[t.rows - 1]({a.w + first * a.ldw + key, a.ldw, codes, a.key_stride,
@@ -750,8 +764,7 @@ HWY_NOINLINE int64_t AddWholeTiles(const ValueTile& a, KvType type, const ValueF
     const int64_t keys = HWY_MIN(block, a.keys - key);
     x = 0;
     if (a.rows <= kValueRows<4> || kValueRows<4> == kFusedRows) {
-      for (; x + 4 * n <= a.dim; x += 4 * n)
-        ValueColumns(a, type, key, keys, x, tiles.four, kValueRows<4>, 4 * n);
+      for (; x + 4 * n <= a.dim; x += 4 * n) ValueColumns(a, type, key, keys, x, tiles.four, kValueRows<4>, 4 * n);
     }
     for (; x + 2 * n <= a.dim; x += 2 * n) ValueColumns(a, type, key, keys, x, tiles.two, kFusedRows, 2 * n);
     key += block;
