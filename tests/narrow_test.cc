@@ -449,20 +449,23 @@ TEST_P(Narrow, Shift) {
 /// f32.
 TEST_P(Narrow, AttentionSeesNumbers) {
   Random random(seed() * 7000 + 4);
-  for (int64_t i = 0; i < cases(400); ++i) {
+  for (int64_t i = 0; i < cases(800); ++i) {
     AttentionLimits limits;
-    limits.max_q = random.one_in(4) ? 40 : 4;
+    const bool few_rows = random.coin();  // over keys that are read where they are
+    limits.max_q = few_rows ? 1 : random.one_in(4) ? 40 : 4;
     limits.max_kv = random.one_in(12) ? 2600 : 300;
     limits.max_batch = 2;
+    limits.forms = !few_rows || random.one_in(3);
+    limits.varlen = !few_rows;
     limits.max_dim = limits.max_kv > 400 ? 20 : 140;
-    limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
+    limits.values = few_rows || random.coin() ? Values::kOrdinary : Values::kSpecial;
     limits.arithmetics = false;
     const AttentionCase c = random_attention(random, limits);
     Attention a = c.problem;
     const auto integers = [](KvType type, bool keys) {
       return type == KvType::kInt8 || (keys && (type == KvType::kQ8_0 || type == KvType::kQ4_0));
     };
-    a.arithmetic = limits.max_kv > 400 ? Arithmetic::kF32 : random_arithmetic(random);
+    a.arithmetic = few_rows || limits.max_kv > 400 ? Arithmetic::kF32 : random_arithmetic(random);
     if (a.arithmetic == Arithmetic::kInt8 && (integers(a.k.type, true) || integers(a.v.type, false))) {
       a.arithmetic = random.coin() ? Arithmetic::kF32 : Arithmetic::kBF16;
     }
