@@ -178,12 +178,12 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
   const Target* target = nullptr;
   SIMDATTN_CHECK(resolve(exec, &target));
   const UKernels& uk = *target->kernels;
-  AttentionSizes sizes;
   AttentionBytes bytes;
   Division d;
+  AttentionSizes& sizes = d.sizes;
   SIMDATTN_CHECK(check_attention_inputs(a, Data::kNeeded, &sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, sizes, Data::kNeeded, &bytes));
-  SIMDATTN_CHECK(divide(a, sizes, Threads::kOne, &d));
+  SIMDATTN_CHECK(divide(a, Threads::kOne, &d));
   SIMDATTN_CHECK(check_all_pages(a, d));
   if (d.row_blocks == 0) return {};
   const AttentionKernels& kernels = uk.attention[slot(a.arithmetic)];
@@ -206,12 +206,12 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   SIMDATTN_CHECK(resolve(exec, &target));
   SIMDATTN_CHECK(check_plan_size(*plan));
   const Data data = has_data(a) ? Data::kNeeded : Data::kLater;
-  AttentionSizes sizes;
   AttentionBytes bytes;
   Division d;
+  AttentionSizes& sizes = d.sizes;
   SIMDATTN_CHECK(check_attention_inputs(a, data, &sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, sizes, data, &bytes));
-  SIMDATTN_CHECK(divide(a, sizes, Threads::kSeveral, &d));
+  SIMDATTN_CHECK(divide(a, Threads::kSeveral, &d));
   const size_t partial = d.split ? Partials(d, nullptr).bytes(d.tasks) : 0;
   SIMDATTN_CHECK(check_partial_bytes(d.split, partial));
 

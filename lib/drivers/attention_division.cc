@@ -74,9 +74,9 @@ Sequence sequence_of(const Attention& a, int64_t s) {
 
 bool are_alike(const Attention& a) { return a.cu_q == nullptr && a.scoring.kv_length == nullptr; }
 
-Status divide(const Attention& a, const AttentionSizes& sizes, Threads threads, Division* division) {
+Status divide(const Attention& a, Threads threads, Division* division) {
   Division& d = *division;
-  d.sizes = sizes;
+  const AttentionSizes& sizes = d.sizes;
   int64_t most_rows = 0;  // of a sequence
   int64_t row_blocks = 0;
   int64_t split_tasks = 0;

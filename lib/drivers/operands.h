@@ -85,15 +85,16 @@ class KeyOperands {
 
   /// The same into a panel of the storage type, by KvOperands::store_panel; scales of columns [0, last) into `scales`.
   void store(int64_t token, int64_t first, int64_t last, void* panel, float* scales, bool stream, int64_t end) const {
-    const PackKeys pack = {
+    PackKeys pack = {
         .from = nullptr, .token_stride = k_.token_stride(), .keys = last, .dim = dim_, .panel = panel, .stream = false};
     const float* const from = pack_rows(token, first, pack, scales, ops_.store_panel, stream, end);
     if (from != nullptr && from != scales) std::copy_n(from, last, scales);
   }
 
  private:
-  /// Rows by `slot`, null: by way of f32. Returns where their scales are, perhaps `scales`; null for types without.
-  const float* pack_rows(int64_t token, int64_t first, PackKeys pack, float* scales, void (*slot)(const PackKeys&),
+  /// Rows by `slot`, null: by way of f32. Returns where their scales are, perhaps `scales`; null for types without. Fills in
+  /// `pack`: a copy would wait for the numbers that were just stored one by one.
+  const float* pack_rows(int64_t token, int64_t first, PackKeys& pack, float* scales, void (*slot)(const PackKeys&),
                          bool stream, int64_t end) const {
     const int64_t last = pack.keys;
     int64_t run = 0;
@@ -143,7 +144,7 @@ class KeyOperands {
     return pack.scales;
   }
 
-  void pack_loaded(PackKeys pack) const {
+  void pack_loaded(PackKeys& pack) const {
     pack.from = rows_;
     pack.token_stride = 4 * dim_;
     pack.scales = nullptr;

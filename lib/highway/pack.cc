@@ -48,14 +48,14 @@ HWY_INLINE hn::Vec<D> Upper(D d, hn::Vec<D> a, hn::Vec<D> b) {
   return hn::BitCast(d, hn::InterleaveUpper(dt, hn::BitCast(dt, a), hn::BitCast(dt, b)));
 }
 
-/// Fetches what the 32 rows below hold of dimensions i on, a quarter of each line's rows with each 128 bits of it.
-template <class T>
+/// Fetches what kCount rows, 32 below these, hold of dimensions i on: a quarter of them with each 128 bits of a line.
+template <int64_t kCount, class T>
 HWY_INLINE void PrefetchNext(const T* rows, int64_t stride, int64_t i) {
   constexpr int64_t kLine = 64 / sizeof(T);
-  constexpr int64_t kRows = kPanelWidth / 4;
-  const int64_t first = kPanelWidth + i % kLine / (kLine / 4) * kRows;
+  constexpr int64_t kQuarter = kCount / 4;
+  const int64_t first = kPanelWidth + i % kLine / (kLine / 4) * kQuarter;
   const uintptr_t line = address_at(rows, first * stride + i / kLine * kLine);
-  for (uintptr_t r = 0; r < kRows; ++r) {
+  for (uintptr_t r = 0; r < kQuarter; ++r) {
     __builtin_prefetch(reinterpret_cast<const char*>(line + r * static_cast<uintptr_t>(stride) * sizeof(T)), 0, 2);
   }
 }
@@ -72,12 +72,13 @@ HWY_INLINE void StoreKeys(hn::Vec<PackTag> v, float* out, const float* /*type*/)
 template <class T>
 HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   const PackTag d;
-  const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kRows = static_cast<int64_t>(hn::MaxLanes(PackTag()));
   constexpr int64_t kLane = sizeof(float) / sizeof(T);
-  for (int64_t i = 0; i < dim; i += 4 * kLane) {
-    if (prefetch) PrefetchNext(rows, stride, i);
-    for (int64_t j = 0; j < kPanelWidth; j += n) {
-      const T* p = rows + j * stride + i;
+  for (int64_t j = 0; j < kPanelWidth; j += kRows) {
+    const T* p = rows + j * stride;
+    float* out = panel + j;
+    for (int64_t i = 0; i < dim; i += 4 * kLane, p += 4 * kLane, out += 4 * kLane * kPanelWidth) {
+      if (prefetch) PrefetchNext<kRows>(rows + j * stride, stride, i);
       const auto r0 = LoadBlocks<4>(d, p, stride);
       const auto r1 = LoadBlocks<4>(d, p + stride, stride);
       const auto r2 = LoadBlocks<4>(d, p + 2 * stride, stride);
@@ -86,7 +87,6 @@ HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* pan
       const auto t1 = Lower<uint32_t>(d, r2, r3);
       const auto t2 = Upper<uint32_t>(d, r0, r1);
       const auto t3 = Upper<uint32_t>(d, r2, r3);
-      float* out = panel + i * kPanelWidth + j;
       StoreKeys(Lower<uint64_t>(d, t0, t1), out, p);
       StoreKeys(Upper<uint64_t>(d, t0, t1), out + kLane * kPanelWidth, p);
       StoreKeys(Lower<uint64_t>(d, t2, t3), out + 2 * kLane * kPanelWidth, p);
@@ -103,7 +103,7 @@ HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* p
   const hn::Half<decltype(d16)> half;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t i = 0; i < dim; i += 8) {
-    if (prefetch) PrefetchNext(rows, stride, i);
+    if (prefetch) PrefetchNext<kPanelWidth>(rows, stride, i);
     for (int64_t j = 0; j < kPanelWidth; j += 2 * n) {
       const f16* p = rows + j * stride + i;
       const auto row = [&](int64_t k) SIMDATTN_LAMBDA { return LoadBlocks<8>(d16, p + k * stride, stride); };
@@ -166,20 +166,21 @@ void Keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, 
       Transpose(rows, token_stride, done, panel, stream);
     }
   }
-  // Missing keys and the last dimensions go through a copy: 16 KiB, or 32 bytes a row at the end.
+  // Missing keys, which count as zeros, and the last dimensions go through a copy of at most 16 KiB.
   constexpr int64_t kStep = 128;
-  HWY_ALIGN float copy[kPanelWidth * kStep];
+  const TileTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_ALIGN float copy[kPanelWidth * kStep + HWY_MAX_LANES_D(TileTag)];
   HWY_ALIGN float last[4 * kPanelWidth];
   for (; done < dim; done += kStep) {
     const int64_t count = std::min(kStep, dim - done);
     const int64_t padded = (count + 3) / 4 * 4;
-    for (int64_t j = 0; j < kPanelWidth; ++j) {
-      WidenRow(rows + (j < keys ? j : 0) * token_stride + done, j < keys ? count : 0, copy + j * kStep, padded);
-    }
+    for (int64_t j = 0; j < keys; ++j) WidenRow(rows + j * token_stride + done, count, copy + j * padded, padded);
+    for (int64_t i = keys * padded; i < kPanelWidth * padded; i += lanes) hn::StoreU(hn::Zero(d), d, copy + i);
     const int64_t whole = count - count % 4;
-    Transpose(copy, kStep, whole, panel + done * kPanelWidth, false);
+    Transpose(copy, padded, whole, panel + done * kPanelWidth, false);
     if (whole < count) {
-      Transpose(copy + whole, kStep, 4, last, false);
+      Transpose(copy + whole, padded, 4, last, false);
       WidenWhole(last, (count - whole) * kPanelWidth, panel + (done + whole) * kPanelWidth);
     }
   }

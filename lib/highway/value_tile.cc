@@ -144,7 +144,22 @@ HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) 
   }
 }
 
-/// The last columns of a row, less than a vector of them: values and sums go through f32 of a vector's width, so that one
+/// The last columns of one row, less than a vector of them.
+template <class T>
+HWY_INLINE void LastColumnsOfOneRow(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
+  const TileTag d;
+  const size_t columns = static_cast<size_t>(a.dim - x);
+  const char* group = static_cast<const char*>(a.v) + x / kValueGroup * a.group_stride;
+  float* o = a.o + x;
+  TileVec sum = hn::Mul(hn::Set(d, a.alpha != nullptr && key == 0 ? *a.alpha : 1.0f), hn::LoadN(d, o, columns));
+  for (int64_t j = key; j < key + keys; ++j) {
+    const T* v = reinterpret_cast<const T*>(group + j * a.key_stride) + x % kValueGroup;
+    sum = hn::MulAdd(hn::Set(d, a.w[j]), LoadWideN(d, v, columns), sum);
+  }
+  hn::StoreN(sum, d, o, columns);
+}
+
+/// The same of several rows: values and sums go through f32 of a vector's width, so that one
 /// tile is enough for all types. (Tiles that read and write a part of a vector were a third of this file's code.)
 template <class T>
 HWY_NOINLINE void LastColumns(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
@@ -152,6 +167,7 @@ HWY_NOINLINE void LastColumns(const ValueTile& a, int64_t key, int64_t keys, int
   const TileTag d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   const size_t columns = static_cast<size_t>(a.dim - x);
+  if (a.rows == 1) return LastColumnsOfOneRow<T>(a, key, keys, x);
   HWY_ALIGN float wide[kWidened * HWY_MAX_LANES_D(TileTag)];
   HWY_ALIGN float sums[kTileRows * HWY_MAX_LANES_D(TileTag)];
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {

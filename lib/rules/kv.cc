@@ -15,24 +15,21 @@ int64_t alignment_of(KvType type) {
   return row_bytes(type, 1);
 }
 
-struct Repeated {
-  int64_t count;
-  int64_t stride;
-};
-
-/// The scales of a store that is not empty. `dimensions`: tokens, heads, sequences or pages.
-Status check_scales(const ConstKv& kv, const KvUse& use, const KvText& text, const Repeated (&dimensions)[3],
+/// The scales of a store that is not empty, of so many tokens and sequences or pages.
+Status check_scales(const ConstKv& kv, const KvUse& use, const KvText& text, int64_t tokens, int64_t units,
                     ByteSet* scales) {
-  if (!has_scales(kv.type)) return {};
   SIMDATTN_REQUIRE(kv.scales != nullptr || !writes_scales(kv.type) || use.data == Data::kLater, Code::kNullPointer,
                    text.scales_null);
   ByteSet& set = *scales;
   set.restart(&kv, sizeof(float));
   const char* wrong = nullptr;
-  for (const Repeated& d : dimensions) {
-    if (d.count > 1 && d.stride % static_cast<int64_t>(sizeof(float)) != 0) wrong = text.scale_stride;
-    if (!set.add(d.count, d.stride)) wrong = text.too_large;
-  }
+  const auto repeat = [&](int64_t count, int64_t stride) {
+    if (count > 1 && stride % static_cast<int64_t>(sizeof(float)) != 0) wrong = text.scale_stride;
+    if (!set.add(count, stride)) wrong = text.too_large;
+  };
+  repeat(tokens, kv.scale_token_stride);
+  repeat(kv.heads, kv.scale_head_stride);
+  repeat(units, kv.scale_batch_stride);
   if (wrong == nullptr && use.output_scales && self_overlap(set)) wrong = text.scales_coincide;
   if (wrong != nullptr || kv.scales == nullptr) set.clear();
   SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
@@ -57,7 +54,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   SIMDATTN_REQUIRE(!panels || (!use.rows_only && !use.varlen), Code::kShape, text.rows_only);
   SIMDATTN_REQUIRE(kv.dim >= 1 && kv.dim <= kMaxSize, Code::kShape, text.dim);
   SIMDATTN_REQUIRE(!is_narrow(kv.type) || kv.dim <= kMaxNarrowDim, Code::kShape, text.narrow_dim);
-  SIMDATTN_REQUIRE(kv.dim % block_of(kv.type) == 0, Code::kShape, text.block_dim);
+  SIMDATTN_REQUIRE((kv.dim & (block_of(kv.type) - 1)) == 0, Code::kShape, text.block_dim);
   SIMDATTN_REQUIRE(size_ok(kv.batch), Code::kShape, text.batch);
   SIMDATTN_REQUIRE(size_ok(kv.heads), Code::kShape, text.heads);
   SIMDATTN_REQUIRE(size_ok(kv.tokens), Code::kShape, text.tokens);
@@ -74,26 +71,25 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   SIMDATTN_REQUIRE(kv.block_table_stride >= -1 && kv.block_table_stride <= kMaxSize, Code::kShape, text.table_stride);
 
   const int64_t units = paged ? kv.n_pages : kv.batch;
-  int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;
-  const Repeated scale_dimensions[3] = {
-      {tokens, kv.scale_token_stride}, {kv.heads, kv.scale_head_stride}, {units, kv.scale_batch_stride}};
-  if (panels) tokens = (tokens + kPanelWidth - 1) / kPanelWidth;
+  const int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;
   if (units == 0 || kv.heads == 0 || tokens == 0 || kv.tokens == 0) return {};
   SIMDATTN_REQUIRE(kv.data != nullptr || use.data == Data::kLater, Code::kNullPointer, text.null);
   const int64_t element = alignment_of(kv.type);
   ByteSet& set = *bytes;
   set.restart(&kv, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
-  const Repeated dimensions[3] = {{tokens, kv.token_stride}, {kv.heads, kv.head_stride}, {units, kv.batch_stride}};
   const char* wrong = nullptr;
-  for (const Repeated& d : dimensions) {
-    if (d.count > 1 && (d.stride & (element - 1)) != 0) wrong = text.alignment;
-    if (!set.add(d.count, d.stride)) wrong = text.too_large;
-  }
+  const auto repeat = [&](int64_t count, int64_t stride) {  // a list of pairs would be loaded before it is stored
+    if (count > 1 && (stride & (element - 1)) != 0) wrong = text.alignment;
+    if (!set.add(count, stride)) wrong = text.too_large;
+  };
+  repeat(panels ? (tokens + kPanelWidth - 1) / kPanelWidth : tokens, kv.token_stride);
+  repeat(kv.heads, kv.head_stride);
+  repeat(units, kv.batch_stride);
   if (wrong == nullptr && use.output && self_overlap(set)) wrong = text.coincide;
   if (wrong != nullptr || kv.data == nullptr) set.clear();
   SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
   set.first += reinterpret_cast<uintptr_t>(kv.data) - reinterpret_cast<uintptr_t>(&kv);
-  return check_scales(kv, use, text, scale_dimensions, scales);
+  return has_scales(kv.type) ? check_scales(kv, use, text, tokens, units, scales) : Status();
 }
 
 ByteSet table_bytes(const ConstKv& kv) {
