@@ -25,6 +25,9 @@ constexpr size_t slot(KvType t) { return static_cast<size_t>(t); }
 // must not supply them to the others.
 
 static inline constexpr bool is_nan(float x) { return x != x; }
+/// By its bits, for rules: in a caller's environment that traps, a comparison would.
+static inline constexpr bool is_finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7F800000u) != 0x7F800000u; }
+static inline constexpr bool is_below_zero(float x) { return std::bit_cast<uint32_t>(x) > 0x80000000u; }
 static inline constexpr float canonical(float x) { return is_nan(x) ? std::bit_cast<float>(kCanonicalNaN) : x; }
 
 static inline constexpr float to_f32(float x) { return x; }

@@ -1,5 +1,6 @@
 // The functions that are linked, with C linkage: null pointers, struct sizes and the floating-point environment, then the
-// driver. Nothing is computed here.
+// driver. Nothing is computed here. Functions whose fixed cost counts enter the environment in their driver, after the rules:
+// reading the control word waits for the arithmetic of the call before, which runs on while the rules do.
 #define SIMDATTN_BUILDING 1
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
@@ -48,7 +49,6 @@ simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_co
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_score_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
-  const Environment environment;
   return drivers::scores(*q, *k, *out, options_, exec_);
 }
 
@@ -61,7 +61,6 @@ simdattn_status simdattn_softmax(const simdattn_const_view2* x, const simdattn_v
   SIMDATTN_NEED(x);
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_exec, exec);
-  const Environment environment;
   return drivers::softmax(*x, *out, or_absent(lse), exec_);
 }
 
@@ -72,7 +71,6 @@ simdattn_status simdattn_masked_softmax(const simdattn_const_view4* x, const sim
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_scoring, scoring);
   SIMDATTN_SIZED(simdattn_exec, exec);
-  const Environment environment;
   return drivers::masked_softmax(*x, *out, scoring_, or_absent(lse), exec_);
 }
 
@@ -84,7 +82,6 @@ simdattn_status simdattn_weighted_values(const simdattn_const_view4* p, const si
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_value_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
-  const Environment environment;
   return drivers::weighted_values(*p, *v, *out, options_, exec_);
 }
 
@@ -175,7 +172,6 @@ simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_cons
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
   SIMDATTN_CHECK(check_reserved(options_));
-  const Environment environment;
   return drivers::rope(*x, *cos, *sin, or_absent(positions), *out, options_, exec_);
 }
 

@@ -6,6 +6,7 @@
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/dtypes.h"
+#include "lib/environment.h"
 #include "lib/rules/positions.h"
 #include "lib/ukernels.h"
 
@@ -25,6 +26,7 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
   SIMDATTN_CHECK(check_rope(x, cos, sin, positions, out, options, &empty));
   if (empty) return {};
 
+  const Environment environment;
   const int64_t n = x.shape[2];
   const int64_t x_size = size_of(x.dtype);
   const int64_t out_size = size_of(out.dtype);

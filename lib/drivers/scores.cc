@@ -6,6 +6,7 @@
 #include "lib/drivers/operands.h"
 #include "lib/drivers/score_rows.h"
 #include "lib/drivers/workspace.h"
+#include "lib/environment.h"
 #include "lib/rules/scores.h"
 #include "lib/scalar/scores.h"
 
@@ -94,6 +95,7 @@ Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   SIMDATTN_CHECK(check_scores(q, k, out, options, exec, drivers::scores_workspace(options.arithmetic, q.shape[3])));
+  const Environment environment;
   const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
   if (options.arithmetic != Arithmetic::kF32) {
     const AttentionKernels& ops = uk->attention[slot(options.arithmetic)];

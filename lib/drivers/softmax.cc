@@ -6,6 +6,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/scoring.h"
 #include "lib/dtypes.h"
+#include "lib/environment.h"
 #include "lib/rules/softmax.h"
 #include "lib/rules/views.h"
 #include "lib/scalar/math.h"
@@ -91,6 +92,7 @@ Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   SIMDATTN_CHECK(check_softmax(x, out, lse));
+  const Environment environment;
   const SoftmaxRows call = {.x = static_cast<const float*>(x.data),
                             .ldx = step_of(x, 0),
                             .y = static_cast<float*>(out.data),
@@ -116,6 +118,7 @@ Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const 
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   SIMDATTN_CHECK(check_masked_softmax(x, out, scoring, lse));
+  const Environment environment;
   const int64_t batch = x.shape[0];
   const int64_t heads = x.shape[1];
   const int64_t n_q = x.shape[2];

@@ -6,6 +6,7 @@
 #include "lib/drivers/operands.h"
 #include "lib/drivers/workspace.h"
 #include "lib/dtypes.h"
+#include "lib/environment.h"
 #include "lib/rules/values.h"
 #include "lib/ukernels.h"
 
@@ -203,6 +204,7 @@ Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, co
   SIMDATTN_CHECK(resolve(exec, &uk));
   SIMDATTN_CHECK(check_weighted_values(p, v, out, options, exec,
                                        drivers::weighted_values_workspace(options.arithmetic, v.shape[3])));
+  const Environment environment;
   if (options.arithmetic == Arithmetic::kF32) {
     weighted_values_f32(*uk, p, v, out);
   } else {

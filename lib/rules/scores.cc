@@ -1,7 +1,6 @@
 #include "lib/rules/scores.h"
 
-#include <cmath>
-
+#include "lib/dtypes.h"
 #include "lib/rules/workspace.h"
 
 namespace simdattn {
@@ -34,7 +33,7 @@ Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const Vi
 }
 
 Status check_scale(const ScoreOptions& options) {
-  SIMDATTN_REQUIRE(!options.scale || std::isfinite(*options.scale), Code::kRange, "options.scale: must be finite");
+  SIMDATTN_REQUIRE(!options.scale || is_finite(*options.scale), Code::kRange, "options.scale: must be finite");
   return {};
 }
 /// Of functions that compute in f32 alone.

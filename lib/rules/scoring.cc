@@ -1,6 +1,6 @@
 #include "lib/rules/scoring.h"
 
-#include <cmath>
+#include "lib/dtypes.h"
 
 namespace simdattn {
 namespace {
@@ -28,7 +28,7 @@ bool mask_shape(const ConstView<4>& mask, const std::array<int64_t, 4>& wanted) 
 
 Status check_numbers(const float* numbers, int64_t n, const char* sentence) {
   for (int64_t h = 0; h < n && numbers != nullptr; ++h) {
-    SIMDATTN_REQUIRE(std::isfinite(numbers[h]), Code::kRange, sentence);
+    SIMDATTN_REQUIRE(is_finite(numbers[h]), Code::kRange, sentence);
   }
   return {};
 }
@@ -40,8 +40,8 @@ Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data) {
                    "scoring.struct_size: inside another struct it is that of this version");
   SIMDATTN_REQUIRE((s.reserved[0] | s.reserved[1] | s.reserved[2] | s.reserved[3]) == 0, Code::kStructSize,
                    "scoring.reserved: must be 0");
-  SIMDATTN_REQUIRE(!s.scale || std::isfinite(*s.scale), Code::kRange, "scoring.scale: must be finite");
-  SIMDATTN_REQUIRE(std::isfinite(s.softcap) && s.softcap >= 0.0f, Code::kRange,
+  SIMDATTN_REQUIRE(!s.scale || is_finite(*s.scale), Code::kRange, "scoring.scale: must be finite");
+  SIMDATTN_REQUIRE(is_finite(s.softcap) && !is_below_zero(s.softcap), Code::kRange,
                    "scoring.softcap: must be finite and not negative");
   SIMDATTN_REQUIRE(s.offset == kBottomRight || (s.offset >= -kMaxOffset && s.offset <= kMaxOffset), Code::kRange,
                    "scoring.offset: must be kBottomRight or within +-2^30");
