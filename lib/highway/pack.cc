@@ -171,12 +171,13 @@ void Keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, 
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN float copy[kPanelWidth * kStep + HWY_MAX_LANES_D(TileTag)];
+  const TileVec zero = InRegister(hn::Zero(d));  // known to be zero, it would become a call of memset
   HWY_ALIGN float last[4 * kPanelWidth];
   for (; done < dim; done += kStep) {
     const int64_t count = std::min(kStep, dim - done);
     const int64_t padded = (count + 3) / 4 * 4;
     for (int64_t j = 0; j < keys; ++j) WidenRow(rows + j * token_stride + done, count, copy + j * padded, padded);
-    for (int64_t i = keys * padded; i < kPanelWidth * padded; i += lanes) hn::StoreU(hn::Zero(d), d, copy + i);
+    for (int64_t i = keys * padded; i < kPanelWidth * padded; i += lanes) hn::StoreU(zero, d, copy + i);
     const int64_t whole = count - count % 4;
     Transpose(copy, padded, whole, panel + done * kPanelWidth, false);
     if (whole < count) {

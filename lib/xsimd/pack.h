@@ -53,13 +53,14 @@ SIMDATTN_INLINE void transpose_four(const T* p, int64_t stride, float* out) {
 }
 #endif
 
-/// Fetches what the 32 rows below hold of dimensions d on, a quarter of each line's rows with each 128 bits of it.
-template <class T>
+/// Fetches what kCount rows, 32 below these, hold of dimensions d on: a quarter of them with each 128 bits of a line.
+template <int64_t kCount, class T>
 SIMDATTN_INLINE void prefetch_next(const T* rows, int64_t stride, int64_t d) {
   constexpr int64_t kLine = 64 / sizeof(T);
-  constexpr int64_t kRows = kPanelWidth / 4;
-  const uintptr_t line = address_at(rows, (kPanelWidth + d % kLine / (kLine / 4) * kRows) * stride + d / kLine * kLine);
-  for (uintptr_t r = 0; r < kRows; ++r) {
+  constexpr int64_t kQuarter = kCount / 4;
+  const int64_t first = kPanelWidth + d % kLine / (kLine / 4) * kQuarter;
+  const uintptr_t line = address_at(rows, first * stride + d / kLine * kLine);
+  for (uintptr_t r = 0; r < kQuarter; ++r) {
     __builtin_prefetch(reinterpret_cast<const char*>(line + r * static_cast<uintptr_t>(stride) * sizeof(T)), 0, 2);
   }
 }
@@ -68,7 +69,7 @@ SIMDATTN_INLINE void prefetch_next(const T* rows, int64_t stride, int64_t d) {
 /// 32 rows of `dim` (a multiple of 8) f16, whose conversion needs them side by side: 8 x 8 within blocks.
 SIMDATTN_INLINE void transpose_halves(const f16* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   for (int64_t d = 0; d < dim; d += 8) {
-    if (prefetch) prefetch_next(rows, stride, d);
+    if (prefetch) prefetch_next<kPanelWidth>(rows, stride, d);
     for (int64_t j = 0; j < kPanelWidth; j += 2 * kLanes) {
       Registers<8> r;
       unroll<8>([&](auto k) SIMDATTN_LAMBDA { reg<k>(r) = load_blocks<8>(rows + (j + k) * stride + d, stride); });
@@ -108,10 +109,14 @@ SIMDATTN_INLINE void transpose(const T* rows, int64_t stride, int64_t dim, float
 #if XSIMD_WITH_AVX2
   if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel, prefetch);
 #endif
-  for (int64_t d = 0; d < dim; d += kTransposedDims<T>) {
-    if (prefetch) prefetch_next(rows, stride, d);
-    for (int64_t j = 0; j < kPanelWidth; j += kTransposed) {
-      transpose_four(rows + j * stride + d, stride, panel + d * kPanelWidth + j);
+  for (int64_t j = 0; j < kPanelWidth; j += kTransposed) {
+    const T* p = rows + j * stride;
+    float* out = panel + j;
+    for (int64_t d = 0; d < dim; d += kTransposedDims<T>) {
+      if (prefetch) prefetch_next<kTransposed>(rows + j * stride, stride, d);
+      transpose_four(p, stride, out);
+      p += kTransposedDims<T>;
+      out += kTransposedDims<T> * kPanelWidth;
     }
   }
 }
@@ -152,20 +157,20 @@ void pack_keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t 
       transpose(rows, token_stride, done, panel, stream);
     }
   }
-  // Missing keys and the last dimensions go through a copy: 16 KiB, or 32 bytes a row at the end.
+  // Missing keys, which count as zeros, and the last dimensions go through a copy of at most 16 KiB.
   constexpr int64_t kStep = 128;
-  alignas(64) float copy[kPanelWidth * kStep];
+  alignas(64) float copy[kPanelWidth * kStep + kLanes];
+  const Floats zero = in_register(Floats(0.0f));  // known to be zero, it would become a call of memset
   alignas(64) float last[4 * kPanelWidth];
   for (; done < dim; done += kStep) {
     const int64_t count = smaller(kStep, dim - done);
     const int64_t padded = (count + 3) / 4 * 4;
-    for (int64_t j = 0; j < kPanelWidth; ++j) {
-      widen_row(rows + (j < keys ? j : 0) * token_stride + done, j < keys ? count : 0, copy + j * kStep, padded);
-    }
+    for (int64_t j = 0; j < keys; ++j) widen_row(rows + j * token_stride + done, count, copy + j * padded, padded);
+    for (int64_t i = keys * padded; i < kPanelWidth * padded; i += kLanes) store(zero, copy + i);
     const int64_t whole = count - count % 4;
-    transpose(copy, kStep, whole, panel + done * kPanelWidth, false);
+    transpose(copy, padded, whole, panel + done * kPanelWidth, false);
     if (whole < count) {
-      transpose(copy + whole, kStep, 4, last, false);
+      transpose(copy + whole, padded, 4, last, false);
       widen_whole(last, (count - whole) * kPanelWidth, panel + (done + whole) * kPanelWidth);
     }
   }
