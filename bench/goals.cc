@@ -92,7 +92,12 @@ bool find_goal(const Record& r, Goal* goal) {
     if (has("_rows")) return at_most("relative", 1.5, 1.1);
     return number_in(r.shape) >= 32768 ? share(0.78, 0.95) : share(0.72, 0.90);
   }
-  if (r.kernel == "narrow_int8") return at_most("relative", 0.58, 0.52);
+  if (r.kernel == "narrow_int8") {
+    if (!has("prefill")) return at_most("relative", 0.58, 0.52);
+    if (r.target.ends_with("/amx")) return at_most("relative", 1 / 5.0, 1 / 10.0);
+    const bool vnni = r.target.ends_with("/avx3_dl") || r.target.ends_with("/avx_vnni");
+    return vnni ? at_most("relative", 1 / 2.2, 1 / 3.0) : at_most("relative", 1 / 0.7, 1.0);
+  }
   if (r.kernel == "narrow") {
     if (has("prefill")) return at_most("relative", 1.1, 1.0);
     // Of streaming, or with four rows of the multiplications, which then bound it.

@@ -5,8 +5,9 @@
 #include "bench/harness.h"
 #include "bench/shapes.h"
 
-// Attention over narrow storage. The companion is the same problem over bf16 storage, in f32 arithmetic. Decode in kF32 also has
-// a limit: the time to read keys and values, or that of the multiplications, one of which per number is that with its scale.
+// Attention over narrow storage. The companion is the same problem in f32 arithmetic, over bf16 storage; of a prefill in kInt8 over
+// the same storage. Decode in kF32 also has a limit: the time to read keys and values, or that of the multiplications, one of which
+// per number is that with its scale.
 
 namespace bench {
 namespace {
@@ -25,8 +26,11 @@ struct Setup {
   int64_t kv_heads;
   int64_t n_q;
   int64_t n_kv;
+  int64_t dim = kRowDim;
+
+  bool same_storage() const { return arithmetic == Arithmetic::kInt8 && n_q > 1; }
+  const char* companion() const { return same_storage() ? "f32 arithmetic" : "bf16 storage"; }
 };
-constexpr int64_t kDim = kRowDim;
 
 /// Keys or values of one problem.
 struct Cache {
@@ -34,8 +38,8 @@ struct Cache {
   simdattn::Kv kv;
 
   simdattn::Status fill(KvType type, KvLayout layout, const Setup& s, uint64_t seed) {
-    numbers = Buffer(static_cast<size_t>(simdattn::kv_bytes(type, layout, 1, s.kv_heads, s.n_kv, kDim)));
-    kv = simdattn::contiguous_kv(numbers.as<char>(), type, layout, 1, s.kv_heads, s.n_kv, kDim);
+    numbers = Buffer(static_cast<size_t>(simdattn::kv_bytes(type, layout, 1, s.kv_heads, s.n_kv, s.dim)));
+    kv = simdattn::contiguous_kv(numbers.as<char>(), type, layout, 1, s.kv_heads, s.n_kv, s.dim);
     if (simdattn::has_scales(type)) {
       scales = Buffer(static_cast<size_t>(s.kv_heads * s.n_kv) * sizeof(float));
       std::fill_n(scales.as<float>(), s.kv_heads * s.n_kv, 1 / 448.0f);
@@ -43,13 +47,13 @@ struct Cache {
     }
     // The same tokens again and again: as many as f32 rows have room for in the caches.
     constexpr int64_t kTokens = 512;
-    const Buffer rows = random_buffer(DType::kF32, static_cast<size_t>(s.kv_heads * kTokens * kDim), seed);
+    const Buffer rows = random_buffer(DType::kF32, static_cast<size_t>(s.kv_heads * kTokens * s.dim), seed);
     for (int64_t t = 0; t < s.n_kv; t += kTokens) {
       simdattn::AppendOptions options;
       options.start = t;
       const int64_t n = std::min(kTokens, s.n_kv - t);
       const simdattn::Status status = simdattn::kv_append(
-          simdattn::ConstView<4>(rows.data(), DType::kF32, {1, s.kv_heads, n, kDim}), {}, kv, options);
+          simdattn::ConstView<4>(rows.data(), DType::kF32, {1, s.kv_heads, n, s.dim}), {}, kv, options);
       if (!status.ok()) return status;
     }
     return {};
@@ -58,7 +62,7 @@ struct Cache {
 
 struct Data {
   Buffer q, out, workspace;
-  Cache k, v, k16, v16;
+  Cache k, v, other_k, other_v;
   Attention whole, part, companion;
   simdattn::Status filled;
 
@@ -75,34 +79,35 @@ Prepared prepare(const Setup& s) {
   auto data = std::make_shared<Data>();
   Data& d = *data;
   const KvLayout keys = s.panels ? KvLayout::kPanels : KvLayout::kRows;
-  d.q = random_buffer(DType::kF32, static_cast<size_t>(s.heads * s.n_q * kDim), 1);
-  d.out = Buffer(static_cast<size_t>(s.heads * s.n_q * kDim) * sizeof(float));
+  const KvType other = s.same_storage() ? s.type : KvType::kBF16;
+  d.q = random_buffer(DType::kF32, static_cast<size_t>(s.heads * s.n_q * s.dim), 1);
+  d.out = Buffer(static_cast<size_t>(s.heads * s.n_q * s.dim) * sizeof(float));
   for (const auto& [cache, type, layout] : {std::tuple{&d.k, s.type, keys},
                                             {&d.v, s.type, KvLayout::kRows},
-                                            {&d.k16, KvType::kBF16, keys},
-                                            {&d.v16, KvType::kBF16, KvLayout::kRows}}) {
-    const simdattn::Status status = cache->fill(type, layout, s, cache == &d.k || cache == &d.k16 ? 2 : 3);
+                                            {&d.other_k, other, keys},
+                                            {&d.other_v, other, KvLayout::kRows}}) {
+    const simdattn::Status status = cache->fill(type, layout, s, cache == &d.k || cache == &d.other_k ? 2 : 3);
     if (!status.ok()) d.filled = status;
   }
   const auto problem = [&](Arithmetic arithmetic, const Cache& k, const Cache& v, int64_t heads, int64_t first_row) {
     Attention a;
     a.arithmetic = arithmetic;
-    const std::array<int64_t, 4> shape = {1, heads, s.n_q - first_row, kDim};
-    const std::array<int64_t, 4> stride = {s.heads * s.n_q * kDim, s.n_q * kDim, kDim, 1};
-    a.q = simdattn::ConstView<4>(d.q.as<float>() + first_row * kDim, DType::kF32, shape, stride);
-    a.out = simdattn::View<4>(d.out.as<float>() + first_row * kDim, DType::kF32, shape, stride);
+    const std::array<int64_t, 4> shape = {1, heads, s.n_q - first_row, s.dim};
+    const std::array<int64_t, 4> stride = {s.heads * s.n_q * s.dim, s.n_q * s.dim, s.dim, 1};
+    a.q = simdattn::ConstView<4>(d.q.as<float>() + first_row * s.dim, DType::kF32, shape, stride);
+    a.out = simdattn::View<4>(d.out.as<float>() + first_row * s.dim, DType::kF32, shape, stride);
     a.k = k.kv, a.v = v.kv;
     a.k.heads = a.v.heads = std::max<int64_t>(heads * s.kv_heads / s.heads, 1);
     a.scoring.causal = true;
     return a;
   };
   const int64_t pairs = s.n_q * (s.n_kv - s.n_q) + s.n_q * (s.n_q + 1) / 2;
-  const int64_t per_row = 2 * s.n_kv * kDim;
+  const int64_t per_row = 2 * s.n_kv * s.dim;
   const int64_t first_row = s.n_q > 1 ? s.n_q - std::clamp<int64_t>(kScalarWork / per_row, 1, s.n_q) : 0;
   const int64_t part_pairs = (s.n_q - first_row) * s.n_kv - (s.n_q - first_row) * (s.n_q - first_row - 1) / 2;
   d.whole = problem(s.arithmetic, d.k, d.v, s.heads, 0);
   d.part = problem(s.arithmetic, d.k, d.v, 1, first_row);
-  d.companion = problem(Arithmetic::kF32, d.k16, d.v16, s.heads, 0);
+  d.companion = problem(Arithmetic::kF32, d.other_k, d.other_v, s.heads, 0);
   size_t workspace = 0;
   for (const simdattn::Target* t : simdattn::targets()) {
     if (!simdattn::runnable(*t)) continue;
@@ -121,13 +126,13 @@ Prepared prepare(const Setup& s) {
   p.scalar_share = static_cast<double>(part_pairs) / static_cast<double>(s.heads * pairs);
   p.out = d.out.data();
   p.out_dtype = DType::kF32;
-  p.out_elements = static_cast<size_t>(s.heads * s.n_q * kDim);
-  p.first = static_cast<size_t>(first_row * kDim);
-  p.count = static_cast<size_t>((s.n_q - first_row) * kDim);
+  p.out_elements = static_cast<size_t>(s.heads * s.n_q * s.dim);
+  p.first = static_cast<size_t>(first_row * s.dim);
+  p.count = static_cast<size_t>((s.n_q - first_row) * s.dim);
   p.absolute = s.arithmetic == Arithmetic::kF32 ? 1e-4 : 0x1p-6;
   if (s.arithmetic == Arithmetic::kF32) {
     const double per_number = static_cast<double>(s.heads / s.kv_heads) + (s.n_q == 1 ? 1 : 0);
-    p.flops = 4.0 * static_cast<double>(s.kv_heads * pairs * kDim) * per_number;
+    p.flops = 4.0 * static_cast<double>(s.kv_heads * pairs * s.dim) * per_number;
   }
   for (const Cache* c : {&d.k, &d.v}) {
     for (const Buffer* b : {&c->numbers, &c->scales}) {
@@ -154,7 +159,7 @@ void add(std::vector<Case>& cases, std::string shape, const Named& type, const S
   c.type = type.name;
   c.main = main;
   c.weight = 3;
-  c.companion = "bf16 storage";
+  c.companion = s.companion();
   c.prepare = [s] { return prepare(s); };
   cases.push_back(std::move(c));
 }
@@ -172,6 +177,13 @@ void add_narrow_cases(std::vector<Case>& cases) {
         }
       }
       add(cases, "prefill_512of2048", type, {type.type, Arithmetic::kF32, panels, 1, 1, 512, 2048}, panels);
+      if (type.type != KvType::kInt8) continue;
+      for (const int64_t dim : {64, 128}) {
+        for (const int64_t n : {512, 2048, 4096}) {
+          const std::string name = "prefill_" + std::to_string(n) + "x" + std::to_string(dim);
+          add(cases, name, type, {type.type, Arithmetic::kInt8, panels, 1, 1, n, n, dim}, panels && n == 2048);
+        }
+      }
     }
   }
 }

@@ -9,6 +9,7 @@
 //   kRows                    rows of the largest register tile, which is two vectors wide
 //   dot<kWeights>(sum, second, x, column)     adds the products of a cell x of a row; second: more room for sums, at will
 //   total(sum, second)
+//   store_bytes<kUnsigned>(v, out), (v0, v1, v2, v3, out)     the lowest byte of each lane, which is all of its number
 //   kMatrix                  multiplies two rows by two columns where there are two rows: see int8_matrix-inl.h
 //
 // Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are below 2^31.
@@ -42,57 +43,69 @@ SIMDATTN_INT8_SHARED float int8_largest(const T* x, int64_t n) {
   return int8_magnitude(O::largest_int(O::max_int(m0, m1)));
 }
 
-/// n numbers as bytes, whole vectors of them: zeros past the end.
-template <class O, class T>
-SIMDATTN_INT8_SHARED void int8_bytes(const T* x, int64_t n, float inverse, int8_t* out) {
+/// n numbers as bytes, whole vectors of them: zeros past the end. With kSum returns their sum.
+template <class O, bool kSum, class T>
+SIMDATTN_INT8_SHARED int32_t int8_bytes(const T* x, int64_t n, float inverse, int8_t* out) {
   const int64_t lanes = O::lanes();
   if (inverse == 0.0f) {
     std::memset(out, 0, static_cast<size_t>((n + lanes - 1) / lanes * lanes));
-    return;
+    return 0;
   }
   const typename O::F factor = O::set(inverse);
+  typename O::I total = O::set_int(0);
+  const auto integers = [&](typename O::F v) SIMDATTN_INT8_LAMBDA {
+    const typename O::I i = O::nearest(O::mul(v, factor));
+    if constexpr (kSum) total = O::add_int(total, i);
+    return i;
+  };
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) O::store_bytes(O::nearest(O::mul(O::wide(x + i), factor)), out + i);
-  if (i < n) O::store_bytes(O::nearest(O::mul(O::wide_n(x + i, n - i), factor)), out + i);
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    const typename O::I i0 = integers(O::wide(x + i)), i1 = integers(O::wide(x + i + lanes));
+    const typename O::I i2 = integers(O::wide(x + i + 2 * lanes)), i3 = integers(O::wide(x + i + 3 * lanes));
+    O::template store_bytes<false>(i0, i1, i2, i3, out + i);
+  }
+  for (; i + lanes <= n; i += lanes) O::template store_bytes<false>(integers(O::wide(x + i)), out + i);
+  if (i < n) O::template store_bytes<false>(integers(O::wide_n(x + i, n - i)), out + i);
+  if constexpr (kSum) return O::sum_int(total);
+  return 0;
 }
 
-/// Bytes as the cells of a row: n of them, a multiple of 4. Returns their sum.
-template <class O, class Byte>
-SIMDATTN_INT8_SHARED int32_t int8_cells(const Byte* bytes, int64_t n, void* out) {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += bytes[i];
-  if constexpr (O::kPairs) {
-    int16_t* cells = static_cast<int16_t*>(out);
-    for (int64_t i = 0; i < n; i += 4) {
-      cells[i] = bytes[i];
-      cells[i + 1] = bytes[i + 2];
-      cells[i + 2] = bytes[i + 1];
-      cells[i + 3] = bytes[i + 3];
-    }
-  } else {
-    std::memcpy(out, bytes, static_cast<size_t>(n));
+/// Bytes as the cells of pairs: n of them, a multiple of 4.
+template <class Byte>
+void int8_pair_cells(const Byte* bytes, int64_t n, void* out) {
+  int16_t* cells = static_cast<int16_t*>(out);
+  for (int64_t i = 0; i < n; i += 4) {
+    cells[i] = bytes[i];
+    cells[i + 1] = bytes[i + 2];
+    cells[i + 2] = bytes[i + 1];
+    cells[i + 3] = bytes[i + 3];
   }
-  return sum;
 }
 
 template <class O, class T>
 void int8_prepare_query(const void* row, void* query, int64_t dim) {
-  constexpr int64_t kChunk = 256;  // dimensions at a time
   const T* x = static_cast<const T*>(row);
   const RowScale quantise(int8_largest<O>(x, dim));
   char* out = static_cast<char*>(query);
   Int8Query info = {quantise.scale, 0};
-  int8_t bytes[kChunk];
   const int64_t numbers = int8_query_numbers(dim);
-  for (int64_t d = 0; d < numbers; d += kChunk) {
-    const int64_t n = numbers - d < kChunk ? numbers - d : kChunk;
-    const int64_t own = dim - d < n ? dim - d : n;
-    std::memset(bytes, 0, sizeof(bytes));
-    int8_bytes<O>(x + d, own, quantise.inverse, bytes);
-    info.sum += int8_cells<O>(bytes, n, out + d / 4 * kInt8CellBytes<O>);
+  const int64_t info_at = numbers / 4 * kInt8CellBytes<O>;
+  if constexpr (O::kPairs) {
+    constexpr int64_t kChunk = 256;  // dimensions at a time
+    int8_t bytes[kChunk];
+    for (int64_t d = 0; d < numbers; d += kChunk) {
+      const int64_t n = numbers - d < kChunk ? numbers - d : kChunk;
+      const int64_t own = dim - d < n ? dim - d : n;
+      std::memset(bytes, 0, sizeof(bytes));
+      int8_bytes<O, false>(x + d, own, quantise.inverse, bytes);
+      int8_pair_cells(bytes, n, out + d / 4 * kInt8CellBytes<O>);
+    }
+  } else {
+    std::memset(out + numbers - 64, 0, 64);
+    info.sum = int8_bytes<O, O::kFlipKeys>(x, dim, quantise.inverse, reinterpret_cast<int8_t*>(out));
   }
-  std::memset(out + numbers / 4 * kInt8CellBytes<O>, 0, 64);
-  std::memcpy(out + numbers / 4 * kInt8CellBytes<O>, &info, sizeof(info));
+  std::memset(out + info_at, 0, 64);
+  std::memcpy(out + info_at, &info, sizeof(info));
 }
 
 // ---- Packing ----
@@ -122,7 +135,7 @@ void int8_pack_keys(const PackKeys& a) {
   for (int64_t j = a.keys; j < kPanelWidth; ++j) scales[j] = 0.0f;
   for (int64_t d = 0; d < a.dim; d += kChunk) {
     const int64_t n = a.dim - d < kChunk ? a.dim - d : kChunk;
-    for (int64_t j = 0; j < a.keys; ++j) int8_bytes<O>(row(j) + d, n, inverse[j], rows + j * kChunk);
+    for (int64_t j = 0; j < a.keys; ++j) int8_bytes<O, false>(row(j) + d, n, inverse[j], rows + j * kChunk);
     O::transpose_cells(rows, kChunk, a.keys, (n + 3) / 4, panel + d * kPanelWidth);
   }
 }
@@ -398,43 +411,84 @@ void int8_score_packed(const ScoreTile& a) {
 /// Bytes of a row of quantised weights: those of a block, and what whole vectors write past them.
 inline constexpr int64_t kInt8WeightBytes = kKeyBlock + 32;
 
-/// One row of weights of `keys` keys, as bytes that begin `offset` < 4 bytes behind `out`, before which zeros stand. Returns
-/// their scale, NaN if a product is not finite.
+/// The largest product of a row's weights with the scales of their keys, at least 0; NaN if a product is not finite.
 template <class O>
-SIMDATTN_INT8_SHARED float int8_weights(const float* w, const float* scales, int64_t keys, int64_t offset, uint8_t* out,
-                                        int32_t* sum) {
+SIMDATTN_INT8_SHARED float int8_largest_product(const float* w, const float* scales, int64_t keys) {
   const int64_t lanes = O::lanes();
-  alignas(64) float u[kKeyBlock];
   const typename O::F zero = O::set(0.0f);
-  // Two chains each; poison becomes NaN.
-  typename O::F largest0 = zero, largest1 = zero, poison0 = zero, poison1 = zero;
-  const auto weigh = [&](int64_t j, typename O::F a, typename O::F b, typename O::F& largest, typename O::F& poison)
-                         SIMDATTN_INT8_LAMBDA {
-                           const typename O::F product = O::mul(a, b);
-                           largest = O::max(largest, product);
-                           poison = O::fma(product, zero, poison);
-                           O::store(product, u + j);
-                         };
+  // Two chains each; poison becomes NaN. As integers, positive numbers order like numbers and negative ones are below 0.
+  typename O::F poison0 = zero, poison1 = zero;
+  typename O::I largest0 = O::set_int(0), largest1 = largest0;
+  const auto look = [&](typename O::F x, typename O::F scale, typename O::I& largest, typename O::F& poison)
+                        SIMDATTN_INT8_LAMBDA {
+                          const typename O::F product = O::mul(x, scale);
+                          largest = O::max_int(largest, O::bits(product));
+                          poison = O::fma(product, zero, poison);
+                        };
   int64_t j = 0;
   for (; j + 2 * lanes <= keys; j += 2 * lanes) {
-    weigh(j, O::load(w + j), O::load(scales + j), largest0, poison0);
-    weigh(j + lanes, O::load(w + j + lanes), O::load(scales + j + lanes), largest1, poison1);
+    look(O::load(w + j), O::load(scales + j), largest0, poison0);
+    look(O::load(w + j + lanes), O::load(scales + j + lanes), largest1, poison1);
   }
-  for (; j + lanes <= keys; j += lanes) weigh(j, O::load(w + j), O::load(scales + j), largest0, poison0);
-  if (j < keys) weigh(j, O::wide_n(w + j, keys - j), O::wide_n(scales + j, keys - j), largest0, poison0);
+  for (; j + lanes <= keys; j += lanes) look(O::load(w + j), O::load(scales + j), largest0, poison0);
+  if (j < keys) look(O::wide_n(w + j, keys - j), O::wide_n(scales + j, keys - j), largest0, poison0);
+  // Any NaN, its sign cleared, is larger than all numbers.
   const typename O::I poison = O::and_int(O::or_int(O::bits(poison0), O::bits(poison1)), O::set_int(0x7FFFFFFF));
-  const WeightScale quantise(O::largest(O::max(largest0, largest1)), O::largest_int(poison) == 0);
-  std::memset(out, 0, 4);
-  const typename O::F factor = O::set(quantise.inverse);
+  return int8_magnitude(O::largest_int(O::max_int(O::max_int(largest0, largest1), poison)));
+}
+
+/// The products times `inverse` as bytes, 0 for negative ones, and a vector of them at most past the end. With kFlipValues
+/// returns their sum.
+template <class O>
+SIMDATTN_INT8_SHARED int32_t int8_product_bytes(const float* w, const float* scales, int64_t keys, float inverse,
+                                                uint8_t* out) {
+  const int64_t lanes = O::lanes();
+  const typename O::F zero = O::set(0.0f), factor = O::set(inverse);
   typename O::I total = O::set_int(0);
-  for (j = 0; j < keys; j += lanes) {
-    const typename O::I p = O::nearest(O::mul(O::max(O::load(u + j), zero), factor));
+  const auto integers = [&](typename O::F x, typename O::F scale) SIMDATTN_INT8_LAMBDA {
+    const typename O::I p = O::nearest(O::mul(O::max(O::mul(x, scale), zero), factor));
     if constexpr (O::kFlipValues) total = O::add_int(total, p);
-    O::store_bytes_unsigned(p, out + offset + j);
+    return p;
+  };
+  int64_t j = 0;
+  for (; j + 4 * lanes <= keys; j += 4 * lanes) {
+    const auto part = [&](int64_t at) SIMDATTN_INT8_LAMBDA { return integers(O::load(w + at), O::load(scales + at)); };
+    const typename O::I p0 = part(j), p1 = part(j + lanes), p2 = part(j + 2 * lanes), p3 = part(j + 3 * lanes);
+    O::template store_bytes<true>(p0, p1, p2, p3, out + j);
   }
-  std::memset(out + offset + keys, 0, 4);
-  if constexpr (O::kFlipValues) *sum = O::sum_int(total);
-  return quantise.scale;
+  for (; j + lanes <= keys; j += lanes) {
+    O::template store_bytes<true>(integers(O::load(w + j), O::load(scales + j)), out + j);
+  }
+  if (j < keys) {
+    const int64_t n = keys - j;
+    O::template store_bytes<true>(integers(O::wide_n(w + j, n), O::wide_n(scales + j, n)), out + j);
+  }
+  std::memset(out + keys, 0, 4);
+  if constexpr (O::kFlipValues) return O::sum_int(total);
+  return 0;
+}
+
+/// Rows of weights of `keys` keys, which begin `offset` < 4 bytes behind those of `out`, before which zeros stand.
+struct Int8Weights {
+  const float* w;
+  int64_t ldw;
+  int64_t rows;
+  const float* scales;  // of the values
+  int64_t keys;
+  int64_t offset;
+};
+/// One pass over all rows and then the other: what a row waits for, its largest product and two divisions, overlaps with
+/// other rows. scales: NaN if a product is not finite. start: see Int8Tile.
+template <class O>
+void int8_weigh_rows(const Int8Weights& a, uint8_t* out, int64_t stride, float* scales, int32_t* start) {
+  for (int64_t r = 0; r < a.rows; ++r) scales[r] = int8_largest_product<O>(a.w + r * a.ldw, a.scales, a.keys);
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const WeightScale quantise(scales[r], !is_nan(scales[r]));
+    scales[r] = quantise.scale;
+    uint8_t* const row = out + r * stride;
+    std::memset(row, 0, 4);
+    start[r] = -128 * int8_product_bytes<O>(a.w + r * a.ldw, a.scales, a.keys, quantise.inverse, row + a.offset);
+  }
 }
 
 struct Int8Values {
@@ -467,18 +521,15 @@ void int8_value_packed(const ValueTile& a) {
   int32_t start[kMost];
   for (int64_t first = 0; first < a.rows; first += kMost) {
     const int64_t rows = a.rows - first < kMost ? a.rows - first : kMost;
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* w = a.w + (first + r) * a.ldw;
-      char* row = weights + r * kStride;
-      int32_t sum = 0;
-      if constexpr (O::kPairs) {
-        alignas(64) uint8_t bytes[kInt8WeightBytes];
-        weight_scales[r] = int8_weights<O>(w, scales, a.keys, offset, bytes, &sum);
-        int8_cells<O>(bytes, steps * 4, row);
-      } else {
-        weight_scales[r] = int8_weights<O>(w, scales, a.keys, offset, reinterpret_cast<uint8_t*>(row), &sum);
+    const Int8Weights rows_of = {a.w + first * a.ldw, a.ldw, rows, scales, a.keys, offset};
+    if constexpr (O::kPairs) {
+      alignas(64) uint8_t bytes[kMost * kInt8WeightBytes];
+      int8_weigh_rows<O>(rows_of, bytes, kInt8WeightBytes, weight_scales, start);
+      for (int64_t r = 0; r < rows; ++r) {
+        int8_pair_cells(bytes + r * kInt8WeightBytes, steps * 4, weights + r * kStride);
       }
-      start[r] = -128 * sum;
+    } else {
+      int8_weigh_rows<O>(rows_of, reinterpret_cast<uint8_t*>(weights), kStride, weight_scales, start);
     }
     for (int64_t c = 0; c < a.dim; c += 2 * lanes) {
       const char* columns =

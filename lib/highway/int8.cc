@@ -112,13 +112,36 @@ struct Int8Operations {
 #endif
   }
   static HWY_INLINE F to_float(I v) { return hn::ConvertTo(TileTag(), v); }
-  static HWY_INLINE void store_bytes(I v, int8_t* p) {
-    const hn::Rebind<int8_t, IntTag> d8;
+  template <bool kUnsigned>
+  using NarrowTag = hn::Rebind<std::conditional_t<kUnsigned, uint8_t, int8_t>, IntTag>;
+  template <bool kUnsigned, class T>
+  static HWY_INLINE void store_bytes(I v, T* p) {
+    const NarrowTag<kUnsigned> d8;
     hn::StoreU(hn::DemoteTo(d8, v), d8, p);
   }
-  static HWY_INLINE void store_bytes_unsigned(I v, uint8_t* p) {
-    const hn::Rebind<uint8_t, IntTag> d8;
-    hn::StoreU(hn::DemoteTo(d8, v), d8, p);
+  template <bool kUnsigned, class T>
+  static HWY_INLINE void store_bytes(I v0, I v1, I v2, I v3, T* p) {
+#if HWY_ARCH_X86
+    // Packing keeps 128 bits apart: lane 4 b + i of the result is part b of vector i.
+    const WordTag d16;
+    const hn::Repartition<std::conditional_t<kUnsigned, uint8_t, int8_t>, IntTag> d8;
+    const auto bytes = hn::ReorderDemote2To(d8, hn::ReorderDemote2To(d16, v0, v1), hn::ReorderDemote2To(d16, v2, v3));
+    constexpr int32_t kParts = static_cast<int32_t>(hn::MaxLanes(IntTag())) / 4;
+    if constexpr (kParts == 1) {
+      hn::StoreU(bytes, d8, p);
+    } else {
+      alignas(64) int32_t order[4 * kParts];
+      for (int32_t i = 0; i < 4 * kParts; ++i) order[i] = i % kParts * 4 + i / kParts;
+      const auto sorted = hn::TableLookupLanes(hn::BitCast(IntTag(), bytes), hn::SetTableIndices(IntTag(), order));
+      hn::StoreU(hn::BitCast(d8, sorted), d8, p);
+    }
+#else
+    const int64_t n = lanes();
+    store_bytes<kUnsigned>(v0, p);
+    store_bytes<kUnsigned>(v1, p + n);
+    store_bytes<kUnsigned>(v2, p + 2 * n);
+    store_bytes<kUnsigned>(v3, p + 3 * n);
+#endif
   }
   static HWY_INLINE I even_pairs(I cells) {
     return hn::BitCast(IntTag(), hn::ShiftRight<8>(hn::ShiftLeft<8>(hn::BitCast(WordTag(), cells))));
@@ -250,124 +273,31 @@ void Int8Kernels::value_packed(const ValueTile& a) { int8_value_packed<Operation
 #if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
 namespace {
 
-/// A tile of values in rows of stored integers: 64 columns.
-struct StoredTile {
-  const uint8_t* weights;
-  int64_t weight_stride;
-  const float* weight_scales;
-  const char* rows;
-  int64_t row_stride;
-  int64_t keys;
-  int64_t columns;  // at most 64
-  float* o;
-  int64_t ldo;
-  const float* alpha;  // null: 1
-  PrefetchPlan prefetch;
+struct StoredOperations : Operations {
+  static constexpr size_t kStoredRows = 4;
+  static HWY_INLINE I load_bytes(const char* p, int64_t n) {
+    return I{_mm512_maskz_loadu_epi8(~uint64_t{0} >> (64 - n), p)};
+  }
+  static HWY_INLINE I zip_bytes_lower(I a, I b) { return I{_mm512_unpacklo_epi8(a.raw, b.raw)}; }
+  static HWY_INLINE I zip_bytes_upper(I a, I b) { return I{_mm512_unpackhi_epi8(a.raw, b.raw)}; }
+  static HWY_INLINE I zip_words_lower(I a, I b) { return I{_mm512_unpacklo_epi16(a.raw, b.raw)}; }
+  static HWY_INLINE I zip_words_upper(I a, I b) { return I{_mm512_unpackhi_epi16(a.raw, b.raw)}; }
+  static HWY_INLINE void sort_columns(F& s0, F& s1, F& s2, F& s3) {
+    const __m512 t0 = _mm512_shuffle_f32x4(s0.raw, s1.raw, 0x44), t1 = _mm512_shuffle_f32x4(s2.raw, s3.raw, 0x44);
+    const __m512 t2 = _mm512_shuffle_f32x4(s0.raw, s1.raw, 0xEE), t3 = _mm512_shuffle_f32x4(s2.raw, s3.raw, 0xEE);
+    s0 = F{_mm512_shuffle_f32x4(t0, t1, 0x88)};
+    s1 = F{_mm512_shuffle_f32x4(t0, t1, 0xDD)};
+    s2 = F{_mm512_shuffle_f32x4(t2, t3, 0x88)};
+    s3 = F{_mm512_shuffle_f32x4(t2, t3, 0xDD)};
+  }
+  static HWY_INLINE void store_n(F v, float* p, int64_t n) { hn::StoreN(v, TileTag(), p, static_cast<size_t>(n)); }
 };
 
-/// Four rows are interleaved in registers, lane by lane of 128 bits: a sum has columns 4 k .. 4 k + 3 of each 16.
-template <size_t kRows>
-SIMDATTN_SHARED void ValueStoredTile(const StoredTile& a) {
-  const TileTag d;
-  WithRegisters(d, [&](const Accumulators& sum, const Columns& column) SIMDATTN_LAMBDA {
-    const auto bits = [](TileVec v) SIMDATTN_LAMBDA { return _mm512_castps_si512(v.raw); };
-    const auto vector = [](__m512i v) SIMDATTN_LAMBDA { return TileVec{_mm512_castsi512_ps(v)}; };
-    const __mmask64 some = ~uint64_t{0} >> (64 - a.columns);
-    const int64_t weight_stride = a.weight_stride;
-    const int64_t row_stride = a.row_stride;
-    const uint8_t* weights = a.weights;
-    Cursor<const char> row(a.rows);
-    uintptr_t line = a.prefetch.first;
-    for (int64_t left = a.keys; left > 0; left -= 4) {
-      if (a.prefetch.count != 0) {
-        for (uintptr_t i = 0; i < 4; ++i, line += static_cast<uintptr_t>(a.prefetch.pitch))
-          __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 2);
-      }
-      // Rows past the last one have weight 0.
-      const int64_t s1 = left > 1 ? row_stride : 0, s2 = left > 2 ? 2 * row_stride : 0,
-                    s3 = left > 3 ? 3 * row_stride : 0;
-      const char* const p = row.get();
-      const __m512i r0 = _mm512_maskz_loadu_epi8(some, p), r1 = _mm512_maskz_loadu_epi8(some, p + s1);
-      const __m512i r2 = _mm512_maskz_loadu_epi8(some, p + s2), r3 = _mm512_maskz_loadu_epi8(some, p + s3);
-      const __m512i low0 = _mm512_unpacklo_epi8(r0, r1), low1 = _mm512_unpacklo_epi8(r2, r3);
-      const __m512i high0 = _mm512_unpackhi_epi8(r0, r1), high1 = _mm512_unpackhi_epi8(r2, r3);
-      Get<0>(column) = vector(_mm512_unpacklo_epi16(low0, low1));
-      Get<1>(column) = vector(_mm512_unpackhi_epi16(low0, low1));
-      Get<2>(column) = vector(_mm512_unpacklo_epi16(high0, high1));
-      Get<3>(column) = vector(_mm512_unpackhi_epi16(high0, high1));
-      ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
-        int32_t cell;
-        std::memcpy(&cell, weights + static_cast<int64_t>(r) * weight_stride, sizeof cell);
-        const __m512i x = _mm512_set1_epi32(cell);
-        ForEach<4>([&](auto c) SIMDATTN_LAMBDA {
-          __m512i s = bits(Get<4 * r + c>(sum));
-          __asm__("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(x), "v"(bits(Get<c>(column))));
-          Get<4 * r + c>(sum) = vector(s);
-        });
-      });
-      weights += 4;
-      row += 4 * row_stride;
-    }
-    ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
-      const auto number = [&](auto k) SIMDATTN_LAMBDA { return _mm512_cvtepi32_ps(bits(Get<4 * r + k>(sum))); };
-      const __m512 s0 = number(std::integral_constant<size_t, 0>()), s1 = number(std::integral_constant<size_t, 1>());
-      const __m512 s2 = number(std::integral_constant<size_t, 2>()), s3 = number(std::integral_constant<size_t, 3>());
-      const __m512 t0 = _mm512_shuffle_f32x4(s0, s1, 0x44), t1 = _mm512_shuffle_f32x4(s2, s3, 0x44);
-      const __m512 t2 = _mm512_shuffle_f32x4(s0, s1, 0xEE), t3 = _mm512_shuffle_f32x4(s2, s3, 0xEE);
-      float* const o = a.o + static_cast<int64_t>(r) * a.ldo;
-      const TileVec alpha = hn::Set(d, a.alpha != nullptr ? a.alpha[r] : 1.0f);
-      const TileVec scale = hn::Set(d, a.weight_scales[r]);
-      const auto put = [&](int64_t c, __m512 s) SIMDATTN_LAMBDA {
-        const int64_t n = a.columns - c;
-        if (n <= 0) return;
-        const size_t count = static_cast<size_t>(n);
-        hn::StoreN(hn::MulAdd(TileVec{s}, scale, hn::Mul(alpha, hn::LoadN(d, o + c, count))), d, o + c, count);
-      };
-      put(0, _mm512_shuffle_f32x4(t0, t1, 0x88));
-      put(16, _mm512_shuffle_f32x4(t0, t1, 0xDD));
-      put(32, _mm512_shuffle_f32x4(t2, t3, 0x88));
-      put(48, _mm512_shuffle_f32x4(t2, t3, 0xDD));
-    });
-  });
-}
+#include "lib/int8_stored_values-inl.h"
 
 }  // namespace
 
-/// int8_value_packed() of integers in rows as they are stored. At most kKeyBlock keys.
-void ValueStoredInt8(const ValueTile& a) {
-  constexpr int64_t kMost = 4, kColumns = 64;
-  alignas(64) uint8_t weights[kMost * kInt8WeightBytes];
-  float weight_scales[kMost];
-  for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
-    const int64_t first = t.first;
-    for (int64_t r = 0; r < t.rows; ++r) {
-      int32_t sum;
-      weight_scales[r] = int8_weights<Int8Operations<Products::kDot>>(a.w + (first + r) * a.ldw, a.scales, a.keys, 0,
-                                                                      weights + r * kInt8WeightBytes, &sum);
-    }
-    for (int64_t c = 0; c < a.dim; c += kColumns) {
-      StoredTile tile = {weights,
-                         kInt8WeightBytes,
-                         weight_scales,
-                         static_cast<const char*>(a.v) + c,
-                         a.key_stride,
-                         a.keys,
-                         std::min(kColumns, a.dim - c),
-                         a.o + first * a.ldo + c,
-                         a.ldo,
-                         a.alpha != nullptr ? a.alpha + first : nullptr,
-                         {}};
-      if (a.stream && first == 0) {
-        // The next block; rows that lie side by side in the order of memory.
-        const bool together = a.key_stride == a.dim;
-        const int64_t offset = a.keys * a.key_stride + (together ? a.keys * c : c);
-        tile.prefetch = {address_at(static_cast<const char*>(a.v), offset), together ? tile.columns : a.key_stride,
-                         a.keys};
-      }
-      WithRows<kMost>(t.rows, [&](auto r) { ValueStoredTile<r>(tile); });
-    }
-  }
-}
+void ValueStoredInt8(const ValueTile& a) { int8_value_stored<StoredOperations>(a); }
 #endif
 
 #undef SIMDATTN_INT8_TYPE

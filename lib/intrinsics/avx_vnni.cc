@@ -8,6 +8,7 @@
 
 #include "lib/cursor.h"
 #include "lib/dtypes.h"
+#include "lib/row_tiles.h"
 
 #define SIMDATTN_INT8_INLINE inline __attribute__((always_inline))
 #define SIMDATTN_INT8_LAMBDA __attribute__((always_inline))
@@ -27,6 +28,7 @@ void PackKeysF32(const void* rows, int64_t token_stride, int64_t keys, int64_t d
 namespace {
 
 #include "lib/int8_kernels-inl.h"
+#include "lib/int8_stored_values-inl.h"
 
 struct Operations {
   using F = __m256;
@@ -90,10 +92,15 @@ struct Operations {
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
     return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
   }
+  static int32_t sum_int(I v) {
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
+  }
   static I bits(F v) { return _mm256_castps_si256(v); }
   static I nearest(F v) { return _mm256_cvtps_epi32(v); }
   static F to_float(I v) { return _mm256_cvtepi32_ps(v); }
-  /// The lowest byte of each lane.
+  template <bool kUnsigned>
   static void store_bytes(I v, void* p) {
     const __m256i order = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
                                            0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
@@ -101,7 +108,13 @@ struct Operations {
     _mm_storel_epi64(static_cast<__m128i*>(p),
                      _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
   }
-  static void store_bytes_unsigned(I v, void* p) { store_bytes(v, p); }
+  template <bool kUnsigned>
+  static void store_bytes(I v0, I v1, I v2, I v3, void* p) {
+    const __m256i low = _mm256_packs_epi32(v0, v1), high = _mm256_packs_epi32(v2, v3);
+    const __m256i bytes = kUnsigned ? _mm256_packus_epi16(low, high) : _mm256_packs_epi16(low, high);
+    // Packing keeps 128 bits apart.
+    store_int(_mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)), p);
+  }
 
   static void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
     N_AVX2::PackKeysF32(rows, stride, keys, cells, static_cast<float*>(panel), false);
@@ -115,6 +128,37 @@ struct Operations {
     sum = s;
   }
   static I total(I sum, I /*second*/) { return sum; }
+
+  static constexpr size_t kStoredRows = 2;  // 8 sums, 4 vectors of columns, a cell of the row
+  static I load_bytes(const char* p, int64_t n) {
+    if (n == 32) return load_int(p);
+    if (n % 4 == 0) {
+      const I cell = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+      return _mm256_maskload_epi32(reinterpret_cast<const int*>(p),
+                                   _mm256_cmpgt_epi32(set_int(static_cast<int32_t>(n / 4)), cell));
+    }
+    char copy[32] = {};
+    std::memcpy(copy, p, static_cast<size_t>(n));
+    return load_int(copy);
+  }
+  static I zip_bytes_lower(I a, I b) { return _mm256_unpacklo_epi8(a, b); }
+  static I zip_bytes_upper(I a, I b) { return _mm256_unpackhi_epi8(a, b); }
+  static I zip_words_lower(I a, I b) { return _mm256_unpacklo_epi16(a, b); }
+  static I zip_words_upper(I a, I b) { return _mm256_unpackhi_epi16(a, b); }
+  static void sort_columns(F& s0, F& s1, F& s2, F& s3) {
+    const F t0 = _mm256_permute2f128_ps(s0, s1, 0x20), t1 = _mm256_permute2f128_ps(s2, s3, 0x20);
+    const F t2 = _mm256_permute2f128_ps(s0, s1, 0x31), t3 = _mm256_permute2f128_ps(s2, s3, 0x31);
+    s0 = t0;
+    s1 = t1;
+    s2 = t2;
+    s3 = t3;
+  }
+  /// n < 8
+  static void store_n(F v, float* p, int64_t n) {
+    float copy[8];
+    store(v, copy);
+    std::memcpy(p, copy, static_cast<size_t>(n) * sizeof(float));
+  }
 };
 
 }  // namespace
@@ -138,6 +182,7 @@ void AvxVnniInt8::pack_values(const PackValues& a) {
 }
 void AvxVnniInt8::score_packed(const ScoreTile& a) { int8_score_packed<Operations>(a); }
 void AvxVnniInt8::value_packed(const ValueTile& a) { int8_value_packed<Operations>(a); }
+void value_stored_avx_vnni(const ValueTile& a) { int8_value_stored<Operations>(a); }
 
 #define SIMDATTN_INT8_TYPE(T)                                               \
   template void AvxVnniInt8::prepare_query<T>(const void*, void*, int64_t); \

@@ -7,6 +7,7 @@
 namespace simdattn {
 
 SIMDATTN_INT8_KERNELS(AvxVnniInt8);
+void value_stored_avx_vnni(const ValueTile& a);
 
 }  // namespace simdattn
 

@@ -85,8 +85,10 @@ struct Int8Operations {
   static SIMDATTN_INLINE I bits(F v) { return svreinterpret_s32_f32(v); }
   static SIMDATTN_INLINE I nearest(F v) { return svcvt_s32_f32_x(svptrue_b32(), svrintn_f32_x(svptrue_b32(), v)); }
   static SIMDATTN_INLINE F to_float(I v) { return svcvt_f32_s32_x(svptrue_b32(), v); }
-  /// The lowest byte of each lane.
-  static SIMDATTN_INLINE void store_bytes(I v, void* p) { svst1b_s32(svptrue_b32(), static_cast<int8_t*>(p), v); }
+  template <bool kUnsigned>
+  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
+    svst1b_s32(svptrue_b32(), static_cast<int8_t*>(p), v);
+  }
   template <bool kWeights>
   static SIMDATTN_INLINE void dot(I& sum, I& /*second*/, I x, I column) {
     if constexpr (kWeights) {
@@ -103,6 +105,7 @@ struct Int8Operations {
   static SIMDATTN_INLINE I bits(F v) { return _mm512_castps_si512(v); }
   static SIMDATTN_INLINE I nearest(F v) { return _mm512_cvtps_epi32(v); }
   static SIMDATTN_INLINE F to_float(I v) { return _mm512_cvtepi32_ps(v); }
+  template <bool kUnsigned>
   static SIMDATTN_INLINE void store_bytes(I v, void* p) {
     _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
   }
@@ -117,6 +120,7 @@ struct Int8Operations {
   static SIMDATTN_INLINE I bits(F v) { return _mm256_castps_si256(v); }
   static SIMDATTN_INLINE I nearest(F v) { return _mm256_cvtps_epi32(v); }
   static SIMDATTN_INLINE F to_float(I v) { return _mm256_cvtepi32_ps(v); }
+  template <bool kUnsigned>
   static SIMDATTN_INLINE void store_bytes(I v, void* p) {
     const __m256i order = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
                                            0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
@@ -134,6 +138,7 @@ struct Int8Operations {
   static SIMDATTN_INLINE I bits(F v) { return _mm_castps_si128(v); }
   static SIMDATTN_INLINE I nearest(F v) { return _mm_cvtps_epi32(v); }
   static SIMDATTN_INLINE F to_float(I v) { return _mm_cvtepi32_ps(v); }
+  template <bool kUnsigned>
   static SIMDATTN_INLINE void store_bytes(I v, void* p) {
     const __m128i order = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
     const int32_t four = _mm_cvtsi128_si32(_mm_shuffle_epi8(v, order));
@@ -160,6 +165,7 @@ struct Int8Operations {
   static SIMDATTN_INLINE I bits(F v) { return vreinterpretq_s32_f32(v); }
   static SIMDATTN_INLINE I nearest(F v) { return vcvtnq_s32_f32(v); }
   static SIMDATTN_INLINE F to_float(I v) { return vcvtq_f32_s32(v); }
+  template <bool kUnsigned>
   static SIMDATTN_INLINE void store_bytes(I v, void* p) {
     const int16x4_t words = vmovn_s32(v);
     const int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));
@@ -179,7 +185,28 @@ struct Int8Operations {
   }
   static SIMDATTN_INLINE I total(I sum, I second) { return vpaddq_s32(sum, second); }
 #endif
-  static SIMDATTN_INLINE void store_bytes_unsigned(I v, void* p) { store_bytes(v, p); }
+  template <bool kUnsigned, class T>
+  static SIMDATTN_INLINE void store_bytes(I v0, I v1, I v2, I v3, T* p) {
+#if XSIMD_WITH_AVX512F || XSIMD_WITH_AVX2
+    // Packing keeps 128 bits apart.
+#if XSIMD_WITH_AVX512F
+    const __m512i low = _mm512_packs_epi32(v0, v1), high = _mm512_packs_epi32(v2, v3);
+    const __m512i bytes = kUnsigned ? _mm512_packus_epi16(low, high) : _mm512_packs_epi16(low, high);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    store_int(_mm512_permutexvar_epi32(order, bytes), p);
+#else
+    const __m256i low = _mm256_packs_epi32(v0, v1), high = _mm256_packs_epi32(v2, v3);
+    const __m256i bytes = kUnsigned ? _mm256_packus_epi16(low, high) : _mm256_packs_epi16(low, high);
+    store_int(_mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)), p);
+#endif
+#else
+    const int64_t n = lanes();
+    store_bytes<kUnsigned>(v0, p);
+    store_bytes<kUnsigned>(v1, p + n);
+    store_bytes<kUnsigned>(v2, p + 2 * n);
+    store_bytes<kUnsigned>(v3, p + 3 * n);
+#endif
+  }
 
   static SIMDATTN_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells,
                                               void* panel) {
