@@ -4,8 +4,11 @@
 //                               that must not be, and of lambdas
 //   Ops::Vec, lanes()           a vector of f32, of at most 16 lanes
 //   Ops::kRegisters             how many there are
-//   Ops::kRows, kWideRows, kRoundingRows    rows of the largest tile of two vectors; of four; of one that rounds
+//   Ops::kRows, kWideRows       rows of the largest tile of two vectors; of four
+//   Ops::kRoundingRows, kRoundingRowsOfOne, kMostRoundingRows    of one that rounds, of two vectors and of one vector; more
+//                               rows in all than the last do not round in tiles
 //   Ops::load, store, zero, broadcast, add, mul_add
+//   Ops::loaded                 the same as load, once: compilers would load for each operation, beside a broadcast for each product
 //   Ops::rounded                to numbers of bf16; NaN stays NaN
 //   Ops::load_pairs, even_of, odd_of    of each two neighbours of bf16 the first, the second, widened
 //   Ops::kMultipliesPairs       then mul_add_even, mul_add_odd multiply them as they are
@@ -52,7 +55,7 @@ struct Unrounded {
   float x;
 };
 SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const float* p) { return Ops::load(p); }
-SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Unrounded* p) { return Ops::rounded(Ops::load(&p->x)); }
+SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Unrounded* p) { return Ops::rounded(Ops::loaded(&p->x)); }
 /// Bytes of the numbers that a vector holds, read from T.
 template <class T>
 constexpr int64_t kVectorBytes = Ops::kMostLanes * static_cast<int64_t>(sizeof(T));
@@ -61,9 +64,13 @@ template <class T>
 constexpr bool kStored = !std::is_same_v<T, float>;
 /// Rows of the largest tile.
 template <class T, int64_t kVecs>
-constexpr int64_t kMostRows = std::is_same_v<T, Unrounded> ? Ops::kRoundingRows
+constexpr int64_t kMostRows = std::is_same_v<T, Unrounded> ? (kVecs == 1 ? Ops::kRoundingRowsOfOne : Ops::kRoundingRows)
                               : kVecs == 4                 ? Ops::kWideRows
                                                            : Ops::kRows;
+/// Numbers that are rounded in tiles: for more rows than a tile of two vectors has, one vector and twice the rows. Each number is
+/// rounded once for all of them, and the ports of the roundings are not those of most multiply-adds.
+template <class T>
+constexpr bool kTakesOne = std::is_same_v<T, Unrounded> && Ops::kMostRoundingRows > Ops::kRoundingRows;
 /// Tiles of four vectors: for all rows where they are as high as the others, else for the few rows of a decoding step.
 template <class T>
 constexpr bool kWide = std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows;
@@ -87,7 +94,7 @@ struct ScoreChains {
 template <class T, int64_t kRows, int64_t kVecs>
 SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
-  constexpr int64_t kHalf = kVecs / 2;
+  constexpr int64_t kHalf = kVecs == 1 ? 1 : kVecs / 2;
   Ops::with_registers([&](auto& chains, auto& columns) SIMDATTN_TILE_LAMBDA {
     const int64_t n = Ops::lanes();
     const int64_t ldq = a.ldq;
@@ -221,6 +228,11 @@ void score_chains(const ScoreTile& a) {
   const int64_t n = Ops::lanes();
   const int64_t columns = a.n_panels * kPanelWidth;
   int64_t x = 0;
+  if constexpr (kTakesOne<T>) {
+    if (a.rows > Ops::kRoundingRows) {
+      for (; x < columns; x += n) score_chains_strip<T, 1>(a, x);
+    }
+  }
   if constexpr (kWide<T>) {
     if (a.rows <= Ops::kWideRows || Ops::kWideRows == Ops::kRows) {
       for (; x + 4 * n <= columns; x += 4 * n) score_chains_strip<T, 4>(a, x);
@@ -324,6 +336,12 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
         w += 1;
         v += key_stride;
       }
+      if constexpr (kVecs == 1) {
+        unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
+          float* const o = a.o + r * a.ldo;
+          Ops::store(Ops::add(Ops::load(o), joined<kRows, 1, r>(chains)), o);
+        });
+      }
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
         unroll<kVecs / 2>([&](auto c) SIMDATTN_TILE_LAMBDA {
           float* const o = a.o + r * a.ldo + 2 * c * n;
@@ -380,6 +398,11 @@ SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key
   const int64_t n = Ops::lanes();
   const bool contiguous = a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T));
   int64_t x = 0;
+  if constexpr (kTakesOne<T>) {
+    if (a.rows > Ops::kRoundingRows) {
+      for (; x < columns; x += n) value_chains_strip<T, 1>(a, key, keys, x);
+    }
+  }
   if constexpr (kWide<T>) {
     if ((a.rows <= Ops::kWideRows || Ops::kWideRows == Ops::kRows) && (contiguous || 4 * n <= kValueGroup)) {
       for (; x + 4 * n <= columns; x += 4 * n) value_chains_strip<T, 4>(a, key, keys, x);
@@ -476,7 +499,7 @@ void value_chains(const ValueTile& a) {
   const FlushSubnormals flush;
   const int64_t whole = a.dim / kValueGroup * kValueGroup;
   if constexpr (std::is_same_v<T, Unrounded>) {
-    if (a.rows > Ops::kRoundingRows) {
+    if (a.rows > Ops::kMostRoundingRows) {
       rounded_value_chains<T>(a, whole);
       if (whole < a.dim) last_value_chains<T>(a, whole);
       return;

@@ -80,16 +80,16 @@ struct AttentionBound {
   double lse;   // times kEps
   double tiny;  // what is flushed to zero, absolute
 };
-/// For queries and keys within -1 .. 1.
-inline AttentionBound attention_bound(const AttentionCase& c, const Costs& cost) {
-  const Scoring& s = c.problem.scoring;
-  const Arithmetic a = c.problem.arithmetic;
-  const double dim = static_cast<double>(c.problem.q.shape[3]);
-  const double n = static_cast<double>(c.problem.k.keys());
-  const double scaled = dim * (s.scale ? std::fabs(static_cast<double>(*s.scale)) : 1.0 / std::sqrt(dim));
-  const double shift = static_cast<double>(c.scoring.largest_shift), bias = static_cast<double>(c.scoring.largest_bias);
+/// `scaled`, `shift`, `bias`: the largest |scale| sum_d |q k| over operands of the arithmetic, slope * distance, and bias or sink
+/// beyond 5.
+inline AttentionBound attention_bound(const Attention& problem, double scaled, double shift, double bias,
+                                      const Costs& cost) {
+  const Arithmetic a = problem.arithmetic;
+  const double dim = static_cast<double>(problem.q.shape[3]);
+  const double n = static_cast<double>(problem.k.keys());
   // The products, the default scale (two roundings), the modifiers; score_error() counts one of these.
-  const double error = score_error(s, cost, scaled, (score_roundings(a, cost, dim) + 1) * scaled, shift, bias);
+  const double error =
+      score_error(problem.scoring, cost, scaled, (score_roundings(a, cost, dim) + 1) * scaled, shift, bias);
   // Each weight carries the error of its score, of the subtraction of a maximum (also as the product of the factors
   // alpha of later blocks and splits: their exponents add up to the range, sinks reach 5), of exponentials, and of the
   // sum.
@@ -103,6 +103,14 @@ inline AttentionBound attention_bound(const AttentionCase& c, const Costs& cost)
                       : a == Arithmetic::kInt8 ? n * kTiny + blocks * kInt8Lost
                                                : n * kTiny;
   return {2 * weight + value_roundings(a, cost, n) + n / 16 + 12, weight + rounded + n / 16 + 6, tiny};
+}
+/// For queries and keys within -1 .. 1, and sinks within -5 .. 5.
+inline AttentionBound attention_bound(const AttentionCase& c, const Costs& cost) {
+  const Scoring& s = c.problem.scoring;
+  const double dim = static_cast<double>(c.problem.q.shape[3]);
+  const double scaled = dim * (s.scale ? std::fabs(static_cast<double>(*s.scale)) : 1.0 / std::sqrt(dim));
+  return attention_bound(c.problem, scaled, static_cast<double>(c.scoring.largest_shift),
+                         static_cast<double>(c.scoring.largest_bias), cost);
 }
 
 }  // namespace simdattn::test

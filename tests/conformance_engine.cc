@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "tests/bounds.h"
+
 namespace conformance {
 
 using simdattn::DType;
@@ -158,6 +160,8 @@ class LibraryEngine : public Engine {
                         std::to_string(a[i]) + " became " + std::to_string(b[i]));
     }
   }
+  // The problem in another arithmetic against the formula over its operands, within the bounds of docs/numerics.md.
+  void check_arithmetic(const AttentionCall& call, simdattn::Attention problem, simdattn::Arithmetic arithmetic) const;
   // Every token of `rows` in a cache of its type.
   void fill(Cache* cache, const Slice<4>& rows) const;
   void make_panels(Cache* cache, const Slice<4>& rows) const;
@@ -376,6 +380,55 @@ void LibraryEngine::run_in_pieces(simdattn::Attention problem, View<4> out, View
   }
 }
 
+double largest_magnitude(const Tensor& x) {
+  double largest = 0;
+  for (const double value : x.data) {
+    if (std::isfinite(value)) largest = std::max(largest, std::fabs(value));
+  }
+  return largest;
+}
+
+void LibraryEngine::check_arithmetic(const AttentionCall& call, simdattn::Attention problem,
+                                     simdattn::Arithmetic arithmetic) const {
+  problem.arithmetic = arithmetic;
+  const auto [batch, heads, n_q, dim] = call.q.shape;
+  Buffer<4> out({batch, heads, n_q, call.v.shape[3]});
+  Buffer<3> lse({batch, heads, n_q});
+  run(problem, out.view, lse.view);
+
+  const Scoring& s = problem.scoring;
+  Tensor magnitude;
+  reference::scores(reference::operands(call.q.exact(), arithmetic), reference::operands(call.k.exact(), arithmetic),
+                    call.scale, &magnitude);
+  double slope = 0, extra = 0;
+  for (int64_t h = 0; h < heads; ++h) {
+    if (s.alibi_slopes != nullptr) slope = std::max(slope, std::fabs(static_cast<double>(s.alibi_slopes[h])));
+    if (s.sinks != nullptr) extra = std::max(extra, std::fabs(static_cast<double>(s.sinks[h])));
+  }
+  if (s.bias.data != nullptr) extra += largest_magnitude(reference::read(s.bias));
+  const simdattn::test::AttentionBound bound =
+      attention_bound(problem, largest_magnitude(magnitude), slope * static_cast<double>(n_q + call.k.shape[2]), extra,
+                      simdattn::test::costs(*exec_.target));
+  const reference::AttentionResult want = reference::attention(problem);
+  const auto compare = [&](const Tensor& got, const Tensor& expected, const auto& allowed, const char* what) {
+    for (int64_t i = 0; i < got.size(); ++i) {
+      const bool both_nan = std::isnan(got[i]) && std::isnan(expected[i]);
+      if (both_nan || got[i] == expected[i] || std::fabs(got[i] - expected[i]) <= allowed(i)) continue;
+      throw EngineError(std::string(arithmetic == simdattn::Arithmetic::kBF16 ? "kBF16, " : "kInt8, ") + what +
+                        ", element " + std::to_string(i) + ": " + std::to_string(got[i]) + ", the formula has " +
+                        std::to_string(expected[i]) + " +- " + std::to_string(allowed(i)));
+    }
+  };
+  constexpr double kEps = simdattn::test::kEps;
+  compare(
+      out.tensor(), want.out,
+      [&](int64_t i) {
+        return bound.out * kEps * want.magnitude[i] + simdattn::test::kWeightSlack * want.weights[i] + bound.tiny;
+      },
+      "out");
+  compare(lse.tensor(), want.lse, [&](int64_t) { return bound.lse * kEps; }, "lse");
+}
+
 AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
   const std::array<int64_t, 4> shape{call.q.shape[0], call.q.shape[1], call.q.shape[2], call.v.shape[3]};
   const std::array<int64_t, 3> rows{shape[0], shape[1], shape[2]};
@@ -443,6 +496,9 @@ AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
     poisoned.v = simdattn::ConstView<4>(poisoned_v.storage.data(), poisoned_v.dtype, call.v.shape);
     expect_same(poisoned, false, "NaN in keys and values that no row sees");
   }
+
+  check_arithmetic(call, problem, simdattn::Arithmetic::kBF16);
+  check_arithmetic(call, problem, simdattn::Arithmetic::kInt8);
 
   Buffer<4> token_major({shape[0], shape[2], shape[1], shape[3]});
   const auto& s = token_major.view.stride;

@@ -47,9 +47,18 @@ struct Ops {
   static constexpr int64_t kRegisters = 16, kRows = 2, kWideRows = 1;
 #endif
   static constexpr int64_t kRoundingRows = simdattn::HWY_NAMESPACE::kRoundingRows;
+  static constexpr int64_t kRoundingRowsOfOne = simdattn::HWY_NAMESPACE::kRoundingRowsOfOne;
+  static constexpr int64_t kMostRoundingRows = simdattn::HWY_NAMESPACE::kMostRoundingRows;
   static constexpr int64_t kMostLanes = static_cast<int64_t>(hn::MaxLanes(TileTag()));
   static HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(TileTag())); }
   static HWY_INLINE Vec load(const float* p) { return hn::LoadU(TileTag(), p); }
+  static HWY_INLINE Vec loaded(const float* p) {
+    Vec v = load(p);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3  // AVX2 has no register for it
+    __asm__("" : "+v"(v.raw));
+#endif
+    return v;
+  }
   static HWY_INLINE void store(Vec v, float* p) { hn::StoreU(v, TileTag(), p); }
   static HWY_INLINE Vec zero() { return hn::Zero(TileTag()); }
   static HWY_INLINE Vec broadcast(const float* p) { return hn::Set(TileTag(), *p); }

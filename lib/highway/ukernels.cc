@@ -50,7 +50,7 @@ SIMDATTN_KERNELS(bf16, BF16);
 SIMDATTN_KERNELS(f16, F16);
 
 struct Bf16Kernels {
-  static constexpr int64_t kDirectKeyRows = kRoundingRows;
+  static constexpr int64_t kDirectKeyRows = kMostRoundingRows;
   static constexpr auto round = RoundToBF16;
   static constexpr auto score_tile = ScoreChainsF32;
   static constexpr auto score_tile_bf16 = ScoreChainsBF16;

@@ -16,9 +16,20 @@ struct Ops {
   static constexpr int64_t kRows = kAvx512 ? 4 : !kX86 || kLanes == 8 ? 3 : 2;
   static constexpr int64_t kWideRows = kAvx512 ? 2 : !kX86 ? 3 : 1;
   static constexpr int64_t kRoundingRows = kX86 ? kRows : 2;  // the constants of rounding want registers, too
+  static constexpr int64_t kRoundingRowsOfOne = kAvx512 ? 8 : kX86 && kLanes == 8 ? 4 : kRoundingRows;
+  static constexpr int64_t kMostRoundingRows = kX86 && kLanes >= 8 ? 8 : kRoundingRows;
   static constexpr int64_t kMostLanes = kLanes;
   static constexpr int64_t lanes() { return kLanes; }
   static SIMDATTN_INLINE Vec load(const float* p) { return simdattn::load(p); }
+  static SIMDATTN_INLINE Vec loaded(const float* p) {
+#if XSIMD_WITH_AVX512F
+    typename Vec::register_type v = load(p);
+    asm("" : "+v"(v));
+    return v;
+#else
+    return load(p);
+#endif
+  }
   static SIMDATTN_INLINE void store(Vec v, float* p) { simdattn::store(v, p); }
   static SIMDATTN_INLINE Vec zero() { return Vec(0.0f); }
   static SIMDATTN_INLINE Vec broadcast(const float* p) { return Vec(*p); }
@@ -59,7 +70,7 @@ struct Ops {
 #undef SIMDATTN_TILE_LAMBDA
 
 struct Bf16Kernels {
-  static constexpr int64_t kDirectKeyRows = Ops::kRoundingRows;
+  static constexpr int64_t kDirectKeyRows = Ops::kMostRoundingRows;
   static void round(const float* in, float* out, int64_t n) {
     for_each_batch(
         n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(rounded_to_bf16(load(in + i, part)), out + i, part); });
