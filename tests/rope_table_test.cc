@@ -148,6 +148,9 @@ const std::vector<Model>& models() {
       {"yarn, ramp from before the first column",
        32,
        {.rope_type = RopeType::kYarn, .factor = 2.5, .original_max_position_embeddings = 100}},
+      {"yarn, barely longer",
+       64,
+       {.rope_type = RopeType::kYarn, .factor = 1.25, .original_max_position_embeddings = 4096}},
   };
   return v;
 }
