@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -345,29 +344,6 @@ TEST_P(Plans, HalvesOfACausalProblemAreAlike) {
       for (int64_t i = 0; i < n; ++i)
         ASSERT_EQ(out.get_at({0, 0, i, 0}) != 0.0f, i / block == want) << t << " row " << i;
     }
-  }
-}
-
-// +0 and -0 are equal, so the earlier one stays the maximum where splits are joined: raw states show it.
-TEST_P(Plans, AZeroMaximumHasTheSignOfTheFirstSplit) {
-  const int64_t n = 2 * kKeySplit;
-  const std::vector<float> q(1, 0.0f), ones(static_cast<size_t>(n), 1.0f);
-  std::vector<float> bias(static_cast<size_t>(n));
-  for (const bool negative_first : {true, false}) {
-    for (int64_t j = 0; j < n; ++j) bias[static_cast<size_t>(j)] = (j < kKeySplit) == negative_first ? -0.0f : 0.0f;
-    float acc = 0, max = 1, sum = 0;
-    Attention a;
-    a.q = view(q.data(), {1, 1, 1, 1});
-    a.k = a.v = view(ones.data(), {1, 1, n, 1});
-    a.scoring.scale = -1.0f;  // 0 * -1 is -0, and only with a bias of -0 it stays that
-    a.scoring.bias = view(static_cast<const float*>(bias.data()), {1, 1, 1, n});
-    a.acc = view(&acc, {1, 1, 1, 1});
-    a.max = view(&max, {1, 1, 1});
-    a.sum = view(&sum, {1, 1, 1});
-    ASSERT_TRUE(run_attention(a, &target()).ok());
-    EXPECT_EQ(max, 0.0f);
-    EXPECT_EQ(std::signbit(max), negative_first);
-    EXPECT_EQ(sum, static_cast<float>(n));
   }
 }
 

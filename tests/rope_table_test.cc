@@ -148,9 +148,6 @@ const std::vector<Model>& models() {
       {"yarn, ramp from before the first column",
        32,
        {.rope_type = RopeType::kYarn, .factor = 2.5, .original_max_position_embeddings = 100}},
-      {"yarn, barely longer",
-       64,
-       {.rope_type = RopeType::kYarn, .factor = 1.25, .original_max_position_embeddings = 4096}},
   };
   return v;
 }
@@ -343,6 +340,22 @@ TEST(RopeFrequencies, EveryTypeWithinOneUlpOfTheFormula) {
         // Rounded from double-double: half a unit in the last place.
         EXPECT_LE(std::ldexp(std::fabs(static_cast<double>(Fixed(got[i]) - want[i])), 52 - std::ilogb(w)), 0.5001) << i;
       }
+    }
+  }
+}
+
+// 0.1 ln f + 1 from f = 1 on, not from 2.
+TEST(RopeTable, YarnOfFactorsNearOne) {
+  for (const double f : {1.0, 1.015625, 1.25, 2.0}) {
+    const RopeTableOptions o = {.rope_type = RopeType::kYarn, .factor = f, .original_max_position_embeddings = 4096};
+    const std::vector<Fixed> want = exact_frequencies(o, 64);
+    std::vector<double> got(64);
+    double factor = 0;
+    ASSERT_TRUE(simdattn::rope_frequencies(got.data(), 64, &factor, o).ok());
+    EXPECT_LE(std::fabs(static_cast<double>(Fixed(factor) - exact_attention_factor(o))), 0x1p-53) << f;
+    for (size_t i = 0; i < 64; ++i) {
+      EXPECT_LE(std::ldexp(std::fabs(static_cast<double>(Fixed(got[i]) - want[i])), 52 - std::ilogb(got[i])), 0.5001)
+          << f << ", " << i;
     }
   }
 }
