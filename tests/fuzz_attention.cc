@@ -76,7 +76,8 @@ void break_a_field(Attention& a, Random& random) {
 void one_input(const uint8_t* data, size_t size) {
   Random random(data, size);
   // Small: what is large differs in little but its time. Now and then several blocks of keys, or splits.
-  AttentionLimits limits = {.max_batch = 2, .max_group = 3, .max_q = 5, .max_kv = 40, .max_dim = 12};
+  AttentionLimits limits;
+  limits.max_batch = 2, limits.max_group = 3, limits.max_q = 5, limits.max_kv = 40, limits.max_dim = 12;
   if (random.one_in(8)) limits.max_dim = 40;
   if (random.one_in(24)) limits.max_kv = 1300, limits.max_q = 2, limits.max_dim = 4, limits.max_batch = 1;
   limits.values = random.of({Values::kOrdinary, Values::kSpecial, Values::kHuge});

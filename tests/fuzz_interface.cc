@@ -88,7 +88,8 @@ struct Memory {
       bytes = 0;
     }
     Block& b = block[count < 40 ? count++ : 39];
-    b = {static_cast<unsigned char*>(std::calloc(1, static_cast<size_t>(bytes))), static_cast<size_t>(bytes), output, changes};
+    b = {static_cast<unsigned char*>(std::calloc(1, static_cast<size_t>(bytes))), static_cast<size_t>(bytes), output,
+         changes};
     return b.data;
   }
   uint64_t next() {
@@ -101,7 +102,8 @@ struct Memory {
     for (int64_t i = 0; i < bytes; i += 8) {
       uint64_t word = next();
       const bool any = values == 1 || (values == 2 && (word >> 59) == 0);
-      if (!any && size == 4) word = (word & 0x807FFFFF807FFFFFu) | 0x3E8000003E800000u;  // a quarter to a half, any sign
+      if (!any && size == 4)
+        word = (word & 0x807FFFFF807FFFFFu) | 0x3E8000003E800000u;  // a quarter to a half, any sign
       if (!any && size == 2) word = (word & 0x80FF80FF80FF80FFu) | 0x3E003E003E003E00u;
       const size_t n = bytes - i < 8 ? static_cast<size_t>(bytes - i) : 8;
       std::memcpy(data + i, &word, n);
@@ -169,15 +171,37 @@ struct Call {
     for (int64_t n = 1 + in.below(2); n > 0; --n) {
       if (fields == 0) return;
       const Field f = field[(in.byte() << 8 | in.byte()) % fields];
-      static constexpr int64_t kSizes[] = {-1, 0, 1, 2, 3, 5, 8, 31, 32, 33, 64, kMaxSize, kMaxSize + 1, int64_t{1} << 31,
-                                           int64_t{1} << 32, int64_t{1} << 40, int64_t{1} << 62, INT64_MAX, INT64_MIN};
+      static constexpr int64_t kSizes[] = {-1,
+                                           0,
+                                           1,
+                                           2,
+                                           3,
+                                           5,
+                                           8,
+                                           31,
+                                           32,
+                                           33,
+                                           64,
+                                           kMaxSize,
+                                           kMaxSize + 1,
+                                           int64_t{1} << 31,
+                                           int64_t{1} << 32,
+                                           int64_t{1} << 40,
+                                           int64_t{1} << 62,
+                                           INT64_MAX,
+                                           INT64_MIN};
       switch (f.kind) {
         case kSize: {
           int64_t& x = *static_cast<int64_t*>(f.at);
           const int64_t how = in.below(24);
           const uint64_t u = static_cast<uint64_t>(x);
           if (how < 19) x = kSizes[how];
-          else x = static_cast<int64_t>(how == 19 ? u + 1 : how == 20 ? u - 1 : how == 21 ? u + 8 : how == 22 ? u * 2 : -u);
+          else
+            x = static_cast<int64_t>(how == 19   ? u + 1
+                                     : how == 20 ? u - 1
+                                     : how == 21 ? u + 8
+                                     : how == 22 ? u * 2
+                                                 : -u);
           break;
         }
         case kStructSize: {
@@ -188,10 +212,18 @@ struct Call {
           newer_member[1] = static_cast<uint64_t>(in.below(2));
           break;
         }
-        case kEnum: *static_cast<int32_t*>(f.at) = in.of({-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 64, INT32_MAX, INT32_MIN}); break;
+        case kEnum:
+          *static_cast<int32_t*>(f.at) =
+              in.of({-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 64, INT32_MAX, INT32_MIN});
+          break;
         case kFlag: *static_cast<bool*>(f.at) = in.one_in(2); break;
-        case kFloat: *static_cast<float*>(f.at) = in.of({0.0f, -1.0f, 0.5f, 1e30f, 3e38f, __builtin_nanf(""), __builtin_inff()}); break;
-        case kDouble: *static_cast<double*>(f.at) = in.of({0.0, -1.0, 0.5, 1.0, 1e-30, 1e15, 1e300, __builtin_nan(""), __builtin_inf()}); break;
+        case kFloat:
+          *static_cast<float*>(f.at) = in.of({0.0f, -1.0f, 0.5f, 1e30f, 3e38f, __builtin_nanf(""), __builtin_inff()});
+          break;
+        case kDouble:
+          *static_cast<double*>(f.at) =
+              in.of({0.0, -1.0, 0.5, 1.0, 1e-30, 1e15, 1e300, __builtin_nan(""), __builtin_inf()});
+          break;
         default: std::memset(f.at, 0, sizeof(void*)); break;
       }
     }
@@ -231,7 +263,10 @@ struct Call {
   /// Gives a view its memory.
   template <int kRank, bool kConst>
   unsigned char* memory_of(BasicView<kRank, kConst>& v, bool changes = !kConst) {
-    const int64_t size = v.dtype == DType::kU8 ? 1 : v.dtype == DType::kBF16 || v.dtype == DType::kF16 ? 2 : v.dtype == DType::kI64 ? 8 : 4;
+    const int64_t size = v.dtype == DType::kU8                               ? 1
+                         : v.dtype == DType::kBF16 || v.dtype == DType::kF16 ? 2
+                         : v.dtype == DType::kI64                            ? 8
+                                                                             : 4;
     bool refused = false, empty = false, skip = false;
     int64_t elements = 1;
     for (const int64_t n : v.shape) refused = refused || n < 0 || n > kMaxSize, empty = empty || n == 0;
@@ -259,7 +294,10 @@ struct Call {
     if (memory.skip) return data;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t b = in.byte();
-      data[i] = b == 255 ? INT32_MIN : b == 254 ? INT32_MAX : b == 253 ? -1 : static_cast<int32_t>(low + (high < low ? 0 : b % (high - low + 1)));
+      data[i] = b == 255   ? INT32_MIN
+                : b == 254 ? INT32_MAX
+                : b == 253 ? -1
+                           : static_cast<int32_t>(low + (high < low ? 0 : b % (high - low + 1)));
     }
     return data;
   }
@@ -288,7 +326,8 @@ struct Call {
       bytes = 0;
       memory.skip = memory.skip || workspace_less == 0;
     }
-    exec.workspace_bytes = bytes > static_cast<size_t>(workspace_less) ? bytes - static_cast<size_t>(workspace_less) : 0;
+    exec.workspace_bytes =
+        bytes > static_cast<size_t>(workspace_less) ? bytes - static_cast<size_t>(workspace_less) : 0;
     exec.workspace = std::malloc(exec.workspace_bytes);
   }
 
@@ -308,14 +347,16 @@ struct Call {
     memory.pattern(0x5A);
     const simdattn_status second = run(call, 1);
     if (first.code != second.code || std::strcmp(first.detail, second.detail) != 0) {
-      std::fprintf(stderr, "\"%s\" on %s, \"%s\" on %s\n", first.detail, simdattn_name(target[0]), second.detail, simdattn_name(target[1]));
+      std::fprintf(stderr, "\"%s\" on %s, \"%s\" on %s\n", first.detail, simdattn_name(target[0]), second.detail,
+                   simdattn_name(target[1]));
       require(false, "two targets disagree about a call");
     }
     const unsigned char* want = memory.after;
     for (int i = 0; i < memory.count; ++i) {
       const Block& b = memory.block[i];
       for (size_t j = 0; j < b.bytes; ++j) {
-        require(b.data[j] == want[j] || (b.output && b.data[j] == 0x5A && want[j] == 0xA5), "two targets give other bits");
+        require(b.data[j] == want[j] || (b.output && b.data[j] == 0x5A && want[j] == 0xA5),
+                "two targets give other bits");
       }
       want += b.bytes;
     }
@@ -332,7 +373,8 @@ struct Call {
     }
     const simdattn_status status = call(exec);
     const int32_t code = static_cast<int32_t>(status.code);
-    require(code >= 0 && code <= 10 && status.detail != nullptr && (code == 0) == (*status.detail == '\0'), "a status that says nothing");
+    require(code >= 0 && code <= 10 && status.detail != nullptr && (code == 0) == (*status.detail == '\0'),
+            "a status that says nothing");
     return status;
   }
   /// Inputs are as they were; outputs too if the call was refused.
@@ -340,12 +382,13 @@ struct Call {
     const unsigned char* was = memory.before;
     for (int i = 0; i < memory.count; ++i) {
       const Block& b = memory.block[i];
-      if (!accepted || !b.changes) require(b.bytes == 0 || std::memcmp(b.data, was, b.bytes) == 0, accepted ? "an input was written" : "a refused call has written");
+      if (!accepted || !b.changes)
+        require(b.bytes == 0 || std::memcmp(b.data, was, b.bytes) == 0,
+                accepted ? "an input was written" : "a refused call has written");
       was += b.bytes;
     }
   }
 };
-
 
 struct Heads {
   int64_t batch, kv, all;
@@ -375,7 +418,8 @@ void scores(Call& c, Score score) {
   simdattn_score_options o;
   o.scale.given = in.one_in(2);
   o.scale.value = 0.25f;
-  if (score == Score::kProducts) o.arithmetic = in.of({simdattn::Arithmetic::kF32, simdattn::Arithmetic::kBF16, simdattn::Arithmetic::kInt8});
+  if (score == Score::kProducts)
+    o.arithmetic = in.of({simdattn::Arithmetic::kF32, simdattn::Arithmetic::kBF16, simdattn::Arithmetic::kInt8});
   c.breakable(&o.scale.value, kFloat);
   c.breakable(&o.arithmetic, kEnum);
   c.breakable(&o.struct_size, kStructSize);
@@ -402,7 +446,9 @@ void scores(Call& c, Score score) {
       c.workspace(simdattn_scores_workspace(o.arithmetic, q.shape[3]));
       c.compare([&](const simdattn_exec& exec) { return simdattn_scores(&q, &k, &out, &o, &exec); });
       break;
-    case Score::kGaussian: c.compare([&](const simdattn_exec& exec) { return simdattn_gaussian_scores(&q, &k, &out, &o, &exec); }); break;
+    case Score::kGaussian:
+      c.compare([&](const simdattn_exec& exec) { return simdattn_gaussian_scores(&q, &k, &out, &o, &exec); });
+      break;
     case Score::kBilinear:
       c.workspace(simdattn_bilinear_scores_workspace(q.shape[3], k.shape[3]));
       c.compare([&](const simdattn_exec& exec) { return simdattn_bilinear_scores(&q, &m, &k, &out, &o, &exec); });
@@ -485,7 +531,8 @@ struct Scoring {
       if (present & 64) s.bias_scale = c.floats(all);
     }
     if (s.keep.shape[3] != 0) c.memory_of(s.keep);
-    if (s.bits.columns > 0 && s.bits.columns <= 4096 && mask_batch >= 0 && all >= 0 && n_q >= 0 && mask_batch <= 64 && all <= 64 && n_q <= 64) {
+    if (s.bits.columns > 0 && s.bits.columns <= 4096 && mask_batch >= 0 && all >= 0 && n_q >= 0 && mask_batch <= 64 &&
+        all <= 64 && n_q <= 64) {
       Call::Extent extent;
       bool skip = false;
       const int64_t counts[] = {mask_batch, all, n_q};
@@ -558,7 +605,8 @@ void elementwise(Call& c) {
 }
 
 void merge(Call& c) {
-  const int64_t parts = c.in.size(0, 4), batch = c.in.size(1, 2), all = c.in.size(1, 3), n = c.in.size(0, 4), d = c.in.size(1, 65);
+  const int64_t parts = c.in.size(0, 4), batch = c.in.size(1, 2), all = c.in.size(1, 3), n = c.in.size(0, 4),
+                d = c.in.size(1, 65);
   simdattn_const_view5 x;
   simdattn_const_view4 part_lse;
   simdattn_view4 out;
@@ -574,7 +622,9 @@ void merge(Call& c) {
   c.memory_of(out);
   if (with_lse) c.memory_of(lse);
   const float* const sinks = with_sinks ? c.floats(x.shape[2]) : nullptr;
-  c.compare([&](const simdattn_exec& exec) { return simdattn_attention_merge(&x, &part_lse, &out, with_lse ? &lse : nullptr, sinks, &exec); });
+  c.compare([&](const simdattn_exec& exec) {
+    return simdattn_attention_merge(&x, &part_lse, &out, with_lse ? &lse : nullptr, sinks, &exec);
+  });
 }
 
 // ---- Rotary positions -----------------------------------------------------------------------------------------------------
@@ -607,11 +657,12 @@ struct Table {
     c.breakable(&o.struct_size, kStructSize);
     c.breakable(&o.rope_type, kEnum);
     c.breakable(&o.mrope_layout, kEnum);
-    for (double* x : {&o.rope_theta, &o.factor, &o.beta_fast, &o.beta_slow, &o.mscale, &o.mscale_all_dim, &o.low_freq_factor,
-                      &o.high_freq_factor, &o.partial_rotary_factor, &o.attention_factor.value}) {
+    for (double* x : {&o.rope_theta, &o.factor, &o.beta_fast, &o.beta_slow, &o.mscale, &o.mscale_all_dim,
+                      &o.low_freq_factor, &o.high_freq_factor, &o.partial_rotary_factor, &o.attention_factor.value}) {
       c.breakable(x, kDouble);
     }
-    for (int64_t* x : {&o.original_max_position_embeddings, &o.max_position_embeddings, &o.seq_len}) c.breakable(x, kSize);
+    for (int64_t* x : {&o.original_max_position_embeddings, &o.max_position_embeddings, &o.seq_len})
+      c.breakable(x, kSize);
     for (int64_t& x : o.mrope_section) c.breakable(&x, kSize);
   }
   void give_memory(Call& c) {
@@ -625,7 +676,8 @@ struct Table {
       }
       double* const data = reinterpret_cast<double*>(c.memory.add(8 * list->size, false, false));
       if (c.memory.skip) return;
-      for (int64_t i = 0; i < list->size; ++i) data[i] = c.in.of({1.0, 0.5, 2.0, 1.5, 1.0, 0.25, -1.0, __builtin_nan("")});
+      for (int64_t i = 0; i < list->size; ++i)
+        data[i] = c.in.of({1.0, 0.5, 2.0, 1.5, 1.0, 0.25, -1.0, __builtin_nan("")});
       list->data = data;
     }
   }
@@ -633,7 +685,8 @@ struct Table {
 
 void rope(Call& c, bool direct) {
   Input& in = c.in;
-  const int64_t batch = in.size(1, 2), all = in.size(1, 4), n = in.size(0, 9), d = in.size(1, 66), rows = in.size(1, 20);
+  const int64_t batch = in.size(1, 2), all = in.size(1, 4), n = in.size(0, 9), d = in.size(1, 66),
+                rows = in.size(1, 20);
   int64_t pairs = d < 2 ? 0 : in.one_in(3) ? 1 + in.below(d / 2) : d / 2;
   simdattn_const_view4 x;
   simdattn_view4 out;
@@ -677,7 +730,9 @@ void rope(Call& c, bool direct) {
     c.memory_of(cos);
     c.memory_of(sin);
     if (with_positions) c.positions(at2, cos.shape[0]);
-    c.compare([&](const simdattn_exec& exec) { return simdattn_rope(&x, &cos, &sin, with_positions ? &at2 : nullptr, &out, &o, &exec); });
+    c.compare([&](const simdattn_exec& exec) {
+      return simdattn_rope(&x, &cos, &sin, with_positions ? &at2 : nullptr, &out, &o, &exec);
+    });
   }
 }
 
@@ -715,12 +770,16 @@ void tables(Call& c) {
       c.memory_of(cos);
       c.memory_of(sin);
       if (with_positions) c.positions(positions, 200);
-      c.compare([&](const simdattn_exec&) { return simdattn_rope_table(&cos, &sin, &table.o, with_positions ? &positions : nullptr, first); });
+      c.compare([&](const simdattn_exec&) {
+        return simdattn_rope_table(&cos, &sin, &table.o, with_positions ? &positions : nullptr, first);
+      });
       break;
     case 1:
       c.memory_of(out);
       if (with_positions) c.positions(at, 200);
-      c.compare([&](const simdattn_exec&) { return simdattn_sinusoidal_table(&out, base, with_positions ? &at : nullptr, first); });
+      c.compare([&](const simdattn_exec&) {
+        return simdattn_sinusoidal_table(&out, base, with_positions ? &at : nullptr, first);
+      });
       break;
     case 2: {
       if (pairs > 1000 && pairs <= kMaxSize) return;
@@ -740,7 +799,8 @@ void tables(Call& c) {
 // ---- Keys and values ------------------------------------------------------------------------------------------------------
 
 template <class Kv>
-void choose_kv(Call& c, Kv& kv, int64_t batch, int64_t heads, int64_t tokens, int64_t dim, bool panels_too, bool ring_too) {
+void choose_kv(Call& c, Kv& kv, int64_t batch, int64_t heads, int64_t tokens, int64_t dim, bool panels_too,
+               bool ring_too) {
   Input& in = c.in;
   kv.type = static_cast<KvType>(in.below(12));
   const bool blocks = kv.type >= KvType::kQ8_0;
@@ -782,9 +842,9 @@ void choose_kv(Call& c, Kv& kv, int64_t batch, int64_t heads, int64_t tokens, in
   c.breakable(&kv.struct_size, kStructSize);
   c.breakable(&kv.type, kEnum);
   c.breakable(&kv.layout, kEnum);
-  for (int64_t* n : {&kv.batch, &kv.heads, &kv.tokens, &kv.length, &kv.dim, &kv.batch_stride, &kv.head_stride, &kv.token_stride,
-                     &kv.scale_batch_stride, &kv.scale_head_stride, &kv.scale_token_stride, &kv.block_table_stride, &kv.page_size,
-                     &kv.n_pages, &kv.ring}) {
+  for (int64_t* n : {&kv.batch, &kv.heads, &kv.tokens, &kv.length, &kv.dim, &kv.batch_stride, &kv.head_stride,
+                     &kv.token_stride, &kv.scale_batch_stride, &kv.scale_head_stride, &kv.scale_token_stride,
+                     &kv.block_table_stride, &kv.page_size, &kv.n_pages, &kv.ring}) {
     c.breakable(n, kSize);
   }
   c.breakable(&kv.reserved[2], kSize);
@@ -794,14 +854,16 @@ template <class Kv>
 void memory_of(Call& c, Kv& kv, bool changes) {
   Memory& m = c.memory;
   const auto bad = [](int64_t n) { return n < 0 || n > kMaxSize; };
-  const bool refused = kv.struct_size != sizeof kv || bad(kv.dim) || bad(kv.batch) || bad(kv.heads) || bad(kv.tokens) || bad(kv.ring) ||
-                       bad(kv.page_size) || bad(kv.n_pages) || (kv.layout != KvLayout::kRows && kv.layout != KvLayout::kPanels) ||
-                       static_cast<uint32_t>(kv.type) > 11 || kv.block_table_stride < -1 || kv.block_table_stride > kMaxSize;
+  const bool refused =
+      kv.struct_size != sizeof kv || bad(kv.dim) || bad(kv.batch) || bad(kv.heads) || bad(kv.tokens) || bad(kv.ring) ||
+      bad(kv.page_size) || bad(kv.n_pages) || (kv.layout != KvLayout::kRows && kv.layout != KvLayout::kPanels) ||
+      static_cast<uint32_t>(kv.type) > 11 || kv.block_table_stride < -1 || kv.block_table_stride > kMaxSize;
   if (refused) {
     kv.data = m.add(4, false, changes);
     return;
   }
-  if (kv.dim > 4096 || kv.batch > 64 || kv.heads > 64 || kv.tokens > 2048 || kv.page_size > 4096 || kv.n_pages > 4096 || kv.ring > 4096) {
+  if (kv.dim > 4096 || kv.batch > 64 || kv.heads > 64 || kv.tokens > 2048 || kv.page_size > 4096 || kv.n_pages > 4096 ||
+      kv.ring > 4096) {
     m.skip = true;
     return;
   }
@@ -860,7 +922,8 @@ void memory_of(Call& c, Kv& kv, bool changes) {
 
 void kv_append(Call& c) {
   Input& in = c.in;
-  const int64_t batch = in.size(1, 2), heads = in.size(1, 3), n = in.size(0, 40), tokens = in.size(0, 70), d = in.one_in(3) ? 32 : in.size(1, 40);
+  const int64_t batch = in.size(1, 2), heads = in.size(1, 3), n = in.size(0, 40), tokens = in.size(0, 70),
+                d = in.one_in(3) ? 32 : in.size(1, 40);
   const int64_t rows = in.size(1, 70), pairs = d < 2 ? 0 : in.one_in(3) ? 1 + in.below(d / 2) : d / 2;
   simdattn_const_view4 x;
   simdattn_kv kv;
@@ -883,7 +946,8 @@ void kv_append(Call& c) {
   }
   if (in.one_in(4)) o.rope.hadamard_block = in.of<int64_t>({1, 2, 4, 8, 32});
   if (in.one_in(2) && tokens > 0) o.start = in.below(tokens);
-  for (size_t* size : {&o.struct_size, &o.rope.struct_size, &o.rope.options.struct_size}) c.breakable(size, kStructSize);
+  for (size_t* size : {&o.struct_size, &o.rope.struct_size, &o.rope.options.struct_size})
+    c.breakable(size, kStructSize);
   c.breakable(&o.rope.reserved[1], kSize);
   c.breakable(&o.rope.hadamard_block, kSize);
   c.breakable(&o.start, kSize);
@@ -899,17 +963,21 @@ void kv_append(Call& c) {
   }
   if (present & 1) o.starts = c.numbers(x.shape[0], 0, kv.tokens);
   if (present & 2) o.counts = c.numbers(x.shape[0], 0, n);
-  c.compare([&](const simdattn_exec& exec) { return simdattn_kv_append(&x, with_positions ? &at : nullptr, &kv, &o, &exec); });
+  c.compare([&](const simdattn_exec& exec) {
+    return simdattn_kv_append(&x, with_positions ? &at : nullptr, &kv, &o, &exec);
+  });
 }
 
 void kv_shift(Call& c) {
   Input& in = c.in;
-  const int64_t batch = in.size(1, 2), heads = in.size(1, 3), tokens = in.size(0, 70), d = in.one_in(3) ? 32 : in.size(1, 40);
+  const int64_t batch = in.size(1, 2), heads = in.size(1, 3), tokens = in.size(0, 70),
+                d = in.one_in(3) ? 32 : in.size(1, 40);
   const int64_t rows = in.size(1, 70), pairs = d < 2 ? 0 : in.one_in(3) ? 1 + in.below(d / 2) : d / 2;
   simdattn_kv kv;
   simdattn_key_rotation o;
   choose_kv(c, kv, batch, heads, tokens, d, true, true);
-  int64_t first = in.below(tokens + 1), last = first + in.below(tokens - first + 1), delta = in.one_in(2) ? -in.below(first + 1) : in.below(tokens - last + 1);
+  int64_t first = in.below(tokens + 1), last = first + in.below(tokens - first + 1),
+          delta = in.one_in(2) ? -in.below(first + 1) : in.below(tokens - last + 1);
   const bool rotate = in.one_in(2);
   if (rotate) {
     c.shape(o.cos, DType::kF32, {rows, pairs});
@@ -933,7 +1001,8 @@ void kv_shift(Call& c) {
 
 void dequantise(Call& c) {
   Input& in = c.in;
-  const int64_t batch = in.size(1, 2), heads = in.size(1, 3), tokens = in.size(0, 70), d = in.one_in(3) ? 64 : in.size(1, 40);
+  const int64_t batch = in.size(1, 2), heads = in.size(1, 3), tokens = in.size(0, 70),
+                d = in.one_in(3) ? 64 : in.size(1, 40);
   simdattn_const_kv kv{};
   simdattn_view4 out;
   choose_kv(c, kv, batch, heads, tokens, d, true, true);
@@ -953,7 +1022,12 @@ void attention(Call& c) {
   const Heads h = heads(in);
   const bool many = in.one_in(16);  // several blocks of keys, and splits
   const int64_t n_kv = many ? in.size(200, 1040) : in.size(0, 70), n_q = many ? in.below(3) : in.size(0, 6);
-  const int64_t d = many ? 1 + in.below(4) : in.one_in(3) ? 32 : in.size(1, 40), d_v = many ? 1 + in.below(4) : in.one_in(2) ? in.size(1, 40) : d;
+  const int64_t d = many           ? 1 + in.below(4)
+                    : in.one_in(3) ? 32
+                                   : in.size(1, 40),
+                d_v = many           ? 1 + in.below(4)
+                      : in.one_in(2) ? in.size(1, 40)
+                                     : d;
   simdattn_attention_problem a;
   const bool varlen = in.one_in(4), varlen_k = varlen && in.one_in(2);
   c.shape(a.q, c.element(), {varlen ? 1 : h.batch, h.all, n_q, d});
@@ -1021,12 +1095,15 @@ void attention(Call& c) {
     require(plan.tasks >= 0 && plan.reduce_tasks >= 0 && plan.tasks < 1 << 20, "a plan of odd size");
     simdattn_plan other;
     c.exec.target = c.target[1];  // operands have the target's layout
-    require(simdattn_attention_plan(&a, &other, &c.exec).code == simdattn::Code::kOk, "two targets disagree about a problem");
+    require(simdattn_attention_plan(&a, &other, &c.exec).code == simdattn::Code::kOk,
+            "two targets disagree about a problem");
     if (other.workspace_bytes != plan.workspace_bytes) {
       c.workspace_less = -1;  // not too little for one of them alone
       if (other.workspace_bytes > plan.workspace_bytes) plan.workspace_bytes = other.workspace_bytes;
     }
-    if (plan.workspace_bytes > static_cast<size_t>(64 * kMostBytes) || plan.partial_bytes > static_cast<size_t>(64 * kMostBytes)) return;
+    if (plan.workspace_bytes > static_cast<size_t>(64 * kMostBytes) ||
+        plan.partial_bytes > static_cast<size_t>(64 * kMostBytes))
+      return;
   }
   c.workspace(good ? plan.workspace_bytes : 64);
   if (how == 0) {
@@ -1053,7 +1130,8 @@ void attention(Call& c) {
     }
     require(good || how == 2, "a plan is made or not by chance");
     if (!good) return {};  // without data there was less to refuse
-    require(p.workspace_bytes <= plan.workspace_bytes && p.partial_bytes == plan.partial_bytes && p.tasks == plan.tasks, "two plans of one problem");
+    require(p.workspace_bytes <= plan.workspace_bytes && p.partial_bytes == plan.partial_bytes && p.tasks == plan.tasks,
+            "two plans of one problem");
     if (p.partial_bytes > 0) {
       std::memset(partial, 0xFF, p.partial_bytes);
       SIMDATTN_UNINITIALISED(partial, p.partial_bytes);
@@ -1061,10 +1139,12 @@ void attention(Call& c) {
     for (const bool reduce : {false, true}) {
       const int64_t tasks = reduce ? p.reduce_tasks : p.tasks, middle = tasks == 0 ? 0 : cut % (tasks + 1);
       // The later half first; nothing is written by a range that does not exist.
-      const int64_t ranges[3][2] = {{middle, tasks}, {first, first == 0 ? middle : first - 1}, {0, extra == 0 ? 0 : tasks + 1}};
+      const int64_t ranges[3][2] = {
+          {middle, tasks}, {first, first == 0 ? middle : first - 1}, {0, extra == 0 ? 0 : tasks + 1}};
       for (const auto& range : ranges) {
-        const simdattn_status s = reduce ? simdattn_attention_reduce(&p, range[0], range[1], partial, p.partial_bytes, &exec)
-                                         : simdattn_attention_range(&p, range[0], range[1], partial, p.partial_bytes, &exec);
+        const simdattn_status s =
+            reduce ? simdattn_attention_reduce(&p, range[0], range[1], partial, p.partial_bytes, &exec)
+                   : simdattn_attention_range(&p, range[0], range[1], partial, p.partial_bytes, &exec);
         if (s.code != simdattn::Code::kOk) {
           if (&range == &ranges[0] && !reduce) return s;
           require(first != 0 || extra != 0, "a range is refused after another was not");

@@ -251,6 +251,79 @@ TEST_P(KvStores, Shift) {
   }
 }
 
+// Rows longer than the buffer of a move, which go in pieces.
+TEST_P(KvStores, ShiftOfLongRows) {
+  Random random(seed() * 6000 + 3);
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t delta : {-1, 1}) {
+      const int64_t dim = 8192 + random.integer(1, 70), tokens = 3;
+      Array<4> rows(random, type, {1, 1, tokens, dim});
+      const Table table(random, tokens, dim);
+      rows.fill(random, Values::kOrdinary);
+      const KvStorage s = store_kv(random, rows, KvForm::kRows);
+      // The same by rope(), from a table whose row 1 is the one that moves by one place.
+      Array<4> want(random, type, {1, 1, tokens - 1, dim});
+      const int64_t first = delta > 0 ? 0 : 1;
+      ConstView<4> moved = rows.view;
+      moved.shape[2] = tokens - 1;
+      moved.data = static_cast<const char*>(rows.view.data) + first * dim * size_of(type);
+      RopeOptions options = table.rotation.options;
+      options.inverse = options.inverse != (delta < 0);
+      const std::vector<int64_t> ones(static_cast<size_t>(tokens), 1);
+      const bool rotates = table.rotation.cos.data != nullptr;
+      if (rotates) {
+        const ConstView<2> positions = view(ones.data(), {1, tokens - 1});
+        ASSERT_TRUE(rope(moved, table.rotation.cos, table.rotation.sin, positions, want.view, options, exec()).ok());
+      }
+      ASSERT_TRUE(kv_shift(s.kv, first, first + tokens - 1, delta, table.rotation, exec()).ok());
+      for (int64_t t = 0; t < tokens - 1; ++t) {
+        for (int64_t d = 0; d < dim; ++d) {
+          const uint64_t bits = rotates ? element_bits(want.view.data, type, want.at({0, 0, t, d}))
+                                        : element_bits(moved.data, type, t * dim + d);
+          ASSERT_EQ(element_bits(s.kv.data, type, s.at(0, 0, t + first + delta, d)), bits) << t << ", " << d;
+        }
+      }
+    }
+  }
+}
+
+// A full ring that turns by a part of itself is moved in closed cycles, codes with their scales.
+TEST_P(KvStores, FullRingsOfNarrowTypesTurn) {
+  Random random(seed() * 6000 + 4);
+  for (const KvType type : kNarrowTypes) {
+    for (const KvForm form : {KvForm::kRingRows, KvForm::kRingPanels}) {
+      const int64_t tokens = 200, dim = 64, heads = 2;
+      const KvStorage s = make_kv(random, type, form, 2, heads, tokens, dim, 60);
+      for (size_t i = 0; i < s.memory.size(); ++i) s.memory.data()[i] = static_cast<unsigned char>(random.bits());
+      for (size_t i = 0; i + 4 <= s.scales.size(); i += 4)
+        put(s.scales.data(), DType::kF32, static_cast<int64_t>(i / 4), random.uniform());
+      const int64_t ring = s.kv.ring, first = random.integer(40, 60),
+                    delta = random.of<int64_t>({-24, -15, 12, 20, 31});
+      std::vector<unsigned char> codes;
+      std::vector<float> scales;
+      const auto each = [&](int64_t by, const auto& f) {
+        for (int64_t b = 0; b < 2; ++b) {
+          for (int64_t h = 0; h < heads; ++h) {
+            for (int64_t t = first; t < first + ring; ++t) f(b, h, t + by);
+          }
+        }
+      };
+      each(0, [&](int64_t b, int64_t h, int64_t t) {
+        for (int64_t i = 0; i < row_bytes(type, dim); ++i) codes.push_back(*s.byte(b, h, t, i));
+        if (s.scale(b, h, t) != nullptr) scales.push_back(*s.scale(b, h, t));
+      });
+      const Status status = kv_shift(s.kv, first, first + ring, delta, {}, exec());
+      ASSERT_TRUE(status.ok()) << status.detail;
+      size_t code = 0, scale = 0;
+      each(delta, [&](int64_t b, int64_t h, int64_t t) {
+        for (int64_t i = 0; i < row_bytes(type, dim); ++i)
+          ASSERT_EQ(*s.byte(b, h, t, i), codes[code++]) << t << " by " << delta;
+        if (s.scale(b, h, t) != nullptr) ASSERT_EQ(*s.scale(b, h, t), scales[scale++]);
+      });
+    }
+  }
+}
+
 TEST(KvStoreRules, SizesBeyondAllLimits) {
   std::vector<float> memory(4096, 7.0f);
   const Kv store = view(memory.data(), {2, 2, 10, 8});
