@@ -403,6 +403,20 @@ TEST_P(Contract, PackedBuffersAreApart) {
   }
 }
 
+// The last of many sinks is an input as the first is.
+TEST(Contract, MergeOverItsLastSink) {
+  constexpr int64_t kHeads = 8;
+  std::vector<float> parts(kHeads, 1.0f), lse(kHeads, 0.0f), memory(3 * kHeads, 7.0f);
+  const float* const sinks = memory.data() + kHeads;
+  const ConstView<5> x = view(static_cast<const float*>(parts.data()), {1, 1, kHeads, 1, 1});
+  const ConstView<4> of_x = view(static_cast<const float*>(lse.data()), {1, 1, kHeads, 1});
+  for (int64_t at = 0; at <= 2 * kHeads; ++at) {
+    const bool apart = at == 0 || at == 2 * kHeads;
+    const Status s = attention_merge(x, of_x, view(memory.data() + at, {1, kHeads, 1, 1}), {}, sinks);
+    EXPECT_EQ(s.code, apart ? Code::kOk : Code::kOverlap) << at << ": " << s.detail;
+  }
+}
+
 /// Elements of an output may be distinct although their strides do not nest.
 TEST_P(Contract, StridesNeedNotNest) {
   Random random(seed() * 7000 + 7);

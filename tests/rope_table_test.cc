@@ -767,6 +767,12 @@ TEST(RopeTable, BadViewsAndPositionsAreNamed) {
           rope_table(view(reinterpret_cast<float*>(shared.data()), {2, 8}), s, {.freq_factors = shared}));
   refused(Code::kOverlap, "sin",
           rope_table(c, view(reinterpret_cast<float*>(shared.data()), {2, 8}), {.freq_factors = shared}));
+  // Arrays that another type uses too: each by itself.
+  for (const RopeTableOptions& o : {RopeTableOptions{.short_factor = shared}, RopeTableOptions{.long_factor = shared}}) {
+    refused(Code::kOverlap, "cos", rope_table(view(reinterpret_cast<float*>(shared.data()), {2, 8}), s, o));
+    refused(Code::kOverlap, "sin", rope_table(c, view(reinterpret_cast<float*>(shared.data()), {2, 8}), o));
+    refused(Code::kOverlap, "inv_freq", simdattn::rope_frequencies(shared.data(), 8, nullptr, o));
+  }
   refused(Code::kOverlap, "inv_freq", simdattn::rope_frequencies(shared.data(), 8, nullptr, {.inv_freq = shared}));
   refused(Code::kShape, "pairs", simdattn::rope_frequencies(shared.data(), 0, nullptr));
   refused(Code::kNullPointer, "inv_freq", simdattn::rope_frequencies(nullptr, 8, nullptr));
