@@ -403,6 +403,31 @@ TEST_P(Contract, PackedBuffersAreApart) {
   }
 }
 
+// Strides of what has no element mean nothing. UndefinedBehaviorSanitizer sees it if one is multiplied.
+TEST_P(Contract, EmptyArraysHaveAnyStrides) {
+  const float none = 0;
+  float two[8] = {7, 7, 7, 7, 7, 7, 7, 7};
+  constexpr int64_t kFar = int64_t{1} << 62;
+  const std::array<int64_t, 4> far = {kFar, kFar, kFar, 1};
+  const auto empty = [&](int64_t rows, int64_t columns) {
+    return ConstView<4>(&none, DType::kF32, {2, 2, rows, columns}, far);
+  };
+  for (const Arithmetic arithmetic : {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8}) {
+    const View<4> no_scores(two, DType::kF32, {2, 2, 0, 2}, far);
+    const ConstView<4> keys = view(static_cast<const float*>(two), {2, 2, 2, 1});
+    EXPECT_TRUE(run_scores(empty(0, 1), keys, no_scores, {.arithmetic = arithmetic}, GetParam()).ok());
+    float sums[8] = {7, 7, 7, 7, 7, 7, 7, 7};
+    const View<4> out = view(sums, {2, 2, 2, 1});
+    EXPECT_TRUE(run_weighted_values(empty(2, 0), empty(0, 1), out, {.arithmetic = arithmetic}, GetParam()).ok());
+    for (const float x : sums) EXPECT_EQ(x, 0.0f);
+  }
+  const View<4> no_out(two, DType::kF32, {2, 2, 0, 2}, far);
+  EXPECT_TRUE(gaussian_scores(empty(0, 1), view(static_cast<const float*>(two), {2, 2, 2, 1}), no_out, {},
+                              {.target = GetParam()})
+                  .ok());
+  for (const float x : two) EXPECT_EQ(x, 7.0f);
+}
+
 // The last of many sinks is an input as the first is.
 TEST(Contract, MergeOverItsLastSink) {
   constexpr int64_t kHeads = 8;

@@ -768,7 +768,8 @@ TEST(RopeTable, BadViewsAndPositionsAreNamed) {
   refused(Code::kOverlap, "sin",
           rope_table(c, view(reinterpret_cast<float*>(shared.data()), {2, 8}), {.freq_factors = shared}));
   // Arrays that another type uses too: each by itself.
-  for (const RopeTableOptions& o : {RopeTableOptions{.short_factor = shared}, RopeTableOptions{.long_factor = shared}}) {
+  for (const RopeTableOptions& o :
+       {RopeTableOptions{.short_factor = shared}, RopeTableOptions{.long_factor = shared}}) {
     refused(Code::kOverlap, "cos", rope_table(view(reinterpret_cast<float*>(shared.data()), {2, 8}), s, o));
     refused(Code::kOverlap, "sin", rope_table(c, view(reinterpret_cast<float*>(shared.data()), {2, 8}), o));
     refused(Code::kOverlap, "inv_freq", simdattn::rope_frequencies(shared.data(), 8, nullptr, o));

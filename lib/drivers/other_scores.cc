@@ -90,6 +90,7 @@ Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, co
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   SIMDATTN_CHECK(check_gaussian_scores(q, k, out, options));
+  if (is_empty(out)) return {};
   score_all_rows(
       *uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
       [&](const ScoreRows& call, int64_t, int64_t) { uk->gaussian_rows[slot(k.dtype)](call); },
@@ -109,6 +110,7 @@ Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, co
   const int64_t d_q = q.shape[3];
   const int64_t d_k = k.shape[3];
   SIMDATTN_CHECK(check_bilinear_scores(q, m, k, out, options, exec, bilinear_scores_workspace(d_q, d_k)));
+  if (is_empty(out)) return {};
 
   const int64_t group = heads / k.shape[1];
   const BilinearBuffers buffers(exec.workspace, d_q, d_k);
@@ -183,6 +185,7 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
   const int64_t d_q = project_q ? q.shape[3] : 0;
   const int64_t d_k = project_k ? k.shape[3] : 0;
   SIMDATTN_CHECK(check_additive_scores(q, k, w, out, wq, wk, exec, additive_scores_workspace(d_q, d_k, d)));
+  if (is_empty(out)) return {};
 
   const float* weights = static_cast<const float*>(w.data);
   if (!project_q && !project_k) {

@@ -95,6 +95,7 @@ Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   SIMDATTN_CHECK(check_scores(q, k, out, options, exec, drivers::scores_workspace(options.arithmetic, q.shape[3])));
+  if (is_empty(out)) return {};
   const Environment environment;
   const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
   if (options.arithmetic != Arithmetic::kF32) {

@@ -102,6 +102,14 @@ int64_t step_of(const BasicView<kRank, kConst>& v, size_t dimension) {
   return v.shape[dimension] == 1 ? 0 : v.stride[dimension];
 }
 
+/// True if there is no element. Strides may then be anything: their products would overflow.
+template <int kRank, bool kConst>
+bool is_empty(const BasicView<kRank, kConst>& v) {
+  bool empty = false;
+  for (const int64_t n : v.shape) empty = empty || n == 0;
+  return empty;
+}
+
 }  // namespace simdattn
 
 #endif  // SIMDATTN_LIB_RULES_VIEWS_H_
