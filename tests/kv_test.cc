@@ -319,7 +319,9 @@ TEST_P(KvStores, FullRingsOfNarrowTypesTurn) {
       each(delta, [&](int64_t b, int64_t h, int64_t t) {
         for (int64_t i = 0; i < row_bytes(type, dim); ++i)
           ASSERT_EQ(*s.byte(b, h, t, i), codes[code++]) << t << " by " << delta;
-        if (s.scale(b, h, t) != nullptr) ASSERT_EQ(*s.scale(b, h, t), scales[scale++]);
+        if (s.scale(b, h, t) != nullptr) {
+          ASSERT_EQ(*s.scale(b, h, t), scales[scale++]);
+        }
       });
     }
   }
