@@ -192,28 +192,37 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
   }
 }
 
+void run(const UKernels& uk, const ConstView<4>& p, const ConstView<4>& v, const View<4>& out, Arithmetic arithmetic,
+         const Exec& exec) {
+  if (arithmetic == Arithmetic::kF32) {
+    weighted_values_f32(uk, p, v, out);
+  } else {
+    const AttentionKernels& ops = uk.attention[slot(arithmetic)];
+    const KernelHooks hooks(ops);
+    weighted_values_packed(uk, ops, p, v, out, ValueBuffers(exec.workspace, v.shape[3]));
+  }
+}
+
 }  // namespace
 
 size_t drivers::weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
   return arithmetic == Arithmetic::kF32 ? 0 : ValueBuffers(nullptr, std::clamp(d_v, int64_t{0}, kMaxSize)).bytes;
 }
 
-Status drivers::weighted_values(const ConstView<4>& given_p, const ConstView<4>& given_v, const View<4>& out,
+Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
                                 const ValueOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  SIMDATTN_CHECK(check_weighted_values(given_p, given_v, out, options, exec,
-                                       drivers::weighted_values_workspace(options.arithmetic, given_v.shape[3])));
+  SIMDATTN_CHECK(check_weighted_values(p, v, out, options, exec,
+                                       drivers::weighted_values_workspace(options.arithmetic, v.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
-  ConstView<4> p = given_p, v = given_v;
-  if (is_empty(v)) p.stride = v.stride = {};  // no keys: rows of zeros
-  if (options.arithmetic == Arithmetic::kF32) {
-    weighted_values_f32(*uk, p, v, out);
+  if (is_empty(v)) {  // no keys: rows of zeros; strides may be anything
+    ConstView<4> no_p = p, no_v = v;
+    no_p.stride = no_v.stride = {};
+    run(*uk, no_p, no_v, out, options.arithmetic, exec);
   } else {
-    const AttentionKernels& ops = uk->attention[slot(options.arithmetic)];
-    const KernelHooks hooks(ops);
-    weighted_values_packed(*uk, ops, p, v, out, ValueBuffers(exec.workspace, v.shape[3]));
+    run(*uk, p, v, out, options.arithmetic, exec);
   }
   return {};
 }
