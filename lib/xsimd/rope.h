@@ -405,11 +405,14 @@ SIMDATTN_SHARED void rope_through_f32(const RopeHeads& a, const Conversion& c) {
 template <class X, class Y>
 void rope_heads(const RopeHeads& a) {
   if constexpr (std::is_same_v<X, Y>) {
-    const bool whole = !a.interleaved && !kPairwise<X> && a.half <= 4 * kLanes;
-    const int64_t at_once = a.few == 0 || whole ? a.heads : a.few;
+    // Rows that fill one piece of the table are taken whole anyway.
+    if (a.few == 0 || (!a.interleaved && !kPairwise<X> && a.half <= 4 * kLanes)) {
+      rope_same<X>(a);
+      return;
+    }
     RopeHeads part = a;
-    for (int64_t h = 0; h < a.heads; h += at_once) {
-      part.heads = smaller(at_once, a.heads - h);
+    for (int64_t h = 0; h < a.heads; h += a.few) {
+      part.heads = smaller(a.few, a.heads - h);
       part.x = static_cast<const X*>(a.x) + h * a.x_stride;
       part.y = static_cast<X*>(a.y) + h * a.y_stride;
       rope_same<X>(part);
