@@ -851,7 +851,7 @@ void choose_kv(Call& c, Kv& kv, int64_t batch, int64_t heads, int64_t tokens, in
 }
 
 template <class Kv>
-void memory_of(Call& c, Kv& kv, bool changes) {
+void memory_of(Call& c, Kv& kv, bool changes, bool by_slot = false) {
   Memory& m = c.memory;
   const auto bad = [](int64_t n) { return n < 0 || n > kMaxSize; };
   const bool refused =
@@ -871,7 +871,7 @@ void memory_of(Call& c, Kv& kv, bool changes) {
   const int64_t held = paged ? kv.page_size : kv.ring > 0 && kv.ring < kv.tokens ? kv.ring : kv.tokens;
   const int64_t entries = paged ? kv.n_pages : kv.batch;
   const int64_t units = panels ? (held + 31) / 32 : held;
-  const bool empty = units == 0 || entries == 0 || kv.heads == 0 || kv.tokens == 0;
+  const bool empty = units == 0 || entries == 0 || kv.heads == 0 || (kv.tokens == 0 && !by_slot);
   Call::Extent extent, scales;
   bool skip = false;
   const int64_t unit = panels ? simdattn_panel_bytes(kv.type, kv.dim) : simdattn_row_bytes(kv.type, kv.dim);
@@ -953,7 +953,7 @@ void kv_append(Call& c) {
   c.breakable(&o.start, kSize);
   c.break_some();
   c.memory_of(x);
-  memory_of(c, kv, true);
+  memory_of(c, kv, true, with_slots);
   if (c.memory.skip) return;
   if (with_positions) c.positions(at, kv.tokens);
   if (with_slots) c.positions(o.slots, kv.n_pages * kv.page_size);

@@ -72,7 +72,8 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
 
   const int64_t units = paged ? kv.n_pages : kv.batch;
   const int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;
-  if (units == 0 || kv.heads == 0 || tokens == 0 || kv.tokens == 0) return {};
+  // Slots name places of pages, whatever the length of a sequence.
+  if (units == 0 || kv.heads == 0 || tokens == 0 || (kv.tokens == 0 && !use.by_slot)) return {};
   SIMDATTN_REQUIRE(kv.data != nullptr || use.data == Data::kLater, Code::kNullPointer, text.null);
   const int64_t element = alignment_of(kv.type);
   ByteSet& set = *bytes;
