@@ -66,7 +66,7 @@ HWY_INLINE Numbers UpperNumbers(Numbers halves) {
 /// Numbers are 1 / kPower of what they should be, factors kPower times. kNotesNan: for NaN there is a number, and b, which is the
 /// same for all, tells whether that was.
 template <class Code>
-struct Reader {
+struct UnitReader {
   /// Vector c of four in a tile of columns are columns c, c + 4, ...: unit() reads them.
   static constexpr bool kRowsInUnits = false;
   static constexpr size_t kOffsetRows = 0;
@@ -82,29 +82,19 @@ struct Reader {
     x = hn::Mul(LoadNumbers(p, Code()), factor);
   }
 };
+template <class Code>
+struct Reader : UnitReader<Code> {};
 #if HWY_TARGET <= HWY_AVX3
 /// Integers of a panel also as 128 more times 2^kBit: a mask leaves them, where two shifts would take the ports of the conversion. With
 /// the factor times 2^-kBit and 128 factors less one multiply-add makes the product, rounded once as it must be. It takes 20
 /// registers. kOffsetRows: up to so many rows are multiplied that way.
 template <>
-struct Reader<Int8Code> {
-  static constexpr bool kRowsInUnits = false;
+struct Reader<Int8Code> : UnitReader<Int8Code> {
   static constexpr size_t kOffsetRows = 4;
-  static constexpr bool kNotesNan = false;
-  static constexpr float kPower = 1.0f;
-  template <int kBit>
-  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
-    if constexpr (kBit < 8) a = hn::BitCast(D(), LoadUnits(p));
-    x = NumberOf<kBit>(hn::BitCast(DU(), a), Int8Code());
-  }
   template <int kBit>
   HWY_INLINE void offset_unit(const uint8_t* p, TileVec& a, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), hn::Xor(LoadUnits(p), hn::Set(DU(), 0x00808080u)));
     x = hn::ConvertTo(D(), hn::BitCast(DI(), hn::And(hn::BitCast(DU(), a), hn::Set(DU(), 0xFFu << kBit))));
-  }
-  template <size_t kVector>
-  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& /*a*/, TileVec& /*b*/, TileVec& x) const {
-    x = hn::Mul(LoadNumbers(p, Int8Code()), factor);
   }
 };
 #endif
