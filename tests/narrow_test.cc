@@ -445,6 +445,26 @@ TEST_P(Narrow, Shift) {
   }
 }
 
+/// The rows of a whole ring change places, the longest ones too, whose codes fill what kv_shift() keeps of a row.
+TEST_P(Narrow, ShiftOfTheLongestRows) {
+  Random random(seed() * 7000 + 9);
+  for (const KvType type : kNarrowTypes) {
+    constexpr int64_t kRing = 4, kTokens = 6;
+    const Array<4> rows(random, DType::kF32, {1, 1, kTokens, 8192});
+    const KvStorage store = random_codes(random, type, rows, KvForm::kRingRows, Values::kOrdinary, kRing);
+    for (const int64_t delta : {-1, -2}) {
+      std::vector<CodedRow> want;
+      for (int64_t t = kTokens - kRing; t < kTokens; ++t) want.push_back(row_of(store, 0, 0, t));
+      const Status status = kv_shift(store.kv, kTokens - kRing, kTokens, delta, {}, exec());
+      ASSERT_TRUE(status.ok()) << status.detail;
+      for (int64_t i = 0; i < kRing; ++i) {
+        ASSERT_TRUE(row_of(store, 0, 0, kTokens - kRing + i + delta) == want[static_cast<size_t>(i)])
+            << static_cast<int>(type) << ", row " << i << " by " << delta;
+      }
+    }
+  }
+}
+
 /// Attention sees the numbers, but for integers that kInt8 takes as they are: the bits are those of the same numbers stored as
 /// f32.
 TEST_P(Narrow, AttentionSeesNumbers) {
