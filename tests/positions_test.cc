@@ -308,6 +308,11 @@ TEST(PositionsRules, DirectNamesTheArgument) {
   expect(Code::kShape, "pairs", [&] { return rope_direct(x, 5, {}, positions, out); });
   expect(Code::kShape, "pairs", [&] { return rope_direct(x, 4, {}, positions, out, {.first_dim = 1}); });
   expect(Code::kRange, "options.first_dim", [&] { return rope_direct(x, 4, {}, positions, out, {.first_dim = -1}); });
+  for (const int64_t start : {int64_t{1} << 31, (int64_t{1} << 31) - 2, -(int64_t{1} << 31), INT64_MAX, INT64_MIN}) {
+    expect(Code::kRange, "options.start", [&] { return rope_direct(x, 4, {}, {}, out, {.start = start}); });
+  }
+  std::vector<float> other(4096);
+  EXPECT_TRUE(rope_direct(x, 4, {}, {}, view(other.data(), {2, 2, 3, 8}), {.start = (int64_t{1} << 31) - 3}).ok());
   expect(Code::kRange, "table.rope_theta", [&] { return rope_direct(x, 4, {.rope_theta = 0.5}, positions, out); });
   expect(Code::kShape, "positions.shape[0]", [&] { return rope_direct(x, 4, {}, view(list.data(), {2, 2, 3}), out); });
   expect(Code::kShape, "positions.shape", [&] { return rope_direct(x, 4, {}, view(list.data(), {1, 2, 2}), out); });

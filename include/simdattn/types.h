@@ -492,7 +492,8 @@ SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
   simdattn_rope_pairing pairing SIMDATTN_IS(RopePairing::kHalfSplit); /* which dimensions form a pair */
   bool inverse SIMDATTN_IS(false);                                    /* rotate by the negative angle */
   int64_t first_dim SIMDATTN_IS(0); /* rotated dimensions are [first_dim, first_dim + 2 * table columns) */
-  int64_t start SIMDATTN_IS(0);     /* where no positions are given, row i stands at position start + i */
+  /** Where no positions are given, row i stands at position start + i: in the table, or in (-2^31, 2^31) of rope_direct. */
+  int64_t start SIMDATTN_IS(0);
   SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_IS({});
 };
 #define SIMDATTN_ROPE_OPTIONS_INIT {sizeof(simdattn_rope_options), SIMDATTN_ROPE_HALF_SPLIT, false, 0, 0, {0}}

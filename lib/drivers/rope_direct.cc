@@ -43,8 +43,8 @@ Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTabl
   SIMDATTN_CHECK(check_rope_direct_rows(x, pairs, out, options, &bytes));
   RopeScaling scaling;
   if (Status status = resolve_rope_scaling(table, pairs, true, &scaling); !status.ok()) return status;
-  SIMDATTN_CHECK(
-      check_rope_direct_positions(x, table, scaling.axes, positions, out, bytes, exec, rope_direct_workspace(pairs)));
+  SIMDATTN_CHECK(check_rope_direct_positions(x, table, scaling.axes, positions, out, options, bytes, exec,
+                                             rope_direct_workspace(pairs)));
   if (bytes.out.empty()) return {};
 
   const auto [batch, heads, n, dim] = x.shape;

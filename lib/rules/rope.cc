@@ -45,8 +45,8 @@ Status check_rope_direct_rows(const ConstView<4>& x, int64_t pairs, const View<4
 }
 
 Status check_rope_direct_positions(const ConstView<4>& x, const RopeTableOptions& table, int64_t axes,
-                                   const ConstView<3>& positions, const View<4>& out, const RopeDirectBytes& bytes,
-                                   const Exec& exec, size_t needed) {
+                                   const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
+                                   const RopeDirectBytes& bytes, const Exec& exec, size_t needed) {
   ByteSet ep;
   const int64_t batch = x.shape[0];
   const int64_t n = x.shape[2];
@@ -60,6 +60,9 @@ Status check_rope_direct_positions(const ConstView<4>& x, const RopeTableOptions
   } else {
     SIMDATTN_REQUIRE(positions.shape[0] == 0 || positions.shape[1] == 0 || positions.shape[2] == 0, Code::kNullPointer,
                      "positions.data: null although its shape is not empty");
+    SIMDATTN_REQUIRE(
+        options.start > -kPositionLimit && options.start < kPositionLimit && n <= kPositionLimit - options.start,
+        Code::kRange, "options.start: every position must be in (-2^31, 2^31)");
   }
   for (int64_t axis = 0; given && axis < positions.shape[0]; ++axis) {
     for (int64_t b = 0; b < batch; ++b) {

@@ -21,8 +21,8 @@ Status check_rope_direct_rows(const ConstView<4>& x, int64_t pairs, const View<4
                               RopeDirectBytes* bytes);
 /// What comes after them. `axes`: of positions, as the options tell; `needed`: bytes of the workspace that the call uses.
 Status check_rope_direct_positions(const ConstView<4>& x, const RopeTableOptions& table, int64_t axes,
-                                   const ConstView<3>& positions, const View<4>& out, const RopeDirectBytes& bytes,
-                                   const Exec& exec, size_t needed);
+                                   const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
+                                   const RopeDirectBytes& bytes, const Exec& exec, size_t needed);
 
 }  // namespace simdattn
 
