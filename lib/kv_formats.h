@@ -461,6 +461,15 @@ struct PlainCodec {
   }
 };
 
+/// Columns from `first` on, of a type whose rows hold nothing but codes of a byte.
+SIMDATTN_FORMAT_INLINE ValueTile columns_from(const ValueTile& a, int64_t first) {
+  ValueTile rest = a;
+  rest.v = static_cast<const uint8_t*>(a.v) + first;
+  rest.o = a.o + first;
+  rest.dim = a.dim - first;
+  return rest;
+}
+
 /// All that does not multiply, of one type.
 template <KvType kType, class Codec = PlainCodec<kType>>
 struct NarrowSlots {

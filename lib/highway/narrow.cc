@@ -410,12 +410,8 @@ void ValueTileNarrow(const ValueTile& a) {
     if (a.rows <= kFusedRows) {
       const int64_t done = AddValuesNarrow<kType>(a);
       if (done == a.dim) return;
-      // Less than a tile of columns: of types whose codes are bytes alone.
-      ValueTile rest = a;
-      rest.v = static_cast<const uint8_t*>(a.v) + done;
-      rest.o = a.o + done;
-      rest.dim = a.dim - done;
-      return Slots<kType>::template value_tile<ValueTileF32>(rest);
+      // Less than a tile of columns.
+      return Slots<kType>::template value_tile<ValueTileF32>(columns_from(a, done));
     }
   }
   Slots<kType>::template value_tile<ValueTileF32>(a);

@@ -1,6 +1,7 @@
 // Scores and weighted values of few query rows straight from the codes of the narrow storage types: each number is made in a
 // register, times its scale, and multiplied there. The sums are those of score_tile.cc and value_tile.cc over the same numbers
-// in f32, in the same order, so the bits are too.
+// in f32, in the same order, so the bits are too. Also compiled for AVX3_DL, for fp8 alone: VPERMI2B of its VBMI takes 64 bytes from a
+// table of 128.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/highway/narrow_tiles.cc"
 #include <cmath>
@@ -37,8 +38,7 @@ HWY_INLINE __m256i HalvesOf(__m256i upper, E5M2Code /*code*/) { return upper; }
 HWY_INLINE __m256i HalvesOf(__m256i upper, E4M3Code /*code*/) {
   return _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
 }
-HWY_INLINE __m256i HalvesOfSigned(__m256i codes, E5M2Code /*code*/) { return _mm256_slli_epi16(codes, 8); }
-HWY_INLINE __m256i HalvesOfSigned(__m256i codes, E4M3Code /*code*/) {
+HWY_INLINE __m256i HalvesOfSigned(__m256i codes) {
   return _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
 }
 /// `most` of the codes without their signs, 16 bits all ones if one was NaN, and of bytes the same.
@@ -59,45 +59,67 @@ HWY_INLINE Numbers UpperNumbers(Numbers halves) {
 }
 #endif
 
+#if HWY_TARGET == HWY_AVX2
+struct Lanes8 {
+  constexpr explicit Lanes8(uint32_t x) : v{x, x, x, x, x, x, x, x} {}
+  uint32_t v[8];
+};
+#endif
+/// kBits bits of each lane, a signed integer below kShift others, times 2^(32 - kBits).
+template <int kBits, int kShift>
+HWY_INLINE Numbers UpperInteger(Codes w) {
+  w = Left<kShift>(w);
+  if constexpr (kShift != 32 - kBits) {
+#if HWY_TARGET == HWY_AVX2
+    // Reads the mask where it lies: with four rows there is no register for it.
+    alignas(32) static constexpr Lanes8 kMask(~0u << (32 - kBits));
+    __asm__("vpand %1, %0, %0" : "+x"(w.raw) : "m"(kMask));
+#else
+    w = hn::And(w, hn::Set(DU(), ~0u << (32 - kBits)));
+#endif
+  }
+  return hn::ConvertTo(D(), hn::BitCast(DI(), w));
+}
+
 // ---- One way to read per kind of code ----------------------------------------------------------------------------------
 
 /// What a loop reads of a type. unit<kBit>(): the number at bit kBit of each unit of a panel, bits ascending from 0 or from 4;
 /// row<kVector>(): vector kVector of a tile's columns of a row, times `factor`. a and b keep what the next ones are made of.
-/// Numbers are 1 / kPower of what they should be, factors kPower times. kNotesNan: for NaN there is a number, and b, which is the
-/// same for all, tells whether that was.
+/// Numbers of units are 1 / kPower of what they should be, those of rows 1 / kRowPower, and factors as many times.
+/// kNotesNan: for NaN there is a number, and b, which is the same for all, tells whether that was.
 template <class Code>
-struct UnitReader {
+struct Reader;
+template <>
+struct Reader<Int8Code> {
   /// Vector c of four in a tile of columns are columns c, c + 4, ...: unit() reads them.
   static constexpr bool kRowsInUnits = false;
-  static constexpr size_t kOffsetRows = 0;
   static constexpr bool kNotesNan = false;
-  static constexpr float kPower = 1.0f;
+  /// Integers of panels stay in the upper bits, without those below: a shift to the right would take a port of the conversion.
+  static constexpr float kPower = 0x1p-24f;
+  static constexpr float kRowPower = 1.0f;
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), LoadUnits(p));
-    x = NumberOf<kBit>(hn::BitCast(DU(), a), Code());
+    x = UpperInteger<8, 24 - kBit>(hn::BitCast(DU(), a));
   }
   template <size_t kVector>
   HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& /*a*/, TileVec& /*b*/, TileVec& x) const {
-    x = hn::Mul(LoadNumbers(p, Code()), factor);
+    x = hn::Mul(LoadNumbers(p, Int8Code()), factor);
   }
-};
-template <class Code>
-struct Reader : UnitReader<Code> {};
 #if HWY_TARGET <= HWY_AVX3
-/// Integers of a panel also as 128 more times 2^kBit: a mask leaves them, where two shifts would take the ports of the conversion. With
-/// the factor times 2^-kBit and 128 factors less one multiply-add makes the product, rounded once as it must be. It takes 20
-/// registers. kOffsetRows: up to so many rows are multiplied that way.
-template <>
-struct Reader<Int8Code> : UnitReader<Int8Code> {
+  /// Integers of a panel also as 128 more times 2^kBit: a mask leaves them, without any shift. With
+  /// the factor times 2^-kBit and 128 factors less one multiply-add makes the product, rounded once as it must be. It takes 20
+  /// registers. kOffsetRows: up to so many rows are multiplied that way.
   static constexpr size_t kOffsetRows = 4;
   template <int kBit>
   HWY_INLINE void offset_unit(const uint8_t* p, TileVec& a, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), hn::Xor(LoadUnits(p), hn::Set(DU(), 0x00808080u)));
     x = hn::ConvertTo(D(), hn::BitCast(DI(), hn::And(hn::BitCast(DU(), a), hn::Set(DU(), 0xFFu << kBit))));
   }
-};
+#else
+  static constexpr size_t kOffsetRows = 0;
 #endif
+};
 template <>
 struct Reader<Q8Code> : Reader<Int8Code> {
   static constexpr size_t kOffsetRows =
@@ -110,13 +132,14 @@ struct Reader<Q4Code> {
   static constexpr bool kRowsInUnits = false;
   static constexpr size_t kOffsetRows = 0;
   static constexpr bool kNotesNan = false;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   static constexpr float kPower = 1.0f;
+  static constexpr float kRowPower = 1.0f;
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
-    if constexpr (kBit < 8) a = hn::BitCast(D(), Coded(LoadUnits(p)));
-    x = Nibble<kBit>(hn::BitCast(DU(), a));
+    if constexpr (kBit < 8) a = hn::BitCast(D(), LoadUnits(p));
+    x = NumberOf<kBit>(hn::BitCast(DU(), a), Q4Code());
   }
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   /// Instead of numbers the table that they come from is multiplied.
   template <size_t kVector>
   HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& b, TileVec& x) const {
@@ -127,29 +150,64 @@ struct Reader<Q4Code> {
     x = Numbers{_mm512_permutexvar_ps(Right<kVector % 2 * 4>(hn::BitCast(DU(), a)).raw, b.raw)};
   }
 #else
+  static constexpr float kPower = 0x1p-28f;
+  static constexpr float kRowPower = 0x1p-28f;
+  template <int kBit>
+  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
+    if constexpr (kBit < 8) a = hn::BitCast(D(), Signed(LoadUnits(p)));
+    x = UpperInteger<4, 28 - kBit>(hn::BitCast(DU(), a));
+  }
   template <size_t kVector>
   HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& /*b*/, TileVec& x) const {
-    if constexpr (kVector % 2 == 0) a = hn::BitCast(D(), Coded(LoadCodes(p)));
-    x = hn::Mul(Nibble<kVector % 2 * 4>(hn::BitCast(DU(), a)), factor);
+    if constexpr (kVector % 2 == 0) a = hn::BitCast(D(), Signed(LoadCodes(p)));
+    x = hn::Mul(UpperInteger<4, 28 - kVector % 2 * 4>(hn::BitCast(DU(), a)), factor);
   }
-#endif
 
  private:
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  static HWY_INLINE Codes Coded(Codes w) { return w; }
-  template <int kBit>
-  static HWY_INLINE Numbers Nibble(Codes w) {
-    return NumberOf<kBit>(w, Q4Code());
-  }
-#else
   /// Nibbles as signed integers: 8 less.
-  static HWY_INLINE Codes Coded(Codes w) { return hn::Xor(w, hn::Set(DU(), 0x88888888u)); }
-  template <int kBit>
-  static HWY_INLINE Numbers Nibble(Codes w) {
-    return hn::ConvertTo(D(), hn::ShiftRight<28>(hn::BitCast(DI(), Left<28 - kBit>(w))));
-  }
+  static HWY_INLINE Codes Signed(Codes w) { return hn::Xor(w, hn::Set(DU(), 0x88888888u)); }
 #endif
 };
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
+/// The bf16 numbers of Fp8Table in two tables of bytes.
+template <class Code>
+class Fp8Bytes {
+ public:
+  HWY_INLINE Fp8Bytes()
+      : low0_(_mm512_load_si512(kBytes.low)),
+        low1_(_mm512_load_si512(kBytes.low + 64)),
+        high0_(_mm512_load_si512(kBytes.high)),
+        high1_(_mm512_load_si512(kBytes.high + 64)) {}
+  /// bf16 numbers of the first eight bytes of each 16, and of the others.
+  HWY_INLINE void operator()(__m512i codes, __m512i& first, __m512i& second) const {
+    const __m512i low = _mm512_permutex2var_epi8(low0_, codes, low1_);
+    // high | codes & 0x80
+    const __m512i high = _mm512_ternarylogic_epi32(_mm512_permutex2var_epi8(high0_, codes, high1_), codes,
+                                                   _mm512_set1_epi8(static_cast<int8_t>(0x80)), 0xF8);
+    first = _mm512_unpacklo_epi8(low, high);
+    second = _mm512_unpackhi_epi8(low, high);
+  }
+
+ private:
+  static constexpr size_t kSize = Fp8Table<Code>::kSize;
+  struct Bytes {
+    uint8_t low[kSize], high[kSize];
+  };
+  static constexpr Bytes make() {
+    Bytes b = {};
+    for (size_t c = 0; c < kSize; ++c) {
+      const uint16_t number = Fp8Table<Code>::kBits.of[c];
+      b.low[c] = static_cast<uint8_t>(number);
+      b.high[c] = static_cast<uint8_t>(number >> 8);
+    }
+    return b;
+  }
+  alignas(64) static constexpr Bytes kBytes = make();
+
+  __m512i low0_, low1_, high0_, high1_;
+};
+#endif
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
@@ -160,9 +218,26 @@ struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
 #if HWY_TARGET <= HWY_AVX3
   static constexpr bool kNotesNan = false;
   static constexpr float kPower = 1.0f;
+  static constexpr float kRowPower = 1.0f;
   using Table = Fp8Table<Code>;
-  Table table;
   HWY_INLINE Reader() {}  // NOLINT(modernize-use-equals-default): of this instruction set
+#if HWY_TARGET <= HWY_AVX3_DL
+  Fp8Bytes<Code> table;
+  template <int kBit>
+  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& b, TileVec& x) const {
+    if constexpr (kBit == 0) {
+      // Bytes 0 and 1 of four units, then bytes 2 and 3.
+      const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+      __m512i first, second;
+      table(_mm512_shuffle_epi8(LoadUnits(p).raw, order), first, second);
+      a = TileVec{_mm512_castsi512_ps(first)};
+      b = TileVec{_mm512_castsi512_ps(second)};
+    }
+    const __m512i pairs = _mm512_castps_si512((kBit < 16 ? a : b).raw);
+    x = kBit % 16 == 0 ? Table::Lower(pairs) : Table::Upper(pairs);
+  }
+#else
+  Table table;
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& b, TileVec& x) const {
     if constexpr (kBit == 0) {
@@ -173,11 +248,21 @@ struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
     const __m512i pairs = _mm512_castps_si512((kBit % 16 == 0 ? a : b).raw);
     x = kBit < 16 ? Table::Lower(pairs) : Table::Upper(pairs);
   }
+#endif
   template <size_t kVector>
   HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kVector % 2 == 0) {
-      const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-      a = TileVec{_mm512_castsi512_ps(table(codes, _mm512_slli_epi16(codes, 8)))};
+      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+      __m512i numbers;
+#if HWY_TARGET <= HWY_AVX3_DL
+      __m512i other;
+      table(_mm512_permutexvar_epi64(_mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), _mm512_castsi256_si512(bytes)), numbers,
+            other);
+#else
+      const __m512i codes = _mm512_cvtepu8_epi16(bytes);
+      numbers = table(codes, _mm512_slli_epi16(codes, 8));
+#endif
+      a = TileVec{_mm512_castsi512_ps(numbers)};
     }
     const __m512i halves = _mm512_castps_si512(a.raw);
     const auto half = VU16<D>{kVector % 2 == 0 ? _mm512_castsi512_si256(halves) : _mm512_extracti64x4_epi64(halves, 1)};
@@ -186,6 +271,7 @@ struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
 #else
   static constexpr bool kNotesNan = std::is_same_v<Code, E4M3Code>;
   static constexpr float kPower = kNotesNan ? 256.0f : 1.0f;
+  static constexpr float kRowPower = kPower;
   HWY_INLINE Reader() {}  // NOLINT(modernize-use-equals-default)
   template <int kBit>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& b, TileVec& x) const {
@@ -206,14 +292,19 @@ struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
   }
   template <size_t kVector>
   HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& b, TileVec& x) const {
-    if constexpr (kVector % 2 == 0) {
-      const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-      NoteNan(_mm256_and_si256(codes, _mm256_set1_epi16(0x7F)), b, Code());
-      a = TileVec{_mm256_castsi256_ps(HalvesOfSigned(codes, Code()))};
-      x = hn::Mul(LowerNumbers(a), factor);
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p - kVector % 2 * 8));
+    if constexpr (!kNotesNan) {
+      // Codes of e5m2 are the upper halves of f16 numbers.
+      const __m128i zero = _mm_setzero_si128();
+      x = NumbersOf(kVector % 2 == 0 ? _mm_unpacklo_epi8(zero, bytes) : _mm_unpackhi_epi8(zero, bytes));
+    } else if constexpr (kVector % 2 == 0) {
+      NoteNan(_mm256_zextsi128_si256(bytes), b, Code());
+      a = TileVec{_mm256_castsi256_ps(HalvesOfSigned(_mm256_cvtepi8_epi16(bytes)))};
+      x = LowerNumbers(a);
     } else {
-      x = hn::Mul(UpperNumbers(a), factor);
+      x = UpperNumbers(a);
     }
+    x = hn::Mul(x, factor);
   }
 #endif
 };
@@ -310,6 +401,7 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       const Reader<CodeOfType<kType>> reader;
       constexpr bool kOffset = kRows <= Reader<CodeOfType<kType>>::kOffsetRows;
       constexpr bool kNotesNan = Reader<CodeOfType<kType>>::kNotesNan;
+      constexpr bool kMayBeInexact = kOffset || (has_scales(kType) && Reader<CodeOfType<kType>>::kPower != 1.0f);
       const float* q = a.q;
       const int64_t ldq = a.ldq;
       const int64_t high_column = a.high_column;
@@ -346,29 +438,33 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
           });
         });
       };
-      // Factors of bytes 0, 1, 2, 3, and what is to be added, are exact if they are 0 or in [2^-100, 2^120); those of kPower
-      // below 2^120.
+      // Factors times a power of two, and what is to be added, are exact if they are 0 or in [2^-98, 2^120); those of e4m3 below
+      // 2^120. Scales of blocks are numbers of f16.
       bool exact = true;
       const auto derive_factors = [&]() SIMDATTN_LAMBDA {
-        if constexpr (kOffset) {
+        if constexpr (kNotesNan) {
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            exact = exact && hn::AllTrue(d, hn::Lt(hn::Abs(Get<c>(factor)), hn::Set(d, 0x1p120f)));
+          });
+        } else if constexpr (kMayBeInexact) {
           const DI di;
           ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
             const auto bits = hn::BitCast(di, Get<c>(factor));
             const auto inside =
-                hn::And(hn::Gt(bits, hn::Set(di, (27 << 23) - 1)), hn::Lt(bits, hn::Set(di, 247 << 23)));
+                hn::And(hn::Gt(bits, hn::Set(di, (29 << 23) - 1)), hn::Lt(bits, hn::Set(di, 247 << 23)));
             exact = exact && hn::AllTrue(di, hn::Or(inside, hn::Eq(bits, hn::Zero(di))));
+          });
+        }
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+          if constexpr (kOffset) {
             Get<4 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-8f));
             Get<8 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-16f));
             Get<12 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-24f));
             Get<16 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, -128.0f));
-          });
-        }
-        if constexpr (kNotesNan) {
-          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-            exact = exact && hn::AllTrue(d, hn::Lt(hn::Abs(Get<c>(factor)), hn::Set(d, 0x1p120f)));
+          } else if constexpr (reader.kPower != 1.0f) {
             Get<c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, reader.kPower));
-          });
-        }
+          }
+        });
       };
       uintptr_t line = a.prefetch.first;
       int64_t to_fetch = a.prefetch.count;
@@ -379,6 +475,8 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       // fetched of rows below.
       constexpr int64_t kPieceBytes = (kVecs == 4 && HWY_TARGET <= HWY_AVX3 ? 2 : 1) * kRowUnits * kPitch;
       HWY_ALIGN uint8_t units[2 * kPieceBytes];
+      constexpr int64_t kColumns = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()));
+      HWY_ALIGN [[maybe_unused]] float factors[has_scales(kType) ? 1 : 2 * kColumns];
       const int64_t pieces = stride == 0 ? 0 : FormatOf<kType>::units(a.dim) / kRowUnits;
       int64_t piece = 0;  // to be transposed
       int64_t done = 0;   // of its columns
@@ -392,6 +490,15 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       const auto transpose = [&]() SIMDATTN_LAMBDA {
         if (piece >= pieces || done >= columns) return;
         const uint8_t* const p = a.low + done * stride + FormatOf<kType>::unit_at(piece * kRowUnits);
+        if constexpr (!has_scales(kType)) {
+          // Before the first piece of a block its scales.
+          constexpr int64_t kBlockPieces = FormatOf<kType>::kUnits / kRowUnits;
+          if (piece % kBlockPieces == 0) {
+            const Codes scales = FirstUnits(p - FormatOf<kType>::kScaleBytes, stride);
+            hn::Store(F32FromF16(d, hn::TruncateTo(hn::Rebind<uint16_t, D>(), scales)), d,
+                      factors + piece / kBlockPieces % 2 * kColumns + done);
+          }
+        }
         TransposeUnits4(p, stride,
                         units + piece % 2 * kPieceBytes + done / kPanelWidth * kRowUnits * kPitch +
                             done % kPanelWidth * kUnitBytes);
@@ -428,11 +535,10 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
           start_piece();
           for (int64_t u = stride == 0 ? rest / 4 : kRowUnits; u > 0; --u) {
             prefetch();
-            if (!first) {
-              ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
-              rest -= 4, q += 4, next(1);
-            }
             transpose();
+            if (first) continue;
+            ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+            rest -= 4, q += 4, next(1);
           }
           first = false;
           ++piece;
@@ -442,7 +548,6 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         if (rest > 2) add(std::integral_constant<int, 16>(), 2);
       } else {
         using Format = FormatOf<kType>;
-        HWY_ALIGN float factors[kVecs * hn::MaxLanes(TileTag())];
         Cursor<const uint8_t> low_scales(a.low + a.low_scales), high_scales(a.high + a.high_scales);
         const hn::Rebind<uint16_t, D> d16;
         for (int64_t block = stride != 0 ? -1 : 0; block < a.dim / Format::kBlock; ++block) {
@@ -457,21 +562,19 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
             });
             low_scales += Format::kScaleBytes * kPanelWidth, high_scales += Format::kScaleBytes * kPanelWidth;
           } else if (!first) {
-            Cursor<const uint8_t> rows(a.low + block * Format::kBlockBytes);
-            for (int64_t j = 0; j < columns; j += n, rows += n * stride)
-              hn::Store(F32FromF16(d, hn::TruncateTo(d16, FirstUnits(rows.get(), stride))), d, factors + j);
-            ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(factor) = hn::Load(d, factors + column(c)); });
+            ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+              Get<c>(factor) = hn::Load(d, factors + block % 2 * kColumns + column(c));
+            });
           }
           derive_factors();
           for (int64_t part = first ? Format::kUnits - kRowUnits : 0; part < Format::kUnits; part += kRowUnits) {
             start_piece();
             for (int64_t u = 0; u < kRowUnits; ++u) {
               prefetch();
-              if (!first) {
-                ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
-                q += 4, next(1);
-              }
               transpose();
+              if (first) continue;
+              ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+              q += 4, next(1);
             }
             ++piece;
           }
@@ -493,7 +596,7 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
 #if HWY_TARGET == HWY_AVX2
       if constexpr (kNotesNan) exact = exact && !SawNan(Get<4>(state));
 #endif
-      if constexpr (kOffset || kNotesNan) {
+      if constexpr (kMayBeInexact) {
         if (!exact) ScoreAgain<kType>(a, kRows, kHalf * n);
       }
     });
@@ -659,13 +762,16 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
           reader.template unit<8 * static_cast<int>(c)>(v.get(), Get<6>(number), Get<7>(number), Get<c>(number));
           Get<c>(number) = hn::Mul(Get<c>(number), factor);
         } else if constexpr (has_scales(kType)) {
-          if constexpr (kVector == 0) factor = hn::Set(d, *scales++ * reader.kPower);
+          if constexpr (kVector == 0) factor = hn::Set(d, *scales++ * reader.kRowPower);
           reader.template row<c>(v.get() + kVector * n, factor, Get<6>(number), Get<7>(number), Get<c>(number));
         } else {
           const int64_t code = kNibbles<kType> ? kVector / 2 * n : kVector * n;  // among those of the tile
           const int64_t block = code / Code::kBytes;
           const bool first = code % Code::kBytes == 0 && !(kNibbles<kType> && kVector % 2 == 1);
-          if (kVector == 0 || first) factor = BlockScale(v.get() + to_scale + block * Format::kBlockBytes);
+          if (kVector == 0 || first) {
+            factor = BlockScale(v.get() + to_scale + block * Format::kBlockBytes);
+            if constexpr (reader.kRowPower != 1.0f) factor = hn::Mul(factor, hn::Set(d, reader.kRowPower));
+          }
           reader.template row<c>(v.get() + block * Format::kBlockBytes + code % Code::kBytes, factor, Get<6>(number),
                                  Get<7>(number), Get<c>(number));
         }
@@ -789,7 +895,12 @@ int64_t AddValuesNarrow(const ValueTile& a) {
   template void ScoreTileNarrow<type>(const ScoreTile&); \
   template void ScoreRowsNarrow<type>(const ScoreTile&); \
   template int64_t AddValuesNarrow<type>(const ValueTile&);
+#if HWY_TARGET <= HWY_AVX3_DL
+SIMDATTN_FUSED(KvType::kFp8E4M3)
+SIMDATTN_FUSED(KvType::kFp8E5M2)
+#else
 SIMDATTN_WRITTEN_TYPES(SIMDATTN_FUSED)
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

@@ -161,16 +161,37 @@ SIMDATTN_I8MM_TABLE(N_SVE2_128)
 #undef SIMDATTN_I8MM_TABLE
 #endif
 #ifdef SIMDATTN_HAVE_AVX3_DL
-// int8.cc is the one file that is compiled for AVX3_DL.
+// int8.cc and narrow_tiles.cc are compiled for AVX3_DL.
 namespace N_AVX3_DL {
 SIMDATTN_INT8_KERNELS(Int8Kernels);
 void ValueStoredInt8(const ValueTile& a);
+template <KvType kType>
+void ScoreTileNarrow(const ScoreTile& a);
+template <KvType kType>
+void ScoreRowsNarrow(const ScoreTile& a);
+template <KvType kType>
+int64_t AddValuesNarrow(const ValueTile& a);
+namespace {
+template <KvType kType>
+void value_tile_narrow(const ValueTile& a) {
+  const ValueTile rest = columns_from(a, a.rows <= N_AVX3::kFusedRows ? AddValuesNarrow<kType>(a) : 0);
+  if (rest.dim > 0) N_AVX3::ValueTileNarrow<kType>(rest);
+}
+template <KvType kType>
+constexpr UKernels with_tiles_of(UKernels table) {
+  KvOperands& f32 = table.attention[slot(Arithmetic::kF32)].kv[slot(kType)];
+  f32.score_tile = ScoreTileNarrow<kType>;
+  f32.score_rows = ScoreRowsNarrow<kType>;
+  f32.value_tile = value_tile_narrow<kType>;
+  return table;
+}
+}  // namespace
 /// Two register tiles: products are so cheap that calls for rows which see different keys show (512 causal rows of 64: 2 %).
 constexpr int64_t kInt8Rows = 16;
 extern const UKernels kUKernels;
-constexpr UKernels kUKernels =
+constexpr UKernels kUKernels = with_tiles_of<KvType::kFp8E4M3>(with_tiles_of<KvType::kFp8E5M2>(
     with(N_AVX3::kUKernels, Arithmetic::kInt8,
-         int8_attention<Int8Kernels>(true, kInt8Rows, N_AVX3::SoftmaxTileSlot, ValueStoredInt8));
+         int8_attention<Int8Kernels>(true, kInt8Rows, N_AVX3::SoftmaxTileSlot, ValueStoredInt8))));
 }  // namespace N_AVX3_DL
 #endif
 #ifdef SIMDATTN_HAVE_AMX
@@ -194,7 +215,7 @@ void amx_softmax_tile(const SoftmaxTile& a) {
 }  // namespace
 extern const UKernels kIntrinsicsKernels_amx;
 constexpr UKernels kIntrinsicsKernels_amx =
-    with(with(N_AVX3::kUKernels, Arithmetic::kBF16, amx_bf16_attention(amx_softmax_tile)), Arithmetic::kInt8,
+    with(with(N_AVX3_DL::kUKernels, Arithmetic::kBF16, amx_bf16_attention(amx_softmax_tile)), Arithmetic::kInt8,
          amx_int8_attention(N_AVX3_DL::kUKernels.attention[slot(Arithmetic::kInt8)]));
 #endif
 #ifdef SIMDATTN_HAVE_AVX_VNNI
