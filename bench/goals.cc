@@ -102,6 +102,7 @@ bool find_goal(const Record& r, Goal* goal) {
     if (has("prefill")) return at_most("relative", 1.1, 1.0);
     // Of streaming, or with four rows of the multiplications, which then bound it.
     if (has("32of8")) return share(0.95, 1.0);
+    if (r.type == "int8") return at_most("relative", 0.58, 0.52);
     return r.type == "q4_0" ? share(0.55, 0.75) : r.type == "q8_0" ? share(0.75, 0.90) : share(0.70, 0.85);
   }
   if (r.kernel == "prefill" && f32 && number_in(r.shape) >= 2048) {
