@@ -73,16 +73,7 @@ Prepared prepare(const Setup& s) {
   d.whole = problem(s.arithmetic, s.heads, 0);
   d.part = problem(s.arithmetic, part_heads, first_row);
   d.f32 = problem(Arithmetic::kF32, s.heads, 0);
-  size_t workspace = 0;
-  for (const simdattn::Target* t : simdattn::targets()) {
-    if (!simdattn::runnable(*t)) continue;
-    for (const Attention* a : {&d.whole, &d.part, &d.f32}) {
-      simdattn::AttentionPlan plan;
-      if (simdattn::attention_plan(*a, &plan, {.target = t}).ok())
-        workspace = std::max(workspace, plan.workspace_bytes);
-    }
-  }
-  d.workspace = Buffer(workspace);
+  d.workspace = Buffer(most_workspace({&d.whole, &d.part, &d.f32}));
 
   Prepared p;
   p.keep = data;

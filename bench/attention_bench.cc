@@ -266,16 +266,7 @@ Prepared prepare(const Setup& setup) {
     d.companion = problem(d.k2, true, m.heads, 0);
     p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
   }
-  size_t workspace = 0;
-  for (const simdattn::Target* t : simdattn::targets()) {
-    if (!simdattn::runnable(*t)) continue;
-    for (const Attention* a : {&d.whole, &d.part, &d.companion}) {
-      if (a->q.data == nullptr) continue;
-      simdattn::AttentionPlan plan;
-      if (simdattn::attention_plan(*a, &plan, {.target = t}).ok())
-        workspace = std::max(workspace, plan.workspace_bytes);
-    }
-  }
+  const size_t workspace = most_workspace({&d.whole, &d.part, &d.companion});
   for (int i = 0; i < s.threads; ++i) d.workspace.emplace_back(workspace);
 
   p.work = work;

@@ -519,6 +519,19 @@ Buffer random_buffer(simdattn::DType dtype, size_t elements, uint64_t seed, floa
   return b;
 }
 
+size_t most_workspace(std::initializer_list<const simdattn::Attention*> problems) {
+  size_t bytes = 0;
+  for (const Target* t : simdattn::targets()) {
+    if (!simdattn::runnable(*t)) continue;
+    for (const simdattn::Attention* a : problems) {
+      simdattn::AttentionPlan plan;
+      if (a->q.data == nullptr || !simdattn::attention_plan(*a, &plan, {.target = t}).ok()) continue;
+      bytes = std::max(bytes, plan.workspace_bytes);
+    }
+  }
+  return bytes;
+}
+
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   add_softmax_cases(cases);

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <span>
@@ -131,6 +132,8 @@ size_t element_size(simdattn::DType dtype);
 const char* type_name(simdattn::DType dtype);
 /// A filled buffer.
 Buffer random_buffer(simdattn::DType dtype, size_t elements, uint64_t seed, float amplitude = 1);
+/// Bytes with which every runnable target solves every problem that has queries.
+size_t most_workspace(std::initializer_list<const simdattn::Attention*> problems);
 
 }  // namespace bench
 

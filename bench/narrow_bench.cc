@@ -111,16 +111,7 @@ Prepared prepare(const Setup& s) {
   d.whole = problem(s.arithmetic, d.k, d.v, s.heads, 0);
   d.part = problem(s.arithmetic, d.k, d.v, 1, first_row);
   d.companion = problem(Arithmetic::kF32, d.other_k, d.other_v, s.heads, 0);
-  size_t workspace = 0;
-  for (const simdattn::Target* t : simdattn::targets()) {
-    if (!simdattn::runnable(*t)) continue;
-    for (const Attention* a : {&d.whole, &d.part, &d.companion}) {
-      simdattn::AttentionPlan plan;
-      if (simdattn::attention_plan(*a, &plan, {.target = t}).ok())
-        workspace = std::max(workspace, plan.workspace_bytes);
-    }
-  }
-  d.workspace = Buffer(workspace);
+  d.workspace = Buffer(most_workspace({&d.whole, &d.part, &d.companion}));
 
   Prepared p;
   p.keep = data;
