@@ -5,11 +5,15 @@
 //   Ops::Vec, lanes()           a vector of f32, of at most 16 lanes
 //   Ops::kRegisters             how many there are
 //   Ops::kRows, kWideRows       rows of the largest tile of two vectors; of four
-//   Ops::kRoundingRows, kRoundingRowsOfOne, kMostRoundingRows    of one that rounds, of two vectors and of one vector; more
-//                               rows in all than the last do not round in tiles
+//   Ops::kRoundingRows, kMostRoundingRows    rows of the largest tile that rounds; more in all than the last do not round in tiles
 //   Ops::load, store, zero, broadcast, add, mul_add
 //   Ops::loaded                 the same as load, once: compilers would load for each operation, beside a broadcast for each product
 //   Ops::rounded                to numbers of bf16; NaN stays NaN
+//   Ops::kRoundsByAdding        then, with subnormal results flushed and subnormal operands not,
+//     rounded_by_adding         the same of magnitudes below 2^112; what is larger becomes NaN, and zeros lose their sign
+//     flushed                   zeros of their sign in the place of subnormal numbers
+//     any_nan(v)                true if a lane is NaN, perhaps also if one is infinite
+//     any_subnormal(p, n)       true if one of n numbers is
 //   Ops::load_pairs, even_of, odd_of    of each two neighbours of bf16 the first, the second, widened
 //   Ops::kMultipliesPairs       then mul_add_even, mul_add_odd multiply them as they are
 //   Ops::zip_lower, zip_upper           what puts both in order again
@@ -17,8 +21,8 @@
 //   Ops::with_registers(f)      f(accumulators, columns): sets of registers, `at<i>(set)` is one of them
 //   unroll<n>(f)                f(0), f(1), ... with the index as a type
 //
-// Both chains of every sum are in registers, so a tile has half the rows of an f32 one. The sums themselves are touched
-// once in 32 steps: they stay where they are stored.
+// Both chains of every sum are in registers, so a tile has half the rows of an f32 one; or they are computed one after the
+// other, where rounding wants more rows. The sums themselves are touched once in 32 steps: they stay where they are stored.
 //
 // The control word is set around the tiles, and those are not inlined: no operation moves across.
 
@@ -37,14 +41,22 @@ SIMDATTN_TILE_INLINE void add_to_chains(const float* x, int64_t stride, Chains& 
     });
   });
 }
-template <int64_t kRows, int64_t kVecs, class Chains>
+template <int64_t kRows, int64_t kVecs, int64_t kChains, class Chains>
 SIMDATTN_TILE_INLINE void clear_chains(Chains& chains) {
-  unroll<2 * kRows * kVecs>([&](auto i) SIMDATTN_TILE_LAMBDA { Ops::at<i>(chains) = Ops::zero(); });
+  unroll<kChains * kRows * kVecs>([&](auto i) SIMDATTN_TILE_LAMBDA { Ops::at<i>(chains) = Ops::zero(); });
 }
 /// The sum of the two chains of row r and vector c.
 template <int64_t kRows, int64_t kVecs, int64_t kIndex, class Chains>
 SIMDATTN_TILE_INLINE Ops::Vec joined(Chains& chains) {
   return Ops::add(Ops::at<kIndex>(chains), Ops::at<kRows * kVecs + kIndex>(chains));
+}
+/// Puts one chain of each sum aside and begins the other one.
+template <int64_t kRows, int64_t kVecs, class Chains>
+SIMDATTN_TILE_INLINE void keep_chains(Chains& chains, float* kept) {
+  unroll<kRows * kVecs>([&](auto i) SIMDATTN_TILE_LAMBDA {
+    Ops::store(Ops::at<i>(chains), kept + i * Ops::lanes());
+    Ops::at<i>(chains) = Ops::zero();
+  });
 }
 /// The registers do not hold pairs of bf16 beside what they become: pairs are loaded twice.
 template <int64_t kRows, int64_t kVecs>
@@ -54,23 +66,50 @@ constexpr bool kLoadsTwice = !Ops::kMultipliesPairs && 2 * kRows * kVecs + 2 * k
 struct Unrounded {
   float x;
 };
+/// The same where rounding by an addition is worth two ways: results that are NaN are computed again from Unrounded.
+struct Bounded {
+  float x;
+};
+template <class T>
+constexpr bool kRounds = std::is_same_v<T, Unrounded> || std::is_same_v<T, Bounded>;
+/// How f32 that any number may be in is taken first.
+using Stored32 = std::conditional_t<Ops::kRoundsByAdding, Bounded, Unrounded>;
+template <class T>
+constexpr FlushSubnormals::Which kFlushed =
+    std::is_same_v<T, Bounded> ? FlushSubnormals::kResults : FlushSubnormals::kAll;
 SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const float* p) { return Ops::load(p); }
 SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Unrounded* p) { return Ops::rounded(Ops::loaded(&p->x)); }
+SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Bounded* p) { return Ops::rounded_by_adding(Ops::loaded(&p->x)); }
+/// A number that is no operand of the chains.
+template <class T>
+SIMDATTN_TILE_INLINE Ops::Vec flushed_if_bounded(Ops::Vec v) {
+  if constexpr (std::is_same_v<T, Bounded>) return Ops::flushed(v);
+  return v;
+}
 /// Bytes of the numbers that a vector holds, read from T.
 template <class T>
 constexpr int64_t kVectorBytes = Ops::kMostLanes * static_cast<int64_t>(sizeof(T));
+/// Of chains apart, the numbers of the one after this one: hardware does not see that every other row is skipped for a while.
+template <class T, int64_t kVecs>
+SIMDATTN_TILE_INLINE void fetch_other_chain(const T* row, int64_t stride, int64_t chain) {
+  const uintptr_t next = address_at(reinterpret_cast<const char*>(row),
+                                    (chain == 0 ? 1 : kChainGroup - 1) * stride * static_cast<int64_t>(sizeof(T)));
+  for (uintptr_t byte = 0; byte < kVecs * kVectorBytes<T>; byte += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(next + byte));
+  }
+}
 /// T is how a cache stores numbers, not how they are packed.
 template <class T>
 constexpr bool kStored = !std::is_same_v<T, float>;
 /// Rows of the largest tile.
 template <class T, int64_t kVecs>
-constexpr int64_t kMostRows = std::is_same_v<T, Unrounded> ? (kVecs == 1 ? Ops::kRoundingRowsOfOne : Ops::kRoundingRows)
-                              : kVecs == 4                 ? Ops::kWideRows
-                                                           : Ops::kRows;
-/// Numbers that are rounded in tiles: for more rows than a tile of two vectors has, one vector and twice the rows. Each number is
-/// rounded once for all of them, and the ports of the roundings are not those of most multiply-adds.
-template <class T>
-constexpr bool kTakesOne = std::is_same_v<T, Unrounded> && Ops::kMostRoundingRows > Ops::kRoundingRows;
+constexpr int64_t kMostRows = !std::is_same_v<T, Stored32> && kRounds<T> ? 1
+                              : kRounds<T>                               ? Ops::kRoundingRows
+                              : kVecs == 4                               ? Ops::kWideRows
+                                                                         : Ops::kRows;
+/// One chain after the other: each number is then rounded once for twice the rows, beside five constants and intermediates.
+template <class T, int64_t kRows, int64_t kVecs>
+constexpr bool kApart = std::is_same_v<T, Bounded> && (2 * kRows + 1) * kVecs + 5 > Ops::kRegisters;
 /// Tiles of four vectors: for all rows where they are as high as the others, else for the few rows of a decoding step.
 template <class T>
 constexpr bool kWide = std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows;
@@ -91,10 +130,12 @@ struct ScoreChains {
   PrefetchPlan prefetch;
 };
 
+/// Bounded: false if a score is NaN.
 template <class T, int64_t kRows, int64_t kVecs>
-SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
+SIMDATTN_TILE_FUNCTION bool score_chains_tile(const ScoreChains<T>& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
-  constexpr int64_t kHalf = kVecs == 1 ? 1 : kVecs / 2;
+  constexpr int64_t kHalf = kVecs / 2;
+  bool done = true;
   Ops::with_registers([&](auto& chains, auto& columns) SIMDATTN_TILE_LAMBDA {
     const int64_t n = Ops::lanes();
     const int64_t ldq = a.ldq;
@@ -131,53 +172,87 @@ SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
     unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
       unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::zero(), a.s + r * a.lds + c * n); });
     });
+    constexpr int64_t kAtOnce = kApart<T, kRows, kVecs> ? 1 : 2;
+    alignas(64) float kept[kAtOnce == 1 ? kRows * kVecs * Ops::kMostLanes : 1];
+    const auto join = [&](auto i) SIMDATTN_TILE_LAMBDA {
+      if constexpr (kAtOnce == 1) return Ops::add(Ops::load(kept + i * Ops::lanes()), Ops::at<i>(chains));
+      else return joined<kRows, kVecs, i>(chains);
+    };
     uintptr_t line = a.prefetch.first;
     const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch.pitch);
     int64_t prefetches = a.prefetch.count;
     for (int64_t left = a.dim; left > 0;) {
       const int64_t group = left < kChainGroup ? left : kChainGroup;
       left -= group;
-      clear_chains<kRows, kVecs>(chains);
+      const auto prefetch = [&]() SIMDATTN_TILE_LAMBDA {
+        if (!kStored<T> || prefetches <= 0) return;
+        for (uintptr_t byte = 0; byte < 2 * kVecs * kVectorBytes<T>; byte += 64) {
+          __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+        }
+        line += pitch;
+        --prefetches;
+      };
+      clear_chains<kRows, kVecs, kAtOnce>(chains);
+      if constexpr (kApart<T, kRows, kVecs>) {
+        const auto chain = [&](int64_t first) SIMDATTN_TILE_LAMBDA {
+          const float* x = q + first;
+          Cursor<const T> l(low.get() + first * kPanelWidth), h(high.get() + first * kPanelWidth);
 #pragma GCC unroll 1
-      for (int64_t i = 0; i < group / 2; ++i) {
-        if (kStored<T> && prefetches > 0) {
-          for (uintptr_t byte = 0; byte < 2 * kVecs * kVectorBytes<T>; byte += 64) {
-            __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+          for (int64_t i = first; i < group; i += 2) {
+            if (first == 0) prefetch();
+            fetch_other_chain<T, kVecs>(l.get(), kPanelWidth, first);
+            load(l.get(), h.get(), kFirst);
+            add(x, kFirst);
+            x += 2;
+            l += 2 * kPanelWidth;
+            h += 2 * kPanelWidth;
           }
-          line += pitch;
-          --prefetches;
+        };
+        chain(0);
+        keep_chains<kRows, kVecs>(chains, kept);
+        chain(1);
+        q += group;
+        low += group * kPanelWidth;
+        high += group * kPanelWidth;
+      } else {
+#pragma GCC unroll 1
+        for (int64_t i = 0; i < group / 2; ++i) {
+          prefetch();
+          load(low.get(), high.get(), kFirst);
+          add(q, kFirst);
+          if constexpr (kPairs && kLoadsTwice<kRows, kVecs>) {
+            load(Ops::hide(low.get()), Ops::hide(high.get()), kSecond);
+          } else {
+            load(low.get(), high.get(), kSecond);
+          }
+          add(q + 1, kSecond);
+          q += 2;
+          low += 2 * kPanelWidth;
+          high += 2 * kPanelWidth;
         }
-        load(low.get(), high.get(), kFirst);
-        add(q, kFirst);
-        if constexpr (kPairs && kLoadsTwice<kRows, kVecs>) {
-          load(Ops::hide(low.get()), Ops::hide(high.get()), kSecond);
-        } else {
-          load(low.get(), high.get(), kSecond);
+        if (group % 2 != 0) {
+          load(low.get(), high.get(), kFirst);
+          add(q, kFirst);
         }
-        add(q + 1, kSecond);
-        q += 2;
-        low += 2 * kPanelWidth;
-        high += 2 * kPanelWidth;
-      }
-      if (group % 2 != 0) {
-        load(low.get(), high.get(), kFirst);
-        add(q, kFirst);
       }
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
         unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
           float* const s = a.s + r * a.lds + c * n;
-          Ops::store(Ops::add(Ops::load(s), joined<kRows, kVecs, r * kVecs + c>(chains)), s);
+          Ops::store(Ops::add(Ops::load(s), join(std::integral_constant<int64_t, r * kVecs + c>())), s);
         });
       });
     }
-    const Ops::Vec scale = Ops::broadcast(a.scale);
+    const Ops::Vec scale = flushed_if_bounded<T>(Ops::broadcast(a.scale));
     unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
       unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
         float* const s = a.s + r * a.lds + c * n;
-        Ops::store(Ops::mul_add(Ops::load(s), scale, Ops::zero()), s);
+        const Ops::Vec score = Ops::mul_add(Ops::load(s), scale, Ops::zero());
+        if constexpr (std::is_same_v<T, Bounded>) done = done && !Ops::any_nan(score);
+        Ops::store(score, s);
       });
     });
   });
+  return done;
 }
 
 /// What the tile of rows [first, first + rows) and kVecs vectors from column x on prefetches: its share of the panels to come,
@@ -196,6 +271,9 @@ SIMDATTN_TILE_INLINE PrefetchPlan chain_panels_to_come(const ScoreTile& a, int64
       (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth + from * width * kPair;
   return {address_at(static_cast<const char*>(a.panels), offset), width * kPair, to - from};
 }
+
+template <int64_t kVecs>
+SIMDATTN_TILE_FUNCTION void score_unrounded_strip(const ScoreTile& a, int64_t x, int64_t first, int64_t rows);
 
 /// All rows against kVecs vectors of columns from column `x` on.
 template <class T, int64_t kVecs>
@@ -217,22 +295,36 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
         a.s + t.first * a.lds + x,
         a.lds,
         kStored<T> && a.stream ? chain_panels_to_come<T, kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
-    with_rows<kMostRows<T, kVecs>>(t.rows,
-                                   [&](auto r) SIMDATTN_TILE_LAMBDA { score_chains_tile<T, r, kVecs>(arguments); });
+    bool done = true;
+    with_rows<kMostRows<T, kVecs>>(
+        t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { done = score_chains_tile<T, r, kVecs>(arguments); });
+    if constexpr (std::is_same_v<T, Bounded>) {
+      if (!done) score_unrounded_strip<kVecs>(a, x, t.first, t.rows);
+    }
   }
+}
+template <int64_t kVecs>
+void score_unrounded_strip(const ScoreTile& a, int64_t x, int64_t first, int64_t rows) {
+  const FlushSubnormals flush;
+  ScoreTile part = a;
+  part.q = static_cast<const char*>(a.q) + first * a.q_stride;
+  part.rows = rows;
+  part.s = a.s + first * a.lds;
+  score_chains_strip<Unrounded, kVecs>(part, x);
 }
 
 template <class T>
 void score_chains(const ScoreTile& a) {
-  const FlushSubnormals flush;
+  if constexpr (std::is_same_v<T, Bounded>) {
+    for (int64_t r = 0; r < a.rows; ++r) {
+      const char* const q = static_cast<const char*>(a.q) + r * a.q_stride;
+      if (Ops::any_subnormal(reinterpret_cast<const float*>(q), a.dim)) return score_chains<Unrounded>(a);
+    }
+  }
+  const FlushSubnormals flush(kFlushed<T>);
   const int64_t n = Ops::lanes();
   const int64_t columns = a.n_panels * kPanelWidth;
   int64_t x = 0;
-  if constexpr (kTakesOne<T>) {
-    if (a.rows > Ops::kRoundingRows) {
-      for (; x < columns; x += n) score_chains_strip<T, 1>(a, x);
-    }
-  }
   if constexpr (kWide<T>) {
     if (a.rows <= Ops::kWideRows || Ops::kWideRows == Ops::kRows) {
       for (; x + 4 * n <= columns; x += 4 * n) score_chains_strip<T, 4>(a, x);
@@ -298,13 +390,19 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
     };
     if (a.alpha != nullptr) {
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
-        const Ops::Vec alpha = Ops::broadcast(a.alpha + r);
+        const Ops::Vec alpha = flushed_if_bounded<T>(Ops::broadcast(a.alpha + r));
         unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
           float* const o = a.o + r * a.ldo + c * n;
           Ops::store(Ops::mul_add(alpha, Ops::load(o), Ops::zero()), o);
         });
       });
     }
+    constexpr int64_t kAtOnce = kApart<T, kRows, kVecs> ? 1 : 2;
+    alignas(64) float kept[kAtOnce == 1 ? kRows * kVecs * Ops::kMostLanes : 1];
+    const auto join = [&](auto i) SIMDATTN_TILE_LAMBDA {
+      if constexpr (kAtOnce == 1) return Ops::add(Ops::load(kept + i * Ops::lanes()), Ops::at<i>(chains));
+      else return joined<kRows, kVecs, i>(chains);
+    };
     uintptr_t line = a.prefetch.first;
     const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch.pitch);
     int64_t prefetches = a.prefetch.count;
@@ -312,41 +410,58 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
     for (int64_t group = a.first_group < left ? a.first_group : left; left > 0;
          group = left < kChainGroup ? left : kChainGroup) {
       left -= group;
-      clear_chains<kRows, kVecs>(chains);
-#pragma GCC unroll 1
-      for (int64_t i = 0; i < group / 2; ++i) {
-        if (kStored<T> && prefetches > 0) {
-          for (uintptr_t byte = 0; byte < kVecs * kVectorBytes<T>; byte += 64) {
-            __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
-            __builtin_prefetch(reinterpret_cast<const char*>(line + pitch + byte), 0, 2);
-          }
-          line += 2 * pitch;
-          prefetches -= 2;
+      const auto prefetch = [&]() SIMDATTN_TILE_LAMBDA {
+        if (!kStored<T> || prefetches <= 0) return;
+        for (uintptr_t byte = 0; byte < kVecs * kVectorBytes<T>; byte += 64) {
+          __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+          __builtin_prefetch(reinterpret_cast<const char*>(line + pitch + byte), 0, 2);
         }
-        load(v.get());
-        add(w, kFirst);
-        load(v.get() + key_stride);
-        add(w + 1, kSecond);
-        w += 2;
-        v += 2 * key_stride;
-      }
-      if (group % 2 != 0) {
-        load(v.get());
-        add(w, kFirst);
-        w += 1;
-        v += key_stride;
-      }
-      if constexpr (kVecs == 1) {
-        unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
-          float* const o = a.o + r * a.ldo;
-          Ops::store(Ops::add(Ops::load(o), joined<kRows, 1, r>(chains)), o);
-        });
+        line += 2 * pitch;
+        prefetches -= 2;
+      };
+      clear_chains<kRows, kVecs, kAtOnce>(chains);
+      if constexpr (kApart<T, kRows, kVecs>) {
+        const auto chain = [&](int64_t first) SIMDATTN_TILE_LAMBDA {
+          const float* x = w + first;
+          Cursor<const T> at(v.get() + first * key_stride);
+#pragma GCC unroll 1
+          for (int64_t i = first; i < group; i += 2) {
+            if (first == 0) prefetch();
+            fetch_other_chain<T, kVecs>(at.get(), key_stride, first);
+            load(at.get());
+            add(x, kFirst);
+            x += 2;
+            at += 2 * key_stride;
+          }
+        };
+        chain(0);
+        keep_chains<kRows, kVecs>(chains, kept);
+        chain(1);
+        w += group;
+        v += group * key_stride;
+      } else {
+#pragma GCC unroll 1
+        for (int64_t i = 0; i < group / 2; ++i) {
+          prefetch();
+          load(v.get());
+          add(w, kFirst);
+          load(v.get() + key_stride);
+          add(w + 1, kSecond);
+          w += 2;
+          v += 2 * key_stride;
+        }
+        if (group % 2 != 0) {
+          load(v.get());
+          add(w, kFirst);
+          w += 1;
+          v += key_stride;
+        }
       }
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
         unroll<kVecs / 2>([&](auto c) SIMDATTN_TILE_LAMBDA {
           float* const o = a.o + r * a.ldo + 2 * c * n;
-          const Ops::Vec even = joined<kRows, kVecs, r * kVecs + 2 * c>(chains);
-          const Ops::Vec odd = joined<kRows, kVecs, r * kVecs + 2 * c + 1>(chains);
+          const Ops::Vec even = join(std::integral_constant<int64_t, r * kVecs + 2 * c>());
+          const Ops::Vec odd = join(std::integral_constant<int64_t, r * kVecs + 2 * c + 1>());
           Ops::store(Ops::add(Ops::load(o), kPairs ? Ops::zip_lower(even, odd) : even), o);
           Ops::store(Ops::add(Ops::load(o + n), kPairs ? Ops::zip_upper(even, odd) : odd), o + n);
         });
@@ -371,6 +486,49 @@ SIMDATTN_TILE_INLINE PrefetchPlan chain_values_to_come(const ValueTile& a, int64
   return {address(from * a.key_stride + x * kSize), a.key_stride, to - from};
 }
 
+/// The sums of one tile as they were, if they may have to be computed again.
+template <class T, int64_t kVecs>
+struct KeptSums {
+  KeptSums(const float*, int64_t, int64_t, bool) {}
+};
+template <int64_t kVecs>
+class KeptSums<Bounded, kVecs> {
+ public:
+  SIMDATTN_TILE_INLINE KeptSums(float* o, int64_t ldo, int64_t rows, bool used) : o_(o), ldo_(ldo), rows_(rows) {
+    each([&](float* sum, float* kept) SIMDATTN_TILE_LAMBDA {
+      Ops::Vec v = Ops::load(sum);
+      if (used) v = Ops::flushed(v);
+      Ops::store(v, sum);
+      Ops::store(v, kept);
+    });
+  }
+  SIMDATTN_TILE_INLINE bool now_nan() {
+    Ops::Vec poison = Ops::zero();
+    each([&](const float* sum, const float*)
+             SIMDATTN_TILE_LAMBDA { poison = Ops::mul_add(Ops::load(sum), Ops::zero(), poison); });
+    return Ops::any_nan(poison);
+  }
+  SIMDATTN_TILE_INLINE void restore() {
+    each([&](float* sum, const float* kept) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::load(kept), sum); });
+  }
+
+ private:
+  template <class F>
+  SIMDATTN_TILE_INLINE void each(const F& f) {
+    const int64_t n = Ops::lanes();
+    for (int64_t r = 0; r < rows_; ++r) {
+      unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { f(o_ + r * ldo_ + c * n, kept_ + (r * kVecs + c) * n); });
+    }
+  }
+  float* o_;
+  int64_t ldo_;
+  int64_t rows_;
+  alignas(64) float kept_[kMostRows<Bounded, kVecs> * kVecs * Ops::kMostLanes];
+};
+template <int64_t kVecs>
+SIMDATTN_TILE_FUNCTION void value_unrounded_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
+                                                  int64_t first, int64_t rows);
+
 /// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
 template <class T, int64_t kVecs>
 SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
@@ -387,9 +545,26 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
         a.ldo,
         a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
         kStored<T> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan()};
+    [[maybe_unused]] KeptSums<T, kVecs> kept(arguments.o, a.ldo, t.rows, keys > 0 || arguments.alpha != nullptr);
     with_rows<kMostRows<T, kVecs>>(t.rows,
                                    [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
+    if constexpr (std::is_same_v<T, Bounded>) {
+      if (kept.now_nan()) {
+        kept.restore();
+        value_unrounded_strip<kVecs>(a, key, keys, x, t.first, t.rows);
+      }
+    }
   }
+}
+template <int64_t kVecs>
+void value_unrounded_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t first, int64_t rows) {
+  const FlushSubnormals flush;
+  ValueTile part = a;
+  part.w = a.w + first * a.ldw;
+  part.rows = rows;
+  part.o = a.o + first * a.ldo;
+  if (a.alpha != nullptr) part.alpha = a.alpha + first;
+  value_chains_strip<Unrounded, kVecs>(part, key, keys, x);
 }
 
 /// Columns [0, columns) of `keys` keys from `key` on; a multiple of kValueGroup.
@@ -398,11 +573,6 @@ SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key
   const int64_t n = Ops::lanes();
   const bool contiguous = a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T));
   int64_t x = 0;
-  if constexpr (kTakesOne<T>) {
-    if (a.rows > Ops::kRoundingRows) {
-      for (; x < columns; x += n) value_chains_strip<T, 1>(a, key, keys, x);
-    }
-  }
   if constexpr (kWide<T>) {
     if ((a.rows <= Ops::kWideRows || Ops::kWideRows == Ops::kRows) && (contiguous || 4 * n <= kValueGroup)) {
       for (; x + 4 * n <= columns; x += 4 * n) value_chains_strip<T, 4>(a, key, keys, x);
@@ -496,7 +666,13 @@ SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t col
 
 template <class T>
 void value_chains(const ValueTile& a) {
-  const FlushSubnormals flush;
+  if constexpr (std::is_same_v<T, Bounded>) {
+    if (a.rows > Ops::kMostRoundingRows) return value_chains<Unrounded>(a);
+    for (int64_t r = 0; r < a.rows; ++r) {
+      if (Ops::any_subnormal(a.w + r * a.ldw, a.keys)) return value_chains<Unrounded>(a);
+    }
+  }
+  const FlushSubnormals flush(kFlushed<T>);
   const int64_t whole = a.dim / kValueGroup * kValueGroup;
   if constexpr (std::is_same_v<T, Unrounded>) {
     if (a.rows > Ops::kMostRoundingRows) {

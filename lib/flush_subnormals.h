@@ -11,11 +11,14 @@
 namespace simdattn {
 namespace {  // internal to each object, like the helpers of dtypes.h
 
-/// Subnormal operands and results count as zeros of their sign. What is computed meanwhile must be behind a call that is not
-/// inlined: compilers move plain arithmetic across changes of the control word.
+/// Subnormal operands and results count as zeros of their sign; with kResults, results alone (x86). What is computed meanwhile
+/// must be behind a call that is not inlined: compilers move plain arithmetic across changes of the control word.
 class FlushSubnormals {
  public:
-  FlushSubnormals() : word_(read()) { write(word_ | kFlush); }
+  enum Which : bool { kAll, kResults };
+  explicit FlushSubnormals(Which which = kAll) : word_(read()) {
+    write((word_ & ~kFlush) | (which == kAll ? kFlush : kFlushResults));
+  }
   ~FlushSubnormals() { write(word_); }
   FlushSubnormals(const FlushSubnormals&) = delete;
   FlushSubnormals& operator=(const FlushSubnormals&) = delete;
@@ -24,13 +27,13 @@ class FlushSubnormals {
 #if defined(__x86_64__)
   // MXCSR: flush to zero 15, subnormals are zeros 6. A result is tiny if it is so after rounding.
   using Word = uint32_t;
-  static constexpr Word kFlush = 0x8040;
+  static constexpr Word kFlush = 0x8040, kFlushResults = 0x8000;
   static Word read() { return _mm_getcsr(); }
   static void write(Word w) { _mm_setcsr(w); }
 #elif defined(__aarch64__)
   // FPCR: FZ 24. A result is tiny if it is so before rounding.
   using Word = uint64_t;
-  static constexpr Word kFlush = 1 << 24;
+  static constexpr Word kFlush = 1 << 24, kFlushResults = kFlush;
   static Word read() {
     Word w;
     asm volatile("mrs %0, fpcr" : "=r"(w));

@@ -160,7 +160,8 @@ struct SoftmaxTile {
 };
 
 /// o[r][c] = alpha[r] * o[r][c] + the sum of w[r][j] * v[j][c], as the arithmetic defines it; in f32 fma(w[r][j], v[j][c],
-/// o[r][c]) for ascending j. Columns 32 g .. 32 g + 31 of key j are at v + j * key_stride + g * group_stride.
+/// o[r][c]) for ascending j. Columns 32 g .. 32 g + 31 of key j are at v + j * key_stride + g * group_stride. In kBF16 a zero may lose its
+/// sign where values of f32 are not packed; finish leaves no -0 anyway.
 struct ValueTile {
   const float* w;
   int64_t ldw;

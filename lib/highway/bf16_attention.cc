@@ -47,14 +47,13 @@ struct Ops {
   static constexpr int64_t kRegisters = 16, kRows = 2, kWideRows = 1;
 #endif
   static constexpr int64_t kRoundingRows = simdattn::HWY_NAMESPACE::kRoundingRows;
-  static constexpr int64_t kRoundingRowsOfOne = simdattn::HWY_NAMESPACE::kRoundingRowsOfOne;
   static constexpr int64_t kMostRoundingRows = simdattn::HWY_NAMESPACE::kMostRoundingRows;
   static constexpr int64_t kMostLanes = static_cast<int64_t>(hn::MaxLanes(TileTag()));
   static HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(TileTag())); }
   static HWY_INLINE Vec load(const float* p) { return hn::LoadU(TileTag(), p); }
   static HWY_INLINE Vec loaded(const float* p) {
     Vec v = load(p);
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3  // AVX2 has no register for it
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
     __asm__("" : "+v"(v.raw));
 #endif
     return v;
@@ -65,6 +64,45 @@ struct Ops {
   static HWY_INLINE Vec add(Vec a, Vec b) { return hn::Add(a, b); }
   static HWY_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return hn::MulAdd(a, b, c); }
   static HWY_INLINE Vec rounded(Vec v) { return RoundedToBF16(TileTag(), v); }
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  static constexpr bool kRoundsByAdding = true;
+#else
+  static constexpr bool kRoundsByAdding = false;
+#endif
+  /// v + s - s, where the last place of s = 1.5 * 2^16 times the power of two of v is that of a bf16 number: 17 more in the exponent than
+  /// the subnormals' and the smallest normals', which is 0 or 1. Saturation leaves NaN for what overflows.
+  static HWY_INLINE Vec rounded_by_adding(Vec v) {
+    const hn::Repartition<uint16_t, TileTag> du;
+    const hn::Repartition<int16_t, TileTag> di;
+    const hn::RebindToUnsigned<TileTag> d32;
+    const auto constant = [&](uint32_t x) SIMDATTN_LAMBDA { return hn::BitCast(du, hn::Set(d32, x)); };
+    const auto exponent = hn::SaturatedSub(hn::And(hn::BitCast(du, v), constant(0x7F800000u)), constant(0x00800000u));
+    const auto shifter =
+        hn::BitCast(TileTag(), hn::SaturatedAdd(hn::BitCast(di, exponent), hn::BitCast(di, constant(0x08C00000u))));
+    return hn::Sub(hn::Add(v, shifter), shifter);
+  }
+  static HWY_INLINE Vec flushed(Vec v) {
+    Vec one = hn::Set(TileTag(), 1.0f);
+#if HWY_ARCH_X86
+    __asm__("" : "+v"(one.raw));  // else there is no product
+#endif
+    return hn::Mul(v, one);
+  }
+  static HWY_INLINE bool any_nan(Vec v) { return !hn::AllFalse(TileTag(), hn::IsNaN(v)); }
+  static HWY_INLINE bool any_subnormal(const float* p, int64_t n) {
+    const TileTag d;
+    const hn::RebindToUnsigned<TileTag> du;
+    auto least = hn::Set(du, ~0u);
+    const auto look = [&](Vec v) SIMDATTN_LAMBDA {  // twice the magnitude, less 1: zeros are the largest
+      const auto u = hn::BitCast(du, v);
+      least = hn::Min(least, hn::Sub(hn::Add(u, u), hn::Set(du, 1u)));
+    };
+    const int64_t step = lanes();
+    int64_t i = 0;
+    for (; i + step <= n; i += step) look(load(p + i));
+    if (i < n) look(hn::LoadN(d, p + i, static_cast<size_t>(n - i)));
+    return !hn::AllFalse(du, hn::Lt(least, hn::Set(du, 0x00FFFFFFu)));
+  }
   static HWY_INLINE Vec load_pairs(const bf16* p) { return LoadPairs(TileTag(), p); }
   static HWY_INLINE Vec even_of(Vec pairs) { return EvenOf(TileTag(), pairs); }
   static HWY_INLINE Vec odd_of(Vec pairs) { return OddOf(TileTag(), pairs); }
@@ -133,10 +171,10 @@ void RoundToBF16(const float* in, float* out, int64_t n) {
   }
 }
 void ScoreChainsF32(const ScoreTile& a) { widened::score_chains<float>(a); }
-void ScoreChainsUnrounded(const ScoreTile& a) { widened::score_chains<widened::Unrounded>(a); }
+void ScoreChainsUnrounded(const ScoreTile& a) { widened::score_chains<widened::Stored32>(a); }
 void ScoreChainsBF16(const ScoreTile& a) { widened::score_chains<bf16>(a); }
 void ValueChainsF32(const ValueTile& a) { widened::value_chains<float>(a); }
-void ValueChainsUnrounded(const ValueTile& a) { widened::value_chains<widened::Unrounded>(a); }
+void ValueChainsUnrounded(const ValueTile& a) { widened::value_chains<widened::Stored32>(a); }
 void ValueChainsBF16(const ValueTile& a) { widened::value_chains<bf16>(a); }
 #if SIMDATTN_ARM_MATRIX
 void ScorePairs(const ScoreTile& a) { pairs::score_chains<bf16>(a); }

@@ -15,14 +15,13 @@ struct Ops {
   // Without fused multiply-add a product takes a register of its own.
   static constexpr int64_t kRows = kAvx512 ? 4 : !kX86 || kLanes == 8 ? 3 : 2;
   static constexpr int64_t kWideRows = kAvx512 ? 2 : !kX86 ? 3 : 1;
-  static constexpr int64_t kRoundingRows = kX86 ? kRows : 2;  // the constants of rounding want registers, too
-  static constexpr int64_t kRoundingRowsOfOne = kAvx512 ? 8 : kX86 && kLanes == 8 ? 4 : kRoundingRows;
+  static constexpr int64_t kRoundingRows = kAvx512 ? 8 : kX86 && kLanes == 8 ? 4 : 2;
   static constexpr int64_t kMostRoundingRows = kX86 && kLanes >= 8 ? 8 : kRoundingRows;
   static constexpr int64_t kMostLanes = kLanes;
   static constexpr int64_t lanes() { return kLanes; }
   static SIMDATTN_INLINE Vec load(const float* p) { return simdattn::load(p); }
   static SIMDATTN_INLINE Vec loaded(const float* p) {
-#if XSIMD_WITH_AVX512F
+#if XSIMD_WITH_AVX2
     typename Vec::register_type v = load(p);
     asm("" : "+v"(v));
     return v;
@@ -36,6 +35,33 @@ struct Ops {
   static SIMDATTN_INLINE Vec add(Vec a, Vec b) { return a + b; }
   static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return xsimd::fma(a, b, c); }
   static SIMDATTN_INLINE Vec rounded(Vec v) { return rounded_to_bf16(v); }
+  static constexpr bool kRoundsByAdding = kX86 && kLanes >= 8;
+  /// As in lib/highway/bf16_attention.cc.
+  static SIMDATTN_INLINE Vec rounded_by_adding(Vec v) {
+    using U16 = xsimd::batch<uint16_t, typename Vec::arch_type>;
+    using I16 = xsimd::batch<int16_t, typename Vec::arch_type>;
+    const auto constant = [](uint32_t x) { return xsimd::bitwise_cast<uint16_t>(Bits32(x)); };
+    const U16 exponent =
+        xsimd::ssub(xsimd::bitwise_cast<uint16_t>(bits_of(v)) & constant(0x7F800000u), constant(0x00800000u));
+    const I16 sum =
+        xsimd::sadd(xsimd::bitwise_cast<int16_t>(exponent), xsimd::bitwise_cast<int16_t>(constant(0x08C00000u)));
+    const Vec shifter = xsimd::bitwise_cast<float>(sum);
+    return v + shifter - shifter;
+  }
+  static SIMDATTN_INLINE Vec flushed(Vec v) {
+    typename Vec::register_type one = Vec(1.0f);
+    asm("" : "+v"(one));  // else there is no product
+    return v * Vec(one);
+  }
+  static SIMDATTN_INLINE bool any_nan(Vec v) { return xsimd::any(v != v); }
+  static SIMDATTN_INLINE bool any_subnormal(const float* p, int64_t n) {
+    Bits32 least(~0u);
+    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+      const Bits32 u = bits_of(simdattn::load(p + i, part));
+      least = xsimd::min(least, u + u - Bits32(1u));  // zeros are the largest
+    });
+    return xsimd::any(least < Bits32(0x00FFFFFFu));
+  }
   static SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return simdattn::load_pairs(p); }
   static SIMDATTN_INLINE Vec even_of(Bits32 pairs) { return simdattn::even_of(pairs); }
   static SIMDATTN_INLINE Vec odd_of(Bits32 pairs) { return simdattn::odd_of(pairs); }
@@ -77,9 +103,9 @@ struct Bf16Kernels {
   }
   static constexpr auto score_tile = score_chains<float>;
   static constexpr auto score_tile_bf16 = score_chains<bf16>;
-  static constexpr auto score_tile_f32 = score_chains<Unrounded>;
+  static constexpr auto score_tile_f32 = score_chains<Stored32>;
   static constexpr auto value_tile = value_chains<float>;
-  static constexpr auto value_tile_f32 = value_chains<Unrounded>;
+  static constexpr auto value_tile_f32 = value_chains<Stored32>;
   static constexpr auto value_tile_bf16 = value_chains<bf16>;
   static constexpr auto softmax_tile = simdattn::softmax_tile<true>;
 };
