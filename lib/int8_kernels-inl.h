@@ -1,5 +1,5 @@
 // The kernels of Arithmetic::kInt8 over a backend's vector operations. Text: a backend includes it inside its own unnamed
-// namespace, once per instruction set, after lib/cursor.h and lib/int8_operands.h and with these macros:
+// namespace, once per instruction set, after lib/cursor.h, lib/row_tiles.h and lib/int8_operands.h and with these macros:
 //   SIMDATTN_INT8_INLINE, SIMDATTN_INT8_LAMBDA, SIMDATTN_INT8_SHARED    what small functions, lambdas and large functions need
 //
 // O names the operations. Vectors F of f32 and I of int32 have lanes() lanes, a power of two up to 16; a lane of I is also a
@@ -10,6 +10,7 @@
 //   dot<kWeights>(sum, second, x, column)     adds the products of a cell x of a row; second: more room for sums, at will
 //   total(sum, second)
 //   store_bytes<kUnsigned>(v, out), (v0, v1, v2, v3, out)     the lowest byte of each lane, which is all of its number
+//   kHalves                  has max_halves(), of 16-bit numbers, and cells(): four vectors of numbers of a byte as the bytes of cells
 //   kMatrix                  multiplies two rows by two columns where there are two rows: see int8_matrix-inl.h
 //
 // Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are below 2^31.
@@ -25,6 +26,16 @@ int64_t int8_kernel_query_bytes(int64_t dim) {
 
 // ---- Quantisation ----
 
+/// Two numbers of bf16 a lane, without their signs; and the larger one of each two as f32.
+template <class O>
+SIMDATTN_INT8_INLINE typename O::I int8_pair_magnitudes(const bf16* x) {
+  return O::and_int(O::load_int(x), O::set_int(0x7FFF7FFF));
+}
+template <class O>
+SIMDATTN_INT8_INLINE typename O::I int8_larger_of_pairs(typename O::I pairs) {
+  return O::max_int(O::template left<16>(pairs), O::and_int(pairs, O::set_int(0x7FFF0000)));
+}
+
 /// The largest magnitude of n numbers; NaN if one of them is NaN or infinite. As integers, magnitudes order like the numbers.
 template <class O, class T>
 SIMDATTN_INT8_SHARED float int8_largest(const T* x, int64_t n) {
@@ -32,6 +43,11 @@ SIMDATTN_INT8_SHARED float int8_largest(const T* x, int64_t n) {
   const typename O::I magnitude = O::set_int(0x7FFFFFFF);
   typename O::I m0 = O::set_int(0), m1 = m0;
   int64_t i = 0;
+  if constexpr (O::kHalves && std::is_same_v<T, bf16>) {
+    typename O::I pairs = m0;
+    for (; i + 2 * lanes <= n; i += 2 * lanes) pairs = O::max_halves(pairs, int8_pair_magnitudes<O>(x + i));
+    m0 = int8_larger_of_pairs<O>(pairs);
+  }
   for (; i + 2 * lanes <= n; i += 2 * lanes) {
     m0 = O::max_int(m0, O::and_int(O::bits(O::wide(x + i)), magnitude));
     m1 = O::max_int(m1, O::and_int(O::bits(O::wide(x + i + lanes)), magnitude));
@@ -140,17 +156,21 @@ void int8_pack_keys(const PackKeys& a) {
   }
 }
 
-/// Four vectors of numbers times factors as the four bytes of cells, where masks (255 or 0) allow it.
+/// Four vectors of numbers times factors as the four bytes of cells, where a mask allows it.
 template <class O>
 SIMDATTN_INT8_INLINE typename O::I int8_quantised_cells(typename O::F x0, typename O::F x1, typename O::F x2,
                                                         typename O::F x3, typename O::F f0, typename O::F f1,
-                                                        typename O::F f2, typename O::F f3, typename O::I m0,
-                                                        typename O::I m1, typename O::I m2, typename O::I m3) {
-  const typename O::I b0 = O::and_int(O::nearest(O::mul(x0, f0)), m0);
-  const typename O::I b1 = O::template left<8>(O::and_int(O::nearest(O::mul(x1, f1)), m1));
-  const typename O::I b2 = O::template left<16>(O::and_int(O::nearest(O::mul(x2, f2)), m2));
-  const typename O::I b3 = O::template left<24>(O::and_int(O::nearest(O::mul(x3, f3)), m3));
-  return O::or_int(O::or_int(b0, b1), O::or_int(b2, b3));
+                                                        typename O::F f2, typename O::F f3, typename O::I mask) {
+  const typename O::I b0 = O::nearest(O::mul(x0, f0)), b1 = O::nearest(O::mul(x1, f1));
+  const typename O::I b2 = O::nearest(O::mul(x2, f2)), b3 = O::nearest(O::mul(x3, f3));
+  if constexpr (O::kHalves) {
+    return O::and_int(O::cells(b0, b1, b2, b3), mask);
+  } else {
+    const typename O::I byte = O::set_int(255);
+    const typename O::I low = O::or_int(O::and_int(b0, byte), O::template left<8>(O::and_int(b1, byte)));
+    const typename O::I high = O::or_int(O::template left<16>(O::and_int(b2, byte)), O::template left<24>(b3));
+    return O::and_int(O::or_int(low, high), mask);
+  }
 }
 
 /// Dimension d of columns [c, c + lanes) of a panel of the storage type.
@@ -174,7 +194,14 @@ void int8_pack_panel(const PackKeys& a) {
   alignas(64) int32_t allowed[16];
   for (int64_t c = 0; c < kPanelWidth; c += O::lanes()) {
     typename O::I largest = O::set_int(0);
-    for (int64_t d = 0; d < a.dim; ++d) {
+    int64_t looked = 0;
+    if constexpr (O::kHalves && std::is_same_v<T, bf16>) {
+      for (; looked + 2 <= a.dim; looked += 2) {
+        largest = O::max_halves(largest, int8_pair_magnitudes<O>(from + (looked / 2 * kPanelWidth + c) * 2));
+      }
+      largest = int8_larger_of_pairs<O>(largest);
+    }
+    for (int64_t d = looked; d < a.dim; ++d) {
       largest = O::max_int(largest, O::and_int(O::bits(int8_panel_column<O>(from, d, c)), magnitude));
     }
     O::store_int(largest, allowed);
@@ -182,7 +209,7 @@ void int8_pack_panel(const PackKeys& a) {
       const RowScale quantise(int8_magnitude(allowed[i]));
       scales[c + i] = quantise.scale;
       inverse[i] = quantise.inverse;
-      allowed[i] = quantise.inverse == 0.0f ? 0 : 255;
+      allowed[i] = quantise.inverse == 0.0f ? 0 : -1;
     }
     const typename O::F f = O::load(inverse);
     const typename O::I mask = O::load_int(allowed);
@@ -192,8 +219,7 @@ void int8_pack_panel(const PackKeys& a) {
       const typename O::F x1 = d + 1 < a.dim ? int8_panel_column<O>(from, d + 1, c) : zero;
       const typename O::F x2 = d + 2 < a.dim ? int8_panel_column<O>(from, d + 2, c) : zero;
       const typename O::F x3 = d + 3 < a.dim ? int8_panel_column<O>(from, d + 3, c) : zero;
-      O::store_int(int8_quantised_cells<O>(x0, x1, x2, x3, f, f, f, f, mask, mask, mask, mask),
-                   panel + (d / 4 * kPanelWidth + c) * 4);
+      O::store_int(int8_quantised_cells<O>(x0, x1, x2, x3, f, f, f, f, mask), panel + (d / 4 * kPanelWidth + c) * 4);
     }
   }
 }
@@ -209,8 +235,7 @@ void int8_pack_values(const PackValues& a) {
   for (int64_t key = a.first / 4 * 4; key < end; key += 4) {
     const T* row[4];
     float inverse[4];
-    int32_t allowed[4];
-    uint32_t kept = 0;
+    uint32_t allowed = 0, kept = 0;
     for (int64_t i = 0; i < 4; ++i) {
       const bool here = key + i >= a.first && key + i < end;
       const int64_t j = here ? key + i - a.first : 0;
@@ -223,24 +248,23 @@ void int8_pack_values(const PackValues& a) {
       } else {
         kept |= 0xFFu << 8 * i;
       }
-      allowed[i] = inverse[i] == 0.0f ? 0 : 255;
+      if (inverse[i] != 0.0f) allowed |= 0xFFu << 8 * i;
       row[i] += a.column;
     }
     const typename O::F f0 = O::set(inverse[0]), f1 = O::set(inverse[1]), f2 = O::set(inverse[2]),
                         f3 = O::set(inverse[3]);
-    const typename O::I m0 = O::set_int(allowed[0]), m1 = O::set_int(allowed[1]), m2 = O::set_int(allowed[2]),
-                        m3 = O::set_int(allowed[3]);
+    const typename O::I mask = O::set_int(static_cast<int32_t>(allowed));
     const typename O::I keep = O::set_int(static_cast<int32_t>(kept));
     for (int64_t c = 0; c < int8_values_numbers(a.columns) / kKeyBlock; c += lanes) {
       int8_t* out = block + c / kValueGroup * kValueGroup * kKeyBlock + (key * kValueGroup / 4 + c % kValueGroup) * 4;
       typename O::I cells = O::set_int(0);
       if (c + lanes <= a.columns) {
         cells = int8_quantised_cells<O>(O::wide(row[0] + c), O::wide(row[1] + c), O::wide(row[2] + c),
-                                        O::wide(row[3] + c), f0, f1, f2, f3, m0, m1, m2, m3);
+                                        O::wide(row[3] + c), f0, f1, f2, f3, mask);
       } else if (c < a.columns) {
         const int64_t n = a.columns - c;
         cells = int8_quantised_cells<O>(O::wide_n(row[0] + c, n), O::wide_n(row[1] + c, n), O::wide_n(row[2] + c, n),
-                                        O::wide_n(row[3] + c, n), f0, f1, f2, f3, m0, m1, m2, m3);
+                                        O::wide_n(row[3] + c, n), f0, f1, f2, f3, mask);
       }
       if (kept != 0) cells = O::or_int(cells, O::and_int(O::load_int(out), keep));
       O::store_int(cells, out);
@@ -264,6 +288,19 @@ using Int8Sums = Int8RegisterSet<O, std::make_index_sequence<16>>;
 template <class O>
 using Int8Columns = Int8RegisterSet<O, std::make_index_sequence<4>>;
 
+/// f(sums, columns), all of them 0. What is not used takes no register.
+template <class O, class F>
+SIMDATTN_INT8_INLINE void int8_with_registers(const F& f) {
+  using I = typename O::I;
+  I z = O::set_int(0);
+  I s0 = z, s1 = z, s2 = z, s3 = z, s4 = z, s5 = z, s6 = z, s7 = z, s8 = z, s9 = z, s10 = z, s11 = z, s12 = z, s13 = z,
+    s14 = z, s15 = z;
+  I c0 = z, c1 = z, c2 = z, c3 = z;
+  const Int8Sums<O> sums{{s0}, {s1}, {s2},  {s3},  {s4},  {s5},  {s6},  {s7},
+                         {s8}, {s9}, {s10}, {s11}, {s12}, {s13}, {s14}, {s15}};
+  const Int8Columns<O> columns{{c0}, {c1}, {c2}, {c3}};
+  f(sums, columns);
+}
 template <size_t kIndex, class O>
 SIMDATTN_INT8_INLINE typename O::I& int8_get(const Int8Register<O, kIndex>& r) {
   return r.v;
@@ -290,70 +327,77 @@ template <class O, size_t kRows, bool kWeights, class Finish>
 SIMDATTN_INT8_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
   if constexpr (O::kMatrix && kRows > 1) return int8_matrix_tile<O, kRows, kWeights>(a, finish);
   using I = typename O::I;
-  I z = O::set_int(0);
-  I s0 = z, s1 = z, s2 = z, s3 = z, s4 = z, s5 = z, s6 = z, s7 = z, s8 = z, s9 = z, s10 = z, s11 = z, s12 = z, s13 = z,
-    s14 = z, s15 = z;
-  I t0 = z, t1 = z, t2 = z, t3 = z, t4 = z, t5 = z, t6 = z, t7 = z, t8 = z, t9 = z, t10 = z, t11 = z, t12 = z, t13 = z,
-    t14 = z, t15 = z;
-  I c0 = z, c1 = z, c2 = z, c3 = z;
-  const Int8Sums<O> sum{{s0}, {s1}, {s2},  {s3},  {s4},  {s5},  {s6},  {s7},
-                        {s8}, {s9}, {s10}, {s11}, {s12}, {s13}, {s14}, {s15}};
-  const Int8Sums<O> second{{t0}, {t1}, {t2},  {t3},  {t4},  {t5},  {t6},  {t7},
-                           {t8}, {t9}, {t10}, {t11}, {t12}, {t13}, {t14}, {t15}};
-  const Int8Columns<O> column{{c0}, {c1}, {c2}, {c3}};
-  constexpr auto kEachRow = std::make_index_sequence<kRows>{};
-  constexpr auto kEachVector = std::make_index_sequence<2>{};
+  int8_with_registers<O>([&](const auto& sum, const auto& column) SIMDATTN_INT8_LAMBDA {
+    int8_with_registers<O>([&](const auto& second, const auto&) SIMDATTN_INT8_LAMBDA {
+      constexpr auto kEachRow = std::make_index_sequence<kRows>{};
+      constexpr auto kEachVector = std::make_index_sequence<2>{};
 
-  if constexpr (kWeights ? O::kFlipValues : O::kFlipKeys) {
-    int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
-      int8_get<2 * r>(sum) = int8_get<2 * r + 1>(sum) = O::set_int(a.start[r]);
-    });
-  }
-  const int64_t lane_bytes = O::lanes() * 4;
-  const int64_t x_stride = a.x_stride;
-  const uintptr_t ahead = a.ahead;
-  Cursor<const char> x(a.x), at(a.columns);
-  for (int64_t step = a.steps; step > 0; --step) {
-    if (ahead != 0) {
-      for (uintptr_t byte = 0; byte < static_cast<uintptr_t>(2 * lane_bytes); byte += 64)
-        __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at.get()) + ahead + byte), 0, 2);
-    }
-    int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
-      int8_get<c>(column) = O::load_int(at.get() + static_cast<int64_t>(c) * lane_bytes);
-      if constexpr (O::kPairs) {
-        int8_get<c + 2>(column) = O::odd_pairs(int8_get<c>(column));
-        int8_get<c>(column) = O::even_pairs(int8_get<c>(column));
-      } else if constexpr (kWeights ? O::kFlipValues : O::kFlipKeys) {
-        int8_get<c>(column) = O::xor_int(int8_get<c>(column), O::set_int(static_cast<int32_t>(0x80808080u)));
-      }
-    });
-    int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
-      const char* cell = x.get() + static_cast<int64_t>(r) * x_stride;
-      const I first = O::repeat(cell);
-      int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
-        O::template dot<kWeights>(int8_get<2 * r + c>(sum), int8_get<2 * r + c>(second), first, int8_get<c>(column));
-      });
-      if constexpr (O::kPairs) {
-        const I others = O::repeat(cell + 4);
-        int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
-          O::template dot<kWeights>(int8_get<2 * r + c>(sum), int8_get<2 * r + c>(second), others,
-                                    int8_get<c + 2>(column));
+      if constexpr (kWeights ? O::kFlipValues : O::kFlipKeys) {
+        int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
+          int8_get<2 * r>(sum) = int8_get<2 * r + 1>(sum) = O::set_int(a.start[r]);
         });
       }
-    });
-    x += kInt8CellBytes<O>;
-    at += kPanelWidth * 4;
-  }
-  int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
-    int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
-      finish(r, c, O::to_float(O::total(int8_get<2 * r + c>(sum), int8_get<2 * r + c>(second))));
+      const int64_t lane_bytes = O::lanes() * 4;
+      const int64_t x_stride = a.x_stride;
+      const uintptr_t ahead = a.ahead;
+      Cursor<const char> x(a.x), at(a.columns);
+      for (int64_t step = a.steps; step > 0; --step) {
+        if (ahead != 0) {
+          for (uintptr_t byte = 0; byte < static_cast<uintptr_t>(2 * lane_bytes); byte += 64)
+            __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at.get()) + ahead + byte), 0,
+                               2);
+        }
+        int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
+          int8_get<c>(column) = O::load_int(at.get() + static_cast<int64_t>(c) * lane_bytes);
+          if constexpr (O::kPairs) {
+            int8_get<c + 2>(column) = O::odd_pairs(int8_get<c>(column));
+            int8_get<c>(column) = O::even_pairs(int8_get<c>(column));
+          } else if constexpr (kWeights ? O::kFlipValues : O::kFlipKeys) {
+            int8_get<c>(column) = O::xor_int(int8_get<c>(column), O::set_int(static_cast<int32_t>(0x80808080u)));
+          }
+        });
+        int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
+          const char* cell = x.get() + static_cast<int64_t>(r) * x_stride;
+          const I first = O::repeat(cell);
+          int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
+            O::template dot<kWeights>(int8_get<2 * r + c>(sum), int8_get<2 * r + c>(second), first,
+                                      int8_get<c>(column));
+          });
+          if constexpr (O::kPairs) {
+            const I others = O::repeat(cell + 4);
+            int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
+              O::template dot<kWeights>(int8_get<2 * r + c>(sum), int8_get<2 * r + c>(second), others,
+                                        int8_get<c + 2>(column));
+            });
+          }
+        });
+        x += kInt8CellBytes<O>;
+        at += kPanelWidth * 4;
+      }
+      int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
+        int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
+          finish(r, c, O::to_float(O::total(int8_get<2 * r + c>(sum), int8_get<2 * r + c>(second))));
+        });
+      });
     });
   });
 }
 
-/// f(first row, number of rows as a type) in tiles of kMost rows, then of half as many, ... 1.
+template <size_t kMost, class F>
+SIMDATTN_INT8_INLINE void int8_with_rows(int64_t rows, const F& f) {
+  if (rows == static_cast<int64_t>(kMost)) return f(std::integral_constant<size_t, kMost>{});
+  if constexpr (kMost > 1) int8_with_rows<kMost - 1>(rows, f);
+}
+/// f(first row, number of rows as a type) in tiles of kMost rows, then of half as many, ... 1. If kMost is no power of two, in tiles of
+/// about equal size: 8 rows would be 6, 1 and 1.
 template <size_t kMost, class F>
 SIMDATTN_INT8_INLINE void int8_row_tiles(int64_t first, int64_t rows, const F& f) {
+  if constexpr ((kMost & (kMost - 1)) != 0) {
+    for (RowTiles t(rows, kMost); t.first < rows; t.next()) {
+      int8_with_rows<kMost>(t.rows, [&](auto count) SIMDATTN_INT8_LAMBDA { f(t.first, count); });
+    }
+    return;
+  }
   constexpr int64_t kStep = static_cast<int64_t>(kMost);
   for (; first + kStep <= rows; first += kStep) f(first, std::integral_constant<size_t, kMost>{});
   if constexpr (kMost > 1) int8_row_tiles<kMost / 2>(first, rows, f);

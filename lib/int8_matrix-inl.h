@@ -10,48 +10,43 @@
 template <class O, size_t kRows, bool kWeights, class Finish>
 SIMDATTN_INT8_INLINE void int8_matrix_tile(const Int8Tile& a, const Finish& finish) {
   using I = typename O::I;
-  I z = O::set_int(0);
-  I s0 = z, s1 = z, s2 = z, s3 = z, s4 = z, s5 = z, s6 = z, s7 = z, s8 = z, s9 = z, s10 = z, s11 = z, s12 = z, s13 = z,
-    s14 = z, s15 = z;
-  I c0 = z, c1 = z, c2 = z, c3 = z;
   // Number 4 p + 2 c + h: rows 2 p and 2 p + 1, and one half of the columns of vector c.
-  const Int8Sums<O> sum{{s0}, {s1}, {s2},  {s3},  {s4},  {s5},  {s6},  {s7},
-                        {s8}, {s9}, {s10}, {s11}, {s12}, {s13}, {s14}, {s15}};
-  const Int8Columns<O> column{{c0}, {c1}, {c2}, {c3}};
-  constexpr auto kEachPair = std::make_index_sequence<kRows / 2>{};
-  constexpr auto kEachVector = std::make_index_sequence<2>{};
-  constexpr auto kEachColumn = std::make_index_sequence<4>{};
-  const int64_t lane_bytes = O::lanes() * 4;
-  const int64_t x_stride = a.x_stride;
-  Cursor<const char> x(a.x), at(a.columns);
-  const auto step = [&](auto two) SIMDATTN_INT8_LAMBDA {
-    int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
-      const char* cells = at.get() + static_cast<int64_t>(c) * lane_bytes;
-      const I first = O::load_int(cells);
-      I second = z;
-      if constexpr (two) second = O::load_int(cells + kPanelWidth * 4);
-      int8_get<2 * c>(column) = O::zip_lower(first, second);
-      int8_get<2 * c + 1>(column) = O::zip_upper(first, second);
-    });
-    int8_unroll(kEachPair, [&](auto p) SIMDATTN_INT8_LAMBDA {
-      const char* row = x.get() + static_cast<int64_t>(2 * p) * x_stride;
-      const I rows = O::two_rows(row, row + x_stride);
-      int8_unroll(kEachColumn, [&](auto i) SIMDATTN_INT8_LAMBDA {
-        O::template matrix<kWeights>(int8_get<4 * p + i>(sum), rows, int8_get<i>(column));
+  int8_with_registers<O>([&](const auto& sum, const auto& column) SIMDATTN_INT8_LAMBDA {
+    constexpr auto kEachPair = std::make_index_sequence<kRows / 2>{};
+    constexpr auto kEachVector = std::make_index_sequence<2>{};
+    constexpr auto kEachColumn = std::make_index_sequence<4>{};
+    const int64_t lane_bytes = O::lanes() * 4;
+    const int64_t x_stride = a.x_stride;
+    Cursor<const char> x(a.x), at(a.columns);
+    const auto step = [&](auto two) SIMDATTN_INT8_LAMBDA {
+      int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
+        const char* cells = at.get() + static_cast<int64_t>(c) * lane_bytes;
+        const I first = O::load_int(cells);
+        I second = O::set_int(0);
+        if constexpr (two) second = O::load_int(cells + kPanelWidth * 4);
+        int8_get<2 * c>(column) = O::zip_lower(first, second);
+        int8_get<2 * c + 1>(column) = O::zip_upper(first, second);
       });
-    });
-  };
-  for (int64_t steps = a.steps / 2; steps > 0; --steps) {
-    step(std::true_type{});
-    x += 2 * kInt8CellBytes<O>;
-    at += 2 * kPanelWidth * 4;
-  }
-  if (a.steps % 2 != 0) step(std::false_type{});
-  int8_unroll(kEachPair, [&](auto p) SIMDATTN_INT8_LAMBDA {
-    int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
-      const I lower = int8_get<4 * p + 2 * c>(sum), upper = int8_get<4 * p + 2 * c + 1>(sum);
-      finish(std::integral_constant<size_t, 2 * p>{}, c, O::to_float(O::even_halves(lower, upper)));
-      finish(std::integral_constant<size_t, 2 * p + 1>{}, c, O::to_float(O::odd_halves(lower, upper)));
+      int8_unroll(kEachPair, [&](auto p) SIMDATTN_INT8_LAMBDA {
+        const char* row = x.get() + static_cast<int64_t>(2 * p) * x_stride;
+        const I rows = O::two_rows(row, row + x_stride);
+        int8_unroll(kEachColumn, [&](auto i) SIMDATTN_INT8_LAMBDA {
+          O::template matrix<kWeights>(int8_get<4 * p + i>(sum), rows, int8_get<i>(column));
+        });
+      });
+    };
+    for (int64_t steps = a.steps / 2; steps > 0; --steps) {
+      step(std::true_type{});
+      x += 2 * kInt8CellBytes<O>;
+      at += 2 * kPanelWidth * 4;
+    }
+    if (a.steps % 2 != 0) step(std::false_type{});
+    int8_unroll(kEachPair, [&](auto p) SIMDATTN_INT8_LAMBDA {
+      int8_unroll(kEachVector, [&](auto c) SIMDATTN_INT8_LAMBDA {
+        const I lower = int8_get<4 * p + 2 * c>(sum), upper = int8_get<4 * p + 2 * c + 1>(sum);
+        finish(std::integral_constant<size_t, 2 * p>{}, c, O::to_float(O::even_halves(lower, upper)));
+        finish(std::integral_constant<size_t, 2 * p + 1>{}, c, O::to_float(O::odd_halves(lower, upper)));
+      });
     });
   });
 }

@@ -26,68 +26,63 @@ struct Int8StoredTile {
 template <class O, size_t kRows>
 SIMDATTN_INT8_SHARED void int8_stored_tile(const Int8StoredTile& a) {
   using I = typename O::I;
-  I z = O::set_int(0);
-  I s0 = z, s1 = z, s2 = z, s3 = z, s4 = z, s5 = z, s6 = z, s7 = z, s8 = z, s9 = z, s10 = z, s11 = z, s12 = z, s13 = z,
-    s14 = z, s15 = z;
-  I c0 = z, c1 = z, c2 = z, c3 = z;
-  const Int8Sums<O> sum{{s0}, {s1}, {s2},  {s3},  {s4},  {s5},  {s6},  {s7},
-                        {s8}, {s9}, {s10}, {s11}, {s12}, {s13}, {s14}, {s15}};
-  const Int8Columns<O> column{{c0}, {c1}, {c2}, {c3}};
-  constexpr auto kEachRow = std::make_index_sequence<kRows>{};
-  constexpr auto kEachColumn = std::make_index_sequence<4>{};
-  const int64_t weight_stride = a.weight_stride;
-  const int64_t row_stride = a.row_stride;
-  const int64_t columns = a.columns;
-  const uint8_t* weights = a.weights;
-  Cursor<const char> row(a.rows);
-  uintptr_t ahead = a.ahead;
-  for (int64_t left = a.keys; left > 0; left -= 4) {
-    if (ahead != 0) {
-      for (int64_t i = 0; i < 4; ++i, ahead += static_cast<uintptr_t>(a.ahead_pitch)) {
-        __builtin_prefetch(reinterpret_cast<const char*>(ahead), 0, 2);
+  int8_with_registers<O>([&](const auto& sum, const auto& column) SIMDATTN_INT8_LAMBDA {
+    constexpr auto kEachRow = std::make_index_sequence<kRows>{};
+    constexpr auto kEachColumn = std::make_index_sequence<4>{};
+    const int64_t weight_stride = a.weight_stride;
+    const int64_t row_stride = a.row_stride;
+    const int64_t columns = a.columns;
+    const uint8_t* weights = a.weights;
+    Cursor<const char> row(a.rows);
+    uintptr_t ahead = a.ahead;
+    for (int64_t left = a.keys; left > 0; left -= 4) {
+      if (ahead != 0) {
+        for (int64_t i = 0; i < 4; ++i, ahead += static_cast<uintptr_t>(a.ahead_pitch)) {
+          __builtin_prefetch(reinterpret_cast<const char*>(ahead), 0, 2);
+        }
       }
-    }
-    // Rows past the last one have weight 0.
-    const int64_t at1 = left > 1 ? row_stride : 0, at2 = left > 2 ? 2 * row_stride : 0,
-                  at3 = left > 3 ? 3 * row_stride : 0;
-    const char* const p = row.get();
-    const I r0 = O::load_bytes(p, columns), r1 = O::load_bytes(p + at1, columns);
-    const I r2 = O::load_bytes(p + at2, columns), r3 = O::load_bytes(p + at3, columns);
-    const I low0 = O::zip_bytes_lower(r0, r1), low1 = O::zip_bytes_lower(r2, r3);
-    const I high0 = O::zip_bytes_upper(r0, r1), high1 = O::zip_bytes_upper(r2, r3);
-    c0 = O::zip_words_lower(low0, low1);
-    c1 = O::zip_words_upper(low0, low1);
-    c2 = O::zip_words_lower(high0, high1);
-    c3 = O::zip_words_upper(high0, high1);
-    int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
-      const I x = O::repeat(weights + static_cast<int64_t>(r) * weight_stride);
-      int8_unroll(kEachColumn, [&](auto c) SIMDATTN_INT8_LAMBDA {
-        O::template dot<true>(int8_get<4 * r + c>(sum), int8_get<4 * r + c>(sum), x, int8_get<c>(column));
+      // Rows past the last one have weight 0.
+      const int64_t at1 = left > 1 ? row_stride : 0, at2 = left > 2 ? 2 * row_stride : 0,
+                    at3 = left > 3 ? 3 * row_stride : 0;
+      const char* const p = row.get();
+      const I r0 = O::load_bytes(p, columns), r1 = O::load_bytes(p + at1, columns);
+      const I r2 = O::load_bytes(p + at2, columns), r3 = O::load_bytes(p + at3, columns);
+      const I low0 = O::zip_bytes_lower(r0, r1), low1 = O::zip_bytes_lower(r2, r3);
+      const I high0 = O::zip_bytes_upper(r0, r1), high1 = O::zip_bytes_upper(r2, r3);
+      int8_get<0>(column) = O::zip_words_lower(low0, low1);
+      int8_get<1>(column) = O::zip_words_upper(low0, low1);
+      int8_get<2>(column) = O::zip_words_lower(high0, high1);
+      int8_get<3>(column) = O::zip_words_upper(high0, high1);
+      int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
+        const I x = O::repeat(weights + static_cast<int64_t>(r) * weight_stride);
+        int8_unroll(kEachColumn, [&](auto c) SIMDATTN_INT8_LAMBDA {
+          O::template dot<true>(int8_get<4 * r + c>(sum), int8_get<4 * r + c>(sum), x, int8_get<c>(column));
+        });
       });
+      weights += 4;
+      row += 4 * row_stride;
+    }
+    const int64_t lanes = O::lanes();
+    int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
+      typename O::F t0 = O::to_float(int8_get<4 * r>(sum)), t1 = O::to_float(int8_get<4 * r + 1>(sum));
+      typename O::F t2 = O::to_float(int8_get<4 * r + 2>(sum)), t3 = O::to_float(int8_get<4 * r + 3>(sum));
+      O::sort_columns(t0, t1, t2, t3);
+      float* const o = a.o + static_cast<int64_t>(r) * a.ldo;
+      const typename O::F alpha = O::set(a.alpha != nullptr ? a.alpha[r] : 1.0f);
+      const typename O::F scale = O::set(a.weight_scales[r]);
+      const auto put = [&](int64_t c, typename O::F s) SIMDATTN_INT8_LAMBDA {
+        const int64_t n = columns - c;
+        if (n >= lanes) {
+          O::store(O::fma(s, scale, O::mul(alpha, O::load(o + c))), o + c);
+        } else if (n > 0) {
+          O::store_n(O::fma(s, scale, O::mul(alpha, O::wide_n(o + c, n))), o + c, n);
+        }
+      };
+      put(0, t0);
+      put(lanes, t1);
+      put(2 * lanes, t2);
+      put(3 * lanes, t3);
     });
-    weights += 4;
-    row += 4 * row_stride;
-  }
-  const int64_t lanes = O::lanes();
-  int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
-    typename O::F t0 = O::to_float(int8_get<4 * r>(sum)), t1 = O::to_float(int8_get<4 * r + 1>(sum));
-    typename O::F t2 = O::to_float(int8_get<4 * r + 2>(sum)), t3 = O::to_float(int8_get<4 * r + 3>(sum));
-    O::sort_columns(t0, t1, t2, t3);
-    float* const o = a.o + static_cast<int64_t>(r) * a.ldo;
-    const typename O::F alpha = O::set(a.alpha != nullptr ? a.alpha[r] : 1.0f);
-    const typename O::F scale = O::set(a.weight_scales[r]);
-    const auto put = [&](int64_t c, typename O::F s) SIMDATTN_INT8_LAMBDA {
-      const int64_t n = columns - c;
-      if (n >= lanes) {
-        O::store(O::fma(s, scale, O::mul(alpha, O::load(o + c))), o + c);
-      } else if (n > 0) {
-        O::store_n(O::fma(s, scale, O::mul(alpha, O::wide_n(o + c, n))), o + c, n);
-      }
-    };
-    put(0, t0);
-    put(lanes, t1);
-    put(2 * lanes, t2);
-    put(3 * lanes, t3);
   });
 }
 

@@ -112,6 +112,18 @@ struct Int8Operations {
 #endif
   }
   static HWY_INLINE F to_float(I v) { return hn::ConvertTo(TileTag(), v); }
+  static constexpr bool kHalves = HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE4;
+  static HWY_INLINE I max_halves(I a, I b) {
+    const WordTag d;
+    return hn::BitCast(IntTag(), hn::Max(hn::BitCast(d, a), hn::BitCast(d, b)));
+  }
+  static HWY_INLINE I cells(I v0, I v1, I v2, I v3) {
+    const WordTag d16;
+    const ByteTag d8;
+    const auto bytes = hn::ReorderDemote2To(d8, hn::ReorderDemote2To(d16, v0, v1), hn::ReorderDemote2To(d16, v2, v3));
+    const auto order = hn::Dup128VecFromValues(d8, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return hn::BitCast(IntTag(), hn::TableLookupBytes(bytes, order));
+  }
   template <bool kUnsigned>
   using NarrowTag = hn::Rebind<std::conditional_t<kUnsigned, uint8_t, int8_t>, IntTag>;
   template <bool kUnsigned, class T>

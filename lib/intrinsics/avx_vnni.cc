@@ -97,6 +97,12 @@ struct Operations {
     four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
   }
+  static constexpr bool kHalves = true;
+  static I max_halves(I a, I b) { return _mm256_max_epi16(a, b); }
+  static I cells(I v0, I v1, I v2, I v3) {
+    const I order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    return _mm256_shuffle_epi8(_mm256_packs_epi16(_mm256_packs_epi32(v0, v1), _mm256_packs_epi32(v2, v3)), order);
+  }
   static I bits(F v) { return _mm256_castps_si256(v); }
   static I nearest(F v) { return _mm256_cvtps_epi32(v); }
   static F to_float(I v) { return _mm256_cvtepi32_ps(v); }

@@ -8,6 +8,7 @@
 
 #include "lib/cursor.h"
 #include "lib/int8_operands.h"
+#include "lib/row_tiles.h"
 #include "lib/xsimd/memory.h"
 #include "lib/xsimd/pack.h"
 
@@ -33,6 +34,7 @@ struct Int8Operations {
   static constexpr bool kFlipValues = false;
 #endif
   static constexpr bool kMatrix = false;
+  static constexpr bool kHalves = false;
   static constexpr bool kFlipKeys = false;
 
   static constexpr int64_t lanes() { return kLanes; }
