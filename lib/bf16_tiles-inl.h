@@ -12,7 +12,7 @@
 //   Ops::kRoundsByAdding        then, with subnormal results flushed and subnormal operands not,
 //     rounded_by_adding         the same of magnitudes below 2^112; what is larger becomes NaN, and zeros lose their sign
 //     flushed                   zeros of their sign in the place of subnormal numbers
-//     any_nan(v)                true if a lane is NaN, perhaps also if one is infinite
+//     any_nan(v)                true if a lane is NaN
 //     any_subnormal(p, n)       true if one of n numbers is
 //   Ops::load_pairs, even_of, odd_of    of each two neighbours of bf16 the first, the second, widened
 //   Ops::kMultipliesPairs       then mul_add_even, mul_add_odd multiply them as they are
@@ -130,7 +130,7 @@ struct ScoreChains {
   PrefetchPlan prefetch;
 };
 
-/// Bounded: false if a score is NaN.
+/// Bounded: false if a score is NaN (or infinite).
 template <class T, int64_t kRows, int64_t kVecs>
 SIMDATTN_TILE_FUNCTION bool score_chains_tile(const ScoreChains<T>& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
@@ -243,14 +243,16 @@ SIMDATTN_TILE_FUNCTION bool score_chains_tile(const ScoreChains<T>& a) {
       });
     }
     const Ops::Vec scale = flushed_if_bounded<T>(Ops::broadcast(a.scale));
+    [[maybe_unused]] Ops::Vec poison = Ops::zero();
     unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
       unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
         float* const s = a.s + r * a.lds + c * n;
         const Ops::Vec score = Ops::mul_add(Ops::load(s), scale, Ops::zero());
-        if constexpr (std::is_same_v<T, Bounded>) done = done && !Ops::any_nan(score);
+        if constexpr (std::is_same_v<T, Bounded>) poison = Ops::mul_add(score, Ops::zero(), poison);
         Ops::store(score, s);
       });
     });
+    if constexpr (std::is_same_v<T, Bounded>) done = !Ops::any_nan(poison);
   });
   return done;
 }
