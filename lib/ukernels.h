@@ -248,6 +248,25 @@ struct RotateColumns {
   bool inverse;
 };
 
+/// Rows of f32 of some tokens and heads, rotated in halves and stored in columns of panels of bf16, as RopeHeads and StoreRows say.
+struct RotateToPanels {
+  const void* rows;  // of the first token and head
+  int64_t ld;        // bytes between tokens
+  int64_t row_head;  // bytes between heads
+  int64_t tokens;
+  int64_t heads;
+  int64_t dim;
+  int64_t first;
+  int64_t half;      // pairs
+  const float* cos;  // [tokens][half]
+  const float* sin;
+  int64_t cos_stride;  // elements between tokens
+  int64_t sin_stride;
+  void* out;           // the panel of the first head
+  int64_t panel_head;  // bytes between heads
+  int64_t column;      // column + tokens <= kPanelWidth
+};
+
 /// `keys` rows of a KV storage type.
 struct FiniteRows {
   const void* rows;
@@ -375,6 +394,9 @@ struct UKernels {
 
   /// [type of x][type of y]
   void (*rope_heads[kElementTypes][kElementTypes])(const RopeHeads&);
+  /// rope_heads and store_panels in one pass. False: not done, as there may be NaN or the shape does not fit; columns may have been
+  /// written. May be null.
+  bool (*rotate_to_panels)(const RotateToPanels&) = nullptr;
 
   /// [type of x][type of y]
   void (*add_rows[kElementTypes][kElementTypes])(const AddRows&);

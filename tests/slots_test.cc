@@ -1085,6 +1085,95 @@ TEST_P(Slots, RopeHeads) {
   }
 }
 
+/// Like rope_heads and then store_panels. It may refuse, but not numbers that are ordinary in shapes of whole vectors.
+TEST_P(Slots, RotateToPanels) {
+  if (uk().rotate_to_panels == nullptr) GTEST_SKIP() << "drivers use rope_heads and store_panels";
+  Random random(seed() * 100 + 260);
+  for (int64_t i = 0; i < cases(3000); ++i) {
+    const bool fits = random.coin();
+    const int64_t tokens = fits ? 4 * random.integer(1, 8) : random.integer(1, kPanelWidth);
+    const int64_t half = fits ? 8 * random.integer(1, 12) : random.size(1, 100);
+    const int64_t first = random.coin() ? 0 : fits ? 2 * random.integer(0, 20) : random.integer(0, 40);
+    const int64_t dim = first + 2 * half + (random.coin() ? 0 : random.integer(0, 40));
+    const int64_t heads = random.integer(1, 3);
+    const Rows x = random_rows(random, DType::kF32, tokens * heads, dim, values(i));
+    const Rows cosine = random_workspace(random, tokens, half, Values::kOrdinary);
+    const Rows sine = random_workspace(random, tokens, half, Values::kOrdinary);
+    // A NaN whose rounding to bf16 by integers would carry into the sign, and ties.
+    for (int64_t k = random.one_in(4) ? random.integer(1, 3) : 0; k > 0; --k) {
+      x.set(random.integer(0, tokens * heads - 1), random.integer(0, dim - 1),
+            random.of({std::bit_cast<float>(0x7FFFFFFFu), std::bit_cast<float>(0xFFFFFFFFu), kInf, -kInf}));
+    }
+    const bool ordinary = values(i) == Values::kOrdinary;
+    const bool unrotated = random.one_in(4);
+    for (int64_t t = 0; unrotated && t < tokens; ++t) {
+      for (int64_t k = 0; k < half; ++k) {
+        cosine.set(t, k, 1.0f);
+        sine.set(t, k, 0.0f);
+      }
+      for (int64_t k = 0; k < heads * dim; ++k) {
+        if (!random.one_in(3)) continue;
+        const float number = x.at(t * heads + k / dim, k % dim);
+        x.set(t * heads + k / dim, k % dim,
+              std::bit_cast<float>((std::bit_cast<uint32_t>(number) & 0xFFFF0000u) | 0x8000u));
+      }
+    }
+    const int64_t column = random.integer(0, kPanelWidth - tokens);
+    const int64_t elements = panel_bytes(KvType::kBF16, dim) / 2;
+    Outputs y(random, DType::kBF16, heads, elements);
+    const RotateToPanels a = {.rows = x.data(),
+                              .ld = heads * x.stride_bytes(),
+                              .row_head = x.stride_bytes(),
+                              .tokens = tokens,
+                              .heads = heads,
+                              .dim = dim,
+                              .first = first,
+                              .half = half,
+                              .cos = cosine.f32(),
+                              .sin = sine.f32(),
+                              .cos_stride = cosine.stride,
+                              .sin_stride = sine.stride,
+                              .out = y.got.data(),
+                              .panel_head = y.got.stride_bytes(),
+                              .column = column};
+    const std::string message =
+        describe(i, 0, {{"tokens", tokens}, {"half", half}, {"first", first}, {"dim", dim}, {"column", column}});
+    bool finite = true;
+    for (int64_t r = 0; r < tokens * heads; ++r) {
+      for (int64_t d = 0; d < dim; ++d) finite = finite && std::isfinite(x.at(r, d));
+    }
+    const bool done = uk().rotate_to_panels(a);
+    if (fits && ordinary && finite) ASSERT_TRUE(done) << message;
+    if (!done) continue;
+    std::vector<bf16> row(static_cast<size_t>(dim));
+    for (int64_t r = 0; r < tokens * heads; ++r) {
+      const int64_t t = r / heads, h = r % heads;
+      definition().rope_heads[slot(DType::kF32)][slot(DType::kBF16)]({.x = x.f32() + r * x.stride,
+                                                                      .y = row.data(),
+                                                                      .x_stride = 0,
+                                                                      .y_stride = 0,
+                                                                      .heads = 1,
+                                                                      .dim = dim,
+                                                                      .first = first,
+                                                                      .half = half,
+                                                                      .cos = cosine.f32() + t * cosine.stride,
+                                                                      .sin = sine.f32() + t * sine.stride,
+                                                                      .interleaved = false,
+                                                                      .inverse = false});
+      definition().kv[slot(KvType::kBF16)].store_panels(
+          {.rows = row.data(),
+           .ld = 0,
+           .tokens = 1,
+           .dim = dim,
+           .out = static_cast<char*>(y.want.data()) + h * y.want.stride_bytes(),
+           .stride = 0,
+           .column = column + t,
+           .as_stored = true});
+    }
+    ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, true, [](int64_t, int64_t) { return 0.0; }), "") << message;
+  }
+}
+
 TEST_P(Slots, RotateColumns) {
   for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 250 + type);

@@ -32,6 +32,9 @@ class Append {
     // Half a panel, if more heads go together then: a token's angles and rows are read in one go.
     if (rotates_ && most_ == kPanelWidth && kv.heads * most_ * row_size() > kBufferBytes) most_ /= 2;
     kernel_ = uk.rope_heads[slot(rows.dtype)][slot(type)];
+    to_panels_ = rotates_ && hadamard_block_ == 0 && rows.dtype == DType::kF32 && kv.type == KvType::kBF16 &&
+                 store_.panels() && rope.options.pairing == RopePairing::kHalfSplit && !rope.options.inverse &&
+                 uk.rotate_to_panels != nullptr;
     // Without a table the same kernel converts: it copies all dimensions that it does not rotate.
     call_ = {.x = nullptr,
              .y = nullptr,
@@ -84,6 +87,7 @@ class Append {
 
   /// Rows i .. i + tokens - 1 to p and the places after it.
   void run(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
+    if (to_panels_ && rotate_to_panels(b, i, tokens, p)) return;
     if (direct_) {
       for (int64_t h = 0; h < kv_.heads; ++h) {
         store_.store(row(b, h, i), step_of(rows_, 2) * size_of(rows_.dtype), tokens, p, h, as_stored_);
@@ -101,6 +105,29 @@ class Append {
             [&](const char* values, int64_t d, int64_t n) { store_.store_piece(values, d, n, p, h); });
       }
     }
+  }
+
+  /// In one slot, if the positions of the tokens follow each other.
+  bool rotate_to_panels(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) const {
+    const int64_t position = appended_.position(b, i);
+    for (int64_t t = 1; t < tokens; ++t) {
+      if (appended_.position(b, i + t) != position + t) return false;
+    }
+    return uk_.rotate_to_panels({.rows = row(b, 0, i),
+                                 .ld = step_of(rows_, 2) * size_of(rows_.dtype),
+                                 .row_head = step_of(rows_, 1) * size_of(rows_.dtype),
+                                 .tokens = tokens,
+                                 .heads = kv_.heads,
+                                 .dim = kv_.dim,
+                                 .first = call_.first,
+                                 .half = call_.half,
+                                 .cos = static_cast<const float*>(rope_.cos.data) + position * rope_.cos.stride[0],
+                                 .sin = static_cast<const float*>(rope_.sin.data) + position * rope_.sin.stride[0],
+                                 .cos_stride = rope_.cos.stride[0],
+                                 .sin_stride = rope_.sin.stride[0],
+                                 .out = store_.at(p, 0),
+                                 .panel_head = kv_.heads == 1 ? 0 : kv_.head_stride,
+                                 .column = store_.column(p)});
   }
 
   /// Rotated in f32 and rounded to the storage type token by token, for as many heads as the buffer holds (a buffer of f32
@@ -137,6 +164,7 @@ class Append {
   bool rotates_;
   bool as_stored_;  // rows are of the storage type
   bool direct_;     // the store converts, or has nothing to convert
+  bool to_panels_;  // one slot rotates and stores
   int64_t most_;    // tokens at a time
   void (*kernel_)(const RopeHeads&);
   RopeHeads call_;

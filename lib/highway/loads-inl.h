@@ -218,43 +218,42 @@ HWY_INLINE void StoreRounded(D d, hn::Vec<D> v, f16* p) {
   hn::StoreU(F16FromF32(d, v), hn::Rebind<uint16_t, D>(), Bits(p));
 }
 
-/// Bits whose upper half is v rounded to bf16, if v is not NaN.
+/// Numbers rounded to bf16 that are not NaN, in two steps. Half a unit is added as to an integer; upper and lower halves then go into
+/// two vectors, of twice as many numbers each. A tie leaves zeros below and becomes the even number.
 template <class D>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundedBits(D /*d*/, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<hn::Repartition<uint16_t, D>> PlusHalf(D /*d*/, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
-  const auto b = hn::BitCast(du, v);
-  const auto half = hn::Add(b, hn::Set(du, 0x7FFFu));
-#if HWY_TARGET == HWY_AVX2
-  // Shifts share their two ports with the shuffles that follow.
-  const auto lowest = hn::Set(du, 0x10000u);
-  return hn::Sub(half, hn::VecFromMask(du, hn::Eq(hn::And(b, lowest), lowest)));
-#else
-  return hn::Add(half, hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u)));
-#endif
+  return hn::BitCast(hn::Repartition<uint16_t, D>(), hn::Add(hn::BitCast(du, v), hn::Set(du, 0x8000u)));
+}
+template <class V16>
+HWY_INLINE V16 TiesToEven(V16 upper, V16 lower) {
+  const hn::DFromV<V16> d16;
+  return hn::AndNot(hn::SaturatedSub(hn::Set(d16, 1), lower), upper);
+}
+/// Of each block of 128 bits the upper halves of its four numbers, then the lower ones.
+template <class V16>
+HWY_INLINE V16 UpperThenLower(V16 v) {
+  const hn::DFromV<V16> d16;
+  const hn::Repartition<uint8_t, decltype(d16)> d8;
+  const auto order = hn::Dup128VecFromValues(d8, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13);
+  return hn::BitCast(d16, hn::TableLookupBytes(hn::BitCast(d8, v), order));
 }
 /// Two vectors without NaN, side by side. One by one each takes a shuffle across the blocks to become bf16.
 template <class D>
 HWY_INLINE void StoreNumbers(D d, hn::Vec<D> v0, hn::Vec<D> v1, bf16* p) {
-  const auto b0 = RoundedBits(d, v0), b1 = RoundedBits(d, v1);
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  if constexpr (HWY_MAX_LANES_D(D) == 16) {
-    const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33,  //
-                                           31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
-    _mm512_storeu_si512(p, _mm512_permutex2var_epi16(b0.raw, upper, b1.raw));
-    return;
-  }
-#endif
   const hn::Repartition<uint16_t, D> d16;
-  const auto low0 = hn::ShiftRight<16>(b0), low1 = hn::ShiftRight<16>(b1);
+  const auto b0 = PlusHalf(d, v0), b1 = PlusHalf(d, v1);
 #if HWY_TARGET == HWY_AVX2
   if constexpr (HWY_MAX_LANES_D(D) == 8) {
-    // Highway's truncation would clear the upper halves, which are zero.
-    const __m256i packed = _mm256_packus_epi32(low0.raw, low1.raw);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+    // Halves are sorted within blocks; one shuffle across them at the end.
+    const __m256i s0 = UpperThenLower(b0).raw, s1 = UpperThenLower(b1).raw;
+    const decltype(PlusHalf(d, v0)) upper{_mm256_unpacklo_epi64(s0, s1)}, lower{_mm256_unpackhi_epi64(s0, s1)};
+    const __m256i rounded = TiesToEven(upper, lower).raw;
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(rounded, 0xD8));
     return;
   }
 #endif
-  hn::StoreU(hn::OrderedTruncate2To(d16, low0, low1), d16, Bits(p));
+  hn::StoreU(TiesToEven(hn::ConcatOdd(d16, b1, b0), hn::ConcatEven(d16, b1, b0)), d16, Bits(p));
 }
 
 /// The first n lanes (all if n is larger).

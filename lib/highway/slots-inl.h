@@ -153,6 +153,7 @@ constexpr int64_t kI8mmRows = 8;
 // store.cc
 using StoreFunction = void(const StoreRows&);
 using LoadFunction = void(const LoadRows&);
+bool RotateToPanelsBF16(const RotateToPanels& a);
 extern StoreFunction StoreRowsF32, StoreRowsBF16, StoreRowsF16, StorePanelsF32, StorePanelsBF16, StorePanelsF16;
 extern LoadFunction LoadRowsF32, LoadRowsBF16, LoadRowsF16, LoadPanelsF32, LoadPanelsBF16, LoadPanelsF16;
 

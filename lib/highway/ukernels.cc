@@ -98,6 +98,9 @@ constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .rope_heads = {{RopeF32F32, RopeF32BF16, RopeF32F16},
                    {RopeBF16F32, RopeBF16BF16, RopeBF16F16},
                    {RopeF16F32, RopeF16BF16, RopeF16F16}},
+#if !HWY_HAVE_SCALABLE && HWY_MAX_BYTES >= 32
+    .rotate_to_panels = RotateToPanelsBF16,
+#endif
     .add_rows = {{AddF32F32, AddF32BF16, AddF32F16},
                  {AddBF16F32, AddBF16BF16, AddBF16F16},
                  {AddF16F32, AddF16BF16, AddF16F16}},
