@@ -281,14 +281,18 @@ constexpr int64_t kPairPitch = kPanelWidth * 4;
 constexpr int64_t kPanelTokens = 4;
 constexpr int64_t kPanelDims = 8;
 
-/// kPanelDims dimensions of kPanelTokens tokens, none of them NaN.
-HWY_INLINE void StorePairs(PanelVec r0, PanelVec r1, PanelVec r2, PanelVec r3, char* out) {
+using PanelBits = hn::Repartition<uint16_t, PanelTag>;
+
+/// kPanelDims dimensions of two tokens, none of them NaN: their pairs, a token after the other.
+HWY_INLINE hn::Vec<PanelBits> PairsOf(PanelVec r0, PanelVec r1) {
   const PanelTag d;
-  const hn::Repartition<uint16_t, PanelTag> d16;
+  const PanelBits d16;
   const auto s0 = UpperThenLower(PlusHalf(d, r0)), s1 = UpperThenLower(PlusHalf(d, r1));
-  const auto s2 = UpperThenLower(PlusHalf(d, r2)), s3 = UpperThenLower(PlusHalf(d, r3));
-  const auto a = TiesToEven(Lower<uint32_t>(d16, s0, s1), Upper<uint32_t>(d16, s0, s1));
-  const auto b = TiesToEven(Lower<uint32_t>(d16, s2, s3), Upper<uint32_t>(d16, s2, s3));
+  return TiesToEven(Lower<uint32_t>(d16, s0, s1), Upper<uint32_t>(d16, s0, s1));
+}
+/// Those of kPanelTokens tokens.
+HWY_INLINE void StorePairs(hn::Vec<PanelBits> a, hn::Vec<PanelBits> b, char* out) {
+  const PanelBits d16;
   StoreBlocks<2>(d16, Lower<uint64_t>(d16, a, b), out, kPairPitch);
   StoreBlocks<2>(d16, Upper<uint64_t>(d16, a, b), out + kPairPitch, kPairPitch);
 }
@@ -303,12 +307,22 @@ HWY_NOINLINE bool RoundToColumns(const char* rows, int64_t ld, int64_t tokens, i
     char* to = out + t * 4;
     for (int64_t i = 0; i < dim; i += kPanelDims, in += kPanelDims * 4, to += kPanelDims / 2 * kPairPitch) {
       const PanelVec r0 = LoadRow(in), r1 = LoadRow(in + ld), r2 = LoadRow(in + 2 * ld), r3 = LoadRow(in + 3 * ld);
-      StorePairs(r0, r1, r2, r3, to);
+      StorePairs(PairsOf(r0, r1), PairsOf(r2, r3), to);
       seen0 = hn::MulAdd(r0, r1, seen0);
       seen1 = hn::MulAdd(r2, r3, seen1);
     }
   }
   return AllFinite(hn::Add(seen0, seen1));
+}
+
+/// In registers: gcc would load what is in memory for each of two operations.
+HWY_INLINE void Rotate(PanelVec x0, PanelVec x1, PanelVec c, PanelVec s, PanelVec& low, PanelVec& high) {
+  x0 = InRegister(x0);
+  x1 = InRegister(x1);
+  c = InRegister(c);
+  s = InRegister(s);
+  low = hn::MulSub(x0, c, hn::Mul(x1, s));
+  high = hn::MulAdd(x0, s, hn::Mul(x1, c));
 }
 
 /// The same, rotated: a.half dimensions of one head and those behind them.
@@ -322,23 +336,24 @@ HWY_NOINLINE bool RotateToColumns(const RotateToPanels& a, const char* rows, cha
     const float* cos = a.cos + t * cos_stride;
     const float* sin = a.sin + t * sin_stride;
     for (int64_t i = 0; i < half; i += kPanelDims, in += kPanelDims * 4, cos += kPanelDims, sin += kPanelDims) {
-      PanelVec low0, low1, low2, low3, high0, high1, high2, high3;
-      const auto rotate = [&](int64_t r, PanelVec& low, PanelVec& high) SIMDATTN_LAMBDA {
-        const PanelVec x0 = LoadRow(in + r * ld), x1 = LoadRow(in + r * ld + 4 * half);
-        const PanelVec c = InRegister(hn::LoadU(d, cos + r * cos_stride));
-        const PanelVec s = InRegister(hn::LoadU(d, sin + r * sin_stride));
-        low = hn::MulSub(x0, c, hn::Mul(x1, s));
-        high = hn::MulAdd(x0, s, hn::Mul(x1, c));
+      // Two tokens at a time: the results of four do not fit into sixteen registers.
+      const auto two = [&](const char* x, const float* c, const float* s, hn::Vec<PanelBits>& low,
+                           hn::Vec<PanelBits>& high) SIMDATTN_LAMBDA {
+        PanelVec low0, low1, high0, high1;
+        Rotate(LoadRow(x), LoadRow(x + 4 * half), hn::LoadU(d, c), hn::LoadU(d, s), low0, high0);
+        x += ld;
+        Rotate(LoadRow(x), LoadRow(x + 4 * half), hn::LoadU(d, c + cos_stride), hn::LoadU(d, s + sin_stride), low1,
+               high1);
+        // A NaN comes from a factor that is not finite: both results have it.
+        seen = hn::MulAdd(low0, low1, seen);
+        low = PairsOf(low0, low1);
+        high = PairsOf(high0, high1);
       };
-      rotate(0, low0, high0);
-      rotate(1, low1, high1);
-      rotate(2, low2, high2);
-      rotate(3, low3, high3);
-      // A NaN comes from a factor that is not finite: both results have it.
-      seen = hn::MulAdd(low0, low1, seen);
-      seen = hn::MulAdd(low2, low3, seen);
-      StorePairs(low0, low1, low2, low3, to);
-      StorePairs(high0, high1, high2, high3, to + half / 2 * kPairPitch);
+      hn::Vec<PanelBits> low0, low1, high0, high1;
+      two(in, cos, sin, low0, high0);
+      two(in + 2 * ld, cos + 2 * cos_stride, sin + 2 * sin_stride, low1, high1);
+      StorePairs(low0, low1, to);
+      StorePairs(high0, high1, to + half / 2 * kPairPitch);
       to += kPanelDims / 2 * kPairPitch;
     }
   }
