@@ -198,6 +198,8 @@ struct RopeHeads {
   /// Memory would be asked for some lines of every row and for the others later: 16-bit rows of pairs take up to three times as long
   /// with AVX2.
   int64_t few = 0;
+  /// Not 0: bytes from each row to that of a later token, which may be prefetched.
+  int64_t ahead = 0;
 };
 
 /// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kCache = int64_t{16} << 20;  // bytes beyond which rows come from memory
 constexpr int64_t kFewBytes = 1024;            // of rows that are then taken at once
+constexpr int64_t kAheadBytes = 16384;         // rows that so many bytes of others come before are prefetched
 
 }  // namespace
 
@@ -34,6 +35,9 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
   const int64_t row_bytes = x.shape[3] * std::max(x_size, out_size);
   const int64_t bytes = x.shape[0] * n * x.shape[1] * row_bytes * (x.data == out.data ? 1 : 2);
   const int64_t few = bytes > kCache ? std::max<int64_t>(kFewBytes / row_bytes, 1) : 0;
+  // Pairs out of place take an eighth longer with it.
+  const bool fetches = bytes > kCache && (x.data == out.data || options.pairing == RopePairing::kHalfSplit);
+  const int64_t later = fetches ? (kAheadBytes - 1) / (x.shape[1] * x.shape[3] * x_size) + 1 : n;
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, options.start, b, i);
@@ -49,7 +53,8 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
               .sin = static_cast<const float*>(sin.data) + p * sin.stride[0],
               .interleaved = options.pairing == RopePairing::kInterleaved,
               .inverse = options.inverse,
-              .few = few});
+              .few = few,
+              .ahead = i < n - later ? later * x.stride[2] * x_size : 0});
     }
   }
   return {};

@@ -128,7 +128,21 @@ struct Heads {
   int64_t x_stride;
   int64_t y_stride;
   int64_t heads;
+  int64_t ahead;  // as RopeHeads says
 };
+
+/// Lines of kVectors vectors from p on, `ahead` bytes behind.
+template <size_t kVectors, class X>
+HWY_INLINE void Fetch(const X* p, int64_t ahead) {
+#if HWY_ARCH_X86
+  constexpr size_t kBytes = kVectors * HWY_MAX_LANES_D(D) * sizeof(X);
+  const uintptr_t line = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead);
+  for (size_t k = 0; k < kBytes; k += 64) __builtin_prefetch(reinterpret_cast<const char*>(line + k));
+#else
+  (void)p;
+  (void)ahead;
+#endif
+}
 
 HWY_INLINE void Rotate(V low, V high, V c, V s, V& new_low, V& new_high) {
   new_low = hn::MulSub(low, c, hn::Mul(high, s));
@@ -148,12 +162,17 @@ HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float
   const V s0 = hn::Xor(hn::LoadU(d, sin + at(0)), sign), s1 = hn::Xor(hn::LoadU(d, sin + at(1)), sign);
   const V s2 = hn::Xor(hn::LoadU(d, sin + at(2)), sign), s3 = hn::Xor(hn::LoadU(d, sin + at(3)), sign);
   const int64_t x_stride = a.x_stride;
+  const int64_t ahead = a.ahead;
   const int64_t y_stride = a.y_stride;
   Cursor<const X> from(a.x + i);
   Cursor<Y> to(a.y + i);
   for (int64_t h = a.heads; h > 0; --h) {
     const X* const x = from.get();
     Y* const y = to.get();
+    if (ahead != 0) {
+      Fetch<kVectors>(x, ahead);
+      Fetch<kVectors>(x + half, ahead);
+    }
     const auto rotate = [&](size_t k, V c, V s, V& low, V& high) SIMDATTN_LAMBDA {
       Rotate(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
       if constexpr (!kAgain<X, Y> || kVectors == 1) {
@@ -328,12 +347,14 @@ HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float*
   SpreadLower(c3, s3, p6, q6);
   SpreadUpper(c3, s3, p7, q7);
   const int64_t x_stride = a.x_stride;
+  const int64_t ahead = a.ahead;
   const int64_t y_stride = a.y_stride;
   Cursor<const X> from(a.x + 2 * i);
   Cursor<Y> to(a.y + 2 * i);
   for (int64_t h = a.heads; h > 0; --h) {
     const X* const x = from.get();
     Y* const y = to.get();
+    if (ahead != 0) Fetch<kVectors>(x, ahead);
     const auto rotate = [&](size_t k, V p, V q) SIMDATTN_LAMBDA {
       V even, odd;
       LoadPairs(x + k * step, even, odd);
@@ -460,8 +481,12 @@ HWY_INLINE bool Rope(const RopeHeads& a) {
   const bool whole = a.half <= vectors * static_cast<int64_t>(hn::Lanes(D()));
   const int64_t at_once = a.few == 0 || whole ? kHeads : a.few;
   for (int64_t h = 0; h < a.heads; h += at_once) {
-    const Heads<X, Y> heads{x + h * a.x_stride + a.first, y + h * a.y_stride + a.first, a.x_stride, a.y_stride,
-                            HWY_MIN(at_once, a.heads - h)};
+    const Heads<X, Y> heads{x + h * a.x_stride + a.first,
+                            y + h * a.y_stride + a.first,
+                            a.x_stride,
+                            a.y_stride,
+                            HWY_MIN(at_once, a.heads - h),
+                            a.ahead};
     const auto rotate = a.interleaved ? Interleaved<X, Y> : HalfSplit<X, Y>;
     if (!rotate(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse)) return false;
   }

@@ -270,22 +270,20 @@ HWY_NOINLINE void Widen(const T* in, char* out, int64_t n) {
   }
 }
 
-#if !HWY_HAVE_SCALABLE && HWY_MAX_BYTES >= 32
+#if HWY_TARGET == HWY_AVX2
 #undef SIMDATTN_ROUNDS_TO_COLUMNS
 #define SIMDATTN_ROUNDS_TO_COLUMNS 1
 // f32 becomes columns of bf16 in registers, four rows at a time and one after the other: where 32 rows are read at once, a line of
-// each, no prefetcher follows them, and it takes a third longer.
-using PanelTag = hn::CappedTag<float, 8>;
-using PanelVec = hn::Vec<PanelTag>;
+// each, no prefetcher follows them, and it takes a third longer. With AVX-512 two passes are faster: one shuffle packs 32 numbers.
 constexpr int64_t kPairPitch = kPanelWidth * 4;
 constexpr int64_t kPanelTokens = 4;
 constexpr int64_t kPanelDims = 8;
 
-using PanelBits = hn::Repartition<uint16_t, PanelTag>;
+using PanelBits = hn::Repartition<uint16_t, D>;
 
 /// kPanelDims dimensions of two tokens, none of them NaN: their pairs, a token after the other.
-HWY_INLINE hn::Vec<PanelBits> PairsOf(PanelVec r0, PanelVec r1) {
-  const PanelTag d;
+HWY_INLINE hn::Vec<PanelBits> PairsOf(V r0, V r1) {
+  const D d;
   const PanelBits d16;
   const auto s0 = UpperThenLower(PlusHalf(d, r0)), s1 = UpperThenLower(PlusHalf(d, r1));
   return TiesToEven(Lower<uint32_t>(d16, s0, s1), Upper<uint32_t>(d16, s0, s1));
@@ -296,17 +294,17 @@ HWY_INLINE void StorePairs(hn::Vec<PanelBits> a, hn::Vec<PanelBits> b, char* out
   StoreBlocks<2>(d16, Lower<uint64_t>(d16, a, b), out, kPairPitch);
   StoreBlocks<2>(d16, Upper<uint64_t>(d16, a, b), out + kPairPitch, kPairPitch);
 }
-HWY_INLINE PanelVec LoadRow(const char* p) { return hn::LoadU(PanelTag(), reinterpret_cast<const float*>(p)); }
-HWY_INLINE bool AllFinite(PanelVec v) { return hn::AllTrue(PanelTag(), hn::IsFinite(v)); }
+HWY_INLINE V LoadRow(const char* p) { return hn::LoadU(D(), reinterpret_cast<const float*>(p)); }
+HWY_INLINE bool AllFinite(V v) { return hn::AllTrue(D(), hn::IsFinite(v)); }
 
 /// `tokens` rows of `dim` numbers into columns: multiples of kPanelTokens and kPanelDims. False: there may be NaN.
 HWY_NOINLINE bool RoundToColumns(const char* rows, int64_t ld, int64_t tokens, int64_t dim, char* out) {
-  PanelVec seen0 = hn::Zero(PanelTag()), seen1 = seen0;
+  V seen0 = hn::Zero(D()), seen1 = seen0;
   for (int64_t t = 0; t < tokens; t += kPanelTokens) {
     const char* in = rows + t * ld;
     char* to = out + t * 4;
     for (int64_t i = 0; i < dim; i += kPanelDims, in += kPanelDims * 4, to += kPanelDims / 2 * kPairPitch) {
-      const PanelVec r0 = LoadRow(in), r1 = LoadRow(in + ld), r2 = LoadRow(in + 2 * ld), r3 = LoadRow(in + 3 * ld);
+      const V r0 = LoadRow(in), r1 = LoadRow(in + ld), r2 = LoadRow(in + 2 * ld), r3 = LoadRow(in + 3 * ld);
       StorePairs(PairsOf(r0, r1), PairsOf(r2, r3), to);
       seen0 = hn::MulAdd(r0, r1, seen0);
       seen1 = hn::MulAdd(r2, r3, seen1);
@@ -316,7 +314,7 @@ HWY_NOINLINE bool RoundToColumns(const char* rows, int64_t ld, int64_t tokens, i
 }
 
 /// In registers: gcc would load what is in memory for each of two operations.
-HWY_INLINE void Rotate(PanelVec x0, PanelVec x1, PanelVec c, PanelVec s, PanelVec& low, PanelVec& high) {
+HWY_INLINE void Rotate(V x0, V x1, V c, V s, V& low, V& high) {
   x0 = InRegister(x0);
   x1 = InRegister(x1);
   c = InRegister(c);
@@ -327,8 +325,8 @@ HWY_INLINE void Rotate(PanelVec x0, PanelVec x1, PanelVec c, PanelVec s, PanelVe
 
 /// The same, rotated: a.half dimensions of one head and those behind them.
 HWY_NOINLINE bool RotateToColumns(const RotateToPanels& a, const char* rows, char* out) {
-  const PanelTag d;
-  PanelVec seen = hn::Zero(d);
+  const D d;
+  V seen = hn::Zero(d);
   const int64_t ld = a.ld, half = a.half, cos_stride = a.cos_stride, sin_stride = a.sin_stride;
   for (int64_t t = 0; t < a.tokens; t += kPanelTokens) {
     const char* in = rows + t * ld;
@@ -339,7 +337,7 @@ HWY_NOINLINE bool RotateToColumns(const RotateToPanels& a, const char* rows, cha
       // Two tokens at a time: the results of four do not fit into sixteen registers.
       const auto two = [&](const char* x, const float* c, const float* s, hn::Vec<PanelBits>& low,
                            hn::Vec<PanelBits>& high) SIMDATTN_LAMBDA {
-        PanelVec low0, low1, high0, high1;
+        V low0, low1, high0, high1;
         Rotate(LoadRow(x), LoadRow(x + 4 * half), hn::LoadU(d, c), hn::LoadU(d, s), low0, high0);
         x += ld;
         Rotate(LoadRow(x), LoadRow(x + 4 * half), hn::LoadU(d, c + cos_stride), hn::LoadU(d, s + sin_stride), low1,

@@ -98,7 +98,7 @@ constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .rope_heads = {{RopeF32F32, RopeF32BF16, RopeF32F16},
                    {RopeBF16F32, RopeBF16BF16, RopeBF16F16},
                    {RopeF16F32, RopeF16BF16, RopeF16F16}},
-#if !HWY_HAVE_SCALABLE && HWY_MAX_BYTES >= 32
+#if HWY_TARGET == HWY_AVX2
     .rotate_to_panels = RotateToPanelsBF16,
 #endif
     .add_rows = {{AddF32F32, AddF32BF16, AddF32F16},
