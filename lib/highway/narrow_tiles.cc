@@ -5,6 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/highway/narrow_tiles.cc"
 #include <cmath>
+#include <type_traits>
 
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
@@ -356,9 +357,9 @@ constexpr uintptr_t kStepLines = kVecs * hn::MaxLanes(TileTag()) * kUnitBytes / 
 
 template <class Code>
 HWY_INLINE float NumberAt(const uint8_t* p, Code /*code*/) {
-  return Code::template number<0>(*p);
+  using Number = std::conditional_t<std::is_same_v<Code, Q8Code>, Int8Code, Code>;
+  return Number::template number<0>(*p);
 }
-HWY_INLINE float NumberAt(const uint8_t* p, Q8Code /*code*/) { return NumberAt(p, Int8Code()); }
 
 /// Scores one by one, for codes and scales with which a tile's arithmetic would not do.
 template <KvType kType>
