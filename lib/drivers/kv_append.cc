@@ -32,9 +32,9 @@ class Append {
     // Half a panel, if more heads go together then: a token's angles and rows are read in one go.
     if (rotates_ && most_ == kPanelWidth && kv.heads * most_ * row_size() > kBufferBytes) most_ /= 2;
     kernel_ = uk.rope_heads[slot(rows.dtype)][slot(type)];
-    to_panels_ = rotates_ && hadamard_block_ == 0 && rows.dtype == DType::kF32 && kv.type == KvType::kBF16 &&
-                 store_.panels() && rope.options.pairing == RopePairing::kHalfSplit && !rope.options.inverse &&
-                 uk.rotate_to_panels != nullptr;
+    to_panels_ = rotates_ && rope.cos.shape[1] > 0 && hadamard_block_ == 0 && rows.dtype == DType::kF32 &&
+                 kv.type == KvType::kBF16 && store_.panels() && rope.options.pairing == RopePairing::kHalfSplit &&
+                 !rope.options.inverse && uk.rotate_to_panels != nullptr;
     // Without a table the same kernel converts: it copies all dimensions that it does not rotate.
     call_ = {.x = nullptr,
              .y = nullptr,
@@ -81,8 +81,8 @@ class Append {
   void rotate_by(int64_t b, int64_t i) {
     if (!rotates_) return;
     const int64_t p = appended_.position(b, i);
-    call_.cos = static_cast<const float*>(rope_.cos.data) + p * rope_.cos.stride[0];
-    call_.sin = static_cast<const float*>(rope_.sin.data) + p * rope_.sin.stride[0];
+    call_.cos = table_row(rope_.cos, p);
+    call_.sin = table_row(rope_.sin, p);
   }
 
   /// Rows i .. i + tokens - 1 to p and the places after it.
@@ -121,8 +121,8 @@ class Append {
                                  .dim = kv_.dim,
                                  .first = call_.first,
                                  .half = call_.half,
-                                 .cos = static_cast<const float*>(rope_.cos.data) + position * rope_.cos.stride[0],
-                                 .sin = static_cast<const float*>(rope_.sin.data) + position * rope_.sin.stride[0],
+                                 .cos = table_row(rope_.cos, position),
+                                 .sin = table_row(rope_.sin, position),
                                  .cos_stride = rope_.cos.stride[0],
                                  .sin_stride = rope_.sin.stride[0],
                                  .out = store_.at(p, 0),

@@ -216,19 +216,18 @@ Status drivers::kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delt
 
   const bool rotate = rope.cos.data != nullptr || rope.sin.data != nullptr;
   const int64_t distance = std::abs(delta);
-  const RopeHeads rotation = {
-      .x = nullptr,
-      .y = nullptr,
-      .x_stride = 0,
-      .y_stride = 0,
-      .heads = 0,
-      .dim = kv.dim,
-      .first = rotate ? rope.options.first_dim : 0,
-      .half = rotate ? rope.cos.shape[1] : 0,
-      .cos = rotate ? static_cast<const float*>(rope.cos.data) + distance * rope.cos.stride[0] : nullptr,
-      .sin = rotate ? static_cast<const float*>(rope.sin.data) + distance * rope.sin.stride[0] : nullptr,
-      .interleaved = rope.options.pairing == RopePairing::kInterleaved,
-      .inverse = rope.options.inverse != (delta < 0)};
+  const RopeHeads rotation = {.x = nullptr,
+                              .y = nullptr,
+                              .x_stride = 0,
+                              .y_stride = 0,
+                              .heads = 0,
+                              .dim = kv.dim,
+                              .first = rotate ? rope.options.first_dim : 0,
+                              .half = rotate ? rope.cos.shape[1] : 0,
+                              .cos = rotate ? table_row(rope.cos, distance) : nullptr,
+                              .sin = rotate ? table_row(rope.sin, distance) : nullptr,
+                              .interleaved = rope.options.pairing == RopePairing::kInterleaved,
+                              .inverse = rope.options.inverse != (delta < 0)};
   const Shift shift(*uk, kv, rotation, rotate, rotate ? rope.hadamard_block : 0);
   const int64_t count = last - first;
   // In a ring a token moves by `step` places forwards or by ring - step backwards.

@@ -14,6 +14,11 @@ inline int64_t position_at(const ConstView<2>& positions, int64_t start, int64_t
                                         : static_cast<const int64_t*>(positions.data)[at];
 }
 
+/// Row p of cos or sin. Rows without columns are all the same one, whatever the stride.
+inline const float* table_row(const ConstView<2>& table, int64_t p) {
+  return static_cast<const float*>(table.data) + (table.shape[1] == 0 ? 0 : p * table.stride[0]);
+}
+
 /// Every position in low .. limit - 1; where the view is absent, positions are start .. start + n - 1.
 inline Status check_positions(const ConstView<2>& positions, int64_t start, int64_t batch, int64_t n, int64_t low,
                               int64_t limit, ByteSet* extent) {
