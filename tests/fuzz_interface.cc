@@ -333,7 +333,9 @@ struct Call {
       data[i] = b == 255   ? INT32_MIN
                 : b == 254 ? INT32_MAX
                 : b == 253 ? -1
-                           : static_cast<int32_t>(low + (high < low ? 0 : b % (high - low + 1)));
+                           : static_cast<int32_t>(low + (high < low         ? 0
+                                                         : high - low > 255 ? b
+                                                                            : b % (high - low + 1)));
     }
     return data;
   }

@@ -94,9 +94,9 @@ Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>
   SIMDATTN_CHECK(check_softmax(x, out, lse));
   const Environment environment;
   const SoftmaxRows call = {.x = static_cast<const float*>(x.data),
-                            .ldx = step_of(x, 0),
+                            .ldx = x.shape[1] == 0 ? 0 : step_of(x, 0),
                             .y = static_cast<float*>(out.data),
-                            .ldy = step_of(out, 0),
+                            .ldy = x.shape[1] == 0 ? 0 : step_of(out, 0),
                             .rows = x.shape[0],
                             .n = x.shape[1],
                             .lo = 0,
@@ -123,13 +123,16 @@ Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const 
   const int64_t heads = x.shape[1];
   const int64_t n_q = x.shape[2];
   const int64_t n_kv = x.shape[3];
+  // Without columns there are rows of lse all the same; the other strides may be anything.
+  const auto x_stride = n_kv == 0 ? decltype(x.stride){} : x.stride;
+  const auto y_stride = n_kv == 0 ? decltype(out.stride){} : out.stride;
   const float scale = scoring.scale ? *scoring.scale : 1.0f;
   const bool modifiers = has_modifiers(scoring);
   for (int64_t b = 0; b < batch; ++b) {
     const SequenceRules rules = sequence_rules(scoring, b, n_q, n_kv);
     for (int64_t h = 0; h < heads; ++h) {
-      const float* x0 = static_cast<const float*>(x.data) + b * x.stride[0] + h * x.stride[1];
-      float* y0 = static_cast<float*>(out.data) + b * out.stride[0] + h * out.stride[1];
+      const float* x0 = static_cast<const float*>(x.data) + b * x_stride[0] + h * x_stride[1];
+      float* y0 = static_cast<float*>(out.data) + b * y_stride[0] + h * y_stride[1];
       float* lse0 =
           lse.data == nullptr ? nullptr : static_cast<float*>(lse.data) + b * lse.stride[0] + h * lse.stride[1];
       int64_t rows;
@@ -144,10 +147,10 @@ Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const 
           if (next.lo != v.lo + rows * step.lo || next.hi != v.hi + rows * step.hi) break;
           ++rows;
         }
-        SoftmaxRows call = {.x = x0 + i * x.stride[2],
-                            .ldx = step_of(x, 2),
-                            .y = y0 + i * out.stride[2],
-                            .ldy = step_of(out, 2),
+        SoftmaxRows call = {.x = x0 + i * x_stride[2],
+                            .ldx = n_kv == 0 ? 0 : step_of(x, 2),
+                            .y = y0 + i * y_stride[2],
+                            .ldy = n_kv == 0 ? 0 : step_of(out, 2),
                             .rows = rows,
                             .n = n_kv,
                             .lo = v.lo,
