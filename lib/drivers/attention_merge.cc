@@ -36,8 +36,8 @@ Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& p
   for (int64_t b = 0; b < out.shape[0]; ++b) {
     for (int64_t h = 0; h < out.shape[1]; ++h) {
       for (int64_t i = 0; i < out.shape[2]; ++i) {
-        const float* row_lse =
-            static_cast<const float*>(part_lse.data) + b * part_lse.stride[1] + h * part_lse.stride[2] + i;
+        const float* row_lse = static_cast<const float*>(part_lse.data);
+        if (n_parts > 0) row_lse += b * part_lse.stride[1] + h * part_lse.stride[2] + i;
         const auto lse_of = [&](int64_t p) { return row_lse[p * part_lse.stride[0]]; };
         const float sink = sinks != nullptr ? sinks[h] : -kInf;
         float m = sink;
