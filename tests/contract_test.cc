@@ -403,28 +403,56 @@ TEST_P(Contract, PackedBuffersAreApart) {
   }
 }
 
-// Strides of what has no element mean nothing. UndefinedBehaviorSanitizer sees it if one is multiplied.
-TEST_P(Contract, EmptyArraysHaveAnyStrides) {
+// Strides of what has no element are multiplied all the same, so they must not reach further than 2^58 bytes either.
+// UndefinedBehaviorSanitizer sees it if a product overflows.
+TEST_P(Contract, StridesOfEmptyArrays) {
   const float none = 0;
   float two[8] = {7, 7, 7, 7, 7, 7, 7, 7};
-  constexpr int64_t kFar = int64_t{1} << 62;
-  const std::array<int64_t, 4> far = {kFar, kFar, kFar, 1};
-  const auto empty = [&](int64_t rows, int64_t columns) {
-    return ConstView<4>(&none, DType::kF32, {2, 2, rows, columns}, far);
-  };
-  for (const Arithmetic arithmetic : {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8}) {
-    const View<4> no_scores(two, DType::kF32, {2, 2, 0, 2}, far);
+  for (const int64_t far : {int64_t{1} << 56, -(int64_t{1} << 56), int64_t{1} << 57, -(int64_t{1} << 57), INT64_MAX}) {
+    const bool fits = std::abs(far) <= int64_t{1} << 56;
+    const std::array<int64_t, 4> stride = {far, far, far, 1};
+    const auto check = [&](const Status& s) {
+      EXPECT_EQ(s.code, fits ? Code::kOk : Code::kStride) << far << " " << s.detail;
+    };
+    const auto empty = [&](int64_t rows, int64_t columns) {
+      return ConstView<4>(&none, DType::kF32, {2, 2, rows, columns}, stride);
+    };
     const ConstView<4> keys = view(static_cast<const float*>(two), {2, 2, 2, 1});
-    EXPECT_TRUE(run_scores(empty(0, 1), keys, no_scores, {.arithmetic = arithmetic}, GetParam()).ok());
-    float sums[8] = {7, 7, 7, 7, 7, 7, 7, 7};
-    const View<4> out = view(sums, {2, 2, 2, 1});
-    EXPECT_TRUE(run_weighted_values(empty(2, 0), empty(0, 1), out, {.arithmetic = arithmetic}, GetParam()).ok());
-    for (const float x : sums) EXPECT_EQ(x, 0.0f);
+    const View<4> no_out(two, DType::kF32, {2, 2, 0, 2}, stride);
+    for (const Arithmetic arithmetic : {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8}) {
+      check(run_scores(empty(0, 1), keys, no_out, {.arithmetic = arithmetic}, GetParam()));
+      float sums[8] = {7, 7, 7, 7, 7, 7, 7, 7};
+      check(run_weighted_values(empty(2, 0), empty(0, 1), view(sums, {2, 2, 2, 1}), {.arithmetic = arithmetic},
+                                GetParam()));
+      for (const float x : sums) EXPECT_EQ(x, fits ? 0.0f : 7.0f);
+    }
+    check(gaussian_scores(empty(0, 1), keys, no_out, {}, {.target = GetParam()}));
+    const View<4> no_columns(two, DType::kF32, {2, 2, 2, 0}, stride);
+    check(masked_softmax(ConstView<4>(no_columns), no_columns, {}, {}, {.target = GetParam()}));
+
+    // A cache without tokens: the output is zeros.
+    Attention a;
+    const float q[4] = {1, 1, 1, 1};
+    float out[4] = {7, 7, 7, 7};
+    a.q = view(q, {2, 2, 1, 1});
+    a.out = view(out, {2, 2, 1, 1});
+    for (const KvType type : {KvType::kF32, KvType::kInt8}) {
+      for (const bool in_scales : {false, true}) {
+        if (in_scales && type == KvType::kF32) continue;
+        a.k = ConstKv();
+        a.k.data = &none;
+        a.k.type = type;
+        a.k.batch = a.k.heads = 2;
+        a.k.dim = 1;
+        const int64_t bytes = far > INT64_MAX / 4 ? INT64_MAX : 4 * far;
+        (in_scales ? a.k.scale_head_stride : a.k.head_stride) = bytes;
+        (in_scales ? a.k.scale_batch_stride : a.k.batch_stride) = bytes;
+        a.v = a.k;
+        check(run_attention(a, GetParam()));
+      }
+    }
+    for (const float x : out) EXPECT_EQ(x, fits ? 0.0f : 7.0f);
   }
-  const View<4> no_out(two, DType::kF32, {2, 2, 0, 2}, far);
-  EXPECT_TRUE(gaussian_scores(empty(0, 1), view(static_cast<const float*>(two), {2, 2, 2, 1}), no_out, {},
-                              {.target = GetParam()})
-                  .ok());
   for (const float x : two) EXPECT_EQ(x, 7.0f);
 }
 

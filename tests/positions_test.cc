@@ -328,21 +328,30 @@ TEST(PositionsRules, DirectNamesTheArgument) {
   for (const float r : result) ASSERT_EQ(r, 7.0f);
 }
 
-/// Tables without columns: their strides are nobody's, and are not multiplied (undefined behaviour, which a sanitizer sees).
-TEST(PositionsRules, EmptyTablesOfAnyStride) {
+/// Tables without columns, null or not, and with a stride that reaches as far as one may.
+TEST(PositionsRules, EmptyTables) {
   std::vector<float> memory(4096, 7.0f), rows(64, 1.0f);
   const ConstView<4> x = view(static_cast<const float*>(rows.data()), {1, 1, 2, 8});
   ConstView<2> table = view(static_cast<const float*>(memory.data()), {9, 0});
-  table.stride[0] = INT64_MAX;
   const Kv cache = view(memory.data(), {1, 1, 10, 8});
-  KeyRotation rotation;
-  rotation.cos = rotation.sin = table;
-  EXPECT_TRUE(rope(x, table, table, {}, view(memory.data(), {1, 1, 2, 8}), {.start = 5}).ok());
-  EXPECT_EQ(memory[0], 1.0f);
-  EXPECT_TRUE(kv_append(x, {}, cache, {.rope = rotation, .start = 5}).ok());
-  EXPECT_EQ(memory[5 * 8], 1.0f);
-  EXPECT_TRUE(kv_shift(cache, 5, 7, 2, rotation).ok());
-  EXPECT_EQ(memory[8 * 8], 1.0f);
+  const auto calls = [&](Code code) {
+    std::fill(memory.begin(), memory.end(), 7.0f);
+    const float written = code == Code::kOk ? 1.0f : 7.0f;
+    KeyRotation rotation;
+    rotation.cos = rotation.sin = table;
+    EXPECT_EQ(rope(x, table, table, {}, view(memory.data(), {1, 1, 2, 8}), {.start = 5}).code, code);
+    EXPECT_EQ(memory[0], written);
+    EXPECT_EQ(kv_append(x, {}, cache, {.rope = rotation, .start = 5}).code, code);
+    EXPECT_EQ(memory[5 * 8], written);
+    EXPECT_EQ(kv_shift(cache, 5, 7, 2, rotation).code, code);
+    EXPECT_EQ(memory[8 * 8], written);
+  };
+  table.stride[0] = int64_t{1} << 53;  // 8 of them are 2^58 bytes
+  calls(Code::kOk);
+  table.stride[0] = (int64_t{1} << 53) + 1;
+  calls(Code::kStride);
+  table.stride[0] = INT64_MIN;
+  calls(Code::kStride);
 }
 
 TEST(PositionsRules, ShiftNamesTheArgument) {

@@ -10,8 +10,9 @@
 /// Conventions that hold for every function of this header:
 ///
 ///  - Shapes are [batch, heads, rows, dim]; strides of views count elements, those of a Kv bytes. They may be anything (0
-///    broadcasts an input, negative walks backwards) except that the last dimension is contiguous. Data may have any
-///    alignment that its type allows.
+///    broadcasts an input, negative walks backwards) except that the last dimension is contiguous, and that size - 1 strides of
+///    any dimension are at most 2^58 bytes, even where another dimension has no elements. Data may have any alignment that its
+///    type allows.
 ///  - All arithmetic is f32 unless options say otherwise; a narrower storage type is widened on load and rounded to nearest
 ///    even on store.
 ///  - The caller owns memory and threads: no call allocates, locks, throws, logs, or starts a thread.

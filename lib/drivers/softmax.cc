@@ -123,7 +123,7 @@ Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const 
   const int64_t heads = x.shape[1];
   const int64_t n_q = x.shape[2];
   const int64_t n_kv = x.shape[3];
-  // Without columns there are rows of lse all the same; the other strides may be anything.
+  // Without columns there are rows of lse all the same; the other data may be null, to which nothing is added.
   const auto x_stride = n_kv == 0 ? decltype(x.stride){} : x.stride;
   const auto y_stride = n_kv == 0 ? decltype(out.stride){} : out.stride;
   const float scale = scoring.scale ? *scoring.scale : 1.0f;

@@ -217,7 +217,7 @@ Status drivers::weighted_values(const ConstView<4>& p, const ConstView<4>& v, co
                                        drivers::weighted_values_workspace(options.arithmetic, v.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
-  if (is_empty(v)) {  // no keys: rows of zeros; strides may be anything
+  if (is_empty(v)) {  // no keys: rows of zeros; data may be null
     ConstView<4> no_p = p, no_v = v;
     no_p.stride = no_v.stride = {};
     run(*uk, no_p, no_v, out, options.arithmetic, exec);

@@ -15,23 +15,23 @@ int64_t alignment_of(KvType type) {
   return row_bytes(type, 1);
 }
 
-/// The scales of a store that is not empty, of so many tokens and sequences or pages.
-Status check_scales(const ConstKv& kv, const KvUse& use, const KvText& text, int64_t tokens, int64_t units,
+/// The scales of a store, of so many tokens and sequences or pages.
+Status check_scales(const ConstKv& kv, const KvUse& use, const KvText& text, int64_t tokens, int64_t units, bool empty,
                     ByteSet* scales) {
-  SIMDATTN_REQUIRE(kv.scales != nullptr || !writes_scales(kv.type) || use.data == Data::kLater, Code::kNullPointer,
-                   text.scales_null);
+  SIMDATTN_REQUIRE(kv.scales != nullptr || !writes_scales(kv.type) || use.data == Data::kLater || empty,
+                   Code::kNullPointer, text.scales_null);
   ByteSet& set = *scales;
   set.restart(&kv, sizeof(float));
   const char* wrong = nullptr;
   const auto repeat = [&](int64_t count, int64_t stride) {
-    if (count > 1 && stride % static_cast<int64_t>(sizeof(float)) != 0) wrong = text.scale_stride;
-    if (!set.add(count, stride)) wrong = text.too_large;
+    if (count > 1 && stride % static_cast<int64_t>(sizeof(float)) != 0 && !empty) wrong = text.scale_stride;
+    if (count > 0 && !set.add(count, stride)) wrong = text.too_large;
   };
   repeat(tokens, kv.scale_token_stride);
   repeat(kv.heads, kv.scale_head_stride);
   repeat(units, kv.scale_batch_stride);
-  if (wrong == nullptr && use.output_scales && self_overlap(set)) wrong = text.scales_coincide;
-  if (wrong != nullptr || kv.scales == nullptr) set.clear();
+  if (wrong == nullptr && use.output_scales && !empty && self_overlap(set)) wrong = text.scales_coincide;
+  if (wrong != nullptr || kv.scales == nullptr || empty) set.clear();
   SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
   set.first += reinterpret_cast<uintptr_t>(kv.scales) - reinterpret_cast<uintptr_t>(&kv);
   return {};
@@ -73,24 +73,24 @@ Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet
   const int64_t units = paged ? kv.n_pages : kv.batch;
   const int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;
   // Slots name places of pages, whatever the length of a sequence.
-  if (units == 0 || kv.heads == 0 || tokens == 0 || (kv.tokens == 0 && !use.by_slot)) return {};
-  SIMDATTN_REQUIRE(kv.data != nullptr || use.data == Data::kLater, Code::kNullPointer, text.null);
+  const bool empty = units == 0 || kv.heads == 0 || tokens == 0 || (kv.tokens == 0 && !use.by_slot);
+  SIMDATTN_REQUIRE(kv.data != nullptr || use.data == Data::kLater || empty, Code::kNullPointer, text.null);
   const int64_t element = alignment_of(kv.type);
   ByteSet& set = *bytes;
   set.restart(&kv, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
   const char* wrong = nullptr;
   const auto repeat = [&](int64_t count, int64_t stride) {  // a list of pairs would be loaded before it is stored
-    if (count > 1 && (stride & (element - 1)) != 0) wrong = text.alignment;
-    if (!set.add(count, stride)) wrong = text.too_large;
+    if (count > 1 && (stride & (element - 1)) != 0 && !empty) wrong = text.alignment;
+    if (count > 0 && !set.add(count, stride)) wrong = text.too_large;
   };
   repeat(panels ? (tokens + kPanelWidth - 1) / kPanelWidth : tokens, kv.token_stride);
   repeat(kv.heads, kv.head_stride);
   repeat(units, kv.batch_stride);
-  if (wrong == nullptr && use.output && self_overlap(set)) wrong = text.coincide;
-  if (wrong != nullptr || kv.data == nullptr) set.clear();
+  if (wrong == nullptr && use.output && !empty && self_overlap(set)) wrong = text.coincide;
+  if (wrong != nullptr || kv.data == nullptr || empty) set.clear();
   SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
   set.first += reinterpret_cast<uintptr_t>(kv.data) - reinterpret_cast<uintptr_t>(&kv);
-  return has_scales(kv.type) ? check_scales(kv, use, text, tokens, units, scales) : Status();
+  return has_scales(kv.type) ? check_scales(kv, use, text, tokens, units, empty, scales) : Status();
 }
 
 ByteSet table_bytes(const ConstKv& kv) {

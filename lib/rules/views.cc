@@ -26,17 +26,22 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
     empty = empty || shape[i] == 0;
   }
   if (sizes > static_cast<uint64_t>(kMaxSize)) return {Code::kShape, argument.shape};
-  if (empty) return {};
-  if (v.data == nullptr && data == Data::kNeeded) return {Code::kNullPointer, argument.null};
-  if (stride[kLast] != 1 && shape[kLast] > 1) return {Code::kStride, argument.stride};
+  if (!empty) {
+    if (v.data == nullptr && data == Data::kNeeded) return {Code::kNullPointer, argument.null};
+    if (stride[kLast] != 1 && shape[kLast] > 1) return {Code::kStride, argument.stride};
+  }
 
   const int64_t size = size_of(v.dtype);
   bytes->restart(&v, shape[kLast] * size);  // any address will do for the strides
   for (int i = kLast - 1; i >= 0; --i) {
-    if (!bytes->add(shape[i], stride[i], size)) {
+    if (shape[i] > 0 && !bytes->add(shape[i], stride[i], size)) {
       bytes->clear();
       return {Code::kStride, argument.range};
     }
+  }
+  if (empty) {
+    bytes->clear();
+    return {};
   }
   if (!kConst && self_overlap(*bytes)) {
     bytes->clear();

@@ -65,7 +65,8 @@ enum class Accept : uint8_t {
 enum class Data : uint8_t { kNeeded, kLater };
 
 /// Checks a view on its own and computes the bytes that it touches: none if it is empty or its data comes later. Empty views
-/// pass with any pointer; what is not const is an output.
+/// pass with any pointer, but their strides must not reach further than those of others: drivers multiply them. What is not
+/// const is an output.
 template <int kRank, bool kConst>
 Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, ByteSet* bytes,
                   Data data = Data::kNeeded);
@@ -102,7 +103,7 @@ int64_t step_of(const BasicView<kRank, kConst>& v, size_t dimension) {
   return v.shape[dimension] == 1 ? 0 : v.stride[dimension];
 }
 
-/// True if there is no element. Strides may then be anything: their products would overflow.
+/// True if there is no element. The data may then be null, to which nothing may be added.
 template <int kRank, bool kConst>
 bool is_empty(const BasicView<kRank, kConst>& v) {
   bool empty = false;
