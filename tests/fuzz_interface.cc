@@ -1115,8 +1115,8 @@ void attention(Call& c) {
       if (c.memory.skip) return cu;
       cu[0] = 0;
       for (int64_t i = 1; i <= count; ++i) {
-        const int64_t left = total - cu[i - 1];
-        cu[i] = static_cast<int32_t>(i == count ? total : left <= 0 ? cu[i - 1] : cu[i - 1] + in.below(left + 1));
+        const int64_t left = total <= cu[i - 1] ? 0 : total - cu[i - 1];
+        cu[i] = static_cast<int32_t>(i == count ? total : cu[i - 1] + in.below(left < 255 ? left + 1 : 256));
       }
       if (in.one_in(16)) cu[in.below(count + 1)] = in.of({-1, INT32_MIN, INT32_MAX, 1});
       return cu;
