@@ -280,7 +280,7 @@ struct FiniteRows {
 
 /// What depends on how keys and values are stored, and on nothing else.
 struct KvKernels {
-  /// True if no number is NaN or infinite. Of numbers near overflow narrow types may say false.
+  /// True if every number is finite, and stays so when it is rounded to bf16. Of numbers near overflow narrow types may say false.
   bool (*all_finite)(const FiniteRows&);
   /// The stores, and load_panels: null for types that are read only, which are rows.
   void (*store_rows)(const StoreRows&);

@@ -689,7 +689,7 @@ TEST_P(Rules, S6_MaskedKeysHaveNoInfluence) {
       {"softcap and keep", {.softcap = 5, .keep = view(keep, {1, 1, 1, 4})}}};
   for (const auto& [what, scoring] : ways) {
     const Row clean = run({1, 2, 0, 1}, scoring, {1, 2, 0, 4});
-    for (const float garbage : {kNaN, kInf, -kInf, 3e38f}) {
+    for (const float garbage : {kNaN, kInf, -kInf, 3e38f, std::numeric_limits<float>::max()}) {
       const Row r = run({1, 2, garbage, 1}, scoring, {1, 2, garbage, 4});
       EXPECT_EQ(r.p, clean.p) << what << " " << garbage;
       EXPECT_EQ(std::bit_cast<uint32_t>(r.p[2]), 0u) << what << " " << garbage;

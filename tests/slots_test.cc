@@ -942,6 +942,18 @@ TEST_P(Slots, Finish) {
 }
 
 TEST_P(Slots, AllFinite) {
+  // Halfway between the largest number of bf16 and the next one, which is infinite; and just below.
+  for (const bool negative : {false, true}) {
+    const uint32_t sign = negative ? 0x80000000u : 0;
+    float row[40] = {};
+    for (const int64_t at : {0, 7, 39}) {
+      row[at] = std::bit_cast<float>(sign | 0x7F7F7FFFu);
+      EXPECT_TRUE(uk().kv[slot(KvType::kF32)].all_finite({row, sizeof row, nullptr, 1, 40})) << at;
+      row[at] = std::bit_cast<float>(sign | 0x7F7F8000u);
+      EXPECT_FALSE(uk().kv[slot(KvType::kF32)].all_finite({row, sizeof row, nullptr, 1, 40})) << at;
+      row[at] = 0;
+    }
+  }
   for (size_t type = 0; type < kElementTypes; ++type) {
     Random random(seed() * 100 + 110 + type);
     for (int64_t i = 0; i < cases(1500); ++i) {
@@ -950,7 +962,8 @@ TEST_P(Slots, AllFinite) {
       const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, Values::kWide);
       if (keys > 0 && dim > 0 && random.coin()) {
         rows.set(random.integer(0, keys - 1), random.integer(0, dim - 1),
-                 random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u)}));
+                 random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u),
+                            std::bit_cast<float>(0x7F7F7FFFu), std::bit_cast<float>(0xFF7F8000u)}));
       }
       const FiniteRows a = {rows.data(), rows.stride_bytes(), nullptr, keys, dim};
       const bool want = definition().kv[type].all_finite(a);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "lib/ukernels.h"
 
@@ -44,23 +45,20 @@ HWY_INLINE void FinishImpl(const float* in, float factor, void* out, int64_t cou
   if (i < n) StoreRoundedN(d, hn::Mul(hn::Add(hn::LoadN(d, in + i, n - i), zero), f), p + i, n - i);
 }
 
-/// True if the exponent field of an element is not all ones.
-template <class DU, class V>
-HWY_INLINE hn::Mask<DU> Special(DU du, V v, hn::TFromD<DU> exponent) {
-  return hn::Eq(hn::And(v, hn::Set(du, exponent)), hn::Set(du, exponent));
-}
-
-template <class U>
-HWY_INLINE bool AllFiniteImpl(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, U exponent) {
-  const hn::ScalableTag<U> d;
+/// Magnitudes are compared as signed integers, which every target can.
+template <class T, class I>
+HWY_INLINE bool AllFiniteImpl(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
+  const hn::ScalableTag<I> d;
   const size_t n = static_cast<size_t>(dim);
   const size_t step = hn::Lanes(d);
+  const auto magnitude = hn::Set(d, std::numeric_limits<I>::max());
+  const auto largest = hn::Set(d, static_cast<I>(kUnhidden<T> - 1));
   for (int64_t j = 0; j < keys; ++j) {
-    const U* p = reinterpret_cast<const U*>(static_cast<const char*>(rows) + j * token_stride);
+    const I* p = reinterpret_cast<const I*>(static_cast<const char*>(rows) + j * token_stride);
     auto found = hn::MaskFalse(d);
     size_t i = 0;
-    for (; i + step <= n; i += step) found = hn::Or(found, Special(d, hn::LoadU(d, p + i), exponent));
-    if (i < n) found = hn::Or(found, Special(d, hn::LoadN(d, p + i, n - i), exponent));
+    for (; i + step <= n; i += step) found = hn::Or(found, hn::Gt(hn::And(hn::LoadU(d, p + i), magnitude), largest));
+    if (i < n) found = hn::Or(found, hn::Gt(hn::And(hn::LoadN(d, p + i, n - i), magnitude), largest));
     if (!hn::AllFalse(d, found)) return false;
   }
   return true;
@@ -87,13 +85,13 @@ void FinishBF16(const float* in, float factor, void* out, int64_t n) { FinishImp
 void FinishF16(const float* in, float factor, void* out, int64_t n) { FinishImpl<f16>(in, factor, out, n); }
 
 bool AllFiniteF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
-  return AllFiniteImpl<uint32_t>(rows, token_stride, keys, dim, 0x7F800000u);
+  return AllFiniteImpl<float, int32_t>(rows, token_stride, keys, dim);
 }
 bool AllFiniteBF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
-  return AllFiniteImpl<uint16_t>(rows, token_stride, keys, dim, uint16_t{0x7F80});
+  return AllFiniteImpl<bf16, int16_t>(rows, token_stride, keys, dim);
 }
 bool AllFiniteF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
-  return AllFiniteImpl<uint16_t>(rows, token_stride, keys, dim, uint16_t{0x7C00});
+  return AllFiniteImpl<f16, int16_t>(rows, token_stride, keys, dim);
 }
 
 bool AnyZero(const float* w, int64_t count) {

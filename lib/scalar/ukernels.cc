@@ -214,7 +214,7 @@ bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t di
   for (int64_t j = 0; j < keys; ++j) {
     for (int64_t d = 0; d < dim; ++d) {
       const float x = to_f32(at<T>(rows, j * token_stride)[d]);
-      if (!(std::fabs(x) < kInf)) return false;
+      if (!is_finite(to_f32(from_f32<bf16>(x)))) return false;
     }
   }
   return true;

@@ -2,6 +2,8 @@
 #ifndef SIMDATTN_LIB_XSIMD_ELEMENTWISE_H_
 #define SIMDATTN_LIB_XSIMD_ELEMENTWISE_H_
 
+#include <limits>
+
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
 
@@ -22,25 +24,22 @@ void finish(const float* in, float factor, void* out, int64_t n) {
                         SIMDATTN_LAMBDA { store_rounded((load(in + i, part) + Floats(0.0f)) * f, p + i, part); });
 }
 
-/// The integer of a storage type, and the exponent field that all NaN and infinities share.
+/// The integer of a storage type.
 template <class T>
 using BitsOf = std::conditional_t<std::is_same_v<T, float>, uint32_t, uint16_t>;
-template <class T>
-constexpr BitsOf<T> kExponent = std::is_same_v<T, float>  ? 0x7F800000u
-                                : std::is_same_v<T, bf16> ? 0x7F80u
-                                                          : 0x7C00u;
 
 template <class T>
 bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
   using Batch = xsimd::batch<BitsOf<T>, Arch>;
   constexpr int64_t kStep = static_cast<int64_t>(Batch::size);
-  const Batch exponent(kExponent<T>);
-  // Two chains of the largest exponent field.
+  constexpr BitsOf<T> kMagnitude = std::numeric_limits<BitsOf<T>>::max() >> 1;
+  const Batch magnitude(kMagnitude);
+  // Two chains of the largest magnitude.
   Batch largest(BitsOf<T>{0});
   Batch other = largest;
   for (int64_t j = 0; j < keys; ++j) {
     const BitsOf<T>* p = reinterpret_cast<const BitsOf<T>*>(static_cast<const char*>(rows) + j * token_stride);
-    const auto field = [&](int64_t i) SIMDATTN_LAMBDA { return Batch::load_unaligned(p + i) & exponent; };
+    const auto field = [&](int64_t i) SIMDATTN_LAMBDA { return Batch::load_unaligned(p + i) & magnitude; };
     if (dim >= kStep) {
       int64_t i = 0;
       for (; i + 2 * kStep <= dim; i += 2 * kStep) {
@@ -53,11 +52,11 @@ bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t di
       }
     } else {
       for (int64_t i = 0; i < dim; ++i) {
-        if ((p[i] & kExponent<T>) == kExponent<T>) return false;
+        if ((p[i] & kMagnitude) >= kUnhidden<T>) return false;
       }
     }
   }
-  return !xsimd::any(xsimd::max(largest, other) == exponent);
+  return !xsimd::any(xsimd::max(largest, other) >= Batch(static_cast<BitsOf<T>>(kUnhidden<T>)));
 }
 
 bool any_zero(const float* w, int64_t n) {
