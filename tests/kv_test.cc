@@ -126,7 +126,7 @@ struct Table {
 
 /// Dimensions near those where the library begins to take fewer tokens at a time, or a token in pieces.
 int64_t some_dim(Random& random, int64_t i) {
-  if (i % 40 == 39) return near(random, {2048, 4096, 8192, 8194, 9217}, 1);
+  if (i % 20 == 19) return near(random, {2048, 4096, 8192, 8194, 9217}, 1);
   return random.coin() ? random.size(1, 70) : near(random, {64, 128, 256, 512}, 1);
 }
 
