@@ -456,6 +456,40 @@ TEST_P(Contract, StridesOfEmptyArrays) {
   for (const float x : two) EXPECT_EQ(x, 7.0f);
 }
 
+// Scales of integers are inputs as their codes are, those of keys and of values.
+TEST_P(Contract, OutputsOverScales) {
+  constexpr int64_t kTokens = 40, kDim = 8;
+  std::vector<int8_t> codes(2 * kTokens * kDim, 1);
+  std::vector<float> memory(4 * kTokens, 1.0f), q(kDim, 1.0f), elsewhere(kDim);
+  for (const bool values : {false, true}) {
+    Attention a;
+    a.q = view(static_cast<const float*>(q.data()), {1, 1, 1, kDim});
+    a.k = contiguous_kv(static_cast<const void*>(codes.data()), KvType::kInt8, KvLayout::kRows, 1, 1, kTokens, kDim);
+    a.v = a.k;
+    float* const other = memory.data() + 2 * kTokens;
+    a.k = contiguous_scales(a.k, values ? other : memory.data());
+    a.v = contiguous_scales(a.v, values ? memory.data() : other);
+    a.out = view(elsewhere.data(), {1, 1, 1, kDim});
+    const char* const name = values ? "v.scales" : "k.scales";
+    for (const int64_t at : {int64_t{0}, kTokens - 1}) {  // the first and the last scale
+      Attention b = a;
+      b.out = view(memory.data() + at, {1, 1, 1, kDim});
+      Status s = run_attention(b, GetParam());
+      EXPECT_EQ(s.code, Code::kOverlap) << name << " " << at;
+      EXPECT_NE(std::string(s.detail).find(name), std::string::npos) << s.detail;
+      b = a;
+      b.lse = view(memory.data() + at, {1, 1, 1});
+      s = run_attention(b, GetParam());
+      EXPECT_EQ(s.code, Code::kOverlap) << name << " " << at;
+      EXPECT_NE(std::string(s.detail).find(name), std::string::npos) << s.detail;
+    }
+    Attention b = a;
+    b.lse = view(memory.data() + kTokens, {1, 1, 1});  // behind the last
+    EXPECT_TRUE(run_attention(b, GetParam()).ok());
+    for (const float x : elsewhere) EXPECT_EQ(x, 1.0f);
+  }
+}
+
 // The last of many sinks is an input as the first is.
 TEST(Contract, MergeOverItsLastSink) {
   constexpr int64_t kHeads = 8;

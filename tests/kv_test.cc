@@ -109,18 +109,25 @@ struct Expected {
 struct Table {
   Array<2> cosine, sine;
   KeyRotation rotation;
-  Table(Random& random, int64_t positions, int64_t dim) {
-    const int64_t half = random.coin() ? dim / 2 : random.integer(0, dim / 2);
+  /// `usual`: whole vectors of pairs in two halves, forwards, which some targets rotate straight into panels.
+  Table(Random& random, int64_t positions, int64_t dim, bool usual = false) {
+    const int64_t half = usual           ? random.of<int64_t>({16, 32, dim / 2})
+                         : random.coin() ? dim / 2
+                                         : random.integer(0, dim / 2);
     cosine = Array<2>(random, DType::kF32, {positions, half}, Strides::kOutput);
     sine = Array<2>(random, DType::kF32, {positions, half}, Strides::kOutput);
     cosine.fill(random, Values::kOrdinary);
     sine.fill(random, Values::kOrdinary);
-    if (half == 0 || random.one_in(3)) return;
+    if (half == 0 || (!usual && random.one_in(3))) return;
     rotation.cos = cosine.view;
     rotation.sin = sine.view;
     rotation.options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
     rotation.options.inverse = random.coin();
     rotation.options.first_dim = random.integer(0, dim - 2 * half);
+    if (!usual) return;
+    rotation.options.pairing = RopePairing::kHalfSplit;
+    rotation.options.inverse = false;
+    rotation.options.first_dim &= ~int64_t{1};
   }
 };
 
@@ -136,15 +143,17 @@ enum class Way : uint8_t { kPositions, kStart, kStarts, kSlots };
 TEST_P(KvStores, Append) {
   Random random(seed() * 6000 + 1);
   for (int64_t i = 0; i < cases(250); ++i) {
-    const KvForm form = kForms[i % 6];
+    const bool usual = i % 5 == 4;
+    const KvForm form = usual ? random.of({KvForm::kPanels, KvForm::kPagedPanels}) : kForms[i % 6];
     const bool paged = form == KvForm::kPagedRows || form == KvForm::kPagedPanels;
     const Way way = random.of({Way::kPositions, Way::kStart, Way::kStarts, paged ? Way::kSlots : Way::kStart});
-    const int64_t dim = some_dim(random, i), batch = random.integer(1, 2), heads = random.integer(1, 3);
-    const int64_t n = dim > 600 ? random.integer(1, 5) : near(random, {1, 4, 8, 32, 40, 64}, 1);
+    const int64_t dim = usual ? random.of<int64_t>({64, 80, 128, 129}) : some_dim(random, i);
+    const int64_t batch = random.integer(1, 2), heads = random.integer(1, 3);
+    const int64_t n = dim > 600 ? random.integer(1, 5) : near(random, {1, 4, 8, 32, 40, 64}, usual ? 0 : 1);
     const int64_t tokens = n + random.integer(0, 40);
-    const DType from = random.storage(), type = random.storage();
+    const DType from = usual ? DType::kF32 : random.storage(), type = usual ? DType::kBF16 : random.storage();
     Array<4> rows(random, from, {batch, heads, n, dim}, Strides::kInput);
-    const Table table(random, tokens, dim);
+    const Table table(random, tokens, dim, usual);
     rows.fill(random, table.rotation.cos.data != nullptr ? Values::kOrdinary : Values::kSpecial);
     const KvStorage s = make_kv(random, type, form, batch, heads, tokens, dim, 32 * random.integer(1, 3));
     if (paged && way != Way::kSlots && random.one_in(4)) s.table.data()[0] = -1;
@@ -155,7 +164,7 @@ TEST_P(KvStores, Append) {
     Array<2> slots(random, random.coin() ? DType::kI64 : DType::kI32, {batch, n}, Strides::kOutput);
     std::vector<int32_t> starts(static_cast<size_t>(batch)), counts(static_cast<size_t>(batch));
     const bool counted = random.coin();
-    const bool shuffled = (way == Way::kPositions || way == Way::kSlots) && random.coin();
+    const bool shuffled = (way == Way::kPositions || way == Way::kSlots) && random.coin() && !usual;
     AppendOptions options;
     options.rope = table.rotation;
     options.start = random.integer(0, tokens - n);
