@@ -198,8 +198,10 @@ struct RopeHeads {
   /// Memory would be asked for some lines of every row and for the others later: 16-bit rows of pairs take up to three times as long
   /// with AVX2.
   int64_t few = 0;
-  /// Not 0: bytes from each row to that of a later token, which may be prefetched.
+  /// Not 0: bytes from each row to that of a later token, which may be prefetched where y is x or is streamed.
   int64_t ahead = 0;
+  /// More is written than the caches hold: y may be streamed past them, and the caller has to call stream_fence().
+  bool stream = false;
 };
 
 /// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as

@@ -1015,8 +1015,9 @@ TEST_P(Slots, RopeHeads) {
     for (size_t type_y = 0; type_y < kElementTypes; ++type_y) {
       Random random(seed() * 100 + 140 + 3 * type_x + type_y);
       for (int64_t i = 0; i < cases(700); ++i) {
-        const int64_t half = random.size(0, 130);
-        const bool partial = random.coin();
+        const bool streams = random.one_in(8);  // what kernels stream: whole rows of whole pieces
+        const int64_t half = streams ? 64 * random.integer(1, 2) : random.size(0, 130);
+        const bool partial = !streams && random.coin();
         const int64_t first = partial ? random.integer(0, 40) : 0;
         const int64_t dim = first + 2 * half + (partial ? random.integer(0, 40) : 0);
         const int64_t heads = random.one_in(20) ? random.integer(30, 70) : random.integer(0, 6);  // kernels group 32
@@ -1045,6 +1046,7 @@ TEST_P(Slots, RopeHeads) {
         a.interleaved = random.coin();
         a.inverse = random.coin();
         a.few = random.coin() ? 0 : random.integer(1, 40);
+        a.stream = !in_place && (streams || random.coin());
         a.x_stride = x.stride;
         a.y_stride = y.want.stride;
         for (const bool is_definition : {true, false}) {

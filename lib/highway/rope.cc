@@ -129,7 +129,29 @@ struct Heads {
   int64_t y_stride;
   int64_t heads;
   int64_t ahead;  // as RopeHeads says
+  bool stream;    // rows can be streamed
 };
+
+/// Y can be streamed past the caches, whose lines are then not read before they are written.
+template <class X, class Y>
+constexpr bool kStreams = HWY_ARCH_X86 && HWY_MAX_BYTES >= 32 && std::is_same_v<X, float> && std::is_same_v<Y, float>;
+
+/// Past the caches, in blocks of 16 bytes: no more than that is what arrays are aligned to. The blocks of a line meet before they leave
+/// the core: streaming whole vectors takes as long.
+template <class Y>
+HWY_INLINE void PutPastCaches([[maybe_unused]] V v, [[maybe_unused]] Y* y) {
+#if HWY_ARCH_X86 && HWY_MAX_BYTES >= 32
+  if constexpr (std::is_same_v<Y, float>) {
+    const hn::BlockDFromD<D> block;
+    hn::Stream(hn::ExtractBlock<0>(v), block, y);
+    hn::Stream(hn::ExtractBlock<1>(v), block, y + 4);
+#if HWY_MAX_BYTES == 64
+    hn::Stream(hn::ExtractBlock<2>(v), block, y + 8);
+    hn::Stream(hn::ExtractBlock<3>(v), block, y + 12);
+#endif
+  }
+#endif
+}
 
 /// Lines of kVectors vectors from p on, `ahead` bytes behind.
 template <size_t kVectors, class X>
@@ -151,7 +173,7 @@ HWY_INLINE void Rotate(V low, V high, V c, V s, V& new_low, V& new_high) {
 
 /// kVectors (1, 2 or 4) vectors of dimensions from i on rotate with those from half + i on. Their part of the table is kept
 /// in registers for all heads.
-template <size_t kVectors, class X, class Y>
+template <size_t kVectors, bool kStream = false, class X, class Y>
 HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
                              V& seen0, V& seen1) {
   const D d;
@@ -175,7 +197,10 @@ HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float
     }
     const auto rotate = [&](size_t k, V c, V s, V& low, V& high) SIMDATTN_LAMBDA {
       Rotate(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
-      if constexpr (!kAgain<X, Y> || kVectors == 1) {
+      if constexpr (kStream) {
+        PutPastCaches(low, y + k * step);
+        PutPastCaches(high, y + half + k * step);
+      } else if constexpr (!kAgain<X, Y> || kVectors == 1) {
         Put(low, y + k * step);
         Put(high, y + half + k * step);
       }
@@ -261,6 +286,11 @@ HWY_NOINLINE bool HalfSplit(const Heads<X, Y>& a, const float* cos, const float*
       for (; i + 2 * step <= half; i += 2 * step) RotateHalvesEvenOdd<2>(a, cos, sin, sign, half, i, seen0);
     }
   }
+  if constexpr (kStreams<X, Y>) {
+    if (a.stream) {
+      for (; i < half; i += 4 * step) RotateHalves<4, true>(a, cos, sin, sign, half, i, seen0, seen1);
+    }
+  }
   // Sixteen registers do not hold four vectors of the table and the constants of rounding.
   if constexpr (!kAgain<X, Y> || HWY_MAX_BYTES == 64) {
     for (; i + 4 * step <= half; i += 4 * step) RotateHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
@@ -327,7 +357,7 @@ HWY_INLINE void SpreadUpper(V c, V s, V& first, V& second) {
 }
 
 /// kVectors (2, 4 or 8) vectors of dimensions from 2 i on rotate. Their part of the table is kept in registers for all heads.
-template <size_t kVectors, class X, class Y>
+template <size_t kVectors, bool kStream = false, class X, class Y>
 HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
                             V& seen1) {
   const D d;
@@ -359,7 +389,11 @@ HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float*
       V even, odd;
       LoadPairs(x + k * step, even, odd);
       const V rotated = hn::MulAdd(even, p, hn::Mul(odd, q));
-      if constexpr (!kAgain<X, Y>) Put(rotated, y + k * step);
+      if constexpr (kStream) {
+        PutPastCaches(rotated, y + k * step);
+      } else if constexpr (!kAgain<X, Y>) {
+        Put(rotated, y + k * step);
+      }
       return rotated;
     };
     const auto two = [&](size_t k, V pa, V qa, V pb, V qb, V& seen) SIMDATTN_LAMBDA {
@@ -429,6 +463,12 @@ HWY_NOINLINE bool Interleaved(const Heads<X, Y>& a, const float* cos, const floa
       for (; i + 2 * step <= half; i += 2 * step) RotatePairsEvenOdd<2>(a, cos, sin, sign, i, seen0);
     }
   }
+  if constexpr (kStreams<X, Y>) {
+    constexpr size_t kVectors = HWY_MAX_BYTES == 64 ? 8 : 4;
+    if (a.stream) {
+      for (; i < half; i += kVectors / 2 * step) RotatePairs<kVectors, true>(a, cos, sin, sign, i, seen0, seen1);
+    }
+  }
 #if HWY_ARCH_X86 && HWY_MAX_BYTES == 64
   // A whole row of 128 dimensions: heads in the order of memory. Rows in two halves, all heads of one and then of the other, take half as
   // long again where they come from memory.
@@ -480,13 +520,13 @@ HWY_INLINE bool Rope(const RopeHeads& a) {
   const int64_t vectors = HWY_MAX_BYTES == 64 || (!a.interleaved && !kEvenOdd<X, Y>) ? 4 : 2;
   const bool whole = a.half <= vectors * static_cast<int64_t>(hn::Lanes(D()));
   const int64_t at_once = a.few == 0 || whole ? kHeads : a.few;
+  // Whole rows of whole pieces, in whole blocks.
+  const uintptr_t places = reinterpret_cast<uintptr_t>(a.y) | static_cast<uintptr_t>(a.y_stride) * sizeof(Y);
+  const bool stream = kStreams<X, Y> && a.stream && 2 * a.half == a.dim && places % 16 == 0 &&
+                      a.half % (vectors * static_cast<int64_t>(hn::Lanes(D()))) == 0;
   for (int64_t h = 0; h < a.heads; h += at_once) {
-    const Heads<X, Y> heads{x + h * a.x_stride + a.first,
-                            y + h * a.y_stride + a.first,
-                            a.x_stride,
-                            a.y_stride,
-                            HWY_MIN(at_once, a.heads - h),
-                            a.ahead};
+    const Heads<X, Y> heads{x + h * a.x_stride + a.first,  y + h * a.y_stride + a.first,       a.x_stride, a.y_stride,
+                            HWY_MIN(at_once, a.heads - h), a.x == a.y || stream ? a.ahead : 0, stream};
     const auto rotate = a.interleaved ? Interleaved<X, Y> : HalfSplit<X, Y>;
     if (!rotate(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse)) return false;
   }
