@@ -74,7 +74,7 @@ static inline double floor(DoubleDouble a) {
 static inline double power_of_two(int n) { return std::bit_cast<double>(static_cast<uint64_t>(1023 + n) << 52); }
 
 /// e^a for |a| <= 700. k ln 2 is taken off, then a Taylor polynomial on |s| <= ln(2)/2: s^26/26! < 2^-127.
-static inline DoubleDouble exp(DoubleDouble a) {
+[[gnu::hot]] static inline DoubleDouble exp(DoubleDouble a) {
   constexpr double kMagic = 0x1.8p52;  // adding and subtracting it rounds to an integer
   const double k = a.hi * 0x1.71547652b82fep0 + kMagic - kMagic;
   const DoubleDouble s = a - kLn2DD * k;

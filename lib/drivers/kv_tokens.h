@@ -82,9 +82,11 @@ class TokenStore {
     for (int64_t t = 0; t < tokens; ++t) std::memcpy(scale_at(p, head, t), scales + t, sizeof(float));
   }
 
-  /// Dimensions first .. first + n - 1 of one token; n is at most kPiece.
+  /// Dimensions first .. first + n - 1 of one token; n is at most kPiece. Rows that are longer than a buffer take these: once in the
+  /// code rather than fast.
   static constexpr int64_t kPiece = 2048;
-  void store_piece(const char* row, int64_t first, int64_t n, const TokenPlace& p, int64_t head) const {
+  [[gnu::noinline]] void store_piece(const char* row, int64_t first, int64_t n, const TokenPlace& p,
+                                     int64_t head) const {
     const int64_t size = size_of(dtype());
     alignas(64) char piece[(kPiece + 2) * sizeof(float)];
     const Even e(first, n, kv_.dim);
@@ -100,7 +102,7 @@ class TokenStore {
                                                              .column = column(p),
                                                              .as_stored = true});
   }
-  void load_piece(char* row, int64_t first, int64_t n, const TokenPlace& p, int64_t head) const {
+  [[gnu::noinline]] void load_piece(char* row, int64_t first, int64_t n, const TokenPlace& p, int64_t head) const {
     const int64_t size = size_of(dtype());
     alignas(64) char piece[(kPiece + 2) * sizeof(float)];
     const Even e(first, n, kv_.dim);
@@ -118,7 +120,7 @@ class TokenStore {
   };
   /// Bytes before an even dimension.
   int64_t offset(int64_t d) const { return panels_ ? panel_bytes(kv_.type, d) : row_bytes(kv_.type, d); }
-  void load_even(char* piece, const Even& e, const TokenPlace& p, int64_t head) const {
+  [[gnu::noinline]] void load_even(char* piece, const Even& e, const TokenPlace& p, int64_t head) const {
     (panels_ ? kernels_.load_panels : kernels_.load_rows)({.in = at(p, head) + offset(e.first),
                                                            .stride = 0,
                                                            .column = column(p),

@@ -9,19 +9,22 @@
 namespace simdattn {
 namespace {
 
+// What is computed once in a call or in a column is cold, or the operators of double-double are inlined 60 times (19 KB).
+// The time is in `exp`, which is hot though only these call it, and in rope_row.
+
 /// 0.1 m ln f + 1: the growth of attention entropy that YaRN balances.
-DoubleDouble yarn_magnitude(double f, double m) {
+[[gnu::cold]] DoubleDouble yarn_magnitude(double f, double m) {
   if (f <= 1) return 1.0;
   return log(DoubleDouble(f)) * m / 10.0 + 1.0;
 }
 
 /// The column (a real number) whose angle turns `rotations` times over the original length.
-DoubleDouble yarn_correction(const RopeScaling& s, double rotations) {
+[[gnu::cold]] DoubleDouble yarn_correction(const RopeScaling& s, double rotations) {
   const DoubleDouble length = DoubleDouble(s.original_max) / (kTwoPiDD * rotations);
   return log(length) * static_cast<double>(s.pairs) / s.ln_theta;
 }
 
-void resolve_yarn(const RopeTableOptions& o, RopeScaling* s) {
+[[gnu::cold]] void resolve_yarn(const RopeTableOptions& o, RopeScaling* s) {
   if (s->original_max == 0) s->original_max = static_cast<double>(o.max_position_embeddings);
   DoubleDouble low = yarn_correction(*s, o.beta_fast);
   DoubleDouble high = yarn_correction(*s, o.beta_slow);
@@ -44,7 +47,7 @@ void resolve_yarn(const RopeTableOptions& o, RopeScaling* s) {
   s->attention_factor = magnitude.hi;
 }
 
-Status resolve_dynamic(const RopeTableOptions& o, bool table, RopeScaling* s) {
+[[gnu::cold]] Status resolve_dynamic(const RopeTableOptions& o, bool table, RopeScaling* s) {
   if (o.seq_len <= o.max_position_embeddings || s->pairs == 1) return {};  // one column has exponent 0: no base
   const auto max = static_cast<double>(o.max_position_embeddings);
   const DoubleDouble beyond = DoubleDouble(static_cast<double>(o.seq_len) - max) / max;  // L/M - 1
@@ -53,7 +56,7 @@ Status resolve_dynamic(const RopeTableOptions& o, bool table, RopeScaling* s) {
   return check_raised_theta(s->ln_theta.hi, table);
 }
 
-void resolve_longrope(const RopeTableOptions& o, RopeScaling* s) {
+[[gnu::cold]] void resolve_longrope(const RopeTableOptions& o, RopeScaling* s) {
   s->long_or_short = o.seq_len > o.original_max_position_embeddings ? o.long_factor : o.short_factor;
   DoubleDouble f = s->factor;
   if (o.max_position_embeddings != 0)
@@ -63,7 +66,7 @@ void resolve_longrope(const RopeTableOptions& o, RopeScaling* s) {
 
 }  // namespace
 
-Status resolve_rope_scaling(const RopeTableOptions& o, int64_t pairs, bool table, RopeScaling* s) {
+[[gnu::cold]] Status resolve_rope_scaling(const RopeTableOptions& o, int64_t pairs, bool table, RopeScaling* s) {
   SIMDATTN_CHECK(check_rope_table_options(o, pairs, table));
   s->options = &o;
   s->pairs = pairs;
@@ -120,7 +123,7 @@ Column locate(const RopeScaling& s, int64_t c) {
   return {static_cast<int64_t>(axis), c, s.pairs};
 }
 
-DoubleDouble frequency(const RopeScaling& s, int64_t c) {
+[[gnu::cold]] DoubleDouble frequency(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
   const int64_t k = c;
   const Column column = locate(s, c);
@@ -161,7 +164,7 @@ DoubleDouble frequency(const RopeScaling& s, int64_t c) {
 
 /// In f32 and in the order of operations of Hugging Face's functions (PyTorch computes number / tensor as reciprocal
 /// times number). The power alone is rounded once from its exact value: PyTorch's depends on its build by an ulp or two.
-float frequency_f32(const RopeScaling& s, int64_t c) {
+[[gnu::cold]] float frequency_f32(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
   const int64_t k = c;
   const Column column = locate(s, c);

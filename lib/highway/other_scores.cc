@@ -23,6 +23,7 @@ namespace {
 /// (q - k)^2
 struct Gaussian {
   static constexpr int kMaxQueries = 4;
+  static constexpr bool kRare = true;  // no loops of its own for two queries
   static float Scale(const ScoreRows& a) { return a.scale; }
 
   template <int kQ, class T>
@@ -33,7 +34,7 @@ struct Gaussian {
   /// One key against kQ queries.
   template <int kV, int kQ, class T>
   static HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* q_tail, const T* k, size_t dim, float* kept) {
-    static_assert(kQ == 1 || kQ == 2 || kQ == 4);
+    static_assert(kQ == 1 || kQ == 4);
     const D d;
     const size_t step = hn::Lanes(d);
     const V zero = hn::Zero(d);
@@ -106,6 +107,7 @@ struct Gaussian {
 /// enough for all types. Keys are bytes, and so is their stride.
 struct Additive {
   static constexpr int kMaxQueries = 1;
+  static constexpr bool kRare = true;
   static constexpr size_t kPiece = 256;  // elements that are widened at a time
   static float Scale(const ScoreRows& /*a*/) { return 1.0f; }
 

@@ -2,7 +2,8 @@
 //
 // Keys are walked in memory order, 16 or 24 at a time: a rolled loop leaves the partial sums of each in a scratch in
 // L1, one transposed reduction folds them. A term says what is summed:
-//   kMaxQueries   1, or 4 if it has tiles of 2 and of 4 queries
+//   kMaxQueries   1, or 4 if it has tiles of 4 queries
+//   kRare         it has no tiles of 2 queries
 //   float Scale(const ScoreRows&)   what multiplies the sums
 //   int64_t Blocks<kQ>(q, ldq, k, ldk, dim, scale, s, lds, keys)   scores of the first of `keys` keys against kQ queries
 //                                                                  that pass no scratch; how many
@@ -231,6 +232,8 @@ HWY_INLINE void AllQueries(const Term& term, const ScoreRows& a) {
     int64_t i = 0;
     if constexpr (Term::kMaxQueries > 1) {
       for (; i + 4 <= a.n_q; i += 4) Keys<T, kV, 4>(term, a, i, j, end);
+    }
+    if constexpr (!Term::kRare) {
       if (i + 2 <= a.n_q) {
         Keys<T, kV, 2>(term, a, i, j, end);
         i += 2;

@@ -265,6 +265,7 @@ HWY_INLINE void ThreeKeys(const float* q, int64_t ldq, const float* q_tail, cons
 /// q k
 struct Dot {
   static constexpr int kMaxQueries = 4;
+  static constexpr bool kRare = false;
   static float Scale(const ScoreRows& a) { return a.scale; }
 
   template <int kQ, class T>

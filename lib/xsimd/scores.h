@@ -42,12 +42,14 @@ SIMDATTN_INLINE Floats fold_keys(const float* sums) {
 /// What an element of a query and one of a key add to the score.
 struct DotProduct {
   static constexpr bool kOneByOne = false;
+  static constexpr bool kRare = false;
   SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const { return xsimd::fma(q, k, sum); }
   /// What stands for elements of a key where it has none, and queries are -0: the product is -0, which changes no sum.
   static constexpr float kMissing = 0.0f;
 };
 struct SquaredDistance {
   static constexpr bool kOneByOne = false;
+  static constexpr bool kRare = true;  // no tiles of its own for two queries
   SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const {
     const Floats difference = q - k;
     return xsimd::fma(difference, difference, sum);
@@ -58,6 +60,7 @@ struct SquaredDistance {
 /// enough for all types. Keys are bytes, and so is their stride.
 struct WeightedTanh {
   static constexpr bool kOneByOne = true;
+  static constexpr bool kRare = true;
   const float* w;
   int64_t ldw;
   int64_t element;                                       // bytes
@@ -85,8 +88,7 @@ constexpr int64_t kKeysOf = Term::kOneByOne || kQ == 1         ? 1
                             : kX86 && kQ == 4                  ? 2
                                                                : 4;
 /// Of four queries as many as a register tile takes; the same keys then meet the others.
-template <int64_t kQ>
-constexpr int64_t kTileQueries = kParts == 2 && kX86 ? smaller(kQ, 2) : kQ;
+constexpr int64_t kTileOfFour = kParts == 2 && kX86 ? 2 : 4;
 /// Keys per pass: a multiple of kKeysOf and of kLanes.
 constexpr int64_t kKeysPerPass = kParts == 2 ? 24 : 16;
 
@@ -239,16 +241,18 @@ SIMDATTN_INLINE void add_tangents(const WeightedTanh& term, const ScoreRows& a, 
   store_tile<1, 1>(folded, sums, key);
 }
 
-/// Keys [first, end) against kQ queries from `row` on. A pass is folded after the next one has been summed: a load of
-/// what narrower stores have just written waits for them.
+/// Keys [first, end) against `queries` queries from `row` on, kQ in a tile. A pass is folded after the next one has been
+/// summed: a load of what narrower stores have just written waits for them.
 template <class Term, class T, int64_t kQ>
 __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, float factor, int64_t row,
-                                          int64_t first, int64_t end) {
+                                          int64_t queries, int64_t first, int64_t end) {
+  constexpr int64_t kMost = kQ == kTileOfFour ? 4 : kQ;  // in one call
+  const int64_t count = kMost == kQ ? kQ : queries;
   constexpr int64_t kSums = kKeysPerPass * kLanes;
-  alignas(64) float kept[2 * kQ * kSums];
+  alignas(64) float kept[2 * kMost * kSums];
   const Floats scale(factor);
   const auto fold = [&](const float* sums, int64_t key, int64_t keys) SIMDATTN_LAMBDA {
-    for (int64_t i = 0; i < kQ; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       float* s = a.s + (row + i) * a.lds + key;
       for_each_batch(keys, [&](int64_t j, auto part) SIMDATTN_LAMBDA {
         store_rounded(fold_keys(sums + i * kSums + j * kLanes) * scale, s + j, part);
@@ -256,11 +260,11 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
     }
   };
   float* sums = kept;
-  float* before = kept + kQ * kSums;
-  alignas(64) float q_tail[kQ * 16];
+  float* before = kept + kMost * kSums;
+  alignas(64) float q_tail[kMost * 16];
   if (!Term::kOneByOne && a.dim % 16 != 0) {
     const int64_t n = a.dim % 16;
-    for (int64_t i = 0; i < kQ; ++i) pad_tail(a.q + (row + i) * a.ldq + (a.dim - n), n, -0.0f, q_tail + i * 16);
+    for (int64_t i = 0; i < count; ++i) pad_tail(a.q + (row + i) * a.ldq + (a.dim - n), n, -0.0f, q_tail + i * 16);
   }
   for (int64_t key = first; key < end; key += kKeysPerPass) {
     const int64_t keys = smaller(kKeysPerPass, end - key);
@@ -272,11 +276,11 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
     } else if (kQ == 1 && a.dim == 64) {
       if constexpr (kQ == 1) add_whole_rows<Term, T, 64>(term, a, row, k, keys, sums);
     } else {
-      constexpr int64_t kTile = kTileQueries<kQ>;
-      constexpr int64_t kK = kKeysOf<Term, kTile>;
-      const auto add = [&](int64_t j, auto count, auto tail) SIMDATTN_LAMBDA {
-        for (int64_t i = 0; i < kQ; i += kTile) {
-          add_terms<Term, T, kTile, count, tail>(term, a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums, j);
+      constexpr int64_t kK = kKeysOf<Term, kQ>;
+      const auto add = [&](int64_t j, auto keys_of_tile, auto tail) SIMDATTN_LAMBDA {
+        for (int64_t i = 0; i < count; i += kQ) {
+          add_terms<Term, T, kQ, keys_of_tile, tail>(term, a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums,
+                                                     j);
         }
       };
       const auto add_all = [&](auto tail) SIMDATTN_LAMBDA {
@@ -309,13 +313,15 @@ SIMDATTN_INLINE void score_all(const Term& term, const ScoreRows& a, float facto
     const int64_t end = smaller(key + block, a.n_k);
     int64_t row = 0;
     if constexpr (!Term::kOneByOne) {
-      for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, 4>(term, a, factor, row, key, end);
+      for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, kTileOfFour>(term, a, factor, row, 4, key, end);
+    }
+    if constexpr (!Term::kRare || (kTileOfFour == 2 && !Term::kOneByOne)) {
       if (row + 2 <= a.n_q) {
-        score_keys<Term, T, 2>(term, a, factor, row, key, end);
+        score_keys<Term, T, 2>(term, a, factor, row, 2, key, end);
         row += 2;
       }
     }
-    for (; row < a.n_q; ++row) score_keys<Term, T, 1>(term, a, factor, row, key, end);
+    for (; row < a.n_q; ++row) score_keys<Term, T, 1>(term, a, factor, row, 1, key, end);
   }
 }
 template <class T>
