@@ -320,8 +320,10 @@ struct PackValues {
 
 /// For more rows keys and values are packed once per block; for fewer they are read in place, where there are slots for that.
 inline constexpr int64_t kDirectRows = 12;
-/// Keys in rows are read in place in pieces of so many dimensions.
+/// Keys in rows are read in place in pieces of so many dimensions, and up to so many of them: two tiles of them lie on the stack.
 inline constexpr int64_t kDirectRowDims = 16;
+inline constexpr int64_t kMostDirectRowDims = 256;
+constexpr bool has_direct_rows(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }
 
 /// How one arithmetic multiplies keys and values of one storage type. A slot that is null has a way round it in the
 /// drivers (lib/drivers/operands.h), through f32 rows and kv[kF32]; so a storage type is complete once it can be loaded.
@@ -333,7 +335,7 @@ struct KvOperands {
   bool packed_is;
   /// Keys in the storage type's own panels. Null: packed first.
   void (*score_tile)(const ScoreTile&);
-  /// The same for keys in rows, as many as n_panels panels have, of kDirectRowDims or a multiple of it: `panels` is the first row,
+  /// The same for keys in rows of which has_direct_rows is true, as many as n_panels panels have: `panels` is the first row,
   /// panel_stride the bytes from one to the next. Null: store_panel.
   void (*score_rows)(const ScoreTile&);
   /// Keys in rows as a panel of the storage type, which score_tile takes (scales stay where they are). Null: packed.

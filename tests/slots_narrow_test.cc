@@ -327,7 +327,7 @@ TEST_P(SlotsNarrow, ScoreTile) {
     const int64_t ldq = (dim + 15) / 16 * 16;
     std::vector<float> q(static_cast<size_t>(rows * ldq));
     for (float& x : q) x = random.uniform();
-    const bool in_rows = own.score_rows != nullptr && dim % kDirectRowDims == 0;
+    const bool in_rows = own.score_rows != nullptr && has_direct_rows(dim);
     const Floats want(random, rows, n_panels * kPanelWidth), got(random, rows, n_panels * kPanelWidth);
     const Floats from_rows(random, rows, n_panels * kPanelWidth);
     const float scale = random.coin() ? 1.0f : random.uniform();

@@ -264,7 +264,7 @@ class RowBlock {
       // Keys as stored: two panels, so that memory is not idle for long while scores are taken.
       const int64_t width =
           as_stored ? 2 * kPanelWidth : std::max(kPackedKeyBytes / tile.panel_stride, int64_t{1}) * kPanelWidth;
-      const bool in_rows = as_stored && key_ops_.score_rows != nullptr && p_.d_qk % kDirectRowDims == 0;
+      const bool in_rows = as_stored && key_ops_.score_rows != nullptr && has_direct_rows(p_.d_qk);
       for (int64_t c = first; c < first + columns;) {
         int64_t end = std::min(c + width, first + columns);
         int64_t run = 0;

@@ -205,15 +205,6 @@ HWY_INLINE void TransposeUnits4(const uint8_t* p, int64_t stride, uint8_t* out) 
   put(2, hn::InterleaveLower(d64, t2, t3));
   put(3, hn::InterleaveUpper(d64, t2, t3));
 }
-/// The first unit of as many rows as there are lanes; 16 bytes of each are read.
-HWY_INLINE Codes FirstUnits(const uint8_t* p, int64_t stride) {
-  const DU d;
-  const hn::Repartition<uint64_t, DU> d64;
-  const auto t0 = hn::InterleaveLower(d, LoadUnitBlocks(d, p, stride), LoadUnitBlocks(d, p + stride, stride));
-  const auto t1 =
-      hn::InterleaveLower(d, LoadUnitBlocks(d, p + 2 * stride, stride), LoadUnitBlocks(d, p + 3 * stride, stride));
-  return hn::BitCast(d, hn::InterleaveLower(d64, hn::BitCast(d64, t0), hn::BitCast(d64, t1)));
-}
 #endif
 
 }  // namespace

@@ -5,6 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/highway/narrow_tiles.cc"
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -332,12 +333,20 @@ constexpr bool kNibbles = std::is_same_v<CodeOfType<kType>, Q4Code>;
 
 // ---- Scores ------------------------------------------------------------------------------------------------------------
 
+/// Keys in rows that become panels while the tile before them is multiplied.
+struct RowsToTranspose {
+  const uint8_t* rows;
+  int64_t stride;
+  int64_t columns;  // 0: none
+  uint8_t* panels;
+  int64_t ahead;  // 0; or bytes from a row to the one that is fetched for it
+};
+
 struct ScoreArguments {
   const float* q;
   int64_t ldq;
   const uint8_t* low;   // the first half of the tile's columns
   const uint8_t* high;  // the second: of the same panel or of the next
-  int64_t row_stride;   // 0; or bytes between keys in rows, of which low and high are the first ones
   int64_t high_column;  // of the tile's columns; 0 where there is one panel only: then both halves are the same
   const float* scales;  // of the tile's columns, where they stand apart
   int64_t low_scales;   // from low to the scales of the first block, where they do not
@@ -346,9 +355,9 @@ struct ScoreArguments {
   float scale;
   float* s;
   int64_t lds;
-  /// Panels: kStepLines<kType, kVecs> a unit. Rows: for one vector of columns of kRowUnits units, and where rows are not one after
-  /// the other `first` is 0 and `pitch` what a row is away from the one to fetch.
+  /// kStepLines<kType, kVecs> a unit.
   PrefetchPlan prefetch;
+  RowsToTranspose next;
 };
 
 /// Lines of the cache that a unit of all columns has, with its share of the scales.
@@ -364,32 +373,83 @@ HWY_INLINE float NumberAt(const uint8_t* p, Code /*code*/) {
 /// Scores one by one, for codes and scales with which a tile's arithmetic would not do.
 template <KvType kType>
 HWY_NOINLINE void ScoreAgain(const ScoreArguments& a, int64_t rows, int64_t half) {
-  using Format = FormatOf<kType>;
   const float* q = a.q;
   float* s = a.s;
   for (int64_t r = 0; r < rows; ++r, q += a.ldq, s += a.lds) {
     for (int64_t j = 0; j < half + a.high_column; ++j) {
       const bool high = j >= half;
       const uint8_t* const panel = (high ? a.high : a.low) + (high ? j - half : j) * kUnitBytes;
-      const uint8_t* const row = a.low + j * a.row_stride;
       float sum = 0.0f;
       for (int64_t i = 0; i < a.dim; ++i) {
         const int64_t block = i / block_of(kType);
         float factor;
         if constexpr (has_scales(kType)) {
           factor = a.scales[high ? a.high_column + j - half : j];
-        } else if (a.row_stride != 0) {
-          factor = f16_at(row + block * Format::kBlockBytes);
         } else {
           factor = f16_at((high ? a.high + a.high_scales + (j - half) * 2 : a.low + a.low_scales + j * 2) +
                           block * kPanelWidth * 2);
         }
-        const uint8_t* const unit = a.row_stride != 0 ? row + Format::unit_at(i / 4) : panel + i / 4 * kPitch;
-        sum = simdattn::fma(q[i], NumberAt(unit + i % 4, CodeOfType<kType>()) * factor, sum);
+        sum = simdattn::fma(q[i], NumberAt(panel + i / 4 * kPitch + i % 4, CodeOfType<kType>()) * factor, sum);
       }
       s[high ? a.high_column + j - half : j] = sum * a.scale;
     }
   }
+}
+
+/// Rows on their way into panels, kRowUnits units of a vector of columns at a time.
+template <KvType kType>
+class RowPieces {
+  using Format = FormatOf<kType>;
+
+ public:
+  HWY_INLINE RowPieces(const RowsToTranspose& a, int64_t dim)
+      : rows_(a.rows),
+        panels_(a.panels),
+        stride_(a.stride),
+        columns_(a.columns),
+        ahead_(a.ahead),
+        units_(Format::units(dim)),
+        panel_bytes_(panel_bytes(kType, dim)) {}
+  HWY_INLINE bool any() const { return column_ < columns_; }
+  HWY_INLINE void transpose() {
+    const uint8_t* const p = rows_ + Format::unit_at(unit_);
+    uint8_t* const panel = panels_ + column_ / kPanelWidth * panel_bytes_;
+    if constexpr (!has_scales(kType)) {
+      if (unit_ % Format::kUnits == 0) {
+        // One by one: that takes no port of the arithmetic.
+        uint8_t* const scales = panel + units_ * kPitch +
+                                (unit_ / Format::kUnits * kPanelWidth + column_ % kPanelWidth) * Format::kScaleBytes;
+        const uint8_t* const from = p - Format::kScaleBytes;
+        ForEach<hn::MaxLanes(D())>([&](auto i) SIMDATTN_LAMBDA {
+          constexpr int64_t kRow = i;
+          std::memcpy(scales + kRow * Format::kScaleBytes, from + kRow * stride_, Format::kScaleBytes);
+        });
+      }
+    }
+    TransposeUnits4(p, stride_, panel + unit_ * kPitch + column_ % kPanelWidth * kUnitBytes);
+    if (ahead_ != 0) {
+      uintptr_t below = address_at(p, ahead_ + unit_ / kRowUnits % 4 * (stride_ - kRowUnits * kUnitBytes));
+      for (size_t i = 0; i < hn::MaxLanes(D()) / 4; ++i, below += static_cast<uintptr_t>(4 * stride_))
+        __builtin_prefetch(reinterpret_cast<const char*>(below), 0, 2);
+    }
+    unit_ += kRowUnits;
+    if (unit_ < units_) return;
+    const int64_t n = static_cast<int64_t>(hn::Lanes(D()));
+    unit_ = 0;
+    column_ += n;
+    rows_ += n * stride_;
+  }
+
+ private:
+  const uint8_t* rows_;
+  uint8_t* panels_;
+  int64_t stride_, columns_, ahead_, units_, panel_bytes_;
+  int64_t unit_ = 0, column_ = 0;
+};
+/// All of them at once: those of the first tile.
+template <KvType kType>
+HWY_NOINLINE void TransposeRows(const RowsToTranspose& a, int64_t dim) {
+  for (RowPieces<kType> rows(a, dim); rows.any();) rows.transpose();
 }
 
 template <KvType kType, size_t kRows, size_t kVecs>
@@ -469,81 +529,29 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       };
       uintptr_t line = a.prefetch.first;
       int64_t to_fetch = a.prefetch.count;
-      const int64_t stride = a.row_stride;
-      const int64_t columns = kHalf * n + high_column;
-      // Of rows pieces of kRowUnits units are transposed, one vector of columns of the next piece behind each unit of this one: one
-      // after the other they would not overlap, as multiply-adds that wait for each other fill the scheduler. As many bytes are
-      // fetched of rows below.
-      constexpr int64_t kPieceBytes = (kVecs == 4 && HWY_TARGET <= HWY_AVX3 ? 2 : 1) * kRowUnits * kPitch;
-      HWY_ALIGN uint8_t units[2 * kPieceBytes];
-      constexpr int64_t kColumns = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()));
-      HWY_ALIGN [[maybe_unused]] float factors[has_scales(kType) ? 1 : 2 * kColumns];
-      const int64_t pieces = stride == 0 ? 0 : FormatOf<kType>::units(a.dim) / kRowUnits;
-      int64_t piece = 0;  // to be transposed
-      int64_t done = 0;   // of its columns
-      const auto start_piece = [&]() SIMDATTN_LAMBDA {
-        if (stride == 0) return;
-        low = Cursor<const uint8_t>(units + (piece + 1) % 2 * kPieceBytes);
-        high = low;
-        high += high_column / kPanelWidth * kRowUnits * kPitch + high_column % kPanelWidth * kUnitBytes;
-        done = 0;
-      };
-      const auto transpose = [&]() SIMDATTN_LAMBDA {
-        if (piece >= pieces || done >= columns) return;
-        const uint8_t* const p = a.low + done * stride + FormatOf<kType>::unit_at(piece * kRowUnits);
-        if constexpr (!has_scales(kType)) {
-          // Before the first piece of a block its scales.
-          constexpr int64_t kBlockPieces = FormatOf<kType>::kUnits / kRowUnits;
-          if (piece % kBlockPieces == 0) {
-            const Codes scales = FirstUnits(p - FormatOf<kType>::kScaleBytes, stride);
-            hn::Store(F32FromF16(d, hn::TruncateTo(hn::Rebind<uint16_t, D>(), scales)), d,
-                      factors + piece / kBlockPieces % 2 * kColumns + done);
-          }
-        }
-        TransposeUnits4(p, stride,
-                        units + piece % 2 * kPieceBytes + done / kPanelWidth * kRowUnits * kPitch +
-                            done % kPanelWidth * kUnitBytes);
-        done += n;
-        if (to_fetch == 0) return;
-        uintptr_t below = line;
-        uintptr_t apart = 64;
-        if (line != 0) {
-          line += static_cast<uintptr_t>(a.prefetch.pitch);
-        } else {
-          below = reinterpret_cast<uintptr_t>(p) +
-                  static_cast<uintptr_t>(a.prefetch.pitch + piece % 4 * (stride - kRowUnits * kUnitBytes));
-          apart = static_cast<uintptr_t>(4 * stride);
-        }
-        constexpr int64_t kLines = hn::MaxLanes(TileTag()) / 4 + (has_scales(kType) ? 0 : 1);
-        for (int64_t i = 0; i < kLines; ++i, below += apart)
-          __builtin_prefetch(reinterpret_cast<const char*>(below), 0, 2);
-      };
+      const int64_t prefetch_pitch = a.prefetch.pitch;
+      // One vector of columns of a piece of rows behind each unit: all of it first, or in a loop of its own, would not overlap, as
+      // multiply-adds that wait for each other fill the scheduler.
+      RowPieces<kType> rows(a.next, a.dim);
       const auto next = [&](int64_t n_units) SIMDATTN_LAMBDA { low += n_units * kPitch, high += n_units * kPitch; };
-      const auto prefetch = [&]() SIMDATTN_LAMBDA {
-        if (to_fetch > 0 && stride == 0) {
+      const auto start_unit = [&]() SIMDATTN_LAMBDA {
+        if (to_fetch > 0) {
           for (uintptr_t i = 0; i < kStepLines<kType, kVecs>; ++i)
             __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
-          line += static_cast<uintptr_t>(a.prefetch.pitch);
+          line += static_cast<uintptr_t>(prefetch_pitch);
           --to_fetch;
         }
+        if (rows.any()) rows.transpose();
       };
       if constexpr (has_scales(kType)) {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(factor) = hn::LoadU(d, a.scales + column(c)); });
         derive_factors();
         int64_t rest = a.dim;
-        bool first = stride != 0;  // piece: nothing but transposed
-        do {
-          start_piece();
-          for (int64_t u = stride == 0 ? rest / 4 : kRowUnits; u > 0; --u) {
-            prefetch();
-            transpose();
-            if (first) continue;
-            ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
-            rest -= 4, q += 4, next(1);
-          }
-          first = false;
-          ++piece;
-        } while (rest >= 4);
+        for (; rest >= 4; rest -= 4) {
+          start_unit();
+          ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+          q += 4, next(1);
+        }
         if (rest > 0) add(std::integral_constant<int, 0>(), 0);
         if (rest > 1) add(std::integral_constant<int, 8>(), 1);
         if (rest > 2) add(std::integral_constant<int, 16>(), 2);
@@ -551,36 +559,21 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         using Format = FormatOf<kType>;
         Cursor<const uint8_t> low_scales(a.low + a.low_scales), high_scales(a.high + a.high_scales);
         const hn::Rebind<uint16_t, D> d16;
-        for (int64_t block = stride != 0 ? -1 : 0; block < a.dim / Format::kBlock; ++block) {
-          const bool first = block < 0;  // piece: nothing but transposed
-          if (stride == 0) {
-            ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-              constexpr int64_t kVector = c;
-              const uint8_t* const p = kVector < kHalf
-                                           ? low_scales.get() + kVector * n * Format::kScaleBytes
-                                           : high_scales.get() + (kVector - kHalf) * n * Format::kScaleBytes;
-              Get<c>(factor) = F32FromF16(d, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
-            });
-            low_scales += Format::kScaleBytes * kPanelWidth, high_scales += Format::kScaleBytes * kPanelWidth;
-          } else if (!first) {
-            ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-              Get<c>(factor) = hn::Load(d, factors + block % 2 * kColumns + column(c));
-            });
-          }
+        for (int64_t block = 0; block < a.dim / Format::kBlock; ++block) {
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            constexpr int64_t kVector = c;
+            const uint8_t* const p = kVector < kHalf ? low_scales.get() + kVector * n * Format::kScaleBytes
+                                                     : high_scales.get() + (kVector - kHalf) * n * Format::kScaleBytes;
+            Get<c>(factor) = F32FromF16(d, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
+          });
+          low_scales += Format::kScaleBytes * kPanelWidth, high_scales += Format::kScaleBytes * kPanelWidth;
           derive_factors();
-          for (int64_t part = first ? Format::kUnits - kRowUnits : 0; part < Format::kUnits; part += kRowUnits) {
-            start_piece();
-            for (int64_t u = 0; u < kRowUnits; ++u) {
-              prefetch();
-              transpose();
-              if (first) continue;
-              ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
-              q += 4, next(1);
-            }
-            ++piece;
+          for (int64_t u = 0; u < Format::kUnits; ++u) {
+            start_unit();
+            ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
+            q += 4, next(1);
           }
           if constexpr (kNibbles<kType>) {
-            if (first) continue;
             next(-Format::kUnits);
             for (int64_t u = 0; u < Format::kUnits; ++u, q += 4, next(1)) {
               ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i + 4>(), i); });
@@ -605,24 +598,31 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
 }
 
 /// Tiles of 1, 2, ... rows, of kScoreVecs vectors.
-using ScoreFunction = void (*)(const ScoreArguments&);
+struct ScoreFunctions {
+  void (*tiles[kFusedRows])(const ScoreArguments&);
+  void (*transpose)(const RowsToTranspose&, int64_t dim);
+};
 constexpr int64_t kScoreVecs[kFusedRows] = {4, 4, 2, 2};
 template <KvType kType>
-constexpr ScoreFunction kScoreTiles[kFusedRows] = {ScoreNarrow<kType, 1, 4>, ScoreNarrow<kType, 2, 4>,
-                                                   ScoreNarrow<kType, 3, 2>, ScoreNarrow<kType, 4, 2>};
+constexpr ScoreFunctions kScoreTiles = {
+    {ScoreNarrow<kType, 1, 4>, ScoreNarrow<kType, 2, 4>, ScoreNarrow<kType, 3, 2>, ScoreNarrow<kType, 4, 2>},
+    TransposeRows<kType>};
 
 /// Up to kFusedRows rows against all columns. `in_rows`: keys in rows, a.panel_stride bytes apart.
-HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunction* tiles, bool in_rows) {
+HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunctions& functions, bool in_rows) {
   const int64_t width = kScoreVecs[a.rows - 1] * static_cast<int64_t>(hn::Lanes(TileTag()));
   const int64_t columns = a.n_panels * kPanelWidth;
   const int64_t bytes = panel_bytes(type, a.dim);
-  const int64_t units = (has_scales(type) ? a.dim + 3 : row_bytes(type, a.dim) - a.dim / 32 * 2) / kUnitBytes;
+  const int64_t row = row_bytes(type, a.dim);
+  const int64_t units = (has_scales(type) ? a.dim + 3 : row - a.dim / 32 * 2) / kUnitBytes;
   const uint8_t* const keys = static_cast<const uint8_t*>(a.panels);
+  // Panels of rows: those that are multiplied, and those of the next tile.
+  constexpr int64_t kWidest = HWY_MAX(4 * static_cast<int64_t>(hn::MaxLanes(TileTag())), kPanelWidth);
+  HWY_ALIGN uint8_t transposed[2][kWidest * row_bytes(KvType::kQ8_0, kMostDirectRowDims)];
   ScoreArguments t = {.q = static_cast<const float*>(a.q),
                       .ldq = a.q_stride / static_cast<int64_t>(sizeof(float)),
                       .low = keys,
                       .high = keys,
-                      .row_stride = in_rows ? a.panel_stride : 0,
                       .high_column = width / 2,
                       .scales = a.scales,
                       .low_scales = 0,
@@ -631,44 +631,49 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
                       .scale = a.scale,
                       .s = a.s,
                       .lds = a.lds,
-                      .prefetch = {}};
+                      .prefetch = {},
+                      .next = {}};
+  const int64_t ahead = ((kPrefetchBytes - 1) / (width * row) + 2) * width * a.panel_stride;
+  const bool one_after_the_other = a.panel_stride == row;
+  // Tiles narrower than a panel begin inside of one.
+  const int64_t step = HWY_MAX(width, kPanelWidth);
+  const auto rows_at = [&](int64_t x) -> RowsToTranspose {
+    return {keys + x * a.panel_stride, a.panel_stride, x < columns ? HWY_MIN(step, columns - x) : 0,
+            transposed[x / step % 2], a.stream && !one_after_the_other ? ahead : 0};
+  };
+  if (in_rows) functions.transpose(rows_at(0), a.dim);
   for (int64_t x = 0; x < columns; x += width) {
     if (x + width > columns) t.high_column = 0;
-    if (in_rows) {
-      t.low = keys + x * a.panel_stride;
-      const int64_t row = row_bytes(type, a.dim);
-      const int64_t ahead = ((kPrefetchBytes - 1) / (width * row) + 1) * width * a.panel_stride;
-      t.prefetch = {0, ahead, a.stream};
-      if (a.panel_stride == row) {
-        const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
-        t.prefetch = {address_at(t.low, ahead), lanes * row * kRowUnits / units, a.stream};
-      }
-    } else {
-      const int64_t middle = x + t.high_column;
-      const auto panel = [&](int64_t c) { return keys + c / kPanelWidth * a.panel_stride; };
-      t.low = panel(x) + x % kPanelWidth * kUnitBytes;
-      t.high = panel(middle) + middle % kPanelWidth * kUnitBytes;
-      // Scales of blocks lie behind the units.
-      t.low_scales = units * kPitch + x % kPanelWidth * (2 - kUnitBytes);
-      t.high_scales = units * kPitch + middle % kPanelWidth * (2 - kUnitBytes);
-      if (a.stream) {
-        // As many bytes as the tile reads, some panels ahead.
-        const int64_t ahead = ((kPrefetchBytes - 1) / (2 * bytes) + 1) * 2;
-        t.prefetch = {
-            address_at(keys, (x / kPanelWidth + ahead) * a.panel_stride + x % kPanelWidth * bytes / kPanelWidth),
-            width * bytes / (kPanelWidth * units), units};
-      }
+    const int64_t middle = x + t.high_column;
+    const auto panel = [&](int64_t c) {
+      return in_rows ? transposed[x / step % 2] + c % step / kPanelWidth * bytes
+                     : keys + c / kPanelWidth * a.panel_stride;
+    };
+    t.low = panel(x) + x % kPanelWidth * kUnitBytes;
+    t.high = panel(middle) + middle % kPanelWidth * kUnitBytes;
+    // Scales of blocks lie behind the units.
+    t.low_scales = units * kPitch + x % kPanelWidth * (2 - kUnitBytes);
+    t.high_scales = units * kPitch + middle % kPanelWidth * (2 - kUnitBytes);
+    if (in_rows) t.next = x % step == 0 ? rows_at(x + step) : RowsToTranspose{};
+    if (a.stream && in_rows && one_after_the_other) {
+      t.prefetch = {address_at(keys, x * row + ahead), width * row / units, units};
+    } else if (a.stream && !in_rows) {
+      // As many bytes as the tile reads, some panels ahead.
+      const int64_t panels_ahead = ((kPrefetchBytes - 1) / (2 * bytes) + 1) * 2;
+      t.prefetch = {
+          address_at(keys, (x / kPanelWidth + panels_ahead) * a.panel_stride + x % kPanelWidth * bytes / kPanelWidth),
+          width * bytes / (kPanelWidth * units), units};
     }
     if (a.scales != nullptr) t.scales = a.scales + x;
     t.s = a.s + x;
-    tiles[a.rows - 1](t);
+    functions.tiles[a.rows - 1](t);
   }
 }
 
-HWY_NOINLINE void ScoreAll(ScoreTile a, KvType type, const ScoreFunction* tiles, bool in_rows) {
+HWY_NOINLINE void ScoreAll(ScoreTile a, KvType type, const ScoreFunctions& functions, bool in_rows) {
   for (int64_t rest = a.rows; rest > 0; rest -= kFusedRows) {
     a.rows = HWY_MIN(kFusedRows, rest);
-    ScoreColumns(a, type, tiles, in_rows);
+    ScoreColumns(a, type, functions, in_rows);
     a.q = static_cast<const char*>(a.q) + kFusedRows * a.q_stride;
     a.s += kFusedRows * a.lds;
     a.stream = false;
