@@ -725,15 +725,20 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
   WithRegisters(d, [&](const Accumulators& acc, const Columns& number) SIMDATTN_LAMBDA {
     using Format = FormatOf<kType>;
     using Code = CodeOfType<kType>;
-    constexpr bool kUnits = Reader<Code>::kRowsInUnits && kVecs == 4;
+    constexpr bool kUnits = Reader<Code>::kRowsInUnits && kVecs % 4 == 0;
+    // Each vector is added as soon as it is made: eight of numbers would need as many registers.
+    constexpr bool kWide = kVecs == 8;
     const int64_t n = static_cast<int64_t>(hn::Lanes(d));
     const Reader<Code> reader;
     const float* const alphas = a.alpha;
     ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
       const float* o = a.o + static_cast<int64_t>(r) * a.ldo;
       if constexpr (kUnits) {
-        hn::LoadInterleaved4(d, o + a.column, Get<4 * r>(acc), Get<4 * r + 1>(acc), Get<4 * r + 2>(acc),
-                             Get<4 * r + 3>(acc));
+        ForEach<kVecs / 4>([&](auto g) SIMDATTN_LAMBDA {
+          constexpr size_t i = r * kVecs + 4 * g;
+          hn::LoadInterleaved4(d, o + a.column + static_cast<int64_t>(4 * g) * n, Get<i>(acc), Get<i + 1>(acc),
+                               Get<i + 2>(acc), Get<i + 3>(acc));
+        });
       } else {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
           Get<r * kVecs + c>(acc) = hn::LoadU(d, o + ColumnOf<kType>(a.column, c, n));
@@ -765,11 +770,13 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
         TileVec& factor = Get<5>(number);
         if constexpr (kUnits) {
           if constexpr (kVector == 0) factor = hn::Set(d, *scales++);
-          reader.template unit<8 * static_cast<int>(c)>(v.get(), Get<6>(number), Get<7>(number), Get<c>(number));
-          Get<c>(number) = hn::Mul(Get<c>(number), factor);
+          constexpr int kPlace = c % 4;
+          reader.template unit<8 * kPlace>(v.get() + (kVector - kPlace) * n, Get<6>(number), Get<7>(number),
+                                           Get<c % 4>(number));
+          Get<c % 4>(number) = hn::Mul(Get<c % 4>(number), factor);
         } else if constexpr (has_scales(kType)) {
           if constexpr (kVector == 0) factor = hn::Set(d, *scales++ * reader.kRowPower);
-          reader.template row<c>(v.get() + kVector * n, factor, Get<6>(number), Get<7>(number), Get<c>(number));
+          reader.template row<c>(v.get() + kVector * n, factor, Get<6>(number), Get<7>(number), Get<c % 4>(number));
         } else {
           const int64_t code = kNibbles<kType> ? kVector / 2 * n : kVector * n;  // among those of the tile
           const int64_t block = code / Code::kBytes;
@@ -779,24 +786,34 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
             if constexpr (reader.kRowPower != 1.0f) factor = hn::Mul(factor, hn::Set(d, reader.kRowPower));
           }
           reader.template row<c>(v.get() + block * Format::kBlockBytes + code % Code::kBytes, factor, Get<6>(number),
-                                 Get<7>(number), Get<c>(number));
+                                 Get<7>(number), Get<c % 4>(number));
+        }
+        if constexpr (kWide) {
+          ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+            TileVec& sum = Get<r * kVecs + c>(acc);
+            sum = hn::MulAdd(hn::Set(d, w[static_cast<int64_t>(r) * ldw]), Get<c % 4>(number), sum);
+          });
         }
       });
-      ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
-        const TileVec weight = hn::Set(d, w[static_cast<int64_t>(r) * ldw]);
-        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-          TileVec& sum = Get<r * kVecs + c>(acc);
-          sum = hn::MulAdd(weight, Get<c>(number), sum);
+      if constexpr (!kWide)
+        ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+          const TileVec weight = hn::Set(d, w[static_cast<int64_t>(r) * ldw]);
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            TileVec& sum = Get<r * kVecs + c>(acc);
+            sum = hn::MulAdd(weight, Get<c>(number), sum);
+          });
         });
-      });
       ++w;
       v += key_stride;
     }
     ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
       float* o = a.o + static_cast<int64_t>(r) * a.ldo;
       if constexpr (kUnits) {
-        hn::StoreInterleaved4(Get<4 * r>(acc), Get<4 * r + 1>(acc), Get<4 * r + 2>(acc), Get<4 * r + 3>(acc), d,
-                              o + a.column);
+        ForEach<kVecs / 4>([&](auto g) SIMDATTN_LAMBDA {
+          constexpr size_t i = r * kVecs + 4 * g;
+          hn::StoreInterleaved4(Get<i>(acc), Get<i + 1>(acc), Get<i + 2>(acc), Get<i + 3>(acc), d,
+                                o + a.column + static_cast<int64_t>(4 * g) * n);
+        });
       } else {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
           hn::StoreU(Get<r * kVecs + c>(acc), d, o + ColumnOf<kType>(a.column, c, n));
@@ -816,7 +833,10 @@ using ValueFunction = void (*)(const ValueArguments&);
 struct ValueFunctions {
   ValueFunction two[kFusedRows];
   ValueFunction four[kValueRows<4>];
+  ValueFunction eight[1];
 };
+/// One row of AVX-512 has eight vectors: with four a sum is ready just when it is to be used again.
+constexpr bool kEightVectors = HWY_TARGET <= HWY_AVX3;
 template <KvType kType, size_t kVecs, size_t... kIndices>
 constexpr void PutFunctions(ValueFunction* out, std::index_sequence<kIndices...> /*rows*/) {
   ((out[kIndices] = AddValues<kType, kIndices + 1, kVecs>), ...);
@@ -826,6 +846,7 @@ constexpr ValueFunctions kValueTiles = [] {
   ValueFunctions f = {};
   PutFunctions<kType, 2>(f.two, std::make_index_sequence<kFusedRows>());
   PutFunctions<kType, 4>(f.four, std::make_index_sequence<static_cast<size_t>(kValueRows<4>)>());
+  if constexpr (kEightVectors) PutFunctions<kType, 8>(f.eight, std::make_index_sequence<1>());
   return f;
 }();
 
@@ -865,6 +886,9 @@ HWY_NOINLINE int64_t AddWholeTiles(const ValueTile& a, KvType type, const ValueF
   do {
     const int64_t keys = HWY_MIN(block, a.keys - key);
     x = 0;
+    if (kEightVectors && a.rows == 1) {
+      for (; x + 8 * n <= a.dim; x += 8 * n) ValueColumns(a, type, key, keys, x, tiles.eight, 1, 8 * n);
+    }
     if (a.rows <= kValueRows<4> || kValueRows<4> == kFusedRows) {
       for (; x + 4 * n <= a.dim; x += 4 * n) ValueColumns(a, type, key, keys, x, tiles.four, kValueRows<4>, 4 * n);
     }
