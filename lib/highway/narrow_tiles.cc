@@ -833,10 +833,11 @@ using ValueFunction = void (*)(const ValueArguments&);
 struct ValueFunctions {
   ValueFunction two[kFusedRows];
   ValueFunction four[kValueRows<4>];
-  ValueFunction eight[1];
+  ValueFunction eight[1];  // or null
 };
-/// One row of AVX-512 has eight vectors: with four a sum is ready just when it is to be used again.
-constexpr bool kEightVectors = HWY_TARGET <= HWY_AVX3;
+/// One row of AVX-512 has eight vectors: with four a sum is ready just when it is to be used again. Nibbles gain nothing from memory.
+template <KvType kType>
+constexpr bool kEightVectors = HWY_TARGET <= HWY_AVX3 && !kNibbles<kType>;
 template <KvType kType, size_t kVecs, size_t... kIndices>
 constexpr void PutFunctions(ValueFunction* out, std::index_sequence<kIndices...> /*rows*/) {
   ((out[kIndices] = AddValues<kType, kIndices + 1, kVecs>), ...);
@@ -846,7 +847,7 @@ constexpr ValueFunctions kValueTiles = [] {
   ValueFunctions f = {};
   PutFunctions<kType, 2>(f.two, std::make_index_sequence<kFusedRows>());
   PutFunctions<kType, 4>(f.four, std::make_index_sequence<static_cast<size_t>(kValueRows<4>)>());
-  if constexpr (kEightVectors) PutFunctions<kType, 8>(f.eight, std::make_index_sequence<1>());
+  if constexpr (kEightVectors<kType>) PutFunctions<kType, 8>(f.eight, std::make_index_sequence<1>());
   return f;
 }();
 
@@ -886,7 +887,7 @@ HWY_NOINLINE int64_t AddWholeTiles(const ValueTile& a, KvType type, const ValueF
   do {
     const int64_t keys = HWY_MIN(block, a.keys - key);
     x = 0;
-    if (kEightVectors && a.rows == 1) {
+    if (a.rows == 1 && tiles.eight[0] != nullptr) {
       for (; x + 8 * n <= a.dim; x += 8 * n) ValueColumns(a, type, key, keys, x, tiles.eight, 1, 8 * n);
     }
     if (a.rows <= kValueRows<4> || kValueRows<4> == kFusedRows) {
