@@ -535,6 +535,43 @@ void int8_weigh_rows(const Int8Weights& a, uint8_t* out, int64_t stride, float* 
   }
 }
 
+/// One pass over all rows and then the other, see below, and the integers as f32: a.offset is not used.
+template <class O>
+void int8_weigh_rows(const Int8Weights& a, float* out, int64_t stride, float* scales) {
+  const int64_t lanes = O::lanes();
+  const typename O::F zero = O::set(0.0f);
+  for (int64_t r = 0; r < a.rows; ++r) scales[r] = int8_largest_product<O>(a.w + r * a.ldw, a.scales, a.keys);
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const WeightScale quantise(scales[r], !is_nan(scales[r]));
+    scales[r] = quantise.scale;
+    const float* const w = a.w + r * a.ldw;
+    float* const row = out + r * stride;
+    const typename O::F factor = O::set(quantise.inverse);
+    const auto put = [&](int64_t j, typename O::F x, typename O::F scale) SIMDATTN_INT8_LAMBDA {
+      O::store(O::to_float(O::nearest(O::mul(O::max(O::mul(x, scale), zero), factor))), row + j);
+    };
+    int64_t j = 0;
+    for (; j + lanes <= a.keys; j += lanes) put(j, O::load(w + j), O::load(a.scales + j));
+    if (j < a.keys) put(j, O::wide_n(w + j, a.keys - j), O::wide_n(a.scales + j, a.keys - j));
+  }
+}
+
+/// The same as cells, kInt8WeightStride bytes a row. At most 32 rows.
+template <class O>
+inline constexpr int64_t kInt8WeightStride = kInt8WeightBytes / 4 * kInt8CellBytes<O>;
+template <class O>
+void int8_weight_cells(const Int8Weights& a, char* out, float* scales, int32_t* start) {
+  if constexpr (O::kPairs) {
+    alignas(64) uint8_t bytes[32 * kInt8WeightBytes];
+    int8_weigh_rows<O>(a, bytes, kInt8WeightBytes, scales, start);
+    for (int64_t r = 0; r < a.rows; ++r) {
+      int8_pair_cells(bytes + r * kInt8WeightBytes, (a.offset + a.keys + 3) / 4 * 4, out + r * kInt8WeightStride<O>);
+    }
+  } else {
+    int8_weigh_rows<O>(a, reinterpret_cast<uint8_t*>(out), kInt8WeightStride<O>, scales, start);
+  }
+}
+
 struct Int8Values {
   const float* scales;  // [rows]
   const float* alpha;   // null: 1
@@ -554,7 +591,7 @@ SIMDATTN_INT8_SHARED void int8_value_tile(const Int8Tile& a, const Int8Values& b
 template <class O>
 void int8_value_packed(const ValueTile& a) {
   constexpr int64_t kMost = 32;  // rows at a time: their weights and a group of columns stay in L1
-  constexpr int64_t kStride = kInt8WeightBytes / 4 * kInt8CellBytes<O>;
+  constexpr int64_t kStride = kInt8WeightStride<O>;
   const int64_t lanes = O::lanes();
   const char* block = static_cast<const char*>(a.v);
   const float* scales = reinterpret_cast<const float*>(block + int8_values_numbers(a.dim)) + a.first_key;
@@ -565,16 +602,7 @@ void int8_value_packed(const ValueTile& a) {
   int32_t start[kMost];
   for (int64_t first = 0; first < a.rows; first += kMost) {
     const int64_t rows = a.rows - first < kMost ? a.rows - first : kMost;
-    const Int8Weights rows_of = {a.w + first * a.ldw, a.ldw, rows, scales, a.keys, offset};
-    if constexpr (O::kPairs) {
-      alignas(64) uint8_t bytes[kMost * kInt8WeightBytes];
-      int8_weigh_rows<O>(rows_of, bytes, kInt8WeightBytes, weight_scales, start);
-      for (int64_t r = 0; r < rows; ++r) {
-        int8_pair_cells(bytes + r * kInt8WeightBytes, steps * 4, weights + r * kStride);
-      }
-    } else {
-      int8_weigh_rows<O>(rows_of, reinterpret_cast<uint8_t*>(weights), kStride, weight_scales, start);
-    }
+    int8_weight_cells<O>({a.w + first * a.ldw, a.ldw, rows, scales, a.keys, offset}, weights, weight_scales, start);
     for (int64_t c = 0; c < a.dim; c += 2 * lanes) {
       const char* columns =
           block + c / kValueGroup * kValueGroup * kKeyBlock + (a.first_key / 4 * kValueGroup + c % kValueGroup) * 4;

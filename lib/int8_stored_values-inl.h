@@ -8,7 +8,7 @@
 
 /// One tile: rows of weights times up to 4 * lanes() columns.
 struct Int8StoredTile {
-  const uint8_t* weights;
+  const char* weights;  // cells of the first row
   int64_t weight_stride;
   const float* weight_scales;
   const char* rows;
@@ -32,7 +32,7 @@ SIMDATTN_INT8_SHARED void int8_stored_tile(const Int8StoredTile& a) {
     const int64_t weight_stride = a.weight_stride;
     const int64_t row_stride = a.row_stride;
     const int64_t columns = a.columns;
-    const uint8_t* weights = a.weights;
+    const char* weights = a.weights;
     Cursor<const char> row(a.rows);
     uintptr_t ahead = a.ahead;
     for (int64_t left = a.keys; left > 0; left -= 4) {
@@ -54,12 +54,19 @@ SIMDATTN_INT8_SHARED void int8_stored_tile(const Int8StoredTile& a) {
       int8_get<2>(column) = O::zip_words_lower(high0, high1);
       int8_get<3>(column) = O::zip_words_upper(high0, high1);
       int8_unroll(kEachRow, [&](auto r) SIMDATTN_INT8_LAMBDA {
-        const I x = O::repeat(weights + static_cast<int64_t>(r) * weight_stride);
+        const char* const cell = weights + static_cast<int64_t>(r) * weight_stride;
+        const I x = O::repeat(cell);
         int8_unroll(kEachColumn, [&](auto c) SIMDATTN_INT8_LAMBDA {
-          O::template dot<true>(int8_get<4 * r + c>(sum), int8_get<4 * r + c>(sum), x, int8_get<c>(column));
+          I& s = int8_get<4 * r + c>(sum);
+          if constexpr (O::kPairs) {
+            O::template dot<true>(s, s, x, O::even_pairs(int8_get<c>(column)));
+            O::template dot<true>(s, s, O::repeat(cell + 4), O::odd_pairs(int8_get<c>(column)));
+          } else {
+            O::template dot<true>(s, s, x, int8_get<c>(column));
+          }
         });
       });
-      weights += 4;
+      weights += kInt8CellBytes<O>;
       row += 4 * row_stride;
     }
     const int64_t lanes = O::lanes();
@@ -97,16 +104,15 @@ template <class O>
 void int8_value_stored(const ValueTile& a) {
   constexpr int64_t kMost = static_cast<int64_t>(O::kStoredRows);
   const int64_t width = 4 * O::lanes();
-  alignas(64) uint8_t weights[kMost * kInt8WeightBytes];
+  alignas(64) char weights[kMost * kInt8WeightStride<O>];
   float weight_scales[kMost];
   int32_t start[kMost];  // not used
   for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
     const int64_t first = t.first;
-    int8_weigh_rows<O>({a.w + first * a.ldw, a.ldw, t.rows, a.scales, a.keys, 0}, weights, kInt8WeightBytes,
-                       weight_scales, start);
+    int8_weight_cells<O>({a.w + first * a.ldw, a.ldw, t.rows, a.scales, a.keys, 0}, weights, weight_scales, start);
     for (int64_t c = 0; c < a.dim; c += width) {
       Int8StoredTile tile = {weights,
-                             kInt8WeightBytes,
+                             kInt8WeightStride<O>,
                              weight_scales,
                              static_cast<const char*>(a.v) + c,
                              a.key_stride,

@@ -347,6 +347,10 @@ struct KvOperands {
   void (*pack_values)(const PackValues&);
   /// For more rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
   int64_t direct_key_rows = kDirectRows;
+  /// The same for more dimensions.
+  int64_t direct_key_dims = INT64_MAX;
+  /// For more rows values are packed.
+  int64_t direct_value_rows = kDirectRows;
 };
 
 /// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.

@@ -125,21 +125,28 @@ class SlotsInt8 : public TargetTest {
     const int64_t gap = random.coin() ? 0 : 64;
     const int64_t panel_stride = a.kv[0].panel_bytes(dim) + gap;
     const Guarded panels = bytes(random, std::max<int64_t>(n_panels * panel_stride - gap, 0));
+    const size_t type = slot(k.type);
+    const KvType stored = kv_type_of(k.type);
+    from_panel = from_panel && a.kv[type].pack_panel != nullptr;
+    // Targets may take a few rows of the storage's own panels as they are.
+    const bool as_is = from_panel && a.kv[type].score_tile != nullptr && dim <= a.kv[type].direct_key_dims;
+    const int64_t stored_stride = panel_bytes(stored, dim) + gap;
+    const Guarded stored_panels(static_cast<size_t>(std::max<int64_t>(n_panels * stored_stride - gap, 0)),
+                                random.guard());
+    std::memset(stored_panels.data(), 0, stored_panels.size());
     for (int64_t p = 0; p < n_panels; ++p) {
       const int64_t n = std::min(kPanelWidth, keys - p * kPanelWidth);
-      const size_t type = slot(k.type);
-      if (from_panel && a.kv[type].pack_panel != nullptr) {
-        const KvType stored = kv_type_of(k.type);
-        const Guarded panel(static_cast<size_t>(panel_bytes(stored, dim)), random.guard());
-        std::memset(panel.data(), 0, panel.size());
+      if (from_panel) {
+        auto* const panel = stored_panels.data() + p * stored_stride;
         for (int64_t j = 0; j < n; ++j) {
           for (int64_t d = 0; d < dim; ++d) {
             const int64_t e = k.type == DType::kBF16 ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
-            std::memcpy(panel.data() + e * size_of(k.type), k.row(p * kPanelWidth + j) + d * size_of(k.type),
+            std::memcpy(panel + e * size_of(k.type), k.row(p * kPanelWidth + j) + d * size_of(k.type),
                         static_cast<size_t>(size_of(k.type)));
           }
         }
-        a.kv[type].pack_panel({.from = panel.data(),
+        if (as_is) continue;
+        a.kv[type].pack_panel({.from = panel,
                                .token_stride = 0,
                                .keys = kPanelWidth,
                                .dim = dim,
@@ -161,14 +168,15 @@ class SlotsInt8 : public TargetTest {
     tile.q = queries.data();
     tile.q_stride = step;
     tile.rows = n_q;
-    tile.panels = panels.data();
-    tile.panel_stride = panel_stride;
+    tile.panels = as_is ? stored_panels.data() : panels.data();
+    tile.panel_stride = as_is ? stored_stride : panel_stride;
     tile.n_panels = n_panels;
     tile.dim = dim;
     tile.scale = scale;
     tile.s = s.data();
     tile.lds = lds;
-    a.kv[0].score_packed(tile);
+    tile.stream = as_is && random.coin();
+    (as_is ? a.kv[type].score_tile : a.kv[0].score_packed)(tile);
     std::vector<float> result;
     for (int64_t r = 0; r < n_q; ++r) {
       const float* row = s.data() + r * lds;
@@ -276,6 +284,16 @@ TEST_P(SlotsInt8, Values) {
       tile.o = out.data();
       tile.ldo = ldo;
       tile.alpha = with_alpha ? alpha.data() : nullptr;
+      const auto value_tile = a.kv[slot(v.type)].value_tile;
+      if (value_tile != nullptr && width == dim &&
+          i % 4 != 0) {  // a few rows of weights take rows of values as they are
+        tile.v = static_cast<const char*>(operand.data) + first * operand.stride;
+        tile.key_stride = operand.stride;
+        tile.group_stride = kValueGroup * size_of(v.type);
+        tile.stream = i % 4 == 1;
+        value_tile(tile);
+        continue;
+      }
       a.value_packed(tile);
     }
     for (int64_t r = 0; r < rows; ++r) {
@@ -303,7 +321,7 @@ TEST_P(SlotsInt8, Values) {
 /// Not against the code of the definition: what the integers of equal numbers come to is known.
 TEST_P(SlotsInt8, SumsAtTheirLimits) {
   const AttentionKernels& a = uk();
-  for (const int64_t dim : {1, 3, 4, 5, 64, 127, 128, 300, 4096}) {
+  for (const int64_t dim : {1, 3, 4, 5, 64, 127, 128, 300, 1024, 4096}) {
     for (const float sign : {1.0f, -1.0f}) {
       Random random(static_cast<uint64_t>(dim));
       const std::vector<float> q(static_cast<size_t>(dim), 127.0f);
@@ -325,6 +343,13 @@ TEST_P(SlotsInt8, SumsAtTheirLimits) {
       tile.s = s;
       tile.lds = kPanelWidth;
       a.kv[0].score_packed(tile);
+      for (const float score : s) ASSERT_EQ(score, sign * 127.0f * 127.0f * static_cast<float>(dim)) << dim;
+      const KvOperands& f32 = a.kv[slot(KvType::kF32)];
+      if (f32.score_tile == nullptr || dim > f32.direct_key_dims) continue;
+      tile.panels = k.data();
+      tile.panel_stride = dim * kPanelWidth * 4;
+      std::fill_n(s, kPanelWidth, 0.0f);
+      f32.score_tile(tile);
       for (const float score : s) ASSERT_EQ(score, sign * 127.0f * 127.0f * static_cast<float>(dim)) << dim;
     }
   }

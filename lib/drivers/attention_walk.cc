@@ -40,8 +40,9 @@ class RowBlock {
         seq_(sequence_of(a_, index.sequence)),
         rules_(sequence_rules(a_.scoring, index.sequence, seq_.n_q, seq_.n_kv)),
         rows_(std::min(run.division.row_block, seq_.n_q * p_.group - index.first_row)),
-        direct_keys_(rows_ <= key_ops_.direct_key_rows),
-        direct_values_(rows_ <= kDirectRows && value_ops_.value_tile != nullptr && whole_steps(a_.v, ops_.value_step)),
+        direct_keys_(rows_ <= key_ops_.direct_key_rows && p_.d_qk <= key_ops_.direct_key_dims),
+        direct_values_(rows_ <= value_ops_.direct_value_rows && value_ops_.value_tile != nullptr &&
+                       whole_steps(a_.v, ops_.value_step)),
         modifiers_(has_modifiers(a_.scoring)),
         stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
         k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),

@@ -122,6 +122,21 @@ constexpr bool kInt8Native = false;
 #endif
 constexpr int64_t kInt8TileRows = HWY_TARGET_IS_SVE ? 8 : kTileRows == 6 ? 4 : kTileRows;
 SIMDATTN_INT8_KERNELS(Int8Kernels);
+/// Values of stored integers in rows.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+void ValueStoredInt8(const ValueTile& a);
+#else
+inline constexpr void (*ValueStoredInt8)(const ValueTile&) = nullptr;
+#endif
+/// Rows whose tiles quantise what they read. For more, packed integers are worth it.
+constexpr int64_t kQuantisingRows = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 ? 8 : 4;
+#if HWY_ARCH_X86
+/// Of few rows, from panels and rows of elements, for queries of every target.
+template <class T>
+void ScoreQuantising(const ScoreTile& a);
+template <class T>
+void ValueQuantising(const ValueTile& a);
+#endif
 
 // Instructions of 64-bit ARM that come beside Highway's targets. SVE without SVE2 and of any length: no such CPU has them.
 /// Before an instruction in assembly: what the assembler knows from there on.
