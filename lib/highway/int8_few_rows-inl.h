@@ -1,4 +1,4 @@
-// kInt8 of a few rows and wider storage: numbers are quantised where they are multiplied, in f32. Text, a part of int8.cc.
+// kInt8 of a few rows and storage of f32 or bf16: numbers are quantised where they are multiplied, in f32. Text, a part of int8.cc.
 //
 // Integers of 8 bits have products of 14 (16 with weights), so f32 holds the sum of a block's 256 weighted values and of kInt8FewRowsDims
 // products of a score exactly, in any order. A vector of numbers then takes widening, a product, a rounding and one multiply-add a row.
@@ -14,17 +14,6 @@ template <size_t kRows>
 constexpr size_t kSumsOfScore = HWY_TARGET <= HWY_AVX3 && kRows == 1        ? 4
                                 : kRows <= (HWY_TARGET <= HWY_AVX3 ? 3 : 2) ? 2
                                                                             : 1;
-
-/// To the nearest integer, ties to even, of magnitudes up to 2^22.
-HWY_INLINE TileVec NearestInteger(TileTag d, TileVec v) {
-#if HWY_TARGET == HWY_SSE2
-  const TileVec shifter = hn::Set(d, 0x1.8p23f);
-  return hn::Sub(hn::Add(v, shifter), shifter);
-#else
-  (void)d;
-  return hn::Round(v);
-#endif
-}
 
 /// RowScale of largest magnitudes, which are those of numbers if they are below infinity's.
 HWY_INLINE void StoreRowScales(IntVec magnitudes, float* scales, float* inverses) {
@@ -134,8 +123,8 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
     Get<3>(k) = hn::LoadU(d, a.inverses + n);
     const auto add = [&](auto sum, const float* x, TileVec column0, TileVec column1) SIMDATTN_LAMBDA {
       constexpr size_t kFirst = sum % kSums * kRows * 2;
-      Get<0>(k) = NearestInteger(d, hn::Mul(column0, Get<2>(k)));
-      Get<1>(k) = NearestInteger(d, hn::Mul(column1, Get<3>(k)));
+      Get<0>(k) = hn::Round(hn::Mul(column0, Get<2>(k)));
+      Get<1>(k) = hn::Round(hn::Mul(column1, Get<3>(k)));
       ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
         const TileVec factor = hn::Set(d, x[static_cast<int64_t>(r) * ldq]);
         Get<kFirst + 2 * r>(acc) = hn::MulAdd(factor, Get<0>(k), Get<kFirst + 2 * r>(acc));
@@ -398,7 +387,7 @@ HWY_NOINLINE void QuantisedValueTile(const QuantisedValues<T>& a) {
         line += static_cast<uintptr_t>(prefetch_pitch);
       }
       const TileVec inverse = hn::Set(d, inverses[j]);
-      const auto quantised = [&](TileVec x) SIMDATTN_LAMBDA { return NearestInteger(d, hn::Mul(x, inverse)); };
+      const auto quantised = [&](TileVec x) SIMDATTN_LAMBDA { return hn::Round(hn::Mul(x, inverse)); };
       if constexpr (std::is_same_v<T, bf16>) {
         ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
           const TileVec pairs = LoadPairs(d, v.get() + 2 * static_cast<int64_t>(c) * n);

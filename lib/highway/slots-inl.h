@@ -130,8 +130,10 @@ inline constexpr void (*ValueStoredInt8)(const ValueTile&) = nullptr;
 #endif
 /// Rows whose tiles quantise what they read. For more, packed integers are worth it.
 constexpr int64_t kQuantisingRows = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 ? 8 : 4;
-#if HWY_ARCH_X86
-/// Of few rows, from panels and rows of elements, for queries of every target.
+#undef SIMDATTN_QUANTISES_FEW_ROWS
+#define SIMDATTN_QUANTISES_FEW_ROWS (HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE4)
+#if SIMDATTN_QUANTISES_FEW_ROWS
+/// Of few rows, from panels and rows of f32 and bf16, for queries of every target.
 template <class T>
 void ScoreQuantising(const ScoreTile& a);
 template <class T>

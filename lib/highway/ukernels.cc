@@ -80,7 +80,7 @@ struct Narrow {
 
 }  // namespace
 
-#if HWY_ARCH_X86
+#if SIMDATTN_QUANTISES_FEW_ROWS
 namespace {
 template <class T>
 constexpr void quantise_few_rows(KvOperands& kv, int64_t rows) {
@@ -89,11 +89,10 @@ constexpr void quantise_few_rows(KvOperands& kv, int64_t rows) {
   kv.direct_key_rows = kv.direct_value_rows = rows;
   kv.direct_key_dims = kInt8FewRowsDims;
 }
-/// Numbers of elements are quantised in the tiles of at most so many rows.
+/// Numbers of f32 and bf16 are quantised in the tiles of at most so many rows.
 constexpr AttentionKernels quantising(AttentionKernels kernels, int64_t rows) {
   quantise_few_rows<float>(kernels.kv[slot(KvType::kF32)], rows);
   quantise_few_rows<bf16>(kernels.kv[slot(KvType::kBF16)], rows);
-  quantise_few_rows<f16>(kernels.kv[slot(KvType::kF16)], rows);
   return kernels;
 }
 }  // namespace
