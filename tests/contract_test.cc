@@ -261,6 +261,26 @@ TEST_P(Contract, MaskedSoftmaxSharesNoBytes) {
            piece("scoring.alibi_slopes", &s.alibi_slopes, 2), piece("scoring.sinks", &s.sinks, 2),
            piece("scoring.offsets", &s.offsets, 2), piece("scoring.prefix_end", &s.prefix_end, 2),
            piece("scoring.kv_start", &s.kv_start, 2), piece("scoring.kv_length", &s.kv_length, 2)});
+
+  // Each of them by itself: a call that gives none is not looked at.
+  const Scoring all = s;
+  const Piece bias_piece = piece("scoring.bias", &s.bias), keep_piece = piece("scoring.keep", &s.keep);
+  const auto alone = [&](auto Scoring::* member, const Piece& read) {
+    s = Scoring();
+    s.causal = all.causal;
+    s.offset = all.offset;
+    s.*member = all.*member;
+    overlap({read});
+  };
+  alone(&Scoring::bias, bias_piece);
+  alone(&Scoring::keep, keep_piece);
+  alone(&Scoring::bits, piece("scoring.bits", &s.bits.data, 1 + 10 + 2 + 2 * 4));
+  alone(&Scoring::alibi_slopes, piece("scoring.alibi_slopes", &s.alibi_slopes, 2));
+  alone(&Scoring::sinks, piece("scoring.sinks", &s.sinks, 2));
+  alone(&Scoring::offsets, piece("scoring.offsets", &s.offsets, 2));
+  alone(&Scoring::prefix_end, piece("scoring.prefix_end", &s.prefix_end, 2));
+  alone(&Scoring::kv_start, piece("scoring.kv_start", &s.kv_start, 2));
+  alone(&Scoring::kv_length, piece("scoring.kv_length", &s.kv_length, 2));
 }
 
 TEST_P(Contract, OtherFunctionsShareNoBytes) {

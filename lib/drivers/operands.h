@@ -147,7 +147,6 @@ class KeyOperands {
   void pack_loaded(PackKeys& pack) const {
     pack.from = rows_;
     pack.token_stride = 4 * dim_;
-    pack.scales = nullptr;
     f32_.pack_keys(pack);
   }
 

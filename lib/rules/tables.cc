@@ -49,11 +49,11 @@ Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
   if (!(o.partial_rotary_factor > 0 && o.partial_rotary_factor <= 1))
     return SIMDATTN_REFUSE(kRange, "partial_rotary_factor: must be in (0, 1]");
 
-  for (const Doubles* numbers : {&o.short_factor, &o.long_factor, &o.freq_factors, &o.inv_freq}) {
-    if (numbers->data == nullptr && !numbers->empty())
-      return SIMDATTN_REFUSE(kNullPointer,
-                             "short_factor, long_factor, freq_factors, inv_freq: null although the size is not 0");
-  }
+  const auto absent = [](const Doubles& numbers) { return numbers.data == nullptr && !numbers.empty(); };
+  if (absent(o.short_factor)) return SIMDATTN_REFUSE(kNullPointer, "short_factor: null although its size is not 0");
+  if (absent(o.long_factor)) return SIMDATTN_REFUSE(kNullPointer, "long_factor: null although its size is not 0");
+  if (absent(o.freq_factors)) return SIMDATTN_REFUSE(kNullPointer, "freq_factors: null although its size is not 0");
+  if (absent(o.inv_freq)) return SIMDATTN_REFUSE(kNullPointer, "inv_freq: null although its size is not 0");
   if (!o.freq_factors.empty()) {
     if (o.freq_factors.size != pairs) return SIMDATTN_REFUSE(kShape, "freq_factors: must have one number per column");
     if (!each_within(o.freq_factors, kMinFactor, kMaxFactor))
