@@ -322,7 +322,7 @@ struct PackValues {
 inline constexpr int64_t kDirectRows = 12;
 /// Keys in rows are read in place in pieces of so many dimensions, and up to so many of them: two tiles of them lie on the stack.
 inline constexpr int64_t kDirectRowDims = 16;
-inline constexpr int64_t kMostDirectRowDims = 256;
+inline constexpr int64_t kMostDirectRowDims = 576;
 constexpr bool has_direct_rows(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }
 
 /// How one arithmetic multiplies keys and values of one storage type. A slot that is null has a way round it in the

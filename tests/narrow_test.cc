@@ -477,7 +477,7 @@ TEST_P(Narrow, AttentionSeesNumbers) {
     limits.max_batch = 2;
     limits.forms = !few_rows || random.one_in(3);
     limits.varlen = !few_rows;
-    limits.max_dim = limits.max_kv > 400 ? 20 : 140;
+    limits.max_dim = limits.max_kv > 400 ? 20 : few_rows && random.one_in(8) ? 620 : 140;
     limits.values = few_rows || random.coin() ? Values::kOrdinary : Values::kSpecial;
     limits.arithmetics = false;
     const AttentionCase c = random_attention(random, limits);

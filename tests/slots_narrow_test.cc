@@ -45,7 +45,7 @@ uint16_t some_f16(Random& random, bool adversarial) {
 int64_t some_dim(Random& random, KvType type) {
   const int64_t dim = random.one_in(60) ? 8192
                       : random.coin()   ? random.of({1,  3,  4,  5,  7,  8,  15,  16,  17,  31,  32,  33,  47,  48,  63,
-                                                     64, 65, 79, 80, 95, 96, 112, 127, 128, 129, 160, 192, 255, 256, 257})
+                                                     64, 65, 79, 80, 95, 96, 112, 127, 128, 129, 160, 192, 257, 576, 592})
                                         : random.integer(1, 300);
   const int64_t block = block_of(type);
   return (dim + block - 1) / block * block;
