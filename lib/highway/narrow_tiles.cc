@@ -522,8 +522,8 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
             Get<8 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-16f));
             Get<12 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, 0x1p-24f));
             Get<16 + c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, -128.0f));
-          } else if constexpr (reader.kPower != 1.0f) {
-            Get<c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, reader.kPower));
+          } else if constexpr (Reader<CodeOfType<kType>>::kPower != 1.0f) {
+            Get<c>(factor) = hn::Mul(Get<c>(factor), hn::Set(d, Reader<CodeOfType<kType>>::kPower));
           }
         });
       };
@@ -775,7 +775,7 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
                                            Get<c % 4>(number));
           Get<c % 4>(number) = hn::Mul(Get<c % 4>(number), factor);
         } else if constexpr (has_scales(kType)) {
-          if constexpr (kVector == 0) factor = hn::Set(d, *scales++ * reader.kRowPower);
+          if constexpr (kVector == 0) factor = hn::Set(d, *scales++ * Reader<Code>::kRowPower);
           reader.template row<c>(v.get() + kVector * n, factor, Get<6>(number), Get<7>(number), Get<c % 4>(number));
         } else {
           const int64_t code = kNibbles<kType> ? kVector / 2 * n : kVector * n;  // among those of the tile
@@ -783,7 +783,8 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
           const bool first = code % Code::kBytes == 0 && !(kNibbles<kType> && kVector % 2 == 1);
           if (kVector == 0 || first) {
             factor = BlockScale(v.get() + to_scale + block * Format::kBlockBytes);
-            if constexpr (reader.kRowPower != 1.0f) factor = hn::Mul(factor, hn::Set(d, reader.kRowPower));
+            if constexpr (Reader<Code>::kRowPower != 1.0f)
+              factor = hn::Mul(factor, hn::Set(d, Reader<Code>::kRowPower));
           }
           reader.template row<c>(v.get() + block * Format::kBlockBytes + code % Code::kBytes, factor, Get<6>(number),
                                  Get<7>(number), Get<c % 4>(number));
