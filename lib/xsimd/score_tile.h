@@ -48,7 +48,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
     add_outer_product<kRows, kBatches>(x, ldq, k, acc);
   };
   // The largest tiles leave no registers for pairs: they are loaded twice, which the compiler must not notice.
-  constexpr bool kReloads = !kAvx512 && kRows * kBatches > (!kX86 ? 16 : kBatches == 4 ? 4 : 8);
+  [[maybe_unused]] constexpr bool kReloads = !kAvx512 && kRows * kBatches > (!kX86 ? 16 : kBatches == 4 ? 4 : 8);
   const auto step = [&]() SIMDATTN_LAMBDA {
     if constexpr (kPairs && kBatches == 3) {
       add(q, [&](auto c) SIMDATTN_LAMBDA { return load_even(raw(column(low.get(), mid.get(), high.get(), c))); });
