@@ -18,7 +18,7 @@ class KvStore {
 
   KvStore(const BasicKv<kConst>& kv, int64_t sequence, int64_t head, int64_t first_token = 0)
       : kv_(kv), first_token_(first_token) {
-    if (kv.data == nullptr) return;  // there are no tokens
+    if (kv.data == nullptr || kv.tokens == 0) return;  // nobody asks, and strides may lead beyond addresses
     head_ = static_cast<Byte*>(kv.data) + (head == 0 ? 0 : head * kv.head_stride);
     if (has_scales(kv.type)) sequence_ = sequence, scale_head_ = head == 0 ? 0 : head * kv.scale_head_stride;
     if (kv.page_size == 0) {

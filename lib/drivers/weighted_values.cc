@@ -58,6 +58,7 @@ auto not_zero(const float* w, int64_t ld) {
   ConstKv kv;
   kv.data = tile.v;
   kv.type = type;
+  kv.tokens = tile.keys;
   kv.dim = tile.dim;
   kv.token_stride = tile.key_stride;
   const KvStore<true> store(kv, 0, 0);
