@@ -212,10 +212,9 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
         for (int64_t d = 0; d < dim; ++d) {
           const float x = panel.data()[d * kPanelWidth + j];
           // Past the last key zeros of either sign.
-          expect_same(j < keys    ? want[static_cast<size_t>(j * dim + d)]
-                      : x == 0.0f ? x
-                                  : 0.0f,
-                      x, 0, 0, message + ", key " + std::to_string(j) + ", dimension " + std::to_string(d));
+          const float y = j < keys ? want[static_cast<size_t>(j * dim + d)] : x == 0.0f ? x : 0.0f;
+          if (std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y)) continue;  // strings take most of the time
+          expect_same(y, x, 0, 0, message + ", key " + std::to_string(j) + ", dimension " + std::to_string(d));
         }
     };
     if (k.pack_keys != nullptr) {
@@ -258,7 +257,7 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
                        .panel = panel.data(),
                        .stream = random.coin()});
       // Of a last unit what lies past the last dimension is of no account.
-      for (int64_t b = 0; b < std::ssize(std::vector<char>(panel.size())); ++b) {
+      for (int64_t b = 0; b < static_cast<int64_t>(panel.size()); ++b) {
         const int64_t unit = b / (kPanelWidth * 4);
         if (has_scales(type) && unit * 4 + b % 4 >= dim) continue;
         ASSERT_EQ(panel.data()[b], stored.data()[b]) << message << ", byte " << b;
