@@ -633,12 +633,13 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
                       .lds = a.lds,
                       .prefetch = {},
                       .next = {}};
-  const int64_t ahead = ((kPrefetchBytes - 1) / (width * row) + 2) * width * a.panel_stride;
+  // The stride of a single panel may be anything.
+  const int64_t ahead = in_rows ? ((kPrefetchBytes - 1) / (width * row) + 2) * width * a.panel_stride : 0;
   const bool one_after_the_other = a.panel_stride == row;
   // Tiles narrower than a panel begin inside of one.
   const int64_t step = HWY_MAX(width, kPanelWidth);
   const auto rows_at = [&](int64_t x) -> RowsToTranspose {
-    return {keys + x * a.panel_stride, a.panel_stride, x < columns ? HWY_MIN(step, columns - x) : 0,
+    return {keys + (x < columns ? x * a.panel_stride : 0), a.panel_stride, x < columns ? HWY_MIN(step, columns - x) : 0,
             transposed[x / step % 2], a.stream && !one_after_the_other ? ahead : 0};
   };
   if (in_rows) functions.transpose(rows_at(0), a.dim);
@@ -660,9 +661,9 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
     } else if (a.stream && !in_rows) {
       // As many bytes as the tile reads, some panels ahead.
       const int64_t panels_ahead = ((kPrefetchBytes - 1) / (2 * bytes) + 1) * 2;
-      t.prefetch = {
-          address_at(keys, (x / kPanelWidth + panels_ahead) * a.panel_stride + x % kPanelWidth * bytes / kPanelWidth),
-          width * bytes / (kPanelWidth * units), units};
+      t.prefetch = {address_at(keys, x % kPanelWidth * bytes / kPanelWidth) +
+                        static_cast<uintptr_t>(x / kPanelWidth + panels_ahead) * static_cast<uintptr_t>(a.panel_stride),
+                    width * bytes / (kPanelWidth * units), units};
     }
     if (a.scales != nullptr) t.scales = a.scales + x;
     t.s = a.s + x;
