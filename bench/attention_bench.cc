@@ -311,7 +311,8 @@ void add(std::vector<Case>& cases, const char* kernel, std::string shape, const 
   c.work = work_of(s);
   const bool one_head = s.model.heads == 1;
   c.peers = std::string_view(kernel) == "decode"
-                ? s.model.name == kLlama3.name && (s.panels || s.n_kv == 4096)
+                ? (s.model.name == kLlama3.name && (s.panels || s.n_kv == 4096)) ||
+                      (s.model.name == kLlama2.name && !s.panels && s.n_kv <= 4096 && s.type == DType::kF32)
                 : std::string_view(kernel) == "prefill" && s.n_q <= 2048 && one_head && !s.panels &&
                       s.type != DType::kF16 && (s.model.name == kLlama3.name || s.model.name == kGpt2.name);
   c.weight = 3;  // long calls, cold caches: few samples per second
@@ -337,9 +338,10 @@ void add_attention_cases(std::vector<Case>& cases) {
           if (m.v_is_k && panels) continue;  // values are rows, and here they are the keys
           const Setup s{.model = m, .type = type, .panels = panels, .n_kv = n};
           const bool llama = m.name == kLlama3.name;
-          const bool main = llama      ? panels || (n == 4096 && type != DType::kF16)
-                            : m.v_is_k ? n == 4096 && type == DType::kBF16
-                                       : panels && type == DType::kF32 && n == 4096;
+          const bool main = llama                    ? panels || (n == 4096 && type != DType::kF16)
+                            : m.v_is_k               ? n == 4096 && type == DType::kBF16
+                            : m.name == kLlama2.name ? !panels && type == DType::kF32 && n == 4096
+                                                     : panels && type == DType::kF32 && n == 4096;
           add(cases, "decode", std::string(m.name) + "_" + std::to_string(n) + "_" + layout(s), s, main);
         }
       }
@@ -347,6 +349,7 @@ void add_attention_cases(std::vector<Case>& cases) {
   }
   for (const DType type : types) {
     for (const Model& m : kModels) {
+      if (m.name == kLlama2.name) continue;  // one head is as of kLlama3
       for (const bool one_head : {true, false}) {
         for (const int64_t n : kPrefillRows) {
           for (const bool panels : {false, true}) {

@@ -22,6 +22,8 @@ struct Model {
 };
 
 inline constexpr Model kLlama3{.name = "llama3-8b", .heads = 32, .kv_heads = 8, .d_qk = 128, .d_v = 128};
+// A key head for each query head: no group shares keys.
+inline constexpr Model kLlama2{.name = "llama2-7b", .heads = 32, .kv_heads = 32, .d_qk = 128, .d_v = 128};
 inline constexpr Model kQwen25{.name = "qwen2.5-7b", .heads = 28, .kv_heads = 4, .d_qk = 128, .d_v = 128};
 // Every other layer has the window; the softcap and the scale of 1/sqrt(256) are in all.
 inline constexpr Model kGemma2{
@@ -36,7 +38,7 @@ inline constexpr Model kDeepSeekV3{.name = "deepseek-v3-mla",
                                    .d_v = 512,
                                    .scale = 0.072168784f,
                                    .v_is_k = true};
-inline constexpr std::array kModels{kLlama3, kQwen25, kGemma2, kGpt2, kDeepSeekV3};
+inline constexpr std::array kModels{kLlama3, kLlama2, kQwen25, kGemma2, kGpt2, kDeepSeekV3};
 
 inline constexpr std::array<int64_t, 3> kDecodeKeys{512, 4096, 32768};
 inline constexpr std::array<int64_t, 5> kPrefillRows{128, 256, 512, 2048, 4096};
