@@ -802,7 +802,20 @@ std::vector<Bad<AttentionCall>> attention_rows() {
       {"acc of other shape", Code::kShape, "acc.shape", [](C& c) { c.a.acc.shape[3] = 7; }},
       {"max of other shape", Code::kShape, "max.shape", [](C& c) { c.a.max.shape[0] = 1; }},
       {"sum of other shape", Code::kShape, "sum.shape", [](C& c) { c.a.sum.shape[1] = 2; }},
-      {"half of the raw state", Code::kNullPointer, "acc, max, sum", [](C& c) { c.a.sum = {}; }},
+      {"the raw state without sum", Code::kNullPointer, "acc, max, sum", [](C& c) { c.a.sum = {}; }},
+      {"the raw state without max", Code::kNullPointer, "acc, max, sum", [](C& c) { c.a.max = {}; }},
+      {"the raw state without acc", Code::kNullPointer, "acc, max, sum", [](C& c) { c.a.acc = {}; }},
+      {"acc alone", Code::kNullPointer, "acc, max, sum", [](C& c) { c.a.max = c.a.sum = {}; }},
+      {"max alone", Code::kNullPointer, "acc, max, sum",
+       [](C& c) {
+         c.a.acc = {};
+         c.a.sum = {};
+       }},
+      {"sum alone", Code::kNullPointer, "acc, max, sum",
+       [](C& c) {
+         c.a.acc = {};
+         c.a.max = {};
+       }},
       {"no output at all", Code::kNullPointer, "out",
        [](C& c) {
          c.a.out.data = nullptr;
