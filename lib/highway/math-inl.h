@@ -103,8 +103,8 @@ struct ExpConstants {};
 /// Exp of four vectors, operation by operation side by side: one after the other they would fill the scheduler with
 /// operations that wait for each other.
 template <class D>
-HWY_INLINE void Exp4(D d, [[maybe_unused]] const ExpConstants<D>& constants, hn::Vec<D>& x0, hn::Vec<D>& x1,
-                     hn::Vec<D>& x2, hn::Vec<D>& x3) {
+HWY_INLINE void Exp4([[maybe_unused]] D d, [[maybe_unused]] const ExpConstants<D>& constants, hn::Vec<D>& x0,
+                     hn::Vec<D>& x1, hn::Vec<D>& x2, hn::Vec<D>& x3) {
   const auto magic = SIMDATTN_EXP_CONSTANT(magic, kRoundMagic);
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   const auto alive = [&](hn::Vec<D> x) SIMDATTN_LAMBDA {

@@ -37,11 +37,11 @@ enum class Mask : uint8_t { kNone, kKeep, kBits };
 
 /// True where keep[lane] is not 0.
 HWY_INLINE M Kept(const uint8_t* keep, size_t n) {
-  const D d;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   const auto v = hn::LoadN(hn::Rebind<uint8_t, D>(), keep, n);
   return M{_mm_test_epi8_mask(v.raw, v.raw)};
 #else
+  const D d;
   const hn::RebindToSigned<D> di;
   const hn::Rebind<uint8_t, D> d8;
   const auto v = hn::PromoteTo(di, n >= hn::Lanes(d) ? hn::LoadU(d8, keep) : hn::LoadN(d8, keep, n));

@@ -114,15 +114,13 @@ HWY_INLINE Numbers NumberOf(Codes w, Q8Code /*code*/) {
 }
 template <int kBit>
 HWY_INLINE Numbers NumberOf(Codes w, Q4Code /*code*/) {
-  const D d;
-  const DU du;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   // The lower four bits of a lane choose.
   const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
   return Numbers{_mm512_permutexvar_ps(Right<kBit>(w).raw, numbers)};
 #else
-  const Codes nibble = hn::And(Right<kBit>(w), hn::Set(du, 15u));
-  return hn::Sub(hn::ConvertTo(d, hn::BitCast(DI(), nibble)), hn::Set(d, 8.0f));
+  const Codes nibble = hn::And(Right<kBit>(w), hn::Set(DU(), 15u));
+  return hn::Sub(hn::ConvertTo(D(), hn::BitCast(DI(), nibble)), hn::Set(D(), 8.0f));
 #endif
 }
 
