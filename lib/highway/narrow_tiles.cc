@@ -500,14 +500,14 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         });
       };
       // Factors times a power of two, and what is to be added, are exact if they are 0 or in [2^-98, 2^120); those of e4m3 below
-      // 2^120. Scales of blocks are numbers of f16.
+      // 2^120. Scales of blocks are numbers of f16, which are exact if they are finite; negative ones would make zeros of the other sign.
       bool exact = true;
       const auto derive_factors = [&]() SIMDATTN_LAMBDA {
         if constexpr (kNotesNan) {
           ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
             exact = exact && hn::AllTrue(d, hn::Lt(hn::Abs(Get<c>(factor)), hn::Set(d, 0x1p120f)));
           });
-        } else if constexpr (kMayBeInexact) {
+        } else if constexpr (kMayBeInexact && has_scales(kType)) {
           const DI di;
           ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
             const auto bits = hn::BitCast(di, Get<c>(factor));
@@ -559,12 +559,15 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         using Format = FormatOf<kType>;
         Cursor<const uint8_t> low_scales(a.low + a.low_scales), high_scales(a.high + a.high_scales);
         const hn::Rebind<uint16_t, D> d16;
+        [[maybe_unused]] auto largest = hn::Zero(d16);  // bits of scales: negative ones are larger than infinity
         for (int64_t block = 0; block < a.dim / Format::kBlock; ++block) {
           ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
             constexpr int64_t kVector = c;
             const uint8_t* const p = kVector < kHalf ? low_scales.get() + kVector * n * Format::kScaleBytes
                                                      : high_scales.get() + (kVector - kHalf) * n * Format::kScaleBytes;
-            Get<c>(factor) = F32FromF16(d, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
+            const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p));
+            if constexpr (kOffset) largest = hn::Max(largest, bits);
+            Get<c>(factor) = F32FromF16(d, bits);
           });
           low_scales += Format::kScaleBytes * kPanelWidth, high_scales += Format::kScaleBytes * kPanelWidth;
           derive_factors();
@@ -580,6 +583,7 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
             }
           }
         }
+        if constexpr (kOffset) exact = hn::AllTrue(d16, hn::Lt(largest, hn::Set(d16, uint16_t{0x7C00})));
       }
       const TileVec scale = hn::Set(d, a.scale);
       ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
@@ -700,6 +704,42 @@ template <KvType kType, size_t kVecs>
 constexpr uintptr_t kRowLines =
     static_cast<uintptr_t>(row_bytes(kType, 32) * static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag())) / 32 + 63) / 64;
 
+/// The scales of a tile's blocks in one row, of which `p` is the first, times kPower.
+template <class Format, size_t kBlocks>
+struct BlockScales {
+  HWY_INLINE explicit BlockScales(const uint8_t* /*p*/) {}
+  template <int64_t kBlock>
+  HWY_INLINE TileVec factor(const uint8_t* p) const {
+    constexpr float kPower = Reader<typename Format::Code>::kRowPower;
+    const TileVec x = BlockScale(p + kBlock * Format::kBlockBytes);
+    return kPower == 1.0f ? x : hn::Mul(x, hn::Set(TileTag(), kPower));
+  }
+};
+#if HWY_TARGET <= HWY_AVX3
+/// Of several blocks: gathered by integer operations and converted together. Converted one by one, each in a whole vector, they hold up the
+/// multiplications (Zen 4: a tenth to a fifth of a tile).
+template <class Format, size_t kBlocks>
+  requires(kBlocks > 1)
+struct BlockScales<Format, kBlocks> {
+  alignas(16) float of[4];
+  HWY_INLINE explicit BlockScales(const uint8_t* p) {
+    uint64_t bits = 0;
+    ForEach<kBlocks>([&](auto b) SIMDATTN_LAMBDA {
+      constexpr int64_t kBlock = b;
+      uint16_t scale;
+      std::memcpy(&scale, p + kBlock * Format::kBlockBytes, sizeof scale);
+      bits |= uint64_t{scale} << (16 * b);
+    });
+    _mm_store_ps(of, _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<int64_t>(bits))));
+    __asm__("" : "+m"(of));  // read from memory: to repeat a lane of a register is an operation more
+  }
+  template <int64_t kBlock>
+  HWY_INLINE TileVec factor(const uint8_t* /*p*/) const {
+    return hn::Set(TileTag(), of[kBlock]);
+  }
+};
+#endif
+
 /// Column of a tile's vector c, where the tile begins at column x. Nibbles: vectors 2 i and 2 i + 1 are those of bytes i n on.
 template <KvType kType>
 HWY_INLINE int64_t ColumnOf(int64_t x, int64_t c, int64_t n) {
@@ -730,6 +770,7 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
     // Each vector is added as soon as it is made: eight of numbers would need as many registers.
     constexpr bool kWide = kVecs == 8;
     const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+    constexpr size_t kBlocks = has_scales(kType) ? 0 : kVecs * hn::MaxLanes(TileTag()) / block_of(kType);
     const Reader<Code> reader;
     const float* const alphas = a.alpha;
     ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
@@ -766,6 +807,7 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
           __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
         line += static_cast<uintptr_t>(prefetch_pitch);
       }
+      [[maybe_unused]] const BlockScales<Format, kBlocks> block_scales(v.get() + to_scale);
       ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
         constexpr int64_t kVector = c;
         TileVec& factor = Get<5>(number);
@@ -782,11 +824,7 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
           const int64_t code = kNibbles<kType> ? kVector / 2 * n : kVector * n;  // among those of the tile
           const int64_t block = code / Code::kBytes;
           const bool first = code % Code::kBytes == 0 && !(kNibbles<kType> && kVector % 2 == 1);
-          if (kVector == 0 || first) {
-            factor = BlockScale(v.get() + to_scale + block * Format::kBlockBytes);
-            if constexpr (Reader<Code>::kRowPower != 1.0f)
-              factor = hn::Mul(factor, hn::Set(d, Reader<Code>::kRowPower));
-          }
+          if (kVector == 0 || first) factor = block_scales.template factor<block>(v.get() + to_scale);
           reader.template row<c>(v.get() + block * Format::kBlockBytes + code % Code::kBytes, factor, Get<6>(number),
                                  Get<7>(number), Get<c % 4>(number));
         }
