@@ -403,48 +403,52 @@ class RowPieces {
 
  public:
   HWY_INLINE RowPieces(const RowsToTranspose& a, int64_t dim)
-      : rows_(a.rows),
-        panels_(a.panels),
-        stride_(a.stride),
-        columns_(a.columns),
-        ahead_(a.ahead),
-        units_(Format::units(dim)),
-        panel_bytes_(panel_bytes(kType, dim)) {}
-  HWY_INLINE bool any() const { return column_ < columns_; }
+      : a_(a), units_(Format::units(dim)), panel_bytes_(panel_bytes(kType, dim)) {
+    start();
+  }
+  HWY_INLINE bool any() const { return column_ < a_.columns; }
   HWY_INLINE void transpose() {
-    const uint8_t* const p = rows_ + Format::unit_at(unit_);
-    uint8_t* const panel = panels_ + column_ / kPanelWidth * panel_bytes_;
     if constexpr (!has_scales(kType)) {
       if (unit_ % Format::kUnits == 0) {
         // One by one: that takes no port of the arithmetic.
-        uint8_t* const scales = panel + units_ * kPitch +
-                                (unit_ / Format::kUnits * kPanelWidth + column_ % kPanelWidth) * Format::kScaleBytes;
-        const uint8_t* const from = p - Format::kScaleBytes;
         ForEach<hn::MaxLanes(D())>([&](auto i) SIMDATTN_LAMBDA {
           constexpr int64_t kRow = i;
-          std::memcpy(scales + kRow * Format::kScaleBytes, from + kRow * stride_, Format::kScaleBytes);
+          std::memcpy(scales_ + kRow * Format::kScaleBytes, from_ + kRow * a_.stride, Format::kScaleBytes);
         });
+        scales_ += kPanelWidth * Format::kScaleBytes;
+        from_ += Format::kScaleBytes;
       }
     }
-    TransposeUnits4(p, stride_, panel + unit_ * kPitch + column_ % kPanelWidth * kUnitBytes);
-    if (ahead_ != 0) {
-      uintptr_t below = address_at(p, ahead_ + unit_ / kRowUnits % 4 * (stride_ - kRowUnits * kUnitBytes));
-      for (size_t i = 0; i < hn::MaxLanes(D()) / 4; ++i, below += static_cast<uintptr_t>(4 * stride_))
+    TransposeUnits4(from_, a_.stride, to_);
+    if (a_.ahead != 0) {
+      uintptr_t below = address_at(from_, a_.ahead + unit_ / kRowUnits % 4 * (a_.stride - kRowUnits * kUnitBytes));
+      for (size_t i = 0; i < hn::MaxLanes(D()) / 4; ++i, below += static_cast<uintptr_t>(4 * a_.stride))
         __builtin_prefetch(reinterpret_cast<const char*>(below), 0, 2);
     }
+    from_ += kRowUnits * kUnitBytes;
+    to_ += kRowUnits * kPitch;
     unit_ += kRowUnits;
     if (unit_ < units_) return;
-    const int64_t n = static_cast<int64_t>(hn::Lanes(D()));
     unit_ = 0;
-    column_ += n;
-    rows_ += n * stride_;
+    column_ += static_cast<int64_t>(hn::Lanes(D()));
+    if (any()) start();
   }
 
  private:
-  const uint8_t* rows_;
-  uint8_t* panels_;
-  int64_t stride_, columns_, ahead_, units_, panel_bytes_;
+  HWY_INLINE void start() {
+    uint8_t* const panel = a_.panels + column_ / kPanelWidth * panel_bytes_;
+    from_ = a_.rows + column_ * a_.stride;
+    to_ = panel + column_ % kPanelWidth * kUnitBytes;
+    if constexpr (!has_scales(kType)) scales_ = panel + units_ * kPitch + column_ % kPanelWidth * Format::kScaleBytes;
+  }
+
+  const RowsToTranspose a_;
+  int64_t units_, panel_bytes_;
   int64_t unit_ = 0, column_ = 0;
+  // The next piece, and scales where they are codes' neighbours.
+  const uint8_t* from_ = nullptr;
+  uint8_t* to_ = nullptr;
+  uint8_t* scales_ = nullptr;
 };
 /// All of them at once: those of the first tile.
 template <KvType kType>
