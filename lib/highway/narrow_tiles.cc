@@ -832,10 +832,13 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
           reader.template row<c>(v.get() + block * Format::kBlockBytes + code % Code::kBytes, factor, Get<6>(number),
                                  Get<7>(number), Get<c % 4>(number));
         }
-        if constexpr (kWide) {
+        if constexpr (kWide && c % 4 == 3) {
           ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
-            TileVec& sum = Get<r * kVecs + c>(acc);
-            sum = hn::MulAdd(hn::Set(d, w[static_cast<int64_t>(r) * ldw]), Get<c % 4>(number), sum);
+            const TileVec weight = hn::Set(d, w[static_cast<int64_t>(r) * ldw]);
+            ForEach<4>([&](auto i) SIMDATTN_LAMBDA {
+              TileVec& sum = Get<r * kVecs + c - 3 + i>(acc);
+              sum = hn::MulAdd(weight, Get<i>(number), sum);
+            });
           });
         }
       });
