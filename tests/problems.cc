@@ -460,6 +460,14 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   const auto store = [&](KvType type, const Array<4>& rows, KvForm form, int64_t more) {
     KvStorage s = type > KvType::kF16 ? random_codes(random, type, rows, form, limits.values, ring, more)
                                       : store_kv(random, rows, form, ring, more);
+    // Nobody writes what lies beside an odd last dimension of bf16 but kv_append: half of it is no zero here.
+    if (s.kv.layout == KvLayout::kPanels && s.kv.type == KvType::kBF16 && rows.view.shape[3] % 2 == 1) {
+      const auto& shape = rows.view.shape;
+      for (int64_t i = 0; i < shape[0] * shape[1] * shape[2]; i += 2) {
+        const int64_t t = i % shape[2], h = i / shape[2] % shape[1], b = i / shape[2] / shape[1];
+        set_element_bits(s.kv.data, s.dtype(), s.at(b, h, t, shape[3]), t % 3 == 0 ? 0x7FC1 : 0x7F00 + t % 128);
+      }
+    }
     if (random.coin()) share_pages(random, s, rows);
     return s;
   };

@@ -133,7 +133,8 @@ class SlotsInt8 : public TargetTest {
     const int64_t stored_stride = panel_bytes(stored, dim) + gap;
     const Guarded stored_panels(static_cast<size_t>(std::max<int64_t>(n_panels * stored_stride - gap, 0)),
                                 random.guard());
-    std::memset(stored_panels.data(), 0, stored_panels.size());
+    // Columns past the keys and what an odd last dimension of bf16 is paired with are NaN: of no account.
+    std::memset(stored_panels.data(), 0xFF, stored_panels.size());
     for (int64_t p = 0; p < n_panels; ++p) {
       const int64_t n = std::min(kPanelWidth, keys - p * kPanelWidth);
       if (from_panel) {
@@ -206,7 +207,9 @@ TEST_P(SlotsInt8, Scores) {
     const std::vector<float> want = scores(random, definition(), q, n_q, k, keys, dim, scale, from_panel);
     const std::vector<float> got = scores(random, uk(), q, n_q, k, keys, dim, scale, from_panel);
     ASSERT_EQ(want.size(), got.size());
+    const int64_t columns = (keys + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
     for (size_t at = 0; at < want.size(); ++at) {
+      if (from_panel && static_cast<int64_t>(at) % columns >= keys) continue;
       // Integers, their conversion and two products: no target may differ.
       ASSERT_TRUE(same(want[at], got[at]))
           << "case " << i << ", element " << at << " of " << want.size() << ", dim " << dim << ", keys " << keys

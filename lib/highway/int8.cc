@@ -282,7 +282,7 @@ void Int8Kernels::pack_values(const PackValues& a) {
 void Int8Kernels::score_packed(const ScoreTile& a) { int8_score_packed<Operations>(a); }
 void Int8Kernels::value_packed(const ValueTile& a) { int8_value_packed<Operations>(a); }
 
-#if SIMDATTN_QUANTISES_FEW_ROWS && defined(SIMDATTN_TRY_FEW_ROWS) && HWY_TARGET != HWY_AVX3_DL
+#if SIMDATTN_QUANTISES_FEW_ROWS && HWY_TARGET != HWY_AVX3_DL
 namespace {
 #include "lib/highway/int8_few_rows-inl.h"
 }  // namespace

@@ -38,6 +38,7 @@ struct Largest {
     const IntTag di;
     return hn::Max(largest, hn::And(hn::BitCast(di, LoadWide(TileTag(), p)), hn::Set(di, 0x7FFFFFFF)));
   }
+  static HWY_INLINE IntVec LookLast(const T* p, IntVec largest) { return Look(p, largest); }
   static HWY_INLINE IntVec Magnitudes(IntVec largest) { return largest; }
 };
 /// Of two numbers a lane, each doubled: that shifts signs out and takes no constant.
@@ -48,6 +49,12 @@ struct Largest<bf16> {
     const PairTag d;
     const auto pairs = hn::BitCast(d, LoadPairs(TileTag(), p));
     return hn::BitCast(IntTag(), hn::Max(hn::BitCast(d, largest), hn::Add(pairs, pairs)));
+  }
+  /// An odd last dimension: what it is paired with in a panel may be anything.
+  static HWY_INLINE IntVec LookLast(const bf16* p, IntVec largest) {
+    const PairTag d;
+    const auto numbers = hn::ShiftLeft<17>(hn::BitCast(IntTag(), LoadPairs(TileTag(), p)));
+    return hn::BitCast(IntTag(), hn::Max(hn::BitCast(d, largest), hn::BitCast(d, numbers)));
   }
   /// The larger one of each pair.
   static HWY_INLINE IntVec Magnitudes(IntVec largest) {
@@ -72,7 +79,8 @@ HWY_NOINLINE void PanelScales(const T* panel, int64_t dim, float* scales, float*
   for (int64_t c = 0; c < kPanelWidth; c += 4 * n) {
     IntVec m0 = hn::Zero(IntTag()), m1 = m0, m2 = m0, m3 = m0;
     Cursor<const T> at(panel + c * kStep);
-    for (int64_t i = 0; i < dim; i += kStep) {
+    int64_t i = 0;
+    for (; i + kStep <= dim; i += kStep) {
       m0 = Largest<T>::Look(at.get(), m0);
       m1 = Largest<T>::Look(at.get() + n * kStep, m1);
       if (4 * n <= kPanelWidth) {
@@ -80,6 +88,14 @@ HWY_NOINLINE void PanelScales(const T* panel, int64_t dim, float* scales, float*
         m3 = Largest<T>::Look(at.get() + 3 * n * kStep, m3);
       }
       at += kPanelWidth * kStep;
+    }
+    if (i < dim) {
+      m0 = Largest<T>::LookLast(at.get(), m0);
+      m1 = Largest<T>::LookLast(at.get() + n * kStep, m1);
+      if (4 * n <= kPanelWidth) {
+        m2 = Largest<T>::LookLast(at.get() + 2 * n * kStep, m2);
+        m3 = Largest<T>::LookLast(at.get() + 3 * n * kStep, m3);
+      }
     }
     StoreRowScales(Largest<T>::Magnitudes(m0), scales + c, inverses + c);
     StoreRowScales(Largest<T>::Magnitudes(m1), scales + c + n, inverses + c + n);
@@ -131,13 +147,16 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
         Get<kFirst + 2 * r + 1>(acc) = hn::MulAdd(factor, Get<1>(k), Get<kFirst + 2 * r + 1>(acc));
       });
     };
-    const auto dimension = [&](auto i) SIMDATTN_LAMBDA {
+    const auto look = [&](auto i) SIMDATTN_LAMBDA {
       constexpr int64_t kDim = i;
       if constexpr (kDim % kPanelStep<T> == 0) {
         const T* const column = next.get() + kDim * kPanelWidth;
         largest0 = Largest<T>::Look(column, largest0);
         largest1 = Largest<T>::Look(column + n * kPanelStep<T>, largest1);
       }
+    };
+    const auto dimension = [&](auto i) SIMDATTN_LAMBDA {
+      constexpr int64_t kDim = i;
       if constexpr (std::is_same_v<T, bf16>) {
         const bf16* const pairs = at.get() + kDim / 2 * 2 * kPanelWidth;
         if constexpr (kDim % 2 == 0) {
@@ -162,13 +181,22 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
           }
         }
       }
-      ForEach<4>(dimension);
+      ForEach<4>([&](auto j) SIMDATTN_LAMBDA {
+        look(j);
+        dimension(j);
+      });
       q += 4;
       at += 4 * kPanelWidth;
       next += 4 * kPanelWidth;
     }
     ForEach<3>([&](auto j) SIMDATTN_LAMBDA {
-      if (i + static_cast<int64_t>(j) < dim) dimension(j);
+      if (i + static_cast<int64_t>(j) >= dim) return;
+      dimension(j);
+      if (j % kPanelStep<T> != 0) return;
+      if (i + static_cast<int64_t>(j) + kPanelStep<T> <= dim) return look(j);
+      const T* const column = next.get() + static_cast<int64_t>(j) * kPanelWidth;
+      largest0 = Largest<T>::LookLast(column, largest0);
+      largest1 = Largest<T>::LookLast(column + n * kPanelStep<T>, largest1);
     });
     StoreRowScales(Largest<T>::Magnitudes(largest0), a.next_scales, a.next_inverses);
     StoreRowScales(Largest<T>::Magnitudes(largest1), a.next_scales + n, a.next_inverses + n);

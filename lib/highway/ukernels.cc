@@ -80,8 +80,7 @@ struct Narrow {
 
 }  // namespace
 
-// Off: with values of f32, rows that see different keys got other bits than the definition has.
-#if SIMDATTN_QUANTISES_FEW_ROWS && defined(SIMDATTN_TRY_FEW_ROWS)
+#if SIMDATTN_QUANTISES_FEW_ROWS
 namespace {
 template <class T>
 constexpr void quantise_few_rows(KvOperands& kv, int64_t rows) {
