@@ -141,6 +141,12 @@ struct ScoreTile {
   float* s;
   int64_t lds;
   bool stream;  // the panels come from beyond the caches: prefetch
+  /// Rows of values, as many as keys, of their type and `dim`: their scales and inverses, as ValueTile::row_scales takes them, are wanted. Null but
+  /// where KvOperands::scales_values says so.
+  const void* values = nullptr;
+  int64_t value_stride = 0;       // bytes
+  float* value_scales = nullptr;  // [32 n_panels]
+  float* value_inverses = nullptr;
 };
 
 /// One block of the online softmax over `columns` (a multiple of 16, at most kKeyBlock) columns. Row r sees [lo[r],
@@ -177,6 +183,9 @@ struct ValueTile {
   int64_t ldo;
   const float* alpha;  // null: 1
   bool stream;
+  /// [keys] what score_tile has left in value_scales and value_inverses; null: it was not asked.
+  const float* row_scales = nullptr;
+  const float* row_inverses = nullptr;
 };
 
 /// Rotates the pairs of `heads` rows that stand at one position and copies the dimensions outside [first, first+2 half)
@@ -351,6 +360,8 @@ struct KvOperands {
   int64_t direct_key_dims = INT64_MAX;
   /// For more rows values are packed.
   int64_t direct_value_rows = kDirectRows;
+  /// score_tile can look at rows of values while it waits for keys: of dimensions that are a multiple of this. 0: it does not.
+  int64_t scales_values = 0;
 };
 
 /// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.

@@ -321,6 +321,73 @@ TEST_P(SlotsInt8, Values) {
   }
 }
 
+/// What score_tile leaves for rows of values, against largest magnitudes that are looked for here; the scores stay what they are without.
+TEST_P(SlotsInt8, MagnitudesOfValues) {
+  Random random(seed() * 100 + 3);
+  const AttentionKernels& a = uk();
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const DType type = random.of({DType::kF32, DType::kBF16});
+    const KvOperands& kv = a.kv[slot(type)];
+    if (kv.scales_values == 0) continue;
+    const int64_t dim =
+        kv.scales_values * random.integer(1, std::min<int64_t>(5, kv.direct_key_dims / kv.scales_values));
+    const int64_t n_panels = random.integer(0, kKeyBlock / kPanelWidth), keys = n_panels * kPanelWidth;
+    const int64_t n_q = random.integer(1, 13);
+    const TypedRows q(random, random.storage(), n_q, dim), v(random, type, keys, dim);
+    const int64_t stride = panel_bytes(kv_type_of(type), dim);
+    const Guarded panels(static_cast<size_t>(n_panels * stride), random.guard());
+    for (int64_t x = 0; x < n_panels * stride / size_of(type); ++x) put(panels.data(), type, x, random.uniform());
+    const Guarded queries = bytes(random, n_q * a.query_bytes(dim));
+    for (int64_t r = 0; r < n_q; ++r)
+      a.prepare_query[slot(q.type)](q.row(r), queries.data() + r * a.query_bytes(dim), dim);
+    const Guarded scales = bytes(random, keys * 4), inverses = bytes(random, keys * 4);
+    std::vector<float> s[2];
+    for (const bool looks : {false, true}) {
+      s[looks].assign(static_cast<size_t>(n_q * keys + 1), -7.0f);
+      ScoreTile tile = {};
+      tile.q = queries.data();
+      tile.q_stride = a.query_bytes(dim);
+      tile.rows = n_q;
+      tile.panels = panels.data();
+      tile.panel_stride = stride;
+      tile.n_panels = n_panels;
+      tile.dim = dim;
+      tile.scale = 0.25f;
+      tile.s = s[looks].data();
+      tile.lds = keys;
+      tile.stream = random.coin();
+      if (looks) {
+        tile.values = v.memory.data();
+        tile.value_stride = v.stride;
+        tile.value_scales = reinterpret_cast<float*>(scales.data());
+        tile.value_inverses = reinterpret_cast<float*>(inverses.data());
+      }
+      kv.score_tile(tile);
+    }
+    for (size_t x = 0; x < s[0].size(); ++x) ASSERT_TRUE(same(s[0][x], s[1][x])) << "case " << i << ", score " << x;
+    for (int64_t j = 0; j < keys; ++j) {
+      float largest = 0.0f;
+      bool finite = true;
+      for (int64_t d = 0; d < dim; ++d) {
+        const float x = std::fabs(get(v.row(j), type, d));
+        finite = finite && x < kInf;
+        if (x > largest) largest = x;
+      }
+      const bool some = finite && 127.0f / largest < kInf;
+      const float scale = !finite ? kInf - kInf
+                          : some  ? largest / 127.0f
+                                  : 0.0f,
+                  inverse = some ? 127.0f / largest : 0.0f;
+      float got[2];
+      std::memcpy(&got[0], scales.data() + 4 * j, 4);
+      std::memcpy(&got[1], inverses.data() + 4 * j, 4);
+      ASSERT_TRUE(same(got[0], scale) && same(got[1], inverse))
+          << "case " << i << ", value " << j << " of " << keys << ", " << kTypeName[slot(type)] << ", dim " << dim
+          << ", rows " << n_q << ": " << got[0] << ", " << got[1] << "; " << scale << ", " << inverse;
+    }
+  }
+}
+
 /// Not against the code of the definition: what the integers of equal numbers come to is known.
 TEST_P(SlotsInt8, SumsAtTheirLimits) {
   const AttentionKernels& a = uk();

@@ -43,6 +43,8 @@ class RowBlock {
         direct_keys_(rows_ <= key_ops_.direct_key_rows && p_.d_qk <= key_ops_.direct_key_dims),
         direct_values_(rows_ <= value_ops_.direct_value_rows && value_ops_.value_tile != nullptr &&
                        whole_steps(a_.v, ops_.value_step)),
+        scales_values_(direct_values_ && direct_keys_ && a_.k.layout == KvLayout::kPanels && a_.k.type == a_.v.type &&
+                       p_.d_qk == p_.d_v && key_ops_.scales_values > 0 && p_.d_v % key_ops_.scales_values == 0),
         modifiers_(has_modifiers(a_.scoring)),
         stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
         k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
@@ -165,7 +167,9 @@ class RowBlock {
       if (see.lo >= see.hi) continue;
       const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
       const int64_t columns = round_up(see.hi, kPanelWidth) - first;
-      score(base, see, first, columns, r, n, prepared);
+      // Whole panels of keys, all of which the only tile of rows sees, bring the scales of their values.
+      const bool scaled = scales_values_ && n == rows_ && see.lo == first && see.hi == first + columns;
+      score(base, see, first, columns, r, n, prepared, scaled);
       bool mixed = !alike && differ(lo + r, hi + r, n, see);
       if (modifiers_) mixed = modify(base, lo, hi, r, n) || mixed;
       int32_t tile_lo[kScoreRows];
@@ -189,7 +193,7 @@ class RowBlock {
         finite = values_.finite(base, all.lo, all.hi);
         finite_known = true;
       }
-      add_values(base, see, r, n, s, mixed && !finite, lo, hi);
+      add_values(base, see, r, n, s, mixed && !finite, lo, hi, scaled);
     }
   }
 
@@ -240,8 +244,9 @@ class RowBlock {
   }
 
   /// Scores of rows [r, r + n) and columns [first, first + columns), of which they see `see`. `prepared`: the keys are in
-  /// the workspace already.
-  void score(int64_t base, Interval see, int64_t first, int64_t columns, int64_t r, int64_t n, bool prepared) {
+  /// the workspace already. `scaled`: and the scales of these columns' values, see KvOperands::scales_values.
+  void score(int64_t base, Interval see, int64_t first, int64_t columns, int64_t r, int64_t n, bool prepared,
+             bool scaled) {
     ScoreTile tile = {.q = w_.q + r * w_.query_bytes,
                       .q_stride = w_.query_bytes,
                       .rows = n,
@@ -301,6 +306,9 @@ class RowBlock {
     }
     tile.panel_stride = k_.token_stride();
     tile.stream = stream_;
+    // Values of a block lie in one piece where they are read in place (whole_steps).
+    int64_t value_run = 0;
+    const char* const values = scaled ? v_.at(base + first, &value_run) : nullptr;
     for (int64_t c = first; c < first + columns;) {
       int64_t run = 0;
       tile.panels = k_.at(base + c, &run);
@@ -308,6 +316,12 @@ class RowBlock {
       tile.scales = k_.scales(base + c, width, scales);
       tile.n_panels = width / kPanelWidth;
       tile.s = w_.scores + c;
+      if (scaled) {
+        tile.values = values + (c - first) * v_.token_stride();
+        tile.value_stride = v_.token_stride();
+        tile.value_scales = value_scales_ + c;
+        tile.value_inverses = value_inverses_ + c;
+      }
       key_ops_.score_tile(tile);
       c += width;
     }
@@ -334,7 +348,7 @@ class RowBlock {
 
   /// acc = alpha * acc + weights * values for rows [r, r + n) and columns [see.lo, see.hi).
   void add_values(int64_t base, Interval see, int64_t r, int64_t n, const RowStates& s, bool around_masked,
-                  const int32_t* lo, const int32_t* hi) {
+                  const int32_t* lo, const int32_t* hi, bool scaled) {
     ValueTile tile = {.w = w_.scores + see.lo,
                       .ldw = kScoreStride,
                       .rows = n,
@@ -368,6 +382,10 @@ class RowBlock {
       tile.scales = scales;
       tile.first_key = c;
       tile.keys = keys;
+      if (scaled) {
+        tile.row_scales = value_scales_ + c;
+        tile.row_inverses = value_inverses_ + c;
+      }
       value_ops_.value_tile(tile);
       tile.alpha = nullptr;  // later runs of the block continue the sum
     });
@@ -387,6 +405,7 @@ class RowBlock {
   int64_t rows_;
   bool direct_keys_;
   bool direct_values_;
+  bool scales_values_;
   bool modifiers_;
   bool stream_;
   KvStore<true> k_;
@@ -396,6 +415,8 @@ class RowBlock {
   int64_t panel_bytes_;
   Interval see_[kRowBlock];
   RowModifiers row_modifiers_[kRowBlock];
+  float value_scales_[kKeyBlock];  // of the columns of a block
+  float value_inverses_[kKeyBlock];
 };
 
 }  // namespace

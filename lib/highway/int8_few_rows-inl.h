@@ -9,11 +9,13 @@ using IntVec = hn::Vec<IntTag>;
 
 /// Rows of a tile of kVecs vectors.
 constexpr int64_t kFewRowsTile = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
-/// Of a score several sums, so that multiply-adds do not wait for each other.
+/// Rows of a tile at most. Of five and of seven there are none (12 KB): three and two, four and three.
+constexpr int64_t rows_of_tiles(int64_t rows, int64_t most) {
+  return most > 4 && (rows == 5 || rows == 7 || rows > 8) ? 4 : most;
+}
+/// Of a score two sums where multiply-adds would wait for each other: even and odd dimensions.
 template <size_t kRows>
-constexpr size_t kSumsOfScore = HWY_TARGET <= HWY_AVX3 && kRows == 1        ? 4
-                                : kRows <= (HWY_TARGET <= HWY_AVX3 ? 3 : 2) ? 2
-                                                                            : 1;
+constexpr size_t kSumsOfScore = kRows <= (HWY_TARGET <= HWY_AVX3 ? 3 : 2) ? 2 : 1;
 
 /// RowScale of largest magnitudes, which are those of numbers if they are below infinity's.
 HWY_INLINE void StoreRowScales(IntVec magnitudes, float* scales, float* inverses) {
@@ -30,41 +32,157 @@ HWY_INLINE void StoreRowScales(IntVec magnitudes, float* scales, float* inverses
   hn::StoreU(hn::IfThenElseZero(some, inverse), d, inverses);
 }
 
-/// The largest magnitudes so far of numbers as they lie in a panel, or in a row.
+using Magnitudes = hn::Vec<hn::RebindToUnsigned<IntTag>>;
+
+/// The largest magnitudes so far of numbers as they lie in a panel, or in a row. Each is doubled: that shifts its sign out and takes no
+/// constant.
 template <class T>
 struct Largest {
   static constexpr int64_t kStep = 1;  // vectors of lanes() numbers that one look takes
-  static HWY_INLINE IntVec Look(const T* p, IntVec largest) {
-    const IntTag di;
-    return hn::Max(largest, hn::And(hn::BitCast(di, LoadWide(TileTag(), p)), hn::Set(di, 0x7FFFFFFF)));
+  static HWY_INLINE Magnitudes Look(TileVec numbers, Magnitudes largest) {
+    const hn::RebindToUnsigned<IntTag> d;
+    const Magnitudes bits = hn::BitCast(d, numbers);
+    return hn::Max(largest, hn::Add(bits, bits));
   }
-  static HWY_INLINE IntVec LookLast(const T* p, IntVec largest) { return Look(p, largest); }
-  static HWY_INLINE IntVec Magnitudes(IntVec largest) { return largest; }
+  static HWY_INLINE Magnitudes Look(const T* p, Magnitudes largest) { return Look(LoadWide(TileTag(), p), largest); }
+  static HWY_INLINE Magnitudes LookLast(const T* p, Magnitudes largest) { return Look(p, largest); }
+  static HWY_INLINE Magnitudes LookN(const T* p, size_t n, Magnitudes largest) {
+    return Look(LoadWideN(TileTag(), p, n), largest);
+  }
+  static HWY_INLINE IntVec OfLanes(Magnitudes largest) { return hn::BitCast(IntTag(), hn::ShiftRight<1>(largest)); }
 };
-/// Of two numbers a lane, each doubled: that shifts signs out and takes no constant.
+/// Of two numbers a lane.
 template <>
 struct Largest<bf16> {
   static constexpr int64_t kStep = 2;
-  static HWY_INLINE IntVec Look(const bf16* p, IntVec largest) {
+  static HWY_INLINE Magnitudes Look(TileVec numbers, Magnitudes largest) {
     const PairTag d;
-    const auto pairs = hn::BitCast(d, LoadPairs(TileTag(), p));
-    return hn::BitCast(IntTag(), hn::Max(hn::BitCast(d, largest), hn::Add(pairs, pairs)));
+    const auto pairs = hn::BitCast(d, numbers);
+    return hn::BitCast(hn::RebindToUnsigned<IntTag>(), hn::Max(hn::BitCast(d, largest), hn::Add(pairs, pairs)));
+  }
+  static HWY_INLINE Magnitudes Look(const bf16* p, Magnitudes largest) {
+    return Look(LoadPairs(TileTag(), p), largest);
   }
   /// An odd last dimension: what it is paired with in a panel may be anything.
-  static HWY_INLINE IntVec LookLast(const bf16* p, IntVec largest) {
+  static HWY_INLINE Magnitudes LookLast(const bf16* p, Magnitudes largest) {
     const PairTag d;
-    const auto numbers = hn::ShiftLeft<17>(hn::BitCast(IntTag(), LoadPairs(TileTag(), p)));
-    return hn::BitCast(IntTag(), hn::Max(hn::BitCast(d, largest), hn::BitCast(d, numbers)));
+    const hn::RebindToUnsigned<IntTag> du;
+    const auto numbers = hn::ShiftLeft<17>(hn::BitCast(du, LoadPairs(TileTag(), p)));
+    return hn::BitCast(du, hn::Max(hn::BitCast(d, largest), hn::BitCast(d, numbers)));
+  }
+  static HWY_INLINE Magnitudes LookN(const bf16* p, size_t n, Magnitudes largest) {
+    return Look(LoadPairsN(TileTag(), p, n), largest);
   }
   /// The larger one of each pair.
-  static HWY_INLINE IntVec Magnitudes(IntVec largest) {
-    const hn::RebindToUnsigned<IntTag> d;
-    const auto high = hn::ShiftRight<1>(hn::BitCast(d, largest));
-    const auto low = hn::ShiftLeft<15>(hn::BitCast(d, largest));
-    const IntVec mask = hn::Set(IntTag(), 0x7FFF0000);
-    return hn::Max(hn::And(hn::BitCast(IntTag(), high), mask), hn::And(hn::BitCast(IntTag(), low), mask));
+  static HWY_INLINE IntVec OfLanes(Magnitudes largest) {
+    const IntTag d;
+    const IntVec high = hn::BitCast(d, hn::ShiftRight<1>(largest)), low = hn::BitCast(d, hn::ShiftLeft<15>(largest));
+    const IntVec mask = hn::Set(d, 0x7FFF0000);
+    return hn::Max(hn::And(high, mask), hn::And(low, mask));
   }
 };
+HWY_INLINE Magnitudes NoMagnitudes() { return hn::Zero(hn::RebindToUnsigned<IntTag>()); }
+
+// ---- Scales of rows ----
+
+/// Of each 128 bits of four vectors the largest number: of rows 0, 1, 2, 3, in each 128 bits.
+HWY_INLINE IntVec LargestOfFour(IntVec r0, IntVec r1, IntVec r2, IntVec r3) {
+  const IntTag d;
+  const IntTag64 d64;
+  const IntVec t0 = hn::Max(hn::InterleaveLower(d, r0, r1), hn::InterleaveUpper(d, r0, r1));
+  const IntVec t1 = hn::Max(hn::InterleaveLower(d, r2, r3), hn::InterleaveUpper(d, r2, r3));
+  const auto u0 = hn::BitCast(d64, t0), u1 = hn::BitCast(d64, t1);
+  return hn::Max(hn::BitCast(d, hn::InterleaveLower(d64, u0, u1)), hn::BitCast(d, hn::InterleaveUpper(d64, u0, u1)));
+}
+
+/// The largest magnitudes of lanes() rows, of each of which there is a vector.
+template <class T>
+HWY_INLINE IntVec LargestOfRows(const uint32_t* rows) {
+  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  const auto four = [&](int64_t first) SIMDATTN_LAMBDA {
+    const auto row = [&](int64_t i) SIMDATTN_LAMBDA {
+      return Largest<T>::OfLanes(hn::LoadU(hn::RebindToUnsigned<IntTag>(), rows + (first + i) * n));
+    };
+    return LargestOfFour(row(0), row(1), row(2), row(3));
+  };
+#if HWY_TARGET <= HWY_AVX3
+  const __m512i a = four(0).raw, b = four(4).raw, c = four(8).raw, e = four(12).raw;
+  const __m512i ab = _mm512_max_epi32(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xEE));
+  const __m512i ce = _mm512_max_epi32(_mm512_shuffle_i64x2(c, e, 0x44), _mm512_shuffle_i64x2(c, e, 0xEE));
+  return IntVec{_mm512_max_epi32(_mm512_shuffle_i64x2(ab, ce, 0x88), _mm512_shuffle_i64x2(ab, ce, 0xDD))};
+#elif HWY_TARGET == HWY_AVX2
+  const IntTag d;
+  const IntVec a = four(0), b = four(4);
+  return hn::Max(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+#else
+  return four(0);
+#endif
+}
+
+/// Scales of `rows` rows, and of those of a vector past them.
+template <class T>
+HWY_NOINLINE void StoreScalesOfRows(const uint32_t* largest, int64_t rows, float* scales, float* inverses) {
+  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  for (int64_t j = 0; j < rows; j += n) StoreRowScales(LargestOfRows<T>(largest + j * n), scales + j, inverses + j);
+}
+
+/// Vectors of 2 lanes() rows: those that one tile of scores looks at.
+constexpr size_t kLookedAt = 2 * HWY_MAX_LANES_D(TileTag) * HWY_MAX_LANES_D(TileTag);
+
+/// Scales of all rows of a.v, and of those of a vector past them.
+template <class T>
+HWY_NOINLINE void ScalesOfRows(const ValueTile& a, float* scales, float* inverses) {
+  const hn::RebindToUnsigned<IntTag> d;
+  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  constexpr int64_t kStep = Largest<T>::kStep;
+  alignas(64) uint32_t largest[kLookedAt];
+  const int64_t row_bytes = a.key_stride;
+  const int64_t dim = a.dim;
+  const char* row = static_cast<const char*>(a.v);
+  for (int64_t j = 0; j < a.keys; j += 2 * n) {
+    const int64_t keys = a.keys - j < 2 * n ? a.keys - j : 2 * n;
+    if (keys < 2 * n) std::memset(largest, 0, sizeof(largest));
+    // Four rows side by side; the last of a block stand for rows past it.
+    for (int64_t i = 0; i < keys; i += 4) {
+      const int64_t left = a.keys - j - i;
+      const T* const x0 = reinterpret_cast<const T*>(row);
+      const T* const x1 = reinterpret_cast<const T*>(row + (left > 1 ? row_bytes : 0));
+      const T* const x2 = reinterpret_cast<const T*>(row + (left > 2 ? 2 * row_bytes : 0));
+      const T* const x3 = reinterpret_cast<const T*>(row + (left > 3 ? 3 * row_bytes : 0));
+      Magnitudes m0 = NoMagnitudes(), m1 = m0, m2 = m0, m3 = m0;
+      int64_t x = 0;
+      const auto look = [&](int64_t at) SIMDATTN_LAMBDA {
+        m0 = Largest<T>::Look(x0 + at, m0);
+        m1 = Largest<T>::Look(x1 + at, m1);
+        m2 = Largest<T>::Look(x2 + at, m2);
+        m3 = Largest<T>::Look(x3 + at, m3);
+      };
+      const int64_t step = n * kStep;
+      // Loops of a few steps are predicted badly.
+      for (; x + 4 * step <= dim; x += 4 * step) {
+        look(x);
+        look(x + step);
+        look(x + 2 * step);
+        look(x + 3 * step);
+      }
+      for (; x + step <= dim; x += step) look(x);
+      if (x < dim) {
+        const size_t rest = static_cast<size_t>(dim - x);
+        m0 = Largest<T>::LookN(x0 + x, rest, m0);
+        m1 = Largest<T>::LookN(x1 + x, rest, m1);
+        m2 = Largest<T>::LookN(x2 + x, rest, m2);
+        m3 = Largest<T>::LookN(x3 + x, rest, m3);
+      }
+      uint32_t* const out = largest + i * n;
+      hn::StoreU(m0, d, out);
+      hn::StoreU(m1, d, out + n);
+      hn::StoreU(m2, d, out + 2 * n);
+      hn::StoreU(m3, d, out + 3 * n);
+      if (left > 4) row += 4 * row_bytes;
+    }
+    StoreScalesOfRows<T>(largest, keys, scales + j, inverses + j);
+  }
+}
 
 // ---- Scores: lanes are keys ----
 
@@ -77,7 +195,7 @@ HWY_NOINLINE void PanelScales(const T* panel, int64_t dim, float* scales, float*
   constexpr int64_t kStep = kPanelStep<T>;
   // A line at least at once.
   for (int64_t c = 0; c < kPanelWidth; c += 4 * n) {
-    IntVec m0 = hn::Zero(IntTag()), m1 = m0, m2 = m0, m3 = m0;
+    Magnitudes m0 = NoMagnitudes(), m1 = m0, m2 = m0, m3 = m0;
     Cursor<const T> at(panel + c * kStep);
     int64_t i = 0;
     for (; i + kStep <= dim; i += kStep) {
@@ -97,11 +215,11 @@ HWY_NOINLINE void PanelScales(const T* panel, int64_t dim, float* scales, float*
         m3 = Largest<T>::LookLast(at.get() + 3 * n * kStep, m3);
       }
     }
-    StoreRowScales(Largest<T>::Magnitudes(m0), scales + c, inverses + c);
-    StoreRowScales(Largest<T>::Magnitudes(m1), scales + c + n, inverses + c + n);
+    StoreRowScales(Largest<T>::OfLanes(m0), scales + c, inverses + c);
+    StoreRowScales(Largest<T>::OfLanes(m1), scales + c + n, inverses + c + n);
     if (4 * n <= kPanelWidth) {
-      StoreRowScales(Largest<T>::Magnitudes(m2), scales + c + 2 * n, inverses + c + 2 * n);
-      StoreRowScales(Largest<T>::Magnitudes(m3), scales + c + 3 * n, inverses + c + 3 * n);
+      StoreRowScales(Largest<T>::OfLanes(m2), scales + c + 2 * n, inverses + c + 2 * n);
+      StoreRowScales(Largest<T>::OfLanes(m3), scales + c + 3 * n, inverses + c + 3 * n);
     }
   }
 }
@@ -117,100 +235,131 @@ struct QuantisedScores {
   int64_t dim;
   float* s;
   int64_t lds;
-  uintptr_t ahead;  // what lies so many bytes behind the columns is prefetched, if any
-  const T* next;    // the same columns of a panel whose scales are wanted
-  float* next_scales;
+  uintptr_t ahead;     // what lies so many bytes behind the columns is prefetched, if any
+  const T* next;       // the same columns of a panel whose scales are wanted
+  float* next_scales;  // null: none
   float* next_inverses;
+  const T* values;       // 2 lanes() rows of values whose scales are wanted
+  int64_t value_stride;  // elements
+  float* value_scales;   // null: none
+  float* value_inverses;
 };
 
-/// Two vectors of columns. Meanwhile the largest numbers of a panel to come are looked for, which from four rows on costs nothing.
+/// Two more columns of a row of two vectors.
+HWY_INLINE void AddTwo(const float* x, TileVec c0, TileVec c1, TileVec& a0, TileVec& a1) {
+#if HWY_TARGET == HWY_AVX2
+  // Compilers would put accumulators on the stack, as they load numbers before those before them are done with. Reads the one number at x.
+  __m256 factor, s0 = a0.raw, s1 = a1.raw;
+  __asm__("vbroadcastss %3, %2\n\tvfmadd231ps %4, %2, %0\n\tvfmadd231ps %5, %2, %1"
+          : "+x"(s0), "+x"(s1), "=&x"(factor)
+          : "m"(*x), "x"(c0.raw), "x"(c1.raw));
+  a0 = TileVec{s0};
+  a1 = TileVec{s1};
+#else
+  const TileVec factor = hn::Set(TileTag(), *x);
+  a0 = hn::MulAdd(factor, c0, a0);
+  a1 = hn::MulAdd(factor, c1, a1);
+#endif
+}
+/// Two vectors of columns. Meanwhile the largest numbers of a panel to come and those of rows of values are looked for, which from four rows on
+/// costs next to nothing. Two dimensions a turn: four take twice the code, and win nothing.
 template <class T, size_t kRows>
 HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
   constexpr size_t kSums = kSumsOfScore<kRows>;
+  constexpr int64_t kStep = kPanelStep<T>;
   const TileTag d;
   WithRegisters(d, [&](const Accumulators& acc, const Columns& k) SIMDATTN_LAMBDA {
     const int64_t n = static_cast<int64_t>(hn::Lanes(d));
     const float* q = a.q;
     const int64_t ldq = a.ldq;
     const uintptr_t ahead = a.ahead;
-    Cursor<const T> at(a.panel), next(a.next);
-    IntVec largest0 = hn::Zero(IntTag()), largest1 = largest0;
     Get<2>(k) = hn::LoadU(d, a.inverses);
     Get<3>(k) = hn::LoadU(d, a.inverses + n);
+    Cursor<const T> at(a.panel), next(a.next), values(a.values);
+    Magnitudes largest0 = NoMagnitudes(), largest1 = largest0, of_values = largest0;
+    alignas(64) uint32_t looked_at[kLookedAt];
+    uint32_t* of_row = looked_at;
+    const bool looks_ahead = a.next_scales != nullptr, looks_at_values = a.value_scales != nullptr;
+    const int64_t value_steps = a.dim / (4 * n);  // in each of which 4 n numbers
+    const int64_t next_row = a.value_stride - value_steps * 4 * n;
+    int64_t steps_left = value_steps;
     const auto add = [&](auto sum, const float* x, TileVec column0, TileVec column1) SIMDATTN_LAMBDA {
       constexpr size_t kFirst = sum % kSums * kRows * 2;
       Get<0>(k) = hn::Round(hn::Mul(column0, Get<2>(k)));
       Get<1>(k) = hn::Round(hn::Mul(column1, Get<3>(k)));
       ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
-        const TileVec factor = hn::Set(d, x[static_cast<int64_t>(r) * ldq]);
-        Get<kFirst + 2 * r>(acc) = hn::MulAdd(factor, Get<0>(k), Get<kFirst + 2 * r>(acc));
-        Get<kFirst + 2 * r + 1>(acc) = hn::MulAdd(factor, Get<1>(k), Get<kFirst + 2 * r + 1>(acc));
+        AddTwo(x + static_cast<int64_t>(r) * ldq, Get<0>(k), Get<1>(k), Get<kFirst + 2 * r>(acc),
+               Get<kFirst + 2 * r + 1>(acc));
       });
     };
-    const auto look = [&](auto i) SIMDATTN_LAMBDA {
-      constexpr int64_t kDim = i;
-      if constexpr (kDim % kPanelStep<T> == 0) {
-        const T* const column = next.get() + kDim * kPanelWidth;
-        largest0 = Largest<T>::Look(column, largest0);
-        largest1 = Largest<T>::Look(column + n * kPanelStep<T>, largest1);
-      }
-    };
     const auto dimension = [&](auto i) SIMDATTN_LAMBDA {
-      constexpr int64_t kDim = i;
       if constexpr (std::is_same_v<T, bf16>) {
-        const bf16* const pairs = at.get() + kDim / 2 * 2 * kPanelWidth;
-        if constexpr (kDim % 2 == 0) {
-          add(i, q + kDim, EvenOf(d, LoadPairs(d, pairs)), EvenOf(d, LoadPairs(d, pairs + 2 * n)));
-        } else {
-          add(i, q + kDim, OddOf(d, LoadPairs(d, pairs)), OddOf(d, LoadPairs(d, pairs + 2 * n)));
-        }
+        const bf16* const pairs = at.get();
+        if constexpr (i == 0) add(i, q, LoadEven(d, pairs), LoadEven(d, pairs + 2 * n));
+        else add(i, q + 1, LoadOdd(d, pairs), LoadOdd(d, pairs + 2 * n));
       } else {
-        const T* const column = at.get() + kDim * kPanelWidth;
-        add(i, q + kDim, LoadWide(d, column), LoadWide(d, column + n));
+        const T* const column = at.get() + static_cast<int64_t>(i) * kPanelWidth;
+        add(i, q + i, LoadWide(d, column), LoadWide(d, column + n));
       }
     };
     const int64_t dim = a.dim;
-    int64_t i = 0;
-    for (; i + 4 <= dim; i += 4) {
+    for (int64_t i = 0; i + 2 <= dim; i += 2) {
       if (ahead != 0) {
-        const int64_t pitch = kPanelStep<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
+        const int64_t pitch = kStep * kPanelWidth * static_cast<int64_t>(sizeof(T));
         uintptr_t line = reinterpret_cast<uintptr_t>(at.get()) + ahead;
-        for (int64_t row = 0; row < 4; row += kPanelStep<T>, line += static_cast<uintptr_t>(pitch)) {
-          for (uintptr_t byte = 0; byte < 2 * HWY_MAX_LANES_D(TileTag) * kPanelStep<T> * sizeof(T); byte += 64) {
+        for (int64_t row = 0; row < 2; row += kStep, line += static_cast<uintptr_t>(pitch)) {
+          for (uintptr_t byte = 0; byte < 2 * HWY_MAX_LANES_D(TileTag) * static_cast<size_t>(kStep) * sizeof(T);
+               byte += 64) {
             __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
           }
         }
       }
-      ForEach<4>([&](auto j) SIMDATTN_LAMBDA {
-        look(j);
-        dimension(j);
-      });
-      q += 4;
-      at += 4 * kPanelWidth;
-      next += 4 * kPanelWidth;
+      if (looks_ahead) {
+        ForEach<static_cast<size_t>(2 / kStep)>([&](auto j) SIMDATTN_LAMBDA {
+          const T* const column = next.get() + static_cast<int64_t>(j) * kPanelWidth;
+          largest0 = Largest<T>::Look(column, largest0);
+          largest1 = Largest<T>::Look(column + n * kStep, largest1);
+        });
+      }
+      dimension(std::integral_constant<size_t, 0>());
+      if (looks_at_values) {
+        ForEach<static_cast<size_t>(4 / kStep)>([&](auto j) SIMDATTN_LAMBDA {
+          of_values = Largest<T>::Look(values.get() + static_cast<int64_t>(j) * n * kStep, of_values);
+        });
+        values += 4 * n;
+        if (--steps_left == 0) {
+          hn::StoreU(of_values, hn::RebindToUnsigned<IntTag>(), of_row);
+          of_values = NoMagnitudes();
+          of_row += n;
+          values += next_row;
+          steps_left = value_steps;
+        }
+      }
+      dimension(std::integral_constant<size_t, 1>());
+      q += 2;
+      at += 2 * kPanelWidth;
+      next += 2 * kPanelWidth;
     }
-    ForEach<3>([&](auto j) SIMDATTN_LAMBDA {
-      if (i + static_cast<int64_t>(j) >= dim) return;
-      dimension(j);
-      if (j % kPanelStep<T> != 0) return;
-      if (i + static_cast<int64_t>(j) + kPanelStep<T> <= dim) return look(j);
-      const T* const column = next.get() + static_cast<int64_t>(j) * kPanelWidth;
-      largest0 = Largest<T>::LookLast(column, largest0);
-      largest1 = Largest<T>::LookLast(column + n * kPanelStep<T>, largest1);
-    });
-    StoreRowScales(Largest<T>::Magnitudes(largest0), a.next_scales, a.next_inverses);
-    StoreRowScales(Largest<T>::Magnitudes(largest1), a.next_scales + n, a.next_inverses + n);
+    if (dim % 2 != 0) {
+      dimension(std::integral_constant<size_t, 0>());
+      largest0 = Largest<T>::LookLast(next.get(), largest0);
+      largest1 = Largest<T>::LookLast(next.get() + n * kStep, largest1);
+    }
+    if (looks_ahead) {
+      StoreRowScales(Largest<T>::OfLanes(largest0), a.next_scales, a.next_inverses);
+      StoreRowScales(Largest<T>::OfLanes(largest1), a.next_scales + n, a.next_inverses + n);
+    }
     ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
       const TileVec factor = hn::Set(d, a.factors[r]);
       float* const s = a.s + static_cast<int64_t>(r) * a.lds;
       ForEach<2>([&](auto c) SIMDATTN_LAMBDA {
         TileVec sum = Get<2 * r + c>(acc);
-        ForEach<kSums - 1>([&](auto x)
-                               SIMDATTN_LAMBDA { sum = hn::Add(sum, Get<(x + 1) * kRows * 2 + 2 * r + c>(acc)); });
+        if constexpr (kSums == 2) sum = hn::Add(sum, Get<kRows * 2 + 2 * r + c>(acc));
         const int64_t column = static_cast<int64_t>(c) * n;
         hn::StoreU(hn::Mul(sum, hn::Mul(factor, hn::LoadU(d, a.scales + column))), d, s + column);
       });
     });
+    if (looks_at_values) StoreScalesOfRows<T>(looked_at, 2 * n, a.value_scales, a.value_inverses);
   });
 }
 
@@ -259,21 +408,31 @@ void QuantisedScore(const ScoreTile& a) {
     for (int64_t p = 0; p < a.n_panels; ++p) {
       const T* const next = panel(p + kAhead < a.n_panels ? p + kAhead : p);
       for (int64_t c = 0; c < kPanelWidth; c += 2 * n) {
-        for (RowTiles t(rows, kFewRowsTile); t.first < rows; t.next()) {
-          const QuantisedScores<T> tile = {q + t.first * numbers,
-                                           numbers,
-                                           factors + t.first,
-                                           panel(p) + c * kPanelStep<T>,
-                                           scales[now] + c,
-                                           inverses[now] + c,
-                                           a.dim,
-                                           a.s + (first + t.first) * a.lds + p * kPanelWidth + c,
-                                           a.lds,
-                                           first + t.first == 0 ? ahead : 0,
-                                           next + c * kPanelStep<T>,
-                                           scales[then] + c,
-                                           inverses[then] + c};
-          WithRows<kFewRowsTile>(t.rows, [&](auto r) { QuantisedScoreTile<T, r>(tile); });
+        const bool looks = a.value_scales != nullptr && first == 0;
+        for (RowTiles t(rows, rows_of_tiles(rows, kFewRowsTile)); t.first < rows; t.next()) {
+          const bool once = t.first == 0;
+          const int64_t value = p * kPanelWidth + c;
+          const QuantisedScores<T> tile = {
+              q + t.first * numbers,
+              numbers,
+              factors + t.first,
+              panel(p) + c * kPanelStep<T>,
+              scales[now] + c,
+              inverses[now] + c,
+              a.dim,
+              a.s + (first + t.first) * a.lds + p * kPanelWidth + c,
+              a.lds,
+              first + t.first == 0 ? ahead : 0,
+              next + c * kPanelStep<T>,
+              once && p + kAhead < a.n_panels ? scales[then] + c : nullptr,
+              inverses[then] + c,
+              looks ? reinterpret_cast<const T*>(static_cast<const char*>(a.values) + value * a.value_stride) : nullptr,
+              a.value_stride / static_cast<int64_t>(sizeof(T)),
+              looks && once ? a.value_scales + value : nullptr,
+              looks ? a.value_inverses + value : nullptr};
+          WithRows<kFewRowsTile>(t.rows, [&](auto r) {
+            if constexpr (r != 5 && r != 7) QuantisedScoreTile<T, r>(tile);
+          });
         }
       }
       now = now == kAhead ? 0 : now + 1;
@@ -283,95 +442,6 @@ void QuantisedScore(const ScoreTile& a) {
 }
 
 // ---- Values: lanes are columns ----
-
-/// Of each 128 bits of four vectors the largest number: of rows 0, 1, 2, 3, in each 128 bits.
-HWY_INLINE IntVec LargestOfFour(IntVec r0, IntVec r1, IntVec r2, IntVec r3) {
-  const IntTag d;
-  const IntTag64 d64;
-  const IntVec t0 = hn::Max(hn::InterleaveLower(d, r0, r1), hn::InterleaveUpper(d, r0, r1));
-  const IntVec t1 = hn::Max(hn::InterleaveLower(d, r2, r3), hn::InterleaveUpper(d, r2, r3));
-  const auto u0 = hn::BitCast(d64, t0), u1 = hn::BitCast(d64, t1);
-  return hn::Max(hn::BitCast(d, hn::InterleaveLower(d64, u0, u1)), hn::BitCast(d, hn::InterleaveUpper(d64, u0, u1)));
-}
-
-/// The largest magnitudes of four rows, in each 128 bits.
-template <class T>
-HWY_INLINE IntVec LargestOfFourRows(const T* x0, const T* x1, const T* x2, const T* x3, int64_t dim) {
-  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  constexpr int64_t kStep = Largest<T>::kStep;
-  IntVec m0 = hn::Zero(IntTag()), m1 = m0, m2 = m0, m3 = m0;
-  int64_t i = 0;
-  const auto look = [&](int64_t at) SIMDATTN_LAMBDA {
-    m0 = Largest<T>::Look(x0 + at, m0);
-    m1 = Largest<T>::Look(x1 + at, m1);
-    m2 = Largest<T>::Look(x2 + at, m2);
-    m3 = Largest<T>::Look(x3 + at, m3);
-  };
-  const int64_t step = n * kStep;
-  // Loops of a few steps are predicted badly.
-  for (; i + 4 * step <= dim; i += 4 * step) {
-    look(i);
-    look(i + step);
-    look(i + 2 * step);
-    look(i + 3 * step);
-  }
-  for (; i + step <= dim; i += step) look(i);
-  m0 = Largest<T>::Magnitudes(m0);
-  m1 = Largest<T>::Magnitudes(m1);
-  m2 = Largest<T>::Magnitudes(m2);
-  m3 = Largest<T>::Magnitudes(m3);
-  for (; i < dim; i += n) {
-    const auto rest = [&](const T* x, IntVec largest) SIMDATTN_LAMBDA {
-      const TileVec v = LoadWideN(TileTag(), x + i, static_cast<size_t>(dim - i));
-      return hn::Max(largest, hn::And(hn::BitCast(IntTag(), v), hn::Set(IntTag(), 0x7FFFFFFF)));
-    };
-    m0 = rest(x0, m0);
-    m1 = rest(x1, m1);
-    m2 = rest(x2, m2);
-    m3 = rest(x3, m3);
-  }
-  return LargestOfFour(m0, m1, m2, m3);
-}
-
-/// Of vectors of LargestOfFourRows(), one after the other, the largest numbers in the order of rows.
-HWY_INLINE IntVec LargestOfBlocks(const int32_t* fours) {
-  const IntTag d;
-#if HWY_TARGET <= HWY_AVX3
-  const __m512i a = hn::LoadU(d, fours).raw, b = hn::LoadU(d, fours + 16).raw;
-  const __m512i c = hn::LoadU(d, fours + 32).raw, e = hn::LoadU(d, fours + 48).raw;
-  const __m512i ab = _mm512_max_epi32(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xEE));
-  const __m512i ce = _mm512_max_epi32(_mm512_shuffle_i64x2(c, e, 0x44), _mm512_shuffle_i64x2(c, e, 0xEE));
-  return IntVec{_mm512_max_epi32(_mm512_shuffle_i64x2(ab, ce, 0x88), _mm512_shuffle_i64x2(ab, ce, 0xDD))};
-#elif HWY_TARGET == HWY_AVX2
-  const IntVec a = hn::LoadU(d, fours), b = hn::LoadU(d, fours + 8);
-  return hn::Max(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
-#else
-  return hn::LoadU(d, fours);
-#endif
-}
-
-/// Scales of rows, and room for those of a vector past them. In two loops: a vector of scales waits for two divisions, and the reorder window
-/// holds no more than 16 rows.
-template <class T>
-HWY_NOINLINE void ScalesOfRows(const ValueTile& a, float* scales, float* inverses) {
-  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  alignas(64) int32_t fours[kKeyBlock / 4 * HWY_MAX_LANES_D(TileTag)] = {};
-  const int64_t row_bytes = a.key_stride;
-  const int64_t dim = a.dim;
-  const char* row = static_cast<const char*>(a.v);
-  int32_t* at = fours;
-  for (int64_t left = a.keys; left > 0; left -= 4, at += n) {
-    // The last of a block stand for rows past it.
-    const int64_t row1 = left > 1 ? row_bytes : 0, row2 = left > 2 ? 2 * row_bytes : 0,
-                  row3 = left > 3 ? 3 * row_bytes : 0;
-    const auto numbers = [&](int64_t offset) SIMDATTN_LAMBDA { return reinterpret_cast<const T*>(row + offset); };
-    hn::StoreU(LargestOfFourRows<T>(numbers(0), numbers(row1), numbers(row2), numbers(row3), dim), IntTag(), at);
-    if (left > 4) row += 4 * row_bytes;
-  }
-  for (int64_t j = 0; j < a.keys; j += n) {
-    StoreRowScales(LargestOfBlocks(fours + j / 4 * n), scales + j, inverses + j);
-  }
-}
 
 template <class T>
 struct QuantisedValues {
@@ -444,13 +514,13 @@ constexpr int64_t kFewRowsColumns = 256;
 /// kLeast: fewer rows have wider tiles.
 template <class T, size_t kVecs, size_t kLeast>
 HWY_INLINE void QuantisedValueStrip(const QuantisedValues<T>& a, int64_t rows) {
-  for (RowTiles t(rows, kFewRowsOf<kVecs>); t.first < rows; t.next()) {
+  for (RowTiles t(rows, rows_of_tiles(rows, kFewRowsOf<kVecs>)); t.first < rows; t.next()) {
     QuantisedValues<T> tile = a;
     tile.w += t.first * a.ldw;
     tile.sums += t.first * a.ld;
     if (t.first > 0) tile.prefetch = PrefetchPlan();
     WithRows<kFewRowsOf<kVecs>>(t.rows, [&](auto r) {
-      if constexpr (r >= kLeast) QuantisedValueTile<T, r, kVecs>(tile);
+      if constexpr (r >= kLeast && r != 5 && r != 7) QuantisedValueTile<T, r, kVecs>(tile);
     });
   }
 }
@@ -500,10 +570,13 @@ void QuantisedValue(const ValueTile& a) {
   alignas(64) float sums[kMost * kFewRowsColumns];
   alignas(64) T rest[kMostKeys * 2 * HWY_MAX_LANES_D(TileTag)];
   float weight_scales[kMost];
-  ScalesOfRows<T>(a, scales, inverses);
+  const bool given = a.row_scales != nullptr;
+  if (!given) ScalesOfRows<T>(a, scales, inverses);
+  const float* const row_scales = given ? a.row_scales : scales;
+  const float* const row_inverses = given ? a.row_inverses : inverses;
   for (int64_t first = 0; first < a.rows; first += kMost) {
     const int64_t rows = a.rows - first < kMost ? a.rows - first : kMost;
-    int8_weigh_rows<Operations>({a.w + first * a.ldw, a.ldw, rows, scales, a.keys, 0}, weights, kKeyBlock,
+    int8_weigh_rows<Operations>({a.w + first * a.ldw, a.ldw, rows, row_scales, a.keys, 0}, weights, kKeyBlock,
                                 weight_scales);
     for (int64_t x = 0; x < a.dim; x += kFewRowsColumns) {
       const int64_t columns = a.dim - x < kFewRowsColumns ? a.dim - x : kFewRowsColumns;
@@ -516,7 +589,7 @@ void QuantisedValue(const ValueTile& a) {
         const int64_t keys = a.keys - key < block ? a.keys - key : block;
         const T* const v = reinterpret_cast<const T*>(static_cast<const char*>(a.v) + key * a.key_stride) + x;
         const bool next = a.stream && first == 0;
-        QuantisedValues<T> part = {weights + key, kKeyBlock, v,      a.key_stride / kSize, inverses + key,
+        QuantisedValues<T> part = {weights + key, kKeyBlock, v,      a.key_stride / kSize, row_inverses + key,
                                    keys,          sums,      padded, PrefetchPlan()};
         part.prefetch.first = address_at(reinterpret_cast<const char*>(v), a.keys * a.key_stride);
         AddQuantised<T>(part, rows, whole, next);

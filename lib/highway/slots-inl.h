@@ -133,6 +133,8 @@ constexpr int64_t kQuantisingRows = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 ? 8 :
 #undef SIMDATTN_QUANTISES_FEW_ROWS
 #define SIMDATTN_QUANTISES_FEW_ROWS (HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE4)
 #if SIMDATTN_QUANTISES_FEW_ROWS
+/// KvOperands::scales_values: four vectors of f32.
+constexpr int64_t kInt8FewRowsScales = HWY_TARGET <= HWY_AVX3 ? 64 : HWY_TARGET <= HWY_AVX2 ? 32 : 16;
 /// Of few rows, from panels and rows of f32 and bf16, for queries of every target.
 template <class T>
 void ScoreQuantising(const ScoreTile& a);

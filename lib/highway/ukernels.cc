@@ -88,6 +88,7 @@ constexpr void quantise_few_rows(KvOperands& kv, int64_t rows) {
   kv.value_tile = ValueQuantising<T>;
   kv.direct_key_rows = kv.direct_value_rows = rows;
   kv.direct_key_dims = kInt8FewRowsDims;
+  kv.scales_values = kInt8FewRowsScales;
 }
 /// Numbers of f32 and bf16 are quantised in the tiles of at most so many rows.
 constexpr AttentionKernels quantising(AttentionKernels kernels, int64_t rows) {
