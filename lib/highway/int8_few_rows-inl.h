@@ -8,7 +8,7 @@ using IntTag64 = hn::Repartition<int64_t, IntTag>;
 using IntVec = hn::Vec<IntTag>;
 
 /// Rows of a tile of kVecs vectors.
-constexpr int64_t kFewRowsTile = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
+constexpr int64_t kFewRowsTile = HWY_TARGET <= HWY_AVX3 ? 8 : HWY_TARGET <= HWY_AVX2 ? 4 : 2;
 /// Rows of a tile at most. Of five and of seven there are none (12 KB): three and two, four and three.
 constexpr int64_t rows_of_tiles(int64_t rows, int64_t most) {
   return most > 4 && (rows == 5 || rows == 7 || rows > 8) ? 4 : most;
@@ -504,9 +504,10 @@ HWY_NOINLINE void QuantisedValueTile(const QuantisedValues<T>& a) {
   });
 }
 
-/// Vectors of the widest tile whose accumulators fit.
+/// Rows of a tile of kVecs vectors whose accumulators fit.
 template <int64_t kVecs>
-constexpr int64_t kFewRowsOf = (HWY_TARGET <= HWY_AVX3 ? 16 : 8) / kVecs;
+constexpr int64_t kFewRowsOf = HWY_TARGET > HWY_AVX2&& kVecs == 2 ? kFewRowsTile
+                                                                  : (HWY_TARGET <= HWY_AVX3 ? 16 : 8) / kVecs;
 
 /// Columns of values at a time: their sums stay in L1.
 constexpr int64_t kFewRowsColumns = 256;

@@ -90,6 +90,8 @@ constexpr void quantise_few_rows(KvOperands& kv, int64_t rows) {
   kv.direct_key_dims = kInt8FewRowsDims;
   kv.scales_values = kInt8FewRowsScales;
 }
+/// With SSE4 three and four rows are packed: that takes as long, and their tiles 9 KB.
+constexpr int64_t kFewRows = HWY_TARGET == HWY_SSE4 ? 2 : kQuantisingRows;
 /// Numbers of f32 and bf16 are quantised in the tiles of at most so many rows.
 constexpr AttentionKernels quantising(AttentionKernels kernels, int64_t rows) {
   quantise_few_rows<float>(kernels.kv[slot(KvType::kF32)], rows);
@@ -99,6 +101,7 @@ constexpr AttentionKernels quantising(AttentionKernels kernels, int64_t rows) {
 }  // namespace
 #else
 namespace {
+constexpr int64_t kFewRows = kQuantisingRows;
 constexpr AttentionKernels quantising(const AttentionKernels& kernels, int64_t /*rows*/) { return kernels; }
 }  // namespace
 #endif
@@ -109,7 +112,7 @@ constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot),
                   bf16_attention<Kernels, Bf16Kernels>(false, kTileRows),
                   quantising(int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot, ValueStoredInt8),
-                             kQuantisingRows)},
+                             kFewRows)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
     .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},
