@@ -465,7 +465,8 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
       const auto& shape = rows.view.shape;
       for (int64_t i = 0; i < shape[0] * shape[1] * shape[2]; i += 2) {
         const int64_t t = i % shape[2], h = i / shape[2] % shape[1], b = i / shape[2] / shape[1];
-        set_element_bits(s.kv.data, s.dtype(), s.at(b, h, t, shape[3]), t % 3 == 0 ? 0x7FC1 : 0x7F00 + t % 128);
+        set_element_bits(s.kv.data, s.dtype(), s.at(b, h, t, shape[3]),
+                         t % 3 == 0 ? 0x7FC1 : 0x7F00 + static_cast<uint64_t>(t % 128));
       }
     }
     if (random.coin()) share_pages(random, s, rows);
