@@ -26,6 +26,10 @@ using DI = hn::RebindToSigned<D>;
 using Numbers = hn::Vec<D>;
 using Codes = hn::Vec<DU>;
 
+/// Where codes stay as they are, types of a byte a number are one.
+template <KvType kType>
+inline constexpr KvType kLaidOutAs = has_scales(kType) ? KvType::kInt8 : kType;
+
 template <int kBits>
 HWY_INLINE Codes Left(Codes w) {
   if constexpr (kBits == 0) return w;

@@ -333,6 +333,28 @@ struct Codec {
   }
 };
 
+/// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0.
+template <KvType kType>
+HWY_NOINLINE void TransposeCodes(const uint8_t* rows, int64_t stride, int64_t keys, int64_t n, uint8_t* panel,
+                                 RowsBelow below) {
+  using Format = FormatOf<kType>;
+  if (keys < kPanelWidth) std::memset(panel, 0, static_cast<size_t>(panel_bytes(kType, n)));
+  // Units that are side by side in a row, and what is left of a last one.
+  const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
+  const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));
+  for (int64_t u = 0; u < whole; u += together) {
+    TransposeUnits(rows + Format::unit_at(u), stride, keys, together, panel + u * kPitch, below);
+  }
+  below.fetch(kPanelWidth);
+  for (int64_t j = 0; j < keys; ++j) {
+    const uint8_t* const row = rows + j * stride;
+    Format::put_block_scales(row, n, panel, j);
+    if (has_scales(kType) && n % 4 != 0) {
+      std::memcpy(panel + n / 4 * kPitch + kUnitBytes * j, row + n / 4 * 4, static_cast<size_t>(n % 4));
+    }
+  }
+}
+
 template <KvType kType>
 using Slots = NarrowSlots<kType, Codec<kType>>;
 
@@ -363,31 +385,10 @@ HWY_NOINLINE void WidenPanelNarrow(const PackKeys& a) {
   const uint8_t* const panel = static_cast<const uint8_t*>(a.from);
   Codec<kType>::panel(panel, a.scales, a.dim, static_cast<float*>(a.panel));
 }
-/// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0.
 template <KvType kType>
-HWY_INLINE void TransposeCodes(const uint8_t* rows, int64_t stride, int64_t keys, int64_t n, uint8_t* panel,
-                               RowsBelow below) {
-  using Format = FormatOf<kType>;
-  if (keys < kPanelWidth) std::memset(panel, 0, static_cast<size_t>(panel_bytes(kType, n)));
-  // Units that are side by side in a row, and what is left of a last one.
-  const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
-  const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));
-  for (int64_t u = 0; u < whole; u += together) {
-    TransposeUnits(rows + Format::unit_at(u), stride, keys, together, panel + u * kPitch, below);
-  }
-  below.fetch(kPanelWidth);
-  for (int64_t j = 0; j < keys; ++j) {
-    const uint8_t* const row = rows + j * stride;
-    Format::put_block_scales(row, n, panel, j);
-    if (has_scales(kType) && n % 4 != 0) {
-      std::memcpy(panel + n / 4 * kPitch + kUnitBytes * j, row + n / 4 * 4, static_cast<size_t>(n % 4));
-    }
-  }
-}
-template <KvType kType>
-HWY_NOINLINE void StorePanelNarrow(const PackKeys& a) {
-  TransposeCodes<kType>(static_cast<const uint8_t*>(a.from), a.token_stride, a.keys, a.dim,
-                        static_cast<uint8_t*>(a.panel), RowsBelow(a, 0, row_bytes(kType, a.dim)));
+void StorePanelNarrow(const PackKeys& a) {
+  TransposeCodes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from), a.token_stride, a.keys, a.dim,
+                                    static_cast<uint8_t*>(a.panel), RowsBelow(a, 0, row_bytes(kType, a.dim)));
 }
 /// Rows become a panel of their type first: units of four bytes are transposed, a quarter of what their numbers are or less.
 template <KvType kType>
@@ -399,8 +400,8 @@ HWY_NOINLINE void PackKeysNarrow(const PackKeys& a) {
   for (int64_t d = 0; d < a.dim; d += kChunk) {
     const int64_t n = HWY_MIN(kChunk, a.dim - d);
     const int64_t first = row_bytes(kType, d);
-    TransposeCodes<kType>(static_cast<const uint8_t*>(a.from) + first, a.token_stride, a.keys, n, panel,
-                          RowsBelow(a, first, row_bytes(kType, n)));
+    TransposeCodes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from) + first, a.token_stride, a.keys, n, panel,
+                                      RowsBelow(a, first, row_bytes(kType, n)));
     Codec<kType>::panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
   }
 }

@@ -614,7 +614,7 @@ constexpr int64_t kScoreVecs[kFusedRows] = {4, 4, 2, 2};
 template <KvType kType>
 constexpr ScoreFunctions kScoreTiles = {
     {ScoreNarrow<kType, 1, 4>, ScoreNarrow<kType, 2, 4>, ScoreNarrow<kType, 3, 2>, ScoreNarrow<kType, 4, 2>},
-    TransposeRows<kType>};
+    TransposeRows<kLaidOutAs<kType>>};
 
 /// Up to kFusedRows rows against all columns. `in_rows`: keys in rows, a.panel_stride bytes apart.
 HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunctions& functions, bool in_rows) {
