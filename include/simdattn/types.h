@@ -239,17 +239,28 @@ struct BasicView {
   constexpr BasicView(Pointer d, DType t, const Sizes& sh, const Sizes& st)
       : data(d), dtype(t), shape(sh), stride(st) {}
   /// Contiguous, last dimension fastest.
-  constexpr BasicView(Pointer d, DType t, const Sizes& sh) : data(d), dtype(t), shape(sh) {
-    uint64_t step = 1;  // unsigned: a nonsensical shape wraps here and is refused by the call that takes the view
-    for (size_t i = static_cast<size_t>(kRank); i-- > 0;) {
-      stride[i] = static_cast<int64_t>(step);
-      step *= static_cast<uint64_t>(sh[i]);
-    }
-  }
+  constexpr BasicView(Pointer d, DType t, const Sizes& sh)
+      : data(d), dtype(t), shape(sh), stride(contiguous(sh, std::make_index_sequence<static_cast<size_t>(kRank)>())) {}
   /// A mutable view converts to a const one.
   template <bool kOther, class = std::enable_if_t<kConst && !kOther>>
   constexpr BasicView(const BasicView<kRank, kOther>& v)  // NOLINT(google-explicit-constructor): as T* to const T*
       : data(v.data), dtype(v.dtype), shape(v.shape), stride(v.stride) {}
+
+ private:
+  // Unsigned: a nonsensical shape wraps here and is refused by the call that takes the view. No loop: strides that are stored one by
+  // one and copied as a vector right after make the copy wait.
+  template <size_t kDim>
+  static constexpr uint64_t step_of(const Sizes& sh) {
+    if constexpr (kDim + 1 == static_cast<size_t>(kRank)) {
+      return 1;
+    } else {
+      return static_cast<uint64_t>(sh[kDim + 1]) * step_of<kDim + 1>(sh);
+    }
+  }
+  template <size_t... kDims>
+  static constexpr Sizes contiguous(const Sizes& sh, std::index_sequence<kDims...>) {
+    return {{static_cast<int64_t>(step_of<kDims>(sh))...}};
+  }
 };
 /// An array that a call writes.
 template <int kRank>
