@@ -156,12 +156,13 @@ struct AmxKernels {
   }
 
   /// s = the products of the rows of queries and the 32 columns of each panel, of `pairs` rows of kPairBytes;
-  /// finish(panel, s, first row, rows) then makes scores of them.
+  /// finish(panel, s, first row, rows) then makes scores of them. `odd`: the last row's pairs of 16 bits have a first number alone. The
+  /// other is zero where kv_append wrote it; elsewhere it may be NaN, which times zero is no zero.
   template <class Products, class Finish>
-  static void scores(const ScoreTile& a, int64_t pairs, const Finish& finish) {
+  static void scores(const ScoreTile& a, int64_t pairs, bool odd, const Finish& finish) {
     alignas(64) char last[kStepBytes];
-    const int64_t whole = pairs / kTileRows;
-    const int64_t rest = pairs % kTileRows * kPairBytes;
+    const int64_t whole = (odd ? pairs - 1 : pairs) / kTileRows;
+    const int64_t rest = (pairs - whole * kTileRows) * kPairBytes;
     const int64_t stride = a.lds * int64_t{sizeof(float)};
     for_whole_tiles(a.rows, [&](int64_t first, int64_t rows) {
       for (int64_t p = 0; p < a.n_panels; ++p) {
@@ -169,6 +170,7 @@ struct AmxKernels {
         if (rest > 0) {
           std::memcpy(last, panel + whole * kStepBytes, static_cast<size_t>(rest));
           std::memset(last + rest, 0, static_cast<size_t>(kStepBytes - rest));
+          for (int64_t i = rest - kPairBytes + 2; odd && i < rest; i += 4) std::memset(last + i, 0, 2);
         }
         for_each_pair(first, rows, [&](int64_t r, int64_t count, auto two) {
           if (a.stream) prefetch_share(a, panel, pairs * kPairBytes, r, count);
@@ -196,7 +198,7 @@ struct AmxKernels {
 
   static void bf16_scores(const ScoreTile& a) {
     const FlushSubnormals flush;
-    scores<Bf16Products>(a, (a.dim + 1) / 2, [&](const char*, float* s, int64_t, int64_t rows) {
+    scores<Bf16Products>(a, (a.dim + 1) / 2, a.dim % 2 == 1, [&](const char*, float* s, int64_t, int64_t rows) {
       scale_rows(s, a.lds, rows, kPanelWidth, &a.scale, 0);
     });
   }
@@ -320,20 +322,21 @@ struct AmxKernels {
   static void int8_scores(const ScoreTile& a) {
     const int64_t numbers = int8_panel_numbers(a.dim);
     const int64_t query_numbers = int8_query_numbers(a.dim);
-    scores<SignedProducts>(a, numbers / kPairBytes, [&](const char* panel, float* s, int64_t first, int64_t rows) {
-      const auto* scales = reinterpret_cast<const float*>(panel + numbers);
-      const __m512 low = _mm512_loadu_ps(scales);
-      const __m512 high = _mm512_loadu_ps(scales + 16);
-      for (int64_t r = 0; r < rows; ++r, s += a.lds) {
-        Int8Query info;
-        std::memcpy(&info, static_cast<const char*>(a.q) + (first + r) * a.q_stride + query_numbers, sizeof(info));
-        const __m512 factor = _mm512_set1_ps(info.scale * a.scale);
-        const __m512 t0 = _mm512_cvtepi32_ps(_mm512_loadu_si512(s));
-        const __m512 t1 = _mm512_cvtepi32_ps(_mm512_loadu_si512(s + 16));
-        _mm512_storeu_ps(s, _mm512_mul_ps(t0, _mm512_mul_ps(factor, low)));
-        _mm512_storeu_ps(s + 16, _mm512_mul_ps(t1, _mm512_mul_ps(factor, high)));
-      }
-    });
+    scores<SignedProducts>(
+        a, numbers / kPairBytes, false, [&](const char* panel, float* s, int64_t first, int64_t rows) {
+          const auto* scales = reinterpret_cast<const float*>(panel + numbers);
+          const __m512 low = _mm512_loadu_ps(scales);
+          const __m512 high = _mm512_loadu_ps(scales + 16);
+          for (int64_t r = 0; r < rows; ++r, s += a.lds) {
+            Int8Query info;
+            std::memcpy(&info, static_cast<const char*>(a.q) + (first + r) * a.q_stride + query_numbers, sizeof(info));
+            const __m512 factor = _mm512_set1_ps(info.scale * a.scale);
+            const __m512 t0 = _mm512_cvtepi32_ps(_mm512_loadu_si512(s));
+            const __m512 t1 = _mm512_cvtepi32_ps(_mm512_loadu_si512(s + 16));
+            _mm512_storeu_ps(s, _mm512_mul_ps(t0, _mm512_mul_ps(factor, low)));
+            _mm512_storeu_ps(s + 16, _mm512_mul_ps(t1, _mm512_mul_ps(factor, high)));
+          }
+        });
   }
 
   static constexpr int64_t kInt8Keys = 4 * kTileRows;
