@@ -506,8 +506,8 @@ HWY_NOINLINE void QuantisedValueTile(const QuantisedValues<T>& a) {
 
 /// Rows of a tile of kVecs vectors whose accumulators fit.
 template <int64_t kVecs>
-constexpr int64_t kFewRowsOf = HWY_TARGET > HWY_AVX2&& kVecs == 2 ? kFewRowsTile
-                                                                  : (HWY_TARGET <= HWY_AVX3 ? 16 : 8) / kVecs;
+constexpr int64_t kFewRowsOf =
+    (HWY_TARGET > HWY_AVX2 && kVecs == 2) ? kFewRowsTile : (HWY_TARGET <= HWY_AVX3 ? 16 : 8) / kVecs;
 
 /// Columns of values at a time: their sums stay in L1.
 constexpr int64_t kFewRowsColumns = 256;
