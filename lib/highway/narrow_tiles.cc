@@ -404,7 +404,7 @@ class RowPieces {
  public:
   HWY_INLINE RowPieces(const RowsToTranspose& a, int64_t dim)
       : a_(a), units_(Format::units(dim)), panel_bytes_(panel_bytes(kType, dim)) {
-    start();
+    if (any()) start();
   }
   HWY_INLINE bool any() const { return column_ < a_.columns; }
   HWY_INLINE void transpose() {
