@@ -305,6 +305,30 @@ TEST_P(Plans, ShapesFirstDataLater) {
   }
 }
 
+/// As many row blocks as sequences, but not one in each; and lengths, alone, of no key more than there are.
+TEST_P(Plans, RowBlocksAreNotSequences) {
+  Random random(seed() * 8000 + 7);
+  constexpr int64_t kRows = 256;
+  Array<4> q(random, DType::kF32, {1, 1, kRows, 2}), k(random, DType::kF32, {2, 1, 4, 2}),
+      out(random, DType::kF32, {1, 1, kRows, 2});
+  const int32_t cu_q[3] = {0, kRows, kRows};
+  int32_t lengths[2] = {4, 3};
+  Attention a;
+  a.q = q.view, a.k = k.view, a.v = k.view, a.out = out.view;
+  a.cu_q = cu_q, a.n_sequences = 2;
+  a.scoring.kv_length = lengths;
+  Runner r(GetParam());
+  ASSERT_TRUE(r.make(a).ok());
+  ASSERT_EQ(r.plan.tasks, 2);
+  out.fill_bytes(0);
+  for (int64_t t = 0; t < r.plan.tasks; ++t) ASSERT_TRUE(r.range(t, t + 1).ok());
+  for (int64_t i = 0; i < kRows; ++i) ASSERT_NE(out.get_at({0, 0, i, 0}), 0.0f) << i;
+  for (const int32_t wrong : {5, -1}) {
+    lengths[1] = wrong;
+    ASSERT_EQ(r.make(a).code, Code::kRange) << wrong;
+  }
+}
+
 /// Row blocks of a sequence go first, last, second, ...: the first half of a causal problem's tasks and the second take about
 /// as long.
 TEST_P(Plans, HalvesOfACausalProblemAreAlike) {

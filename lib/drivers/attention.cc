@@ -222,12 +222,18 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   s->has_data = data == Data::kNeeded;
   s->group_size = sizes.sequences == 0 ? 1 : (sizes.sequences + kMaxGroups - 1) / kMaxGroups;
   s->groups = (sizes.sequences + s->group_size - 1) / s->group_size;
+  // As where all of a batch decode: no sequence has more than one row block a head, so all have one.
+  const bool one_block = d.partial_rows < d.row_block && d.row_blocks == sizes.sequences * sizes.kv_heads;
   int64_t row_blocks = 0;
   int64_t tasks = 0;
   for (int64_t g = 0; g < s->groups; ++g) {
     const int64_t first = g * s->group_size;
     const int64_t last = std::min(first + s->group_size, sizes.sequences);
     s->group[g] = {row_blocks, tasks, digest_of(a, first, last)};
+    if (one_block && !d.split) {
+      row_blocks += (last - first) * sizes.kv_heads;
+      continue;
+    }
     const int64_t alike = are_alike(a) ? last - first : 1;
     for (int64_t q = first; q < last; q += alike) {
       row_blocks += tasks_of(a, d, false, q) * alike;

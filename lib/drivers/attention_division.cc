@@ -30,11 +30,21 @@ int64_t length_of(const Attention& a, int64_t s) {
   return a.scoring.kv_length != nullptr ? a.scoring.kv_length[s] : sequence_of(a, s).n_kv;
 }
 
-/// True if check_sequence() may find what check_scoring() did not.
-bool has_entries(const Attention& a) {
+/// check_sequence() for all of them, where it may find what check_scoring() did not.
+Status check_sequences(const Attention& a, int64_t sequences) {
   const Scoring& s = a.scoring;
-  return s.kv_length != nullptr || s.kv_start != nullptr || s.prefix_end != nullptr || s.offsets != nullptr ||
-         (s.bits.columns > 0 && a.cu_k != nullptr);
+  if (s.kv_start == nullptr && s.prefix_end == nullptr && s.offsets == nullptr) {
+    if (s.kv_length == nullptr && (s.bits.columns == 0 || a.cu_k == nullptr)) return {};
+    // A batch that decodes has lengths alone: one comparison each, if all are good.
+    if (s.bits.columns == 0 && a.cu_k == nullptr) {
+      const uint32_t most = static_cast<uint32_t>(a.k.keys());
+      bool wrong = false;
+      for (int64_t i = 0; i < sequences; ++i) wrong |= static_cast<uint32_t>(s.kv_length[i]) > most;
+      if (!wrong) return {};
+    }
+  }
+  for (int64_t i = 0; i < sequences; ++i) SIMDATTN_CHECK(check_sequence(s, i, sequence_of(a, i).n_kv));
+  return {};
 }
 
 bool hidden(const Attention& a, const Division& d, int64_t s, const SequenceRules& rules, int64_t first_row,
@@ -82,15 +92,16 @@ Status divide(const Attention& a, Threads threads, Division* division) {
   int64_t split_tasks = 0;
   int64_t small_row_blocks = 0;
   int64_t small_split_tasks = 0;
-  double tokens = 0;
+  int64_t tokens = 0;  // of sequences that are not alike: below 2^60
   bool too_many = false;
-  if (has_entries(a)) {
-    for (int64_t s = 0; s < sizes.sequences; ++s) {
-      SIMDATTN_CHECK(check_sequence(a.scoring, s, sequence_of(a, s).n_kv));
-    }
-  }
+  SIMDATTN_CHECK(check_sequences(a, sizes.sequences));
   // Sequences that are alike are counted once: with strides of 0, a legal batch has any number of them.
   const int64_t alike = are_alike(a) && sizes.sequences > 0 ? sizes.sequences : 1;
+  // Nothing overflows if it does not where every sequence has all rows and all keys.
+  const bool few = 0x1p-62 * (static_cast<double>(a.q.shape[2] * sizes.group) / kSmallRowBlock + 1) *
+                       static_cast<double>(sizes.kv_heads) * static_cast<double>(splits_of(a.k.keys())) *
+                       static_cast<double>(sizes.sequences) <
+                   1;
   for (int64_t s = 0; s < sizes.sequences; s += alike) {
     const int64_t length = length_of(a, s);
     const int64_t rows = sequence_of(a, s).n_q * sizes.group;  // below 2^60
@@ -100,8 +111,9 @@ Status divide(const Attention& a, Threads threads, Division* division) {
     int64_t small_blocks = ceil_div(rows, kSmallRowBlock);
     // Every count is below that of small blocks and splits.
     int64_t most;
-    too_many = too_many || __builtin_mul_overflow(small_blocks, sizes.kv_heads * alike, &most) ||
-               __builtin_mul_overflow(most, splits, &most) || __builtin_add_overflow(small_split_tasks, most, &most);
+    too_many =
+        !few && (__builtin_mul_overflow(small_blocks, sizes.kv_heads * alike, &most) ||
+                 __builtin_mul_overflow(most, splits, &most) || __builtin_add_overflow(small_split_tasks, most, &most));
     if (too_many) break;
     blocks *= sizes.kv_heads * alike;
     small_blocks *= sizes.kv_heads * alike;
@@ -109,10 +121,10 @@ Status divide(const Attention& a, Threads threads, Division* division) {
     split_tasks += blocks * splits;
     small_row_blocks += small_blocks;
     small_split_tasks += small_blocks * splits;
-    tokens += static_cast<double>(length) * static_cast<double>(alike);
+    tokens += length;
   }
   SIMDATTN_CHECK(check_task_count(too_many));
-  const double bytes = tokens * static_cast<double>(sizes.kv_heads) *
+  const double bytes = static_cast<double>(tokens) * static_cast<double>(alike) * static_cast<double>(sizes.kv_heads) *
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
   d.stream = bytes > kStreamBytes;
   d.stream_one_row = bytes > kStreamBytesOfOneRow;
