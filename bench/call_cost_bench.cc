@@ -1,8 +1,11 @@
+#include <map>
 #include <memory>
 
 #include "bench/harness.h"
+#include "dispatch/target.h"
+#include "lib/ukernels.h"
 
-// The smallest call of each function: what validation and dispatch cost.
+// The smallest call of each function, and the same with slots that do nothing: what validation and dispatch cost.
 
 namespace bench {
 namespace {
@@ -19,6 +22,32 @@ struct Data {
   alignas(128) float sin[1] = {0.8f};
   alignas(128) float out[2] = {};
   Buffer workspace;
+  /// Options that a caller keeps: filling a Scoring takes the caller up to 10 ns, by how its compiler clears structs.
+  simdattn::Scoring causal{.causal = true};
+  struct Hollow {
+    simdattn::UKernels kernels;
+    simdattn::Target target;
+  };
+  std::map<const simdattn::Target*, Hollow> hollow;
+
+  const simdattn::Target* without_slots(const simdattn::Target* t) {
+    const auto [it, is_new] = hollow.try_emplace(t);
+    Hollow& h = it->second;
+    if (is_new) {
+      h.kernels = *t->kernels;
+      h.kernels.softmax_rows = [](const simdattn::SoftmaxRows&) {};
+      for (auto& slot : h.kernels.score_rows) slot = [](const simdattn::ScoreRows&) {};
+      for (auto& kv : h.kernels.attention[0].kv) kv.value_tile = [](const simdattn::ValueTile&) {};
+      h.kernels.any_zero = [](const float*, int64_t) { return false; };
+      for (auto& slot : h.kernels.finish) slot = [](const float*, float, void*, int64_t) {};
+      for (auto& from : h.kernels.rope_heads) {
+        for (auto& slot : from) slot = [](const simdattn::RopeHeads&) {};
+      }
+      h.target = *t;
+      h.target.kernels = &h.kernels;
+    }
+    return &h.target;
+  }
 };
 
 using Call = simdattn::Status (*)(Data&, const Exec&);
@@ -27,6 +56,7 @@ struct Function {
   const char* name;
   size_t outputs;
   Call call;
+  bool fused = false;
 };
 
 const Function kFunctions[] = {
@@ -34,7 +64,7 @@ const Function kFunctions[] = {
      [](Data& d, const Exec& e) { return simdattn::softmax(view(d.q, {1, 1}), view(d.out, {1, 1}), {}, e); }},
     {"masked_softmax_1x1", 1,
      [](Data& d, const Exec& e) {
-       return simdattn::masked_softmax(view(d.q, {1, 1, 1, 1}), view(d.out, {1, 1, 1, 1}), {.causal = true}, {}, e);
+       return simdattn::masked_softmax(view(d.q, {1, 1, 1, 1}), view(d.out, {1, 1, 1, 1}), d.causal, {}, e);
      }},
     {"scores_1x1", 1,
      [](Data& d, const Exec& e) {
@@ -62,7 +92,8 @@ const Function kFunctions[] = {
        exec.workspace = d.workspace.data();
        exec.workspace_bytes = d.workspace.size();
        return simdattn::attention(a, exec);
-     }},
+     },
+     true},
 };
 
 Prepared prepare(const Function& f) {
@@ -71,6 +102,12 @@ Prepared prepare(const Function& f) {
   Prepared p;
   p.keep = data;
   p.run = [call = f.call, d = data.get()](const simdattn::Target* t, bool) { return call(*d, {.target = t}); };
+  // A fused call has its driver's work between slots.
+  if (!f.fused) {
+    p.companion = [call = f.call, d = data.get()](const simdattn::Target* t) {
+      return call(*d, {.target = d->without_slots(t)});
+    };
+  }
   p.out = data->out;
   p.out_elements = 2;
   p.count = f.outputs;
@@ -88,6 +125,7 @@ void add_call_cost_cases(std::vector<Case>& cases) {
     c.type = "f32";
     c.main = true;
     c.fixed_cost = true;
+    if (!f.fused) c.companion = "without its slots";
     c.prepare = [&f] { return prepare(f); };
     cases.push_back(std::move(c));
   }

@@ -443,6 +443,7 @@ std::vector<Result> measure(const Case& c, const MeasureOptions& options) {
     if (companion_of[i] != SIZE_MAX) {
       const double companion = contestants[companion_of[i]].best();
       out["relative"] = r.ns / companion / p.companion_work;
+      out["companion_ns"] = companion;
       if (p.more_calls > 0) out["ns_per_call"] = (r.ns - companion) / p.more_calls;
     }
     // The limit, measured at the same moments.
