@@ -9,9 +9,9 @@
 //   Ops::load, store, zero, broadcast, add, mul_add
 //   Ops::loaded                 the same as load, once: compilers would load for each operation, beside a broadcast for each product
 //   Ops::rounded                to numbers of bf16; NaN stays NaN
-//   Ops::kRoundsByAdding        then, with subnormal results flushed and subnormal operands not,
-//     rounded_by_adding         the same of magnitudes below 2^112; what is larger becomes NaN, and zeros lose their sign
-//     flushed                   zeros of their sign in the place of subnormal numbers
+//   Ops::kSplits                then
+//     split                     the same of normal numbers below 2^111 and zeros, by Veltkamp's splitting; what is larger becomes NaN
+//     flushed                   zeros of their sign in the place of subnormal numbers, if such results are flushed
 //     any_nan(v)                true if a lane is NaN
 //     any_subnormal(p, n)       true if one of n numbers is
 //   Ops::load_pairs, even_of, odd_of    of each two neighbours of bf16 the first, the second, widened
@@ -66,20 +66,21 @@ constexpr bool kLoadsTwice = !Ops::kMultipliesPairs && 2 * kRows * kVecs + 2 * k
 struct Unrounded {
   float x;
 };
-/// The same where rounding by an addition is worth two ways: results that are NaN are computed again from Unrounded.
+/// The same rounded by splitting: what is NaN then, or met subnormal numbers, is computed again from Unrounded. Of those the ones just below
+/// 2^-126 round up to it, which splitting does not see, as it has eight places for each.
 struct Bounded {
   float x;
 };
 template <class T>
 constexpr bool kRounds = std::is_same_v<T, Unrounded> || std::is_same_v<T, Bounded>;
 /// How f32 that any number may be in is taken first.
-using Stored32 = std::conditional_t<Ops::kRoundsByAdding, Bounded, Unrounded>;
+using Stored32 = std::conditional_t<Ops::kSplits, Bounded, Unrounded>;
 template <class T>
 constexpr FlushSubnormals::Which kFlushed =
     std::is_same_v<T, Bounded> ? FlushSubnormals::kResults : FlushSubnormals::kAll;
 SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const float* p) { return Ops::load(p); }
 SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Unrounded* p) { return Ops::rounded(Ops::loaded(&p->x)); }
-SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Bounded* p) { return Ops::rounded_by_adding(Ops::loaded(&p->x)); }
+SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Bounded* p) { return Ops::split(Ops::loaded(&p->x)); }
 /// A number that is no operand of the chains.
 template <class T>
 SIMDATTN_TILE_INLINE Ops::Vec flushed_if_bounded(Ops::Vec v) {
@@ -104,15 +105,15 @@ constexpr bool kStored = !std::is_same_v<T, float>;
 /// Rows of the largest tile.
 template <class T, int64_t kVecs>
 constexpr int64_t kMostRows = !std::is_same_v<T, Stored32> && kRounds<T> ? 1
-                              : kRounds<T>                               ? Ops::kRoundingRows
                               : kVecs == 4                               ? Ops::kWideRows
+                              : kRounds<T>                               ? Ops::kRoundingRows
                                                                          : Ops::kRows;
-/// One chain after the other: each number is then rounded once for twice the rows, beside five constants and intermediates.
+/// One chain after the other: each number is then rounded once for twice the rows, beside three constants and intermediates.
 template <class T, int64_t kRows, int64_t kVecs>
-constexpr bool kApart = std::is_same_v<T, Bounded> && (2 * kRows + 1) * kVecs + 5 > Ops::kRegisters;
+constexpr bool kApart = std::is_same_v<T, Bounded> && (2 * kRows + 1) * kVecs + 3 > Ops::kRegisters;
 /// Tiles of four vectors: for all rows where they are as high as the others, else for the few rows of a decoding step.
 template <class T>
-constexpr bool kWide = std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows;
+constexpr bool kWide = std::is_same_v<T, bf16> || (Ops::kSplits && kRounds<T>) || Ops::kWideRows == Ops::kRows;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Scores: lanes are keys
@@ -301,7 +302,7 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
     with_rows<kMostRows<T, kVecs>>(
         t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { done = score_chains_tile<T, r, kVecs>(arguments); });
     if constexpr (std::is_same_v<T, Bounded>) {
-      if (!done) score_unrounded_strip<kVecs>(a, x, t.first, t.rows);
+      if (!done || FlushSubnormals::met()) score_unrounded_strip<kVecs>(a, x, t.first, t.rows);
     }
   }
 }
@@ -318,6 +319,7 @@ void score_unrounded_strip(const ScoreTile& a, int64_t x, int64_t first, int64_t
 template <class T>
 void score_chains(const ScoreTile& a) {
   if constexpr (std::is_same_v<T, Bounded>) {
+    if (!FlushSubnormals::tells()) return score_chains<Unrounded>(a);
     for (int64_t r = 0; r < a.rows; ++r) {
       const char* const q = static_cast<const char*>(a.q) + r * a.q_stride;
       if (Ops::any_subnormal(reinterpret_cast<const float*>(q), a.dim)) return score_chains<Unrounded>(a);
@@ -551,7 +553,7 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
     with_rows<kMostRows<T, kVecs>>(t.rows,
                                    [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
     if constexpr (std::is_same_v<T, Bounded>) {
-      if (kept.now_nan()) {
+      if (kept.now_nan() || FlushSubnormals::met()) {
         kept.restore();
         value_unrounded_strip<kVecs>(a, key, keys, x, t.first, t.rows);
       }
@@ -669,7 +671,7 @@ SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t col
 template <class T>
 void value_chains(const ValueTile& a) {
   if constexpr (std::is_same_v<T, Bounded>) {
-    if (a.rows > Ops::kMostRoundingRows) return value_chains<Unrounded>(a);
+    if (a.rows > Ops::kMostRoundingRows || !FlushSubnormals::tells()) return value_chains<Unrounded>(a);
     for (int64_t r = 0; r < a.rows; ++r) {
       if (Ops::any_subnormal(a.w + r * a.ldw, a.keys)) return value_chains<Unrounded>(a);
     }

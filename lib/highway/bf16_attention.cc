@@ -64,22 +64,14 @@ struct Ops {
   static HWY_INLINE Vec add(Vec a, Vec b) { return hn::Add(a, b); }
   static HWY_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return hn::MulAdd(a, b, c); }
   static HWY_INLINE Vec rounded(Vec v) { return RoundedToBF16(TileTag(), v); }
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  static constexpr bool kRoundsByAdding = true;
+#if HWY_ARCH_X86
+  static constexpr bool kSplits = true;
 #else
-  static constexpr bool kRoundsByAdding = false;
+  static constexpr bool kSplits = false;
 #endif
-  /// v + s - s, where the last place of s = 1.5 * 2^16 times the power of two of v is that of a bf16 number: 17 more in the exponent than
-  /// the subnormals' and the smallest normals', which is 0 or 1. Saturation leaves NaN for what overflows.
-  static HWY_INLINE Vec rounded_by_adding(Vec v) {
-    const hn::Repartition<uint16_t, TileTag> du;
-    const hn::Repartition<int16_t, TileTag> di;
-    const hn::RebindToUnsigned<TileTag> d32;
-    const auto constant = [&](uint32_t x) SIMDATTN_LAMBDA { return hn::BitCast(du, hn::Set(d32, x)); };
-    const auto exponent = hn::SaturatedSub(hn::And(hn::BitCast(du, v), constant(0x7F800000u)), constant(0x00800000u));
-    const auto shifter =
-        hn::BitCast(TileTag(), hn::SaturatedAdd(hn::BitCast(di, exponent), hn::BitCast(di, constant(0x08C00000u))));
-    return hn::Sub(hn::Add(v, shifter), shifter);
+  static HWY_INLINE Vec split(Vec v) {
+    const Vec scaled = hn::Mul(v, hn::Set(TileTag(), 65537.0f));
+    return hn::Sub(scaled, hn::Sub(scaled, v));
   }
   static HWY_INLINE Vec flushed(Vec v) {
     Vec one = hn::Set(TileTag(), 1.0f);

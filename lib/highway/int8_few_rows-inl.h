@@ -4,7 +4,6 @@
 // products of a score exactly, in any order. A vector of numbers then takes widening, a product, a rounding and one multiply-add a row.
 // Packing them as bytes and unpacking pairs takes twice as much, which more rows pay for.
 
-using IntTag64 = hn::Repartition<int64_t, IntTag>;
 using IntVec = hn::Vec<IntTag>;
 
 /// Rows of a tile of kVecs vectors.
@@ -16,6 +15,19 @@ constexpr int64_t rows_of_tiles(int64_t rows, int64_t most) {
 /// Of a score two sums where multiply-adds would wait for each other: even and odd dimensions.
 template <size_t kRows>
 constexpr size_t kSumsOfScore = kRows <= (HWY_TARGET <= HWY_AVX3 ? 3 : 2) ? 2 : 1;
+
+/// To the nearest integer, of magnitudes up to 127. With several rows the ports of multiply-adds bind, and Intel's conversions of AVX2 take
+/// two turns of those: there 1.5 * 2^23 is added and subtracted, on another port.
+template <size_t kRows>
+HWY_INLINE TileVec ToInteger(TileVec v) {
+#if HWY_TARGET == HWY_AVX2
+  if constexpr (kRows >= 3) {
+    const TileVec shifter = hn::Set(TileTag(), 12582912.0f);
+    return hn::Sub(hn::Add(v, shifter), shifter);
+  }
+#endif
+  return hn::Round(v);
+}
 
 /// RowScale of largest magnitudes, which are those of numbers if they are below infinity's.
 HWY_INLINE void StoreRowScales(IntVec magnitudes, float* scales, float* inverses) {
@@ -85,38 +97,54 @@ HWY_INLINE Magnitudes NoMagnitudes() { return hn::Zero(hn::RebindToUnsigned<IntT
 
 // ---- Scales of rows ----
 
-/// Of each 128 bits of four vectors the largest number: of rows 0, 1, 2, 3, in each 128 bits.
-HWY_INLINE IntVec LargestOfFour(IntVec r0, IntVec r1, IntVec r2, IntVec r3) {
-  const IntTag d;
-  const IntTag64 d64;
-  const IntVec t0 = hn::Max(hn::InterleaveLower(d, r0, r1), hn::InterleaveUpper(d, r0, r1));
-  const IntVec t1 = hn::Max(hn::InterleaveLower(d, r2, r3), hn::InterleaveUpper(d, r2, r3));
+/// The larger magnitudes, lane by lane.
+template <class T>
+HWY_INLINE Magnitudes LargerOf(Magnitudes a, Magnitudes b) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    const PairTag d;
+    return hn::BitCast(hn::RebindToUnsigned<IntTag>(), hn::Max(hn::BitCast(d, a), hn::BitCast(d, b)));
+  } else {
+    return hn::Max(a, b);
+  }
+}
+/// Of each 128 bits of four vectors the largest magnitudes: of rows 0, 1, 2, 3, in each 128 bits.
+template <class T>
+HWY_INLINE Magnitudes LargestOfFour(Magnitudes r0, Magnitudes r1, Magnitudes r2, Magnitudes r3) {
+  const hn::RebindToUnsigned<IntTag> d;
+  const hn::Repartition<uint64_t, TileTag> d64;
+  const Magnitudes t0 = LargerOf<T>(hn::InterleaveLower(d, r0, r1), hn::InterleaveUpper(d, r0, r1));
+  const Magnitudes t1 = LargerOf<T>(hn::InterleaveLower(d, r2, r3), hn::InterleaveUpper(d, r2, r3));
   const auto u0 = hn::BitCast(d64, t0), u1 = hn::BitCast(d64, t1);
-  return hn::Max(hn::BitCast(d, hn::InterleaveLower(d64, u0, u1)), hn::BitCast(d, hn::InterleaveUpper(d64, u0, u1)));
+  return LargerOf<T>(hn::BitCast(d, hn::InterleaveLower(d64, u0, u1)), hn::BitCast(d, hn::InterleaveUpper(d64, u0, u1)));
 }
 
 /// The largest magnitudes of lanes() rows, of each of which there is a vector.
 template <class T>
 HWY_INLINE IntVec LargestOfRows(const uint32_t* rows) {
+  const hn::RebindToUnsigned<IntTag> d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const auto four = [&](int64_t first) SIMDATTN_LAMBDA {
-    const auto row = [&](int64_t i) SIMDATTN_LAMBDA {
-      return Largest<T>::OfLanes(hn::LoadU(hn::RebindToUnsigned<IntTag>(), rows + (first + i) * n));
-    };
-    return LargestOfFour(row(0), row(1), row(2), row(3));
+    const auto row = [&](int64_t i) SIMDATTN_LAMBDA { return hn::LoadU(d, rows + (first + i) * n); };
+    return LargestOfFour<T>(row(0), row(1), row(2), row(3));
   };
 #if HWY_TARGET <= HWY_AVX3
-  const __m512i a = four(0).raw, b = four(4).raw, c = four(8).raw, e = four(12).raw;
-  const __m512i ab = _mm512_max_epi32(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xEE));
-  const __m512i ce = _mm512_max_epi32(_mm512_shuffle_i64x2(c, e, 0x44), _mm512_shuffle_i64x2(c, e, 0xEE));
-  return IntVec{_mm512_max_epi32(_mm512_shuffle_i64x2(ab, ce, 0x88), _mm512_shuffle_i64x2(ab, ce, 0xDD))};
+  const auto halves = [&](Magnitudes a, Magnitudes b, auto low, auto high) SIMDATTN_LAMBDA {
+    return LargerOf<T>(Magnitudes{_mm512_shuffle_i64x2(a.raw, b.raw, low)},
+                       Magnitudes{_mm512_shuffle_i64x2(a.raw, b.raw, high)});
+  };
+  constexpr std::integral_constant<int, 0x44> kLower;
+  constexpr std::integral_constant<int, 0xEE> kUpper;
+  constexpr std::integral_constant<int, 0x88> kEven;
+  constexpr std::integral_constant<int, 0xDD> kOdd;
+  const Magnitudes largest =
+      halves(halves(four(0), four(4), kLower, kUpper), halves(four(8), four(12), kLower, kUpper), kEven, kOdd);
 #elif HWY_TARGET == HWY_AVX2
-  const IntTag d;
-  const IntVec a = four(0), b = four(4);
-  return hn::Max(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+  const Magnitudes a = four(0), b = four(4);
+  const Magnitudes largest = LargerOf<T>(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
 #else
-  return four(0);
+  const Magnitudes largest = four(0);
 #endif
+  return Largest<T>::OfLanes(largest);
 }
 
 /// Scales of `rows` rows, and of those of a vector past them.
@@ -285,8 +313,8 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
     int64_t steps_left = value_steps;
     const auto add = [&](auto sum, const float* x, TileVec column0, TileVec column1) SIMDATTN_LAMBDA {
       constexpr size_t kFirst = sum % kSums * kRows * 2;
-      Get<0>(k) = hn::Round(hn::Mul(column0, Get<2>(k)));
-      Get<1>(k) = hn::Round(hn::Mul(column1, Get<3>(k)));
+      Get<0>(k) = ToInteger<kRows>(hn::Mul(column0, Get<2>(k)));
+      Get<1>(k) = ToInteger<kRows>(hn::Mul(column1, Get<3>(k)));
       ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
         AddTwo(x + static_cast<int64_t>(r) * ldq, Get<0>(k), Get<1>(k), Get<kFirst + 2 * r>(acc),
                Get<kFirst + 2 * r + 1>(acc));
@@ -485,7 +513,7 @@ HWY_NOINLINE void QuantisedValueTile(const QuantisedValues<T>& a) {
         line += static_cast<uintptr_t>(prefetch_pitch);
       }
       const TileVec inverse = hn::Set(d, inverses[j]);
-      const auto quantised = [&](TileVec x) SIMDATTN_LAMBDA { return hn::Round(hn::Mul(x, inverse)); };
+      const auto quantised = [&](TileVec x) SIMDATTN_LAMBDA { return ToInteger<kRows>(hn::Mul(x, inverse)); };
       if constexpr (std::is_same_v<T, bf16>) {
         ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
           const TileVec pairs = LoadPairs(d, v.get() + 2 * static_cast<int64_t>(c) * n);

@@ -35,18 +35,10 @@ struct Ops {
   static SIMDATTN_INLINE Vec add(Vec a, Vec b) { return a + b; }
   static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return xsimd::fma(a, b, c); }
   static SIMDATTN_INLINE Vec rounded(Vec v) { return rounded_to_bf16(v); }
-  static constexpr bool kRoundsByAdding = kX86 && kLanes >= 8;
-  /// As in lib/highway/bf16_attention.cc.
-  static SIMDATTN_INLINE Vec rounded_by_adding(Vec v) {
-    using U16 = xsimd::batch<uint16_t, typename Vec::arch_type>;
-    using I16 = xsimd::batch<int16_t, typename Vec::arch_type>;
-    const auto constant = [](uint32_t x) { return xsimd::bitwise_cast<uint16_t>(Bits32(x)); };
-    const U16 exponent =
-        xsimd::ssub(xsimd::bitwise_cast<uint16_t>(bits_of(v)) & constant(0x7F800000u), constant(0x00800000u));
-    const I16 sum =
-        xsimd::sadd(xsimd::bitwise_cast<int16_t>(exponent), xsimd::bitwise_cast<int16_t>(constant(0x08C00000u)));
-    const Vec shifter = xsimd::bitwise_cast<float>(sum);
-    return v + shifter - shifter;
+  static constexpr bool kSplits = kX86 && kLanes >= 8;
+  static SIMDATTN_INLINE Vec split(Vec v) {
+    const Vec scaled = v * Vec(65537.0f);
+    return scaled - (scaled - v);
   }
   static SIMDATTN_INLINE Vec flushed(Vec v) {
     typename Vec::register_type one = Vec(1.0f);
