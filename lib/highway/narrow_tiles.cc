@@ -22,9 +22,12 @@ namespace {
 
 static_assert(std::is_same_v<TileVec, Numbers>);
 
-/// How far ahead panels are prefetched, and how many bytes of rows are read, all columns of them, before the next ones.
+// Fetched is in several streams at once, a page or so apart. 16 lines of L1 wait for memory at most; the hardware's streams, which
+// run ahead within a page, bring the others to L2, and several of them more than one. (Xeon, one row, AVX-512, the time over one stream:
+// int8 0.88, fp8 0.88 - 0.90, q8_0 0.90, q4_0 0.94 - 0.98. Streams that share a page gain half of it or nothing.)
+/// How far ahead panels are prefetched, and how many bytes of rows are read at most, all columns of them, before the next ones.
 constexpr int64_t kPrefetchBytes = 16384;
-constexpr int64_t kBlockBytes = 16384;
+constexpr int64_t kBlockBytes = 20480;
 
 /// Units of rows that are transposed at a time.
 constexpr int64_t kRowUnits = 4;
@@ -67,9 +70,28 @@ struct Lanes8 {
   uint32_t v[8];
 };
 #endif
+#if HWY_TARGET == HWY_AVX2
+/// Byte `from` of each lane as its upper one, 0 below.
+struct ByteOrder {
+  constexpr explicit ByteOrder(int from) {
+    for (int i = 0; i < 32; ++i) v[i] = static_cast<int8_t>(i % 4 == 3 ? i % 16 / 4 * 4 + from : -1);
+  }
+  int8_t v[32] = {};
+};
+#endif
 /// kBits bits of each lane, a signed integer below kShift others, times 2^(32 - kBits).
 template <int kBits, int kShift>
 HWY_INLINE Numbers UpperInteger(Codes w) {
+#if HWY_TARGET == HWY_AVX2
+  if constexpr (kBits == 8 && kShift != 0 && kShift % 8 == 0) {
+    // Bytes in their place, zeros below: a shift takes a port of the multiply-adds, and leaves bits to be cleared. Reads the order
+    // where it lies, as below.
+    alignas(32) static constexpr ByteOrder kOrder(3 - kShift / 8);
+    Codes upper;
+    __asm__("vpshufb %2, %1, %0" : "=x"(upper.raw) : "x"(w.raw), "m"(kOrder));
+    return hn::ConvertTo(D(), hn::BitCast(DI(), upper));
+  }
+#endif
   w = Left<kShift>(w);
   if constexpr (kShift != 32 - kBits) {
 #if HWY_TARGET == HWY_AVX2
@@ -342,6 +364,14 @@ struct RowsToTranspose {
   int64_t ahead;  // 0; or bytes from a row to the one that is fetched for it
 };
 
+/// What a tile of scores fetches for later ones: in each of the first `units` units kUnitLines lines, in each block kScaleLines.
+struct PanelsToFetch {
+  uintptr_t first = 0;   // of the lines of the first unit; may lie outside of every object
+  uintptr_t scales = 0;  // of the lines of the first block; those of the next one are next to them
+  uintptr_t apart = 0;   // bytes between the lines of a unit or block
+  int64_t units = 0;
+};
+
 struct ScoreArguments {
   const float* q;
   int64_t ldq;
@@ -355,14 +385,15 @@ struct ScoreArguments {
   float scale;
   float* s;
   int64_t lds;
-  /// kStepLines<kType, kVecs> a unit.
-  PrefetchPlan prefetch;
+  PanelsToFetch fetch;
   RowsToTranspose next;
 };
 
-/// Lines of the cache that a unit of all columns has, with its share of the scales.
+/// Lines of the cache that a unit of all columns has, and a block's scales of all columns.
+template <size_t kVecs>
+constexpr uintptr_t kUnitLines = kVecs * hn::MaxLanes(TileTag()) * kUnitBytes / 64;
 template <KvType kType, size_t kVecs>
-constexpr uintptr_t kStepLines = kVecs * hn::MaxLanes(TileTag()) * kUnitBytes / 64 + (has_scales(kType) ? 0 : 1);
+constexpr uintptr_t kScaleLines = has_scales(kType) ? 0 : (kVecs * hn::MaxLanes(TileTag()) * 2 + 63) / 64;
 
 template <class Code>
 HWY_INLINE float NumberAt(const uint8_t* p, Code /*code*/) {
@@ -531,18 +562,19 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
           }
         });
       };
-      uintptr_t line = a.prefetch.first;
-      int64_t to_fetch = a.prefetch.count;
-      const int64_t prefetch_pitch = a.prefetch.pitch;
+      uintptr_t line = a.fetch.first;
+      [[maybe_unused]] uintptr_t scale_line = a.fetch.scales;
+      int64_t to_fetch = a.fetch.units;
+      const uintptr_t apart = a.fetch.apart;
       // One vector of columns of a piece of rows behind each unit: all of it first, or in a loop of its own, would not overlap, as
       // multiply-adds that wait for each other fill the scheduler.
       RowPieces<kType> rows(a.next, a.dim);
       const auto next = [&](int64_t n_units) SIMDATTN_LAMBDA { low += n_units * kPitch, high += n_units * kPitch; };
       const auto start_unit = [&]() SIMDATTN_LAMBDA {
         if (to_fetch > 0) {
-          for (uintptr_t i = 0; i < kStepLines<kType, kVecs>; ++i)
-            __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
-          line += static_cast<uintptr_t>(prefetch_pitch);
+          for (uintptr_t i = 0; i < kUnitLines<kVecs>; ++i)
+            __builtin_prefetch(reinterpret_cast<const char*>(line + i * apart), 0, 2);
+          line += 64;
           --to_fetch;
         }
         if (rows.any()) rows.transpose();
@@ -565,6 +597,11 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         const hn::Rebind<uint16_t, D> d16;
         [[maybe_unused]] auto largest = hn::Zero(d16);  // bits of scales: negative ones are larger than infinity
         for (int64_t block = 0; block < a.dim / Format::kBlock; ++block) {
+          if (to_fetch > 0) {
+            for (uintptr_t i = 0; i < kScaleLines<kType, kVecs>; ++i)
+              __builtin_prefetch(reinterpret_cast<const char*>(scale_line + i * apart), 0, 2);
+            scale_line += 64;
+          }
           ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
             constexpr int64_t kVector = c;
             const uint8_t* const p = kVector < kHalf ? low_scales.get() + kVector * n * Format::kScaleBytes
@@ -639,16 +676,17 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
                       .scale = a.scale,
                       .s = a.s,
                       .lds = a.lds,
-                      .prefetch = {},
+                      .fetch = {},
                       .next = {}};
-  // The stride of a single panel may be anything.
-  const int64_t ahead = in_rows ? ((kPrefetchBytes - 1) / (width * row) + 2) * width * a.panel_stride : 0;
+  // Columns from those that are read to those that are fetched.
+  const int64_t ahead = in_rows ? ((kPrefetchBytes - 1) / (width * row) + 2) * width
+                                : ((kPrefetchBytes - 1) / (2 * bytes) + 1) * 2 * kPanelWidth;
   const bool one_after_the_other = a.panel_stride == row;
   // Tiles narrower than a panel begin inside of one.
   const int64_t step = HWY_MAX(width, kPanelWidth);
   const auto rows_at = [&](int64_t x) -> RowsToTranspose {
     return {keys + (x < columns ? x * a.panel_stride : 0), a.panel_stride, x < columns ? HWY_MIN(step, columns - x) : 0,
-            transposed[x / step % 2], a.stream && !one_after_the_other ? ahead : 0};
+            transposed[x / step % 2], a.stream && !one_after_the_other ? ahead * a.panel_stride : 0};
   };
   if (in_rows) functions.transpose(rows_at(0), a.dim);
   for (int64_t x = 0; x < columns; x += width) {
@@ -664,14 +702,19 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
     t.low_scales = units * kPitch + x % kPanelWidth * (2 - kUnitBytes);
     t.high_scales = units * kPitch + middle % kPanelWidth * (2 - kUnitBytes);
     if (in_rows) t.next = x % step == 0 ? rows_at(x + step) : RowsToTranspose{};
-    if (a.stream && in_rows && one_after_the_other) {
-      t.prefetch = {address_at(keys, x * row + ahead), width * row / units, units};
-    } else if (a.stream && !in_rows) {
-      // As many bytes as the tile reads, some panels ahead.
-      const int64_t panels_ahead = ((kPrefetchBytes - 1) / (2 * bytes) + 1) * 2;
-      t.prefetch = {address_at(keys, x % kPanelWidth * bytes / kPanelWidth) +
-                        static_cast<uintptr_t>(x / kPanelWidth + panels_ahead) * static_cast<uintptr_t>(a.panel_stride),
-                    width * bytes / (kPanelWidth * units), units};
+    if (a.stream && (!in_rows || one_after_the_other)) {
+      // Two tiles fetch as many panels as they read, all at a time and half of each, some tiles ahead. A tile alone fetches its own,
+      // as if they followed each other. Rows that do are as long as panels.
+      const int64_t second = x / width % 2, first = x - second * width;
+      const uintptr_t stride = static_cast<uintptr_t>(in_rows ? kPanelWidth * row : a.panel_stride);
+      const uintptr_t half = static_cast<uintptr_t>(units) * 64;  // of the units of a panel
+      const uintptr_t to = address_at(keys, 0) + static_cast<uintptr_t>((first + ahead) / kPanelWidth) * stride;
+      if (first + 2 * width <= columns) {
+        t.fetch = {to + static_cast<uintptr_t>(second) * half,
+                   to + 2 * half + static_cast<uintptr_t>(second * width / kPanelWidth) * stride, stride, units};
+      } else {
+        t.fetch = {to, to + static_cast<uintptr_t>(width * kUnitBytes / 64) * half, half, units};
+      }
     }
     if (a.scales != nullptr) t.scales = a.scales + x;
     t.s = a.s + x;
@@ -691,6 +734,13 @@ HWY_NOINLINE void ScoreAll(ScoreTile a, KvType type, const ScoreFunctions& funct
 
 // ---- Values ------------------------------------------------------------------------------------------------------------
 
+/// What a tile of values fetches: in each of the first `count` keys kRowLines lines, `apart` bytes apart, then `pitch` on.
+struct RowsToFetch {
+  uintptr_t first = 0;
+  int64_t pitch = 0;
+  int64_t count = 0;
+  int64_t apart = 0;
+};
 struct ValueArguments {
   const float* w;
   int64_t ldw;
@@ -701,8 +751,8 @@ struct ValueArguments {
   int64_t keys;
   float* o;  // of column 0
   int64_t ldo;
-  const float* alpha;     // null: 1
-  PrefetchPlan prefetch;  // kRowLines<kType, kVecs> a key
+  const float* alpha;    // null: 1
+  RowsToFetch prefetch;  // kRowLines<kType, kVecs> a key
 };
 template <KvType kType, size_t kVecs>
 constexpr uintptr_t kRowLines =
@@ -734,7 +784,8 @@ struct BlockScales<Format, kBlocks> {
       std::memcpy(&scale, p + kBlock * Format::kBlockBytes, sizeof scale);
       bits |= uint64_t{scale} << (16 * b);
     });
-    _mm_store_ps(of, _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<int64_t>(bits))));
+    __asm__("" : "+m"(bits));  // converted from memory: from a register takes two shuffles more
+    _mm_store_ps(of, _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(&bits))));
     __asm__("" : "+m"(of));  // read from memory: to repeat a lane of a register is an operation more
   }
   template <int64_t kBlock>
@@ -802,13 +853,14 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
     uintptr_t line = a.prefetch.first;
     const int64_t prefetch_pitch = a.prefetch.pitch;
     const int64_t prefetch_count = a.prefetch.count;
+    const uintptr_t apart = static_cast<uintptr_t>(a.prefetch.apart);
     const int64_t keys = a.keys;
     // From the first code back to the scale of its block.
     [[maybe_unused]] const int64_t to_scale = -(a.column % block_of(kType) / (kNibbles<kType> ? 2 : 1) + 2);
     for (int64_t j = 0; j < keys; ++j) {
       if (j < prefetch_count) {
         for (uintptr_t i = 0; i < kRowLines<kType, kVecs>; ++i)
-          __builtin_prefetch(reinterpret_cast<const char*>(line + 64 * i), 0, 2);
+          __builtin_prefetch(reinterpret_cast<const char*>(line + i * apart), 0, 2);
         line += static_cast<uintptr_t>(prefetch_pitch);
       }
       [[maybe_unused]] const BlockScales<Format, kBlocks> block_scales(v.get() + to_scale);
@@ -899,17 +951,20 @@ constexpr ValueFunctions kValueTiles = [] {
 }();
 
 /// Keys [key, key + keys), as many columns from x on as the tiles have.
-HWY_NOINLINE void ValueColumns(const ValueTile& a, KvType type, int64_t key, int64_t keys, int64_t x,
-                               const ValueFunction* tiles, int64_t most, int64_t columns) {
+HWY_NOINLINE void ValueColumns(const ValueTile& a, KvType type, int64_t key, int64_t keys, int64_t block_keys,
+                               int64_t x, const ValueFunction* tiles, int64_t most, int64_t columns) {
   const uint8_t* const v = static_cast<const uint8_t*>(a.v) + key * a.key_stride;
-  PrefetchPlan prefetch;
+  RowsToFetch prefetch;
   if (a.stream) {
     // Its share of the next keys, whose rows' bytes the tiles divide among themselves in order.
     const int64_t bytes = row_bytes(type, a.dim);
     if (a.key_stride == bytes) {
-      prefetch = {address_at(v, keys * bytes + keys * bytes * x / a.dim), bytes * columns / a.dim, keys};
+      // As many streams as a tile's part of a row has lines.
+      const int64_t piece = bytes * columns / a.dim, lines = (piece + 63) / 64;
+      prefetch = {address_at(v, block_keys * bytes + keys * bytes * x / a.dim), (piece + lines - 1) / lines, keys,
+                  keys * piece / lines};
     } else {
-      prefetch = {address_at(v, keys * a.key_stride + bytes * x / a.dim), a.key_stride, keys};
+      prefetch = {address_at(v, block_keys * a.key_stride + bytes * x / a.dim), a.key_stride, keys, 64};
     }
   }
   const int64_t block = block_of(type);
@@ -922,25 +977,30 @@ HWY_NOINLINE void ValueColumns(const ValueTile& a, KvType type, int64_t key, int
     tiles[t.rows - 1]({a.w + first * a.ldw + key, a.ldw, codes, a.key_stride,
                        has_scales(type) ? a.scales + key : nullptr, x, keys, a.o + first * a.ldo, a.ldo,
                        a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr,
-                       first == 0 ? prefetch : PrefetchPlan()});
+                       first == 0 ? prefetch : RowsToFetch()});
   }
 }
 
 /// Columns [0, return value): whole tiles.
 HWY_NOINLINE int64_t AddWholeTiles(const ValueTile& a, KvType type, const ValueFunctions& tiles) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const int64_t block = a.stream ? HWY_MAX(kBlockBytes / row_bytes(type, a.dim), int64_t{16}) : a.keys;
+  int64_t block = a.keys;
+  if (a.stream) {
+    // Divides the keys of a tile.
+    for (block = 16; 2 * block * row_bytes(type, a.dim) <= kBlockBytes;) block *= 2;
+  }
   int64_t key = 0, x;
   do {
     const int64_t keys = HWY_MIN(block, a.keys - key);
     x = 0;
     if (a.rows == 1 && tiles.eight[0] != nullptr) {
-      for (; x + 8 * n <= a.dim; x += 8 * n) ValueColumns(a, type, key, keys, x, tiles.eight, 1, 8 * n);
+      for (; x + 8 * n <= a.dim; x += 8 * n) ValueColumns(a, type, key, keys, block, x, tiles.eight, 1, 8 * n);
     }
     if (a.rows <= kValueRows<4> || kValueRows<4> == kFusedRows) {
-      for (; x + 4 * n <= a.dim; x += 4 * n) ValueColumns(a, type, key, keys, x, tiles.four, kValueRows<4>, 4 * n);
+      for (; x + 4 * n <= a.dim; x += 4 * n)
+        ValueColumns(a, type, key, keys, block, x, tiles.four, kValueRows<4>, 4 * n);
     }
-    for (; x + 2 * n <= a.dim; x += 2 * n) ValueColumns(a, type, key, keys, x, tiles.two, kFusedRows, 2 * n);
+    for (; x + 2 * n <= a.dim; x += 2 * n) ValueColumns(a, type, key, keys, block, x, tiles.two, kFusedRows, 2 * n);
     key += block;
   } while (key < a.keys);
   return x;
