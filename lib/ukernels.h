@@ -358,6 +358,8 @@ struct KvOperands {
   int64_t direct_key_rows = kDirectRows;
   /// The same for more dimensions.
   int64_t direct_key_dims = INT64_MAX;
+  /// The same for score_rows.
+  int64_t most_score_rows = kDirectRows;
   /// For more rows values are packed.
   int64_t direct_value_rows = kDirectRows;
   /// score_tile can look at rows of values while it waits for keys: of dimensions that are a multiple of this. 0: it does not.

@@ -255,9 +255,9 @@ TEST_P(Slots, ScoreRows) {
     for (int64_t i = 0; i < cases(1500); ++i) {
       const int64_t dim = random.size(1, 300);
       const int64_t n_q = random.integer(0, 9);
-      // Keys of one query on both sides of 32 KiB, beyond which a kernel may be another one.
-      const int64_t n_k =
-          n_q == 1 ? random.integer(0, 2 * 8192 / dim + 1) % 1000 : random.size(0, dim > 100 ? 40 : 100);
+      // Keys of one query now and then on both sides of 2 MiB, beyond which a kernel may be another one.
+      const int64_t many = (int64_t{1} << 19) / dim + random.integer(0, 1);
+      const int64_t n_k = n_q == 1 && dim > 16 && i % 50 == 0 ? many : random.size(0, dim > 100 ? 40 : 100);
       const Rows q = random_workspace(random, n_q, dim, values(i));
       const Rows k = random_rows(random, static_cast<DType>(type), n_k, dim, values(i));
       const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
@@ -371,6 +371,61 @@ TEST_P(Slots, ScoreTile) {
       ASSERT_EQ(problem, "") << describe(
           i, type,
           {{"dim", dim}, {"rows", rows}, {"n_panels", n_panels}, {"panel_stride", panels.stride}, {"lds", a.lds}});
+    }
+  }
+}
+
+/// Keys in rows, against the definition's panels of the same keys.
+TEST_P(Slots, ScoreKeyRows) {
+  for (size_t type = 0; type < kElementTypes; ++type) {
+    const KvOperands& own = f32(uk()).kv[type];
+    if (own.score_rows == nullptr) continue;  // optional: they are packed
+    const KvOperands& other = f32(definition()).kv[type];
+    Random random(seed() * 100 + 15 + type);
+    const DType dtype = static_cast<DType>(type);
+    for (int64_t i = 0; i < cases(600); ++i) {
+      const int64_t dim = random.integer(1, random.coin() ? 9 : kMostDirectRowDims / kDirectRowDims) * kDirectRowDims;
+      ASSERT_TRUE(has_direct_rows(dim));
+      const int64_t rows = random.integer(0, own.most_score_rows);
+      const int64_t n_panels = random.integer(0, dim > 100 ? 3 : 8);
+      const Rows q = random_workspace(random, rows, dim, values(i));
+      const Rows k = random_rows(random, dtype, n_panels * kPanelWidth, dim, values(i));
+      Outputs s(random, DType::kF32, rows, n_panels * kPanelWidth);
+      ScoreTile a = {};
+      a.q = q.data();
+      a.q_stride = q.stride_bytes();
+      a.rows = rows;
+      a.n_panels = n_panels;
+      a.dim = dim;
+      a.scale = random.coin() ? 1.0f : number(random, Values::kWide);
+      a.lds = s.want.stride;
+      a.stream = random.coin();
+      std::vector<float> panels(static_cast<size_t>(n_panels * kPanelWidth * dim));
+      for (int64_t p = 0; p < n_panels; ++p) {
+        other.pack_keys({.from = static_cast<const char*>(k.data()) + p * kPanelWidth * k.stride_bytes(),
+                         .token_stride = k.stride_bytes(),
+                         .keys = kPanelWidth,
+                         .dim = dim,
+                         .panel = panels.data() + p * kPanelWidth * dim,
+                         .stream = false});
+      }
+      a.panels = panels.data();
+      a.panel_stride = kPanelWidth * dim * 4;
+      a.s = s.want.f32();
+      other.score_packed(a);
+      a.panels = k.data();
+      a.panel_stride = k.stride_bytes();
+      a.s = s.got.f32();
+      own.score_rows(a);
+      const std::string problem = difference(s.want, s.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
+        double sum = 0;
+        for (int64_t d = 0; d < dim; ++d)
+          sum += std::fabs(static_cast<double>(q.at(r, d)) * static_cast<double>(k.at(c, d)));
+        const double roundings = 3.0 * static_cast<double>(dim) + 2;
+        return (roundings * (kEps * sum + 0x1p-149) + 0x1p-149) * std::fabs(static_cast<double>(a.scale)) + 0x1p-149;
+      });
+      ASSERT_EQ(problem, "") << describe(
+          i, type, {{"dim", dim}, {"rows", rows}, {"n_panels", n_panels}, {"stride", k.stride}, {"lds", a.lds}});
     }
   }
 }

@@ -47,6 +47,7 @@ class RowBlock {
                        p_.d_qk == p_.d_v && key_ops_.scales_values > 0 && p_.d_v % key_ops_.scales_values == 0),
         modifiers_(has_modifiers(a_.scoring)),
         stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
+        stream_key_rows_(is_narrow(a_.k.type) ? stream_ : run.division.stream),
         k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         keys_(uk_, ops_, k_, w_.key_rows),
@@ -270,9 +271,10 @@ class RowBlock {
       // Keys as stored: two panels, so that memory is not idle for long while scores are taken.
       const int64_t width =
           as_stored ? 2 * kPanelWidth : std::max(kPackedKeyBytes / tile.panel_stride, int64_t{1}) * kPanelWidth;
-      const bool in_rows = as_stored && key_ops_.score_rows != nullptr && has_direct_rows(p_.d_qk);
+      const bool in_rows = direct_keys_ && !k_.panels() && key_ops_.score_rows != nullptr &&
+                           n <= key_ops_.most_score_rows && has_direct_rows(p_.d_qk);
       for (int64_t c = first; c < first + columns;) {
-        int64_t end = std::min(c + width, first + columns);
+        int64_t end = std::min(c + (in_rows ? kPanelWidth : width), first + columns);
         int64_t run = 0;
         const char* const rows = in_rows && c >= see.lo ? k_.at(base + c, &run) : nullptr;
         const int64_t whole = std::min({run, see.hi - c, first + columns - c}) / kPanelWidth;
@@ -283,10 +285,9 @@ class RowBlock {
           tile.panel_stride = k_.token_stride();
           tile.n_panels = whole;
           tile.scales = k_.scales(base + c, whole * kPanelWidth, scales);
-          tile.stream = stream_;
+          tile.stream = stream_key_rows_;
           key_ops_.score_rows(tile);
         } else if (as_stored) {
-          if (in_rows) end = std::min(c + kPanelWidth, end);
           store_keys(base, see, c, end, w_.keys, scales);
           tile.panels = w_.keys;
           tile.panel_stride = simdattn::panel_bytes(k_.type(), p_.d_qk);
@@ -408,6 +409,7 @@ class RowBlock {
   bool scales_values_;
   bool modifiers_;
   bool stream_;
+  bool stream_key_rows_;
   KvStore<true> k_;
   KvStore<true> v_;
   KeyOperands keys_;

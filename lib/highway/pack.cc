@@ -5,60 +5,13 @@
 
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/highway/key_rows-inl.h"
 #include "lib/highway/register_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
-
-/// Keys are transposed in blocks of 128 bits: vector k of a group holds elements of keys k, k + group, ... in its blocks; a
-/// transposition within blocks leaves the keys of one dimension in order. Blocks are put together while loading, which
-/// halves the work of a transposition of whole vectors. Scalable vectors have no such loads and take one block.
-#if HWY_HAVE_SCALABLE
-using PackTag = hn::CappedTag<float, 4>;
-#else
-using PackTag = TileTag;
-#endif
-
-/// Block b of the result is the first elements of row kPitch b.
-template <int64_t kPitch, class D, class T>
-HWY_INLINE hn::Vec<D> LoadBlocks(D d, const T* p, int64_t stride) {
-  constexpr size_t kBytes = HWY_MAX_LANES_D(D) * sizeof(hn::TFromD<D>);
-  if constexpr (kBytes > 16) {
-    const hn::Half<D> half;
-    constexpr int64_t kRows = static_cast<int64_t>(kBytes) / 32 * kPitch;
-    return hn::Combine(d, LoadBlocks<kPitch>(half, p + kRows * stride, stride), LoadBlocks<kPitch>(half, p, stride));
-  } else if constexpr (std::is_same_v<T, float>) {
-    return hn::LoadU(d, p);
-  } else {
-    return hn::BitCast(d, hn::LoadU(hn::Repartition<uint16_t, D>(), Bits(p)));
-  }
-}
-
-/// a and b interleaved in each block by elements of type T: the lower and the upper halves.
-template <class T, class D>
-HWY_INLINE hn::Vec<D> Lower(D d, hn::Vec<D> a, hn::Vec<D> b) {
-  const hn::Repartition<T, D> dt;
-  return hn::BitCast(d, hn::InterleaveLower(dt, hn::BitCast(dt, a), hn::BitCast(dt, b)));
-}
-template <class T, class D>
-HWY_INLINE hn::Vec<D> Upper(D d, hn::Vec<D> a, hn::Vec<D> b) {
-  const hn::Repartition<T, D> dt;
-  return hn::BitCast(d, hn::InterleaveUpper(dt, hn::BitCast(dt, a), hn::BitCast(dt, b)));
-}
-
-/// Fetches what kCount rows, 32 below these, hold of dimensions i on: a quarter of them with each 128 bits of a line.
-template <int64_t kCount, class T>
-HWY_INLINE void PrefetchNext(const T* rows, int64_t stride, int64_t i) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  constexpr int64_t kQuarter = kCount / 4;
-  const int64_t first = kPanelWidth + i % kLine / (kLine / 4) * kQuarter;
-  const uintptr_t line = address_at(rows, first * stride + i / kLine * kLine);
-  for (uintptr_t r = 0; r < kQuarter; ++r) {
-    __builtin_prefetch(reinterpret_cast<const char*>(line + r * static_cast<uintptr_t>(stride) * sizeof(T)), 0, 2);
-  }
-}
 
 /// One dimension of an f32 panel, or two of pairs of bf16.
 HWY_INLINE void StoreKeys(hn::Vec<PackTag> v, float* out, const float* /*type*/) { hn::StoreU(v, PackTag(), out); }
@@ -79,55 +32,24 @@ HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* pan
     float* out = panel + j;
     for (int64_t i = 0; i < dim; i += 4 * kLane, p += 4 * kLane, out += 4 * kLane * kPanelWidth) {
       if (prefetch) PrefetchNext<kRows>(rows + j * stride, stride, i);
-      const auto r0 = LoadBlocks<4>(d, p, stride);
-      const auto r1 = LoadBlocks<4>(d, p + stride, stride);
-      const auto r2 = LoadBlocks<4>(d, p + 2 * stride, stride);
-      const auto r3 = LoadBlocks<4>(d, p + 3 * stride, stride);
-      const auto t0 = Lower<uint32_t>(d, r0, r1);
-      const auto t1 = Lower<uint32_t>(d, r2, r3);
-      const auto t2 = Upper<uint32_t>(d, r0, r1);
-      const auto t3 = Upper<uint32_t>(d, r2, r3);
-      StoreKeys(Lower<uint64_t>(d, t0, t1), out, p);
-      StoreKeys(Upper<uint64_t>(d, t0, t1), out + kLane * kPanelWidth, p);
-      StoreKeys(Lower<uint64_t>(d, t2, t3), out + 2 * kLane * kPanelWidth, p);
-      StoreKeys(Upper<uint64_t>(d, t2, t3), out + 3 * kLane * kPanelWidth, p);
+      FourLanes(d, p, stride, [&](auto k, auto v) SIMDATTN_LAMBDA { StoreKeys(v, out + k * kLane * kPanelWidth, p); });
     }
   }
 }
 
 #if !HWY_HAVE_SCALABLE
-/// The same for f16, whose conversion needs them side by side.
+/// The same for f16.
 HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   const PackTag d;
-  const hn::Repartition<uint16_t, PackTag> d16;
-  const hn::Half<decltype(d16)> half;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t i = 0; i < dim; i += 8) {
     if (prefetch) PrefetchNext<kPanelWidth>(rows, stride, i);
     for (int64_t j = 0; j < kPanelWidth; j += 2 * n) {
-      const f16* p = rows + j * stride + i;
-      const auto row = [&](int64_t k) SIMDATTN_LAMBDA { return LoadBlocks<8>(d16, p + k * stride, stride); };
-      const auto r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3), r4 = row(4), r5 = row(5), r6 = row(6), r7 = row(7);
-      const auto store = [&](int64_t k, auto v) SIMDATTN_LAMBDA {
+      EightHalves(d, rows + j * stride + i, stride, [&](auto k, auto low, auto high) SIMDATTN_LAMBDA {
         float* out = panel + (i + k) * kPanelWidth + j;
-        hn::StoreU(F32FromF16(d, hn::LowerHalf(half, v)), d, out);
-        hn::StoreU(F32FromF16(d, hn::UpperHalf(half, v)), d, out + n);
-      };
-      // Dimensions k to k + 3 of the eight; the halves of the first interleaving hold four each.
-      const auto four = [&](int64_t k, auto a, auto b, auto c, auto e) SIMDATTN_LAMBDA {
-        const auto t0 = Lower<uint32_t>(d16, a, b);
-        const auto t1 = Lower<uint32_t>(d16, c, e);
-        const auto t2 = Upper<uint32_t>(d16, a, b);
-        const auto t3 = Upper<uint32_t>(d16, c, e);
-        store(k, Lower<uint64_t>(d16, t0, t1));
-        store(k + 1, Upper<uint64_t>(d16, t0, t1));
-        store(k + 2, Lower<uint64_t>(d16, t2, t3));
-        store(k + 3, Upper<uint64_t>(d16, t2, t3));
-      };
-      four(0, Lower<uint16_t>(d16, r0, r1), Lower<uint16_t>(d16, r2, r3), Lower<uint16_t>(d16, r4, r5),
-           Lower<uint16_t>(d16, r6, r7));
-      four(4, Upper<uint16_t>(d16, r0, r1), Upper<uint16_t>(d16, r2, r3), Upper<uint16_t>(d16, r4, r5),
-           Upper<uint16_t>(d16, r6, r7));
+        hn::StoreU(low, d, out);
+        hn::StoreU(high, d, out + n);
+      });
     }
   }
 }

@@ -90,6 +90,16 @@ void SoftmaxTileBF16(const SoftmaxTile& a);
 void ValueTileF32(const ValueTile& a);
 void ValueTileBF16(const ValueTile& a);
 void ValueTileF16(const ValueTile& a);
+// score_key_rows.cc. Scalable vectors do not transpose while loading; for SSE it would be 23 KB.
+#undef SIMDATTN_SCORES_KEY_ROWS
+#define SIMDATTN_SCORES_KEY_ROWS (HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX2 : !HWY_HAVE_SCALABLE)
+#if SIMDATTN_SCORES_KEY_ROWS
+/// Of up to so many rows.
+constexpr int64_t kKeyRowsRows = 4;
+void ScoreKeyRowsF32(const ScoreTile& a);
+void ScoreKeyRowsBF16(const ScoreTile& a);
+void ScoreKeyRowsF16(const ScoreTile& a);
+#endif
 void PackKeysF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream);
 void PackKeysBF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream);
 void PackKeysF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream);

@@ -106,10 +106,24 @@ constexpr AttentionKernels quantising(const AttentionKernels& kernels, int64_t /
 }  // namespace
 #endif
 
+namespace {
+#if !SIMDATTN_SCORES_KEY_ROWS
+constexpr AttentionKernels with_key_rows(const AttentionKernels& kernels) { return kernels; }
+#else
+constexpr AttentionKernels with_key_rows(AttentionKernels kernels) {
+  kernels.kv[slot(KvType::kF32)].score_rows = ScoreKeyRowsF32;
+  kernels.kv[slot(KvType::kBF16)].score_rows = ScoreKeyRowsBF16;
+  kernels.kv[slot(KvType::kF16)].score_rows = ScoreKeyRowsF16;
+  for (KvOperands& kv : kernels.kv) kv.most_score_rows = kKeyRowsRows;
+  return kernels;
+}
+#endif
+}  // namespace
+
 extern const UKernels kUKernels;
 constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {f32_attention<Kernels>(kTileRows, SoftmaxTileSlot),
+    .attention = {with_key_rows(f32_attention<Kernels>(kTileRows, SoftmaxTileSlot)),
                   bf16_attention<Kernels, Bf16Kernels>(false, kTileRows),
                   quantising(int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot, ValueStoredInt8),
                              kFewRows)},
