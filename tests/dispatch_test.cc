@@ -20,6 +20,7 @@
 
 #include "dispatch/cpu.h"
 #include "dispatch/target.h"
+#include "lib/kernel_table.h"
 #include "simdattn/simdattn.h"
 #include "tests/target_test.h"
 
@@ -178,6 +179,12 @@ TEST(Targets, EveryFeatureIsAskedFor) {
   }
 }
 #endif
+
+/// Also the one for CPUs that this one is not.
+TEST(Targets, EveryScalarTableIsExact) {
+  ASSERT_FALSE(kScalarTables.empty());
+  for (const KernelTable& table : kScalarTables) EXPECT_TRUE(table.fma) << table.name;
+}
 
 TEST(Targets, Version) {
   const std::string want = std::to_string(SIMDATTN_VERSION_MAJOR) + "." + std::to_string(SIMDATTN_VERSION_MINOR) + "." +
