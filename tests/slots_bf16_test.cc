@@ -214,8 +214,9 @@ TEST_P(Bf16Slots, RoundsAnyNumber) {
   const KvOperands& f32 = kernels().kv[slot(DType::kF32)];
   if (f32.score_tile == nullptr || f32.value_tile == nullptr) GTEST_SKIP() << "f32 is packed first";
   std::vector<float> numbers;
-  for (const uint32_t high : {0x0000u, 0x0001u, 0x0040u, 0x007Eu, 0x007Fu, 0x0080u, 0x0081u, 0x3F80u, 0x3F81u, 0x3FFFu,
-                              0x76FFu, 0x7700u, 0x777Fu, 0x7780u, 0x77FFu, 0x7800u, 0x7F7Eu, 0x7F7Fu, 0x7F80u, 0x7FFFu}) {
+  for (const uint32_t high :
+       {0x0000u, 0x0001u, 0x0040u, 0x007Eu, 0x007Fu, 0x0080u, 0x0081u, 0x3F80u, 0x3F81u, 0x3FFFu,
+        0x76FFu, 0x7700u, 0x777Fu, 0x7780u, 0x77FFu, 0x7800u, 0x7F7Eu, 0x7F7Fu, 0x7F80u, 0x7FFFu}) {
     for (const uint32_t low : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xBFFFu, 0xC000u, 0xFFFFu}) {
       for (const uint32_t sign : {0u, 0x80000000u}) numbers.push_back(std::bit_cast<float>(sign | high << 16 | low));
     }

@@ -115,7 +115,8 @@ HWY_INLINE Magnitudes LargestOfFour(Magnitudes r0, Magnitudes r1, Magnitudes r2,
   const Magnitudes t0 = LargerOf<T>(hn::InterleaveLower(d, r0, r1), hn::InterleaveUpper(d, r0, r1));
   const Magnitudes t1 = LargerOf<T>(hn::InterleaveLower(d, r2, r3), hn::InterleaveUpper(d, r2, r3));
   const auto u0 = hn::BitCast(d64, t0), u1 = hn::BitCast(d64, t1);
-  return LargerOf<T>(hn::BitCast(d, hn::InterleaveLower(d64, u0, u1)), hn::BitCast(d, hn::InterleaveUpper(d64, u0, u1)));
+  return LargerOf<T>(hn::BitCast(d, hn::InterleaveLower(d64, u0, u1)),
+                     hn::BitCast(d, hn::InterleaveUpper(d64, u0, u1)));
 }
 
 /// The largest magnitudes of lanes() rows, of each of which there is a vector.

@@ -103,10 +103,10 @@ HWY_INLINE void EightHalves(PackTag d, const f16* p, int64_t stride, const F& f)
     give(std::integral_constant<int64_t, k + 2>(), Lower<uint64_t>(d16, t2, t3));
     give(std::integral_constant<int64_t, k + 3>(), Upper<uint64_t>(d16, t2, t3));
   };
-  four(std::integral_constant<int64_t, 0>(), Lower<uint16_t>(d16, r0, r1), Lower<uint16_t>(d16, r2, r3), Lower<uint16_t>(d16, r4, r5),
-       Lower<uint16_t>(d16, r6, r7));
-  four(std::integral_constant<int64_t, 4>(), Upper<uint16_t>(d16, r0, r1), Upper<uint16_t>(d16, r2, r3), Upper<uint16_t>(d16, r4, r5),
-       Upper<uint16_t>(d16, r6, r7));
+  four(std::integral_constant<int64_t, 0>(), Lower<uint16_t>(d16, r0, r1), Lower<uint16_t>(d16, r2, r3),
+       Lower<uint16_t>(d16, r4, r5), Lower<uint16_t>(d16, r6, r7));
+  four(std::integral_constant<int64_t, 4>(), Upper<uint16_t>(d16, r0, r1), Upper<uint16_t>(d16, r2, r3),
+       Upper<uint16_t>(d16, r4, r5), Upper<uint16_t>(d16, r6, r7));
 }
 #endif
 
