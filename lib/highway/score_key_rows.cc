@@ -13,9 +13,9 @@ namespace HWY_NAMESPACE {
 namespace {
 
 /// Three rows are two and one: L1 still has the keys.
-HWY_INLINE ScoreTile after(ScoreTile a, int64_t rows) {
-  a.q = static_cast<const char*>(a.q) + rows * a.q_stride;
-  a.s += rows * a.lds;
+HWY_INLINE ScoreTile RowsFrom(ScoreTile a, int64_t row) {
+  a.q = static_cast<const char*>(a.q) + row * a.q_stride;
+  a.s += row * a.lds;
   return a;
 }
 
@@ -87,15 +87,16 @@ HWY_NOINLINE void TwoVectors(const ScoreTile& a, const T* keys) {
 template <class T>
 HWY_INLINE void AllKeys(ScoreTile a) {
   constexpr int64_t kStep = 2 * static_cast<int64_t>(hn::MaxLanes(TileTag()));
-  const T* keys = static_cast<const T*>(a.panels);
-  const int64_t step = kStep * a.panel_stride / static_cast<int64_t>(sizeof(T));
-  for (int64_t j = 0; j < a.n_panels * kPanelWidth; j += kStep, keys += step, a.s += kStep) {
+  const int64_t stride = a.panel_stride / static_cast<int64_t>(sizeof(T));
+  const int64_t keys = a.n_panels * kPanelWidth;
+  for (int64_t j = 0; j < keys; j += kStep, a.s += kStep) {
+    const T* const first = static_cast<const T*>(a.panels) + j * stride;
     if (a.rows == 4) {
-      TwoVectors<T, 4>(a, keys);
+      TwoVectors<T, 4>(a, first);
       continue;
     }
-    if (a.rows > 1) TwoVectors<T, 2>(a, keys);
-    if (a.rows % 2 != 0) TwoVectors<T, 1>(after(a, a.rows - 1), keys);
+    if (a.rows > 1) TwoVectors<T, 2>(a, first);
+    if (a.rows % 2 != 0) TwoVectors<T, 1>(RowsFrom(a, a.rows - 1), first);
   }
 }
 
