@@ -6,10 +6,10 @@
 #include "lib/highway/key_rows-inl.h"
 #include "lib/highway/register_tile-inl.h"
 
+#if SIMDATTN_SCORES_KEY_ROWS
 HWY_BEFORE_NAMESPACE();
 namespace simdattn {
 namespace HWY_NAMESPACE {
-#if SIMDATTN_SCORES_KEY_ROWS
 namespace {
 
 /// Three rows are two and one: L1 still has the keys.
@@ -106,7 +106,7 @@ void ScoreKeyRowsF32(const ScoreTile& a) { AllKeys<float>(a); }
 void ScoreKeyRowsBF16(const ScoreTile& a) { AllKeys<bf16>(a); }
 void ScoreKeyRowsF16(const ScoreTile& a) { AllKeys<f16>(a); }
 
-#endif
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn
 HWY_AFTER_NAMESPACE();
+#endif
