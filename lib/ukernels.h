@@ -358,7 +358,7 @@ struct KvOperands {
   int64_t direct_key_rows = kDirectRows;
   /// The same for more dimensions.
   int64_t direct_key_dims = INT64_MAX;
-  /// The same for score_rows.
+  /// For more query rows than this score_rows does not take keys in rows.
   int64_t most_score_rows = kDirectRows;
   /// For more rows values are packed.
   int64_t direct_value_rows = kDirectRows;
