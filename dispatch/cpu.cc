@@ -194,6 +194,15 @@ const char* missing_feature(Isa isa) { return isa == Isa::kBaseline ? "" : "anot
 
 #endif
 
+bool is_intel() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
+
 static bool permitted = false;
 
 bool has_permission() { return __atomic_load_n(&permitted, __ATOMIC_RELAXED); }

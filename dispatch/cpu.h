@@ -35,6 +35,9 @@ enum class Isa : uint8_t {
 /// if there is none.
 const char* missing_feature(Isa isa);
 
+/// The vendor says how the CPU fetches from memory, which its instruction sets do not.
+bool is_intel();
+
 /// Linux gives a process the state of AMX tiles (8 KiB a thread) if it asks.
 constexpr bool needs_permission(Isa isa) { return isa == Isa::kAmx; }
 /// True once request_permission() has got it.

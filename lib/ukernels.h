@@ -44,6 +44,7 @@ struct ScoreRows {
   float scale;
   float* s;  // [n_q][lds]; NaN canonical
   int64_t lds;
+  bool from_memory = false;  // keys are to be prefetched
 };
 
 /// s = the sum of w_d tanh(q_d + k_d), as above with fma(w_d, tanh, sum). `rows.scale` is not used.
@@ -140,7 +141,8 @@ struct ScoreTile {
   float scale;
   float* s;
   int64_t lds;
-  bool stream;  // the panels come from beyond the caches: prefetch
+  bool stream;               // the panels come from beyond L2: prefetch
+  bool from_memory = false;  // and from beyond L3 (score_rows)
   /// Rows of values, as many as keys, of their type and `dim`: their scales and inverses, as ValueTile::row_scales takes them, are wanted. Null but
   /// where KvOperands::scales_values says so.
   const void* values = nullptr;
@@ -181,8 +183,9 @@ struct ValueTile {
   int64_t dim;
   float* o;
   int64_t ldo;
-  const float* alpha;  // null: 1
-  bool stream;
+  const float* alpha;        // null: 1
+  bool stream;               // they come from beyond L2, and more will follow behind them
+  bool from_memory = false;  // they come from beyond L3 as well
   /// [keys] what score_tile has left in value_scales and value_inverses; null: it was not asked.
   const float* row_scales = nullptr;
   const float* row_inverses = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/drivers/from_memory.h"
 #include "lib/dtypes.h"
 #include "lib/rules/plan.h"
 
@@ -128,6 +129,7 @@ Status divide(const Attention& a, Threads threads, Division* division) {
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
   d.stream = bytes > kStreamBytes;
   d.stream_one_row = bytes > kStreamBytesOfOneRow;
+  d.from_memory = from_memory(bytes);
   d.scale = a.scoring.scale ? *a.scoring.scale : 1.0f / std::sqrt(static_cast<float>(sizes.d_qk));
   d.row_block = kRowBlock;
   if (threads == Threads::kSeveral && row_blocks < kEnoughTasks) {

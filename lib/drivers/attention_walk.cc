@@ -48,6 +48,7 @@ class RowBlock {
         modifiers_(has_modifiers(a_.scoring)),
         stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
         stream_key_rows_(is_narrow(a_.k.type) ? stream_ : run.division.stream),
+        from_memory_(run.division.from_memory),
         k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         keys_(uk_, ops_, k_, w_.key_rows),
@@ -286,6 +287,7 @@ class RowBlock {
           tile.n_panels = whole;
           tile.scales = k_.scales(base + c, whole * kPanelWidth, scales);
           tile.stream = stream_key_rows_;
+          tile.from_memory = from_memory_;
           key_ops_.score_rows(tile);
         } else if (as_stored) {
           store_keys(base, see, c, end, w_.keys, scales);
@@ -293,7 +295,7 @@ class RowBlock {
           tile.panel_stride = simdattn::panel_bytes(k_.type(), p_.d_qk);
           tile.n_panels = (end - c) / kPanelWidth;
           tile.scales = has_scales(k_.type()) ? scales : nullptr;
-          tile.stream = false;
+          tile.stream = tile.from_memory = false;
           key_ops_.score_tile(tile);
         } else {
           prepare_keys(base, see, c, end, w_.keys);
@@ -377,6 +379,7 @@ class RowBlock {
     tile.key_stride = v_.token_stride();
     tile.group_stride = row_bytes(v_.type(), kValueGroup);
     tile.stream = stream_;
+    tile.from_memory = from_memory_;
     values_.for_each_run(base, see.lo, see.hi, [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
       tile.w = w_.scores + c;
       tile.v = rows;
@@ -410,6 +413,7 @@ class RowBlock {
   bool modifiers_;
   bool stream_;
   bool stream_key_rows_;
+  bool from_memory_;
   KvStore<true> k_;
   KvStore<true> v_;
   KeyOperands keys_;

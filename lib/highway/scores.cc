@@ -86,7 +86,8 @@ HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* q_tail, const T
 
 /// Rows of kVectors whole vectors against one query; up to 8 vectors of the query stay in registers.
 template <class T, int kV, size_t kVectors>
-HWY_INLINE void WholeRows(const float* q, const T* first, int64_t ldk, size_t keys, float* kept) {
+HWY_INLINE void WholeRows(const float* q, const T* first, int64_t ldk, size_t keys, float* kept,
+                          RowsFromMemory& fetch) {
   static_assert(kVectors >= 4 && kVectors % 4 == 0);
   const D d;
   const size_t step = hn::Lanes(d);
@@ -96,6 +97,7 @@ HWY_INLINE void WholeRows(const float* q, const T* first, int64_t ldk, size_t ke
   const V q4 = query(4), q5 = query(5), q6 = query(6), q7 = query(7);
   Cursor<const T> row(first);
   for (size_t j = 0; j < keys; ++j) {
+    fetch.Next();
     const T* const k = row.get();
     V a0 = zero, a1 = zero, a2 = zero, a3 = zero;
     // Four vectors add to partial sums (0 0 0 0), (0 1 0 1) or (0 1 2 3).
@@ -278,37 +280,44 @@ struct Dot {
 
   template <int kQ, class T>
   HWY_INLINE int64_t Blocks(const float* q, int64_t ldq, const T* k, int64_t ldk, size_t dim, V scale, float* s,
-                            int64_t lds, int64_t keys) const {
+                            int64_t lds, int64_t keys, RowsFromMemory& fetch) const {
     int64_t j = 0;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
     if constexpr (kQ > 1) {
       constexpr int64_t kBlock = static_cast<int64_t>(kPartials) / kQ;
-      for (; j + kBlock <= keys; j += kBlock) ScoreBlock<T, kQ>(q, ldq, k + j * ldk, ldk, dim, scale, s + j, lds);
+      for (; j + kBlock <= keys; j += kBlock) {
+        for (int64_t i = 0; i < kBlock; ++i) fetch.Next();
+        ScoreBlock<T, kQ>(q, ldq, k + j * ldk, ldk, dim, scale, s + j, lds);
+      }
     }
 #else
-    (void)q, (void)ldq, (void)k, (void)ldk, (void)dim, (void)scale, (void)s, (void)lds, (void)keys;
+    (void)q, (void)ldq, (void)k, (void)ldk, (void)dim, (void)scale, (void)s, (void)lds, (void)keys, (void)fetch;
 #endif
     return j;
   }
 
   template <int kV, int kQ, class T>
   HWY_INLINE void Group(const float* q, int64_t ldq, int64_t /*row*/, const T* k, int64_t ldk, size_t dim, size_t keys,
-                        float* kept) const {
+                        float* kept, RowsFromMemory& fetch) const {
     HWY_ALIGN float q_tail[kQ * kPartials];
     PadQueries<kQ>(q, ldq, dim, q_tail);
     const auto key = [&](size_t j) { return k + static_cast<int64_t>(j) * ldk; };
     size_t j = 0;
     if constexpr (kQ == 1) {
-      if (dim == 128) return WholeRows<T, kV, 8 * kV>(q, k, ldk, keys, kept);
-      if (dim == 64) return WholeRows<T, kV, 4 * kV>(q, k, ldk, keys, kept);
+      if (dim == 128) return WholeRows<T, kV, 8 * kV>(q, k, ldk, keys, kept, fetch);
+      if (dim == 64) return WholeRows<T, kV, 4 * kV>(q, k, ldk, keys, kept, fetch);
     } else if constexpr (kV == 2) {
       for (; j + 3 <= keys; j += 3) {
+        for (int i = 0; i < 3; ++i) fetch.Next();
         ThreeKeys(q, ldq, q_tail, key(j), ldk, dim, kept + j * kKept);
         if constexpr (kQ == 4)
           ThreeKeys(q + 2 * ldq, ldq, q_tail + 2 * kPartials, key(j), ldk, dim, kept + j * kKept + 2 * kScratch);
       }
     }
-    for (; j < keys; ++j) OneKey<T, kV, kQ>(q, ldq, q_tail, key(j), dim, kept + j * kKept);
+    for (; j < keys; ++j) {
+      fetch.Next();
+      OneKey<T, kV, kQ>(q, ldq, q_tail, key(j), dim, kept + j * kKept);
+    }
   }
 };
 

@@ -25,6 +25,7 @@ struct TileArguments {
   int64_t ldo;
   const float* alpha;     // null: 1
   PrefetchPlan prefetch;  // kTileBytes<T, kVecs> a key
+  RowsFromMemory rows;    // instead, for one row
 };
 
 template <class T, size_t kVecs>
@@ -63,12 +64,14 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
     uintptr_t line = a.prefetch.first;
     const int64_t prefetch_pitch = a.prefetch.pitch;
     const int64_t prefetch_count = a.prefetch.count;
+    [[maybe_unused]] RowsFromMemory rows_to_fetch = a.rows;
     for (int64_t j = 0; j < keys; ++j) {
       if (j < prefetch_count) {
         for (uintptr_t byte = 0; byte < kTileBytes<T, kVecs>; byte += 64)
           __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
         line += static_cast<uintptr_t>(prefetch_pitch);
       }
+      if constexpr (kRows == 1) rows_to_fetch.Next();
       if constexpr (kPairs) {
         ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
           const TileVec pairs = LoadPairs(d, v.get() + 2 * c * n);
@@ -127,6 +130,9 @@ HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) 
   const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
   const T* v = reinterpret_cast<const T*>(group) + x % kValueGroup;
   const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
+  // As many rows again: those of the next call lie behind these.
+  const RowsFromMemory rows_to_fetch =
+      a.from_memory ? RowsFromMemory(v, 2 * keys, a.key_stride, kTileBytes<T, kVecs>) : RowsFromMemory();
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
     const int64_t first = t.first;
     const int64_t rows = t.rows;
@@ -139,7 +145,8 @@ HWY_INLINE void Strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) 
         a.o + first * a.ldo + x,
         a.ldo,
         a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr,
-        a.stream ? ValuesToCome<T, kVecs>(a, key, keys, x, first, rows) : PrefetchPlan()};
+        a.stream ? ValuesToCome<T, kVecs>(a, key, keys, x, first, rows) : PrefetchPlan(),
+        rows_to_fetch};
     WithRows<kRowsOf<kVecs>>(rows, [&](auto r) { Tile<T, r, kVecs>(arguments); });
   }
 }
@@ -197,7 +204,8 @@ HWY_NOINLINE void LastColumns(const ValueTile& a, int64_t key, int64_t keys, int
                                               sums,
                                               n,
                                               a.alpha != nullptr && key == 0 && done == 0 ? a.alpha + first : nullptr,
-                                              PrefetchPlan()};
+                                              PrefetchPlan(),
+                                              RowsFromMemory()};
       WithRows<kTileRows>(rows, [&](auto r) { Tile<float, r, 1>(arguments); });
       done += count;
     } while (done < keys);
@@ -234,14 +242,18 @@ HWY_INLINE void Values(const ValueTile& a) {
       // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
       // and with narrower vectors they pay beyond the caches.
       ValueTile tile = a;
-      tile.stream = !(std::is_same_v<T, float> && HWY_MAX_BYTES == 64);
+      constexpr bool kPrefetches = !(std::is_same_v<T, float> && HWY_MAX_BYTES == 64);
+      tile.stream = kPrefetches && !a.from_memory;
+      tile.from_memory = kPrefetches && a.from_memory;
       return ColumnRange<T>(tile, 0, a.keys, 0, a.dim);
     }
+    ValueTile tile = a;
+    tile.from_memory = false;
     const int64_t in_block = kBlockBytes / (a.dim * static_cast<int64_t>(sizeof(T)));
     const int64_t block = a.stream ? std::max<int64_t>(in_block, 16) : a.keys;
     int64_t key = 0;
     do {
-      ColumnRange<T>(a, key, std::min(block, a.keys - key), 0, a.dim);
+      ColumnRange<T>(tile, key, std::min(block, a.keys - key), 0, a.dim);
       key += block;
     } while (key < a.keys);
   } else {
