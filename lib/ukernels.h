@@ -179,7 +179,7 @@ struct ValueTile {
   int64_t first_key;              // which key of its block the first one is
   int64_t key_stride;             // bytes
   int64_t group_stride;           // bytes
-  int64_t keys;
+  int64_t keys;                   // at most kKeyBlock
   int64_t dim;
   float* o;
   int64_t ldo;

@@ -1,10 +1,9 @@
 // Scores and weighted values of few query rows straight from the codes of the narrow storage types: each number is made in a
 // register, times its scale, and multiplied there. The sums are those of score_tile.cc and value_tile.cc over the same numbers
-// in f32, in the same order, so the bits are too. Also compiled for AVX3_DL, for fp8 alone: VPERMI2B of its VBMI takes 64 bytes from a
+// in f32, in the same order, so the bits are too. Also compiled for AVX3_DL, for e4m3 alone: VPERMI2B of its VBMI takes 64 bytes from a
 // table of 128.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/highway/narrow_tiles.cc"
-#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -36,32 +35,77 @@ constexpr int64_t kRowUnits = 4;
 template <size_t kVecs>
 constexpr int64_t kValueRows = kVecs == 4 && HWY_TARGET == HWY_AVX2 ? 2 : kFusedRows;
 
-#if HWY_TARGET == HWY_AVX2
-/// 16 codes as f16 numbers; those of e4m3 as 2^-8 of them, which keeps subnormal ones exact, and with a number for NaN. From the
-/// upper halves of 16 bits, or with their signs in all of these.
-HWY_INLINE __m256i HalvesOf(__m256i upper, E5M2Code /*code*/) { return upper; }
-HWY_INLINE __m256i HalvesOf(__m256i upper, E4M3Code /*code*/) {
-  return _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
+/// fp8 as f16 numbers that an instruction converts; with VBMI they come from tables of bytes.
+#undef SIMDATTN_FP8_IN_HALVES
+#define SIMDATTN_FP8_IN_HALVES (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && HWY_TARGET > HWY_AVX3_DL)
+#if SIMDATTN_FP8_IN_HALVES
+using Halves = decltype(Codes::raw);
+#if HWY_TARGET <= HWY_AVX3
+HWY_INLINE Halves LoadHalves(const uint8_t* p) { return _mm512_loadu_si512(p); }
+HWY_INLINE Halves Masked(Halves v, uint16_t mask) {
+  return _mm512_and_si512(v, _mm512_set1_epi16(static_cast<int16_t>(mask)));
 }
-HWY_INLINE __m256i HalvesOfSigned(__m256i codes) {
-  return _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
+template <int kBits>
+HWY_INLINE Halves ShiftedLeft(Halves v) {
+  return _mm512_slli_epi16(v, kBits);
 }
-/// `most` of the codes without their signs, 16 bits all ones if one was NaN, and of bytes the same.
-HWY_INLINE void NoteNan(__m256i /*codes*/, Numbers& /*most*/, E5M2Code /*code*/) {}
-HWY_INLINE void NoteNan(__m256i codes, Numbers& most, E4M3Code /*code*/) {
+template <int kBits>
+HWY_INLINE Halves ShiftedRight(Halves v) {
+  return _mm512_srai_epi16(v, kBits);
+}
+/// Bit 7 of a byte: one of the codes was NaN.
+HWY_INLINE void NoteNan(Halves codes, Numbers& nan, E4M3Code /*code*/) {
+  const __m512i next = _mm512_add_epi8(codes, _mm512_set1_epi8(1));
+  nan.raw = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(nan.raw), next, codes, 0xF6));
+}
+HWY_INLINE bool SawNan(Numbers nan) { return _mm512_movepi8_mask(_mm512_castps_si512(nan.raw)) != 0; }
+HWY_INLINE Numbers NumbersAt(const uint8_t* halves) {
+  return Numbers{_mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves)))};
+}
+#else
+HWY_INLINE Halves LoadHalves(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+HWY_INLINE Halves Masked(Halves v, uint16_t mask) {
+  return _mm256_and_si256(v, _mm256_set1_epi16(static_cast<int16_t>(mask)));
+}
+template <int kBits>
+HWY_INLINE Halves ShiftedLeft(Halves v) {
+  return _mm256_slli_epi16(v, kBits);
+}
+template <int kBits>
+HWY_INLINE Halves ShiftedRight(Halves v) {
+  return _mm256_srai_epi16(v, kBits);
+}
+/// `nan`: the most of the codes without their signs, a byte all ones if one was NaN.
+HWY_INLINE void NoteNan(Halves codes, Numbers& nan, E4M3Code /*code*/) {
   const __m256i signs = _mm256_set1_epi8(static_cast<int8_t>(0x80));
-  most.raw = _mm256_castsi256_ps(_mm256_max_epu8(_mm256_castps_si256(most.raw), _mm256_or_si256(codes, signs)));
+  nan.raw = _mm256_castsi256_ps(_mm256_max_epu8(_mm256_castps_si256(nan.raw), _mm256_or_si256(codes, signs)));
 }
-HWY_INLINE bool SawNan(Numbers most) {
-  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_castps_si256(most.raw), _mm256_set1_epi8(-1))) != 0;
+HWY_INLINE bool SawNan(Numbers nan) {
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_castps_si256(nan.raw), _mm256_set1_epi8(-1))) != 0;
 }
-HWY_INLINE Numbers NumbersOf(__m128i halves) { return Numbers{_mm256_cvtph_ps(halves)}; }
-HWY_INLINE Numbers LowerNumbers(Numbers halves) {
-  return NumbersOf(_mm256_castsi256_si128(_mm256_castps_si256(halves.raw)));
+HWY_INLINE Numbers NumbersAt(const uint8_t* halves) {
+  return Numbers{_mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(halves)))};
 }
-HWY_INLINE Numbers UpperNumbers(Numbers halves) {
-  return NumbersOf(_mm256_extracti128_si256(_mm256_castps_si256(halves.raw), 1));
-}
+#endif
+HWY_INLINE void NoteNan(Halves /*codes*/, Numbers& /*nan*/, E5M2Code /*code*/) {}
+/// Codes as f16 numbers; those of e4m3 as 2^-8 of them, which keeps subnormal ones exact, and with a number for NaN. From the
+/// upper halves of 16 bits with zeros below, and from upper halves with anything below.
+HWY_INLINE Halves HalvesOf(Halves upper, E5M2Code /*code*/) { return upper; }
+HWY_INLINE Halves HalvesOf(Halves upper, E4M3Code /*code*/) { return Masked(ShiftedRight<1>(upper), 0xBF80); }
+[[maybe_unused]] HWY_INLINE Halves HalvesOfOdd(Halves bytes, E5M2Code /*code*/) { return Masked(bytes, 0xFF00); }
+[[maybe_unused]] HWY_INLINE Halves HalvesOfOdd(Halves bytes, E4M3Code code) { return HalvesOf(bytes, code); }
+
+/// f16 numbers of a vector of codes on their way through L1. To convert the halves of a register takes a shuffle for each, from memory
+/// 256 bits take none (Xeon: 0.5 cycles against 1), and 512 one less.
+struct alignas(sizeof(Halves)) HalvesInMemory {
+  uint8_t of[sizeof(Halves)];
+  HWY_INLINE void operator=(Halves v) {
+    std::memcpy(of, &v, sizeof v);
+    __asm__("" : "+m"(of));
+  }
+  HWY_INLINE Numbers lower() const { return NumbersAt(of); }
+  HWY_INLINE Numbers upper() const { return NumbersAt(of + sizeof(Halves) / 2); }
+};
 #endif
 
 #if HWY_TARGET == HWY_AVX2
@@ -107,7 +151,7 @@ HWY_INLINE Numbers UpperInteger(Codes w) {
 
 // ---- One way to read per kind of code ----------------------------------------------------------------------------------
 
-/// What a loop reads of a type. unit<kBit>(): the number at bit kBit of each unit of a panel, bits ascending from 0 or from 4;
+/// What a loop reads of a type. unit<kBit, kVector>(): the number at bit kBit of each unit of a panel, bits ascending from 0 or from 4;
 /// row<kVector>(): vector kVector of a tile's columns of a row, times `factor`. a and b keep what the next ones are made of.
 /// Numbers of units are 1 / kPower of what they should be, those of rows 1 / kRowPower, and factors as many times.
 /// kNotesNan: for NaN there is a number, and b, which is the same for all, tells whether that was.
@@ -115,13 +159,13 @@ template <class Code>
 struct Reader;
 template <>
 struct Reader<Int8Code> {
-  /// Vector c of four in a tile of columns are columns c, c + 4, ...: unit() reads them.
-  static constexpr bool kRowsInUnits = false;
+  /// Vectors of a tile's columns: as many have theirs in turns, and interleaved() reads them, four from 64 bytes.
+  static constexpr size_t kInterleaved = 1;
   static constexpr bool kNotesNan = false;
   /// Integers of panels stay in the upper bits, without those below: a shift to the right would take a port of the conversion.
   static constexpr float kPower = 0x1p-24f;
   static constexpr float kRowPower = 1.0f;
-  template <int kBit>
+  template <int kBit, size_t kVector>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), LoadUnits(p));
     x = UpperInteger<8, 24 - kBit>(hn::BitCast(DU(), a));
@@ -153,13 +197,13 @@ struct Reader<Q8Code> : Reader<Int8Code> {
 /// Two vectors of a row are the low and the high nibbles of the same bytes.
 template <>
 struct Reader<Q4Code> {
-  static constexpr bool kRowsInUnits = false;
+  static constexpr size_t kInterleaved = 1;
   static constexpr size_t kOffsetRows = 0;
   static constexpr bool kNotesNan = false;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   static constexpr float kPower = 1.0f;
   static constexpr float kRowPower = 1.0f;
-  template <int kBit>
+  template <int kBit, size_t kVector>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), LoadUnits(p));
     x = NumberOf<kBit>(hn::BitCast(DU(), a), Q4Code());
@@ -176,7 +220,7 @@ struct Reader<Q4Code> {
 #else
   static constexpr float kPower = 0x1p-28f;
   static constexpr float kRowPower = 0x1p-28f;
-  template <int kBit>
+  template <int kBit, size_t kVector>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kBit < 8) a = hn::BitCast(D(), Signed(LoadUnits(p)));
     x = UpperInteger<4, 28 - kBit>(hn::BitCast(DU(), a));
@@ -237,17 +281,16 @@ class Fp8Bytes {
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
 struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
   using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
-  static constexpr bool kRowsInUnits = HWY_TARGET <= HWY_AVX3;
   static constexpr size_t kOffsetRows = 0;
-#if HWY_TARGET <= HWY_AVX3
+  HWY_INLINE Reader() {}  // NOLINT(modernize-use-equals-default): of this instruction set
+#if !SIMDATTN_FP8_IN_HALVES
+  static constexpr size_t kInterleaved = 4;
   static constexpr bool kNotesNan = false;
   static constexpr float kPower = 1.0f;
   static constexpr float kRowPower = 1.0f;
   using Table = Fp8Table<Code>;
-  HWY_INLINE Reader() {}  // NOLINT(modernize-use-equals-default): of this instruction set
-#if HWY_TARGET <= HWY_AVX3_DL
   Fp8Bytes<Code> table;
-  template <int kBit>
+  template <int kBit, size_t kVector>
   HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& b, TileVec& x) const {
     if constexpr (kBit == 0) {
       // Bytes 0 and 1 of four units, then bytes 2 and 3.
@@ -260,32 +303,17 @@ struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
     const __m512i pairs = _mm512_castps_si512((kBit < 16 ? a : b).raw);
     x = kBit % 16 == 0 ? Table::Lower(pairs) : Table::Upper(pairs);
   }
-#else
-  Table table;
-  template <int kBit>
-  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& b, TileVec& x) const {
-    if constexpr (kBit == 0) {
-      const __m512i odd = LoadUnits(p).raw;  // bytes 1 and 3 are the upper halves of 16 bits
-      a = TileVec{_mm512_castsi512_ps(table(odd, _mm512_slli_epi16(odd, 8)))};
-      b = TileVec{_mm512_castsi512_ps(table(_mm512_srli_epi16(odd, 8), odd))};
-    }
-    const __m512i pairs = _mm512_castps_si512((kBit % 16 == 0 ? a : b).raw);
-    x = kBit < 16 ? Table::Lower(pairs) : Table::Upper(pairs);
+  template <size_t kVector>
+  HWY_INLINE void interleaved(const uint8_t* p, TileVec& a, TileVec& b, TileVec& x) const {
+    unit<kVector % 4 * 8, kVector>(p, a, b, x);
   }
-#endif
   template <size_t kVector>
   HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& /*b*/, TileVec& x) const {
     if constexpr (kVector % 2 == 0) {
       const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-      __m512i numbers;
-#if HWY_TARGET <= HWY_AVX3_DL
-      __m512i other;
+      __m512i numbers, other;
       table(_mm512_permutexvar_epi64(_mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), _mm512_castsi256_si512(bytes)), numbers,
             other);
-#else
-      const __m512i codes = _mm512_cvtepu8_epi16(bytes);
-      numbers = table(codes, _mm512_slli_epi16(codes, 8));
-#endif
       a = TileVec{_mm512_castsi512_ps(numbers)};
     }
     const __m512i halves = _mm512_castps_si512(a.raw);
@@ -293,12 +321,70 @@ struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
     x = hn::Mul(F32FromBF16(D(), half), factor);
   }
 #else
+  static constexpr size_t kInterleaved = HWY_TARGET <= HWY_AVX3 ? 2 : 1;
   static constexpr bool kNotesNan = std::is_same_v<Code, E4M3Code>;
   static constexpr float kPower = kNotesNan ? 256.0f : 1.0f;
   static constexpr float kRowPower = kPower;
-  HWY_INLINE Reader() {}  // NOLINT(modernize-use-equals-default)
-  template <int kBit>
-  HWY_INLINE void unit(const uint8_t* p, TileVec& a, TileVec& b, TileVec& x) const {
+  mutable HalvesInMemory halves[4][2];
+  /// Of kBytes codes of a row.
+  template <size_t kBytes>
+  HWY_INLINE void note_row(const uint8_t* p, TileVec& b) const {
+    if constexpr (kBytes < sizeof(Halves)) {
+      NoteNan(Halves(hn::ZeroExtendVector(DU(), hn::LoadU(hn::Half<DU>(), reinterpret_cast<const uint32_t*>(p))).raw),
+              b, Code());
+    } else {
+      ForEach<kBytes / sizeof(Halves)>([&](auto i)
+                                           SIMDATTN_LAMBDA { NoteNan(LoadHalves(p + i * sizeof(Halves)), b, Code()); });
+    }
+  }
+#if HWY_TARGET <= HWY_AVX3
+  /// The even bytes of 16 bits to one place, the odd ones to the other.
+  HWY_INLINE void put(Halves bytes, HalvesInMemory* to) const {
+    to[0] = HalvesOf(ShiftedLeft<8>(bytes), Code());
+    to[1] = HalvesOfOdd(bytes, Code());
+  }
+  template <int kBit, size_t kVector>
+  HWY_INLINE void unit(const uint8_t* p, TileVec& /*a*/, TileVec& b, TileVec& x) const {
+    if constexpr (kBit == 0) {
+      // Bytes 0 and 1 of all units, then bytes 2 and 3.
+      alignas(64) static constexpr WordOrder kOrder;
+      const __m512i units = LoadUnits(p).raw;
+      NoteNan(units, b, Code());
+      put(_mm512_permutexvar_epi16(_mm512_load_si512(kOrder.v), units), halves[kVector]);
+    }
+    const HalvesInMemory& from = halves[kVector][kBit / 8 % 2];
+    x = kBit < 16 ? from.lower() : from.upper();
+  }
+  /// Vectors 0 and 1 of four are the even and the odd of 32 columns.
+  template <size_t kVector>
+  HWY_INLINE void interleaved(const uint8_t* p, TileVec& /*a*/, TileVec& /*b*/, TileVec& x) const {
+    HalvesInMemory* const group = halves[kVector / 4];
+    if constexpr (kVector % 4 == 0) {
+      put(LoadHalves(p), group);
+    }
+    x = kVector % 4 < 2 ? group[kVector % 2].lower() : group[kVector % 2].upper();
+  }
+  template <size_t kVector>
+  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& /*a*/, TileVec& /*b*/, TileVec& x) const {
+    HalvesInMemory& group = halves[kVector / 2][0];
+    if constexpr (kVector % 2 == 0) {
+      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+      group = HalvesOf(ShiftedLeft<8>(_mm512_cvtepu8_epi16(bytes)), Code());
+    }
+    x = hn::Mul(kVector % 2 == 0 ? group.lower() : group.upper(), factor);
+  }
+
+ private:
+  struct WordOrder {
+    constexpr WordOrder() {
+      for (int i = 0; i < 32; ++i) v[i] = static_cast<int16_t>(i % 16 * 2 + i / 16);
+    }
+    int16_t v[32] = {};
+  };
+#else
+  template <int kBit, size_t kVector>
+  HWY_INLINE void unit(const uint8_t* p, TileVec& /*a*/, TileVec& b, TileVec& x) const {
+    HalvesInMemory& pair = halves[kVector][kBit / 16];
     if constexpr (kBit % 16 == 0) {
       const __m256i units = LoadUnits(p).raw;
       if constexpr (kBit == 0) NoteNan(units, b, Code());
@@ -307,29 +393,22 @@ struct Reader<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> {
       const __m256i order =
           _mm256_setr_epi8(-1, k, -1, k + 4, -1, k + 8, -1, k + 12, -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13, -1, k,
                            -1, k + 4, -1, k + 8, -1, k + 12, -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13);
-      const __m256i codes = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(units, order), 0xD8);
-      a = TileVec{_mm256_castsi256_ps(HalvesOf(codes, Code()))};
-      x = LowerNumbers(a);
-    } else {
-      x = UpperNumbers(a);
+      pair = HalvesOf(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(units, order), 0xD8), Code());
     }
+    x = kBit % 16 == 0 ? pair.lower() : pair.upper();
   }
   template <size_t kVector>
-  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& a, TileVec& b, TileVec& x) const {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p - kVector % 2 * 8));
-    if constexpr (!kNotesNan) {
-      // Codes of e5m2 are the upper halves of f16 numbers.
-      const __m128i zero = _mm_setzero_si128();
-      x = NumbersOf(kVector % 2 == 0 ? _mm_unpacklo_epi8(zero, bytes) : _mm_unpackhi_epi8(zero, bytes));
-    } else if constexpr (kVector % 2 == 0) {
-      NoteNan(_mm256_zextsi128_si256(bytes), b, Code());
-      a = TileVec{_mm256_castsi256_ps(HalvesOfSigned(_mm256_cvtepi8_epi16(bytes)))};
-      x = LowerNumbers(a);
-    } else {
-      x = UpperNumbers(a);
+  HWY_INLINE void row(const uint8_t* p, TileVec factor, TileVec& /*a*/, TileVec& /*b*/, TileVec& x) const {
+    HalvesInMemory& pair = halves[kVector / 2][0];
+    if constexpr (kVector % 2 == 0) {
+      const __m256i order = _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7,  //
+                                             -1, 8, -1, 9, -1, 10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15);
+      const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+      pair = HalvesOf(_mm256_shuffle_epi8(bytes, order), Code());
     }
-    x = hn::Mul(x, factor);
+    x = hn::Mul(kVector % 2 == 0 ? pair.lower() : pair.upper(), factor);
   }
+#endif
 #endif
 };
 #endif
@@ -499,7 +578,10 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       constexpr bool kNotesNan = Reader<CodeOfType<kType>>::kNotesNan;
       constexpr bool kMayBeInexact = kOffset || (has_scales(kType) && Reader<CodeOfType<kType>>::kPower != 1.0f);
       const float* q = a.q;
-      const int64_t ldq = a.ldq;
+      // From the first row of queries to each. In memory: else gcc keeps them in vector registers, from which a port of the arithmetic brings
+      // them back (AVX-512, three and four rows: an eighth of a tile).
+      int64_t to_row[kRows];
+      ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA { to_row[r] = static_cast<int64_t>(r) * a.ldq; });
       const int64_t high_column = a.high_column;
       Cursor<const uint8_t> low(a.low), high(a.high);
       const auto column = [&](auto c) SIMDATTN_LAMBDA {
@@ -517,8 +599,8 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
           if constexpr (kOffset) {
             reader.template offset_unit<bit>(at(c, kUnitBytes), Get<c>(state), Get<c>(number));
           } else {
-            reader.template unit<bit>(at(c, kUnitBytes), Get<c>(state), Get<4 + (kNotesNan ? 0 : c)>(state),
-                                      Get<c>(number));
+            reader.template unit<bit, c>(at(c, kUnitBytes), Get<c>(state), Get<4 + (kNotesNan ? 0 : c)>(state),
+                                         Get<c>(number));
           }
           if constexpr (kOffset && bit < 24) {
             Get<c>(number) = hn::MulAdd(Get<c>(number), Get<bit / 2 + c>(factor), Get<16 + c>(factor));
@@ -526,8 +608,9 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
             Get<c>(number) = hn::Mul(Get<c>(number), Get<(kOffset ? 12 : 0) + c>(factor));
           }
         });
+        if constexpr (kRows > 1) __asm__("" : "+m"(to_row));
         ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
-          const TileVec x = hn::Set(d, q[static_cast<int64_t>(r) * ldq + dimension]);
+          const TileVec x = hn::Set(d, q[(r == 0 ? 0 : to_row[r]) + dimension]);
           ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
             TileVec& sum = Get<r * kVecs + c>(acc);
             sum = hn::MulAdd(x, Get<c>(number), sum);
@@ -632,7 +715,7 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         ForEach<kVecs>([&](auto c)
                            SIMDATTN_LAMBDA { hn::StoreU(hn::Mul(Get<r * kVecs + c>(acc), scale), d, s + column(c)); });
       });
-#if HWY_TARGET == HWY_AVX2
+#if SIMDATTN_FP8_IN_HALVES
       if constexpr (kNotesNan) exact = exact && !SawNan(Get<4>(state));
 #endif
       if constexpr (kMayBeInexact) {
@@ -682,18 +765,20 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
   const int64_t ahead = in_rows ? ((kPrefetchBytes - 1) / (width * row) + 2) * width
                                 : ((kPrefetchBytes - 1) / (2 * bytes) + 1) * 2 * kPanelWidth;
   const bool one_after_the_other = a.panel_stride == row;
-  // Tiles narrower than a panel begin inside of one.
+  // Tiles narrower than a panel begin inside of one. All of these are powers of two: divisions would take 1 - 2 % (AVX2, four
+  // rows).
   const int64_t step = HWY_MAX(width, kPanelWidth);
+  const auto in_step = [step](int64_t c) SIMDATTN_LAMBDA { return c & (step - 1); };
   const auto rows_at = [&](int64_t x) -> RowsToTranspose {
     return {keys + (x < columns ? x * a.panel_stride : 0), a.panel_stride, x < columns ? HWY_MIN(step, columns - x) : 0,
-            transposed[x / step % 2], a.stream && !one_after_the_other ? ahead * a.panel_stride : 0};
+            transposed[(x & step) != 0], a.stream && !one_after_the_other ? ahead * a.panel_stride : 0};
   };
   if (in_rows) functions.transpose(rows_at(0), a.dim);
   for (int64_t x = 0; x < columns; x += width) {
     if (x + width > columns) t.high_column = 0;
     const int64_t middle = x + t.high_column;
     const auto panel = [&](int64_t c) {
-      return in_rows ? transposed[x / step % 2] + c % step / kPanelWidth * bytes
+      return in_rows ? transposed[(x & step) != 0] + in_step(c) / kPanelWidth * bytes
                      : keys + c / kPanelWidth * a.panel_stride;
     };
     t.low = panel(x) + x % kPanelWidth * kUnitBytes;
@@ -701,11 +786,11 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
     // Scales of blocks lie behind the units.
     t.low_scales = units * kPitch + x % kPanelWidth * (2 - kUnitBytes);
     t.high_scales = units * kPitch + middle % kPanelWidth * (2 - kUnitBytes);
-    if (in_rows) t.next = x % step == 0 ? rows_at(x + step) : RowsToTranspose{};
+    if (in_rows) t.next = in_step(x) == 0 ? rows_at(x + step) : RowsToTranspose{};
     if (a.stream && (!in_rows || one_after_the_other)) {
       // Two tiles fetch as many panels as they read, all at a time and half of each, some tiles ahead. A tile alone fetches its own,
       // as if they followed each other. Rows that do are as long as panels.
-      const int64_t second = x / width % 2, first = x - second * width;
+      const int64_t second = (x & width) != 0, first = x & ~width;
       const uintptr_t stride = static_cast<uintptr_t>(in_rows ? kPanelWidth * row : a.panel_stride);
       const uintptr_t half = static_cast<uintptr_t>(units) * 64;  // of the units of a panel
       const uintptr_t to = address_at(keys, 0) + static_cast<uintptr_t>((first + ahead) / kPanelWidth) * stride;
@@ -746,7 +831,7 @@ struct ValueArguments {
   int64_t ldw;
   const uint8_t* v;  // the tile's first code of the first key
   int64_t key_stride;
-  const float* scales;  // of the keys, where they stand apart
+  const float* scales;  // of the keys, where they stand apart, times kRowPower
   int64_t column;       // of the tile
   int64_t keys;
   float* o;  // of column 0
@@ -803,7 +888,7 @@ HWY_INLINE int64_t ColumnOf(int64_t x, int64_t c, int64_t n) {
   return byte / 16 * 32 + byte % 16 + c % 2 * 16;
 }
 
-#if HWY_TARGET == HWY_AVX2
+#if SIMDATTN_FP8_IN_HALVES
 /// Sums that codes of NaN have part in.
 HWY_NOINLINE void PutNan(const ValueArguments& a, int64_t rows, int64_t columns) {
   for (int64_t j = 0; j < a.keys; ++j) {
@@ -821,7 +906,7 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
   WithRegisters(d, [&](const Accumulators& acc, const Columns& number) SIMDATTN_LAMBDA {
     using Format = FormatOf<kType>;
     using Code = CodeOfType<kType>;
-    constexpr bool kUnits = Reader<Code>::kRowsInUnits && kVecs % 4 == 0;
+    constexpr size_t kTurns = kVecs % 4 == 0 ? Reader<Code>::kInterleaved : 1;
     // Each vector is added as soon as it is made: eight of numbers would need as many registers.
     constexpr bool kWide = kVecs == 8;
     const int64_t n = static_cast<int64_t>(hn::Lanes(d));
@@ -830,11 +915,15 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
     const float* const alphas = a.alpha;
     ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
       const float* o = a.o + static_cast<int64_t>(r) * a.ldo;
-      if constexpr (kUnits) {
-        ForEach<kVecs / 4>([&](auto g) SIMDATTN_LAMBDA {
-          constexpr size_t i = r * kVecs + 4 * g;
-          hn::LoadInterleaved4(d, o + a.column + static_cast<int64_t>(4 * g) * n, Get<i>(acc), Get<i + 1>(acc),
-                               Get<i + 2>(acc), Get<i + 3>(acc));
+      if constexpr (kTurns > 1) {
+        ForEach<kVecs / kTurns>([&](auto g) SIMDATTN_LAMBDA {
+          constexpr size_t i = r * kVecs + kTurns * g;
+          const float* const from = o + a.column + static_cast<int64_t>(kTurns * g) * n;
+          if constexpr (kTurns == 2) {
+            hn::LoadInterleaved2(d, from, Get<i>(acc), Get<i + 1>(acc));
+          } else {
+            hn::LoadInterleaved4(d, from, Get<i>(acc), Get<i + 1>(acc), Get<i + 2>(acc), Get<i + 3>(acc));
+          }
         });
       } else {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
@@ -863,18 +952,19 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
           __builtin_prefetch(reinterpret_cast<const char*>(line + i * apart), 0, 2);
         line += static_cast<uintptr_t>(prefetch_pitch);
       }
+      if constexpr (Reader<Code>::kNotesNan)
+        reader.template note_row<kVecs * hn::MaxLanes(TileTag())>(v.get(), Get<7>(number));
       [[maybe_unused]] const BlockScales<Format, kBlocks> block_scales(v.get() + to_scale);
       ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
         constexpr int64_t kVector = c;
         TileVec& factor = Get<5>(number);
-        if constexpr (kUnits) {
+        if constexpr (kTurns > 1) {
           if constexpr (kVector == 0) factor = hn::Set(d, *scales++);
-          constexpr int kPlace = c % 4;
-          reader.template unit<8 * kPlace>(v.get() + (kVector - kPlace) * n, Get<6>(number), Get<7>(number),
-                                           Get<c % 4>(number));
+          reader.template interleaved<c>(v.get() + (kVector - kVector % 4) * n, Get<6>(number), Get<7>(number),
+                                         Get<c % 4>(number));
           Get<c % 4>(number) = hn::Mul(Get<c % 4>(number), factor);
         } else if constexpr (has_scales(kType)) {
-          if constexpr (kVector == 0) factor = hn::Set(d, *scales++ * Reader<Code>::kRowPower);
+          if constexpr (kVector == 0) factor = hn::Set(d, *scales++);
           reader.template row<c>(v.get() + kVector * n, factor, Get<6>(number), Get<7>(number), Get<c % 4>(number));
         } else {
           const int64_t code = kNibbles<kType> ? kVector / 2 * n : kVector * n;  // among those of the tile
@@ -907,11 +997,15 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
     }
     ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
       float* o = a.o + static_cast<int64_t>(r) * a.ldo;
-      if constexpr (kUnits) {
-        ForEach<kVecs / 4>([&](auto g) SIMDATTN_LAMBDA {
-          constexpr size_t i = r * kVecs + 4 * g;
-          hn::StoreInterleaved4(Get<i>(acc), Get<i + 1>(acc), Get<i + 2>(acc), Get<i + 3>(acc), d,
-                                o + a.column + static_cast<int64_t>(4 * g) * n);
+      if constexpr (kTurns > 1) {
+        ForEach<kVecs / kTurns>([&](auto g) SIMDATTN_LAMBDA {
+          constexpr size_t i = r * kVecs + kTurns * g;
+          float* const to = o + a.column + static_cast<int64_t>(kTurns * g) * n;
+          if constexpr (kTurns == 2) {
+            hn::StoreInterleaved2(Get<i>(acc), Get<i + 1>(acc), d, to);
+          } else {
+            hn::StoreInterleaved4(Get<i>(acc), Get<i + 1>(acc), Get<i + 2>(acc), Get<i + 3>(acc), d, to);
+          }
         });
       } else {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
@@ -919,7 +1013,7 @@ HWY_NOINLINE void AddValues(const ValueArguments& a) {
         });
       }
     });
-#if HWY_TARGET == HWY_AVX2
+#if SIMDATTN_FP8_IN_HALVES
     if constexpr (Reader<Code>::kNotesNan) {
       if (SawNan(Get<7>(number))) PutNan(a, kRows, static_cast<int64_t>(kVecs) * n);
     }
@@ -1021,11 +1115,30 @@ void ScoreRowsNarrow(const ScoreTile& a) {
 template <KvType kType>
 int64_t AddValuesNarrow(const ValueTile& a) {
   if constexpr (Reader<CodeOfType<kType>>::kNotesNan) {
-    bool exact = true;
-    for (int64_t j = 0; j < a.keys; ++j) exact &= std::fabs(a.scales[j]) < 0x1p120f;
-    if (!exact) return 0;
+    // Sizes of scales and NaN compare as integers.
+    const DI di;
+    const int64_t n = static_cast<int64_t>(hn::Lanes(di));
+    auto most = hn::Zero(di);
+    const auto note = [&](auto x) SIMDATTN_LAMBDA {
+      most = hn::Max(most, hn::And(hn::BitCast(di, x), hn::Set(di, 0x7FFFFFFF)));
+    };
+    int64_t j = 0;
+    for (; j + n <= a.keys; j += n) note(hn::LoadU(D(), a.scales + j));
+    if (j < a.keys) note(hn::LoadN(D(), a.scales + j, static_cast<size_t>(a.keys - j)));
+    if (!hn::AllTrue(di, hn::Lt(most, hn::Set(di, 247 << 23)))) return 0;
+    // Multiplied here once for all tiles: in a tile a product of one number and its repetition take a port of the arithmetic each.
+    HWY_ALIGN float scales[kKeyBlock];
+    for (j = 0; j < a.keys; j += n) {
+      const size_t count = static_cast<size_t>(HWY_MIN(n, a.keys - j));
+      const float power = Reader<CodeOfType<kType>>::kRowPower;
+      hn::StoreU(hn::Mul(hn::LoadN(D(), a.scales + j, count), hn::Set(D(), power)), D(), scales + j);
+    }
+    ValueTile scaled = a;
+    scaled.scales = scales;
+    return AddWholeTiles(scaled, kType, kValueTiles<kType>);
+  } else {
+    return AddWholeTiles(a, kType, kValueTiles<kType>);
   }
-  return AddWholeTiles(a, kType, kValueTiles<kType>);
 }
 
 #undef SIMDATTN_FUSED
@@ -1035,7 +1148,6 @@ int64_t AddValuesNarrow(const ValueTile& a) {
   template int64_t AddValuesNarrow<type>(const ValueTile&);
 #if HWY_TARGET <= HWY_AVX3_DL
 SIMDATTN_FUSED(KvType::kFp8E4M3)
-SIMDATTN_FUSED(KvType::kFp8E5M2)
 #else
 SIMDATTN_WRITTEN_TYPES(SIMDATTN_FUSED)
 #endif

@@ -235,10 +235,10 @@ constexpr UKernels with_tiles_of(UKernels table) {
 /// Two register tiles: products are so cheap that calls for rows which see different keys show (512 causal rows of 64: 2 %).
 constexpr int64_t kInt8Rows = 16;
 extern const UKernels kUKernels;
-constexpr UKernels kUKernels = with_tiles_of<KvType::kFp8E4M3>(with_tiles_of<KvType::kFp8E5M2>(
+constexpr UKernels kUKernels = with_tiles_of<KvType::kFp8E4M3>(
     with(N_AVX3::kUKernels, Arithmetic::kInt8,
          N_AVX3::quantising(int8_attention<Int8Kernels>(true, kInt8Rows, N_AVX3::SoftmaxTileSlot, ValueStoredInt8),
-                            kQuantisingRowsOfBytes))));
+                            kQuantisingRowsOfBytes)));
 }  // namespace N_AVX3_DL
 #endif
 #ifdef SIMDATTN_HAVE_AMX
