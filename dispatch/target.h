@@ -22,7 +22,14 @@ const char* missing_now(const Target& target);
 /// exec.target, or the default target, if this CPU can run it.
 Status resolve(const Exec& exec, const Target** target);
 /// Its table.
-Status resolve(const Exec& exec, const UKernels** kernels);
+inline Status resolve(const Exec& exec, const UKernels** kernels) {
+  const Target* t = exec.target;
+  if (t == nullptr || !t->runnable || t->permission) {
+    if (const Status status = resolve(exec, &t); !status.ok()) return status;
+  }
+  *kernels = t->kernels;
+  return {};
+}
 
 }  // namespace simdattn
 

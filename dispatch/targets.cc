@@ -165,13 +165,6 @@ Status resolve(const Exec& exec, const Target** target) {
   return {};
 }
 
-Status resolve(const Exec& exec, const UKernels** kernels) {
-  const Target* t = nullptr;
-  const Status status = resolve(exec, &t);
-  if (status.ok()) *kernels = t->kernels;
-  return status;
-}
-
 }  // namespace simdattn
 
 using simdattn::Code;

@@ -38,24 +38,30 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
   const int64_t few = bytes > kCache ? std::max<int64_t>(kFewBytes / row_bytes, 1) : 0;
   const int64_t later = bytes > kCache ? (kAheadBytes - 1) / (x.shape[1] * x.shape[3] * x_size) + 1 : n;
   const bool stream = bytes > kCache && x.data != out.data;
+  RopeHeads call = {.x = nullptr,
+                    .y = nullptr,
+                    .x_stride = x.stride[1],
+                    .y_stride = out.stride[1],
+                    .heads = x.shape[1],
+                    .dim = x.shape[3],
+                    .first = options.first_dim,
+                    .half = cos.shape[1],
+                    .cos = nullptr,
+                    .sin = nullptr,
+                    .interleaved = options.pairing == RopePairing::kInterleaved,
+                    .inverse = options.inverse,
+                    .few = few,
+                    .ahead = 0,
+                    .stream = stream};
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, options.start, b, i);
-      kernel({.x = static_cast<const char*>(x.data) + (b * x.stride[0] + i * x.stride[2]) * x_size,
-              .y = static_cast<char*>(out.data) + (b * out.stride[0] + i * out.stride[2]) * out_size,
-              .x_stride = x.stride[1],
-              .y_stride = out.stride[1],
-              .heads = x.shape[1],
-              .dim = x.shape[3],
-              .first = options.first_dim,
-              .half = cos.shape[1],
-              .cos = table_row(cos, p),
-              .sin = table_row(sin, p),
-              .interleaved = options.pairing == RopePairing::kInterleaved,
-              .inverse = options.inverse,
-              .few = few,
-              .ahead = i < n - later ? later * x.stride[2] * x_size : 0,
-              .stream = stream});
+      call.x = static_cast<const char*>(x.data) + (b * x.stride[0] + i * x.stride[2]) * x_size;
+      call.y = static_cast<char*>(out.data) + (b * out.stride[0] + i * out.stride[2]) * out_size;
+      call.cos = table_row(cos, p);
+      call.sin = table_row(sin, p);
+      call.ahead = i < n - later ? later * x.stride[2] * x_size : 0;
+      kernel(call);
     }
   }
   if (stream) stream_fence();

@@ -7,6 +7,43 @@
 
 namespace simdattn {
 
+/// One dimension of a ByteSet.
+struct ByteSetDim {
+  int64_t count;  // at least 2
+  int64_t step;   // in bytes, of any sign; `first` is moved already. 0 where the same bytes come again
+};
+
+/// What a ByteSet is but for its dimensions: small enough for registers.
+struct ByteExtent {
+  /// Largest |step| * (count - 1) in bytes: beyond every address space in use, and no sum of those of two sets comes
+  /// near 2^63.
+  static constexpr int64_t kMaxReach = int64_t{1} << 58;
+
+  uintptr_t first = 0;
+  int64_t span = 0;    // 0 in a set of no bytes
+  int64_t width = 0;   // of the contiguous run
+  int outer = 0;       // dims in use
+  bool nested = true;  // if so, every step goes beyond all that was added before, and no byte comes twice
+
+  /// ByteSet::add, of a set with these dims.
+  [[nodiscard]] bool add(int64_t count, int64_t stride, int64_t unit, ByteSetDim* dims) {
+    if (count == 1) return true;  // its stride means nothing
+    int64_t reach;
+    if (__builtin_mul_overflow(stride, (count - 1) * unit, &reach) || reach > kMaxReach || reach < -kMaxReach) {
+      return false;
+    }
+    const int64_t step = stride * unit;
+    const int64_t down = reach >> 63 & reach;
+    nested = nested && step >= span;
+    first += static_cast<uintptr_t>(down);
+    span += reach - 2 * down;
+    dims[outer].count = count;
+    dims[outer].step = step;
+    ++outer;
+    return true;
+  }
+};
+
 /// The bytes of a strided array: a contiguous run of `width` bytes, repeated by every dimension. All of them lie in
 /// [first, first + span). Made of the run and then its repetitions:
 ///
@@ -16,24 +53,12 @@ namespace simdattn {
 ///
 /// It holds numbers alone, no pointer into what it was made from. self_overlap() is fastest for dimensions that were
 /// added from the innermost to the outermost, and answers the same for every order.
-struct ByteSet {
+struct ByteSet : ByteExtent {
+  using Dim = ByteSetDim;
   static constexpr int kMaxDims = 5;
-  /// Largest |step| * (count - 1) in bytes: beyond every address space in use, and no sum of those of two sets comes
-  /// near 2^63.
-  static constexpr int64_t kMaxReach = int64_t{1} << 58;
   /// Largest `width`.
   static constexpr int64_t kMaxWidth = int64_t{1} << 58;
 
-  struct Dim {
-    int64_t count;  // at least 2
-    int64_t step;   // in bytes, of any sign; `first` is moved already. 0 where the same bytes come again
-  };
-
-  uintptr_t first = 0;
-  int64_t span = 0;    // 0 in a set of no bytes
-  int64_t width = 0;   // of the contiguous run
-  int outer = 0;       // dims in use
-  bool nested = true;  // if so, every step goes beyond all that was added before, and no byte comes twice
   Dim dims[kMaxDims];  // only those in use are ever written: all of them would be most of the work
 
   ByteSet() {}  // not `= default`, with which ByteSet{} writes the dims
@@ -55,25 +80,20 @@ struct ByteSet {
     outer = 0;
     nested = true;
   }
+  /// All but the dims, which are written already.
+  void set(const ByteExtent& extent) {
+    first = extent.first;
+    span = extent.span;
+    width = extent.width;
+    outer = extent.outer;
+    nested = extent.nested;
+  }
   bool empty() const { return span == 0; }
 
   /// Repeats the set `count` times (1 .. 2^30) at every `stride` units of `unit` bytes (1 .. 2^30), of any sign. False,
   /// with the set as it was, if it would reach further than kMaxReach. Not for an empty set; at most kMaxDims times.
   [[nodiscard]] bool add(int64_t count, int64_t stride, int64_t unit = 1) {
-    if (count == 1) return true;  // its stride means nothing
-    int64_t reach;
-    if (__builtin_mul_overflow(stride, (count - 1) * unit, &reach) || reach > kMaxReach || reach < -kMaxReach) {
-      return false;
-    }
-    const int64_t step = stride * unit;
-    const int64_t down = reach >> 63 & reach;
-    nested = nested && step >= span;
-    first += static_cast<uintptr_t>(down);
-    span += reach - 2 * down;
-    dims[outer].count = count;
-    dims[outer].step = step;
-    ++outer;
-    return true;
+    return ByteExtent::add(count, stride, unit, dims);
   }
 };
 

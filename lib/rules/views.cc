@@ -9,50 +9,67 @@ bool accepted(DType t, Accept accept) {
   return static_cast<uint32_t>(t) < 8 && (static_cast<unsigned>(accept) >> static_cast<uint32_t>(t) & 1) != 0;
 }
 
-}  // namespace
-
-template <int kRank, bool kConst>
-Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, ByteSet* bytes,
-                  Data data) {
-  constexpr int kLast = kRank - 1;
-  const int64_t* shape = v.shape.data();
-  const int64_t* stride = v.stride.data();
+/// Every view, in the order of the rules. Small, not fast: good ones that are not empty do not come here.
+[[gnu::cold, gnu::noinline]] Status check_any(const void* address, DType dtype, const int64_t* shape,
+                                              const int64_t* stride, int rank, bool output, Accept accept,
+                                              const Argument& argument, ByteSet* bytes, Data data) {
+  const int last = rank - 1;
   bytes->clear();
-  if (!accepted(v.dtype, accept)) return {Code::kDType, argument.dtype};
-  uint64_t sizes = 0;  // one comparison for all: the limit is a power of two less one
+  if (!accepted(dtype, accept)) return {Code::kDType, argument.dtype};
   bool empty = false;
-  for (int i = 0; i < kRank; ++i) {
-    sizes |= static_cast<uint64_t>(shape[i]);
+  for (int i = 0; i < rank; ++i) {
+    if (shape[i] < 0 || shape[i] > kMaxSize) return {Code::kShape, argument.shape};
     empty = empty || shape[i] == 0;
   }
-  if (sizes > static_cast<uint64_t>(kMaxSize)) return {Code::kShape, argument.shape};
   if (!empty) {
-    if (v.data == nullptr && data == Data::kNeeded) return {Code::kNullPointer, argument.null};
-    if (stride[kLast] != 1 && shape[kLast] > 1) return {Code::kStride, argument.stride};
+    if (address == nullptr && data == Data::kNeeded) return {Code::kNullPointer, argument.null};
+    if (stride[last] != 1 && shape[last] > 1) return {Code::kStride, argument.stride};
   }
-
-  const int64_t size = size_of(v.dtype);
-  bytes->restart(&v, shape[kLast] * size);  // any address will do for the strides
-  for (int i = kLast - 1; i >= 0; --i) {
+  const int64_t size = size_of(dtype);
+  bytes->restart(shape, shape[last] * size);  // any address will do for the strides
+  for (int i = last - 1; i >= 0; --i) {
     if (shape[i] > 0 && !bytes->add(shape[i], stride[i], size)) {
       bytes->clear();
       return {Code::kStride, argument.range};
     }
   }
-  if (empty) {
-    bytes->clear();
-    return {};
-  }
-  if (!kConst && self_overlap(*bytes)) {
-    bytes->clear();
-    return {Code::kStride, argument.self_overlap};
-  }
-  if (v.data == nullptr) {
+  const bool coincide = !empty && output && self_overlap(*bytes);
+  if (empty || coincide || address == nullptr) {
     bytes->clear();
   } else {
-    bytes->first += reinterpret_cast<uintptr_t>(v.data) - reinterpret_cast<uintptr_t>(&v);
+    bytes->first += reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(shape);
   }
-  return {};
+  return coincide ? Status{Code::kStride, argument.self_overlap} : Status{};
+}
+
+/// At least 1, and not too large.
+bool is_size(int64_t n) { return static_cast<uint64_t>(n) - 1 < static_cast<uint64_t>(kMaxSize); }
+
+}  // namespace
+
+// Sizes are looked at one by one: put together, compilers load two at once, and wait for what the caller has just stored
+// one by one. What is computed stays in registers: `bytes` may be `v` for all that they know.
+template <int kRank, bool kConst>
+Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, ByteSet* bytes,
+                  Data data) {
+  constexpr size_t kLast = kRank - 1;
+  const int64_t row = v.shape[kLast];
+  bool good = accepted(v.dtype, accept) && v.data != nullptr && is_size(row) && (row == 1 || v.stride[kLast] == 1);
+  if (good) [[likely]] {
+    const int64_t size = size_of(v.dtype);
+    ByteExtent extent;
+    extent.first = reinterpret_cast<uintptr_t>(v.data);
+    extent.span = extent.width = row * size;
+    for (size_t i = kLast; good && i-- > 0;) {
+      const int64_t n = v.shape[i];
+      if (n != 1) good = is_size(n) && extent.add(n, v.stride[i], size, bytes->dims);
+    }
+    if (good && (kConst || extent.nested)) [[likely]] {
+      bytes->set(extent);
+      return {};
+    }
+  }
+  return check_any(v.data, v.dtype, v.shape.data(), v.stride.data(), kRank, !kConst, accept, argument, bytes, data);
 }
 #define SIMDATTN_CHECK_VIEW(rank)                                                                          \
   template Status check_view<rank, true>(const ConstView<rank>&, Accept, const Argument&, ByteSet*, Data); \
