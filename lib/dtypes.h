@@ -13,11 +13,7 @@ namespace simdattn {
 inline constexpr uint32_t kCanonicalNaN = 0x7FC00000u;
 
 constexpr bool is_element(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
-static constexpr uint8_t kBytes[8] = {4, 2, 2, 1, 4, 8, 0, 0};
-/// Of one of the types that there are; without a branch.
-constexpr int64_t size_of(DType t) { return kBytes[static_cast<uint32_t>(t) % 8]; }
-static_assert(size_of(DType::kF32) == 4 && size_of(DType::kBF16) == 2 && size_of(DType::kF16) == 2 &&
-              size_of(DType::kU8) == 1 && size_of(DType::kI32) == 4 && size_of(DType::kI64) == 8);
+constexpr int64_t size_of(DType t) { return dtype_bytes(t); }
 /// Index of an element type in a typed slot.
 constexpr size_t slot(DType t) { return static_cast<size_t>(t); }
 /// Index of an arithmetic.

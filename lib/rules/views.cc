@@ -42,6 +42,10 @@ bool accepted(DType t, Accept accept) {
   return coincide ? Status{Code::kStride, argument.self_overlap} : Status{};
 }
 
+/// size_of() of an accepted type, without a branch.
+constexpr uint8_t kBytes[] = {4, 2, 2, 1, 4, 8};
+static_assert(kBytes[slot(DType::kF32)] == 4 && kBytes[slot(DType::kBF16)] == 2 && kBytes[slot(DType::kF16)] == 2 &&
+              kBytes[slot(DType::kU8)] == 1 && kBytes[slot(DType::kI32)] == 4 && kBytes[slot(DType::kI64)] == 8);
 /// At least 1, and not too large.
 bool is_size(int64_t n) { return static_cast<uint64_t>(n) - 1 < static_cast<uint64_t>(kMaxSize); }
 
@@ -56,10 +60,12 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
   const int64_t row = v.shape[kLast];
   bool good = accepted(v.dtype, accept) && v.data != nullptr && is_size(row) && (row == 1 || v.stride[kLast] == 1);
   if (good) [[likely]] {
-    const int64_t size = size_of(v.dtype);
+    const int64_t size = kBytes[slot(v.dtype)];
     ByteExtent extent;
     extent.first = reinterpret_cast<uintptr_t>(v.data);
     extent.span = extent.width = row * size;
+    extent.outer = 0;
+    extent.nested = true;
     for (size_t i = kLast; good && i-- > 0;) {
       const int64_t n = v.shape[i];
       if (n != 1) good = is_size(n) && extent.add(n, v.stride[i], size, bytes->dims);
