@@ -10,7 +10,8 @@
 //   Ops::loaded                 the same as load, once: compilers would load for each operation, beside a broadcast for each product
 //   Ops::rounded                to numbers of bf16; NaN stays NaN
 //   Ops::kSplits                then
-//     split                     the same of normal numbers below 2^111 and zeros, by Veltkamp's splitting; what is larger becomes NaN
+//     split                     the same of normal numbers below 2^111 and zeros, by multiplication (Veltkamp's splitting or a difference of
+//                               two products); what is larger may become NaN or infinite
 //     flushed                   zeros of their sign in the place of subnormal numbers, if such results are flushed
 //     any_nan(v)                true if a lane is NaN
 //     any_subnormal(p, n)       true if one of n numbers is
@@ -302,7 +303,7 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
     with_rows<kMostRows<T, kVecs>>(
         t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { done = score_chains_tile<T, r, kVecs>(arguments); });
     if constexpr (std::is_same_v<T, Bounded>) {
-      if (!done || FlushSubnormals::met()) score_unrounded_strip<kVecs>(a, x, t.first, t.rows);
+      if (!done) score_unrounded_strip<kVecs>(a, x, t.first, t.rows);
     }
   }
 }
@@ -317,15 +318,7 @@ void score_unrounded_strip(const ScoreTile& a, int64_t x, int64_t first, int64_t
 }
 
 template <class T>
-void score_chains(const ScoreTile& a) {
-  if constexpr (std::is_same_v<T, Bounded>) {
-    if (!FlushSubnormals::tells()) return score_chains<Unrounded>(a);
-    for (int64_t r = 0; r < a.rows; ++r) {
-      const char* const q = static_cast<const char*>(a.q) + r * a.q_stride;
-      if (Ops::any_subnormal(reinterpret_cast<const float*>(q), a.dim)) return score_chains<Unrounded>(a);
-    }
-  }
-  const FlushSubnormals flush(kFlushed<T>);
+SIMDATTN_TILE_INLINE void score_chains_flushing(const ScoreTile& a) {
   const int64_t n = Ops::lanes();
   const int64_t columns = a.n_panels * kPanelWidth;
   int64_t x = 0;
@@ -335,6 +328,26 @@ void score_chains(const ScoreTile& a) {
     }
   }
   for (; x < columns; x += 2 * n) score_chains_strip<T, 2>(a, x);
+}
+template <class T>
+void score_chains(const ScoreTile& a) {
+  if constexpr (std::is_same_v<T, Bounded>) {
+    bool splits = FlushSubnormals::tells();
+    for (int64_t r = 0; splits && r < a.rows; ++r) {
+      const char* const q = static_cast<const char*>(a.q) + r * a.q_stride;
+      splits = !Ops::any_subnormal(reinterpret_cast<const float*>(q), a.dim);
+    }
+    if (splits) {
+      const FlushSubnormals flush(kFlushed<T>);
+      score_chains_flushing<T>(a);
+      // Asked once: until it is read, the control word waits for all arithmetic, 100 to 200 cycles.
+      if (!FlushSubnormals::met()) return;
+    }
+    score_chains<Unrounded>(a);
+  } else {
+    const FlushSubnormals flush(kFlushed<T>);
+    score_chains_flushing<T>(a);
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -490,52 +503,56 @@ SIMDATTN_TILE_INLINE PrefetchPlan chain_values_to_come(const ValueTile& a, int64
   return {address(from * a.key_stride + x * kSize), a.key_stride, to - from};
 }
 
-/// The sums of one tile as they were, if they may have to be computed again.
-template <class T, int64_t kVecs>
-struct KeptSums {
-  KeptSums(const float*, int64_t, int64_t, bool) {}
-};
-template <int64_t kVecs>
-class KeptSums<Bounded, kVecs> {
+/// Sums of some columns as they were, which may have to be computed again.
+class KeptSums {
  public:
-  SIMDATTN_TILE_INLINE KeptSums(float* o, int64_t ldo, int64_t rows, bool used) : o_(o), ldo_(ldo), rows_(rows) {
-    each([&](float* sum, float* kept) SIMDATTN_TILE_LAMBDA {
+  static constexpr int64_t kColumns = 256;
+  /// `used`: they are operands, of which subnormal ones count as zeros.
+  SIMDATTN_TILE_INLINE KeptSums(const ValueTile& a, int64_t x, int64_t columns, bool used)
+      : o_(a.o + x), ldo_(a.ldo), rows_(a.rows), columns_(columns) {
+    each(0, rows_, 0, columns_, [&](float* sum, float* kept) SIMDATTN_TILE_LAMBDA {
       Ops::Vec v = Ops::load(sum);
       if (used) v = Ops::flushed(v);
       Ops::store(v, sum);
       Ops::store(v, kept);
     });
   }
-  SIMDATTN_TILE_INLINE bool now_nan() {
+  SIMDATTN_TILE_INLINE bool now_nan(int64_t first, int64_t rows, int64_t column, int64_t columns) {
     Ops::Vec poison = Ops::zero();
-    each([&](const float* sum, const float*)
-             SIMDATTN_TILE_LAMBDA { poison = Ops::mul_add(Ops::load(sum), Ops::zero(), poison); });
+    each(first, rows, column, columns, [&](const float* sum, const float*) SIMDATTN_TILE_LAMBDA {
+      poison = Ops::mul_add(Ops::load(sum), Ops::zero(), poison);
+    });
     return Ops::any_nan(poison);
   }
-  SIMDATTN_TILE_INLINE void restore() {
-    each([&](float* sum, const float* kept) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::load(kept), sum); });
+  SIMDATTN_TILE_INLINE void restore(int64_t first, int64_t rows, int64_t column, int64_t columns) {
+    each(first, rows, column, columns,
+         [&](float* sum, const float* kept) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::load(kept), sum); });
   }
+  SIMDATTN_TILE_INLINE void restore() { restore(0, rows_, 0, columns_); }
 
  private:
   template <class F>
-  SIMDATTN_TILE_INLINE void each(const F& f) {
+  SIMDATTN_TILE_INLINE void each(int64_t first, int64_t rows, int64_t column, int64_t columns, const F& f) {
     const int64_t n = Ops::lanes();
-    for (int64_t r = 0; r < rows_; ++r) {
-      unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { f(o_ + r * ldo_ + c * n, kept_ + (r * kVecs + c) * n); });
+    for (int64_t r = first; r < first + rows; ++r) {
+      for (int64_t c = column; c < column + columns; c += n) f(o_ + r * ldo_ + c, kept_ + r * kColumns + c);
     }
   }
   float* o_;
   int64_t ldo_;
   int64_t rows_;
-  alignas(64) float kept_[kMostRows<Bounded, kVecs> * kVecs * Ops::kMostLanes];
+  int64_t columns_;
+  alignas(64) float kept_[Ops::kMostRoundingRows * kColumns];
 };
 template <int64_t kVecs>
 SIMDATTN_TILE_FUNCTION void value_unrounded_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
                                                   int64_t first, int64_t rows);
 
-/// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
+/// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows. Bounded: `kept` begins at column `first_kept`.
 template <class T, int64_t kVecs>
-SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
+SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
+                                             [[maybe_unused]] KeptSums* kept = nullptr,
+                                             [[maybe_unused]] int64_t first_kept = 0) {
   const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
   for (RowTiles t(a.rows, kMostRows<T, kVecs>); t.first < a.rows; t.next()) {
     const ValueChains<T> arguments = {
@@ -549,12 +566,12 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
         a.ldo,
         a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
         kStored<T> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan()};
-    [[maybe_unused]] KeptSums<T, kVecs> kept(arguments.o, a.ldo, t.rows, keys > 0 || arguments.alpha != nullptr);
     with_rows<kMostRows<T, kVecs>>(t.rows,
                                    [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
     if constexpr (std::is_same_v<T, Bounded>) {
-      if (kept.now_nan() || FlushSubnormals::met()) {
-        kept.restore();
+      const int64_t column = x - first_kept, width = kVecs * Ops::lanes();
+      if (kept->now_nan(t.first, t.rows, column, width)) {
+        kept->restore(t.first, t.rows, column, width);
         value_unrounded_strip<kVecs>(a, key, keys, x, t.first, t.rows);
       }
     }
@@ -575,6 +592,18 @@ void value_unrounded_strip(const ValueTile& a, int64_t key, int64_t keys, int64_
 template <class T>
 SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t columns) {
   const int64_t n = Ops::lanes();
+  if constexpr (std::is_same_v<T, Bounded>) {
+    for (int64_t first = 0; first < columns; first += KeptSums::kColumns) {
+      const int64_t end = columns - first < KeptSums::kColumns ? columns : first + KeptSums::kColumns;
+      KeptSums kept(a, first, end - first, keys > 0 || (a.alpha != nullptr && key == 0));
+      for (int64_t x = first; x < end; x += 2 * n) value_chains_strip<T, 2>(a, key, keys, x, &kept, first);
+      if (FlushSubnormals::met()) {
+        kept.restore();
+        for (int64_t x = first; x < end; x += 2 * n) value_unrounded_strip<2>(a, key, keys, x, 0, a.rows);
+      }
+    }
+    return;
+  }
   const bool contiguous = a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T));
   int64_t x = 0;
   if constexpr (kWide<T>) {

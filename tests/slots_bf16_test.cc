@@ -213,64 +213,74 @@ TEST_P(Bf16Slots, RoundsAnyNumber) {
   if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
   const KvOperands& f32 = kernels().kv[slot(DType::kF32)];
   if (f32.score_tile == nullptr || f32.value_tile == nullptr) GTEST_SKIP() << "f32 is packed first";
-  std::vector<float> numbers;
-  for (const uint32_t high :
-       {0x0000u, 0x0001u, 0x0040u, 0x007Eu, 0x007Fu, 0x0080u, 0x0081u, 0x3F80u, 0x3F81u, 0x3FFFu,
-        0x76FFu, 0x7700u, 0x777Fu, 0x7780u, 0x77FFu, 0x7800u, 0x7F7Eu, 0x7F7Fu, 0x7F80u, 0x7FFFu}) {
-    for (const uint32_t low : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xBFFFu, 0xC000u, 0xFFFFu}) {
-      for (const uint32_t sign : {0u, 0x80000000u}) numbers.push_back(std::bit_cast<float>(sign | high << 16 | low));
-    }
-  }
-  const int64_t n = static_cast<int64_t>(numbers.size());
-  ASSERT_EQ(n % kPanelWidth, 0);
-  for (const int64_t rows : {1, 3, 4, 8}) {
-    for (const float factor : {1.0f, 0x1p100f, 0x1p-100f, 0x1p-130f}) {
-      const std::vector<float> factors(static_cast<size_t>(rows), factor);
-      std::vector<float> scores[2], sums[2];
-      for (const bool is_definition : {true, false}) {
-        const AttentionKernels& ops = is_definition ? definition() : kernels();
-        const int64_t bytes = ops.query_bytes(1);
-        std::vector<char> queries(static_cast<size_t>(rows * bytes));
-        for (int64_t r = 0; r < rows; ++r) {
-          ops.prepare_query[slot(DType::kF32)](&factor, queries.data() + r * bytes, 1);
-        }
-        scores[is_definition].resize(static_cast<size_t>(rows * n));
-        ops.kv[slot(DType::kF32)].score_tile({.q = queries.data(),
-                                              .q_stride = bytes,
-                                              .rows = rows,
-                                              .panels = numbers.data(),
-                                              .panel_stride = kPanelWidth * int64_t{sizeof(float)},
-                                              .n_panels = n / kPanelWidth,
-                                              .dim = 1,
-                                              .scale = 1.0f,
-                                              .s = scores[is_definition].data(),
-                                              .lds = n,
-                                              .stream = false});
-        sums[is_definition].resize(static_cast<size_t>(rows * n));
-        ops.kv[slot(DType::kF32)].value_tile({.w = factors.data(),
-                                              .ldw = 1,
-                                              .rows = rows,
-                                              .v = numbers.data(),
-                                              .first_key = 0,
-                                              .key_stride = n * int64_t{sizeof(float)},
-                                              .group_stride = kValueGroup * int64_t{sizeof(float)},
-                                              .keys = 1,
-                                              .dim = n,
-                                              .o = sums[is_definition].data(),
-                                              .ldo = n,
-                                              .alpha = nullptr,
-                                              .stream = false});
+  // Where one number is subnormal nothing may be split: they come in calls of their own.
+  constexpr uint32_t kSubnormal[] = {0x0001u, 0x0040u, 0x007Eu, 0x007Fu};
+  constexpr uint32_t kNormal[] = {0x0080u, 0x0081u, 0x3F7Fu, 0x3F80u, 0x3F81u, 0x3FFFu, 0x76FFu, 0x7700u,
+                                  0x777Fu, 0x7780u, 0x77FFu, 0x7800u, 0x7F7Eu, 0x7F7Fu, 0x7F80u, 0x7FFFu};
+  for (const bool subnormal : {false, true}) {
+    std::vector<float> numbers;
+    const auto add = [&](uint32_t high) {
+      for (const uint32_t low : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xBFFFu, 0xC000u, 0xFFFFu}) {
+        for (const uint32_t sign : {0u, 0x80000000u}) numbers.push_back(std::bit_cast<float>(sign | high << 16 | low));
       }
-      const auto same = [](float a, float b) {
-        return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (is_nan(a) && is_nan(b));
-      };
-      for (int64_t i = 0; i < rows * n; ++i) {
-        const size_t at = static_cast<size_t>(i);
-        const float x = numbers[static_cast<size_t>(i % n)];
-        ASSERT_TRUE(same(scores[0][at], scores[1][at]))
-            << "score of " << x << " times " << factor << ": " << scores[0][at] << ", definition " << scores[1][at];
-        ASSERT_TRUE(same(sums[0][at], sums[1][at]))
-            << "value " << x << " times " << factor << ": " << sums[0][at] << ", definition " << sums[1][at];
+    };
+    for (const uint32_t high : kNormal) add(high);
+    if (subnormal) {
+      for (const uint32_t high : kSubnormal) add(high);
+    } else {
+      numbers.insert(numbers.end(), static_cast<size_t>(kPanelWidth), 0.0f);
+    }
+    const int64_t n = static_cast<int64_t>(numbers.size());
+    ASSERT_EQ(n % kPanelWidth, 0);
+    for (const int64_t rows : {1, 3, 4, 8}) {
+      for (const float factor : {1.0f, 0x1p100f, 0x1p-100f, 0x1p-130f}) {
+        const std::vector<float> factors(static_cast<size_t>(rows), factor);
+        std::vector<float> scores[2], sums[2];
+        for (const bool is_definition : {true, false}) {
+          const AttentionKernels& ops = is_definition ? definition() : kernels();
+          const int64_t bytes = ops.query_bytes(1);
+          std::vector<char> queries(static_cast<size_t>(rows * bytes));
+          for (int64_t r = 0; r < rows; ++r) {
+            ops.prepare_query[slot(DType::kF32)](&factor, queries.data() + r * bytes, 1);
+          }
+          scores[is_definition].resize(static_cast<size_t>(rows * n));
+          ops.kv[slot(DType::kF32)].score_tile({.q = queries.data(),
+                                                .q_stride = bytes,
+                                                .rows = rows,
+                                                .panels = numbers.data(),
+                                                .panel_stride = kPanelWidth * int64_t{sizeof(float)},
+                                                .n_panels = n / kPanelWidth,
+                                                .dim = 1,
+                                                .scale = 1.0f,
+                                                .s = scores[is_definition].data(),
+                                                .lds = n,
+                                                .stream = false});
+          sums[is_definition].resize(static_cast<size_t>(rows * n));
+          ops.kv[slot(DType::kF32)].value_tile({.w = factors.data(),
+                                                .ldw = 1,
+                                                .rows = rows,
+                                                .v = numbers.data(),
+                                                .first_key = 0,
+                                                .key_stride = n * int64_t{sizeof(float)},
+                                                .group_stride = kValueGroup * int64_t{sizeof(float)},
+                                                .keys = 1,
+                                                .dim = n,
+                                                .o = sums[is_definition].data(),
+                                                .ldo = n,
+                                                .alpha = nullptr,
+                                                .stream = false});
+        }
+        const auto same = [](float a, float b) {
+          return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (is_nan(a) && is_nan(b));
+        };
+        for (int64_t i = 0; i < rows * n; ++i) {
+          const size_t at = static_cast<size_t>(i);
+          const float x = numbers[static_cast<size_t>(i % n)];
+          ASSERT_TRUE(same(scores[0][at], scores[1][at]))
+              << "score of " << x << " times " << factor << ": " << scores[0][at] << ", definition " << scores[1][at];
+          ASSERT_TRUE(same(sums[0][at], sums[1][at]))
+              << "value " << x << " times " << factor << ": " << sums[0][at] << ", definition " << sums[1][at];
+        }
       }
     }
   }

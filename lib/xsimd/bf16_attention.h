@@ -37,6 +37,8 @@ struct Ops {
   static SIMDATTN_INLINE Vec rounded(Vec v) { return rounded_to_bf16(v); }
   static constexpr bool kSplits = kX86 && kLanes >= 8;
   static SIMDATTN_INLINE Vec split(Vec v) {
+    // See lib/highway/bf16_attention.cc.
+    if constexpr (kAvx512) return xsimd::fms(v, Vec(65536.0f), v * Vec(65535.0f));
     const Vec scaled = v * Vec(65537.0f);
     return scaled - (scaled - v);
   }
