@@ -56,9 +56,10 @@ struct Records {
   std::vector<C> c;
 
   explicit Records(const std::string& name) {
-    const char* const shared = std::getenv("SIMDATTN_SHARED");
-    folder = (shared != nullptr ? std::string(shared) : std::string(SIMDATTN_TEST_DATA)) + "/hardware/" + name + "/";
-    tiles = shared != nullptr ? 48 : 2;
+    const char* const variable = std::getenv("SIMDATTN_SHARED");
+    const std::string shared = variable != nullptr ? variable : "";
+    folder = (shared.empty() ? std::string(SIMDATTN_TEST_DATA) : shared) + "/hardware/" + name + "/";
+    tiles = shared.empty() ? 2 : 48;
     a = read_record<T>(folder + "a.npy", tiles * 16 * kDepth);
     b = read_record<T>(folder + "b.npy", tiles * 16 * kDepth);
     c = results("c");
