@@ -265,6 +265,7 @@ TEST_P(Slots, ScoreRows) {
       const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
       Outputs s(random, DType::kF32, n_q, n_k);
       ScoreRows a = {q.f32(), q.stride, n_q, k.data(), k.stride, n_k, dim, scale, s.want.f32(), s.want.stride};
+      a.from_memory = random.coin();
       definition().score_rows[type](a);
       a.s = s.got.f32();
       uk().score_rows[type](a);
@@ -402,6 +403,7 @@ TEST_P(Slots, ScoreKeyRows) {
       a.scale = random.coin() ? 1.0f : number(random, Values::kWide);
       a.lds = s.want.stride;
       a.stream = random.coin();
+      a.from_memory = random.coin();
       std::vector<float> panels(static_cast<size_t>(n_panels * kPanelWidth * dim));
       for (int64_t p = 0; p < n_panels; ++p) {
         other.pack_keys({.from = static_cast<const char*>(k.data()) + p * kPanelWidth * k.stride_bytes(),
@@ -720,6 +722,7 @@ TEST_P(Slots, ValueTile) {
       a.ldo = o.stride;
       a.alpha = random.coin() ? alpha.f32() : nullptr;
       a.stream = random.coin();
+      a.from_memory = a.stream && random.coin();
       f32(definition()).kv[type].value_tile(a);
       a.o = o.f32();
       f32(uk()).kv[type].value_tile(a);
