@@ -44,6 +44,12 @@ if [ -n "$targets" ]; then  # and of those that are built unless somebody asks
   quiet cmake "$work/same" -DSIMDATTN_TARGETS=
   "$source/tests/compare_commands.py" "$source" "$work/meson" "$work/same"
 fi
+echo "== the same options as Meson, small"
+quiet meson setup "$work/small" "$source" -Doptimization=s "-Dbackends=${backends//;/,}" "-Dtargets=${targets//;/,}" \
+  -Dtests=disabled -Dbench=disabled -Dexamples=disabled -Dpython=disabled
+quiet cmake "$work/same" -DCMAKE_BUILD_TYPE=MinSizeRel "-DSIMDATTN_TARGETS=$targets"
+"$source/tests/compare_commands.py" "$source" "$work/small" "$work/same"
+if grep -E -- ' -O[0-3g] ' "$work/small/compile_commands.json"; then echo "not all of it is small"; exit 1; fi
 
 # From here on the scalar target alone: compiling the others once more would take minutes and show nothing new.
 # What a release holds: the tree as it is now, without what git ignores.
