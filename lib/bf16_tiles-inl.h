@@ -340,7 +340,7 @@ void score_chains(const ScoreTile& a) {
     if (splits) {
       const FlushSubnormals flush(kFlushed<T>);
       score_chains_flushing<T>(a);
-      // Asked once: until it is read, the control word waits for all arithmetic, 100 to 200 cycles.
+      // Asked once: the control word is read when all arithmetic before is done.
       if (!FlushSubnormals::met()) return;
     }
     score_chains<Unrounded>(a);

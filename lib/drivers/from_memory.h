@@ -3,12 +3,19 @@
 #define SIMDATTN_LIB_DRIVERS_FROM_MEMORY_H_
 
 #include "dispatch/cpu.h"
+#include "lib/dtypes.h"
 
 namespace simdattn {
 
 /// So many bytes do not stay in one user's share of L3, and the CPU reads them faster from several pages at once, for which its own
 /// prefetches do not suffice. `scores` of 128 MiB: Xeon (Emerald Rapids) 0.5 - 0.94 of the time; on a Zen 4 prefetches of one page cost 5 - 40 %.
 inline bool from_memory(double bytes) { return bytes > (32 << 20) && is_intel(); }
+
+/// A double: sizes may be anything where strides are 0.
+inline double bytes_of(const ConstView<4>& v) {
+  return static_cast<double>(v.shape[0] * v.shape[1]) * static_cast<double>(v.shape[2]) *
+         static_cast<double>(v.shape[3] * size_of(v.dtype));
+}
 
 }  // namespace simdattn
 

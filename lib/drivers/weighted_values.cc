@@ -79,8 +79,9 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
   const int64_t p_stride = step_of(p, grouped ? 1 : 2);
   const int64_t out_stride = step_of(out, grouped ? 1 : 2);
   const int64_t token_stride = step_of(v, 2);
-  const double bytes =
-      static_cast<double>(v.shape[0] * v.shape[1]) * static_cast<double>(n_kv) * static_cast<double>(dim * v_size);
+  const double bytes = bytes_of(v);
+  const bool stream = bytes > static_cast<double>(kStreamBytes);
+  const bool memory = from_memory(bytes);
   const KvOperands& operands = ops.kv[slot(kv_type_of(v.dtype))];
   alignas(64) float accumulators[kAccumulators];
 
@@ -109,8 +110,8 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
                                       .o = accumulators,
                                       .ldo = kColumns,
                                       .alpha = nullptr,
-                                      .stream = bytes > static_cast<double>(kStreamBytes),
-                                      .from_memory = from_memory(bytes)};
+                                      .stream = stream,
+                                      .from_memory = memory};
               bool zero = false;
               for (int64_t r = 0; r < rows && !zero; ++r) zero = uk.any_zero(tile.w + r * tile.ldw, keys);
               if (zero && !uk.kv[slot(kv_type_of(v.dtype))].all_finite(

@@ -74,9 +74,10 @@ struct Ops {
     // Two operations in place of three, but both for the ports of multiply-adds, which AVX2 has two of three: 65536 v is exact and a multiple of
     // the last place of 65535 v, so their difference is v rounded to that place, 8 places from its first one.
     return hn::MulSub(v, hn::Set(TileTag(), 65536.0f), hn::Mul(v, hn::Set(TileTag(), 65535.0f)));
-#endif
+#else
     const Vec scaled = hn::Mul(v, hn::Set(TileTag(), 65537.0f));
     return hn::Sub(scaled, hn::Sub(scaled, v));
+#endif
   }
   static HWY_INLINE Vec flushed(Vec v) {
     Vec one = hn::Set(TileTag(), 1.0f);

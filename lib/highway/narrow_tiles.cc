@@ -40,19 +40,21 @@ constexpr int64_t kValueRows = kVecs == 4 && HWY_TARGET == HWY_AVX2 ? 2 : kFused
 #define SIMDATTN_FP8_IN_HALVES (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && HWY_TARGET > HWY_AVX3_DL)
 #if SIMDATTN_FP8_IN_HALVES
 using Halves = decltype(Codes::raw);
-#if HWY_TARGET <= HWY_AVX3
-HWY_INLINE Halves LoadHalves(const uint8_t* p) { return _mm512_loadu_si512(p); }
+using HalfTag = hn::Repartition<int16_t, DU>;
+using HalfVec = hn::Vec<HalfTag>;
+HWY_INLINE Halves LoadHalves(const uint8_t* p) { return hn::LoadU(hn::Repartition<uint8_t, DU>(), p).raw; }
 HWY_INLINE Halves Masked(Halves v, uint16_t mask) {
-  return _mm512_and_si512(v, _mm512_set1_epi16(static_cast<int16_t>(mask)));
+  return hn::And(HalfVec{v}, hn::Set(HalfTag(), static_cast<int16_t>(mask))).raw;
 }
 template <int kBits>
 HWY_INLINE Halves ShiftedLeft(Halves v) {
-  return _mm512_slli_epi16(v, kBits);
+  return hn::ShiftLeft<kBits>(HalfVec{v}).raw;
 }
 template <int kBits>
 HWY_INLINE Halves ShiftedRight(Halves v) {
-  return _mm512_srai_epi16(v, kBits);
+  return hn::ShiftRight<kBits>(HalfVec{v}).raw;
 }
+#if HWY_TARGET <= HWY_AVX3
 /// Bit 7 of a byte: one of the codes was NaN.
 HWY_INLINE void NoteNan(Halves codes, Numbers& nan, E4M3Code /*code*/) {
   const __m512i next = _mm512_add_epi8(codes, _mm512_set1_epi8(1));
@@ -63,18 +65,6 @@ HWY_INLINE Numbers NumbersAt(const uint8_t* halves) {
   return Numbers{_mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves)))};
 }
 #else
-HWY_INLINE Halves LoadHalves(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-HWY_INLINE Halves Masked(Halves v, uint16_t mask) {
-  return _mm256_and_si256(v, _mm256_set1_epi16(static_cast<int16_t>(mask)));
-}
-template <int kBits>
-HWY_INLINE Halves ShiftedLeft(Halves v) {
-  return _mm256_slli_epi16(v, kBits);
-}
-template <int kBits>
-HWY_INLINE Halves ShiftedRight(Halves v) {
-  return _mm256_srai_epi16(v, kBits);
-}
 /// `nan`: the most of the codes without their signs, a byte all ones if one was NaN.
 HWY_INLINE void NoteNan(Halves codes, Numbers& nan, E4M3Code /*code*/) {
   const __m256i signs = _mm256_set1_epi8(static_cast<int8_t>(0x80));

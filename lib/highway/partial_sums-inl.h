@@ -9,7 +9,8 @@
 //                                                                  that pass no scratch; how many
 //   void Group<kV, kQ>(q, ldq, row, k, ldk, dim, keys, kept, fetch)   the partial sums of up to kKeys keys against kQ queries,
 //                                                                     each in kV vectors; `row` is the first of the
-//                                                                     queries, fetch.Next() is called for every key or not
+//                                                                     queries. Calls fetch.Next() for each key, unless
+//                                                                     it computes longer than memory takes
 // What the loops need is passed one by one: read from ScoreRows, it costs gcc the registers of the tiles. For the same
 // reason each term has its own loop over the dimension.
 #if defined(SIMDATTN_LIB_HIGHWAY_PARTIAL_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -365,8 +365,8 @@ HWY_INLINE void Exponentials(const SoftmaxRows& a, int64_t first, int64_t count,
     const float* x = a.x + r * a.ldx;
     float* y = a.y + r * a.ldy;
     const Columns c = VisibleOf(a, r);
-    // The next group's rows, if no other memory is asked for and L1 can hold them: else the hardware is quicker alone (rows of 32768 from L3,
-    // Xeon: 0.94 of the time), and a line of this row is named.
+    // The next group's rows, if no other memory is asked for. Rows that L1 cannot hold are left to the hardware (32768 columns from L3, Xeon:
+    // 0.94 of the time): then the lines named are this row's own.
     Fetch fetch[2];
     for (int k = 0; k < 2; ++k) {
       const SoftmaxRows::Next& next = a.next[k];

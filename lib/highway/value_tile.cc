@@ -239,20 +239,19 @@ HWY_NOINLINE void ColumnRange(const ValueTile& a, int64_t key, int64_t keys, int
 
 template <class T>
 HWY_INLINE void Values(const ValueTile& a) {
+  ValueTile tile = a;
   if (a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T))) {
     const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
     if (a.stream && a.rows == 1 && (a.dim == 8 * n || a.dim == 4 * n) &&
         a.key_stride == a.dim * static_cast<int64_t>(sizeof(T))) {
-      // One row and one tile read what lies in one piece in order: blocks would end tiles, and memory is fetched 256 keys ahead. f32 in
+      // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
       // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
       // and with narrower vectors they pay beyond the caches.
-      ValueTile tile = a;
       constexpr bool kPrefetches = !(std::is_same_v<T, float> && HWY_MAX_BYTES == 64);
       tile.stream = kPrefetches && !a.from_memory;
       tile.from_memory = kPrefetches && a.from_memory;
       return ColumnRange<T>(tile, 0, a.keys, 0, a.dim);
     }
-    ValueTile tile = a;
     tile.from_memory = false;
     const int64_t in_block = kBlockBytes / (a.dim * static_cast<int64_t>(sizeof(T)));
     const int64_t block = a.stream ? std::max<int64_t>(in_block, 16) : a.keys;
