@@ -88,12 +88,12 @@ def report(cpu, factor, others):
     return {'context': context, 'benchmarks': rows}
 
 
-def make(script, folder, reports):
+def make(script, folder, reports, *more):
     files = []
     for i, r in enumerate(reports):
         files.append(folder / f'{i}.json')
         files[-1].write_text(json.dumps(r))
-    done = subprocess.run([python, script, '--out', str(folder / 'out'), *map(str, files)], text=True, stdout=subprocess.PIPE,
+    done = subprocess.run([python, script, '--out', str(folder / 'out'), *more, *map(str, files)], text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
     return done
 
@@ -125,6 +125,24 @@ def check_figures(folder):
     names = re.findall(r'\bid="([^"]+)"', page)
     if len(names) != len(set(names)):
         fail('two pictures share a name')
+
+
+def check_beside(folder):
+    """A second run of one machine beside the page of both: the other one's lines and pictures are as they were."""
+    old = folder / 'out/RESULTS.md'
+    text = old.read_text()
+    done = make(script, folder, [report('Second CPU', 7, False)], '--out', str(folder / 'new'), '--beside', str(old))
+    if done.returncode != 0:
+        fail(done.stdout)
+    new = (folder / 'new/RESULTS.md').read_text()
+    start, end = text.index('## First CPU, gcc 99'), text.index('## Second CPU, gcc 99')
+    if text[start:end].strip() not in new or text[:start].strip() != new[:new.index('## ')].strip():
+        fail('--beside: the other machine is not as it was')
+    if new.count('\n## ') != 2 or text[end:].strip() in new:
+        fail('--beside: the machine that was measured again is not alone, or not new')
+    for p in (folder / 'out/pictures').glob('first-*.svg'):
+        if (folder / 'new/pictures' / p.name).read_bytes() != p.read_bytes():
+            fail(f'--beside: {p.name} is not as it was')
 
 
 def check_looks(folder, browser):
@@ -169,6 +187,7 @@ with tempfile.TemporaryDirectory() as name:
     if done.returncode != 0:
         fail(done.stdout)
     check_figures(folder)
+    check_beside(folder)
     bad = subprocess.run([python, script, '--out', str(folder / 'bad'), script], text=True, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT)
     if bad.returncode == 0 or 'is not a report' not in bad.stdout:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes one page of the JSON files of simdattn-bench: index.html (self-contained), RESULTS.md and its pictures.
 
-  bench_report.py --out FOLDER FILE...
+  bench_report.py --out FOLDER [--beside RESULTS.md] FILE...
 
-Files of one CPU and compiler are joined, those of several stand one after another. Matplotlib draws; colours are CSS variables, so that
+Files of one CPU and compiler are joined, those of several stand one after another; so do, in Markdown, the machines of an older RESULTS.md
+that are not among them. Matplotlib draws; colours are CSS variables, so that
 one picture serves light and dark.
 """
 import argparse
@@ -571,11 +572,26 @@ def standalone(picture):
     return re.sub(r'(<svg[^>]*>)', lambda m: m.group(1) + style, picture, count=1)
 
 
-def markdown(machines, folder):
+def of_others(machines, older):
+    """The lines of an older RESULTS.md about other machines, and the pictures that they show."""
+    text = older.read_text()
+    parts = re.split(r'^(?=## )', text, flags=re.M)[1:]
+    if not text.startswith('# Measured') or not parts:
+        sys.exit(f'bench_report: {older} is not a RESULTS.md of this program')
+    names = {m.name for m in machines}
+    kept = '\n'.join(p.strip() + '\n' for p in parts if p.splitlines()[0].removeprefix('## ') not in names)
+    pictures = [older.parent / name for name in re.findall(r'\]\((pictures/[^)/]+\.svg)\)', kept)]
+    return kept.splitlines(), {p.name: p.read_bytes() for p in pictures}
+
+
+def markdown(machines, folder, older):
+    kept, pictures = of_others(machines, older) if older else ([], {})
     lines = ['# Measured', '', 'Made by `tools/bench --report`; not edited by hand.', '']
     lines += [f'- {n}' for n in NOTES]
     pictures_folder = folder / 'pictures'
     pictures_folder.mkdir(parents=True, exist_ok=True)
+    for name, picture in pictures.items():
+        (pictures_folder / name).write_bytes(picture)
     for m in machines:
         lines += ['', f'## {m.name}']
         for title, sentence, pictures, table in sections(m):
@@ -595,17 +611,18 @@ def markdown(machines, folder):
                 lines.append('| ' + ' | '.join(escape[0]) + ' |')
                 lines.append('|' + '---|' * len(table[0]))
                 lines += ['| ' + ' | '.join(row) + ' |' for row in escape[1:]]
-    (folder / 'RESULTS.md').write_text('\n'.join(lines) + '\n')
+    (folder / 'RESULTS.md').write_text('\n'.join(lines + ([''] + kept if kept else [])) + '\n')
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', type=Path, required=True)
+    parser.add_argument('--beside', type=Path, metavar='RESULTS.md', help='keep its machines that the files do not speak of')
     parser.add_argument('files', nargs='+')
     o = parser.parse_args()
     machines = read(o.files)
     o.out.mkdir(parents=True, exist_ok=True)
-    markdown(machines, o.out)
+    markdown(machines, o.out, o.beside)
     (o.out / 'index.html').write_text(page(machines))
     print(f'{o.out}/index.html, {o.out}/RESULTS.md')
 
