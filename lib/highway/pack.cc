@@ -24,7 +24,6 @@ HWY_INLINE void StoreKeys(hn::Vec<PackTag> v, float* out, const float* /*type*/)
 /// 32 rows of `dim` elements (a multiple of what 128 bits hold) into a panel. Lanes of 32 bits: numbers, or pairs of bf16.
 template <class T>
 HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
-  const PackTag d;
   constexpr int64_t kRows = static_cast<int64_t>(hn::MaxLanes(PackTag()));
   constexpr int64_t kLane = sizeof(float) / sizeof(T);
   for (int64_t j = 0; j < kPanelWidth; j += kRows) {
@@ -32,7 +31,7 @@ HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* pan
     float* out = panel + j;
     for (int64_t i = 0; i < dim; i += 4 * kLane, p += 4 * kLane, out += 4 * kLane * kPanelWidth) {
       if (prefetch) PrefetchNext<kRows>(rows + j * stride, stride, i);
-      FourLanes(d, p, stride, [&](auto k, auto v) SIMDATTN_LAMBDA { StoreKeys(v, out + k * kLane * kPanelWidth, p); });
+      FourLanes(p, stride, [&](auto k, auto v) SIMDATTN_LAMBDA { StoreKeys(v, out + k * kLane * kPanelWidth, p); });
     }
   }
 }
@@ -45,7 +44,7 @@ HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* p
   for (int64_t i = 0; i < dim; i += 8) {
     if (prefetch) PrefetchNext<kPanelWidth>(rows, stride, i);
     for (int64_t j = 0; j < kPanelWidth; j += 2 * n) {
-      EightHalves(d, rows + j * stride + i, stride, [&](auto k, auto low, auto high) SIMDATTN_LAMBDA {
+      EightHalves(rows + j * stride + i, stride, [&](auto k, auto low, auto high) SIMDATTN_LAMBDA {
         float* out = panel + (i + k) * kPanelWidth + j;
         hn::StoreU(low, d, out);
         hn::StoreU(high, d, out + n);

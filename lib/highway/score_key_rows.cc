@@ -63,13 +63,13 @@ HWY_NOINLINE void TwoVectors(const ScoreTile& a, const T* keys) {
       }
       const T* p = keys + i;
       if constexpr (std::is_same_v<T, f16>) {
-        EightHalves(d, p, stride, [&](auto k, TileVec low, TileVec high) SIMDATTN_LAMBDA {
+        EightHalves(p, stride, [&](auto k, TileVec low, TileVec high) SIMDATTN_LAMBDA {
           add(k, kLow, low);
           add(k, kHigh, high);
         });
       } else {
         const auto one = [&](const T* from, auto vector) SIMDATTN_LAMBDA {
-          FourLanes(d, from, stride, [&](auto k, TileVec v) SIMDATTN_LAMBDA {
+          FourLanes(from, stride, [&](auto k, TileVec v) SIMDATTN_LAMBDA {
             if constexpr (std::is_same_v<T, bf16>) {
               add(2 * k, vector, EvenOf(d, v));
               add(2 * k + 1, vector, OddOf(d, v));

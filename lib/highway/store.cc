@@ -1,5 +1,4 @@
 // Rows of f32 into the types and layouts that keys and values are stored in, and back.
-#include <cstring>
 #include <type_traits>
 
 #include "lib/panel_columns.h"
@@ -8,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "lib/highway/store.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "lib/highway/blocks-inl.h"
 #include "lib/highway/loads-inl.h"
 #include "lib/highway/slots-inl.h"
 
@@ -18,206 +18,6 @@ namespace {
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
-
-/// Dimensions of 32 tokens that are converted and then transposed: 8 or 16 KiB, which stay in L1.
-constexpr int64_t kStep = 128;
-
-/// Block b (128 bits) of the result is what lies kGroup b rows below p.
-template <int64_t kGroup, class D>
-HWY_INLINE hn::Vec<D> LoadBlocks(D d, const char* p, int64_t stride) {
-  if constexpr (HWY_MAX_LANES_D(D) * sizeof(hn::TFromD<D>) > 16) {
-    const hn::Half<D> half;
-    constexpr int64_t kRows = static_cast<int64_t>(HWY_MAX_LANES_D(D) * sizeof(hn::TFromD<D>)) / 32 * kGroup;
-    return hn::Combine(d, LoadBlocks<kGroup>(half, p + kRows * stride, stride), LoadBlocks<kGroup>(half, p, stride));
-  } else {
-    return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(p));
-  }
-}
-template <int64_t kGroup, class D>
-HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, char* p, int64_t stride) {
-  if constexpr (HWY_MAX_LANES_D(D) * sizeof(hn::TFromD<D>) > 16) {
-    const hn::Half<D> half;
-    constexpr int64_t kRows = static_cast<int64_t>(HWY_MAX_LANES_D(D) * sizeof(hn::TFromD<D>)) / 32 * kGroup;
-    StoreBlocks<kGroup>(half, hn::LowerHalf(half, v), p, stride);
-    StoreBlocks<kGroup>(half, hn::UpperHalf(half, v), p + kRows * stride, stride);
-  } else {
-    hn::StoreU(v, d, reinterpret_cast<hn::TFromD<D>*>(p));
-  }
-}
-
-template <class T, class DU>
-HWY_INLINE hn::Vec<DU> Lower(DU d, hn::Vec<DU> a, hn::Vec<DU> b) {
-  const hn::Repartition<T, DU> dt;
-  return hn::BitCast(d, hn::InterleaveLower(dt, hn::BitCast(dt, a), hn::BitCast(dt, b)));
-}
-template <class T, class DU>
-HWY_INLINE hn::Vec<DU> Upper(DU d, hn::Vec<DU> a, hn::Vec<DU> b) {
-  const hn::Repartition<T, DU> dt;
-  return hn::BitCast(d, hn::InterleaveUpper(dt, hn::BitCast(dt, a), hn::BitCast(dt, b)));
-}
-
-/// A square in each block of a vector. Scalable vectors have no loads of blocks.
-struct Wide {
-#if HWY_HAVE_SCALABLE
-  static constexpr int64_t kBlocks = 1;
-  // Never called.
-  template <class Unit>
-  static void put(const char* in, int64_t in_stride, char* out, int64_t out_stride, Unit unit);
-  template <class Unit>
-  static void take(const char* in, int64_t in_stride, char* out, int64_t out_stride, Unit unit);
-#else
-  static constexpr int64_t kBlocks = HWY_MAX_BYTES / 16;
-
-  template <class D32, class Load, class Store>
-  static HWY_INLINE void Square(D32 d, const Load& load, const Store& store, uint32_t /*unit*/) {
-    const auto r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
-    const auto a = Lower<uint32_t>(d, r0, r1), b = Lower<uint32_t>(d, r2, r3);
-    const auto c = Upper<uint32_t>(d, r0, r1), e = Upper<uint32_t>(d, r2, r3);
-    store(0, Lower<uint64_t>(d, a, b));
-    store(1, Upper<uint64_t>(d, a, b));
-    store(2, Lower<uint64_t>(d, c, e));
-    store(3, Upper<uint64_t>(d, c, e));
-  }
-  template <class D32, class Load, class Store>
-  static HWY_INLINE void Square(D32 d, const Load& load, const Store& store, uint16_t /*unit*/) {
-    const auto r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
-    const auto r4 = load(4), r5 = load(5), r6 = load(6), r7 = load(7);
-    const auto four = [&](int64_t k, auto t0, auto t1, auto t2, auto t3) SIMDATTN_LAMBDA {
-      const auto a = Lower<uint32_t>(d, t0, t1), b = Lower<uint32_t>(d, t2, t3);
-      const auto c = Upper<uint32_t>(d, t0, t1), e = Upper<uint32_t>(d, t2, t3);
-      store(k, Lower<uint64_t>(d, a, b));
-      store(k + 1, Upper<uint64_t>(d, a, b));
-      store(k + 2, Lower<uint64_t>(d, c, e));
-      store(k + 3, Upper<uint64_t>(d, c, e));
-    };
-    four(0, Lower<uint16_t>(d, r0, r1), Lower<uint16_t>(d, r2, r3), Lower<uint16_t>(d, r4, r5),
-         Lower<uint16_t>(d, r6, r7));
-    four(4, Upper<uint16_t>(d, r0, r1), Upper<uint16_t>(d, r2, r3), Upper<uint16_t>(d, r4, r5),
-         Upper<uint16_t>(d, r6, r7));
-  }
-
-  template <class Unit>
-  static HWY_INLINE void put(const char* in, int64_t in_stride, char* out, int64_t out_stride, Unit unit) {
-    const hn::ScalableTag<uint32_t> d;
-    constexpr int64_t kGroup = 16 / sizeof(Unit);
-    const auto load = [&](int64_t k) SIMDATTN_LAMBDA { return LoadBlocks<kGroup>(d, in + k * in_stride, in_stride); };
-    const auto store = [&](int64_t k, auto v)
-                           SIMDATTN_LAMBDA { hn::StoreU(v, d, reinterpret_cast<uint32_t*>(out + k * out_stride)); };
-    Square(d, load, store, unit);
-  }
-  template <class Unit>
-  static HWY_INLINE void take(const char* in, int64_t in_stride, char* out, int64_t out_stride, Unit unit) {
-    const hn::ScalableTag<uint32_t> d;
-    constexpr int64_t kGroup = 16 / sizeof(Unit);
-    const auto load = [&](int64_t k) SIMDATTN_LAMBDA {
-      return hn::LoadU(d, reinterpret_cast<const uint32_t*>(in + k * in_stride));
-    };
-    const auto store = [&](int64_t k, auto v)
-                           SIMDATTN_LAMBDA { StoreBlocks<kGroup>(d, v, out + k * out_stride, out_stride); };
-    Square(d, load, store, unit);
-  }
-#endif
-};
-
-// Functions of their own, for types and conversions to share: inlined they were 38 KB a target.
-
-template <class Unit>
-HWY_NOINLINE void TransposeRest(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
-                                int64_t out_stride) {
-  transpose_units<Unit>(in, in_stride, rows, columns, out, out_stride);
-}
-
-/// transpose_units(), most of it by Wide::put: squares of Wide::kBlocks times as many rows side by side.
-template <class Unit>
-HWY_NOINLINE void PutUnits(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
-                           int64_t out_stride) {
-  constexpr int64_t kSize = sizeof(Unit);
-  constexpr int64_t kSquare = 16 / kSize;
-  constexpr int64_t kRows = kSquare * Wide::kBlocks;
-  const int64_t whole_rows = Wide::kBlocks == 1 ? 0 : rows - rows % kRows;
-  const int64_t whole_columns = columns - columns % kSquare;
-  if constexpr (Wide::kBlocks > 1) {
-    constexpr int64_t kLine = 64 / kSize;
-    for (int64_t first = 0; first < whole_columns; first += kLine) {
-      const int64_t end = whole_columns < first + kLine ? whole_columns : first + kLine;
-      for (int64_t r = 0; r < whole_rows; r += kRows) {
-        for (int64_t c = first; c < end; c += kSquare) {
-          Wide::put(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize, out_stride, Unit{});
-        }
-      }
-    }
-    if (whole_rows > 0 && whole_columns < columns) {
-      TransposeRest<Unit>(in + whole_columns * kSize, in_stride, whole_rows, columns - whole_columns,
-                          out + whole_columns * out_stride, out_stride);
-    }
-    if (whole_rows == rows) return;
-  }
-  TransposeRest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, columns, out + whole_rows * kSize,
-                      out_stride);
-}
-/// And by Wide::take: as many columns.
-template <class Unit>
-HWY_NOINLINE void TakeUnits(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
-                            int64_t out_stride) {
-  constexpr int64_t kSize = sizeof(Unit);
-  constexpr int64_t kSquare = 16 / kSize;
-  constexpr int64_t kColumns = kSquare * Wide::kBlocks;
-  const int64_t whole_columns = Wide::kBlocks == 1 ? 0 : columns - columns % kColumns;
-  const int64_t whole_rows = rows - rows % kSquare;
-  if constexpr (Wide::kBlocks > 1) {
-    for (int64_t c = 0; c < whole_columns; c += kColumns) {
-      for (int64_t r = 0; r < whole_rows; r += kSquare) {
-        Wide::take(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize, out_stride, Unit{});
-      }
-    }
-    if (whole_columns > 0 && whole_rows < rows) {
-      TransposeRest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, whole_columns,
-                          out + whole_rows * kSize, out_stride);
-    }
-    if (whole_columns == columns) return;
-  }
-  TransposeRest<Unit>(in + whole_columns * kSize, in_stride, rows, columns - whole_columns,
-                      out + whole_columns * out_stride, out_stride);
-}
-
-/// `tokens` rows of `dim` stored elements into the panel's columns from `column` on, at most kPanelWidth in all.
-template <class T>
-HWY_INLINE void RowsToColumns(const char* rows, int64_t row_stride, int64_t tokens, int64_t dim, char* panel,
-                              int64_t column) {
-  using Unit = PanelUnit<T>;
-  constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
-  const int64_t units = dim / kUnitDims<T>;
-  char* const out = panel + column * static_cast<int64_t>(sizeof(Unit));
-  if (tokens == 1) {
-    scatter_units<Unit>(rows, units, out, kPitch);
-  } else {
-    PutUnits<Unit>(rows, row_stride, tokens, units, out, kPitch);
-  }
-  if constexpr (kUnitDims<T> == 2) {
-    // An odd last dimension is paired with zero.
-    for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
-      uint16_t pair[2] = {0, 0};
-      copy_unit<T>(rows + t * row_stride + (dim - 1) * 2, reinterpret_cast<char*>(pair));
-      copy_unit<Unit>(reinterpret_cast<const char*>(pair), out + units * kPitch + t * 4);
-    }
-  }
-}
-
-/// The inverse.
-template <class T>
-HWY_INLINE void ColumnsToRows(const char* panel, int64_t column, int64_t tokens, int64_t dim, char* rows,
-                              int64_t row_stride) {
-  using Unit = PanelUnit<T>;
-  constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
-  const int64_t units = dim / kUnitDims<T>;
-  const char* const in = panel + column * static_cast<int64_t>(sizeof(Unit));
-  TakeUnits<Unit>(in, kPitch, units, tokens, rows, row_stride);
-  if constexpr (kUnitDims<T> == 2) {
-    for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
-      copy_unit<T>(in + units * kPitch + t * 4, rows + t * row_stride + (dim - 1) * 2);
-    }
-  }
-}
 
 /// `rows` rows of n numbers, rounded. Strides are bytes.
 template <class T>
@@ -286,13 +86,13 @@ HWY_INLINE hn::Vec<PanelBits> PairsOf(V r0, V r1) {
   const D d;
   const PanelBits d16;
   const auto s0 = UpperThenLower(PlusHalf(d, r0)), s1 = UpperThenLower(PlusHalf(d, r1));
-  return TiesToEven(Lower<uint32_t>(d16, s0, s1), Upper<uint32_t>(d16, s0, s1));
+  return TiesToEven(Blocks::low<uint32_t>(s0, s1), Blocks::high<uint32_t>(s0, s1));
 }
 /// Those of kPanelTokens tokens.
 HWY_INLINE void StorePairs(hn::Vec<PanelBits> a, hn::Vec<PanelBits> b, char* out) {
   const PanelBits d16;
-  StoreBlocks<2>(d16, Lower<uint64_t>(d16, a, b), out, kPairPitch);
-  StoreBlocks<2>(d16, Upper<uint64_t>(d16, a, b), out + kPairPitch, kPairPitch);
+  StoreBlocks<2>(d16, Blocks::low<uint64_t>(a, b), out, kPairPitch);
+  StoreBlocks<2>(d16, Blocks::high<uint64_t>(a, b), out + kPairPitch, kPairPitch);
 }
 HWY_INLINE V LoadRow(const char* p) { return hn::LoadU(D(), reinterpret_cast<const float*>(p)); }
 HWY_INLINE bool AllFinite(V v) { return hn::AllTrue(D(), hn::IsFinite(v)); }
@@ -362,81 +162,55 @@ HWY_NOINLINE bool RotateToColumns(const RotateToPanels& a, const char* rows, cha
 #define SIMDATTN_ROUNDS_TO_COLUMNS 0
 #endif
 
-template <class T>
-HWY_INLINE void Rows(const StoreRows& a) {
-  for (int64_t t = 0; t < a.tokens; ++t) {
-    const char* const from = static_cast<const char*>(a.rows) + t * a.ld;
-    char* const to = static_cast<char*>(a.out) + t * a.stride;
-    if (a.as_stored) {
-      std::memcpy(to, from, static_cast<size_t>(a.dim) * sizeof(T));
-    } else {
-      Narrow<T>(from, 0, 1, to, 0, a.dim);
-    }
+struct StoreOps : Blocks {
+#if HWY_HAVE_SCALABLE
+  static constexpr int64_t kBlocks = 1;
+#else
+  static constexpr int64_t kBlocks = HWY_MAX_BYTES / 16;
+  using Bytes = hn::ScalableTag<uint8_t>;
+  static HWY_INLINE hn::Vec<Bytes> load(const char* p) {
+    return hn::LoadU(Bytes(), reinterpret_cast<const uint8_t*>(p));
   }
-}
-
-template <class T>
-HWY_INLINE void Panels(const StoreRows& a) {
-  for_each_panel(a.column, a.tokens, [&](int64_t panel, int64_t column, int64_t n, int64_t done) HWY_ATTR {
-    const char* rows = static_cast<const char*>(a.rows) + done * a.ld;
-    char* const to = static_cast<char*>(a.out) + panel * a.stride;
-    if (a.as_stored) {
-      RowsToColumns<T>(rows, a.ld, n, a.dim, to, column);
-      return;
-    }
+  static HWY_INLINE void store(hn::Vec<Bytes> v, char* p) { hn::StoreU(v, Bytes(), reinterpret_cast<uint8_t*>(p)); }
+  template <int64_t kGroup>
+  static HWY_INLINE hn::Vec<Bytes> load_blocks(const char* p, int64_t stride) {
+    return LoadBlocks<kGroup>(Bytes(), p, stride);
+  }
+  template <int64_t kGroup>
+  static HWY_INLINE void store_blocks(hn::Vec<Bytes> v, char* p, int64_t stride) {
+    StoreBlocks<kGroup>(Bytes(), v, p, stride);
+  }
+#endif
+  template <class T>
+  static HWY_INLINE void narrow(const char* in, int64_t in_stride, int64_t rows, char* out, int64_t out_stride,
+                                int64_t n) {
+    Narrow<T>(in, in_stride, rows, out, out_stride, n);
+  }
+  template <class T>
+  static HWY_INLINE void widen(const T* in, char* out, int64_t n) {
+    Widen(in, out, n);
+  }
+  template <class T>
+  static HWY_INLINE int64_t round_to_columns([[maybe_unused]] const char* rows, [[maybe_unused]] int64_t ld,
+                                             [[maybe_unused]] int64_t tokens, [[maybe_unused]] int64_t dim,
+                                             [[maybe_unused]] char* out) {
 #if SIMDATTN_ROUNDS_TO_COLUMNS
     if constexpr (std::is_same_v<T, bf16>) {
-      const int64_t whole = n - n % kPanelTokens;
-      if (whole > 0 && a.dim % kPanelDims == 0 && RoundToColumns(rows, a.ld, whole, a.dim, to + column * 4)) {
-        if (whole == n) return;
-        rows += whole * a.ld;
-        column += whole;
-        n -= whole;
-      }
+      const int64_t whole = tokens - tokens % kPanelTokens;
+      if (whole > 0 && dim % kPanelDims == 0 && RoundToColumns(rows, ld, whole, dim, out)) return whole;
     }
 #endif
-    HWY_ALIGN T copy[kPanelWidth * kStep];
-    for (int64_t d = 0; d < a.dim; d += kStep) {
-      const int64_t count = HWY_MIN(kStep, a.dim - d);
-      char* const narrow = reinterpret_cast<char*>(copy);
-      Narrow<T>(rows + 4 * d, a.ld, n, narrow, kStep * sizeof(T), count);
-      RowsToColumns<T>(narrow, kStep * sizeof(T), n, count, to + d * kPanelWidth * static_cast<int64_t>(sizeof(T)),
-                       column);
-    }
-  });
-}
-
-template <class T>
-HWY_INLINE void Rows(const LoadRows& a) {
-  for (int64_t t = 0; t < a.tokens; ++t) {
-    const char* const from = static_cast<const char*>(a.in) + t * a.stride;
-    char* const to = static_cast<char*>(a.rows) + t * a.ld;
-    if (a.as_stored || std::is_same_v<T, float>) {
-      std::memcpy(to, from, static_cast<size_t>(a.dim) * sizeof(T));
-    } else {
-      Widen(reinterpret_cast<const T*>(from), to, a.dim);
-    }
+    return 0;
   }
-}
+};
 
-template <class T>
-HWY_INLINE void Panels(const LoadRows& a) {
-  for_each_panel(a.column, a.tokens, [&](int64_t panel, int64_t column, int64_t n, int64_t done) HWY_ATTR {
-    const char* const from = static_cast<const char*>(a.in) + panel * a.stride;
-    char* const rows = static_cast<char*>(a.rows) + done * a.ld;
-    if (a.as_stored || std::is_same_v<T, float>) {
-      ColumnsToRows<T>(from, column, n, a.dim, rows, a.ld);
-      return;
-    }
-    HWY_ALIGN T copy[kPanelWidth * kStep];
-    for (int64_t d = 0; d < a.dim; d += kStep) {
-      const int64_t count = HWY_MIN(kStep, a.dim - d);
-      ColumnsToRows<T>(from + d * kPanelWidth * static_cast<int64_t>(sizeof(T)), column, n, count,
-                       reinterpret_cast<char*>(copy), kStep * sizeof(T));
-      for (int64_t t = 0; t < n; ++t) Widen(copy + t * kStep, rows + t * a.ld + 4 * d, count);
-    }
-  });
-}
+#undef SIMDATTN_STORE_SHARED
+#undef SIMDATTN_STORE_LAMBDA
+#undef SIMDATTN_STORE_CALLBACK
+#define SIMDATTN_STORE_SHARED HWY_NOINLINE
+#define SIMDATTN_STORE_LAMBDA SIMDATTN_LAMBDA
+#define SIMDATTN_STORE_CALLBACK HWY_ATTR
+#include "lib/store_kernels-inl.h"
 
 }  // namespace
 
@@ -466,18 +240,18 @@ bool RotateToPanelsBF16(const RotateToPanels& a) {
 }
 #endif
 
-void StoreRowsF32(const StoreRows& a) { Rows<float>(a); }
-void StoreRowsBF16(const StoreRows& a) { Rows<bf16>(a); }
-void StoreRowsF16(const StoreRows& a) { Rows<f16>(a); }
-void StorePanelsF32(const StoreRows& a) { Panels<float>(a); }
-void StorePanelsBF16(const StoreRows& a) { Panels<bf16>(a); }
-void StorePanelsF16(const StoreRows& a) { Panels<f16>(a); }
-void LoadRowsF32(const LoadRows& a) { Rows<float>(a); }
-void LoadRowsBF16(const LoadRows& a) { Rows<bf16>(a); }
-void LoadRowsF16(const LoadRows& a) { Rows<f16>(a); }
-void LoadPanelsF32(const LoadRows& a) { Panels<float>(a); }
-void LoadPanelsBF16(const LoadRows& a) { Panels<bf16>(a); }
-void LoadPanelsF16(const LoadRows& a) { Panels<f16>(a); }
+void StoreRowsF32(const StoreRows& a) { store_rows<float>(a); }
+void StoreRowsBF16(const StoreRows& a) { store_rows<bf16>(a); }
+void StoreRowsF16(const StoreRows& a) { store_rows<f16>(a); }
+void StorePanelsF32(const StoreRows& a) { store_panels<float>(a); }
+void StorePanelsBF16(const StoreRows& a) { store_panels<bf16>(a); }
+void StorePanelsF16(const StoreRows& a) { store_panels<f16>(a); }
+void LoadRowsF32(const LoadRows& a) { load_rows<float>(a); }
+void LoadRowsBF16(const LoadRows& a) { load_rows<bf16>(a); }
+void LoadRowsF16(const LoadRows& a) { load_rows<f16>(a); }
+void LoadPanelsF32(const LoadRows& a) { load_panels<float>(a); }
+void LoadPanelsBF16(const LoadRows& a) { load_panels<bf16>(a); }
+void LoadPanelsF16(const LoadRows& a) { load_panels<f16>(a); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

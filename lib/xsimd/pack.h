@@ -3,6 +3,7 @@
 #define SIMDATTN_LIB_XSIMD_PACK_H_
 
 #include "lib/cursor.h"
+#include "lib/xsimd/blocks.h"
 #include "lib/xsimd/math.h"
 #include "lib/xsimd/memory.h"
 
@@ -42,14 +43,9 @@ SIMDATTN_INLINE void store_keys(Floats v, float* out) {
 template <class T>
 SIMDATTN_INLINE void transpose_four(const T* p, int64_t stride, float* out) {
   constexpr int64_t kPitch = (std::is_same_v<T, bf16> ? 2 : 1) * kPanelWidth;
-  const Floats r0 = load_blocks(p, stride), r1 = load_blocks(p + stride, stride);
-  const Floats r2 = load_blocks(p + 2 * stride, stride), r3 = load_blocks(p + 3 * stride, stride);
-  const Floats a = zip_lo_blocks(r0, r1), b = zip_lo_blocks(r2, r3);
-  const Floats c = zip_hi_blocks(r0, r1), d = zip_hi_blocks(r2, r3);
-  store_keys<T>(zip_lo_pairs(a, b), out);
-  store_keys<T>(zip_hi_pairs(a, b), out + kPitch);
-  store_keys<T>(zip_lo_pairs(c, d), out + 2 * kPitch);
-  store_keys<T>(zip_hi_pairs(c, d), out + 3 * kPitch);
+  transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(p + k * stride, stride); },
+                           [&](int64_t k, Floats v) SIMDATTN_LAMBDA { store_keys<T>(v, out + k * kPitch); },
+                           uint32_t());
 }
 #endif
 
@@ -71,26 +67,14 @@ SIMDATTN_INLINE void transpose_halves(const f16* rows, int64_t stride, int64_t d
   for (int64_t d = 0; d < dim; d += 8) {
     if (prefetch) prefetch_next<kPanelWidth>(rows, stride, d);
     for (int64_t j = 0; j < kPanelWidth; j += 2 * kLanes) {
-      Registers<8> r;
-      unroll<8>([&](auto k) SIMDATTN_LAMBDA { reg<k>(r) = load_blocks<8>(rows + (j + k) * stride + d, stride); });
-      float* out = panel + d * kPanelWidth + j;
-      const auto put = [&](Floats v) SIMDATTN_LAMBDA {
-        store(f32_of_first(v), out);
-        store(f32_of_second(v), out + kLanes);
-        out += kPanelWidth;
+      const f16* const p = rows + j * stride + d;
+      float* const out = panel + d * kPanelWidth + j;
+      const auto put = [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
+        store(f32_of_first(v), out + k * kPanelWidth);
+        store(f32_of_second(v), out + k * kPanelWidth + kLanes);
       };
-      const auto four = [&](Floats a, Floats b, Floats c, Floats e) SIMDATTN_LAMBDA {
-        const Floats ab = zip_lo_blocks(a, b), ce = zip_lo_blocks(c, e);
-        put(zip_lo_pairs(ab, ce));
-        put(zip_hi_pairs(ab, ce));
-        const Floats ab_high = zip_hi_blocks(a, b), ce_high = zip_hi_blocks(c, e);
-        put(zip_lo_pairs(ab_high, ce_high));
-        put(zip_hi_pairs(ab_high, ce_high));
-      };
-      four(zip_lo_words(reg<0>(r), reg<1>(r)), zip_lo_words(reg<2>(r), reg<3>(r)), zip_lo_words(reg<4>(r), reg<5>(r)),
-           zip_lo_words(reg<6>(r), reg<7>(r)));
-      four(zip_hi_words(reg<0>(r), reg<1>(r)), zip_hi_words(reg<2>(r), reg<3>(r)), zip_hi_words(reg<4>(r), reg<5>(r)),
-           zip_hi_words(reg<6>(r), reg<7>(r)));
+      transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<8>(p + k * stride, stride); }, put,
+                               uint16_t());
     }
   }
 }
