@@ -269,8 +269,8 @@ SIMDATTN_TILE_INLINE PrefetchPlan chain_panels_to_come(const ScoreTile& a, int64
   constexpr int64_t kPair = 2 * static_cast<int64_t>(sizeof(T));
   const int64_t bytes = steps * kPanelWidth * kPair;
   const int64_t ahead = (16384 + panels * bytes - 1) / (panels * bytes) * panels;
-  const int64_t from = first * steps / a.rows;
-  const int64_t to = (first + rows) * steps / a.rows;
+  const int64_t from = share_of_rows(first, a.rows, steps);
+  const int64_t to = share_of_rows(first + rows, a.rows, steps);
   const int64_t offset =
       (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth + from * width * kPair;
   return {address_at(static_cast<const char*>(a.panels), offset), width * kPair, to - from};

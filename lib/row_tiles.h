@@ -31,6 +31,11 @@ struct RowTiles {
   int64_t larger = 0;  // tiles to come, this one included, with one row more
 };
 
+/// What the tiles of rows [0, first) take of `count` things that the tiles of all rows share; one tile without a division.
+constexpr int64_t share_of_rows(int64_t first, int64_t rows, int64_t count) {
+  return first == 0 ? 0 : first == rows ? count : first * count / rows;
+}
+
 /// True if RowTiles(rows, 6) are one or two tiles of three or four rows each.
 constexpr bool in_tiles_of_three_or_four(int64_t rows) { return rows == 3 || rows == 4 || rows == 7 || rows == 8; }
 

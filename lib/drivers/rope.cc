@@ -35,24 +35,22 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
   const auto kernel = uk->rope_heads[slot(x.dtype)][slot(out.dtype)];
   const int64_t row_bytes = x.shape[3] * std::max(x_size, out_size);
   const int64_t bytes = x.shape[0] * n * x.shape[1] * row_bytes * (x.data == out.data ? 1 : 2);
-  const int64_t few = bytes > kCache ? std::max<int64_t>(kFewBytes / row_bytes, 1) : 0;
-  const int64_t later = bytes > kCache ? (kAheadBytes - 1) / (x.shape[1] * x.shape[3] * x_size) + 1 : n;
   const bool stream = bytes > kCache && x.data != out.data;
-  RopeHeads call = {.x = nullptr,
-                    .y = nullptr,
-                    .x_stride = x.stride[1],
-                    .y_stride = out.stride[1],
-                    .heads = x.shape[1],
-                    .dim = x.shape[3],
-                    .first = options.first_dim,
-                    .half = cos.shape[1],
-                    .cos = nullptr,
-                    .sin = nullptr,
-                    .interleaved = options.pairing == RopePairing::kInterleaved,
-                    .inverse = options.inverse,
-                    .few = few,
-                    .ahead = 0,
-                    .stream = stream};
+  int64_t later = n;
+  RopeHeads call;  // member by member: an initialiser would clear it first
+  call.x_stride = x.stride[1];
+  call.y_stride = out.stride[1];
+  call.heads = x.shape[1];
+  call.dim = x.shape[3];
+  call.first = options.first_dim;
+  call.half = cos.shape[1];
+  call.interleaved = options.pairing == RopePairing::kInterleaved;
+  call.inverse = options.inverse;
+  call.stream = stream;
+  if (bytes > kCache) {
+    call.few = std::max<int64_t>(kFewBytes / row_bytes, 1);
+    later = (kAheadBytes - 1) / (x.shape[1] * x.shape[3] * x_size) + 1;
+  }
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, options.start, b, i);

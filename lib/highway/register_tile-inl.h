@@ -227,7 +227,6 @@ class RowsFromMemory {
         bytes_(static_cast<uintptr_t>(bytes)) {
     while (shift_ < kMostShift && (pitch_ << (shift_ + 1)) <= kPage) ++shift_;
   }
-  bool any() const { return rows_ != 0; }
   /// For every row that is read.
   HWY_INLINE void Next() {
     if (rows_ == 0) return;

@@ -14,25 +14,28 @@ namespace {
 /// How far ahead panels are prefetched at least: an f32 panel of 128 dimensions.
 constexpr int64_t kPrefetchBytes = 16384;
 
-template <class T>
 struct TileArguments {
   const float* q;
   int64_t ldq;
-  const T* low;   // the first half of the tile's columns
-  const T* mid;   // the second vector of three
-  const T* high;  // the second half, or the third vector of three: of the same panel or of the next
+  const char* low;   // the first half of the tile's columns
+  const char* mid;   // the second vector of three
+  const char* high;  // the second half, or the third vector of three: of the same panel or of the next
   int64_t dim;
   float scale;
   float* s;
   int64_t lds;
   PrefetchPlan prefetch;  // kStepBytes<T, kVecs> a step
 };
+using TileFunction = void(const TileArguments&);
 
 /// Dimensions that lie side by side in a panel: the steps of a tile's loop.
 template <class T>
 constexpr int64_t kStepDims = std::is_same_v<T, bf16> ? 2 : 1;
+template <class T>
+constexpr int64_t kLaneBytes = kStepDims<T> * static_cast<int64_t>(sizeof(T));  // in a step
+constexpr int64_t vectors_of_lanes(int64_t vecs) { return vecs * static_cast<int64_t>(hn::MaxLanes(TileTag())); }
 template <class T, size_t kVecs>
-constexpr int64_t kStepBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T)) * kStepDims<T>;
+constexpr int64_t kStepBytes = vectors_of_lanes(kVecs) * kLaneBytes<T>;
 
 /// Where a and b point to, hidden from the compiler.
 template <class T>
@@ -45,12 +48,13 @@ HWY_INLINE void Hide(Cursor<T>& a, Cursor<T>& b) {
 }
 
 template <class T, size_t kRows, size_t kVecs>
-HWY_NOINLINE void Tile(const TileArguments<T>& a) {
+HWY_NOINLINE void Tile(const TileArguments& a) {
   const TileTag d;
   WithRegisters(d, [&](const Accumulators& acc, const Columns& k) SIMDATTN_LAMBDA {
     const int64_t n = static_cast<int64_t>(hn::Lanes(d));
     const float* q = a.q;
-    Cursor<const T> low(a.low), mid(a.mid), high(a.high);
+    const auto columns = [](const char* p) { return Cursor<const T>(reinterpret_cast<const T*>(p)); };
+    Cursor<const T> low = columns(a.low), mid = columns(a.mid), high = columns(a.high);
     const int64_t ldq = a.ldq;
     const int64_t dim = a.dim;
     const auto column = [&](auto c) SIMDATTN_LAMBDA {
@@ -111,74 +115,79 @@ HWY_NOINLINE void Tile(const TileArguments<T>& a) {
   });
 }
 
+/// What depends on the type of the keys. All else is one body for all types.
+struct Storage {
+  int64_t lane_bytes;
+  TileFunction* const* tiles[5];  // by vectors, of 1, 2, ... rows
+};
+template <class T, size_t kVecs, class Rows = std::make_index_sequence<static_cast<size_t>(kRowsOf<kVecs>)>>
+struct TilesOf;
+template <class T, size_t kVecs, size_t... kRows>
+struct TilesOf<T, kVecs, std::index_sequence<kRows...>> {
+  static constexpr TileFunction* kTiles[] = {Tile<T, kRows + 1, kVecs>...};
+};
 template <class T>
-HWY_INLINE int64_t PanelBytes(int64_t dim) {
-  return (dim + kStepDims<T> - 1) / kStepDims<T> * kStepDims<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
+constexpr TileFunction* const* TilesOfThree() {
+  if constexpr (kThreeVectors) return TilesOf<T, 3>::kTiles;
+  return nullptr;
 }
+template <class T>
+constexpr Storage kStorage = {kLaneBytes<T>,
+                              {nullptr, nullptr, TilesOf<T, 2>::kTiles, TilesOfThree<T>(), TilesOf<T, 4>::kTiles}};
 
-/// What the tile of rows [first, first + rows) and columns [x, x + kVecs vectors) prefetches: its share of the panels to
+/// What the tile of rows [first, first + rows) and columns [x, x + vecs vectors) prefetches: its share of the panels to
 /// come, which the tiles of the present ones divide among themselves in the order in which they run.
-template <class T, size_t kVecs>
-HWY_INLINE PrefetchPlan PanelsToCome(const ScoreTile& a, int64_t x, int64_t first, int64_t rows) {
-  const int64_t width = static_cast<int64_t>(kVecs * hn::Lanes(TileTag()));
+HWY_INLINE PrefetchPlan PanelsToCome(const ScoreTile& a, int64_t lane_bytes, int64_t steps, int64_t vecs, int64_t x,
+                                     int64_t first, int64_t rows) {
+  const int64_t width = vecs * static_cast<int64_t>(hn::Lanes(TileTag()));
   const int64_t panels = (width + kPanelWidth - 1) / kPanelWidth;
-  const int64_t bytes = PanelBytes<T>(a.dim);
+  const int64_t bytes = steps * kPanelWidth * lane_bytes;
+  const int64_t step_bytes = vectors_of_lanes(vecs) * lane_bytes;
   const int64_t ahead = (kPrefetchBytes + panels * bytes - 1) / (panels * bytes) * panels;
-  const int64_t steps = (a.dim + kStepDims<T> - 1) / kStepDims<T>;
-  const int64_t from = first * steps / a.rows;
-  const int64_t to = (first + rows) * steps / a.rows;
-  const int64_t offset = (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth +
-                         from * kStepBytes<T, kVecs>;
-  return {address_at(static_cast<const char*>(a.panels), offset), kStepBytes<T, kVecs>, to - from};
+  const int64_t from = share_of_rows(first, a.rows, steps);
+  const int64_t to = share_of_rows(first + rows, a.rows, steps);
+  const int64_t offset =
+      (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth + from * step_bytes;
+  return {address_at(static_cast<const char*>(a.panels), offset), step_bytes, to - from};
 }
 
-/// All rows against kVecs vectors of columns from column `x` on.
-template <class T, size_t kVecs>
-HWY_INLINE void Strip(const ScoreTile& a, int64_t x) {
-  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const auto column = [&](int64_t c) {
-    const char* panel = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
-    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kStepDims<T>;
-  };
-  const T* low = column(x);
-  const T* mid = column(x + n);
-  const T* high = column(x + static_cast<int64_t>(kVecs == 3 ? 2 : kVecs / 2) * n);
-  const float* q = static_cast<const float*>(a.q);
-  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
-  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
-    const int64_t first = t.first;
-    const int64_t rows = t.rows;
-    const TileArguments<T> arguments = {q + first * ldq,
-                                        ldq,
-                                        low,
-                                        mid,
-                                        high,
-                                        a.dim,
-                                        a.scale,
-                                        a.s + first * a.lds + x,
-                                        a.lds,
-                                        a.stream ? PanelsToCome<T, kVecs>(a, x, first, rows) : PrefetchPlan()};
-    WithRows<kRowsOf<kVecs>>(rows, [&](auto r) { Tile<T, r, kVecs>(arguments); });
-  }
-}
-
-template <class T>
-HWY_INLINE void Score(const ScoreTile& a) {
+/// `steps` in a panel.
+SIMDATTN_SHARED void Score(const ScoreTile& a, const Storage& type, int64_t steps) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const int64_t columns = a.n_panels * kPanelWidth;
+  const int64_t lane_bytes = type.lane_bytes;
+  const float* const q = static_cast<const float*>(a.q);
+  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
   int64_t x = 0;
-  // A tile across two panels prefetches as if panels lay side by side.
-  const bool contiguous = a.panel_stride == PanelBytes<T>(a.dim);
-  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (contiguous || !a.stream || 4 * n <= kPanelWidth)) {
-    for (; x + 4 * n <= columns; x += 4 * n) Strip<T, 4>(a, x);
-  }
-  if constexpr (kThreeVectors) {
-    if (in_tiles_of_three_or_four(a.rows) && (contiguous || !a.stream)) {
-      // Four vectors are left to two tiles of two.
-      for (; x + 3 * n <= columns && columns - x != 4 * n; x += 3 * n) Strip<T, 3>(a, x);
+  // All rows against `vecs` vectors of columns.
+  const auto strip = [&](int64_t vecs) SIMDATTN_LAMBDA {
+    const auto column = [&](int64_t c) {
+      return static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * lane_bytes;
+    };
+    const char* const low = column(x);
+    const char* const mid = column(x + n);
+    const char* const high = column(x + (vecs == 3 ? 2 : vecs / 2) * n);
+    TileFunction* const* const tiles = type.tiles[vecs];
+    for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
+      tiles[t.rows - 1]({q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
+                         a.stream ? PanelsToCome(a, lane_bytes, steps, vecs, x, t.first, t.rows) : PrefetchPlan()});
     }
+    x += vecs * n;
+  };
+  // A tile across two panels prefetches as if panels lay side by side.
+  const bool contiguous = a.panel_stride == steps * kPanelWidth * lane_bytes;
+  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (contiguous || !a.stream || 4 * n <= kPanelWidth)) {
+    while (x + 4 * n <= columns) strip(4);
   }
-  for (; x < columns; x += 2 * n) Strip<T, 2>(a, x);
+  if (kThreeVectors && in_tiles_of_three_or_four(a.rows) && (contiguous || !a.stream)) {
+    // Four vectors are left to two tiles of two.
+    while (x + 3 * n <= columns && columns - x != 4 * n) strip(3);
+  }
+  while (x < columns) strip(2);
+}
+template <class T>
+HWY_INLINE void Score(const ScoreTile& a) {
+  Score(a, kStorage<T>, (a.dim + kStepDims<T> - 1) / kStepDims<T>);
 }
 
 }  // namespace

@@ -8,33 +8,36 @@
 namespace simdattn {
 namespace {
 
-template <class T>
 struct ScoreTileArguments {
   const float* q;
   int64_t ldq;
-  const T* low;   // the first half of the tile's columns
-  const T* mid;   // the second batch of three
-  const T* high;  // the second half, or the third batch of three: of the same panel or of the next
+  const char* low;   // the first half of the tile's columns
+  const char* mid;   // the second batch of three
+  const char* high;  // the second half, or the third batch of three: of the same panel or of the next
   int64_t dim;
   float scale;
   float* s;
   int64_t lds;
   PrefetchPlan prefetch;
 };
+using ScoreTileFunction = void(const ScoreTileArguments&);
 /// Dimensions that lie side by side in a panel: a step of a tile's loop.
 template <class T>
 constexpr int64_t kStepDims = std::is_same_v<T, bf16> ? 2 : 1;
+template <class T>
+constexpr int64_t kLaneBytes = kStepDims<T> * static_cast<int64_t>(sizeof(T));  // in a step
 template <class T, int64_t kBatches>
-constexpr int64_t kStepBytes = kBatches * kLanes * kStepDims<T> * static_cast<int64_t>(sizeof(T));
+constexpr int64_t kStepBytes = kBatches * kLanes * kLaneBytes<T>;
 
 template <class T, int64_t kRows, int64_t kBatches>
-__attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& a) {
+__attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
   [[maybe_unused]] constexpr int64_t kHalf = kBatches >= 4 ? kBatches / 2 : kBatches;
   Registers<kRows * kBatches> acc;
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
   const float* q = a.q;
-  Cursor<const T> low(a.low), mid(a.mid), high(a.high);
+  const auto columns = [](const char* p) { return Cursor<const T>(reinterpret_cast<const T*>(p)); };
+  Cursor<const T> low = columns(a.low), mid = columns(a.mid), high = columns(a.high);
   const int64_t ldq = a.ldq;
   const int64_t dim = a.dim;
   uintptr_t next = a.prefetch.first;
@@ -96,74 +99,82 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments<T>& 
   });
 }
 
+/// What depends on the type of the keys. All else is one body for all types.
+struct ScoreStorage {
+  int64_t lane_bytes;
+  ScoreTileFunction* const* tiles[5];  // by batches, of 1, 2, ... rows
+};
+template <class T, int64_t kBatches, class Rows = std::make_integer_sequence<int64_t, kRowsOf<kBatches>>>
+struct ScoreTilesOf;
+template <class T, int64_t kBatches, int64_t... kRows>
+struct ScoreTilesOf<T, kBatches, std::integer_sequence<int64_t, kRows...>> {
+  static constexpr ScoreTileFunction* kTiles[] = {score_register_tile<T, kRows + 1, kBatches>...};
+};
 template <class T>
-constexpr int64_t panel_bytes(int64_t dim) {
-  return (dim + kStepDims<T> - 1) / kStepDims<T> * kStepDims<T> * kPanelWidth * static_cast<int64_t>(sizeof(T));
+constexpr ScoreTileFunction* const* three_score_batches() {
+  if constexpr (kThreeBatches) return ScoreTilesOf<T, 3>::kTiles;
+  return nullptr;
 }
+template <class T>
+constexpr ScoreStorage kScoreStorage = {
+    kLaneBytes<T>,
+    {nullptr, nullptr, ScoreTilesOf<T, 2>::kTiles, three_score_batches<T>(), ScoreTilesOf<T, 4>::kTiles}};
+
 /// Bytes that lie between what is used and what is prefetched, at least: an f32 panel of 128 dimensions.
 constexpr int64_t kAhead = 16384;
 
-/// What the tile of rows [first, first + rows) and kBatches batches from column x on prefetches: its share of the panels
+/// What the tile of rows [first, first + rows) and `batches` from column x on prefetches: its share of the panels
 /// to come.
-template <class T, int64_t kBatches>
-SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t x, int64_t first, int64_t rows) {
-  const int64_t panels = (kBatches * kLanes + kPanelWidth - 1) / kPanelWidth;
-  const int64_t bytes = panel_bytes<T>(a.dim);
+SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t lane_bytes, int64_t steps, int64_t batches,
+                                            int64_t x, int64_t first, int64_t rows) {
+  const int64_t panels = (batches * kLanes + kPanelWidth - 1) / kPanelWidth;
+  const int64_t bytes = steps * kPanelWidth * lane_bytes;
+  const int64_t step_bytes = batches * kLanes * lane_bytes;
   const int64_t ahead = (kAhead + panels * bytes - 1) / (panels * bytes) * panels;
   const int64_t offset = (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth;
-  const int64_t steps = (a.dim + kStepDims<T> - 1) / kStepDims<T>;
-  const int64_t from = first * steps / a.rows;
-  const int64_t to = (first + rows) * steps / a.rows;
-  constexpr int64_t kPitch = kStepBytes<T, kBatches>;
-  return {reinterpret_cast<uintptr_t>(a.panels) + static_cast<uintptr_t>(offset + from * kPitch), kPitch, to - from};
+  const int64_t from = share_of_rows(first, a.rows, steps);
+  const int64_t to = share_of_rows(first + rows, a.rows, steps);
+  return {reinterpret_cast<uintptr_t>(a.panels) + static_cast<uintptr_t>(offset + from * step_bytes), step_bytes,
+          to - from};
 }
 
-/// All rows against kBatches batches of columns from column `x` on.
-template <class T, int64_t kBatches>
-SIMDATTN_INLINE void score_strip(const ScoreTile& a, int64_t x) {
-  const auto column = [&](int64_t c) SIMDATTN_LAMBDA {
-    const char* panel = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
-    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kStepDims<T>;
-  };
-  const T* low = column(x);
-  const T* mid = column(x + kLanes);
-  const T* high = column(x + (kBatches == 3 ? 2 : kBatches / 2) * kLanes);
-  const float* q = static_cast<const float*>(a.q);
+/// `steps` in a panel.
+SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, int64_t steps) {
+  const int64_t columns = a.n_panels * kPanelWidth;
+  const int64_t lane_bytes = type.lane_bytes;
+  const float* const q = static_cast<const float*>(a.q);
   const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
-  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
-    const int64_t first = t.first;
-    const int64_t rows = t.rows;
-    const ScoreTileArguments<T> arguments = {
-        q + first * ldq,
-        ldq,
-        low,
-        mid,
-        high,
-        a.dim,
-        a.scale,
-        a.s + first * a.lds + x,
-        a.lds,
-        a.stream ? panels_to_come<T, kBatches>(a, x, first, rows) : PrefetchPlan()};
-    with_rows<kRowsOf<kBatches>>(rows, [&](auto r) SIMDATTN_LAMBDA { score_register_tile<T, r, kBatches>(arguments); });
+  int64_t x = 0;
+  // All rows against `batches` of columns.
+  const auto strip = [&](int64_t batches) SIMDATTN_LAMBDA {
+    const auto column = [&](int64_t c) SIMDATTN_LAMBDA {
+      return static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * lane_bytes;
+    };
+    const char* const low = column(x);
+    const char* const mid = column(x + kLanes);
+    const char* const high = column(x + (batches == 3 ? 2 : batches / 2) * kLanes);
+    ScoreTileFunction* const* const tiles = type.tiles[batches];
+    for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
+      tiles[t.rows - 1](
+          {q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
+           a.stream ? panels_to_come(a, lane_bytes, steps, batches, x, t.first, t.rows) : PrefetchPlan()});
+    }
+    x += batches * kLanes;
+  };
+  // A tile across two panels prefetches as if panels lay side by side.
+  const bool side_by_side = a.panel_stride == steps * kPanelWidth * lane_bytes;
+  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (side_by_side || !a.stream || 4 * kLanes <= kPanelWidth)) {
+    while (x + 4 * kLanes <= columns) strip(4);
   }
+  if (kThreeBatches && in_tiles_of_three_or_four(a.rows) && (side_by_side || !a.stream)) {
+    // Four batches are left to two tiles of two.
+    while (x + 3 * kLanes <= columns && columns - x != 4 * kLanes) strip(3);
+  }
+  while (x < columns) strip(2);
 }
-
 template <class T>
 void score_tile(const ScoreTile& a) {
-  const int64_t columns = a.n_panels * kPanelWidth;
-  int64_t x = 0;
-  // A tile across two panels prefetches as if panels lay side by side.
-  const bool side_by_side = a.panel_stride == panel_bytes<T>(a.dim);
-  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (side_by_side || !a.stream || 4 * kLanes <= kPanelWidth)) {
-    for (; x + 4 * kLanes <= columns; x += 4 * kLanes) score_strip<T, 4>(a, x);
-  }
-  if constexpr (kThreeBatches) {
-    if (in_tiles_of_three_or_four(a.rows) && (side_by_side || !a.stream)) {
-      // Four batches are left to two tiles of two.
-      for (; x + 3 * kLanes <= columns && columns - x != 4 * kLanes; x += 3 * kLanes) score_strip<T, 3>(a, x);
-    }
-  }
-  for (; x < columns; x += 2 * kLanes) score_strip<T, 2>(a, x);
+  score_tile(a, kScoreStorage<T>, (a.dim + kStepDims<T> - 1) / kStepDims<T>);
 }
 
 }  // namespace

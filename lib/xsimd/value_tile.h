@@ -11,25 +11,25 @@ namespace {
 /// next block, so that memory is read in order; meanwhile the next block is prefetched.
 constexpr int64_t kBlockBytes = 16384;
 
-template <class T>
 struct ValueTileArguments {
   const float* w;
   int64_t ldw;
-  const T* v;
+  const void* v;
   int64_t key_stride;
   int64_t keys;
   float* o;
   int64_t ldo;
-  const float* alpha;  // null: 1
-  PrefetchPlan prefetch;
+  const float* alpha;     // null: 1
+  PrefetchPlan prefetch;  // kRowBytes<T, kBatches> a key
 };
+using ValueTileFunction = void(const ValueTileArguments&);
 template <class T, int64_t kBatches>
 constexpr int64_t kRowBytes = kBatches * kLanes * static_cast<int64_t>(sizeof(T));
 
 /// kBatches batches of columns. An even number of batches of bf16 is read as pairs and accumulated even columns apart from
 /// odd ones.
 template <class T, int64_t kRows, int64_t kBatches>
-__attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& a) {
+__attribute__((noinline)) void value_register_tile(const ValueTileArguments& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16> && kBatches % 2 == 0;
   Registers<kRows * kBatches> acc;
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
@@ -48,9 +48,9 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
   });
 
   const float* w = a.w;
-  Cursor<const T> v(a.v);
+  Cursor<const T> v(static_cast<const T*>(a.v));
   const int64_t ldw = a.ldw;
-  const int64_t key_stride = a.key_stride;
+  const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
   const int64_t keys = a.keys;
   uintptr_t next = a.prefetch.first;
   const uintptr_t prefetch_pitch = static_cast<uintptr_t>(a.prefetch.pitch);
@@ -93,117 +93,141 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments<T>& 
   });
 }
 
-/// What the tile of rows [first, first + rows) and kBatches batches from column x on prefetches while it takes `keys` keys
+/// The tiles of 1, 2, ... rows.
+template <class T, int64_t kBatches, class Rows = std::make_integer_sequence<int64_t, kRowsOf<kBatches>>>
+struct ValueTilesOf;
+template <class T, int64_t kBatches, int64_t... kRows>
+struct ValueTilesOf<T, kBatches, std::integer_sequence<int64_t, kRows...>> {
+  static constexpr ValueTileFunction* kTiles[] = {value_register_tile<T, kRows + 1, kBatches>...};
+};
+
+/// The last columns, less than a batch of them, of `keys` keys as f32, a batch each.
+template <class T>
+__attribute__((noinline)) void widen_last(const void* v, int64_t key_stride, int64_t keys, int64_t columns,
+                                          float* wide) {
+  const Lanes part = first_lanes(columns);
+  Cursor<const char> at(static_cast<const char*>(v));
+  for (int64_t j = 0; j < keys; ++j) {
+    store(load(reinterpret_cast<const T*>(at.get()), part), wide + j * kLanes);
+    at += key_stride;
+  }
+}
+
+/// What depends on the type of the values. All else is one body for all types.
+struct ValueStorage {
+  int64_t size;
+  ValueTileFunction* const* tiles[9];  // by batches
+  decltype(widen_last<float>)* widen_last;
+};
+template <class T>
+constexpr ValueTileFunction* const* three_value_batches() {
+  if constexpr (kThreeBatches) return ValueTilesOf<T, 3>::kTiles;
+  return nullptr;
+}
+template <class T>
+constexpr ValueStorage kValueStorage = {
+    static_cast<int64_t>(sizeof(T)),
+    {nullptr, ValueTilesOf<T, 1>::kTiles, ValueTilesOf<T, 2>::kTiles, three_value_batches<T>(),
+     ValueTilesOf<T, 4>::kTiles, nullptr, nullptr, nullptr, ValueTilesOf<T, 8>::kTiles},
+    widen_last<T>};
+
+/// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches while it takes `keys` keys
 /// from `key` on: its share of the next as many.
-template <class T, int64_t kBatches>
-SIMDATTN_INLINE PrefetchPlan values_to_come(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t first,
-                                            int64_t rows) {
-  constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
-  const int64_t from = first * keys / a.rows;
-  const int64_t to = (first + rows) * keys / a.rows;
+SIMDATTN_INLINE PrefetchPlan values_to_come(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t size,
+                                            int64_t bytes, int64_t first, int64_t rows) {
+  const int64_t from = share_of_rows(first, a.rows, keys);
+  const int64_t to = share_of_rows(first + rows, a.rows, keys);
   const auto address = [&](int64_t offset) {
     return reinterpret_cast<uintptr_t>(a.v) + static_cast<uintptr_t>((key + keys) * a.key_stride + offset);
   };
-  if (a.key_stride == a.dim * kSize) {
-    constexpr int64_t kPitch = kRowBytes<T, kBatches>;
-    return {address(x * keys * kSize + from * kPitch), kPitch, to - from};
-  }
-  return {address(from * a.key_stride + x * kSize), a.key_stride, to - from};
+  if (a.key_stride == a.dim * size) return {address(x * keys * size + from * bytes), bytes, to - from};
+  return {address(from * a.key_stride + x * size), a.key_stride, to - from};
 }
 
-/// Columns [x, x + kBatches batches) of `keys` keys from `key` on, for all rows.
-template <class T, int64_t kBatches>
-SIMDATTN_INLINE void value_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
-  const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
-  const T* v = reinterpret_cast<const T*>(group) + x % kValueGroup;
-  const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
+SIMDATTN_INLINE const char* values_at(const ValueTile& a, int64_t key, int64_t x, int64_t size) {
+  return static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup * size;
+}
+
+/// Columns [x, x + batches) of `keys` keys from `key` on, for all rows.
+SIMDATTN_INLINE void value_strip(const ValueTile& a, const ValueStorage& type, int64_t batches, int64_t key,
+                                 int64_t keys, int64_t x) {
+  const int64_t bytes = batches * kLanes * type.size;
+  const char* const v = values_at(a, key, x, type.size);
+  ValueTileFunction* const* const tiles = type.tiles[batches];
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
-    const int64_t first = t.first;
-    const int64_t rows = t.rows;
-    const float* alpha = a.alpha != nullptr && key == 0 ? a.alpha + first : nullptr;
-    const ValueTileArguments<T> arguments = {
-        a.w + first * a.ldw + key,
-        a.ldw,
-        v,
-        key_stride,
-        keys,
-        a.o + first * a.ldo + x,
-        a.ldo,
-        alpha,
-        a.stream ? values_to_come<T, kBatches>(a, key, keys, x, first, rows) : PrefetchPlan()};
-    with_rows<kRowsOf<kBatches>>(rows, [&](auto r) SIMDATTN_LAMBDA { value_register_tile<T, r, kBatches>(arguments); });
+    tiles[t.rows - 1]({a.w + t.first * a.ldw + key, a.ldw, v, a.key_stride, keys, a.o + t.first * a.ldo + x, a.ldo,
+                       a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
+                       a.stream ? values_to_come(a, key, keys, x, type.size, bytes, t.first, t.rows) : PrefetchPlan()});
   }
 }
 
 /// The last columns of a row, less than a batch of them: values and sums go through f32 of a batch's width, so that one tile
 /// is enough for all types. (Tiles that read and write a part of a batch were a third of the code here.)
-template <class T>
-__attribute__((noinline)) void last_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
+SIMDATTN_SHARED void last_columns(const ValueTile& a, const ValueStorage& type, int64_t key, int64_t keys, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
   const Lanes part = first_lanes(a.dim - x);
+  const char* const v = values_at(a, key, x, type.size);
+  const float* const alpha = key == 0 ? a.alpha : nullptr;
   alignas(64) float wide[kWidened * kLanes];
   alignas(64) float sums[kTileRows * kLanes];
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
-    const int64_t first = t.first;
-    const int64_t rows = t.rows;
-    float* o = a.o + first * a.ldo + x;
-    for (int64_t r = 0; r < rows; ++r) store(load(o + r * a.ldo, part), sums + r * kLanes);
-    const PrefetchPlan plan = a.stream ? values_to_come<T, 1>(a, key, keys, x, first, rows) : PrefetchPlan();
+    float* const o = a.o + t.first * a.ldo + x;
+    for (int64_t r = 0; r < t.rows; ++r) store(load(o + r * a.ldo, part), sums + r * kLanes);
+    const PrefetchPlan plan =
+        a.stream ? values_to_come(a, key, keys, x, type.size, kLanes * type.size, t.first, t.rows) : PrefetchPlan();
     int64_t done = 0;
     do {
       const int64_t count = smaller(kWidened, keys - done);
-      for (int64_t j = 0; j < count; ++j) {
-        const char* group =
-            static_cast<const char*>(a.v) + (key + done + j) * a.key_stride + x / kValueGroup * a.group_stride;
-        const T* v = reinterpret_cast<const T*>(group) + x % kValueGroup;
-        store(load(v, part), wide + j * kLanes);
-        if (done + j < plan.count) {
-          prefetch<kRowBytes<T, 1>>(plan.first + static_cast<uintptr_t>((done + j) * plan.pitch));
-        }
-      }
-      const float* alpha = a.alpha != nullptr && key == 0 && done == 0 ? a.alpha + first : nullptr;
-      const ValueTileArguments<float> arguments = {
-          a.w + first * a.ldw + key + done, a.ldw, wide, kLanes, count, sums, kLanes, alpha, PrefetchPlan()};
-      with_rows<kTileRows>(rows, [&](auto r) SIMDATTN_LAMBDA { value_register_tile<float, r, 1>(arguments); });
+      for (int64_t j = done; j < smaller(done + count, plan.count); ++j)
+        prefetch<kLanes>(plan.first + static_cast<uintptr_t>(j * plan.pitch));
+      type.widen_last(v + done * a.key_stride, a.key_stride, count, a.dim - x, wide);
+      ValueTilesOf<float, 1>::kTiles[t.rows - 1](
+          {a.w + t.first * a.ldw + key + done, a.ldw, wide, kLanes * static_cast<int64_t>(sizeof(float)), count, sums,
+           kLanes, alpha != nullptr && done == 0 ? alpha + t.first : nullptr, PrefetchPlan()});
       done += count;
     } while (done < keys);
-    for (int64_t r = 0; r < rows; ++r) store(load(sums + r * kLanes), o + r * a.ldo, part);
+    for (int64_t r = 0; r < t.rows; ++r) store(load(sums + r * kLanes), o + r * a.ldo, part);
   }
 }
 
 /// Columns [x, end) of `keys` keys from `key` on: the widest tiles that the rows leave registers for.
-template <class T>
-__attribute__((noinline)) void value_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t end) {
+SIMDATTN_SHARED void value_columns(const ValueTile& a, const ValueStorage& type, int64_t key, int64_t keys, int64_t x,
+                                   int64_t end) {
   const auto fits = [&](int64_t batches, int64_t max_rows) SIMDATTN_LAMBDA {
     return x + batches * kLanes <= end && (a.rows <= max_rows || max_rows == kTileRows);
   };
-  for (; fits(8, kRowsOf<8>); x += 8 * kLanes) value_strip<T, 8>(a, key, keys, x);
-  for (; fits(4, kRowsOf<4>); x += 4 * kLanes) value_strip<T, 4>(a, key, keys, x);
-  if constexpr (kThreeBatches) {
-    if (in_tiles_of_three_or_four(a.rows)) {
-      for (; fits(3, kTileRows) && end - x != 4 * kLanes; x += 3 * kLanes) value_strip<T, 3>(a, key, keys, x);
-    }
+  const auto strip = [&](int64_t batches) SIMDATTN_LAMBDA {
+    value_strip(a, type, batches, key, keys, x);
+    x += batches * kLanes;
+  };
+  while (fits(8, kRowsOf<8>)) strip(8);
+  while (fits(4, kRowsOf<4>)) strip(4);
+  if (kThreeBatches && in_tiles_of_three_or_four(a.rows)) {
+    while (fits(3, kTileRows) && end - x != 4 * kLanes) strip(3);
   }
-  for (; fits(2, kRowsOf<2>); x += 2 * kLanes) value_strip<T, 2>(a, key, keys, x);
-  for (; x + kLanes <= end; x += kLanes) value_strip<T, 1>(a, key, keys, x);
-  if (x < end) last_columns<T>(a, key, keys, x);
+  while (fits(2, kRowsOf<2>)) strip(2);
+  while (x + kLanes <= end) strip(1);
+  if (x < end) last_columns(a, type, key, keys, x);
 }
 
-template <class T>
-void value_tile(const ValueTile& a) {
-  if (a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T))) {
-    const int64_t in_block = larger(kBlockBytes / (larger(a.dim, 1) * static_cast<int64_t>(sizeof(T))), 16);
+SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
+  if (a.group_stride == kValueGroup * type.size) {
+    const int64_t in_block = larger(kBlockBytes / (larger(a.dim, 1) * type.size), 16);
     const int64_t block = a.stream ? in_block : larger(a.keys, 1);
     int64_t key = 0;
     do {
-      value_columns<T>(a, key, smaller(block, a.keys - key), 0, a.dim);
+      value_columns(a, type, key, smaller(block, a.keys - key), 0, a.dim);
       key += block;
     } while (key < a.keys);
   } else {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) {
-      value_columns<T>(a, 0, a.keys, x, smaller(x + kValueGroup, a.dim));
+      value_columns(a, type, 0, a.keys, x, smaller(x + kValueGroup, a.dim));
     }
   }
+}
+template <class T>
+void value_tile(const ValueTile& a) {
+  value_tile(a, kValueStorage<T>);
 }
 
 }  // namespace
