@@ -106,15 +106,20 @@ constexpr bool kStored = !std::is_same_v<T, float>;
 /// Rows of the largest tile.
 template <class T, int64_t kVecs>
 constexpr int64_t kMostRows = !std::is_same_v<T, Stored32> && kRounds<T> ? 1
-                              : kRounds<T>                               ? Ops::kRoundingRows
                               : kVecs == 4                               ? Ops::kWideRows
+                              : kRounds<T>                               ? Ops::kRoundingRows
                                                                          : Ops::kRows;
 /// One chain after the other: each number is then rounded once for twice the rows, beside three constants and intermediates.
 template <class T, int64_t kRows, int64_t kVecs>
 constexpr bool kApart = std::is_same_v<T, Bounded> && (2 * kRows + 1) * kVecs + 3 > Ops::kRegisters;
-/// Tiles of four vectors: for all rows where they are as high as the others, else for the few rows of a decoding step.
+/// Tiles of four vectors: for all rows where they are as high as the others, else for the few rows of a decoding step. Of numbers that are
+/// rounded by splitting with 16 registers: for one row.
 template <class T>
-constexpr bool kWide = std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows;
+constexpr bool kWide =
+    std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows || (std::is_same_v<T, Bounded> && Ops::kRegisters == 16);
+/// False of tiles that no rows come to: columns are a multiple of 32, so one row always has the wider tile.
+template <class T, int64_t kRows, int64_t kVecs>
+constexpr bool kTaken = !(std::is_same_v<T, Bounded> && kWide<T> && kVecs == 2 && kRows <= Ops::kWideRows);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Scores: lanes are keys
@@ -300,10 +305,13 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
         a.lds,
         kStored<T> && a.stream ? chain_panels_to_come<T, kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
     bool done = true;
-    with_rows<kMostRows<T, kVecs>>(
-        t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { done = score_chains_tile<T, r, kVecs>(arguments); });
+    with_rows<kMostRows<T, kVecs>>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA {
+      if constexpr (kTaken<T, r, kVecs>) done = score_chains_tile<T, r, kVecs>(arguments);
+    });
     if constexpr (std::is_same_v<T, Bounded>) {
-      if (!done) score_unrounded_strip<kVecs>(a, x, t.first, t.rows);
+      for (int64_t c = 0; !done && c < kVecs; c += 2) {
+        score_unrounded_strip<2>(a, x + c * Ops::lanes(), t.first, t.rows);
+      }
     }
   }
 }
@@ -503,39 +511,41 @@ SIMDATTN_TILE_INLINE PrefetchPlan chain_values_to_come(const ValueTile& a, int64
   return {address(from * a.key_stride + x * kSize), a.key_stride, to - from};
 }
 
-/// Sums of some columns as they were, which may have to be computed again.
+/// Sums of some columns, a multiple of two vectors, as they were: they may have to be computed again.
 class KeptSums {
  public:
   static constexpr int64_t kColumns = 256;
   /// `used`: they are operands, of which subnormal ones count as zeros.
-  SIMDATTN_TILE_INLINE KeptSums(const ValueTile& a, int64_t x, int64_t columns, bool used)
+  SIMDATTN_TILE_FUNCTION KeptSums(const ValueTile& a, int64_t x, int64_t columns, bool used)
       : o_(a.o + x), ldo_(a.ldo), rows_(a.rows), columns_(columns) {
-    each(0, rows_, 0, columns_, [&](float* sum, float* kept) SIMDATTN_TILE_LAMBDA {
+    each([&](float* sum, float* kept, auto) SIMDATTN_TILE_LAMBDA {
       Ops::Vec v = Ops::load(sum);
       if (used) v = Ops::flushed(v);
       Ops::store(v, sum);
       Ops::store(v, kept);
     });
   }
-  SIMDATTN_TILE_INLINE bool now_nan(int64_t first, int64_t rows, int64_t column, int64_t columns) {
-    Ops::Vec poison = Ops::zero();
-    each(first, rows, column, columns, [&](const float* sum, const float*) SIMDATTN_TILE_LAMBDA {
+  SIMDATTN_TILE_FUNCTION bool now_nan() {
+    Ops::Vec poison0 = Ops::zero(), poison1 = poison0;
+    each([&](const float* sum, const float*, auto i) SIMDATTN_TILE_LAMBDA {
+      Ops::Vec& poison = i == 0 ? poison0 : poison1;
       poison = Ops::mul_add(Ops::load(sum), Ops::zero(), poison);
     });
-    return Ops::any_nan(poison);
+    return Ops::any_nan(Ops::add(poison0, poison1));
   }
-  SIMDATTN_TILE_INLINE void restore(int64_t first, int64_t rows, int64_t column, int64_t columns) {
-    each(first, rows, column, columns,
-         [&](float* sum, const float* kept) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::load(kept), sum); });
+  SIMDATTN_TILE_FUNCTION void restore() {
+    each([&](float* sum, const float* kept, auto) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::load(kept), sum); });
   }
-  SIMDATTN_TILE_INLINE void restore() { restore(0, rows_, 0, columns_); }
 
  private:
   template <class F>
-  SIMDATTN_TILE_INLINE void each(int64_t first, int64_t rows, int64_t column, int64_t columns, const F& f) {
+  SIMDATTN_TILE_INLINE void each(const F& f) {
     const int64_t n = Ops::lanes();
-    for (int64_t r = first; r < first + rows; ++r) {
-      for (int64_t c = column; c < column + columns; c += n) f(o_ + r * ldo_ + c, kept_ + r * kColumns + c);
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t c = 0; c < columns_; c += 2 * n) {
+        unroll<2>([&](auto i)
+                      SIMDATTN_TILE_LAMBDA { f(o_ + r * ldo_ + c + i * n, kept_ + r * kColumns + c + i * n, i); });
+      }
     }
   }
   float* o_;
@@ -544,15 +554,16 @@ class KeptSums {
   int64_t columns_;
   alignas(64) float kept_[Ops::kMostRoundingRows * kColumns];
 };
-template <int64_t kVecs>
-SIMDATTN_TILE_FUNCTION void value_unrounded_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
-                                                  int64_t first, int64_t rows);
+SIMDATTN_TILE_FUNCTION void value_unrounded_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
+                                                    int64_t columns);
+SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t columns);
+/// False: values are rounded before, as what comes here is rare where tiles split.
+template <class T>
+constexpr bool kInTiles = !(Ops::kSplits && std::is_same_v<T, Unrounded>);
 
-/// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows. Bounded: `kept` begins at column `first_kept`.
+/// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
 template <class T, int64_t kVecs>
-SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
-                                             [[maybe_unused]] KeptSums* kept = nullptr,
-                                             [[maybe_unused]] int64_t first_kept = 0) {
+SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
   const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
   for (RowTiles t(a.rows, kMostRows<T, kVecs>); t.first < a.rows; t.next()) {
     const ValueChains<T> arguments = {
@@ -566,28 +577,11 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
         a.ldo,
         a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
         kStored<T> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan()};
-    with_rows<kMostRows<T, kVecs>>(t.rows,
-                                   [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
-    if constexpr (std::is_same_v<T, Bounded>) {
-      const int64_t column = x - first_kept, width = kVecs * Ops::lanes();
-      if (kept->now_nan(t.first, t.rows, column, width)) {
-        kept->restore(t.first, t.rows, column, width);
-        value_unrounded_strip<kVecs>(a, key, keys, x, t.first, t.rows);
-      }
-    }
+    with_rows<kMostRows<T, kVecs>>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA {
+      if constexpr (kTaken<T, r, kVecs>) value_chains_tile<T, r, kVecs>(arguments);
+    });
   }
 }
-template <int64_t kVecs>
-void value_unrounded_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t first, int64_t rows) {
-  const FlushSubnormals flush;
-  ValueTile part = a;
-  part.w = a.w + first * a.ldw;
-  part.rows = rows;
-  part.o = a.o + first * a.ldo;
-  if (a.alpha != nullptr) part.alpha = a.alpha + first;
-  value_chains_strip<Unrounded, kVecs>(part, key, keys, x);
-}
-
 /// Columns [0, columns) of `keys` keys from `key` on; a multiple of kValueGroup.
 template <class T>
 SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t columns) {
@@ -596,10 +590,16 @@ SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key
     for (int64_t first = 0; first < columns; first += KeptSums::kColumns) {
       const int64_t end = columns - first < KeptSums::kColumns ? columns : first + KeptSums::kColumns;
       KeptSums kept(a, first, end - first, keys > 0 || (a.alpha != nullptr && key == 0));
-      for (int64_t x = first; x < end; x += 2 * n) value_chains_strip<T, 2>(a, key, keys, x, &kept, first);
-      if (FlushSubnormals::met()) {
+      int64_t x = first;
+      if constexpr (kWide<T>) {
+        for (; a.rows <= Ops::kWideRows && x + 4 * n <= end; x += 4 * n) {
+          value_chains_strip<T, 4>(a, key, keys, x);
+        }
+      }
+      for (; x < end; x += 2 * n) value_chains_strip<T, 2>(a, key, keys, x);
+      if (FlushSubnormals::met() || kept.now_nan()) {
         kept.restore();
-        for (int64_t x = first; x < end; x += 2 * n) value_unrounded_strip<2>(a, key, keys, x, 0, a.rows);
+        value_unrounded_columns(a, key, keys, first, end - first);
       }
     }
     return;
@@ -643,7 +643,8 @@ SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
       part.ldo = kValueGroup;
       part.alpha = a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr;
       part.stream = false;
-      value_chains_columns<T>(part, 0, keys, kValueGroup);
+      if constexpr (kInTiles<T>) value_chains_columns<T>(part, 0, keys, kValueGroup);
+      else rounded_value_chains(part, kValueGroup);
       for (int64_t r = 0; r < t.rows; ++r)
         __builtin_memcpy(o + r * a.ldo, sums + r * kValueGroup, columns * sizeof(float));
     }
@@ -652,7 +653,6 @@ SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
 }
 
 /// Values that more than one tile of rows reads: rounded once, a group of keys and 16 KiB at a time, which stay in L1.
-template <class T>
 SIMDATTN_TILE_FUNCTION void round_values(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns,
                                          float* out) {
   const int64_t n = Ops::lanes();
@@ -670,8 +670,7 @@ SIMDATTN_TILE_FUNCTION void round_values(const ValueTile& a, int64_t key, int64_
     }
   }
 }
-template <class T>
-SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t columns) {
+void rounded_value_chains(const ValueTile& a, int64_t columns) {
   constexpr int64_t kColumns = 128;
   alignas(64) float values[kChainGroup * kColumns];
   int64_t key = 0;
@@ -681,7 +680,7 @@ SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t col
     for (int64_t x = 0; x < columns; x += kColumns) {
       ValueTile part = a;
       part.dim = columns - x < kColumns ? columns - x : kColumns;
-      round_values<T>(a, key, keys, x, part.dim, values);
+      round_values(a, key, keys, x, part.dim, values);
       part.w = a.w + key;
       part.v = values;
       part.first_key = a.first_key + key;
@@ -696,6 +695,19 @@ SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t col
     key += group;
   } while (key < a.keys);
 }
+/// Numbers in rows, whose columns lie side by side.
+void value_unrounded_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns) {
+  const FlushSubnormals flush;
+  ValueTile part = a;
+  part.w = a.w + key;
+  part.v = static_cast<const char*>(a.v) + key * a.key_stride + x * static_cast<int64_t>(sizeof(float));
+  part.first_key = a.first_key + key;
+  part.keys = keys;
+  part.o = a.o + x;
+  part.alpha = key == 0 ? a.alpha : nullptr;
+  part.stream = false;
+  rounded_value_chains(part, columns);
+}
 
 template <class T>
 void value_chains(const ValueTile& a) {
@@ -708,8 +720,8 @@ void value_chains(const ValueTile& a) {
   const FlushSubnormals flush(kFlushed<T>);
   const int64_t whole = a.dim / kValueGroup * kValueGroup;
   if constexpr (std::is_same_v<T, Unrounded>) {
-    if (a.rows > Ops::kMostRoundingRows) {
-      rounded_value_chains<T>(a, whole);
+    if (!kInTiles<T> || a.rows > Ops::kMostRoundingRows) {
+      rounded_value_chains(a, whole);
       if (whole < a.dim) last_value_chains<T>(a, whole);
       return;
     }
@@ -723,7 +735,7 @@ void value_chains(const ValueTile& a) {
     // The first block ends with a group.
     const int64_t most = block - (a.first_key + key) % kChainGroup;
     const int64_t keys = a.keys - key < most ? a.keys - key : most;
-    value_chains_columns<T>(a, key, keys, whole);
+    if constexpr (kInTiles<T>) value_chains_columns<T>(a, key, keys, whole);
     key += most;
   } while (key < a.keys);
   if constexpr (kStored<T>) {

@@ -65,8 +65,13 @@ struct Int8AsStored {
   using Words [[gnu::vector_size(16)]] = uint16_t;
   /// 16 columns of four rows, column by column.
   static void interleave(const char* rows, int64_t stride, char* out) {
-    Bytes r[4];
-    for (int64_t i = 0; i < 4; ++i) std::memcpy(&r[i], rows + i * stride, sizeof r[i]);
+    const auto row =
+        [=](int64_t i) {  // not an array: at -O2 filling it is a loop of four steps, which is predicted badly
+          Bytes r;
+          std::memcpy(&r, rows + i * stride, sizeof r);
+          return r;
+        };
+    const Bytes r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
     const auto low = [](Bytes x, Bytes y) {
       return (Words)__builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     };
@@ -79,8 +84,8 @@ struct Int8AsStored {
       std::memcpy(out + at, &first, sizeof first);
       std::memcpy(out + at + 16, &second, sizeof second);
     };
-    put(low(r[0], r[1]), low(r[2], r[3]), 0);
-    put(high(r[0], r[1]), high(r[2], r[3]), 32);
+    put(low(r0, r1), low(r2, r3), 0);
+    put(high(r0, r1), high(r2, r3), 32);
   }
 };
 

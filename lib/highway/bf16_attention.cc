@@ -64,19 +64,20 @@ struct Ops {
   static HWY_INLINE Vec add(Vec a, Vec b) { return hn::Add(a, b); }
   static HWY_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return hn::MulAdd(a, b, c); }
   static HWY_INLINE Vec rounded(Vec v) { return RoundedToBF16(TileTag(), v); }
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  static constexpr bool kSplits = true;
-#else
-  static constexpr bool kSplits = false;
-#endif
+  static constexpr bool kSplits = HWY_ARCH_X86;
   static HWY_INLINE Vec split(Vec v) {
-#if HWY_TARGET <= HWY_AVX3
-    // Two operations in place of three, but both for the ports of multiply-adds, which AVX2 has two of three: 65536 v is exact and a multiple of
-    // the last place of 65535 v, so their difference is v rounded to that place, 8 places from its first one.
-    return hn::MulSub(v, hn::Set(TileTag(), 65536.0f), hn::Mul(v, hn::Set(TileTag(), 65535.0f)));
+#if HWY_TARGET == HWY_AVX2
+    // Three operations, but two of them for other ports than those of multiply-adds. In assembly: compilers would begin all vectors of a
+    // column, and put chains on the stack.
+    __m256 x = v.raw, scaled;
+    __asm__("vmulps %2, %0, %1\n\tvsubps %0, %1, %0\n\tvsubps %0, %1, %0"
+            : "+x"(x), "=&x"(scaled)
+            : "x"(hn::Set(TileTag(), 65537.0f).raw));
+    return Vec{x};
 #else
-    const Vec scaled = hn::Mul(v, hn::Set(TileTag(), 65537.0f));
-    return hn::Sub(scaled, hn::Sub(scaled, v));
+    // 65536 v is exact and a multiple of the last place of 65535 v, so their difference is v rounded to that place, 8 places from its first
+    // one. SSE has three operations here too, but none that waits for two others.
+    return hn::MulSub(v, hn::Set(TileTag(), 65536.0f), hn::Mul(v, hn::Set(TileTag(), 65535.0f)));
 #endif
   }
   static HWY_INLINE Vec flushed(Vec v) {

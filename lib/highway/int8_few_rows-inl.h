@@ -12,9 +12,12 @@ constexpr int64_t kFewRowsTile = HWY_TARGET <= HWY_AVX3 ? 8 : HWY_TARGET <= HWY_
 constexpr int64_t rows_of_tiles(int64_t rows, int64_t most) {
   return most > 4 && (rows == 5 || rows == 7 || rows > 8) ? 4 : most;
 }
+/// Vectors of a tile of scores. One row has room for four where they are no more than a panel.
+template <size_t kRows>
+constexpr size_t kScoreVecs = HWY_TARGET > HWY_AVX3&& kRows == 1 ? 4 : 2;
 /// Of a score two sums where multiply-adds would wait for each other: even and odd dimensions.
 template <size_t kRows>
-constexpr size_t kSumsOfScore = kRows <= (HWY_TARGET <= HWY_AVX3 ? 3 : 2) ? 2 : 1;
+constexpr size_t kSumsOfScore = kScoreVecs<kRows> == 2 && kRows <= (HWY_TARGET <= HWY_AVX3 ? 3 : 2) ? 2 : 1;
 
 /// To the nearest integer, of magnitudes up to 127. With several rows the ports of multiply-adds bind, and Intel's conversions of AVX2 take
 /// two turns of those: there 1.5 * 2^23 is added and subtracted, on another port.
@@ -170,8 +173,9 @@ HWY_NOINLINE void StoreScalesOfRows(const uint32_t* largest, int64_t rows, float
   for (int64_t j = 0; j < rows; j += n) StoreRowScales(LargestOfRows<T>(largest + j * n), scales + j, inverses + j);
 }
 
-/// Vectors of 2 lanes() rows: those that one tile of scores looks at.
-constexpr size_t kLookedAt = 2 * HWY_MAX_LANES_D(TileTag) * HWY_MAX_LANES_D(TileTag);
+/// Vectors of as many rows as one tile of scores has columns, of so many vectors: it looks at them.
+template <size_t kVecs>
+constexpr size_t kLookedAt = kVecs * HWY_MAX_LANES_D(TileTag) * HWY_MAX_LANES_D(TileTag);
 
 /// Scales of all rows of a.v, and of those of a vector past them.
 template <class T>
@@ -179,7 +183,7 @@ HWY_NOINLINE void ScalesOfRows(const ValueTile& a, float* scales, float* inverse
   const hn::RebindToUnsigned<IntTag> d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   constexpr int64_t kStep = Largest<T>::kStep;
-  alignas(64) uint32_t largest[kLookedAt];
+  alignas(64) uint32_t largest[kLookedAt<2>];
   const int64_t row_bytes = a.key_stride;
   const int64_t dim = a.dim;
   const char* row = static_cast<const char*>(a.v);
@@ -283,7 +287,7 @@ struct QuantisedScores {
   const T* next;       // the same columns of a panel whose scales are wanted
   float* next_scales;  // null: none
   float* next_inverses;
-  const T* values;       // 2 lanes() rows of values whose scales are wanted
+  const T* values;       // as many rows of values as columns, whose scales are wanted
   int64_t value_stride;  // elements
   float* value_scales;   // null: none
   float* value_inverses;
@@ -310,10 +314,11 @@ HWY_INLINE void AddTwo(const float* x, TileVec c0, TileVec c1, TileVec& a0, Tile
   a1 = hn::MulAdd(factor, c1, a1);
 #endif
 }
-/// Two vectors of columns. Meanwhile the largest numbers of a panel to come and those of rows of values are looked for, which from four rows on
+/// Two vectors of columns, or four. Meanwhile the largest numbers of a panel to come and those of rows of values are looked for, which from four rows on
 /// costs next to nothing. Two dimensions a turn: four take twice the code, and win nothing.
 template <class T, size_t kRows, Kept kKept>
 HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
+  constexpr size_t kVecs = kScoreVecs<kRows>;
   constexpr size_t kSums = kSumsOfScore<kRows>;
   constexpr int64_t kStep = kPanelStep<T>;
   const TileTag d;
@@ -322,48 +327,55 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
     const float* q = a.q;
     const int64_t ldq = a.ldq;
     const uintptr_t ahead = a.ahead;
-    Get<2>(k) = hn::LoadU(d, a.inverses);
-    Get<3>(k) = hn::LoadU(d, a.inverses + n);
+    ForEach<kVecs>([&](auto c)
+                       SIMDATTN_LAMBDA { Get<kVecs + c>(k) = hn::LoadU(d, a.inverses + static_cast<int64_t>(c) * n); });
     Cursor<const T> at(a.panel), next(a.next), values(a.values);
-    Magnitudes largest0 = NoMagnitudes(), largest1 = largest0, of_values = largest0;
-    alignas(64) uint32_t looked_at[kLookedAt];
+    Magnitudes m0 = NoMagnitudes(), m1 = m0, m2 = m0, m3 = m0;
+    const auto largest = [&](auto c) SIMDATTN_LAMBDA -> Magnitudes& {
+      if constexpr (c == 0) return m0;
+      else if constexpr (c == 1) return m1;
+      else if constexpr (c == 2) return m2;
+      else return m3;
+    };
+    // Of rows of values, in two halves where there are four vectors of columns.
+    Magnitudes of_values = m0, of_others = m0;
+    alignas(64) uint32_t looked_at[kLookedAt<kVecs>];
     uint32_t* of_row = looked_at;
+    const int64_t others = 2 * n * a.value_stride;
     const bool looks_ahead = kKept != Kept::kRead && a.next_scales != nullptr;
     const bool looks_at_values = kKept != Kept::kRead && a.value_scales != nullptr;
     const int64_t value_steps = a.dim / (4 * n);  // in each of which 4 n numbers
     const int64_t next_row = a.value_stride - value_steps * 4 * n;
     float* integers = a.integers;
     int64_t steps_left = value_steps;
-    const auto add = [&](auto sum, const float* x, TileVec column0, TileVec column1) SIMDATTN_LAMBDA {
-      constexpr size_t kFirst = sum % kSums * kRows * 2;
-      if constexpr (kKept == Kept::kRead) {
-        Get<0>(k) = column0;
-        Get<1>(k) = column1;
-      } else {
-        Get<0>(k) = ToInteger<kRows>(hn::Mul(column0, Get<2>(k)));
-        Get<1>(k) = ToInteger<kRows>(hn::Mul(column1, Get<3>(k)));
-      }
-      if constexpr (kKept == Kept::kWritten) {
-        hn::StoreU(Get<0>(k), d, integers + static_cast<int64_t>(sum) * 2 * n);
-        hn::StoreU(Get<1>(k), d, integers + static_cast<int64_t>(sum) * 2 * n + n);
-      }
-      ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
-        AddTwo(x + static_cast<int64_t>(r) * ldq, Get<0>(k), Get<1>(k), Get<kFirst + 2 * r>(acc),
-               Get<kFirst + 2 * r + 1>(acc));
-      });
-    };
     const auto dimension = [&](auto i) SIMDATTN_LAMBDA {
-      if constexpr (kKept == Kept::kRead) {
-        const float* const column = integers + static_cast<int64_t>(i) * 2 * n;
-        add(i, q + i, hn::LoadU(d, column), hn::LoadU(d, column + n));
-      } else if constexpr (std::is_same_v<T, bf16>) {
-        const bf16* const pairs = at.get();
-        if constexpr (i == 0) add(i, q, LoadEven(d, pairs), LoadEven(d, pairs + 2 * n));
-        else add(i, q + 1, LoadOdd(d, pairs), LoadOdd(d, pairs + 2 * n));
-      } else {
-        const T* const column = at.get() + static_cast<int64_t>(i) * kPanelWidth;
-        add(i, q + i, LoadWide(d, column), LoadWide(d, column + n));
-      }
+      ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+        TileVec& column = Get<c>(k);
+        float* const kept = integers + static_cast<int64_t>(i * kVecs + c) * n;
+        if constexpr (kKept == Kept::kRead) {
+          column = hn::LoadU(d, kept);
+        } else {
+          const T* const from =
+              at.get() + (kStep == 1 ? static_cast<int64_t>(i) * kPanelWidth : 0) + static_cast<int64_t>(c) * n * kStep;
+          if constexpr (!std::is_same_v<T, bf16>) column = LoadWide(d, from);
+          else if constexpr (i == 0) column = LoadEven(d, from);
+          else column = LoadOdd(d, from);
+          column = ToInteger<kRows>(hn::Mul(column, Get<kVecs + c>(k)));
+        }
+        if constexpr (kKept == Kept::kWritten) hn::StoreU(column, d, kept);
+      });
+      ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+        const float* const x = q + static_cast<int64_t>(i) + static_cast<int64_t>(r) * ldq;
+        constexpr size_t kFirst = (i % kSums * kRows + r) * kVecs;
+        if constexpr (kVecs == 2) {
+          AddTwo(x, Get<0>(k), Get<1>(k), Get<kFirst>(acc), Get<kFirst + 1>(acc));
+        } else {
+          const TileVec factor = hn::Set(d, *x);
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            Get<kFirst + c>(acc) = hn::MulAdd(factor, Get<c>(k), Get<kFirst + c>(acc));
+          });
+        }
+      });
     };
     const int64_t dim = a.dim;
     for (int64_t i = 0; i + 2 <= dim; i += 2) {
@@ -371,7 +383,7 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
         const int64_t pitch = kStep * kPanelWidth * static_cast<int64_t>(sizeof(T));
         uintptr_t line = reinterpret_cast<uintptr_t>(at.get()) + ahead;
         for (int64_t row = 0; row < 2; row += kStep, line += static_cast<uintptr_t>(pitch)) {
-          for (uintptr_t byte = 0; byte < 2 * HWY_MAX_LANES_D(TileTag) * static_cast<size_t>(kStep) * sizeof(T);
+          for (uintptr_t byte = 0; byte < kVecs * HWY_MAX_LANES_D(TileTag) * static_cast<size_t>(kStep) * sizeof(T);
                byte += 64) {
             __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
           }
@@ -380,19 +392,26 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
       if (looks_ahead) {
         ForEach<static_cast<size_t>(2 / kStep)>([&](auto j) SIMDATTN_LAMBDA {
           const T* const column = next.get() + static_cast<int64_t>(j) * kPanelWidth;
-          largest0 = LargestOfKeys<T>::Look(column, largest0);
-          largest1 = LargestOfKeys<T>::Look(column + n * kStep, largest1);
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            largest(c) = LargestOfKeys<T>::Look(column + static_cast<int64_t>(c) * n * kStep, largest(c));
+          });
         });
       }
       dimension(std::integral_constant<size_t, 0>());
       if (looks_at_values) {
         ForEach<static_cast<size_t>(4 / kStep)>([&](auto j) SIMDATTN_LAMBDA {
-          of_values = Largest<T>::Look(values.get() + static_cast<int64_t>(j) * n * kStep, of_values);
+          const T* const numbers = values.get() + static_cast<int64_t>(j) * n * kStep;
+          of_values = Largest<T>::Look(numbers, of_values);
+          if constexpr (kVecs == 4) of_others = Largest<T>::Look(numbers + others, of_others);
         });
         values += 4 * n;
         if (--steps_left == 0) {
           hn::StoreU(of_values, hn::RebindToUnsigned<IntTag>(), of_row);
           of_values = NoMagnitudes();
+          if constexpr (kVecs == 4) {
+            hn::StoreU(of_others, hn::RebindToUnsigned<IntTag>(), of_row + 2 * n * n);
+            of_others = NoMagnitudes();
+          }
           of_row += n;
           values += next_row;
           steps_left = value_steps;
@@ -400,32 +419,37 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
       }
       dimension(std::integral_constant<size_t, 1>());
       q += 2;
-      integers += kKept != Kept::kNo ? 4 * n : 0;
+      integers += kKept != Kept::kNo ? 2 * static_cast<int64_t>(kVecs) * n : 0;
       at += 2 * kPanelWidth;
       next += 2 * kPanelWidth;
     }
     if (dim % 2 != 0) {
       dimension(std::integral_constant<size_t, 0>());
       if constexpr (kKept != Kept::kRead) {
-        largest0 = LargestOfKeys<T>::LookLast(next.get(), largest0);
-        largest1 = LargestOfKeys<T>::LookLast(next.get() + n * kStep, largest1);
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+          largest(c) = LargestOfKeys<T>::LookLast(next.get() + static_cast<int64_t>(c) * n * kStep, largest(c));
+        });
       }
     }
     if (looks_ahead) {
-      StoreRowScales(LargestOfKeys<T>::OfLanes(largest0), a.next_scales, a.next_inverses);
-      StoreRowScales(LargestOfKeys<T>::OfLanes(largest1), a.next_scales + n, a.next_inverses + n);
+      ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+        const int64_t column = static_cast<int64_t>(c) * n;
+        StoreRowScales(LargestOfKeys<T>::OfLanes(largest(c)), a.next_scales + column, a.next_inverses + column);
+      });
     }
     ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
       const TileVec factor = hn::Set(d, a.factors[r]);
       float* const s = a.s + static_cast<int64_t>(r) * a.lds;
-      ForEach<2>([&](auto c) SIMDATTN_LAMBDA {
-        TileVec sum = Get<2 * r + c>(acc);
-        if constexpr (kSums == 2) sum = hn::Add(sum, Get<kRows * 2 + 2 * r + c>(acc));
+      ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+        TileVec sum = Get<kVecs * r + c>(acc);
+        if constexpr (kSums == 2) sum = hn::Add(sum, Get<(kRows + r) * kVecs + c>(acc));
         const int64_t column = static_cast<int64_t>(c) * n;
         hn::StoreU(hn::Mul(sum, hn::Mul(factor, hn::LoadU(d, a.scales + column))), d, s + column);
       });
     });
-    if (looks_at_values) StoreScalesOfRows<T>(looked_at, 2 * n, a.value_scales, a.value_inverses);
+    if (looks_at_values) {
+      StoreScalesOfRows<T>(looked_at, static_cast<int64_t>(kVecs) * n, a.value_scales, a.value_inverses);
+    }
   });
 }
 
@@ -478,6 +502,8 @@ void QuantisedScore(const ScoreTile& a) {
       for (int64_t c = 0; c < kPanelWidth; c += 2 * n) {
         const bool looks = a.value_scales != nullptr && first == 0;
         for (RowTiles t(rows, rows_of_tiles(rows, kFewRowsTile)); t.first < rows; t.next()) {
+          if (t.rows == 1 && c % (static_cast<int64_t>(kScoreVecs<1>) * n) != 0)
+            continue;  // the tile before took them too
           const bool once = t.first == 0;
           const int64_t value = p * kPanelWidth + c;
           const QuantisedScores<T> tile = {
@@ -598,6 +624,8 @@ HWY_NOINLINE void QuantisedValueTile(const QuantisedValues<T>& a) {
 template <int64_t kVecs>
 constexpr int64_t kFewRowsOf =
     (HWY_TARGET > HWY_AVX2 && kVecs == 2) ? kFewRowsTile : (HWY_TARGET <= HWY_AVX3 ? 16 : 8) / kVecs;
+/// Rows of tiles of eight vectors, which with 16 registers leave none for what else a key takes.
+constexpr int64_t kWidestRows = HWY_TARGET <= HWY_AVX3 ? kFewRowsOf<8> : 0;
 
 /// Columns of values at a time: their sums stay in L1.
 constexpr int64_t kFewRowsColumns = 256;
@@ -646,10 +674,12 @@ HWY_NOINLINE void AddQuantised(const QuantisedValues<T>& a, int64_t rows, int64_
     x += static_cast<int64_t>(kVecs) * n;
   };
   constexpr std::integral_constant<size_t, 1> kOne;
-  if (rows <= kFewRowsOf<8>) {
-    while (x + 8 * n <= columns) strip(std::integral_constant<size_t, 8>(), kOne);
+  if (rows <= kWidestRows) {
+    if constexpr (kWidestRows > 0) {
+      while (x + 8 * n <= columns) strip(std::integral_constant<size_t, 8>(), kOne);
+    }
   } else if (rows <= kFewRowsOf<4>) {
-    constexpr std::integral_constant<size_t, kFewRowsOf<8> + 1> kMore;
+    constexpr std::integral_constant<size_t, kWidestRows + 1> kMore;
     while (x + 4 * n <= columns) strip(std::integral_constant<size_t, 4>(), kMore);
   }
   while (x < columns) strip(std::integral_constant<size_t, 2>(), kOne);

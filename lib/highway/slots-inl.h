@@ -112,7 +112,7 @@ void WidenPanelF16(const void* panel, int64_t dim, float* out);
 // Rows of tiles of f32 that is not rounded yet; what tiles round for at most.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 constexpr int64_t kRoundingRows = 8, kMostRoundingRows = 8;
-#elif HWY_ARCH_X86 && HWY_TARGET == HWY_AVX2
+#elif HWY_ARCH_X86
 constexpr int64_t kRoundingRows = 4, kMostRoundingRows = 8;
 #else
 constexpr int64_t kRoundingRows = 2, kMostRoundingRows = 2;

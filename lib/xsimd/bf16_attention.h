@@ -15,8 +15,8 @@ struct Ops {
   // Without fused multiply-add a product takes a register of its own.
   static constexpr int64_t kRows = kAvx512 ? 4 : !kX86 || kLanes == 8 ? 3 : 2;
   static constexpr int64_t kWideRows = kAvx512 ? 2 : !kX86 ? 3 : 1;
-  static constexpr int64_t kRoundingRows = kAvx512 ? 8 : kX86 && kLanes == 8 ? 4 : 2;
-  static constexpr int64_t kMostRoundingRows = kX86 && kLanes >= 8 ? 8 : kRoundingRows;
+  static constexpr int64_t kRoundingRows = kAvx512 ? 8 : kX86 ? 4 : 2;
+  static constexpr int64_t kMostRoundingRows = kX86 ? 8 : kRoundingRows;
   static constexpr int64_t kMostLanes = kLanes;
   static constexpr int64_t lanes() { return kLanes; }
   static SIMDATTN_INLINE Vec load(const float* p) { return simdattn::load(p); }
@@ -35,12 +35,18 @@ struct Ops {
   static SIMDATTN_INLINE Vec add(Vec a, Vec b) { return a + b; }
   static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return xsimd::fma(a, b, c); }
   static SIMDATTN_INLINE Vec rounded(Vec v) { return rounded_to_bf16(v); }
-  static constexpr bool kSplits = kX86 && kLanes >= 8;
+  static constexpr bool kSplits = kX86;
   static SIMDATTN_INLINE Vec split(Vec v) {
     // See lib/highway/bf16_attention.cc.
-    if constexpr (kAvx512) return xsimd::fms(v, Vec(65536.0f), v * Vec(65535.0f));
-    const Vec scaled = v * Vec(65537.0f);
-    return scaled - (scaled - v);
+#if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
+    typename Vec::register_type x = v, scaled;
+    asm("vmulps %2, %0, %1\n\tvsubps %0, %1, %0\n\tvsubps %0, %1, %0"
+        : "+x"(x), "=&x"(scaled)
+        : "x"(typename Vec::register_type(Vec(65537.0f))));
+    return x;
+#else
+    return xsimd::fms(v, Vec(65536.0f), v * Vec(65535.0f));
+#endif
   }
   static SIMDATTN_INLINE Vec flushed(Vec v) {
     typename Vec::register_type one = Vec(1.0f);
