@@ -545,14 +545,14 @@ struct NarrowSlots {
     Codec::panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
   }
 
-  /// value_tile in f32: some keys and columns at a time become f32 in L1.
-  template <void (*kTile)(const ValueTile&)>
-  static SIMDATTN_FORMAT_INLINE void value_tile(const ValueTile& a) {
+  /// `kernel`, which takes f32: some keys and columns at a time become f32 in L1. The keys of a step of kBF16 stay together.
+  static SIMDATTN_FORMAT_INLINE void value_tile(const ValueTile& a, void (*kernel)(const ValueTile&)) {
     constexpr int64_t kKeys = 32, kColumns = 128;
     alignas(64) float wide[kKeys * kColumns];
     int64_t j = 0;
     do {
-      const int64_t keys = kKeys < a.keys - j ? kKeys : a.keys - j;
+      const int64_t most = kKeys - (a.first_key + j) % kKeys;
+      const int64_t keys = most < a.keys - j ? most : a.keys - j;
       for (int64_t c = 0; c < a.dim; c += kColumns) {
         ValueTile tile = a;
         tile.dim = kColumns < a.dim - c ? kColumns : a.dim - c;
@@ -568,7 +568,7 @@ struct NarrowSlots {
         tile.o = a.o + c;
         tile.alpha = j == 0 ? a.alpha : nullptr;
         tile.stream = false;
-        kTile(tile);
+        kernel(tile);
       }
       j += keys;
     } while (j < a.keys);

@@ -189,7 +189,7 @@ struct BlockIntegers {
 };
 
 /// N<type>: the slots of a type, as NarrowSlots has them with value_tile for f32, and perhaps pack_keys; with fused_rows
-/// above 0 score_tile for so many rows, from its own panels, score_rows and store_panel.
+/// above 0 score_tile for so many rows, from its own panels, score_rows and store_panel; for kBF16 perhaps value_tile_bf16 and pack_panel_bf16.
 template <template <KvType> class N, KvType kType>
 constexpr void add_narrow_type(UKernels& t) {
   using Slots = N<kType>;
@@ -209,6 +209,13 @@ constexpr void add_narrow_type(UKernels& t) {
   if constexpr (!is_read_only(kType)) as_f32.pack_panel = Slots::widen_panel;
   if constexpr (!is_read_only(kType) && requires { Slots::pack_keys; }) as_f32.pack_keys = Slots::pack_keys;
   as_f32.value_tile = Slots::value_tile;
+  KvOperands& as_bf16 = t.attention[slot(Arithmetic::kBF16)].kv[kIndex];
+  if constexpr (requires { Slots::value_tile_bf16; }) {
+    as_bf16.value_tile = Slots::value_tile_bf16;
+    as_bf16.direct_value_rows = t.attention[slot(Arithmetic::kBF16)].kv[slot(KvType::kF32)].direct_key_rows;
+  }
+  if constexpr (!is_read_only(kType) && requires { Slots::pack_panel_bf16; })
+    as_bf16.pack_panel = Slots::pack_panel_bf16;
   if constexpr (!is_read_only(kType) && requires { requires Slots::fused_rows > 0; }) {
     as_f32.score_tile = Slots::score_tile;
     as_f32.score_rows = Slots::score_rows;

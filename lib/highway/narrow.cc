@@ -405,6 +405,16 @@ HWY_NOINLINE void PackKeysNarrow(const PackKeys& a) {
     Codec<kType>::panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
   }
 }
+namespace {
+template <KvType kType>
+HWY_NOINLINE void ValuesInF32(const ValueTile& a, void (*kernel)(const ValueTile&)) {
+  Slots<kType>::value_tile(a, kernel);
+}
+}  // namespace
+template <KvType kType>
+void ValueTileBF16Narrow(const ValueTile& a) {
+  ValuesInF32<kType>(a, ValueChainsUnrounded);
+}
 template <KvType kType>
 void ValueTileNarrow(const ValueTile& a) {
   if constexpr (kFusesNarrow && !is_read_only(kType)) {
@@ -412,10 +422,10 @@ void ValueTileNarrow(const ValueTile& a) {
       const int64_t done = AddValuesNarrow<kType>(a);
       if (done == a.dim) return;
       // Less than a tile of columns.
-      return Slots<kType>::template value_tile<ValueTileF32>(columns_from(a, done));
+      return ValuesInF32<kType>(columns_from(a, done), ValueTileF32);
     }
   }
-  Slots<kType>::template value_tile<ValueTileF32>(a);
+  ValuesInF32<kType>(a, ValueTileF32);
 }
 
 namespace {
@@ -506,7 +516,8 @@ void ScoreBlockIntegers(const ScoreTile& a) {
 #define SIMDATTN_READ(type)                                 \
   template bool AllFiniteNarrow<type>(const FiniteRows& a); \
   template void LoadRowsNarrow<type>(const LoadRows& a);    \
-  template void ValueTileNarrow<type>(const ValueTile& a);
+  template void ValueTileNarrow<type>(const ValueTile& a);  \
+  template void ValueTileBF16Narrow<type>(const ValueTile& a);
 #undef SIMDATTN_NARROW
 #define SIMDATTN_NARROW(type)                                \
   SIMDATTN_READ(type)                                        \

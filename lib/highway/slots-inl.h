@@ -205,6 +205,9 @@ template <KvType kType>
 void StorePanelNarrow(const PackKeys& a);
 template <KvType kType>
 void ValueTileNarrow(const ValueTile& a);
+/// The same of Arithmetic::kBF16.
+template <KvType kType>
+void ValueTileBF16Narrow(const ValueTile& a);
 void ScoreBlockIntegers(const ScoreTile& a);
 // narrow_tiles.cc: up to kFusedRows rows. On other targets the numbers go through L1 as f32.
 #undef SIMDATTN_FUSES_NARROW

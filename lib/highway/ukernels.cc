@@ -71,6 +71,12 @@ struct Narrow {
   static constexpr auto pack_keys = PackKeysNarrow<kType>;
   static constexpr auto widen_panel = WidenPanelNarrow<kType>;
   static constexpr auto value_tile = ValueTileNarrow<kType>;
+  static constexpr auto value_tile_bf16 = ValueTileBF16Narrow<kType>;
+  static void pack_panel_bf16(const PackKeys& a) {
+    WidenPanelNarrow<kType>(a);
+    float* const panel = static_cast<float*>(a.panel);
+    RoundToBF16(panel, panel, a.dim * kPanelWidth);
+  }
   static constexpr auto score_integers = ScoreBlockIntegers;
   static constexpr int64_t fused_rows = kFusesNarrow ? kFusedRows : 0;
   static constexpr auto score_tile = ScoreTileNarrow<kType>;

@@ -379,9 +379,7 @@ struct Kernels {
 
 template <KvType kType>
 struct Narrow : NarrowSlots<kType> {
-  static void value_tile(const ValueTile& a) {
-    NarrowSlots<kType>::template value_tile<simdattn::value_tile<float>>(a);
-  }
+  static void value_tile(const ValueTile& a) { NarrowSlots<kType>::value_tile(a, simdattn::value_tile<float>); }
 };
 
 void hadamard_sums(float* x, int64_t n, int64_t block) {

@@ -39,8 +39,18 @@ struct Kernels {
 
 template <KvType kType>
 struct Narrow : NarrowSlots<kType> {
-  static void value_tile(const ValueTile& a) {
-    NarrowSlots<kType>::template value_tile<simdattn::value_tile<float>>(a);
+  static void value_tile(const ValueTile& a) { values(a, simdattn::value_tile<float>); }
+  static void value_tile_bf16(const ValueTile& a) { values(a, Bf16Kernels::value_tile_f32); }
+  static __attribute__((noinline)) void widen_panel(const PackKeys& a) { NarrowSlots<kType>::widen_panel(a); }
+  static void pack_panel_bf16(const PackKeys& a) {
+    widen_panel(a);
+    float* const panel = static_cast<float*>(a.panel);
+    Bf16Kernels::round(panel, panel, a.dim * kPanelWidth);
+  }
+
+ private:
+  static __attribute__((noinline)) void values(const ValueTile& a, void (*kernel)(const ValueTile&)) {
+    NarrowSlots<kType>::value_tile(a, kernel);
   }
 };
 
