@@ -105,10 +105,10 @@ template <class T>
 constexpr bool kStored = !std::is_same_v<T, float>;
 /// Rows of the largest tile.
 template <class T, int64_t kVecs>
-constexpr int64_t kMostRows = !std::is_same_v<T, Stored32> && kRounds<T> ? 1
-                              : kVecs == 4                               ? Ops::kWideRows
-                              : kRounds<T>                               ? Ops::kRoundingRows
-                                                                         : Ops::kRows;
+constexpr int64_t kMostRows = !std::is_same_v<T, Stored32> && kRounds<T>                         ? 1
+                              : kRounds<T> && (kVecs < 4 || Ops::kRoundingRows < Ops::kWideRows) ? Ops::kRoundingRows
+                              : kVecs == 4                                                       ? Ops::kWideRows
+                                                                                                 : Ops::kRows;
 /// One chain after the other: each number is then rounded once for twice the rows, beside three constants and intermediates.
 template <class T, int64_t kRows, int64_t kVecs>
 constexpr bool kApart = std::is_same_v<T, Bounded> && (2 * kRows + 1) * kVecs + 3 > Ops::kRegisters;

@@ -84,7 +84,6 @@ using PanelBits = hn::Repartition<uint16_t, D>;
 /// kPanelDims dimensions of two tokens, none of them NaN: their pairs, a token after the other.
 HWY_INLINE hn::Vec<PanelBits> PairsOf(V r0, V r1) {
   const D d;
-  const PanelBits d16;
   const auto s0 = UpperThenLower(PlusHalf(d, r0)), s1 = UpperThenLower(PlusHalf(d, r1));
   return TiesToEven(Blocks::low<uint32_t>(s0, s1), Blocks::high<uint32_t>(s0, s1));
 }
