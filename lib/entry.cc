@@ -274,7 +274,6 @@ simdattn_status simdattn_attention(const simdattn_attention_problem* problem, co
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_attention_problem, problem);
   SIMDATTN_SIZED(simdattn_exec, exec);
-  const Environment environment;
   return drivers::attention(problem_, exec_);
 }
 

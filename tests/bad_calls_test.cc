@@ -826,6 +826,8 @@ std::vector<Bad<AttentionCall>> attention_rows() {
       {"q not contiguous", Code::kStride, "q", [](C& c) { c.a.q.stride[3] = 2; }},
       {"k stride overflows", Code::kStride, "k",
        [](C& c) { c.a.k.token_stride = std::numeric_limits<int64_t>::max(); }},
+      {"k stride between elements", Code::kStride, "k", [](C& c) { c.a.k.token_stride += 1; }},
+      {"v stride between elements", Code::kStride, "v", [](C& c) { c.a.v.head_stride += 1; }},
       {"out broadcast", Code::kStride, "out", [](C& c) { c.a.out.stride[0] = 0; }},
       {"rows of lse coincide", Code::kStride, "lse", [](C& c) { c.a.lse.stride[1] = 1; }},
       {"out in q", Code::kOverlap, "out",

@@ -10,6 +10,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/operands.h"
 #include "lib/dtypes.h"
+#include "lib/environment.h"
 #include "lib/rules/plan.h"
 
 namespace simdattn {
@@ -175,14 +176,15 @@ Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool 
 }  // namespace
 
 Status drivers::attention(const Attention& a, const Exec& exec) {
-  const Target* target = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &target));
-  const UKernels& uk = *target->kernels;
+  const UKernels* kernels_of_target = nullptr;
+  SIMDATTN_CHECK(resolve(exec, &kernels_of_target));
+  const UKernels& uk = *kernels_of_target;
   AttentionBytes bytes;
   Division d;
   AttentionSizes& sizes = d.sizes;
   SIMDATTN_CHECK(check_attention_inputs(a, Data::kNeeded, &sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, sizes, Data::kNeeded, &bytes));
+  const Environment environment;
   SIMDATTN_CHECK(divide(a, Threads::kOne, &d));
   SIMDATTN_CHECK(check_all_pages(a, d));
   if (d.row_blocks == 0) return {};

@@ -22,7 +22,7 @@ inline constexpr int64_t kScoreStride = kKeyBlock + 16;
 
 /// Every array begins a line of the CPU caches.
 inline constexpr int64_t kLine = 64;
-constexpr int64_t round_to_lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+constexpr int64_t round_to_lines(int64_t bytes) { return (bytes + kLine - 1) & -kLine; }
 inline char* first_line(void* memory) {
   return static_cast<char*>(memory) + (0 - reinterpret_cast<uintptr_t>(memory)) % kLine;
 }
@@ -34,10 +34,12 @@ struct StatesLayout {
   int64_t acc;
   int64_t bytes;
 
+  static_assert(kValueGroup % kStateStep == 0);
+
   StatesLayout() = default;
   StatesLayout(int64_t rows, int64_t d_v) {
     const int64_t column = round_to_lines(rows * int64_t{sizeof(float)});
-    ld = (d_v + kValueGroup - 1) / kValueGroup * kValueGroup + 16;
+    ld = (d_v + kValueGroup - 1) / kValueGroup * kValueGroup + kStateStep;
     sum = column;
     acc = 2 * column;
     bytes = acc + round_to_lines(rows * ld * int64_t{sizeof(float)});

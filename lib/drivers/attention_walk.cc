@@ -84,7 +84,7 @@ class RowBlock {
   void start_states(const RowStates& s, int64_t split) const {
     for (int64_t r = 0; r < rows_; ++r) {
       const bool sink = split == 0 && a_.scoring.sinks != nullptr;
-      start(s, r, s.ld, sink ? a_.scoring.sinks[head_of(r)] : -kInf);
+      start(s, r, sink ? a_.scoring.sinks[head_of(r)] : -kInf);
     }
   }
 

@@ -12,6 +12,9 @@
 
 namespace simdattn {
 
+/// What RowStates::ld is a multiple of.
+inline constexpr int64_t kStateStep = 16;
+
 /// States of the rows of one task, over memory of the caller.
 struct RowStates {
   float* max;  // [rows]
@@ -21,11 +24,12 @@ struct RowStates {
 };
 
 /// Nothing visible yet, or only the sink: a virtual key of value 0. A sink of +inf is like a visible score of +inf.
-inline void start(const RowStates& s, int64_t row, int64_t dim, float sink) {
+inline void start(const RowStates& s, int64_t row, float sink) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   s.max[row] = sink;
   s.sum[row] = sink == -kInf ? 0.0f : std::isfinite(sink) ? 1.0f : std::numeric_limits<float>::quiet_NaN();
-  std::fill_n(s.acc + row * s.ld, dim, 0.0f);
+  // Sixteen at a time: of one run compilers make `rep stos`, 8 ns for the 320 bytes of a short row.
+  for (float *d = s.acc + row * s.ld, *end = d + s.ld; d < end; d += kStateStep) std::fill_n(d, kStateStep, 0.0f);
 }
 
 /// a = a joined with b, which holds later keys.

@@ -58,6 +58,7 @@ Status check_written(const ByteSet& written, const Attention& a, const Attention
   for (int i = 0; i < bytes.count; ++i) {
     SIMDATTN_REQUIRE(!share_bytes(written, bytes.set[i]), Code::kOverlap, text.arrays[bytes.array[i]]);
   }
+  if (!sizes.scoring_arrays) return {};
   const int overlapped = overlapped_scoring(written, a.scoring, sizes.scoring);
   SIMDATTN_REQUIRE(overlapped < 0, Code::kOverlap, text.scoring[overlapped]);
   return {};
@@ -117,6 +118,7 @@ Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* siz
     SIMDATTN_REQUIRE(a.v.batch == p.sequences, Code::kShape, "v.batch: must be the number of sequences");
   }
   p.scoring = {p.sequences, a.q.shape[0], p.heads, a.q.shape[2], longest};
+  p.scoring_arrays = has_arrays(a.scoring);
   return check_scoring(a.scoring, p.scoring, data);
 }
 

@@ -21,6 +21,7 @@ struct AttentionSizes {
   int64_t d_qk;
   int64_t d_v;
   ScoringShape scoring;
+  bool scoring_arrays;  // whether scoring has any
 };
 
 /// The arrays of a problem beside those of scoring.

@@ -116,7 +116,7 @@ ByteSet scoring_bytes(const Scoring& s, const ScoringShape& shape, int array) {
   }
 }
 
-int overlapped_given(const ByteSet& output, const Scoring& s, const ScoringShape& shape) {
+int overlapped_scoring(const ByteSet& output, const Scoring& s, const ScoringShape& shape) {
   const void* const arrays[kScoringArrays] = {s.bias.data, s.keep.data, s.bits.data,  s.bias_scale, s.alibi_slopes,
                                               s.sinks,     s.offsets,   s.prefix_end, s.kv_start,   s.kv_length};
   if (output.empty()) return -1;

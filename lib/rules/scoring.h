@@ -20,15 +20,12 @@ Status check_scoring(const Scoring& scoring, const ScoringShape& shape, Data dat
 Status check_sequence(const Scoring& scoring, int64_t b, int64_t n_kv);
 
 /// The first array of scoring that an output shares a byte with, as an index into SIMDATTN_OVERLAPS_SCORING; -1: none.
-int overlapped_given(const ByteSet& output, const Scoring& scoring, const ScoringShape& shape);
-/// The same. Most calls give none of the arrays.
-inline int overlapped_scoring(const ByteSet& output, const Scoring& s, const ScoringShape& shape) {
-  if (s.bias.data == nullptr && s.keep.data == nullptr && s.bits.data == nullptr && s.bias_scale == nullptr &&
-      s.alibi_slopes == nullptr && s.sinks == nullptr && s.offsets == nullptr && s.prefix_end == nullptr &&
-      s.kv_start == nullptr && s.kv_length == nullptr) {
-    return -1;
-  }
-  return overlapped_given(output, s, shape);
+int overlapped_scoring(const ByteSet& output, const Scoring& scoring, const ScoringShape& shape);
+/// False in most calls: the question about overlaps then needs no answer.
+inline bool has_arrays(const Scoring& s) {
+  return s.bias.data != nullptr || s.keep.data != nullptr || s.bits.data != nullptr || s.bias_scale != nullptr ||
+         s.alibi_slopes != nullptr || s.sinks != nullptr || s.offsets != nullptr || s.prefix_end != nullptr ||
+         s.kv_start != nullptr || s.kv_length != nullptr;
 }
 #define SIMDATTN_OVERLAPS_SCORING(output)                                            \
   {output ": overlaps scoring.bias",         output ": overlaps scoring.keep",       \

@@ -36,7 +36,8 @@ Status check_masked_softmax(const ConstView<4>& x, const View<4>& out, const Sco
   static constexpr const char* kLse[kScoringArrays] = SIMDATTN_OVERLAPS_SCORING("lse");
   SIMDATTN_CHECK(check_scoring(scoring, shape));
   for (int64_t b = 0; b < batch; ++b) SIMDATTN_CHECK(check_sequence(scoring, b, n_kv));
-  const int overlapped = overlapped_scoring(eo, scoring, shape);
+  const bool arrays = has_arrays(scoring);
+  const int overlapped = arrays ? overlapped_scoring(eo, scoring, shape) : -1;
   SIMDATTN_REQUIRE(overlapped < 0, Code::kOverlap, kOut[overlapped]);
   if (lse.data != nullptr) {
     SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &el));
@@ -44,7 +45,7 @@ Status check_masked_softmax(const ConstView<4>& x, const View<4>& out, const Sco
                      "lse.shape: must be the first three sizes of x");
     SIMDATTN_REQUIRE(!share_bytes(el, ex), Code::kOverlap, "lse: overlaps x");
     SIMDATTN_REQUIRE(!share_bytes(el, eo), Code::kOverlap, "lse: overlaps out");
-    const int lse_overlapped = overlapped_scoring(el, scoring, shape);
+    const int lse_overlapped = arrays ? overlapped_scoring(el, scoring, shape) : -1;
     SIMDATTN_REQUIRE(lse_overlapped < 0, Code::kOverlap, kLse[lse_overlapped]);
   }
   return {};
