@@ -91,6 +91,7 @@ inline Status default_target(const Target** target) { return simdattn_default_ta
 /// AMX then takes 8 KiB more when the operating system saves its registers, on alternative signal stacks too.
 /// kTarget where there is no AMX: `detail` names what is missing.
 inline Status request_amx() { return simdattn_request_amx(); }
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Version
 
