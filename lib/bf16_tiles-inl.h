@@ -557,6 +557,8 @@ class KeptSums {
 SIMDATTN_TILE_FUNCTION void value_unrounded_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
                                                     int64_t columns);
 SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t columns);
+template <class T>
+SIMDATTN_TILE_FUNCTION void value_chains_kept(const ValueTile& a, int64_t columns);
 /// False: values are rounded before, as what comes here is rare where tiles split.
 template <class T>
 constexpr bool kInTiles = !(Ops::kSplits && std::is_same_v<T, Unrounded>);
@@ -582,36 +584,18 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
     });
   }
 }
-/// Columns [0, columns) of `keys` keys from `key` on; a multiple of kValueGroup.
+/// Columns [x, end) of `keys` keys from `key` on; multiples of kValueGroup.
 template <class T>
-SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t columns) {
+SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
+                                                 int64_t end) {
   const int64_t n = Ops::lanes();
-  if constexpr (std::is_same_v<T, Bounded>) {
-    for (int64_t first = 0; first < columns; first += KeptSums::kColumns) {
-      const int64_t end = columns - first < KeptSums::kColumns ? columns : first + KeptSums::kColumns;
-      KeptSums kept(a, first, end - first, keys > 0 || (a.alpha != nullptr && key == 0));
-      int64_t x = first;
-      if constexpr (kWide<T>) {
-        for (; a.rows <= Ops::kWideRows && x + 4 * n <= end; x += 4 * n) {
-          value_chains_strip<T, 4>(a, key, keys, x);
-        }
-      }
-      for (; x < end; x += 2 * n) value_chains_strip<T, 2>(a, key, keys, x);
-      if (FlushSubnormals::met() || kept.now_nan()) {
-        kept.restore();
-        value_unrounded_columns(a, key, keys, first, end - first);
-      }
-    }
-    return;
-  }
   const bool contiguous = a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T));
-  int64_t x = 0;
   if constexpr (kWide<T>) {
     if ((a.rows <= Ops::kWideRows || Ops::kWideRows == Ops::kRows) && (contiguous || 4 * n <= kValueGroup)) {
-      for (; x + 4 * n <= columns; x += 4 * n) value_chains_strip<T, 4>(a, key, keys, x);
+      for (; x + 4 * n <= end; x += 4 * n) value_chains_strip<T, 4>(a, key, keys, x);
     }
   }
-  for (; x < columns; x += 2 * n) value_chains_strip<T, 2>(a, key, keys, x);
+  for (; x < end; x += 2 * n) value_chains_strip<T, 2>(a, key, keys, x);
 }
 
 /// The columns from `x` on, less than kValueGroup of them, by way of copies that have all. Packed values have all.
@@ -643,7 +627,8 @@ SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
       part.ldo = kValueGroup;
       part.alpha = a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr;
       part.stream = false;
-      if constexpr (kInTiles<T>) value_chains_columns<T>(part, 0, keys, kValueGroup);
+      if constexpr (std::is_same_v<T, Bounded>) value_chains_kept<T>(part, kValueGroup);
+      else if constexpr (kInTiles<T>) value_chains_columns<T>(part, 0, keys, 0, kValueGroup);
       else rounded_value_chains(part, kValueGroup);
       for (int64_t r = 0; r < t.rows; ++r)
         __builtin_memcpy(o + r * a.ldo, sums + r * kValueGroup, columns * sizeof(float));
@@ -690,7 +675,7 @@ void rounded_value_chains(const ValueTile& a, int64_t columns) {
       part.o = a.o + x;
       part.alpha = key == 0 ? a.alpha : nullptr;
       part.stream = false;
-      value_chains_columns<float>(part, 0, keys, part.dim);
+      value_chains_columns<float>(part, 0, keys, 0, part.dim);
     }
     key += group;
   } while (key < a.keys);
@@ -707,6 +692,45 @@ void value_unrounded_columns(const ValueTile& a, int64_t key, int64_t keys, int6
   part.alpha = key == 0 ? a.alpha : nullptr;
   part.stream = false;
   rounded_value_chains(part, columns);
+}
+
+/// Rows from beyond the caches are read in blocks of whole groups, all columns of a block before the next block, so that
+/// memory is read in order; meanwhile the next block is prefetched.
+SIMDATTN_TILE_INLINE int64_t value_block(const ValueTile& a, int64_t size) {
+  const int64_t in_block = 16384 / (a.dim * size) / kChainGroup * kChainGroup;
+  return a.stream ? (in_block > kChainGroup ? in_block : kChainGroup) : kKeyBlock;
+}
+/// Columns [x, end) of keys [key, keys).
+template <class T>
+SIMDATTN_TILE_INLINE void value_chains_blocks(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t end) {
+  const int64_t block = value_block(a, static_cast<int64_t>(sizeof(T)));
+  do {
+    // The first block ends with a group.
+    const int64_t most = block - (a.first_key + key) % kChainGroup;
+    if constexpr (kInTiles<T>) value_chains_columns<T>(a, key, keys - key < most ? keys - key : most, x, end);
+    key += most;
+  } while (key < keys);
+}
+/// The sums are kept, and looked at, once for all keys if a row of them is kept in one piece: once for each block of 32 keys from beyond L2
+/// takes a twentieth of a decode of four and eight rows.
+template <class T>
+void value_chains_kept(const ValueTile& a, int64_t columns) {
+  const int64_t block = columns <= KeptSums::kColumns ? kKeyBlock : value_block(a, sizeof(float));
+  int64_t key = 0;
+  do {
+    const int64_t most = block - (a.first_key + key) % kChainGroup;
+    const int64_t keys = a.keys - key < most ? a.keys - key : most;
+    for (int64_t x = 0; x < columns; x += KeptSums::kColumns) {
+      const int64_t end = columns - x < KeptSums::kColumns ? columns : x + KeptSums::kColumns;
+      KeptSums kept(a, x, end - x, keys > 0 || (a.alpha != nullptr && key == 0));
+      value_chains_blocks<T>(a, key, key + keys, x, end);
+      if (FlushSubnormals::met() || kept.now_nan()) {
+        kept.restore();
+        value_unrounded_columns(a, key, keys, x, end - x);
+      }
+    }
+    key += most;
+  } while (key < a.keys);
 }
 
 template <class T>
@@ -726,18 +750,8 @@ void value_chains(const ValueTile& a) {
       return;
     }
   }
-  // Rows from beyond the caches are read in blocks of whole groups, all columns of a block before the next block, so that
-  // memory is read in order; meanwhile the next block is prefetched.
-  const int64_t in_block = 16384 / (a.dim * static_cast<int64_t>(sizeof(T))) / kChainGroup * kChainGroup;
-  const int64_t block = a.stream ? (in_block > kChainGroup ? in_block : kChainGroup) : kKeyBlock;
-  int64_t key = 0;
-  do {
-    // The first block ends with a group.
-    const int64_t most = block - (a.first_key + key) % kChainGroup;
-    const int64_t keys = a.keys - key < most ? a.keys - key : most;
-    if constexpr (kInTiles<T>) value_chains_columns<T>(a, key, keys, whole);
-    key += most;
-  } while (key < a.keys);
+  if constexpr (std::is_same_v<T, Bounded>) value_chains_kept<T>(a, whole);
+  else value_chains_blocks<T>(a, 0, a.keys, 0, whole);
   if constexpr (kStored<T>) {
     if (whole < a.dim) last_value_chains<T>(a, whole);
   }

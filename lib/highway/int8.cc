@@ -11,6 +11,9 @@
 #include "hwy/highway.h"
 #include "lib/highway/register_tile-inl.h"
 #include "lib/int8_operands.h"
+#if HWY_ARCH_X86
+#include "lib/cpu_vendor.h"
+#endif
 
 #undef SIMDATTN_INT8_INLINE
 #undef SIMDATTN_INT8_LAMBDA
