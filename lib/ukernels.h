@@ -32,6 +32,13 @@ inline constexpr int64_t kMaxNarrowDim = 8192;
 /// Width in columns of a group of packed values; the register tile's columns on every target divide it.
 inline constexpr int64_t kValueGroup = 32;
 
+/// How rows are read that come from beyond L3, as far as it is known of the CPU.
+enum class FromMemory : uint8_t {
+  kNo,       // they do not, or nothing is known
+  kPages,    // rows of four pages are prefetched in turns
+  kInOrder,  // one row of weights or of a query reads them in order, and leaves fetching to the hardware
+};
+
 /// scores of `n_q` query rows (f32) against `n_k` row-major keys: s = scale * sum_d q k, the sum as above with fma.
 struct ScoreRows {
   const float* q;
@@ -44,7 +51,7 @@ struct ScoreRows {
   float scale;
   float* s;  // [n_q][lds]; NaN canonical
   int64_t lds;
-  bool from_memory = false;  // keys are to be prefetched
+  FromMemory from_memory = FromMemory::kNo;
 };
 
 /// s = the sum of w_d tanh(q_d + k_d), as above with fma(w_d, tanh, sum). `rows.scale` is not used.
@@ -141,8 +148,8 @@ struct ScoreTile {
   float scale;
   float* s;
   int64_t lds;
-  bool stream;               // the panels come from beyond L2: prefetch
-  bool from_memory = false;  // and from beyond L3 (score_rows)
+  bool stream;                               // the panels come from beyond L2: prefetch
+  FromMemory from_memory = FromMemory::kNo;  // and from beyond L3 (score_rows)
   /// Rows of values, as many as keys, of their type and `dim`: their scales and inverses, as ValueTile::row_scales takes them, are wanted. Null but
   /// where KvOperands::scales_values says so.
   const void* values = nullptr;
@@ -183,9 +190,9 @@ struct ValueTile {
   int64_t dim;
   float* o;
   int64_t ldo;
-  const float* alpha;        // null: 1
-  bool stream;               // they come from beyond L2, and more will follow behind them
-  bool from_memory = false;  // they come from beyond L3 as well
+  const float* alpha;                        // null: 1
+  bool stream;                               // they come from beyond L2, and more will follow behind them
+  FromMemory from_memory = FromMemory::kNo;  // they come from beyond L3 as well
   /// [keys] what score_tile has left in value_scales and value_inverses; null: it was not asked.
   const float* row_scales = nullptr;
   const float* row_inverses = nullptr;

@@ -91,6 +91,10 @@ struct Rows {
   }
 };
 
+FromMemory any_from_memory(Random& random) {
+  return random.of({FromMemory::kNo, FromMemory::kPages, FromMemory::kInOrder});
+}
+
 int64_t input_stride(Random& random, int64_t columns) {
   switch (random.integer(0, 5)) {
     case 0: return 0;
@@ -265,7 +269,7 @@ TEST_P(Slots, ScoreRows) {
       const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
       Outputs s(random, DType::kF32, n_q, n_k);
       ScoreRows a = {q.f32(), q.stride, n_q, k.data(), k.stride, n_k, dim, scale, s.want.f32(), s.want.stride};
-      a.from_memory = random.coin();
+      a.from_memory = any_from_memory(random);
       definition().score_rows[type](a);
       a.s = s.got.f32();
       uk().score_rows[type](a);
@@ -403,7 +407,7 @@ TEST_P(Slots, ScoreKeyRows) {
       a.scale = random.coin() ? 1.0f : number(random, Values::kWide);
       a.lds = s.want.stride;
       a.stream = random.coin();
-      a.from_memory = random.coin();
+      a.from_memory = any_from_memory(random);
       std::vector<float> panels(static_cast<size_t>(n_panels * kPanelWidth * dim));
       for (int64_t p = 0; p < n_panels; ++p) {
         other.pack_keys({.from = static_cast<const char*>(k.data()) + p * kPanelWidth * k.stride_bytes(),
@@ -722,7 +726,7 @@ TEST_P(Slots, ValueTile) {
       a.ldo = o.stride;
       a.alpha = random.coin() ? alpha.f32() : nullptr;
       a.stream = random.coin();
-      a.from_memory = a.stream && random.coin();
+      if (a.stream) a.from_memory = any_from_memory(random);
       f32(definition()).kv[type].value_tile(a);
       a.o = o.f32();
       f32(uk()).kv[type].value_tile(a);

@@ -43,7 +43,7 @@ struct Division {
   bool split;            // tasks are (row block, split)
   bool stream;           // keys and values come from beyond L2 and are prefetched
   bool stream_one_row;
-  bool from_memory;  // and from beyond L3, which kernels prefetch on some CPUs: see from_memory.h
+  FromMemory from_memory;  // and from beyond L3
   int64_t tasks;
   int64_t reduce_tasks;
   float scale;

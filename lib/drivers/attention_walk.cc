@@ -295,7 +295,8 @@ class RowBlock {
           tile.panel_stride = simdattn::panel_bytes(k_.type(), p_.d_qk);
           tile.n_panels = (end - c) / kPanelWidth;
           tile.scales = has_scales(k_.type()) ? scales : nullptr;
-          tile.stream = tile.from_memory = false;
+          tile.stream = false;
+          tile.from_memory = FromMemory::kNo;
           key_ops_.score_tile(tile);
         } else {
           prepare_keys(base, see, c, end, w_.keys);
@@ -413,7 +414,7 @@ class RowBlock {
   bool modifiers_;
   bool stream_;
   bool stream_key_rows_;
-  bool from_memory_;
+  FromMemory from_memory_;
   KvStore<true> k_;
   KvStore<true> v_;
   KeyOperands keys_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "dispatch/cpu.h"
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/dtypes.h"
@@ -16,7 +17,8 @@ namespace {
 
 constexpr int64_t kCache = int64_t{16} << 20;  // bytes beyond which rows come from memory
 constexpr int64_t kFewBytes = 1024;            // of rows that are then taken at once
-constexpr int64_t kAheadBytes = 16384;         // rows that so many bytes of others come before are prefetched
+/// Rows that so many bytes of others come before are prefetched, but for those in place on a Zen 4: they take 1.12 - 1.24 of the time so.
+constexpr int64_t kAheadBytes = 16384;
 
 }  // namespace
 
@@ -49,7 +51,7 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
   call.stream = stream;
   if (bytes > kCache) {
     call.few = std::max<int64_t>(kFewBytes / row_bytes, 1);
-    later = (kAheadBytes - 1) / (x.shape[1] * x.shape[3] * x_size) + 1;
+    if (x.data != out.data || !is_zen4()) later = (kAheadBytes - 1) / (x.shape[1] * x.shape[3] * x_size) + 1;
   }
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < n; ++i) {

@@ -43,7 +43,7 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
   const int64_t k_stride = step_of(k, 2);
   const int64_t out_stride = step_of(out, grouped ? 1 : 2);
   const int64_t next_head = grouped ? 1 : 0;
-  const bool memory = from_memory(bytes_of(k));
+  const FromMemory memory = from_memory(bytes_of(k));
   const int64_t rows_at_once = direct ? rows : std::min(kQueryRows, kQueryElements / dim);
 
   for (int64_t b = 0; b < q.shape[0]; ++b) {

@@ -81,7 +81,7 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
   const int64_t token_stride = step_of(v, 2);
   const double bytes = bytes_of(v);
   const bool stream = bytes > static_cast<double>(kStreamBytes);
-  const bool memory = from_memory(bytes);
+  const FromMemory memory = from_memory(bytes);
   const KvOperands& operands = ops.kv[slot(kv_type_of(v.dtype))];
   alignas(64) float accumulators[kAccumulators];
 

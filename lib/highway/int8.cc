@@ -5,15 +5,14 @@
 #include <type_traits>
 #include <utility>
 
+#include "dispatch/cpu.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/highway/int8.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/highway/register_tile-inl.h"
 #include "lib/int8_operands.h"
-#if HWY_ARCH_X86
-#include "lib/cpu_vendor.h"
-#endif
 
 #undef SIMDATTN_INT8_INLINE
 #undef SIMDATTN_INT8_LAMBDA

@@ -468,11 +468,11 @@ HWY_INLINE void QueryIntegers(const char* query, int64_t numbers, float* out) {
 }
 
 /// How many panels before it is multiplied one is looked at. Two: divisions end while the panel between is multiplied. But three panels of f32
-/// beside rows of values are more than an L1 of 32 KiB holds, and L2 is read twice: with one row on AMD the pass that looks also fetches
-/// (Zen 4, 512 keys; 8192: AVX-512 0.86; 0.84 of the time, AVX2 0.95; 0.91), with more rows one panel ahead is best (0.97; 0.97, 1.0; 0.94).
+/// beside rows of values are more than an L1 of 32 KiB holds, and L2 is read twice: with one row on a Zen 4 the pass that looks also fetches
+/// (512 keys; 8192: AVX-512 0.86; 0.84 of the time, AVX2 0.95; 0.91), with more rows one panel ahead is best (0.97; 0.97, 1.0; 0.94).
 template <class T>
 HWY_INLINE int64_t PanelsAhead(int64_t rows) {
-  if (HWY_TARGET <= HWY_AVX2 && sizeof(T) == sizeof(float) && made_by_amd()) return rows > 1 ? 1 : 0;
+  if (HWY_TARGET <= HWY_AVX2 && sizeof(T) == sizeof(float) && is_zen4()) return rows > 1 ? 1 : 0;
   return 2;
 }
 

@@ -204,12 +204,12 @@ HWY_INLINE void Strip(const ValueTile& a, const Storage& type, int64_t vecs, int
   TileFunction* const* const tiles = type.tiles[vecs];
   RowsFromMemory rows_to_fetch;
   // As many rows again: those of the next call lie behind these.
-  if (a.from_memory) rows_to_fetch = RowsFromMemory(v, 2 * keys, a.key_stride, bytes);
+  if (a.from_memory == FromMemory::kPages) rows_to_fetch = RowsFromMemory(v, 2 * keys, a.key_stride, bytes);
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
     tiles[t.rows - 1]({a.w + t.first * a.ldw + key, a.ldw, v, a.key_stride, keys, a.o + t.first * a.ldo + x, a.ldo,
                        a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
                        a.stream ? ValuesToCome(a, key, keys, x, type.size, bytes, t.first, t.rows) : PrefetchPlan(),
-                       a.from_memory ? &rows_to_fetch : nullptr});
+                       a.from_memory == FromMemory::kPages ? &rows_to_fetch : nullptr});
   }
 }
 
@@ -272,7 +272,8 @@ SIMDATTN_SHARED void ColumnRange(const ValueTile& a, const Storage& type, int64_
 }
 
 /// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1. AVX2, 128 columns, Zen 4:
-/// 0.60 of the time from memory, 0.9 from L3, 1.1 from L2. Numbers of 16 bits take 1.0, 1.3 and 1.6.
+/// 0.60 of the time from memory, 0.9 from L3, 1.1 from L2. Numbers of 16 bits take 1.0, 1.3 and 1.6. Where a tile of AVX-512 has all columns: 0.89 from
+/// memory, 1.15 from L3.
 HWY_NOINLINE void RowsInOrder(const ValueTile& a) {
   const TileTag d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
@@ -309,17 +310,19 @@ SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
   }
   ValueTile tile = a;
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  const bool in_order = a.from_memory == FromMemory::kInOrder;
+  if (a.stream && a.rows == 1 && a.dim >= (in_order ? 8 : 9) * n && a.dim % n == 0 && type.size == sizeof(float))
+    return RowsInOrder(a);
   if (a.stream && a.rows == 1 && (a.dim == 8 * n || a.dim == 4 * n) && a.key_stride == a.dim * type.size) {
     // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
     // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
-    // and with narrower vectors they pay beyond the caches.
+    // and with narrower vectors they pay beyond the caches, but on a Zen 4, where bf16 and f16 from memory take 0.79 and 0.86 without.
     const bool prefetches = !(type.size == sizeof(float) && HWY_MAX_BYTES == 64);
-    tile.stream = prefetches && !a.from_memory;
-    tile.from_memory = prefetches && a.from_memory;
+    tile.stream = prefetches && a.from_memory == FromMemory::kNo;
+    if (!prefetches) tile.from_memory = FromMemory::kNo;
     return ColumnRange(tile, type, 0, a.keys, 0, a.dim);
   }
-  if (a.stream && a.rows == 1 && a.dim > 8 * n && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
-  tile.from_memory = false;
+  tile.from_memory = FromMemory::kNo;
   const int64_t in_block = kBlockBytes / (a.dim * type.size);
   const int64_t block = a.stream ? std::max<int64_t>(in_block, 16) : a.keys;
   int64_t key = 0;
