@@ -163,10 +163,10 @@ struct Gaussian {
   }
 };
 
-/// w tanh(q + k). One query and key at a time, in f32: next to the hyperbolic tangent widening is cheap, and one loop is
-/// enough for all types. Keys are bytes, and so is their stride.
+/// w tanh(q + k), in f32: next to the hyperbolic tangent widening is cheap, and one loop is enough for all types. Keys are bytes, and so is
+/// their stride. Where a vector holds all partial sums four queries share a key: AVX-512, 8 queries, Zen 4, f32 0.95 of the time, 16-bit types 0.89.
 struct Additive {
-  static constexpr int kMaxQueries = 1;
+  static constexpr int kMaxQueries = kMaskedTails ? 4 : 1;
   static constexpr bool kRare = true;
   static constexpr size_t kPiece = 256;  // elements that are widened at a time
   static float Scale(const ScoreRows& /*a*/) { return 1.0f; }
@@ -177,14 +177,16 @@ struct Additive {
     return 0;
   }
 
-  template <int kV>
-  HWY_INLINE void OneKey(const float* q, const float* weights, const uint8_t* k, size_t dim, float* kept) const {
+  template <int kV, int kQ>
+  HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* weights, const uint8_t* k, size_t dim,
+                         float* kept) const {
     const D d;
     const size_t step = hn::Lanes(d);
     HWY_ALIGN float wide[kPiece];
-    HWY_ALIGN float q_tail[kPartials], w_tail[kPartials];
+    HWY_ALIGN float q_tail[kQ * kPartials], w_tail[kQ * kPartials];
     const V zero = hn::Zero(d);
-    V s0 = zero, s1 = zero, s2 = zero, s3 = zero;
+    V s0 = zero, s1 = zero, s2 = zero, s3 = zero;  // parts of the sums of one query, or of four queries
+    int64_t y_pitch = ldq, factor_pitch = ldw;
     for (size_t done = 0; done < dim;) {
       size_t n = HWY_MIN(kPiece, dim - done) / kPartials * kPartials;
       const float* y = q + done;
@@ -206,20 +208,28 @@ struct Additive {
         } else {
           PadTail(reinterpret_cast<const float*>(k + done * element), n, 0.0f, wide);
         }
-        PadTail(y, n, 0.0f, q_tail);
-        PadTail(factor, n, -0.0f, w_tail);
+        for (int64_t r = 0; r < kQ; ++r) {
+          PadTail(y + r * ldq, n, 0.0f, q_tail + r * int64_t{kPartials});
+          PadTail(factor + r * ldw, n, -0.0f, w_tail + r * int64_t{kPartials});
+        }
+        y_pitch = factor_pitch = int64_t{kPartials};
         x = wide;
         y = q_tail;
         factor = w_tail;
         done = dim;
         n = kPartials;
       }
-      const auto add = [&](size_t at, V& sum) SIMDATTN_LAMBDA {
-        const V t = Tanh(d, hn::Add(hn::LoadU(d, y + at), hn::LoadU(d, x + at)));
-        sum = hn::MulAdd(hn::LoadU(d, factor + at), t, sum);
+      const auto add = [&](size_t at, V& sum, int64_t row = 0) SIMDATTN_LAMBDA {
+        const V t = Tanh(d, hn::Add(hn::LoadU(d, y + row * y_pitch + at), hn::LoadU(d, x + at)));
+        sum = hn::MulAdd(hn::LoadU(d, factor + row * factor_pitch + at), t, sum);
       };
       for (size_t i = 0; i < n; i += kPartials) {
         add(i, s0);
+        if constexpr (kQ == 4) {
+          add(i, s1, 1);
+          add(i, s2, 2);
+          add(i, s3, 3);
+        }
         if constexpr (kV > 1) add(i + step, s1);
         if constexpr (kV > 2) {
           add(i + 2 * step, s2);
@@ -227,15 +237,23 @@ struct Additive {
         }
       }
     }
-    Keep(s0, s1, s2, s3, kept);
+    if constexpr (kQ == 4) {
+      static_assert(kV == 1);
+      Keep(s0, zero, zero, zero, kept);
+      Keep(s1, zero, zero, zero, kept + kScratch);
+      Keep(s2, zero, zero, zero, kept + 2 * kScratch);
+      Keep(s3, zero, zero, zero, kept + 3 * kScratch);
+    } else {
+      Keep(s0, s1, s2, s3, kept);
+    }
   }
 
   template <int kV, int kQ>
-  HWY_INLINE void Group(const float* q, int64_t /*ldq*/, int64_t row, const uint8_t* k, int64_t ldk, size_t dim,
-                        size_t keys, float* kept, RowsFromMemory& /*fetch*/) const {
-    static_assert(kQ == 1);
+  /// Not inlined: beside another loop this one took 1.06 - 1.18 of the time.
+  HWY_NOINLINE void Group(const float* q, int64_t ldq, int64_t row, const uint8_t* k, int64_t ldk, size_t dim,
+                          size_t keys, float* kept, RowsFromMemory& /*fetch*/) const {
     for (size_t j = 0; j < keys; ++j) {
-      OneKey<kV>(q, w + row * ldw, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);
+      OneKey<kV, kQ>(q, ldq, w + row * ldw, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);
     }
   }
 
