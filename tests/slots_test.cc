@@ -700,8 +700,10 @@ TEST_P(Slots, ValueTile) {
     Random random(seed() * 100 + 50 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1000); ++i) {
-      const int64_t dim = random.size(1, 200);
-      const int64_t rows = random.integer(0, random.coin() ? f32(uk()).tile_rows : 20);
+      // Every fourth: one row, and as many columns from memory as a tile of some target has. Such values have kernels of their own.
+      const bool one_tile = i % 4 == 3;
+      const int64_t dim = one_tile ? int64_t{32} << (i / 4 % 3) : random.size(1, 200);
+      const int64_t rows = one_tile ? 1 : random.integer(0, random.coin() ? f32(uk()).tile_rows : 20);
       const int64_t keys = random.size(0, dim > 64 ? 40 : kKeyBlock);
       const Rows w = random_workspace(random, rows, keys, values(i));
       if (random.coin())
@@ -725,8 +727,9 @@ TEST_P(Slots, ValueTile) {
       a.o = o_want.f32();
       a.ldo = o.stride;
       a.alpha = random.coin() ? alpha.f32() : nullptr;
-      a.stream = random.coin();
-      if (a.stream) a.from_memory = any_from_memory(random);
+      a.stream = one_tile || random.coin();
+      if (one_tile) a.from_memory = static_cast<FromMemory>(i / 12 % 3);
+      else if (a.stream) a.from_memory = any_from_memory(random);
       f32(definition()).kv[type].value_tile(a);
       a.o = o.f32();
       f32(uk()).kv[type].value_tile(a);
