@@ -35,7 +35,7 @@ enum class Isa : uint8_t {
 /// if there is none.
 const char* missing_feature(Isa isa);
 
-/// The vendor and the family say how the CPU fetches from memory, which its instruction sets do not.
+/// The vendor and the family say how the CPU fetches from memory and what its L1 holds, which its instruction sets do not.
 bool is_intel();
 bool is_zen4();  // and Zen 3, which has the family too
 

@@ -36,7 +36,7 @@ inline constexpr int64_t kValueGroup = 32;
 enum class FromMemory : uint8_t {
   kNo,       // they do not, or nothing is known
   kPages,    // rows of four pages are prefetched in turns
-  kInOrder,  // one row of weights or of a query reads them in order, and leaves fetching to the hardware
+  kInOrder,  // fetching values for one row of weights is left to the hardware; one query takes half as many f32 keys in rows at a time
 };
 
 /// scores of `n_q` query rows (f32) against `n_k` row-major keys: s = scale * sum_d q k, the sum as above with fma.

@@ -1240,7 +1240,7 @@ void one_input(const uint8_t* data, size_t size) {
 }  // namespace
 
 /// Variables stand on the stack, not in memory of their own, so that fill_stack() reaches them. What an input has freed is soon used again:
-/// 256 MB of fresh memory took a tenth of the time.
+/// 256 MB of fresh memory took a tenth of the time, and the library neither frees memory nor keeps a pointer.
 extern "C" const char* __asan_default_options() { return "detect_stack_use_after_return=0:quarantine_size_mb=1"; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -202,14 +202,15 @@ HWY_INLINE void Strip(const ValueTile& a, const Storage& type, int64_t vecs, int
   const int64_t bytes = vecs * static_cast<int64_t>(hn::MaxLanes(TileTag())) * type.size;
   const char* const v = ValuesAt(a, key, x, type.size);
   TileFunction* const* const tiles = type.tiles[vecs];
+  const bool in_pages = a.from_memory == FromMemory::kPages;
   RowsFromMemory rows_to_fetch;
   // As many rows again: those of the next call lie behind these.
-  if (a.from_memory == FromMemory::kPages) rows_to_fetch = RowsFromMemory(v, 2 * keys, a.key_stride, bytes);
+  if (in_pages) rows_to_fetch = RowsFromMemory(v, 2 * keys, a.key_stride, bytes);
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
     tiles[t.rows - 1]({a.w + t.first * a.ldw + key, a.ldw, v, a.key_stride, keys, a.o + t.first * a.ldo + x, a.ldo,
                        a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
                        a.stream ? ValuesToCome(a, key, keys, x, type.size, bytes, t.first, t.rows) : PrefetchPlan(),
-                       a.from_memory == FromMemory::kPages ? &rows_to_fetch : nullptr});
+                       in_pages ? &rows_to_fetch : nullptr});
   }
 }
 
@@ -310,9 +311,8 @@ SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
   }
   ValueTile tile = a;
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const bool in_order = a.from_memory == FromMemory::kInOrder;
-  if (a.stream && a.rows == 1 && a.dim >= (in_order ? 8 : 9) * n && a.dim % n == 0 && type.size == sizeof(float))
-    return RowsInOrder(a);
+  const bool whole_rows = a.dim > 8 * n || (a.dim == 8 * n && a.from_memory == FromMemory::kInOrder);
+  if (a.stream && a.rows == 1 && whole_rows && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
   if (a.stream && a.rows == 1 && (a.dim == 8 * n || a.dim == 4 * n) && a.key_stride == a.dim * type.size) {
     // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
     // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
