@@ -36,7 +36,7 @@ inline constexpr int64_t kValueGroup = 32;
 enum class FromMemory : uint8_t {
   kNo,       // they do not, or nothing is known
   kPages,    // rows of four pages are prefetched in turns
-  kInOrder,  // fetching values for one row of weights is left to the hardware; one query takes half as many f32 keys in rows at a time
+  kInOrder,  // fetching values for one row of weights is left to the hardware
 };
 
 /// scores of `n_q` query rows (f32) against `n_k` row-major keys: s = scale * sum_d q k, the sum as above with fma.
@@ -150,6 +150,8 @@ struct ScoreTile {
   int64_t lds;
   bool stream;                               // the panels come from beyond L2: prefetch
   FromMemory from_memory = FromMemory::kNo;  // and from beyond L3 (score_rows)
+  /// Keys in rows are taken 16 at a time where a target would take 32: with those that are fetched meanwhile 32 would fill L1.
+  bool half_step = false;
   /// Rows of values, as many as keys, of their type and `dim`: their scales and inverses, as ValueTile::row_scales takes them, are wanted. Null but
   /// where KvOperands::scales_values says so.
   const void* values = nullptr;

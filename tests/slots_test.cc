@@ -408,6 +408,7 @@ TEST_P(Slots, ScoreKeyRows) {
       a.lds = s.want.stride;
       a.stream = random.coin();
       a.from_memory = any_from_memory(random);
+      a.half_step = random.coin();
       std::vector<float> panels(static_cast<size_t>(n_panels * kPanelWidth * dim));
       for (int64_t p = 0; p < n_panels; ++p) {
         other.pack_keys({.from = static_cast<const char*>(k.data()) + p * kPanelWidth * k.stride_bytes(),

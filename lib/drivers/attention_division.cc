@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dispatch/cpu.h"
 #include "lib/drivers/from_memory.h"
 #include "lib/dtypes.h"
 #include "lib/rules/plan.h"
@@ -18,6 +19,9 @@ constexpr int64_t kSmallRowBlock = 128;
 /// more win 10-40 % from 2 MiB on with either.
 constexpr double kStreamBytes = 1 << 20;
 constexpr double kStreamBytesOfOneRow = 8 << 20;
+
+/// Of an L1 of 32 KiB.
+constexpr int64_t kMostWholeStepDims = 64;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -130,6 +134,7 @@ Status divide(const Attention& a, Threads threads, Division* division) {
   d.stream = bytes > kStreamBytes;
   d.stream_one_row = bytes > kStreamBytesOfOneRow;
   d.from_memory = from_memory(bytes);
+  d.half_step = sizes.d_qk > kMostWholeStepDims && is_zen4();
   d.scale = a.scoring.scale ? *a.scoring.scale : 1.0f / std::sqrt(static_cast<float>(sizes.d_qk));
   d.row_block = kRowBlock;
   if (threads == Threads::kSeveral && row_blocks < kEnoughTasks) {

@@ -49,6 +49,7 @@ class RowBlock {
         stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
         stream_key_rows_(is_narrow(a_.k.type) ? stream_ : run.division.stream),
         from_memory_(run.division.from_memory),
+        half_step_(run.division.half_step),
         k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         keys_(uk_, ops_, k_, w_.key_rows),
@@ -288,6 +289,7 @@ class RowBlock {
           tile.scales = k_.scales(base + c, whole * kPanelWidth, scales);
           tile.stream = stream_key_rows_;
           tile.from_memory = from_memory_;
+          tile.half_step = half_step_;
           key_ops_.score_rows(tile);
         } else if (as_stored) {
           store_keys(base, see, c, end, w_.keys, scales);
@@ -415,6 +417,7 @@ class RowBlock {
   bool stream_;
   bool stream_key_rows_;
   FromMemory from_memory_;
+  bool half_step_;
   KvStore<true> k_;
   KvStore<true> v_;
   KeyOperands keys_;
