@@ -188,7 +188,7 @@ struct ValueTile {
   int64_t first_key;              // which key of its block the first one is
   int64_t key_stride;             // bytes
   int64_t group_stride;           // bytes
-  int64_t keys;                   // at most kKeyBlock
+  int64_t keys;                   // at most kKeyBlock, but for rows of f32, bf16 and f16 in kF32 (weighted_values)
   int64_t dim;
   float* o;
   int64_t ldo;

@@ -96,8 +96,12 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
           for (int64_t c = 0; c < dim; c += kColumns) {
             const int64_t columns = std::min(kColumns, dim - c);
             for (int64_t r = 0; r < rows; ++r) std::fill_n(accumulators + r * kColumns, columns, 0.0f);
-            for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
-              const int64_t keys = std::min(kKeyBlock, n_kv - j);
+            // Without weights of zero there is nothing to hide, and one call takes all keys: 512 and 4096 of them, one row, 0.98 and 0.95 of the time.
+            bool zero = false;
+            for (int64_t r = 0; r < rows && !zero; ++r) zero = uk.any_zero(w0 + (i + r) * p_stride, n_kv);
+            const int64_t block = zero ? kKeyBlock : n_kv;
+            for (int64_t j = 0; j < n_kv; j += block) {
+              const int64_t keys = std::min(block, n_kv - j);
               const ValueTile tile = {.w = w0 + i * p_stride + j,
                                       .ldw = p_stride,
                                       .rows = rows,
@@ -112,8 +116,6 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
                                       .alpha = nullptr,
                                       .stream = stream,
                                       .from_memory = memory};
-              bool zero = false;
-              for (int64_t r = 0; r < rows && !zero; ++r) zero = uk.any_zero(tile.w + r * tile.ldw, keys);
               if (zero && !uk.kv[slot(kv_type_of(v.dtype))].all_finite(
                               {.rows = tile.v, .token_stride = tile.key_stride, .keys = keys, .dim = columns})) {
                 add_around_zeros(uk, ops, tile, kv_type_of(v.dtype));

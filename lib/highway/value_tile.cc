@@ -313,7 +313,8 @@ SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const bool whole_rows = a.dim > 8 * n || (a.dim == 8 * n && a.from_memory == FromMemory::kInOrder);
   if (a.stream && a.rows == 1 && whole_rows && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
-  if (a.stream && a.rows == 1 && (a.dim == 8 * n || a.dim == 4 * n) && a.key_stride == a.dim * type.size) {
+  const bool one_tile = a.rows == 1 && (a.dim == 8 * n || a.dim == 4 * n);
+  if (a.stream && one_tile && a.key_stride == a.dim * type.size) {
     // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
     // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
     // and with narrower vectors they pay beyond the caches, but on a Zen 4, where bf16 and f16 from memory take 0.79 and 0.86 without.
@@ -324,7 +325,8 @@ SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
   }
   tile.from_memory = FromMemory::kNo;
   const int64_t in_block = kBlockBytes / (a.dim * type.size);
-  const int64_t block = a.stream ? std::max<int64_t>(in_block, 16) : a.keys;
+  // Rows and columns of more than one tile find a block in L2 again.
+  const int64_t block = a.stream ? std::max<int64_t>(in_block, 16) : one_tile ? a.keys : kKeyBlock;
   int64_t key = 0;
   do {
     ColumnRange(tile, type, key, std::min(block, a.keys - key), 0, a.dim);

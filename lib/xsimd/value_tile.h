@@ -233,7 +233,9 @@ SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
       return rows_in_order(a);
     }
     const int64_t in_block = larger(kBlockBytes / (larger(a.dim, 1) * type.size), 16);
-    const int64_t block = a.stream ? in_block : larger(a.keys, 1);
+    // Rows and columns of more than one tile find a block in L2 again.
+    const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
+    const int64_t block = a.stream ? in_block : one_tile ? larger(a.keys, 1) : kKeyBlock;
     int64_t key = 0;
     do {
       value_columns(a, type, key, smaller(block, a.keys - key), 0, a.dim);
