@@ -246,6 +246,7 @@ Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
   Tensor result({kv.heads, tokens, kv.dim});
   for (int64_t h = 0; h < kv.heads; ++h) {
     for (int64_t t = 0; t < tokens; ++t) {
+      double* const to = result.data.data() + result.offset({h, t});
       int64_t token = t;
       int64_t block = b;
       bool held = true;
@@ -277,7 +278,7 @@ Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
         }
         const std::vector<float> x = held ? decode(kv.type, row.data(), scale, kv.dim) : std::vector<float>();
         for (int64_t d = 0; d < kv.dim; ++d) {
-          result.at({h, t, d}) = held ? static_cast<double>(x[static_cast<size_t>(d)]) : kNaN;
+          to[d] = held ? static_cast<double>(x[static_cast<size_t>(d)]) : kNaN;
         }
         continue;
       }
@@ -291,7 +292,7 @@ Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
           byte += token / 32 * kv.token_stride;
           element = type == DType::kBF16 ? d / 2 * 64 + lane * 2 + d % 2 : d * 32 + lane;
         }
-        result.at({h, t, d}) = held ? load(static_cast<const char*>(kv.data) + byte, type, element) : kNaN;
+        to[d] = held ? load(static_cast<const char*>(kv.data) + byte, type, element) : kNaN;
       }
     }
   }
@@ -372,9 +373,10 @@ Tensor scores(const Tensor& q, const Tensor& k, double scale, Tensor* magnitude)
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < n_q; ++i) {
+        const double* const q_row = q.data.data() + q.offset({b, h, i});
+        const double* const keys = k.data.data() + k.offset({b, h / group});
         for (int64_t j = 0; j < n_kv; ++j) {
-          const double* q_row = &q.data[static_cast<size_t>(q.offset({b, h, i}))];
-          const double* k_row = &k.data[static_cast<size_t>(k.offset({b, h / group, j}))];
+          const double* k_row = keys + j * dim;
           double sum = 0;
           double absolute = 0;
           for (int64_t d = 0; d < dim; ++d) {
@@ -672,17 +674,21 @@ Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude, Arit
     for (int64_t h = 0; h < p.dim(1); ++h) {
       const double* rows = values.data.data() + values.offset({b, h / group});
       for (int64_t i = 0; i < n_q; ++i) {
+        const double* const p_row = p.data.data() + p.offset({b, h, i});
+        const double* const rounded_row = rounded.data.data() + rounded.offset({b, h, i});
+        double* const out = result.data.data() + result.offset({b, h, i});
+        double* const sizes = magnitude != nullptr ? magnitude->data.data() + magnitude->offset({b, h, i}) : nullptr;
         std::vector<double> used(static_cast<size_t>(n_kv), 0.0);
         for (int64_t j = 0; j < n_kv; ++j) {
-          if (p.at({b, h, i, j}) == 0) continue;
-          double weight = rounded.at({b, h, i, j});
+          if (p_row[j] == 0) continue;
+          double weight = rounded_row[j];
           // kInt8 has no negative weights.
           if (arithmetic == Arithmetic::kInt8) weight = std::max(weight, 0.0);
           used[static_cast<size_t>(j)] = weight;
           for (int64_t d = 0; d < dim; ++d) {
             const double term = weight * rows[j * dim + d];
-            result.at({b, h, i, d}) += term;
-            if (magnitude != nullptr) magnitude->at({b, h, i, d}) += std::fabs(term);
+            out[d] += term;
+            if (sizes != nullptr) sizes[d] += std::fabs(term);
           }
         }
         if (weights != nullptr && arithmetic == Arithmetic::kInt8) {
