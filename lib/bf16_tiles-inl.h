@@ -91,11 +91,10 @@ SIMDATTN_TILE_INLINE Ops::Vec flushed_if_bounded(Ops::Vec v) {
 /// Bytes of the numbers that a vector holds, read from T.
 template <class T>
 constexpr int64_t kVectorBytes = Ops::kMostLanes * static_cast<int64_t>(sizeof(T));
-/// Of chains apart, the numbers of the one after this one: hardware does not see that every other row is skipped for a while.
+/// Of chains apart, the numbers of the one after this one, so many away: hardware does not see that every other row is skipped for a while.
 template <class T, int64_t kVecs>
-SIMDATTN_TILE_INLINE void fetch_other_chain(const T* row, int64_t stride, int64_t chain) {
-  const uintptr_t next = address_at(reinterpret_cast<const char*>(row),
-                                    (chain == 0 ? 1 : kChainGroup - 1) * stride * static_cast<int64_t>(sizeof(T)));
+SIMDATTN_TILE_INLINE void fetch_other_chain(const T* row, int64_t away) {
+  const uintptr_t next = address_at(reinterpret_cast<const char*>(row), away * static_cast<int64_t>(sizeof(T)));
   for (uintptr_t byte = 0; byte < kVecs * kVectorBytes<T>; byte += 64) {
     __builtin_prefetch(reinterpret_cast<const char*>(next + byte));
   }
@@ -207,7 +206,7 @@ SIMDATTN_TILE_FUNCTION bool score_chains_tile(const ScoreChains<T>& a) {
 #pragma GCC unroll 1
           for (int64_t i = first; i < group; i += 2) {
             if (first == 0) prefetch();
-            fetch_other_chain<T, kVecs>(l.get(), kPanelWidth, first);
+            fetch_other_chain<T, kVecs>(l.get(), first == 0 ? kPanelWidth : (kChainGroup - 1) * kPanelWidth);
             load(l.get(), h.get(), kFirst);
             add(x, kFirst);
             x += 2;
@@ -449,10 +448,14 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
         const auto chain = [&](int64_t first) SIMDATTN_TILE_LAMBDA {
           const float* x = w + first;
           Cursor<const T> at(v.get() + first * key_stride);
+          // After the last group come the columns beside these ones.
+          const int64_t away = first == 0 ? key_stride
+                               : left > 0 ? (kChainGroup - 1) * key_stride
+                                          : kVecs * n - key_stride;
 #pragma GCC unroll 1
           for (int64_t i = first; i < group; i += 2) {
             if (first == 0) prefetch();
-            fetch_other_chain<T, kVecs>(at.get(), key_stride, first);
+            fetch_other_chain<T, kVecs>(at.get(), away);
             load(at.get());
             add(x, kFirst);
             x += 2;
