@@ -126,6 +126,10 @@ struct Int8Operations {
     const auto order = hn::Dup128VecFromValues(d8, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     return hn::BitCast(IntTag(), hn::TableLookupBytes(bytes, order));
   }
+  static HWY_INLINE void store_words(I v, int16_t* p) {
+    const hn::Rebind<int16_t, IntTag> d16;
+    hn::StoreU(hn::DemoteTo(d16, v), d16, p);
+  }
   template <bool kUnsigned>
   using NarrowTag = hn::Rebind<std::conditional_t<kUnsigned, uint8_t, int8_t>, IntTag>;
   template <bool kUnsigned, class T>

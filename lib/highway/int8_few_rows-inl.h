@@ -1,4 +1,5 @@
-// kInt8 of a few rows and storage of f32 or bf16: numbers are quantised where they are multiplied, in f32. Text, a part of int8.cc.
+// kInt8 of a few rows and storage of f32 or bf16: numbers are quantised where they are multiplied, in f32 or as pairs of 16 bits. Text, a part of
+// int8.cc.
 //
 // Integers of 8 bits have products of 14 (16 with weights), so f32 holds the sum of a block's 256 weighted values and of kInt8FewRowsDims
 // products of a score exactly, in any order. A vector of numbers then takes widening, a product, a rounding and one multiply-add a row.
@@ -6,30 +7,82 @@
 
 using IntVec = hn::Vec<IntTag>;
 
+/// Rows whose integers are multiplied as pairs of 16 bits, two dimensions of a key or two keys of a column, and added up as 32. A product and a sum
+/// are as many operations as two multiply-adds, but most ports take them; and half of what two multiply-adds are with SSE4. A pair takes two operations to
+/// put together, which one row does not pay for, nor two with AVX2. (Two rows take as long either way with AVX-512, where five are three and two.)
+constexpr bool as_pairs(int64_t rows) { return rows > (HWY_TARGET > HWY_AVX2 ? 0 : HWY_TARGET <= HWY_AVX3 ? 1 : 2); }
+/// Rows of two tiles: the first one keeps its integers in L1, and the other one does not quantise again.
+enum class Kept : uint8_t { kNo, kWritten, kRead };
+constexpr bool kKeepsIntegers = HWY_TARGET == HWY_AVX2;
+/// Of a tile. Two rows that read what another tile keeps are pairs as its rows are.
+template <size_t kRows, Kept kKept>
+constexpr bool kAsPairs = as_pairs(kRows) || kKept == Kept::kRead;
+
 /// Rows of a tile of kVecs vectors.
-constexpr int64_t kFewRowsTile = HWY_TARGET <= HWY_AVX3 ? 8 : HWY_TARGET <= HWY_AVX2 ? 4 : 2;
-/// Rows of a tile at most. Of five and of seven there are none (12 KB): three and two, four and three.
+constexpr int64_t kFewRowsTile = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
+/// There are no tiles of five and of seven rows (12 KB): three and two, four and three. With SSE4 none of three (5 KB): two and one.
+constexpr bool has_tile(size_t rows) { return rows != 5 && rows != 7 && (rows != 3 || HWY_TARGET <= HWY_AVX2); }
+/// Rows of a tile at most.
 constexpr int64_t rows_of_tiles(int64_t rows, int64_t most) {
+  if (HWY_TARGET > HWY_AVX2 && most == 4) return rows % 4 == 0 ? 4 : 2;
   return most > 4 && (rows == 5 || rows == 7 || rows > 8) ? 4 : most;
 }
 /// Vectors of a tile of scores. One row has room for four where they are no more than a panel.
 template <size_t kRows>
 constexpr size_t kScoreVecs = HWY_TARGET > HWY_AVX3&& kRows == 1 ? 4 : 2;
 /// Of a score two sums where multiply-adds would wait for each other: even and odd dimensions.
-template <size_t kRows>
-constexpr size_t kSumsOfScore = kScoreVecs<kRows> == 2 && kRows <= (HWY_TARGET <= HWY_AVX3 ? 3 : 2) ? 2 : 1;
+template <size_t kRows, Kept kKept>
+constexpr size_t kSumsOfScore = !kAsPairs<kRows, kKept> && kScoreVecs<kRows> == 2 ? 2 : 1;
 
-/// To the nearest integer, of magnitudes up to 127. With several rows the ports of multiply-adds bind, and Intel's conversions of AVX2 take
-/// two turns of those: there 1.5 * 2^23 is added and subtracted, on another port.
-template <size_t kRows>
-HWY_INLINE TileVec ToInteger(TileVec v) {
-#if HWY_TARGET == HWY_AVX2
-  if constexpr (kRows >= 3) {
-    const TileVec shifter = hn::Set(TileTag(), 12582912.0f);
-    return hn::Sub(hn::Add(v, shifter), shifter);
+/// Of a product the integer of magnitude up to 127 that it rounds to, in the lower half of what is 1.5 * 2^23 and it, or NaN.
+HWY_INLINE TileVec InLowerHalf(TileVec v) { return hn::Add(v, hn::Set(TileTag(), 12582912.0f)); }
+/// Pairs of the lower halves.
+HWY_INLINE TileVec LowerHalves(TileVec even, TileVec odd) {
+  const TileTag d;
+#if HWY_TARGET <= HWY_AVX3
+  // A shift and a blend in one.
+  const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13));
+  const __m512i pairs =
+      _mm512_mask_shuffle_epi8(_mm512_castps_si512(even.raw), 0xCCCCCCCCCCCCCCCC, _mm512_castps_si512(odd.raw), order);
+  return hn::BitCast(d, IntVec{pairs});
+#else
+  const hn::RebindToUnsigned<TileTag> du;
+  const hn::Repartition<uint16_t, TileTag> d16;
+  const auto upper = hn::BitCast(d16, hn::ShiftLeft<16>(hn::BitCast(du, odd)));
+  return hn::BitCast(d, hn::OddEven(upper, hn::BitCast(d16, even)));
+#endif
+}
+/// Two products rounded to integers as pairs.
+HWY_INLINE TileVec ToPairs(TileVec even, TileVec odd) {
+  const TileVec low = InLowerHalf(even);
+  return LowerHalves(low, InLowerHalf(odd));
+}
+/// sum += a pair times pairs. kLast: which are not used again, so that the product can take their register.
+template <bool kLast>
+HWY_INLINE void AddPair(TileVec factor, TileVec pairs, TileVec& sum) {
+#if HWY_TARGET > HWY_AVX2
+  if constexpr (kLast) {
+    const __m128i product = _mm_madd_epi16(_mm_castps_si128(pairs.raw), _mm_castps_si128(factor.raw));
+    sum = TileVec{_mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(sum.raw), product))};
+    return;
   }
 #endif
-  return hn::Round(v);
+  Operations::I total = hn::BitCast(IntTag(), sum), unused = total;
+  Operations::dot<false>(total, unused, hn::BitCast(IntTag(), factor), hn::BitCast(IntTag(), pairs));
+  sum = hn::BitCast(TileTag(), total);
+}
+/// What a sum is.
+HWY_INLINE TileVec SumOf(TileVec sum, bool pairs) {
+  return pairs ? hn::ConvertTo(TileTag(), hn::BitCast(IntTag(), sum)) : sum;
+}
+/// acc[r][c] += a pair at x[r * stride] times column[c]
+template <size_t kRows, size_t kVecs>
+HWY_INLINE void AddPairs(const float* x, int64_t stride, const Columns& columns, const Accumulators& acc) {
+  ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    const TileVec pair = hn::Set(TileTag(), x[static_cast<int64_t>(r) * stride]);
+    ForEach<kVecs>([&](auto c)
+                       SIMDATTN_LAMBDA { AddPair<kRows == 1>(pair, Get<c>(columns), Get<r * kVecs + c>(acc)); });
+  });
 }
 
 /// RowScale of largest magnitudes, which are those of numbers if they are below infinity's.
@@ -96,7 +149,7 @@ struct Largest<bf16> {
     return hn::Max(hn::And(high, mask), hn::And(low, mask));
   }
 };
-/// Of keys, where NaN may count for nothing: it makes the score NaN anyway.
+/// Of keys, where NaN may count for nothing: it makes the score NaN anyway, or is met when numbers become pairs.
 template <class T>
 struct LargestOfKeys : Largest<T> {};
 #if HWY_TARGET <= HWY_AVX3
@@ -274,7 +327,7 @@ HWY_NOINLINE void PanelScales(const T* panel, int64_t dim, float* scales, float*
 
 template <class T>
 struct QuantisedScores {
-  const float* q;  // integers
+  const float* q;  // integers, or pairs of them
   int64_t ldq;
   const float* factors;  // [rows]
   const T* panel;        // at the first column
@@ -291,12 +344,15 @@ struct QuantisedScores {
   int64_t value_stride;  // elements
   float* value_scales;   // null: none
   float* value_inverses;
-  float* integers;  // of the columns, 2 lanes() a dimension: see Kept
+  float* integers;  // pairs of the columns, 2 lanes() for two dimensions: see Kept
 };
 
-/// Rows of two tiles: the first one keeps its integers in L1, and the other one does not quantise again.
-enum class Kept : uint8_t { kNo, kWritten, kRead };
-constexpr bool kKeepsIntegers = HWY_TARGET == HWY_AVX2;
+/// Four rows multiply values of a turn in the next one, as what waits for them would fill the scheduler: 0.97 of the time (Zen 4). Others would gain
+/// as much, for 12 KB.
+template <size_t kRows, size_t kVecs, Kept kKept>
+constexpr bool kColumnsAhead =
+    kRows == 4 && kKept == Kept::kNo && (HWY_TARGET <= HWY_AVX3 ? kVecs == 4 : HWY_TARGET <= HWY_AVX2);
+using ColumnsToCome = RegisterSet<std::make_index_sequence<4>>;
 
 /// Two more columns of a row of two vectors.
 HWY_INLINE void AddTwo(const float* x, TileVec c0, TileVec c1, TileVec& a0, TileVec& a1) {
@@ -314,12 +370,12 @@ HWY_INLINE void AddTwo(const float* x, TileVec c0, TileVec c1, TileVec& a0, Tile
   a1 = hn::MulAdd(factor, c1, a1);
 #endif
 }
-/// Two vectors of columns, or four. Meanwhile the largest numbers of a panel to come and those of rows of values are looked for, which from four rows on
-/// costs next to nothing. Two dimensions a turn: four take twice the code, and win nothing.
+/// Two vectors of columns, or four. Meanwhile the largest numbers of a panel to come and those of rows of values are looked for. Two
+/// dimensions a turn: four take twice the code, and win nothing.
 template <class T, size_t kRows, Kept kKept>
 HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
   constexpr size_t kVecs = kScoreVecs<kRows>;
-  constexpr size_t kSums = kSumsOfScore<kRows>;
+  constexpr size_t kSums = kSumsOfScore<kRows, kKept>;
   constexpr int64_t kStep = kPanelStep<T>;
   const TileTag d;
   WithRegisters(d, [&](const Accumulators& acc, const Columns& k) SIMDATTN_LAMBDA {
@@ -348,21 +404,44 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
     const int64_t next_row = a.value_stride - value_steps * 4 * n;
     float* integers = a.integers;
     int64_t steps_left = value_steps;
-    const auto dimension = [&](auto i) SIMDATTN_LAMBDA {
+    // Keys of which NaN was passed over: all bits of numbers in lower halves. Of those of NaN some are no other's.
+    constexpr bool kMeetsNaN = HWY_TARGET <= HWY_AVX3 && std::is_same_v<T, float> && kAsPairs<kRows, kKept>;
+    [[maybe_unused]] IntVec met0 = hn::Zero(IntTag()), met1 = met0;
+    /// Two dimensions, or the last one.
+    [[maybe_unused]] const auto pair = [&](auto numbers) SIMDATTN_LAMBDA {
+      ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+        float* const kept = integers + static_cast<int64_t>(c) * n;
+        if constexpr (kKept == Kept::kRead) {
+          Get<c>(k) = hn::LoadU(d, kept);
+          return;
+        }
+        const T* const from = at.get() + static_cast<int64_t>(c) * n * kStep;
+        const auto times_inverse = [&](TileVec v) SIMDATTN_LAMBDA { return hn::Mul(v, Get<kVecs + c>(k)); };
+        // Of an odd last dimension any number may be the other one: zero multiplies it.
+        if constexpr (std::is_same_v<T, bf16>) {
+          Get<c>(k) = ToPairs(times_inverse(LoadEven(d, from)), times_inverse(LoadOdd(d, from)));
+        } else {
+          const TileVec even = InLowerHalf(times_inverse(LoadWide(d, from)));
+          const TileVec odd = InLowerHalf(times_inverse(LoadWide(d, from + (numbers == 2 ? kPanelWidth : 0))));
+          if constexpr (kMeetsNaN) {
+            IntVec& bits = c == 0 ? met0 : met1;
+            bits = hn::Or3(bits, hn::BitCast(IntTag(), even), hn::BitCast(IntTag(), odd));
+          }
+          Get<c>(k) = LowerHalves(even, odd);
+        }
+        if constexpr (kKept == Kept::kWritten) hn::StoreU(Get<c>(k), d, kept);
+      });
+      AddPairs<kRows, kVecs>(q, ldq, k, acc);
+    };
+    [[maybe_unused]] const auto dimension = [&](auto i) SIMDATTN_LAMBDA {
       ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
         TileVec& column = Get<c>(k);
-        float* const kept = integers + static_cast<int64_t>(i * kVecs + c) * n;
-        if constexpr (kKept == Kept::kRead) {
-          column = hn::LoadU(d, kept);
-        } else {
-          const T* const from =
-              at.get() + (kStep == 1 ? static_cast<int64_t>(i) * kPanelWidth : 0) + static_cast<int64_t>(c) * n * kStep;
-          if constexpr (!std::is_same_v<T, bf16>) column = LoadWide(d, from);
-          else if constexpr (i == 0) column = LoadEven(d, from);
-          else column = LoadOdd(d, from);
-          column = ToInteger<kRows>(hn::Mul(column, Get<kVecs + c>(k)));
-        }
-        if constexpr (kKept == Kept::kWritten) hn::StoreU(column, d, kept);
+        const T* const from =
+            at.get() + (kStep == 1 ? static_cast<int64_t>(i) * kPanelWidth : 0) + static_cast<int64_t>(c) * n * kStep;
+        if constexpr (!std::is_same_v<T, bf16>) column = LoadWide(d, from);
+        else if constexpr (i == 0) column = LoadEven(d, from);
+        else column = LoadOdd(d, from);
+        column = hn::Round(hn::Mul(column, Get<kVecs + c>(k)));
       });
       ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
         const float* const x = q + static_cast<int64_t>(i) + static_cast<int64_t>(r) * ldq;
@@ -380,13 +459,14 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
     const int64_t dim = a.dim;
     for (int64_t i = 0; i + 2 <= dim; i += 2) {
       if (kKept != Kept::kRead && ahead != 0) {
-        const int64_t pitch = kStep * kPanelWidth * static_cast<int64_t>(sizeof(T));
-        uintptr_t line = reinterpret_cast<uintptr_t>(at.get()) + ahead;
-        for (int64_t row = 0; row < 2; row += kStep, line += static_cast<uintptr_t>(pitch)) {
-          for (uintptr_t byte = 0; byte < kVecs * HWY_MAX_LANES_D(TileTag) * static_cast<size_t>(kStep) * sizeof(T);
-               byte += 64) {
-            __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
-          }
+        // Without a branch for each line.
+        constexpr uintptr_t kPitch = kStep * kPanelWidth * sizeof(T);
+        constexpr uintptr_t kBytes = kVecs * HWY_MAX_LANES_D(TileTag) * static_cast<size_t>(kStep) * sizeof(T);
+        const uintptr_t line = reinterpret_cast<uintptr_t>(at.get()) + ahead;
+#pragma GCC unroll 4
+        for (uintptr_t byte = 0; byte < kBytes; byte += 64) {
+          __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+          if constexpr (kStep == 1) __builtin_prefetch(reinterpret_cast<const char*>(line + kPitch + byte), 0, 2);
         }
       }
       if (looks_ahead) {
@@ -397,7 +477,8 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
           });
         });
       }
-      dimension(std::integral_constant<size_t, 0>());
+      if constexpr (kAsPairs<kRows, kKept>) pair(std::integral_constant<size_t, 2>());
+      else dimension(std::integral_constant<size_t, 0>());
       if (looks_at_values) {
         ForEach<static_cast<size_t>(4 / kStep)>([&](auto j) SIMDATTN_LAMBDA {
           const T* const numbers = values.get() + static_cast<int64_t>(j) * n * kStep;
@@ -417,14 +498,15 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
           steps_left = value_steps;
         }
       }
-      dimension(std::integral_constant<size_t, 1>());
-      q += 2;
-      integers += kKept != Kept::kNo ? 2 * static_cast<int64_t>(kVecs) * n : 0;
+      if constexpr (!kAsPairs<kRows, kKept>) dimension(std::integral_constant<size_t, 1>());
+      q += kAsPairs<kRows, kKept> ? 1 : 2;
+      integers += kKept != Kept::kNo ? static_cast<int64_t>(kVecs) * n : 0;
       at += 2 * kPanelWidth;
       next += 2 * kPanelWidth;
     }
     if (dim % 2 != 0) {
-      dimension(std::integral_constant<size_t, 0>());
+      if constexpr (kAsPairs<kRows, kKept>) pair(std::integral_constant<size_t, 1>());
+      else dimension(std::integral_constant<size_t, 0>());
       if constexpr (kKept != Kept::kRead) {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
           largest(c) = LargestOfKeys<T>::LookLast(next.get() + static_cast<int64_t>(c) * n * kStep, largest(c));
@@ -444,7 +526,13 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
         TileVec sum = Get<kVecs * r + c>(acc);
         if constexpr (kSums == 2) sum = hn::Add(sum, Get<(kRows + r) * kVecs + c>(acc));
         const int64_t column = static_cast<int64_t>(c) * n;
-        hn::StoreU(hn::Mul(sum, hn::Mul(factor, hn::LoadU(d, a.scales + column))), d, s + column);
+        TileVec scale = hn::Mul(factor, hn::LoadU(d, a.scales + column));
+        if constexpr (kMeetsNaN) {
+          const auto finite = hn::Eq(hn::And(c == 0 ? met0 : met1, hn::Set(IntTag(), 0x34000000)), hn::Zero(IntTag()));
+          const TileVec nan = hn::BitCast(d, hn::Set(IntTag(), static_cast<int32_t>(kCanonicalNaN)));
+          scale = hn::IfThenElse(hn::RebindMask(d, finite), scale, nan);
+        }
+        hn::StoreU(hn::Mul(SumOf(sum, kAsPairs<kRows, kKept>), scale), d, s + column);
       });
     });
     if (looks_at_values) {
@@ -453,17 +541,21 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
   });
 }
 
-/// The integers of a query as f32, in the order of dimensions.
+/// The integers of a query in the order of dimensions, as f32 or as pairs.
 template <class Cell>
-HWY_INLINE void QueryIntegers(const char* query, int64_t numbers, float* out) {
-  const TileTag d;
+HWY_INLINE void QueryIntegers(const char* query, int64_t numbers, bool pairs, float* out) {
+  const IntTag d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   const hn::Rebind<Cell, IntTag> cells;
   for (int64_t i = 0; i < numbers; i += n) {
-    const Cell* const from = reinterpret_cast<const Cell*>(query) + i;
-    TileVec v = hn::ConvertTo(d, hn::PromoteTo(IntTag(), hn::LoadU(cells, from)));
+    IntVec v = hn::PromoteTo(d, hn::LoadU(cells, reinterpret_cast<const Cell*>(query) + i));
     if constexpr (sizeof(Cell) == 2) v = hn::Per4LaneBlockShuffle<3, 1, 2, 0>(v);  // int8_pair_cells()
-    hn::StoreU(v, d, out + i);
+    if (pairs) {
+      const hn::Rebind<int16_t, IntTag> words;
+      hn::StoreU(hn::DemoteTo(words, v), words, reinterpret_cast<int16_t*>(out) + i);
+    } else {
+      hn::StoreU(hn::ConvertTo(TileTag(), v), TileTag(), out + i);
+    }
   }
 }
 
@@ -483,9 +575,8 @@ void QuantisedScore(const ScoreTile& a) {
   const int64_t numbers = int8_query_numbers(a.dim);
   // Targets with dot products of bytes prepare bytes.
   const bool bytes = a.q_stride == int8_query_bytes(a.dim);
-  constexpr int64_t kMostKeptDims = 256;  // whose integers stay in L1
   alignas(64) float q[kMost * kInt8FewRowsDims];
-  alignas(64) float integers[kKeepsIntegers ? kMostKeptDims * 2 * HWY_MAX_LANES_D(TileTag) : 1];
+  alignas(64) float integers[kKeepsIntegers ? kInt8FewRowsDims * HWY_MAX_LANES_D(TileTag) : 1];
   float factors[kMost];
   constexpr int64_t kMostAhead = 2;
   const int64_t panels_ahead = PanelsAhead<T>(a.rows);
@@ -498,8 +589,8 @@ void QuantisedScore(const ScoreTile& a) {
       Int8Query info;
       std::memcpy(&info, query + (bytes ? 1 : 2) * numbers, sizeof(info));
       factors[r] = info.scale * a.scale;
-      if (bytes) QueryIntegers<int8_t>(query, numbers, q + r * numbers);
-      else QueryIntegers<int16_t>(query, numbers, q + r * numbers);
+      if (bytes) QueryIntegers<int8_t>(query, numbers, as_pairs(rows), q + r * numbers);
+      else QueryIntegers<int16_t>(query, numbers, as_pairs(rows), q + r * numbers);
     }
     const auto panel = [&](int64_t p) SIMDATTN_LAMBDA {
       return reinterpret_cast<const T*>(static_cast<const char*>(a.panels) + p * a.panel_stride);
@@ -539,7 +630,7 @@ void QuantisedScore(const ScoreTile& a) {
               looks && once ? a.value_scales + value : nullptr,
               looks ? a.value_inverses + value : nullptr,
               integers};
-          const bool keeps = kKeepsIntegers && rows > kFewRowsTile && a.dim <= kMostKeptDims;
+          const bool keeps = kKeepsIntegers && rows > kFewRowsTile;
           WithRows<kFewRowsTile>(t.rows, [&](auto r) {
             if constexpr (kKeepsIntegers && r > 1) {
               if (keeps && !once) return QuantisedScoreTile<T, r, Kept::kRead>(tile);
@@ -547,7 +638,7 @@ void QuantisedScore(const ScoreTile& a) {
                 if (keeps && once) return QuantisedScoreTile<T, r, Kept::kWritten>(tile);
               }
             }
-            if constexpr (r != 5 && r != 7) QuantisedScoreTile<T, r, Kept::kNo>(tile);
+            if constexpr (has_tile(r)) QuantisedScoreTile<T, r, Kept::kNo>(tile);
           });
         }
       }
@@ -559,7 +650,7 @@ void QuantisedScore(const ScoreTile& a) {
 
 template <class T>
 struct QuantisedValues {
-  const float* w;  // integers
+  const float* w;  // integers, or pairs of them
   int64_t ldw;
   const T* v;
   int64_t key_stride;  // elements
@@ -568,7 +659,7 @@ struct QuantisedValues {
   float* sums;  // whole vectors; of bf16 even columns in one, odd columns in the next
   int64_t ld;
   PrefetchPlan prefetch;
-  float* integers;  // of two vectors of columns, key by key: see Kept
+  float* integers;  // pairs of two vectors of columns, two keys at a time: see Kept
 };
 
 template <class T, size_t kRows, size_t kVecs, Kept kKept>
@@ -583,7 +674,7 @@ HWY_NOINLINE void QuantisedValueTile(const QuantisedValues<T>& a) {
     const int64_t keys = a.keys;
     const float* inverses = a.inverses;
     uintptr_t line = a.prefetch.first;
-    const int64_t prefetch_pitch = a.prefetch.pitch;
+    const uintptr_t prefetch_pitch = static_cast<uintptr_t>(a.prefetch.pitch);
     const int64_t prefetch_count = kKept == Kept::kRead ? 0 : a.prefetch.count;
     float* integers = a.integers;
     const auto each_sum = [&](const auto& f) SIMDATTN_LAMBDA {
@@ -594,39 +685,89 @@ HWY_NOINLINE void QuantisedValueTile(const QuantisedValues<T>& a) {
       });
     };
     each_sum([&](TileVec& sum, const float* at) SIMDATTN_LAMBDA { sum = hn::LoadU(d, at); });
+    constexpr uintptr_t kBytes = kVecs * HWY_MAX_LANES_D(TileTag) * sizeof(T);
+    if constexpr (kAsPairs<kRows, kKept>) {
+      TileVec next0 = hn::Zero(d), next1 = next0, next2 = next0, next3 = next0;
+      const ColumnsToCome next{{next0}, {next1}, {next2}, {next3}};
+      const auto load = [&](int64_t j, const auto& to) SIMDATTN_LAMBDA {
+        // Of an odd last key any other may be the second one: zero multiplies it.
+        const bool second = j + 1 < keys;
+        if constexpr (kKept == Kept::kRead) {
+          ForEach<kVecs>([&](auto c)
+                             SIMDATTN_LAMBDA { Get<c>(to) = hn::LoadU(d, integers + static_cast<int64_t>(c) * n); });
+        } else {
+          const TileVec inverse0 = hn::Set(d, inverses[j]), inverse1 = hn::Set(d, inverses[second ? j + 1 : j]);
+          const T* const v0 = v.get();
+          const T* const v1 = v0 + (second ? key_stride : 0);
+          const auto pairs = [&](TileVec x0, TileVec x1)
+                                 SIMDATTN_LAMBDA { return ToPairs(hn::Mul(x0, inverse0), hn::Mul(x1, inverse1)); };
+          if constexpr (std::is_same_v<T, bf16>) {
+            ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
+              const int64_t at = 2 * static_cast<int64_t>(c) * n;
+              const TileVec p0 = LoadPairs(d, v0 + at), p1 = LoadPairs(d, v1 + at);
+              Get<2 * c>(to) = pairs(EvenOf(d, p0), EvenOf(d, p1));
+              Get<2 * c + 1>(to) = pairs(OddOf(d, p0), OddOf(d, p1));
+            });
+          } else {
+            ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+              const int64_t at = static_cast<int64_t>(c) * n;
+              Get<c>(to) = pairs(LoadWide(d, v0 + at), LoadWide(d, v1 + at));
+            });
+          }
+        }
+        if constexpr (kKept == Kept::kWritten) {
+          ForEach<kVecs>([&](auto c)
+                             SIMDATTN_LAMBDA { hn::StoreU(Get<c>(to), d, integers + static_cast<int64_t>(c) * n); });
+        }
+        if constexpr (kKept != Kept::kNo) integers += static_cast<int64_t>(kVecs) * n;
+        v += 2 * key_stride;
+      };
+      constexpr bool kAhead = kColumnsAhead<kRows, kVecs, kKept>;
+      if (kAhead && keys > 0) load(0, k);
+      for (int64_t j = kAhead ? 2 : 0; j < keys; j += 2) {
+        if (j < prefetch_count) {
+#pragma GCC unroll 8
+          for (uintptr_t byte = 0; byte < kBytes; byte += 64) {
+            __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+            __builtin_prefetch(reinterpret_cast<const char*>(line + prefetch_pitch + byte), 0, 2);
+          }
+          line += 2 * prefetch_pitch;
+        }
+        if constexpr (kAhead) load(j, next);
+        else load(j, k);
+        AddPairs<kRows, kVecs>(w, ldw, k, acc);
+        if constexpr (kAhead) ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(k) = Get<c>(next); });
+        ++w;
+      }
+      if (kAhead && keys > 0) AddPairs<kRows, kVecs>(w, ldw, k, acc);
+    } else {
 #if HWY_TARGET == HWY_AVX2
-    // What a turn costs beside is a sixth of its 30 operations: 0.95 of the time of four rows of bf16.
-#pragma GCC unroll 2
+#pragma GCC unroll 2  // what a turn costs beside is a sixth of its operations
 #endif
-    for (int64_t j = 0; j < keys; ++j) {
-      if (j < prefetch_count) {
-        for (uintptr_t byte = 0; byte < kVecs * HWY_MAX_LANES_D(TileTag) * sizeof(T); byte += 64)
-          __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
-        line += static_cast<uintptr_t>(prefetch_pitch);
+      for (int64_t j = 0; j < keys; ++j) {
+        if (j < prefetch_count) {
+#pragma GCC unroll 8
+          for (uintptr_t byte = 0; byte < kBytes; byte += 64)
+            __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
+          line += prefetch_pitch;
+        }
+        const TileVec inverse = hn::Set(d, inverses[j]);
+        const auto quantised = [&](TileVec x) SIMDATTN_LAMBDA { return hn::Round(hn::Mul(x, inverse)); };
+        if constexpr (std::is_same_v<T, bf16>) {
+          ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
+            const TileVec pairs = LoadPairs(d, v.get() + 2 * static_cast<int64_t>(c) * n);
+            Get<2 * c>(k) = quantised(EvenOf(d, pairs));
+            Get<2 * c + 1>(k) = quantised(OddOf(d, pairs));
+          });
+        } else {
+          ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+            Get<c>(k) = quantised(LoadWide(d, v.get() + static_cast<int64_t>(c) * n));
+          });
+        }
+        AddOuterProduct<kRows, kVecs>(d, w, ldw, k, acc);
+        ++w;
+        v += key_stride;
       }
-      const TileVec inverse = hn::Set(d, kKept == Kept::kRead ? 0.0f : inverses[j]);
-      const auto quantised = [&](TileVec x) SIMDATTN_LAMBDA { return ToInteger<kRows>(hn::Mul(x, inverse)); };
-      if constexpr (kKept == Kept::kRead) {
-        ForEach<kVecs>([&](auto c)
-                           SIMDATTN_LAMBDA { Get<c>(k) = hn::LoadU(d, integers + static_cast<int64_t>(c) * n); });
-      } else if constexpr (std::is_same_v<T, bf16>) {
-        ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
-          const TileVec pairs = LoadPairs(d, v.get() + 2 * static_cast<int64_t>(c) * n);
-          Get<2 * c>(k) = quantised(EvenOf(d, pairs));
-          Get<2 * c + 1>(k) = quantised(OddOf(d, pairs));
-        });
-      } else {
-        ForEach<kVecs>(
-            [&](auto c) SIMDATTN_LAMBDA { Get<c>(k) = quantised(LoadWide(d, v.get() + static_cast<int64_t>(c) * n)); });
-      }
-      if constexpr (kKept == Kept::kWritten) {
-        ForEach<kVecs>([&](auto c)
-                           SIMDATTN_LAMBDA { hn::StoreU(Get<c>(k), d, integers + static_cast<int64_t>(c) * n); });
-      }
-      if constexpr (kKept != Kept::kNo) integers += static_cast<int64_t>(kVecs) * n;
-      AddOuterProduct<kRows, kVecs>(d, w, ldw, k, acc);
-      ++w;
-      v += key_stride;
     }
     each_sum([&](const TileVec& sum, float* at) SIMDATTN_LAMBDA { hn::StoreU(sum, d, at); });
   });
@@ -657,7 +798,7 @@ HWY_INLINE void QuantisedValueStrip(const QuantisedValues<T>& a, int64_t rows) {
           if (rows > kFewRowsOf<kVecs>) return QuantisedValueTile<T, r, kVecs, Kept::kWritten>(tile);
         }
       }
-      if constexpr (r >= kLeast && r != 5 && r != 7) QuantisedValueTile<T, r, kVecs, Kept::kNo>(tile);
+      if constexpr (r >= kLeast && has_tile(r)) QuantisedValueTile<T, r, kVecs, Kept::kNo>(tile);
     });
   }
 }
@@ -716,21 +857,34 @@ void QuantisedValue(const ValueTile& a) {
   const float* const row_inverses = given ? a.row_inverses : inverses;
   for (int64_t first = 0; first < a.rows; first += kMost) {
     const int64_t rows = a.rows - first < kMost ? a.rows - first : kMost;
-    int8_weigh_rows<Operations>({a.w + first * a.ldw, a.ldw, rows, row_scales, a.keys, 0}, weights, kKeyBlock,
-                                weight_scales);
+    const bool pairs = as_pairs(rows);
+    const Int8Weights given_weights = {a.w + first * a.ldw, a.ldw, rows, row_scales, a.keys, 0};
+    if (pairs) {
+      int8_weigh_rows<Operations>(given_weights, reinterpret_cast<int16_t*>(weights), 2 * kKeyBlock, weight_scales);
+    } else {
+      int8_weigh_rows<Operations>(given_weights, weights, kKeyBlock, weight_scales);
+    }
     for (int64_t x = 0; x < a.dim; x += kFewRowsColumns) {
       const int64_t columns = a.dim - x < kFewRowsColumns ? a.dim - x : kFewRowsColumns;
       const int64_t whole = columns / (2 * n) * (2 * n);
       const int64_t padded = (columns + 2 * n - 1) / (2 * n) * (2 * n);
       std::memset(sums, 0, static_cast<size_t>(rows * padded) * sizeof(float));
       const int64_t in_block = 32768 / (columns * kSize);
-      const int64_t block = in_block < 16 ? 16 : in_block > kMostKeys ? kMostKeys : in_block;
+      const int64_t block = in_block < 16 ? 16 : in_block > kMostKeys ? kMostKeys : in_block / 2 * 2;
       for (int64_t key = 0; key < a.keys; key += block) {
         const int64_t keys = a.keys - key < block ? a.keys - key : block;
         const T* const v = reinterpret_cast<const T*>(static_cast<const char*>(a.v) + key * a.key_stride) + x;
         const bool next = a.stream && first == 0;
-        QuantisedValues<T> part = {weights + key, kKeyBlock, v,      a.key_stride / kSize, row_inverses + key,
-                                   keys,          sums,      padded, PrefetchPlan(),       integers};
+        QuantisedValues<T> part = {weights + (pairs ? key / 2 : key),
+                                   kKeyBlock,
+                                   v,
+                                   a.key_stride / kSize,
+                                   row_inverses + key,
+                                   keys,
+                                   sums,
+                                   padded,
+                                   PrefetchPlan(),
+                                   integers};
         part.prefetch.first = address_at(reinterpret_cast<const char*>(v), a.keys * a.key_stride);
         AddQuantised<T>(part, rows, whole, next);
         if (whole < columns) {
@@ -758,7 +912,8 @@ void QuantisedValue(const ValueTile& a) {
           }
         };
         for (int64_t c = 0; c < columns; c += 2 * n) {
-          const TileVec s0 = hn::LoadU(d, sums + r * padded + c), s1 = hn::LoadU(d, sums + r * padded + c + n);
+          const float* const sum = sums + r * padded + c;
+          const TileVec s0 = SumOf(hn::LoadU(d, sum), pairs), s1 = SumOf(hn::LoadU(d, sum + n), pairs);
           if constexpr (std::is_same_v<T, bf16>) {
             put(c, hn::InterleaveWholeLower(d, s0, s1));
             put(c + n, hn::InterleaveWholeUpper(d, s0, s1));

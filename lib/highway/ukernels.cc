@@ -96,8 +96,7 @@ constexpr void quantise_few_rows(KvOperands& kv, int64_t rows) {
   kv.direct_key_dims = kInt8FewRowsDims;
   kv.scales_values = kInt8FewRowsScales;
 }
-/// With SSE4 three and four rows are packed: of 512 keys that takes as long, of 8192 perhaps a sixth longer; their tiles are 9 KB.
-constexpr int64_t kFewRows = HWY_TARGET == HWY_SSE4 ? 2 : kQuantisingRows;
+constexpr int64_t kFewRows = kQuantisingRows;
 /// Numbers of f32 and bf16 are quantised in the tiles of at most so many rows.
 constexpr AttentionKernels quantising(AttentionKernels kernels, int64_t rows) {
   quantise_few_rows<float>(kernels.kv[slot(KvType::kF32)], rows);
