@@ -163,8 +163,8 @@ struct Gaussian {
   }
 };
 
-/// w tanh(q + k), in f32: next to the hyperbolic tangent widening is cheap, and one loop is enough for all types. Keys are bytes, and so is
-/// their stride. Where a vector holds all partial sums four queries share a key: AVX-512, 8 queries, Zen 4, f32 0.95 of the time, 16-bit types 0.89.
+/// w tanh(q + k), in f32. Keys are bytes, and so is their stride. Where a vector holds all partial sums four queries share a key, and each type has
+/// its loops; elsewhere one loop, behind a pass that widens, is enough for all types.
 struct Additive {
   static constexpr int kMaxQueries = kMaskedTails ? 4 : 1;
   static constexpr bool kRare = true;
@@ -177,16 +177,14 @@ struct Additive {
     return 0;
   }
 
-  template <int kV, int kQ>
-  HWY_INLINE void OneKey(const float* q, int64_t ldq, const float* weights, const uint8_t* k, size_t dim,
-                         float* kept) const {
+  template <int kV>
+  HWY_INLINE void OneKey(const float* q, const float* weights, const uint8_t* k, size_t dim, float* kept) const {
     const D d;
     const size_t step = hn::Lanes(d);
     HWY_ALIGN float wide[kPiece];
-    HWY_ALIGN float q_tail[kQ * kPartials], w_tail[kQ * kPartials];
+    HWY_ALIGN float q_tail[kPartials], w_tail[kPartials];
     const V zero = hn::Zero(d);
-    V s0 = zero, s1 = zero, s2 = zero, s3 = zero;  // parts of the sums of one query, or of four queries
-    int64_t y_pitch = ldq, factor_pitch = ldw;
+    V s0 = zero, s1 = zero, s2 = zero, s3 = zero;
     for (size_t done = 0; done < dim;) {
       size_t n = HWY_MIN(kPiece, dim - done) / kPartials * kPartials;
       const float* y = q + done;
@@ -208,28 +206,20 @@ struct Additive {
         } else {
           PadTail(reinterpret_cast<const float*>(k + done * element), n, 0.0f, wide);
         }
-        for (int64_t r = 0; r < kQ; ++r) {
-          PadTail(y + r * ldq, n, 0.0f, q_tail + r * int64_t{kPartials});
-          PadTail(factor + r * ldw, n, -0.0f, w_tail + r * int64_t{kPartials});
-        }
-        y_pitch = factor_pitch = int64_t{kPartials};
+        PadTail(y, n, 0.0f, q_tail);
+        PadTail(factor, n, -0.0f, w_tail);
         x = wide;
         y = q_tail;
         factor = w_tail;
         done = dim;
         n = kPartials;
       }
-      const auto add = [&](size_t at, V& sum, int64_t row = 0) SIMDATTN_LAMBDA {
-        const V t = Tanh(d, hn::Add(hn::LoadU(d, y + row * y_pitch + at), hn::LoadU(d, x + at)));
-        sum = hn::MulAdd(hn::LoadU(d, factor + row * factor_pitch + at), t, sum);
+      const auto add = [&](size_t at, V& sum) SIMDATTN_LAMBDA {
+        const V t = Tanh(d, hn::Add(hn::LoadU(d, y + at), hn::LoadU(d, x + at)));
+        sum = hn::MulAdd(hn::LoadU(d, factor + at), t, sum);
       };
       for (size_t i = 0; i < n; i += kPartials) {
         add(i, s0);
-        if constexpr (kQ == 4) {
-          add(i, s1, 1);
-          add(i, s2, 2);
-          add(i, s3, 3);
-        }
         if constexpr (kV > 1) add(i + step, s1);
         if constexpr (kV > 2) {
           add(i + 2 * step, s2);
@@ -237,14 +227,47 @@ struct Additive {
         }
       }
     }
-    if constexpr (kQ == 4) {
-      static_assert(kV == 1);
-      Keep(s0, zero, zero, zero, kept);
-      Keep(s1, zero, zero, zero, kept + kScratch);
-      Keep(s2, zero, zero, zero, kept + 2 * kScratch);
-      Keep(s3, zero, zero, zero, kept + 3 * kScratch);
-    } else {
-      Keep(s0, s1, s2, s3, kept);
+    Keep(s0, s1, s2, s3, kept);
+  }
+
+  /// Where one vector holds the 16 partial sums. The end of a row takes the same loop: its own had one more copy of the tangent.
+  template <int kQ, class T>
+  static HWY_NOINLINE void Keys(const float* q, int64_t ldq, const float* weights, int64_t ldw, const uint8_t* k,
+                                int64_t ldk, size_t dim, size_t keys, float* kept) {
+    static_assert(kQ == 1 || kQ == 4);
+    const D d;
+    const V zero = hn::Zero(d);
+    for (size_t j = 0; j < keys; ++j, k += ldk) {
+      const T* const x = reinterpret_cast<const T*>(k);
+      V s0 = zero, s1 = zero, s2 = zero, s3 = zero;
+      for (size_t i = 0; i < dim; i += kPartials) {
+        const size_t n = dim - i;
+        const bool whole = n >= kPartials;
+        const V to = HWY_LIKELY(whole) ? LoadWide(d, x + i) : LoadWideN(d, x + i, n);
+        const auto add = [&](int64_t r, V& sum) SIMDATTN_LAMBDA {
+          V from, factor;
+          if (HWY_LIKELY(whole)) {
+            from = hn::LoadU(d, q + r * ldq + i);
+            factor = hn::LoadU(d, weights + r * ldw + i);
+          } else {
+            from = hn::LoadN(d, q + r * ldq + i, n);
+            factor = hn::LoadNOr(hn::Set(d, -0.0f), d, weights + r * ldw + i, n);  // tangents of +0 are left out
+          }
+          sum = hn::MulAdd(factor, Tanh(d, hn::Add(from, to)), sum);
+        };
+        add(0, s0);
+        if constexpr (kQ == 4) {
+          add(1, s1);
+          add(2, s2);
+          add(3, s3);
+        }
+      }
+      Keep(s0, zero, zero, zero, kept + j * kKept);
+      if constexpr (kQ == 4) {
+        Keep(s1, zero, zero, zero, kept + kScratch + j * kKept);
+        Keep(s2, zero, zero, zero, kept + 2 * kScratch + j * kKept);
+        Keep(s3, zero, zero, zero, kept + 3 * kScratch + j * kKept);
+      }
     }
   }
 
@@ -252,8 +275,15 @@ struct Additive {
   /// Not inlined: beside another loop this one took 1.06 - 1.18 of the time.
   HWY_NOINLINE void Group(const float* q, int64_t ldq, int64_t row, const uint8_t* k, int64_t ldk, size_t dim,
                           size_t keys, float* kept, RowsFromMemory& /*fetch*/) const {
-    for (size_t j = 0; j < keys; ++j) {
-      OneKey<kV, kQ>(q, ldq, w + row * ldw, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);
+    if constexpr (kMaskedTails) {
+      static_assert(kV == 1);
+      const auto run = widen == nullptr ? Keys<kQ, float> : widen == WidenBF16 ? Keys<kQ, bf16> : Keys<kQ, f16>;
+      run(q, ldq, w + row * ldw, ldw, k, ldk, dim, keys, kept);
+    } else {
+      static_assert(kQ == 1);
+      for (size_t j = 0; j < keys; ++j) {
+        OneKey<kV>(q, w + row * ldw, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);
+      }
     }
   }
 

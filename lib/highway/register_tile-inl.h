@@ -227,6 +227,11 @@ class RowsFromMemory {
         bytes_(static_cast<uintptr_t>(bytes)) {
     while (shift_ < kMostShift && (pitch_ << (shift_ + 1)) <= kPage) ++shift_;
   }
+  /// For `count` rows that are read; one question for all of them where there is nothing to fetch.
+  HWY_INLINE void Next(int64_t count) {
+    if (HWY_LIKELY(rows_ == 0)) return;
+    for (int64_t i = 0; i < count; ++i) Next();
+  }
   /// For every row that is read.
   HWY_INLINE void Next() {
     if (rows_ == 0) return;

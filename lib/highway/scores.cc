@@ -334,7 +334,7 @@ struct Dot {
     if constexpr (kQ > 1) {
       constexpr int64_t kBlock = static_cast<int64_t>(kPartials) / kQ;
       for (; j + kBlock <= keys; j += kBlock) {
-        for (int64_t i = 0; i < kBlock; ++i) fetch.Next();
+        fetch.Next(kBlock);
         ScoreBlock<T, kQ>(q, ldq, k + j * ldk, ldk, dim, scale, s + j, lds);
       }
     }
@@ -360,7 +360,7 @@ struct Dot {
       if (dim == 64) return WholeRows<T, kV, 4 * kV>(q, k, ldk, keys, fetch, keep);
     } else if constexpr (kQ > 1 && kV == 2) {
       for (; j + 3 <= keys; j += 3) {
-        for (int i = 0; i < 3; ++i) fetch.Next();
+        fetch.Next(3);
         ThreeKeys(q, ldq, q_tail, key(j), ldk, dim, kept + j * kKept);
         if constexpr (kQ == 4)
           ThreeKeys(q + 2 * ldq, ldq, q_tail + 2 * kPartials, key(j), ldk, dim, kept + j * kKept + 2 * kScratch);

@@ -56,8 +56,8 @@ struct SquaredDistance {
   }
   static constexpr float kMissing = -0.0f;  // the square is +0, and no sum of squares is -0
 };
-/// w tanh(q + k). One query and key at a time, in f32: next to the hyperbolic tangent widening is cheap, and one loop is
-/// enough for all types. Keys are bytes, and so is their stride.
+/// w tanh(q + k). One query and key at a time, in f32. Keys are bytes, and so is their stride. Where a batch holds all partial sums each
+/// type has its loop; elsewhere one loop, behind a pass that widens, is enough for all types.
 struct WeightedTanh {
   static constexpr bool kOneByOne = true;
   static constexpr bool kRare = true;
@@ -65,6 +65,8 @@ struct WeightedTanh {
   int64_t ldw;
   int64_t element;                                       // bytes
   void (*widen)(const void* in, float* out, int64_t n);  // null: f32
+  void (*add_keys)(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k, int64_t keys,
+                   float* sums);  // of one part
 };
 
 /// The n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all others
@@ -241,6 +243,34 @@ SIMDATTN_INLINE void add_tangents(const WeightedTanh& term, const ScoreRows& a, 
   store_tile<1, 1>(folded, sums, key);
 }
 
+/// The partial sums of keys of T and one query, where a batch holds all of them. The end of a row takes the same loop.
+template <class T>
+void add_tangents_of(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k, int64_t keys,
+                     float* sums) {
+  const int64_t dim = a.dim;
+  const float* const q = a.q + row * a.ldq;
+  const float* const weights = term.w + row * term.ldw;
+  alignas(64) float w_tail[16];
+  if (dim % 16 != 0) pad_tail(weights + dim / 16 * 16, dim % 16, -0.0f, w_tail);  // tangents of +0 change no sum
+  for (int64_t j = 0; j < keys; ++j, k += a.ldk) {
+    const T* const key = reinterpret_cast<const T*>(k);
+    Registers<1> sum = {{Floats(0.0f)}};
+    for (int64_t i = 0; i < dim; i += 16) {
+      Floats w, x;
+      if (i + 16 <= dim) [[likely]] {
+        x = load(q + i) + load(key + i);
+        w = load(weights + i);
+      } else {
+        const auto part = first_lanes(dim - i);
+        x = load(q + i, part) + load(key + i, part);
+        w = load(w_tail);
+      }
+      reg<0>(sum) = xsimd::fma(w, tanh_of(x), reg<0>(sum));
+    }
+    store_tile<1, 1>(sum, sums, j);
+  }
+}
+
 /// Keys [first, end) against `queries` queries from `row` on, kQ in a tile. A pass is folded after the next one has been
 /// summed: a load of what narrower stores have just written waits for them.
 template <class Term, class T, int64_t kQ>
@@ -270,7 +300,11 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
     const int64_t keys = smaller(kKeysPerPass, end - key);
     const T* k = static_cast<const T*>(a.k) + key * a.ldk;
     if constexpr (Term::kOneByOne) {
-      for (int64_t j = 0; j < keys; ++j) add_tangents(term, a, row, k + j * a.ldk, sums, j);
+      if constexpr (kParts == 1) {
+        term.add_keys(term, a, row, k, keys, sums);
+      } else {
+        for (int64_t j = 0; j < keys; ++j) add_tangents(term, a, row, k + j * a.ldk, sums, j);
+      }
     } else if (kQ == 1 && a.dim == 128) {
       if constexpr (kQ == 1) add_whole_rows<Term, T, 128>(term, a, row, k, keys, sums);
     } else if (kQ == 1 && a.dim == 64) {
@@ -332,15 +366,17 @@ template <class T>
 void gaussian_rows(const ScoreRows& a) {
   score_all<SquaredDistance, T>(SquaredDistance(), a, a.scale);
 }
-SIMDATTN_SHARED void additive_scores(const AdditiveRows& a, int64_t element,
-                                     void (*widen)(const void* in, float* out, int64_t n)) {
+SIMDATTN_SHARED void additive_scores(const WeightedTanh& term, const AdditiveRows& a) {
   ScoreRows rows = a.rows;
-  rows.ldk *= element;
-  score_all<WeightedTanh, uint8_t>(WeightedTanh{a.w, a.ldw, element, widen}, rows, 1.0f);
+  rows.ldk *= term.element;
+  score_all<WeightedTanh, uint8_t>(term, rows, 1.0f);
 }
 template <class T>
 void additive_rows(const AdditiveRows& a) {
-  additive_scores(a, static_cast<int64_t>(sizeof(T)), std::is_same_v<T, float> ? nullptr : widen<T>);
+  WeightedTanh term = {a.w, a.ldw, static_cast<int64_t>(sizeof(T)), std::is_same_v<T, float> ? nullptr : widen<T>,
+                       nullptr};
+  if constexpr (kParts == 1) term.add_keys = add_tangents_of<T>;
+  additive_scores(term, a);
 }
 
 }  // namespace
