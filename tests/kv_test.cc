@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "simdattn/simdattn.h"
@@ -384,6 +385,34 @@ TEST(KvStoreRules, ShiftOverItsOwnTable) {
 }
 
 SIMDATTN_FOR_EACH_TARGET(KvStores);
+
+/// A store to which something is assigned is one that is made of it, whatever it was before: no member is forgotten.
+TEST(KvAssignment, LeavesNothingOfBefore) {
+  static_assert(std::is_trivially_copyable_v<Kv> && std::is_trivially_copyable_v<ConstKv> &&
+                std::is_standard_layout_v<Kv>);
+  static_assert(!std::is_assignable_v<Kv&, ConstKv> && !std::is_assignable_v<Kv&, ConstView<4>>);
+  const auto filled = [](auto store) {
+    std::memset(static_cast<void*>(&store), 0x5A, sizeof store);
+    return store;
+  };
+  const auto same = [](const auto& x, const auto& y) { return std::memcmp(&x, &y, sizeof x) == 0; };
+  float number = 0;
+  for (const int64_t last : {1, 2}) {
+    const View<4> view(&number, DType::kF32, {2, 3, 4, 5}, {70, 20, 6, last});
+    EXPECT_TRUE(same(filled(Kv()) = view, Kv(view)));
+    EXPECT_TRUE(same(filled(ConstKv()) = view, ConstKv(view)));
+    EXPECT_TRUE(same(filled(ConstKv()) = ConstView<4>(view), ConstKv(view)));
+    EXPECT_EQ(Kv(view).dim, last == 1 ? 5 : -1);
+    EXPECT_EQ(Kv(view).length, -1);
+    EXPECT_EQ(Kv(view).block_table_stride, -1);
+    EXPECT_EQ(Kv(view).token_stride, 24);
+  }
+  Kv kv = filled(Kv());
+  kv.struct_size = sizeof(Kv);
+  EXPECT_TRUE(same(filled(ConstKv()) = kv, ConstKv(kv)));
+  const ConstKv copy = kv;
+  EXPECT_EQ(std::memcmp(&kv, &copy, sizeof kv), 0);
+}
 
 }  // namespace
 }  // namespace simdattn::test
