@@ -51,9 +51,11 @@ HWY_NOINLINE void Vectors(const ScoreTile& a, const T* keys) {
     uintptr_t row = 0;
     for (int64_t i = 0; i < a.dim; i += kDims, q += kDims) {
       if (a.stream) {
-        ForEach<kVecs* static_cast<size_t>(n) / 4>([&](auto) SIMDATTN_LAMBDA {
+        // Two lines at a time: rows of an odd number of lines, with gaps between them, are fetched but for the last ones.
+        ForEach<kVecs* static_cast<size_t>(n) / 8>([&](auto) SIMDATTN_LAMBDA {
           __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 3);
-          line += 64;
+          __builtin_prefetch(reinterpret_cast<const char*>(line + 64), 0, 3);
+          line += 128;
           if (HWY_UNLIKELY(line >= row_end)) {
             ++row;
             const uintptr_t at = ((row & ((1u << turns) - 1)) << (kRowBits - turns)) + (row >> turns);
