@@ -19,7 +19,8 @@ HWY_INLINE ScoreTile RowsFrom(ScoreTile a, int64_t row) {
   return a;
 }
 
-/// The first kRows rows against kVecs vectors of keys from `keys` on. A vector alone waits for its sums: 1.2 of the time from L2.
+/// The first kRows rows against kVecs vectors of keys from `keys` on. A vector alone waits for its sums: 1.2 of the time from
+/// L2, but where two vectors fill L1 (half_step).
 template <class T, size_t kRows, size_t kVecs>
 HWY_NOINLINE void Vectors(const ScoreTile& a, const T* keys) {
   const TileTag d;
