@@ -97,9 +97,13 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
             const int64_t columns = std::min(kColumns, dim - c);
             for (int64_t r = 0; r < rows; ++r) std::fill_n(accumulators + r * kColumns, columns, 0.0f);
             // Without weights of zero there is nothing to hide, and one call takes all keys: 512 and 4096 of them, one row, 0.98 and 0.95 of the time.
-            bool zero = false;
-            for (int64_t r = 0; r < rows && !zero; ++r) zero = uk.any_zero(w0 + (i + r) * p_stride, n_kv);
-            const int64_t block = zero ? kKeyBlock : n_kv;
+            const auto any_zero = [&](int64_t key, int64_t keys) {
+              bool found = false;
+              for (int64_t r = 0; r < rows && !found; ++r) found = uk.any_zero(w0 + (i + r) * p_stride + key, keys);
+              return found;
+            };
+            const bool zeros = any_zero(0, n_kv);
+            const int64_t block = zeros ? kKeyBlock : n_kv;
             for (int64_t j = 0; j < n_kv; j += block) {
               const int64_t keys = std::min(block, n_kv - j);
               const ValueTile tile = {.w = w0 + i * p_stride + j,
@@ -116,8 +120,10 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
                                       .alpha = nullptr,
                                       .stream = stream,
                                       .from_memory = memory};
-              if (zero && !uk.kv[slot(kv_type_of(v.dtype))].all_finite(
-                              {.rows = tile.v, .token_stride = tile.key_stride, .keys = keys, .dim = columns})) {
+              // Blocks of values that no zero hides are not looked at.
+              if (zeros && any_zero(j, keys) &&
+                  !uk.kv[slot(kv_type_of(v.dtype))].all_finite(
+                      {.rows = tile.v, .token_stride = tile.key_stride, .keys = keys, .dim = columns})) {
                 add_around_zeros(uk, ops, tile, kv_type_of(v.dtype));
               } else {
                 operands.value_tile(tile);
