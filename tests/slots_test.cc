@@ -364,7 +364,14 @@ TEST_P(Slots, ScoreTile) {
       a.stream = random.coin();
       f32(definition()).kv[type].score_tile(a);
       a.s = s.got.f32();
+      a.half_last = random.coin();
       f32(uk()).kv[type].score_tile(a);
+      if (a.half_last && n_panels > 0) {
+        for (int64_t r = 0; r < rows; ++r) {
+          std::copy_n(s.want.f32() + r * a.lds + n_panels * kPanelWidth - kHalfPanel, kHalfPanel,
+                      s.got.f32() + r * a.lds + n_panels * kPanelWidth - kHalfPanel);
+        }
+      }
       const std::string problem = difference(s.want, s.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t c) {
         double sum = 0;
         for (int64_t d = 0; d < dim; ++d) {
@@ -375,9 +382,13 @@ TEST_P(Slots, ScoreTile) {
         const double roundings = 3.0 * static_cast<double>(dim) + 2;
         return (roundings * (kEps * sum + 0x1p-149) + 0x1p-149) * std::fabs(static_cast<double>(scale)) + 0x1p-149;
       });
-      ASSERT_EQ(problem, "") << describe(
-          i, type,
-          {{"dim", dim}, {"rows", rows}, {"n_panels", n_panels}, {"panel_stride", panels.stride}, {"lds", a.lds}});
+      ASSERT_EQ(problem, "") << describe(i, type,
+                                         {{"dim", dim},
+                                          {"rows", rows},
+                                          {"n_panels", n_panels},
+                                          {"half_last", a.half_last},
+                                          {"panel_stride", panels.stride},
+                                          {"lds", a.lds}});
     }
   }
 }
@@ -703,8 +714,14 @@ TEST_P(Slots, ValueTile) {
     for (int64_t i = 0; i < cases(1000); ++i) {
       // Every fourth: one row, and as many columns from memory as a tile of some target has. Such values have kernels of their own.
       const bool one_tile = i % 4 == 3;
-      const int64_t dim = one_tile ? int64_t{32} << (i / 4 % 3) : random.size(1, 200);
-      const int64_t rows = one_tile ? 1 : random.integer(0, random.coin() ? f32(uk()).tile_rows : 20);
+      // A few rows are longer than all that kernels take of some keys at a time.
+      const bool long_rows = i % 64 == 5;
+      const int64_t dim = one_tile    ? int64_t{32} << (i / 4 % 3)
+                          : long_rows ? random.integer(8190, 8230)
+                                      : random.size(1, 200);
+      const int64_t rows = one_tile    ? 1
+                           : long_rows ? random.integer(1, 3)
+                                       : random.integer(0, random.coin() ? f32(uk()).tile_rows : 20);
       // weighted_values() gives all keys at once where it can.
       const bool many = i % 16 >= 14;
       const int64_t keys =
@@ -731,7 +748,7 @@ TEST_P(Slots, ValueTile) {
       a.o = o_want.f32();
       a.ldo = o.stride;
       a.alpha = random.coin() ? alpha.f32() : nullptr;
-      a.stream = (one_tile && !many) || random.coin();
+      a.stream = (one_tile && !many) || long_rows || random.coin();
       if (one_tile && a.stream) a.from_memory = static_cast<FromMemory>(i / 12 % 3);
       else if (a.stream) a.from_memory = any_from_memory(random);
       f32(definition()).kv[type].value_tile(a);

@@ -169,10 +169,10 @@ class RowBlock {
       const Interval see = alike ? all : union_of(lo + r, hi + r, n);
       if (see.lo >= see.hi) continue;
       const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
-      const int64_t columns = round_up(see.hi, kPanelWidth) - first;
+      const int64_t columns = round_up(see.hi, kHalfPanel) - first;
       // Whole panels of keys, all of which the only tile of rows sees, bring the scales of their values.
-      const bool scaled = scales_values_ && n == rows_ && see.lo == first && see.hi == first + columns;
-      score(base, see, first, columns, r, n, prepared, scaled);
+      const bool scaled = scales_values_ && n == rows_ && see.lo == first && see.hi % kPanelWidth == 0;
+      score(base, see, first, r, n, prepared, scaled);
       bool mixed = !alike && differ(lo + r, hi + r, n, see);
       if (modifiers_) mixed = modify(base, lo, hi, r, n) || mixed;
       int32_t tile_lo[kScoreRows];
@@ -246,10 +246,10 @@ class RowBlock {
     }
   }
 
-  /// Scores of rows [r, r + n) and columns [first, first + columns), of which they see `see`. `prepared`: the keys are in
+  /// Scores of rows [r, r + n) and columns from `first` on, of which they see `see`. `prepared`: the keys are in
   /// the workspace already. `scaled`: and the scales of these columns' values, see KvOperands::scales_values.
-  void score(int64_t base, Interval see, int64_t first, int64_t columns, int64_t r, int64_t n, bool prepared,
-             bool scaled) {
+  void score(int64_t base, Interval see, int64_t first, int64_t r, int64_t n, bool prepared, bool scaled) {
+    const int64_t columns = round_up(see.hi, kPanelWidth) - first;
     ScoreTile tile = {.q = w_.q + r * w_.query_bytes,
                       .q_stride = w_.query_bytes,
                       .rows = n,
@@ -263,6 +263,7 @@ class RowBlock {
                       .stream = false};
     if (prepared) {
       tile.panels = workspace_panel(first);
+      tile.half_last = (see.hi - 1) % kPanelWidth < kHalfPanel;
       key_ops_.score_packed(tile);
       return;
     }

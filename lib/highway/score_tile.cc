@@ -118,7 +118,7 @@ HWY_NOINLINE void Tile(const TileArguments& a) {
 /// What depends on the type of the keys. All else is one body for all types.
 struct Storage {
   int64_t lane_bytes;
-  TileFunction* const* tiles[5];  // by vectors, of 1, 2, ... rows
+  TileFunction* const* tiles[5];  // by vectors, of 1, 2, ... rows; by one vector of kTileRows alone, or null
 };
 template <class T, size_t kVecs, class Rows = std::make_index_sequence<static_cast<size_t>(kRowsOf<kVecs>)>>
 struct TilesOf;
@@ -131,9 +131,17 @@ constexpr TileFunction* const* TilesOfThree() {
   if constexpr (kThreeVectors) return TilesOf<T, 3>::kTiles;
   return nullptr;
 }
+/// For half a panel that is one vector. Packed panels are f32; of rows that see different keys most tiles have kTileRows.
+constexpr bool kOneVector = vectors_of_lanes(1) == kHalfPanel;
 template <class T>
-constexpr Storage kStorage = {kLaneBytes<T>,
-                              {nullptr, nullptr, TilesOf<T, 2>::kTiles, TilesOfThree<T>(), TilesOf<T, 4>::kTiles}};
+constexpr TileFunction* const* TilesOfOne() {
+  if constexpr (kOneVector && std::is_same_v<T, float>)
+    return TilesOf<T, 1, std::index_sequence<kTileRows - 1>>::kTiles;
+  return nullptr;
+}
+template <class T>
+constexpr Storage kStorage = {
+    kLaneBytes<T>, {nullptr, TilesOfOne<T>(), TilesOf<T, 2>::kTiles, TilesOfThree<T>(), TilesOf<T, 4>::kTiles}};
 
 /// What the tile of rows [first, first + rows) and columns [x, x + vecs vectors) prefetches: its share of the panels to
 /// come, which the tiles of the present ones divide among themselves in the order in which they run.
@@ -154,7 +162,8 @@ HWY_INLINE PrefetchPlan PanelsToCome(const ScoreTile& a, int64_t lane_bytes, int
 /// `steps` in a panel.
 SIMDATTN_SHARED void Score(const ScoreTile& a, const Storage& type, int64_t steps) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const int64_t columns = a.n_panels * kPanelWidth;
+  const bool half_last = a.half_last && (n < kHalfPanel || (type.tiles[1] != nullptr && a.rows % kTileRows == 0));
+  const int64_t columns = a.n_panels * kPanelWidth - (half_last ? kHalfPanel : 0);
   const int64_t lane_bytes = type.lane_bytes;
   const float* const q = static_cast<const float*>(a.q);
   const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
@@ -169,8 +178,9 @@ SIMDATTN_SHARED void Score(const ScoreTile& a, const Storage& type, int64_t step
     const char* const high = column(x + (vecs == 3 ? 2 : vecs / 2) * n);
     TileFunction* const* const tiles = type.tiles[vecs];
     for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
-      tiles[t.rows - 1]({q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
-                         a.stream ? PanelsToCome(a, lane_bytes, steps, vecs, x, t.first, t.rows) : PrefetchPlan()});
+      tiles[vecs == 1 ? 0 : t.rows - 1](
+          {q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
+           a.stream ? PanelsToCome(a, lane_bytes, steps, vecs, x, t.first, t.rows) : PrefetchPlan()});
     }
     x += vecs * n;
   };
@@ -183,7 +193,8 @@ SIMDATTN_SHARED void Score(const ScoreTile& a, const Storage& type, int64_t step
     // Four vectors are left to two tiles of two.
     while (x + 3 * n <= columns && columns - x != 4 * n) strip(3);
   }
-  while (x < columns) strip(2);
+  while (x + 2 * n <= columns) strip(2);
+  if (x < columns) strip(1);
 }
 template <class T>
 HWY_INLINE void Score(const ScoreTile& a) {
