@@ -1222,6 +1222,20 @@ TEST_P(BadCalls, EmptyIsNotBad) {
   a.v = a.k;
   a.out = View<4>(nullptr, DType::kF32, {2, 4, 0, 8});
   EXPECT_TRUE(attention(a, e).ok());
+  // No keys: they share no byte with the output, wherever they are said to be.
+  float row[8] = {9, 9, 9, 9, 9, 9, 9, 9};
+  a.q = ConstView<4>(row, DType::kF32, {1, 1, 1, 8});
+  float result[8] = {9, 9, 9, 9, 9, 9, 9, 9};
+  a.out = View<4>(result, DType::kF32, {1, 1, 1, 8});
+  a.k = ConstView<4>(result, DType::kF32, {1, 1, 0, 8});
+  a.v = a.k;
+  AttentionPlan plan;
+  ASSERT_TRUE(attention_plan(a, &plan, e).ok());
+  std::vector<char> workspace(plan.workspace_bytes);
+  const Status status =
+      attention(a, {.target = e.target, .workspace = workspace.data(), .workspace_bytes = workspace.size()});
+  EXPECT_TRUE(status.ok()) << status.detail;
+  for (const float x : result) EXPECT_EQ(x, 0.0f);
 }
 
 SIMDATTN_FOR_EACH_TARGET(BadCalls);
