@@ -66,7 +66,7 @@ struct Gaussian {
     };
     size_t i = 0;
     for (; i + kPartials <= dim; i += kPartials) sixteen(q + i, ldq, k + i);
-    if (i < dim && kMaskedTails) {
+    if (HWY_UNLIKELY(i < dim) && kMaskedTails) {
       const size_t n = dim - i;
       const hn::Mask<D> inside = hn::FirstN(d, n);
       const V x = LoadWideN(d, k + i, n);
@@ -80,7 +80,7 @@ struct Gaussian {
         last(2, a20);
         last(3, a30);
       }
-    } else if (i < dim) {
+    } else if (HWY_UNLIKELY(i < dim)) {
       HWY_ALIGN float k_tail[kPartials];
       PadTail(k + i, dim - i, -0.0f, k_tail);  // as in q: squares of +0, and no sum of squares is -0
       sixteen(q_tail, int64_t{kPartials}, k_tail);
@@ -116,7 +116,7 @@ struct Gaussian {
       add(2, a2, b2);
       add(3, a3, b3);
     }
-    if (i < dim) {
+    if (HWY_UNLIKELY(i < dim)) {
       const size_t n = dim - i;
       const hn::Mask<D> inside = hn::FirstN(d, n);
       const V x = LoadWideN(d, k + i, n);

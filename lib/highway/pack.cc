@@ -21,17 +21,33 @@ HWY_INLINE void StoreKeys(hn::Vec<PackTag> v, float* out, const float* /*type*/)
   hn::StoreU(OddOf(d, pairs), d, out + kPanelWidth);
 }
 
+/// Dimensions of all 32 rows that are transposed before the next ones: with stores of less than a line, L1 holds the lines until they are full. Rows of
+/// 256 dimensions: 0.82 - 0.93 of the time of whole rows (AVX2, SSE4; decode from L3). Vectors of 128 bits take four or eight dimensions.
+template <class T>
+constexpr int64_t kRunOf(int64_t rows) {
+  return rows == 4 ? static_cast<int64_t>(16 / sizeof(T)) : rows == 8 ? 64 : int64_t{1} << 31;
+}
+
 /// 32 rows of `dim` elements (a multiple of what 128 bits hold) into a panel. Lanes of 32 bits: numbers, or pairs of bf16.
 template <class T>
 HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   constexpr int64_t kRows = static_cast<int64_t>(hn::MaxLanes(PackTag()));
   constexpr int64_t kLane = sizeof(float) / sizeof(T);
-  for (int64_t j = 0; j < kPanelWidth; j += kRows) {
-    const T* p = rows + j * stride;
-    float* out = panel + j;
-    for (int64_t i = 0; i < dim; i += 4 * kLane, p += 4 * kLane, out += 4 * kLane * kPanelWidth) {
-      if (prefetch) PrefetchNext<kRows>(rows + j * stride, stride, i);
-      FourLanes(p, stride, [&](auto k, auto v) SIMDATTN_LAMBDA { StoreKeys(v, out + k * kLane * kPanelWidth, p); });
+  constexpr int64_t kRun = kRunOf<T>(kRows);
+  for (int64_t first = 0; first < dim; first += kRun) {
+    const int64_t end = std::min(first + kRun, dim);
+    if (prefetch && kRows == 4) PrefetchNext<kPanelWidth>(rows, stride, first);
+    for (int64_t j = 0; j < kPanelWidth; j += kRows) {
+      const T* p = rows + j * stride + first;
+      float* out = panel + first * kPanelWidth + j;
+      int64_t i = first;
+      do {
+        if (prefetch && kRows > 4) PrefetchNext<kRows>(rows + j * stride, stride, i);
+        FourLanes(p, stride, [&](auto k, auto v) SIMDATTN_LAMBDA { StoreKeys(v, out + k * kLane * kPanelWidth, p); });
+        i += 4 * kLane;
+        p += 4 * kLane;
+        out += 4 * kLane * kPanelWidth;
+      } while (kRows > 4 && i < end);
     }
   }
 }

@@ -66,8 +66,9 @@ HWY_NOINLINE void Tile(const TileArguments& a) {
       else return LoadWide(d, v.get() + c * n);
     };
     const auto add_key = [&]() SIMDATTN_LAMBDA {
-      if constexpr (kRows == 1 && kVecs == 8 && !kPairs) {
-        // A column is multiplied as it is loaded: eight of them beside eight sums and the weight are more than 16 registers.
+      if constexpr (kRows == 1 && kVecs == 8 && !kPairs && HWY_MAX_BYTES < 64) {
+        // A column is multiplied as it is loaded: eight of them beside eight sums and the weight are more than 16 registers. With 32, conversions of
+        // f16 are better not waited for one by one (1.04 of the time).
         const TileVec weight = hn::Set(d, *w);
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(acc) = hn::MulAdd(weight, column(c), Get<c>(acc)); });
       } else {

@@ -93,14 +93,20 @@ SIMDATTN_INLINE void transpose(const T* rows, int64_t stride, int64_t dim, float
 #if XSIMD_WITH_AVX2
   if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel, prefetch);
 #endif
-  for (int64_t j = 0; j < kPanelWidth; j += kTransposed) {
-    const T* p = rows + j * stride;
-    float* out = panel + j;
-    for (int64_t d = 0; d < dim; d += kTransposedDims<T>) {
-      if (prefetch) prefetch_next<kTransposed>(rows + j * stride, stride, d);
-      transpose_four(p, stride, out);
-      p += kTransposedDims<T>;
-      out += kTransposedDims<T> * kPanelWidth;
+  // Dimensions of all 32 rows before the next ones: with stores of less than a line, L1 holds the lines until they are full. Rows of 256 dimensions,
+  // AVX2: 0.87 (512 keys of bf16) of the time of whole rows.
+  constexpr int64_t kRun = kTransposed == 4 ? kTransposedDims<T> : kTransposed == 8 ? 64 : int64_t{1} << 31;
+  for (int64_t first = 0; first < dim; first += kRun) {
+    const int64_t end = smaller(first + kRun, dim);
+    for (int64_t j = 0; j < kPanelWidth; j += kTransposed) {
+      const T* p = rows + j * stride + first;
+      float* out = panel + first * kPanelWidth + j;
+      for (int64_t d = first; d < end; d += kTransposedDims<T>) {
+        if (prefetch) prefetch_next<kTransposed>(rows + j * stride, stride, d);
+        transpose_four(p, stride, out);
+        p += kTransposedDims<T>;
+        out += kTransposedDims<T> * kPanelWidth;
+      }
     }
   }
 }

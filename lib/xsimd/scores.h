@@ -65,8 +65,9 @@ struct WeightedTanh {
   int64_t ldw;
   int64_t element;                                       // bytes
   void (*widen)(const void* in, float* out, int64_t n);  // null: f32
-  void (*add_keys)(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k, int64_t keys,
-                   float* sums);  // of one part
+  using AddKeys = void(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k, int64_t keys,
+                       float* sums);
+  AddKeys *add_keys, *add_keys_to_four;  // of one part
 };
 
 /// The n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all others
@@ -250,8 +251,6 @@ void add_tangents_of(const WeightedTanh& term, const ScoreRows& a, int64_t row, 
   const int64_t dim = a.dim;
   const float* const q = a.q + row * a.ldq;
   const float* const weights = term.w + row * term.ldw;
-  alignas(64) float w_tail[16];
-  if (dim % 16 != 0) pad_tail(weights + dim / 16 * 16, dim % 16, -0.0f, w_tail);  // tangents of +0 change no sum
   for (int64_t j = 0; j < keys; ++j, k += a.ldk) {
     const T* const key = reinterpret_cast<const T*>(k);
     Registers<1> sum = {{Floats(0.0f)}};
@@ -263,11 +262,33 @@ void add_tangents_of(const WeightedTanh& term, const ScoreRows& a, int64_t row, 
       } else {
         const auto part = first_lanes(dim - i);
         x = load(q + i, part) + load(key + i, part);
-        w = load(w_tail);
+        w = xsimd::select(mask_of(part), load(weights + i, part), Floats(-0.0f));  // tangents of +0 change no sum
       }
       reg<0>(sum) = xsimd::fma(w, tanh_of(x), reg<0>(sum));
     }
     store_tile<1, 1>(sum, sums, j);
+  }
+}
+
+/// The same of four queries, whole batches: they share the widening of a key, and their tangents overlap. One query after the other takes 1.04 (f32)
+/// to 1.09 (f16) of the time.
+template <class T>
+void add_tangents_of_four(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k, int64_t keys,
+                          float* sums) {
+  const int64_t dim = a.dim, ldq = a.ldq, ldw = term.ldw;
+  const float* const q = a.q + row * ldq;
+  const float* const weights = term.w + row * ldw;
+  for (int64_t j = 0; j < keys; ++j, k += a.ldk) {
+    const T* const key = reinterpret_cast<const T*>(k);
+    Registers<4> sum;
+    unroll<4>([&](auto r) SIMDATTN_LAMBDA { reg<r>(sum) = Floats(0.0f); });
+    for (int64_t i = 0; i < dim; i += 16) {
+      const Floats x = load(key + i);
+      unroll<4>([&](auto r) SIMDATTN_LAMBDA {
+        reg<r>(sum) = xsimd::fma(load(weights + i + r * ldw), tanh_of(load(q + i + r * ldq) + x), reg<r>(sum));
+      });
+    }
+    store_tile<4, 1>(sum, sums, j);
   }
 }
 
@@ -276,7 +297,7 @@ void add_tangents_of(const WeightedTanh& term, const ScoreRows& a, int64_t row, 
 template <class Term, class T, int64_t kQ>
 __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, float factor, int64_t row,
                                           int64_t queries, int64_t first, int64_t end) {
-  constexpr int64_t kMost = kQ == kTileOfFour ? 4 : kQ;  // in one call
+  constexpr int64_t kMost = kQ == kTileOfFour || (Term::kOneByOne && kParts == 1) ? 4 : kQ;  // in one call
   const int64_t count = kMost == kQ ? kQ : queries;
   constexpr int64_t kSums = kKeysPerPass * kLanes;
   alignas(64) float kept[2 * kMost * kSums];
@@ -301,7 +322,11 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
     const T* k = static_cast<const T*>(a.k) + key * a.ldk;
     if constexpr (Term::kOneByOne) {
       if constexpr (kParts == 1) {
-        term.add_keys(term, a, row, k, keys, sums);
+        if (count == 4) {
+          term.add_keys_to_four(term, a, row, k, keys, sums);
+        } else {
+          term.add_keys(term, a, row, k, keys, sums);
+        }
       } else {
         for (int64_t j = 0; j < keys; ++j) add_tangents(term, a, row, k + j * a.ldk, sums, j);
       }
@@ -323,7 +348,7 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
         for (; kK > 1 && j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
       };
       // The loops of rows without a tail are left alone by it: looking for one costs a tile a tenth.
-      if (a.dim % 16 == 0) {
+      if (a.dim % 16 == 0) [[likely]] {
         add_all(std::false_type());
       } else {
         add_all(std::true_type());
@@ -348,6 +373,8 @@ SIMDATTN_INLINE void score_all(const Term& term, const ScoreRows& a, float facto
     int64_t row = 0;
     if constexpr (!Term::kOneByOne) {
       for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, kTileOfFour>(term, a, factor, row, 4, key, end);
+    } else if (kParts == 1 && a.dim % 16 == 0) {
+      for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, 1>(term, a, factor, row, 4, key, end);
     }
     if constexpr (!Term::kRare || (kTileOfFour == 2 && !Term::kOneByOne)) {
       if (row + 2 <= a.n_q) {
@@ -373,9 +400,12 @@ SIMDATTN_SHARED void additive_scores(const WeightedTanh& term, const AdditiveRow
 }
 template <class T>
 void additive_rows(const AdditiveRows& a) {
-  WeightedTanh term = {a.w, a.ldw, static_cast<int64_t>(sizeof(T)), std::is_same_v<T, float> ? nullptr : widen<T>,
-                       nullptr};
-  if constexpr (kParts == 1) term.add_keys = add_tangents_of<T>;
+  WeightedTanh term = {a.w,     a.ldw,  static_cast<int64_t>(sizeof(T)), std::is_same_v<T, float> ? nullptr : widen<T>,
+                       nullptr, nullptr};
+  if constexpr (kParts == 1) {
+    term.add_keys = add_tangents_of<T>;
+    term.add_keys_to_four = add_tangents_of_four<T>;
+  }
   additive_scores(term, a);
 }
 
