@@ -64,7 +64,7 @@ struct Ops {
   static HWY_INLINE Vec add(Vec a, Vec b) { return hn::Add(a, b); }
   static HWY_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return hn::MulAdd(a, b, c); }
   static HWY_INLINE Vec rounded(Vec v) { return RoundedToBF16(TileTag(), v); }
-  static constexpr bool kSplits = HWY_ARCH_X86;
+  static constexpr bool kSplits = HWY_ARCH_X86, kKeepsRounded = HWY_TARGET == HWY_AVX2;
   static HWY_INLINE Vec split(Vec v) {
 #if HWY_TARGET == HWY_AVX2
     // Three operations, but two of them for other ports than those of multiply-adds. In assembly: compilers would begin all vectors of a

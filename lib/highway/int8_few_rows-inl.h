@@ -354,6 +354,11 @@ constexpr bool kColumnsAhead =
     kRows == 4 && kKept == Kept::kNo && (HWY_TARGET <= HWY_AVX3 ? kVecs == 4 : HWY_TARGET <= HWY_AVX2);
 using ColumnsToCome = RegisterSet<std::make_index_sequence<4>>;
 
+/// False: a pass of its own looks at columns to come. What four vectors of scores and four largest numbers leave of 16 registers does not hold the
+/// largest numbers of values, which then go through the stack in every turn (Zen 4: 1.05 of the time; of bf16 a pass takes as much).
+template <class T, size_t kRows>
+constexpr bool kLooksAhead = kScoreVecs<kRows> <= 2 || sizeof(T) == 2;
+
 /// Two more columns of a row of two vectors.
 HWY_INLINE void AddTwo(const float* x, TileVec c0, TileVec c1, TileVec& a0, TileVec& a1) {
 #if HWY_TARGET == HWY_AVX2
@@ -398,7 +403,7 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
     alignas(64) uint32_t looked_at[kLookedAt<kVecs>];
     uint32_t* of_row = looked_at;
     const int64_t others = 2 * n * a.value_stride;
-    const bool looks_ahead = kKept != Kept::kRead && a.next_scales != nullptr;
+    const bool looks_ahead = kLooksAhead<T, kRows> && kKept != Kept::kRead && a.next_scales != nullptr;
     const bool looks_at_values = kKept != Kept::kRead && a.value_scales != nullptr;
     const int64_t value_steps = a.dim / (4 * n);  // in each of which 4 n numbers
     const int64_t next_row = a.value_stride - value_steps * 4 * n;
@@ -507,7 +512,7 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
     if (dim % 2 != 0) {
       if constexpr (kAsPairs<kRows, kKept>) pair(std::integral_constant<size_t, 1>());
       else dimension(std::integral_constant<size_t, 0>());
-      if constexpr (kKept != Kept::kRead) {
+      if constexpr (kLooksAhead<T, kRows> && kKept != Kept::kRead) {
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
           largest(c) = LargestOfKeys<T>::LookLast(next.get() + static_cast<int64_t>(c) * n * kStep, largest(c));
         });
@@ -559,13 +564,17 @@ HWY_INLINE void QueryIntegers(const char* query, int64_t numbers, bool pairs, fl
   }
 }
 
-/// How many panels before it is multiplied one is looked at. Two: divisions end while the panel between is multiplied. But three panels of f32
-/// beside rows of values are more than an L1 of 32 KiB holds, and L2 is read twice: with one row on a Zen 4 the pass that looks also fetches
-/// (512 keys; 8192: AVX-512 0.86; 0.84 of the time, AVX2 0.95; 0.91), with more rows one panel ahead is best (0.97; 0.97, 1.0; 0.94).
+/// How many columns before they are multiplied some are looked at. Two panels: divisions end while the one between is
+/// multiplied. But what lies between has to stay in L1, 32 KiB on a Zen 4, beside rows of values. One row of f32: the
+/// pass that looks also fetches. Else one tile ahead (time of two panels, 512 keys; 8192: AVX-512, one row of f32 0.86;
+/// 0.84, of bf16 0.99; 0.96, four rows of f32 0.97; 0.97, of bf16 0.985; AVX2, one row of f32 0.95; 0.91, four 0.98;
+/// 0.91, of bf16 0.985; 0.99).
 template <class T>
-HWY_INLINE int64_t PanelsAhead(int64_t rows) {
-  if (HWY_TARGET <= HWY_AVX2 && sizeof(T) == sizeof(float) && is_zen4()) return rows > 1 ? 1 : 0;
-  return 2;
+HWY_INLINE int64_t ColumnsAhead(int64_t rows) {
+  if (HWY_TARGET > HWY_AVX2 || !is_zen4()) return 2 * kPanelWidth;
+  if (rows > 1) return HWY_TARGET <= HWY_AVX3 ? kPanelWidth : kPanelWidth / 2;
+  if (sizeof(T) == sizeof(float)) return 0;
+  return HWY_TARGET <= HWY_AVX3 ? kPanelWidth : 2 * kPanelWidth;
 }
 
 template <class T>
@@ -578,9 +587,8 @@ void QuantisedScore(const ScoreTile& a) {
   alignas(64) float q[kMost * kInt8FewRowsDims];
   alignas(64) float integers[kKeepsIntegers ? kInt8FewRowsDims * HWY_MAX_LANES_D(TileTag) : 1];
   float factors[kMost];
-  constexpr int64_t kMostAhead = 2;
-  const int64_t panels_ahead = PanelsAhead<T>(a.rows);
-  alignas(64) float scales[kMostAhead + 1][kPanelWidth], inverses[kMostAhead + 1][kPanelWidth];
+  constexpr int64_t kKept = 4 * kPanelWidth;  // scales of so many columns, a power of two
+  alignas(64) float scales[kKept], inverses[kKept];
   const uintptr_t ahead = a.stream ? static_cast<uintptr_t>((16384 / a.panel_stride + 1) * a.panel_stride) : 0;
   for (int64_t first = 0; first < a.rows; first += kMost) {
     const int64_t rows = a.rows - first < kMost ? a.rows - first : kMost;
@@ -595,40 +603,46 @@ void QuantisedScore(const ScoreTile& a) {
     const auto panel = [&](int64_t p) SIMDATTN_LAMBDA {
       return reinterpret_cast<const T*>(static_cast<const char*>(a.panels) + p * a.panel_stride);
     };
-    const auto look = [&](int64_t p) SIMDATTN_LAMBDA {
-      PanelScales<T>(panel(p), a.dim, scales[p % (kMostAhead + 1)], inverses[p % (kMostAhead + 1)]);
+    const auto column = [&](int64_t x)
+                            SIMDATTN_LAMBDA { return panel(x / kPanelWidth) + x % kPanelWidth * kPanelStep<T>; };
+    const int64_t columns_ahead = ColumnsAhead<T>(rows);
+    const bool in_tiles = columns_ahead > 0 && (rows > 1 || kLooksAhead<T, 1>);
+    int64_t looked = 0;  // columns
+    const auto look = [&](int64_t end) SIMDATTN_LAMBDA {
+      for (; looked < end && looked < a.n_panels * kPanelWidth; looked += kPanelWidth) {
+        PanelScales<T>(column(looked), a.dim, scales + looked % kKept, inverses + looked % kKept);
+      }
     };
-    for (int64_t p = 0; p < panels_ahead && p < a.n_panels; ++p) look(p);
+    look(columns_ahead);
     for (int64_t p = 0; p < a.n_panels; ++p) {
-      if (panels_ahead == 0) look(p);
-      const bool more = panels_ahead > 0 && p + panels_ahead < a.n_panels;
-      const T* const next = panel(more ? p + panels_ahead : p);
-      const int64_t now = p % (kMostAhead + 1), then = (p + panels_ahead) % (kMostAhead + 1);
+      if (!in_tiles) look(p * kPanelWidth + columns_ahead + 1);
       for (int64_t c = 0; c < kPanelWidth; c += 2 * n) {
         const bool looks = a.value_scales != nullptr && first == 0;
+        const int64_t x = p * kPanelWidth + c, now = x % kKept, to_come = x + columns_ahead, then = to_come % kKept;
+        const bool more = in_tiles && to_come >= looked && to_come < a.n_panels * kPanelWidth;
+        const T* const next = column(more ? to_come : x);
         for (RowTiles t(rows, rows_of_tiles(rows, kFewRowsTile)); t.first < rows; t.next()) {
           if (t.rows == 1 && c % (static_cast<int64_t>(kScoreVecs<1>) * n) != 0)
             continue;  // the tile before took them too
           const bool once = t.first == 0;
-          const int64_t value = p * kPanelWidth + c;
           const QuantisedScores<T> tile = {
               q + t.first * numbers,
               numbers,
               factors + t.first,
-              panel(p) + c * kPanelStep<T>,
-              scales[now] + c,
-              inverses[now] + c,
+              column(x),
+              scales + now,
+              inverses + now,
               a.dim,
-              a.s + (first + t.first) * a.lds + p * kPanelWidth + c,
+              a.s + (first + t.first) * a.lds + x,
               a.lds,
               first + t.first == 0 ? ahead : 0,
-              next + c * kPanelStep<T>,
-              once && more ? scales[then] + c : nullptr,
-              inverses[then] + c,
-              looks ? reinterpret_cast<const T*>(static_cast<const char*>(a.values) + value * a.value_stride) : nullptr,
+              next,
+              once && more ? scales + then : nullptr,
+              inverses + then,
+              looks ? reinterpret_cast<const T*>(static_cast<const char*>(a.values) + x * a.value_stride) : nullptr,
               a.value_stride / static_cast<int64_t>(sizeof(T)),
-              looks && once ? a.value_scales + value : nullptr,
-              looks ? a.value_inverses + value : nullptr,
+              looks && once ? a.value_scales + x : nullptr,
+              looks ? a.value_inverses + x : nullptr,
               integers};
           const bool keeps = kKeepsIntegers && rows > kFewRowsTile;
           WithRows<kFewRowsTile>(t.rows, [&](auto r) {

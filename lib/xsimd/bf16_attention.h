@@ -35,7 +35,7 @@ struct Ops {
   static SIMDATTN_INLINE Vec add(Vec a, Vec b) { return a + b; }
   static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return xsimd::fma(a, b, c); }
   static SIMDATTN_INLINE Vec rounded(Vec v) { return rounded_to_bf16(v); }
-  static constexpr bool kSplits = kX86;
+  static constexpr bool kSplits = kX86, kKeepsRounded = false;  // 3 KB
   static SIMDATTN_INLINE Vec split(Vec v) {
     // See lib/highway/bf16_attention.cc.
 #if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
