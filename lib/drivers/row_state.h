@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "lib/dtypes.h"
@@ -29,7 +30,7 @@ inline void start(const RowStates& s, int64_t row, float sink) {
   s.max[row] = sink;
   s.sum[row] = sink == -kInf ? 0.0f : std::isfinite(sink) ? 1.0f : std::numeric_limits<float>::quiet_NaN();
   // Sixteen at a time: of one run compilers make `rep stos`, 8 ns for the 320 bytes of a short row.
-  for (float *d = s.acc + row * s.ld, *end = d + s.ld; d < end; d += kStateStep) std::fill_n(d, kStateStep, 0.0f);
+  for (float *d = s.acc + row * s.ld, *end = d + s.ld; d < end; d += kStateStep) std::memset(d, 0, kStateStep * 4);
 }
 
 /// a = a joined with b, which holds later keys.
