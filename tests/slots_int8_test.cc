@@ -177,6 +177,7 @@ class SlotsInt8 : public TargetTest {
     tile.s = s.data();
     tile.lds = lds;
     tile.stream = as_is && random.coin();
+    tile.half_step = as_is && random.coin();
     (as_is ? a.kv[type].score_tile : a.kv[0].score_packed)(tile);
     std::vector<float> result;
     for (int64_t r = 0; r < n_q; ++r) {
@@ -332,7 +333,7 @@ TEST_P(SlotsInt8, MagnitudesOfValues) {
     const int64_t dim =
         kv.scales_values * random.integer(1, std::min<int64_t>(5, kv.direct_key_dims / kv.scales_values));
     const int64_t n_panels = random.integer(0, kKeyBlock / kPanelWidth), keys = n_panels * kPanelWidth;
-    const int64_t n_q = random.integer(1, 13);
+    const int64_t n_q = random.integer(0, 3) == 0 ? 1 : random.integer(1, 13);  // a row alone has tiles of its own
     const TypedRows q(random, random.storage(), n_q, dim), v(random, type, keys, dim);
     const int64_t stride = panel_bytes(kv_type_of(type), dim);
     const Guarded panels(static_cast<size_t>(n_panels * stride), random.guard());
@@ -356,6 +357,7 @@ TEST_P(SlotsInt8, MagnitudesOfValues) {
       tile.s = s[looks].data();
       tile.lds = keys;
       tile.stream = random.coin();
+      tile.half_step = random.coin();
       if (looks) {
         tile.values = v.memory.data();
         tile.value_stride = v.stride;

@@ -22,6 +22,7 @@ constexpr double kStreamBytesOfOneRow = 8 << 20;
 
 /// Of an L1 of 32 KiB.
 constexpr int64_t kMostWholeStepDims = 64;
+constexpr int64_t kMostHalfPanelDims = 176;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -135,6 +136,7 @@ Status divide(const Attention& a, Threads threads, Division* division) {
   d.stream_one_row = bytes > kStreamBytesOfOneRow;
   d.from_memory = from_memory(bytes);
   d.half_step = sizes.d_qk > kMostWholeStepDims && is_zen4();
+  d.half_panels = d.half_step && !d.stream && sizes.d_qk <= kMostHalfPanelDims;
   d.scale = a.scoring.scale ? *a.scoring.scale : 1.0f / std::sqrt(static_cast<float>(sizes.d_qk));
   d.row_block = kRowBlock;
   if (threads == Threads::kSeveral && row_blocks < kEnoughTasks) {

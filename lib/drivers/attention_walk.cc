@@ -50,6 +50,7 @@ class RowBlock {
         stream_key_rows_(is_narrow(a_.k.type) ? stream_ : run.division.stream),
         from_memory_(run.division.from_memory),
         half_step_(run.division.half_step),
+        half_panels_(run.division.half_panels),
         k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         keys_(uk_, ops_, k_, w_.key_rows),
@@ -313,6 +314,7 @@ class RowBlock {
     }
     tile.panel_stride = k_.token_stride();
     tile.stream = stream_;
+    tile.half_step = half_panels_;
     // Values of a block lie in one piece where they are read in place (whole_steps).
     int64_t value_run = 0;
     const char* const values = scaled ? v_.at(base + first, &value_run) : nullptr;
@@ -419,6 +421,7 @@ class RowBlock {
   bool stream_key_rows_;
   FromMemory from_memory_;
   bool half_step_;
+  bool half_panels_;
   KvStore<true> k_;
   KvStore<true> v_;
   KeyOperands keys_;

@@ -33,6 +33,9 @@ constexpr size_t kScoreVecs = HWY_TARGET > HWY_AVX3&& kRows == 1 ? 4 : 2;
 /// Of a score two sums where multiply-adds would wait for each other: even and odd dimensions.
 template <size_t kRows, Kept kKept>
 constexpr size_t kSumsOfScore = !kAsPairs<kRows, kKept> && kScoreVecs<kRows> == 2 ? 2 : 1;
+/// Whether a row has tiles of half a panel too: see ScoreTile::half_step.
+template <class T>
+constexpr bool kHalfPanels = HWY_TARGET <= HWY_AVX3 && sizeof(T) == 4;
 
 /// Of a product the integer of magnitude up to 127 that it rounds to, in the lower half of what is 1.5 * 2^23 and it, or NaN.
 HWY_INLINE TileVec InLowerHalf(TileVec v) { return hn::Add(v, hn::Set(TileTag(), 12582912.0f)); }
@@ -375,11 +378,10 @@ HWY_INLINE void AddTwo(const float* x, TileVec c0, TileVec c1, TileVec& a0, Tile
   a1 = hn::MulAdd(factor, c1, a1);
 #endif
 }
-/// Two vectors of columns, or four. Meanwhile the largest numbers of a panel to come and those of rows of values are looked for. Two
+/// One vector of columns, two or four. Meanwhile the largest numbers of columns to come and those of rows of values are looked for. Two
 /// dimensions a turn: four take twice the code, and win nothing.
-template <class T, size_t kRows, Kept kKept>
+template <class T, size_t kRows, Kept kKept, size_t kVecs = kScoreVecs<kRows>>
 HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
-  constexpr size_t kVecs = kScoreVecs<kRows>;
   constexpr size_t kSums = kSumsOfScore<kRows, kKept>;
   constexpr int64_t kStep = kPanelStep<T>;
   const TileTag d;
@@ -405,8 +407,9 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
     const int64_t others = 2 * n * a.value_stride;
     const bool looks_ahead = kLooksAhead<T, kRows> && kKept != Kept::kRead && a.next_scales != nullptr;
     const bool looks_at_values = kKept != Kept::kRead && a.value_scales != nullptr;
-    const int64_t value_steps = a.dim / (4 * n);  // in each of which 4 n numbers
-    const int64_t next_row = a.value_stride - value_steps * 4 * n;
+    constexpr int64_t kValueVecs = kVecs == 1 ? 2 : 4;  // of numbers in each step
+    const int64_t value_steps = a.dim / (kValueVecs * n);
+    const int64_t next_row = a.value_stride - value_steps * kValueVecs * n;
     float* integers = a.integers;
     int64_t steps_left = value_steps;
     // Keys of which NaN was passed over: all bits of numbers in lower halves. Of those of NaN some are no other's.
@@ -478,19 +481,21 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
         ForEach<static_cast<size_t>(2 / kStep)>([&](auto j) SIMDATTN_LAMBDA {
           const T* const column = next.get() + static_cast<int64_t>(j) * kPanelWidth;
           ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-            largest(c) = LargestOfKeys<T>::Look(column + static_cast<int64_t>(c) * n * kStep, largest(c));
+            // One vector has two largest numbers, as each look waits for the one before.
+            Magnitudes& m = kVecs == 1 ? largest(j) : largest(c);
+            m = LargestOfKeys<T>::Look(column + static_cast<int64_t>(c) * n * kStep, m);
           });
         });
       }
       if constexpr (kAsPairs<kRows, kKept>) pair(std::integral_constant<size_t, 2>());
       else dimension(std::integral_constant<size_t, 0>());
       if (looks_at_values) {
-        ForEach<static_cast<size_t>(4 / kStep)>([&](auto j) SIMDATTN_LAMBDA {
+        ForEach<static_cast<size_t>(kValueVecs / kStep)>([&](auto j) SIMDATTN_LAMBDA {
           const T* const numbers = values.get() + static_cast<int64_t>(j) * n * kStep;
           of_values = Largest<T>::Look(numbers, of_values);
           if constexpr (kVecs == 4) of_others = Largest<T>::Look(numbers + others, of_others);
         });
-        values += 4 * n;
+        values += kValueVecs * n;
         if (--steps_left == 0) {
           hn::StoreU(of_values, hn::RebindToUnsigned<IntTag>(), of_row);
           of_values = NoMagnitudes();
@@ -519,6 +524,7 @@ HWY_NOINLINE void QuantisedScoreTile(const QuantisedScores<T>& a) {
       }
     }
     if (looks_ahead) {
+      if constexpr (kVecs == 1) m0 = LargerOf<T>(m0, m1);
       ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
         const int64_t column = static_cast<int64_t>(c) * n;
         StoreRowScales(LargestOfKeys<T>::OfLanes(largest(c)), a.next_scales + column, a.next_inverses + column);
@@ -605,7 +611,9 @@ void QuantisedScore(const ScoreTile& a) {
     };
     const auto column = [&](int64_t x)
                             SIMDATTN_LAMBDA { return panel(x / kPanelWidth) + x % kPanelWidth * kPanelStep<T>; };
-    const int64_t columns_ahead = ColumnsAhead<T>(rows);
+    const bool halves = kHalfPanels<T> && rows == 1 && a.half_step;
+    const int64_t width = halves ? n : 2 * n;
+    const int64_t columns_ahead = halves ? n : ColumnsAhead<T>(rows);
     const bool in_tiles = columns_ahead > 0 && (rows > 1 || kLooksAhead<T, 1>);
     int64_t looked = 0;  // columns
     const auto look = [&](int64_t end) SIMDATTN_LAMBDA {
@@ -616,13 +624,13 @@ void QuantisedScore(const ScoreTile& a) {
     look(columns_ahead);
     for (int64_t p = 0; p < a.n_panels; ++p) {
       if (!in_tiles) look(p * kPanelWidth + columns_ahead + 1);
-      for (int64_t c = 0; c < kPanelWidth; c += 2 * n) {
+      for (int64_t c = 0; c < kPanelWidth; c += width) {
         const bool looks = a.value_scales != nullptr && first == 0;
         const int64_t x = p * kPanelWidth + c, now = x % kKept, to_come = x + columns_ahead, then = to_come % kKept;
         const bool more = in_tiles && to_come >= looked && to_come < a.n_panels * kPanelWidth;
         const T* const next = column(more ? to_come : x);
         for (RowTiles t(rows, rows_of_tiles(rows, kFewRowsTile)); t.first < rows; t.next()) {
-          if (t.rows == 1 && c % (static_cast<int64_t>(kScoreVecs<1>) * n) != 0)
+          if (kScoreVecs<1> > 2 && t.rows == 1 && c % (static_cast<int64_t>(kScoreVecs<1>) * n) != 0)
             continue;  // the tile before took them too
           const bool once = t.first == 0;
           const QuantisedScores<T> tile = {
@@ -645,6 +653,12 @@ void QuantisedScore(const ScoreTile& a) {
               looks ? a.value_inverses + x : nullptr,
               integers};
           const bool keeps = kKeepsIntegers && rows > kFewRowsTile;
+          if constexpr (kHalfPanels<T>) {
+            if (halves) {
+              QuantisedScoreTile<T, 1, Kept::kNo, 1>(tile);
+              continue;
+            }
+          }
           WithRows<kFewRowsTile>(t.rows, [&](auto r) {
             if constexpr (kKeepsIntegers && r > 1) {
               if (keeps && !once) return QuantisedScoreTile<T, r, Kept::kRead>(tile);
