@@ -29,7 +29,7 @@ constexpr int64_t block_of(KvType type) { return type > KvType::kFp8E5M2 ? 32 : 
 constexpr bool is_read_only(KvType type) { return type > KvType::kQ4_0; }
 /// Most numbers of a row of them: such a row is treated whole, in buffers on the stack.
 inline constexpr int64_t kMaxNarrowDim = 8192;
-/// Columns that softmax_tile takes at a time, one of each partial sum.
+/// Half a panel: columns that softmax_tile takes at a time, one of each partial sum.
 inline constexpr int64_t kHalfPanel = kPanelWidth / 2;
 /// Width in columns of a group of packed values; the register tile's columns on every target divide it.
 inline constexpr int64_t kValueGroup = 32;
@@ -153,7 +153,7 @@ struct ScoreTile {
   bool stream;  // the panels come from beyond L2: prefetch
   /// The scores of the last panel's second half are not wanted: they are left as they are, or written.
   bool half_last = false;
-  FromMemory from_memory = FromMemory::kNo;  // and from beyond L3 (score_rows)
+  FromMemory from_memory = FromMemory::kNo;  // the keys come from beyond L3 as well (score_rows)
   /// Keys are taken 16 at a time where a target would take 32: with those that are fetched meanwhile 32 would fill L1. Of panels it
   /// is set where L2 holds them and their values: halves are read two lines of four at a time, which takes longer from L3.
   bool half_step = false;

@@ -110,7 +110,7 @@ TEST_P(Formula, Scores) {
 TEST_P(Formula, Softmax) {
   Random random(seed() * 1000 + 2);
   for (int64_t i = 0; i < cases(1500); ++i) {
-    // Some on both sides of 8192 columns, from which on rows to come are fetched.
+    // Some on both sides of 8192 columns: of longer rows the next one is fetched.
     const int64_t rows = random.integer(0, 8);
     const int64_t n = random.one_in(60) ? random.of<int64_t>({8191, 8192, 8193, 8700}) : random.size(0, 600);
     Array<2> x(random, DType::kF32, {rows, n}, Strides::kInput);
