@@ -225,8 +225,8 @@ int64_t AddValuesNarrow(const ValueTile& a);
 namespace {
 template <KvType kType>
 void value_tile_narrow(const ValueTile& a) {
-  const ValueTile rest = columns_from(a, a.rows <= N_AVX3::kFusedRows ? AddValuesNarrow<kType>(a) : 0);
-  if (rest.dim > 0) N_AVX3::ValueTileNarrow<kType>(rest);
+  const int64_t done = a.rows <= N_AVX3::kFusedRows ? AddValuesNarrow<kType>(a) : 0;
+  if (done < a.dim) N_AVX3::ValueTileNarrow<kType>(columns_from(a, done));
 }
 template <KvType kType>
 constexpr UKernels with_tiles_of(UKernels table) {
