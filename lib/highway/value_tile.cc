@@ -13,6 +13,8 @@ namespace {
 /// Rows of values that come from beyond the caches are read in blocks of about this many bytes, all columns of a block
 /// before the next block, so that memory is read in order and L1 holds what a second pass over the columns needs.
 constexpr int64_t kBlockBytes = 16384;
+/// So many bytes of values are found in L2 again in any order: one call of a tile takes all keys (512 KiB: 8 rows 1.1 of the time).
+constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
 struct TileArguments {
   const float* w;
@@ -75,7 +77,8 @@ HWY_NOINLINE void Tile(const TileArguments& a) {
         if constexpr (kPairs) {
           ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
             const TileVec pairs = LoadPairs(d, v.get() + 2 * c * n);
-            Get<2 * c>(k) = EvenOf(d, pairs);
+            // One row, AVX2: half of them shifted. All take 0.96 - 0.98 of the time on a Zen 4, but on Intel's ports half are as fast as none.
+            Get<2 * c>(k) = kRows == 1 && c % 2 == 0 ? ShiftedEvenOf(d, pairs) : EvenOf(d, pairs);
             Get<2 * c + 1>(k) = OddOf(d, pairs);
           });
         } else {
@@ -203,7 +206,7 @@ HWY_INLINE void Strip(const ValueTile& a, const Storage& type, int64_t vecs, int
   const int64_t bytes = vecs * static_cast<int64_t>(hn::MaxLanes(TileTag())) * type.size;
   const char* const v = ValuesAt(a, key, x, type.size);
   TileFunction* const* const tiles = type.tiles[vecs];
-  const bool in_pages = a.from_memory == FromMemory::kPages;
+  const bool in_pages = !a.stream && a.from_memory == FromMemory::kPages;
   RowsFromMemory rows_to_fetch;
   // As many rows again: those of the next call lie behind these.
   if (in_pages) rows_to_fetch = RowsFromMemory(v, 2 * keys, a.key_stride, bytes);
@@ -310,28 +313,29 @@ SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
       ColumnRange(a, type, 0, a.keys, x, std::min(x + kValueGroup, a.dim));
     return;
   }
-  ValueTile tile = a;
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const bool whole_rows = (a.dim > 8 * n && (HWY_MAX_BYTES > 16 || a.from_memory != FromMemory::kNo)) ||
-                          (a.dim == 8 * n && a.from_memory == FromMemory::kInOrder);
-  if (a.stream && a.rows == 1 && whole_rows && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
   const bool one_tile = a.rows == 1 && (a.dim == 8 * n || a.dim == 4 * n);
-  if (a.stream && one_tile && a.key_stride == a.dim * type.size) {
-    // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
-    // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
-    // and with narrower vectors they pay beyond the caches, but on a Zen 4, where bf16 and f16 from memory take 0.79 and 0.86 without.
-    const bool prefetches = !(type.size == sizeof(float) && HWY_MAX_BYTES == 64);
-    tile.stream = prefetches && a.from_memory == FromMemory::kNo;
-    if (!prefetches) tile.from_memory = FromMemory::kNo;
-    return ColumnRange(tile, type, 0, a.keys, 0, a.dim);
+  int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? a.keys : kKeyBlock;
+  if (a.stream) {
+    const bool whole_rows = (a.dim > 8 * n && (HWY_MAX_BYTES > 16 || a.from_memory != FromMemory::kNo)) ||
+                            (a.dim == 8 * n && a.from_memory == FromMemory::kInOrder);
+    if (a.rows == 1 && whole_rows && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
+    if (one_tile && a.key_stride == a.dim * type.size) {
+      // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
+      // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
+      // and with narrower vectors they pay beyond the caches, but on a Zen 4, where bf16 and f16 from memory take 0.79 and 0.86 without.
+      const bool prefetches = !(type.size == sizeof(float) && HWY_MAX_BYTES == 64);
+      ValueTile tile = a;
+      tile.stream = prefetches && a.from_memory == FromMemory::kNo;
+      if (!prefetches) tile.from_memory = FromMemory::kNo;
+      return ColumnRange(tile, type, 0, a.keys, 0, a.dim);
+    }
+    // Rows and columns of more than one tile find a block in L2 again.
+    block = std::max<int64_t>(kBlockBytes / (a.dim * type.size), 16);
   }
-  tile.from_memory = FromMemory::kNo;
-  const int64_t in_block = kBlockBytes / (a.dim * type.size);
-  // Rows and columns of more than one tile find a block in L2 again.
-  const int64_t block = a.stream ? std::max<int64_t>(in_block, 16) : one_tile ? a.keys : kKeyBlock;
   int64_t key = 0;
   do {
-    ColumnRange(tile, type, key, std::min(block, a.keys - key), 0, a.dim);
+    ColumnRange(a, type, key, std::min(block, a.keys - key), 0, a.dim);
     key += block;
   } while (key < a.keys);
 }

@@ -10,6 +10,8 @@ namespace {
 /// Rows of values that come from beyond the caches are read in blocks of this size, all columns of a block before the
 /// next block, so that memory is read in order; meanwhile the next block is prefetched.
 constexpr int64_t kBlockBytes = 16384;
+/// So many bytes are found in L2 again in any order: see Highway's.
+constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
 struct ValueTileArguments {
   const float* w;
@@ -60,7 +62,7 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a) 
     if constexpr (kPairs) {
       unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
         const Bits32 pairs = load_pairs(v.get() + 2 * c * kLanes);
-        reg<2 * c>(column) = even_of(pairs);
+        reg<2 * c>(column) = kRows == 1 && c % 2 == 0 ? shifted_even_of(pairs) : even_of(pairs);  // see Highway's
         reg<2 * c + 1>(column) = odd_of(pairs);
       });
     } else {
@@ -232,10 +234,10 @@ SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
     if (a.stream && a.rows == 1 && a.dim > 8 * kLanes && a.dim % kLanes == 0 && type.size == sizeof(float)) {
       return rows_in_order(a);
     }
-    const int64_t in_block = larger(kBlockBytes / (larger(a.dim, 1) * type.size), 16);
-    // Rows and columns of more than one tile find a block in L2 again.
     const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
-    const int64_t block = a.stream ? in_block : one_tile ? larger(a.keys, 1) : kKeyBlock;
+    int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? larger(a.keys, 1) : kKeyBlock;
+    // Rows and columns of more than one tile find a block in L2 again.
+    if (a.stream) block = larger(kBlockBytes / (larger(a.dim, 1) * type.size), 16);
     int64_t key = 0;
     do {
       value_columns(a, type, key, smaller(block, a.keys - key), 0, a.dim);
