@@ -88,7 +88,8 @@ HWY_NOINLINE void Tile(const TileArguments& a) {
         if constexpr (kPairs) {
           ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
             const TileVec pairs = LoadPairs(d, v.get() + 2 * c * n);
-            // One row, AVX2: half of them shifted. All take 0.96 - 0.98 of the time on a Zen 4, but on Intel's ports half are as fast as none.
+            // One row, AVX2: half of them shifted, 0.96 - 1.0 of the time on a Zen 4. All of them would be 0.01 better there, but by a count of ports worse
+            // than none on Intel's.
             Get<2 * c>(k) = kRows == 1 && c % 2 == 0 ? ShiftedEvenOf(d, pairs) : EvenOf(d, pairs);
             Get<2 * c + 1>(k) = OddOf(d, pairs);
           });
