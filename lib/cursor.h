@@ -15,10 +15,18 @@ class Cursor {
   explicit Cursor(T* p) : address_(reinterpret_cast<uintptr_t>(p)) {}
   T* get() const { return reinterpret_cast<T*>(address_); }
   void operator+=(int64_t elements) { address_ += static_cast<uintptr_t>(elements) * sizeof(T); }
+  friend void hide(Cursor& c) { __asm__("" : "+r"(c.address_)); }
 
  private:
   uintptr_t address_;
 };
+
+/// The compiler no longer knows what it has computed or loaded from p. A loop over rows then steps p, where it would keep a pointer to each
+/// row and an index for all. With AVX-512 tiles of f16 take 0.92 - 0.96 of the time so (Zen 4); with AVX2 it is one instruction more a row.
+template <class T>
+void hide(T*& p) {
+  __asm__("" : "+r"(p));
+}
 
 /// The address of p[elements], which may lie outside of every object: for prefetches.
 template <class T>

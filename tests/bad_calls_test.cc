@@ -704,7 +704,8 @@ struct AttentionCall {
       acc_memory{random, DType::kF32, {2, 4, 3, 8}};
   Array<3> lse_memory{random, DType::kF32, {2, 4, 3}}, max_memory{random, DType::kF32, {2, 4, 3}},
       sum_memory{random, DType::kF32, {2, 4, 3}};
-  Array<4> k_memory{random, DType::kBF16, {2, 2, 20, 16}}, v_memory{random, DType::kF16, {2, 2, 20, 8}};
+  Array<4> k_memory{random, DType::kBF16, {2, 2, 20, 16}}, k32_memory{random, DType::kF32, {2, 2, 20, 16}},
+      v_memory{random, DType::kF16, {2, 2, 20, 8}};
   Array<4> packed_q{random, DType::kF32, {1, 4, 6, 16}}, packed_out{random, DType::kF32, {1, 4, 6, 8}},
       packed_k{random, DType::kF32, {1, 2, 30, 16}}, packed_v{random, DType::kF32, {1, 2, 30, 8}};
   KvStorage paged_k = make_kv(random, DType::kF32, KvForm::kPagedPanels, 2, 2, 20, 16),
@@ -795,6 +796,13 @@ std::vector<Bad<AttentionCall>> attention_rows() {
       {"value batch differs", Code::kShape, "v.batch", [](C& c) { c.a.v.batch = 1; }},
       {"tokens negative", Code::kShape, "k.tokens", [](C& c) { c.a.k.tokens = c.a.v.tokens = -1; }},
       {"huge", Code::kShape, "k.tokens", [](C& c) { c.a.k.tokens = c.a.v.tokens = kHuge; }},
+      {"one token more than all sizes", Code::kShape, "k.tokens",
+       [](C& c) { c.a.k.tokens = c.a.v.tokens = int64_t{1} << 30, c.a.k.length = c.a.v.length = 20; }},
+      {"one key head more than all sizes", Code::kShape, "k.heads", [](C& c) { c.a.k.heads = int64_t{1} << 30; }},
+      {"one sequence of keys more than all sizes", Code::kShape, "k.batch: must be in",
+       [](C& c) { c.a.k.batch = int64_t{1} << 30; }},
+      {"one dimension of values more than all sizes", Code::kShape, "v.dim",
+       [](C& c) { c.a.v.dim = int64_t{1} << 30, c.a.out = {}, c.a.acc = {}, c.a.max = c.a.sum = {}; }},
       {"values in panels", Code::kShape, "v.layout", [](C& c) { c.a.v = c.value_panels.kv; }},
       {"k layout that does not exist", Code::kShape, "k.layout", [](C& c) { c.a.k.layout = static_cast<KvLayout>(3); }},
       {"out of other shape", Code::kShape, "out.shape", [](C& c) { c.a.out.shape[2] = 2; }},
@@ -829,6 +837,11 @@ std::vector<Bad<AttentionCall>> attention_rows() {
        [](C& c) { c.a.k.token_stride = std::numeric_limits<int64_t>::max(); }},
       {"k stride between elements", Code::kStride, "k", [](C& c) { c.a.k.token_stride += 1; }},
       {"v stride between elements", Code::kStride, "v", [](C& c) { c.a.v.head_stride += 1; }},
+      {"stride of f32 keys between elements", Code::kStride, "k",
+       [](C& c) {
+         c.a.k = c.k32_memory.view;
+         c.a.k.head_stride += 2;
+       }},
       {"all k strides between elements", Code::kStride, "k",
        [](C& c) { c.a.k.token_stride += 1, c.a.k.head_stride += 1, c.a.k.batch_stride += 1; }},
       {"reserved member 0 of keys", Code::kStructSize, "k.reserved", [](C& c) { c.a.k.reserved[0] = 1; }},
@@ -836,6 +849,10 @@ std::vector<Bad<AttentionCall>> attention_rows() {
       {"reserved member 2 of keys", Code::kStructSize, "k.reserved", [](C& c) { c.a.k.reserved[2] = 1; }},
       {"reserved member 3 of keys", Code::kStructSize, "k.reserved", [](C& c) { c.a.k.reserved[3] = 1; }},
       {"scales of keys that have none", Code::kDType, "k.scales", [](C& c) { c.a.k.scales = c.a.v.data; }},
+      {"block table of keys that have no pages", Code::kRange, "k.block_table",
+       [](C& c) { c.a.k.block_table = c.paged_k.kv.block_table; }},
+      {"block table stride below -1", Code::kShape, "k.block_table_stride",
+       [](C& c) { c.a.k.block_table_stride = -2; }},
       {"out broadcast", Code::kStride, "out", [](C& c) { c.a.out.stride[0] = 0; }},
       {"rows of lse coincide", Code::kStride, "lse", [](C& c) { c.a.lse.stride[1] = 1; }},
       {"out in q", Code::kOverlap, "out",

@@ -291,14 +291,16 @@ TEST_P(Bf16Slots, Values) {
     Random random(seed() * 100 + 310 + type);
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(1200); ++i) {
-      // Tiles end at 128 columns of rounded values, and a streamed block is a single group from 257 (16 bits) or 129 on.
-      const int64_t dim = i % 8 == 0 ? random.size(200, 700) : random.size(1, 200);
-      const int64_t keys = random.size(0, dim > 64 ? 80 : kKeyBlock);
+      // Tiles end at 128 columns of rounded values; from beyond L2 a block has 128 KiB: two blocks are 64 keys of 700 numbers of f32 or 200 of 180.
+      const bool in_blocks = i % 8 == 0;
+      const int64_t dim = in_blocks ? random.size(200, 700) : random.size(1, 200);
+      const int64_t keys = random.size(0, in_blocks ? 200 : dim > 64 ? 80 : kKeyBlock);
       const int64_t first = random.coin() ? 0 : random.integer(0, kKeyBlock - keys);
       const bool has_rows = definition().kv[type].value_tile != nullptr && kernels().kv[type].value_tile != nullptr;
       const bool rows = has_rows && random.coin();
       const Matrix v(random, dtype, keys, dim, class_of(i));
-      Matrix w(random, DType::kF32, rows_of(random), keys, class_of(i));
+      // Of eight rows some targets round values once for two tiles.
+      Matrix w(random, DType::kF32, in_blocks && random.coin() ? 8 : rows_of(random), keys, class_of(i));
       for (int64_t r = 0; r < w.rows; ++r) {
         for (int64_t j = 0; j < keys; ++j) w.f32()[r * w.stride + j] = to_f32(from_f32<bf16>(w.at(r, j)));
       }

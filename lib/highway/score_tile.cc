@@ -37,16 +37,6 @@ constexpr int64_t vectors_of_lanes(int64_t vecs) { return vecs * static_cast<int
 template <class T, size_t kVecs>
 constexpr int64_t kStepBytes = vectors_of_lanes(kVecs) * kLaneBytes<T>;
 
-/// Where a and b point to, hidden from the compiler.
-template <class T>
-HWY_INLINE void Hide(Cursor<T>& a, Cursor<T>& b) {
-  T* p = a.get();
-  T* q = b.get();
-  __asm__("" : "+r"(p), "+r"(q));
-  a = Cursor<T>(p);
-  b = Cursor<T>(q);
-}
-
 template <class T, size_t kRows, size_t kVecs>
 HWY_NOINLINE void Tile(const TileArguments& a) {
   const TileTag d;
@@ -91,7 +81,7 @@ HWY_NOINLINE void Tile(const TileArguments& a) {
         AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
         if (i + 1 == dim) break;
         if constexpr (kReloads) {
-          Hide(low, high);  // or the compiler would see that it has loaded them already
+          hide(low), hide(high);  // or the compiler would see that it has loaded them already
           ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<4 + c>(k) = LoadPairs(d, column(c)); });
         }
         ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(k) = OddOf(d, Get<4 + c>(k)); });
@@ -101,6 +91,7 @@ HWY_NOINLINE void Tile(const TileArguments& a) {
         AddOuterProduct<kRows, kVecs>(d, q, ldq, k, acc);
       }
       q += kStepDims<T>;
+      if constexpr (kRows > 1 && HWY_MAX_BYTES == 64) hide(q);
       low += kStepDims<T> * kPanelWidth;
       if constexpr (kVecs == 3) mid += kStepDims<T> * kPanelWidth;
       high += kStepDims<T> * kPanelWidth;
@@ -132,10 +123,9 @@ constexpr TileFunction* const* TilesOfThree() {
   return nullptr;
 }
 /// For half a panel that is one vector. Packed panels are f32; of rows that see different keys most tiles have kTileRows.
-constexpr bool kOneVector = vectors_of_lanes(1) == kHalfPanel;
 template <class T>
 constexpr TileFunction* const* TilesOfOne() {
-  if constexpr (kOneVector && std::is_same_v<T, float>)
+  if constexpr (vectors_of_lanes(1) == kHalfPanel && std::is_same_v<T, float>)
     return TilesOf<T, 1, std::index_sequence<kTileRows - 1>>::kTiles;
   return nullptr;
 }

@@ -10,42 +10,47 @@ namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Rows of values that come from beyond the caches are read in blocks of about this many bytes, all columns of a block
-/// before the next block, so that memory is read in order and L1 holds what a second pass over the columns needs.
-constexpr int64_t kBlockBytes = 16384;
+/// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block before the
+/// next block, so that memory is read in order. One row of weights: L1 holds what a second pass over the columns needs (32 KiB: 1.08 of the
+/// time from memory, AVX2). With more rows L2 is fast enough, and each tile costs 35 cycles beside its multiply-adds (16 KiB: 1.02 of the
+/// time; 64 KiB with AVX-512: 1.12 from memory, 0.99 from L3; Zen 4).
+constexpr int64_t block_bytes(int64_t rows) { return rows == 1 ? 16384 : HWY_MAX_BYTES == 64 ? 32768 : 65536; }
 /// So many bytes of values are found in L2 again in any order: one call of a tile takes all keys (512 KiB: 8 rows 1.1 of the time).
 constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
+/// What the tiles of some keys have in common. What differs from tile to tile is passed in registers: as members it was stored for each and
+/// loaded again, between the multiply-adds of one tile and those of the next (35 of 500 cycles, AVX-512, Zen 4).
 struct TileArguments {
-  const float* w;
   int64_t ldw;
-  const void* v;
   int64_t key_stride;
   int64_t keys;
-  float* o;
   int64_t ldo;
-  const float* alpha;                    // null: 1
-  PrefetchPlan prefetch;                 // kTileBytes<T, kVecs> a key
-  const RowsFromMemory* rows = nullptr;  // instead, for one row
+  int64_t prefetch_pitch;
+  int64_t prefetch_count;      // how often kTileBytes<T, kVecs> are prefetched, once a key
+  const RowsFromMemory* rows;  // instead, for one row
 };
-using TileFunction = void(const TileArguments&);
+/// alpha: null: 1. prefetched: where the first of those bytes are.
+using TileFunction = void(const TileArguments& a, const float* w, const void* values, float* sums, const float* alpha,
+                          uintptr_t prefetched);
 
 template <class T, size_t kVecs>
 constexpr int64_t kTileBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T));
 
 /// kVecs vectors of columns.
 template <class T, size_t kRows, size_t kVecs>
-HWY_NOINLINE void Tile(const TileArguments& a) {
+HWY_NOINLINE void Tile(const TileArguments& a, const float* w, const void* values, float* sums, const float* alphas,
+                       uintptr_t line) {
   constexpr bool kPairs = std::is_same_v<T, bf16> && kVecs % 2 == 0;
   const TileTag d;
   WithRegisters(d, [&](const Accumulators& acc, const Columns& k) SIMDATTN_LAMBDA {
     const size_t n = hn::Lanes(d);
+    const int64_t ldo = a.ldo;
     const auto load = [&](const float* o, size_t c) SIMDATTN_LAMBDA { return hn::LoadU(d, o + c * n); };
     const auto store = [&](TileVec v, float* o, size_t c) SIMDATTN_LAMBDA { hn::StoreU(v, d, o + c * n); };
 
     ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
-      const float* o = a.o + static_cast<int64_t>(r) * a.ldo;
-      const TileVec alpha = hn::Set(d, a.alpha != nullptr ? a.alpha[r] : 1.0f);
+      const float* o = sums + static_cast<int64_t>(r) * ldo;
+      const TileVec alpha = hn::Set(d, alphas != nullptr ? alphas[r] : 1.0f);
       if constexpr (kPairs) {
         ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
           const TileVec low = hn::Mul(alpha, load(o, 2 * c));
@@ -58,8 +63,7 @@ HWY_NOINLINE void Tile(const TileArguments& a) {
       }
     });
 
-    const float* w = a.w;
-    Cursor<const T> v(static_cast<const T*>(a.v));
+    Cursor<const T> v(static_cast<const T*>(values));
     const int64_t ldw = a.ldw;
     const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
     const int64_t keys = a.keys;
@@ -99,15 +103,16 @@ HWY_NOINLINE void Tile(const TileArguments& a) {
         AddOuterProduct<kRows, kVecs>(d, w, ldw, k, acc);
       }
       ++w;
+      if constexpr (kRows > 1 && HWY_MAX_BYTES == 64) hide(w);
       v += key_stride;
     };
-    uintptr_t line = a.prefetch.first;
+    const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch_pitch);
     const auto prefetch = [&]() SIMDATTN_LAMBDA {
       for (uintptr_t byte = 0; byte < kTileBytes<T, kVecs>; byte += 64)
         __builtin_prefetch(reinterpret_cast<const char*>(line + byte), 0, 2);
-      line += static_cast<uintptr_t>(a.prefetch.pitch);
+      line += pitch;
     };
-    const int64_t prefetched = std::min(a.prefetch.count, keys);
+    const int64_t prefetched = std::min(a.prefetch_count, keys);
     int64_t j = 0;
     if constexpr (kRows == 1) {
       // Three loops: one with two branches a key took up to 1.13 of the time (16-bit values from L3, AVX2, Zen 4).
@@ -129,7 +134,7 @@ HWY_NOINLINE void Tile(const TileArguments& a) {
     }
 
     ForEach<kRows>([&](auto r) SIMDATTN_LAMBDA {
-      float* o = a.o + static_cast<int64_t>(r) * a.ldo;
+      float* o = sums + static_cast<int64_t>(r) * ldo;
       if constexpr (kPairs) {
         ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
           const TileVec even = Get<r * kVecs + 2 * c>(acc);
@@ -166,15 +171,16 @@ HWY_NOINLINE void WidenLast(const void* v, int64_t key_stride, int64_t keys, siz
 
 /// Adds them, of one row.
 template <class T>
-HWY_NOINLINE void AddLast(const TileArguments& a, size_t columns) {
+HWY_NOINLINE void AddLast(const float* w, const void* values, int64_t key_stride, int64_t keys, float* o,
+                          const float* alpha, size_t columns) {
   const TileTag d;
-  Cursor<const char> v(static_cast<const char*>(a.v));
-  TileVec sum = hn::Mul(hn::Set(d, a.alpha != nullptr ? *a.alpha : 1.0f), hn::LoadN(d, a.o, columns));
-  for (int64_t j = 0; j < a.keys; ++j) {
-    sum = hn::MulAdd(hn::Set(d, a.w[j]), LoadWideN(d, reinterpret_cast<const T*>(v.get()), columns), sum);
-    v += a.key_stride;
+  Cursor<const char> v(static_cast<const char*>(values));
+  TileVec sum = hn::Mul(hn::Set(d, alpha != nullptr ? *alpha : 1.0f), hn::LoadN(d, o, columns));
+  for (int64_t j = 0; j < keys; ++j) {
+    sum = hn::MulAdd(hn::Set(d, w[j]), LoadWideN(d, reinterpret_cast<const T*>(v.get()), columns), sum);
+    v += key_stride;
   }
-  hn::StoreN(sum, d, a.o, columns);
+  hn::StoreN(sum, d, o, columns);
 }
 
 /// What depends on the type of the values. All else is one body for all types: it would be a third of this file's code.
@@ -196,96 +202,107 @@ constexpr Storage kStorage = {
     WidenLast<T>,
     AddLast<T>};
 
-/// What the tile of rows [first, first + rows) and columns [x, x + `bytes`) of a block prefetches: its share of the
-/// next block, which the tiles divide among themselves in the order in which they run.
-HWY_INLINE PrefetchPlan ValuesToCome(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t size,
-                                     int64_t bytes, int64_t first, int64_t rows) {
-  const auto next = [&](int64_t offset) {
-    return address_at(static_cast<const char*>(a.v), (key + keys) * a.key_stride + offset);
-  };
-  const int64_t from = share_of_rows(first, a.rows, keys);
-  const int64_t to = share_of_rows(first + rows, a.rows, keys);
-  if (a.key_stride == a.dim * size) return {next(x * keys * size + from * bytes), bytes, to - from};
-  return {next(from * a.key_stride + x * size), a.key_stride, to - from};
-}
+/// Keys [key, key + keys) of a ValueTile, and how they are fetched.
+struct KeyBlock {
+  const ValueTile& a;
+  const Storage& type;
+  int64_t key;
+  int64_t keys;
+  bool fetches_next;  // the block behind them
+  bool in_pages;      // they and as many rows again, those of the next call: FromMemory::kPages
 
-HWY_INLINE const char* ValuesAt(const ValueTile& a, int64_t key, int64_t x, int64_t size) {
-  return static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup * size;
-}
-
-/// Columns [x, x + vecs vectors) of `keys` keys from `key` on, for all rows.
-HWY_INLINE void Strip(const ValueTile& a, const Storage& type, int64_t vecs, int64_t key, int64_t keys, int64_t x) {
-  const int64_t bytes = vecs * static_cast<int64_t>(hn::MaxLanes(TileTag())) * type.size;
-  const char* const v = ValuesAt(a, key, x, type.size);
-  TileFunction* const* const tiles = type.tiles[vecs];
-  const bool in_pages = !a.stream && a.from_memory == FromMemory::kPages;
-  RowsFromMemory rows_to_fetch;
-  // As many rows again: those of the next call lie behind these.
-  if (in_pages) rows_to_fetch = RowsFromMemory(v, 2 * keys, a.key_stride, bytes);
-  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
-    tiles[t.rows - 1]({a.w + t.first * a.ldw + key, a.ldw, v, a.key_stride, keys, a.o + t.first * a.ldo + x, a.ldo,
-                       a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
-                       a.stream ? ValuesToCome(a, key, keys, x, type.size, bytes, t.first, t.rows) : PrefetchPlan(),
-                       in_pages ? &rows_to_fetch : nullptr});
+  const float* alpha() const { return key == 0 ? a.alpha : nullptr; }
+  const char* at(int64_t x) const {
+    return static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride +
+           x % kValueGroup * type.size;
   }
-}
+  /// What the tile of rows [first, first + rows) and columns [x, x + `bytes`) prefetches: its share of the next block, which
+  /// the tiles divide among themselves in the order in which they run.
+  HWY_INLINE PrefetchPlan Next(int64_t x, int64_t bytes, int64_t first, int64_t rows) const {
+    if (!fetches_next) return {};
+    const auto next = [&](int64_t offset) {
+      return address_at(static_cast<const char*>(a.v), (key + keys) * a.key_stride + offset);
+    };
+    const int64_t from = share_of_rows(first, a.rows, keys);
+    const int64_t to = share_of_rows(first + rows, a.rows, keys);
+    if (a.key_stride == a.dim * type.size) return {next(x * keys * type.size + from * bytes), bytes, to - from};
+    return {next(from * a.key_stride + x * type.size), a.key_stride, to - from};
+  }
+};
 
 /// The last columns of any number of rows, less than a vector of them: values and sums go through f32 of a vector's width, so that one
 /// tile is enough for all types. (Tiles that read and write a part of a vector were a third of this file's code.)
-SIMDATTN_SHARED void LastColumns(const ValueTile& a, const Storage& type, int64_t key, int64_t keys, int64_t x) {
+SIMDATTN_SHARED void LastColumns(const KeyBlock& b, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
+  const ValueTile& a = b.a;
   const TileTag d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
   const size_t columns = static_cast<size_t>(a.dim - x);
-  const char* const v = ValuesAt(a, key, x, type.size);
-  const float* const alpha = key == 0 ? a.alpha : nullptr;
+  const char* const v = b.at(x);
   HWY_ALIGN float wide[kWidened * HWY_MAX_LANES_D(TileTag)];
   HWY_ALIGN float sums[kTileRows * HWY_MAX_LANES_D(TileTag)];
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
     float* const o = a.o + t.first * a.ldo + x;
     for (int64_t r = 0; r < t.rows; ++r) hn::StoreU(hn::LoadN(d, o + r * a.ldo, columns), d, sums + r * n);
-    const PrefetchPlan prefetch =
-        a.stream ? ValuesToCome(a, key, keys, x, type.size, n * type.size, t.first, t.rows) : PrefetchPlan();
+    const PrefetchPlan prefetch = b.Next(x, n * b.type.size, t.first, t.rows);
+    const float* alpha = b.alpha() != nullptr ? b.alpha() + t.first : nullptr;
     int64_t done = 0;
     do {
-      const int64_t count = std::min(kWidened, keys - done);
+      const int64_t count = std::min(kWidened, b.keys - done);
       for (int64_t j = done; j < std::min(done + count, prefetch.count); ++j) {
         const uintptr_t line = prefetch.first + static_cast<uintptr_t>(j * prefetch.pitch);
         __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 2);
       }
-      type.widen_last(v + done * a.key_stride, a.key_stride, count, columns, wide);
-      TilesOf<float, 1>::kTiles[t.rows - 1](
-          {a.w + t.first * a.ldw + key + done, a.ldw, wide, n * static_cast<int64_t>(sizeof(float)), count, sums, n,
-           alpha != nullptr && done == 0 ? alpha + t.first : nullptr, PrefetchPlan()});
+      b.type.widen_last(v + done * a.key_stride, a.key_stride, count, columns, wide);
+      TilesOf<float, 1>::kTiles[t.rows - 1]({a.ldw, n * static_cast<int64_t>(sizeof(float)), count, n, 0, 0, nullptr},
+                                            a.w + t.first * a.ldw + b.key + done, wide, sums, alpha, 0);
+      alpha = nullptr;
       done += count;
-    } while (done < keys);
+    } while (done < b.keys);
     for (int64_t r = 0; r < t.rows; ++r) hn::StoreN(hn::LoadU(d, sums + r * n), d, o + r * a.ldo, columns);
   }
 }
 
-/// Columns [x, end) of `keys` keys from `key` on: the widest tiles that the rows leave registers for.
-SIMDATTN_SHARED void ColumnRange(const ValueTile& a, const Storage& type, int64_t key, int64_t keys, int64_t x,
-                                 int64_t end) {
+/// Vectors of the widest tile that `columns` columns fill and `rows` rows leave registers for. 0: they are less than a vector.
+HWY_INLINE int64_t VectorsOfTile(int64_t rows, int64_t columns) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   const auto fits = [&](int64_t vecs, int64_t max_rows) {
-    return x + vecs * n <= end && (a.rows <= max_rows || max_rows == kTileRows);
+    return columns >= vecs * n && (rows <= max_rows || max_rows == kTileRows);
   };
-  const auto strip = [&](int64_t vecs) SIMDATTN_LAMBDA {
-    Strip(a, type, vecs, key, keys, x);
+  if (fits(8, kRowsOf<8>)) return 8;
+  if (fits(4, kRowsOf<4>)) return 4;
+  // Four vectors are left to two tiles of two.
+  if (kThreeVectors && in_tiles_of_three_or_four(rows) && fits(3, kTileRows) && columns != 4 * n) return 3;
+  if (fits(2, kRowsOf<2>)) return 2;
+  return columns >= n ? 1 : 0;
+}
+
+/// Columns [x, end) of all rows.
+SIMDATTN_SHARED void ColumnRange(const KeyBlock& b, int64_t x, int64_t end) {
+  const ValueTile& a = b.a;
+  const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  TileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, nullptr};
+  RowsFromMemory rows_to_fetch;
+  while (const int64_t vecs = VectorsOfTile(a.rows, end - x)) {
+    const int64_t bytes = vecs * n * b.type.size;
+    TileFunction* const* const tiles = b.type.tiles[vecs];
+    const char* const v = b.at(x);
+    if (b.in_pages && a.rows == 1) {
+      rows_to_fetch = RowsFromMemory(v, 2 * b.keys, a.key_stride, bytes);
+      t.rows = &rows_to_fetch;
+    }
+    for (RowTiles r(a.rows, kTileRows); r.first < a.rows; r.next()) {
+      const PrefetchPlan next = b.Next(x, bytes, r.first, r.rows);
+      t.prefetch_pitch = next.pitch;
+      t.prefetch_count = next.count;
+      tiles[r.rows - 1](t, a.w + r.first * a.ldw + b.key, v, a.o + r.first * a.ldo + x,
+                        b.alpha() != nullptr ? b.alpha() + r.first : nullptr, next.first);
+    }
     x += vecs * n;
-  };
-  while (fits(8, kRowsOf<8>)) strip(8);
-  while (fits(4, kRowsOf<4>)) strip(4);
-  if (kThreeVectors && in_tiles_of_three_or_four(a.rows)) {
-    while (fits(3, kTileRows) && end - x != 4 * n) strip(3);
   }
-  while (fits(2, kRowsOf<2>)) strip(2);
-  while (x + n <= end) strip(1);
   if (x == end) return;
-  if (a.rows != 1) return LastColumns(a, type, key, keys, x);
-  type.add_last({a.w + key, a.ldw, ValuesAt(a, key, x, type.size), a.key_stride, keys, a.o + x, a.ldo,
-                 key == 0 ? a.alpha : nullptr, PrefetchPlan()},
-                static_cast<size_t>(end - x));
+  if (a.rows != 1) return LastColumns(b, x);
+  b.type.add_last(a.w + b.key, b.at(x), a.key_stride, b.keys, a.o + x, b.alpha(), static_cast<size_t>(end - x));
 }
 
 /// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1. AVX2, 128 columns, Zen 4:
@@ -320,36 +337,34 @@ HWY_NOINLINE void RowsInOrder(const ValueTile& a) {
 }
 
 SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
+  KeyBlock b = {a, type, 0, a.keys, a.stream, a.from_memory == FromMemory::kPages};
   if (a.group_stride != kValueGroup * type.size) {
-    for (int64_t x = 0; x < a.dim; x += kValueGroup)
-      ColumnRange(a, type, 0, a.keys, x, std::min(x + kValueGroup, a.dim));
+    for (int64_t x = 0; x < a.dim; x += kValueGroup) ColumnRange(b, x, std::min(x + kValueGroup, a.dim));
     return;
   }
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
+  const bool whole_rows = (a.dim > 8 * n && (HWY_MAX_BYTES > 16 || a.from_memory != FromMemory::kNo)) ||
+                          (a.dim == 8 * n && a.from_memory == FromMemory::kInOrder);
+  if (a.stream && a.rows == 1 && whole_rows && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
   const bool one_tile = a.rows == 1 && (a.dim == 8 * n || a.dim == 4 * n);
-  int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? a.keys : kKeyBlock;
-  if (a.stream) {
-    const bool whole_rows = (a.dim > 8 * n && (HWY_MAX_BYTES > 16 || a.from_memory != FromMemory::kNo)) ||
-                            (a.dim == 8 * n && a.from_memory == FromMemory::kInOrder);
-    if (a.rows == 1 && whole_rows && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
-    if (one_tile && a.key_stride == a.dim * type.size) {
-      // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
-      // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
-      // and with narrower vectors they pay beyond the caches, but on a Zen 4, where bf16 and f16 from memory take 0.79 and 0.86 without.
-      const bool prefetches = !(type.size == sizeof(float) && HWY_MAX_BYTES == 64);
-      ValueTile tile = a;
-      tile.stream = prefetches && a.from_memory == FromMemory::kNo;
-      if (!prefetches) tile.from_memory = FromMemory::kNo;
-      return ColumnRange(tile, type, 0, a.keys, 0, a.dim);
-    }
-    // Rows and columns of more than one tile find a block in L2 again.
-    block = std::max<int64_t>(kBlockBytes / (a.dim * type.size), 16);
+  if (a.stream && one_tile && a.key_stride == a.dim * type.size) {
+    // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
+    // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
+    // and with narrower vectors they pay beyond the caches, but on a Zen 4, where bf16 and f16 from memory take 0.79 and 0.86 without.
+    const bool prefetches = !(type.size == sizeof(float) && HWY_MAX_BYTES == 64);
+    b.fetches_next = prefetches && a.from_memory == FromMemory::kNo;
+    b.in_pages = prefetches && b.in_pages;
+    return ColumnRange(b, 0, a.dim);
   }
-  int64_t key = 0;
+  b.in_pages = false;
+  int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? a.keys : kKeyBlock;
+  // Rows and columns of more than one tile find a block in L2 again.
+  if (a.stream) block = std::max<int64_t>(block_bytes(a.rows) / (a.dim * type.size), 16);
   do {
-    ColumnRange(a, type, key, std::min(block, a.keys - key), 0, a.dim);
-    key += block;
-  } while (key < a.keys);
+    b.keys = std::min(block, a.keys - b.key);
+    ColumnRange(b, 0, a.dim);
+    b.key += block;
+  } while (b.key < a.keys);
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
       if constexpr (kReloads) {
         const T* l = low.get();
         const T* h = high.get();
-        asm("" : "+r"(l), "+r"(h));
+        hide(l), hide(h);
         unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, mid.get(), h, c)); });
       }
       add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return odd_of(reg<c>(pairs)); });

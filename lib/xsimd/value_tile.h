@@ -7,36 +7,38 @@
 namespace simdattn {
 namespace {
 
-/// Rows of values that come from beyond the caches are read in blocks of this size, all columns of a block before the
-/// next block, so that memory is read in order; meanwhile the next block is prefetched.
-constexpr int64_t kBlockBytes = 16384;
+/// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block before the
+/// next block, so that memory is read in order; meanwhile the next block is prefetched. See Highway's.
+constexpr int64_t block_bytes(int64_t rows) { return rows == 1 ? 16384 : kAvx512 ? 32768 : 65536; }
 /// So many bytes are found in L2 again in any order: see Highway's.
 constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
+/// What the tiles of some keys have in common. The rest is passed in registers: see Highway's.
 struct ValueTileArguments {
-  const float* w;
   int64_t ldw;
-  const void* v;
   int64_t key_stride;
   int64_t keys;
-  float* o;
   int64_t ldo;
-  const float* alpha;     // null: 1
-  PrefetchPlan prefetch;  // kRowBytes<T, kBatches> a key
+  int64_t prefetch_pitch;
+  int64_t prefetch_count;  // how often kRowBytes<T, kBatches> are prefetched, once a key
 };
-using ValueTileFunction = void(const ValueTileArguments&);
+/// alpha: null: 1. prefetched: where the first of those bytes are.
+using ValueTileFunction = void(const ValueTileArguments& a, const float* w, const void* values, float* sums,
+                               const float* alpha, uintptr_t prefetched);
 template <class T, int64_t kBatches>
 constexpr int64_t kRowBytes = kBatches * kLanes * static_cast<int64_t>(sizeof(T));
 
 /// kBatches batches of columns. An even number of batches of bf16 is read as pairs and accumulated even columns apart from
 /// odd ones.
 template <class T, int64_t kRows, int64_t kBatches>
-__attribute__((noinline)) void value_register_tile(const ValueTileArguments& a) {
+__attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, const float* w, const void* values,
+                                                   float* sums, const float* alphas, uintptr_t next) {
   constexpr bool kPairs = std::is_same_v<T, bf16> && kBatches % 2 == 0;
+  const int64_t ldo = a.ldo;
   Registers<kRows * kBatches> acc;
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    const float* o = a.o + r * a.ldo;
-    const Floats alpha(a.alpha != nullptr ? a.alpha[r] : 1.0f);
+    const float* o = sums + r * ldo;
+    const Floats alpha(alphas != nullptr ? alphas[r] : 1.0f);
     unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<r * kBatches + c>(acc) = alpha * load(o + c * kLanes); });
     if constexpr (kPairs) {
       unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
@@ -49,14 +51,12 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a) 
     }
   });
 
-  const float* w = a.w;
-  Cursor<const T> v(static_cast<const T*>(a.v));
+  Cursor<const T> v(static_cast<const T*>(values));
   const int64_t ldw = a.ldw;
   const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
   const int64_t keys = a.keys;
-  uintptr_t next = a.prefetch.first;
-  const uintptr_t prefetch_pitch = static_cast<uintptr_t>(a.prefetch.pitch);
-  const int64_t prefetch_count = a.prefetch.count;
+  const uintptr_t prefetch_pitch = static_cast<uintptr_t>(a.prefetch_pitch);
+  const int64_t prefetch_count = a.prefetch_count;
   const auto add_key = [&]() SIMDATTN_LAMBDA {
     Registers<kBatches> column;
     if constexpr (kPairs) {
@@ -81,7 +81,7 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a) 
   for (; j < keys; ++j) add_key();
 
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    float* o = a.o + r * a.ldo;
+    float* o = sums + r * ldo;
     if constexpr (kPairs) {
       unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
         const Floats even = reg<r * kBatches + 2 * c>(acc);
@@ -133,83 +133,92 @@ constexpr ValueStorage kValueStorage = {
      ValueTilesOf<T, 4>::kTiles, nullptr, nullptr, nullptr, ValueTilesOf<T, 8>::kTiles},
     widen_last<T>};
 
-/// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches while it takes `keys` keys
-/// from `key` on: its share of the next as many.
-SIMDATTN_INLINE PrefetchPlan values_to_come(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t size,
-                                            int64_t bytes, int64_t first, int64_t rows) {
-  const int64_t from = share_of_rows(first, a.rows, keys);
-  const int64_t to = share_of_rows(first + rows, a.rows, keys);
-  const auto address = [&](int64_t offset) {
-    return reinterpret_cast<uintptr_t>(a.v) + static_cast<uintptr_t>((key + keys) * a.key_stride + offset);
-  };
-  if (a.key_stride == a.dim * size) return {address(x * keys * size + from * bytes), bytes, to - from};
-  return {address(from * a.key_stride + x * size), a.key_stride, to - from};
-}
+/// Keys [key, key + keys) of a ValueTile.
+struct KeyBlock {
+  const ValueTile& a;
+  const ValueStorage& type;
+  int64_t key;
+  int64_t keys;
 
-SIMDATTN_INLINE const char* values_at(const ValueTile& a, int64_t key, int64_t x, int64_t size) {
-  return static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride + x % kValueGroup * size;
-}
-
-/// Columns [x, x + batches) of `keys` keys from `key` on, for all rows.
-SIMDATTN_INLINE void value_strip(const ValueTile& a, const ValueStorage& type, int64_t batches, int64_t key,
-                                 int64_t keys, int64_t x) {
-  const int64_t bytes = batches * kLanes * type.size;
-  const char* const v = values_at(a, key, x, type.size);
-  ValueTileFunction* const* const tiles = type.tiles[batches];
-  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
-    tiles[t.rows - 1]({a.w + t.first * a.ldw + key, a.ldw, v, a.key_stride, keys, a.o + t.first * a.ldo + x, a.ldo,
-                       a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr,
-                       a.stream ? values_to_come(a, key, keys, x, type.size, bytes, t.first, t.rows) : PrefetchPlan()});
+  const float* alpha() const { return key == 0 ? a.alpha : nullptr; }
+  const char* at(int64_t x) const {
+    return static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride +
+           x % kValueGroup * type.size;
   }
-}
+  /// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches: its share of the next as many keys.
+  SIMDATTN_INLINE PrefetchPlan next(int64_t x, int64_t bytes, int64_t first, int64_t rows) const {
+    if (!a.stream) return {};
+    const int64_t from = share_of_rows(first, a.rows, keys);
+    const int64_t to = share_of_rows(first + rows, a.rows, keys);
+    const auto address = [&](int64_t offset) {
+      return reinterpret_cast<uintptr_t>(a.v) + static_cast<uintptr_t>((key + keys) * a.key_stride + offset);
+    };
+    if (a.key_stride == a.dim * type.size) return {address(x * keys * type.size + from * bytes), bytes, to - from};
+    return {address(from * a.key_stride + x * type.size), a.key_stride, to - from};
+  }
+};
 
 /// The last columns of a row, less than a batch of them: values and sums go through f32 of a batch's width, so that one tile
 /// is enough for all types. (Tiles that read and write a part of a batch were a third of the code here.)
-SIMDATTN_SHARED void last_columns(const ValueTile& a, const ValueStorage& type, int64_t key, int64_t keys, int64_t x) {
+SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
+  const ValueTile& a = b.a;
   const Lanes part = first_lanes(a.dim - x);
-  const char* const v = values_at(a, key, x, type.size);
-  const float* const alpha = key == 0 ? a.alpha : nullptr;
+  const char* const v = b.at(x);
   alignas(64) float wide[kWidened * kLanes];
   alignas(64) float sums[kTileRows * kLanes];
   for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
     float* const o = a.o + t.first * a.ldo + x;
     for (int64_t r = 0; r < t.rows; ++r) store(load(o + r * a.ldo, part), sums + r * kLanes);
-    const PrefetchPlan plan =
-        a.stream ? values_to_come(a, key, keys, x, type.size, kLanes * type.size, t.first, t.rows) : PrefetchPlan();
+    const PrefetchPlan plan = b.next(x, kLanes * b.type.size, t.first, t.rows);
+    const float* alpha = b.alpha() != nullptr ? b.alpha() + t.first : nullptr;
     int64_t done = 0;
     do {
-      const int64_t count = smaller(kWidened, keys - done);
+      const int64_t count = smaller(kWidened, b.keys - done);
       for (int64_t j = done; j < smaller(done + count, plan.count); ++j)
         prefetch<kLanes>(plan.first + static_cast<uintptr_t>(j * plan.pitch));
-      type.widen_last(v + done * a.key_stride, a.key_stride, count, a.dim - x, wide);
+      b.type.widen_last(v + done * a.key_stride, a.key_stride, count, a.dim - x, wide);
       ValueTilesOf<float, 1>::kTiles[t.rows - 1](
-          {a.w + t.first * a.ldw + key + done, a.ldw, wide, kLanes * static_cast<int64_t>(sizeof(float)), count, sums,
-           kLanes, alpha != nullptr && done == 0 ? alpha + t.first : nullptr, PrefetchPlan()});
+          {a.ldw, kLanes * static_cast<int64_t>(sizeof(float)), count, kLanes, 0, 0},
+          a.w + t.first * a.ldw + b.key + done, wide, sums, alpha, 0);
+      alpha = nullptr;
       done += count;
-    } while (done < keys);
+    } while (done < b.keys);
     for (int64_t r = 0; r < t.rows; ++r) store(load(sums + r * kLanes), o + r * a.ldo, part);
   }
 }
 
-/// Columns [x, end) of `keys` keys from `key` on: the widest tiles that the rows leave registers for.
-SIMDATTN_SHARED void value_columns(const ValueTile& a, const ValueStorage& type, int64_t key, int64_t keys, int64_t x,
-                                   int64_t end) {
+/// Batches of the widest tile that `columns` columns fill and `rows` rows leave registers for. 0: they are less than a batch.
+SIMDATTN_INLINE int64_t batches_of_tile(int64_t rows, int64_t columns) {
   const auto fits = [&](int64_t batches, int64_t max_rows) SIMDATTN_LAMBDA {
-    return x + batches * kLanes <= end && (a.rows <= max_rows || max_rows == kTileRows);
+    return columns >= batches * kLanes && (rows <= max_rows || max_rows == kTileRows);
   };
-  const auto strip = [&](int64_t batches) SIMDATTN_LAMBDA {
-    value_strip(a, type, batches, key, keys, x);
+  if (fits(8, kRowsOf<8>)) return 8;
+  if (fits(4, kRowsOf<4>)) return 4;
+  // Four batches are left to two tiles of two.
+  if (kThreeBatches && in_tiles_of_three_or_four(rows) && fits(3, kTileRows) && columns != 4 * kLanes) return 3;
+  if (fits(2, kRowsOf<2>)) return 2;
+  return columns >= kLanes ? 1 : 0;
+}
+
+/// Columns [x, end) of all rows.
+SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
+  const ValueTile& a = b.a;
+  ValueTileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0};
+  while (const int64_t batches = batches_of_tile(a.rows, end - x)) {
+    const int64_t bytes = batches * kLanes * b.type.size;
+    ValueTileFunction* const* const tiles = b.type.tiles[batches];
+    const char* const v = b.at(x);
+    for (RowTiles r(a.rows, kTileRows); r.first < a.rows; r.next()) {
+      const PrefetchPlan next = b.next(x, bytes, r.first, r.rows);
+      t.prefetch_pitch = next.pitch;
+      t.prefetch_count = next.count;
+      tiles[r.rows - 1](t, a.w + r.first * a.ldw + b.key, v, a.o + r.first * a.ldo + x,
+                        b.alpha() != nullptr ? b.alpha() + r.first : nullptr, next.first);
+    }
     x += batches * kLanes;
-  };
-  while (fits(8, kRowsOf<8>)) strip(8);
-  while (fits(4, kRowsOf<4>)) strip(4);
-  if (kThreeBatches && in_tiles_of_three_or_four(a.rows)) {
-    while (fits(3, kTileRows) && end - x != 4 * kLanes) strip(3);
   }
-  while (fits(2, kRowsOf<2>)) strip(2);
-  while (x + kLanes <= end) strip(1);
-  if (x < end) last_columns(a, type, key, keys, x);
+  if (x < end) last_columns(b, x);
 }
 
 /// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1. See Highway's.
@@ -230,24 +239,23 @@ __attribute__((noinline)) inline void rows_in_order(const ValueTile& a) {
 }
 
 SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
-  if (a.group_stride == kValueGroup * type.size) {
-    if (a.stream && a.rows == 1 && a.dim > 8 * kLanes && a.dim % kLanes == 0 && type.size == sizeof(float)) {
-      return rows_in_order(a);
-    }
-    const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
-    int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? larger(a.keys, 1) : kKeyBlock;
-    // Rows and columns of more than one tile find a block in L2 again.
-    if (a.stream) block = larger(kBlockBytes / (larger(a.dim, 1) * type.size), 16);
-    int64_t key = 0;
-    do {
-      value_columns(a, type, key, smaller(block, a.keys - key), 0, a.dim);
-      key += block;
-    } while (key < a.keys);
-  } else {
-    for (int64_t x = 0; x < a.dim; x += kValueGroup) {
-      value_columns(a, type, 0, a.keys, x, smaller(x + kValueGroup, a.dim));
-    }
+  KeyBlock b = {a, type, 0, a.keys};
+  if (a.group_stride != kValueGroup * type.size) {
+    for (int64_t x = 0; x < a.dim; x += kValueGroup) value_columns(b, x, smaller(x + kValueGroup, a.dim));
+    return;
   }
+  if (a.stream && a.rows == 1 && a.dim > 8 * kLanes && a.dim % kLanes == 0 && type.size == sizeof(float)) {
+    return rows_in_order(a);
+  }
+  const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
+  int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? larger(a.keys, 1) : kKeyBlock;
+  // Rows and columns of more than one tile find a block in L2 again.
+  if (a.stream) block = larger(block_bytes(a.rows) / (larger(a.dim, 1) * type.size), 16);
+  do {
+    b.keys = smaller(block, a.keys - b.key);
+    value_columns(b, 0, a.dim);
+    b.key += block;
+  } while (b.key < a.keys);
 }
 template <class T>
 void value_tile(const ValueTile& a) {
