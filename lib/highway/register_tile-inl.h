@@ -125,6 +125,9 @@ HWY_INLINE TileVec LoadPairs(TileTag d, const bf16* p) {
 HWY_INLINE TileVec LoadPairsN(TileTag d, const bf16* p, size_t n) {
   return AsFloats(hn::BitCast(d, hn::LoadN(PairTag(), Bits(p), n)));
 }
+HWY_INLINE TileVec ShiftedEvenOf(TileTag d, TileVec pairs) {
+  return AsFloats(hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(hn::RebindToUnsigned<TileTag>(), AsFloats(pairs)))));
+}
 /// The even ones and the odd ones: one operation each, where widening in order takes two.
 HWY_INLINE TileVec EvenOf(TileTag d, TileVec pairs) {
 #if HWY_TARGET == HWY_AVX2
@@ -133,7 +136,7 @@ HWY_INLINE TileVec EvenOf(TileTag d, TileVec pairs) {
                                          -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13);
   return TileVec{_mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_castps_si256(pairs.raw), order))};
 #endif
-  return AsFloats(hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(hn::RebindToUnsigned<TileTag>(), AsFloats(pairs)))));
+  return ShiftedEvenOf(d, pairs);
 }
 HWY_INLINE TileVec OddOf(TileTag d, TileVec pairs) {
   const hn::RebindToUnsigned<TileTag> du;

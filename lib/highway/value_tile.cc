@@ -15,6 +15,8 @@ namespace {
 /// time from memory, AVX2). With more rows L2 is fast enough, and each tile costs 35 cycles beside its multiply-adds (16 KiB: 1.02 of the
 /// time; 64 KiB with AVX-512: 1.12 from memory, 0.99 from L3; Zen 4).
 constexpr int64_t block_bytes(int64_t rows) { return rows == 1 ? 16384 : HWY_MAX_BYTES == 64 ? 32768 : 65536; }
+/// So many bytes of values are found in L2 again in any order: one call of a tile takes all keys (512 KiB: 8 rows 1.1 of the time).
+constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
 /// What the tiles of some keys have in common. What differs from tile to tile is passed in registers: as members it was stored for each and
 /// loaded again, between the multiply-adds of one tile and those of the next (35 of 500 cycles, AVX-512, Zen 4).
@@ -74,12 +76,25 @@ HWY_NOINLINE void Tile(const TileArguments& a, const float* w, const void* value
         // A column is multiplied as it is loaded: eight of them beside eight sums and the weight are more than 16 registers. With 32, conversions of
         // f16 are better not waited for one by one (1.04 of the time).
         const TileVec weight = hn::Set(d, *w);
-        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA { Get<c>(acc) = hn::MulAdd(weight, column(c), Get<c>(acc)); });
+        ForEach<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSE2
+          // In the order of memory. gcc 12 loads the last column, of a second line, right after the first one: f32 from L3 takes 0.91 or 1.14 of the
+          // time on a Zen 4, one or the other for a whole process.
+          if constexpr (c + 1 == kVecs) {
+            const T* p = v.get();
+            __asm__("" : "+r"(p), "+x"(Get<c - 1>(acc).raw));
+            v = Cursor<const T>(p);
+          }
+#endif
+          Get<c>(acc) = hn::MulAdd(weight, column(c), Get<c>(acc));
+        });
       } else {
         if constexpr (kPairs) {
           ForEach<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
             const TileVec pairs = LoadPairs(d, v.get() + 2 * c * n);
-            Get<2 * c>(k) = EvenOf(d, pairs);
+            // One row, AVX2: half of them shifted, 0.96 - 1.0 of the time on a Zen 4. All of them would be 0.01 better there, but by a count of ports worse
+            // than none on Intel's.
+            Get<2 * c>(k) = kRows == 1 && c % 2 == 0 ? ShiftedEvenOf(d, pairs) : EvenOf(d, pairs);
             Get<2 * c + 1>(k) = OddOf(d, pairs);
           });
         } else {
@@ -342,9 +357,9 @@ SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
     return ColumnRange(b, 0, a.dim);
   }
   b.in_pages = false;
-  const int64_t in_block = block_bytes(a.rows) / (a.dim * type.size);
+  int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? a.keys : kKeyBlock;
   // Rows and columns of more than one tile find a block in L2 again.
-  const int64_t block = a.stream ? std::max<int64_t>(in_block, 16) : one_tile ? a.keys : kKeyBlock;
+  if (a.stream) block = std::max<int64_t>(block_bytes(a.rows) / (a.dim * type.size), 16);
   do {
     b.keys = std::min(block, a.keys - b.key);
     ColumnRange(b, 0, a.dim);

@@ -115,8 +115,9 @@ SIMDATTN_INLINE void store_rounded(Floats v, f16* p, Part part = {}) {
 /// kLanes pairs of bf16 as they lie in memory, and the even and odd ones: one operation each, where widening in order
 /// takes two.
 SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return cast_bits<uint32_t>(Bits16::load_unaligned(raw(p))); }
+SIMDATTN_INLINE Floats shifted_even_of(Bits32 pairs) { return float_of(pairs << 16); }
 #if !XSIMD_WITH_AVX2 || XSIMD_WITH_AVX512F
-SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return float_of(pairs << 16); }
+SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return shifted_even_of(pairs); }
 #endif
 SIMDATTN_INLINE Floats odd_of(Bits32 pairs) {
 #if XSIMD_WITH_NEON64 && !XSIMD_WITH_SVE

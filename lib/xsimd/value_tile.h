@@ -10,6 +10,8 @@ namespace {
 /// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block before the
 /// next block, so that memory is read in order; meanwhile the next block is prefetched. See Highway's.
 constexpr int64_t block_bytes(int64_t rows) { return rows == 1 ? 16384 : kAvx512 ? 32768 : 65536; }
+/// So many bytes are found in L2 again in any order: see Highway's.
+constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
 /// What the tiles of some keys have in common. The rest is passed in registers: see Highway's.
 struct ValueTileArguments {
@@ -60,7 +62,7 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, 
     if constexpr (kPairs) {
       unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
         const Bits32 pairs = load_pairs(v.get() + 2 * c * kLanes);
-        reg<2 * c>(column) = even_of(pairs);
+        reg<2 * c>(column) = kRows == 1 && c % 2 == 0 ? shifted_even_of(pairs) : even_of(pairs);  // see Highway's
         reg<2 * c + 1>(column) = odd_of(pairs);
       });
     } else {
@@ -245,10 +247,10 @@ SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
   if (a.stream && a.rows == 1 && a.dim > 8 * kLanes && a.dim % kLanes == 0 && type.size == sizeof(float)) {
     return rows_in_order(a);
   }
-  const int64_t in_block = larger(block_bytes(a.rows) / (larger(a.dim, 1) * type.size), 16);
-  // Rows and columns of more than one tile find a block in L2 again.
   const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
-  const int64_t block = a.stream ? in_block : one_tile ? larger(a.keys, 1) : kKeyBlock;
+  int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? larger(a.keys, 1) : kKeyBlock;
+  // Rows and columns of more than one tile find a block in L2 again.
+  if (a.stream) block = larger(block_bytes(a.rows) / (larger(a.dim, 1) * type.size), 16);
   do {
     b.keys = smaller(block, a.keys - b.key);
     value_columns(b, 0, a.dim);
