@@ -33,6 +33,7 @@ HWY_INLINE void PrefetchNext(const T* rows, int64_t stride, int64_t i) {
   constexpr int64_t kQuarter = kCount / 4;
   const int64_t first = kPanelWidth + i % kLine / (kLine / 4) * kQuarter;
   const uintptr_t line = address_at(rows, first * stride + i / kLine * kLine);
+#pragma GCC unroll 8
   for (uintptr_t r = 0; r < kQuarter; ++r) {
     __builtin_prefetch(reinterpret_cast<const char*>(line + r * static_cast<uintptr_t>(stride) * sizeof(T)), 0, 2);
   }

@@ -28,15 +28,18 @@ constexpr int64_t kRunOf(int64_t rows) {
   return rows == 4 ? static_cast<int64_t>(16 / sizeof(T)) : rows == 8 ? 64 : int64_t{1} << 31;
 }
 
-/// 32 rows of `dim` elements (a multiple of what 128 bits hold) into a panel. Lanes of 32 bits: numbers, or pairs of bf16.
+/// 32 rows of `dim` elements (a multiple of what 128 bits hold) into a panel. Lanes of 32 bits: numbers, or pairs of bf16. Not inlined: it is called three times.
 template <class T>
-HWY_INLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
+HWY_NOINLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   constexpr int64_t kRows = static_cast<int64_t>(hn::MaxLanes(PackTag()));
   constexpr int64_t kLane = sizeof(float) / sizeof(T);
   constexpr int64_t kRun = kRunOf<T>(kRows);
   for (int64_t first = 0; first < dim; first += kRun) {
     const int64_t end = std::min(first + kRun, dim);
     if (prefetch && kRows == 4) PrefetchNext<kPanelWidth>(rows, stride, first);
+#if HWY_MAX_BYTES == 16
+#pragma GCC unroll 8  // 0.93 of the time from L1, 0.85 from memory (f32)
+#endif
     for (int64_t j = 0; j < kPanelWidth; j += kRows) {
       const T* p = rows + j * stride + first;
       float* out = panel + first * kPanelWidth + j;

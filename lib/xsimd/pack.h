@@ -56,6 +56,7 @@ SIMDATTN_INLINE void prefetch_next(const T* rows, int64_t stride, int64_t d) {
   constexpr int64_t kQuarter = kCount / 4;
   const int64_t first = kPanelWidth + d % kLine / (kLine / 4) * kQuarter;
   const uintptr_t line = address_at(rows, first * stride + d / kLine * kLine);
+#pragma GCC unroll 8
   for (uintptr_t r = 0; r < kQuarter; ++r) {
     __builtin_prefetch(reinterpret_cast<const char*>(line + r * static_cast<uintptr_t>(stride) * sizeof(T)), 0, 2);
   }
@@ -87,9 +88,9 @@ constexpr bool kTransposes = std::is_same_v<T, float> || (kX86 && (std::is_same_
 template <class T>
 constexpr int64_t kTransposedDims = 16 / sizeof(T);
 
-/// 32 rows of `dim` (a multiple of kTransposedDims) elements into a panel.
+/// 32 rows of `dim` (a multiple of kTransposedDims) elements into a panel. Not inlined: it is called three times.
 template <class T>
-SIMDATTN_INLINE void transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
+__attribute__((noinline)) void transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
 #if XSIMD_WITH_AVX2
   if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel, prefetch);
 #endif
@@ -98,15 +99,19 @@ SIMDATTN_INLINE void transpose(const T* rows, int64_t stride, int64_t dim, float
   constexpr int64_t kRun = kTransposed == 4 ? kTransposedDims<T> : kTransposed == 8 ? 64 : int64_t{1} << 31;
   for (int64_t first = 0; first < dim; first += kRun) {
     const int64_t end = smaller(first + kRun, dim);
+    if (prefetch && kTransposed == 4) prefetch_next<kPanelWidth>(rows, stride, first);
+#pragma GCC unroll(kTransposed == 4 ? 8 : 1)  // Highway's: 0.93 of the time from L1, 0.85 from memory (f32)
     for (int64_t j = 0; j < kPanelWidth; j += kTransposed) {
       const T* p = rows + j * stride + first;
       float* out = panel + first * kPanelWidth + j;
-      for (int64_t d = first; d < end; d += kTransposedDims<T>) {
-        if (prefetch) prefetch_next<kTransposed>(rows + j * stride, stride, d);
+      int64_t d = first;
+      do {
+        if (prefetch && kTransposed > 4) prefetch_next<kTransposed>(rows + j * stride, stride, d);
         transpose_four(p, stride, out);
+        d += kTransposedDims<T>;
         p += kTransposedDims<T>;
         out += kTransposedDims<T> * kPanelWidth;
-      }
+      } while (kTransposed > 4 && d < end);
     }
   }
 }
