@@ -347,6 +347,7 @@ SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
                           (a.dim == 8 * n && a.from_memory == FromMemory::kInOrder);
   if (a.stream && a.rows == 1 && whole_rows && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
   const bool one_tile = a.rows == 1 && (a.dim == 8 * n || a.dim == 4 * n);
+  int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? a.keys : kKeyBlock;
   if (a.stream && one_tile && a.key_stride == a.dim * type.size) {
     // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
     // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
@@ -354,12 +355,12 @@ SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
     const bool prefetches = !(type.size == sizeof(float) && HWY_MAX_BYTES == 64);
     b.fetches_next = prefetches && a.from_memory == FromMemory::kNo;
     b.in_pages = prefetches && b.in_pages;
-    return ColumnRange(b, 0, a.dim);
+    if (b.fetches_next) block = kKeyBlock;  // of all keys at once the next ones would lie behind the end
+  } else {
+    b.in_pages = false;
+    // Rows and columns of more than one tile find a block in L2 again.
+    if (a.stream) block = std::max<int64_t>(block_bytes(a.rows) / (a.dim * type.size), 16);
   }
-  b.in_pages = false;
-  int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? a.keys : kKeyBlock;
-  // Rows and columns of more than one tile find a block in L2 again.
-  if (a.stream) block = std::max<int64_t>(block_bytes(a.rows) / (a.dim * type.size), 16);
   do {
     b.keys = std::min(block, a.keys - b.key);
     ColumnRange(b, 0, a.dim);
