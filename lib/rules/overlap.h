@@ -61,10 +61,7 @@ struct ByteSet : ByteExtent {
 
   Dim dims[kMaxDims];  // only those in use are ever written: all of them would be most of the work
 
-  ByteSet() {
-    first = 0;
-    clear();
-  }
+  ByteSet() { clear(); }
   /// For what a rule fills in before anything reads it: five stores fewer.
   enum class Filled { kLater };
   explicit ByteSet(Filled) {}
@@ -82,6 +79,7 @@ struct ByteSet : ByteExtent {
     nested = true;
   }
   void clear() {
+    first = 0;
     span = width = 0;
     outer = 0;
     nested = true;
