@@ -232,7 +232,7 @@ class RowBlock {
     for (int64_t c = from / kPanelWidth * kPanelWidth; c < to; c += kPanelWidth, panel += panel_bytes_) {
       const int64_t first = std::max(c, all.lo) - c;
       const int64_t last = std::min(c + kPanelWidth, all.hi) - c;
-      keys_.pack(base + c, first, last, panel, stream_, see_[rows_ - 1].hi);
+      keys_.pack(base + c, first, last, panel, stream_key_rows_, see_[rows_ - 1].hi);
     }
   }
 
