@@ -135,8 +135,10 @@ Status divide(const Attention& a, Threads threads, Division* division) {
   d.stream = bytes > kStreamBytes;
   d.stream_one_row = bytes > kStreamBytesOfOneRow;
   d.from_memory = from_memory(bytes);
-  d.half_step = sizes.d_qk > kMostWholeStepDims && is_zen4();
-  d.half_panels = d.half_step && !d.stream && sizes.d_qk <= kMostHalfPanelDims;
+  const bool fills_l1 = sizes.d_qk > kMostWholeStepDims && is_zen4();
+  // Four rows of bf16 take half steps for their sums, whatever L1 holds.
+  d.half_step = fills_l1 || (a.arithmetic == Arithmetic::kF32 && a.k.type == KvType::kBF16 && is_zen4());
+  d.half_panels = fills_l1 && !d.stream && sizes.d_qk <= kMostHalfPanelDims;
   d.scale = a.scoring.scale ? *a.scoring.scale : 1.0f / std::sqrt(static_cast<float>(sizes.d_qk));
   d.row_block = kRowBlock;
   if (threads == Threads::kSeveral && row_blocks < kEnoughTasks) {
