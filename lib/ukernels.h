@@ -154,9 +154,9 @@ struct ScoreTile {
   /// The scores of the last panel's second half are not wanted: they are left as they are, or written.
   bool half_last = false;
   FromMemory from_memory = FromMemory::kNo;  // the keys come from beyond L3 as well (score_rows)
-  /// Keys are taken 16 at a time where a target would take 32: with those that are fetched meanwhile 32 would fill L1, or the rows have sums
-  /// enough (four rows of bf16). Of panels it
-  /// is set where L2 holds them and their values: halves are read two lines of four at a time, which takes longer from L3.
+  /// Keys are taken 16 at a time where a target would take 32: with those that are fetched meanwhile 32 would fill L1, or 16 keep all
+  /// multiply-adds busy (four rows of bf16). Of panels it is set where L2 holds them and their values: halves are read two lines of four at a
+  /// time, which takes longer from L3.
   bool half_step = false;
   /// Rows of values, as many as keys, of their type and `dim`: their scales and inverses, as ValueTile::row_scales takes them, are wanted. Null but
   /// where KvOperands::scales_values says so.

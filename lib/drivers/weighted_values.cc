@@ -82,8 +82,8 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
   const double bytes = bytes_of(v);
   const bool stream = bytes > static_cast<double>(kStreamBytes);
   const FromMemory memory = from_memory(bytes);
-  // f32 is summed where it will stand: 8 lines of L1 less for each row of 128. Around zeros whole groups are added to. Rows in the order of memory want
-  // sums at multiples of 64 bytes.
+  // f32 is summed where it will stand: 8 lines of L1 less for each row of 128. Only where a row is whole groups, as add_visible() writes those, and not
+  // from beyond L2: rows in the order of memory want sums at multiples of 64 bytes.
   const bool in_place = out.dtype == DType::kF32 && dim % kValueGroup == 0 && !stream;
   const KvOperands& operands = ops.kv[slot(kv_type_of(v.dtype))];
   alignas(64) float accumulators[kAccumulators];
