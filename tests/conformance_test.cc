@@ -3,7 +3,7 @@
 //
 //   conformance_test [DIRECTORY] [--target NAME] [--filter TEXT] [--reference]
 //
-// DIRECTORY is, if not given, $SIMDATTN_CONFORMANCE, or $SIMDATTN_SHARED/conformance, or the selection in tests/data.
+// DIRECTORY is, if not given, $SIMDATTN_CONFORMANCE, or $SIMDATTN_SHARED/conformance, or the selection of tests/data.
 // --reference runs the float64 formulas of tests/reference.cc instead of
 // the library: a check of that witness. The exit status is 1 if a case fails.
 //

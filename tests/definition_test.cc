@@ -1,5 +1,5 @@
 // The arithmetics kBF16 and kInt8 against two things that the library did not make: what matrix instructions computed
-// (recorded; tests/data/hardware/README.md) and a second implementation of docs/numerics.md (tests/second_definition.h). Bits,
+// (recorded; tests/data/hardware.md) and a second implementation of docs/numerics.md (tests/second_definition.h). Bits,
 // on every exact target. The others are compared with the formulas by formula_test.
 //
 // Two tiles of each class of records are at hand; with SIMDATTN_SHARED all 48.

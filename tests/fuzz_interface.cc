@@ -3,7 +3,7 @@
 // before; a refused one has written nothing and says why. Every array is a block of its own of exactly the bytes that the
 // arguments describe, so a sanitizer sees one byte too many. No C++ library beside the headers: MemorySanitizer would have to know it.
 //
-//   tools/fuzz            a run of every fuzzer, from the corpus in tests/data/fuzz
+//   tools/fuzz            a run of every fuzzer, from the corpus in tests/data/fuzz.tar.gz
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -202,7 +202,7 @@ struct Table {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Formats as others write them: tests/data/kv_formats, or all of it with SIMDATTN_SHARED
+// Formats as others write them: tests/data/kv_formats.tar.gz, or all of it with SIMDATTN_SHARED
 
 struct Witness {
   bool all = std::getenv("SIMDATTN_SHARED") != nullptr;
