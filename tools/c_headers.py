@@ -1,6 +1,6 @@
 """Reads the C header as the C compiler sees it: structs, enumerators, initialisers, functions.
 
-What checks the headers (tests/faces_test.py) and what is made of them (python/generate_abi.py) read them here, so that nothing
+What checks the headers (tests/interface/faces_test.py) and what is made of them (python/generate_abi.py) read them here, so that nothing
 has to be added anywhere for a new option.
 """
 import re

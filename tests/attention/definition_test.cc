@@ -1,0 +1,600 @@
+// The arithmetics kBF16 and kInt8 against two things that the library did not make: what matrix instructions computed
+// (recorded; tests/data/hardware.md) and a second implementation of docs/numerics.md (tests/attention/second_definition.h). Bits,
+// on every exact target. The others are compared with the formulas by formula_test.
+//
+// Two tiles of each class of records are at hand; with SIMDATTN_SHARED all 48.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "lib/dtypes.h"
+#include "lib/scalar/flushed.h"
+#include "simdattn/simdattn.h"
+#include "tests/attention/second_definition.h"
+#include "tests/support/case_reader.h"
+#include "tests/support/problems.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+#include "tests/support/target_test.h"
+
+namespace simdattn::test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+uint32_t bits_of(float x) { return x == x ? std::bit_cast<uint32_t>(x) : 0x7FC00000u; }
+float from_bf16_bits(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Records
+
+const char* const kClasses[] = {"uniform",  "wide_exponents", "near_subnormal",
+                                "any_bits", "flush_boundary", "signed_zeros"};
+
+template <class T>
+std::vector<T> read_record(const std::string& path, int64_t count) {
+  const std::vector<unsigned char> bytes = conformance::read_npy(path, static_cast<size_t>(count) * sizeof(T));
+  std::vector<T> result(static_cast<size_t>(count));
+  std::memcpy(result.data(), bytes.data(), bytes.size());
+  return result;
+}
+
+/// Tiles of 16 x 16 results; `T` multiplies, `C` adds, kPairs numbers side by side.
+template <class T, class C, int64_t kSide>
+struct Records {
+  static constexpr int64_t kDepth = 16 * kSide;
+  std::string folder;
+  int64_t tiles;
+  std::vector<T> a, b;
+  std::vector<C> c;
+
+  explicit Records(const std::string& name) {
+    const char* const variable = std::getenv("SIMDATTN_SHARED");
+    const std::string shared = variable != nullptr ? variable : "";
+    folder = (shared.empty() ? std::string(SIMDATTN_TEST_DATA) : shared) + "/hardware/" + name + "/";
+    tiles = shared.empty() ? 2 : 48;
+    a = read_record<T>(folder + "a.npy", tiles * 16 * kDepth);
+    b = read_record<T>(folder + "b.npy", tiles * 16 * kDepth);
+    c = results("c");
+  }
+  std::vector<C> results(const char* name) const { return read_record<C>(folder + name + ".npy", tiles * 256); }
+  /// Number k of row m of the first operand and of column n of the second, of tile t.
+  T first(int64_t t, int64_t m, int64_t k) const { return a[static_cast<size_t>((t * 16 + m) * kDepth + k)]; }
+  T second(int64_t t, int64_t n, int64_t k) const {
+    return b[static_cast<size_t>((t * 16 + k / kSide) * kDepth + kSide * n + k % kSide)];
+  }
+  template <class F>
+  void for_each(const F& f) const {
+    for (int64_t t = 0; t < tiles; ++t) {
+      for (int64_t m = 0; m < 16; ++m) {
+        for (int64_t n = 0; n < 16; ++n) f(t, m, n, static_cast<size_t>((t * 16 + m) * 16 + n));
+      }
+    }
+  }
+};
+using Bf16Records = Records<uint16_t, float, 2>;
+using Int8Records = Records<int8_t, int32_t, 4>;
+
+/// Steps of one instruction each, by one definition of its operations.
+template <float kFma(float, float, float), float kAdd(float, float), class X, class Y>
+float tdpbf16ps(const X& x, const Y& y, float c) {
+  float e = 0, o = 0;
+  for (int64_t k = 0; k < 32; k += 2) {
+    e = kFma(x(k), y(k), e);
+    o = kFma(x(k + 1), y(k + 1), o);
+  }
+  return kAdd(c, kAdd(e, o));
+}
+template <float kFma(float, float, float), class X, class Y>
+float vdpbf16ps(const X& x, const Y& y, float c) {
+  for (int64_t k = 0; k < 32; k += 2) c = kFma(x(k), y(k), kFma(x(k + 1), y(k + 1), c));
+  return c;
+}
+
+/// Both definitions have the bits of both instructions.
+TEST(Hardware, BF16StepsOfTheDefinitions) {
+  for (const char* name : kClasses) {
+    const Bf16Records r(name);
+    const std::vector<float> tdp = r.results("tdpbf16ps"), vdp = r.results("vdpbf16ps");
+    int64_t differences[4] = {};
+    r.for_each([&](int64_t t, int64_t m, int64_t n, size_t at) {
+      const auto x = [&](int64_t k) { return from_bf16_bits(r.first(t, m, k)); };
+      const auto y = [&](int64_t k) { return from_bf16_bits(r.second(t, n, k)); };
+      const float c = r.c[at];
+      const uint32_t tdp_bits = bits_of(tdp[at]), vdp_bits = bits_of(vdp[at]);
+      differences[0] += bits_of(tdpbf16ps<scalar::flushed_fma, scalar::flushed_add>(x, y, c)) != tdp_bits;
+      differences[1] += bits_of(tdpbf16ps<second::flushed_fma, second::flushed_add>(x, y, c)) != tdp_bits;
+      differences[2] += bits_of(vdpbf16ps<scalar::flushed_fma>(x, y, c)) != vdp_bits;
+      differences[3] += bits_of(vdpbf16ps<second::flushed_fma>(x, y, c)) != vdp_bits;
+    });
+    for (const int64_t d : differences) EXPECT_EQ(d, 0) << name;
+  }
+}
+
+/// Both definitions agree near the smallest normal number, where rounding and flushing meet: sums that are off by fractions of
+/// its last place.
+TEST(Hardware, BothDefinitionsFlushAlike) {
+  Random random(seed() * 8000 + 9);
+  int64_t zeros = 0, normal = 0;
+  for (int64_t i = 0; i < cases(200000); ++i) {
+    const float sign = random.coin() ? 1.0f : -1.0f;
+    const float near = sign * static_cast<float>(random.integer(0x1FFFFFD, 0x2000003)) * 0x1p-25f;  // about 1
+    const float off = -sign * static_cast<float>(random.integer(0, 64)) * 0x1p-79f;                 // of 2^-155
+    const float c = random.coin() ? sign * 0x1p-126f : sign * 0x1.000002p-126f;
+    const float a = random.coin() ? off : near, b = a == off ? 0x1p-76f : 0x1p-126f, d = a == off ? c : 0.0f;
+    const float want = second::flushed_fma(a, b, d);
+    ASSERT_EQ(bits_of(scalar::flushed_fma(a, b, d)), bits_of(want)) << a << " " << b << " " << d;
+    (want == 0 ? zeros : normal) += 1;
+    const float x = c * 1.5f, y = -c * random.of({0.5f, 0.25f, 1.5f, 1.0f});
+    ASSERT_EQ(bits_of(scalar::flushed_add(x, y)), bits_of(second::flushed_add(x, y))) << x << " " << y;
+  }
+  // Products next to 2^-151, nearer than an f64 sum with 2^-126 can tell.
+  for (const float sign : {1.0f, -1.0f}) {
+    const float c = sign * 0x1p-126f;
+    const float below = scalar::flushed_fma(-sign * 0x1p-75f * (1 + 0x1p-15f), 0x1p-76f * (1 - 0x1p-15f), c);
+    const float above = scalar::flushed_fma(-sign * 0x1p-75f * (1 + 0x1p-11f), 0x1p-76f * (1 - 0x1p-11f + 0x1p-22f), c);
+    EXPECT_EQ(bits_of(below), bits_of(c));
+    EXPECT_EQ(bits_of(above), bits_of(sign * 0.0f));
+  }
+  // A subnormal operand is a zero, wherever it stands.
+  for (const auto& fma : {scalar::flushed_fma, second::flushed_fma}) {
+    EXPECT_EQ(fma(0x1p-63f, 0x1p-63f, 0x1p-130f), 0x1p-126f);
+    EXPECT_EQ(fma(0x1p-130f, 0x1p100f, 0x1p-40f), 0x1p-40f);
+    EXPECT_EQ(fma(0x1p100f, -0x1p-130f, 0x1p-40f), 0x1p-40f);
+  }
+  EXPECT_GT(zeros, 100);
+  EXPECT_GT(normal, 100);
+}
+
+class Definition : public TargetTest {
+ protected:
+  void SetUp() override {
+    TargetTest::SetUp();
+    second::flush_before_rounding(flushes_before_rounding());
+  }
+  void TearDown() override { second::flush_before_rounding(false); }
+  /// 64-bit ARM's instructions do; the scalar target computes around it.
+  static bool flushes_before_rounding() {
+#ifdef __aarch64__
+    return std::string(simdattn::name(target())) != "scalar";
+#else
+    return false;
+#endif
+  }
+};
+
+/// A group whose even chain ends at c without a rounding, and whose odd chain at 0: bf16 numbers of one operand. Those of
+/// the other are unit(i). A subnormal c counts as a zero.
+void as_group(float c, float* x) {
+  std::fill_n(x, 32, 0.0f);
+  if (!(std::fabs(c) < kInf)) {
+    x[0] = c;
+    return;
+  }
+  if (std::fabs(c) < std::numeric_limits<float>::min()) return;
+  // Three parts of 8 bits; of a small number they would be subnormal.
+  const bool small = std::fabs(c) < 0x1p-60f;
+  if (small) c *= 0x1p64f;
+  for (int i = small ? 6 : 0; c != 0; i += 2) {
+    x[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(c) & 0xFFFF0000u);
+    c -= x[i];
+  }
+}
+float unit(int64_t i) { return i % 2 == 1 || i > 10 ? 0.0f : i < 6 ? 1.0f : 0x1p-64f; }
+
+/// scores() of 64 dimensions, of which the first 32 make c and the others are the tile's, and weighted_values() of 64 keys
+/// likewise. What the instruction makes -0 is +0 at the end of both.
+TEST_P(Definition, ScoresAndValuesAreTDPBF16PS) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 1);
+  for (const char* name : kClasses) {
+    const Bf16Records r(name);
+    const std::vector<float> want = r.results("tdpbf16ps");
+    int64_t values_compared = 0, changed = 0;
+    for (int64_t t = 0; t < r.tiles; ++t) {
+      // One column of the tile at a time: head n.
+      const Array<4> q(random, DType::kBF16, {1, 16, 16, 64}), k(random, DType::kBF16, {1, 16, 1, 64}),
+          s(random, DType::kF32, {1, 16, 16, 1}), p(random, DType::kF32, {1, 16, 16, 64}),
+          v(random, DType::kBF16, {1, 16, 64, 1}), o(random, DType::kF32, {1, 16, 16, 1});
+      bool hidden[16][16] = {};
+      for (int64_t n = 0; n < 16; ++n) {
+        for (int64_t i = 0; i < 64; ++i) {
+          const float y = i < 32 ? unit(i) : from_bf16_bits(r.second(t, n, i - 32));
+          k.set_at({0, n, 0, i}, y);
+          v.set_at({0, n, i, 0}, y);
+        }
+        for (int64_t m = 0; m < 16; ++m) {
+          float group[32];
+          as_group(r.c[static_cast<size_t>((t * 16 + m) * 16 + n)], group);
+          for (int64_t i = 0; i < 64; ++i) {
+            const float x = i < 32 ? group[i] : from_bf16_bits(r.first(t, m, i - 32));
+            q.set_at({0, n, m, i}, x);
+            p.set_at({0, n, m, i}, x);
+            // A weight of 0 hides the value that the instruction multiplies with it.
+            hidden[m][n] = hidden[m][n] || (x == 0 && !(std::fabs(v.get_at({0, n, i, 0})) < kInf));
+          }
+        }
+      }
+      Status status = run_scores(q.view, k.view, s.view, {.scale = 1.0f, .arithmetic = Arithmetic::kBF16}, &target());
+      ASSERT_TRUE(status.ok()) << status.detail;
+      status = run_weighted_values(p.view, v.view, o.view, {.arithmetic = Arithmetic::kBF16}, &target());
+      ASSERT_TRUE(status.ok()) << status.detail;
+      for (int64_t m = 0; m < 16; ++m) {
+        for (int64_t n = 0; n < 16; ++n) {
+          const size_t at = static_cast<size_t>((t * 16 + m) * 16 + n);
+          float result = want[at];
+          if (flushes_before_rounding()) {
+            result = tdpbf16ps<second::flushed_fma, second::flushed_add>(
+                [&](int64_t i) { return from_bf16_bits(r.first(t, m, i)); },
+                [&](int64_t i) { return from_bf16_bits(r.second(t, n, i)); }, r.c[at]);
+            changed += bits_of(result) != bits_of(want[at]);
+          }
+          const uint32_t expected = bits_of(result + 0.0f);
+          ASSERT_EQ(bits_of(s.get_at({0, n, m, 0})), expected)
+              << name << ", scores, tile " << t << ", " << m << ", " << n;
+          if (hidden[m][n]) continue;
+          ASSERT_EQ(bits_of(o.get_at({0, n, m, 0})), expected)
+              << name << ", values, tile " << t << ", " << m << ", " << n;
+          ++values_compared;
+        }
+      }
+    }
+    EXPECT_GT(values_compared, r.tiles * 128) << name;
+    EXPECT_TRUE(changed == 0 || std::string(name) == "flush_boundary") << name;
+  }
+}
+
+/// scores() whose integers are the tile's, all scales 1, and weighted_values() likewise: a dimension, a key and a column more
+/// hold the largest magnitude. -128 is no integer of kInt8: its products are taken out of the record.
+TEST_P(Definition, ScoresAndValuesAreTDPBSSDAndTDPBUSD) {
+  Random random(seed() * 8000 + 2);
+  const Int8Records r("int8");
+  const std::vector<int32_t> ssd = r.results("tdpbssd"), usd = r.results("tdpbusd");
+  constexpr Arithmetic kArithmetic = Arithmetic::kInt8;
+  for (int64_t t = 0; t < r.tiles; ++t) {
+    const Array<4> q(random, DType::kF32, {1, 1, 16, 66}), k(random, DType::kF32, {1, 1, 16, 66}),
+        s(random, DType::kF32, {1, 1, 16, 16}), p(random, DType::kF32, {1, 1, 16, 65}),
+        v(random, DType::kF32, {1, 1, 65, 17}), o(random, DType::kF32, {1, 1, 16, 17});
+    const auto whole = [](int8_t x) { return x == -128 ? 0.0f : static_cast<float>(x); };
+    bool key_is[64];  // its value has no -128
+    for (int64_t j = 0; j < 64; ++j) {
+      key_is[j] = true;
+      for (int64_t n = 0; n < 16; ++n) key_is[j] = key_is[j] && r.second(t, n, j) != -128;
+    }
+    for (int64_t m = 0; m < 16; ++m) {
+      for (int64_t i = 0; i < 64; ++i) {
+        q.set_at({0, 0, m, i}, whole(r.first(t, m, i)));
+        k.set_at({0, 0, m, i}, whole(r.second(t, m, i)));
+        p.set_at({0, 0, m, i}, key_is[i] ? static_cast<float>(static_cast<uint8_t>(r.first(t, m, i))) : 0.0f);
+        v.set_at({0, 0, i, m}, whole(r.second(t, m, i)));
+      }
+      q.set_at({0, 0, m, 64}, 127), q.set_at({0, 0, m, 65}, 0);
+      k.set_at({0, 0, m, 64}, 0), k.set_at({0, 0, m, 65}, 127);
+      p.set_at({0, 0, m, 64}, 255);
+    }
+    for (int64_t i = 0; i < 65; ++i) v.set_at({0, 0, i, 16}, 127);
+    for (int64_t m = 0; m < 16; ++m) v.set_at({0, 0, 64, m}, 0);
+    Status status = run_scores(q.view, k.view, s.view, {.scale = 1.0f, .arithmetic = kArithmetic}, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    status = run_weighted_values(p.view, v.view, o.view, {.arithmetic = kArithmetic}, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    for (int64_t m = 0; m < 16; ++m) {
+      for (int64_t n = 0; n < 16; ++n) {
+        const size_t at = static_cast<size_t>((t * 16 + m) * 16 + n);
+        // Accumulators wrap around; so do these.
+        uint32_t score = static_cast<uint32_t>(ssd[at]) - static_cast<uint32_t>(r.c[at]);
+        uint32_t value = static_cast<uint32_t>(usd[at]) - static_cast<uint32_t>(r.c[at]);
+        for (int64_t i = 0; i < 64; ++i) {
+          const int a = r.first(t, m, i), b = r.second(t, n, i);
+          if (a == -128 || b == -128) score -= static_cast<uint32_t>(a * b);
+          if (!key_is[i]) value -= static_cast<uint32_t>(static_cast<uint8_t>(a) * b);
+        }
+        ASSERT_EQ(s.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(score)))
+            << t << ", " << m << ", " << n;
+        ASSERT_EQ(o.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(value)))
+            << t << ", " << m << ", " << n;
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The second implementation
+
+Values any_values(Random& random) {
+  return random.of(
+      {Values::kOrdinary, Values::kOrdinary, Values::kWide, Values::kSpecial, Values::kHuge, Values::kTiny});
+}
+
+/// Compares an output with numbers in logical order, rounded to its type.
+template <int kRank>
+std::string difference(const Array<kRank>& got, const std::vector<float>& want) {
+  std::string text;
+  size_t i = 0;
+  for_each_element(got.view, [&](int64_t at) {
+    const double w = static_cast<double>(want[i]);
+    const uint64_t expected = got.view.dtype == DType::kBF16  ? reference::to_bf16(w)
+                              : got.view.dtype == DType::kF16 ? reference::to_f16(w)
+                                                              : bits_of(want[i]);
+    const uint64_t bits = element_bits(got.view.data, got.view.dtype, at);
+    if (bits != expected && text.empty()) {
+      char line[120];
+      std::snprintf(line, sizeof line, "element %zu of %zu: %08llx, expected %08llx", i, want.size(),
+                    static_cast<unsigned long long>(bits), static_cast<unsigned long long>(expected));
+      text = line;
+    }
+    ++i;
+  });
+  if (text.empty() && !got.gaps_intact()) text = "bytes between the elements of an output were written";
+  return text;
+}
+
+TEST_P(Definition, Scores) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 3);
+  for (int64_t i = 0; i < cases(400); ++i) {
+    const bool tall = random.one_in(12);  // 64 rows are taken at a time
+    const int64_t kv_heads = random.integer(1, 2), heads = kv_heads * random.integer(1, 3);
+    const int64_t batch = random.integer(1, 2), n_q = random.integer(0, tall ? 70 : 6),
+                  n_kv = random.size(0, tall ? 10 : 70), dim = random.size(1, tall ? 20 : 140);
+    Array<4> q(random, random.storage(), {batch, heads, n_q, dim}, Strides::kInput);
+    Array<4> k(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
+    const Values kind = any_values(random);
+    q.fill(random, kind);
+    k.fill(random, kind);
+    const Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
+    ScoreOptions options = {.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kInt8})};
+    if (random.coin()) options.scale = number(random, Values::kWide);
+    const Status status = run_scores(q.view, k.view, out.view, options, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    const float scale = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(dim));
+    ASSERT_EQ(
+        difference(out, second::scores(reference::read(q.view), reference::read(k.view), scale, options.arithmetic)),
+        "")
+        << "case " << i << " " << arithmetic_name(options.arithmetic) << ", dim " << dim << ", n_q " << n_q << ", n_kv "
+        << n_kv;
+  }
+}
+
+TEST_P(Definition, WeightedValues) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 4);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const bool tall = random.one_in(12);  // 64 rows are taken at a time
+    const int64_t kv_heads = random.integer(1, 2), heads = kv_heads * random.integer(1, 3);
+    const int64_t batch = random.integer(1, 2), n_q = random.integer(0, tall ? 70 : 6),
+                  n_kv = random.size(0, random.one_in(6) ? 600 : 60),
+                  dim = random.size(1, tall || n_kv > 60 ? 20 : 140);
+    Array<4> p(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
+    Array<4> v(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
+    const Values kind = any_values(random);
+    p.fill(random, random.coin() ? Values::kOrdinary : kind);
+    const bool zeros = random.coin(), negative = random.one_in(3);
+    for_each_element(p.view, [&](int64_t at) {
+      const float x = get(p.view.data, DType::kF32, at);
+      if (!negative) put(p.view.data, DType::kF32, at, std::fabs(x));
+      if (zeros && random.coin()) put(p.view.data, DType::kF32, at, 0.0f);
+    });
+    v.fill(random, kind);
+    const Array<4> out(random, random.storage(), {batch, heads, n_q, dim}, Strides::kOutput);
+    const ValueOptions options = {.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kInt8})};
+    const Status status = run_weighted_values(p.view, v.view, out.view, options, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_EQ(
+        difference(out, second::weighted_values(reference::read(p.view), reference::read(v.view), options.arithmetic)),
+        "")
+        << "case " << i << " " << arithmetic_name(options.arithmetic) << ", dim " << dim << ", n_q " << n_q << ", n_kv "
+        << n_kv;
+  }
+}
+
+/// Values that are 2^-60 times as small as `limits.values` says: with weights up to 1, sums near the smallest normal number.
+void shrink(const Array<4>& v) {
+  for_each_element(
+      v.view, [&](int64_t at) { put(v.view.data, v.view.dtype, at, get(v.view.data, v.view.dtype, at) * 0x1p-60f); });
+}
+
+/// The same as sums: +-2^-126 less fractions of its last place in one chain, and a score whose scale takes it there.
+TEST_P(Definition, SumsNearTheSmallestNormalNumber) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 8);
+  constexpr int64_t kRows = 5, kDim = 40;
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const Array<4> q(random, DType::kF32, {1, 1, kRows, kDim}),
+        k(random, random.of({DType::kF32, DType::kBF16}), {1, 1, 33, kDim}), s(random, DType::kF32, {1, 1, kRows, 33}),
+        v(random, k.view.dtype, {1, 1, kDim, 33}), o(random, DType::kF32, {1, 1, kRows, 33});
+    for (const Array<4>* a : {&q, &k, &v}) a->fill_bytes(0);
+    const int64_t first = random.integer(0, kDim / 2 - 1), second = random.integer(first + 1, kDim / 2) * 2 + first % 2;
+    const bool scaled = random.one_in(3);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const float sign = random.coin() ? 1.0f : -1.0f;
+      q.set_at({0, 0, r, first}, scaled ? sign : sign * 0x1p-63f);
+      if (second < kDim) q.set_at({0, 0, r, second}, scaled ? -sign * 0x1p-13f : -sign * 0x1p-76f);
+    }
+    for (int64_t j = 0; j < 33; ++j) {
+      const float part = static_cast<float>(random.integer(0, 16)) * (scaled ? 0x1p-14f : 0x1p-78f);  // 2^-154 a step
+      k.set_at({0, 0, j, first}, scaled ? 1.0f : 0x1p-63f);
+      v.set_at({0, 0, first, j}, scaled ? 0x1p-126f : 0x1p-63f);
+      if (second < kDim) k.set_at({0, 0, j, second}, part), v.set_at({0, 0, second, j}, scaled ? 0.0f : part);
+    }
+    const ScoreOptions options = {.scale = scaled ? 0x1p-126f : 0x1p100f, .arithmetic = Arithmetic::kBF16};
+    Status status = run_scores(q.view, k.view, s.view, options, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_EQ(difference(s, second::scores(reference::read(q.view), reference::read(k.view), *options.scale,
+                                           Arithmetic::kBF16)),
+              "")
+        << "scores, case " << i;
+    status = run_weighted_values(q.view, v.view, o.view, {.arithmetic = Arithmetic::kBF16}, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_EQ(
+        difference(o, second::weighted_values(reference::read(q.view), reference::read(v.view), Arithmetic::kBF16)), "")
+        << "values, case " << i;
+  }
+}
+
+/// A NaN or an infinity in one value, in any block, behind weights of 0.
+TEST_P(Definition, OneHiddenValue) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 10);
+  for (int64_t i = 0; i < cases(100); ++i) {
+    const int64_t heads = random.integer(1, 3), n_q = random.integer(1, 40), n = random.size(1, 700),
+                  dim = random.size(1, 40);
+    const Array<4> p(random, DType::kF32, {1, heads, n_q, n}, Strides::kInput),
+        v(random, random.storage(), {1, 1, n, dim}), out(random, DType::kF32, {1, heads, n_q, dim}, Strides::kOutput);
+    for_each_element(p.view, [&](int64_t at) { put(p.view.data, DType::kF32, at, std::fabs(random.uniform())); });
+    v.fill(random, Values::kOrdinary);
+    const int64_t hidden = random.integer(0, n - 1);
+    v.set_at({0, 0, hidden, random.integer(0, dim - 1)}, random.of({kInf, -kInf, std::nanf("")}));
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t r = 0; r < n_q; ++r) {
+        if (!random.one_in(4)) p.set_at({0, h, r, hidden}, 0);
+      }
+    }
+    const ValueOptions options = {.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kInt8})};
+    const Status status = run_weighted_values(p.view, v.view, out.view, options, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_EQ(
+        difference(out, second::weighted_values(reference::read(p.view), reference::read(v.view), options.arithmetic)),
+        "")
+        << "case " << i << " " << arithmetic_name(options.arithmetic) << ", n " << n << ", key " << hidden;
+  }
+}
+
+/// out and the raw state, with everything that a problem may have.
+std::string check_attention(const AttentionCase& c, Random& random, const Target& t) {
+  const auto& shape = c.out.view.shape;
+  const Array<4> acc(random, DType::kF32, shape, Strides::kOutput);
+  const Array<3> max(random, DType::kF32, {shape[0], shape[1], shape[2]}, Strides::kOutput), sum = max.like(random);
+  Attention a = c.problem;
+  a.acc = acc.view, a.max = max.view, a.sum = sum.view;
+  c.clear();
+  const Status status = random.coin() ? run_attention(a, &t) : run_tasks(a, &t, random);
+  if (!status.ok()) return status.detail;
+  const second::Attention want = second::attention(a);
+  if (const std::string text = difference(max, want.max); !text.empty()) return "max, " + text;
+  if (const std::string text = difference(sum, want.sum); !text.empty()) return "sum, " + text;
+  if (const std::string text = difference(acc, want.acc); !text.empty()) return "acc, " + text;
+  if (const std::string text = difference(c.out, want.out); !text.empty()) return "out, " + text;
+  return "";
+}
+
+TEST_P(Definition, Attention) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 5);
+  for (int64_t i = 0; i < cases(400); ++i) {
+    AttentionLimits limits;
+    limits.values = any_values(random);
+    limits.scoring.extreme = random.one_in(4);
+    switch (random.integer(0, 7)) {
+      case 0: limits.max_kv = 2500, limits.max_q = 3, limits.max_dim = 12, limits.max_batch = 1; break;
+      case 1: limits.max_dim = 150, limits.max_q = 3; break;
+      case 2: limits.max_q = 80, limits.max_batch = 1, limits.max_dim = 10; break;
+      case 3: limits.max_kv = 600, limits.max_dim = 12; break;
+      default: break;
+    }
+    AttentionCase c = random_attention(random, limits);
+    if (limits.values == Values::kTiny && c.problem.cu_k == nullptr) {
+      shrink(c.v_rows);
+      c.v = store_kv(random, c.v_rows, random.of({KvForm::kRows, KvForm::kPagedRows}));
+      c.problem.v = c.v.kv;
+    }
+    ASSERT_EQ(check_attention(c, random, target()), "") << "case " << i << ": " << describe(c.problem);
+  }
+}
+
+/// Every option alone and with others over few keys: what a row sees.
+TEST_P(Definition, AttentionMixes) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 6);
+  for (int64_t i = 0; i < cases(1500); ++i) {
+    AttentionLimits limits;
+    limits.max_q = 5, limits.max_kv = 45, limits.max_dim = 9, limits.max_batch = 2;
+    limits.values = random.of({Values::kOrdinary, Values::kSpecial});
+    const AttentionCase c = random_attention(random, limits);
+    ASSERT_EQ(check_attention(c, random, target()), "") << "case " << i << ": " << describe(c.problem);
+  }
+}
+
+/// Keys and values in every form: pages that do not begin at a multiple of 32 keys, rings that wrap anywhere.
+TEST_P(Definition, Forms) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 7);
+  for (int64_t i = 0; i < cases(250); ++i) {
+    AttentionLimits limits;
+    limits.varlen = limits.forms = false;
+    limits.max_q = random.one_in(4) ? 20 : 2;
+    limits.max_kv = random.one_in(4) ? 1300 : 320;
+    limits.max_dim = limits.max_kv > 400 ? 8 : 40;
+    limits.max_batch = 2;
+    limits.values = random.of({Values::kOrdinary, Values::kSpecial});
+    AttentionCase c = random_attention(random, limits);
+    const int64_t n = c.problem.k.tokens;
+    const int64_t ring = random.of<int64_t>({1, 16, 31, 33, 48, 50, 96, 255, 256, 300});
+    c.k = store_kv(random, c.k_rows,
+                   random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels,
+                              KvForm::kRingRows, KvForm::kRingPanels}),
+                   std::min(ring, n + 1));
+    c.v = store_kv(random, c.v_rows, random.of({KvForm::kRows, KvForm::kPagedRows, KvForm::kRingRows}),
+                   std::min(random.of<int64_t>({1, 17, 32, 48, 64, 80, 256, 400}), n + 1));
+    c.problem.k = c.k.kv;
+    c.problem.v = c.v.kv;
+    if (c.problem.scoring.kv_length != nullptr && (c.problem.k.ring > 0 || c.problem.v.ring > 0)) {
+      c.problem.scoring.kv_length = nullptr;  // a shorter sequence's last tokens are not what the ring was filled with
+    }
+    ASSERT_EQ(check_attention(c, random, target()), "") << "case " << i << ": " << describe(c.problem);
+  }
+}
+
+/// Few rows, whose values are read in place if the arithmetic can: runs of pages and rings that do and do not end where groups
+/// of 32 keys do, windows that begin anywhere.
+TEST_P(Definition, ValuesInPlace) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 11);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    const int64_t heads = random.integer(1, 3), n_q = random.integer(1, 3), n = random.integer(30, 400), dim = 8;
+    const Array<4> k(random, DType::kBF16, {1, 1, n, dim}), v(random, DType::kBF16, {1, 1, n, 5});
+    AttentionCase c;
+    c.q = Array<4>(random, DType::kF32, {1, heads, n_q, dim});
+    c.out = Array<4>(random, DType::kF32, {1, heads, n_q, 5});
+    c.lse = Array<3>(random, DType::kF32, {1, heads, n_q});
+    for (const Array<4>* a : std::initializer_list<const Array<4>*>{&c.q, &k, &v}) a->fill(random, Values::kOrdinary);
+    const KvForm form = random.of({KvForm::kRows, KvForm::kPagedRows, KvForm::kRingRows});
+    const int64_t ring = random.of<int64_t>({32, 48, 64, 80, 96, 112, 160, 256, 272});
+    c.v = store_kv(random, v, form, ring);
+    if (form == KvForm::kPagedRows && random.coin()) {  // pages of whole groups
+      const int64_t page = random.of<int64_t>({16, 32, 48, 64, 96, 160}), pages = (n + page - 1) / page;
+      Array<4> whole(random, DType::kBF16, {1, 1, pages * page, 5});
+      whole.fill_bytes(0xFF);
+      std::vector<int32_t> table;
+      for (int64_t at = 0; at < pages; ++at) table.push_back(static_cast<int32_t>(pages - 1 - at));
+      c.v.table = Numbers<int32_t>(random, table);
+      for (int64_t t = 0; t < n; ++t) {
+        for (int64_t d = 0; d < 5; ++d) {
+          whole.set_at({0, 0, table[static_cast<size_t>(t / page)] * page + t % page, d}, v.get_at({0, 0, t, d}));
+        }
+      }
+      c.v.memory = std::move(whole.memory);
+      c.v.kv = contiguous_kv(static_cast<void*>(c.v.memory.data()), KvType::kBF16, KvLayout::kRows, pages, 1, page, 5);
+      c.v.kv.batch = 1, c.v.kv.tokens = n, c.v.kv.page_size = page, c.v.kv.n_pages = pages;
+      c.v.kv.block_table = c.v.table.data();
+    }
+    Attention& a = c.problem;
+    a.q = c.q.view, a.k = k.view, a.v = c.v.kv, a.out = c.out.view;
+    a.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kBF16, Arithmetic::kInt8});
+    a.scoring.causal = random.coin();
+    if (random.coin()) a.scoring.window_left = random.integer(1, 200);
+    ASSERT_EQ(check_attention(c, random, target()), "") << "case " << i << ": " << describe(a);
+  }
+}
+
+SIMDATTN_FOR_EACH_TARGET(Definition);
+
+}  // namespace
+}  // namespace simdattn::test

@@ -1,0 +1,970 @@
+// The public functions against the float64 formulas of tests/support/reference.cc, on every target, within bounds derived from
+// the operations: (roundings) * 2^-24 * (sum of the absolute values of the terms), plus half a unit in the last place
+// of the output's type. The rules S1 to S12 of docs/semantics.md have a test of their own each.
+//
+// SIMDATTN_TEST_EFFORT scales the number of random calls, SIMDATTN_TEST_SEED chooses others.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "simdattn/simdattn.h"
+#include "tests/support/bounds.h"
+#include "tests/support/problems.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+#include "tests/support/target_test.h"
+
+namespace simdattn::test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+double to_double(float x) { return static_cast<double>(x); }
+
+uint64_t canonical_nan(DType t) { return t == DType::kF32 ? 0x7FC00000u : t == DType::kBF16 ? 0x7FC0u : 0x7E00u; }
+
+/// Compares an output with the formula; allowance(i) for element i in logical order, without the rounding to storage.
+/// A NaN has to be the canonical one, an infinity the same.
+template <int kRank, class F>
+std::string compare(const Array<kRank>& got, const reference::Tensor& want, F&& allowance) {
+  std::string problem;
+  int64_t i = 0;
+  for_each_element(got.view, [&](int64_t at) {
+    if (!problem.empty()) return;
+    const double g = to_double(get(got.view.data, got.view.dtype, at));
+    const double w = want[i];
+    // What was rounded may lie on the other side of a power of two: the larger unit counts.
+    const double rounding = reference::half_ulp(got.view.dtype, std::fabs(g) > std::fabs(w) ? g : w);
+    const double most = allowance(i) + rounding + (std::isfinite(w) ? rounding * 0x1p-8 : 0.0);
+    bool good;
+    if (std::isnan(w)) good = element_bits(got.view.data, got.view.dtype, at) == canonical_nan(got.view.dtype);
+    else good = w == g || std::fabs(g - w) <= most;
+    if (!good) {
+      char text[200];
+      std::snprintf(text, sizeof text, "element %lld: %.9g, formula %.17g, allowed %.3g, error %.3g",
+                    static_cast<long long>(i), g, w, most, std::fabs(g - w));
+      problem = text;
+    }
+    ++i;
+  });
+  if (problem.empty() && !got.gaps_intact()) problem = "bytes between the elements of an output were written";
+  return problem;
+}
+
+class Formula : public TargetTest {
+ protected:
+  static Costs cost() { return costs(target()); }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The unfused functions
+
+TEST_P(Formula, Scores) {
+  Random random(seed() * 1000 + 1);
+  for (int64_t i = 0; i < cases(600); ++i) {
+    const int64_t kv_heads = random.integer(1, 3);
+    const int64_t heads = kv_heads * random.integer(1, 4);
+    // Query rows of 16-bit types are widened 8 at a time, at most 8192 elements; longer ones are not.
+    const int64_t long_dims[] = {1023, 1024, 1025, 1500, 2731, 4096, 4097, 8191, 8192, 8193, 8300};
+    const bool large = i % 32 == 0;
+    const int64_t batch = random.integer(1, large ? 1 : 3), n_q = random.integer(0, large ? 19 : 9),
+                  n_kv = random.size(0, large ? 8 : 60),
+                  dim = large ? long_dims[i / 32 % std::ssize(long_dims)] : random.size(1, 150);
+    Array<4> q(random, random.storage(), {batch, heads, n_q, dim}, Strides::kInput);
+    Array<4> k(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
+    Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
+    q.fill(random, Values::kOrdinary);
+    k.fill(random, Values::kOrdinary);
+    Optional<float> scale;
+    if (random.coin()) scale = 4 * random.uniform();
+    const Arithmetic a = random_arithmetic(random);
+    const Status status = run_scores(q.view, k.view, out.view, {.scale = scale, .arithmetic = a}, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    reference::Tensor magnitude;
+    const double s = scale ? to_double(*scale) : 1.0 / std::sqrt(static_cast<double>(dim));
+    const reference::Tensor want = reference::scores(reference::operands(reference::read(q.view), a),
+                                                     reference::operands(reference::read(k.view), a), s, &magnitude);
+    // The published bound counts the roundings of fused operations, of the folds, of the scale and of the default scale.
+    const double roundings = a == Arithmetic::kF32 ? cost().fma * std::ceil(static_cast<double>(dim) / 16) + 5
+                                                   : score_roundings(a, cost(), static_cast<double>(dim)) + 2;
+    ASSERT_EQ(
+        compare(out, want,
+                [&](int64_t e) {
+                  return roundings * kEps * magnitude[e] +
+                         (a == Arithmetic::kBF16 ? static_cast<double>(dim) * kTiny * std::max(std::fabs(s), 1.0) : 0);
+                }),
+        "")
+        << "case " << i << ", dim " << dim << ", n_kv " << n_kv << ", arithmetic " << arithmetic_name(a);
+  }
+}
+
+TEST_P(Formula, Softmax) {
+  Random random(seed() * 1000 + 2);
+  for (int64_t i = 0; i < cases(1500); ++i) {
+    // Some on both sides of 8192 columns: of longer rows the next one is fetched.
+    const int64_t rows = random.integer(0, 8);
+    const int64_t n = random.one_in(60) ? random.of<int64_t>({8191, 8192, 8193, 8700}) : random.size(0, 600);
+    Array<2> x(random, DType::kF32, {rows, n}, Strides::kInput);
+    const float spread = random.of({0.1f, 5.0f, 39.0f});
+    for_each_element(x.view, [&](int64_t at) {
+      put(x.view.data, DType::kF32, at, spread * random.uniform() + (random.one_in(50) ? -kInf : 0.0f));
+    });
+    Array<2> out(random, DType::kF32, {rows, n}, Strides::kOutput);
+    Array<1> lse(random, DType::kF32, {rows});
+    const bool wants_lse = random.coin();
+    const Status status = softmax(x.view, out.view, wants_lse ? lse.view : View<1>(), exec());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    reference::Tensor want_lse;
+    const reference::Tensor want = reference::softmax(reference::read(x.view), &want_lse);
+    // Numerator: rounding of the difference to the maximum (half a unit in its last place, so relative to its size) and
+    // exp. Denominator: the same, each weighted by its probability (the mean of those differences is at most ln n), and
+    // the chain of a partial sum and its folds. Then a division and a product.
+    const double chain = static_cast<double>(n) / 16 + 6;
+    const double mean = std::log(static_cast<double>(std::max<int64_t>(n, 1)));
+    std::vector<double> largest;  // of each row
+    for (auto row = want.data.begin(); row != want.data.end(); row += n) {
+      largest.push_back(*std::max_element(row, row + n));
+    }
+    ASSERT_EQ(compare(out, want,
+                      [&](int64_t e) {
+                        if (want[e] == 0) return 0.0;
+                        const double distance = std::log(largest[static_cast<size_t>(e / n)] / want[e]);
+                        return (2 * cost().exp + distance + mean + chain + 2) * kEps * want[e];
+                      }),
+              "")
+        << "case " << i << ", n " << n << ", spread " << spread;
+    // ln(sum) moves by the relative error of the sum.
+    const double sum = cost().exp + mean + chain;
+    if (!wants_lse) continue;
+    ASSERT_EQ(compare(lse, want_lse, [&](int64_t) { return sum * kEps; }), "") << "lse, case " << i << ", n " << n;
+  }
+}
+
+TEST_P(Formula, MaskedSoftmax) {
+  Random random(seed() * 1000 + 3);
+  for (int64_t i = 0; i < cases(3000); ++i) {
+    // Some with more rows than one call of the slot takes, and some with longer rows than fit into its buffer.
+    const bool tall = random.one_in(30), wide = random.one_in(100);
+    const int64_t batch = tall || wide ? 1 : random.integer(1, 3), heads = random.integer(1, tall || wide ? 2 : 4);
+    const int64_t n_q = random.integer(0, tall ? 150 : 9), n_kv = random.size(0, wide ? 9000 : 90);
+    Array<4> x(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
+    for_each_element(x.view, [&](int64_t at) {
+      put(x.view.data, DType::kF32, at, random.one_in(60) ? -kInf : 10 * random.uniform());
+    });
+    const ScoringCase c =
+        random_scoring(random, {heads, batch, n_q, n_kv, std::vector<int64_t>(static_cast<size_t>(batch), n_q),
+                                std::vector<int64_t>(static_cast<size_t>(batch), n_kv)});
+    // A score of -inf times a scale of 0 is NaN: a visible one makes the row NaN in the formula and here.
+    Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
+    Array<3> lse(random, DType::kF32, {batch, heads, n_q}, Strides::kOutput);
+    const bool wants_lse = random.coin();
+    const Status status = masked_softmax(x.view, out.view, c.scoring, wants_lse ? lse.view : View<3>(), exec());
+    ASSERT_TRUE(status.ok()) << status.detail << describe(c.scoring);
+    reference::Tensor want_lse;
+    reference::Tensor want = reference::masked_softmax(reference::read(x.view), c.scoring, &want_lse);
+    for (int64_t r = 0; r < want_lse.size(); ++r) {  // all of a NaN row is NaN
+      if (std::isnan(want_lse[r])) std::fill_n(want.data.begin() + r * n_kv, n_kv, std::nan(""));
+    }
+    const double scaled = 10 * std::fabs(to_double(c.scoring.scale.value_or(1.0f)));
+    const double shift = to_double(c.largest_shift), bias = to_double(c.largest_bias);
+    const double error = score_error(c.scoring, cost(), scaled, 0, shift, bias);
+    // Numerator and denominator: the score's error, the subtraction of the maximum (at most the range of the scores, or
+    // down to a sink), the exponential; the sum; division and product.
+    const double range = 2 * (scaled + shift + bias) + 10;
+    const double relative = 2 * (error + range + cost().exp) + static_cast<double>(n_kv) / 16 + 8;
+    ASSERT_EQ(compare(out, want, [&](int64_t e) { return want[e] == 0 ? 0.0 : relative * kEps * want[e] + kTiny; }), "")
+        << "case " << i << ", n_q " << n_q << ", n_kv " << n_kv << describe(c.scoring);
+    if (!wants_lse) continue;
+    const double sum = error + range + cost().exp + static_cast<double>(n_kv) / 16 + 6;
+    ASSERT_EQ(compare(lse, want_lse, [&](int64_t) { return sum * kEps; }), "")
+        << "lse, case " << i << ", n_q " << n_q << ", n_kv " << n_kv << describe(c.scoring);
+  }
+}
+
+TEST_P(Formula, WeightedValues) {
+  Random random(seed() * 1000 + 4);
+  for (int64_t i = 0; i < cases(600); ++i) {
+    const int64_t kv_heads = random.integer(1, 3);
+    const int64_t heads = kv_heads * random.integer(1, 4);
+    const bool wide = i % 16 == 0;  // 512 columns are computed at a time
+    const int64_t batch = random.integer(1, wide ? 1 : 3), n_q = random.integer(0, 10);
+    const int64_t dim = wide ? random.of<int64_t>({511, 512, 513, 1023, 1024, 1025, 1100}) : random.size(1, 120);
+    const int64_t n_kv = random.size(0, random.one_in(6) ? 600 : 50);
+    Array<4> p(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
+    Array<4> v(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
+    Array<4> out(random, random.storage(), {batch, heads, n_q, dim}, Strides::kOutput);
+    const bool zeros = random.coin();
+    for_each_element(p.view, [&](int64_t at) {
+      put(p.view.data, DType::kF32, at, zeros && random.coin() ? 0.0f : random.uniform());
+    });
+    v.fill(random, random.coin() ? Values::kOrdinary : Values::kSpecial);
+    const Arithmetic a = random_arithmetic(random);
+    const Status status = run_weighted_values(p.view, v.view, out.view, {.arithmetic = a}, &target());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    reference::Tensor magnitude, weights;
+    // What the arithmetic multiplies in the place of p is a part of its definition: kBF16 rounds it.
+    const reference::Tensor want =
+        reference::weighted_values(reference::read(p.view), reference::read(v.view), &magnitude, a, &weights);
+    // Large values in f16 overflow to infinity where the formula is just below it: allow one unit there.
+    const double roundings = value_roundings(a, cost(), static_cast<double>(n_kv));
+    const double tiny = a == Arithmetic::kBF16 ? 4 * kTiny : a == Arithmetic::kInt8 ? kInt8Lost : 0x1p-149;
+    bool overflows = false;
+    for (int64_t e = 0; e < want.size(); ++e)
+      overflows = overflows || (out.view.dtype == DType::kF16 && std::fabs(want[e]) > 65000);
+    if (overflows) continue;
+    ASSERT_EQ(compare(out, want,
+                      [&](int64_t e) {
+                        return std::isfinite(magnitude[e])
+                                   ? roundings * kEps * magnitude[e] + kWeightSlack * weights[e] +
+                                         (roundings + static_cast<double>(n_kv)) * tiny
+                                   : 0.0;
+                      }),
+              "")
+        << "case " << i << ", n_kv " << n_kv << ", dim " << dim << ", arithmetic " << arithmetic_name(a);
+  }
+}
+
+TEST_P(Formula, Rope) {
+  Random random(seed() * 1000 + 5);
+  for (int64_t i = 0; i < cases(1500); ++i) {
+    const int64_t half = random.size(1, 70);
+    RopeOptions options;
+    options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+    options.inverse = random.coin();
+    options.first_dim = random.coin() ? 0 : random.integer(0, 20);
+    const int64_t dim = options.first_dim + 2 * half + (random.coin() ? 0 : random.integer(1, 20));
+    const int64_t batch = random.integer(1, 3), heads = random.integer(1, 4), n = random.integer(0, 7);
+    const int64_t n_positions = n + random.integer(1, 20);
+    const bool in_place = random.one_in(3);
+    Array<4> x(random, random.storage(), {batch, heads, n, dim}, in_place ? Strides::kOutput : Strides::kInput);
+    x.fill(random, Values::kOrdinary);
+    Array<4> out = in_place ? x.with(random, Strides::kContiguous)
+                            : Array<4>(random, random.storage(), {batch, heads, n, dim}, Strides::kOutput);
+    Array<2> cosine(random, DType::kF32, {n_positions, half}, Strides::kInput),
+        sine(random, DType::kF32, {n_positions, half}, Strides::kInput);
+    cosine.fill(random, Values::kOrdinary);
+    sine.fill(random, Values::kOrdinary);
+    const bool wide = random.coin();
+    Array<2> positions(random, wide ? DType::kI64 : DType::kI32, {batch, n}, Strides::kInput);
+    for_each_element(positions.view, [&](int64_t at) {
+      set_element_bits(positions.view.data, positions.view.dtype, at,
+                       static_cast<uint64_t>(random.integer(0, n_positions - 1)));
+    });
+    const bool given = random.coin();
+    std::vector<int64_t> list;
+    if (given)
+      for (const uint64_t p : positions.bits()) list.push_back(static_cast<int64_t>(p));
+    const reference::Tensor in = reference::read(x.view);
+    const reference::Tensor want =
+        reference::rope(in, reference::read(cosine.view), reference::read(sine.view), list, options);
+    const ConstView<2> absent;
+    const ConstView<4> from = in_place ? ConstView<4>(out.view) : ConstView<4>(x.view);
+    const Status status =
+        rope(from, cosine.view, sine.view, given ? ConstView<2>(positions.view) : absent, out.view, options, exec());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    // Two products of numbers below 1 and their sum: three roundings (four unfused) of at most 2 * kEps.
+    ASSERT_EQ(compare(out, want,
+                      [&](int64_t e) {
+                        const int64_t d = e % dim;
+                        return d >= options.first_dim && d < options.first_dim + 2 * half ? 4 * 2 * kEps : 0.0;
+                      }),
+              "")
+        << "case " << i << ", dim " << dim << ", half " << half << ", first " << options.first_dim << ", in place "
+        << in_place;
+  }
+}
+
+/// Calls of more bytes than a cache holds take a few heads at a time: the bits are those of smaller calls.
+TEST_P(Formula, RopeFromMemory) {
+  Random random(seed() * 1000 + 12);
+  constexpr int64_t kHeads = 5, kHalf = 35, kDim = 73, kParts = 4;
+  constexpr int64_t kTokens = (int64_t{9} << 20) / (kHeads * kDim * 2) / kParts;  // of a part; 18 MiB in and out
+  Array<4> x(random, DType::kBF16, {1, kHeads, kParts * kTokens, kDim}), whole = x.like(random), parts = x.like(random);
+  x.fill(random, Values::kOrdinary);
+  Array<2> table(random, DType::kF32, {kParts * kTokens, kHalf});
+  table.fill(random, Values::kOrdinary);
+  for (const RopePairing pairing : {RopePairing::kHalfSplit, RopePairing::kInterleaved}) {
+    const RopeOptions options = {.pairing = pairing};
+    ASSERT_TRUE(rope(x.view, table.view, table.view, {}, whole.view, options, exec()).ok());
+    for (int64_t part = 0; part < kParts; ++part) {
+      const auto part_of = [&](View<4> view) {
+        view.shape[2] = kTokens;
+        view.data = static_cast<char*>(view.data) + part * kTokens * kDim * size_of(view.dtype);
+        return view;
+      };
+      const ConstView<2> angles(static_cast<const float*>(table.view.data) + part * kTokens * kHalf, DType::kF32,
+                                {kTokens, kHalf});
+      ASSERT_TRUE(rope(part_of(x.view), angles, angles, {}, part_of(parts.view), options, exec()).ok());
+    }
+    ASSERT_EQ(std::memcmp(whole.memory.data(), parts.memory.data(), whole.memory.size()), 0);
+  }
+}
+
+TEST_P(Formula, AlibiSlopes) {
+  for (int64_t heads = 1; heads <= 130; ++heads) {
+    Guarded memory(static_cast<size_t>(heads) * 4, Guard::kAfter);
+    float* const slopes = reinterpret_cast<float*>(memory.data());
+    ASSERT_TRUE(alibi_slopes(heads, slopes).ok());
+    const std::vector<double> want = reference::alibi_slopes(heads);
+    for (int64_t h = 0; h < heads; ++h) {
+      const double w = want[static_cast<size_t>(h)];
+      ASSERT_LE(std::fabs(to_double(slopes[h]) - w), 2 * reference::half_ulp(DType::kF32, w)) << h << " of " << heads;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Attention
+
+/// Compares one call of attention() with the formula. Inputs are within -1 .. 1.
+std::string check_attention(const AttentionCase& c, const reference::AttentionResult& want, const Target& t) {
+  c.clear();
+  const Status status = run_attention(c.problem, &t);
+  if (!status.ok()) return status.detail;
+  const AttentionBound bound = attention_bound(c, costs(t));
+  std::string problem = compare(c.out, want.out, [&](int64_t e) {
+    return std::isfinite(want.magnitude[e])
+               ? bound.out * kEps * want.magnitude[e] + kWeightSlack * want.weights[e] + bound.tiny
+               : 0.0;
+  });
+  if (!problem.empty()) return "out, " + problem;
+  if (c.problem.lse.data != nullptr) {
+    problem = compare(c.lse, want.lse, [&](int64_t) { return bound.lse * kEps; });
+    if (!problem.empty()) return "lse, " + problem;
+  }
+  return "";
+}
+
+TEST_P(Formula, Attention) {
+  Random random(seed() * 1000 + 6);
+  for (int64_t i = 0; i < cases(250); ++i) {
+    AttentionLimits limits;
+    limits.max_q = 40;
+    limits.max_kv = random.one_in(12) ? 2600 : 400;
+    limits.max_batch = 2;
+    limits.max_dim = limits.max_kv > 400 ? 20 : 90;
+    const AttentionCase c = random_attention(random, limits);
+    const reference::AttentionResult want = reference::attention(c.problem);
+    ASSERT_EQ(check_attention(c, want, target()), "") << "case " << i << ": " << describe(c.problem);
+  }
+}
+
+/// The error that the bounds allow for rounded weights is reached, nearly: all weights but that of the first key round the same
+/// way, in kBF16 those with a value of 1 up and those of -1 down, by half a unit.
+TEST_P(Formula, WeightsThatRoundTheSameWay) {
+  Random random(seed() * 1000 + 10);
+  constexpr int64_t kKeys = 1000;
+  for (const Arithmetic arithmetic : {Arithmetic::kBF16, Arithmetic::kInt8}) {
+    const bool is_bf16 = arithmetic == Arithmetic::kBF16;
+    AttentionCase c;
+    c.q = Array<4>(random, DType::kF32, {1, 1, 1, 1});
+    c.out = c.q.like(random);
+    const Array<4> k(random, DType::kF32, {1, 1, kKeys, 1}), v = k.like(random);
+    c.scoring.bias = Array<4>(random, DType::kF32, {1, 1, 1, kKeys});
+    c.q.set_at({0, 0, 0, 0}, 1);
+    for (int64_t j = 0; j < kKeys; ++j) {
+      const bool up = is_bf16 && j % 2 == 0;
+      const double weight = is_bf16 ? 0.5 + 0x1p-9 + (up ? 0x1p-14 : -0x1p-14) : 0.499 / 255;
+      k.set_at({0, 0, j, 0}, 0);
+      v.set_at({0, 0, j, 0}, is_bf16 && !up ? -1.0f : 1.0f);
+      // In kInt8 every block has a key to which the others are small; its value is not theirs.
+      const bool first = is_bf16 ? j == 0 : j % kKeyBlock == 0;
+      c.scoring.bias.set_at({0, 0, 0, j}, first ? 0.0f : static_cast<float>(std::log(weight)));
+      if (first && !is_bf16) v.set_at({0, 0, j, 0}, -1);
+    }
+    Attention& a = c.problem;
+    a.q = c.q.view, a.k = k.view, a.v = v.view, a.out = c.out.view;
+    a.scoring.bias = c.scoring.bias.view;
+    c.scoring.largest_bias = 7;
+    a.arithmetic = arithmetic;
+    const reference::AttentionResult want = reference::attention(a);
+    ASSERT_EQ(check_attention(c, want, target()), "") << arithmetic_name(arithmetic);
+    const double error = std::fabs(to_double(c.out.get_at({0, 0, 0, 0})) - want.out[0]);
+    EXPECT_GT(error, 0.95 * want.weights[0]) << arithmetic_name(arithmetic);
+  }
+}
+
+/// The raw state against the formula: the accumulator is relative to the maximum that was written beside it.
+TEST_P(Formula, RawState) {
+  Random random(seed() * 1000 + 9);
+  for (int64_t i = 0; i < cases(250); ++i) {
+    AttentionLimits limits;
+    limits.max_q = random.one_in(6) ? 150 : 12;
+    limits.max_kv = random.one_in(3) ? 2600 : 300;  // states of several splits are joined
+    if (limits.max_kv > 400) limits.max_q = 4;
+    limits.max_batch = 2;
+    limits.max_dim = limits.max_kv > 400 || limits.max_q > 100 ? 20 : 90;
+    const AttentionCase c = random_attention(random, limits);
+    const auto& shape = c.out.view.shape;
+    const Array<4> acc(random, DType::kF32, shape, Strides::kOutput);
+    const Array<3> max(random, DType::kF32, {shape[0], shape[1], shape[2]}, Strides::kOutput), sum = max.like(random);
+    Attention a = c.problem;
+    a.acc = acc.view, a.max = max.view, a.sum = sum.view;
+    if (random.coin()) a.out = {};
+    if (random.coin()) a.lse = {};
+    const Status status = random.coin() ? run_attention(a, &target()) : run_tasks(a, &target(), random);
+    ASSERT_TRUE(status.ok()) << status.detail << describe(a);
+    const reference::AttentionResult want = reference::attention(a);
+    // A maximum is one score: its error is less than that of a log-sum-exp, which brings the sum's along.
+    const AttentionBound bound = attention_bound(c, cost());
+    ASSERT_EQ(compare(max, want.max, [&](int64_t) { return bound.lse * kEps; }), "")
+        << "max, case " << i << ": " << describe(a);
+    const std::vector<uint64_t> maxima = max.bits();
+    const auto moved = [&](int64_t row) {
+      const double got = to_double(std::bit_cast<float>(static_cast<uint32_t>(maxima[static_cast<size_t>(row)])));
+      return std::isfinite(got) ? std::exp(want.max[row] - got) : 1.0;
+    };
+    reference::Tensor want_sum = want.sum, want_acc = want.out;
+    for (int64_t r = 0; r < want_sum.size(); ++r) want_sum[r] *= moved(r);
+    for (int64_t e = 0; e < want_acc.size(); ++e) want_acc[e] *= want_sum[e / shape[3]];
+    ASSERT_EQ(compare(sum, want_sum, [&](int64_t r) { return bound.lse * kEps * want_sum[r]; }), "")
+        << "sum, case " << i << ": " << describe(a);
+    ASSERT_EQ(compare(acc, want_acc,
+                      [&](int64_t e) {
+                        // Not divided by the sum of the rounded weights, each term of kBF16 has its own error.
+                        const double weights = a.arithmetic == Arithmetic::kBF16 ? kBF16Eps * want.magnitude[e]
+                                                                                 : kWeightSlack * want.weights[e];
+                        const double of_one = bound.out * kEps * want.magnitude[e] + weights + bound.tiny;
+                        return std::isfinite(of_one) ? of_one * want_sum[e / shape[3]] : 0.0;
+                      }),
+              "")
+        << "acc, case " << i << ": " << describe(a);
+  }
+}
+
+/// Random option mixes over small shapes: every target against one evaluation of the formula.
+TEST(FormulaMixes, AttentionOnEveryTarget) {
+  Random random(seed() * 1000 + 7);
+  const std::vector<const Target*> all = runnable_targets();
+  for (int64_t i = 0; i < cases(100000); ++i) {
+    AttentionLimits limits;
+    limits.max_batch = 2;
+    limits.max_kv_heads = 2;
+    limits.max_group = 3;
+    limits.max_q = 4;
+    limits.max_kv = 20;
+    limits.max_dim = 9;
+    const AttentionCase c = random_attention(random, limits);
+    const reference::AttentionResult want = reference::attention(c.problem);
+    // Every mix on the definition; the others take turns, for what they do to a block does not depend on the options.
+    const Target* turn[] = {&scalar_target(), all[static_cast<size_t>(i) % all.size()]};
+    for (const Target* t : turn) {
+      ASSERT_EQ(check_attention(c, want, *t), "") << "mix " << i << " on " << name(*t) << ": " << describe(c.problem);
+      if (turn[0] == turn[1]) break;
+    }
+  }
+}
+
+/// The same over stores of every type in tensors, pages (shared ones too) and rings, keys and values apart.
+TEST(FormulaMixes, EveryTypeInEveryForm) {
+  Random random(seed() * 1000 + 11);
+  const std::vector<const Target*> all = runnable_targets();
+  std::set<std::pair<KvType, bool>> seen;
+  for (int64_t i = 0; i < cases(6000); ++i) {
+    AttentionLimits limits;
+    limits.rings = true;
+    limits.max_batch = 2;
+    limits.max_group = 3;
+    limits.max_q = 4;
+    limits.max_kv = 100;
+    limits.max_dim = 70;
+    const AttentionCase c = random_attention(random, limits);
+    const reference::AttentionResult want = reference::attention(c.problem);
+    seen.emplace(c.problem.k.type, c.problem.k.ring > 0);
+    const Target* turn[] = {&scalar_target(), all[static_cast<size_t>(i) % all.size()]};
+    for (const Target* t : turn) {
+      ASSERT_EQ(check_attention(c, want, *t), "") << "mix " << i << " on " << name(*t) << ": " << describe(c.problem);
+      if (turn[0] == turn[1]) break;
+    }
+  }
+  if (cases(6000) >= 2000) {
+    EXPECT_EQ(seen.size(), 24u) << "12 types, in rings and elsewhere";
+  }
+}
+
+TEST_P(Formula, AttentionMerge) {
+  Random random(seed() * 1000 + 8);
+  for (int64_t i = 0; i < cases(1000); ++i) {
+    const bool wide = i % 16 == 0;  // columns are joined 1024 at a time
+    const int64_t parts = random.integer(1, 6), batch = random.integer(1, 2), heads = random.integer(1, 3),
+                  n = random.integer(0, wide ? 2 : 4);
+    const int64_t dim = wide ? random.of<int64_t>({1023, 1024, 1025, 2047, 2048, 2049, 2300}) : random.size(1, 80);
+    Array<5> part(random, random.storage(), {parts, batch, heads, n, dim}, Strides::kOutput);
+    Array<4> part_lse(random, DType::kF32, {parts, batch, heads, n}, Strides::kOutput);
+    part.fill(random, Values::kOrdinary);
+    for_each_element(part_lse.view, [&](int64_t at) {
+      put(part_lse.view.data, DType::kF32, at, random.one_in(4) ? -kInf : 10 * random.uniform());
+    });
+    // What a part of no keys holds has no influence.
+    for (int64_t e = 0; e < parts * batch * heads * n; ++e) {
+      const std::array<int64_t, 4> at = {e / n / heads / batch, e / n / heads % batch, e / n % heads, e % n};
+      if (part_lse.get_at(at) != -kInf || random.coin()) continue;
+      for (int64_t d = 0; d < dim; ++d) part.set_at({at[0], at[1], at[2], at[3], d}, random.coin() ? kNaN : kInf);
+    }
+    Array<4> out(random, random.storage(), {batch, heads, n, dim}, Strides::kOutput);
+    Array<3> lse(random, DType::kF32, {batch, heads, n}, Strides::kOutput);
+    std::vector<double> sinks;
+    Numbers<float> sink_array;
+    if (random.coin()) {
+      std::vector<float> values;
+      for (int64_t h = 0; h < heads; ++h)
+        values.push_back(5 * random.uniform()), sinks.push_back(to_double(values.back()));
+      sink_array = Numbers<float>(random, values);
+    }
+    const Status status = attention_merge(part.view, part_lse.view, out.view, lse.view,
+                                          sinks.empty() ? nullptr : sink_array.data(), exec());
+    ASSERT_TRUE(status.ok()) << status.detail;
+    const reference::AttentionResult want =
+        reference::attention_merge(reference::read(part.view), reference::read(part_lse.view), sinks);
+    // Weights: a difference of at most 20, an exponential; the chain over the parts; sums, division, product.
+    const double roundings = 2 * (20 + cost().exp) + 3 * static_cast<double>(parts) + 8;
+    ASSERT_EQ(compare(out, want.out, [&](int64_t e) { return roundings * kEps * want.magnitude[e]; }), "")
+        << "case " << i;
+    ASSERT_EQ(
+        compare(lse, want.lse, [&](int64_t) { return (20 + cost().exp + static_cast<double>(parts) + 4) * kEps; }), "")
+        << "lse, case " << i;
+    // Into one of the parts, whichever: the same bits.
+    if (out.view.dtype != part.view.dtype) continue;
+    const int64_t p = random.integer(0, parts - 1);
+    View<4> place = out.view;
+    place.data = static_cast<char*>(part.view.data) + p * part.view.stride[0] * size_of(part.view.dtype);
+    for (size_t d = 0; d < 4; ++d) place.stride[d] = part.view.stride[d + 1];
+    const Status in_place =
+        attention_merge(part.view, part_lse.view, place, {}, sinks.empty() ? nullptr : sink_array.data(), exec());
+    ASSERT_TRUE(in_place.ok()) << "into part " << p << " of " << parts << ": " << in_place.detail;
+    std::vector<uint64_t> got;
+    for_each_element(place, [&](int64_t at) { got.push_back(element_bits(place.data, place.dtype, at)); });
+    ASSERT_EQ(got, out.bits()) << "into part " << p << " of " << parts << ", case " << i;
+    ASSERT_TRUE(part.gaps_intact());
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The rules, one by one. Each is stated for masked_softmax() on raw scores and for attention() with one key dimension:
+// q = 1 and k = the score.
+
+struct Row {
+  std::vector<float> p;    // masked_softmax
+  std::vector<float> out;  // attention
+  float lse = 0;           // of masked_softmax
+  float lse_fused = 0;
+};
+
+class Rules : public Formula {
+ protected:
+  /// One head, one query row over scores x; values [n][dim_v].
+  static Row run(const std::vector<float>& x, const Scoring& scoring, const std::vector<float>& values,
+                 int64_t dim_v = 1) {
+    const int64_t n = static_cast<int64_t>(x.size());
+    Row r;
+    r.p.assign(x.size(), -7);
+    r.out.assign(static_cast<size_t>(dim_v), -7);
+    Status s = masked_softmax(view(x.data(), {1, 1, 1, n}), view(r.p.data(), {1, 1, 1, n}), scoring,
+                              view(&r.lse, {1, 1, 1}), exec());
+    EXPECT_TRUE(s.ok()) << s.detail;
+    const float one = 1;
+    Attention a;
+    a.q = view(&one, {1, 1, 1, 1});
+    a.k = view(x.data(), {1, 1, n, 1});
+    a.v = view(values.data(), {1, 1, n, dim_v});
+    a.out = view(r.out.data(), {1, 1, 1, dim_v});
+    a.lse = view(&r.lse_fused, {1, 1, 1});
+    a.scoring = scoring;
+    s = run_attention(a, GetParam());
+    EXPECT_TRUE(s.ok()) << s.detail;
+    return r;
+  }
+  static void expect_zero(const std::vector<float>& v) {
+    for (const float x : v) EXPECT_EQ(std::bit_cast<uint32_t>(x), 0u) << x;
+  }
+  static void expect_nan(const std::vector<float>& v) {
+    for (const float x : v) EXPECT_EQ(std::bit_cast<uint32_t>(x), 0x7FC00000u) << x;
+  }
+};
+
+TEST_P(Rules, S1_ScaleAndItsDefault) {
+  const std::vector<float> q = {1, 2, 3, 4}, k = {1, 1, 1, 1, 2, 0, 0, 0};
+  std::vector<float> s(2);
+  ASSERT_TRUE(
+      scores(view(q.data(), {1, 1, 1, 4}), view(k.data(), {1, 1, 2, 4}), view(s.data(), {1, 1, 1, 2}), {}, exec())
+          .ok());
+  EXPECT_EQ(s, (std::vector<float>{5, 1}));  // 10 / sqrt 4, 2 / sqrt 4
+  ASSERT_TRUE(scores(view(q.data(), {1, 1, 1, 4}), view(k.data(), {1, 1, 2, 4}), view(s.data(), {1, 1, 1, 2}),
+                     {.scale = -3.0f}, exec())
+                  .ok());
+  EXPECT_EQ(s, (std::vector<float>{-30, -6}));
+  // attention() with the default scale over 4 dimensions: weights 1 / (1 + e^-4).
+  const std::vector<float> v = {1, 0};
+  float out = 0;
+  Attention a;
+  a.q = view(q.data(), {1, 1, 1, 4});
+  a.k = view(k.data(), {1, 1, 2, 4});
+  a.v = view(v.data(), {1, 1, 2, 1});
+  a.out = view(&out, {1, 1, 1, 1});
+  ASSERT_TRUE(run_attention(a, GetParam()).ok());
+  EXPECT_NEAR(to_double(out), 1 / (1 + std::exp(-4.0)), 16 * kEps);
+  // masked_softmax() takes scores as they are.
+  EXPECT_NEAR(to_double(run({0, 1}, {}, {0, 0}).p[1]), 1 / (1 + std::exp(-1.0)), 16 * kEps);
+}
+
+TEST_P(Rules, S1_MaximumIsTakenAfterANegativeScale) {
+  const Row r = run({-1000, 0, 1000}, {.scale = -1.0f}, {1, 2, 3});
+  EXPECT_EQ(r.p, (std::vector<float>{1, 0, 0}));
+  EXPECT_EQ(r.out[0], 1.0f);
+  EXPECT_EQ(r.lse, 1000.0f);
+  EXPECT_EQ(r.lse_fused, 1000.0f);
+}
+
+TEST_P(Rules, S2_SoftcapComesAfterScaleAndBeforeBias) {
+  const float bias[] = {0, 5};
+  Scoring s = {.scale = 2.0f, .softcap = 3.0f, .bias = view(bias, {1, 1, 1, 2})};
+  const Row r = run({4, -1}, s, {1, 0});
+  const double t0 = 3 * std::tanh(8.0 / 3), t1 = 3 * std::tanh(-2.0 / 3) + 5;
+  const double want = 1 / (1 + std::exp(t1 - t0));
+  EXPECT_NEAR(to_double(r.p[0]), want, 64 * kEps * want);
+  EXPECT_NEAR(to_double(r.out[0]), want, 64 * kEps * want);
+  const double lse = t0 + std::log1p(std::exp(t1 - t0));
+  EXPECT_NEAR(to_double(r.lse), lse, 64 * kEps);
+  EXPECT_NEAR(to_double(r.lse_fused), lse, 64 * kEps);
+}
+
+TEST_P(Rules, S3_AlibiCountsDistanceFromTheRowsPosition) {
+  const float slope = 0.5f;
+  // Position 1 of keys 0 .. 3: distances 1, 0, 1, 2, also for keys behind the row.
+  const Row r = run({0, 0, 0, 0}, {.offset = 1, .alibi_slopes = &slope}, {1, 2, 3, 4});
+  const double e[] = {std::exp(-0.5), 1, std::exp(-0.5), std::exp(-1.0)};
+  const double sum = e[0] + e[1] + e[2] + e[3];
+  for (size_t j = 0; j < 4; ++j) EXPECT_NEAR(to_double(r.p[j]), e[j] / sum, 32 * kEps) << j;
+  EXPECT_NEAR(to_double(r.out[0]), (e[0] + 2 * e[1] + 3 * e[2] + 4 * e[3]) / sum, 128 * kEps);
+}
+
+TEST_P(Rules, S4_BiasInThreeTypesLargeNegativesAreNumbers) {
+  const float f32[] = {0.5f, -kInf, -1.5f};
+  const bf16 b16[] = {{0x3F00}, {0xFF80}, {0xBFC0}};
+  const f16 h16[] = {{0x3800}, {0xFC00}, {0xBE00}};
+  const double want = 1 / (1 + std::exp(-2.0));
+  const ConstView<4> biases[] = {view(f32, {1, 1, 1, 3}), view(b16, {1, 1, 1, 3}), view(h16, {1, 1, 1, 3})};
+  for (const ConstView<4>& bias : biases) {
+    const Row r = run({1, 1, 1}, {.bias = bias}, {1, kNaN, 0});
+    EXPECT_NEAR(to_double(r.p[0]), want, 32 * kEps);
+    EXPECT_EQ(std::bit_cast<uint32_t>(r.p[1]), 0u);
+    EXPECT_NEAR(to_double(r.out[0]), want, 32 * kEps);
+  }
+  // A row made only of -FLT_MAX or of -1e9 is an ordinary softmax.
+  for (const float low : {-std::numeric_limits<float>::max(), -1e9f}) {
+    const float all[] = {low, low, low, low};
+    const Row r = run({0, 0, 0, 0}, {.bias = view(all, {1, 1, 1, 4})}, {1, 2, 3, 4});
+    for (const float p : r.p) EXPECT_EQ(p, 0.25f);
+    EXPECT_EQ(r.out[0], 2.5f);
+    EXPECT_EQ(r.lse, low);
+    EXPECT_EQ(r.lse_fused, low);
+  }
+}
+
+TEST_P(Rules, S5_OnesAttend) {
+  const uint8_t keep[] = {0, 1, 0, 255, 0};
+  const uint8_t bits[] = {0b01010};
+  Row r = run({1, 2, 3, 2, 5}, {.keep = view(keep, {1, 1, 1, 5})}, {10, 20, 30, 40, 50});
+  EXPECT_EQ(r.p, (std::vector<float>{0, 0.5f, 0, 0.5f, 0}));
+  EXPECT_EQ(r.out[0], 30.0f);
+  r = run({1, 2, 3, 2, 5}, {.bits = {.data = bits, .columns = 5}}, {10, 20, 30, 40, 50});
+  EXPECT_EQ(r.p, (std::vector<float>{0, 0.5f, 0, 0.5f, 0}));
+  EXPECT_EQ(r.out[0], 30.0f);
+  // Fewer columns than keys: the tail of a tree; keys before it are visible.
+  const uint8_t tail[] = {0b01};
+  r = run({1, 1, 1, 1, 1}, {.bits = {.data = tail, .columns = 2}}, {1, 2, 3, 4, 100});
+  EXPECT_EQ(r.p, (std::vector<float>{0.25f, 0.25f, 0.25f, 0.25f, 0}));
+  EXPECT_EQ(r.out[0], 2.5f);
+}
+
+TEST_P(Rules, S6_MaskedKeysHaveNoInfluence) {
+  // Ways to mask key 2 of 4; what its bytes hold must not matter.
+  const uint8_t keep[] = {1, 1, 0, 1};
+  const uint8_t bits[] = {0b1011};
+  const float bias[] = {0, 0, -kInf, 0};
+  const std::vector<std::pair<const char*, Scoring>> ways = {
+      {"keep", {.keep = view(keep, {1, 1, 1, 4})}},
+      {"bits", {.bits = {.data = bits, .columns = 4}}},
+      {"bias", {.bias = view(bias, {1, 1, 1, 4})}},
+      {"softcap and keep", {.softcap = 5, .keep = view(keep, {1, 1, 1, 4})}}};
+  for (const auto& [what, scoring] : ways) {
+    const Row clean = run({1, 2, 0, 1}, scoring, {1, 2, 0, 4});
+    for (const float garbage : {kNaN, kInf, -kInf, 3e38f, std::numeric_limits<float>::max()}) {
+      const Row r = run({1, 2, garbage, 1}, scoring, {1, 2, garbage, 4});
+      EXPECT_EQ(r.p, clean.p) << what << " " << garbage;
+      EXPECT_EQ(std::bit_cast<uint32_t>(r.p[2]), 0u) << what << " " << garbage;
+      EXPECT_EQ(r.out, clean.out) << what << " " << garbage;
+      EXPECT_EQ(r.lse, clean.lse) << what << " " << garbage;
+      EXPECT_EQ(r.lse_fused, clean.lse_fused) << what << " " << garbage;
+    }
+  }
+  // The same for intervals: keys past the length, before the start, outside the window, above the diagonal.
+  const int32_t length = 3, start = 1;
+  const std::vector<std::pair<const char*, Scoring>> intervals = {{"kv_length", {.kv_length = &length}},
+                                                                  {"causal", {.causal = true, .offset = 2}},
+                                                                  {"window_right", {.offset = 0, .window_right = 2}},
+                                                                  {"chunk", {.offset = 0, .chunk = 3}}};
+  for (const auto& [what, scoring] : intervals) {
+    const Row clean = run({1, 2, 3, 0}, scoring, {1, 2, 3, 0});
+    for (const float garbage : {kNaN, kInf}) {
+      const Row r = run({1, 2, 3, garbage}, scoring, {1, 2, 3, garbage});
+      EXPECT_EQ(r.p, clean.p) << what;
+      EXPECT_EQ(r.out, clean.out) << what;
+      EXPECT_EQ(r.lse_fused, clean.lse_fused) << what;
+    }
+  }
+  for (const auto& [what, scoring] : std::vector<std::pair<const char*, Scoring>>{
+           {"kv_start", {.kv_start = &start}}, {"window_left", {.window_left = 2}}}) {
+    const Row clean = run({0, 2, 3, 4}, scoring, {0, 2, 3, 4});
+    const Row r = run({kNaN, 2, 3, 4}, scoring, {kNaN, 2, 3, 4});
+    EXPECT_EQ(r.p, clean.p) << what;
+    EXPECT_EQ(r.out, clean.out) << what;
+    EXPECT_EQ(r.lse_fused, clean.lse_fused) << what;
+  }
+}
+
+TEST_P(Rules, S7_NothingVisibleIsZeroAndMinusInfinity) {
+  const int32_t zero = 0;
+  const uint8_t keep[] = {0, 0, 0};
+  const float bias[] = {-kInf, -kInf, -kInf};
+  const std::vector<Scoring> ways = {{.kv_length = &zero},
+                                     {.causal = true, .offset = -1},
+                                     {.keep = view(keep, {1, 1, 1, 3})},
+                                     {.bias = view(bias, {1, 1, 1, 3})}};
+  for (const Scoring& scoring : ways) {
+    const Row r = run({1, kNaN, 3}, scoring, {1, kNaN, 3});
+    expect_zero(r.p);
+    expect_zero(r.out);
+    EXPECT_EQ(r.lse, -kInf);
+    EXPECT_EQ(r.lse_fused, -kInf);
+  }
+  const Row none = run({}, {}, {}, 3);
+  expect_zero(none.out);
+  EXPECT_EQ(none.lse, -kInf);
+  EXPECT_EQ(none.lse_fused, -kInf);
+}
+
+TEST_P(Rules, S8_NothingVisibleWithASinkHasItsLogSumExp) {
+  const int32_t zero = 0;
+  for (const float sink : {0.0f, -3.5f, 100.0f, -1e30f}) {
+    const Row r = run({1, 2, 3}, {.kv_length = &zero, .sinks = &sink}, {1, 2, 3});
+    expect_zero(r.p);
+    expect_zero(r.out);
+    EXPECT_EQ(r.lse, sink);
+    EXPECT_EQ(r.lse_fused, sink);
+  }
+  // And a sink of 0 beside one visible score of 0 is half of the row.
+  const float sink = 0;
+  const Row r = run({0}, {.sinks = &sink}, {3});
+  EXPECT_EQ(r.p[0], 0.5f);
+  EXPECT_EQ(r.out[0], 1.5f);
+}
+
+TEST_P(Rules, S9_NaN) {
+  // In a visible score: all of the row and its lse, wherever the NaN stands and whatever the rest is.
+  for (const size_t n : {1u, 2u, 16u, 17u, 33u, 300u, 1500u}) {
+    for (const size_t at : {size_t{0}, n / 2, n - 1}) {
+      for (const float rest : {0.0f, -kInf, 50.0f}) {
+        std::vector<float> x(n, rest);
+        x[at] = std::bit_cast<float>(0xFFA12345u);
+        const Row r = run(x, {}, std::vector<float>(2 * n, 1.0f), 2);
+        expect_nan(r.p);
+        expect_nan(r.out);
+        expect_nan({r.lse, r.lse_fused});
+      }
+    }
+  }
+  const float bias[] = {0, kNaN, 0};
+  Row r = run({1, 2, 3}, {.bias = view(bias, {1, 1, 1, 3})}, {1, 2, 3});
+  expect_nan(r.p);
+  expect_nan(r.out);
+  expect_nan({r.lse, r.lse_fused});
+  r = run({1, kNaN, 3}, {.softcap = 10}, {1, 2, 3});
+  expect_nan(r.p);
+  expect_nan(r.out);
+  // In a visible value: that column of the output only.
+  r = run({1, 2, 3}, {}, {1, 2, 3, kNaN, 5, 6}, 2);
+  EXPECT_TRUE(std::isfinite(r.out[0]));
+  expect_nan({r.out[1]});
+  EXPECT_TRUE(std::isfinite(r.lse_fused));
+  // In a query: its row, no other.
+  const float q[] = {kNaN, 1}, k[] = {1, 2}, v[] = {1, 2};
+  float out[2], lse[2];
+  Attention a;
+  a.q = view(q, {1, 1, 2, 1});
+  a.k = view(k, {1, 1, 2, 1});
+  a.v = view(v, {1, 1, 2, 1});
+  a.out = view(out, {1, 1, 2, 1});
+  a.lse = view(lse, {1, 1, 2});
+  ASSERT_TRUE(run_attention(a, GetParam()).ok());
+  expect_nan({out[0], lse[0]});
+  EXPECT_TRUE(std::isfinite(out[1]) && std::isfinite(lse[1]));
+}
+
+TEST_P(Rules, S10_Infinities) {
+  Row r = run({1, kInf, 3}, {}, {1, 2, 3});
+  expect_nan(r.p);
+  expect_nan(r.out);
+  expect_nan({r.lse, r.lse_fused});
+  // A softcap makes it finite.
+  r = run({kInf, -kInf}, {.softcap = 2}, {1, 0});
+  const double want = 1 / (1 + std::exp(-4.0));
+  EXPECT_NEAR(to_double(r.p[0]), want, 32 * kEps);
+  EXPECT_NEAR(to_double(r.out[0]), want, 32 * kEps);
+  // -inf that comes from the data is a key of weight 0; if there are only such, the row is empty.
+  r = run({0, -kInf, 0}, {}, {1, 2, 3});
+  EXPECT_EQ(r.p, (std::vector<float>{0.5f, 0, 0.5f}));
+  EXPECT_EQ(r.out[0], 2.0f);
+  for (const size_t n : {1u, 5u, 40u, 700u}) {
+    r = run(std::vector<float>(n, -kInf), {}, std::vector<float>(n, 1.0f));
+    expect_zero(r.p);
+    expect_zero(r.out);
+    EXPECT_EQ(r.lse, -kInf);
+    EXPECT_EQ(r.lse_fused, -kInf);
+  }
+}
+
+/// A score of -inf that the data make is a visible key of weight 0: a NaN or infinity in its value makes NaN of that element,
+/// in whatever block and split it stands, alone there or with others. A row of nothing else is zero, its lse -inf.
+TEST_P(Rules, S10_MinusInfinityIsAVisibleKeyOfWeightZero) {
+  Random random(seed() * 1000 + 10);
+  for (const int64_t n : {1, 7, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049, 2600}) {
+    for (const int64_t rows : {1, 12, 13, 20}) {  // with more than 12, values are packed
+      for (const bool alone : {false, true}) {    // all scores before or behind the key are -inf, too
+        const int64_t borders[] = {0, 255, 256, 1023, 1024, 1025, 2047, 2048, n - 1, n / 2};
+        const int64_t at = std::min(n - 1, borders[random.integer(0, std::ssize(borders) - 1)]);
+        const Array<4> q(random, DType::kF32, {1, 1, rows, 1}), k(random, DType::kF32, {1, 1, n, 1}),
+            v(random, random.storage(), {1, 1, n, 3}), out(random, DType::kF32, {1, 1, rows, 3});
+        const Array<4> acc = out.like(random), keep(random, DType::kU8, {1, 1, rows, n});
+        const Array<3> lse(random, DType::kF32, {1, 1, rows}), max = lse.like(random), sum = lse.like(random);
+        v.fill(random, Values::kOrdinary);
+        // A number for the maximum somewhere, or nowhere.
+        const int64_t number = random.coin() ? random.integer(0, n - 1) : n;
+        for (int64_t t = 0; t < n; ++t)
+          k.set_at({0, 0, t, 0}, t == at || (alone && t != number) ? -kInf : random.uniform());
+        for (int64_t r = 0; r < rows; ++r) q.set_at({0, 0, r, 0}, r % 5 == 4 ? 0.5f : 1.0f);
+        v.set_at({0, 0, at, 1}, random.of({kNaN, kInf, -kInf}));
+        // Hidden keys beside it, whose values are NaN in the last column; some hide the key itself.
+        keep.fill_bytes(1);
+        const bool masks = random.coin();
+        for (int64_t t = 0; t < n && masks; ++t) {
+          if (t == at || !random.one_in(3)) continue;
+          v.set_at({0, 0, t, 2}, kNaN);
+          for (int64_t r = 0; r < rows; ++r) set_element_bits(keep.view.data, DType::kU8, keep.at({0, 0, r, t}), 0);
+        }
+        if (masks && rows > 3) set_element_bits(keep.view.data, DType::kU8, keep.at({0, 0, 3, at}), 0);
+        const float sink = random.uniform();
+        Attention a;
+        a.q = q.view, a.k = k.view, a.v = v.view, a.out = out.view, a.lse = lse.view;
+        a.acc = acc.view, a.max = max.view, a.sum = sum.view;
+        if (masks) a.scoring.keep = keep.view;
+        if (random.one_in(3)) a.scoring.sinks = &sink;
+        if (random.one_in(3)) a.scoring.causal = true;
+        const reference::AttentionResult want = reference::attention(a);
+        reference::Tensor want_acc = want.out;
+        for (int64_t e = 0; e < want_acc.size(); ++e) want_acc[e] *= want.sum[e / 3];
+        for (const bool tasks : {false, true}) {
+          out.fill_bytes(0xA5), acc.fill_bytes(0xA5), lse.fill_bytes(0xA5);
+          const Status s = tasks ? run_tasks(a, GetParam(), random) : run_attention(a, GetParam());
+          ASSERT_TRUE(s.ok()) << s.detail;
+          const std::string text = "n " + std::to_string(n) + ", key " + std::to_string(at) + ", rows " +
+                                   std::to_string(rows) + (alone ? ", alone" : "") + (tasks ? ", tasks" : "") +
+                                   describe(a.scoring);
+          // The scores are numbers of the test, so only the weights have errors.
+          const double roundings = 16 + static_cast<double>(n);
+          ASSERT_EQ(compare(out, want.out,
+                            [&](int64_t e) {
+                              const double m = want.magnitude[e];
+                              return std::isfinite(m) ? 2 * roundings * kEps * m + kTiny : 0.0;
+                            }),
+                    "")
+              << text;
+          ASSERT_EQ(compare(lse, want.lse, [&](int64_t) { return 2 * roundings * kEps; }), "") << "lse, " << text;
+          ASSERT_EQ(compare(max, want.max, [&](int64_t) { return 0.0; }), "") << "max, " << text;
+          ASSERT_EQ(compare(acc, want_acc,
+                            [&](int64_t e) {
+                              const double m = want.magnitude[e] * want.sum[e / 3];
+                              return std::isfinite(m) ? 2 * roundings * kEps * m + kTiny : 0.0;
+                            }),
+                    "")
+              << "acc, " << text;
+        }
+      }
+    }
+  }
+  // masked_softmax: its weight is 0, and a row of nothing else is all 0.
+  const Row r = run({0, -kInf, 0}, {}, {1, kNaN, 3});
+  EXPECT_EQ(r.p, (std::vector<float>{0.5f, 0, 0.5f}));
+  expect_nan(r.out);
+  const Row empty = run({-kInf, -kInf}, {}, {kNaN, kInf});
+  expect_zero(empty.p);
+  expect_zero(empty.out);
+  EXPECT_EQ(empty.lse, -kInf);
+  EXPECT_EQ(empty.lse_fused, -kInf);
+}
+
+TEST_P(Rules, S11_NoRowsIsNoOperation) {
+  float unused = 5;
+  const std::vector<float> k = {1, 2};
+  EXPECT_TRUE(scores(ConstView<4>(nullptr, DType::kF32, {1, 1, 0, 2}), view(k.data(), {1, 1, 1, 2}),
+                     View<4>(nullptr, DType::kF32, {1, 1, 0, 1}), {}, exec())
+                  .ok());
+  EXPECT_TRUE(masked_softmax(ConstView<4>(nullptr, DType::kF32, {1, 1, 0, 2}),
+                             View<4>(nullptr, DType::kF32, {1, 1, 0, 2}), {}, {}, exec())
+                  .ok());
+  Attention a;
+  a.q = ConstView<4>(nullptr, DType::kF32, {1, 1, 0, 2});
+  a.k = view(k.data(), {1, 1, 1, 2});
+  a.v = view(k.data(), {1, 1, 1, 2});
+  a.out = View<4>(&unused, DType::kF32, {1, 1, 0, 2});
+  EXPECT_TRUE(run_attention(a, GetParam()).ok());
+  EXPECT_EQ(unused, 5.0f);
+  // The errors of S11 are in bad_calls_test.cc.
+}
+
+TEST_P(Rules, S12_HeadsOfAGroupAreNeighbours) {
+  // Four query heads, two key heads: 0 0 1 1.
+  const float q[] = {1, 1, 1, 1}, k[] = {3, 5};
+  float s[4], out[4];
+  ASSERT_TRUE(scores(view(q, {1, 4, 1, 1}), view(k, {1, 2, 1, 1}), view(s, {1, 4, 1, 1}), {}, exec()).ok());
+  EXPECT_EQ(std::vector<float>(s, s + 4), (std::vector<float>{3, 3, 5, 5}));
+  ASSERT_TRUE(weighted_values(view(q, {1, 4, 1, 1}), view(k, {1, 2, 1, 1}), view(out, {1, 4, 1, 1}), {}, exec()).ok());
+  EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{3, 3, 5, 5}));
+  Attention a;
+  a.q = view(q, {1, 4, 1, 1});
+  a.k = view(k, {1, 2, 1, 1});
+  a.v = view(k, {1, 2, 1, 1});
+  a.out = view(out, {1, 4, 1, 1});
+  ASSERT_TRUE(run_attention(a, GetParam()).ok());
+  EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{3, 3, 5, 5}));
+}
+
+TEST_P(Rules, WeightZeroHidesAValue) {
+  // weighted_values: a key whose weight is exactly zero has no influence, and neither has its zero's sign.
+  const std::vector<float> p = {0.5f, 0.0f, -0.0f, 0.5f}, v = {2, kNaN, kInf, 4};
+  float out = 0;
+  ASSERT_TRUE(
+      weighted_values(view(p.data(), {1, 1, 1, 4}), view(v.data(), {1, 1, 4, 1}), view(&out, {1, 1, 1, 1}), {}, exec())
+          .ok());
+  EXPECT_EQ(out, 3.0f);
+  const std::vector<float> zeros = {0, 0, 0, 0};
+  ASSERT_TRUE(weighted_values(view(zeros.data(), {1, 1, 1, 4}), view(v.data(), {1, 1, 4, 1}), view(&out, {1, 1, 1, 1}),
+                              {}, exec())
+                  .ok());
+  EXPECT_EQ(std::bit_cast<uint32_t>(out), 0u);
+}
+
+SIMDATTN_FOR_EACH_TARGET(Formula);
+SIMDATTN_FOR_EACH_TARGET(Rules);
+
+}  // namespace
+}  // namespace simdattn::test

@@ -1,0 +1,209 @@
+// docs/guide-engines.md against attention in float64: the engines' arrays are filled here as the engines lay them out.
+#include "page.h"
+#include "tests/documents/guides/check.h"
+
+namespace {
+
+using guides::Floats;
+using guides::good;
+
+constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 16;
+
+struct Tensor {  // what the page uses of a ggml tensor
+  int64_t ne[4];
+  size_t nb[4];
+  void* data;
+};
+Tensor tensor(void* data, std::array<int64_t, 4> ne, size_t size) {
+  Tensor t = {{ne[0], ne[1], ne[2], ne[3]}, {}, data};
+  t.nb[0] = size;
+  for (size_t i = 1; i < 4; ++i) t.nb[i] = t.nb[i - 1] * static_cast<size_t>(ne[i - 1]);
+  return t;
+}
+
+sa::Status run(const sa::Attention& problem) {
+  sa::AttentionPlan plan;
+  if (const sa::Status s = sa::attention_plan(problem, &plan); !s.ok()) return s;
+  std::vector<char> workspace(plan.workspace_bytes);
+  sa::Exec exec;
+  exec.workspace = workspace.data();
+  exec.workspace_bytes = workspace.size();
+  return sa::attention(problem, exec);
+}
+
+/// [heads, n, d] as [n, heads, d].
+Floats by_token(const Floats& x, int64_t heads, int64_t n, int64_t d) {
+  Floats y(x.size());
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t i = 0; i < n; ++i) {
+      std::copy_n(x.begin() + (h * n + i) * d, d, y.begin() + (i * heads + h) * d);
+    }
+  }
+  return y;
+}
+Floats part(const Floats& x, int64_t first, int64_t n) { return Floats(x.begin() + first, x.begin() + first + n); }
+
+void ggml() {
+  constexpr int64_t n = 3, n_kv = 40, seen = 37, padded = 64;
+  Floats q = guides::numbers(kHeads * n * kDim, 1), k = guides::numbers(kKvHeads * n_kv * kDim, 2),
+         v = guides::numbers(kKvHeads * n_kv * kDim, 3), out(static_cast<size_t>(n * kHeads * kDim));
+  const Floats sinks = guides::numbers(kHeads, 4);
+  // A causal mask with distances, as ggml has it for ALiBi: f16, which holds these integers exactly.
+  std::vector<sa::f16> mask(static_cast<size_t>(padded * n_kv), sa::f16{0xFC00});
+  const auto distance = [](int64_t i, int64_t j) { return j - (i + seen - n); };
+  const uint16_t negative[] = {0x0000, 0xBC00, 0xC000, 0xC200, 0xC400};  // 0, -1, -2, -3, -4
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < seen; ++j) {
+      if (distance(i, j) <= 0 && distance(i, j) >= -4) {
+        mask[static_cast<size_t>(i * n_kv + j)] = {negative[-distance(i, j)]};
+      }
+    }
+  }
+  const Tensor tq = tensor(q.data(), {kDim, n, kHeads, 1}, 4), tk = tensor(k.data(), {kDim, n_kv, kKvHeads, 1}, 4),
+               tv = tensor(v.data(), {kDim, n_kv, kKvHeads, 1}, 4),
+               tmask = tensor(mask.data(), {n_kv, padded, 1, 1}, 2), dst = tensor(out.data(), {kDim, kHeads, n, 1}, 4);
+  const std::vector<float> slopes = ggml_slopes(kHeads, 8.0f);
+  const float expected_slopes[] = {0.25f, 0.0625f, 0.015625f, 0.00390625f};
+  guides::near(slopes.data(), expected_slopes, 4, 0, "ggml_slopes");
+  const float scale = 1 / std::sqrt(static_cast<float>(kDim));
+  const auto problem = ggml_attention(tq, ggml_kv(tk, sa::KvType::kF32), ggml_kv(tv, sa::KvType::kF32), &tmask, nullptr,
+                                      scale, 0.0f, slopes, dst);
+  sa::AttentionPlan plan;
+  good(sa::attention_plan(problem, &plan), "ggml plan");
+  std::vector<char> work(2 * plan.workspace_bytes + plan.partial_bytes);
+  good(ggml_share(plan, 0, 2, work.data(), [] {}), "ggml_share 0");
+  good(ggml_share(plan, 1, 2, work.data(), [] {}), "ggml_share 1");
+  const Floats want = guides::attention(by_token(q, kHeads, n, kDim), by_token(k, kKvHeads, n_kv, kDim),
+                                        by_token(v, kKvHeads, n_kv, kDim), kHeads, kKvHeads, kDim,
+                                        [&](int64_t h, int64_t i, int64_t j) {
+                                          const int64_t far = distance(i, j);
+                                          if (j >= seen || far > 0 || far < -4) return -HUGE_VAL;
+                                          return static_cast<double>(far) * static_cast<double>(expected_slopes[h]);
+                                        });
+  guides::near(out, want, 1e-5, "ggml");
+
+  // A sink takes its share of the sum; without a mask everything is seen.
+  good(run(ggml_attention(tq, ggml_kv(tk, sa::KvType::kF32), ggml_kv(tv, sa::KvType::kF32),
+                          static_cast<const Tensor*>(nullptr), sinks.data(), scale, 0.0f, {}, dst)),
+       "ggml with sinks");
+}
+
+void group_query() {
+  constexpr int64_t kBatch = 2, n = 2, capacity = 20;
+  const int32_t seqlens_k[kBatch] = {12, 18};
+  const Floats q = guides::numbers(kBatch * n * kHeads * kDim, 5),
+               k = guides::numbers(kBatch * kKvHeads * capacity * kDim, 6),
+               v = guides::numbers(kBatch * kKvHeads * capacity * kDim, 7);
+  for (const bool counts_own : {false, true}) {
+    Floats out(q.size());
+    std::vector<int32_t> lengths;
+    const GroupQuery g = {kBatch, n, kHeads, kKvHeads, capacity, kDim, 0, 0, 5, counts_own, nullptr};
+    good(run(group_query_attention(g, q.data(), k.data(), v.data(), out.data(), seqlens_k, &lengths)), "group query");
+    for (int64_t b = 0; b < kBatch; ++b) {
+      const int64_t length = seqlens_k[b] + 1, size = kKvHeads * capacity * kDim;
+      const int64_t sees = counts_own ? 5 : 6;  // keys, its own among them
+      const Floats want = guides::attention(part(q, b * n * kHeads * kDim, n * kHeads * kDim),
+                                            by_token(part(k, b * size, size), kKvHeads, capacity, kDim),
+                                            by_token(part(v, b * size, size), kKvHeads, capacity, kDim), kHeads,
+                                            kKvHeads, kDim, [&](int64_t, int64_t i, int64_t j) {
+                                              const int64_t at = length - n + i;
+                                              return j <= at && j > at - sees ? 0.0 : -HUGE_VAL;
+                                            });
+      guides::near(part(out, b * n * kHeads * kDim, n * kHeads * kDim), want, 1e-5, "group query");
+    }
+  }
+}
+
+void paged() {
+  constexpr int64_t kBlock = 16, kPages = 7, kColumns = 3;
+  const int32_t table[2 * kColumns] = {4, 0, 6, 2, 5, 1}, starts[] = {0, 1, 4}, lengths[] = {33, 20};
+  // Numbers that bf16 holds exactly.
+  const auto halves = [](int64_t count, uint32_t seed) {
+    std::vector<sa::bf16> x;
+    for (const float f : guides::numbers(count, seed)) {
+      const float coarse = std::round(f * 64) / 64;
+      uint32_t bits = 0;
+      std::memcpy(&bits, &coarse, 4);
+      x.push_back({static_cast<uint16_t>(bits >> 16)});
+    }
+    return x;
+  };
+  const auto wide = [](const std::vector<sa::bf16>& x) {
+    Floats y(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const uint32_t bits = static_cast<uint32_t>(x[i].bits) << 16;
+      std::memcpy(&y[i], &bits, 4);
+    }
+    return y;
+  };
+  const auto q = halves(4 * kHeads * kDim, 8), k = halves(kPages * kKvHeads * kBlock * kDim, 9),
+             v = halves(kPages * kKvHeads * kBlock * kDim, 10);
+  for (const int64_t window : {0, 7}) {
+    std::vector<sa::bf16> out(q.size());
+    good(run(paged_attention(q.data(), out.data(), k.data(), v.data(), kHeads, kKvHeads, kDim, kBlock, kPages, table,
+                             kColumns, starts, lengths, 2, window)),
+         "paged");
+    for (int64_t s = 0; s < 2; ++s) {
+      const auto gathered = [&](const Floats& pool) {
+        Floats x(static_cast<size_t>(lengths[s] * kKvHeads * kDim));
+        for (int64_t t = 0; t < lengths[s]; ++t) {
+          for (int64_t h = 0; h < kKvHeads; ++h) {
+            const int64_t page = table[s * kColumns + t / kBlock];
+            std::copy_n(pool.begin() + ((page * kKvHeads + h) * kBlock + t % kBlock) * kDim, kDim,
+                        x.begin() + (t * kKvHeads + h) * kDim);
+          }
+        }
+        return x;
+      };
+      const int64_t row = kHeads * kDim, n = starts[s + 1] - starts[s];
+      const Floats want =
+          guides::attention(part(wide(q), starts[s] * row, n * row), gathered(wide(k)), gathered(wide(v)), kHeads,
+                            kKvHeads, kDim, [&](int64_t, int64_t i, int64_t j) {
+                              const int64_t at = lengths[s] - n + i;
+                              return j <= at && (window == 0 || j > at - window) ? 0.0 : -HUGE_VAL;
+                            });
+      guides::near(part(wide(out), starts[s] * row, n * row), want, 4e-3, "paged");
+    }
+  }
+}
+
+void static_cache() {
+  constexpr int64_t n = 2, capacity = 24, seen = 17;
+  const int32_t padding[] = {0, 5};
+  const Floats q = guides::numbers(2 * kHeads * n * kDim, 11), k = guides::numbers(2 * kKvHeads * capacity * kDim, 12),
+               v = guides::numbers(2 * kKvHeads * capacity * kDim, 13);
+  Floats out(q.size());
+  good(run(static_cache_attention(q.data(), out.data(), k.data(), v.data(), 2, kHeads, kKvHeads, n, capacity, kDim,
+                                  seen, padding)),
+       "static cache");
+  for (int64_t b = 0; b < 2; ++b) {
+    const int64_t rows = kHeads * n * kDim, size = kKvHeads * capacity * kDim;
+    const Floats want = guides::attention(
+        by_token(part(q, b * rows, rows), kHeads, n, kDim), by_token(part(k, b * size, size), kKvHeads, capacity, kDim),
+        by_token(part(v, b * size, size), kKvHeads, capacity, kDim), kHeads, kKvHeads, kDim,
+        [&](int64_t, int64_t i, int64_t j) { return j <= seen - n + i && j >= padding[b] ? 0.0 : -HUGE_VAL; });
+    guides::near(by_token(part(out, b * rows, rows), kHeads, n, kDim), want, 1e-5, "static cache");
+  }
+}
+
+void llama2() {
+  constexpr int64_t capacity = 30, pos = 21;
+  const Floats q = guides::numbers(kHeads * kDim, 14), k = guides::numbers(capacity * kKvHeads * kDim, 15),
+               v = guides::numbers(capacity * kKvHeads * kDim, 16);
+  Floats xb(q.size());
+  good(run(llama2_attention(q.data(), xb.data(), k.data(), v.data(), kHeads, kKvHeads, kDim, capacity, pos)),
+       "llama2.c");
+  const int64_t seen = (pos + 1) * kKvHeads * kDim;
+  guides::near(xb, guides::attention(q, part(k, 0, seen), part(v, 0, seen), kHeads, kKvHeads, kDim), 1e-5, "llama2.c");
+}
+
+}  // namespace
+
+int main() {
+  ggml();
+  group_query();
+  paged();
+  static_cache();
+  llama2();
+  return 0;
+}

@@ -1,0 +1,316 @@
+// The floating-point environment: whatever the caller's control word says, a call gives the bits that it gives in the
+// default one, and leaves the word as it was. Numbers are those that tell: subnormal ones of every type, and ones halfway
+// between two of a narrower type.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "simdattn/simdattn.h"
+#include "tests/support/problems.h"
+#include "tests/support/random.h"
+#include "tests/support/target_test.h"
+
+namespace simdattn::test {
+namespace {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Control words
+
+struct Word {
+  const char* what;
+  uint64_t bits;  // that differ from the default
+};
+
+#if defined(__x86_64__)
+constexpr uint64_t kControl = 0xFFC0;
+uint64_t read_word() { return _mm_getcsr() & kControl; }
+/// Without flags of what has happened: one that is set when its exception is unmasked would fault.
+void write_word(uint64_t word) { _mm_setcsr(static_cast<unsigned>(word)); }
+constexpr Word kWords[] = {
+    {"results flushed to zero", 0x8000},
+    {"subnormal inputs are zeros", 0x0040},
+    {"rounding down", 0x2000},
+    {"rounding up", 0x4000},
+    {"rounding towards zero", 0x6000},
+    {"exceptions unmasked", 0x1F80},
+    {"everything", 0xDFC0},
+};
+#elif defined(__aarch64__)
+// Traps are those of CPUs that have them; elsewhere their bits stay 0.
+uint64_t read_word() {
+  uint64_t word;
+  asm volatile("mrs %0, fpcr" : "=r"(word) : : "memory");
+  return word;
+}
+void write_word(uint64_t word) { asm volatile("msr fpcr, %0" : : "r"(word) : "memory"); }
+constexpr Word kWords[] = {
+    {"flushed to zero", uint64_t{1} << 24},
+    {"f16 flushed to zero", uint64_t{1} << 19},
+    {"rounding up", uint64_t{1} << 22},
+    {"rounding down", uint64_t{2} << 22},
+    {"rounding towards zero", uint64_t{3} << 22},
+    {"default NaN", uint64_t{1} << 25},
+    {"alternative f16", uint64_t{1} << 26},
+    {"exceptions unmasked", 0x9F00},
+    {"everything", 0x07489F00},
+};
+#else
+uint64_t read_word() { return 0; }
+void write_word(uint64_t) {}
+constexpr Word kWords[] = {{"no control word is known here", 0}};
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Calls of every function
+
+/// Numbers that another environment reads, computes or rounds differently.
+template <int kRank>
+Array<kRank> numbers(Random& random, DType dtype, const std::array<int64_t, kRank>& shape) {
+  Array<kRank> result(random, dtype, shape);
+  for_each_element(result.view, [&](int64_t at) {
+    const float x = random.uniform();
+    const auto bits = std::bit_cast<uint32_t>(x);
+    const auto put_at = [&](float y) { put(result.view.data, dtype, at, y); };
+    switch (random.integer(1, 6)) {
+      case 1: put_at(std::bit_cast<float>((bits & 0xFFFF0000u) | 0x8000u)); break;  // halfway in bf16
+      case 2: put_at(std::bit_cast<float>((bits & 0xFFFFE000u) | 0x1000u)); break;  // halfway in f16
+      case 3: put_at(x * 0x1p-15f); break;                                          // subnormal in f16
+      case 4:                                                                       // subnormal in its own type
+        set_element_bits(result.view.data, dtype, at,
+                         (random.bits() & (dtype == DType::kF32    ? 0x807FFFFFu
+                                           : dtype == DType::kBF16 ? 0x807Fu
+                                                                   : 0x83FFu)));
+        break;
+      default: put_at(x);
+    }
+  });
+  return result;
+}
+
+struct Call {
+  const char* function;
+  std::function<Status()> run;
+  std::vector<const Guarded*> outputs;
+  bool in_place = false;
+};
+
+/// Arrays for every function, in which `t` is the type of elements, and its calls.
+struct Scene {
+  Random random;
+  DType t;
+  Exec exec;
+  Array<4> q = numbers<4>(random, t, {2, 4, 3, 37}), k = numbers<4>(random, t, {2, 2, 45, 37}),
+           v = numbers<4>(random, t, {2, 2, 45, 21}), p = numbers<4>(random, DType::kF32, {2, 4, 3, 45}),
+           x = numbers<4>(random, DType::kF32, {2, 4, 3, 37}), w4 = numbers<4>(random, t, {2, 4, 3, 37}),
+           bias = numbers<4>(random, t, {2, 4, 3, 45});
+  Array<3> m = numbers<3>(random, t, {4, 37, 37}), wk = numbers<3>(random, t, {2, 20, 37}),
+           wq = numbers<3>(random, t, {4, 20, 37});
+  Array<2> w = numbers<2>(random, DType::kF32, {4, 20}), rows = numbers<2>(random, DType::kF32, {9, 83});
+  Array<4> out_scores{random, DType::kF32, {2, 4, 3, 45}}, out_q{random, t, {2, 4, 3, 37}},
+      out_v{random, t, {2, 4, 3, 21}}, acc{random, DType::kF32, {2, 4, 3, 21}};
+  Array<2> out_rows{random, DType::kF32, {9, 83}};
+  Array<1> row_lse{random, DType::kF32, {9}};
+  Array<3> lse{random, DType::kF32, {2, 4, 3}}, max = lse.like(random), sum = lse.like(random);
+  Array<5> parts = numbers<5>(random, t, {3, 2, 4, 3, 21});
+  Array<4> part_lse = numbers<4>(random, DType::kF32, {3, 2, 4, 3});
+  Array<2> cos{random, DType::kF32, {60, 18}}, sin{random, DType::kF32, {60, 18}},
+      used_cos = cos.like(random), used_sin = cos.like(random), encoding{random, DType::kF32, {40, 33}},
+      positions{random, DType::kI32, {2, 3}};
+  KvStorage panels = store_kv(random, k, KvForm::kPanels), values = store_kv(random, v, KvForm::kRows),
+            shifted = store_kv(random, k, KvForm::kPanels),
+            appended = make_kv(random, t, KvForm::kPanels, 2, 4, 64, 37),
+            appended_rows = make_kv(random, t, KvForm::kRows, 2, 4, 64, 37),
+            integers = make_kv(random, KvType::kInt8, KvForm::kPanels, 2, 4, 64, 37);
+  Array<4> loaded{random, DType::kF32, {2, 4, 64, 37}};
+  Array<4> long_q = numbers<4>(random, t, {1, 2, 1, 37}), long_k = numbers<4>(random, t, {1, 1, 2500, 37}),
+           long_v = numbers<4>(random, t, {1, 1, 2500, 21}), long_out{random, t, {1, 2, 1, 21}};
+  Guarded workspace{1 << 20, Guard::kAfter}, partial{1 << 16, Guard::kAfter}, other_partial{1 << 16, Guard::kAfter};
+  Guarded slopes{13 * sizeof(float), Guard::kAfter}, frequencies{19 * sizeof(double), Guard::kAfter};
+  float factors[4] = {0.7f, 1e-39f, -0.3f, 1.1f};
+  double factor = 0;
+  Attention problem, divided;
+  AttentionPlan plan;
+  RopeTableOptions table;
+
+  Scene(uint64_t seed, DType type, const Target* target) : random(seed), t(type) {
+    exec.target = target;
+    exec.workspace = workspace.data();
+    exec.workspace_bytes = workspace.size();
+    for (int32_t i = 0; i < 6; ++i) static_cast<int32_t*>(positions.view.data)[i] = 5 + 3 * i;
+    EXPECT_TRUE(rope_table(used_cos.view, used_sin.view).ok());
+    problem.q = q.view, problem.k = panels.kv, problem.v = values.kv, problem.out = out_v.view, problem.lse = lse.view;
+    problem.acc = acc.view, problem.max = max.view, problem.sum = sum.view;
+    problem.scoring.causal = true;
+    problem.scoring.softcap = 3;
+    problem.scoring.bias = bias.view;
+    problem.scoring.bias_scale = problem.scoring.alibi_slopes = problem.scoring.sinks = factors;
+    divided.q = long_q.view, divided.k = long_k.view, divided.v = long_v.view, divided.out = long_out.view;
+    table.rope_type = RopeType::kYarn;
+    table.factor = 3.3;
+    table.original_max_position_embeddings = 4096;
+    table.rope_theta = 12345;
+  }
+
+  static constexpr Arithmetic kBF16 = Arithmetic::kBF16, kInt8 = Arithmetic::kInt8;
+  static constexpr float kTinyScale = 0x1.234568p-120f;
+  Attention in(Arithmetic arithmetic) const {
+    Attention result = problem;
+    result.arithmetic = arithmetic;
+    return result;
+  }
+
+  std::vector<Call> calls() {
+    const ScoreOptions tiny = {.scale = kTinyScale}, plain = {.scale = 0.3f};
+    const KeyRotation rotation = {.cos = used_cos.view, .sin = used_sin.view};
+    const std::vector<const Guarded*> whole = {&out_v.memory, &lse.memory, &acc.memory, &max.memory, &sum.memory};
+    return {
+        {"scores", [=, this] { return scores(q.view, k.view, out_scores.view, plain, exec); }, {&out_scores.memory}},
+        {"scores, tiny",
+         [=, this] { return scores(q.view, k.view, out_scores.view, tiny, exec); },
+         {&out_scores.memory}},
+        {"softmax",
+         [this] { return softmax(rows.view, out_rows.view, row_lse.view, exec); },
+         {&out_rows.memory, &row_lse.memory}},
+        {"masked_softmax",
+         [this] { return masked_softmax(p.view, out_scores.view, problem.scoring, lse.view, exec); },
+         {&out_scores.memory, &lse.memory}},
+        {"weighted_values", [this] { return weighted_values(p.view, v.view, out_v.view, {}, exec); }, {&out_v.memory}},
+        {"scores in bf16",
+         [=, this] { return scores(q.view, k.view, out_scores.view, {.scale = 0.3f, .arithmetic = kBF16}, exec); },
+         {&out_scores.memory}},
+        {"scores in bf16, tiny",
+         [=, this] {
+           return scores(q.view, k.view, out_scores.view, {.scale = kTinyScale, .arithmetic = kBF16}, exec);
+         },
+         {&out_scores.memory}},
+        {"scores in int8",
+         [=, this] { return scores(q.view, k.view, out_scores.view, {.scale = 0.3f, .arithmetic = kInt8}, exec); },
+         {&out_scores.memory}},
+        {"scores in int8, tiny",
+         [=, this] {
+           return scores(q.view, k.view, out_scores.view, {.scale = kTinyScale, .arithmetic = kInt8}, exec);
+         },
+         {&out_scores.memory}},
+        {"weighted_values in bf16",
+         [=, this] { return weighted_values(p.view, v.view, out_v.view, {.arithmetic = kBF16}, exec); },
+         {&out_v.memory}},
+        {"weighted_values in int8",
+         [=, this] { return weighted_values(p.view, v.view, out_v.view, {.arithmetic = kInt8}, exec); },
+         {&out_v.memory}},
+        {"attention in bf16", [this] { return attention(in(kBF16), exec); }, whole},
+        {"attention in int8", [this] { return attention(in(kInt8), exec); }, whole},
+        {"gaussian_scores",
+         [=, this] { return gaussian_scores(q.view, k.view, out_scores.view, tiny, exec); },
+         {&out_scores.memory}},
+        {"bilinear_scores",
+         [=, this] { return bilinear_scores(q.view, m.view, k.view, out_scores.view, plain, exec); },
+         {&out_scores.memory}},
+        {"additive_scores",
+         [this] { return additive_scores(q.view, k.view, w.view, out_scores.view, wq.view, wk.view, exec); },
+         {&out_scores.memory}},
+        {"alibi_slopes", [this] { return alibi_slopes(13, reinterpret_cast<float*>(slopes.data())); }, {&slopes}},
+        {"hadamard", [this] { return hadamard(x.view, out_q.view, 0, exec); }, {&out_q.memory}},
+        {"add_rows", [this] { return add_rows(x.view, w4.view, out_q.view, exec); }, {&out_q.memory}},
+        {"rope",
+         [this] { return rope(x.view, used_cos.view, used_sin.view, {}, out_q.view, {.start = 7}, exec); },
+         {&out_q.memory}},
+        {"rope_frequencies",
+         [this] { return rope_frequencies(reinterpret_cast<double*>(frequencies.data()), 19, &factor, table); },
+         {&frequencies}},
+        {"rope_table",
+         [this] { return rope_table(cos.view, sin.view, table, {}, 100000); },
+         {&cos.memory, &sin.memory}},
+        {"rope_table in f32",
+         [this] { return rope_table(cos.view, sin.view, {.rope_theta = 777, .f32_angles = true}, {}, 100000); },
+         {&cos.memory, &sin.memory}},
+        {"rope_direct",
+         [this] { return rope_direct(x.view, 18, table, {}, out_q.view, {.start = 100000}, exec); },
+         {&out_q.memory}},
+        {"sinusoidal_table", [this] { return sinusoidal_table(encoding.view, 1234, {}, 100000); }, {&encoding.memory}},
+        {"kv_append",
+         [=, this] { return kv_append(x.view, positions.view, appended.kv, {.rope = rotation}, exec); },
+         {&appended.memory}},
+        {"kv_append without a table",
+         [this] { return kv_append(x.view, positions.view, appended_rows.kv, {}, exec); },
+         {&appended_rows.memory}},
+        {"kv_shift", [=, this] { return kv_shift(shifted.kv, 10, 40, -7, rotation, exec); }, {&shifted.memory}, true},
+        {"kv_append of integers",
+         [=, this] { return kv_append(x.view, positions.view, integers.kv, {.rope = rotation}, exec); },
+         {&integers.memory, &integers.scales}},
+        {"dequantise", [this] { return dequantise(integers.kv, 0, loaded.view, exec); }, {&loaded.memory}},
+        {"attention", [this] { return attention(problem, exec); }, whole},
+        // The plan holds numbers, too; the runs are in the default environment first, then plan and run in the other.
+        {"attention_plan, attention_bind, attention_range, attention_reduce",
+         [this] {
+           Status s = attention_plan(divided, &plan, exec);
+           if (s.ok()) s = attention_bind(divided, &plan);
+           if (s.ok()) s = attention_range(plan, 0, plan.tasks, partial.data(), partial.size(), exec);
+           if (s.ok()) s = attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), exec);
+           return s;
+         },
+         {&long_out.memory}},
+        {"attention_range",
+         [this] { return attention_range(plan, 0, plan.tasks, other_partial.data(), other_partial.size(), exec); },
+         {&other_partial}},
+        {"attention_reduce",
+         [this] { return attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), exec); },
+         {&long_out.memory}},
+        {"attention_merge",
+         [this] { return attention_merge(parts.view, part_lse.view, out_v.view, lse.view, factors, exec); },
+         {&out_v.memory, &lse.memory}},
+    };
+  }
+};
+
+class Environment : public TargetTest {};
+
+TEST_P(Environment, ControlWordMakesNoDifference) {
+  const uint64_t word = read_word();
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Scene scene(seed() * 7000 + static_cast<uint64_t>(type), type, &target());
+    for (const Call& call : scene.calls()) {
+      // What is changed in place starts the same every time.
+      for (const Guarded* m : call.outputs) {
+        if (!call.in_place) std::memset(m->data(), Guarded::kCanary, m->size());
+      }
+      std::vector<std::vector<unsigned char>> before, want;
+      for (const Guarded* m : call.outputs) before.emplace_back(m->data(), m->data() + m->size());
+      const Status s = call.run();
+      ASSERT_TRUE(s.ok()) << call.function << ": " << s.detail;
+      ASSERT_EQ(read_word(), word) << call.function;
+      for (const Guarded* m : call.outputs) want.emplace_back(m->data(), m->data() + m->size());
+      ASSERT_NE(before, want) << call.function << " wrote nothing";
+      for (const Word& other : kWords) {
+        for (size_t i = 0; i < before.size(); ++i)
+          std::memcpy(call.outputs[i]->data(), before[i].data(), before[i].size());
+        write_word(word ^ other.bits);
+        const uint64_t changed = read_word();  // bits that the CPU does not have stay as they were
+        const Status status = call.run();
+        const uint64_t after = read_word();
+        write_word(word);
+        ASSERT_TRUE(status.ok()) << call.function << ", " << other.what << ": " << status.detail;
+        EXPECT_EQ(after, changed) << call.function << ", " << other.what << ": the control word is another";
+        for (size_t i = 0; i < want.size(); ++i) {
+          EXPECT_EQ(std::memcmp(call.outputs[i]->data(), want[i].data(), want[i].size()), 0)
+              << call.function << ", " << other.what << ": output " << i << " differs, elements of type "
+              << static_cast<int>(type);
+        }
+      }
+    }
+  }
+}
+
+SIMDATTN_FOR_EACH_TARGET(Environment);
+
+}  // namespace
+}  // namespace simdattn::test

@@ -1,0 +1,531 @@
+// What a call touches: nothing outside its arguments, no key that no row can see, no input for writing, no heap.
+//
+// The buffers of every suite lie against inaccessible pages (tests/support/guarded.h); here they also become read-only, the
+// unseen parts of caches inaccessible, workspaces exactly as long as was asked for at every alignment.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "simdattn/simdattn.h"
+#include "tests/support/pages.h"
+#include "tests/support/problems.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+#include "tests/support/target_test.h"
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Every allocation of the process is counted. Sanitizers bring a malloc of their own; there only operator new is ours.
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SIMDATTN_OWN_MALLOC 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define SIMDATTN_OWN_MALLOC 0
+#endif
+#endif
+#ifndef SIMDATTN_OWN_MALLOC
+#ifdef __GLIBC__
+#define SIMDATTN_OWN_MALLOC 1
+#else
+#define SIMDATTN_OWN_MALLOC 0
+#endif
+#endif
+
+#if SIMDATTN_OWN_MALLOC
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+void* malloc(size_t n) {
+  ++allocations;
+  return __libc_malloc(n);
+}
+void* calloc(size_t n, size_t size) {
+  ++allocations;
+  return __libc_calloc(n, size);
+}
+void* realloc(void* p, size_t n) {
+  ++allocations;
+  return __libc_realloc(p, n);
+}
+void* aligned_alloc(size_t alignment, size_t n) {
+  ++allocations;
+  return __libc_memalign(alignment, n);
+}
+int posix_memalign(void** p, size_t alignment, size_t n) {
+  ++allocations;
+  *p = __libc_memalign(alignment, n);
+  return *p == nullptr ? 12 : 0;
+}
+}
+#else
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // this pair belongs together
+#endif
+void* operator new(size_t n) {
+  ++allocations;
+  void* p = std::malloc(n == 0 ? 1 : n);
+  if (p == nullptr) std::abort();
+  return p;
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+#endif
+
+namespace simdattn::test {
+namespace {
+
+class Memory : public TargetTest {};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// No heap
+
+TEST_P(Memory, NoAllocation) {
+  // The counter counts.
+  int64_t start = allocations;
+  int* volatile number = new int;  // volatile, or the compiler leaves the pair out
+  delete number;
+  ASSERT_GT(allocations, start);
+
+  Random random(seed() * 4000 + 1);
+  for (int64_t i = 0; i < cases(60); ++i) {
+    AttentionLimits limits;
+    if (random.one_in(5)) limits.max_kv = 2500, limits.max_q = 4, limits.max_dim = 12;
+    const AttentionCase c = random_attention(random, limits);
+    AttentionPlan plan;
+    ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
+    const Guarded workspace(plan.workspace_bytes, Guard::kAfter), partial(plan.partial_bytes, Guard::kAfter);
+    const Exec e = {.target = &target(), .workspace = workspace.data(), .workspace_bytes = workspace.size()};
+    Status s[5];
+    start = allocations;
+    s[0] = attention_plan(c.problem, &plan, e);
+    s[1] = attention(c.problem, e);
+    s[2] = attention_range(plan, 0, plan.tasks, partial.data(), partial.size(), e);
+    s[4] = attention_bind(c.problem, &plan);
+    s[3] = attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), e);
+    ASSERT_EQ(allocations - start, 0) << describe(c.problem);
+    for (const Status& status : s) ASSERT_TRUE(status.ok()) << status.detail;
+  }
+  const Array<4> x(random, DType::kBF16, {2, 4, 5, 36}), y = x.like(random), p(random, DType::kF32, {2, 4, 5, 7}),
+                                                         v(random, DType::kF16, {2, 2, 7, 36}),
+                                                         k(random, DType::kF32, {2, 2, 7, 36});
+  for (const Array<4>* a : {&x, &p, &v, &k}) a->fill(random, Values::kOrdinary);
+  const Array<2> cosine(random, DType::kF32, {60, 18}),
+      sine = cosine.like(random), rows(random, DType::kF32, {20, 200}), positions(random, DType::kI32, {2, 7});
+  rows.fill(random, Values::kOrdinary);
+  for (int64_t t = 0; t < 14; ++t) set_element_bits(positions.view.data, DType::kI32, t, static_cast<uint64_t>(t % 7));
+  const Array<1> lse(random, DType::kF32, {20});
+  const Array<3> row_lse(random, DType::kF32, {2, 4, 5});
+  const Array<5> parts(random, DType::kF32, {3, 2, 4, 5, 36});
+  const Array<4> part_lse(random, DType::kF32, {3, 2, 4, 5});
+  parts.fill(random, Values::kOrdinary);
+  part_lse.fill(random, Values::kOrdinary);
+  const KvStorage cache = make_kv(random, DType::kBF16, KvForm::kPagedPanels, 2, 2, 70, 36),
+                  integers = make_kv(random, KvType::kInt8, KvForm::kPanels, 2, 2, 70, 36);
+  const Array<4> numbers(random, DType::kF32, {2, 2, 9, 36});
+  const KvStorage plain = make_kv(random, DType::kF16, KvForm::kRows, 2, 2, 70, 36),
+                  shifted = store_kv(random, v, KvForm::kPanels);
+  const Array<2> page_slots(random, DType::kI64, {2, 7});
+  for (int64_t t = 0; t < 14; ++t)
+    set_element_bits(page_slots.view.data, DType::kI64, t, static_cast<uint64_t>(t % 5 == 4 ? -1 : t));
+  const int32_t starts[2] = {3, 50}, counts[2] = {7, 2};
+  const Array<3> m(random, DType::kBF16, {4, 36, 36}), projection(random, DType::kF32, {4, 24, 36});
+  const Array<2> w(random, DType::kF32, {4, 24});
+  const Array<4> projected(random, DType::kF32, {2, 2, 7, 24});
+  for (const Array<3>* a : {&m, &projection}) a->fill(random, Values::kOrdinary);
+  w.fill(random, Values::kOrdinary);
+  projected.fill(random, Values::kOrdinary);
+  const Guarded memory(size_t{1} << 18, Guard::kAfter);
+  const Exec with_memory = {.target = &target(), .workspace = memory.data(), .workspace_bytes = memory.size()};
+  double frequencies[18], factor = 0;
+  RopeTableOptions yarn;
+  yarn.rope_type = RopeType::kYarn;
+  yarn.factor = 4;
+  yarn.original_max_position_embeddings = 64;
+  float slopes[12];
+  const Target* found = nullptr;
+  const KeyRotation rotation = {.cos = cosine.view, .sin = sine.view};
+  const Scoring scoring = {.causal = true, .alibi_slopes = slopes};
+  start = allocations;
+  const Status s[] = {alibi_slopes(12, slopes),
+                      scores(x.view, k.view, p.view, {}, exec()),
+                      softmax(rows.view, rows.view, lse.view, exec()),
+                      masked_softmax(p.view, p.view, scoring, row_lse.view, exec()),
+                      weighted_values(p.view, v.view, y.view, {}, exec()),
+                      scores(x.view, k.view, p.view, {.arithmetic = Arithmetic::kBF16}, with_memory),
+                      scores(x.view, k.view, p.view, {.arithmetic = Arithmetic::kInt8}, with_memory),
+                      weighted_values(p.view, v.view, y.view, {.arithmetic = Arithmetic::kBF16}, with_memory),
+                      weighted_values(p.view, v.view, y.view, {.arithmetic = Arithmetic::kInt8}, with_memory),
+                      rope_table(cosine.view, sine.view),
+                      rope(x.view, cosine.view, sine.view, {}, x.view, {}, exec()),
+                      gaussian_scores(x.view, k.view, p.view, {}, exec()),
+                      bilinear_scores(x.view, m.view, k.view, p.view, {}, with_memory),
+                      additive_scores(x.view, projected.view, w.view, p.view, projection.view, {}, with_memory),
+                      hadamard(x.view, y.view, 0, exec()),
+                      add_rows(y.view, x.view, y.view, exec()),
+                      rope_frequencies(frequencies, 18, &factor, yarn),
+                      rope_table(cosine.view, sine.view, yarn),
+                      rope_direct(x.view, 18, yarn, {}, x.view, {.start = 1000}, with_memory),
+                      sinusoidal_table(rows.view),
+                      kv_append(v.view, positions.view, cache.kv, {.rope = rotation}, exec()),
+                      kv_append(v.view, {}, cache.kv, {.start = 9}, exec()),
+                      kv_append(v.view, {}, plain.kv, {.rope = rotation, .starts = starts, .counts = counts}, exec()),
+                      kv_append(v.view, positions.view, cache.kv, {.rope = rotation, .slots = page_slots.view}, exec()),
+                      kv_shift(shifted.kv, 3, 6, -2, rotation, exec()),
+                      kv_append(v.view, {}, integers.kv, {}, exec()),
+                      kv_shift(integers.kv, 3, 6, -2, rotation, exec()),
+                      dequantise(integers.kv, 0, numbers.view, exec()),
+                      attention_merge(parts.view, part_lse.view, y.view, row_lse.view, slopes, exec()),
+                      find_target("scalar", &found),
+                      find_target("no such target", &found),
+                      default_target(&found),
+                      request_amx()};
+  const Kv made = contiguous_kv(memory.data(), KvType::kBF16, KvLayout::kPanels, 1, 1, 32, 8);
+  const bool any = targets().size() > 0 && name(target()) != nullptr && version() != nullptr && runnable(target()) &&
+                   missing(target()) != nullptr && exact(target()) == is_exact() &&
+                   native(target(), Arithmetic::kF32) && made.batch == 1 && dtype_bytes(DType::kF32) == 4 &&
+                   row_bytes(made.type, 8) == 16 && panel_bytes(made.type, 8) == 512 &&
+                   kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 && !has_scales(made.type) &&
+                   contiguous_scales(made, slopes).scales == slopes &&
+                   scores_workspace(Arithmetic::kBF16, 36) <= memory.size() &&
+                   weighted_values_workspace(Arithmetic::kInt8, 36) <= memory.size() &&
+                   bilinear_scores_workspace(36, 36) <= memory.size() &&
+                   additive_scores_workspace(36, 0, 24) <= memory.size() && rope_direct_workspace(18) <= memory.size();
+  ASSERT_EQ(allocations - start, 0);
+  ASSERT_TRUE(any);
+  for (const Status& status : s) {
+    if (status.code != Code::kTarget) {
+      ASSERT_TRUE(status.ok()) << status.detail;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Inputs are only read, workspaces are as long as was said
+
+TEST_P(Memory, InputsAreOnlyRead) {
+  Random random(seed() * 4000 + 2);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    AttentionLimits limits;
+    limits.values = Values::kSpecial;
+    AttentionCase c = random_attention(random, limits);
+    for (Guarded* m :
+         {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.scales, &c.v.scales, &c.k.table.memory, &c.v.table.memory,
+          &c.cu_q.memory, &c.cu_k.memory, &c.scoring.offsets.memory, &c.scoring.prefix_end.memory,
+          &c.scoring.kv_start.memory, &c.scoring.kv_length.memory, &c.scoring.slopes.memory, &c.scoring.sinks.memory,
+          &c.scoring.bias.memory, &c.scoring.bias_scale.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
+      m->read_only();
+    }
+    const Status s = run_attention(c.problem, &target());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_TRUE(c.out.gaps_intact() && c.lse.gaps_intact()) << describe(c.problem);
+    Array<4> x(random, DType::kF32, {1, 2, random.integer(0, 5), random.size(0, 60)}, Strides::kInput),
+        y(random, DType::kF32, x.view.shape, Strides::kOutput);
+    x.fill(random, Values::kSpecial);
+    x.memory.read_only();
+    ASSERT_TRUE(masked_softmax(x.view, y.view, {.causal = true}, {}, exec()).ok());
+    Array<4> v(random, random.storage(), {1, 1, x.view.shape[3], random.size(1, 50)}, Strides::kInput);
+    v.fill(random, Values::kSpecial);
+    v.memory.read_only();
+    Array<4> out(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kOutput);
+    const ValueOptions options = {.arithmetic = random_arithmetic(random)};
+    ASSERT_TRUE(run_weighted_values(x.view, v.view, out.view, options, &target()).ok());
+    ASSERT_TRUE(out.gaps_intact() && y.gaps_intact());
+    Array<4> q(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kInput);
+    q.fill(random, Values::kSpecial);
+    q.memory.read_only();
+    ASSERT_TRUE(run_scores(q.view, v.view, y.view, {.arithmetic = options.arithmetic}, &target()).ok());
+    ASSERT_TRUE(y.gaps_intact());
+  }
+}
+
+TEST_P(Memory, WorkspaceOfAnyAlignment) {
+  Random random(seed() * 4000 + 3);
+  AttentionLimits limits;
+  limits.max_kv = 2600;
+  limits.max_batch = 1;
+  limits.max_q = 3;
+  limits.max_dim = 50;
+  for (size_t shift = 0; shift < 64; ++shift) {
+    const AttentionCase c = random_attention(random, limits);
+    AttentionPlan plan;
+    ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
+    ASSERT_TRUE(run_attention(c.problem, &target()).ok());
+    const std::vector<uint64_t> want = c.out.bits();
+    for (const Guard guard : {Guard::kBefore, Guard::kAfter}) {
+      // Exactly the bytes that were asked for, `shift` bytes from one of the guard pages; the bytes between hold a
+      // pattern.
+      const auto at = [&](const Guarded& memory) {
+        return guard == Guard::kBefore ? memory.data() + shift : memory.data();
+      };
+      const auto intact = [&](const Guarded& memory, size_t bytes) {
+        for (size_t b = 0; b < shift; ++b) {
+          if (memory.data()[guard == Guard::kBefore ? b : bytes + b] != Guarded::kCanary) return false;
+        }
+        return true;
+      };
+      const Guarded workspace(plan.workspace_bytes + shift, guard), partial(plan.partial_bytes + shift, guard);
+      for (const Guarded* m : {&workspace, &partial}) std::memset(m->data(), Guarded::kCanary, m->size());
+      const Exec e = {.target = &target(), .workspace = at(workspace), .workspace_bytes = plan.workspace_bytes};
+      c.clear();
+      ASSERT_TRUE(attention(c.problem, e).ok());
+      ASSERT_EQ(c.out.bits(), want) << "shift " << shift << ", " << describe(c.problem);
+      c.clear();
+      ASSERT_TRUE(attention_range(plan, 0, plan.tasks, at(partial), plan.partial_bytes, e).ok());
+      ASSERT_TRUE(attention_reduce(plan, 0, plan.reduce_tasks, at(partial), plan.partial_bytes, e).ok());
+      ASSERT_EQ(c.out.bits(), want) << "tasks, shift " << shift << ", " << describe(c.problem);
+      ASSERT_TRUE(intact(workspace, plan.workspace_bytes) && intact(partial, plan.partial_bytes)) << "shift " << shift;
+    }
+  }
+}
+
+TEST_P(Memory, WorkspaceIsConstantInTheLengths) {
+  size_t bytes = 0;
+  for (const int64_t n : {int64_t{5000}, int64_t{50000}, int64_t{1} << 20}) {
+    Attention a;
+    float unused = 0;
+    a.q = ConstView<4>(&unused, DType::kF32, {1, 8, 1, 128});
+    a.k = ConstView<4>(&unused, DType::kF32, {1, 2, n, 128});
+    a.v = a.k;
+    a.out.dtype = DType::kF32;
+    AttentionPlan plan;
+    ASSERT_TRUE(attention_plan(a, &plan, exec()).ok());
+    if (bytes == 0) bytes = plan.workspace_bytes;
+    ASSERT_EQ(plan.workspace_bytes, bytes);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Keys that no row can see
+
+/// Rows of 4096 bytes, so that each key has a page of its own; keys outside [lo, hi), rounded outwards to whole panels,
+/// become inaccessible.
+class PagedKeys {
+ public:
+  PagedKeys(Random& random, int64_t n, int64_t dim) : dim_(dim), row_(static_cast<int64_t>(Guarded::page()) / 4) {
+    bytes_ = static_cast<size_t>(n * row_ * 4);
+    base_ = static_cast<float*>(map_pages(bytes_, Access::kWrite));
+    for (int64_t t = 0; t < n; ++t) {
+      for (int64_t d = 0; d < dim; ++d) base_[t * row_ + d] = random.uniform();
+    }
+  }
+  PagedKeys(const PagedKeys&) = delete;
+  PagedKeys& operator=(const PagedKeys&) = delete;
+  ~PagedKeys() { unmap_pages(base_, bytes_); }
+  void close(int64_t lo, int64_t hi) {
+    const int64_t n = static_cast<int64_t>(bytes_) / 4 / row_;
+    lo = lo / kPanelWidth * kPanelWidth;
+    hi = std::min(n, (hi + kPanelWidth - 1) / kPanelWidth * kPanelWidth);
+    if (lo > 0) protect_pages(base_, static_cast<size_t>(lo * row_ * 4), Access::kNone);
+    if (hi < n) protect_pages(base_ + hi * row_, static_cast<size_t>((n - hi) * row_ * 4), Access::kNone);
+  }
+  ConstView<4> view(int64_t n) const { return {base_, DType::kF32, {1, 1, n, dim_}, {0, 0, row_, 1}}; }
+
+ private:
+  int64_t dim_;
+  int64_t row_;
+  size_t bytes_;
+  float* base_;
+};
+
+TEST_P(Memory, KeysThatNoRowSeesAreNotTouched) {
+  Random random(seed() * 4000 + 4);
+  for (int64_t i = 0; i < cases(80); ++i) {
+    const int64_t n = random.integer(40, random.one_in(5) ? 2300 : 700), n_q = random.integer(1, 6),
+                  dim = random.integer(1, 20);
+    PagedKeys k(random, n, dim), v(random, n, dim);
+    const Array<4> q(random, DType::kF32, {1, 2, n_q, dim}), out = q.like(random);
+    q.fill(random, Values::kOrdinary);
+    Scoring s;
+    const int32_t length = static_cast<int32_t>(random.integer(0, n)),
+                  start = static_cast<int32_t>(random.integer(0, n));
+    s.offset = random.integer(0, n);
+    switch (random.integer(0, 4)) {
+      case 0: s.kv_length = &length; break;
+      case 1: s.kv_start = &start; break;
+      case 2: s.causal = true; break;
+      case 3: s.window_left = random.integer(0, 60), s.window_right = random.integer(0, 60); break;
+      default: s.chunk = random.integer(1, 200); break;
+    }
+    if (random.coin()) s.causal = true;
+    // The keys between the first and the last one that some row sees. (n = 1: one reference row per key is enough.)
+    reference::Tensor seen;
+    (void)reference::modified_scores(reference::Tensor({1, 1, n_q, n}), s, &seen);
+    int64_t lo = n, hi = 0;
+    for (int64_t e = 0; e < seen.size(); ++e) {
+      if (seen[e] != 0) lo = std::min(lo, e % n), hi = std::max(hi, e % n + 1);
+    }
+    Attention a;
+    a.q = q.view, a.k = k.view(n), a.v = v.view(n), a.out = out.view;
+    a.scoring = s;
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> want = out.bits();
+    out.fill_bytes(0);
+    k.close(std::min(lo, hi), hi);
+    v.close(std::min(lo, hi), hi);
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    ASSERT_EQ(out.bits(), want) << describe(a);
+    Random order(static_cast<uint64_t>(i));
+    ASSERT_TRUE(run_tasks(a, &target(), order).ok());
+    ASSERT_EQ(out.bits(), want) << describe(a);
+  }
+}
+
+TEST_P(Memory, PagesThatNoRowSeesNeedNotExist) {
+  Random random(seed() * 4000 + 5);
+  for (int64_t i = 0; i < cases(100); ++i) {
+    // A sliding window over paged caches: pages before the window were given back, pages behind the length do not exist.
+    const int64_t n = random.integer(100, 900), left = random.integer(0, 100), dim = random.integer(1, 20);
+    const Array<4> rows(random, random.storage(), {1, 1, n, dim});
+    rows.fill(random, Values::kOrdinary);
+    const Array<4> q(random, DType::kF32, {1, 3, 1, dim}), out = q.like(random);
+    q.fill(random, Values::kOrdinary);
+    const KvStorage k = store_kv(random, rows, random.of({KvForm::kPagedPanels, KvForm::kPagedRows})),
+                    v = store_kv(random, rows, KvForm::kPagedRows);
+    const int32_t length = static_cast<int32_t>(random.integer(1, n));
+    Attention a;
+    a.q = q.view, a.k = k.kv, a.v = v.kv, a.out = out.view;
+    a.scoring.causal = true;
+    a.scoring.window_left = left;
+    a.scoring.kv_length = &length;
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> want = out.bits();
+    for (const KvStorage* s : {&k, &v}) {
+      const int64_t pages = (n + s->kv.page_size - 1) / s->kv.page_size;
+      for (int64_t p = 0; p < pages; ++p) {
+        if ((p + 1) * s->kv.page_size <= length - 1 - left || p * s->kv.page_size >= length)
+          s->table.data()[p] = random.of({-1, 1 << 30, -123456});
+      }
+    }
+    const Status s = run_attention(a, &target());
+    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_EQ(out.bits(), want) << describe(a);
+  }
+}
+
+TEST_P(Memory, WhatMaskedKeysHoldDoesNotMatter) {
+  Random random(seed() * 4000 + 6);
+  int64_t poisoned = 0;
+  for (int64_t i = 0; i < cases(400); ++i) {
+    AttentionLimits limits;
+    limits.varlen = limits.forms = false;
+    if (random.one_in(5)) limits.max_kv = 1500, limits.max_batch = 1, limits.max_q = 30;
+    AttentionCase c = random_attention(random, limits);
+    Attention& a = c.problem;
+    a.lse = c.lse.view;
+    const KvStorage k = store_kv(random, c.k_rows,
+                                 random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels}));
+    const KvStorage v = store_kv(random, c.v_rows, random.of({KvForm::kRows, KvForm::kPagedRows}));
+    a.k = k.kv;
+    a.v = v.kv;
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> want = c.out.bits(), want_lse = c.lse.bits();
+    reference::Tensor seen;
+    const int64_t batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2], n = a.k.tokens,
+                  group = heads / a.k.heads;
+    (void)reference::modified_scores(reference::Tensor({batch, heads, n_q, n}), a.scoring, &seen);
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t h = 0; h < a.k.heads; ++h) {
+        for (int64_t t = 0; t < n; ++t) {
+          bool used = false;
+          for (int64_t g = 0; g < group; ++g) {
+            for (int64_t r = 0; r < n_q; ++r) used = used || seen.at({b, h * group + g, r, t}) != 0;
+          }
+          if (used) continue;
+          ++poisoned;
+          const float garbage =
+              random.of({std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -3e38f,
+                         std::numeric_limits<float>::max()});  // which is infinite as bf16
+          for (int64_t d = 0; d < a.k.dim; ++d) put(k.kv.data, k.dtype(), k.at(b, h, t, d), garbage);
+          for (int64_t d = 0; d < a.v.dim; ++d) put(v.kv.data, v.dtype(), v.at(b, h, t, d), garbage);
+        }
+      }
+    }
+    c.clear();
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    ASSERT_EQ(c.out.bits(), want) << "case " << i << ": " << describe(a);
+    ASSERT_EQ(c.lse.bits(), want_lse) << "case " << i << ": " << describe(a);
+  }
+  EXPECT_GT(poisoned, 0);
+}
+
+/// A key that one row sees and another does not may hold NaN: it shows in the first row only. Nor do others see the largest number, which
+/// is infinite as bf16.
+TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
+  Random random(seed() * 4000 + 7);
+  for (int64_t i = 0; i < cases(300); ++i) {
+    AttentionLimits limits;
+    limits.varlen = limits.forms = limits.narrow = false;
+    limits.scoring.per_sequence = random.coin();
+    if (random.one_in(5)) limits.max_kv = 1500, limits.max_batch = 1;
+    AttentionCase c = random_attention(random, limits);
+    Attention& a = c.problem;
+    a.lse = c.lse.view;
+    if (random.coin()) {  // intervals alone go another way through the tiles
+      a.scoring.softcap = 0;
+      a.scoring.bias = a.scoring.keep = ConstView<4>();
+      a.scoring.bias_scale = nullptr;
+      a.scoring.bits = BitMask();
+      a.scoring.alibi_slopes = nullptr;
+    }
+    const int64_t batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2], dim_v = a.v.dim;
+    const int64_t n = a.k.tokens;
+    if (n == 0) continue;
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> want = c.out.bits(), want_lse = c.lse.bits();
+    reference::Tensor seen;
+    (void)reference::modified_scores(reference::Tensor({batch, heads, n_q, n}), a.scoring, &seen);
+    // Mostly a token that some rows see and others do not.
+    std::vector<int64_t> partly;
+    for (int64_t t = 0; t < n; ++t) {
+      int64_t rows = 0;
+      for (int64_t r = 0; r < batch * heads * n_q; ++r) rows += seen[r * n + t] != 0;
+      if (rows > 0 && rows < batch * heads * n_q) partly.push_back(t);
+    }
+    const int64_t token = partly.empty() || random.one_in(4)
+                              ? random.integer(0, n - 1)
+                              : partly[static_cast<size_t>(random.integer(0, static_cast<int64_t>(partly.size()) - 1))];
+
+    const bool in_key = random.coin();
+    const bool largest = random.one_in(3);
+    const float poison = largest ? std::numeric_limits<float>::max() : std::numeric_limits<float>::quiet_NaN();
+    const KvStorage& store = in_key ? c.k : c.v;
+    const int64_t column = random.integer(0, store.kv.dim - 1);
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t h = 0; h < a.k.heads; ++h) put(store.kv.data, store.dtype(), store.at(b, h, token, column), poison);
+    }
+    c.clear();
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> out = c.out.bits(), lse = c.lse.bits();
+    const uint64_t nan = a.out.dtype == DType::kF32 ? 0x7FC00000u : a.out.dtype == DType::kBF16 ? 0x7FC0u : 0x7E00u;
+    for (int64_t r = 0; r < batch * heads * n_q; ++r) {
+      const bool sees = seen[r * n + token] != 0;
+      for (int64_t d = 0; d < dim_v; ++d) {
+        const size_t e = static_cast<size_t>(r * dim_v + d);
+        const bool is_nan = sees && (in_key || d == column || a.arithmetic == Arithmetic::kInt8);  // one scale a value
+        if (is_nan && largest) continue;
+        ASSERT_EQ(out[e], is_nan ? nan : want[e])
+            << "row " << r << ", column " << d << ", NaN in " << (in_key ? "key " : "value ") << token << ", case " << i
+            << ": " << describe(a);
+      }
+      if (sees && in_key && largest) continue;
+      ASSERT_EQ(lse[static_cast<size_t>(r)], sees && in_key ? 0x7FC00000u : want_lse[static_cast<size_t>(r)])
+          << "row " << r << ", case " << i << ": " << describe(a);
+    }
+  }
+}
+
+SIMDATTN_FOR_EACH_TARGET(Memory);
+
+}  // namespace
+}  // namespace simdattn::test

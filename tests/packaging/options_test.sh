@@ -1,0 +1,51 @@
+#!/bin/bash
+# What cannot be configured is refused at once, in a sentence that helps.
+#
+#   tests/packaging/options_test.sh SOURCE_DIR COMPILER [COMPILER_ARGUMENT ...]
+set -euo pipefail
+
+source=$1
+shift
+export CXX="$*"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+refused() {  # words of the sentence, options
+  local words=$1
+  shift
+  if meson setup "$work/build" "$source" -Dtests=disabled -Dbench=disabled -Dexamples=disabled "$@" >"$work/log" 2>&1; then
+    echo "not refused: $*"
+    exit 1
+  fi
+  grep -F ERROR "$work/log"
+  grep -qF "$words" "$work/log" || { echo "expected: $words"; exit 1; }
+  rm -rf "$work/build"
+}
+
+refused "there is no avx99" -Dbackends= -Dtargets=avx99,scalar
+
+# Without -Dtargets= what serves CPUs before x86-64-v2, and what serves CPUs twice, is left out.
+targets() {  # options: the targets of that build
+  meson setup "$work/build" "$source" -Dtests=disabled -Dbench=disabled -Dexamples=disabled "$@" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
+  sed -nE 's,^ *(targets *:)? *((highway|xsimd|intrinsics)/[a-z0-9_]+)$,\2,p' "$work/log"
+  rm -rf "$work/build"
+}
+if [ "$(uname -m)" = x86_64 ] && pkg-config --exists libhwy xsimd; then
+  targets >"$work/chosen"
+  targets -Dtargets=all >"$work/all"
+  targets -Dbackends=xsimd >"$work/xsimd"
+  left_out=$(sort "$work/all" "$work/chosen" | uniq -u | tr '\n' ' ')
+  [ "$left_out" = "highway/sse2 xsimd/sse4_2 " ] || { echo "left out: $left_out"; exit 1; }
+  grep -qx xsimd/sse4_2 "$work/xsimd" || { echo "xsimd alone has no target for CPUs without AVX2"; exit 1; }
+fi
+
+# An empty search path hides what is installed; nothing may be downloaded.
+export PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=$work
+for backend in highway xsimd; do
+  start=$SECONDS
+  refused "tools/setup gets it" -Dbackends=$backend
+  if [ $((SECONDS - start)) -gt 10 ]; then
+    echo "that took $((SECONDS - start)) s"
+    exit 1
+  fi
+done

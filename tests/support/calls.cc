@@ -1,0 +1,572 @@
+#include "tests/support/calls.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/support/problems.h"
+
+namespace simdattn::test {
+namespace {
+
+Values values(Random& random) { return random.of({Values::kOrdinary, Values::kWide, Values::kSpecial, Values::kHuge}); }
+
+/// The first difference between two outputs of one shape and type; also checks their gaps.
+template <int kRank>
+std::string difference(const Array<kRank>& want, const Array<kRank>& got) {
+  const std::vector<uint64_t> w = want.bits(), g = got.bits();
+  for (size_t i = 0; i < w.size(); ++i) {
+    if (w[i] != g[i]) {
+      char text[120];
+      std::snprintf(text, sizeof text, "element %zu of %zu: %08llx, expected %08llx", i, w.size(),
+                    static_cast<unsigned long long>(g[i]), static_cast<unsigned long long>(w[i]));
+      return text;
+    }
+  }
+  return want.gaps_intact() && got.gaps_intact() ? "" : "bytes between the elements of an output were written";
+}
+
+/// An output of the same shape, with the same or other strides.
+template <int kRank>
+Array<kRank> sibling(Random& random, const Array<kRank>& a) {
+  return Array<kRank>(random, a.view.dtype, a.view.shape, Strides::kOutput);
+}
+
+std::string sizes(std::initializer_list<int64_t> list) {
+  std::string text = " [";
+  for (const int64_t n : list) text += std::to_string(n) + " ";
+  return text + "]";
+}
+
+/// The bytes of a store once more, behind guards of their own.
+struct Copy {
+  Guarded memory, scales;
+  Kv kv;
+  Copy(Random& random, const KvStorage& s)
+      : memory(s.memory.size(), random.guard()), scales(s.scales.size(), random.guard()), kv(s.kv) {
+    std::memcpy(memory.data(), s.memory.data(), memory.size());
+    kv.data = memory.data() + (static_cast<unsigned char*>(s.kv.data) - s.memory.data());
+    if (scales.size() == 0) return;
+    std::memcpy(scales.data(), s.scales.data(), scales.size());
+    kv.scales = scales.data() + (static_cast<unsigned char*>(s.kv.scales) - s.scales.data());
+  }
+  bool same(const KvStorage& s) const {
+    return std::memcmp(memory.data(), s.memory.data(), memory.size()) == 0 &&
+           (scales.size() == 0 || std::memcmp(scales.data(), s.scales.data(), scales.size()) == 0);
+  }
+};
+
+/// A table of cosines and sines for `rows` positions, or none.
+struct RopeCase {
+  Array<2> cosine, sine;
+  KeyRotation rotation;
+  RopeCase(Random& random, int64_t rows, int64_t dim) {
+    if (dim < 2 || random.coin()) return;
+    const int64_t half = random.integer(1, dim / 2);
+    cosine = Array<2>(random, DType::kF32, {rows, half}, Strides::kInput);
+    sine = Array<2>(random, DType::kF32, {rows, half}, Strides::kInput);
+    cosine.fill(random, Values::kOrdinary);
+    sine.fill(random, Values::kOrdinary);
+    rotation.cos = cosine.view;
+    rotation.sin = sine.view;
+    rotation.options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+    rotation.options.inverse = random.coin();
+    rotation.options.first_dim = random.integer(0, dim - 2 * half);
+  }
+};
+
+KvForm any_form(Random& random) {
+  return random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels, KvForm::kRingRows,
+                    KvForm::kRingPanels});
+}
+
+/// Codes of a narrow type that can be written.
+struct NarrowCase {
+  int64_t batch, heads, tokens, dim;
+  KvStorage store;
+  explicit NarrowCase(Random& random)
+      : batch(random.integer(1, 3)), heads(random.integer(1, 3)), tokens(random.size(1, 80)), dim(random.size(1, 100)) {
+    const KvType type = kNarrowTypes[random.integer(0, std::ssize(kNarrowTypes) - 1)];
+    if (row_bytes(type, 1) == 0) dim = (dim + 31) / 32 * 32;  // whole blocks
+    const Array<4> rows(random, DType::kF32, {batch, heads, tokens, dim});
+    store = random_codes(random, type, rows, any_form(random), values(random), random.integer(1, 90));
+  }
+  /// Tokens that exist, of which so many are taken.
+  int64_t exist() const { return store.kv.ring > 0 ? std::min(store.kv.ring, tokens) : tokens; }
+};
+
+}  // namespace
+
+void scores_call(Random& random, const Target& one, const Target& other) {
+  const bool tall = random.one_in(20);  // other arithmetics take 64 rows at a time
+  const int64_t kv_heads = random.integer(1, 3), heads = kv_heads * random.integer(1, 5);
+  const int64_t batch = random.integer(1, 2), n_q = random.integer(0, tall ? 70 : 6), n_kv = random.size(0, 70),
+                dim = random.size(1, tall ? 40 : 140);
+  Array<4> q(random, random.storage(), {batch, heads, n_q, dim}, Strides::kInput);
+  Array<4> k(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
+  const Values kind = values(random);
+  q.fill(random, kind);
+  k.fill(random, kind);
+  Array<4> want(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput), got = sibling(random, want);
+  Optional<float> scale;
+  if (random.coin()) scale = number(random, Values::kWide);
+  const Array<4> q2 = q.with(random, Strides::kOutput), k2 = k.with(random, Strides::kOutput);
+  const ScoreOptions options = {.scale = scale, .arithmetic = random_arithmetic(random)};
+  ASSERT_TRUE(run_scores(q.view, k.view, want.view, options, &one).ok());
+  ASSERT_TRUE(run_scores(q2.view, k2.view, got.view, options, &other).ok());
+  ASSERT_EQ(difference(want, got), "") << sizes({batch, heads, kv_heads, n_q, n_kv, dim})
+                                       << arithmetic_name(options.arithmetic);
+}
+
+void softmax_call(Random& random, const Target& one, const Target& other) {
+  const int64_t rows = random.integer(0, 12), n = random.size(0, 500);
+  Array<2> x(random, DType::kF32, {rows, n}, Strides::kInput);
+  x.fill(random, values(random));
+  const float spread = random.of({1.0f, 60.0f});
+  if (random.coin())
+    for_each_element(x.view, [&](int64_t at) { put(x.view.data, DType::kF32, at, spread * random.uniform()); });
+  Array<2> want(random, DType::kF32, {rows, n}, Strides::kOutput), got = sibling(random, want);
+  Array<1> want_lse(random, DType::kF32, {rows}), got_lse(random, DType::kF32, {rows});
+  const bool in_place = random.coin();
+  if (in_place) got.assign(x.bits());
+  const View<1> absent;
+  const bool with_lse = random.coin();
+  ASSERT_TRUE(softmax(x.view, want.view, want_lse.view, {.target = &one}).ok());
+  ASSERT_TRUE(softmax(in_place ? ConstView<2>(got.view) : ConstView<2>(x.view), got.view,
+                      with_lse ? got_lse.view : absent, {.target = &other})
+                  .ok());
+  ASSERT_EQ(difference(want, got), "") << sizes({rows, n}) << " in place " << in_place;
+  if (with_lse) {
+    ASSERT_EQ(difference(want_lse, got_lse), "") << "lse" << sizes({rows, n});
+  }
+}
+
+void masked_softmax_call(Random& random, const Target& one, const Target& other) {
+  // Some with more rows than one call of the slot takes, and some with longer rows than fit into its buffer.
+  const bool tall = random.one_in(30), wide = random.one_in(100);
+  const int64_t batch = tall || wide ? 1 : random.integer(1, 3), heads = random.integer(1, tall || wide ? 2 : 4),
+                n_q = random.integer(0, tall ? 150 : 9), n_kv = random.size(0, wide ? 6000 : 200);
+  Array<4> x(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
+  x.fill(random, values(random));
+  if (random.coin())
+    for_each_element(x.view, [&](int64_t at) { put(x.view.data, DType::kF32, at, 15 * random.uniform()); });
+  const std::vector<int64_t> q(static_cast<size_t>(batch), n_q), kv(static_cast<size_t>(batch), n_kv);
+  const ScoringCase c = random_scoring(random, {heads, batch, n_q, n_kv, q, kv}, {.extreme = random.coin()});
+  Array<4> want(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput), got = sibling(random, want);
+  Array<3> want_lse(random, DType::kF32, {batch, heads, n_q}, Strides::kOutput), got_lse = sibling(random, want_lse);
+  const bool in_place = random.coin();
+  if (in_place) got.assign(x.bits());
+  const View<3> absent;
+  const bool with_lse = random.coin();
+  ASSERT_TRUE(masked_softmax(x.view, want.view, c.scoring, want_lse.view, {.target = &one}).ok());
+  ASSERT_TRUE(masked_softmax(in_place ? ConstView<4>(got.view) : ConstView<4>(x.view), got.view, c.scoring,
+                             with_lse ? got_lse.view : absent, {.target = &other})
+                  .ok());
+  ASSERT_EQ(difference(want, got), "") << sizes({batch, heads, n_q, n_kv}) << " in place " << in_place
+                                       << describe(c.scoring);
+  if (with_lse) {
+    ASSERT_EQ(difference(want_lse, got_lse), "") << "lse" << sizes({batch, heads, n_q, n_kv}) << describe(c.scoring);
+  }
+}
+
+void weighted_values_call(Random& random, const Target& one, const Target& other) {
+  const bool tall = random.one_in(20);  // other arithmetics take 64 rows at a time
+  const int64_t kv_heads = random.integer(1, 2), heads = kv_heads * random.integer(1, 5);
+  const int64_t batch = random.integer(1, 2), n_q = random.integer(0, tall ? 70 : 10),
+                n_kv = random.size(0, random.one_in(8) ? 600 : 60), dim = random.size(1, tall ? 40 : 140);
+  Array<4> p(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kInput);
+  Array<4> v(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
+  const Values kind = values(random);
+  p.fill(random, random.coin() ? Values::kOrdinary : kind);
+  if (random.coin())
+    for_each_element(p.view, [&](int64_t at) {
+      if (random.coin()) put(p.view.data, DType::kF32, at, 0.0f);
+    });
+  v.fill(random, kind);
+  Array<4> want(random, random.storage(), {batch, heads, n_q, dim}, Strides::kOutput), got = sibling(random, want);
+  const Array<4> p2 = p.with(random, Strides::kOutput), v2 = v.with(random, Strides::kOutput);
+  const ValueOptions options = {.arithmetic = random_arithmetic(random)};
+  ASSERT_TRUE(run_weighted_values(p.view, v.view, want.view, options, &one).ok());
+  ASSERT_TRUE(run_weighted_values(p2.view, v2.view, got.view, options, &other).ok());
+  ASSERT_EQ(difference(want, got), "") << sizes({batch, heads, kv_heads, n_q, n_kv, dim})
+                                       << arithmetic_name(options.arithmetic);
+}
+
+void rope_call(Random& random, const Target& one, const Target& other) {
+  const int64_t half = random.size(1, 70);
+  RopeOptions options;
+  options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  options.inverse = random.coin();
+  options.first_dim = random.coin() ? 0 : random.integer(0, 20);
+  const int64_t dim = options.first_dim + 2 * half + (random.coin() ? 0 : random.integer(1, 20));
+  const int64_t batch = random.integer(1, 3), heads = random.integer(1, 5), n = random.integer(0, 7),
+                n_positions = n + random.integer(1, 9);
+  Array<4> x(random, random.storage(), {batch, heads, n, dim}, Strides::kInput);
+  x.fill(random, values(random));
+  const bool in_place = random.one_in(3);
+  Array<4> want(random, in_place ? x.view.dtype : random.storage(), {batch, heads, n, dim}, Strides::kOutput),
+      got = sibling(random, want);
+  if (in_place) got.assign(x.bits());
+  Array<2> cosine(random, DType::kF32, {n_positions, half}, Strides::kInput),
+      sine(random, DType::kF32, {n_positions, half}, Strides::kInput);
+  cosine.fill(random, values(random));
+  sine.fill(random, values(random));
+  Array<2> positions(random, random.coin() ? DType::kI64 : DType::kI32, {batch, n}, Strides::kInput);
+  for_each_element(positions.view, [&](int64_t at) {
+    set_element_bits(positions.view.data, positions.view.dtype, at,
+                     static_cast<uint64_t>(random.integer(0, n_positions - 1)));
+  });
+  const ConstView<2> absent;
+  const ConstView<2> given = random.coin() ? ConstView<2>(positions.view) : absent;
+  ASSERT_TRUE(rope(x.view, cosine.view, sine.view, given, want.view, options, {.target = &one}).ok());
+  const Status s = rope(in_place ? ConstView<4>(got.view) : ConstView<4>(x.view), cosine.view, sine.view, given,
+                        got.view, options, {.target = &other});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(difference(want, got), "") << sizes({batch, heads, n, dim, half, options.first_dim}) << " in place "
+                                       << in_place;
+}
+
+void kv_append_call(Random& random, const Target& one, const Target& other) {
+  const bool wide = random.one_in(100);  // more than the 2048 numbers that are rotated at once
+  const int64_t batch = random.integer(1, 3), heads = random.integer(1, 3), n = random.integer(0, 6),
+                half = wide ? random.integer(1000, 1100) : random.size(1, 30);
+  const int64_t dim = 2 * half + (random.coin() ? 0 : random.integer(1, 9));
+  const int64_t tokens = random.size(1, wide ? 40 : 150);
+  Array<4> rows(random, random.storage(), {batch, heads, n, dim}, Strides::kInput);
+  rows.fill(random, values(random));
+  const KvForm form = random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels,
+                                 KvForm::kRingRows, KvForm::kRingPanels});
+  const DType type = random.storage();
+  const KvStorage want = make_kv(random, type, form, batch, heads, tokens, dim, 40);
+  // The same storage once more.
+  Guarded copy(want.memory.size(), random.guard());
+  std::memcpy(copy.data(), want.memory.data(), copy.size());
+  Kv got = want.kv;
+  got.data = copy.data();
+  // Tokens whose page is negative are skipped.
+  if (want.kv.page_size > 0 && random.coin()) want.table.data()[0] = -1;
+  Array<2> positions(random, random.coin() ? DType::kI64 : DType::kI32, {batch, n}, Strides::kOutput);
+  // No two tokens of a sequence at one place: which would win is nobody's business.
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t first = random.integer(0, tokens - 1);
+    for (int64_t t = 0; t < n; ++t) {
+      const int64_t p = random.one_in(5) || first + t >= tokens ? -1 : first + t;
+      set_element_bits(positions.view.data, positions.view.dtype, positions.at({b, t}), static_cast<uint64_t>(p));
+    }
+  }
+  Array<2> cosine(random, DType::kF32, {tokens, half}), sine(random, DType::kF32, {tokens, half});
+  cosine.fill(random, Values::kOrdinary);
+  sine.fill(random, Values::kOrdinary);
+  AppendOptions options;
+  if (random.coin()) {
+    options.rope.cos = cosine.view;
+    options.rope.sin = sine.view;
+    options.rope.options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+    options.rope.options.first_dim = random.integer(0, dim - 2 * half);
+  }
+  Status s = kv_append(rows.view, positions.view, want.kv, options, {.target = &one});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  s = kv_append(rows.view, positions.view, got, options, {.target = &other});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(std::memcmp(want.memory.data(), copy.data(), copy.size()), 0)
+      << sizes({batch, heads, n, dim, tokens}) << " form " << static_cast<int>(form) << " type "
+      << static_cast<int>(type) << " from " << static_cast<int>(rows.view.dtype);
+}
+
+/// Positions, a start, starts, counts and page slots say the same places.
+void kv_append_places_call(Random& random, const Target& one, const Target& other) {
+  const int64_t batch = random.integer(1, 3), heads = random.integer(1, 3), n = random.integer(1, 6),
+                half = random.size(1, 20), tokens = random.size(n, 150), dim = 2 * half;
+  Array<4> rows(random, random.storage(), {batch, heads, n, dim}, Strides::kInput);
+  rows.fill(random, values(random));
+  const KvForm form = random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels});
+  const KvStorage want = make_kv(random, random.storage(), form, batch, heads, tokens, dim);
+  Guarded copy(want.memory.size(), random.guard());
+  std::memcpy(copy.data(), want.memory.data(), copy.size());
+  Kv got = want.kv;
+  got.data = copy.data();
+  Array<2> cosine(random, DType::kF32, {tokens, half}), sine(random, DType::kF32, {tokens, half});
+  cosine.fill(random, Values::kOrdinary);
+  sine.fill(random, Values::kOrdinary);
+  AppendOptions options;
+  if (random.coin()) {
+    options.rope.cos = cosine.view;
+    options.rope.sin = sine.view;
+  }
+  // 0: start, 1: starts, 2: counts beside them, 3: slots.
+  const int64_t way = random.integer(0, want.kv.page_size > 0 ? 3 : 2);
+  const bool counted = way >= 2 && random.coin();
+  std::vector<int32_t> starts(static_cast<size_t>(batch)), counts(static_cast<size_t>(batch), static_cast<int32_t>(n));
+  const int32_t start = static_cast<int32_t>(random.integer(0, tokens - n));
+  Array<2> stored(random, DType::kI32, {batch, n}), positions(random, DType::kI32, {batch, n}),
+      slots(random, random.coin() ? DType::kI64 : DType::kI32, {batch, n});
+  for (int64_t b = 0; b < batch; ++b) {
+    const size_t s = static_cast<size_t>(b);
+    starts[s] = way == 0 ? start : static_cast<int32_t>(random.integer(0, tokens - n));
+    if (way == 2 || counted) counts[s] = static_cast<int32_t>(random.integer(0, n));
+    for (int64_t t = 0; t < n; ++t) {
+      const int64_t p = starts[s] + t;
+      bool skipped = t >= counts[s];
+      set_element_bits(positions.view.data, DType::kI32, positions.at({b, t}), static_cast<uint64_t>(p));
+      if (want.kv.page_size > 0) {
+        const bool no_slot = way == 3 && random.one_in(5);
+        const int64_t place = want.page(b, p) * want.kv.page_size + p % want.kv.page_size;
+        set_element_bits(slots.view.data, slots.view.dtype, slots.at({b, t}),
+                         static_cast<uint64_t>(no_slot ? -1 : place));
+        skipped = skipped || no_slot;
+      }
+      set_element_bits(stored.view.data, DType::kI32, stored.at({b, t}), static_cast<uint64_t>(skipped ? -1 : p));
+    }
+  }
+  Status s = kv_append(rows.view, stored.view, want.kv, options, {.target = &one});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  if (way == 0) options.start = start;
+  if (way == 1 || way == 2) options.starts = starts.data();
+  if (way == 2 || counted) options.counts = counts.data();
+  if (way == 3) options.slots = slots.view;
+  const ConstView<2> absent;
+  s = kv_append(rows.view, way == 3 ? ConstView<2>(positions.view) : absent, got, options, {.target = &other});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(std::memcmp(want.memory.data(), copy.data(), copy.size()), 0)
+      << sizes({batch, heads, n, dim, tokens}) << " form " << static_cast<int>(form) << " way " << way;
+}
+
+/// Rows that stand at start, start + 1, ...
+void rope_start_call(Random& random, const Target& one, const Target& other) {
+  const int64_t batch = random.integer(1, 2), heads = random.integer(1, 3), n = random.integer(0, 6),
+                half = random.size(1, 30), start = random.integer(0, 50);
+  Array<4> x(random, random.storage(), {batch, heads, n, 2 * half}, Strides::kInput);
+  x.fill(random, Values::kOrdinary);
+  Array<2> cosine(random, DType::kF32, {start + n, half}), sine(random, DType::kF32, {start + n, half}),
+      positions(random, DType::kI32, {batch, n});
+  cosine.fill(random, Values::kOrdinary);
+  sine.fill(random, Values::kOrdinary);
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t t = 0; t < n; ++t)
+      set_element_bits(positions.view.data, DType::kI32, positions.at({b, t}), static_cast<uint64_t>(start + t));
+  Array<4> want(random, random.storage(), x.view.shape, Strides::kOutput), got = sibling(random, want);
+  ASSERT_TRUE(rope(x.view, cosine.view, sine.view, positions.view, want.view, {}, {.target = &one}).ok());
+  const Status s = rope(x.view, cosine.view, sine.view, {}, got.view, {.start = start}, {.target = &other});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(difference(want, got), "") << sizes({batch, heads, n, half, start});
+}
+
+void attention_call(Random& random, const Target& one, const Target& other) {
+  AttentionLimits limits;
+  limits.values = values(random);
+  limits.scoring.extreme = random.coin();
+  switch (random.integer(0, 9)) {
+    case 0: limits.max_kv = 2500, limits.max_q = 4, limits.max_dim = 16, limits.max_batch = 1; break;
+    case 1: limits.max_dim = 200, limits.max_q = 3; break;
+    case 2: limits.max_q = 90, limits.max_batch = 1; break;
+    case 3: limits.max_kv = 400; break;
+    default: break;
+  }
+  const AttentionCase c = random_attention(random, limits);
+  Array<4> got = sibling(random, c.out);
+  Array<3> got_lse = sibling(random, c.lse);
+  Attention second = c.problem;
+  second.out = got.view;
+  if (second.lse.data != nullptr) second.lse = got_lse.view;
+  const Array<4> q = c.q.with(random, Strides::kOutput);
+  second.q = q.view;
+  Status s = run_attention(c.problem, &one);
+  ASSERT_TRUE(s.ok()) << s.detail << ": " << describe(c.problem);
+  s = run_attention(second, &other);
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(difference(c.out, got), "") << ": " << describe(c.problem);
+  if (second.lse.data != nullptr) {
+    ASSERT_EQ(difference(c.lse, got_lse), "") << "lse" << ": " << describe(c.problem);
+  }
+}
+
+void raw_states_call(Random& random, const Target& one, const Target& other) {
+  AttentionLimits limits;
+  limits.values = values(random);
+  if (random.one_in(10)) limits.max_kv = 2500, limits.max_q = 4;
+  const AttentionCase c = random_attention(random, limits);
+  Attention first = c.problem, second = c.problem;
+  const auto& shape = c.out.view.shape;
+  Array<4> want_acc(random, DType::kF32, shape, Strides::kOutput), got_acc = sibling(random, want_acc);
+  const std::array<int64_t, 3> numbers = {shape[0], shape[1], shape[2]};
+  Array<3> want_max(random, DType::kF32, numbers, Strides::kOutput), got_max = sibling(random, want_max);
+  Array<3> want_sum(random, DType::kF32, numbers, Strides::kOutput), got_sum = sibling(random, want_sum);
+  first.acc = want_acc.view, first.max = want_max.view, first.sum = want_sum.view;
+  second.acc = got_acc.view, second.max = got_max.view, second.sum = got_sum.view;
+  second.out = View<4>();
+  second.lse = View<3>();
+  Status s = run_attention(first, &one);
+  ASSERT_TRUE(s.ok()) << s.detail << describe(first);
+  s = run_attention(second, &other);
+  ASSERT_TRUE(s.ok()) << s.detail << describe(first);
+  ASSERT_EQ(difference(want_acc, got_acc), "") << ": " << describe(first);
+  ASSERT_EQ(difference(want_max, got_max), "") << ": " << describe(first);
+  ASSERT_EQ(difference(want_sum, got_sum), "") << ": " << describe(first);
+}
+
+void attention_merge_call(Random& random, const Target& one, const Target& other) {
+  const int64_t parts = random.integer(1, 6), batch = random.integer(1, 2), heads = random.integer(1, 3),
+                n = random.integer(0, 4), dim = random.size(1, 140);
+  Array<5> part(random, random.storage(), {parts, batch, heads, n, dim}, Strides::kInput);
+  Array<4> part_lse(random, DType::kF32, {parts, batch, heads, n}, Strides::kInput);
+  const Values kind = values(random);
+  part.fill(random, kind);
+  part_lse.fill(random, kind);
+  for_each_element(part_lse.view, [&](int64_t at) {
+    if (random.one_in(4))
+      put(part_lse.view.data, DType::kF32, at,
+          random.coin() ? -std::numeric_limits<float>::infinity() : 30 * random.uniform());
+  });
+  Array<4> want(random, random.storage(), {batch, heads, n, dim}, Strides::kOutput), got = sibling(random, want);
+  Array<3> want_lse(random, DType::kF32, {batch, heads, n}, Strides::kOutput), got_lse = sibling(random, want_lse);
+  std::vector<float> values;
+  for (int64_t h = 0; h < heads; ++h) values.push_back(5 * random.uniform());
+  const Numbers<float> sinks(random, values);
+  const float* const given = random.coin() ? sinks.data() : nullptr;
+  const Array<5> part2 = part.with(random, Strides::kOutput);
+  ASSERT_TRUE(attention_merge(part.view, part_lse.view, want.view, want_lse.view, given, {.target = &one}).ok());
+  ASSERT_TRUE(attention_merge(part2.view, part_lse.view, got.view, got_lse.view, given, {.target = &other}).ok());
+  ASSERT_EQ(difference(want, got), "") << sizes({parts, batch, heads, n, dim});
+  ASSERT_EQ(difference(want_lse, got_lse), "") << "lse" << sizes({parts, batch, heads, n, dim});
+}
+
+/// The other score functions: Gaussian, bilinear and additive.
+void other_scores_call(Random& random, const Target& one, const Target& other) {
+  const int64_t kv_heads = random.integer(1, 3), heads = kv_heads * random.integer(1, 4), batch = random.integer(1, 2),
+                n_q = random.integer(0, 10), n_kv = random.size(0, 60), d = random.size(1, 70);
+  const int64_t kind = random.integer(0, 2);
+  const bool project_q = random.coin(), project_k = random.coin();
+  const bool free = kind != 0;  // dimensions of their own
+  const int64_t d_q = free && (kind == 1 || project_q) ? random.size(1, 70) : d;
+  const int64_t d_k = free && (kind == 1 || project_k) ? random.size(1, 70) : d;
+  Array<4> q(random, random.storage(), {batch, heads, n_q, d_q}, Strides::kInput);
+  Array<4> k(random, random.storage(), {batch, kv_heads, n_kv, d_k}, Strides::kInput);
+  Array<3> m(random, random.storage(), {heads, d_q, d_k}, Strides::kInput);
+  Array<2> w(random, DType::kF32, {heads, d}, Strides::kInput);
+  Array<3> wq(random, random.storage(), {heads, d, d_q}, Strides::kInput);
+  Array<3> wk(random, random.storage(), {kv_heads, d, d_k}, Strides::kInput);
+  const Values filling = values(random);
+  q.fill(random, filling), k.fill(random, filling), m.fill(random, filling);
+  w.fill(random, filling), wq.fill(random, filling), wk.fill(random, filling);
+  Array<4> want(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput), got = sibling(random, want);
+  const ScoreOptions options = {.scale = number(random, Values::kWide)};
+  const size_t bytes = kind == 0   ? 0
+                       : kind == 1 ? bilinear_scores_workspace(d_q, d_k)
+                                   : additive_scores_workspace(project_q ? d_q : 0, project_k ? d_k : 0, d);
+  const ConstView<3> absent;
+  const auto run = [&](const Array<4>& out, const Target& target) {
+    const Guarded workspace(bytes, random.guard());
+    const Exec exec = {.target = &target, .workspace = workspace.data(), .workspace_bytes = bytes};
+    if (kind == 0) return gaussian_scores(q.view, k.view, out.view, options, exec);
+    if (kind == 1) return bilinear_scores(q.view, m.view, k.view, out.view, options, exec);
+    return additive_scores(q.view, k.view, w.view, out.view, project_q ? ConstView<3>(wq.view) : absent,
+                           project_k ? ConstView<3>(wk.view) : absent, exec);
+  };
+  Status s = run(want, one);
+  ASSERT_TRUE(s.ok()) << s.detail;
+  s = run(got, other);
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(difference(want, got), "") << kind << sizes({batch, heads, kv_heads, n_q, n_kv, d_q, d_k, d});
+}
+
+/// hadamard() and add_rows().
+void elementwise_call(Random& random, const Target& one, const Target& other) {
+  const int64_t batch = random.integer(1, 2), heads = random.integer(1, 3), n = random.integer(0, 5),
+                block = int64_t{1} << random.integer(0, random.one_in(20) ? 12 : 7),
+                dim = block > 512 ? block : block * random.integer(1, 5);
+  Array<4> x(random, random.storage(), {batch, heads, n, dim}, Strides::kInput),
+      p(random, random.storage(), {batch, heads, n, dim}, Strides::kInput);
+  x.fill(random, values(random));
+  p.fill(random, values(random));
+  Array<4> want(random, random.storage(), x.view.shape, Strides::kOutput), got = sibling(random, want);
+  const bool adds = random.coin();
+  const int64_t given = random.coin() ? 0 : block;
+  const auto run = [&](const Array<4>& out, const Target& target) {
+    return adds ? add_rows(x.view, p.view, out.view, {.target = &target})
+                : hadamard(x.view, out.view, given, {.target = &target});
+  };
+  ASSERT_TRUE(run(want, one).ok());
+  ASSERT_TRUE(run(got, other).ok());
+  ASSERT_EQ(difference(want, got), "") << adds << sizes({batch, heads, n, dim, given});
+}
+
+/// rope_direct() against rope() with the table of the same options.
+void rope_direct_call(Random& random, const Target& one, const Target& other) {
+  const int64_t batch = random.integer(1, 2), heads = random.integer(1, 3), n = random.integer(0, 5),
+                pairs = random.one_in(40) ? random.integer(1020, 1030) : random.size(1, 40),
+                dim = 2 * pairs + random.integer(0, 5), start = random.integer(0, 1000);
+  Array<4> x(random, random.storage(), {batch, heads, n, dim}, Strides::kInput);
+  x.fill(random, values(random));
+  RopeTableOptions table;
+  table.rope_theta = random.of({10000.0, 500000.0, 1.5});
+  table.f32_angles = random.coin();
+  if (random.coin()) table.rope_type = RopeType::kLinear, table.factor = random.of({1.0, 2.0, 8.0});
+  RopeOptions options;
+  options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  options.inverse = random.coin();
+  options.start = start;
+  Array<2> cosine(random, DType::kF32, {start + n, pairs}), sine(random, DType::kF32, {start + n, pairs});
+  ASSERT_TRUE(rope_table(cosine.view, sine.view, table).ok());
+  Array<4> want(random, random.storage(), x.view.shape, Strides::kOutput), got = sibling(random, want);
+  const Guarded workspace(rope_direct_workspace(pairs), random.guard());
+  ASSERT_TRUE(rope(x.view, cosine.view, sine.view, {}, want.view, options, {.target = &one}).ok());
+  const Status s = rope_direct(x.view, pairs, table, {}, got.view, options,
+                               {.target = &other, .workspace = workspace.data(), .workspace_bytes = workspace.size()});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(difference(want, got), "") << sizes({batch, heads, n, dim, pairs, start});
+}
+
+/// kv_append() into narrow types.
+void narrow_append_call(Random& random, const Target& one, const Target& other) {
+  const NarrowCase c(random);
+  const int64_t n = random.integer(0, std::min<int64_t>(6, c.exist()));
+  Array<4> rows(random, random.storage(), {c.batch, c.heads, n, c.dim}, Strides::kInput);
+  rows.fill(random, values(random));
+  const RopeCase rope_by(random, c.tokens, c.dim);
+  AppendOptions options;
+  options.rope = rope_by.rotation;
+  options.start = random.integer(0, c.tokens - n);
+  if (c.dim % 4 == 0 && random.coin()) options.rope.hadamard_block = 4;
+  const Copy copy(random, c.store);
+  ASSERT_TRUE(kv_append(rows.view, {}, c.store.kv, options, {.target = &one}).ok());
+  const Status s = kv_append(rows.view, {}, copy.kv, options, {.target = &other});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_TRUE(copy.same(c.store)) << static_cast<int>(c.store.kv.type) << sizes({c.batch, c.heads, c.tokens, c.dim, n});
+}
+
+void dequantise_call(Random& random, const Target& one, const Target& other) {
+  const NarrowCase c(random);
+  const int64_t n = random.integer(0, c.exist()), first = random.integer(c.tokens - c.exist(), c.tokens - n);
+  Array<4> want(random, DType::kF32, {c.batch, c.heads, n, c.dim}, Strides::kOutput), got = sibling(random, want);
+  ASSERT_TRUE(dequantise(c.store.kv, first, want.view, {.target = &one}).ok());
+  const Status s = dequantise(c.store.kv, first, got.view, {.target = &other});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(difference(want, got), "") << static_cast<int>(c.store.kv.type)
+                                       << sizes({c.batch, c.heads, c.tokens, c.dim, first, n});
+}
+
+/// kv_shift() in wide and narrow types.
+void kv_shift_call(Random& random, const Target& one, const Target& other) {
+  NarrowCase c(random);
+  if (random.coin()) {
+    Array<4> rows(random, random.storage(), {c.batch, c.heads, c.tokens, c.dim});
+    rows.fill(random, values(random));
+    c.store = store_kv(random, rows, any_form(random), random.integer(1, 90));
+  }
+  const int64_t count = random.integer(0, c.exist()), first = random.integer(0, c.tokens - count),
+                delta = random.integer(-first, c.tokens - first - count);
+  RopeCase rope_by(random, c.tokens + 1, c.dim);
+  if (c.dim % 4 == 0 && random.coin()) rope_by.rotation.hadamard_block = 4;
+  const Copy copy(random, c.store);
+  ASSERT_TRUE(kv_shift(c.store.kv, first, first + count, delta, rope_by.rotation, {.target = &one}).ok());
+  const Status s = kv_shift(copy.kv, first, first + count, delta, rope_by.rotation, {.target = &other});
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_TRUE(copy.same(c.store)) << static_cast<int>(c.store.kv.type)
+                                  << sizes({c.batch, c.heads, c.tokens, c.dim, first, count, delta});
+}
+
+}  // namespace simdattn::test
