@@ -1,10 +1,10 @@
-// kBF16 by emulation: the chains of lib/bf16_tiles-inl.h in xsimd's batches, and its rounding.
-#ifndef SIMDATTN_LIB_XSIMD_BF16_ATTENTION_H_
-#define SIMDATTN_LIB_XSIMD_BF16_ATTENTION_H_
+// kBF16 by emulation: the chains of lib/bf16_tiles-inl.h in the vocabulary.
+#ifndef SIMDATTN_LIB_KERNELS_BF16_ATTENTION_H_
+#define SIMDATTN_LIB_KERNELS_BF16_ATTENTION_H_
 
 #include "lib/flush_subnormals.h"
-#include "lib/xsimd/register_tile.h"
-#include "lib/xsimd/softmax_tile.h"
+#include "lib/kernels/register_tile.h"
+#include "lib/kernels/softmax_tile.h"
 
 namespace simdattn {
 namespace {
@@ -21,7 +21,7 @@ struct Ops {
   static constexpr int64_t lanes() { return kLanes; }
   static SIMDATTN_INLINE Vec load(const float* p) { return simdattn::load(p); }
   static SIMDATTN_INLINE Vec loaded(const float* p) {
-#if XSIMD_WITH_AVX2
+#if SIMDATTN_AVX2
     typename Vec::register_type v = load(p);
     asm("" : "+v"(v));
     return v;
@@ -33,19 +33,19 @@ struct Ops {
   static SIMDATTN_INLINE Vec zero() { return Vec(0.0f); }
   static SIMDATTN_INLINE Vec broadcast(const float* p) { return Vec(*p); }
   static SIMDATTN_INLINE Vec add(Vec a, Vec b) { return a + b; }
-  static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return xsimd::fma(a, b, c); }
+  static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return simdattn::mul_add(a, b, c); }
   static SIMDATTN_INLINE Vec rounded(Vec v) { return rounded_to_bf16(v); }
   static constexpr bool kSplits = kX86, kKeepsRounded = false;  // 3 KB
   static SIMDATTN_INLINE Vec split(Vec v) {
     // See lib/highway/bf16_attention.cc.
-#if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
+#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
     typename Vec::register_type x = v, scaled;
     asm("vmulps %2, %0, %1\n\tvsubps %0, %1, %0\n\tvsubps %0, %1, %0"
         : "+x"(x), "=&x"(scaled)
         : "x"(typename Vec::register_type(Vec(65537.0f))));
     return x;
 #else
-    return xsimd::fms(v, Vec(65536.0f), v * Vec(65535.0f));
+    return mul_sub(v, Vec(65536.0f), v * Vec(65535.0f));
 #endif
   }
   static SIMDATTN_INLINE Vec flushed(Vec v) {
@@ -53,14 +53,14 @@ struct Ops {
     asm("" : "+v"(one));  // else there is no product
     return v * Vec(one);
   }
-  static SIMDATTN_INLINE bool any_nan(Vec v) { return xsimd::any(v != v); }
+  static SIMDATTN_INLINE bool any_nan(Vec v) { return any(v != v); }
   static SIMDATTN_INLINE bool any_subnormal(const float* p, int64_t n) {
     Bits32 least(~0u);
     for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
       const Bits32 u = bits_of(simdattn::load(p + i, part));
-      least = xsimd::min(least, u + u - Bits32(1u));  // zeros are the largest
+      least = min(least, u + u - Bits32(1u));  // zeros are the largest
     });
-    return xsimd::any(least < Bits32(0x00FFFFFFu));
+    return any(less(least, Bits32(0x00FFFFFFu)));
   }
   static SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return simdattn::load_pairs(p); }
   static SIMDATTN_INLINE Vec even_of(Bits32 pairs) { return simdattn::even_of(pairs); }
@@ -113,4 +113,4 @@ struct Bf16Kernels {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_BF16_ATTENTION_H_
+#endif  // SIMDATTN_LIB_KERNELS_BF16_ATTENTION_H_

@@ -1,8 +1,8 @@
-// AVX2 beyond xsimd: access to some lanes, 16-bit numbers, 128-bit blocks.
-#ifndef SIMDATTN_LIB_XSIMD_NATIVE_AVX2_H_
-#define SIMDATTN_LIB_XSIMD_NATIVE_AVX2_H_
+// AVX2: access to some lanes, 16-bit numbers, 128-bit blocks.
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_AVX2_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_AVX2_H_
 
-#include "lib/xsimd/lanes.h"
+#include "lib/simd/machine.h"
 
 namespace simdattn {
 namespace {
@@ -58,19 +58,19 @@ SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
 }
 template <class Op>
 SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
-  using Four = xsimd::batch<float, xsimd::sse4_2>;
-  Four four = op(Four(_mm256_castps256_ps128(v)), Four(_mm256_extractf128_ps(v, 1)));
-  four = op(four, Four(_mm_movehl_ps(four, four)));
-  four = op(four, Four(_mm_movehdup_ps(four)));
-  return _mm_cvtss_f32(four);
+  return fold_four(op(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)), op);
 }
 SIMDATTN_INLINE Floats ordered_blocks(__m256 v) {  // blocks (a b) of pairs become (a's, b's)
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
 }
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return ordered_blocks(_mm256_shuffle_ps(a, b, 0x88)); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return ordered_blocks(_mm256_shuffle_ps(a, b, 0xDD)); }
-SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
-SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
+SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) {
+  return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
+}
+SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
+  return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
+}
 SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm256_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm256_movehdup_ps(v); }
 
@@ -136,6 +136,6 @@ SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(e
 }  // namespace
 }  // namespace simdattn
 
-#include "lib/xsimd/native_halves.h"  // wants the above
+#include "lib/simd/native/halves.h"  // wants the above
 
-#endif  // SIMDATTN_LIB_XSIMD_NATIVE_AVX2_H_
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_AVX2_H_

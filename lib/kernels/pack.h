@@ -1,11 +1,12 @@
 // Row-major keys and values, and panels of 16-bit types, into the f32 formats of the tiles.
-#ifndef SIMDATTN_LIB_XSIMD_PACK_H_
-#define SIMDATTN_LIB_XSIMD_PACK_H_
+#ifndef SIMDATTN_LIB_KERNELS_PACK_H_
+#define SIMDATTN_LIB_KERNELS_PACK_H_
 
 #include "lib/cursor.h"
-#include "lib/xsimd/blocks.h"
-#include "lib/xsimd/math.h"
-#include "lib/xsimd/memory.h"
+#include "lib/panel_columns.h"
+#include "lib/simd/blocks.h"
+#include "lib/simd/math.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -13,19 +14,13 @@ namespace {
 /// Four dimensions of kStep rows to four rows of kStep keys. Blocks of 128 bits are put together while loading: block b
 /// of register i is 4 dimensions of row 4 b + i, and a 4 x 4 transposition within blocks leaves the keys in order, which
 /// is half the work of transposing whole batches.
-#if XSIMD_WITH_SVE
+#if SIMDATTN_SVE
 // Fixed-length SVE has no such loads; its CPUs have NEON.
 constexpr int64_t kTransposed = 4;
 SIMDATTN_INLINE void transpose_four(const float* p, int64_t stride, float* out) {
-  using Block = xsimd::batch<float, xsimd::neon64>;
-  const Block r0 = Block::load_unaligned(p), r1 = Block::load_unaligned(p + stride);
-  const Block r2 = Block::load_unaligned(p + 2 * stride), r3 = Block::load_unaligned(p + 3 * stride);
-  const Block a = xsimd::zip_lo(r0, r2), b = xsimd::zip_lo(r1, r3);
-  const Block c = xsimd::zip_hi(r0, r2), d = xsimd::zip_hi(r1, r3);
-  xsimd::zip_lo(a, b).store_unaligned(out);
-  xsimd::zip_hi(a, b).store_unaligned(out + kPanelWidth);
-  xsimd::zip_lo(c, d).store_unaligned(out + 2 * kPanelWidth);
-  xsimd::zip_hi(c, d).store_unaligned(out + 3 * kPanelWidth);
+  constexpr int64_t kSize = sizeof(float);
+  transpose_square(reinterpret_cast<const char*>(p), stride * kSize, reinterpret_cast<char*>(out), kPanelWidth * kSize,
+                   uint32_t());
 }
 #else
 constexpr int64_t kTransposed = kLanes;
@@ -62,7 +57,7 @@ SIMDATTN_INLINE void prefetch_next(const T* rows, int64_t stride, int64_t d) {
   }
 }
 
-#if XSIMD_WITH_AVX2
+#if SIMDATTN_AVX2
 /// 32 rows of `dim` (a multiple of 8) f16, whose conversion needs them side by side: 8 x 8 within blocks.
 SIMDATTN_INLINE void transpose_halves(const f16* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   for (int64_t d = 0; d < dim; d += 8) {
@@ -91,7 +86,7 @@ constexpr int64_t kTransposedDims = 16 / sizeof(T);
 /// 32 rows of `dim` (a multiple of kTransposedDims) elements into a panel. Not inlined: it is called three times.
 template <class T>
 __attribute__((noinline)) void transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
-#if XSIMD_WITH_AVX2
+#if SIMDATTN_AVX2
   if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel, prefetch);
 #endif
   // Dimensions of all 32 rows before the next ones: with stores of less than a line, L1 holds the lines until they are full. Rows of 256 dimensions,
@@ -207,4 +202,4 @@ void widen_panel(const void* panel, int64_t dim, float* out) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_PACK_H_
+#endif  // SIMDATTN_LIB_KERNELS_PACK_H_

@@ -1,21 +1,21 @@
-// The table of micro-kernels of one instruction set: SIMDATTN_XSIMD_ARCH as xsimd's type, SIMDATTN_XSIMD_TABLE as the
+// The table of micro-kernels of one instruction set: SIMDATTN_ADAPTER is the adapter's header, SIMDATTN_TABLE the
 // table's name. Compiled once per row of meson.build, with that instruction set's flags.
 #include "lib/ukernels.h"
 
 #include "lib/f32_operands.h"
+#include "lib/kernels/bf16_attention.h"
+#include "lib/kernels/elementwise.h"
+#include "lib/kernels/int8.h"
+#include "lib/kernels/modify_row.h"
+#include "lib/kernels/pack.h"
+#include "lib/kernels/rope.h"
+#include "lib/kernels/score_tile.h"
+#include "lib/kernels/scores.h"
+#include "lib/kernels/softmax_rows.h"
+#include "lib/kernels/softmax_tile.h"
+#include "lib/kernels/store.h"
+#include "lib/kernels/value_tile.h"
 #include "lib/narrow_operands.h"
-#include "lib/xsimd/bf16_attention.h"
-#include "lib/xsimd/elementwise.h"
-#include "lib/xsimd/int8.h"
-#include "lib/xsimd/modify_row.h"
-#include "lib/xsimd/pack.h"
-#include "lib/xsimd/rope.h"
-#include "lib/xsimd/score_tile.h"
-#include "lib/xsimd/scores.h"
-#include "lib/xsimd/softmax_rows.h"
-#include "lib/xsimd/softmax_tile.h"
-#include "lib/xsimd/store.h"
-#include "lib/xsimd/value_tile.h"
 
 namespace simdattn {
 namespace {
@@ -56,8 +56,8 @@ struct Narrow : NarrowSlots<kType> {
 
 }  // namespace
 
-extern const UKernels SIMDATTN_XSIMD_TABLE;
-constinit const UKernels SIMDATTN_XSIMD_TABLE = with_narrow_types<Narrow>({
+extern const UKernels SIMDATTN_TABLE;
+constinit const UKernels SIMDATTN_TABLE = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {f32_attention<Kernels>(kTileRows, softmax_tile<false>),
                   bf16_attention<Kernels, Bf16Kernels>(Ops::kMultipliesPairs, kTileRows),

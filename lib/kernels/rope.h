@@ -1,12 +1,12 @@
 // Rotary position embedding of all heads at one position and of columns of key panels.
-#ifndef SIMDATTN_LIB_XSIMD_ROPE_H_
-#define SIMDATTN_LIB_XSIMD_ROPE_H_
+#ifndef SIMDATTN_LIB_KERNELS_ROPE_H_
+#define SIMDATTN_LIB_KERNELS_ROPE_H_
 
 #include "lib/cursor.h"
+#include "lib/kernels/elementwise.h"
 #include "lib/rotate_columns.h"
-#include "lib/xsimd/elementwise.h"
-#include "lib/xsimd/math.h"
-#include "lib/xsimd/memory.h"
+#include "lib/simd/math.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -24,7 +24,7 @@ SIMDATTN_INLINE Floats notice(Floats a, Floats b, Floats seen) {
   if constexpr (kX86 && !kAvx512) {
     return seen + (a + b);  // off the ports of multiplication
   } else {
-    return xsimd::fma(a, b, seen);
+    return mul_add(a, b, seen);
   }
 }
 /// The same for two pairs of results. With fused multiply-add the first of each pair is enough: a NaN then comes from a
@@ -48,7 +48,7 @@ SIMDATTN_INLINE void put(Floats v, Y* y, Part part) {
 /// The stored numbers of all heads with canonical NaN, if one may have been noticed.
 template <class Y>
 SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, int64_t n) {
-  if (xsimd::all(xsimd::isfinite(seen))) return;
+  if (all(finite(seen))) return;
   for (int64_t h = 0; h < heads; ++h) {
     Y* const row = y + h * stride;
     for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(row + i, part), row + i, part); });
@@ -73,12 +73,12 @@ SIMDATTN_INLINE bool is_finite(const float* cos, const float* sin, int64_t n) {
   Floats seen(0.0f);
   for_each_batch(
       n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { seen = notice(load(cos + i, part), load(sin + i, part), seen); });
-  return xsimd::all(xsimd::isfinite(seen));
+  return all(finite(seen));
 }
 
 SIMDATTN_INLINE void rotate(Floats x0, Floats x1, Floats c, Floats s, Floats& y0, Floats& y1) {
-  y0 = multiply_subtract(x0, c, x1 * s);
-  y1 = xsimd::fma(x0, s, x1 * c);
+  y0 = mul_sub(x0, c, x1 * s);
+  y1 = mul_add(x0, s, x1 * c);
 }
 
 /// f(index, part, count) over [i, n): four batches at a time, then single ones.
@@ -190,7 +190,7 @@ SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, int64_t at, const flo
       Registers<count> rotated;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
         const Floats v = load(from + i * kLanes, part);
-        reg<i>(rotated) = xsimd::fma(even_twice(v), reg<i>(own), odd_twice(v) * reg<i>(cross));
+        reg<i>(rotated) = mul_add(even_twice(v), reg<i>(own), odd_twice(v) * reg<i>(cross));
         put(reg<i>(rotated), to + i * kLanes, part);
         if constexpr (kNotices<T> && (i % 2 == 1 || count == 1)) {
           reg<i / 2>(seen) = notice(reg<i - i % 2>(rotated), reg<i>(rotated), reg<i / 2>(seen));
@@ -425,4 +425,4 @@ void rope_heads(const RopeHeads& a) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_ROPE_H_
+#endif  // SIMDATTN_LIB_KERNELS_ROPE_H_

@@ -1,9 +1,9 @@
 // One block of the online softmax: three short passes over rows that lie in L1.
-#ifndef SIMDATTN_LIB_XSIMD_SOFTMAX_TILE_H_
-#define SIMDATTN_LIB_XSIMD_SOFTMAX_TILE_H_
+#ifndef SIMDATTN_LIB_KERNELS_SOFTMAX_TILE_H_
+#define SIMDATTN_LIB_KERNELS_SOFTMAX_TILE_H_
 
-#include "lib/xsimd/math.h"
-#include "lib/xsimd/memory.h"
+#include "lib/simd/math.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -11,16 +11,14 @@ namespace {
 /// Lanes of the batch at column x that lie in [lo, hi).
 SIMDATTN_INLINE Mask inside(int64_t x, int64_t lo, int64_t hi) {
   const Ints column = lane_numbers() + Ints(static_cast<int32_t>(x));
-  return xsimd::batch_bool_cast<float>((column >= Ints(static_cast<int32_t>(lo))) &
-                                       (column < Ints(static_cast<int32_t>(hi))));
+  return at_least(column, Ints(static_cast<int32_t>(lo))) & greater(Ints(static_cast<int32_t>(hi)), column);
 }
 
 /// The larger of `m` and the maximum of columns [lo, hi).
 SIMDATTN_INLINE float row_max(const float* s, int64_t lo, int64_t hi, float m) {
   Floats m0(m);
   Floats m1(m);
-  const auto visible = [&](int64_t x)
-                           SIMDATTN_LAMBDA { return xsimd::select(inside(x, lo, hi), load(s + x), Floats(m)); };
+  const auto visible = [&](int64_t x) SIMDATTN_LAMBDA { return select(inside(x, lo, hi), load(s + x), Floats(m)); };
   int64_t x = lo - lo % kLanes;
   if (x < lo) {
     m0 = max_number(visible(x), m0);
@@ -47,7 +45,7 @@ SIMDATTN_INLINE float row_weights(float* s, int64_t columns, int64_t lo, int64_t
     exp_each<kParts>(w);
     unroll<kParts>([&](auto p) SIMDATTN_LAMBDA {
       if constexpr (kRounds) reg<p>(w) = rounded_to_bf16(reg<p>(w));
-      if constexpr (masked) reg<p>(w) = xsimd::select(inside(x + p * kLanes, lo, hi), reg<p>(w), Floats(0.0f));
+      if constexpr (masked) reg<p>(w) = select(inside(x + p * kLanes, lo, hi), reg<p>(w), Floats(0.0f));
       store(reg<p>(w), s + x + p * kLanes);
       reg<p>(l) = reg<p>(l) + reg<p>(w);
     });
@@ -83,7 +81,7 @@ SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t r
   for (int64_t r = 0; r < rows; ++r) base[r] = row_max(s + r * a.lds, row_lo(r), hi[r], a.max[first + r]);
   for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
     const Floats m = load(base + r, part);
-    const Floats reference = xsimd::select(m == Floats(-kInfinity), Floats(0.0f), m);
+    const Floats reference = select(m == Floats(-kInfinity), Floats(0.0f), m);
     store(exp_of(load(a.max + first + r, part) - reference), a.alpha + first + r, part);
     store(m + Floats(0.0f), a.max + first + r, part);
     store(reference, base + r, part);
@@ -93,7 +91,7 @@ SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t r
   }
   for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
     float* sum = a.sum + first + r;
-    store(xsimd::fma(load(sum, part), load(a.alpha + first + r, part), load(block_sum + r, part)), sum, part);
+    store(mul_add(load(sum, part), load(a.alpha + first + r, part), load(block_sum + r, part)), sum, part);
   });
 }
 
@@ -107,4 +105,4 @@ void softmax_tile(const SoftmaxTile& a) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_SOFTMAX_TILE_H_
+#endif  // SIMDATTN_LIB_KERNELS_SOFTMAX_TILE_H_

@@ -1,8 +1,8 @@
-// SVE of a fixed length beyond xsimd: predicated access, 16-bit numbers, which loads and stores convert.
-#ifndef SIMDATTN_LIB_XSIMD_NATIVE_SVE_H_
-#define SIMDATTN_LIB_XSIMD_NATIVE_SVE_H_
+// SVE of a fixed length: predicated access, 16-bit numbers, which loads and stores convert.
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_SVE_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_SVE_H_
 
-#include "lib/xsimd/lanes.h"
+#include "lib/simd/machine.h"
 
 namespace simdattn {
 namespace {
@@ -43,12 +43,12 @@ SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
 
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return svuzp1_f32(a, b); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return svuzp2_f32(a, b); }
-SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
-SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
+SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return svzip1_f32(a, b); }
+SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return svzip2_f32(a, b); }
 SIMDATTN_INLINE Floats even_twice(Floats v) { return svtrn1_f32(v, v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return svtrn2_f32(v, v); }
 
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_NATIVE_SVE_H_
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_SVE_H_

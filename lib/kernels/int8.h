@@ -1,6 +1,6 @@
 // Arithmetic::kInt8: the operations that lib/int8_kernels-inl.h asks for. Dot products of bytes with SVE, else 16-bit ones.
-#ifndef SIMDATTN_LIB_XSIMD_INT8_H_
-#define SIMDATTN_LIB_XSIMD_INT8_H_
+#ifndef SIMDATTN_LIB_KERNELS_INT8_H_
+#define SIMDATTN_LIB_KERNELS_INT8_H_
 
 #include <cstring>
 #include <type_traits>
@@ -8,9 +8,9 @@
 
 #include "lib/cursor.h"
 #include "lib/int8_operands.h"
+#include "lib/kernels/pack.h"
 #include "lib/row_tiles.h"
-#include "lib/xsimd/memory.h"
-#include "lib/xsimd/pack.h"
+#include "lib/simd/memory.h"
 
 #define SIMDATTN_INT8_INLINE SIMDATTN_INLINE
 #define SIMDATTN_INT8_LAMBDA SIMDATTN_LAMBDA
@@ -24,7 +24,7 @@ namespace {
 struct Int8Operations {
   using F = Floats;
   using I = Ints;
-#if XSIMD_WITH_SVE
+#if SIMDATTN_SVE
   static constexpr size_t kRows = 8;
   static constexpr bool kPairs = false;
   static constexpr bool kFlipValues = true;
@@ -53,11 +53,9 @@ struct Int8Operations {
   static SIMDATTN_INLINE void store(F v, float* p) { v.store_unaligned(p); }
   static SIMDATTN_INLINE F set(float x) { return F(x); }
   static SIMDATTN_INLINE F mul(F a, F b) { return a * b; }
-  static SIMDATTN_INLINE F fma(F a, F b, F c) { return xsimd::fma(a, b, c); }
-  static SIMDATTN_INLINE F max(F a, F b) { return xsimd::max(a, b); }
-  static SIMDATTN_INLINE float largest(F v) {
-    return fold_lanes(v, [](auto a, auto b) SIMDATTN_LAMBDA { return xsimd::max(a, b); });
-  }
+  static SIMDATTN_INLINE F fma(F a, F b, F c) { return simdattn::mul_add(a, b, c); }
+  static SIMDATTN_INLINE F max(F a, F b) { return simdattn::max(a, b); }
+  static SIMDATTN_INLINE float largest(F v) { return largest_lane(v); }
 
   static SIMDATTN_INLINE I load_int(const void* p) { return I::load_unaligned(static_cast<const int32_t*>(p)); }
   static SIMDATTN_INLINE void store_int(I v, void* p) { v.store_unaligned(static_cast<int32_t*>(p)); }
@@ -71,17 +69,17 @@ struct Int8Operations {
   static SIMDATTN_INLINE I and_int(I a, I b) { return a & b; }
   static SIMDATTN_INLINE I or_int(I a, I b) { return a | b; }
   static SIMDATTN_INLINE I xor_int(I a, I b) { return a ^ b; }
-  static SIMDATTN_INLINE I max_int(I a, I b) { return xsimd::max(a, b); }
+  static SIMDATTN_INLINE I max_int(I a, I b) { return simdattn::max(a, b); }
   template <int kBits>
   static SIMDATTN_INLINE I left(I v) {
-#if XSIMD_WITH_NEON64 && !XSIMD_WITH_SVE
+#if SIMDATTN_NEON && !SIMDATTN_SVE
     return vshlq_n_s32(v, kBits);
 #else
     return v << kBits;
 #endif
   }
 
-#if XSIMD_WITH_SVE
+#if SIMDATTN_SVE
   static SIMDATTN_INLINE int32_t largest_int(I v) { return svmaxv_s32(svptrue_b32(), v); }
   static SIMDATTN_INLINE int32_t sum_int(I v) { return static_cast<int32_t>(svaddv_s32(svptrue_b32(), v)); }
   static SIMDATTN_INLINE I bits(F v) { return svreinterpret_s32_f32(v); }
@@ -101,8 +99,8 @@ struct Int8Operations {
     }
   }
   static SIMDATTN_INLINE I total(I sum, I /*second*/) { return sum; }
-#elif XSIMD_WITH_SSE2
-#if XSIMD_WITH_AVX512F
+#elif SIMDATTN_X86
+#if SIMDATTN_AVX512
   static SIMDATTN_INLINE int32_t largest_int(I v) { return _mm512_reduce_max_epi32(v); }
   static SIMDATTN_INLINE I bits(F v) { return _mm512_castps_si512(v); }
   static SIMDATTN_INLINE I nearest(F v) { return _mm512_cvtps_epi32(v); }
@@ -113,7 +111,7 @@ struct Int8Operations {
   }
   static SIMDATTN_INLINE I even_pairs(I v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); }
   static SIMDATTN_INLINE I odd_pairs(I v) { return _mm512_srai_epi16(v, 8); }
-#elif XSIMD_WITH_AVX2
+#elif SIMDATTN_AVX2
   static SIMDATTN_INLINE int32_t largest_int(I v) {
     __m128i four = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
@@ -154,7 +152,7 @@ struct Int8Operations {
   static SIMDATTN_INLINE void dot(I& sum, I& /*second*/, I x, I column) {
     typename I::register_type s = sum, product;
     const typename I::register_type a = x, b = column;
-#if XSIMD_WITH_AVX2
+#if SIMDATTN_AVX2
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(s), "=&v"(product) : "v"(a), "v"(b));
 #else
     asm("movdqa %2, %1\n\tpmaddwd %3, %1\n\tpaddd %1, %0" : "+x"(s), "=&x"(product) : "x"(a), "x"(b));
@@ -189,9 +187,9 @@ struct Int8Operations {
 #endif
   template <bool kUnsigned, class T>
   static SIMDATTN_INLINE void store_bytes(I v0, I v1, I v2, I v3, T* p) {
-#if XSIMD_WITH_AVX512F || XSIMD_WITH_AVX2
+#if SIMDATTN_AVX512 || SIMDATTN_AVX2
     // Packing keeps 128 bits apart.
-#if XSIMD_WITH_AVX512F
+#if SIMDATTN_AVX512
     const __m512i low = _mm512_packs_epi32(v0, v1), high = _mm512_packs_epi32(v2, v3);
     const __m512i bytes = kUnsigned ? _mm512_packus_epi16(low, high) : _mm512_packs_epi16(low, high);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -237,4 +235,4 @@ struct Int8Kernels {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_INT8_H_
+#endif  // SIMDATTN_LIB_KERNELS_INT8_H_

@@ -1,8 +1,8 @@
-// SSE4.2 beyond xsimd: access to some lanes, 16-bit numbers; a batch is one 128-bit block.
-#ifndef SIMDATTN_LIB_XSIMD_NATIVE_SSE_H_
-#define SIMDATTN_LIB_XSIMD_NATIVE_SSE_H_
+// SSE4: access to some lanes, 16-bit numbers; a vector is one 128-bit block.
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_SSE_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_SSE_H_
 
-#include "lib/xsimd/lanes.h"
+#include "lib/simd/machine.h"
 
 namespace simdattn {
 namespace {
@@ -14,8 +14,7 @@ SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {0, n}; }
 SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) { return {from, to}; }
 SIMDATTN_INLINE Mask mask_of(Lanes part) {
   const Ints i = lane_numbers();
-  return xsimd::batch_bool_cast<float>((i < Ints(static_cast<int32_t>(part.to))) &
-                                       (i >= Ints(static_cast<int32_t>(part.from))));
+  return greater(Ints(static_cast<int32_t>(part.to)), i) & at_least(i, Ints(static_cast<int32_t>(part.from)));
 }
 
 SIMDATTN_INLINE Floats load(const float* p, Lanes part) {
@@ -49,14 +48,12 @@ SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
 SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) { return Floats::load_unaligned(sums + 4 * i); }
 template <class Op>
 SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
-  v = op(v, Floats(_mm_movehl_ps(v, v)));
-  v = op(v, Floats(_mm_movehdup_ps(v)));
-  return _mm_cvtss_f32(v);
+  return fold_four(static_cast<__m128>(v), op);
 }
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return _mm_shuffle_ps(a, b, 0x88); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return _mm_shuffle_ps(a, b, 0xDD); }
-SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
-SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
+SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return _mm_unpacklo_ps(a, b); }
+SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return _mm_unpackhi_ps(a, b); }
 SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm_movehdup_ps(v); }
 
@@ -76,6 +73,6 @@ SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(e
 }  // namespace
 }  // namespace simdattn
 
-#include "lib/xsimd/native_halves.h"  // wants the above
+#include "lib/simd/native/halves.h"  // wants the above
 
-#endif  // SIMDATTN_LIB_XSIMD_NATIVE_SSE_H_
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_SSE_H_

@@ -2,18 +2,18 @@
 //
 // Keys are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch in L1,
 // and a transposing reduction folds them for kLanes keys at once.
-#ifndef SIMDATTN_LIB_XSIMD_SCORES_H_
-#define SIMDATTN_LIB_XSIMD_SCORES_H_
+#ifndef SIMDATTN_LIB_KERNELS_SCORES_H_
+#define SIMDATTN_LIB_KERNELS_SCORES_H_
 
 #include "lib/cursor.h"
-#include "lib/xsimd/elementwise.h"
-#include "lib/xsimd/math.h"
-#include "lib/xsimd/memory.h"
+#include "lib/kernels/elementwise.h"
+#include "lib/simd/math.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
 
-#if XSIMD_WITH_SVE
+#if SIMDATTN_SVE
 /// Interleaves the partial sums of kKeys keys, kLanes / kKeys apart, folding them to kLanes / kKeys each: zip_lo takes
 /// the lower half of them and zip_hi the upper.
 template <int64_t kKeys>
@@ -23,7 +23,7 @@ SIMDATTN_INLINE Floats folded(const float* sums) {
   } else {
     const Floats even = folded<kKeys / 2>(sums);
     const Floats odd = folded<kKeys / 2>(sums + kLanes / kKeys * kLanes);
-    return xsimd::zip_lo(even, odd) + xsimd::zip_hi(even, odd);
+    return zip_lower(even, odd) + zip_upper(even, odd);
   }
 }
 SIMDATTN_INLINE Floats fold_keys(const float* sums) { return folded<kLanes>(sums); }
@@ -43,7 +43,7 @@ SIMDATTN_INLINE Floats fold_keys(const float* sums) {
 struct DotProduct {
   static constexpr bool kOneByOne = false;
   static constexpr bool kRare = false;
-  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const { return xsimd::fma(q, k, sum); }
+  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const { return mul_add(q, k, sum); }
   /// What stands for elements of a key where it has none, and queries are -0: the product is -0, which changes no sum.
   static constexpr float kMissing = 0.0f;
 };
@@ -52,7 +52,7 @@ struct SquaredDistance {
   static constexpr bool kRare = true;  // no tiles of its own for two queries
   SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const {
     const Floats difference = q - k;
-    return xsimd::fma(difference, difference, sum);
+    return mul_add(difference, difference, sum);
   }
   static constexpr float kMissing = -0.0f;  // the square is +0, and no sum of squares is -0
 };
@@ -235,7 +235,7 @@ SIMDATTN_INLINE void add_tangents(const WeightedTanh& term, const ScoreRows& a, 
     for (int64_t i = 0; i < n; i += 16) {
       unroll<kParts>([&](auto p) SIMDATTN_LAMBDA {
         const int64_t at = i + p * kLanes;
-        reg<p>(sum) = xsimd::fma(load(w + at), tanh_of(load(y + at) + load(x + at)), reg<p>(sum));
+        reg<p>(sum) = mul_add(load(w + at), tanh_of(load(y + at) + load(x + at)), reg<p>(sum));
       });
     }
     done += n;
@@ -262,9 +262,9 @@ void add_tangents_of(const WeightedTanh& term, const ScoreRows& a, int64_t row, 
       } else {
         const auto part = first_lanes(dim - i);
         x = load(q + i, part) + load(key + i, part);
-        w = xsimd::select(mask_of(part), load(weights + i, part), Floats(-0.0f));  // tangents of +0 change no sum
+        w = select(mask_of(part), load(weights + i, part), Floats(-0.0f));  // tangents of +0 change no sum
       }
-      reg<0>(sum) = xsimd::fma(w, tanh_of(x), reg<0>(sum));
+      reg<0>(sum) = mul_add(w, tanh_of(x), reg<0>(sum));
     }
     store_tile<1, 1>(sum, sums, j);
   }
@@ -285,7 +285,7 @@ void add_tangents_of_four(const WeightedTanh& term, const ScoreRows& a, int64_t 
     for (int64_t i = 0; i < dim; i += 16) {
       const Floats x = load(key + i);
       unroll<4>([&](auto r) SIMDATTN_LAMBDA {
-        reg<r>(sum) = xsimd::fma(load(weights + i + r * ldw), tanh_of(load(q + i + r * ldq) + x), reg<r>(sum));
+        reg<r>(sum) = mul_add(load(weights + i + r * ldw), tanh_of(load(q + i + r * ldq) + x), reg<r>(sum));
       });
     }
     store_tile<4, 1>(sum, sums, j);
@@ -412,4 +412,4 @@ void additive_rows(const AdditiveRows& a) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_SCORES_H_
+#endif  // SIMDATTN_LIB_KERNELS_SCORES_H_

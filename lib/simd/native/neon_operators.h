@@ -1,7 +1,7 @@
 // NEON: what the operators of xsimd::batch are made of, as the instructions they are. xsimd 13 picks them from tuples of
 // functions, which gcc 12 then calls instead of inlining: 12 thousand calls in one object, of additions even.
-#ifndef SIMDATTN_LIB_XSIMD_NEON_OPERATORS_H_
-#define SIMDATTN_LIB_XSIMD_NEON_OPERATORS_H_
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_NEON_OPERATORS_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_NEON_OPERATORS_H_
 
 #include "xsimd/xsimd.hpp"
 
@@ -78,4 +78,4 @@ inline __attribute__((always_inline)) batch_bool<float, neon64> bitwise_not<neon
 
 }  // namespace xsimd::kernel
 
-#endif  // SIMDATTN_LIB_XSIMD_NEON_OPERATORS_H_
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_NEON_OPERATORS_H_

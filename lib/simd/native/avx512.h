@@ -1,8 +1,8 @@
-// AVX-512 beyond xsimd: masked access, 16-bit numbers, 128-bit blocks.
-#ifndef SIMDATTN_LIB_XSIMD_NATIVE_AVX512_H_
-#define SIMDATTN_LIB_XSIMD_NATIVE_AVX512_H_
+// AVX-512: masked access, 16-bit numbers, 128-bit blocks.
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_AVX512_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_AVX512_H_
 
-#include "lib/xsimd/lanes.h"
+#include "lib/simd/machine.h"
 
 namespace simdattn {
 namespace {
@@ -124,13 +124,8 @@ SIMDATTN_INLINE Floats in_key_order(Floats v) {
 /// Joins all lanes by op: halves, quarters and so on, the order of the 16 partial sums.
 template <class Op>
 SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
-  using Eight = xsimd::batch<float, xsimd::avx2>;
-  using Four = xsimd::batch<float, xsimd::sse4_2>;
-  const Eight eight = op(Eight(_mm512_castps512_ps256(v)), Eight(_mm512_extractf32x8_ps(v, 1)));
-  Four four = op(Four(_mm256_castps256_ps128(eight)), Four(_mm256_extractf128_ps(eight, 1)));
-  four = op(four, Four(_mm_movehl_ps(four, four)));
-  four = op(four, Four(_mm_movehdup_ps(four)));
-  return _mm_cvtss_f32(four);
+  const __m256 eight = op(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  return fold_four(op(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)), op);
 }
 
 /// Even and odd numbers of a and then b, and back.
@@ -153,7 +148,7 @@ SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
 SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm512_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm512_movehdup_ps(v); }
 
-/// p 2^n, 0 where x < lowest. (xsimd::ldexp takes n as integers and would convert it back.)
+/// p 2^n, 0 where x < lowest.
 SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Floats n) {
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
 }
@@ -161,4 +156,4 @@ SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Flo
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_NATIVE_AVX512_H_
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_AVX512_H_

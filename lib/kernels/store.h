@@ -1,10 +1,10 @@
 // Rows of f32 into the types and layouts that keys and values are stored in, and back.
-#ifndef SIMDATTN_LIB_XSIMD_STORE_H_
-#define SIMDATTN_LIB_XSIMD_STORE_H_
+#ifndef SIMDATTN_LIB_KERNELS_STORE_H_
+#define SIMDATTN_LIB_KERNELS_STORE_H_
 
 #include "lib/panel_columns.h"
-#include "lib/xsimd/blocks.h"
-#include "lib/xsimd/memory.h"
+#include "lib/simd/blocks.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -21,7 +21,7 @@ __attribute__((noinline)) void wide_row(const T* in, char* out, int64_t n) {
 }
 
 struct StoreOps : Blocks {
-#if XSIMD_WITH_AVX2
+#if SIMDATTN_AVX2
   static constexpr int64_t kBlocks = kLanes / 4;
   static SIMDATTN_INLINE Floats load(const char* p) { return simdattn::load(reinterpret_cast<const float*>(p)); }
   static SIMDATTN_INLINE void store(Floats v, char* p) { simdattn::store(v, reinterpret_cast<float*>(p)); }
@@ -32,7 +32,7 @@ struct StoreOps : Blocks {
   template <int64_t kGroup>
   static SIMDATTN_INLINE void store_blocks(Floats v, char* p, int64_t stride) {
     const auto at = [&](int64_t b) SIMDATTN_LAMBDA { return reinterpret_cast<float*>(p + kGroup * b * stride); };
-#if XSIMD_WITH_AVX512F
+#if SIMDATTN_AVX512
     _mm_storeu_ps(at(0), _mm512_castps512_ps128(v));
     _mm_storeu_ps(at(1), _mm512_extractf32x4_ps(v, 1));
     _mm_storeu_ps(at(2), _mm512_extractf32x4_ps(v, 2));
@@ -69,4 +69,4 @@ struct StoreOps : Blocks {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_STORE_H_
+#endif  // SIMDATTN_LIB_KERNELS_STORE_H_

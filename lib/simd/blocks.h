@@ -1,20 +1,20 @@
 // Batches as blocks of 128 bits, and squares transposed within them.
-#ifndef SIMDATTN_LIB_XSIMD_BLOCKS_H_
-#define SIMDATTN_LIB_XSIMD_BLOCKS_H_
+#ifndef SIMDATTN_LIB_SIMD_BLOCKS_H_
+#define SIMDATTN_LIB_SIMD_BLOCKS_H_
 
-#include "lib/xsimd/native.h"
+#include "lib/simd/native.h"
 
 namespace simdattn {
 namespace {
 
 /// What squares-inl.h asks of a backend. Fixed-length SVE transposes nothing in whole batches.
 struct Blocks {
-#if !XSIMD_WITH_SVE
+#if !SIMDATTN_SVE
   template <class Unit>
   static SIMDATTN_INLINE Floats low(Floats a, Floats b) {
     if constexpr (sizeof(Unit) == 8) {
       return zip_lo_pairs(a, b);
-#if XSIMD_WITH_AVX2
+#if SIMDATTN_AVX2
     } else if constexpr (sizeof(Unit) == 2) {
       return zip_lo_words(a, b);
 #endif
@@ -26,7 +26,7 @@ struct Blocks {
   static SIMDATTN_INLINE Floats high(Floats a, Floats b) {
     if constexpr (sizeof(Unit) == 8) {
       return zip_hi_pairs(a, b);
-#if XSIMD_WITH_AVX2
+#if SIMDATTN_AVX2
     } else if constexpr (sizeof(Unit) == 2) {
       return zip_hi_words(a, b);
 #endif
@@ -42,4 +42,4 @@ struct Blocks {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_BLOCKS_H_
+#endif  // SIMDATTN_LIB_SIMD_BLOCKS_H_

@@ -1,11 +1,11 @@
 // Slots that treat each element on its own.
-#ifndef SIMDATTN_LIB_XSIMD_ELEMENTWISE_H_
-#define SIMDATTN_LIB_XSIMD_ELEMENTWISE_H_
+#ifndef SIMDATTN_LIB_KERNELS_ELEMENTWISE_H_
+#define SIMDATTN_LIB_KERNELS_ELEMENTWISE_H_
 
 #include <limits>
 
-#include "lib/xsimd/math.h"
-#include "lib/xsimd/memory.h"
+#include "lib/simd/math.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -30,25 +30,25 @@ using BitsOf = std::conditional_t<std::is_same_v<T, float>, uint32_t, uint16_t>;
 
 template <class T>
 bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
-  using Batch = xsimd::batch<BitsOf<T>, Arch>;
-  constexpr int64_t kStep = static_cast<int64_t>(Batch::size);
+  using Bits = Batch<BitsOf<T>>;
+  constexpr int64_t kStep = static_cast<int64_t>(Bits::size);
   constexpr BitsOf<T> kMagnitude = std::numeric_limits<BitsOf<T>>::max() >> 1;
-  const Batch magnitude(kMagnitude);
+  const Bits magnitude(kMagnitude);
   // Two chains of the largest magnitude.
-  Batch largest(BitsOf<T>{0});
-  Batch other = largest;
+  Bits largest(BitsOf<T>{0});
+  Bits other = largest;
   for (int64_t j = 0; j < keys; ++j) {
     const BitsOf<T>* p = reinterpret_cast<const BitsOf<T>*>(static_cast<const char*>(rows) + j * token_stride);
-    const auto field = [&](int64_t i) SIMDATTN_LAMBDA { return Batch::load_unaligned(p + i) & magnitude; };
+    const auto field = [&](int64_t i) SIMDATTN_LAMBDA { return Bits::load_unaligned(p + i) & magnitude; };
     if (dim >= kStep) {
       int64_t i = 0;
       for (; i + 2 * kStep <= dim; i += 2 * kStep) {
-        largest = xsimd::max(largest, field(i));
-        other = xsimd::max(other, field(i + kStep));
+        largest = max(largest, field(i));
+        other = max(other, field(i + kStep));
       }
       if (i < dim) {  // the last ones, some of them perhaps twice
-        largest = xsimd::max(largest, field(i + kStep <= dim ? i : dim - kStep));
-        other = xsimd::max(other, field(dim - kStep));
+        largest = max(largest, field(i + kStep <= dim ? i : dim - kStep));
+        other = max(other, field(dim - kStep));
       }
     } else {
       for (int64_t i = 0; i < dim; ++i) {
@@ -56,7 +56,7 @@ bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t di
       }
     }
   }
-  return !xsimd::any(xsimd::max(largest, other) >= Batch(static_cast<BitsOf<T>>(kUnhidden<T>)));
+  return !any_at_least(max(largest, other), static_cast<BitsOf<T>>(kUnhidden<T>));
 }
 
 bool any_zero(const float* w, int64_t n) {
@@ -66,14 +66,14 @@ bool any_zero(const float* w, int64_t n) {
     if constexpr (std::is_same_v<decltype(part), Lanes>) zero = zero & mask_of(part);
     found = found | zero;
   });
-  return xsimd::any(found);
+  return any(found);
 }
 
 void merge(float* a, float wa, const float* b, float wb, int64_t n) {
   const Floats va(wa);
   const Floats vb(wb);
   for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-    store(xsimd::fma(load(a + i, part), va, load(b + i, part) * vb), a + i, part);
+    store(mul_add(load(a + i, part), va, load(b + i, part) * vb), a + i, part);
   });
 }
 
@@ -133,4 +133,4 @@ void tanh_array(const float* x, float* y, int64_t n) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_ELEMENTWISE_H_
+#endif  // SIMDATTN_LIB_KERNELS_ELEMENTWISE_H_

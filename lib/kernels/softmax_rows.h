@@ -2,12 +2,12 @@
 //
 // A row takes three passes: the maximum, exponentials stored to y while they are summed, and the multiplication by the
 // reciprocal.
-#ifndef SIMDATTN_LIB_XSIMD_SOFTMAX_ROWS_H_
-#define SIMDATTN_LIB_XSIMD_SOFTMAX_ROWS_H_
+#ifndef SIMDATTN_LIB_KERNELS_SOFTMAX_ROWS_H_
+#define SIMDATTN_LIB_KERNELS_SOFTMAX_ROWS_H_
 
 #include "lib/cursor.h"
-#include "lib/xsimd/math.h"
-#include "lib/xsimd/memory.h"
+#include "lib/simd/math.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -30,7 +30,7 @@ SIMDATTN_INLINE float max_of(const float* x, int64_t n, float scale) {
   for (; i + kLanes <= n; i += kLanes) reg<0>(m) = max_number(at(i, All()), reg<0>(m));
   if (i < n) {
     const Lanes part = first_lanes(n - i);
-    reg<1>(m) = max_number(xsimd::select(mask_of(part), at(i, part), Floats(-kInfinity)), reg<1>(m));
+    reg<1>(m) = max_number(select(mask_of(part), at(i, part), Floats(-kInfinity)), reg<1>(m));
   }
   unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(m) = max_number(reg<c>(m), reg<c + 4>(m)); });
   return largest_lane(max_number(max_number(reg<0>(m), reg<2>(m)), max_number(reg<1>(m), reg<3>(m))));
@@ -71,7 +71,7 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
       const Lanes part = lanes(larger(from - kFirst, 0), smaller(to - kFirst, kLanes));
       const Floats e = exp_of(argument(j + kFirst, part));
       store(e, y + j + kFirst, part);
-      reg<p>(sum) = reg<p>(sum) + xsimd::select(mask_of(part), e, Floats(0.0f));
+      reg<p>(sum) = reg<p>(sum) + select(mask_of(part), e, Floats(0.0f));
     });
   };
   int64_t j = lo - lo % 16;
@@ -198,4 +198,4 @@ void softmax_rows(const SoftmaxRows& a) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_SOFTMAX_ROWS_H_
+#endif  // SIMDATTN_LIB_KERNELS_SOFTMAX_ROWS_H_

@@ -1,12 +1,12 @@
 // What score_tile.h and value_tile.h share: tiles of accumulators that fill the registers, to which outer products are
 // added: a column of broadcast numbers (queries, weights) times a row of batches (keys, columns of values).
-#ifndef SIMDATTN_LIB_XSIMD_REGISTER_TILE_H_
-#define SIMDATTN_LIB_XSIMD_REGISTER_TILE_H_
+#ifndef SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
+#define SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 
 #include "lib/cursor.h"
 #include "lib/row_tiles.h"
-#include "lib/xsimd/math.h"
-#include "lib/xsimd/memory.h"
+#include "lib/simd/math.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -26,7 +26,7 @@ constexpr int64_t kRowsOf = kBatches <= 2   ? kTileRows
 /// delays that (4 rows, 128 dimensions, AVX2, scores / values: f32 91 / 94 -> 92 / 95 % of the peak, bf16 76 / 75 -> 89 / 85 %).
 constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
 
-#if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
+#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
 /// A row of three batches: with the accumulators of four rows and the columns the number to broadcast has the last
 /// register. Left to themselves compilers load the next row's number before this one is done with, and put accumulators
 /// on the stack (a fifth slower). The assembly reads the one number at x.
@@ -50,7 +50,7 @@ template <int64_t kRows, int64_t kBatches>
 SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers<kBatches>& column,
                                        Registers<kRows * kBatches>& acc) {
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-#if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
+#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
     if constexpr (kBatches == 3) {
       add_three(x + r * stride, column, reg<3 * r>(acc), reg<3 * r + 1>(acc), reg<3 * r + 2>(acc));
       return;
@@ -59,7 +59,7 @@ SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers
     const Floats factor(x[r * stride]);
     unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
       Floats& sum = reg<r * kBatches + c>(acc);
-      sum = xsimd::fma(factor, reg<c>(column), sum);
+      sum = mul_add(factor, reg<c>(column), sum);
     });
   });
 }
@@ -67,7 +67,7 @@ SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers
 /// load() of a tile's column.
 template <class T>
 SIMDATTN_INLINE Floats load_column(const T* p) {
-#if XSIMD_WITH_AVX2 && !XSIMD_WITH_AVX512F
+#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
   if constexpr (std::is_same_v<T, bf16>) return load_in_order(raw(p));
 #endif
   return load(p);
@@ -101,4 +101,4 @@ SIMDATTN_INLINE void prefetch(uintptr_t address) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_REGISTER_TILE_H_
+#endif  // SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_

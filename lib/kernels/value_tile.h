@@ -1,8 +1,8 @@
 // Accumulates weighted values: lanes are columns of the values, the chain of fma runs over the keys.
-#ifndef SIMDATTN_LIB_XSIMD_VALUE_TILE_H_
-#define SIMDATTN_LIB_XSIMD_VALUE_TILE_H_
+#ifndef SIMDATTN_LIB_KERNELS_VALUE_TILE_H_
+#define SIMDATTN_LIB_KERNELS_VALUE_TILE_H_
 
-#include "lib/xsimd/register_tile.h"
+#include "lib/kernels/register_tile.h"
 
 namespace simdattn {
 namespace {
@@ -234,7 +234,7 @@ __attribute__((noinline)) inline void rows_in_order(const ValueTile& a) {
   }
   for (int64_t j = 0; j < keys; ++j, v += key_stride) {
     const Floats weight(w[j]);
-    for (int64_t x = 0; x < dim; x += kLanes) store(xsimd::fma(weight, load(v + x), load(o + x)), o + x);
+    for (int64_t x = 0; x < dim; x += kLanes) store(mul_add(weight, load(v + x), load(o + x)), o + x);
   }
 }
 
@@ -265,4 +265,4 @@ void value_tile(const ValueTile& a) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_VALUE_TILE_H_
+#endif  // SIMDATTN_LIB_KERNELS_VALUE_TILE_H_

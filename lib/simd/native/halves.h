@@ -1,8 +1,8 @@
 // Some lanes of 16-bit numbers and of bytes on AVX2 and SSE4.2, which have no masked access to them.
-#ifndef SIMDATTN_LIB_XSIMD_NATIVE_HALVES_H_
-#define SIMDATTN_LIB_XSIMD_NATIVE_HALVES_H_
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_HALVES_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_HALVES_H_
 
-#include "lib/xsimd/lanes.h"
+#include "lib/simd/machine.h"
 
 namespace simdattn {
 namespace {
@@ -27,4 +27,4 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_NATIVE_HALVES_H_
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_HALVES_H_

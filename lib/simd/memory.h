@@ -1,9 +1,9 @@
 // f32, bf16 and f16 memory as batches of float. `part` is All or Lanes.
-#ifndef SIMDATTN_LIB_XSIMD_MEMORY_H_
-#define SIMDATTN_LIB_XSIMD_MEMORY_H_
+#ifndef SIMDATTN_LIB_SIMD_MEMORY_H_
+#define SIMDATTN_LIB_SIMD_MEMORY_H_
 
-#include "lib/xsimd/batch.h"
-#include "lib/xsimd/native.h"
+#include "lib/simd/machine.h"
+#include "lib/simd/native.h"
 
 namespace simdattn {
 namespace {
@@ -33,7 +33,7 @@ SIMDATTN_INLINE Floats load(const float* p) { return Floats::load_unaligned(p); 
 SIMDATTN_INLINE void store(Floats v, float* p, All) { v.store_unaligned(p); }
 SIMDATTN_INLINE void store(Floats v, float* p) { v.store_unaligned(p); }
 
-#if XSIMD_WITH_SSE2 && !XSIMD_WITH_AVX2
+#if SIMDATTN_X86 && !SIMDATTN_AVX2
 constexpr bool kNativeF16 = false;
 // SSE4.2 has no conversions: sequences and constants of lib/dtypes.h.
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) {
@@ -42,9 +42,8 @@ SIMDATTN_INLINE Floats f32_from_f16(Halves v) {
   const Bits32 sign = (u ^ magnitude) << 16;
   const Bits32 shifted = magnitude << 13;
   const Bits32 finite = bits_of(float_of(shifted) * Floats(0x1p112f));
-  const auto is_special = cast_bits<int32_t>(magnitude) > Ints(0x7BFF);
-  return float_of(sign |
-                  xsimd::select(xsimd::batch_bool_cast<uint32_t>(is_special), shifted | Bits32(0x7F800000u), finite));
+  const Mask is_special = greater(cast_bits<int32_t>(magnitude), Ints(0x7BFF));
+  return float_of(sign | select(is_special, shifted | Bits32(0x7F800000u), finite));
 }
 SIMDATTN_INLINE Halves f16_from_f32(Floats v) {  // NaN is the canonical one
   const Bits32 b = bits_of(v);
@@ -52,12 +51,12 @@ SIMDATTN_INLINE Halves f16_from_f32(Floats v) {  // NaN is the canonical one
   const Bits32 sign = (b ^ magnitude) >> 16;
   const Bits32 small = bits_of(float_of(magnitude) + Floats(0.5f)) - Bits32(0x3F000000u);
   // 65536 becomes infinity by rounding.
-  const Ints most = xsimd::min(cast_bits<int32_t>(magnitude), Ints(0x47800000));
+  const Ints most = min(cast_bits<int32_t>(magnitude), Ints(0x47800000));
   const Bits32 bits = cast_bits<uint32_t>(most);
   const Bits32 normal = (bits + Bits32(0xFFFu - 0x38000000u) + ((bits >> 13) & Bits32(1u))) >> 13;
-  const auto is_small = xsimd::batch_bool_cast<uint32_t>(most < Ints(0x38800000));
-  const Bits32 number = xsimd::select(is_small, small, normal) | sign;
-  return narrow_bits(xsimd::select(xsimd::batch_bool_cast<uint32_t>(v == v), number, Bits32(0x7E00u)));
+  const Mask is_small = greater(Ints(0x38800000), most);
+  const Bits32 number = select(is_small, small, normal) | sign;
+  return narrow_bits(select(v == v, number, Bits32(0x7E00u)));
 }
 SIMDATTN_INLINE Halves f16_of_number(Floats v) { return f16_from_f32(v); }
 #else
@@ -69,7 +68,7 @@ SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return f16_of_number(canonical_n
 SIMDATTN_INLINE Floats rounded_to_bf16(Floats v) {
   const Bits32 b = bits_of(v);
   const Bits32 rounded = (b + ((b >> 16) & Bits32(1u)) + Bits32(0x7FFFu)) & Bits32(0xFFFF0000u);
-  return xsimd::select(v == v, float_of(rounded), float_of(Bits32(kCanonicalNaN)));
+  return select(v == v, float_of(rounded), float_of(Bits32(kCanonicalNaN)));
 }
 
 SIMDATTN_INLINE const uint16_t* raw(const bf16* p) { return reinterpret_cast<const uint16_t*>(p); }
@@ -77,10 +76,10 @@ SIMDATTN_INLINE const uint16_t* raw(const f16* p) { return reinterpret_cast<cons
 SIMDATTN_INLINE uint16_t* raw(bf16* p) { return reinterpret_cast<uint16_t*>(p); }
 SIMDATTN_INLINE uint16_t* raw(f16* p) { return reinterpret_cast<uint16_t*>(p); }
 
-#if !XSIMD_WITH_AVX2
+#if !SIMDATTN_AVX2
 SIMDATTN_INLINE Floats f32_from_bf16(Halves v) { return float_of(widen_bits(v) << 16); }
 #endif
-#if !XSIMD_WITH_AVX512F
+#if !SIMDATTN_AVX512
 /// By integers: the CPUs' own instructions flush subnormal numbers. NaN becomes the canonical one.
 SIMDATTN_INLINE Halves bf16_from_f32(Floats v) {
   const Bits32 b = bits_of(canonical_nan(v));
@@ -116,11 +115,11 @@ SIMDATTN_INLINE void store_rounded(Floats v, f16* p, Part part = {}) {
 /// takes two.
 SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return cast_bits<uint32_t>(Bits16::load_unaligned(raw(p))); }
 SIMDATTN_INLINE Floats shifted_even_of(Bits32 pairs) { return float_of(pairs << 16); }
-#if !XSIMD_WITH_AVX2 || XSIMD_WITH_AVX512F
+#if !SIMDATTN_AVX2 || SIMDATTN_AVX512
 SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return shifted_even_of(pairs); }
 #endif
 SIMDATTN_INLINE Floats odd_of(Bits32 pairs) {
-#if XSIMD_WITH_NEON64 && !XSIMD_WITH_SVE
+#if SIMDATTN_NEON && !SIMDATTN_SVE
   // Two shifts in place of a mask, for which gcc 12 has no register in the 6x4 tile; it must not join them.
   uint32x4_t halves = vshrq_n_u32(pairs, 16);
   asm("" : "+w"(halves));
@@ -133,4 +132,4 @@ SIMDATTN_INLINE Floats odd_of(Bits32 pairs) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_MEMORY_H_
+#endif  // SIMDATTN_LIB_SIMD_MEMORY_H_

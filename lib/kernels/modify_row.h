@@ -1,9 +1,9 @@
 // The modifiers of a row of scores: scale, softcap, ALiBi, bias and masks.
-#ifndef SIMDATTN_LIB_XSIMD_MODIFY_ROW_H_
-#define SIMDATTN_LIB_XSIMD_MODIFY_ROW_H_
+#ifndef SIMDATTN_LIB_KERNELS_MODIFY_ROW_H_
+#define SIMDATTN_LIB_KERNELS_MODIFY_ROW_H_
 
-#include "lib/xsimd/math.h"
-#include "lib/xsimd/memory.h"
+#include "lib/simd/math.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -21,11 +21,11 @@ SIMDATTN_INLINE uint32_t bits_at(const uint8_t* p, uint64_t bit, uint64_t n) {
   }
   return word >> bit;
 }
-#if !XSIMD_WITH_AVX512F
+#if !SIMDATTN_AVX512
 /// Lanes whose byte is not 0.
 template <class Part>
 SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Part part) {
-  return xsimd::batch_bool_cast<float>(cast_bits<int32_t>(load_bytes(p, part)) > Ints(0));
+  return greater(cast_bits<int32_t>(load_bytes(p, part)), Ints(0));
 }
 /// Lanes whose bit of `word` is 1.
 SIMDATTN_INLINE Mask one_bits(uint32_t word) {
@@ -33,7 +33,7 @@ SIMDATTN_INLINE Mask one_bits(uint32_t word) {
                                                      1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
                                                      1u << 12, 1u << 13, 1u << 14, 1u << 15};
   const Bits32 own = Bits32::load_aligned(kBits);
-  return xsimd::batch_bool_cast<float>((Bits32(word) & own) == own);
+  return equal(Bits32(word) & own, own);
 }
 #endif
 
@@ -58,28 +58,14 @@ SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
     Floats t = scale * load(x + i, part);
     if constexpr (kCap) t = cap * tanh_of(quotient(t, cap));
     if constexpr (kSlope) {
-      t = t - slope * xsimd::to_float(xsimd::abs(ahead));
+      t = t - slope * to_float(abs(ahead));
       ahead = ahead - Ints(static_cast<int32_t>(kLanes));
     }
     store(t, y + i, part);
-    if constexpr (std::is_same_v<decltype(part), Lanes>) t = xsimd::select(mask_of(part), t, Floats(-kInfinity));
+    if constexpr (std::is_same_v<decltype(part), Lanes>) t = select(mask_of(part), t, Floats(-kInfinity));
     reg<chain>(largest) = max_number(t, reg<chain>(largest));
   });
   return largest_of(largest);
-}
-
-/// v, whose origin the compiler does not know: clang 19 would compare the f16 that it was converted from, one by one.
-SIMDATTN_INLINE Floats opaque(Floats v) {
-#if defined(__clang__) && XSIMD_WITH_SSE2
-  asm("" : "+v"(v.data));
-#elif defined(__clang__) && XSIMD_WITH_SVE
-  svfloat32_t data = v;  // clang knows no register for a vector of fixed length
-  asm("" : "+w"(data));
-  v = data;
-#elif defined(__clang__)
-  asm("" : "+w"(v.data));
-#endif
-  return v;
 }
 
 /// No bias.
@@ -91,15 +77,15 @@ enum class Hides : uint8_t { kNothing, kBytes, kBits };
 template <bool kOwn>
 SIMDATTN_INLINE Floats add_visible(Mask visible, Floats t, Floats bias) {
   const Floats lowest(-kInfinity);
-#if XSIMD_WITH_AVX512F
+#if SIMDATTN_AVX512
   return _mm512_mask_add_ps(kOwn ? bias : lowest, visible, t, bias);
 #else
-  if constexpr (!kOwn) return xsimd::select(visible, t + bias, lowest);
+  if constexpr (!kOwn) return select(visible, t + bias, lowest);
   // 0 + -inf: less than a selection after the addition.
-#if XSIMD_WITH_SSE2
+#if SIMDATTN_X86
   return (t & Floats(visible.data)) + bias;
 #else
-  return xsimd::select(visible, t, Floats(0.0f)) + bias;
+  return select(visible, t, Floats(0.0f)) + bias;
 #endif
 #endif
 }
@@ -149,15 +135,15 @@ ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int6
         t = add_visible<false>(visible, t, b * bias_scale);
       }
     } else {
-      t = xsimd::select(visible, t, lowest);
+      t = select(visible, t, lowest);
     }
     if constexpr (!kBare && kSome) all_visible = all_visible & (visible | ~mask_of(part));
     if constexpr (!kBare && !kSome) all_visible = all_visible & visible;
     store(t, y + i, part);
-    if constexpr (kSome) t = xsimd::select(mask_of(part), t, lowest);
+    if constexpr (kSome) t = select(mask_of(part), t, lowest);
     reg<chain>(largest) = max_number(t, reg<chain>(largest));
   });
-  return {largest_of(largest), !xsimd::all(all_visible)};
+  return {largest_of(largest), !all(all_visible)};
 }
 template <class B, Hides kHides>
 SIMDATTN_INLINE ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
@@ -213,4 +199,4 @@ ModifyResult modify_row(const ModifyRow& a) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_MODIFY_ROW_H_
+#endif  // SIMDATTN_LIB_KERNELS_MODIFY_ROW_H_

@@ -1,8 +1,8 @@
-// NEON beyond xsimd: access to some lanes, 16-bit numbers; a batch is one 128-bit block. See also neon_operators.h.
-#ifndef SIMDATTN_LIB_XSIMD_NATIVE_NEON_H_
-#define SIMDATTN_LIB_XSIMD_NATIVE_NEON_H_
+// NEON: access to some lanes, 16-bit numbers; a vector is one 128-bit block.
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_NEON_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_NEON_H_
 
-#include "lib/xsimd/lanes.h"
+#include "lib/simd/machine.h"
 
 namespace simdattn {
 namespace {
@@ -14,8 +14,7 @@ SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {0, n}; }
 SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) { return {from, to}; }
 SIMDATTN_INLINE Mask mask_of(Lanes part) {
   const Ints i = lane_numbers();
-  return xsimd::batch_bool_cast<float>((i < Ints(static_cast<int32_t>(part.to))) &
-                                       (i >= Ints(static_cast<int32_t>(part.from))));
+  return greater(Ints(static_cast<int32_t>(part.to)), i) & at_least(i, Ints(static_cast<int32_t>(part.from)));
 }
 
 SIMDATTN_INLINE Floats load(const float* p, Lanes part) {
@@ -58,8 +57,8 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
 }
 
 SIMDATTN_INLINE Floats load_blocks(const float* p, int64_t) { return Floats::load_unaligned(p); }
-SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
-SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
+SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return vzip1q_f32(a, b); }
+SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return vzip2q_f32(a, b); }
 SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
   return vreinterpretq_f32_f64(vzip1q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
@@ -75,12 +74,12 @@ SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
 }
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return vuzp1q_f32(a, b); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return vuzp2q_f32(a, b); }
-SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return xsimd::zip_lo(a, b); }
-SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return xsimd::zip_hi(a, b); }
+SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return vzip1q_f32(a, b); }
+SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return vzip2q_f32(a, b); }
 SIMDATTN_INLINE Floats even_twice(Floats v) { return vtrn1q_f32(v, v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return vtrn2q_f32(v, v); }
 
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_NATIVE_NEON_H_
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_NEON_H_

@@ -1,9 +1,9 @@
 // Scores of query rows against key panels: lanes are keys, so a score is a chain of fma over the dimension and needs no
 // sum across lanes.
-#ifndef SIMDATTN_LIB_XSIMD_SCORE_TILE_H_
-#define SIMDATTN_LIB_XSIMD_SCORE_TILE_H_
+#ifndef SIMDATTN_LIB_KERNELS_SCORE_TILE_H_
+#define SIMDATTN_LIB_KERNELS_SCORE_TILE_H_
 
-#include "lib/xsimd/register_tile.h"
+#include "lib/kernels/register_tile.h"
 
 namespace simdattn {
 namespace {
@@ -190,4 +190,4 @@ void score_tile(const ScoreTile& a) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_XSIMD_SCORE_TILE_H_
+#endif  // SIMDATTN_LIB_KERNELS_SCORE_TILE_H_

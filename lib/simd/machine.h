@@ -1,0 +1,88 @@
+// The machine that this object is compiled for: vector types of the adapter that SIMDATTN_ADAPTER names, and the facts
+// that kernels ask for.
+#ifndef SIMDATTN_LIB_SIMD_MACHINE_H_
+#define SIMDATTN_LIB_SIMD_MACHINE_H_
+
+#include SIMDATTN_ADAPTER
+
+#include "lib/dtypes.h"
+#include "lib/simd/registers.h"
+#include "lib/ukernels.h"
+
+// Which file of native/ serves it. Nothing outside of lib/simd asks for these.
+#if defined(SIMDATTN_PLAIN)
+#elif defined(__AVX512F__)
+#define SIMDATTN_X86 1
+#define SIMDATTN_AVX2 1
+#define SIMDATTN_AVX512 1
+#elif defined(__AVX2__)
+#define SIMDATTN_X86 1
+#define SIMDATTN_AVX2 1
+#elif defined(__SSE2__)
+#define SIMDATTN_X86 1
+#elif defined(__ARM_FEATURE_SVE)
+#define SIMDATTN_SVE 1
+#elif defined(__aarch64__)
+#define SIMDATTN_NEON 1
+#else
+#error "an instruction set without a file in native/"
+#endif
+
+namespace simdattn {
+namespace {
+
+constexpr int64_t kLanes = static_cast<int64_t>(Floats::size);
+static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
+/// Vectors that hold one of each of the 16 partial sums.
+constexpr int64_t kParts = 16 / kLanes;
+
+template <int64_t kCount, class V = Floats>
+using Registers = RegistersOf<V, kCount>;
+
+#if SIMDATTN_X86
+constexpr bool kX86 = true;
+#else
+constexpr bool kX86 = false;
+#endif
+#if SIMDATTN_AVX512
+constexpr bool kAvx512 = true;
+#else
+constexpr bool kAvx512 = false;
+#endif
+
+/// Query rows of one register tile: with two vectors of columns it fills the registers.
+constexpr int64_t kTileRows = kAvx512 ? 8 : !kX86 || kLanes == 8 ? 6 : 4;
+
+SIMDATTN_INLINE Bits32 bits_of(Floats v) { return cast_bits<uint32_t>(v); }
+SIMDATTN_INLINE Floats float_of(Bits32 v) { return cast_bits<float>(v); }
+SIMDATTN_INLINE Floats canonical_nan(Floats v) { return select(v == v, v, float_of(Bits32(kCanonicalNaN))); }
+
+/// 0, 1, 2, ...
+SIMDATTN_INLINE Ints lane_numbers() {
+  alignas(64) static constexpr int32_t kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return Ints::load_aligned(kNumbers);
+}
+
+/// All lanes of a vector take part in a load or store; Lanes (native/): some of them.
+struct All {};
+
+/// to[i] = from[i] for `begin` <= i < `end` within kCount: unrolled, for instruction sets without masked access.
+template <int64_t kCount, class T>
+SIMDATTN_INLINE void copy_lanes(const T* from, T* to, int64_t begin, int64_t end) {
+  unroll<kCount>([&](auto i) SIMDATTN_LAMBDA {
+    if (begin <= i && i < end) to[i] = from[i];
+  });
+}
+
+/// How fold_lanes() joins lanes, of vectors of any width.
+struct Sum {
+  template <class V>
+  SIMDATTN_INLINE V operator()(V a, V b) const {
+    return a + b;
+  }
+};
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_SIMD_MACHINE_H_

@@ -1,0 +1,109 @@
+// exp, tanh, maximum and the fold of 16 partial sums: operation by operation the sequences of lib/scalar, so that the
+// bits are the same (without fused multiply-add, fma rounds twice).
+#ifndef SIMDATTN_LIB_SIMD_MATH_H_
+#define SIMDATTN_LIB_SIMD_MATH_H_
+
+#include <limits>
+
+#include "lib/math_constants.h"
+#include "lib/simd/machine.h"
+#include "lib/simd/native.h"
+
+namespace simdattn {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// 2^n where t = n + kRoundMagic: its low bits hold n; the bits of kRoundMagic itself are shifted out.
+SIMDATTN_INLINE Floats power_of_two(Floats t) { return float_of((bits_of(t) << 23) + Bits32(127u << 23)); }
+
+/// p 2^n, and 0 where x < kExpLowest. Exact: p is in [0.7, 1.42], and a result that is not 0 is a normal number.
+SIMDATTN_INLINE Floats exp_scale(Floats x, Floats p, [[maybe_unused]] Floats n, [[maybe_unused]] Floats t) {
+  const Floats lowest(kExpLowest);
+#if SIMDATTN_AVX512
+  return scale_unless_below(x, lowest, p, n);
+#else
+  return select(x < lowest, Floats(0.0f), p * power_of_two(t));
+#endif
+}
+
+/// scalar::exp of kCount batches, operation by operation side by side: one after the other they would fill the
+/// scheduler with operations that wait for each other. x <= 88 or NaN.
+template <int64_t kCount>
+SIMDATTN_INLINE void exp_each(Registers<kCount>& x) {
+  const Floats magic(kRoundMagic);
+  Registers<kCount> t, n, r, p;
+  const auto each = [](const auto& f) SIMDATTN_LAMBDA { unroll<kCount>(f); };
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(t) = mul_add(reg<i>(x), Floats(kLog2E), magic); });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(n) = reg<i>(t) - magic; });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(r) = mul_add(reg<i>(n), Floats(-kLn2Hi), reg<i>(x)); });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(r) = mul_add(reg<i>(n), Floats(-kLn2Lo), reg<i>(r)); });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(Floats(kExpPoly[4]), reg<i>(r), Floats(kExpPoly[3])); });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(kExpPoly[2])); });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(kExpPoly[1])); });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(kExpPoly[0])); });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(1.0f)); });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(1.0f)); });
+  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(x) = exp_scale(reg<i>(x), reg<i>(p), reg<i>(n), reg<i>(t)); });
+}
+SIMDATTN_INLINE Floats exp_of(Floats x) {
+  Registers<1> one = {{x}};
+  exp_each<1>(one);
+  return reg<0>(one);
+}
+
+/// scalar::tanh.
+SIMDATTN_INLINE Floats tanh_of(Floats x) {
+  const Floats magic(kRoundMagic);
+  const Floats saturation(kTanhSaturation);
+  Floats a = abs(x);
+  const Mask is_small = a < Floats(kTanhSmall);
+
+  const Floats z = a * a;
+  Floats q = mul_add(Floats(kTanhPoly[3]), z, Floats(kTanhPoly[2]));
+  q = mul_add(q, z, Floats(kTanhPoly[1]));
+  q = mul_add(q, z, Floats(kTanhPoly[0]));
+  const Floats small = mul_add(a * z, q, a);
+
+  a = select(a > saturation, saturation, a);  // not min: NaN stays
+  const Floats y = a + a;
+  const Floats t = mul_add(y, Floats(kLog2E), magic);
+  const Floats n = t - magic;
+  Floats r = mul_add(n, Floats(-kLn2Hi), y);
+  r = mul_add(n, Floats(-kLn2Lo), r);
+  Floats p = mul_add(Floats(kExpPoly[4]), r, Floats(kExpPoly[3]));
+  p = mul_add(p, r, Floats(kExpPoly[2]));
+  p = mul_add(p, r, Floats(kExpPoly[1]));
+  p = mul_add(p, r, Floats(kExpPoly[0]));
+  const Floats expm1_r = mul_add(p, r * r, r);
+  const Floats s = power_of_two(t);
+  const Floats e = mul_add(s, expm1_r, s - Floats(1.0f));
+  const Floats large = quotient(e, e + Floats(2.0f));
+  const Bits32 sign(0x80000000u);  // neither branch is negative
+  return float_of(bits_of(select(is_small, small, large)) | (bits_of(x) & sign));
+}
+
+/// 16 partial sums in kParts batches, added up to the kLanes of one.
+template <int64_t kCount>
+SIMDATTN_INLINE Floats fold_parts(Registers<kCount>& l) {
+  static_assert(kCount == kParts);
+  if constexpr (kCount == 1) {
+    return reg<0>(l);
+  } else if constexpr (kCount == 2) {
+    return reg<0>(l) + reg<1>(l);
+  } else {
+    return (reg<0>(l) + reg<2>(l)) + (reg<1>(l) + reg<3>(l));
+  }
+}
+SIMDATTN_INLINE float fold(Registers<kParts>& l) { return fold_lanes(fold_parts<kParts>(l), Sum()); }
+
+/// The largest lane; no lane is NaN.
+SIMDATTN_INLINE float largest_lane(Floats v) { return fold_lanes(v, Max()); }
+
+/// Lanes that are neither NaN nor infinite.
+SIMDATTN_INLINE Mask finite(Floats v) { return abs(v) < Floats(kInfinity); }
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_SIMD_MATH_H_

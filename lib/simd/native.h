@@ -1,0 +1,97 @@
+// What the libraries do not offer and each instruction set does: access to some lanes only, 16-bit numbers, movement of
+// 128-bit blocks. One file per instruction set, on the compiler's own types.
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_H_
+
+#include "lib/simd/machine.h"
+
+#if SIMDATTN_X86
+namespace simdattn {
+namespace {
+
+/// MAXPS returns its second operand if either is NaN.
+struct Max {
+  SIMDATTN_INLINE __m128 operator()(__m128 a, __m128 b) const { return _mm_max_ps(a, b); }
+#if SIMDATTN_AVX2
+  SIMDATTN_INLINE __m256 operator()(__m256 a, __m256 b) const { return _mm256_max_ps(a, b); }
+#endif
+};
+template <class Op>
+SIMDATTN_INLINE float fold_four(__m128 v, const Op& op) {
+  v = op(v, _mm_movehl_ps(v, v));
+  v = op(v, _mm_shuffle_ps(v, v, 0xF5));
+  return _mm_cvtss_f32(v);
+}
+
+}  // namespace
+}  // namespace simdattn
+#else
+namespace simdattn {
+namespace {
+struct Max {
+  SIMDATTN_INLINE Floats operator()(Floats a, Floats b) const { return max(a, b); }
+};
+}  // namespace
+}  // namespace simdattn
+#endif
+
+#if SIMDATTN_AVX512
+#include "lib/simd/native/avx512.h"
+#elif SIMDATTN_AVX2
+#include "lib/simd/native/avx2.h"
+#elif SIMDATTN_X86
+#include "lib/simd/native/sse.h"
+#elif SIMDATTN_SVE
+#include "lib/simd/native/sve.h"
+#elif SIMDATTN_NEON
+#include "lib/simd/native/neon.h"
+#endif
+
+namespace simdattn {
+namespace {
+
+#if !SIMDATTN_AVX512
+constexpr int64_t kPieces = 1;
+template <int64_t kPiece>
+SIMDATTN_INLINE void store_sums(Floats v, float* sums, int64_t key) {
+  v.store_unaligned(sums + key * kLanes);
+}
+SIMDATTN_INLINE Floats in_key_order(Floats v) { return v; }
+#endif
+
+SIMDATTN_INLINE float first_lane(Floats v) { return static_cast<Floats::register_type>(v)[0]; }
+
+/// A vector that stays in its register: gcc would fold its load into each of the instructions that use it.
+template <class V>
+SIMDATTN_INLINE V in_register(V v) {
+#if SIMDATTN_X86
+  typename V::register_type r = v;
+  asm("" : "+v"(r));
+  return r;
+#else
+  return v;
+#endif
+}
+
+/// v, whose origin the compiler does not know: clang 19 would compare the f16 that it was converted from, one by one.
+SIMDATTN_INLINE Floats opaque(Floats v) {
+#if defined(__clang__) && SIMDATTN_X86
+  Floats::register_type data = v;
+  asm("" : "+v"(data));
+  v = data;
+#elif defined(__clang__) && SIMDATTN_SVE
+  svfloat32_t data = v;  // clang knows no register for a vector of fixed length
+  asm("" : "+w"(data));
+  v = data;
+#elif defined(__clang__) && SIMDATTN_NEON
+  Floats::register_type data = v;
+  asm("" : "+w"(data));
+  v = data;
+#endif
+  return v;
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_H_
