@@ -88,35 +88,29 @@ void add_rows(const AddRows& a) {
   }
 }
 
-/// Pairs that are less than 16 numbers apart are left to the compiler: lanes are known to it then.
-template <int64_t kHalf>
-void hadamard_pairs(float* x) {
-  float y[16];
-  for (int64_t i = 0; i < 16; ++i) y[i] = (i & kHalf) == 0 ? x[i] + x[i ^ kHalf] : x[i ^ kHalf] - x[i];
-  for (int64_t i = 0; i < 16; ++i) x[i] = y[i];
-}
-
 void hadamard_sums(float* x, int64_t n, int64_t block) {
-  int64_t half = 1;
-  if (n % 16 == 0) {
-    for (int64_t i = 0; i < n; i += 16) {
-      if (block > 1) hadamard_pairs<1>(x + i);
-      if (block > 2) hadamard_pairs<2>(x + i);
-      if (block > 4) hadamard_pairs<4>(x + i);
-      if (block > 8) hadamard_pairs<8>(x + i);
-    }
-    half = 16;
-  }
-  for (; half < block; half *= 2) {
+  // Pairs within a vector. Lanes past n are in no pair with others.
+  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    Floats v = load(x + i, part);
+    unroll<kLanes == 4   ? 2
+           : kLanes == 8 ? 3
+                         : 4>([&](auto k) SIMDATTN_LAMBDA {
+      constexpr int64_t kHalf = int64_t{1} << k;
+      if (kHalf >= block) return;
+      const Bits32 second = cast_bits<uint32_t>(lane_numbers()) << (31 - k);  // the sign bit: bit k of the lane
+      v = swap_lanes<kHalf>(v) + float_of(bits_of(v) ^ (second & Bits32(0x80000000u)));
+    });
+    store(v, x + i, part);
+  });
+  for (int64_t half = kLanes; half < block; half *= 2) {
     for (int64_t group = 0; group < n; group += 2 * half) {
       float* a = x + group;
       float* b = a + half;
-      for_each_batch(half, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-        const Floats low = load(a + i, part);
-        const Floats high = load(b + i, part);
-        store(low + high, a + i, part);
-        store(low - high, b + i, part);
-      });
+      for (int64_t i = 0; i < half; i += kLanes) {
+        const Floats low = load(a + i), high = load(b + i);
+        store(low + high, a + i);
+        store(low - high, b + i);
+      }
     }
   }
 }

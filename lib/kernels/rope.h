@@ -19,15 +19,7 @@ SIMDATTN_INLINE Floats flip_sign(Floats x, Bits32 sign) { return float_of(bits_o
 template <class Y>
 constexpr bool kNotices = std::is_same_v<Y, float> || (std::is_same_v<Y, f16> && kNativeF16);
 
-/// What has been seen so far: not finite if a or b is not; other large numbers may be taken for one.
-SIMDATTN_INLINE Floats notice(Floats a, Floats b, Floats seen) {
-  if constexpr (kX86 && !kAvx512) {
-    return seen + (a + b);  // off the ports of multiplication
-  } else {
-    return mul_add(a, b, seen);
-  }
-}
-/// The same for two pairs of results. With fused multiply-add the first of each pair is enough: a NaN then comes from a
+/// notice() for two pairs of results. With fused multiply-add the first of each pair is enough: a NaN then comes from a
 /// factor that is not finite, and both results have a product with it.
 SIMDATTN_INLINE Floats notice_pairs(Floats a0, Floats a1, Floats b0, Floats b1, Floats seen) {
   if constexpr (kX86 && kLanes == 4) seen = notice(a1, b1, seen);
@@ -61,14 +53,6 @@ SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, in
 template <class T>
 constexpr bool kPairwise = std::is_same_v<T, bf16>;
 
-SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {
-  const auto rounded = [](Floats v) SIMDATTN_LAMBDA {
-    const Bits32 b = bits_of(v);
-    return b + Bits32(0x7FFFu) + ((b >> 16) & Bits32(1u));
-  };
-  const Bits32 pairs = (rounded(even) >> 16) | (rounded(odd) & Bits32(0xFFFF0000u));
-  cast_bits<uint16_t>(pairs).store_unaligned(raw(p));
-}
 SIMDATTN_INLINE bool is_finite(const float* cos, const float* sin, int64_t n) {
   Floats seen(0.0f);
   for_each_batch(

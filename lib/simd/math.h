@@ -100,6 +100,15 @@ SIMDATTN_INLINE float fold(Registers<kParts>& l) { return fold_lanes(fold_parts<
 /// The largest lane; no lane is NaN.
 SIMDATTN_INLINE float largest_lane(Floats v) { return fold_lanes(v, Max()); }
 
+/// What has been seen so far: not finite if a or b is not; other large numbers may be taken for one.
+SIMDATTN_INLINE Floats notice(Floats a, Floats b, Floats seen) {
+  if constexpr (kX86 && !kAvx512) {
+    return seen + (a + b);  // off the ports of multiplication
+  } else {
+    return mul_add(a, b, seen);
+  }
+}
+
 /// Lanes that are neither NaN nor infinite.
 SIMDATTN_INLINE Mask finite(Floats v) { return abs(v) < Floats(kInfinity); }
 

@@ -111,6 +111,15 @@ SIMDATTN_INLINE void store_rounded(Floats v, f16* p, Part part = {}) {
   store_halves(f16_from_f32(v), raw(p), part);
 }
 
+/// Half a unit of bf16 is added as to an integer: the upper words are numbers then, rounded up where the lower ones are 0.
+SIMDATTN_INLINE Bits32 plus_half(Floats v) { return bits_of(v) + Bits32(0x8000u); }
+/// Vectors without NaN rounded to bf16: side by side, and one behind the other.
+SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {
+  const Bits32 e = plus_half(even), o = plus_half(odd);
+  ties_to_even(upper_words(e, o), lower_words(e, o)).store_unaligned(raw(p));
+}
+SIMDATTN_INLINE void store_numbers(Floats v0, Floats v1, bf16* p) { store_numbers(plus_half(v0), plus_half(v1), p); }
+
 /// kLanes pairs of bf16 as they lie in memory, and the even and odd ones: one operation each, where widening in order
 /// takes two.
 SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return cast_bits<uint32_t>(Bits16::load_unaligned(raw(p))); }

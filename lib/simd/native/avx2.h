@@ -133,6 +133,42 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
 }
 SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(eight, All()); }
 
+/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) { return _mm256_blend_epi16(e, _mm256_slli_epi32(o, 16), 0xAA); }
+SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) { return _mm256_blend_epi16(_mm256_srli_epi32(e, 16), o, 0xAA); }
+/// upper without its last bit where lower is 0.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return _mm256_andnot_si256(_mm256_subs_epu16(_mm256_set1_epi16(1), lower), upper);
+}
+/// In each block the upper words of its lanes, then the lower ones.
+SIMDATTN_INLINE __m256i upper_then_lower(__m256i v) {
+  const __m256i order = _mm256_setr_epi8(2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13,  //
+                                         2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13);
+  return _mm256_shuffle_epi8(v, order);
+}
+/// Two vectors without NaN, one behind the other, rounded to nearest even.
+SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
+  const __m256i s0 = upper_then_lower(b0), s1 = upper_then_lower(b1);
+  const __m256i rounded = ties_to_even(_mm256_unpacklo_epi64(s0, s1), _mm256_unpackhi_epi64(s0, s1));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(rounded, _MM_SHUFFLE(3, 1, 2, 0)));
+}
+/// The same of two rows, as pairs of bf16: in each block two of the first row and two of the second in turns.
+SIMDATTN_INLINE Floats pairs_of_rows(Bits32 b0, Bits32 b1) {
+  const __m256i s0 = upper_then_lower(b0), s1 = upper_then_lower(b1);
+  return _mm256_castsi256_ps(ties_to_even(_mm256_unpacklo_epi32(s0, s1), _mm256_unpackhi_epi32(s0, s1)));
+}
+/// Lane i of the result is lane i ^ kHalf.
+template <int64_t kHalf>
+SIMDATTN_INLINE Floats swap_lanes(Floats v) {
+  if constexpr (kHalf == 4) return _mm256_permute2f128_ps(v, v, 1);
+  else return _mm256_permute_ps(v, kHalf == 1 ? 0xB1 : 0x4E);
+}
+template <int64_t kRows>
+SIMDATTN_INLINE void store_blocks(Floats v, char* p, int64_t stride) {
+  _mm_storeu_ps(reinterpret_cast<float*>(p), _mm256_castps256_ps128(v));
+  _mm_storeu_ps(reinterpret_cast<float*>(p + kRows * stride), _mm256_extractf128_ps(v, 1));
+}
+
 }  // namespace
 }  // namespace simdattn
 

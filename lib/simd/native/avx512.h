@@ -153,6 +153,41 @@ SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Flo
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
 }
 
+/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {
+  return _mm512_mask_blend_epi16(0xAAAAAAAAu, e, _mm512_slli_epi32(o, 16));
+}
+SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
+  return _mm512_mask_blend_epi16(0xAAAAAAAAu, _mm512_srli_epi32(e, 16), o);
+}
+/// upper without its last bit where lower is 0.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return _mm512_andnot_si512(_mm512_subs_epu16(_mm512_set1_epi16(1), lower), upper);
+}
+/// Two vectors without NaN, one behind the other, rounded to nearest even.
+SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
+  const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32,  //
+                                        30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i odd = _mm512_add_epi16(even, _mm512_set1_epi16(1));
+  const Bits16 rounded = ties_to_even(_mm512_permutex2var_epi16(b0, odd, b1), _mm512_permutex2var_epi16(b0, even, b1));
+  _mm512_storeu_si512(p, rounded);
+}
+/// Lane i of the result is lane i ^ kHalf.
+template <int64_t kHalf>
+SIMDATTN_INLINE Floats swap_lanes(Floats v) {
+  if constexpr (kHalf >= 4) return _mm512_shuffle_f32x4(v, v, kHalf == 4 ? 0xB1 : 0x4E);
+  else return _mm512_permute_ps(v, kHalf == 1 ? 0xB1 : 0x4E);
+}
+/// The blocks to rows of kRows p's stride.
+template <int64_t kRows>
+SIMDATTN_INLINE void store_blocks(Floats v, char* p, int64_t stride) {
+  const auto at = [&](int64_t b) SIMDATTN_LAMBDA { return reinterpret_cast<float*>(p + kRows * b * stride); };
+  _mm_storeu_ps(at(0), _mm512_castps512_ps128(v));
+  _mm_storeu_ps(at(1), _mm512_extractf32x4_ps(v, 1));
+  _mm_storeu_ps(at(2), _mm512_extractf32x4_ps(v, 2));
+  _mm_storeu_ps(at(3), _mm512_extractf32x4_ps(v, 3));
+}
+
 }  // namespace
 }  // namespace simdattn
 

@@ -79,6 +79,29 @@ SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return vzip2q_f32(a, b); 
 SIMDATTN_INLINE Floats even_twice(Floats v) { return vtrn1q_f32(v, v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return vtrn2q_f32(v, v); }
 
+/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {
+  return vtrn1q_u16(vreinterpretq_u16_u32(e), vreinterpretq_u16_u32(o));
+}
+SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
+  return vtrn2q_u16(vreinterpretq_u16_u32(e), vreinterpretq_u16_u32(o));
+}
+/// upper without its last bit where lower is 0.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return vbicq_u16(upper, vqsubq_u16(vdupq_n_u16(1), lower));
+}
+/// Two vectors without NaN, one behind the other, rounded to nearest even.
+SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
+  const uint16x8_t w0 = vreinterpretq_u16_u32(b0), w1 = vreinterpretq_u16_u32(b1);
+  vst1q_u16(reinterpret_cast<uint16_t*>(p), ties_to_even(vuzp2q_u16(w0, w1), vuzp1q_u16(w0, w1)));
+}
+/// Lane i of the result is lane i ^ kHalf.
+template <int64_t kHalf>
+SIMDATTN_INLINE Floats swap_lanes(Floats v) {
+  if constexpr (kHalf == 1) return vrev64q_f32(v);
+  else return vextq_f32(v, v, 2);
+}
+
 }  // namespace
 }  // namespace simdattn
 

@@ -70,6 +70,26 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
 }
 SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(eight, All()); }
 
+/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) { return _mm_blend_epi16(e, _mm_slli_epi32(o, 16), 0xAA); }
+SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) { return _mm_blend_epi16(_mm_srli_epi32(e, 16), o, 0xAA); }
+/// upper without its last bit where lower is 0.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return _mm_andnot_si128(_mm_subs_epu16(_mm_set1_epi16(1), lower), upper);
+}
+/// Two vectors without NaN, one behind the other, rounded to nearest even.
+SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
+  const __m128i order = _mm_setr_epi8(2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13);
+  const __m128i s0 = _mm_shuffle_epi8(b0, order), s1 = _mm_shuffle_epi8(b1, order);
+  const Bits16 rounded = ties_to_even(_mm_unpacklo_epi64(s0, s1), _mm_unpackhi_epi64(s0, s1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), rounded);
+}
+/// Lane i of the result is lane i ^ kHalf.
+template <int64_t kHalf>
+SIMDATTN_INLINE Floats swap_lanes(Floats v) {
+  return _mm_shuffle_ps(v, v, kHalf == 1 ? 0xB1 : 0x4E);
+}
+
 }  // namespace
 }  // namespace simdattn
 
