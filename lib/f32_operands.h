@@ -65,12 +65,11 @@ constexpr KvOperands f32_operands(void (*score_packed)(const ScoreTile&)) {
   using Packing = F32Packing<K, T, nullptr>;
   return {.panel_bytes = f32_panel_bytes,
           .score_packed = score_packed,
-          .packed_is = std::is_same_v<T, float>,
           .score_tile = K::score_tile,
           .score_rows = nullptr,
           .store_panel = nullptr,
           .pack_keys = Packing::keys,
-          .pack_panel = Packing::panel,
+          .pack_panel = std::is_same_v<T, float> ? nullptr : Packing::panel,
           .value_tile = K::value_tile,
           .pack_values = Packing::values};
 }
@@ -99,9 +98,8 @@ constexpr AttentionKernels f32_attention(int64_t tile_rows, void (*softmax_tile)
 ///   round(in, out, n)         f32 numbers to bf16 ones, perhaps in place
 ///   score_tile, value_tile    of f32 numbers that are bf16 ones, in the formats above
 ///   score_tile_bf16, value_tile_bf16    the same from panels and rows of bf16
-///   score_tile_f32, value_tile_f32      from those of f32 that is not rounded yet
+///   value_tile_f32            from rows of f32 that is not rounded yet
 ///   softmax_tile              rounded weights
-///   kDirectKeyRows            with more rows keys of f32 are rounded when they are packed, not once more in every tile
 template <template <class T> class K, class E>
 constexpr AttentionKernels bf16_attention(bool native, int64_t tile_rows) {
   AttentionKernels kernels = {
@@ -123,9 +121,7 @@ constexpr AttentionKernels bf16_attention(bool native, int64_t tile_rows) {
     kv.score_packed = E::score_tile;
   }
   KvOperands& f32 = kernels.kv[static_cast<size_t>(KvType::kF32)];
-  f32.score_tile = E::score_tile_f32;
   f32.value_tile = E::value_tile_f32;
-  f32.direct_key_rows = E::kDirectKeyRows;
   f32.pack_keys = F32Packing<K<float>, float, E::round>::keys;
   f32.pack_panel = F32Packing<K<float>, float, E::round>::panel;
   f32.pack_values = F32Packing<K<float>, float, E::round>::values;

@@ -430,7 +430,7 @@ void int8_score_packed(const ScoreTile& a) {
   constexpr int64_t kMost = 64;  // rows at a time
   const int64_t lanes = O::lanes();
   const int64_t info_at = int8_query_numbers(a.dim) / 4 * kInt8CellBytes<O>;
-  const uintptr_t ahead = a.stream ? static_cast<uintptr_t>((16384 / a.panel_stride + 1) * a.panel_stride) : 0;
+  const uintptr_t ahead = a.fetches() ? static_cast<uintptr_t>((16384 / a.panel_stride + 1) * a.panel_stride) : 0;
   float factors[kMost];
   int32_t start[kMost];
   for (int64_t first = 0; first < a.rows; first += kMost) {
@@ -537,29 +537,6 @@ void int8_weigh_rows(const Int8Weights& a, uint8_t* out, int64_t stride, float* 
     uint8_t* const row = out + r * stride;
     std::memset(row, 0, 4);
     start[r] = -128 * int8_product_bytes<O>(a.w + r * a.ldw, a.scales, a.keys, quantise.inverse, row + a.offset);
-  }
-}
-
-/// One pass over all rows and then the other, see below, and the integers as f32 or 16 bits: a.offset is not used. Up to a whole vector zeros follow.
-template <class O, class Integer>
-void int8_weigh_rows(const Int8Weights& a, Integer* out, int64_t stride, float* scales) {
-  const int64_t lanes = O::lanes();
-  const typename O::F zero = O::set(0.0f);
-  for (int64_t r = 0; r < a.rows; ++r) scales[r] = int8_largest_product<O>(a.w + r * a.ldw, a.scales, a.keys);
-  for (int64_t r = 0; r < a.rows; ++r) {
-    const WeightScale quantise(scales[r], !is_nan(scales[r]));
-    scales[r] = quantise.scale;
-    const float* const w = a.w + r * a.ldw;
-    Integer* const row = out + r * stride;
-    const typename O::F factor = O::set(quantise.inverse);
-    const auto put = [&](int64_t j, typename O::F x, typename O::F scale) SIMDATTN_INT8_LAMBDA {
-      const typename O::I integers = O::nearest(O::mul(O::max(O::mul(x, scale), zero), factor));
-      if constexpr (std::is_same_v<Integer, float>) O::store(O::to_float(integers), row + j);
-      else O::store_words(integers, row + j);
-    };
-    int64_t j = 0;
-    for (; j + lanes <= a.keys; j += lanes) put(j, O::load(w + j), O::load(a.scales + j));
-    if (j < a.keys) put(j, O::wide_n(w + j, a.keys - j), O::wide_n(a.scales + j, a.keys - j));
   }
 }
 

@@ -34,11 +34,12 @@ inline constexpr int64_t kHalfPanel = kPanelWidth / 2;
 /// Width in columns of a group of packed values; the register tile's columns on every target divide it.
 inline constexpr int64_t kValueGroup = 32;
 
-/// How rows are read that come from beyond L3, as far as it is known of the CPU.
-enum class FromMemory : uint8_t {
-  kNo,       // they do not, or nothing is known
-  kPages,    // rows of four pages are prefetched in turns
-  kInOrder,  // fetching values for one row of weights is left to the hardware
+/// Where keys and values come from, which says how they are fetched. No result depends on it.
+enum class Fetch : uint8_t {
+  kNone,      // from the caches: nothing is prefetched
+  kMemory,    // from beyond L2: what follows is prefetched
+  kPages,     // from memory, which rows of four pages in turns bring fastest
+  kHardware,  // from memory, which brings rows of values fastest if software prefetches none
 };
 
 /// scores of `n_q` query rows (f32) against `n_k` row-major keys: s = scale * sum_d q k, the sum as above with fma.
@@ -53,7 +54,7 @@ struct ScoreRows {
   float scale;
   float* s;  // [n_q][lds]; NaN canonical
   int64_t lds;
-  FromMemory from_memory = FromMemory::kNo;
+  Fetch fetch = Fetch::kNone;
 };
 
 /// s = the sum of w_d tanh(q_d + k_d), as above with fma(w_d, tanh, sum). `rows.scale` is not used.
@@ -81,14 +82,6 @@ struct AddRows {
 ///   t = scale * x; m = max(t, sink); l = sum exp(t - m) + exp(sink - m); y = exp(t - m) * (1 / l)
 /// m = -inf (nothing visible, no sink): y = 0, max = -inf, sum = 0. NaN in l: y is NaN in all n columns.
 struct SoftmaxRows {
-  /// What the caller reads after this call, fetched into the cache while exponentials are computed: for row r and column
-  /// c the line of data + r * row_bytes + c * column_bytes. Null: nothing.
-  struct Next {
-    const void* data;
-    int64_t row_bytes;
-    int64_t column_bytes;
-  };
-
   const float* x;
   int64_t ldx;
   float* y;
@@ -104,7 +97,6 @@ struct SoftmaxRows {
   const float* known_max;  // max of scale * x per row where an earlier pass has it (then scale is 1), else null
   float* max;              // [rows] m and l for the log-sum-exp; null: not wanted
   float* sum;
-  Next next[2];
 };
 
 /// What happens to the scores of one query row beside scale and interval. Pointers are at key 0 of the row.
@@ -150,20 +142,13 @@ struct ScoreTile {
   float scale;
   float* s;
   int64_t lds;
-  bool stream;  // the panels come from beyond L2: prefetch
+  Fetch fetch = Fetch::kNone;
   /// The scores of the last panel's second half are not wanted: they are left as they are, or written.
   bool half_last = false;
-  FromMemory from_memory = FromMemory::kNo;  // the keys come from beyond L3 as well (score_rows)
-  /// Keys are taken 16 at a time where a target would take 32: with those that are fetched meanwhile 32 would fill L1, or 16 keep all
-  /// multiply-adds busy (four rows of bf16). Of panels it is set where L2 holds them and their values: halves are read two lines of four at a
-  /// time, which takes longer from L3.
-  bool half_step = false;
-  /// Rows of values, as many as keys, of their type and `dim`: their scales and inverses, as ValueTile::row_scales takes them, are wanted. Null but
-  /// where KvOperands::scales_values says so.
-  const void* values = nullptr;
-  int64_t value_stride = 0;       // bytes
-  float* value_scales = nullptr;  // [32 n_panels]
-  float* value_inverses = nullptr;
+  /// Keys in rows that are taken at once, 16 or 32. No result depends on it.
+  int64_t keys_at_once = kPanelWidth;
+
+  bool fetches() const { return fetch != Fetch::kNone; }
 };
 
 /// One block of the online softmax over `columns` (a multiple of 16, at most kKeyBlock) columns. Row r sees [lo[r],
@@ -198,12 +183,10 @@ struct ValueTile {
   int64_t dim;
   float* o;
   int64_t ldo;
-  const float* alpha;                        // null: 1
-  bool stream;                               // they come from beyond L2, and more will follow behind them
-  FromMemory from_memory = FromMemory::kNo;  // they come from beyond L3 as well
-  /// [keys] what score_tile has left in value_scales and value_inverses; null: it was not asked.
-  const float* row_scales = nullptr;
-  const float* row_inverses = nullptr;
+  const float* alpha;          // null: 1
+  Fetch fetch = Fetch::kNone;  // more will follow behind them
+
+  bool fetches() const { return fetch != Fetch::kNone; }
 };
 
 /// Rotates the pairs of `heads` rows that stand at one position and copies the dimensions outside [first, first+2 half)
@@ -221,14 +204,6 @@ struct RopeHeads {
   const float* sin;
   bool interleaved;
   bool inverse;
-  /// > 0: rows come from memory, so a kernel that takes rows in pieces, all heads one piece after the other, takes so many heads at once.
-  /// Memory would be asked for some lines of every row and for the others later: 16-bit rows of pairs take up to three times as long
-  /// with AVX2.
-  int64_t few = 0;
-  /// Not 0: bytes from each row to that of a later token, which may be prefetched where y is x or is streamed.
-  int64_t ahead = 0;
-  /// More is written than the caches hold: y may be streamed past them, and the caller has to call stream_fence().
-  bool stream = false;
 };
 
 /// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as
@@ -277,25 +252,6 @@ struct RotateColumns {
   const float* sin;
   bool interleaved;
   bool inverse;
-};
-
-/// Rows of f32 of some tokens and heads, rotated in halves and stored in columns of panels of bf16, as RopeHeads and StoreRows say.
-struct RotateToPanels {
-  const void* rows;  // of the first token and head
-  int64_t ld;        // bytes between tokens
-  int64_t row_head;  // bytes between heads
-  int64_t tokens;
-  int64_t heads;
-  int64_t dim;
-  int64_t first;
-  int64_t half;      // pairs
-  const float* cos;  // [tokens][half]
-  const float* sin;
-  int64_t cos_stride;  // elements between tokens
-  int64_t sin_stride;
-  void* out;           // the panel of the first head
-  int64_t panel_head;  // bytes between heads
-  int64_t column;      // column + tokens <= kPanelWidth
 };
 
 /// `keys` rows of a KV storage type.
@@ -347,6 +303,8 @@ struct PackValues {
 
 /// For more rows keys and values are packed once per block; for fewer they are read in place, where there are slots for that.
 inline constexpr int64_t kDirectRows = 12;
+/// Query rows of KvOperands::score_rows.
+inline constexpr int64_t kMostScoreRows = 4;
 /// Keys in rows are read in place in pieces of so many dimensions, and up to so many of them: two tiles of them lie on the stack.
 inline constexpr int64_t kDirectRowDims = 16;
 inline constexpr int64_t kMostDirectRowDims = 576;
@@ -358,30 +316,21 @@ struct KvOperands {
   int64_t (*panel_bytes)(int64_t dim);  // of a packed panel of kPanelWidth keys
   /// Keys in packed panels.
   void (*score_packed)(const ScoreTile&);
-  /// Panels of the storage type are packed ones already.
-  bool packed_is;
   /// Keys in the storage type's own panels. Null: packed first.
   void (*score_tile)(const ScoreTile&);
-  /// The same for keys in rows of which has_direct_rows is true, as many as n_panels panels have: `panels` is the first row,
-  /// panel_stride the bytes from one to the next. Null: store_panel.
+  /// The same for up to kMostScoreRows rows and keys in rows of which has_direct_rows is true, as many as n_panels panels have: `panels` is the
+  /// first row, panel_stride the bytes from one to the next. Null: store_panel.
   void (*score_rows)(const ScoreTile&);
   /// Keys in rows as a panel of the storage type, which score_tile takes (scales stay where they are). Null: packed.
   void (*store_panel)(const PackKeys&);
   void (*pack_keys)(const PackKeys&);
+  /// Null where there is a score_tile: panels of the storage type are packed ones already.
   void (*pack_panel)(const PackKeys&);
   /// Values in rows. Null: packed first.
   void (*value_tile)(const ValueTile&);
   void (*pack_values)(const PackValues&);
   /// For more rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
   int64_t direct_key_rows = kDirectRows;
-  /// The same for more dimensions.
-  int64_t direct_key_dims = INT64_MAX;
-  /// For more query rows than this score_rows does not take keys in rows.
-  int64_t most_score_rows = kDirectRows;
-  /// For more rows values are packed.
-  int64_t direct_value_rows = kDirectRows;
-  /// score_tile can look at rows of values while it waits for keys: of dimensions that are a multiple of this. 0: it does not.
-  int64_t scales_values = 0;
 };
 
 /// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.
@@ -433,22 +382,16 @@ struct UKernels {
   /// a[i] = fma(a[i], wa, b[i] * wb)
   void (*merge)(float* a, float wa, const float* b, float wb, int64_t n);
 
-  /// [type of x][type of y]
-  void (*rope_heads[kElementTypes][kElementTypes])(const RopeHeads&);
-  /// rope_heads and store_panels in one pass. False: not done, as there may be NaN or the shape does not fit; columns may have been
-  /// written. May be null.
-  bool (*rotate_to_panels)(const RotateToPanels&) = nullptr;
-
-  /// [type of x][type of y]
-  void (*add_rows[kElementTypes][kElementTypes])(const AddRows&);
+  /// Of rows that keep their type; others pass through f32 in the drivers.
+  void (*rope_heads[kElementTypes])(const RopeHeads&);
+  void (*add_rows[kElementTypes])(const AddRows&);
 
   /// For every `block` numbers of the n in x (a power of two that divides n), in place: for half = 1, 2, 4, ... below block,
   /// all pairs (x[i], x[i + half]) of groups of 2 half become (x[i] + x[i + half], x[i] - x[i + half]).
   void (*hadamard_sums)(float* x, int64_t n, int64_t block);
 
-  /// Element by element: the library's exponential (x <= 88) and hyperbolic tangent.
+  /// Element by element: the library's exponential (x <= 88).
   void (*exp)(const float* x, float* y, int64_t n);
-  void (*tanh)(const float* x, float* y, int64_t n);
 };
 
 }  // namespace simdattn

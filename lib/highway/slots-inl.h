@@ -49,7 +49,6 @@ bool AnyZero(const float* w, int64_t n);
 void Merge(float* a, float wa, const float* b, float wb, int64_t n);
 void ExpArray(const float* x, float* y, int64_t n);
 void HadamardSums(float* x, int64_t n, int64_t block);
-void TanhArray(const float* x, float* y, int64_t n);
 
 // softmax_rows.cc, modify_row.cc
 void SoftmaxRowsSlot(const SoftmaxRows& a);
@@ -68,18 +67,18 @@ void AdditiveRowsF32(const AdditiveRows& a);
 void AdditiveRowsBF16(const AdditiveRows& a);
 void AdditiveRowsF16(const AdditiveRows& a);
 
-// rope.cc, indexed [x][y]
-using RopeFunction = void(const RopeHeads&);
-extern RopeFunction RopeF32F32, RopeF32BF16, RopeF32F16, RopeBF16F32, RopeBF16BF16, RopeBF16F16, RopeF16F32,
-    RopeF16BF16, RopeF16F16;
+// rope.cc
+void RopeF32(const RopeHeads& a);
+void RopeBF16(const RopeHeads& a);
+void RopeF16(const RopeHeads& a);
 
 using ColumnsFunction = void(const RotateColumns&);
 extern ColumnsFunction RotateColumnsF32, RotateColumnsBF16, RotateColumnsF16;
 
-// add_rows.cc, indexed [x][y]
-using AddFunction = void(const AddRows&);
-extern AddFunction AddF32F32, AddF32BF16, AddF32F16, AddBF16F32, AddBF16BF16, AddBF16F16, AddF16F32, AddF16BF16,
-    AddF16F16;
+// add_rows.cc
+void AddRowsF32(const AddRows& a);
+void AddRowsBF16(const AddRows& a);
+void AddRowsF16(const AddRows& a);
 
 // score_tile.cc, softmax_tile.cc, value_tile.cc, pack.cc
 void ScoreTileF32(const ScoreTile& a);
@@ -94,8 +93,6 @@ void ValueTileF16(const ValueTile& a);
 #undef SIMDATTN_SCORES_KEY_ROWS
 #define SIMDATTN_SCORES_KEY_ROWS (HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX2 : !HWY_HAVE_SCALABLE)
 #if SIMDATTN_SCORES_KEY_ROWS
-/// Of up to so many rows.
-constexpr int64_t kKeyRowsRows = 4;
 void ScoreKeyRowsF32(const ScoreTile& a);
 void ScoreKeyRowsBF16(const ScoreTile& a);
 void ScoreKeyRowsF16(const ScoreTile& a);
@@ -109,17 +106,8 @@ void WidenPanelBF16(const void* panel, int64_t dim, float* out);
 void WidenPanelF16(const void* panel, int64_t dim, float* out);
 
 // bf16_attention.cc: numbers that are bf16 ones, as f32 or as bf16; f32 that is not rounded yet
-// Rows of tiles of f32 that is not rounded yet; what tiles round for at most.
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-constexpr int64_t kRoundingRows = 8, kMostRoundingRows = 8;
-#elif HWY_ARCH_X86
-constexpr int64_t kRoundingRows = 4, kMostRoundingRows = 8;
-#else
-constexpr int64_t kRoundingRows = 2, kMostRoundingRows = 2;
-#endif
 void RoundToBF16(const float* in, float* out, int64_t n);
 void ScoreChainsF32(const ScoreTile& a);
-void ScoreChainsUnrounded(const ScoreTile& a);
 void ScoreChainsBF16(const ScoreTile& a);
 void ValueChainsF32(const ValueTile& a);
 void ValueChainsUnrounded(const ValueTile& a);
@@ -138,20 +126,6 @@ void ValueStoredInt8(const ValueTile& a);
 #else
 inline constexpr void (*ValueStoredInt8)(const ValueTile&) = nullptr;
 #endif
-/// Rows whose tiles quantise what they read. For more, packed integers are worth it.
-constexpr int64_t kQuantisingRows = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 ? 8 : 4;
-#undef SIMDATTN_QUANTISES_FEW_ROWS
-#define SIMDATTN_QUANTISES_FEW_ROWS (HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE4)
-#if SIMDATTN_QUANTISES_FEW_ROWS
-/// KvOperands::scales_values: four vectors of f32.
-constexpr int64_t kInt8FewRowsScales = HWY_TARGET <= HWY_AVX3 ? 64 : HWY_TARGET <= HWY_AVX2 ? 32 : 16;
-/// Of few rows, from panels and rows of f32 and bf16, for queries of every target.
-template <class T>
-void ScoreQuantising(const ScoreTile& a);
-template <class T>
-void ValueQuantising(const ValueTile& a);
-#endif
-
 // Instructions of 64-bit ARM that come beside Highway's targets. SVE without SVE2 and of any length: no such CPU has them.
 /// Before an instruction in assembly: what the assembler knows from there on.
 #undef SIMDATTN_ARM_V8_6
@@ -182,7 +156,6 @@ constexpr int64_t kI8mmRows = 8;
 // store.cc
 using StoreFunction = void(const StoreRows&);
 using LoadFunction = void(const LoadRows&);
-bool RotateToPanelsBF16(const RotateToPanels& a);
 extern StoreFunction StoreRowsF32, StoreRowsBF16, StoreRowsF16, StorePanelsF32, StorePanelsBF16, StorePanelsF16;
 extern LoadFunction LoadRowsF32, LoadRowsBF16, LoadRowsF16, LoadPanelsF32, LoadPanelsBF16, LoadPanelsF16;
 

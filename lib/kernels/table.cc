@@ -71,15 +71,10 @@ constinit const UKernels SIMDATTN_TABLE = with_narrow_types<Narrow>({
     .finish = {finish<float>, finish<bf16>, finish<f16>},
     .any_zero = any_zero,
     .merge = merge,
-    .rope_heads = {{rope_heads<float, float>, rope_heads<float, bf16>, rope_heads<float, f16>},
-                   {rope_heads<bf16, float>, rope_heads<bf16, bf16>, rope_heads<bf16, f16>},
-                   {rope_heads<f16, float>, rope_heads<f16, bf16>, rope_heads<f16, f16>}},
-    .add_rows = {{add_rows<float, float>, add_rows<float, bf16>, add_rows<float, f16>},
-                 {add_rows<bf16, float>, add_rows<bf16, bf16>, add_rows<bf16, f16>},
-                 {add_rows<f16, float>, add_rows<f16, bf16>, add_rows<f16, f16>}},
+    .rope_heads = {rope_heads<float>, rope_heads<bf16>, rope_heads<f16>},
+    .add_rows = {add_rows<float>, add_rows<bf16>, add_rows<f16>},
     .hadamard_sums = hadamard_sums,
     .exp = exp_array,
-    .tanh = tanh_array,
 });
 
 }  // namespace simdattn

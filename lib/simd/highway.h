@@ -157,7 +157,6 @@ SIMDATTN_INLINE Batch<T> max(Batch<T> a, Batch<T> b) {
   return raw_of(hn::Max(a.v(), b.v()));
 }
 SIMDATTN_INLINE Ints min(Ints a, Ints b) { return raw_of(hn::Min(a.v(), b.v())); }
-SIMDATTN_INLINE Bits32 min(Bits32 a, Bits32 b) { return raw_of(hn::Min(a.v(), b.v())); }
 
 template <class M>
 SIMDATTN_INLINE Mask mask_of_ints(M m) {
@@ -166,7 +165,6 @@ SIMDATTN_INLINE Mask mask_of_ints(M m) {
 SIMDATTN_INLINE Mask greater(Ints a, Ints b) { return mask_of_ints(hn::Gt(a.v(), b.v())); }
 SIMDATTN_INLINE Mask at_least(Ints a, Ints b) { return mask_of_ints(hn::Ge(a.v(), b.v())); }
 SIMDATTN_INLINE Mask equal(Bits32 a, Bits32 b) { return mask_of_ints(hn::Eq(a.v(), b.v())); }
-SIMDATTN_INLINE Mask less(Bits32 a, Bits32 b) { return mask_of_ints(hn::Lt(a.v(), b.v())); }
 SIMDATTN_INLINE bool any(Mask m) { return !hn::AllFalse(Tag<float>(), m.v()); }
 SIMDATTN_INLINE bool all(Mask m) { return hn::AllTrue(Tag<float>(), m.v()); }
 /// True if a lane is `least` or more.

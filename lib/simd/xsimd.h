@@ -81,7 +81,6 @@ SIMDATTN_INLINE xsimd::batch<T, Arch> max(xsimd::batch<T, Arch> a, xsimd::batch<
   return xsimd::max(a, b);
 }
 SIMDATTN_INLINE Ints min(Ints a, Ints b) { return xsimd::min(a, b); }
-SIMDATTN_INLINE Bits32 min(Bits32 a, Bits32 b) { return xsimd::min(a, b); }
 
 SIMDATTN_INLINE Floats select(Mask m, Floats yes, Floats no) { return xsimd::select(m, yes, no); }
 SIMDATTN_INLINE Bits32 select(Mask m, Bits32 yes, Bits32 no) {
@@ -90,7 +89,6 @@ SIMDATTN_INLINE Bits32 select(Mask m, Bits32 yes, Bits32 no) {
 SIMDATTN_INLINE Mask greater(Ints a, Ints b) { return xsimd::batch_bool_cast<float>(a > b); }
 SIMDATTN_INLINE Mask at_least(Ints a, Ints b) { return xsimd::batch_bool_cast<float>(a >= b); }
 SIMDATTN_INLINE Mask equal(Bits32 a, Bits32 b) { return xsimd::batch_bool_cast<float>(a == b); }
-SIMDATTN_INLINE Mask less(Bits32 a, Bits32 b) { return xsimd::batch_bool_cast<float>(a < b); }
 SIMDATTN_INLINE bool any(Mask m) { return xsimd::any(m); }
 SIMDATTN_INLINE bool all(Mask m) { return xsimd::all(m); }
 /// True if a lane is `least` or more.
