@@ -241,7 +241,6 @@ TEST_P(Slots, TableIsComplete) {
   EXPECT_NE(t.any_zero, nullptr);
   EXPECT_NE(t.merge, nullptr);
   EXPECT_NE(t.exp, nullptr);
-  EXPECT_NE(t.tanh, nullptr);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
