@@ -540,29 +540,6 @@ void int8_weigh_rows(const Int8Weights& a, uint8_t* out, int64_t stride, float* 
   }
 }
 
-/// One pass over all rows and then the other, see below, and the integers as f32 or 16 bits: a.offset is not used. Up to a whole vector zeros follow.
-template <class O, class Integer>
-void int8_weigh_rows(const Int8Weights& a, Integer* out, int64_t stride, float* scales) {
-  const int64_t lanes = O::lanes();
-  const typename O::F zero = O::set(0.0f);
-  for (int64_t r = 0; r < a.rows; ++r) scales[r] = int8_largest_product<O>(a.w + r * a.ldw, a.scales, a.keys);
-  for (int64_t r = 0; r < a.rows; ++r) {
-    const WeightScale quantise(scales[r], !is_nan(scales[r]));
-    scales[r] = quantise.scale;
-    const float* const w = a.w + r * a.ldw;
-    Integer* const row = out + r * stride;
-    const typename O::F factor = O::set(quantise.inverse);
-    const auto put = [&](int64_t j, typename O::F x, typename O::F scale) SIMDATTN_INT8_LAMBDA {
-      const typename O::I integers = O::nearest(O::mul(O::max(O::mul(x, scale), zero), factor));
-      if constexpr (std::is_same_v<Integer, float>) O::store(O::to_float(integers), row + j);
-      else O::store_words(integers, row + j);
-    };
-    int64_t j = 0;
-    for (; j + lanes <= a.keys; j += lanes) put(j, O::load(w + j), O::load(a.scales + j));
-    if (j < a.keys) put(j, O::wide_n(w + j, a.keys - j), O::wide_n(a.scales + j, a.keys - j));
-  }
-}
-
 /// The same as cells, kInt8WeightStride bytes a row. At most 32 rows.
 template <class O>
 inline constexpr int64_t kInt8WeightStride = kInt8WeightBytes / 4 * kInt8CellBytes<O>;

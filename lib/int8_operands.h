@@ -31,9 +31,6 @@ constexpr int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim)
 constexpr int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
 constexpr int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
 
-/// Dimensions of a score whose products sum up exactly in f32: 127 * 127 * 1024 < 2^24.
-inline constexpr int64_t kInt8FewRowsDims = 1024;
-
 /// The largest magnitude of some numbers from its bits: NaN if one of them was NaN or infinite.
 inline float int8_magnitude(int32_t bits) {
   const float largest = std::bit_cast<float>(bits);

@@ -154,16 +154,9 @@ struct ScoreTile {
   /// The scores of the last panel's second half are not wanted: they are left as they are, or written.
   bool half_last = false;
   FromMemory from_memory = FromMemory::kNo;  // the keys come from beyond L3 as well (score_rows)
-  /// Keys are taken 16 at a time where a target would take 32: with those that are fetched meanwhile 32 would fill L1, or 16 keep all
-  /// multiply-adds busy (four rows of bf16). Of panels it is set where L2 holds them and their values: halves are read two lines of four at a
-  /// time, which takes longer from L3.
+  /// Keys in rows are taken 16 at a time where a target would take 32: with those that are fetched meanwhile 32 would fill L1, or 16 keep all
+  /// multiply-adds busy (four rows of bf16).
   bool half_step = false;
-  /// Rows of values, as many as keys, of their type and `dim`: their scales and inverses, as ValueTile::row_scales takes them, are wanted. Null but
-  /// where KvOperands::scales_values says so.
-  const void* values = nullptr;
-  int64_t value_stride = 0;       // bytes
-  float* value_scales = nullptr;  // [32 n_panels]
-  float* value_inverses = nullptr;
 };
 
 /// One block of the online softmax over `columns` (a multiple of 16, at most kKeyBlock) columns. Row r sees [lo[r],
@@ -201,9 +194,6 @@ struct ValueTile {
   const float* alpha;                        // null: 1
   bool stream;                               // they come from beyond L2, and more will follow behind them
   FromMemory from_memory = FromMemory::kNo;  // they come from beyond L3 as well
-  /// [keys] what score_tile has left in value_scales and value_inverses; null: it was not asked.
-  const float* row_scales = nullptr;
-  const float* row_inverses = nullptr;
 };
 
 /// Rotates the pairs of `heads` rows that stand at one position and copies the dimensions outside [first, first+2 half)
@@ -374,14 +364,10 @@ struct KvOperands {
   void (*pack_values)(const PackValues&);
   /// For more rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
   int64_t direct_key_rows = kDirectRows;
-  /// The same for more dimensions.
-  int64_t direct_key_dims = INT64_MAX;
   /// For more query rows than this score_rows does not take keys in rows.
   int64_t most_score_rows = kDirectRows;
   /// For more rows values are packed.
   int64_t direct_value_rows = kDirectRows;
-  /// score_tile can look at rows of values while it waits for keys: of dimensions that are a multiple of this. 0: it does not.
-  int64_t scales_values = 0;
 };
 
 /// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.

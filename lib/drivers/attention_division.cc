@@ -22,7 +22,6 @@ constexpr double kStreamBytesOfOneRow = 8 << 20;
 
 /// Of an L1 of 32 KiB.
 constexpr int64_t kMostWholeStepDims = 64;
-constexpr int64_t kMostHalfPanelDims = 176;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -138,7 +137,6 @@ Status divide(const Attention& a, Threads threads, Division* division) {
   const bool fills_l1 = sizes.d_qk > kMostWholeStepDims && is_zen4();
   // Four rows of bf16 take half steps for their sums, whatever L1 holds.
   d.half_step = fills_l1 || (a.arithmetic == Arithmetic::kF32 && a.k.type == KvType::kBF16 && is_zen4());
-  d.half_panels = fills_l1 && !d.stream && sizes.d_qk <= kMostHalfPanelDims;
   d.scale = a.scoring.scale ? *a.scoring.scale : 1.0f / std::sqrt(static_cast<float>(sizes.d_qk));
   d.row_block = kRowBlock;
   if (threads == Threads::kSeveral && row_blocks < kEnoughTasks) {

@@ -44,8 +44,7 @@ struct Division {
   bool stream;           // keys and values come from beyond L2 and are prefetched
   bool stream_one_row;
   FromMemory from_memory;  // and from beyond L3
-  bool half_step;          // see ScoreTile: of keys in rows
-  bool half_panels;        // and of panels in place
+  bool half_step;          // see ScoreTile
   int64_t tasks;
   int64_t reduce_tasks;
   float scale;

@@ -40,17 +40,14 @@ class RowBlock {
         seq_(sequence_of(a_, index.sequence)),
         rules_(sequence_rules(a_.scoring, index.sequence, seq_.n_q, seq_.n_kv)),
         rows_(std::min(run.division.row_block, seq_.n_q * p_.group - index.first_row)),
-        direct_keys_(rows_ <= key_ops_.direct_key_rows && p_.d_qk <= key_ops_.direct_key_dims),
+        direct_keys_(rows_ <= key_ops_.direct_key_rows),
         direct_values_(rows_ <= value_ops_.direct_value_rows && value_ops_.value_tile != nullptr &&
                        whole_steps(a_.v, ops_.value_step)),
-        scales_values_(direct_values_ && direct_keys_ && a_.k.layout == KvLayout::kPanels && a_.k.type == a_.v.type &&
-                       p_.d_qk == p_.d_v && key_ops_.scales_values > 0 && p_.d_v % key_ops_.scales_values == 0),
         modifiers_(has_modifiers(a_.scoring)),
         stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
         stream_key_rows_(is_narrow(a_.k.type) ? stream_ : run.division.stream),
         from_memory_(run.division.from_memory),
         half_step_(run.division.half_step),
-        half_panels_(run.division.half_panels),
         k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         keys_(uk_, ops_, k_, w_.key_rows),
@@ -171,9 +168,7 @@ class RowBlock {
       if (see.lo >= see.hi) continue;
       const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
       const int64_t columns = round_up(see.hi, kHalfPanel) - first;
-      // Whole panels of keys, all of which the only tile of rows sees, bring the scales of their values.
-      const bool scaled = scales_values_ && n == rows_ && see.lo == first && see.hi % kPanelWidth == 0;
-      score(base, see, first, r, n, prepared, scaled);
+      score(base, see, first, r, n, prepared);
       bool mixed = !alike && differ(lo + r, hi + r, n, see);
       if (modifiers_) mixed = modify(base, lo, hi, r, n) || mixed;
       int32_t tile_lo[kScoreRows];
@@ -197,7 +192,7 @@ class RowBlock {
         finite = values_.finite(base, all.lo, all.hi);
         finite_known = true;
       }
-      add_values(base, see, r, n, s, mixed && !finite, lo, hi, scaled);
+      add_values(base, see, r, n, s, mixed && !finite, lo, hi);
     }
   }
 
@@ -248,8 +243,8 @@ class RowBlock {
   }
 
   /// Scores of rows [r, r + n) and columns from `first` on, of which they see `see`. `prepared`: the keys are in
-  /// the workspace already. `scaled`: and the scales of these columns' values, see KvOperands::scales_values.
-  void score(int64_t base, Interval see, int64_t first, int64_t r, int64_t n, bool prepared, bool scaled) {
+  /// the workspace already.
+  void score(int64_t base, Interval see, int64_t first, int64_t r, int64_t n, bool prepared) {
     const int64_t columns = round_up(see.hi, kPanelWidth) - first;
     ScoreTile tile = {.q = w_.q + r * w_.query_bytes,
                       .q_stride = w_.query_bytes,
@@ -314,10 +309,6 @@ class RowBlock {
     }
     tile.panel_stride = k_.token_stride();
     tile.stream = stream_;
-    tile.half_step = half_panels_;
-    // Values of a block lie in one piece where they are read in place (whole_steps).
-    int64_t value_run = 0;
-    const char* const values = scaled ? v_.at(base + first, &value_run) : nullptr;
     for (int64_t c = first; c < first + columns;) {
       int64_t run = 0;
       tile.panels = k_.at(base + c, &run);
@@ -325,12 +316,6 @@ class RowBlock {
       tile.scales = k_.scales(base + c, width, scales);
       tile.n_panels = width / kPanelWidth;
       tile.s = w_.scores + c;
-      if (scaled) {
-        tile.values = values + (c - first) * v_.token_stride();
-        tile.value_stride = v_.token_stride();
-        tile.value_scales = value_scales_ + c;
-        tile.value_inverses = value_inverses_ + c;
-      }
       key_ops_.score_tile(tile);
       c += width;
     }
@@ -357,7 +342,7 @@ class RowBlock {
 
   /// acc = alpha * acc + weights * values for rows [r, r + n) and columns [see.lo, see.hi).
   void add_values(int64_t base, Interval see, int64_t r, int64_t n, const RowStates& s, bool around_masked,
-                  const int32_t* lo, const int32_t* hi, bool scaled) {
+                  const int32_t* lo, const int32_t* hi) {
     ValueTile tile = {.w = w_.scores + see.lo,
                       .ldw = kScoreStride,
                       .rows = n,
@@ -392,10 +377,6 @@ class RowBlock {
       tile.scales = scales;
       tile.first_key = c;
       tile.keys = keys;
-      if (scaled) {
-        tile.row_scales = value_scales_ + c;
-        tile.row_inverses = value_inverses_ + c;
-      }
       value_ops_.value_tile(tile);
       tile.alpha = nullptr;  // later runs of the block continue the sum
     });
@@ -415,13 +396,11 @@ class RowBlock {
   int64_t rows_;
   bool direct_keys_;
   bool direct_values_;
-  bool scales_values_;
   bool modifiers_;
   bool stream_;
   bool stream_key_rows_;
   FromMemory from_memory_;
   bool half_step_;
-  bool half_panels_;
   KvStore<true> k_;
   KvStore<true> v_;
   KeyOperands keys_;
@@ -429,8 +408,6 @@ class RowBlock {
   int64_t panel_bytes_;
   Interval see_[kRowBlock];
   RowModifiers row_modifiers_[kRowBlock];
-  float value_scales_[kKeyBlock];  // of the columns of a block
-  float value_inverses_[kKeyBlock];
 };
 
 }  // namespace

@@ -126,10 +126,6 @@ struct Int8Operations {
     const auto order = hn::Dup128VecFromValues(d8, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     return hn::BitCast(IntTag(), hn::TableLookupBytes(bytes, order));
   }
-  static HWY_INLINE void store_words(I v, int16_t* p) {
-    const hn::Rebind<int16_t, IntTag> d16;
-    hn::StoreU(hn::DemoteTo(d16, v), d16, p);
-  }
   template <bool kUnsigned>
   using NarrowTag = hn::Rebind<std::conditional_t<kUnsigned, uint8_t, int8_t>, IntTag>;
   template <bool kUnsigned, class T>
@@ -287,26 +283,6 @@ void Int8Kernels::pack_values(const PackValues& a) {
 }
 void Int8Kernels::score_packed(const ScoreTile& a) { int8_score_packed<Operations>(a); }
 void Int8Kernels::value_packed(const ValueTile& a) { int8_value_packed<Operations>(a); }
-
-#if SIMDATTN_QUANTISES_FEW_ROWS && HWY_TARGET != HWY_AVX3_DL
-namespace {
-#include "lib/highway/int8_few_rows-inl.h"
-}  // namespace
-template <class T>
-void ScoreQuantising(const ScoreTile& a) {
-  QuantisedScore<T>(a);
-}
-template <class T>
-void ValueQuantising(const ValueTile& a) {
-  QuantisedValue<T>(a);
-}
-#define SIMDATTN_INT8_FEW_ROWS(T)                     \
-  template void ScoreQuantising<T>(const ScoreTile&); \
-  template void ValueQuantising<T>(const ValueTile&)
-SIMDATTN_INT8_FEW_ROWS(float);
-SIMDATTN_INT8_FEW_ROWS(bf16);
-#undef SIMDATTN_INT8_FEW_ROWS
-#endif
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 namespace {

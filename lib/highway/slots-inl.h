@@ -138,20 +138,6 @@ void ValueStoredInt8(const ValueTile& a);
 #else
 inline constexpr void (*ValueStoredInt8)(const ValueTile&) = nullptr;
 #endif
-/// Rows whose tiles quantise what they read. For more, packed integers are worth it.
-constexpr int64_t kQuantisingRows = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 ? 8 : 4;
-#undef SIMDATTN_QUANTISES_FEW_ROWS
-#define SIMDATTN_QUANTISES_FEW_ROWS (HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE4)
-#if SIMDATTN_QUANTISES_FEW_ROWS
-/// KvOperands::scales_values: four vectors of f32.
-constexpr int64_t kInt8FewRowsScales = HWY_TARGET <= HWY_AVX3 ? 64 : HWY_TARGET <= HWY_AVX2 ? 32 : 16;
-/// Of few rows, from panels and rows of f32 and bf16, for queries of every target.
-template <class T>
-void ScoreQuantising(const ScoreTile& a);
-template <class T>
-void ValueQuantising(const ValueTile& a);
-#endif
-
 // Instructions of 64-bit ARM that come beside Highway's targets. SVE without SVE2 and of any length: no such CPU has them.
 /// Before an instruction in assembly: what the assembler knows from there on.
 #undef SIMDATTN_ARM_V8_6

@@ -86,31 +86,6 @@ struct Narrow {
 
 }  // namespace
 
-#if SIMDATTN_QUANTISES_FEW_ROWS
-namespace {
-template <class T>
-constexpr void quantise_few_rows(KvOperands& kv, int64_t rows) {
-  kv.score_tile = ScoreQuantising<T>;
-  kv.value_tile = ValueQuantising<T>;
-  kv.direct_key_rows = kv.direct_value_rows = rows;
-  kv.direct_key_dims = kInt8FewRowsDims;
-  kv.scales_values = kInt8FewRowsScales;
-}
-constexpr int64_t kFewRows = kQuantisingRows;
-/// Numbers of f32 and bf16 are quantised in the tiles of at most so many rows.
-constexpr AttentionKernels quantising(AttentionKernels kernels, int64_t rows) {
-  quantise_few_rows<float>(kernels.kv[slot(KvType::kF32)], rows);
-  quantise_few_rows<bf16>(kernels.kv[slot(KvType::kBF16)], rows);
-  return kernels;
-}
-}  // namespace
-#else
-namespace {
-constexpr int64_t kFewRows = kQuantisingRows;
-constexpr AttentionKernels quantising(const AttentionKernels& kernels, int64_t /*rows*/) { return kernels; }
-}  // namespace
-#endif
-
 namespace {
 #if !SIMDATTN_SCORES_KEY_ROWS
 constexpr AttentionKernels with_key_rows(const AttentionKernels& kernels) { return kernels; }
@@ -133,8 +108,7 @@ constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {with_key_rows(f32_attention<Kernels>(kTileRows, SoftmaxTileSlot)),
                   bf16_attention<Kernels, Bf16Kernels>(false, kTileRows),
-                  quantising(int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot, ValueStoredInt8),
-                             kFewRows)},
+                  int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot, ValueStoredInt8)},
     .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
     .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
     .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},
@@ -212,8 +186,6 @@ SIMDATTN_I8MM_TABLE(N_SVE2_128)
 #endif
 #undef SIMDATTN_I8MM_TABLE
 #endif
-/// Rows that quantise in f32 where bytes are multiplied: 8 take 1.1 times the time of packed bytes.
-[[maybe_unused]] constexpr int64_t kQuantisingRowsOfBytes = 4;
 #ifdef SIMDATTN_HAVE_AVX3_DL
 // int8.cc and narrow_tiles.cc are compiled for AVX3_DL.
 namespace N_AVX3_DL {
@@ -245,8 +217,7 @@ constexpr int64_t kInt8Rows = 16;
 extern const UKernels kUKernels;
 constexpr UKernels kUKernels = with_tiles_of<KvType::kFp8E4M3>(
     with(N_AVX3::kUKernels, Arithmetic::kInt8,
-         N_AVX3::quantising(int8_attention<Int8Kernels>(true, kInt8Rows, N_AVX3::SoftmaxTileSlot, ValueStoredInt8),
-                            kQuantisingRowsOfBytes)));
+         int8_attention<Int8Kernels>(true, kInt8Rows, N_AVX3::SoftmaxTileSlot, ValueStoredInt8)));
 }  // namespace N_AVX3_DL
 #endif
 #ifdef SIMDATTN_HAVE_AMX
@@ -277,8 +248,7 @@ constexpr UKernels kIntrinsicsKernels_amx =
 extern const UKernels kIntrinsicsKernels_avx_vnni;
 constexpr UKernels kIntrinsicsKernels_avx_vnni =
     with(N_AVX2::kUKernels, Arithmetic::kInt8,
-         N_AVX2::quantising(int8_attention<AvxVnniInt8>(true, 6, N_AVX2::SoftmaxTileSlot, value_stored_avx_vnni),
-                            kQuantisingRowsOfBytes));
+         int8_attention<AvxVnniInt8>(true, 6, N_AVX2::SoftmaxTileSlot, value_stored_avx_vnni));
 #endif
 
 // Highway's own iteration over targets (HWY_VISIT_TARGETS) came with 1.3; 1.2 is the floor. Targets that are not named

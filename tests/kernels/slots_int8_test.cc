@@ -128,8 +128,6 @@ class SlotsInt8 : public TargetTest {
     const size_t type = slot(k.type);
     const KvType stored = kv_type_of(k.type);
     from_panel = from_panel && a.kv[type].pack_panel != nullptr;
-    // Targets may take a few rows of the storage's own panels as they are.
-    const bool as_is = from_panel && a.kv[type].score_tile != nullptr && dim <= a.kv[type].direct_key_dims;
     const int64_t stored_stride = panel_bytes(stored, dim) + gap;
     const Guarded stored_panels(static_cast<size_t>(std::max<int64_t>(n_panels * stored_stride - gap, 0)),
                                 random.guard());
@@ -146,7 +144,6 @@ class SlotsInt8 : public TargetTest {
                         static_cast<size_t>(size_of(k.type)));
           }
         }
-        if (as_is) continue;
         a.kv[type].pack_panel({.from = panel,
                                .token_stride = 0,
                                .keys = kPanelWidth,
@@ -169,16 +166,14 @@ class SlotsInt8 : public TargetTest {
     tile.q = queries.data();
     tile.q_stride = step;
     tile.rows = n_q;
-    tile.panels = as_is ? stored_panels.data() : panels.data();
-    tile.panel_stride = as_is ? stored_stride : panel_stride;
+    tile.panels = panels.data();
+    tile.panel_stride = panel_stride;
     tile.n_panels = n_panels;
     tile.dim = dim;
     tile.scale = scale;
     tile.s = s.data();
     tile.lds = lds;
-    tile.stream = as_is && random.coin();
-    tile.half_step = as_is && random.coin();
-    (as_is ? a.kv[type].score_tile : a.kv[0].score_packed)(tile);
+    a.kv[0].score_packed(tile);
     std::vector<float> result;
     for (int64_t r = 0; r < n_q; ++r) {
       const float* row = s.data() + r * lds;
@@ -288,16 +283,6 @@ TEST_P(SlotsInt8, Values) {
       tile.o = out.data();
       tile.ldo = ldo;
       tile.alpha = with_alpha ? alpha.data() : nullptr;
-      const auto value_tile = a.kv[slot(v.type)].value_tile;
-      if (value_tile != nullptr && width == dim &&
-          i % 4 != 0) {  // a few rows of weights take rows of values as they are
-        tile.v = static_cast<const char*>(operand.data) + first * operand.stride;
-        tile.key_stride = operand.stride;
-        tile.group_stride = kValueGroup * size_of(v.type);
-        tile.stream = i % 4 == 1;
-        value_tile(tile);
-        continue;
-      }
       a.value_packed(tile);
     }
     for (int64_t r = 0; r < rows; ++r) {
@@ -318,74 +303,6 @@ TEST_P(SlotsInt8, Values) {
               << where << ": " << got << ", definition " << want;
         }
       }
-    }
-  }
-}
-
-/// What score_tile leaves for rows of values, against largest magnitudes that are looked for here; the scores stay what they are without.
-TEST_P(SlotsInt8, MagnitudesOfValues) {
-  Random random(seed() * 100 + 3);
-  const AttentionKernels& a = uk();
-  for (int64_t i = 0; i < cases(300); ++i) {
-    const DType type = random.of({DType::kF32, DType::kBF16});
-    const KvOperands& kv = a.kv[slot(type)];
-    if (kv.scales_values == 0) continue;
-    const int64_t dim =
-        kv.scales_values * random.integer(1, std::min<int64_t>(5, kv.direct_key_dims / kv.scales_values));
-    const int64_t n_panels = random.integer(0, kKeyBlock / kPanelWidth), keys = n_panels * kPanelWidth;
-    const int64_t n_q = random.integer(0, 3) == 0 ? 1 : random.integer(1, 13);  // a row alone has tiles of its own
-    const TypedRows q(random, random.storage(), n_q, dim), v(random, type, keys, dim);
-    const int64_t stride = panel_bytes(kv_type_of(type), dim);
-    const Guarded panels(static_cast<size_t>(n_panels * stride), random.guard());
-    for (int64_t x = 0; x < n_panels * stride / size_of(type); ++x) put(panels.data(), type, x, random.uniform());
-    const Guarded queries = bytes(random, n_q * a.query_bytes(dim));
-    for (int64_t r = 0; r < n_q; ++r)
-      a.prepare_query[slot(q.type)](q.row(r), queries.data() + r * a.query_bytes(dim), dim);
-    const Guarded scales = bytes(random, keys * 4), inverses = bytes(random, keys * 4);
-    std::vector<float> s[2];
-    for (const bool looks : {false, true}) {
-      s[looks].assign(static_cast<size_t>(n_q * keys + 1), -7.0f);
-      ScoreTile tile = {};
-      tile.q = queries.data();
-      tile.q_stride = a.query_bytes(dim);
-      tile.rows = n_q;
-      tile.panels = panels.data();
-      tile.panel_stride = stride;
-      tile.n_panels = n_panels;
-      tile.dim = dim;
-      tile.scale = 0.25f;
-      tile.s = s[looks].data();
-      tile.lds = keys;
-      tile.stream = random.coin();
-      tile.half_step = random.coin();
-      if (looks) {
-        tile.values = v.memory.data();
-        tile.value_stride = v.stride;
-        tile.value_scales = reinterpret_cast<float*>(scales.data());
-        tile.value_inverses = reinterpret_cast<float*>(inverses.data());
-      }
-      kv.score_tile(tile);
-    }
-    for (size_t x = 0; x < s[0].size(); ++x) ASSERT_TRUE(same(s[0][x], s[1][x])) << "case " << i << ", score " << x;
-    for (int64_t j = 0; j < keys; ++j) {
-      float largest = 0.0f;
-      bool finite = true;
-      for (int64_t d = 0; d < dim; ++d) {
-        const float x = std::fabs(get(v.row(j), type, d));
-        finite = finite && x < kInf;
-        if (x > largest) largest = x;
-      }
-      const bool some = finite && 127.0f / largest < kInf;
-      const float scale = !finite ? kInf - kInf
-                          : some  ? largest / 127.0f
-                                  : 0.0f,
-                  inverse = some ? 127.0f / largest : 0.0f;
-      float got[2];
-      std::memcpy(&got[0], scales.data() + 4 * j, 4);
-      std::memcpy(&got[1], inverses.data() + 4 * j, 4);
-      ASSERT_TRUE(same(got[0], scale) && same(got[1], inverse))
-          << "case " << i << ", value " << j << " of " << keys << ", " << kTypeName[slot(type)] << ", dim " << dim
-          << ", rows " << n_q << ": " << got[0] << ", " << got[1] << "; " << scale << ", " << inverse;
     }
   }
 }
@@ -415,13 +332,6 @@ TEST_P(SlotsInt8, SumsAtTheirLimits) {
       tile.s = s;
       tile.lds = kPanelWidth;
       a.kv[0].score_packed(tile);
-      for (const float score : s) ASSERT_EQ(score, sign * 127.0f * 127.0f * static_cast<float>(dim)) << dim;
-      const KvOperands& f32 = a.kv[slot(KvType::kF32)];
-      if (f32.score_tile == nullptr || dim > f32.direct_key_dims) continue;
-      tile.panels = k.data();
-      tile.panel_stride = dim * kPanelWidth * 4;
-      std::fill_n(s, kPanelWidth, 0.0f);
-      f32.score_tile(tile);
       for (const float score : s) ASSERT_EQ(score, sign * 127.0f * 127.0f * static_cast<float>(dim)) << dim;
     }
   }
