@@ -5,17 +5,8 @@
 //   Ops::Vec, lanes()           a vector of f32, of at most 16 lanes
 //   Ops::kRegisters             how many there are
 //   Ops::kRows, kWideRows       rows of the largest tile of two vectors; of four
-//   Ops::kRoundingRows, kMostRoundingRows    rows of the largest tile that rounds; more in all than the last do not round in tiles
 //   Ops::load, store, zero, broadcast, add, mul_add
-//   Ops::loaded                 the same as load, once: compilers would load for each operation, beside a broadcast for each product
 //   Ops::rounded                to numbers of bf16; NaN stays NaN
-//   Ops::kKeepsRounded          two tiles of kRoundingRows round once, see Rounded
-//   Ops::kSplits                then
-//     split                     the same of normal numbers below 2^111 and zeros, by multiplication (Veltkamp's splitting or a difference of
-//                               two products); what is larger may become NaN or infinite
-//     flushed                   zeros of their sign in the place of subnormal numbers, if such results are flushed
-//     any_nan(v)                true if a lane is NaN
-//     any_subnormal(p, n)       true if one of n numbers is
 //   Ops::load_pairs, even_of, odd_of    of each two neighbours of bf16 the first, the second, widened
 //   Ops::kMultipliesPairs       then mul_add_even, mul_add_odd multiply them as they are
 //   Ops::zip_lower, zip_upper           what puts both in order again
@@ -23,8 +14,8 @@
 //   Ops::with_registers(f)      f(accumulators, columns): sets of registers, `at<i>(set)` is one of them
 //   unroll<n>(f)                f(0), f(1), ... with the index as a type
 //
-// Both chains of every sum are in registers, so a tile has half the rows of an f32 one; or they are computed one after the
-// other, where rounding wants more rows. The sums themselves are touched once in 32 steps: they stay where they are stored.
+// Both chains of every sum are in registers, so a tile has half the rows of an f32 one. The sums themselves are touched once in 32 steps: they
+// stay where they are stored.
 //
 // The control word is set around the tiles, and those are not inlined: no operation moves across.
 
@@ -43,99 +34,35 @@ SIMDATTN_TILE_INLINE void add_to_chains(const float* x, int64_t stride, Chains& 
     });
   });
 }
-template <int64_t kRows, int64_t kVecs, int64_t kChains, class Chains>
+template <int64_t kRows, int64_t kVecs, class Chains>
 SIMDATTN_TILE_INLINE void clear_chains(Chains& chains) {
-  unroll<kChains * kRows * kVecs>([&](auto i) SIMDATTN_TILE_LAMBDA { Ops::at<i>(chains) = Ops::zero(); });
+  unroll<2 * kRows * kVecs>([&](auto i) SIMDATTN_TILE_LAMBDA { Ops::at<i>(chains) = Ops::zero(); });
 }
 /// The sum of the two chains of row r and vector c.
 template <int64_t kRows, int64_t kVecs, int64_t kIndex, class Chains>
 SIMDATTN_TILE_INLINE Ops::Vec joined(Chains& chains) {
   return Ops::add(Ops::at<kIndex>(chains), Ops::at<kRows * kVecs + kIndex>(chains));
 }
-/// Puts one chain of each sum aside and begins the other one.
-template <int64_t kRows, int64_t kVecs, class Chains>
-SIMDATTN_TILE_INLINE void keep_chains(Chains& chains, float* kept) {
-  unroll<kRows * kVecs>([&](auto i) SIMDATTN_TILE_LAMBDA {
-    Ops::store(Ops::at<i>(chains), kept + i * Ops::lanes());
-    Ops::at<i>(chains) = Ops::zero();
-  });
-}
 /// The registers do not hold pairs of bf16 beside what they become: pairs are loaded twice.
 template <int64_t kRows, int64_t kVecs>
 constexpr bool kLoadsTwice = !Ops::kMultipliesPairs && 2 * kRows * kVecs + 2 * kVecs + 1 > Ops::kRegisters;
 
-/// f32 that may be any number: it is rounded as it is loaded. float: numbers of bf16.
+/// f32 that may be any number: it is rounded before it comes to a tile. float: numbers of bf16.
 struct Unrounded {
   float x;
 };
-/// The same rounded by splitting: what is NaN then, or met subnormal numbers, is computed again from Unrounded. Of those the ones just below
-/// 2^-126 round up to it, which splitting does not see, as it has eight places for each.
-struct Bounded {
-  float x;
-};
-/// What one tile has rounded, for another one: it lies in L1. (Eight rows with AVX2, Zen 4: 0.88; 0.85 of the time from L2 and L3.)
-struct Rounded {
-  float x;
-};
-template <class T>
-constexpr bool kRounds = std::is_same_v<T, Unrounded> || std::is_same_v<T, Bounded>;
-/// How f32 that any number may be in is taken first.
-using Stored32 = std::conditional_t<Ops::kSplits, Bounded, Unrounded>;
-template <class T>
-constexpr FlushSubnormals::Which kFlushed =
-    std::is_same_v<T, Bounded> ? FlushSubnormals::kResults : FlushSubnormals::kAll;
-SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const float* p) { return Ops::load(p); }
-SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Rounded* p) { return Ops::loaded(&p->x); }
-SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Unrounded* p) { return Ops::rounded(Ops::loaded(&p->x)); }
-SIMDATTN_TILE_INLINE Ops::Vec load_numbers(const Bounded* p) { return Ops::split(Ops::loaded(&p->x)); }
-/// A number that is no operand of the chains.
-template <class T>
-SIMDATTN_TILE_INLINE Ops::Vec flushed_if_bounded(Ops::Vec v) {
-  if constexpr (std::is_same_v<T, Bounded>) return Ops::flushed(v);
-  return v;
-}
 /// Bytes of the numbers that a vector holds, read from T.
 template <class T>
 constexpr int64_t kVectorBytes = Ops::kMostLanes * static_cast<int64_t>(sizeof(T));
-/// Of chains apart, the numbers of the one after this one, so many away: hardware does not see that every other row is skipped for a while.
-template <class T, int64_t kVecs>
-SIMDATTN_TILE_INLINE void fetch_other_chain(const T* row, int64_t away) {
-  const uintptr_t next = address_at(reinterpret_cast<const char*>(row), away * static_cast<int64_t>(sizeof(T)));
-  for (uintptr_t byte = 0; byte < kVecs * kVectorBytes<T>; byte += 64) {
-    __builtin_prefetch(reinterpret_cast<const char*>(next + byte));
-  }
-}
 /// T is how a cache stores numbers, not how they are packed.
 template <class T>
-constexpr bool kStored = !std::is_same_v<T, float> && !std::is_same_v<T, Rounded>;
+constexpr bool kStored = std::is_same_v<T, bf16>;
 /// Rows of the largest tile.
-template <class T, int64_t kVecs>
-constexpr int64_t kMostRows = !std::is_same_v<T, Stored32> && kRounds<T>                         ? 1
-                              : kRounds<T> && (kVecs < 4 || Ops::kRoundingRows < Ops::kWideRows) ? Ops::kRoundingRows
-                              : kVecs == 4                                                       ? Ops::kWideRows
-                                                                                                 : Ops::kRows;
-/// One chain after the other: each number is then rounded once for twice the rows, beside three constants and intermediates.
-template <class T, int64_t kRows, int64_t kVecs>
-constexpr bool kApart =
-    (std::is_same_v<T, Bounded> || std::is_same_v<T, Rounded>) && (2 * kRows + 1) * kVecs + 3 > Ops::kRegisters;
-/// Of two such tiles the first one keeps what it rounded.
-template <class T, int64_t kVecs>
-constexpr bool kKeepsRounded = Ops::kKeepsRounded && std::is_same_v<T, Bounded> && kVecs == 2;
-/// So many dimensions or keys.
-constexpr int64_t kMostKept = 256;
-static_assert(kMostKept >= kKeyBlock);
-template <int64_t kVecs, class Columns>
-SIMDATTN_TILE_INLINE void keep_columns(const Columns& columns, float* kept) {
-  unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::at<c>(columns), kept + c * Ops::lanes()); });
-}
-/// Tiles of four vectors: for all rows where they are as high as the others, else for the few rows of a decoding step. Of numbers that are
-/// rounded by splitting with 16 registers: for one row.
+template <int64_t kVecs>
+constexpr int64_t kMostRows = kVecs == 4 ? Ops::kWideRows : Ops::kRows;
+/// Tiles of four vectors: for all rows where they are as high as the others, else for the few rows of a decoding step.
 template <class T>
-constexpr bool kWide =
-    std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows || (std::is_same_v<T, Bounded> && Ops::kRegisters == 16);
-/// False of tiles that no rows come to: columns are a multiple of 32, so one row always has the wider tile.
-template <class T, int64_t kRows, int64_t kVecs>
-constexpr bool kTaken = !(std::is_same_v<T, Bounded> && kWide<T> && kVecs == 2 && kRows <= Ops::kWideRows);
+constexpr bool kWide = std::is_same_v<T, bf16> || Ops::kWideRows == Ops::kRows;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Scores: lanes are keys
@@ -151,15 +78,12 @@ struct ScoreChains {
   float* s;
   int64_t lds;
   PrefetchPlan prefetch;
-  float* kept;  // where rounded columns go, in a panel
 };
 
-/// Bounded: false if a score is NaN (or infinite).
-template <class T, int64_t kRows, int64_t kVecs, bool kKeeps = false>
-SIMDATTN_TILE_FUNCTION bool score_chains_tile(const ScoreChains<T>& a) {
+template <class T, int64_t kRows, int64_t kVecs>
+SIMDATTN_TILE_FUNCTION void score_chains_tile(const ScoreChains<T>& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
   constexpr int64_t kHalf = kVecs / 2;
-  bool done = true;
   Ops::with_registers([&](auto& chains, auto& columns) SIMDATTN_TILE_LAMBDA {
     const int64_t n = Ops::lanes();
     const int64_t ldq = a.ldq;
@@ -169,7 +93,7 @@ SIMDATTN_TILE_FUNCTION bool score_chains_tile(const ScoreChains<T>& a) {
       unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
         const T* const half = c < kHalf ? l : h;
         if constexpr (!kPairs) {
-          Ops::at<c>(columns) = load_numbers(half + c % kHalf * n + chain * kPanelWidth);
+          Ops::at<c>(columns) = Ops::load(half + c % kHalf * n + chain * kPanelWidth);
         } else if constexpr (Ops::kMultipliesPairs) {
           Ops::at<c>(columns) = Ops::load_pairs(half + c % kHalf * 2 * n);
         } else if constexpr (chain == 0) {
@@ -196,16 +120,9 @@ SIMDATTN_TILE_FUNCTION bool score_chains_tile(const ScoreChains<T>& a) {
     unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
       unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::zero(), a.s + r * a.lds + c * n); });
     });
-    constexpr int64_t kAtOnce = kApart<T, kRows, kVecs> ? 1 : 2;
-    alignas(64) float kept[kAtOnce == 1 ? kRows * kVecs * Ops::kMostLanes : 1];
-    const auto join = [&](auto i) SIMDATTN_TILE_LAMBDA {
-      if constexpr (kAtOnce == 1) return Ops::add(Ops::load(kept + i * Ops::lanes()), Ops::at<i>(chains));
-      else return joined<kRows, kVecs, i>(chains);
-    };
     uintptr_t line = a.prefetch.first;
     const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch.pitch);
     int64_t prefetches = a.prefetch.count;
-    [[maybe_unused]] float* kept_columns = a.kept;
     for (int64_t left = a.dim; left > 0;) {
       const int64_t group = left < kChainGroup ? left : kChainGroup;
       left -= group;
@@ -217,72 +134,41 @@ SIMDATTN_TILE_FUNCTION bool score_chains_tile(const ScoreChains<T>& a) {
         line += pitch;
         --prefetches;
       };
-      clear_chains<kRows, kVecs, kAtOnce>(chains);
-      if constexpr (kApart<T, kRows, kVecs>) {
-        const auto chain = [&](int64_t first) SIMDATTN_TILE_LAMBDA {
-          const float* x = q + first;
-          Cursor<const T> l(low.get() + first * kPanelWidth), h(high.get() + first * kPanelWidth);
+      clear_chains<kRows, kVecs>(chains);
 #pragma GCC unroll 1
-          for (int64_t i = first; i < group; i += 2) {
-            if (first == 0) prefetch();
-            if constexpr (kRounds<T>)
-              fetch_other_chain<T, kVecs>(l.get(), first == 0 ? kPanelWidth : (kChainGroup - 1) * kPanelWidth);
-            load(l.get(), h.get(), kFirst);
-            if constexpr (kKeeps) keep_columns<kVecs>(columns, kept_columns + i * kPanelWidth);
-            add(x, kFirst);
-            x += 2;
-            l += 2 * kPanelWidth;
-            h += 2 * kPanelWidth;
-          }
-        };
-        chain(0);
-        keep_chains<kRows, kVecs>(chains, kept);
-        chain(1);
-        q += group;
-        if constexpr (kKeeps) kept_columns += group * kPanelWidth;
-        low += group * kPanelWidth;
-        high += group * kPanelWidth;
-      } else {
-#pragma GCC unroll 1
-        for (int64_t i = 0; i < group / 2; ++i) {
-          prefetch();
-          load(low.get(), high.get(), kFirst);
-          add(q, kFirst);
-          if constexpr (kPairs && kLoadsTwice<kRows, kVecs>) {
-            load(Ops::hide(low.get()), Ops::hide(high.get()), kSecond);
-          } else {
-            load(low.get(), high.get(), kSecond);
-          }
-          add(q + 1, kSecond);
-          q += 2;
-          low += 2 * kPanelWidth;
-          high += 2 * kPanelWidth;
+      for (int64_t i = 0; i < group / 2; ++i) {
+        prefetch();
+        load(low.get(), high.get(), kFirst);
+        add(q, kFirst);
+        if constexpr (kPairs && kLoadsTwice<kRows, kVecs>) {
+          load(Ops::hide(low.get()), Ops::hide(high.get()), kSecond);
+        } else {
+          load(low.get(), high.get(), kSecond);
         }
-        if (group % 2 != 0) {
-          load(low.get(), high.get(), kFirst);
-          add(q, kFirst);
-        }
+        add(q + 1, kSecond);
+        q += 2;
+        low += 2 * kPanelWidth;
+        high += 2 * kPanelWidth;
+      }
+      if (group % 2 != 0) {
+        load(low.get(), high.get(), kFirst);
+        add(q, kFirst);
       }
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
         unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
           float* const s = a.s + r * a.lds + c * n;
-          Ops::store(Ops::add(Ops::load(s), join(std::integral_constant<int64_t, r * kVecs + c>())), s);
+          Ops::store(Ops::add(Ops::load(s), joined<kRows, kVecs, r * kVecs + c>(chains)), s);
         });
       });
     }
-    const Ops::Vec scale = flushed_if_bounded<T>(Ops::broadcast(a.scale));
-    [[maybe_unused]] Ops::Vec poison = Ops::zero();
+    const Ops::Vec scale = Ops::broadcast(a.scale);
     unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
       unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
         float* const s = a.s + r * a.lds + c * n;
-        const Ops::Vec score = Ops::mul_add(Ops::load(s), scale, Ops::zero());
-        if constexpr (std::is_same_v<T, Bounded>) poison = Ops::mul_add(score, Ops::zero(), poison);
-        Ops::store(score, s);
+        Ops::store(Ops::mul_add(Ops::load(s), scale, Ops::zero()), s);
       });
     });
-    if constexpr (std::is_same_v<T, Bounded>) done = !Ops::any_nan(poison);
   });
-  return done;
 }
 
 /// What the tile of rows [first, first + rows) and kVecs vectors from column x on prefetches: its share of the panels to come,
@@ -302,9 +188,6 @@ SIMDATTN_TILE_INLINE PrefetchPlan chain_panels_to_come(const ScoreTile& a, int64
   return {address_at(static_cast<const char*>(a.panels), offset), width * kPair, to - from};
 }
 
-template <int64_t kVecs>
-SIMDATTN_TILE_FUNCTION void score_unrounded_strip(const ScoreTile& a, int64_t x, int64_t first, int64_t rows);
-
 /// All rows against kVecs vectors of columns from column `x` on.
 template <class T, int64_t kVecs>
 SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
@@ -314,35 +197,7 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
     return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kStep;
   };
   const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
-  if constexpr (kKeepsRounded<T, kVecs>) {
-    if (a.rows == 2 * Ops::kRoundingRows && a.dim <= kMostKept) {
-      constexpr int64_t kRows = Ops::kRoundingRows;
-      constexpr int64_t kHalf = kVecs / 2;
-      const int64_t n = Ops::lanes();
-      // In those sets of L1 in which the columns are not.
-      alignas(128) Rounded panel[kMostKept * kPanelWidth];
-      Rounded* const kept = panel + kPanelWidth - kVecs * n - x % kPanelWidth;
-      const float* const q = static_cast<const float*>(a.q);
-      float* const s = a.s + x;
-      const ScoreChains<T> first = {q,
-                                    ldq,
-                                    column(x),
-                                    column(x + kHalf * n),
-                                    a.dim,
-                                    &a.scale,
-                                    s,
-                                    a.lds,
-                                    a.stream ? chain_panels_to_come<T, kVecs>(a, x, 0, a.rows) : PrefetchPlan(),
-                                    &kept->x};
-      const ScoreChains<Rounded> second = {q + kRows * ldq,   ldq,   kept,           kept + kHalf * n, a.dim, &a.scale,
-                                           s + kRows * a.lds, a.lds, PrefetchPlan(), nullptr};
-      // Columns that are not finite make scores of all rows NaN, or infinite.
-      if (score_chains_tile<T, kRows, kVecs, true>(first)) score_chains_tile<Rounded, kRows, kVecs>(second);
-      else score_unrounded_strip<kVecs>(a, x, 0, a.rows);
-      return;
-    }
-  }
-  for (RowTiles t(a.rows, kMostRows<T, kVecs>); t.first < a.rows; t.next()) {
+  for (RowTiles t(a.rows, kMostRows<kVecs>); t.first < a.rows; t.next()) {
     const ScoreChains<T> arguments = {
         static_cast<const float*>(a.q) + t.first * ldq,
         ldq,
@@ -352,31 +207,14 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
         &a.scale,
         a.s + t.first * a.lds + x,
         a.lds,
-        kStored<T> && a.stream ? chain_panels_to_come<T, kVecs>(a, x, t.first, t.rows) : PrefetchPlan(),
-        nullptr};
-    bool done = true;
-    with_rows<kMostRows<T, kVecs>>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA {
-      if constexpr (kTaken<T, r, kVecs>) done = score_chains_tile<T, r, kVecs>(arguments);
-    });
-    if constexpr (std::is_same_v<T, Bounded>) {
-      for (int64_t c = 0; !done && c < kVecs; c += 2) {
-        score_unrounded_strip<2>(a, x + c * Ops::lanes(), t.first, t.rows);
-      }
-    }
+        kStored<T> && a.stream ? chain_panels_to_come<T, kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
+    with_rows<kMostRows<kVecs>>(
+        t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { score_chains_tile<T, r, kVecs>(arguments); });
   }
 }
-template <int64_t kVecs>
-void score_unrounded_strip(const ScoreTile& a, int64_t x, int64_t first, int64_t rows) {
-  const FlushSubnormals flush;
-  ScoreTile part = a;
-  part.q = static_cast<const char*>(a.q) + first * a.q_stride;
-  part.rows = rows;
-  part.s = a.s + first * a.lds;
-  score_chains_strip<Unrounded, kVecs>(part, x);
-}
-
 template <class T>
-SIMDATTN_TILE_INLINE void score_chains_flushing(const ScoreTile& a) {
+void score_chains(const ScoreTile& a) {
+  const FlushSubnormals flush;
   const int64_t n = Ops::lanes();
   const int64_t columns = a.n_panels * kPanelWidth;
   int64_t x = 0;
@@ -386,26 +224,6 @@ SIMDATTN_TILE_INLINE void score_chains_flushing(const ScoreTile& a) {
     }
   }
   for (; x < columns; x += 2 * n) score_chains_strip<T, 2>(a, x);
-}
-template <class T>
-void score_chains(const ScoreTile& a) {
-  if constexpr (std::is_same_v<T, Bounded>) {
-    bool splits = FlushSubnormals::tells();
-    for (int64_t r = 0; splits && r < a.rows; ++r) {
-      const char* const q = static_cast<const char*>(a.q) + r * a.q_stride;
-      splits = !Ops::any_subnormal(reinterpret_cast<const float*>(q), a.dim);
-    }
-    if (splits) {
-      const FlushSubnormals flush(kFlushed<T>);
-      score_chains_flushing<T>(a);
-      // Asked once: the control word is read when all arithmetic before is done.
-      if (!FlushSubnormals::met()) return;
-    }
-    score_chains<Unrounded>(a);
-  } else {
-    const FlushSubnormals flush(kFlushed<T>);
-    score_chains_flushing<T>(a);
-  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -423,10 +241,9 @@ struct ValueChains {
   int64_t ldo;
   const float* alpha;  // null: 1
   PrefetchPlan prefetch;
-  float* kept;  // where rounded columns go, kVecs vectors a key
 };
 
-template <class T, int64_t kRows, int64_t kVecs, bool kKeeps = false>
+template <class T, int64_t kRows, int64_t kVecs>
 SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;  // registers hold even columns and odd columns apart
   Ops::with_registers([&](auto& chains, auto& columns) SIMDATTN_TILE_LAMBDA {
@@ -447,7 +264,7 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
           }
         });
       } else {
-        unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::at<c>(columns) = load_numbers(key + c * n); });
+        unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA { Ops::at<c>(columns) = Ops::load(key + c * n); });
       }
     };
     constexpr auto kFirst = std::integral_constant<int64_t, 0>();
@@ -466,24 +283,17 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
     };
     if (a.alpha != nullptr) {
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
-        const Ops::Vec alpha = flushed_if_bounded<T>(Ops::broadcast(a.alpha + r));
+        const Ops::Vec alpha = Ops::broadcast(a.alpha + r);
         unroll<kVecs>([&](auto c) SIMDATTN_TILE_LAMBDA {
           float* const o = a.o + r * a.ldo + c * n;
           Ops::store(Ops::mul_add(alpha, Ops::load(o), Ops::zero()), o);
         });
       });
     }
-    constexpr int64_t kAtOnce = kApart<T, kRows, kVecs> ? 1 : 2;
-    alignas(64) float kept[kAtOnce == 1 ? kRows * kVecs * Ops::kMostLanes : 1];
-    const auto join = [&](auto i) SIMDATTN_TILE_LAMBDA {
-      if constexpr (kAtOnce == 1) return Ops::add(Ops::load(kept + i * Ops::lanes()), Ops::at<i>(chains));
-      else return joined<kRows, kVecs, i>(chains);
-    };
     uintptr_t line = a.prefetch.first;
     const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch.pitch);
     int64_t prefetches = a.prefetch.count;
     int64_t left = a.keys;
-    [[maybe_unused]] float* kept_columns = a.kept;
     for (int64_t group = a.first_group < left ? a.first_group : left; left > 0;
          group = left < kChainGroup ? left : kChainGroup) {
       left -= group;
@@ -496,55 +306,28 @@ SIMDATTN_TILE_FUNCTION void value_chains_tile(const ValueChains<T>& a) {
         line += 2 * pitch;
         prefetches -= 2;
       };
-      clear_chains<kRows, kVecs, kAtOnce>(chains);
-      if constexpr (kApart<T, kRows, kVecs>) {
-        const auto chain = [&](int64_t first) SIMDATTN_TILE_LAMBDA {
-          const float* x = w + first;
-          Cursor<const T> at(v.get() + first * key_stride);
-          // After the last group come the columns beside these ones.
-          const int64_t away = first == 0 ? key_stride
-                               : left > 0 ? (kChainGroup - 1) * key_stride
-                                          : kVecs * n - key_stride;
+      clear_chains<kRows, kVecs>(chains);
 #pragma GCC unroll 1
-          for (int64_t i = first; i < group; i += 2) {
-            if (first == 0) prefetch();
-            if constexpr (kRounds<T>) fetch_other_chain<T, kVecs>(at.get(), away);
-            load(at.get());
-            if constexpr (kKeeps) keep_columns<kVecs>(columns, kept_columns + i * kVecs * n);
-            add(x, kFirst);
-            x += 2;
-            at += 2 * key_stride;
-          }
-        };
-        chain(0);
-        keep_chains<kRows, kVecs>(chains, kept);
-        chain(1);
-        w += group;
-        if constexpr (kKeeps) kept_columns += group * kVecs * n;
-        v += group * key_stride;
-      } else {
-#pragma GCC unroll 1
-        for (int64_t i = 0; i < group / 2; ++i) {
-          prefetch();
-          load(v.get());
-          add(w, kFirst);
-          load(v.get() + key_stride);
-          add(w + 1, kSecond);
-          w += 2;
-          v += 2 * key_stride;
-        }
-        if (group % 2 != 0) {
-          load(v.get());
-          add(w, kFirst);
-          w += 1;
-          v += key_stride;
-        }
+      for (int64_t i = 0; i < group / 2; ++i) {
+        prefetch();
+        load(v.get());
+        add(w, kFirst);
+        load(v.get() + key_stride);
+        add(w + 1, kSecond);
+        w += 2;
+        v += 2 * key_stride;
+      }
+      if (group % 2 != 0) {
+        load(v.get());
+        add(w, kFirst);
+        w += 1;
+        v += key_stride;
       }
       unroll<kRows>([&](auto r) SIMDATTN_TILE_LAMBDA {
         unroll<kVecs / 2>([&](auto c) SIMDATTN_TILE_LAMBDA {
           float* const o = a.o + r * a.ldo + 2 * c * n;
-          const Ops::Vec even = join(std::integral_constant<int64_t, r * kVecs + 2 * c>());
-          const Ops::Vec odd = join(std::integral_constant<int64_t, r * kVecs + 2 * c + 1>());
+          const Ops::Vec even = joined<kRows, kVecs, r * kVecs + 2 * c>(chains);
+          const Ops::Vec odd = joined<kRows, kVecs, r * kVecs + 2 * c + 1>(chains);
           Ops::store(Ops::add(Ops::load(o), kPairs ? Ops::zip_lower(even, odd) : even), o);
           Ops::store(Ops::add(Ops::load(o + n), kPairs ? Ops::zip_upper(even, odd) : odd), o + n);
         });
@@ -569,58 +352,6 @@ SIMDATTN_TILE_INLINE PrefetchPlan chain_values_to_come(const ValueTile& a, int64
   return {address(from * a.key_stride + x * kSize), a.key_stride, to - from};
 }
 
-/// Sums of some columns, a multiple of two vectors, as they were: they may have to be computed again.
-class KeptSums {
- public:
-  static constexpr int64_t kColumns = 256;
-  /// `used`: they are operands, of which subnormal ones count as zeros.
-  SIMDATTN_TILE_FUNCTION KeptSums(const ValueTile& a, int64_t x, int64_t columns, bool used)
-      : o_(a.o + x), ldo_(a.ldo), rows_(a.rows), columns_(columns) {
-    each([&](float* sum, float* kept, auto) SIMDATTN_TILE_LAMBDA {
-      Ops::Vec v = Ops::load(sum);
-      if (used) v = Ops::flushed(v);
-      Ops::store(v, sum);
-      Ops::store(v, kept);
-    });
-  }
-  SIMDATTN_TILE_FUNCTION bool now_nan() {
-    Ops::Vec poison0 = Ops::zero(), poison1 = poison0;
-    each([&](const float* sum, const float*, auto i) SIMDATTN_TILE_LAMBDA {
-      Ops::Vec& poison = i == 0 ? poison0 : poison1;
-      poison = Ops::mul_add(Ops::load(sum), Ops::zero(), poison);
-    });
-    return Ops::any_nan(Ops::add(poison0, poison1));
-  }
-  SIMDATTN_TILE_FUNCTION void restore() {
-    each([&](float* sum, const float* kept, auto) SIMDATTN_TILE_LAMBDA { Ops::store(Ops::load(kept), sum); });
-  }
-
- private:
-  template <class F>
-  SIMDATTN_TILE_INLINE void each(const F& f) {
-    const int64_t n = Ops::lanes();
-    for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t c = 0; c < columns_; c += 2 * n) {
-        unroll<2>([&](auto i)
-                      SIMDATTN_TILE_LAMBDA { f(o_ + r * ldo_ + c + i * n, kept_ + r * kColumns + c + i * n, i); });
-      }
-    }
-  }
-  float* o_;
-  int64_t ldo_;
-  int64_t rows_;
-  int64_t columns_;
-  alignas(64) float kept_[Ops::kMostRoundingRows * kColumns];
-};
-SIMDATTN_TILE_FUNCTION void value_unrounded_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
-                                                    int64_t columns);
-SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t columns);
-template <class T>
-SIMDATTN_TILE_FUNCTION void value_chains_kept(const ValueTile& a, int64_t columns);
-/// False: values are rounded before, as what comes here is rare where tiles split.
-template <class T>
-constexpr bool kInTiles = !(Ops::kSplits && std::is_same_v<T, Unrounded>);
-
 /// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
 template <class T, int64_t kVecs>
 SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
@@ -629,22 +360,7 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
   const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
   const int64_t first_group = kChainGroup - (a.first_key + key) % kChainGroup;
   const float* const alpha = key == 0 ? a.alpha : nullptr;
-  if constexpr (kKeepsRounded<T, kVecs>) {
-    if (a.rows == 2 * Ops::kRoundingRows) {
-      constexpr int64_t kRows = Ops::kRoundingRows;
-      alignas(64) Rounded kept[kMostKept * kVecs * Ops::kMostLanes];
-      const float* const w = a.w + key;
-      float* const o = a.o + x;
-      value_chains_tile<T, kRows, kVecs, true>(
-          {w, a.ldw, v, key_stride, first_group, keys, o, a.ldo, alpha,
-           a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, 0, a.rows) : PrefetchPlan(), &kept->x});
-      value_chains_tile<Rounded, kRows, kVecs>({w + kRows * a.ldw, a.ldw, kept, kVecs * Ops::lanes(), first_group, keys,
-                                                o + kRows * a.ldo, a.ldo, alpha != nullptr ? alpha + kRows : nullptr,
-                                                PrefetchPlan(), nullptr});
-      return;
-    }
-  }
-  for (RowTiles t(a.rows, kMostRows<T, kVecs>); t.first < a.rows; t.next()) {
+  for (RowTiles t(a.rows, kMostRows<kVecs>); t.first < a.rows; t.next()) {
     const ValueChains<T> arguments = {
         a.w + t.first * a.ldw + key,
         a.ldw,
@@ -655,11 +371,9 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
         a.o + t.first * a.ldo + x,
         a.ldo,
         alpha != nullptr ? alpha + t.first : nullptr,
-        kStored<T> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan(),
-        nullptr};
-    with_rows<kMostRows<T, kVecs>>(t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA {
-      if constexpr (kTaken<T, r, kVecs>) value_chains_tile<T, r, kVecs>(arguments);
-    });
+        kStored<T> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan()};
+    with_rows<kMostRows<kVecs>>(
+        t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
   }
 }
 /// Columns [x, end) of `keys` keys from `key` on; multiples of kValueGroup.
@@ -676,10 +390,53 @@ SIMDATTN_TILE_FUNCTION void value_chains_columns(const ValueTile& a, int64_t key
   for (; x < end; x += 2 * n) value_chains_strip<T, 2>(a, key, keys, x);
 }
 
-/// The columns from `x` on, less than kValueGroup of them, by way of copies that have all. Packed values have all. `bounded`: T is Unrounded, for
-/// Bounded.
+/// Values of f32 are rounded once for all rows, a group of keys and 16 KiB at a time, which stay in L1.
+SIMDATTN_TILE_FUNCTION void round_values(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns,
+                                         float* out) {
+  const int64_t n = Ops::lanes();
+  for (int64_t j = key; j < key + keys; ++j) {
+    const char* const row = static_cast<const char*>(a.v) + j * a.key_stride + x / kValueGroup * a.group_stride;
+    if (a.stream) {
+      const uintptr_t next = address_at(row, kChainGroup * a.key_stride);
+      for (uintptr_t byte = 0; byte < static_cast<uintptr_t>(columns) * sizeof(float); byte += 64) {
+        __builtin_prefetch(reinterpret_cast<const char*>(next + byte), 0, 2);
+      }
+    }
+    for (int64_t c = 0; c < columns; c += n, out += n) {
+      const char* const at = row + c / kValueGroup * a.group_stride;
+      Ops::store(Ops::rounded(Ops::load(reinterpret_cast<const float*>(at) + c % kValueGroup)), out);
+    }
+  }
+}
+/// Numbers in rows, whose columns lie side by side.
+SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t columns) {
+  constexpr int64_t kColumns = 128;
+  alignas(64) float values[kChainGroup * kColumns];
+  int64_t key = 0;
+  do {
+    const int64_t group = kChainGroup - (a.first_key + key) % kChainGroup;
+    const int64_t keys = a.keys - key < group ? a.keys - key : group;
+    for (int64_t x = 0; x < columns; x += kColumns) {
+      ValueTile part = a;
+      part.dim = columns - x < kColumns ? columns - x : kColumns;
+      round_values(a, key, keys, x, part.dim, values);
+      part.w = a.w + key;
+      part.v = values;
+      part.first_key = a.first_key + key;
+      part.key_stride = part.dim * static_cast<int64_t>(sizeof(float));
+      part.group_stride = kValueGroup * static_cast<int64_t>(sizeof(float));
+      part.keys = keys;
+      part.o = a.o + x;
+      part.alpha = key == 0 ? a.alpha : nullptr;
+      part.stream = false;
+      value_chains_columns<float>(part, 0, keys, 0, part.dim);
+    }
+    key += group;
+  } while (key < a.keys);
+}
+/// The columns from `x` on, less than kValueGroup of them, by way of copies that have all. Packed values have all.
 template <class T>
-SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x, [[maybe_unused]] bool bounded) {
+SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
   const size_t columns = static_cast<size_t>(a.dim - x);
   alignas(64) T values[kChainGroup * kValueGroup] = {};
   alignas(64) float sums[Ops::kRows * kValueGroup] = {};
@@ -706,71 +463,13 @@ SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x, [[m
       part.ldo = kValueGroup;
       part.alpha = a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr;
       part.stream = false;
-      if constexpr (kInTiles<T>) value_chains_columns<T>(part, 0, keys, 0, kValueGroup);
-      else if (bounded) value_chains_kept<Bounded>(part, kValueGroup);
+      if constexpr (kStored<T>) value_chains_columns<T>(part, 0, keys, 0, kValueGroup);
       else rounded_value_chains(part, kValueGroup);
       for (int64_t r = 0; r < t.rows; ++r)
         __builtin_memcpy(o + r * a.ldo, sums + r * kValueGroup, columns * sizeof(float));
     }
     key += group;
   }
-}
-
-/// Values that more than one tile of rows reads: rounded once, a group of keys and 16 KiB at a time, which stay in L1.
-SIMDATTN_TILE_FUNCTION void round_values(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns,
-                                         float* out) {
-  const int64_t n = Ops::lanes();
-  for (int64_t j = key; j < key + keys; ++j) {
-    const char* const row = static_cast<const char*>(a.v) + j * a.key_stride + x / kValueGroup * a.group_stride;
-    if (a.stream) {
-      const uintptr_t next = address_at(row, kChainGroup * a.key_stride);
-      for (uintptr_t byte = 0; byte < static_cast<uintptr_t>(columns) * sizeof(float); byte += 64) {
-        __builtin_prefetch(reinterpret_cast<const char*>(next + byte), 0, 2);
-      }
-    }
-    for (int64_t c = 0; c < columns; c += n, out += n) {
-      const char* const at = row + c / kValueGroup * a.group_stride;
-      Ops::store(Ops::rounded(Ops::load(reinterpret_cast<const float*>(at) + c % kValueGroup)), out);
-    }
-  }
-}
-void rounded_value_chains(const ValueTile& a, int64_t columns) {
-  constexpr int64_t kColumns = 128;
-  alignas(64) float values[kChainGroup * kColumns];
-  int64_t key = 0;
-  do {
-    const int64_t group = kChainGroup - (a.first_key + key) % kChainGroup;
-    const int64_t keys = a.keys - key < group ? a.keys - key : group;
-    for (int64_t x = 0; x < columns; x += kColumns) {
-      ValueTile part = a;
-      part.dim = columns - x < kColumns ? columns - x : kColumns;
-      round_values(a, key, keys, x, part.dim, values);
-      part.w = a.w + key;
-      part.v = values;
-      part.first_key = a.first_key + key;
-      part.key_stride = part.dim * static_cast<int64_t>(sizeof(float));
-      part.group_stride = kValueGroup * static_cast<int64_t>(sizeof(float));
-      part.keys = keys;
-      part.o = a.o + x;
-      part.alpha = key == 0 ? a.alpha : nullptr;
-      part.stream = false;
-      value_chains_columns<float>(part, 0, keys, 0, part.dim);
-    }
-    key += group;
-  } while (key < a.keys);
-}
-/// Numbers in rows, whose columns lie side by side.
-void value_unrounded_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns) {
-  const FlushSubnormals flush;
-  ValueTile part = a;
-  part.w = a.w + key;
-  part.v = static_cast<const char*>(a.v) + key * a.key_stride + x * static_cast<int64_t>(sizeof(float));
-  part.first_key = a.first_key + key;
-  part.keys = keys;
-  part.o = a.o + x;
-  part.alpha = key == 0 ? a.alpha : nullptr;
-  part.stream = false;
-  rounded_value_chains(part, columns);
 }
 
 /// Rows from beyond the caches are read in blocks of whole groups, all columns of a block before the next block, so that
@@ -780,60 +479,24 @@ SIMDATTN_TILE_INLINE int64_t value_block(const ValueTile& a, int64_t size) {
   const int64_t in_block = 131072 / (a.dim * size) / kChainGroup * kChainGroup;
   return a.stream ? (in_block > kChainGroup ? in_block : kChainGroup) : kKeyBlock;
 }
-/// Columns [x, end) of keys [key, keys).
-template <class T>
-SIMDATTN_TILE_INLINE void value_chains_blocks(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t end) {
-  const int64_t block = value_block(a, static_cast<int64_t>(sizeof(T)));
-  do {
-    // The first block ends with a group.
-    const int64_t most = block - (a.first_key + key) % kChainGroup;
-    if constexpr (kInTiles<T>) value_chains_columns<T>(a, key, keys - key < most ? keys - key : most, x, end);
-    key += most;
-  } while (key < keys);
-}
-/// The sums are kept, and looked at, once for all keys if a row of them is kept in one piece: once for each block of 32 keys from beyond L2
-/// takes a twentieth of a decode of four and eight rows.
-template <class T>
-void value_chains_kept(const ValueTile& a, int64_t columns) {
-  const int64_t block = columns <= KeptSums::kColumns ? kKeyBlock : value_block(a, sizeof(float));
-  int64_t key = 0;
-  do {
-    const int64_t most = block - (a.first_key + key) % kChainGroup;
-    const int64_t keys = a.keys - key < most ? a.keys - key : most;
-    for (int64_t x = 0; x < columns; x += KeptSums::kColumns) {
-      const int64_t end = columns - x < KeptSums::kColumns ? columns : x + KeptSums::kColumns;
-      KeptSums kept(a, x, end - x, keys > 0 || (a.alpha != nullptr && key == 0));
-      value_chains_blocks<T>(a, key, key + keys, x, end);
-      if (FlushSubnormals::met() || kept.now_nan()) {
-        kept.restore();
-        value_unrounded_columns(a, key, keys, x, end - x);
-      }
-    }
-    key += most;
-  } while (key < a.keys);
-}
-
+/// Unrounded: of rows; float: of packed groups, which are whole.
 template <class T>
 void value_chains(const ValueTile& a) {
-  if constexpr (std::is_same_v<T, Bounded>) {
-    if (a.rows > Ops::kMostRoundingRows || !FlushSubnormals::tells()) return value_chains<Unrounded>(a);
-    for (int64_t r = 0; r < a.rows; ++r) {
-      if (Ops::any_subnormal(a.w + r * a.ldw, a.keys)) return value_chains<Unrounded>(a);
-    }
-  }
-  const FlushSubnormals flush(kFlushed<T>);
+  const FlushSubnormals flush;
   const int64_t whole = a.dim / kValueGroup * kValueGroup;
   if constexpr (std::is_same_v<T, Unrounded>) {
-    if (!kInTiles<T> || a.rows > Ops::kMostRoundingRows) {
-      rounded_value_chains(a, whole);
-      if (whole < a.dim) last_value_chains<T>(a, whole, false);
-      return;
-    }
+    rounded_value_chains(a, whole);
+  } else {
+    const int64_t block = value_block(a, static_cast<int64_t>(sizeof(T)));
+    int64_t key = 0;
+    do {
+      // The first block ends with a group.
+      const int64_t most = block - (a.first_key + key) % kChainGroup;
+      value_chains_columns<T>(a, key, a.keys - key < most ? a.keys - key : most, 0, whole);
+      key += most;
+    } while (key < a.keys);
   }
-  if constexpr (std::is_same_v<T, Bounded>) value_chains_kept<T>(a, whole);
-  else value_chains_blocks<T>(a, 0, a.keys, 0, whole);
-  if constexpr (kStored<T>) {
-    constexpr bool kBounded = std::is_same_v<T, Bounded>;
-    if (whole < a.dim) last_value_chains<std::conditional_t<kBounded, Unrounded, T>>(a, whole, kBounded);
+  if constexpr (!std::is_same_v<T, float>) {
+    if (whole < a.dim) last_value_chains<T>(a, whole);
   }
 }

@@ -212,7 +212,6 @@ constexpr void add_narrow_type(UKernels& t) {
   KvOperands& as_bf16 = t.attention[slot(Arithmetic::kBF16)].kv[kIndex];
   if constexpr (requires { Slots::value_tile_bf16; }) {
     as_bf16.value_tile = Slots::value_tile_bf16;
-    as_bf16.direct_value_rows = t.attention[slot(Arithmetic::kBF16)].kv[slot(KvType::kF32)].direct_key_rows;
   }
   if constexpr (!is_read_only(kType) && requires { Slots::pack_panel_bf16; })
     as_bf16.pack_panel = Slots::pack_panel_bf16;

@@ -46,62 +46,15 @@ struct Ops {
 #else  // a product takes a register of its own
   static constexpr int64_t kRegisters = 16, kRows = 2, kWideRows = 1;
 #endif
-  static constexpr int64_t kRoundingRows = simdattn::HWY_NAMESPACE::kRoundingRows;
-  static constexpr int64_t kMostRoundingRows = simdattn::HWY_NAMESPACE::kMostRoundingRows;
   static constexpr int64_t kMostLanes = static_cast<int64_t>(hn::MaxLanes(TileTag()));
   static HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(TileTag())); }
   static HWY_INLINE Vec load(const float* p) { return hn::LoadU(TileTag(), p); }
-  static HWY_INLINE Vec loaded(const float* p) {
-    Vec v = load(p);
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-    __asm__("" : "+v"(v.raw));
-#endif
-    return v;
-  }
   static HWY_INLINE void store(Vec v, float* p) { hn::StoreU(v, TileTag(), p); }
   static HWY_INLINE Vec zero() { return hn::Zero(TileTag()); }
   static HWY_INLINE Vec broadcast(const float* p) { return hn::Set(TileTag(), *p); }
   static HWY_INLINE Vec add(Vec a, Vec b) { return hn::Add(a, b); }
   static HWY_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return hn::MulAdd(a, b, c); }
   static HWY_INLINE Vec rounded(Vec v) { return RoundedToBF16(TileTag(), v); }
-  static constexpr bool kSplits = HWY_ARCH_X86, kKeepsRounded = HWY_TARGET == HWY_AVX2;
-  static HWY_INLINE Vec split(Vec v) {
-#if HWY_TARGET == HWY_AVX2
-    // Three operations, but two of them for other ports than those of multiply-adds. In assembly: compilers would begin all vectors of a
-    // column, and put chains on the stack.
-    __m256 x = v.raw, scaled;
-    __asm__("vmulps %2, %0, %1\n\tvsubps %0, %1, %0\n\tvsubps %0, %1, %0"
-            : "+x"(x), "=&x"(scaled)
-            : "x"(hn::Set(TileTag(), 65537.0f).raw));
-    return Vec{x};
-#else
-    // 65536 v is exact and a multiple of the last place of 65535 v, so their difference is v rounded to that place, 8 places from its first
-    // one. SSE has three operations here too, but none that waits for two others.
-    return hn::MulSub(v, hn::Set(TileTag(), 65536.0f), hn::Mul(v, hn::Set(TileTag(), 65535.0f)));
-#endif
-  }
-  static HWY_INLINE Vec flushed(Vec v) {
-    Vec one = hn::Set(TileTag(), 1.0f);
-#if HWY_ARCH_X86
-    __asm__("" : "+v"(one.raw));  // else there is no product
-#endif
-    return hn::Mul(v, one);
-  }
-  static HWY_INLINE bool any_nan(Vec v) { return !hn::AllFalse(TileTag(), hn::IsNaN(v)); }
-  static HWY_INLINE bool any_subnormal(const float* p, int64_t n) {
-    const TileTag d;
-    const hn::RebindToUnsigned<TileTag> du;
-    auto least = hn::Set(du, ~0u);
-    const auto look = [&](Vec v) SIMDATTN_LAMBDA {  // twice the magnitude, less 1: zeros are the largest
-      const auto u = hn::BitCast(du, v);
-      least = hn::Min(least, hn::Sub(hn::Add(u, u), hn::Set(du, 1u)));
-    };
-    const int64_t step = lanes();
-    int64_t i = 0;
-    for (; i + step <= n; i += step) look(load(p + i));
-    if (i < n) look(hn::LoadN(d, p + i, static_cast<size_t>(n - i)));
-    return !hn::AllFalse(du, hn::Lt(least, hn::Set(du, 0x00FFFFFFu)));
-  }
   static HWY_INLINE Vec load_pairs(const bf16* p) { return LoadPairs(TileTag(), p); }
   static HWY_INLINE Vec even_of(Vec pairs) { return EvenOf(TileTag(), pairs); }
   static HWY_INLINE Vec odd_of(Vec pairs) { return OddOf(TileTag(), pairs); }
@@ -170,10 +123,9 @@ void RoundToBF16(const float* in, float* out, int64_t n) {
   }
 }
 void ScoreChainsF32(const ScoreTile& a) { widened::score_chains<float>(a); }
-void ScoreChainsUnrounded(const ScoreTile& a) { widened::score_chains<widened::Stored32>(a); }
 void ScoreChainsBF16(const ScoreTile& a) { widened::score_chains<bf16>(a); }
 void ValueChainsF32(const ValueTile& a) { widened::value_chains<float>(a); }
-void ValueChainsUnrounded(const ValueTile& a) { widened::value_chains<widened::Stored32>(a); }
+void ValueChainsUnrounded(const ValueTile& a) { widened::value_chains<widened::Unrounded>(a); }
 void ValueChainsBF16(const ValueTile& a) { widened::value_chains<bf16>(a); }
 #if SIMDATTN_ARM_MATRIX
 void ScorePairs(const ScoreTile& a) { pairs::score_chains<bf16>(a); }

@@ -109,17 +109,8 @@ void WidenPanelBF16(const void* panel, int64_t dim, float* out);
 void WidenPanelF16(const void* panel, int64_t dim, float* out);
 
 // bf16_attention.cc: numbers that are bf16 ones, as f32 or as bf16; f32 that is not rounded yet
-// Rows of tiles of f32 that is not rounded yet; what tiles round for at most.
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-constexpr int64_t kRoundingRows = 8, kMostRoundingRows = 8;
-#elif HWY_ARCH_X86
-constexpr int64_t kRoundingRows = 4, kMostRoundingRows = 8;
-#else
-constexpr int64_t kRoundingRows = 2, kMostRoundingRows = 2;
-#endif
 void RoundToBF16(const float* in, float* out, int64_t n);
 void ScoreChainsF32(const ScoreTile& a);
-void ScoreChainsUnrounded(const ScoreTile& a);
 void ScoreChainsBF16(const ScoreTile& a);
 void ValueChainsF32(const ValueTile& a);
 void ValueChainsUnrounded(const ValueTile& a);

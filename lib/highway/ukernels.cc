@@ -50,11 +50,9 @@ SIMDATTN_KERNELS(bf16, BF16);
 SIMDATTN_KERNELS(f16, F16);
 
 struct Bf16Kernels {
-  static constexpr int64_t kDirectKeyRows = kMostRoundingRows;
   static constexpr auto round = RoundToBF16;
   static constexpr auto score_tile = ScoreChainsF32;
   static constexpr auto score_tile_bf16 = ScoreChainsBF16;
-  static constexpr auto score_tile_f32 = ScoreChainsUnrounded;
   static constexpr auto value_tile = ValueChainsF32;
   static constexpr auto value_tile_f32 = ValueChainsUnrounded;
   static constexpr auto value_tile_bf16 = ValueChainsBF16;

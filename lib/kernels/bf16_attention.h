@@ -15,53 +15,15 @@ struct Ops {
   // Without fused multiply-add a product takes a register of its own.
   static constexpr int64_t kRows = kAvx512 ? 4 : !kX86 || kLanes == 8 ? 3 : 2;
   static constexpr int64_t kWideRows = kAvx512 ? 2 : !kX86 ? 3 : 1;
-  static constexpr int64_t kRoundingRows = kAvx512 ? 8 : kX86 ? 4 : 2;
-  static constexpr int64_t kMostRoundingRows = kX86 ? 8 : kRoundingRows;
   static constexpr int64_t kMostLanes = kLanes;
   static constexpr int64_t lanes() { return kLanes; }
   static SIMDATTN_INLINE Vec load(const float* p) { return simdattn::load(p); }
-  static SIMDATTN_INLINE Vec loaded(const float* p) {
-#if SIMDATTN_AVX2
-    typename Vec::register_type v = load(p);
-    asm("" : "+v"(v));
-    return v;
-#else
-    return load(p);
-#endif
-  }
   static SIMDATTN_INLINE void store(Vec v, float* p) { simdattn::store(v, p); }
   static SIMDATTN_INLINE Vec zero() { return Vec(0.0f); }
   static SIMDATTN_INLINE Vec broadcast(const float* p) { return Vec(*p); }
   static SIMDATTN_INLINE Vec add(Vec a, Vec b) { return a + b; }
   static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return simdattn::mul_add(a, b, c); }
   static SIMDATTN_INLINE Vec rounded(Vec v) { return rounded_to_bf16(v); }
-  static constexpr bool kSplits = kX86, kKeepsRounded = false;  // 3 KB
-  static SIMDATTN_INLINE Vec split(Vec v) {
-    // See lib/highway/bf16_attention.cc.
-#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
-    typename Vec::register_type x = v, scaled;
-    asm("vmulps %2, %0, %1\n\tvsubps %0, %1, %0\n\tvsubps %0, %1, %0"
-        : "+x"(x), "=&x"(scaled)
-        : "x"(typename Vec::register_type(Vec(65537.0f))));
-    return x;
-#else
-    return mul_sub(v, Vec(65536.0f), v * Vec(65535.0f));
-#endif
-  }
-  static SIMDATTN_INLINE Vec flushed(Vec v) {
-    typename Vec::register_type one = Vec(1.0f);
-    asm("" : "+v"(one));  // else there is no product
-    return v * Vec(one);
-  }
-  static SIMDATTN_INLINE bool any_nan(Vec v) { return any(v != v); }
-  static SIMDATTN_INLINE bool any_subnormal(const float* p, int64_t n) {
-    Bits32 least(~0u);
-    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-      const Bits32 u = bits_of(simdattn::load(p + i, part));
-      least = min(least, u + u - Bits32(1u));  // zeros are the largest
-    });
-    return any(less(least, Bits32(0x00FFFFFFu)));
-  }
   static SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return simdattn::load_pairs(p); }
   static SIMDATTN_INLINE Vec even_of(Bits32 pairs) { return simdattn::even_of(pairs); }
   static SIMDATTN_INLINE Vec odd_of(Bits32 pairs) { return simdattn::odd_of(pairs); }
@@ -96,16 +58,14 @@ struct Ops {
 #undef SIMDATTN_TILE_LAMBDA
 
 struct Bf16Kernels {
-  static constexpr int64_t kDirectKeyRows = Ops::kMostRoundingRows;
   static void round(const float* in, float* out, int64_t n) {
     for_each_batch(
         n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(rounded_to_bf16(load(in + i, part)), out + i, part); });
   }
   static constexpr auto score_tile = score_chains<float>;
   static constexpr auto score_tile_bf16 = score_chains<bf16>;
-  static constexpr auto score_tile_f32 = score_chains<Stored32>;
   static constexpr auto value_tile = value_chains<float>;
-  static constexpr auto value_tile_f32 = value_chains<Stored32>;
+  static constexpr auto value_tile_f32 = value_chains<Unrounded>;
   static constexpr auto value_tile_bf16 = value_chains<bf16>;
   static constexpr auto softmax_tile = simdattn::softmax_tile<true>;
 };

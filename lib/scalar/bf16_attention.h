@@ -31,7 +31,6 @@ inline float bf16_number(bf16 x) { return to_f32(x); }
 
 /// The chains of kBF16 over f32 numbers that are bf16 ones, and over bf16.
 struct Bf16Chains {
-  static constexpr int64_t kDirectKeyRows = 4;
   static void round(const float* in, float* out, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = to_f32(from_f32<bf16>(in[i]));
   }
@@ -87,7 +86,6 @@ struct Bf16Chains {
       }
     }
   }
-  static constexpr auto score_tile_f32 = score_tile;
   static void value_tile(const ValueTile& a) { values<float>(a); }
   static constexpr auto value_tile_f32 = value_tile;
   static void value_tile_bf16(const ValueTile& a) { values<bf16>(a); }
