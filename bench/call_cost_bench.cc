@@ -40,9 +40,7 @@ struct Data {
       for (auto& kv : h.kernels.attention[0].kv) kv.value_tile = [](const simdattn::ValueTile&) {};
       h.kernels.any_zero = [](const float*, int64_t) { return false; };
       for (auto& slot : h.kernels.finish) slot = [](const float*, float, void*, int64_t) {};
-      for (auto& from : h.kernels.rope_heads) {
-        for (auto& slot : from) slot = [](const simdattn::RopeHeads&) {};
-      }
+      for (auto& slot : h.kernels.rope_heads) slot = [](const simdattn::RopeHeads&) {};
       h.target = *t;
       h.target.kernels = &h.kernels;
     }

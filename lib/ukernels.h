@@ -211,14 +211,6 @@ struct RopeHeads {
   const float* sin;
   bool interleaved;
   bool inverse;
-  /// > 0: rows come from memory, so a kernel that takes rows in pieces, all heads one piece after the other, takes so many heads at once.
-  /// Memory would be asked for some lines of every row and for the others later: 16-bit rows of pairs take up to three times as long
-  /// with AVX2.
-  int64_t few = 0;
-  /// Not 0: bytes from each row to that of a later token, which may be prefetched where y is x or is streamed.
-  int64_t ahead = 0;
-  /// More is written than the caches hold: y may be streamed past them, and the caller has to call stream_fence().
-  bool stream = false;
 };
 
 /// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as
@@ -267,25 +259,6 @@ struct RotateColumns {
   const float* sin;
   bool interleaved;
   bool inverse;
-};
-
-/// Rows of f32 of some tokens and heads, rotated in halves and stored in columns of panels of bf16, as RopeHeads and StoreRows say.
-struct RotateToPanels {
-  const void* rows;  // of the first token and head
-  int64_t ld;        // bytes between tokens
-  int64_t row_head;  // bytes between heads
-  int64_t tokens;
-  int64_t heads;
-  int64_t dim;
-  int64_t first;
-  int64_t half;      // pairs
-  const float* cos;  // [tokens][half]
-  const float* sin;
-  int64_t cos_stride;  // elements between tokens
-  int64_t sin_stride;
-  void* out;           // the panel of the first head
-  int64_t panel_head;  // bytes between heads
-  int64_t column;      // column + tokens <= kPanelWidth
 };
 
 /// `keys` rows of a KV storage type.
@@ -419,14 +392,9 @@ struct UKernels {
   /// a[i] = fma(a[i], wa, b[i] * wb)
   void (*merge)(float* a, float wa, const float* b, float wb, int64_t n);
 
-  /// [type of x][type of y]
-  void (*rope_heads[kElementTypes][kElementTypes])(const RopeHeads&);
-  /// rope_heads and store_panels in one pass. False: not done, as there may be NaN or the shape does not fit; columns may have been
-  /// written. May be null.
-  bool (*rotate_to_panels)(const RotateToPanels&) = nullptr;
-
-  /// [type of x][type of y]
-  void (*add_rows[kElementTypes][kElementTypes])(const AddRows&);
+  /// Of rows that keep their type; others pass through f32 in the drivers.
+  void (*rope_heads[kElementTypes])(const RopeHeads&);
+  void (*add_rows[kElementTypes])(const AddRows&);
 
   /// For every `block` numbers of the n in x (a power of two that divides n), in place: for half = 1, 2, 4, ... below block,
   /// all pairs (x[i], x[i + half]) of groups of 2 half become (x[i] + x[i + half], x[i] - x[i + half]).

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "dispatch/target.h"
+#include "lib/drivers/convert.h"
 #include "lib/drivers/drivers.h"
 #include "lib/dtypes.h"
 #include "lib/rules/rope.h"
@@ -22,6 +23,9 @@ Status drivers::add_rows(const ConstView<4>& x, const ConstView<4>& p, const Vie
   // Rows of p that are not f32 are widened here, each once for all that it is added to.
   constexpr int64_t kColumns = 1024;
   alignas(64) float buffer[kColumns];
+  // Rows that change their type are added in f32, a piece at a time.
+  alignas(64) float sums[kColumns];
+  const bool same = x.dtype == out.dtype;
   const bool direct = p.dtype == DType::kF32;
   // The rows of one call: the dimension over which p repeats, if there is one.
   size_t rows_axis = 2;
@@ -32,9 +36,9 @@ Status drivers::add_rows(const ConstView<4>& x, const ConstView<4>& p, const Vie
   const size_t outer = rows_axis == 0 ? 1 : 0;
   const size_t inner = rows_axis == 2 ? 1 : 2;
   const bool repeats = p.stride[rows_axis] == 0;
-  const int64_t rows_at_once = direct || repeats ? x.shape[rows_axis] : 1;
-  const int64_t columns_at_once = direct ? x.shape[3] : std::min(kColumns, x.shape[3]);
-  const auto kernel = uk->add_rows[slot(x.dtype)][slot(out.dtype)];
+  const int64_t rows_at_once = same && (direct || repeats) ? x.shape[rows_axis] : 1;
+  const int64_t columns_at_once = same && direct ? x.shape[3] : std::min(kColumns, x.shape[3]);
+  const auto kernel = uk->add_rows[slot(same ? x.dtype : DType::kF32)];
   AddRows call = {.x = nullptr,
                   .p = buffer,
                   .y = nullptr,
@@ -51,15 +55,24 @@ Status drivers::add_rows(const ConstView<4>& x, const ConstView<4>& p, const Vie
         };
         for (int64_t c = 0; c < x.shape[3]; c += columns_at_once) {
           call.dim = std::min(columns_at_once, x.shape[3] - c);
-          call.x = static_cast<const char*>(x.data) + (start(x.stride) + c) * x_size;
-          call.y = static_cast<char*>(out.data) + (start(out.stride) + c) * out_size;
+          const char* const from = static_cast<const char*>(x.data) + (start(x.stride) + c) * x_size;
+          char* const to = static_cast<char*>(out.data) + (start(out.stride) + c) * out_size;
           const char* row = static_cast<const char*>(p.data) + (start(p.stride) + c) * p_size;
           if (direct) {
             call.p = reinterpret_cast<const float*>(row);
           } else {
             uk->widen[slot(p.dtype)](row, buffer, call.dim);
           }
-          kernel(call);
+          if (same) {
+            call.x = from;
+            call.y = to;
+            kernel(call);
+          } else {
+            uk->widen[slot(x.dtype)](from, sums, call.dim);
+            call.x = call.y = sums;
+            kernel(call);
+            round_rows(*uk, sums, 0, 1, call.dim, out.dtype, to, 0);
+          }
         }
       }
     }

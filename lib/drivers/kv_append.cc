@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "dispatch/target.h"
+#include "lib/drivers/convert.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/hadamard_rows.h"
 #include "lib/drivers/kv_tokens.h"
@@ -24,17 +25,13 @@ class Append {
         appended_(appended),
         rope_(rope),
         hadamard_block_(rope.hadamard_block) {
-    const DType type = hadamard_block_ > 0 ? DType::kF32 : store_.dtype();
     rotates_ = appended.rotates();
-    as_stored_ = !store_.narrow() && rows.dtype == type;
-    direct_ = !rotates_ && hadamard_block_ == 0 && (rows.dtype == type || rows.dtype == DType::kF32);
+    as_stored_ = !store_.narrow() && rows.dtype == store_.dtype();
+    direct_ = !rotates_ && hadamard_block_ == 0 && (rows.dtype == store_.dtype() || rows.dtype == DType::kF32);
+    buffered_as_stored_ = as_stored_ && hadamard_block_ == 0;
     most_ = direct_ ? kPanelWidth : tokens_at_a_time(kv.dim);
     // Half a panel, if more heads go together then: a token's angles and rows are read in one go.
     if (rotates_ && most_ == kPanelWidth && kv.heads * most_ * row_size() > kBufferBytes) most_ /= 2;
-    kernel_ = uk.rope_heads[slot(rows.dtype)][slot(type)];
-    to_panels_ = rotates_ && rope.cos.shape[1] > 0 && hadamard_block_ == 0 && rows.dtype == DType::kF32 &&
-                 kv.type == KvType::kBF16 && store_.panels() && rope.options.pairing == RopePairing::kHalfSplit &&
-                 !rope.options.inverse && uk.rotate_to_panels != nullptr;
     // Without a table the same kernel converts: it copies all dimensions that it does not rotate.
     call_ = {.x = nullptr,
              .y = nullptr,
@@ -72,8 +69,9 @@ class Append {
 
  private:
   static constexpr int64_t kBufferBytes = kTokenBuffer * sizeof(float);
-  /// Of a rotated token in the buffer.
-  int64_t row_size() const { return hadamard_block_ > 0 ? 4 * kv_.dim : store_.row_size(); }
+  /// Of a rotated token in the buffer: in f32, but where rows are of the storage type already.
+  DType buffered() const { return buffered_as_stored_ ? store_.dtype() : DType::kF32; }
+  int64_t row_size() const { return size_of(buffered()) * kv_.dim; }
   const char* row(int64_t b, int64_t h, int64_t i) const {
     return static_cast<const char*>(rows_.data) +
            (b * rows_.stride[0] + h * rows_.stride[1] + i * rows_.stride[2]) * size_of(rows_.dtype);
@@ -87,7 +85,6 @@ class Append {
 
   /// Rows i .. i + tokens - 1 to p and the places after it.
   void run(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
-    if (to_panels_ && rotate_to_panels(b, i, tokens, p)) return;
     if (direct_) {
       for (int64_t h = 0; h < kv_.heads; ++h) {
         store_.store(row(b, h, i), step_of(rows_, 2) * size_of(rows_.dtype), tokens, p, h, as_stored_);
@@ -107,31 +104,7 @@ class Append {
     }
   }
 
-  /// In one slot, if the positions of the tokens follow each other.
-  bool rotate_to_panels(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) const {
-    const int64_t position = appended_.position(b, i);
-    for (int64_t t = 1; t < tokens; ++t) {
-      if (appended_.position(b, i + t) != position + t) return false;
-    }
-    return uk_.rotate_to_panels({.rows = row(b, 0, i),
-                                 .ld = step_of(rows_, 2) * size_of(rows_.dtype),
-                                 .row_head = step_of(rows_, 1) * size_of(rows_.dtype),
-                                 .tokens = tokens,
-                                 .heads = kv_.heads,
-                                 .dim = kv_.dim,
-                                 .first = call_.first,
-                                 .half = call_.half,
-                                 .cos = table_row(rope_.cos, position),
-                                 .sin = table_row(rope_.sin, position),
-                                 .cos_stride = rope_.cos.stride[0],
-                                 .sin_stride = rope_.sin.stride[0],
-                                 .out = store_.at(p, 0),
-                                 .panel_head = kv_.heads == 1 ? 0 : kv_.head_stride,
-                                 .column = store_.column(p)});
-  }
-
-  /// Rotated in f32 and rounded to the storage type token by token, for as many heads as the buffer holds (a buffer of f32
-  /// that is rounded while it is laid out takes a sixth longer); then laid out head by head. Narrow types round there.
+  /// Rotated token by token, for as many heads as the buffer holds; then rounded and laid out head by head.
   void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     alignas(64) char buffer[kBufferBytes];
     const int64_t size = row_size();
@@ -143,13 +116,13 @@ class Append {
         rotate_by(b, i + t);
         call_.x = row(b, h, i + t);
         call_.y = buffer + t * size;
-        kernel_(call_);
+        rotate_heads(uk_, rows_.dtype, buffered(), call_);
       }
       if (hadamard_block_ > 0) {
         hadamard_in_place(uk_, reinterpret_cast<float*>(buffer), call_.heads * tokens * kv_.dim, hadamard_block_);
       }
       for (int64_t k = 0; k < call_.heads; ++k) {
-        store_.store(buffer + k * tokens * size, size, tokens, p, h + k, !store_.narrow() && hadamard_block_ == 0);
+        store_.store(buffer + k * tokens * size, size, tokens, p, h + k, buffered_as_stored_);
       }
     }
   }
@@ -164,9 +137,8 @@ class Append {
   bool rotates_;
   bool as_stored_;  // rows are of the storage type
   bool direct_;     // the store converts, or has nothing to convert
-  bool to_panels_;  // one slot rotates and stores
-  int64_t most_;    // tokens at a time
-  void (*kernel_)(const RopeHeads&);
+  bool buffered_as_stored_;
+  int64_t most_;  // tokens at a time
   RopeHeads call_;
 };
 

@@ -24,7 +24,7 @@ class Shift {
     most_ = store_.panels() && !as_f32_ ? kPanelWidth : tokens_at_a_time(kv.dim);
     rotation_.x_stride = rotation_.y_stride = kv.dim;
     const DType type = as_f32_ ? DType::kF32 : store_.dtype();
-    kernel_ = uk.rope_heads[slot(type)][slot(type)];
+    kernel_ = uk.rope_heads[slot(type)];
   }
 
   /// Tokens first .. last - 1 of a sequence by `delta`, one after the other: towards higher positions from the end.

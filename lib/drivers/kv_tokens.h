@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/drivers/convert.h"
 #include "lib/dtypes.h"
 #include "lib/rules/append.h"
 #include "lib/ukernels.h"
@@ -142,7 +143,7 @@ class TokenStore {
   bool panels_;
 };
 
-/// One row of more dimensions than the buffer holds, through the kernel that rotates (null cos: it converts).
+/// One row of more dimensions than the buffer holds, through the kernel that rotates; without pairs it is converted.
 /// load(column, n, to) brings n columns of type `from`, store(values, column, n) takes them as `to`; none is loaded after a
 /// piece that wrote it.
 template <class Load, class Store>
@@ -150,7 +151,6 @@ void rotate_long_row(const UKernels& uk, const RopeHeads& row, DType from, DType
                      const Store& store) {
   alignas(64) char in[TokenStore::kPiece * sizeof(float)];
   alignas(64) char out[TokenStore::kPiece * sizeof(float)];
-  const auto kernel = uk.rope_heads[slot(from)][slot(to)];
   RopeHeads piece = row;
   piece.x = in;
   piece.y = out;
@@ -161,7 +161,7 @@ void rotate_long_row(const UKernels& uk, const RopeHeads& row, DType from, DType
     for (; column < end; column += piece.dim) {
       piece.dim = std::min(TokenStore::kPiece, end - column);
       load(column, piece.dim, in);
-      kernel(piece);
+      rotate_heads(uk, from, to, piece);
       store(out, column, piece.dim);
     }
   };
@@ -177,7 +177,7 @@ void rotate_long_row(const UKernels& uk, const RopeHeads& row, DType from, DType
     piece.dim = 2 * n;
     piece.cos = row.cos + i;
     piece.sin = row.sin + i;
-    kernel(piece);
+    rotate_heads(uk, from, to, piece);
     store(out, low, n);
     store(out + n * size_of(to), high, n);
   }

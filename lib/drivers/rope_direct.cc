@@ -1,5 +1,6 @@
 // rope_direct(): rotation by angles that are computed on the way.
 #include "dispatch/target.h"
+#include "lib/drivers/convert.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rope_columns.h"
 #include "lib/drivers/workspace.h"
@@ -70,7 +71,6 @@ Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTabl
                     .sin = buffers.sin,
                     .interleaved = options.pairing == RopePairing::kInterleaved,
                     .inverse = options.inverse};
-  const auto kernel = uk->rope_heads[slot(x.dtype)][slot(out.dtype)];
   for (int64_t i = 0; i < n; ++i) {
     int64_t last[4] = {kPositionLimit};  // no position: the row in the buffers is of none yet
     for (int64_t b = 0; b < batch; ++b) {
@@ -86,7 +86,7 @@ Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTabl
       }
       call.x = static_cast<const char*>(x.data) + (b * x.stride[0] + i * x.stride[2]) * size_of(x.dtype);
       call.y = static_cast<char*>(out.data) + (b * out.stride[0] + i * out.stride[2]) * size_of(out.dtype);
-      kernel(call);
+      rotate_heads(*uk, x.dtype, out.dtype, call);
     }
   }
   return {};

@@ -1,4 +1,4 @@
-// Rows of f32 added to rows of any storage type, per Highway target.
+// Rows of f32 added to rows of any element type, per Highway target.
 #include <cstddef>
 #include <cstdint>
 
@@ -16,15 +16,15 @@ namespace simdattn {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <class X, class Y>
+template <class T>
 HWY_INLINE void Add(const AddRows& a) {
   const hn::ScalableTag<float> d;
   const size_t step = hn::Lanes(d);
   const size_t n = static_cast<size_t>(a.dim);
   for (int64_t r = 0; r < a.rows; ++r) {
-    const X* x = static_cast<const X*>(a.x) + r * a.x_stride;
+    const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
     const float* p = a.p + r * a.p_stride;
-    Y* y = static_cast<Y*>(a.y) + r * a.y_stride;
+    T* y = static_cast<T*>(a.y) + r * a.y_stride;
     size_t i = 0;
     for (; i + step <= n; i += step) StoreRounded(d, hn::Add(LoadWide(d, x + i), hn::LoadU(d, p + i)), y + i);
     if (i < n) StoreRoundedN(d, hn::Add(LoadWideN(d, x + i, n - i), hn::LoadN(d, p + i, n - i)), y + i, n - i);
@@ -33,15 +33,9 @@ HWY_INLINE void Add(const AddRows& a) {
 
 }  // namespace
 
-void AddF32F32(const AddRows& a) { Add<float, float>(a); }
-void AddF32BF16(const AddRows& a) { Add<float, bf16>(a); }
-void AddF32F16(const AddRows& a) { Add<float, f16>(a); }
-void AddBF16F32(const AddRows& a) { Add<bf16, float>(a); }
-void AddBF16BF16(const AddRows& a) { Add<bf16, bf16>(a); }
-void AddBF16F16(const AddRows& a) { Add<bf16, f16>(a); }
-void AddF16F32(const AddRows& a) { Add<f16, float>(a); }
-void AddF16BF16(const AddRows& a) { Add<f16, bf16>(a); }
-void AddF16F16(const AddRows& a) { Add<f16, f16>(a); }
+void AddRowsF32(const AddRows& a) { Add<float>(a); }
+void AddRowsBF16(const AddRows& a) { Add<bf16>(a); }
+void AddRowsF16(const AddRows& a) { Add<f16>(a); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

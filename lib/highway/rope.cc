@@ -25,11 +25,9 @@ using V = hn::Vec<D>;
 
 // NaN in the output is noticed in a vector of its own for all of a row and made canonical afterwards: a comparison and a
 // selection per store would double the arithmetic of a rotation. Not where f32 is rounded to bf16 by integers, which could
-// turn a NaN into a number, unless that starts from f32: there the rotation is done again.
-template <class X, class Y>
-constexpr bool kAgain = std::is_same_v<X, float> && std::is_same_v<Y, bf16>;
-template <class X, class Y = X>
-constexpr bool kNotices = std::is_same_v<Y, float> || (std::is_same_v<Y, f16> && SIMDATTN_NATIVE_F16) || kAgain<X, Y>;
+// turn a NaN into a number.
+template <class T>
+constexpr bool kNotices = std::is_same_v<T, float> || (std::is_same_v<T, f16> && SIMDATTN_NATIVE_F16);
 
 /// Notice() for two pairs of results. With fused multiply-add the first of each pair is enough: a NaN then comes from a
 /// factor that is not finite, and both results have a product with it.
@@ -85,8 +83,8 @@ HWY_NOINLINE void MakeCanonical(Y* y, size_t n) {
 // From bf16 to bf16 a vector of pairs of elements is taken as two of f32, the even elements and the odd ones: no lane
 // changes its place, and rounding needs no comparison, as long as it cannot turn a NaN into a number. That is so where
 // all NaN come from bf16, so the table must be finite.
-template <class X, class Y = X>
-constexpr bool kEvenOdd = std::is_same_v<X, bf16> && std::is_same_v<Y, bf16>;
+template <class T>
+constexpr bool kEvenOdd = std::is_same_v<T, bf16>;
 
 HWY_INLINE void LoadEvenOdd(const bf16* p, V& even, V& odd) {
   const D d;
@@ -121,50 +119,14 @@ HWY_INLINE bool IsFiniteTable(const float* cos, const float* sin, size_t half) {
 constexpr int64_t kHeads = 32;
 
 /// Rows of some heads, at the first dimension that rotates.
-template <class X, class Y = X>
+template <class T>
 struct Heads {
-  const X* x;
-  Y* y;
+  const T* x;
+  T* y;
   int64_t x_stride;
   int64_t y_stride;
   int64_t heads;
-  int64_t ahead;  // as RopeHeads says
-  bool stream;    // rows can be streamed
 };
-
-/// Y can be streamed past the caches, whose lines are then not read before they are written.
-template <class X, class Y>
-constexpr bool kStreams = HWY_ARCH_X86 && HWY_MAX_BYTES >= 32 && std::is_same_v<X, float> && std::is_same_v<Y, float>;
-
-/// Past the caches, in blocks of 16 bytes: no more than that is what arrays are aligned to. The blocks of a line meet before they leave
-/// the core: streaming whole vectors takes as long.
-template <class Y>
-HWY_INLINE void PutPastCaches([[maybe_unused]] V v, [[maybe_unused]] Y* y) {
-#if HWY_ARCH_X86 && HWY_MAX_BYTES >= 32
-  if constexpr (std::is_same_v<Y, float>) {
-    const hn::BlockDFromD<D> block;
-    hn::Stream(hn::ExtractBlock<0>(v), block, y);
-    hn::Stream(hn::ExtractBlock<1>(v), block, y + 4);
-#if HWY_MAX_BYTES == 64
-    hn::Stream(hn::ExtractBlock<2>(v), block, y + 8);
-    hn::Stream(hn::ExtractBlock<3>(v), block, y + 12);
-#endif
-  }
-#endif
-}
-
-/// Lines of kVectors vectors from p on, `ahead` bytes behind.
-template <size_t kVectors, class X>
-HWY_INLINE void Fetch(const X* p, int64_t ahead) {
-#if HWY_ARCH_X86
-  constexpr size_t kBytes = kVectors * HWY_MAX_LANES_D(D) * sizeof(X);
-  const uintptr_t line = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead);
-  for (size_t k = 0; k < kBytes; k += 64) __builtin_prefetch(reinterpret_cast<const char*>(line + k));
-#else
-  (void)p;
-  (void)ahead;
-#endif
-}
 
 HWY_INLINE void Rotate(V low, V high, V c, V s, V& new_low, V& new_high) {
   new_low = hn::MulSub(low, c, hn::Mul(high, s));
@@ -173,8 +135,8 @@ HWY_INLINE void Rotate(V low, V high, V c, V s, V& new_low, V& new_high) {
 
 /// kVectors (1, 2 or 4) vectors of dimensions from i on rotate with those from half + i on. Their part of the table is kept
 /// in registers for all heads.
-template <size_t kVectors, bool kStream = false, class X, class Y>
-HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
+template <size_t kVectors, class T>
+HWY_INLINE void RotateHalves(const Heads<T>& a, const float* cos, const float* sin, V sign, size_t half, size_t i,
                              V& seen0, V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
@@ -184,41 +146,27 @@ HWY_INLINE void RotateHalves(const Heads<X, Y>& a, const float* cos, const float
   const V s0 = hn::Xor(hn::LoadU(d, sin + at(0)), sign), s1 = hn::Xor(hn::LoadU(d, sin + at(1)), sign);
   const V s2 = hn::Xor(hn::LoadU(d, sin + at(2)), sign), s3 = hn::Xor(hn::LoadU(d, sin + at(3)), sign);
   const int64_t x_stride = a.x_stride;
-  const int64_t ahead = a.ahead;
   const int64_t y_stride = a.y_stride;
-  Cursor<const X> from(a.x + i);
-  Cursor<Y> to(a.y + i);
+  Cursor<const T> from(a.x + i);
+  Cursor<T> to(a.y + i);
   for (int64_t h = a.heads; h > 0; --h) {
-    const X* const x = from.get();
-    Y* const y = to.get();
-    if (ahead != 0) {
-      Fetch<kVectors>(x, ahead);
-      Fetch<kVectors>(x + half, ahead);
-    }
+    const T* const x = from.get();
+    T* const y = to.get();
     const auto rotate = [&](size_t k, V c, V s, V& low, V& high) SIMDATTN_LAMBDA {
       Rotate(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
-      if constexpr (kStream) {
-        PutPastCaches(low, y + k * step);
-        PutPastCaches(high, y + half + k * step);
-      } else if constexpr (!kAgain<X, Y> || kVectors == 1) {
-        Put(low, y + k * step);
-        Put(high, y + half + k * step);
-      }
+      Put(low, y + k * step);
+      Put(high, y + half + k * step);
     };
     const auto two = [&](size_t k, V ca, V sa, V cb, V sb, V& seen) SIMDATTN_LAMBDA {
       V low0, high0, low1, high1;
       rotate(k, ca, sa, low0, high0);
       rotate(k + 1, cb, sb, low1, high1);
-      if constexpr (kAgain<X, Y>) {
-        StoreNumbers(d, low0, low1, y + k * step);
-        StoreNumbers(d, high0, high1, y + half + k * step);
-      }
-      if constexpr (kNotices<X, Y>) NoticePairs(low0, high0, low1, high1, seen);
+      if constexpr (kNotices<T>) NoticePairs(low0, high0, low1, high1, seen);
     };
     if constexpr (kVectors == 1) {
       V low, high;
       rotate(0, c0, s0, low, high);
-      if constexpr (kNotices<X, Y>) Notice(low, high, seen0);
+      if constexpr (kNotices<T>) Notice(low, high, seen0);
     } else {
       two(0, c0, s0, c1, s1, seen0);
     }
@@ -270,15 +218,15 @@ HWY_INLINE void RotateHalvesEvenOdd(const Heads<bf16>& a, const float* cos, cons
   }
 }
 
-/// Dimensions i and half + i rotate together. False: again, there is NaN or may be.
-template <class X, class Y>
-HWY_NOINLINE bool HalfSplit(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
+/// Dimensions i and half + i rotate together.
+template <class T>
+HWY_NOINLINE void HalfSplit(const Heads<T>& a, const float* cos, const float* sin, size_t half, bool inverse) {
   const D d;
   const V sign = hn::Set(d, inverse ? -0.0f : 0.0f);
   const size_t step = hn::Lanes(d);
   V seen0 = NothingNoticed(), seen1 = seen0;
   size_t i = 0;
-  if constexpr (kEvenOdd<X, Y>) {
+  if constexpr (kEvenOdd<T>) {
     if (IsFiniteTable(cos, sin, half)) {
 #if HWY_ARCH_X86 && HWY_MAX_BYTES == 64
       for (; i + 4 * step <= half; i += 4 * step) RotateHalvesEvenOdd<4>(a, cos, sin, sign, half, i, seen0);
@@ -286,15 +234,7 @@ HWY_NOINLINE bool HalfSplit(const Heads<X, Y>& a, const float* cos, const float*
       for (; i + 2 * step <= half; i += 2 * step) RotateHalvesEvenOdd<2>(a, cos, sin, sign, half, i, seen0);
     }
   }
-  if constexpr (kStreams<X, Y>) {
-    if (a.stream) {
-      for (; i < half; i += 4 * step) RotateHalves<4, true>(a, cos, sin, sign, half, i, seen0, seen1);
-    }
-  }
-  // Sixteen registers do not hold four vectors of the table and the constants of rounding.
-  if constexpr (!kAgain<X, Y> || HWY_MAX_BYTES == 64) {
-    for (; i + 4 * step <= half; i += 4 * step) RotateHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
-  }
+  for (; i + 4 * step <= half; i += 4 * step) RotateHalves<4>(a, cos, sin, sign, half, i, seen0, seen1);
   for (; i + 2 * step <= half; i += 2 * step) RotateHalves<2>(a, cos, sin, sign, half, i, seen0, seen1);
   if (i + step <= half) {
     RotateHalves<1>(a, cos, sin, sign, half, i, seen0, seen1);
@@ -305,22 +245,20 @@ HWY_NOINLINE bool HalfSplit(const Heads<X, Y>& a, const float* cos, const float*
     const V c = hn::LoadN(d, cos + i, n);
     const V s = hn::Xor(hn::LoadN(d, sin + i, n), sign);
     for (int64_t h = 0; h < a.heads; ++h) {
-      const X* x = a.x + h * a.x_stride + i;
-      Y* y = a.y + h * a.y_stride + i;
+      const T* x = a.x + h * a.x_stride + i;
+      T* y = a.y + h * a.y_stride + i;
       V low, high;
       Rotate(LoadWideN(d, x, n), LoadWideN(d, x + half, n), c, s, low, high);
       PutN(low, y, n);
       PutN(high, y + half, n);
-      if constexpr (kNotices<X, Y>) Notice(low, high, seen0);
+      if constexpr (kNotices<T>) Notice(low, high, seen0);
     }
   }
-  if constexpr (kNotices<X, Y> || kEvenOdd<X, Y>) {
+  if constexpr (kNotices<T> || kEvenOdd<T>) {
     if (HWY_UNLIKELY(Noticed(seen0) || Noticed(seen1))) {
-      if constexpr (kAgain<X, Y>) return false;
       for (int64_t h = 0; h < a.heads; ++h) MakeCanonical(a.y + h * a.y_stride, 2 * half);
     }
   }
-  return true;
 }
 
 /// The even and odd dimensions of a vector, each twice.
@@ -357,8 +295,8 @@ HWY_INLINE void SpreadUpper(V c, V s, V& first, V& second) {
 }
 
 /// kVectors (2, 4 or 8) vectors of dimensions from 2 i on rotate. Their part of the table is kept in registers for all heads.
-template <size_t kVectors, bool kStream = false, class X, class Y>
-HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
+template <size_t kVectors, class T>
+HWY_INLINE void RotatePairs(const Heads<T>& a, const float* cos, const float* sin, V sign, size_t i, V& seen0,
                             V& seen1) {
   const D d;
   const size_t step = hn::Lanes(d);
@@ -377,30 +315,23 @@ HWY_INLINE void RotatePairs(const Heads<X, Y>& a, const float* cos, const float*
   SpreadLower(c3, s3, p6, q6);
   SpreadUpper(c3, s3, p7, q7);
   const int64_t x_stride = a.x_stride;
-  const int64_t ahead = a.ahead;
   const int64_t y_stride = a.y_stride;
-  Cursor<const X> from(a.x + 2 * i);
-  Cursor<Y> to(a.y + 2 * i);
+  Cursor<const T> from(a.x + 2 * i);
+  Cursor<T> to(a.y + 2 * i);
   for (int64_t h = a.heads; h > 0; --h) {
-    const X* const x = from.get();
-    Y* const y = to.get();
-    if (ahead != 0) Fetch<kVectors>(x, ahead);
+    const T* const x = from.get();
+    T* const y = to.get();
     const auto rotate = [&](size_t k, V p, V q) SIMDATTN_LAMBDA {
       V even, odd;
       LoadPairs(x + k * step, even, odd);
       const V rotated = hn::MulAdd(even, p, hn::Mul(odd, q));
-      if constexpr (kStream) {
-        PutPastCaches(rotated, y + k * step);
-      } else if constexpr (!kAgain<X, Y>) {
-        Put(rotated, y + k * step);
-      }
+      Put(rotated, y + k * step);
       return rotated;
     };
     const auto two = [&](size_t k, V pa, V qa, V pb, V qb, V& seen) SIMDATTN_LAMBDA {
       const V y0 = rotate(k, pa, qa);
       const V y1 = rotate(k + 1, pb, qb);
-      if constexpr (kAgain<X, Y>) StoreNumbers(d, y0, y1, y + k * step);
-      if constexpr (kNotices<X, Y>) Notice(y0, y1, seen);
+      if constexpr (kNotices<T>) Notice(y0, y1, seen);
     };
     two(0, p0, q0, p1, q1, seen0);
     if constexpr (kVectors >= 4) two(2, p2, q2, p3, q3, seen1);
@@ -447,26 +378,20 @@ HWY_INLINE void RotatePairsEvenOdd(const Heads<bf16>& a, const float* cos, const
   }
 }
 
-/// Dimensions 2i and 2i + 1 rotate together. As HalfSplit().
-template <class X, class Y>
-HWY_NOINLINE bool Interleaved(const Heads<X, Y>& a, const float* cos, const float* sin, size_t half, bool inverse) {
+/// Dimensions 2i and 2i + 1 rotate together.
+template <class T>
+HWY_NOINLINE void Interleaved(const Heads<T>& a, const float* cos, const float* sin, size_t half, bool inverse) {
   const D d;
   const V sign = hn::Set(d, inverse ? -0.0f : 0.0f);
   const size_t step = hn::Lanes(d);
   V seen0 = NothingNoticed(), seen1 = seen0;
   size_t i = 0;
-  if constexpr (kEvenOdd<X, Y>) {
+  if constexpr (kEvenOdd<T>) {
     if (IsFiniteTable(cos, sin, half)) {
 #if HWY_ARCH_X86 && HWY_MAX_BYTES == 64
       for (; i + 4 * step <= half; i += 4 * step) RotatePairsEvenOdd<4>(a, cos, sin, sign, i, seen0);
 #endif
       for (; i + 2 * step <= half; i += 2 * step) RotatePairsEvenOdd<2>(a, cos, sin, sign, i, seen0);
-    }
-  }
-  if constexpr (kStreams<X, Y>) {
-    constexpr size_t kVectors = HWY_MAX_BYTES == 64 ? 8 : 4;
-    if (a.stream) {
-      for (; i < half; i += kVectors / 2 * step) RotatePairs<kVectors, true>(a, cos, sin, sign, i, seen0, seen1);
     }
   }
 #if HWY_ARCH_X86 && HWY_MAX_BYTES == 64
@@ -487,66 +412,35 @@ HWY_NOINLINE bool Interleaved(const Heads<X, Y>& a, const float* cos, const floa
       const V v = LoadWideN(d, a.x + h * a.x_stride + 2 * i, 2 * pairs);
       const V rotated = hn::MulAdd(hn::DupEven(v), p, hn::Mul(hn::DupOdd(v), q));
       PutN(rotated, a.y + h * a.y_stride + 2 * i, 2 * pairs);
-      if constexpr (kNotices<X, Y>) Notice(rotated, rotated, seen0);
+      if constexpr (kNotices<T>) Notice(rotated, rotated, seen0);
     }
   }
-  if constexpr (kNotices<X, Y> || kEvenOdd<X, Y>) {
+  if constexpr (kNotices<T> || kEvenOdd<T>) {
     if (HWY_UNLIKELY(Noticed(seen0) || Noticed(seen1))) {
-      if constexpr (kAgain<X, Y>) return false;
       for (int64_t h = 0; h < a.heads; ++h) MakeCanonical(a.y + h * a.y_stride, 2 * half);
     }
   }
-  return true;
 }
 
-/// n numbers of f32 rounded to T.
 template <class T>
-HWY_NOINLINE void Round(const float* in, void* out, int64_t count) {
-  const D d;
-  const size_t step = hn::Lanes(d);
-  const size_t n = static_cast<size_t>(count);
-  T* y = static_cast<T*>(out);
-  size_t i = 0;
-  for (; i + step <= n; i += step) StoreRounded(d, hn::LoadU(d, in + i), y + i);
-  if (i < n) StoreRoundedN(d, hn::LoadN(d, in + i, n - i), y + i, n - i);
-}
-
-/// From a type to the same one, or from f32 to bf16. False: again, see HalfSplit().
-template <class X, class Y>
-HWY_INLINE bool Rope(const RopeHeads& a) {
-  const X* x = static_cast<const X*>(a.x);
-  Y* y = static_cast<Y*>(a.y);
-  // One piece is that many vectors of the table, at least.
-  const int64_t vectors = HWY_MAX_BYTES == 64 || (!a.interleaved && !kEvenOdd<X, Y>) ? 4 : 2;
-  const bool whole = a.half <= vectors * static_cast<int64_t>(hn::Lanes(D()));
-  const int64_t at_once = a.few == 0 || whole ? kHeads : a.few;
-  // Whole rows of whole pieces, in whole blocks.
-  const uintptr_t places = reinterpret_cast<uintptr_t>(a.y) | static_cast<uintptr_t>(a.y_stride) * sizeof(Y);
-  const bool stream = kStreams<X, Y> && a.stream && 2 * a.half == a.dim && places % 16 == 0 &&
-                      a.half % (vectors * static_cast<int64_t>(hn::Lanes(D()))) == 0;
-  for (int64_t h = 0; h < a.heads; h += at_once) {
-    const Heads<X, Y> heads{x + h * a.x_stride + a.first,  y + h * a.y_stride + a.first,       a.x_stride, a.y_stride,
-                            HWY_MIN(at_once, a.heads - h), a.x == a.y || stream ? a.ahead : 0, stream};
-    const auto rotate = a.interleaved ? Interleaved<X, Y> : HalfSplit<X, Y>;
-    if (!rotate(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse)) return false;
+void Rope(const RopeHeads& a) {
+  const T* x = static_cast<const T*>(a.x);
+  T* y = static_cast<T*>(a.y);
+  for (int64_t h = 0; h < a.heads; h += kHeads) {
+    const Heads<T> heads{x + h * a.x_stride + a.first, y + h * a.y_stride + a.first, a.x_stride, a.y_stride,
+                         HWY_MIN(kHeads, a.heads - h)};
+    const auto rotate = a.interleaved ? Interleaved<T> : HalfSplit<T>;
+    rotate(heads, a.cos, a.sin, static_cast<size_t>(a.half), a.inverse);
   }
   // The dimensions that do not rotate.
   const int64_t end = a.first + 2 * a.half;
-  if (a.x == a.y || 2 * a.half == a.dim) return true;
-  const auto copy = [](const X* from, Y* to, int64_t n) {
-    if constexpr (std::is_same_v<X, Y>) {
-      std::memcpy(to, from, static_cast<size_t>(n) * sizeof(X));
-    } else {
-      Round<Y>(from, to, n);
-    }
-  };
+  if (a.x == a.y || 2 * a.half == a.dim) return;
   for (int64_t h = 0; h < a.heads; ++h) {
-    const X* from = x + h * a.x_stride;
-    Y* to = y + h * a.y_stride;
-    copy(from, to, a.first);
-    copy(from + end, to + end, a.dim - end);
+    const T* from = x + h * a.x_stride;
+    T* to = y + h * a.y_stride;
+    std::memcpy(to, from, static_cast<size_t>(a.first) * sizeof(T));
+    std::memcpy(to + end, from + end, static_cast<size_t>(a.dim - end) * sizeof(T));
   }
-  return true;
 }
 
 /// A row of a panel is two vectors, or a multiple of two.
@@ -643,73 +537,11 @@ HWY_INLINE void Columns(const RotateColumns& a) {
   rotate_columns_of<T>(a, by_rows, RotateRows<T>, RotateLanes<T>);
 }
 
-/// From a type to another one, in f32: a piece of some heads is widened, rotated in place and rounded.
-struct Conversion {
-  WidenFunction* widen;
-  int64_t from;  // bytes of an element
-  void (*round)(const float*, void*, int64_t);
-  int64_t to;
-};
-SIMDATTN_SHARED void RopeThroughF32(const RopeHeads& a, const Conversion& c) {
-  constexpr int64_t kPiece = 128;  // elements
-  constexpr int64_t kAtOnce = 8;   // heads
-  HWY_ALIGN float wide[kAtOnce * kPiece];
-  const char* x = static_cast<const char*>(a.x);
-  char* y = static_cast<char*>(a.y);
-  for (int64_t h = 0; h < a.heads; h += kAtOnce) {
-    const int64_t heads = HWY_MIN(kAtOnce, a.heads - h);
-    // n dimensions of a head from dimension `at` on.
-    const auto widen = [&](int64_t head, int64_t at, float* to, int64_t n) {
-      c.widen(x + ((h + head) * a.x_stride + at) * c.from, to, n);
-    };
-    const auto round = [&](int64_t head, const float* from, int64_t at, int64_t n) {
-      c.round(from, y + ((h + head) * a.y_stride + at) * c.to, n);
-    };
-    for (int64_t i = 0; i < a.half; i += kPiece / 2) {
-      const int64_t pairs = HWY_MIN(kPiece / 2, a.half - i);
-      // The pairs of a piece are one run of dimensions, or two.
-      const int64_t run = a.interleaved ? 2 * pairs : pairs;
-      const int64_t first = a.first + (a.interleaved ? 2 * i : i);
-      for (int64_t k = 0; k < heads; ++k) {
-        for (int64_t done = 0; done < 2 * pairs; done += run) {
-          widen(k, first + (done > 0 ? a.half : 0), wide + k * kPiece + done, run);
-        }
-      }
-      Rope<float, float>(
-          {wide, wide, kPiece, kPiece, heads, 2 * pairs, 0, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse, 0});
-      for (int64_t k = 0; k < heads; ++k) {
-        for (int64_t done = 0; done < 2 * pairs; done += run) {
-          round(k, wide + k * kPiece + done, first + (done > 0 ? a.half : 0), run);
-        }
-      }
-    }
-    const auto convert = [&](int64_t at, int64_t end) {
-      for (; at < end; at += kPiece) {
-        const int64_t n = HWY_MIN(kPiece, end - at);
-        for (int64_t k = 0; k < heads; ++k) {
-          widen(k, at, wide, n);
-          round(k, wide, at, n);
-        }
-      }
-    };
-    convert(0, a.first);
-    convert(a.first + 2 * a.half, a.dim);
-  }
-}
-
 }  // namespace
 
-void RopeF32F32(const RopeHeads& a) { Rope<float, float>(a); }
-void RopeF32BF16(const RopeHeads& a) {
-  if (!Rope<float, bf16>(a)) RopeThroughF32(a, {WidenF32, 4, Round<bf16>, 2});
-}
-void RopeF32F16(const RopeHeads& a) { RopeThroughF32(a, {WidenF32, 4, Round<f16>, 2}); }
-void RopeBF16F32(const RopeHeads& a) { RopeThroughF32(a, {WidenBF16, 2, Round<float>, 4}); }
-void RopeBF16BF16(const RopeHeads& a) { Rope<bf16, bf16>(a); }
-void RopeBF16F16(const RopeHeads& a) { RopeThroughF32(a, {WidenBF16, 2, Round<f16>, 2}); }
-void RopeF16F32(const RopeHeads& a) { RopeThroughF32(a, {WidenF16, 2, Round<float>, 4}); }
-void RopeF16BF16(const RopeHeads& a) { RopeThroughF32(a, {WidenF16, 2, Round<bf16>, 2}); }
-void RopeF16F16(const RopeHeads& a) { Rope<f16, f16>(a); }
+void RopeF32(const RopeHeads& a) { Rope<float>(a); }
+void RopeBF16(const RopeHeads& a) { Rope<bf16>(a); }
+void RopeF16(const RopeHeads& a) { Rope<f16>(a); }
 
 void RotateColumnsF32(const RotateColumns& a) { Columns<float>(a); }
 void RotateColumnsBF16(const RotateColumns& a) { Columns<bf16>(a); }

@@ -68,18 +68,18 @@ void AdditiveRowsF32(const AdditiveRows& a);
 void AdditiveRowsBF16(const AdditiveRows& a);
 void AdditiveRowsF16(const AdditiveRows& a);
 
-// rope.cc, indexed [x][y]
-using RopeFunction = void(const RopeHeads&);
-extern RopeFunction RopeF32F32, RopeF32BF16, RopeF32F16, RopeBF16F32, RopeBF16BF16, RopeBF16F16, RopeF16F32,
-    RopeF16BF16, RopeF16F16;
+// rope.cc
+void RopeF32(const RopeHeads& a);
+void RopeBF16(const RopeHeads& a);
+void RopeF16(const RopeHeads& a);
 
 using ColumnsFunction = void(const RotateColumns&);
 extern ColumnsFunction RotateColumnsF32, RotateColumnsBF16, RotateColumnsF16;
 
-// add_rows.cc, indexed [x][y]
-using AddFunction = void(const AddRows&);
-extern AddFunction AddF32F32, AddF32BF16, AddF32F16, AddBF16F32, AddBF16BF16, AddBF16F16, AddF16F32, AddF16BF16,
-    AddF16F16;
+// add_rows.cc
+void AddRowsF32(const AddRows& a);
+void AddRowsBF16(const AddRows& a);
+void AddRowsF16(const AddRows& a);
 
 // score_tile.cc, softmax_tile.cc, value_tile.cc, pack.cc
 void ScoreTileF32(const ScoreTile& a);
@@ -159,7 +159,6 @@ constexpr int64_t kI8mmRows = 8;
 // store.cc
 using StoreFunction = void(const StoreRows&);
 using LoadFunction = void(const LoadRows&);
-bool RotateToPanelsBF16(const RotateToPanels& a);
 extern StoreFunction StoreRowsF32, StoreRowsBF16, StoreRowsF16, StorePanelsF32, StorePanelsBF16, StorePanelsF16;
 extern LoadFunction LoadRowsF32, LoadRowsBF16, LoadRowsF16, LoadPanelsF32, LoadPanelsBF16, LoadPanelsF16;
 

@@ -112,50 +112,6 @@ HWY_NOINLINE bool RoundToColumns(const char* rows, int64_t ld, int64_t tokens, i
   return AllFinite(hn::Add(seen0, seen1));
 }
 
-/// In registers: gcc would load what is in memory for each of two operations.
-HWY_INLINE void Rotate(V x0, V x1, V c, V s, V& low, V& high) {
-  x0 = InRegister(x0);
-  x1 = InRegister(x1);
-  c = InRegister(c);
-  s = InRegister(s);
-  low = hn::MulSub(x0, c, hn::Mul(x1, s));
-  high = hn::MulAdd(x0, s, hn::Mul(x1, c));
-}
-
-/// The same, rotated: a.half dimensions of one head and those behind them.
-HWY_NOINLINE bool RotateToColumns(const RotateToPanels& a, const char* rows, char* out) {
-  const D d;
-  V seen = hn::Zero(d);
-  const int64_t ld = a.ld, half = a.half, cos_stride = a.cos_stride, sin_stride = a.sin_stride;
-  for (int64_t t = 0; t < a.tokens; t += kPanelTokens) {
-    const char* in = rows + t * ld;
-    char* to = out + t * 4;
-    const float* cos = a.cos + t * cos_stride;
-    const float* sin = a.sin + t * sin_stride;
-    for (int64_t i = 0; i < half; i += kPanelDims, in += kPanelDims * 4, cos += kPanelDims, sin += kPanelDims) {
-      // Two tokens at a time: the results of four do not fit into sixteen registers.
-      const auto two = [&](const char* x, const float* c, const float* s, hn::Vec<PanelBits>& low,
-                           hn::Vec<PanelBits>& high) SIMDATTN_LAMBDA {
-        V low0, low1, high0, high1;
-        Rotate(LoadRow(x), LoadRow(x + 4 * half), hn::LoadU(d, c), hn::LoadU(d, s), low0, high0);
-        x += ld;
-        Rotate(LoadRow(x), LoadRow(x + 4 * half), hn::LoadU(d, c + cos_stride), hn::LoadU(d, s + sin_stride), low1,
-               high1);
-        // A NaN comes from a factor that is not finite: both results have it.
-        seen = hn::MulAdd(low0, low1, seen);
-        low = PairsOf(low0, low1);
-        high = PairsOf(high0, high1);
-      };
-      hn::Vec<PanelBits> low0, low1, high0, high1;
-      two(in, cos, sin, low0, high0);
-      two(in + 2 * ld, cos + 2 * cos_stride, sin + 2 * sin_stride, low1, high1);
-      StorePairs(low0, low1, to);
-      StorePairs(high0, high1, to + half / 2 * kPairPitch);
-      to += kPanelDims / 2 * kPairPitch;
-    }
-  }
-  return AllFinite(seen);
-}
 #else
 #undef SIMDATTN_ROUNDS_TO_COLUMNS
 #define SIMDATTN_ROUNDS_TO_COLUMNS 0
@@ -212,32 +168,6 @@ struct StoreOps : Blocks {
 #include "lib/store_kernels-inl.h"
 
 }  // namespace
-
-#if SIMDATTN_ROUNDS_TO_COLUMNS
-bool RotateToPanelsBF16(const RotateToPanels& a) {
-  if (a.tokens % kPanelTokens != 0 || a.half % kPanelDims != 0 || a.first % 2 != 0) return false;
-  for (int64_t h = 0; h < a.heads; ++h) {
-    const char* const rows = static_cast<const char*>(a.rows) + h * a.row_head;
-    char* const panel = static_cast<char*>(a.out) + h * a.panel_head;
-    const int64_t first = a.first / 2 * kPairPitch;
-    if (!RotateToColumns(a, rows + 4 * a.first, panel + first + a.column * 4)) return false;
-    const auto others = [&](int64_t begin, int64_t end) {
-      if (begin == end) return;
-      StorePanelsBF16({.rows = rows + 4 * begin,
-                       .ld = a.ld,
-                       .tokens = a.tokens,
-                       .dim = end - begin,
-                       .out = panel + begin / 2 * kPairPitch,
-                       .stride = 0,
-                       .column = a.column,
-                       .as_stored = false});
-    };
-    others(0, a.first);
-    others(a.first + 2 * a.half, a.dim);
-  }
-  return true;
-}
-#endif
 
 void StoreRowsF32(const StoreRows& a) { store_rows<float>(a); }
 void StoreRowsBF16(const StoreRows& a) { store_rows<bf16>(a); }

@@ -116,15 +116,8 @@ constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .finish = {FinishF32, FinishBF16, FinishF16},
     .any_zero = AnyZero,
     .merge = Merge,
-    .rope_heads = {{RopeF32F32, RopeF32BF16, RopeF32F16},
-                   {RopeBF16F32, RopeBF16BF16, RopeBF16F16},
-                   {RopeF16F32, RopeF16BF16, RopeF16F16}},
-#if HWY_TARGET == HWY_AVX2
-    .rotate_to_panels = RotateToPanelsBF16,
-#endif
-    .add_rows = {{AddF32F32, AddF32BF16, AddF32F16},
-                 {AddBF16F32, AddBF16BF16, AddBF16F16},
-                 {AddF16F32, AddF16BF16, AddF16F16}},
+    .rope_heads = {RopeF32, RopeBF16, RopeF16},
+    .add_rows = {AddRowsF32, AddRowsBF16, AddRowsF16},
     .hadamard_sums = HadamardSums,
     .exp = ExpArray,
     .tanh = TanhArray,

@@ -77,12 +77,12 @@ void merge(float* a, float wa, const float* b, float wb, int64_t n) {
   });
 }
 
-template <class X, class Y>
+template <class T>
 void add_rows(const AddRows& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
-    const X* x = static_cast<const X*>(a.x) + r * a.x_stride;
+    const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
     const float* p = a.p + r * a.p_stride;
-    Y* y = static_cast<Y*>(a.y) + r * a.y_stride;
+    T* y = static_cast<T*>(a.y) + r * a.y_stride;
     for_each_batch(a.dim, [&](int64_t i, auto part)
                               SIMDATTN_LAMBDA { store_rounded(load(x + i, part) + load(p + i, part), y + i, part); });
   }

@@ -227,9 +227,8 @@ SIMDATTN_INLINE int64_t rotate_pairs(const RopeHeads& a, Bits32 sign) {
   return i;
 }
 
-/// From a type to the same one.
 template <class T>
-void rope_same(const RopeHeads& a) {
+void rope_heads(const RopeHeads& a) {
   const Bits32 sign(a.inverse ? 0x80000000u : 0u);
   if (!a.interleaved) {
     rotate_halves<T>(a, sign);
@@ -338,88 +337,6 @@ SIMDATTN_SHARED void rotate_lanes(T* x0, T* x1, float c, float s) {
 template <class T>
 void rotate_columns(const RotateColumns& a) {
   rotate_columns_of<T>(a, !kPairwise<T> || is_finite(a.cos, a.sin, a.half), rotate_rows<T>, rotate_lanes<T>);
-}
-
-/// n numbers of f32 rounded to T.
-template <class T>
-SIMDATTN_SHARED void round_to(const float* in, void* out, int64_t n) {
-  T* y = static_cast<T*>(out);
-  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(in + i, part), y + i, part); });
-}
-
-/// From a type to another one, in f32: a piece of some heads is widened, rotated in place and rounded.
-struct Conversion {
-  void (*widen)(const void*, float*, int64_t);
-  int64_t from;  // bytes of an element
-  void (*round)(const float*, void*, int64_t);
-  int64_t to;
-};
-SIMDATTN_SHARED void rope_through_f32(const RopeHeads& a, const Conversion& c) {
-  constexpr int64_t kPiece = 128;  // elements
-  constexpr int64_t kAtOnce = 8;   // heads
-  alignas(64) float wide[kAtOnce * kPiece];
-  const char* x = static_cast<const char*>(a.x);
-  char* y = static_cast<char*>(a.y);
-  for (int64_t h = 0; h < a.heads; h += kAtOnce) {
-    const int64_t heads = smaller(kAtOnce, a.heads - h);
-    // n dimensions of a head from dimension `at` on.
-    const auto widen_some = [&](int64_t head, int64_t at, float* to, int64_t n) {
-      c.widen(x + ((h + head) * a.x_stride + at) * c.from, to, n);
-    };
-    const auto round_some = [&](int64_t head, const float* from, int64_t at, int64_t n) {
-      c.round(from, y + ((h + head) * a.y_stride + at) * c.to, n);
-    };
-    for (int64_t i = 0; i < a.half; i += kPiece / 2) {
-      const int64_t pairs = smaller(kPiece / 2, a.half - i);
-      // The pairs of a piece are one run of dimensions, or two.
-      const int64_t run = a.interleaved ? 2 * pairs : pairs;
-      const int64_t first = a.first + (a.interleaved ? 2 * i : i);
-      for (int64_t k = 0; k < heads; ++k) {
-        for (int64_t done = 0; done < 2 * pairs; done += run) {
-          widen_some(k, first + (done > 0 ? a.half : 0), wide + k * kPiece + done, run);
-        }
-      }
-      rope_same<float>(
-          {wide, wide, kPiece, kPiece, heads, 2 * pairs, 0, pairs, a.cos + i, a.sin + i, a.interleaved, a.inverse, 0});
-      for (int64_t k = 0; k < heads; ++k) {
-        for (int64_t done = 0; done < 2 * pairs; done += run) {
-          round_some(k, wide + k * kPiece + done, first + (done > 0 ? a.half : 0), run);
-        }
-      }
-    }
-    // The dimensions that do not rotate.
-    const auto convert = [&](int64_t at, int64_t end) {
-      for (; at < end; at += kPiece) {
-        const int64_t n = smaller(kPiece, end - at);
-        for (int64_t k = 0; k < heads; ++k) {
-          widen_some(k, at, wide, n);
-          round_some(k, wide, at, n);
-        }
-      }
-    };
-    convert(0, a.first);
-    convert(a.first + 2 * a.half, a.dim);
-  }
-}
-
-template <class X, class Y>
-void rope_heads(const RopeHeads& a) {
-  if constexpr (std::is_same_v<X, Y>) {
-    // Rows that fill one piece of the table are taken whole anyway.
-    if (a.few == 0 || (!a.interleaved && !kPairwise<X> && a.half <= 4 * kLanes)) {
-      rope_same<X>(a);
-      return;
-    }
-    RopeHeads part = a;
-    for (int64_t h = 0; h < a.heads; h += a.few) {
-      part.heads = smaller(a.few, a.heads - h);
-      part.x = static_cast<const X*>(a.x) + h * a.x_stride;
-      part.y = static_cast<X*>(a.y) + h * a.y_stride;
-      rope_same<X>(part);
-    }
-  } else {
-    rope_through_f32(a, {widen<X>, static_cast<int64_t>(sizeof(X)), round_to<Y>, static_cast<int64_t>(sizeof(Y))});
-  }
 }
 
 }  // namespace

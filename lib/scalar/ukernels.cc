@@ -231,11 +231,11 @@ void merge(float* a, float wa, const float* b, float wb, int64_t n) {
   for (int64_t i = 0; i < n; ++i) a[i] = fma(a[i], wa, b[i] * wb);
 }
 
-template <class X, class Y>
+template <class T>
 void rope_heads(const RopeHeads& a) {
   for (int64_t h = 0; h < a.heads; ++h) {
-    const X* x = static_cast<const X*>(a.x) + h * a.x_stride;
-    Y* y = static_cast<Y*>(a.y) + h * a.y_stride;
+    const T* x = static_cast<const T*>(a.x) + h * a.x_stride;
+    T* y = static_cast<T*>(a.y) + h * a.y_stride;
     for (int64_t i = 0; i < a.half; ++i) {
       const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
       const int64_t d1 = d0 + (a.interleaved ? 1 : a.half);
@@ -243,29 +243,23 @@ void rope_heads(const RopeHeads& a) {
       const float x1 = to_f32(x[d1]);
       const float c = a.cos[i];
       const float s = a.inverse ? -a.sin[i] : a.sin[i];
-      y[d0] = from_f32<Y>(fma(x0, c, -(x1 * s)));
-      y[d1] = from_f32<Y>(fma(x0, s, x1 * c));
+      y[d0] = from_f32<T>(fma(x0, c, -(x1 * s)));
+      y[d1] = from_f32<T>(fma(x0, s, x1 * c));
     }
-    if (a.x == a.y && std::is_same_v<X, Y>) continue;
+    if (a.x == a.y) continue;
     for (int64_t d = 0; d < a.dim; ++d) {
-      if (d < a.first || d >= a.first + 2 * a.half) {
-        if constexpr (std::is_same_v<X, Y>) {
-          y[d] = x[d];
-        } else {
-          y[d] = from_f32<Y>(to_f32(x[d]));
-        }
-      }
+      if (d < a.first || d >= a.first + 2 * a.half) y[d] = x[d];
     }
   }
 }
 
-template <class X, class Y>
+template <class T>
 void add_rows(const AddRows& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
-    const X* x = static_cast<const X*>(a.x) + r * a.x_stride;
+    const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
     const float* p = a.p + r * a.p_stride;
-    Y* y = static_cast<Y*>(a.y) + r * a.y_stride;
-    for (int64_t d = 0; d < a.dim; ++d) y[d] = from_f32<Y>(to_f32(x[d]) + p[d]);
+    T* y = static_cast<T*>(a.y) + r * a.y_stride;
+    for (int64_t d = 0; d < a.dim; ++d) y[d] = from_f32<T>(to_f32(x[d]) + p[d]);
   }
 }
 
@@ -418,13 +412,9 @@ constinit const UKernels kScalarKernels = with_narrow_types<Narrow>({
   .additive_rows = {additive_rows<float>, additive_rows<bf16>, additive_rows<f16>}, .softmax_rows = softmax_rows,
   .modify_row = modify_row, .widen = {widen<float>, widen<bf16>, widen<f16>},
   .finish = {finish<float>, finish<bf16>, finish<f16>}, .any_zero = any_zero, .merge = merge,
-  .rope_heads = {{rope_heads<float, float>, rope_heads<float, bf16>, rope_heads<float, f16>},
-                 {rope_heads<bf16, float>, rope_heads<bf16, bf16>, rope_heads<bf16, f16>},
-                 {rope_heads<f16, float>, rope_heads<f16, bf16>, rope_heads<f16, f16>}},
-  .add_rows = {{add_rows<float, float>, add_rows<float, bf16>, add_rows<float, f16>},
-               {add_rows<bf16, float>, add_rows<bf16, bf16>, add_rows<bf16, f16>},
-               {add_rows<f16, float>, add_rows<f16, bf16>, add_rows<f16, f16>}},
-  .hadamard_sums = hadamard_sums, .exp = exp_array, .tanh = tanh_array,
+  .rope_heads = {rope_heads<float>, rope_heads<bf16>, rope_heads<f16>},
+  .add_rows = {add_rows<float>, add_rows<bf16>, add_rows<f16>}, .hadamard_sums = hadamard_sums, .exp = exp_array,
+  .tanh = tanh_array,
 });
 
 }  // namespace simdattn

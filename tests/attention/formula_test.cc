@@ -283,32 +283,6 @@ TEST_P(Formula, Rope) {
   }
 }
 
-/// Calls of more bytes than a cache holds take a few heads at a time: the bits are those of smaller calls.
-TEST_P(Formula, RopeFromMemory) {
-  Random random(seed() * 1000 + 12);
-  constexpr int64_t kHeads = 5, kHalf = 35, kDim = 73, kParts = 4;
-  constexpr int64_t kTokens = (int64_t{9} << 20) / (kHeads * kDim * 2) / kParts;  // of a part; 18 MiB in and out
-  Array<4> x(random, DType::kBF16, {1, kHeads, kParts * kTokens, kDim}), whole = x.like(random), parts = x.like(random);
-  x.fill(random, Values::kOrdinary);
-  Array<2> table(random, DType::kF32, {kParts * kTokens, kHalf});
-  table.fill(random, Values::kOrdinary);
-  for (const RopePairing pairing : {RopePairing::kHalfSplit, RopePairing::kInterleaved}) {
-    const RopeOptions options = {.pairing = pairing};
-    ASSERT_TRUE(rope(x.view, table.view, table.view, {}, whole.view, options, exec()).ok());
-    for (int64_t part = 0; part < kParts; ++part) {
-      const auto part_of = [&](View<4> view) {
-        view.shape[2] = kTokens;
-        view.data = static_cast<char*>(view.data) + part * kTokens * kDim * size_of(view.dtype);
-        return view;
-      };
-      const ConstView<2> angles(static_cast<const float*>(table.view.data) + part * kTokens * kHalf, DType::kF32,
-                                {kTokens, kHalf});
-      ASSERT_TRUE(rope(part_of(x.view), angles, angles, {}, part_of(parts.view), options, exec()).ok());
-    }
-    ASSERT_EQ(std::memcmp(whole.memory.data(), parts.memory.data(), whole.memory.size()), 0);
-  }
-}
-
 TEST_P(Formula, AlibiSlopes) {
   for (int64_t heads = 1; heads <= 130; ++heads) {
     Guarded memory(static_cast<size_t>(heads) * 4, Guard::kAfter);

@@ -261,9 +261,9 @@ TEST_P(Dispatch, CallsGoToTheTargetOfTheirExec) {
     ++calls;
     counted->attention[0].softmax_tile(a);
   };
-  table.rope_heads[0][0] = [](const RopeHeads& a) {
+  table.rope_heads[0] = [](const RopeHeads& a) {
     ++calls;
-    counted->rope_heads[0][0](a);
+    counted->rope_heads[0](a);
   };
   const Target counting = {"test/counting", &table, true, true, ""};
   const float x[4] = {1, 2, 3, 4};

@@ -208,10 +208,8 @@ TEST_P(Slots, TableIsComplete) {
     EXPECT_NE(t.finish[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.gaussian_rows[x], nullptr) << kTypeName[x];
     EXPECT_NE(t.additive_rows[x], nullptr) << kTypeName[x];
-    for (size_t y = 0; y < kElementTypes; ++y) {
-      EXPECT_NE(t.rope_heads[x][y], nullptr) << kTypeName[x] << kTypeName[y];
-      EXPECT_NE(t.add_rows[x][y], nullptr) << kTypeName[x] << kTypeName[y];
-    }
+    EXPECT_NE(t.rope_heads[x], nullptr) << kTypeName[x];
+    EXPECT_NE(t.add_rows[x], nullptr) << kTypeName[x];
   }
   for (size_t x = 0; x < kKvTypes; ++x) {
     const KvKernels& kv = t.kv[x];
@@ -1101,183 +1099,86 @@ TEST_P(Slots, Merge) {
 // Rotation
 
 TEST_P(Slots, RopeHeads) {
-  for (size_t type_x = 0; type_x < kElementTypes; ++type_x) {
-    for (size_t type_y = 0; type_y < kElementTypes; ++type_y) {
-      Random random(seed() * 100 + 140 + 3 * type_x + type_y);
-      for (int64_t i = 0; i < cases(700); ++i) {
-        const bool streams = random.one_in(8);  // what kernels stream: whole rows of whole pieces
-        const int64_t half = streams ? 64 * random.integer(1, 2) : random.size(0, 130);
-        const bool partial = !streams && random.coin();
-        const int64_t first = partial ? random.integer(0, 40) : 0;
-        const int64_t dim = first + 2 * half + (partial ? random.integer(0, 40) : 0);
-        const int64_t heads = random.one_in(20) ? random.integer(30, 70) : random.integer(0, 6);  // kernels group 32
-        const bool in_place = type_x == type_y && random.coin();
-        const DType dtype_x = static_cast<DType>(type_x), dtype_y = static_cast<DType>(type_y);
-        const Rows x = in_place ? Rows(dtype_x, heads, dim, output_stride(random, dim), random.guard())
-                                : random_rows(random, dtype_x, heads, dim, values(i));
-        if (in_place) x.fill(random, values(i));
-        const Rows cosine =
-            random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
-        const Rows sine =
-            random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
-        // A NaN whose rounding to bf16 by integers would carry into the sign.
-        const float nan = std::bit_cast<float>(0x7FFFFFFFu);
-        if (half > 0 && random.one_in(8)) {
-          (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
-        }
-        Outputs y(random, dtype_y, heads, dim, in_place ? x.stride : output_stride(random, dim));
-        RopeHeads a = {};
-        a.heads = heads;
-        a.dim = dim;
-        a.first = first;
-        a.half = half;
-        a.cos = cosine.f32();
-        a.sin = sine.f32();
-        a.interleaved = random.coin();
-        a.inverse = random.coin();
-        a.few = random.coin() ? 0 : random.integer(1, 40);
-        a.stream = !in_place && (streams || random.coin());
-        a.x_stride = x.stride;
-        a.y_stride = y.want.stride;
-        for (const bool is_definition : {true, false}) {
-          const Rows& out = is_definition ? y.want : y.got;
-          if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
-          a.x = in_place ? out.data() : x.data();
-          a.y = out.data();
-          (is_definition ? definition() : uk()).rope_heads[type_x][type_y](a);
-        }
-        const auto rotated = [&](int64_t d) { return d >= first && d < first + 2 * half; };
-        const auto message = [&] {
-          return describe(i, type_x,
-                          {{"to", static_cast<int64_t>(type_y)},
-                           {"heads", heads},
-                           {"dim", dim},
-                           {"first", first},
-                           {"half", half},
-                           {"interleaved", a.interleaved},
-                           {"inverse", a.inverse},
-                           {"in_place", in_place},
-                           {"x_stride", a.x_stride}});
-        };
-        const std::string problem = difference(y.want, y.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t d) {
-          if (!rotated(d)) return 0.0;
-          const int64_t pair = a.interleaved ? (d - first) / 2 : (d - first) % half;
-          const int64_t d0 = first + (a.interleaved ? 2 * pair : pair);
-          const int64_t d1 = d0 + (a.interleaved ? 1 : half);
-          const double x0 = std::fabs(static_cast<double>(x.at(r, d0))),
-                       x1 = std::fabs(static_cast<double>(x.at(r, d1)));
-          const double c = std::fabs(static_cast<double>(a.cos[pair])), s = std::fabs(static_cast<double>(a.sin[pair]));
-          const double sum = std::max(x0 * c + x1 * s, x0 * s + x1 * c);
-          // Another f32 may be the neighbour once rounded to the type of y.
-          const double step =
-              type_y == 0 ? 0.0 : std::ldexp(std::fabs(static_cast<double>(y.want.at(r, d))), type_y == 1 ? -7 : -10);
-          return 5 * (kEps * sum + 0x1p-149) + step + (type_y == 2 ? 0x1p-24 : 0.0);
-        });
-        ASSERT_EQ(problem, "") << message();
-        // Copies keep their bits, computed NaN is canonical.
-        for (int64_t r = 0; r < heads; ++r) {
-          for (int64_t d = 0; d < dim; ++d) {
-            const float got = y.got.at(r, d);
-            if (type_x == type_y && !rotated(d)) {
-              ASSERT_EQ(y.got.bits(r, d), x.bits(r, d)) << message() << ", copied dimension " << d;
-            } else if (got != got) {
-              ASSERT_EQ(y.got.bits(r, d), type_y == 0 ? 0x7FC00000u : type_y == 1 ? 0x7FC0u : 0x7E00u) << message();
-            }
+  for (size_t type = 0; type < kElementTypes; ++type) {
+    Random random(seed() * 100 + 140 + type);
+    for (int64_t i = 0; i < cases(700); ++i) {
+      const bool pieces = random.one_in(8);  // rows of whole pieces
+      const int64_t half = pieces ? 64 * random.integer(1, 2) : random.size(0, 130);
+      const bool partial = !pieces && random.coin();
+      const int64_t first = partial ? random.integer(0, 40) : 0;
+      const int64_t dim = first + 2 * half + (partial ? random.integer(0, 40) : 0);
+      const int64_t heads = random.one_in(20) ? random.integer(30, 70) : random.integer(0, 6);  // kernels group 32
+      const bool in_place = random.coin();
+      const DType dtype = static_cast<DType>(type);
+      const Rows x = in_place ? Rows(dtype, heads, dim, output_stride(random, dim), random.guard())
+                              : random_rows(random, dtype, heads, dim, values(i));
+      if (in_place) x.fill(random, values(i));
+      const Rows cosine =
+          random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
+      const Rows sine =
+          random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
+      // A NaN whose rounding to bf16 by integers would carry into the sign.
+      const float nan = std::bit_cast<float>(0x7FFFFFFFu);
+      if (half > 0 && random.one_in(8)) {
+        (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
+      }
+      Outputs y(random, dtype, heads, dim, in_place ? x.stride : output_stride(random, dim));
+      RopeHeads a = {};
+      a.heads = heads;
+      a.dim = dim;
+      a.first = first;
+      a.half = half;
+      a.cos = cosine.f32();
+      a.sin = sine.f32();
+      a.interleaved = random.coin();
+      a.inverse = random.coin();
+      a.x_stride = x.stride;
+      a.y_stride = y.want.stride;
+      for (const bool is_definition : {true, false}) {
+        const Rows& out = is_definition ? y.want : y.got;
+        if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
+        a.x = in_place ? out.data() : x.data();
+        a.y = out.data();
+        (is_definition ? definition() : uk()).rope_heads[type](a);
+      }
+      const auto rotated = [&](int64_t d) { return d >= first && d < first + 2 * half; };
+      const auto message = [&] {
+        return describe(i, type,
+                        {{"heads", heads},
+                         {"dim", dim},
+                         {"first", first},
+                         {"half", half},
+                         {"interleaved", a.interleaved},
+                         {"inverse", a.inverse},
+                         {"in_place", in_place},
+                         {"x_stride", a.x_stride}});
+      };
+      const std::string problem = difference(y.want, y.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t d) {
+        if (!rotated(d)) return 0.0;
+        const int64_t pair = a.interleaved ? (d - first) / 2 : (d - first) % half;
+        const int64_t d0 = first + (a.interleaved ? 2 * pair : pair);
+        const int64_t d1 = d0 + (a.interleaved ? 1 : half);
+        const double x0 = std::fabs(static_cast<double>(x.at(r, d0))), x1 = std::fabs(static_cast<double>(x.at(r, d1)));
+        const double c = std::fabs(static_cast<double>(a.cos[pair])), s = std::fabs(static_cast<double>(a.sin[pair]));
+        const double sum = std::max(x0 * c + x1 * s, x0 * s + x1 * c);
+        // Another f32 may be the neighbour once rounded to the type of y.
+        const double step =
+            type == 0 ? 0.0 : std::ldexp(std::fabs(static_cast<double>(y.want.at(r, d))), type == 1 ? -7 : -10);
+        return 5 * (kEps * sum + 0x1p-149) + step + (type == 2 ? 0x1p-24 : 0.0);
+      });
+      ASSERT_EQ(problem, "") << message();
+      // Copies keep their bits, computed NaN is canonical.
+      for (int64_t r = 0; r < heads; ++r) {
+        for (int64_t d = 0; d < dim; ++d) {
+          const float got = y.got.at(r, d);
+          if (!rotated(d)) {
+            ASSERT_EQ(y.got.bits(r, d), x.bits(r, d)) << message() << ", copied dimension " << d;
+          } else if (got != got) {
+            ASSERT_EQ(y.got.bits(r, d), type == 0 ? 0x7FC00000u : type == 1 ? 0x7FC0u : 0x7E00u) << message();
           }
         }
       }
     }
-  }
-}
-
-/// Like rope_heads and then store_panels. It may refuse, but not numbers that are ordinary in shapes of whole vectors.
-TEST_P(Slots, RotateToPanels) {
-  if (uk().rotate_to_panels == nullptr) GTEST_SKIP() << "drivers use rope_heads and store_panels";
-  Random random(seed() * 100 + 260);
-  for (int64_t i = 0; i < cases(3000); ++i) {
-    const bool fits = random.coin();
-    const int64_t tokens = fits ? 4 * random.integer(1, 8) : random.integer(1, kPanelWidth);
-    const int64_t half = fits ? 8 * random.integer(1, 12) : random.size(1, 100);
-    const int64_t first = random.coin() ? 0 : fits ? 2 * random.integer(0, 20) : random.integer(0, 40);
-    const int64_t dim = first + 2 * half + (random.coin() ? 0 : random.integer(0, 40));
-    const int64_t heads = random.integer(1, 3);
-    const Rows x = random_rows(random, DType::kF32, tokens * heads, dim, values(i));
-    const Rows cosine = random_workspace(random, tokens, half, Values::kOrdinary);
-    const Rows sine = random_workspace(random, tokens, half, Values::kOrdinary);
-    // A NaN whose rounding to bf16 by integers would carry into the sign, and ties.
-    for (int64_t k = random.one_in(4) ? random.integer(1, 3) : 0; k > 0; --k) {
-      x.set(random.integer(0, tokens * heads - 1), random.integer(0, dim - 1),
-            random.of({std::bit_cast<float>(0x7FFFFFFFu), std::bit_cast<float>(0xFFFFFFFFu), kInf, -kInf}));
-    }
-    const bool ordinary = values(i) == Values::kOrdinary;
-    const bool unrotated = random.one_in(4);
-    for (int64_t t = 0; unrotated && t < tokens; ++t) {
-      for (int64_t k = 0; k < half; ++k) {
-        cosine.set(t, k, 1.0f);
-        sine.set(t, k, 0.0f);
-      }
-      for (int64_t k = 0; k < heads * dim; ++k) {
-        if (!random.one_in(3)) continue;
-        const float number = x.at(t * heads + k / dim, k % dim);
-        x.set(t * heads + k / dim, k % dim,
-              std::bit_cast<float>((std::bit_cast<uint32_t>(number) & 0xFFFF0000u) | 0x8000u));
-      }
-    }
-    const int64_t column = random.integer(0, kPanelWidth - tokens);
-    const int64_t elements = panel_bytes(KvType::kBF16, dim) / 2;
-    Outputs y(random, DType::kBF16, heads, elements);
-    const RotateToPanels a = {.rows = x.data(),
-                              .ld = heads * x.stride_bytes(),
-                              .row_head = x.stride_bytes(),
-                              .tokens = tokens,
-                              .heads = heads,
-                              .dim = dim,
-                              .first = first,
-                              .half = half,
-                              .cos = cosine.f32(),
-                              .sin = sine.f32(),
-                              .cos_stride = cosine.stride,
-                              .sin_stride = sine.stride,
-                              .out = y.got.data(),
-                              .panel_head = y.got.stride_bytes(),
-                              .column = column};
-    const std::string message =
-        describe(i, 0, {{"tokens", tokens}, {"half", half}, {"first", first}, {"dim", dim}, {"column", column}});
-    bool finite = true;
-    for (int64_t r = 0; r < tokens * heads; ++r) {
-      for (int64_t d = 0; d < dim; ++d) finite = finite && std::isfinite(x.at(r, d));
-    }
-    const bool done = uk().rotate_to_panels(a);
-    if (fits && ordinary && finite) {
-      ASSERT_TRUE(done) << message;
-    }
-    if (!done) continue;
-    std::vector<bf16> row(static_cast<size_t>(dim));
-    for (int64_t r = 0; r < tokens * heads; ++r) {
-      const int64_t t = r / heads, h = r % heads;
-      definition().rope_heads[slot(DType::kF32)][slot(DType::kBF16)]({.x = x.f32() + r * x.stride,
-                                                                      .y = row.data(),
-                                                                      .x_stride = 0,
-                                                                      .y_stride = 0,
-                                                                      .heads = 1,
-                                                                      .dim = dim,
-                                                                      .first = first,
-                                                                      .half = half,
-                                                                      .cos = cosine.f32() + t * cosine.stride,
-                                                                      .sin = sine.f32() + t * sine.stride,
-                                                                      .interleaved = false,
-                                                                      .inverse = false});
-      definition().kv[slot(KvType::kBF16)].store_panels(
-          {.rows = row.data(),
-           .ld = 0,
-           .tokens = 1,
-           .dim = dim,
-           .out = static_cast<char*>(y.want.data()) + h * y.want.stride_bytes(),
-           .stride = 0,
-           .column = column + t,
-           .as_stored = true});
-    }
-    ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, true, [](int64_t, int64_t) { return 0.0; }), "") << message;
   }
 }
 
@@ -1398,36 +1299,29 @@ TEST_P(Slots, RotateColumns) {
 // Addition
 
 TEST_P(Slots, AddRows) {
-  for (size_t type_x = 0; type_x < kElementTypes; ++type_x) {
-    for (size_t type_y = 0; type_y < kElementTypes; ++type_y) {
-      Random random(seed() * 100 + 220 + 3 * type_x + type_y);
-      for (int64_t i = 0; i < cases(400); ++i) {
-        const int64_t dim = random.size(0, 300);
-        const int64_t rows = random.integer(0, 6);
-        const DType dtype_x = static_cast<DType>(type_x), dtype_y = static_cast<DType>(type_y);
-        const bool in_place = type_x == type_y && random.coin();
-        const Rows x = in_place ? Rows(dtype_x, rows, dim, output_stride(random, dim), random.guard())
-                                : random_rows(random, dtype_x, rows, dim, values(i));
-        if (in_place) x.fill(random, values(i));
-        const Rows p = random_rows(random, DType::kF32, rows, dim, values(i));
-        Outputs y(random, dtype_y, rows, dim, in_place ? x.stride : output_stride(random, dim));
-        for (const bool is_definition : {true, false}) {
-          const Rows& out = is_definition ? y.want : y.got;
-          if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
-          const AddRows a = {
-              in_place ? out.data() : x.data(), p.f32(), out.data(), x.stride, p.stride, out.stride, rows, dim};
-          (is_definition ? definition() : uk()).add_rows[type_x][type_y](a);
-        }
-        // A single addition: the same bits without fused multiply-add too.
-        ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, true, exactly), "")
-            << describe(i, type_x,
-                        {{"to", static_cast<int64_t>(type_y)},
-                         {"rows", rows},
-                         {"dim", dim},
-                         {"in_place", in_place},
-                         {"x_stride", x.stride},
-                         {"p_stride", p.stride}});
+  for (size_t type = 0; type < kElementTypes; ++type) {
+    Random random(seed() * 100 + 220 + type);
+    for (int64_t i = 0; i < cases(400); ++i) {
+      const int64_t dim = random.size(0, 300);
+      const int64_t rows = random.integer(0, 6);
+      const DType dtype = static_cast<DType>(type);
+      const bool in_place = random.coin();
+      const Rows x = in_place ? Rows(dtype, rows, dim, output_stride(random, dim), random.guard())
+                              : random_rows(random, dtype, rows, dim, values(i));
+      if (in_place) x.fill(random, values(i));
+      const Rows p = random_rows(random, DType::kF32, rows, dim, values(i));
+      Outputs y(random, dtype, rows, dim, in_place ? x.stride : output_stride(random, dim));
+      for (const bool is_definition : {true, false}) {
+        const Rows& out = is_definition ? y.want : y.got;
+        if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
+        const AddRows a = {
+            in_place ? out.data() : x.data(), p.f32(), out.data(), x.stride, p.stride, out.stride, rows, dim};
+        (is_definition ? definition() : uk()).add_rows[type](a);
       }
+      // A single addition: the same bits without fused multiply-add too.
+      ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, true, exactly), "") << describe(
+          i, type,
+          {{"rows", rows}, {"dim", dim}, {"in_place", in_place}, {"x_stride", x.stride}, {"p_stride", p.stride}});
     }
   }
 }
