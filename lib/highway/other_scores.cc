@@ -93,70 +93,12 @@ struct Gaussian {
     }
   }
 
-  /// Two keys against four queries, where one vector holds the 16 partial sums: they share the loads of the queries.
-  template <class T>
-  static HWY_INLINE void TwoKeys(const float* q, int64_t ldq, const T* k, int64_t ldk, size_t dim, float* kept) {
-    const D d;
-    const V zero = hn::Zero(d);
-    V a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
-    const T* const l = k + ldk;
-    size_t i = 0;
-    for (; i + kPartials <= dim; i += kPartials) {
-      const V x = LoadWide(d, k + i);
-      const V z = LoadWide(d, l + i);
-      const auto add = [&](int64_t r, V& a, V& b) SIMDATTN_LAMBDA {
-        const V y = InRegister(hn::LoadU(d, q + r * ldq + i));  // gcc would load it twice
-        const V to_x = hn::Sub(y, x);
-        const V to_z = hn::Sub(y, z);
-        a = hn::MulAdd(to_x, to_x, a);
-        b = hn::MulAdd(to_z, to_z, b);
-      };
-      add(0, a0, b0);
-      add(1, a1, b1);
-      add(2, a2, b2);
-      add(3, a3, b3);
-    }
-    if (HWY_UNLIKELY(i < dim)) {
-      const size_t n = dim - i;
-      const hn::Mask<D> inside = hn::FirstN(d, n);
-      const V x = LoadWideN(d, k + i, n);
-      const V z = LoadWideN(d, l + i, n);
-      const auto last = [&](int64_t r, V& a, V& b) SIMDATTN_LAMBDA {
-        const V y = hn::LoadN(d, q + r * ldq + i, n);
-        const V to_x = hn::Sub(y, x);
-        const V to_z = hn::Sub(y, z);
-        a = MulAddFirst(inside, to_x, to_x, a);
-        b = MulAddFirst(inside, to_z, to_z, b);
-      };
-      last(0, a0, b0);
-      last(1, a1, b1);
-      last(2, a2, b2);
-      last(3, a3, b3);
-    }
-    const auto keep = [&](V a, V b, size_t r) SIMDATTN_LAMBDA {
-      Keep(a, zero, zero, zero, kept + r * kScratch);
-      Keep(b, zero, zero, zero, kept + r * kScratch + kKept);
-    };
-    keep(a0, b0, 0);
-    keep(a1, b1, 1);
-    keep(a2, b2, 2);
-    keep(a3, b3, 3);
-  }
-
   template <int kV, int kQ, class T>
   HWY_INLINE void Group(const float* q, int64_t ldq, int64_t /*row*/, const T* k, int64_t ldk, size_t dim, size_t keys,
                         float* kept, RowsFromMemory& fetch) const {
     HWY_ALIGN float q_tail[kQ * kPartials];
     PadQueries<kQ>(q, ldq, dim, q_tail);
-    size_t j = 0;
-    if constexpr (kV == 1 && kQ == 4 && kMaskedTails) {
-      for (; j + 2 <= keys; j += 2) {
-        fetch.Next();
-        fetch.Next();
-        TwoKeys(q, ldq, k + static_cast<int64_t>(j) * ldk, ldk, dim, kept + j * kKept);
-      }
-    }
-    for (; j < keys; ++j) {
+    for (size_t j = 0; j < keys; ++j) {
       fetch.Next();
       OneKey<kV, kQ>(q, ldq, q_tail, k + static_cast<int64_t>(j) * ldk, dim, kept + j * kKept);
     }

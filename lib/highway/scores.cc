@@ -16,14 +16,6 @@
 #include "lib/highway/register_tile-inl.h"
 #include "lib/highway/slots-inl.h"
 
-#undef SIMDATTN_HALF_VECTORS
-#define SIMDATTN_HALF_VECTORS (HWY_TARGET == HWY_AVX3 && (HWY_TARGETS & HWY_AVX2) != 0)
-#if SIMDATTN_HALF_VECTORS
-namespace simdattn::N_AVX2 {
-void ScoreRowsF32(const ScoreRows& a);
-}
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace simdattn {
 namespace HWY_NAMESPACE {
@@ -128,50 +120,7 @@ HWY_INLINE void WholeRows(const float* q, const T* first, int64_t ldk, size_t ke
   }
 }
 
-/// One query takes eight keys at a time. bf16, which the ports of arithmetic bind, would take 1.08 of the time.
-template <class T>
-constexpr bool kEightKeys = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3 && !std::is_same_v<T, bf16>;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-
-/// Eight keys at a time: a vector of partial sums of each is stored, and they are folded by vectors of 256 bits. From L2 and L3 0.90 - 0.93 of the
-/// time of 16 keys and halves (f32, Zen 4; groups of 16 and 32 keys take 1.02 and 1.1 of it), from L1 1.03. With AVX2 0.95 and 1.15.
-template <class T, size_t kVectors>
-HWY_NOINLINE int64_t EightKeys(const float* q, const T* k, int64_t ldk, float factor, float* s, int64_t keys,
-                               RowsFromMemory& fetch) {
-  constexpr int64_t kEight = 8;
-  const D d;
-  const hn::CappedTag<float, kEight> half;
-  using H = hn::Vec<decltype(half)>;
-  HWY_ALIGN float kept[kEight * kPartials];
-  const H scale = hn::Set(half, factor);
-  int64_t j = 0;
-  for (; j + kEight <= keys; j += kEight) {
-    float* at = kept;
-    WholeRows<T, 1, kVectors>(q, k + j * ldk, ldk, size_t{kEight}, fetch, [&](V sums, V, V, V) SIMDATTN_LAMBDA {
-      hn::Store(sums, d, at);
-      at += kPartials;
-    });
-    const auto eight = [&](size_t i) SIMDATTN_LAMBDA {
-      return _mm256_add_ps(_mm256_load_ps(kept + i * kPartials), _mm256_load_ps(kept + i * kPartials + kPartials / 2));
-    };
-    // Keys i and i + 4, a half each, in 4 partial sums.
-    const auto four = [&](size_t i) SIMDATTN_LAMBDA {
-      const __m256 a = eight(i);
-      const __m256 b = eight(i + 4);
-      return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-    };
-    // In each half: the sums 0 1 2 3 of a and b become a0+a2 b0+b2 a1+a3 b1+b3.
-    const auto two = [](__m256 a, __m256 b) SIMDATTN_LAMBDA {
-      return _mm256_castps_pd(_mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)));
-    };
-    const __m256d x = two(four(0), four(1));
-    const __m256d y = two(four(2), four(3));
-    const __m256 sums =
-        _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
-    hn::StoreU(Canonical(half, hn::Mul(H{sums}, scale)), half, s + j);
-  }
-  return j;
-}
 
 /// Partial sums kDistance apart are added: in lanes whose number has that bit those of y, in the others those of x.
 template <int kDistance>
@@ -330,11 +279,6 @@ struct Dot {
                             int64_t lds, int64_t keys, RowsFromMemory& fetch) const {
     int64_t j = 0;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-    if constexpr (kQ == 1 && kEightKeys<T>) {
-      const float factor = hn::GetLane(scale);
-      if (dim == 128) return EightKeys<T, 8>(q, k, ldk, factor, s, keys, fetch);
-      if (dim == 64) return EightKeys<T, 4>(q, k, ldk, factor, s, keys, fetch);
-    }
     if constexpr (kQ > 1) {
       constexpr int64_t kBlock = static_cast<int64_t>(kPartials) / kQ;
       for (; j + kBlock <= keys; j += kBlock) {
@@ -355,7 +299,7 @@ struct Dot {
     PadQueries<kQ>(q, ldq, dim, q_tail);
     const auto key = [&](size_t j) { return k + static_cast<int64_t>(j) * ldk; };
     size_t j = 0;
-    if constexpr (kQ == 1 && !kEightKeys<T>) {
+    if constexpr (kQ == 1) {
       const auto keep = [&](V v0, V v1, V v2, V v3) SIMDATTN_LAMBDA {
         Keep(v0, v1, v2, v3, kept);
         kept += kKept;
@@ -379,15 +323,7 @@ struct Dot {
 
 }  // namespace
 
-void ScoreRowsF32(const ScoreRows& a) {
-#if SIMDATTN_HALF_VECTORS
-  // One query from beyond L2 waits for its keys, and on Zen 256 bits at a time wait less: 64 - 128 MiB take 0.75 - 0.92 of the time of
-  // 512 bits. In L2 that is 0.92 - 0.96 there, but 1.1 - 1.3 on Intel. The partial sums are the same 16.
-  constexpr int64_t kInL2 = 2 * 1024 * 1024 / sizeof(float);
-  if (a.n_q == 1 && a.n_k * a.dim > kInL2) return N_AVX2::ScoreRowsF32(a);
-#endif
-  AllScores<float>(Dot(), a);
-}
+void ScoreRowsF32(const ScoreRows& a) { AllScores<float>(Dot(), a); }
 void ScoreRowsBF16(const ScoreRows& a) { AllScores<bf16>(Dot(), a); }
 void ScoreRowsF16(const ScoreRows& a) { AllScores<f16>(Dot(), a); }
 
