@@ -81,14 +81,6 @@ struct AddRows {
 ///   t = scale * x; m = max(t, sink); l = sum exp(t - m) + exp(sink - m); y = exp(t - m) * (1 / l)
 /// m = -inf (nothing visible, no sink): y = 0, max = -inf, sum = 0. NaN in l: y is NaN in all n columns.
 struct SoftmaxRows {
-  /// What the caller reads after this call, fetched into the cache while exponentials are computed: for row r and column
-  /// c the line of data + r * row_bytes + c * column_bytes. Null: nothing.
-  struct Next {
-    const void* data;
-    int64_t row_bytes;
-    int64_t column_bytes;
-  };
-
   const float* x;
   int64_t ldx;
   float* y;
@@ -104,7 +96,6 @@ struct SoftmaxRows {
   const float* known_max;  // max of scale * x per row where an earlier pass has it (then scale is 1), else null
   float* max;              // [rows] m and l for the log-sum-exp; null: not wanted
   float* sum;
-  Next next[2];
 };
 
 /// What happens to the scores of one query row beside scale and interval. Pointers are at key 0 of the row.

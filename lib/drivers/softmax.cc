@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "dispatch/cpu.h"
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/scoring.h"
@@ -26,27 +25,13 @@ constexpr int64_t kModifiedScores = 4096;
 constexpr int64_t kModifiedRows = 16;
 static_assert(kModifiedRows <= kLseRows);
 
-/// Rows of more columns are not in L1 when their turn comes, and kernels do not fetch them by themselves: Intel's CPUs are quicker alone (64 rows
-/// of 32768 from L3 in 0.94 of the time). Others are not: where version 0.1 took 1,
-/// a Zen 4 took 1.05 - 1.2 without (AVX2) and 0.9 - 0.95 so.
-constexpr int64_t kColumnsFetched = 8192;
-void fetch_next_row(SoftmaxRows* call) {
-  if (call->n <= kColumnsFetched || call->rows < 2 || call->next[0].data != nullptr || is_intel()) return;
-  call->next[0] = {call->x + call->ldx, call->ldx * int64_t{sizeof(float)}, sizeof(float)};
-}
-
 /// Runs `a` on its rows, at most kLseRows if it knows their maxima; lse (may be null) gets one entry per row.
 void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
-  if (lse == nullptr && a.n <= kColumnsFetched) {
+  if (lse == nullptr) {
     uk.softmax_rows(a);
     return;
   }
   SoftmaxRows call = a;
-  if (lse == nullptr) {
-    fetch_next_row(&call);
-    uk.softmax_rows(call);
-    return;
-  }
   float max[kLseRows];
   float sum[kLseRows];
   call.max = max;
@@ -57,17 +42,14 @@ void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
     call.y = a.y + r * a.ldy;
     call.lo = a.lo + r * a.lo_step;
     call.hi = a.hi + r * a.hi_step;
-    call.next[0] = a.next[0];
-    fetch_next_row(&call);
     uk.softmax_rows(call);
     for (int64_t i = 0; i < call.rows; ++i) lse[r + i] = canonical(scalar::log_sum_exp(max[i], sum[i]));
   }
 }
 
-/// Runs `a` on its rows after the modifiers `of_row(r)` of row r; `mask_of(r)` is where the bias or mask of row r and of
-/// those below stands.
-template <class F, class G>
-void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, G mask_of, float* lse) {
+/// Runs `a` on its rows after the modifiers `of_row(r)` of row r.
+template <class F>
+void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, float* lse) {
   alignas(64) float scores[kModifiedScores];
   const bool on_stack = a.n <= kModifiedScores;
   const int64_t stride = (a.n + 15) / 16 * 16;
@@ -95,10 +77,6 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, G mask_of
                    .max;
     }
     call.known_max = max;
-    const int64_t after = r + call.rows;
-    const bool more = after + call.rows <= a.rows;
-    call.next[0] = {more ? a.x + after * a.ldx : nullptr, a.ldx * int64_t{sizeof(float)}, sizeof(float)};
-    call.next[1] = more ? mask_of(after) : SoftmaxRows::Next{};
     softmax_with_lse(uk, call, lse == nullptr ? nullptr : lse + r);
   }
 }
@@ -124,8 +102,7 @@ Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>
                             .sink = -kInf,
                             .known_max = nullptr,
                             .max = nullptr,
-                            .sum = nullptr,
-                            .next = {}};
+                            .sum = nullptr};
   softmax_with_lse(*uk, call, static_cast<float*>(lse.data));
   return {};
 }
@@ -178,18 +155,11 @@ Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const 
                             .sink = scoring.sinks != nullptr ? scoring.sinks[h] : -kInf,
                             .known_max = nullptr,
                             .max = nullptr,
-                            .sum = nullptr,
-                            .next = {}};
+                            .sum = nullptr};
         float* row_lse = lse0 == nullptr ? nullptr : lse0 + i * lse.stride[2];
         if (modifiers) {
           const auto of_row = [&](int64_t r) { return row_modifiers(scoring, rules, h, i + r, b, i + r); };
-          const auto mask_of = [&](int64_t r) -> SoftmaxRows::Next {
-            const RowModifiers m = of_row(r);
-            if (m.bias == nullptr) return {m.keep, step_of(scoring.keep, 2), scoring.keep.shape[3] == 1 ? 0 : 1};
-            const int64_t size = size_of(m.bias_dtype);
-            return {m.bias, step_of(scoring.bias, 2) * size, scoring.bias.shape[3] == 1 ? 0 : size};
-          };
-          modified_rows(*uk, call, of_row, mask_of, row_lse);
+          modified_rows(*uk, call, of_row, row_lse);
         } else {
           softmax_with_lse(*uk, call, row_lse);
         }

@@ -145,16 +145,9 @@ HWY_INLINE void PartialBlock(const float* x, float* y, size_t from, size_t to, V
 #endif
 }
 
-/// Memory to fetch into L1, `step` bytes further on for each 16 columns; may lie outside of every object.
-struct Fetch {
-  uintptr_t at;
-  uintptr_t step;
-};
-
 /// y = exp(scale * x - base) over columns [lo, hi); its 16 partial sums go to `partial`.
 template <int kV, bool kScaled>
-HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float scale, float base, Fetch f0, Fetch f1,
-                       float* partial) {
+HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float scale, float base, float* partial) {
   const D d;
   const size_t step = hn::Lanes(d);
   const V vs = hn::Set(d, scale);
@@ -179,12 +172,6 @@ HWY_INLINE void ExpSum(const float* x, float* y, size_t lo, size_t hi, float sca
     V e1 = at(j + step);
     V e2 = at(j + 2 * step);
     V e3 = at(j + 3 * step);
-    for (size_t column = 0; column < 4 * step; column += kPartials) {
-      __builtin_prefetch(reinterpret_cast<const char*>(f0.at));
-      __builtin_prefetch(reinterpret_cast<const char*>(f1.at));
-      f0.at += f0.step;
-      f1.at += f1.step;
-    }
     Exp4(d, constants, e0, e1, e2, e3);
     hn::StoreU(e0, d, y + j);
     hn::StoreU(e1, d, y + j + step);
@@ -275,8 +262,6 @@ HWY_INLINE void Fill(float* y, size_t n, float value) {
 constexpr int64_t kRowsTogether = 4;
 /// Up to this many columns; longer rows would leave L1 between passes.
 constexpr size_t kColumnsTogether = 1024;
-/// Rows of more columns than this are not in L1 when their turn comes.
-constexpr int64_t kColumnsFetched = 8192;
 using D4 = hn::FixedTag<float, kRowsTogether>;
 using V4 = hn::Vec<D4>;
 
@@ -359,24 +344,11 @@ template <int kV>
 HWY_INLINE void Exponentials(const SoftmaxRows& a, int64_t first, int64_t count, float* partial, Group& group) {
   const D4 d4;
   const size_t n = static_cast<size_t>(a.n);
-  const bool more = first + 2 * count <= a.rows;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t r = first + i;
     const float* x = a.x + r * a.ldx;
     float* y = a.y + r * a.ldy;
     const Columns c = VisibleOf(a, r);
-    // The next group's rows, if no other memory is asked for. Rows that L1 cannot hold are left to the hardware (32768 columns from L3, Xeon:
-    // 0.94 of the time): then the lines named are this row's own.
-    Fetch fetch[2];
-    for (int k = 0; k < 2; ++k) {
-      const SoftmaxRows::Next& next = a.next[k];
-      fetch[k] = {address_at(x, (more && a.n <= kColumnsFetched ? count * a.ldx : 0) + static_cast<int64_t>(c.lo)), 64};
-      if (next.data != nullptr) {
-        const int64_t bytes = r * next.row_bytes + static_cast<int64_t>(c.lo) * next.column_bytes;
-        fetch[k] = {address_at(static_cast<const char*>(next.data), bytes),
-                    16 * static_cast<uintptr_t>(next.column_bytes)};
-      }
-    }
     // The masked columns first: their stores drain while exponentials are computed.
     if (c.hi - c.lo != n) {
       Fill(y, c.lo, 0.0f);
@@ -384,9 +356,9 @@ HWY_INLINE void Exponentials(const SoftmaxRows& a, int64_t first, int64_t count,
     }
     float* sums = partial + static_cast<size_t>(i) * kPartials;
     if (a.scale == 1.0f) {
-      ExpSum<kV, false>(x, y, c.lo, c.hi, a.scale, group.base[i], fetch[0], fetch[1], sums);
+      ExpSum<kV, false>(x, y, c.lo, c.hi, a.scale, group.base[i], sums);
     } else {
-      ExpSum<kV, true>(x, y, c.lo, c.hi, a.scale, group.base[i], fetch[0], fetch[1], sums);
+      ExpSum<kV, true>(x, y, c.lo, c.hi, a.scale, group.base[i], sums);
     }
   }
   const V4 zero = hn::Zero(d4);

@@ -41,20 +41,9 @@ SIMDATTN_INLINE float max_of_scaled(const float* x, int64_t n, float scale) {
   return scale > 0.0f ? scale * max_of<false>(x, n, scale) : max_of<true>(x, n, scale);
 }
 
-/// Memory to fetch into L1, `step` bytes further on for each 16 columns; may lie outside of every object.
-struct Fetch {
-  uintptr_t at;
-  uintptr_t step;
-
-  SIMDATTN_INLINE void columns(int64_t n) {
-    for (int64_t c = 0; c < n; c += 16, at += step) __builtin_prefetch(reinterpret_cast<const char*>(at));
-  }
-};
-
 /// y = exp(scale * x - base) over columns [lo, hi), lo < hi; returns the sum.
 template <bool kScaled>
-SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base, Fetch first,
-                              Fetch second) {
+SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base) {
   const Floats vs(scale);
   const Floats vb(base);
   Registers<kParts> sum;
@@ -83,8 +72,6 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
   for (; j + 4 * kLanes <= hi; j += 4 * kLanes) {
     Registers<4> e;
     unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(e) = argument(j + i * kLanes, All()); });
-    first.columns(4 * kLanes);
-    second.columns(4 * kLanes);
     exp_each<4>(e);
     unroll<4>([&](auto i) SIMDATTN_LAMBDA {
       store(reg<i>(e), y + j + i * kLanes);
@@ -129,21 +116,16 @@ SIMDATTN_INLINE float maximum_of_row(const SoftmaxRows& a, int64_t r) {
   return m > a.sink ? m : a.sink;
 }
 
-/// y = exp(scale * x - maximum); returns the sum. `ahead` rows below is the next x.
-SIMDATTN_INLINE float exponentials_of_row(const SoftmaxRows& a, int64_t r, float maximum, int64_t ahead) {
+/// y = exp(scale * x - maximum); returns the sum.
+SIMDATTN_INLINE float exponentials_of_row(const SoftmaxRows& a, int64_t r, float maximum) {
   const float* x = a.x + r * a.ldx;
   float* y = a.y + r * a.ldy;
   const float base = maximum == -kInfinity ? 0.0f : maximum;
   const Columns c = visible_columns(a, r);
-  const auto fetch = [&](const SoftmaxRows::Next& next) -> Fetch {
-    if (next.data == nullptr) return {address_at(x, ahead * a.ldx + c.lo), 64};
-    return {address_at(static_cast<const char*>(next.data), r * next.row_bytes + c.lo * next.column_bytes),
-            16 * static_cast<uintptr_t>(next.column_bytes)};
-  };
   float l = 0.0f;
   if (c.lo < c.hi) {
-    l = a.scale == 1.0f ? exp_sum<false>(x, y, c.lo, c.hi, a.scale, base, fetch(a.next[0]), fetch(a.next[1]))
-                        : exp_sum<true>(x, y, c.lo, c.hi, a.scale, base, fetch(a.next[0]), fetch(a.next[1]));
+    l = a.scale == 1.0f ? exp_sum<false>(x, y, c.lo, c.hi, a.scale, base)
+                        : exp_sum<true>(x, y, c.lo, c.hi, a.scale, base);
   }
   if (a.sink != -kInfinity) l += first_lane(exp_of(Floats(a.sink - base)));
   return l;
@@ -185,8 +167,7 @@ void softmax_rows(const SoftmaxRows& a) {
   for (int64_t first = 0; count > 0;) {
     const int64_t after = first + count;
     const int64_t more = smaller(size, a.rows - after);
-    const int64_t ahead = more == count ? count : 0;
-    for (int64_t i = 0; i < count; ++i) sums[i] = exponentials_of_row(a, first + i, maximum[i], ahead);
+    for (int64_t i = 0; i < count; ++i) sums[i] = exponentials_of_row(a, first + i, maximum[i]);
     for (int64_t i = 0; i < more; ++i) next[i] = maximum_of_row(a, after + i);
     for (int64_t i = 0; i < count; ++i) normalise_row(a, first + i, maximum[i], sums[i]);
     std::swap(maximum, next);
