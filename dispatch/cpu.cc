@@ -194,24 +194,6 @@ const char* missing_feature(Isa isa) { return isa == Isa::kBaseline ? "" : "anot
 
 #endif
 
-bool is_intel() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  return __builtin_cpu_is("intel") != 0;
-#else
-  return false;
-#endif
-}
-
-bool is_zen4() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  return __builtin_cpu_is("amdfam19h") != 0;
-#else
-  return false;
-#endif
-}
-
 static bool permitted = false;
 
 bool has_permission() { return __atomic_load_n(&permitted, __ATOMIC_RELAXED); }

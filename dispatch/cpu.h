@@ -35,10 +35,6 @@ enum class Isa : uint8_t {
 /// if there is none.
 const char* missing_feature(Isa isa);
 
-/// The vendor and the family say how the CPU fetches from memory and what its L1 holds, which its instruction sets do not.
-bool is_intel();
-bool is_zen4();  // and Zen 3, which has the family too
-
 /// Linux gives a process the state of AMX tiles (8 KiB a thread) if it asks.
 constexpr bool needs_permission(Isa isa) { return isa == Isa::kAmx; }
 /// True once request_permission() has got it.

@@ -207,9 +207,9 @@ SIMDATTN_TILE_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
         &a.scale,
         a.s + t.first * a.lds + x,
         a.lds,
-        kStored<T> && a.stream ? chain_panels_to_come<T, kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
-    with_rows<kMostRows<kVecs>>(
-        t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { score_chains_tile<T, r, kVecs>(arguments); });
+        kStored<T> && a.fetches() ? chain_panels_to_come<T, kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
+    with_rows<kMostRows<kVecs>>(t.rows,
+                                [&](auto r) SIMDATTN_TILE_LAMBDA { score_chains_tile<T, r, kVecs>(arguments); });
   }
 }
 template <class T>
@@ -371,9 +371,9 @@ SIMDATTN_TILE_INLINE void value_chains_strip(const ValueTile& a, int64_t key, in
         a.o + t.first * a.ldo + x,
         a.ldo,
         alpha != nullptr ? alpha + t.first : nullptr,
-        kStored<T> && a.stream ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan()};
-    with_rows<kMostRows<kVecs>>(
-        t.rows, [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
+        kStored<T> && a.fetches() ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan()};
+    with_rows<kMostRows<kVecs>>(t.rows,
+                                [&](auto r) SIMDATTN_TILE_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
   }
 }
 /// Columns [x, end) of `keys` keys from `key` on; multiples of kValueGroup.
@@ -396,7 +396,7 @@ SIMDATTN_TILE_FUNCTION void round_values(const ValueTile& a, int64_t key, int64_
   const int64_t n = Ops::lanes();
   for (int64_t j = key; j < key + keys; ++j) {
     const char* const row = static_cast<const char*>(a.v) + j * a.key_stride + x / kValueGroup * a.group_stride;
-    if (a.stream) {
+    if (a.fetches()) {
       const uintptr_t next = address_at(row, kChainGroup * a.key_stride);
       for (uintptr_t byte = 0; byte < static_cast<uintptr_t>(columns) * sizeof(float); byte += 64) {
         __builtin_prefetch(reinterpret_cast<const char*>(next + byte), 0, 2);
@@ -428,7 +428,7 @@ SIMDATTN_TILE_FUNCTION void rounded_value_chains(const ValueTile& a, int64_t col
       part.keys = keys;
       part.o = a.o + x;
       part.alpha = key == 0 ? a.alpha : nullptr;
-      part.stream = false;
+      part.fetch = Fetch::kNone;
       value_chains_columns<float>(part, 0, keys, 0, part.dim);
     }
     key += group;
@@ -462,7 +462,7 @@ SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
       part.o = sums;
       part.ldo = kValueGroup;
       part.alpha = a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr;
-      part.stream = false;
+      part.fetch = Fetch::kNone;
       if constexpr (kStored<T>) value_chains_columns<T>(part, 0, keys, 0, kValueGroup);
       else rounded_value_chains(part, kValueGroup);
       for (int64_t r = 0; r < t.rows; ++r)
@@ -477,7 +477,7 @@ SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
 /// begins and joins chains (16 KiB: 1.03 - 1.04 of the time from L3, 1.03 - 1.07 from memory).
 SIMDATTN_TILE_INLINE int64_t value_block(const ValueTile& a, int64_t size) {
   const int64_t in_block = 131072 / (a.dim * size) / kChainGroup * kChainGroup;
-  return a.stream ? (in_block > kChainGroup ? in_block : kChainGroup) : kKeyBlock;
+  return a.fetches() ? (in_block > kChainGroup ? in_block : kChainGroup) : kKeyBlock;
 }
 /// Unrounded: of rows; float: of packed groups, which are whole.
 template <class T>

@@ -65,12 +65,11 @@ constexpr KvOperands f32_operands(void (*score_packed)(const ScoreTile&)) {
   using Packing = F32Packing<K, T, nullptr>;
   return {.panel_bytes = f32_panel_bytes,
           .score_packed = score_packed,
-          .packed_is = std::is_same_v<T, float>,
           .score_tile = K::score_tile,
           .score_rows = nullptr,
           .store_panel = nullptr,
           .pack_keys = Packing::keys,
-          .pack_panel = Packing::panel,
+          .pack_panel = std::is_same_v<T, float> ? nullptr : Packing::panel,
           .value_tile = K::value_tile,
           .pack_values = Packing::values};
 }

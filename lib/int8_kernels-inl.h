@@ -430,7 +430,7 @@ void int8_score_packed(const ScoreTile& a) {
   constexpr int64_t kMost = 64;  // rows at a time
   const int64_t lanes = O::lanes();
   const int64_t info_at = int8_query_numbers(a.dim) / 4 * kInt8CellBytes<O>;
-  const uintptr_t ahead = a.stream ? static_cast<uintptr_t>((16384 / a.panel_stride + 1) * a.panel_stride) : 0;
+  const uintptr_t ahead = a.fetches() ? static_cast<uintptr_t>((16384 / a.panel_stride + 1) * a.panel_stride) : 0;
   float factors[kMost];
   int32_t start[kMost];
   for (int64_t first = 0; first < a.rows; first += kMost) {

@@ -121,7 +121,7 @@ void int8_value_stored(const ValueTile& a) {
                              a.o + first * a.ldo + c,
                              a.ldo,
                              a.alpha != nullptr ? a.alpha + first : nullptr};
-      if (a.stream && first == 0) {
+      if (a.fetches() && first == 0) {
         // The next block; rows that lie side by side in the order of memory.
         const bool together = a.key_stride == a.dim;
         const int64_t offset = a.keys * a.key_stride + (together ? a.keys * c : c);

@@ -567,7 +567,7 @@ struct NarrowSlots {
         tile.keys = keys;
         tile.o = a.o + c;
         tile.alpha = j == 0 ? a.alpha : nullptr;
-        tile.stream = false;
+        tile.fetch = Fetch::kNone;
         kernel(tile);
       }
       j += keys;

@@ -34,11 +34,12 @@ inline constexpr int64_t kHalfPanel = kPanelWidth / 2;
 /// Width in columns of a group of packed values; the register tile's columns on every target divide it.
 inline constexpr int64_t kValueGroup = 32;
 
-/// How rows are read that come from beyond L3, as far as it is known of the CPU.
-enum class FromMemory : uint8_t {
-  kNo,       // they do not, or nothing is known
-  kPages,    // rows of four pages are prefetched in turns
-  kInOrder,  // fetching values for one row of weights is left to the hardware
+/// Where keys and values come from, which says how they are fetched. No result depends on it.
+enum class Fetch : uint8_t {
+  kNone,      // from the caches: nothing is prefetched
+  kMemory,    // from beyond L2: what follows is prefetched
+  kPages,     // from memory, which rows of four pages in turns bring fastest
+  kHardware,  // from memory, which brings rows of values fastest if software prefetches none
 };
 
 /// scores of `n_q` query rows (f32) against `n_k` row-major keys: s = scale * sum_d q k, the sum as above with fma.
@@ -53,7 +54,7 @@ struct ScoreRows {
   float scale;
   float* s;  // [n_q][lds]; NaN canonical
   int64_t lds;
-  FromMemory from_memory = FromMemory::kNo;
+  Fetch fetch = Fetch::kNone;
 };
 
 /// s = the sum of w_d tanh(q_d + k_d), as above with fma(w_d, tanh, sum). `rows.scale` is not used.
@@ -141,13 +142,13 @@ struct ScoreTile {
   float scale;
   float* s;
   int64_t lds;
-  bool stream;  // the panels come from beyond L2: prefetch
+  Fetch fetch = Fetch::kNone;
   /// The scores of the last panel's second half are not wanted: they are left as they are, or written.
   bool half_last = false;
-  FromMemory from_memory = FromMemory::kNo;  // the keys come from beyond L3 as well (score_rows)
-  /// Keys in rows are taken 16 at a time where a target would take 32: with those that are fetched meanwhile 32 would fill L1, or 16 keep all
-  /// multiply-adds busy (four rows of bf16).
-  bool half_step = false;
+  /// Keys in rows that are taken at once, 16 or 32. No result depends on it.
+  int64_t keys_at_once = kPanelWidth;
+
+  bool fetches() const { return fetch != Fetch::kNone; }
 };
 
 /// One block of the online softmax over `columns` (a multiple of 16, at most kKeyBlock) columns. Row r sees [lo[r],
@@ -182,9 +183,10 @@ struct ValueTile {
   int64_t dim;
   float* o;
   int64_t ldo;
-  const float* alpha;                        // null: 1
-  bool stream;                               // they come from beyond L2, and more will follow behind them
-  FromMemory from_memory = FromMemory::kNo;  // they come from beyond L3 as well
+  const float* alpha;          // null: 1
+  Fetch fetch = Fetch::kNone;  // more will follow behind them
+
+  bool fetches() const { return fetch != Fetch::kNone; }
 };
 
 /// Rotates the pairs of `heads` rows that stand at one position and copies the dimensions outside [first, first+2 half)
@@ -301,6 +303,8 @@ struct PackValues {
 
 /// For more rows keys and values are packed once per block; for fewer they are read in place, where there are slots for that.
 inline constexpr int64_t kDirectRows = 12;
+/// Query rows of KvOperands::score_rows.
+inline constexpr int64_t kMostScoreRows = 4;
 /// Keys in rows are read in place in pieces of so many dimensions, and up to so many of them: two tiles of them lie on the stack.
 inline constexpr int64_t kDirectRowDims = 16;
 inline constexpr int64_t kMostDirectRowDims = 576;
@@ -312,26 +316,21 @@ struct KvOperands {
   int64_t (*panel_bytes)(int64_t dim);  // of a packed panel of kPanelWidth keys
   /// Keys in packed panels.
   void (*score_packed)(const ScoreTile&);
-  /// Panels of the storage type are packed ones already.
-  bool packed_is;
   /// Keys in the storage type's own panels. Null: packed first.
   void (*score_tile)(const ScoreTile&);
-  /// The same for keys in rows of which has_direct_rows is true, as many as n_panels panels have: `panels` is the first row,
-  /// panel_stride the bytes from one to the next. Null: store_panel.
+  /// The same for up to kMostScoreRows rows and keys in rows of which has_direct_rows is true, as many as n_panels panels have: `panels` is the
+  /// first row, panel_stride the bytes from one to the next. Null: store_panel.
   void (*score_rows)(const ScoreTile&);
   /// Keys in rows as a panel of the storage type, which score_tile takes (scales stay where they are). Null: packed.
   void (*store_panel)(const PackKeys&);
   void (*pack_keys)(const PackKeys&);
+  /// Null where there is a score_tile: panels of the storage type are packed ones already.
   void (*pack_panel)(const PackKeys&);
   /// Values in rows. Null: packed first.
   void (*value_tile)(const ValueTile&);
   void (*pack_values)(const PackValues&);
   /// For more rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
   int64_t direct_key_rows = kDirectRows;
-  /// For more query rows than this score_rows does not take keys in rows.
-  int64_t most_score_rows = kDirectRows;
-  /// For more rows values are packed.
-  int64_t direct_value_rows = kDirectRows;
 };
 
 /// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.
@@ -391,9 +390,8 @@ struct UKernels {
   /// all pairs (x[i], x[i + half]) of groups of 2 half become (x[i] + x[i + half], x[i] - x[i + half]).
   void (*hadamard_sums)(float* x, int64_t n, int64_t block);
 
-  /// Element by element: the library's exponential (x <= 88) and hyperbolic tangent.
+  /// Element by element: the library's exponential (x <= 88).
   void (*exp)(const float* x, float* y, int64_t n);
-  void (*tanh)(const float* x, float* y, int64_t n);
 };
 
 }  // namespace simdattn

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dispatch/cpu.h"
-#include "lib/drivers/from_memory.h"
+#include "lib/drivers/fetch.h"
 #include "lib/dtypes.h"
 #include "lib/rules/plan.h"
 
@@ -19,9 +18,6 @@ constexpr int64_t kSmallRowBlock = 128;
 /// more win 10-40 % from 2 MiB on with either.
 constexpr double kStreamBytes = 1 << 20;
 constexpr double kStreamBytesOfOneRow = 8 << 20;
-
-/// Of an L1 of 32 KiB.
-constexpr int64_t kMostWholeStepDims = 64;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -131,12 +127,11 @@ Status divide(const Attention& a, Threads threads, Division* division) {
   SIMDATTN_CHECK(check_task_count(too_many));
   const double bytes = static_cast<double>(tokens) * static_cast<double>(alike) * static_cast<double>(sizes.kv_heads) *
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
-  d.stream = bytes > kStreamBytes;
-  d.stream_one_row = bytes > kStreamBytesOfOneRow;
-  d.from_memory = from_memory(bytes);
-  const bool fills_l1 = sizes.d_qk > kMostWholeStepDims && is_zen4();
-  // Four rows of bf16 take half steps for their sums, whatever L1 holds.
-  d.half_step = fills_l1 || (a.arithmetic == Arithmetic::kF32 && a.k.type == KvType::kBF16 && is_zen4());
+  d.fetch = fetch_of(bytes, kStreamBytes);
+  d.fetch_one_row = fetch_of(bytes, kStreamBytesOfOneRow);
+  // A panel of keys and the one that is fetched meanwhile.
+  const bool fills_l1 = 2 * kPanelWidth * row_bytes(a.k.type, sizes.d_qk) >= tuning_of_cpu().l1_bytes;
+  d.keys_at_once = fills_l1 ? kPanelWidth / 2 : kPanelWidth;
   d.scale = a.scoring.scale ? *a.scoring.scale : 1.0f / std::sqrt(static_cast<float>(sizes.d_qk));
   d.row_block = kRowBlock;
   if (threads == Threads::kSeveral && row_blocks < kEnoughTasks) {

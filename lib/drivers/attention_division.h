@@ -41,10 +41,9 @@ struct Division {
   int64_t row_blocks;    // of all sequences and heads
   int64_t partial_rows;  // rows of the largest task
   bool split;            // tasks are (row block, split)
-  bool stream;           // keys and values come from beyond L2 and are prefetched
-  bool stream_one_row;
-  FromMemory from_memory;  // and from beyond L3
-  bool half_step;          // see ScoreTile
+  Fetch fetch;           // of keys and values, by tasks of several rows
+  Fetch fetch_one_row;
+  int64_t keys_at_once;  // see ScoreTile
   int64_t tasks;
   int64_t reduce_tasks;
   float scale;

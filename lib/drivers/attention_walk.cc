@@ -41,13 +41,11 @@ class RowBlock {
         rules_(sequence_rules(a_.scoring, index.sequence, seq_.n_q, seq_.n_kv)),
         rows_(std::min(run.division.row_block, seq_.n_q * p_.group - index.first_row)),
         direct_keys_(rows_ <= key_ops_.direct_key_rows),
-        direct_values_(rows_ <= value_ops_.direct_value_rows && value_ops_.value_tile != nullptr &&
-                       whole_steps(a_.v, ops_.value_step)),
+        direct_values_(rows_ <= kDirectRows && value_ops_.value_tile != nullptr && whole_steps(a_.v, ops_.value_step)),
         modifiers_(has_modifiers(a_.scoring)),
-        stream_(rows_ > 1 ? run.division.stream : run.division.stream_one_row),
-        stream_key_rows_(is_narrow(a_.k.type) ? stream_ : run.division.stream),
-        from_memory_(run.division.from_memory),
-        half_step_(run.division.half_step),
+        fetch_(rows_ > 1 ? run.division.fetch : run.division.fetch_one_row),
+        fetch_key_rows_(is_narrow(a_.k.type) ? fetch_ : run.division.fetch),
+        keys_at_once_(run.division.keys_at_once),
         k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         keys_(uk_, ops_, k_, w_.key_rows),
@@ -217,7 +215,7 @@ class RowBlock {
 
   /// True if the scores are taken from packed panels in the workspace, false if from the cache's own panels.
   bool keys_in_workspace() const {
-    return !k_.panels() || key_ops_.score_tile == nullptr || (!direct_keys_ && !key_ops_.packed_is);
+    return !k_.panels() || key_ops_.score_tile == nullptr || (!direct_keys_ && key_ops_.pack_panel != nullptr);
   }
 
   char* workspace_panel(int64_t column) const { return w_.keys + column / kPanelWidth * panel_bytes_; }
@@ -227,7 +225,7 @@ class RowBlock {
     for (int64_t c = from / kPanelWidth * kPanelWidth; c < to; c += kPanelWidth, panel += panel_bytes_) {
       const int64_t first = std::max(c, all.lo) - c;
       const int64_t last = std::min(c + kPanelWidth, all.hi) - c;
-      keys_.pack(base + c, first, last, panel, stream_key_rows_, see_[rows_ - 1].hi);
+      keys_.pack(base + c, first, last, panel, fetch_key_rows_ != Fetch::kNone, see_[rows_ - 1].hi);
     }
   }
 
@@ -237,7 +235,7 @@ class RowBlock {
     for (int64_t c = from; c < to; c += kPanelWidth, panel += bytes, scales += kPanelWidth) {
       const int64_t first = std::max(c, all.lo) - c;
       const int64_t last = std::min(c + kPanelWidth, all.hi) - c;
-      keys_.store(base + c, first, last, panel, scales, stream_, see_[rows_ - 1].hi);
+      keys_.store(base + c, first, last, panel, scales, fetch_ != Fetch::kNone, see_[rows_ - 1].hi);
       std::fill(scales + last, scales + kPanelWidth, 0.0f);
     }
   }
@@ -255,8 +253,7 @@ class RowBlock {
                       .dim = p_.d_qk,
                       .scale = scale_,
                       .s = w_.scores + first,
-                      .lds = kScoreStride,
-                      .stream = false};
+                      .lds = kScoreStride};
     if (prepared) {
       tile.panels = workspace_panel(first);
       tile.half_last = (see.hi - 1) % kPanelWidth < kHalfPanel;
@@ -270,8 +267,8 @@ class RowBlock {
       // Keys as stored: two panels, so that memory is not idle for long while scores are taken.
       const int64_t width =
           as_stored ? 2 * kPanelWidth : std::max(kPackedKeyBytes / tile.panel_stride, int64_t{1}) * kPanelWidth;
-      const bool in_rows = direct_keys_ && !k_.panels() && key_ops_.score_rows != nullptr &&
-                           n <= key_ops_.most_score_rows && has_direct_rows(p_.d_qk);
+      const bool in_rows = direct_keys_ && !k_.panels() && key_ops_.score_rows != nullptr && n <= kMostScoreRows &&
+                           has_direct_rows(p_.d_qk);
       for (int64_t c = first; c < first + columns;) {
         int64_t end = std::min(c + (in_rows ? kPanelWidth : width), first + columns);
         int64_t run = 0;
@@ -284,9 +281,8 @@ class RowBlock {
           tile.panel_stride = k_.token_stride();
           tile.n_panels = whole;
           tile.scales = k_.scales(base + c, whole * kPanelWidth, scales);
-          tile.stream = stream_key_rows_;
-          tile.from_memory = from_memory_;
-          tile.half_step = half_step_;
+          tile.fetch = fetch_key_rows_;
+          tile.keys_at_once = keys_at_once_;
           key_ops_.score_rows(tile);
         } else if (as_stored) {
           store_keys(base, see, c, end, w_.keys, scales);
@@ -294,8 +290,7 @@ class RowBlock {
           tile.panel_stride = simdattn::panel_bytes(k_.type(), p_.d_qk);
           tile.n_panels = (end - c) / kPanelWidth;
           tile.scales = has_scales(k_.type()) ? scales : nullptr;
-          tile.stream = false;
-          tile.from_memory = FromMemory::kNo;
+          tile.fetch = Fetch::kNone;
           key_ops_.score_tile(tile);
         } else {
           prepare_keys(base, see, c, end, w_.keys);
@@ -308,7 +303,7 @@ class RowBlock {
       return;
     }
     tile.panel_stride = k_.token_stride();
-    tile.stream = stream_;
+    tile.fetch = fetch_;
     for (int64_t c = first; c < first + columns;) {
       int64_t run = 0;
       tile.panels = k_.at(base + c, &run);
@@ -354,8 +349,7 @@ class RowBlock {
                       .dim = p_.d_v,
                       .o = s.acc + r * s.ld,
                       .ldo = s.ld,
-                      .alpha = w_.alpha,
-                      .stream = false};
+                      .alpha = w_.alpha};
     if (around_masked) {
       values_.add_visible(base, tile, [&](int64_t row, int64_t j) {
         const int64_t i = r + row;
@@ -369,8 +363,7 @@ class RowBlock {
     }
     tile.key_stride = v_.token_stride();
     tile.group_stride = row_bytes(v_.type(), kValueGroup);
-    tile.stream = stream_;
-    tile.from_memory = from_memory_;
+    tile.fetch = fetch_;
     values_.for_each_run(base, see.lo, see.hi, [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
       tile.w = w_.scores + c;
       tile.v = rows;
@@ -397,10 +390,9 @@ class RowBlock {
   bool direct_keys_;
   bool direct_values_;
   bool modifiers_;
-  bool stream_;
-  bool stream_key_rows_;
-  FromMemory from_memory_;
-  bool half_step_;
+  Fetch fetch_;
+  Fetch fetch_key_rows_;
+  int64_t keys_at_once_;
   KvStore<true> k_;
   KvStore<true> v_;
   KeyOperands keys_;

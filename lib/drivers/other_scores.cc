@@ -131,8 +131,7 @@ Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, co
            .dim = d_k,
            .o = result,
            .ldo = d_k,
-           .alpha = nullptr,
-           .stream = false});
+           .alpha = nullptr});
     }
   };
   // A single query row per head (decode): the heads of a group are the rows, and their keys are read once.

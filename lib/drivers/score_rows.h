@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lib/drivers/from_memory.h"
+#include "lib/drivers/fetch.h"
 #include "lib/dtypes.h"
 #include "lib/rules/views.h"
 #include "lib/ukernels.h"
@@ -43,7 +43,7 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
   const int64_t k_stride = step_of(k, 2);
   const int64_t out_stride = step_of(out, grouped ? 1 : 2);
   const int64_t next_head = grouped ? 1 : 0;
-  const FromMemory memory = from_memory(bytes_of(k));
+  const Fetch fetch = fetch_of(bytes_of(k), kCacheBytes);
   const int64_t rows_at_once = direct ? rows : std::min(kQueryRows, kQueryElements / dim);
 
   for (int64_t b = 0; b < q.shape[0]; ++b) {
@@ -62,7 +62,7 @@ void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
                           .scale = factor,
                           .s = s,
                           .lds = out_stride,
-                          .from_memory = memory};
+                          .fetch = fetch};
         if (rows_at_once == 0 && rows > 0) {
           for (int64_t i = 0; i < rows; ++i) {
             for (int64_t j = 0; j < k.shape[2]; ++j) {

@@ -72,8 +72,7 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
                                 .dim = dim,
                                 .scale = factor,
                                 .s = w.s,
-                                .lds = kPanelWidth,
-                                .stream = false});
+                                .lds = kPanelWidth});
           for (int64_t r = 0; r < rows; ++r) {
             float* s = static_cast<float*>(out.data) + row(out, i + r) + j;
             for (int64_t c = 0; c < n; ++c) s[c] = canonical(w.s[r * kPanelWidth + c]);

@@ -3,7 +3,7 @@
 
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/from_memory.h"
+#include "lib/drivers/fetch.h"
 #include "lib/drivers/operands.h"
 #include "lib/drivers/workspace.h"
 #include "lib/dtypes.h"
@@ -79,12 +79,10 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
   const int64_t p_stride = step_of(p, grouped ? 1 : 2);
   const int64_t out_stride = step_of(out, grouped ? 1 : 2);
   const int64_t token_stride = step_of(v, 2);
-  const double bytes = bytes_of(v);
-  const bool stream = bytes > static_cast<double>(kStreamBytes);
-  const FromMemory memory = from_memory(bytes);
+  const Fetch fetch = fetch_of(bytes_of(v), static_cast<double>(kStreamBytes));
   // f32 is summed where it will stand: 8 lines of L1 less for each row of 128. Only where a row is whole groups, as add_visible() writes those, and not
   // from beyond L2: rows in the order of memory want sums at multiples of 64 bytes.
-  const bool in_place = out.dtype == DType::kF32 && dim % kValueGroup == 0 && !stream;
+  const bool in_place = out.dtype == DType::kF32 && dim % kValueGroup == 0 && fetch == Fetch::kNone;
   const KvOperands& operands = ops.kv[slot(kv_type_of(v.dtype))];
   alignas(64) float accumulators[kAccumulators];
 
@@ -109,8 +107,7 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
             tile.o = in_place ? reinterpret_cast<float*>(out_at) : accumulators;
             tile.ldo = in_place ? out_stride : kColumns;
             tile.alpha = nullptr;
-            tile.stream = stream;
-            tile.from_memory = memory;
+            tile.fetch = fetch;
             for (int64_t r = 0; r < rows; ++r) std::fill_n(tile.o + r * tile.ldo, columns, 0.0f);
             // Without weights of zero there is nothing to hide, and one call takes all keys: 512 and 4096 of them, one row, 0.98 and 0.95 of the time.
             const auto any_zero = [&](int64_t key, int64_t keys) {
@@ -183,8 +180,7 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
                               .dim = v.shape[3],
                               .o = w.o + r * w.ldo,
                               .ldo = w.ldo,
-                              .alpha = nullptr,
-                              .stream = false};
+                              .alpha = nullptr};
             if (ops.prepare_weights != nullptr) {
               tile.w = w.weights;
               tile.ldw = kKeyBlock;

@@ -167,9 +167,6 @@ void HadamardSums(float* x, int64_t count, int64_t block) {
 void ExpArray(const float* x, float* y, int64_t n) {
   Map(x, y, n, [](D d, hn::Vec<D> v) SIMDATTN_LAMBDA { return Exp(d, v); });
 }
-void TanhArray(const float* x, float* y, int64_t n) {
-  Map(x, y, n, [](D d, hn::Vec<D> v) SIMDATTN_LAMBDA { return Tanh(d, v); });
-}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

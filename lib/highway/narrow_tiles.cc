@@ -843,7 +843,7 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
   const auto in_step = [step](int64_t c) SIMDATTN_LAMBDA { return c & (step - 1); };
   const auto rows_at = [&](int64_t x) -> RowsToTranspose {
     return {keys + (x < columns ? x * a.panel_stride : 0), a.panel_stride, x < columns ? HWY_MIN(step, columns - x) : 0,
-            transposed[(x & step) != 0], a.stream && !one_after_the_other ? ahead * a.panel_stride : 0};
+            transposed[(x & step) != 0], a.fetches() && !one_after_the_other ? ahead * a.panel_stride : 0};
   };
   if (in_rows) functions.transpose(rows_at(0), a.dim);
   for (int64_t x = 0; x < columns; x += width) {
@@ -859,7 +859,7 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
     t.low_scales = units * kPitch + x % kPanelWidth * (2 - kUnitBytes);
     t.high_scales = units * kPitch + middle % kPanelWidth * (2 - kUnitBytes);
     if (in_rows) t.next = in_step(x) == 0 ? rows_at(x + step) : RowsToTranspose{};
-    if (a.stream && (!in_rows || one_after_the_other)) {
+    if (a.fetches() && (!in_rows || one_after_the_other)) {
       // Two tiles fetch as many panels as they read, all at a time and half of each, some tiles ahead. A tile alone fetches its own,
       // as if they followed each other. Rows that do are as long as panels.
       const int64_t second = (x & width) != 0, first = x & ~width;
@@ -885,7 +885,7 @@ HWY_NOINLINE void ScoreAll(ScoreTile a, KvType type, const ScoreFunctions& funct
     ScoreColumns(a, type, functions, in_rows);
     a.q = static_cast<const char*>(a.q) + kFusedRows * a.q_stride;
     a.s += kFusedRows * a.lds;
-    a.stream = false;
+    a.fetch = Fetch::kNone;
   }
 }
 
@@ -1134,7 +1134,7 @@ HWY_NOINLINE void ValueColumns(const ValueTile& a, KvType type, int64_t key, int
                                int64_t x, const ValueFunction* tiles, int64_t most, int64_t columns) {
   const uint8_t* const v = static_cast<const uint8_t*>(a.v) + key * a.key_stride;
   RowsToFetch prefetch;
-  if (a.stream) {
+  if (a.fetches()) {
     // Its share of the next keys, whose rows' bytes the tiles divide among themselves in order.
     const int64_t bytes = row_bytes(type, a.dim);
     if (a.key_stride == bytes) {
@@ -1164,7 +1164,7 @@ HWY_NOINLINE void ValueColumns(const ValueTile& a, KvType type, int64_t key, int
 HWY_NOINLINE int64_t AddWholeTiles(const ValueTile& a, KvType type, const ValueFunctions& tiles) {
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
   int64_t block = a.keys;
-  if (a.stream) {
+  if (a.fetches()) {
     // Divides the keys of a tile.
     for (block = 16; 2 * block * row_bytes(type, a.dim) <= kBlockBytes;) block *= 2;
   }

@@ -232,7 +232,7 @@ HWY_INLINE void AllQueries(const Term& term, const ScoreRows& a) {
   static_assert(kBlock % static_cast<int64_t>(kKeys) == 0);
   const int64_t block = a.n_q > 4 ? kBlock : a.n_k;
   RowsFromMemory fetch, none;
-  if (a.from_memory == FromMemory::kPages) {
+  if (a.fetch == Fetch::kPages) {
     fetch =
         RowsFromMemory(a.k, a.n_k, a.ldk * static_cast<int64_t>(sizeof(T)), a.dim * static_cast<int64_t>(sizeof(T)));
   }

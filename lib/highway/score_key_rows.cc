@@ -19,8 +19,8 @@ HWY_INLINE ScoreTile RowsFrom(ScoreTile a, int64_t row) {
   return a;
 }
 
-/// The first kRows rows against kVecs vectors of keys from `keys` on. A vector alone waits for its sums: 1.2 of the time from
-/// L2, but where two vectors fill L1 (half_step).
+/// The first kRows rows against kVecs vectors of keys from `keys` on. A vector alone waits for its sums, which
+/// costs less than keys that fill L1.
 template <class T, size_t kRows, size_t kVecs>
 HWY_NOINLINE void Vectors(const ScoreTile& a, const T* keys) {
   const TileTag d;
@@ -43,7 +43,7 @@ HWY_NOINLINE void Vectors(const ScoreTile& a, const T* keys) {
     // of the time. From memory one row of four parts in turns, a page each in f32: 0.93 of the time, in L3 1.02.
     constexpr int kRowBits = 5;
     static_assert(kPanelWidth == 1 << kRowBits);
-    const int turns = a.from_memory == FromMemory::kPages ? 2 : 0;
+    const int turns = a.fetch == Fetch::kPages ? 2 : 0;
     const uintptr_t below = address_at(keys, (kVecs == 1 ? kPanelWidth / 2 : kPanelWidth) * stride);
     uintptr_t line = below;
     const uintptr_t bytes = static_cast<uintptr_t>(a.dim) * sizeof(T);
@@ -51,7 +51,7 @@ HWY_NOINLINE void Vectors(const ScoreTile& a, const T* keys) {
     uintptr_t row_end = turns == 0 && stride == a.dim ? UINTPTR_MAX : line + bytes;
     uintptr_t row = 0;
     for (int64_t i = 0; i < a.dim; i += kDims, q += kDims) {
-      if (a.stream) {
+      if (a.fetches()) {
         // Two lines at a time: rows of an odd number of lines, with gaps between them, are fetched but for the last ones.
         ForEach<kVecs* static_cast<size_t>(n) / 8>([&](auto) SIMDATTN_LAMBDA {
           __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 3);
@@ -111,23 +111,15 @@ HWY_INLINE void AllKeys(ScoreTile a) {
   }
 }
 
-constexpr bool kHalfSteps = hn::MaxLanes(TileTag()) == kPanelWidth / 2;
-
 }  // namespace
 
 void ScoreKeyRowsF32(const ScoreTile& a) {
-  if constexpr (kHalfSteps) {
-    if (a.half_step) return AllKeys<float, 1>(a);
+  if constexpr (hn::MaxLanes(TileTag()) == kPanelWidth / 2) {
+    if (a.keys_at_once < kPanelWidth) return AllKeys<float, 1>(a);
   }
   AllKeys<float>(a);
 }
-void ScoreKeyRowsBF16(const ScoreTile& a) {
-  // Four rows are as many sums as a Zen 4 has in flight: 0.85 of the time from L3. One row wins from memory alone: 0.65 - 0.8, from L3 1.1.
-  if constexpr (kHalfSteps) {
-    if (a.half_step && (a.rows == 4 || a.from_memory != FromMemory::kNo)) return AllKeys<bf16, 1>(a);
-  }
-  AllKeys<bf16>(a);
-}
+void ScoreKeyRowsBF16(const ScoreTile& a) { AllKeys<bf16>(a); }
 void ScoreKeyRowsF16(const ScoreTile& a) { AllKeys<f16>(a); }
 
 }  // namespace HWY_NAMESPACE

@@ -170,16 +170,16 @@ SIMDATTN_SHARED void Score(const ScoreTile& a, const Storage& type, int64_t step
     for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
       tiles[vecs == 1 ? 0 : t.rows - 1](
           {q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
-           a.stream ? PanelsToCome(a, lane_bytes, steps, vecs, x, t.first, t.rows) : PrefetchPlan()});
+           a.fetches() ? PanelsToCome(a, lane_bytes, steps, vecs, x, t.first, t.rows) : PrefetchPlan()});
     }
     x += vecs * n;
   };
   // A tile across two panels prefetches as if panels lay side by side.
   const bool contiguous = a.panel_stride == steps * kPanelWidth * lane_bytes;
-  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (contiguous || !a.stream || 4 * n <= kPanelWidth)) {
+  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (contiguous || !a.fetches() || 4 * n <= kPanelWidth)) {
     while (x + 4 * n <= columns) strip(4);
   }
-  if (kThreeVectors && in_tiles_of_three_or_four(a.rows) && (contiguous || !a.stream)) {
+  if (kThreeVectors && in_tiles_of_three_or_four(a.rows) && (contiguous || !a.fetches())) {
     // Four vectors are left to two tiles of two.
     while (x + 3 * n <= columns && columns - x != 4 * n) strip(3);
   }

@@ -49,7 +49,6 @@ bool AnyZero(const float* w, int64_t n);
 void Merge(float* a, float wa, const float* b, float wb, int64_t n);
 void ExpArray(const float* x, float* y, int64_t n);
 void HadamardSums(float* x, int64_t n, int64_t block);
-void TanhArray(const float* x, float* y, int64_t n);
 
 // softmax_rows.cc, modify_row.cc
 void SoftmaxRowsSlot(const SoftmaxRows& a);
@@ -94,8 +93,6 @@ void ValueTileF16(const ValueTile& a);
 #undef SIMDATTN_SCORES_KEY_ROWS
 #define SIMDATTN_SCORES_KEY_ROWS (HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX2 : !HWY_HAVE_SCALABLE)
 #if SIMDATTN_SCORES_KEY_ROWS
-/// Of up to so many rows.
-constexpr int64_t kKeyRowsRows = 4;
 void ScoreKeyRowsF32(const ScoreTile& a);
 void ScoreKeyRowsBF16(const ScoreTile& a);
 void ScoreKeyRowsF16(const ScoreTile& a);

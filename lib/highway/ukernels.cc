@@ -92,10 +92,6 @@ constexpr AttentionKernels with_key_rows(AttentionKernels kernels) {
   kernels.kv[slot(KvType::kF32)].score_rows = ScoreKeyRowsF32;
   kernels.kv[slot(KvType::kBF16)].score_rows = ScoreKeyRowsBF16;
   kernels.kv[slot(KvType::kF16)].score_rows = ScoreKeyRowsF16;
-  for (KvOperands& kv : kernels.kv) kv.most_score_rows = kKeyRowsRows;
-  // Each of four rows loads its number again for each vector of keys, and with two loads a cycle that takes longer than packing (Zen 4: 1.05 - 1.1 of
-  // the time; three loads, Emerald Rapids: 0.92).
-  if (HWY_TARGET == HWY_AVX2) kernels.kv[slot(KvType::kBF16)].most_score_rows = 3;
   return kernels;
 }
 #endif
@@ -120,7 +116,6 @@ constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .add_rows = {AddRowsF32, AddRowsBF16, AddRowsF16},
     .hadamard_sums = HadamardSums,
     .exp = ExpArray,
-    .tanh = TanhArray,
 });
 constexpr bool kFma = HWY_NATIVE_FMA != 0;
 

@@ -169,26 +169,11 @@ HWY_NOINLINE void WidenLast(const void* v, int64_t key_stride, int64_t keys, siz
   }
 }
 
-/// Adds them, of one row.
-template <class T>
-HWY_NOINLINE void AddLast(const float* w, const void* values, int64_t key_stride, int64_t keys, float* o,
-                          const float* alpha, size_t columns) {
-  const TileTag d;
-  Cursor<const char> v(static_cast<const char*>(values));
-  TileVec sum = hn::Mul(hn::Set(d, alpha != nullptr ? *alpha : 1.0f), hn::LoadN(d, o, columns));
-  for (int64_t j = 0; j < keys; ++j) {
-    sum = hn::MulAdd(hn::Set(d, w[j]), LoadWideN(d, reinterpret_cast<const T*>(v.get()), columns), sum);
-    v += key_stride;
-  }
-  hn::StoreN(sum, d, o, columns);
-}
-
 /// What depends on the type of the values. All else is one body for all types: it would be a third of this file's code.
 struct Storage {
   int64_t size;
   TileFunction* const* tiles[9];  // by vectors
   decltype(WidenLast<float>)* widen_last;
-  decltype(AddLast<float>)* add_last;
 };
 template <class T, size_t kVecs>
 constexpr TileFunction* const* Tiles() {
@@ -199,8 +184,7 @@ template <class T>
 constexpr Storage kStorage = {
     static_cast<int64_t>(sizeof(T)),
     {nullptr, Tiles<T, 1>(), Tiles<T, 2>(), Tiles<T, 3>(), Tiles<T, 4>(), nullptr, nullptr, nullptr, Tiles<T, 8>()},
-    WidenLast<T>,
-    AddLast<T>};
+    WidenLast<T>};
 
 /// Keys [key, key + keys) of a ValueTile, and how they are fetched.
 struct KeyBlock {
@@ -208,8 +192,8 @@ struct KeyBlock {
   const Storage& type;
   int64_t key;
   int64_t keys;
-  bool fetches_next;  // the block behind them
-  bool in_pages;      // they and as many rows again, those of the next call: FromMemory::kPages
+  bool fetches;   // the block behind them
+  bool in_pages;  // they and as many rows again, those of the next call: Fetch::kPages
 
   const float* alpha() const { return key == 0 ? a.alpha : nullptr; }
   const char* at(int64_t x) const {
@@ -219,7 +203,7 @@ struct KeyBlock {
   /// What the tile of rows [first, first + rows) and columns [x, x + `bytes`) prefetches: its share of the next block, which
   /// the tiles divide among themselves in the order in which they run.
   HWY_INLINE PrefetchPlan Next(int64_t x, int64_t bytes, int64_t first, int64_t rows) const {
-    if (!fetches_next) return {};
+    if (!fetches) return {};
     const auto next = [&](int64_t offset) {
       return address_at(static_cast<const char*>(a.v), (key + keys) * a.key_stride + offset);
     };
@@ -287,7 +271,7 @@ SIMDATTN_SHARED void ColumnRange(const KeyBlock& b, int64_t x, int64_t end) {
     const int64_t bytes = vecs * n * b.type.size;
     TileFunction* const* const tiles = b.type.tiles[vecs];
     const char* const v = b.at(x);
-    if (b.in_pages && a.rows == 1) {
+    if (b.in_pages) {
       rows_to_fetch = RowsFromMemory(v, 2 * b.keys, a.key_stride, bytes);
       t.rows = &rows_to_fetch;
     }
@@ -300,14 +284,10 @@ SIMDATTN_SHARED void ColumnRange(const KeyBlock& b, int64_t x, int64_t end) {
     }
     x += vecs * n;
   }
-  if (x == end) return;
-  if (a.rows != 1) return LastColumns(b, x);
-  b.type.add_last(a.w + b.key, b.at(x), a.key_stride, b.keys, a.o + x, b.alpha(), static_cast<size_t>(end - x));
+  if (x < end) LastColumns(b, x);
 }
 
-/// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1. AVX2, 128 columns, Zen 4:
-/// 0.60 of the time from memory, 0.9 from L3, 1.1 from L2; SSE4 0.7 from memory, 1.07 from L3. Numbers of 16 bits take 1.0, 1.3 and 1.6. Where a tile of AVX-512 has all columns: 0.89 from
-/// memory, 1.15 from L3.
+/// One row of weights and rows of f32 values of more columns than a tile has, from beyond L2: in the order of memory, with the sums in L1.
 HWY_NOINLINE void RowsInOrder(const ValueTile& a) {
   const TileTag d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
@@ -337,29 +317,24 @@ HWY_NOINLINE void RowsInOrder(const ValueTile& a) {
 }
 
 SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
-  KeyBlock b = {a, type, 0, a.keys, a.stream, a.from_memory == FromMemory::kPages};
+  KeyBlock b = {a, type, 0, a.keys, a.fetches(), false};
   if (a.group_stride != kValueGroup * type.size) {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) ColumnRange(b, x, std::min(x + kValueGroup, a.dim));
     return;
   }
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const bool whole_rows = (a.dim > 8 * n && (HWY_MAX_BYTES > 16 || a.from_memory != FromMemory::kNo)) ||
-                          (a.dim == 8 * n && a.from_memory == FromMemory::kInOrder);
-  if (a.stream && a.rows == 1 && whole_rows && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
+  if (b.fetches && a.rows == 1 && a.dim > 8 * n && a.dim % n == 0 && type.size == sizeof(float)) return RowsInOrder(a);
   const bool one_tile = a.rows == 1 && (a.dim == 8 * n || a.dim == 4 * n);
   int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? a.keys : kKeyBlock;
-  if (a.stream && one_tile && a.key_stride == a.dim * type.size) {
-    // One row and one tile read what lies in one piece in order: blocks would end tiles, and rows are fetched 256 keys or four pages ahead. f32 in
-    // 512-bit vectors leaves that to hardware: prefetches take a fifth more time from L3, a twelfth from memory (Zen 5). From bf16
-    // and with narrower vectors they pay beyond the caches, but on a Zen 4, where bf16 and f16 from memory take 0.79 and 0.86 without.
+  if (b.fetches && one_tile && a.key_stride == a.dim * type.size) {
+    // What lies in one piece is read in order: blocks would end tiles. f32 in vectors of 512 bits is left to hardware.
     const bool prefetches = !(type.size == sizeof(float) && HWY_MAX_BYTES == 64);
-    b.fetches_next = prefetches && a.from_memory == FromMemory::kNo;
-    b.in_pages = prefetches && b.in_pages;
-    if (b.fetches_next) block = kKeyBlock;  // of all keys at once the next ones would lie behind the end
-  } else {
-    b.in_pages = false;
+    b.in_pages = prefetches && a.fetch == Fetch::kPages;
+    b.fetches = prefetches && a.fetch == Fetch::kMemory;
+    if (b.fetches) block = kKeyBlock;  // of all keys at once the next ones would lie behind the end
+  } else if (b.fetches) {
     // Rows and columns of more than one tile find a block in L2 again.
-    if (a.stream) block = std::max<int64_t>(block_bytes(a.rows) / (a.dim * type.size), 16);
+    block = std::max<int64_t>(block_bytes(a.rows) / (a.dim * type.size), 16);
   }
   do {
     b.keys = std::min(block, a.keys - b.key);

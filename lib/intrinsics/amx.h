@@ -75,7 +75,6 @@ namespace {  // internal to each object, like the helpers of int8_operands.h
   f32.pack_keys = A::pack_keys_f32;
   f32.pack_values = A::pack_values_f32;
   KvOperands& half = kernels.kv[static_cast<size_t>(KvType::kBF16)];
-  half.packed_is = true;
   half.score_tile = A::score_tile;
   half.pack_keys = A::pack_keys_bf16;
   half.value_tile = A::value_tile;

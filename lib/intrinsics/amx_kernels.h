@@ -173,7 +173,7 @@ struct AmxKernels {
           for (int64_t i = rest - kPairBytes + 2; odd && i < rest; i += 4) std::memset(last + i, 0, 2);
         }
         for_each_pair(first, rows, [&](int64_t r, int64_t count, auto two) {
-          if (a.stream) prefetch_share(a, panel, pairs * kPairBytes, r, count);
+          if (a.fetches()) prefetch_share(a, panel, pairs * kPairBytes, r, count);
           Rows q = {static_cast<const char*>(a.q) + r * a.q_stride, a.q_stride, kTileBytes};
           zero_sums<two>();
           multiply<Products, two>(q, panel, whole);
@@ -276,7 +276,7 @@ struct AmxKernels {
         for (int64_t c = 0; c < a.dim; c += kValueGroup) {
           const int64_t columns = std::min(kValueGroup, a.dim - c);
           const char* from = rows + c / kValueGroup * a.group_stride;
-          if (a.stream) prefetch_rows(from, a.key_stride, group.to - group.from);
+          if (a.fetches()) prefetch_rows(from, a.key_stride, group.to - group.from);
           if (!group.whole()) std::memset(pairs, 0, sizeof(pairs));
           interleave_rows<bf16>(from, a.key_stride, group.from, group.to - group.from, columns, pairs);
           for_each_pair(first_row, n, [&](int64_t r, int64_t count, auto two) {

@@ -125,10 +125,6 @@ void exp_array(const float* x, float* y, int64_t n) {
   for_each_batch(n,
                  [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(exp_of(load(x + i, part)), y + i, part); });
 }
-void tanh_array(const float* x, float* y, int64_t n) {
-  for_each_batch(n,
-                 [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(tanh_of(load(x + i, part)), y + i, part); });
-}
 
 }  // namespace
 }  // namespace simdattn

@@ -166,16 +166,17 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
     for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
       tiles[batches == 1 ? 0 : t.rows - 1](
           {q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
-           a.stream ? panels_to_come(a, lane_bytes, steps, batches, x, t.first, t.rows) : PrefetchPlan()});
+           a.fetches() ? panels_to_come(a, lane_bytes, steps, batches, x, t.first, t.rows) : PrefetchPlan()});
     }
     x += batches * kLanes;
   };
   // A tile across two panels prefetches as if panels lay side by side.
   const bool side_by_side = a.panel_stride == steps * kPanelWidth * lane_bytes;
-  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) && (side_by_side || !a.stream || 4 * kLanes <= kPanelWidth)) {
+  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) &&
+      (side_by_side || !a.fetches() || 4 * kLanes <= kPanelWidth)) {
     while (x + 4 * kLanes <= columns) strip(4);
   }
-  if (kThreeBatches && in_tiles_of_three_or_four(a.rows) && (side_by_side || !a.stream)) {
+  if (kThreeBatches && in_tiles_of_three_or_four(a.rows) && (side_by_side || !a.fetches())) {
     // Four batches are left to two tiles of two.
     while (x + 3 * kLanes <= columns && columns - x != 4 * kLanes) strip(3);
   }

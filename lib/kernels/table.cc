@@ -75,7 +75,6 @@ constinit const UKernels SIMDATTN_TABLE = with_narrow_types<Narrow>({
     .add_rows = {add_rows<float>, add_rows<bf16>, add_rows<f16>},
     .hadamard_sums = hadamard_sums,
     .exp = exp_array,
-    .tanh = tanh_array,
 });
 
 }  // namespace simdattn

@@ -147,7 +147,7 @@ struct KeyBlock {
   }
   /// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches: its share of the next as many keys.
   SIMDATTN_INLINE PrefetchPlan next(int64_t x, int64_t bytes, int64_t first, int64_t rows) const {
-    if (!a.stream) return {};
+    if (!a.fetches()) return {};
     const int64_t from = share_of_rows(first, a.rows, keys);
     const int64_t to = share_of_rows(first + rows, a.rows, keys);
     const auto address = [&](int64_t offset) {
@@ -244,13 +244,13 @@ SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) value_columns(b, x, smaller(x + kValueGroup, a.dim));
     return;
   }
-  if (a.stream && a.rows == 1 && a.dim > 8 * kLanes && a.dim % kLanes == 0 && type.size == sizeof(float)) {
+  if (a.fetches() && a.rows == 1 && a.dim > 8 * kLanes && a.dim % kLanes == 0 && type.size == sizeof(float)) {
     return rows_in_order(a);
   }
   const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
   int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? larger(a.keys, 1) : kKeyBlock;
   // Rows and columns of more than one tile find a block in L2 again.
-  if (a.stream) block = larger(block_bytes(a.rows) / (larger(a.dim, 1) * type.size), 16);
+  if (a.fetches()) block = larger(block_bytes(a.rows) / (larger(a.dim, 1) * type.size), 16);
   do {
     b.keys = smaller(block, a.keys - b.key);
     value_columns(b, 0, a.dim);

@@ -391,9 +391,6 @@ void hadamard_sums(float* x, int64_t n, int64_t block) {
 void exp_array(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = canonical(scalar::exp(x[i]));
 }
-void tanh_array(const float* x, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = canonical(scalar::tanh(x[i]));
-}
 
 }  // namespace
 
@@ -413,8 +410,7 @@ constinit const UKernels kScalarKernels = with_narrow_types<Narrow>({
   .modify_row = modify_row, .widen = {widen<float>, widen<bf16>, widen<f16>},
   .finish = {finish<float>, finish<bf16>, finish<f16>}, .any_zero = any_zero, .merge = merge,
   .rope_heads = {rope_heads<float>, rope_heads<bf16>, rope_heads<f16>},
-  .add_rows = {add_rows<float>, add_rows<bf16>, add_rows<f16>}, .hadamard_sums = hadamard_sums, .exp = exp_array,
-  .tanh = tanh_array,
+  .add_rows = {add_rows<float>, add_rows<bf16>, add_rows<f16>}, .hadamard_sums = hadamard_sums, .exp = exp_array
 });
 
 }  // namespace simdattn

@@ -187,7 +187,7 @@ TEST_P(Bf16Slots, Scores) {
                                 .scale = scale,
                                 .s = reinterpret_cast<float*>((is_definition ? s_want : s_got).data()),
                                 .lds = lds,
-                                .stream = as_is && random.coin()};
+                                .fetch = (as_is && random.coin()) ? Fetch::kMemory : Fetch::kNone};
         as_is ? operands.score_tile(tile) : operands.score_packed(tile);
       }
       const std::string problem = difference(s_want, s_got, lds, same_bits(i), [&](int64_t r, int64_t c) {
@@ -254,7 +254,7 @@ TEST_P(Bf16Slots, RoundsAnyNumber) {
                                                 .scale = 1.0f,
                                                 .s = scores[is_definition].data(),
                                                 .lds = n,
-                                                .stream = false});
+                                                .fetch = Fetch::kNone});
           sums[is_definition].resize(static_cast<size_t>(rows * n));
           ops.kv[slot(DType::kF32)].value_tile({.w = factors.data(),
                                                 .ldw = 1,
@@ -268,7 +268,7 @@ TEST_P(Bf16Slots, RoundsAnyNumber) {
                                                 .o = sums[is_definition].data(),
                                                 .ldo = n,
                                                 .alpha = nullptr,
-                                                .stream = false});
+                                                .fetch = Fetch::kNone});
         }
         const auto same = [](float a, float b) {
           return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (is_nan(a) && is_nan(b));
@@ -326,7 +326,7 @@ TEST_P(Bf16Slots, Values) {
                           .o = reinterpret_cast<float*>((is_definition ? o_want : o_got).data()),
                           .ldo = o.stride,
                           .alpha = scales ? alpha.f32() : nullptr,
-                          .stream = stream};
+                          .fetch = (stream) ? Fetch::kMemory : Fetch::kNone};
         if (rows) {
           operands.value_tile(tile);
           continue;
@@ -503,7 +503,7 @@ TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
                         .o = o,
                         .ldo = kValueGroup,
                         .alpha = nullptr,
-                        .stream = false};
+                        .fetch = Fetch::kNone};
       if (operands.value_tile != nullptr && t % 2 == 0) {
         operands.value_tile(tile);
       } else {
@@ -555,7 +555,7 @@ TEST_P(Bf16Slots, SubnormalNumbersAreBack) {
                                 .scale = 1.0f,
                                 .s = s,
                                 .lds = kPanelWidth,
-                                .stream = false});
+                                .fetch = Fetch::kNone});
   EXPECT_GT(tiny * 3.0f, tiny);
   const Guarded block(static_cast<size_t>(kernels().values_bytes(kValueGroup)), Guard::kAfter);
   std::memset(block.data(), 0, block.size());
@@ -572,7 +572,7 @@ TEST_P(Bf16Slots, SubnormalNumbersAreBack) {
                           .o = o,
                           .ldo = kValueGroup,
                           .alpha = nullptr,
-                          .stream = false});
+                          .fetch = Fetch::kNone});
   EXPECT_GT(tiny * 3.0f, tiny);
 }
 

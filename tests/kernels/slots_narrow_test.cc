@@ -341,7 +341,7 @@ TEST_P(SlotsNarrow, ScoreTile) {
                    .scale = scale,
                    .s = got.data(),
                    .lds = got.stride,
-                   .stream = random.coin()};
+                   .fetch = any_fetch(random)};
     own.score_tile(a);
     if (in_rows) {
       a.panels = keys.memory.data(), a.panel_stride = keys.stride;
@@ -400,7 +400,7 @@ TEST_P(SlotsNarrow, ValueTile) {
                    .o = got.data(),
                    .ldo = got.stride,
                    .alpha = random.coin() ? alpha : nullptr,
-                   .stream = random.coin()};
+                   .fetch = any_fetch(random)};
     operands(uk(), Arithmetic::kF32, type).value_tile(a);
     a.v = numbers_of_values.data(), a.scales = nullptr;
     a.key_stride = dim * 4, a.group_stride = kValueGroup * 4;
@@ -459,7 +459,7 @@ TEST_P(SlotsNarrow, StoredIntegers) {
                      .o = got.data(),
                      .ldo = got.stride,
                      .alpha = random.coin() ? alpha : nullptr,
-                     .stream = random.coin()};
+                     .fetch = any_fetch(random)};
       own.value_tile(a);
       std::vector<char> block(static_cast<size_t>(defined.values_bytes(dim)));
       defined.kv[slot(kType)].pack_values({.rows = stored.memory.data(),
@@ -503,7 +503,7 @@ TEST_P(SlotsNarrow, StoredIntegers) {
                      .scale = 0.5f,
                      .s = out.data(),
                      .lds = out.stride,
-                     .stream = random.coin()};
+                     .fetch = any_fetch(random)};
       if (direct) return t.kv[slot(kType)].score_tile(a);
       for (int64_t p = 0; p < n_panels; ++p) {
         t.kv[slot(kType)].pack_panel({.from = panels.data() + p * a.panel_stride,

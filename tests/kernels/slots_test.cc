@@ -91,10 +91,6 @@ struct Rows {
   }
 };
 
-FromMemory any_from_memory(Random& random) {
-  return random.of({FromMemory::kNo, FromMemory::kPages, FromMemory::kInOrder});
-}
-
 int64_t input_stride(Random& random, int64_t columns) {
   switch (random.integer(0, 5)) {
     case 0: return 0;
@@ -267,7 +263,7 @@ TEST_P(Slots, ScoreRows) {
       const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
       Outputs s(random, DType::kF32, n_q, n_k);
       ScoreRows a = {q.f32(), q.stride, n_q, k.data(), k.stride, n_k, dim, scale, s.want.f32(), s.want.stride};
-      a.from_memory = any_from_memory(random);
+      a.fetch = any_fetch(random);
       definition().score_rows[type](a);
       a.s = s.got.f32();
       uk().score_rows[type](a);
@@ -359,7 +355,7 @@ TEST_P(Slots, ScoreTile) {
       a.scale = scale;
       a.s = s.want.f32();
       a.lds = s.want.stride;
-      a.stream = random.coin();
+      a.fetch = any_fetch(random);
       f32(definition()).kv[type].score_tile(a);
       a.s = s.got.f32();
       a.half_last = random.coin();
@@ -402,7 +398,7 @@ TEST_P(Slots, ScoreKeyRows) {
     for (int64_t i = 0; i < cases(600); ++i) {
       const int64_t dim = random.integer(1, random.coin() ? 9 : kMostDirectRowDims / kDirectRowDims) * kDirectRowDims;
       ASSERT_TRUE(has_direct_rows(dim));
-      const int64_t rows = random.integer(0, own.most_score_rows);
+      const int64_t rows = random.integer(0, kMostScoreRows);
       const int64_t n_panels = random.integer(0, dim > 100 ? 3 : 8);
       const Rows q = random_workspace(random, rows, dim, values(i));
       const Rows k = random_rows(random, dtype, n_panels * kPanelWidth, dim, values(i));
@@ -415,9 +411,8 @@ TEST_P(Slots, ScoreKeyRows) {
       a.dim = dim;
       a.scale = random.coin() ? 1.0f : number(random, Values::kWide);
       a.lds = s.want.stride;
-      a.stream = random.coin();
-      a.from_memory = any_from_memory(random);
-      a.half_step = random.coin();
+      a.fetch = any_fetch(random);
+      a.keys_at_once = random.coin() ? kPanelWidth : kPanelWidth / 2;
       std::vector<float> panels(static_cast<size_t>(n_panels * kPanelWidth * dim));
       for (int64_t p = 0; p < n_panels; ++p) {
         other.pack_keys({.from = static_cast<const char*>(k.data()) + p * kPanelWidth * k.stride_bytes(),
@@ -743,9 +738,7 @@ TEST_P(Slots, ValueTile) {
       a.o = o_want.f32();
       a.ldo = o.stride;
       a.alpha = random.coin() ? alpha.f32() : nullptr;
-      a.stream = (one_tile && !many) || long_rows || random.coin();
-      if (one_tile && a.stream) a.from_memory = static_cast<FromMemory>(i / 12 % 3);
-      else if (a.stream) a.from_memory = any_from_memory(random);
+      a.fetch = one_tile && !many ? static_cast<Fetch>(1 + i / 12 % 3) : long_rows ? Fetch::kMemory : any_fetch(random);
       f32(definition()).kv[type].value_tile(a);
       a.o = o.f32();
       f32(uk()).kv[type].value_tile(a);
@@ -812,14 +805,15 @@ TEST_P(Slots, PackedKeys) {
                                .dim = dim,
                                .panel = packed.data(),
                                .stream = random.coin()};
-        from_panel ? kernels.kv[type].pack_panel(pack) : kernels.kv[type].pack_keys(pack);
+        // Panels of the type may be packed ones as they are.
+        const bool as_is = from_panel && kernels.kv[type].pack_panel == nullptr;
+        if (!as_is) (from_panel ? kernels.kv[type].pack_panel : kernels.kv[type].pack_keys)(pack);
         const Rows& out = is_definition ? s.want : s.got;
         ScoreTile a = {};
         a.q = queries.data();
         a.q_stride = kernels.query_bytes(dim);
         a.rows = q.rows;
-        // Panels of the type may be packed ones as they are.
-        a.panels = from_panel && kernels.kv[type].packed_is && i % 2 == 0 ? panel.data() : packed.data();
+        a.panels = as_is ? panel.data() : packed.data();
         a.panel_stride = kernels.kv[type].panel_bytes(dim);
         a.n_panels = 1;
         a.dim = dim;
@@ -1362,6 +1356,17 @@ TEST_P(Slots, Exp) {
   }
 }
 
+/// By a softcap of 1.
+void tanh_by(const UKernels& uk, const float* x, float* y, int64_t n) {
+  ModifyRow a = {};
+  a.row.softcap = 1.0f;
+  a.x = x;
+  a.t = y;
+  a.hi = n;
+  a.scale = 1.0f;
+  uk.modify_row(a);
+}
+
 TEST_P(Slots, Tanh) {
   Random random(seed() * 100 + 170);
   for (int64_t i = 0; i < cases(2000); ++i) {
@@ -1370,8 +1375,8 @@ TEST_P(Slots, Tanh) {
     for (int64_t c = 0; c < n; ++c)
       if (random.coin()) x.set(0, c, 10 * random.uniform());
     Outputs y(random, DType::kF32, 1, n);
-    definition().tanh(x.f32(), y.want.f32(), n);
-    uk().tanh(x.f32(), y.got.f32(), n);
+    tanh_by(definition(), x.f32(), y.want.f32(), n);
+    tanh_by(uk(), x.f32(), y.got.f32(), n);
     ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, is_exact(),
                          [&](int64_t, int64_t c) {
                            return kTanhApart * std::fabs(static_cast<double>(y.want.at(0, c))) + 0x1p-148;
@@ -1393,8 +1398,8 @@ struct Worst {
   double error = 0;
   float at = 0;
 };
-Worst sweep(void (*function)(const float*, float*, int64_t), double (*exact)(double), uint32_t first, uint32_t last,
-            uint32_t step) {
+template <class F>
+Worst sweep(const F& function, double (*exact)(double), uint32_t first, uint32_t last, uint32_t step) {
   constexpr size_t kBatch = 4096;
   std::vector<float> x, y(kBatch);
   Worst worst;
@@ -1431,8 +1436,9 @@ void sweep_exp(const UKernels& uk, double bound, uint32_t step, std::string* rep
 }
 void sweep_tanh(const UKernels& uk, double bound, uint32_t step, std::string* report) {
   const auto tanh = [](double x) { return std::tanh(x); };
+  const auto own = [&](const float* x, float* y, int64_t n) { tanh_by(uk, x, y, n); };
   for (const uint32_t sign : {0u, 0x80000000u}) {
-    const Worst w = sweep(uk.tanh, tanh, sign, sign | 0x7F800000u, step);
+    const Worst w = sweep(own, tanh, sign, sign | 0x7F800000u, step);
     EXPECT_LE(w.error, bound) << "tanh(" << w.at << ")";
     *report += " " + std::to_string(w.error);
   }
@@ -1473,7 +1479,7 @@ TEST_P(Slots, ExpAndTanhOfSpecialNumbers) {
   const uint32_t want_exp[] = {0x3F800000u, 0x3F800000u, 0u, 0x7FC00000u, 0x7FC00000u, 0x3F800000u, 0x3F800000u};
   for (int i = 0; i < 7; ++i) EXPECT_EQ(std::bit_cast<uint32_t>(y[i]), want_exp[i]) << "exp(" << x[i] << ")";
   const float x2[] = {0.0f, -0.0f, -kInf, kInf, std::nanf("3"), 0x1p-149f, -100.0f};
-  uk().tanh(x2, y, 7);
+  tanh_by(uk(), x2, y, 7);
   const uint32_t want_tanh[] = {0u, 0x80000000u, 0xBF800000u, 0x3F800000u, 0x7FC00000u, 1u, 0xBF800000u};
   for (int i = 0; i < 7; ++i) EXPECT_EQ(std::bit_cast<uint32_t>(y[i]), want_tanh[i]) << "tanh(" << x2[i] << ")";
 }

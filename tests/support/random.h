@@ -10,6 +10,7 @@
 #include <initializer_list>
 
 #include "lib/dtypes.h"
+#include "lib/ukernels.h"
 #include "simdattn/simdattn.h"
 #include "tests/support/guarded.h"
 
@@ -129,6 +130,11 @@ inline Guarded random_buffer(DType dtype, int64_t n, Random& random, Values valu
   Guarded buffer(static_cast<size_t>(n * size_of(dtype)), random.guard());
   fill(buffer.data(), dtype, n, random, values);
   return buffer;
+}
+
+/// Results do not depend on it.
+inline Fetch any_fetch(Random& random) {
+  return random.of({Fetch::kNone, Fetch::kMemory, Fetch::kPages, Fetch::kHardware});
 }
 
 /// The number of random cases: `n` times SIMDATTN_TEST_EFFORT (default 1), at least 1.
