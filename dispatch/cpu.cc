@@ -116,8 +116,7 @@ static bool has_i8mm() { return hwcap2(13); }
 static bool has_sve_bf16() { return hwcap2(12); }
 static bool has_sve_i8mm() { return hwcap2(9); }
 static bool has_sve() { return hwcap(22); }
-static bool has_sve2() { return has_sve() && hwcap2(1); }
-static bool has_sve2_aes() { return has_sve2() && hwcap2(2); }
+static bool has_sve2_aes() { return has_sve() && hwcap2(1) && hwcap2(2); }
 /// Bytes of an SVE vector as the kernel has set them for this thread.
 static int sve_bytes() {
   const int r = prctl(PR_SVE_GET_VL);
@@ -139,7 +138,6 @@ static bool has_i8mm() { return sysctl_flag("hw.optional.arm.FEAT_I8MM"); }
 static bool has_sve_bf16() { return false; }
 static bool has_sve_i8mm() { return false; }
 static bool has_sve() { return false; }
-static bool has_sve2() { return false; }
 static bool has_sve2_aes() { return false; }
 static int sve_bytes() { return 0; }
 
@@ -153,7 +151,6 @@ static bool has_i8mm() { return false; }
 static bool has_sve_bf16() { return false; }
 static bool has_sve_i8mm() { return false; }
 static bool has_sve() { return false; }
-static bool has_sve2() { return false; }
 static bool has_sve2_aes() { return false; }
 static int sve_bytes() { return 0; }
 
@@ -174,15 +171,12 @@ const char* missing_feature(Isa isa) {
       const char* missing = missing_feature(Isa::kNeonDotprod);
       return *missing != '\0' ? missing : !has_bf16() ? "bf16" : !has_i8mm() ? "i8mm" : "";
     }
-    case Isa::kSve: return has_sve() ? "" : "sve";
     case Isa::kSveVl128: return !has_sve() ? "sve" : sve_bytes() != 16 ? "an SVE vector length of 128 bits" : "";
     case Isa::kSveVl256: return !has_sve() ? "sve" : sve_bytes() != 32 ? "an SVE vector length of 256 bits" : "";
     case Isa::kSveVl512: return !has_sve() ? "sve" : sve_bytes() != 64 ? "an SVE vector length of 512 bits" : "";
-    case Isa::kSve2: return has_sve2() ? "" : "sve2";
     case Isa::kSve2Vl128:
       return !has_sve2_aes() ? "sve2, sveaes" : sve_bytes() != 16 ? "an SVE vector length of 128 bits" : "";
     case Isa::kSveVl256I8mm: return missing_sve_i8mm(Isa::kSveVl256);
-    case Isa::kSve2I8mm: return missing_sve_i8mm(Isa::kSve2);
     case Isa::kSve2Vl128I8mm: return missing_sve_i8mm(Isa::kSve2Vl128);
     default: return "another architecture";
   }

@@ -20,14 +20,11 @@ enum class Isa : uint8_t {
   kNeonAes,
   kNeonDotprod,  // NEON, SDOT and UDOT
   kNeonI8mm,     // and BFMLALB, BFMLALT, SMMLA, USMMLA
-  kSve,
-  kSveVl128,  // SVE with vectors of exactly that many bits
+  kSveVl128,     // SVE with vectors of exactly that many bits
   kSveVl256,
   kSveVl512,
-  kSve2,
   kSve2Vl128,
   kSveVl256I8mm,  // and BFMLALB, BFMLALT, SMMLA, USMMLA of SVE
-  kSve2I8mm,
   kSve2Vl128I8mm,
 };
 

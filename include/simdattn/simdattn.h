@@ -18,7 +18,8 @@
 ///  - The caller owns memory and threads: no call allocates, locks, throws, logs, or starts a thread.
 ///  - A call either does everything or returns a Status that names the argument and the rule, having written nothing.
 ///  - No output may share a byte with an input, another output, a table, an array of options or the workspace, unless a
-///    function says otherwise. Arrays that interleave without sharing a byte are fine.
+///    function says otherwise. Arrays may interleave without sharing a byte where their dimensions nest: parts of one
+///    packed buffer in any order, slices of one buffer, transposed, reversed, with gaps. Other interleavings may be refused.
 ///  - Results are one bit pattern on every CPU with fused multiply-add (docs/numerics.md), whatever the caller's
 ///    floating-point control word says; it is left as it was. A NaN result is 0x7FC00000 (rounded to the storage type), a
 ///    masked key has no influence whatever its bytes hold.

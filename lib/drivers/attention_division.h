@@ -33,20 +33,19 @@ struct RowBlockIndex {
   int64_t first_row;
 };
 
-/// Everything beside the arrays that running a task needs to know. Without initial values: zeros that divide() overwrites
-/// would be a tenth of a small call.
+/// Everything beside the arrays that running a task needs to know.
 struct Division {
   AttentionSizes sizes;
-  int64_t row_block;     // rows of a task, but for the last ones of a sequence
-  int64_t row_blocks;    // of all sequences and heads
-  int64_t partial_rows;  // rows of the largest task
-  bool split;            // tasks are (row block, split)
-  Fetch fetch;           // of keys and values, by tasks of several rows
-  Fetch fetch_one_row;
-  int64_t keys_at_once;  // see ScoreTile
-  int64_t tasks;
-  int64_t reduce_tasks;
-  float scale;
+  int64_t row_block = 0;       // rows of a task, but for the last ones of a sequence
+  int64_t row_blocks = 0;      // of all sequences and heads
+  int64_t partial_rows = 0;    // rows of the largest task
+  bool split = false;          // tasks are (row block, split)
+  Fetch fetch = Fetch::kNone;  // of keys and values, by tasks of several rows
+  Fetch fetch_one_row = Fetch::kNone;
+  int64_t keys_at_once = kPanelWidth;  // see ScoreTile
+  int64_t tasks = 0;
+  int64_t reduce_tasks = 0;
+  float scale = 0;
 };
 
 constexpr int64_t splits_of(int64_t length) { return length <= kKeySplit ? 1 : (length + kKeySplit - 1) / kKeySplit; }

@@ -97,17 +97,19 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
           for (int64_t c = 0; c < dim; c += kColumns) {
             const int64_t columns = std::min(kColumns, dim - c);
             char* const out_at = out0 + (i * out_stride + c) * out_size;
-            ValueTile tile;
-            tile.ldw = p_stride;
-            tile.rows = rows;
-            tile.first_key = 0;
-            tile.key_stride = token_stride * v_size;
-            tile.group_stride = kValueGroup * v_size;
-            tile.dim = columns;
-            tile.o = in_place ? reinterpret_cast<float*>(out_at) : accumulators;
-            tile.ldo = in_place ? out_stride : kColumns;
-            tile.alpha = nullptr;
-            tile.fetch = fetch;
+            ValueTile tile = {.w = nullptr,
+                              .ldw = p_stride,
+                              .rows = rows,
+                              .v = nullptr,
+                              .first_key = 0,
+                              .key_stride = token_stride * v_size,
+                              .group_stride = kValueGroup * v_size,
+                              .keys = 0,
+                              .dim = columns,
+                              .o = in_place ? reinterpret_cast<float*>(out_at) : accumulators,
+                              .ldo = in_place ? out_stride : kColumns,
+                              .alpha = nullptr,
+                              .fetch = fetch};
             for (int64_t r = 0; r < rows; ++r) std::fill_n(tile.o + r * tile.ldo, columns, 0.0f);
             // Without weights of zero there is nothing to hide, and one call takes all keys: 512 and 4096 of them, one row, 0.98 and 0.95 of the time.
             const auto any_zero = [&](int64_t key, int64_t keys) {

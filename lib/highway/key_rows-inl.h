@@ -20,11 +20,7 @@ namespace {
 /// Keys are transposed in blocks of 128 bits: vector k of a group holds elements of keys k, k + group, ... in its blocks; a
 /// transposition within blocks leaves the keys of one dimension in order. Blocks are put together while loading, which
 /// halves the work of a transposition of whole vectors. Scalable vectors have no such loads and take one block.
-#if HWY_HAVE_SCALABLE
-using PackTag = hn::CappedTag<float, 4>;
-#else
 using PackTag = TileTag;
-#endif
 
 /// Fetches what kCount rows, 32 below these, hold of dimensions i on: a quarter of them with each 128 bits of a line.
 template <int64_t kCount, class T>
@@ -57,7 +53,6 @@ HWY_INLINE void FourLanes(const T* p, int64_t stride, const F& f) {
   transpose_blocks<Blocks>(RowBlocks<PackTag, T>{p, stride}, f, uint32_t());
 }
 
-#if !HWY_HAVE_SCALABLE
 /// f(k, low, high) for dimensions k = 0 .. 7 at p: of two vectors of keys, as the conversion of f16 needs them side by side.
 template <class F>
 HWY_INLINE void EightHalves(const f16* p, int64_t stride, const F& f) {
@@ -69,7 +64,6 @@ HWY_INLINE void EightHalves(const f16* p, int64_t stride, const F& f) {
   };
   transpose_blocks<Blocks>(RowBlocks<Halves, f16>{p, stride}, give, uint16_t());
 }
-#endif
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -216,33 +216,20 @@ HWY_INLINE hn::Vec<D> Tanh(D d, hn::Vec<D> x) {
 /// Four partial sums, one vector of 4 lanes: l += l+2, l += l+1.
 template <class D>
 HWY_INLINE float Fold4([[maybe_unused]] D d, hn::Vec<D> v) {
-#if HWY_HAVE_SCALABLE
-  v = hn::Add(v, hn::SlideDownLanes(d, v, 2));
-  return hn::GetLane(hn::Add(v, hn::SlideDownLanes(d, v, 1)));
-#else
   v = hn::Add(v, hn::Shuffle1032(v));
   return hn::GetLane(hn::Add(v, hn::Shuffle2301(v)));
-#endif
 }
 /// Eight partial sums, one vector of 8 lanes.
 template <class D>
 HWY_INLINE float Fold8([[maybe_unused]] D d, hn::Vec<D> v) {
-#if HWY_HAVE_SCALABLE
-  return Fold4(d, hn::Add(v, hn::SlideDownLanes(d, v, 4)));
-#else
   const hn::Half<D> dh;
   return Fold4(dh, hn::Add(hn::LowerHalf(dh, v), hn::UpperHalf(dh, v)));
-#endif
 }
 /// The fold of 16 partial sums in one vector of 16 lanes,
 template <class D>
 HWY_INLINE float Fold16([[maybe_unused]] D d, hn::Vec<D> v) {
-#if HWY_HAVE_SCALABLE
-  return Fold8(d, hn::Add(v, hn::SlideDownLanes(d, v, 8)));
-#else
   const hn::Half<D> dh;
   return Fold8(dh, hn::Add(hn::LowerHalf(dh, v), hn::UpperHalf(dh, v)));
-#endif
 }
 /// in two vectors of 8,
 template <class D>

@@ -165,7 +165,6 @@ HWY_INLINE void Fetch(const uint8_t* p) {
 HWY_INLINE Codes LoadUnits(const uint8_t* p) { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p)); }
 constexpr int64_t kPitch = kUnitBytes * kPanelWidth;
 
-#if !HWY_HAVE_SCALABLE
 /// Block b of 128 bits of the result is the first units of row 4 b.
 template <class V>
 HWY_INLINE hn::Vec<V> LoadUnitBlocks(V d, const uint8_t* rows, int64_t stride) {
@@ -207,7 +206,6 @@ HWY_INLINE void TransposeUnits4(const uint8_t* p, int64_t stride, uint8_t* out) 
   put(2, hn::InterleaveLower(d64, t2, t3));
   put(3, hn::InterleaveUpper(d64, t2, t3));
 }
-#endif
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

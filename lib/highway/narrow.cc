@@ -291,14 +291,6 @@ class RowsBelow {
   uintptr_t bytes_;
 };
 
-#if HWY_HAVE_SCALABLE
-HWY_INLINE void TransposeUnits(const uint8_t* rows, int64_t stride, int64_t keys, int64_t units, uint8_t* panel,
-                               RowsBelow& below) {
-  below.fetch(kPanelWidth);
-  transpose_units<uint32_t>(reinterpret_cast<const char*>(rows), stride, keys, units, reinterpret_cast<char*>(panel),
-                            kPitch);
-}
-#else
 /// Units of `keys` rows that lie side by side to columns of a panel.
 HWY_INLINE void TransposeUnits(const uint8_t* rows, int64_t stride, int64_t keys, int64_t units, uint8_t* panel,
                                RowsBelow& below) {
@@ -312,7 +304,6 @@ HWY_INLINE void TransposeUnits(const uint8_t* rows, int64_t stride, int64_t keys
   transpose_units<uint32_t>(reinterpret_cast<const char*>(rows + kUnitBytes * u), stride, keys, units - u,
                             reinterpret_cast<char*>(panel + u * kPitch), kPitch);
 }
-#endif
 
 template <KvType kType>
 struct Codec {

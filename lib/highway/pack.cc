@@ -55,7 +55,6 @@ HWY_NOINLINE void Transpose(const T* rows, int64_t stride, int64_t dim, float* p
   }
 }
 
-#if !HWY_HAVE_SCALABLE
 /// The same for f16.
 HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   const PackTag d;
@@ -71,7 +70,6 @@ HWY_INLINE void Transpose(const f16* rows, int64_t stride, int64_t dim, float* p
     }
   }
 }
-#endif
 
 /// n elements to f32, whole vectors.
 template <class T>
@@ -100,11 +98,9 @@ void Keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, 
   const T* rows = static_cast<const T*>(keys_in);
   const int64_t token_stride = stride_bytes / static_cast<int64_t>(sizeof(T));
   int64_t done = 0;
-  if constexpr (std::is_same_v<T, float> || !HWY_HAVE_SCALABLE) {
-    if (keys == kPanelWidth) {
-      done = dim - dim % static_cast<int64_t>(16 / sizeof(T));
-      Transpose(rows, token_stride, done, panel, stream);
-    }
+  if (keys == kPanelWidth) {
+    done = dim - dim % static_cast<int64_t>(16 / sizeof(T));
+    Transpose(rows, token_stride, done, panel, stream);
   }
   // Missing keys, which count as zeros, and the last dimensions go through a copy of at most 16 KiB.
   constexpr int64_t kStep = 128;

@@ -134,19 +134,9 @@ HWY_INLINE void Reduce(const float* HWY_RESTRICT kept, V scale, float* out, size
 /// Folds to 4 partial sums and stores them.
 HWY_INLINE void Keep(V v0, [[maybe_unused]] V v1, [[maybe_unused]] V v2, [[maybe_unused]] V v3, float* kept) {
   const D d;
-#if HWY_TARGET_IS_SVE
-  switch (hn::Lanes(d)) {
-    case 16:
-      v0 = hn::Add(v0, hn::SlideDownLanes(d, v0, 8));
-      v0 = hn::Add(v0, hn::SlideDownLanes(d, v0, 4));
-      break;
-    case 8:
-      v0 = hn::Add(v0, v1);
-      v0 = hn::Add(v0, hn::SlideDownLanes(d, v0, 4));
-      break;
-    default: v0 = hn::Add(hn::Add(v0, v2), hn::Add(v1, v3)); break;
-  }
-  hn::StoreN(v0, d, kept, 4);
+#if HWY_MAX_BYTES == 32
+  v0 = hn::Add(v0, v1);
+  hn::StoreN(hn::Add(v0, hn::SlideDownLanes(d, v0, 4)), d, kept, 4);
 #else
   hn::StoreU(hn::Add(hn::Add(v0, v2), hn::Add(v1, v3)), d, kept);
 #endif
@@ -255,15 +245,7 @@ HWY_INLINE void AllQueries(const Term& term, const ScoreRows& a) {
 /// Scores of all query rows against all keys.
 template <class T, class Term>
 HWY_INLINE void AllScores(const Term& term, const ScoreRows& a) {
-#if HWY_HAVE_SCALABLE
-  switch (hn::Lanes(D())) {
-    case 16: return AllQueries<T, 1>(term, a);
-    case 8: return AllQueries<T, 2>(term, a);
-    default: return AllQueries<T, 4>(term, a);
-  }
-#else
   AllQueries<T, static_cast<int>(kPartials / hn::MaxLanes(D()))>(term, a);
-#endif
 }
 
 }  // namespace HWY_NAMESPACE

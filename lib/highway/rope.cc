@@ -443,9 +443,6 @@ void Rope(const RopeHeads& a) {
   }
 }
 
-/// A row of a panel is two vectors, or a multiple of two.
-HWY_INLINE bool RowsAreVectors() { return 2 * static_cast<int64_t>(hn::Lanes(D())) <= kPanelWidth; }
-
 template <class T>
 HWY_NOINLINE void RotateRows(const PairRows<T>& a) {
   const D d;
@@ -533,7 +530,7 @@ HWY_NOINLINE void RotateLanes(T* x0, T* x1, float c, float s) {
 
 template <class T>
 HWY_INLINE void Columns(const RotateColumns& a) {
-  const bool by_rows = RowsAreVectors() && (!kEvenOdd<T> || IsFiniteTable(a.cos, a.sin, static_cast<size_t>(a.half)));
+  const bool by_rows = !kEvenOdd<T> || IsFiniteTable(a.cos, a.sin, static_cast<size_t>(a.half));
   rotate_columns_of<T>(a, by_rows, RotateRows<T>, RotateLanes<T>);
 }
 

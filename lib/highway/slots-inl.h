@@ -91,7 +91,7 @@ void ValueTileBF16(const ValueTile& a);
 void ValueTileF16(const ValueTile& a);
 // score_key_rows.cc. Scalable vectors do not transpose while loading; for SSE it would be 23 KB.
 #undef SIMDATTN_SCORES_KEY_ROWS
-#define SIMDATTN_SCORES_KEY_ROWS (HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX2 : !HWY_HAVE_SCALABLE)
+#define SIMDATTN_SCORES_KEY_ROWS (!HWY_ARCH_X86 || HWY_TARGET <= HWY_AVX2)
 #if SIMDATTN_SCORES_KEY_ROWS
 void ScoreKeyRowsF32(const ScoreTile& a);
 void ScoreKeyRowsBF16(const ScoreTile& a);
@@ -131,7 +131,7 @@ inline constexpr void (*ValueStoredInt8)(const ValueTile&) = nullptr;
 #undef SIMDATTN_ARM_V8_6
 #define SIMDATTN_ARM_V8_6 ".arch armv8.6-a+sve2\n\t"
 #undef SIMDATTN_ARM_MATRIX
-#if HWY_ARCH_ARM_A64 && HWY_TARGET != HWY_SVE
+#if HWY_ARCH_ARM_A64
 #define SIMDATTN_ARM_MATRIX 1
 /// BFMLALB and BFMLALT.
 void ScorePairs(const ScoreTile& a);

@@ -413,17 +413,7 @@ HWY_INLINE void AllRows(const SoftmaxRows& a) {
 
 }  // namespace
 
-void SoftmaxRowsSlot(const SoftmaxRows& a) {
-#if HWY_HAVE_SCALABLE
-  switch (hn::Lanes(D())) {
-    case 16: return AllRows<1>(a);
-    case 8: return AllRows<2>(a);
-    default: return AllRows<4>(a);
-  }
-#else
-  AllRows<static_cast<int>(kPartials / hn::MaxLanes(D()))>(a);
-#endif
-}
+void SoftmaxRowsSlot(const SoftmaxRows& a) { AllRows<static_cast<int>(kPartials / hn::MaxLanes(D()))>(a); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace simdattn

@@ -153,17 +153,7 @@ HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
       block_sum[r] = RowWeights<parts, kRounds>(d, constants, s + r * a.lds, a.columns, row_lo(r), hi[r], base[r]);
     }
   };
-#if HWY_HAVE_SCALABLE
-  if (n == 16) {
-    weigh_rows(std::integral_constant<int, 1>());
-  } else if (n == 8) {
-    weigh_rows(std::integral_constant<int, 2>());
-  } else {
-    weigh_rows(std::integral_constant<int, 4>());
-  }
-#else
   weigh_rows(std::integral_constant<int, kChunk / hn::MaxLanes(TileTag())>());
-#endif
 
   for (int64_t r = 0; r < rows; r += n) {
     const size_t count = static_cast<size_t>(std::min(n, rows - r));

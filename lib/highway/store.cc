@@ -118,9 +118,6 @@ HWY_NOINLINE bool RoundToColumns(const char* rows, int64_t ld, int64_t tokens, i
 #endif
 
 struct StoreOps : Blocks {
-#if HWY_HAVE_SCALABLE
-  static constexpr int64_t kBlocks = 1;
-#else
   static constexpr int64_t kBlocks = HWY_MAX_BYTES / 16;
   using Bytes = hn::ScalableTag<uint8_t>;
   static HWY_INLINE hn::Vec<Bytes> load(const char* p) {
@@ -135,7 +132,6 @@ struct StoreOps : Blocks {
   static HWY_INLINE void store_blocks(hn::Vec<Bytes> v, char* p, int64_t stride) {
     StoreBlocks<kGroup>(Bytes(), v, p, stride);
   }
-#endif
   template <class T>
   static HWY_INLINE void narrow(const char* in, int64_t in_stride, int64_t rows, char* out, int64_t out_stride,
                                 int64_t n) {

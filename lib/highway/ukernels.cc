@@ -164,9 +164,6 @@ SIMDATTN_I8MM_TABLE(N_NEON_WITHOUT_AES)
 #if HWY_TARGETS & HWY_SVE_256
 SIMDATTN_I8MM_TABLE(N_SVE_256)
 #endif
-#if HWY_TARGETS & HWY_SVE2
-SIMDATTN_I8MM_TABLE(N_SVE2)
-#endif
 #if HWY_TARGETS & HWY_SVE2_128
 SIMDATTN_I8MM_TABLE(N_SVE2_128)
 #endif
@@ -264,13 +261,6 @@ static constexpr KernelTable kList[] = {
 #if HWY_TARGETS & HWY_SVE_256
     SIMDATTN_I8MM(Isa::kSveVl256I8mm, N_SVE_256, "sve_256_i8mm"),
     SIMDATTN_TABLE(Isa::kSveVl256, N_SVE_256, "sve_256"),
-#endif
-#if HWY_TARGETS & HWY_SVE2
-    SIMDATTN_I8MM(Isa::kSve2I8mm, N_SVE2, "sve2_i8mm"),
-    SIMDATTN_TABLE(Isa::kSve2, N_SVE2, "sve2"),
-#endif
-#if HWY_TARGETS & HWY_SVE
-    SIMDATTN_TABLE(Isa::kSve, N_SVE, "sve"),
 #endif
 #if HWY_TARGETS & HWY_NEON
     SIMDATTN_TABLE(Isa::kNeonAes, N_NEON, "neon"),

@@ -14,14 +14,14 @@ inline constexpr KvText kValuesText = SIMDATTN_KV_TEXT("v");
 
 /// Sizes of a problem whose shapes agree. check_attention_inputs() sets all of them.
 struct AttentionSizes {
-  int64_t sequences;
-  int64_t heads;
-  int64_t kv_heads;
-  int64_t group;
-  int64_t d_qk;
-  int64_t d_v;
+  int64_t sequences = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t group = 0;
+  int64_t d_qk = 0;
+  int64_t d_v = 0;
   ScoringShape scoring;
-  bool scoring_arrays;  // whether scoring has any
+  bool scoring_arrays = false;  // whether scoring has any
 };
 
 /// The arrays of a problem beside those of scoring.

@@ -37,42 +37,10 @@ Status check_scales(const ConstKv& kv, const KvUse& use, const KvText& text, int
   return {};
 }
 
-/// A tensor of f32, bf16 or f16 in rows with nothing else about it, as most calls have, that is read and breaks no rule: half of the
-/// instructions of all rules. False without a meaning where it is anything else; `set` then holds anything.
-bool is_good_tensor(const ConstKv& kv, const KvUse& use, ByteSet* set) {
-  if (kv.struct_size != sizeof(ConstKv) || static_cast<uint32_t>(kv.type) > static_cast<uint32_t>(KvType::kF16) ||
-      kv.layout != KvLayout::kRows || kv.data == nullptr || use.output) {
-    return false;
-  }
-  if ((kv.reserved[0] | kv.reserved[1] | kv.reserved[2] | kv.reserved[3] | static_cast<uint64_t>(kv.page_size) |
-       static_cast<uint64_t>(kv.ring) | static_cast<uint64_t>(kv.n_pages)) != 0 ||
-      kv.scales != nullptr || kv.block_table != nullptr || kv.block_table_stride != -1) {
-    return false;
-  }
-  const auto at_least_1 = [](int64_t n) { return static_cast<uint64_t>(n) - 1 < static_cast<uint64_t>(kMaxSize); };
-  if (!at_least_1(kv.dim) || !at_least_1(kv.batch) || !at_least_1(kv.heads) || !at_least_1(kv.tokens)) return false;
-  if (kv.length < -1 || kv.length > kv.tokens) return false;
-  const int64_t size = kv.type == KvType::kF32 ? 4 : 2;
-  ByteExtent extent;
-  extent.first = reinterpret_cast<uintptr_t>(kv.data);
-  extent.span = extent.width = kv.dim * size;
-  extent.outer = 0;
-  extent.nested = true;
-  const auto repeat = [&](int64_t count, int64_t stride) {
-    return count == 1 || ((stride & (size - 1)) == 0 && extent.add(count, stride, 1, set->dims));
-  };
-  if (!repeat(kv.tokens, kv.token_stride) || !repeat(kv.heads, kv.head_stride) || !repeat(kv.batch, kv.batch_stride)) {
-    return false;
-  }
-  set->set(extent);
-  return true;
-}
-
 }  // namespace
 
 Status check_kv(const ConstKv& kv, const KvUse& use, const KvText& text, ByteSet* bytes, ByteSet* scales) {
   scales->clear();
-  if (is_good_tensor(kv, use, bytes)) return {};
   bytes->clear();
   SIMDATTN_REQUIRE(kv.struct_size == sizeof(ConstKv), Code::kStructSize, text.struct_size);
   SIMDATTN_REQUIRE((kv.reserved[0] | kv.reserved[1] | kv.reserved[2] | kv.reserved[3]) == 0, Code::kStructSize,

@@ -1,4 +1,4 @@
-// Sets of bytes that strided arrays touch, and the exact decision whether two of them share a byte.
+// Sets of bytes that strided arrays touch, and whether two of them share a byte.
 #ifndef SIMDATTN_LIB_RULES_OVERLAP_H_
 #define SIMDATTN_LIB_RULES_OVERLAP_H_
 
@@ -59,13 +59,9 @@ struct ByteSet : ByteExtent {
   /// Largest `width`.
   static constexpr int64_t kMaxWidth = int64_t{1} << 58;
 
-  Dim dims[kMaxDims];  // only those in use are ever written: all of them would be most of the work
+  Dim dims[kMaxDims];  // those in use alone are written
 
   ByteSet() { clear(); }
-  /// For what a rule fills in before anything reads it: five stores fewer.
-  enum class Filled { kLater };
-  explicit ByteSet(Filled) {}
-
   /// `bytes` contiguous bytes, at most kMaxWidth; none if `data` is null or `bytes` is not positive.
   static ByteSet of(const void* data, int64_t bytes) {
     ByteSet set;
@@ -84,14 +80,6 @@ struct ByteSet : ByteExtent {
     outer = 0;
     nested = true;
   }
-  /// All but the dims, which are written already.
-  void set(const ByteExtent& extent) {
-    first = extent.first;
-    span = extent.span;
-    width = extent.width;
-    outer = extent.outer;
-    nested = extent.nested;
-  }
   bool empty() const { return span == 0; }
 
   /// Repeats the set `count` times (1 .. 2^30) at every `stride` units of `unit` bytes (1 .. 2^30), of any sign. False,
@@ -101,8 +89,8 @@ struct ByteSet : ByteExtent {
   }
 };
 
-/// Tries that a decision may take, each about 0.3 us. See share_bytes().
-inline constexpr int kOverlapWork = 1 << 14;
+/// Partial sums that a decision may look at. See share_bytes().
+inline constexpr int kOverlapWork = 1 << 10;
 
 /// True if [first, first + span) of both meet. By distances, which are right even where an address wraps.
 inline bool extents_meet(const ByteSet& a, const ByteSet& b) {
@@ -115,16 +103,11 @@ bool share_bytes_inside(const ByteSet& a, const ByteSet& b, int* left);
 /// self_overlap() of one whose dimensions were not added in nested order.
 bool self_overlap_inside(const ByteSet& a, int* left);
 
-/// True if the two sets have a byte in common.
+/// True if the two sets have a byte in common, or may have: no answer is false wrongly.
 ///
-/// The question is whether a sum of i[k] * step[k] over the dimensions of both falls into an interval. In general that
-/// is a subset sum, for which nobody knows an algorithm that is fast on every input. This one needs no search if, in
-/// ascending order, every step divides the next one: dense layouts with their dimensions in any order, and parts of one
-/// packed buffer (about 25 ns). Otherwise it cuts the steps into small and large ones such that few sums of the large
-/// ones are near enough, and tries these: one try for two different steps, so two sets of one dimension each are always
-/// decided; at most 14 for a million slices, with gaps, transposed and reversed, of 6-dimensional buffers. Every
-/// answer is exact, but for one case: after kOverlapWork tries (about 5 ms) it is true without proof. Reaching that
-/// takes many steps without a common order, such as ten random ones near 2^48, which no allocation holds.
+/// The question is whether a sum of i[k] * step[k] over the dimensions of both falls into an interval. The largest step leaves a few i to
+/// try, where dimensions nest: dense arrays with their dimensions in any order, with gaps behind rows or matrices, reversed, and parts of
+/// one packed buffer are decided exactly. Arrays that interleave without such an order are taken for overlapping after kOverlapWork tries.
 inline bool share_bytes(const ByteSet& a, const ByteSet& b) {
   if (!extents_meet(a, b)) [[likely]]
     return false;

@@ -7,8 +7,7 @@ namespace simdattn {
 
 Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
                   const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, bool* empty) {
-  constexpr auto kLater = ByteSet::Filled::kLater;
-  ByteSet ex(kLater), eo(kLater), ec(kLater), es(kLater), ep(kLater);
+  ByteSet ex, eo, ec, es, ep;
   SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
   SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");

@@ -8,9 +8,9 @@ namespace {
 
 /// The bytes of the arrays that all score functions have.
 struct ScoreBytes {
-  ByteSet q{ByteSet::Filled::kLater};
-  ByteSet k{ByteSet::Filled::kLater};
-  ByteSet out{ByteSet::Filled::kLater};
+  ByteSet q;
+  ByteSet k;
+  ByteSet out;
 };
 
 /// Everything about q, k and out but the relation of the dimensions of q and k.

@@ -8,11 +8,11 @@ namespace simdattn {
 
 /// What the arrays of a Scoring are measured by.
 struct ScoringShape {
-  int64_t sequences;   // entries of the per-sequence arrays
-  int64_t mask_batch;  // shape of bias and keep, whose sizes may also be 1
-  int64_t heads;
-  int64_t mask_rows;
-  int64_t mask_columns;
+  int64_t sequences = 0;   // entries of the per-sequence arrays
+  int64_t mask_batch = 0;  // shape of bias and keep, whose sizes may also be 1
+  int64_t heads = 0;
+  int64_t mask_rows = 0;
+  int64_t mask_columns = 0;
 };
 /// Everything but the per-sequence entries. Without data (Data::kLater) null masks count as absent.
 Status check_scoring(const Scoring& scoring, const ScoringShape& shape, Data data = Data::kNeeded);

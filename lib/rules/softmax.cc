@@ -5,8 +5,7 @@
 namespace simdattn {
 
 Status check_softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse) {
-  constexpr auto kLater = ByteSet::Filled::kLater;
-  ByteSet ex(kLater), eo(kLater), el(kLater);
+  ByteSet ex, eo, el;
   SIMDATTN_CHECK(check_view(x, Accept::kF32, SIMDATTN_ARGUMENT("x"), &ex));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
@@ -21,8 +20,7 @@ Status check_softmax(const ConstView<2>& x, const View<2>& out, const View<1>& l
 }
 
 Status check_masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring, const View<3>& lse) {
-  constexpr auto kLater = ByteSet::Filled::kLater;
-  ByteSet ex(kLater), eo(kLater), el(kLater);
+  ByteSet ex, eo, el;
   SIMDATTN_CHECK(check_view(x, Accept::kF32, SIMDATTN_ARGUMENT("x"), &ex));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");

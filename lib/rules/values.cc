@@ -6,8 +6,7 @@ namespace simdattn {
 
 Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
                              const ValueOptions& options, const Exec& exec, size_t needed) {
-  constexpr auto kLater = ByteSet::Filled::kLater;
-  ByteSet ep(kLater), ev(kLater), eo(kLater);
+  ByteSet ep, ev, eo;
   SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), Code::kRange, "options.arithmetic: not an Arithmetic");
   SIMDATTN_CHECK(check_view(p, Accept::kF32, SIMDATTN_ARGUMENT("p"), &ep));
   SIMDATTN_CHECK(check_view(v, Accept::kElements, SIMDATTN_ARGUMENT("v"), &ev));
