@@ -71,7 +71,7 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
       if (n != 1) good = is_size(n) && extent.add(n, v.stride[i], size, bytes->dims);
     }
     if (good && (kConst || extent.nested)) [[likely]] {
-      bytes->set(extent);
+      static_cast<ByteExtent&>(*bytes) = extent;
       return {};
     }
   }
