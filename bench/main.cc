@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "bench/goals.h"
 #include "bench/harness.h"
 #include "bench/machine.h"
 #include "bench/peers.h"
@@ -31,7 +30,6 @@ constexpr const char* kUsage =
     "  --target NAME     only this target beside scalar; may be repeated\n"
     "  --seconds S       time for all cases together (default 110; with --full or --filter one per case)\n"
     "  --json FILE       also write the results as Google Benchmark's JSON\n"
-    "  --goals           after the table, also each result beside its floor and aim\n"
     "  --peers           the cases that other libraries have too, with all that were built, on the default target\n"
     "  --seed N          of the order within each turn (default 1)\n"
     "  --self-check      every target under two names, and a tenth slower under a third: are differences what they "
@@ -42,7 +40,6 @@ constexpr const char* kUsage =
 
 struct Options {
   bool full = false;
-  bool goals = false;
   bool list = false;
   bool machine = false;
   std::string filter;
@@ -80,8 +77,6 @@ Options parse(int argc, char** argv) {
     };
     if (arg == "--full") {
       o.full = true;
-    } else if (arg == "--goals") {
-      o.goals = true;
     } else if (arg == "--list") {
       o.list = true;
     } else if (arg == "--machine") {
@@ -344,7 +339,6 @@ int main(int argc, char** argv) {
   benchmark::RunSpecifiedBenchmarks(&collector);
   benchmark::Shutdown();
   bench::print_table(report, stdout);
-  if (o.goals) bench::print_goals(report, stdout);
   std::fflush(stdout);
   if (!o.json.empty()) std::fprintf(stderr, "results written to %s\n", o.json.c_str());
   if (o.self_check && !bench::print_self_check(report, stdout)) return 1;

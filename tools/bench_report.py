@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Makes one page of the JSON files of simdattn-bench: index.html (self-contained), RESULTS.md and its pictures.
+"""Makes pages of the JSON files of simdattn-bench.
+
+index.html is self-contained and has every library and every target; RESULTS.md has the fastest of them, and pictures.
 
   bench_report.py --out FOLDER [--beside RESULTS.md] FILE...
 
@@ -412,6 +414,9 @@ NOTES = [
 ]
 
 
+BITS = 'With two threads instead of one / alone instead of in a batch. "same" or "differ"; "one only": it takes one thread.'
+
+
 def bits_table(machine):
     works, libraries = [], []
     for key in machine.context:
@@ -448,6 +453,26 @@ def peer_table(machine):
     return table if len(table) > 1 else None
 
 
+def short_peer_table(machine):
+    table = [['row', 'simdattn', 'of limit', 'error', 'fastest other', 'its time', 'its error', 'other / simdattn']]
+    for case, rows in compared(machine).items():
+        mine, best = own(rows), min(peers(rows), key=lambda r: r.ns)
+        table.append([name_of(case), cell(mine), share(mine), f'{mine.get("error"):.0e}', library(best.peer), cell(best),
+                      f'{best.get("error"):.0e}', digits(best.ns / mine.ns) + (' ~' if mine.noisy or best.noisy else '')])
+    return table if len(table) > 1 else None
+
+
+def short_kernel_table(machine):
+    table = [['row', 'scalar', 'fastest target', 'its time', 'over scalar', 'of limit']]
+    for case, rows in machine.cases().items():
+        best = own(rows)
+        if best is not None:
+            speed = best.get('speedup')
+            table.append([name_of(case), cell({r.target: r for r in rows}.get('scalar')), best.target.removeprefix('highway/'), cell(best),
+                          digits(speed) if speed else '', share(best)])
+    return table if len(table) > 1 else None
+
+
 def kernel_table(machine):
     targets = machine.targets()
     table = [['row', 'scalar'] + [t.removeprefix('highway/') for t in targets] + ['best over scalar', 'of limit']]
@@ -474,8 +499,8 @@ def settings_table(machine):
     return [['library', 'settings']] + rows if rows else None
 
 
-def sections(machine):
-    """Heading, sentence, pictures by name, table."""
+def sections(machine, short):
+    """Heading, sentence, pictures by name, table. Short: without every library and every target."""
     kernels = list(dict.fromkeys(c[0] for c in compared(machine)))
     yield ('Beside other libraries', 'The fastest other library of each row over simdattn. Blue: simdattn is ahead.',
            {'best-peer': against_best(machine)}, None)
@@ -483,6 +508,13 @@ def sections(machine):
            'without a count of operations stand in the next picture.',
            {'roofline': roofline(machine)}, None)
     yield ('Share of the limit', 'Every kernel, against what the machine could do in the same moments.', {'shares': shares(machine)}, None)
+    if short:
+        yield ('Fastest other library, in figures', 'Times, and errors against float64.', {}, short_peer_table(machine))
+        yield ('Do bits change?', BITS, {}, bits_table(machine))
+        yield 'Settings of the libraries', '', {}, settings_table(machine)
+        yield 'Every row, on its fastest target', '', {}, short_kernel_table(machine)
+        yield 'Machine', '', {}, context_table(machine)
+        return
     yield 'Speed-up over scalar, by target', '', {'speedup': speedups(machine)}, None
     yield ('Growth from 1k to 64k keys', '1 is the time per key of the reference: 8192 keys for decode, 2048 rows for prefill.',
            {'growth': growth(machine)}, None)
@@ -490,8 +522,7 @@ def sections(machine):
     yield ('Every library', 'Thin lines reach from the quoted quantile to the median.',
            {f'peers-{k.replace("_", "-")}': peer_bars(machine, k) for k in kernels}, None)
     yield 'Every library, in figures', 'Times, and errors against float64.', {}, peer_table(machine)
-    yield ('Do bits change?', 'With two threads instead of one / alone instead of in a batch. "same" or "differ"; "one only": it takes '
-           'one thread.', {}, bits_table(machine))
+    yield 'Do bits change?', BITS, {}, bits_table(machine)
     yield 'Settings of the libraries', '', {}, settings_table(machine)
     yield 'Every row', 'The best target is compared with scalar and with the limit.', {}, kernel_table(machine)
     yield 'Machine', '', {}, context_table(machine)
@@ -543,7 +574,7 @@ def page(machines):
         c = m.context
         made = ', '.join(filter(None, [c.get('version'), c.get('commit'), c.get('distribution'), c.get('date', '')[:10]]))
         parts.append(f'<h2>{html.escape(m.name)}</h2><p>{html.escape(made)}</p><div class="grid">')
-        for title, sentence, pictures, table in sections(m):
+        for title, sentence, pictures, table in sections(m, short=False):
             drawn = {k: v for k, v in pictures.items() if v}
             if not drawn and not table:
                 continue
@@ -594,9 +625,8 @@ def markdown(machines, folder, older):
         (pictures_folder / name).write_bytes(picture)
     for m in machines:
         lines += ['', f'## {m.name}']
-        for title, sentence, pictures, table in sections(m):
-            # Bars of every library: as figures here.
-            drawn = {k: v for k, v in pictures.items() if v and not k.startswith('peers-')}
+        for title, sentence, pictures, table in sections(m, short=True):
+            drawn = {k: v for k, v in pictures.items() if v}
             if not drawn and not table:
                 continue
             lines += ['', f'### {title}', '']
