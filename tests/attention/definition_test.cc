@@ -1,15 +1,10 @@
 // The arithmetics kBF16 and kInt8 against two things that the library did not make: what matrix instructions computed
 // (recorded; tests/data/hardware.md) and a second implementation of docs/numerics.md (tests/attention/second_definition.h). Bits,
 // on every exact target. The others are compared with the formulas by formula_test.
-//
-// Two tiles of each class of records are at hand; with SIMDATTN_SHARED all 48.
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -18,9 +13,9 @@
 #include "lib/scalar/flushed.h"
 #include "simdattn/simdattn.h"
 #include "tests/attention/second_definition.h"
-#include "tests/support/case_reader.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
+#include "tests/support/records.h"
 #include "tests/support/reference.h"
 #include "tests/support/target_test.h"
 
@@ -34,53 +29,6 @@ float from_bf16_bits(uint16_t x) { return std::bit_cast<float>(static_cast<uint3
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Records
-
-const char* const kClasses[] = {"uniform",  "wide_exponents", "near_subnormal",
-                                "any_bits", "flush_boundary", "signed_zeros"};
-
-template <class T>
-std::vector<T> read_record(const std::string& path, int64_t count) {
-  const std::vector<unsigned char> bytes = conformance::read_npy(path, static_cast<size_t>(count) * sizeof(T));
-  std::vector<T> result(static_cast<size_t>(count));
-  std::memcpy(result.data(), bytes.data(), bytes.size());
-  return result;
-}
-
-/// Tiles of 16 x 16 results; `T` multiplies, `C` adds, kPairs numbers side by side.
-template <class T, class C, int64_t kSide>
-struct Records {
-  static constexpr int64_t kDepth = 16 * kSide;
-  std::string folder;
-  int64_t tiles;
-  std::vector<T> a, b;
-  std::vector<C> c;
-
-  explicit Records(const std::string& name) {
-    const char* const variable = std::getenv("SIMDATTN_SHARED");
-    const std::string shared = variable != nullptr ? variable : "";
-    folder = (shared.empty() ? std::string(SIMDATTN_TEST_DATA) : shared) + "/hardware/" + name + "/";
-    tiles = shared.empty() ? 2 : 48;
-    a = read_record<T>(folder + "a.npy", tiles * 16 * kDepth);
-    b = read_record<T>(folder + "b.npy", tiles * 16 * kDepth);
-    c = results("c");
-  }
-  std::vector<C> results(const char* name) const { return read_record<C>(folder + name + ".npy", tiles * 256); }
-  /// Number k of row m of the first operand and of column n of the second, of tile t.
-  T first(int64_t t, int64_t m, int64_t k) const { return a[static_cast<size_t>((t * 16 + m) * kDepth + k)]; }
-  T second(int64_t t, int64_t n, int64_t k) const {
-    return b[static_cast<size_t>((t * 16 + k / kSide) * kDepth + kSide * n + k % kSide)];
-  }
-  template <class F>
-  void for_each(const F& f) const {
-    for (int64_t t = 0; t < tiles; ++t) {
-      for (int64_t m = 0; m < 16; ++m) {
-        for (int64_t n = 0; n < 16; ++n) f(t, m, n, static_cast<size_t>((t * 16 + m) * 16 + n));
-      }
-    }
-  }
-};
-using Bf16Records = Records<uint16_t, float, 2>;
-using Int8Records = Records<int8_t, int32_t, 4>;
 
 /// Steps of one instruction each, by one definition of its operations.
 template <float kFma(float, float, float), float kAdd(float, float), class X, class Y>
@@ -100,7 +48,7 @@ float vdpbf16ps(const X& x, const Y& y, float c) {
 
 /// Both definitions have the bits of both instructions.
 TEST(Hardware, BF16StepsOfTheDefinitions) {
-  for (const char* name : kClasses) {
+  for (const char* name : kRecordedClasses) {
     const Bf16Records r(name);
     const std::vector<float> tdp = r.results("tdpbf16ps"), vdp = r.results("vdpbf16ps");
     int64_t differences[4] = {};
@@ -194,7 +142,7 @@ float unit(int64_t i) { return i % 2 == 1 || i > 10 ? 0.0f : i < 6 ? 1.0f : 0x1p
 TEST_P(Definition, ScoresAndValuesAreTDPBF16PS) {
   if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
   Random random(seed() * 8000 + 1);
-  for (const char* name : kClasses) {
+  for (const char* name : kRecordedClasses) {
     const Bf16Records r(name);
     const std::vector<float> want = r.results("tdpbf16ps");
     int64_t values_compared = 0, changed = 0;

@@ -12,9 +12,9 @@
 
 #include "lib/fma.h"
 #include "simdattn/simdattn.h"
-#include "tests/support/case_reader.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
+#include "tests/support/records.h"
 #include "tests/support/reference.h"
 #include "tests/support/target_test.h"
 
@@ -213,11 +213,7 @@ struct Witness {
 
   template <class T>
   std::vector<T> array(const std::string& name, int64_t count) const {
-    const std::vector<unsigned char> bytes =
-        conformance::read_npy(folder + name + ".npy", static_cast<size_t>(count) * sizeof(T));
-    std::vector<T> result(static_cast<size_t>(count));
-    std::memcpy(result.data(), bytes.data(), bytes.size());
-    return result;
+    return read_array<T>(folder + name + ".npy", count);
   }
 };
 

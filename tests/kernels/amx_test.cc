@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "tests/kernels/software_tiles.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
+#include "tests/support/records.h"
 
 namespace simdattn::test {
 namespace {
@@ -93,45 +93,27 @@ TEST(AmxPermission, RunnableAndDefaultOnceItIsGiven) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Tiles in software against what was recorded
 
-/// The bytes of an NPY array without its header.
-std::string recorded(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string all{std::istreambuf_iterator<char>(file), {}};
-  if (all.size() < 10) return "";
-  const auto header = static_cast<unsigned char>(all[8]) + 256u * static_cast<unsigned char>(all[9]);
-  return all.substr(10 + header);
-}
-
 TEST(SoftwareTiles, ComputeWhatInstructionsWereRecordedToCompute) {
   if (*missing_feature(Isa::kAvx3Dl) != '\0') GTEST_SKIP() << "this CPU lacks " << missing_feature(Isa::kAvx3Dl);
-  const char* const shared = std::getenv("SIMDATTN_SHARED");
-  const std::string folder = (shared != nullptr ? std::string(shared) : std::string(SIMDATTN_TEST_DATA)) + "/hardware/";
-  if (recorded(folder + "uniform/a.npy").empty()) GTEST_SKIP() << "no recorded tiles in " << folder;
-  using Product = void (*)(const void*, const void*, void*);
-  const auto compare = [&](const std::string& kind, const std::string& result, Product product, bool floats) {
-    const std::string a = recorded(folder + kind + "/a.npy"), b = recorded(folder + kind + "/b.npy"),
-                      c = recorded(folder + kind + "/c.npy"), want = recorded(folder + kind + "/" + result + ".npy");
-    ASSERT_GT(a.size(), 0u) << kind;
-    ASSERT_EQ(a.size() % 1024, 0u);
-    ASSERT_TRUE(a.size() == b.size() && a.size() == c.size() && a.size() == want.size()) << kind;
-    for (size_t at = 0; at < a.size(); at += 1024) {
-      std::array<uint32_t, 256> got, expected;
-      std::memcpy(got.data(), c.data() + at, 1024);
-      std::memcpy(expected.data(), want.data() + at, 1024);
-      product(a.data() + at, b.data() + at, got.data());
+  const auto compare = [](const auto& records, const char* kind, const char* result, auto* product) {
+    using Number = typename std::decay_t<decltype(records.c)>::value_type;
+    const std::vector<Number> want = records.results(result);
+    for (size_t t = 0; t < static_cast<size_t>(records.tiles); ++t) {
+      const size_t operands = t * records.a.size() / static_cast<size_t>(records.tiles);
+      std::array<Number, 256> got;
+      std::memcpy(got.data(), &records.c[256 * t], sizeof got);
+      product(&records.a[operands], &records.b[operands], got.data());
       for (size_t i = 0; i < 256; ++i) {
-        if (floats && std::isnan(std::bit_cast<float>(expected[i])) && std::isnan(std::bit_cast<float>(got[i])))
-          continue;
-        ASSERT_EQ(got[i], expected[i]) << kind << " " << result << ", tile " << at / 1024 << ", element " << i;
+        const Number expected = want[256 * t + i];
+        if (expected != expected && got[i] != got[i]) continue;
+        ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(expected))
+            << kind << " " << result << ", tile " << t << ", element " << i;
       }
     }
   };
-  for (const char* kind :
-       {"uniform", "wide_exponents", "near_subnormal", "any_bits", "flush_boundary", "signed_zeros"}) {
-    compare(kind, "tdpbf16ps", software_add_bf16, true);
-  }
-  compare("int8", "tdpbssd", software_add_signed, false);
-  compare("int8", "tdpbusd", software_add_unsigned, false);
+  for (const char* kind : kRecordedClasses) compare(Bf16Records(kind), kind, "tdpbf16ps", software_add_bf16);
+  compare(Int8Records("int8"), "int8", "tdpbssd", software_add_signed);
+  compare(Int8Records("int8"), "int8", "tdpbusd", software_add_unsigned);
   EXPECT_EQ(take_tile_counts().broken_rules, 0);
 }
 

@@ -4,9 +4,7 @@
 
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -18,6 +16,7 @@
 #include "lib/ukernels.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
+#include "tests/support/records.h"
 #include "tests/support/target_test.h"
 
 namespace simdattn::test {
@@ -446,23 +445,7 @@ TEST_P(Bf16Slots, PreparedWeights) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What TDPBF16PS computed (../shared/hardware)
-
-constexpr int64_t kTiles = 48;
-
-template <class T>
-std::vector<T> read_record(const std::string& path, int64_t count) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  std::vector<T> result(static_cast<size_t>(count));
-  const size_t wanted = result.size() * sizeof(T);
-  if (bytes.size() < wanted) {
-    ADD_FAILURE() << path << " cannot be read";
-    return result;
-  }
-  std::memcpy(result.data(), bytes.data() + bytes.size() - wanted, wanted);  // behind the header
-  return result;
-}
+// What TDPBF16PS computed
 
 /// a * b + c with what is tiny before rounding flushed: what 64-bit ARM computes with FPCR.FZ.
 float flushed_before_rounding(float a, float b, float c) {
@@ -476,27 +459,22 @@ float flushed_before_rounding(float a, float b, float c) {
 }
 
 TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
-  const char* const shared = std::getenv("SIMDATTN_SHARED");
-  if (shared == nullptr) GTEST_SKIP() << "SIMDATTN_SHARED does not name the folder with the records";
   if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
-  for (const char* name :
-       {"uniform", "wide_exponents", "near_subnormal", "any_bits", "flush_boundary", "signed_zeros"}) {
-    const std::string folder = std::string(shared) + "/hardware/" + name + "/";
-    const auto a = read_record<uint16_t>(folder + "a.npy", kTiles * 16 * 32);
-    const auto b = read_record<uint16_t>(folder + "b.npy", kTiles * 16 * 32);
-    const auto c = read_record<float>(folder + "c.npy", kTiles * 256);
-    const auto tdp = read_record<float>(folder + "tdpbf16ps.npy", kTiles * 256);
+  for (const char* name : kRecordedClasses) {
+    const Bf16Records r(name);
+    const std::vector<float> tdp = r.results("tdpbf16ps");
     int64_t flushed = 0;
-    for (int64_t t = 0; t < kTiles; ++t) {
+    for (int64_t t = 0; t < r.tiles; ++t) {
       float w[16 * 32], o[16 * kValueGroup] = {};
       bf16 v[32 * kValueGroup] = {};
       for (int64_t k = 0; k < 32; ++k) {
-        for (int64_t m = 0; m < 16; ++m) w[m * 32 + k] = to_f32(bf16{a[static_cast<size_t>((t * 16 + m) * 32 + k)]});
+        for (int64_t m = 0; m < 16; ++m) w[m * 32 + k] = to_f32(bf16{r.first(t, m, k)});
         for (int64_t n = 0; n < 16; ++n) {
-          v[k * kValueGroup + n] = bf16{b[static_cast<size_t>((t * 16 + k / 2) * 32 + 2 * n + k % 2)]};
+          v[k * kValueGroup + n] = bf16{r.second(t, n, k)};
         }
       }
-      for (int64_t m = 0; m < 16; ++m) std::memcpy(o + m * kValueGroup, &c[static_cast<size_t>((t * 16 + m) * 16)], 64);
+      for (int64_t m = 0; m < 16; ++m)
+        std::memcpy(o + m * kValueGroup, &r.c[static_cast<size_t>((t * 16 + m) * 16)], 64);
       const KvOperands& operands = kernels().kv[slot(KvType::kBF16)];
       const Guarded block(static_cast<size_t>(kernels().values_bytes(kValueGroup)), Guard::kAfter);
       std::memset(block.data(), 0, block.size());
@@ -536,7 +514,7 @@ TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
           float chain[2] = {};
           for (int64_t k = 0; k < 32; ++k)
             chain[k % 2] = flushed_before_rounding(w[m * 32 + k], to_f32(v[k * kValueGroup + n]), chain[k % 2]);
-          const float arm = scalar::flushed_add(c[static_cast<size_t>((t * 16 + m) * 16 + n)],
+          const float arm = scalar::flushed_add(r.c[static_cast<size_t>((t * 16 + m) * 16 + n)],
                                                 scalar::flushed_add(chain[0], chain[1]));
           ASSERT_EQ(bits(got), bits(arm)) << name << ", tile " << t << ", row " << m << ", column " << n;
           ++flushed;
@@ -545,7 +523,7 @@ TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
     }
     const bool flushes =
         kFlushesBeforeRounding && std::string(simdattn::name(target())) != "scalar";  // that rounds first
-    EXPECT_EQ(flushed, flushes && std::string(name) == "flush_boundary" ? 16 : 0) << name;
+    EXPECT_EQ(flushed, !flushes || std::string(name) != "flush_boundary" ? 0 : r.tiles == 2 ? 4 : 16) << name;
   }
 }
 

@@ -392,53 +392,52 @@ Tensor scores(const Tensor& q, const Tensor& k, double scale, Tensor* magnitude)
   return result;
 }
 
-Tensor gaussian_scores(const Tensor& q, const Tensor& k) {
+namespace {
+
+/// element(b, h, kv head, i, j) of every score.
+template <class Element>
+Tensor every_score(const Tensor& q, const Tensor& k, const Element& element) {
   const int64_t group = q.dim(1) / k.dim(1);
   Tensor result({q.dim(0), q.dim(1), q.dim(2), k.dim(2)});
-  int64_t element = 0;
+  int64_t at = 0;
   for (int64_t b = 0; b < q.dim(0); ++b) {
     for (int64_t h = 0; h < q.dim(1); ++h) {
       for (int64_t i = 0; i < q.dim(2); ++i) {
-        for (int64_t j = 0; j < k.dim(2); ++j) {
-          double sum = 0;
-          for (int64_t d = 0; d < q.dim(3); ++d) {
-            const double difference = q.at({b, h, i, d}) - k.at({b, h / group, j, d});
-            sum += difference * difference;
-          }
-          result[element++] = -0.5 * sum;
-        }
+        for (int64_t j = 0; j < k.dim(2); ++j) result[at++] = element(b, h, h / group, i, j);
       }
     }
   }
   return result;
 }
 
+}  // namespace
+
+Tensor gaussian_scores(const Tensor& q, const Tensor& k) {
+  return every_score(q, k, [&](int64_t b, int64_t h, int64_t kv, int64_t i, int64_t j) {
+    double sum = 0;
+    for (int64_t d = 0; d < q.dim(3); ++d) {
+      const double difference = q.at({b, h, i, d}) - k.at({b, kv, j, d});
+      sum += difference * difference;
+    }
+    return -0.5 * sum;
+  });
+}
+
 Tensor bilinear_scores(const Tensor& q, const Tensor& m, const Tensor& k, Tensor* magnitude) {
-  const int64_t group = q.dim(1) / k.dim(1);
-  Tensor result({q.dim(0), q.dim(1), q.dim(2), k.dim(2)});
-  Tensor absolute(result.shape);
-  int64_t element = 0;
-  for (int64_t b = 0; b < q.dim(0); ++b) {
-    for (int64_t h = 0; h < q.dim(1); ++h) {
-      for (int64_t i = 0; i < q.dim(2); ++i) {
-        for (int64_t j = 0; j < k.dim(2); ++j) {
-          double sum = 0;
-          double absolute_sum = 0;
-          for (int64_t c = 0; c < q.dim(3); ++c) {
-            for (int64_t d = 0; d < k.dim(3); ++d) {
-              const double term = q.at({b, h, i, c}) * m.at({h, c, d}) * k.at({b, h / group, j, d});
-              sum += term;
-              absolute_sum += std::fabs(term);
-            }
-          }
-          absolute[element] = absolute_sum;
-          result[element++] = sum;
+  const auto sum_of = [&](bool absolute) {
+    return every_score(q, k, [&, absolute](int64_t b, int64_t h, int64_t kv, int64_t i, int64_t j) {
+      double sum = 0;
+      for (int64_t c = 0; c < q.dim(3); ++c) {
+        for (int64_t d = 0; d < k.dim(3); ++d) {
+          const double term = q.at({b, h, i, c}) * m.at({h, c, d}) * k.at({b, kv, j, d});
+          sum += absolute ? std::fabs(term) : term;
         }
       }
-    }
-  }
-  if (magnitude != nullptr) *magnitude = absolute;
-  return result;
+      return sum;
+    });
+  };
+  if (magnitude != nullptr) *magnitude = sum_of(true);
+  return sum_of(false);
 }
 
 Tensor project(const Tensor& x, const Tensor& weights) {
@@ -459,23 +458,11 @@ Tensor project(const Tensor& x, const Tensor& weights) {
 }
 
 Tensor additive_scores(const Tensor& q, const Tensor& k, const Tensor& w) {
-  const int64_t group = q.dim(1) / k.dim(1);
-  Tensor result({q.dim(0), q.dim(1), q.dim(2), k.dim(2)});
-  int64_t element = 0;
-  for (int64_t b = 0; b < q.dim(0); ++b) {
-    for (int64_t h = 0; h < q.dim(1); ++h) {
-      for (int64_t i = 0; i < q.dim(2); ++i) {
-        for (int64_t j = 0; j < k.dim(2); ++j) {
-          double sum = 0;
-          for (int64_t d = 0; d < q.dim(3); ++d) {
-            sum += w.at({h, d}) * std::tanh(q.at({b, h, i, d}) + k.at({b, h / group, j, d}));
-          }
-          result[element++] = sum;
-        }
-      }
-    }
-  }
-  return result;
+  return every_score(q, k, [&](int64_t b, int64_t h, int64_t kv, int64_t i, int64_t j) {
+    double sum = 0;
+    for (int64_t d = 0; d < q.dim(3); ++d) sum += w.at({h, d}) * std::tanh(q.at({b, h, i, d}) + k.at({b, kv, j, d}));
+    return sum;
+  });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
