@@ -9,15 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/target.h"
-#include "lib/dtypes.h"
 #include "lib/fma.h"
 #include "lib/scalar/flushed.h"
-#include "lib/ukernels.h"
-#include "tests/support/guarded.h"
-#include "tests/support/random.h"
+#include "tests/kernels/slots.h"
 #include "tests/support/records.h"
-#include "tests/support/target_test.h"
 
 namespace simdattn::test {
 namespace {
@@ -27,7 +22,6 @@ constexpr bool kFlushesBeforeRounding = true;
 #else
 constexpr bool kFlushesBeforeRounding = false;
 #endif
-constexpr double kEps = 0x1p-24;
 constexpr double kSmallest = 0x1p-126;
 
 /// Numbers of a case. Products of tiny ones lie around the smallest normal number, where results are flushed or not.
@@ -46,35 +40,24 @@ float number_of(Random& random, Class c) {
   return std::ldexp(random.uniform(), static_cast<int>(random.integer(-66, -60)));
 }
 
-class Bf16Slots : public TargetTest {
+class Bf16Slots : public SlotTest {
  protected:
-  static const AttentionKernels& of(const Target& t) { return t.kernels->attention[slot(Arithmetic::kBF16)]; }
-  static const AttentionKernels& definition() { return of(scalar_target()); }
-  static const AttentionKernels& kernels() { return of(target()); }
+  static const AttentionKernels& of(const UKernels& t) { return t.attention[slot(Arithmetic::kBF16)]; }
+  static const AttentionKernels& definition() { return of(SlotTest::definition()); }
+  static const AttentionKernels& kernels() { return of(uk()); }
   /// Overflow of an intermediate product depends on whether it is fused.
   static Class class_of(int64_t i) { return kClasses[i % (is_exact() ? 5 : 4)]; }
   /// 64-bit ARM flushes before it rounds (docs/numerics.md, *kBF16*): a sum of tiny products may lose 2^-126.
   static bool same_bits(int64_t i) { return is_exact() && !(kFlushesBeforeRounding && class_of(i) == Class::kTiny); }
   static int64_t rows_of(Random& random) { return random.coin() ? random.integer(0, 9) : random.integer(0, 33); }
 
-  struct Matrix {
-    Guarded memory;
-    DType dtype;
-    int64_t rows, columns, stride;  // elements
-
+  struct Matrix : Rows {
     Matrix(Random& random, DType type, int64_t n_rows, int64_t n_columns, Class c)
-        : dtype(type),
-          rows(n_rows),
-          columns(n_columns),
-          stride(n_columns + (random.coin() ? random.integer(0, 70) : 0)) {
-      const int64_t n = rows == 0 ? 0 : (rows - 1) * stride + columns;
-      memory = Guarded(static_cast<size_t>(n * size_of(type)), random.guard());
-      for (int64_t i = 0; i < n; ++i) put(data(), dtype, i, number_of(random, c));
+        : Rows(type, n_rows, n_columns, n_columns + (random.coin() ? random.integer(0, 70) : 0), random.guard()) {
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t e = 0; e < columns; ++e) set(r, e, number_of(random, c));
+      }
     }
-    void* data() const { return memory.data(); }
-    float* f32() const { return static_cast<float*>(data()); }
-    int64_t stride_bytes() const { return stride * size_of(dtype); }
-    float at(int64_t r, int64_t c) const { return get(data(), dtype, r * stride + c); }
     /// What kBF16 multiplies.
     double operand(int64_t r, int64_t c) const { return static_cast<double>(to_f32(from_f32<bf16>(at(r, c)))); }
   };
@@ -110,16 +93,6 @@ class Bf16Slots : public TargetTest {
   static std::string text(std::initializer_list<std::pair<const char*, int64_t>> numbers) {
     std::string result;
     for (const auto& [key, value] : numbers) result += std::string(key) + " " + std::to_string(value) + ", ";
-    return result;
-  }
-
-  static Guarded prepared(const AttentionKernels& k, const Matrix& q, Random& random) {
-    const int64_t bytes = k.query_bytes(q.columns);
-    Guarded result(static_cast<size_t>(q.rows * bytes), random.guard());
-    for (int64_t r = 0; r < q.rows; ++r) {
-      k.prepare_query[slot(q.dtype)](static_cast<const char*>(q.data()) + r * q.stride_bytes(),
-                                     result.data() + r * bytes, q.columns);
-    }
     return result;
   }
 };
@@ -160,7 +133,7 @@ TEST_P(Bf16Slots, Scores) {
       for (const bool is_definition : {true, false}) {
         const AttentionKernels& ops = is_definition ? definition() : kernels();
         const KvOperands& operands = ops.kv[type];
-        const Guarded queries = prepared(ops, q, random);
+        const Guarded queries = prepared(ops, q, random.guard());
         const int64_t packed_bytes = operands.panel_bytes(dim);
         const Guarded packed(static_cast<size_t>(n_panels * packed_bytes), random.guard());
         const bool as_is = direct && operands.score_tile != nullptr;

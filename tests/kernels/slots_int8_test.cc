@@ -11,23 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/target.h"
-#include "lib/dtypes.h"
-#include "lib/ukernels.h"
-#include "tests/support/guarded.h"
-#include "tests/support/random.h"
-#include "tests/support/target_test.h"
+#include "tests/kernels/slots.h"
 
-namespace simdattn {
-#ifdef SIMDATTN_HAVE_SCALAR_FMA
-extern const UKernels kScalarKernels;
-#endif
-
-namespace test {
+namespace simdattn::test {
 namespace {
-
-const char* const kTypeName[] = {"f32", "bf16", "f16"};
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 /// How rows are filled: what the integers of a row depend on is its largest magnitude.
 enum class Fill : uint8_t { kOrdinary, kEqual, kZeros, kTiny, kHuge, kSpecial };
@@ -79,15 +66,10 @@ struct TypedRows {
 
 bool same(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (a != a && b != b); }
 
-class SlotsInt8 : public TargetTest {
+class SlotsInt8 : public SlotTest {
  protected:
-  static const AttentionKernels& uk() { return of(*target().kernels); }
-  static const AttentionKernels& definition() {
-#ifdef SIMDATTN_HAVE_SCALAR_FMA
-    if (&target() == &scalar_target()) return of(kScalarKernels);
-#endif
-    return of(*scalar_target().kernels);
-  }
+  static const AttentionKernels& uk() { return of(SlotTest::uk()); }
+  static const AttentionKernels& definition() { return of(SlotTest::definition()); }
   static const AttentionKernels& of(const UKernels& t) { return t.attention[slot(Arithmetic::kInt8)]; }
 
   /// The rows as the slot of their type takes them, or as rows of f32 where it has none: what the drivers do.
@@ -370,5 +352,4 @@ TEST_P(SlotsInt8, SumsAtTheirLimits) {
 SIMDATTN_FOR_EACH_TARGET(SlotsInt8);
 
 }  // namespace
-}  // namespace test
-}  // namespace simdattn
+}  // namespace simdattn::test

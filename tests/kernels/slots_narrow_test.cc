@@ -11,22 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/target.h"
-#include "lib/dtypes.h"
-#include "lib/ukernels.h"
-#include "tests/support/guarded.h"
-#include "tests/support/random.h"
-#include "tests/support/target_test.h"
+#include "tests/kernels/slots.h"
 
-namespace simdattn {
-#ifdef SIMDATTN_HAVE_SCALAR_FMA
-extern const UKernels kScalarKernels;
-#endif
-
-namespace test {
+namespace simdattn::test {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr KvType kTypes[] = {KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0,
                              KvType::kQ4_1, KvType::kQ5_0,    KvType::kQ5_1,    KvType::kIq4Nl};
 constexpr int64_t kScaleBytes[] = {0, 0, 0, 2, 2, 4, 2, 4, 2};  // f16 numbers that a block begins with
@@ -117,15 +106,8 @@ struct Floats {
   float& at(int64_t r, int64_t c) const { return data()[r * stride + c]; }
 };
 
-class SlotsNarrow : public TargetTest {
+class SlotsNarrow : public SlotTest {
  protected:
-  static const UKernels& uk() { return *target().kernels; }
-  static const UKernels& definition() {
-#ifdef SIMDATTN_HAVE_SCALAR_FMA
-    if (&target() == &scalar_target()) return kScalarKernels;
-#endif
-    return *scalar_target().kernels;
-  }
   static const KvOperands& operands(const UKernels& t, Arithmetic arithmetic, KvType type) {
     return t.attention[slot(arithmetic)].kv[slot(type)];
   }
@@ -531,5 +513,4 @@ TEST_P(SlotsNarrow, StoredIntegers) {
 SIMDATTN_FOR_EACH_TARGET(SlotsNarrow);
 
 }  // namespace
-}  // namespace test
-}  // namespace simdattn
+}  // namespace simdattn::test
