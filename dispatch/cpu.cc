@@ -25,8 +25,9 @@ namespace simdattn {
   }
 #define SIMDATTN_AVX2_FEATURES                                                                                    \
   SIMDATTN_FEATURE("ssse3", "ssse3"), SIMDATTN_FEATURE("sse4.1", "sse4.1"), SIMDATTN_FEATURE("sse4.2", "sse4.2"), \
-      SIMDATTN_FEATURE("avx", "avx"), SIMDATTN_FEATURE("avx2", "avx2"), SIMDATTN_FEATURE("fma", "fma"),           \
-      SIMDATTN_FEATURE("bmi1", "bmi"), SIMDATTN_FEATURE("bmi2", "bmi2"), SIMDATTN_FEATURE("f16c", "f16c")
+      SIMDATTN_FEATURE("popcnt", "popcnt"), SIMDATTN_FEATURE("avx", "avx"), SIMDATTN_FEATURE("avx2", "avx2"),     \
+      SIMDATTN_FEATURE("fma", "fma"), SIMDATTN_FEATURE("bmi1", "bmi"), SIMDATTN_FEATURE("bmi2", "bmi2"),          \
+      SIMDATTN_FEATURE("f16c", "f16c")
 
 // What some compilers' runtime does not name: leaf 7 of CPUID.
 struct Cpuid {
@@ -78,12 +79,12 @@ static constexpr CpuFeature kFeatures[] = {
 
 CpuFeatures needed_features(Isa isa) {
   switch (isa) {
-    case Isa::kSse4: return {kFeatures, 3};
-    case Isa::kAvx2: return {kFeatures, 9};
-    case Isa::kAvxVnni: return {kAvxVnniFeatures, 10};
-    case Isa::kAvx3: return {kFeatures, 14};
-    case Isa::kAvx3Dl: return {kFeatures, 22};
-    case Isa::kAmx: return {kFeatures, 25};
+    case Isa::kSse4: return {kFeatures, 4};
+    case Isa::kAvx2: return {kFeatures, 10};
+    case Isa::kAvxVnni: return {kAvxVnniFeatures, 11};
+    case Isa::kAvx3: return {kFeatures, 15};
+    case Isa::kAvx3Dl: return {kFeatures, 23};
+    case Isa::kAmx: return {kFeatures, 26};
     default: return {kFeatures, 0};
   }
 }
@@ -109,7 +110,6 @@ const char* missing_feature(Isa isa) {
 static bool hwcap(int bit) { return (getauxval(AT_HWCAP) >> bit & 1) != 0; }
 static bool hwcap2(int bit) { return (getauxval(AT_HWCAP2) >> bit & 1) != 0; }
 static bool has_neon() { return hwcap(1); }
-static bool has_aes() { return hwcap(3); }
 static bool has_dot_product() { return hwcap(20); }
 static bool has_bf16() { return hwcap2(14); }
 static bool has_i8mm() { return hwcap2(13); }
@@ -131,7 +131,6 @@ static bool sysctl_flag(const char* name) {
   return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
 }
 static bool has_neon() { return true; }
-static bool has_aes() { return sysctl_flag("hw.optional.arm.FEAT_AES"); }
 static bool has_dot_product() { return sysctl_flag("hw.optional.arm.FEAT_DotProd"); }
 static bool has_bf16() { return sysctl_flag("hw.optional.arm.FEAT_BF16"); }
 static bool has_i8mm() { return sysctl_flag("hw.optional.arm.FEAT_I8MM"); }
@@ -144,7 +143,6 @@ static int sve_bytes() { return 0; }
 #else
 
 static bool has_neon() { return true; }  // part of the base architecture
-static bool has_aes() { return false; }
 static bool has_dot_product() { return false; }
 static bool has_bf16() { return false; }
 static bool has_i8mm() { return false; }
@@ -165,7 +163,6 @@ const char* missing_feature(Isa isa) {
   switch (isa) {
     case Isa::kBaseline: return "";
     case Isa::kNeon: return has_neon() ? "" : "asimd";
-    case Isa::kNeonAes: return !has_neon() ? "asimd" : !has_aes() ? "aes" : "";
     case Isa::kNeonDotprod: return !has_neon() ? "asimd" : !has_dot_product() ? "asimddp" : "";
     case Isa::kNeonI8mm: {
       const char* missing = missing_feature(Isa::kNeonDotprod);

@@ -17,13 +17,12 @@ enum class Isa : uint8_t {
   kAvx3Dl,   // and VNNI, VBMI, VBMI2, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI
   kAmx,      // and AMX-TILE, AMX-BF16, AMX-INT8; runs with permission only
   kNeon,
-  kNeonAes,
   kNeonDotprod,  // NEON, SDOT and UDOT
   kNeonI8mm,     // and BFMLALB, BFMLALT, SMMLA, USMMLA
   kSveVl128,     // SVE with vectors of exactly that many bits
   kSveVl256,
   kSveVl512,
-  kSve2Vl128,
+  kSve2Vl128,     // SVE2
   kSveVl256I8mm,  // and BFMLALB, BFMLALT, SMMLA, USMMLA of SVE
   kSve2Vl128I8mm,
 };

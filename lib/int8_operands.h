@@ -93,6 +93,32 @@ struct WeightScale {
     static void value_packed(const ValueTile& a);                         \
   }
 
+/// Its members, by the kernels of int8_kernels-inl.h. Specialisations: what templates are made of otherwise, the linker may merge.
+#define SIMDATTN_DEFINE_INT8_KERNELS(Name, Operations)                                        \
+  int64_t Name::query_bytes(int64_t dim) { return int8_kernel_query_bytes<Operations>(dim); } \
+  SIMDATTN_DEFINE_INT8_PACKING(Name, Operations, float)                                       \
+  SIMDATTN_DEFINE_INT8_PACKING(Name, Operations, bf16)                                        \
+  SIMDATTN_DEFINE_INT8_PACKING(Name, Operations, f16)                                         \
+  void Name::score_packed(const ScoreTile& a) { int8_score_packed<Operations>(a); }           \
+  void Name::value_packed(const ValueTile& a) { int8_value_packed<Operations>(a); }
+#define SIMDATTN_DEFINE_INT8_PACKING(Name, Operations, T)                  \
+  template <>                                                              \
+  void Name::prepare_query<T>(const void* row, void* query, int64_t dim) { \
+    int8_prepare_query<Operations, T>(row, query, dim);                    \
+  }                                                                        \
+  template <>                                                              \
+  void Name::pack_keys<T>(const PackKeys& a) {                             \
+    int8_pack_keys<Operations, T>(a);                                      \
+  }                                                                        \
+  template <>                                                              \
+  void Name::pack_panel<T>(const PackKeys& a) {                            \
+    int8_pack_panel<Operations, T>(a);                                     \
+  }                                                                        \
+  template <>                                                              \
+  void Name::pack_values<T>(const PackValues& a) {                         \
+    int8_pack_values<Operations, T>(a);                                    \
+  }
+
 template <class I, class T>
 constexpr void set_int8_packing(KvOperands& kv) {
   kv.pack_keys = I::template pack_keys<T>;

@@ -32,11 +32,11 @@ SIMDATTN_COLUMNS_INLINE void store_units(V v, char* p) {
 /// A square of as many rows as a vector has units. Strides are bytes, here and below.
 SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
                                               uint32_t /*unit*/) {
-  using V = UnitVector<uint32_t>;
-  const V r0 = load_units<uint32_t>(in), r1 = load_units<uint32_t>(in + in_stride);
-  const V r2 = load_units<uint32_t>(in + 2 * in_stride), r3 = load_units<uint32_t>(in + 3 * in_stride);
-  const V a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
-  const V c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7), d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  using Row = UnitVector<uint32_t>;
+  const Row r0 = load_units<uint32_t>(in), r1 = load_units<uint32_t>(in + in_stride);
+  const Row r2 = load_units<uint32_t>(in + 2 * in_stride), r3 = load_units<uint32_t>(in + 3 * in_stride);
+  const Row a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+  const Row c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7), d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
   store_units(__builtin_shufflevector(a, b, 0, 1, 4, 5), out);
   store_units(__builtin_shufflevector(a, b, 2, 3, 6, 7), out + out_stride);
   store_units(__builtin_shufflevector(c, d, 0, 1, 4, 5), out + 2 * out_stride);
@@ -44,13 +44,13 @@ SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride,
 }
 SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
                                               uint16_t /*unit*/) {
-  using V = UnitVector<uint16_t>;
+  using Row = UnitVector<uint16_t>;
   using W = UnitVector<uint32_t>;
 #define SIMDATTN_ROW(i) load_units<uint16_t>(in + i * in_stride)
 #define SIMDATTN_LOW(a, b) (W) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
 #define SIMDATTN_HIGH(a, b) (W) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
-  const V r0 = SIMDATTN_ROW(0), r1 = SIMDATTN_ROW(1), r2 = SIMDATTN_ROW(2), r3 = SIMDATTN_ROW(3);
-  const V r4 = SIMDATTN_ROW(4), r5 = SIMDATTN_ROW(5), r6 = SIMDATTN_ROW(6), r7 = SIMDATTN_ROW(7);
+  const Row r0 = SIMDATTN_ROW(0), r1 = SIMDATTN_ROW(1), r2 = SIMDATTN_ROW(2), r3 = SIMDATTN_ROW(3);
+  const Row r4 = SIMDATTN_ROW(4), r5 = SIMDATTN_ROW(5), r6 = SIMDATTN_ROW(6), r7 = SIMDATTN_ROW(7);
   const W lower[4] = {SIMDATTN_LOW(r0, r1), SIMDATTN_LOW(r2, r3), SIMDATTN_LOW(r4, r5), SIMDATTN_LOW(r6, r7)};
   const W upper[4] = {SIMDATTN_HIGH(r0, r1), SIMDATTN_HIGH(r2, r3), SIMDATTN_HIGH(r4, r5), SIMDATTN_HIGH(r6, r7)};
 #undef SIMDATTN_ROW

@@ -1,17 +1,30 @@
-// One table of micro-kernels per Highway target, and the list of them, best first.
-//
-// foreach_target.h compiles this file once per instruction set by function attributes, so the object needs nothing of
-// the CPU beyond the baseline, and no libhwy: dispatch/targets.cc chooses among the tables listed here.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/ukernels.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
+// The tables of micro-kernels of one instruction set: SIMDATTN_HIGHWAY_NAME is its name, HWY_BASELINE_TARGETS Highway's. Compiled once per row
+// of meson.build, with that instruction set's flags. Targets that differ from it in a few slots alone have their tables here, too.
+#include "lib/ukernels.h"
+
 #include "lib/dtypes.h"
 #include "lib/f32_operands.h"
-#include "lib/highway/slots-inl.h"
+#include "lib/highway/add_rows.h"
+#include "lib/highway/bf16_attention.h"
+#include "lib/highway/elementwise.h"
+#include "lib/highway/int8.h"
+#include "lib/highway/modify_row.h"
+#include "lib/highway/narrow.h"
+#include "lib/highway/other_scores.h"
+#include "lib/highway/pack.h"
+#include "lib/highway/rope.h"
+#include "lib/highway/score_key_rows.h"
+#include "lib/highway/score_tile.h"
+#include "lib/highway/scores.h"
+#include "lib/highway/softmax_rows.h"
+#include "lib/highway/softmax_tile.h"
+#include "lib/highway/store.h"
+#include "lib/highway/value_tile.h"
 #include "lib/int8_operands.h"
-#include "lib/kernel_table.h"
 #include "lib/narrow_operands.h"
+#ifdef SIMDATTN_HAVE_AVX3_DL
+#include "lib/highway/avx3_dl.h"
+#endif
 #ifdef SIMDATTN_HAVE_AMX
 #include "lib/intrinsics/amx.h"
 #endif
@@ -19,16 +32,19 @@
 #include "lib/intrinsics/avx_vnni.h"
 #endif
 
-// Data only: no function here needs the attributes of HWY_BEFORE_NAMESPACE.
-namespace simdattn {
-namespace HWY_NAMESPACE {
+#define SIMDATTN_CONCATENATED(a, b) a##b
+#define SIMDATTN_CONCATENATE(a, b) SIMDATTN_CONCATENATED(a, b)
+/// Defines the exported table of a target.
+#define SIMDATTN_TABLE(backend, name)                                     \
+  extern const UKernels SIMDATTN_CONCATENATE(k##backend##Kernels_, name); \
+  constinit const UKernels SIMDATTN_CONCATENATE(k##backend##Kernels_, name)
 
+namespace simdattn {
 namespace {
 
 /// The kernels of element type T, by the names that lib/f32_operands.h asks for.
 template <class T>
 struct Kernels;
-#undef SIMDATTN_KERNELS
 #define SIMDATTN_KERNELS(T, name)                               \
   template <>                                                   \
   struct Kernels<T> {                                           \
@@ -59,32 +75,38 @@ struct Bf16Kernels {
   static constexpr auto softmax_tile = SoftmaxTileBF16;
 };
 
+/// The kernels of a narrow storage type that others have written, by the names that lib/narrow_operands.h asks for.
 template <KvType kType>
-struct Narrow {
+struct ReadNarrow {
   static constexpr auto all_finite = AllFiniteNarrow<kType>;
+  static constexpr auto load_rows = LoadRowsNarrow<kType>;
+  static constexpr auto value_tile = ValueTileNarrow<kType>;
+  static constexpr auto value_tile_bf16 = ValueTileBF16Narrow<kType>;
+  static constexpr auto score_integers = ScoreBlockIntegers;
+};
+template <KvType kType>
+struct Narrow : ReadNarrow<kType> {
   static constexpr auto store_rows = StoreRowsNarrow<kType>;
   static constexpr auto store_panels = StorePanelsNarrow<kType>;
-  static constexpr auto load_rows = LoadRowsNarrow<kType>;
   static constexpr auto load_panels = LoadPanelsNarrow<kType>;
   static constexpr auto pack_keys = PackKeysNarrow<kType>;
   static constexpr auto widen_panel = WidenPanelNarrow<kType>;
-  static constexpr auto value_tile = ValueTileNarrow<kType>;
-  static constexpr auto value_tile_bf16 = ValueTileBF16Narrow<kType>;
   static void pack_panel_bf16(const PackKeys& a) {
     WidenPanelNarrow<kType>(a);
     float* const panel = static_cast<float*>(a.panel);
     RoundToBF16(panel, panel, a.dim * kPanelWidth);
   }
-  static constexpr auto score_integers = ScoreBlockIntegers;
-  static constexpr int64_t fused_rows = kFusesNarrow ? kFusedRows : 0;
+#if SIMDATTN_FUSES_NARROW
+  static constexpr int64_t fused_rows = kFusedRows;
   static constexpr auto score_tile = ScoreTileNarrow<kType>;
   static constexpr auto score_rows = ScoreRowsNarrow<kType>;
   static constexpr auto store_panel = StorePanelNarrow<kType>;
+#endif
 };
+template <KvType kType>
+  requires(is_read_only(kType))
+struct Narrow<kType> : ReadNarrow<kType> {};
 
-}  // namespace
-
-namespace {
 #if !SIMDATTN_SCORES_KEY_ROWS
 constexpr AttentionKernels with_key_rows(const AttentionKernels& kernels) { return kernels; }
 #else
@@ -95,9 +117,7 @@ constexpr AttentionKernels with_key_rows(AttentionKernels kernels) {
   return kernels;
 }
 #endif
-}  // namespace
 
-extern const UKernels kUKernels;
 constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
     .attention = {with_key_rows(f32_attention<Kernels>(kTileRows, SoftmaxTileSlot)),
@@ -117,25 +137,20 @@ constexpr UKernels kUKernels = with_narrow_types<Narrow>({
     .hadamard_sums = HadamardSums,
     .exp = ExpArray,
 });
-constexpr bool kFma = HWY_NATIVE_FMA != 0;
 
-}  // namespace HWY_NAMESPACE
-}  // namespace simdattn
-
-#if HWY_ONCE
-namespace simdattn {
-
-// Targets that differ from one of Highway's in the inside of an arithmetic alone: the others' slots are the same functions.
-namespace {
+/// `table` with another inside of one arithmetic.
 [[maybe_unused]] constexpr UKernels with(UKernels table, Arithmetic arithmetic, const AttentionKernels& kernels) {
   const auto score_integers = table.attention[slot(Arithmetic::kInt8)].kv[slot(KvType::kQ8_0)].score_packed;
   table.attention[slot(arithmetic)] = kernels;
   if (arithmetic == Arithmetic::kInt8) add_stored_integers(table, score_integers);
   return table;
 }
+
 }  // namespace
 
-#if HWY_ARCH_ARM_A64
+SIMDATTN_TABLE(Highway, SIMDATTN_HIGHWAY_NAME) = kUKernels;
+
+#if SIMDATTN_ARM_MATRIX
 namespace {
 constexpr AttentionKernels with_pairs(AttentionKernels kernels, void (*scores)(const ScoreTile&),
                                       void (*values)(const ValueTile&)) {
@@ -144,65 +159,45 @@ constexpr AttentionKernels with_pairs(AttentionKernels kernels, void (*scores)(c
   kernels.kv[slot(KvType::kBF16)].value_tile = values;
   return kernels;
 }
+
+/// Rows of a tile where bytes are multiplied.
+constexpr int64_t kI8mmRows = 8;
 }  // namespace
-#define SIMDATTN_I8MM_TABLE(ns)                                                                     \
-  namespace ns {                                                                                    \
-  extern const UKernels kI8mmUKernels;                                                              \
-  constexpr UKernels kI8mmUKernels =                                                                \
-      with(with(kUKernels, Arithmetic::kBF16,                                                       \
-                with_pairs(kUKernels.attention[slot(Arithmetic::kBF16)], ScorePairs, ValuePairs)),  \
-           Arithmetic::kInt8, int8_attention<Int8MatrixKernels>(true, kI8mmRows, SoftmaxTileSlot)); \
-  }
-#if HWY_TARGETS & HWY_NEON_WITHOUT_AES
-namespace N_NEON_WITHOUT_AES {
-extern const UKernels kDotprodUKernels;
-constexpr UKernels kDotprodUKernels =
-    with(kUKernels, Arithmetic::kInt8, int8_attention<Int8DotKernels>(true, kI8mmRows, SoftmaxTileSlot));
-}  // namespace N_NEON_WITHOUT_AES
-SIMDATTN_I8MM_TABLE(N_NEON_WITHOUT_AES)
+#if HWY_TARGET_IS_NEON
+SIMDATTN_TABLE(Highway,
+               neon_dotprod) = with(kUKernels, Arithmetic::kInt8,
+                                    int8_attention<Int8KernelsOf<Int8Operations<Products::kDot>>>(true, kI8mmRows,
+                                                                                                  SoftmaxTileSlot));
 #endif
-#if HWY_TARGETS & HWY_SVE_256
-SIMDATTN_I8MM_TABLE(N_SVE_256)
+SIMDATTN_TABLE(Highway, SIMDATTN_CONCATENATE(SIMDATTN_HIGHWAY_NAME, _i8mm)) =
+    with(with(kUKernels, Arithmetic::kBF16,
+              with_pairs(kUKernels.attention[slot(Arithmetic::kBF16)], ScorePairs, ValuePairs)),
+         Arithmetic::kInt8,
+         int8_attention<Int8KernelsOf<Int8Operations<Products::kMatrix>>>(true, kI8mmRows, SoftmaxTileSlot));
 #endif
-#if HWY_TARGETS & HWY_SVE2_128
-SIMDATTN_I8MM_TABLE(N_SVE2_128)
-#endif
-#undef SIMDATTN_I8MM_TABLE
-#endif
+
 #ifdef SIMDATTN_HAVE_AVX3_DL
-// int8.cc and narrow_tiles.cc are compiled for AVX3_DL.
-namespace N_AVX3_DL {
-SIMDATTN_INT8_KERNELS(Int8Kernels);
-void ValueStoredInt8(const ValueTile& a);
-template <KvType kType>
-void ScoreTileNarrow(const ScoreTile& a);
-template <KvType kType>
-void ScoreRowsNarrow(const ScoreTile& a);
-template <KvType kType>
-int64_t AddValuesNarrow(const ValueTile& a);
 namespace {
-template <KvType kType>
-void value_tile_narrow(const ValueTile& a) {
-  const int64_t done = a.rows <= N_AVX3::kFusedRows ? AddValuesNarrow<kType>(a) : 0;
-  if (done < a.dim) N_AVX3::ValueTileNarrow<kType>(columns_from(a, done));
+void value_tile_e4m3(const ValueTile& a) {
+  const int64_t done = a.rows <= kFusedRows ? avx3_dl::add_values_e4m3(a) : 0;
+  if (done < a.dim) ValueTileNarrow<KvType::kFp8E4M3>(columns_from(a, done));
 }
-template <KvType kType>
-constexpr UKernels with_tiles_of(UKernels table) {
-  KvOperands& f32 = table.attention[slot(Arithmetic::kF32)].kv[slot(kType)];
-  f32.score_tile = ScoreTileNarrow<kType>;
-  f32.score_rows = ScoreRowsNarrow<kType>;
-  f32.value_tile = value_tile_narrow<kType>;
+constexpr UKernels with_e4m3(UKernels table) {
+  KvOperands& f32 = table.attention[slot(Arithmetic::kF32)].kv[slot(KvType::kFp8E4M3)];
+  f32.score_tile = avx3_dl::score_tile_e4m3;
+  f32.score_rows = avx3_dl::score_rows_e4m3;
+  f32.value_tile = value_tile_e4m3;
   return table;
 }
-}  // namespace
 /// Two register tiles: products are so cheap that calls for rows which see different keys show (512 causal rows of 64: 2 %).
 constexpr int64_t kInt8Rows = 16;
-extern const UKernels kUKernels;
-constexpr UKernels kUKernels = with_tiles_of<KvType::kFp8E4M3>(
-    with(N_AVX3::kUKernels, Arithmetic::kInt8,
-         int8_attention<Int8Kernels>(true, kInt8Rows, N_AVX3::SoftmaxTileSlot, ValueStoredInt8)));
-}  // namespace N_AVX3_DL
+constexpr UKernels kAvx3Dl =
+    with_e4m3(with(kUKernels, Arithmetic::kInt8,
+                   int8_attention<avx3_dl::Int8>(true, kInt8Rows, SoftmaxTileSlot, avx3_dl::value_stored_int8)));
+}  // namespace
+SIMDATTN_TABLE(Highway, avx3_dl) = kAvx3Dl;
 #endif
+
 #ifdef SIMDATTN_HAVE_AMX
 namespace {
 /// Rows whose weights stay in L1 until they are narrowed.
@@ -217,62 +212,23 @@ void amx_softmax_tile(const SoftmaxTile& a) {
     part.max = a.max + r;
     part.sum = a.sum + r;
     part.alpha = a.alpha + r;
-    N_AVX3::kUKernels.attention[slot(Arithmetic::kBF16)].softmax_tile(part);
+    kUKernels.attention[slot(Arithmetic::kBF16)].softmax_tile(part);
     AmxBf16::narrow_weights(part.s, part.lds, part.rows, part.columns);
   }
 }
 }  // namespace
-extern const UKernels kIntrinsicsKernels_amx;
-constexpr UKernels kIntrinsicsKernels_amx =
-    with(with(N_AVX3_DL::kUKernels, Arithmetic::kBF16, amx_bf16_attention(amx_softmax_tile)), Arithmetic::kInt8,
-         amx_int8_attention(N_AVX3_DL::kUKernels.attention[slot(Arithmetic::kInt8)]));
-#endif
-#ifdef SIMDATTN_HAVE_AVX_VNNI
-extern const UKernels kIntrinsicsKernels_avx_vnni;
-constexpr UKernels kIntrinsicsKernels_avx_vnni =
-    with(N_AVX2::kUKernels, Arithmetic::kInt8,
-         int8_attention<AvxVnniInt8>(true, 6, N_AVX2::SoftmaxTileSlot, value_stored_avx_vnni));
+SIMDATTN_TABLE(Intrinsics, amx) = with(with(kAvx3Dl, Arithmetic::kBF16, amx_bf16_attention(amx_softmax_tile)),
+                                       Arithmetic::kInt8,
+                                       amx_int8_attention(kAvx3Dl.attention[slot(Arithmetic::kInt8)]));
 #endif
 
-// Highway's own iteration over targets (HWY_VISIT_TARGETS) came with 1.3; 1.2 is the floor. Targets that are not named
-// here are trimmed, see meson.build.
-static constexpr KernelTable kList[] = {
-#define SIMDATTN_TABLE(isa, ns, text) {isa, "highway/" text, &ns::kUKernels, ns::kFma}
-#define SIMDATTN_I8MM(isa, ns, text) {isa, "highway/" text, &ns::kI8mmUKernels, ns::kFma}
-#ifdef SIMDATTN_HAVE_AVX3_DL
-    {Isa::kAvx3Dl, "highway/avx3_dl", &N_AVX3_DL::kUKernels, true},
+#ifdef SIMDATTN_HAVE_AVX_VNNI
+void avx_vnni_transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
+  PackKeysF32(rows, stride, keys, cells, static_cast<float*>(panel), false);
+}
+SIMDATTN_TABLE(Intrinsics,
+               avx_vnni) = with(kUKernels, Arithmetic::kInt8,
+                                int8_attention<AvxVnniInt8>(true, 6, SoftmaxTileSlot, value_stored_avx_vnni));
 #endif
-#if HWY_TARGETS & HWY_AVX3
-    SIMDATTN_TABLE(Isa::kAvx3, N_AVX3, "avx3"),
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    SIMDATTN_TABLE(Isa::kAvx2, N_AVX2, "avx2"),
-#endif
-#if HWY_TARGETS & HWY_SSE4
-    SIMDATTN_TABLE(Isa::kSse4, N_SSE4, "sse4"),
-#endif
-#if HWY_TARGETS & HWY_SSE2
-    SIMDATTN_TABLE(Isa::kSse2, N_SSE2, "sse2"),
-#endif
-#if HWY_TARGETS & HWY_SVE2_128
-    SIMDATTN_I8MM(Isa::kSve2Vl128I8mm, N_SVE2_128, "sve2_128_i8mm"),
-    SIMDATTN_TABLE(Isa::kSve2Vl128, N_SVE2_128, "sve2_128"),
-#endif
-#if HWY_TARGETS & HWY_SVE_256
-    SIMDATTN_I8MM(Isa::kSveVl256I8mm, N_SVE_256, "sve_256_i8mm"),
-    SIMDATTN_TABLE(Isa::kSveVl256, N_SVE_256, "sve_256"),
-#endif
-#if HWY_TARGETS & HWY_NEON
-    SIMDATTN_TABLE(Isa::kNeonAes, N_NEON, "neon"),
-#elif HWY_TARGETS & HWY_NEON_WITHOUT_AES
-    SIMDATTN_I8MM(Isa::kNeonI8mm, N_NEON_WITHOUT_AES, "neon_i8mm"),
-    {Isa::kNeonDotprod, "highway/neon_dotprod", &N_NEON_WITHOUT_AES::kDotprodUKernels, true},
-    SIMDATTN_TABLE(Isa::kNeon, N_NEON_WITHOUT_AES, "neon"),
-#endif
-#undef SIMDATTN_I8MM
-#undef SIMDATTN_TABLE
-};
-constinit const std::span<const KernelTable> kHighwayTables = kList;
 
 }  // namespace simdattn
-#endif  // HWY_ONCE

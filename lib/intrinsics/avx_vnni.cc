@@ -21,10 +21,6 @@
 
 namespace simdattn {
 
-namespace N_AVX2 {  // lib/highway/pack.cc
-void PackKeysF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream);
-}  // namespace N_AVX2
-
 namespace {
 
 #include "lib/int8_kernels-inl.h"
@@ -123,7 +119,7 @@ struct Operations {
   }
 
   static void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
-    N_AVX2::PackKeysF32(rows, stride, keys, cells, static_cast<float*>(panel), false);
+    avx_vnni_transpose_cells(rows, stride, keys, cells, panel);
   }
 
   /// In assembly: gcc copies the sums of the intrinsic twice a step.
@@ -169,34 +165,7 @@ struct Operations {
 
 }  // namespace
 
-int64_t AvxVnniInt8::query_bytes(int64_t dim) { return int8_kernel_query_bytes<Operations>(dim); }
-template <class T>
-void AvxVnniInt8::prepare_query(const void* row, void* query, int64_t dim) {
-  int8_prepare_query<Operations, T>(row, query, dim);
-}
-template <class T>
-void AvxVnniInt8::pack_keys(const PackKeys& a) {
-  int8_pack_keys<Operations, T>(a);
-}
-template <class T>
-void AvxVnniInt8::pack_panel(const PackKeys& a) {
-  int8_pack_panel<Operations, T>(a);
-}
-template <class T>
-void AvxVnniInt8::pack_values(const PackValues& a) {
-  int8_pack_values<Operations, T>(a);
-}
-void AvxVnniInt8::score_packed(const ScoreTile& a) { int8_score_packed<Operations>(a); }
-void AvxVnniInt8::value_packed(const ValueTile& a) { int8_value_packed<Operations>(a); }
+SIMDATTN_DEFINE_INT8_KERNELS(AvxVnniInt8, Operations)
 void value_stored_avx_vnni(const ValueTile& a) { int8_value_stored<Operations>(a); }
-
-#define SIMDATTN_INT8_TYPE(T)                                               \
-  template void AvxVnniInt8::prepare_query<T>(const void*, void*, int64_t); \
-  template void AvxVnniInt8::pack_keys<T>(const PackKeys&);                 \
-  template void AvxVnniInt8::pack_panel<T>(const PackKeys&);                \
-  template void AvxVnniInt8::pack_values<T>(const PackValues&);
-SIMDATTN_INT8_TYPE(float)
-SIMDATTN_INT8_TYPE(bf16)
-SIMDATTN_INT8_TYPE(f16)
 
 }  // namespace simdattn

@@ -1,26 +1,19 @@
-// Codes of the narrow storage types as f32 numbers, once per Highway target.
-#if defined(SIMDATTN_LIB_HIGHWAY_NARROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SIMDATTN_LIB_HIGHWAY_NARROW_INL_H_
-#undef SIMDATTN_LIB_HIGHWAY_NARROW_INL_H_
-#else
-#define SIMDATTN_LIB_HIGHWAY_NARROW_INL_H_
-#endif
+// Codes of the narrow storage types as f32 numbers.
+#ifndef SIMDATTN_LIB_HIGHWAY_NARROW_CODES_H_
+#define SIMDATTN_LIB_HIGHWAY_NARROW_CODES_H_
 
 #include <bit>
 #include <cstring>
 
 #include "hwy/highway.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/slots-inl.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/target.h"
 #include "lib/kv_formats.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 /// 16 lanes are half a panel, and half a block.
-using D = hn::CappedTag<float, 16>;
 using DU = hn::RebindToUnsigned<D>;
 using DI = hn::RebindToSigned<D>;
 using Numbers = hn::Vec<D>;
@@ -163,7 +156,7 @@ HWY_INLINE void Fetch(const uint8_t* p) {
   __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(p) + kAhead));
 }
 HWY_INLINE Codes LoadUnits(const uint8_t* p) { return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p)); }
-constexpr int64_t kPitch = kUnitBytes * kPanelWidth;
+constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
 
 /// Block b of 128 bits of the result is the first units of row 4 b.
 template <class V>
@@ -199,7 +192,7 @@ HWY_INLINE void TransposeUnits4(const uint8_t* p, int64_t stride, uint8_t* out) 
   const auto t2 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1)),
              t3 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
   const auto put = [&](int64_t unit, auto v) SIMDATTN_LAMBDA {
-    hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<uint32_t*>(out + unit * kPitch));
+    hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<uint32_t*>(out + unit * kUnitPitch));
   };
   put(0, hn::InterleaveLower(d64, t0, t1));
   put(1, hn::InterleaveUpper(d64, t0, t1));
@@ -208,8 +201,6 @@ HWY_INLINE void TransposeUnits4(const uint8_t* p, int64_t stride, uint8_t* out) 
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
 
-#endif  // toggle guard
+#endif  // SIMDATTN_LIB_HIGHWAY_NARROW_CODES_H_

@@ -1,21 +1,18 @@
 // One block of the online softmax: three short passes over rows that lie in L1.
+#ifndef SIMDATTN_LIB_HIGHWAY_SOFTMAX_TILE_H_
+#define SIMDATTN_LIB_HIGHWAY_SOFTMAX_TILE_H_
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/softmax_tile.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "lib/highway/math-inl.h"
-#include "lib/highway/register_tile-inl.h"
+#include "lib/highway/math.h"
+#include "lib/highway/register_tile.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kChunk = 16;  // columns: one of each partial sum
 constexpr int64_t kMaxRows = 64;
 
@@ -163,8 +160,6 @@ HWY_INLINE void Rows(const SoftmaxTile& a, int64_t first, int64_t rows) {
   }
 }
 
-}  // namespace
-
 void SoftmaxTileSlot(const SoftmaxTile& a) {
   for (int64_t first = 0; first < a.rows; first += kMaxRows) Rows<false>(a, first, std::min(kMaxRows, a.rows - first));
 }
@@ -172,6 +167,7 @@ void SoftmaxTileBF16(const SoftmaxTile& a) {
   for (int64_t first = 0; first < a.rows; first += kMaxRows) Rows<true>(a, first, std::min(kMaxRows, a.rows - first));
 }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_SOFTMAX_TILE_H_

@@ -1,19 +1,16 @@
-// Rows of f32 added to rows of any element type, per Highway target.
+// Rows of f32 added to rows of any element type.
+#ifndef SIMDATTN_LIB_HIGHWAY_ADD_ROWS_H_
+#define SIMDATTN_LIB_HIGHWAY_ADD_ROWS_H_
+
 #include <cstddef>
 #include <cstdint>
 
+#include "hwy/highway.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/target.h"
 #include "lib/ukernels.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/add_rows.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/slots-inl.h"
-
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 template <class T>
@@ -31,12 +28,11 @@ HWY_INLINE void Add(const AddRows& a) {
   }
 }
 
-}  // namespace
-
 void AddRowsF32(const AddRows& a) { Add<float>(a); }
 void AddRowsBF16(const AddRows& a) { Add<bf16>(a); }
 void AddRowsF16(const AddRows& a) { Add<f16>(a); }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_ADD_ROWS_H_

@@ -1,18 +1,19 @@
 // The narrow storage types: rows and panels of codes to f32 and back.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/narrow.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#ifndef SIMDATTN_LIB_HIGHWAY_NARROW_H_
+#define SIMDATTN_LIB_HIGHWAY_NARROW_H_
+
 #include "hwy/highway.h"
 #include "lib/cursor.h"
-#include "lib/highway/narrow-inl.h"
-#include "lib/highway/slots-inl.h"
+#include "lib/highway/bf16_attention.h"
+#include "lib/highway/narrow_codes.h"
+#include "lib/highway/narrow_tiles.h"
+#include "lib/highway/target.h"
+#include "lib/highway/value_tile.h"
 #include "lib/kv_formats.h"
 #include "lib/narrow_operands.h"
 #include "lib/panel_columns.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 HWY_INLINE void Put(Numbers x, Numbers scale, float* out) { hn::StoreU(hn::Mul(x, scale), D(), out); }
@@ -64,7 +65,7 @@ HWY_INLINE void WidenKeys(const uint8_t* panel, const float* scales, int64_t dim
   for (int64_t j = 0; j < kPanelWidth; j += 16) {
     const Numbers factor = hn::LoadU(d, scales + j);
     for (int64_t i = 0; i < dim; i += 4) {
-      const uint8_t* const unit = panel + i / 4 * kPitch + kUnitBytes * j;
+      const uint8_t* const unit = panel + i / 4 * kUnitPitch + kUnitBytes * j;
       Fetch(unit);
       const __m512i odd = LoadUnits(unit).raw;  // bytes 1 and 3 are the upper halves of 16 bits
       const __m512i even = _mm512_slli_epi16(odd, 8);
@@ -106,9 +107,9 @@ template <class Code>
 HWY_INLINE void WidenKeys(const uint8_t* panel, const float* scales, int64_t dim, float* out, ByteFormat<Code>) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t i = 0; i < dim; i += 4, panel += kPitch) {
+  for (int64_t i = 0; i < dim; i += 4, panel += kUnitPitch) {
     Fetch(panel);
-    Fetch(panel + kPitch / 2);
+    Fetch(panel + kUnitPitch / 2);
     for (int64_t j = 0; j < kPanelWidth; j += lanes) {
       const Codes w = LoadUnits(panel + kUnitBytes * j);
       const Numbers factor = hn::LoadU(d, scales + j);
@@ -131,8 +132,8 @@ HWY_INLINE void WidenKeys(const uint8_t* panel, const float* /*scales*/, int64_t
       const Numbers factor =
           F32FromF16(d, hn::LoadU(hn::Rebind<uint16_t, D>(), reinterpret_cast<const uint16_t*>(scales) + j));
       for (int64_t u = 0; u < Format::kUnits; ++u) {
-        Fetch(panel + (b * Format::kUnits + u) * kPitch + kUnitBytes * j);
-        const Codes w = LoadUnits(panel + (b * Format::kUnits + u) * kPitch + kUnitBytes * j);
+        Fetch(panel + (b * Format::kUnits + u) * kUnitPitch + kUnitBytes * j);
+        const Codes w = LoadUnits(panel + (b * Format::kUnits + u) * kUnitPitch + kUnitBytes * j);
         float* const y = out + (b * Format::kBlock + 4 * u) * kPanelWidth + j;
         Put(NumberOf<0>(w, Code()), factor, y);
         Put(NumberOf<8>(w, Code()), factor, y + kPanelWidth);
@@ -299,10 +300,10 @@ HWY_INLINE void TransposeUnits(const uint8_t* rows, int64_t stride, int64_t keys
   for (; keys == kPanelWidth && u + 4 <= units; u += 4) {
     below.fetch(4);
     for (int64_t j = 0; j < kPanelWidth; j += kLanes)
-      TransposeUnits4(rows + j * stride + kUnitBytes * u, stride, panel + u * kPitch + kUnitBytes * j);
+      TransposeUnits4(rows + j * stride + kUnitBytes * u, stride, panel + u * kUnitPitch + kUnitBytes * j);
   }
   transpose_units<uint32_t>(reinterpret_cast<const char*>(rows + kUnitBytes * u), stride, keys, units - u,
-                            reinterpret_cast<char*>(panel + u * kPitch), kPitch);
+                            reinterpret_cast<char*>(panel + u * kUnitPitch), kUnitPitch);
 }
 
 template <KvType kType>
@@ -334,22 +335,20 @@ HWY_NOINLINE void TransposeCodes(const uint8_t* rows, int64_t stride, int64_t ke
   const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
   const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));
   for (int64_t u = 0; u < whole; u += together) {
-    TransposeUnits(rows + Format::unit_at(u), stride, keys, together, panel + u * kPitch, below);
+    TransposeUnits(rows + Format::unit_at(u), stride, keys, together, panel + u * kUnitPitch, below);
   }
   below.fetch(kPanelWidth);
   for (int64_t j = 0; j < keys; ++j) {
     const uint8_t* const row = rows + j * stride;
     Format::put_block_scales(row, n, panel, j);
     if (has_scales(kType) && n % 4 != 0) {
-      std::memcpy(panel + n / 4 * kPitch + kUnitBytes * j, row + n / 4 * 4, static_cast<size_t>(n % 4));
+      std::memcpy(panel + n / 4 * kUnitPitch + kUnitBytes * j, row + n / 4 * 4, static_cast<size_t>(n % 4));
     }
   }
 }
 
 template <KvType kType>
 using Slots = NarrowSlots<kType, Codec<kType>>;
-
-}  // namespace
 
 template <KvType kType>
 bool AllFiniteNarrow(const FiniteRows& a) {
@@ -396,19 +395,18 @@ HWY_NOINLINE void PackKeysNarrow(const PackKeys& a) {
     Codec<kType>::panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
   }
 }
-namespace {
 template <KvType kType>
 HWY_NOINLINE void ValuesInF32(const ValueTile& a, void (*kernel)(const ValueTile&)) {
   Slots<kType>::value_tile(a, kernel);
 }
-}  // namespace
 template <KvType kType>
 void ValueTileBF16Narrow(const ValueTile& a) {
   ValuesInF32<kType>(a, ValueChainsUnrounded);
 }
 template <KvType kType>
 void ValueTileNarrow(const ValueTile& a) {
-  if constexpr (kFusesNarrow && !is_read_only(kType)) {
+#if SIMDATTN_FUSES_NARROW
+  if constexpr (!is_read_only(kType)) {
     if (a.rows <= kFusedRows) {
       const int64_t done = AddValuesNarrow<kType>(a);
       if (done == a.dim) return;
@@ -416,10 +414,9 @@ void ValueTileNarrow(const ValueTile& a) {
       return ValuesInF32<kType>(columns_from(a, done), ValueTileF32);
     }
   }
+#endif
   ValuesInF32<kType>(a, ValueTileF32);
 }
-
-namespace {
 
 /// Queries as pairs of 16 bits: dimensions 0 and 2 of four, and 1 and 3.
 struct QueryPairs {
@@ -440,7 +437,7 @@ HWY_INLINE void ScoreKeys(const QueryPairs* q, const uint8_t* panel, const float
   for (int64_t b = 0; b < dim; b += 32, scales += kPanelWidth) {
     auto sum0 = hn::Zero(di), sum1 = sum0, sum2 = sum0, sum3 = sum0;
     for (int64_t i = b / 4; i < b / 4 + 8; ++i) {
-      const auto w = hn::BitCast(dw, LoadUnits(panel + i * kPitch));
+      const auto w = hn::BitCast(dw, LoadUnits(panel + i * kUnitPitch));
       const auto even = hn::ShiftRight<8>(hn::ShiftLeft<8>(w));
       const auto odd = hn::ShiftRight<8>(w);
       const auto add = [&](int64_t r, auto& sum) SIMDATTN_LAMBDA {
@@ -466,11 +463,9 @@ HWY_INLINE void ScoreKeys(const QueryPairs* q, const uint8_t* panel, const float
   }
 }
 
-}  // namespace
-
 /// BlockIntegers::score(), of packed panels, which are alike for all types with blocks.
 void ScoreBlockIntegers(const ScoreTile& a) {
-  using Blocks = BlockIntegers<KvType::kQ8_0>;
+  using Integers = BlockIntegers<KvType::kQ8_0>;
   QueryPairs q[kIntegerRows];
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   for (int64_t r = 0; r < a.rows;) {
@@ -478,7 +473,7 @@ void ScoreBlockIntegers(const ScoreTile& a) {
     for (int64_t i = 0; i < rows; ++i) {
       int8_t x[kMaxNarrowDim];
       const char* const query = static_cast<const char*>(a.q) + (r + i) * a.q_stride;
-      q[i].scale = Blocks::query_integers(query, a.q_stride, a.dim, x).scale * a.scale;
+      q[i].scale = Integers::query_integers(query, a.q_stride, a.dim, x).scale * a.scale;
       const auto pair = [](int8_t low, int8_t high) {
         return static_cast<int32_t>(static_cast<uint32_t>(low & 0xFFFF) | static_cast<uint32_t>(high) << 16);
       };
@@ -503,24 +498,7 @@ void ScoreBlockIntegers(const ScoreTile& a) {
   }
 }
 
-#undef SIMDATTN_READ
-#define SIMDATTN_READ(type)                                 \
-  template bool AllFiniteNarrow<type>(const FiniteRows& a); \
-  template void LoadRowsNarrow<type>(const LoadRows& a);    \
-  template void ValueTileNarrow<type>(const ValueTile& a);  \
-  template void ValueTileBF16Narrow<type>(const ValueTile& a);
-#undef SIMDATTN_NARROW
-#define SIMDATTN_NARROW(type)                                \
-  SIMDATTN_READ(type)                                        \
-  template void StoreRowsNarrow<type>(const StoreRows& a);   \
-  template void StorePanelsNarrow<type>(const StoreRows& a); \
-  template void LoadPanelsNarrow<type>(const LoadRows& a);   \
-  template void PackKeysNarrow<type>(const PackKeys& a);     \
-  template void StorePanelNarrow<type>(const PackKeys& a);   \
-  template void WidenPanelNarrow<type>(const PackKeys& a);
-SIMDATTN_WRITTEN_TYPES(SIMDATTN_NARROW)
-SIMDATTN_READ_TYPES(SIMDATTN_READ)
-
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_NARROW_H_

@@ -1,36 +1,23 @@
-// Arithmetic::kInt8. Also compiled for AVX3_DL, which adds VPDPBUSD to AVX3 and nothing that another kernel uses: of that
-// target there is this file alone.
+// Arithmetic::kInt8. Compiled for AVX3_DL, too, which has VPDPBUSD: avx3_dl.cc.
+#ifndef SIMDATTN_LIB_HIGHWAY_INT8_H_
+#define SIMDATTN_LIB_HIGHWAY_INT8_H_
+
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
 #include "dispatch/cpu.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/int8.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "lib/highway/register_tile-inl.h"
+#include "lib/highway/pack.h"
+#include "lib/highway/register_tile.h"
 #include "lib/int8_operands.h"
 
-#undef SIMDATTN_INT8_INLINE
-#undef SIMDATTN_INT8_LAMBDA
-#undef SIMDATTN_INT8_SHARED
 #define SIMDATTN_INT8_INLINE HWY_INLINE
 #define SIMDATTN_INT8_LAMBDA SIMDATTN_LAMBDA
 #define SIMDATTN_INT8_SHARED SIMDATTN_SHARED
 
-#ifndef SIMDATTN_INT8_ONCE
-#define SIMDATTN_INT8_ONCE
-namespace simdattn::N_AVX3 {
-void PackKeysF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream);
-}
-#endif
-
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 using IntTag = hn::RebindToSigned<TileTag>;
@@ -165,11 +152,7 @@ struct Int8Operations {
   }
 
   static HWY_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
-#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
-    simdattn::N_AVX3::PackKeysF32(rows, stride, keys, cells, static_cast<float*>(panel), false);
-#else
     PackKeysF32(rows, stride, keys, cells, static_cast<float*>(panel), false);
-#endif
   }
 
   template <bool kWeights>
@@ -262,31 +245,28 @@ struct Int8Operations {
 };
 using Operations = Int8Operations<kInt8Native ? Products::kDot : Products::kPairs>;
 
-}  // namespace
+/// By the names that lib/int8_operands.h asks for. Cells of bytes are packed alike, whatever multiplies them.
+template <class Multiplying>
+struct Int8KernelsOf {
+  static constexpr auto query_bytes = int8_kernel_query_bytes<Multiplying>;
+  static constexpr auto panel_bytes = int8_panel_bytes;
+  static constexpr auto values_bytes = int8_values_bytes;
+  template <class T>
+  static constexpr auto prepare_query = int8_prepare_query<Multiplying, T>;
+  template <class T>
+  static constexpr auto pack_keys = int8_pack_keys<Operations, T>;
+  template <class T>
+  static constexpr auto pack_panel = int8_pack_panel<Operations, T>;
+  template <class T>
+  static constexpr auto pack_values = int8_pack_values<Operations, T>;
+  static constexpr bool kScalesApart = true;
+  static constexpr auto score_packed = int8_score_packed<Multiplying>;
+  static constexpr auto value_packed = int8_value_packed<Multiplying>;
+};
+using Int8Kernels = Int8KernelsOf<Operations>;
 
-int64_t Int8Kernels::query_bytes(int64_t dim) { return int8_kernel_query_bytes<Operations>(dim); }
-template <class T>
-void Int8Kernels::prepare_query(const void* row, void* query, int64_t dim) {
-  int8_prepare_query<Operations, T>(row, query, dim);
-}
-template <class T>
-void Int8Kernels::pack_keys(const PackKeys& a) {
-  int8_pack_keys<Operations, T>(a);
-}
-template <class T>
-void Int8Kernels::pack_panel(const PackKeys& a) {
-  int8_pack_panel<Operations, T>(a);
-}
-template <class T>
-void Int8Kernels::pack_values(const PackValues& a) {
-  int8_pack_values<Operations, T>(a);
-}
-void Int8Kernels::score_packed(const ScoreTile& a) { int8_score_packed<Operations>(a); }
-void Int8Kernels::value_packed(const ValueTile& a) { int8_value_packed<Operations>(a); }
-
+/// Values of stored integers in rows.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-namespace {
-
 struct StoredOperations : Operations {
   static constexpr size_t kStoredRows = 4;
   static HWY_INLINE I load_bytes(const char* p, int64_t n) {
@@ -309,40 +289,12 @@ struct StoredOperations : Operations {
 
 #include "lib/int8_stored_values-inl.h"
 
+constexpr auto ValueStoredInt8 = int8_value_stored<StoredOperations>;
+#else
+constexpr void (*ValueStoredInt8)(const ValueTile&) = nullptr;
+#endif
+
 }  // namespace
-
-void ValueStoredInt8(const ValueTile& a) { int8_value_stored<StoredOperations>(a); }
-#endif
-
-#undef SIMDATTN_INT8_TYPE
-#define SIMDATTN_INT8_TYPE(T)                                               \
-  template void Int8Kernels::prepare_query<T>(const void*, void*, int64_t); \
-  template void Int8Kernels::pack_keys<T>(const PackKeys&);                 \
-  template void Int8Kernels::pack_panel<T>(const PackKeys&);                \
-  template void Int8Kernels::pack_values<T>(const PackValues&);
-SIMDATTN_INT8_TYPE(float)
-SIMDATTN_INT8_TYPE(bf16)
-SIMDATTN_INT8_TYPE(f16)
-
-#if SIMDATTN_ARM_MATRIX
-#undef SIMDATTN_INT8_DEFINE
-#define SIMDATTN_INT8_DEFINE(Name, products)                                                                          \
-  int64_t Name::query_bytes(int64_t dim) { return int8_kernel_query_bytes<Int8Operations<Products::products>>(dim); } \
-  template <class T>                                                                                                  \
-  void Name::prepare_query(const void* row, void* query, int64_t dim) {                                               \
-    int8_prepare_query<Int8Operations<Products::products>, T>(row, query, dim);                                       \
-  }                                                                                                                   \
-  void Name::score_packed(const ScoreTile& a) { int8_score_packed<Int8Operations<Products::products>>(a); }           \
-  void Name::value_packed(const ValueTile& a) { int8_value_packed<Int8Operations<Products::products>>(a); }           \
-  template void Name::prepare_query<float>(const void*, void*, int64_t);                                              \
-  template void Name::prepare_query<bf16>(const void*, void*, int64_t);                                               \
-  template void Name::prepare_query<f16>(const void*, void*, int64_t)
-#if !HWY_TARGET_IS_SVE
-SIMDATTN_INT8_DEFINE(Int8DotKernels, kDot);
-#endif
-SIMDATTN_INT8_DEFINE(Int8MatrixKernels, kMatrix);
-#endif
-
-}  // namespace HWY_NAMESPACE
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_INT8_H_

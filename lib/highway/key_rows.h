@@ -1,20 +1,14 @@
 // Keys in rows, transposed in registers: lanes become keys.
-#if defined(SIMDATTN_LIB_HIGHWAY_KEY_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SIMDATTN_LIB_HIGHWAY_KEY_ROWS_INL_H_
-#undef SIMDATTN_LIB_HIGHWAY_KEY_ROWS_INL_H_
-#else
-#define SIMDATTN_LIB_HIGHWAY_KEY_ROWS_INL_H_
-#endif
+#ifndef SIMDATTN_LIB_HIGHWAY_KEY_ROWS_H_
+#define SIMDATTN_LIB_HIGHWAY_KEY_ROWS_H_
 
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "lib/highway/blocks-inl.h"
-#include "lib/highway/register_tile-inl.h"
+#include "lib/highway/blocks.h"
+#include "lib/highway/register_tile.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 /// Keys are transposed in blocks of 128 bits: vector k of a group holds elements of keys k, k + group, ... in its blocks; a
@@ -66,8 +60,6 @@ HWY_INLINE void EightHalves(const f16* p, int64_t stride, const F& f) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
 
-#endif  // toggle guard
+#endif  // SIMDATTN_LIB_HIGHWAY_KEY_ROWS_H_

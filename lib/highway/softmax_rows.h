@@ -1,45 +1,35 @@
-// Softmax over rows, per Highway target.
+// Softmax over rows.
 //
 // A row takes three passes: the maximum, exponentials stored to y while they are summed, and the multiplication by the
 // reciprocal. Storing the exponentials beats computing them again and the online form by 1.6 to 1.9 times.
+#ifndef SIMDATTN_LIB_HIGHWAY_SOFTMAX_ROWS_H_
+#define SIMDATTN_LIB_HIGHWAY_SOFTMAX_ROWS_H_
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <utility>
 
+#include "hwy/highway.h"
 #include "lib/cursor.h"
 #include "lib/dtypes.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/math.h"
+#include "lib/highway/target.h"
 #include "lib/ukernels.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/softmax_rows.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/math-inl.h"
-#include "lib/highway/slots-inl.h"
 
 // Masked loads and stores of f32 do not touch the masked-out elements (Highway promises less for AVX2 because of
 // sanitizers, which do not see through its instruction).
-#undef SIMDATTN_MASKED_ACCESS
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_TARGET_IS_SVE
 #define SIMDATTN_MASKED_ACCESS 1
 #else
 #define SIMDATTN_MASKED_ACCESS 0
 #endif
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 // Sixteen partial sums are 1, 2 or 4 vectors.
-using D = hn::CappedTag<float, 16>;
-using V = hn::Vec<D>;
-using M = hn::Mask<D>;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr size_t kPartials = 16;
 
 /// The maximum of x (of scale * x if kScaled) over n elements. If one is NaN, any value will do: the sum of
 /// exponentials is NaN then.
@@ -311,11 +301,11 @@ struct Group {
   HWY_ALIGN float factor[kRowsTogether];
 };
 
-struct Columns {
+struct RowColumns {
   size_t lo;
   size_t hi;
 };
-HWY_INLINE Columns VisibleOf(const SoftmaxRows& a, int64_t r) {
+HWY_INLINE RowColumns VisibleOf(const SoftmaxRows& a, int64_t r) {
   const size_t lo = static_cast<size_t>(HWY_MIN(a.lo + r * a.lo_step, a.n));
   return {lo, HWY_MAX(lo, static_cast<size_t>(a.hi + r * a.hi_step))};
 }
@@ -328,7 +318,7 @@ HWY_INLINE void Maxima(const SoftmaxRows& a, int64_t first, int64_t count, float
   } else {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t r = first + i;
-      const Columns c = VisibleOf(a, r);
+      const RowColumns c = VisibleOf(a, r);
       hn::Store(MaxScaled(a.x + r * a.ldx + c.lo, c.hi - c.lo, a.scale), D(),
                 partial + static_cast<size_t>(i) * kPartials);
     }
@@ -348,7 +338,7 @@ HWY_INLINE void Exponentials(const SoftmaxRows& a, int64_t first, int64_t count,
     const int64_t r = first + i;
     const float* x = a.x + r * a.ldx;
     float* y = a.y + r * a.ldy;
-    const Columns c = VisibleOf(a, r);
+    const RowColumns c = VisibleOf(a, r);
     // The masked columns first: their stores drain while exponentials are computed.
     if (c.hi - c.lo != n) {
       Fill(y, c.lo, 0.0f);
@@ -376,7 +366,7 @@ HWY_INLINE void Normalise(const SoftmaxRows& a, int64_t first, int64_t count, co
     if (is_nan(l)) {
       Fill(y, static_cast<size_t>(a.n), canonical(l));
     } else {
-      const Columns c = VisibleOf(a, r);
+      const RowColumns c = VisibleOf(a, r);
       Multiply(y + c.lo, c.hi - c.lo, group.factor[i]);
     }
     if (a.max != nullptr) {
@@ -388,8 +378,8 @@ HWY_INLINE void Normalise(const SoftmaxRows& a, int64_t first, int64_t count, co
 
 template <int kV>
 HWY_INLINE void AllRows(const SoftmaxRows& a) {
-  const Columns head = VisibleOf(a, 0);
-  const Columns last = VisibleOf(a, a.rows - 1);
+  const RowColumns head = VisibleOf(a, 0);
+  const RowColumns last = VisibleOf(a, a.rows - 1);
   const bool is_short = HWY_MAX(head.hi - head.lo, last.hi - last.lo) <= kColumnsTogether;
   const int64_t size = is_short ? kRowsTogether : 1;
   HWY_ALIGN float partial[kRowsTogether * kPartials];
@@ -411,10 +401,9 @@ HWY_INLINE void AllRows(const SoftmaxRows& a) {
   }
 }
 
-}  // namespace
-
 void SoftmaxRowsSlot(const SoftmaxRows& a) { AllRows<static_cast<int>(kPartials / hn::MaxLanes(D()))>(a); }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_SOFTMAX_ROWS_H_

@@ -1,25 +1,22 @@
-// Slots that treat each element on its own, per Highway target.
+// Slots that treat each element on its own.
+#ifndef SIMDATTN_LIB_HIGHWAY_ELEMENTWISE_H_
+#define SIMDATTN_LIB_HIGHWAY_ELEMENTWISE_H_
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
+#include "hwy/highway.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/math.h"
+#include "lib/highway/target.h"
 #include "lib/ukernels.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/elementwise.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/math-inl.h"
-#include "lib/highway/slots-inl.h"
-
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
-using D = hn::ScalableTag<float>;
+using WidenFunction = void(const void* in, float* out, int64_t n);
 
 template <class T>
 HWY_INLINE void WidenImpl(const void* in, float* out, int64_t count) {
@@ -73,8 +70,6 @@ HWY_INLINE void Map(const float* x, float* y, int64_t count, F f) {
   for (; i + step <= n; i += step) StoreRounded(d, f(d, hn::LoadU(d, x + i)), y + i);
   if (i < n) StoreRoundedN(d, f(d, hn::LoadN(d, x + i, n - i)), y + i, n - i);
 }
-
-}  // namespace
 
 void WidenF32(const void* in, float* out, int64_t n) { WidenImpl<float>(in, out, n); }
 void WidenBF16(const void* in, float* out, int64_t n) { WidenImpl<bf16>(in, out, n); }
@@ -140,7 +135,7 @@ void HadamardSums(float* x, int64_t count, int64_t block) {
   }
   // Pairs within a vector: the partner's lane comes by a table lookup, and the second of a pair is negated before the sum.
   // The last vector of a count that is none of whole vectors (blocks are smaller than one then) goes through a copy.
-  const auto within = [&](float* p, size_t n) HWY_ATTR {
+  const auto within = [&](float* p, size_t n) SIMDATTN_LAMBDA {
     auto v = hn::LoadN(d, p, n);
     for (uint32_t half = 1; half < block && half < lanes; half *= 2) {
       const auto lane = hn::Iota(du, 0);
@@ -168,6 +163,7 @@ void ExpArray(const float* x, float* y, int64_t n) {
   Map(x, y, n, [](D d, hn::Vec<D> v) SIMDATTN_LAMBDA { return Exp(d, v); });
 }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_ELEMENTWISE_H_

@@ -1,14 +1,10 @@
-// What score_tile.cc and value_tile.cc share: a register tile of named accumulators.
+// What score_tile.h and value_tile.h share: a register tile of named accumulators.
 //
 // Both kernels add outer products: a column of broadcast numbers (queries, weights) times a row of vectors (keys of a
 // panel, columns of a value row). Accumulators in an array run at 25-43 % of the FMA peak (gcc keeps the array in
 // memory), and a sizeless SVE vector cannot be in one; variables with names of their own run at 98 %.
-#if defined(SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_INL_H_
-#undef SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_INL_H_
-#else
-#define SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_INL_H_
-#endif
+#ifndef SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_H_
+#define SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -17,13 +13,11 @@
 
 #include "hwy/highway.h"
 #include "lib/cursor.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/slots-inl.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/target.h"
 #include "lib/row_tiles.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 /// 16 lanes are as many as any tile can use: half a panel, half a group of values.
@@ -259,8 +253,6 @@ class RowsFromMemory {
 };
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
 
-#endif  // toggle guard
+#endif  // SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_H_

@@ -1,4 +1,4 @@
-// The walk of query rows over row-major keys, and the sums over the dimension in 16 partial sums, once per Highway target.
+// The walk of query rows over row-major keys, and the sums over the dimension in 16 partial sums.
 //
 // Keys are walked in memory order, 16 or 24 at a time: a rolled loop leaves the partial sums of each in a scratch in
 // L1, one transposed reduction folds them. A term says what is summed:
@@ -13,36 +13,28 @@
 //                                                                     it computes longer than memory takes
 // What the loops need is passed one by one: read from ScoreRows, it costs gcc the registers of the tiles. For the same
 // reason each term has its own loop over the dimension.
-#if defined(SIMDATTN_LIB_HIGHWAY_PARTIAL_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SIMDATTN_LIB_HIGHWAY_PARTIAL_SUMS_INL_H_
-#undef SIMDATTN_LIB_HIGHWAY_PARTIAL_SUMS_INL_H_
-#else
-#define SIMDATTN_LIB_HIGHWAY_PARTIAL_SUMS_INL_H_
-#endif
+#ifndef SIMDATTN_LIB_HIGHWAY_PARTIAL_SUMS_H_
+#define SIMDATTN_LIB_HIGHWAY_PARTIAL_SUMS_H_
 
 #include "hwy/highway.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/register_tile-inl.h"
-#include "lib/highway/slots-inl.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/register_tile.h"
+#include "lib/highway/target.h"
 #include "lib/ukernels.h"
 
 // On x86 with wide vectors the partial sums of a key are stored as two halves, in an array of lower and one of upper
 // halves: a store that extracts takes no shuffle port, and the first fold becomes an addition of whole vectors. Else they
 // are folded to 4 before the store.
-#undef SIMDATTN_STORE_HALVES
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 #define SIMDATTN_STORE_HALVES 1
 #else
 #define SIMDATTN_STORE_HALVES 0
 #endif
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
+namespace {
 
 // Sixteen partial sums are 1, 2 or 4 vectors.
-using D = hn::CappedTag<float, 16>;
-using V = hn::Vec<D>;
 
 constexpr size_t kPartials = 16;
 /// Keys per reduction: a multiple of the keys that a term takes at a time (4, 3 or 1) and of the lanes.
@@ -248,8 +240,7 @@ HWY_INLINE void AllScores(const Term& term, const ScoreRows& a) {
   AllQueries<T, static_cast<int>(kPartials / hn::MaxLanes(D()))>(term, a);
 }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
 
-#endif  // toggle guard
+#endif  // SIMDATTN_LIB_HIGHWAY_PARTIAL_SUMS_H_

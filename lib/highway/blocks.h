@@ -1,20 +1,12 @@
 // Vectors as blocks of 128 bits: each from a row of its own, and squares transposed within them.
-#if defined(SIMDATTN_LIB_HIGHWAY_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SIMDATTN_LIB_HIGHWAY_BLOCKS_INL_H_
-#undef SIMDATTN_LIB_HIGHWAY_BLOCKS_INL_H_
-#else
-#define SIMDATTN_LIB_HIGHWAY_BLOCKS_INL_H_
-#endif
+#ifndef SIMDATTN_LIB_HIGHWAY_BLOCKS_H_
+#define SIMDATTN_LIB_HIGHWAY_BLOCKS_H_
 
 #include "hwy/highway.h"
-#include "lib/highway/slots-inl.h"
+#include "lib/highway/target.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 namespace {
-
 /// What squares-inl.h asks of a backend, for every type of vector.
 struct Blocks {
   template <class Unit, class V>
@@ -60,8 +52,6 @@ HWY_INLINE void StoreBlocks(D /*d*/, hn::Vec<D> v, char* p, int64_t stride) {
 #include "lib/squares-inl.h"
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
 
-#endif  // toggle guard
+#endif  // SIMDATTN_LIB_HIGHWAY_BLOCKS_H_

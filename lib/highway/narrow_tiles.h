@@ -1,22 +1,20 @@
 // Scores and weighted values of few query rows straight from the codes of the narrow storage types: each number is made in a
-// register, times its scale, and multiplied there. The sums are those of score_tile.cc and value_tile.cc over the same numbers
+// register, times its scale, and multiplied there. The sums are those of score_tile.h and value_tile.h over the same numbers
 // in f32, in the same order, so the bits are too. Also compiled for AVX3_DL, for e4m3 alone: VPERMI2B of its VBMI takes 64 bytes from a
 // table of 128.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/narrow_tiles.cc"
+#ifndef SIMDATTN_LIB_HIGHWAY_NARROW_TILES_H_
+#define SIMDATTN_LIB_HIGHWAY_NARROW_TILES_H_
+
 #include <cstring>
 #include <type_traits>
 
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/fma.h"
-#include "lib/highway/narrow-inl.h"
-#include "lib/highway/register_tile-inl.h"
+#include "lib/highway/narrow_codes.h"
+#include "lib/highway/register_tile.h"
 
 #if SIMDATTN_FUSES_NARROW
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 static_assert(std::is_same_v<TileVec, Numbers>);
@@ -25,7 +23,7 @@ static_assert(std::is_same_v<TileVec, Numbers>);
 // run ahead within a page, bring the others to L2, and several of them more than one. (Xeon, one row, AVX-512, the time over one stream:
 // int8 0.88, fp8 0.88 - 0.90, q8_0 0.90, q4_0 0.94 - 0.98. Streams that share a page gain half of it or nothing.)
 /// How far ahead panels are prefetched, and how many bytes of rows are read at most, all columns of them, before the next ones.
-constexpr int64_t kPrefetchBytes = 16384;
+constexpr int64_t kNarrowPrefetchBytes = 16384;
 constexpr int64_t kBlockBytes = 20480;
 
 #if HWY_TARGET == HWY_AVX2
@@ -51,7 +49,6 @@ template <size_t kVecs>
 constexpr int64_t kValueRows = kVecs == 4 && HWY_TARGET == HWY_AVX2 ? 2 : kFusedRows;
 
 /// fp8 as f16 numbers that an instruction converts; with VBMI they come from tables of bytes.
-#undef SIMDATTN_FP8_IN_HALVES
 #define SIMDATTN_FP8_IN_HALVES (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && HWY_TARGET > HWY_AVX3_DL)
 #if SIMDATTN_FP8_IN_HALVES
 using Halves = decltype(Codes::raw);
@@ -538,7 +535,7 @@ HWY_NOINLINE void ScoreAgain(const ScoreArguments& a, int64_t rows, int64_t half
           factor = f16_at((high ? a.high + a.high_scales + (j - half) * 2 : a.low + a.low_scales + j * 2) +
                           block * kPanelWidth * 2);
         }
-        sum = simdattn::fma(q[i], NumberAt(panel + i / 4 * kPitch + i % 4, CodeOfType<kType>()) * factor, sum);
+        sum = simdattn::fma(q[i], NumberAt(panel + i / 4 * kUnitPitch + i % 4, CodeOfType<kType>()) * factor, sum);
       }
       s[high ? a.high_column + j - half : j] = sum * a.scale;
     }
@@ -575,7 +572,7 @@ class RowPieces {
         __builtin_prefetch(reinterpret_cast<const char*>(below), 0, 2);
     }
     from_ += kRowUnits * kUnitBytes;
-    to_ += kRowUnits * kPitch;
+    to_ += kRowUnits * kUnitPitch;
     unit_ += kRowUnits;
     if (unit_ < units_) return;
     unit_ = 0;
@@ -588,7 +585,8 @@ class RowPieces {
     uint8_t* const panel = a_.panels + column_ / kPanelWidth * panel_bytes_;
     from_ = a_.rows + column_ * a_.stride;
     to_ = panel + column_ % kPanelWidth * kUnitBytes;
-    if constexpr (!has_scales(kType)) scales_ = panel + units_ * kPitch + column_ % kPanelWidth * Format::kScaleBytes;
+    if constexpr (!has_scales(kType))
+      scales_ = panel + units_ * kUnitPitch + column_ % kPanelWidth * Format::kScaleBytes;
   }
 
   const RowsToTranspose a_;
@@ -720,7 +718,8 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       // One vector of columns of a piece of rows behind each unit: all of it first, or in a loop of its own, would not overlap, as
       // multiply-adds that wait for each other fill the scheduler.
       RowPieces<kType> rows(a.next, a.dim);
-      const auto next = [&](int64_t n_units) SIMDATTN_LAMBDA { low += n_units * kPitch, high += n_units * kPitch; };
+      const auto next = [&](int64_t n_units)
+                            SIMDATTN_LAMBDA { low += n_units * kUnitPitch, high += n_units * kUnitPitch; };
       const auto start_unit = [&]() SIMDATTN_LAMBDA {
         if (to_fetch > 0) {
           for (uintptr_t i = 0; i < kUnitLines<kVecs>; ++i)
@@ -738,7 +737,7 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
         for (; rest >= 4; rest -= 4) {
           start_unit();
           halves.turn();
-          if (rest > 4) prepare(kPitch);
+          if (rest > 4) prepare(kUnitPitch);
           ForEach<4>([&](auto i) SIMDATTN_LAMBDA { add(std::integral_constant<int, 8 * i>(), i); });
           q += 4, next(1);
         }
@@ -834,8 +833,8 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
                       .fetch = {},
                       .next = {}};
   // Columns from those that are read to those that are fetched.
-  const int64_t ahead = in_rows ? ((kPrefetchBytes - 1) / (width * row) + 2) * width
-                                : ((kPrefetchBytes - 1) / (2 * bytes) + 1) * 2 * kPanelWidth;
+  const int64_t ahead = in_rows ? ((kNarrowPrefetchBytes - 1) / (width * row) + 2) * width
+                                : ((kNarrowPrefetchBytes - 1) / (2 * bytes) + 1) * 2 * kPanelWidth;
   const bool one_after_the_other = a.panel_stride == row;
   // Tiles narrower than a panel begin inside of one. All of these are powers of two: divisions would take 1 - 2 % (AVX2, four
   // rows).
@@ -856,8 +855,8 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
     t.low = panel(x) + x % kPanelWidth * kUnitBytes;
     t.high = panel(middle) + middle % kPanelWidth * kUnitBytes;
     // Scales of blocks lie behind the units.
-    t.low_scales = units * kPitch + x % kPanelWidth * (2 - kUnitBytes);
-    t.high_scales = units * kPitch + middle % kPanelWidth * (2 - kUnitBytes);
+    t.low_scales = units * kUnitPitch + x % kPanelWidth * (2 - kUnitBytes);
+    t.high_scales = units * kUnitPitch + middle % kPanelWidth * (2 - kUnitBytes);
     if (in_rows) t.next = in_step(x) == 0 ? rows_at(x + step) : RowsToTranspose{};
     if (a.fetches() && (!in_rows || one_after_the_other)) {
       // Two tiles fetch as many panels as they read, all at a time and half of each, some tiles ahead. A tile alone fetches its own,
@@ -1185,8 +1184,6 @@ HWY_NOINLINE int64_t AddWholeTiles(const ValueTile& a, KvType type, const ValueF
   return x;
 }
 
-}  // namespace
-
 template <KvType kType>
 void ScoreTileNarrow(const ScoreTile& a) {
   ScoreAll(a, kType, kScoreTiles<kType>, false);
@@ -1226,18 +1223,8 @@ int64_t AddValuesNarrow(const ValueTile& a) {
   }
 }
 
-#undef SIMDATTN_FUSED
-#define SIMDATTN_FUSED(type)                             \
-  template void ScoreTileNarrow<type>(const ScoreTile&); \
-  template void ScoreRowsNarrow<type>(const ScoreTile&); \
-  template int64_t AddValuesNarrow<type>(const ValueTile&);
-#if HWY_TARGET <= HWY_AVX3_DL
-SIMDATTN_FUSED(KvType::kFp8E4M3)
-#else
-SIMDATTN_WRITTEN_TYPES(SIMDATTN_FUSED)
+}  // namespace
+}  // namespace simdattn
 #endif
 
-}  // namespace HWY_NAMESPACE
-}  // namespace simdattn
-HWY_AFTER_NAMESPACE();
-#endif
+#endif  // SIMDATTN_LIB_HIGHWAY_NARROW_TILES_H_

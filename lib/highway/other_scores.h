@@ -1,23 +1,21 @@
-// Gaussian and additive scores of query rows against row-major keys, per Highway target. Keys are taken one by one: there
-// is more to compute per byte of key than in scores.cc.
+// Gaussian and additive scores of query rows against row-major keys. Keys are taken one by one: there
+// is more to compute per byte of key than in scores.h.
+#ifndef SIMDATTN_LIB_HIGHWAY_OTHER_SCORES_H_
+#define SIMDATTN_LIB_HIGHWAY_OTHER_SCORES_H_
+
 #include <cstddef>
 #include <cstdint>
 
+#include "hwy/highway.h"
 #include "lib/dtypes.h"
+#include "lib/highway/elementwise.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/math.h"
+#include "lib/highway/partial_sums.h"
+#include "lib/highway/target.h"
 #include "lib/ukernels.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/other_scores.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/math-inl.h"
-#include "lib/highway/partial_sums-inl.h"
-#include "lib/highway/slots-inl.h"
-
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 /// (q - k)^2
@@ -241,8 +239,6 @@ SIMDATTN_SHARED void AdditiveScores(const AdditiveRows& a, int64_t element, Wide
   AllScores<uint8_t>(Additive{a.w, a.ldw, static_cast<size_t>(element), widen}, rows);
 }
 
-}  // namespace
-
 void GaussianRowsF32(const ScoreRows& a) { AllScores<float>(Gaussian(), a); }
 void GaussianRowsBF16(const ScoreRows& a) { AllScores<bf16>(Gaussian(), a); }
 void GaussianRowsF16(const ScoreRows& a) { AllScores<f16>(Gaussian(), a); }
@@ -250,6 +246,7 @@ void AdditiveRowsF32(const AdditiveRows& a) { AdditiveScores(a, 4, nullptr); }
 void AdditiveRowsBF16(const AdditiveRows& a) { AdditiveScores(a, 2, WidenBF16); }
 void AdditiveRowsF16(const AdditiveRows& a) { AdditiveScores(a, 2, WidenF16); }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_OTHER_SCORES_H_

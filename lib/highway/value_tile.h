@@ -1,13 +1,11 @@
 // Accumulates weighted values: lanes are columns of the values, the chain of fma runs over the keys.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/value_tile.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/register_tile-inl.h"
+#ifndef SIMDATTN_LIB_HIGHWAY_VALUE_TILE_H_
+#define SIMDATTN_LIB_HIGHWAY_VALUE_TILE_H_
 
-HWY_BEFORE_NAMESPACE();
+#include "hwy/highway.h"
+#include "lib/highway/register_tile.h"
+
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 /// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block before the
@@ -20,7 +18,7 @@ constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
 /// What the tiles of some keys have in common. What differs from tile to tile is passed in registers: as members it was stored for each and
 /// loaded again, between the multiply-adds of one tile and those of the next (35 of 500 cycles, AVX-512, Zen 4).
-struct TileArguments {
+struct AddArguments {
   int64_t ldw;
   int64_t key_stride;
   int64_t keys;
@@ -30,16 +28,16 @@ struct TileArguments {
   const RowsFromMemory* rows;  // instead, for one row
 };
 /// alpha: null: 1. prefetched: where the first of those bytes are.
-using TileFunction = void(const TileArguments& a, const float* w, const void* values, float* sums, const float* alpha,
-                          uintptr_t prefetched);
+using AddFunction = void(const AddArguments& a, const float* w, const void* values, float* sums, const float* alpha,
+                         uintptr_t prefetched);
 
 template <class T, size_t kVecs>
 constexpr int64_t kTileBytes = static_cast<int64_t>(kVecs * hn::MaxLanes(TileTag()) * sizeof(T));
 
 /// kVecs vectors of columns.
 template <class T, size_t kRows, size_t kVecs>
-HWY_NOINLINE void Tile(const TileArguments& a, const float* w, const void* values, float* sums, const float* alphas,
-                       uintptr_t line) {
+HWY_NOINLINE void AddTile(const AddArguments& a, const float* w, const void* values, float* sums, const float* alphas,
+                          uintptr_t line) {
   constexpr bool kPairs = std::is_same_v<T, bf16> && kVecs % 2 == 0;
   const TileTag d;
   WithRegisters(d, [&](const Accumulators& acc, const Columns& k) SIMDATTN_LAMBDA {
@@ -151,10 +149,10 @@ HWY_NOINLINE void Tile(const TileArguments& a, const float* w, const void* value
 
 /// The tiles of 1, 2, ... rows.
 template <class T, size_t kVecs, class Rows = std::make_index_sequence<static_cast<size_t>(kRowsOf<kVecs>)>>
-struct TilesOf;
+struct AddTilesOf;
 template <class T, size_t kVecs, size_t... kRows>
-struct TilesOf<T, kVecs, std::index_sequence<kRows...>> {
-  static constexpr TileFunction* kTiles[] = {Tile<T, kRows + 1, kVecs>...};
+struct AddTilesOf<T, kVecs, std::index_sequence<kRows...>> {
+  static constexpr AddFunction* kTiles[] = {AddTile<T, kRows + 1, kVecs>...};
 };
 
 /// The last columns, less than a vector of them, of `keys` keys as f32, a vector each.
@@ -170,18 +168,18 @@ HWY_NOINLINE void WidenLast(const void* v, int64_t key_stride, int64_t keys, siz
 }
 
 /// What depends on the type of the values. All else is one body for all types: it would be a third of this file's code.
-struct Storage {
+struct ValueStorage {
   int64_t size;
-  TileFunction* const* tiles[9];  // by vectors
+  AddFunction* const* tiles[9];  // by vectors
   decltype(WidenLast<float>)* widen_last;
 };
 template <class T, size_t kVecs>
-constexpr TileFunction* const* Tiles() {
+constexpr AddFunction* const* Tiles() {
   if constexpr (kVecs == 3 && !kThreeVectors) return nullptr;
-  else return TilesOf<T, kVecs>::kTiles;
+  else return AddTilesOf<T, kVecs>::kTiles;
 }
 template <class T>
-constexpr Storage kStorage = {
+constexpr ValueStorage kValueStorage = {
     static_cast<int64_t>(sizeof(T)),
     {nullptr, Tiles<T, 1>(), Tiles<T, 2>(), Tiles<T, 3>(), Tiles<T, 4>(), nullptr, nullptr, nullptr, Tiles<T, 8>()},
     WidenLast<T>};
@@ -189,7 +187,7 @@ constexpr Storage kStorage = {
 /// Keys [key, key + keys) of a ValueTile, and how they are fetched.
 struct KeyBlock {
   const ValueTile& a;
-  const Storage& type;
+  const ValueStorage& type;
   int64_t key;
   int64_t keys;
   bool fetches;   // the block behind them
@@ -238,8 +236,9 @@ SIMDATTN_SHARED void LastColumns(const KeyBlock& b, int64_t x) {
         __builtin_prefetch(reinterpret_cast<const char*>(line), 0, 2);
       }
       b.type.widen_last(v + done * a.key_stride, a.key_stride, count, columns, wide);
-      TilesOf<float, 1>::kTiles[t.rows - 1]({a.ldw, n * static_cast<int64_t>(sizeof(float)), count, n, 0, 0, nullptr},
-                                            a.w + t.first * a.ldw + b.key + done, wide, sums, alpha, 0);
+      AddTilesOf<float, 1>::kTiles[t.rows - 1](
+          {a.ldw, n * static_cast<int64_t>(sizeof(float)), count, n, 0, 0, nullptr},
+          a.w + t.first * a.ldw + b.key + done, wide, sums, alpha, 0);
       alpha = nullptr;
       done += count;
     } while (done < b.keys);
@@ -265,11 +264,11 @@ HWY_INLINE int64_t VectorsOfTile(int64_t rows, int64_t columns) {
 SIMDATTN_SHARED void ColumnRange(const KeyBlock& b, int64_t x, int64_t end) {
   const ValueTile& a = b.a;
   const int64_t n = static_cast<int64_t>(hn::Lanes(TileTag()));
-  TileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, nullptr};
+  AddArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, nullptr};
   RowsFromMemory rows_to_fetch;
   while (const int64_t vecs = VectorsOfTile(a.rows, end - x)) {
     const int64_t bytes = vecs * n * b.type.size;
-    TileFunction* const* const tiles = b.type.tiles[vecs];
+    AddFunction* const* const tiles = b.type.tiles[vecs];
     const char* const v = b.at(x);
     if (b.in_pages) {
       rows_to_fetch = RowsFromMemory(v, 2 * b.keys, a.key_stride, bytes);
@@ -316,7 +315,7 @@ HWY_NOINLINE void RowsInOrder(const ValueTile& a) {
   }
 }
 
-SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
+SIMDATTN_SHARED void WeightedValues(const ValueTile& a, const ValueStorage& type) {
   KeyBlock b = {a, type, 0, a.keys, a.fetches(), false};
   if (a.group_stride != kValueGroup * type.size) {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) ColumnRange(b, x, std::min(x + kValueGroup, a.dim));
@@ -343,12 +342,11 @@ SIMDATTN_SHARED void Values(const ValueTile& a, const Storage& type) {
   } while (b.key < a.keys);
 }
 
+void ValueTileF32(const ValueTile& a) { WeightedValues(a, kValueStorage<float>); }
+void ValueTileBF16(const ValueTile& a) { WeightedValues(a, kValueStorage<bf16>); }
+void ValueTileF16(const ValueTile& a) { WeightedValues(a, kValueStorage<f16>); }
+
 }  // namespace
-
-void ValueTileF32(const ValueTile& a) { Values(a, kStorage<float>); }
-void ValueTileBF16(const ValueTile& a) { Values(a, kStorage<bf16>); }
-void ValueTileF16(const ValueTile& a) { Values(a, kStorage<f16>); }
-
-}  // namespace HWY_NAMESPACE
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_VALUE_TILE_H_

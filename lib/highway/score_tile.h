@@ -1,14 +1,12 @@
 // Scores of query rows against key panels: lanes are keys, so a score is a chain of fma over the dimension and needs no
 // sum across lanes.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/score_tile.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/register_tile-inl.h"
+#ifndef SIMDATTN_LIB_HIGHWAY_SCORE_TILE_H_
+#define SIMDATTN_LIB_HIGHWAY_SCORE_TILE_H_
 
-HWY_BEFORE_NAMESPACE();
+#include "hwy/highway.h"
+#include "lib/highway/register_tile.h"
+
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 /// How far ahead panels are prefetched at least: an f32 panel of 128 dimensions.
@@ -191,12 +189,11 @@ HWY_INLINE void Score(const ScoreTile& a) {
   Score(a, kStorage<T>, (a.dim + kStepDims<T> - 1) / kStepDims<T>);
 }
 
-}  // namespace
-
 void ScoreTileF32(const ScoreTile& a) { Score<float>(a); }
 void ScoreTileBF16(const ScoreTile& a) { Score<bf16>(a); }
 void ScoreTileF16(const ScoreTile& a) { Score<f16>(a); }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_SCORE_TILE_H_

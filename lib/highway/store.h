@@ -1,27 +1,22 @@
 // Rows of f32 into the types and layouts that keys and values are stored in, and back.
+#ifndef SIMDATTN_LIB_HIGHWAY_STORE_H_
+#define SIMDATTN_LIB_HIGHWAY_STORE_H_
+
 #include <type_traits>
 
+#include "hwy/highway.h"
+#include "lib/highway/blocks.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/target.h"
 #include "lib/panel_columns.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/store.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/blocks-inl.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/slots-inl.h"
-
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
-
-using D = hn::ScalableTag<float>;
-using V = hn::Vec<D>;
 
 /// `rows` rows of n numbers, rounded. Strides are bytes.
 template <class T>
-HWY_NOINLINE void Narrow(const char* in, int64_t in_stride, int64_t rows, char* out, int64_t out_stride, int64_t n) {
+HWY_NOINLINE void NarrowRows(const char* in, int64_t in_stride, int64_t rows, char* out, int64_t out_stride,
+                             int64_t n) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t first = 0;
@@ -71,7 +66,6 @@ HWY_NOINLINE void Widen(const T* in, char* out, int64_t n) {
 }
 
 #if HWY_TARGET == HWY_AVX2
-#undef SIMDATTN_ROUNDS_TO_COLUMNS
 #define SIMDATTN_ROUNDS_TO_COLUMNS 1
 // f32 becomes columns of bf16 in registers, four rows at a time and one after the other: where 32 rows are read at once, a line of
 // each, no prefetcher follows them, and it takes a third longer. With AVX-512 two passes are faster: one shuffle packs 32 numbers.
@@ -135,7 +129,7 @@ struct StoreOps : Blocks {
   template <class T>
   static HWY_INLINE void narrow(const char* in, int64_t in_stride, int64_t rows, char* out, int64_t out_stride,
                                 int64_t n) {
-    Narrow<T>(in, in_stride, rows, out, out_stride, n);
+    NarrowRows<T>(in, in_stride, rows, out, out_stride, n);
   }
   template <class T>
   static HWY_INLINE void widen(const T* in, char* out, int64_t n) {
@@ -155,15 +149,10 @@ struct StoreOps : Blocks {
   }
 };
 
-#undef SIMDATTN_STORE_SHARED
-#undef SIMDATTN_STORE_LAMBDA
-#undef SIMDATTN_STORE_CALLBACK
 #define SIMDATTN_STORE_SHARED HWY_NOINLINE
 #define SIMDATTN_STORE_LAMBDA SIMDATTN_LAMBDA
-#define SIMDATTN_STORE_CALLBACK HWY_ATTR
+#define SIMDATTN_STORE_CALLBACK SIMDATTN_LAMBDA
 #include "lib/store_kernels-inl.h"
-
-}  // namespace
 
 void StoreRowsF32(const StoreRows& a) { store_rows<float>(a); }
 void StoreRowsBF16(const StoreRows& a) { store_rows<bf16>(a); }
@@ -178,6 +167,7 @@ void LoadPanelsF32(const LoadRows& a) { load_panels<float>(a); }
 void LoadPanelsBF16(const LoadRows& a) { load_panels<bf16>(a); }
 void LoadPanelsF16(const LoadRows& a) { load_panels<f16>(a); }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_STORE_H_

@@ -1,15 +1,13 @@
 // Scores of a few query rows against keys in rows: each transposed in registers and multiplied at once, without a panel in between.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/score_key_rows.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#ifndef SIMDATTN_LIB_HIGHWAY_SCORE_KEY_ROWS_H_
+#define SIMDATTN_LIB_HIGHWAY_SCORE_KEY_ROWS_H_
+
 #include "hwy/highway.h"
-#include "lib/highway/key_rows-inl.h"
-#include "lib/highway/register_tile-inl.h"
+#include "lib/highway/key_rows.h"
+#include "lib/highway/register_tile.h"
 
 #if SIMDATTN_SCORES_KEY_ROWS
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 /// Three rows are two and one: L1 still has the keys.
@@ -111,8 +109,6 @@ HWY_INLINE void AllKeys(ScoreTile a) {
   }
 }
 
-}  // namespace
-
 void ScoreKeyRowsF32(const ScoreTile& a) {
   if constexpr (hn::MaxLanes(TileTag()) == kPanelWidth / 2) {
     if (a.keys_at_once < kPanelWidth) return AllKeys<float, 1>(a);
@@ -122,7 +118,8 @@ void ScoreKeyRowsF32(const ScoreTile& a) {
 void ScoreKeyRowsBF16(const ScoreTile& a) { AllKeys<bf16>(a); }
 void ScoreKeyRowsF16(const ScoreTile& a) { AllKeys<f16>(a); }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
 #endif
+
+#endif  // SIMDATTN_LIB_HIGHWAY_SCORE_KEY_ROWS_H_

@@ -1,30 +1,21 @@
-// The modifiers of a row of scores: scale, softcap, ALiBi, bias and masks, per Highway target.
+// The modifiers of a row of scores: scale, softcap, ALiBi, bias and masks.
+#ifndef SIMDATTN_LIB_HIGHWAY_MODIFY_ROW_H_
+#define SIMDATTN_LIB_HIGHWAY_MODIFY_ROW_H_
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
+#include "hwy/highway.h"
 #include "lib/dtypes.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/math.h"
+#include "lib/highway/target.h"
 #include "lib/ukernels.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/modify_row.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/math-inl.h"
-#include "lib/highway/slots-inl.h"
-
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
-
-using D = hn::CappedTag<float, 16>;
-using V = hn::Vec<D>;
-using M = hn::Mask<D>;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// The largest lane; no lane is NaN.
 HWY_INLINE float LargestLane(V v) {
@@ -191,8 +182,6 @@ HWY_INLINE ModifyResult Apply(const ModifyRow& a, const float* x, float scale, i
   return ApplyAs<B, kMask, false>(a, x, scale, lo, hi);
 }
 
-}  // namespace
-
 // One pass for scale with softcap and ALiBi, one for the bias, one for each mask: one in most calls, which is the one that
 // scales. A later pass multiplies by 1.
 ModifyResult ModifyRowSlot(const ModifyRow& a) {
@@ -232,6 +221,7 @@ ModifyResult ModifyRowSlot(const ModifyRow& a) {
   return result;
 }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_MODIFY_ROW_H_

@@ -1,21 +1,16 @@
 // kBF16 by emulation: the chains of lib/bf16_tiles-inl.h in Highway's vectors, and its rounding.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/bf16_attention.cc"
+#ifndef SIMDATTN_LIB_HIGHWAY_BF16_ATTENTION_H_
+#define SIMDATTN_LIB_HIGHWAY_BF16_ATTENTION_H_
+
 #include <type_traits>
 
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "lib/flush_subnormals.h"
-#include "lib/highway/register_tile-inl.h"
+#include "lib/highway/register_tile.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
-#undef SIMDATTN_TILE_INLINE
-#undef SIMDATTN_TILE_FUNCTION
-#undef SIMDATTN_TILE_LAMBDA
 #define SIMDATTN_TILE_INLINE HWY_INLINE
 #define SIMDATTN_TILE_FUNCTION HWY_NOINLINE
 #define SIMDATTN_TILE_LAMBDA SIMDATTN_LAMBDA
@@ -85,7 +80,7 @@ namespace widened {
 
 #if SIMDATTN_ARM_MATRIX
 namespace pairs {
-using Widening = simdattn::HWY_NAMESPACE::Ops;
+using Widening = simdattn::Ops;
 /// BFMLALB, BFMLALT. Of a broadcast f32, which is a number of bf16, the upper half is element 1.
 struct Ops : Widening {
   static constexpr bool kMultipliesPairs = true;
@@ -110,8 +105,6 @@ struct Ops : Widening {
 }  // namespace pairs
 #endif
 
-}  // namespace
-
 void RoundToBF16(const float* in, float* out, int64_t n) {
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -132,6 +125,7 @@ void ScorePairs(const ScoreTile& a) { pairs::score_chains<bf16>(a); }
 void ValuePairs(const ValueTile& a) { pairs::value_chains<bf16>(a); }
 #endif
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_BF16_ATTENTION_H_

@@ -1,27 +1,21 @@
-// Loads and stores of f32, bf16 and f16 memory as f32 vectors, once per Highway target. `d` is any f32 tag, a capped or
+// Loads and stores of f32, bf16 and f16 memory as f32 vectors. `d` is any f32 tag, a capped or
 // halved one too; the partial forms touch the first n elements and nothing else.
-#if defined(SIMDATTN_LIB_HIGHWAY_LOADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SIMDATTN_LIB_HIGHWAY_LOADS_INL_H_
-#undef SIMDATTN_LIB_HIGHWAY_LOADS_INL_H_
-#else
-#define SIMDATTN_LIB_HIGHWAY_LOADS_INL_H_
-#endif
+#ifndef SIMDATTN_LIB_HIGHWAY_LOADS_H_
+#define SIMDATTN_LIB_HIGHWAY_LOADS_H_
 
 #include "hwy/highway.h"
 #include "lib/dtypes.h"
+#include "lib/highway/target.h"
 
 // The CPU converts f16; else integer operations do (SSE2, SSE4).
-#undef SIMDATTN_NATIVE_F16
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
 #define SIMDATTN_NATIVE_F16 1
 #else
 #define SIMDATTN_NATIVE_F16 0
 #endif
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
 template <class D>
 using VU16 = hn::Vec<hn::Rebind<uint16_t, D>>;
@@ -270,8 +264,7 @@ HWY_INLINE void StoreRoundedN(D d, hn::Vec<D> v, f16* p, size_t n) {
   hn::StoreN(F16FromF32(d, v), hn::Rebind<uint16_t, D>(), Bits(p), n);
 }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
 
-#endif  // toggle guard
+#endif  // SIMDATTN_LIB_HIGHWAY_LOADS_H_

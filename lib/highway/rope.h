@@ -1,27 +1,22 @@
-// Rotary position embedding of all heads at one position and of columns of key panels, per Highway target.
+// Rotary position embedding of all heads at one position and of columns of key panels.
+#ifndef SIMDATTN_LIB_HIGHWAY_ROPE_H_
+#define SIMDATTN_LIB_HIGHWAY_ROPE_H_
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
+#include "hwy/highway.h"
 #include "lib/cursor.h"
+#include "lib/highway/elementwise.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/target.h"
 #include "lib/rotate_columns.h"
 #include "lib/ukernels.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/rope.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/slots-inl.h"
-
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
-
-using D = hn::ScalableTag<float>;
-using V = hn::Vec<D>;
 
 // NaN in the output is noticed in a vector of its own for all of a row and made canonical afterwards: a comparison and a
 // selection per store would double the arithmetic of a rotation. Not where f32 is rounded to bf16 by integers, which could
@@ -53,17 +48,17 @@ HWY_INLINE void NoticeRounded(V a0, V a1, V b0, V b1, V& seen) {
 }
 
 /// Stores a result; where NaN is noticed, as it is.
-HWY_INLINE void Put(V v, float* y) { hn::StoreU(v, D(), y); }
+HWY_INLINE void PutRotated(V v, float* y) { hn::StoreU(v, D(), y); }
 HWY_INLINE void PutN(V v, float* y, size_t n) { hn::StoreN(v, D(), y, n); }
 #if SIMDATTN_NATIVE_F16
-HWY_INLINE VU16<D> Narrow(V v) {
+HWY_INLINE VU16<D> NarrowHalves(V v) {
   return hn::BitCast(hn::Rebind<uint16_t, D>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), v));
 }
-HWY_INLINE void Put(V v, f16* y) { hn::StoreU(Narrow(v), hn::Rebind<uint16_t, D>(), Bits(y)); }
-HWY_INLINE void PutN(V v, f16* y, size_t n) { hn::StoreN(Narrow(v), hn::Rebind<uint16_t, D>(), Bits(y), n); }
+HWY_INLINE void PutRotated(V v, f16* y) { hn::StoreU(NarrowHalves(v), hn::Rebind<uint16_t, D>(), Bits(y)); }
+HWY_INLINE void PutN(V v, f16* y, size_t n) { hn::StoreN(NarrowHalves(v), hn::Rebind<uint16_t, D>(), Bits(y), n); }
 #endif
 template <class Y>
-HWY_INLINE void Put(V v, Y* y) {
+HWY_INLINE void PutRotated(V v, Y* y) {
   StoreRounded(D(), v, y);
 }
 template <class Y>
@@ -154,8 +149,8 @@ HWY_INLINE void RotateHalves(const Heads<T>& a, const float* cos, const float* s
     T* const y = to.get();
     const auto rotate = [&](size_t k, V c, V s, V& low, V& high) SIMDATTN_LAMBDA {
       Rotate(InRegister(LoadWide(d, x + k * step)), InRegister(LoadWide(d, x + half + k * step)), c, s, low, high);
-      Put(low, y + k * step);
-      Put(high, y + half + k * step);
+      PutRotated(low, y + k * step);
+      PutRotated(high, y + half + k * step);
     };
     const auto two = [&](size_t k, V ca, V sa, V cb, V sb, V& seen) SIMDATTN_LAMBDA {
       V low0, high0, low1, high1;
@@ -263,14 +258,14 @@ HWY_NOINLINE void HalfSplit(const Heads<T>& a, const float* cos, const float* si
 
 /// The even and odd dimensions of a vector, each twice.
 template <class X>
-HWY_INLINE void LoadPairs(const X* x, V& even, V& odd) {
+HWY_INLINE void LoadInterleaved(const X* x, V& even, V& odd) {
   const D d;
   const V v = LoadWide(d, x);
   even = hn::DupEven(v);
   odd = hn::DupOdd(v);
 }
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-HWY_INLINE void LoadPairs(const float* x, V& even, V& odd) {
+HWY_INLINE void LoadInterleaved(const float* x, V& even, V& odd) {
   // Loads that duplicate take no shuffle port, which would be the bottleneck. Compilers would load once and shuffle. Each
   // reads the whole vector at x.
 #if HWY_MAX_BYTES == 64
@@ -323,9 +318,9 @@ HWY_INLINE void RotatePairs(const Heads<T>& a, const float* cos, const float* si
     T* const y = to.get();
     const auto rotate = [&](size_t k, V p, V q) SIMDATTN_LAMBDA {
       V even, odd;
-      LoadPairs(x + k * step, even, odd);
+      LoadInterleaved(x + k * step, even, odd);
       const V rotated = hn::MulAdd(even, p, hn::Mul(odd, q));
-      Put(rotated, y + k * step);
+      PutRotated(rotated, y + k * step);
       return rotated;
     };
     const auto two = [&](size_t k, V pa, V qa, V pb, V qb, V& seen) SIMDATTN_LAMBDA {
@@ -465,10 +460,10 @@ HWY_NOINLINE void RotateRows(const PairRows<T>& a) {
       for (int64_t k = 0; k < kPanelWidth; k += 2 * step) {
         Rotate(LoadWide(d, x + k), LoadWide(d, x + x_distance + k), c, s, low0, high0);
         Rotate(LoadWide(d, x + k + step), LoadWide(d, x + x_distance + k + step), c, s, low1, high1);
-        Put(low0, y + k);
-        Put(low1, y + k + step);
-        Put(high0, y + y_distance + k);
-        Put(high1, y + y_distance + k + step);
+        PutRotated(low0, y + k);
+        PutRotated(low1, y + k + step);
+        PutRotated(high0, y + y_distance + k);
+        PutRotated(high1, y + y_distance + k + step);
         if constexpr (kNotices<T>) NoticePairs(low0, high0, low1, high1, seen);
       }
     }
@@ -529,21 +524,20 @@ HWY_NOINLINE void RotateLanes(T* x0, T* x1, float c, float s) {
 }
 
 template <class T>
-HWY_INLINE void Columns(const RotateColumns& a) {
+HWY_INLINE void RotateAllColumns(const RotateColumns& a) {
   const bool by_rows = !kEvenOdd<T> || IsFiniteTable(a.cos, a.sin, static_cast<size_t>(a.half));
   rotate_columns_of<T>(a, by_rows, RotateRows<T>, RotateLanes<T>);
 }
-
-}  // namespace
 
 void RopeF32(const RopeHeads& a) { Rope<float>(a); }
 void RopeBF16(const RopeHeads& a) { Rope<bf16>(a); }
 void RopeF16(const RopeHeads& a) { Rope<f16>(a); }
 
-void RotateColumnsF32(const RotateColumns& a) { Columns<float>(a); }
-void RotateColumnsBF16(const RotateColumns& a) { Columns<bf16>(a); }
-void RotateColumnsF16(const RotateColumns& a) { Columns<f16>(a); }
+void RotateColumnsF32(const RotateColumns& a) { RotateAllColumns<float>(a); }
+void RotateColumnsBF16(const RotateColumns& a) { RotateAllColumns<bf16>(a); }
+void RotateColumnsF16(const RotateColumns& a) { RotateAllColumns<f16>(a); }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_ROPE_H_

@@ -1,24 +1,21 @@
-// Scores of query rows against row-major keys, per Highway target.
+// Scores of query rows against row-major keys.
+#ifndef SIMDATTN_LIB_HIGHWAY_SCORES_H_
+#define SIMDATTN_LIB_HIGHWAY_SCORES_H_
+
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
+#include "hwy/highway.h"
 #include "lib/cursor.h"
 #include "lib/dtypes.h"
+#include "lib/highway/loads.h"
+#include "lib/highway/partial_sums.h"
+#include "lib/highway/register_tile.h"
+#include "lib/highway/target.h"
 #include "lib/ukernels.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/scores.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "lib/highway/loads-inl.h"
-#include "lib/highway/partial_sums-inl.h"
-#include "lib/highway/register_tile-inl.h"
-#include "lib/highway/slots-inl.h"
-
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 /// One key against kQ queries.
@@ -321,12 +318,11 @@ struct Dot {
   }
 };
 
-}  // namespace
-
 void ScoreRowsF32(const ScoreRows& a) { AllScores<float>(Dot(), a); }
 void ScoreRowsBF16(const ScoreRows& a) { AllScores<bf16>(Dot(), a); }
 void ScoreRowsF16(const ScoreRows& a) { AllScores<f16>(Dot(), a); }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_SCORES_H_

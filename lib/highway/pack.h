@@ -1,16 +1,14 @@
 // Row-major keys and values, and panels of 16-bit types, into the f32 formats of the tiles.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/highway/pack.cc"
+#ifndef SIMDATTN_LIB_HIGHWAY_PACK_H_
+#define SIMDATTN_LIB_HIGHWAY_PACK_H_
+
 #include <type_traits>
 
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "lib/highway/key_rows-inl.h"
-#include "lib/highway/register_tile-inl.h"
+#include "lib/highway/key_rows.h"
+#include "lib/highway/register_tile.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
 namespace {
 
 /// One dimension of an f32 panel, or two of pairs of bf16.
@@ -81,7 +79,7 @@ HWY_INLINE void WidenWhole(const T* in, int64_t n, float* out) {
 
 /// n elements to f32, then zeros up to `padded`.
 template <class T>
-HWY_INLINE void WidenRow(const T* in, int64_t n, float* out, int64_t padded) {
+HWY_INLINE void WidenValues(const T* in, int64_t n, float* out, int64_t padded) {
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
@@ -94,7 +92,7 @@ HWY_INLINE void WidenRow(const T* in, int64_t n, float* out, int64_t padded) {
 }
 
 template <class T>
-void Keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, float* panel, bool stream) {
+void KeysToPanel(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, float* panel, bool stream) {
   const T* rows = static_cast<const T*>(keys_in);
   const int64_t token_stride = stride_bytes / static_cast<int64_t>(sizeof(T));
   int64_t done = 0;
@@ -112,7 +110,7 @@ void Keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, 
   for (; done < dim; done += kStep) {
     const int64_t count = std::min(kStep, dim - done);
     const int64_t padded = (count + 3) / 4 * 4;
-    for (int64_t j = 0; j < keys; ++j) WidenRow(rows + j * token_stride + done, count, copy + j * padded, padded);
+    for (int64_t j = 0; j < keys; ++j) WidenValues(rows + j * token_stride + done, count, copy + j * padded, padded);
     for (int64_t i = keys * padded; i < kPanelWidth * padded; i += lanes) hn::StoreU(zero, d, copy + i);
     const int64_t whole = count - count % 4;
     Transpose(copy, padded, whole, panel + done * kPanelWidth, false);
@@ -124,13 +122,13 @@ void Keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, 
 }
 
 template <class T>
-void Values(const void* values, int64_t stride_bytes, int64_t keys, int64_t dim, float* out) {
+void ValuesToBlock(const void* values, int64_t stride_bytes, int64_t keys, int64_t dim, float* out) {
   const T* rows = static_cast<const T*>(values);
   const int64_t token_stride = stride_bytes / static_cast<int64_t>(sizeof(T));
   for (int64_t j = 0; j < keys; ++j) {
     for (int64_t x = 0; x < dim; x += kValueGroup) {
-      WidenRow(rows + j * token_stride + x, std::min(kValueGroup, dim - x), out + x * kKeyBlock + j * kValueGroup,
-               kValueGroup);
+      WidenValues(rows + j * token_stride + x, std::min(kValueGroup, dim - x), out + x * kKeyBlock + j * kValueGroup,
+                  kValueGroup);
     }
   }
 }
@@ -153,30 +151,29 @@ void Panel(const void* panel, int64_t dim, float* out) {
   }
 }
 
-}  // namespace
-
 void PackKeysF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
-  Keys<float>(rows, token_stride, keys, dim, panel, stream);
+  KeysToPanel<float>(rows, token_stride, keys, dim, panel, stream);
 }
 void PackKeysBF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
-  Keys<bf16>(rows, token_stride, keys, dim, panel, stream);
+  KeysToPanel<bf16>(rows, token_stride, keys, dim, panel, stream);
 }
 void PackKeysF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool stream) {
-  Keys<f16>(rows, token_stride, keys, dim, panel, stream);
+  KeysToPanel<f16>(rows, token_stride, keys, dim, panel, stream);
 }
 void PackValuesF32(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
-  Values<float>(rows, token_stride, keys, dim, out);
+  ValuesToBlock<float>(rows, token_stride, keys, dim, out);
 }
 void PackValuesBF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
-  Values<bf16>(rows, token_stride, keys, dim, out);
+  ValuesToBlock<bf16>(rows, token_stride, keys, dim, out);
 }
 void PackValuesF16(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
-  Values<f16>(rows, token_stride, keys, dim, out);
+  ValuesToBlock<f16>(rows, token_stride, keys, dim, out);
 }
 void WidenPanelF32(const void* panel, int64_t dim, float* out) { Panel<float>(panel, dim, out); }
 void WidenPanelBF16(const void* panel, int64_t dim, float* out) { Panel<bf16>(panel, dim, out); }
 void WidenPanelF16(const void* panel, int64_t dim, float* out) { Panel<f16>(panel, dim, out); }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
+
+#endif  // SIMDATTN_LIB_HIGHWAY_PACK_H_

@@ -1,20 +1,14 @@
-// exp, tanh, maximum and the fold of 16 partial sums on vectors, once per Highway target: operation by operation the
+// exp, tanh, maximum and the fold of 16 partial sums on vectors: operation by operation the
 // sequences of lib/scalar, so that the bits are the same (without fused multiply-add, MulAdd rounds twice).
-#if defined(SIMDATTN_LIB_HIGHWAY_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SIMDATTN_LIB_HIGHWAY_MATH_INL_H_
-#undef SIMDATTN_LIB_HIGHWAY_MATH_INL_H_
-#else
-#define SIMDATTN_LIB_HIGHWAY_MATH_INL_H_
-#endif
+#ifndef SIMDATTN_LIB_HIGHWAY_MATH_H_
+#define SIMDATTN_LIB_HIGHWAY_MATH_H_
 
 #include "hwy/highway.h"
-#include "lib/highway/slots-inl.h"
+#include "lib/highway/target.h"
 #include "lib/math_constants.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace simdattn {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
 /// x > m ? x : m: a NaN in x is ignored, m must not be NaN.
 template <class D>
@@ -242,8 +236,7 @@ HWY_INLINE float Fold16(D d, hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn::Ve
   return Fold4(d, hn::Add(hn::Add(v0, v2), hn::Add(v1, v3)));
 }
 
-}  // namespace HWY_NAMESPACE
+}  // namespace
 }  // namespace simdattn
-HWY_AFTER_NAMESPACE();
 
-#endif  // toggle guard
+#endif  // SIMDATTN_LIB_HIGHWAY_MATH_H_
