@@ -4,6 +4,7 @@
 #include "lib/highway/narrow_tiles.h"
 
 namespace simdattn::avx3_dl {
+using namespace highway;
 
 SIMDATTN_DEFINE_INT8_KERNELS(Int8, Operations)
 void value_stored_int8(const ValueTile& a) { ValueStoredInt8(a); }

@@ -9,7 +9,7 @@
 
 #include "dispatch/cpu.h"
 #include "hwy/highway.h"
-#include "lib/highway/pack.h"
+#include "lib/kernels/pack.h"
 #include "lib/highway/register_tile.h"
 #include "lib/int8_operands.h"
 
@@ -19,6 +19,7 @@
 
 namespace simdattn {
 namespace {
+namespace highway {
 
 using IntTag = hn::RebindToSigned<TileTag>;
 using ByteTag = hn::Repartition<int8_t, IntTag>;
@@ -152,7 +153,7 @@ struct Int8Operations {
   }
 
   static HWY_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
-    PackKeysF32(rows, stride, keys, cells, static_cast<float*>(panel), false);
+    simdattn::pack_keys<float>(rows, stride, keys, cells, static_cast<float*>(panel), false);
   }
 
   template <bool kWeights>
@@ -294,6 +295,7 @@ constexpr auto ValueStoredInt8 = int8_value_stored<StoredOperations>;
 constexpr void (*ValueStoredInt8)(const ValueTile&) = nullptr;
 #endif
 
+}  // namespace highway
 }  // namespace
 }  // namespace simdattn
 

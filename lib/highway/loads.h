@@ -16,6 +16,7 @@
 
 namespace simdattn {
 namespace {
+namespace highway {
 
 template <class D>
 using VU16 = hn::Vec<hn::Rebind<uint16_t, D>>;
@@ -264,6 +265,7 @@ HWY_INLINE void StoreRoundedN(D d, hn::Vec<D> v, f16* p, size_t n) {
   hn::StoreN(F16FromF32(d, v), hn::Rebind<uint16_t, D>(), Bits(p), n);
 }
 
+}  // namespace highway
 }  // namespace
 }  // namespace simdattn
 

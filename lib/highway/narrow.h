@@ -4,17 +4,18 @@
 
 #include "hwy/highway.h"
 #include "lib/cursor.h"
-#include "lib/highway/bf16_attention.h"
 #include "lib/highway/narrow_codes.h"
 #include "lib/highway/narrow_tiles.h"
 #include "lib/highway/target.h"
-#include "lib/highway/value_tile.h"
+#include "lib/kernels/bf16_attention.h"
+#include "lib/kernels/value_tile.h"
 #include "lib/kv_formats.h"
 #include "lib/narrow_operands.h"
 #include "lib/panel_columns.h"
 
 namespace simdattn {
 namespace {
+namespace highway {
 
 HWY_INLINE void Put(Numbers x, Numbers scale, float* out) { hn::StoreU(hn::Mul(x, scale), D(), out); }
 
@@ -401,7 +402,7 @@ HWY_NOINLINE void ValuesInF32(const ValueTile& a, void (*kernel)(const ValueTile
 }
 template <KvType kType>
 void ValueTileBF16Narrow(const ValueTile& a) {
-  ValuesInF32<kType>(a, ValueChainsUnrounded);
+  ValuesInF32<kType>(a, Bf16Kernels::value_tile_f32);
 }
 template <KvType kType>
 void ValueTileNarrow(const ValueTile& a) {
@@ -411,11 +412,11 @@ void ValueTileNarrow(const ValueTile& a) {
       const int64_t done = AddValuesNarrow<kType>(a);
       if (done == a.dim) return;
       // Less than a tile of columns.
-      return ValuesInF32<kType>(columns_from(a, done), ValueTileF32);
+      return ValuesInF32<kType>(columns_from(a, done), simdattn::value_tile<float>);
     }
   }
 #endif
-  ValuesInF32<kType>(a, ValueTileF32);
+  ValuesInF32<kType>(a, simdattn::value_tile<float>);
 }
 
 /// Queries as pairs of 16 bits: dimensions 0 and 2 of four, and 1 and 3.
@@ -498,6 +499,7 @@ void ScoreBlockIntegers(const ScoreTile& a) {
   }
 }
 
+}  // namespace highway
 }  // namespace
 }  // namespace simdattn
 

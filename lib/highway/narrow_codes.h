@@ -12,6 +12,7 @@
 
 namespace simdattn {
 namespace {
+namespace highway {
 
 /// 16 lanes are half a panel, and half a block.
 using DU = hn::RebindToUnsigned<D>;
@@ -200,6 +201,7 @@ HWY_INLINE void TransposeUnits4(const uint8_t* p, int64_t stride, uint8_t* out) 
   put(3, hn::InterleaveUpper(d64, t2, t3));
 }
 
+}  // namespace highway
 }  // namespace
 }  // namespace simdattn
 

@@ -16,6 +16,7 @@
 #if SIMDATTN_FUSES_NARROW
 namespace simdattn {
 namespace {
+namespace highway {
 
 static_assert(std::is_same_v<TileVec, Numbers>);
 
@@ -1223,6 +1224,7 @@ int64_t AddValuesNarrow(const ValueTile& a) {
   }
 }
 
+}  // namespace highway
 }  // namespace
 }  // namespace simdattn
 #endif

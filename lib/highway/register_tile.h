@@ -19,6 +19,7 @@
 
 namespace simdattn {
 namespace {
+namespace highway {
 
 /// 16 lanes are as many as any tile can use: half a panel, half a group of values.
 using TileTag = hn::CappedTag<float, 16>;
@@ -252,6 +253,7 @@ class RowsFromMemory {
   int64_t at_ = 0;
 };
 
+}  // namespace highway
 }  // namespace
 }  // namespace simdattn
 

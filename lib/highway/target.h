@@ -3,46 +3,22 @@
 #define SIMDATTN_LIB_HIGHWAY_TARGET_H_
 
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "hwy/highway.h"
 #include "lib/int8_operands.h"
+#include "lib/simd/machine.h"
 #include "lib/ukernels.h"
 
 static_assert(HWY_TARGET == HWY_BASELINE_TARGETS, "Highway knows a fault of this compiler and leaves the target out");
 
-/// Behind the parameters of a lambda: part of its caller before variables that it refers to are given registers.
-#define SIMDATTN_LAMBDA __attribute__((always_inline))
-/// One body for several callers: gcc would make a copy for each set of constant arguments.
-#if HWY_COMPILER_GCC_ACTUAL
-#define SIMDATTN_SHARED __attribute__((noinline, noclone))
-#else
-#define SIMDATTN_SHARED HWY_NOINLINE
-#endif
-
 namespace simdattn {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
+namespace highway {
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 using M = hn::Mask<D>;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-/// Query rows of one register tile of scores and of values.
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-constexpr int64_t kTileRows = 8;
-#elif HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
-constexpr int64_t kTileRows = 6;
-#else
-constexpr int64_t kTileRows = 4;
-#endif
-
-/// score_key_rows.h. For SSE it would be 23 KB.
-#define SIMDATTN_SCORES_KEY_ROWS (!HWY_ARCH_X86 || HWY_TARGET <= HWY_AVX2)
 
 /// narrow_tiles.h: up to kFusedRows rows. On other targets the numbers go through L1 as f32.
 #define SIMDATTN_FUSES_NARROW (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2)
@@ -57,6 +33,7 @@ constexpr int64_t kInt8TileRows = HWY_TARGET_IS_SVE ? 8 : kTileRows == 6 ? 4 : k
 /// Before such an instruction in assembly: what the assembler knows from there on.
 #define SIMDATTN_ARM_V8_6 ".arch armv8.6-a+sve2\n\t"
 
+}  // namespace highway
 }  // namespace
 }  // namespace simdattn
 

@@ -1,27 +1,12 @@
 // The tables of micro-kernels of one instruction set: SIMDATTN_HIGHWAY_NAME is its name, HWY_BASELINE_TARGETS Highway's. Compiled once per row
 // of meson.build, with that instruction set's flags. Targets that differ from it in a few slots alone have their tables here, too.
-#include "lib/ukernels.h"
-
-#include "lib/dtypes.h"
-#include "lib/f32_operands.h"
-#include "lib/highway/add_rows.h"
-#include "lib/highway/bf16_attention.h"
-#include "lib/highway/elementwise.h"
 #include "lib/highway/int8.h"
-#include "lib/highway/modify_row.h"
 #include "lib/highway/narrow.h"
-#include "lib/highway/other_scores.h"
-#include "lib/highway/pack.h"
-#include "lib/highway/rope.h"
-#include "lib/highway/score_key_rows.h"
-#include "lib/highway/score_tile.h"
-#include "lib/highway/scores.h"
-#include "lib/highway/softmax_rows.h"
-#include "lib/highway/softmax_tile.h"
-#include "lib/highway/store.h"
-#include "lib/highway/value_tile.h"
-#include "lib/int8_operands.h"
+#include "lib/kernels/kernels.h"
 #include "lib/narrow_operands.h"
+#if HWY_ARCH_ARM_A64
+#include "lib/highway/bf16_pairs.h"
+#endif
 #ifdef SIMDATTN_HAVE_AVX3_DL
 #include "lib/highway/avx3_dl.h"
 #endif
@@ -42,38 +27,7 @@
 namespace simdattn {
 namespace {
 
-/// The kernels of element type T, by the names that lib/f32_operands.h asks for.
-template <class T>
-struct Kernels;
-#define SIMDATTN_KERNELS(T, name)                               \
-  template <>                                                   \
-  struct Kernels<T> {                                           \
-    static constexpr auto score_tile = ScoreTile##name;         \
-    static constexpr auto value_tile = ValueTile##name;         \
-    static constexpr auto pack_keys = PackKeys##name;           \
-    static constexpr auto widen_panel = WidenPanel##name;       \
-    static constexpr auto pack_values = PackValues##name;       \
-    static constexpr auto widen = Widen##name;                  \
-    static constexpr auto all_finite = AllFinite##name;         \
-    static constexpr auto store_rows = StoreRows##name;         \
-    static constexpr auto store_panels = StorePanels##name;     \
-    static constexpr auto load_rows = LoadRows##name;           \
-    static constexpr auto load_panels = LoadPanels##name;       \
-    static constexpr auto rotate_columns = RotateColumns##name; \
-  }
-SIMDATTN_KERNELS(float, F32);
-SIMDATTN_KERNELS(bf16, BF16);
-SIMDATTN_KERNELS(f16, F16);
-
-struct Bf16Kernels {
-  static constexpr auto round = RoundToBF16;
-  static constexpr auto score_tile = ScoreChainsF32;
-  static constexpr auto score_tile_bf16 = ScoreChainsBF16;
-  static constexpr auto value_tile = ValueChainsF32;
-  static constexpr auto value_tile_f32 = ValueChainsUnrounded;
-  static constexpr auto value_tile_bf16 = ValueChainsBF16;
-  static constexpr auto softmax_tile = SoftmaxTileBF16;
-};
+using namespace highway;
 
 /// The kernels of a narrow storage type that others have written, by the names that lib/narrow_operands.h asks for.
 template <KvType kType>
@@ -94,7 +48,7 @@ struct Narrow : ReadNarrow<kType> {
   static void pack_panel_bf16(const PackKeys& a) {
     WidenPanelNarrow<kType>(a);
     float* const panel = static_cast<float*>(a.panel);
-    RoundToBF16(panel, panel, a.dim * kPanelWidth);
+    Bf16Kernels::round(panel, panel, a.dim * kPanelWidth);
   }
 #if SIMDATTN_FUSES_NARROW
   static constexpr int64_t fused_rows = kFusedRows;
@@ -107,36 +61,8 @@ template <KvType kType>
   requires(is_read_only(kType))
 struct Narrow<kType> : ReadNarrow<kType> {};
 
-#if !SIMDATTN_SCORES_KEY_ROWS
-constexpr AttentionKernels with_key_rows(const AttentionKernels& kernels) { return kernels; }
-#else
-constexpr AttentionKernels with_key_rows(AttentionKernels kernels) {
-  kernels.kv[slot(KvType::kF32)].score_rows = ScoreKeyRowsF32;
-  kernels.kv[slot(KvType::kBF16)].score_rows = ScoreKeyRowsBF16;
-  kernels.kv[slot(KvType::kF16)].score_rows = ScoreKeyRowsF16;
-  return kernels;
-}
-#endif
-
-constexpr UKernels kUKernels = with_narrow_types<Narrow>({
-    .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-    .attention = {with_key_rows(f32_attention<Kernels>(kTileRows, SoftmaxTileSlot)),
-                  bf16_attention<Kernels, Bf16Kernels>(false, kTileRows),
-                  int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, SoftmaxTileSlot, ValueStoredInt8)},
-    .score_rows = {ScoreRowsF32, ScoreRowsBF16, ScoreRowsF16},
-    .gaussian_rows = {GaussianRowsF32, GaussianRowsBF16, GaussianRowsF16},
-    .additive_rows = {AdditiveRowsF32, AdditiveRowsBF16, AdditiveRowsF16},
-    .softmax_rows = SoftmaxRowsSlot,
-    .modify_row = ModifyRowSlot,
-    .widen = {WidenF32, WidenBF16, WidenF16},
-    .finish = {FinishF32, FinishBF16, FinishF16},
-    .any_zero = AnyZero,
-    .merge = Merge,
-    .rope_heads = {RopeF32, RopeBF16, RopeF16},
-    .add_rows = {AddRowsF32, AddRowsBF16, AddRowsF16},
-    .hadamard_sums = HadamardSums,
-    .exp = ExpArray,
-});
+constexpr UKernels kUKernels = with_narrow_types<Narrow>(
+    table_of(int8_attention<Int8Kernels>(kInt8Native, kInt8TileRows, softmax_tile<false>, ValueStoredInt8)));
 
 /// `table` with another inside of one arithmetic.
 [[maybe_unused]] constexpr UKernels with(UKernels table, Arithmetic arithmetic, const AttentionKernels& kernels) {
@@ -167,13 +93,13 @@ constexpr int64_t kI8mmRows = 8;
 SIMDATTN_TABLE(Highway,
                neon_dotprod) = with(kUKernels, Arithmetic::kInt8,
                                     int8_attention<Int8KernelsOf<Int8Operations<Products::kDot>>>(true, kI8mmRows,
-                                                                                                  SoftmaxTileSlot));
+                                                                                                  softmax_tile<false>));
 #endif
 SIMDATTN_TABLE(Highway, SIMDATTN_CONCATENATE(SIMDATTN_HIGHWAY_NAME, _i8mm)) =
     with(with(kUKernels, Arithmetic::kBF16,
-              with_pairs(kUKernels.attention[slot(Arithmetic::kBF16)], ScorePairs, ValuePairs)),
+              with_pairs(kUKernels.attention[slot(Arithmetic::kBF16)], pairs::score_chains<bf16>, pairs::value_chains<bf16>)),
          Arithmetic::kInt8,
-         int8_attention<Int8KernelsOf<Int8Operations<Products::kMatrix>>>(true, kI8mmRows, SoftmaxTileSlot));
+         int8_attention<Int8KernelsOf<Int8Operations<Products::kMatrix>>>(true, kI8mmRows, softmax_tile<false>));
 #endif
 
 #ifdef SIMDATTN_HAVE_AVX3_DL
@@ -193,7 +119,7 @@ constexpr UKernels with_e4m3(UKernels table) {
 constexpr int64_t kInt8Rows = 16;
 constexpr UKernels kAvx3Dl =
     with_e4m3(with(kUKernels, Arithmetic::kInt8,
-                   int8_attention<avx3_dl::Int8>(true, kInt8Rows, SoftmaxTileSlot, avx3_dl::value_stored_int8)));
+                   int8_attention<avx3_dl::Int8>(true, kInt8Rows, softmax_tile<false>, avx3_dl::value_stored_int8)));
 }  // namespace
 SIMDATTN_TABLE(Highway, avx3_dl) = kAvx3Dl;
 #endif
@@ -224,11 +150,11 @@ SIMDATTN_TABLE(Intrinsics, amx) = with(with(kAvx3Dl, Arithmetic::kBF16, amx_bf16
 
 #ifdef SIMDATTN_HAVE_AVX_VNNI
 void avx_vnni_transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells, void* panel) {
-  PackKeysF32(rows, stride, keys, cells, static_cast<float*>(panel), false);
+  pack_keys<float>(rows, stride, keys, cells, static_cast<float*>(panel), false);
 }
 SIMDATTN_TABLE(Intrinsics,
                avx_vnni) = with(kUKernels, Arithmetic::kInt8,
-                                int8_attention<AvxVnniInt8>(true, 6, SoftmaxTileSlot, value_stored_avx_vnni));
+                                int8_attention<AvxVnniInt8>(true, 6, softmax_tile<false>, value_stored_avx_vnni));
 #endif
 
 }  // namespace simdattn

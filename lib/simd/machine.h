@@ -50,6 +50,15 @@ constexpr bool kAvx512 = true;
 constexpr bool kAvx512 = false;
 #endif
 
+/// Four bytes of several rows are put together while loading, and transposed in registers: not with fixed-length SVE.
+#if SIMDATTN_SVE
+constexpr bool kLoadsBlocks = false;
+#else
+constexpr bool kLoadsBlocks = true;
+#endif
+/// A few query rows take keys in rows as they are. With 16 registers of four lanes it is no faster than packing.
+constexpr bool kScoresKeyRows = kLoadsBlocks && (kLanes > 4 || !kX86);
+
 /// Query rows of one register tile: with two vectors of columns it fills the registers.
 constexpr int64_t kTileRows = kAvx512 ? 8 : !kX86 || kLanes == 8 ? 6 : 4;
 

@@ -56,7 +56,18 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
   return load_bytes(copy, All());
 }
 
-SIMDATTN_INLINE Floats load_blocks(const float* p, int64_t) { return Floats::load_unaligned(p); }
+template <int64_t kRows = 4, class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t) {
+  return vreinterpretq_f32_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p)));
+}
+SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) {
+  return vreinterpretq_f32_u16(vzip1q_u16(vreinterpretq_u16_f32(a), vreinterpretq_u16_f32(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) {
+  return vreinterpretq_f32_u16(vzip2q_u16(vreinterpretq_u16_f32(a), vreinterpretq_u16_f32(b)));
+}
+SIMDATTN_INLINE Floats f32_of_first(Floats v) { return vcvt_f32_f16(vget_low_f16(vreinterpretq_f16_f32(v))); }
+SIMDATTN_INLINE Floats f32_of_second(Floats v) { return vcvt_high_f32_f16(vreinterpretq_f16_f32(v)); }
 SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return vzip1q_f32(a, b); }
 SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return vzip2q_f32(a, b); }
 SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {

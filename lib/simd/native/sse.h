@@ -1,4 +1,4 @@
-// SSE4: access to some lanes, 16-bit numbers; a vector is one 128-bit block.
+// SSE2, and SSE4 where the flags have it: access to some lanes, 16-bit numbers; a vector is one 128-bit block.
 #ifndef SIMDATTN_LIB_SIMD_NATIVE_SSE_H_
 #define SIMDATTN_LIB_SIMD_NATIVE_SSE_H_
 
@@ -54,11 +54,18 @@ SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return _mm_shuffle_ps(a,
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return _mm_shuffle_ps(a, b, 0xDD); }
 SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return _mm_unpacklo_ps(a, b); }
 SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return _mm_unpackhi_ps(a, b); }
-SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm_moveldup_ps(v); }
-SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm_movehdup_ps(v); }
+SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm_shuffle_ps(v, v, 0xA0); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm_shuffle_ps(v, v, 0xF5); }
 
-SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_cvtepu16_epi32(v); }
-SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) { return _mm_packus_epi32(v, v); }
+SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_unpacklo_epi16(v, _mm_setzero_si128()); }
+SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) {
+#ifdef __SSE4_1__
+  return _mm_packus_epi32(v, v);
+#else
+  const __m128i low = _mm_srai_epi32(_mm_slli_epi32(v, 16), 16);
+  return _mm_packs_epi32(low, low);
+#endif
+}
 SIMDATTN_INLINE __m128i load_halves(const uint16_t* p, All) {
   return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
 }
@@ -66,22 +73,28 @@ SIMDATTN_INLINE void store_halves(__m128i v, uint16_t* p, All) { _mm_storel_epi6
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
-  return _mm_cvtepu8_epi32(_mm_cvtsi32_si128(four));
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(four), zero), zero);
 }
 SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(eight, All()); }
 
 /// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
-SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) { return _mm_blend_epi16(e, _mm_slli_epi32(o, 16), 0xAA); }
-SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) { return _mm_blend_epi16(_mm_srli_epi32(e, 16), o, 0xAA); }
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {
+  return _mm_or_si128(_mm_and_si128(e, _mm_set1_epi32(0xFFFF)), _mm_slli_epi32(o, 16));
+}
+SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
+  return _mm_or_si128(_mm_srli_epi32(e, 16), _mm_andnot_si128(_mm_set1_epi32(0xFFFF), o));
+}
 /// upper without its last bit where lower is 0.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return _mm_andnot_si128(_mm_subs_epu16(_mm_set1_epi16(1), lower), upper);
 }
 /// Two vectors without NaN, one behind the other, rounded to nearest even.
 SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
-  const __m128i order = _mm_setr_epi8(2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13);
-  const __m128i s0 = _mm_shuffle_epi8(b0, order), s1 = _mm_shuffle_epi8(b1, order);
-  const Bits16 rounded = ties_to_even(_mm_unpacklo_epi64(s0, s1), _mm_unpackhi_epi64(s0, s1));
+  const auto words = [](__m128i v0, __m128i v1) SIMDATTN_LAMBDA {
+    return _mm_packs_epi32(_mm_srai_epi32(v0, 16), _mm_srai_epi32(v1, 16));
+  };
+  const Bits16 rounded = ties_to_even(words(b0, b1), words(_mm_slli_epi32(b0, 16), _mm_slli_epi32(b1, 16)));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), rounded);
 }
 /// Lane i of the result is lane i ^ kHalf.

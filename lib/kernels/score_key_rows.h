@@ -1,0 +1,131 @@
+// Scores of a few query rows against keys in rows: each transposed in registers and multiplied at once, without a panel in
+// between.
+#ifndef SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_
+#define SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_
+
+#include "lib/kernels/register_tile.h"
+#include "lib/simd/blocks.h"
+
+namespace simdattn {
+namespace {
+
+/// Where it is to go on, a tile prefetches rows of keys into L1, 32 rows below and in memory order, which the hardware's
+/// prefetcher runs ahead of. From memory four parts of the rows come in turns, a page each.
+template <class T>
+class RowsBelow {
+ public:
+  SIMDATTN_INLINE RowsBelow(const ScoreTile& a, const T* first)
+      : first_(address_at(first, 0)),
+        line_(first_),
+        stride_(static_cast<uintptr_t>(a.panel_stride)),
+        bytes_(static_cast<uintptr_t>(a.dim) * sizeof(T)),
+        turns_(a.fetch == Fetch::kPages ? 2 : 0),
+        // Rows without gaps are one.
+        row_end_(turns_ == 0 && stride_ == bytes_ ? UINTPTR_MAX : line_ + bytes_) {}
+  /// Two lines: of rows of an odd number of lines, with gaps between them, the last one is left out.
+  SIMDATTN_INLINE void fetch() {
+    __builtin_prefetch(reinterpret_cast<const char*>(line_), 0, 3);
+    __builtin_prefetch(reinterpret_cast<const char*>(line_ + 64), 0, 3);
+    line_ += 128;
+    if (line_ >= row_end_) [[unlikely]] {
+      constexpr int kRowBits = 5;
+      static_assert(kPanelWidth == 1 << kRowBits);
+      ++row_;
+      line_ = first_ + (((row_ & ((1u << turns_) - 1)) << (kRowBits - turns_)) + (row_ >> turns_)) * stride_;
+      row_end_ = line_ + bytes_;
+    }
+  }
+
+ private:
+  uintptr_t first_, line_, stride_, bytes_;
+  int turns_;
+  uintptr_t row_end_;
+  uintptr_t row_ = 0;
+};
+
+/// The first kRows rows against kBatches vectors of keys from `keys` on.
+template <class T, int64_t kRows, int64_t kBatches>
+__attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const T* keys) {
+  constexpr int64_t kDims = 16 / sizeof(T);
+  const int64_t stride = a.panel_stride / static_cast<int64_t>(sizeof(T));
+  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
+  const float* q = static_cast<const float*>(a.q);
+  Registers<kRows * kBatches> acc;
+  unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
+  // The order of additions is that of the dimensions, as in panels.
+  const auto add = [&](int64_t i, auto batch, Floats v) SIMDATTN_LAMBDA {
+    unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+      Floats& sum = reg<kBatches * r + batch>(acc);
+      sum = mul_add(Floats(q[r * ldq + i]), v, sum);
+    });
+  };
+  constexpr std::integral_constant<int64_t, 0> kLow;
+  constexpr std::integral_constant<int64_t, 1> kHigh;
+  RowsBelow<T> below(a, keys + (kBatches == 1 ? kPanelWidth / 2 : kPanelWidth) * stride);
+  const bool fetches = a.fetches();
+  for (int64_t i = 0; i < a.dim; i += kDims, q += kDims) {
+    if (fetches) unroll<kBatches * kLanes / 8>([&](auto) SIMDATTN_LAMBDA { below.fetch(); });
+    const T* p = keys + i;
+    if constexpr (std::is_same_v<T, f16>) {
+      transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<8>(p + k * stride, stride); },
+                               [&](int64_t k, auto v) SIMDATTN_LAMBDA {
+                                 add(k, kLow, f32_of_first(v));
+                                 add(k, kHigh, f32_of_second(v));
+                               },
+                               uint16_t());
+    } else {
+      const auto one = [&](const T* from, auto batch) SIMDATTN_LAMBDA {
+        transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(from + k * stride, stride); },
+                                 [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
+                                   if constexpr (std::is_same_v<T, bf16>) {
+                                     add(2 * k, batch, even_of(bits_of(v)));
+                                     add(2 * k + 1, batch, odd_of(bits_of(v)));
+                                   } else {
+                                     add(k, batch, v);
+                                   }
+                                 },
+                                 uint32_t());
+      };
+      one(p, kLow);
+      if constexpr (kBatches == 2) one(p + kLanes * stride, kHigh);
+    }
+  }
+  const Floats scale(a.scale);
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    unroll<kBatches>([&](auto c)
+                         SIMDATTN_LAMBDA { store(reg<kBatches * r + c>(acc) * scale, a.s + r * a.lds + c * kLanes); });
+  });
+}
+
+/// Three rows are two and one: L1 still has the keys.
+template <class T, int64_t kBatches>
+SIMDATTN_INLINE void score_all_key_rows(ScoreTile a) {
+  constexpr int64_t kStep = kBatches * kLanes;
+  const int64_t stride = a.panel_stride / static_cast<int64_t>(sizeof(T));
+  for (int64_t j = 0; j < a.n_panels * kPanelWidth; j += kStep, a.s += kStep) {
+    const T* const first = static_cast<const T*>(a.panels) + j * stride;
+    if (a.rows == 4) {
+      score_key_vectors<T, 4, kBatches>(a, first);
+      continue;
+    }
+    if (a.rows > 1) score_key_vectors<T, 2, kBatches>(a, first);
+    if (a.rows % 2 != 0) {
+      ScoreTile last = a;
+      last.q = static_cast<const char*>(a.q) + (a.rows - 1) * a.q_stride;
+      last.s += (a.rows - 1) * a.lds;
+      score_key_vectors<T, 1, kBatches>(last, first);
+    }
+  }
+}
+template <class T>
+void score_key_rows(const ScoreTile& a) {
+  if constexpr (kLanes == kPanelWidth / 2 && std::is_same_v<T, float>) {
+    if (a.keys_at_once < kPanelWidth) return score_all_key_rows<T, 1>(a);
+  }
+  score_all_key_rows<T, 2>(a);
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_
