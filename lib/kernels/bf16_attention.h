@@ -52,7 +52,9 @@ struct Ops {
 #define SIMDATTN_TILE_INLINE SIMDATTN_INLINE
 #define SIMDATTN_TILE_FUNCTION __attribute__((noinline))
 #define SIMDATTN_TILE_LAMBDA SIMDATTN_LAMBDA
+namespace widened {
 #include "lib/bf16_tiles-inl.h"
+}
 #undef SIMDATTN_TILE_INLINE
 #undef SIMDATTN_TILE_FUNCTION
 #undef SIMDATTN_TILE_LAMBDA
@@ -62,11 +64,11 @@ struct Bf16Kernels {
     for_each_batch(
         n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(rounded_to_bf16(load(in + i, part)), out + i, part); });
   }
-  static constexpr auto score_tile = score_chains<float>;
-  static constexpr auto score_tile_bf16 = score_chains<bf16>;
-  static constexpr auto value_tile = value_chains<float>;
-  static constexpr auto value_tile_f32 = value_chains<Unrounded>;
-  static constexpr auto value_tile_bf16 = value_chains<bf16>;
+  static constexpr auto score_tile = widened::score_chains<float>;
+  static constexpr auto score_tile_bf16 = widened::score_chains<bf16>;
+  static constexpr auto value_tile = widened::value_chains<float>;
+  static constexpr auto value_tile_f32 = widened::value_chains<widened::Unrounded>;
+  static constexpr auto value_tile_bf16 = widened::value_chains<bf16>;
   static constexpr auto softmax_tile = simdattn::softmax_tile<true>;
 };
 

@@ -36,8 +36,6 @@ struct RegisterType<uint16_t> {
 typedef svbool_t MaskRegister SIMDATTN_FIXED;
 #undef SIMDATTN_FIXED
 template <class T>
-using VectorOf = hn::Vec<Tag<T>>;
-template <class T>
 SIMDATTN_INLINE auto raw_of(T v) {
   return v;
 }
@@ -68,7 +66,7 @@ struct Batch {
 #if HWY_TARGET_IS_SVE
     return data;
 #else
-    return {data};
+    return hn::Vec<Tag<T>>{data};
 #endif
   }
   static SIMDATTN_INLINE Batch load_unaligned(const T* p) { return raw_of(hn::LoadU(Tag<T>(), p)); }
@@ -104,7 +102,7 @@ struct Mask {
 #if HWY_TARGET_IS_SVE
     return data;
 #else
-    return {data};
+    return hn::Mask<Tag<float>>{data};
 #endif
   }
   friend SIMDATTN_INLINE Mask operator&(Mask a, Mask b) { return Mask(raw_of(hn::And(a.v(), b.v()))); }
