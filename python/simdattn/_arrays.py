@@ -16,6 +16,7 @@ from . import _abi
 from ._abi import Code, DType, KvType
 from ._dlpack import import_tensor
 from ._library import Error, library
+from ._tensors import is_torch, memory_of, refuse_gradient
 
 NDArray = npt.NDArray[Any]
 Array = Any  # numpy.ndarray, torch.Tensor, or another with __dlpack__ and __dlpack_device__
@@ -28,9 +29,13 @@ class BF16(np.ndarray):  # type: ignore[type-arg]
     NumPy's arithmetic sees the integers: from_bf16() first.
     """
 
+    def __repr__(self) -> str:
+        return 'BF16' + repr(from_bf16(self))[len('array'):].replace(', dtype=float32', '')
+
 
 def to_bf16(x: Any) -> BF16:
     """x rounded to the nearest bfloat16, ties to even; NaN becomes the quiet NaN 0x7FC0. Shape: that of x."""
+    refuse_masked(x, 'x')
     x = np.asarray(x, np.float32)
     bits = x.view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
@@ -39,6 +44,7 @@ def to_bf16(x: Any) -> BF16:
 
 def from_bf16(x: NDArray) -> NDArray:
     """The float32 numbers of a BF16 or uint16 array, exactly."""
+    refuse_masked(x, 'x')
     return (np.asarray(x).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
@@ -48,6 +54,16 @@ _SPELT = {t: re.fullmatch(r'([A-Z]+)(\d+)', t.name) for t in DType}
 _NAMES: Dict[DType, str] = {t: _WORDS[m.group(1)] + m.group(2) for t, m in _SPELT.items() if m}
 DTYPES: Dict[str, DType] = {**{name: t for t, name in _NAMES.items()}, 'bool': DType.U8}
 SIZES: Dict[DType, int] = {t: library.simdattn_dtype_bytes(t) for t in DType}
+
+
+_NOT_AN_ELEMENT = ('is not an element type of simdattn: float32, bfloat16 and float16 are, bool and uint8 of masks, int32 and int64 of '
+                   'positions')
+
+
+def refuse_masked(x: Any, argument: str) -> None:
+    """NumPy's masked arrays, whose mask would be lost."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise Error(Code.DTYPE, f'{argument}: is a masked array, whose mask is not read; x.filled(number) has none')
 
 
 class Operand(NamedTuple):
@@ -80,7 +96,7 @@ def _layout(dtype: Any, shape: Tuple[int, ...], strides: Tuple[int, ...],
     kind = DTYPES.get(name)
     if kind is None:
         hint = '; view(simdattn.BF16) says that they are bfloat16' if name == 'uint16' else ''
-        return Error(Code.DTYPE, f'{name} is not an element type of simdattn{hint}')
+        return Error(Code.DTYPE, f'{name} {_NOT_AN_ELEMENT}{hint}')
     if not dtype.isnative:
         return Error(Code.DTYPE, 'bytes in the order of another machine')
     size = dtype.itemsize
@@ -93,6 +109,7 @@ def _layout(dtype: Any, shape: Tuple[int, ...], strides: Tuple[int, ...],
 def operand(x: Array, argument: str, writable: bool = False) -> Operand:
     """Where x is. Error if it is nothing that can be used in place. What is an Operand already stays as it is."""
     if isinstance(x, np.ndarray):
+        refuse_masked(x, argument)
         layout = _layout(x.dtype, x.shape, x.strides, isinstance(x, BF16))
         if isinstance(layout, Error):
             raise Error(layout.code, f'{argument}: {layout.detail}')
@@ -106,7 +123,7 @@ def operand(x: Array, argument: str, writable: bool = False) -> Operand:
     elif hasattr(x, '__dlpack__'):
         kind, pointer, shape, strides, owner, read_only = _of_dlpack(x, argument)
     else:
-        raise TypeError(f'{argument}: {type(x).__name__} is neither a NumPy array nor has it __dlpack__')
+        raise TypeError(f'{argument}: {type(x).__name__} is no array: NumPy\'s, PyTorch\'s or another with __dlpack__ is wanted')
     if writable and read_only:
         raise Error(Code.OVERLAP, f'{argument}: is read-only, and would be written')
     if pointer % SIZES[kind]:
@@ -123,30 +140,16 @@ def _of_dlpack(x: Any, argument: str) -> Tuple[DType, int, Tuple[int, ...], Tupl
         raise Error(Code.DTYPE, f'{argument}: {e}') from e
     kind = DTYPES.get(found.dtype)
     if kind is None:
-        raise Error(Code.DTYPE, f'{argument}: {found.dtype} is not an element type of simdattn')
+        raise Error(Code.DTYPE, f'{argument}: {found.dtype} {_NOT_AN_ELEMENT}')
     return kind, found.pointer, found.shape, plain_strides(found.shape, found.strides), found.owner, not found.writable
 
 
-def is_torch(x: Array) -> bool:
-    torch = sys.modules.get('torch')
-    return torch is not None and isinstance(x, torch.Tensor)
-
-
-def refuse_gradient(x: Any, argument: str) -> None:
-    if x.requires_grad and sys.modules['torch'].is_grad_enabled():
-        raise Error(Code.RANGE, f'{argument}: requires a gradient; this is for inference: use torch.no_grad() or detach()')
-
-
 def _of_torch(x: Any, argument: str) -> Tuple[DType, int, Tuple[int, ...], Tuple[int, ...], object, bool]:
-    """As its __dlpack__, in a tenth of the time, and with bool in old versions too."""
-    refuse_gradient(x, argument)
-    if not x.is_cpu or x.layout is not sys.modules['torch'].strided or x.is_neg():
-        raise Error(Code.DTYPE, f'{argument}: is on {x.device}, {x.layout}; a plain tensor on the CPU is wanted')
-    kind = _torch_types().get(x.dtype)
+    found = memory_of(x, argument)
+    kind = _torch_types().get(found.dtype)
     if kind is None:
-        raise Error(Code.DTYPE, f'{argument}: {x.dtype} is not an element type of simdattn')
-    shape = tuple(x.shape)
-    return kind, x.data_ptr(), shape, plain_strides(shape, x.stride()), x, False
+        raise Error(Code.DTYPE, f'{argument}: {found.dtype} {_NOT_AN_ELEMENT}')
+    return kind, found.pointer, found.shape, plain_strides(found.shape, found.strides), x, False
 
 
 @lru_cache(maxsize=None)
@@ -188,18 +191,35 @@ def numbers(x: Any, dtype: Any, size: int, argument: str, per: str) -> NDArray:
     elif is_torch(x):
         refuse_gradient(x, argument)
         x = x.detach().float() if x.is_floating_point() else x
+    refuse_masked(x, argument)
     given = np.asarray(x)
     if given.ndim != 1 or given.shape[0] != size:
         raise Error(Code.SHAPE, f'{argument}: has shape {given.shape}; {size} numbers are wanted, one for each {per}')
+    if given.dtype.kind not in 'biuf':
+        raise TypeError(f'{argument}: numbers are wanted, not {x!r}')
     result = np.ascontiguousarray(given, dtype)
     if given.dtype != result.dtype and np.issubdtype(dtype, np.integer) and not np.array_equal(result, given):
         raise Error(Code.RANGE, f'{argument}: holds what is no {np.dtype(dtype).name}')
     return result
 
 
+def positions_of(x: Any, argument: str) -> Operand:
+    """An array of integers, or a list of them."""
+    if not isinstance(x, (list, tuple, range)):
+        return operand(x, argument)
+    given = np.asarray(x)
+    if given.dtype.kind not in 'iu' and given.size:
+        raise TypeError(f'{argument}: integers are wanted, not {x!r}')
+    return operand(given.astype(np.int64), argument)
+
+
 def doubles(x: Any, argument: str) -> NDArray:
     """x as contiguous float64 numbers."""
-    result = np.ascontiguousarray(x, np.float64)
+    refuse_masked(x, argument)
+    try:
+        result = np.ascontiguousarray(x, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f'{argument}: numbers are wanted, not {x!r}') from None
     if result.ndim != 1:
         raise Error(Code.SHAPE, f'{argument}: has {result.ndim} dimensions; 1 is wanted')
     return result

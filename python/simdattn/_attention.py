@@ -5,32 +5,46 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import lru_cache
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _abi
-from ._abi import Arithmetic, Code, DType
+from ._abi import Arithmetic, Code, DType, KvLayout, KvType
 from ._arrays import KV_TYPES, SIZES, Array, NDArray, new_like, numbers, operand
 from ._library import Error, Record, check, enumerator, initial, library
-from ._scoring import put_numbers, put_scoring, put_view
+from ._scoring import boolean, put_numbers, put_scoring, put_view
 from ._targets import execution
+from ._tensors import causal_offset, mark_written
 
 _ROWS = '[batch, heads, rows, dim]'
 
 
 class Store:
-    """Keys or values of a KVCache: what attention() takes in the place of an array.
+    """Keys or values of a KVCache: what attention() takes in the place of an array. It ends at the tokens that were written.
 
-    struct: the C description, a simdattn_kv; memory: what it points to.
+    struct: the C description, a simdattn_kv; memory: what it points to; lengths: int32 [batch], the tokens of each sequence.
     """
 
-    def __init__(self, struct: _abi.Kv, memory: Sequence[NDArray], table: object = None) -> None:
+    def __init__(self, struct: _abi.Kv, memory: Sequence[NDArray], lengths: NDArray, table: object = None) -> None:
         self.struct = struct
         self.memory = memory
+        self.lengths = lengths
         self.table = table
+
+    @property
+    def shape(self) -> Tuple[int, int, int, int]:
+        """(batch, kv_heads, capacity, dim)."""
+        return self.struct.batch, self.struct.heads, self.struct.tokens, self.struct.dim
+
+    def __repr__(self) -> str:
+        return (f'Store(shape={self.shape}, dtype={KvType(self.struct.type).name.lower()!r}, '
+                f'layout={KvLayout(self.struct.layout).name.lower()!r}, lengths={self.lengths.tolist()})')
+
+    def __reduce__(self) -> Any:
+        raise TypeError('a Store is a view of its KVCache, which can be copied and pickled')
 
 
 # ---- The problem -----------------------------------------------------------------------------------------------------
@@ -47,12 +61,12 @@ def _tensor_bytes(kind: DType, shape: Tuple[int, ...], strides: Tuple[int, ...])
     return bytes(kv)
 
 
-def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> int:
-    """Writes the description of keys or values; their dim."""
+def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> Tuple[int, int]:
+    """Writes the description of keys or values; how many tokens they have, and their dim."""
     if isinstance(x, Store):
         record.put_struct(member, bytes(x.struct))
         record.alive.append(x)
-        return x.struct.dim  # type: ignore[no-any-return]
+        return x.shape[2:]
     pointer, kind, shape, strides, owner = operand(x, member)
     if len(shape) != 4:
         raise Error(Code.SHAPE, f'{member}: has {len(shape)} dimensions; 4 are wanted, [batch, kv_heads, tokens, dim]')
@@ -61,13 +75,40 @@ def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> int:
     record.put_struct(member, _tensor_bytes(kind, shape, strides))
     record.put(member + '.data', pointer)
     record.alive.append(owner)
-    return shape[3]
+    return shape[2:]  # type: ignore[return-value]
+
+
+def _put_written(scoring: Dict[str, Any], stores: Sequence[Any], cu_k: Any) -> None:
+    """A KVCache's store is read as far as it was written."""
+    lengths = [x.lengths for x in stores if isinstance(x, Store)]
+    if not lengths:
+        return
+    written = lengths[0] if len(lengths) == 1 else np.minimum(*lengths)
+    if cu_k is not None:
+        ends = numbers(cu_k, np.int32, len(cu_k), 'cu_k', 'sequence, and the end')
+        if ends.size and ends[-1] > written[0]:
+            raise Error(Code.RANGE, f'cu_k: ends at token {ends[-1]}; the cache has {written[0]}')
+    elif scoring.get('kv_length') is None:
+        scoring['kv_length'] = written.copy()
+    else:
+        wanted = numbers(scoring['kv_length'], np.int32, written.size, 'kv_length', 'sequence')
+        if (wanted > written).any():
+            raise Error(Code.RANGE, f'kv_length: is {wanted.tolist()}; the cache has {written.tolist()} tokens')
+
+
+def _put_causal_bias(scoring: Dict[str, Any], rows: int, keys: int) -> None:
+    """PyTorch's CausalBias in the place of a bias: it has no memory, and means `causal` and an offset."""
+    offset = causal_offset(scoring.get('bias'), rows, keys, 'bias')
+    if offset is not None:
+        if any(scoring.get(name) is not None for name in ('causal', 'offset', 'offsets', 'bias_scale')):
+            raise Error(Code.RANGE, 'bias: is a CausalBias, which says what causal, offset and offsets do; leave them and bias_scale out')
+        scoring.update(bias=None, causal=True, offset=offset)
 
 
 class Problem:
     """The C struct of one attention problem, and what comes out."""
 
-    __slots__ = ('record', 'reference', 'out', 'lse')
+    __slots__ = ('record', 'reference', 'out', 'lse', 'written', 'given')
 
     def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Any = None, lse: Any = None,
                  return_lse: bool = False, acc: Any = None, max: Any = None, sum: Any = None, arithmetic: Any = 'f32',
@@ -75,15 +116,20 @@ class Problem:
         record = self.record = Record(_abi.AttentionProblem)
         rows = operand(q, 'q')
         put_view(record, 'q', rows, 4, 'q', _ROWS)
-        _put_kv(record, 'k', k)
-        dim = _put_kv(record, 'v', v)
+        keys, _ = _put_kv(record, 'k', k)
+        _, dim = _put_kv(record, 'v', v)
         batch, heads, n, _ = rows.shape
+        if isinstance(k, Store) or isinstance(v, Store):
+            _put_written(scoring, (k, v), cu_k)
+        if scoring.get('bias') is not None:
+            _put_causal_bias(scoring, n, keys)
+        self.written: List[Any] = [x for x in (out, lse, acc, max, sum) if x is not None and x is not False]
 
         if out is None:
             out = new_like(q, (batch, heads, n, dim), rows.dtype)
         if out is not False:
             put_view(record, 'out', operand(out, 'out', True), 4, 'out', _ROWS)
-        if lse is None and return_lse:
+        if boolean(return_lse, 'return_lse') and lse is None:
             lse = new_like(q, (batch, heads, n), DType.F32)
         for member, array in (('lse', lse), ('max', max), ('sum', sum)):
             if array is not None:
@@ -95,12 +141,15 @@ class Problem:
 
         sequences = batch
         if cu_q is not None:
+            if len(cu_q) == 0:
+                raise Error(Code.SHAPE, 'cu_q: is empty; one number more than there are sequences is wanted')
             sequences = len(cu_q) - 1
             record.put('n_sequences', sequences)
         for member, ends in (('cu_q', cu_q), ('cu_k', cu_k)):
             if ends is not None:
                 put_numbers(record, member, numbers(ends, np.int32, sequences + 1, member, 'sequence, and the end'))
         put_scoring(record, 'scoring.', scoring, rows.shape, sequences)
+        self.given = dict(q=rows, k=k, v=v, out=out, lse=lse, acc=acc, max=max, sum=sum, cu_q=cu_q, cu_k=cu_k, n_q=n, n_kv=keys, **scoring)
         self.reference = record.reference()
         self.out = None if out is False else out
         self.lse = lse if return_lse else None
@@ -115,11 +164,13 @@ class Problem:
         if status.code == Code.WORKSPACE:
             # The working memory of this thread is too small for such a problem; nothing was written.
             plan = initial(_abi.Plan)
-            check(library.simdattn_attention_plan(self.reference, ctypes.byref(plan), how))
+            check(library.simdattn_attention_plan(self.reference, ctypes.byref(plan), how), **self.given)
             execution.grow(plan.workspace_bytes)
             status = library.simdattn_attention(self.reference, how)
         if status.code:
-            check(status)
+            check(status, **self.given)
+        if self.written:
+            mark_written(self.written)
 
 
 # ---- One call --------------------------------------------------------------------------------------------------------
@@ -141,7 +192,7 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
     Shapes:
         q: [batch, heads, rows, d_qk], float32, bfloat16 or float16
         k: [batch, kv_heads, tokens, d_qk], v: [batch, kv_heads, tokens, d_v], any mixture of types, or a KVCache's `keys`
-            and `values`; query head h reads key head h // (heads / kv_heads)
+            and `values`, as far as they were written; query head h reads key head h // (heads / kv_heads)
         out: [batch, heads, rows, d_v]; a new array of q's kind and type unless given; False: none
         lse: float32 [batch, heads, rows], the log-sum-exp; return_lse: returned, (out, lse)
 
@@ -177,7 +228,7 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
     written then.
     """
     problem = Problem(q, k, v, out=out, lse=lse, return_lse=return_lse, acc=acc, max=max, sum=sum, arithmetic=arithmetic,
-                      cu_q=cu_q, cu_k=cu_k, scale=scale, softcap=softcap, causal=causal or None, offset=offset,
+                      cu_q=cu_q, cu_k=cu_k, scale=scale, softcap=softcap, causal=boolean(causal, 'causal') or None, offset=offset,
                       offsets=offsets, window_left=window_left, window_right=window_right, chunk=chunk,
                       prefix_end=prefix_end, kv_start=kv_start, kv_length=kv_length, bias=bias, bias_scale=bias_scale,
                       keep=keep, bits=bits, alibi_slopes=alibi_slopes, sinks=sinks)
@@ -198,7 +249,7 @@ class _Tasks:
         self.target = target
         self.struct = initial(_abi.Plan)
         self.reference = ctypes.byref(self.struct)
-        check(library.simdattn_attention_plan(problem.reference, self.reference, execution.with_target(target)))
+        check(library.simdattn_attention_plan(problem.reference, self.reference, execution.with_target(target)), **problem.given)
         self.problem = problem
         self.partial = ctypes.create_string_buffer(self.struct.partial_bytes or 1)
 
@@ -207,6 +258,8 @@ class _Tasks:
         self.problem = problem
 
     def run(self, pool: Optional[Executor]) -> None:
+        if pool is not None and (not isinstance(pool, Executor) or isinstance(pool, ProcessPoolExecutor)):
+            raise TypeError(f'pool: a concurrent.futures.ThreadPoolExecutor is wanted, not {pool!r}')
         for function, tasks in ((library.simdattn_attention_range, self.struct.tasks),
                                 (library.simdattn_attention_reduce, self.struct.reduce_tasks)):
             if pool is not None:
@@ -215,6 +268,7 @@ class _Tasks:
                 how = execution.with_target(self.target)
                 execution.grow(self.struct.workspace_bytes)
                 check(function(self.reference, 0, tasks, self.partial, self.struct.partial_bytes, how))
+        mark_written(self.problem.written)
 
     def _share(self, pool: Executor, function: Any, tasks: int) -> None:
         threads = getattr(pool, '_max_workers', os.cpu_count() or 1)
@@ -253,6 +307,13 @@ class Plan:
                  **options: Any) -> None:
         self._problem = Problem(q, k, v, **options)
         self._tasks = _Tasks(self._problem, target)
+
+    def __repr__(self) -> str:
+        shapes = ', '.join(f'{name}={tuple(self._problem.given[name].shape)}' for name in 'qkv')
+        return f'Plan({shapes}, tasks={self.tasks}, reduce_tasks={self.reduce_tasks})'
+
+    def __reduce__(self) -> Any:
+        raise TypeError('a Plan holds the addresses of its arrays: make another one instead of copying or pickling it')
 
     @property
     def tasks(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -26,6 +26,16 @@ def _memory(size: int) -> NDArray:
     return raw[start:start + size]
 
 
+class _Lengths(np.ndarray):  # type: ignore[type-arg]
+    """Read-only. Its arithmetic gives plain arrays, in place too: so `cache.lengths -= n` is an assignment, which is checked."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        plain = [x.view(np.ndarray) if isinstance(x, _Lengths) else x for x in inputs]
+        if out is not None and not any(isinstance(x, _Lengths) for x in out):
+            options['out'] = out
+        return getattr(ufunc, method)(*plain, **options)
+
+
 class KVCache:
     """Keys and values of one layer, for `batch` sequences.
 
@@ -38,14 +48,22 @@ class KVCache:
         sequences share; block_table, int32 [batch, ceil(capacity / page_size)], is the caller's and says which page holds which
         tokens. The caller may change its entries at any time.
 
-    lengths: int32 [batch], the tokens that each sequence has. append() raises them; write to them to forget the newest tokens.
-    keys, values: what attention() takes in the place of arrays. nbytes: memory in use.
+    lengths: int32 [batch], the tokens that each sequence has, read-only. append() raises them. Assigned, any integers in
+        0 .. capacity (`cache.lengths -= n` forgets the newest tokens, `cache.lengths = [5, 0]` too).
+    keys, values: what attention() takes in the place of arrays; it reads them as far as they were written.
+    nbytes: memory in use. len(cache): the tokens of the longest sequence. A cache can be copied (clone, copy.copy) and pickled.
     """
 
     def __init__(self, batch: int, kv_heads: int, capacity: int, head_dim: int, *, value_dim: Optional[int] = None,
                  dtype: Any = 'bf16', value_dtype: Any = None, layout: Any = 'panels', ring: int = 0, page_size: int = 0,
                  n_pages: int = 0, block_table: Optional[NDArray] = None) -> None:
-        self.lengths = np.zeros(integer(batch, 'batch', 1, 2**31 - 1), np.int32)
+        self._lengths = np.zeros(integer(batch, 'batch', 1, 2**31 - 1), np.int32)
+        self._shown = self._lengths.view(_Lengths)
+        self._shown.flags.writeable = False
+        sizes = [integer(n, name, 1, 2**31 - 1) for n, name in ((kv_heads, 'kv_heads'), (capacity, 'capacity'), (head_dim, 'head_dim'))]
+        value_dim = sizes[2] if value_dim is None else integer(value_dim, 'value_dim', 1, 2**31 - 1)
+        ring, page_size = integer(ring, 'ring', 0, 2**31 - 1), integer(page_size, 'page_size', 0, 2**31 - 1)
+        n_pages = integer(n_pages, 'n_pages', 1 if page_size else 0, 2**31 - 1)
         self._block_table = block_table
         if page_size:
             table = operand(block_table, 'block_table')
@@ -54,18 +72,35 @@ class KVCache:
                 raise Error(Code.SHAPE, f'block_table: an int32 array of shape {wanted} is wanted, with contiguous rows')
         key_type = enumerator(KvType, dtype, 'dtype')
         value_type = key_type if value_dtype is None else enumerator(KvType, value_dtype, 'value_dtype')
-        self.keys = self._store(key_type, enumerator(KvLayout, layout, 'layout'), kv_heads, capacity, head_dim, ring, page_size,
-                                n_pages)
-        self.values = self._store(value_type, KvLayout.ROWS, kv_heads, capacity, head_dim if value_dim is None else value_dim,
-                                  ring, page_size, n_pages)
+        key_layout = enumerator(KvLayout, layout, 'layout')
+        # All that makes another one like it.
+        self._options: Dict[str, Any] = dict(zip(('batch', 'kv_heads', 'capacity', 'head_dim'), (int(batch), *sizes)), dtype=key_type,
+                                             value_dim=value_dim, value_dtype=value_type, layout=key_layout, ring=ring,
+                                             page_size=page_size, n_pages=n_pages)
+        self.keys = self._store(key_type, key_layout, *sizes, ring, page_size, n_pages)
+        self.values = self._store(value_type, KvLayout.ROWS, *sizes[:2], value_dim, ring, page_size, n_pages)
+
+    @property
+    def lengths(self) -> NDArray:
+        """int32 [batch], the tokens that each sequence has."""
+        return self._shown
+
+    @lengths.setter
+    def lengths(self, value: Any) -> None:
+        new = numbers(value, np.int32, len(self._lengths), 'lengths', 'sequence')
+        if ((new < 0) | (new > self.capacity)).any():
+            raise Error(Code.RANGE, f'lengths: is {new.tolist()}; 0 .. {self.capacity} is wanted, the capacity')
+        self._lengths[:] = new
 
     def _store(self, kind: KvType, layout: KvLayout, heads: int, capacity: int, dim: int, ring: int, page_size: int,
                n_pages: int) -> Store:
-        batch = len(self.lengths)
-        for n, argument in ((heads, 'kv_heads'), (capacity, 'capacity'), (dim, 'head_dim')):
-            integer(n, argument, 1, 2**40)
-        units, tokens = (integer(n_pages, 'n_pages', 1), page_size) if page_size else (batch, ring or capacity)
-        memory = _memory(library.simdattn_kv_bytes(kind, layout, units, heads, tokens, dim))
+        batch = len(self._lengths)
+        units, tokens = (n_pages, page_size) if page_size else (batch, ring or capacity)
+        size = library.simdattn_kv_bytes(kind, layout, units, heads, tokens, dim)
+        if size == 0 or 4 * units * heads * (tokens + _abi.PANEL_WIDTH) * dim >= 2**62:
+            raise Error(Code.RANGE, f'capacity: {units} * {heads} heads * {tokens} tokens * {dim} dimensions are more than there can '
+                                    'be memory for')
+        memory = _memory(size)
         struct = library.simdattn_contiguous_kv(memory.ctypes.data, kind, layout, units, heads, tokens, dim)
         blocks, table_memory = [memory], None
         if library.simdattn_has_scales(kind):  # numbers are multiplied by scales that stand apart
@@ -79,7 +114,7 @@ class KVCache:
             struct.page_size, struct.n_pages = page_size, n_pages
             struct.block_table, struct.block_table_stride = table.pointer, table.strides[0]
             table_memory = table.owner
-        return Store(struct, blocks, table_memory)
+        return Store(struct, blocks, self._lengths, table_memory)
 
     @property
     def capacity(self) -> int:
@@ -101,41 +136,55 @@ class KVCache:
         """
         keys, values = operand(k, 'k'), operand(v, 'v')
         rows = keys.shape[2] if len(keys.shape) == 4 else 0
-        if len(values.shape) == 4 and values.shape[2] != rows:
-            raise Error(Code.SHAPE, f'v: has {values.shape[2]} rows, k {rows}')
-        added = np.full_like(self.lengths, rows) if counts is None else numbers(counts, np.int32, len(self.lengths), 'counts',
-                                                                                  'sequence')
+        for x, store, argument in ((keys, self.keys, 'k'), (values, self.values, 'v')):
+            batch, heads, _, dim = store.shape
+            if x.shape != (batch, heads, rows, dim):
+                raise Error(Code.SHAPE, f'{argument}: has shape {x.shape}; {(batch, heads, rows or "rows", dim)} is wanted')
+        added = np.full_like(self._lengths, rows)
+        if counts is not None:
+            added = numbers(counts, np.int32, len(self._lengths), 'counts', 'sequence')
+            if ((added < 0) | (added > rows)).any():
+                raise Error(Code.RANGE, f'counts: is {added.tolist()}; 0 .. {rows} is wanted, the rows of k')
+        self._check_room(added, rope)
         how = execution.with_target(target)
         options = Record(_abi.AppendOptions)
-        put_numbers(options, 'starts', self.lengths)
+        put_numbers(options, 'starts', self._lengths)
         key_view = as_view(keys, 4, 'k', '[batch, kv_heads, rows, head_dim]')
         value_view = as_view(values, 4, 'v', '[batch, kv_heads, rows, value_dim]')
         reference = options.reference()
 
-        def store(view: Any, into: Store, counts: NDArray) -> None:
+        def store(view: Any, into: Store, counts: NDArray, argument: str) -> None:
             options.put('counts', counts.ctypes.data)
-            check(library.simdattn_kv_append(ctypes.byref(view), None, ctypes.byref(into.struct), reference, how))
+            status = library.simdattn_kv_append(ctypes.byref(view), None, ctypes.byref(into.struct), reference, how)
+            check(status, argument)
 
-        store(value_view, self.values, np.zeros_like(added))  # refuses what is wrong with v before k is written
+        store(value_view, self.values, np.zeros_like(added), 'v')  # refuses what is wrong with v before k is written
         if rope is not None:
             _put_rotation(options, 'rope.', rope, pairing, first_dim)
-        store(key_view, self.keys, added)
+        store(key_view, self.keys, added, 'k')
         if rope is not None:
             options.put_struct('rope', initial_bytes(_abi.KeyRotation))
-        store(value_view, self.values, added)
-        self.lengths += added
+        store(value_view, self.values, added, 'v')
+        self._lengths += added
+
+    def _check_room(self, added: NDArray, rope: Optional[RopeTable]) -> None:
+        """Error if a sequence's new tokens are more than there is room for, or than a table of angles has rows."""
+        positions = None if rope is None else rope[0].shape[0]
+        for b, (n, more) in enumerate(zip(self._lengths.tolist(), added.tolist())):
+            if more and n + more > self.capacity:
+                raise Error(Code.RANGE, f'k: has {more} rows for sequence {b}, which has {n} of {self.capacity} tokens already')
+            if more and positions is not None and n + more > positions:
+                raise Error(Code.RANGE, f'rope: has {positions} positions; the tokens of sequence {b} stand at {n} .. {n + more - 1}')
 
     def attend(self, q: Array, *, causal: bool = True, **options: Any) -> Any:
         """attention(q, keys, values) over the tokens that each sequence has; the last row stands at the newest token.
 
         q: [batch, heads, rows, head_dim], rotated already. options: all of attention()'s.
         """
-        options.setdefault('kv_length', self.lengths)
         return attention(q, self.keys, self.values, causal=causal, **options)
 
     def plan(self, q: Array, *, causal: bool = True, **options: Any) -> Plan:
         """attend() as a Plan, for the lengths of this moment."""
-        options.setdefault('kv_length', self.lengths.copy())
         return Plan(q, self.keys, self.values, causal=causal, **options)
 
     def shift(self, first: int, last: int, delta: int, *, rope: Optional[RopeTable] = None, pairing: str = 'half_split',
@@ -150,13 +199,81 @@ class KVCache:
         if rope is not None:
             _put_rotation(rotation, '', rope, pairing, first_dim)
         tokens = [integer(n, argument) for n, argument in ((first, 'first'), (last, 'last'), (delta, 'delta'))]
-        check(library.simdattn_kv_shift(ctypes.byref(self.keys.struct), *tokens, rotation.reference(), how))
-        check(library.simdattn_kv_shift(ctypes.byref(self.values.struct), *tokens, None, how))
+        given = dict(zip(('first', 'last', 'delta'), tokens), tokens=self.capacity)
+        check(library.simdattn_kv_shift(ctypes.byref(self.keys.struct), *tokens, rotation.reference(), how), **given)
+        check(library.simdattn_kv_shift(ctypes.byref(self.values.struct), *tokens, None, how), **given)
+
+    # ---- Copies ----------------------------------------------------------------------------------------------------------
+
+    def _blocks(self) -> List[NDArray]:
+        """All memory, of keys and of values."""
+        return [*self.keys.memory, *self.values.memory]
+
+    def _sequences(self, what: str) -> List[NDArray]:
+        """The memory, a row for each sequence."""
+        if self._options['page_size']:
+            raise Error(Code.RANGE, f'{what}: sequences of this cache share pages; change the block table')
+        return [x.reshape(len(self._lengths), -1) for x in self._blocks()]
+
+    def clone(self) -> KVCache:
+        """Another cache with the same tokens, in memory of its own; with pages, with a block table of its own too."""
+        table = None if self._block_table is None else np.array(self._block_table, np.int32)
+        return _restore(self._options, self._blocks(), self._lengths, table)
+
+    def fork(self, n: int) -> KVCache:
+        """A cache of n * batch sequences: n copies of the first, n of the second, and so on. Not with pages."""
+        batch = len(self._lengths)
+        source = np.repeat(np.arange(batch), integer(n, 'n', 1, 2**31 - 1))
+        blocks = self._sequences('fork')
+        return _restore({**self._options, 'batch': len(source)}, [x[source] for x in blocks], self._lengths[source], None)
+
+    def reorder(self, indices: Any) -> None:
+        """Sequence i becomes what indices[i] was: the beams of a search. indices: [batch], integers. Not with pages."""
+        batch = len(self._lengths)
+        source = numbers(indices, np.int32, batch, 'indices', 'sequence')
+        if ((source < 0) | (source >= batch)).any():
+            raise Error(Code.RANGE, f'indices: is {source.tolist()}; 0 .. {batch - 1} is wanted')
+        moved = np.flatnonzero(source != np.arange(batch))
+        for block in self._sequences('reorder'):
+            block[moved] = block[source[moved]]
+        self._lengths[:] = self._lengths[source]
+
+    def reset(self, sequences: Optional[Sequence[int]] = None) -> None:
+        """Forgets all tokens, of these sequences or of all."""
+        lengths = np.array(self._lengths)
+        lengths[slice(None) if sequences is None else [integer(i, 'sequences', 0, len(lengths) - 1) for i in sequences]] = 0
+        self._lengths[:] = lengths
+
+    def __len__(self) -> int:
+        return int(self._lengths.max())
+
+    def __bool__(self) -> bool:
+        return True  # an empty cache is one, too
+
+    def __copy__(self) -> KVCache:
+        return self.clone()
+
+    def __deepcopy__(self, memo: Any) -> KVCache:
+        return self.clone()
+
+    def __reduce__(self) -> Any:
+        table = None if self._block_table is None else np.array(self._block_table, np.int32)
+        return _restore, (self._options, self._blocks(), np.array(self._lengths), table)
 
     def __repr__(self) -> str:
         struct = self.keys.struct
         return (f'KVCache(batch={struct.batch}, kv_heads={struct.heads}, capacity={struct.tokens}, head_dim={struct.dim}, '
-                f'dtype={KvType(struct.type).name.lower()!r}, layout={KvLayout(struct.layout).name.lower()!r})')
+                f'dtype={KvType(struct.type).name.lower()!r}, layout={KvLayout(struct.layout).name.lower()!r}, '
+                f'lengths={self._lengths.tolist()})')
+
+
+def _restore(options: Dict[str, Any], blocks: Sequence[NDArray], lengths: NDArray, table: Optional[NDArray]) -> KVCache:
+    """The cache of these options with this memory; the memory is copied."""
+    cache = KVCache(**options, block_table=table)
+    for ours, theirs in zip(cache._blocks(), blocks):
+        ours[:] = theirs.reshape(-1).view(ours.dtype)
+    cache._lengths[:] = lengths
+    return cache
 
 
 def _put_rotation(record: Record, prefix: str, table: RopeTable, pairing: Any, first_dim: int) -> None:

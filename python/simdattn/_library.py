@@ -17,8 +17,8 @@ from ._abi import Code
 S = TypeVar('S', bound=ctypes.Structure)
 
 
-class Error(ValueError):
-    """A call that was refused; nothing was written.
+class Error(ValueError, RuntimeError):
+    """A call that was refused; nothing was written. A RuntimeError too: what PyTorch's functions raise.
 
     code: what kind of rule it was; detail: the sentence, "argument: rule".
     """
@@ -71,10 +71,30 @@ path = _path()
 library = _load(path)
 
 
-def check(status: Any) -> None:
-    """Raises what is not OK."""
+def check(status: Any, rows: str = 'rows', **given: Any) -> None:
+    """Raises what is not OK. given: the arguments; the sentence ends with those that it names. rows: what is `rows` in the library."""
     if status.code:
-        raise Error(Code(status.code), status.detail.decode())
+        raise Error(Code(status.code), _sentence(re.sub(r'\brows(?=[:.])', rows, status.detail.decode()), given))
+
+
+def _names() -> Dict[str, str]:
+    """'kyarn' -> "'yarn'": how C++ spells an enumerator, in lower case, and how Python does."""
+    enums = [e for e in vars(_abi).values() if isinstance(e, type) and issubclass(e, IntEnum) and e not in (IntEnum, Code)]
+    return {**{('k' + m.name.replace('_', '')).lower(): repr(m.name.lower()) for e in enums for m in e},
+            'kbottomright': 'None', 'kpanelwidth': '32'}
+
+
+def _sentence(detail: str, given: Dict[str, Any]) -> str:
+    """The library's sentence in the words of Python, and with numbers."""
+    detail = re.sub(r'\b(scoring|options|exec|kv)\.', '', detail)
+    detail = re.sub(r'\bk[A-Z]\w*', lambda m: _names().get(m[0].lower(), m[0]), detail)
+    named = [name for name in given if given[name] is not None and re.search(rf'\b{name}\b', detail)]
+    return '; '.join([detail, *(_shown(name, given[name]) for name in named)])
+
+
+def _shown(name: str, value: Any) -> str:
+    shape = getattr(value, 'shape', ())
+    return f'{name} has shape {tuple(shape)}' if len(shape) > 1 else f'{name} is {value!r}'
 
 
 @lru_cache(maxsize=None)

@@ -9,10 +9,11 @@ import numpy as np
 
 from . import _abi
 from ._abi import Code, DType, MropeLayout, RopePairing, RopeType
-from ._arrays import Array, NDArray, as_view, doubles, new_like, operand, padded
+from ._arrays import Array, NDArray, as_view, doubles, new_like, operand, padded, positions_of
 from ._library import Error, Record, check, enumerator, library
-from ._scoring import integer
+from ._scoring import as_double, boolean, integer
 from ._targets import execution
+from ._tensors import mark_written
 
 
 class RopeTable(NamedTuple):
@@ -21,6 +22,9 @@ class RopeTable(NamedTuple):
     cos: Array
     sin: Array
 
+    def __repr__(self) -> str:
+        return f'RopeTable(positions={self.cos.shape[0]}, pairs={self.cos.shape[1]}, dtype={self.cos.dtype})'
+
 
 _ROWS = '[batch, heads, rows, dim]'
 _TABLE = '[positions, pairs]'
@@ -28,26 +32,42 @@ _ENUMS = {'rope_type': RopeType, 'mrope_layout': MropeLayout}
 _INTEGERS = {'original_max_position_embeddings', 'max_position_embeddings', 'seq_len'}
 _BOOLS = {'truncate', 'f32_angles'}
 _ARRAYS = {'short_factor', 'long_factor', 'freq_factors', 'inv_freq'}
+_OLDER_TYPES = {'mrope': 'default', 'su': 'longrope'}
 _FLOATS = {'rope_theta', 'factor', 'beta_fast', 'beta_slow', 'mscale', 'mscale_all_dim', 'low_freq_factor', 'high_freq_factor',
            'partial_rotary_factor'}
+_OPTIONS = {*_ENUMS, *_INTEGERS, *_BOOLS, *_ARRAYS, *_FLOATS, 'attention_factor', 'mrope_section'}
+
+
+def _own_names(options: Dict[str, Any]) -> Dict[str, Any]:
+    """The keys of configuration files that are other names of ours."""
+    options = {name: value for name, value in options.items() if value is not None}
+    nested = [name for name, value in options.items() if isinstance(value, dict)]
+    if nested:
+        raise TypeError(f'rope_table(): {", ".join(nested)} are parameters of kinds of layers; give those of one: '
+                        f'**config.rope_parameters[{nested[0]!r}]')
+    older = options.pop('type', None)  # of files that do not have rope_type
+    kind = options.get('rope_type', older)
+    if kind is not None:
+        options['rope_type'] = _OLDER_TYPES.get(kind, kind)
+    if options.pop('mrope_interleaved', False):
+        options.setdefault('mrope_layout', 'interleaved')
+    return options
 
 
 def _table_options(options: Dict[str, Any]) -> Record:
     record = Record(_abi.RopeTableOptions)
     for name, value in options.items():
-        argument = f'options.{name}'
-        if value is None:
-            continue
+        argument = name
         if name in _ENUMS:
             record.put(name, enumerator(_ENUMS[name], value, argument))
         elif name in _INTEGERS:
             record.put(name, integer(value, argument))
         elif name in _BOOLS:
-            record.put(name, bool(value))
+            record.put(name, boolean(value, argument))
         elif name in _FLOATS:
-            record.put(name, value)
+            record.put(name, as_double(value, argument))
         elif name == 'attention_factor':
-            record.put('attention_factor.value', value)
+            record.put('attention_factor.value', as_double(value, argument))
             record.put('attention_factor.given', 1)
         elif name in _ARRAYS:
             array = doubles(value, argument)
@@ -60,16 +80,18 @@ def _table_options(options: Dict[str, Any]) -> Record:
             sections = [integer(n, argument) for n in value]
             record.put(name, *sections, *[0] * (4 - len(sections)))
         else:
-            raise TypeError(f'{name!r} is no option of a table')
+            raise TypeError(f'{name!r} is no option of a table; there are {", ".join(sorted(_OPTIONS))}')
     return record
 
 
 def rope_frequencies(pairs: int, **options: Any) -> Tuple[NDArray, float]:
     """The inverse frequencies, float64 [pairs], and the number that multiplies cos and sin. options: as in rope_table()."""
+    options = _own_names(options)
     record = _table_options(options)
     frequencies = np.empty(max(integer(pairs, 'pairs'), 0))
     factor = ctypes.c_double()
-    check(library.simdattn_rope_frequencies(frequencies.ctypes.data, pairs, ctypes.byref(factor), record.reference()))
+    check(library.simdattn_rope_frequencies(frequencies.ctypes.data, pairs, ctypes.byref(factor), record.reference()),
+          pairs=pairs, **options)
     return frequencies, factor.value
 
 
@@ -77,10 +99,10 @@ def rope_table(positions: Union[int, Array], dim: int, *, first: int = 0, out: O
                **options: Any) -> RopeTable:
     """cos and sin of every position and pair, within 0.51 ulp, float32 [positions, dim / 2].
 
-    positions: how many, from `first` on; or the positions themselves, int32 or int64 [n], or [axes, n] with mrope_section.
+    positions: how many, from `first` on; or the positions themselves, int32 or int64 [n], or [axes, n] with mrope_section; lists too.
     dim: rotated dimensions, two for each pair.
-    options: the names of model configuration files, so that rope_table(n, dim, rope_theta=config.rope_theta, **config.rope_scaling)
-    will do: rope_theta (10000), rope_type ('default', 'linear', 'proportional', 'dynamic', 'yarn', 'llama3', 'longrope'),
+    options: the names of model configuration files, so that rope_table(n, dim, **config.rope_parameters) will do, and in older ones
+    rope_table(n, dim, rope_theta=config.rope_theta, **config.rope_scaling), `type` for `rope_type` too: rope_theta (10000), rope_type ('default', 'linear', 'proportional', 'dynamic', 'yarn', 'llama3', 'longrope'),
     factor, original_max_position_embeddings, max_position_embeddings, seq_len, attention_factor, beta_fast, beta_slow, mscale,
     mscale_all_dim, truncate, low_freq_factor, high_freq_factor, short_factor, long_factor, freq_factors, inv_freq,
     partial_rotary_factor, mrope_section, mrope_layout ('contiguous', 'interleaved', 'axial'), f32_angles.
@@ -88,27 +110,31 @@ def rope_table(positions: Union[int, Array], dim: int, *, first: int = 0, out: O
     pairs, odd = divmod(integer(dim, 'dim'), 2)
     if odd or pairs < 0:
         raise Error(Code.SHAPE, f'dim: is {dim}; an even number is wanted, two for each pair')
+    options = _own_names(options)
     record = _table_options(options)
     if isinstance(positions, (int, np.integer)):
         n, where = integer(positions, 'positions', 0), None
     else:
-        where = operand(positions, 'positions')
+        where = positions_of(positions, 'positions')
         if len(where.shape) == 1:
             where = padded(where, 2, 'positions')
         n = where.shape[-1] if where.shape else 0
+    written = [] if out is None else out
     if out is None:
         out = RopeTable(new_like(positions, (n, pairs), DType.F32), new_like(positions, (n, pairs), DType.F32))
     cos, sin = operand(out[0], 'cos', writable=True), operand(out[1], 'sin', writable=True)
     check(library.simdattn_rope_table(
         ctypes.byref(as_view(cos, 2, 'cos', '[n, pairs]')), ctypes.byref(as_view(sin, 2, 'sin', '[n, pairs]')),
-        record.reference(), where and ctypes.byref(as_view(where, 2, 'positions', '[axes, n]')), integer(first, 'first')))
+        record.reference(), where and ctypes.byref(as_view(where, 2, 'positions', '[axes, n]')), integer(first, 'first')),
+        columns=pairs, first=first, positions=where, cos=cos, sin=sin, **options)
+    mark_written(written)
     return RopeTable(*out)
 
 
 def put_rope_options(record: Record, prefix: str, pairing: Any, inverse: bool, first_dim: int, start: int) -> None:
     """Fills the simdattn_rope_options at `prefix` of a record."""
     record.put(prefix + 'pairing', enumerator(RopePairing, pairing, 'pairing'))
-    record.put(prefix + 'inverse', bool(inverse))
+    record.put(prefix + 'inverse', boolean(inverse, 'inverse'))
     record.put(prefix + 'first_dim', integer(first_dim, 'first_dim'))
     record.put(prefix + 'start', integer(start, 'start'))
 
@@ -118,13 +144,14 @@ def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *,
     """Rotates pairs of dimensions: y0 = x0 c - x1 s, y1 = x0 s + x1 c.
 
     x: [batch, heads, rows, dim]; cos, sin: float32 [positions, pairs], a RopeTable: rope(x, *table).
-    positions: int32 or int64 [batch, rows]; without them row i stands at start + i.
+    positions: int32 or int64 [batch, rows], or lists; without them row i stands at start + i.
     out: as x; may be x itself.
     pairing: 'half_split' (i, i + pairs), as Hugging Face; 'interleaved' (2i, 2i + 1), as Meta's Llama code.
     first_dim: the first rotated dimension; those that are not rotated are copied. inverse: by the negative angle.
     """
     rows, c, s = operand(x, 'x'), operand(cos, 'cos'), operand(sin, 'sin')
-    where = None if positions is None else operand(positions, 'positions')
+    where = None if positions is None else positions_of(positions, 'positions')
+    written = [] if out is None else [out]
     if out is None:
         out = new_like(x, rows.shape, rows.dtype)
     result = operand(out, 'out', writable=True)
@@ -133,5 +160,7 @@ def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *,
     check(library.simdattn_rope(
         ctypes.byref(as_view(rows, 4, 'x', _ROWS)), ctypes.byref(as_view(c, 2, 'cos', _TABLE)),
         ctypes.byref(as_view(s, 2, 'sin', _TABLE)), where and ctypes.byref(as_view(where, 2, 'positions', '[batch, rows]')),
-        ctypes.byref(as_view(result, 4, 'out', _ROWS)), options.reference(), execution.with_target(target)))
+        ctypes.byref(as_view(result, 4, 'out', _ROWS)), options.reference(), execution.with_target(target)),
+        x=rows, cos=c, sin=s, positions=where, out=result, start=start, first_dim=first_dim)
+    mark_written(written)
     return out

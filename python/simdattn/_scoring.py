@@ -17,14 +17,25 @@ _INTEGERS = {'offset', 'window_left', 'window_right', 'chunk'}
 _PER_SEQUENCE = {'offsets', 'prefix_end', 'kv_start', 'kv_length'}
 _PER_HEAD = {'bias_scale', 'alibi_slopes', 'sinks'}
 _VIEWS = {'bias', 'keep'}
+OPTIONS = {'causal', 'scale', 'bits', *_FLOATS, *_INTEGERS, *_PER_SEQUENCE, *_PER_HEAD, *_VIEWS}
 
 
 def integer(value: Any, argument: str, low: int = -2**63, high: int = 2**63 - 1) -> int:
     """value as a whole number of the C type; ctypes alone would cut bits off."""
-    number = operator.index(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f'{argument}: an integer is wanted, not {value!r}') from None
     if not low <= number <= high:
         raise Error(Code.RANGE, f'{argument}: {number} is not in {low} .. {high}')
     return number
+
+
+def boolean(value: Any, argument: str) -> bool:
+    """value as true or false; a word like 'no' is neither."""
+    if isinstance(value, (bool, np.bool_)) or value in (0, 1) and isinstance(value, (int, np.integer)):
+        return bool(value)
+    raise TypeError(f'{argument}: True or False is wanted, not {value!r}')
 
 
 def put_view(record: Record, member: str, x: Operand, rank: int, argument: str, shape: str) -> None:
@@ -48,13 +59,13 @@ def put_scoring(record: Record, prefix: str, options: Dict[str, Any], shape: Tup
     for name, value in options.items():
         if value is None:
             continue
-        argument, member = f'scoring.{name}', prefix + name
+        argument, member = name, prefix + name
         if name == 'causal':
-            record.put(member, bool(value))
+            record.put(member, boolean(value, argument))
         elif name in _INTEGERS:
             record.put(member, integer(value, argument))
         elif name == 'scale':
-            record.put(member + '.value', as_float(value))
+            record.put(member + '.value', as_float(value, argument))
             record.put(member + '.given', 1)
         elif name in _PER_SEQUENCE:
             put_numbers(record, member, numbers(value, np.int32, sequences, argument, 'sequence'))
@@ -63,29 +74,39 @@ def put_scoring(record: Record, prefix: str, options: Dict[str, Any], shape: Tup
         elif name in _VIEWS:
             put_view(record, member, padded(operand(value, argument), 4, argument), 4, argument, '')
         elif name in _FLOATS:
-            record.put(member, as_float(value))
+            record.put(member, as_float(value, argument))
         elif name == 'bits':
             _put_bits(record, member, value, shape)
         else:
-            raise TypeError(f'{name!r} is no option of attention')
+            raise TypeError(f'{name!r} is no option; there are {", ".join(sorted(OPTIONS))}')
 
 
-def as_float(value: Any) -> float:
+def as_double(value: Any, argument: str) -> float:
+    """value as a number; words are none."""
+    try:
+        return ctypes.c_double(value).value
+    except TypeError:
+        raise TypeError(f'{argument}: a number is wanted, not {value!r}') from None
+
+
+def as_float(value: Any, argument: str) -> float:
     """The f32 nearest to value; infinity beyond the range, which the library refuses."""
-    return ctypes.c_float(value).value
+    return ctypes.c_float(as_double(value, argument)).value
 
 
 def _put_bits(record: Record, member: str, value: Any, shape: Tuple[int, ...]) -> None:
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise TypeError('bits: a pair is wanted, (bytes, columns)')
     data, columns = value
-    x = padded(operand(data, 'scoring.bits'), 4, 'scoring.bits')
+    x = padded(operand(data, 'bits'), 4, 'bits')
     if x.dtype != DType.U8:
-        raise Error(Code.DTYPE, 'scoring.bits: bytes (uint8) are wanted')
-    columns = integer(columns, 'scoring.bits.columns', 0)
+        raise Error(Code.DTYPE, 'bits: bytes (uint8) are wanted')
+    columns = integer(columns, 'bits.columns', 0)
     if any(n not in (1, wanted) for n, wanted in zip(x.shape, shape[:3])) or 8 * x.shape[3] < columns:
-        raise Error(Code.SHAPE, f'scoring.bits: has shape {x.shape}; [batch, heads, rows, ceil(columns / 8)] is wanted, here '
+        raise Error(Code.SHAPE, f'bits: has shape {x.shape}; [batch, heads, rows, ceil(columns / 8)] is wanted, here '
                                 f'{(*shape[:3], (columns + 7) // 8)}, or 1 in the place of the first three')
     if x.strides[3] != 1:
-        raise Error(Code.STRIDE, 'scoring.bits: the last dimension is not contiguous')
+        raise Error(Code.STRIDE, 'bits: the last dimension is not contiguous')
     record.put(member + '.data', x.pointer)
     record.put(member + '.columns', columns)
     record.put(member + '.stride', *x.strides[:3])

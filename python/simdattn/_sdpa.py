@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, Dict, Optional, Sequence, Tuple
+
+import numpy as np
 
 from ._abi import Code, DType
 from ._arrays import SIZES, Array, Operand, new_like, operand, padded
 from ._attention import Problem, _Tasks
 from ._library import Error
+from ._scoring import boolean
+from ._tensors import causal_offset, is_causal_bias, mark_written
+
+Shape = Tuple[int, ...]
 
 
 def _broadcast(x: Operand, leading: Sequence[int], argument: str, trailing: int = 2) -> Operand:
@@ -23,11 +30,34 @@ def _broadcast(x: Operand, leading: Sequence[int], argument: str, trailing: int 
     return x._replace(shape=(*leading, *rest), strides=(*strides, *x.strides[cut:]))
 
 
-def _common(shapes: Sequence[Tuple[int, ...]]) -> Tuple[int, ...]:
+def _common(shapes: Sequence[Shape]) -> Shape:
     """The shape that all of these broadcast to, or that of the first where there is none: _broadcast() then says so."""
     rank = max(len(s) for s in shapes)
     columns = zip(*((1,) * (rank - len(s)) + s for s in shapes))
     return tuple(next((n for n in column if n != 1), 1) for column in columns)
+
+
+def leading_shapes(q: Shape, k: Shape, v: Shape, enable_gqa: bool) -> Tuple[Shape, Shape]:
+    """What stands before the last two dimensions of the result, and of key and value after broadcasting. Error for other shapes."""
+    for shape, argument in ((q, 'query'), (k, 'key'), (v, 'value')):
+        if len(shape) < 2:
+            raise Error(Code.SHAPE, f'{argument}: has {len(shape)} dimensions; at least 2 are wanted')
+    if k[-1] != q[-1]:
+        raise Error(Code.SHAPE, f'key: its last dimension is {k[-1]}, that of query {q[-1]}')
+    if v[-2] != k[-2]:
+        raise Error(Code.SHAPE, f'value: has {v[-2]} rows, key {k[-2]}')
+    leading = [q[:-2], k[:-2], v[:-2]]
+    if not enable_gqa or leading[0] == leading[1] == leading[2]:
+        full = _common(leading)
+        return full, full
+    if any(len(s) < 1 for s in leading):
+        raise Error(Code.SHAPE, 'enable_gqa: needs a dimension of heads')
+    heads, kv_heads = leading[0][-1], leading[1][-1]
+    if leading[2][-1] != kv_heads or kv_heads == 0 or heads % kv_heads:
+        raise Error(Code.SHAPE, f'enable_gqa: {heads} heads of query do not divide among {kv_heads} of key and '
+                                f'{leading[2][-1]} of value')
+    batches = _common([s[:-1] for s in leading])
+    return (*batches, heads), (*batches, kv_heads)
 
 
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_mask: Optional[Array] = None, dropout_p: float = 0.0,
@@ -36,45 +66,47 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
     """As torch.nn.functional.scaled_dot_product_attention, for inference on the CPU.
 
     query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; leading dimensions broadcast; the last of them are heads.
-    attn_mask: bool (true attends) or a float type (added), broadcast to [..., L, S].
+    attn_mask: bool (true attends) or a float type (added), broadcast to [..., L, S], or a torch.nn.attention.bias.CausalBias.
     dropout_p: must be 0. is_causal: row i sees keys 0 .. i (the corner at the top left), without attn_mask.
     scale: default 1/sqrt(E). enable_gqa: key and value have fewer heads; query head h reads head h // (heads / kv_heads).
     out: [..., L, Ev], as query unless given. target, pool: as in attention().
 
-    Where PyTorch gives NaN for a row that sees no key (before 2.5), this gives zeros.
+    E and Ev may be 0: without dimensions every score is 0. Where PyTorch gives NaN for a row that sees no key (before 2.5), this
+    gives zeros.
     """
+    mask, offset = masking(attn_mask, dropout_p, is_causal, (query, key))
+    written = [] if out is None else [out]
+    out = attend(query, key, value, mask, offset, scale, boolean(enable_gqa, 'enable_gqa'), out, target, pool)
+    mark_written(written)
+    return out
+
+
+def masking(attn_mask: Any, dropout_p: float, is_causal: bool, arrays: Sequence[Any]) -> Tuple[Any, Optional[int]]:
+    """The mask that is an array, and the position of row 0 on the axis of keys where causality is asked for."""
     if dropout_p != 0:
         raise Error(Code.RANGE, f'dropout_p: is {dropout_p}; this is for inference, it must be 0')
-    if is_causal and attn_mask is not None:
-        raise Error(Code.RANGE, 'attn_mask: must not be given with is_causal')
-    q, k, v = operand(query, 'query'), operand(key, 'key'), operand(value, 'value')
-    for x, argument in ((q, 'query'), (k, 'key'), (v, 'value')):
-        if len(x.shape) < 2:
-            raise Error(Code.SHAPE, f'{argument}: has {len(x.shape)} dimensions; at least 2 are wanted')
-    if k.shape[-1] != q.shape[-1]:
-        raise Error(Code.SHAPE, f'key: its last dimension is {k.shape[-1]}, that of query {q.shape[-1]}')
-    if v.shape[-2] != k.shape[-2]:
-        raise Error(Code.SHAPE, f'value: has {v.shape[-2]} rows, key {k.shape[-2]}')
+    if boolean(is_causal, 'is_causal'):
+        if attn_mask is not None:
+            raise Error(Code.RANGE, 'attn_mask: must not be given with is_causal')
+        return None, 0
+    if attn_mask is not None and is_causal_bias(attn_mask):
+        rows, keys = (x.shape[-2] for x in arrays)
+        return None, causal_offset(attn_mask, rows, keys, 'attn_mask')
+    return attn_mask, None
 
-    leading = [q.shape[:-2], k.shape[:-2], v.shape[:-2]]
-    if leading[0] == leading[1] == leading[2] and len(leading[0]) <= 2:
-        full = kv_full = leading[0]
-    elif enable_gqa:
-        if any(len(s) < 1 for s in leading):
-            raise Error(Code.SHAPE, 'enable_gqa: needs a dimension of heads')
-        heads, kv_heads = leading[0][-1], leading[1][-1]
-        if leading[2][-1] != kv_heads or kv_heads == 0 or heads % kv_heads:
-            raise Error(Code.SHAPE, f'enable_gqa: {heads} heads of query do not divide among {kv_heads} of key and '
-                                    f'{leading[2][-1]} of value')
-        batches = _common([s[:-1] for s in leading])
-        full, kv_full = (*batches, heads), (*batches, kv_heads)
-    else:
-        full = kv_full = _common(leading)
-    if not leading[0] == leading[1] == leading[2] == full:
+
+def attend(query: Array, key: Array, value: Array, attn_mask: Optional[Array], offset: Optional[int], scale: Optional[float],
+           enable_gqa: bool, out: Optional[Array], target: Optional[str], pool: Optional[Any]) -> Any:
+    """scaled_dot_product_attention behind its rules on masks."""
+    q, k, v = operand(query, 'query'), operand(key, 'key'), operand(value, 'value')
+    full, kv_full = leading_shapes(q.shape, k.shape, v.shape, enable_gqa)
+    if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2] == full:
         q, k, v = _broadcast(q, full, 'query'), _broadcast(k, kv_full, 'key'), _broadcast(v, kv_full, 'value')
     rows, keys = q.shape[-2], k.shape[-2]
 
-    options: Dict[str, Any] = {'scale': scale, 'causal': True, 'offset': 0} if is_causal else {'scale': scale}
+    options: Dict[str, Any] = {'scale': scale}
+    if offset is not None:
+        options.update(causal=True, offset=offset)
     mask = None
     if attn_mask is not None:
         mask = operand(attn_mask, 'attn_mask')
@@ -82,6 +114,8 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
         if mask.shape[-1] not in (1, keys):
             raise Error(Code.SHAPE, f'attn_mask: shape {mask.shape} does not broadcast to {(*full, rows, keys)}')
         mask = _broadcast(mask, (*full, rows), 'attn_mask', trailing=1)  # the library repeats a last dimension of 1
+        if mask.dtype in (DType.I32, DType.I64):
+            raise Error(Code.DTYPE, 'attn_mask: holds integers; bool (true attends) or a float type (added) is wanted')
 
     shape = (*full, rows, v.shape[-1])
     if out is None:
@@ -89,6 +123,11 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
     result = operand(out, 'out', writable=True)
     if result.shape != shape:
         raise Error(Code.SHAPE, f'out: has shape {result.shape}; {shape} is wanted')
+    if shape[-1] == 0:
+        return out  # nothing to write
+    if q.shape[-1] == 0:
+        q, k = _one_zero(q), _one_zero(k)
+        options['scale'] = 1.0 if scale is None or math.isinf(scale) else scale
     # Four dimensions are one call. What stands before them is walked here: it need not be one stride.
     outer = full[:-2] if len(full) > 2 else ()
     for place in itertools.product(*(range(n) for n in outer)):
@@ -101,6 +140,14 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
         else:
             _Tasks(problem, target).run(pool)
     return out
+
+
+_ZERO = np.zeros(1)  # 0 in every type
+
+
+def _one_zero(x: Operand) -> Operand:
+    """Rows without dimensions as rows of one that is 0: the products are the same."""
+    return Operand(_ZERO.ctypes.data, x.dtype, (*x.shape[:-1], 1), (*(0,) * (len(x.shape) - 1), 1), _ZERO)
 
 
 def _four(x: Operand, place: Tuple[int, ...]) -> Operand:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import threading
 from functools import lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi
-from ._library import check, initial, library, path
+from ._abi import Code
+from ._library import Error, check, initial, library, path
 
 
 class Target(NamedTuple):
@@ -60,7 +61,9 @@ def info() -> Dict[str, Any]:
 @lru_cache(maxsize=None)
 def _pointer(name: str) -> Optional[int]:
     found = ctypes.c_void_p()
-    check(library.simdattn_find_target(name.encode(), ctypes.byref(found)))
+    status = library.simdattn_find_target(name.encode(), ctypes.byref(found))
+    if status.code:
+        raise Error(Code(status.code), f'target: {name!r}: {status.detail.decode().partition(": ")[2]}')
     return found.value
 
 
@@ -72,9 +75,12 @@ class Execution(threading.local):
         self.memory = ctypes.create_string_buffer(0)
         self.reference = ctypes.byref(self.struct)
 
-    def with_target(self, target: Optional[str]) -> Any:
+    def with_target(self, target: Union[str, Target, None]) -> Any:
         """The struct by reference."""
-        self.struct.target = None if target is None else _pointer(target)
+        name = target.name if isinstance(target, Target) else target
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f'target: a name is wanted, as targets() lists them, not {target!r}')
+        self.struct.target = None if name is None else _pointer(name)
         return self.reference
 
     def grow(self, size: int) -> None:

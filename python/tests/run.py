@@ -3,7 +3,7 @@ import importlib.util
 import sys
 
 file = sys.argv[1]
-needed = ['numpy', 'pytest'] + (['torch'] if file.endswith('test_torch.py') else [])
+needed = ['numpy', 'pytest'] + (['torch'] if 'test_torch' in file else [])
 missing = [name for name in needed if importlib.util.find_spec(name) is None]
 if missing:
     print(f'skipped {file}: not installed: {", ".join("python3-" + name for name in missing)}')

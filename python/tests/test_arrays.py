@@ -144,7 +144,7 @@ def test_read_only_outputs_are_refused(random):
 
 def test_what_is_no_array(random):
     q, k, v = tensors(random)
-    with pytest.raises(TypeError, match='q: list is neither'):
+    with pytest.raises(TypeError, match='q: list is no array'):
         simdattn.attention([[1.0]], k, v)
     refused(Code.DTYPE, 'q: is on DLPack device 2; the CPU is 1', lambda: simdattn.attention(Producer(q, F32, device=2), k, v))
     refused(Code.DTYPE, 'q: speaks DLPack 2.0', lambda: simdattn.attention(Producer(q, F32, versioned=True, major=2), k, v))

@@ -88,4 +88,4 @@ def test_bad_calls(random):
     refused(Code.SHAPE, 'attn_mask: shape', lambda: sdpa(q, k, v, np.ones((4, 2, 3, 5, 9), bool), out=out), out)
     refused(Code.SHAPE, 'query: has 1 dimensions', lambda: sdpa(q[0, 0, 0], k, v, out=out), out)
     refused(Code.SHAPE, 'out: has shape', lambda: sdpa(q[:, :, :4], k, v, out=out), out)
-    refused(Code.DTYPE, 'bias', lambda: sdpa(q, k, v, np.zeros((5, 9), np.int32), out=out), out)
+    refused(Code.DTYPE, 'attn_mask: holds integers', lambda: sdpa(q, k, v, np.zeros((5, 9), np.int32), out=out), out)

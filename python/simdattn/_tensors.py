@@ -1,0 +1,87 @@
+"""Tensors of PyTorch, which is not imported here: where their numbers are, and which are more than their memory."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from typing import Any, Iterable, NamedTuple, Optional, Tuple
+
+from ._abi import Code
+from ._library import Error
+
+
+def is_torch(x: Any) -> bool:
+    torch = sys.modules.get('torch')
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def refuse_gradient(x: Any, argument: str) -> None:
+    if x.requires_grad and sys.modules['torch'].is_grad_enabled():
+        raise Error(Code.RANGE, f'{argument}: requires a gradient; this is for inference: use torch.no_grad() or detach()')
+
+
+@lru_cache(maxsize=None)
+def _overrides(kind: type) -> Tuple[bool, bool]:
+    """Whether a class of tensors has a __torch_function__ and a __torch_dispatch__ of its own."""
+    torch = sys.modules['torch']
+    function = getattr(kind.__torch_function__, '__func__', kind.__torch_function__)  # type: ignore[attr-defined]
+    usual = (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
+    return function not in usual, kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+
+
+def _refuse_meaning(x: Any, argument: str) -> None:
+    """Subclasses whose numbers are not their memory alone: masks without memory, fake, nested and distributed tensors."""
+    function, dispatch = _overrides(type(x))
+    # Where PyTorch has switched __torch_function__ off, the class itself has asked for the memory.
+    if dispatch or is_causal_bias(x) or function and sys.modules['torch']._C._is_torch_function_enabled():
+        name = '__torch_dispatch__' if dispatch else '__torch_function__'
+        raise Error(Code.DTYPE, f'{argument}: is a {type(x).__name__}, which says by {name} what it means; its memory is not read')
+
+
+class Memory(NamedTuple):
+    """Where the numbers of a plain tensor are."""
+
+    dtype: Any
+    pointer: int
+    shape: Tuple[int, ...]
+    strides: Tuple[int, ...]
+
+
+def memory_of(x: Any, argument: str) -> Memory:
+    """As its __dlpack__, in a tenth of the time, and with bool in old versions too. Error for what is no plain memory."""
+    torch = sys.modules['torch']
+    if type(x) is not torch.Tensor:
+        _refuse_meaning(x, argument)
+    refuse_gradient(x, argument)
+    if not x.is_cpu or x.layout is not torch.strided or x.is_neg():
+        raise Error(Code.DTYPE, f'{argument}: is on {x.device}, {x.layout}; a plain tensor on the CPU is wanted')
+    if torch._C._get_tracing_state() is not None:
+        raise Error(Code.RANGE, f'{argument}: torch.jit.trace does not see this function; it sees simdattn.torch.sdpa')
+    try:
+        return Memory(x.dtype, x.data_ptr(), tuple(x.shape), x.stride())
+    except RuntimeError as e:  # inside of vmap and other transformations
+        raise Error(Code.DTYPE, f'{argument}: has no memory of its own ({str(e).splitlines()[0]})') from e
+
+
+def mark_written(arrays: Iterable[Any]) -> None:
+    """Tells autograd that these were written, as PyTorch's own functions do: a backward that needs what they held is refused."""
+    for x in arrays:
+        if is_torch(x) and not x.is_inference():
+            x.detach().narrow(0, 0, 0).zero_()  # no element; it raises the version
+
+
+# ---- torch.nn.attention.bias.CausalBias (PyTorch 2.3 and later) ----------------------------------------------------------
+
+
+def is_causal_bias(x: Any) -> bool:
+    biases = sys.modules.get('torch.nn.attention.bias')
+    return biases is not None and isinstance(x, biases.CausalBias)
+
+
+def causal_offset(x: Any, rows: int, keys: int, argument: str) -> Optional[int]:
+    """The position of row 0 on the axis of keys that a CausalBias means; None if x is none."""
+    if not is_causal_bias(x):
+        return None
+    if (x.seq_len_q, x.seq_len_kv) != (rows, keys):
+        raise Error(Code.SHAPE, f'{argument}: is a CausalBias of {x.seq_len_q} rows and {x.seq_len_kv} keys; here are {rows} and {keys}')
+    return keys - rows if x.variant.name == 'LOWER_RIGHT' else 0

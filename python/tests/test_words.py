@@ -1,0 +1,135 @@
+"""Errors speak Python: its names and its numbers; wrong kinds of arguments are a TypeError; nothing of the caller's is lost in silence."""
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+from test_arrays import refused
+from test_attention import problem
+
+import simdattn
+from simdattn._abi import Code
+
+
+@pytest.fixture
+def arrays(random):
+    return [x.astype(np.float32) for x in problem(random)]
+
+
+def wrong(match, call):
+    with pytest.raises(TypeError, match=match):
+        call()
+
+
+def test_an_error_is_what_pytorch_raises_too():
+    assert issubclass(simdattn.Error, ValueError) and issubclass(simdattn.Error, RuntimeError)
+
+
+def test_arguments_of_another_kind(arrays):
+    q, k, v = arrays
+    wrong("pool: a concurrent.futures.ThreadPoolExecutor is wanted, not 2", lambda: simdattn.attention(q, k, v, pool=2))
+    with ProcessPoolExecutor(1) as pool:
+        wrong("pool: a concurrent.futures.ThreadPoolExecutor is wanted", lambda: simdattn.attention(q, k, v, pool=pool))
+    wrong('target: a name is wanted, as targets.. lists them, not 3', lambda: simdattn.attention(q, k, v, target=3))
+    best = simdattn.targets()[-1]
+    assert simdattn.attention(q, k, v, target=best).tobytes() == simdattn.attention(q, k, v, target='scalar').tobytes()
+    for word in ('no', 'yes', 2, None, [], 1.0):
+        wrong('is_causal: True or False is wanted', lambda word=word: simdattn.scaled_dot_product_attention(q[:, :2], k, v, is_causal=word))
+        wrong('causal: True or False is wanted', lambda word=word: simdattn.attention(q, k, v, causal=word))
+        wrong('inverse: True or False is wanted', lambda word=word: simdattn.rope(q, *simdattn.rope_table(9, 16), inverse=word))
+    for yes in (True, 1, np.True_, np.int8(1)):
+        assert simdattn.attention(q, k, v, causal=yes).tobytes() == simdattn.attention(q, k, v, causal=True).tobytes()
+    wrong("return_lse: True or False is wanted, not 'no'", lambda: simdattn.attention(q, k, v, return_lse='no'))
+    wrong("scale: a number is wanted, not 'a'", lambda: simdattn.attention(q, k, v, scale='a'))
+    wrong('chunk: an integer is wanted, not 8.5', lambda: simdattn.attention(q, k, v, chunk=8.5))
+    wrong("sinks: numbers are wanted", lambda: simdattn.attention(q, k, v, sinks=['a'] * 4))
+    wrong('bits: a pair is wanted', lambda: simdattn.attention(q, k, v, bits=q))
+    wrong('query: NoneType is no array', lambda: simdattn.scaled_dot_product_attention(None, k, v))
+    wrong("rope_theta: a number is wanted, not 'a'", lambda: simdattn.rope_table(4, 16, rope_theta='a'))
+    wrong("attention_factor: a number is wanted, not 'a'", lambda: simdattn.rope_table(4, 16, attention_factor='a'))
+    wrong("truncate: True or False is wanted, not 'no'", lambda: simdattn.rope_table(4, 16, truncate='no'))
+    wrong("inv_freq: numbers are wanted, not 'a'", lambda: simdattn.rope_table(4, 16, inv_freq='a'))
+    wrong(r"softmax\(\) has no option 'axis': it runs along the last dimension; there are alibi_slopes, ", lambda: simdattn.softmax(q, axis=0))
+    wrong("'theta' is no option of a table; there are attention_factor, beta_fast, ", lambda: simdattn.rope_table(4, 16, theta=3))
+
+
+def test_element_types_that_there_are(arrays):
+    q, k, v = arrays
+    refused(Code.DTYPE, 'q: float64 is not an element type of simdattn: float32, bfloat16 and float16 are, bool and uint8 of masks, int32 and '
+                        'int64 of positions', lambda: simdattn.attention(q.astype(float), k, v))
+
+
+def test_names_and_numbers(arrays):
+    q, k, v = arrays
+    refused(Code.RANGE, '^window_left, window_right: .*; window_left is -7', lambda: simdattn.attention(q, k, v, window_left=-7))
+    refused(Code.RANGE, r'^kv_length: .*n_kv; kv_length is \[1, 41\]; n_kv is 40|kv_length.*n_kv is 40',
+            lambda: simdattn.attention(q, k, v, kv_length=[1, 41]))
+    refused(Code.SHAPE, r'^bias.shape: .*bias has shape \(2, 4, 7, 39\)', lambda: simdattn.attention(q, k, v, bias=np.zeros((2, 4, 7, 39), np.float32)))
+    refused(Code.RANGE, "^factor: 'yarn' needs it", lambda: simdattn.rope_table(4, 16, rope_type='yarn'))
+    refused(Code.RANGE, r"^rope_theta: must be in \[1, 1e15\]; rope_theta is 0.5", lambda: simdattn.rope_table(4, 16, rope_theta=0.5))
+    refused(Code.RANGE, '^offset: must be None or within', lambda: simdattn.attention(q, k, v, causal=True, offset=2**40))
+    cache = simdattn.KVCache(2, 2, 20, 16, value_dim=24)
+    refused(Code.RANGE, 'k: has 40 rows for sequence 0, which has 0 of 20 tokens already', lambda: cache.append(k, v))
+
+
+def test_no_sentence_speaks_c():
+    """All that the library can say, read from its sources."""
+    import re
+
+    from conftest import source
+    from simdattn._library import _sentence
+    said = set()
+    for file in (source('lib', 'rules', 'tables.cc'), source('lib', 'rules', 'scoring.cc'), source('lib', 'rules', 'positions.h')):
+        said |= set(re.findall(r'"([a-z_.]+: [^"]+)"', file.read_text()))
+    assert len(said) > 60
+    for detail in said:
+        sentence = _sentence(detail, {})
+        assert not re.search(r'\bk[A-Z]|\b(scoring|options)\.', sentence), sentence
+
+
+def test_masked_arrays_are_refused(arrays):
+    q, k, v = arrays
+    masked = np.ma.masked_less(q, 0)
+    table = simdattn.rope_table(9, 16)
+    for call in (lambda: simdattn.attention(masked, k, v), lambda: simdattn.softmax(masked), lambda: simdattn.rope(masked, *table),
+                 lambda: simdattn.attention(q, k, v, kv_length=np.ma.array([3, 40], mask=[0, 1])),
+                 lambda: simdattn.rope_table(np.ma.array([3, 4]), 16), lambda: simdattn.rope_frequencies(2, inv_freq=np.ma.array([3.0, 4])),
+                 lambda: simdattn.to_bf16(masked), lambda: simdattn.from_bf16(np.ma.array([3], dtype=np.uint16))):
+        refused(Code.DTYPE, 'is a masked array, whose mask is not read', call)
+
+
+def test_lists_of_positions(arrays):
+    x = arrays[0]
+    table = simdattn.rope_table(range(20), 16)
+    assert table.cos.tobytes() == simdattn.rope_table(20, 16).cos.tobytes()
+    where = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3, 5, 8, 9, 7]]
+    assert simdattn.rope(x, *table, where).tobytes() == simdattn.rope(x, *table, np.array(where)).tobytes()
+    wrong('positions: integers are wanted', lambda: simdattn.rope_table([0.5, 1], 16))
+    wrong('positions: integers are wanted', lambda: simdattn.rope_table(['a'], 16))
+
+
+def test_parameters_of_model_configurations():
+    """rope_parameters as Transformers 5 has them, and rope_scaling of older files."""
+    for parameters, same in [
+        ({'rope_theta': 5e5, 'rope_type': 'default'}, {'rope_theta': 5e5}),
+        ({'rope_theta': 1e4, 'rope_type': 'default', 'partial_rotary_factor': 0.5}, {}),
+        ({'type': 'linear', 'factor': 4.0}, {'rope_type': 'linear', 'factor': 4.0}),
+        ({'type': 'linear', 'rope_type': 'linear', 'factor': 4.0}, {'rope_type': 'linear', 'factor': 4.0}),
+        ({'type': 'mrope', 'mrope_section': [2, 3, 3]}, {'mrope_section': [2, 3, 3]}),
+        ({'rope_type': 'default', 'mrope_section': [2, 3, 3], 'mrope_interleaved': True}, {'mrope_section': [2, 3, 3], 'mrope_layout': 'interleaved'}),
+        ({'type': 'su', 'short_factor': [1.0] * 8, 'long_factor': [2.0] * 8, 'original_max_position_embeddings': 99},
+         {'rope_type': 'longrope', 'short_factor': [1.0] * 8, 'long_factor': [2.0] * 8, 'original_max_position_embeddings': 99}),
+        ({'rope_theta': 1e6, 'attention_factor': None}, {'rope_theta': 1e6}),
+    ]:
+        positions = np.arange(21).reshape(3, 7) if 'mrope_section' in same else 7
+        found, wanted = simdattn.rope_table(positions, 16, **parameters), simdattn.rope_table(positions, 16, **same)
+        assert (found.cos.tobytes(), found.sin.tobytes()) == (wanted.cos.tobytes(), wanted.sin.tobytes())
+    layers = {'full_attention': {'rope_theta': 1e6}, 'sliding_attention': {'rope_theta': 1e4}}
+    wrong("full_attention, sliding_attention are parameters of kinds of layers; give those of one: .*'full_attention'",
+          lambda: simdattn.rope_table(4, 16, **layers))
+
+
+def test_what_objects_say():
+    assert repr(simdattn.rope_table(9, 16)) == 'RopeTable(positions=9, pairs=8, dtype=float32)'
+    assert repr(simdattn.to_bf16([1, 0.5])) == 'BF16([1. , 0.5])'
+    assert repr(simdattn.targets()[-1]).startswith("Target(name='scalar', runnable=True")
+    assert repr(simdattn.Error(Code.SHAPE, 'q: the rule')) == "Error('q: the rule (SHAPE)')"
