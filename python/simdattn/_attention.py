@@ -80,10 +80,8 @@ def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> Tuple[int, i
 
 def _put_written(scoring: Dict[str, Any], stores: Sequence[Any], cu_k: Any) -> None:
     """A KVCache's store is read as far as it was written."""
-    lengths = [x.lengths for x in stores if isinstance(x, Store)]
-    if not lengths:
-        return
-    written = lengths[0] if len(lengths) == 1 else np.minimum(*lengths)
+    k, v = (x.lengths if isinstance(x, Store) else None for x in stores)
+    written = v if k is None else k if v is None or v is k else np.minimum(k, v)
     if cu_k is not None:
         ends = numbers(cu_k, np.int32, len(cu_k), 'cu_k', 'sequence, and the end')
         if ends.size and ends[-1] > written[0]:
@@ -108,7 +106,7 @@ def _put_causal_bias(scoring: Dict[str, Any], rows: int, keys: int) -> None:
 class Problem:
     """The C struct of one attention problem, and what comes out."""
 
-    __slots__ = ('record', 'reference', 'out', 'lse', 'written', 'given')
+    __slots__ = ('record', 'reference', 'out', 'lse', 'written', 'arguments')
 
     def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Any = None, lse: Any = None,
                  return_lse: bool = False, acc: Any = None, max: Any = None, sum: Any = None, arithmetic: Any = 'f32',
@@ -149,10 +147,15 @@ class Problem:
             if ends is not None:
                 put_numbers(record, member, numbers(ends, np.int32, sequences + 1, member, 'sequence, and the end'))
         put_scoring(record, 'scoring.', scoring, rows.shape, sequences)
-        self.given = dict(q=rows, k=k, v=v, out=out, lse=lse, acc=acc, max=max, sum=sum, cu_q=cu_q, cu_k=cu_k, n_q=n, n_kv=keys, **scoring)
+        self.arguments = (rows, k, v, out, lse, acc, max, sum, cu_q, cu_k, n, keys), scoring
         self.reference = record.reference()
         self.out = None if out is False else out
         self.lse = lse if return_lse else None
+
+    def given(self) -> Dict[str, Any]:
+        """The arguments by their names in the library's sentences."""
+        arrays, scoring = self.arguments
+        return dict(zip(('q', 'k', 'v', 'out', 'lse', 'acc', 'max', 'sum', 'cu_q', 'cu_k', 'n_q', 'n_kv'), arrays), **scoring)
 
     def result(self) -> Any:
         return self.out if self.lse is None else (self.out, self.lse)
@@ -164,11 +167,11 @@ class Problem:
         if status.code == Code.WORKSPACE:
             # The working memory of this thread is too small for such a problem; nothing was written.
             plan = initial(_abi.Plan)
-            check(library.simdattn_attention_plan(self.reference, ctypes.byref(plan), how), **self.given)
+            check(library.simdattn_attention_plan(self.reference, ctypes.byref(plan), how), **self.given())
             execution.grow(plan.workspace_bytes)
             status = library.simdattn_attention(self.reference, how)
         if status.code:
-            check(status, **self.given)
+            check(status, **self.given())
         if self.written:
             mark_written(self.written)
 
@@ -249,7 +252,7 @@ class _Tasks:
         self.target = target
         self.struct = initial(_abi.Plan)
         self.reference = ctypes.byref(self.struct)
-        check(library.simdattn_attention_plan(problem.reference, self.reference, execution.with_target(target)), **problem.given)
+        check(library.simdattn_attention_plan(problem.reference, self.reference, execution.with_target(target)), **problem.given())
         self.problem = problem
         self.partial = ctypes.create_string_buffer(self.struct.partial_bytes or 1)
 
@@ -309,7 +312,7 @@ class Plan:
         self._tasks = _Tasks(self._problem, target)
 
     def __repr__(self) -> str:
-        shapes = ', '.join(f'{name}={tuple(self._problem.given[name].shape)}' for name in 'qkv')
+        shapes = ', '.join(f'{name}={tuple(self._problem.given()[name].shape)}' for name in 'qkv')
         return f'Plan({shapes}, tasks={self.tasks}, reduce_tasks={self.reduce_tasks})'
 
     def __reduce__(self) -> Any:

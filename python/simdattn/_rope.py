@@ -101,9 +101,9 @@ def rope_table(positions: Union[int, Array], dim: int, *, first: int = 0, out: O
 
     positions: how many, from `first` on; or the positions themselves, int32 or int64 [n], or [axes, n] with mrope_section; lists too.
     dim: rotated dimensions, two for each pair.
-    options: the names of model configuration files, so that rope_table(n, dim, **config.rope_parameters) will do, and in older ones
-    rope_table(n, dim, rope_theta=config.rope_theta, **config.rope_scaling), `type` for `rope_type` too: rope_theta (10000), rope_type ('default', 'linear', 'proportional', 'dynamic', 'yarn', 'llama3', 'longrope'),
-    factor, original_max_position_embeddings, max_position_embeddings, seq_len, attention_factor, beta_fast, beta_slow, mscale,
+    options: the names of model configuration files, so that rope_table(n, dim, **config.rope_parameters) will do, with older ones
+    rope_table(n, dim, rope_theta=config.rope_theta, **config.rope_scaling), where rope_type may be `type`: rope_theta (10000),
+    rope_type ('default', 'linear', 'proportional', 'dynamic', 'yarn', 'llama3', 'longrope'), factor, original_max_position_embeddings, max_position_embeddings, seq_len, attention_factor, beta_fast, beta_slow, mscale,
     mscale_all_dim, truncate, low_freq_factor, high_freq_factor, short_factor, long_factor, freq_factors, inv_freq,
     partial_rotary_factor, mrope_section, mrope_layout ('contiguous', 'interleaved', 'axial'), f32_angles.
     """

@@ -47,7 +47,9 @@ def leading_shapes(q: Shape, k: Shape, v: Shape, enable_gqa: bool) -> Tuple[Shap
     if v[-2] != k[-2]:
         raise Error(Code.SHAPE, f'value: has {v[-2]} rows, key {k[-2]}')
     leading = [q[:-2], k[:-2], v[:-2]]
-    if not enable_gqa or leading[0] == leading[1] == leading[2]:
+    if leading[0] == leading[1] == leading[2]:
+        return leading[0], leading[0]
+    if not enable_gqa:
         full = _common(leading)
         return full, full
     if any(len(s) < 1 for s in leading):

@@ -85,10 +85,10 @@ def _check(x: Any, argument: str, device: str) -> None:
 def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool,
           scale: Optional[float], enable_gqa: bool, target: Any, pool: Optional[Executor]) -> Any:
     """public: the function that was called, which subclasses of tensors are asked about."""
-    tensors = [x for x in (query, key, value, attn_mask) if isinstance(x, torch.Tensor) and not is_causal_bias(x)]
+    tensors = (query, key, value) if attn_mask is None or is_causal_bias(attn_mask) else (query, key, value, attn_mask)
     if has_torch_function(tensors):
         return handle_torch_function(public, tensors, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    device = 'meta' if isinstance(query, torch.Tensor) and query.device.type == 'meta' else 'cpu'
+    device = 'meta' if getattr(query, 'is_meta', False) else 'cpu'
     for x, argument in ((query, 'query'), (key, 'key'), (value, 'value')):
         _check(x, argument, device)
     mask, offset = masking(attn_mask, dropout_p, is_causal, (query, key))

@@ -126,13 +126,15 @@ def test_bad_calls_change_nothing(random):
         cache.append(k, v)
         state = (cache.keys.memory[0], cache.values.memory[0], cache.lengths)
         refused(Code.RANGE, 'k: has 30 rows for sequence 0, which has 30 of 40 tokens already', lambda: cache.append(k, v), *state)
-        refused(Code.SHAPE, r'v: has shape \(2, 2, 2, 32\); \(2, 2, 3, 32\) is wanted', lambda: cache.append(k[:, :, :3], v[:, :, :2]), *state)
+        refused(Code.SHAPE, r'v: has shape \(2, 2, 2, 32\); \(2, 2, 3, 32\) is wanted',
+                lambda: cache.append(k[:, :, :3], v[:, :, :2]), *state)
         refused(Code.SHAPE, r'v: has shape \(2, 2, 3, 31\)', lambda: cache.append(k[:, :, :3], v[:, :, :3, :31]), *state)
         refused(Code.SHAPE, r'k: has shape \(2, 2, 3, 31\)', lambda: cache.append(k[:, :, :3, :31], v[:, :, :3]), *state)
         refused(Code.DTYPE, 'v', lambda: cache.append(k[:, :, :3], v[:, :, :3].astype(np.int32)), *state)
         refused(Code.SHAPE, 'counts', lambda: cache.append(k[:, :, :3], v[:, :, :3], counts=[3]), *state)
         refused(Code.RANGE, r'counts: is \[3, 4\]; 0 .. 3 is wanted', lambda: cache.append(k[:, :, :3], v[:, :, :3], counts=[3, 4]), *state)
-        refused(Code.RANGE, 'rope: has 31 positions; the tokens of sequence 0 stand at 30 .. 32', lambda: cache.append(k[:, :, :3], v[:, :, :3], rope=simdattn.rope_table(31, 32)), *state)
+        refused(Code.RANGE, 'rope: has 31 positions; the tokens of sequence 0 stand at 30 .. 32',
+                lambda: cache.append(k[:, :, :3], v[:, :, :3], rope=simdattn.rope_table(31, 32)), *state)
     refused(Code.RANGE, "dtype: there is no 'q1'; there are f32", lambda: simdattn.KVCache(1, 1, 8, 8, dtype='q1'))
     refused(Code.RANGE, "layout: there is no 'columns'", lambda: simdattn.KVCache(1, 1, 8, 8, layout='columns'))
     refused(Code.RANGE, 'kv_heads: 0 is not in 1', lambda: simdattn.KVCache(1, 0, 8, 8))

@@ -1,0 +1,66 @@
+"""Builds the Python wheel with meson-python, in two ways better than it would alone.
+
+The build happens in a copy of the checkout, so that nothing of it stays there, also if it is killed. And the wheel is for every
+Python 3: ctypes loads the library, no version of Python is linked, and so the tag is py3-none-PLATFORM.
+"""
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+
+import mesonpy
+from mesonpy import build_sdist, get_requires_for_build_sdist  # noqa: F401  (the hooks of PEP 517)
+
+
+def get_requires_for_build_wheel(config_settings=None):
+    return [] if shutil.which('ninja') else ['ninja']
+
+
+def _left_out(folder, names):
+    """Build folders, and what begins with a dot: the history, caches."""
+    return {name for name in names if name.startswith('.') or (Path(folder, name) / 'build.ninja').exists() or name == '__pycache__'}
+
+
+@contextlib.contextmanager
+def _copy():
+    checkout = os.getcwd()
+    with tempfile.TemporaryDirectory(prefix='simdattn-wheel-') as folder:
+        copy = Path(folder, 'simdattn')
+        shutil.copytree(checkout, copy, symlinks=True, ignore=_left_out)
+        os.chdir(copy)
+        try:
+            yield
+        finally:
+            os.chdir(checkout)
+
+
+def _for_every_python(wheel):
+    """The same wheel with the tag py3-none-PLATFORM; its name."""
+    base, _, _, platform = wheel.stem.rsplit('-', 3)
+    tag = f'py3-none-{platform}'
+    result = wheel.with_name(f'{base}-{tag}.whl')
+    with zipfile.ZipFile(wheel) as given:
+        files = {entry: given.read(entry) for entry in given.infolist()}
+    wheel.unlink()
+    facts = next(e for e in files if e.filename.endswith('.dist-info/WHEEL'))
+    record = next(e for e in files if e.filename.endswith('.dist-info/RECORD'))
+    files[facts] = re.sub(rb'(?m)^Tag: .*$', b'Tag: ' + tag.encode(), files[facts])
+    digest = base64.urlsafe_b64encode(hashlib.sha256(files[facts]).digest()).rstrip(b'=').decode()
+    line = f'{facts.filename},sha256={digest},{len(files[facts])}'
+    files[record] = re.sub(rf'(?m)^{re.escape(facts.filename)},.*$', line, files[record].decode()).encode()
+    with zipfile.ZipFile(result, 'w', zipfile.ZIP_DEFLATED) as made:
+        for entry, data in files.items():
+            made.writestr(entry, data)
+    return result.name
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    folder = Path(wheel_directory).absolute()
+    with _copy():
+        name = mesonpy.build_wheel(str(folder), config_settings)
+    return _for_every_python(folder / name)
