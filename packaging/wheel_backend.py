@@ -16,6 +16,11 @@ from pathlib import Path
 import mesonpy
 from mesonpy import build_sdist, get_requires_for_build_sdist  # noqa: F401  (the hooks of PEP 517)
 
+shutil.rmtree(Path(__file__).with_name('__pycache__'), ignore_errors=True)  # written when this was imported
+
+if hasattr(mesonpy, 'build_editable'):  # 0.13 and later; it works in the checkout, as it has to
+    build_editable, get_requires_for_build_editable = mesonpy.build_editable, mesonpy.get_requires_for_build_editable
+
 
 def get_requires_for_build_wheel(config_settings=None):
     return [] if shutil.which('ninja') else ['ninja']
