@@ -25,19 +25,16 @@ _ROWS = '[batch, heads, rows, dim]'
 class Store:
     """Keys or values of a KVCache: what attention() takes in the place of an array. It ends at the tokens that were written.
 
-    struct: the C description, a simdattn_kv; memory: what it points to; lengths: int32 [batch], the tokens of each sequence.
+    struct: the C description, a simdattn_kv; shape: (batch, kv_heads, capacity, dim); memory: what it points to;
+    lengths: int32 [batch], the tokens of each sequence.
     """
 
     def __init__(self, struct: _abi.Kv, memory: Sequence[NDArray], lengths: NDArray, table: object = None) -> None:
         self.struct = struct
+        self.shape: Tuple[int, int, int, int] = (struct.batch, struct.heads, struct.tokens, struct.dim)
         self.memory = memory
         self.lengths = lengths
         self.table = table
-
-    @property
-    def shape(self) -> Tuple[int, int, int, int]:
-        """(batch, kv_heads, capacity, dim)."""
-        return self.struct.batch, self.struct.heads, self.struct.tokens, self.struct.dim
 
     def __repr__(self) -> str:
         return (f'Store(shape={self.shape}, dtype={KvType(self.struct.type).name.lower()!r}, '

@@ -119,7 +119,7 @@ class KVCache:
     @property
     def capacity(self) -> int:
         """Tokens that a sequence can have."""
-        return self.keys.struct.tokens  # type: ignore[no-any-return]
+        return self.keys.shape[2]
 
     @property
     def nbytes(self) -> int:
@@ -169,10 +169,10 @@ class KVCache:
 
     def _check_room(self, added: NDArray, rope: Optional[RopeTable]) -> None:
         """Error if a sequence's new tokens are more than there is room for, or than a table of angles has rows."""
-        positions = None if rope is None else rope[0].shape[0]
+        positions, capacity = None if rope is None else rope[0].shape[0], self.capacity
         for b, (n, more) in enumerate(zip(self._lengths.tolist(), added.tolist())):
-            if more and n + more > self.capacity:
-                raise Error(Code.RANGE, f'k: has {more} rows for sequence {b}, which has {n} of {self.capacity} tokens already')
+            if more and n + more > capacity:
+                raise Error(Code.RANGE, f'k: has {more} rows for sequence {b}, which has {n} of {capacity} tokens already')
             if more and positions is not None and n + more > positions:
                 raise Error(Code.RANGE, f'rope: has {positions} positions; the tokens of sequence {b} stand at {n} .. {n + more - 1}')
 

@@ -38,7 +38,8 @@ def test_lengths_are_checked(random):
     def assign(value):
         cache.lengths = value
 
-    for code, match, value in ((Code.SHAPE, r'lengths: has shape \(1,\); 2 numbers', [3]), (Code.RANGE, r'lengths: is \[101, 0\]; 0 .. 100', [101, 0]),
+    for code, match, value in ((Code.SHAPE, r'lengths: has shape \(1,\); 2 numbers', [3]),
+                               (Code.RANGE, r'lengths: is \[101, 0\]; 0 .. 100', [101, 0]),
                                (Code.RANGE, r'lengths: is \[-1, 0\]', [-1, 0]), (Code.RANGE, 'lengths: holds what is no int32', [2**32, 0]),
                                (Code.RANGE, 'lengths: holds what is no int32', [0.5, 0]),
                                (Code.RANGE, r'lengths: is \[-3, 0\]', cache.lengths - 30)):

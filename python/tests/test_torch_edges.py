@@ -129,7 +129,8 @@ def test_autocast(dtype):
 
 def test_what_is_no_tensor():
     q, k, v = tensors((1, 2, 5, 16), (1, 2, 9, 16), (1, 2, 9, 16))
-    for bad, argument in (((q.numpy(), k, v), 'query'), ((q, None, v), 'key'), ((q, k, [1.0]), 'value'), ((q, k, v, np.ones((5, 9))), 'attn_mask')):
+    for bad, argument in (((q.numpy(), k, v), 'query'), ((q, None, v), 'key'), ((q, k, [1.0]), 'value'),
+                          ((q, k, v, np.ones((5, 9))), 'attn_mask')):
         with pytest.raises(TypeError, match=f'{argument}: a torch.Tensor is wanted, not .*; simdattn.scaled_dot'):
             simdattn.torch.sdpa(*bad)
     with pytest.raises(RuntimeError, match='key: its last dimension is 15, that of query 16'):  # what PyTorch's raises
@@ -151,8 +152,8 @@ def test_dimensions_of_nothing():
                 torch.testing.assert_close(functional.scaled_dot_product_attention(q, k, v, **options), wanted, rtol=0, atol=1e-6)
     q, k, v = tensors((1, 2, 4, 0), (1, 2, 5, 0), (1, 2, 5, 3))
     half = [x.half().numpy() for x in (q, k, v)]
-    np.testing.assert_allclose(simdattn.scaled_dot_product_attention(*half, scale=0.5), v.half().float().mean(-2, keepdim=True).expand(1, 2, 4, 3),
-                               rtol=0, atol=2e-3)
+    np.testing.assert_allclose(simdattn.scaled_dot_product_attention(*half, scale=0.5),
+                               v.half().float().mean(-2, keepdim=True).expand(1, 2, 4, 3), rtol=0, atol=2e-3)
 
 
 def test_tensors_without_numbers():

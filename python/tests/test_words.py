@@ -48,7 +48,8 @@ def test_arguments_of_another_kind(arrays):
     wrong("attention_factor: a number is wanted, not 'a'", lambda: simdattn.rope_table(4, 16, attention_factor='a'))
     wrong("truncate: True or False is wanted, not 'no'", lambda: simdattn.rope_table(4, 16, truncate='no'))
     wrong("inv_freq: numbers are wanted, not 'a'", lambda: simdattn.rope_table(4, 16, inv_freq='a'))
-    wrong(r"softmax\(\) has no option 'axis': it runs along the last dimension; there are alibi_slopes, ", lambda: simdattn.softmax(q, axis=0))
+    wrong(r"softmax\(\) has no option 'axis': it runs along the last dimension; there are alibi_slopes, ",
+          lambda: simdattn.softmax(q, axis=0))
     wrong("'theta' is no option of a table; there are attention_factor, beta_fast, ", lambda: simdattn.rope_table(4, 16, theta=3))
 
 
@@ -63,7 +64,8 @@ def test_names_and_numbers(arrays):
     refused(Code.RANGE, '^window_left, window_right: .*; window_left is -7', lambda: simdattn.attention(q, k, v, window_left=-7))
     refused(Code.RANGE, r'^kv_length: .*n_kv; kv_length is \[1, 41\]; n_kv is 40|kv_length.*n_kv is 40',
             lambda: simdattn.attention(q, k, v, kv_length=[1, 41]))
-    refused(Code.SHAPE, r'^bias.shape: .*bias has shape \(2, 4, 7, 39\)', lambda: simdattn.attention(q, k, v, bias=np.zeros((2, 4, 7, 39), np.float32)))
+    refused(Code.SHAPE, r'^bias.shape: .*bias has shape \(2, 4, 7, 39\)',
+            lambda: simdattn.attention(q, k, v, bias=np.zeros((2, 4, 7, 39), np.float32)))
     refused(Code.RANGE, "^factor: 'yarn' needs it", lambda: simdattn.rope_table(4, 16, rope_type='yarn'))
     refused(Code.RANGE, r"^rope_theta: must be in \[1, 1e15\]; rope_theta is 0.5", lambda: simdattn.rope_table(4, 16, rope_theta=0.5))
     refused(Code.RANGE, '^offset: must be None or within', lambda: simdattn.attention(q, k, v, causal=True, offset=2**40))
@@ -115,7 +117,8 @@ def test_parameters_of_model_configurations():
         ({'type': 'linear', 'factor': 4.0}, {'rope_type': 'linear', 'factor': 4.0}),
         ({'type': 'linear', 'rope_type': 'linear', 'factor': 4.0}, {'rope_type': 'linear', 'factor': 4.0}),
         ({'type': 'mrope', 'mrope_section': [2, 3, 3]}, {'mrope_section': [2, 3, 3]}),
-        ({'rope_type': 'default', 'mrope_section': [2, 3, 3], 'mrope_interleaved': True}, {'mrope_section': [2, 3, 3], 'mrope_layout': 'interleaved'}),
+        ({'rope_type': 'default', 'mrope_section': [2, 3, 3], 'mrope_interleaved': True},
+         {'mrope_section': [2, 3, 3], 'mrope_layout': 'interleaved'}),
         ({'type': 'su', 'short_factor': [1.0] * 8, 'long_factor': [2.0] * 8, 'original_max_position_embeddings': 99},
          {'rope_type': 'longrope', 'short_factor': [1.0] * 8, 'long_factor': [2.0] * 8, 'original_max_position_embeddings': 99}),
         ({'rope_theta': 1e6, 'attention_factor': None}, {'rope_theta': 1e6}),
