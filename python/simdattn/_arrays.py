@@ -30,7 +30,10 @@ class BF16(np.ndarray):  # type: ignore[type-arg]
     """
 
     def __repr__(self) -> str:
-        return 'BF16' + repr(from_bf16(self))[len('array'):].replace(', dtype=float32', '')
+        return 'BF16' + repr(np.asarray(from_bf16(self)))[len('array'):].replace(', dtype=float32', '')
+
+    def __str__(self) -> str:
+        return str(from_bf16(self))
 
 
 def to_bf16(x: Any) -> BF16:
@@ -45,7 +48,7 @@ def to_bf16(x: Any) -> BF16:
 def from_bf16(x: NDArray) -> NDArray:
     """The float32 numbers of a BF16 or uint16 array, exactly."""
     refuse_masked(x, 'x')
-    return (np.asarray(x).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return (np.asarray(x).view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 # float32 -> F32, for every element type that NumPy, ml_dtypes and PyTorch have a name for; uint8 and bool hold masks.

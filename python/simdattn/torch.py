@@ -87,7 +87,8 @@ def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mas
     """public: the function that was called, which subclasses of tensors are asked about."""
     tensors = (query, key, value) if attn_mask is None or is_causal_bias(attn_mask) else (query, key, value, attn_mask)
     if has_torch_function(tensors):
-        return handle_torch_function(public, tensors, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        own = {'target': target, 'pool': pool} if public is sdpa else {}  # others bring them along
+        return handle_torch_function(public, tensors, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, **own)
     device = 'meta' if getattr(query, 'is_meta', False) else 'cpu'
     for x, argument in ((query, 'query'), (key, 'key'), (value, 'value')):
         _check(x, argument, device)

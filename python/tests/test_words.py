@@ -133,6 +133,7 @@ def test_parameters_of_model_configurations():
 
 def test_what_objects_say():
     assert repr(simdattn.rope_table(9, 16)) == 'RopeTable(positions=9, pairs=8, dtype=float32)'
-    assert repr(simdattn.to_bf16([1, 0.5])) == 'BF16([1. , 0.5])'
+    halves = simdattn.to_bf16([1, 0.5])
+    assert (repr(halves), str(halves), repr(halves[0, ...])) == ('BF16([1. , 0.5])', '[1.  0.5]', 'BF16(1.)')
     assert repr(simdattn.targets()[-1]).startswith("Target(name='scalar', runnable=True")
     assert repr(simdattn.Error(Code.SHAPE, 'q: the rule')) == "Error('q: the rule (SHAPE)')"
