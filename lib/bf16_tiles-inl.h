@@ -474,7 +474,7 @@ SIMDATTN_TILE_FUNCTION void last_value_chains(const ValueTile& a, int64_t x) {
 
 /// Rows from beyond the caches are read in blocks of whole groups, all columns of a block before the next block, so that
 /// memory is read in order; meanwhile the next block is prefetched. 128 KiB, which L2 holds: a line is read by one tile, and each tile
-/// begins and joins chains (16 KiB: 1.03 - 1.04 of the time from L3, 1.03 - 1.07 from memory).
+/// begins and joins chains, so that smaller blocks cost more.
 SIMDATTN_TILE_INLINE int64_t value_block(const ValueTile& a, int64_t size) {
   const int64_t in_block = 131072 / (a.dim * size) / kChainGroup * kChainGroup;
   return a.fetches() ? (in_block > kChainGroup ? in_block : kChainGroup) : kKeyBlock;

@@ -412,7 +412,7 @@ struct Int8Scores {
 template <class O, size_t kRows>
 SIMDATTN_INT8_SHARED void int8_score_tile(const Int8Tile& a, const Int8Scores& b) {
   const int64_t lanes = O::lanes();
-  // Vectors may alias all types: what b holds would be loaded again after each store (4 - 6 % of a tile of 64 dimensions).
+  // Vectors may alias all types: what b holds would be loaded again after each store.
   const float* const factors = b.factors;
   const float* const scales = b.scales;
   float* const s = b.s;

@@ -14,8 +14,7 @@ namespace {
 constexpr int64_t kEnoughTasks = 32;
 constexpr int64_t kSmallRowBlock = 128;
 /// Keys and values of one call beyond this come from beyond L2 and are prefetched. A single row leaves the hardware's
-/// prefetching time enough: there, 16-bit keys of 2 MiB lose 10 % with AVX-512 and win 7 % with AVX2, while 4 rows and
-/// more win 10-40 % from 2 MiB on with either.
+/// prefetcher time enough up to a larger size; four rows and more do not.
 constexpr double kStreamBytes = 1 << 20;
 constexpr double kStreamBytesOfOneRow = 8 << 20;
 

@@ -20,9 +20,8 @@ namespace highway {
 
 static_assert(std::is_same_v<TileVec, Numbers>);
 
-// Fetched is in several streams at once, a page or so apart. 16 lines of L1 wait for memory at most; the hardware's streams, which
-// run ahead within a page, bring the others to L2, and several of them more than one. (Xeon, one row, AVX-512, the time over one stream:
-// int8 0.88, fp8 0.88 - 0.90, q8_0 0.90, q4_0 0.94 - 0.98. Streams that share a page gain half of it or nothing.)
+// Prefetches are in several streams at once, each in a page of its own. A core waits for few lines of L1 at a time (16 are common); the
+// hardware's streams, which run ahead within a page, bring the others to L2.
 /// How far ahead panels are prefetched, and how many bytes of rows are read at most, all columns of them, before the next ones.
 constexpr int64_t kNarrowPrefetchBytes = 16384;
 constexpr int64_t kBlockBytes = 20480;
@@ -98,8 +97,8 @@ HWY_INLINE Halves HalvesOf(Halves upper, E4M3Code /*code*/) { return Masked(Shif
 [[maybe_unused]] HWY_INLINE Halves HalvesOfOdd(Halves bytes, E5M2Code /*code*/) { return Masked(bytes, 0xFF00); }
 [[maybe_unused]] HWY_INLINE Halves HalvesOfOdd(Halves bytes, E4M3Code code) { return HalvesOf(bytes, code); }
 
-/// f16 numbers of a vector of codes on their way through L1. To convert the halves of a register takes a shuffle for each, from memory
-/// 256 bits take none (Xeon: 0.5 cycles against 1), and 512 one less.
+/// f16 numbers of a vector of codes on their way through L1. A conversion of 256 bits from memory
+/// saves the shuffle that it takes from a register; one of 512 bits saves one of two.
 struct alignas(sizeof(Halves)) HalvesInMemory {
   uint8_t of[sizeof(Halves)];
   HWY_INLINE void operator=(Halves v) {
@@ -159,7 +158,7 @@ HWY_INLINE Numbers UpperInteger(Codes w) {
 /// Numbers of units are 1 / kPower of what they should be, those of rows 1 / kRowPower, and factors as many times.
 /// kNotesNan: for NaN there is a number, and b, which is the same for all, tells whether that was.
 /// kMakesAhead: unit() and row() read at p what prepare() and prepare_row() have put there while the unit or row before was multiplied. No other way from a
-/// code to its number is as long, and multiply-adds that wait for each other fill the scheduler, so that it would begin late (Zen 4, in L2: scores 0.77 - 0.93 of the time, values of one row 0.8 - 0.9).
+/// code to its number is as long, and multiply-adds that wait for each other fill the scheduler, so that it would begin late.
 template <class Code>
 struct Reader;
 template <>
@@ -618,7 +617,7 @@ HWY_NOINLINE void ScoreNarrow(const ScoreArguments& a) {
       constexpr bool kMayBeInexact = kOffset || (has_scales(kType) && Reader<CodeOfType<kType>>::kPower != 1.0f);
       const float* q = a.q;
 #if HWY_TARGET == HWY_AVX2
-      // From the first row of queries to the next and to the fourth: addresses take their multiples (four rows: 0.97 - 1.00).
+      // From the first row of queries to the next and to the fourth: addresses take their multiples.
       int64_t ldq = a.ldq, ldq3 = 3 * a.ldq;
 #else
       // From the first row of queries to each. In memory: else gcc keeps them in vector registers, from which a port of the arithmetic brings
@@ -837,8 +836,7 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
   const int64_t ahead = in_rows ? ((kNarrowPrefetchBytes - 1) / (width * row) + 2) * width
                                 : ((kNarrowPrefetchBytes - 1) / (2 * bytes) + 1) * 2 * kPanelWidth;
   const bool one_after_the_other = a.panel_stride == row;
-  // Tiles narrower than a panel begin inside of one. All of these are powers of two: divisions would take 1 - 2 % (AVX2, four
-  // rows).
+  // Tiles narrower than a panel begin inside of one. All of these are powers of two: a mask takes the place of a division.
   const int64_t step = HWY_MAX(width, kPanelWidth);
   const auto in_step = [step](int64_t c) SIMDATTN_LAMBDA { return c & (step - 1); };
   const auto rows_at = [&](int64_t x) -> RowsToTranspose {
@@ -928,7 +926,7 @@ struct BlockScales {
 };
 #if HWY_TARGET <= HWY_AVX3
 /// Of several blocks: gathered by integer operations and converted together. Converted one by one, each in a whole vector, they hold up the
-/// multiplications (Zen 4: a tenth to a fifth of a tile).
+/// multiplications.
 template <class Format, size_t kBlocks>
   requires(kBlocks > 1)
 struct BlockScales<Format, kBlocks> {

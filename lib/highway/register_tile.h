@@ -1,8 +1,7 @@
 // What score_tile.h and value_tile.h share: a register tile of named accumulators.
 //
 // Both kernels add outer products: a column of broadcast numbers (queries, weights) times a row of vectors (keys of a
-// panel, columns of a value row). Accumulators in an array run at 25-43 % of the FMA peak (gcc keeps the array in
-// memory), and a sizeless SVE vector cannot be in one; variables with names of their own run at 98 %.
+// panel, columns of a value row). Each accumulator is a variable of its own: gcc keeps an array of them in memory.
 #ifndef SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_H_
 #define SIMDATTN_LIB_HIGHWAY_REGISTER_TILE_H_
 
@@ -69,7 +68,7 @@ HWY_INLINE void WithRegisters(TileTag d, const F& f) {
 #if HWY_TARGET == HWY_AVX2
 /// A row of three vectors: with the accumulators of four rows and the columns the number to broadcast has the last
 /// register. Left to themselves compilers load the next row's number before this one is done with, and put accumulators
-/// on the stack (a fifth slower). The assembly reads the one number at x.
+/// on the stack. The assembly reads the one number at x.
 HWY_INLINE void AddThree(const float* x, TileVec c0, TileVec c1, TileVec c2, TileVec& a0, TileVec& a1, TileVec& a2) {
   __m256 factor, s0 = a0.raw, s1 = a1.raw, s2 = a2.raw;  // gcc would leave members in memory
   __asm__(
@@ -187,7 +186,7 @@ inline constexpr int64_t kRowsOf = kVecs <= 2               ? kTileRows
 
 /// With 16 registers and multiply-adds in a single operation, tiles of three or four rows are three vectors wide: the
 /// eight accumulators of two would each have to be used in the very cycle in which they are ready, and converting columns
-/// delays that (4 rows, 128 dimensions, scores / values: f32 91 / 94 -> 92 / 95 % of the peak, bf16 76 / 75 -> 89 / 85 %).
+/// delays that. Scores of bf16 reach 89 % of the peak so, and 76 % otherwise (docs/performance.md).
 constexpr bool kThreeVectors = HWY_TARGET == HWY_AVX2;
 
 /// Calls f with `rows` (1 to kMax) as a type.
@@ -200,8 +199,7 @@ HWY_INLINE void WithRows(int64_t rows, const F& f) {
 
 /// What a tile prefetches into L2 while it works: in each of the first `count` steps of its loop a piece as large as
 /// what it reads, the pieces `pitch` bytes apart. Best in memory order, so that the hardware's streams run ahead too:
-/// L1 has 16 lines in flight, too few for DRAM. (DRAM, 4 rows, share of the read bandwidth, AVX-512 f32 / bf16: columns
-/// of the tile itself 84 / 80 %, memory order 83 / 100 %, into L2 instead of L1 90 / 112 %.)
+/// L1 has too few lines in flight for memory. Into L2, not into L1.
 ///
 /// Write the prefetch itself into the tile's loop: gcc takes a call of a function or lambda that does nothing else for
 /// dead code.
@@ -212,8 +210,7 @@ struct PrefetchPlan {
 };
 
 /// Prefetches rows from beyond the caches while earlier ones are read: one of each of the next four pages in turns. A stream of the
-/// hardware ends with its page, and one stream alone leaves part of the bandwidth. (`scores` of 128 MiB of f32, Xeon: 78 % of reading
-/// without, 97 % so, 95 % with two pages, 92 % in bursts of 8 rows. L3 loses nothing by prefetches into L1, 4 % by those into L2.)
+/// hardware ends with its page, and one stream alone leaves part of the bandwidth. Into L1: rows from L3 lose by prefetches into L2.
 class RowsFromMemory {
  public:
   RowsFromMemory() = default;

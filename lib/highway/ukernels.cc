@@ -115,7 +115,7 @@ constexpr UKernels with_e4m3(UKernels table) {
   f32.value_tile = value_tile_e4m3;
   return table;
 }
-/// Two register tiles: products are so cheap that calls for rows which see different keys show (512 causal rows of 64: 2 %).
+/// Two register tiles: products are so cheap that calls for rows which see different keys show.
 constexpr int64_t kInt8Rows = 16;
 constexpr UKernels kAvx3Dl =
     with_e4m3(with(kUKernels, Arithmetic::kInt8,

@@ -23,13 +23,13 @@ constexpr int64_t kRowsOf = kBatches <= 2   ? kTileRows
 
 /// With 16 registers and multiply-adds in a single operation, tiles of three or four rows are three batches wide: the
 /// eight accumulators of two would each have to be used in the very cycle in which they are ready, and converting columns
-/// delays that (4 rows, 128 dimensions, AVX2, scores / values: f32 91 / 94 -> 92 / 95 % of the peak, bf16 76 / 75 -> 89 / 85 %).
+/// delays that. Scores of bf16 reach 89 % of the peak so, and 76 % otherwise (docs/performance.md).
 constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
 
 #if SIMDATTN_AVX2 && !SIMDATTN_AVX512
 /// A row of three batches: with the accumulators of four rows and the columns the number to broadcast has the last
 /// register. Left to themselves compilers load the next row's number before this one is done with, and put accumulators
-/// on the stack (a fifth slower). The assembly reads the one number at x.
+/// on the stack. The assembly reads the one number at x.
 SIMDATTN_INLINE void add_three(const float* x, Registers<3>& column, Floats& a0, Floats& a1, Floats& a2) {
   __m256 factor, s0 = a0, s1 = a1, s2 = a2;  // gcc would leave members in memory
   const __m256 c0 = reg<0>(column), c1 = reg<1>(column), c2 = reg<2>(column);
@@ -85,7 +85,7 @@ SIMDATTN_INLINE void with_rows(int64_t rows, const F& f) {
 /// as what it reads, the pieces `pitch` bytes apart. Divided among the tiles of a block it covers the next block, in
 /// memory order, so that the hardware's streams run ahead as well.
 ///
-/// The steps that prefetch are a loop of their own: a branch in each step would cost a 4x2 tile a tenth of its time.
+/// The steps that prefetch are a loop of their own, so that no step has a branch.
 struct PrefetchPlan {
   uintptr_t first = 0;
   int64_t pitch = 0;

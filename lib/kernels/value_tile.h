@@ -159,7 +159,7 @@ struct KeyBlock {
 };
 
 /// The last columns of a row, less than a batch of them: values and sums go through f32 of a batch's width, so that one tile
-/// is enough for all types. (Tiles that read and write a part of a batch were a third of the code here.)
+/// is enough for all types.
 SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
   const ValueTile& a = b.a;
