@@ -20,16 +20,18 @@ struct Ops : Widening {
   static SIMDATTN_INLINE Vec even_of(Vec pairs) { return simdattn::even_of(bits_of(pairs)); }
   static SIMDATTN_INLINE Vec odd_of(Vec pairs) { return simdattn::odd_of(bits_of(pairs)); }
 #if HWY_TARGET_IS_SVE
-#define SIMDATTN_PAIR_STEP(name)                                                                               \
-  svfloat32_t s = sum;                                                                                         \
-  __asm__(SIMDATTN_ARM_V8_6 name " %0.s, %1.h, %2.h[1]" : "+w"(s) : "w"(svfloat32_t(columns)), "y"(svfloat32_t(factor))); \
+#define SIMDATTN_PAIR_STEP(name)                                  \
+  svfloat32_t s = sum;                                            \
+  __asm__(SIMDATTN_ARM_V8_6 name " %0.s, %1.h, %2.h[1]"           \
+          : "+w"(s)                                               \
+          : "w"(svfloat32_t(columns)), "y"(svfloat32_t(factor))); \
   return s
 #else
-#define SIMDATTN_PAIR_STEP(name)                                                                               \
-  float32x4_t s = sum;                                                                                         \
-  __asm__(SIMDATTN_ARM_V8_6 name " %0.4s, %1.8h, %2.h[1]"                                                      \
-          : "+w"(s)                                                                                            \
-          : "w"(float32x4_t(columns)), "x"(float32x4_t(factor)));                                              \
+#define SIMDATTN_PAIR_STEP(name)                                  \
+  float32x4_t s = sum;                                            \
+  __asm__(SIMDATTN_ARM_V8_6 name " %0.4s, %1.8h, %2.h[1]"         \
+          : "+w"(s)                                               \
+          : "w"(float32x4_t(columns)), "x"(float32x4_t(factor))); \
   return s
 #endif
   static SIMDATTN_INLINE Vec mul_add_even(Vec factor, Vec columns, Vec sum) { SIMDATTN_PAIR_STEP("bfmlalb"); }

@@ -9,9 +9,9 @@
 
 #include "dispatch/cpu.h"
 #include "hwy/highway.h"
-#include "lib/kernels/pack.h"
 #include "lib/highway/register_tile.h"
 #include "lib/int8_operands.h"
+#include "lib/kernels/pack.h"
 
 #define SIMDATTN_INT8_INLINE HWY_INLINE
 #define SIMDATTN_INT8_LAMBDA SIMDATTN_LAMBDA

@@ -97,7 +97,8 @@ SIMDATTN_TABLE(Highway,
 #endif
 SIMDATTN_TABLE(Highway, SIMDATTN_CONCATENATE(SIMDATTN_HIGHWAY_NAME, _i8mm)) =
     with(with(kUKernels, Arithmetic::kBF16,
-              with_pairs(kUKernels.attention[slot(Arithmetic::kBF16)], pairs::score_chains<bf16>, pairs::value_chains<bf16>)),
+              with_pairs(kUKernels.attention[slot(Arithmetic::kBF16)], pairs::score_chains<bf16>,
+                         pairs::value_chains<bf16>)),
          Arithmetic::kInt8,
          int8_attention<Int8KernelsOf<Int8Operations<Products::kMatrix>>>(true, kI8mmRows, softmax_tile<false>));
 #endif

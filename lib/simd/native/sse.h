@@ -91,9 +91,8 @@ SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
 }
 /// Two vectors without NaN, one behind the other, rounded to nearest even.
 SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
-  const auto words = [](__m128i v0, __m128i v1) SIMDATTN_LAMBDA {
-    return _mm_packs_epi32(_mm_srai_epi32(v0, 16), _mm_srai_epi32(v1, 16));
-  };
+  const auto words = [](__m128i v0, __m128i v1)
+                         SIMDATTN_LAMBDA { return _mm_packs_epi32(_mm_srai_epi32(v0, 16), _mm_srai_epi32(v1, 16)); };
   const Bits16 rounded = ties_to_even(words(b0, b1), words(_mm_slli_epi32(b0, 16), _mm_slli_epi32(b1, 16)));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), rounded);
 }
