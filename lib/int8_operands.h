@@ -74,6 +74,11 @@ struct WeightScale {
   }
 };
 
+/// Negative weights count as 0: a product with a scale must not overflow, nor a NaN in their value show. NaN stays.
+inline void int8_prepare_weights(const float* in, float* out, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) out[j] = in[j] < 0.0f ? 0.0f : in[j];
+}
+
 /// What int8_attention() asks for, of kernels in another file.
 #define SIMDATTN_INT8_KERNELS(Name)                                       \
   struct Name {                                                           \
@@ -141,7 +146,7 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
                                                 I::template prepare_query<f16>},
                               .kv = {},
                               .softmax_tile = softmax_tile,
-                              .prepare_weights = nullptr,
+                              .prepare_weights = int8_prepare_weights,
                               .value_packed = I::value_packed,
                               .begin = nullptr,
                               .end = nullptr};

@@ -37,30 +37,44 @@ struct Int8AsStored {
       std::memcpy(out + units * kPitch + 4 * j, unit, 4);
     }
   }
+  /// The sign of a scale moves into the integers: weights times scales are at least 0.
   static void values(const PackValues& a) {
     char* const block = static_cast<char*>(a.block);
     float* const scales = scales_of(block, int8_values_numbers(a.columns));
     const int64_t end = a.first + a.keys;
-    for (int64_t j = a.first; j < end; ++j) scales[j] = a.scales[j - a.first];
+    bool negative = false;
+    for (int64_t j = a.first; j < end; ++j) {
+      negative = negative || std::signbit(a.scales[j - a.first]);
+      scales[j] = std::fabs(a.scales[j - a.first]);
+    }
     const char* const rows = static_cast<const char*>(a.rows) + a.column;
     for (int64_t c = 0; c < int8_values_numbers(a.columns) / kKeyBlock; c += kValueGroup) {
       char* const group = block + c * kKeyBlock;
       for (int64_t j = a.first; j < end;) {
         const char* const row = rows + (j - a.first) * a.token_stride + c;
         char* const out = group + j / 4 * kValueGroup * 4 + j % 4;
-        if (j % 4 == 0 && j + 4 <= end && c + kValueGroup <= a.columns) {
+        if (!negative && j % 4 == 0 && j + 4 <= end && c + kValueGroup <= a.columns) {
           interleave(row, a.token_stride, out);
           interleave(row + 16, a.token_stride, out + 64);
           j += 4;
           continue;
         }
-        for (int64_t i = 0; i < kValueGroup; ++i) out[i * 4] = c + i < a.columns ? row[i] : char{0};
+        const bool negate = std::signbit(a.scales[j - a.first]);
+        for (int64_t i = 0; i < kValueGroup; ++i) {
+          const char integer = c + i < a.columns ? row[i] : char{0};
+          out[i * 4] = negate ? negated(integer) : integer;
+        }
         ++j;
       }
     }
   }
 
  private:
+  /// 127 of -128, whose negative is no byte.
+  static char negated(char code) {
+    const int x = static_cast<int8_t>(code);
+    return static_cast<char>(x == -128 ? 127 : -x);
+  }
   using Bytes [[gnu::vector_size(16)]] = uint8_t;
   using Words [[gnu::vector_size(16)]] = uint16_t;
   /// 16 columns of four rows, column by column.

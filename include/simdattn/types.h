@@ -630,8 +630,8 @@ struct BasicKv {
   int64_t batch_stride = 0;  // bytes between sequences; with pages, between pages
   int64_t head_stride = 0;   // bytes between heads
   int64_t token_stride = 0;  // bytes; rows: between tokens; panels: between panels
-  /// f32, one per token and head, of types that has_scales() names; else null. Strides in bytes, multiples of 4; 0: shared.
-  /// Tokens, pages and rings are counted as in `data`, one by one in panels too.
+  /// f32, one per token and head, of types that has_scales() names; else null. Any sign. Strides in bytes, multiples of 4; 0:
+  /// shared. Tokens, pages and rings are counted as in `data`, one by one in panels too.
   Pointer scales = nullptr;
   int64_t scale_batch_stride = 0;  // bytes of scales between sequences; with pages, between pages
   int64_t scale_head_stride = 0;   // bytes of scales between heads

@@ -42,6 +42,7 @@ class RowBlock {
         rows_(std::min(run.division.row_block, seq_.n_q * p_.group - index.first_row)),
         direct_keys_(rows_ <= key_ops_.direct_key_rows),
         direct_values_(rows_ <= kDirectRows && value_ops_.value_tile != nullptr && whole_steps(a_.v, ops_.value_step)),
+        signed_scales_(run.problem.arithmetic == Arithmetic::kInt8 && has_scales(a_.v.type)),
         modifiers_(has_modifiers(a_.scoring)),
         fetch_(rows_ > 1 ? run.division.fetch : run.division.fetch_one_row),
         fetch_key_rows_(is_narrow(a_.k.type) ? fetch_ : run.division.fetch),
@@ -157,7 +158,8 @@ class RowBlock {
     const int64_t step = alike ? std::min(rows_, kScoreRows) : ops_.tile_rows;
     const bool prepared = keys_in_workspace() && rows_ > step;
     if (prepared) prepare_keys(base, all, all.lo, all.hi, workspace_panel(all.lo));
-    if (!direct_values_) values_.pack(base, all.lo, all.hi, w_.values);
+    block_direct_ = direct_values_ && !(signed_scales_ && values_.negative_scales(base, all.lo, all.hi));
+    if (!block_direct_) values_.pack(base, all.lo, all.hi, w_.values);
     bool finite_known = false;
     bool finite = true;
     for (int64_t r = 0; r < rows_; r += step) {
@@ -357,7 +359,7 @@ class RowBlock {
       });
       return;
     }
-    if (!direct_values_) {
+    if (!block_direct_) {
       ops_.value_packed(tile);
       return;
     }
@@ -389,6 +391,8 @@ class RowBlock {
   int64_t rows_;
   bool direct_keys_;
   bool direct_values_;
+  bool signed_scales_;         // integers in place want scales that are not negative
+  bool block_direct_ = false;  // values of the current block are read in place
   bool modifiers_;
   Fetch fetch_;
   Fetch fetch_key_rows_;

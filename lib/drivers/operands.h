@@ -6,6 +6,7 @@
 #define SIMDATTN_LIB_DRIVERS_OPERANDS_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "lib/drivers/kv_store.h"
@@ -210,6 +211,15 @@ class ValueOperands {
                         {.rows = rows, .token_stride = v_.token_stride(), .scales = scales, .keys = keys, .dim = dim_});
     });
     return finite;
+  }
+
+  /// True if the scale of one of these keys has its sign bit set.
+  bool negative_scales(int64_t base, int64_t from, int64_t to) const {
+    uint32_t signs = 0;
+    for_each_run(base, from, to, [&](int64_t, int64_t keys, const char*, const float* scales) {
+      for (int64_t j = 0; j < keys; ++j) signs |= std::bit_cast<uint32_t>(scales[j]);
+    });
+    return signs >> 31 != 0;
   }
 
   /// Adds keys [first_key, first_key + keys) of a block as `tile` says, except that a key that a row does not see counts as

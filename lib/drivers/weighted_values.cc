@@ -143,9 +143,10 @@ void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstV
   }
 }
 
-/// In other arithmetics: values are packed a block of keys at a time.
+/// In other arithmetics: values are packed a block of keys at a time. `negative`: weights may be; else prepared ones hide
+/// a value where they are 0.
 void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& p,
-                            const ConstView<4>& v, const View<4>& out, const ValueBuffers& w) {
+                            const ConstView<4>& v, const View<4>& out, const ValueBuffers& w, bool negative) {
   const ConstKv kv(v);
   const int64_t n_kv = v.shape[2];
   const int64_t group = group_of(p.shape[1], v.shape[1]);
@@ -192,8 +193,10 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
             }
             if (finite) {
               ops.value_packed(tile);
-            } else {
+            } else if (negative) {
               values.add_visible(j, tile, not_zero(weights, step_of(p, 2)));
+            } else {
+              values.add_visible(j, tile, not_zero(tile.w, tile.ldw));
             }
             r += n;
           }
@@ -214,7 +217,8 @@ void run(const UKernels& uk, const ConstView<4>& p, const ConstView<4>& v, const
   } else {
     const AttentionKernels& ops = uk.attention[slot(arithmetic)];
     const KernelHooks hooks(ops);
-    weighted_values_packed(uk, ops, p, v, out, ValueBuffers(exec.workspace, v.shape[3]));
+    weighted_values_packed(uk, ops, p, v, out, ValueBuffers(exec.workspace, v.shape[3]),
+                           arithmetic != Arithmetic::kInt8);
   }
 }
 

@@ -415,6 +415,36 @@ TEST_P(Definition, OneHiddenValue) {
   }
 }
 
+/// kInt8 takes a negative weight for 0, whatever its size and its value: the bits are those of weights of 0.
+TEST_P(Definition, NegativeWeights) {
+  Random random(seed() * 8000 + 11);
+  for (int64_t i = 0; i < cases(100); ++i) {
+    const int64_t heads = random.integer(1, 3), n_q = random.integer(1, 40), n = random.size(1, 700),
+                  dim = random.size(1, 40);
+    const Array<4> p(random, DType::kF32, {1, heads, n_q, n}, Strides::kInput), zeros = p.with(random, Strides::kInput),
+                   v(random, DType::kF32, {1, 1, n, dim}), out(random, DType::kF32, {1, heads, n_q, dim});
+    for_each_element(p.view, [&](int64_t at) { put(p.view.data, DType::kF32, at, std::fabs(random.uniform())); });
+    v.fill(random, Values::kOrdinary);
+    const int64_t key = random.integer(0, n - 1);
+    v.set_at({0, 0, key, random.integer(0, dim - 1)}, random.of({1e5f, 3e38f, kInf, std::nanf("")}));
+    const float weight = random.of({-1e-45f, -1.0f, -3e38f, -kInf});
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t r = 0; r < n_q; ++r) p.set_at({0, h, r, key}, weight);
+    }
+    zeros.assign(p.bits());
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t r = 0; r < n_q; ++r) zeros.set_at({0, h, r, key}, 0);
+    }
+    const ValueOptions options = {.arithmetic = Arithmetic::kInt8};
+    ASSERT_TRUE(run_weighted_values(zeros.view, v.view, out.view, options, &target()).ok());
+    const std::vector<uint64_t> want = out.bits();
+    out.fill_bytes(0xAB);
+    ASSERT_TRUE(run_weighted_values(p.view, v.view, out.view, options, &target()).ok());
+    ASSERT_EQ(out.bits(), want) << "case " << i << ", n " << n << ", key " << key << ", weight " << weight;
+    for (const uint64_t bits : want) ASSERT_LT(bits & 0x7FFFFFFF, 0x7F800000u) << "case " << i << ", n " << n;
+  }
+}
+
 /// out and the raw state, with everything that a problem may have.
 std::string check_attention(const AttentionCase& c, Random& random, const Target& t) {
   const auto& shape = c.out.view.shape;

@@ -344,7 +344,7 @@ std::vector<float> weighted_values(const Tensor& p, const Tensor& v, Arithmetic 
           std::vector<bool> seen;
           for (int64_t j = base; j < std::min(n, base + kBlock); ++j) {
             const float weight = static_cast<float>(p.at({b, h, i, j}));
-            seen.push_back(weight != 0);
+            seen.push_back(weight != 0 && !(arithmetic == Arithmetic::kInt8 && weight < 0));
             w.push_back(arithmetic == Arithmetic::kBF16 ? bf16(weight) : weight);
           }
           add_block(o, nullptr, w, seen, base, values, arithmetic);

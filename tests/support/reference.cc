@@ -667,10 +667,9 @@ Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude, Arit
         double* const sizes = magnitude != nullptr ? magnitude->data.data() + magnitude->offset({b, h, i}) : nullptr;
         std::vector<double> used(static_cast<size_t>(n_kv), 0.0);
         for (int64_t j = 0; j < n_kv; ++j) {
-          if (p_row[j] == 0) continue;
-          double weight = rounded_row[j];
-          // kInt8 has no negative weights.
-          if (arithmetic == Arithmetic::kInt8) weight = std::max(weight, 0.0);
+          // In kInt8 negative weights are 0.
+          if (p_row[j] == 0 || (arithmetic == Arithmetic::kInt8 && p_row[j] < 0)) continue;
+          const double weight = rounded_row[j];
           used[static_cast<size_t>(j)] = weight;
           for (int64_t d = 0; d < dim; ++d) {
             const double term = weight * rows[j * dim + d];
