@@ -642,7 +642,7 @@ struct BasicKv {
   int64_t block_table_stride = -1;  // entries between sequences; -1: ceil(tokens / page_size); 0: one table for all
   int64_t page_size = 0;            // tokens per page; panels: a multiple of kPanelWidth; 0: no pages
   int64_t n_pages = 0;              // pages that there are: entries of the block table are below it
-  /// > 0: token t is at t % ring; only the last `ring` tokens exist. panels: a multiple of kPanelWidth
+  /// > 0: token t is at t % ring; only the last `ring` tokens exist, and a plan divides by these. Panels: a multiple of kPanelWidth.
   int64_t ring = 0;
   std::array<uint64_t, 4> reserved{};
 

@@ -54,15 +54,19 @@ const PlanState* state_of(const AttentionPlan& plan) {
 
 /// Of everything that says where a sequence begins, ends and stands.
 uint64_t digest_of(const Attention& a, int64_t first, int64_t last) {
-  // Entries times powers of one number: only the powers wait for each other.
+  // Entries times powers of one number, in four sums that do not wait for each other. Another number joins these, so that no two
+  // entries have the same factor.
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15u, kJoin = 0xD1342543DE82EF95u;
   uint64_t h = 0;
-  uint64_t power = 1;
   const auto add = [&](const int32_t* numbers, int64_t end) {
     if (numbers == nullptr) return;
-    for (int64_t s = first; s < end; ++s) {
-      power *= 0x9E3779B97F4A7C15u;
-      h += power * static_cast<uint32_t>(numbers[s]);
+    uint64_t part[4] = {h};
+    int64_t s = first;
+    for (; s + 4 <= end; s += 4) {
+      for (int i = 0; i < 4; ++i) part[i] = part[i] * kFactor + static_cast<uint32_t>(numbers[s + i]);
     }
+    for (; s < end; ++s) part[0] = part[0] * kFactor + static_cast<uint32_t>(numbers[s]);
+    h = ((part[0] * kJoin + part[1]) * kJoin + part[2]) * kJoin + part[3];
   };
   add(a.cu_q, last + 1);
   add(a.cu_k, last + 1);
@@ -224,15 +228,13 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   s->has_data = data == Data::kNeeded;
   s->group_size = sizes.sequences == 0 ? 1 : (sizes.sequences + kMaxGroups - 1) / kMaxGroups;
   s->groups = (sizes.sequences + s->group_size - 1) / s->group_size;
-  // As where all of a batch decode: no sequence has more than one row block a head, so all have one.
-  const bool one_block = d.partial_rows < d.row_block && d.row_blocks == sizes.sequences * sizes.kv_heads;
   int64_t row_blocks = 0;
   int64_t tasks = 0;
   for (int64_t g = 0; g < s->groups; ++g) {
     const int64_t first = g * s->group_size;
     const int64_t last = std::min(first + s->group_size, sizes.sequences);
     s->group[g] = {row_blocks, tasks, digest_of(a, first, last)};
-    if (one_block && !d.split) {
+    if (d.one_block && !d.split) {  // as where all of a batch decode
       row_blocks += (last - first) * sizes.kv_heads;
       continue;
     }
@@ -328,10 +330,10 @@ Status drivers::attention_reduce(const AttentionPlan& plan, int64_t first, int64
   TaskIterator at(a, d, true, first_group * s->group_size, 0);
   int64_t task = group.first_task;
   for (int64_t t = group.first_row_block; t < last; ++t) {
-    const int64_t splits = at.splits();
+    const Interval splits = at.splits();
     if (t >= first) reduce_splits(run, memory, at.row_block(), splits, partials, task);
-    task += splits;
-    for (int64_t split = 0; split < splits; ++split) at.next();
+    task += splits.hi - splits.lo;
+    for (int64_t split = splits.lo; split < splits.hi; ++split) at.next();
   }
   return {};
 }

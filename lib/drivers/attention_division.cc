@@ -84,6 +84,14 @@ Sequence sequence_of(const Attention& a, int64_t s) {
 
 bool are_alike(const Attention& a) { return a.cu_q == nullptr && a.scoring.kv_length == nullptr; }
 
+Interval task_splits(const Attention& a, int64_t length) {
+  const int64_t splits = splits_of(length);
+  const int64_t held = length - oldest_token(a, length);
+  if (held == length) return {0, splits};
+  const int64_t most = held <= kKeySplit ? 1 : (held - 2) / kKeySplit + 2;
+  return {splits - std::min(splits, most), splits};
+}
+
 Status divide(const Attention& a, Threads threads, Division* division) {
   Division& d = *division;
   const AttentionSizes& sizes = d.sizes;
@@ -106,7 +114,8 @@ Status divide(const Attention& a, Threads threads, Division* division) {
     const int64_t length = length_of(a, s);
     const int64_t rows = sequence_of(a, s).n_q * sizes.group;  // below 2^60
     most_rows = std::max(most_rows, rows);
-    const int64_t splits = splits_of(length);
+    const Interval split = task_splits(a, length);
+    const int64_t splits = split.hi - split.lo;
     int64_t blocks = ceil_div(rows, kRowBlock);
     int64_t small_blocks = ceil_div(rows, kSmallRowBlock);
     // Every count is below that of small blocks and splits.
@@ -121,7 +130,7 @@ Status divide(const Attention& a, Threads threads, Division* division) {
     split_tasks += blocks * splits;
     small_row_blocks += small_blocks;
     small_split_tasks += small_blocks * splits;
-    tokens += length;
+    tokens += length - oldest_token(a, length);
   }
   SIMDATTN_CHECK(check_task_count(too_many));
   const double bytes = static_cast<double>(tokens) * static_cast<double>(alike) * static_cast<double>(sizes.kv_heads) *
@@ -140,6 +149,7 @@ Status divide(const Attention& a, Threads threads, Division* division) {
   }
   d.row_blocks = row_blocks;
   d.partial_rows = std::min(most_rows, d.row_block);
+  d.one_block = most_rows <= d.row_block && row_blocks == sizes.sequences * sizes.kv_heads;
   d.split = row_blocks < kEnoughTasks && split_tasks > row_blocks;
   d.tasks = d.split ? split_tasks : row_blocks;
   d.reduce_tasks = d.split ? row_blocks : 0;
@@ -195,30 +205,38 @@ Status check_pages(const Attention& a, const Division& d, int64_t s, int64_t fir
 
 TaskIterator::TaskIterator(const Attention& a, const Division& division, bool splits, int64_t sequence, int64_t task)
     : a_(a), division_(division), by_split_(splits), sequence_(sequence) {
-  enter_sequence();
-  while (sequence_ < division_.sizes.sequences) {
-    const int64_t here = division_.sizes.kv_heads * n_blocks_ * n_splits_;
-    if (task < here) break;
-    const int64_t passed = here > 0 && are_alike(a_) ? task / here : 1;
-    task -= here * passed;
-    sequence_ += passed;
+  const AttentionSizes& sizes = division_.sizes;
+  const bool alike = by_split_ ? are_alike(a_) : a_.cu_q == nullptr || division_.one_block;
+  if (alike && sequence_ < sizes.sequences) {
     enter_sequence();
+    const int64_t each = sizes.kv_heads * n_blocks_ * (splits_.hi - splits_.lo);
+    sequence_ = each > 0 ? sequence_ + task / each : sizes.sequences;
+    task -= each > 0 ? task / each * each : 0;
+  } else {
+    for (; sequence_ < sizes.sequences; ++sequence_) {
+      const int64_t here = tasks_of(a_, division_, by_split_, sequence_);
+      if (task < here) break;
+      task -= here;
+    }
   }
-  if (sequence_ == division_.sizes.sequences) return;
-  if (n_splits_ == 1 && n_blocks_ == 1) {  // decode
+  if (sequence_ >= sizes.sequences) return;
+  enter_sequence();
+  const int64_t n_splits = splits_.hi - splits_.lo;
+  if (n_splits == 1 && n_blocks_ == 1) {  // decode
     kv_head_ = task;
     return;
   }
-  split_ = task % n_splits_;
-  block_ = task / n_splits_ % n_blocks_;
-  kv_head_ = task / n_splits_ / n_blocks_;
+  split_ = splits_.lo + task % n_splits;
+  block_ = task / n_splits % n_blocks_;
+  kv_head_ = task / n_splits / n_blocks_;
 }
 
 void TaskIterator::enter_sequence() {
   if (sequence_ >= division_.sizes.sequences) return;
   const Sequence q = sequence_of(a_, sequence_);
   n_blocks_ = row_blocks_of(division_, q.n_q * division_.sizes.group);
-  n_splits_ = by_split_ ? splits_of(sequence_rules(a_.scoring, sequence_, q.n_q, q.n_kv).length) : 1;
+  if (by_split_) splits_ = task_splits(a_, length_of(a_, sequence_));
+  split_ = splits_.lo;
 }
 
 RowBlockIndex TaskIterator::row_block() const {
@@ -227,8 +245,8 @@ RowBlockIndex TaskIterator::row_block() const {
 }
 
 void TaskIterator::next() {
-  if (++split_ < n_splits_) return;
-  split_ = 0;
+  if (++split_ < splits_.hi) return;
+  split_ = splits_.lo;
   if (++block_ < n_blocks_) return;
   block_ = 0;
   if (++kv_head_ < division_.sizes.kv_heads) return;
@@ -239,10 +257,12 @@ void TaskIterator::next() {
   } while (sequence_ < division_.sizes.sequences && n_blocks_ == 0);
 }
 
-int64_t tasks_of(const Attention& a, const Division& d, bool splits, int64_t sequence) {
-  const Sequence q = sequence_of(a, sequence);
-  const int64_t blocks = d.sizes.kv_heads * row_blocks_of(d, q.n_q * d.sizes.group);
-  return splits ? blocks * splits_of(length_of(a, sequence)) : blocks;
+int64_t tasks_of(const Attention& a, const Division& d, bool splits, int64_t s) {
+  const int64_t rows = (a.cu_q == nullptr ? a.q.shape[2] : a.cu_q[s + 1] - a.cu_q[s]) * d.sizes.group;
+  const int64_t blocks = d.sizes.kv_heads * row_blocks_of(d, rows);
+  if (!splits) return blocks;
+  const Interval split = task_splits(a, length_of(a, s));
+  return blocks * (split.hi - split.lo);
 }
 
 }  // namespace simdattn

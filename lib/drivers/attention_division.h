@@ -39,6 +39,7 @@ struct Division {
   int64_t row_block = 0;       // rows of a task, but for the last ones of a sequence
   int64_t row_blocks = 0;      // of all sequences and heads
   int64_t partial_rows = 0;    // rows of the largest task
+  bool one_block = false;      // every sequence is one row block a head
   bool split = false;          // tasks are (row block, split)
   Fetch fetch = Fetch::kNone;  // of keys and values, by tasks of several rows
   Fetch fetch_one_row = Fetch::kNone;
@@ -49,6 +50,10 @@ struct Division {
 };
 
 constexpr int64_t splits_of(int64_t length) { return length <= kKeySplit ? 1 : (length + kKeySplit - 1) / kKeySplit; }
+
+/// The splits [lo, hi) of a sequence that are tasks: all of them, or the last ones, as many as tokens of a ring may touch wherever they
+/// begin. So the number does not fall as a sequence grows. A ring of up to kKeySplit tokens is one task, which has every split it touches.
+Interval task_splits(const Attention& a, int64_t length);
 
 /// True if all sequences have as many rows and keys.
 bool are_alike(const Attention& a);
@@ -67,7 +72,7 @@ class TaskIterator {
   TaskIterator(const Attention& a, const Division& division, bool splits, int64_t sequence, int64_t task);
   RowBlockIndex row_block() const;
   int64_t split() const { return split_; }
-  int64_t splits() const { return n_splits_; }
+  Interval splits() const { return splits_; }  // of the sequence
   void next();
 
  private:
@@ -81,7 +86,7 @@ class TaskIterator {
   int64_t block_ = 0;
   int64_t split_ = 0;
   int64_t n_blocks_ = 0;
-  int64_t n_splits_ = 1;
+  Interval splits_ = {0, 1};
 };
 
 /// Tasks of one sequence.

@@ -67,7 +67,8 @@ class RowBlock {
   }
 
   int64_t rows() const { return rows_; }
-  int64_t splits() const { return splits_of(rules_.length); }
+  /// Outside of these splits no row sees a key: neither end of an interval decreases from row to row.
+  Interval splits() const { return {see_[0].lo / kKeySplit, (see_[rows_ - 1].hi + kKeySplit - 1) / kKeySplit}; }
 
   void load_queries() {
     for (int64_t r = 0; r < rows_; ++r) {
@@ -413,7 +414,8 @@ void run_row_block(const AttentionRun& run, const AttentionMemory& w, const RowB
   RowBlock block(run, w, index);
   block.load_queries();
   block.start_states(w.total, 0);
-  for (int64_t split = 0; split < block.splits(); ++split) {
+  const Interval splits = block.splits();
+  for (int64_t split = splits.lo; split < splits.hi; ++split) {
     if (!block.sees_split(split)) continue;
     if (split == 0) {
       block.run_split(0, w.total);
@@ -435,11 +437,16 @@ void run_split(const AttentionRun& run, const AttentionMemory& w, const RowBlock
   block.run_split(split, states);
 }
 
-void reduce_splits(const AttentionRun& run, const AttentionMemory& w, const RowBlockIndex& index, int64_t splits,
+void reduce_splits(const AttentionRun& run, const AttentionMemory& w, const RowBlockIndex& index, Interval splits,
                    const Partials& partials, int64_t first_task) {
   const RowBlock block(run, w, index);
-  block.copy(w.total, partials.of_task(first_task));
-  for (int64_t split = 1; split < splits; ++split) block.merge(w.total, partials.of_task(first_task + split));
+  // Without split 0, which no task has: its keys are gone, and only the sink is left of it.
+  block.start_states(w.total, 0);
+  for (int64_t split = splits.lo; split < splits.hi; ++split, ++first_task) {
+    const RowStates part = partials.of_task(first_task);
+    if (split == 0) block.copy(w.total, part);
+    else block.merge(w.total, part);
+  }
   block.store(w.total);
 }
 

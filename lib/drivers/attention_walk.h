@@ -36,8 +36,8 @@ void run_row_block(const AttentionRun& run, const AttentionMemory& memory, const
 /// One split of a row block into `states`.
 void run_split(const AttentionRun& run, const AttentionMemory& memory, const RowBlockIndex& index, int64_t split,
                const RowStates& states);
-/// Joins the states of tasks first_task .. first_task + splits - 1, those of one row block, and writes its outputs.
-void reduce_splits(const AttentionRun& run, const AttentionMemory& memory, const RowBlockIndex& index, int64_t splits,
+/// Joins the states of the tasks from first_task on, those of one row block in these splits, and writes its outputs.
+void reduce_splits(const AttentionRun& run, const AttentionMemory& memory, const RowBlockIndex& index, Interval splits,
                    const Partials& partials, int64_t first_task);
 
 }  // namespace simdattn

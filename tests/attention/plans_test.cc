@@ -248,6 +248,102 @@ TEST_P(Plans, ChangedLengthsAreRefused) {
   EXPECT_GT(refused, 0);
 }
 
+/// Keys that move from one sequence to another leave sums as they are, not the digest of their group.
+TEST_P(Plans, LengthsThatAreExchangedAreRefused) {
+  Random random(seed() * 8000 + 8);
+  constexpr int64_t kSequences = 64 * 20;  // 20 a group
+  const Array<4> q(random, DType::kF32, {1, 1, 1, 2}), k(random, DType::kF32, {1, 1, 4, 2}),
+      out(random, DType::kF32, {kSequences, 1, 1, 2});
+  std::vector<int32_t> lengths(kSequences, 2);
+  Attention a;
+  a.q = ConstView<4>(q.view.data, DType::kF32, {kSequences, 1, 1, 2}, {0, 2, 2, 1});
+  a.k = a.v = ConstView<4>(k.view.data, DType::kF32, {kSequences, 1, 4, 2}, {0, 8, 2, 1});
+  a.out = out.view;
+  a.scoring.kv_length = lengths.data();
+  Runner r(GetParam());
+  ASSERT_TRUE(r.make(a).ok());
+  for (size_t from = 20; from < 40; ++from) {
+    for (size_t to = 20; to < 40; ++to) {
+      if (from == to) continue;
+      --lengths[from], ++lengths[to];
+      ASSERT_EQ(r.range(29, 30).code, Code::kStalePlan) << from << " to " << to;
+      ++lengths[from], --lengths[to];
+    }
+  }
+  ASSERT_TRUE(r.range(29, 30).ok());
+}
+
+/// The last `ring` tokens of a sequence in rings: tasks and their states are as many as these need, however long the sequence is, never
+/// fewer for a longer one; and the bits are those of a store that has all tokens, of which kv_start hides the others.
+TEST_P(Plans, RingsDivideByWhatTheyHold) {
+  Random random(seed() * 8000 + 9);
+  for (const int64_t ring : {1, 64, 1024, 1025, 1026, 1500, 3072, 4096}) {
+    for (const bool only_values : {false, true}) {
+      const int64_t dim = random.integer(1, 5), heads = 2;
+      Array<4> q(random, DType::kF32, {1, heads, 2, dim}), out = q.like(random);
+      Array<3> lse(random, DType::kF32, {1, heads, 2});
+      q.fill(random, Values::kOrdinary);
+      const std::array<float, 2> sinks = {0.5f, -1.0f};
+      Attention a;
+      a.q = q.view, a.out = out.view, a.lse = lse.view;
+      a.scoring.causal = true;
+      a.scoring.sinks = sinks.data();
+      a.arithmetic = random_arithmetic(random);
+      const int64_t splits = (ring + 1022) / 1024 + 1;  // that so many tokens touch at most
+      int64_t tasks = 0;
+      size_t bytes = 0;
+      for (const int64_t length : {int64_t{1}, ring - 1, ring, ring + 1, ring + 1023, ring + 1024, ring + 5000, int64_t{1} << 20}) {
+        const bool run = length > 0 && length < 10000;
+        const std::array<int64_t, 4> all = {1, 1, run ? length : 1, dim}, held = {1, 1, run ? ring : 1, dim};
+        Array<4> k(random, DType::kF32, all), v(random, DType::kF32, all), k_ring(random, DType::kF32, held),
+            v_ring(random, DType::kF32, held);
+        if (run) {
+          k.fill(random, Values::kOrdinary), v.fill(random, Values::kOrdinary);
+          for (int64_t t = std::max<int64_t>(length - ring, 0); t < length; ++t) {
+            for (int64_t d = 0; d < dim; ++d) {
+              k_ring.set_at({0, 0, t % ring, d}, k.get_at({0, 0, t, d}));
+              v_ring.set_at({0, 0, t % ring, d}, v.get_at({0, 0, t, d}));
+            }
+          }
+        }
+        const auto rings = [&](const Array<4>& rows, const Array<4>& last, bool is_ring) {
+          ConstKv kv = is_ring ? last.view : rows.view;
+          if (is_ring) kv.ring = ring;
+          if (is_ring) kv.tokens = (int64_t{1} << 30) - 1;
+          kv.length = std::max<int64_t>(length, 0);
+          if (!run) kv.data = nullptr;
+          return kv;
+        };
+        if (!run && only_values) continue;
+        a.k = rings(k, k_ring, !only_values);
+        a.v = rings(v, v_ring, true);
+        a.v.tokens = a.k.tokens = only_values ? a.k.tokens : a.v.tokens;
+        Runner r(GetParam());
+        const Status planned = r.make(a);
+        ASSERT_TRUE(planned.ok()) << planned.detail;
+        ASSERT_LE(r.plan.tasks, std::min(splits, (length + 1023) / 1024 + 1)) << ring << ", " << length;
+        ASSERT_GE(r.plan.tasks, tasks) << ring << ", " << length;
+        ASSERT_GE(r.plan.partial_bytes, bytes) << ring << ", " << length;
+        tasks = r.plan.tasks, bytes = r.plan.partial_bytes;
+        if (!run) continue;
+        out.fill_bytes(Guarded::kCanary);
+        ASSERT_TRUE(run_tasks(a, GetParam(), random).ok());
+        const auto got = out.bits(), got_lse = lse.bits();
+        out.fill_bytes(Guarded::kCanary);
+        ASSERT_TRUE(run_attention(a, GetParam()).ok());
+        ASSERT_EQ(out.bits(), got) << ring << ", " << length;
+        const int32_t start = static_cast<int32_t>(std::max<int64_t>(length - ring, 0));
+        Attention whole = a;
+        whole.k = rings(k, k_ring, false), whole.v = rings(v, v_ring, false);
+        whole.scoring.kv_start = &start;
+        ASSERT_TRUE(run_attention(whole, GetParam()).ok());
+        ASSERT_EQ(out.bits(), got) << ring << ", " << length;
+        ASSERT_EQ(lse.bits(), got_lse) << ring << ", " << length;
+      }
+    }
+  }
+}
+
 /// A plan of bytes: the caller may copy it wherever it likes.
 TEST_P(Plans, CopiesAreThePlan) {
   Random random(seed() * 8000 + 4);

@@ -79,6 +79,26 @@ void rotate(const Target* t, simdattn::RopePairing pairing) {
                        {.pairing = pairing}, {.target = t}));
 }
 
+/// One row and one key in each of many sequences.
+constexpr int64_t kSequences = 10000;
+const std::vector<int32_t> one_each(kSequences, 1);
+simdattn::AttentionPlan many;
+
+void plan_many(const Target* t) {
+  simdattn::Attention a;
+  a.q = ConstView<4>(q.f32.data(), DType::kF32, {kSequences, 1, 1, 16}, {0, 0, 0, 1});
+  a.k = a.v = ConstView<4>(k.f32.data(), DType::kF32, {kSequences, 1, 2, 16}, {0, 0, 16, 1});
+  a.lse = simdattn::view(out.data(), {kSequences, 1, 1});
+  a.scoring.kv_length = one_each.data();
+  check(simdattn::attention_plan(a, &many, {.target = t}));
+}
+
+void last_of_a_group(const Target* t) {
+  const int64_t task = (kSequences + 63) / 64 * 3 - 1;  // 64 groups of sequences
+  check(simdattn::attention_range(many, task, task + 1, nullptr, 0,
+                                  {.target = t, .workspace = workspace.data(), .workspace_bytes = workspace.size()}));
+}
+
 #define COUNTED(name, id, body)                                                           \
   extern "C" __attribute__((noinline, used)) void count_##name##__##id(const Target* t) { \
     body;                                                                                 \
@@ -104,6 +124,7 @@ void rotate(const Target* t, simdattn::RopePairing pairing) {
   f(decode_f32_panels_4x256x128, id, attend(t, DType::kF32, kGroup, 1, kKeys, true))                                 \
   f(decode_f32_rows_4x256x128, id, attend(t, DType::kF32, kGroup, 1, kKeys, false))                                  \
   f(prefill_f32_rows_64x64x128, id, attend(t, DType::kF32, 1, kRows, kRows, false))                                  \
+  f(range_of_one_task_in_10000, id, last_of_a_group(t)) \
   f(call_of_one_key, id, attend(t, DType::kF32, 1, 1, 1, false))
 // clang-format on
 
@@ -119,6 +140,7 @@ int main() {
 #define CALL(name, id, body) count_##name##__##id(t);
 #define RUN(id, its_name)                                                                              \
   if (const Target* t = nullptr; simdattn::find_target(its_name, &t).ok() && simdattn::runnable(*t)) { \
+    plan_many(t);                                                                                      \
     CASES(CALL, id)                                                                                    \
   }
   EVERY_TARGET(RUN)
