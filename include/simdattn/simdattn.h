@@ -376,13 +376,13 @@ inline Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta,
 /// used. Data (elements of q, k, v, out, bias, masks, sinks, slopes) may change between runs. Lengths (cu_q, cu_k, kv_length,
 /// kv_start, prefix_end, offsets) must not: a range that meets changed ones returns kStalePlan. Entries of block tables may
 /// change: the plan does not look at them, every range checks those of the pages that it reads.
-/// Without data: pointers of arrays may be null; the plan then tells sizes, and attention_bind() gives it the data. Without
-/// kv_length the sizes hold for all lengths up to k.length.
+/// Without data: pointers of arrays may be null, also of scales, whose strides are then set all the same; the plan tells sizes, and
+/// attention_bind() gives it the data. Without kv_length the sizes hold for all lengths up to k.length.
 inline Status attention_plan(const Attention& problem, AttentionPlan* plan, const Exec& exec = {}) {
   return simdattn_attention_plan(&problem, plan, &exec);
 }
 /// Gives a plan the arrays of another problem of the same shapes, strides, types, options and lengths: another layer of a
-/// model. Checks pointers and overlap alone. kStalePlan where something else differs.
+/// model. Checks pointers and overlap alone. kStalePlan where something else differs; `detail` names it.
 inline Status attention_bind(const Attention& problem, AttentionPlan* plan) {
   return simdattn_attention_bind(&problem, plan);
 }

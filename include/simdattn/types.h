@@ -5,8 +5,9 @@
  * from SIMDATTN_SCORING_INIT, which gives the same defaults. Use <simdattn/simdattn.h> (C++) or <simdattn/simdattn_c.h> (C).
  *
  * Structs begin with their size, so that they can grow: a newer library fills what an older caller does not have with
- * the defaults. A size of 0 (a struct that was only cleared) is refused. Structs inside of others grow into `reserved`,
- * which must stay 0.
+ * the defaults, and an older library takes a larger struct whose bytes beyond its own are all 0. A size of 0 (a struct that was
+ * only cleared) is refused, and so is any other size of a plan. Structs inside of others have this version's size and grow into
+ * `reserved`, which must stay 0.
  */
 #ifndef SIMDATTN_TYPES_H_
 #define SIMDATTN_TYPES_H_
@@ -627,6 +628,7 @@ struct BasicKv {
   int64_t tokens = 0;        // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
   int64_t length = -1;       // tokens per sequence that attention sees (its n_kv), <= tokens; -1: all of them
   int64_t dim = 0;           // numbers of a key or value; a multiple of 32 where types have blocks of 32
+  /// These three strides: multiples of 4 for f32, of 2 for bf16, f16 and types with blocks; any bytes for int8 and fp8.
   int64_t batch_stride = 0;  // bytes between sequences; with pages, between pages
   int64_t head_stride = 0;   // bytes between heads
   int64_t token_stride = 0;  // bytes; rows: between tokens; panels: between panels

@@ -199,20 +199,42 @@ bool same_kv(const ConstKv& a, const ConstKv& b) {
          a.ring == b.ring;
 }
 bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b == nullptr); }
+bool same_scale(const Scoring& s, const Scoring& t) {
+  return s.scale.given == t.scale.given && (!s.scale || s.scale.value == t.scale.value);
+}
 
 }  // namespace
 
-bool same_problem(const Attention& a, const Attention& b) {
+const char* problem_difference(const Attention& a, const Attention& b) {
   const Scoring& s = a.scoring;
   const Scoring& t = b.scoring;
-  return same_view(a.q, b.q) && same_kv(a.k, b.k) && same_kv(a.v, b.v) && a.arithmetic == b.arithmetic &&
-         a.n_sequences == b.n_sequences && same_presence(a.cu_q, b.cu_q) && same_presence(a.cu_k, b.cu_k) &&
-         s.scale.given == t.scale.given && (!s.scale || s.scale.value == t.scale.value) && s.softcap == t.softcap &&
-         s.causal == t.causal && s.offset == t.offset && s.window_left == t.window_left &&
-         s.window_right == t.window_right && s.chunk == t.chunk && same_presence(s.offsets, t.offsets) &&
-         same_presence(s.prefix_end, t.prefix_end) && same_presence(s.kv_start, t.kv_start) &&
-         same_presence(s.kv_length, t.kv_length) && same_view(s.bias, t.bias) && same_view(s.keep, t.keep) &&
-         s.bits.columns == t.bits.columns && same_numbers(s.bits.stride, t.bits.stride);
+#define SIMDATTN_ARRAY_OF_THE_PLAN ": type, shape and strides must be those of the plan"
+#define SIMDATTN_STORE_OF_THE_PLAN ": type, layout, sizes, strides and those of its scales must be those of the plan"
+#define SIMDATTN_NUMBER_OF_THE_PLAN ": must be that of the plan"
+#define SIMDATTN_PRESENCE_OF_THE_PLAN ": must be given where it was for the plan, and only there"
+  if (!same_view(a.q, b.q)) return "q" SIMDATTN_ARRAY_OF_THE_PLAN;
+  if (!same_kv(a.k, b.k)) return "k" SIMDATTN_STORE_OF_THE_PLAN;
+  if (!same_kv(a.v, b.v)) return "v" SIMDATTN_STORE_OF_THE_PLAN;
+  if (a.arithmetic != b.arithmetic) return "arithmetic" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (a.n_sequences != b.n_sequences) return "n_sequences" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (!same_presence(a.cu_q, b.cu_q)) return "cu_q" SIMDATTN_PRESENCE_OF_THE_PLAN;
+  if (!same_presence(a.cu_k, b.cu_k)) return "cu_k" SIMDATTN_PRESENCE_OF_THE_PLAN;
+  if (!same_scale(s, t)) return "scoring.scale" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (s.softcap != t.softcap) return "scoring.softcap" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (s.causal != t.causal) return "scoring.causal" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (s.offset != t.offset) return "scoring.offset" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (s.window_left != t.window_left) return "scoring.window_left" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (s.window_right != t.window_right) return "scoring.window_right" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (s.chunk != t.chunk) return "scoring.chunk" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (!same_presence(s.offsets, t.offsets)) return "scoring.offsets" SIMDATTN_PRESENCE_OF_THE_PLAN;
+  if (!same_presence(s.prefix_end, t.prefix_end)) return "scoring.prefix_end" SIMDATTN_PRESENCE_OF_THE_PLAN;
+  if (!same_presence(s.kv_start, t.kv_start)) return "scoring.kv_start" SIMDATTN_PRESENCE_OF_THE_PLAN;
+  if (!same_presence(s.kv_length, t.kv_length)) return "scoring.kv_length" SIMDATTN_PRESENCE_OF_THE_PLAN;
+  if (!same_view(s.bias, t.bias)) return "scoring.bias" SIMDATTN_ARRAY_OF_THE_PLAN;
+  if (!same_view(s.keep, t.keep)) return "scoring.keep" SIMDATTN_ARRAY_OF_THE_PLAN;
+  if (s.bits.columns != t.bits.columns) return "scoring.bits.columns" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (!same_numbers(s.bits.stride, t.bits.stride)) return "scoring.bits.stride" SIMDATTN_NUMBER_OF_THE_PLAN;
+  return nullptr;
 }
 
 }  // namespace simdattn

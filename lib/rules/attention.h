@@ -69,8 +69,8 @@ Status check_attention_outputs(const Attention& a, const AttentionSizes& sizes, 
 Status check_attention_memory(const Attention& a, const AttentionSizes& sizes, const AttentionBytes& bytes,
                               const ByteSet& workspace, const ByteSet& partial);
 
-/// True if everything but the addresses of data is the same.
-bool same_problem(const Attention& a, const Attention& b);
+/// The sentence of the first thing but addresses of data that differs; null: nothing does.
+const char* problem_difference(const Attention& a, const Attention& b);
 
 }  // namespace simdattn
 

@@ -30,8 +30,8 @@ Status check_plan_size(const AttentionPlan& plan) {
 
 Status check_bound_problem(const Attention& a, const Attention* planned) {
   SIMDATTN_REQUIRE(planned != nullptr, Code::kStalePlan, "plan: not made by attention_plan");
-  SIMDATTN_REQUIRE(same_problem(a, *planned), Code::kStalePlan,
-                   "problem: shapes, strides, types or options are not those of the plan");
+  const char* const different = problem_difference(a, *planned);
+  SIMDATTN_REQUIRE(different == nullptr, Code::kStalePlan, different);
   return {};
 }
 
