@@ -85,6 +85,12 @@ if command -v readelf >/dev/null && readelf -d "$work/program" | grep -E 'NEEDED
   exit 1
 fi
 
+echo "== from the build folder"
+# shellcheck disable=SC2046
+"$@" -std=c++20 "$work/program.cc" $(PKG_CONFIG_PATH=$build/meson-uninstalled pkg-config --static --cflags --libs simdattn) \
+  -o "$work/uninstalled"
+LD_LIBRARY_PATH=$build/lib "$work/uninstalled"
+
 echo "== without exceptions and type information, linked statically"
 # shellcheck disable=SC2046
 "$@" -std=c++17 -fno-exceptions -fno-rtti -static "${include[@]}" "$consumers/cpp17.cc" \
