@@ -11,8 +11,8 @@
 //   widen<T>(in, out, n)                                                  n numbers to f32
 //   round_to_columns<T>(rows, ld, tokens, dim, out)                       the first tokens into columns at once; how many that were
 
-/// Dimensions of 32 tokens that are converted and then transposed: 8 or 16 KiB, which stay in L1.
-constexpr int64_t kStoreStep = 128;
+/// Dimensions of 32 tokens that are converted and then transposed: 4 or 8 KiB of stack.
+constexpr int64_t kStoreStep = 64;
 
 /// kBlocks squares side by side: rows, or columns, next to each other.
 template <class O, class Unit>

@@ -147,6 +147,8 @@ struct ScoreTile {
   bool half_last = false;
   /// Keys in rows that are taken at once, 16 or 32. No result depends on it.
   int64_t keys_at_once = kPanelWidth;
+  /// For score_rows: memory of kScoreRowPanels panels of the storage type, at a multiple of 64 bytes.
+  char* room = nullptr;
 
   bool fetches() const { return fetch != Fetch::kNone; }
 };
@@ -305,7 +307,9 @@ struct PackValues {
 inline constexpr int64_t kDirectRows = 12;
 /// Query rows of KvOperands::score_rows.
 inline constexpr int64_t kMostScoreRows = 4;
-/// Keys in rows are read in place in pieces of so many dimensions, and up to so many of them: two tiles of them lie on the stack.
+/// Room that score_rows is given, in panels of the storage type: two tiles of the widest vectors. Packed panels of a block are larger.
+inline constexpr int64_t kScoreRowPanels = 4;
+/// Keys in rows are read in place in pieces of so many dimensions, and up to so many of them.
 inline constexpr int64_t kDirectRowDims = 16;
 inline constexpr int64_t kMostDirectRowDims = 576;
 constexpr bool has_direct_rows(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }

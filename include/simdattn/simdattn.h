@@ -15,7 +15,8 @@
 ///    type allows.
 ///  - All arithmetic is f32 unless options say otherwise; a narrower storage type is widened on load and rounded to nearest
 ///    even on store.
-///  - The caller owns memory and threads: no call allocates, locks, throws, logs, or starts a thread.
+///  - The caller owns memory and threads: no call allocates, locks, throws, logs, or starts a thread. A call takes at most 48 KiB of
+///    the thread's stack.
 ///  - A call either does everything or returns a Status that names the argument and the rule, having written nothing.
 ///  - No output may share a byte with an input, another output, a table, an array of options or the workspace, unless a
 ///    function says otherwise. Arrays may interleave without sharing a byte where their dimensions nest: parts of one

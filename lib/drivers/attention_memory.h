@@ -60,6 +60,8 @@ struct AttentionLayout {
   int64_t values;
   int64_t masked;
   int64_t alpha;
+  int64_t see;
+  int64_t modifiers;
   int64_t total;
   int64_t split;
   StatesLayout states;
@@ -75,7 +77,9 @@ struct AttentionLayout {
                                                 value_rows_bytes(kernels, value_type, d_v)));
     masked = values + round_to_lines(kernels.values_bytes(d_v));
     alpha = masked + round_to_lines(kernels.values_bytes(std::min(d_v, kValueGroup)));
-    total = alpha + round_to_lines(kScoreRows * int64_t{sizeof(float)});
+    see = alpha + round_to_lines(kScoreRows * int64_t{sizeof(float)});
+    modifiers = see + round_to_lines(kRowBlock * int64_t{sizeof(Interval)});
+    total = modifiers + round_to_lines(kRowBlock * int64_t{sizeof(RowModifiers)});
     split = total + states.bytes;
   }
   /// Enough for memory of any alignment.
@@ -84,15 +88,17 @@ struct AttentionLayout {
 
 /// One thread's working memory.
 struct AttentionMemory {
-  char* q;          // [kRowBlock] rows of queries as the arithmetic wants them
-  float* scores;    // [kScoreRows][kScoreStride]
-  char* keys;       // [kBlockPanels] packed panels
-  char* key_rows;   // [kPanelWidth] rows of the storage type, gathered from several pages, or of f32
-  char* values;     // a packed block
-  char* masked;     // one of kValueGroup columns
-  float* alpha;     // [kScoreRows]
-  RowStates total;  // over all splits so far
-  RowStates split;  // of the current split
+  char* q;                  // [kRowBlock] rows of queries as the arithmetic wants them
+  float* scores;            // [kScoreRows][kScoreStride]
+  char* keys;               // [kBlockPanels] packed panels
+  char* key_rows;           // [kPanelWidth] rows of the storage type, gathered from several pages, or of f32
+  char* values;             // a packed block
+  char* masked;             // one of kValueGroup columns
+  float* alpha;             // [kScoreRows]
+  Interval* see;            // [kRowBlock] the keys that a row sees, masks aside
+  RowModifiers* modifiers;  // [kRowBlock]
+  RowStates total;          // over all splits so far
+  RowStates split;          // of the current split
   int64_t query_bytes;
 
   /// `memory`: of any alignment.
@@ -105,6 +111,8 @@ struct AttentionMemory {
     values = m + at.values;
     masked = m + at.masked;
     alpha = reinterpret_cast<float*>(m + at.alpha);
+    see = reinterpret_cast<Interval*>(m + at.see);
+    modifiers = reinterpret_cast<RowModifiers*>(m + at.modifiers);
     total = at.states.at(m + at.total);
     split = at.states.at(m + at.split);
     query_bytes = at.query_bytes;

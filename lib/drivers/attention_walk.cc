@@ -51,7 +51,9 @@ class RowBlock {
         v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
         keys_(uk_, ops_, k_, w_.key_rows),
         values_(uk_, ops_, v_, w_.key_rows, w_.masked),
-        panel_bytes_(key_ops_.panel_bytes(p_.d_qk)) {
+        panel_bytes_(key_ops_.panel_bytes(p_.d_qk)),
+        see_(memory.see),
+        row_modifiers_(memory.modifiers) {
     const int64_t oldest = oldest_token(a_, rules_.length);
     // Without any page, masks hide every key (check_pages).
     const bool no_pages = (a_.k.page_size > 0 && a_.k.n_pages == 0) || (a_.v.page_size > 0 && a_.v.n_pages == 0);
@@ -286,6 +288,7 @@ class RowBlock {
           tile.scales = k_.scales(base + c, whole * kPanelWidth, scales);
           tile.fetch = fetch_key_rows_;
           tile.keys_at_once = keys_at_once_;
+          tile.room = w_.keys;
           key_ops_.score_rows(tile);
         } else if (as_stored) {
           store_keys(base, see, c, end, w_.keys, scales);
@@ -403,8 +406,8 @@ class RowBlock {
   KeyOperands keys_;
   ValueOperands values_;
   int64_t panel_bytes_;
-  Interval see_[kRowBlock];
-  RowModifiers row_modifiers_[kRowBlock];
+  Interval* see_;
+  RowModifiers* row_modifiers_;
 };
 
 }  // namespace

@@ -14,8 +14,8 @@
 namespace simdattn {
 namespace {
 
-/// Accumulators live on the stack (16 KiB) unless the output can hold them.
-constexpr int64_t kAccumulators = 4096;
+/// Accumulators live on the stack (8 KiB) unless the output can hold them.
+constexpr int64_t kAccumulators = 2048;
 constexpr int64_t kRows = 8;
 /// Values larger than this are prefetched; those of one f32 row that is wider than a tile are read in the order of memory instead.
 /// The bound is above the size of an L2 (2 MiB are common), from which prefetches only cost.
@@ -52,7 +52,7 @@ auto not_zero(const float* w, int64_t ld) {
   return [w, ld](int64_t r, int64_t key) { return w[r * ld + key] != 0.0f; };
 }
 
-/// `tile` row by row around weights of zero. Not inlined: 33 KiB of stack.
+/// `tile` row by row around weights of zero. Not inlined: 33 KiB of stack, of 48 in all.
 [[gnu::noinline]] void add_around_zeros(const UKernels& uk, const AttentionKernels& ops, const ValueTile& tile,
                                         KvType type) {
   alignas(64) char masked[kValueGroup * kKeyBlock * sizeof(float)];

@@ -421,11 +421,13 @@ void ValueTileNarrow(const ValueTile& a) {
 
 /// Queries as pairs of 16 bits: dimensions 0 and 2 of four, and 1 and 3.
 struct QueryPairs {
-  int32_t even[kMaxNarrowDim / 4];
-  int32_t odd[kMaxNarrowDim / 4];
+  int32_t* even;
+  int32_t* odd;
   float scale;
 };
 constexpr int64_t kIntegerRows = 4;
+/// More dimensions are taken row by row: the pairs lie on the stack, 16 KiB.
+constexpr int64_t kMostTogether = kMaxNarrowDim / kIntegerRows;
 
 /// kRows rows against the keys of one vector of a panel.
 template <int64_t kRows>
@@ -467,14 +469,17 @@ HWY_INLINE void ScoreKeys(const QueryPairs* q, const uint8_t* panel, const float
 /// BlockIntegers::score(), of packed panels, which are alike for all types with blocks.
 void ScoreBlockIntegers(const ScoreTile& a) {
   using Integers = BlockIntegers<KvType::kQ8_0>;
+  int32_t pairs[kMaxNarrowDim / 2];
   QueryPairs q[kIntegerRows];
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   for (int64_t r = 0; r < a.rows;) {
-    const int64_t rows = a.rows - r < kIntegerRows ? 1 : kIntegerRows;
+    const int64_t rows = a.rows - r < kIntegerRows || a.dim > kMostTogether ? 1 : kIntegerRows;
     for (int64_t i = 0; i < rows; ++i) {
       int8_t x[kMaxNarrowDim];
       const char* const query = static_cast<const char*>(a.q) + (r + i) * a.q_stride;
       q[i].scale = Integers::query_integers(query, a.q_stride, a.dim, x).scale * a.scale;
+      q[i].even = pairs + i * (a.dim / 2);
+      q[i].odd = q[i].even + a.dim / 4;
       const auto pair = [](int8_t low, int8_t high) {
         return static_cast<int32_t>(static_cast<uint32_t>(low & 0xFFFF) | static_cast<uint32_t>(high) << 16);
       };

@@ -815,9 +815,7 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
   const int64_t row = row_bytes(type, a.dim);
   const int64_t units = (has_scales(type) ? a.dim + 3 : row - a.dim / 32 * 2) / kUnitBytes;
   const uint8_t* const keys = static_cast<const uint8_t*>(a.panels);
-  // Panels of rows: those that are multiplied, and those of the next tile.
-  constexpr int64_t kWidest = HWY_MAX(4 * static_cast<int64_t>(hn::MaxLanes(TileTag())), kPanelWidth);
-  HWY_ALIGN uint8_t transposed[2][kWidest * row_bytes(KvType::kQ8_0, kMostDirectRowDims)];
+  static_assert(2 * 4 * HWY_MAX_LANES_D(TileTag) <= kScoreRowPanels * kPanelWidth);
   ScoreArguments t = {.q = static_cast<const float*>(a.q),
                       .ldq = a.q_stride / static_cast<int64_t>(sizeof(float)),
                       .low = keys,
@@ -838,18 +836,21 @@ HWY_NOINLINE void ScoreColumns(const ScoreTile& a, KvType type, const ScoreFunct
   const bool one_after_the_other = a.panel_stride == row;
   // Tiles narrower than a panel begin inside of one. All of these are powers of two: a mask takes the place of a division.
   const int64_t step = HWY_MAX(width, kPanelWidth);
+  // Panels of rows: those that are multiplied, and those of the next tile.
+  const auto transposed = [&](int64_t x) SIMDATTN_LAMBDA {
+    return reinterpret_cast<uint8_t*>(a.room) + ((x & step) != 0 ? step / kPanelWidth * bytes : 0);
+  };
   const auto in_step = [step](int64_t c) SIMDATTN_LAMBDA { return c & (step - 1); };
   const auto rows_at = [&](int64_t x) -> RowsToTranspose {
     return {keys + (x < columns ? x * a.panel_stride : 0), a.panel_stride, x < columns ? HWY_MIN(step, columns - x) : 0,
-            transposed[(x & step) != 0], a.fetches() && !one_after_the_other ? ahead * a.panel_stride : 0};
+            transposed(x), a.fetches() && !one_after_the_other ? ahead * a.panel_stride : 0};
   };
   if (in_rows) functions.transpose(rows_at(0), a.dim);
   for (int64_t x = 0; x < columns; x += width) {
     if (x + width > columns) t.high_column = 0;
     const int64_t middle = x + t.high_column;
     const auto panel = [&](int64_t c) {
-      return in_rows ? transposed[(x & step) != 0] + in_step(c) / kPanelWidth * bytes
-                     : keys + c / kPanelWidth * a.panel_stride;
+      return in_rows ? transposed(x) + in_step(c) / kPanelWidth * bytes : keys + c / kPanelWidth * a.panel_stride;
     };
     t.low = panel(x) + x % kPanelWidth * kUnitBytes;
     t.high = panel(middle) + middle % kPanelWidth * kUnitBytes;

@@ -421,8 +421,9 @@ TEST_P(Definition, NegativeWeights) {
   for (int64_t i = 0; i < cases(100); ++i) {
     const int64_t heads = random.integer(1, 3), n_q = random.integer(1, 40), n = random.size(1, 700),
                   dim = random.size(1, 40);
-    const Array<4> p(random, DType::kF32, {1, heads, n_q, n}, Strides::kInput), zeros = p.with(random, Strides::kInput),
-                   v(random, DType::kF32, {1, 1, n, dim}), out(random, DType::kF32, {1, heads, n_q, dim});
+    const Array<4> p(random, DType::kF32, {1, heads, n_q, n}, Strides::kInput),
+        zeros = p.with(random, Strides::kInput), v(random, DType::kF32, {1, 1, n, dim}),
+        out(random, DType::kF32, {1, heads, n_q, dim});
     for_each_element(p.view, [&](int64_t at) { put(p.view.data, DType::kF32, at, std::fabs(random.uniform())); });
     v.fill(random, Values::kOrdinary);
     const int64_t key = random.integer(0, n - 1);

@@ -292,7 +292,8 @@ TEST_P(Plans, RingsDivideByWhatTheyHold) {
       const int64_t splits = (ring + 1022) / 1024 + 1;  // that so many tokens touch at most
       int64_t tasks = 0;
       size_t bytes = 0;
-      for (const int64_t length : {int64_t{1}, ring - 1, ring, ring + 1, ring + 1023, ring + 1024, ring + 5000, int64_t{1} << 20}) {
+      for (const int64_t length :
+           {int64_t{1}, ring - 1, ring, ring + 1, ring + 1023, ring + 1024, ring + 5000, int64_t{1} << 20}) {
         const bool run = length > 0 && length < 10000;
         const std::array<int64_t, 4> all = {1, 1, run ? length : 1, dim}, held = {1, 1, run ? ring : 1, dim};
         Array<4> k(random, DType::kF32, all), v(random, DType::kF32, all), k_ring(random, DType::kF32, held),

@@ -587,7 +587,8 @@ TEST_P(Narrow, BlocksOfIntegers) {
   if (!is_exact()) GTEST_SKIP() << "sums of blocks are joined by fused multiply-add";
   for (int64_t i = 0; i < cases(300); ++i) {
     const KvType type = random.coin() ? KvType::kQ8_0 : KvType::kQ4_0;
-    const int64_t dim = 32 * random.integer(1, 12), rows = random.integer(1, 20);
+    const int64_t dim = 32 * (random.one_in(20) ? random.integer(60, 80) : random.integer(1, 12)),
+                  rows = random.integer(1, 20);
     const Array<4> numbers(random, DType::kF32, {1, 1, 1, dim});
     const KvStorage k = random_codes(random, type, numbers, kForms[random.integer(0, 5)],
                                      random.coin() ? Values::kOrdinary : Values::kSpecial, 40);

@@ -328,6 +328,8 @@ TEST_P(SlotsNarrow, ScoreTile) {
     if (in_rows) {
       a.panels = keys.memory.data(), a.panel_stride = keys.stride;
       a.s = from_rows.data(), a.lds = from_rows.stride;
+      const Guarded room(static_cast<size_t>(kScoreRowPanels * panel_bytes(type, dim)), Guard::kAfter);
+      a.room = reinterpret_cast<char*>(room.data());
       own.score_rows(a);
     }
     std::vector<float> wide(static_cast<size_t>(n_panels * dim * kPanelWidth));
