@@ -625,9 +625,9 @@ struct BasicKv {
   KvLayout layout = KvLayout::kRows;  // rows, or panels of keys
   int64_t batch = 0;                  // sequences (pages do not count here)
   int64_t heads = 0;                  // key/value heads
-  int64_t tokens = 0;        // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
-  int64_t length = -1;       // tokens per sequence that attention sees (its n_kv), <= tokens; -1: all of them
-  int64_t dim = 0;           // numbers of a key or value; a multiple of 32 where types have blocks of 32
+  int64_t tokens = 0;   // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
+  int64_t length = -1;  // tokens per sequence that attention sees (its n_kv), <= tokens; -1: all of them
+  int64_t dim = 0;      // numbers of a key or value; a multiple of 32 where types have blocks of 32
   /// These three strides: multiples of 4 for f32, of 2 for bf16, f16 and types with blocks; any bytes for int8 and fp8.
   int64_t batch_stride = 0;  // bytes between sequences; with pages, between pages
   int64_t head_stride = 0;   // bytes between heads
