@@ -111,6 +111,22 @@ SIMDATTN_INLINE void store_rounded(Floats v, f16* p, Part part = {}) {
   store_halves(f16_from_f32(v), raw(p), part);
 }
 
+#if !SIMDATTN_AVX512
+/// Lanes whose byte is not 0.
+template <class Part>
+SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Part part) {
+  return greater(cast_bits<int32_t>(load_bytes(p, part)), Ints(0));
+}
+/// Lanes whose bit of `word` is 1.
+SIMDATTN_INLINE Mask one_bits(uint32_t word) {
+  alignas(64) static constexpr uint32_t kBits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
+                                                     1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
+                                                     1u << 12, 1u << 13, 1u << 14, 1u << 15};
+  const Bits32 own = Bits32::load_aligned(kBits);
+  return equal(Bits32(word) & own, own);
+}
+#endif
+
 /// Half a unit of bf16 is added as to an integer: the upper words are numbers then, rounded up where the lower ones are 0.
 SIMDATTN_INLINE Bits32 plus_half(Floats v) { return bits_of(v) + Bits32(0x8000u); }
 /// Vectors without NaN rounded to bf16: side by side, and one behind the other.

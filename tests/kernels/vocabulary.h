@@ -1,0 +1,14 @@
+// Between the suite `vocabulary` and the checks that are compiled for each instruction set.
+#ifndef SIMDATTN_TESTS_KERNELS_VOCABULARY_H_
+#define SIMDATTN_TESTS_KERNELS_VOCABULARY_H_
+
+#include <cstdint>
+
+namespace simdattn {
+
+/// An operation that gave something else than plain C++, for which numbers and in which lane.
+using VocabularyReport = void (*)(const char* operation, int64_t numbers, int64_t lane);
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_TESTS_KERNELS_VOCABULARY_H_

@@ -1,0 +1,260 @@
+// Every operation of lib/simd beside plain C++. Compiled once per row of the targets, with the row's adapter and flags; nothing
+// here is shared with other rows but the function that it exports.
+#include <cmath>
+#include <cstring>
+
+#include "lib/fma.h"
+#include "lib/simd/blocks.h"
+#include "lib/simd/math.h"
+#include "lib/simd/memory.h"
+#include "tests/kernels/vocabulary.h"
+
+namespace simdattn {
+namespace {
+
+constexpr int64_t kMost = 16;  // lanes
+constexpr int64_t kCount = 64;
+
+/// Bits of numbers with edges: NaN of both signs, infinities, zeros, subnormal and extreme numbers, ties of bf16 and f16.
+constexpr uint32_t kBits[kCount] = {
+    0x00000000u, 0x80000000u, 0x7FC00000u, 0xFFC00001u, 0x7F800000u, 0xFF800000u, 0x00000001u, 0x807FFFFFu,
+    0x00800000u, 0x80800000u, 0x7F7FFFFFu, 0xFF7FFFFFu, 0x3F800000u, 0xBF800000u, 0x3F808000u, 0x3F818000u,
+    0x3F807FFFu, 0x3F808001u, 0x40490FDBu, 0xC2C80000u, 0x477FE000u, 0x477FF000u, 0x477FEFFFu, 0xC77FF000u,
+    0x38800000u, 0x387FC000u, 0x33800000u, 0x33000000u, 0x33000001u, 0x7F800001u, 0x42B00000u, 0xC2AEAC50u,
+    0x3EAAAAABu, 0xBEAAAAABu, 0x4B000001u, 0xCB000001u, 0x3F000000u, 0x3DCCCCCDu, 0xBDCCCCCDu, 0x41200000u,
+    0x40000000u, 0xC0000000u, 0x40400000u, 0x40800000u, 0x447A0000u, 0xC47A0000u, 0x358637BDu, 0xB58637BDu,
+    0x3FFFFFFFu, 0x3F7FFFFFu, 0x7F7F8000u, 0x7F7F7FFFu, 0xFF7F8000u, 0x007FFFFFu, 0x80000001u, 0x3A83126Fu,
+    0x4E6E6B28u, 0xCE6E6B28u, 0x2B8CBCCCu, 0xAB8CBCCCu, 0x3C23D70Au, 0x42F6E979u, 0xC2F6E979u, 0x3F99999Au};
+
+float number(int64_t i) { return std::bit_cast<float>(kBits[i & (kCount - 1)]); }
+bool same(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (is_nan(a) && is_nan(b));
+}
+
+struct Checks {
+  VocabularyReport report;
+  int64_t at = 0;  // which numbers
+
+  void expect(bool good, const char* operation, int64_t lane) const {
+    if (!good) report(operation, at, lane);
+  }
+  template <class F>
+  void floats(const char* operation, Floats got, const F& want) const {
+    float y[kMost];
+    store(got, y);
+    for (int64_t i = 0; i < kLanes; ++i) expect(same(y[i], want(i)), operation, i);
+  }
+  /// Every bit, of NaN too.
+  template <class F>
+  void bits(const char* operation, Bits32 got, const F& want) const {
+    uint32_t y[kMost];
+    got.store_unaligned(y);
+    for (int64_t i = 0; i < kLanes; ++i) expect(y[i] == want(i), operation, i);
+  }
+  template <class F>
+  void mask(const char* operation, Mask got, const F& want) const {
+    bits(operation, select(got, Bits32(~0u), Bits32(0u)), [&](int64_t i) { return want(i) ? ~0u : 0u; });
+  }
+};
+
+void check_arithmetic(const Checks& c, const float* x, const float* y, const float* z) {
+  const Floats a = load(x), b = load(y), d = load(z);
+#ifdef __FMA__
+  constexpr bool kFused = true;
+#else
+  constexpr bool kFused = !kX86;
+#endif
+  // Without fused multiply-add there are two roundings.
+  const auto mul_add_of = [](float p, float q, float r) { return kFused ? simdattn::fma(p, q, r) : p * q + r; };
+  c.floats("+", a + b, [&](int64_t i) { return x[i] + y[i]; });
+  c.floats("-", a - b, [&](int64_t i) { return x[i] - y[i]; });
+  c.floats("*", a * b, [&](int64_t i) { return x[i] * y[i]; });
+  c.floats("quotient", quotient(a, b), [&](int64_t i) { return x[i] / y[i]; });
+  c.floats("mul_add", mul_add(a, b, d), [&](int64_t i) { return mul_add_of(x[i], y[i], z[i]); });
+  c.floats("mul_sub", mul_sub(a, b, d), [&](int64_t i) { return mul_add_of(x[i], y[i], -z[i]); });
+  c.bits("abs", bits_of(abs(a)), [&](int64_t i) { return std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu; });
+  c.floats("max_number", max_number(a, select(b == b, b, Floats(0.0f))), [&](int64_t i) {
+    return x[i] > (is_nan(y[i]) ? 0.0f : y[i]) ? x[i] : is_nan(y[i]) ? 0.0f : y[i];
+  });
+  c.mask("==", a == b, [&](int64_t i) { return x[i] == y[i]; });
+  c.mask("!=", a != b, [&](int64_t i) { return x[i] != y[i]; });
+  c.mask("<", a < b, [&](int64_t i) { return x[i] < y[i]; });
+  c.mask(">", a > b, [&](int64_t i) { return x[i] > y[i]; });
+  c.mask("& of masks", (a < b) & (b < d), [&](int64_t i) { return x[i] < y[i] && y[i] < z[i]; });
+  c.mask("| of masks", (a < b) | (b < d), [&](int64_t i) { return x[i] < y[i] || y[i] < z[i]; });
+  c.mask("~ of a mask", ~(a < b), [&](int64_t i) { return !(x[i] < y[i]); });
+  c.bits("select", bits_of(select(a < b, a, b)),
+         [&](int64_t i) { return std::bit_cast<uint32_t>(x[i] < y[i] ? x[i] : y[i]); });
+  c.bits("canonical_nan", bits_of(canonical_nan(a)),
+         [&](int64_t i) { return std::bit_cast<uint32_t>(canonical(x[i])); });
+  c.mask("finite", finite(a), [&](int64_t i) { return std::isfinite(x[i]); });
+  bool any_less = false, all_less = true;
+  for (int64_t i = 0; i < kLanes; ++i) any_less |= x[i] < y[i], all_less &= x[i] < y[i];
+  c.expect(any(a < b) == any_less, "any", 0);
+  c.expect(all(a < b) == all_less, "all", 0);
+  c.expect(same(first_lane(a), x[0]), "first_lane", 0);
+  c.floats("in_register", in_register(a), [&](int64_t i) { return x[i]; });
+}
+
+void check_bits(const Checks& c, const uint32_t* x, const uint32_t* y) {
+  const Bits32 a = Bits32::load_unaligned(x), b = Bits32::load_unaligned(y);
+  const Ints i_a = cast_bits<int32_t>(a), i_b = cast_bits<int32_t>(b);
+  const auto sign = [](uint32_t v) { return static_cast<int32_t>(v); };
+  c.bits("+ of bits", a + b, [&](int64_t i) { return x[i] + y[i]; });
+  c.bits("- of bits", a - b, [&](int64_t i) { return x[i] - y[i]; });
+  c.bits("&", a & b, [&](int64_t i) { return x[i] & y[i]; });
+  c.bits("|", a | b, [&](int64_t i) { return x[i] | y[i]; });
+  c.bits("^", a ^ b, [&](int64_t i) { return x[i] ^ y[i]; });
+  c.bits("<<", a << 16, [&](int64_t i) { return x[i] << 16; });
+  c.bits(">>", a >> 13, [&](int64_t i) { return x[i] >> 13; });
+  c.mask("greater", greater(i_a, i_b), [&](int64_t i) { return sign(x[i]) > sign(y[i]); });
+  c.mask("at_least", at_least(i_a, i_b), [&](int64_t i) { return sign(x[i]) >= sign(y[i]); });
+  c.mask("equal", equal(a, b), [&](int64_t i) { return x[i] == y[i]; });
+  c.bits("min of integers", cast_bits<uint32_t>(min(i_a, i_b)),
+         [&](int64_t i) { return sign(x[i]) < sign(y[i]) ? x[i] : y[i]; });
+  c.bits("max of integers", cast_bits<uint32_t>(max(i_a, i_b)),
+         [&](int64_t i) { return sign(x[i]) > sign(y[i]) ? x[i] : y[i]; });
+  c.bits("max of bits", max(a, b), [&](int64_t i) { return x[i] > y[i] ? x[i] : y[i]; });
+  c.bits("abs of integers", cast_bits<uint32_t>(abs(i_a)), [&](int64_t i) { return sign(x[i]) < 0 ? 0 - x[i] : x[i]; });
+  c.floats("to_float", to_float(i_a), [&](int64_t i) { return static_cast<float>(sign(x[i])); });
+  c.bits("lane_numbers", cast_bits<uint32_t>(lane_numbers()), [&](int64_t i) { return static_cast<uint32_t>(i); });
+  c.mask("one_bits", one_bits(x[0]), [&](int64_t i) { return (x[0] >> i & 1) != 0; });
+  bool any_32 = false, any_16 = false;
+  for (int64_t i = 0; i < kLanes; ++i) {
+    any_32 |= x[i] >= 0x7F7F8000u;
+    any_16 |= (x[i] & 0xFFFFu) >= 0x7F80u || x[i] >> 16 >= 0x7F80u;
+  }
+  c.expect(any_at_least(a, 0x7F7F8000u) == any_32, "any_at_least of 32 bits", 0);
+  c.expect(any_at_least(cast_bits<uint16_t>(a), uint16_t{0x7F80}) == any_16, "any_at_least of 16 bits", 0);
+}
+
+/// Whole and in part: lanes outside are zeros when loaded, and memory outside keeps its bytes.
+template <class T>
+void check_memory(const Checks& c, const float* x) {
+  T narrow[3 * kMost];
+  for (int64_t i = 0; i < 3 * kMost; ++i) narrow[i] = from_f32<T>(x[i]);
+  c.bits("load", bits_of(load(narrow)), [&](int64_t i) { return std::bit_cast<uint32_t>(to_f32(narrow[i])); });
+  T out[kMost + 2], kept;
+  const auto stored = [&](const char* operation, Floats v, int64_t from, int64_t to, auto part) {
+    std::memset(out, 0x5A, sizeof out);
+    std::memcpy(&kept, out, sizeof kept);
+    store_rounded(v, out + 1, part);
+    for (int64_t i = -1; i <= kLanes; ++i) {
+      const T want = from <= i && i < to ? from_f32<T>(x[i]) : kept;
+      c.expect(std::memcmp(out + 1 + i, &want, sizeof want) == 0, operation, i);
+    }
+  };
+  stored("store_rounded", load(x), 0, kLanes, All());
+  for (int64_t from = 0; from <= kLanes; ++from) {
+    for (int64_t to = from; to <= kLanes; ++to) {
+      const Lanes part = from == 0 ? first_lanes(to) : lanes(from, to);
+      c.mask("mask_of", mask_of(part), [&](int64_t i) { return from <= i && i < to; });
+      c.bits("load in part", bits_of(load(narrow, part)),
+             [&](int64_t i) { return from <= i && i < to ? std::bit_cast<uint32_t>(to_f32(narrow[i])) : 0u; });
+      stored("store_rounded in part", load(x), from, to, part);
+    }
+  }
+}
+
+void check_halves(const Checks& c, const float* x) {
+  c.bits("rounded_to_bf16", bits_of(rounded_to_bf16(load(x))),
+         [&](int64_t i) { return std::bit_cast<uint32_t>(to_f32(from_f32<bf16>(x[i]))); });
+  bf16 pairs[2 * kMost], out[2 * kMost];
+  for (int64_t i = 0; i < 2 * kLanes; ++i) pairs[i] = from_f32<bf16>(x[i]);
+  const auto bits_at = [&](int64_t i) { return uint32_t{pairs[i].bits} << 16; };
+  const Bits32 both = load_pairs(pairs);
+  c.bits("even_of", bits_of(even_of(both)), [&](int64_t i) { return bits_at(2 * i); });
+  c.bits("shifted_even_of", bits_of(shifted_even_of(both)), [&](int64_t i) { return bits_at(2 * i); });
+  c.bits("odd_of", bits_of(odd_of(both)), [&](int64_t i) { return bits_at(2 * i + 1); });
+  float numbers[2 * kMost];  // without NaN
+  for (int64_t i = 0; i < 2 * kLanes; ++i) numbers[i] = is_nan(x[i]) ? 1.5f : x[i];
+  const Floats low = load(numbers), high = load(numbers + kLanes);
+  store_numbers(low, high, out);
+  for (int64_t i = 0; i < 2 * kLanes; ++i) {
+    c.expect(out[i].bits == from_f32<bf16>(numbers[i]).bits, "store_numbers", i);
+  }
+  store_pairs(low, high, out);
+  for (int64_t i = 0; i < 2 * kLanes; ++i) {
+    c.expect(out[i].bits == from_f32<bf16>(numbers[i / 2 + i % 2 * kLanes]).bits, "store_pairs", i);
+  }
+  uint8_t bytes[kMost];
+  for (int64_t i = 0; i < kMost; ++i) bytes[i] = static_cast<uint8_t>(std::bit_cast<uint32_t>(x[i]) >> 16);
+  c.mask("nonzero_bytes", nonzero_bytes(bytes, All()), [&](int64_t i) { return bytes[i] != 0; });
+  for (int64_t n = 0; n <= kLanes; ++n) {
+    c.mask("nonzero_bytes in part", nonzero_bytes(bytes, first_lanes(n)),
+           [&](int64_t i) { return i < n && bytes[i] != 0; });
+  }
+}
+
+void check_order(const Checks& c, const float* x, const float* y) {
+  const Floats a = load(x), b = load(y);
+  const auto both = [&](int64_t i) { return i < kLanes ? x[i] : y[i - kLanes]; };
+  c.floats("even_lanes", even_lanes(a, b), [&](int64_t i) { return both(2 * i); });
+  c.floats("odd_lanes", odd_lanes(a, b), [&](int64_t i) { return both(2 * i + 1); });
+  const auto zipped = [&](int64_t i) { return i % 2 == 0 ? x[i / 2] : y[i / 2]; };
+  c.floats("zip_lower", zip_lower(a, b), zipped);
+  c.floats("zip_upper", zip_upper(a, b), [&](int64_t i) { return zipped(i + kLanes); });
+  c.floats("even_twice", even_twice(a), [&](int64_t i) { return x[i & ~int64_t{1}]; });
+  c.floats("odd_twice", odd_twice(a), [&](int64_t i) { return x[i | 1]; });
+  unroll<kLanes == 4   ? 2
+         : kLanes == 8 ? 3
+                       : 4>([&](auto k) {
+    c.floats("swap_lanes", swap_lanes<int64_t{1} << k>(a), [&](int64_t i) { return x[i ^ (int64_t{1} << k)]; });
+  });
+#if !SIMDATTN_SVE
+  // Block b is 4 lanes of row 4 b; squares are transposed within blocks.
+  float rows[kMost * 4];
+  for (int64_t i = 0; i < kLanes * 4; ++i) rows[i] = static_cast<float>(i);
+  transpose_blocks<Blocks>([&](int64_t k) { return load_blocks(rows + k * 4, 4); },
+                           [&](int64_t k, Floats v) {
+                             c.floats("transpose_blocks", v, [&](int64_t i) { return static_cast<float>(4 * i + k); });
+                           },
+                           uint32_t());
+#endif
+}
+
+void check_reductions(const Checks& c) {
+  // Sums whose bits depend on the order: the 16 partial sums are folded 8, 4, 2, 1.
+  float parts[16];
+  for (int64_t i = 0; i < 16; ++i) {
+    const float v = number(i + c.at);
+    parts[i] = std::isfinite(v) && std::fabs(v) < 0x1p60f ? v : 0.1f * static_cast<float>(i);
+  }
+  Registers<kParts> l;
+  unroll<kParts>([&](auto p) { reg<p>(l) = load(parts + p * kLanes); });
+  float folded[16], most = parts[0];
+  std::memcpy(folded, parts, sizeof folded);
+  for (int64_t half = 8; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) folded[i] = folded[i] + folded[i + half];
+  }
+  for (int64_t i = 0; i < kLanes; ++i) most = parts[i] > most ? parts[i] : most;
+  c.expect(same(fold(l), folded[0]), "fold", 0);
+  c.expect(largest_lane(load(parts)) == most, "largest_lane", 0);
+}
+
+}  // namespace
+
+void SIMDATTN_CHECKS(VocabularyReport report) {
+  Checks c = {report};
+  for (c.at = 0; c.at < kCount; ++c.at) {
+    float x[3 * kMost], y[kMost], z[kMost];
+    uint32_t u[kMost], v[kMost];
+    for (int64_t i = 0; i < 3 * kMost; ++i) x[i] = number(i + c.at);
+    for (int64_t i = 0; i < kMost; ++i) {
+      y[i] = number(5 * i + 3 * c.at);
+      z[i] = number(7 * i + 11 * c.at + 1);
+      u[i] = kBits[(i + c.at) & (kCount - 1)];
+      v[i] = kBits[(3 * i + 5 * c.at) & (kCount - 1)];
+    }
+    check_arithmetic(c, x, y, z);
+    check_bits(c, u, v);
+    check_memory<float>(c, x);
+    check_memory<bf16>(c, x);
+    check_memory<f16>(c, x);
+    check_halves(c, x);
+    check_order(c, x, y);
+    check_reductions(c);
+  }
+}
+
+}  // namespace simdattn
