@@ -133,7 +133,7 @@ def page(text, name):
             line = re.sub(r'\]\(#([\w-]+)\)', rf'](#{stem}-\1)', line)
             line = re.sub(r'bench/pictures/', '', line)  # tools/reference puts them beside the pages
             # Files that are no pages of the site.
-            line = re.sub(r'\[([^]]*)\]\((?:\.\./)?((?:bench|examples)/[\w.-]+)(?:#[\w-]+)?\)', lambda m: m[1] if m[1] == m[2] else f'{m[1]} (`{m[2]}`)', line)
+            line = re.sub(r'\[([^]]*)\]\((?:\.\./)?((?:bench|examples|lib)/[\w./-]+)(?:#[\w-]+)?\)', lambda m: m[1] if m[1] == m[2] else f'{m[1]} (`{m[2]}`)', line)
             line = re.sub(r'\]\((?:[\w./-]*/)?([\w-]+)\.md#([\w-]+)\)', lambda m: f'](#{m[1].lower()}-{m[2]})', line)
             line = re.sub(r'\[([^]]*)\]\(include/simdattn/(\w+\.h)\)', r'\\ref \2 "\1"', line)
             line = re.sub(r'\[([^]]*)\]\((?!http|#)[\w./-]+\.(?!md)\w+\)', r'`\1`', line)
