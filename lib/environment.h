@@ -11,7 +11,7 @@
 namespace simdattn {
 
 /// Sets what the definition of every result relies on, and leaves the caller's word as it was. Where the word says so
-/// already, as it nearly always does, nothing is written: writing it takes some ten times as long as reading.
+/// already, as it nearly always does, nothing is written: writing it takes much longer than reading.
 class Environment {
  public:
   Environment() : word_(read()) {

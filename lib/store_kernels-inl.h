@@ -34,7 +34,7 @@ inline __attribute__((always_inline)) void take_squares(const char* in, int64_t 
                       Unit{});
 }
 
-// Functions of their own, for types and conversions to share: inlined they were 38 KB a target.
+// Functions of their own, for types and conversions to share: inlined, each of these would have a copy.
 
 template <class Unit>
 SIMDATTN_STORE_SHARED void transpose_rest(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,

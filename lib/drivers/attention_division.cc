@@ -20,7 +20,7 @@ constexpr double kStreamBytesOfOneRow = 8 << 20;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Row blocks of so many rows, by shifts: a division of 64 bits takes up to 10 ns.
+/// Row blocks of so many rows, by shifts: a division of 64 bits is slow beside a short call.
 int64_t row_blocks_of(const Division& d, int64_t rows) {
   return d.row_block == kRowBlock ? ceil_div(rows, kRowBlock) : ceil_div(rows, kSmallRowBlock);
 }

@@ -9,7 +9,7 @@
 namespace simdattn {
 namespace {
 
-// What is computed once in a call or in a column is cold, or the operators of double-double are inlined 60 times (19 KB).
+// What is computed once in a call or in a column is cold, or the operators of double-double are inlined at every use.
 // The time is in `exp`, which is hot though only these call it, and in rope_row.
 
 /// 0.1 m ln f + 1: the growth of attention entropy that YaRN balances.

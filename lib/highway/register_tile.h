@@ -138,7 +138,7 @@ HWY_INLINE TileVec OddOf(TileTag d, TileVec pairs) {
 }
 
 // bf16 for tiles of three vectors. 4x3 accumulators leave no register for constants nor for pairs: constants stay in memory
-// (which elsewhere would cost up to a quarter), pairs are loaded twice.
+// (which elsewhere would cost time), pairs are loaded twice.
 #if HWY_TARGET == HWY_AVX2
 struct EightPairs {
   bf16 v[16];

@@ -92,7 +92,7 @@ SIMDATTN_INLINE Floats even_of(Bits32 pairs) {
   return _mm256_castsi256_ps(_mm256_shuffle_epi8(pairs, order));
 }
 /// f32_from_bf16, even_of and odd_of of memory for the tile of 4x3 accumulators, which leaves no register for constants
-/// nor for pairs: constants stay in memory (which elsewhere would cost up to a quarter), pairs are loaded twice.
+/// nor for pairs: constants stay in memory (which elsewhere would cost time), pairs are loaded twice.
 struct EightPairs {
   uint16_t v[16];
 };
