@@ -28,6 +28,15 @@ namespace simdattn {
       SIMDATTN_FEATURE("popcnt", "popcnt"), SIMDATTN_FEATURE("avx", "avx"), SIMDATTN_FEATURE("avx2", "avx2"),     \
       SIMDATTN_FEATURE("fma", "fma"), SIMDATTN_FEATURE("bmi1", "bmi"), SIMDATTN_FEATURE("bmi2", "bmi2"),          \
       SIMDATTN_FEATURE("f16c", "f16c")
+#define SIMDATTN_AVX3_DL_FEATURES                                                                                 \
+  SIMDATTN_AVX2_FEATURES, SIMDATTN_FEATURE("avx512f", "avx512f"), SIMDATTN_FEATURE("avx512cd", "avx512cd"),       \
+      SIMDATTN_FEATURE("avx512vl", "avx512vl"), SIMDATTN_FEATURE("avx512dq", "avx512dq"),                         \
+      SIMDATTN_FEATURE("avx512bw", "avx512bw"), SIMDATTN_FEATURE("avx512_vnni", "avx512vnni"),                    \
+      SIMDATTN_FEATURE("avx512vbmi", "avx512vbmi"), SIMDATTN_FEATURE("avx512_vbmi2", "avx512vbmi2"),              \
+      SIMDATTN_FEATURE("avx512_bitalg", "avx512bitalg"), SIMDATTN_FEATURE("avx512_vpopcntdq", "avx512vpopcntdq"), \
+      SIMDATTN_FEATURE("gfni", "gfni"), SIMDATTN_FEATURE("vpclmulqdq", "vpclmulqdq"), CpuFeature {                \
+    "vaes", [] { return (leaf_7(0).c >> 9 & 1) != 0; }                                                            \
+  }
 
 // What some compilers' runtime does not name: leaf 7 of CPUID.
 struct Cpuid {
@@ -55,25 +64,17 @@ static constexpr CpuFeature kAvxVnniFeatures[] = {
     SIMDATTN_AVX2_FEATURES,
     {"avx_vnni", [] { return (leaf_7(1).a >> 4 & 1) != 0; }},
 };
+static constexpr CpuFeature kAvx512Bf16Features[] = {
+    SIMDATTN_AVX3_DL_FEATURES,
+    {"avx512_bf16", [] { return (leaf_7(1).a >> 5 & 1) != 0; }},
+};
 static constexpr CpuFeature kFeatures[] = {
-    SIMDATTN_AVX2_FEATURES,
-    SIMDATTN_FEATURE("avx512f", "avx512f"),
-    SIMDATTN_FEATURE("avx512cd", "avx512cd"),
-    SIMDATTN_FEATURE("avx512vl", "avx512vl"),
-    SIMDATTN_FEATURE("avx512dq", "avx512dq"),
-    SIMDATTN_FEATURE("avx512bw", "avx512bw"),
-    SIMDATTN_FEATURE("avx512_vnni", "avx512vnni"),
-    SIMDATTN_FEATURE("avx512vbmi", "avx512vbmi"),
-    SIMDATTN_FEATURE("avx512_vbmi2", "avx512vbmi2"),
-    SIMDATTN_FEATURE("avx512_bitalg", "avx512bitalg"),
-    SIMDATTN_FEATURE("avx512_vpopcntdq", "avx512vpopcntdq"),
-    SIMDATTN_FEATURE("gfni", "gfni"),
-    SIMDATTN_FEATURE("vpclmulqdq", "vpclmulqdq"),
-    {"vaes", [] { return (leaf_7(0).c >> 9 & 1) != 0; }},
+    SIMDATTN_AVX3_DL_FEATURES,
     {"amx_tile", [] { return (leaf_7(0).d >> 24 & 1) != 0 && saves_tiles(); }},
     {"amx_bf16", [] { return (leaf_7(0).d >> 22 & 1) != 0 && saves_tiles(); }},
     {"amx_int8", [] { return (leaf_7(0).d >> 25 & 1) != 0 && saves_tiles(); }},
 };
+#undef SIMDATTN_AVX3_DL_FEATURES
 #undef SIMDATTN_AVX2_FEATURES
 #undef SIMDATTN_FEATURE
 
@@ -84,6 +85,7 @@ CpuFeatures needed_features(Isa isa) {
     case Isa::kAvxVnni: return {kAvxVnniFeatures, 11};
     case Isa::kAvx3: return {kFeatures, 15};
     case Isa::kAvx3Dl: return {kFeatures, 23};
+    case Isa::kAvx512Bf16: return {kAvx512Bf16Features, 24};
     case Isa::kAmx: return {kFeatures, 26};
     default: return {kFeatures, 0};
   }

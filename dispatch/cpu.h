@@ -11,11 +11,12 @@ enum class Isa : uint8_t {
   kBaseline,
   kSse2,
   kSse4,
-  kAvx2,     // with FMA, BMI2 and F16C
-  kAvxVnni,  // and AVX-VNNI
-  kAvx3,     // AVX-512 F, CD, VL, DQ, BW
-  kAvx3Dl,   // and VNNI, VBMI, VBMI2, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI
-  kAmx,      // and AMX-TILE, AMX-BF16, AMX-INT8; runs with permission only
+  kAvx2,        // with FMA, BMI2 and F16C
+  kAvxVnni,     // and AVX-VNNI
+  kAvx3,        // AVX-512 F, CD, VL, DQ, BW
+  kAvx3Dl,      // and VNNI, VBMI, VBMI2, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI
+  kAvx512Bf16,  // and AVX512-BF16
+  kAmx,         // kAvx3Dl and AMX-TILE, AMX-BF16, AMX-INT8; runs with permission only
   kNeon,
   kNeonDotprod,  // NEON, SDOT and UDOT
   kNeonI8mm,     // and BFMLALB, BFMLALT, SMMLA, USMMLA

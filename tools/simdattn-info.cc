@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   std::printf("simdattn %s\nCPU: %s\n\nTargets, best first, with the arithmetics beside f32 that are native:\n",
               simdattn::version(), cpu_name().c_str());
   for (const simdattn::Target* t : simdattn::targets()) {
-    std::printf("  %-22s%-10s", simdattn::name(*t), native_arithmetics(*t).c_str());
+    std::printf("  %-24s%-10s", simdattn::name(*t), native_arithmetics(*t).c_str());
     if (!t->runnable) {
       std::printf("not taken: this CPU or operating system lacks %s\n", t->missing);
     } else if (!simdattn::runnable(*t)) {

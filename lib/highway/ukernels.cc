@@ -13,6 +13,9 @@
 #ifdef SIMDATTN_HAVE_AMX
 #include "lib/intrinsics/amx.h"
 #endif
+#ifdef SIMDATTN_HAVE_AVX512_BF16
+#include "lib/intrinsics/avx512_bf16.h"
+#endif
 #ifdef SIMDATTN_HAVE_AVX_VNNI
 #include "lib/intrinsics/avx_vnni.h"
 #endif
@@ -147,6 +150,11 @@ void amx_softmax_tile(const SoftmaxTile& a) {
 SIMDATTN_TABLE(Intrinsics, amx) = with(with(kAvx3Dl, Arithmetic::kBF16, amx_bf16_attention(amx_softmax_tile)),
                                        Arithmetic::kInt8,
                                        amx_int8_attention(kAvx3Dl.attention[slot(Arithmetic::kInt8)]));
+#endif
+#ifdef SIMDATTN_HAVE_AVX512_BF16
+SIMDATTN_TABLE(Intrinsics,
+               avx512_bf16) = with(kAvx3Dl, Arithmetic::kBF16,
+                                   avx512_bf16_attention<Avx512Bf16>(kAvx3Dl.attention[slot(Arithmetic::kBF16)]));
 #endif
 
 #ifdef SIMDATTN_HAVE_AVX_VNNI

@@ -113,8 +113,9 @@ TEST(Targets, ListIsBestFirstAndEndsWithScalar) {
 TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
   const auto rank = [](const std::string& name) {
     const std::vector<std::vector<const char*>> best_first = {
-        {"/amx"},  {"/avx3_dl"}, {"/avx3", "/avx512"}, {"/avx_vnni"}, {"/avx2"}, {"/sse4"}, {"/sse2"}, {"/sve"},
-        {"/neon"}, {"scalar"}};
+        {"/amx"},      {"/avx512_bf16"}, {"/avx3_dl"}, {"/avx3", "/avx512bw"},
+        {"/avx_vnni"}, {"/avx2"},        {"/sse4"},    {"/sse2"},
+        {"/sve"},      {"/neon"},        {"scalar"}};
     for (size_t i = 0; i < best_first.size(); ++i) {
       for (const char* part : best_first[i]) {
         if (name.find(part) != name.npos) return i;
@@ -143,6 +144,8 @@ TEST(Targets, EveryFeatureIsAskedFor) {
   std::set<std::string> avx3_dl = {"avx512_vnni",      "avx512vbmi", "avx512_vbmi2", "avx512_bitalg",
                                    "avx512_vpopcntdq", "gfni",       "vpclmulqdq",   "vaes"};
   avx3_dl.insert(avx3.begin(), avx3.end());
+  std::set<std::string> avx512_bf16 = {"avx512_bf16"};
+  avx512_bf16.insert(avx3_dl.begin(), avx3_dl.end());
   std::set<std::string> amx = {"amx_tile", "amx_bf16", "amx_int8"};
   amx.insert(avx3_dl.begin(), avx3_dl.end());
   std::set<std::string> flags;
@@ -157,7 +160,8 @@ TEST(Targets, EveryFeatureIsAskedFor) {
   if (file != nullptr) std::fclose(file);
   const std::vector<std::pair<Isa, std::set<std::string>>> needs = {
       {Isa::kBaseline, {}},      {Isa::kSse2, {}},   {Isa::kSse4, sse4},      {Isa::kAvx2, avx2},
-      {Isa::kAvxVnni, avx_vnni}, {Isa::kAvx3, avx3}, {Isa::kAvx3Dl, avx3_dl}, {Isa::kAmx, amx}};
+      {Isa::kAvxVnni, avx_vnni}, {Isa::kAvx3, avx3}, {Isa::kAvx3Dl, avx3_dl}, {Isa::kAvx512Bf16, avx512_bf16},
+      {Isa::kAmx, amx}};
   // An emulated CPU is not the one that the system tells of.
   const bool native = std::getenv("MESON_EXE_WRAPPER") == nullptr && std::getenv("QEMU_CPU") == nullptr;
   for (const auto& [isa, want] : needs) {

@@ -1,0 +1,76 @@
+// Compiled for the CPUs of Isa::kAvx2; nothing but software_pairs() runs before somebody has asked it.
+#include "tests/kernels/software_pairs.h"
+
+#include <bit>
+
+#include "dispatch/cpu.h"
+#include "lib/intrinsics/avx512_bf16.h"
+#include "lib/intrinsics/avx512_bf16_kernels.h"
+#include "lib/scalar/flushed.h"
+
+namespace simdattn::test {
+namespace {
+
+struct Software {
+  [[gnu::noinline]] static void lanes(const uint32_t* a, const uint32_t* b, float* sum) {
+    for (int i = 0; i < 16; ++i) {
+      const auto number = [](uint32_t bits) { return std::bit_cast<float>(bits); };
+      sum[i] = scalar::flushed_fma(number(a[i] & 0xFFFF0000u), number(b[i] & 0xFFFF0000u), sum[i]);
+      sum[i] = scalar::flushed_fma(number(a[i] << 16), number(b[i] << 16), sum[i]);
+    }
+  }
+  static Floats add(const Floats& sum, const Words& a, const Words& b) {
+    alignas(64) uint32_t x[16], y[16];
+    alignas(64) float s[16];
+    store(a, x);
+    store(b, y);
+    store(sum, s);
+    lanes(x, y, s);
+    return load<Floats>(s);
+  }
+  static Floats fma(const Floats& a, const Floats& b, const Floats& c) {
+    Floats r;
+    for (int i = 0; i < 16; ++i) r[i] = scalar::flushed_fma(a[i], b[i], c[i]);
+    return r;
+  }
+};
+using Kernels = PairKernels<Software>;
+
+struct Slots {
+  template <class T>
+  static constexpr auto query = pack_query<T>;
+  template <class T>
+  static constexpr auto keys = pack_keys<T>;
+  template <class T>
+  static constexpr auto panel = pack_panel<T>;
+  template <class T>
+  static constexpr auto values = pack_values<T>;
+  static constexpr auto score_packed = Kernels::scores<Packed>;
+  static constexpr auto score_tile = Kernels::scores<Panels>;
+  static constexpr auto value_packed = Kernels::values_packed;
+  static constexpr auto value_tile = Kernels::values_in_rows;
+};
+
+}  // namespace
+
+const Target* software_pairs() {
+  if (*missing_feature(Isa::kAvx2) != '\0') return nullptr;
+  static const UKernels table = [] {
+    UKernels t = *targets().back()->kernels;
+    t.attention[slot(Arithmetic::kBF16)] = avx512_bf16_attention<Slots>(t.attention[slot(Arithmetic::kBF16)]);
+    return t;
+  }();
+  static const Target target = {"test/software_pairs", &table, true, true, ""};
+  return &target;
+}
+
+void software_vdpbf16ps(const void* a, const void* b, float* sum) {
+  Software::lanes(static_cast<const uint32_t*>(a), static_cast<const uint32_t*>(b), sum);
+}
+
+__attribute__((target("avx512f,avx512bf16"))) void hardware_vdpbf16ps(const void* a, const void* b, float* sum) {
+  const __m512i x = _mm512_loadu_si512(a), y = _mm512_loadu_si512(b);
+  _mm512_storeu_ps(sum, _mm512_dpbf16_ps(_mm512_loadu_ps(sum), (__m512bh)x, (__m512bh)y));
+}
+
+}  // namespace simdattn::test

@@ -1,0 +1,18 @@
+// VDPBF16PS in software, and the kernels of lib/intrinsics/avx512_bf16_kernels.h over it: what lets any CPU with AVX2 test their text.
+#ifndef SIMDATTN_TESTS_KERNELS_SOFTWARE_PAIRS_H_
+#define SIMDATTN_TESTS_KERNELS_SOFTWARE_PAIRS_H_
+
+#include "dispatch/target.h"
+
+namespace simdattn::test {
+
+/// "test/software_pairs": the definition, but for kBF16. Null: this CPU lacks AVX2.
+const Target* software_pairs();
+
+/// sum[16] += a[16][2] * b[16][2], the second products first: in software, and by the instruction.
+void software_vdpbf16ps(const void* a, const void* b, float* sum);
+void hardware_vdpbf16ps(const void* a, const void* b, float* sum);
+
+}  // namespace simdattn::test
+
+#endif  // SIMDATTN_TESTS_KERNELS_SOFTWARE_PAIRS_H_
