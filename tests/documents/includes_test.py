@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Which folder includes which: any arrow that the table of docs/design.md, "What may include what", does not have is an error.
+
+usage: includes_test.py SOURCE_ROOT
+"""
+import pathlib
+import re
+import sys
+
+LIB = 'lib/*.h'  # headers that stand in lib itself: the contract
+ALLOWED = {  # folder: folders, headers of lib, or single files that it may include, beside its own
+    'include': [],
+    'dispatch': ['include', 'lib/kernel_table.h', 'lib/ukernels.h'],
+    'lib': ['include', LIB, 'lib/rules', 'lib/drivers/drivers.h', 'dispatch'],
+    'lib/rules': ['include', LIB],
+    'lib/drivers': ['include', LIB, 'lib/rules', 'dispatch', 'lib/scalar/math.h', 'lib/scalar/scores.h'],
+    'lib/scalar': [LIB],
+    'lib/simd': [LIB],
+    'lib/kernels': [LIB, 'lib/simd'],
+    'lib/highway': [LIB, 'lib/simd', 'lib/kernels', 'lib/intrinsics', 'dispatch/cpu.h'],
+    'lib/intrinsics': [LIB],
+}
+
+
+def folder_of(path):
+    """The longest folder of ALLOWED that holds the file."""
+    return max((f for f in ALLOWED if path.startswith(f + '/')), key=len, default=None)
+
+
+def may_include(folder, target):
+    for allowed in ALLOWED[folder] + [folder]:
+        if allowed == LIB:
+            if folder_of(target) == 'lib':
+                return True
+        elif target == allowed or folder_of(target) == allowed:
+            return True
+    return False
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    files = [p for top in ('include', 'dispatch', 'lib') for p in sorted((root / top).rglob('*'))
+             if p.suffix in ('.h', '.cc')]
+    arrows = 0
+    wrong = []
+    for path in files:
+        name = path.relative_to(root).as_posix()
+        for target in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.M):
+            if not (root / target).is_file():
+                continue  # a header of Highway or of xsimd, or of the system
+            arrows += 1
+            if not may_include(folder_of(name), target):
+                wrong.append(f'{name} includes {target}: {folder_of(name)} may not')
+    print(f'{len(files)} files, {arrows} includes')
+    if arrows < len(files):
+        wrong.append('so few includes: the pattern no longer finds them')
+    for line in wrong:
+        print(line)
+    return 1 if wrong else 0
+
+
+sys.exit(main())
