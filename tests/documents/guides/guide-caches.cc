@@ -265,8 +265,7 @@ int main() {
     good(run_layer(&plan, problem, q.data(), cache, layer_out.data(), memory.data(), partial.data()), "run_layer");
     guides::same_bits(layer_out, last, "run_layer");
     problem.k.length = problem.v.length = 180;
-    guides::refused(run_layer(&plan, problem, q.data(), cache, layer_out.data(), memory.data(), partial.data()),
-                    "problem: ");
+    guides::refused(run_layer(&plan, problem, q.data(), cache, layer_out.data(), memory.data(), partial.data()), "k: ");
   }
 
   // What may change under a plan, and the sentences of the last table.
