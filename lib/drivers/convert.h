@@ -10,12 +10,13 @@ namespace simdattn {
 /// `rows` rows of n f32 numbers, `ld` elements apart, rounded to a type; NaN canonical. `stride`: elements between rows of out.
 inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t rows, int64_t n, DType type, void* out,
                        int64_t stride) {
+  // The stride of a single row means nothing, and may be any number.
   uk.kv[slot(kv_type_of(type))].store_rows({.rows = in,
                                             .ld = ld * int64_t{sizeof(float)},
                                             .tokens = rows,
                                             .dim = n,
                                             .out = out,
-                                            .stride = stride * size_of(type),
+                                            .stride = rows > 1 ? stride * size_of(type) : 0,
                                             .column = 0,
                                             .as_stored = false});
 }
