@@ -73,18 +73,6 @@ HWY_INLINE hn::Vec<D> F32FromF16(D d, VU16<D> v) {
 }
 
 using VF32 = hn::Vec<hn::ScalableTag<float>>;
-/// What Notice() has seen so far.
-HWY_INLINE VF32 NothingNoticed() { return hn::Zero(hn::ScalableTag<float>()); }
-/// Remembers that a or b holds a number that is not finite; other large numbers may be taken for one.
-HWY_INLINE void Notice(VF32 a, VF32 b, VF32& seen) {
-#if HWY_TARGET == HWY_AVX2
-  seen = hn::Add(seen, hn::Add(a, b));  // off the ports of multiplication, and one addition in the chain
-#else
-  seen = hn::MulAdd(a, b, seen);
-#endif
-}
-HWY_INLINE bool Noticed(VF32 seen) { return !hn::AllTrue(hn::ScalableTag<float>(), hn::IsFinite(seen)); }
-
 /// NaN becomes the canonical one.
 template <class D>
 HWY_INLINE hn::Vec<D> Canonical(D d, hn::Vec<D> v) {
@@ -115,27 +103,6 @@ HWY_INLINE VU16<D> BF16FromF32(D d, hn::Vec<D> v) {
   const auto odd = hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u));
   const auto rounded = hn::Add(hn::Add(b, hn::Set(du, 0x7FFFu)), odd);
   return hn::TruncateTo(d16, hn::ShiftRight<16>(rounded));
-}
-
-/// The same as f32.
-template <class D>
-HWY_INLINE hn::Vec<D> RoundedToBF16(D d, hn::Vec<D> v) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  if constexpr (HWY_MAX_LANES_D(D) == 16) {
-    // The masked addition puts NaN in place: six operations, where a selection would be the seventh.
-    const hn::RebindToUnsigned<D> du;
-    const auto bits = hn::BitCast(du, v);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-    const auto sum = hn::MaskedAddOr(hn::Set(du, kCanonicalNaN), hn::RebindMask(du, hn::Eq(v, v)), bits,
-                                     hn::Add(odd, hn::Set(du, 0x7FFFu)));
-    return hn::BitCast(d, hn::And(sum, hn::Set(du, 0xFFFF0000u)));
-  }
-#endif
-  const hn::RebindToUnsigned<D> du;
-  const auto b = hn::BitCast(du, v);
-  const auto odd = hn::And(hn::ShiftRight<16>(b), hn::Set(du, 1u));
-  const auto rounded = hn::And(hn::Add(hn::Add(b, odd), hn::Set(du, 0x7FFFu)), hn::Set(du, 0xFFFF0000u));
-  return hn::IfThenElse(hn::Eq(v, v), hn::BitCast(d, rounded), hn::BitCast(d, hn::Set(du, kCanonicalNaN)));
 }
 
 template <class D>
@@ -197,72 +164,6 @@ HWY_INLINE hn::Vec<D> LoadWideN(D d, const bf16* p, size_t n) {
 template <class D>
 HWY_INLINE hn::Vec<D> LoadWideN(D d, const f16* p, size_t n) {
   return F32FromF16(d, hn::LoadN(hn::Rebind<uint16_t, D>(), Bits(p), n));
-}
-
-/// Rounded to nearest even; NaN is stored as the canonical one of the type.
-template <class D>
-HWY_INLINE void StoreRounded(D d, hn::Vec<D> v, float* p) {
-  hn::StoreU(Canonical(d, v), d, p);
-}
-template <class D>
-HWY_INLINE void StoreRounded(D d, hn::Vec<D> v, bf16* p) {
-  hn::StoreU(BF16FromF32(d, v), hn::Rebind<uint16_t, D>(), Bits(p));
-}
-template <class D>
-HWY_INLINE void StoreRounded(D d, hn::Vec<D> v, f16* p) {
-  hn::StoreU(F16FromF32(d, v), hn::Rebind<uint16_t, D>(), Bits(p));
-}
-
-/// Numbers rounded to bf16 that are not NaN, in two steps. Half a unit is added as to an integer; upper and lower halves then go into
-/// two vectors, of twice as many numbers each. A tie leaves zeros below and becomes the even number.
-template <class D>
-HWY_INLINE hn::Vec<hn::Repartition<uint16_t, D>> PlusHalf(D /*d*/, hn::Vec<D> v) {
-  const hn::RebindToUnsigned<D> du;
-  return hn::BitCast(hn::Repartition<uint16_t, D>(), hn::Add(hn::BitCast(du, v), hn::Set(du, 0x8000u)));
-}
-template <class V16>
-HWY_INLINE V16 TiesToEven(V16 upper, V16 lower) {
-  const hn::DFromV<V16> d16;
-  return hn::AndNot(hn::SaturatedSub(hn::Set(d16, 1), lower), upper);
-}
-/// Of each block of 128 bits the upper halves of its four numbers, then the lower ones.
-template <class V16>
-HWY_INLINE V16 UpperThenLower(V16 v) {
-  const hn::DFromV<V16> d16;
-  const hn::Repartition<uint8_t, decltype(d16)> d8;
-  const auto order = hn::Dup128VecFromValues(d8, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13);
-  return hn::BitCast(d16, hn::TableLookupBytes(hn::BitCast(d8, v), order));
-}
-/// Two vectors without NaN, side by side. One by one each takes a shuffle across the blocks to become bf16.
-template <class D>
-HWY_INLINE void StoreNumbers(D d, hn::Vec<D> v0, hn::Vec<D> v1, bf16* p) {
-  const hn::Repartition<uint16_t, D> d16;
-  const auto b0 = PlusHalf(d, v0), b1 = PlusHalf(d, v1);
-#if HWY_TARGET == HWY_AVX2
-  if constexpr (HWY_MAX_LANES_D(D) == 8) {
-    // Halves are sorted within blocks; one shuffle across them at the end.
-    const __m256i s0 = UpperThenLower(b0).raw, s1 = UpperThenLower(b1).raw;
-    const decltype(PlusHalf(d, v0)) upper{_mm256_unpacklo_epi64(s0, s1)}, lower{_mm256_unpackhi_epi64(s0, s1)};
-    const __m256i rounded = TiesToEven(upper, lower).raw;
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(rounded, 0xD8));
-    return;
-  }
-#endif
-  hn::StoreU(TiesToEven(hn::ConcatOdd(d16, b1, b0), hn::ConcatEven(d16, b1, b0)), d16, Bits(p));
-}
-
-/// The first n lanes (all if n is larger).
-template <class D>
-HWY_INLINE void StoreRoundedN(D d, hn::Vec<D> v, float* p, size_t n) {
-  hn::StoreN(Canonical(d, v), d, p, n);
-}
-template <class D>
-HWY_INLINE void StoreRoundedN(D d, hn::Vec<D> v, bf16* p, size_t n) {
-  hn::StoreN(BF16FromF32(d, v), hn::Rebind<uint16_t, D>(), Bits(p), n);
-}
-template <class D>
-HWY_INLINE void StoreRoundedN(D d, hn::Vec<D> v, f16* p, size_t n) {
-  hn::StoreN(F16FromF32(d, v), hn::Rebind<uint16_t, D>(), Bits(p), n);
 }
 
 }  // namespace highway
