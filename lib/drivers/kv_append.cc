@@ -105,7 +105,7 @@ class Append {
   }
 
   /// Rotated token by token, for as many heads as the buffer holds; then rounded and laid out head by head.
-  void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
+  [[gnu::noinline]] void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     alignas(64) char buffer[kBufferBytes];
     const int64_t size = row_size();
     const int64_t most = kBufferBytes / (tokens * size);

@@ -55,20 +55,11 @@ class Shift {
     if (as_f32_) return move_f32(from, to, n);
     if (store_.panels() && (n >= kColumns || n * kv_.dim > kTokenBuffer)) return move_columns(from, to, n);
     if (kv_.dim > kTokenBuffer) return move_long(from, to);
-    alignas(64) char buffer[kTokenBuffer * sizeof(float)];
-    const int64_t size = store_.row_size();
-    RopeHeads call = rotation_;
-    call.x = call.y = buffer;
-    call.heads = n;
-    for (int64_t h = 0; h < kv_.heads; ++h) {
-      store_.load(buffer, size, n, from, h, true);
-      if (rotates_) kernel_(call);
-      store_.store(buffer, size, n, to, h, true);
-    }
+    move_rows(from, to, n);
   }
 
   /// Two tokens of one unit change places, unrotated.
-  void swap(const TokenPlace& a, const TokenPlace& b) const {
+  [[gnu::noinline]] void swap(const TokenPlace& a, const TokenPlace& b) const {
     if (store_.narrow()) return swap_narrow(a, b);
     alignas(64) char x[TokenStore::kPiece * sizeof(float)];
     alignas(64) char y[TokenStore::kPiece * sizeof(float)];
@@ -84,11 +75,23 @@ class Shift {
   }
 
  private:
+  [[gnu::noinline]] void move_rows(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
+    alignas(64) char buffer[kTokenBuffer * sizeof(float)];
+    const int64_t size = store_.row_size();
+    RopeHeads call = rotation_;
+    call.x = call.y = buffer;
+    call.heads = n;
+    for (int64_t h = 0; h < kv_.heads; ++h) {
+      store_.load(buffer, size, n, from, h, true);
+      if (rotates_) kernel_(call);
+      store_.store(buffer, size, n, to, h, true);
+    }
+  }
   /// True if every token has a scale of its own, which moves with it.
   bool own_scales() const { return has_scales(kv_.type) && kv_.scales != nullptr && kv_.scale_token_stride != 0; }
   /// Codes are copied, unless they are rotated or multiplied by another scale at their new place. Then the numbers are
   /// stored again.
-  void move_f32(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
+  [[gnu::noinline]] void move_f32(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
     float* const numbers = reinterpret_cast<float*>(buffer);
     float scales[kPanelWidth], there[kPanelWidth];
@@ -114,7 +117,7 @@ class Shift {
       store_.store(buffer, size, n, to, h, copies);
     }
   }
-  void swap_narrow(const TokenPlace& a, const TokenPlace& b) const {
+  [[gnu::noinline]] void swap_narrow(const TokenPlace& a, const TokenPlace& b) const {
     alignas(64) char x[kTokenBuffer * 2];
     alignas(64) char y[kTokenBuffer * 2];
     for (int64_t h = 0; h < kv_.heads; ++h) {

@@ -13,6 +13,7 @@
 namespace simdattn {
 
 /// Elements of a buffer on the stack. 32 tokens of 256 dimensions; a token of more than all of it goes in pieces.
+/// A function with a buffer is not inlined: several buffers in one frame exceed the stack that simdattn.h promises.
 inline constexpr int64_t kTokenBuffer = 8192;
 
 /// The tokens of a store. They come and go as elements of its own type or, with narrow types, as f32. Tokens side by side in
@@ -147,8 +148,8 @@ class TokenStore {
 /// load(column, n, to) brings n columns of type `from`, store(values, column, n) takes them as `to`; none is loaded after a
 /// piece that wrote it.
 template <class Load, class Store>
-void rotate_long_row(const UKernels& uk, const RopeHeads& row, DType from, DType to, const Load& load,
-                     const Store& store) {
+[[gnu::noinline]] void rotate_long_row(const UKernels& uk, const RopeHeads& row, DType from, DType to, const Load& load,
+                                       const Store& store) {
   alignas(64) char in[TokenStore::kPiece * sizeof(float)];
   alignas(64) char out[TokenStore::kPiece * sizeof(float)];
   RopeHeads piece = row;

@@ -26,10 +26,10 @@ float with_rows(const void* q, DType q_type, const void* k, DType k_type, const 
 
 /// Scores of all rows of q, whose dimension is that of k. kernel(call, head, next_head) computes a block of rows: row r is
 /// of head `head + r * next_head`. definition(q, k, head) is the sum that the kernel forms, for rows of 16-bit types that do
-/// not fit the buffer: the same bits, not fast.
+/// not fit the buffer: the same bits, not fast. Not inlined: the buffer takes stack only where it is used.
 template <class Kernel, class Definition>
-void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, float factor,
-                    Kernel&& kernel, Definition&& definition) {
+[[gnu::noinline]] void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k,
+                                      const View<4>& out, float factor, Kernel&& kernel, Definition&& definition) {
   const int64_t dim = q.shape[3];
   const int64_t group = group_of(q.shape[1], k.shape[1]);
   const int64_t q_size = size_of(q.dtype);
