@@ -73,6 +73,15 @@ SIMDATTN_INLINE void for_four_batches(int64_t i, int64_t n, const F& f) {
   if (i < n) f(i, first_lanes(n - i), std::integral_constant<int64_t, 1>());
 }
 
+/// f(index, count) over [i, n), `count` steps of `width` that fill a line of L1, then single ones; moves i. Heads may lie a multiple of 4 KiB
+/// apart: L1 then drops a line before the next index.
+template <class F>
+SIMDATTN_INLINE void for_lines(int64_t& i, int64_t n, int64_t width, const F& f) {
+  constexpr int64_t kCount = smaller(kParts, 2);
+  for (; kCount > 1 && i + kCount * width <= n; i += kCount * width) f(i, std::integral_constant<int64_t, kCount>());
+  for (; i + width <= n; i += width) f(i, std::integral_constant<int64_t, 1>());
+}
+
 /// Dimensions i and half + i of every head rotate together: the table is read once for all heads.
 template <class T>
 SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
@@ -85,25 +94,34 @@ SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
   int64_t done = 0;
   if constexpr (kPairwise<T>) {
     if (is_finite(cos, sin, half)) {
-      for (; done + 2 * kLanes <= half; done += 2 * kLanes) {
-        const Floats c0 = load(cos + done), c1 = load(cos + done + kLanes);
-        const Floats s0 = flip_sign(load(sin + done), sign), s1 = flip_sign(load(sin + done + kLanes), sign);
-        const Floats c_even = even_lanes(c0, c1), c_odd = odd_lanes(c0, c1);
-        const Floats s_even = even_lanes(s0, s1), s_odd = odd_lanes(s0, s1);
-        Cursor<const T> in(x + done);
-        Cursor<T> out(y + done);
+      for_lines(done, half, 2 * kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
+        Registers<count> c_even, c_odd, s_even, s_odd;
+        unroll<count>([&](auto i) SIMDATTN_LAMBDA {
+          const float* const c = cos + first + 2 * i * kLanes;
+          const float* const s = sin + first + 2 * i * kLanes;
+          const Floats c0 = load(c), c1 = load(c + kLanes);
+          const Floats s0 = flip_sign(load(s), sign), s1 = flip_sign(load(s + kLanes), sign);
+          reg<i>(c_even) = even_lanes(c0, c1);
+          reg<i>(c_odd) = odd_lanes(c0, c1);
+          reg<i>(s_even) = even_lanes(s0, s1);
+          reg<i>(s_odd) = odd_lanes(s0, s1);
+        });
+        Cursor<const T> in(x + first);
+        Cursor<T> out(y + first);
         for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
           const T* const from = in.get();
           T* const to = out.get();
-          const Bits32 low = load_pairs(from), high = load_pairs(from + half);
-          Floats even0, even1, odd0, odd1;
-          rotate(even_of(low), even_of(high), c_even, s_even, even0, even1);
-          rotate(odd_of(low), odd_of(high), c_odd, s_odd, odd0, odd1);
-          store_pairs(even0, odd0, to);
-          store_pairs(even1, odd1, to + half);
-          reg<0>(seen) = notice_pairs(even0, even1, odd0, odd1, reg<0>(seen));
+          unroll<count>([&](auto i) SIMDATTN_LAMBDA {
+            const Bits32 low = load_pairs(from + 2 * i * kLanes), high = load_pairs(from + half + 2 * i * kLanes);
+            Floats even0, even1, odd0, odd1;
+            rotate(even_of(low), even_of(high), reg<i>(c_even), reg<i>(s_even), even0, even1);
+            rotate(odd_of(low), odd_of(high), reg<i>(c_odd), reg<i>(s_odd), odd0, odd1);
+            store_pairs(even0, odd0, to + 2 * i * kLanes);
+            store_pairs(even1, odd1, to + half + 2 * i * kLanes);
+            reg<0>(seen) = notice_pairs(even0, even1, odd0, odd1, reg<0>(seen));
+          });
         }
-      }
+      });
     }
   }
   for_four_batches(done, half, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {
@@ -192,21 +210,26 @@ SIMDATTN_INLINE int64_t rotate_pairs(const RopeHeads& a, Bits32 sign) {
   const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
   Floats seen(0.0f);
   int64_t i = 0;
-  for (; i + kLanes <= a.half; i += kLanes) {
-    const Floats c = load(a.cos + i);
-    const Floats s = flip_sign(load(a.sin + i), sign);
-    Cursor<const bf16> in(x + 2 * i);
-    Cursor<bf16> out(y + 2 * i);
+  for_lines(i, a.half, kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
+    Registers<count> c, s;
+    unroll<count>([&](auto k) SIMDATTN_LAMBDA {
+      reg<k>(c) = load(a.cos + first + k * kLanes);
+      reg<k>(s) = flip_sign(load(a.sin + first + k * kLanes), sign);
+    });
+    Cursor<const bf16> in(x + 2 * first);
+    Cursor<bf16> out(y + 2 * first);
     for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
       const bf16* const from = in.get();
       bf16* const to = out.get();
-      const Bits32 pairs = load_pairs(from);
-      Floats y0, y1;
-      rotate(even_of(pairs), odd_of(pairs), c, s, y0, y1);
-      store_pairs(y0, y1, to);
-      seen = notice(y0, y1, seen);
+      unroll<count>([&](auto k) SIMDATTN_LAMBDA {
+        const Bits32 pairs = load_pairs(from + 2 * k * kLanes);
+        Floats y0, y1;
+        rotate(even_of(pairs), odd_of(pairs), reg<k>(c), reg<k>(s), y0, y1);
+        store_pairs(y0, y1, to + 2 * k * kLanes);
+        seen = notice(y0, y1, seen);
+      });
     }
-  }
+  });
   settle(seen, y, y_stride, heads, 2 * i);
   return i;
 }
