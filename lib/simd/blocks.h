@@ -14,10 +14,8 @@ struct Blocks {
   static SIMDATTN_INLINE Floats low(Floats a, Floats b) {
     if constexpr (sizeof(Unit) == 8) {
       return zip_lo_pairs(a, b);
-#if SIMDATTN_AVX2 || SIMDATTN_NEON
     } else if constexpr (sizeof(Unit) == 2) {
       return zip_lo_words(a, b);
-#endif
     } else {
       return zip_lo_blocks(a, b);
     }
@@ -26,10 +24,8 @@ struct Blocks {
   static SIMDATTN_INLINE Floats high(Floats a, Floats b) {
     if constexpr (sizeof(Unit) == 8) {
       return zip_hi_pairs(a, b);
-#if SIMDATTN_AVX2 || SIMDATTN_NEON
     } else if constexpr (sizeof(Unit) == 2) {
       return zip_hi_words(a, b);
-#endif
     } else {
       return zip_hi_blocks(a, b);
     }

@@ -59,11 +59,25 @@ constexpr bool kLoadsBlocks = true;
 /// A few query rows take keys in rows as they are. With 16 registers of four lanes it is no faster than packing.
 constexpr bool kScoresKeyRows = kLoadsBlocks && (kLanes > 4 || !kX86);
 
+/// How integers of 8 bits are multiplied (native/products.h): as numbers of 16 bits, two by two; four bytes by four; eight bytes of two
+/// rows by those of two columns.
+enum class Products { kPairs, kDot, kMatrix };
+#if defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+constexpr Products kProducts = Products::kMatrix;
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD) || SIMDATTN_SVE
+constexpr Products kProducts = Products::kDot;
+#else
+constexpr Products kProducts = Products::kPairs;
+#endif
+/// Values of few rows are multiplied where they are stored.
+constexpr bool kMultipliesStored = kX86 && (kAvx512 || (kLanes == 8 && kProducts == Products::kDot));
+
 /// Query rows of one register tile: with two vectors of columns it fills the registers.
 constexpr int64_t kTileRows = kAvx512 ? 8 : !kX86 || kLanes == 8 ? 6 : 4;
 
 SIMDATTN_INLINE Bits32 bits_of(Floats v) { return cast_bits<uint32_t>(v); }
 SIMDATTN_INLINE Floats float_of(Bits32 v) { return cast_bits<float>(v); }
+SIMDATTN_INLINE Ints ints_of(Floats v) { return cast_bits<int32_t>(bits_of(v)); }
 SIMDATTN_INLINE Floats canonical_nan(Floats v) { return select(v == v, v, float_of(Bits32(kCanonicalNaN))); }
 
 /// 0, 1, 2, ...

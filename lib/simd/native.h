@@ -46,6 +46,7 @@ struct Max {
 #elif SIMDATTN_NEON
 #include "lib/simd/native/neon.h"
 #endif
+#include "lib/simd/native/products.h"
 
 namespace simdattn {
 namespace {
@@ -57,6 +58,13 @@ SIMDATTN_INLINE void store_sums(Floats v, float* sums, int64_t key) {
   v.store_unaligned(sums + key * kLanes);
 }
 SIMDATTN_INLINE Floats in_key_order(Floats v) { return v; }
+#endif
+#if !SIMDATTN_AVX2
+/// Byte i of a lane is that of v_i, -128 .. 127.
+SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
+  const auto byte = [](Ints v) SIMDATTN_LAMBDA { return cast_bits<uint32_t>(v) & Bits32(255); };
+  return cast_bits<int32_t>(byte(v0) | byte(v1) << 8 | byte(v2) << 16 | cast_bits<uint32_t>(v3) << 24);
+}
 #endif
 
 SIMDATTN_INLINE float first_lane(Floats v) { return static_cast<Floats::register_type>(v)[0]; }

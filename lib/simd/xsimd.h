@@ -40,6 +40,8 @@ SIMDATTN_INLINE Batch<To> cast_bits(xsimd::batch<From, Arch> v) {
     return SIMDATTN_CAST(u16, u32);
   } else if constexpr (std::is_same_v<From, uint16_t>) {
     return SIMDATTN_CAST(u32, u16);
+  } else if constexpr (std::is_same_v<From, int32_t>) {
+    return SIMDATTN_CAST(u32, s32);
   } else {
     return SIMDATTN_CAST(u32, f32);
   }

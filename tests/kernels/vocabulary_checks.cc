@@ -213,6 +213,134 @@ void check_order(const Checks& c, const float* x, const float* y) {
 #endif
 }
 
+/// What values in rows need: bytes of four rows as cells, columns in their order.
+template <bool kExists>
+void check_stored_bytes(const Checks& c) {
+  if constexpr (kExists) {
+    char row[2 * 4 * kMost], loaded[4 * kMost];
+    for (int64_t i = 0; i < 2 * 4 * kMost; ++i) row[i] = static_cast<char>(i + 1);
+    for (int64_t n = 1; n <= 4 * kLanes; ++n) {
+      const Floats v = load_cells(row, n);
+      std::memcpy(loaded, &v, 4 * kLanes);
+      for (int64_t i = 0; i < 4 * kLanes; ++i) c.expect(loaded[i] == (i < n ? row[i] : 0), "load_cells", i);
+    }
+    const Floats a = load_cells(row, 4 * kLanes), b = load_cells(row + 4 * kLanes, 4 * kLanes);
+    const auto zipped = [&](const char* operation, Floats v, int64_t half) {
+      std::memcpy(loaded, &v, 4 * kLanes);
+      for (int64_t i = 0; i < 4 * kLanes; ++i) {
+        const int64_t from = i / 16 * 16 + half + i % 16 / 2;
+        c.expect(loaded[i] == row[from + (i % 2) * 4 * kLanes], operation, i);
+      }
+    };
+    zipped("zip_lo_bytes", zip_lo_bytes(a, b), 0);
+    zipped("zip_hi_bytes", zip_hi_bytes(a, b), 8);
+    // Vector i has columns 4 i .. 4 i + 3 of each 16.
+    float columns[4][kMost];
+    for (int64_t i = 0; i < 4 * kLanes; ++i) columns[i / 4 % 4][i / 16 * 4 + i % 4] = static_cast<float>(i);
+    Floats s0 = load(columns[0]), s1 = load(columns[1]), s2 = load(columns[2]), s3 = load(columns[3]);
+    order_columns(s0, s1, s2, s3);
+    const Floats sorted[4] = {s0, s1, s2, s3};
+    for (int64_t k = 0; k < 4; ++k) {
+      c.floats("order_columns", sorted[k], [&](int64_t i) { return static_cast<float>(k * kLanes + i); });
+    }
+  }
+}
+
+/// Two rows of eight bytes by two columns of each block.
+template <bool kExists>
+void check_matrix(const Checks& c, const int8_t* bytes) {
+  if constexpr (kExists) {
+    const char* const rows = reinterpret_cast<const char*>(bytes);
+    const Ints left = two_rows(rows, rows + 3), right = Ints::load_unaligned(reinterpret_cast<const int32_t*>(bytes));
+    const auto want = [&](int64_t i, bool weights) {
+      const int8_t* const row = bytes + (i / 2 % 2) * 3;
+      const int8_t* const column = bytes + i / 4 * 16 + i % 2 * 8;
+      int64_t sum = 7;
+      for (int64_t b = 0; b < 8; ++b) sum += (weights ? static_cast<uint8_t>(row[b]) : row[b]) * column[b];
+      return static_cast<uint32_t>(static_cast<int32_t>(sum));
+    };
+    Ints sum(7), of_weights(7);
+    add_matrix_products<false>(sum, left, right);
+    add_matrix_products<true>(of_weights, left, right);
+    c.bits("add_matrix_products", cast_bits<uint32_t>(sum), [&](int64_t i) { return want(i, false); });
+    c.bits("add_matrix_products of weights", cast_bits<uint32_t>(of_weights), [&](int64_t i) { return want(i, true); });
+    const auto pair = [&](int64_t i) { return want(i % kLanes, i >= kLanes); };
+    c.bits("even_pairs", cast_bits<uint32_t>(even_pairs(sum, of_weights)),
+           [&](int64_t i) { return pair(i / 2 * 4 + i % 2); });
+    c.bits("odd_pairs", cast_bits<uint32_t>(odd_pairs(sum, of_weights)),
+           [&](int64_t i) { return pair(i / 2 * 4 + 2 + i % 2); });
+  }
+}
+
+uint32_t bits_of_integer(int64_t x) { return static_cast<uint32_t>(static_cast<int32_t>(x)); }
+
+/// Integers of 8 bits: x has them as numbers, rows as bytes.
+void check_bytes(const Checks& c, const float* x) {
+  float ties[4 * kMost];
+  int32_t integers[4 * kMost];
+  for (int64_t i = 0; i < 4 * kLanes; ++i) {
+    ties[i] = std::isfinite(x[i]) && std::fabs(x[i]) < 1e9f ? x[i] : 0.5f * static_cast<float>(2 * i - 31);
+    integers[i] = static_cast<int32_t>(37 * i + 11 * c.at) % 256 - 128;
+  }
+  const Ints wide[4] = {Ints::load_unaligned(integers), Ints::load_unaligned(integers + kLanes),
+                        Ints::load_unaligned(integers + 2 * kLanes), Ints::load_unaligned(integers + 3 * kLanes)};
+  c.bits("nearest", cast_bits<uint32_t>(nearest(load(ties))),
+         [&](int64_t i) { return bits_of_integer(std::lrint(ties[i])); });
+  int8_t bytes[4 * kMost];
+  store_bytes<false>(wide[0], wide[1], wide[2], wide[3], bytes);
+  for (int64_t i = 0; i < 4 * kLanes; ++i) c.expect(bytes[i] == integers[i], "store_bytes", i);
+  const Ints up(128);
+  store_bytes<true>(wide[0] + up, wide[1] + up, wide[2] + up, wide[3] + up, bytes);
+  for (int64_t i = 0; i < 4 * kLanes; ++i) {
+    c.expect(static_cast<uint8_t>(bytes[i]) == integers[i] + 128, "store_bytes, unsigned", i);
+  }
+  const auto byte_of = [&](int64_t lane, int64_t b) { return integers[b * kLanes + lane]; };
+  const Ints cells = cells_of(wide[0], wide[1], wide[2], wide[3]);
+  c.bits("cells_of", cast_bits<uint32_t>(cells), [&](int64_t i) {
+    uint32_t cell = 0;
+    for (int64_t b = 0; b < 4; ++b) cell |= (bits_of_integer(byte_of(i, b)) & 255u) << (8 * b);
+    return cell;
+  });
+  int64_t sum = 0, most = integers[0];
+  for (int64_t i = 0; i < kLanes; ++i) sum += integers[i], most = integers[i] > most ? integers[i] : most;
+  c.expect(sum_of_lanes(wide[0]) == sum, "sum_of_lanes", 0);
+  c.expect(largest_lane(wide[0]) == most, "largest_lane of integers", 0);
+
+  // Factors: weights 0 .. 255 or a query -127 .. 127, the same cell in every lane.
+  constexpr bool kPairs = kProducts == Products::kPairs;
+  const auto products = [&](auto weights, const char* operation) {
+    constexpr bool kWeights = weights;
+    constexpr bool kFlips = kProducts == Products::kDot && kX86 != kWeights;
+    int32_t q[4];
+    uint32_t cell = 0;
+    for (int64_t b = 0; b < 4; ++b) {
+      q[b] = kWeights ? (91 * static_cast<int32_t>(b) + 13 * static_cast<int32_t>(c.at)) % 256 : integers[b] | 1;
+      cell |= (static_cast<uint32_t>(q[b]) & 255u) << (8 * b);
+    }
+    const Ints column = kFlips ? cells ^ Ints(static_cast<int32_t>(0x80808080u)) : cells;
+    constexpr int32_t kStart = kPairs ? 0 : 5;
+    Ints got(kStart), more(0);
+    if constexpr (kPairs) {
+      const auto pair = [](int32_t low, int32_t high) {
+        return Ints(static_cast<int32_t>((static_cast<uint32_t>(low) & 0xFFFFu) | static_cast<uint32_t>(high) << 16));
+      };
+      add_products<kWeights>(got, more, pair(q[0], q[2]), even_bytes(column));
+      add_products<kWeights>(got, more, pair(q[1], q[3]), odd_bytes(column));
+    } else {
+      add_products<kWeights>(got, more, Ints(static_cast<int32_t>(cell)), column);
+    }
+    c.bits(operation, cast_bits<uint32_t>(total(got, more)), [&](int64_t i) {
+      int64_t want = kStart;
+      for (int64_t b = 0; b < 4; ++b) want += q[b] * (byte_of(i, b) + (kFlips ? 128 : 0));
+      return bits_of_integer(want);
+    });
+  };
+  products(std::false_type(), "add_products");
+  products(std::true_type(), "add_products of weights");
+  check_stored_bytes<kMultipliesStored>(c);
+  check_matrix<kProducts == Products::kMatrix>(c, bytes);
+}
+
 void check_reductions(const Checks& c) {
   // Sums whose bits depend on the order: the 16 partial sums are folded 8, 4, 2, 1.
   float parts[16];
@@ -237,9 +365,9 @@ void check_reductions(const Checks& c) {
 void SIMDATTN_CHECKS(VocabularyReport report) {
   Checks c = {report};
   for (c.at = 0; c.at < kCount; ++c.at) {
-    float x[3 * kMost], y[kMost], z[kMost];
+    float x[4 * kMost], y[kMost], z[kMost];
     uint32_t u[kMost], v[kMost];
-    for (int64_t i = 0; i < 3 * kMost; ++i) x[i] = number(i + c.at);
+    for (int64_t i = 0; i < 4 * kMost; ++i) x[i] = number(i + c.at);
     for (int64_t i = 0; i < kMost; ++i) {
       y[i] = number(5 * i + 3 * c.at);
       z[i] = number(7 * i + 11 * c.at + 1);
@@ -253,6 +381,7 @@ void SIMDATTN_CHECKS(VocabularyReport report) {
     check_memory<f16>(c, x);
     check_halves(c, x);
     check_order(c, x, y);
+    check_bytes(c, x);
     check_reductions(c);
   }
 }

@@ -169,6 +169,48 @@ SIMDATTN_INLINE void store_blocks(Floats v, char* p, int64_t stride) {
   _mm_storeu_ps(reinterpret_cast<float*>(p + kRows * stride), _mm256_extractf128_ps(v, 1));
 }
 
+/// To nearest even. What does not fit becomes -2^31.
+SIMDATTN_INLINE Ints nearest(Floats v) { return _mm256_cvtps_epi32(v); }
+template <bool kUnsigned>
+SIMDATTN_INLINE __m256i packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
+  const __m256i low = _mm256_packs_epi32(v0, v1), high = _mm256_packs_epi32(v2, v3);
+  return kUnsigned ? _mm256_packus_epi16(low, high) : _mm256_packs_epi16(low, high);
+}
+/// The lanes of four vectors, each a byte, one behind the other.
+template <bool kUnsigned>
+SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(static_cast<__m256i*>(p),
+                      _mm256_permutevar8x32_epi32(packed_bytes<kUnsigned>(v0, v1, v2, v3), order));
+}
+/// Byte i of a lane is that of v_i, -128 .. 127.
+SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
+  const __m256i order =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  return _mm256_shuffle_epi8(packed_bytes<false>(v0, v1, v2, v3), order);
+}
+/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
+SIMDATTN_INLINE Ints even_bytes(Ints v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
+SIMDATTN_INLINE Ints odd_bytes(Ints v) { return _mm256_srai_epi16(v, 8); }
+SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
+  if (n == 32) return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+  if (n % 4 == 0) return _mm256_maskload_ps(reinterpret_cast<const float*>(p), first_lanes(n / 4).mask);
+  alignas(32) char copy[32] = {};
+  __builtin_memcpy(copy, p, static_cast<size_t>(n));
+  return _mm256_load_ps(reinterpret_cast<const float*>(copy));
+}
+SIMDATTN_INLINE Floats zip_lo_bytes(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpacklo_epi8(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_bytes(Floats a, Floats b) {
+  return _mm256_castsi256_ps(_mm256_unpackhi_epi8(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SIMDATTN_INLINE void order_columns(Floats& s0, Floats& s1, Floats& s2, Floats& s3) {
+  const __m256 t0 = _mm256_permute2f128_ps(s0, s1, 0x20), t1 = _mm256_permute2f128_ps(s2, s3, 0x20);
+  const __m256 t2 = _mm256_permute2f128_ps(s0, s1, 0x31), t3 = _mm256_permute2f128_ps(s2, s3, 0x31);
+  s0 = t0, s1 = t1, s2 = t2, s3 = t3;
+}
+
 }  // namespace
 }  // namespace simdattn
 

@@ -188,6 +188,48 @@ SIMDATTN_INLINE void store_blocks(Floats v, char* p, int64_t stride) {
   _mm_storeu_ps(at(3), _mm512_extractf32x4_ps(v, 3));
 }
 
+/// To nearest even. What does not fit becomes -2^31.
+SIMDATTN_INLINE Ints nearest(Floats v) { return _mm512_cvtps_epi32(v); }
+template <bool kUnsigned>
+SIMDATTN_INLINE __m512i packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
+  const __m512i low = _mm512_packs_epi32(v0, v1), high = _mm512_packs_epi32(v2, v3);
+  return kUnsigned ? _mm512_packus_epi16(low, high) : _mm512_packs_epi16(low, high);
+}
+/// The lanes of four vectors, each a byte, one behind the other.
+template <bool kUnsigned>
+SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, packed_bytes<kUnsigned>(v0, v1, v2, v3)));
+}
+/// Byte i of a lane is that of v_i, -128 .. 127.
+SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
+  const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  return _mm512_shuffle_epi8(packed_bytes<false>(v0, v1, v2, v3), order);
+}
+/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
+SIMDATTN_INLINE Ints even_bytes(Ints v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); }
+SIMDATTN_INLINE Ints odd_bytes(Ints v) { return _mm512_srai_epi16(v, 8); }
+/// The first n bytes of 4 kLanes, then zeros.
+SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
+  return _mm512_castsi512_ps(_mm512_maskz_loadu_epi8(_bzhi_u64(~uint64_t{0}, static_cast<uint64_t>(n)), p));
+}
+/// By bytes.
+SIMDATTN_INLINE Floats zip_lo_bytes(Floats a, Floats b) {
+  return _mm512_castsi512_ps(_mm512_unpacklo_epi8(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_bytes(Floats a, Floats b) {
+  return _mm512_castsi512_ps(_mm512_unpackhi_epi8(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+/// Block b of vector i to where block `kLanes / 4 b + i` of all four lies.
+SIMDATTN_INLINE void order_columns(Floats& s0, Floats& s1, Floats& s2, Floats& s3) {
+  const __m512 t0 = _mm512_shuffle_f32x4(s0, s1, 0x44), t1 = _mm512_shuffle_f32x4(s2, s3, 0x44);
+  const __m512 t2 = _mm512_shuffle_f32x4(s0, s1, 0xEE), t3 = _mm512_shuffle_f32x4(s2, s3, 0xEE);
+  s0 = _mm512_shuffle_f32x4(t0, t1, 0x88);
+  s1 = _mm512_shuffle_f32x4(t0, t1, 0xDD);
+  s2 = _mm512_shuffle_f32x4(t2, t3, 0x88);
+  s3 = _mm512_shuffle_f32x4(t2, t3, 0xDD);
+}
+
 }  // namespace
 }  // namespace simdattn
 

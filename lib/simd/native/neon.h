@@ -113,6 +113,21 @@ SIMDATTN_INLINE Floats swap_lanes(Floats v) {
   else return vextq_f32(v, v, 2);
 }
 
+/// To nearest even.
+SIMDATTN_INLINE Ints nearest(Floats v) { return vcvtnq_s32_f32(v); }
+/// The lanes of four vectors, each a byte, one behind the other.
+template <bool kUnsigned>
+SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
+  const int16x8_t low = vuzp1q_s16(vreinterpretq_s16_s32(v0), vreinterpretq_s16_s32(v1));
+  const int16x8_t high = vuzp1q_s16(vreinterpretq_s16_s32(v2), vreinterpretq_s16_s32(v3));
+  vst1q_s8(static_cast<int8_t*>(p), vuzp1q_s8(vreinterpretq_s8_s16(low), vreinterpretq_s8_s16(high)));
+}
+/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
+SIMDATTN_INLINE Ints even_bytes(Ints v) {
+  return vreinterpretq_s32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_s32(v), 8), 8));
+}
+SIMDATTN_INLINE Ints odd_bytes(Ints v) { return vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s32(v), 8)); }
+
 }  // namespace
 }  // namespace simdattn
 

@@ -32,6 +32,12 @@ template <class T>
 SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t) {
   return _mm_loadu_ps(reinterpret_cast<const float*>(p));
 }
+SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
+SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) {
+  return _mm_castsi128_ps(_mm_unpackhi_epi16(_mm_castps_si128(a), _mm_castps_si128(b)));
+}
 // By integer instructions: they have two ports where those of floating point have one.
 SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) {
   return _mm_castsi128_ps(_mm_unpacklo_epi32(_mm_castps_si128(a), _mm_castps_si128(b)));
@@ -101,6 +107,18 @@ template <int64_t kHalf>
 SIMDATTN_INLINE Floats swap_lanes(Floats v) {
   return _mm_shuffle_ps(v, v, kHalf == 1 ? 0xB1 : 0x4E);
 }
+
+/// To nearest even. What does not fit becomes -2^31.
+SIMDATTN_INLINE Ints nearest(Floats v) { return _mm_cvtps_epi32(v); }
+/// The lanes of four vectors, each a byte, one behind the other.
+template <bool kUnsigned>
+SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
+  const __m128i low = _mm_packs_epi32(v0, v1), high = _mm_packs_epi32(v2, v3);
+  _mm_storeu_si128(static_cast<__m128i*>(p), kUnsigned ? _mm_packus_epi16(low, high) : _mm_packs_epi16(low, high));
+}
+/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
+SIMDATTN_INLINE Ints even_bytes(Ints v) { return _mm_srai_epi16(_mm_slli_epi16(v, 8), 8); }
+SIMDATTN_INLINE Ints odd_bytes(Ints v) { return _mm_srai_epi16(v, 8); }
 
 }  // namespace
 }  // namespace simdattn

@@ -71,6 +71,18 @@ SIMDATTN_INLINE Floats swap_lanes(Floats v) {
   return svtbl_f32(v, sveor_n_u32_x(svptrue_b32(), svindex_u32(0, 1), kHalf));
 }
 
+/// To nearest even.
+SIMDATTN_INLINE Ints nearest(Floats v) { return svcvt_s32_f32_x(svptrue_b32(), svrintn_f32_x(svptrue_b32(), v)); }
+/// The lanes of four vectors, each a byte, one behind the other.
+template <bool kUnsigned>
+SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
+  int8_t* const out = static_cast<int8_t*>(p);
+  svst1b_s32(svptrue_b32(), out, v0);
+  svst1b_s32(svptrue_b32(), out + kLanes, v1);
+  svst1b_s32(svptrue_b32(), out + 2 * kLanes, v2);
+  svst1b_s32(svptrue_b32(), out + 3 * kLanes, v3);
+}
+
 }  // namespace
 }  // namespace simdattn
 

@@ -1,0 +1,162 @@
+// Products of integers of 8 bits, as machine.h says in kProducts. A lane of Ints is a cell: four bytes that are multiplied with four
+// others. x is a cell of a row of queries or, with kWeights, of weights, which are unsigned; `column` has cells of keys or values.
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_PRODUCTS_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_PRODUCTS_H_
+
+#include "lib/simd/machine.h"
+
+namespace simdattn {
+namespace {
+
+#if SIMDATTN_X86
+/// sum += x column. kPairs: of two numbers of 16 bits, both signed. kDot: of four bytes; of a query the keys are unsigned.
+/// Of pairs, sums start at 0; `more` is room for further ones, which total() adds.
+template <bool kWeights>
+SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
+  // In assembly: gcc would add products before sums, and put sums on the stack; those of VPDPBUSD it would copy.
+  using R = Ints::register_type;
+  R s = sum;
+  const R a = x, b = column;
+#if defined(__AVX512VNNI__)
+  asm("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(kWeights ? a : b), "v"(kWeights ? b : a));
+#elif defined(__AVXVNNI__)
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(s) : "x"(kWeights ? a : b), "x"(kWeights ? b : a));
+#elif SIMDATTN_AVX2
+  R product;
+  asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(s), "=&v"(product) : "v"(a), "v"(b));
+#else
+  R product;
+  asm("movdqa %2, %1\n\tpmaddwd %3, %1\n\tpaddd %1, %0" : "+x"(s), "=&x"(product) : "x"(a), "x"(b));
+#endif
+  sum = s;
+}
+SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
+
+#elif SIMDATTN_SVE
+/// kDot: of weights the values are unsigned, too. kMatrix: they are signed.
+template <bool kWeights>
+SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
+  const svint32_t s = sum;
+  const svint8_t a = svreinterpret_s8_s32(x), b = svreinterpret_s8_s32(column);
+  if constexpr (!kWeights) {
+    sum = svdot_s32(s, a, b);
+  } else {
+#if defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+    sum = svusdot_s32(s, svreinterpret_u8_s8(a), b);
+#else
+    sum = svreinterpret_s32_u32(svdot_u32(svreinterpret_u32_s32(s), svreinterpret_u8_s8(a), svreinterpret_u8_s8(b)));
+#endif
+  }
+}
+SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
+
+#if defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+SIMDATTN_INLINE Ints two_rows(const char* first, const char* second) {
+  int64_t x, y;
+  __builtin_memcpy(&x, first, sizeof x);
+  __builtin_memcpy(&y, second, sizeof y);
+  return svreinterpret_s32_s64(svtrn1_s64(svdup_n_s64(x), svdup_n_s64(y)));
+}
+template <bool kWeights>
+SIMDATTN_INLINE void add_matrix_products(Ints& sum, Ints rows, Ints columns) {
+  const svint8_t a = svreinterpret_s8_s32(rows), b = svreinterpret_s8_s32(columns);
+  if constexpr (kWeights) sum = svusmmla_s32(sum, svreinterpret_u8_s8(a), b);
+  else sum = svmmla_s32(sum, a, b);
+}
+SIMDATTN_INLINE Ints even_pairs(Ints a, Ints b) {
+  return svreinterpret_s32_s64(svuzp1_s64(svreinterpret_s64_s32(a), svreinterpret_s64_s32(b)));
+}
+SIMDATTN_INLINE Ints odd_pairs(Ints a, Ints b) {
+  return svreinterpret_s32_s64(svuzp2_s64(svreinterpret_s64_s32(a), svreinterpret_s64_s32(b)));
+}
+#endif
+
+#elif SIMDATTN_NEON
+#if defined(__ARM_FEATURE_DOTPROD)
+template <bool kWeights>
+SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
+  const int8x16_t a = vreinterpretq_s8_s32(x), b = vreinterpretq_s8_s32(column);
+  if constexpr (!kWeights) {
+    sum = vdotq_s32(sum, a, b);
+  } else {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    sum = vusdotq_s32(sum, vreinterpretq_u8_s8(a), b);
+#else
+    const uint32x4_t s = vreinterpretq_u32_s32(sum);
+    sum = vreinterpretq_s32_u32(vdotq_u32(s, vreinterpretq_u8_s8(a), vreinterpretq_u8_s8(b)));
+#endif
+  }
+}
+SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
+#else
+/// Products of the lower lanes go to `sum`, those of the upper ones to `more`.
+template <bool kWeights>
+SIMDATTN_INLINE void add_products(Ints& sum, Ints& more, Ints x, Ints column) {
+  const int16x8_t a = vreinterpretq_s16_s32(x), b = vreinterpretq_s16_s32(column);
+  sum = vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b));
+  more = vmlal_high_s16(more, a, b);
+}
+SIMDATTN_INLINE Ints total(Ints sum, Ints more) { return vpaddq_s32(sum, more); }
+#endif
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+/// Eight bytes of each row, in every block.
+SIMDATTN_INLINE Ints two_rows(const char* first, const char* second) {
+  return vreinterpretq_s32_s8(
+      vcombine_s8(vld1_s8(reinterpret_cast<const int8_t*>(first)), vld1_s8(reinterpret_cast<const int8_t*>(second))));
+}
+/// Of every block a sum for row 0 and column 0, 0 and 1, 1 and 0, 1 and 1.
+template <bool kWeights>
+SIMDATTN_INLINE void add_matrix_products(Ints& sum, Ints rows, Ints columns) {
+  const int8x16_t a = vreinterpretq_s8_s32(rows), b = vreinterpretq_s8_s32(columns);
+  if constexpr (kWeights) sum = vusmmlaq_s32(sum, vreinterpretq_u8_s8(a), b);
+  else sum = vmmlaq_s32(sum, a, b);
+}
+/// The even (odd) halves of the blocks of a, then those of b.
+SIMDATTN_INLINE Ints even_pairs(Ints a, Ints b) {
+  return vreinterpretq_s32_s64(vuzp1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+}
+SIMDATTN_INLINE Ints odd_pairs(Ints a, Ints b) {
+  return vreinterpretq_s32_s64(vuzp2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+}
+#endif
+#endif
+
+// Never called: kernels ask the constants of machine.h first.
+#if !defined(__ARM_FEATURE_MATMUL_INT8) && !defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+template <class P>
+Ints two_rows(P first, P second);
+template <bool kWeights>
+void add_matrix_products(Ints& sum, Ints rows, Ints columns);
+template <class V>
+V even_pairs(V a, V b);
+template <class V>
+V odd_pairs(V a, V b);
+#endif
+#if SIMDATTN_SVE
+template <class V>
+V even_bytes(V v);
+template <class V>
+V odd_bytes(V v);
+#endif
+#if !SIMDATTN_AVX2
+template <class P>
+Floats load_cells(P p, int64_t n);
+template <class V>
+V zip_lo_bytes(V a, V b);
+template <class V>
+V zip_hi_bytes(V a, V b);
+template <class V>
+void order_columns(V& s0, V& s1, V& s2, V& s3);
+#if SIMDATTN_SVE
+template <class V>
+V zip_lo_words(V a, V b);
+template <class V>
+V zip_hi_words(V a, V b);
+#endif
+#endif
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_PRODUCTS_H_
