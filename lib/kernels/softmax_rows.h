@@ -41,9 +41,11 @@ SIMDATTN_INLINE float max_of_scaled(const float* x, int64_t n, float scale) {
   return scale > 0.0f ? scale * max_of<false>(x, n, scale) : max_of<true>(x, n, scale);
 }
 
-/// y = exp(scale * x - base) over columns [lo, hi), lo < hi; returns the sum.
+/// y = exp(scale * x - base) over columns [lo, hi), lo < hi; returns the sum. The same columns `ahead` elements further on are
+/// prefetched: a later row.
 template <bool kScaled>
-SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base) {
+SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base,
+                              int64_t ahead) {
   const Floats vs(scale);
   const Floats vb(base);
   Registers<kParts> sum;
@@ -72,6 +74,9 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
   for (; j + 4 * kLanes <= hi; j += 4 * kLanes) {
     Registers<4> e;
     unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(e) = argument(j + i * kLanes, All()); });
+    unroll<4 / kParts>([&](auto line) SIMDATTN_LAMBDA {
+      __builtin_prefetch(reinterpret_cast<const char*>(address_at(x, ahead + j + line * 16)));
+    });
     exp_each<4>(e);
     unroll<4>([&](auto i) SIMDATTN_LAMBDA {
       store(reg<i>(e), y + j + i * kLanes);
@@ -93,7 +98,8 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
 
 SIMDATTN_INLINE void multiply(float* y, int64_t n, float factor) {
   const Floats f(factor);
-  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(load(y + i, part) * f, y + i, part); });
+  for_each_batch_in_chains(
+      n, [&](int64_t i, auto part, auto) SIMDATTN_LAMBDA { store(load(y + i, part) * f, y + i, part); });
 }
 SIMDATTN_INLINE void fill(float* y, int64_t n, float value) {
   const Floats v(value);
@@ -116,16 +122,16 @@ SIMDATTN_INLINE float maximum_of_row(const SoftmaxRows& a, int64_t r) {
   return m > a.sink ? m : a.sink;
 }
 
-/// y = exp(scale * x - maximum); returns the sum.
-SIMDATTN_INLINE float exponentials_of_row(const SoftmaxRows& a, int64_t r, float maximum) {
+/// y = exp(scale * x - maximum); returns the sum. Row r + ahead is prefetched.
+SIMDATTN_INLINE float exponentials_of_row(const SoftmaxRows& a, int64_t r, float maximum, int64_t ahead) {
   const float* x = a.x + r * a.ldx;
   float* y = a.y + r * a.ldy;
   const float base = maximum == -kInfinity ? 0.0f : maximum;
   const Columns c = visible_columns(a, r);
   float l = 0.0f;
   if (c.lo < c.hi) {
-    l = a.scale == 1.0f ? exp_sum<false>(x, y, c.lo, c.hi, a.scale, base)
-                        : exp_sum<true>(x, y, c.lo, c.hi, a.scale, base);
+    l = a.scale == 1.0f ? exp_sum<false>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx)
+                        : exp_sum<true>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx);
   }
   if (a.sink != -kInfinity) l += first_lane(exp_of(Floats(a.sink - base)));
   return l;
@@ -167,7 +173,7 @@ void softmax_rows(const SoftmaxRows& a) {
   for (int64_t first = 0; count > 0;) {
     const int64_t after = first + count;
     const int64_t more = smaller(size, a.rows - after);
-    for (int64_t i = 0; i < count; ++i) sums[i] = exponentials_of_row(a, first + i, maximum[i]);
+    for (int64_t i = 0; i < count; ++i) sums[i] = exponentials_of_row(a, first + i, maximum[i], size);
     for (int64_t i = 0; i < more; ++i) next[i] = maximum_of_row(a, after + i);
     for (int64_t i = 0; i < count; ++i) normalise_row(a, first + i, maximum[i], sums[i]);
     std::swap(maximum, next);
