@@ -189,16 +189,13 @@ SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_
     const T* const k = next.get();
     Registers<kParts> sum;
     unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
-    unroll<kDim / kLanes>([&](auto i) SIMDATTN_LAMBDA {
-      constexpr int64_t kAt = i * kLanes;
-      Floats y;
-      if constexpr (i < kHeld) {
-        y = reg<i>(held);
-      } else {
-        y = load(q + kAt);
-      }
-      reg<i % kParts>(sum) = term(y, load(k + kAt), reg<i % kParts>(sum));
-    });
+    const auto add = [&](Floats y, int64_t at, auto i)
+                         SIMDATTN_LAMBDA { reg<i % kParts>(sum) = term(y, load(k + at), reg<i % kParts>(sum)); };
+    unroll<kHeld>([&](auto i) SIMDATTN_LAMBDA { add(reg<i>(held), i * kLanes, i); });
+    // A loop: unrolled, gcc would load all of them ahead.
+    for (int64_t at = kHeld * kLanes; at < kDim; at += 4 * kLanes) {
+      unroll<4>([&](auto i) SIMDATTN_LAMBDA { add(load(q + at + i * kLanes), at + i * kLanes, i); });
+    }
     Registers<1> folded = {{fold_parts<kParts>(sum)}};
     store_tile<1, 1>(folded, sums, j);
   }
