@@ -18,15 +18,15 @@ constexpr size_t kMaxText = 1024;
 constexpr Isa kBestFirst[] = {
     Isa::kAmx,      Isa::kAvx512Bf16, Isa::kAvx3Dl,        Isa::kAvx3,        Isa::kAvxVnni,      Isa::kAvx2,
     Isa::kSse4,     Isa::kSse2,       Isa::kSve2Vl128I8mm, Isa::kSve2Vl128,   Isa::kSveVl256I8mm, Isa::kSveVl256,
-    Isa::kSveVl512, Isa::kSveVl128,   Isa::kNeonI8mm,      Isa::kNeonDotprod, Isa::kNeon};
+    Isa::kSveVl512, Isa::kSveVl128,   Isa::kNeonI8mm,      Isa::kNeonDotprod, Isa::kNeon,         Isa::kBaseline};
 
 /// The backends. Of one instruction set, the faster one by the benchmark first (docs/backends.md).
 constexpr const std::span<const KernelTable>* kBackends[] = {
 #ifdef SIMDATTN_HAVE_HIGHWAY
     &kHighwayTables,
 #endif
-#ifdef SIMDATTN_HAVE_XSIMD
-    &kXsimdTables,
+#ifdef SIMDATTN_HAVE_TABLES
+    &kTables,
 #endif
 #ifdef SIMDATTN_HAVE_INTRINSICS
     &kIntrinsicsTables,

@@ -18,7 +18,7 @@ struct KernelTable {
 
 extern const std::span<const KernelTable> kScalarTables;  // best first, all of one name: one of them is the target
 extern const std::span<const KernelTable> kHighwayTables;
-extern const std::span<const KernelTable> kXsimdTables;
+extern const std::span<const KernelTable> kTables;  // of lib/kernels: xsimd and plain
 extern const std::span<const KernelTable> kIntrinsicsTables;
 
 }  // namespace simdattn

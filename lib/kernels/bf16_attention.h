@@ -5,24 +5,38 @@
 #include "lib/flush_subnormals.h"
 #include "lib/kernels/register_tile.h"
 #include "lib/kernels/softmax_tile.h"
+#include "lib/scalar/flushed.h"
 
 namespace simdattn {
 namespace {
 
 struct Ops {
   using Vec = Floats;
-  static constexpr int64_t kRegisters = kAvx512 || !kX86 ? 32 : 16;
+  static constexpr int64_t kRegisters = simdattn::kRegisters;
   // Without fused multiply-add a product takes a register of its own.
-  static constexpr int64_t kRows = kAvx512 ? 4 : !kX86 || kLanes == 8 ? 3 : 2;
-  static constexpr int64_t kWideRows = kAvx512 ? 2 : !kX86 ? 3 : 1;
+  static constexpr int64_t kRows = kAvx512 ? 4 : kTileRows / 2;
+  static constexpr int64_t kWideRows = kAvx512 ? 2 : kRegisters == 32 ? 3 : 1;
   static constexpr int64_t kMostLanes = kLanes;
   static constexpr int64_t lanes() { return kLanes; }
   static SIMDATTN_INLINE Vec load(const float* p) { return simdattn::load(p); }
   static SIMDATTN_INLINE void store(Vec v, float* p) { simdattn::store(v, p); }
   static SIMDATTN_INLINE Vec zero() { return Vec(0.0f); }
   static SIMDATTN_INLINE Vec broadcast(const float* p) { return Vec(*p); }
-  static SIMDATTN_INLINE Vec add(Vec a, Vec b) { return a + b; }
-  static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) { return simdattn::mul_add(a, b, c); }
+  static SIMDATTN_INLINE Vec add(Vec a, Vec b) {
+    if constexpr (FlushSubnormals::kByControlWord) return a + b;
+    return lane_by_lane(a, b, b, [](float x, float y, float) { return scalar::flushed_add(x, y); });
+  }
+  static SIMDATTN_INLINE Vec mul_add(Vec a, Vec b, Vec c) {
+    if constexpr (FlushSubnormals::kByControlWord) return simdattn::mul_add(a, b, c);
+    return lane_by_lane(a, b, c, scalar::flushed_fma);
+  }
+  template <class F>
+  static Vec lane_by_lane(Vec a, Vec b, Vec c, const F& f) {
+    float x[kLanes], y[kLanes], z[kLanes];
+    simdattn::store(a, x), simdattn::store(b, y), simdattn::store(c, z);
+    for (int64_t i = 0; i < kLanes; ++i) x[i] = f(x[i], y[i], z[i]);
+    return simdattn::load(x);
+  }
   static SIMDATTN_INLINE Vec rounded(Vec v) { return rounded_to_bf16(v); }
   static SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return simdattn::load_pairs(p); }
   static SIMDATTN_INLINE Vec even_of(Bits32 pairs) { return simdattn::even_of(pairs); }

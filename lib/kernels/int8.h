@@ -79,7 +79,23 @@ struct Int8Operations {
 #endif
   }
 
-#if SIMDATTN_SVE
+#if SIMDATTN_PLAIN
+  static SIMDATTN_INLINE int32_t largest_int(I v) { return largest_lane(v); }
+  static SIMDATTN_INLINE I bits(F v) { return ints_of(v); }
+  static SIMDATTN_INLINE I nearest(F v) { return simdattn::nearest(v); }
+  static SIMDATTN_INLINE F to_float(I v) { return simdattn::to_float(v); }
+  template <bool kUnsigned>
+  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
+    for (size_t i = 0; i < I::size; ++i) static_cast<int8_t*>(p)[i] = static_cast<int8_t>(v[i]);
+  }
+  static SIMDATTN_INLINE I even_pairs(I v) { return even_bytes(v); }
+  static SIMDATTN_INLINE I odd_pairs(I v) { return odd_bytes(v); }
+  template <bool kWeights>
+  static SIMDATTN_INLINE void dot(I& sum, I& second, I x, I column) {
+    add_products<kWeights>(sum, second, x, column);
+  }
+  static SIMDATTN_INLINE I total(I sum, I /*second*/) { return sum; }
+#elif SIMDATTN_SVE
   static SIMDATTN_INLINE int32_t largest_int(I v) { return svmaxv_s32(svptrue_b32(), v); }
   static SIMDATTN_INLINE int32_t sum_int(I v) { return static_cast<int32_t>(svaddv_s32(svptrue_b32(), v)); }
   static SIMDATTN_INLINE I bits(F v) { return svreinterpret_s32_f32(v); }

@@ -14,12 +14,12 @@ namespace {
 /// Rows of the largest tile of kBatches columns: its accumulators, the batches of a row and a broadcast number must fit
 /// into 32 or 16 registers.
 template <int64_t kBatches>
-constexpr int64_t kRowsOf = kBatches <= 2   ? kTileRows
-                            : kBatches == 3 ? 4
-                            : kBatches == 8 ? (!kX86 || kAvx512 ? 2 : 1)
-                            : !kX86         ? 6
-                            : kAvx512       ? 4
-                                            : 2;
+constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
+                            : kBatches == 3    ? 4
+                            : kBatches == 8    ? kRegisters / 16
+                            : kAvx512          ? 4
+                            : kRegisters == 32 ? 6
+                                               : 2;
 
 /// With 16 registers and multiply-adds in a single operation, tiles of three or four rows are three batches wide: the
 /// eight accumulators of two would each have to be used in the very cycle in which they are ready, and converting columns

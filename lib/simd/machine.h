@@ -50,6 +50,13 @@ constexpr bool kAvx512 = true;
 constexpr bool kAvx512 = false;
 #endif
 
+/// Vector registers that a tile counts on.
+#if SIMDATTN_AVX512 || SIMDATTN_SVE || SIMDATTN_NEON
+constexpr int64_t kRegisters = 32;
+#else
+constexpr int64_t kRegisters = 16;
+#endif
+
 /// Four bytes of several rows are put together while loading, and transposed in registers: not with fixed-length SVE.
 #if SIMDATTN_SVE
 constexpr bool kLoadsBlocks = false;
@@ -62,7 +69,9 @@ constexpr bool kScoresKeyRows = kLoadsBlocks && (kLanes > 4 || !kX86);
 /// How integers of 8 bits are multiplied (native/products.h): as numbers of 16 bits, two by two; four bytes by four; eight bytes of two
 /// rows by those of two columns.
 enum class Products { kPairs, kDot, kMatrix };
-#if defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+#if SIMDATTN_PLAIN
+constexpr Products kProducts = Products::kPairs;
+#elif defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_SVE_MATMUL_INT8)
 constexpr Products kProducts = Products::kMatrix;
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD) || SIMDATTN_SVE
 constexpr Products kProducts = Products::kDot;
@@ -73,7 +82,7 @@ constexpr Products kProducts = Products::kPairs;
 constexpr bool kMultipliesStored = kX86 && (kAvx512 || (kLanes == 8 && kProducts == Products::kDot));
 
 /// Query rows of one register tile: with two vectors of columns it fills the registers.
-constexpr int64_t kTileRows = kAvx512 ? 8 : !kX86 || kLanes == 8 ? 6 : 4;
+constexpr int64_t kTileRows = kAvx512 ? 8 : kRegisters == 32 || (kX86 && kLanes == 8) ? 6 : 4;
 
 SIMDATTN_INLINE Bits32 bits_of(Floats v) { return cast_bits<uint32_t>(v); }
 SIMDATTN_INLINE Floats float_of(Bits32 v) { return cast_bits<float>(v); }

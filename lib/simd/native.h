@@ -35,7 +35,9 @@ struct Max {
 }  // namespace simdattn
 #endif
 
-#if SIMDATTN_AVX512
+#if SIMDATTN_PLAIN
+#include "lib/simd/native/plain.h"
+#elif SIMDATTN_AVX512
 #include "lib/simd/native/avx512.h"
 #elif SIMDATTN_AVX2
 #include "lib/simd/native/avx2.h"

@@ -8,7 +8,15 @@
 namespace simdattn {
 namespace {
 
-#if SIMDATTN_X86
+#if SIMDATTN_PLAIN
+template <bool kWeights>
+SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
+  const auto product = [](Ints a, Ints b) SIMDATTN_LAMBDA { return Ints(a.data * b.data); };
+  sum = sum + product((x << 16) >> 16, (column << 16) >> 16) + product(x >> 16, column >> 16);
+}
+SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
+
+#elif SIMDATTN_X86
 /// sum += x column. kPairs: of two numbers of 16 bits, both signed. kDot: of four bytes; of a query the keys are unsigned.
 /// Of pairs, sums start at 0; `more` is room for further ones, which total() adds.
 template <bool kWeights>
