@@ -20,20 +20,6 @@ constexpr Isa kBestFirst[] = {
     Isa::kSse4,     Isa::kSse2,       Isa::kSve2Vl128I8mm, Isa::kSve2Vl128,   Isa::kSveVl256I8mm, Isa::kSveVl256,
     Isa::kSveVl512, Isa::kSveVl128,   Isa::kNeonI8mm,      Isa::kNeonDotprod, Isa::kNeon,         Isa::kBaseline};
 
-/// The backends. Of one instruction set, the faster one by the benchmark first (docs/backends.md).
-constexpr const std::span<const KernelTable>* kBackends[] = {
-#ifdef SIMDATTN_HAVE_HIGHWAY
-    &kHighwayTables,
-#endif
-#ifdef SIMDATTN_HAVE_TABLES
-    &kTables,
-#endif
-#ifdef SIMDATTN_HAVE_INTRINSICS
-    &kIntrinsicsTables,
-#endif
-    nullptr,  // an array of no elements is none
-};
-
 /// Everything that is known once and never changes afterwards.
 struct Registry {
   Target storage[kMaxTargets];
@@ -91,11 +77,8 @@ struct Registry {
   /// `home` is where it will stay; pointers lead there.
   void build(const Registry* home) {
     for (const Isa isa : kBestFirst) {
-      for (const std::span<const KernelTable>* tables : kBackends) {
-        if (tables == nullptr) break;
-        for (const KernelTable& t : *tables) {
-          if (t.isa == isa) add(t);
-        }
+      for (const KernelTable& t : kVectorTables) {
+        if (t.isa == isa) add(t);
       }
     }
     for (const KernelTable& t : kScalarTables) {

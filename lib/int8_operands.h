@@ -79,51 +79,6 @@ inline void int8_prepare_weights(const float* in, float* out, int64_t n) {
   for (int64_t j = 0; j < n; ++j) out[j] = in[j] < 0.0f ? 0.0f : in[j];
 }
 
-/// What int8_attention() asks for, of kernels in another file.
-#define SIMDATTN_INT8_KERNELS(Name)                                       \
-  struct Name {                                                           \
-    static int64_t query_bytes(int64_t dim);                              \
-    static constexpr auto panel_bytes = int8_panel_bytes;                 \
-    static constexpr auto values_bytes = int8_values_bytes;               \
-    template <class T>                                                    \
-    static void prepare_query(const void* row, void* query, int64_t dim); \
-    template <class T>                                                    \
-    static void pack_keys(const PackKeys& a);                             \
-    template <class T>                                                    \
-    static void pack_panel(const PackKeys& a);                            \
-    template <class T>                                                    \
-    static void pack_values(const PackValues& a);                         \
-    static constexpr bool kScalesApart = true;                            \
-    static void score_packed(const ScoreTile& a);                         \
-    static void value_packed(const ValueTile& a);                         \
-  }
-
-/// Its members, by the kernels of int8_kernels-inl.h. Specialisations: what templates are made of otherwise, the linker may merge.
-#define SIMDATTN_DEFINE_INT8_KERNELS(Name, Operations)                                        \
-  int64_t Name::query_bytes(int64_t dim) { return int8_kernel_query_bytes<Operations>(dim); } \
-  SIMDATTN_DEFINE_INT8_PACKING(Name, Operations, float)                                       \
-  SIMDATTN_DEFINE_INT8_PACKING(Name, Operations, bf16)                                        \
-  SIMDATTN_DEFINE_INT8_PACKING(Name, Operations, f16)                                         \
-  void Name::score_packed(const ScoreTile& a) { int8_score_packed<Operations>(a); }           \
-  void Name::value_packed(const ValueTile& a) { int8_value_packed<Operations>(a); }
-#define SIMDATTN_DEFINE_INT8_PACKING(Name, Operations, T)                  \
-  template <>                                                              \
-  void Name::prepare_query<T>(const void* row, void* query, int64_t dim) { \
-    int8_prepare_query<Operations, T>(row, query, dim);                    \
-  }                                                                        \
-  template <>                                                              \
-  void Name::pack_keys<T>(const PackKeys& a) {                             \
-    int8_pack_keys<Operations, T>(a);                                      \
-  }                                                                        \
-  template <>                                                              \
-  void Name::pack_panel<T>(const PackKeys& a) {                            \
-    int8_pack_panel<Operations, T>(a);                                     \
-  }                                                                        \
-  template <>                                                              \
-  void Name::pack_values<T>(const PackValues& a) {                         \
-    int8_pack_values<Operations, T>(a);                                    \
-  }
-
 template <class I, class T>
 constexpr void set_int8_packing(KvOperands& kv) {
   kv.pack_keys = I::template pack_keys<T>;

@@ -17,9 +17,8 @@ struct KernelTable {
 };
 
 extern const std::span<const KernelTable> kScalarTables;  // best first, all of one name: one of them is the target
-extern const std::span<const KernelTable> kHighwayTables;
-extern const std::span<const KernelTable> kTables;  // of lib/kernels: xsimd and plain
-extern const std::span<const KernelTable> kIntrinsicsTables;
+/// Of one instruction set, the faster one by the benchmark first (docs/backends.md).
+extern const std::span<const KernelTable> kVectorTables;
 
 }  // namespace simdattn
 

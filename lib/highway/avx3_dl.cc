@@ -1,16 +1,22 @@
-#include "lib/highway/avx3_dl.h"
-
-#include "lib/highway/int8.h"
+// e4m3 of the overlay avx3_dl.
 #include "lib/highway/narrow_tiles.h"
+#include "lib/kernels/overlays.h"
 
-namespace simdattn::avx3_dl {
+namespace simdattn {
 using namespace highway;
+using O = Overlay<avx3_dl>;
 
-SIMDATTN_DEFINE_INT8_KERNELS(Int8, Operations)
-void value_stored_int8(const ValueTile& a) { ValueStoredInt8(a); }
+template <>
+void O::score_tile_e4m3(const ScoreTile& a) {
+  ScoreTileNarrow<KvType::kFp8E4M3>(a);
+}
+template <>
+void O::score_rows_e4m3(const ScoreTile& a) {
+  ScoreRowsNarrow<KvType::kFp8E4M3>(a);
+}
+template <>
+int64_t O::add_values_e4m3(const ValueTile& a) {
+  return AddValuesNarrow<KvType::kFp8E4M3>(a);
+}
 
-void score_tile_e4m3(const ScoreTile& a) { ScoreTileNarrow<KvType::kFp8E4M3>(a); }
-void score_rows_e4m3(const ScoreTile& a) { ScoreRowsNarrow<KvType::kFp8E4M3>(a); }
-int64_t add_values_e4m3(const ValueTile& a) { return AddValuesNarrow<KvType::kFp8E4M3>(a); }
-
-}  // namespace simdattn::avx3_dl
+}  // namespace simdattn

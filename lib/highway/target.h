@@ -24,15 +24,6 @@ using M = hn::Mask<D>;
 #define SIMDATTN_FUSES_NARROW (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2)
 constexpr int64_t kFusedRows = 4;
 
-// int8.h. Native: VPDPBUSD, and dot products of SVE.
-constexpr bool kInt8Native = (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET_IS_SVE;
-constexpr int64_t kInt8TileRows = HWY_TARGET_IS_SVE ? 8 : kTileRows == 6 ? 4 : kTileRows;
-
-/// Instructions of 64-bit ARM that come beside Highway's targets: BFMLALB and BFMLALT, SDOT and UDOT, SMMLA and USMMLA.
-#define SIMDATTN_ARM_MATRIX HWY_ARCH_ARM_A64
-/// Before such an instruction in assembly: what the assembler knows from there on.
-#define SIMDATTN_ARM_V8_6 ".arch armv8.6-a+sve2\n\t"
-
 }  // namespace highway
 }  // namespace
 }  // namespace simdattn

@@ -1,252 +1,306 @@
-// Arithmetic::kInt8: the operations that lib/int8_kernels-inl.h asks for. Dot products of bytes with SVE, else 16-bit ones.
+// The products of Arithmetic::kInt8. Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are below 2^31.
 #ifndef SIMDATTN_LIB_KERNELS_INT8_H_
 #define SIMDATTN_LIB_KERNELS_INT8_H_
 
-#include <cstring>
-#include <type_traits>
-#include <utility>
-
-#include "lib/cursor.h"
-#include "lib/int8_operands.h"
-#include "lib/kernels/pack.h"
-#include "lib/row_tiles.h"
-#include "lib/simd/memory.h"
-
-#define SIMDATTN_INT8_INLINE SIMDATTN_INLINE
-#define SIMDATTN_INT8_LAMBDA SIMDATTN_LAMBDA
-#define SIMDATTN_INT8_SHARED SIMDATTN_SHARED
+#include "lib/kernels/int8_pack.h"
+#include "lib/kernels/register_tile.h"
 
 namespace simdattn {
 namespace {
 
-#include "lib/int8_kernels-inl.h"
+/// Rows of the largest tile: with two vectors of columns it fills the registers.
+constexpr int64_t kInt8Rows = kPairCells ? (kTileRows == 6 ? 4 : kTileRows) : kX86 && !kAvx512 ? 6 : 8;
 
-struct Int8Operations {
-  using F = Floats;
-  using I = Ints;
-#if SIMDATTN_SVE
-  static constexpr size_t kRows = 8;
-  static constexpr bool kPairs = false;
-  static constexpr bool kFlipValues = true;
-#else
-  static constexpr size_t kRows = kAvx512 ? 8 : 4;
-  static constexpr bool kPairs = true;
-  static constexpr bool kFlipValues = false;
-#endif
-  static constexpr bool kMatrix = false;
-  static constexpr bool kHalves = false;
-  static constexpr bool kFlipKeys = false;
+/// One tile: rows of cells times two vectors of columns.
+struct Int8Tile {
+  const char* x;     // cells of the first row
+  int64_t x_stride;  // bytes
+  const char* columns;
+  int64_t steps;         // cells of a row
+  const int32_t* start;  // [rows]
+  uintptr_t ahead = 0;   // what lies so many bytes behind the columns is prefetched, if any
+};
 
-  static constexpr int64_t lanes() { return kLanes; }
+SIMDATTN_INLINE Ints load_cells(const char* p) { return Ints::load_unaligned(reinterpret_cast<const int32_t*>(p)); }
+/// A cell in every lane. As a number of f32: gcc would load an integer into a general register first.
+SIMDATTN_INLINE Ints repeat_cell(const char* p) {
+  float x;
+  std::memcpy(&x, p, sizeof(x));
+  return ints_of(Floats(x));
+}
 
-  template <class T>
-  static SIMDATTN_INLINE F wide(const T* p) {
-    return simdattn::load(p, All());
+/// int8_tile() of an even number of rows where two rows are multiplied by two columns: two steps at a time, eight dimensions or keys, of
+/// which the second cell of an odd last step is zeros.
+template <int64_t kRows, bool kWeights, class Finish>
+SIMDATTN_INLINE void int8_matrix_tile(const Int8Tile& a, const Finish& finish) {
+  // Number 4 p + 2 c + h: rows 2 p and 2 p + 1, and one half of the columns of vector c.
+  Registers<2 * kRows, Ints> sum;
+  Registers<4, Ints> column;
+  unroll<2 * kRows>([&](auto i) SIMDATTN_LAMBDA { reg<i>(sum) = Ints(0); });
+  const int64_t x_stride = a.x_stride;
+  Cursor<const char> x(a.x), at(a.columns);
+  const auto step = [&](auto two) SIMDATTN_LAMBDA {
+    unroll<2>([&](auto c) SIMDATTN_LAMBDA {
+      const char* const cells = at.get() + c * kLanes * 4;
+      const Floats first = float_of(cast_bits<uint32_t>(load_cells(cells)));
+      Floats second(0.0f);
+      if constexpr (two) second = float_of(cast_bits<uint32_t>(load_cells(cells + kPanelWidth * 4)));
+      reg<2 * c>(column) = ints_of(zip_lower(first, second));
+      reg<2 * c + 1>(column) = ints_of(zip_upper(first, second));
+    });
+    unroll<kRows / 2>([&](auto p) SIMDATTN_LAMBDA {
+      const char* const row = x.get() + 2 * p * x_stride;
+      const Ints rows = two_rows(row, row + x_stride);
+      unroll<4>([&](auto i)
+                    SIMDATTN_LAMBDA { add_matrix_products<kWeights>(reg<4 * p + i>(sum), rows, reg<i>(column)); });
+    });
+  };
+  for (int64_t steps = a.steps / 2; steps > 0; --steps) {
+    step(std::true_type());
+    x += 2 * kCellBytes;
+    at += 2 * kPanelWidth * 4;
   }
-  template <class T>
-  static SIMDATTN_INLINE F wide_n(const T* p, int64_t n) {
-    return simdattn::load(p, first_lanes(n));
-  }
-  static SIMDATTN_INLINE F even(const bf16* pairs) { return even_of(load_pairs(pairs)); }
-  static SIMDATTN_INLINE F odd(const bf16* pairs) { return odd_of(load_pairs(pairs)); }
-  static SIMDATTN_INLINE F load(const float* p) { return F::load_unaligned(p); }
-  static SIMDATTN_INLINE void store(F v, float* p) { v.store_unaligned(p); }
-  static SIMDATTN_INLINE F set(float x) { return F(x); }
-  static SIMDATTN_INLINE F mul(F a, F b) { return a * b; }
-  static SIMDATTN_INLINE F fma(F a, F b, F c) { return simdattn::mul_add(a, b, c); }
-  static SIMDATTN_INLINE F max(F a, F b) { return simdattn::max(a, b); }
-  static SIMDATTN_INLINE float largest(F v) { return largest_lane(v); }
+  if (a.steps % 2 != 0) step(std::false_type());
+  unroll<kRows / 2>([&](auto p) SIMDATTN_LAMBDA {
+    unroll<2>([&](auto c) SIMDATTN_LAMBDA {
+      const Ints lower = reg<4 * p + 2 * c>(sum), upper = reg<4 * p + 2 * c + 1>(sum);
+      finish(std::integral_constant<int64_t, 2 * p>(), c, to_float(even_pairs(lower, upper)));
+      finish(std::integral_constant<int64_t, 2 * p + 1>(), c, to_float(odd_pairs(lower, upper)));
+    });
+  });
+}
 
-  static SIMDATTN_INLINE I load_int(const void* p) { return I::load_unaligned(static_cast<const int32_t*>(p)); }
-  static SIMDATTN_INLINE void store_int(I v, void* p) { v.store_unaligned(static_cast<int32_t*>(p)); }
-  static SIMDATTN_INLINE I set_int(int32_t x) { return I(x); }
-  static SIMDATTN_INLINE I repeat(const void* cell) {
-    int32_t x;
-    std::memcpy(&x, cell, sizeof(x));
-    return I(x);
+/// Calls finish(row, vector, sum) with the row and the number of the vector as types.
+template <int64_t kRows, bool kWeights, class Finish>
+SIMDATTN_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
+  if constexpr (kProducts == Products::kMatrix && kRows > 1) return int8_matrix_tile<kRows, kWeights>(a, finish);
+  constexpr bool kFlips = kWeights ? kFlipsValues : kFlipsKeys;
+  Registers<2 * kRows, Ints> sum, more;
+  Registers<4, Ints> column;
+  unroll<2 * kRows>([&](auto i) SIMDATTN_LAMBDA {
+    reg<i>(sum) = Ints(kFlips ? a.start[i / 2] : 0);
+    reg<i>(more) = Ints(0);
+  });
+  const int64_t x_stride = a.x_stride;
+  const uintptr_t ahead = a.ahead;
+  Cursor<const char> x(a.x), at(a.columns);
+  for (int64_t step = a.steps; step > 0; --step) {
+    if (ahead != 0) prefetch<2 * kLanes * 4>(reinterpret_cast<uintptr_t>(at.get()) + ahead);
+    unroll<2>([&](auto c) SIMDATTN_LAMBDA {
+      const Ints cells = load_cells(at.get() + c * kLanes * 4);
+      if constexpr (kPairCells) {
+        reg<c>(column) = even_bytes(cells);
+        reg<c + 2>(column) = odd_bytes(cells);
+      } else {
+        reg<c>(column) = kFlips ? cells ^ Ints(static_cast<int32_t>(0x80808080u)) : cells;
+      }
+    });
+    unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+      const char* const cell = x.get() + r * x_stride;
+      unroll<kCellBytes / 4>([&](auto half) SIMDATTN_LAMBDA {
+        const Ints factors = repeat_cell(cell + 4 * half);
+        unroll<2>([&](auto c) SIMDATTN_LAMBDA {
+          add_products<kWeights>(reg<2 * r + c>(sum), reg<2 * r + c>(more), factors, reg<c + 2 * half>(column));
+        });
+      });
+    });
+    x += kCellBytes;
+    at += kPanelWidth * 4;
   }
-  static SIMDATTN_INLINE I add_int(I a, I b) { return a + b; }
-  static SIMDATTN_INLINE I and_int(I a, I b) { return a & b; }
-  static SIMDATTN_INLINE I or_int(I a, I b) { return a | b; }
-  static SIMDATTN_INLINE I xor_int(I a, I b) { return a ^ b; }
-  static SIMDATTN_INLINE I max_int(I a, I b) { return simdattn::max(a, b); }
-  template <int kBits>
-  static SIMDATTN_INLINE I left(I v) {
-#if SIMDATTN_NEON && !SIMDATTN_SVE
-    return vshlq_n_s32(v, kBits);
-#else
-    return v << kBits;
-#endif
-  }
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    unroll<2>([&](auto c)
+                  SIMDATTN_LAMBDA { finish(r, c, to_float(total(reg<2 * r + c>(sum), reg<2 * r + c>(more)))); });
+  });
+}
 
-#if SIMDATTN_PLAIN
-  static SIMDATTN_INLINE int32_t largest_int(I v) { return largest_lane(v); }
-  static SIMDATTN_INLINE I bits(F v) { return ints_of(v); }
-  static SIMDATTN_INLINE I nearest(F v) { return simdattn::nearest(v); }
-  static SIMDATTN_INLINE F to_float(I v) { return simdattn::to_float(v); }
-  template <bool kUnsigned>
-  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
-    for (size_t i = 0; i < I::size; ++i) static_cast<int8_t*>(p)[i] = static_cast<int8_t>(v[i]);
+/// f(first row, number of rows as a type) in tiles of kMost rows, then of half as many, ... 1. If kMost is no power of two, in tiles of
+/// about equal size: 8 rows would be 6, 1 and 1.
+template <int64_t kMost, class F>
+SIMDATTN_INLINE void int8_row_tiles(int64_t first, int64_t rows, const F& f) {
+  if constexpr ((kMost & (kMost - 1)) != 0) {
+    for (RowTiles t(rows, kMost); t.first < rows; t.next()) {
+      with_rows<kMost>(t.rows, [&](auto count) SIMDATTN_LAMBDA { f(t.first, count); });
+    }
+  } else {
+    for (; first + kMost <= rows; first += kMost) f(first, std::integral_constant<int64_t, kMost>());
+    if constexpr (kMost > 1) int8_row_tiles<kMost / 2>(first, rows, f);
   }
-  static SIMDATTN_INLINE I even_pairs(I v) { return even_bytes(v); }
-  static SIMDATTN_INLINE I odd_pairs(I v) { return odd_bytes(v); }
-  template <bool kWeights>
-  static SIMDATTN_INLINE void dot(I& sum, I& second, I x, I column) {
-    add_products<kWeights>(sum, second, x, column);
-  }
-  static SIMDATTN_INLINE I total(I sum, I /*second*/) { return sum; }
-#elif SIMDATTN_SVE
-  static SIMDATTN_INLINE int32_t largest_int(I v) { return svmaxv_s32(svptrue_b32(), v); }
-  static SIMDATTN_INLINE int32_t sum_int(I v) { return static_cast<int32_t>(svaddv_s32(svptrue_b32(), v)); }
-  static SIMDATTN_INLINE I bits(F v) { return svreinterpret_s32_f32(v); }
-  static SIMDATTN_INLINE I nearest(F v) { return svcvt_s32_f32_x(svptrue_b32(), svrintn_f32_x(svptrue_b32(), v)); }
-  static SIMDATTN_INLINE F to_float(I v) { return svcvt_f32_s32_x(svptrue_b32(), v); }
-  template <bool kUnsigned>
-  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
-    svst1b_s32(svptrue_b32(), static_cast<int8_t*>(p), v);
-  }
-  template <bool kWeights>
-  static SIMDATTN_INLINE void dot(I& sum, I& /*second*/, I x, I column) {
-    if constexpr (kWeights) {
-      sum = svreinterpret_s32_u32(
-          svdot_u32(svreinterpret_u32_s32(sum), svreinterpret_u8_s32(x), svreinterpret_u8_s32(column)));
-    } else {
-      sum = svdot_s32(sum, svreinterpret_s8_s32(x), svreinterpret_s8_s32(column));
+}
+
+struct Int8Scores {
+  const float* factors;  // [rows] scale of the query times that of the scores
+  const float* scales;   // of the keys
+  float* s;
+  int64_t lds;
+};
+template <int64_t kRows>
+SIMDATTN_SHARED void int8_score_tile(const Int8Tile& a, const Int8Scores& b) {
+  const Int8Scores to = b;  // vectors may alias all types: members would be loaded again after each store
+  int8_tile<kRows, false>(a, [&](auto r, auto c, Floats sum) SIMDATTN_LAMBDA {
+    const Floats factor = Floats(to.factors[r]) * load(to.scales + c * kLanes);
+    store(sum * factor, to.s + r * to.lds + c * kLanes);
+  });
+}
+
+/// Panels with scales behind them, or a.scales.
+inline void int8_score_packed(const ScoreTile& a) {
+  constexpr int64_t kMost = 64;  // rows at a time
+  const int64_t info_at = int8_query_numbers(a.dim) / 4 * kCellBytes;
+  const uintptr_t ahead = a.fetches() ? static_cast<uintptr_t>((16384 / a.panel_stride + 1) * a.panel_stride) : 0;
+  float factors[kMost];
+  int32_t start[kMost];
+  for (int64_t first = 0; first < a.rows; first += kMost) {
+    const int64_t rows = smaller(a.rows - first, kMost);
+    const char* q = static_cast<const char*>(a.q) + first * a.q_stride;
+    for (int64_t r = 0; r < rows; ++r) {
+      Int8Query info;
+      std::memcpy(&info, q + r * a.q_stride + info_at, sizeof(info));
+      factors[r] = info.scale * a.scale;
+      start[r] = -128 * info.sum;
+    }
+    for (int64_t p = 0; p < a.n_panels; ++p) {
+      const char* panel = static_cast<const char*>(a.panels) + p * a.panel_stride;
+      const float* scales = a.scales != nullptr ? a.scales + p * kPanelWidth
+                                                : reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
+      int8_row_tiles<kInt8Rows>(0, rows, [&](int64_t r, auto count) SIMDATTN_LAMBDA {
+        for (int64_t c = 0; c < kPanelWidth; c += 2 * kLanes) {
+          int8_score_tile<count>(
+              {q + r * a.q_stride, a.q_stride, panel + c * 4, (a.dim + 3) / 4, start + r, first + r == 0 ? ahead : 0},
+              {factors + r, scales + c, a.s + (first + r) * a.lds + p * kPanelWidth + c, a.lds});
+        }
+      });
     }
   }
-  static SIMDATTN_INLINE I total(I sum, I /*second*/) { return sum; }
-#elif SIMDATTN_X86
-#if SIMDATTN_AVX512
-  static SIMDATTN_INLINE int32_t largest_int(I v) { return _mm512_reduce_max_epi32(v); }
-  static SIMDATTN_INLINE I bits(F v) { return _mm512_castps_si512(v); }
-  static SIMDATTN_INLINE I nearest(F v) { return _mm512_cvtps_epi32(v); }
-  static SIMDATTN_INLINE F to_float(I v) { return _mm512_cvtepi32_ps(v); }
-  template <bool kUnsigned>
-  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
-    _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
-  }
-  static SIMDATTN_INLINE I even_pairs(I v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); }
-  static SIMDATTN_INLINE I odd_pairs(I v) { return _mm512_srai_epi16(v, 8); }
-#elif SIMDATTN_AVX2
-  static SIMDATTN_INLINE int32_t largest_int(I v) {
-    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
-    return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
-  }
-  static SIMDATTN_INLINE I bits(F v) { return _mm256_castps_si256(v); }
-  static SIMDATTN_INLINE I nearest(F v) { return _mm256_cvtps_epi32(v); }
-  static SIMDATTN_INLINE F to_float(I v) { return _mm256_cvtepi32_ps(v); }
-  template <bool kUnsigned>
-  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
-    const __m256i order = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
-                                           0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-    const __m256i bytes = _mm256_shuffle_epi8(v, order);
-    _mm_storel_epi64(static_cast<__m128i*>(p),
-                     _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
-  }
-  static SIMDATTN_INLINE I even_pairs(I v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
-  static SIMDATTN_INLINE I odd_pairs(I v) { return _mm256_srai_epi16(v, 8); }
-#else
-  static SIMDATTN_INLINE int32_t largest_int(I v) {
-    const __m128i two = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0x4E));
-    return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
-  }
-  static SIMDATTN_INLINE I bits(F v) { return _mm_castps_si128(v); }
-  static SIMDATTN_INLINE I nearest(F v) { return _mm_cvtps_epi32(v); }
-  static SIMDATTN_INLINE F to_float(I v) { return _mm_cvtepi32_ps(v); }
-  template <bool kUnsigned>
-  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
-    const __m128i order = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-    const int32_t four = _mm_cvtsi128_si32(_mm_shuffle_epi8(v, order));
-    std::memcpy(p, &four, sizeof(four));
-  }
-  static SIMDATTN_INLINE I even_pairs(I v) { return _mm_srai_epi16(_mm_slli_epi16(v, 8), 8); }
-  static SIMDATTN_INLINE I odd_pairs(I v) { return _mm_srai_epi16(v, 8); }
-#endif
-  /// In assembly: gcc would add products before sums, and put sums on the stack.
-  template <bool kWeights>
-  static SIMDATTN_INLINE void dot(I& sum, I& /*second*/, I x, I column) {
-    typename I::register_type s = sum, product;
-    const typename I::register_type a = x, b = column;
-#if SIMDATTN_AVX2
-    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(s), "=&v"(product) : "v"(a), "v"(b));
-#else
-    asm("movdqa %2, %1\n\tpmaddwd %3, %1\n\tpaddd %1, %0" : "+x"(s), "=&x"(product) : "x"(a), "x"(b));
-#endif
-    sum = s;
-  }
-  static SIMDATTN_INLINE I total(I sum, I /*second*/) { return sum; }
-#else
-  static SIMDATTN_INLINE int32_t largest_int(I v) { return vmaxvq_s32(v); }
-  static SIMDATTN_INLINE I bits(F v) { return vreinterpretq_s32_f32(v); }
-  static SIMDATTN_INLINE I nearest(F v) { return vcvtnq_s32_f32(v); }
-  static SIMDATTN_INLINE F to_float(I v) { return vcvtq_f32_s32(v); }
-  template <bool kUnsigned>
-  static SIMDATTN_INLINE void store_bytes(I v, void* p) {
-    const int16x4_t words = vmovn_s32(v);
-    const int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));
-    const int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
-    std::memcpy(p, &four, sizeof(four));
-  }
-  static SIMDATTN_INLINE I even_pairs(I v) {
-    return vreinterpretq_s32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_s32(v), 8), 8));
-  }
-  static SIMDATTN_INLINE I odd_pairs(I v) { return vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s32(v), 8)); }
-  /// The products of the lower lanes go to `sum`, those of the upper ones to `second`.
-  template <bool kWeights>
-  static SIMDATTN_INLINE void dot(I& sum, I& second, I x, I column) {
-    const int16x8_t a = vreinterpretq_s16_s32(x), b = vreinterpretq_s16_s32(column);
-    sum = vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b));
-    second = vmlal_high_s16(second, a, b);
-  }
-  static SIMDATTN_INLINE I total(I sum, I second) { return vpaddq_s32(sum, second); }
-#endif
-  template <bool kUnsigned, class T>
-  static SIMDATTN_INLINE void store_bytes(I v0, I v1, I v2, I v3, T* p) {
-#if SIMDATTN_AVX512 || SIMDATTN_AVX2
-    // Packing keeps 128 bits apart.
-#if SIMDATTN_AVX512
-    const __m512i low = _mm512_packs_epi32(v0, v1), high = _mm512_packs_epi32(v2, v3);
-    const __m512i bytes = kUnsigned ? _mm512_packus_epi16(low, high) : _mm512_packs_epi16(low, high);
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    store_int(_mm512_permutexvar_epi32(order, bytes), p);
-#else
-    const __m256i low = _mm256_packs_epi32(v0, v1), high = _mm256_packs_epi32(v2, v3);
-    const __m256i bytes = kUnsigned ? _mm256_packus_epi16(low, high) : _mm256_packs_epi16(low, high);
-    store_int(_mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)), p);
-#endif
-#else
-    const int64_t n = lanes();
-    store_bytes<kUnsigned>(v0, p);
-    store_bytes<kUnsigned>(v1, p + n);
-    store_bytes<kUnsigned>(v2, p + 2 * n);
-    store_bytes<kUnsigned>(v3, p + 3 * n);
-#endif
-  }
+}
 
-  static SIMDATTN_INLINE void transpose_cells(const void* rows, int64_t stride, int64_t keys, int64_t cells,
-                                              void* panel) {
-    simdattn::pack_keys<float>(rows, stride, keys, cells, static_cast<float*>(panel), false);
-  }
-};
+/// Bytes of a row of quantised weights: those of a block, and what whole vectors write past them.
+constexpr int64_t kInt8WeightBytes = kKeyBlock + 32;
+/// The same as cells.
+constexpr int64_t kInt8WeightStride = kInt8WeightBytes / 4 * kCellBytes;
 
-/// By the names that lib/int8_operands.h asks for.
-struct Int8Kernels {
-  static constexpr auto query_bytes = int8_kernel_query_bytes<Int8Operations>;
-  static constexpr auto panel_bytes = int8_panel_bytes;
-  static constexpr auto values_bytes = int8_values_bytes;
-  template <class T>
-  static constexpr auto prepare_query = int8_prepare_query<Int8Operations, T>;
-  template <class T>
-  static constexpr auto pack_keys = int8_pack_keys<Int8Operations, T>;
-  template <class T>
-  static constexpr auto pack_panel = int8_pack_panel<Int8Operations, T>;
-  template <class T>
-  static constexpr auto pack_values = int8_pack_values<Int8Operations, T>;
-  static constexpr bool kScalesApart = true;
-  static constexpr auto score_packed = int8_score_packed<Int8Operations>;
-  static constexpr auto value_packed = int8_value_packed<Int8Operations>;
+/// The largest product of a row's weights with the scales of their keys, at least 0; NaN if a product is not finite.
+SIMDATTN_SHARED float int8_largest_product(const float* w, const float* scales, int64_t keys) {
+  // Poison becomes NaN. As integers, positive numbers order like numbers and negative ones are below 0.
+  Registers<2> poison = {{Floats(0.0f)}, {Floats(0.0f)}};
+  Registers<2, Ints> largest = {{Ints(0)}, {Ints(0)}};
+  const auto look = [&](int64_t j, auto part, auto chain) SIMDATTN_LAMBDA {
+    const Floats product = load(w + j, part) * load(scales + j, part);
+    reg<chain>(largest) = max(reg<chain>(largest), ints_of(product));
+    reg<chain>(poison) = mul_add(product, Floats(0.0f), reg<chain>(poison));
+  };
+  constexpr auto kFirst = std::integral_constant<int64_t, 0>();
+  constexpr auto kSecond = std::integral_constant<int64_t, 1>();
+  int64_t j = 0;
+  for (; j + 2 * kLanes <= keys; j += 2 * kLanes) {
+    look(j, All(), kFirst);
+    look(j + kLanes, All(), kSecond);
+  }
+  if (j + kLanes <= keys) {
+    look(j, All(), kFirst);
+    j += kLanes;
+  }
+  if (j < keys) look(j, first_lanes(keys - j), kFirst);
+  // Any NaN, its sign cleared, is larger than all numbers.
+  const Ints bad = (ints_of(reg<0>(poison)) | ints_of(reg<1>(poison))) & Ints(0x7FFFFFFF);
+  return int8_magnitude(largest_lane(max(max(reg<0>(largest), reg<1>(largest)), bad)));
+}
+
+/// The products times `inverse` as bytes, 0 for negative ones, and at most 4 kLanes - 1 zeros past the end. Returns their sum where
+/// values are flipped.
+SIMDATTN_SHARED int32_t int8_product_bytes(const float* w, const float* scales, int64_t keys, float inverse,
+                                           uint8_t* out) {
+  const Floats factor(inverse);
+  Ints sum(0);
+  const auto put = [&](int64_t j, const auto& numbers) SIMDATTN_LAMBDA {
+    const auto part = [&](int64_t i) SIMDATTN_LAMBDA {
+      return nearest(max(numbers(w, j + i * kLanes) * numbers(scales, j + i * kLanes), Floats(0.0f)) * factor);
+    };
+    const Ints v0 = part(0), v1 = part(1), v2 = part(2), v3 = part(3);
+    if constexpr (kFlipsValues) sum = sum + ((v0 + v1) + (v2 + v3));
+    store_bytes<true>(v0, v1, v2, v3, out + j);
+  };
+  int64_t j = 0;
+  for (; j + 4 * kLanes <= keys; j += 4 * kLanes)
+    put(j, [](const float* x, int64_t i) SIMDATTN_LAMBDA { return load(x + i); });
+  if (j < keys) put(j, [&](const float* x, int64_t i) SIMDATTN_LAMBDA { return load_below(x, i, keys); });
+  std::memset(out + keys, 0, 4);
+  return kFlipsValues ? sum_of_lanes(sum) : 0;
+}
+
+/// Rows of weights of `keys` keys, which begin `offset` < 4 bytes behind those of `out`, before which zeros stand.
+struct Int8Weights {
+  const float* w;
+  int64_t ldw;
+  int64_t rows;
+  const float* scales;  // of the values
+  int64_t keys;
+  int64_t offset;
 };
+/// One pass over all rows and then the other: what a row waits for, its largest product and two divisions, overlaps with
+/// other rows. scales: NaN if a product is not finite. start: see Int8Tile.
+inline void int8_weigh_rows(const Int8Weights& a, uint8_t* out, int64_t stride, float* scales, int32_t* start) {
+  for (int64_t r = 0; r < a.rows; ++r) scales[r] = int8_largest_product(a.w + r * a.ldw, a.scales, a.keys);
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const WeightScale quantise(scales[r], !is_nan(scales[r]));
+    scales[r] = quantise.scale;
+    uint8_t* const row = out + r * stride;
+    std::memset(row, 0, 4);
+    start[r] = -128 * int8_product_bytes(a.w + r * a.ldw, a.scales, a.keys, quantise.inverse, row + a.offset);
+  }
+}
+/// The same as cells, kInt8WeightStride bytes a row. At most 32 rows.
+inline void int8_weight_cells(const Int8Weights& a, char* out, float* scales, int32_t* start) {
+  if constexpr (kPairCells) {
+    alignas(64) uint8_t bytes[32 * kInt8WeightBytes];
+    int8_weigh_rows(a, bytes, kInt8WeightBytes, scales, start);
+    for (int64_t r = 0; r < a.rows; ++r) {
+      int8_pair_cells(bytes + r * kInt8WeightBytes, (a.offset + a.keys + 3) / 4 * 4, out + r * kInt8WeightStride);
+    }
+  } else {
+    int8_weigh_rows(a, reinterpret_cast<uint8_t*>(out), kInt8WeightStride, scales, start);
+  }
+}
+
+struct Int8Values {
+  const float* scales;  // [rows]
+  const float* alpha;   // null: 1
+  float* o;
+  int64_t ldo;
+};
+template <int64_t kRows>
+SIMDATTN_SHARED void int8_value_tile(const Int8Tile& a, const Int8Values& b) {
+  const Int8Values to = b;
+  int8_tile<kRows, true>(a, [&](auto r, auto c, Floats sum) SIMDATTN_LAMBDA {
+    float* const o = to.o + r * to.ldo + c * kLanes;
+    const Floats before = Floats(to.alpha != nullptr ? to.alpha[r] : 1.0f) * load(o);
+    store(mul_add(sum, Floats(to.scales[r]), before), o);
+  });
+}
+
+inline void int8_value_packed(const ValueTile& a) {
+  constexpr int64_t kMost = 32;  // rows at a time: their weights and a group of columns stay in L1
+  constexpr int64_t kStride = kInt8WeightStride;
+  const char* block = static_cast<const char*>(a.v);
+  const float* scales = reinterpret_cast<const float*>(block + int8_values_numbers(a.dim)) + a.first_key;
+  const int64_t offset = a.first_key % 4;
+  const int64_t steps = (offset + a.keys + 3) / 4;
+  alignas(64) char weights[kMost * kStride];
+  float weight_scales[kMost];
+  int32_t start[kMost];
+  for (int64_t first = 0; first < a.rows; first += kMost) {
+    const int64_t rows = smaller(a.rows - first, kMost);
+    int8_weight_cells({a.w + first * a.ldw, a.ldw, rows, scales, a.keys, offset}, weights, weight_scales, start);
+    for (int64_t c = 0; c < a.dim; c += 2 * kLanes) {
+      const char* columns =
+          block + c / kValueGroup * kValueGroup * kKeyBlock + (a.first_key / 4 * kValueGroup + c % kValueGroup) * 4;
+      int8_row_tiles<kInt8Rows>(0, rows, [&](int64_t r, auto count) SIMDATTN_LAMBDA {
+        int8_value_tile<count>({weights + r * kStride, kStride, columns, steps, start + r},
+                               {weight_scales + r, a.alpha != nullptr ? a.alpha + first + r : nullptr,
+                                a.o + (first + r) * a.ldo + c, a.ldo});
+      });
+    }
+  }
+}
 
 }  // namespace
 }  // namespace simdattn

@@ -1,6 +1,6 @@
 // The table of micro-kernels of one instruction set: SIMDATTN_ADAPTER is the adapter's header, SIMDATTN_TABLE the
 // table's name. Compiled once per row of meson.build, with that instruction set's flags.
-#include "lib/kernels/int8.h"
+#include "lib/kernels/int8_stored.h"
 #include "lib/kernels/kernels.h"
 #include "lib/narrow_operands.h"
 
@@ -28,6 +28,6 @@ struct Narrow : NarrowSlots<kType> {
 
 extern const UKernels SIMDATTN_TABLE;
 constinit const UKernels SIMDATTN_TABLE = with_narrow_types<Narrow>(
-    table_of(int8_attention<Int8Kernels>(!Int8Operations::kPairs, Int8Operations::kRows, softmax_tile<false>)));
+    table_of(int8_attention<Int8Kernels>(!kPairCells, kInt8Rows, softmax_tile<false>, Int8Kernels::value_stored())));
 
 }  // namespace simdattn

@@ -11,7 +11,7 @@ static constexpr KernelTable kList[] = {
 #define ROW(backend, name, isa, fma) {Isa::isa, #backend "/" #name, &kKernels_##backend##_##name, fma},
     SIMDATTN_TABLES
 #undef ROW
-};
-constinit const std::span<const KernelTable> kTables = kList;
+    {Isa::kBaseline, nullptr, nullptr, false}};  // an array of no elements is none
+constinit const std::span<const KernelTable> kVectorTables(kList, std::size(kList) - 1);
 
 }  // namespace simdattn

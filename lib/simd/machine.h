@@ -71,12 +71,18 @@ constexpr bool kScoresKeyRows = kLoadsBlocks && (kLanes > 4 || !kX86);
 enum class Products { kPairs, kDot, kMatrix };
 #if SIMDATTN_PLAIN
 constexpr Products kProducts = Products::kPairs;
-#elif defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr Products kProducts = Products::kMatrix;
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD) || SIMDATTN_SVE
 constexpr Products kProducts = Products::kDot;
 #else
 constexpr Products kProducts = Products::kPairs;
+#endif
+/// Pairs of bf16 are multiplied as they are.
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && !defined(SIMDATTN_PLAIN)
+constexpr bool kMultipliesPairs = true;
+#else
+constexpr bool kMultipliesPairs = false;
 #endif
 /// Values of few rows are multiplied where they are stored.
 constexpr bool kMultipliesStored = kX86 && (kAvx512 || (kLanes == 8 && kProducts == Products::kDot));

@@ -49,7 +49,7 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
   if constexpr (!kWeights) {
     sum = svdot_s32(s, a, b);
   } else {
-#if defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+#if defined(__ARM_FEATURE_MATMUL_INT8)
     sum = svusdot_s32(s, svreinterpret_u8_s8(a), b);
 #else
     sum = svreinterpret_s32_u32(svdot_u32(svreinterpret_u32_s32(s), svreinterpret_u8_s8(a), svreinterpret_u8_s8(b)));
@@ -58,7 +58,7 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 }
 SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
 
-#if defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+#if defined(__ARM_FEATURE_MATMUL_INT8)
 SIMDATTN_INLINE Ints two_rows(const char* first, const char* second) {
   int64_t x, y;
   __builtin_memcpy(&x, first, sizeof x);
@@ -130,8 +130,28 @@ SIMDATTN_INLINE Ints odd_pairs(Ints a, Ints b) {
 #endif
 #endif
 
+#if SIMDATTN_SVE && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+/// sum + factor times the even (odd) numbers of pairs of bf16, rounded once. factor: a number of bf16 in all lanes, the upper half of each.
+template <bool kOdd>
+SIMDATTN_INLINE Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum) {
+  const svbfloat16_t f = svreinterpret_bf16_f32(factor), p = svreinterpret_bf16_f32(pairs);
+  if constexpr (kOdd) return svbfmlalt_lane_f32(sum, p, f, 1);
+  else return svbfmlalb_lane_f32(sum, p, f, 1);
+}
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+template <bool kOdd>
+SIMDATTN_INLINE Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum) {
+  const bfloat16x8_t f = vreinterpretq_bf16_f32(factor), p = vreinterpretq_bf16_f32(pairs);
+  if constexpr (kOdd) return vbfmlaltq_laneq_f32(sum, p, f, 1);
+  else return vbfmlalbq_laneq_f32(sum, p, f, 1);
+}
+#else
+template <bool kOdd>
+Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum);  // never called
+#endif
+
 // Never called: kernels ask the constants of machine.h first.
-#if !defined(__ARM_FEATURE_MATMUL_INT8) && !defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+#if !defined(__ARM_FEATURE_MATMUL_INT8)
 template <class P>
 Ints two_rows(P first, P second);
 template <bool kWeights>

@@ -1,0 +1,145 @@
+// Values of Arithmetic::kInt8 from rows of stored integers, as they are: nothing is packed, which a few rows of weights would not pay
+// for.
+#ifndef SIMDATTN_LIB_KERNELS_INT8_STORED_H_
+#define SIMDATTN_LIB_KERNELS_INT8_STORED_H_
+
+#include "lib/kernels/int8.h"
+
+namespace simdattn {
+namespace {
+
+/// Rows of the largest tile: its sums, four vectors of columns and a cell of the row fill the registers.
+constexpr int64_t kStoredRows = kAvx512 ? 4 : 2;
+
+/// One tile: rows of weights times up to 4 kLanes columns.
+struct Int8StoredTile {
+  const char* weights;  // cells of the first row
+  const float* weight_scales;
+  const char* rows;
+  int64_t row_stride;
+  int64_t keys;
+  int64_t columns;
+  float* o;
+  int64_t ldo;
+  const float* alpha;       // null: 1
+  uintptr_t ahead = 0;      // what is prefetched for the first key, if any, and
+  int64_t ahead_pitch = 0;  // for each further one so many bytes on
+};
+
+/// Four rows are interleaved in registers: sum k has columns 4 k .. 4 k + 3 of each 16.
+template <int64_t kRows>
+SIMDATTN_SHARED void int8_stored_tile(const Int8StoredTile& a) {
+  Registers<4 * kRows, Ints> sum;
+  unroll<4 * kRows>([&](auto i) SIMDATTN_LAMBDA { reg<i>(sum) = Ints(0); });
+  const int64_t row_stride = a.row_stride;
+  const int64_t columns = a.columns;
+  const char* weights = a.weights;
+  Cursor<const char> row(a.rows);
+  uintptr_t ahead = a.ahead;
+  for (int64_t left = a.keys; left > 0; left -= 4) {
+    if (ahead != 0) {
+      for (int64_t i = 0; i < 4; ++i, ahead += static_cast<uintptr_t>(a.ahead_pitch)) prefetch<64>(ahead);
+    }
+    // Rows past the last one have weight 0.
+    const int64_t at1 = left > 1 ? row_stride : 0, at2 = left > 2 ? 2 * row_stride : 0,
+                  at3 = left > 3 ? 3 * row_stride : 0;
+    const char* const p = row.get();
+    const Floats r0 = load_cells(p, columns), r1 = load_cells(p + at1, columns);
+    const Floats r2 = load_cells(p + at2, columns), r3 = load_cells(p + at3, columns);
+    const Floats low0 = zip_lo_bytes(r0, r1), low1 = zip_lo_bytes(r2, r3);
+    const Floats high0 = zip_hi_bytes(r0, r1), high1 = zip_hi_bytes(r2, r3);
+    Registers<4, Ints> column = {{ints_of(zip_lo_words(low0, low1))},
+                                 {ints_of(zip_hi_words(low0, low1))},
+                                 {ints_of(zip_lo_words(high0, high1))},
+                                 {ints_of(zip_hi_words(high0, high1))}};
+    unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+      const char* const cell = weights + r * kInt8WeightStride;
+      const Ints x = repeat_cell(cell);
+      unroll<4>([&](auto c) SIMDATTN_LAMBDA {
+        Ints& s = reg<4 * r + c>(sum);
+        if constexpr (kPairCells) {
+          add_products<true>(s, s, x, even_bytes(reg<c>(column)));
+          add_products<true>(s, s, repeat_cell(cell + 4), odd_bytes(reg<c>(column)));
+        } else {
+          add_products<true>(s, s, x, reg<c>(column));
+        }
+      });
+    });
+    weights += kCellBytes;
+    row += 4 * row_stride;
+  }
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    Registers<4> t;
+    unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(t) = to_float(reg<4 * r + c>(sum)); });
+    order_columns(reg<0>(t), reg<1>(t), reg<2>(t), reg<3>(t));
+    float* const o = a.o + r * a.ldo;
+    const Floats alpha(a.alpha != nullptr ? a.alpha[r] : 1.0f), scale(a.weight_scales[r]);
+    unroll<4>([&](auto i) SIMDATTN_LAMBDA {
+      constexpr int64_t c = i * kLanes;
+      const auto put = [&](auto part) SIMDATTN_LAMBDA {
+        store(mul_add(reg<i>(t), scale, alpha * load(o + c, part)), o + c, part);
+      };
+      if (columns - c >= kLanes) put(All());
+      else if (columns > c) put(first_lanes(columns - c));
+    });
+  });
+}
+
+/// int8_value_packed() of integers in rows as they are stored. At most kKeyBlock keys.
+template <int64_t kMost = kStoredRows>
+void int8_value_stored(const ValueTile& a) {
+  constexpr int64_t kWidth = 4 * kLanes;
+  alignas(64) char weights[kMost * kInt8WeightStride];
+  float weight_scales[kMost];
+  int32_t start[kMost];  // not used
+  for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
+    const int64_t first = t.first;
+    int8_weight_cells({a.w + first * a.ldw, a.ldw, t.rows, a.scales, a.keys, 0}, weights, weight_scales, start);
+    for (int64_t c = 0; c < a.dim; c += kWidth) {
+      Int8StoredTile tile = {weights,
+                             weight_scales,
+                             static_cast<const char*>(a.v) + c,
+                             a.key_stride,
+                             a.keys,
+                             smaller(a.dim - c, kWidth),
+                             a.o + first * a.ldo + c,
+                             a.ldo,
+                             a.alpha != nullptr ? a.alpha + first : nullptr};
+      if (a.fetches() && first == 0) {
+        // The next block; rows that lie side by side in the order of memory.
+        const bool together = a.key_stride == a.dim;
+        const int64_t offset = a.keys * a.key_stride + (together ? a.keys * c : c);
+        tile.ahead = address_at(static_cast<const char*>(a.v), offset);
+        tile.ahead_pitch = together ? tile.columns : a.key_stride;
+      }
+      with_rows<kMost>(t.rows, [&](auto rows) SIMDATTN_LAMBDA { int8_stored_tile<rows>(tile); });
+    }
+  }
+}
+
+/// By the names that lib/int8_operands.h asks for.
+struct Int8Kernels {
+  static constexpr auto query_bytes = int8_kernel_query_bytes;
+  static constexpr auto panel_bytes = int8_panel_bytes;
+  static constexpr auto values_bytes = int8_values_bytes;
+  template <class T>
+  static constexpr auto prepare_query = int8_prepare_query<T>;
+  template <class T>
+  static constexpr auto pack_keys = int8_pack_keys<T>;
+  template <class T>
+  static constexpr auto pack_panel = int8_pack_panel<T>;
+  template <class T>
+  static constexpr auto pack_values = int8_pack_values<T>;
+  static constexpr bool kScalesApart = true;
+  static constexpr auto score_packed = int8_score_packed;
+  static constexpr auto value_packed = int8_value_packed;
+  static constexpr void (*value_stored())(const ValueTile&) {
+    if constexpr (kMultipliesStored) return int8_value_stored<>;
+    else return nullptr;
+  }
+};
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_KERNELS_INT8_STORED_H_

@@ -1,0 +1,45 @@
+// The kernels of the overlay SIMDATTN_OVERLAY (overlays.h): the same text as that of its base, compiled with more instructions.
+#include "lib/kernels/overlays.h"
+
+#include "lib/kernels/bf16_chains.h"
+#include "lib/kernels/int8_stored.h"
+
+namespace simdattn {
+
+using O = Overlay<SIMDATTN_OVERLAY>;
+
+template <>
+void O::prepare_query_f32(const void* row, void* query, int64_t dim) {
+  int8_prepare_query<float>(row, query, dim);
+}
+template <>
+void O::prepare_query_bf16(const void* row, void* query, int64_t dim) {
+  int8_prepare_query<bf16>(row, query, dim);
+}
+template <>
+void O::prepare_query_f16(const void* row, void* query, int64_t dim) {
+  int8_prepare_query<f16>(row, query, dim);
+}
+template <>
+void O::score_packed(const ScoreTile& a) {
+  int8_score_packed(a);
+}
+template <>
+void O::value_packed(const ValueTile& a) {
+  int8_value_packed(a);
+}
+template <>
+void O::value_stored(const ValueTile& a) {
+  if constexpr (kMultipliesStored) int8_value_stored<>(a);
+}
+
+template <>
+void O::score_pairs(const ScoreTile& a) {
+  if constexpr (kMultipliesPairs) score_chains<bf16>(a);
+}
+template <>
+void O::value_pairs(const ValueTile& a) {
+  if constexpr (kMultipliesPairs) value_chains<bf16>(a);
+}
+
+}  // namespace simdattn

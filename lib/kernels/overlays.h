@@ -1,0 +1,152 @@
+// Overlays: targets that are another one, their base, with kernels of some arithmetics replaced. overlay.cc has these kernels; it is
+// compiled with more instructions. The base's object puts the tables together.
+#ifndef SIMDATTN_LIB_KERNELS_OVERLAYS_H_
+#define SIMDATTN_LIB_KERNELS_OVERLAYS_H_
+
+#include "lib/int8_operands.h"
+#include "lib/intrinsics/amx.h"
+#include "lib/intrinsics/avx512_bf16.h"
+#include "lib/kv_formats.h"
+#include "lib/ukernels.h"
+
+namespace simdattn {
+
+struct avx3_dl;
+struct avx_vnni;
+struct neon_dotprod;
+struct neon_i8mm;
+struct sve2_128_i8mm;
+struct sve_256_i8mm;
+struct amx;
+struct avx512_bf16;
+
+/// The kernels of overlay.cc. Keys and values of kInt8 are packed by the base.
+template <class Name>
+struct Overlay {
+  static void prepare_query_f32(const void* row, void* query, int64_t dim);
+  static void prepare_query_bf16(const void* row, void* query, int64_t dim);
+  static void prepare_query_f16(const void* row, void* query, int64_t dim);
+  static void score_packed(const ScoreTile& a);
+  static void value_packed(const ValueTile& a);
+  static void value_stored(const ValueTile& a);  // x86
+  /// kBF16 from panels and rows of bf16: ARM with BFMLALB and BFMLALT.
+  static void score_pairs(const ScoreTile& a);
+  static void value_pairs(const ValueTile& a);
+  /// avx3_dl: VPERMI2B, which takes 64 bytes from a table of 128, reads e4m3. add_values returns the end of the columns that it took.
+  static void score_tile_e4m3(const ScoreTile& a);
+  static void score_rows_e4m3(const ScoreTile& a);
+  static int64_t add_values_e4m3(const ValueTile& a);
+};
+
+namespace {
+
+/// kInt8 in dot products of bytes.
+template <class Name>
+constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_stored)(const ValueTile&) = nullptr) {
+  using O = Overlay<Name>;
+  AttentionKernels& kernels = table.attention[slot(Arithmetic::kInt8)];
+  kernels.native = true;
+  kernels.tile_rows = tile_rows;
+  kernels.query_bytes = int8_query_bytes;
+  kernels.prepare_query[slot(DType::kF32)] = O::prepare_query_f32;
+  kernels.prepare_query[slot(DType::kBF16)] = O::prepare_query_bf16;
+  kernels.prepare_query[slot(DType::kF16)] = O::prepare_query_f16;
+  kernels.value_packed = O::value_packed;
+  // Storage with several scales a key has a score of its own.
+  const auto of_base = kernels.kv[slot(KvType::kF32)].score_packed;
+  for (KvOperands& kv : kernels.kv) {
+    if (kv.score_packed == of_base) kv.score_packed = O::score_packed;
+  }
+  kernels.kv[slot(KvType::kInt8)].score_tile = O::score_packed;
+  kernels.kv[slot(KvType::kInt8)].value_tile = value_stored;
+  return table;
+}
+template <class Name>
+constexpr UKernels with_pairs(UKernels table) {
+  AttentionKernels& kernels = table.attention[slot(Arithmetic::kBF16)];
+  kernels.native = true;
+  kernels.kv[slot(KvType::kBF16)].score_tile = Overlay<Name>::score_pairs;
+  kernels.kv[slot(KvType::kBF16)].value_tile = Overlay<Name>::value_pairs;
+  return table;
+}
+
+template <void (*kRest)(const ValueTile&), int64_t kMostRows>
+void value_tile_e4m3(const ValueTile& a) {
+  const int64_t done = a.rows <= kMostRows ? Overlay<avx3_dl>::add_values_e4m3(a) : 0;
+  if (done < a.dim) kRest(columns_from(a, done));
+}
+template <const UKernels& kBase>
+constexpr UKernels with_e4m3(UKernels table) {
+  constexpr const KvOperands& kF32 = kBase.attention[slot(Arithmetic::kF32)].kv[slot(KvType::kFp8E4M3)];
+  KvOperands& f32 = table.attention[slot(Arithmetic::kF32)].kv[slot(KvType::kFp8E4M3)];
+  f32.score_tile = Overlay<avx3_dl>::score_tile_e4m3;
+  f32.score_rows = Overlay<avx3_dl>::score_rows_e4m3;
+  f32.value_tile = value_tile_e4m3<kF32.value_tile, kF32.direct_key_rows>;
+  return table;
+}
+
+/// Rows whose weights stay in L1 until they are narrowed.
+constexpr int64_t kNarrowedRows = 16;
+/// kSoftmax leaves numbers of bf16 as f32.
+template <void (*kSoftmax)(const SoftmaxTile&)>
+void amx_softmax_tile(const SoftmaxTile& a) {
+  for (int64_t r = 0; r < a.rows; r += kNarrowedRows) {
+    SoftmaxTile part = a;
+    part.s = a.s + r * a.lds;
+    part.rows = a.rows - r < kNarrowedRows ? a.rows - r : kNarrowedRows;
+    part.lo = a.lo + r;
+    part.hi = a.hi + r;
+    part.max = a.max + r;
+    part.sum = a.sum + r;
+    part.alpha = a.alpha + r;
+    kSoftmax(part);
+    AmxBf16::narrow_weights(part.s, part.lds, part.rows, part.columns);
+  }
+}
+
+// The tables, found by overlaid<base>(pointer to name). The number is that of the rows of a block: of a tile, but of avx3_dl two tiles;
+// products are so cheap that calls for rows which see different keys show.
+template <const UKernels& kBase>
+constexpr UKernels overlaid(const avx_vnni*) {
+  return with_int8<avx_vnni>(kBase, 6, Overlay<avx_vnni>::value_stored);
+}
+template <const UKernels& kBase>
+constexpr UKernels overlaid(const avx3_dl*) {
+  return with_e4m3<kBase>(with_int8<avx3_dl>(kBase, 16, Overlay<avx3_dl>::value_stored));
+}
+template <const UKernels& kBase>
+constexpr UKernels overlaid(const amx*) {
+  UKernels table = overlaid<kBase>(static_cast<const avx3_dl*>(nullptr));
+  constexpr auto kSoftmax = kBase.attention[slot(Arithmetic::kBF16)].softmax_tile;
+  table.attention[slot(Arithmetic::kBF16)] = amx_bf16_attention(amx_softmax_tile<kSoftmax>);
+  table.attention[slot(Arithmetic::kInt8)] = amx_int8_attention(table.attention[slot(Arithmetic::kInt8)]);
+  return table;
+}
+template <const UKernels& kBase>
+constexpr UKernels overlaid(const avx512_bf16*) {
+  UKernels table = overlaid<kBase>(static_cast<const avx3_dl*>(nullptr));
+  table.attention[slot(Arithmetic::kBF16)] =
+      avx512_bf16_attention<Avx512Bf16>(table.attention[slot(Arithmetic::kBF16)]);
+  return table;
+}
+template <const UKernels& kBase>
+constexpr UKernels overlaid(const neon_dotprod*) {
+  return with_int8<neon_dotprod>(kBase, 8);
+}
+template <const UKernels& kBase>
+constexpr UKernels overlaid(const neon_i8mm*) {
+  return with_pairs<neon_i8mm>(with_int8<neon_i8mm>(kBase, 8));
+}
+template <const UKernels& kBase>
+constexpr UKernels overlaid(const sve2_128_i8mm*) {
+  return with_pairs<sve2_128_i8mm>(with_int8<sve2_128_i8mm>(kBase, 8));
+}
+template <const UKernels& kBase>
+constexpr UKernels overlaid(const sve_256_i8mm*) {
+  return with_pairs<sve_256_i8mm>(with_int8<sve_256_i8mm>(kBase, 8));
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_KERNELS_OVERLAYS_H_
