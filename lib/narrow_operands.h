@@ -142,7 +142,7 @@ struct BlockIntegers {
       Format::panel_scales(from, a.dim, b, scales + b * kPanelWidth);
     }
   }
-  /// The integers of a query one by one: in cells of four bytes they are, in cells of pairs (int8_kernels-inl.h) in the order
+  /// The integers of a query one by one: in cells of four bytes they are, in cells of pairs (kernels/int8_pack.h) in the order
   /// 0, 2, 1, 3 of 16 bits.
   static SIMDATTN_FORMAT_INLINE Int8Query query_integers(const void* query, int64_t bytes, int64_t dim, int8_t* out) {
     const int64_t numbers = int8_query_numbers(dim);

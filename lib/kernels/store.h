@@ -44,15 +44,14 @@ __attribute__((noinline)) void wide_row(const T* in, char* out, int64_t n) {
   for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(load(in + i, part), y + i, part); });
 }
 
-#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
 // f32 becomes columns of bf16 in registers, four rows at a time and one after the other: no prefetcher follows 32 rows that
 // are read at once, a line of each. With AVX-512 two passes are faster: one shuffle packs 32 numbers.
 constexpr int64_t kPanelTokens = 4;
 constexpr int64_t kPanelDims = 8;
 
 /// `tokens` rows of `dim` numbers into columns: multiples of kPanelTokens and kPanelDims. False: there may be NaN.
-__attribute__((noinline)) inline bool columns_of_rows(const char* rows, int64_t ld, int64_t tokens, int64_t dim,
-                                                      char* out) {
+template <int64_t kPairBlocks>
+__attribute__((noinline)) bool columns_of_rows(const char* rows, int64_t ld, int64_t tokens, int64_t dim, char* out) {
   constexpr int64_t kPitch = kPanelWidth * 4;
   Floats seen0(0.0f), seen1 = seen0;
   const auto row = [](const char* p) SIMDATTN_LAMBDA { return load(reinterpret_cast<const float*>(p)); };
@@ -62,59 +61,217 @@ __attribute__((noinline)) inline bool columns_of_rows(const char* rows, int64_t 
     for (int64_t i = 0; i < dim; i += kPanelDims, in += kPanelDims * 4, to += kPanelDims / 2 * kPitch) {
       const Floats r0 = row(in), r1 = row(in + ld), r2 = row(in + 2 * ld), r3 = row(in + 3 * ld);
       const Floats a = pairs_of_rows(plus_half(r0), plus_half(r1)), b = pairs_of_rows(plus_half(r2), plus_half(r3));
-      store_blocks<2>(zip_lo_pairs(a, b), to, kPitch);
-      store_blocks<2>(zip_hi_pairs(a, b), to + kPitch, kPitch);
+      store_blocks<kPairBlocks>(zip_lo_pairs(a, b), to, kPitch);
+      store_blocks<kPairBlocks>(zip_hi_pairs(a, b), to + kPitch, kPitch);
       seen0 = mul_add(r0, r1, seen0);
       seen1 = mul_add(r2, r3, seen1);
     }
   }
   return all(finite(seen0 + seen1));
 }
-#endif
+/// The first tokens of f32 rows into columns of bf16 at once, where that is faster; how many that were.
+template <class T>
+SIMDATTN_INLINE int64_t round_to_columns(const char* rows, int64_t ld, int64_t tokens, int64_t dim, char* out) {
+  if constexpr (kX86 && kLanes == 8 && std::is_same_v<T, bf16>) {
+    const int64_t whole = tokens - tokens % kPanelTokens;
+    if (whole > 0 && dim % kPanelDims == 0 && columns_of_rows<2>(rows, ld, whole, dim, out)) return whole;
+  }
+  return 0;
+}
 
-struct StoreOps : Blocks {
-#if SIMDATTN_AVX2
-  static constexpr int64_t kBlocks = kLanes / 4;
-  static SIMDATTN_INLINE Floats load(const char* p) { return simdattn::load(reinterpret_cast<const float*>(p)); }
-  static SIMDATTN_INLINE void store(Floats v, char* p) { simdattn::store(v, reinterpret_cast<float*>(p)); }
-  template <int64_t kGroup>
-  static SIMDATTN_INLINE Floats load_blocks(const char* p, int64_t stride) {
-    return simdattn::load_blocks<kGroup>(p, stride);
-  }
-  template <int64_t kGroup>
-  static SIMDATTN_INLINE void store_blocks(Floats v, char* p, int64_t stride) {
-    simdattn::store_blocks<kGroup>(v, p, stride);
-  }
-#else
-  static constexpr int64_t kBlocks = 1;
-#endif
-  template <class T>
-  static SIMDATTN_INLINE void narrow(const char* in, int64_t in_stride, int64_t rows, char* out, int64_t out_stride,
-                                     int64_t n) {
-    narrow_rows<T>(in, in_stride, rows, out, out_stride, n);
-  }
-  template <class T>
-  static SIMDATTN_INLINE void widen(const T* in, char* out, int64_t n) {
-    wide_row(in, out, n);
-  }
-  template <class T>
-  static SIMDATTN_INLINE int64_t round_to_columns([[maybe_unused]] const char* rows, [[maybe_unused]] int64_t ld,
-                                                  [[maybe_unused]] int64_t tokens, [[maybe_unused]] int64_t dim,
-                                                  [[maybe_unused]] char* out) {
-#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
-    if constexpr (std::is_same_v<T, bf16>) {
-      const int64_t whole = tokens - tokens % kPanelTokens;
-      if (whole > 0 && dim % kPanelDims == 0 && columns_of_rows(rows, ld, whole, dim, out)) return whole;
+/// Blocks of 128 bits in a vector that is loaded block by block; 1: no such loads.
+constexpr int64_t kStoreBlocks = kX86 ? kLanes / 4 : 1;
+/// Dimensions of 32 tokens that are converted and then transposed: 4 or 8 KiB of stack.
+constexpr int64_t kStoreStep = 64;
+
+/// kBlocks squares side by side: rows, or columns, next to each other.
+template <class Unit>
+SIMDATTN_INLINE void put_squares(const char* in, int64_t in_stride, char* out, int64_t out_stride) {
+  constexpr int64_t kGroup = 16 / sizeof(Unit);
+  transpose_blocks<Blocks>(
+      [&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<kGroup>(in + k * in_stride, in_stride); },
+      [&](int64_t k, auto v) SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(out + k * out_stride)); }, Unit{});
+}
+template <class Unit>
+SIMDATTN_INLINE void take_squares(const char* in, int64_t in_stride, char* out, int64_t out_stride) {
+  constexpr int64_t kGroup = 16 / sizeof(Unit);
+  transpose_blocks<Blocks>(
+      [&](int64_t k) SIMDATTN_LAMBDA { return load(reinterpret_cast<const float*>(in + k * in_stride)); },
+      [&](int64_t k, auto v) SIMDATTN_LAMBDA { store_blocks<kGroup>(v, out + k * out_stride, out_stride); }, Unit{});
+}
+
+// Functions of their own, for types and conversions to share: inlined, each of these would have a copy.
+
+template <class Unit>
+__attribute__((noinline)) void transpose_rest(const char* in, int64_t in_stride, int64_t rows, int64_t columns,
+                                              char* out, int64_t out_stride) {
+  transpose_units<Unit>(in, in_stride, rows, columns, out, out_stride);
+}
+
+/// transpose_units(), most of it by put_squares().
+template <class Unit>
+__attribute__((noinline)) void put_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
+                                         int64_t out_stride) {
+  int64_t whole_rows = 0;
+  constexpr int64_t kSize = sizeof(Unit);
+  if constexpr (kStoreBlocks > 1) {
+    constexpr int64_t kSquare = 16 / kSize;
+    constexpr int64_t kRows = kSquare * kStoreBlocks;
+    constexpr int64_t kLine = 64 / kSize;
+    const int64_t whole_columns = columns - columns % kSquare;
+    whole_rows = rows - rows % kRows;
+    for (int64_t first = 0; first < whole_columns; first += kLine) {
+      const int64_t end = whole_columns < first + kLine ? whole_columns : first + kLine;
+      for (int64_t r = 0; r < whole_rows; r += kRows) {
+        for (int64_t c = first; c < end; c += kSquare) {
+          put_squares<Unit>(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize, out_stride);
+        }
+      }
     }
-#endif
-    return 0;
+    if (whole_rows > 0 && whole_columns < columns) {
+      transpose_rest<Unit>(in + whole_columns * kSize, in_stride, whole_rows, columns - whole_columns,
+                           out + whole_columns * out_stride, out_stride);
+    }
+    if (whole_rows == rows) return;
   }
-};
+  transpose_rest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, columns, out + whole_rows * kSize,
+                       out_stride);
+}
+/// And by take_squares().
+template <class Unit>
+__attribute__((noinline)) void take_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
+                                          int64_t out_stride) {
+  int64_t whole_columns = 0;
+  constexpr int64_t kSize = sizeof(Unit);
+  if constexpr (kStoreBlocks > 1) {
+    constexpr int64_t kSquare = 16 / kSize;
+    constexpr int64_t kColumns = kSquare * kStoreBlocks;
+    const int64_t whole_rows = rows - rows % kSquare;
+    whole_columns = columns - columns % kColumns;
+    for (int64_t c = 0; c < whole_columns; c += kColumns) {
+      for (int64_t r = 0; r < whole_rows; r += kSquare) {
+        take_squares<Unit>(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize, out_stride);
+      }
+    }
+    if (whole_columns > 0 && whole_rows < rows) {
+      transpose_rest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, whole_columns,
+                           out + whole_rows * kSize, out_stride);
+    }
+    if (whole_columns == columns) return;
+  }
+  transpose_rest<Unit>(in + whole_columns * kSize, in_stride, rows, columns - whole_columns,
+                       out + whole_columns * out_stride, out_stride);
+}
 
-#define SIMDATTN_STORE_SHARED __attribute__((noinline))
-#define SIMDATTN_STORE_LAMBDA SIMDATTN_LAMBDA
-#define SIMDATTN_STORE_CALLBACK SIMDATTN_LAMBDA
-#include "lib/store_kernels-inl.h"
+/// `tokens` rows of `dim` stored elements into the panel's columns from `column` on, at most kPanelWidth in all.
+template <class T>
+SIMDATTN_INLINE void rows_to_columns(const char* rows, int64_t row_stride, int64_t tokens, int64_t dim, char* panel,
+                                     int64_t column) {
+  using Unit = PanelUnit<T>;
+  constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
+  const int64_t units = dim / kUnitDims<T>;
+  char* const out = panel + column * static_cast<int64_t>(sizeof(Unit));
+  if (tokens == 1) {
+    scatter_units<Unit>(rows, units, out, kPitch);
+  } else {
+    put_units<Unit>(rows, row_stride, tokens, units, out, kPitch);
+  }
+  if constexpr (kUnitDims<T> == 2) {
+    // An odd last dimension is paired with zero.
+    for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
+      uint16_t pair[2] = {0, 0};
+      copy_unit<T>(rows + t * row_stride + (dim - 1) * 2, reinterpret_cast<char*>(pair));
+      copy_unit<Unit>(reinterpret_cast<const char*>(pair), out + units * kPitch + t * 4);
+    }
+  }
+}
+
+/// The inverse.
+template <class T>
+SIMDATTN_INLINE void columns_to_rows(const char* panel, int64_t column, int64_t tokens, int64_t dim, char* rows,
+                                     int64_t row_stride) {
+  using Unit = PanelUnit<T>;
+  constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
+  const int64_t units = dim / kUnitDims<T>;
+  const char* const in = panel + column * static_cast<int64_t>(sizeof(Unit));
+  take_units<Unit>(in, kPitch, units, tokens, rows, row_stride);
+  if constexpr (kUnitDims<T> == 2) {
+    for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
+      copy_unit<T>(in + units * kPitch + t * 4, rows + t * row_stride + (dim - 1) * 2);
+    }
+  }
+}
+
+template <class T>
+SIMDATTN_INLINE void store_rows(const StoreRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    const char* const from = static_cast<const char*>(a.rows) + t * a.ld;
+    char* const to = static_cast<char*>(a.out) + t * a.stride;
+    if (a.as_stored) {
+      __builtin_memcpy(to, from, static_cast<size_t>(a.dim) * sizeof(T));
+    } else {
+      narrow_rows<T>(from, 0, 1, to, 0, a.dim);
+    }
+  }
+}
+
+template <class T>
+SIMDATTN_INLINE void store_panels(const StoreRows& a) {
+  for_each_panel(a.column, a.tokens, [&](int64_t panel, int64_t column, int64_t n, int64_t done) SIMDATTN_LAMBDA {
+    const char* rows = static_cast<const char*>(a.rows) + done * a.ld;
+    char* const to = static_cast<char*>(a.out) + panel * a.stride;
+    if (a.as_stored) {
+      rows_to_columns<T>(rows, a.ld, n, a.dim, to, column);
+      return;
+    }
+    const int64_t whole =
+        round_to_columns<T>(rows, a.ld, n, a.dim, to + column * static_cast<int64_t>(sizeof(PanelUnit<T>)));
+    if (whole == n) return;
+    rows += whole * a.ld;
+    column += whole;
+    n -= whole;
+    alignas(64) T copy[kPanelWidth * kStoreStep];
+    for (int64_t d = 0; d < a.dim; d += kStoreStep) {
+      const int64_t count = kStoreStep < a.dim - d ? kStoreStep : a.dim - d;
+      char* const narrow = reinterpret_cast<char*>(copy);
+      narrow_rows<T>(rows + 4 * d, a.ld, n, narrow, kStoreStep * sizeof(T), count);
+      rows_to_columns<T>(narrow, kStoreStep * sizeof(T), n, count,
+                         to + d * kPanelWidth * static_cast<int64_t>(sizeof(T)), column);
+    }
+  });
+}
+
+template <class T>
+SIMDATTN_INLINE void load_rows(const LoadRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    const char* const from = static_cast<const char*>(a.in) + t * a.stride;
+    char* const to = static_cast<char*>(a.rows) + t * a.ld;
+    if (a.as_stored || std::is_same_v<T, float>) {
+      __builtin_memcpy(to, from, static_cast<size_t>(a.dim) * sizeof(T));
+    } else {
+      wide_row(reinterpret_cast<const T*>(from), to, a.dim);
+    }
+  }
+}
+
+template <class T>
+SIMDATTN_INLINE void load_panels(const LoadRows& a) {
+  for_each_panel(a.column, a.tokens, [&](int64_t panel, int64_t column, int64_t n, int64_t done) SIMDATTN_LAMBDA {
+    const char* const from = static_cast<const char*>(a.in) + panel * a.stride;
+    char* const rows = static_cast<char*>(a.rows) + done * a.ld;
+    if (a.as_stored || std::is_same_v<T, float>) {
+      columns_to_rows<T>(from, column, n, a.dim, rows, a.ld);
+      return;
+    }
+    alignas(64) T copy[kPanelWidth * kStoreStep];
+    for (int64_t d = 0; d < a.dim; d += kStoreStep) {
+      const int64_t count = kStoreStep < a.dim - d ? kStoreStep : a.dim - d;
+      columns_to_rows<T>(from + d * kPanelWidth * static_cast<int64_t>(sizeof(T)), column, n, count,
+                         reinterpret_cast<char*>(copy), kStoreStep * sizeof(T));
+      for (int64_t t = 0; t < n; ++t) wide_row(copy + t * kStoreStep, rows + t * a.ld + 4 * d, count);
+    }
+  });
+}
 
 }  // namespace
 }  // namespace simdattn

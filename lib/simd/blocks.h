@@ -7,9 +7,8 @@
 namespace simdattn {
 namespace {
 
-/// What squares-inl.h asks of a backend. Fixed-length SVE transposes nothing in whole batches.
+/// Interleaves the lower (upper) halves of every block, unit by unit. Fixed-length SVE transposes nothing in whole batches.
 struct Blocks {
-#if !SIMDATTN_SVE
   template <class Unit>
   static SIMDATTN_INLINE Floats low(Floats a, Floats b) {
     if constexpr (sizeof(Unit) == 8) {
@@ -30,10 +29,32 @@ struct Blocks {
       return zip_hi_blocks(a, b);
     }
   }
-#endif
 };
 
-#include "lib/squares-inl.h"
+/// store(k + i, v) of four vectors whose units lie two, then four rows apart.
+template <class O, class V, class Store>
+SIMDATTN_INLINE void store_four(int64_t k, V r0, V r1, V r2, V r3, const Store& store) {
+  const V a = O::template low<uint32_t>(r0, r1), b = O::template low<uint32_t>(r2, r3);
+  const V c = O::template high<uint32_t>(r0, r1), d = O::template high<uint32_t>(r2, r3);
+  store(k, O::template low<uint64_t>(a, b));
+  store(k + 1, O::template high<uint64_t>(a, b));
+  store(k + 2, O::template low<uint64_t>(c, d));
+  store(k + 3, O::template high<uint64_t>(c, d));
+}
+/// store(k, v): units k of the rows load(0), load(1), ...
+template <class O, class Load, class Store>
+SIMDATTN_INLINE void transpose_blocks(const Load& load, const Store& store, uint32_t /*unit*/) {
+  store_four<O>(0, load(0), load(1), load(2), load(3), store);
+}
+template <class O, class Load, class Store>
+SIMDATTN_INLINE void transpose_blocks(const Load& load, const Store& store, uint16_t /*unit*/) {
+  const auto r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
+  const auto r4 = load(4), r5 = load(5), r6 = load(6), r7 = load(7);
+  store_four<O>(0, O::template low<uint16_t>(r0, r1), O::template low<uint16_t>(r2, r3),
+                O::template low<uint16_t>(r4, r5), O::template low<uint16_t>(r6, r7), store);
+  store_four<O>(4, O::template high<uint16_t>(r0, r1), O::template high<uint16_t>(r2, r3),
+                O::template high<uint16_t>(r4, r5), O::template high<uint16_t>(r6, r7), store);
+}
 
 }  // namespace
 }  // namespace simdattn

@@ -48,6 +48,7 @@ struct Max {
 #elif SIMDATTN_NEON
 #include "lib/simd/native/neon.h"
 #endif
+#include "lib/simd/native/absent.h"
 #include "lib/simd/native/products.h"
 
 namespace simdattn {

@@ -150,40 +150,6 @@ template <bool kOdd>
 Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum);  // never called
 #endif
 
-// Never called: kernels ask the constants of machine.h first.
-#if !defined(__ARM_FEATURE_MATMUL_INT8)
-template <class P>
-Ints two_rows(P first, P second);
-template <bool kWeights>
-void add_matrix_products(Ints& sum, Ints rows, Ints columns);
-template <class V>
-V even_pairs(V a, V b);
-template <class V>
-V odd_pairs(V a, V b);
-#endif
-#if SIMDATTN_SVE
-template <class V>
-V even_bytes(V v);
-template <class V>
-V odd_bytes(V v);
-#endif
-#if !SIMDATTN_AVX2
-template <class P>
-Floats load_cells(P p, int64_t n);
-template <class V>
-V zip_lo_bytes(V a, V b);
-template <class V>
-V zip_hi_bytes(V a, V b);
-template <class V>
-void order_columns(V& s0, V& s1, V& s2, V& s3);
-#if SIMDATTN_SVE
-template <class V>
-V zip_lo_words(V a, V b);
-template <class V>
-V zip_hi_words(V a, V b);
-#endif
-#endif
-
 }  // namespace
 }  // namespace simdattn
 
