@@ -16,8 +16,8 @@ ALLOWED = {  # folder: folders, headers of lib, or single files that it may incl
     'lib/drivers': ['include', LIB, 'lib/rules', 'dispatch', 'lib/scalar/math.h', 'lib/scalar/scores.h'],
     'lib/scalar': [LIB],
     'lib/simd': [LIB],
-    'lib/kernels': [LIB, 'lib/simd', 'lib/scalar/flushed.h'],
-    'lib/highway': [LIB, 'lib/simd', 'lib/kernels', 'lib/intrinsics', 'dispatch/cpu.h'],
+    'lib/kernels': [LIB, 'lib/simd', 'lib/scalar/flushed.h', 'lib/intrinsics/amx.h', 'lib/intrinsics/avx512_bf16.h'],
+    'lib/highway': [LIB, 'lib/simd', 'lib/kernels'],
     'lib/intrinsics': [LIB],
 }
 
