@@ -36,7 +36,7 @@ struct Batch {
   register_type data;
 
   Batch() = default;
-  SIMDATTN_INLINE Batch(T x) : data(register_type{} + x) {}        // NOLINT: implicit, as all of these
+  SIMDATTN_INLINE Batch(T x) : data(x - register_type{}) {}        // NOLINT: implicit, as all of these
   SIMDATTN_INLINE Batch(register_type r) : data(r) {}              // NOLINT
   SIMDATTN_INLINE operator register_type() const { return data; }  // NOLINT
   SIMDATTN_INLINE T operator[](size_t i) const { return data[i]; }

@@ -66,6 +66,7 @@ void check_arithmetic(const Checks& c, const float* x, const float* y, const flo
 #endif
   // Without fused multiply-add there are two roundings.
   const auto mul_add_of = [](float p, float q, float r) { return kFused ? simdattn::fma(p, q, r) : p * q + r; };
+  c.floats("a number in every lane", Floats(x[0]), [&](int64_t) { return x[0]; });
   c.floats("+", a + b, [&](int64_t i) { return x[i] + y[i]; });
   c.floats("-", a - b, [&](int64_t i) { return x[i] - y[i]; });
   c.floats("*", a * b, [&](int64_t i) { return x[i] * y[i]; });
