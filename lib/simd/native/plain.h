@@ -10,7 +10,7 @@
 namespace simdattn {
 namespace {
 
-constexpr size_t kWidth = Floats::size;
+constexpr size_t kPlainLanes = Floats::size;
 
 struct Lanes {
   int64_t from, to;
@@ -35,8 +35,8 @@ SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
 }
 
 struct Halves {
-  static constexpr size_t size = kWidth;
-  uint16_t data[kWidth];
+  static constexpr size_t size = kPlainLanes;
+  uint16_t data[kPlainLanes];
 };
 SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) {
   Halves r;
@@ -99,11 +99,11 @@ SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
 /// Lane i of the result is lane f(i) of a and b, one behind the other.
 template <class F>
 SIMDATTN_INLINE Floats lanes_from(Floats a, Floats b, const F& f) {
-  return each<Floats>([&](size_t i) SIMDATTN_LAMBDA { return f(i) < kWidth ? a[f(i)] : b[f(i) - kWidth]; });
+  return each<Floats>([&](size_t i) SIMDATTN_LAMBDA { return f(i) < kPlainLanes ? a[f(i)] : b[f(i) - kPlainLanes]; });
 }
 template <class Op>
 SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
-  for (size_t half = kWidth / 2; half > 0; half /= 2) {
+  for (size_t half = kPlainLanes / 2; half > 0; half /= 2) {
     v = op(v, lanes_from(v, v, [&](size_t i) SIMDATTN_LAMBDA { return i + half; }));
   }
   return v[0];
@@ -115,10 +115,10 @@ SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) {
   return lanes_from(a, b, [](size_t i) SIMDATTN_LAMBDA { return 2 * i + 1; });
 }
 SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) SIMDATTN_LAMBDA { return i / 2 + i % 2 * kWidth; });
+  return lanes_from(a, b, [](size_t i) SIMDATTN_LAMBDA { return i / 2 + i % 2 * kPlainLanes; });
 }
 SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) SIMDATTN_LAMBDA { return i / 2 + i % 2 * kWidth + kWidth / 2; });
+  return lanes_from(a, b, [](size_t i) SIMDATTN_LAMBDA { return i / 2 + i % 2 * kPlainLanes + kPlainLanes / 2; });
 }
 SIMDATTN_INLINE Floats even_twice(Floats v) {
   return lanes_from(v, v, [](size_t i) SIMDATTN_LAMBDA { return i / 2 * 2; });
@@ -138,7 +138,7 @@ SIMDATTN_INLINE Floats f32_of_f16(Floats v, size_t first) {
   return each<Floats>([&](size_t i) SIMDATTN_LAMBDA { return to_f32(f16{words[first + i]}); });
 }
 SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_of_f16(v, 0); }
-SIMDATTN_INLINE Floats f32_of_second(Floats v) { return f32_of_f16(v, kWidth); }
+SIMDATTN_INLINE Floats f32_of_second(Floats v) { return f32_of_f16(v, kPlainLanes); }
 
 /// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
 SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {
@@ -153,9 +153,9 @@ SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
 /// Two vectors without NaN, one behind the other, rounded to nearest even.
 SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
   const auto rounded = [](uint32_t b) SIMDATTN_LAMBDA { return ((b & 0xFFFFu) == 0 ? b & ~0x10000u : b) >> 16; };
-  for (size_t i = 0; i < kWidth; ++i) {
+  for (size_t i = 0; i < kPlainLanes; ++i) {
     p[i].bits = static_cast<uint16_t>(rounded(b0[i]));
-    p[kWidth + i].bits = static_cast<uint16_t>(rounded(b1[i]));
+    p[kPlainLanes + i].bits = static_cast<uint16_t>(rounded(b1[i]));
   }
 }
 
@@ -169,11 +169,11 @@ SIMDATTN_INLINE Ints nearest(Floats v) {
 template <bool kUnsigned>
 SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
   uint8_t* const out = static_cast<uint8_t*>(p);
-  for (size_t i = 0; i < kWidth; ++i) {
+  for (size_t i = 0; i < kPlainLanes; ++i) {
     out[i] = static_cast<uint8_t>(v0[i]);
-    out[kWidth + i] = static_cast<uint8_t>(v1[i]);
-    out[2 * kWidth + i] = static_cast<uint8_t>(v2[i]);
-    out[3 * kWidth + i] = static_cast<uint8_t>(v3[i]);
+    out[kPlainLanes + i] = static_cast<uint8_t>(v1[i]);
+    out[2 * kPlainLanes + i] = static_cast<uint8_t>(v2[i]);
+    out[3 * kPlainLanes + i] = static_cast<uint8_t>(v3[i]);
   }
 }
 /// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
