@@ -25,7 +25,8 @@ namespace simdattn::test {
 namespace {
 
 constexpr size_t kMostStack = 48 * 1024;  // what simdattn.h says
-constexpr size_t kPainted = size_t{1} << 20;
+constexpr size_t kStack = size_t{1} << 20;
+constexpr size_t kPainted = size_t{1} << 17;  // where a thread begins: all of it would take minutes to look through
 constexpr unsigned char kPaint = 0x5C;
 
 struct Job {
@@ -46,18 +47,19 @@ class Stack : public TargetTest {
   /// Runs `call`, which has to succeed, and remembers how deep it went.
   void measure(const std::string& text, const std::function<Status()>& call) {
     static const std::unique_ptr<unsigned char, void (*)(void*)> memory(
-        static_cast<unsigned char*>(std::aligned_alloc(4096, kPainted)), std::free);
-    std::memset(memory.get(), kPaint, kPainted);
+        static_cast<unsigned char*>(std::aligned_alloc(4096, kStack)), std::free);
+    unsigned char* const painted = memory.get() + kStack - kPainted;
+    std::memset(painted, kPaint, kPainted);
     Job job = {&call, {}, nullptr};
     pthread_attr_t attributes;
     pthread_t thread;
     ASSERT_EQ(pthread_attr_init(&attributes), 0);
-    ASSERT_EQ(pthread_attr_setstack(&attributes, memory.get(), kPainted), 0);
+    ASSERT_EQ(pthread_attr_setstack(&attributes, memory.get(), kStack), 0);
     ASSERT_EQ(pthread_create(&thread, &attributes, run_job, &job), 0);
     ASSERT_EQ(pthread_join(thread, nullptr), 0);
     pthread_attr_destroy(&attributes);
     ASSERT_TRUE(job.status.ok()) << job.status.detail << ", " << text;
-    const unsigned char* lowest = memory.get();
+    const unsigned char* lowest = painted;
     while (*lowest == kPaint) ++lowest;
     const size_t depth = static_cast<size_t>(job.top - lowest);
     const std::string function = text.substr(0, text.find(' '));
