@@ -354,23 +354,6 @@ void rotate_columns(const RotateColumns& a) {
   }
 }
 
-/// The kernels of element type T, by the names that lib/f32_operands.h asks for.
-template <class T>
-struct Kernels {
-  static constexpr auto score_tile = simdattn::score_tile<T>;
-  static constexpr auto value_tile = simdattn::value_tile<T>;
-  static constexpr auto pack_keys = simdattn::pack_keys<T>;
-  static constexpr auto widen_panel = simdattn::widen_panel<T>;
-  static constexpr auto pack_values = simdattn::pack_values<T>;
-  static constexpr auto widen = simdattn::widen<T>;
-  static constexpr auto all_finite = simdattn::all_finite<T>;
-  static constexpr auto store_rows = simdattn::store_rows<T>;
-  static constexpr auto store_panels = simdattn::store_panels<T>;
-  static constexpr auto load_rows = simdattn::load_rows<T>;
-  static constexpr auto load_panels = simdattn::load_panels<T>;
-  static constexpr auto rotate_columns = simdattn::rotate_columns<T>;
-};
-
 template <KvType kType>
 struct Narrow : NarrowSlots<kType> {
   static void value_tile(const ValueTile& a) { NarrowSlots<kType>::value_tile(a, simdattn::value_tile<float>); }
@@ -393,24 +376,20 @@ void exp_array(const float* x, float* y, int64_t n) {
 }
 
 }  // namespace
+}  // namespace simdattn
+
+#include "lib/table_of_kernels.h"  // of the functions above
+
+namespace simdattn {
 
 #ifdef SIMDATTN_SCALAR_FMA
-extern const UKernels kScalarFmaKernels;
-constinit const UKernels kScalarFmaKernels = with_narrow_types<Narrow>({
+#define SIMDATTN_TABLE kScalarFmaKernels
 #else
-extern const UKernels kScalarKernels;
-constinit const UKernels kScalarKernels = with_narrow_types<Narrow>({
+#define SIMDATTN_TABLE kScalarKernels
 #endif
-  .kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
-  .attention = {f32_attention<Kernels>(4, softmax_tile), bf16_attention<Kernels, Bf16Chains>(false, 4),
-                int8_attention<Int8Integers>(false, 4, softmax_tile)},
-  .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
-  .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},
-  .additive_rows = {additive_rows<float>, additive_rows<bf16>, additive_rows<f16>}, .softmax_rows = softmax_rows,
-  .modify_row = modify_row, .widen = {widen<float>, widen<bf16>, widen<f16>},
-  .finish = {finish<float>, finish<bf16>, finish<f16>}, .any_zero = any_zero, .merge = merge,
-  .rope_heads = {rope_heads<float>, rope_heads<bf16>, rope_heads<f16>},
-  .add_rows = {add_rows<float>, add_rows<bf16>, add_rows<f16>}, .hadamard_sums = hadamard_sums, .exp = exp_array
-});
+extern const UKernels SIMDATTN_TABLE;
+constinit const UKernels SIMDATTN_TABLE = with_narrow_types<Narrow>(
+    table_of(f32_attention<Kernels>(4, softmax_tile), bf16_attention<Kernels, Bf16Chains>(false, 4),
+             int8_attention<Int8Integers>(false, 4, softmax_tile)));
 
 }  // namespace simdattn

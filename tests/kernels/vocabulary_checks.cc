@@ -273,6 +273,24 @@ void check_matrix(const Checks& c, const int8_t* bytes) {
   }
 }
 
+/// Numbers of bf16 as they are stored.
+template <bool kExists>
+void check_pairs(const Checks& c) {
+  if constexpr (kExists) {
+    bf16 pairs[2 * kMost];
+    float sums[kMost];
+    for (int64_t i = 0; i < 2 * kLanes; ++i)
+      pairs[i] = from_f32<bf16>(0.37f * static_cast<float>(i * 7 + c.at) - 20.0f);
+    for (int64_t i = 0; i < kLanes; ++i) sums[i] = 1.0f / static_cast<float>(i + 3);
+    const float factor = to_f32(from_f32<bf16>(1.3f + static_cast<float>(c.at)));
+    const Floats p = float_of(load_pairs(pairs));
+    c.floats("mul_add_pairs, even", mul_add_pairs<false>(Floats(factor), p, load(sums)),
+             [&](int64_t i) { return simdattn::fma(factor, to_f32(pairs[2 * i]), sums[i]); });
+    c.floats("mul_add_pairs, odd", mul_add_pairs<true>(Floats(factor), p, load(sums)),
+             [&](int64_t i) { return simdattn::fma(factor, to_f32(pairs[2 * i + 1]), sums[i]); });
+  }
+}
+
 uint32_t bits_of_integer(int64_t x) { return static_cast<uint32_t>(static_cast<int32_t>(x)); }
 
 /// Integers of 8 bits: x has them as numbers, rows as bytes.
@@ -339,6 +357,7 @@ void check_bytes(const Checks& c, const float* x) {
   products(std::false_type(), "add_products");
   products(std::true_type(), "add_products of weights");
   check_stored_bytes<kMultipliesStored>(c);
+  check_pairs<kMultipliesPairs>(c);
   check_matrix<kProducts == Products::kMatrix>(c, bytes);
 }
 
