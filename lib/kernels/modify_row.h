@@ -39,7 +39,7 @@ SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
   float* y = a.t + a.lo;
   Registers<4> largest;
   unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(largest) = Floats(-kInfinity); });
-  for_each_batch_in_chains(a.hi - a.lo, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
+  const auto shape = [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
     Floats t = scale * load(x + i, part);
     if constexpr (kCap) t = cap * tanh_of(quotient(t, cap));
     if constexpr (kSlope) {
@@ -49,7 +49,13 @@ SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
     store(t, y + i, part);
     if constexpr (std::is_same_v<decltype(part), Lanes>) t = select(mask_of(part), t, Floats(-kInfinity));
     reg<chain>(largest) = max_number(t, reg<chain>(largest));
-  });
+  };
+  if constexpr (kCap) {  // a tanh hides the latency of the maximum
+    for_each_batch(a.hi - a.lo,
+                   [&](int64_t i, auto part) SIMDATTN_LAMBDA { shape(i, part, std::integral_constant<int64_t, 0>()); });
+  } else {
+    for_each_batch_in_chains(a.hi - a.lo, shape);
+  }
   return largest_of(largest);
 }
 

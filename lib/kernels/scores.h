@@ -49,7 +49,7 @@ struct DotProduct {
 };
 struct SquaredDistance {
   static constexpr bool kOneByOne = false;
-  static constexpr bool kRare = true;  // no tiles of its own for two queries
+  static constexpr bool kRare = true;  // no tiles of several queries: arithmetic is the bound, not loads
   SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const {
     const Floats difference = q - k;
     return mul_add(difference, difference, sum);
@@ -331,7 +331,6 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
     } else if (kQ == 1 && a.dim == 64) {
       if constexpr (kQ == 1) add_whole_rows<Term, T, 64>(term, a, row, k, keys, sums);
     } else {
-      constexpr int64_t kK = kKeysOf<Term, kQ>;
       const auto add = [&](int64_t j, auto keys_of_tile, auto tail) SIMDATTN_LAMBDA {
         for (int64_t i = 0; i < count; i += kQ) {
           add_terms<Term, T, kQ, keys_of_tile, tail>(term, a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums,
@@ -339,11 +338,12 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
         }
       };
       const auto add_all = [&](auto tail) SIMDATTN_LAMBDA {
+        constexpr int64_t kK = tail ? 1 : kKeysOf<Term, kQ>;
         int64_t j = 0;
         for (; j + kK <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>(), tail);
         for (; kK > 1 && j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
       };
-      // Rows without a tail have loops of their own: a tile does not look for one.
+      // Rows without a tail have loops of their own: a tile does not look for one. Those with a tail take one key at a time.
       if (a.dim % 16 == 0) [[likely]] {
         add_all(std::false_type());
       } else {
@@ -367,16 +367,14 @@ SIMDATTN_INLINE void score_all(const Term& term, const ScoreRows& a, float facto
   for (int64_t key = 0; key < a.n_k; key += block) {
     const int64_t end = smaller(key + block, a.n_k);
     int64_t row = 0;
-    if constexpr (!Term::kOneByOne) {
+    if constexpr (!Term::kRare) {
       for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, kTileOfFour>(term, a, factor, row, 4, key, end);
-    } else if (kParts == 1 && a.dim % 16 == 0) {
-      for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, 1>(term, a, factor, row, 4, key, end);
-    }
-    if constexpr (!Term::kRare || (kTileOfFour == 2 && !Term::kOneByOne)) {
       if (row + 2 <= a.n_q) {
         score_keys<Term, T, 2>(term, a, factor, row, 2, key, end);
         row += 2;
       }
+    } else if (Term::kOneByOne && kParts == 1 && a.dim % 16 == 0) {
+      for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, 1>(term, a, factor, row, 4, key, end);
     }
     for (; row < a.n_q; ++row) score_keys<Term, T, 1>(term, a, factor, row, 1, key, end);
   }
