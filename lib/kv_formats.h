@@ -221,12 +221,16 @@ struct Q8Code {
   }
 };
 
-/// d of a block of nibbles from the number of the largest magnitude, whose bits are `largest`.
+/// d of a block of nibbles from the first number of the largest magnitude, whose bits are `largest`.
 struct Q4Scale {
   float d;
   float inverse;
   bool holds;
-  SIMDATTN_FORMAT_INLINE Q4Scale(uint32_t largest, float extreme) {
+  SIMDATTN_FORMAT_INLINE Q4Scale(uint32_t largest, const float* x) {
+    float extreme = 0.0f;  // also for zeros of either sign
+    for (int64_t i = 32; i-- > 0 && largest != 0;) {
+      if ((std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu) == largest) extreme = x[i];
+    }
     d = extreme / -8.0f;
     inverse = 1.0f / d;
     holds = largest < kInfinityBits && is_finite(inverse);
@@ -245,12 +249,7 @@ struct Q4Code {
     }
   }
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, uint8_t* block) {
-    const uint32_t bits = largest_bits(x, 32);
-    float extreme = 0.0f;
-    for (int64_t i = 32; i-- > 0 && bits != 0;) {                                 // zeros of either sign are +0
-      if ((std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu) == bits) extreme = x[i];  // the first one of that size
-    }
-    const Q4Scale s(bits, extreme);
+    const Q4Scale s(largest_bits(x, 32), x);
     put_f16(s.d, block);
     const float factor = s.holds ? s.inverse : 0.0f;
     uint32_t q[32];

@@ -32,10 +32,6 @@ struct Overlay {
   /// kBF16 from panels and rows of bf16: ARM with BFMLALB and BFMLALT.
   static void score_pairs(const ScoreTile& a);
   static void value_pairs(const ValueTile& a);
-  /// avx3_dl: VPERMI2B, which takes 64 bytes from a table of 128, reads e4m3. add_values returns the end of the columns that it took.
-  static void score_tile_e4m3(const ScoreTile& a);
-  static void score_rows_e4m3(const ScoreTile& a);
-  static int64_t add_values_e4m3(const ValueTile& a);
 };
 
 namespace {
@@ -70,21 +66,6 @@ constexpr UKernels with_pairs(UKernels table) {
   return table;
 }
 
-template <void (*kRest)(const ValueTile&), int64_t kMostRows>
-void value_tile_e4m3(const ValueTile& a) {
-  const int64_t done = a.rows <= kMostRows ? Overlay<avx3_dl>::add_values_e4m3(a) : 0;
-  if (done < a.dim) kRest(columns_from(a, done));
-}
-template <const UKernels& kBase>
-constexpr UKernels with_e4m3(UKernels table) {
-  constexpr const KvOperands& kF32 = kBase.attention[slot(Arithmetic::kF32)].kv[slot(KvType::kFp8E4M3)];
-  KvOperands& f32 = table.attention[slot(Arithmetic::kF32)].kv[slot(KvType::kFp8E4M3)];
-  f32.score_tile = Overlay<avx3_dl>::score_tile_e4m3;
-  f32.score_rows = Overlay<avx3_dl>::score_rows_e4m3;
-  f32.value_tile = value_tile_e4m3<kF32.value_tile, kF32.direct_key_rows>;
-  return table;
-}
-
 /// Rows whose weights stay in L1 until they are narrowed.
 constexpr int64_t kNarrowedRows = 16;
 /// kSoftmax leaves numbers of bf16 as f32.
@@ -112,7 +93,7 @@ constexpr UKernels overlaid(const avx_vnni*) {
 }
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const avx3_dl*) {
-  return with_e4m3<kBase>(with_int8<avx3_dl>(kBase, 16, Overlay<avx3_dl>::value_stored));
+  return with_int8<avx3_dl>(kBase, 16, Overlay<avx3_dl>::value_stored);
 }
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const amx*) {

@@ -19,6 +19,8 @@ struct ScoreTileArguments {
   float* s;
   int64_t lds;
   PrefetchPlan prefetch;
+  const float* scales = nullptr;  // of keys of narrow types, from column 0 on
+  int64_t column = 0;             // of all columns
 };
 using ScoreTileFunction = void(const ScoreTileArguments&);
 /// Dimensions that lie side by side in a panel: a step of a tile's loop.
@@ -166,7 +168,8 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
     for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
       tiles[batches == 1 ? 0 : t.rows - 1](
           {q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
-           a.fetches() ? panels_to_come(a, lane_bytes, steps, batches, x, t.first, t.rows) : PrefetchPlan()});
+           a.fetches() ? panels_to_come(a, lane_bytes, steps, batches, x, t.first, t.rows) : PrefetchPlan(), a.scales,
+           x});
     }
     x += batches * kLanes;
   };
@@ -176,7 +179,8 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
       (side_by_side || !a.fetches() || 4 * kLanes <= kPanelWidth)) {
     while (x + 4 * kLanes <= columns) strip(4);
   }
-  if (kThreeBatches && in_tiles_of_three_or_four(a.rows) && (side_by_side || !a.fetches())) {
+  if (kThreeBatches && type.tiles[3] != nullptr && in_tiles_of_three_or_four(a.rows) &&
+      (side_by_side || !a.fetches())) {
     // Four batches are left to two tiles of two.
     while (x + 3 * kLanes <= columns && columns - x != 4 * kLanes) strip(3);
   }

@@ -20,7 +20,9 @@ struct ValueTileArguments {
   int64_t keys;
   int64_t ldo;
   int64_t prefetch_pitch;
-  int64_t prefetch_count;  // how often kRowBytes<T, kBatches> are prefetched, once a key
+  int64_t prefetch_count;         // how often kRowBytes<T, kBatches> are prefetched, once a key
+  const float* scales = nullptr;  // of the keys, of narrow types
+  int64_t column = 0;             // of the tile
 };
 /// alpha: null: 1. prefetched: where the first of those bytes are.
 using ValueTileFunction = void(const ValueTileArguments& a, const float* w, const void* values, float* sums,
@@ -105,8 +107,8 @@ struct ValueTilesOf<T, kBatches, std::integer_sequence<int64_t, kRows...>> {
 
 /// The last columns, less than a batch of them, of `keys` keys as f32, a batch each.
 template <class T>
-__attribute__((noinline)) void widen_last(const void* v, int64_t key_stride, int64_t keys, int64_t columns,
-                                          float* wide) {
+__attribute__((noinline)) void widen_last(const void* v, int64_t key_stride, const float* /*scales*/, int64_t keys,
+                                          int64_t columns, float* wide) {
   const Lanes part = first_lanes(columns);
   Cursor<const char> at(static_cast<const char*>(v));
   for (int64_t j = 0; j < keys; ++j) {
@@ -117,7 +119,7 @@ __attribute__((noinline)) void widen_last(const void* v, int64_t key_stride, int
 
 /// What depends on the type of the values. All else is one body for all types.
 struct ValueStorage {
-  int64_t size;
+  int64_t size;                        // of a number; 0: blocks are taken whole
   ValueTileFunction* const* tiles[9];  // by batches
   decltype(widen_last<float>)* widen_last;
 };
@@ -141,10 +143,10 @@ struct KeyBlock {
   int64_t keys;
 
   const float* alpha() const { return key == 0 ? a.alpha : nullptr; }
-  const char* at(int64_t x) const {
-    return static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride +
-           x % kValueGroup * type.size;
-  }
+  const float* scales() const { return a.scales != nullptr ? a.scales + key : nullptr; }
+  /// Of column x in a row.
+  int64_t offset(int64_t x) const { return x / kValueGroup * a.group_stride + x % kValueGroup * type.size; }
+  const char* at(int64_t x) const { return static_cast<const char*>(a.v) + key * a.key_stride + offset(x); }
   /// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches: its share of the next as many keys.
   SIMDATTN_INLINE PrefetchPlan next(int64_t x, int64_t bytes, int64_t first, int64_t rows) const {
     if (!a.fetches()) return {};
@@ -153,8 +155,8 @@ struct KeyBlock {
     const auto address = [&](int64_t offset) {
       return reinterpret_cast<uintptr_t>(a.v) + static_cast<uintptr_t>((key + keys) * a.key_stride + offset);
     };
-    if (a.key_stride == a.dim * type.size) return {address(x * keys * type.size + from * bytes), bytes, to - from};
-    return {address(from * a.key_stride + x * type.size), a.key_stride, to - from};
+    if (a.key_stride == offset(a.dim)) return {address(offset(x) * keys + from * bytes), bytes, to - from};
+    return {address(from * a.key_stride + offset(x)), a.key_stride, to - from};
   }
 };
 
@@ -177,7 +179,8 @@ SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
       const int64_t count = smaller(kWidened, b.keys - done);
       for (int64_t j = done; j < smaller(done + count, plan.count); ++j)
         prefetch<kLanes>(plan.first + static_cast<uintptr_t>(j * plan.pitch));
-      b.type.widen_last(v + done * a.key_stride, a.key_stride, count, a.dim - x, wide);
+      b.type.widen_last(v + done * a.key_stride, a.key_stride, b.scales() != nullptr ? b.scales() + done : nullptr,
+                        count, a.dim - x, wide);
       ValueTilesOf<float, 1>::kTiles[t.rows - 1](
           {a.ldw, kLanes * static_cast<int64_t>(sizeof(float)), count, kLanes, 0, 0},
           a.w + t.first * a.ldw + b.key + done, wide, sums, alpha, 0);
@@ -189,14 +192,16 @@ SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
 }
 
 /// Batches of the widest tile that `columns` columns fill and `rows` rows leave registers for. 0: they are less than a batch.
-SIMDATTN_INLINE int64_t batches_of_tile(int64_t rows, int64_t columns) {
+SIMDATTN_INLINE int64_t batches_of_tile(const ValueStorage& type, int64_t rows, int64_t columns) {
   const auto fits = [&](int64_t batches, int64_t max_rows) SIMDATTN_LAMBDA {
     return columns >= batches * kLanes && (rows <= max_rows || max_rows == kTileRows);
   };
   if (fits(8, kRowsOf<8>)) return 8;
   if (fits(4, kRowsOf<4>)) return 4;
   // Four batches are left to two tiles of two.
-  if (kThreeBatches && in_tiles_of_three_or_four(rows) && fits(3, kTileRows) && columns != 4 * kLanes) return 3;
+  if (kThreeBatches && type.tiles[3] != nullptr && in_tiles_of_three_or_four(rows) && fits(3, kTileRows) &&
+      columns != 4 * kLanes)
+    return 3;
   if (fits(2, kRowsOf<2>)) return 2;
   return columns >= kLanes ? 1 : 0;
 }
@@ -204,13 +209,14 @@ SIMDATTN_INLINE int64_t batches_of_tile(int64_t rows, int64_t columns) {
 /// Columns [x, end) of all rows.
 SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
   const ValueTile& a = b.a;
-  ValueTileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0};
-  while (const int64_t batches = batches_of_tile(a.rows, end - x)) {
-    const int64_t bytes = batches * kLanes * b.type.size;
+  ValueTileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, b.scales(), x};
+  while (const int64_t batches = batches_of_tile(b.type, a.rows, end - x)) {
+    const int64_t bytes = b.offset(x + batches * kLanes) - b.offset(x);
     ValueTileFunction* const* const tiles = b.type.tiles[batches];
     const char* const v = b.at(x);
     for (RowTiles r(a.rows, kTileRows); r.first < a.rows; r.next()) {
       const PrefetchPlan next = b.next(x, bytes, r.first, r.rows);
+      t.column = x;
       t.prefetch_pitch = next.pitch;
       t.prefetch_count = next.count;
       tiles[r.rows - 1](t, a.w + r.first * a.ldw + b.key, v, a.o + r.first * a.ldo + x,
@@ -240,7 +246,7 @@ __attribute__((noinline)) inline void rows_in_order(const ValueTile& a) {
 
 SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
   KeyBlock b = {a, type, 0, a.keys};
-  if (a.group_stride != kValueGroup * type.size) {
+  if (type.size != 0 && a.group_stride != kValueGroup * type.size) {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) value_columns(b, x, smaller(x + kValueGroup, a.dim));
     return;
   }
@@ -248,9 +254,9 @@ SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
     return rows_in_order(a);
   }
   const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
-  int64_t block = one_tile || a.keys * a.dim * type.size <= kWholeBytes ? larger(a.keys, 1) : kKeyBlock;
+  int64_t block = one_tile || a.keys * b.offset(a.dim) <= kWholeBytes ? larger(a.keys, 1) : kKeyBlock;
   // Rows and columns of more than one tile find a block in L2 again.
-  if (a.fetches()) block = larger(block_bytes(a.rows) / (larger(a.dim, 1) * type.size), 16);
+  if (a.fetches()) block = larger(block_bytes(a.rows) / larger(b.offset(a.dim), 1), 16);
   do {
     b.keys = smaller(block, a.keys - b.key);
     value_columns(b, 0, a.dim);

@@ -17,7 +17,6 @@ ALLOWED = {  # folder: folders, headers of lib, or single files that it may incl
     'lib/scalar': [LIB],
     'lib/simd': [LIB],
     'lib/kernels': [LIB, 'lib/simd', 'lib/scalar/flushed.h', 'lib/intrinsics/amx.h', 'lib/intrinsics/avx512_bf16.h'],
-    'lib/highway': [LIB, 'lib/simd', 'lib/kernels'],
     'lib/intrinsics': [LIB],
 }
 

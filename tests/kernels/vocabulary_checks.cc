@@ -181,7 +181,39 @@ void check_halves(const Checks& c, const float* x) {
   uint8_t bytes[kMost];
   for (int64_t i = 0; i < kMost; ++i) bytes[i] = static_cast<uint8_t>(std::bit_cast<uint32_t>(x[i]) >> 16);
   c.mask("nonzero_bytes", nonzero_bytes(bytes, All()), [&](int64_t i) { return bytes[i] != 0; });
+  uint32_t x32[kMost + 1];
+  std::memcpy(x32, x, sizeof x32);
+  c.bits("load_integers", cast_bits<uint32_t>(load_integers(bytes)),
+         [&](int64_t i) { return static_cast<uint32_t>(static_cast<int8_t>(bytes[i])); });
+  c.bits("load_bytes", load_bytes(bytes, All()), [&](int64_t i) { return uint32_t{bytes[i]}; });
+  if constexpr (kLanes > 4 && kLoadsBlocks) {
+    const Bits32 units = Bits32::load_unaligned(x32);
+    const auto byte = [&](int64_t lane, int64_t k) { return x32[lane] >> (8 * k) & 255; };
+    unroll<4>([&](auto k) { c.bits("upper_byte", upper_byte<k>(units), [&](int64_t i) { return byte(i, k) << 24; }); });
+    const auto words = [&](const char* operation, Bits16 got, const auto& want) {
+      uint16_t y[2 * kMost];
+      got.store_unaligned(y);
+      for (int64_t i = 0; i < 2 * kLanes; ++i) c.expect(y[i] == want(i), operation, i);
+    };
+    unroll<2>([&](auto k) {
+      words("upper_bytes", upper_bytes<k>(units), [&](int64_t i) { return byte(i % kLanes, 2 * k + i / kLanes) << 8; });
+    });
+    const auto* const all = reinterpret_cast<const uint8_t*>(x32);
+    words("load_upper_bytes", load_upper_bytes(all), [&](int64_t i) { return uint32_t{all[i]} << 8; });
+    words("signed_half", signed_half(cast_bits<uint16_t>(units)),
+          [&](int64_t i) { return static_cast<uint16_t>(static_cast<int16_t>(x32[i / 2] >> (i % 2 * 16)) >> 1); });
+    const Bits32 others = Bits32::load_unaligned(x32 + 1);
+    uint32_t most[kMost];
+    max_bytes(units, others).store_unaligned(most);
+    for (int64_t i = 0; i < 4 * kLanes; ++i) {
+      const uint8_t got = reinterpret_cast<const uint8_t*>(most)[i];
+      c.expect(got == (all[i] > all[i + 4] ? all[i] : all[i + 4]), "max_bytes", i);
+    }
+  }
+  c.bits("repeated_half", widen_bits(repeated_half(uint16_t{0xABCD})), [](int64_t) { return 0xABCDu; });
   for (int64_t n = 0; n <= kLanes; ++n) {
+    c.bits("load_bytes in part", load_bytes(bytes, first_lanes(n)),
+           [&](int64_t i) { return i < n ? uint32_t{bytes[i]} : 0u; });
     c.mask("nonzero_bytes in part", nonzero_bytes(bytes, first_lanes(n)),
            [&](int64_t i) { return i < n && bytes[i] != 0; });
   }

@@ -38,6 +38,18 @@ V even_bytes(V v);
 template <class V>
 V odd_bytes(V v);
 #endif
+#if !SIMDATTN_AVX2 && !SIMDATTN_PLAIN
+template <int i, class V>
+V upper_byte(V v);
+template <int kPair, class V>
+Bits16 upper_bytes(V v);
+template <class P>
+Bits16 load_upper_bytes(P p);
+template <class V>
+V signed_half(V v);
+template <class V>
+V max_bytes(V a, V b);
+#endif
 #if !SIMDATTN_AVX2
 template <int64_t kRows, class P>
 void store_blocks(Floats v, P p, int64_t stride);

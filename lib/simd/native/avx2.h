@@ -131,6 +131,38 @@ SIMDATTN_INLINE void store_halves(__m128i v, uint16_t* p, All) { _mm_storeu_si12
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
+SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+SIMDATTN_INLINE __m128i repeated_half(uint16_t x) { return _mm_set1_epi16(static_cast<int16_t>(x)); }
+/// Byte i of each lane as its upper one, zeros below. A shift would take one of the two ports of multiply-adds.
+template <int i>
+SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
+  if constexpr (i == 3) return _mm256_and_si256(v, _mm256_set1_epi32(static_cast<int32_t>(0xFF000000u)));
+  const __m256i order = _mm256_setr_epi8(-1, -1, -1, i, -1, -1, -1, i + 4, -1, -1, -1, i + 8, -1, -1, -1, i + 12,  //
+                                         -1, -1, -1, i, -1, -1, -1, i + 4, -1, -1, -1, i + 8, -1, -1, -1, i + 12);
+  return _mm256_shuffle_epi8(v, order);
+}
+/// Bytes 2 kPair of all lanes, then bytes 2 kPair + 1, as upper halves of 16 bits, zeros below.
+template <int kPair>
+SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
+  constexpr int8_t k = 2 * kPair;
+  const __m256i order = _mm256_setr_epi8(-1, k, -1, k + 4, -1, k + 8, -1, k + 12,      //
+                                         -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13,  //
+                                         -1, k, -1, k + 4, -1, k + 8, -1, k + 12,      //
+                                         -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13);
+  return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, order), 0xD8);
+}
+/// Half of a signed number, towards -infinity.
+SIMDATTN_INLINE Bits16 signed_half(Bits16 v) { return _mm256_srai_epi16(v, 1); }
+SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) { return _mm256_max_epu8(a, b); }
+/// 2 kLanes bytes as upper halves of 16 bits, zeros below.
+SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
+  const __m256i order = _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7,  //
+                                         -1, 8, -1, 9, -1, 10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15);
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), order);
+}
 SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(eight, All()); }
 
 /// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...

@@ -57,6 +57,36 @@ SIMDATTN_INLINE Halves bf16_from_f32(Floats v) {
                                          31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
   return _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, rounded));
 }
+SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return _mm256_set1_epi16(static_cast<int16_t>(x)); }
+SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
+  return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(part.mask, p));
+}
+SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+/// Byte i of each lane as its upper one, zeros below.
+template <int i>
+SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
+  return _mm512_and_si512(_mm512_slli_epi32(v, 24 - 8 * i), _mm512_set1_epi32(static_cast<int32_t>(0xFF000000u)));
+}
+/// Bytes 2 kPair of all lanes, then bytes 2 kPair + 1, as upper halves of 16 bits, zeros below.
+template <int kPair>
+SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
+  constexpr int8_t k = 2 * kPair;
+  const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(-1, k, -1, k + 4, -1, k + 8, -1, k + 12,  //
+                                                             -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13));
+  return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_shuffle_epi8(v, order));
+}
+/// Half of a signed number, towards -infinity.
+SIMDATTN_INLINE Bits16 signed_half(Bits16 v) { return _mm512_srai_epi16(v, 1); }
+SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) { return _mm512_max_epu8(a, b); }
+/// 2 kLanes bytes as upper halves of 16 bits, zeros below.
+SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
+  return _mm512_slli_epi16(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 8);
+}
 /// Lanes whose byte is not 0.
 SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, All) {
   const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -56,6 +56,13 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
   return load_bytes(copy, All());
 }
 
+SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
+  uint32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four)))));
+}
+SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return vdup_n_u16(x); }
+
 template <int64_t kRows = 4, class T>
 SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t) {
   return vreinterpretq_f32_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p)));

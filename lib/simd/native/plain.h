@@ -58,6 +58,37 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   return each<Bits32>([&](size_t i) SIMDATTN_LAMBDA { return p[i]; });
 }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) { return load_lanes<Bits32>(p, part); }
+SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
+  return each<Ints>([&](size_t i) SIMDATTN_LAMBDA { return static_cast<int8_t>(p[i]); });
+}
+SIMDATTN_INLINE Halves repeated_half(uint16_t x) {
+  return each<Halves>([&](size_t) SIMDATTN_LAMBDA { return x; });
+}
+/// Byte i of each lane as its upper one, zeros below.
+template <int i>
+SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
+  return (v << (24 - 8 * i)) & Bits32(0xFF000000u);
+}
+/// Bytes 2 kPair of all lanes, then bytes 2 kPair + 1, as upper halves of 16 bits, zeros below.
+template <int kPair>
+SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
+  return each<Bits16>([&](size_t i) SIMDATTN_LAMBDA {
+    return static_cast<uint16_t>(v[i % kPlainLanes] >> (16 * kPair + 8 * (i / kPlainLanes)) << 8);
+  });
+}
+/// 2 kLanes bytes as upper halves of 16 bits, zeros below.
+SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
+  return each<Bits16>([&](size_t i) SIMDATTN_LAMBDA { return static_cast<uint16_t>(p[i] << 8); });
+}
+/// Half of a signed number, towards -infinity.
+SIMDATTN_INLINE Bits16 signed_half(Bits16 v) { return (v >> 1) | (v & Bits16(0x8000)); }
+SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
+  return each<Bits32>([&](size_t i) SIMDATTN_LAMBDA {
+    uint32_t most = 0;
+    for (uint32_t mask = 0xFF; mask != 0; mask <<= 8) most |= (a[i] & mask) > (b[i] & mask) ? a[i] & mask : b[i] & mask;
+    return most;
+  });
+}
 
 /// Block b is at p + kRows b stride.
 template <int64_t kRows = 4, class T>

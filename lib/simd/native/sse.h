@@ -82,6 +82,13 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   const __m128i zero = _mm_setzero_si128();
   return _mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(four), zero), zero);
 }
+SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  const __m128i bytes = _mm_cvtsi32_si128(four), words = _mm_unpacklo_epi8(bytes, bytes);
+  return _mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24);
+}
+SIMDATTN_INLINE __m128i repeated_half(uint16_t x) { return _mm_set1_epi16(static_cast<int16_t>(x)); }
 SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(eight, All()); }
 
 /// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...

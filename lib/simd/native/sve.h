@@ -31,6 +31,10 @@ SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return svcvt_f32_f16_x(svptrue_b
 SIMDATTN_INLINE Halves f16_of_number(Floats v) { return svreinterpret_u32_f16(svcvt_f16_f32_z(svptrue_b32(), v)); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) { return svld1ub_u32(svptrue_b32(), p); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) { return svld1ub_u32(part.mask, p); }
+SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
+  return svld1sb_s32(svptrue_b32(), reinterpret_cast<const int8_t*>(p));
+}
+SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return svdup_n_u32(x); }
 
 template <class Op>
 SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {

@@ -1,0 +1,191 @@
+// Codes of the narrow storage types as f32 numbers, and their units as columns of panels.
+#ifndef SIMDATTN_LIB_KERNELS_NARROW_CODES_H_
+#define SIMDATTN_LIB_KERNELS_NARROW_CODES_H_
+
+#include "lib/cursor.h"
+#include "lib/kv_formats.h"
+#include "lib/panel_columns.h"
+#include "lib/simd/blocks.h"
+#include "lib/simd/memory.h"
+
+namespace simdattn {
+namespace {
+
+constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
+/// Where codes stay as they are, types of a byte a number are one.
+template <KvType kType>
+constexpr KvType kLaidOutAs = has_scales(kType) ? KvType::kInt8 : kType;
+
+/// The code at bit kBit of each lane as a number. Other bits may hold anything.
+template <int kBit>
+SIMDATTN_INLINE Floats number_of(Bits32 w, Int8Code /*code*/) {
+  if constexpr (kBit < 24) w = w << (24 - kBit);
+  return to_float(cast_bits<int32_t>(w) >> 24);
+}
+template <int kBit, int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
+SIMDATTN_INLINE Floats number_of(Bits32 w, Fp8Code<kMantissa, kBias, kLargest, kNan, kOver> /*code*/) {
+  using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
+  if constexpr (kBit < 24) w = w << (24 - kBit);
+  const Bits32 magnitude = w & Bits32(0x7F000000u);
+  const auto above = [&](uint32_t limit) SIMDATTN_LAMBDA {
+    return greater(cast_bits<int32_t>(magnitude), Ints(static_cast<int32_t>(limit << 24)));
+  };
+  // Exponent field 0: as if it were 1, less what that adds. No subnormal f32 takes part.
+  constexpr uint32_t kOne = 1u << 23;
+  const Bits32 shifted = magnitude >> (1 + kMantissa);
+  const Bits32 bits = shifted + Bits32(Code::kExponent);
+  const Floats small = float_of(bits + Bits32(kOne)) - float_of(Bits32(Code::kExponent + kOne));
+  Bits32 x = select(above((1u << kMantissa) - 1), bits, bits_of(small));
+  x = select(above(kLargest), shifted | Bits32(kInfinityBits), x);
+  return float_of(x | (w & Bits32(0x80000000u)));
+}
+template <int kBit>
+SIMDATTN_INLINE Floats number_of(Bits32 w, Q8Code /*code*/) {
+  return number_of<kBit>(w, Int8Code());
+}
+template <int kBit>
+SIMDATTN_INLINE Floats number_of(Bits32 w, Q4Code /*code*/) {
+  if constexpr (kBit > 0) w = w >> kBit;
+  return to_float(cast_bits<int32_t>(w & Bits32(15u))) - Floats(8.0f);
+}
+
+/// The nibble whose highest bit is bit 31 - `shift`, an integer with a sign, times 2^28.
+SIMDATTN_INLINE Floats upper_nibble(Bits32 w, int shift) {
+  return to_float(cast_bits<int32_t>((w << shift) & Bits32(0xF0000000u)));
+}
+
+// fp8 as f16 numbers, which an instruction converts, subnormal ones too. Those of e4m3 are 2^-8 of what they should be, and NaN
+// is a number: note_nan() tells.
+template <class Code>
+constexpr bool kIsFp8 = false;
+template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
+constexpr bool kIsFp8<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> = true;
+template <class Code>
+constexpr bool kNotesNan = std::is_same_v<Code, E4M3Code>;
+template <class Code>
+constexpr float kFp8Power = kNotesNan<Code> ? 256.0f : 1.0f;
+/// Codes are the upper halves of 16 bits, zeros are below.
+template <class Code, class V>
+SIMDATTN_INLINE V fp8_as_f16(V codes) {
+  if constexpr (!kNotesNan<Code>) return codes;
+  else return signed_half(codes) & V(0xBF80);
+}
+/// `seen` has the largest code of e4m3 in each byte, with a sign.
+template <class V>
+SIMDATTN_INLINE void note_nan(V codes, V& seen) {
+  seen = max_bytes(seen, codes | V(0x80808080u));
+}
+SIMDATTN_INLINE bool saw_nan(Bits32 seen) {
+  return any_at_least(cast_bits<uint16_t>(seen), uint16_t{0xFF00}) ||
+         any_at_least(cast_bits<uint16_t>(seen << 8), uint16_t{0xFF00});
+}
+/// True if factors times `power` are as exact as numbers over `power`.
+template <class Code>
+SIMDATTN_INLINE bool scales_fit(const float* scales, int64_t n) {
+  constexpr bool kInt8 = std::is_same_v<Code, Int8Code>;
+  Mask fit(true);
+  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    const Ints size = ints_of(abs(load(scales + i, part)));
+    // 0 or at least 2^-102; below 2^120.
+    fit = fit & (kInt8 ? at_least(Ints(0), size) | at_least(size, Ints(25 << 23)) : greater(Ints(247 << 23), size));
+  });
+  return all(fit);
+}
+
+/// Numbers that a row has side by side.
+template <class Code, class Part>
+SIMDATTN_INLINE Floats load_numbers(const uint8_t* p, Part part, Code code) {
+  return number_of<0>(load_bytes(p, part), code);
+}
+SIMDATTN_INLINE Floats load_numbers(const uint8_t* p, All /*part*/, Int8Code /*code*/) {
+  return to_float(load_integers(p));
+}
+SIMDATTN_INLINE Floats load_numbers(const uint8_t* p, All /*part*/, Q8Code /*code*/) {
+  return to_float(load_integers(p));
+}
+
+/// The scale at p, in all lanes.
+SIMDATTN_INLINE Floats block_scale(const uint8_t* p) {
+  uint16_t bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  return f32_from_f16(repeated_half(bits));
+}
+/// The scales of as many columns of a panel.
+SIMDATTN_INLINE Floats load_scales(const uint8_t* p) { return load(reinterpret_cast<const f16*>(p)); }
+SIMDATTN_INLINE Bits32 load_units(const uint8_t* p) {
+  return Bits32::load_unaligned(reinterpret_cast<const uint32_t*>(p));
+}
+
+/// What lies so far ahead is prefetched: the hardware's streams run too late.
+SIMDATTN_INLINE void fetch_ahead(const uint8_t* p) {
+  __builtin_prefetch(reinterpret_cast<const char*>(address_at(p, 4096)));
+}
+
+/// Fetches the same bytes of 32 rows, some rows at a time: behind the next 32, since drivers take two panels at a time.
+class CodesBelow {
+ public:
+  CodesBelow(const PackKeys& a, int64_t first, int64_t n)
+      : line_(address_at(static_cast<const uint8_t*>(a.from), 2 * kPanelWidth * a.token_stride + first)),
+        stride_(static_cast<uintptr_t>(a.token_stride)),
+        rows_(a.stream ? kPanelWidth : 0),
+        bytes_(static_cast<uintptr_t>(n)) {}
+  SIMDATTN_INLINE void fetch(int64_t rows) {
+    for (; rows > 0 && rows_ > 0; --rows, --rows_, line_ += stride_) {
+      for (uintptr_t i = 0; i < bytes_; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(line_ + i), 0, 2);
+    }
+  }
+
+ private:
+  uintptr_t line_, stride_;
+  int64_t rows_;
+  uintptr_t bytes_;
+};
+
+/// Four units of as many rows as there are lanes to columns of a panel, of whose first unit `out` is.
+SIMDATTN_INLINE void transpose_four_units(const uint8_t* rows, int64_t stride, uint8_t* out) {
+  transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(rows + k * stride, stride); },
+                           [&](int64_t k, Floats v)
+                               SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(out + k * kUnitPitch)); },
+                           uint32_t());
+}
+/// Units of `keys` rows that lie side by side to columns of a panel.
+SIMDATTN_INLINE void transpose_row_units(const uint8_t* rows, int64_t stride, int64_t keys, int64_t units,
+                                         uint8_t* panel, CodesBelow& below) {
+  int64_t u = 0;
+  if constexpr (kLoadsBlocks) {
+    for (; keys == kPanelWidth && u + 4 <= units; u += 4) {
+      below.fetch(4);
+      for (int64_t j = 0; j < kPanelWidth; j += kLanes)
+        transpose_four_units(rows + j * stride + kUnitBytes * u, stride, panel + u * kUnitPitch + kUnitBytes * j);
+    }
+  }
+  transpose_units<uint32_t>(reinterpret_cast<const char*>(rows + kUnitBytes * u), stride, keys, units - u,
+                            reinterpret_cast<char*>(panel + u * kUnitPitch), kUnitPitch);
+}
+
+/// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0.
+template <KvType kType>
+SIMDATTN_SHARED void transpose_codes(const uint8_t* rows, int64_t stride, int64_t keys, int64_t n, uint8_t* panel,
+                                     CodesBelow below) {
+  using Format = FormatOf<kType>;
+  if (keys < kPanelWidth) std::memset(panel, 0, static_cast<size_t>(panel_bytes(kType, n)));
+  // Units that are side by side in a row, and what is left of a last one.
+  const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
+  const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));
+  for (int64_t u = 0; u < whole; u += together) {
+    transpose_row_units(rows + Format::unit_at(u), stride, keys, together, panel + u * kUnitPitch, below);
+  }
+  below.fetch(kPanelWidth);
+  for (int64_t j = 0; j < keys; ++j) {
+    const uint8_t* const row = rows + j * stride;
+    Format::put_block_scales(row, n, panel, j);
+    if (has_scales(kType) && n % 4 != 0) {
+      std::memcpy(panel + n / 4 * kUnitPitch + kUnitBytes * j, row + n / 4 * 4, static_cast<size_t>(n % 4));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_KERNELS_NARROW_CODES_H_

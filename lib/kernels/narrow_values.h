@@ -1,0 +1,159 @@
+// Weighted values of few rows straight from the codes of the narrow storage types. The sums are those of value_tile.h over the
+// same numbers in f32, in the same order.
+#ifndef SIMDATTN_LIB_KERNELS_NARROW_VALUES_H_
+#define SIMDATTN_LIB_KERNELS_NARROW_VALUES_H_
+
+#include "lib/kernels/narrow_scores.h"
+#include "lib/kernels/value_tile.h"
+
+namespace simdattn {
+namespace {
+
+/// Sums that codes of NaN have part in.
+SIMDATTN_SHARED void put_nan_values(const ValueTileArguments& a, const uint8_t* v, float* o, int64_t rows,
+                                    int64_t columns) {
+  for (int64_t j = 0; j < a.keys; ++j) {
+    for (int64_t c = 0; c < columns; ++c) {
+      if ((v[j * a.key_stride + c] & 0x7F) != 0x7F) continue;
+      for (int64_t r = 0; r < rows; ++r) o[r * a.ldo + c] = kNaN;
+    }
+  }
+}
+
+/// Numbers of rows are 1 / kRowPower of what they should be.
+template <class Code>
+constexpr float kRowPower = kIsFp8<Code>                   ? kFp8Power<Code>
+                            : std::is_same_v<Code, Q4Code> ? 0x1p-28f
+                                                           : 1.0f;
+
+template <KvType kType, int64_t kRows, int64_t kBatches>
+__attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, const float* w, const void* values,
+                                                float* sums, const float* alphas, uintptr_t next) {
+  using Format = FormatOf<kType>;
+  using Code = CodeOf<kType>;
+  constexpr bool kFp8 = kIsFp8<Code> && kBatches > 1;
+  constexpr bool kNibbles = std::is_same_v<Code, Q4Code>;
+  constexpr int64_t kTogether = smaller(kBatches, 4);  // eight numbers would need as many registers
+  constexpr int64_t kWidth = kBatches * kLanes;
+  const int64_t ldo = a.ldo;
+  Registers<kRows * kBatches> acc;
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    const float* o = sums + r * ldo;
+    const Floats alpha(alphas != nullptr ? alphas[r] : 1.0f);
+    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<r * kBatches + c>(acc) = alpha * load(o + c * kLanes); });
+  });
+  Cursor<const uint8_t> v(static_cast<const uint8_t*>(values));
+  const int64_t ldw = a.ldw, key_stride = a.key_stride, keys = a.keys, to_fetch = a.prefetch_count;
+  const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch_pitch);
+  const float* const scales = a.scales;
+  // Tiles of less than a block have its first or its second half.
+  const int64_t half = kWidth < 32 ? a.column % 32 : 0;
+  [[maybe_unused]] HalvesAhead<kFp8 ? kWidth : 1> halves;
+  [[maybe_unused]] Bits32 seen(0);
+  const auto prepare = [&](const uint8_t* codes) SIMDATTN_LAMBDA {
+    unroll<kFp8 ? kBatches / 2 : 0>([&](auto c) SIMDATTN_LAMBDA {
+      const Bits16 upper = load_upper_bytes(codes + 2 * c * kLanes);
+      if constexpr (kNotesNan<Code>) note_nan(cast_bits<uint32_t>(upper), seen);
+      fp8_as_f16<Code>(upper).store_aligned(halves.next + 2 * c * kLanes);
+    });
+  };
+  if (keys > 0) prepare(v.get());
+  [[maybe_unused]] const int shift = half > 0 ? 24 : 28;
+  for (int64_t j = 0; j < keys; ++j, ++w, v += key_stride) {
+    if (j < to_fetch) {
+      prefetch<row_bytes(kType, larger(kWidth, block_of(kType)))>(next);
+      next += pitch;
+    }
+    if constexpr (kFp8) {
+      halves.turn();
+      if (j + 1 < keys) prepare(v.get() + key_stride);
+    }
+    Floats factor;
+    if constexpr (has_scales(kType)) factor = Floats(scales[j] * (kFp8 ? kRowPower<Code> : 1.0f));
+    unroll<kBatches / kTogether>([&](auto group) SIMDATTN_LAMBDA {
+      Registers<kTogether> column;
+      unroll<kTogether>([&](auto i) SIMDATTN_LAMBDA {
+        constexpr int64_t c = group * kTogether + i;
+        Floats& x = reg<i>(column);
+        if constexpr (kFp8) {
+          x = f32_from_f16(load_halves(halves.now + c * kLanes, All()));
+        } else if constexpr (has_scales(kType)) {
+          x = load_numbers(v.get() + c * kLanes, All(), Code());
+        } else {
+          constexpr int64_t kColumn = c * kLanes, kBlock = kColumn / 32, kIn = kColumn % 32;
+          const uint8_t* const block = v.get() + kBlock * Format::kBlockBytes;
+          if constexpr (kIn == 0 || i == 0) {
+            factor = block_scale(block);
+            if constexpr (kNibbles) factor = factor * Floats(kRowPower<Code>);
+          }
+          const uint8_t* const codes = block + Format::kScaleBytes;
+          if constexpr (!kNibbles) x = load_numbers(codes + half + kIn, All(), Code());
+          else
+            x = upper_nibble(load_bytes(codes + kIn % 16, All()) ^ Bits32(0x88u), kWidth < 32 ? shift
+                                                                                  : kIn < 16  ? 28
+                                                                                              : 24);
+        }
+        x = x * factor;
+      });
+      unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+        const Floats weight(w[r * ldw]);
+        unroll<kTogether>([&](auto i) SIMDATTN_LAMBDA {
+          Floats& sum = reg<r * kBatches + group * kTogether + i>(acc);
+          sum = mul_add(weight, reg<i>(column), sum);
+        });
+      });
+    });
+  }
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    float* o = sums + r * ldo;
+    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc), o + c * kLanes); });
+  });
+  if constexpr (kFp8 && kNotesNan<Code>) {
+    if (saw_nan(seen)) put_nan_values(a, static_cast<const uint8_t*>(values), sums, kRows, kWidth);
+  }
+}
+
+template <KvType kType, int64_t kBatches,
+          class Rows = std::make_integer_sequence<int64_t, smaller(kRowsOf<kBatches>, 4)>>
+struct CodeValueTiles;
+template <KvType kType, int64_t kBatches, int64_t... kRows>
+struct CodeValueTiles<kType, kBatches, std::integer_sequence<int64_t, kRows...>> {
+  static constexpr ValueTileFunction* kTiles[] = {value_codes_tile<kType, kRows + 1, kBatches>...};
+};
+template <KvType kType>
+constexpr ValueTileFunction* const* one_code_batch() {
+  if constexpr (has_scales(kType)) return CodeValueTiles<kType, 1>::kTiles;
+  return nullptr;  // blocks are whole tiles
+}
+template <KvType kType>
+__attribute__((noinline)) void widen_last_codes(const void* v, int64_t key_stride, const float* scales, int64_t keys,
+                                                int64_t columns, float* wide) {
+  if constexpr (has_scales(kType)) {
+    const Lanes part = first_lanes(columns);
+    Cursor<const uint8_t> at(static_cast<const uint8_t*>(v));
+    for (int64_t j = 0; j < keys; ++j, at += key_stride) {
+      store(load_numbers(at.get(), part, CodeOf<kType>()) * Floats(scales[j]), wide + j * kLanes);
+    }
+  }
+}
+template <KvType kType>
+constexpr ValueStorage kCodeValues = {
+    has_scales(kType) ? 1 : 0,
+    {nullptr, one_code_batch<kType>(), CodeValueTiles<kType, 2>::kTiles, nullptr, CodeValueTiles<kType, 4>::kTiles,
+     nullptr, nullptr, nullptr, CodeValueTiles<kType, 8>::kTiles},
+    widen_last_codes<kType>};
+
+/// Up to kFusedRows rows. False, and nothing is done, for scales that do not fit.
+template <KvType kType>
+bool add_code_values(const ValueTile& a) {
+  if constexpr (kType == KvType::kFp8E4M3) {
+    if (!scales_fit<E4M3Code>(a.scales, a.keys)) return false;
+  }
+  simdattn::value_tile(a, kCodeValues<kType>);
+  return true;
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_KERNELS_NARROW_VALUES_H_
