@@ -469,6 +469,18 @@ SIMDATTN_FORMAT_INLINE ValueTile columns_from(const ValueTile& a, int64_t first)
   return rest;
 }
 
+/// row_bytes() and panel_bytes() of a type, always inlined: a build with sanitizers calls those, and objects would share them.
+template <KvType kType>
+constexpr SIMDATTN_FORMAT_INLINE int64_t row_bytes_of(int64_t dim) {
+  constexpr int64_t kOf32 = row_bytes(kType, 32);
+  return dim * kOf32 / 32;
+}
+template <KvType kType>
+constexpr SIMDATTN_FORMAT_INLINE int64_t panel_bytes_of(int64_t dim) {
+  constexpr int64_t kTogether = kType == KvType::kBF16 ? 2 : has_scales(kType) ? 4 : 1;
+  return kPanelWidth * row_bytes_of<kType>((dim + kTogether - 1) / kTogether * kTogether);
+}
+
 /// All that does not multiply, of one type.
 template <KvType kType, class Codec = PlainCodec<kType>>
 struct NarrowSlots {
@@ -491,7 +503,7 @@ struct NarrowSlots {
   static SIMDATTN_FORMAT_INLINE void row_to_bytes(const StoreRows& a, int64_t t, uint8_t* row) {
     const uint8_t* const from = at(a.rows, t * a.ld);
     if (a.as_stored) {
-      std::memcpy(row, from, static_cast<size_t>(row_bytes(kType, a.dim)));
+      std::memcpy(row, from, static_cast<size_t>(row_bytes_of<kType>(a.dim)));
     } else {
       float none;
       Codec::encode(reinterpret_cast<const float*>(from), a.dim, row, has_scales(kType) ? a.scales + t : &none);
@@ -500,7 +512,7 @@ struct NarrowSlots {
   static SIMDATTN_FORMAT_INLINE void bytes_to_row(const LoadRows& a, int64_t t, const uint8_t* row) {
     uint8_t* const to = at(a.rows, t * a.ld);
     if (a.as_stored) {
-      std::memcpy(to, row, static_cast<size_t>(row_bytes(kType, a.dim)));
+      std::memcpy(to, row, static_cast<size_t>(row_bytes_of<kType>(a.dim)));
     } else {
       const float scale = scale_of(a.scales, t);
       Codec::rows(row, 0, &scale, 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
@@ -518,7 +530,7 @@ struct NarrowSlots {
     const int64_t units = Format::units(a.dim);
     for (int64_t t = 0; t < a.tokens; ++t) {
       const int64_t j = a.column + t;
-      std::memset(row + row_bytes(kType, a.dim), 0, kUnitBytes);
+      std::memset(row + row_bytes_of<kType>(a.dim), 0, kUnitBytes);
       row_to_bytes(a, t, row);
       uint8_t* const panel = at(a.out, j / kPanelWidth * a.stride);
       uint8_t* const column = panel + j % kPanelWidth * kUnitBytes;

@@ -168,7 +168,7 @@ template <KvType kType>
 SIMDATTN_SHARED void transpose_codes(const uint8_t* rows, int64_t stride, int64_t keys, int64_t n, uint8_t* panel,
                                      CodesBelow below) {
   using Format = FormatOf<kType>;
-  if (keys < kPanelWidth) std::memset(panel, 0, static_cast<size_t>(panel_bytes(kType, n)));
+  if (keys < kPanelWidth) std::memset(panel, 0, static_cast<size_t>(panel_bytes_of<kType>(n)));
   // Units that are side by side in a row, and what is left of a last one.
   const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
   const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));

@@ -196,7 +196,7 @@ struct NarrowRows : NarrowSlots<kType, VectorCodec<kType>> {
   /// Keys in rows as a panel of their type.
   static void store_panel(const PackKeys& a) {
     transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from), a.token_stride, a.keys, a.dim,
-                                       static_cast<uint8_t*>(a.panel), CodesBelow(a, 0, row_bytes(kType, a.dim)));
+                                       static_cast<uint8_t*>(a.panel), CodesBelow(a, 0, row_bytes_of<kType>(a.dim)));
   }
   /// Rows become a panel of their type first: units of four bytes are transposed, a quarter of what their numbers are or less.
   static void pack_keys(const PackKeys& a) {
@@ -206,9 +206,9 @@ struct NarrowRows : NarrowSlots<kType, VectorCodec<kType>> {
     if (has_scales(kType)) std::memcpy(scales, a.scales, static_cast<size_t>(a.keys) * sizeof(float));
     for (int64_t d = 0; d < a.dim; d += kChunk) {
       const int64_t n = smaller(kChunk, a.dim - d);
-      const int64_t first = row_bytes(kType, d);
+      const int64_t first = row_bytes_of<kType>(d);
       transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from) + first, a.token_stride, a.keys, n, panel,
-                                         CodesBelow(a, first, row_bytes(kType, n)));
+                                         CodesBelow(a, first, row_bytes_of<kType>(n)));
       VectorCodec<kType>::panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
     }
   }

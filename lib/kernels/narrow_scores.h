@@ -68,7 +68,7 @@ class RowPieces {
 
  public:
   SIMDATTN_INLINE RowPieces(const RowsToTranspose& a, int64_t dim)
-      : a_(a), units_(Format::units(dim)), panel_bytes_(panel_bytes(kType, dim)) {
+      : a_(a), units_(Format::units(dim)), panel_bytes_(panel_bytes_of<kType>(dim)) {
     if (any()) start();
   }
   SIMDATTN_INLINE bool any() const { return column_ < a_.columns; }
@@ -288,8 +288,8 @@ void score_codes(const ScoreTile& a) {
 template <KvType kType>
 SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a) {
   constexpr int64_t kStep = larger(4 * kLanes, kPanelWidth);
-  const int64_t bytes = panel_bytes(kType, a.dim), columns = a.n_panels * kPanelWidth;
-  const int64_t row = row_bytes(kType, a.dim);
+  const int64_t bytes = panel_bytes_of<kType>(a.dim), columns = a.n_panels * kPanelWidth;
+  const int64_t row = row_bytes_of<kType>(a.dim);
   // Rows from one that is multiplied to the one that is fetched meanwhile. Rows without gaps are fetched as if they were panels.
   const int64_t ahead = kAhead / row / kStep * kStep + 2 * kStep;
   const bool gaps = a.panel_stride != row;
