@@ -231,17 +231,24 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a) {
   }
 }
 
-template <KvType kType, bool kInRows, int64_t kBatches,
-          class Rows = std::make_integer_sequence<int64_t, smaller(kRowsOf<kBatches>, 4)>>
-struct CodeScoreTiles;
-template <KvType kType, bool kInRows, int64_t kBatches, int64_t... kRows>
-struct CodeScoreTiles<kType, kInRows, kBatches, std::integer_sequence<int64_t, kRows...>> {
-  static constexpr ScoreTileFunction* kTiles[] = {score_codes_tile<kType, kInRows, kRows + 1, kBatches>...};
-};
+/// Rows of the largest tile of four vectors; more rows have tiles of two. One and two rows need those only for a panel that is left.
+constexpr int64_t kWideRows = 2;
+template <KvType kType, bool kInRows, int64_t kBatches, int64_t kRows>
+constexpr ScoreTileFunction* code_score_tile() {
+  constexpr bool kNeeded = kBatches == 4 || kRows > kWideRows || (!kInRows && 4 * kLanes > kPanelWidth);
+  if constexpr (kNeeded) return score_codes_tile<kType, kInRows, kRows, kBatches>;
+  return nullptr;
+}
+template <KvType kType, bool kInRows>
+constexpr ScoreTileFunction* kWideScoreTiles[] = {code_score_tile<kType, kInRows, 4, 1>(),
+                                                  code_score_tile<kType, kInRows, 4, 2>()};
+template <KvType kType, bool kInRows>
+constexpr ScoreTileFunction* kOtherScoreTiles[] = {
+    code_score_tile<kType, kInRows, 2, 1>(), code_score_tile<kType, kInRows, 2, 2>(),
+    code_score_tile<kType, kInRows, 2, 3>(), code_score_tile<kType, kInRows, 2, 4>()};
 template <KvType kType>
 constexpr ScoreStorage kCodeScores = {
-    kUnitBytes,
-    {nullptr, nullptr, CodeScoreTiles<kType, false, 2>::kTiles, nullptr, CodeScoreTiles<kType, false, 4>::kTiles}};
+    kUnitBytes, {nullptr, nullptr, kOtherScoreTiles<kType, false>, nullptr, kWideScoreTiles<kType, false>}, kWideRows};
 
 /// Scores one by one. Keys in rows, or in panels.
 template <KvType kType>
@@ -280,7 +287,8 @@ SIMDATTN_INLINE void score_in_parts(ScoreTile a, bool in_rows, const F& score) {
 }
 template <KvType kType>
 void score_codes(const ScoreTile& a) {
-  score_in_parts<kType>(a, false, [](const ScoreTile& part) {
+  score_in_parts<kType>(a, false, [](ScoreTile part) {
+    part.half_last = false;  // one and two rows have no tile of half a panel
     simdattn::score_tile(part, kCodeScores<kType>, FormatOf<kType>::units(part.dim));
   });
 }
@@ -311,7 +319,7 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a) {
   t.lds = a.lds;
   t.scales = a.scales;
   for (int64_t width, x = 0; x < columns; x += width) {
-    const bool wide = a.rows <= kRowsOf<4> && x + 4 * kLanes <= columns;
+    const bool wide = a.rows <= kWideRows && x + 4 * kLanes <= columns;
     width = (wide ? 4 : 2) * kLanes;
     const auto units = [&](int64_t c) SIMDATTN_LAMBDA {
       return reinterpret_cast<const char*>(panel(c) + c % kPanelWidth * kUnitBytes);
@@ -324,7 +332,12 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a) {
     if (a.fetches() && !gaps) {
       t.prefetch = {address_at(keys, (x + ahead) * row), 0, FormatOf<kType>::units(a.dim)};
     }
-    (wide ? CodeScoreTiles<kType, true, 4>::kTiles : CodeScoreTiles<kType, true, 2>::kTiles)[a.rows - 1](t);
+    // Nothing follows a panel that is left.
+    const bool in_rows = wide || a.rows > kWideRows;
+    const auto* const tiles = wide      ? kWideScoreTiles<kType, true>
+                              : in_rows ? kOtherScoreTiles<kType, true>
+                                        : kOtherScoreTiles<kType, false>;
+    tiles[a.rows - 1](t);
   }
 }
 

@@ -105,6 +105,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
 struct ScoreStorage {
   int64_t lane_bytes;
   ScoreTileFunction* const* tiles[5];  // by batches, of 1, 2, ... rows; by one batch of kTileRows alone, or null
+  int64_t wide_rows = kRowsOf<4>;      // of the largest tile of four batches
 };
 template <class T, int64_t kBatches, class Rows = std::make_integer_sequence<int64_t, kRowsOf<kBatches>>>
 struct ScoreTilesOf;
@@ -175,7 +176,7 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
   };
   // A tile across two panels prefetches as if panels lay side by side.
   const bool side_by_side = a.panel_stride == steps * kPanelWidth * lane_bytes;
-  if ((a.rows <= kRowsOf<4> || kRowsOf<4> == kTileRows) &&
+  if ((a.rows <= type.wide_rows || type.wide_rows == kTileRows) &&
       (side_by_side || !a.fetches() || 4 * kLanes <= kPanelWidth)) {
     while (x + 4 * kLanes <= columns) strip(4);
   }
