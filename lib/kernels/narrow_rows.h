@@ -3,6 +3,7 @@
 #define SIMDATTN_LIB_KERNELS_NARROW_ROWS_H_
 
 #include "lib/kernels/narrow_codes.h"
+#include "lib/narrow_slots.h"
 #include "lib/simd/math.h"
 
 namespace simdattn {

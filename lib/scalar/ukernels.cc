@@ -10,6 +10,7 @@
 #include "lib/f32_operands.h"
 #include "lib/fma.h"
 #include "lib/narrow_operands.h"
+#include "lib/narrow_slots.h"
 #include "lib/scalar/bf16_attention.h"
 #include "lib/scalar/int8_attention.h"
 #include "lib/scalar/math.h"
