@@ -64,23 +64,6 @@ struct Nothing {};
 /// Which masks a pass over the scores applies.
 enum class Hides : uint8_t { kNothing, kBytes, kBits };
 
-/// t + bias where `visible`, else -inf, also if t is NaN or +inf. kOwn: `visible` is what the bias allows.
-template <bool kOwn>
-SIMDATTN_INLINE Floats add_visible(Mask visible, Floats t, Floats bias) {
-  const Floats lowest(-kInfinity);
-#if SIMDATTN_AVX512
-  return _mm512_mask_add_ps(kOwn ? bias : lowest, visible, t, bias);
-#else
-  if constexpr (!kOwn) return select(visible, t + bias, lowest);
-  // 0 + -inf: less than a selection after the addition.
-#if SIMDATTN_X86
-  return (t & Floats(visible.data)) + bias;
-#else
-  return select(visible, t, Floats(0.0f)) + bias;
-#endif
-#endif
-}
-
 /// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both. kBare: both scales are 1, and nobody asks what
 /// was masked.
 template <class B, Hides kHides, bool kBare>
@@ -121,9 +104,9 @@ ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int6
       const Floats b = opaque(load(bias + i, part));
       visible = b != lowest;
       if constexpr (kBare) {
-        t = add_visible<true>(visible, t, b);
+        t = add_where_finite(visible, t, b);
       } else {
-        t = add_visible<false>(visible, t, b * bias_scale);
+        t = sum_where(visible, t, b * bias_scale, lowest);
       }
     } else {
       t = select(visible, t, lowest);

@@ -14,16 +14,7 @@ namespace {
 /// Four dimensions of kStep rows to four rows of kStep keys. Blocks of 128 bits are put together while loading: block b
 /// of register i is 4 dimensions of row 4 b + i, and a 4 x 4 transposition within blocks leaves the keys in order, which
 /// is half the work of transposing whole batches.
-#if SIMDATTN_SVE
-// Fixed-length SVE has no such loads; its CPUs have NEON.
-constexpr int64_t kTransposed = 4;
-SIMDATTN_INLINE void transpose_four(const float* p, int64_t stride, float* out) {
-  constexpr int64_t kSize = sizeof(float);
-  transpose_square(reinterpret_cast<const char*>(p), stride * kSize, reinterpret_cast<char*>(out), kPanelWidth * kSize,
-                   uint32_t());
-}
-#else
-constexpr int64_t kTransposed = kLanes;
+constexpr int64_t kTransposed = kLoadsBlocks ? kLanes : 4;
 /// One dimension, or those of pairs of bf16.
 template <class T>
 SIMDATTN_INLINE void store_keys(Floats v, float* out) {
@@ -38,11 +29,15 @@ SIMDATTN_INLINE void store_keys(Floats v, float* out) {
 template <class T>
 SIMDATTN_INLINE void transpose_four(const T* p, int64_t stride, float* out) {
   constexpr int64_t kPitch = (std::is_same_v<T, bf16> ? 2 : 1) * kPanelWidth;
-  transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(p + k * stride, stride); },
-                           [&](int64_t k, Floats v) SIMDATTN_LAMBDA { store_keys<T>(v, out + k * kPitch); },
-                           uint32_t());
+  if constexpr (kLoadsBlocks) {
+    transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(p + k * stride, stride); },
+                             [&](int64_t k, Floats v) SIMDATTN_LAMBDA { store_keys<T>(v, out + k * kPitch); },
+                             uint32_t());
+  } else {
+    transpose_square(reinterpret_cast<const char*>(p), stride * int64_t{sizeof(T)}, reinterpret_cast<char*>(out),
+                     kPanelWidth * int64_t{sizeof(float)}, uint32_t());
+  }
 }
-#endif
 
 /// Fetches what kCount rows, 32 below these, hold of dimensions d on: a quarter of them with each 128 bits of a line.
 template <int64_t kCount, class T>
@@ -57,15 +52,15 @@ SIMDATTN_INLINE void prefetch_next(const T* rows, int64_t stride, int64_t d) {
   }
 }
 
-#if SIMDATTN_AVX2
 /// 32 rows of `dim` (a multiple of 8) f16, whose conversion needs them side by side: 8 x 8 within blocks.
-SIMDATTN_INLINE void transpose_halves(const f16* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
+template <class T>
+SIMDATTN_INLINE void transpose_halves(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   for (int64_t d = 0; d < dim; d += 8) {
     if (prefetch) prefetch_next<kPanelWidth>(rows, stride, d);
     for (int64_t j = 0; j < kPanelWidth; j += 2 * kLanes) {
-      const f16* const p = rows + j * stride + d;
+      const T* const p = rows + j * stride + d;
       float* const out = panel + d * kPanelWidth + j;
-      const auto put = [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
+      const auto put = [&](int64_t k, auto v) SIMDATTN_LAMBDA {
         store(f32_of_first(v), out + k * kPanelWidth);
         store(f32_of_second(v), out + k * kPanelWidth + kLanes);
       };
@@ -74,7 +69,6 @@ SIMDATTN_INLINE void transpose_halves(const f16* rows, int64_t stride, int64_t d
     }
   }
 }
-#endif
 
 /// Types whose rows are transposed as they lie in memory.
 template <class T>
@@ -86,9 +80,7 @@ constexpr int64_t kTransposedDims = 16 / sizeof(T);
 /// 32 rows of `dim` (a multiple of kTransposedDims) elements into a panel. Not inlined: it is called three times.
 template <class T>
 __attribute__((noinline)) void transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
-#if SIMDATTN_AVX2
   if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel, prefetch);
-#endif
   // Dimensions of all 32 rows before the next ones: with stores of less than a line, L1 holds the lines until they are full.
   constexpr int64_t kRun = kTransposed == 4 ? kTransposedDims<T> : kTransposed == 8 ? 64 : int64_t{1} << 31;
   for (int64_t first = 0; first < dim; first += kRun) {

@@ -26,51 +26,31 @@ constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
 /// delays that. Scores of bf16 reach 89 % of the peak so, and 76 % otherwise (docs/performance.md).
 constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
 
-#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
-/// A row of three batches: with the accumulators of four rows and the columns the number to broadcast has the last
-/// register. Left to themselves compilers load the next row's number before this one is done with, and put accumulators
-/// on the stack. The assembly reads the one number at x.
-SIMDATTN_INLINE void add_three(const float* x, Registers<3>& column, Floats& a0, Floats& a1, Floats& a2) {
-  __m256 factor, s0 = a0, s1 = a1, s2 = a2;  // gcc would leave members in memory
-  const __m256 c0 = reg<0>(column), c1 = reg<1>(column), c2 = reg<2>(column);
-  asm("vbroadcastss %4, %3\n\t"
-      "vfmadd231ps %5, %3, %0\n\t"
-      "vfmadd231ps %6, %3, %1\n\t"
-      "vfmadd231ps %7, %3, %2"
-      : "+x"(s0), "+x"(s1), "+x"(s2), "=&x"(factor)
-      : "m"(*x), "x"(c0), "x"(c1), "x"(c2));
-  a0 = s0;
-  a1 = s1;
-  a2 = s2;
-}
-#endif
-
 /// acc[r][c] += x[r * stride] * column[c]
 template <int64_t kRows, int64_t kBatches>
 SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers<kBatches>& column,
                                        Registers<kRows * kBatches>& acc) {
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
-    if constexpr (kBatches == 3) {
+    if constexpr (kThreeBatches && kBatches == 3) {
       add_three(x + r * stride, column, reg<3 * r>(acc), reg<3 * r + 1>(acc), reg<3 * r + 2>(acc));
-      return;
+    } else {
+      const Floats factor(x[r * stride]);
+      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
+        Floats& sum = reg<r * kBatches + c>(acc);
+        sum = mul_add(factor, reg<c>(column), sum);
+      });
     }
-#endif
-    const Floats factor(x[r * stride]);
-    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-      Floats& sum = reg<r * kBatches + c>(acc);
-      sum = mul_add(factor, reg<c>(column), sum);
-    });
   });
 }
 
 /// load() of a tile's column.
 template <class T>
 SIMDATTN_INLINE Floats load_column(const T* p) {
-#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
-  if constexpr (std::is_same_v<T, bf16>) return load_in_order(raw(p));
-#endif
-  return load(p);
+  if constexpr (kThreeBatches && std::is_same_v<T, bf16>) {
+    return load_in_order(raw(p));
+  } else {
+    return load(p);
+  }
 }
 
 /// Calls f with `rows` (1 to kMax) as a type.

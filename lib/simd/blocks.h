@@ -56,6 +56,32 @@ SIMDATTN_INLINE void transpose_blocks(const Load& load, const Store& store, uint
                 O::template high<uint16_t>(r4, r5), O::template high<uint16_t>(r6, r7), store);
 }
 
+#if SIMDATTN_SVE
+/// Interleaves the partial sums of kKeys keys, kLanes / kKeys apart, folding them to kLanes / kKeys each: zip_lo takes
+/// the lower half of them and zip_hi the upper.
+template <int64_t kKeys>
+SIMDATTN_INLINE Floats folded(const float* sums) {
+  if constexpr (kKeys == 1) {
+    return Floats::load_unaligned(sums);
+  } else {
+    const Floats even = folded<kKeys / 2>(sums);
+    const Floats odd = folded<kKeys / 2>(sums + kLanes / kKeys * kLanes);
+    return zip_lower(even, odd) + zip_upper(even, odd);
+  }
+}
+SIMDATTN_INLINE Floats fold_keys(const float* sums) { return folded<kLanes>(sums); }
+#else
+/// Folds the kLanes partial sums of kLanes keys: to 4 in blocks of 128 bits, then within blocks.
+SIMDATTN_INLINE Floats fold_keys(const float* sums) {
+  const auto two = [&](int64_t key) SIMDATTN_LAMBDA {
+    const Floats a = sums_in_blocks(sums, key), b = sums_in_blocks(sums, key + 1);
+    return zip_lo_blocks(a, b) + zip_hi_blocks(a, b);
+  };
+  const Floats a = two(0), b = two(2);
+  return in_key_order(zip_lo_pairs(a, b) + zip_hi_pairs(a, b));
+}
+#endif
+
 }  // namespace
 }  // namespace simdattn
 

@@ -62,6 +62,18 @@ SIMDATTN_INLINE void store_sums(Floats v, float* sums, int64_t key) {
 }
 SIMDATTN_INLINE Floats in_key_order(Floats v) { return v; }
 #endif
+#if !SIMDATTN_AVX512
+/// m ? a + b : other.
+SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) { return select(m, a + b, other); }
+/// m ? a + b : b, which is -inf where not m.
+SIMDATTN_INLINE Floats add_where_finite(Mask m, Floats a, Floats b) {
+#if SIMDATTN_X86
+  return (a & Floats(m.data)) + b;  // one operation less than a selection after the sum
+#else
+  return select(m, a, Floats(0.0f)) + b;
+#endif
+}
+#endif
 #if !SIMDATTN_AVX2
 /// Byte i of a lane is that of v_i, -128 .. 127.
 SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {

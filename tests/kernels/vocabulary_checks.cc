@@ -77,6 +77,10 @@ void check_arithmetic(const Checks& c, const float* x, const float* y, const flo
   c.floats("max_number", max_number(a, select(b == b, b, Floats(0.0f))), [&](int64_t i) {
     return x[i] > (is_nan(y[i]) ? 0.0f : y[i]) ? x[i] : is_nan(y[i]) ? 0.0f : y[i];
   });
+  const Mask above = a > b;
+  c.floats("sum_where", sum_where(above, a, b, d), [&](int64_t i) { return x[i] > y[i] ? x[i] + y[i] : z[i]; });
+  c.floats("add_where_finite", add_where_finite(above, a, select(above, d, Floats(-kInfinity))),
+           [&](int64_t i) { return x[i] > y[i] ? x[i] + z[i] : -kInfinity; });
   c.mask("==", a == b, [&](int64_t i) { return x[i] == y[i]; });
   c.mask("!=", a != b, [&](int64_t i) { return x[i] != y[i]; });
   c.mask("<", a < b, [&](int64_t i) { return x[i] < y[i]; });
@@ -410,6 +414,21 @@ void check_reductions(const Checks& c) {
   for (int64_t i = 0; i < kLanes; ++i) most = parts[i] > most ? parts[i] : most;
   c.expect(same(fold(l), folded[0]), "fold", 0);
   c.expect(largest_lane(load(parts)) == most, "largest_lane", 0);
+
+  // Of kLanes keys; key j has the sums from j on, round and round.
+  alignas(64) float sums[16 * 16], rotated[32];
+  for (int64_t i = 0; i < 32; ++i) rotated[i] = parts[i % 16];
+  for (int64_t j = 0; j < kLanes; ++j) {
+    unroll<kPieces>([&](auto piece) { store_sums<piece>(load(rotated + j), sums, j); });
+  }
+  c.floats("fold_keys", fold_keys(sums), [&](int64_t j) {
+    float sum[16];
+    std::memcpy(sum, rotated + j, sizeof sum);
+    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+      for (int64_t i = 0; i < half; ++i) sum[i] = sum[i] + sum[i + half];
+    }
+    return sum[0];
+  });
 }
 
 }  // namespace

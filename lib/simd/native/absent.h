@@ -21,6 +21,10 @@ V odd_pairs(V a, V b);
 #if !SIMDATTN_AVX2 || SIMDATTN_AVX512
 template <class V>
 Floats pairs_of_rows(V b0, V b1);
+template <class P>
+Floats load_in_order(P p);
+template <class R>
+void add_three(const float* x, R& column, Floats& a0, Floats& a1, Floats& a2);
 #endif
 #if SIMDATTN_SVE
 template <int64_t kRows = 4, class P>
@@ -51,6 +55,10 @@ template <class V>
 V max_bytes(V a, V b);
 #endif
 #if !SIMDATTN_AVX2
+template <class V>
+Floats f32_of_first(V v);
+template <class V>
+Floats f32_of_second(V v);
 template <int64_t kRows, class P>
 void store_blocks(Floats v, P p, int64_t stride);
 template <class P>

@@ -243,6 +243,22 @@ SIMDATTN_INLINE void order_columns(Floats& s0, Floats& s1, Floats& s2, Floats& s
   s0 = t0, s1 = t1, s2 = t2, s3 = t3;
 }
 
+/// a_i += *x column_i. In a tile of four rows of three batches the number to broadcast has the last register. Left to themselves compilers load the next row's number before this one is done with, and put accumulators
+/// on the stack. The assembly reads the one number at x.
+SIMDATTN_INLINE void add_three(const float* x, Registers<3>& column, Floats& a0, Floats& a1, Floats& a2) {
+  __m256 factor, s0 = a0, s1 = a1, s2 = a2;  // gcc would leave members in memory
+  const __m256 c0 = reg<0>(column), c1 = reg<1>(column), c2 = reg<2>(column);
+  asm("vbroadcastss %4, %3\n\t"
+      "vfmadd231ps %5, %3, %0\n\t"
+      "vfmadd231ps %6, %3, %1\n\t"
+      "vfmadd231ps %7, %3, %2"
+      : "+x"(s0), "+x"(s1), "+x"(s2), "=&x"(factor)
+      : "m"(*x), "x"(c0), "x"(c1), "x"(c2));
+  a0 = s0;
+  a1 = s1;
+  a2 = s2;
+}
+
 }  // namespace
 }  // namespace simdattn
 
