@@ -74,6 +74,7 @@ SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
 SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm256_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm256_movehdup_ps(v); }
 
+using Halves = __m128i;
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm256_cvtepu16_epi32(v); }
 /// A broadcast that comes with the load and one shuffle in place of a widening one and a shift.
 SIMDATTN_INLINE Floats f32_from_bf16(__m128i v) {
@@ -163,7 +164,6 @@ SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), order);
 }
-SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(eight, All()); }
 
 /// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
 SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) { return _mm256_blend_epi16(e, _mm256_slli_epi32(o, 16), 0xAA); }
@@ -262,6 +262,6 @@ SIMDATTN_INLINE void add_three(const float* x, Registers<3>& column, Floats& a0,
 }  // namespace
 }  // namespace simdattn
 
-#include "lib/simd/native/halves.h"  // wants the above
+#include "lib/simd/native/lanes.h"  // wants the above
 
 #endif  // SIMDATTN_LIB_SIMD_NATIVE_AVX2_H_

@@ -1,4 +1,4 @@
-// NEON: access to some lanes, 16-bit numbers; a vector is one 128-bit block.
+// NEON: 16-bit numbers, order of lanes; a vector is one 128-bit block.
 #ifndef SIMDATTN_LIB_SIMD_NATIVE_NEON_H_
 #define SIMDATTN_LIB_SIMD_NATIVE_NEON_H_
 
@@ -7,40 +7,9 @@
 namespace simdattn {
 namespace {
 
-struct Lanes {
-  int64_t from, to;
-};
-SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {0, n}; }
-SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) { return {from, to}; }
-SIMDATTN_INLINE Mask mask_of(Lanes part) {
-  const Ints i = lane_numbers();
-  return greater(Ints(static_cast<int32_t>(part.to)), i) & at_least(i, Ints(static_cast<int32_t>(part.from)));
-}
-
-SIMDATTN_INLINE Floats load(const float* p, Lanes part) {
-  alignas(16) float copy[4] = {};
-  copy_lanes<kLanes>(p, copy, part.from, part.to);
-  return Floats::load_aligned(copy);
-}
-SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
-  alignas(16) float copy[4];
-  v.store_aligned(copy);
-  copy_lanes<kLanes>(copy, p, part.from, part.to);
-}
-
 using Halves = uint16x4_t;
 SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) { return vld1_u16(p); }
-SIMDATTN_INLINE Halves load_halves(const uint16_t* p, Lanes part) {
-  uint16_t copy[4] = {};
-  copy_lanes<kLanes>(p, copy, part.from, part.to);
-  return vld1_u16(copy);
-}
 SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) { vst1_u16(p, v); }
-SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) {
-  uint16_t copy[4];
-  vst1_u16(copy, v);
-  copy_lanes<kLanes>(copy, p, part.from, part.to);
-}
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return vmovl_u16(v); }
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return vmovn_u32(v); }
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return vcvt_f32_f16(vreinterpret_f16_u16(v)); }
@@ -49,11 +18,6 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   uint32_t four;
   __builtin_memcpy(&four, p, 4);
   return vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)))));
-}
-SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
-  uint8_t copy[4] = {};
-  copy_lanes<kLanes>(p, copy, part.from, part.to);
-  return load_bytes(copy, All());
 }
 
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
@@ -137,5 +101,7 @@ SIMDATTN_INLINE Ints odd_bytes(Ints v) { return vreinterpretq_s32_s16(vshrq_n_s1
 
 }  // namespace
 }  // namespace simdattn
+
+#include "lib/simd/native/lanes.h"  // wants the above
 
 #endif  // SIMDATTN_LIB_SIMD_NATIVE_NEON_H_

@@ -12,28 +12,6 @@ namespace {
 
 constexpr size_t kPlainLanes = Floats::size;
 
-struct Lanes {
-  int64_t from, to;
-};
-SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {0, n}; }
-SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) { return {from, to}; }
-SIMDATTN_INLINE Mask mask_of(Lanes part) {
-  const Ints i = lane_numbers();
-  return greater(Ints(static_cast<int32_t>(part.to)), i) & at_least(i, Ints(static_cast<int32_t>(part.from)));
-}
-
-/// Lanes of `part` of what lies at p, zeros elsewhere.
-template <class V, class T>
-SIMDATTN_INLINE V load_lanes(const T* p, Lanes part) {
-  V r = {};
-  for (int64_t i = part.from; i < part.to; ++i) r.data[i] = p[i];
-  return r;
-}
-SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return load_lanes<Floats>(p, part); }
-SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
-  for (int64_t i = part.from; i < part.to; ++i) p[i] = v.data[i];
-}
-
 struct Halves {
   static constexpr size_t size = kPlainLanes;
   uint16_t data[kPlainLanes];
@@ -43,11 +21,7 @@ SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) {
   std::memcpy(r.data, p, sizeof(r.data));
   return r;
 }
-SIMDATTN_INLINE Halves load_halves(const uint16_t* p, Lanes part) { return load_lanes<Halves>(p, part); }
 SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) { std::memcpy(p, v.data, sizeof(v.data)); }
-SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) {
-  for (int64_t i = part.from; i < part.to; ++i) p[i] = v.data[i];
-}
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) {
   return each<Bits32>([&](size_t i) SIMDATTN_LAMBDA { return v.data[i]; });
 }
@@ -57,7 +31,6 @@ SIMDATTN_INLINE Halves narrow_bits(Bits32 v) {
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   return each<Bits32>([&](size_t i) SIMDATTN_LAMBDA { return p[i]; });
 }
-SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) { return load_lanes<Bits32>(p, part); }
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return each<Ints>([&](size_t i) SIMDATTN_LAMBDA { return static_cast<int8_t>(p[i]); });
 }
@@ -213,5 +186,7 @@ SIMDATTN_INLINE Ints odd_bytes(Ints v) { return even_bytes(v >> 8); }
 
 }  // namespace
 }  // namespace simdattn
+
+#include "lib/simd/native/lanes.h"  // wants the above
 
 #endif  // SIMDATTN_LIB_SIMD_NATIVE_PLAIN_H_

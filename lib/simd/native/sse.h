@@ -1,4 +1,4 @@
-// SSE2, and SSE4 where the flags have it: access to some lanes, 16-bit numbers; a vector is one 128-bit block.
+// SSE2, and SSE4 where the flags have it: 16-bit numbers, order of lanes; a vector is one 128-bit block.
 #ifndef SIMDATTN_LIB_SIMD_NATIVE_SSE_H_
 #define SIMDATTN_LIB_SIMD_NATIVE_SSE_H_
 
@@ -6,27 +6,6 @@
 
 namespace simdattn {
 namespace {
-
-struct Lanes {
-  int64_t from, to;
-};
-SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {0, n}; }
-SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) { return {from, to}; }
-SIMDATTN_INLINE Mask mask_of(Lanes part) {
-  const Ints i = lane_numbers();
-  return greater(Ints(static_cast<int32_t>(part.to)), i) & at_least(i, Ints(static_cast<int32_t>(part.from)));
-}
-
-SIMDATTN_INLINE Floats load(const float* p, Lanes part) {
-  alignas(16) float copy[4] = {};
-  copy_lanes<kLanes>(p, copy, part.from, part.to);
-  return Floats::load_aligned(copy);
-}
-SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
-  alignas(16) float copy[4];
-  v.store_aligned(copy);
-  copy_lanes<kLanes>(copy, p, part.from, part.to);
-}
 
 template <class T>
 SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t) {
@@ -63,6 +42,7 @@ SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return _mm_unpackhi_ps(a,
 SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm_shuffle_ps(v, v, 0xA0); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm_shuffle_ps(v, v, 0xF5); }
 
+using Halves = __m128i;
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_unpacklo_epi16(v, _mm_setzero_si128()); }
 SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) {
 #ifdef __SSE4_1__
@@ -89,7 +69,6 @@ SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return _mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24);
 }
 SIMDATTN_INLINE __m128i repeated_half(uint16_t x) { return _mm_set1_epi16(static_cast<int16_t>(x)); }
-SIMDATTN_INLINE Bits32 load_bytes_of(const uint8_t* eight) { return load_bytes(eight, All()); }
 
 /// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
 SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {
@@ -130,6 +109,6 @@ SIMDATTN_INLINE Ints odd_bytes(Ints v) { return _mm_srai_epi16(v, 8); }
 }  // namespace
 }  // namespace simdattn
 
-#include "lib/simd/native/halves.h"  // wants the above
+#include "lib/simd/native/lanes.h"  // wants the above
 
 #endif  // SIMDATTN_LIB_SIMD_NATIVE_SSE_H_
