@@ -2,6 +2,7 @@
 #ifndef SIMDATTN_LIB_ENVIRONMENT_H_
 #define SIMDATTN_LIB_ENVIRONMENT_H_
 
+#include <bit>
 #include <cstdint>
 
 #if defined(__x86_64__)
@@ -43,6 +44,23 @@ class Environment {
     return w;
   }
   static void write(Word w) { asm volatile("msr fpcr, %0" : : "r"(w) : "memory"); }
+#elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__)
+  // FPSCR: traps 7:3, non-IEEE mode 2, rounding 1:0. In the upper half VSCR: 16 flushes subnormal numbers in instructions of VMX, which
+  // compilers take for a multiply-add with four registers. Linux sets it for every thread.
+  using Word = uint64_t;
+  using Vector [[gnu::vector_size(16)]] = uint32_t;
+  static constexpr Word kControl = 0x00010000000000FF;
+  static constexpr Word kDefault = 0;
+  static Word read() {
+    double fpscr;
+    Vector vscr;
+    asm volatile("mffs %0\n\tmfvscr %1" : "=d"(fpscr), "=v"(vscr));
+    return (std::bit_cast<Word>(fpscr) & 0xFFFFFFFF) | Word{vscr[0]} << 32;
+  }
+  static void write(Word w) {
+    const Vector vscr = {static_cast<uint32_t>(w >> 32)};
+    asm volatile("mtfsf 255,%0\n\tmtvscr %1" : : "d"(std::bit_cast<double>(w & 0xFFFFFFFF)), "v"(vscr) : "memory");
+  }
 #else
   using Word = uint32_t;
   static constexpr Word kControl = 0;

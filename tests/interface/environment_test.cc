@@ -64,6 +64,28 @@ constexpr Word kWords[] = {
     {"exceptions unmasked", 0x9F00},
     {"everything", 0x07489F00},
 };
+#elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__)
+// FPSCR, and in the upper half VSCR.
+using Vector [[gnu::vector_size(16)]] = uint32_t;
+uint64_t read_word() {
+  double fpscr;
+  Vector vscr;
+  asm volatile("mffs %0\n\tmfvscr %1" : "=d"(fpscr), "=v"(vscr) : : "memory");
+  return (std::bit_cast<uint64_t>(fpscr) & 0xFF) | uint64_t{vscr[0]} << 32;
+}
+void write_word(uint64_t word) {
+  const Vector vscr = {static_cast<uint32_t>(word >> 32)};
+  asm volatile("mtfsf 255,%0\n\tmtvscr %1" : : "d"(std::bit_cast<double>(word & 0xFF)), "v"(vscr) : "memory");
+}
+constexpr Word kWords[] = {
+    {"rounding towards zero", 1},
+    {"rounding up", 2},
+    {"rounding down", 3},
+    {"non-IEEE mode", 4},
+    {"exceptions unmasked", 0xF8},
+    {"the other mode of VMX", uint64_t{1} << 48},
+    {"everything", 0x00010000000000FF},
+};
 #else
 uint64_t read_word() { return 0; }
 void write_word(uint64_t) {}

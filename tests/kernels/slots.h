@@ -15,6 +15,7 @@
 
 #include "dispatch/target.h"
 #include "lib/dtypes.h"
+#include "lib/environment.h"
 #include "lib/ukernels.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -194,6 +195,9 @@ class SlotTest : public TargetTest {
 #endif
     return *scalar_target().kernels;
   }
+
+ private:
+  Environment environment_;  // slots rely on it
 };
 
 /// The slots of f32 arithmetic, and those that every arithmetic shares.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "dispatch/cpu.h"
+#include "lib/environment.h"
 #include "tests/kernels/vocabulary.h"
 
 namespace simdattn {
@@ -18,6 +19,7 @@ void report(const char* operation, int64_t numbers, int64_t lane) {
 #define ROW(name, isa)                                                                                      \
   TEST(Vocabulary, name) {                                                                                  \
     if (*missing_feature(Isa::isa) != '\0') GTEST_SKIP() << "this CPU lacks " << missing_feature(Isa::isa); \
+    const Environment environment;                                                                          \
     check_vocabulary_##name(report);                                                                        \
   }
 SIMDATTN_VOCABULARY_ROWS
