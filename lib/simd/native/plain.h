@@ -6,15 +6,14 @@
 #include <cstring>
 
 #include "lib/simd/machine.h"
+#include "lib/simd/native/order.h"
 
 namespace simdattn {
 namespace {
 
-constexpr size_t kPlainLanes = Floats::size;
-
 struct Halves {
-  static constexpr size_t size = kPlainLanes;
-  uint16_t data[kPlainLanes];
+  static constexpr size_t size = Floats::size;
+  uint16_t data[Floats::size];
 };
 SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) {
   Halves r;
@@ -46,7 +45,7 @@ SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
 template <int kPair>
 SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   return each<Bits16>([&](size_t i) SIMDATTN_LAMBDA {
-    return static_cast<uint16_t>(v[i % kPlainLanes] >> (16 * kPair + 8 * (i / kPlainLanes)) << 8);
+    return static_cast<uint16_t>(v[i % Floats::size] >> (16 * kPair + 8 * (i / Floats::size)) << 8);
   });
 }
 /// 2 kLanes bytes as upper halves of 16 bits, zeros below.
@@ -71,27 +70,6 @@ SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
     std::memcpy(reinterpret_cast<char*>(&r) + 16 * b, p + kRows * b * stride, 16);
   return r;
 }
-/// Interleaves the lower (kUpper: upper) halves of every block of a and b, unit by unit.
-template <class Unit, bool kUpper>
-SIMDATTN_INLINE Floats zip_blocks(Floats a, Floats b) {
-  constexpr size_t kUnits = 16 / sizeof(Unit);
-  struct Units {
-    Unit u[sizeof(Floats) / sizeof(Unit)];
-  };
-  const Units x = std::bit_cast<Units>(a), y = std::bit_cast<Units>(b);
-  Units r;
-  for (size_t i = 0; i < sizeof(Floats) / sizeof(Unit); ++i) {
-    const size_t from = i / kUnits * kUnits + (kUpper ? kUnits / 2 : 0) + i % kUnits / 2;
-    r.u[i] = i % 2 == 0 ? x.u[from] : y.u[from];
-  }
-  return std::bit_cast<Floats>(r);
-}
-SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) { return zip_blocks<uint16_t, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) { return zip_blocks<uint16_t, true>(a, b); }
-SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return zip_blocks<uint32_t, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return zip_blocks<uint32_t, true>(a, b); }
-SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) { return zip_blocks<uint64_t, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) { return zip_blocks<uint64_t, true>(a, b); }
 /// The partial sums of keys 4 b + i, folded to 4 in block b.
 SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
   const auto from = [&](int64_t first) SIMDATTN_LAMBDA { return load_blocks(sums + kLanes * i + first, kLanes); };
@@ -100,68 +78,13 @@ SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
   else return from(0);
 }
 
-/// Lane i of the result is lane f(i) of a and b, one behind the other.
-template <class F>
-SIMDATTN_INLINE Floats lanes_from(Floats a, Floats b, const F& f) {
-  return each<Floats>([&](size_t i) SIMDATTN_LAMBDA { return f(i) < kPlainLanes ? a[f(i)] : b[f(i) - kPlainLanes]; });
-}
-template <class Op>
-SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
-  for (size_t half = kPlainLanes / 2; half > 0; half /= 2) {
-    v = op(v, lanes_from(v, v, [&](size_t i) SIMDATTN_LAMBDA { return i + half; }));
-  }
-  return v[0];
-}
-SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) SIMDATTN_LAMBDA { return 2 * i; });
-}
-SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) SIMDATTN_LAMBDA { return 2 * i + 1; });
-}
-SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) SIMDATTN_LAMBDA { return i / 2 + i % 2 * kPlainLanes; });
-}
-SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) SIMDATTN_LAMBDA { return i / 2 + i % 2 * kPlainLanes + kPlainLanes / 2; });
-}
-SIMDATTN_INLINE Floats even_twice(Floats v) {
-  return lanes_from(v, v, [](size_t i) SIMDATTN_LAMBDA { return i / 2 * 2; });
-}
-SIMDATTN_INLINE Floats odd_twice(Floats v) {
-  return lanes_from(v, v, [](size_t i) SIMDATTN_LAMBDA { return i / 2 * 2 + 1; });
-}
-/// Lane i of the result is lane i ^ kHalf.
-template <int64_t kHalf>
-SIMDATTN_INLINE Floats swap_lanes(Floats v) {
-  return lanes_from(v, v, [](size_t i) SIMDATTN_LAMBDA { return i ^ static_cast<size_t>(kHalf); });
-}
-
 /// The f16 in the first and in the second half of a vector.
 SIMDATTN_INLINE Floats f32_of_f16(Floats v, size_t first) {
   const Bits16 words = cast_bits<uint16_t>(v);
   return each<Floats>([&](size_t i) SIMDATTN_LAMBDA { return to_f32(f16{words[first + i]}); });
 }
 SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_of_f16(v, 0); }
-SIMDATTN_INLINE Floats f32_of_second(Floats v) { return f32_of_f16(v, kPlainLanes); }
-
-/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
-SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {
-  return each<Bits16>([&](size_t i) SIMDATTN_LAMBDA { return static_cast<uint16_t>((i % 2 == 0 ? e : o)[i / 2]); });
-}
-SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) { return lower_words(e >> 16, o >> 16); }
-/// upper without its last bit where lower is 0.
-SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  return each<Bits16>(
-      [&](size_t i) SIMDATTN_LAMBDA { return static_cast<uint16_t>(lower[i] == 0 ? upper[i] & 0xFFFEu : upper[i]); });
-}
-/// Two vectors without NaN, one behind the other, rounded to nearest even.
-SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
-  const auto rounded = [](uint32_t b) SIMDATTN_LAMBDA { return ((b & 0xFFFFu) == 0 ? b & ~0x10000u : b) >> 16; };
-  for (size_t i = 0; i < kPlainLanes; ++i) {
-    p[i].bits = static_cast<uint16_t>(rounded(b0[i]));
-    p[kPlainLanes + i].bits = static_cast<uint16_t>(rounded(b1[i]));
-  }
-}
+SIMDATTN_INLINE Floats f32_of_second(Floats v) { return f32_of_f16(v, Floats::size); }
 
 /// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) {
@@ -173,16 +96,13 @@ SIMDATTN_INLINE Ints nearest(Floats v) {
 template <bool kUnsigned>
 SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
   uint8_t* const out = static_cast<uint8_t*>(p);
-  for (size_t i = 0; i < kPlainLanes; ++i) {
+  for (size_t i = 0; i < Floats::size; ++i) {
     out[i] = static_cast<uint8_t>(v0[i]);
-    out[kPlainLanes + i] = static_cast<uint8_t>(v1[i]);
-    out[2 * kPlainLanes + i] = static_cast<uint8_t>(v2[i]);
-    out[3 * kPlainLanes + i] = static_cast<uint8_t>(v3[i]);
+    out[Floats::size + i] = static_cast<uint8_t>(v1[i]);
+    out[2 * Floats::size + i] = static_cast<uint8_t>(v2[i]);
+    out[3 * Floats::size + i] = static_cast<uint8_t>(v3[i]);
   }
 }
-/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
-SIMDATTN_INLINE Ints even_bytes(Ints v) { return (((v << 24) >> 24) & Ints(0xFFFF)) | (((v << 8) >> 24) << 16); }
-SIMDATTN_INLINE Ints odd_bytes(Ints v) { return even_bytes(v >> 8); }
 
 }  // namespace
 }  // namespace simdattn
