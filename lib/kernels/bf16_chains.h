@@ -45,21 +45,27 @@ template <class T>
 constexpr bool kWide = std::is_same_v<T, bf16> || kWideChainRows == kChainRows;
 constexpr bool takes_wide_tiles(int64_t rows) { return rows <= kWideChainRows || kWideChainRows == kChainRows; }
 
-/// Lane by lane where no control word flushes.
-template <class F>
-SIMDATTN_NOINLINE Floats lane_by_lane(Floats a, Floats b, Floats c, const F& f) {
+// Where no control word flushes, operands and results are flushed one by one.
+SIMDATTN_INLINE Floats flushed(Floats v) {
+  const Floats zero = float_of(bits_of(v) & Bits32(0x80000000u));
+  return select(abs(v) < Floats(scalar::kSmallestNormal), zero, v);
+}
+SIMDATTN_NOINLINE Floats step_by_lanes(Floats a, Floats b, Floats c) {
   float x[kLanes], y[kLanes], z[kLanes];
   store(a, x), store(b, y), store(c, z);
-  for (int64_t i = 0; i < kLanes; ++i) x[i] = f(x[i], y[i], z[i]);
+  for (int64_t i = 0; i < kLanes; ++i) x[i] = scalar::flushed_fma(x[i], y[i], z[i]);
   return load(x);
 }
 SIMDATTN_INLINE Floats chain_sum(Floats a, Floats b) {
   if constexpr (FlushSubnormals::kByControlWord) return a + b;
-  return lane_by_lane(a, b, b, [](float x, float y, float) { return scalar::flushed_add(x, y); });
+  return flushed(flushed(a) + flushed(b));
 }
 SIMDATTN_INLINE Floats chain_step(Floats a, Floats b, Floats c) {
   if constexpr (FlushSubnormals::kByControlWord) return mul_add(a, b, c);
-  return lane_by_lane(a, b, c, scalar::flushed_fma);
+  const Floats sum = mul_add(flushed(a), flushed(b), flushed(c));
+  // The smallest normal number may be a tiny one that was rounded up.
+  if (any(abs(sum) == Floats(scalar::kSmallestNormal))) return step_by_lanes(a, b, c);
+  return flushed(sum);
 }
 
 constexpr auto kFirstChain = std::integral_constant<int64_t, 0>();
