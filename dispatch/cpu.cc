@@ -6,6 +6,8 @@
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__powerpc64__) && defined(__linux__)
+#include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #include <sys/prctl.h>
@@ -179,6 +181,13 @@ const char* missing_feature(Isa isa) {
     case Isa::kSve2Vl128I8mm: return missing_sve_i8mm(Isa::kSve2Vl128);
     default: return "another architecture";
   }
+}
+
+#elif defined(__powerpc64__) && defined(__linux__)
+
+const char* missing_feature(Isa isa) {
+  if (isa == Isa::kPower9) return (getauxval(AT_HWCAP2) & PPC_FEATURE2_ARCH_3_00) != 0 ? "" : "arch_3_00";
+  return isa == Isa::kBaseline ? "" : "another architecture";
 }
 
 #else

@@ -26,6 +26,7 @@ enum class Isa : uint8_t {
   kSve2Vl128,     // SVE2
   kSveVl256I8mm,  // and BFMLALB, BFMLALT, SMMLA, USMMLA of SVE
   kSve2Vl128I8mm,
+  kPower9,  // VSX with conversions of f16
 };
 
 /// Name of the first feature of `isa` that this CPU lacks or whose registers the operating system does not save; ""

@@ -24,6 +24,8 @@
 #define SIMDATTN_SVE 1
 #elif defined(__aarch64__)
 #define SIMDATTN_NEON 1
+#elif defined(__VSX__) && defined(__LITTLE_ENDIAN__)
+#define SIMDATTN_VSX 1
 #else
 #error "an instruction set without a file in native/"
 #endif
@@ -51,7 +53,7 @@ constexpr bool kAvx512 = false;
 #endif
 
 /// Vector registers that a tile counts on.
-#if SIMDATTN_AVX512 || SIMDATTN_SVE || SIMDATTN_NEON
+#if SIMDATTN_AVX512 || SIMDATTN_SVE || SIMDATTN_NEON || SIMDATTN_VSX
 constexpr int64_t kRegisters = 32;
 #else
 constexpr int64_t kRegisters = 16;

@@ -47,6 +47,8 @@ struct Max {
 #include "lib/simd/native/sve.h"
 #elif SIMDATTN_NEON
 #include "lib/simd/native/neon.h"
+#elif SIMDATTN_VSX
+#include "lib/simd/native/vsx.h"
 #endif
 #include "lib/simd/native/absent.h"
 #include "lib/simd/native/products.h"

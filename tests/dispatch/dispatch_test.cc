@@ -115,7 +115,8 @@ TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
     const std::vector<std::vector<const char*>> best_first = {
         {"/amx"},      {"/avx512_bf16"}, {"/avx3_dl"}, {"/avx3", "/avx512bw"},
         {"/avx_vnni"}, {"/avx2"},        {"/sse4"},    {"/sse2"},
-        {"/sve"},      {"/neon"},        {"/f32x"},    {"scalar"}};
+        {"/sve"},      {"/neon"},        {"/ppc9"},    {"/f32x"},
+        {"scalar"}};
     for (size_t i = 0; i < best_first.size(); ++i) {
       for (const char* part : best_first[i]) {
         if (name.find(part) != name.npos) return i;

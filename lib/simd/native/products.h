@@ -79,6 +79,14 @@ SIMDATTN_INLINE Ints odd_pairs(Ints a, Ints b) {
 }
 #endif
 
+#elif SIMDATTN_VSX
+template <bool kWeights>
+SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
+  sum = vec_msum(reinterpret_cast<__vector signed short>(x.data), reinterpret_cast<__vector signed short>(column.data),
+                 sum.data);
+}
+SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
+
 #elif SIMDATTN_NEON
 #if defined(__ARM_FEATURE_DOTPROD)
 template <bool kWeights>

@@ -1,0 +1,67 @@
+// VSX of 64-bit Power, little-endian, from POWER9 on: 16-bit numbers; a vector is one 128-bit block.
+#ifndef SIMDATTN_LIB_SIMD_NATIVE_VSX_H_
+#define SIMDATTN_LIB_SIMD_NATIVE_VSX_H_
+
+#include "lib/simd/machine.h"
+#include "lib/simd/native/order.h"
+
+namespace simdattn {
+namespace {
+
+template <int64_t kRows = 4, class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t) {
+  return Floats::load_unaligned(reinterpret_cast<const float*>(p));
+}
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) { return Floats::load_unaligned(sums + 4 * i); }
+
+/// In the lower halves of 32-bit lanes, where conversions of f16 take them.
+using Halves = Bits32;
+SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) {
+  unsigned long long four;
+  __builtin_memcpy(&four, p, sizeof(four));
+  const __vector unsigned long long words = {four, 0};
+  return bits_of(zip_lo_words(reinterpret_cast<Floats::register_type>(words), Floats(0.0f)));
+}
+SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) {
+  const auto words = vec_pack(v.data, v.data);
+  const unsigned long long four = reinterpret_cast<__vector unsigned long long>(words)[0];
+  __builtin_memcpy(p, &four, sizeof(four));
+}
+SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return v; }
+SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return v; }
+SIMDATTN_INLINE Floats f32_from_f16(Halves v) {
+  Floats::register_type r;
+  asm("xvcvhpsp %x0,%x1" : "=wa"(r) : "wa"(v.data));
+  return r;
+}
+SIMDATTN_INLINE Halves f16_of_number(Floats v) {
+  Halves::register_type r;
+  asm("xvcvsphp %x0,%x1" : "=wa"(r) : "wa"(v.data));
+  return r;
+}
+SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_from_f16(bits_of(zip_lo_words(v, Floats(0.0f)))); }
+SIMDATTN_INLINE Floats f32_of_second(Floats v) { return f32_from_f16(bits_of(zip_hi_words(v, Floats(0.0f)))); }
+SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
+  uint32_t four;
+  __builtin_memcpy(&four, p, sizeof(four));
+  const Bits32::register_type places = {0, 8, 16, 24};
+  return Bits32(four).data >> places & Bits32(255u).data;
+}
+SIMDATTN_INLINE Ints load_integers(const uint8_t* p) { return cast_bits<int32_t>(load_bytes(p, All()) << 24) >> 24; }
+SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return Bits32(x); }
+
+/// To nearest even.
+SIMDATTN_INLINE Ints nearest(Floats v) { return vec_cts(vec_rint(v.data), 0); }
+/// The lanes of four vectors, each a byte, one behind the other.
+template <bool kUnsigned>
+SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
+  const auto bytes = vec_pack(vec_pack(v0.data, v1.data), vec_pack(v2.data, v3.data));
+  __builtin_memcpy(p, &bytes, sizeof(bytes));
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#include "lib/simd/native/lanes.h"  // wants the above
+
+#endif  // SIMDATTN_LIB_SIMD_NATIVE_VSX_H_
