@@ -3,7 +3,7 @@
 
 #include "bench/harness.h"
 #include "dispatch/target.h"
-#include "lib/ukernels.h"
+#include "lib/contract/ukernels.h"
 
 // The smallest call of each function, and the same with slots that do nothing: what validation and dispatch cost.
 

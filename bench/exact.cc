@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "bench/peers.h"
-#include "lib/dtypes.h"
+#include "lib/contract/dtypes.h"
 
 // The textbook formulas in float64, row by row. Nothing of the library's is used but the reading of stored numbers.
 

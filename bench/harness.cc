@@ -11,7 +11,7 @@
 #include <random>
 
 #include "bench/peers.h"
-#include "lib/dtypes.h"
+#include "lib/contract/dtypes.h"
 
 namespace bench {
 namespace {

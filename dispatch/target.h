@@ -3,7 +3,7 @@
 #define SIMDATTN_DISPATCH_TARGET_H_
 
 #include "include/simdattn/simdattn.h"
-#include "lib/ukernels.h"
+#include "lib/contract/ukernels.h"
 
 namespace simdattn {
 

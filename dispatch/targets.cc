@@ -6,7 +6,7 @@
 
 #include "dispatch/cpu.h"
 #include "dispatch/target.h"
-#include "lib/kernel_table.h"
+#include "lib/contract/kernel_table.h"
 
 namespace simdattn {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/peers/peer.h"
-#include "lib/dtypes.h"
+#include "lib/contract/dtypes.h"
 
 namespace bench {
 namespace {

@@ -8,9 +8,9 @@
 #ifndef SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
 #define SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
 
-#include "lib/flush_subnormals.h"
+#include "lib/definition/flushed.h"
 #include "lib/kernels/register_tile.h"
-#include "lib/scalar/flushed.h"
+#include "lib/simd/flush_subnormals.h"
 
 #define SIMDATTN_NOINLINE __attribute__((noinline))
 

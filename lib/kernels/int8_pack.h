@@ -1,12 +1,12 @@
-// Queries, keys and values of Arithmetic::kInt8: integers with a scale for each row, in the formats of lib/int8_operands.h.
+// Queries, keys and values of Arithmetic::kInt8: integers with a scale for each row, in the formats of lib/contract/int8_operands.h.
 #ifndef SIMDATTN_LIB_KERNELS_INT8_PACK_H_
 #define SIMDATTN_LIB_KERNELS_INT8_PACK_H_
 
 #include <cstring>
 #include <type_traits>
 
-#include "lib/cursor.h"
-#include "lib/int8_operands.h"
+#include "lib/contract/cursor.h"
+#include "lib/contract/int8_operands.h"
 #include "lib/kernels/pack.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"

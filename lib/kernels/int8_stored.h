@@ -117,7 +117,7 @@ void int8_value_stored(const ValueTile& a) {
   }
 }
 
-/// By the names that lib/int8_operands.h asks for.
+/// By the names that lib/contract/int8_operands.h asks for.
 struct Int8Kernels {
   static constexpr auto query_bytes = int8_kernel_query_bytes;
   static constexpr auto panel_bytes = int8_panel_bytes;

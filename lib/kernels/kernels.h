@@ -2,7 +2,8 @@
 #ifndef SIMDATTN_LIB_KERNELS_KERNELS_H_
 #define SIMDATTN_LIB_KERNELS_KERNELS_H_
 
-#include "lib/f32_operands.h"
+#include "lib/contract/f32_operands.h"
+#include "lib/contract/table_of_kernels.h"
 #include "lib/kernels/bf16_attention.h"
 #include "lib/kernels/elementwise.h"
 #include "lib/kernels/modify_row.h"
@@ -15,7 +16,6 @@
 #include "lib/kernels/softmax_tile.h"
 #include "lib/kernels/store.h"
 #include "lib/kernels/value_tile.h"
-#include "lib/table_of_kernels.h"
 
 namespace simdattn {
 namespace {

@@ -1,4 +1,4 @@
-// The kernels of a narrow storage type, by the names that lib/narrow_operands.h asks for.
+// The kernels of a narrow storage type, by the names that lib/contract/narrow_operands.h asks for.
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_H_
 

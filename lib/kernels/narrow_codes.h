@@ -2,9 +2,9 @@
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_CODES_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_CODES_H_
 
-#include "lib/cursor.h"
-#include "lib/kv_formats.h"
-#include "lib/panel_columns.h"
+#include "lib/contract/cursor.h"
+#include "lib/contract/kv_formats.h"
+#include "lib/contract/panel_columns.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/memory.h"
 

@@ -1,9 +1,9 @@
-// Scores in Arithmetic::kInt8 of keys in blocks with scales of their own: BlockIntegers::score() of lib/narrow_operands.h.
+// Scores in Arithmetic::kInt8 of keys in blocks with scales of their own: BlockIntegers::score() of lib/contract/narrow_operands.h.
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_INTEGERS_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_INTEGERS_H_
 
+#include "lib/contract/narrow_operands.h"
 #include "lib/kernels/register_tile.h"
-#include "lib/narrow_operands.h"
 
 namespace simdattn {
 namespace {

@@ -2,8 +2,8 @@
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_ROWS_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_ROWS_H_
 
+#include "lib/contract/narrow_slots.h"
 #include "lib/kernels/narrow_codes.h"
-#include "lib/narrow_slots.h"
 #include "lib/simd/math.h"
 
 namespace simdattn {
@@ -82,7 +82,7 @@ SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* /*scales*/, 
 
 // ---- From f32 ----------------------------------------------------------------------------------------------------------
 
-/// largest_bits() of lib/kv_formats.h.
+/// largest_bits() of lib/contract/kv_formats.h.
 SIMDATTN_INLINE uint32_t largest_magnitude(const float* x, int64_t n) {
   Ints largest(0);
   for_each_batch(

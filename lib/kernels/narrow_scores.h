@@ -3,7 +3,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_SCORES_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_SCORES_H_
 
-#include "lib/fma.h"
+#include "lib/contract/fma.h"
 #include "lib/kernels/narrow_codes.h"
 #include "lib/kernels/score_tile.h"
 

@@ -3,11 +3,11 @@
 #ifndef SIMDATTN_LIB_KERNELS_OVERLAYS_H_
 #define SIMDATTN_LIB_KERNELS_OVERLAYS_H_
 
-#include "lib/int8_operands.h"
-#include "lib/intrinsics/amx.h"
-#include "lib/intrinsics/avx512_bf16.h"
-#include "lib/kv_formats.h"
-#include "lib/ukernels.h"
+#include "lib/contract/int8_operands.h"
+#include "lib/contract/kv_formats.h"
+#include "lib/contract/ukernels.h"
+#include "lib/overlays/amx.h"
+#include "lib/overlays/avx512_bf16.h"
 
 namespace simdattn {
 

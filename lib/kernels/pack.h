@@ -2,8 +2,8 @@
 #ifndef SIMDATTN_LIB_KERNELS_PACK_H_
 #define SIMDATTN_LIB_KERNELS_PACK_H_
 
-#include "lib/cursor.h"
-#include "lib/panel_columns.h"
+#include "lib/contract/cursor.h"
+#include "lib/contract/panel_columns.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"

@@ -3,8 +3,8 @@
 #ifndef SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 #define SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 
-#include "lib/cursor.h"
-#include "lib/row_tiles.h"
+#include "lib/contract/cursor.h"
+#include "lib/contract/row_tiles.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"
 

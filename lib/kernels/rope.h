@@ -2,9 +2,9 @@
 #ifndef SIMDATTN_LIB_KERNELS_ROPE_H_
 #define SIMDATTN_LIB_KERNELS_ROPE_H_
 
-#include "lib/cursor.h"
+#include "lib/contract/cursor.h"
+#include "lib/contract/rotate_columns.h"
 #include "lib/kernels/elementwise.h"
-#include "lib/rotate_columns.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"
 

@@ -5,7 +5,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_SCORES_H_
 #define SIMDATTN_LIB_KERNELS_SCORES_H_
 
-#include "lib/cursor.h"
+#include "lib/contract/cursor.h"
 #include "lib/kernels/elementwise.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/math.h"

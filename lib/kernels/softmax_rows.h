@@ -5,7 +5,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_SOFTMAX_ROWS_H_
 #define SIMDATTN_LIB_KERNELS_SOFTMAX_ROWS_H_
 
-#include "lib/cursor.h"
+#include "lib/contract/cursor.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"
 

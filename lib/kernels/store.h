@@ -2,7 +2,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_STORE_H_
 #define SIMDATTN_LIB_KERNELS_STORE_H_
 
-#include "lib/panel_columns.h"
+#include "lib/contract/panel_columns.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"

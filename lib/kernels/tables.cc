@@ -1,5 +1,5 @@
 // The list of the tables that meson.build has compiled: SIMDATTN_TABLES is ROW(backend, name, Isa, fma) for each.
-#include "lib/kernel_table.h"
+#include "lib/contract/kernel_table.h"
 
 namespace simdattn {
 

@@ -1,4 +1,4 @@
-// The rules on structs inside of others, and on what they grow into. Whole arguments may be of other versions: lib/sized.h.
+// The rules on structs inside of others, and on what they grow into. Whole arguments may be of other versions: lib/api/sized.h.
 #ifndef SIMDATTN_LIB_RULES_INSIDE_H_
 #define SIMDATTN_LIB_RULES_INSIDE_H_
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lib/ukernels.h"
+#include "lib/contract/ukernels.h"
 
 namespace simdattn {
 namespace {

@@ -1,6 +1,6 @@
 #include "lib/rules/scores.h"
 
-#include "lib/dtypes.h"
+#include "lib/contract/dtypes.h"
 #include "lib/rules/workspace.h"
 
 namespace simdattn {

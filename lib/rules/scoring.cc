@@ -1,6 +1,6 @@
 #include "lib/rules/scoring.h"
 
-#include "lib/dtypes.h"
+#include "lib/contract/dtypes.h"
 
 namespace simdattn {
 namespace {

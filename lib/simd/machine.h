@@ -5,9 +5,9 @@
 
 #include SIMDATTN_ADAPTER
 
-#include "lib/dtypes.h"
+#include "lib/contract/dtypes.h"
+#include "lib/contract/ukernels.h"
 #include "lib/simd/registers.h"
-#include "lib/ukernels.h"
 
 // Which file of native/ serves it. Nothing outside of lib/simd asks for these.
 #if defined(SIMDATTN_PLAIN)

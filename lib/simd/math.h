@@ -1,11 +1,11 @@
-// exp, tanh, maximum and the fold of 16 partial sums: operation by operation the sequences of lib/scalar, so that the
+// exp, tanh, maximum and the fold of 16 partial sums: operation by operation the sequences of lib/definition, so that the
 // bits are the same (without fused multiply-add, fma rounds twice).
 #ifndef SIMDATTN_LIB_SIMD_MATH_H_
 #define SIMDATTN_LIB_SIMD_MATH_H_
 
 #include <limits>
 
-#include "lib/math_constants.h"
+#include "lib/contract/math_constants.h"
 #include "lib/simd/machine.h"
 #include "lib/simd/native.h"
 

@@ -35,7 +35,7 @@ SIMDATTN_INLINE void store(Floats v, float* p) { v.store_unaligned(p); }
 
 #if SIMDATTN_PLAIN || (SIMDATTN_X86 && !SIMDATTN_AVX2)
 constexpr bool kNativeF16 = false;
-// Without conversions of the CPU: sequences and constants of lib/dtypes.h.
+// Without conversions of the CPU: sequences and constants of lib/contract/dtypes.h.
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) {
   const Bits32 u = widen_bits(v);
   const Bits32 magnitude = u & Bits32(0x7FFFu);

@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstring>
 
-#include "lib/fma.h"
+#include "lib/contract/fma.h"
 #include "lib/simd/registers.h"
 
 namespace simdattn {

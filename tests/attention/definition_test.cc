@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/dtypes.h"
-#include "lib/scalar/flushed.h"
+#include "lib/contract/dtypes.h"
+#include "lib/definition/flushed.h"
 #include "simdattn/simdattn.h"
 #include "tests/attention/second_definition.h"
 #include "tests/support/problems.h"

@@ -7,8 +7,8 @@
 #include <limits>
 #include <numeric>
 
-#include "lib/fma.h"
-#include "lib/scalar/math.h"
+#include "lib/contract/fma.h"
+#include "lib/definition/math.h"
 
 namespace second {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/fma.h"
+#include "lib/contract/fma.h"
 #include "simdattn/simdattn.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"

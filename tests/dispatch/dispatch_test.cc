@@ -20,7 +20,7 @@
 
 #include "dispatch/cpu.h"
 #include "dispatch/target.h"
-#include "lib/kernel_table.h"
+#include "lib/contract/kernel_table.h"
 #include "simdattn/simdattn.h"
 #include "tests/support/target_test.h"
 

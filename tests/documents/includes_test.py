@@ -10,14 +10,14 @@ import sys
 LIB = 'lib/*.h'  # headers that stand in lib itself: the contract
 ALLOWED = {  # folder: folders, headers of lib, or single files that it may include, beside its own
     'include': [],
-    'dispatch': ['include', 'lib/kernel_table.h', 'lib/ukernels.h'],
+    'dispatch': ['include', 'lib/contract/kernel_table.h', 'lib/contract/ukernels.h'],
     'lib': ['include', LIB, 'lib/rules', 'lib/drivers/drivers.h', 'dispatch'],
     'lib/rules': ['include', LIB],
-    'lib/drivers': ['include', LIB, 'lib/rules', 'dispatch', 'lib/scalar/math.h', 'lib/scalar/scores.h'],
-    'lib/scalar': [LIB],
+    'lib/drivers': ['include', LIB, 'lib/rules', 'dispatch', 'lib/definition/math.h', 'lib/definition/scores.h'],
+    'lib/definition': [LIB],
     'lib/simd': [LIB],
-    'lib/kernels': [LIB, 'lib/simd', 'lib/scalar/flushed.h', 'lib/intrinsics/amx.h', 'lib/intrinsics/avx512_bf16.h'],
-    'lib/intrinsics': [LIB],
+    'lib/kernels': [LIB, 'lib/simd', 'lib/definition/flushed.h', 'lib/overlays/amx.h', 'lib/overlays/avx512_bf16.h'],
+    'lib/overlays': [LIB],
 }
 
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/sized.h"
+#include "lib/api/sized.h"
 #include "simdattn/simdattn.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"

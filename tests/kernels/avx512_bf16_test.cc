@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dispatch/cpu.h"
-#include "lib/scalar/flushed.h"
+#include "lib/definition/flushed.h"
 #include "tests/kernels/software_cases.h"
 #include "tests/kernels/software_pairs.h"
 #include "tests/support/records.h"

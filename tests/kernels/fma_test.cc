@@ -1,5 +1,5 @@
-// lib/fma.h without the instruction, against the instruction; where it is the baseline's, against the C library.
-#include "lib/fma.h"
+// lib/contract/fma.h without the instruction, against the instruction; where it is the baseline's, against the C library.
+#include "lib/contract/fma.h"
 
 #include <gtest/gtest.h>
 

@@ -13,10 +13,10 @@
 #include <string>
 #include <utility>
 
+#include "dispatch/environment.h"
 #include "dispatch/target.h"
-#include "lib/dtypes.h"
-#include "lib/environment.h"
-#include "lib/ukernels.h"
+#include "lib/contract/dtypes.h"
+#include "lib/contract/ukernels.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/target_test.h"

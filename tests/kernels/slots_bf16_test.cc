@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/fma.h"
-#include "lib/scalar/flushed.h"
+#include "lib/contract/fma.h"
+#include "lib/definition/flushed.h"
 #include "tests/kernels/slots.h"
 #include "tests/support/records.h"
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/math_constants.h"
+#include "lib/contract/math_constants.h"
 #include "tests/kernels/slots.h"
 
 namespace simdattn::test {

@@ -4,9 +4,9 @@
 #include <bit>
 
 #include "dispatch/cpu.h"
-#include "lib/intrinsics/avx512_bf16.h"
-#include "lib/intrinsics/avx512_bf16_kernels.h"
-#include "lib/scalar/flushed.h"
+#include "lib/definition/flushed.h"
+#include "lib/overlays/avx512_bf16.h"
+#include "lib/overlays/avx512_bf16_kernels.h"
 
 namespace simdattn::test {
 namespace {

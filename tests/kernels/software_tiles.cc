@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "lib/dtypes.h"
-#include "lib/intrinsics/amx_kernels.h"
-#include "lib/scalar/flushed.h"
+#include "lib/contract/dtypes.h"
+#include "lib/definition/flushed.h"
+#include "lib/overlays/amx_kernels.h"
 
 namespace simdattn::test {
 namespace {

@@ -1,11 +1,11 @@
-// The tile instructions of AMX in software, as ../shared/hardware recorded them, and the kernels of lib/intrinsics over them:
+// The tile instructions of AMX in software, as ../shared/hardware recorded them, and the kernels of lib/overlays over them:
 // what lets a CPU that has AVX-512 test the code of one that has AMX.
 #ifndef SIMDATTN_TESTS_KERNELS_SOFTWARE_TILES_H_
 #define SIMDATTN_TESTS_KERNELS_SOFTWARE_TILES_H_
 
 #include <cstdint>
 
-#include "lib/ukernels.h"
+#include "lib/contract/ukernels.h"
 
 namespace simdattn::test {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "lib/fma.h"
+#include "lib/contract/fma.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"

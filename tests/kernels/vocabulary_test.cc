@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "dispatch/cpu.h"
-#include "lib/environment.h"
+#include "dispatch/environment.h"
 #include "tests/kernels/vocabulary.h"
 
 namespace simdattn {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/dtypes.h"
+#include "lib/contract/dtypes.h"
 #include "simdattn/simdattn.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"

@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <initializer_list>
 
-#include "lib/dtypes.h"
-#include "lib/ukernels.h"
+#include "lib/contract/dtypes.h"
+#include "lib/contract/ukernels.h"
 #include "simdattn/simdattn.h"
 #include "tests/support/guarded.h"
 

@@ -1,0 +1,325 @@
+// The functions that are linked, with C linkage: null pointers, struct sizes and the floating-point environment, then the
+// driver. Nothing is computed here. Functions whose fixed cost counts enter the environment in their driver, after the rules:
+// reading the control word waits for the arithmetic of the call before, which runs on while the rules do.
+#define SIMDATTN_BUILDING 1
+#include "dispatch/environment.h"
+#include "dispatch/target.h"
+#include "lib/api/sized.h"
+#include "lib/drivers/drivers.h"
+#include "lib/rules/inside.h"
+#include "lib/rules/views.h"
+
+namespace drivers = simdattn::drivers;
+using simdattn::Code;
+using simdattn::Environment;
+using simdattn::Sized;
+using simdattn::Status;
+
+namespace {
+
+/// An optional argument.
+template <class V>
+const V& or_absent(const V* view) {
+  static constexpr V kAbsent{};
+  return view == nullptr ? kAbsent : *view;
+}
+
+}  // namespace
+
+/// A view or array that must be there.
+#define SIMDATTN_NEED(argument) \
+  SIMDATTN_REQUIRE(argument != nullptr, Code::kNullPointer, #argument ": the pointer must not be null")
+/// `name_` is the caller's struct in today's version.
+#define SIMDATTN_SIZED(type, name)                                 \
+  const Sized<type> name##_sized(name);                            \
+  SIMDATTN_REQUIRE(name##_sized.ok(), Code::kStructSize,           \
+                   #name ".struct_size: no version of " #type      \
+                         " had it; begin with the initialiser of " \
+                         "the struct");                            \
+  const type& name##_ = *name##_sized
+
+extern "C" {
+
+// ---- Unfused ---------------------------------------------------------------------------------------------------------
+
+simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_const_view4* k, const simdattn_view4* out,
+                                const simdattn_score_options* options, const simdattn_exec* exec) {
+  SIMDATTN_NEED(q);
+  SIMDATTN_NEED(k);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_score_options, options);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  return drivers::scores(*q, *k, *out, options_, exec_);
+}
+
+size_t simdattn_scores_workspace(simdattn_arithmetic arithmetic, int64_t d_qk) {
+  return drivers::scores_workspace(arithmetic, d_qk);
+}
+
+simdattn_status simdattn_softmax(const simdattn_const_view2* x, const simdattn_view2* out, const simdattn_view1* lse,
+                                 const simdattn_exec* exec) {
+  SIMDATTN_NEED(x);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  return drivers::softmax(*x, *out, or_absent(lse), exec_);
+}
+
+simdattn_status simdattn_masked_softmax(const simdattn_const_view4* x, const simdattn_view4* out,
+                                        const simdattn_scoring* scoring, const simdattn_view3* lse,
+                                        const simdattn_exec* exec) {
+  SIMDATTN_NEED(x);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_scoring, scoring);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  return drivers::masked_softmax(*x, *out, scoring_, or_absent(lse), exec_);
+}
+
+simdattn_status simdattn_weighted_values(const simdattn_const_view4* p, const simdattn_const_view4* v,
+                                         const simdattn_view4* out, const simdattn_value_options* options,
+                                         const simdattn_exec* exec) {
+  SIMDATTN_NEED(p);
+  SIMDATTN_NEED(v);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_value_options, options);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  return drivers::weighted_values(*p, *v, *out, options_, exec_);
+}
+
+size_t simdattn_weighted_values_workspace(simdattn_arithmetic arithmetic, int64_t d_v) {
+  return drivers::weighted_values_workspace(arithmetic, d_v);
+}
+
+simdattn_status simdattn_gaussian_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
+                                         const simdattn_view4* out, const simdattn_score_options* options,
+                                         const simdattn_exec* exec) {
+  SIMDATTN_NEED(q);
+  SIMDATTN_NEED(k);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_score_options, options);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::gaussian_scores(*q, *k, *out, options_, exec_);
+}
+
+simdattn_status simdattn_bilinear_scores(const simdattn_const_view4* q, const simdattn_const_view3* m,
+                                         const simdattn_const_view4* k, const simdattn_view4* out,
+                                         const simdattn_score_options* options, const simdattn_exec* exec) {
+  SIMDATTN_NEED(q);
+  SIMDATTN_NEED(m);
+  SIMDATTN_NEED(k);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_score_options, options);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::bilinear_scores(*q, *m, *k, *out, options_, exec_);
+}
+
+size_t simdattn_bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
+  return drivers::bilinear_scores_workspace(d_q, d_k);
+}
+
+simdattn_status simdattn_additive_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
+                                         const simdattn_const_view2* w, const simdattn_view4* out,
+                                         const simdattn_const_view3* wq, const simdattn_const_view3* wk,
+                                         const simdattn_exec* exec) {
+  SIMDATTN_NEED(q);
+  SIMDATTN_NEED(k);
+  SIMDATTN_NEED(w);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::additive_scores(*q, *k, *w, *out, or_absent(wq), or_absent(wk), exec_);
+}
+
+size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
+  return drivers::additive_scores_workspace(d_q, d_k, d);
+}
+
+// ---- Positions -------------------------------------------------------------------------------------------------------
+
+simdattn_status simdattn_alibi_slopes(int64_t heads, float* slopes) {
+  const Environment environment;
+  return drivers::alibi_slopes(heads, slopes);
+}
+
+simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_view4* out, int64_t block,
+                                  const simdattn_exec* exec) {
+  SIMDATTN_NEED(x);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::hadamard(*x, *out, block, exec_);
+}
+
+simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_const_view4* p,
+                                  const simdattn_view4* out, const simdattn_exec* exec) {
+  SIMDATTN_NEED(x);
+  SIMDATTN_NEED(p);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::add_rows(*x, *p, *out, exec_);
+}
+
+simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_const_view2* cos,
+                              const simdattn_const_view2* sin, const simdattn_const_view2* positions,
+                              const simdattn_view4* out, const simdattn_rope_options* options,
+                              const simdattn_exec* exec) {
+  SIMDATTN_NEED(x);
+  SIMDATTN_NEED(cos);
+  SIMDATTN_NEED(sin);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_rope_options, options);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_CHECK(check_reserved(options_));
+  return drivers::rope(*x, *cos, *sin, or_absent(positions), *out, options_, exec_);
+}
+
+simdattn_status simdattn_rope_frequencies(double* inv_freq, int64_t pairs, double* attention_factor,
+                                          const simdattn_rope_table_options* options) {
+  SIMDATTN_SIZED(simdattn_rope_table_options, options);
+  const Environment environment;
+  return drivers::rope_frequencies(inv_freq, pairs, attention_factor, options_);
+}
+
+simdattn_status simdattn_rope_table(const simdattn_view2* cos, const simdattn_view2* sin,
+                                    const simdattn_rope_table_options* options, const simdattn_const_view2* positions,
+                                    int64_t first) {
+  SIMDATTN_NEED(cos);
+  SIMDATTN_NEED(sin);
+  SIMDATTN_SIZED(simdattn_rope_table_options, options);
+  const Environment environment;
+  return drivers::rope_table(*cos, *sin, options_, or_absent(positions), first);
+}
+
+simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pairs,
+                                     const simdattn_rope_table_options* table, const simdattn_const_view3* positions,
+                                     const simdattn_view4* out, const simdattn_rope_options* options,
+                                     const simdattn_exec* exec) {
+  SIMDATTN_NEED(x);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_rope_table_options, table);
+  SIMDATTN_SIZED(simdattn_rope_options, options);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_CHECK(check_reserved(options_));
+  const Environment environment;
+  return drivers::rope_direct(*x, pairs, table_, or_absent(positions), *out, options_, exec_);
+}
+
+size_t simdattn_rope_direct_workspace(int64_t pairs) { return drivers::rope_direct_workspace(pairs); }
+
+simdattn_status simdattn_sinusoidal_table(const simdattn_view2* out, double base, const simdattn_const_view1* positions,
+                                          int64_t first) {
+  SIMDATTN_NEED(out);
+  const Environment environment;
+  return drivers::sinusoidal_table(*out, base, or_absent(positions), first);
+}
+
+// ---- Storage of keys and values --------------------------------------------------------------------------------------
+
+int64_t simdattn_dtype_bytes(simdattn_dtype type) { return simdattn::dtype_bytes(type); }
+int64_t simdattn_row_bytes(simdattn_kv_type type, int64_t dim) { return simdattn::row_bytes(type, dim); }
+int64_t simdattn_panel_bytes(simdattn_kv_type type, int64_t dim) { return simdattn::panel_bytes(type, dim); }
+int64_t simdattn_kv_bytes(simdattn_kv_type type, simdattn_kv_layout layout, int64_t batch, int64_t heads,
+                          int64_t tokens, int64_t dim) {
+  return simdattn::kv_bytes(type, layout, batch, heads, tokens, dim);
+}
+simdattn_kv simdattn_contiguous_kv(void* data, simdattn_kv_type type, simdattn_kv_layout layout, int64_t batch,
+                                   int64_t heads, int64_t tokens, int64_t dim) {
+  return simdattn::contiguous_kv(data, type, layout, batch, heads, tokens, dim);
+}
+
+bool simdattn_has_scales(simdattn_kv_type type) { return simdattn::has_scales(type); }
+simdattn_kv simdattn_contiguous_scales(simdattn_kv kv, float* scales) {
+  return simdattn::contiguous_scales(kv, scales);
+}
+
+simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simdattn_const_view2* positions,
+                                   const simdattn_kv* kv, const simdattn_append_options* options,
+                                   const simdattn_exec* exec) {
+  SIMDATTN_NEED(rows);
+  SIMDATTN_NEED(kv);
+  SIMDATTN_SIZED(simdattn_kv, kv);
+  SIMDATTN_SIZED(simdattn_append_options, options);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_CHECK(check_inside(options_.rope, SIMDATTN_ROTATION_TEXT("options.rope")));
+  const Environment environment;
+  return drivers::kv_append(*rows, or_absent(positions), kv_, options_, exec_);
+}
+
+simdattn_status simdattn_dequantise(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
+                                    const simdattn_exec* exec) {
+  SIMDATTN_NEED(kv);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_const_kv, kv);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::dequantise(kv_, first, *out, exec_);
+}
+
+simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t last, int64_t delta,
+                                  const simdattn_key_rotation* rope, const simdattn_exec* exec) {
+  SIMDATTN_NEED(kv);
+  SIMDATTN_SIZED(simdattn_kv, kv);
+  SIMDATTN_SIZED(simdattn_key_rotation, rope);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_CHECK(check_inside(rope_, SIMDATTN_ROTATION_TEXT("rope")));
+  const Environment environment;
+  return drivers::kv_shift(kv_, first, last, delta, rope_, exec_);
+}
+
+// ---- Fused attention ---------------------------------------------------------------------------------------------------
+
+simdattn_status simdattn_attention(const simdattn_attention_problem* problem, const simdattn_exec* exec) {
+  SIMDATTN_NEED(problem);
+  SIMDATTN_SIZED(simdattn_attention_problem, problem);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  return drivers::attention(problem_, exec_);
+}
+
+simdattn_status simdattn_attention_plan(const simdattn_attention_problem* problem, simdattn_plan* plan,
+                                        const simdattn_exec* exec) {
+  SIMDATTN_NEED(problem);
+  SIMDATTN_NEED(plan);
+  SIMDATTN_SIZED(simdattn_attention_problem, problem);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::attention_plan(problem_, plan, exec_);
+}
+
+simdattn_status simdattn_attention_bind(const simdattn_attention_problem* problem, simdattn_plan* plan) {
+  SIMDATTN_NEED(problem);
+  SIMDATTN_NEED(plan);
+  SIMDATTN_SIZED(simdattn_attention_problem, problem);
+  const Environment environment;
+  return drivers::attention_bind(problem_, plan);
+}
+
+simdattn_status simdattn_attention_range(const simdattn_plan* plan, int64_t first, int64_t last, void* partial,
+                                         size_t partial_bytes, const simdattn_exec* exec) {
+  SIMDATTN_NEED(plan);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::attention_range(*plan, first, last, partial, partial_bytes, exec_);
+}
+
+simdattn_status simdattn_attention_reduce(const simdattn_plan* plan, int64_t first, int64_t last, const void* partial,
+                                          size_t partial_bytes, const simdattn_exec* exec) {
+  SIMDATTN_NEED(plan);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::attention_reduce(*plan, first, last, partial, partial_bytes, exec_);
+}
+
+simdattn_status simdattn_attention_merge(const simdattn_const_view5* parts, const simdattn_const_view4* part_lse,
+                                         const simdattn_view4* out, const simdattn_view3* lse, const float* sinks,
+                                         const simdattn_exec* exec) {
+  SIMDATTN_NEED(parts);
+  SIMDATTN_NEED(part_lse);
+  SIMDATTN_NEED(out);
+  SIMDATTN_SIZED(simdattn_exec, exec);
+  const Environment environment;
+  return drivers::attention_merge(*parts, *part_lse, *out, or_absent(lse), sinks, exec_);
+}
+
+}  // extern "C"

@@ -1,0 +1,59 @@
+// Structs that begin with their size, whatever version of the header the caller was compiled with.
+#ifndef SIMDATTN_LIB_API_SIZED_H_
+#define SIMDATTN_LIB_API_SIZED_H_
+
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+namespace simdattn {
+
+/// Bytes that the struct had in the first version with sizes: smaller is none of any version. Grows never.
+template <class T>
+inline constexpr size_t kFirstSize = sizeof(T);
+
+/// The caller's struct as this version knows it: itself, the defaults where there is none, or a copy in which members
+/// that the caller does not know have their defaults.
+template <class T>
+class Sized {
+ public:
+  static_assert(std::is_trivially_copyable_v<T>);
+
+  explicit Sized(const T* given) {
+    if (given == nullptr) {
+      use_ = &kDefaults;
+    } else if (given->struct_size == sizeof(T)) {
+      use_ = given;
+    } else {
+      use_ = other_version(given, given->struct_size);
+    }
+  }
+  Sized(const Sized&) = delete;
+  Sized& operator=(const Sized&) = delete;
+
+  bool ok() const { return use_ != nullptr; }
+  const T& operator*() const { return *use_; }
+
+ private:
+  /// A copy that looks like today's: what runs later compares sizes with its own.
+  const T* other_version(const T* given, size_t size) {
+    if (size < kFirstSize<T> || size > kMost || size % alignof(T) != 0) return nullptr;
+    const unsigned char* bytes = reinterpret_cast<const unsigned char*>(given);
+    // A newer caller: good if it uses nothing that is new, which then is 0.
+    for (size_t i = sizeof(T); i < size; ++i) {
+      if (bytes[i] != 0) return nullptr;
+    }
+    std::memcpy(copy_, &kDefaults, sizeof(T));
+    std::memcpy(copy_ + sizeof(size_t), bytes + sizeof(size_t), (size < sizeof(T) ? size : sizeof(T)) - sizeof(size_t));
+    return reinterpret_cast<const T*>(copy_);
+  }
+
+  static constexpr T kDefaults{};
+  static constexpr size_t kMost = size_t{1} << 16;  // an uninitialised size must not be walked
+  const T* use_;
+  alignas(T) unsigned char copy_[sizeof(T)];
+};
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_API_SIZED_H_

@@ -1,0 +1,130 @@
+// Operands of Arithmetic::kInt8, shared by the backends. Four numbers that are multiplied with four others lie side by side.
+//   query     int8 [dim rounded up to 64], zeros at the end; then Int8Query. Targets without dot products of bytes: int16
+//   panel     int8 [ceil(dim/4)][32][4], zeros past dim; then f32 scales [32]
+//   values    int8 [ceil(dim/32)][kKeyBlock/4][32][4], zeros past dim; then f32 scales [kKeyBlock]
+#ifndef SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_
+#define SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "lib/contract/dtypes.h"
+#include "lib/contract/ukernels.h"
+
+namespace simdattn {
+namespace {  // internal to each object, like the helpers of dtypes.h
+
+/// What follows the integers of a query.
+struct Int8Query {
+  float scale;
+  int32_t sum;  // of the integers: where instructions multiply unsigned by signed numbers, keys are taken + 128
+};
+
+constexpr int64_t int8_query_numbers(int64_t dim) { return (dim + 63) / 64 * 64; }
+constexpr int64_t int8_panel_numbers(int64_t dim) { return (dim + 3) / 4 * 4 * kPanelWidth; }
+constexpr int64_t int8_values_numbers(int64_t dim) {
+  return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock;
+}
+
+constexpr int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim) + 64; }
+constexpr int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
+constexpr int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
+
+/// The largest magnitude of some numbers from its bits: NaN if one of them was NaN or infinite.
+inline float int8_magnitude(int32_t bits) {
+  const float largest = std::bit_cast<float>(bits);
+  return largest < std::numeric_limits<float>::infinity() ? largest : std::bit_cast<float>(kCanonicalNaN);
+}
+
+/// A row as integers and their scale: x = scale * integer, nearly.
+struct RowScale {
+  float scale;
+  float inverse;  // 0: all integers are 0
+
+  explicit RowScale(float largest) : scale(largest / 127.0f), inverse(127.0f / largest) {
+    if (is_nan(largest)) {
+      inverse = 0.0f;
+    } else if (!(inverse < std::numeric_limits<float>::infinity())) {
+      inverse = scale = 0.0f;  // so small that its inverse is infinite, or 0
+    }
+  }
+  int8_t operator()(float x) const {
+    return inverse == 0.0f ? int8_t{0} : static_cast<int8_t>(std::nearbyint(x * inverse));
+  }
+};
+
+/// The same of a row's weights in one block, which are 0 .. 255. `finite`: all of them are.
+struct WeightScale {
+  float scale;
+  float inverse;
+
+  WeightScale(float largest, bool finite) {
+    largest += 0.0f;  // no -0, whose inverse is less than any number
+    inverse = 255.0f / largest;
+    scale = largest / 255.0f;
+    if (!(inverse < std::numeric_limits<float>::infinity())) inverse = scale = 0.0f;
+    if (!finite) {
+      inverse = 0.0f;
+      scale = std::bit_cast<float>(kCanonicalNaN);
+    }
+  }
+  uint8_t operator()(float u) const {
+    return inverse != 0.0f && u > 0.0f ? static_cast<uint8_t>(std::nearbyint(u * inverse)) : uint8_t{0};
+  }
+};
+
+/// Negative weights count as 0: a product with a scale must not overflow, nor a NaN in their value show. NaN stays.
+inline void int8_prepare_weights(const float* in, float* out, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) out[j] = in[j] < 0.0f ? 0.0f : in[j];
+}
+
+template <class I, class T>
+constexpr void set_int8_packing(KvOperands& kv) {
+  kv.pack_keys = I::template pack_keys<T>;
+  kv.pack_panel = I::template pack_panel<T>;
+  kv.pack_values = I::template pack_values<T>;
+}
+
+/// I names the kernels: prepare_query<T>, score_packed, value_packed; pack_keys and pack_values of f32 rows, or pack_keys<T>,
+/// pack_panel<T> and pack_values<T> of all types; kScalesApart if score_packed takes panels of stored integers as they are.
+/// `value_stored`: value_tile of stored integers in rows, or null.
+template <class I>
+constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&),
+                                          void (*value_stored)(const ValueTile&) = nullptr) {
+  AttentionKernels kernels = {.native = native,
+                              .tile_rows = tile_rows,
+                              .value_step = kKeyBlock,
+                              .query_bytes = I::query_bytes,
+                              .values_bytes = I::values_bytes,
+                              .prepare_query = {I::template prepare_query<float>, I::template prepare_query<bf16>,
+                                                I::template prepare_query<f16>},
+                              .kv = {},
+                              .softmax_tile = softmax_tile,
+                              .prepare_weights = int8_prepare_weights,
+                              .value_packed = I::value_packed,
+                              .begin = nullptr,
+                              .end = nullptr};
+  for (KvOperands& kv : kernels.kv) {
+    kv.panel_bytes = I::panel_bytes;
+    kv.score_packed = I::score_packed;
+  }
+  KvOperands& stored = kernels.kv[slot(KvType::kInt8)];
+  if constexpr (requires { I::kScalesApart; }) stored.score_tile = I::score_packed;
+  stored.value_tile = value_stored;
+  KvOperands& f32 = kernels.kv[slot(KvType::kF32)];
+  if constexpr (requires { I::template pack_keys<float>; }) {
+    set_int8_packing<I, float>(f32);
+    set_int8_packing<I, bf16>(kernels.kv[slot(KvType::kBF16)]);
+    set_int8_packing<I, f16>(kernels.kv[slot(KvType::kF16)]);
+  } else {
+    f32.pack_keys = I::pack_keys;
+    f32.pack_values = I::pack_values;
+  }
+  return kernels;
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_

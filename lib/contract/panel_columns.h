@@ -1,0 +1,146 @@
+// Rows into columns of a key panel and back: a transposition of units of 32 bits (f32, pairs of bf16) or of 16 (f16).
+// Shared by the backends. No number is looked at, so one piece of code in vectors of 128 bits serves every instruction set; a
+// backend with wider ones does most of the work in squares of its own.
+#ifndef SIMDATTN_LIB_CONTRACT_PANEL_COLUMNS_H_
+#define SIMDATTN_LIB_CONTRACT_PANEL_COLUMNS_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "include/simdattn/simdattn.h"
+
+namespace simdattn {
+namespace {  // internal to each object, like the helpers of dtypes.h
+
+// Always inlined: the code then has the instruction set of its caller.
+#define SIMDATTN_COLUMNS_INLINE inline __attribute__((always_inline))
+
+template <class Unit>
+using UnitVector [[gnu::vector_size(16)]] = Unit;
+
+template <class Unit>
+SIMDATTN_COLUMNS_INLINE UnitVector<Unit> load_units(const char* p) {
+  UnitVector<Unit> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V>
+SIMDATTN_COLUMNS_INLINE void store_units(V v, char* p) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+/// A square of as many rows as a vector has units. Strides are bytes, here and below.
+SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
+                                              uint32_t /*unit*/) {
+  using Row = UnitVector<uint32_t>;
+  const Row r0 = load_units<uint32_t>(in), r1 = load_units<uint32_t>(in + in_stride);
+  const Row r2 = load_units<uint32_t>(in + 2 * in_stride), r3 = load_units<uint32_t>(in + 3 * in_stride);
+  const Row a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+  const Row c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7), d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  store_units(__builtin_shufflevector(a, b, 0, 1, 4, 5), out);
+  store_units(__builtin_shufflevector(a, b, 2, 3, 6, 7), out + out_stride);
+  store_units(__builtin_shufflevector(c, d, 0, 1, 4, 5), out + 2 * out_stride);
+  store_units(__builtin_shufflevector(c, d, 2, 3, 6, 7), out + 3 * out_stride);
+}
+SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
+                                              uint16_t /*unit*/) {
+  using Row = UnitVector<uint16_t>;
+  using W = UnitVector<uint32_t>;
+#define SIMDATTN_ROW(i) load_units<uint16_t>(in + i * in_stride)
+#define SIMDATTN_LOW(a, b) (W) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define SIMDATTN_HIGH(a, b) (W) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+  const Row r0 = SIMDATTN_ROW(0), r1 = SIMDATTN_ROW(1), r2 = SIMDATTN_ROW(2), r3 = SIMDATTN_ROW(3);
+  const Row r4 = SIMDATTN_ROW(4), r5 = SIMDATTN_ROW(5), r6 = SIMDATTN_ROW(6), r7 = SIMDATTN_ROW(7);
+  const W lower[4] = {SIMDATTN_LOW(r0, r1), SIMDATTN_LOW(r2, r3), SIMDATTN_LOW(r4, r5), SIMDATTN_LOW(r6, r7)};
+  const W upper[4] = {SIMDATTN_HIGH(r0, r1), SIMDATTN_HIGH(r2, r3), SIMDATTN_HIGH(r4, r5), SIMDATTN_HIGH(r6, r7)};
+#undef SIMDATTN_ROW
+#undef SIMDATTN_LOW
+#undef SIMDATTN_HIGH
+  for (int64_t half = 0; half < 2; ++half) {
+    const W* const t = half == 0 ? lower : upper;
+    const W a = __builtin_shufflevector(t[0], t[1], 0, 4, 1, 5), b = __builtin_shufflevector(t[2], t[3], 0, 4, 1, 5);
+    const W c = __builtin_shufflevector(t[0], t[1], 2, 6, 3, 7), d = __builtin_shufflevector(t[2], t[3], 2, 6, 3, 7);
+    char* const to = out + 4 * half * out_stride;
+    store_units(__builtin_shufflevector(a, b, 0, 1, 4, 5), to);
+    store_units(__builtin_shufflevector(a, b, 2, 3, 6, 7), to + out_stride);
+    store_units(__builtin_shufflevector(c, d, 0, 1, 4, 5), to + 2 * out_stride);
+    store_units(__builtin_shufflevector(c, d, 2, 3, 6, 7), to + 3 * out_stride);
+  }
+}
+
+template <class Unit>
+SIMDATTN_COLUMNS_INLINE void copy_unit(const char* from, char* to) {
+  __builtin_memcpy(to, from, sizeof(Unit));
+}
+
+/// out[c][r] = in[r][c]
+template <class Unit>
+SIMDATTN_COLUMNS_INLINE void transpose_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns,
+                                             char* out, int64_t out_stride) {
+  constexpr int64_t kSize = sizeof(Unit);
+  constexpr int64_t kSquare = 16 / kSize;
+  // A line of four rows is used up before the next rows are read: rows of all heads of a token are often a power of two
+  // apart, and then fall on each other in the L1 cache.
+  constexpr int64_t kLine = 64 / kSize;
+  const int64_t whole_rows = rows - rows % kSquare;
+  const int64_t whole_columns = columns - columns % kSquare;
+  for (int64_t first = 0; first < whole_columns; first += kLine) {
+    const int64_t end = whole_columns < first + kLine ? whole_columns : first + kLine;
+    for (int64_t r = 0; r < whole_rows; r += kSquare) {
+      for (int64_t c = first; c < end; c += kSquare) {
+        transpose_square(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize, out_stride,
+                         Unit{});
+      }
+    }
+  }
+  for (int64_t r = whole_rows; r < rows; ++r) {
+    const char* from = in + r * in_stride;
+    char* to = out + r * kSize;
+    for (int64_t c = 0; c < columns; ++c) copy_unit<Unit>(from + c * kSize, to + c * out_stride);
+  }
+  for (int64_t c = whole_columns; c < columns; ++c) {
+    for (int64_t r = 0; r < whole_rows; ++r) {
+      copy_unit<Unit>(in + r * in_stride + c * kSize, out + c * out_stride + r * kSize);
+    }
+  }
+}
+
+/// One row into one column: a step of decoding, which is all stores.
+template <class Unit>
+SIMDATTN_COLUMNS_INLINE void scatter_units(const char* in, int64_t units, char* out, int64_t out_stride) {
+  constexpr int64_t kSize = sizeof(Unit);
+  int64_t c = 0;
+  for (; c + 4 <= units; c += 4, in += 4 * kSize, out += 4 * out_stride) {
+    copy_unit<Unit>(in, out);
+    copy_unit<Unit>(in + kSize, out + out_stride);
+    copy_unit<Unit>(in + 2 * kSize, out + 2 * out_stride);
+    copy_unit<Unit>(in + 3 * kSize, out + 3 * out_stride);
+  }
+  for (; c < units; ++c, in += kSize, out += out_stride) copy_unit<Unit>(in, out);
+}
+
+template <class T>
+using PanelUnit = std::conditional_t<std::is_same_v<T, f16>, uint16_t, uint32_t>;
+/// Elements of a unit.
+template <class T>
+inline constexpr int64_t kUnitDims = std::is_same_v<T, bf16> ? 2 : 1;
+
+/// f(panel, column, tokens, done) for each panel that tokens column .. column + tokens - 1 of many lie in; `done` tokens came
+/// before.
+template <class F>
+SIMDATTN_COLUMNS_INLINE void for_each_panel(int64_t column, int64_t tokens, const F& f) {
+  for (int64_t done = 0; done < tokens;) {
+    const int64_t at = column + done;
+    const int64_t inside = at % kPanelWidth;
+    const int64_t n = kPanelWidth - inside < tokens - done ? kPanelWidth - inside : tokens - done;
+    f(at / kPanelWidth, inside, n, done);
+    done += n;
+  }
+}
+
+#undef SIMDATTN_COLUMNS_INLINE
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_CONTRACT_PANEL_COLUMNS_H_

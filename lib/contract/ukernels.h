@@ -1,0 +1,403 @@
+// The contract between drivers and micro-kernels: one pointer per slot, one table per target.
+//
+// Every slot has one definition (lib/definition/ukernels.cc) and returns its bits on every target with fused multiply-add.
+// Slots check nothing: drivers pass valid sizes. Sizes of zero are legal and do nothing. A slot reads exactly the
+// elements that its arguments describe (tails by partial loads) and writes exactly its outputs. Slots typed by elements are
+// arrays indexed by DType: f32, bf16, f16; those typed by the storage of keys and values are gathered in one struct per
+// KvType. "NaN" on output is always the canonical quiet NaN.
+//
+// The sum of n numbers is taken in 16 partial sums (element i goes to partial i mod 16), folded 8, 4, 2, 1.
+#ifndef SIMDATTN_LIB_CONTRACT_UKERNELS_H_
+#define SIMDATTN_LIB_CONTRACT_UKERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "include/simdattn/simdattn.h"
+
+namespace simdattn {
+
+/// Element types that a typed slot is indexed by: size_t(DType) of f32, bf16, f16.
+inline constexpr size_t kElementTypes = 3;
+/// KV storage types: size_t(KvType).
+inline constexpr size_t kKvTypes = 12;
+/// Types narrower than elements: bytes of codes, which scales multiply.
+constexpr bool is_narrow(KvType type) { return type > KvType::kF16; }
+/// Numbers of a block: a row is whole blocks.
+constexpr int64_t block_of(KvType type) { return type > KvType::kFp8E5M2 ? 32 : 1; }
+/// Types that others write, in rows.
+constexpr bool is_read_only(KvType type) { return type > KvType::kQ4_0; }
+/// Most numbers of a row of them: such a row is treated whole, in buffers on the stack.
+inline constexpr int64_t kMaxNarrowDim = 8192;
+/// Half a panel: columns that softmax_tile takes at a time, one of each partial sum.
+inline constexpr int64_t kHalfPanel = kPanelWidth / 2;
+/// Width in columns of a group of packed values; the register tile's columns on every target divide it.
+inline constexpr int64_t kValueGroup = 32;
+
+/// Where keys and values come from, which says how they are fetched. No result depends on it.
+enum class Fetch : uint8_t {
+  kNone,      // from the caches: nothing is prefetched
+  kMemory,    // from beyond L2: what follows is prefetched
+  kPages,     // from memory, which rows of four pages in turns bring fastest
+  kHardware,  // from memory, which brings rows of values fastest if software prefetches none
+};
+
+/// scores of `n_q` query rows (f32) against `n_k` row-major keys: s = scale * sum_d q k, the sum as above with fma.
+struct ScoreRows {
+  const float* q;
+  int64_t ldq;
+  int64_t n_q;
+  const void* k;
+  int64_t ldk;
+  int64_t n_k;
+  int64_t dim;
+  float scale;
+  float* s;  // [n_q][lds]; NaN canonical
+  int64_t lds;
+  Fetch fetch = Fetch::kNone;
+};
+
+/// s = the sum of w_d tanh(q_d + k_d), as above with fma(w_d, tanh, sum). `rows.scale` is not used.
+struct AdditiveRows {
+  ScoreRows rows;
+  const float* w;
+  int64_t ldw;  // from query row to query row
+};
+
+/// y[r] = x[r] + p[r] for `rows` rows.
+struct AddRows {
+  const void* x;
+  const float* p;
+  void* y;           // may be x
+  int64_t x_stride;  // elements between rows
+  int64_t p_stride;
+  int64_t y_stride;
+  int64_t rows;
+  int64_t dim;
+};
+
+/// Softmax over columns [lo, hi) of `rows` rows, in row r [lo + r * lo_step, hi + r * hi_step); the other columns of y
+/// become +0. The partial sums count columns from 0, so the bits do not depend on how a masked column came to be masked. y
+/// may be x.
+///   t = scale * x; m = max(t, sink); l = sum exp(t - m) + exp(sink - m); y = exp(t - m) * (1 / l)
+/// m = -inf (nothing visible, no sink): y = 0, max = -inf, sum = 0. NaN in l: y is NaN in all n columns.
+struct SoftmaxRows {
+  const float* x;
+  int64_t ldx;
+  float* y;
+  int64_t ldy;
+  int64_t rows;
+  int64_t n;
+  int64_t lo;
+  int64_t hi;
+  int64_t lo_step;
+  int64_t hi_step;
+  float scale;
+  float sink;              // -inf: none
+  const float* known_max;  // max of scale * x per row where an earlier pass has it (then scale is 1), else null
+  float* max;              // [rows] m and l for the log-sum-exp; null: not wanted
+  float* sum;
+};
+
+/// What happens to the scores of one query row beside scale and interval. Pointers are at key 0 of the row.
+struct RowModifiers {
+  float softcap;     // 0: none
+  float slope;       // 0: none; t += -(slope * |position - key|)
+  int32_t position;  // of the row
+  float bias_scale;  // multiplies the bias, but for -inf
+  DType bias_dtype;
+  const void* bias;     // null: none; -inf masks
+  const uint8_t* keep;  // null: none; 0 masks
+  const uint8_t* bits;  // null: none; bit 0 is key first_bit; keys before it are visible
+  int64_t first_bit;
+  // One number for all keys. No slot looks at these: modify() in drivers/scoring.h repeats the number first.
+  bool one_bias;
+  bool one_keep;
+};
+struct ModifyRow {
+  RowModifiers row;
+  const float* x;  // column c is key first_key + c
+  float* t;        // may be x
+  int64_t first_key;
+  int64_t lo;  // columns to treat: [lo, hi)
+  int64_t hi;
+  float scale;
+  bool note_masked;
+};
+struct ModifyResult {
+  float max;    // of t over [lo, hi), NaN ignored; -inf if nothing is visible
+  bool masked;  // with note_masked: a key of [lo, hi) was masked (its t is -inf); else unspecified
+};
+
+/// s[r][32 p + j] = the score of prepared query r and key j of panel p, as the arithmetic defines it.
+struct ScoreTile {
+  const void* q;
+  int64_t q_stride;  // bytes
+  int64_t rows;
+  const void* panels;
+  int64_t panel_stride;           // bytes
+  const float* scales = nullptr;  // [32 n_panels] of panels of types whose scales stand apart; else null
+  int64_t n_panels;
+  int64_t dim;
+  float scale;
+  float* s;
+  int64_t lds;
+  Fetch fetch = Fetch::kNone;
+  /// The scores of the last panel's second half are not wanted: they are left as they are, or written.
+  bool half_last = false;
+  /// Keys in rows that are taken at once, 16 or 32. No result depends on it.
+  int64_t keys_at_once = kPanelWidth;
+  /// For score_rows: memory of kScoreRowPanels panels of the storage type, at a multiple of 64 bytes.
+  char* room = nullptr;
+
+  bool fetches() const { return fetch != Fetch::kNone; }
+};
+
+/// One block of the online softmax over `columns` (a multiple of 16, at most kKeyBlock) columns. Row r sees [lo[r],
+/// hi[r]); the weights of all other columns become +0. With m' = max(m, max of visible s):
+///   alpha = exp(m - m'), w = exp(s - m'), sum = fma(sum, alpha, sum of w), m = m'
+/// where m' = -inf is taken as 0 inside the exponentials.
+struct SoftmaxTile {
+  float* s;  // scores in, weights out
+  int64_t lds;
+  int64_t rows;
+  int64_t columns;
+  const int32_t* lo;
+  const int32_t* hi;
+  float* max;    // [rows] in and out
+  float* sum;    // [rows] in and out
+  float* alpha;  // [rows] out
+};
+
+/// o[r][c] = alpha[r] * o[r][c] + the sum of w[r][j] * v[j][c], as the arithmetic defines it; in f32 fma(w[r][j], v[j][c],
+/// o[r][c]) for ascending j. Columns 32 g .. 32 g + 31 of key j are at v + j * key_stride + g * group_stride. In kBF16 a zero may lose its
+/// sign where values of f32 are not packed; finish leaves no -0 anyway.
+struct ValueTile {
+  const float* w;
+  int64_t ldw;
+  int64_t rows;
+  const void* v;
+  const float* scales = nullptr;  // [keys] of rows whose scales stand apart; else null
+  int64_t first_key;              // which key of its block the first one is
+  int64_t key_stride;             // bytes
+  int64_t group_stride;           // bytes
+  int64_t keys;                   // at most kKeyBlock, but for rows of f32, bf16 and f16 in kF32 (weighted_values)
+  int64_t dim;
+  float* o;
+  int64_t ldo;
+  const float* alpha;          // null: 1
+  Fetch fetch = Fetch::kNone;  // more will follow behind them
+
+  bool fetches() const { return fetch != Fetch::kNone; }
+};
+
+/// Rotates the pairs of `heads` rows that stand at one position and copies the dimensions outside [first, first+2 half)
+/// unless x and y are the same memory. y0 = fma(x0, c, -(x1 s)), y1 = fma(x0, s, x1 c); s is negated if `inverse`.
+struct RopeHeads {
+  const void* x;
+  void* y;
+  int64_t x_stride;  // elements between heads
+  int64_t y_stride;
+  int64_t heads;
+  int64_t dim;
+  int64_t first;
+  int64_t half;      // pairs
+  const float* cos;  // [half]
+  const float* sin;
+  bool interleaved;
+  bool inverse;
+};
+
+/// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as
+/// lib/contract/kv_formats.h says); rows that are of the storage type already are copied bit by bit.
+/// Rows: token i at out + i * stride. Panels: token i is column `column` + i of the panels that begin at `out`, `stride`
+/// bytes apart; other columns keep their bytes, but for the zero that an odd last dimension of bf16 is paired with.
+struct StoreRows {
+  const void* rows;
+  int64_t ld;  // bytes between tokens
+  int64_t tokens;
+  int64_t dim;
+  void* out;
+  int64_t stride;           // bytes between rows; between panels
+  int64_t column;           // panels: of the first token, in 0 .. 31
+  bool as_stored;           // rows are of the storage type, else f32
+  float* scales = nullptr;  // [tokens] of types whose scales stand apart: written by int8; not used if as_stored
+};
+
+/// The inverse: rows of f32, or of the storage type, from a KV storage type.
+struct LoadRows {
+  const void* in;
+  int64_t stride;  // bytes between rows; between panels
+  int64_t column;  // panels: of the first token, in 0 .. 31
+  int64_t tokens;
+  int64_t dim;
+  void* rows;
+  int64_t ld;  // bytes between tokens
+  bool as_stored;
+  const float* scales = nullptr;  // [tokens] of types whose scales stand apart
+};
+
+/// Columns [from_column, from_column + columns) of panels, `from_stride` bytes apart, to columns [to_column, ...) of one
+/// panel, which may be one of them: columns may overlap. Their dimensions are rotated and rounded as RopeHeads says, the
+/// others copied bit by bit; other columns keep their bytes. The zero that an odd last dimension of bf16 is paired with is written.
+struct RotateColumns {
+  const void* from;     // panels
+  int64_t from_stride;  // bytes; not used if all columns are in the first one
+  int64_t from_column;  // in 0 .. 31
+  void* to;
+  int64_t to_column;
+  int64_t columns;  // to_column + columns <= kPanelWidth
+  int64_t dim;
+  int64_t first;
+  int64_t half;      // pairs; 0: columns are copied
+  const float* cos;  // [half]
+  const float* sin;
+  bool interleaved;
+  bool inverse;
+};
+
+/// `keys` rows of a KV storage type.
+struct FiniteRows {
+  const void* rows;
+  int64_t token_stride;           // bytes
+  const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
+  int64_t keys;
+  int64_t dim;
+};
+
+/// What depends on how keys and values are stored, and on nothing else.
+struct KvKernels {
+  /// True if every number is finite, and stays so when it is rounded to bf16. Of numbers near overflow narrow types may say false.
+  bool (*all_finite)(const FiniteRows&);
+  /// The stores, and load_panels: null for types that are read only, which are rows.
+  void (*store_rows)(const StoreRows&);
+  void (*store_panels)(const StoreRows&);
+  void (*load_rows)(const LoadRows&);
+  void (*load_panels)(const LoadRows&);
+  /// Null: columns are loaded as f32 rows, rotated and stored (narrow types).
+  void (*rotate_columns)(const RotateColumns&);
+};
+
+/// `keys` <= 32 row-major keys, or one panel of the storage type, into one packed panel; columns past `keys` become 0.
+struct PackKeys {
+  const void* from;
+  int64_t token_stride;           // bytes; of rows
+  const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
+  int64_t keys;                   // of rows; of a panel all columns
+  int64_t dim;
+  void* panel;
+  bool stream;  // the keys come from beyond the CPU caches, and 32 rows more lie below: prefetch those
+};
+
+/// Columns [column, column + columns) of `keys` rows of values, of which the first is key `first` of its block, into a packed
+/// block of that many columns. `column` is a multiple of kValueGroup.
+struct PackValues {
+  const void* rows;
+  int64_t token_stride;           // bytes
+  const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
+  int64_t first;
+  int64_t keys;
+  int64_t dim;  // of a row: what is derived from a row (the scale of integers) is derived from all of it
+  int64_t column;
+  int64_t columns;
+  void* block;
+};
+
+/// For more rows keys and values are packed once per block; for fewer they are read in place, where there are slots for that.
+inline constexpr int64_t kDirectRows = 12;
+/// Query rows of KvOperands::score_rows.
+inline constexpr int64_t kMostScoreRows = 4;
+/// Room that score_rows is given, in panels of the storage type: two tiles of the widest vectors. Packed panels of a block are larger.
+inline constexpr int64_t kScoreRowPanels = 4;
+/// Keys in rows are read in place in pieces of so many dimensions, and up to so many of them.
+inline constexpr int64_t kDirectRowDims = 16;
+inline constexpr int64_t kMostDirectRowDims = 576;
+constexpr bool has_direct_rows(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }
+
+/// How one arithmetic multiplies keys and values of one storage type. A slot that is null has a way round it in the
+/// drivers (lib/drivers/attention/operands.h), through f32 rows and kv[kF32]; so a storage type is complete once it can be loaded.
+struct KvOperands {
+  int64_t (*panel_bytes)(int64_t dim);  // of a packed panel of kPanelWidth keys
+  /// Keys in packed panels.
+  void (*score_packed)(const ScoreTile&);
+  /// Keys in the storage type's own panels. Null: packed first.
+  void (*score_tile)(const ScoreTile&);
+  /// The same for up to kMostScoreRows rows and keys in rows of which has_direct_rows is true, as many as n_panels panels have: `panels` is the
+  /// first row, panel_stride the bytes from one to the next. Null: store_panel.
+  void (*score_rows)(const ScoreTile&);
+  /// Keys in rows as a panel of the storage type, which score_tile takes (scales stay where they are). Null: packed.
+  void (*store_panel)(const PackKeys&);
+  void (*pack_keys)(const PackKeys&);
+  /// Null where there is a score_tile: panels of the storage type are packed ones already.
+  void (*pack_panel)(const PackKeys&);
+  /// Values in rows. Null: packed first.
+  void (*value_tile)(const ValueTile&);
+  void (*pack_values)(const PackValues&);
+  /// For more rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
+  int64_t direct_key_rows = kDirectRows;
+};
+
+/// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.
+struct AttentionKernels {
+  /// Multiplies this way in hardware; else by emulation, at the speed of f32.
+  bool native;
+  /// Rows that one register tile takes: where rows see different keys, so many are computed at a time.
+  int64_t tile_rows;
+  /// Values in rows are added in runs of keys that begin at multiples of this, counted from the first key of their block (a
+  /// first run may begin anywhere): what one call adds is one step of the definition, or several.
+  int64_t value_step;
+  int64_t (*query_bytes)(int64_t dim);   // of a row of queries; a multiple of 64
+  int64_t (*values_bytes)(int64_t dim);  // of a packed block of kKeyBlock values
+  /// A row of queries, by element type.
+  void (*prepare_query[kElementTypes])(const void* row, void* query, int64_t dim);
+  KvOperands kv[kKvTypes];
+  /// Leaves weights as the value slots take them.
+  void (*softmax_tile)(const SoftmaxTile&);
+  /// The same for weights that no softmax_tile made; null: f32 as they are.
+  void (*prepare_weights)(const float* in, float* out, int64_t n);
+  /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used. `o` has whole groups of
+  /// kValueGroup columns, zeros past the last one. A block of zero bytes holds zeros.
+  void (*value_packed)(const ValueTile&);
+  /// Before the first and after the last of these slots in a range of tasks; null: nothing to do.
+  void (*begin)();
+  void (*end)();
+};
+
+/// Arithmetics: size_t(Arithmetic).
+inline constexpr size_t kArithmetics = 3;
+
+struct UKernels {
+  KvKernels kv[kKvTypes];
+  AttentionKernels attention[kArithmetics];
+
+  void (*score_rows[kElementTypes])(const ScoreRows&);
+  /// score_rows with the sum of (q - k)^2: fma(difference, difference, sum).
+  void (*gaussian_rows[kElementTypes])(const ScoreRows&);
+  void (*additive_rows[kElementTypes])(const AdditiveRows&);
+  void (*softmax_rows)(const SoftmaxRows&);
+  ModifyResult (*modify_row)(const ModifyRow&);
+
+  /// n elements to f32.
+  void (*widen[kElementTypes])(const void* in, float* out, int64_t n);
+  /// out = (in + 0) * factor, rounded to the type; NaN canonical. (+0 turns -0 into +0.)
+  void (*finish[kElementTypes])(const float* in, float factor, void* out, int64_t n);
+  /// True if an element equals zero.
+  bool (*any_zero)(const float* w, int64_t n);
+  /// a[i] = fma(a[i], wa, b[i] * wb)
+  void (*merge)(float* a, float wa, const float* b, float wb, int64_t n);
+
+  /// Of rows that keep their type; others pass through f32 in the drivers.
+  void (*rope_heads[kElementTypes])(const RopeHeads&);
+  void (*add_rows[kElementTypes])(const AddRows&);
+
+  /// For every `block` numbers of the n in x (a power of two that divides n), in place: for half = 1, 2, 4, ... below block,
+  /// all pairs (x[i], x[i + half]) of groups of 2 half become (x[i] + x[i + half], x[i] - x[i + half]).
+  void (*hadamard_sums)(float* x, int64_t n, int64_t block);
+
+  /// Element by element: the library's exponential (x <= 88).
+  void (*exp)(const float* x, float* y, int64_t n);
+};
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_CONTRACT_UKERNELS_H_

@@ -1,0 +1,93 @@
+// exp, tanh and ln: the definitions, as fixed sequences of IEEE operations. Error bounds: docs/numerics.md.
+#ifndef SIMDATTN_LIB_DEFINITION_MATH_H_
+#define SIMDATTN_LIB_DEFINITION_MATH_H_
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+
+#include "lib/contract/fma.h"
+#include "lib/contract/math_constants.h"
+
+namespace simdattn::scalar {
+
+static inline float pow2i(float n) {  // n integral, -126 <= n <= 127
+  return std::bit_cast<float>((static_cast<uint32_t>(static_cast<int32_t>(n)) + 127u) << 23);
+}
+
+/// e^x for x <= 88: 0 where the result would be below the smallest normal number; NaN stays NaN.
+static inline float exp(float x) {
+  if (x < kExpLowest) return 0.0f;
+  if (x != x) return x;
+  const float n = fma(x, kLog2E, kRoundMagic) - kRoundMagic;
+  float r = fma(n, -kLn2Hi, x);
+  r = fma(n, -kLn2Lo, r);
+  float p = kExpPoly[4];
+  p = fma(p, r, kExpPoly[3]);
+  p = fma(p, r, kExpPoly[2]);
+  p = fma(p, r, kExpPoly[1]);
+  p = fma(p, r, kExpPoly[0]);
+  p = fma(p, r, 1.0f);
+  p = fma(p, r, 1.0f);
+  return p * pow2i(n < 127.0f ? n : 127.0f);
+}
+
+/// Small |x|: an odd polynomial. Otherwise tanh |x| = e / (e + 2) with e = e^(2|x|) - 1 formed without cancellation.
+static inline float tanh(float x) {
+  if (x != x) return x;
+  float a = std::fabs(x);
+  if (a < kTanhSmall) {
+    const float z = a * a;
+    float p = kTanhPoly[3];
+    p = fma(p, z, kTanhPoly[2]);
+    p = fma(p, z, kTanhPoly[1]);
+    p = fma(p, z, kTanhPoly[0]);
+    return std::copysign(fma(a * z, p, a), x);
+  }
+  a = a > kTanhSaturation ? kTanhSaturation : a;
+  const float y = a + a;
+  const float n = fma(y, kLog2E, kRoundMagic) - kRoundMagic;
+  float r = fma(n, -kLn2Hi, y);
+  r = fma(n, -kLn2Lo, r);
+  float p = kExpPoly[4];
+  p = fma(p, r, kExpPoly[3]);
+  p = fma(p, r, kExpPoly[2]);
+  p = fma(p, r, kExpPoly[1]);
+  p = fma(p, r, kExpPoly[0]);
+  const float r2 = r * r;
+  const float expm1_r = fma(p, r2, r);
+  const float s = pow2i(n);
+  const float e = fma(s, expm1_r, s - 1.0f);
+  return std::copysign(e / (e + 2.0f), x);
+}
+
+/// ln x for x >= 0, in f64: x = 2^k m with m in [sqrt(1/2), sqrt 2), ln m = 2 atanh((m - 1) / (m + 1)).
+/// |s| <= 0.1716, so the first term left out, 2 s^19 / 19, is below 3e-16.
+static inline double log(float x) {
+  if (!(x > 0.0f))
+    return x == 0.0f ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+  if (x == std::numeric_limits<float>::infinity()) return x;
+  const uint64_t bits = std::bit_cast<uint64_t>(static_cast<double>(x));
+  int64_t k = static_cast<int64_t>(bits >> 52) - 1023;
+  double m = std::bit_cast<double>((bits & 0x000FFFFFFFFFFFFFull) | 0x3FF0000000000000ull);
+  if (m > 1.4142135623730951) {
+    m *= 0.5;
+    ++k;
+  }
+  const double s = (m - 1.0) / (m + 1.0);
+  const double z = s * s;
+  double p = 1.0 / 17.0;
+  for (const double c : {1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0}) {
+    p = p * z + c;
+  }
+  return static_cast<double>(k) * 0.69314718055994530942 + 2.0 * s * p;
+}
+
+/// m + ln(l) with one rounding to f32: the log-sum-exp of a state.
+static inline float log_sum_exp(float m, float l) { return static_cast<float>(static_cast<double>(m) + log(l)); }
+
+}  // namespace simdattn::scalar
+
+#endif  // SIMDATTN_LIB_DEFINITION_MATH_H_

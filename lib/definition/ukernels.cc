@@ -1,0 +1,396 @@
+// Every slot in plain C++: the definition of each result, and the target "scalar".
+//
+// On x86 this file is compiled twice: for the baseline CPU, where fma is a library call, and with the FMA
+// instructions on (SIMDATTN_SCALAR_FMA), so that "scalar" is an honest yardstick on CPUs that have them. Both give the
+// same bits. Auto-vectorisation is off in both.
+#include <cmath>
+#include <limits>
+
+#include "lib/contract/dtypes.h"
+#include "lib/contract/f32_operands.h"
+#include "lib/contract/fma.h"
+#include "lib/contract/narrow_operands.h"
+#include "lib/contract/narrow_slots.h"
+#include "lib/contract/ukernels.h"
+#include "lib/definition/bf16_attention.h"
+#include "lib/definition/int8_attention.h"
+#include "lib/definition/math.h"
+#include "lib/definition/scores.h"
+#include "lib/definition/softmax.h"
+
+namespace simdattn {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+using scalar::max_number;
+using scalar::reference_point;
+
+/// f(row of queries, key): the sum of a score.
+template <class T, class F>
+void all_rows(const ScoreRows& a, const F& f) {
+  const T* k = static_cast<const T*>(a.k);
+  for (int64_t i = 0; i < a.n_q; ++i) {
+    for (int64_t j = 0; j < a.n_k; ++j) a.s[i * a.lds + j] = canonical(f(i, k + j * a.ldk));
+  }
+}
+
+template <class T>
+void score_rows(const ScoreRows& a) {
+  all_rows<T>(a, [&a](int64_t i, const T* k) { return scalar::dot(a.q + i * a.ldq, k, a.dim) * a.scale; });
+}
+
+template <class T>
+void gaussian_rows(const ScoreRows& a) {
+  all_rows<T>(a, [&a](int64_t i, const T* k) { return scalar::squared_distance(a.q + i * a.ldq, k, a.dim) * a.scale; });
+}
+
+template <class T>
+void additive_rows(const AdditiveRows& a) {
+  all_rows<T>(a.rows, [&a](int64_t i, const T* k) {
+    return scalar::additive(a.rows.q + i * a.rows.ldq, k, a.w + i * a.ldw, a.rows.dim);
+  });
+}
+
+void softmax_rows(const SoftmaxRows& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* x = a.x + r * a.ldx;
+    float* y = a.y + r * a.ldy;
+    const int64_t lo = a.lo + r * a.lo_step;
+    const int64_t hi = a.hi + r * a.hi_step;
+    float m = a.sink;
+    if (a.known_max != nullptr) {
+      m = max_number(m, a.known_max[r]);
+    } else {
+      for (int64_t j = lo; j < hi; ++j) m = max_number(m, a.scale * x[j]);
+    }
+    const float base = reference_point(m);
+    float partial[16] = {};
+    for (int64_t j = lo; j < hi; ++j) {
+      y[j] = scalar::exp(a.scale * x[j] - base);
+      partial[j % 16] += y[j];
+    }
+    const float l = scalar::fold(partial) + scalar::exp(a.sink - base);
+    if (is_nan(l)) {
+      for (int64_t j = 0; j < a.n; ++j) y[j] = canonical(l);
+      m = l;
+    } else {
+      const float inverse = l > 0.0f ? 1.0f / l : 0.0f;
+      for (int64_t j = 0; j < a.n; ++j) y[j] = j < lo || j >= hi ? 0.0f : y[j] * inverse;
+    }
+    if (a.max != nullptr) {
+      a.max[r] = canonical(m + 0.0f);
+      a.sum[r] = canonical(l);
+    }
+  }
+}
+
+float bias_at(const RowModifiers& m, int64_t key) {
+  return with_storage(m.bias_dtype, [&](auto t) { return to_f32(static_cast<const decltype(t)*>(m.bias)[key]); });
+}
+
+ModifyResult modify_row(const ModifyRow& a) {
+  const RowModifiers& m = a.row;
+  ModifyResult result = {-kInf, false};
+  for (int64_t c = a.lo; c < a.hi; ++c) {
+    const int64_t key = a.first_key + c;
+    float t = a.scale * a.x[c];
+    if (m.softcap > 0.0f) t = m.softcap * scalar::tanh(t / m.softcap);
+    if (m.slope != 0.0f) {
+      const float distance = static_cast<float>(std::abs(m.position - static_cast<int32_t>(key)));
+      t = t + -(m.slope * distance);
+    }
+    bool masked = false;
+    if (m.bias != nullptr) {
+      const float b = bias_at(m, key);
+      masked = b == -kInf;
+      t = t + b * m.bias_scale;
+    }
+    if (m.keep != nullptr) masked = masked || m.keep[key] == 0;
+    if (m.bits != nullptr && key >= m.first_bit) {
+      const int64_t bit = key - m.first_bit;
+      masked = masked || (m.bits[bit / 8] >> (bit % 8) & 1) == 0;
+    }
+    if (masked) t = -kInf;
+    result.masked = result.masked || masked;
+    result.max = max_number(result.max, t);
+    a.t[c] = t;
+  }
+  return result;
+}
+
+/// What stands `bytes` behind p.
+template <class T>
+const T* at(const void* p, int64_t bytes) {
+  return reinterpret_cast<const T*>(static_cast<const char*>(p) + bytes);
+}
+
+/// Where element d of key j of a panel is.
+template <class T>
+constexpr int64_t panel_index(int64_t d, int64_t j) {
+  return std::is_same_v<T, bf16> ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
+}
+template <class T>
+float panel_at(const T* panel, int64_t d, int64_t j) {
+  return to_f32(panel[panel_index<T>(d, j)]);
+}
+
+template <class T>
+void score_tile(const ScoreTile& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* q = at<float>(a.q, r * a.q_stride);
+    for (int64_t p = 0; p < a.n_panels; ++p) {
+      const T* panel = at<T>(a.panels, p * a.panel_stride);
+      for (int64_t j = 0; j < kPanelWidth; ++j) {
+        float sum = 0.0f;
+        for (int64_t d = 0; d < a.dim; ++d) sum = fma(q[d], panel_at(panel, d, j), sum);
+        a.s[r * a.lds + p * kPanelWidth + j] = sum * a.scale;
+      }
+    }
+  }
+}
+
+void softmax_tile(const SoftmaxTile& a) {
+  scalar::weigh(a, [](float w) { return w; });
+}
+
+template <class T>
+void value_tile(const ValueTile& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t c = 0; c < a.dim; ++c) {
+      float sum = a.o[r * a.ldo + c];
+      if (a.alpha != nullptr) sum = a.alpha[r] * sum;
+      for (int64_t j = 0; j < a.keys; ++j) {
+        const T* group = at<T>(a.v, j * a.key_stride + c / kValueGroup * a.group_stride);
+        sum = fma(a.w[r * a.ldw + j], to_f32(group[c % kValueGroup]), sum);
+      }
+      a.o[r * a.ldo + c] = sum;
+    }
+  }
+}
+
+template <class T>
+void pack_keys(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool /*stream*/) {
+  for (int64_t d = 0; d < dim; ++d) {
+    for (int64_t j = 0; j < kPanelWidth; ++j) {
+      panel[d * kPanelWidth + j] = j < keys ? to_f32(at<T>(rows, j * token_stride)[d]) : 0.0f;
+    }
+  }
+}
+
+template <class T>
+void widen_panel(const void* panel, int64_t dim, float* out) {
+  for (int64_t d = 0; d < dim; ++d) {
+    for (int64_t j = 0; j < kPanelWidth; ++j) {
+      out[d * kPanelWidth + j] = panel_at(static_cast<const T*>(panel), d, j);
+    }
+  }
+}
+
+template <class T>
+void pack_values(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* out) {
+  for (int64_t g = 0; g * kValueGroup < dim; ++g) {
+    for (int64_t j = 0; j < keys; ++j) {
+      const T* row = at<T>(rows, j * token_stride);
+      for (int64_t c = 0; c < kValueGroup; ++c) {
+        const int64_t column = g * kValueGroup + c;
+        out[(g * kKeyBlock + j) * kValueGroup + c] = column < dim ? to_f32(row[column]) : 0.0f;
+      }
+    }
+  }
+}
+
+template <class T>
+void widen(const void* in, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = to_f32(static_cast<const T*>(in)[i]);
+}
+
+template <class T>
+void finish(const float* in, float factor, void* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) static_cast<T*>(out)[i] = from_f32<T>((in[i] + 0.0f) * factor);
+}
+
+template <class T>
+bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
+  for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t d = 0; d < dim; ++d) {
+      const float x = to_f32(at<T>(rows, j * token_stride)[d]);
+      if (!is_finite(to_f32(from_f32<bf16>(x)))) return false;
+    }
+  }
+  return true;
+}
+
+bool any_zero(const float* w, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (w[i] == 0.0f) return true;
+  }
+  return false;
+}
+
+void merge(float* a, float wa, const float* b, float wb, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) a[i] = fma(a[i], wa, b[i] * wb);
+}
+
+template <class T>
+void rope_heads(const RopeHeads& a) {
+  for (int64_t h = 0; h < a.heads; ++h) {
+    const T* x = static_cast<const T*>(a.x) + h * a.x_stride;
+    T* y = static_cast<T*>(a.y) + h * a.y_stride;
+    for (int64_t i = 0; i < a.half; ++i) {
+      const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
+      const int64_t d1 = d0 + (a.interleaved ? 1 : a.half);
+      const float x0 = to_f32(x[d0]);
+      const float x1 = to_f32(x[d1]);
+      const float c = a.cos[i];
+      const float s = a.inverse ? -a.sin[i] : a.sin[i];
+      y[d0] = from_f32<T>(fma(x0, c, -(x1 * s)));
+      y[d1] = from_f32<T>(fma(x0, s, x1 * c));
+    }
+    if (a.x == a.y) continue;
+    for (int64_t d = 0; d < a.dim; ++d) {
+      if (d < a.first || d >= a.first + 2 * a.half) y[d] = x[d];
+    }
+  }
+}
+
+template <class T>
+void add_rows(const AddRows& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
+    const float* p = a.p + r * a.p_stride;
+    T* y = static_cast<T*>(a.y) + r * a.y_stride;
+    for (int64_t d = 0; d < a.dim; ++d) y[d] = from_f32<T>(to_f32(x[d]) + p[d]);
+  }
+}
+
+template <class T>
+T* row_of(void* rows, int64_t stride, int64_t row) {
+  return reinterpret_cast<T*>(static_cast<char*>(rows) + row * stride);
+}
+template <class T>
+T to_stored(const StoreRows& a, int64_t t, int64_t d) {
+  return a.as_stored ? at<T>(a.rows, t * a.ld)[d] : from_f32<T>(at<float>(a.rows, t * a.ld)[d]);
+}
+template <class T>
+void from_stored(const LoadRows& a, int64_t t, int64_t d, T x) {
+  if (a.as_stored) {
+    row_of<T>(a.rows, a.ld, t)[d] = x;
+  } else {
+    row_of<float>(a.rows, a.ld, t)[d] = to_f32(x);
+  }
+}
+
+template <class T>
+void store_rows(const StoreRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    for (int64_t d = 0; d < a.dim; ++d) row_of<T>(a.out, a.stride, t)[d] = to_stored<T>(a, t, d);
+  }
+}
+
+template <class T>
+void store_panels(const StoreRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    const int64_t j = a.column + t;
+    T* panel = row_of<T>(a.out, a.stride, j / kPanelWidth);
+    for (int64_t d = 0; d < a.dim; ++d) panel[panel_index<T>(d, j % kPanelWidth)] = to_stored<T>(a, t, d);
+    // An odd last dimension of bf16 is paired with zero.
+    if (std::is_same_v<T, bf16> && a.dim % 2 != 0) panel[panel_index<T>(a.dim, j % kPanelWidth)] = T{};
+  }
+}
+
+template <class T>
+void load_rows(const LoadRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    for (int64_t d = 0; d < a.dim; ++d) from_stored<T>(a, t, d, at<T>(a.in, t * a.stride)[d]);
+  }
+}
+
+template <class T>
+void load_panels(const LoadRows& a) {
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    const int64_t j = a.column + t;
+    const T* panel = at<T>(a.in, j / kPanelWidth * a.stride);
+    for (int64_t d = 0; d < a.dim; ++d) from_stored<T>(a, t, d, panel[panel_index<T>(d, j % kPanelWidth)]);
+  }
+}
+
+template <class T>
+void rotate_columns(const RotateColumns& a) {
+  T* to = static_cast<T*>(a.to);
+  // A dimension's columns are all read before one is written: both may be columns of one panel.
+  const auto read = [&](int64_t d, T* x) {
+    for (int64_t j = 0; j < a.columns; ++j) {
+      const int64_t column = a.from_column + j;
+      x[j] = at<T>(a.from, column / kPanelWidth * a.from_stride)[panel_index<T>(d, column % kPanelWidth)];
+    }
+  };
+  const auto write = [&](const T* y, int64_t d) {
+    for (int64_t j = 0; j < a.columns; ++j) to[panel_index<T>(d, a.to_column + j)] = y[j];
+  };
+  T x0[kPanelWidth], x1[kPanelWidth];
+  for (int64_t i = 0; i < a.half; ++i) {
+    const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
+    const int64_t d1 = d0 + (a.interleaved ? 1 : a.half);
+    const float c = a.cos[i];
+    const float s = a.inverse ? -a.sin[i] : a.sin[i];
+    read(d0, x0);
+    read(d1, x1);
+    for (int64_t j = 0; j < a.columns; ++j) {
+      const float low = to_f32(x0[j]);
+      const float high = to_f32(x1[j]);
+      x0[j] = from_f32<T>(fma(low, c, -(high * s)));
+      x1[j] = from_f32<T>(fma(low, s, high * c));
+    }
+    write(x0, d0);
+    write(x1, d1);
+  }
+  for (int64_t d = 0; d < a.dim; ++d) {
+    if (d >= a.first && d < a.first + 2 * a.half) continue;
+    read(d, x0);
+    write(x0, d);
+  }
+  if (std::is_same_v<T, bf16> && a.dim % 2 != 0) {
+    for (int64_t j = 0; j < a.columns; ++j) to[panel_index<T>(a.dim, a.to_column + j)] = T{};
+  }
+}
+
+template <KvType kType>
+struct Narrow : NarrowSlots<kType> {
+  static void value_tile(const ValueTile& a) { NarrowSlots<kType>::value_tile(a, simdattn::value_tile<float>); }
+};
+
+void hadamard_sums(float* x, int64_t n, int64_t block) {
+  for (int64_t half = 1; half < block; half *= 2) {
+    for (int64_t i = 0; i < n; ++i) {
+      if ((i & half) != 0) continue;
+      const float a = x[i];
+      const float b = x[i + half];
+      x[i] = a + b;
+      x[i + half] = a - b;
+    }
+  }
+}
+
+void exp_array(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = canonical(scalar::exp(x[i]));
+}
+
+}  // namespace
+}  // namespace simdattn
+
+#include "lib/contract/table_of_kernels.h"  // of the functions above
+
+namespace simdattn {
+
+#ifdef SIMDATTN_SCALAR_FMA
+#define SIMDATTN_TABLE kScalarFmaKernels
+#else
+#define SIMDATTN_TABLE kScalarKernels
+#endif
+extern const UKernels SIMDATTN_TABLE;
+constinit const UKernels SIMDATTN_TABLE = with_narrow_types<Narrow>(
+    table_of(f32_attention<Kernels>(4, softmax_tile), bf16_attention<Kernels, Bf16Chains>(false, 4),
+             int8_attention<Int8Integers>(false, 4, softmax_tile)));
+
+}  // namespace simdattn

@@ -1,0 +1,47 @@
+// Masks: which keys a row sees, and what happens to its scores. The walk over blocks knows them as intervals and one pass.
+#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_SCORING_H_
+#define SIMDATTN_LIB_DRIVERS_ATTENTION_SCORING_H_
+
+#include <cstdint>
+
+#include "include/simdattn/simdattn.h"
+#include "lib/contract/ukernels.h"
+
+namespace simdattn {
+
+/// Half-open range of keys; empty if hi <= lo.
+struct Interval {
+  int64_t lo;
+  int64_t hi;
+};
+
+/// Scoring as it applies to one sequence.
+struct SequenceRules {
+  int64_t start;       // keys below are invisible
+  int64_t length;      // keys at and past it are invisible
+  int64_t offset;      // position of query row 0
+  int64_t prefix_end;  // 0: none
+};
+
+SequenceRules sequence_rules(const Scoring& scoring, int64_t sequence, int64_t n_q, int64_t n_kv);
+
+/// Causality, window, chunk, prefix and lengths are all intervals of keys; this is their intersection for row i.
+/// Both ends are within 0 .. length, and neither decreases from one row to the next.
+Interval visible_interval(const Scoring& scoring, const SequenceRules& rules, int64_t row);
+
+/// True if scores need the optional pass over the tile.
+bool has_modifiers(const Scoring& scoring);
+
+/// `mask_batch`, `mask_row`: where the row stands in bias, keep and bits (they differ from sequence and row in varlen).
+RowModifiers row_modifiers(const Scoring& scoring, const SequenceRules& rules, int64_t head, int64_t row,
+                           int64_t mask_batch, int64_t mask_row);
+
+/// The slot modify_row, also where a bias or mask is one number for all keys.
+ModifyResult modify(const UKernels& uk, const ModifyRow& a);
+
+/// True if masks and bias let the row see a key of its interval. Only for the rare path around NaN in masked values.
+bool mask_allows(const RowModifiers& row, int64_t key);
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_SCORING_H_

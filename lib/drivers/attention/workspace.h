@@ -1,0 +1,36 @@
+// Carves the caller's bytes. The same carving, run over no memory, is the size formula.
+#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_WORKSPACE_H_
+#define SIMDATTN_LIB_DRIVERS_ATTENTION_WORKSPACE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace simdattn {
+
+class Workspace {
+ public:
+  /// `memory` of any alignment; null to measure.
+  explicit Workspace(void* memory) : address_(reinterpret_cast<uintptr_t>(memory)) {
+    used_ = memory == nullptr ? 0 : (kAlignment - address_ % kAlignment) % kAlignment;
+  }
+
+  template <class T>
+  T* take(int64_t count) {
+    T* p = reinterpret_cast<T*>(address_ + used_);
+    used_ += (static_cast<size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return p;
+  }
+
+  size_t used() const { return used_; }
+  /// Enough for memory of any alignment.
+  size_t bytes() const { return used_ + kAlignment - 1; }
+
+ private:
+  static constexpr size_t kAlignment = 64;
+  uintptr_t address_;
+  size_t used_;
+};
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_WORKSPACE_H_

@@ -1,0 +1,112 @@
+// scores(): dot products of query rows with row-major keys.
+#include <cmath>
+
+#include "dispatch/environment.h"
+#include "dispatch/target.h"
+#include "lib/definition/scores.h"
+#include "lib/drivers/attention/operands.h"
+#include "lib/drivers/attention/workspace.h"
+#include "lib/drivers/drivers.h"
+#include "lib/drivers/rows/score_rows.h"
+#include "lib/rules/scores.h"
+
+namespace simdattn {
+
+namespace {
+
+/// In other arithmetics than f32: query rows that share the packing of a panel of keys.
+constexpr int64_t kPackedRows = 64;
+
+struct PackedScoreBuffers {
+  char* q;
+  char* panel;
+  char* rows;
+  float* s;  // [kPackedRows][kPanelWidth]
+  size_t bytes;
+
+  /// Enough for every target: none has operands wider than f32, or rounds a dimension up to more than 64.
+  PackedScoreBuffers(void* memory, int64_t dim) {
+    Workspace w(memory);
+    const int64_t padded = (dim + 63) / 64 * 64;
+    q = w.take<char>(kPackedRows * (4 * padded + 64));
+    panel = w.take<char>(kPanelWidth * (4 * padded + 4));
+    rows = w.take<char>(kLoadedRows * 4 * dim);
+    s = w.take<float>(kPackedRows * kPanelWidth);
+    bytes = w.bytes();
+  }
+};
+
+void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& q, const ConstView<4>& k,
+                   const View<4>& out, float factor, const PackedScoreBuffers& w) {
+  const ConstKv kv(k);
+  const KvOperands& key_ops = ops.kv[slot(kv.type)];
+  const int64_t dim = q.shape[3];
+  const int64_t n_kv = k.shape[2];
+  const int64_t group = group_of(q.shape[1], k.shape[1]);
+  const int64_t query_bytes = ops.query_bytes(dim);
+  for (int64_t b = 0; b < q.shape[0]; ++b) {
+    for (int64_t kv_head = 0; kv_head < k.shape[1]; ++kv_head) {
+      const KvStore<true> store(kv, b, kv_head);
+      const KeyOperands keys(uk, ops, store, w.rows);
+      // Rows are those of all heads of the group.
+      const int64_t n_rows = group * q.shape[2];
+      const auto row = [&](const auto& view, int64_t r) {
+        const int64_t h = kv_head * group + r / q.shape[2];
+        return b * view.stride[0] + h * view.stride[1] + r % q.shape[2] * view.stride[2];
+      };
+      for (int64_t i = 0; i < n_rows; i += kPackedRows) {
+        const int64_t rows = std::min(kPackedRows, n_rows - i);
+        for (int64_t r = 0; r < rows; ++r) {
+          ops.prepare_query[slot(q.dtype)](static_cast<const char*>(q.data) + row(q, i + r) * size_of(q.dtype),
+                                           w.q + r * query_bytes, dim);
+        }
+        for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
+          const int64_t n = std::min(kPanelWidth, n_kv - j);
+          keys.pack(j, 0, n, w.panel, false, n_kv);
+          key_ops.score_packed({.q = w.q,
+                                .q_stride = query_bytes,
+                                .rows = rows,
+                                .panels = w.panel,
+                                .panel_stride = key_ops.panel_bytes(dim),
+                                .n_panels = 1,
+                                .dim = dim,
+                                .scale = factor,
+                                .s = w.s,
+                                .lds = kPanelWidth});
+          for (int64_t r = 0; r < rows; ++r) {
+            float* s = static_cast<float*>(out.data) + row(out, i + r) + j;
+            for (int64_t c = 0; c < n; ++c) s[c] = canonical(w.s[r * kPanelWidth + c]);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+size_t drivers::scores_workspace(Arithmetic arithmetic, int64_t dim) {
+  return arithmetic == Arithmetic::kF32 ? 0 : PackedScoreBuffers(nullptr, std::clamp(dim, int64_t{0}, kMaxSize)).bytes;
+}
+
+Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
+                       const Exec& exec) {
+  const UKernels* uk = nullptr;
+  SIMDATTN_CHECK(resolve(exec, &uk));
+  SIMDATTN_CHECK(check_scores(q, k, out, options, exec, drivers::scores_workspace(options.arithmetic, q.shape[3])));
+  if (is_empty(out)) return {};
+  const Environment environment;
+  const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
+  if (options.arithmetic != Arithmetic::kF32) {
+    const AttentionKernels& ops = uk->attention[slot(options.arithmetic)];
+    const KernelHooks hooks(ops);
+    packed_scores(*uk, ops, q, k, out, factor, PackedScoreBuffers(exec.workspace, q.shape[3]));
+    return {};
+  }
+  score_all_rows(
+      *uk, q, k, out, factor, [&](const ScoreRows& call, int64_t, int64_t) { uk->score_rows[slot(k.dtype)](call); },
+      [&](const auto* row, const auto* key, int64_t) { return scalar::dot(row, key, q.shape[3]); });
+  return {};
+}
+
+}  // namespace simdattn
