@@ -7,17 +7,17 @@ import pathlib
 import re
 import sys
 
-LIB = 'lib/*.h'  # headers that stand in lib itself: the contract
-ALLOWED = {  # folder: folders, headers of lib, or single files that it may include, beside its own
+ALLOWED = {  # folder: folders or single files that it may include, beside its own
     'include': [],
     'dispatch': ['include', 'lib/contract/kernel_table.h', 'lib/contract/ukernels.h'],
-    'lib': ['include', LIB, 'lib/rules', 'lib/drivers/drivers.h', 'dispatch'],
-    'lib/rules': ['include', LIB],
-    'lib/drivers': ['include', LIB, 'lib/rules', 'dispatch', 'lib/definition/math.h', 'lib/definition/scores.h'],
-    'lib/definition': [LIB],
-    'lib/simd': [LIB],
-    'lib/kernels': [LIB, 'lib/simd', 'lib/definition/flushed.h', 'lib/overlays/amx.h', 'lib/overlays/avx512_bf16.h'],
-    'lib/overlays': [LIB],
+    'lib/api': ['include', 'lib/rules', 'lib/drivers/drivers.h', 'dispatch'],
+    'lib/contract': ['include', 'dispatch/cpu.h'],
+    'lib/rules': ['include', 'lib/contract'],
+    'lib/drivers': ['include', 'lib/contract', 'lib/rules', 'dispatch', 'lib/definition/math.h', 'lib/definition/scores.h'],
+    'lib/definition': ['lib/contract'],
+    'lib/simd': ['lib/contract'],
+    'lib/kernels': ['lib/contract', 'lib/simd', 'lib/definition/flushed.h', 'lib/overlays/amx.h', 'lib/overlays/avx512_bf16.h'],
+    'lib/overlays': ['lib/contract', 'lib/simd/flush_subnormals.h'],
 }
 
 
@@ -28,10 +28,7 @@ def folder_of(path):
 
 def may_include(folder, target):
     for allowed in ALLOWED[folder] + [folder]:
-        if allowed == LIB:
-            if folder_of(target) == 'lib':
-                return True
-        elif target == allowed or folder_of(target) == allowed:
+        if target == allowed or folder_of(target) == allowed:
             return True
     return False
 
