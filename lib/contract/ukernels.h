@@ -110,7 +110,7 @@ struct RowModifiers {
   const uint8_t* keep;  // null: none; 0 masks
   const uint8_t* bits;  // null: none; bit 0 is key first_bit; keys before it are visible
   int64_t first_bit;
-  // One number for all keys. No slot looks at these: modify() in drivers/scoring.h repeats the number first.
+  // One number for all keys. No slot looks at these: modify() in drivers/attention/scoring.h repeats the number first.
   bool one_bias;
   bool one_keep;
 };

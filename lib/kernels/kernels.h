@@ -3,7 +3,6 @@
 #define SIMDATTN_LIB_KERNELS_KERNELS_H_
 
 #include "lib/contract/f32_operands.h"
-#include "lib/contract/table_of_kernels.h"
 #include "lib/kernels/bf16_attention.h"
 #include "lib/kernels/elementwise.h"
 #include "lib/kernels/modify_row.h"
@@ -16,6 +15,8 @@
 #include "lib/kernels/softmax_tile.h"
 #include "lib/kernels/store.h"
 #include "lib/kernels/value_tile.h"
+
+#include "lib/contract/table_of_kernels.h"  // behind the kernels, which it names
 
 namespace simdattn {
 namespace {
