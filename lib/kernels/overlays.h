@@ -1,38 +1,19 @@
-// Overlays: targets that are another one, their base, with kernels of some arithmetics replaced. overlay.cc has these kernels; it is
-// compiled with more instructions. The base's object puts the tables together.
+// The tables of overlays: of targets that are another one, their base, with kernels of some arithmetics replaced. The base's object
+// includes this; the kernels are in objects of their own, compiled with more instructions (overlay.h, overlay.cc).
 #ifndef SIMDATTN_LIB_KERNELS_OVERLAYS_H_
 #define SIMDATTN_LIB_KERNELS_OVERLAYS_H_
 
 #include "lib/contract/int8_operands.h"
 #include "lib/contract/kv_formats.h"
 #include "lib/contract/ukernels.h"
+#include "lib/kernels/overlay.h"
 #include "lib/overlays/amx.h"
 #include "lib/overlays/avx512_bf16.h"
 
 namespace simdattn {
 
-struct avx3_dl;
-struct avx_vnni;
-struct neon_dotprod;
-struct neon_i8mm;
-struct sve2_128_i8mm;
-struct sve_256_i8mm;
 struct amx;
 struct avx512_bf16;
-
-/// The kernels of overlay.cc. Keys and values of kInt8 are packed by the base.
-template <class Name>
-struct Overlay {
-  static void prepare_query_f32(const void* row, void* query, int64_t dim);
-  static void prepare_query_bf16(const void* row, void* query, int64_t dim);
-  static void prepare_query_f16(const void* row, void* query, int64_t dim);
-  static void score_packed(const ScoreTile& a);
-  static void value_packed(const ValueTile& a);
-  static void value_stored(const ValueTile& a);  // x86
-  /// kBF16 from panels and rows of bf16: ARM with BFMLALB and BFMLALT.
-  static void score_pairs(const ScoreTile& a);
-  static void value_pairs(const ValueTile& a);
-};
 
 namespace {
 
