@@ -141,8 +141,8 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a) {
   Registers<kRows * kBatches> acc;
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
   Registers<kBatches> factor;
-  constexpr int64_t kAhead = kFp8 ? kBytes : 1;
-  [[maybe_unused]] HalvesAhead<kAhead> halves;
+  constexpr int64_t kHalvesBytes = kFp8 ? kBytes : 1;
+  [[maybe_unused]] HalvesAhead<kHalvesBytes> halves;
   [[maybe_unused]] Bits32 seen(0);
   const float* q = a.q;
   const int64_t ldq = a.ldq;

@@ -48,8 +48,8 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   const float* const scales = a.scales;
   // Tiles of less than a block have its first or its second half.
   const int64_t half = kWidth < 32 ? a.column % 32 : 0;
-  constexpr int64_t kAhead = kFp8 ? kWidth : 1;
-  [[maybe_unused]] HalvesAhead<kAhead> halves;
+  constexpr int64_t kHalvesBytes = kFp8 ? kWidth : 1;
+  [[maybe_unused]] HalvesAhead<kHalvesBytes> halves;
   [[maybe_unused]] Bits32 seen(0);
   const auto prepare = [&](const uint8_t* codes) SIMDATTN_LAMBDA {
     unroll<kFp8 ? kBatches / 2 : 0>([&](auto c) SIMDATTN_LAMBDA {
