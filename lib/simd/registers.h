@@ -12,11 +12,11 @@
 
 #define SIMDATTN_INLINE inline __attribute__((always_inline))
 #define SIMDATTN_LAMBDA __attribute__((always_inline))
-// One body for several callers: gcc would make a copy for each set of constant arguments.
+// One body for several callers: gcc would make a copy for each set of constant arguments. Some targets call none of the bodies.
 #ifdef __clang__
-#define SIMDATTN_SHARED __attribute__((noinline))
+#define SIMDATTN_SHARED __attribute__((noinline, unused))
 #else
-#define SIMDATTN_SHARED __attribute__((noinline, noclone))
+#define SIMDATTN_SHARED __attribute__((noinline, noclone, unused))
 #endif
 
 namespace simdattn {
