@@ -6,7 +6,7 @@
 #include "dispatch/target.h"
 #include "lib/api/sized.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/inside.h"
+#include "lib/rules/rules.h"
 #include "lib/rules/views.h"
 
 namespace drivers = simdattn::drivers;

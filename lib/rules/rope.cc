@@ -1,9 +1,56 @@
-#include "lib/rules/rope.h"
-
-#include "lib/rules/positions.h"
-#include "lib/rules/tables.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
+namespace {
+
+bool is_block(int64_t block, int64_t dim) {
+  if (block == 0) return true;
+  return block > 0 && block <= kMaxHadamardBlock && (block & (block - 1)) == 0 && dim % block == 0;
+}
+
+/// Every position in low .. limit - 1; where the view is absent, positions are start .. start + n - 1.
+Status check_positions(const ConstView<2>& positions, int64_t start, int64_t batch, int64_t n, int64_t low,
+                       int64_t limit, ByteSet* extent) {
+  extent->clear();
+  if (positions.data == nullptr) {
+    SIMDATTN_REQUIRE(start >= 0 && (start < limit || (start == limit && n == 0)), Code::kRange,
+                     "options.start: not a row of cos and sin");
+    SIMDATTN_REQUIRE(n <= limit - start || batch == 0, Code::kRange,
+                     "options.start: start + rows are more than the rows of cos and sin");
+    return {};
+  }
+  SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), extent));
+  SIMDATTN_REQUIRE(positions.shape[0] == batch && positions.shape[1] == n, Code::kShape,
+                   "positions.shape: must be [batch, rows]");
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t p = position_at(positions, start, b, i);
+      SIMDATTN_REQUIRE(p >= low && p < limit, Code::kRange,
+                       "positions: outside the rows 0 .. n_positions-1 of cos and sin");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_key_hadamard(int64_t block, int64_t dim, const char* sentence) {
+  SIMDATTN_REQUIRE(is_block(block, dim) && (block == 0 || dim <= kMaxHadamardRow), Code::kRange, sentence);
+  return {};
+}
+
+Status check_hadamard(const ConstView<4>& x, const View<4>& out, int64_t block, bool* empty) {
+  ByteSet ex, eo;
+  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
+  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
+  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
+  SIMDATTN_REQUIRE(x.shape[3] >= 1, Code::kShape, "x.shape[3]: the dimension must be at least 1");
+  SIMDATTN_REQUIRE(is_block(block, x.shape[3]), Code::kRange,
+                   "block: must be 0, or a power of two up to 4096 that divides the dimension");
+  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
+  *empty = eo.empty();
+  return {};
+}
 
 Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
                   const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, bool* empty) {

@@ -1,4 +1,4 @@
-#include "lib/rules/scoring.h"
+#include "lib/rules/attention.h"
 
 #include "lib/contract/dtypes.h"
 

@@ -1,4 +1,4 @@
-#include "lib/rules/tables.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {

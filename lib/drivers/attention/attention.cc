@@ -11,7 +11,7 @@
 #include "lib/drivers/attention/attention_walk.h"
 #include "lib/drivers/attention/operands.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/plan.h"
+#include "lib/rules/attention.h"
 
 namespace simdattn {
 namespace {

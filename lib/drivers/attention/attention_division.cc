@@ -5,7 +5,7 @@
 
 #include "lib/contract/dtypes.h"
 #include "lib/drivers/rows/fetch.h"
-#include "lib/rules/plan.h"
+#include "lib/rules/attention.h"
 
 namespace simdattn {
 namespace {

@@ -8,7 +8,7 @@
 #include "lib/contract/ukernels.h"
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/merge.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {

@@ -6,7 +6,7 @@
 #include "lib/contract/ukernels.h"
 #include "lib/drivers/cache/kv_store.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/dequantise.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 

@@ -9,7 +9,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/extras/hadamard_rows.h"
 #include "lib/drivers/rows/convert.h"
-#include "lib/rules/append.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {

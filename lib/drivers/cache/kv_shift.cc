@@ -10,7 +10,7 @@
 #include "lib/drivers/cache/kv_tokens.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/extras/hadamard_rows.h"
-#include "lib/rules/shift.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {

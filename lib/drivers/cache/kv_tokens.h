@@ -8,7 +8,7 @@
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
 #include "lib/drivers/rows/convert.h"
-#include "lib/rules/append.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 

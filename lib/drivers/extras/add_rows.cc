@@ -6,7 +6,7 @@
 #include "lib/contract/ukernels.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/convert.h"
-#include "lib/rules/rope.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 

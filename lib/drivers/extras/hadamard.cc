@@ -1,8 +1,8 @@
 // hadamard(): rows times an orthonormal Hadamard matrix.
-#include "lib/rules/hadamard.h"
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/extras/hadamard_rows.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 

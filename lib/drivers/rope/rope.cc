@@ -1,5 +1,5 @@
 // rope(): rotates rows by the angles of their positions.
-#include "lib/rules/rope.h"
+#include "lib/rules/rules.h"
 
 #include "dispatch/environment.h"
 #include "dispatch/target.h"
@@ -7,7 +7,6 @@
 #include "lib/contract/ukernels.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/convert.h"
-#include "lib/rules/positions.h"
 
 namespace simdattn {
 Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,

@@ -6,8 +6,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rope/rope_columns.h"
 #include "lib/drivers/rows/convert.h"
-#include "lib/rules/rope.h"
-#include "lib/rules/tables.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {

@@ -8,7 +8,7 @@
 #include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/score_rows.h"
-#include "lib/rules/scores.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 

@@ -9,7 +9,7 @@
 #include "lib/definition/math.h"
 #include "lib/drivers/attention/scoring.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/softmax.h"
+#include "lib/rules/rules.h"
 #include "lib/rules/views.h"
 
 namespace simdattn {

@@ -9,7 +9,7 @@
 #include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/fetch.h"
-#include "lib/rules/values.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {

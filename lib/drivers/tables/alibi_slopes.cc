@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "lib/drivers/drivers.h"
-#include "lib/rules/tables.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 

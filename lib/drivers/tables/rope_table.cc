@@ -4,7 +4,7 @@
 
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rope/rope_columns.h"
-#include "lib/rules/tables.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {

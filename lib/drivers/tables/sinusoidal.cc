@@ -2,7 +2,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/tables/angles.h"
 #include "lib/drivers/tables/double_double.h"
-#include "lib/rules/tables.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 

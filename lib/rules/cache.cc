@@ -1,9 +1,8 @@
-#include "lib/rules/append.h"
-
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 
-#include "lib/rules/hadamard.h"
+#include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {
@@ -115,6 +114,67 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
     SIMDATTN_REQUIRE(!share_bytes(ec, written) && !share_bytes(es, written), Code::kOverlap, text.rope);
     SIMDATTN_REQUIRE(by_slot || !share_bytes(table_bytes(kv), written), Code::kOverlap, text.table);
   }
+  return {};
+}
+
+Status check_dequantise(const ConstKv& kv, int64_t first, const View<4>& out) {
+  ByteSet ek, scales, eo;
+  SIMDATTN_CHECK(check_kv(kv, {}, kKvText, &ek, &scales));
+  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &eo));
+  SIMDATTN_REQUIRE(out.shape[0] == kv.batch && out.shape[1] == kv.heads && out.shape[3] == kv.dim, Code::kShape,
+                   "out.shape: must be [kv.batch, kv.heads, tokens, kv.dim]");
+  const int64_t n = out.shape[2];
+  SIMDATTN_REQUIRE(first >= 0 && first <= kv.tokens && n <= kv.tokens - first, Code::kRange,
+                   "first: tokens from there on do not fit kv.tokens");
+  SIMDATTN_REQUIRE(kv.ring == 0 || n <= kv.ring, Code::kRange, "out.shape: more tokens than the ring holds");
+  if (eo.empty()) return {};
+  for (int64_t b = 0; kv.page_size > 0 && b < kv.batch; ++b) {
+    for (int64_t t = first; t < first + n; ++t) {
+      const int64_t page = page_of(kv, b, t);
+      SIMDATTN_REQUIRE(page >= 0 && page < kv.n_pages, Code::kRange, kKvText.pages);
+    }
+  }
+  SIMDATTN_REQUIRE(!share_bytes(ek, eo), Code::kOverlap, "out: overlaps kv");
+  SIMDATTN_REQUIRE(!share_bytes(scales, eo), Code::kOverlap, "out: overlaps kv.scales");
+  SIMDATTN_REQUIRE(!share_bytes(table_bytes(kv), eo), Code::kOverlap, "out: overlaps kv.block_table");
+  return {};
+}
+
+Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope, bool* empty) {
+  ByteSet ek, scales, ec, es;
+  // The scale of a token moves with it.
+  const bool moves_scales = writes_scales(kv.type) || (kv.scales != nullptr && kv.scale_token_stride != 0);
+  SIMDATTN_CHECK(check_kv(kv, {.output = true, .output_scales = moves_scales}, kKvText, &ek, &scales));
+  *empty = ek.empty();
+  SIMDATTN_REQUIRE(0 <= first && first <= last && last <= kv.tokens, Code::kRange,
+                   "first, last: must be in 0 <= first <= last <= kv.tokens");
+  SIMDATTN_REQUIRE(delta >= -kMaxSize && delta <= kMaxSize, Code::kRange, "delta: must be within +-(2^30 - 1)");
+  SIMDATTN_REQUIRE(first == last || (first + delta >= 0 && last + delta <= kv.tokens), Code::kRange,
+                   "delta: moves tokens outside 0 .. kv.tokens-1");
+  SIMDATTN_CHECK(check_key_hadamard(rope.hadamard_block, kv.dim, SIMDATTN_KEY_HADAMARD_TEXT("rope.hadamard_block")));
+  const bool rotate = rope.cos.data != nullptr || rope.sin.data != nullptr;
+  const int64_t distance = std::abs(delta);
+  if (rotate) {
+    SIMDATTN_CHECK(check_rope_table(rope.cos, rope.sin, rope.options, kv.dim, kShiftRope, &ec, &es));
+    SIMDATTN_REQUIRE(distance < rope.cos.shape[0], Code::kRange, "delta: rope.cos and rope.sin have no row |delta|");
+    SIMDATTN_REQUIRE(!share_bytes(ec, ek) && !share_bytes(es, ek), Code::kOverlap, "kv: overlaps rope.cos or rope.sin");
+    SIMDATTN_REQUIRE(!moves_scales || (!share_bytes(ec, scales) && !share_bytes(es, scales)), Code::kOverlap,
+                     "kv.scales: overlaps rope.cos or rope.sin");
+  }
+  SIMDATTN_REQUIRE(kv.ring == 0 || last - first <= kv.ring, Code::kRange,
+                   "first, last: more tokens than the ring holds");
+  if (kv.block_table != nullptr) {
+    for (int64_t b = 0; b < kv.batch; ++b) {
+      for (int64_t t = first; t < last; ++t) {
+        SIMDATTN_REQUIRE(page_of(kv, b, t) < kv.n_pages && page_of(kv, b, t + delta) < kv.n_pages, Code::kRange,
+                         kKvText.pages);
+      }
+    }
+  }
+  SIMDATTN_REQUIRE(!share_bytes(scales, ek), Code::kOverlap, "kv: overlaps kv.scales");
+  SIMDATTN_REQUIRE(!share_bytes(table_bytes(kv), ek), Code::kOverlap, "kv: overlaps kv.block_table");
+  SIMDATTN_REQUIRE(!moves_scales || !share_bytes(table_bytes(kv), scales), Code::kOverlap,
+                   "kv.scales: overlaps kv.block_table");
   return {};
 }
 
