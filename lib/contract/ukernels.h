@@ -1,6 +1,6 @@
 // The contract between drivers and micro-kernels: one pointer per slot, one table per target.
 //
-// Every slot has one definition (lib/definition/ukernels.cc) and returns its bits on every target with fused multiply-add.
+// Every slot has one definition (lib/definition) and returns its bits on every target with fused multiply-add.
 // Slots check nothing: drivers pass valid sizes. Sizes of zero are legal and do nothing. A slot reads exactly the
 // elements that its arguments describe (tails by partial loads) and writes exactly its outputs. Slots typed by elements are
 // arrays indexed by DType: f32, bf16, f16; those typed by the storage of keys and values are gathered in one struct per

@@ -17,47 +17,43 @@ static inline float pow2i(float n) {  // n integral, -126 <= n <= 127
   return std::bit_cast<float>((static_cast<uint32_t>(static_cast<int32_t>(n)) + 127u) << 23);
 }
 
+/// x = n ln 2 + r.
+struct Reduced {
+  float n;
+  float r;
+};
+static inline Reduced reduced(float x) {
+  const float n = fma(x, kLog2E, kRoundMagic) - kRoundMagic;
+  return {n, fma(n, -kLn2Lo, fma(n, -kLn2Hi, x))};
+}
+/// c[0] + c[1] x + c[2] x^2 + ..
+template <size_t kTerms>
+static inline float polynomial(const float (&c)[kTerms], float x) {
+  float p = c[kTerms - 1];
+  for (size_t i = kTerms - 1; i-- > 0;) p = fma(p, x, c[i]);
+  return p;
+}
+
 /// e^x for x <= 88: 0 where the result would be below the smallest normal number; NaN stays NaN.
 static inline float exp(float x) {
   if (x < kExpLowest) return 0.0f;
   if (x != x) return x;
-  const float n = fma(x, kLog2E, kRoundMagic) - kRoundMagic;
-  float r = fma(n, -kLn2Hi, x);
-  r = fma(n, -kLn2Lo, r);
-  float p = kExpPoly[4];
-  p = fma(p, r, kExpPoly[3]);
-  p = fma(p, r, kExpPoly[2]);
-  p = fma(p, r, kExpPoly[1]);
-  p = fma(p, r, kExpPoly[0]);
-  p = fma(p, r, 1.0f);
-  p = fma(p, r, 1.0f);
+  const auto [n, r] = reduced(x);
+  const float p = fma(fma(polynomial(kExpPoly, r), r, 1.0f), r, 1.0f);
   return p * pow2i(n < 127.0f ? n : 127.0f);
 }
 
 /// Small |x|: an odd polynomial. Otherwise tanh |x| = e / (e + 2) with e = e^(2|x|) - 1 formed without cancellation.
 static inline float tanh(float x) {
   if (x != x) return x;
-  float a = std::fabs(x);
+  const float a = std::fabs(x);
   if (a < kTanhSmall) {
     const float z = a * a;
-    float p = kTanhPoly[3];
-    p = fma(p, z, kTanhPoly[2]);
-    p = fma(p, z, kTanhPoly[1]);
-    p = fma(p, z, kTanhPoly[0]);
-    return std::copysign(fma(a * z, p, a), x);
+    return std::copysign(fma(a * z, polynomial(kTanhPoly, z), a), x);
   }
-  a = a > kTanhSaturation ? kTanhSaturation : a;
-  const float y = a + a;
-  const float n = fma(y, kLog2E, kRoundMagic) - kRoundMagic;
-  float r = fma(n, -kLn2Hi, y);
-  r = fma(n, -kLn2Lo, r);
-  float p = kExpPoly[4];
-  p = fma(p, r, kExpPoly[3]);
-  p = fma(p, r, kExpPoly[2]);
-  p = fma(p, r, kExpPoly[1]);
-  p = fma(p, r, kExpPoly[0]);
-  const float r2 = r * r;
-  const float expm1_r = fma(p, r2, r);
+  const float limited = a > kTanhSaturation ? kTanhSaturation : a;
+  const auto [n, r] = reduced(limited + limited);
+  const float expm1_r = fma(polynomial(kExpPoly, r), r * r, r);
   const float s = pow2i(n);
   const float e = fma(s, expm1_r, s - 1.0f);
   return std::copysign(e / (e + 2.0f), x);

@@ -9,22 +9,18 @@
 #include "lib/contract/dtypes.h"
 #include "lib/contract/f32_operands.h"
 #include "lib/contract/fma.h"
+#include "lib/contract/kernel_table.h"
 #include "lib/contract/narrow_operands.h"
 #include "lib/contract/narrow_slots.h"
 #include "lib/contract/ukernels.h"
-#include "lib/definition/bf16_attention.h"
-#include "lib/definition/int8_attention.h"
+#include "lib/definition/attention.h"
 #include "lib/definition/math.h"
 #include "lib/definition/scores.h"
-#include "lib/definition/softmax.h"
 
 namespace simdattn {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-using scalar::max_number;
-using scalar::reference_point;
 
 /// f(row of queries, key): the sum of a score.
 template <class T, class F>
@@ -119,55 +115,10 @@ ModifyResult modify_row(const ModifyRow& a) {
   return result;
 }
 
-/// What stands `bytes` behind p.
 template <class T>
-const T* at(const void* p, int64_t bytes) {
-  return reinterpret_cast<const T*>(static_cast<const char*>(p) + bytes);
-}
-
-/// Where element d of key j of a panel is.
+constexpr auto score_tile = scores<F32Arithmetic, T>;
 template <class T>
-constexpr int64_t panel_index(int64_t d, int64_t j) {
-  return std::is_same_v<T, bf16> ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
-}
-template <class T>
-float panel_at(const T* panel, int64_t d, int64_t j) {
-  return to_f32(panel[panel_index<T>(d, j)]);
-}
-
-template <class T>
-void score_tile(const ScoreTile& a) {
-  for (int64_t r = 0; r < a.rows; ++r) {
-    const float* q = at<float>(a.q, r * a.q_stride);
-    for (int64_t p = 0; p < a.n_panels; ++p) {
-      const T* panel = at<T>(a.panels, p * a.panel_stride);
-      for (int64_t j = 0; j < kPanelWidth; ++j) {
-        float sum = 0.0f;
-        for (int64_t d = 0; d < a.dim; ++d) sum = fma(q[d], panel_at(panel, d, j), sum);
-        a.s[r * a.lds + p * kPanelWidth + j] = sum * a.scale;
-      }
-    }
-  }
-}
-
-void softmax_tile(const SoftmaxTile& a) {
-  scalar::weigh(a, [](float w) { return w; });
-}
-
-template <class T>
-void value_tile(const ValueTile& a) {
-  for (int64_t r = 0; r < a.rows; ++r) {
-    for (int64_t c = 0; c < a.dim; ++c) {
-      float sum = a.o[r * a.ldo + c];
-      if (a.alpha != nullptr) sum = a.alpha[r] * sum;
-      for (int64_t j = 0; j < a.keys; ++j) {
-        const T* group = at<T>(a.v, j * a.key_stride + c / kValueGroup * a.group_stride);
-        sum = fma(a.w[r * a.ldw + j], to_f32(group[c % kValueGroup]), sum);
-      }
-      a.o[r * a.ldo + c] = sum;
-    }
-  }
-}
+constexpr auto value_tile = weighted_values<F32Arithmetic, T>;
 
 template <class T>
 void pack_keys(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool /*stream*/) {
@@ -182,7 +133,7 @@ template <class T>
 void widen_panel(const void* panel, int64_t dim, float* out) {
   for (int64_t d = 0; d < dim; ++d) {
     for (int64_t j = 0; j < kPanelWidth; ++j) {
-      out[d * kPanelWidth + j] = panel_at(static_cast<const T*>(panel), d, j);
+      out[d * kPanelWidth + j] = to_f32(static_cast<const T*>(panel)[panel_index<T>(d, j)]);
     }
   }
 }
@@ -232,25 +183,34 @@ void merge(float* a, float wa, const float* b, float wb, int64_t n) {
   for (int64_t i = 0; i < n; ++i) a[i] = fma(a[i], wa, b[i] * wb);
 }
 
+/// pair(d0, d1, cos, sin) for the dimensions that rotate, then other(d).
+template <class A, class Pair, class Other>
+void for_each_dimension(const A& a, const Pair& pair, const Other& other) {
+  for (int64_t i = 0; i < a.half; ++i) {
+    const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
+    pair(d0, d0 + (a.interleaved ? 1 : a.half), a.cos[i], a.inverse ? -a.sin[i] : a.sin[i]);
+  }
+  for (int64_t d = 0; d < a.dim; ++d) {
+    if (d < a.first || d >= a.first + 2 * a.half) other(d);
+  }
+}
+/// x0 and x1 to y0 and y1, which may be they.
+template <class T>
+void rotate(T x0, T x1, float c, float s, T* y0, T* y1) {
+  *y0 = from_f32<T>(fma(to_f32(x0), c, -(to_f32(x1) * s)));
+  *y1 = from_f32<T>(fma(to_f32(x0), s, to_f32(x1) * c));
+}
+
 template <class T>
 void rope_heads(const RopeHeads& a) {
   for (int64_t h = 0; h < a.heads; ++h) {
     const T* x = static_cast<const T*>(a.x) + h * a.x_stride;
     T* y = static_cast<T*>(a.y) + h * a.y_stride;
-    for (int64_t i = 0; i < a.half; ++i) {
-      const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
-      const int64_t d1 = d0 + (a.interleaved ? 1 : a.half);
-      const float x0 = to_f32(x[d0]);
-      const float x1 = to_f32(x[d1]);
-      const float c = a.cos[i];
-      const float s = a.inverse ? -a.sin[i] : a.sin[i];
-      y[d0] = from_f32<T>(fma(x0, c, -(x1 * s)));
-      y[d1] = from_f32<T>(fma(x0, s, x1 * c));
-    }
-    if (a.x == a.y) continue;
-    for (int64_t d = 0; d < a.dim; ++d) {
-      if (d < a.first || d >= a.first + 2 * a.half) y[d] = x[d];
-    }
+    for_each_dimension(
+        a, [&](int64_t d0, int64_t d1, float c, float s) { rotate(x[d0], x[d1], c, s, y + d0, y + d1); },
+        [&](int64_t d) {
+          if (a.x != a.y) y[d] = x[d];
+        });
   }
 }
 
@@ -264,60 +224,54 @@ void add_rows(const AddRows& a) {
   }
 }
 
-template <class T>
-T* row_of(void* rows, int64_t stride, int64_t row) {
-  return reinterpret_cast<T*>(static_cast<char*>(rows) + row * stride);
+/// Dimension d of token t in rows or panels that begin at `cache`.
+template <class T, bool kPanels, class A, class Cache>
+auto* stored(const A& a, Cache* cache, int64_t t, int64_t d) {
+  if (!kPanels) return at<T>(cache, t * a.stride) + d;
+  const int64_t j = a.column + t;
+  return at<T>(cache, j / kPanelWidth * a.stride) + panel_index<T>(d, j % kPanelWidth);
 }
+/// An odd last dimension of bf16 is paired with zero in a panel.
 template <class T>
-T to_stored(const StoreRows& a, int64_t t, int64_t d) {
-  return a.as_stored ? at<T>(a.rows, t * a.ld)[d] : from_f32<T>(at<float>(a.rows, t * a.ld)[d]);
-}
-template <class T>
-void from_stored(const LoadRows& a, int64_t t, int64_t d, T x) {
-  if (a.as_stored) {
-    row_of<T>(a.rows, a.ld, t)[d] = x;
-  } else {
-    row_of<float>(a.rows, a.ld, t)[d] = to_f32(x);
-  }
+bool has_half_pair(int64_t dim) {
+  return std::is_same_v<T, bf16> && dim % 2 != 0;
 }
 
-template <class T>
-void store_rows(const StoreRows& a) {
+template <class T, bool kPanels>
+void store(const StoreRows& a) {
   for (int64_t t = 0; t < a.tokens; ++t) {
-    for (int64_t d = 0; d < a.dim; ++d) row_of<T>(a.out, a.stride, t)[d] = to_stored<T>(a, t, d);
+    for (int64_t d = 0; d < a.dim; ++d) {
+      *stored<T, kPanels>(a, a.out, t, d) =
+          a.as_stored ? at<T>(a.rows, t * a.ld)[d] : from_f32<T>(at<float>(a.rows, t * a.ld)[d]);
+    }
+    if (kPanels && has_half_pair<T>(a.dim)) *stored<T, kPanels>(a, a.out, t, a.dim) = T{};
   }
 }
+template <class T>
+constexpr auto store_rows = store<T, false>;
+template <class T>
+constexpr auto store_panels = store<T, true>;
 
-template <class T>
-void store_panels(const StoreRows& a) {
+template <class T, bool kPanels>
+void load(const LoadRows& a) {
   for (int64_t t = 0; t < a.tokens; ++t) {
-    const int64_t j = a.column + t;
-    T* panel = row_of<T>(a.out, a.stride, j / kPanelWidth);
-    for (int64_t d = 0; d < a.dim; ++d) panel[panel_index<T>(d, j % kPanelWidth)] = to_stored<T>(a, t, d);
-    // An odd last dimension of bf16 is paired with zero.
-    if (std::is_same_v<T, bf16> && a.dim % 2 != 0) panel[panel_index<T>(a.dim, j % kPanelWidth)] = T{};
+    for (int64_t d = 0; d < a.dim; ++d) {
+      const T x = *stored<T, kPanels>(a, a.in, t, d);
+      if (a.as_stored) {
+        at<T>(a.rows, t * a.ld)[d] = x;
+      } else {
+        at<float>(a.rows, t * a.ld)[d] = to_f32(x);
+      }
+    }
   }
 }
-
 template <class T>
-void load_rows(const LoadRows& a) {
-  for (int64_t t = 0; t < a.tokens; ++t) {
-    for (int64_t d = 0; d < a.dim; ++d) from_stored<T>(a, t, d, at<T>(a.in, t * a.stride)[d]);
-  }
-}
-
+constexpr auto load_rows = load<T, false>;
 template <class T>
-void load_panels(const LoadRows& a) {
-  for (int64_t t = 0; t < a.tokens; ++t) {
-    const int64_t j = a.column + t;
-    const T* panel = at<T>(a.in, j / kPanelWidth * a.stride);
-    for (int64_t d = 0; d < a.dim; ++d) from_stored<T>(a, t, d, panel[panel_index<T>(d, j % kPanelWidth)]);
-  }
-}
+constexpr auto load_panels = load<T, true>;
 
 template <class T>
 void rotate_columns(const RotateColumns& a) {
-  T* to = static_cast<T*>(a.to);
   // A dimension's columns are all read before one is written: both may be columns of one panel.
   const auto read = [&](int64_t d, T* x) {
     for (int64_t j = 0; j < a.columns; ++j) {
@@ -326,33 +280,23 @@ void rotate_columns(const RotateColumns& a) {
     }
   };
   const auto write = [&](const T* y, int64_t d) {
-    for (int64_t j = 0; j < a.columns; ++j) to[panel_index<T>(d, a.to_column + j)] = y[j];
+    for (int64_t j = 0; j < a.columns; ++j) static_cast<T*>(a.to)[panel_index<T>(d, a.to_column + j)] = y[j];
   };
-  T x0[kPanelWidth], x1[kPanelWidth];
-  for (int64_t i = 0; i < a.half; ++i) {
-    const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
-    const int64_t d1 = d0 + (a.interleaved ? 1 : a.half);
-    const float c = a.cos[i];
-    const float s = a.inverse ? -a.sin[i] : a.sin[i];
-    read(d0, x0);
-    read(d1, x1);
-    for (int64_t j = 0; j < a.columns; ++j) {
-      const float low = to_f32(x0[j]);
-      const float high = to_f32(x1[j]);
-      x0[j] = from_f32<T>(fma(low, c, -(high * s)));
-      x1[j] = from_f32<T>(fma(low, s, high * c));
-    }
-    write(x0, d0);
-    write(x1, d1);
-  }
-  for (int64_t d = 0; d < a.dim; ++d) {
-    if (d >= a.first && d < a.first + 2 * a.half) continue;
-    read(d, x0);
-    write(x0, d);
-  }
-  if (std::is_same_v<T, bf16> && a.dim % 2 != 0) {
-    for (int64_t j = 0; j < a.columns; ++j) to[panel_index<T>(a.dim, a.to_column + j)] = T{};
-  }
+  T x0[kPanelWidth] = {}, x1[kPanelWidth];
+  if (has_half_pair<T>(a.dim)) write(x0, a.dim);
+  for_each_dimension(
+      a,
+      [&](int64_t d0, int64_t d1, float c, float s) {
+        read(d0, x0);
+        read(d1, x1);
+        for (int64_t j = 0; j < a.columns; ++j) rotate(x0[j], x1[j], c, s, x0 + j, x1 + j);
+        write(x0, d0);
+        write(x1, d1);
+      },
+      [&](int64_t d) {
+        read(d, x0);
+        write(x0, d);
+      });
 }
 
 template <KvType kType>
@@ -383,14 +327,23 @@ void exp_array(const float* x, float* y, int64_t n) {
 
 namespace simdattn {
 
+constexpr UKernels kDefinition = with_narrow_types<Narrow>(
+    table_of(f32_attention<Kernels>(4, softmax_tile<F32Arithmetic>), bf16_attention<Kernels, Bf16Chains>(false, 4),
+             int8_attention<Int8Integers>(false, 4, softmax_tile<F32Arithmetic>)));
+
+extern const UKernels kScalarFmaKernels;
 #ifdef SIMDATTN_SCALAR_FMA
-#define SIMDATTN_TABLE kScalarFmaKernels
+constinit const UKernels kScalarFmaKernels = kDefinition;
 #else
-#define SIMDATTN_TABLE kScalarKernels
+extern const UKernels kScalarKernels;
+constinit const UKernels kScalarKernels = kDefinition;
+static constexpr KernelTable kList[] = {
+#ifdef SIMDATTN_HAVE_SCALAR_FMA
+    {Isa::kAvx2, "scalar", &kScalarFmaKernels, true},
 #endif
-extern const UKernels SIMDATTN_TABLE;
-constinit const UKernels SIMDATTN_TABLE = with_narrow_types<Narrow>(
-    table_of(f32_attention<Kernels>(4, softmax_tile), bf16_attention<Kernels, Bf16Chains>(false, 4),
-             int8_attention<Int8Integers>(false, 4, softmax_tile)));
+    {Isa::kBaseline, "scalar", &kScalarKernels, true},
+};
+constinit const std::span<const KernelTable> kScalarTables = kList;
+#endif
 
 }  // namespace simdattn

@@ -1,0 +1,250 @@
+// The inside of attention in each arithmetic: scores, weights of the online softmax, weighted values, and the operands of integers.
+#ifndef SIMDATTN_LIB_DEFINITION_ATTENTION_H_
+#define SIMDATTN_LIB_DEFINITION_ATTENTION_H_
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "lib/contract/dtypes.h"
+#include "lib/contract/fma.h"
+#include "lib/contract/int8_operands.h"
+#include "lib/contract/ukernels.h"
+#include "lib/definition/flushed.h"
+#include "lib/definition/math.h"
+#include "lib/definition/scores.h"
+
+namespace simdattn {
+namespace {
+
+/// What stands `bytes` behind p.
+template <class T>
+const T* at(const void* p, int64_t bytes) {
+  return reinterpret_cast<const T*>(static_cast<const char*>(p) + bytes);
+}
+template <class T>
+T* at(void* p, int64_t bytes) {
+  return reinterpret_cast<T*>(static_cast<char*>(p) + bytes);
+}
+
+/// Where element d of key j of a panel is.
+template <class T>
+constexpr int64_t panel_index(int64_t d, int64_t j) {
+  return std::is_same_v<T, bf16> ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
+}
+
+/// The larger one; a NaN in `x` is ignored: it comes back through the sum of exponentials.
+float max_number(float m, float x) { return x > m ? x : m; }
+/// -inf - -inf would be NaN: with nothing visible yet, exponentials are taken relative to 0.
+float reference_point(float m) { return m == -std::numeric_limits<float>::infinity() ? 0.0f : m; }
+
+// ---- Arithmetics: numbers that are multiplied, and add(), sum and x(i) * y(i) for 0 <= i < n; `first` is the number of the first one
+
+/// kF32: one product after the other.
+struct F32Arithmetic {
+  static float number(float x) { return x; }
+  static float scaled(float factor, float x) { return factor * x; }
+  template <class X, class Y>
+  static float add(float sum, int64_t /*first*/, int64_t n, const X& x, const Y& y) {
+    for (int64_t i = 0; i < n; ++i) sum = fma(x(i), y(i), sum);
+    return sum;
+  }
+};
+
+/// kBF16, in the order of TDPBF16PS: of every group of 32 a chain over the even and one over the odd numbers, each from 0. What is joined
+/// is added to the sum.
+struct Bf16Arithmetic {
+  static constexpr int64_t kGroup = 32;
+
+  static float number(float x) { return to_f32(from_f32<bf16>(x)); }
+  /// -0 becomes +0.
+  static float scaled(float factor, float x) { return scalar::flushed_fma(factor, x, 0.0f); }
+  template <class X, class Y>
+  static float add(float sum, int64_t first, int64_t n, const X& x, const Y& y) {
+    for (int64_t i = 0; i < n;) {
+      float chain[2] = {0.0f, 0.0f};
+      do {
+        float& c = chain[(first + i) % 2];
+        c = scalar::flushed_fma(x(i), y(i), c);
+        ++i;
+      } while (i < n && (first + i) % kGroup != 0);
+      sum = scalar::flushed_add(sum, scalar::flushed_add(chain[0], chain[1]));
+    }
+    return sum;
+  }
+};
+
+/// score(query, panel, column of it) for every query and key.
+template <class F>
+void for_each_score(const ScoreTile& a, const F& score) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t c = 0; c < a.n_panels * kPanelWidth; ++c) {
+      const char* panel = at<char>(a.panels, c / kPanelWidth * a.panel_stride);
+      a.s[r * a.lds + c] = score(at<char>(a.q, r * a.q_stride), panel, c % kPanelWidth);
+    }
+  }
+}
+
+/// From queries of f32 and panels of T.
+template <class A, class T>
+void scores(const ScoreTile& a) {
+  for_each_score(a, [&a](const void* query, const void* panel, int64_t j) {
+    const float sum = A::add(
+        0.0f, 0, a.dim, [query](int64_t d) { return static_cast<const float*>(query)[d]; },
+        [panel, j](int64_t d) { return A::number(to_f32(static_cast<const T*>(panel)[panel_index<T>(d, j)])); });
+    return A::scaled(a.scale, sum);
+  });
+}
+
+/// From rows of T.
+template <class A, class T>
+void weighted_values(const ValueTile& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* w = a.w + r * a.ldw;
+    for (int64_t c = 0; c < a.dim; ++c) {
+      const char* column = at<char>(a.v, c / kValueGroup * a.group_stride);
+      float& o = a.o[r * a.ldo + c];
+      const float before = a.alpha == nullptr ? o : A::scaled(a.alpha[r], o);
+      o = A::add(
+          before, a.first_key, a.keys, [w](int64_t j) { return w[j]; },
+          [&](int64_t j) { return A::number(to_f32(at<T>(column, j * a.key_stride)[c % kValueGroup])); });
+    }
+  }
+}
+
+/// Weights are rounded, and the sum adds what is used.
+template <class A>
+void softmax_tile(const SoftmaxTile& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    float* s = a.s + r * a.lds;
+    float m = a.max[r];
+    for (int64_t j = a.lo[r]; j < a.hi[r]; ++j) m = max_number(m, s[j]);
+    const float base = reference_point(m);
+    float partial[16] = {};
+    for (int64_t j = 0; j < a.columns; ++j) {
+      s[j] = j < a.lo[r] || j >= a.hi[r] ? 0.0f : A::number(scalar::exp(s[j] - base));
+      partial[j % 16] += s[j];
+    }
+    a.alpha[r] = scalar::exp(a.max[r] - base);
+    a.sum[r] = fma(a.sum[r], a.alpha[r], scalar::fold(partial));
+    a.max[r] = m + 0.0f;  // +0 where both zeros are the maximum: their order must not matter
+  }
+}
+
+/// kBF16 by the names that f32_operands.h asks for.
+struct Bf16Chains {
+  static void round(const float* in, float* out, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = Bf16Arithmetic::number(in[i]);
+  }
+  static constexpr auto score_tile = scores<Bf16Arithmetic, float>;
+  static constexpr auto score_tile_bf16 = scores<Bf16Arithmetic, bf16>;
+  static constexpr auto value_tile = weighted_values<Bf16Arithmetic, float>;
+  static constexpr auto value_tile_f32 = value_tile;
+  static constexpr auto value_tile_bf16 = weighted_values<Bf16Arithmetic, bf16>;
+  static constexpr auto softmax_tile = simdattn::softmax_tile<Bf16Arithmetic>;
+};
+
+/// The largest magnitude of n numbers; NaN if one of them is NaN or infinite.
+template <class T>
+float largest_magnitude(const T* x, int64_t n) {
+  float largest = 0.0f;
+  bool finite = true;
+  for (int64_t i = 0; i < n; ++i) {
+    const float size = std::fabs(to_f32(x[i]));
+    finite = finite && size < std::numeric_limits<float>::infinity();
+    largest = max_number(largest, size);
+  }
+  return finite ? largest : canonical(std::numeric_limits<float>::quiet_NaN());
+}
+
+/// kInt8: products of 8-bit integers, exact sums, one scale per query, key and value row.
+struct Int8Integers {
+  static constexpr auto query_bytes = int8_query_bytes;
+  static constexpr auto panel_bytes = int8_panel_bytes;
+  static constexpr auto values_bytes = int8_values_bytes;
+
+  /// Where number i of column c is: of a dimension and a key, or of a key and a column of values.
+  static int64_t cell(int64_t i, int64_t c) { return (i / 4 * kPanelWidth + c) * 4 + i % 4; }
+  static int64_t value_cell(int64_t key, int64_t column) {
+    static_assert(kValueGroup == kPanelWidth);
+    return column / kValueGroup * kValueGroup * kKeyBlock + cell(key, column % kValueGroup);
+  }
+
+  template <class T>
+  static void prepare_query(const void* row, void* query, int64_t dim) {
+    const T* x = static_cast<const T*>(row);
+    const RowScale quantise(largest_magnitude(x, dim));
+    int8_t* out = static_cast<int8_t*>(query);
+    std::memset(out, 0, static_cast<size_t>(int8_query_bytes(dim)));
+    Int8Query info = {quantise.scale, 0};
+    for (int64_t d = 0; d < dim; ++d) {
+      out[d] = quantise(to_f32(x[d]));
+      info.sum += out[d];
+    }
+    std::memcpy(out + int8_query_numbers(dim), &info, sizeof(info));
+  }
+
+  static void pack_keys(const PackKeys& a) {
+    int8_t* panel = static_cast<int8_t*>(a.panel);
+    std::memset(panel, 0, static_cast<size_t>(int8_panel_bytes(a.dim)));
+    for (int64_t j = 0; j < a.keys; ++j) {
+      const float* row = at<float>(a.from, j * a.token_stride);
+      const RowScale quantise(largest_magnitude(row, a.dim));
+      at<float>(a.panel, int8_panel_numbers(a.dim))[j] = quantise.scale;
+      for (int64_t d = 0; d < a.dim; ++d) panel[cell(d, j)] = quantise(row[d]);
+    }
+  }
+
+  static void score_packed(const ScoreTile& a) {
+    for_each_score(a, [&a](const char* query, const char* panel, int64_t j) {
+      Int8Query info;
+      std::memcpy(&info, query + int8_query_numbers(a.dim), sizeof(info));
+      int32_t sum = 0;
+      for (int64_t d = 0; d < a.dim; ++d) sum += at<int8_t>(query, d)[0] * at<int8_t>(panel, cell(d, j))[0];
+      const float key_scale = at<float>(panel, int8_panel_numbers(a.dim))[j];
+      return static_cast<float>(sum) * ((info.scale * a.scale) * key_scale);
+    });
+  }
+
+  static void pack_values(const PackValues& a) {
+    const int64_t numbers = int8_values_numbers(a.columns);
+    for (int64_t j = 0; j < a.keys; ++j) {
+      const float* row = at<float>(a.rows, j * a.token_stride);
+      const RowScale quantise(largest_magnitude(row, a.dim));
+      at<float>(a.block, numbers)[a.first + j] = quantise.scale;
+      for (int64_t c = 0; c < numbers / kKeyBlock; ++c) {
+        static_cast<int8_t*>(a.block)[value_cell(a.first + j, c)] = c < a.columns ? quantise(row[a.column + c]) : int8_t{0};
+      }
+    }
+  }
+
+  static void value_packed(const ValueTile& a) {
+    const float* scales = at<float>(a.v, int8_values_numbers(a.dim)) + a.first_key;
+    for (int64_t r = 0; r < a.rows; ++r) {
+      const float* w = a.w + r * a.ldw;
+      float u[kKeyBlock];
+      float largest = 0.0f;
+      bool finite = true;
+      for (int64_t j = 0; j < a.keys; ++j) {
+        u[j] = w[j] * scales[j];
+        finite = finite && std::fabs(u[j]) < std::numeric_limits<float>::infinity();
+        largest = max_number(largest, u[j]);
+      }
+      const WeightScale quantise(largest, finite);
+      uint8_t p[kKeyBlock];
+      for (int64_t j = 0; j < a.keys; ++j) p[j] = quantise(u[j]);
+      for (int64_t c = 0; c < a.dim; ++c) {
+        int32_t sum = 0;
+        for (int64_t j = 0; j < a.keys; ++j) sum += p[j] * static_cast<const int8_t*>(a.v)[value_cell(a.first_key + j, c)];
+        float& o = a.o[r * a.ldo + c];
+        const float before = a.alpha == nullptr ? o : a.alpha[r] * o;
+        o = fma(static_cast<float>(sum), quantise.scale, before);
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DEFINITION_ATTENTION_H_
