@@ -2,9 +2,6 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_ATTENTION_DIVISION_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_ATTENTION_DIVISION_H_
 
-#include <cstdint>
-
-#include "include/simdattn/simdattn.h"
 #include "lib/drivers/attention/scoring.h"
 #include "lib/rules/attention.h"
 
@@ -19,10 +16,10 @@ struct Sequence {
   int64_t q_batch;    // index into the first dimension of q, out, lse
   int64_t first_row;  // row of q where it begins
   int64_t n_q;
-  int64_t first_key;  // token of k and v where it begins
-  int64_t n_kv;
+  int64_t first_key;   // token of k and v where it begins
   int64_t mask_batch;  // the same for bias, keep and bits
   int64_t first_mask_row;
+  SequenceRules rules;
 };
 Sequence sequence_of(const Attention& a, int64_t s);
 
@@ -36,12 +33,11 @@ struct RowBlockIndex {
 /// Everything beside the arrays that running a task needs to know.
 struct Division {
   AttentionSizes sizes;
-  int64_t row_block = 0;       // rows of a task, but for the last ones of a sequence
-  int64_t row_blocks = 0;      // of all sequences and heads
-  int64_t partial_rows = 0;    // rows of the largest task
-  bool one_block = false;      // every sequence is one row block a head
-  bool split = false;          // tasks are (row block, split)
-  Fetch fetch = Fetch::kNone;  // of keys and values, by tasks of several rows
+  int64_t row_block = kRowBlock;  // rows of a task, but for the last ones of a sequence
+  int64_t row_blocks = 0;         // of all sequences and heads
+  int64_t partial_rows = 0;       // rows of the largest task
+  bool split = false;             // tasks are (row block, split)
+  Fetch fetch = Fetch::kNone;     // of keys and values, by tasks of several rows
   Fetch fetch_one_row = Fetch::kNone;
   int64_t keys_at_once = kPanelWidth;  // see ScoreTile
   int64_t tasks = 0;
@@ -49,16 +45,10 @@ struct Division {
   float scale = 0;
 };
 
-constexpr int64_t splits_of(int64_t length) { return length <= kKeySplit ? 1 : (length + kKeySplit - 1) / kKeySplit; }
-
-/// The splits [lo, hi) of a sequence that are tasks: all of them, or the last ones, as many as tokens of a ring may touch wherever they
-/// begin. So the number does not fall as a sequence grows. A ring of up to kKeySplit tokens is one task, which has every split it touches.
-Interval task_splits(const Attention& a, int64_t length);
-
 /// True if all sequences have as many rows and keys.
 bool are_alike(const Attention& a);
 
-/// Who runs the tasks: one thread takes the largest row blocks, several want enough of them, if need be smaller ones.
+/// Who runs the tasks: one thread takes the largest row blocks, several want enough of them, if need be smaller ones or splits.
 enum class Threads : uint8_t { kOne, kSeveral };
 
 /// Checks the entries of every sequence and divides the problem, whose sizes are in `division` already.
@@ -81,7 +71,7 @@ class TaskIterator {
   const Attention& a_;
   const Division& division_;
   bool by_split_;
-  int64_t sequence_ = 0;
+  int64_t sequence_;
   int64_t kv_head_ = 0;
   int64_t block_ = 0;
   int64_t split_ = 0;
@@ -91,12 +81,6 @@ class TaskIterator {
 
 /// Tasks of one sequence.
 int64_t tasks_of(const Attention& a, const Division& division, bool splits, int64_t sequence);
-
-/// The first token that both stores still hold: of a ring, the last ones.
-int64_t oldest_token(const Attention& a, int64_t length);
-
-/// The keys that rows [first_row, last_row) of a sequence may see, masks aside.
-Interval keys_of_rows(const Attention& a, const SequenceRules& rules, int64_t first_row, int64_t last_row);
 
 /// Pages of the keys that rows [first_row, last_row) (query positions) of a sequence see. An entry below 0 is good where masks
 /// hide all of its keys from all of these rows.

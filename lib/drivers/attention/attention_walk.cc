@@ -6,133 +6,156 @@
 #include "lib/drivers/attention/attention_walk.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <limits>
+#include <optional>
 
-#include "lib/contract/dtypes.h"
+#include "lib/contract/fma.h"
 #include "lib/definition/math.h"
-#include "lib/drivers/attention/operands.h"
-#include "lib/drivers/attention/scoring.h"
-#include "lib/drivers/cache/kv_store.h"
 
 namespace simdattn {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-/// Row-major keys that only these rows need are packed so many bytes at a time, and their scores taken at once: 16 KiB
-/// stay in L1 beside the rows that are read, 32 KiB do not.
-constexpr int64_t kPackedKeyBytes = 16384;
 
 constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+/// True if every run of values in rows begins at a step of the arithmetic.
+bool whole_steps(const ConstKv& v, int64_t step) {
+  return v.page_size > 0 ? v.page_size % step == 0 : v.ring % step == 0;
+}
+
+/// A block of keys, and what the rows of a task see of it.
+struct Block {
+  int64_t base;           // its first key
+  bool direct_values;     // values are read in place, else packed
+  int32_t lo[kRowBlock];  // row r sees columns [lo[r], hi[r])
+  int32_t hi[kRowBlock];
+
+  /// The columns that one of rows [r, r + n) sees.
+  Interval seen_by(int64_t r, int64_t n) const {
+    Interval all = {kKeyBlock, 0};
+    for (const int64_t end = r + n; r < end; ++r) {
+      if (lo[r] < hi[r]) all = {std::min(all.lo, int64_t{lo[r]}), std::max(all.hi, int64_t{hi[r]})};
+    }
+    return all;
+  }
+  /// True if all of rows [r, r + n) see the columns `see`.
+  bool alike(int64_t r, int64_t n, Interval see) const {
+    for (const int64_t end = r + n; r < end; ++r) {
+      if (lo[r] != see.lo || hi[r] != see.hi) return false;
+    }
+    return true;
+  }
+};
 
 /// The rows of one task, and their way through the blocks of keys.
 class RowBlock {
  public:
-  RowBlock(const AttentionRun& run, const AttentionMemory& memory, const RowBlockIndex& index)
+  RowBlock(const AttentionRun& run, const RowBlockIndex& index)
       : a_(run.problem),
-        p_(run.division.sizes),
+        d_(run.division),
         uk_(run.kernels),
-        ops_(run.kernels.attention[slot(run.problem.arithmetic)]),
-        key_ops_(ops_.kv[slot(run.problem.k.type)]),
-        value_ops_(ops_.kv[slot(run.problem.v.type)]),
-        w_(memory),
-        scale_(run.division.scale),
+        ops_(uk_.attention[slot(a_.arithmetic)]),
+        w_(run.memory),
         index_(index),
         seq_(sequence_of(a_, index.sequence)),
-        rules_(sequence_rules(a_.scoring, index.sequence, seq_.n_q, seq_.n_kv)),
-        rows_(std::min(run.division.row_block, seq_.n_q * p_.group - index.first_row)),
-        direct_keys_(rows_ <= key_ops_.direct_key_rows),
-        direct_values_(rows_ <= kDirectRows && value_ops_.value_tile != nullptr && whole_steps(a_.v, ops_.value_step)),
-        signed_scales_(run.problem.arithmetic == Arithmetic::kInt8 && has_scales(a_.v.type)),
+        rows_(std::min(d_.row_block, seq_.n_q * d_.sizes.group - index.first_row)),
         modifiers_(has_modifiers(a_.scoring)),
-        fetch_(rows_ > 1 ? run.division.fetch : run.division.fetch_one_row),
-        fetch_key_rows_(is_narrow(a_.k.type) ? fetch_ : run.division.fetch),
-        keys_at_once_(run.division.keys_at_once),
-        k_(a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
-        v_(a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key),
-        keys_(uk_, ops_, k_, w_.key_rows),
-        values_(uk_, ops_, v_, w_.key_rows, w_.masked),
-        panel_bytes_(key_ops_.panel_bytes(p_.d_qk)),
-        see_(memory.see),
-        row_modifiers_(memory.modifiers) {
-    const int64_t oldest = oldest_token(a_, rules_.length);
+        fetch_(rows_ > 1 ? d_.fetch : d_.fetch_one_row),
+        k_(uk_, ops_, a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key, w_.key_rows),
+        v_(uk_, ops_, a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key, w_.key_rows) {
     // Without any page, masks hide every key (check_pages).
     const bool no_pages = (a_.k.page_size > 0 && a_.k.n_pages == 0) || (a_.v.page_size > 0 && a_.v.n_pages == 0);
+    if (no_pages) seq_.rules.start = seq_.rules.length;
     for (int64_t r = 0; r < rows_; ++r) {
-      const int64_t i = row_of(r);
-      Interval v = visible_interval(a_.scoring, rules_, i);
-      v.lo = std::max(v.lo, oldest);
-      see_[r] = {v.lo, no_pages ? v.lo : std::max(v.lo, v.hi)};
-      if (modifiers_) {
-        row_modifiers_[r] = row_modifiers(a_.scoring, rules_, head_of(r), i, seq_.mask_batch, seq_.first_mask_row + i);
+      const int64_t i = position_of(r);
+      w_.see[r] = visible_interval(a_.scoring, seq_.rules, i);
+      if (!modifiers_) continue;
+      w_.modifiers[r] = row_modifiers(a_.scoring, seq_.rules, head_of(r), i, seq_.mask_batch, seq_.first_mask_row + i);
+    }
+  }
+
+  /// Outside of these splits no row sees a key: neither end of an interval decreases from row to row.
+  Interval splits() const { return {w_.see[0].lo / kKeySplit, (w_.see[rows_ - 1].hi + kKeySplit - 1) / kKeySplit}; }
+
+  void load_queries() {
+    const auto& stride = a_.q.stride;
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t at =
+          seq_.q_batch * stride[0] + head_of(r) * stride[1] + (seq_.first_row + position_of(r)) * stride[2];
+      ops_.prepare_query[slot(a_.q.dtype)](static_cast<const char*>(a_.q.data) + at * size_of(a_.q.dtype), query(r),
+                                           d_.sizes.d_qk);
+    }
+  }
+
+  /// States before the first key. Nothing is visible yet, or only the sink, which belongs to the first split: a virtual key of value 0. A sink
+  /// of +inf is like a visible score of +inf.
+  void start_states(const RowStates& s, bool sinks) const {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const float sink = sinks && a_.scoring.sinks != nullptr ? a_.scoring.sinks[head_of(r)] : -kInf;
+      s.max[r] = sink;
+      s.sum[r] = sink == -kInf ? 0.0f : std::isfinite(sink) ? 1.0f : std::numeric_limits<float>::quiet_NaN();
+      // Sixteen at a time: of one run compilers make `rep stos`, which starts too slowly for a short row.
+      for (float *d = s.acc + r * s.ld, *end = d + s.ld; d < end; d += kStateStep) std::memset(d, 0, kStateStep * 4);
+    }
+  }
+
+  void run_split(int64_t split, const RowStates& s) {
+    const int64_t end = std::min(seq_.rules.length, (split + 1) * kKeySplit);
+    for (int64_t key = split * kKeySplit; key < end; key += kKeyBlock) run_block(key, s);
+  }
+
+  /// a = a joined with b, which holds later keys.
+  void merge(const RowStates& a, const RowStates& b) const {
+    constexpr int64_t kAtOnce = 32;
+    for (int64_t first = 0; first < rows_; first += kAtOnce) {
+      const int64_t n = std::min(kAtOnce, rows_ - first);
+      float below[2 * kAtOnce];  // the joined maximum: a's, then b's
+      float weight[2 * kAtOnce];
+      for (int64_t i = 0; i < n; ++i) {
+        const float max = a.max[first + i];
+        const float other = b.max[first + i];
+        const float joined = other > max ? other : max;
+        const float base = joined == -kInf ? 0.0f : joined;
+        below[i] = max - base;
+        below[n + i] = other - base;
+        a.max[first + i] = joined;
+      }
+      uk_.exp(below, weight, 2 * n);
+      for (int64_t i = 0, r = first; i < n; ++i, ++r) {
+        a.sum[r] = fma(a.sum[r], weight[i], b.sum[r] * weight[n + i]);
+        uk_.merge(a.acc + r * a.ld, weight[i], b.acc + r * b.ld, weight[n + i], d_.sizes.d_v);
       }
     }
   }
 
-  int64_t rows() const { return rows_; }
-  /// Outside of these splits no row sees a key: neither end of an interval decreases from row to row.
-  Interval splits() const { return {see_[0].lo / kKeySplit, (see_[rows_ - 1].hi + kKeySplit - 1) / kKeySplit}; }
-
-  void load_queries() {
-    for (int64_t r = 0; r < rows_; ++r) {
-      const auto& st = a_.q.stride;
-      const int64_t at = seq_.q_batch * st[0] + head_of(r) * st[1] + (seq_.first_row + row_of(r)) * st[2];
-      ops_.prepare_query[slot(a_.q.dtype)](static_cast<const char*>(a_.q.data) + at * size_of(a_.q.dtype),
-                                           w_.q + r * w_.query_bytes, p_.d_qk);
-    }
-  }
-
-  /// State before the first key of split `split`: the sink belongs to the first one.
-  void start_states(const RowStates& s, int64_t split) const {
-    for (int64_t r = 0; r < rows_; ++r) {
-      const bool sink = split == 0 && a_.scoring.sinks != nullptr;
-      start(s, r, sink ? a_.scoring.sinks[head_of(r)] : -kInf);
-    }
-  }
-
-  bool sees_split(int64_t split) const {
-    for (int64_t r = 0; r < rows_; ++r) {
-      if (see_[r].lo < see_[r].hi && see_[r].lo < (split + 1) * kKeySplit && see_[r].hi > split * kKeySplit)
-        return true;
-    }
-    return false;
-  }
-
-  void run_split(int64_t split, const RowStates& s) {
-    const int64_t end = std::min(rules_.length, (split + 1) * kKeySplit);
-    for (int64_t key = split * kKeySplit; key < end; key += kKeyBlock) run_block(key, s);
-  }
-
-  void copy(const RowStates& to, const RowStates& from) const {
-    std::copy_n(from.max, rows_, to.max);
-    std::copy_n(from.sum, rows_, to.sum);
-    for (int64_t r = 0; r < rows_; ++r) std::copy_n(from.acc + r * from.ld, p_.d_v, to.acc + r * to.ld);
-  }
-
-  void merge(const RowStates& a, const RowStates& b) const { merge_states(uk_, a, b, rows_, p_.d_v); }
-
   void store(const RowStates& s) const {
     for (int64_t r = 0; r < rows_; ++r) {
       const int64_t h = head_of(r);
-      const int64_t i = seq_.first_row + row_of(r);
+      const int64_t i = seq_.first_row + position_of(r);
+      const float sum = s.sum[r];
       float* acc = s.acc + r * s.ld;
       // Where the data made every score -inf, values that are NaN count for as little as the others.
-      if (s.sum[r] == 0.0f) std::fill_n(acc, p_.d_v, 0.0f);
-      if (a_.out.data != nullptr) store_row(a_.out, h, i, acc, finish_factor(s.sum[r]));
-      if (a_.acc.data != nullptr) store_row(a_.acc, h, i, acc, is_nan(s.sum[r]) ? s.sum[r] : 1.0f);
-      const bool nan = is_nan(s.sum[r]);
-      if (a_.lse.data != nullptr) store_number(a_.lse, h, i, scalar::log_sum_exp(s.max[r], s.sum[r]));
-      if (a_.max.data != nullptr) store_number(a_.max, h, i, nan ? s.sum[r] : s.max[r] + 0.0f);
-      if (a_.sum.data != nullptr) store_number(a_.sum, h, i, s.sum[r]);
+      if (sum == 0.0f) std::fill_n(acc, d_.sizes.d_v, 0.0f);
+      const bool nan = is_nan(sum);
+      if (a_.out.data != nullptr) store_row(a_.out, h, i, acc, sum > 0.0f ? 1.0f / sum : sum);
+      if (a_.acc.data != nullptr) store_row(a_.acc, h, i, acc, nan ? sum : 1.0f);
+      if (a_.lse.data != nullptr) store_number(a_.lse, h, i, scalar::log_sum_exp(s.max[r], sum));
+      if (a_.max.data != nullptr) store_number(a_.max, h, i, nan ? sum : s.max[r] + 0.0f);
+      if (a_.sum.data != nullptr) store_number(a_.sum, h, i, sum);
     }
   }
 
  private:
-  int64_t row_of(int64_t r) const { return (index_.first_row + r) / p_.group; }
-  int64_t head_of(int64_t r) const { return index_.kv_head * p_.group + (index_.first_row + r) % p_.group; }
+  int64_t position_of(int64_t r) const { return (index_.first_row + r) / d_.sizes.group; }
+  int64_t head_of(int64_t r) const { return index_.kv_head * d_.sizes.group + (index_.first_row + r) % d_.sizes.group; }
+  char* query(int64_t r) const { return w_.q + r * w_.bytes_of.query; }
 
   void store_row(const View<4>& out, int64_t h, int64_t i, const float* acc, float factor) const {
     const int64_t at = seq_.q_batch * out.stride[0] + h * out.stride[1] + i * out.stride[2];
-    uk_.finish[slot(out.dtype)](acc, factor, static_cast<char*>(out.data) + at * size_of(out.dtype), p_.d_v);
+    uk_.finish[slot(out.dtype)](acc, factor, static_cast<char*>(out.data) + at * size_of(out.dtype), d_.sizes.d_v);
   }
   void store_number(const View<3>& out, int64_t h, int64_t i, float x) const {
     static_cast<float*>(out.data)[seq_.q_batch * out.stride[0] + h * out.stride[1] + i * out.stride[2]] = canonical(x);
@@ -140,290 +163,192 @@ class RowBlock {
 
   /// One block of the online softmax. A row that sees none of it is left as it is.
   void run_block(int64_t base, const RowStates& s) {
-    int32_t lo[kRowBlock];
-    int32_t hi[kRowBlock];
-    // Neither end of an interval decreases from row to row, so the first and the last tell of the usual block.
-    const bool whole = see_[0].hi >= base + kKeyBlock && see_[rows_ - 1].lo <= base;
-    Interval all = {0, kKeyBlock};
-    if (whole) {
-      std::fill_n(lo, rows_, 0);
-      std::fill_n(hi, rows_, static_cast<int32_t>(kKeyBlock));
-    } else {
-      for (int64_t r = 0; r < rows_; ++r) {
-        lo[r] = static_cast<int32_t>(std::clamp(see_[r].lo - base, int64_t{0}, kKeyBlock));
-        hi[r] = static_cast<int32_t>(std::clamp(see_[r].hi - base, int64_t{lo[r]}, kKeyBlock));
-      }
-      all = union_of(lo, hi, rows_);
-      if (all.lo >= all.hi) return;
+    Block b;
+    b.base = base;
+    for (int64_t r = 0; r < rows_; ++r) {
+      b.lo[r] = static_cast<int32_t>(std::clamp(w_.see[r].lo - base, int64_t{0}, kKeyBlock));
+      b.hi[r] = static_cast<int32_t>(std::clamp(w_.see[r].hi - base, int64_t{b.lo[r]}, kKeyBlock));
     }
+    const Interval all = b.seen_by(0, rows_);
+    if (all.lo >= all.hi) return;
     // Where rows see different keys (a diagonal), only as much is computed as each tile of rows needs.
-    const bool alike = whole || !differ(lo, hi, rows_, all);
-    const int64_t step = alike ? std::min(rows_, kScoreRows) : ops_.tile_rows;
-    const bool prepared = keys_in_workspace() && rows_ > step;
-    if (prepared) prepare_keys(base, all, all.lo, all.hi, workspace_panel(all.lo));
-    block_direct_ = direct_values_ && !(signed_scales_ && values_.negative_scales(base, all.lo, all.hi));
-    if (!block_direct_) values_.pack(base, all.lo, all.hi, w_.values);
-    bool finite_known = false;
-    bool finite = true;
+    const bool alike = b.alike(0, rows_, all);
+    const int64_t step = alike ? kScoreRows : ops_.tile_rows;
+    // Keys that several tiles need are packed for all of them.
+    const bool packed = packs_keys() && rows_ > step;
+    if (packed) {
+      for (int64_t c = all.lo / kPanelWidth * kPanelWidth; c < all.hi; c += kPanelWidth) {
+        pack_panel(base, all, c, packed_panel(c));
+      }
+    }
+    // Integers in place want scales that are not negative.
+    const bool signed_scales = a_.arithmetic == Arithmetic::kInt8 && has_scales(a_.v.type);
+    b.direct_values = rows_ <= kDirectRows && v_.slots.value_tile != nullptr && whole_steps(a_.v, ops_.value_step) &&
+                      !(signed_scales && v_.negative_scales(base, all.lo, all.hi));
+    if (!b.direct_values) v_.pack_block(base, all.lo, all.hi, w_.values);
+    std::optional<bool> finite;
     for (int64_t r = 0; r < rows_; r += step) {
       const int64_t n = std::min(step, rows_ - r);
-      const Interval see = alike ? all : union_of(lo + r, hi + r, n);
+      const Interval see = alike ? all : b.seen_by(r, n);
       if (see.lo >= see.hi) continue;
       const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
-      const int64_t columns = round_up(see.hi, kHalfPanel) - first;
-      score(base, see, first, r, n, prepared);
-      bool mixed = !alike && differ(lo + r, hi + r, n, see);
-      if (modifiers_) mixed = modify(base, lo, hi, r, n) || mixed;
-      int32_t tile_lo[kScoreRows];
-      int32_t tile_hi[kScoreRows];
+      score(base, see, r, n, packed);
+      const bool masked = modify(b, r, n);
+      int32_t lo[kScoreRows];
+      int32_t hi[kScoreRows];
       for (int64_t i = 0; i < n; ++i) {
-        const bool none = lo[r + i] >= hi[r + i];
-        tile_lo[i] = none ? 0 : lo[r + i] - static_cast<int32_t>(first);
-        tile_hi[i] = none ? 0 : hi[r + i] - static_cast<int32_t>(first);
+        const bool none = b.lo[r + i] >= b.hi[r + i];
+        lo[i] = none ? 0 : b.lo[r + i] - static_cast<int32_t>(first);
+        hi[i] = none ? 0 : b.hi[r + i] - static_cast<int32_t>(first);
       }
       ops_.softmax_tile({.s = w_.scores + first,
                          .lds = kScoreStride,
                          .rows = n,
-                         .columns = columns,
-                         .lo = tile_lo,
-                         .hi = tile_hi,
+                         .columns = round_up(see.hi, kHalfPanel) - first,
+                         .lo = lo,
+                         .hi = hi,
                          .max = s.max + r,
                          .sum = s.sum + r,
                          .alpha = w_.alpha});
       // A weight of 0 hides a finite value only; NaN and infinities in values that a row does not see must be skipped.
-      if (mixed && !finite_known) {
-        finite = values_.finite(base, all.lo, all.hi);
-        finite_known = true;
-      }
-      add_values(base, see, r, n, s, mixed && !finite, lo, hi);
+      const bool hides = masked || !(alike || b.alike(r, n, see));
+      if (hides && !finite) finite = v_.finite(base, all.lo, all.hi);
+      add_values(b, see, r, n, s, hides && !*finite);
     }
   }
 
-  static Interval union_of(const int32_t* lo, const int32_t* hi, int64_t n) {
-    Interval all = {kKeyBlock, 0};
-    for (int64_t r = 0; r < n; ++r) {
-      if (lo[r] < hi[r]) all = {std::min(all.lo, int64_t{lo[r]}), std::max(all.hi, int64_t{hi[r]})};
-    }
-    return all;
-  }
-  static bool differ(const int32_t* lo, const int32_t* hi, int64_t n, Interval all) {
-    for (int64_t r = 0; r < n; ++r) {
-      if (lo[r] != all.lo || hi[r] != all.hi) return true;
-    }
-    return false;
+  /// True if scores are taken from packed panels, false if from the cache's own panels.
+  bool packs_keys() const {
+    return !k_.store.panels() || k_.slots.score_tile == nullptr ||
+           (rows_ > k_.slots.direct_key_rows && k_.slots.pack_panel != nullptr);
   }
 
-  /// True if every run of values in rows begins where the arithmetic allows it.
-  static bool whole_steps(const ConstKv& v, int64_t step) {
-    return v.page_size > 0 ? v.page_size % step == 0 : v.ring % step == 0;
+  char* packed_panel(int64_t column) const { return w_.keys + column / kPanelWidth * w_.bytes_of.panel; }
+
+  /// Packs keys of columns [c, c + 32) of the block. Rows outside of `see` are not read. `scales`: see HeadOperands.
+  void pack_panel(int64_t base, Interval see, int64_t c, char* panel, float* scales = nullptr) const {
+    const int64_t first = std::max(see.lo - c, int64_t{0});
+    const int64_t last = std::min(see.hi - c, kPanelWidth);
+    k_.pack_panel(base + c, first, last, panel, d_.fetch != Fetch::kNone, scales);
   }
 
-  /// True if the scores are taken from packed panels in the workspace, false if from the cache's own panels.
-  bool keys_in_workspace() const {
-    return !k_.panels() || key_ops_.score_tile == nullptr || (!direct_keys_ && key_ops_.pack_panel != nullptr);
-  }
-
-  char* workspace_panel(int64_t column) const { return w_.keys + column / kPanelWidth * panel_bytes_; }
-
-  /// Brings the keys of columns [from, to) of the block into packed panels. Rows outside of `all` are not read.
-  void prepare_keys(int64_t base, Interval all, int64_t from, int64_t to, char* panel) const {
-    for (int64_t c = from / kPanelWidth * kPanelWidth; c < to; c += kPanelWidth, panel += panel_bytes_) {
-      const int64_t first = std::max(c, all.lo) - c;
-      const int64_t last = std::min(c + kPanelWidth, all.hi) - c;
-      keys_.pack(base + c, first, last, panel, fetch_key_rows_ != Fetch::kNone, see_[rows_ - 1].hi);
-    }
-  }
-
-  /// The same in panels of the storage type, for score_tile.
-  void store_keys(int64_t base, Interval all, int64_t from, int64_t to, char* panel, float* scales) const {
-    const int64_t bytes = simdattn::panel_bytes(k_.type(), p_.d_qk);
-    for (int64_t c = from; c < to; c += kPanelWidth, panel += bytes, scales += kPanelWidth) {
-      const int64_t first = std::max(c, all.lo) - c;
-      const int64_t last = std::min(c + kPanelWidth, all.hi) - c;
-      keys_.store(base + c, first, last, panel, scales, fetch_ != Fetch::kNone, see_[rows_ - 1].hi);
-      std::fill(scales + last, scales + kPanelWidth, 0.0f);
-    }
-  }
-
-  /// Scores of rows [r, r + n) and columns from `first` on, of which they see `see`. `prepared`: the keys are in
-  /// the workspace already.
-  void score(int64_t base, Interval see, int64_t first, int64_t r, int64_t n, bool prepared) {
-    const int64_t columns = round_up(see.hi, kPanelWidth) - first;
-    ScoreTile tile = {.q = w_.q + r * w_.query_bytes,
-                      .q_stride = w_.query_bytes,
+  /// Scores of rows [r, r + n) in the panels that hold columns `see`. `packed`: all of these are packed already.
+  void score(int64_t base, Interval see, int64_t r, int64_t n, bool packed) const {
+    const int64_t first = see.lo / kPanelWidth * kPanelWidth;
+    const int64_t end = round_up(see.hi, kPanelWidth);
+    ScoreTile tile = {.q = query(r),
+                      .q_stride = w_.bytes_of.query,
                       .rows = n,
-                      .panels = nullptr,
-                      .panel_stride = panel_bytes_,
-                      .n_panels = columns / kPanelWidth,
-                      .dim = p_.d_qk,
-                      .scale = scale_,
+                      .panels = packed_panel(first),
+                      .panel_stride = w_.bytes_of.panel,
+                      .n_panels = (end - first) / kPanelWidth,
+                      .dim = d_.sizes.d_qk,
+                      .scale = d_.scale,
                       .s = w_.scores + first,
-                      .lds = kScoreStride};
-    if (prepared) {
-      tile.panels = workspace_panel(first);
-      tile.half_last = (see.hi - 1) % kPanelWidth < kHalfPanel;
-      key_ops_.score_packed(tile);
-      return;
-    }
+                      .lds = kScoreStride,
+                      .keys_at_once = d_.keys_at_once,
+                      .room = w_.keys};
+    if (packed) return k_.slots.score_packed(tile);
+    const bool in_panels = !packs_keys();
+    const bool direct = !k_.store.panels() && rows_ <= k_.slots.direct_key_rows;
+    const bool in_rows =
+        direct && k_.slots.score_rows != nullptr && n <= kMostScoreRows && has_direct_rows(d_.sizes.d_qk);
+    const bool as_stored = direct && k_.slots.store_panel != nullptr;
     float scales[kKeyBlock];
-    if (keys_in_workspace()) {
-      // No other rows need these keys: a few panels at a time, which L1 still holds when they are read.
-      const bool as_stored = direct_keys_ && !k_.panels() && key_ops_.store_panel != nullptr;
-      // Keys as stored: two panels, so that memory is not idle for long while scores are taken.
-      const int64_t width =
-          as_stored ? 2 * kPanelWidth : std::max(kPackedKeyBytes / tile.panel_stride, int64_t{1}) * kPanelWidth;
-      const bool in_rows = direct_keys_ && !k_.panels() && key_ops_.score_rows != nullptr && n <= kMostScoreRows &&
-                           has_direct_rows(p_.d_qk);
-      for (int64_t c = first; c < first + columns;) {
-        int64_t end = std::min(c + (in_rows ? kPanelWidth : width), first + columns);
-        int64_t run = 0;
-        const char* const rows = in_rows && c >= see.lo ? k_.at(base + c, &run) : nullptr;
-        const int64_t whole = std::min({run, see.hi - c, first + columns - c}) / kPanelWidth;
-        tile.s = w_.scores + c;
-        if (whole > 0) {
-          end = c + whole * kPanelWidth;
-          tile.panels = rows;
-          tile.panel_stride = k_.token_stride();
-          tile.n_panels = whole;
-          tile.scales = k_.scales(base + c, whole * kPanelWidth, scales);
-          tile.fetch = fetch_key_rows_;
-          tile.keys_at_once = keys_at_once_;
-          tile.room = w_.keys;
-          key_ops_.score_rows(tile);
-        } else if (as_stored) {
-          store_keys(base, see, c, end, w_.keys, scales);
-          tile.panels = w_.keys;
-          tile.panel_stride = simdattn::panel_bytes(k_.type(), p_.d_qk);
-          tile.n_panels = (end - c) / kPanelWidth;
-          tile.scales = has_scales(k_.type()) ? scales : nullptr;
-          tile.fetch = Fetch::kNone;
-          key_ops_.score_tile(tile);
-        } else {
-          prepare_keys(base, see, c, end, w_.keys);
-          tile.panels = w_.keys;
-          tile.n_panels = (end - c) / kPanelWidth;
-          key_ops_.score_packed(tile);
-        }
-        c = end;
-      }
-      return;
-    }
-    tile.panel_stride = k_.token_stride();
-    tile.fetch = fetch_;
-    for (int64_t c = first; c < first + columns;) {
-      int64_t run = 0;
-      tile.panels = k_.at(base + c, &run);
-      const int64_t width = std::min(first + columns - c, run);
-      tile.scales = k_.scales(base + c, width, scales);
-      tile.n_panels = width / kPanelWidth;
+    for (int64_t c = first; c < end; c += tile.n_panels * kPanelWidth) {
       tile.s = w_.scores + c;
-      key_ops_.score_tile(tile);
-      c += width;
+      int64_t run = 0;
+      const char* const keys = in_panels || (in_rows && c >= see.lo) ? k_.store.at(base + c, &run) : nullptr;
+      tile.n_panels = std::min(run, (in_panels ? end : see.hi) - c) / kPanelWidth;
+      if (tile.n_panels > 0) {
+        tile.panels = keys;
+        tile.panel_stride = k_.store.token_stride();
+        tile.scales = k_.store.scales(base + c, tile.n_panels * kPanelWidth, scales);
+        tile.fetch = in_rows && !is_narrow(a_.k.type) ? d_.fetch : fetch_;
+        (in_panels ? k_.slots.score_tile : k_.slots.score_rows)(tile);
+      } else {  // one at a time, which L1 still holds when it is read: no other rows need it
+        pack_panel(base, see, c, w_.keys, as_stored ? scales : nullptr);
+        tile.panels = w_.keys;
+        tile.n_panels = 1;
+        tile.scales = as_stored && has_scales(a_.k.type) ? scales : nullptr;
+        tile.fetch = Fetch::kNone;
+        (as_stored ? k_.slots.score_tile : k_.slots.score_packed)(tile);
+      }
     }
   }
 
   /// Softcap, ALiBi, bias and masks. True if a key of some row's interval was masked.
-  bool modify(int64_t base, const int32_t* lo, const int32_t* hi, int64_t r, int64_t n) {
+  bool modify(const Block& b, int64_t r, int64_t n) const {
     bool masked = false;
-    for (int64_t i = r; i < r + n; ++i) {
+    for (int64_t i = r; modifiers_ && i < r + n; ++i) {
       float* s = w_.scores + (i - r) * kScoreStride;
-      masked = simdattn::modify(uk_, {.row = row_modifiers_[i],
-                                      .x = s,
-                                      .t = s,
-                                      .first_key = base,
-                                      .lo = lo[i],
-                                      .hi = hi[i],
-                                      .scale = 1.0f,
-                                      .note_masked = true})
-                   .masked ||
-               masked;
+      masked |= simdattn::modify(uk_, {w_.modifiers[i], s, s, b.base, b.lo[i], b.hi[i], 1.0f, true}).masked;
     }
     return masked;
   }
 
-  /// acc = alpha * acc + weights * values for rows [r, r + n) and columns [see.lo, see.hi).
-  void add_values(int64_t base, Interval see, int64_t r, int64_t n, const RowStates& s, bool around_masked,
-                  const int32_t* lo, const int32_t* hi) {
+  /// acc = alpha * acc + weights * values for rows [r, r + n) and columns `see`. `around`: a row's values are those that it sees.
+  void add_values(const Block& b, Interval see, int64_t r, int64_t n, const RowStates& s, bool around) const {
     ValueTile tile = {.w = w_.scores + see.lo,
                       .ldw = kScoreStride,
                       .rows = n,
                       .v = w_.values,
                       .first_key = see.lo,
-                      .key_stride = 0,
-                      .group_stride = 0,
+                      .key_stride = v_.store.token_stride(),
+                      .group_stride = row_bytes(a_.v.type, kValueGroup),
                       .keys = see.hi - see.lo,
-                      .dim = p_.d_v,
+                      .dim = d_.sizes.d_v,
                       .o = s.acc + r * s.ld,
                       .ldo = s.ld,
                       .alpha = w_.alpha};
-    if (around_masked) {
-      values_.add_visible(base, tile, [&](int64_t row, int64_t j) {
+    if (around) {
+      v_.add_visible(b.base, tile, w_.masked, [&](int64_t row, int64_t j) {
         const int64_t i = r + row;
-        return j >= lo[i] && j < hi[i] && (!modifiers_ || mask_allows(row_modifiers_[i], base + j));
+        return j >= b.lo[i] && j < b.hi[i] && (!modifiers_ || mask_allows(w_.modifiers[i], b.base + j));
       });
-      return;
-    }
-    if (!block_direct_) {
+    } else if (!b.direct_values) {
       ops_.value_packed(tile);
-      return;
+    } else {
+      tile.fetch = fetch_;
+      v_.for_each_run(b.base, see.lo, see.hi, [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
+        tile.w = w_.scores + c;
+        tile.v = rows;
+        tile.scales = scales;
+        tile.first_key = c;
+        tile.keys = keys;
+        v_.slots.value_tile(tile);
+        tile.alpha = nullptr;  // later runs of the block continue the sum
+      });
     }
-    tile.key_stride = v_.token_stride();
-    tile.group_stride = row_bytes(v_.type(), kValueGroup);
-    tile.fetch = fetch_;
-    values_.for_each_run(base, see.lo, see.hi, [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
-      tile.w = w_.scores + c;
-      tile.v = rows;
-      tile.scales = scales;
-      tile.first_key = c;
-      tile.keys = keys;
-      value_ops_.value_tile(tile);
-      tile.alpha = nullptr;  // later runs of the block continue the sum
-    });
   }
 
   const Attention& a_;
-  const AttentionSizes& p_;
+  const Division& d_;
   const UKernels& uk_;
   const AttentionKernels& ops_;
-  const KvOperands& key_ops_;
-  const KvOperands& value_ops_;
   const AttentionMemory& w_;
-  float scale_;
   RowBlockIndex index_;
   Sequence seq_;
-  SequenceRules rules_;
   int64_t rows_;
-  bool direct_keys_;
-  bool direct_values_;
-  bool signed_scales_;         // integers in place want scales that are not negative
-  bool block_direct_ = false;  // values of the current block are read in place
   bool modifiers_;
   Fetch fetch_;
-  Fetch fetch_key_rows_;
-  int64_t keys_at_once_;
-  KvStore<true> k_;
-  KvStore<true> v_;
-  KeyOperands keys_;
-  ValueOperands values_;
-  int64_t panel_bytes_;
-  Interval* see_;
-  RowModifiers* row_modifiers_;
+  HeadOperands k_;
+  HeadOperands v_;
 };
 
 }  // namespace
 
-/// All splits of one row block, one after the other.
-void run_row_block(const AttentionRun& run, const AttentionMemory& w, const RowBlockIndex& index) {
-  RowBlock block(run, w, index);
+void run_row_block(const AttentionRun& run, const RowBlockIndex& index) {
+  const AttentionMemory& w = run.memory;
+  RowBlock block(run, index);
   block.load_queries();
-  block.start_states(w.total, 0);
+  block.start_states(w.total, true);
   const Interval splits = block.splits();
   for (int64_t split = splits.lo; split < splits.hi; ++split) {
-    if (!block.sees_split(split)) continue;
     if (split == 0) {
       block.run_split(0, w.total);
     } else {
-      block.start_states(w.split, split);
+      block.start_states(w.split, false);
       block.run_split(split, w.split);
       block.merge(w.total, w.split);
     }
@@ -431,26 +356,24 @@ void run_row_block(const AttentionRun& run, const AttentionMemory& w, const RowB
   block.store(w.total);
 }
 
-void run_split(const AttentionRun& run, const AttentionMemory& w, const RowBlockIndex& index, int64_t split,
-               const RowStates& states) {
-  RowBlock block(run, w, index);
-  block.start_states(states, split);
-  if (!block.sees_split(split)) return;
+void run_split(const AttentionRun& run, const RowBlockIndex& index, int64_t split, const RowStates& states) {
+  RowBlock block(run, index);
+  block.start_states(states, split == 0);
+  const Interval splits = block.splits();
+  if (split < splits.lo || split >= splits.hi) return;
   block.load_queries();
   block.run_split(split, states);
 }
 
-void reduce_splits(const AttentionRun& run, const AttentionMemory& w, const RowBlockIndex& index, Interval splits,
-                   const Partials& partials, int64_t first_task) {
-  const RowBlock block(run, w, index);
-  // Without split 0, which no task has: its keys are gone, and only the sink is left of it.
-  block.start_states(w.total, 0);
-  for (int64_t split = splits.lo; split < splits.hi; ++split, ++first_task) {
-    const RowStates part = partials.of_task(first_task);
-    if (split == 0) block.copy(w.total, part);
-    else block.merge(w.total, part);
+void reduce_splits(const AttentionRun& run, const RowBlockIndex& index, Interval splits, const Partials& partials,
+                   int64_t first_task) {
+  const RowBlock block(run, index);
+  // The states of split 0 hold the sink. Where no task has it, as its keys are gone, only the sink is left of it.
+  block.start_states(run.memory.total, splits.lo > 0);
+  for (int64_t split = splits.lo; split < splits.hi; ++split) {
+    block.merge(run.memory.total, partials.of_task(first_task++));
   }
-  block.store(w.total);
+  block.store(run.memory.total);
 }
 
 }  // namespace simdattn

@@ -75,61 +75,23 @@ RowModifiers row_modifiers(const Scoring& s, const SequenceRules& rules, int64_t
 
 ModifyResult modify(const UKernels& uk, const ModifyRow& a) {
   const RowModifiers& m = a.row;
-  if (!(m.bias != nullptr && m.one_bias) && !(m.keep != nullptr && m.one_keep)) return uk.modify_row(a);
-  // The number is repeated for some keys; each modifier has a pass of its own, in their order.
+  if (!m.one_bias && !m.one_keep) return uk.modify_row(a);
+  // The number is repeated for some keys. As a slot counts keys from 0, it is given the address that key 0 would have.
   constexpr int64_t kRepeats = 256;
-  ModifyRow pass = a;
-  pass.row.bias = nullptr;
-  pass.row.keep = nullptr;
-  pass.row.bits = nullptr;
-  ModifyResult result = uk.modify_row(pass);
-  pass.x = a.t;
-  pass.scale = 1.0f;
-  const auto run = [&](const RowModifiers& row, bool repeated) {
-    ModifyRow step = pass;
-    step.row = row;
-    float max = -std::numeric_limits<float>::infinity();
-    for (int64_t c = a.lo; c < a.hi; c += kRepeats) {
-      const int64_t end = repeated ? std::min(c + kRepeats, a.hi) : a.hi;
-      step.x = step.t = repeated ? a.t + c : a.t;
-      step.first_key = repeated ? 0 : a.first_key;
-      step.lo = repeated ? 0 : a.lo;
-      step.hi = repeated ? end - c : a.hi;
-      const ModifyResult part = uk.modify_row(step);
-      max = part.max > max ? part.max : max;
-      result.masked = result.masked || part.masked;
-      if (!repeated) break;
-    }
-    result.max = max;
-  };
-  if (m.bias != nullptr) {
-    RowModifiers row = {};
-    row.bias_scale = m.bias_scale;
-    row.bias = m.bias;
-    row.bias_dtype = m.bias_dtype;
-    alignas(64) char repeats[kRepeats * 4];
-    if (m.one_bias) {
-      const size_t size = static_cast<size_t>(size_of(m.bias_dtype));
-      for (size_t i = 0; i < kRepeats; ++i) std::memcpy(repeats + i * size, m.bias, size);
-      row.bias = repeats;
-    }
-    run(row, m.one_bias);
-  }
-  if (m.keep != nullptr) {
-    RowModifiers row = {};
-    row.keep = m.keep;
-    alignas(64) uint8_t repeats[kRepeats];
-    if (m.one_keep) {
-      std::memset(repeats, *m.keep, kRepeats);
-      row.keep = repeats;
-    }
-    run(row, m.one_keep);
-  }
-  if (m.bits != nullptr) {
-    RowModifiers row = {};
-    row.bits = m.bits;
-    row.first_bit = m.first_bit;
-    run(row, false);
+  alignas(64) char biases[kRepeats * 4];
+  alignas(64) uint8_t keeps[kRepeats];
+  const size_t size = static_cast<size_t>(size_of(m.bias_dtype));
+  for (size_t i = 0; m.one_bias && i < kRepeats; ++i) std::memcpy(biases + i * size, m.bias, size);
+  if (m.one_keep) std::memset(keeps, *m.keep, kRepeats);
+  ModifyResult result = {-std::numeric_limits<float>::infinity(), false};
+  ModifyRow part = a;
+  for (part.lo = a.lo; part.lo < a.hi; part.lo = part.hi) {
+    part.hi = std::min(part.lo + kRepeats, a.hi);
+    const size_t key = static_cast<size_t>(a.first_key + part.lo);
+    if (m.one_bias) part.row.bias = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(biases) - key * size);
+    if (m.one_keep) part.row.keep = reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(keeps) - key);
+    const ModifyResult of_part = uk.modify_row(part);
+    result = {std::max(result.max, of_part.max), result.masked || of_part.masked};
   }
   return result;
 }

@@ -39,15 +39,13 @@ struct PackedScoreBuffers {
 void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& q, const ConstView<4>& k,
                    const View<4>& out, float factor, const PackedScoreBuffers& w) {
   const ConstKv kv(k);
-  const KvOperands& key_ops = ops.kv[slot(kv.type)];
   const int64_t dim = q.shape[3];
   const int64_t n_kv = k.shape[2];
   const int64_t group = group_of(q.shape[1], k.shape[1]);
   const int64_t query_bytes = ops.query_bytes(dim);
   for (int64_t b = 0; b < q.shape[0]; ++b) {
     for (int64_t kv_head = 0; kv_head < k.shape[1]; ++kv_head) {
-      const KvStore<true> store(kv, b, kv_head);
-      const KeyOperands keys(uk, ops, store, w.rows);
+      const HeadOperands keys(uk, ops, kv, b, kv_head, 0, w.rows);
       // Rows are those of all heads of the group.
       const int64_t n_rows = group * q.shape[2];
       const auto row = [&](const auto& view, int64_t r) {
@@ -62,17 +60,17 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
         }
         for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
           const int64_t n = std::min(kPanelWidth, n_kv - j);
-          keys.pack(j, 0, n, w.panel, false, n_kv);
-          key_ops.score_packed({.q = w.q,
-                                .q_stride = query_bytes,
-                                .rows = rows,
-                                .panels = w.panel,
-                                .panel_stride = key_ops.panel_bytes(dim),
-                                .n_panels = 1,
-                                .dim = dim,
-                                .scale = factor,
-                                .s = w.s,
-                                .lds = kPanelWidth});
+          keys.pack_panel(j, 0, n, w.panel, false);
+          keys.slots.score_packed({.q = w.q,
+                                   .q_stride = query_bytes,
+                                   .rows = rows,
+                                   .panels = w.panel,
+                                   .panel_stride = keys.slots.panel_bytes(dim),
+                                   .n_panels = 1,
+                                   .dim = dim,
+                                   .scale = factor,
+                                   .s = w.s,
+                                   .lds = kPanelWidth});
           for (int64_t r = 0; r < rows; ++r) {
             float* s = static_cast<float*>(out.data) + row(out, i + r) + j;
             for (int64_t c = 0; c < n; ++c) s[c] = canonical(w.s[r * kPanelWidth + c]);

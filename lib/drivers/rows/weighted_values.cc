@@ -62,8 +62,7 @@ auto not_zero(const float* w, int64_t ld) {
   kv.tokens = tile.keys;
   kv.dim = tile.dim;
   kv.token_stride = tile.key_stride;
-  const KvStore<true> store(kv, 0, 0);
-  ValueOperands(uk, ops, store, nullptr, masked).add_visible(0, tile, not_zero(tile.w, tile.ldw));
+  HeadOperands(uk, ops, kv, 0, 0, 0, nullptr).add_visible(0, tile, masked, not_zero(tile.w, tile.ldw));
 }
 
 void weighted_values_f32(const UKernels& uk, const ConstView<4>& p, const ConstView<4>& v, const View<4>& out) {
@@ -153,8 +152,7 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
   const int64_t out_size = size_of(out.dtype);
   for (int64_t b = 0; b < p.shape[0]; ++b) {
     for (int64_t kv_head = 0; kv_head < v.shape[1]; ++kv_head) {
-      const KvStore<true> store(kv, b, kv_head);
-      const ValueOperands values(uk, ops, store, w.rows, w.masked);
+      const HeadOperands values(uk, ops, kv, b, kv_head, 0, w.rows);
       // Rows are those of all heads of the group.
       const int64_t n_rows = group * p.shape[2];
       const auto row = [&](const auto& view, int64_t r) {
@@ -166,7 +164,7 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
         std::fill_n(w.o, rows * w.ldo, 0.0f);
         for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
           const int64_t keys = std::min(kKeyBlock, n_kv - j);
-          values.pack(j, 0, keys, w.block);
+          values.pack_block(j, 0, keys, w.block);
           const bool finite = values.finite(j, 0, keys);
           for (int64_t r = 0; r < rows;) {
             // Rows of one head are one tile: they have a stride.
@@ -194,9 +192,9 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
             if (finite) {
               ops.value_packed(tile);
             } else if (negative) {
-              values.add_visible(j, tile, not_zero(weights, step_of(p, 2)));
+              values.add_visible(j, tile, w.masked, not_zero(weights, step_of(p, 2)));
             } else {
-              values.add_visible(j, tile, not_zero(tile.w, tile.ldw));
+              values.add_visible(j, tile, w.masked, not_zero(tile.w, tile.ldw));
             }
             r += n;
           }
