@@ -3,10 +3,12 @@
 #define SIMDATTN_DISPATCH_CPU_H_
 
 #include <cstdint>
+#include <span>
 
 namespace simdattn {
 
-/// Instruction sets that kernels are built for. The names are Highway's; other backends use the ones they need.
+/// Instruction sets that kernels are built for. The names are Highway's; other backends use the ones they need. Those that need a
+/// feature of the CPU are neighbours in this list.
 enum class Isa : uint8_t {
   kBaseline,
   kSse2,
@@ -20,11 +22,11 @@ enum class Isa : uint8_t {
   kNeon,
   kNeonDotprod,  // NEON, SDOT and UDOT
   kNeonI8mm,     // and BFMLALB, BFMLALT, SMMLA, USMMLA
-  kSveVl128,     // SVE with vectors of exactly that many bits
+  kSveVl512,     // SVE with vectors of exactly that many bits
   kSveVl256,
-  kSveVl512,
-  kSve2Vl128,     // SVE2
   kSveVl256I8mm,  // and BFMLALB, BFMLALT, SMMLA, USMMLA of SVE
+  kSveVl128,
+  kSve2Vl128,  // SVE2
   kSve2Vl128I8mm,
   kPower9,  // VSX with conversions of f16
 };
@@ -40,18 +42,17 @@ bool has_permission();
 /// Asks. The operating system never takes it back, and forked processes inherit it.
 bool request_permission();
 
-#if defined(__x86_64__)
-/// What missing_feature() asks for, in this order.
+/// A feature that the instruction sets first .. last need.
 struct CpuFeature {
   const char* name;
+  Isa first;
+  Isa last;
   bool (*here)();
+
+  bool needed_by(Isa isa) const { return first <= isa && isa <= last; }
 };
-struct CpuFeatures {
-  const CpuFeature* data;
-  int count;
-};
-CpuFeatures needed_features(Isa isa);
-#endif
+/// Those of this architecture, in the order in which missing_feature() asks for them.
+extern const std::span<const CpuFeature> kCpuFeatures;
 
 }  // namespace simdattn
 

@@ -36,15 +36,7 @@ struct Registry {
   void add(const KernelTable& t) {
     if (size == kMaxTargets) return;
     const char* missing = missing_feature(t.isa);
-    storage[size] = {t.name, t.kernels, t.fma, *missing == '\0', missing, needs_permission(t.isa)};
-    ++size;
-  }
-
-  /// Its number in the list; `size` if there is none.
-  size_t find(const char* wanted) const {
-    size_t i = 0;
-    while (i < size && std::strcmp(storage[i].name, wanted) != 0) ++i;
-    return i;
+    storage[size++] = {t.name, t.kernels, t.fma, *missing == '\0', missing, needs_permission(t.isa)};
   }
 
   static void append(char (&text)[kMaxText], const char* s) {
@@ -64,15 +56,13 @@ struct Registry {
 
   /// SIMDATTN_TARGET or the first target that can run, with or without those that take permission.
   const Target* choose(const Registry* home, const char* wanted, bool permission) const {
-    size_t i = 0;
-    const auto good = [&] { return storage[i].runnable && (permission || !storage[i].permission); };
-    if (wanted != nullptr && *wanted != '\0') {
-      i = find(wanted);
-      if (i < size && !good()) i = size;
-    } else {
-      while (i < size && !good()) ++i;
+    const bool any = wanted == nullptr || *wanted == '\0';
+    for (size_t i = 0; i < size; ++i) {
+      const Target& t = storage[i];
+      const bool good = t.runnable && (permission || !t.permission);
+      if (good && (any || std::strcmp(t.name, wanted) == 0)) return &home->storage[i];
     }
-    return i < size ? &home->storage[i] : nullptr;
+    return nullptr;
   }
 
   /// `home` is where it will stay; pointers lead there.
@@ -97,12 +87,6 @@ struct Registry {
     chosen = choose(home, wanted, false);
     chosen_permitted = choose(home, wanted, true);
   }
-
-  const Target* default_target() const { return has_permission() ? chosen_permitted : chosen; }
-  const char* no_default() const { return chosen_permitted != chosen ? kEnvironmentNeedsPermission : bad_environment; }
-
-  static constexpr char kEnvironmentNeedsPermission[] =
-      "SIMDATTN_TARGET: this target needs permission: call request_amx()";
 };
 
 /// Without a lock, also at first: every thread that comes before it is ready builds all of it on its stack, the same bytes as
@@ -176,29 +160,34 @@ simdattn_status simdattn_find_target(const char* wanted, const simdattn_target**
   if (wanted == nullptr) return {Code::kNullPointer, "name: must not be null"};
   if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
   const auto& r = registry();
-  const size_t i = r.find(wanted);
-  if (i == r.size || !r.storage[i].runnable) return {Code::kTarget, r.unknown};
-  if (r.storage[i].permission && !simdattn::has_permission()) {
-    return {Code::kTarget, "name: this target needs permission: call request_amx()"};
+  for (size_t i = 0; i < r.size; ++i) {
+    const simdattn_target& t = r.storage[i];
+    if (!t.runnable || std::strcmp(t.name, wanted) != 0) continue;
+    if (t.permission && !simdattn::has_permission()) {
+      return {Code::kTarget, "name: this target needs permission: call request_amx()"};
+    }
+    *target = &t;
+    return {};
   }
-  *target = r.list[i];
-  return {};
+  return {Code::kTarget, r.unknown};
 }
 
 simdattn_status simdattn_default_target(const simdattn_target** target) {
   if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
   const auto& r = registry();
-  const simdattn_target* const chosen = r.default_target();
-  if (chosen == nullptr) return {Code::kTarget, r.no_default()};
+  const simdattn_target* const chosen = simdattn::has_permission() ? r.chosen_permitted : r.chosen;
+  if (chosen == nullptr) {
+    return {Code::kTarget, r.chosen_permitted != nullptr
+                               ? "SIMDATTN_TARGET: this target needs permission: call request_amx()"
+                               : r.bad_environment};
+  }
   *target = chosen;
   return {};
 }
 
 simdattn_status simdattn_request_amx(void) {
   if (*simdattn::missing_feature(simdattn::Isa::kAmx) != '\0') return {Code::kTarget, registry().no_amx};
-  if (!simdattn::request_permission()) {
-    return {Code::kTarget, "request_amx: the operating system refuses"};
-  }
+  if (!simdattn::request_permission()) return {Code::kTarget, "request_amx: the operating system refuses"};
   return {};
 }
 
