@@ -90,13 +90,13 @@ struct SoftmaxRows {
   int64_t n;
   int64_t lo;
   int64_t hi;
-  int64_t lo_step;
-  int64_t hi_step;
-  float scale;
-  float sink;              // -inf: none
-  const float* known_max;  // max of scale * x per row where an earlier pass has it (then scale is 1), else null
-  float* max;              // [rows] m and l for the log-sum-exp; null: not wanted
-  float* sum;
+  int64_t lo_step = 0;
+  int64_t hi_step = 0;
+  float scale = 1;
+  float sink;                        // -inf: none
+  const float* known_max = nullptr;  // max of scale * x per row where an earlier pass has it (then scale is 1)
+  float* max = nullptr;              // [rows] m and l for the log-sum-exp; null: not wanted
+  float* sum = nullptr;
 };
 
 /// What happens to the scores of one query row beside scale and interval. Pointers are at key 0 of the row.
@@ -178,15 +178,15 @@ struct ValueTile {
   int64_t rows;
   const void* v;
   const float* scales = nullptr;  // [keys] of rows whose scales stand apart; else null
-  int64_t first_key;              // which key of its block the first one is
+  int64_t first_key = 0;          // which key of its block the first one is
   int64_t key_stride;             // bytes
   int64_t group_stride;           // bytes
   int64_t keys;                   // at most kKeyBlock, but for rows of f32, bf16 and f16 in kF32 (weighted_values)
   int64_t dim;
   float* o;
   int64_t ldo;
-  const float* alpha;          // null: 1
-  Fetch fetch = Fetch::kNone;  // more will follow behind them
+  const float* alpha = nullptr;  // null: 1
+  Fetch fetch = Fetch::kNone;    // more will follow behind them
 
   bool fetches() const { return fetch != Fetch::kNone; }
 };
@@ -194,16 +194,16 @@ struct ValueTile {
 /// Rotates the pairs of `heads` rows that stand at one position and copies the dimensions outside [first, first+2 half)
 /// unless x and y are the same memory. y0 = fma(x0, c, -(x1 s)), y1 = fma(x0, s, x1 c); s is negated if `inverse`.
 struct RopeHeads {
-  const void* x;
-  void* y;
-  int64_t x_stride;  // elements between heads
-  int64_t y_stride;
-  int64_t heads;
+  const void* x = nullptr;
+  void* y = nullptr;
+  int64_t x_stride = 0;  // elements between heads
+  int64_t y_stride = 0;
+  int64_t heads = 1;
   int64_t dim;
   int64_t first;
-  int64_t half;      // pairs
-  const float* cos;  // [half]
-  const float* sin;
+  int64_t half;                // pairs
+  const float* cos = nullptr;  // [half]
+  const float* sin = nullptr;
   bool interleaved;
   bool inverse;
 };
@@ -214,26 +214,26 @@ struct RopeHeads {
 /// bytes apart; other columns keep their bytes, but for the zero that an odd last dimension of bf16 is paired with.
 struct StoreRows {
   const void* rows;
-  int64_t ld;  // bytes between tokens
+  int64_t ld = 0;  // bytes between tokens
   int64_t tokens;
   int64_t dim;
   void* out;
-  int64_t stride;           // bytes between rows; between panels
-  int64_t column;           // panels: of the first token, in 0 .. 31
-  bool as_stored;           // rows are of the storage type, else f32
+  int64_t stride = 0;       // bytes between rows; between panels
+  int64_t column = 0;       // panels: of the first token, in 0 .. 31
+  bool as_stored = false;   // rows are of the storage type, else f32
   float* scales = nullptr;  // [tokens] of types whose scales stand apart: written by int8; not used if as_stored
 };
 
 /// The inverse: rows of f32, or of the storage type, from a KV storage type.
 struct LoadRows {
   const void* in;
-  int64_t stride;  // bytes between rows; between panels
-  int64_t column;  // panels: of the first token, in 0 .. 31
+  int64_t stride = 0;  // bytes between rows; between panels
+  int64_t column = 0;  // panels: of the first token, in 0 .. 31
   int64_t tokens;
   int64_t dim;
   void* rows;
-  int64_t ld;  // bytes between tokens
-  bool as_stored;
+  int64_t ld = 0;  // bytes between tokens
+  bool as_stored = false;
   const float* scales = nullptr;  // [tokens] of types whose scales stand apart
 };
 

@@ -11,11 +11,11 @@ size_t scores_workspace(Arithmetic arithmetic, int64_t dim);
 Status scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
               const Exec& exec);
 Status softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse, const Exec& exec);
-Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring, const View<3>& lse,
+Status masked_softmax(const ConstView<4>& scores, const View<4>& out, const Scoring& scoring, const View<3>& lse,
                       const Exec& exec);
 size_t weighted_values_workspace(Arithmetic arithmetic, int64_t d_v);
-Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out, const ValueOptions& options,
-                       const Exec& exec);
+Status weighted_values(const ConstView<4>& weights, const ConstView<4>& values, const View<4>& out,
+                       const ValueOptions& options, const Exec& exec);
 Status gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
                        const Exec& exec);
 Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,

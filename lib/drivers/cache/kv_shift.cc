@@ -10,33 +10,36 @@
 #include "lib/drivers/cache/kv_tokens.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/extras/hadamard_rows.h"
+#include "lib/drivers/rows/convert.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {
 
-class Shift {
- public:
-  /// `hadamard_block`: of keys that rotate; 0 for none.
-  Shift(const UKernels& uk, const Kv& kv, const RopeHeads& rotation, bool rotates, int64_t hadamard_block)
-      : uk_(uk), kv_(kv), store_(uk, kv), rotation_(rotation), rotates_(rotates), hadamard_block_(hadamard_block) {
-    as_f32_ = store_.narrow() || hadamard_block > 0;
-    most_ = store_.panels() && !as_f32_ ? kPanelWidth : tokens_at_a_time(kv.dim);
-    rotation_.x_stride = rotation_.y_stride = kv.dim;
-    const DType type = as_f32_ ? DType::kF32 : store_.dtype();
-    kernel_ = uk.rope_heads[slot(type)];
-  }
+struct Shift {
+  const UKernels& uk;
+  const Kv& kv;
+  RopeHeads rotation;
+  bool rotates;
+  int64_t hadamard_block;  // of keys that rotate; 0: none
+  TokenStore store{uk, kv};
+  bool as_f32 = store.narrow() || hadamard_block > 0;
+  // Every token has a scale of its own, which moves with it.
+  bool own_scales = has_scales(kv.type) && kv.scales != nullptr && kv.scale_token_stride != 0;
 
   /// Tokens first .. last - 1 of a sequence by `delta`, one after the other: towards higher positions from the end.
   void move(int64_t sequence, int64_t first, int64_t last, int64_t delta, bool from_end) const {
+    const int64_t most = as_f32 ? tokens_at_a_time(kv.dim) : store.panels() ? kPanelWidth : last - first;
     while (first < last) {
       const int64_t at = from_end ? last - 1 : first;
-      TokenPlace from = place_of(kv_, sequence, at), to = place_of(kv_, sequence, at + delta);
+      TokenPlace from = place_of(kv, sequence, at), to = place_of(kv, sequence, at + delta);
       // As many as lie in one page on both sides, and in one panel where they go to.
-      int64_t n = std::min({most_, last - first, room(from, from_end), room(to, from_end)});
-      if (store_.panels()) {
-        const int64_t column = store_.column(to);
+      int64_t n = std::min({most, last - first, room(from, from_end), room(to, from_end)});
+      if (store.panels()) {
+        const int64_t column = store.column(to);
         n = std::min(n, from_end ? column + 1 : kPanelWidth - column);
+      } else if (!as_f32 && from.unit == to.unit && from.inside != to.inside) {
+        n = std::min(n, std::abs(to.inside - from.inside));  // rows that are read are not written
       }
       if (from_end) {
         from.inside -= n - 1;
@@ -51,132 +54,100 @@ class Shift {
 
   /// n tokens side by side to places side by side, as if all were read before any is written.
   void move(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
-    if (!rotates_ && from.inside == to.inside && from.unit == to.unit) return;
-    if (as_f32_) return move_f32(from, to, n);
-    if (store_.panels() && (n >= kColumns || n * kv_.dim > kTokenBuffer)) return move_columns(from, to, n);
-    if (kv_.dim > kTokenBuffer) return move_long(from, to);
-    move_rows(from, to, n);
+    if (!rotates && from.inside == to.inside && from.unit == to.unit) return;
+    if (as_f32) return move_f32(from, to, n);
+    const DType type = store.dtype();
+    RopeHeads call = rotation;
+    call.heads = n;
+    call.x_stride = call.y_stride = n == 1 ? 0 : kv.token_stride / size_of(type);
+    for (int64_t h = 0; h < kv.heads; ++h) {
+      call.x = store.at(from, h);
+      call.y = store.at(to, h);
+      if (!store.panels()) {
+        uk.rope_heads[slot(type)](call);
+        continue;
+      }
+      // Lanes are tokens, and all of them rotate alike.
+      uk.kv[slot(kv.type)].rotate_columns({.from = call.x,
+                                           .from_stride = kv.token_stride,
+                                           .from_column = store.column(from),
+                                           .to = call.y,
+                                           .to_column = store.column(to),
+                                           .columns = n,
+                                           .dim = kv.dim,
+                                           .first = call.first,
+                                           .half = call.half,
+                                           .cos = call.cos,
+                                           .sin = call.sin,
+                                           .interleaved = call.interleaved,
+                                           .inverse = call.inverse});
+    }
   }
 
   /// Two tokens of one unit change places, unrotated.
   [[gnu::noinline]] void swap(const TokenPlace& a, const TokenPlace& b) const {
-    if (store_.narrow()) return swap_narrow(a, b);
-    alignas(64) char x[TokenStore::kPiece * sizeof(float)];
-    alignas(64) char y[TokenStore::kPiece * sizeof(float)];
-    for (int64_t h = 0; h < kv_.heads; ++h) {
-      for (int64_t d = 0; d < kv_.dim; d += TokenStore::kPiece) {
-        const int64_t n = std::min(TokenStore::kPiece, kv_.dim - d);
-        store_.load_piece(x, d, n, a, h);
-        store_.load_piece(y, d, n, b, h);
-        store_.store_piece(x, d, n, b, h);
-        store_.store_piece(y, d, n, a, h);
+    for (int64_t h = 0; h < kv.heads; ++h) {
+      if (store.narrow()) {
+        swap_narrow(a, b, h);
+        continue;
+      }
+      const int64_t size = size_of(store.dtype());
+      for (int64_t d = 0; d < kv.dim; ++d) {
+        char* const x = store.element(a, h, d);
+        std::swap_ranges(x, x + size, store.element(b, h, d));
       }
     }
   }
 
  private:
-  [[gnu::noinline]] void move_rows(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
-    alignas(64) char buffer[kTokenBuffer * sizeof(float)];
-    const int64_t size = store_.row_size();
-    RopeHeads call = rotation_;
-    call.x = call.y = buffer;
-    call.heads = n;
-    for (int64_t h = 0; h < kv_.heads; ++h) {
-      store_.load(buffer, size, n, from, h, true);
-      if (rotates_) kernel_(call);
-      store_.store(buffer, size, n, to, h, true);
-    }
-  }
-  /// True if every token has a scale of its own, which moves with it.
-  bool own_scales() const { return has_scales(kv_.type) && kv_.scales != nullptr && kv_.scale_token_stride != 0; }
   /// Codes are copied, unless they are rotated or multiplied by another scale at their new place. Then the numbers are
   /// stored again.
   [[gnu::noinline]] void move_f32(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
-    alignas(64) char buffer[kTokenBuffer * sizeof(float)];
-    float* const numbers = reinterpret_cast<float*>(buffer);
+    alignas(64) float buffer[kTokenBuffer];
     float scales[kPanelWidth], there[kPanelWidth];
-    for (int64_t h = 0; h < kv_.heads; ++h) {
-      bool copies = !rotates_;
-      if (has_scales(kv_.type)) {
-        store_.load_scales(scales, n, from, h);
-        store_.load_scales(there, n, to, h);
-        if (!own_scales()) copies = copies && std::memcmp(scales, there, static_cast<size_t>(n) * sizeof(float)) == 0;
+    for (int64_t h = 0; h < kv.heads; ++h) {
+      bool copies = !rotates;
+      if (has_scales(kv.type)) {
+        store.load_scales(scales, n, from, h);
+        store.load_scales(there, n, to, h);
+        if (!own_scales) copies = copies && std::memcmp(scales, there, static_cast<size_t>(n) * sizeof(float)) == 0;
       }
-      const int64_t size = copies ? row_bytes(kv_.type, kv_.dim) : 4 * kv_.dim;
-      store_.load(buffer, size, n, from, h, copies);
-      if (own_scales()) store_.store_scales(scales, n, to, h);
-      if (rotates_) {
-        RopeHeads call = rotation_;
+      const int64_t size = copies ? row_bytes(kv.type, kv.dim) : 4 * kv.dim;
+      store.load(buffer, size, n, from, h, copies);
+      if (own_scales) store.store_scales(scales, n, to, h);
+      if (rotates) {
+        RopeHeads call = rotation;
         call.x = call.y = buffer;
+        call.x_stride = call.y_stride = kv.dim;
         call.heads = n;
         // The matrix is its own inverse.
-        if (hadamard_block_ > 0) hadamard_in_place(uk_, numbers, n * kv_.dim, hadamard_block_);
-        kernel_(call);
-        if (hadamard_block_ > 0) hadamard_in_place(uk_, numbers, n * kv_.dim, hadamard_block_);
+        if (hadamard_block > 0) hadamard_blocks(uk, buffer, n * kv.dim, hadamard_block, DType::kF32, buffer);
+        uk.rope_heads[slot(DType::kF32)](call);
+        if (hadamard_block > 0) hadamard_blocks(uk, buffer, n * kv.dim, hadamard_block, DType::kF32, buffer);
       }
-      store_.store(buffer, size, n, to, h, copies);
+      store.store(buffer, size, n, to, h, copies);
     }
   }
-  [[gnu::noinline]] void swap_narrow(const TokenPlace& a, const TokenPlace& b) const {
+  void swap_narrow(const TokenPlace& a, const TokenPlace& b, int64_t h) const {
     alignas(64) char x[kTokenBuffer * 2];
     alignas(64) char y[kTokenBuffer * 2];
-    for (int64_t h = 0; h < kv_.heads; ++h) {
-      store_.load(x, 0, 1, a, h, true);
-      store_.load(y, 0, 1, b, h, true);
-      store_.store(x, 0, 1, b, h, true);
-      store_.store(y, 0, 1, a, h, true);
-      if (!own_scales()) continue;
-      float of_a, of_b;
-      store_.load_scales(&of_a, 1, a, h);
-      store_.load_scales(&of_b, 1, b, h);
-      store_.store_scales(&of_a, 1, b, h);
-      store_.store_scales(&of_b, 1, a, h);
-    }
+    store.load(x, 0, 1, a, h, true);
+    store.load(y, 0, 1, b, h, true);
+    store.store(x, 0, 1, b, h, true);
+    store.store(y, 0, 1, a, h, true);
+    if (!own_scales) return;
+    float of_a, of_b;
+    store.load_scales(&of_a, 1, a, h);
+    store.load_scales(&of_b, 1, b, h);
+    store.store_scales(&of_a, 1, b, h);
+    store.store_scales(&of_b, 1, a, h);
   }
   /// Tokens from p on, or up to p, in its page or ring.
   int64_t room(const TokenPlace& p, bool from_end) const {
     if (from_end) return p.inside + 1;
-    const int64_t end = kv_.page_size > 0 ? kv_.page_size : kv_.ring > 0 ? kv_.ring : kv_.tokens;
+    const int64_t end = kv.page_size > 0 ? kv.page_size : kv.ring > 0 ? kv.ring : kv.tokens;
     return end - p.inside;
   }
-  /// Fewer tokens are faster as rows: whole registers of lanes rotate, and there is work for each dimension.
-  static constexpr int64_t kColumns = 8;
-  /// In panels: lanes are tokens, and all of them rotate alike.
-  void move_columns(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
-    for (int64_t h = 0; h < kv_.heads; ++h) {
-      store_.kernels().rotate_columns({.from = store_.at(from, h),
-                                       .from_stride = kv_.token_stride,
-                                       .from_column = store_.column(from),
-                                       .to = store_.at(to, h),
-                                       .to_column = store_.column(to),
-                                       .columns = n,
-                                       .dim = kv_.dim,
-                                       .first = rotation_.first,
-                                       .half = rotation_.half,
-                                       .cos = rotation_.cos,
-                                       .sin = rotation_.sin,
-                                       .interleaved = rotation_.interleaved,
-                                       .inverse = rotation_.inverse});
-    }
-  }
-  void move_long(const TokenPlace& from, const TokenPlace& to) const {
-    for (int64_t h = 0; h < kv_.heads; ++h) {
-      rotate_long_row(
-          uk_, rotation_, store_.dtype(), store_.dtype(),
-          [&](int64_t d, int64_t n, char* piece) { store_.load_piece(piece, d, n, from, h); },
-          [&](const char* piece, int64_t d, int64_t n) { store_.store_piece(piece, d, n, to, h); });
-    }
-  }
-
-  const UKernels& uk_;
-  const Kv& kv_;
-  TokenStore store_;
-  RopeHeads rotation_;
-  bool rotates_;
-  int64_t hadamard_block_;
-  bool as_f32_;  // narrow types, and keys behind a matrix
-  int64_t most_;
-  void (*kernel_)(const RopeHeads&);
 };
 
 /// Moves `count` places of a ring, from `first` on, by `step` (0 < step < ring), where they may run into each other in both
@@ -218,20 +189,13 @@ Status drivers::kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delt
   if (delta == 0 || first == last || empty) return {};
 
   const bool rotate = rope.cos.data != nullptr || rope.sin.data != nullptr;
-  const int64_t distance = std::abs(delta);
-  const RopeHeads rotation = {.x = nullptr,
-                              .y = nullptr,
-                              .x_stride = 0,
-                              .y_stride = 0,
-                              .heads = 0,
-                              .dim = kv.dim,
-                              .first = rotate ? rope.options.first_dim : 0,
-                              .half = rotate ? rope.cos.shape[1] : 0,
-                              .cos = rotate ? table_row(rope.cos, distance) : nullptr,
-                              .sin = rotate ? table_row(rope.sin, distance) : nullptr,
-                              .interleaved = rope.options.pairing == RopePairing::kInterleaved,
-                              .inverse = rope.options.inverse != (delta < 0)};
-  const Shift shift(*uk, kv, rotation, rotate, rotate ? rope.hadamard_block : 0);
+  RopeHeads rotation = rotation_of(rope.options, kv.dim, rotate ? rope.cos.shape[1] : 0);
+  rotation.inverse = rotation.inverse != (delta < 0);
+  if (rotate) {
+    rotation.cos = table_row(rope.cos, std::abs(delta));
+    rotation.sin = table_row(rope.sin, std::abs(delta));
+  }
+  const Shift shift = {*uk, kv, rotation, rotate, rotate ? rope.hadamard_block : 0};
   const int64_t count = last - first;
   // In a ring a token moves by `step` places forwards or by ring - step backwards.
   const int64_t step = kv.ring > 0 ? ((delta % kv.ring) + kv.ring) % kv.ring : 0;

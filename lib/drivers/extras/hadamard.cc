@@ -1,7 +1,10 @@
 // hadamard(): rows times an orthonormal Hadamard matrix.
+#include <algorithm>
+
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/extras/hadamard_rows.h"
+#include "lib/drivers/rows/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -16,14 +19,15 @@ Status drivers::hadamard(const ConstView<4>& x, const View<4>& out, int64_t bloc
   alignas(64) float sums[kMaxHadamardBlock];
   const int64_t dim = x.shape[3];
   const int64_t size = hadamard_block(block, dim);
+  const int64_t at_once = kMaxHadamardBlock / size * size;
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t h = 0; h < x.shape[1]; ++h) {
       for (int64_t i = 0; i < x.shape[2]; ++i) {
-        const int64_t from = b * x.stride[0] + h * x.stride[1] + i * x.stride[2];
-        const int64_t to = b * out.stride[0] + h * out.stride[1] + i * out.stride[2];
-        hadamard_row(*uk, static_cast<const char*>(x.data) + from * size_of(x.dtype), x.dtype,
-                     static_cast<char*>(out.data) + to * size_of(out.dtype), out.dtype, dim, size, sums,
-                     kMaxHadamardBlock / size * size);
+        for (int64_t d = 0; d < dim; d += at_once) {
+          const int64_t n = std::min(at_once, dim - d);
+          uk->widen[slot(x.dtype)](row_of(x, b, h, i) + d * size_of(x.dtype), sums, n);
+          hadamard_blocks(*uk, sums, n, size, out.dtype, row_of(out, b, h, i) + d * size_of(out.dtype));
+        }
       }
     }
   }

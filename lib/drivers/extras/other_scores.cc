@@ -14,72 +14,53 @@ namespace {
 /// Keys whose projections are in the workspace at a time.
 constexpr int64_t kProjectedKeys = 128;
 
-/// Rows as f32: themselves, or widened into `buffer` [rows][dim].
-struct F32Rows {
-  const float* data;
-  int64_t stride;
-};
-F32Rows as_f32(const UKernels& uk, const void* rows, DType dtype, int64_t stride, int64_t n, int64_t dim,
-               float* buffer) {
-  if (dtype == DType::kF32) return {static_cast<const float*>(rows), stride};
-  for (int64_t r = 0; r < n; ++r) {
-    uk.widen[slot(dtype)](static_cast<const char*>(rows) + r * stride * size_of(dtype), buffer + r * dim, dim);
-  }
-  return {buffer, dim};
-}
-
-const void* head_of(const ConstView<3>& weights, int64_t head) {
-  return static_cast<const char*>(weights.data) + head * weights.stride[0] * size_of(weights.dtype);
-}
-template <bool kConst>
-auto row_of(const BasicView<4, kConst>& v, int64_t b, int64_t h, int64_t i) {
-  using Byte = std::conditional_t<kConst, const char, char>;
-  return static_cast<Byte*>(v.data) + (b * v.stride[0] + h * v.stride[1] + i * v.stride[2]) * size_of(v.dtype);
-}
-
-/// out[r,:] = weights[head] rows[r,:], as dot products with the rows of the weights.
-void project(const UKernels& uk, const ConstView<3>& weights, int64_t head, const F32Rows& rows, int64_t n,
-             float* out) {
-  const int64_t d = weights.shape[1];
-  uk.score_rows[slot(weights.dtype)]({.q = rows.data,
-                                      .ldq = rows.stride,
-                                      .n_q = n,
-                                      .k = head_of(weights, head),
-                                      .ldk = step_of(weights, 1),
-                                      .n_k = d,
-                                      .dim = weights.shape[2],
-                                      .scale = 1.0f,
-                                      .s = out,
-                                      .lds = d});
-}
-
 struct BilinearBuffers {
-  float* queries;
-  float* projected;
-  size_t bytes;
-  BilinearBuffers(void* memory, int64_t d_q, int64_t d_k) {
-    Workspace w(memory);
-    queries = w.take<float>(kQueryRows * d_q);
-    projected = w.take<float>(kQueryRows * d_k);
-    bytes = w.bytes();
-  }
+  Workspace w;
+  int64_t d_q;
+  int64_t d_k;
+  float* queries = w.take<float>(kQueryRows * d_q);
+  float* projected = w.take<float>(kQueryRows * d_k);
 };
 
 struct AdditiveBuffers {
-  float* queries;
-  float* query_projections;
-  float* keys;
-  float* key_projections;
-  size_t bytes;
-  AdditiveBuffers(void* memory, int64_t d_q, int64_t d_k, int64_t d) {
-    Workspace w(memory);
-    queries = w.take<float>(kQueryRows * d_q);
-    query_projections = w.take<float>(kQueryRows * d);
-    keys = w.take<float>(kProjectedKeys * d_k);
-    key_projections = w.take<float>(d_k > 0 ? kProjectedKeys * d : 0);
-    bytes = w.bytes();
-  }
+  Workspace w;
+  int64_t d_q;  // 0: queries are not projected
+  int64_t d_k;  // 0: keys are not
+  int64_t d;
+  float* queries = w.take<float>(kQueryRows * d_q);
+  float* query_projections = w.take<float>(kQueryRows * d);
+  float* keys = w.take<float>(kProjectedKeys * d_k);
+  float* key_projections = w.take<float>(d_k > 0 ? kProjectedKeys * d : 0);
 };
+
+const char* head_of(const ConstView<3>& weights, int64_t head) {
+  return static_cast<const char*>(weights.data) + head * weights.stride[0] * size_of(weights.dtype);
+}
+
+/// f(head, row, rows) for `n` rows, of which row r is of head `head + r * next_head`: those of one head go together.
+template <class F>
+void for_each_head(int64_t head, int64_t next_head, int64_t n, const F& f) {
+  if (next_head == 0) return f(head, 0, n);
+  for (int64_t r = 0; r < n; ++r) f(head + r * next_head, r, 1);
+}
+
+/// out[r,:] = weights[head] rows[r,:], as dot products with the rows of the weights.
+void project(const UKernels& uk, const ConstView<3>& weights, int64_t head, int64_t next_head, const float* rows,
+             int64_t ld, int64_t n, float* out) {
+  const int64_t d = weights.shape[1];
+  for_each_head(head, next_head, n, [&](int64_t h, int64_t r, int64_t some) {
+    uk.score_rows[slot(weights.dtype)]({.q = rows + r * ld,
+                                        .ldq = ld,
+                                        .n_q = some,
+                                        .k = head_of(weights, h),
+                                        .ldk = step_of(weights, 1),
+                                        .n_k = d,
+                                        .dim = weights.shape[2],
+                                        .scale = 1.0f,
+                                        .s = out + r * d,
+                                        .lds = d});
+  });
+}
 
 bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 
@@ -99,85 +80,55 @@ Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, co
 }
 
 size_t drivers::bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
-  return size_ok(d_q) && size_ok(d_k) ? BilinearBuffers(nullptr, d_q, d_k).bytes : 0;
+  return size_ok(d_q) && size_ok(d_k) ? BilinearBuffers{Workspace(nullptr), d_q, d_k}.w.bytes() : 0;
 }
 
 Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
                                 const ScoreOptions& options, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  const int64_t heads = q.shape[1];
   const int64_t d_q = q.shape[3];
   const int64_t d_k = k.shape[3];
   SIMDATTN_CHECK(check_bilinear_scores(q, m, k, out, options, exec, bilinear_scores_workspace(d_q, d_k)));
   if (is_empty(out)) return {};
 
-  const int64_t group = heads / k.shape[1];
-  const BilinearBuffers buffers(exec.workspace, d_q, d_k);
-  const int64_t m_stride = step_of(m, 1);
-  // q^T M for a row of q or several of one head: the chain over d_q is that of weighted values.
-  const auto project_rows = [&](int64_t head, const F32Rows& rows, int64_t n, float* result) {
-    std::fill_n(result, n * d_k, 0.0f);
-    for (int64_t d = 0; d < d_q; d += kKeyBlock) {
-      uk->attention[0].kv[slot(m.dtype)].value_tile(
-          {.w = rows.data + d,
-           .ldw = rows.stride,
-           .rows = n,
-           .v = static_cast<const char*>(head_of(m, head)) + d * m_stride * size_of(m.dtype),
-           .first_key = 0,
-           .key_stride = m_stride * size_of(m.dtype),
-           .group_stride = kValueGroup * size_of(m.dtype),
-           .keys = std::min(kKeyBlock, d_q - d),
-           .dim = d_k,
-           .o = result,
-           .ldo = d_k,
-           .alpha = nullptr});
-    }
-  };
-  // A single query row per head (decode): the heads of a group are the rows, and their keys are read once.
-  const bool grouped = q.shape[2] == 1;
-  const int64_t rows = grouped ? group : q.shape[2];
-  const int64_t q_stride = step_of(q, grouped ? 1 : 2);
-  const int64_t out_stride = step_of(out, grouped ? 1 : 2);
-  for (int64_t b = 0; b < q.shape[0]; ++b) {
-    for (int64_t h = 0; h < heads; h += grouped ? group : 1) {
-      for (int64_t i = 0; i < rows; i += kQueryRows) {
-        const int64_t n = std::min(kQueryRows, rows - i);
-        const F32Rows block = as_f32(*uk, row_of(q, b, h, 0) + i * q_stride * size_of(q.dtype), q.dtype, q_stride, n,
-                                     d_q, buffers.queries);
-        if (grouped) {
-          for (int64_t r = 0; r < n; ++r) {
-            project_rows(h + i + r, {block.data + r * block.stride, block.stride}, 1, buffers.projected + r * d_k);
-          }
-        } else {
-          project_rows(h, block, n, buffers.projected);
-        }
-        uk->score_rows[slot(k.dtype)]({.q = buffers.projected,
-                                       .ldq = d_k,
-                                       .n_q = n,
-                                       .k = row_of(k, b, h / group, 0),
-                                       .ldk = step_of(k, 2),
-                                       .n_k = k.shape[2],
-                                       .dim = d_k,
-                                       .scale = options.scale.value_or(1.0f),
-                                       .s = reinterpret_cast<float*>(row_of(out, b, h, 0)) + i * out_stride,
-                                       .lds = out_stride});
+  const BilinearBuffers buffers = {Workspace(exec.workspace), d_q, d_k};
+  const int64_t m_stride = step_of(m, 1) * size_of(m.dtype);
+  const auto score = [&](ScoreRows call, int64_t head, int64_t next_head) {
+    // q^T M for a row of q or several of one head: the chain over d_q is that of weighted values.
+    std::fill_n(buffers.projected, call.n_q * d_k, 0.0f);
+    for_each_head(head, next_head, call.n_q, [&](int64_t h, int64_t r, int64_t n) {
+      for (int64_t d = 0; d < d_q; d += kKeyBlock) {
+        uk->attention[0].kv[slot(m.dtype)].value_tile({.w = call.q + r * call.ldq + d,
+                                                       .ldw = call.ldq,
+                                                       .rows = n,
+                                                       .v = head_of(m, h) + d * m_stride,
+                                                       .key_stride = m_stride,
+                                                       .group_stride = kValueGroup * size_of(m.dtype),
+                                                       .keys = std::min(kKeyBlock, d_q - d),
+                                                       .dim = d_k,
+                                                       .o = buffers.projected + r * d_k,
+                                                       .ldo = d_k});
       }
-    }
-  }
+    });
+    call.q = buffers.projected;
+    call.ldq = call.dim = d_k;
+    uk->score_rows[slot(k.dtype)](call);
+  };
+  for_query_rows(*uk, q, k, out, options.scale.value_or(1.0f), q.dtype == DType::kF32 ? nullptr : buffers.queries,
+                 kQueryRows, score);
   return {};
 }
 
 size_t drivers::additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
   const bool ok = size_ok(d_q) && size_ok(d_k) && size_ok(d) && (d_q > 0 || d_k > 0);
-  return ok ? AdditiveBuffers(nullptr, d_q, d_k, d).bytes : 0;
+  return ok ? AdditiveBuffers{Workspace(nullptr), d_q, d_k, d}.w.bytes() : 0;
 }
 
 Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
                                 const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  const int64_t heads = q.shape[1];
   const int64_t d = w.shape[1];
   const bool project_q = wq.data != nullptr;
   const bool project_k = wk.data != nullptr;
@@ -199,46 +150,33 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
     return {};
   }
 
-  const AdditiveBuffers buffers(exec.workspace, d_q, d_k, d);
-  const int64_t group = heads / k.shape[1];
-  const int64_t n_q = q.shape[2];
-  for (int64_t b = 0; b < q.shape[0]; ++b) {
-    for (int64_t kv_head = 0; kv_head < k.shape[1]; ++kv_head) {
-      for (int64_t j = 0; j < k.shape[2]; j += kProjectedKeys) {
-        const int64_t keys = std::min(kProjectedKeys, k.shape[2] - j);
-        const char* rows = row_of(k, b, kv_head, j);
-        ScoreRows call = {.q = nullptr,
-                          .ldq = 0,
-                          .n_q = 0,
-                          .k = rows,
-                          .ldk = step_of(k, 2),
-                          .n_k = keys,
-                          .dim = d,
-                          .scale = 1.0f,
-                          .s = nullptr,
-                          .lds = step_of(out, 2)};
+  const AdditiveBuffers buffers = {Workspace(exec.workspace), d_q, d_k, d};
+  float* const widened = project_q ? buffers.queries : buffers.query_projections;
+  const auto [batch, kv_heads, n_k, k_dim] = k.shape;
+  const int64_t group = q.shape[1] / kv_heads;
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
+      const int64_t first_head = kv_head * group;
+      const ConstView<4> queries = part_of(q, {b, first_head}, {1, group, q.shape[2], q.shape[3]});
+      for (int64_t j = 0; j < n_k; j += kProjectedKeys) {
+        const int64_t n = std::min(kProjectedKeys, n_k - j);
+        ConstView<4> keys = part_of(k, {b, kv_head, j}, {1, 1, n, k_dim});
         if (project_k) {
-          project(*uk, wk, kv_head, as_f32(*uk, rows, k.dtype, step_of(k, 2), keys, d_k, buffers.keys), keys,
-                  buffers.key_projections);
-          call.k = buffers.key_projections;
-          call.ldk = d;
+          for (int64_t r = 0; r < n; ++r) uk->widen[slot(k.dtype)](row_of(keys, 0, 0, r), buffers.keys + r * d_k, d_k);
+          project(*uk, wk, kv_head, 0, buffers.keys, d_k, n, buffers.key_projections);
+          keys = view(static_cast<const float*>(buffers.key_projections), {1, 1, n, d});
         }
-        const auto kernel = uk->additive_rows[project_k ? slot(DType::kF32) : slot(k.dtype)];
-        for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-          for (int64_t i = 0; i < n_q; i += kQueryRows) {
-            call.n_q = std::min(kQueryRows, n_q - i);
-            F32Rows block = as_f32(*uk, row_of(q, b, h, i), q.dtype, step_of(q, 2), call.n_q, q.shape[3],
-                                   project_q ? buffers.queries : buffers.query_projections);
-            if (project_q) {
-              project(*uk, wq, h, block, call.n_q, buffers.query_projections);
-              block = {buffers.query_projections, d};
-            }
-            call.q = block.data;
-            call.ldq = block.stride;
-            call.s = reinterpret_cast<float*>(row_of(out, b, h, i)) + j;
-            kernel({call, weights + h * w.stride[0], 0});
+        const auto score = [&](ScoreRows call, int64_t head, int64_t next_head) {
+          const int64_t h = first_head + head;
+          if (project_q) {
+            project(*uk, wq, h, next_head, call.q, call.ldq, call.n_q, buffers.query_projections);
+            call.q = buffers.query_projections;
+            call.ldq = call.dim = d;
           }
-        }
+          uk->additive_rows[slot(keys.dtype)]({call, weights + h * w.stride[0], next_head * w.stride[0]});
+        };
+        for_query_rows(*uk, queries, keys, part_of(out, {b, first_head, 0, j}, {1, group, q.shape[2], n}), 1.0f,
+                       q.dtype == DType::kF32 ? nullptr : widened, kQueryRows, score);
       }
     }
   }

@@ -2,6 +2,8 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ROWS_CONVERT_H_
 #define SIMDATTN_LIB_DRIVERS_ROWS_CONVERT_H_
 
+#include <algorithm>
+
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
 
@@ -16,9 +18,52 @@ inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t 
                                             .tokens = rows,
                                             .dim = n,
                                             .out = out,
-                                            .stride = rows > 1 ? stride * size_of(type) : 0,
-                                            .column = 0,
-                                            .as_stored = false});
+                                            .stride = rows > 1 ? stride * size_of(type) : 0});
+}
+
+/// The rotation of rows of `dim` dimensions by `pairs` angles; without pairs they are copied. Which rows and which angles is the
+/// caller's to say.
+inline RopeHeads rotation_of(const RopeOptions& options, int64_t dim, int64_t pairs) {
+  return {.dim = dim,
+          .first = pairs > 0 ? options.first_dim : 0,
+          .half = pairs,
+          .interleaved = options.pairing == RopePairing::kInterleaved,
+          .inverse = options.inverse};
+}
+
+/// RopeHeads in pieces of `piece` dimensions: load(dimension, n, to) brings n dimensions of a.heads rows of `type` into `buffer`, rows
+/// `piece` apart, store(from, dimension, n) takes them. None is loaded after a piece that wrote it.
+template <class Load, class Store>
+void rotate_pieces(const UKernels& uk, const RopeHeads& a, DType type, char* buffer, int64_t piece, const Load& load,
+                   const Store& store) {
+  const auto copy = [&](int64_t at, int64_t end) {
+    for (; at < end; at += piece) {
+      const int64_t n = std::min(piece, end - at);
+      load(at, n, buffer);
+      store(buffer, at, n);
+    }
+  };
+  copy(0, a.first);
+  RopeHeads call = a;
+  call.x = call.y = buffer;
+  call.x_stride = call.y_stride = piece;
+  call.first = 0;
+  for (int64_t i = 0; i < a.half; i += call.half) {
+    call.half = std::min(piece / 2, a.half - i);
+    call.dim = 2 * call.half;
+    call.cos = a.cos + i;
+    call.sin = a.sin + i;
+    // The pairs of a piece are one run of dimensions, or two.
+    const int64_t n = a.interleaved ? call.dim : call.half;
+    const int64_t low = a.first + (a.interleaved ? 2 * i : i);
+    char* const upper = buffer + n * size_of(type);
+    load(low, n, buffer);
+    if (!a.interleaved) load(low + a.half, n, upper);
+    uk.rope_heads[slot(type)](call);
+    store(buffer, low, n);
+    if (!a.interleaved) store(upper, low + a.half, n);
+  }
+  copy(a.first + 2 * a.half, a.dim);
 }
 
 /// RopeHeads from rows of type `from` to rows of type `to`. x and y are the same memory only if the types are the same.

@@ -1,4 +1,4 @@
-// The walk over batches, heads and rows that scores() and its relatives share.
+// The walk over rows that scores() and its relatives share.
 #ifndef SIMDATTN_LIB_DRIVERS_ROWS_SCORE_ROWS_H_
 #define SIMDATTN_LIB_DRIVERS_ROWS_SCORE_ROWS_H_
 
@@ -7,7 +7,7 @@
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
 #include "lib/drivers/rows/fetch.h"
-#include "lib/rules/views.h"
+#include "lib/drivers/rows/rows.h"
 
 namespace simdattn {
 
@@ -15,81 +15,59 @@ namespace simdattn {
 inline constexpr int64_t kQueryElements = 8192;
 inline constexpr int64_t kQueryRows = 8;
 
-/// f(q, k) with the rows' types.
-template <class F>
-float with_rows(const void* q, DType q_type, const void* k, DType k_type, const F& f) {
-  return with_storage(q_type, [&](auto tq) {
-    return with_storage(
-        k_type, [&](auto tk) { return f(static_cast<const decltype(tq)*>(q), static_cast<const decltype(tk)*>(k)); });
+/// kernel(call, head, next_head) for all rows of q, at most `at_once` at a time: row r is of head `head + r * next_head`. They are
+/// widened into `buffer`; null: they stay where they are, in their type.
+template <class Kernel>
+void for_query_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, float factor,
+                    float* buffer, int64_t at_once, const Kernel& kernel) {
+  const int64_t dim = q.shape[3];
+  const GroupedRows grouped = {q, k.shape[1]};
+  const int64_t q_stride = grouped.stride(q);
+  ScoreRows call = {.q = buffer,
+                    .ldq = buffer == nullptr ? q_stride : dim,
+                    .n_q = 0,
+                    .k = nullptr,
+                    .ldk = step_of(k, 2),
+                    .n_k = k.shape[2],
+                    .dim = dim,
+                    .scale = factor,
+                    .s = nullptr,
+                    .lds = grouped.stride(out),
+                    .fetch = fetch_of(bytes_of(k), kCacheBytes)};
+  grouped.for_each([&](int64_t b, int64_t kv_head, int64_t h) {
+    call.k = row_of(k, b, kv_head, 0);
+    for (int64_t i = 0; i < grouped.rows; i += call.n_q) {
+      const char* const rows = row_of(q, b, h, 0) + i * q_stride * size_of(q.dtype);
+      call.n_q = std::min(at_once, grouped.rows - i);
+      call.s = f32_row_of(out, b, h, 0) + i * call.lds;
+      if (buffer == nullptr) call.q = reinterpret_cast<const float*>(rows);
+      for (int64_t r = 0; buffer != nullptr && r < call.n_q; ++r) {
+        uk.widen[slot(q.dtype)](rows + r * q_stride * size_of(q.dtype), buffer + r * dim, dim);
+      }
+      kernel(call, h + i * grouped.next_head, grouped.next_head);
+    }
   });
 }
 
-/// Scores of all rows of q, whose dimension is that of k. kernel(call, head, next_head) computes a block of rows: row r is
-/// of head `head + r * next_head`. definition(q, k, head) is the sum that the kernel forms, for rows of 16-bit types that do
-/// not fit the buffer: the same bits, not fast. Not inlined: the buffer takes stack only where it is used.
+/// Scores of all rows of q, whose dimension is that of k. definition(q, k, head) is the sum that the kernel forms, for rows of 16-bit
+/// types that do not fit the buffer: the same bits, not fast. Not inlined: the buffer takes stack only where it is used.
 template <class Kernel, class Definition>
 [[gnu::noinline]] void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k,
                                       const View<4>& out, float factor, Kernel&& kernel, Definition&& definition) {
-  const int64_t dim = q.shape[3];
-  const int64_t group = group_of(q.shape[1], k.shape[1]);
-  const int64_t q_size = size_of(q.dtype);
-  const int64_t k_size = size_of(k.dtype);
-  const bool direct = q.dtype == DType::kF32;
   alignas(64) float buffer[kQueryElements];
-  // A single query row per head (decode): the heads of a group are the rows, and their keys are read once.
-  const bool grouped = q.shape[2] == 1;
-  const int64_t rows = grouped ? group : q.shape[2];
-  const int64_t q_stride = step_of(q, grouped ? 1 : 2);
-  const int64_t k_stride = step_of(k, 2);
-  const int64_t out_stride = step_of(out, grouped ? 1 : 2);
-  const int64_t next_head = grouped ? 1 : 0;
-  const Fetch fetch = fetch_of(bytes_of(k), kCacheBytes);
-  const int64_t rows_at_once = direct ? rows : std::min(kQueryRows, kQueryElements / dim);
-
-  for (int64_t b = 0; b < q.shape[0]; ++b) {
-    for (int64_t kv_head = 0; kv_head < k.shape[1]; ++kv_head) {
-      for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h += grouped ? group : 1) {
-        const char* keys = static_cast<const char*>(k.data) + (b * k.stride[0] + kv_head * k.stride[1]) * k_size;
-        const char* queries = static_cast<const char*>(q.data) + (b * q.stride[0] + h * q.stride[1]) * q_size;
-        float* s = static_cast<float*>(out.data) + b * out.stride[0] + h * out.stride[1];
-        ScoreRows call = {.q = buffer,
-                          .ldq = dim,
-                          .n_q = 0,
-                          .k = keys,
-                          .ldk = k_stride,
-                          .n_k = k.shape[2],
-                          .dim = dim,
-                          .scale = factor,
-                          .s = s,
-                          .lds = out_stride,
-                          .fetch = fetch};
-        if (rows_at_once == 0 && rows > 0) {
-          for (int64_t i = 0; i < rows; ++i) {
-            for (int64_t j = 0; j < k.shape[2]; ++j) {
-              const float sum =
-                  with_rows(queries + i * q_stride * q_size, q.dtype, keys + j * k_stride * k_size, k.dtype,
-                            [&](const auto* row, const auto* key) { return definition(row, key, h + i * next_head); });
-              s[i * out_stride + j] = canonical(sum * factor);
-            }
-          }
-          continue;
-        }
-        for (int64_t i = 0; i < rows; i += call.n_q) {
-          call.n_q = std::min(rows_at_once, rows - i);
-          call.s = s + i * out_stride;
-          if (direct) {
-            call.q = reinterpret_cast<const float*>(queries) + i * q_stride;
-            call.ldq = q_stride;
-          } else {
-            for (int64_t r = 0; r < call.n_q; ++r) {
-              uk.widen[slot(q.dtype)](queries + (i + r) * q_stride * q_size, buffer + r * dim, dim);
-            }
-          }
-          kernel(call, h + i * next_head, next_head);
-        }
-      }
-    }
-  }
+  if (q.dtype == DType::kF32) return for_query_rows(uk, q, k, out, factor, nullptr, kMaxSize, kernel);
+  const int64_t at_once = std::min(kQueryRows, kQueryElements / q.shape[3]);
+  if (at_once > 0) return for_query_rows(uk, q, k, out, factor, buffer, at_once, kernel);
+  for_query_rows(uk, q, k, out, factor, nullptr, 1, [&](const ScoreRows& call, int64_t head, int64_t) {
+    with_storage(q.dtype, [&](auto tq) {
+      with_storage(k.dtype, [&](auto tk) {
+        const auto* const row = reinterpret_cast<const decltype(tq)*>(call.q);
+        const auto* const keys = static_cast<const decltype(tk)*>(call.k);
+        for (int64_t j = 0; j < call.n_k; ++j)
+          call.s[j] = canonical(definition(row, keys + j * call.ldk, head) * factor);
+      });
+    });
+  });
 }
 
 }  // namespace simdattn

@@ -17,46 +17,31 @@ namespace {
 /// In other arithmetics than f32: query rows that share the packing of a panel of keys.
 constexpr int64_t kPackedRows = 64;
 
+/// Enough for every target: none has operands wider than f32, or rounds a dimension up to more than 64.
 struct PackedScoreBuffers {
-  char* q;
-  char* panel;
-  char* rows;
-  float* s;  // [kPackedRows][kPanelWidth]
-  size_t bytes;
-
-  /// Enough for every target: none has operands wider than f32, or rounds a dimension up to more than 64.
-  PackedScoreBuffers(void* memory, int64_t dim) {
-    Workspace w(memory);
-    const int64_t padded = (dim + 63) / 64 * 64;
-    q = w.take<char>(kPackedRows * (4 * padded + 64));
-    panel = w.take<char>(kPanelWidth * (4 * padded + 4));
-    rows = w.take<char>(kLoadedRows * 4 * dim);
-    s = w.take<float>(kPackedRows * kPanelWidth);
-    bytes = w.bytes();
-  }
+  Workspace w;
+  int64_t dim;
+  int64_t padded = (dim + 63) / 64 * 64;
+  char* q = w.take<char>(kPackedRows * (4 * padded + 64));
+  char* panel = w.take<char>(kPanelWidth * (4 * padded + 4));
+  char* rows = w.take<char>(kLoadedRows * 4 * dim);
+  float* s = w.take<float>(kPackedRows * kPanelWidth);
 };
 
 void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& q, const ConstView<4>& k,
                    const View<4>& out, float factor, const PackedScoreBuffers& w) {
   const ConstKv kv(k);
-  const int64_t dim = q.shape[3];
   const int64_t n_kv = k.shape[2];
-  const int64_t group = group_of(q.shape[1], k.shape[1]);
-  const int64_t query_bytes = ops.query_bytes(dim);
+  const GroupedRows grouped = {q, k.shape[1]};
+  const int64_t n_rows = grouped.group * q.shape[2];
+  const int64_t query_bytes = ops.query_bytes(w.dim);
   for (int64_t b = 0; b < q.shape[0]; ++b) {
     for (int64_t kv_head = 0; kv_head < k.shape[1]; ++kv_head) {
       const HeadOperands keys(uk, ops, kv, b, kv_head, 0, w.rows);
-      // Rows are those of all heads of the group.
-      const int64_t n_rows = group * q.shape[2];
-      const auto row = [&](const auto& view, int64_t r) {
-        const int64_t h = kv_head * group + r / q.shape[2];
-        return b * view.stride[0] + h * view.stride[1] + r % q.shape[2] * view.stride[2];
-      };
       for (int64_t i = 0; i < n_rows; i += kPackedRows) {
         const int64_t rows = std::min(kPackedRows, n_rows - i);
         for (int64_t r = 0; r < rows; ++r) {
-          ops.prepare_query[slot(q.dtype)](static_cast<const char*>(q.data) + row(q, i + r) * size_of(q.dtype),
-                                           w.q + r * query_bytes, dim);
+          ops.prepare_query[slot(q.dtype)](grouped.row(q, b, kv_head, i + r), w.q + r * query_bytes, w.dim);
         }
         for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
           const int64_t n = std::min(kPanelWidth, n_kv - j);
@@ -65,14 +50,14 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
                                    .q_stride = query_bytes,
                                    .rows = rows,
                                    .panels = w.panel,
-                                   .panel_stride = keys.slots.panel_bytes(dim),
+                                   .panel_stride = keys.slots.panel_bytes(w.dim),
                                    .n_panels = 1,
-                                   .dim = dim,
+                                   .dim = w.dim,
                                    .scale = factor,
                                    .s = w.s,
                                    .lds = kPanelWidth});
           for (int64_t r = 0; r < rows; ++r) {
-            float* s = static_cast<float*>(out.data) + row(out, i + r) + j;
+            float* s = reinterpret_cast<float*>(grouped.row(out, b, kv_head, i + r)) + j;
             for (int64_t c = 0; c < n; ++c) s[c] = canonical(w.s[r * kPanelWidth + c]);
           }
         }
@@ -84,7 +69,8 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
 }  // namespace
 
 size_t drivers::scores_workspace(Arithmetic arithmetic, int64_t dim) {
-  return arithmetic == Arithmetic::kF32 ? 0 : PackedScoreBuffers(nullptr, std::clamp(dim, int64_t{0}, kMaxSize)).bytes;
+  if (arithmetic == Arithmetic::kF32) return 0;
+  return PackedScoreBuffers{Workspace(nullptr), std::clamp(dim, int64_t{0}, kMaxSize)}.w.bytes();
 }
 
 Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
@@ -98,7 +84,7 @@ Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<
   if (options.arithmetic != Arithmetic::kF32) {
     const AttentionKernels& ops = uk->attention[slot(options.arithmetic)];
     const KernelHooks hooks(ops);
-    packed_scores(*uk, ops, q, k, out, factor, PackedScoreBuffers(exec.workspace, q.shape[3]));
+    packed_scores(*uk, ops, q, k, out, factor, {Workspace(exec.workspace), q.shape[3]});
     return {};
   }
   score_all_rows(

@@ -4,13 +4,12 @@
 
 #include "dispatch/environment.h"
 #include "dispatch/target.h"
-#include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
 #include "lib/definition/math.h"
 #include "lib/drivers/attention/scoring.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/rows/rows.h"
 #include "lib/rules/rules.h"
-#include "lib/rules/views.h"
 
 namespace simdattn {
 namespace {
@@ -25,23 +24,25 @@ constexpr int64_t kModifiedScores = 4096;
 constexpr int64_t kModifiedRows = 16;
 static_assert(kModifiedRows <= kLseRows);
 
+/// `rows` rows of `a` from row r on.
+SoftmaxRows some_rows(SoftmaxRows a, int64_t r, int64_t rows) {
+  a.x += r * a.ldx;
+  a.y += r * a.ldy;
+  a.lo += r * a.lo_step;
+  a.hi += r * a.hi_step;
+  a.rows = rows;
+  return a;
+}
+
 /// Runs `a` on its rows, at most kLseRows if it knows their maxima; lse (may be null) gets one entry per row.
 void softmax_with_lse(const UKernels& uk, const SoftmaxRows& a, float* lse) {
-  if (lse == nullptr) {
-    uk.softmax_rows(a);
-    return;
-  }
-  SoftmaxRows call = a;
+  if (lse == nullptr) return uk.softmax_rows(a);
   float max[kLseRows];
   float sum[kLseRows];
-  call.max = max;
-  call.sum = sum;
   for (int64_t r = 0; r < a.rows; r += kLseRows) {
-    call.rows = std::min(kLseRows, a.rows - r);
-    call.x = a.x + r * a.ldx;
-    call.y = a.y + r * a.ldy;
-    call.lo = a.lo + r * a.lo_step;
-    call.hi = a.hi + r * a.hi_step;
+    SoftmaxRows call = some_rows(a, r, std::min(kLseRows, a.rows - r));
+    call.max = max;
+    call.sum = sum;
     uk.softmax_rows(call);
     for (int64_t i = 0; i < call.rows; ++i) lse[r + i] = canonical(scalar::log_sum_exp(max[i], sum[i]));
   }
@@ -54,20 +55,17 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, float* ls
   const bool on_stack = a.n <= kModifiedScores;
   const int64_t stride = (a.n + 15) / 16 * 16;
   const int64_t at_once = std::clamp<int64_t>(kModifiedScores / 2 / std::max<int64_t>(stride, 1), 1, kModifiedRows);
-  SoftmaxRows call = a;
-  call.scale = 1.0f;
-  for (int64_t r = 0; r < a.rows; r += call.rows) {
-    call.rows = std::min(at_once, a.rows - r);
-    call.lo = a.lo + r * a.lo_step;
-    call.hi = a.hi + r * a.hi_step;
-    call.y = a.y + r * a.ldy;
-    float* t = on_stack ? scores : call.y;
+  for (int64_t r = 0; r < a.rows; r += at_once) {
+    SoftmaxRows call = some_rows(a, r, std::min(at_once, a.rows - r));
+    const float* const x = call.x;
+    float* const t = on_stack ? scores : call.y;
     call.x = t;
     call.ldx = on_stack ? stride : call.ldy;
+    call.scale = 1.0f;
     float max[kModifiedRows];
     for (int64_t i = 0; i < call.rows; ++i) {
       max[i] = modify(uk, {.row = of_row(r + i),
-                           .x = a.x + (r + i) * a.ldx,
+                           .x = x + i * a.ldx,
                            .t = t + i * call.ldx,
                            .first_key = 0,
                            .lo = call.lo + i * a.lo_step,
@@ -96,39 +94,27 @@ Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>
                             .n = x.shape[1],
                             .lo = 0,
                             .hi = x.shape[1],
-                            .lo_step = 0,
-                            .hi_step = 0,
-                            .scale = 1.0f,
-                            .sink = -kInf,
-                            .known_max = nullptr,
-                            .max = nullptr,
-                            .sum = nullptr};
+                            .sink = -kInf};
   softmax_with_lse(*uk, call, static_cast<float*>(lse.data));
   return {};
 }
 
-Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring, const View<3>& lse,
-                               const Exec& exec) {
+Status drivers::masked_softmax(const ConstView<4>& scores, const View<4>& out, const Scoring& scoring,
+                               const View<3>& lse, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  SIMDATTN_CHECK(check_masked_softmax(x, out, scoring, lse));
+  SIMDATTN_CHECK(check_masked_softmax(scores, out, scoring, lse));
   const Environment environment;
-  const int64_t batch = x.shape[0];
-  const int64_t heads = x.shape[1];
-  const int64_t n_q = x.shape[2];
-  const int64_t n_kv = x.shape[3];
+  const auto [batch, heads, n_q, n_kv] = scores.shape;
   // Without columns there are rows of lse all the same; the other data may be null, to which nothing is added.
-  const auto x_stride = n_kv == 0 ? decltype(x.stride){} : x.stride;
-  const auto y_stride = n_kv == 0 ? decltype(out.stride){} : out.stride;
+  ConstView<4> x = scores;
+  View<4> y = out;
+  if (n_kv == 0) x.stride = y.stride = {};
   const float scale = scoring.scale ? *scoring.scale : 1.0f;
   const bool modifiers = has_modifiers(scoring);
   for (int64_t b = 0; b < batch; ++b) {
     const SequenceRules rules = sequence_rules(scoring, b, n_q, n_kv);
     for (int64_t h = 0; h < heads; ++h) {
-      const float* x0 = static_cast<const float*>(x.data) + b * x_stride[0] + h * x_stride[1];
-      float* y0 = static_cast<float*>(out.data) + b * y_stride[0] + h * y_stride[1];
-      float* lse0 =
-          lse.data == nullptr ? nullptr : static_cast<float*>(lse.data) + b * lse.stride[0] + h * lse.stride[1];
       int64_t rows;
       for (int64_t i = 0; i < n_q; i += rows) {
         const Interval v = visible_interval(scoring, rules, i);
@@ -141,22 +127,20 @@ Status drivers::masked_softmax(const ConstView<4>& x, const View<4>& out, const 
           if (next.lo != v.lo + rows * step.lo || next.hi != v.hi + rows * step.hi) break;
           ++rows;
         }
-        SoftmaxRows call = {.x = x0 + i * x_stride[2],
-                            .ldx = n_kv == 0 ? 0 : step_of(x, 2),
-                            .y = y0 + i * y_stride[2],
-                            .ldy = n_kv == 0 ? 0 : step_of(out, 2),
-                            .rows = rows,
-                            .n = n_kv,
-                            .lo = v.lo,
-                            .hi = v.hi,
-                            .lo_step = step.lo,
-                            .hi_step = step.hi,
-                            .scale = scale,
-                            .sink = scoring.sinks != nullptr ? scoring.sinks[h] : -kInf,
-                            .known_max = nullptr,
-                            .max = nullptr,
-                            .sum = nullptr};
-        float* row_lse = lse0 == nullptr ? nullptr : lse0 + i * lse.stride[2];
+        const SoftmaxRows call = {.x = reinterpret_cast<const float*>(row_of(x, b, h, i)),
+                                  .ldx = step_of(x, 2),
+                                  .y = f32_row_of(y, b, h, i),
+                                  .ldy = step_of(y, 2),
+                                  .rows = rows,
+                                  .n = n_kv,
+                                  .lo = v.lo,
+                                  .hi = v.hi,
+                                  .lo_step = step.lo,
+                                  .hi_step = step.hi,
+                                  .scale = scale,
+                                  .sink = scoring.sinks != nullptr ? scoring.sinks[h] : -kInf};
+        float* row_lse = static_cast<float*>(lse.data);
+        if (row_lse != nullptr) row_lse += b * lse.stride[0] + h * lse.stride[1] + i * lse.stride[2];
         if (modifiers) {
           const auto of_row = [&](int64_t r) { return row_modifiers(scoring, rules, h, i + r, b, i + r); };
           modified_rows(*uk, call, of_row, row_lse);

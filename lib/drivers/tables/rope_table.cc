@@ -1,5 +1,6 @@
 // Tables of cos and sin for rotary position embedding: every scaling, several position axes, exact or as f32 models
 // compute them. The exact way forms frequencies in double-double arithmetic and angles in fixed point (angles.h).
+#include <algorithm>
 #include <cmath>
 
 #include "lib/drivers/drivers.h"
@@ -38,12 +39,9 @@ namespace {
   if (low.hi == high.hi && low.lo == high.lo) high = high + 0.001;
   s->ramp_low = low;
   s->ramp_high = high;
-  DoubleDouble magnitude;
-  if (o.mscale != 0 && o.mscale_all_dim != 0) {
-    magnitude = yarn_magnitude(o.factor, o.mscale) / yarn_magnitude(o.factor, o.mscale_all_dim);
-  } else {
-    magnitude = yarn_magnitude(o.factor, 1);
-  }
+  const bool two = o.mscale != 0 && o.mscale_all_dim != 0;
+  DoubleDouble magnitude = yarn_magnitude(o.factor, two ? o.mscale : 1);
+  if (two) magnitude = magnitude / yarn_magnitude(o.factor, o.mscale_all_dim);
   s->attention_factor = magnitude.hi;
 }
 
@@ -62,6 +60,110 @@ namespace {
   if (o.max_position_embeddings != 0)
     f = DoubleDouble(static_cast<double>(o.max_position_embeddings)) / s->original_max;
   if (1.0 < f) s->attention_factor = std::sqrt((1.0 + log(f) / log(DoubleDouble(s->original_max))).hi);
+}
+
+/// Column i of a table (kAxial: of its section) with `pairs` columns.
+struct Column {
+  int64_t axis = 0;
+  int64_t i = 0;
+  int64_t pairs = 0;
+};
+
+Column locate(const RopeScaling& s, int64_t c) {
+  const RopeTableOptions& o = *s.options;
+  if (s.axes == 1) return {0, c, s.pairs};
+  if (o.mrope_layout == MropeLayout::kInterleaved) {
+    const int64_t residue = c % 3;
+    const bool follows = residue != 0 && c < 3 * o.mrope_section[static_cast<size_t>(residue)];
+    return {follows ? residue : 0, c, s.pairs};
+  }
+  size_t axis = 0;
+  int64_t start = 0;
+  while (c >= start + o.mrope_section[axis]) start += o.mrope_section[axis++];
+  if (o.mrope_layout == MropeLayout::kAxial) return {static_cast<int64_t>(axis), c - start, o.mrope_section[axis]};
+  return {static_cast<int64_t>(axis), c, s.pairs};
+}
+
+/// Of column c as the scaling forms it, from 1 / theta^(i / pairs).
+DoubleDouble scaled_frequency(const RopeScaling& s, int64_t c) {
+  const RopeTableOptions& o = *s.options;
+  const Column column = locate(s, c);
+  const auto i = static_cast<double>(column.i);
+  const DoubleDouble inv = exp(-(s.ln_theta * i / static_cast<double>(column.pairs)));
+  switch (o.rope_type) {
+    case RopeType::kDefault:
+    case RopeType::kDynamic: break;
+    case RopeType::kLinear: return inv / s.factor;
+    case RopeType::kProportional: return c < s.rotated ? inv / s.factor : 0.0;
+    case RopeType::kYarn: {
+      DoubleDouble ramp = (DoubleDouble(i) - s.ramp_low) / (s.ramp_high - s.ramp_low);
+      if (ramp < 0.0) ramp = 0.0;
+      if (1.0 < ramp) ramp = 1.0;
+      return inv / s.factor * ramp + inv * (1.0 - ramp);
+    }
+    case RopeType::kLlama3: {
+      // The two outer branches of the formula are the ends of the middle one, which vanishes if the factors are equal.
+      const DoubleDouble turns = inv * s.original_max / kTwoPiDD;
+      DoubleDouble smooth = 1.0;
+      if (turns < o.high_freq_factor) {
+        const DoubleDouble width = DoubleDouble(o.high_freq_factor) - o.low_freq_factor;
+        smooth = turns < o.low_freq_factor ? 0.0 : (turns - o.low_freq_factor) / width;
+      }
+      return (1.0 - smooth) * inv / s.factor + smooth * inv;
+    }
+    case RopeType::kLongRope: return inv / s.long_or_short[c];
+  }
+  return inv;
+}
+
+[[gnu::cold]] DoubleDouble frequency(const RopeScaling& s, int64_t c) {
+  const RopeTableOptions& o = *s.options;
+  const DoubleDouble inv = o.inv_freq.empty() ? scaled_frequency(s, c) : o.inv_freq[c];
+  return o.freq_factors.empty() ? inv : inv / o.freq_factors[c];
+}
+
+/// In f32 and in the order of operations of Hugging Face's functions (PyTorch computes number / tensor as reciprocal
+/// times number). The power alone is rounded once from its exact value: PyTorch's depends on its build by an ulp or two.
+float scaled_frequency_f32(const RopeScaling& s, int64_t c) {
+  const RopeTableOptions& o = *s.options;
+  const Column column = locate(s, c);
+  const auto factor = static_cast<float>(s.factor);
+  const float exponent = static_cast<float>(2 * column.i) / static_cast<float>(2 * column.pairs);
+  const auto power = static_cast<float>(exp(s.ln_theta_f32 * static_cast<double>(exponent)).hi);
+  const float inv = 1.0f / power;
+  switch (o.rope_type) {
+    case RopeType::kDefault:
+    case RopeType::kDynamic: break;
+    case RopeType::kLinear: return inv / factor;
+    case RopeType::kProportional: return c < s.rotated ? inv / factor : 0.0f;
+    case RopeType::kYarn: {
+      const float interpolated = 1.0f / (factor * power);
+      const auto low = static_cast<float>(s.ramp_low.hi);
+      const auto span = static_cast<float>((s.ramp_high - s.ramp_low).hi);
+      float ramp = (static_cast<float>(column.i) - low) / span;
+      ramp = ramp < 0 ? 0.0f : ramp > 1 ? 1.0f : ramp;
+      const float extrapolation = 1.0f - ramp;
+      return interpolated * (1.0f - extrapolation) + inv * extrapolation;
+    }
+    case RopeType::kLlama3: {
+      const float wavelength = 1.0f / inv * 0x1.921fb6p+2f;
+      const auto low = static_cast<float>(o.low_freq_factor);
+      const auto width = static_cast<float>(o.high_freq_factor - o.low_freq_factor);
+      const bool is_long = wavelength > static_cast<float>(s.original_max / o.low_freq_factor);
+      const bool is_short = wavelength < static_cast<float>(s.original_max / o.high_freq_factor);
+      const float smooth = (1.0f / wavelength * static_cast<float>(s.original_max) - low) / width;
+      if (is_long) return inv / factor;
+      return is_short || width == 0 ? inv : (1.0f - smooth) * inv / factor + smooth * inv;
+    }
+    case RopeType::kLongRope: return 1.0f / (static_cast<float>(s.long_or_short[c]) * power);
+  }
+  return inv;
+}
+
+[[gnu::cold]] float frequency_f32(const RopeScaling& s, int64_t c) {
+  const RopeTableOptions& o = *s.options;
+  const float inv = o.inv_freq.empty() ? scaled_frequency_f32(s, c) : static_cast<float>(o.inv_freq[c]);
+  return o.freq_factors.empty() ? inv : inv / static_cast<float>(o.freq_factors[c]);
 }
 
 }  // namespace
@@ -98,120 +200,6 @@ namespace {
     if (o.mrope_section[k] != 0) s->axes = static_cast<int64_t>(k) + 1;
   return {};
 }
-
-namespace {
-
-/// Column i of a table (kAxial: of its section) with `pairs` columns.
-struct Column {
-  int64_t axis = 0;
-  int64_t i = 0;
-  int64_t pairs = 0;
-};
-
-Column locate(const RopeScaling& s, int64_t c) {
-  const RopeTableOptions& o = *s.options;
-  if (s.axes == 1) return {0, c, s.pairs};
-  if (o.mrope_layout == MropeLayout::kInterleaved) {
-    const int64_t residue = c % 3;
-    const bool follows = residue != 0 && c < 3 * o.mrope_section[static_cast<size_t>(residue)];
-    return {follows ? residue : 0, c, s.pairs};
-  }
-  size_t axis = 0;
-  int64_t start = 0;
-  while (c >= start + o.mrope_section[axis]) start += o.mrope_section[axis++];
-  if (o.mrope_layout == MropeLayout::kAxial) return {static_cast<int64_t>(axis), c - start, o.mrope_section[axis]};
-  return {static_cast<int64_t>(axis), c, s.pairs};
-}
-
-[[gnu::cold]] DoubleDouble frequency(const RopeScaling& s, int64_t c) {
-  const RopeTableOptions& o = *s.options;
-  const int64_t k = c;
-  const Column column = locate(s, c);
-  DoubleDouble inv;
-  if (!o.inv_freq.empty()) {
-    inv = o.inv_freq[k];
-  } else {
-    const auto i = static_cast<double>(column.i);
-    inv = exp(-(s.ln_theta * i / static_cast<double>(column.pairs)));
-    switch (o.rope_type) {
-      case RopeType::kDefault:
-      case RopeType::kDynamic: break;
-      case RopeType::kLinear: inv = inv / s.factor; break;
-      case RopeType::kProportional: inv = c < s.rotated ? inv / s.factor : 0.0; break;
-      case RopeType::kYarn: {
-        DoubleDouble ramp = (DoubleDouble(i) - s.ramp_low) / (s.ramp_high - s.ramp_low);
-        if (ramp < 0.0) ramp = 0.0;
-        if (1.0 < ramp) ramp = 1.0;
-        inv = inv / s.factor * ramp + inv * (1.0 - ramp);
-        break;
-      }
-      case RopeType::kLlama3: {
-        // The two outer branches of the formula are the ends of the middle one, which vanishes if the factors are equal.
-        const DoubleDouble turns = inv * s.original_max / kTwoPiDD;
-        DoubleDouble smooth = 1.0;
-        if (turns < o.high_freq_factor) {
-          const DoubleDouble width = DoubleDouble(o.high_freq_factor) - o.low_freq_factor;
-          smooth = turns < o.low_freq_factor ? 0.0 : (turns - o.low_freq_factor) / width;
-        }
-        inv = (1.0 - smooth) * inv / s.factor + smooth * inv;
-        break;
-      }
-      case RopeType::kLongRope: inv = inv / s.long_or_short[k]; break;
-    }
-  }
-  return o.freq_factors.empty() ? inv : inv / o.freq_factors[k];
-}
-
-/// In f32 and in the order of operations of Hugging Face's functions (PyTorch computes number / tensor as reciprocal
-/// times number). The power alone is rounded once from its exact value: PyTorch's depends on its build by an ulp or two.
-[[gnu::cold]] float frequency_f32(const RopeScaling& s, int64_t c) {
-  const RopeTableOptions& o = *s.options;
-  const int64_t k = c;
-  const Column column = locate(s, c);
-  const auto factor = static_cast<float>(s.factor);
-  float inv = 0;
-  if (!o.inv_freq.empty()) {
-    inv = static_cast<float>(o.inv_freq[k]);
-  } else {
-    const float exponent = static_cast<float>(2 * column.i) / static_cast<float>(2 * column.pairs);
-    const auto power = static_cast<float>(exp(s.ln_theta_f32 * static_cast<double>(exponent)).hi);
-    inv = 1.0f / power;
-    switch (o.rope_type) {
-      case RopeType::kDefault:
-      case RopeType::kDynamic: break;
-      case RopeType::kLinear: inv = inv / factor; break;
-      case RopeType::kProportional: inv = c < s.rotated ? inv / factor : 0.0f; break;
-      case RopeType::kYarn: {
-        const float interpolated = 1.0f / (factor * power);
-        const auto low = static_cast<float>(s.ramp_low.hi);
-        const auto span = static_cast<float>((s.ramp_high - s.ramp_low).hi);
-        float ramp = (static_cast<float>(column.i) - low) / span;
-        ramp = ramp < 0 ? 0.0f : ramp > 1 ? 1.0f : ramp;
-        const float extrapolation = 1.0f - ramp;
-        inv = interpolated * (1.0f - extrapolation) + inv * extrapolation;
-        break;
-      }
-      case RopeType::kLlama3: {
-        const float wavelength = 1.0f / inv * 0x1.921fb6p+2f;
-        const auto low = static_cast<float>(o.low_freq_factor);
-        const auto width = static_cast<float>(o.high_freq_factor - o.low_freq_factor);
-        const bool is_long = wavelength > static_cast<float>(s.original_max / o.low_freq_factor);
-        const bool is_short = wavelength < static_cast<float>(s.original_max / o.high_freq_factor);
-        const float smooth = (1.0f / wavelength * static_cast<float>(s.original_max) - low) / width;
-        if (is_long) {
-          inv = inv / factor;
-        } else if (!is_short && width != 0) {
-          inv = (1.0f - smooth) * inv / factor + smooth * inv;
-        }
-        break;
-      }
-      case RopeType::kLongRope: inv = 1.0f / (static_cast<float>(s.long_or_short[k]) * power); break;
-    }
-  }
-  return o.freq_factors.empty() ? inv : inv / static_cast<float>(o.freq_factors[k]);
-}
-
-}  // namespace
 
 void rope_columns(const RopeScaling& s, bool one_axis, int64_t begin, int64_t end, RopeColumn* columns) {
   for (int64_t c = begin; c < end; ++c) {
@@ -269,14 +257,13 @@ Status drivers::rope_table(const View<2>& cos, const View<2>& sin, const RopeTab
   const bool given = positions.data != nullptr;
   const bool one_axis = !given || positions.shape[0] == 1;
   for (int64_t begin = 0; begin < columns && n > 0; begin += kColumnChunk) {
-    const int64_t end = begin + kColumnChunk < columns ? begin + kColumnChunk : columns;
+    const int64_t end = std::min(begin + kColumnChunk, columns);
     RopeColumn chunk[kColumnChunk];
     rope_columns(s, one_axis, begin, end, chunk);
     for (int64_t p = 0; p < n; ++p) {
       int64_t position[4] = {given ? 0 : first + p};
-      if (given) {
-        for (int64_t a = 0; a < positions.shape[0]; ++a)
-          position[a] = index_at(positions.data, positions.dtype, a * positions.stride[0] + p * positions.stride[1]);
+      for (int64_t a = 0; given && a < positions.shape[0]; ++a) {
+        position[a] = index_at(positions.data, positions.dtype, a * positions.stride[0] + p * positions.stride[1]);
       }
       rope_row(s, chunk, end - begin, position, static_cast<float*>(cos.data) + p * cos.stride[0] + begin,
                static_cast<float*>(sin.data) + p * sin.stride[0] + begin);

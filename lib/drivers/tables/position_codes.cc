@@ -1,10 +1,35 @@
-// The additive position encoding of Vaswani et al. 2017.
+// alibi_slopes(): one slope a head. sinusoidal_table(): the additive position encoding of Vaswani et al. 2017.
+#include <algorithm>
+#include <cmath>
+
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/tables/angles.h"
-#include "lib/drivers/tables/double_double.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
+
+Status drivers::alibi_slopes(int64_t heads, float* slopes) {
+  SIMDATTN_CHECK(check_alibi_slopes(heads, slopes));
+  int64_t n = 1;
+  while (2 * n <= heads) n *= 2;
+  for (int64_t h = 0; h < heads; ++h) {
+    // 2^-x with x = 8(h+1)/n or 4(2(h-n)+1)/n. n is a power of two: x is exact, and repeated square roots give 2^-1/n.
+    const int64_t numerator = h < n ? 8 * (h + 1) : 4 * (2 * (h - n) + 1);
+    const int64_t whole = numerator / n;
+    int64_t rest = numerator % n;
+    double y = 1.0;
+    double root = 0.5;  // 2^-1, 2^-1/2, 2^-1/4, ...
+    for (int64_t bit = n / 2; bit > 0; bit /= 2) {
+      root = std::sqrt(root);
+      if (rest >= bit) {
+        rest -= bit;
+        y *= root;
+      }
+    }
+    slopes[h] = static_cast<float>(std::ldexp(y, -static_cast<int>(whole)));
+  }
+  return {};
+}
 
 Status drivers::sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first) {
   SIMDATTN_CHECK(check_sinusoidal_table(out, base, positions, first));
@@ -14,7 +39,7 @@ Status drivers::sinusoidal_table(const View<2>& out, double base, const ConstVie
   const DoubleDouble ln_base = log(DoubleDouble(base));
   const int64_t pairs = (d + 1) / 2;
   for (int64_t begin = 0; begin < pairs; begin += kColumnChunk) {
-    const int64_t end = begin + kColumnChunk < pairs ? begin + kColumnChunk : pairs;
+    const int64_t end = std::min(begin + kColumnChunk, pairs);
     Turns frequency[kColumnChunk];
     for (int64_t i = begin; i < end; ++i) {
       const DoubleDouble exponent = DoubleDouble(static_cast<double>(2 * i)) / static_cast<double>(d);

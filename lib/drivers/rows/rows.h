@@ -1,0 +1,61 @@
+// Rows of views, and those that share keys and values.
+#ifndef SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
+#define SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
+
+#include "lib/contract/dtypes.h"
+#include "lib/rules/views.h"
+
+namespace simdattn {
+
+template <bool kConst>
+auto row_of(const BasicView<4, kConst>& v, int64_t b, int64_t h, int64_t i) {
+  using Byte = std::conditional_t<kConst, const char, char>;
+  return static_cast<Byte*>(v.data) + (b * v.stride[0] + h * v.stride[1] + i * v.stride[2]) * size_of(v.dtype);
+}
+inline float* f32_row_of(const View<4>& v, int64_t b, int64_t h, int64_t i) {
+  return reinterpret_cast<float*>(row_of(v, b, h, i));
+}
+
+/// The elements from `first` on.
+template <bool kConst>
+BasicView<4, kConst> part_of(BasicView<4, kConst> v, const std::array<int64_t, 4>& first,
+                             const std::array<int64_t, 4>& shape) {
+  v.data = row_of(v, first[0], first[1], first[2]) + first[3] * size_of(v.dtype);
+  v.shape = shape;
+  return v;
+}
+
+/// Rows of q that share a key head.
+struct GroupedRows {
+  const ConstView<4>& q;
+  int64_t kv_heads;
+  int64_t group = group_of(q.shape[1], kv_heads);
+  /// A single row per head (decode): the heads of a group are the rows, and their keys are read once. Else a head has its own.
+  bool grouped = q.shape[2] == 1;
+  int64_t rows = grouped ? group : q.shape[2];
+  int64_t next_head = grouped ? 1 : 0;  // from row to row
+
+  /// From row to row, in elements.
+  template <bool kConst>
+  int64_t stride(const BasicView<4, kConst>& v) const {
+    return step_of(v, grouped ? 1 : 2);
+  }
+  /// f(sequence, key head, head of the first row) for all rows.
+  template <class F>
+  void for_each(const F& f) const {
+    for (int64_t b = 0; b < q.shape[0]; ++b) {
+      for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
+        for (int64_t h = 0; h < group; h += grouped ? group : 1) f(b, kv_head, kv_head * group + h);
+      }
+    }
+  }
+  /// Row r of those of all heads of a key head.
+  template <bool kConst>
+  auto row(const BasicView<4, kConst>& v, int64_t b, int64_t kv_head, int64_t r) const {
+    return row_of(v, b, kv_head * group + r / q.shape[2], r % q.shape[2]);
+  }
+};
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
