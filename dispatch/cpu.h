@@ -7,8 +7,8 @@
 
 namespace simdattn {
 
-/// Instruction sets that kernels are built for. The names are Highway's; other backends use the ones they need. Those that need a
-/// feature of the CPU are neighbours in this list.
+/// Instruction sets that kernels are built for, better ones later: the list of targets is in descending order. The names are Highway's;
+/// other backends use the ones they need.
 enum class Isa : uint8_t {
   kBaseline,
   kSse2,
@@ -19,16 +19,17 @@ enum class Isa : uint8_t {
   kAvx3Dl,      // and VNNI, VBMI, VBMI2, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI
   kAvx512Bf16,  // and AVX512-BF16
   kAmx,         // kAvx3Dl and AMX-TILE, AMX-BF16, AMX-INT8; runs with permission only
+  kPower9,      // VSX with conversions of f16
   kNeon,
   kNeonDotprod,  // NEON, SDOT and UDOT
   kNeonI8mm,     // and BFMLALB, BFMLALT, SMMLA, USMMLA
-  kSveVl512,     // SVE with vectors of exactly that many bits
+  kSveVl128,     // SVE with vectors of exactly that many bits
+  kSveVl512,
   kSveVl256,
   kSveVl256I8mm,  // and BFMLALB, BFMLALT, SMMLA, USMMLA of SVE
-  kSveVl128,
-  kSve2Vl128,  // SVE2
+  kSve2Vl128,     // SVE2
   kSve2Vl128I8mm,
-  kPower9,  // VSX with conversions of f16
+  kEnd
 };
 
 /// Name of the first feature of `isa` that this CPU lacks or whose registers the operating system does not save; ""

@@ -14,13 +14,6 @@ namespace {
 constexpr size_t kMaxTargets = 32;
 constexpr size_t kMaxText = 1024;
 
-/// Instruction sets, best first.
-constexpr Isa kBestFirst[] = {Isa::kAmx,           Isa::kAvx512Bf16, Isa::kAvx3Dl,       Isa::kAvx3,
-                              Isa::kAvxVnni,       Isa::kAvx2,       Isa::kSse4,         Isa::kSse2,
-                              Isa::kSve2Vl128I8mm, Isa::kSve2Vl128,  Isa::kSveVl256I8mm, Isa::kSveVl256,
-                              Isa::kSveVl512,      Isa::kSveVl128,   Isa::kNeonI8mm,     Isa::kNeonDotprod,
-                              Isa::kNeon,          Isa::kPower9,     Isa::kBaseline};
-
 /// Everything that is known once and never changes afterwards.
 struct Registry {
   Target storage[kMaxTargets];
@@ -67,9 +60,9 @@ struct Registry {
 
   /// `home` is where it will stay; pointers lead there.
   void build(const Registry* home) {
-    for (const Isa isa : kBestFirst) {
+    for (auto isa = static_cast<int>(Isa::kEnd); isa-- > 0;) {
       for (const KernelTable& t : kVectorTables) {
-        if (t.isa == isa) add(t);
+        if (t.isa == static_cast<Isa>(isa)) add(t);
       }
     }
     for (const KernelTable& t : kScalarTables) {

@@ -213,7 +213,8 @@ struct Int8Integers {
       const RowScale quantise(largest_magnitude(row, a.dim));
       at<float>(a.block, numbers)[a.first + j] = quantise.scale;
       for (int64_t c = 0; c < numbers / kKeyBlock; ++c) {
-        static_cast<int8_t*>(a.block)[value_cell(a.first + j, c)] = c < a.columns ? quantise(row[a.column + c]) : int8_t{0};
+        static_cast<int8_t*>(a.block)[value_cell(a.first + j, c)] =
+            c < a.columns ? quantise(row[a.column + c]) : int8_t{0};
       }
     }
   }
@@ -235,7 +236,8 @@ struct Int8Integers {
       for (int64_t j = 0; j < a.keys; ++j) p[j] = quantise(u[j]);
       for (int64_t c = 0; c < a.dim; ++c) {
         int32_t sum = 0;
-        for (int64_t j = 0; j < a.keys; ++j) sum += p[j] * static_cast<const int8_t*>(a.v)[value_cell(a.first_key + j, c)];
+        for (int64_t j = 0; j < a.keys; ++j)
+          sum += p[j] * static_cast<const int8_t*>(a.v)[value_cell(a.first_key + j, c)];
         float& o = a.o[r * a.ldo + c];
         const float before = a.alpha == nullptr ? o : a.alpha[r] * o;
         o = fma(static_cast<float>(sum), quantise.scale, before);

@@ -47,7 +47,7 @@ inline int64_t value_rows_bytes(const AttentionKernels& kernels, KvType type, in
 /// The keys or the values of one head of one sequence.
 class HeadOperands {
  public:
-  const KvStore<true> store;
+  const KvStore store;
   const KvOperands& slots;
 
   /// `rows`: key_rows_bytes() or value_rows_bytes().

@@ -2,10 +2,9 @@
 #include <algorithm>
 
 #include "dispatch/target.h"
-#include "lib/contract/dtypes.h"
-#include "lib/contract/ukernels.h"
 #include "lib/drivers/cache/kv_store.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/rows/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -15,30 +14,28 @@ Status drivers::dequantise(const ConstKv& kv, int64_t first, const View<4>& out,
   SIMDATTN_CHECK(resolve(exec, &uk));
   SIMDATTN_CHECK(check_dequantise(kv, first, out));
   const KvKernels& kernels = uk->kv[slot(kv.type)];
-  const bool panels = kv.layout == KvLayout::kPanels;
   const int64_t n = out.shape[2];
+  const int64_t ld = step_of(out, 2);
   for (int64_t b = 0; b < out.shape[0]; ++b) {
     for (int64_t h = 0; h < out.shape[1]; ++h) {
-      const KvStore<true> store(kv, b, h);
+      const KvStore store(kv, b, h);
       for (int64_t i = 0; i < n;) {
         const int64_t token = first + i;
         // At most to the end of a panel, so that a token's column is its place in the run.
-        const int64_t column = panels ? token % kPanelWidth : 0;
+        const int64_t column = store.panels() ? token % kPanelWidth : 0;
         int64_t run = 0;
         const char* const in = store.at(token, &run);
         const int64_t tokens = std::min({run, n - i, kPanelWidth - column});
         float scales[kPanelWidth];
-        float* const rows = static_cast<float*>(out.data) + b * out.stride[0] + h * out.stride[1] + i * out.stride[2];
-        const int64_t ld = step_of(out, 2);
-        (panels ? kernels.load_panels : kernels.load_rows)({.in = in,
-                                                            .stride = kv.token_stride,
-                                                            .column = column,
-                                                            .tokens = tokens,
-                                                            .dim = kv.dim,
-                                                            .rows = rows,
-                                                            .ld = 4 * ld,
-                                                            .as_stored = false,
-                                                            .scales = store.scales(token, tokens, scales)});
+        float* const rows = f32_row_of(out, b, h, i);
+        (store.panels() ? kernels.load_panels : kernels.load_rows)({.in = in,
+                                                                    .stride = kv.token_stride,
+                                                                    .column = column,
+                                                                    .tokens = tokens,
+                                                                    .dim = kv.dim,
+                                                                    .rows = rows,
+                                                                    .ld = 4 * ld,
+                                                                    .scales = store.scales(token, tokens, scales)});
         for (int64_t t = 0; t < tokens; ++t) {
           for (int64_t d = 0; d < kv.dim; ++d) rows[t * ld + d] = canonical(rows[t * ld + d]);
         }

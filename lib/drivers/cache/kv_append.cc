@@ -3,12 +3,10 @@
 #include <cstring>
 
 #include "dispatch/target.h"
-#include "lib/contract/dtypes.h"
-#include "lib/contract/ukernels.h"
 #include "lib/drivers/cache/kv_tokens.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/extras/hadamard_rows.h"
-#include "lib/drivers/rows/convert.h"
+#include "lib/drivers/rows/rotate.h"
+#include "lib/drivers/rows/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -61,7 +59,7 @@ struct Append {
       }
       if (direct) {
         for (int64_t h = 0; h < kv.heads; ++h) {
-          store.store(row(b, h, i), step_of(rows, 2) * size, tokens, p, h, as_stored);
+          store.store(row_of(rows, b, h, i), step_of(rows, 2) * size, tokens, p, h, as_stored);
         }
       } else if (kv.dim <= kTokenBuffer) {
         through_buffer(b, i, tokens, p);
@@ -72,9 +70,6 @@ struct Append {
     }
   }
 
-  const char* row(int64_t b, int64_t h, int64_t i) const {
-    return static_cast<const char*>(rows.data) + (b * rows.stride[0] + h * rows.stride[1] + i * rows.stride[2]) * size;
-  }
   void rotate_by(int64_t b, int64_t i) {
     if (!rotates) return;
     const int64_t p = appended.position(b, i);
@@ -92,7 +87,7 @@ struct Append {
       call.heads = std::min(most, kv.heads - h);
       for (int64_t t = 0; t < tokens; ++t) {
         rotate_by(b, i + t);
-        call.x = row(b, h, i + t);
+        call.x = row_of(rows, b, h, i + t);
         call.y = buffer + t * row_size;
         rotate_heads(uk, rows.dtype, buffered, call);
       }
@@ -117,7 +112,7 @@ struct Append {
       rotate_pieces(
           uk, call, buffered, buffer, kPiece,
           [&](int64_t d, int64_t n, char* to) {
-            const char* const from = row(b, h, i) + d * size;
+            const char* const from = row_of(rows, b, h, i) + d * size;
             if (as_stored) std::memcpy(to, from, static_cast<size_t>(n * size));
             if (!as_stored) uk.widen[slot(rows.dtype)](from, reinterpret_cast<float*>(to), n);
           },

@@ -5,12 +5,9 @@
 #include <numeric>
 
 #include "dispatch/target.h"
-#include "lib/contract/dtypes.h"
-#include "lib/contract/ukernels.h"
 #include "lib/drivers/cache/kv_tokens.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/extras/hadamard_rows.h"
-#include "lib/drivers/rows/convert.h"
+#include "lib/drivers/rows/rotate.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -135,12 +132,7 @@ struct Shift {
     store.load(y, 0, 1, b, h, true);
     store.store(x, 0, 1, b, h, true);
     store.store(y, 0, 1, a, h, true);
-    if (!own_scales) return;
-    float of_a, of_b;
-    store.load_scales(&of_a, 1, a, h);
-    store.load_scales(&of_b, 1, b, h);
-    store.store_scales(&of_a, 1, b, h);
-    store.store_scales(&of_b, 1, a, h);
+    if (own_scales) std::swap_ranges(store.scale_at(a, h), store.scale_at(a, h) + sizeof(float), store.scale_at(b, h));
   }
   /// Tokens from p on, or up to p, in its page or ring.
   int64_t room(const TokenPlace& p, bool from_end) const {

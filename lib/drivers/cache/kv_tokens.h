@@ -70,6 +70,11 @@ class TokenStore {
                                                             .scales = scales});
   }
 
+  char* scale_at(const TokenPlace& p, int64_t head, int64_t token = 0) const {
+    return address(kv_.scales, p.unit, kv_.scale_batch_stride, head, kv_.scale_head_stride, p.inside + token,
+                   kv_.scale_token_stride);
+  }
+
   /// The scales of at most kPanelWidth tokens, of types that have any.
   void load_scales(float* scales, int64_t tokens, const TokenPlace& p, int64_t head) const {
     for (int64_t t = 0; t < tokens; ++t) {
@@ -98,11 +103,6 @@ class TokenStore {
     return static_cast<char*>(data) + (unit == 0 ? 0 : unit * unit_stride) + (head == 0 ? 0 : head * head_stride) +
            (index == 0 ? 0 : index * stride);
   }
-  char* scale_at(const TokenPlace& p, int64_t head, int64_t token) const {
-    return address(kv_.scales, p.unit, kv_.scale_batch_stride, head, kv_.scale_head_stride, p.inside + token,
-                   kv_.scale_token_stride);
-  }
-
   const KvKernels& kernels_;
   const Kv& kv_;
 };

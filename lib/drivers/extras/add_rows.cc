@@ -4,7 +4,7 @@
 
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/convert.h"
+#include "lib/drivers/rows/rotate.h"
 #include "lib/drivers/rows/rows.h"
 #include "lib/rules/rules.h"
 

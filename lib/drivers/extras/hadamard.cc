@@ -3,7 +3,7 @@
 
 #include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/extras/hadamard_rows.h"
+#include "lib/drivers/rows/rotate.h"
 #include "lib/drivers/rows/rows.h"
 #include "lib/rules/rules.h"
 

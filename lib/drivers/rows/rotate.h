@@ -1,8 +1,10 @@
-// Rows from one element type to another. Kernels keep the type of a row, so what changes it passes through f32.
-#ifndef SIMDATTN_LIB_DRIVERS_ROWS_CONVERT_H_
-#define SIMDATTN_LIB_DRIVERS_ROWS_CONVERT_H_
+// Rows that are rotated, and rows from one element type to another. Kernels keep the type of a row: what changes it passes through
+// f32.
+#ifndef SIMDATTN_LIB_DRIVERS_ROWS_ROTATE_H_
+#define SIMDATTN_LIB_DRIVERS_ROWS_ROTATE_H_
 
 #include <algorithm>
+#include <cmath>
 
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
@@ -19,6 +21,13 @@ inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t 
                                             .dim = n,
                                             .out = out,
                                             .stride = rows > 1 ? stride * size_of(type) : 0});
+}
+
+/// n numbers in whole blocks times an orthonormal Hadamard matrix, rounded to a type. `out` may be `numbers`, which are overwritten.
+inline void hadamard_blocks(const UKernels& uk, float* numbers, int64_t n, int64_t block, DType type, void* out) {
+  uk.hadamard_sums(numbers, n, block);
+  // 1 / sqrt(block), rounded once; a power of two where block is one of 4.
+  uk.finish[slot(type)](numbers, static_cast<float>(1.0 / std::sqrt(static_cast<double>(block))), out, n);
 }
 
 /// The rotation of rows of `dim` dimensions by `pairs` angles; without pairs they are copied. Which rows and which angles is the
@@ -71,4 +80,4 @@ void rotate_heads(const UKernels& uk, DType from, DType to, const RopeHeads& a);
 
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_DRIVERS_ROWS_CONVERT_H_
+#endif  // SIMDATTN_LIB_DRIVERS_ROWS_ROTATE_H_

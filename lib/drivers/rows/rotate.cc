@@ -1,4 +1,4 @@
-#include "lib/drivers/rows/convert.h"
+#include "lib/drivers/rows/rotate.h"
 
 namespace simdattn {
 
