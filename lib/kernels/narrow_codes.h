@@ -12,6 +12,8 @@ namespace simdattn {
 namespace {
 
 constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
+/// Numbers of a block that begins with an f16 scale, and the bytes of that.
+constexpr int64_t kBlockDims = BlockFormat<Q8Code>::kBlock, kBlockScale = BlockFormat<Q8Code>::kScaleBytes;
 /// Where codes stay as they are, types of a byte a number are one.
 template <KvType kType>
 constexpr KvType kLaidOutAs = has_scales(kType) ? KvType::kInt8 : kType;
@@ -54,22 +56,22 @@ SIMDATTN_INLINE Floats upper_nibble(Bits32 w, int shift) {
   return to_float(cast_bits<int32_t>((w << shift) & Bits32(0xF0000000u)));
 }
 
-// fp8 as f16 numbers, which an instruction converts, subnormal ones too. Those of e4m3 are 2^-8 of what they should be, and NaN
-// is a number: note_nan() tells.
 template <class Code>
 constexpr bool kIsFp8 = false;
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
 constexpr bool kIsFp8<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> = true;
-template <class Code>
-constexpr bool kNotesNan = std::is_same_v<Code, E4M3Code>;
-template <class Code>
-constexpr float kFp8Power = kNotesNan<Code> ? 256.0f : 1.0f;
-/// Codes are the upper halves of 16 bits, zeros are below.
-template <class Code, class V>
-SIMDATTN_INLINE V fp8_as_f16(V codes) {
-  if constexpr (!kNotesNan<Code>) return codes;
-  else return signed_half(codes) & V(0xBF80);
-}
+/// fp8 as f16 numbers, which an instruction converts, subnormal ones too: both types in one loop. Numbers are 1 / power of what they should
+/// be, and of e4m3 NaN is a number: note_nan() tells.
+struct Fp8AsF16 {
+  bool e4m3;
+  float power = e4m3 ? 256.0f : 1.0f;
+  Bits16 mask = Bits16(e4m3 ? uint16_t{0xBF80} : uint16_t{0xFFFF});
+  /// Codes are the upper halves of 16 bits, zeros are below.
+  template <class V>
+  SIMDATTN_INLINE V operator()(V codes) const {
+    return signed_shift(codes, e4m3 ? 1 : 0) & mask;
+  }
+};
 /// `seen` has the largest code of e4m3 in each byte, with a sign.
 template <class V>
 SIMDATTN_INLINE void note_nan(V codes, V& seen) {

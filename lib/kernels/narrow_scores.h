@@ -19,12 +19,11 @@ template <class Code>
 Code code_in(BlockFormat<Code>);
 template <KvType kType>
 using CodeOf = decltype(code_in(FormatOf<kType>()));
+/// Types of integers have tiles in common, and so have those of fp8: what else they differ in, a tile asks once a block or a unit.
+template <KvType kType>
+using TileCodeOf =
+    std::conditional_t<kIsFp8<CodeOf<kType>>, E4M3Code, std::conditional_t<kType == KvType::kQ4_0, Q4Code, Int8Code>>;
 
-/// Numbers of units are 1 / kUnitPower of what they should be.
-template <class Code>
-constexpr float kUnitPower = kIsFp8<Code>                   ? kFp8Power<Code>
-                             : std::is_same_v<Code, Q4Code> ? 0x1p-28f
-                                                            : 0x1p-24f;
 /// Number i of the unit in each lane. Nibbles: the lower ones of four bytes, then the upper ones.
 template <int i, class Code>
 SIMDATTN_INLINE Floats unit_number(Bits32 w, Code /*code*/) {
@@ -48,74 +47,59 @@ struct HalvesAhead {
   }
 };
 
-/// Keys in rows that become panels.
-struct RowsToTranspose {
+/// Rows of keys on their way into panels, a piece for each unit that a tile multiplies: four units of a vector of columns. At once
+/// they would take the time that the chains of multiply-adds leave.
+struct RowPieces {
   const uint8_t* rows = nullptr;
   int64_t stride = 0;
   int64_t columns = 0;  // 0: none
   uint8_t* panels = nullptr;
   int64_t ahead = 0;  // 0; or bytes from a row to the one that is fetched for it
-};
-struct CodeScoreArguments : ScoreTileArguments {
-  RowsToTranspose next = {};  // while the tile is multiplied
-};
+  int64_t units = 0;
+  int64_t block_units = 0;  // of a block of a row, which begins with its scale; 0: there are no such scales
+  int64_t panel_bytes = 0;
+  // Where it is.
+  int64_t unit = 0, column = 0;
+  const uint8_t* from = nullptr;
+  uint8_t* to = nullptr;
+  uint8_t* scales = nullptr;
 
-/// Rows of keys on their way into panels, a piece for each unit that a tile multiplies: four units of a vector of columns. At once
-/// they would take the time that the chains of multiply-adds leave.
-template <KvType kType>
-class RowPieces {
-  using Format = FormatOf<kType>;
-
- public:
-  SIMDATTN_INLINE RowPieces(const RowsToTranspose& a, int64_t dim)
-      : a_(a), units_(Format::units(dim)), panel_bytes_(panel_bytes_of<kType>(dim)) {
-    if (any()) start();
+  SIMDATTN_INLINE bool any() const { return column < columns; }
+  SIMDATTN_INLINE void start() {
+    uint8_t* const panel = panels + column / kPanelWidth * panel_bytes;
+    from = rows + column * stride;
+    to = panel + column % kPanelWidth * kUnitBytes;
+    scales = panel + units * kUnitPitch + column % kPanelWidth * kBlockScale;
   }
-  SIMDATTN_INLINE bool any() const { return column_ < a_.columns; }
-  SIMDATTN_INLINE void transpose() {
-    if constexpr (!has_scales(kType)) {
-      if ((unit_ & (Format::kUnits - 1)) == 0) {
-        // One by one: that takes no port of the arithmetic.
-        unroll<kLanes>([&](auto i) SIMDATTN_LAMBDA {
-          std::memcpy(scales_ + i * Format::kScaleBytes, from_ + i * a_.stride, Format::kScaleBytes);
-        });
-        scales_ += kPanelWidth * Format::kScaleBytes;
-        from_ += Format::kScaleBytes;
-      }
+  /// `of_block`: block_units.
+  SIMDATTN_INLINE void transpose(int64_t of_block) {
+    if (of_block != 0 && (unit & (of_block - 1)) == 0) {
+      // One by one: that takes no port of the arithmetic.
+      unroll<kLanes>([&](auto i)
+                         SIMDATTN_LAMBDA { std::memcpy(scales + i * kBlockScale, from + i * stride, kBlockScale); });
+      scales += kPanelWidth * kBlockScale;
+      from += kBlockScale;
     }
-    transpose_four_units(from_, a_.stride, to_);
-    if (a_.ahead != 0) {
+    transpose_four_units(from, stride, to);
+    if (ahead != 0) {
       // Four pieces fetch a line of each row.
-      uintptr_t line = address_at(from_, a_.ahead + (unit_ >> 2 & 3) * (a_.stride - 4 * kUnitBytes));
+      uintptr_t line = address_at(from, ahead + (unit >> 2 & 3) * (stride - 4 * kUnitBytes));
       unroll<kLanes / 4>([&](auto) SIMDATTN_LAMBDA {
         prefetch<64>(line);
-        line += static_cast<uintptr_t>(4 * a_.stride);
+        line += static_cast<uintptr_t>(4 * stride);
       });
     }
-    from_ += 4 * kUnitBytes;
-    to_ += 4 * kUnitPitch;
-    unit_ += 4;
-    if (unit_ < units_) return;
-    unit_ = 0;
-    column_ += kLanes;
+    from += 4 * kUnitBytes;
+    to += 4 * kUnitPitch;
+    unit += 4;
+    if (unit < units) return;
+    unit = 0;
+    column += kLanes;
     if (any()) start();
   }
-
- private:
-  SIMDATTN_INLINE void start() {
-    uint8_t* const panel = a_.panels + column_ / kPanelWidth * panel_bytes_;
-    from_ = a_.rows + column_ * a_.stride;
-    to_ = panel + column_ % kPanelWidth * kUnitBytes;
-    if constexpr (!has_scales(kType))
-      scales_ = panel + units_ * kUnitPitch + column_ % kPanelWidth * Format::kScaleBytes;
-  }
-
-  const RowsToTranspose a_;
-  int64_t units_, panel_bytes_;
-  int64_t unit_ = 0, column_ = 0;
-  const uint8_t* from_ = nullptr;
-  uint8_t* to_ = nullptr;
-  uint8_t* scales_ = nullptr;
+};
+struct CodeScoreArguments : ScoreTileArguments {
+  RowPieces next = {};  // while the tile is multiplied
 };
 
 /// Scores of columns that have a code of NaN.
@@ -130,38 +114,40 @@ SIMDATTN_SHARED void put_nan_scores(const ScoreTileArguments& a, int64_t rows, i
   }
 }
 
-/// kInRows: `a` is a CodeScoreArguments.
-template <KvType kType, bool kInRows, int64_t kRows, int64_t kBatches>
-__attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a) {
-  using Format = FormatOf<kType>;
-  using Code = CodeOf<kType>;
-  constexpr bool kFp8 = kIsFp8<Code>;
-  constexpr int64_t kHalf = kBatches / 2;
+/// Rows of the largest tile of four vectors. Tiles of two have kFusedRows.
+constexpr int64_t kWideRows = 2;
+
+/// kInRows: `a` is a CodeScoreArguments. Scales are a.scales; null: those of blocks, behind the units.
+template <class Code, bool kInRows, int64_t kRows>
+__attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, bool e4m3) {
+  constexpr bool kFp8 = kIsFp8<Code>, kNibbles = std::is_same_v<Code, Q4Code>;
+  constexpr int64_t kBatches = kRows <= kWideRows ? 4 : 2, kHalf = kBatches / 2;
   constexpr int64_t kBytes = kBatches * kLanes * kUnitBytes;
+  constexpr int64_t kBlockUnits = kNibbles ? 4 : 8;
   Registers<kRows * kBatches> acc;
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
-  Registers<kBatches> factor;
-  constexpr int64_t kHalvesBytes = kFp8 ? kBytes : 1;
-  [[maybe_unused]] HalvesAhead<kHalvesBytes> halves;
-  [[maybe_unused]] Bits32 seen(0);
-  const float* q = a.q;
   const int64_t ldq = a.ldq;
+  const float* q = a.q;
   Cursor<const uint8_t> low(reinterpret_cast<const uint8_t*>(a.low)), high(reinterpret_cast<const uint8_t*>(a.high));
   uintptr_t fetched = a.prefetch.first;
   int64_t to_fetch = a.prefetch.count;
-  [[maybe_unused]] RowPieces<kType> rows(kInRows ? static_cast<const CodeScoreArguments&>(a).next : RowsToTranspose(),
-                                         a.dim);
+  [[maybe_unused]] RowPieces pieces = kInRows ? static_cast<const CodeScoreArguments&>(a).next : RowPieces();
   const auto units_at = [&](auto c, int64_t ahead) SIMDATTN_LAMBDA {
     return load_units((c < kHalf ? low.get() : high.get()) + ahead + c % kHalf * kLanes * kUnitBytes);
   };
+  constexpr int64_t kHalvesBytes = kFp8 ? kBytes : 1;
+  [[maybe_unused]] HalvesAhead<kHalvesBytes> halves;
+  [[maybe_unused]] Bits32 seen(0);
+  [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
   const auto prepare = [&](int64_t ahead) SIMDATTN_LAMBDA {
     unroll<kFp8 ? kBatches : 0>([&](auto c) SIMDATTN_LAMBDA {
       const Bits32 units = units_at(c, ahead);
-      if constexpr (kNotesNan<Code>) note_nan(units, seen);
-      fp8_as_f16<Code>(upper_bytes<0>(units)).store_aligned(halves.next + 4 * c * kLanes);
-      fp8_as_f16<Code>(upper_bytes<1>(units)).store_aligned(halves.next + (4 * c + 2) * kLanes);
+      note_nan(units, seen);
+      as_f16(upper_bytes<0>(units)).store_aligned(halves.next + 4 * c * kLanes);
+      as_f16(upper_bytes<1>(units)).store_aligned(halves.next + (4 * c + 2) * kLanes);
     });
   };
+  Registers<kBatches> factor;
   // n numbers of a unit of each column, from number kFirst on. `more`: there is a next one.
   const auto add_unit = [&](auto first, int64_t n, bool more) SIMDATTN_LAMBDA {
     if constexpr (first == 0) {
@@ -170,7 +156,7 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a) {
         fetched += kBytes;
       }
       if constexpr (kInRows) {
-        if (rows.any()) rows.transpose();
+        if (pieces.any()) pieces.transpose(kFp8 ? 0 : kNibbles ? kBlockUnits : pieces.block_units);
       }
     }
     if constexpr (kFp8) {
@@ -191,34 +177,40 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a) {
     low += kUnitPitch;
     high += kUnitPitch;
   };
+  const bool in_blocks = kNibbles || (!kFp8 && a.scales == nullptr);
+  // Two bytes for each column.
+  const auto scales_of = [&](const char* units, int64_t column) SIMDATTN_LAMBDA {
+    return Cursor<const uint8_t>(reinterpret_cast<const uint8_t*>(units) +
+                                 a.dim / kBlockDims * kBlockUnits * kUnitPitch -
+                                 column % kPanelWidth * (kUnitBytes - kBlockScale));
+  };
+  auto low_scales = scales_of(a.low, a.column), high_scales = scales_of(a.high, a.column + kHalf * kLanes);
+  const Floats power(kFp8 ? as_f16.power : kNibbles ? 0x1p-28f : 0x1p-24f);
+  const auto load_factors = [&]() SIMDATTN_LAMBDA {
+    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
+      const uint8_t* const of_block =
+          (c < kHalf ? low_scales.get() : high_scales.get()) + c % kHalf * kLanes * kBlockScale;
+      reg<c>(factor) = (in_blocks ? load_scales(of_block) : load(a.scales + a.column + c * kLanes)) * power;
+    });
+    low_scales += kPanelWidth * kBlockScale;
+    high_scales += kPanelWidth * kBlockScale;
+  };
   constexpr std::integral_constant<int, 0> kLower;
   constexpr std::integral_constant<int, 4> kUpper;
-  const Floats power(kUnitPower<Code>);
-  if constexpr (has_scales(kType)) {
-    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(factor) = load(a.scales + a.column + c * kLanes) * power; });
-    if (a.dim > 0) prepare(0);
-    int64_t rest = a.dim;
-    for (; rest >= 4; rest -= 4) add_unit(kLower, 4, rest > 4);
-    if (rest > 0) add_unit(kLower, rest, false);
-  } else {
-    // The scales of all blocks lie behind the units, two bytes for each column.
-    const auto scales_of = [&](const char* units, int64_t column) {
-      return Cursor<const uint8_t>(reinterpret_cast<const uint8_t*>(units) + Format::units(a.dim) * kUnitPitch -
-                                   column % kPanelWidth * (kUnitBytes - Format::kScaleBytes));
-    };
-    auto low_scales = scales_of(a.low, a.column), high_scales = scales_of(a.high, a.column + kHalf * kLanes);
-    for (int64_t i = 0; i < a.dim; i += Format::kBlock) {
-      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-        const int64_t offset = (c % kHalf) * kLanes * Format::kScaleBytes;
-        reg<c>(factor) = load_scales((c < kHalf ? low_scales.get() : high_scales.get()) + offset) * power;
-      });
-      low_scales += kPanelWidth * Format::kScaleBytes;
-      high_scales += kPanelWidth * Format::kScaleBytes;
-      for (int64_t u = 0; u < Format::kUnits; ++u) add_unit(kLower, 4, true);
-      if constexpr (Format::Code::kBytes == 16) {
-        low += -Format::kUnits * kUnitPitch;
-        high += -Format::kUnits * kUnitPitch;
-        for (int64_t u = 0; u < Format::kUnits; ++u) add_unit(kUpper, 4, true);
+  const int64_t block = in_blocks ? kBlockDims : a.dim;
+  if (a.dim > 0) prepare(0);
+  for (int64_t i = 0; i < a.dim; i += block) {
+    load_factors();
+    if constexpr (kNibbles) {
+      for (int64_t u = 0; u < kBlockUnits; ++u) add_unit(kLower, 4, true);
+      low += -kBlockUnits * kUnitPitch;
+      high += -kBlockUnits * kUnitPitch;
+      for (int64_t u = 0; u < kBlockUnits; ++u) add_unit(kUpper, 4, true);
+    } else {
+      int64_t rest = block;
+      for (; rest >= 4; rest -= 4) add_unit(kLower, 4, rest > 4);
+      if constexpr (!kInRows) {  // those are whole pieces
+        if (rest > 0) add_unit(kLower, rest, false);
       }
     }
   }
@@ -227,32 +219,34 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a) {
     unroll<kBatches>([&](auto c)
                          SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc) * scale, a.s + r * a.lds + c * kLanes); });
   });
-  if constexpr (kNotesNan<Code>) {
-    if (saw_nan(seen)) put_nan_scores(a, kRows, kBatches * kLanes);
+  if constexpr (kFp8) {
+    if (e4m3 && saw_nan(seen)) put_nan_scores(a, kRows, kBatches * kLanes);
   }
 }
 
-/// Rows of the largest tile of four vectors; more rows have tiles of two. One and two rows need those only for a panel that is left.
-constexpr int64_t kWideRows = 2;
-template <KvType kType, bool kInRows, int64_t kBatches, int64_t kRows>
-constexpr ScoreTileFunction* code_score_tile() {
-  constexpr bool kNeeded = kBatches == 4 || kRows > kWideRows || (!kInRows && 4 * kLanes > kPanelWidth);
-  if constexpr (kNeeded) return score_codes_tile<kType, kInRows, kRows, kBatches>;
-  return nullptr;
+/// As tables of tiles call it.
+template <KvType kType, bool kInRows, int64_t kRows>
+void score_codes_of(const ScoreTileArguments& a) {
+  score_codes_tile<TileCodeOf<kType>, kInRows, kRows>(a, kType == KvType::kFp8E4M3);
+}
+/// One or two rows of a panel that is left, which no rows follow: each is all rows of a tile.
+template <KvType kType, int64_t kRows>
+void score_last_codes(const ScoreTileArguments& a) {
+  ScoreTileArguments one = a;
+  one.ldq = one.lds = 0;
+  for (int64_t r = 0; r < kRows; ++r, one.q += a.ldq, one.s += a.lds) score_codes_of<kType, false, kFusedRows>(one);
 }
 template <KvType kType, bool kInRows>
-constexpr ScoreTileFunction* kWideScoreTiles[] = {code_score_tile<kType, kInRows, 4, 1>(),
-                                                  code_score_tile<kType, kInRows, 4, 2>()};
+constexpr ScoreTileFunction* kTwoVectors[] = {score_last_codes<kType, 1>, score_last_codes<kType, 2>, nullptr,
+                                              score_codes_of<kType, kInRows, kFusedRows>};
 template <KvType kType, bool kInRows>
-constexpr ScoreTileFunction* kOtherScoreTiles[] = {
-    code_score_tile<kType, kInRows, 2, 1>(), code_score_tile<kType, kInRows, 2, 2>(),
-    code_score_tile<kType, kInRows, 2, 3>(), code_score_tile<kType, kInRows, 2, 4>()};
-template <KvType kType>
+constexpr ScoreTileFunction* kFourVectors[] = {score_codes_of<kType, kInRows, 1>, score_codes_of<kType, kInRows, 2>};
+template <KvType kType, bool kInRows>
 constexpr ScoreStorage kCodeScores = {
-    kUnitBytes, {nullptr, nullptr, kOtherScoreTiles<kType, false>, nullptr, kWideScoreTiles<kType, false>}, kWideRows};
+    kUnitBytes, {nullptr, nullptr, kTwoVectors<kType, kInRows>, nullptr, kFourVectors<kType, kInRows>}, kWideRows};
 
 /// Scores one by one. Keys in rows, or in panels.
-template <KvType kType>
+template <class Code>
 SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTile& a, bool in_rows) {
   const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
   for (int64_t j = 0; j < a.n_panels * kPanelWidth; ++j) {
@@ -263,7 +257,7 @@ SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTile& a, bool in_rows) {
       const float* const q = static_cast<const float*>(a.q) + r * ldq;
       float sum = 0.0f;
       for (int64_t i = 0; i < a.dim; ++i) {
-        const float number = CodeOf<kType>::template number<0>(key[in_rows ? i : i / 4 * kUnitPitch + i % 4]);
+        const float number = Code::template number<0>(key[in_rows ? i : i / 4 * kUnitPitch + i % 4]);
         sum = simdattn::fma(q[i], number * a.scales[j], sum);
       }
       a.s[r * a.lds + j] = sum * a.scale;
@@ -271,47 +265,53 @@ SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTile& a, bool in_rows) {
   }
 }
 
-/// score(tile) of at most kFusedRows rows each.
+/// score(tile) of kFusedRows rows each, then of at most kWideRows: three are two and one.
 template <KvType kType, class F>
 SIMDATTN_INLINE void score_in_parts(ScoreTile a, bool in_rows, const F& score) {
-  if constexpr (has_scales(kType) && kUnitPower<CodeOf<kType>> != 1.0f) {
+  if constexpr (kType == KvType::kInt8 || kType == KvType::kFp8E4M3) {
     if (!scales_fit<CodeOf<kType>>(a.scales, a.n_panels * kPanelWidth))
-      return score_codes_one_by_one<kType>(a, in_rows);
+      return score_codes_one_by_one<CodeOf<kType>>(a, in_rows);
   }
-  for (int64_t rest = a.rows; rest > 0; rest -= kFusedRows) {
-    a.rows = smaller(kFusedRows, rest);
+  for (int64_t rest = a.rows; rest > 0; rest -= a.rows) {
+    a.rows = rest >= kFusedRows ? kFusedRows : smaller(rest, kWideRows);
     score(a);
-    a.q = static_cast<const char*>(a.q) + kFusedRows * a.q_stride;
-    a.s += kFusedRows * a.lds;
+    a.q = static_cast<const char*>(a.q) + a.rows * a.q_stride;
+    a.s += a.rows * a.lds;
     a.fetch = Fetch::kNone;
   }
 }
 template <KvType kType>
 void score_codes(const ScoreTile& a) {
   score_in_parts<kType>(a, false, [](ScoreTile part) {
-    part.half_last = false;  // one and two rows have no tile of half a panel
-    simdattn::score_tile(part, kCodeScores<kType>, FormatOf<kType>::units(part.dim));
+    part.half_last = false;  // there is no tile of half a panel
+    simdattn::score_tile(part, kCodeScores<kType, false>, FormatOf<kType>::units(part.dim));
   });
 }
 /// Keys in rows become panels of their type in L1, as many at a time as the widest tile takes, while those before are multiplied.
-template <KvType kType>
-SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a) {
+/// `rows`: what the type says of them; `row` bytes in one.
+SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage& type, const RowPieces& rows,
+                                          int64_t row) {
   constexpr int64_t kStep = larger(4 * kLanes, kPanelWidth);
-  const int64_t bytes = panel_bytes_of<kType>(a.dim), columns = a.n_panels * kPanelWidth;
-  const int64_t row = row_bytes_of<kType>(a.dim);
+  const int64_t columns = a.n_panels * kPanelWidth;
   // Rows from one that is multiplied to the one that is fetched meanwhile. Rows without gaps are fetched as if they were panels.
   const int64_t ahead = kAhead / row / kStep * kStep + 2 * kStep;
   const bool gaps = a.panel_stride != row;
   const uint8_t* const keys = static_cast<const uint8_t*>(a.panels);
   uint8_t* const room = reinterpret_cast<uint8_t*>(a.room);
   const auto panel = [&](int64_t x) SIMDATTN_LAMBDA {
-    return room + ((x & kStep) / kPanelWidth + (x & (kStep - 1)) / kPanelWidth) * bytes;
+    return room + ((x & kStep) / kPanelWidth + (x & (kStep - 1)) / kPanelWidth) * rows.panel_bytes;
   };
-  const auto rows_at = [&](int64_t x) -> RowsToTranspose {
-    return {keys + (x < columns ? x : 0) * a.panel_stride, a.panel_stride, larger(smaller(kStep, columns - x), 0),
-            panel(x), a.fetches() && gaps ? ahead * a.panel_stride : 0};
+  const auto rows_at = [&](int64_t x) {
+    RowPieces pieces = rows;
+    pieces.rows = keys + (x < columns ? x : 0) * a.panel_stride;
+    pieces.stride = a.panel_stride;
+    pieces.columns = larger(smaller(kStep, columns - x), 0);
+    pieces.panels = panel(x);
+    pieces.ahead = a.fetches() && gaps ? ahead * a.panel_stride : 0;
+    pieces.start();
+    return pieces;
   };
-  for (RowPieces<kType> first(rows_at(0), a.dim); first.any();) first.transpose();
+  for (RowPieces first = rows_at(0); first.any();) first.transpose(rows.block_units);
   CodeScoreArguments t = {};
   t.q = static_cast<const float*>(a.q);
   t.ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
@@ -320,8 +320,8 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a) {
   t.lds = a.lds;
   t.scales = a.scales;
   for (int64_t width, x = 0; x < columns; x += width) {
-    const bool wide = a.rows <= kWideRows && x + 4 * kLanes <= columns;
-    width = (wide ? 4 : 2) * kLanes;
+    const int64_t batches = a.rows <= kWideRows && x + 4 * kLanes <= columns ? 4 : 2;
+    width = batches * kLanes;
     const auto units = [&](int64_t c) SIMDATTN_LAMBDA {
       return reinterpret_cast<const char*>(panel(c) + c % kPanelWidth * kUnitBytes);
     };
@@ -329,22 +329,21 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a) {
     t.high = units(x + width / 2);
     t.s = a.s + x;
     t.column = x;
-    t.next = (x & (kStep - 1)) == 0 ? rows_at(x + kStep) : RowsToTranspose();
-    if (a.fetches() && !gaps) {
-      t.prefetch = {address_at(keys, (x + ahead) * row), 0, FormatOf<kType>::units(a.dim)};
-    }
-    // Nothing follows a panel that is left.
-    const bool in_rows = wide || a.rows > kWideRows;
-    const auto* const tiles = wide      ? kWideScoreTiles<kType, true>
-                              : in_rows ? kOtherScoreTiles<kType, true>
-                                        : kOtherScoreTiles<kType, false>;
-    tiles[a.rows - 1](t);
+    t.next = (x & (kStep - 1)) == 0 ? rows_at(x + kStep) : RowPieces();
+    if (a.fetches() && !gaps) t.prefetch = {address_at(keys, (x + ahead) * row), 0, rows.units};
+    type.tiles[batches][a.rows - 1](t);
   }
 }
 
 template <KvType kType>
 void score_code_rows(const ScoreTile& a) {
-  score_in_parts<kType>(a, true, score_some_code_rows<kType>);
+  RowPieces rows = {};
+  rows.units = FormatOf<kType>::units(a.dim);
+  if constexpr (!has_scales(kType)) rows.block_units = FormatOf<kType>::kUnits;
+  rows.panel_bytes = panel_bytes_of<kType>(a.dim);
+  score_in_parts<kType>(a, true, [&](const ScoreTile& part) {
+    score_some_code_rows(part, kCodeScores<kType, true>, rows, row_bytes_of<kType>(a.dim));
+  });
 }
 
 }  // namespace

@@ -20,21 +20,15 @@ SIMDATTN_SHARED void put_nan_values(const ValueTileArguments& a, const uint8_t* 
   }
 }
 
-/// Numbers of rows are 1 / kRowPower of what they should be.
-template <class Code>
-constexpr float kRowPower = kIsFp8<Code>                   ? kFp8Power<Code>
-                            : std::is_same_v<Code, Q4Code> ? 0x1p-28f
-                                                           : 1.0f;
-
-template <KvType kType, int64_t kRows, int64_t kBatches>
+template <class Code, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, const float* w, const void* values,
-                                                float* sums, const float* alphas, uintptr_t next) {
-  using Format = FormatOf<kType>;
-  using Code = CodeOf<kType>;
-  constexpr bool kFp8 = kIsFp8<Code> && kBatches > 1;
-  constexpr bool kNibbles = std::is_same_v<Code, Q4Code>;
+                                                float* sums, const float* alphas, uintptr_t next, bool e4m3) {
+  constexpr bool kFp8 = kIsFp8<Code>, kNibbles = std::is_same_v<Code, Q4Code>;
+  constexpr bool kInBlocks = kNibbles || std::is_same_v<Code, Q8Code>;
   constexpr int64_t kTogether = smaller(kBatches, 4);  // eight numbers would need as many registers
   constexpr int64_t kWidth = kBatches * kLanes;
+  constexpr int64_t kBytes =
+      kInBlocks ? row_bytes(kNibbles ? KvType::kQ4_0 : KvType::kQ8_0, larger(kWidth, kBlockDims)) : kWidth;
   const int64_t ldo = a.ldo;
   Registers<kRows * kBatches> acc;
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
@@ -47,22 +41,25 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch_pitch);
   const float* const scales = a.scales;
   // Tiles of less than a block have its first or its second half.
-  const int64_t half = kWidth < 32 ? a.column % 32 : 0;
+  const int64_t half = kWidth < kBlockDims ? a.column % kBlockDims : 0;
+  [[maybe_unused]] const int shift = half > 0 ? 24 : 28;
+  [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
+  // Numbers are 1 / power of what they should be.
+  [[maybe_unused]] const float power = kNibbles ? 0x1p-28f : kFp8 ? as_f16.power : 1.0f;
   constexpr int64_t kHalvesBytes = kFp8 ? kWidth : 1;
   [[maybe_unused]] HalvesAhead<kHalvesBytes> halves;
   [[maybe_unused]] Bits32 seen(0);
   const auto prepare = [&](const uint8_t* codes) SIMDATTN_LAMBDA {
     unroll<kFp8 ? kBatches / 2 : 0>([&](auto c) SIMDATTN_LAMBDA {
       const Bits16 upper = load_upper_bytes(codes + 2 * c * kLanes);
-      if constexpr (kNotesNan<Code>) note_nan(cast_bits<uint32_t>(upper), seen);
-      fp8_as_f16<Code>(upper).store_aligned(halves.next + 2 * c * kLanes);
+      note_nan(cast_bits<uint32_t>(upper), seen);
+      as_f16(upper).store_aligned(halves.next + 2 * c * kLanes);
     });
   };
   if (keys > 0) prepare(v.get());
-  [[maybe_unused]] const int shift = half > 0 ? 24 : 28;
   for (int64_t j = 0; j < keys; ++j, ++w, v += key_stride) {
     if (j < to_fetch) {
-      prefetch<row_bytes(kType, larger(kWidth, block_of(kType)))>(next);
+      prefetch<kBytes>(next);
       next += pitch;
     }
     if constexpr (kFp8) {
@@ -70,7 +67,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
       if (j + 1 < keys) prepare(v.get() + key_stride);
     }
     Floats factor;
-    if constexpr (has_scales(kType)) factor = Floats(scales[j] * (kFp8 ? kRowPower<Code> : 1.0f));
+    if constexpr (!kInBlocks) factor = Floats(scales[j] * power);
     unroll<kBatches / kTogether>([&](auto group) SIMDATTN_LAMBDA {
       Registers<kTogether> column;
       unroll<kTogether>([&](auto i) SIMDATTN_LAMBDA {
@@ -78,21 +75,21 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
         Floats& x = reg<i>(column);
         if constexpr (kFp8) {
           x = f32_from_f16(load_halves(halves.now + c * kLanes, All()));
-        } else if constexpr (has_scales(kType)) {
+        } else if constexpr (!kInBlocks) {
           x = load_numbers(v.get() + c * kLanes, All(), Code());
         } else {
-          constexpr int64_t kColumn = c * kLanes, kBlock = kColumn / 32, kIn = kColumn % 32;
-          const uint8_t* const block = v.get() + kBlock * Format::kBlockBytes;
+          constexpr int64_t kBlock = c * kLanes / kBlockDims, kIn = c * kLanes % kBlockDims;
+          const uint8_t* const block = v.get() + kBlock * BlockFormat<Code>::kBlockBytes;
           if constexpr (kIn == 0 || i == 0) {
             factor = block_scale(block);
-            if constexpr (kNibbles) factor = factor * Floats(kRowPower<Code>);
+            if constexpr (kNibbles) factor = factor * Floats(power);
           }
-          const uint8_t* const codes = block + Format::kScaleBytes;
+          const uint8_t* const codes = block + kBlockScale;
           if constexpr (!kNibbles) x = load_numbers(codes + half + kIn, All(), Code());
           else
-            x = upper_nibble(load_bytes(codes + kIn % 16, All()) ^ Bits32(0x88u), kWidth < 32 ? shift
-                                                                                  : kIn < 16  ? 28
-                                                                                              : 24);
+            x = upper_nibble(load_bytes(codes + kIn % 16, All()) ^ Bits32(0x88u), kWidth < kBlockDims ? shift
+                                                                                  : kIn < 16          ? 28
+                                                                                                      : 24);
         }
         x = x * factor;
       });
@@ -109,23 +106,25 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
     float* o = sums + r * ldo;
     unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc), o + c * kLanes); });
   });
-  if constexpr (kFp8 && kNotesNan<Code>) {
-    if (saw_nan(seen)) put_nan_values(a, static_cast<const uint8_t*>(values), sums, kRows, kWidth);
+  if constexpr (kFp8) {
+    if (e4m3 && saw_nan(seen)) put_nan_values(a, static_cast<const uint8_t*>(values), sums, kRows, kWidth);
   }
 }
 
+/// As tables of tiles call it.
+template <KvType kType, int64_t kRows, int64_t kBatches>
+void value_codes_of(const ValueTileArguments& a, const float* w, const void* values, float* sums, const float* alphas,
+                    uintptr_t next) {
+  using Code = std::conditional_t<kType == KvType::kFp8E5M2, E4M3Code, CodeOf<kType>>;
+  value_codes_tile<Code, kRows, kBatches>(a, w, values, sums, alphas, next, kType == KvType::kFp8E4M3);
+}
 template <KvType kType, int64_t kBatches,
-          class Rows = std::make_integer_sequence<int64_t, smaller(kRowsOf<kBatches>, 4)>>
+          class Rows = std::make_integer_sequence<int64_t, smaller(kRowsOf<kBatches>, kFusedRows)>>
 struct CodeValueTiles;
 template <KvType kType, int64_t kBatches, int64_t... kRows>
 struct CodeValueTiles<kType, kBatches, std::integer_sequence<int64_t, kRows...>> {
-  static constexpr ValueTileFunction* kTiles[] = {value_codes_tile<kType, kRows + 1, kBatches>...};
+  static constexpr ValueTileFunction* kTiles[] = {value_codes_of<kType, kRows + 1, kBatches>...};
 };
-template <KvType kType>
-constexpr ValueTileFunction* const* one_code_batch() {
-  if constexpr (has_scales(kType)) return CodeValueTiles<kType, 1>::kTiles;
-  return nullptr;  // blocks are whole tiles
-}
 template <KvType kType>
 __attribute__((noinline)) void widen_last_codes(const void* v, int64_t key_stride, const float* scales, int64_t keys,
                                                 int64_t columns, float* wide) {
@@ -140,8 +139,8 @@ __attribute__((noinline)) void widen_last_codes(const void* v, int64_t key_strid
 template <KvType kType>
 constexpr ValueStorage kCodeValues = {
     has_scales(kType) ? 1 : 0,
-    {nullptr, one_code_batch<kType>(), CodeValueTiles<kType, 2>::kTiles, nullptr, CodeValueTiles<kType, 4>::kTiles,
-     nullptr, nullptr, nullptr, CodeValueTiles<kType, 8>::kTiles},
+    {nullptr, nullptr, CodeValueTiles<kType, 2>::kTiles, nullptr, CodeValueTiles<kType, 4>::kTiles, nullptr, nullptr,
+     nullptr, CodeValueTiles<kType, 8>::kTiles},
     widen_last_codes<kType>};
 
 /// Up to kFusedRows rows. False, and nothing is done, for scales that do not fit.

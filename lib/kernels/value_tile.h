@@ -160,12 +160,13 @@ struct KeyBlock {
   }
 };
 
-/// The last columns of a row, less than a batch of them: values and sums go through f32 of a batch's width, so that one tile
-/// is enough for all types.
+/// A batch of columns from x on, or those that are left of a row: values and sums go through f32 of a batch's width, so that one tile is
+/// enough for all types.
 SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
   const ValueTile& a = b.a;
-  const Lanes part = first_lanes(a.dim - x);
+  const int64_t columns = smaller(a.dim - x, kLanes);
+  const Lanes part = first_lanes(columns);
   const char* const v = b.at(x);
   alignas(64) float wide[kWidened * kLanes];
   alignas(64) float sums[kTileRows * kLanes];
@@ -180,7 +181,7 @@ SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
       for (int64_t j = done; j < smaller(done + count, plan.count); ++j)
         prefetch<kLanes>(plan.first + static_cast<uintptr_t>(j * plan.pitch));
       b.type.widen_last(v + done * a.key_stride, a.key_stride, b.scales() != nullptr ? b.scales() + done : nullptr,
-                        count, a.dim - x, wide);
+                        count, columns, wide);
       ValueTilesOf<float, 1>::kTiles[t.rows - 1](
           {a.ldw, kLanes * static_cast<int64_t>(sizeof(float)), count, kLanes, 0, 0},
           a.w + t.first * a.ldw + b.key + done, wide, sums, alpha, 0);
@@ -191,7 +192,7 @@ SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
   }
 }
 
-/// Batches of the widest tile that `columns` columns fill and `rows` rows leave registers for. 0: they are less than a batch.
+/// Batches of the widest tile that `columns` columns fill and `rows` rows leave registers for. 0: none.
 SIMDATTN_INLINE int64_t batches_of_tile(const ValueStorage& type, int64_t rows, int64_t columns) {
   const auto fits = [&](int64_t batches, int64_t max_rows) SIMDATTN_LAMBDA {
     return columns >= batches * kLanes && (rows <= max_rows || max_rows == kTileRows);
@@ -203,7 +204,7 @@ SIMDATTN_INLINE int64_t batches_of_tile(const ValueStorage& type, int64_t rows, 
       columns != 4 * kLanes)
     return 3;
   if (fits(2, kRowsOf<2>)) return 2;
-  return columns >= kLanes ? 1 : 0;
+  return type.tiles[1] != nullptr && columns >= kLanes ? 1 : 0;
 }
 
 /// Columns [x, end) of all rows.
@@ -224,7 +225,7 @@ SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
     }
     x += batches * kLanes;
   }
-  if (x < end) last_columns(b, x);
+  for (; x < end; x += kLanes) last_columns(b, x);
 }
 
 /// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1. See Highway's.

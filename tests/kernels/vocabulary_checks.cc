@@ -206,8 +206,10 @@ void check_halves(const Checks& c, const float* x) {
     });
     const auto* const all = reinterpret_cast<const uint8_t*>(x32);
     words("load_upper_bytes", load_upper_bytes(all), [&](int64_t i) { return uint32_t{all[i]} << 8; });
-    words("signed_half", signed_half(cast_bits<uint16_t>(units)),
-          [&](int64_t i) { return static_cast<uint16_t>(static_cast<int16_t>(x32[i / 2] >> (i % 2 * 16)) >> 1); });
+    for (const int n : {0, 1}) {
+      words("signed_shift", signed_shift(cast_bits<uint16_t>(units), n),
+            [&](int64_t i) { return static_cast<uint16_t>(static_cast<int16_t>(x32[i / 2] >> (i % 2 * 16)) >> n); });
+    }
     const Bits32 others = Bits32::load_unaligned(x32 + 1);
     uint32_t most[kMost];
     max_bytes(units, others).store_unaligned(most);

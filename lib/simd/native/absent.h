@@ -50,7 +50,7 @@ Bits16 upper_bytes(V v);
 template <class P>
 Bits16 load_upper_bytes(P p);
 template <class V>
-V signed_half(V v);
+V signed_shift(V v, int n);
 template <class V>
 V max_bytes(V a, V b);
 #endif

@@ -155,7 +155,7 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, order), 0xD8);
 }
 /// Half of a signed number, towards -infinity.
-SIMDATTN_INLINE Bits16 signed_half(Bits16 v) { return _mm256_srai_epi16(v, 1); }
+SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return _mm256_sra_epi16(v, _mm_cvtsi32_si128(n)); }
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) { return _mm256_max_epu8(a, b); }
 /// 2 kLanes bytes as upper halves of 16 bits, zeros below.
 SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {

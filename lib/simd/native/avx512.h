@@ -81,7 +81,7 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_shuffle_epi8(v, order));
 }
 /// Half of a signed number, towards -infinity.
-SIMDATTN_INLINE Bits16 signed_half(Bits16 v) { return _mm512_srai_epi16(v, 1); }
+SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return _mm512_sra_epi16(v, _mm_cvtsi32_si128(n)); }
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) { return _mm512_max_epu8(a, b); }
 /// 2 kLanes bytes as upper halves of 16 bits, zeros below.
 SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {

@@ -53,7 +53,7 @@ SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
   return each<Bits16>([&](size_t i) SIMDATTN_LAMBDA { return static_cast<uint16_t>(p[i] << 8); });
 }
 /// Half of a signed number, towards -infinity.
-SIMDATTN_INLINE Bits16 signed_half(Bits16 v) { return (v >> 1) | (v & Bits16(0x8000)); }
+SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return (v >> n) | (v & Bits16(0x8000)); }
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
   return each<Bits32>([&](size_t i) SIMDATTN_LAMBDA {
     uint32_t most = 0;
