@@ -1,5 +1,5 @@
-// The functions that are linked, with C linkage: null pointers, struct sizes and the floating-point environment, then the
-// driver. Nothing is computed here. Functions whose fixed cost counts enter the environment in their driver, after the rules:
+// The functions that are linked, with C linkage: null pointers, struct sizes, the target and the floating-point environment, then
+// the driver. Nothing is computed here. Functions whose fixed cost counts enter the environment in their driver, after the rules:
 // reading the control word waits for the arithmetic of the call before, which runs on while the rules do.
 #define SIMDATTN_BUILDING 1
 #include "dispatch/environment.h"
@@ -37,6 +37,13 @@ const V& or_absent(const V* view) {
                          " had it; begin with the initialiser of " \
                          "the struct");                            \
   const type& name##_ = *name##_sized
+/// `uk`: the kernels of the target that `name_` asks for.
+#define SIMDATTN_RESOLVE(name)            \
+  const simdattn::UKernels* uk = nullptr; \
+  SIMDATTN_CHECK(resolve(name##_, &uk))
+#define SIMDATTN_EXEC(name)            \
+  SIMDATTN_SIZED(simdattn_exec, name); \
+  SIMDATTN_RESOLVE(name)
 
 extern "C" {
 
@@ -48,8 +55,8 @@ simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_co
   SIMDATTN_NEED(k);
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_score_options, options);
-  SIMDATTN_SIZED(simdattn_exec, exec);
-  return drivers::scores(*q, *k, *out, options_, exec_);
+  SIMDATTN_EXEC(exec);
+  return drivers::scores(*uk, *q, *k, *out, options_, exec_);
 }
 
 size_t simdattn_scores_workspace(simdattn_arithmetic arithmetic, int64_t d_qk) {
@@ -60,8 +67,8 @@ simdattn_status simdattn_softmax(const simdattn_const_view2* x, const simdattn_v
                                  const simdattn_exec* exec) {
   SIMDATTN_NEED(x);
   SIMDATTN_NEED(out);
-  SIMDATTN_SIZED(simdattn_exec, exec);
-  return drivers::softmax(*x, *out, or_absent(lse), exec_);
+  SIMDATTN_EXEC(exec);
+  return drivers::softmax(*uk, *x, *out, or_absent(lse));
 }
 
 simdattn_status simdattn_masked_softmax(const simdattn_const_view4* x, const simdattn_view4* out,
@@ -70,8 +77,8 @@ simdattn_status simdattn_masked_softmax(const simdattn_const_view4* x, const sim
   SIMDATTN_NEED(x);
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_scoring, scoring);
-  SIMDATTN_SIZED(simdattn_exec, exec);
-  return drivers::masked_softmax(*x, *out, scoring_, or_absent(lse), exec_);
+  SIMDATTN_EXEC(exec);
+  return drivers::masked_softmax(*uk, *x, *out, scoring_, or_absent(lse));
 }
 
 simdattn_status simdattn_weighted_values(const simdattn_const_view4* p, const simdattn_const_view4* v,
@@ -81,8 +88,8 @@ simdattn_status simdattn_weighted_values(const simdattn_const_view4* p, const si
   SIMDATTN_NEED(v);
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_value_options, options);
-  SIMDATTN_SIZED(simdattn_exec, exec);
-  return drivers::weighted_values(*p, *v, *out, options_, exec_);
+  SIMDATTN_EXEC(exec);
+  return drivers::weighted_values(*uk, *p, *v, *out, options_, exec_);
 }
 
 size_t simdattn_weighted_values_workspace(simdattn_arithmetic arithmetic, int64_t d_v) {
@@ -96,9 +103,9 @@ simdattn_status simdattn_gaussian_scores(const simdattn_const_view4* q, const si
   SIMDATTN_NEED(k);
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_score_options, options);
-  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_EXEC(exec);
   const Environment environment;
-  return drivers::gaussian_scores(*q, *k, *out, options_, exec_);
+  return drivers::gaussian_scores(*uk, *q, *k, *out, options_);
 }
 
 simdattn_status simdattn_bilinear_scores(const simdattn_const_view4* q, const simdattn_const_view3* m,
@@ -109,9 +116,9 @@ simdattn_status simdattn_bilinear_scores(const simdattn_const_view4* q, const si
   SIMDATTN_NEED(k);
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_score_options, options);
-  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_EXEC(exec);
   const Environment environment;
-  return drivers::bilinear_scores(*q, *m, *k, *out, options_, exec_);
+  return drivers::bilinear_scores(*uk, *q, *m, *k, *out, options_, exec_);
 }
 
 size_t simdattn_bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
@@ -126,9 +133,9 @@ simdattn_status simdattn_additive_scores(const simdattn_const_view4* q, const si
   SIMDATTN_NEED(k);
   SIMDATTN_NEED(w);
   SIMDATTN_NEED(out);
-  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_EXEC(exec);
   const Environment environment;
-  return drivers::additive_scores(*q, *k, *w, *out, or_absent(wq), or_absent(wk), exec_);
+  return drivers::additive_scores(*uk, *q, *k, *w, *out, or_absent(wq), or_absent(wk), exec_);
 }
 
 size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
@@ -146,9 +153,9 @@ simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_
                                   const simdattn_exec* exec) {
   SIMDATTN_NEED(x);
   SIMDATTN_NEED(out);
-  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_EXEC(exec);
   const Environment environment;
-  return drivers::hadamard(*x, *out, block, exec_);
+  return drivers::hadamard(*uk, *x, *out, block);
 }
 
 simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_const_view4* p,
@@ -156,9 +163,9 @@ simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_
   SIMDATTN_NEED(x);
   SIMDATTN_NEED(p);
   SIMDATTN_NEED(out);
-  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_EXEC(exec);
   const Environment environment;
-  return drivers::add_rows(*x, *p, *out, exec_);
+  return drivers::add_rows(*uk, *x, *p, *out);
 }
 
 simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_const_view2* cos,
@@ -172,7 +179,8 @@ simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_cons
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
   SIMDATTN_CHECK(check_reserved(options_));
-  return drivers::rope(*x, *cos, *sin, or_absent(positions), *out, options_, exec_);
+  SIMDATTN_RESOLVE(exec);
+  return drivers::rope(*uk, *x, *cos, *sin, or_absent(positions), *out, options_);
 }
 
 simdattn_status simdattn_rope_frequencies(double* inv_freq, int64_t pairs, double* attention_factor,
@@ -202,8 +210,9 @@ simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pair
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
   SIMDATTN_CHECK(check_reserved(options_));
+  SIMDATTN_RESOLVE(exec);
   const Environment environment;
-  return drivers::rope_direct(*x, pairs, table_, or_absent(positions), *out, options_, exec_);
+  return drivers::rope_direct(*uk, *x, pairs, table_, or_absent(positions), *out, options_, exec_);
 }
 
 size_t simdattn_rope_direct_workspace(int64_t pairs) { return drivers::rope_direct_workspace(pairs); }
@@ -243,8 +252,9 @@ simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simda
   SIMDATTN_SIZED(simdattn_append_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
   SIMDATTN_CHECK(check_inside(options_.rope, SIMDATTN_ROTATION_TEXT("options.rope")));
+  SIMDATTN_RESOLVE(exec);
   const Environment environment;
-  return drivers::kv_append(*rows, or_absent(positions), kv_, options_, exec_);
+  return drivers::kv_append(*uk, *rows, or_absent(positions), kv_, options_);
 }
 
 simdattn_status simdattn_dequantise(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
@@ -252,9 +262,9 @@ simdattn_status simdattn_dequantise(const simdattn_const_kv* kv, int64_t first, 
   SIMDATTN_NEED(kv);
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_const_kv, kv);
-  SIMDATTN_SIZED(simdattn_exec, exec);
+  SIMDATTN_EXEC(exec);
   const Environment environment;
-  return drivers::dequantise(kv_, first, *out, exec_);
+  return drivers::dequantise(*uk, kv_, first, *out);
 }
 
 simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t last, int64_t delta,
@@ -264,8 +274,9 @@ simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t 
   SIMDATTN_SIZED(simdattn_key_rotation, rope);
   SIMDATTN_SIZED(simdattn_exec, exec);
   SIMDATTN_CHECK(check_inside(rope_, SIMDATTN_ROTATION_TEXT("rope")));
+  SIMDATTN_RESOLVE(exec);
   const Environment environment;
-  return drivers::kv_shift(kv_, first, last, delta, rope_, exec_);
+  return drivers::kv_shift(*uk, kv_, first, last, delta, rope_);
 }
 
 // ---- Fused attention ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 // dequantise(): tokens of a store as rows of f32.
 #include <algorithm>
 
-#include "dispatch/target.h"
 #include "lib/drivers/cache/kv_store.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rows.h"
@@ -9,11 +8,9 @@
 
 namespace simdattn {
 
-Status drivers::dequantise(const ConstKv& kv, int64_t first, const View<4>& out, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::dequantise(const UKernels& uk, const ConstKv& kv, int64_t first, const View<4>& out) {
   SIMDATTN_CHECK(check_dequantise(kv, first, out));
-  const KvKernels& kernels = uk->kv[slot(kv.type)];
+  const KvKernels& kernels = uk.kv[slot(kv.type)];
   const int64_t n = out.shape[2];
   const int64_t ld = step_of(out, 2);
   for (int64_t b = 0; b < out.shape[0]; ++b) {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "dispatch/target.h"
 #include "lib/drivers/cache/kv_tokens.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rotate.h"
@@ -131,15 +130,13 @@ struct Append {
 
 }  // namespace
 
-Status drivers::kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
-                          const AppendOptions& options, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::kv_append(const UKernels& uk, const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
+                          const AppendOptions& options) {
   SIMDATTN_CHECK(check_append(rows, positions, kv, options));
   const int64_t batch = rows.shape[0];
   if (batch == 0 || kv.heads == 0) return {};
   const AppendedRows appended(positions, kv, options, rows.shape[2]);
-  Append append = {*uk, rows, kv, appended, options.rope};
+  Append append = {uk, rows, kv, appended, options.rope};
   for (int64_t b = 0; b < batch; ++b) append.sequence(b);
   return {};
 }

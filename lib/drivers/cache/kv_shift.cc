@@ -4,7 +4,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "dispatch/target.h"
 #include "lib/drivers/cache/kv_tokens.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rotate.h"
@@ -172,10 +171,8 @@ void shift_ring(const Shift& shift, int64_t sequence, int64_t ring, int64_t firs
 
 }  // namespace
 
-Status drivers::kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope,
-                         const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::kv_shift(const UKernels& uk, const Kv& kv, int64_t first, int64_t last, int64_t delta,
+                         const KeyRotation& rope) {
   bool empty = false;
   SIMDATTN_CHECK(check_kv_shift(kv, first, last, delta, rope, &empty));
   if (delta == 0 || first == last || empty) return {};
@@ -187,7 +184,7 @@ Status drivers::kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delt
     rotation.cos = table_row(rope.cos, std::abs(delta));
     rotation.sin = table_row(rope.sin, std::abs(delta));
   }
-  const Shift shift = {*uk, kv, rotation, rotate, rotate ? rope.hadamard_block : 0};
+  const Shift shift = {uk, kv, rotation, rotate, rotate ? rope.hadamard_block : 0};
   const int64_t count = last - first;
   // In a ring a token moves by `step` places forwards or by ring - step backwards.
   const int64_t step = kv.ring > 0 ? ((delta % kv.ring) + kv.ring) % kv.ring : 0;

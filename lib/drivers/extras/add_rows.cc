@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rotate.h"
 #include "lib/drivers/rows/rows.h"
@@ -21,9 +20,7 @@ V exchanged(V v, size_t axis) {
 
 }  // namespace
 
-Status drivers::add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::add_rows(const UKernels& uk, const ConstView<4>& x, const ConstView<4>& p, const View<4>& out) {
   bool empty = false;
   SIMDATTN_CHECK(check_add_rows(x, p, out, &empty));
   if (empty) return {};
@@ -61,15 +58,15 @@ Status drivers::add_rows(const ConstView<4>& x, const ConstView<4>& p, const Vie
           char* const to = row_of(ys, i, j, r) + c * size_of(ys.dtype);
           const char* const row = row_of(ps, i, j, r) + c * size_of(ps.dtype);
           if (direct) call.p = reinterpret_cast<const float*>(row);
-          if (!direct) uk->widen[slot(ps.dtype)](row, widened, call.dim);
+          if (!direct) uk.widen[slot(ps.dtype)](row, widened, call.dim);
           if (same) {
             call.x = from;
             call.y = to;
           } else {
-            uk->widen[slot(xs.dtype)](from, piece, call.dim);
+            uk.widen[slot(xs.dtype)](from, piece, call.dim);
           }
-          uk->add_rows[slot(same ? xs.dtype : DType::kF32)](call);
-          if (!same) round_rows(*uk, piece, 0, 1, call.dim, ys.dtype, to, 0);
+          uk.add_rows[slot(same ? xs.dtype : DType::kF32)](call);
+          if (!same) round_rows(uk, piece, 0, 1, call.dim, ys.dtype, to, 0);
         }
       }
     }

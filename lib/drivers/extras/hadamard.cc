@@ -1,7 +1,6 @@
 // hadamard(): rows times an orthonormal Hadamard matrix.
 #include <algorithm>
 
-#include "dispatch/target.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rotate.h"
 #include "lib/drivers/rows/rows.h"
@@ -9,9 +8,7 @@
 
 namespace simdattn {
 
-Status drivers::hadamard(const ConstView<4>& x, const View<4>& out, int64_t block, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::hadamard(const UKernels& uk, const ConstView<4>& x, const View<4>& out, int64_t block) {
   bool empty = false;
   SIMDATTN_CHECK(check_hadamard(x, out, block, &empty));
   if (empty) return {};
@@ -25,8 +22,8 @@ Status drivers::hadamard(const ConstView<4>& x, const View<4>& out, int64_t bloc
       for (int64_t i = 0; i < x.shape[2]; ++i) {
         for (int64_t d = 0; d < dim; d += at_once) {
           const int64_t n = std::min(at_once, dim - d);
-          uk->widen[slot(x.dtype)](row_of(x, b, h, i) + d * size_of(x.dtype), sums, n);
-          hadamard_blocks(*uk, sums, n, size, out.dtype, row_of(out, b, h, i) + d * size_of(out.dtype));
+          uk.widen[slot(x.dtype)](row_of(x, b, h, i) + d * size_of(x.dtype), sums, n);
+          hadamard_blocks(uk, sums, n, size, out.dtype, row_of(out, b, h, i) + d * size_of(out.dtype));
         }
       }
     }

@@ -1,7 +1,6 @@
 // gaussian_scores(), bilinear_scores(), additive_scores().
 #include <cmath>
 
-#include "dispatch/target.h"
 #include "lib/definition/scores.h"
 #include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
@@ -66,15 +65,13 @@ bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 
 }  // namespace
 
-Status drivers::gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
-                                const ScoreOptions& options, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::gaussian_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
+                                const ScoreOptions& options) {
   SIMDATTN_CHECK(check_gaussian_scores(q, k, out, options));
   if (is_empty(out)) return {};
   score_all_rows(
-      *uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
-      [&](const ScoreRows& call, int64_t, int64_t) { uk->gaussian_rows[slot(k.dtype)](call); },
+      uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
+      [&](const ScoreRows& call, int64_t, int64_t) { uk.gaussian_rows[slot(k.dtype)](call); },
       [&](const auto* row, const auto* key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); });
   return {};
 }
@@ -83,10 +80,8 @@ size_t drivers::bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
   return size_ok(d_q) && size_ok(d_k) ? BilinearBuffers{Workspace(nullptr), d_q, d_k}.w.bytes() : 0;
 }
 
-Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
-                                const ScoreOptions& options, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k,
+                                const View<4>& out, const ScoreOptions& options, const Exec& exec) {
   const int64_t d_q = q.shape[3];
   const int64_t d_k = k.shape[3];
   SIMDATTN_CHECK(check_bilinear_scores(q, m, k, out, options, exec, bilinear_scores_workspace(d_q, d_k)));
@@ -99,23 +94,23 @@ Status drivers::bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, co
     std::fill_n(buffers.projected, call.n_q * d_k, 0.0f);
     for_each_head(head, next_head, call.n_q, [&](int64_t h, int64_t r, int64_t n) {
       for (int64_t d = 0; d < d_q; d += kKeyBlock) {
-        uk->attention[0].kv[slot(m.dtype)].value_tile({.w = call.q + r * call.ldq + d,
-                                                       .ldw = call.ldq,
-                                                       .rows = n,
-                                                       .v = head_of(m, h) + d * m_stride,
-                                                       .key_stride = m_stride,
-                                                       .group_stride = kValueGroup * size_of(m.dtype),
-                                                       .keys = std::min(kKeyBlock, d_q - d),
-                                                       .dim = d_k,
-                                                       .o = buffers.projected + r * d_k,
-                                                       .ldo = d_k});
+        uk.attention[0].kv[slot(m.dtype)].value_tile({.w = call.q + r * call.ldq + d,
+                                                      .ldw = call.ldq,
+                                                      .rows = n,
+                                                      .v = head_of(m, h) + d * m_stride,
+                                                      .key_stride = m_stride,
+                                                      .group_stride = kValueGroup * size_of(m.dtype),
+                                                      .keys = std::min(kKeyBlock, d_q - d),
+                                                      .dim = d_k,
+                                                      .o = buffers.projected + r * d_k,
+                                                      .ldo = d_k});
       }
     });
     call.q = buffers.projected;
     call.ldq = call.dim = d_k;
-    uk->score_rows[slot(k.dtype)](call);
+    uk.score_rows[slot(k.dtype)](call);
   };
-  for_query_rows(*uk, q, k, out, options.scale.value_or(1.0f), q.dtype == DType::kF32 ? nullptr : buffers.queries,
+  for_query_rows(uk, q, k, out, options.scale.value_or(1.0f), q.dtype == DType::kF32 ? nullptr : buffers.queries,
                  kQueryRows, score);
   return {};
 }
@@ -125,10 +120,8 @@ size_t drivers::additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
   return ok ? AdditiveBuffers{Workspace(nullptr), d_q, d_k, d}.w.bytes() : 0;
 }
 
-Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
-                                const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w,
+                                const View<4>& out, const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec) {
   const int64_t d = w.shape[1];
   const bool project_q = wq.data != nullptr;
   const bool project_k = wk.data != nullptr;
@@ -140,9 +133,9 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
   const float* weights = static_cast<const float*>(w.data);
   if (!project_q && !project_k) {
     score_all_rows(
-        *uk, q, k, out, 1.0f,
+        uk, q, k, out, 1.0f,
         [&](const ScoreRows& call, int64_t head, int64_t next_head) {
-          uk->additive_rows[slot(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
+          uk.additive_rows[slot(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
         },
         [&](const auto* row, const auto* key, int64_t head) {
           return scalar::additive(row, key, weights + head * w.stride[0], d);
@@ -162,20 +155,20 @@ Status drivers::additive_scores(const ConstView<4>& q, const ConstView<4>& k, co
         const int64_t n = std::min(kProjectedKeys, n_k - j);
         ConstView<4> keys = part_of(k, {b, kv_head, j}, {1, 1, n, k_dim});
         if (project_k) {
-          for (int64_t r = 0; r < n; ++r) uk->widen[slot(k.dtype)](row_of(keys, 0, 0, r), buffers.keys + r * d_k, d_k);
-          project(*uk, wk, kv_head, 0, buffers.keys, d_k, n, buffers.key_projections);
+          for (int64_t r = 0; r < n; ++r) uk.widen[slot(k.dtype)](row_of(keys, 0, 0, r), buffers.keys + r * d_k, d_k);
+          project(uk, wk, kv_head, 0, buffers.keys, d_k, n, buffers.key_projections);
           keys = view(static_cast<const float*>(buffers.key_projections), {1, 1, n, d});
         }
         const auto score = [&](ScoreRows call, int64_t head, int64_t next_head) {
           const int64_t h = first_head + head;
           if (project_q) {
-            project(*uk, wq, h, next_head, call.q, call.ldq, call.n_q, buffers.query_projections);
+            project(uk, wq, h, next_head, call.q, call.ldq, call.n_q, buffers.query_projections);
             call.q = buffers.query_projections;
             call.ldq = call.dim = d;
           }
-          uk->additive_rows[slot(keys.dtype)]({call, weights + h * w.stride[0], next_head * w.stride[0]});
+          uk.additive_rows[slot(keys.dtype)]({call, weights + h * w.stride[0], next_head * w.stride[0]});
         };
-        for_query_rows(*uk, queries, keys, part_of(out, {b, first_head, 0, j}, {1, group, q.shape[2], n}), 1.0f,
+        for_query_rows(uk, queries, keys, part_of(out, {b, first_head, 0, j}, {1, group, q.shape[2], n}), 1.0f,
                        q.dtype == DType::kF32 ? nullptr : widened, kQueryRows, score);
       }
     }

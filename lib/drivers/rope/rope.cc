@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "dispatch/environment.h"
-#include "dispatch/target.h"
 #include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rotate.h"
@@ -327,10 +326,8 @@ Status drivers::rope_table(const View<2>& cos, const View<2>& sin, const RopeTab
   return {};
 }
 
-Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
-                     const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::rope(const UKernels& uk, const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
+                     const ConstView<2>& positions, const View<4>& out, const RopeOptions& options) {
   bool empty = false;
   SIMDATTN_CHECK(check_rope(x, cos, sin, positions, out, options, &empty));
   if (empty) return {};
@@ -342,7 +339,7 @@ Status drivers::rope(const ConstView<4>& x, const ConstView<2>& cos, const Const
       const int64_t p = position_at(positions, options.start, b, i);
       call.cos = table_row(cos, p);
       call.sin = table_row(sin, p);
-      rotate_token(*uk, x, out, b, i, call);
+      rotate_token(uk, x, out, b, i, call);
     }
   }
   return {};
@@ -352,11 +349,9 @@ size_t drivers::rope_direct_workspace(int64_t pairs) {
   return pairs > kStackPairs && pairs <= kMaxColumns ? DirectBuffers{Workspace(nullptr), pairs}.w.bytes() : 0;
 }
 
-Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
+Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
                             const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
                             const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
   RopeDirectBytes bytes;
   SIMDATTN_CHECK(check_rope_direct_rows(x, pairs, out, options, &bytes));
   RopeScaling scaling;
@@ -384,7 +379,7 @@ Status drivers::rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTabl
       }
       if (position != last) rope_row(scaling, buffers.columns, pairs, position.data(), buffers.cos, buffers.sin);
       last = position;
-      rotate_token(*uk, x, out, b, i, call);
+      rotate_token(uk, x, out, b, i, call);
     }
   }
   return {};

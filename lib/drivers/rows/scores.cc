@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "dispatch/environment.h"
-#include "dispatch/target.h"
 #include "lib/definition/scores.h"
 #include "lib/drivers/attention/operands.h"
 #include "lib/drivers/attention/workspace.h"
@@ -73,22 +72,20 @@ size_t drivers::scores_workspace(Arithmetic arithmetic, int64_t dim) {
   return PackedScoreBuffers{Workspace(nullptr), std::clamp(dim, int64_t{0}, kMaxSize)}.w.bytes();
 }
 
-Status drivers::scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
-                       const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
+                       const ScoreOptions& options, const Exec& exec) {
   SIMDATTN_CHECK(check_scores(q, k, out, options, exec, drivers::scores_workspace(options.arithmetic, q.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
   const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
   if (options.arithmetic != Arithmetic::kF32) {
-    const AttentionKernels& ops = uk->attention[slot(options.arithmetic)];
+    const AttentionKernels& ops = uk.attention[slot(options.arithmetic)];
     const KernelHooks hooks(ops);
-    packed_scores(*uk, ops, q, k, out, factor, {Workspace(exec.workspace), q.shape[3]});
+    packed_scores(uk, ops, q, k, out, factor, {Workspace(exec.workspace), q.shape[3]});
     return {};
   }
   score_all_rows(
-      *uk, q, k, out, factor, [&](const ScoreRows& call, int64_t, int64_t) { uk->score_rows[slot(k.dtype)](call); },
+      uk, q, k, out, factor, [&](const ScoreRows& call, int64_t, int64_t) { uk.score_rows[slot(k.dtype)](call); },
       [&](const auto* row, const auto* key, int64_t) { return scalar::dot(row, key, q.shape[3]); });
   return {};
 }

@@ -3,8 +3,6 @@
 #include <limits>
 
 #include "dispatch/environment.h"
-#include "dispatch/target.h"
-#include "lib/contract/ukernels.h"
 #include "lib/definition/math.h"
 #include "lib/drivers/attention/scoring.h"
 #include "lib/drivers/drivers.h"
@@ -81,9 +79,7 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, float* ls
 
 }  // namespace
 
-Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::softmax(const UKernels& uk, const ConstView<2>& x, const View<2>& out, const View<1>& lse) {
   SIMDATTN_CHECK(check_softmax(x, out, lse));
   const Environment environment;
   const SoftmaxRows call = {.x = static_cast<const float*>(x.data),
@@ -95,14 +91,12 @@ Status drivers::softmax(const ConstView<2>& x, const View<2>& out, const View<1>
                             .lo = 0,
                             .hi = x.shape[1],
                             .sink = -kInf};
-  softmax_with_lse(*uk, call, static_cast<float*>(lse.data));
+  softmax_with_lse(uk, call, static_cast<float*>(lse.data));
   return {};
 }
 
-Status drivers::masked_softmax(const ConstView<4>& scores, const View<4>& out, const Scoring& scoring,
-                               const View<3>& lse, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::masked_softmax(const UKernels& uk, const ConstView<4>& scores, const View<4>& out,
+                               const Scoring& scoring, const View<3>& lse) {
   SIMDATTN_CHECK(check_masked_softmax(scores, out, scoring, lse));
   const Environment environment;
   const auto [batch, heads, n_q, n_kv] = scores.shape;
@@ -143,9 +137,9 @@ Status drivers::masked_softmax(const ConstView<4>& scores, const View<4>& out, c
         if (row_lse != nullptr) row_lse += b * lse.stride[0] + h * lse.stride[1] + i * lse.stride[2];
         if (modifiers) {
           const auto of_row = [&](int64_t r) { return row_modifiers(scoring, rules, h, i + r, b, i + r); };
-          modified_rows(*uk, call, of_row, row_lse);
+          modified_rows(uk, call, of_row, row_lse);
         } else {
-          softmax_with_lse(*uk, call, row_lse);
+          softmax_with_lse(uk, call, row_lse);
         }
       }
     }

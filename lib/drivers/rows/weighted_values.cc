@@ -2,9 +2,6 @@
 #include <algorithm>
 
 #include "dispatch/environment.h"
-#include "dispatch/target.h"
-#include "lib/contract/dtypes.h"
-#include "lib/contract/ukernels.h"
 #include "lib/drivers/attention/operands.h"
 #include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
@@ -183,22 +180,20 @@ size_t drivers::weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
   return ValueBuffers{Workspace(nullptr), std::clamp(d_v, int64_t{0}, kMaxSize)}.w.bytes();
 }
 
-Status drivers::weighted_values(const ConstView<4>& weights, const ConstView<4>& values, const View<4>& out,
-                                const ValueOptions& options, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::weighted_values(const UKernels& uk, const ConstView<4>& weights, const ConstView<4>& values,
+                                const View<4>& out, const ValueOptions& options, const Exec& exec) {
   SIMDATTN_CHECK(check_weighted_values(weights, values, out, options, exec,
                                        drivers::weighted_values_workspace(options.arithmetic, values.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
   ConstView<4> p = weights, v = values;
   if (is_empty(v)) p.stride = v.stride = {};  // no keys: rows of zeros; data may be null
-  const AttentionKernels& ops = uk->attention[slot(options.arithmetic)];
+  const AttentionKernels& ops = uk.attention[slot(options.arithmetic)];
   if (options.arithmetic == Arithmetic::kF32) {
-    weighted_values_f32(*uk, ops, p, v, out);
+    weighted_values_f32(uk, ops, p, v, out);
   } else {
     const KernelHooks hooks(ops);
-    weighted_values_packed(*uk, ops, p, v, out, {Workspace(exec.workspace), v.shape[3]},
+    weighted_values_packed(uk, ops, p, v, out, {Workspace(exec.workspace), v.shape[3]},
                            options.arithmetic != Arithmetic::kInt8);
   }
   return {};
