@@ -92,7 +92,8 @@ struct TokenPlace {
   int64_t inside;
 };
 
-inline TokenPlace place_of(const Kv& kv, int64_t sequence, int64_t token) {
+template <bool kConst>
+TokenPlace place_of(const BasicKv<kConst>& kv, int64_t sequence, int64_t token) {
   if (kv.page_size > 0) return {page_of(kv, sequence, token), token % kv.page_size};
   return {sequence, kv.ring > 0 ? token % kv.ring : token};
 }

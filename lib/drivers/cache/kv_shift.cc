@@ -30,7 +30,8 @@ struct Shift {
       const int64_t at = from_end ? last - 1 : first;
       TokenPlace from = place_of(kv, sequence, at), to = place_of(kv, sequence, at + delta);
       // As many as lie in one page on both sides, and in one panel where they go to.
-      int64_t n = std::min({most, last - first, room(from, from_end), room(to, from_end)});
+      int64_t n = std::min(most, last - first);
+      for (const TokenPlace& p : {from, to}) n = std::min(n, from_end ? p.inside + 1 : store.room(p));
       if (store.panels()) {
         const int64_t column = store.column(to);
         n = std::min(n, from_end ? column + 1 : kPanelWidth - column);
@@ -132,12 +133,6 @@ struct Shift {
     store.store(x, 0, 1, b, h, true);
     store.store(y, 0, 1, a, h, true);
     if (own_scales) std::swap_ranges(store.scale_at(a, h), store.scale_at(a, h) + sizeof(float), store.scale_at(b, h));
-  }
-  /// Tokens from p on, or up to p, in its page or ring.
-  int64_t room(const TokenPlace& p, bool from_end) const {
-    if (from_end) return p.inside + 1;
-    const int64_t end = kv.page_size > 0 ? kv.page_size : kv.ring > 0 ? kv.ring : kv.tokens;
-    return end - p.inside;
   }
 };
 

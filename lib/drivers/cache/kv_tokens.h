@@ -23,9 +23,11 @@ inline int64_t tokens_at_a_time(int64_t dim) {
 
 /// The tokens of a store. They come and go as elements of its own type or, with narrow types, as f32. Tokens side by side in
 /// one unit are one call of a slot a head.
-class TokenStore {
+template <bool kConst>
+class BasicTokenStore {
  public:
-  TokenStore(const UKernels& uk, const Kv& kv) : kernels_(uk.kv[slot(kv.type)]), kv_(kv) {}
+  using Byte = std::conditional_t<kConst, const char, char>;
+  BasicTokenStore(const UKernels& uk, const BasicKv<kConst>& kv) : kernels_(uk.kv[slot(kv.type)]), kv_(kv) {}
 
   bool narrow() const { return is_narrow(kv_.type); }
   /// Of a token on its way.
@@ -34,8 +36,12 @@ class TokenStore {
 
   /// The column of a panel that a token is in; 0 with rows.
   int64_t column(const TokenPlace& p) const { return panels() ? p.inside % kPanelWidth : 0; }
+  /// Tokens from p on in its page, ring or tensor.
+  int64_t room(const TokenPlace& p) const {
+    return (kv_.page_size > 0 ? kv_.page_size : kv_.ring > 0 ? kv_.ring : kv_.tokens) - p.inside;
+  }
   /// The row of a token, or the panel, for one head.
-  char* at(const TokenPlace& p, int64_t head) const {
+  Byte* at(const TokenPlace& p, int64_t head) const {
     return address(kv_.data, p.unit, kv_.batch_stride, head, kv_.head_stride,
                    panels() ? p.inside / kPanelWidth : p.inside, kv_.token_stride);
   }
@@ -70,7 +76,7 @@ class TokenStore {
                                                             .scales = scales});
   }
 
-  char* scale_at(const TokenPlace& p, int64_t head, int64_t token = 0) const {
+  Byte* scale_at(const TokenPlace& p, int64_t head, int64_t token = 0) const {
     return address(kv_.scales, p.unit, kv_.scale_batch_stride, head, kv_.scale_head_stride, p.inside + token,
                    kv_.scale_token_stride);
   }
@@ -90,7 +96,7 @@ class TokenStore {
   bool in_pairs() const { return panels() && kv_.type == KvType::kBF16; }
   /// Where dimension d of a token is, of types that are not narrow. Rows that are longer than a buffer take this, and what occurs
   /// seldom: once in the code rather than fast.
-  char* element(const TokenPlace& p, int64_t head, int64_t d) const {
+  Byte* element(const TokenPlace& p, int64_t head, int64_t d) const {
     const int64_t pair = in_pairs() ? 2 : 1;
     const int64_t index = panels() ? (d / pair * kPanelWidth + column(p)) * pair + d % pair : d;
     return at(p, head) + index * size_of(dtype());
@@ -98,14 +104,15 @@ class TokenStore {
 
  private:
   /// A stride means nothing where there is one of a kind.
-  static char* address(void* data, int64_t unit, int64_t unit_stride, int64_t head, int64_t head_stride, int64_t index,
-                       int64_t stride) {
-    return static_cast<char*>(data) + (unit == 0 ? 0 : unit * unit_stride) + (head == 0 ? 0 : head * head_stride) +
+  static Byte* address(std::conditional_t<kConst, const void, void>* data, int64_t unit, int64_t unit_stride,
+                       int64_t head, int64_t head_stride, int64_t index, int64_t stride) {
+    return static_cast<Byte*>(data) + (unit == 0 ? 0 : unit * unit_stride) + (head == 0 ? 0 : head * head_stride) +
            (index == 0 ? 0 : index * stride);
   }
   const KvKernels& kernels_;
-  const Kv& kv_;
+  const BasicKv<kConst>& kv_;
 };
+using TokenStore = BasicTokenStore<false>;
 
 }  // namespace simdattn
 
