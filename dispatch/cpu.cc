@@ -83,7 +83,7 @@ static constexpr int kAsimd = 1;
 #ifndef PR_SVE_GET_VL
 #define PR_SVE_GET_VL 51
 #endif
-/// A bit of AT_HWCAP or, from 64 on, of AT_HWCAP2 (Linux, arch/arm64/include/uapi/asm/hwcap.h); older C libraries lack the later
+/// A bit of AT_HWCAP or, from 64 on, of AT_HWCAP2 (Linux, arch/arm64/include/uapi/asm/hwcap.h): older C libraries lack
 /// names.
 static bool has(int bit, const char* /*name*/) {
   return (getauxval(bit < 64 ? AT_HWCAP : AT_HWCAP2) >> bit % 64 & 1) != 0;

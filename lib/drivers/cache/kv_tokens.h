@@ -94,8 +94,8 @@ class BasicTokenStore {
 
   /// Panels of bf16 hold dimensions in pairs.
   bool in_pairs() const { return panels() && kv_.type == KvType::kBF16; }
-  /// Where dimension d of a token is, of types that are not narrow. Rows that are longer than a buffer take this, and what occurs
-  /// seldom: once in the code rather than fast.
+  /// Where dimension d of a token is, of types that are not narrow. Rows that are longer than a buffer take this, and what
+  /// occurs seldom: once in the code rather than fast.
   Byte* element(const TokenPlace& p, int64_t head, int64_t d) const {
     const int64_t pair = in_pairs() ? 2 : 1;
     const int64_t index = panels() ? (d / pair * kPanelWidth + column(p)) * pair + d % pair : d;

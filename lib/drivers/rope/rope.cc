@@ -1,6 +1,6 @@
-// Rotary position embedding. Tables of cos and sin: every scaling, several position axes, exact or as f32 models compute them.
-// The exact way forms frequencies in double-double arithmetic and angles in fixed point (angles.h). rope() rotates by a table,
-// rope_direct() by angles that are computed on the way.
+// Rotary position embedding. Tables of cos and sin: every scaling, several position axes, exact or as f32 models compute
+// them. The exact way forms frequencies in double-double arithmetic and angles in fixed point (angles.h). rope() rotates by
+// a table, rope_direct() by angles that are computed on the way.
 #include <algorithm>
 #include <cmath>
 

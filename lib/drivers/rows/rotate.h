@@ -1,5 +1,4 @@
-// Rows that are rotated, and rows from one element type to another. Kernels keep the type of a row: what changes it passes through
-// f32.
+// Rows rotated, and rows from one element type to another. Kernels keep the type: a row that changes it passes through f32.
 #ifndef SIMDATTN_LIB_DRIVERS_ROWS_ROTATE_H_
 #define SIMDATTN_LIB_DRIVERS_ROWS_ROTATE_H_
 
@@ -23,15 +22,15 @@ inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t 
                                             .stride = rows > 1 ? stride * size_of(type) : 0});
 }
 
-/// n numbers in whole blocks times an orthonormal Hadamard matrix, rounded to a type. `out` may be `numbers`, which are overwritten.
+/// n numbers in whole blocks times an orthonormal Hadamard matrix, rounded to a type. `numbers` are overwritten; out may be
+/// them.
 inline void hadamard_blocks(const UKernels& uk, float* numbers, int64_t n, int64_t block, DType type, void* out) {
   uk.hadamard_sums(numbers, n, block);
   // 1 / sqrt(block), rounded once; a power of two where block is one of 4.
   uk.finish[slot(type)](numbers, static_cast<float>(1.0 / std::sqrt(static_cast<double>(block))), out, n);
 }
 
-/// The rotation of rows of `dim` dimensions by `pairs` angles; without pairs they are copied. Which rows and which angles is the
-/// caller's to say.
+/// The rotation of rows of `dim` dimensions by `pairs` angles; without pairs they are copied. The caller sets rows and angles.
 inline RopeHeads rotation_of(const RopeOptions& options, int64_t dim, int64_t pairs) {
   return {.dim = dim,
           .first = pairs > 0 ? options.first_dim : 0,
@@ -40,8 +39,8 @@ inline RopeHeads rotation_of(const RopeOptions& options, int64_t dim, int64_t pa
           .inverse = options.inverse};
 }
 
-/// RopeHeads in pieces of `piece` dimensions: load(dimension, n, to) brings n dimensions of a.heads rows of `type` into `buffer`, rows
-/// `piece` apart, store(from, dimension, n) takes them. None is loaded after a piece that wrote it.
+/// RopeHeads in pieces of `piece` dimensions: load(dimension, n, to) brings n dimensions of a.heads rows of `type` into
+/// `buffer`, rows `piece` apart, store(from, dimension, n) takes them. None is loaded after a piece that wrote it.
 template <class Load, class Store>
 void rotate_pieces(const UKernels& uk, const RopeHeads& a, DType type, char* buffer, int64_t piece, const Load& load,
                    const Store& store) {

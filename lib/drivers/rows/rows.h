@@ -30,7 +30,7 @@ struct GroupedRows {
   const ConstView<4>& q;
   int64_t kv_heads;
   int64_t group = group_of(q.shape[1], kv_heads);
-  /// A single row per head (decode): the heads of a group are the rows, and their keys are read once. Else a head has its own.
+  /// A single row per head (decode): the heads of a group are the rows, and their keys are read once.
   bool grouped = q.shape[2] == 1;
   int64_t rows = grouped ? group : q.shape[2];
   int64_t next_head = grouped ? 1 : 0;  // from row to row

@@ -65,8 +65,8 @@ void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const 
   const int64_t out_stride = grouped.stride(out);
   const int64_t key_stride = step_of(v, 2) * v_size;
   const Fetch fetch = fetch_of(bytes_of(v), static_cast<double>(kStreamBytes));
-  // f32 is summed where it will stand: 8 lines of L1 less for each row of 128. Only where a row is whole groups, as add_visible() writes those, and not
-  // from beyond L2: rows in the order of memory want sums at multiples of 64 bytes.
+  // f32 is summed where it will stand: 8 lines of L1 less for each row of 128. Only where a row is whole groups, which
+  // add_visible() writes, and not from beyond L2: rows in the order of memory want sums at multiples of 64 bytes.
   const bool in_place = out.dtype == DType::kF32 && dim % kValueGroup == 0 && fetch == Fetch::kNone;
   alignas(64) float accumulators[kAccumulators];
   grouped.for_each([&](int64_t b, int64_t kv_head, int64_t h) {
