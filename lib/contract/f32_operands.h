@@ -98,7 +98,6 @@ constexpr AttentionKernels f32_attention(int64_t tile_rows, void (*softmax_tile)
 ///   round(in, out, n)         f32 numbers to bf16 ones, perhaps in place
 ///   score_tile, value_tile    of f32 numbers that are bf16 ones, in the formats above
 ///   score_tile_bf16, value_tile_bf16    the same from panels and rows of bf16
-///   value_tile_f32            from rows of f32 that is not rounded yet
 ///   softmax_tile              rounded weights
 template <template <class T> class K, class E>
 constexpr AttentionKernels bf16_attention(bool native, int64_t tile_rows) {
@@ -121,7 +120,6 @@ constexpr AttentionKernels bf16_attention(bool native, int64_t tile_rows) {
     kv.score_packed = E::score_tile;
   }
   KvOperands& f32 = kernels.kv[static_cast<size_t>(KvType::kF32)];
-  f32.value_tile = E::value_tile_f32;
   f32.pack_keys = F32Packing<K<float>, float, E::round>::keys;
   f32.pack_panel = F32Packing<K<float>, float, E::round>::panel;
   f32.pack_values = F32Packing<K<float>, float, E::round>::values;

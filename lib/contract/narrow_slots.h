@@ -102,8 +102,10 @@ struct NarrowSlots {
     Codec::panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
   }
 
-  /// `kernel`, which takes f32: some keys and columns at a time become f32 in L1. The keys of a step of kBF16 stay together.
-  static SIMDATTN_FORMAT_INLINE void value_tile(const ValueTile& a, void (*kernel)(const ValueTile&)) {
+  /// `kernel`, which takes f32, if need be as `round` leaves it: some keys and columns at a time become f32 in L1. The keys of a step of
+  /// kBF16 stay together.
+  static SIMDATTN_FORMAT_INLINE void value_tile(const ValueTile& a, void (*kernel)(const ValueTile&),
+                                                void (*round)(const float*, float*, int64_t) = nullptr) {
     constexpr int64_t kKeys = 32, kColumns = 128;
     alignas(64) float wide[kKeys * kColumns];
     int64_t j = 0;
@@ -115,6 +117,9 @@ struct NarrowSlots {
         tile.dim = kColumns < a.dim - c ? kColumns : a.dim - c;
         Codec::rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c, tile.dim,
                     wide, kColumns);
+        for (int64_t k = 0; round != nullptr && k < keys; ++k) {
+          round(wide + k * kColumns, wide + k * kColumns, tile.dim);
+        }
         tile.w = a.w + j;
         tile.v = wide;
         tile.scales = nullptr;

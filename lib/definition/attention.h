@@ -139,7 +139,6 @@ struct Bf16Chains {
   static constexpr auto score_tile = scores<Bf16Arithmetic, float>;
   static constexpr auto score_tile_bf16 = scores<Bf16Arithmetic, bf16>;
   static constexpr auto value_tile = weighted_values<Bf16Arithmetic, float>;
-  static constexpr auto value_tile_f32 = value_tile;
   static constexpr auto value_tile_bf16 = weighted_values<Bf16Arithmetic, bf16>;
   static constexpr auto softmax_tile = simdattn::softmax_tile<Bf16Arithmetic>;
 };

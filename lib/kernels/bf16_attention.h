@@ -16,7 +16,6 @@ struct Bf16Kernels {
   static constexpr auto score_tile = score_chains<float>;
   static constexpr auto score_tile_bf16 = score_chains<bf16>;
   static constexpr auto value_tile = value_chains<float>;
-  static constexpr auto value_tile_f32 = value_chains<Unrounded>;
   static constexpr auto value_tile_bf16 = value_chains<bf16>;
   static constexpr auto softmax_tile = simdattn::softmax_tile<true>;
 };

@@ -9,10 +9,9 @@
 #define SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
 
 #include "lib/definition/flushed.h"
-#include "lib/kernels/register_tile.h"
+#include "lib/kernels/score_tile.h"
+#include "lib/kernels/value_tile.h"
 #include "lib/simd/flush_subnormals.h"
-
-#define SIMDATTN_NOINLINE __attribute__((noinline))
 
 namespace simdattn {
 namespace {
@@ -30,27 +29,22 @@ constexpr int64_t kMostChainRows = kVecs == 4 ? kWideChainRows : kChainRows;
 template <int64_t kRows, int64_t kVecs>
 constexpr bool kLoadsTwice = 2 * kRows * kVecs + 2 * kVecs + 1 > kRegisters;
 
-/// f32 that may be any number: it is rounded before it comes to a tile. float: numbers of bf16.
-struct Unrounded {
-  float x;
-};
-/// T is how a cache stores numbers, not how they are packed.
+/// T is bf16, as a cache stores it, or float: packed numbers of bf16.
 template <class T>
 constexpr bool kStored = std::is_same_v<T, bf16>;
 /// Pairs of bf16 are multiplied as they are.
 template <class T>
 constexpr bool kInPairs = kMultipliesPairs && std::is_same_v<T, bf16>;
-/// Tiles of four vectors: for all rows where they are as high as the others, else for the few rows of a decoding step.
+/// Rows of tiles of four vectors: all rows where those are as high as the others, else the few rows of a decoding step from a cache.
 template <class T>
-constexpr bool kWide = std::is_same_v<T, bf16> || kWideChainRows == kChainRows;
-constexpr bool takes_wide_tiles(int64_t rows) { return rows <= kWideChainRows || kWideChainRows == kChainRows; }
+constexpr int64_t kWideRowsOf = kStored<T> || kWideChainRows == kChainRows ? kWideChainRows : 0;
 
 // Where no control word flushes, operands and results are flushed one by one.
 SIMDATTN_INLINE Floats flushed(Floats v) {
   const Floats zero = float_of(bits_of(v) & Bits32(0x80000000u));
   return select(abs(v) < Floats(scalar::kSmallestNormal), zero, v);
 }
-SIMDATTN_NOINLINE Floats step_by_lanes(Floats a, Floats b, Floats c) {
+__attribute__((noinline)) Floats step_by_lanes(Floats a, Floats b, Floats c) {
   float x[kLanes], y[kLanes], z[kLanes];
   store(a, x), store(b, y), store(c, z);
   for (int64_t i = 0; i < kLanes; ++i) x[i] = scalar::flushed_fma(x[i], y[i], z[i]);
@@ -106,28 +100,15 @@ SIMDATTN_INLINE Floats joined(Chains<kRows, kVecs>& chains) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Scores: lanes are keys
 
-template <class T>
-struct ScoreChains {
-  const float* q;
-  int64_t ldq;
-  const T* low;   // the first half of the tile's columns
-  const T* high;  // the second half: of the same panel or of the next
-  int64_t dim;
-  const float* scale;
-  float* s;
-  int64_t lds;
-  PrefetchPlan prefetch;
-};
-
 template <class T, int64_t kRows, int64_t kVecs>
-SIMDATTN_NOINLINE void score_chains_tile(const ScoreChains<T>& a) {
-  constexpr bool kPairs = std::is_same_v<T, bf16>;
+__attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
+  constexpr bool kPairs = kStored<T>;
   constexpr int64_t kHalf = kVecs / 2;
   Chains<kRows, kVecs> chains;
   Registers<kVecs> columns;
   const int64_t ldq = a.ldq;
   const float* q = a.q;
-  Cursor<const T> low(a.low), high(a.high);
+  Cursor<const T> low(reinterpret_cast<const T*>(a.low)), high(reinterpret_cast<const T*>(a.high));
   const auto load_columns = [&](const T* l, const T* h, auto chain) SIMDATTN_LAMBDA {
     unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA {
       const T* const half = (c < kHalf ? l : h) + c % kHalf * (kPairs ? 2 : 1) * kLanes;
@@ -186,63 +167,32 @@ SIMDATTN_NOINLINE void score_chains_tile(const ScoreChains<T>& a) {
       store(chain_sum(load(at(r, c)), joined<kRows, kVecs, i>(chains)), at(r, c));
     });
   }
-  const Floats scale(*a.scale);
+  const Floats scale(a.scale);
   each_sum<kRows, kVecs>([&](auto r, auto c, auto)
                              SIMDATTN_LAMBDA { store(chain_step(load(at(r, c)), scale, Floats(0.0f)), at(r, c)); });
 }
 
-/// What the tile of rows [first, first + rows) and kVecs vectors from column x on prefetches: its share of the panels to come,
-/// 16 KiB ahead at least.
-template <class T, int64_t kVecs>
-SIMDATTN_INLINE PrefetchPlan chain_panels_to_come(const ScoreTile& a, int64_t x, int64_t first, int64_t rows) {
-  constexpr int64_t kWidth = kVecs * kLanes;
-  constexpr int64_t kPanels = (kWidth + kPanelWidth - 1) / kPanelWidth;
-  constexpr int64_t kPair = 2 * static_cast<int64_t>(sizeof(T));
-  const int64_t steps = (a.dim + 1) / 2;
-  const int64_t bytes = steps * kPanelWidth * kPair;
-  const int64_t ahead = (16384 + kPanels * bytes - 1) / (kPanels * bytes) * kPanels;
-  const int64_t from = share_of_rows(first, a.rows, steps);
-  const int64_t to = share_of_rows(first + rows, a.rows, steps);
-  const int64_t offset =
-      (x / kPanelWidth + ahead) * a.panel_stride + bytes * (x % kPanelWidth) / kPanelWidth + from * kWidth * kPair;
-  return {address_at(static_cast<const char*>(a.panels), offset), kWidth * kPair, to - from};
+template <class T, int64_t kVecs, class Rows = std::make_integer_sequence<int64_t, kMostChainRows<kVecs>>>
+struct ScoreChainTiles;
+template <class T, int64_t kVecs, int64_t... kRows>
+struct ScoreChainTiles<T, kVecs, std::integer_sequence<int64_t, kRows...>> {
+  static constexpr ScoreTileFunction* kTiles[] = {score_chains_tile<T, kRows + 1, kVecs>...};
+};
+template <class T>
+constexpr ScoreTileFunction* const* wide_score_chains() {
+  if constexpr (kWideRowsOf<T> > 0) return ScoreChainTiles<T, 4>::kTiles;
+  return nullptr;
 }
-
-/// All rows against kVecs vectors of columns from column `x` on.
-template <class T, int64_t kVecs>
-SIMDATTN_INLINE void score_chains_strip(const ScoreTile& a, int64_t x) {
-  constexpr int64_t kStep = std::is_same_v<T, bf16> ? 2 : 1;  // dimensions that lie side by side
-  const auto column = [&](int64_t c) {
-    const char* panel = static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride;
-    return reinterpret_cast<const T*>(panel) + c % kPanelWidth * kStep;
-  };
-  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
-  for (RowTiles t(a.rows, kMostChainRows<kVecs>); t.first < a.rows; t.next()) {
-    const ScoreChains<T> arguments = {
-        static_cast<const float*>(a.q) + t.first * ldq,
-        ldq,
-        column(x),
-        column(x + kVecs / 2 * kLanes),
-        a.dim,
-        &a.scale,
-        a.s + t.first * a.lds + x,
-        a.lds,
-        kStored<T> && a.fetches() ? chain_panels_to_come<T, kVecs>(a, x, t.first, t.rows) : PrefetchPlan()};
-    with_rows<kMostChainRows<kVecs>>(t.rows,
-                                     [&](auto r) SIMDATTN_LAMBDA { score_chains_tile<T, r, kVecs>(arguments); });
-  }
-}
+template <class T>
+constexpr ScoreStorage kScoreChains = {
+    kLaneBytes<T>,
+    {nullptr, nullptr, ScoreChainTiles<T, 2>::kTiles, nullptr, wide_score_chains<T>()},
+    kWideRowsOf<T>,
+    kChainRows};
 template <class T>
 void score_chains(const ScoreTile& a) {
   const FlushSubnormals flush;
-  const int64_t columns = a.n_panels * kPanelWidth;
-  int64_t x = 0;
-  if constexpr (kWide<T>) {
-    if (takes_wide_tiles(a.rows)) {
-      for (; x + 4 * kLanes <= columns; x += 4 * kLanes) score_chains_strip<T, 4>(a, x);
-    }
-  }
-  for (; x < columns; x += 2 * kLanes) score_chains_strip<T, 2>(a, x);
+  score_tile(a, kScoreChains<T>, (a.dim + kStepDims<T> - 1) / kStepDims<T>);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -263,8 +213,8 @@ struct ValueChains {
 };
 
 template <class T, int64_t kRows, int64_t kVecs>
-SIMDATTN_NOINLINE void value_chains_tile(const ValueChains<T>& a) {
-  constexpr bool kPairs = std::is_same_v<T, bf16>;  // registers hold even columns and odd columns apart
+__attribute__((noinline)) void value_chains_tile(const ValueChains<T>& a) {
+  constexpr bool kPairs = kStored<T>;  // registers hold even columns and odd columns apart
   Chains<kRows, kVecs> chains;
   Registers<kVecs> columns;
   const int64_t ldw = a.ldw;
@@ -337,102 +287,44 @@ SIMDATTN_NOINLINE void value_chains_tile(const ValueChains<T>& a) {
   }
 }
 
-/// What the tile of rows [first, first + rows) and kVecs vectors from column x on prefetches while it takes `keys` keys from
-/// `key` on: its share of the next as many.
+/// Columns [x, x + kVecs vectors) for all rows.
 template <class T, int64_t kVecs>
-SIMDATTN_INLINE PrefetchPlan chain_values_to_come(const ValueTile& a, int64_t key, int64_t keys, int64_t x,
-                                                  int64_t first, int64_t rows) {
+SIMDATTN_INLINE void value_chains_strip(const KeyBlock& b, int64_t x) {
   constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
-  const int64_t width = kVecs * kLanes * kSize;
-  const int64_t from = first * keys / a.rows;
-  const int64_t to = (first + rows) * keys / a.rows;
-  const auto address = [&](int64_t offset) {
-    return address_at(static_cast<const char*>(a.v), (key + keys) * a.key_stride + offset);
-  };
-  if (a.key_stride == a.dim * kSize) return {address(x * keys * kSize + from * width), width, to - from};
-  return {address(from * a.key_stride + x * kSize), a.key_stride, to - from};
-}
-
-/// Columns [x, x + kVecs vectors) of `keys` keys from `key` on, for all rows.
-template <class T, int64_t kVecs>
-SIMDATTN_INLINE void value_chains_strip(const ValueTile& a, int64_t key, int64_t keys, int64_t x) {
-  const char* group = static_cast<const char*>(a.v) + key * a.key_stride + x / kValueGroup * a.group_stride;
-  const T* const v = reinterpret_cast<const T*>(group) + x % kValueGroup;
-  const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
-  const int64_t first_group = kChainGroup - (a.first_key + key) % kChainGroup;
-  const float* const alpha = key == 0 ? a.alpha : nullptr;
+  const ValueTile& a = b.a;
   for (RowTiles t(a.rows, kMostChainRows<kVecs>); t.first < a.rows; t.next()) {
-    const ValueChains<T> arguments = {
-        a.w + t.first * a.ldw + key,
-        a.ldw,
-        v,
-        key_stride,
-        first_group,
-        keys,
-        a.o + t.first * a.ldo + x,
-        a.ldo,
-        alpha != nullptr ? alpha + t.first : nullptr,
-        kStored<T> && a.fetches() ? chain_values_to_come<T, kVecs>(a, key, keys, x, t.first, t.rows) : PrefetchPlan()};
+    const ValueChains<T> arguments = {a.w + t.first * a.ldw + b.key,
+                                      a.ldw,
+                                      reinterpret_cast<const T*>(b.at(x)),
+                                      a.key_stride / kSize,
+                                      kChainGroup - (a.first_key + b.key) % kChainGroup,
+                                      b.keys,
+                                      a.o + t.first * a.ldo + x,
+                                      a.ldo,
+                                      b.alpha() != nullptr ? b.alpha() + t.first : nullptr,
+                                      kStored<T> ? b.next(x, kVecs * kLanes * kSize, t.first, t.rows) : PrefetchPlan()};
     with_rows<kMostChainRows<kVecs>>(t.rows,
                                      [&](auto r) SIMDATTN_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
   }
 }
-/// Columns [x, end) of `keys` keys from `key` on; multiples of kValueGroup.
+/// Columns [0, end); a multiple of kValueGroup.
 template <class T>
-SIMDATTN_NOINLINE void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t end) {
-  const bool contiguous = a.group_stride == kValueGroup * static_cast<int64_t>(sizeof(T));
-  if constexpr (kWide<T>) {
-    if (takes_wide_tiles(a.rows) && (contiguous || 4 * kLanes <= kValueGroup)) {
-      for (; x + 4 * kLanes <= end; x += 4 * kLanes) value_chains_strip<T, 4>(a, key, keys, x);
+__attribute__((noinline)) void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t end) {
+  constexpr ValueStorage kStorage = {static_cast<int64_t>(sizeof(T)), {}, nullptr};
+  const KeyBlock b = {a, kStorage, key, keys};
+  int64_t x = 0;
+  if constexpr (kWideRowsOf<T> > 0) {
+    const bool contiguous = a.group_stride == kValueGroup * kStorage.size;
+    if ((a.rows <= kWideRowsOf<T> || kWideRowsOf<T> == kChainRows) && (contiguous || 4 * kLanes <= kValueGroup)) {
+      for (; x + 4 * kLanes <= end; x += 4 * kLanes) value_chains_strip<T, 4>(b, x);
     }
   }
-  for (; x < end; x += 2 * kLanes) value_chains_strip<T, 2>(a, key, keys, x);
+  for (; x < end; x += 2 * kLanes) value_chains_strip<T, 2>(b, x);
 }
 
-/// Values of f32 are rounded once for all rows, a group of keys and 16 KiB at a time, which stay in L1.
-SIMDATTN_NOINLINE void round_values(const ValueTile& a, int64_t key, int64_t keys, int64_t x, int64_t columns,
-                                    float* out) {
-  for (int64_t j = key; j < key + keys; ++j) {
-    const char* const row = static_cast<const char*>(a.v) + j * a.key_stride + x / kValueGroup * a.group_stride;
-    if (a.fetches()) {
-      const uintptr_t next = address_at(row, kChainGroup * a.key_stride);
-      for (int64_t byte = 0; byte < columns * 4; byte += 64) prefetch<64>(next + static_cast<uintptr_t>(byte));
-    }
-    for (int64_t c = 0; c < columns; c += kLanes, out += kLanes) {
-      const char* const at = row + c / kValueGroup * a.group_stride;
-      store(rounded_to_bf16(load(reinterpret_cast<const float*>(at) + c % kValueGroup)), out);
-    }
-  }
-}
-/// Numbers in rows, whose columns lie side by side.
-SIMDATTN_NOINLINE void rounded_value_chains(const ValueTile& a, int64_t columns) {
-  constexpr int64_t kColumns = 128;
-  alignas(64) float values[kChainGroup * kColumns];
-  int64_t key = 0;
-  do {
-    const int64_t group = kChainGroup - (a.first_key + key) % kChainGroup;
-    const int64_t keys = smaller(a.keys - key, group);
-    for (int64_t x = 0; x < columns; x += kColumns) {
-      ValueTile part = a;
-      part.dim = smaller(columns - x, kColumns);
-      round_values(a, key, keys, x, part.dim, values);
-      part.w = a.w + key;
-      part.v = values;
-      part.first_key = a.first_key + key;
-      part.key_stride = part.dim * static_cast<int64_t>(sizeof(float));
-      part.group_stride = kValueGroup * static_cast<int64_t>(sizeof(float));
-      part.keys = keys;
-      part.o = a.o + x;
-      part.alpha = key == 0 ? a.alpha : nullptr;
-      part.fetch = Fetch::kNone;
-      value_chains_columns<float>(part, 0, keys, 0, part.dim);
-    }
-    key += group;
-  } while (key < a.keys);
-}
-/// The columns from `x` on, less than kValueGroup of them, by way of copies that have all. Packed values have all.
+/// The columns from `x` on, less than kValueGroup of them, by way of copies that have all.
 template <class T>
-SIMDATTN_NOINLINE void last_value_chains(const ValueTile& a, int64_t x) {
+__attribute__((noinline)) void last_value_chains(const ValueTile& a, int64_t x) {
   const size_t columns = static_cast<size_t>(a.dim - x);
   alignas(64) T values[kChainGroup * kValueGroup] = {};
   alignas(64) float sums[kChainRows * kValueGroup] = {};
@@ -459,8 +351,7 @@ SIMDATTN_NOINLINE void last_value_chains(const ValueTile& a, int64_t x) {
       part.ldo = kValueGroup;
       part.alpha = a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr;
       part.fetch = Fetch::kNone;
-      if constexpr (kStored<T>) value_chains_columns<T>(part, 0, keys, 0, kValueGroup);
-      else rounded_value_chains(part, kValueGroup);
+      value_chains_columns<T>(part, 0, keys, kValueGroup);
       for (int64_t r = 0; r < t.rows; ++r)
         __builtin_memcpy(o + r * a.ldo, sums + r * kValueGroup, columns * sizeof(float));
     }
@@ -475,26 +366,19 @@ SIMDATTN_INLINE int64_t value_block(const ValueTile& a, int64_t size) {
   const int64_t in_block = 131072 / (a.dim * size) / kChainGroup * kChainGroup;
   return a.fetches() ? larger(in_block, kChainGroup) : kKeyBlock;
 }
-/// Unrounded: of rows; float: of packed groups, which are whole.
 template <class T>
 void value_chains(const ValueTile& a) {
   const FlushSubnormals flush;
   const int64_t whole = a.dim / kValueGroup * kValueGroup;
-  if constexpr (std::is_same_v<T, Unrounded>) {
-    rounded_value_chains(a, whole);
-  } else {
-    const int64_t block = value_block(a, static_cast<int64_t>(sizeof(T)));
-    int64_t key = 0;
-    do {
-      // The first block ends with a group.
-      const int64_t most = block - (a.first_key + key) % kChainGroup;
-      value_chains_columns<T>(a, key, smaller(a.keys - key, most), 0, whole);
-      key += most;
-    } while (key < a.keys);
-  }
-  if constexpr (!std::is_same_v<T, float>) {
-    if (whole < a.dim) last_value_chains<T>(a, whole);
-  }
+  const int64_t block = value_block(a, static_cast<int64_t>(sizeof(T)));
+  int64_t key = 0;
+  do {
+    // The first block ends with a group.
+    const int64_t most = block - (a.first_key + key) % kChainGroup;
+    value_chains_columns<T>(a, key, smaller(a.keys - key, most), whole);
+    key += most;
+  } while (key < a.keys);
+  if (whole < a.dim) last_value_chains<T>(a, whole);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct Narrow : NarrowRows<kType> {
     }
     values_in_f32(a, simdattn::value_tile<float>);
   }
-  static void value_tile_bf16(const ValueTile& a) { values_in_f32(a, Bf16Kernels::value_tile_f32); }
+  static void value_tile_bf16(const ValueTile& a) { values_in_f32(a, Bf16Kernels::value_tile, Bf16Kernels::round); }
   static void pack_panel_bf16(const PackKeys& a) {
     NarrowRows<kType>::widen_panel(a);
     float* const panel = static_cast<float*>(a.panel);
@@ -30,8 +30,9 @@ struct Narrow : NarrowRows<kType> {
   static constexpr auto score_integers = score_block_integers;
 
  private:
-  static __attribute__((noinline)) void values_in_f32(const ValueTile& a, void (*kernel)(const ValueTile&)) {
-    NarrowRows<kType>::value_tile(a, kernel);
+  static __attribute__((noinline)) void values_in_f32(const ValueTile& a, void (*kernel)(const ValueTile&),
+                                                      void (*round)(const float*, float*, int64_t) = nullptr) {
+    NarrowRows<kType>::value_tile(a, kernel, round);
   }
 };
 

@@ -105,7 +105,8 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
 struct ScoreStorage {
   int64_t lane_bytes;
   ScoreTileFunction* const* tiles[5];  // by batches, of 1, 2, ... rows; by one batch of kTileRows alone, or null
-  int64_t wide_rows = kRowsOf<4>;      // of the largest tile of four batches
+  int64_t wide_rows = kRowsOf<4>;      // of the largest tile of four batches; 0: there is none
+  int64_t rows = kTileRows;            // of the largest tile of two
 };
 template <class T, int64_t kBatches, class Rows = std::make_integer_sequence<int64_t, kRowsOf<kBatches>>>
 struct ScoreTilesOf;
@@ -166,7 +167,7 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
     const char* const mid = column(x + kLanes);
     const char* const high = column(x + (batches == 3 ? 2 : batches / 2) * kLanes);
     ScoreTileFunction* const* const tiles = type.tiles[batches];
-    for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
+    for (RowTiles t(a.rows, type.rows); t.first < a.rows; t.next()) {
       tiles[batches == 1 ? 0 : t.rows - 1](
           {q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
            a.fetches() ? panels_to_come(a, lane_bytes, steps, batches, x, t.first, t.rows) : PrefetchPlan(), a.scales,
@@ -176,7 +177,7 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
   };
   // A tile across two panels prefetches as if panels lay side by side.
   const bool side_by_side = a.panel_stride == steps * kPanelWidth * lane_bytes;
-  if ((a.rows <= type.wide_rows || type.wide_rows == kTileRows) &&
+  if ((a.rows <= type.wide_rows || type.wide_rows == type.rows) &&
       (side_by_side || !a.fetches() || 4 * kLanes <= kPanelWidth)) {
     while (x + 4 * kLanes <= columns) strip(4);
   }
