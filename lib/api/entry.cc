@@ -12,6 +12,7 @@
 namespace drivers = simdattn::drivers;
 using simdattn::Code;
 using simdattn::Environment;
+using simdattn::Rotation;
 using simdattn::Sized;
 using simdattn::Status;
 
@@ -178,7 +179,7 @@ simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_cons
   SIMDATTN_NEED(out);
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
-  SIMDATTN_CHECK(check_reserved(options_));
+  SIMDATTN_CHECK(check_reserved(options_, Rotation::kRope));
   SIMDATTN_RESOLVE(exec);
   return drivers::rope(*uk, *x, *cos, *sin, or_absent(positions), *out, options_);
 }
@@ -209,7 +210,7 @@ simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pair
   SIMDATTN_SIZED(simdattn_rope_table_options, table);
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
-  SIMDATTN_CHECK(check_reserved(options_));
+  SIMDATTN_CHECK(check_reserved(options_, Rotation::kRope));
   SIMDATTN_RESOLVE(exec);
   const Environment environment;
   return drivers::rope_direct(*uk, *x, pairs, table_, or_absent(positions), *out, options_, exec_);
@@ -251,7 +252,7 @@ simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simda
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_append_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
-  SIMDATTN_CHECK(check_inside(options_.rope, SIMDATTN_ROTATION_TEXT("options.rope")));
+  SIMDATTN_CHECK(check_inside(options_.rope, Rotation::kAppend));
   SIMDATTN_RESOLVE(exec);
   const Environment environment;
   return drivers::kv_append(*uk, *rows, or_absent(positions), kv_, options_);
@@ -273,7 +274,7 @@ simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t 
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_key_rotation, rope);
   SIMDATTN_SIZED(simdattn_exec, exec);
-  SIMDATTN_CHECK(check_inside(rope_, SIMDATTN_ROTATION_TEXT("rope")));
+  SIMDATTN_CHECK(check_inside(rope_, Rotation::kShift));
   SIMDATTN_RESOLVE(exec);
   const Environment environment;
   return drivers::kv_shift(*uk, kv_, first, last, delta, rope_);

@@ -2,29 +2,29 @@
 
 #include <algorithm>
 
+#include "lib/contract/dtypes.h"
+
 namespace simdattn {
 namespace {
 
-#define SIMDATTN_OVERLAPS(output)     \
-  {output ": overlaps q",             \
-   output ": overlaps k",             \
-   output ": overlaps v",             \
-   output ": overlaps out",           \
-   output ": overlaps lse",           \
-   output ": overlaps acc",           \
-   output ": overlaps max",           \
-   output ": overlaps sum",           \
-   output ": overlaps cu_q",          \
-   output ": overlaps cu_k",          \
-   output ": overlaps k.block_table", \
-   output ": overlaps v.block_table", \
-   output ": overlaps k.scales",      \
-   output ": overlaps v.scales"}
-struct OverlapText {
-  const char* arrays[kAttentionArrays];
-  const char* scoring[kScoringArrays];
-};
-#define SIMDATTN_OVERLAP_TEXT(output) {SIMDATTN_OVERLAPS(output), SIMDATTN_OVERLAPS_SCORING(output)}
+constexpr Argument kBiasArgument = SIMDATTN_ARGUMENT_TEXT("scoring.bias");
+constexpr Argument kKeepArgument = SIMDATTN_ARGUMENT_TEXT("scoring.keep");
+constexpr int64_t kMaxBitStride = int64_t{1} << 32;
+
+/// Sizes of 1 broadcast.
+bool mask_shape(const ConstView<4>& mask, const std::array<int64_t, 4>& wanted) {
+  for (size_t i = 0; i < 4; ++i) {
+    if (mask.shape[i] != wanted[i] && mask.shape[i] != 1) return false;
+  }
+  return true;
+}
+
+Status check_numbers(const float* numbers, int64_t n, const char* sentence) {
+  for (int64_t h = 0; h < n && numbers != nullptr; ++h) {
+    SIMDATTN_REQUIRE(is_finite(numbers[h]), Code::kRange, sentence);
+  }
+  return {};
+}
 
 Status check_varlen(const Attention& a) {
   SIMDATTN_REQUIRE(a.n_sequences >= 0 && a.n_sequences <= kMaxSize, Code::kRange,
@@ -51,24 +51,117 @@ Status check_varlen_keys(const Attention& a, int64_t* longest) {
   return {};
 }
 
-/// Something that is written, against everything that has bytes so far.
-Status check_written(const ByteSet& written, const Attention& a, const AttentionSizes& sizes,
-                     const AttentionBytes& bytes, const OverlapText& text) {
-  if (written.empty()) return {};
-  for (int i = 0; i < bytes.count; ++i) {
-    SIMDATTN_REQUIRE(!share_bytes(written, bytes.set[i]), Code::kOverlap, text.arrays[bytes.array[i]]);
-  }
-  if (!sizes.scoring_arrays) return {};
-  const int overlapped = overlapped_scoring(written, a.scoring, sizes.scoring);
-  SIMDATTN_REQUIRE(overlapped < 0, Code::kOverlap, text.scoring[overlapped]);
+/// Something that is written: its shape, and that it shares no byte with what is kept so far.
+template <int kRank>
+Status check_output(const View<kRank>& view, ProblemArray array, const typename View<kRank>::Sizes& shape,
+                    Accept accept, Data data, const Argument& argument, const char* wrong_shape,
+                    const ProblemOverlaps& overlaps, ProblemBytes* bytes) {
+  SIMDATTN_CHECK(check_view(view, accept, argument, bytes->next(), data));
+  SIMDATTN_REQUIRE(same_numbers(view.shape, shape), Code::kShape, wrong_shape);
+  SIMDATTN_CHECK(bytes->check_apart(*bytes->next(), overlaps));
+  bytes->keep(array);
   return {};
 }
 
-bool absent(const Attention& a) { return a.out.data == nullptr && a.lse.data == nullptr && a.acc.data == nullptr; }
-
 }  // namespace
 
-Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* sizes, AttentionBytes* bytes) {
+Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data) {
+  SIMDATTN_REQUIRE(s.struct_size == sizeof(Scoring), Code::kStructSize,
+                   "scoring.struct_size: inside another struct it is that of this version");
+  SIMDATTN_REQUIRE((s.reserved[0] | s.reserved[1] | s.reserved[2] | s.reserved[3]) == 0, Code::kStructSize,
+                   "scoring.reserved: must be 0");
+  SIMDATTN_REQUIRE(!s.scale || is_finite(*s.scale), Code::kRange, "scoring.scale: must be finite");
+  SIMDATTN_REQUIRE(is_finite(s.softcap) && !is_below_zero(s.softcap), Code::kRange,
+                   "scoring.softcap: must be finite and not negative");
+  SIMDATTN_REQUIRE(s.offset == kBottomRight || (s.offset >= -kMaxOffset && s.offset <= kMaxOffset), Code::kRange,
+                   "scoring.offset: must be kBottomRight or within +-2^30");
+  SIMDATTN_REQUIRE(s.window_left >= -1 && s.window_right >= -1, Code::kRange,
+                   "scoring.window_left, window_right: must be -1 (unbounded) or not negative");
+  SIMDATTN_REQUIRE(s.chunk >= 0, Code::kRange, "scoring.chunk: must not be negative");
+  ByteSet unused;
+  const std::array<int64_t, 4> wanted = {shape.mask_batch, shape.heads, shape.mask_rows, shape.mask_columns};
+  // A mask without data is none, or one that comes later: its shape tells.
+  if (s.bias.data != nullptr || (data == Data::kLater && s.bias.shape[0] != 0)) {
+    SIMDATTN_CHECK(check_view(s.bias, Accept::kElements, kBiasArgument, &unused, data));
+    SIMDATTN_REQUIRE(mask_shape(s.bias, wanted), Code::kShape,
+                     "scoring.bias.shape: must be [batch, heads, n_q, n_kv]; sizes of 1 and strides of 0 broadcast");
+  }
+  if (s.keep.data != nullptr || (data == Data::kLater && s.keep.shape[0] != 0)) {
+    SIMDATTN_CHECK(check_view(s.keep, Accept::kMask, kKeepArgument, &unused, data));
+    SIMDATTN_REQUIRE(mask_shape(s.keep, wanted), Code::kShape,
+                     "scoring.keep.shape: must be [batch, heads, n_q, n_kv]; sizes of 1 and strides of 0 broadcast");
+  }
+  if (s.bits.data != nullptr || data == Data::kLater) {
+    SIMDATTN_REQUIRE(s.bits.columns >= 0 && s.bits.columns <= shape.mask_columns, Code::kRange,
+                     "scoring.bits.columns: must be in 0 .. n_kv");
+    for (const int64_t stride : s.bits.stride) {
+      SIMDATTN_REQUIRE(stride >= -kMaxBitStride && stride <= kMaxBitStride, Code::kStride,
+                       "scoring.bits.stride: must be within +-2^32 bytes");
+    }
+  } else {
+    SIMDATTN_REQUIRE(s.bits.columns == 0, Code::kNullPointer, "scoring.bits.data: null although columns is not 0");
+  }
+  SIMDATTN_CHECK(check_numbers(s.alibi_slopes, shape.heads, "scoring.alibi_slopes: must be finite"));
+  return check_numbers(s.bias_scale, shape.heads, "scoring.bias_scale: must be finite");
+}
+
+Status check_sequence(const Scoring& s, int64_t b, int64_t n_kv) {
+  if (s.kv_length != nullptr) {
+    SIMDATTN_REQUIRE(s.kv_length[b] >= 0 && s.kv_length[b] <= n_kv, Code::kRange,
+                     "scoring.kv_length: must be in 0 .. n_kv");
+  }
+  if (s.kv_start != nullptr) {
+    SIMDATTN_REQUIRE(s.kv_start[b] >= 0, Code::kRange, "scoring.kv_start: must not be negative");
+  }
+  if (s.prefix_end != nullptr) {
+    SIMDATTN_REQUIRE(s.prefix_end[b] >= 0, Code::kRange, "scoring.prefix_end: must not be negative");
+  }
+  if (s.offsets != nullptr) {
+    SIMDATTN_REQUIRE(s.offsets[b] >= -kMaxOffset && s.offsets[b] <= kMaxOffset, Code::kRange,
+                     "scoring.offsets: must be within +-2^30");
+  }
+  if (s.bits.columns > 0) {
+    const int64_t n = s.kv_length != nullptr ? s.kv_length[b] : n_kv;
+    SIMDATTN_REQUIRE(s.bits.columns <= n, Code::kRange, "scoring.bits.columns: more columns than keys of a sequence");
+  }
+  return {};
+}
+
+void keep_scoring(const Scoring& s, const ScoringShape& shape, ProblemBytes* bytes) {
+  // Views were checked before, so neither check fails.
+  if (s.bias.data != nullptr && check_view(s.bias, Accept::kElements, kBiasArgument, bytes->next()).ok())
+    bytes->keep(kBias);
+  if (s.keep.data != nullptr && check_view(s.keep, Accept::kMask, kKeepArgument, bytes->next()).ok())
+    bytes->keep(kKeep);
+  if (s.bits.data != nullptr) {
+    ByteSet* const set = bytes->next();
+    set->restart(s.bits.data, (s.bits.columns + 7) / 8);
+    const int64_t sizes[3] = {shape.mask_batch, shape.heads, shape.mask_rows};
+    for (size_t i = 3; i-- > 0 && !set->empty();) {
+      if (sizes[i] == 0 || !set->add(sizes[i], s.bits.stride[i])) set->clear();
+    }
+    bytes->keep(kBits);
+  }
+  const auto numbers = [&](ProblemArray array, const void* data, int64_t n) {
+    if (data != nullptr) bytes->keep(array, data, n * 4);
+  };
+  numbers(kBiasScale, s.bias_scale, shape.heads);
+  numbers(kSlopes, s.alibi_slopes, shape.heads);
+  numbers(kSinks, s.sinks, shape.heads);
+  numbers(kOffsets, s.offsets, shape.sequences);
+  numbers(kPrefixEnd, s.prefix_end, shape.sequences);
+  numbers(kKvStart, s.kv_start, shape.sequences);
+  numbers(kKvLength, s.kv_length, shape.sequences);
+}
+
+Status ProblemBytes::check_apart(const ByteSet& written, const ProblemOverlaps& overlaps) const {
+  for (int i = 0; i < count && !written.empty(); ++i) {
+    SIMDATTN_REQUIRE(!share_bytes(written, set[i]), Code::kOverlap, overlaps.text[array[i]]);
+  }
+  return {};
+}
+
+Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes) {
   AttentionSizes& p = *sizes;
   SIMDATTN_REQUIRE(is_arithmetic(a.arithmetic), Code::kRange, "arithmetic: not an Arithmetic");
   SIMDATTN_CHECK(check_view(a.q, Accept::kElements, SIMDATTN_ARGUMENT("q"), bytes->next(), data));
@@ -79,16 +172,16 @@ Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* siz
   use.varlen = a.cu_k != nullptr;
   use.data = data;
   ByteSet scales;
-  const auto keep_scales = [&](AttentionArray array) {
+  const auto keep_scales = [&](ProblemArray array) {
     if (scales.empty()) return;
     *bytes->next() = scales;
     bytes->keep(array);
   };
-  SIMDATTN_CHECK(check_kv(a.k, use, kKeysText, bytes->next(), &scales));
+  SIMDATTN_CHECK(check_kv(a.k, use, Store::kK, bytes->next(), &scales));
   bytes->keep(kK);
   keep_scales(kScalesK);
   use.rows_only = true;
-  SIMDATTN_CHECK(check_kv(a.v, use, kValuesText, bytes->next(), &scales));
+  SIMDATTN_CHECK(check_kv(a.v, use, Store::kV, bytes->next(), &scales));
   bytes->keep(kV);
   keep_scales(kScalesV);
 
@@ -118,70 +211,55 @@ Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* siz
     SIMDATTN_REQUIRE(a.v.batch == p.sequences, Code::kShape, "v.batch: must be the number of sequences");
   }
   p.scoring = {p.sequences, a.q.shape[0], p.heads, a.q.shape[2], longest};
-  p.scoring_arrays = has_arrays(a.scoring);
   return check_scoring(a.scoring, p.scoring, data);
 }
 
-Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data data, AttentionBytes* bytes) {
+Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data data, ProblemBytes* bytes) {
   const bool rows = a.q.shape[0] > 0 && a.q.shape[1] > 0 && a.q.shape[2] > 0;
-  SIMDATTN_REQUIRE(!absent(a) || !rows || data == Data::kLater, Code::kNullPointer,
+  const bool output = a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr;
+  SIMDATTN_REQUIRE(output || !rows || data == Data::kLater, Code::kNullPointer,
                    "out: null, and so are lse and the raw state: there is nothing to write");
   const bool raw = a.acc.data != nullptr || a.max.data != nullptr || a.sum.data != nullptr;
   SIMDATTN_REQUIRE(!raw || !rows || (a.acc.data != nullptr && a.max.data != nullptr && a.sum.data != nullptr),
                    Code::kNullPointer, "acc, max, sum: the raw state is all three of them");
-  const std::array<int64_t, 4> out_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], p.d_v};
-  const std::array<int64_t, 3> row_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
-  const auto add = [&](AttentionArray array, const ByteSet& set) {
-    *bytes->next() = set;
+  if (a.cu_q != nullptr) bytes->keep(kCuQ, a.cu_q, (a.n_sequences + 1) * 4);
+  if (a.cu_k != nullptr) bytes->keep(kCuK, a.cu_k, (a.n_sequences + 1) * 4);
+  const auto keep_table = [&](const ConstKv& kv, ProblemArray array) {
+    if (kv.page_size == 0) return;
+    *bytes->next() = table_bytes(kv);
     bytes->keep(array);
   };
-  if (a.cu_q != nullptr) add(kCuQ, ByteSet::of(a.cu_q, (a.n_sequences + 1) * 4));
-  if (a.cu_k != nullptr) add(kCuK, ByteSet::of(a.cu_k, (a.n_sequences + 1) * 4));
-  if (a.k.page_size > 0) add(kTableK, table_bytes(a.k));
-  if (a.v.page_size > 0) add(kTableV, table_bytes(a.v));
+  keep_table(a.k, kTableK);
+  keep_table(a.v, kTableV);
+  keep_scoring(a.scoring, p.scoring, bytes);
+  const std::array<int64_t, 4> out_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], p.d_v};
+  const std::array<int64_t, 3> row_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
   if (a.out.data != nullptr || (data == Data::kLater && a.out.shape[3] != 0)) {
-    static constexpr OverlapText kOverlaps = SIMDATTN_OVERLAP_TEXT("out");
-    SIMDATTN_CHECK(check_view(a.out, Accept::kElements, SIMDATTN_ARGUMENT("out"), bytes->next(), data));
-    SIMDATTN_REQUIRE(same_numbers(a.out.shape, out_shape), Code::kShape,
-                     "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
-    SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kOverlaps));
-    bytes->keep(kOut);
+    SIMDATTN_CHECK(check_output(a.out, kOut, out_shape, Accept::kElements, data, SIMDATTN_ARGUMENT("out"),
+                                "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]", kOutOverlaps, bytes));
   }
   if (a.lse.data != nullptr) {
-    static constexpr OverlapText kOverlaps = SIMDATTN_OVERLAP_TEXT("lse");
-    SIMDATTN_CHECK(check_view(a.lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), bytes->next()));
-    SIMDATTN_REQUIRE(same_numbers(a.lse.shape, row_shape), Code::kShape,
-                     "lse.shape: must be the first three sizes of q");
-    SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kOverlaps));
-    bytes->keep(kLse);
+    SIMDATTN_CHECK(check_output(a.lse, kLse, row_shape, Accept::kF32, Data::kNeeded, SIMDATTN_ARGUMENT("lse"),
+                                "lse.shape: must be the first three sizes of q", kLseOverlaps, bytes));
   }
   if (!raw) return {};
-  static constexpr OverlapText kAccText = SIMDATTN_OVERLAP_TEXT("acc");
-  SIMDATTN_CHECK(check_view(a.acc, Accept::kF32, SIMDATTN_ARGUMENT("acc"), bytes->next()));
-  SIMDATTN_REQUIRE(same_numbers(a.acc.shape, out_shape), Code::kShape,
-                   "acc.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]");
-  SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kAccText));
-  bytes->keep(kAcc);
-  static constexpr OverlapText kMaxText = SIMDATTN_OVERLAP_TEXT("max");
-  SIMDATTN_CHECK(check_view(a.max, Accept::kF32, SIMDATTN_ARGUMENT("max"), bytes->next()));
-  SIMDATTN_REQUIRE(same_numbers(a.max.shape, row_shape), Code::kShape, "max.shape: must be the first three sizes of q");
-  SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kMaxText));
-  bytes->keep(kMax);
-  static constexpr OverlapText kSumText = SIMDATTN_OVERLAP_TEXT("sum");
-  SIMDATTN_CHECK(check_view(a.sum, Accept::kF32, SIMDATTN_ARGUMENT("sum"), bytes->next()));
-  SIMDATTN_REQUIRE(same_numbers(a.sum.shape, row_shape), Code::kShape, "sum.shape: must be the first three sizes of q");
-  SIMDATTN_CHECK(check_written(*bytes->next(), a, p, *bytes, kSumText));
-  bytes->keep(kSum);
-  return {};
+  static constexpr ProblemOverlaps kAccOverlaps("acc: overlaps ", kProblemNames);
+  static constexpr ProblemOverlaps kMaxOverlaps("max: overlaps ", kProblemNames);
+  static constexpr ProblemOverlaps kSumOverlaps("sum: overlaps ", kProblemNames);
+  SIMDATTN_CHECK(check_output(a.acc, kAcc, out_shape, Accept::kF32, Data::kNeeded, SIMDATTN_ARGUMENT("acc"),
+                              "acc.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]", kAccOverlaps, bytes));
+  SIMDATTN_CHECK(check_output(a.max, kMax, row_shape, Accept::kF32, Data::kNeeded, SIMDATTN_ARGUMENT("max"),
+                              "max.shape: must be the first three sizes of q", kMaxOverlaps, bytes));
+  return check_output(a.sum, kSum, row_shape, Accept::kF32, Data::kNeeded, SIMDATTN_ARGUMENT("sum"),
+                      "sum.shape: must be the first three sizes of q", kSumOverlaps, bytes);
 }
 
-Status check_attention_memory(const Attention& a, const AttentionSizes& p, const AttentionBytes& bytes,
-                              const ByteSet& workspace, const ByteSet& partial) {
-  static constexpr OverlapText kWorkspace = SIMDATTN_OVERLAP_TEXT("exec.workspace");
-  static constexpr OverlapText kPartial = SIMDATTN_OVERLAP_TEXT("partial");
-  SIMDATTN_REQUIRE(!share_bytes(workspace, partial), Code::kOverlap, "exec.workspace: overlaps partial");
-  SIMDATTN_CHECK(check_written(workspace, a, p, bytes, kWorkspace));
-  return check_written(partial, a, p, bytes, kPartial);
+Status check_attention_memory(const ProblemBytes& bytes, const ByteSet& workspace, const ByteSet& partial) {
+  static constexpr ProblemOverlaps kWorkspace("exec.workspace: overlaps ", kProblemNames);
+  static constexpr ProblemOverlaps kPartial("partial: overlaps ", kProblemNames);
+  SIMDATTN_APART("exec.workspace", workspace, "partial", &partial);
+  SIMDATTN_CHECK(bytes.check_apart(workspace, kWorkspace));
+  return bytes.check_apart(partial, kPartial);
 }
 
 namespace {
@@ -203,8 +281,7 @@ bool same_scale(const Scoring& s, const Scoring& t) {
   return s.scale.given == t.scale.given && (!s.scale || s.scale.value == t.scale.value);
 }
 
-}  // namespace
-
+/// The sentence of the first thing but addresses of data that differs; null: nothing does.
 const char* problem_difference(const Attention& a, const Attention& b) {
   const Scoring& s = a.scoring;
   const Scoring& t = b.scoring;
@@ -236,6 +313,8 @@ const char* problem_difference(const Attention& a, const Attention& b) {
   if (!same_numbers(s.bits.stride, t.bits.stride)) return "scoring.bits.stride" SIMDATTN_NUMBER_OF_THE_PLAN;
   return nullptr;
 }
+
+}  // namespace
 
 Status check_attention_workspace(const Exec& exec, size_t needed) {
   SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace,

@@ -7,10 +7,10 @@
 
 namespace simdattn {
 
-/// One dimension of a ByteSet.
-struct ByteSetDim {
-  int64_t count;  // at least 2
-  int64_t step;   // in bytes, of any sign; `first` is moved already. 0 where the same bytes come again
+/// The dimensions of a ByteSet.
+struct ByteSetDims {
+  int64_t step[4];   // in bytes, of any sign; `first` is moved already. 0 where the same bytes come again
+  int32_t count[4];  // at least 2
 };
 
 /// What a ByteSet is but for its dimensions: small enough for registers.
@@ -26,7 +26,7 @@ struct ByteExtent {
   bool nested;    // if so, every step goes beyond all that was added before, and no byte comes twice
 
   /// ByteSet::add, of a set with these dims.
-  [[nodiscard]] bool add(int64_t count, int64_t stride, int64_t unit, ByteSetDim* dims) {
+  [[nodiscard]] bool add(int64_t count, int64_t stride, int64_t unit, ByteSetDims* dims) {
     if (count == 1) return true;  // its stride means nothing
     int64_t reach;
     if (__builtin_mul_overflow(stride, (count - 1) * unit, &reach) || reach > kMaxReach || reach < -kMaxReach) {
@@ -37,9 +37,8 @@ struct ByteExtent {
     nested = nested && step >= span;
     first += static_cast<uintptr_t>(down);
     span += reach - 2 * down;
-    dims[outer].count = count;
-    dims[outer].step = step;
-    ++outer;
+    dims->count[outer] = static_cast<int32_t>(count);
+    dims->step[outer++] = step;
     return true;
   }
 };
@@ -54,12 +53,11 @@ struct ByteExtent {
 /// It holds numbers alone, no pointer into what it was made from. self_overlap() is fastest for dimensions that were
 /// added from the innermost to the outermost, and answers the same for every order.
 struct ByteSet : ByteExtent {
-  using Dim = ByteSetDim;
-  static constexpr int kMaxDims = 5;
+  static constexpr int kMaxDims = 4;
   /// Largest `width`.
   static constexpr int64_t kMaxWidth = int64_t{1} << 58;
 
-  Dim dims[kMaxDims];  // those in use alone are written
+  ByteSetDims dims;  // those in use alone are written
 
   ByteSet() { clear(); }
   /// `bytes` contiguous bytes, at most kMaxWidth; none if `data` is null or `bytes` is not positive.
@@ -74,18 +72,13 @@ struct ByteSet : ByteExtent {
     outer = 0;
     nested = true;
   }
-  void clear() {
-    first = 0;
-    span = width = 0;
-    outer = 0;
-    nested = true;
-  }
+  void clear() { restart(nullptr, 0); }
   bool empty() const { return span == 0; }
 
   /// Repeats the set `count` times (1 .. 2^30) at every `stride` units of `unit` bytes (1 .. 2^30), of any sign. False,
   /// with the set as it was, if it would reach further than kMaxReach. Not for an empty set; at most kMaxDims times.
   [[nodiscard]] bool add(int64_t count, int64_t stride, int64_t unit = 1) {
-    return ByteExtent::add(count, stride, unit, dims);
+    return ByteExtent::add(count, stride, unit, &dims);
   }
 };
 

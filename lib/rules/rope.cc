@@ -3,15 +3,43 @@
 namespace simdattn {
 namespace {
 
-bool is_block(int64_t block, int64_t dim) {
+#define SIMDATTN_OF_ROTATION(of, rule) \
+  (of == Rotation::kRope ? rule : of == Rotation::kAppend ? "options.rope." rule : "rope." rule)
+
+constexpr Argument kCos[] = {SIMDATTN_ARGUMENT_TEXT("cos"), SIMDATTN_ARGUMENT_TEXT("options.rope.cos"),
+                             SIMDATTN_ARGUMENT_TEXT("rope.cos")};
+constexpr Argument kSin[] = {SIMDATTN_ARGUMENT_TEXT("sin"), SIMDATTN_ARGUMENT_TEXT("options.rope.sin"),
+                             SIMDATTN_ARGUMENT_TEXT("rope.sin")};
+constexpr const char* kSinShape[] = {"sin.shape != cos.shape", "options.rope.sin.shape != options.rope.cos.shape",
+                                     "rope.sin.shape != rope.cos.shape"};
+
+Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim, Rotation of, const char* too_many) {
+  SIMDATTN_REQUIRE(options.pairing == RopePairing::kInterleaved || options.pairing == RopePairing::kHalfSplit,
+                   Code::kRange, SIMDATTN_OF_ROTATION(of, "options.pairing: not a RopePairing"));
+  SIMDATTN_REQUIRE(options.first_dim >= 0 && options.first_dim <= dim, Code::kRange,
+                   SIMDATTN_OF_ROTATION(of, "options.first_dim: must be in 0 .. head dimension"));
+  SIMDATTN_REQUIRE(pairs <= (dim - options.first_dim) / 2, Code::kShape, too_many);
+  return {};
+}
+
+Status check_rope_table(const ConstView<2>& cos, const ConstView<2>& sin, const RopeOptions& options, int64_t dim,
+                        Rotation of, ByteSet* cos_bytes, ByteSet* sin_bytes) {
+  const auto name = static_cast<size_t>(of);
+  SIMDATTN_CHECK(check_view(cos, Accept::kF32, kCos[name], cos_bytes));
+  SIMDATTN_CHECK(check_view(sin, Accept::kF32, kSin[name], sin_bytes));
+  SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, kSinShape[name]);
+  return check_rope_options(options, cos.shape[1], dim, of,
+                            SIMDATTN_OF_ROTATION(of, "cos.shape[1]: first_dim + 2 * pairs exceeds the head dimension"));
+}
+
+bool is_hadamard_block(int64_t block, int64_t dim) {
   if (block == 0) return true;
   return block > 0 && block <= kMaxHadamardBlock && (block & (block - 1)) == 0 && dim % block == 0;
 }
 
-/// Every position in low .. limit - 1; where the view is absent, positions are start .. start + n - 1.
-Status check_positions(const ConstView<2>& positions, int64_t start, int64_t batch, int64_t n, int64_t low,
-                       int64_t limit, ByteSet* extent) {
-  extent->clear();
+/// Every position is a row of cos and sin, of which there are `limit`.
+Status check_positions(const ConstView<2>& positions, int64_t start, int64_t batch, int64_t n, int64_t limit,
+                       ByteSet* bytes) {
   if (positions.data == nullptr) {
     SIMDATTN_REQUIRE(start >= 0 && (start < limit || (start == limit && n == 0)), Code::kRange,
                      "options.start: not a row of cos and sin");
@@ -19,53 +47,67 @@ Status check_positions(const ConstView<2>& positions, int64_t start, int64_t bat
                      "options.start: start + rows are more than the rows of cos and sin");
     return {};
   }
-  SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), extent));
+  SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), bytes));
   SIMDATTN_REQUIRE(positions.shape[0] == batch && positions.shape[1] == n, Code::kShape,
                    "positions.shape: must be [batch, rows]");
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, start, b, i);
-      SIMDATTN_REQUIRE(p >= low && p < limit, Code::kRange,
+      SIMDATTN_REQUIRE(p >= 0 && p < limit, Code::kRange,
                        "positions: outside the rows 0 .. n_positions-1 of cos and sin");
     }
   }
   return {};
 }
 
+/// x, and an output of its shape that may be x.
+Status check_rows(const ConstView<4>& x, const View<4>& out, ByteSet* x_bytes, ByteSet* out_bytes) {
+  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), x_bytes));
+  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), out_bytes));
+  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
+  return {};
+}
+Status check_in_place(const ConstView<4>& x, const View<4>& out, const ByteSet& x_bytes, const ByteSet& out_bytes) {
+  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(out_bytes, x_bytes), Code::kOverlap,
+                   "out: overlaps x without being x");
+  return {};
+}
+
 }  // namespace
 
-Status check_key_hadamard(int64_t block, int64_t dim, const char* sentence) {
-  SIMDATTN_REQUIRE(is_block(block, dim) && (block == 0 || dim <= kMaxHadamardRow), Code::kRange, sentence);
+Status check_inside(const KeyRotation& r, Rotation of) {
+  SIMDATTN_REQUIRE(r.struct_size == sizeof r, Code::kStructSize,
+                   SIMDATTN_OF_ROTATION(of, "struct_size: inside another struct it is that of this version"));
+  SIMDATTN_REQUIRE((r.reserved[0] | r.reserved[1]) == 0, Code::kStructSize,
+                   SIMDATTN_OF_ROTATION(of, "reserved: must be 0"));
+  SIMDATTN_REQUIRE(r.options.struct_size == sizeof r.options, Code::kStructSize,
+                   SIMDATTN_OF_ROTATION(of, "options.struct_size: inside another struct it is that of this version"));
+  return check_reserved(r.options, of);
+}
+
+Status check_reserved(const RopeOptions& o, Rotation of) {
+  SIMDATTN_REQUIRE((o.reserved[0] | o.reserved[1]) == 0, Code::kStructSize,
+                   SIMDATTN_OF_ROTATION(of, "options.reserved: must be 0"));
   return {};
+}
+
+Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin) {
+  SIMDATTN_REQUIRE(
+      is_hadamard_block(r.hadamard_block, dim) && (r.hadamard_block == 0 || dim <= kMaxHadamardRow), Code::kRange,
+      SIMDATTN_OF_ROTATION(
+          of,
+          "hadamard_block: must be 0, or a power of two up to 4096 that divides kv.dim, which is then at most 8192"));
+  return has_table(r) ? check_rope_table(r.cos, r.sin, r.options, dim, of, cos, sin) : Status();
 }
 
 Status check_hadamard(const ConstView<4>& x, const View<4>& out, int64_t block, bool* empty) {
   ByteSet ex, eo;
-  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
-  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
+  SIMDATTN_CHECK(check_rows(x, out, &ex, &eo));
   SIMDATTN_REQUIRE(x.shape[3] >= 1, Code::kShape, "x.shape[3]: the dimension must be at least 1");
-  SIMDATTN_REQUIRE(is_block(block, x.shape[3]), Code::kRange,
+  SIMDATTN_REQUIRE(is_hadamard_block(block, x.shape[3]), Code::kRange,
                    "block: must be 0, or a power of two up to 4096 that divides the dimension");
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
   *empty = eo.empty();
-  return {};
-}
-
-Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
-                  const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, bool* empty) {
-  ByteSet ex, eo, ec, es, ep;
-  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
-  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
-  const int64_t n = x.shape[2];
-  SIMDATTN_CHECK(check_rope_table(cos, sin, options, x.shape[3], kRope, &ec, &es));
-  SIMDATTN_CHECK(check_positions(positions, options.start, x.shape[0], n, 0, cos.shape[0], &ep));
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
-  SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), Code::kOverlap,
-                   "out: overlaps cos, sin or positions");
-  *empty = eo.empty();
-  return {};
+  return check_in_place(x, out, ex, eo);
 }
 
 Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out, bool* empty) {
@@ -75,19 +117,30 @@ Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4
   SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
   SIMDATTN_REQUIRE(same_shape(p, x), Code::kShape, "p.shape != x.shape; broadcast by stride 0");
   SIMDATTN_REQUIRE(same_shape(out, x), Code::kShape, "out.shape != x.shape");
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(eo, ex), Code::kOverlap, "out: overlaps x without being x");
-  SIMDATTN_REQUIRE(!share_bytes(eo, ep), Code::kOverlap, "out: overlaps p");
+  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
+  SIMDATTN_APART("out", eo, "p", &ep);
+  *empty = eo.empty();
+  return {};
+}
+
+Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
+                  const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, bool* empty) {
+  ByteSet ex, eo, ec, es, ep;
+  SIMDATTN_CHECK(check_rows(x, out, &ex, &eo));
+  SIMDATTN_CHECK(check_rope_table(cos, sin, options, x.shape[3], Rotation::kRope, &ec, &es));
+  SIMDATTN_CHECK(check_positions(positions, options.start, x.shape[0], x.shape[2], cos.shape[0], &ep));
+  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
+  SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), Code::kOverlap,
+                   "out: overlaps cos, sin or positions");
   *empty = eo.empty();
   return {};
 }
 
 Status check_rope_direct_rows(const ConstView<4>& x, int64_t pairs, const View<4>& out, const RopeOptions& options,
                               RopeDirectBytes* bytes) {
-  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &bytes->x));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &bytes->out));
-  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
+  SIMDATTN_CHECK(check_rows(x, out, &bytes->x, &bytes->out));
   SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, Code::kRange, "pairs: must be in 1 .. 2^20");
-  return check_rope_options(options, pairs, x.shape[3], kRope,
+  return check_rope_options(options, pairs, x.shape[3], Rotation::kRope,
                             "pairs: first_dim + 2 * pairs exceeds the head dimension");
 }
 
@@ -95,46 +148,25 @@ Status check_rope_direct_positions(const ConstView<4>& x, const RopeTableOptions
                                    const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
                                    const RopeDirectBytes& bytes, const Exec& exec, size_t needed) {
   ByteSet ep;
-  const int64_t batch = x.shape[0];
   const int64_t n = x.shape[2];
-  const bool given = positions.data != nullptr;
-  if (given) {
+  if (positions.data != nullptr) {
     SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes, Code::kShape,
                      "positions.shape[0]: must be 1 or the number of position axes in table.mrope_section");
-    SIMDATTN_REQUIRE(positions.shape[1] == batch && positions.shape[2] == n, Code::kShape,
+    SIMDATTN_REQUIRE(positions.shape[1] == x.shape[0] && positions.shape[2] == n, Code::kShape,
                      "positions.shape: must be [axes, batch, rows]");
-    SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), &ep));
-  } else {
-    SIMDATTN_REQUIRE(positions.shape[0] == 0 || positions.shape[1] == 0 || positions.shape[2] == 0, Code::kNullPointer,
-                     "positions.data: null although its shape is not empty");
-    SIMDATTN_REQUIRE(
-        options.start > -kPositionLimit && options.start < kPositionLimit && n <= kPositionLimit - options.start,
-        Code::kRange, "options.start: every position must be in (-2^31, 2^31)");
   }
-  for (int64_t axis = 0; given && axis < positions.shape[0]; ++axis) {
-    for (int64_t b = 0; b < batch; ++b) {
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t p = index_at(positions.data, positions.dtype,
-                                   axis * positions.stride[0] + b * positions.stride[1] + i * positions.stride[2]);
-        SIMDATTN_REQUIRE(p > -kPositionLimit && p < kPositionLimit, Code::kRange,
-                         "positions: every position must be in (-2^31, 2^31)");
-      }
-    }
-  }
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(bytes.out, bytes.x), Code::kOverlap,
-                   "out: overlaps x without being x");
-  SIMDATTN_REQUIRE(!share_bytes(bytes.out, ep), Code::kOverlap, "out: overlaps positions");
+  SIMDATTN_CHECK(check_table_positions(positions, options.start, n,
+                                       "options.start: every position must be in (-2^31, 2^31)", &ep));
+  SIMDATTN_CHECK(check_in_place(x, out, bytes.x, bytes.out));
+  SIMDATTN_APART("out", bytes.out, "positions", &ep);
   SIMDATTN_REQUIRE(!overlaps_options(bytes.out, table), Code::kOverlap, "out: overlaps an array of table");
-  if (needed > 0) {
-    SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace, "exec.workspace: null; see rope_direct_workspace");
-    SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, Code::kWorkspace,
-                     "exec.workspace_bytes: less than rope_direct_workspace(pairs)");
-    const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
-    SIMDATTN_REQUIRE(!share_bytes(memory, bytes.out), Code::kOverlap, "exec.workspace: overlaps out");
-    SIMDATTN_REQUIRE(!share_bytes(memory, bytes.x), Code::kOverlap, "exec.workspace: overlaps x");
-    SIMDATTN_REQUIRE(!share_bytes(memory, ep), Code::kOverlap, "exec.workspace: overlaps positions");
-    SIMDATTN_REQUIRE(!overlaps_options(memory, table), Code::kOverlap, "exec.workspace: overlaps an array of table");
-  }
+  if (needed == 0) return {};
+  SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace, "exec.workspace: null; see rope_direct_workspace");
+  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, Code::kWorkspace,
+                   "exec.workspace_bytes: less than rope_direct_workspace(pairs)");
+  const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
+  SIMDATTN_APART("exec.workspace", memory, "out, x, positions", &bytes.out, &bytes.x, &ep);
+  SIMDATTN_REQUIRE(!overlaps_options(memory, table), Code::kOverlap, "exec.workspace: overlaps an array of table");
   return {};
 }
 

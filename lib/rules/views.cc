@@ -68,7 +68,7 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
     extent.nested = true;
     for (size_t i = kLast; good && i-- > 0;) {
       const int64_t n = v.shape[i];
-      if (n != 1) good = is_size(n) && extent.add(n, v.stride[i], size, bytes->dims);
+      if (n != 1) good = is_size(n) && extent.add(n, v.stride[i], size, &bytes->dims);
     }
     if (good && (kConst || extent.nested)) [[likely]] {
       static_cast<ByteExtent&>(*bytes) = extent;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "include/simdattn/simdattn.h"
 #include "lib/rules/overlap.h"
@@ -27,6 +28,29 @@ inline constexpr int64_t kMaxOffset = int64_t{1} << 30;
   do {                                                           \
     if (!(condition)) return ::simdattn::Status{code, sentence}; \
   } while (false)
+
+/// How many names "a, b, c" has.
+constexpr size_t names_in(std::string_view names) {
+  size_t n = 1;
+  for (const char c : names) n += c == ',';
+  return n;
+}
+/// A sentence about each name of such a list: `before`, the name, `after`. A constant: no call puts sentences together.
+template <size_t kNames>
+struct Sentences {
+  char text[kNames][64] = {};
+
+  consteval Sentences(std::string_view before, std::string_view names, std::string_view after = "") {
+    for (auto& sentence : text) {
+      const std::string_view name = names.substr(0, names.find(','));
+      char* end = sentence;
+      for (const std::string_view part : {before, name, after}) {
+        for (const char c : part) *end++ = c;
+      }
+      names.remove_prefix(name.size() == names.size() ? name.size() : name.size() + 2);
+    }
+  }
+};
 
 constexpr bool is_arithmetic(Arithmetic a) { return a >= Arithmetic::kF32 && a <= Arithmetic::kInt8; }
 
@@ -52,6 +76,21 @@ struct Argument {
     static constexpr ::simdattn::Argument kText = SIMDATTN_ARGUMENT_TEXT(name); \
     return kText;                                                               \
   }())
+
+/// That `written`, the bytes of what `output` names, shares none with arrays of which `names` are the names in the same order.
+#define SIMDATTN_APART(output, written, names, ...)                                                             \
+  do {                                                                                                          \
+    static constexpr ::simdattn::Sentences<::simdattn::names_in(names)> kOverlaps(output ": overlaps ", names); \
+    SIMDATTN_CHECK(::simdattn::check_apart(written, {__VA_ARGS__}, kOverlaps));                                 \
+  } while (false)
+template <size_t kArrays>
+Status check_apart(const ByteSet& written, const ByteSet* const (&arrays)[kArrays],
+                   const Sentences<kArrays>& overlaps) {
+  for (size_t i = 0; i < kArrays; ++i) {
+    SIMDATTN_REQUIRE(!share_bytes(*arrays[i], written), Code::kOverlap, overlaps.text[i]);
+  }
+  return {};
+}
 
 /// Which types an array may have: bit size_t(DType) of those.
 enum class Accept : uint8_t {

@@ -36,7 +36,7 @@ struct PlanState {
     uint64_t lengths;    // digest
     int64_t first(bool splits) const { return splits ? first_task : first_row_block; }
   } group[kMaxGroups];
-  AttentionBytes bytes;  // which memory of a range may not touch
+  ProblemBytes bytes;  // which memory of a range may not touch
 
   AttentionMemory memory(void* workspace) const { return {operands, division.sizes.d_v, workspace}; }
 };
@@ -101,9 +101,9 @@ Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool 
   const PlannedTasks planned = {s->target, s->has_data, d.split, d.tasks, d.reduce_tasks};
   SIMDATTN_CHECK(check_task_range(plan, &planned, first, last, reduce, partial, partial_size, exec));
   if (first == last) return {};
-  SIMDATTN_CHECK(check_attention_memory(
-      s->problem, d.sizes, s->bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(plan.workspace_bytes)),
-      ByteSet::of(d.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
+  SIMDATTN_CHECK(
+      check_attention_memory(s->bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(plan.workspace_bytes)),
+                             ByteSet::of(d.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
   const bool splits = d.split && !reduce;
   int64_t g = 0;
   while (g + 1 < s->groups && s->group[g + 1].first(splits) <= first) ++g;
@@ -120,7 +120,7 @@ Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool 
 Status drivers::attention(const Attention& a, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
-  AttentionBytes bytes;
+  ProblemBytes bytes;
   Division d;
   SIMDATTN_CHECK(check_attention_inputs(a, Data::kNeeded, &d.sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, d.sizes, Data::kNeeded, &bytes));
@@ -133,8 +133,7 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
   const OperandBytes operands = operand_bytes(*uk, a, d.sizes);
   const size_t needed = AttentionMemory(operands, d.sizes.d_v, nullptr).w.bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
-  SIMDATTN_CHECK(
-      check_attention_memory(a, d.sizes, bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
+  SIMDATTN_CHECK(check_attention_memory(bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
 
   const KernelHooks hooks(uk->attention[slot(a.arithmetic)]);
   const AttentionRun run = {a, d, *uk, {operands, d.sizes.d_v, exec.workspace}};
@@ -148,7 +147,7 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   SIMDATTN_CHECK(resolve(exec, &target));
   SIMDATTN_CHECK(check_plan_size(*plan));
   const Data data = has_data(a) ? Data::kNeeded : Data::kLater;
-  AttentionBytes bytes;
+  ProblemBytes bytes;
   Division d;
   SIMDATTN_CHECK(check_attention_inputs(a, data, &d.sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, d.sizes, data, &bytes));
@@ -191,7 +190,7 @@ Status drivers::attention_bind(const Attention& a, AttentionPlan* plan) {
   auto* s = const_cast<PlanState*>(state_of(*plan));
   SIMDATTN_CHECK(check_bound_problem(a, s == nullptr ? nullptr : &s->problem));
   AttentionSizes sizes;
-  AttentionBytes bytes;
+  ProblemBytes bytes;
   SIMDATTN_CHECK(check_attention_inputs(a, Data::kNeeded, &sizes, &bytes));
   SIMDATTN_CHECK(check_attention_outputs(a, sizes, Data::kNeeded, &bytes));
   SIMDATTN_CHECK(check_bound_data(has_data(a) || s->division.tasks == 0));

@@ -152,7 +152,7 @@ Status check_pages(const Attention& a, const Division& d, int64_t s, int64_t fir
       if (static_cast<uint32_t>(table[i]) < static_cast<uint32_t>(kv->n_pages)) continue;
       const Interval keys = {std::max(i * kv->page_size, seen.lo), std::min((i + 1) * kv->page_size, seen.hi)};
       SIMDATTN_REQUIRE(table[i] < 0 && hidden(a, d.sizes.heads, q, first_row, last_row, keys), Code::kRange,
-                       kv == &a.k ? kKeysText.pages : kValuesText.pages);
+                       page_sentence(kv == &a.k ? Store::kK : Store::kV));
     }
   }
   return {};
