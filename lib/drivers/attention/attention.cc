@@ -17,7 +17,7 @@ namespace simdattn {
 namespace {
 
 /// Sequences are remembered in at most this many groups: where the group's tasks begin, and what its lengths were.
-constexpr int64_t kMaxGroups = 32;
+constexpr int64_t kMaxGroups = 24;
 constexpr uint64_t kPlanMark = 0x6E6C7061'6E747461u;
 
 /// What AttentionPlan::internal holds.
