@@ -310,20 +310,20 @@ TEST(Overlap, SlicesOfOneBufferTakeFewTries) {
   int64_t shared = 0;
   const int64_t n = cases(20000);
   for (int64_t i = 0; i < n; ++i) {
-    int64_t sizes[5];
+    int64_t sizes[ByteSet::kMaxDims];
     for (int64_t& size : sizes)
       size = random.of({int64_t{1}, int64_t{2}, int64_t{3}, int64_t{5}, int64_t{8}, int64_t{31}, int64_t{32},
                         int64_t{100}, int64_t{300}});
     const int64_t dim = random.of({int64_t{1}, int64_t{64}, int64_t{80}, int64_t{128}}) * 4;
     const bool gaps = random.coin();  // after rows, matrices, ...
-    int64_t gap[5];
+    int64_t gap[ByteSet::kMaxDims];
     for (int64_t& bytes : gap) bytes = gaps && random.coin() ? 4 * random.integer(1, 100) : 0;
-    int64_t steps[5];
+    int64_t steps[ByteSet::kMaxDims];
     for (int64_t& by : steps) by = random.one_in(4) ? random.integer(1, 4) : 1;
     const auto slice = [&] {
       Array a = {kBuffer, {}, dim};
       int64_t step = dim;
-      for (size_t k = 0; k < 5; ++k) {
+      for (size_t k = 0; k < ByteSet::kMaxDims; ++k) {
         const int64_t size = sizes[k];
         step += gap[k];
         const int64_t by = steps[k];
