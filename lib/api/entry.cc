@@ -25,11 +25,22 @@ const V& or_absent(const V* view) {
   return view == nullptr ? kAbsent : *view;
 }
 
+/// Refuses the first pointer that is null.
+template <size_t kPointers, class... P>
+Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
+  static_assert(kPointers == sizeof...(P));
+  size_t there = 0;
+  const bool all = ((pointers != nullptr && ++there > 0) && ...);
+  return all ? Status() : Status{Code::kNullPointer, null.text[there]};
+}
+
 }  // namespace
 
-/// A view or array that must be there.
-#define SIMDATTN_NEED(argument) \
-  SIMDATTN_REQUIRE(argument != nullptr, Code::kNullPointer, #argument ": the pointer must not be null")
+/// Views and arrays that must be there.
+#define SIMDATTN_NEED(...)                                                                                        \
+  static constexpr simdattn::Sentences<simdattn::names_in(#__VA_ARGS__)> kNull("", #__VA_ARGS__,                  \
+                                                                               ": the pointer must not be null"); \
+  SIMDATTN_CHECK(need(kNull, __VA_ARGS__))
 /// `name_` is the caller's struct in today's version.
 #define SIMDATTN_SIZED(type, name)                                 \
   const Sized<type> name##_sized(name);                            \
@@ -52,9 +63,7 @@ extern "C" {
 
 simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_const_view4* k, const simdattn_view4* out,
                                 const simdattn_score_options* options, const simdattn_exec* exec) {
-  SIMDATTN_NEED(q);
-  SIMDATTN_NEED(k);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(q, k, out);
   SIMDATTN_SIZED(simdattn_score_options, options);
   SIMDATTN_EXEC(exec);
   return drivers::scores(*uk, *q, *k, *out, options_, exec_);
@@ -66,8 +75,7 @@ size_t simdattn_scores_workspace(simdattn_arithmetic arithmetic, int64_t d_qk) {
 
 simdattn_status simdattn_softmax(const simdattn_const_view2* x, const simdattn_view2* out, const simdattn_view1* lse,
                                  const simdattn_exec* exec) {
-  SIMDATTN_NEED(x);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(x, out);
   SIMDATTN_EXEC(exec);
   return drivers::softmax(*uk, *x, *out, or_absent(lse));
 }
@@ -75,8 +83,7 @@ simdattn_status simdattn_softmax(const simdattn_const_view2* x, const simdattn_v
 simdattn_status simdattn_masked_softmax(const simdattn_const_view4* x, const simdattn_view4* out,
                                         const simdattn_scoring* scoring, const simdattn_view3* lse,
                                         const simdattn_exec* exec) {
-  SIMDATTN_NEED(x);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(x, out);
   SIMDATTN_SIZED(simdattn_scoring, scoring);
   SIMDATTN_EXEC(exec);
   return drivers::masked_softmax(*uk, *x, *out, scoring_, or_absent(lse));
@@ -85,9 +92,7 @@ simdattn_status simdattn_masked_softmax(const simdattn_const_view4* x, const sim
 simdattn_status simdattn_weighted_values(const simdattn_const_view4* p, const simdattn_const_view4* v,
                                          const simdattn_view4* out, const simdattn_value_options* options,
                                          const simdattn_exec* exec) {
-  SIMDATTN_NEED(p);
-  SIMDATTN_NEED(v);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(p, v, out);
   SIMDATTN_SIZED(simdattn_value_options, options);
   SIMDATTN_EXEC(exec);
   return drivers::weighted_values(*uk, *p, *v, *out, options_, exec_);
@@ -100,9 +105,7 @@ size_t simdattn_weighted_values_workspace(simdattn_arithmetic arithmetic, int64_
 simdattn_status simdattn_gaussian_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
                                          const simdattn_view4* out, const simdattn_score_options* options,
                                          const simdattn_exec* exec) {
-  SIMDATTN_NEED(q);
-  SIMDATTN_NEED(k);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(q, k, out);
   SIMDATTN_SIZED(simdattn_score_options, options);
   SIMDATTN_EXEC(exec);
   const Environment environment;
@@ -112,10 +115,7 @@ simdattn_status simdattn_gaussian_scores(const simdattn_const_view4* q, const si
 simdattn_status simdattn_bilinear_scores(const simdattn_const_view4* q, const simdattn_const_view3* m,
                                          const simdattn_const_view4* k, const simdattn_view4* out,
                                          const simdattn_score_options* options, const simdattn_exec* exec) {
-  SIMDATTN_NEED(q);
-  SIMDATTN_NEED(m);
-  SIMDATTN_NEED(k);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(q, m, k, out);
   SIMDATTN_SIZED(simdattn_score_options, options);
   SIMDATTN_EXEC(exec);
   const Environment environment;
@@ -130,10 +130,7 @@ simdattn_status simdattn_additive_scores(const simdattn_const_view4* q, const si
                                          const simdattn_const_view2* w, const simdattn_view4* out,
                                          const simdattn_const_view3* wq, const simdattn_const_view3* wk,
                                          const simdattn_exec* exec) {
-  SIMDATTN_NEED(q);
-  SIMDATTN_NEED(k);
-  SIMDATTN_NEED(w);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(q, k, w, out);
   SIMDATTN_EXEC(exec);
   const Environment environment;
   return drivers::additive_scores(*uk, *q, *k, *w, *out, or_absent(wq), or_absent(wk), exec_);
@@ -152,8 +149,7 @@ simdattn_status simdattn_alibi_slopes(int64_t heads, float* slopes) {
 
 simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_view4* out, int64_t block,
                                   const simdattn_exec* exec) {
-  SIMDATTN_NEED(x);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(x, out);
   SIMDATTN_EXEC(exec);
   const Environment environment;
   return drivers::hadamard(*uk, *x, *out, block);
@@ -161,9 +157,7 @@ simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_
 
 simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_const_view4* p,
                                   const simdattn_view4* out, const simdattn_exec* exec) {
-  SIMDATTN_NEED(x);
-  SIMDATTN_NEED(p);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(x, p, out);
   SIMDATTN_EXEC(exec);
   const Environment environment;
   return drivers::add_rows(*uk, *x, *p, *out);
@@ -173,10 +167,7 @@ simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_cons
                               const simdattn_const_view2* sin, const simdattn_const_view2* positions,
                               const simdattn_view4* out, const simdattn_rope_options* options,
                               const simdattn_exec* exec) {
-  SIMDATTN_NEED(x);
-  SIMDATTN_NEED(cos);
-  SIMDATTN_NEED(sin);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(x, cos, sin, out);
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
   SIMDATTN_CHECK(check_reserved(options_, Rotation::kRope));
@@ -194,8 +185,7 @@ simdattn_status simdattn_rope_frequencies(double* inv_freq, int64_t pairs, doubl
 simdattn_status simdattn_rope_table(const simdattn_view2* cos, const simdattn_view2* sin,
                                     const simdattn_rope_table_options* options, const simdattn_const_view2* positions,
                                     int64_t first) {
-  SIMDATTN_NEED(cos);
-  SIMDATTN_NEED(sin);
+  SIMDATTN_NEED(cos, sin);
   SIMDATTN_SIZED(simdattn_rope_table_options, options);
   const Environment environment;
   return drivers::rope_table(*cos, *sin, options_, or_absent(positions), first);
@@ -205,8 +195,7 @@ simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pair
                                      const simdattn_rope_table_options* table, const simdattn_const_view3* positions,
                                      const simdattn_view4* out, const simdattn_rope_options* options,
                                      const simdattn_exec* exec) {
-  SIMDATTN_NEED(x);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(x, out);
   SIMDATTN_SIZED(simdattn_rope_table_options, table);
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
@@ -247,8 +236,7 @@ simdattn_kv simdattn_contiguous_scales(simdattn_kv kv, float* scales) {
 simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simdattn_const_view2* positions,
                                    const simdattn_kv* kv, const simdattn_append_options* options,
                                    const simdattn_exec* exec) {
-  SIMDATTN_NEED(rows);
-  SIMDATTN_NEED(kv);
+  SIMDATTN_NEED(rows, kv);
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_append_options, options);
   SIMDATTN_SIZED(simdattn_exec, exec);
@@ -260,8 +248,7 @@ simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simda
 
 simdattn_status simdattn_dequantise(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
                                     const simdattn_exec* exec) {
-  SIMDATTN_NEED(kv);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(kv, out);
   SIMDATTN_SIZED(simdattn_const_kv, kv);
   SIMDATTN_EXEC(exec);
   const Environment environment;
@@ -291,8 +278,7 @@ simdattn_status simdattn_attention(const simdattn_attention_problem* problem, co
 
 simdattn_status simdattn_attention_plan(const simdattn_attention_problem* problem, simdattn_plan* plan,
                                         const simdattn_exec* exec) {
-  SIMDATTN_NEED(problem);
-  SIMDATTN_NEED(plan);
+  SIMDATTN_NEED(problem, plan);
   SIMDATTN_SIZED(simdattn_attention_problem, problem);
   SIMDATTN_SIZED(simdattn_exec, exec);
   const Environment environment;
@@ -300,8 +286,7 @@ simdattn_status simdattn_attention_plan(const simdattn_attention_problem* proble
 }
 
 simdattn_status simdattn_attention_bind(const simdattn_attention_problem* problem, simdattn_plan* plan) {
-  SIMDATTN_NEED(problem);
-  SIMDATTN_NEED(plan);
+  SIMDATTN_NEED(problem, plan);
   SIMDATTN_SIZED(simdattn_attention_problem, problem);
   const Environment environment;
   return drivers::attention_bind(problem_, plan);
@@ -326,9 +311,7 @@ simdattn_status simdattn_attention_reduce(const simdattn_plan* plan, int64_t fir
 simdattn_status simdattn_attention_merge(const simdattn_const_view5* parts, const simdattn_const_view4* part_lse,
                                          const simdattn_view4* out, const simdattn_view3* lse, const float* sinks,
                                          const simdattn_exec* exec) {
-  SIMDATTN_NEED(parts);
-  SIMDATTN_NEED(part_lse);
-  SIMDATTN_NEED(out);
+  SIMDATTN_NEED(parts, part_lse, out);
   SIMDATTN_SIZED(simdattn_exec, exec);
   const Environment environment;
   return drivers::attention_merge(*parts, *part_lse, *out, or_absent(lse), sinks, exec_);

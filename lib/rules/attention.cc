@@ -324,16 +324,6 @@ Status check_attention_workspace(const Exec& exec, size_t needed) {
   return {};
 }
 
-Status check_task_count(bool too_many) {
-  SIMDATTN_REQUIRE(!too_many, Code::kShape, "q.shape: rows and heads of all sequences are more than 2^63 tasks");
-  return {};
-}
-
-Status check_partial_bytes(bool split, size_t bytes) {
-  SIMDATTN_REQUIRE(!split || bytes > 0, Code::kShape, "v.dim: the partial states of all splits are too large");
-  return {};
-}
-
 Status check_plan_size(const AttentionPlan& plan) {
   SIMDATTN_REQUIRE(plan.struct_size == sizeof(AttentionPlan), Code::kStructSize,
                    "plan.struct_size: not that of this version");
@@ -344,11 +334,6 @@ Status check_bound_problem(const Attention& a, const Attention* planned) {
   SIMDATTN_REQUIRE(planned != nullptr, Code::kStalePlan, "plan: not made by attention_plan");
   const char* const different = problem_difference(a, *planned);
   SIMDATTN_REQUIRE(different == nullptr, Code::kStalePlan, different);
-  return {};
-}
-
-Status check_bound_data(bool there) {
-  SIMDATTN_REQUIRE(there, Code::kNullPointer, "problem: arrays are still null");
   return {};
 }
 
@@ -374,12 +359,6 @@ Status check_task_range(const AttentionPlan& plan, const PlannedTasks* planned, 
     SIMDATTN_REQUIRE(partial_size >= plan.partial_bytes, Code::kWorkspace,
                      "partial_bytes: less than plan.partial_bytes");
   }
-  return {};
-}
-
-Status check_planned_lengths(bool same) {
-  SIMDATTN_REQUIRE(same, Code::kStalePlan,
-                   "plan: cu_q, cu_k, kv_length, kv_start, prefix_end or offsets are not those that it was made from");
   return {};
 }
 

@@ -99,15 +99,22 @@ Status check_attention_memory(const ProblemBytes& bytes, const ByteSet& workspac
 Status check_attention_workspace(const Exec& exec, size_t needed);
 
 /// `too_many`: the tasks of all sequences cannot be counted.
-Status check_task_count(bool too_many);
+inline Status check_task_count(bool too_many) {
+  return !too_many ? Status()
+                   : Status{Code::kShape, "q.shape: rows and heads of all sequences are more than 2^63 tasks"};
+}
 /// `bytes`: of all partial states, 0 if they cannot be counted.
-Status check_partial_bytes(bool split, size_t bytes);
+inline Status check_partial_bytes(bool split, size_t bytes) {
+  return !split || bytes > 0 ? Status() : Status{Code::kShape, "v.dim: the partial states of all splits are too large"};
+}
 /// A plan to be filled, or to be bound.
 Status check_plan_size(const AttentionPlan& plan);
 /// `planned`: the problem of the plan, of which all but addresses of data is that of `a`; null: it holds none.
 Status check_bound_problem(const Attention& a, const Attention* planned);
 /// `there`: every array of a problem with tasks is.
-Status check_bound_data(bool there);
+inline Status check_bound_data(bool there) {
+  return there ? Status() : Status{Code::kNullPointer, "problem: arrays are still null"};
+}
 
 /// A plan whose tasks are to run.
 Status check_planned_size(const AttentionPlan& plan);
@@ -123,7 +130,12 @@ struct PlannedTasks {
 Status check_task_range(const AttentionPlan& plan, const PlannedTasks* planned, int64_t first, int64_t last,
                         bool reduce, const void* partial, size_t partial_size, const Exec& exec);
 /// `same`: the lengths of the sequences are those of the plan.
-Status check_planned_lengths(bool same);
+inline Status check_planned_lengths(bool same) {
+  return same ? Status()
+              : Status{
+                    Code::kStalePlan,
+                    "plan: cu_q, cu_k, kv_length, kv_start, prefix_end or offsets are not those that it was made from"};
+}
 
 }  // namespace simdattn
 

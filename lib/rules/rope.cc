@@ -67,11 +67,6 @@ Status check_rows(const ConstView<4>& x, const View<4>& out, ByteSet* x_bytes, B
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
   return {};
 }
-Status check_in_place(const ConstView<4>& x, const View<4>& out, const ByteSet& x_bytes, const ByteSet& out_bytes) {
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(out_bytes, x_bytes), Code::kOverlap,
-                   "out: overlaps x without being x");
-  return {};
-}
 
 }  // namespace
 

@@ -55,9 +55,7 @@ Status check_softmax_rows(const ConstView<kRank>& x, const View<kRank>& out, Byt
   SIMDATTN_CHECK(check_view(x, Accept::kF32, SIMDATTN_ARGUMENT("x"), x_bytes));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), out_bytes));
   SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(*out_bytes, *x_bytes), Code::kOverlap,
-                   "out: overlaps x without being x");
-  return {};
+  return check_in_place(x, out, *x_bytes, *out_bytes);
 }
 
 }  // namespace

@@ -131,6 +131,15 @@ bool same_elements(const BasicView<kRank, kA>& a, const BasicView<kRank, kB>& b)
   return a.data == b.data && a.dtype == b.dtype && same_numbers(a.stride, b.stride);
 }
 
+/// That `out` is x, or shares no byte with it.
+template <int kRank>
+Status check_in_place(const BasicView<kRank, true>& x, const BasicView<kRank, false>& out, const ByteSet& x_bytes,
+                      const ByteSet& out_bytes) {
+  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(out_bytes, x_bytes), Code::kOverlap,
+                   "out: overlaps x without being x");
+  return {};
+}
+
 template <int kRank, bool kA, bool kB>
 bool same_shape(const BasicView<kRank, kA>& a, const BasicView<kRank, kB>& b) {
   return same_numbers(a.shape, b.shape);
