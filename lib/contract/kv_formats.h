@@ -137,7 +137,6 @@ struct ByteFormat {
   static constexpr int64_t units(int64_t dim) { return (dim + 3) / 4; }
   static constexpr int64_t unit_at(int64_t unit) { return kUnitBytes * unit; }
   static SIMDATTN_FORMAT_INLINE void put_block_scales(const uint8_t*, int64_t, uint8_t*, int64_t) {}
-  static SIMDATTN_FORMAT_INLINE void take_block_scales(const uint8_t*, int64_t, int64_t, uint8_t*) {}
 
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
     Code::encode(x, dim, row, scale);
@@ -363,10 +362,6 @@ struct BlockFormat {
   }
   static SIMDATTN_FORMAT_INLINE void put_block_scales(const uint8_t* row, int64_t dim, uint8_t* panel, int64_t column) {
     for (int64_t b = 0; b < dim / kBlock; ++b) std::memcpy(panel + scale_at(dim, b, column), row + b * kBlockBytes, 2);
-  }
-  static SIMDATTN_FORMAT_INLINE void take_block_scales(const uint8_t* panel, int64_t dim, int64_t column,
-                                                       uint8_t* row) {
-    for (int64_t b = 0; b < dim / kBlock; ++b) std::memcpy(row + b * kBlockBytes, panel + scale_at(dim, b, column), 2);
   }
   /// The scales of a block of a panel.
   static SIMDATTN_FORMAT_INLINE void panel_scales(const uint8_t* panel, int64_t dim, int64_t block, float* d) {

@@ -27,113 +27,139 @@ struct PlainCodec {
   }
 };
 
+/// What depends on the type. All else is one body for all types.
+struct NarrowRow {
+  int64_t block_bytes;  // of 32 numbers
+  int64_t scale_bytes;  // of those, at their beginning; 0: a scale stands beside each row
+  int64_t block_units;  // of 32 numbers in a panel
+  decltype(&PlainCodec<KvType::kInt8>::rows) rows;
+  decltype(&PlainCodec<KvType::kInt8>::encode) encode;
+
+  int64_t bytes(int64_t dim) const { return dim * block_bytes / 32; }
+  const float* scales_from(const float* scales, int64_t token) const {
+    return scale_bytes > 0 ? nullptr : scales + token;
+  }
+  /// f(offset in a row, offset in a panel, bytes) of all that a row has in column `column` of a panel.
+  template <class F>
+  SIMDATTN_FORMAT_INLINE void for_each_piece(int64_t dim, int64_t column, const F& f) const {
+    constexpr std::integral_constant<size_t, 2> kScale;
+    constexpr std::integral_constant<size_t, kUnitBytes> kUnit;
+    constexpr int64_t kPitch = kUnitBytes * kPanelWidth;
+    const int64_t units = (dim * block_units + 31) / 32;
+    const int64_t together = scale_bytes > 0 ? block_units : units;
+    int64_t in_row = 0, scale = units * kPitch + column * 2, unit = column * kUnitBytes;
+    for (int64_t u = 0; u < units; u += together, scale += kPanelWidth * 2) {
+      if (scale_bytes > 0) f(in_row, scale, kScale);
+      in_row += scale_bytes;
+      for (int64_t i = 0; i < together; ++i, in_row += kUnitBytes, unit += kPitch) f(in_row, unit, kUnit);
+    }
+  }
+
+  void put(const StoreRows& a, int64_t t, uint8_t* row) const {
+    const char* const from = static_cast<const char*>(a.rows) + t * a.ld;
+    float none;
+    if (a.as_stored) std::memcpy(row, from, static_cast<size_t>(bytes(a.dim)));
+    else encode(reinterpret_cast<const float*>(from), a.dim, row, scale_bytes > 0 ? &none : a.scales + t);
+  }
+  void take(const LoadRows& a, int64_t t, const uint8_t* row) const {
+    char* const to = static_cast<char*>(a.rows) + t * a.ld;
+    if (a.as_stored) std::memcpy(to, row, static_cast<size_t>(bytes(a.dim)));
+    else rows(row, 0, scales_from(a.scales, t), 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
+  }
+};
+/// A row of codes of any type, with room for the rest of its last unit.
+using NarrowRowBuffer = uint8_t[row_bytes(KvType::kQ8_0, kMaxNarrowDim) + kUnitBytes];
+
+#define SIMDATTN_NARROW_SLOT __attribute__((noinline)) inline
+SIMDATTN_NARROW_SLOT void store_narrow_rows(const StoreRows& a, const NarrowRow& type) {
+  for (int64_t t = 0; t < a.tokens; ++t) type.put(a, t, static_cast<uint8_t*>(a.out) + t * a.stride);
+}
+SIMDATTN_NARROW_SLOT void load_narrow_rows(const LoadRows& a, const NarrowRow& type) {
+  for (int64_t t = 0; t < a.tokens; ++t) type.take(a, t, static_cast<const uint8_t*>(a.in) + t * a.stride);
+}
+SIMDATTN_NARROW_SLOT void store_narrow_panels(const StoreRows& a, const NarrowRow& type) {
+  alignas(64) NarrowRowBuffer row;
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    const int64_t j = a.column + t;
+    uint8_t* const panel = static_cast<uint8_t*>(a.out) + j / kPanelWidth * a.stride;
+    std::memset(row + type.bytes(a.dim), 0, kUnitBytes);
+    type.put(a, t, row);
+    type.for_each_piece(a.dim, j % kPanelWidth, [&](int64_t in_row, int64_t in_panel, auto bytes) {
+      std::memcpy(panel + in_panel, row + in_row, bytes);
+    });
+  }
+}
+SIMDATTN_NARROW_SLOT void load_narrow_panels(const LoadRows& a, const NarrowRow& type) {
+  alignas(64) NarrowRowBuffer row;
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    const int64_t j = a.column + t;
+    const uint8_t* const panel = static_cast<const uint8_t*>(a.in) + j / kPanelWidth * a.stride;
+    type.for_each_piece(a.dim, j % kPanelWidth, [&](int64_t in_row, int64_t in_panel, auto bytes) {
+      std::memcpy(row + in_row, panel + in_panel, bytes);
+    });
+    type.take(a, t, row);
+  }
+}
+/// `kernel`, which takes f32, if need be as `round` leaves it: some keys and columns at a time become f32 in L1. The keys of a step of
+/// kBF16 stay together.
+SIMDATTN_NARROW_SLOT void narrow_value_tile(const ValueTile& a, const NarrowRow& type, void (*kernel)(const ValueTile&),
+                                            void (*round)(const float*, float*, int64_t)) {
+  constexpr int64_t kKeys = 32, kColumns = 128;
+  alignas(64) float wide[kKeys * kColumns];
+  int64_t j = 0;
+  do {
+    const int64_t most = kKeys - (a.first_key + j) % kKeys;
+    const int64_t keys = most < a.keys - j ? most : a.keys - j;
+    for (int64_t c = 0; c < a.dim; c += kColumns) {
+      ValueTile tile = a;
+      tile.dim = kColumns < a.dim - c ? kColumns : a.dim - c;
+      type.rows(static_cast<const uint8_t*>(a.v) + j * a.key_stride, a.key_stride, type.scales_from(a.scales, j), keys,
+                c, tile.dim, wide, kColumns);
+      for (int64_t k = 0; round != nullptr && k < keys; ++k) {
+        round(wide + k * kColumns, wide + k * kColumns, tile.dim);
+      }
+      tile.w = a.w + j;
+      tile.v = wide;
+      tile.scales = nullptr;
+      tile.first_key = a.first_key + j;
+      tile.key_stride = kColumns * 4;
+      tile.group_stride = kValueGroup * 4;
+      tile.keys = keys;
+      tile.o = a.o + c;
+      tile.alpha = j == 0 ? a.alpha : nullptr;
+      tile.fetch = Fetch::kNone;
+      kernel(tile);
+    }
+    j += keys;
+  } while (j < a.keys);
+}
+#undef SIMDATTN_NARROW_SLOT
+
 /// All that does not multiply, of one type.
 template <KvType kType, class Codec = PlainCodec<kType>>
 struct NarrowSlots {
-  using Format = FormatOf<kType>;
-  static constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
-  /// A row of codes with room for the rest of its last unit.
-  static constexpr size_t kRowBuffer = static_cast<size_t>(row_bytes(kType, kMaxNarrowDim)) + kUnitBytes;
+  static constexpr int64_t kBlockBytes = row_bytes(kType, 32), kScaleBytes = has_scales(kType) ? 0 : 2;
+  static constexpr NarrowRow kRow = {kBlockBytes, kScaleBytes, (kBlockBytes - kScaleBytes) / kUnitBytes, Codec::rows,
+                                     Codec::encode};
 
-  static const uint8_t* at(const void* p, int64_t bytes) { return static_cast<const uint8_t*>(p) + bytes; }
-  static uint8_t* at(void* p, int64_t bytes) { return static_cast<uint8_t*>(p) + bytes; }
-  static float scale_of(const float* scales, int64_t token) { return has_scales(kType) ? scales[token] : 1.0f; }
-
-  static SIMDATTN_FORMAT_INLINE bool all_finite(const FiniteRows& a) {
+  static bool all_finite(const FiniteRows& a) {
     for (int64_t j = 0; j < a.keys; ++j) {
-      if (!Format::finite(at(a.rows, j * a.token_stride), a.dim, scale_of(a.scales, j))) return false;
+      const uint8_t* const row = static_cast<const uint8_t*>(a.rows) + j * a.token_stride;
+      if (!FormatOf<kType>::finite(row, a.dim, has_scales(kType) ? a.scales[j] : 1.0f)) return false;
     }
     return true;
   }
-
-  static SIMDATTN_FORMAT_INLINE void row_to_bytes(const StoreRows& a, int64_t t, uint8_t* row) {
-    const uint8_t* const from = at(a.rows, t * a.ld);
-    if (a.as_stored) {
-      std::memcpy(row, from, static_cast<size_t>(row_bytes_of<kType>(a.dim)));
-    } else {
-      float none;
-      Codec::encode(reinterpret_cast<const float*>(from), a.dim, row, has_scales(kType) ? a.scales + t : &none);
-    }
-  }
-  static SIMDATTN_FORMAT_INLINE void bytes_to_row(const LoadRows& a, int64_t t, const uint8_t* row) {
-    uint8_t* const to = at(a.rows, t * a.ld);
-    if (a.as_stored) {
-      std::memcpy(to, row, static_cast<size_t>(row_bytes_of<kType>(a.dim)));
-    } else {
-      const float scale = scale_of(a.scales, t);
-      Codec::rows(row, 0, &scale, 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
-    }
-  }
-
-  static SIMDATTN_FORMAT_INLINE void store_rows(const StoreRows& a) {
-    for (int64_t t = 0; t < a.tokens; ++t) row_to_bytes(a, t, at(a.out, t * a.stride));
-  }
-  static SIMDATTN_FORMAT_INLINE void load_rows(const LoadRows& a) {
-    for (int64_t t = 0; t < a.tokens; ++t) bytes_to_row(a, t, at(a.in, t * a.stride));
-  }
-  static SIMDATTN_FORMAT_INLINE void store_panels(const StoreRows& a) {
-    alignas(64) uint8_t row[kRowBuffer];
-    const int64_t units = Format::units(a.dim);
-    for (int64_t t = 0; t < a.tokens; ++t) {
-      const int64_t j = a.column + t;
-      std::memset(row + row_bytes_of<kType>(a.dim), 0, kUnitBytes);
-      row_to_bytes(a, t, row);
-      uint8_t* const panel = at(a.out, j / kPanelWidth * a.stride);
-      uint8_t* const column = panel + j % kPanelWidth * kUnitBytes;
-      for (int64_t u = 0; u < units; ++u) std::memcpy(column + u * kUnitPitch, row + Format::unit_at(u), kUnitBytes);
-      Format::put_block_scales(row, a.dim, panel, j % kPanelWidth);
-    }
-  }
-  static SIMDATTN_FORMAT_INLINE void load_panels(const LoadRows& a) {
-    alignas(64) uint8_t row[kRowBuffer];
-    const int64_t units = Format::units(a.dim);
-    for (int64_t t = 0; t < a.tokens; ++t) {
-      const int64_t j = a.column + t;
-      const uint8_t* const panel = at(a.in, j / kPanelWidth * a.stride);
-      const uint8_t* const column = panel + j % kPanelWidth * kUnitBytes;
-      for (int64_t u = 0; u < units; ++u) std::memcpy(row + Format::unit_at(u), column + u * kUnitPitch, kUnitBytes);
-      Format::take_block_scales(panel, a.dim, j % kPanelWidth, row);
-      bytes_to_row(a, t, row);
-    }
-  }
-
+  static void store_rows(const StoreRows& a) { store_narrow_rows(a, kRow); }
+  static void load_rows(const LoadRows& a) { load_narrow_rows(a, kRow); }
+  static void store_panels(const StoreRows& a) { store_narrow_panels(a, kRow); }
+  static void load_panels(const LoadRows& a) { load_narrow_panels(a, kRow); }
   /// A panel as f32 numbers [dim][32].
-  static SIMDATTN_FORMAT_INLINE void widen_panel(const PackKeys& a) {
-    Codec::panel(at(a.from, 0), a.scales, a.dim, static_cast<float*>(a.panel));
+  static void widen_panel(const PackKeys& a) {
+    Codec::panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
   }
-
-  /// `kernel`, which takes f32, if need be as `round` leaves it: some keys and columns at a time become f32 in L1. The keys of a step of
-  /// kBF16 stay together.
-  static SIMDATTN_FORMAT_INLINE void value_tile(const ValueTile& a, void (*kernel)(const ValueTile&),
-                                                void (*round)(const float*, float*, int64_t) = nullptr) {
-    constexpr int64_t kKeys = 32, kColumns = 128;
-    alignas(64) float wide[kKeys * kColumns];
-    int64_t j = 0;
-    do {
-      const int64_t most = kKeys - (a.first_key + j) % kKeys;
-      const int64_t keys = most < a.keys - j ? most : a.keys - j;
-      for (int64_t c = 0; c < a.dim; c += kColumns) {
-        ValueTile tile = a;
-        tile.dim = kColumns < a.dim - c ? kColumns : a.dim - c;
-        Codec::rows(at(a.v, j * a.key_stride), a.key_stride, a.scales + (has_scales(kType) ? j : 0), keys, c, tile.dim,
-                    wide, kColumns);
-        for (int64_t k = 0; round != nullptr && k < keys; ++k) {
-          round(wide + k * kColumns, wide + k * kColumns, tile.dim);
-        }
-        tile.w = a.w + j;
-        tile.v = wide;
-        tile.scales = nullptr;
-        tile.first_key = a.first_key + j;
-        tile.key_stride = kColumns * 4;
-        tile.group_stride = kValueGroup * 4;
-        tile.keys = keys;
-        tile.o = a.o + c;
-        tile.alpha = j == 0 ? a.alpha : nullptr;
-        tile.fetch = Fetch::kNone;
-        kernel(tile);
-      }
-      j += keys;
-    } while (j < a.keys);
+  static void value_tile(const ValueTile& a, void (*kernel)(const ValueTile&),
+                         void (*round)(const float*, float*, int64_t) = nullptr) {
+    narrow_value_tile(a, kRow, kernel, round);
   }
 };
 

@@ -19,21 +19,17 @@ struct Narrow : NarrowRows<kType> {
     if constexpr (fused_rows > 0) {
       if (a.rows <= fused_rows && add_code_values<kType>(a)) return;
     }
-    values_in_f32(a, simdattn::value_tile<float>);
+    NarrowRows<kType>::value_tile(a, simdattn::value_tile<float>);
   }
-  static void value_tile_bf16(const ValueTile& a) { values_in_f32(a, Bf16Kernels::value_tile, Bf16Kernels::round); }
+  static void value_tile_bf16(const ValueTile& a) {
+    NarrowRows<kType>::value_tile(a, Bf16Kernels::value_tile, Bf16Kernels::round);
+  }
   static void pack_panel_bf16(const PackKeys& a) {
     NarrowRows<kType>::widen_panel(a);
     float* const panel = static_cast<float*>(a.panel);
     Bf16Kernels::round(panel, panel, a.dim * kPanelWidth);
   }
   static constexpr auto score_integers = score_block_integers;
-
- private:
-  static __attribute__((noinline)) void values_in_f32(const ValueTile& a, void (*kernel)(const ValueTile&),
-                                                      void (*round)(const float*, float*, int64_t) = nullptr) {
-    NarrowRows<kType>::value_tile(a, kernel, round);
-  }
 };
 
 }  // namespace

@@ -128,11 +128,17 @@ constexpr ValueTileFunction* const* three_value_batches() {
   if constexpr (kThreeBatches) return ValueTilesOf<T, 3>::kTiles;
   return nullptr;
 }
+/// One batch of other types goes through f32: last_columns().
+template <class T>
+constexpr ValueTileFunction* const* one_value_batch() {
+  if constexpr (std::is_same_v<T, float>) return ValueTilesOf<T, 1>::kTiles;
+  return nullptr;
+}
 template <class T>
 constexpr ValueStorage kValueStorage = {
     static_cast<int64_t>(sizeof(T)),
-    {nullptr, ValueTilesOf<T, 1>::kTiles, ValueTilesOf<T, 2>::kTiles, three_value_batches<T>(),
-     ValueTilesOf<T, 4>::kTiles, nullptr, nullptr, nullptr, ValueTilesOf<T, 8>::kTiles},
+    {nullptr, one_value_batch<T>(), ValueTilesOf<T, 2>::kTiles, three_value_batches<T>(), ValueTilesOf<T, 4>::kTiles,
+     nullptr, nullptr, nullptr, ValueTilesOf<T, 8>::kTiles},
     widen_last<T>};
 
 /// Keys [key, key + keys) of a ValueTile.
