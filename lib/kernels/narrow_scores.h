@@ -19,10 +19,10 @@ template <class Code>
 Code code_in(BlockFormat<Code>);
 template <KvType kType>
 using CodeOf = decltype(code_in(FormatOf<kType>()));
-/// Types of integers have tiles in common, and so have those of fp8: what else they differ in, a tile asks once a block or a unit.
-template <KvType kType>
-using TileCodeOf =
-    std::conditional_t<kIsFp8<CodeOf<kType>>, E4M3Code, std::conditional_t<kType == KvType::kQ4_0, Q4Code, Int8Code>>;
+/// Types of fp8 have tiles in common, and of panels so have those of integers: what else they differ in, a tile asks once a block or a unit.
+template <KvType kType, bool kInRows>
+using TileCodeOf = std::conditional_t<kIsFp8<CodeOf<kType>>, E4M3Code,
+                                      std::conditional_t<kType == KvType::kQ8_0 && !kInRows, Int8Code, CodeOf<kType>>>;
 
 /// Number i of the unit in each lane. Nibbles: the lower ones of four bytes, then the upper ones.
 template <int i, class Code>
@@ -121,6 +121,7 @@ constexpr int64_t kWideRows = 2;
 template <class Code, bool kInRows, int64_t kRows>
 __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, bool e4m3) {
   constexpr bool kFp8 = kIsFp8<Code>, kNibbles = std::is_same_v<Code, Q4Code>;
+  constexpr bool kInBlocks = kNibbles || std::is_same_v<Code, Q8Code>;
   constexpr int64_t kBatches = kRows <= kWideRows ? 4 : 2, kHalf = kBatches / 2;
   constexpr int64_t kBytes = kBatches * kLanes * kUnitBytes;
   constexpr int64_t kBlockUnits = kNibbles ? 4 : 8;
@@ -156,7 +157,7 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
         fetched += kBytes;
       }
       if constexpr (kInRows) {
-        if (pieces.any()) pieces.transpose(kFp8 ? 0 : kNibbles ? kBlockUnits : pieces.block_units);
+        if (pieces.any()) pieces.transpose(kInBlocks ? kBlockUnits : 0);
       }
     }
     if constexpr (kFp8) {
@@ -177,7 +178,7 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
     low += kUnitPitch;
     high += kUnitPitch;
   };
-  const bool in_blocks = kNibbles || (!kFp8 && a.scales == nullptr);
+  const bool in_blocks = kInBlocks || (!kFp8 && !kInRows && a.scales == nullptr);
   // Two bytes for each column.
   const auto scales_of = [&](const char* units, int64_t column) SIMDATTN_LAMBDA {
     return Cursor<const uint8_t>(reinterpret_cast<const uint8_t*>(units) +
@@ -227,7 +228,7 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
 /// As tables of tiles call it.
 template <KvType kType, bool kInRows, int64_t kRows>
 void score_codes_of(const ScoreTileArguments& a) {
-  score_codes_tile<TileCodeOf<kType>, kInRows, kRows>(a, kType == KvType::kFp8E4M3);
+  score_codes_tile<TileCodeOf<kType, kInRows>, kInRows, kRows>(a, kType == KvType::kFp8E4M3);
 }
 /// One or two rows of a panel that is left, which no rows follow: each is all rows of a tile.
 template <KvType kType, int64_t kRows>

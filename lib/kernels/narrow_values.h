@@ -115,8 +115,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
 template <KvType kType, int64_t kRows, int64_t kBatches>
 void value_codes_of(const ValueTileArguments& a, const float* w, const void* values, float* sums, const float* alphas,
                     uintptr_t next) {
-  using Code = std::conditional_t<kType == KvType::kFp8E5M2, E4M3Code, CodeOf<kType>>;
-  value_codes_tile<Code, kRows, kBatches>(a, w, values, sums, alphas, next, kType == KvType::kFp8E4M3);
+  value_codes_tile<CodeOf<kType>, kRows, kBatches>(a, w, values, sums, alphas, next, kType == KvType::kFp8E4M3);
 }
 template <KvType kType, int64_t kBatches,
           class Rows = std::make_integer_sequence<int64_t, smaller(kRowsOf<kBatches>, kFusedRows)>>
