@@ -60,7 +60,7 @@ template <class Code>
 constexpr bool kIsFp8 = false;
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
 constexpr bool kIsFp8<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> = true;
-/// fp8 as f16 numbers, which an instruction converts, subnormal ones too: both types in one loop. Numbers are 1 / power of what they should
+/// fp8 as f16 numbers, which an instruction converts, subnormal ones too; a type at run time. Numbers are 1 / power of what they should
 /// be, and of e4m3 NaN is a number: note_nan() tells.
 struct Fp8AsF16 {
   bool e4m3;
