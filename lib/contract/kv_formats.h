@@ -148,25 +148,6 @@ struct ByteFormat {
   static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* row, float scale, int64_t first, int64_t n, float* out) {
     for (int64_t i = 0; i < n; ++i) out[i] = Code::template number<0>(row[first + i]) * scale;
   }
-  static SIMDATTN_FORMAT_INLINE void decode_panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
-    float factors[kPanelWidth];
-    std::memcpy(factors, scales, sizeof factors);
-    for (int64_t d = 0; d < dim; d += 4, panel += kUnitBytes * kPanelWidth) {
-      uint32_t w[kPanelWidth];
-      std::memcpy(w, panel, sizeof w);
-      float* const y = out + d * kPanelWidth;
-      decode_unit<0>(w, factors, y);
-      if (d + 1 < dim) decode_unit<8>(w, factors, y + kPanelWidth);
-      if (d + 2 < dim) decode_unit<16>(w, factors, y + 2 * kPanelWidth);
-      if (d + 3 < dim) decode_unit<24>(w, factors, y + 3 * kPanelWidth);
-    }
-  }
-
- private:
-  template <int kBit>
-  static SIMDATTN_FORMAT_INLINE void decode_unit(const uint32_t* w, const float* scales, float* out) {
-    for (int64_t j = 0; j < kPanelWidth; ++j) out[j] = Code::template number<kBit>(w[j]) * scales[j];
-  }
 };
 
 // ---- Blocks of 32 that begin with an f16 scale d -----------------------------------------------------------------------
@@ -209,14 +190,6 @@ struct Q8Code {
   }
   static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* codes, float d, float* out) {
     for (int64_t i = 0; i < 32; ++i) out[i] = Int8Code::number<0>(codes[i]) * d;
-  }
-  /// Unit `unit` of a block of a panel, [32][4].
-  static SIMDATTN_FORMAT_INLINE void decode_unit(const uint32_t* w, int64_t unit, const float* d, float* out) {
-    float* const y = out + 4 * unit * kPanelWidth;
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[j] = Int8Code::number<0>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[kPanelWidth + j] = Int8Code::number<8>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[2 * kPanelWidth + j] = Int8Code::number<16>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[3 * kPanelWidth + j] = Int8Code::number<24>(w[j]) * d[j];
   }
 };
 
@@ -261,18 +234,6 @@ struct Q4Code {
   static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* codes, float d, float* out) {
     for (int64_t i = 0; i < 16; ++i) out[i] = number<0>(codes[i]) * d;
     for (int64_t i = 0; i < 16; ++i) out[16 + i] = number<4>(codes[i]) * d;
-  }
-  static SIMDATTN_FORMAT_INLINE void decode_unit(const uint32_t* w, int64_t unit, const float* d, float* out) {
-    float* const y = out + 4 * unit * kPanelWidth;
-    constexpr int64_t kUpper = 16 * kPanelWidth;
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[j] = number<0>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[kPanelWidth + j] = number<8>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[2 * kPanelWidth + j] = number<16>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[3 * kPanelWidth + j] = number<24>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + j] = number<4>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + kPanelWidth + j] = number<12>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + 2 * kPanelWidth + j] = number<20>(w[j]) * d[j];
-    for (int64_t j = 0; j < kPanelWidth; ++j) y[kUpper + 3 * kPanelWidth + j] = number<28>(w[j]) * d[j];
   }
 
  private:
@@ -381,19 +342,6 @@ struct BlockFormat {
   static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* row, float /*scale*/, int64_t first, int64_t n, float* out) {
     row += first / kBlock * kBlockBytes;
     for (int64_t i = 0; i < n; i += kBlock, row += kBlockBytes) Code::decode(row + kScaleBytes, f16_at(row), out + i);
-  }
-  static SIMDATTN_FORMAT_INLINE void decode_panel(const uint8_t* panel, const float* /*scales*/, int64_t dim,
-                                                  float* out) {
-    for (int64_t b = 0; b < dim / kBlock; ++b) {
-      float d[kPanelWidth];
-      panel_scales(panel, dim, b, d);
-      const uint8_t* const block = panel + b * kUnits * kUnitBytes * kPanelWidth;
-      for (int64_t u = 0; u < kUnits; ++u) {
-        uint32_t w[kPanelWidth];
-        std::memcpy(w, block + u * kUnitBytes * kPanelWidth, sizeof w);
-        Code::decode_unit(w, u, d, out + b * kBlock * kPanelWidth);
-      }
-    }
   }
 };
 

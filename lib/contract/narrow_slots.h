@@ -17,10 +17,6 @@ struct PlainCodec {
       FormatOf<kType>::decode(rows + j * stride, has_scales(kType) ? scales[j] : 1.0f, first, n, out + j * ld);
     }
   }
-  /// A panel as numbers [dim][32].
-  static SIMDATTN_FORMAT_INLINE void panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
-    FormatOf<kType>::decode_panel(panel, scales, dim, out);
-  }
   /// A row of numbers as codes, of types that are written.
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
     if constexpr (!is_read_only(kType)) FormatOf<kType>::encode(x, dim, row, scale);
@@ -133,6 +129,22 @@ SIMDATTN_NARROW_SLOT void narrow_value_tile(const ValueTile& a, const NarrowRow&
     j += keys;
   } while (j < a.keys);
 }
+/// A panel as numbers [dim][32], column by column.
+SIMDATTN_NARROW_SLOT void widen_narrow_panel(const PackKeys& a, const NarrowRow& type) {
+  alignas(64) NarrowRowBuffer row;
+  for (int64_t j = 0; j < kPanelWidth; ++j) {
+    type.for_each_piece(a.dim, j, [&](int64_t in_row, int64_t in_panel, auto bytes) {
+      std::memcpy(row + in_row, static_cast<const uint8_t*>(a.from) + in_panel, bytes);
+    });
+    float* const out = static_cast<float*>(a.panel) + j;
+    for (int64_t d = 0; d < a.dim; d += 32) {
+      float numbers[32];
+      const int64_t n = 32 < a.dim - d ? 32 : a.dim - d;
+      type.rows(row, 0, type.scales_from(a.scales, j), 1, d, n, numbers, 0);
+      for (int64_t i = 0; i < n; ++i) out[(d + i) * kPanelWidth] = numbers[i];
+    }
+  }
+}
 #undef SIMDATTN_NARROW_SLOT
 
 /// All that does not multiply, of one type.
@@ -155,7 +167,11 @@ struct NarrowSlots {
   static void load_panels(const LoadRows& a) { load_narrow_panels(a, kRow); }
   /// A panel as f32 numbers [dim][32].
   static void widen_panel(const PackKeys& a) {
-    Codec::panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
+    if constexpr (requires { Codec::panel; }) {
+      Codec::panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
+    } else {
+      widen_narrow_panel(a, kRow);
+    }
   }
   static void value_tile(const ValueTile& a, void (*kernel)(const ValueTile&),
                          void (*round)(const float*, float*, int64_t) = nullptr) {
