@@ -70,14 +70,11 @@ constexpr int64_t kTileOfFour = kParts == 2 && kX86 ? 2 : 4;
 /// Keys per pass: a multiple of kKeysOf and of kLanes.
 constexpr int64_t kKeysPerPass = kParts == 2 ? 24 : 16;
 
-/// Stores the partial sums of kQ queries and kK keys in the order of memory: two stores to one line commit together.
+/// Stores the partial sums of kQ queries and kK keys in the order of memory.
 template <int64_t kQ, int64_t kK>
 SIMDATTN_INLINE void store_tile(Registers<kQ * kK>& folded, float* sums, int64_t key) {
-  unroll<kQ * kPieces * kK>([&](auto n) SIMDATTN_LAMBDA {
-    constexpr int64_t kRow = n / (kPieces * kK);
-    constexpr int64_t kKey = n % kK;
-    store_sums<n / kK % kPieces>(reg<kRow * kK + kKey>(folded), sums + kRow * kKeysPerPass * kLanes, key + kKey);
-  });
+  unroll<kQ * kK>(
+      [&](auto n) SIMDATTN_LAMBDA { store(reg<n>(folded), sums + (n / kK * kKeysPerPass + key + n % kK) * kLanes); });
 }
 
 /// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on; `q_tail` has the

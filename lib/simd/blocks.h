@@ -71,6 +71,25 @@ SIMDATTN_INLINE Floats folded(const float* sums) {
 }
 SIMDATTN_INLINE Floats fold_keys(const float* sums) { return folded<kLanes>(sums); }
 #else
+/// The kLanes partial sums of keys 4 b + i, folded to 4 in block b.
+template <int64_t kSums = kLanes>
+SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
+  if constexpr (kSums == 16) {
+    const auto to_eight = [&](int64_t key) SIMDATTN_LAMBDA {
+      const Floats a = Floats::load_unaligned(sums + 16 * key), b = Floats::load_unaligned(sums + 16 * (key + 4));
+      return lanes_from<float>(a, b, [](size_t k) { return k + (k < 8 ? 0 : 8); }) +
+             lanes_from<float>(a, b, [](size_t k) { return k + (k < 8 ? 8 : 16); });
+    };
+    const Floats a = to_eight(i), b = to_eight(i + 8);
+    return lanes_from<float>(a, b, [](size_t k) { return k + k / 4 * 4; }) +
+           lanes_from<float>(a, b, [](size_t k) { return k + k / 4 * 4 + 4; });
+  } else if constexpr (kSums == 8) {
+    return load_blocks(sums + 8 * i, 8) + load_blocks(sums + 8 * i + 4, 8);
+  } else {
+    return Floats::load_unaligned(sums + 4 * i);
+  }
+}
+
 /// Folds the kLanes partial sums of kLanes keys: to 4 in blocks of 128 bits, then within blocks.
 SIMDATTN_INLINE Floats fold_keys(const float* sums) {
   const auto two = [&](int64_t key) SIMDATTN_LAMBDA {
@@ -78,7 +97,7 @@ SIMDATTN_INLINE Floats fold_keys(const float* sums) {
     return zip_lo_blocks(a, b) + zip_hi_blocks(a, b);
   };
   const Floats a = two(0), b = two(2);
-  return in_key_order(zip_lo_pairs(a, b) + zip_hi_pairs(a, b));
+  return zip_lo_pairs(a, b) + zip_hi_pairs(a, b);
 }
 #endif
 

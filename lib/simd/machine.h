@@ -92,9 +92,21 @@ constexpr bool kMultipliesStored = kX86 && (kAvx512 || (kLanes == 8 && kProducts
 /// Query rows of one register tile: with two vectors of columns it fills the registers.
 constexpr int64_t kTileRows = kAvx512 ? 8 : kRegisters == 32 || (kX86 && kLanes == 8) ? 6 : 4;
 
+/// The same register as a batch of another type.
+template <class To, class From>
+SIMDATTN_INLINE Batch<To> cast_bits(Batch<From> v) {
+  return Batch<To>::of(v.data);
+}
 SIMDATTN_INLINE Bits32 bits_of(Floats v) { return cast_bits<uint32_t>(v); }
 SIMDATTN_INLINE Floats float_of(Bits32 v) { return cast_bits<float>(v); }
 SIMDATTN_INLINE Ints ints_of(Floats v) { return cast_bits<int32_t>(bits_of(v)); }
+/// True where either is NaN.
+SIMDATTN_INLINE Mask operator!=(Floats a, Floats b) { return ~(a == b); }
+/// x * y - z with one rounding.
+SIMDATTN_INLINE Floats mul_sub(Floats x, Floats y, Floats z) { return mul_add(x, y, -z); }
+/// Correctly rounded.
+SIMDATTN_INLINE Floats quotient(Floats a, Floats b) { return Floats::of(a.numbers() / b.numbers()); }
+SIMDATTN_INLINE Floats to_float(Ints v) { return Floats::of(__builtin_convertvector(v.numbers(), Floats::Numbers)); }
 SIMDATTN_INLINE Floats canonical_nan(Floats v) { return select(v == v, v, float_of(Bits32(kCanonicalNaN))); }
 
 /// 0, 1, 2, ...
@@ -114,11 +126,17 @@ SIMDATTN_INLINE void copy_lanes(const T* from, T* to, int64_t begin, int64_t end
   });
 }
 
-/// How fold_lanes() joins lanes, of vectors of any width.
+/// How fold_lanes() joins lanes.
 struct Sum {
   template <class V>
   SIMDATTN_INLINE V operator()(V a, V b) const {
     return a + b;
+  }
+};
+struct Max {
+  template <class V>
+  SIMDATTN_INLINE V operator()(V a, V b) const {
+    return max(a, b);
   }
 };
 

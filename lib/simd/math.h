@@ -100,19 +100,8 @@ SIMDATTN_INLINE float fold(Registers<kParts>& l) { return fold_lanes(fold_parts<
 /// The largest lane; no lane is NaN.
 SIMDATTN_INLINE float largest_lane(Floats v) { return fold_lanes(v, Max()); }
 
-/// A lane as all of them by `op`, in any order.
-template <class Op>
-SIMDATTN_INLINE int32_t fold_ints(Ints v, const Op& op) {
-  const auto fold_half = [&](auto half) SIMDATTN_LAMBDA {
-    if constexpr (half < kLanes) v = op(v, ints_of(swap_lanes<half>(float_of(cast_bits<uint32_t>(v)))));
-  };
-  unroll<4>([&](auto i) SIMDATTN_LAMBDA { fold_half(std::integral_constant<int64_t, (8 >> i)>()); });
-  return static_cast<int32_t>(static_cast<Ints::register_type>(v)[0]);
-}
-SIMDATTN_INLINE int32_t largest_lane(Ints v) {
-  return fold_ints(v, [](Ints a, Ints b) SIMDATTN_LAMBDA { return max(a, b); });
-}
-SIMDATTN_INLINE int32_t sum_of_lanes(Ints v) { return fold_ints(v, Sum()); }
+SIMDATTN_INLINE int32_t largest_lane(Ints v) { return fold_lanes(v, Max()); }
+SIMDATTN_INLINE int32_t sum_of_lanes(Ints v) { return fold_lanes(v, Sum()); }
 
 /// What has been seen so far: not finite if a or b is not; other large numbers may be taken for one.
 SIMDATTN_INLINE Floats notice(Floats a, Floats b, Floats seen) {

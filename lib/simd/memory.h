@@ -134,7 +134,15 @@ SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {
   const Bits32 e = plus_half(even), o = plus_half(odd);
   ties_to_even(upper_words(e, o), lower_words(e, o)).store_unaligned(raw(p));
 }
-SIMDATTN_INLINE void store_numbers(Floats v0, Floats v1, bf16* p) { store_numbers(plus_half(v0), plus_half(v1), p); }
+SIMDATTN_INLINE void store_numbers(Floats v0, Floats v1, bf16* p) {
+  const Bits32 b0 = plus_half(v0), b1 = plus_half(v1);
+#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
+  store_rounded_words(b0, b1, raw(p));
+#else
+  const Bits32 upper = odds<uint16_t>(b0, b1), lower = evens<uint16_t>(b0, b1);
+  ties_to_even(cast_bits<uint16_t>(upper), cast_bits<uint16_t>(lower)).store_unaligned(raw(p));
+#endif
+}
 
 /// kLanes pairs of bf16 as they lie in memory, and the even and odd ones: one operation each, where widening in order
 /// takes two.

@@ -5,35 +5,7 @@
 
 #include "lib/simd/machine.h"
 
-#if SIMDATTN_X86
-namespace simdattn {
-namespace {
-
-/// MAXPS returns its second operand if either is NaN.
-struct Max {
-  SIMDATTN_INLINE __m128 operator()(__m128 a, __m128 b) const { return _mm_max_ps(a, b); }
-#if SIMDATTN_AVX2
-  SIMDATTN_INLINE __m256 operator()(__m256 a, __m256 b) const { return _mm256_max_ps(a, b); }
-#endif
-};
-template <class Op>
-SIMDATTN_INLINE float fold_four(__m128 v, const Op& op) {
-  v = op(v, _mm_movehl_ps(v, v));
-  v = op(v, _mm_shuffle_ps(v, v, 0xF5));
-  return _mm_cvtss_f32(v);
-}
-
-}  // namespace
-}  // namespace simdattn
-#else
-namespace simdattn {
-namespace {
-struct Max {
-  SIMDATTN_INLINE Floats operator()(Floats a, Floats b) const { return max(a, b); }
-};
-}  // namespace
-}  // namespace simdattn
-#endif
+#include "lib/simd/native/order.h"
 
 #if SIMDATTN_PLAIN
 #include "lib/simd/native/plain.h"
@@ -50,6 +22,9 @@ struct Max {
 #elif SIMDATTN_VSX
 #include "lib/simd/native/vsx.h"
 #endif
+#if !SIMDATTN_AVX512 && !SIMDATTN_SVE
+#include "lib/simd/native/lanes.h"
+#endif
 #include "lib/simd/native/absent.h"
 #include "lib/simd/native/products.h"
 
@@ -57,20 +32,13 @@ namespace simdattn {
 namespace {
 
 #if !SIMDATTN_AVX512
-constexpr int64_t kPieces = 1;
-template <int64_t kPiece>
-SIMDATTN_INLINE void store_sums(Floats v, float* sums, int64_t key) {
-  v.store_unaligned(sums + key * kLanes);
-}
-SIMDATTN_INLINE Floats in_key_order(Floats v) { return v; }
-#endif
-#if !SIMDATTN_AVX512
 /// m ? a + b : other.
 SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) { return select(m, a + b, other); }
 /// m ? a + b : b, which is -inf where not m.
 SIMDATTN_INLINE Floats add_where_finite(Mask m, Floats a, Floats b) {
 #if SIMDATTN_X86
-  return (a & Floats(m.data)) + b;  // one operation less than a selection after the sum
+  return float_of(bits_of(a) & cast_bits<uint32_t>(Floats(m.data))) +
+         b;  // one operation less than a selection after the sum
 #else
   return select(m, a, Floats(0.0f)) + b;
 #endif
@@ -84,7 +52,7 @@ SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
 }
 #endif
 
-SIMDATTN_INLINE float first_lane(Floats v) { return static_cast<Floats::register_type>(v)[0]; }
+SIMDATTN_INLINE float first_lane(Floats v) { return v[0]; }
 
 /// A vector that stays in its register: gcc would fold its load into each of the instructions that use it.
 template <class V>

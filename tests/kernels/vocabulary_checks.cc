@@ -422,9 +422,7 @@ void check_reductions(const Checks& c) {
   // Of kLanes keys; key j has the sums from j on, round and round.
   alignas(64) float sums[16 * 16], rotated[32];
   for (int64_t i = 0; i < 32; ++i) rotated[i] = parts[i % 16];
-  for (int64_t j = 0; j < kLanes; ++j) {
-    unroll<kPieces>([&](auto piece) { store_sums<piece>(load(rotated + j), sums, j); });
-  }
+  for (int64_t j = 0; j < kLanes; ++j) store(load(rotated + j), sums + j * kLanes);
   c.floats("fold_keys", fold_keys(sums), [&](int64_t j) {
     float sum[16];
     std::memcpy(sum, rotated + j, sizeof sum);

@@ -27,52 +27,17 @@ SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
   return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(reinterpret_cast<const float*>(p))),
                               _mm_loadu_ps(reinterpret_cast<const float*>(p + kRows * stride)), 1);
 }
-SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) {
-  return _mm256_castsi256_ps(_mm256_unpacklo_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-}
-SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) {
-  return _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-}
 SIMDATTN_INLINE Floats f32_of_first(Floats v) {
   return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_castps_si256(v)));
 }
 SIMDATTN_INLINE Floats f32_of_second(Floats v) {
   return _mm256_cvtph_ps(_mm256_extracti128_si256(_mm256_castps_si256(v), 1));
 }
-// By integer instructions: they have two ports where those of floating point have one.
-SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) {
-  return _mm256_castsi256_ps(_mm256_unpacklo_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-}
-SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) {
-  return _mm256_castsi256_ps(_mm256_unpackhi_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-}
-SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) {
-  return _mm256_castsi256_ps(_mm256_unpacklo_epi64(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-}
-SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) {
-  return _mm256_castsi256_ps(_mm256_unpackhi_epi64(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-}
-/// The 8 partial sums of keys 4 b + i, folded to 4 in block b.
-SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
-  return load_blocks(sums + 8 * i, 8) + load_blocks(sums + 8 * i + 4, 8);
-}
-template <class Op>
-SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
-  return fold_four(op(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)), op);
-}
 SIMDATTN_INLINE Floats ordered_blocks(__m256 v) {  // blocks (a b) of pairs become (a's, b's)
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
 }
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return ordered_blocks(_mm256_shuffle_ps(a, b, 0x88)); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return ordered_blocks(_mm256_shuffle_ps(a, b, 0xDD)); }
-SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) {
-  return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
-}
-SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
-  return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
-}
-SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm256_moveldup_ps(v); }
-SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm256_movehdup_ps(v); }
 
 using Halves = __m128i;
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm256_cvtepu16_epi32(v); }
@@ -154,8 +119,6 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
                                          -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13);
   return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, order), 0xD8);
 }
-/// Half of a signed number, towards -infinity.
-SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return _mm256_sra_epi16(v, _mm_cvtsi32_si128(n)); }
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) { return _mm256_max_epu8(a, b); }
 /// 2 kLanes bytes as upper halves of 16 bits, zeros below.
 SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
@@ -165,9 +128,6 @@ SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), order);
 }
 
-/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
-SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) { return _mm256_blend_epi16(e, _mm256_slli_epi32(o, 16), 0xAA); }
-SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) { return _mm256_blend_epi16(_mm256_srli_epi32(e, 16), o, 0xAA); }
 /// upper without its last bit where lower is 0.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return _mm256_andnot_si256(_mm256_subs_epu16(_mm256_set1_epi16(1), lower), upper);
@@ -179,7 +139,7 @@ SIMDATTN_INLINE __m256i upper_then_lower(__m256i v) {
   return _mm256_shuffle_epi8(v, order);
 }
 /// Two vectors without NaN, one behind the other, rounded to nearest even.
-SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
+SIMDATTN_INLINE void store_rounded_words(Bits32 b0, Bits32 b1, uint16_t* p) {
   const __m256i s0 = upper_then_lower(b0), s1 = upper_then_lower(b1);
   const __m256i rounded = ties_to_even(_mm256_unpacklo_epi64(s0, s1), _mm256_unpackhi_epi64(s0, s1));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(rounded, _MM_SHUFFLE(3, 1, 2, 0)));
@@ -188,12 +148,6 @@ SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
 SIMDATTN_INLINE Floats pairs_of_rows(Bits32 b0, Bits32 b1) {
   const __m256i s0 = upper_then_lower(b0), s1 = upper_then_lower(b1);
   return _mm256_castsi256_ps(ties_to_even(_mm256_unpacklo_epi32(s0, s1), _mm256_unpackhi_epi32(s0, s1)));
-}
-/// Lane i of the result is lane i ^ kHalf.
-template <int64_t kHalf>
-SIMDATTN_INLINE Floats swap_lanes(Floats v) {
-  if constexpr (kHalf == 4) return _mm256_permute2f128_ps(v, v, 1);
-  else return _mm256_permute_ps(v, kHalf == 1 ? 0xB1 : 0x4E);
 }
 template <int64_t kRows>
 SIMDATTN_INLINE void store_blocks(Floats v, char* p, int64_t stride) {
@@ -221,21 +175,12 @@ SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   return _mm256_shuffle_epi8(packed_bytes<false>(v0, v1, v2, v3), order);
 }
-/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
-SIMDATTN_INLINE Ints even_bytes(Ints v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
-SIMDATTN_INLINE Ints odd_bytes(Ints v) { return _mm256_srai_epi16(v, 8); }
 SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
   if (n == 32) return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
   if (n % 4 == 0) return _mm256_maskload_ps(reinterpret_cast<const float*>(p), first_lanes(n / 4).mask);
   alignas(32) char copy[32] = {};
   __builtin_memcpy(copy, p, static_cast<size_t>(n));
   return _mm256_load_ps(reinterpret_cast<const float*>(copy));
-}
-SIMDATTN_INLINE Floats zip_lo_bytes(Floats a, Floats b) {
-  return _mm256_castsi256_ps(_mm256_unpacklo_epi8(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-}
-SIMDATTN_INLINE Floats zip_hi_bytes(Floats a, Floats b) {
-  return _mm256_castsi256_ps(_mm256_unpackhi_epi8(_mm256_castps_si256(a), _mm256_castps_si256(b)));
 }
 SIMDATTN_INLINE void order_columns(Floats& s0, Floats& s1, Floats& s2, Floats& s3) {
   const __m256 t0 = _mm256_permute2f128_ps(s0, s1, 0x20), t1 = _mm256_permute2f128_ps(s2, s3, 0x20);
@@ -261,7 +206,5 @@ SIMDATTN_INLINE void add_three(const float* x, Registers<3>& column, Floats& a0,
 
 }  // namespace
 }  // namespace simdattn
-
-#include "lib/simd/native/lanes.h"  // wants the above
 
 #endif  // SIMDATTN_LIB_SIMD_NATIVE_AVX2_H_

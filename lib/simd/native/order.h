@@ -1,5 +1,4 @@
-// Order of lanes by the shuffles of gcc and clang, for vectors of any length: for targets whose instructions have no better way. A file of
-// native/ includes it.
+// Order of lanes by the shuffles of gcc and clang, for vectors of any length, and what can be said with them.
 #ifndef SIMDATTN_LIB_SIMD_NATIVE_ORDER_H_
 #define SIMDATTN_LIB_SIMD_NATIVE_ORDER_H_
 
@@ -8,88 +7,109 @@
 namespace simdattn {
 namespace {
 
-/// Lane i of the result is lane f(i) of a and b, one behind the other.
-template <class V, class F>
+/// Lane i of the result is lane f(i) of a and b, one behind the other. A lane is as wide as T.
+template <class T, class V, class F>
 SIMDATTN_INLINE V lanes_from(V a, V b, const F& /*f*/) {
   return [&]<size_t... kLane>(std::index_sequence<kLane...>) SIMDATTN_LAMBDA {
-    return V(static_cast<typename V::register_type>(__builtin_shufflevector(a.data, b.data, F()(kLane)...)));
-  }(std::make_index_sequence<V::size>());
+    return V::of(__builtin_shufflevector(as<T>(a), as<T>(b), F()(kLane)...));
+  }(std::make_index_sequence<sizeof(V) / sizeof(T)>());
 }
 
-/// Interleaves the lower (kUpper: upper) halves of every block of a and b, by kUnit lanes of T.
-template <class T, size_t kUnit, bool kUpper>
-SIMDATTN_INLINE Floats zip_blocks(Floats a, Floats b) {
-  return cast_bits<float>(lanes_from(cast_bits<T>(a), cast_bits<T>(b), [](size_t i) {
+/// Interleaves the lower (kUpper: upper) halves of every block of a and b.
+template <class T, bool kUpper, class V>
+SIMDATTN_INLINE V zip_blocks(V a, V b) {
+  return lanes_from<T>(a, b, [](size_t i) {
     constexpr size_t kBlock = 16 / sizeof(T);
-    const size_t unit = i % kBlock / kUnit;
-    const size_t from = i / kBlock * kBlock + (kUpper ? kBlock / 2 : 0) + unit / 2 * kUnit + i % kUnit;
-    return unit % 2 == 0 ? from : Batch<T>::size + from;
-  }));
+    const size_t from = i / kBlock * kBlock + (kUpper ? kBlock / 2 : 0) + i % kBlock / 2;
+    return i % 2 == 0 ? from : sizeof(V) / sizeof(T) + from;
+  });
 }
-SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) { return zip_blocks<uint16_t, 1, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) { return zip_blocks<uint16_t, 1, true>(a, b); }
-SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return zip_blocks<uint32_t, 1, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return zip_blocks<uint32_t, 1, true>(a, b); }
-SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) { return zip_blocks<uint32_t, 2, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) { return zip_blocks<uint32_t, 2, true>(a, b); }
+// On x86 as integers: their shuffles have two ports where those of floating point have one.
+SIMDATTN_INLINE Floats zip_lo_bytes(Floats a, Floats b) { return zip_blocks<uint8_t, false>(a, b); }
+SIMDATTN_INLINE Floats zip_hi_bytes(Floats a, Floats b) { return zip_blocks<uint8_t, true>(a, b); }
+SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) { return zip_blocks<uint16_t, false>(a, b); }
+SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) { return zip_blocks<uint16_t, true>(a, b); }
+SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return zip_blocks<uint32_t, false>(a, b); }
+SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return zip_blocks<uint32_t, true>(a, b); }
+SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) { return zip_blocks<uint64_t, false>(a, b); }
+SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) { return zip_blocks<uint64_t, true>(a, b); }
 
-SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) { return 2 * i; });
+/// The even (odd) lanes of a, then those of b.
+template <class T, class V>
+SIMDATTN_INLINE V evens(V a, V b) {
+  return lanes_from<T>(a, b, [](size_t i) { return 2 * i; });
 }
-SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) { return 2 * i + 1; });
+template <class T, class V>
+SIMDATTN_INLINE V odds(V a, V b) {
+  return lanes_from<T>(a, b, [](size_t i) { return 2 * i + 1; });
 }
+/// The even (odd) halves of the blocks of a, then those of b.
+SIMDATTN_INLINE Ints even_pairs(Ints a, Ints b) { return evens<uint64_t>(a, b); }
+SIMDATTN_INLINE Ints odd_pairs(Ints a, Ints b) { return odds<uint64_t>(a, b); }
 SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) { return i / 2 + i % 2 * Floats::size; });
+  return lanes_from<float>(a, b, [](size_t i) { return i / 2 + i % 2 * Floats::size; });
 }
 SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
-  return lanes_from(a, b, [](size_t i) { return i / 2 + i % 2 * Floats::size + Floats::size / 2; });
+  return lanes_from<float>(a, b, [](size_t i) { return i / 2 + i % 2 * Floats::size + Floats::size / 2; });
 }
 SIMDATTN_INLINE Floats even_twice(Floats v) {
-  return lanes_from(v, v, [](size_t i) { return i / 2 * 2; });
+  return lanes_from<float>(v, v, [](size_t i) { return i / 2 * 2; });
 }
 SIMDATTN_INLINE Floats odd_twice(Floats v) {
-  return lanes_from(v, v, [](size_t i) { return i / 2 * 2 + 1; });
+  return lanes_from<float>(v, v, [](size_t i) { return i / 2 * 2 + 1; });
 }
 /// Lane i of the result is lane i ^ kHalf.
-template <int64_t kHalf>
-SIMDATTN_INLINE Floats swap_lanes(Floats v) {
-  return lanes_from(v, v, [](size_t i) { return i ^ static_cast<size_t>(kHalf); });
+template <int64_t kHalf, class V>
+SIMDATTN_INLINE V swap_lanes(V v) {
+  return lanes_from<float>(v, v, [](size_t i) { return i ^ static_cast<size_t>(kHalf); });
 }
-template <class Op>
-SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
+/// Joins all lanes by op: halves, quarters and so on, the order of the 16 partial sums.
+template <class V, class Op>
+SIMDATTN_INLINE auto fold_lanes(V v, const Op& op) {
   unroll<4>([&](auto i) SIMDATTN_LAMBDA {
     constexpr int64_t kHalf = 8 >> i;
     if constexpr (kHalf < kLanes) v = op(v, swap_lanes<kHalf>(v));
   });
-  return v.data[0];
+  return v[0];
 }
 
 /// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
-SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {
-  return lanes_from(cast_bits<uint16_t>(e), cast_bits<uint16_t>(o),
-                    [](size_t i) { return i % 2 == 0 ? i : Bits16::size + i - 1; });
+#if SIMDATTN_X86 && !SIMDATTN_AVX2
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) { return cast_bits<uint16_t>((e & Bits32(0xFFFFu)) | o << 16); }
+SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
+  return cast_bits<uint16_t>(e >> 16 | (o & Bits32(0xFFFF0000u)));
+}
+#else
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {  // with AVX a shift and a selection
+  return cast_bits<uint16_t>(lanes_from<uint16_t>(
+      e, kX86 ? o << 16 : o, [](size_t i) { return i % 2 == 0 ? i : Bits16::size + i - (kX86 ? 0 : 1); }));
 }
 SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
-  return lanes_from(cast_bits<uint16_t>(e), cast_bits<uint16_t>(o),
-                    [](size_t i) { return i % 2 == 0 ? i + 1 : Bits16::size + i; });
+  return cast_bits<uint16_t>(lanes_from<uint16_t>(
+      kX86 ? e >> 16 : e, o, [](size_t i) { return i % 2 == 0 ? i + (kX86 ? 0 : 1) : Bits16::size + i; }));
 }
-/// upper without its last bit where lower is 0.
-SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  using V = Bits16::register_type;
-  const V zero = Bits16(uint16_t{0}), one = Bits16(uint16_t{1});
-  return static_cast<V>(upper.data & ~(reinterpret_cast<V>(lower.data == zero) & one));
+#endif
+
+#if !SIMDATTN_AVX2 || SIMDATTN_AVX512
+SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return evens<float>(a, b); }
+SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return odds<float>(a, b); }
+#endif
+
+#if !SIMDATTN_AVX2
+/// Block b (128 bits) of the result is what lies at p + kRows b stride.
+template <int64_t kRows = 4, class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
+  Floats r;
+  for (int64_t b = 0; b < kLanes / 4; ++b)
+    __builtin_memcpy(reinterpret_cast<char*>(&r) + 16 * b, p + kRows * b * stride, 16);
+  return r;
 }
-/// Two vectors without NaN, one behind the other, rounded to nearest even.
-SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
-  const Bits16 w0 = cast_bits<uint16_t>(b0), w1 = cast_bits<uint16_t>(b1);
-  const Bits16 lower = lanes_from(w0, w1, [](size_t i) { return 2 * i; });
-  const Bits16 upper = lanes_from(w0, w1, [](size_t i) { return 2 * i + 1; });
-  ties_to_even(upper, lower).store_unaligned(reinterpret_cast<uint16_t*>(p));
-}
+#endif
 /// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
-SIMDATTN_INLINE Ints even_bytes(Ints v) { return (((v << 24) >> 24) & Ints(0xFFFF)) | (((v << 8) >> 24) << 16); }
-SIMDATTN_INLINE Ints odd_bytes(Ints v) { return even_bytes(v >> 8); }
+SIMDATTN_INLINE Ints even_bytes(Ints v) { return Ints::of((as<int16_t>(v) << 8) >> 8); }
+SIMDATTN_INLINE Ints odd_bytes(Ints v) { return Ints::of(as<int16_t>(v) >> 8); }
+/// Signed numbers, towards -infinity.
+SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return Bits16::of(as<int16_t>(v) >> static_cast<int16_t>(n)); }
 
 }  // namespace
 }  // namespace simdattn

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "lib/simd/machine.h"
-#include "lib/simd/native/order.h"
 
 namespace simdattn {
 namespace {
@@ -48,34 +47,12 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
     return static_cast<uint16_t>(v[i % Floats::size] >> (16 * kPair + 8 * (i / Floats::size)) << 8);
   });
 }
+SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
+  return Bits32::of(as<uint8_t>(a) > as<uint8_t>(b) ? as<uint8_t>(a) : as<uint8_t>(b));
+}
 /// 2 kLanes bytes as upper halves of 16 bits, zeros below.
 SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
   return each<Bits16>([&](size_t i) SIMDATTN_LAMBDA { return static_cast<uint16_t>(p[i] << 8); });
-}
-/// Half of a signed number, towards -infinity.
-SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return (v >> n) | (v & Bits16(0x8000)); }
-SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
-  return each<Bits32>([&](size_t i) SIMDATTN_LAMBDA {
-    uint32_t most = 0;
-    for (uint32_t mask = 0xFF; mask != 0; mask <<= 8) most |= (a[i] & mask) > (b[i] & mask) ? a[i] & mask : b[i] & mask;
-    return most;
-  });
-}
-
-/// Block b is at p + kRows b stride.
-template <int64_t kRows = 4, class T>
-SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
-  Floats r;
-  for (int64_t b = 0; b < kLanes / 4; ++b)
-    std::memcpy(reinterpret_cast<char*>(&r) + 16 * b, p + kRows * b * stride, 16);
-  return r;
-}
-/// The partial sums of keys 4 b + i, folded to 4 in block b.
-SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
-  const auto from = [&](int64_t first) SIMDATTN_LAMBDA { return load_blocks(sums + kLanes * i + first, kLanes); };
-  if constexpr (kLanes == 16) return (from(0) + from(8)) + (from(4) + from(12));
-  else if constexpr (kLanes == 8) return from(0) + from(4);
-  else return from(0);
 }
 
 /// The f16 in the first and in the second half of a vector.
@@ -86,6 +63,10 @@ SIMDATTN_INLINE Floats f32_of_f16(Floats v, size_t first) {
 SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_of_f16(v, 0); }
 SIMDATTN_INLINE Floats f32_of_second(Floats v) { return f32_of_f16(v, Floats::size); }
 
+/// upper without its last bit where lower is 0.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return upper & ~(Bits16::of(lower.numbers() == 0) & Bits16(uint16_t{1}));
+}
 /// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) {
   return each<Ints>([&](size_t i) SIMDATTN_LAMBDA {
@@ -106,7 +87,5 @@ SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
 
 }  // namespace
 }  // namespace simdattn
-
-#include "lib/simd/native/lanes.h"  // wants the above
 
 #endif  // SIMDATTN_LIB_SIMD_NATIVE_PLAIN_H_

@@ -14,7 +14,6 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
   const auto product = [](Ints a, Ints b) SIMDATTN_LAMBDA { return Ints(a.data * b.data); };
   sum = sum + product((x << 16) >> 16, (column << 16) >> 16) + product(x >> 16, column >> 16);
 }
-SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
 
 #elif SIMDATTN_X86
 /// sum += x column. kPairs: of two numbers of 16 bits, both signed. kDot: of four bytes; of a query the keys are unsigned.
@@ -38,7 +37,6 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 #endif
   sum = s;
 }
-SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
 
 #elif SIMDATTN_SVE
 /// kDot: of weights the values are unsigned, too. kMatrix: they are signed.
@@ -56,7 +54,6 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 #endif
   }
 }
-SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 SIMDATTN_INLINE Ints two_rows(const char* first, const char* second) {
@@ -71,12 +68,6 @@ SIMDATTN_INLINE void add_matrix_products(Ints& sum, Ints rows, Ints columns) {
   if constexpr (kWeights) sum = svusmmla_s32(sum, svreinterpret_u8_s8(a), b);
   else sum = svmmla_s32(sum, a, b);
 }
-SIMDATTN_INLINE Ints even_pairs(Ints a, Ints b) {
-  return svreinterpret_s32_s64(svuzp1_s64(svreinterpret_s64_s32(a), svreinterpret_s64_s32(b)));
-}
-SIMDATTN_INLINE Ints odd_pairs(Ints a, Ints b) {
-  return svreinterpret_s32_s64(svuzp2_s64(svreinterpret_s64_s32(a), svreinterpret_s64_s32(b)));
-}
 #endif
 
 #elif SIMDATTN_VSX
@@ -85,7 +76,6 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
   sum = vec_msum(reinterpret_cast<__vector signed short>(x.data), reinterpret_cast<__vector signed short>(column.data),
                  sum.data);
 }
-SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
 
 #elif SIMDATTN_NEON
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -103,7 +93,6 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 #endif
   }
 }
-SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
 #else
 /// Products of the lower lanes go to `sum`, those of the upper ones to `more`.
 template <bool kWeights>
@@ -112,7 +101,6 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& more, Ints x, Ints column) {
   sum = vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b));
   more = vmlal_high_s16(more, a, b);
 }
-SIMDATTN_INLINE Ints total(Ints sum, Ints more) { return vpaddq_s32(sum, more); }
 #endif
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -127,13 +115,6 @@ SIMDATTN_INLINE void add_matrix_products(Ints& sum, Ints rows, Ints columns) {
   const int8x16_t a = vreinterpretq_s8_s32(rows), b = vreinterpretq_s8_s32(columns);
   if constexpr (kWeights) sum = vusmmlaq_s32(sum, vreinterpretq_u8_s8(a), b);
   else sum = vmmlaq_s32(sum, a, b);
-}
-/// The even (odd) halves of the blocks of a, then those of b.
-SIMDATTN_INLINE Ints even_pairs(Ints a, Ints b) {
-  return vreinterpretq_s32_s64(vuzp1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
-}
-SIMDATTN_INLINE Ints odd_pairs(Ints a, Ints b) {
-  return vreinterpretq_s32_s64(vuzp2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
 }
 #endif
 #endif
@@ -153,10 +134,15 @@ SIMDATTN_INLINE Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum) {
   if constexpr (kOdd) return vbfmlaltq_laneq_f32(sum, p, f, 1);
   else return vbfmlalbq_laneq_f32(sum, p, f, 1);
 }
-#else
-template <bool kOdd>
-Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum);  // never called
 #endif
+
+SIMDATTN_INLINE Ints total(Ints sum, [[maybe_unused]] Ints more) {
+#if SIMDATTN_NEON && !defined(__ARM_FEATURE_DOTPROD)
+  return vpaddq_s32(sum, more);
+#else
+  return sum;
+#endif
+}
 
 }  // namespace
 }  // namespace simdattn

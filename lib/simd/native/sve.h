@@ -36,45 +36,10 @@ SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
 }
 SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return svdup_n_u32(x); }
 
-template <class Op>
-SIMDATTN_INLINE float fold_lanes(Floats v, const Op& op) {
-  if constexpr (kLanes > 8) v = op(v, Floats(svext_f32(v, v, 8)));
-  if constexpr (kLanes > 4) v = op(v, Floats(svext_f32(v, v, 4)));
-  v = op(v, Floats(svext_f32(v, v, 2)));
-  v = op(v, Floats(svext_f32(v, v, 1)));
-  return svlastb_f32(svpfalse_b(), v);
-}
-
-SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return svuzp1_f32(a, b); }
-SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return svuzp2_f32(a, b); }
-SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) { return svzip1_f32(a, b); }
-SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) { return svzip2_f32(a, b); }
-SIMDATTN_INLINE Floats even_twice(Floats v) { return svtrn1_f32(v, v); }
-SIMDATTN_INLINE Floats odd_twice(Floats v) { return svtrn2_f32(v, v); }
-
-/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
-SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {
-  return svtrn1_u16(svreinterpret_u16_u32(e), svreinterpret_u16_u32(o));
-}
-SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
-  return svtrn2_u16(svreinterpret_u16_u32(e), svreinterpret_u16_u32(o));
-}
 /// upper without its last bit where lower is 0.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return svbic_u16_x(svptrue_b16(), upper, svqsub_u16(svdup_n_u16(1), lower));
 }
-/// Two vectors without NaN, one behind the other, rounded to nearest even.
-SIMDATTN_INLINE void store_numbers(Bits32 b0, Bits32 b1, bf16* p) {
-  const svuint16_t w0 = svreinterpret_u16_u32(b0), w1 = svreinterpret_u16_u32(b1);
-  const Bits16 rounded = ties_to_even(svuzp2_u16(w0, w1), svuzp1_u16(w0, w1));
-  svst1_u16(svptrue_b16(), reinterpret_cast<uint16_t*>(p), rounded);
-}
-/// Lane i of the result is lane i ^ kHalf.
-template <int64_t kHalf>
-SIMDATTN_INLINE Floats swap_lanes(Floats v) {
-  return svtbl_f32(v, sveor_n_u32_x(svptrue_b32(), svindex_u32(0, 1), kHalf));
-}
-
 /// To nearest even.
 SIMDATTN_INLINE Ints nearest(Floats v) { return svcvt_s32_f32_x(svptrue_b32(), svrintn_f32_x(svptrue_b32(), v)); }
 /// The lanes of four vectors, each a byte, one behind the other.

@@ -3,16 +3,9 @@
 #define SIMDATTN_LIB_SIMD_NATIVE_VSX_H_
 
 #include "lib/simd/machine.h"
-#include "lib/simd/native/order.h"
 
 namespace simdattn {
 namespace {
-
-template <int64_t kRows = 4, class T>
-SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t) {
-  return Floats::load_unaligned(reinterpret_cast<const float*>(p));
-}
-SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) { return Floats::load_unaligned(sums + 4 * i); }
 
 /// In the lower halves of 32-bit lanes, where conversions of f16 take them.
 using Halves = Bits32;
@@ -50,6 +43,10 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) { return cast_bits<int32_t>(load_bytes(p, All()) << 24) >> 24; }
 SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return Bits32(x); }
 
+/// upper without its last bit where lower is 0.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return upper & ~(Bits16::of(lower.numbers() == 0) & Bits16(uint16_t{1}));
+}
 /// To nearest even.
 SIMDATTN_INLINE Ints nearest(Floats v) { return vec_cts(vec_rint(v.data), 0); }
 /// The lanes of four vectors, each a byte, one behind the other.
@@ -61,7 +58,5 @@ SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
 
 }  // namespace
 }  // namespace simdattn
-
-#include "lib/simd/native/lanes.h"  // wants the above
 
 #endif  // SIMDATTN_LIB_SIMD_NATIVE_VSX_H_

@@ -1,0 +1,90 @@
+// One register of numbers, whose operators are those of gcc and clang for vectors. Adapters share it.
+#ifndef SIMDATTN_LIB_SIMD_BATCH_H_
+#define SIMDATTN_LIB_SIMD_BATCH_H_
+
+#include "lib/simd/registers.h"
+
+namespace simdattn {
+namespace {
+
+/// kBytes of numbers. (Of a type that depends on an argument gcc would forget the attribute.)
+template <class T, size_t kBytes>
+struct VectorOf;
+#define SIMDATTN_VECTOR(T)                               \
+  template <size_t kBytes>                               \
+  struct VectorOf<T, kBytes> {                           \
+    typedef T type __attribute__((vector_size(kBytes))); \
+  }
+SIMDATTN_VECTOR(float);
+SIMDATTN_VECTOR(uint64_t);
+SIMDATTN_VECTOR(uint32_t);
+SIMDATTN_VECTOR(int32_t);
+SIMDATTN_VECTOR(uint16_t);
+SIMDATTN_VECTOR(int16_t);
+SIMDATTN_VECTOR(uint8_t);
+#undef SIMDATTN_VECTOR
+
+/// The adapter's: `type` is what intrinsics take, which on x86 does not say how wide integers are.
+template <class T>
+struct RegisterType;
+
+template <class T>
+struct Batch {
+  using register_type = typename RegisterType<T>::type;
+  using Numbers = typename VectorOf<T, sizeof(register_type)>::type;
+  /// Sums of signed integers may not overflow; unsigned ones have the same bits.
+  using Modular =
+      typename VectorOf<std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, T>, sizeof(register_type)>::type;
+  static constexpr size_t size = sizeof(register_type) / sizeof(T);
+  register_type data;
+
+  Batch() = default;
+  SIMDATTN_INLINE Batch(T x) : Batch(of(x - Numbers{})) {}         // NOLINT: implicit, as all of these
+  SIMDATTN_INLINE Batch(register_type r) : data(r) {}              // NOLINT
+  SIMDATTN_INLINE operator register_type() const { return data; }  // NOLINT
+  template <class V>
+  static SIMDATTN_INLINE Batch of(V v) {
+    return __builtin_bit_cast(register_type, v);
+  }
+  SIMDATTN_INLINE Numbers numbers() const { return __builtin_bit_cast(Numbers, data); }
+  SIMDATTN_INLINE Modular modular() const { return __builtin_bit_cast(Modular, data); }
+  SIMDATTN_INLINE T operator[](size_t i) const { return numbers()[i]; }
+
+  static SIMDATTN_INLINE Batch load_unaligned(const T* p) {
+    Batch v;
+    __builtin_memcpy(&v.data, p, sizeof(v));
+    return v;
+  }
+  static SIMDATTN_INLINE Batch load_aligned(const T* p) {
+    return load_unaligned(static_cast<const T*>(__builtin_assume_aligned(p, sizeof(register_type))));
+  }
+  SIMDATTN_INLINE void store_unaligned(T* p) const { __builtin_memcpy(p, &data, sizeof(data)); }
+  SIMDATTN_INLINE void store_aligned(T* p) const {
+    store_unaligned(static_cast<T*>(__builtin_assume_aligned(p, sizeof(register_type))));
+  }
+
+  SIMDATTN_INLINE Batch operator-() const { return of(-modular()); }
+  SIMDATTN_INLINE Batch operator~() const { return of(~numbers()); }
+  friend SIMDATTN_INLINE Batch operator+(Batch a, Batch b) { return of(a.modular() + b.modular()); }
+  friend SIMDATTN_INLINE Batch operator-(Batch a, Batch b) { return of(a.modular() - b.modular()); }
+  friend SIMDATTN_INLINE Batch operator*(Batch a, Batch b) { return of(a.modular() * b.modular()); }
+  friend SIMDATTN_INLINE Batch operator&(Batch a, Batch b) { return of(a.numbers() & b.numbers()); }
+  friend SIMDATTN_INLINE Batch operator|(Batch a, Batch b) { return of(a.numbers() | b.numbers()); }
+  friend SIMDATTN_INLINE Batch operator^(Batch a, Batch b) { return of(a.numbers() ^ b.numbers()); }
+  friend SIMDATTN_INLINE Batch operator<<(Batch a, int bits) { return of(a.modular() << bits); }
+  friend SIMDATTN_INLINE Batch operator>>(Batch a, int bits) { return of(a.numbers() >> bits); }
+};
+/// The same register as lanes of T.
+template <class T, class V>
+SIMDATTN_INLINE auto as(V v) {
+  return __builtin_bit_cast(typename VectorOf<T, sizeof(V)>::type, v.data);
+}
+using Floats = Batch<float>;
+using Bits32 = Batch<uint32_t>;
+using Ints = Batch<int32_t>;
+using Bits16 = Batch<uint16_t>;
+
+}  // namespace
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_SIMD_BATCH_H_
