@@ -1,6 +1,6 @@
 // Scores of query rows against row-major keys: products, squared distances and the additive form.
 //
-// Keys are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch in L1,
+// Keys of the first two are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch in L1,
 // and a transposing reduction folds them for kLanes keys at once.
 #ifndef SIMDATTN_LIB_KERNELS_SCORES_H_
 #define SIMDATTN_LIB_KERNELS_SCORES_H_
@@ -16,14 +16,12 @@ namespace {
 
 /// What an element of a query and one of a key add to the score.
 struct DotProduct {
-  static constexpr bool kOneByOne = false;
   static constexpr bool kRare = false;
   SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const { return mul_add(q, k, sum); }
   /// What stands for elements of a key where it has none, and queries are -0: the product is -0, which changes no sum.
   static constexpr float kMissing = 0.0f;
 };
 struct SquaredDistance {
-  static constexpr bool kOneByOne = false;
   static constexpr bool kRare = true;  // no tiles of several queries: arithmetic is the bound, not loads
   SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const {
     const Floats difference = q - k;
@@ -31,20 +29,6 @@ struct SquaredDistance {
   }
   static constexpr float kMissing = -0.0f;  // the square is +0, and no sum of squares is -0
 };
-/// w tanh(q + k). One query and key at a time, in f32. Keys are bytes, and so is their stride. Where a batch holds all partial sums each
-/// type has its loop; elsewhere one loop, behind a pass that widens, is enough for all types.
-struct WeightedTanh {
-  static constexpr bool kOneByOne = true;
-  static constexpr bool kRare = true;
-  const float* w;
-  int64_t ldw;
-  int64_t element;                                       // bytes
-  void (*widen)(const void* in, float* out, int64_t n);  // null: f32
-  using AddKeys = void(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k, int64_t keys,
-                       float* sums);
-  AddKeys *add_keys, *add_keys_to_four;  // of one part
-};
-
 /// The n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all others
 /// are.
 template <class T>
@@ -60,7 +44,7 @@ constexpr int64_t kPartsAtOnce = kParts == 4 && kQ > 1 ? 1 : kParts;
 /// Keys that share the loads of kQ queries: their partial sums, the parts of the queries and one of a key fill the
 /// registers.
 template <class Term, int64_t kQ>
-constexpr int64_t kKeysOf = Term::kOneByOne || kQ == 1         ? 1
+constexpr int64_t kKeysOf = kQ == 1                            ? 1
                             : kParts == 1                      ? 4
                             : kParts == 2 && (kX86 || kQ == 4) ? 3
                             : kX86 && kQ == 4                  ? 2
@@ -173,99 +157,12 @@ SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_
   }
 }
 
-/// The partial sums of one key and one query.
-SIMDATTN_INLINE void add_tangents(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k,
-                                  float* sums, int64_t key) {
-  constexpr int64_t kPiece = 256;  // elements that are widened at a time
-  alignas(64) float wide[kPiece];
-  alignas(64) float k_tail[16], q_tail[16], w_tail[16];
-  Registers<kParts> sum;
-  unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
-  for (int64_t done = 0; done < a.dim;) {
-    const int64_t left = smaller(kPiece, a.dim - done);
-    const int64_t whole = left - left % 16;
-    const int64_t n = whole > 0 ? whole : left;
-    const float* y = a.q + row * a.ldq + done;
-    const float* w = term.w + row * term.ldw + done;
-    const uint8_t* from = k + done * term.element;
-    const float* x = reinterpret_cast<const float*>(from);
-    if (term.widen != nullptr) {
-      term.widen(from, wide, n);
-      x = wide;
-    }
-    if (whole == 0) {  // weights of -0 and tangents of +0 change no sum
-      pad_tail(x, n, 0.0f, k_tail);
-      pad_tail(y, n, 0.0f, q_tail);
-      pad_tail(w, n, -0.0f, w_tail);
-      x = k_tail;
-      y = q_tail;
-      w = w_tail;
-    }
-    for (int64_t i = 0; i < n; i += 16) {
-      unroll<kParts>([&](auto p) SIMDATTN_LAMBDA {
-        const int64_t at = i + p * kLanes;
-        reg<p>(sum) = mul_add(load(w + at), tanh_of(load(y + at) + load(x + at)), reg<p>(sum));
-      });
-    }
-    done += n;
-  }
-  Registers<1> folded = {{fold_parts<kParts>(sum)}};
-  store_tile<1, 1>(folded, sums, key);
-}
-
-/// The partial sums of keys of T and one query, where a batch holds all of them. The end of a row takes the same loop.
-template <class T>
-void add_tangents_of(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k, int64_t keys,
-                     float* sums) {
-  const int64_t dim = a.dim;
-  const float* const q = a.q + row * a.ldq;
-  const float* const weights = term.w + row * term.ldw;
-  for (int64_t j = 0; j < keys; ++j, k += a.ldk) {
-    const T* const key = reinterpret_cast<const T*>(k);
-    Registers<1> sum = {{Floats(0.0f)}};
-    for (int64_t i = 0; i < dim; i += 16) {
-      Floats w, x;
-      if (i + 16 <= dim) [[likely]] {
-        x = load(q + i) + load(key + i);
-        w = load(weights + i);
-      } else {
-        const auto part = first_lanes(dim - i);
-        x = load(q + i, part) + load(key + i, part);
-        w = select(mask_of(part), load(weights + i, part), Floats(-0.0f));  // tangents of +0 change no sum
-      }
-      reg<0>(sum) = mul_add(w, tanh_of(x), reg<0>(sum));
-    }
-    store_tile<1, 1>(sum, sums, j);
-  }
-}
-
-/// The same of four queries, whole batches: they share the widening of a key, and their tangents overlap.
-template <class T>
-void add_tangents_of_four(const WeightedTanh& term, const ScoreRows& a, int64_t row, const uint8_t* k, int64_t keys,
-                          float* sums) {
-  const int64_t dim = a.dim, ldq = a.ldq, ldw = term.ldw;
-  const float* const q = a.q + row * ldq;
-  const float* const weights = term.w + row * ldw;
-  for (int64_t j = 0; j < keys; ++j, k += a.ldk) {
-    const T* const key = reinterpret_cast<const T*>(k);
-    Registers<4> sum;
-    unroll<4>([&](auto r) SIMDATTN_LAMBDA { reg<r>(sum) = Floats(0.0f); });
-    for (int64_t i = 0; i < dim; i += 16) {
-      const Floats x = load(key + i);
-      unroll<4>([&](auto r) SIMDATTN_LAMBDA {
-        reg<r>(sum) = mul_add(load(weights + i + r * ldw), tanh_of(load(q + i + r * ldq) + x), reg<r>(sum));
-      });
-    }
-    store_tile<4, 1>(sum, sums, j);
-  }
-}
-
 /// Keys [first, end) against `queries` queries from `row` on, kQ in a tile. A pass is folded after the next one has been
 /// summed: a load of what narrower stores have just written waits for them.
 template <class Term, class T, int64_t kQ>
 __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, float factor, int64_t row,
                                           int64_t queries, int64_t first, int64_t end) {
-  constexpr int64_t kMost = kQ == kTileOfFour || (Term::kOneByOne && kParts == 1) ? 4 : kQ;  // in one call
+  constexpr int64_t kMost = kQ == kTileOfFour ? 4 : kQ;  // in one call
   const int64_t count = kMost == kQ ? kQ : queries;
   constexpr int64_t kSums = kKeysPerPass * kLanes;
   alignas(64) float kept[2 * kMost * kSums];
@@ -281,24 +178,14 @@ __attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, 
   float* sums = kept;
   float* before = kept + kMost * kSums;
   alignas(64) float q_tail[kMost * 16];
-  if (!Term::kOneByOne && a.dim % 16 != 0) {
+  if (a.dim % 16 != 0) {
     const int64_t n = a.dim % 16;
     for (int64_t i = 0; i < count; ++i) pad_tail(a.q + (row + i) * a.ldq + (a.dim - n), n, -0.0f, q_tail + i * 16);
   }
   for (int64_t key = first; key < end; key += kKeysPerPass) {
     const int64_t keys = smaller(kKeysPerPass, end - key);
     const T* k = static_cast<const T*>(a.k) + key * a.ldk;
-    if constexpr (Term::kOneByOne) {
-      if constexpr (kParts == 1) {
-        if (count == 4) {
-          term.add_keys_to_four(term, a, row, k, keys, sums);
-        } else {
-          term.add_keys(term, a, row, k, keys, sums);
-        }
-      } else {
-        for (int64_t j = 0; j < keys; ++j) add_tangents(term, a, row, k + j * a.ldk, sums, j);
-      }
-    } else if (kQ == 1 && a.dim == 128) {
+    if (kQ == 1 && a.dim == 128) {
       if constexpr (kQ == 1) add_whole_rows<Term, T, 128>(term, a, row, k, keys, sums);
     } else if (kQ == 1 && a.dim == 64) {
       if constexpr (kQ == 1) add_whole_rows<Term, T, 64>(term, a, row, k, keys, sums);
@@ -345,8 +232,6 @@ SIMDATTN_INLINE void score_all(const Term& term, const ScoreRows& a, float facto
         score_keys<Term, T, 2>(term, a, factor, row, 2, key, end);
         row += 2;
       }
-    } else if (Term::kOneByOne && kParts == 1 && a.dim % 16 == 0) {
-      for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, 1>(term, a, factor, row, 4, key, end);
     }
     for (; row < a.n_q; ++row) score_keys<Term, T, 1>(term, a, factor, row, 1, key, end);
   }
@@ -359,20 +244,35 @@ template <class T>
 void gaussian_rows(const ScoreRows& a) {
   score_all<SquaredDistance, T>(SquaredDistance(), a, a.scale);
 }
-SIMDATTN_SHARED void additive_scores(const WeightedTanh& term, const AdditiveRows& a) {
-  ScoreRows rows = a.rows;
-  rows.ldk *= term.element;
-  score_all<WeightedTanh, uint8_t>(term, rows, 1.0f);
-}
+/// Sums of w tanh(q + k).
 template <class T>
 void additive_rows(const AdditiveRows& a) {
-  WeightedTanh term = {a.w,     a.ldw,  static_cast<int64_t>(sizeof(T)), std::is_same_v<T, float> ? nullptr : widen<T>,
-                       nullptr, nullptr};
-  if constexpr (kParts == 1) {
-    term.add_keys = add_tangents_of<T>;
-    term.add_keys_to_four = add_tangents_of_four<T>;
+  const ScoreRows& rows = a.rows;
+  const int64_t dim = rows.dim, whole = dim - dim % 16;
+  for (int64_t row = 0; row < rows.n_q; ++row) {
+    const float* const q = rows.q + row * rows.ldq;
+    const float* const weights = a.w + row * a.ldw;
+    alignas(64) float q_tail[16], k_tail[16], w_tail[16];
+    pad_tail(q + whole, dim - whole, 0.0f, q_tail);
+    pad_tail(weights + whole, dim - whole, -0.0f, w_tail);  // tangents of +0 change no sum
+    for (int64_t key = 0; key < rows.n_k; ++key) {
+      const T* const k = static_cast<const T*>(rows.k) + key * rows.ldk;
+      Registers<kParts> sum;
+      unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
+      for (int64_t i = 0; i < dim; i += 16) {
+        const bool tail = i == whole;
+        if (tail) pad_tail(k + i, dim - i, 0.0f, k_tail);
+        const float* const y = tail ? q_tail : q + i;
+        const float* const w = tail ? w_tail : weights + i;
+        unroll<kParts>([&](auto p) SIMDATTN_LAMBDA {
+          constexpr int64_t kFirst = p * kLanes;
+          const Floats x = tail ? load(k_tail + kFirst) : load(k + i + kFirst);
+          reg<p>(sum) = mul_add(load(w + kFirst), tanh_of(load(y + kFirst) + x), reg<p>(sum));
+        });
+      }
+      rows.s[row * rows.lds + key] = canonical(fold(sum));
+    }
   }
-  additive_scores(term, a);
 }
 
 }  // namespace
