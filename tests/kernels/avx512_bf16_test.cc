@@ -13,8 +13,15 @@
 #include "tests/kernels/software_cases.h"
 #include "tests/kernels/software_pairs.h"
 #include "tests/support/records.h"
+#include "tests/support/target_test.h"
 
 namespace simdattn::test {
+
+std::vector<const Target*> runnable_targets() {
+  if (const Target* t = software_pairs()) return {t};
+  return {};
+}
+
 namespace {
 
 using Product = void (*)(const void*, const void*, float*);

@@ -10,27 +10,11 @@
 
 #include "dispatch/target.h"
 #include "simdattn/simdattn.h"
-#ifdef SIMDATTN_TEST_SOFTWARE
-#include "tests/kernels/software_pairs.h"
-#endif
 
 namespace simdattn::test {
 
-/// With permission for AMX, where there is some. In the program that tests kernels over software (SIMDATTN_TEST_SOFTWARE, tests/meson.build)
-/// that software alone.
-inline std::vector<const Target*> runnable_targets() {
-#ifdef SIMDATTN_TEST_SOFTWARE
-  if (const Target* t = SIMDATTN_TEST_SOFTWARE()) return {t};
-  return {};
-#else
-  [[maybe_unused]] static const Status asked = request_amx();
-  std::vector<const Target*> result;
-  for (const Target* t : targets()) {
-    if (runnable(*t)) result.push_back(t);
-  }
-  return result;
-#endif
-}
+/// With permission for AMX, where there is some. A program that tests kernels over software defines it itself: that software alone.
+std::vector<const Target*> runnable_targets();
 
 /// The last of the list.
 inline const Target& scalar_target() { return *targets().back(); }
