@@ -13,6 +13,7 @@
 #include "lib/definition/flushed.h"
 #include "simdattn/simdattn.h"
 #include "tests/attention/second_definition.h"
+#include "tests/support/indices.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/records.h"
@@ -174,24 +175,22 @@ TEST_P(Definition, ScoresAndValuesAreTDPBF16PS) {
       ASSERT_TRUE(status.ok()) << status.detail;
       status = run_weighted_values(p.view, v.view, o.view, {.arithmetic = Arithmetic::kBF16}, &target());
       ASSERT_TRUE(status.ok()) << status.detail;
-      for (int64_t m = 0; m < 16; ++m) {
-        for (int64_t n = 0; n < 16; ++n) {
-          const size_t at = static_cast<size_t>((t * 16 + m) * 16 + n);
-          float result = want[at];
-          if (flushes_before_rounding()) {
-            result = tdpbf16ps<second::flushed_fma, second::flushed_add>(
-                [&](int64_t i) { return from_bf16_bits(r.first(t, m, i)); },
-                [&](int64_t i) { return from_bf16_bits(r.second(t, n, i)); }, r.c[at]);
-            changed += bits_of(result) != bits_of(want[at]);
-          }
-          const uint32_t expected = bits_of(result + 0.0f);
-          ASSERT_EQ(bits_of(s.get_at({0, n, m, 0})), expected)
-              << name << ", scores, tile " << t << ", " << m << ", " << n;
-          if (hidden[m][n]) continue;
-          ASSERT_EQ(bits_of(o.get_at({0, n, m, 0})), expected)
-              << name << ", values, tile " << t << ", " << m << ", " << n;
-          ++values_compared;
+      for (const auto [m, n] : indices(16, 16)) {
+        const size_t at = static_cast<size_t>((t * 16 + m) * 16 + n);
+        float result = want[at];
+        if (flushes_before_rounding()) {
+          result = tdpbf16ps<second::flushed_fma, second::flushed_add>(
+              [&](int64_t i) { return from_bf16_bits(r.first(t, m, i)); },
+              [&](int64_t i) { return from_bf16_bits(r.second(t, n, i)); }, r.c[at]);
+          changed += bits_of(result) != bits_of(want[at]);
         }
+        const uint32_t expected = bits_of(result + 0.0f);
+        ASSERT_EQ(bits_of(s.get_at({0, n, m, 0})), expected)
+            << name << ", scores, tile " << t << ", " << m << ", " << n;
+        if (hidden[m][n]) continue;
+        ASSERT_EQ(bits_of(o.get_at({0, n, m, 0})), expected)
+            << name << ", values, tile " << t << ", " << m << ", " << n;
+        ++values_compared;
       }
     }
     EXPECT_GT(values_compared, r.tiles * 128) << name;
@@ -233,22 +232,18 @@ TEST_P(Definition, ScoresAndValuesAreTDPBSSDAndTDPBUSD) {
     ASSERT_TRUE(status.ok()) << status.detail;
     status = run_weighted_values(p.view, v.view, o.view, {.arithmetic = kArithmetic}, &target());
     ASSERT_TRUE(status.ok()) << status.detail;
-    for (int64_t m = 0; m < 16; ++m) {
-      for (int64_t n = 0; n < 16; ++n) {
-        const size_t at = static_cast<size_t>((t * 16 + m) * 16 + n);
-        // Accumulators wrap around; so do these.
-        uint32_t score = static_cast<uint32_t>(ssd[at]) - static_cast<uint32_t>(r.c[at]);
-        uint32_t value = static_cast<uint32_t>(usd[at]) - static_cast<uint32_t>(r.c[at]);
-        for (int64_t i = 0; i < 64; ++i) {
-          const int a = r.first(t, m, i), b = r.second(t, n, i);
-          if (a == -128 || b == -128) score -= static_cast<uint32_t>(a * b);
-          if (!key_is[i]) value -= static_cast<uint32_t>(static_cast<uint8_t>(a) * b);
-        }
-        ASSERT_EQ(s.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(score)))
-            << t << ", " << m << ", " << n;
-        ASSERT_EQ(o.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(value)))
-            << t << ", " << m << ", " << n;
+    for (const auto [m, n] : indices(16, 16)) {
+      const size_t at = static_cast<size_t>((t * 16 + m) * 16 + n);
+      // Accumulators wrap around; so do these.
+      uint32_t score = static_cast<uint32_t>(ssd[at]) - static_cast<uint32_t>(r.c[at]);
+      uint32_t value = static_cast<uint32_t>(usd[at]) - static_cast<uint32_t>(r.c[at]);
+      for (int64_t i = 0; i < 64; ++i) {
+        const int a = r.first(t, m, i), b = r.second(t, n, i);
+        if (a == -128 || b == -128) score -= static_cast<uint32_t>(a * b);
+        if (!key_is[i]) value -= static_cast<uint32_t>(static_cast<uint8_t>(a) * b);
       }
+      ASSERT_EQ(s.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(score))) << t << ", " << m << ", " << n;
+      ASSERT_EQ(o.get_at({0, 0, m, n}), static_cast<float>(static_cast<int32_t>(value))) << t << ", " << m << ", " << n;
     }
   }
 }
@@ -300,8 +295,7 @@ TEST_P(Definition, Scores) {
     const Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
     ScoreOptions options = {.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kInt8})};
     if (random.coin()) options.scale = number(random, Values::kWide);
-    const Status status = run_scores(q.view, k.view, out.view, options, &target());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(run_scores(q.view, k.view, out.view, options, &target())));
     const float scale = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(dim));
     ASSERT_EQ(
         difference(out, second::scores(reference::read(q.view), reference::read(k.view), scale, options.arithmetic)),
@@ -333,8 +327,7 @@ TEST_P(Definition, WeightedValues) {
     v.fill(random, kind);
     const Array<4> out(random, random.storage(), {batch, heads, n_q, dim}, Strides::kOutput);
     const ValueOptions options = {.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kInt8})};
-    const Status status = run_weighted_values(p.view, v.view, out.view, options, &target());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(run_weighted_values(p.view, v.view, out.view, options, &target())));
     ASSERT_EQ(
         difference(out, second::weighted_values(reference::read(p.view), reference::read(v.view), options.arithmetic)),
         "")
@@ -395,19 +388,16 @@ TEST_P(Definition, OneHiddenValue) {
     const int64_t heads = random.integer(1, 3), n_q = random.integer(1, 40), n = random.size(1, 700),
                   dim = random.size(1, 40);
     const Array<4> p(random, DType::kF32, {1, heads, n_q, n}, Strides::kInput),
-        v(random, random.storage(), {1, 1, n, dim}), out(random, DType::kF32, {1, heads, n_q, dim}, Strides::kOutput);
+        v(random, random.storage(), {1, 1, n, dim}, Values::kOrdinary),
+        out(random, DType::kF32, {1, heads, n_q, dim}, Strides::kOutput);
     for_each_element(p.view, [&](int64_t at) { put(p.view.data, DType::kF32, at, std::fabs(random.uniform())); });
-    v.fill(random, Values::kOrdinary);
     const int64_t hidden = random.integer(0, n - 1);
     v.set_at({0, 0, hidden, random.integer(0, dim - 1)}, random.of({kInf, -kInf, std::nanf("")}));
-    for (int64_t h = 0; h < heads; ++h) {
-      for (int64_t r = 0; r < n_q; ++r) {
-        if (!random.one_in(4)) p.set_at({0, h, r, hidden}, 0);
-      }
+    for (const auto [h, r] : indices(heads, n_q)) {
+      if (!random.one_in(4)) p.set_at({0, h, r, hidden}, 0);
     }
     const ValueOptions options = {.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kInt8})};
-    const Status status = run_weighted_values(p.view, v.view, out.view, options, &target());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(run_weighted_values(p.view, v.view, out.view, options, &target())));
     ASSERT_EQ(
         difference(out, second::weighted_values(reference::read(p.view), reference::read(v.view), options.arithmetic)),
         "")
@@ -422,10 +412,9 @@ TEST_P(Definition, NegativeWeights) {
     const int64_t heads = random.integer(1, 3), n_q = random.integer(1, 40), n = random.size(1, 700),
                   dim = random.size(1, 40);
     const Array<4> p(random, DType::kF32, {1, heads, n_q, n}, Strides::kInput),
-        zeros = p.with(random, Strides::kInput), v(random, DType::kF32, {1, 1, n, dim}),
+        zeros = p.with(random, Strides::kInput), v(random, DType::kF32, {1, 1, n, dim}, Values::kOrdinary),
         out(random, DType::kF32, {1, heads, n_q, dim});
     for_each_element(p.view, [&](int64_t at) { put(p.view.data, DType::kF32, at, std::fabs(random.uniform())); });
-    v.fill(random, Values::kOrdinary);
     const int64_t key = random.integer(0, n - 1);
     v.set_at({0, 0, key, random.integer(0, dim - 1)}, random.of({1e5f, 3e38f, kInf, std::nanf("")}));
     const float weight = random.of({-1e-45f, -1.0f, -3e38f, -kInf});
@@ -554,10 +543,8 @@ TEST_P(Definition, ValuesInPlace) {
       std::vector<int32_t> table;
       for (int64_t at = 0; at < pages; ++at) table.push_back(static_cast<int32_t>(pages - 1 - at));
       c.v.table = Numbers<int32_t>(random, table);
-      for (int64_t t = 0; t < n; ++t) {
-        for (int64_t d = 0; d < 5; ++d) {
-          whole.set_at({0, 0, table[static_cast<size_t>(t / page)] * page + t % page, d}, v.get_at({0, 0, t, d}));
-        }
+      for (const auto [t, d] : indices(n, 5)) {
+        whole.set_at({0, 0, table[static_cast<size_t>(t / page)] * page + t % page, d}, v.get_at({0, 0, t, d}));
       }
       c.v.memory = std::move(whole.memory);
       c.v.kv = contiguous_kv(static_cast<void*>(c.v.memory.data()), KvType::kBF16, KvLayout::kRows, pages, 1, page, 5);

@@ -50,16 +50,13 @@ TEST_P(Formula, Scores) {
     const int64_t batch = random.integer(1, large ? 1 : 3), n_q = random.integer(0, large ? 19 : 9),
                   n_kv = random.size(0, large ? 8 : 60),
                   dim = large ? long_dims[i / 32 % std::ssize(long_dims)] : random.size(1, 150);
-    Array<4> q(random, random.storage(), {batch, heads, n_q, dim}, Strides::kInput);
-    Array<4> k(random, random.storage(), {batch, kv_heads, n_kv, dim}, Strides::kInput);
+    Array<4> q(random, random.storage(), {batch, heads, n_q, dim}, Values::kOrdinary, Strides::kInput);
+    Array<4> k(random, random.storage(), {batch, kv_heads, n_kv, dim}, Values::kOrdinary, Strides::kInput);
     Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
-    q.fill(random, Values::kOrdinary);
-    k.fill(random, Values::kOrdinary);
     Optional<float> scale;
     if (random.coin()) scale = 4 * random.uniform();
     const Arithmetic a = random_arithmetic(random);
-    const Status status = run_scores(q.view, k.view, out.view, {.scale = scale, .arithmetic = a}, &target());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(run_scores(q.view, k.view, out.view, {.scale = scale, .arithmetic = a}, &target())));
     reference::Tensor magnitude;
     const double s = scale ? to_double(*scale) : 1.0 / std::sqrt(static_cast<double>(dim));
     const reference::Tensor want = reference::scores(reference::operands(reference::read(q.view), a),
@@ -92,8 +89,7 @@ TEST_P(Formula, Softmax) {
     Array<2> out(random, DType::kF32, {rows, n}, Strides::kOutput);
     Array<1> lse(random, DType::kF32, {rows});
     const bool wants_lse = random.coin();
-    const Status status = softmax(x.view, out.view, wants_lse ? lse.view : View<1>(), exec());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(softmax(x.view, out.view, wants_lse ? lse.view : View<1>(), exec())));
     reference::Tensor want_lse;
     const reference::Tensor want = reference::softmax(reference::read(x.view), &want_lse);
     // Numerator: rounding of the difference to the maximum (half a unit in its last place, so relative to its size) and
@@ -138,8 +134,8 @@ TEST_P(Formula, MaskedSoftmax) {
     Array<4> out(random, DType::kF32, {batch, heads, n_q, n_kv}, Strides::kOutput);
     Array<3> lse(random, DType::kF32, {batch, heads, n_q}, Strides::kOutput);
     const bool wants_lse = random.coin();
-    const Status status = masked_softmax(x.view, out.view, c.scoring, wants_lse ? lse.view : View<3>(), exec());
-    ASSERT_TRUE(status.ok()) << status.detail << describe(c.scoring);
+    ASSERT_TRUE(ok(masked_softmax(x.view, out.view, c.scoring, wants_lse ? lse.view : View<3>(), exec())))
+        << describe(c.scoring);
     reference::Tensor want_lse;
     reference::Tensor want = reference::masked_softmax(reference::read(x.view), c.scoring, &want_lse);
     for (int64_t r = 0; r < want_lse.size(); ++r) {  // all of a NaN row is NaN
@@ -179,8 +175,7 @@ TEST_P(Formula, WeightedValues) {
     });
     v.fill(random, random.coin() ? Values::kOrdinary : Values::kSpecial);
     const Arithmetic a = random_arithmetic(random);
-    const Status status = run_weighted_values(p.view, v.view, out.view, {.arithmetic = a}, &target());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(run_weighted_values(p.view, v.view, out.view, {.arithmetic = a}, &target())));
     reference::Tensor magnitude, weights;
     // What the arithmetic multiplies in the place of p is a part of its definition: kBF16 rounds it.
     const reference::Tensor want =
@@ -216,14 +211,12 @@ TEST_P(Formula, Rope) {
     const int64_t batch = random.integer(1, 3), heads = random.integer(1, 4), n = random.integer(0, 7);
     const int64_t n_positions = n + random.integer(1, 20);
     const bool in_place = random.one_in(3);
-    Array<4> x(random, random.storage(), {batch, heads, n, dim}, in_place ? Strides::kOutput : Strides::kInput);
-    x.fill(random, Values::kOrdinary);
+    Array<4> x(random, random.storage(), {batch, heads, n, dim}, Values::kOrdinary,
+               in_place ? Strides::kOutput : Strides::kInput);
     Array<4> out = in_place ? x.with(random, Strides::kContiguous)
                             : Array<4>(random, random.storage(), {batch, heads, n, dim}, Strides::kOutput);
-    Array<2> cosine(random, DType::kF32, {n_positions, half}, Strides::kInput),
-        sine(random, DType::kF32, {n_positions, half}, Strides::kInput);
-    cosine.fill(random, Values::kOrdinary);
-    sine.fill(random, Values::kOrdinary);
+    Array<2> cosine(random, DType::kF32, {n_positions, half}, Values::kOrdinary, Strides::kInput),
+        sine(random, DType::kF32, {n_positions, half}, Values::kOrdinary, Strides::kInput);
     const bool wide = random.coin();
     Array<2> positions(random, wide ? DType::kI64 : DType::kI32, {batch, n}, Strides::kInput);
     for_each_element(positions.view, [&](int64_t at) {
@@ -239,9 +232,8 @@ TEST_P(Formula, Rope) {
         reference::rope(in, reference::read(cosine.view), reference::read(sine.view), list, options);
     const ConstView<2> absent;
     const ConstView<4> from = in_place ? ConstView<4>(out.view) : ConstView<4>(x.view);
-    const Status status =
-        rope(from, cosine.view, sine.view, given ? ConstView<2>(positions.view) : absent, out.view, options, exec());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(
+        rope(from, cosine.view, sine.view, given ? ConstView<2>(positions.view) : absent, out.view, options, exec())));
     // Two products of numbers below 1 and their sum: three roundings (four unfused) of at most 2 * kEps.
     ASSERT_EQ(compare(out, want,
                       [&](int64_t e) {
@@ -356,8 +348,7 @@ TEST_P(Formula, RawState) {
     a.acc = acc.view, a.max = max.view, a.sum = sum.view;
     if (random.coin()) a.out = {};
     if (random.coin()) a.lse = {};
-    const Status status = random.coin() ? run_attention(a, &target()) : run_tasks(a, &target(), random);
-    ASSERT_TRUE(status.ok()) << status.detail << describe(a);
+    ASSERT_TRUE(ok(random.coin() ? run_attention(a, &target()) : run_tasks(a, &target(), random))) << describe(a);
     const reference::AttentionResult want = reference::attention(a);
     // A maximum is one score: its error is less than that of a log-sum-exp, which brings the sum's along.
     const AttentionBound bound = attention_bound(c, cost());
@@ -443,9 +434,8 @@ TEST_P(Formula, AttentionMerge) {
     const int64_t parts = random.integer(1, 6), batch = random.integer(1, 2), heads = random.integer(1, 3),
                   n = random.integer(0, wide ? 2 : 4);
     const int64_t dim = wide ? random.of<int64_t>({1023, 1024, 1025, 2047, 2048, 2049, 2300}) : random.size(1, 80);
-    Array<5> part(random, random.storage(), {parts, batch, heads, n, dim}, Strides::kOutput);
+    Array<5> part(random, random.storage(), {parts, batch, heads, n, dim}, Values::kOrdinary, Strides::kOutput);
     Array<4> part_lse(random, DType::kF32, {parts, batch, heads, n}, Strides::kOutput);
-    part.fill(random, Values::kOrdinary);
     for_each_element(part_lse.view, [&](int64_t at) {
       put(part_lse.view.data, DType::kF32, at, random.one_in(4) ? -kInf : 10 * random.uniform());
     });
@@ -465,9 +455,8 @@ TEST_P(Formula, AttentionMerge) {
         values.push_back(5 * random.uniform()), sinks.push_back(to_double(values.back()));
       sink_array = Numbers<float>(random, values);
     }
-    const Status status = attention_merge(part.view, part_lse.view, out.view, lse.view,
-                                          sinks.empty() ? nullptr : sink_array.data(), exec());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(attention_merge(part.view, part_lse.view, out.view, lse.view,
+                                   sinks.empty() ? nullptr : sink_array.data(), exec())));
     const reference::AttentionResult want =
         reference::attention_merge(reference::read(part.view), reference::read(part_lse.view), sinks);
     // Weights: a difference of at most 20, an exponential; the chain over the parts; sums, division, product.

@@ -140,8 +140,7 @@ TEST_P(Plans, RangesOfManySequences) {
           std::sort(cuts.begin(), cuts.end());
           // Backwards: no range may rely on what an earlier one left.
           for (size_t i = cuts.size(); i-- > 1;) {
-            const Status s = reduce ? r.reduce(cuts[i - 1], cuts[i]) : r.range(cuts[i - 1], cuts[i]);
-            ASSERT_TRUE(s.ok()) << s.detail << ", " << text;
+            ASSERT_TRUE(ok(reduce ? r.reduce(cuts[i - 1], cuts[i]) : r.range(cuts[i - 1], cuts[i]))) << ", " << text;
           }
         }
         ASSERT_EQ(b.results(), want) << text << ", trial " << trial;
@@ -162,10 +161,9 @@ TEST_P(Plans, SplitsAmongManyEmptySequences) {
       cu_q.push_back(cu_q.back() + (full ? 1 + static_cast<int32_t>(random.integer(0, 2)) : 0));
       cu_k.push_back(cu_k.back() + (full || random.one_in(9) ? static_cast<int32_t>(random.integer(0, most)) : 0));
     }
-    Array<4> q(random, DType::kF32, {1, heads, cu_q.back(), dim}), k(random, DType::kBF16, {1, 1, cu_k.back(), dim}),
-        out = q.like(random);
+    Array<4> q(random, DType::kF32, {1, heads, cu_q.back(), dim}),
+        k(random, DType::kBF16, {1, 1, cu_k.back(), dim}, Values::kOrdinary), out = q.like(random);
     q.fill(random, Values::kOrdinary);
-    k.fill(random, Values::kOrdinary);
     Attention a;
     a.q = q.view, a.k = k.view, a.v = k.view, a.out = out.view;
     a.cu_q = cu_q.data(), a.cu_k = cu_k.data(), a.n_sequences = sequences;
@@ -320,8 +318,7 @@ TEST_P(Plans, RingsDivideByWhatTheyHold) {
         a.v = rings(v, v_ring, true);
         a.v.tokens = a.k.tokens = only_values ? a.k.tokens : a.v.tokens;
         Runner r(GetParam());
-        const Status planned = r.make(a);
-        ASSERT_TRUE(planned.ok()) << planned.detail;
+        ASSERT_TRUE(ok(r.make(a)));
         ASSERT_LE(r.plan.tasks, std::min(splits, (length + 1023) / 1024 + 1)) << ring << ", " << length;
         ASSERT_GE(r.plan.tasks, tasks) << ring << ", " << length;
         ASSERT_GE(r.plan.partial_bytes, bytes) << ring << ", " << length;
@@ -392,8 +389,7 @@ TEST_P(Plans, ShapesFirstDataLater) {
         EXPECT_EQ(later.range(0, 1).code, Code::kNullPointer);
         EXPECT_EQ(b.results(), untouched);
       }
-      const Status bound = attention_bind(b.a, &later.plan);
-      ASSERT_TRUE(bound.ok()) << bound.detail;
+      ASSERT_TRUE(ok(attention_bind(b.a, &later.plan)));
       ASSERT_TRUE(later.all().ok());
       EXPECT_EQ(b.results(), want);
       // The binding of one copy leaves the others as they are.

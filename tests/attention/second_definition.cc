@@ -1,4 +1,5 @@
 #include "tests/attention/second_definition.h"
+#include "tests/support/indices.h"
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,7 @@ namespace second {
 
 using reference::Tensor;
 using simdattn::Arithmetic;
+using simdattn::test::indices;
 
 namespace {
 
@@ -318,14 +320,12 @@ std::vector<float> scores(const Tensor& q, const Tensor& k, float scale, Arithme
     const double* row = x.data.data() + x.offset({b, h, i});
     return Operand(Row(row, row + dim), arithmetic);
   };
-  for (int64_t b = 0; b < q.dim(0); ++b) {
-    for (int64_t h = 0; h < q.dim(1); ++h) {
-      std::vector<Operand> keys;
-      for (int64_t j = 0; j < k.dim(2); ++j) keys.push_back(operand(k, b, h / group, j));
-      for (int64_t i = 0; i < q.dim(2); ++i) {
-        const Operand query = operand(q, b, h, i);
-        for (const Operand& key : keys) result.push_back(canonical(score(query, key, scale, arithmetic)));
-      }
+  for (const auto [b, h] : indices(q.dim(0), q.dim(1))) {
+    std::vector<Operand> keys;
+    for (int64_t j = 0; j < k.dim(2); ++j) keys.push_back(operand(k, b, h / group, j));
+    for (int64_t i = 0; i < q.dim(2); ++i) {
+      const Operand query = operand(q, b, h, i);
+      for (const Operand& key : keys) result.push_back(canonical(score(query, key, scale, arithmetic)));
     }
   }
   return result;
@@ -334,23 +334,21 @@ std::vector<float> scores(const Tensor& q, const Tensor& k, float scale, Arithme
 std::vector<float> weighted_values(const Tensor& p, const Tensor& v, Arithmetic arithmetic) {
   std::vector<float> result;
   const int64_t group = p.dim(1) / v.dim(1), n = v.dim(2), dim = v.dim(3);
-  for (int64_t b = 0; b < p.dim(0); ++b) {
-    for (int64_t h = 0; h < p.dim(1); ++h) {
-      const Values values(v.data.data() + v.offset({b, h / group}), n, dim, arithmetic);
-      for (int64_t i = 0; i < p.dim(2); ++i) {
-        Row o(static_cast<size_t>(dim), 0.0f);
-        for (int64_t base = 0; base < n; base += kBlock) {
-          Row w;
-          std::vector<bool> seen;
-          for (int64_t j = base; j < std::min(n, base + kBlock); ++j) {
-            const float weight = static_cast<float>(p.at({b, h, i, j}));
-            seen.push_back(weight != 0 && !(arithmetic == Arithmetic::kInt8 && weight < 0));
-            w.push_back(arithmetic == Arithmetic::kBF16 ? bf16(weight) : weight);
-          }
-          add_block(o, nullptr, w, seen, base, values, arithmetic);
+  for (const auto [b, h] : indices(p.dim(0), p.dim(1))) {
+    const Values values(v.data.data() + v.offset({b, h / group}), n, dim, arithmetic);
+    for (int64_t i = 0; i < p.dim(2); ++i) {
+      Row o(static_cast<size_t>(dim), 0.0f);
+      for (int64_t base = 0; base < n; base += kBlock) {
+        Row w;
+        std::vector<bool> seen;
+        for (int64_t j = base; j < std::min(n, base + kBlock); ++j) {
+          const float weight = static_cast<float>(p.at({b, h, i, j}));
+          seen.push_back(weight != 0 && !(arithmetic == Arithmetic::kInt8 && weight < 0));
+          w.push_back(arithmetic == Arithmetic::kBF16 ? bf16(weight) : weight);
         }
-        for (const float x : o) result.push_back(canonical(x + 0.0f));
+        add_block(o, nullptr, w, seen, base, values, arithmetic);
       }
+      for (const float x : o) result.push_back(canonical(x + 0.0f));
     }
   }
   return result;

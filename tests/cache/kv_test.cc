@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "simdattn/simdattn.h"
+#include "tests/support/indices.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/target_test.h"
@@ -211,8 +212,7 @@ TEST_P(KvStores, Append) {
       if (random.coin()) kv.block_table = nullptr;
       if (table.rotation.cos.data == nullptr && random.coin()) given = {};
     }
-    const Status status = kv_append(rows.view, given, kv, options, exec());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(kv_append(rows.view, given, kv, options, exec())));
     ASSERT_EQ(want.difference(), "") << "case " << i << ", form " << static_cast<int>(form) << ", way "
                                      << static_cast<int>(way) << ", from " << static_cast<int>(from) << " to "
                                      << static_cast<int>(type) << ", dim " << dim << ", rows " << n << ", tokens "
@@ -252,8 +252,7 @@ TEST_P(KvStores, Shift) {
         }
       }
     }
-    const Status status = kv_shift(s.kv, first, last, delta, rope, exec());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(kv_shift(s.kv, first, last, delta, rope, exec())));
     ASSERT_EQ(want.difference(), "") << "case " << i << ", form " << static_cast<int>(form) << ", type "
                                      << static_cast<int>(type) << ", dim " << dim << ", tokens " << tokens << " ["
                                      << first << ", " << last << ") by " << delta << ", ring " << s.kv.ring << ", page "
@@ -267,9 +266,8 @@ TEST_P(KvStores, ShiftOfLongRows) {
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const int64_t delta : {-1, 1}) {
       const int64_t dim = 8192 + random.integer(1, 70), tokens = 3;
-      Array<4> rows(random, type, {1, 1, tokens, dim});
+      Array<4> rows(random, type, {1, 1, tokens, dim}, Values::kOrdinary);
       const Table table(random, tokens, dim);
-      rows.fill(random, Values::kOrdinary);
       const KvStorage s = store_kv(random, rows, KvForm::kRows);
       // The same by rope(), from a table whose row 1 is the one that moves by one place.
       Array<4> want(random, type, {1, 1, tokens - 1, dim});
@@ -286,12 +284,10 @@ TEST_P(KvStores, ShiftOfLongRows) {
         ASSERT_TRUE(rope(moved, table.rotation.cos, table.rotation.sin, positions, want.view, options, exec()).ok());
       }
       ASSERT_TRUE(kv_shift(s.kv, first, first + tokens - 1, delta, table.rotation, exec()).ok());
-      for (int64_t t = 0; t < tokens - 1; ++t) {
-        for (int64_t d = 0; d < dim; ++d) {
-          const uint64_t bits = rotates ? element_bits(want.view.data, type, want.at({0, 0, t, d}))
-                                        : element_bits(moved.data, type, t * dim + d);
-          ASSERT_EQ(element_bits(s.kv.data, type, s.at(0, 0, t + first + delta, d)), bits) << t << ", " << d;
-        }
+      for (const auto [t, d] : indices(tokens - 1, dim)) {
+        const uint64_t bits = rotates ? element_bits(want.view.data, type, want.at({0, 0, t, d}))
+                                      : element_bits(moved.data, type, t * dim + d);
+        ASSERT_EQ(element_bits(s.kv.data, type, s.at(0, 0, t + first + delta, d)), bits) << t << ", " << d;
       }
     }
   }
@@ -313,18 +309,15 @@ TEST_P(KvStores, FullRingsOfNarrowTypesTurn) {
       std::vector<unsigned char> codes;
       std::vector<float> scales;
       const auto each = [&](int64_t by, const auto& f) {
-        for (int64_t b = 0; b < 2; ++b) {
-          for (int64_t h = 0; h < heads; ++h) {
-            for (int64_t t = first; t < first + ring; ++t) f(b, h, t + by);
-          }
+        for (const auto [b, h] : indices(2, heads)) {
+          for (int64_t t = first; t < first + ring; ++t) f(b, h, t + by);
         }
       };
       each(0, [&](int64_t b, int64_t h, int64_t t) {
         for (int64_t i = 0; i < row_bytes(type, dim); ++i) codes.push_back(*s.byte(b, h, t, i));
         if (s.scale(b, h, t) != nullptr) scales.push_back(*s.scale(b, h, t));
       });
-      const Status status = kv_shift(s.kv, first, first + ring, delta, {}, exec());
-      ASSERT_TRUE(status.ok()) << status.detail;
+      ASSERT_TRUE(ok(kv_shift(s.kv, first, first + ring, delta, {}, exec())));
       size_t code = 0, scale = 0;
       each(delta, [&](int64_t b, int64_t h, int64_t t) {
         for (int64_t i = 0; i < row_bytes(type, dim); ++i)

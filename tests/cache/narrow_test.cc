@@ -12,6 +12,7 @@
 
 #include "lib/contract/fma.h"
 #include "simdattn/simdattn.h"
+#include "tests/support/indices.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/records.h"
@@ -144,21 +145,17 @@ int64_t some_dim(Random& random, KvType type, int64_t high) {
 /// Rows whose numbers meet every rule of a quantiser: ties, zeros, tiny and huge ones, now and then NaN and infinities.
 void fill_rows(Random& random, const Array<4>& rows, Values values) {
   const auto& shape = rows.view.shape;
-  for (int64_t b = 0; b < shape[0]; ++b) {
-    for (int64_t h = 0; h < shape[1]; ++h) {
-      for (int64_t t = 0; t < shape[2]; ++t) {
-        const int64_t kind = random.integer(0, 5);
-        const float size = random.of({1.0f, 600.0f, 70000.0f, 0x1p-5f, 0x1p-13f, 0x1p-20f, 0x1p-126f, 0x1p-140f,
-                                      0x1p100f, 0x1p127f, 3e-37f, 127.0f});
-        for (int64_t d = 0; d < shape[3]; ++d) {
-          float x = kind == 0 ? 0.0f : random.uniform() * size;
-          if (kind == 1) x = static_cast<float>(random.integer(-254, 254)) * 0.5f;  // ties, if 127 is among them
-          if (kind == 1 && d == 0) x = 127;
-          if (kind == 2 && random.one_in(40)) x = number(random, values);
-          if (kind == 3) x = random.uniform();
-          rows.set_at({b, h, t, d}, x);
-        }
-      }
+  for (const auto [b, h, t] : indices(shape[0], shape[1], shape[2])) {
+    const int64_t kind = random.integer(0, 5);
+    const float size = random.of({1.0f, 600.0f, 70000.0f, 0x1p-5f, 0x1p-13f, 0x1p-20f, 0x1p-126f, 0x1p-140f, 0x1p100f,
+                                  0x1p127f, 3e-37f, 127.0f});
+    for (int64_t d = 0; d < shape[3]; ++d) {
+      float x = kind == 0 ? 0.0f : random.uniform() * size;
+      if (kind == 1) x = static_cast<float>(random.integer(-254, 254)) * 0.5f;  // ties, if 127 is among them
+      if (kind == 1 && d == 0) x = 127;
+      if (kind == 2 && random.one_in(40)) x = number(random, values);
+      if (kind == 3) x = random.uniform();
+      rows.set_at({b, h, t, d}, x);
     }
   }
 }
@@ -219,8 +216,7 @@ struct Witness {
 
 std::vector<float> dequantised(const Kv& kv, int64_t tokens, const Exec& exec) {
   std::vector<float> out(static_cast<size_t>(tokens * kv.dim));
-  const Status status = dequantise(kv, 0, view(out.data(), {1, 1, tokens, kv.dim}), exec);
-  EXPECT_TRUE(status.ok()) << status.detail;
+  EXPECT_TRUE(ok(dequantise(kv, 0, view(out.data(), {1, 1, tokens, kv.dim}), exec)));
   return out;
 }
 
@@ -298,17 +294,16 @@ TEST_P(Narrow, Append) {
       ASSERT_TRUE(rope(rows.view, table.rotation.cos, table.rotation.sin, {}, f32.view, at, exec()).ok());
     } else {
       for_each_element(f32.view, [&](int64_t) {});
-      for (int64_t b = 0; b < s.batch; ++b)
-        for (int64_t h = 0; h < s.heads; ++h)
-          for (int64_t t = 0; t < n; ++t)
-            for (int64_t d = 0; d < s.dim; ++d) f32.set_at({b, h, t, d}, rows.get_at({b, h, t, d}));
+      for (const auto [b, h, t, d] : indices(s.batch, s.heads, n, s.dim)) {
+        f32.set_at({b, h, t, d}, rows.get_at({b, h, t, d}));
+      }
     }
     // Fp8: scales are the caller's.
     if (!(s.type == KvType::kInt8) && store.kv.scales != nullptr) {
-      for (int64_t b = 0; b < s.batch; ++b)
-        for (int64_t h = 0; h < s.heads; ++h)
-          for (int64_t t = start; t < start + n; ++t)
-            *store.scale(b, h, t) = random.of({1.0f, 0.5f, 3e-3f, 1e20f, 1e-20f});
+      for (const auto [b, h] : indices(s.batch, s.heads)) {
+        for (int64_t t = start; t < start + n; ++t)
+          *store.scale(b, h, t) = random.of({1.0f, 0.5f, 3e-3f, 1e20f, 1e-20f});
+      }
     }
     const std::vector<unsigned char> before(store.memory.data(), store.memory.data() + store.memory.size());
     const std::vector<unsigned char> scales(store.scales.data(), store.scales.data() + store.scales.size());
@@ -318,41 +313,34 @@ TEST_P(Narrow, Append) {
       View<4> view = rows.view;
       view.data = static_cast<char*>(view.data) + done * (n == 1 ? 0 : view.stride[2]) * size_of(view.dtype);
       view.shape[2] = part;
-      const Status status = kv_append(view, {}, store.kv, {.rope = table.rotation, .start = start + done}, exec());
-      ASSERT_TRUE(status.ok()) << status.detail;
+      ASSERT_TRUE(ok(kv_append(view, {}, store.kv, {.rope = table.rotation, .start = start + done}, exec())));
       done += part;
     }
-    for (int64_t b = 0; b < s.batch; ++b) {
-      for (int64_t h = 0; h < s.heads; ++h) {
-        for (int64_t t = 0; t < n; ++t) {
-          std::vector<float> x;
-          for (int64_t d = 0; d < s.dim; ++d) x.push_back(f32.get_at({b, h, t, d}));
-          const CodedRow got = row_of(store, b, h, start + t);
-          const CodedRow want = encode(s.type, x, got.scale);
-          ASSERT_EQ(got == want, true) << s.text() << ", case " << i << ", token " << t << ", scale " << got.scale
-                                       << ", not " << want.scale;
-        }
-      }
+    for (const auto [b, h, t] : indices(s.batch, s.heads, n)) {
+      std::vector<float> x;
+      for (int64_t d = 0; d < s.dim; ++d) x.push_back(f32.get_at({b, h, t, d}));
+      const CodedRow got = row_of(store, b, h, start + t);
+      const CodedRow want = encode(s.type, x, got.scale);
+      ASSERT_EQ(got == want, true) << s.text() << ", case " << i << ", token " << t << ", scale " << got.scale
+                                   << ", not " << want.scale;
     }
     // Undo: what is left differs nowhere.
     std::vector<std::pair<unsigned char*, size_t>> written;
-    for (int64_t b = 0; b < s.batch; ++b) {
-      for (int64_t h = 0; h < s.heads; ++h) {
-        for (int64_t t = start; t < start + n; ++t) {
-          const int64_t bytes = row_bytes(s.type, s.dim);
-          const bool panels = store.kv.layout == KvLayout::kPanels;
-          // A last unit of a panel is filled with zeros.
-          for (int64_t e = 0; e < (panels && has_scales(s.type) ? (bytes + 3) / 4 * 4 : bytes); ++e) {
-            unsigned char* const at = store.byte(b, h, t, e);
-            if (e >= bytes) {
-              ASSERT_EQ(*at, 0);
-            }
-            *at = before[static_cast<size_t>(at - store.memory.data())];
+    for (const auto [b, h] : indices(s.batch, s.heads)) {
+      for (int64_t t = start; t < start + n; ++t) {
+        const int64_t bytes = row_bytes(s.type, s.dim);
+        const bool panels = store.kv.layout == KvLayout::kPanels;
+        // A last unit of a panel is filled with zeros.
+        for (int64_t e = 0; e < (panels && has_scales(s.type) ? (bytes + 3) / 4 * 4 : bytes); ++e) {
+          unsigned char* const at = store.byte(b, h, t, e);
+          if (e >= bytes) {
+            ASSERT_EQ(*at, 0);
           }
-          if (float* const scale = store.scale(b, h, t); scale != nullptr) {
-            const auto* at = reinterpret_cast<unsigned char*>(scale);
-            std::memcpy(scale, scales.data() + (at - store.scales.data()), 4);
-          }
+          *at = before[static_cast<size_t>(at - store.memory.data())];
+        }
+        if (float* const scale = store.scale(b, h, t); scale != nullptr) {
+          const auto* at = reinterpret_cast<unsigned char*>(scale);
+          std::memcpy(scale, scales.data() + (at - store.scales.data()), 4);
         }
       }
     }
@@ -376,20 +364,13 @@ TEST_P(Narrow, Dequantise) {
     const int64_t ring = store.kv.ring > 0 ? std::min(store.kv.ring, s.tokens) : s.tokens;
     const int64_t n = random.integer(0, ring), first = s.tokens - ring + random.integer(0, ring - n);
     const Array<4> out(random, DType::kF32, {s.batch, s.heads, n, s.dim}, Strides::kOutput);
-    const Status status = dequantise(store.kv, first, out.view, exec());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(dequantise(store.kv, first, out.view, exec())));
     ASSERT_TRUE(out.gaps_intact());
-    for (int64_t b = 0; b < s.batch; ++b) {
-      for (int64_t h = 0; h < s.heads; ++h) {
-        for (int64_t t = 0; t < n; ++t) {
-          for (int64_t d = 0; d < s.dim; ++d) {
-            const float got = out.get_at({b, h, t, d}), want = rows.get_at({b, h, first + t, d});
-            ASSERT_TRUE(same(got, want)) << s.text() << ", " << got << ", not " << want;
-            if (got != got) {
-              ASSERT_EQ(std::bit_cast<uint32_t>(got), 0x7FC00000u);
-            }
-          }
-        }
+    for (const auto [b, h, t, d] : indices(s.batch, s.heads, n, s.dim)) {
+      const float got = out.get_at({b, h, t, d}), want = rows.get_at({b, h, first + t, d});
+      ASSERT_TRUE(same(got, want)) << s.text() << ", " << got << ", not " << want;
+      if (got != got) {
+        ASSERT_EQ(std::bit_cast<uint32_t>(got), 0x7FC00000u);
       }
     }
   }
@@ -411,9 +392,9 @@ TEST_P(Narrow, Shift) {
     const KeyRotation& rope_by = table.rotation;
     std::vector<CodedRow> want;
     const auto for_each = [&](auto f) {
-      for (int64_t b = 0; b < s.batch; ++b)
-        for (int64_t h = 0; h < s.heads; ++h)
-          for (int64_t t = first; t < last; ++t) f(b, h, t);
+      for (const auto [b, h] : indices(s.batch, s.heads)) {
+        for (int64_t t = first; t < last; ++t) f(b, h, t);
+      }
     };
     for_each([&](int64_t b, int64_t h, int64_t t) {
       CodedRow row = row_of(store, b, h, t);
@@ -431,8 +412,7 @@ TEST_P(Narrow, Shift) {
       }
       want.push_back(row);
     });
-    const Status status = kv_shift(store.kv, first, last, delta, rope_by, exec());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(kv_shift(store.kv, first, last, delta, rope_by, exec())));
     size_t next = 0;
     for_each([&](int64_t b, int64_t h, int64_t t) {
       ASSERT_TRUE(row_of(store, b, h, t + delta) == want[next]) << s.text() << ", token " << t << " by " << delta;
@@ -451,8 +431,7 @@ TEST_P(Narrow, ShiftOfTheLongestRows) {
     for (const int64_t delta : {-1, -2}) {
       std::vector<CodedRow> want;
       for (int64_t t = kTokens - kRing; t < kTokens; ++t) want.push_back(row_of(store, 0, 0, t));
-      const Status status = kv_shift(store.kv, kTokens - kRing, kTokens, delta, {}, exec());
-      ASSERT_TRUE(status.ok()) << status.detail;
+      ASSERT_TRUE(ok(kv_shift(store.kv, kTokens - kRing, kTokens, delta, {}, exec())));
       for (int64_t i = 0; i < kRing; ++i) {
         ASSERT_TRUE(row_of(store, 0, 0, kTokens - kRing + i + delta) == want[static_cast<size_t>(i)])
             << static_cast<int>(type) << ", row " << i << " by " << delta;
@@ -485,9 +464,7 @@ TEST_P(Narrow, AttentionSeesNumbers) {
     if (a.arithmetic == Arithmetic::kInt8 && (integers(a.k.type, true) || integers(a.v.type, false))) {
       a.arithmetic = random.coin() ? Arithmetic::kF32 : Arithmetic::kBF16;
     }
-    ASSERT_TRUE(run_attention(a, &target()).ok()) << describe(a);
-    const std::vector<uint64_t> got = c.out.bits(), got_lse = c.lse.bits();
-    c.clear();
+    const Result got = result_of(c, a, target());
     const auto replace = [&](ConstKv& kv, const Array<4>& rows) {
       if (kv.type <= KvType::kF16) return;
       const int64_t length = kv.length;
@@ -497,10 +474,7 @@ TEST_P(Narrow, AttentionSeesNumbers) {
     };
     replace(a.k, c.k_rows);
     replace(a.v, c.v_rows);
-    const Status status = run_attention(a, &target());
-    ASSERT_TRUE(status.ok()) << status.detail << describe(a);
-    ASSERT_EQ(c.out.bits(), got) << describe(c.problem);
-    ASSERT_EQ(c.lse.bits(), got_lse) << describe(c.problem);
+    ASSERT_EQ(result_of(c, a, target()), got) << describe(c.problem);
   }
 }
 
@@ -519,29 +493,21 @@ TEST_P(Narrow, IntegersAsTheDefinition) {
     const AttentionCase c = random_attention(random, limits);
     Attention a = c.problem;
     a.arithmetic = Arithmetic::kInt8;
-    ASSERT_TRUE(run_attention(a, &target()).ok()) << describe(a);
-    const std::vector<uint64_t> got = c.out.bits(), got_lse = c.lse.bits();
-    c.clear();
-    ASSERT_TRUE(run_attention(a, &scalar_target()).ok()) << describe(a);
-    ASSERT_EQ(c.out.bits(), got) << describe(c.problem);
-    ASSERT_EQ(c.lse.bits(), got_lse) << describe(c.problem);
+    const Result got = result_of(c, a, target());
+    ASSERT_EQ(result_of(c, a, scalar_target()), got) << describe(c.problem);
   }
 }
 
 /// The sign of one row in `every` or so moves from its integers into its scale. In some rows of values -127 become -128, whose
 /// negative is 127 as well.
 void turn_signs(Random& random, const KvStorage& s, int64_t every, bool values) {
-  for (int64_t b = 0; b < s.kv.batch; ++b) {
-    for (int64_t h = 0; h < s.kv.heads; ++h) {
-      for (int64_t t = 0; t < s.kv.tokens; ++t) {
-        if (!random.one_in(every)) continue;
-        *s.scale(b, h, t) *= -1;
-        const bool most = values && random.coin();
-        for (int64_t d = 0; d < s.kv.dim; ++d) {
-          unsigned char* const code = s.byte(b, h, t, d);
-          *code = static_cast<unsigned char>(most && *code == 127 ? 128 : 256 - *code);
-        }
-      }
+  for (const auto [b, h, t] : indices(s.kv.batch, s.kv.heads, s.kv.tokens)) {
+    if (!random.one_in(every)) continue;
+    *s.scale(b, h, t) *= -1;
+    const bool most = values && random.coin();
+    for (int64_t d = 0; d < s.kv.dim; ++d) {
+      unsigned char* const code = s.byte(b, h, t, d);
+      *code = static_cast<unsigned char>(most && *code == 127 ? 128 : 256 - *code);
     }
   }
 }
@@ -560,9 +526,7 @@ TEST_P(Narrow, IntegersAsStored) {
     const AttentionCase c = random_attention(random, limits);
     Attention a = c.problem;
     a.arithmetic = Arithmetic::kInt8;
-    ASSERT_TRUE(run_attention(a, &target()).ok()) << describe(a);
-    const std::vector<uint64_t> want = c.out.bits(), want_lse = c.lse.bits();
-    c.clear();
+    const Result want = result_of(c, a, target());
     const auto stored = [&](const Array<4>& rows, bool panels) {
       const auto& shape = rows.view.shape;
       const KvForm form = panels ? kForms[random.integer(0, 3)] : random.of({KvForm::kRows, KvForm::kPagedRows});
@@ -574,10 +538,7 @@ TEST_P(Narrow, IntegersAsStored) {
     const KvStorage k = stored(c.k_rows, true), v = stored(c.v_rows, false);
     a.k = k.kv;
     a.v = v.kv;
-    const Status status = run_attention(a, &target());
-    ASSERT_TRUE(status.ok()) << status.detail << describe(a);
-    ASSERT_EQ(c.out.bits(), want) << describe(a);
-    ASSERT_EQ(c.lse.bits(), want_lse) << describe(a);
+    ASSERT_EQ(result_of(c, a, target()), want) << describe(a);
   }
 }
 
@@ -592,17 +553,15 @@ TEST_P(Narrow, BlocksOfIntegers) {
     const Array<4> numbers(random, DType::kF32, {1, 1, 1, dim});
     const KvStorage k = random_codes(random, type, numbers, kForms[random.integer(0, 5)],
                                      random.coin() ? Values::kOrdinary : Values::kSpecial, 40);
-    const Array<4> q(random, DType::kF32, {1, 1, rows, dim}), v(random, DType::kF32, {1, 1, 1, 3});
+    const Array<4> q(random, DType::kF32, {1, 1, rows, dim}), v(random, DType::kF32, {1, 1, 1, 3}, Values::kOrdinary);
     q.fill(random, random.coin() ? Values::kOrdinary : Values::kWide);
-    v.fill(random, Values::kOrdinary);
     const Array<3> lse(random, DType::kF32, {1, 1, rows});
     const float scale = random.coin() ? 0.25f : random.uniform();
     Attention a;
     a.q = q.view, a.k = k.kv, a.v = v.view, a.lse = lse.view;
     a.arithmetic = Arithmetic::kInt8;
     a.scoring.scale = scale;
-    const Status status = run_attention(a, &target());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(run_attention(a, &target())));
     const CodedRow row = row_of(k, 0, 0, 0);
     const int64_t bytes = reference::codes_of(type).bytes;
     for (int64_t r = 0; r < rows; ++r) {

@@ -27,10 +27,13 @@
 #include "simdattn/simdattn.h"
 #include "tests/conformance/conformance_engine.h"
 #include "tests/support/case_reader.h"
+#include "tests/support/indices.h"
 #include "tests/support/reference.h"
 
 namespace conformance {
 namespace {
+
+using simdattn::test::indices;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kUnitF32 = 0x1p-24;
@@ -164,12 +167,8 @@ Tensor product(Engine& engine, const Operand& x, const Operand& w) {
 /// [B, H, n, d] as [B, n, H, d].
 Tensor token_major(const Tensor& x) {
   Tensor result({x.dim(0), x.dim(2), x.dim(1), x.dim(3)});
-  for (int64_t b = 0; b < x.dim(0); ++b) {
-    for (int64_t h = 0; h < x.dim(1); ++h) {
-      for (int64_t i = 0; i < x.dim(2); ++i) {
-        for (int64_t d = 0; d < x.dim(3); ++d) result.at({b, i, h, d}) = x.at({b, h, i, d});
-      }
-    }
+  for (const auto [b, h, i] : indices(x.dim(0), x.dim(1), x.dim(2))) {
+    for (int64_t d = 0; d < x.dim(3); ++d) result.at({b, i, h, d}) = x.at({b, h, i, d});
   }
   return result;
 }
@@ -349,10 +348,8 @@ Operand onnx_mask(const Array& array, const std::array<int64_t, 4>& full) {
   if (given.shape[3] == 1 || given.shape[3] >= full[3]) return mask;
   const bool boolean = array.type == Type::kBool;
   Tensor padded({given.shape[0], given.shape[1], given.shape[2], full[3]}, boolean ? 0.0 : -kInf);
-  for (int64_t row = 0; row < padded.size() / full[3]; ++row) {
-    for (int64_t j = 0; j < given.shape[3]; ++j) {
-      padded[row * full[3] + j] = mask.exact[row * given.shape[3] + j];
-    }
+  for (const auto [row, j] : indices(padded.size() / full[3], given.shape[3])) {
+    padded[row * full[3] + j] = mask.exact[row * given.shape[3] + j];
   }
   return Operand(padded, mask.dtype);
 }

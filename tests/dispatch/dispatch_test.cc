@@ -22,6 +22,7 @@
 #include "dispatch/target.h"
 #include "lib/contract/kernel_table.h"
 #include "simdattn/simdattn.h"
+#include "tests/support/status.h"
 #include "tests/support/target_test.h"
 
 namespace simdattn::test {
@@ -199,8 +200,7 @@ TEST(Targets, Version) {
 
 TEST_P(Dispatch, FindTarget) {
   const Target* found = nullptr;
-  const Status s = find_target(name(target()), &found);
-  EXPECT_TRUE(s.ok()) << s.detail;
+  EXPECT_TRUE(ok(find_target(name(target()), &found)));
   EXPECT_EQ(found, GetParam());
 }
 

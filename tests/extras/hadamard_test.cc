@@ -40,8 +40,7 @@ TEST_P(Hadamard, IsTheMatrix) {
                         : random.coin() ? int64_t{1} << random.integer(0, 9)
                                         : random.integer(1, 40) * (int64_t{1} << random.integer(0, 5));
     const std::array<int64_t, 4> shape = {random.integer(1, 2), random.integer(1, 2), random.integer(1, 3), dim};
-    Array<4> x(random, random.storage(), shape, Strides::kInput);
-    x.fill(random, Values::kOrdinary);
+    Array<4> x(random, random.storage(), shape, Values::kOrdinary, Strides::kInput);
     const bool in_place = random.one_in(3);
     Array<4> out(random, in_place ? x.view.dtype : random.storage(), shape, Strides::kOutput);
     if (in_place) out.assign(x.bits());
@@ -49,8 +48,7 @@ TEST_P(Hadamard, IsTheMatrix) {
     const int64_t block = block_of(given, dim);
     std::vector<double> xs;
     for_each_element(x.view, [&](int64_t at) { xs.push_back(get(x.view.data, x.view.dtype, at)); });
-    const Status s = hadamard(in_place ? ConstView<4>(out.view) : ConstView<4>(x.view), out.view, given, exec());
-    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_TRUE(ok(hadamard(in_place ? ConstView<4>(out.view) : ConstView<4>(x.view), out.view, given, exec())));
     std::vector<double> got;
     for_each_element(out.view, [&](int64_t at) { got.push_back(get(out.view.data, out.view.dtype, at)); });
     const double root = std::sqrt(static_cast<double>(block));
@@ -80,8 +78,7 @@ TEST_P(Hadamard, UndoesItself) {
     for (float& e : x) e = static_cast<float>(random.integer(-100, 100));
     const std::array<int64_t, 4> shape = {1, 1, 1, 3 * block};
     for (const auto& [from, to] : {std::pair(x.data(), y.data()), std::pair(y.data(), y.data())}) {
-      const Status s = hadamard(ConstView<4>(from, DType::kF32, shape), View<4>(to, DType::kF32, shape), block, exec());
-      ASSERT_TRUE(s.ok()) << s.detail;
+      ASSERT_TRUE(ok(hadamard(ConstView<4>(from, DType::kF32, shape), View<4>(to, DType::kF32, shape), block, exec())));
       ASSERT_EQ(to == y.data() && from == x.data(), y != x);
     }
     EXPECT_EQ(x, y);
@@ -99,8 +96,7 @@ TEST_P(Hadamard, OnTheWayIntoACache) {
     const int64_t heads = random.integer(1, 3), n = random.integer(1, 5), capacity = 64, start = random.integer(0, 40);
     int64_t block = 1;
     while (dim % (2 * block) == 0 && block < 4096 && !random.one_in(4)) block *= 2;
-    Array<4> x(random, random.storage(), {1, heads, n, dim}, Strides::kInput);
-    x.fill(random, Values::kOrdinary);
+    Array<4> x(random, random.storage(), {1, heads, n, dim}, Values::kOrdinary, Strides::kInput);
     Array<2> cos(random, DType::kF32, {capacity, dim / 4}), sin = cos.like(random);
     cos.fill(random, Values::kOrdinary);
     sin.fill(random, Values::kOrdinary);
@@ -170,8 +166,7 @@ TEST_P(Hadamard, ShiftedInACache) {
     const int64_t delta = random.integer(-first, capacity - n - first);
     int64_t block = 1;
     while (dim % (2 * block) == 0 && block < 4096 && !random.one_in(4)) block *= 2;
-    Array<4> x(random, DType::kF32, {1, heads, capacity, dim}, Strides::kInput);
-    x.fill(random, Values::kOrdinary);
+    Array<4> x(random, DType::kF32, {1, heads, capacity, dim}, Values::kOrdinary, Strides::kInput);
     const int64_t half = random.integer(1, dim / 2);
     std::vector<float> cosine(static_cast<size_t>(half)), sine(cosine.size());
     for (size_t k = 0; k < cosine.size(); ++k) {

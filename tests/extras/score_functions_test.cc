@@ -10,6 +10,7 @@
 
 #include "simdattn/simdattn.h"
 #include "tests/support/bounds.h"
+#include "tests/support/indices.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"
@@ -85,14 +86,12 @@ struct Shapes {
 };
 
 Array<4> input(Random& random, const std::array<int64_t, 4>& shape, Values values) {
-  Array<4> result(random, random.storage(), shape, Strides::kInput);
-  result.fill(random, values);
+  Array<4> result(random, random.storage(), shape, values, Strides::kInput);
   return result;
 }
 template <size_t kRank>
 Array<static_cast<int>(kRank)> weights(Random& random, const int64_t (&shape)[kRank], Values values, DType dtype) {
-  Array<static_cast<int>(kRank)> result(random, dtype, std::to_array(shape), Strides::kInput);
-  result.fill(random, values);
+  Array<static_cast<int>(kRank)> result(random, dtype, std::to_array(shape), values, Strides::kInput);
   return result;
 }
 
@@ -123,8 +122,7 @@ TEST_P(ScoreFunctions, GaussianFormula) {
     Array<4> out(random, DType::kF32, s.out(), Strides::kOutput);
     Optional<float> scale;
     if (random.coin()) scale = 4 * random.uniform();
-    const Status status = gaussian_scores(q.view, k.view, out.view, {.scale = scale}, exec());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(gaussian_scores(q.view, k.view, out.view, {.scale = scale}, exec())));
     reference::Tensor want = reference::gaussian_scores(reference::read(q.view), reference::read(k.view));
     for (double& x : want.data) x *= static_cast<double>(scale.value_or(1.0f));
     const double roundings = cost().fma * std::ceil(static_cast<double>(s.d) / 16) + 7;
@@ -143,8 +141,7 @@ TEST_P(ScoreFunctions, BilinearFormula) {
     Optional<float> scale;
     if (random.coin()) scale = 4 * random.uniform();
     const Scratch scratch(random, target(), bilinear_scores_workspace(s.d_q, s.d_k));
-    const Status status = bilinear_scores(q.view, m.view, k.view, out.view, {.scale = scale}, scratch.exec);
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(bilinear_scores(q.view, m.view, k.view, out.view, {.scale = scale}, scratch.exec)));
     const double factor = static_cast<double>(scale.value_or(1.0f));
     reference::Tensor magnitude;
     reference::Tensor want = reference::bilinear_scores(reference::read(q.view), reference::read(m.view),
@@ -170,9 +167,8 @@ TEST_P(ScoreFunctions, AdditiveFormula) {
     Array<4> out(random, DType::kF32, s.out(), Strides::kOutput);
     const ConstView<3> absent;
     const Scratch scratch(random, target(), additive_scores_workspace(d_q, d_k, s.d));
-    const Status status = additive_scores(q.view, k.view, w.view, out.view, project_q ? ConstView<3>(wq.view) : absent,
-                                          project_k ? ConstView<3>(wk.view) : absent, scratch.exec);
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(additive_scores(q.view, k.view, w.view, out.view, project_q ? ConstView<3>(wq.view) : absent,
+                                   project_k ? ConstView<3>(wk.view) : absent, scratch.exec)));
     const reference::Tensor tq = reference::read(q.view), tk = reference::read(k.view), tw = reference::read(w.view);
     const reference::Tensor twq = reference::read(wq.view), twk = reference::read(wk.view);
     const reference::Tensor a = project_q ? reference::project(tq, twq) : tq;
@@ -191,19 +187,16 @@ TEST_P(ScoreFunctions, AdditiveFormula) {
     const double of_k = project_k ? cost().fma * std::ceil(static_cast<double>(d_k) / 16) + 5 : 0;
     const int64_t group = s.heads / s.kv_heads;
     std::vector<double> allowed;
-    for (int64_t bb = 0; bb < s.batch; ++bb)
-      for (int64_t h = 0; h < s.heads; ++h)
-        for (int64_t r = 0; r < s.n_q; ++r)
-          for (int64_t j = 0; j < s.n_kv; ++j) {
-            double sum = 0;
-            for (int64_t e = 0; e < s.d; ++e) {
-              double term = own;
-              if (project_q) term += of_q * aq.at({bb, h, r, e});
-              if (project_k) term += of_k * ak.at({bb, h / group, j, e});
-              sum += std::fabs(tw.at({h, e})) * term;
-            }
-            allowed.push_back(kEps * sum);
-          }
+    for (const auto [bb, h, r, j] : indices(s.batch, s.heads, s.n_q, s.n_kv)) {
+      double sum = 0;
+      for (int64_t e = 0; e < s.d; ++e) {
+        double term = own;
+        if (project_q) term += of_q * aq.at({bb, h, r, e});
+        if (project_k) term += of_k * ak.at({bb, h / group, j, e});
+        sum += std::fabs(tw.at({h, e})) * term;
+      }
+      allowed.push_back(kEps * sum);
+    }
     ASSERT_EQ(compare(out, want, [&](int64_t e) { return allowed[static_cast<size_t>(e)]; }), "")
         << s.text() << " projections " << project_q << project_k;
   }
@@ -236,8 +229,7 @@ TEST_P(ScoreFunctions, Bits) {
     };
     Array<4> want(random, DType::kF32, s.out(), Strides::kOutput), got(random, DType::kF32, s.out(), Strides::kOutput);
     const Array<4> q2 = q.with(random, Strides::kOutput), k2 = k.with(random, Strides::kOutput);
-    const Status first = run(q.view, k.view, want, other());
-    ASSERT_TRUE(first.ok()) << first.detail;
+    ASSERT_TRUE(ok(run(q.view, k.view, want, other())));
     ASSERT_TRUE(run(q2.view, k2.view, got, target()).ok());
     ASSERT_EQ(difference(want, got), "") << "function " << which << ", " << s.text();
   }
@@ -248,9 +240,8 @@ TEST_P(ScoreFunctions, LongRows) {
   if (!is_exact()) GTEST_SKIP() << "the long way is the definition's";
   Random random(seed() * 3000 + 5);
   constexpr int64_t kDim = 8200;
-  Array<4> q(random, DType::kBF16, {1, 2, 2, kDim}), k(random, DType::kF16, {1, 1, 3, kDim});
-  q.fill(random, Values::kOrdinary);
-  k.fill(random, Values::kOrdinary);
+  Array<4> q(random, DType::kBF16, {1, 2, 2, kDim}, Values::kOrdinary),
+      k(random, DType::kF16, {1, 1, 3, kDim}, Values::kOrdinary);
   Array<4> q32(random, DType::kF32, {1, 2, 2, kDim});
   for_each_element(q.view,
                    [&](int64_t at) { put(q32.view.data, DType::kF32, at, get(q.view.data, DType::kBF16, at)); });
@@ -260,10 +251,9 @@ TEST_P(ScoreFunctions, LongRows) {
     for (const bool narrow : {true, false}) {
       const ConstView<4> from = narrow ? q.view : q32.view;
       const View<4> out = narrow ? a.view : b.view;
-      const Status s = which == 0   ? scores(from, k.view, out, {}, exec())
-                       : which == 1 ? gaussian_scores(from, k.view, out, {}, exec())
-                                    : additive_scores(from, k.view, w.view, out, {}, {}, exec());
-      ASSERT_TRUE(s.ok()) << s.detail;
+      ASSERT_TRUE(ok(which == 0   ? scores(from, k.view, out, {}, exec())
+                     : which == 1 ? gaussian_scores(from, k.view, out, {}, exec())
+                                  : additive_scores(from, k.view, w.view, out, {}, {}, exec())));
     }
     ASSERT_EQ(difference(a, b), "") << "function " << which;
   }
@@ -295,9 +285,8 @@ TEST_P(ScoreFunctions, NaNIsCanonical) {
 TEST_P(ScoreFunctions, AgreeWhereTheyCoincide) {
   Random random(seed() * 3000 + 6);
   const int64_t n = 5, d = 24;
-  Array<4> q(random, DType::kF32, {1, 2, n, d}), k(random, DType::kF32, {1, 2, n, d});
-  q.fill(random, Values::kOrdinary);
-  k.fill(random, Values::kOrdinary);
+  Array<4> q(random, DType::kF32, {1, 2, n, d}, Values::kOrdinary),
+      k(random, DType::kF32, {1, 2, n, d}, Values::kOrdinary);
   Array<4> dot(random, DType::kF32, {1, 2, n, n}), other(random, DType::kF32, {1, 2, n, n});
   ASSERT_TRUE(scores(q.view, k.view, dot.view, {.scale = 1.0f}, exec()).ok());
   // M = identity is the dot product, to the bit: every chain has one term that is not zero.
@@ -309,15 +298,10 @@ TEST_P(ScoreFunctions, AgreeWhereTheyCoincide) {
   EXPECT_EQ(difference(dot, other), "");
   // -0.5 |q - k|^2 = q k - 0.5 |q|^2 - 0.5 |k|^2.
   ASSERT_TRUE(gaussian_scores(q.view, k.view, other.view, {}, exec()).ok());
-  for (int64_t h = 0; h < 2; ++h) {
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t j = 0; j < n; ++j) {
-        double norms = 0;
-        for (int64_t c = 0; c < d; ++c)
-          norms += std::pow(q.get_at({0, h, i, c}), 2) + std::pow(k.get_at({0, h, j, c}), 2);
-        EXPECT_NEAR(other.get_at({0, h, i, j}), static_cast<double>(dot.get_at({0, h, i, j})) - 0.5 * norms, 1e-5);
-      }
-    }
+  for (const auto [h, i, j] : indices(2, n, n)) {
+    double norms = 0;
+    for (int64_t c = 0; c < d; ++c) norms += std::pow(q.get_at({0, h, i, c}), 2) + std::pow(k.get_at({0, h, j, c}), 2);
+    EXPECT_NEAR(other.get_at({0, h, i, j}), static_cast<double>(dot.get_at({0, h, i, j})) - 0.5 * norms, 1e-5);
   }
   // Where q = k the kernel is at its maximum, 0.
   Array<4> self(random, DType::kF32, {1, 2, n, n});
@@ -367,8 +351,7 @@ TEST_P(ScoreFunctions, AdditiveByHand) {
 TEST_P(ScoreFunctions, MeanPoolingAndHardLookup) {
   Random random(seed() * 3000 + 7);
   const int64_t n = 8, d = 40;
-  Array<4> v(random, DType::kF32, {1, 1, n, d}), out(random, DType::kF32, {1, 1, 1, d});
-  v.fill(random, Values::kOrdinary);
+  Array<4> v(random, DType::kF32, {1, 1, n, d}, Values::kOrdinary), out(random, DType::kF32, {1, 1, 1, d});
   std::vector<float> s(static_cast<size_t>(n), -3.25f), p(static_cast<size_t>(n));
   ASSERT_TRUE(softmax(view(s.data(), {1, n}), view(p.data(), {1, n}), {}, exec()).ok());
   for (const float x : p) EXPECT_EQ(x, 0.125f);

@@ -3,8 +3,10 @@
 
 #include <cstring>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -42,47 +44,50 @@ class NullPointers {
  public:
   NullPointers(std::vector<const Guarded*> outputs) : outputs_(std::move(outputs)) {}
 
+  /// Of the signature alone depends how a call is made, all parameters as they are or one of them null.
   template <class... P, class... A>
-  void check(const char* function, simdattn_status (*f)(P...), const char* parameters, A... arguments) {
+  void check(const char* function, simdattn_status (*f)(P...), const std::string& parameters, A... arguments) {
     const std::tuple<P...> good(static_cast<P>(arguments)...);
-    clear();
-    const Status s = std::apply(f, good);
-    ASSERT_TRUE(s.ok()) << function << ", the good call: " << s.detail;
-    ASSERT_NE(s.detail, nullptr);
-    const auto want = bytes();
-    std::vector<std::string> names = {""};
-    for (const char* c = parameters; *c != '\0'; ++c) {
-      if (*c == ' ') names.emplace_back();
-      else names.back() += *c;
-    }
-    ASSERT_EQ(names.size(), sizeof...(P)) << function;
-    each(function, f, good, want, names, std::index_sequence_for<P...>());
+    check_call(function, {std::is_pointer_v<P>...}, parameters, [&](size_t null) {
+      std::tuple<P...> call = good;
+      size_t i = 0;
+      std::apply([&](auto&... p) { (set_null(p, i++ == null), ...); }, call);
+      return std::apply(f, call);
+    });
   }
 
  private:
-  template <class... P, size_t... I>
-  void each(const char* function, simdattn_status (*f)(P...), const std::tuple<P...>& good,
-            const std::vector<std::vector<unsigned char>>& want, const std::vector<std::string>& names,
-            std::index_sequence<I...>) {
-    (one<I>(function, f, good, want, names[I]), ...);
+  static constexpr size_t kNone = ~size_t{0};
+  template <class T>
+  static void set_null(T& parameter, bool null) {
+    if (null) parameter = T{};
   }
-  template <size_t kIndex, class... P>
-  void one(const char* function, simdattn_status (*f)(P...), std::tuple<P...> call,
-           const std::vector<std::vector<unsigned char>>& want, std::string name) {
-    const std::string kinds = "!=?w";
-    const char kind = kinds.find(name.back()) == std::string::npos ? ' ' : name.back();
-    if constexpr (std::is_pointer_v<std::tuple_element_t<kIndex, std::tuple<P...>>>) {
-      ASSERT_NE(kind, ' ') << function << ": say what null means for " << name;
-      std::get<kIndex>(call) = nullptr;
-    } else {
-      ASSERT_EQ(kind, ' ') << function << ": not a pointer: " << name;
-      return;
+  void check_call(const std::string& function, const std::vector<bool>& is_pointer, const std::string& parameters,
+                  const std::function<Status(size_t)>& call) {
+    clear();
+    const Status s = call(kNone);
+    ASSERT_TRUE(s.ok()) << function << ", the good call: " << s.detail;
+    ASSERT_NE(s.detail, nullptr);
+    const auto want = bytes();
+    std::istringstream names(parameters);
+    std::string name;
+    size_t i = 0;
+    for (; names >> name; ++i) {
+      ASSERT_LT(i, is_pointer.size()) << function;
+      check_null(function, name, is_pointer[i], want, [&] { return call(i); });
     }
+    ASSERT_EQ(i, is_pointer.size()) << function;
+  }
+  void check_null(const std::string& function, std::string name, bool is_pointer,
+                  const std::vector<std::vector<unsigned char>>& want, const std::function<Status()>& call) {
+    const char kind = name.find_last_of("!=?w") == name.size() - 1 ? name.back() : ' ';
+    ASSERT_EQ(kind != ' ', is_pointer) << function << ": say what null means for pointers alone: " << name;
+    if (!is_pointer) return;
     name.pop_back();
     clear();
     const auto before = bytes();
-    const Status s = std::apply(f, call);
-    const std::string what = std::string(function) + ", " + name + " null: " + s.detail;
+    const Status s = call();
+    const std::string what = function + ", " + name + " null: " + s.detail;
     if (kind == '!' || kind == 'w') {
       EXPECT_EQ(static_cast<int>(s.code), static_cast<int>(kind == '!' ? Code::kNullPointer : Code::kWorkspace))
           << what;
@@ -116,12 +121,11 @@ TEST(Entry, NullPointers) {
       out_rows = rows.like(random), cos(random, DType::kF32, {9, 10}), sin = cos.like(random),
       out_cos = cos.like(random), out_sin = cos.like(random), positions(random, DType::kI32, {2, 3});
   Array<1> row_lse(random, DType::kF32, {4});
-  Array<5> parts(random, DType::kF32, {2, 2, 4, 3, 20});
+  Array<5> parts(random, DType::kF32, {2, 2, 4, 3, 20}, Values::kOrdinary);
   Array<4> part_lse(random, DType::kF32, {2, 2, 4, 3});
   for (const Array<4>* a : {&q, &k, &p, &part_lse}) a->fill(random, Values::kOrdinary);
   for (const Array<3>* a : {&m, &w3, &wk}) a->fill(random, Values::kOrdinary);
   for (const Array<2>* a : {&w, &rows, &cos, &sin}) a->fill(random, Values::kOrdinary);
-  parts.fill(random, Values::kOrdinary);
   for (int32_t i = 0; i < 6; ++i) static_cast<int32_t*>(positions.view.data)[i] = i % 3;
   const Array<3> direct_positions(random, DType::kI32, {1, 2, 3});
   const Array<1> one_row(random, DType::kI32, {4});
@@ -147,9 +151,8 @@ TEST(Entry, NullPointers) {
   const KeyRotation rotation;
   Attention problem;
   problem.q = q.view, problem.k = k.view, problem.v = k.view, problem.out = out_q.view;
-  Array<4> long_k(random, DType::kF32, {1, 1, 2100, 8}), one_q(random, DType::kF32, {1, 1, 1, 8}),
+  Array<4> long_k(random, DType::kF32, {1, 1, 2100, 8}, Values::kOrdinary), one_q(random, DType::kF32, {1, 1, 1, 8}),
       one_out = one_q.like(random);
-  long_k.fill(random, Values::kOrdinary);
   one_q.fill(random, Values::kOrdinary);
   Attention split;
   split.q = one_q.view, split.k = long_k.view, split.v = long_k.view, split.out = one_out.view;

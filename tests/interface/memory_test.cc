@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "simdattn/simdattn.h"
+#include "tests/support/indices.h"
 #include "tests/support/pages.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
@@ -120,16 +121,14 @@ TEST_P(Memory, NoAllocation) {
                                                          v(random, DType::kF16, {2, 2, 7, 36}),
                                                          k(random, DType::kF32, {2, 2, 7, 36});
   for (const Array<4>* a : {&x, &p, &v, &k}) a->fill(random, Values::kOrdinary);
-  const Array<2> cosine(random, DType::kF32, {60, 18}),
-      sine = cosine.like(random), rows(random, DType::kF32, {20, 200}), positions(random, DType::kI32, {2, 7});
-  rows.fill(random, Values::kOrdinary);
+  const Array<2> cosine(random, DType::kF32, {60, 18}), sine = cosine.like(random),
+                                                        rows(random, DType::kF32, {20, 200}, Values::kOrdinary),
+                                                        positions(random, DType::kI32, {2, 7});
   for (int64_t t = 0; t < 14; ++t) set_element_bits(positions.view.data, DType::kI32, t, static_cast<uint64_t>(t % 7));
   const Array<1> lse(random, DType::kF32, {20});
   const Array<3> row_lse(random, DType::kF32, {2, 4, 5});
-  const Array<5> parts(random, DType::kF32, {3, 2, 4, 5, 36});
-  const Array<4> part_lse(random, DType::kF32, {3, 2, 4, 5});
-  parts.fill(random, Values::kOrdinary);
-  part_lse.fill(random, Values::kOrdinary);
+  const Array<5> parts(random, DType::kF32, {3, 2, 4, 5, 36}, Values::kOrdinary);
+  const Array<4> part_lse(random, DType::kF32, {3, 2, 4, 5}, Values::kOrdinary);
   const KvStorage cache = make_kv(random, DType::kBF16, KvForm::kPagedPanels, 2, 2, 70, 36),
                   integers = make_kv(random, KvType::kInt8, KvForm::kPanels, 2, 2, 70, 36);
   const Array<4> numbers(random, DType::kF32, {2, 2, 9, 36});
@@ -140,11 +139,9 @@ TEST_P(Memory, NoAllocation) {
     set_element_bits(page_slots.view.data, DType::kI64, t, static_cast<uint64_t>(t % 5 == 4 ? -1 : t));
   const int32_t starts[2] = {3, 50}, counts[2] = {7, 2};
   const Array<3> m(random, DType::kBF16, {4, 36, 36}), projection(random, DType::kF32, {4, 24, 36});
-  const Array<2> w(random, DType::kF32, {4, 24});
-  const Array<4> projected(random, DType::kF32, {2, 2, 7, 24});
+  const Array<2> w(random, DType::kF32, {4, 24}, Values::kOrdinary);
+  const Array<4> projected(random, DType::kF32, {2, 2, 7, 24}, Values::kOrdinary);
   for (const Array<3>* a : {&m, &projection}) a->fill(random, Values::kOrdinary);
-  w.fill(random, Values::kOrdinary);
-  projected.fill(random, Values::kOrdinary);
   const Guarded memory(size_t{1} << 18, Guard::kAfter);
   const Exec with_memory = {.target = &target(), .workspace = memory.data(), .workspace_bytes = memory.size()};
   double frequencies[18], factor = 0;
@@ -226,23 +223,21 @@ TEST_P(Memory, InputsAreOnlyRead) {
           &c.scoring.bias.memory, &c.scoring.bias_scale.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
       m->read_only();
     }
-    const Status s = run_attention(c.problem, &target());
-    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_TRUE(ok(run_attention(c.problem, &target())));
     ASSERT_TRUE(c.out.gaps_intact() && c.lse.gaps_intact()) << describe(c.problem);
     Array<4> x(random, DType::kF32, {1, 2, random.integer(0, 5), random.size(0, 60)}, Strides::kInput),
         y(random, DType::kF32, x.view.shape, Strides::kOutput);
     x.fill(random, Values::kSpecial);
     x.memory.read_only();
     ASSERT_TRUE(masked_softmax(x.view, y.view, {.causal = true}, {}, exec()).ok());
-    Array<4> v(random, random.storage(), {1, 1, x.view.shape[3], random.size(1, 50)}, Strides::kInput);
-    v.fill(random, Values::kSpecial);
+    Array<4> v(random, random.storage(), {1, 1, x.view.shape[3], random.size(1, 50)}, Values::kSpecial,
+               Strides::kInput);
     v.memory.read_only();
     Array<4> out(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kOutput);
     const ValueOptions options = {.arithmetic = random_arithmetic(random)};
     ASSERT_TRUE(run_weighted_values(x.view, v.view, out.view, options, &target()).ok());
     ASSERT_TRUE(out.gaps_intact() && y.gaps_intact());
-    Array<4> q(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Strides::kInput);
-    q.fill(random, Values::kSpecial);
+    Array<4> q(random, random.storage(), {1, 2, x.view.shape[2], v.view.shape[3]}, Values::kSpecial, Strides::kInput);
     q.memory.read_only();
     ASSERT_TRUE(run_scores(q.view, v.view, y.view, {.arithmetic = options.arithmetic}, &target()).ok());
     ASSERT_TRUE(y.gaps_intact());
@@ -386,8 +381,7 @@ TEST_P(Memory, PagesThatNoRowSeesNeedNotExist) {
   for (int64_t i = 0; i < cases(100); ++i) {
     // A sliding window over paged caches: pages before the window were given back, pages behind the length do not exist.
     const int64_t n = random.integer(100, 900), left = random.integer(0, 100), dim = random.integer(1, 20);
-    const Array<4> rows(random, random.storage(), {1, 1, n, dim});
-    rows.fill(random, Values::kOrdinary);
+    const Array<4> rows(random, random.storage(), {1, 1, n, dim}, Values::kOrdinary);
     const Array<4> q(random, DType::kF32, {1, 3, 1, dim}), out = q.like(random);
     q.fill(random, Values::kOrdinary);
     const KvStorage k = store_kv(random, rows, random.of({KvForm::kPagedPanels, KvForm::kPagedRows})),
@@ -407,8 +401,7 @@ TEST_P(Memory, PagesThatNoRowSeesNeedNotExist) {
           s->table.data()[p] = random.of({-1, 1 << 30, -123456});
       }
     }
-    const Status s = run_attention(a, &target());
-    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_TRUE(ok(run_attention(a, &target())));
     ASSERT_EQ(out.bits(), want) << describe(a);
   }
 }
@@ -434,22 +427,17 @@ TEST_P(Memory, WhatMaskedKeysHoldDoesNotMatter) {
     const int64_t batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2], n = a.k.tokens,
                   group = heads / a.k.heads;
     (void)reference::modified_scores(reference::Tensor({batch, heads, n_q, n}), a.scoring, &seen);
-    for (int64_t b = 0; b < batch; ++b) {
-      for (int64_t h = 0; h < a.k.heads; ++h) {
-        for (int64_t t = 0; t < n; ++t) {
-          bool used = false;
-          for (int64_t g = 0; g < group; ++g) {
-            for (int64_t r = 0; r < n_q; ++r) used = used || seen.at({b, h * group + g, r, t}) != 0;
-          }
-          if (used) continue;
-          ++poisoned;
-          const float garbage =
-              random.of({std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -3e38f,
-                         std::numeric_limits<float>::max()});  // which is infinite as bf16
-          for (int64_t d = 0; d < a.k.dim; ++d) put(k.kv.data, k.dtype(), k.at(b, h, t, d), garbage);
-          for (int64_t d = 0; d < a.v.dim; ++d) put(v.kv.data, v.dtype(), v.at(b, h, t, d), garbage);
-        }
+    for (const auto [b, h, t] : indices(batch, a.k.heads, n)) {
+      bool used = false;
+      for (int64_t g = 0; g < group; ++g) {
+        for (int64_t r = 0; r < n_q; ++r) used = used || seen.at({b, h * group + g, r, t}) != 0;
       }
+      if (used) continue;
+      ++poisoned;
+      const float garbage = random.of({std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                                       -3e38f, std::numeric_limits<float>::max()});  // which is infinite as bf16
+      for (int64_t d = 0; d < a.k.dim; ++d) put(k.kv.data, k.dtype(), k.at(b, h, t, d), garbage);
+      for (int64_t d = 0; d < a.v.dim; ++d) put(v.kv.data, v.dtype(), v.at(b, h, t, d), garbage);
     }
     c.clear();
     ASSERT_TRUE(run_attention(a, &target()).ok());

@@ -76,8 +76,7 @@ TEST(AmxPermission, SentenceNamesWhatIsMissing) {
 
 TEST(AmxPermission, RunnableAndDefaultOnceItIsGiven) {
   if (!cpu_has_amx()) GTEST_SKIP() << "this CPU lacks " << missing_feature(Isa::kAmx);
-  const Status s = request_amx();
-  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_TRUE(ok(request_amx()));
   EXPECT_TRUE(request_amx().ok());
   EXPECT_TRUE(runnable(*amx_target()));
   EXPECT_STREQ(missing(*amx_target()), "");

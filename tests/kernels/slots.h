@@ -17,7 +17,8 @@
 #include "dispatch/target.h"
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
-#include "tests/support/guarded.h"
+#include "tests/support/indices.h"
+#include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/target_test.h"
 
@@ -136,12 +137,6 @@ enum class NaN : uint8_t {
   kAny,        // inside a computation that ends in a canonical one
 };
 
-inline std::string hex(uint32_t bits) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%08x", bits);
-  return text;
-}
-
 /// How far the target's element (r, c) may be from the definition's; used for targets that are not exact only.
 using Allowance = std::function<double(int64_t r, int64_t c)>;
 
@@ -152,19 +147,17 @@ inline std::string difference(const Rows& want, const Rows& got, NaN nan, bool e
            " of " + std::to_string(want.columns) + ": " + std::to_string(got.at(r, c)) + " (" + hex(got.bits(r, c)) +
            "), definition " + std::to_string(want.at(r, c)) + " (" + hex(want.bits(r, c)) + ")";
   };
-  for (int64_t r = 0; r < want.rows; ++r) {
-    for (int64_t c = 0; c < want.columns; ++c) {
-      if (want.bits(r, c) == got.bits(r, c)) continue;
-      const float w = want.at(r, c);
-      const float g = got.at(r, c);
-      if (nan == NaN::kAny && w != w && g != g) continue;
-      if (exact) return "bits differ" + where(r, c);
-      if (w != w || g != g) return "NaN differs" + where(r, c);
-      const double most = allowance(r, c);
-      // A magnitude that is not finite says that the operands were not; equal infinities have equal bits.
-      if (!(std::fabs(static_cast<double>(w) - static_cast<double>(g)) <= most) && std::isfinite(most)) {
-        return "beyond the bound " + std::to_string(most) + where(r, c);
-      }
+  for (const auto [r, c] : indices(want.rows, want.columns)) {
+    if (want.bits(r, c) == got.bits(r, c)) continue;
+    const float w = want.at(r, c);
+    const float g = got.at(r, c);
+    if (nan == NaN::kAny && w != w && g != g) continue;
+    if (exact) return "bits differ" + where(r, c);
+    if (w != w || g != g) return "NaN differs" + where(r, c);
+    const double most = allowance(r, c);
+    // A magnitude that is not finite says that the operands were not; equal infinities have equal bits.
+    if (!(std::fabs(static_cast<double>(w) - static_cast<double>(g)) <= most) && std::isfinite(most)) {
+      return "beyond the bound " + std::to_string(most) + where(r, c);
     }
   }
   if (!want.gaps_intact()) return "the definition wrote between rows";
@@ -172,6 +165,18 @@ inline std::string difference(const Rows& want, const Rows& got, NaN nan, bool e
   return "";
 }
 inline double exactly(int64_t, int64_t) { return 0; }
+
+/// Where dimension d of key `lane` stands in a panel.
+inline int64_t panel_element(DType dtype, int64_t d, int64_t lane) {
+  return dtype == DType::kBF16 ? (d / 2 * kPanelWidth + lane) * 2 + d % 2 : d * kPanelWidth + lane;
+}
+/// Roundings of a dot product that is not fused, of elements x(d) and y(d), times a scale.
+template <class X, class Y>
+double dot_bound(double roundings, int64_t dim, float scale, const X& x, const Y& y) {
+  double sum = 0;
+  for (int64_t d = 0; d < dim; ++d) sum += std::fabs(static_cast<double>(x(d)) * static_cast<double>(y(d)));
+  return (roundings * (kEps * sum + 0x1p-149) + 0x1p-149) * std::fabs(static_cast<double>(scale)) + 0x1p-149;
+}
 
 /// Query rows in the form that the tiles read.
 inline Guarded prepared(const AttentionKernels& kernels, const Rows& q, Guard guard) {
@@ -188,6 +193,14 @@ inline Guarded prepared(const AttentionKernels& kernels, const Rows& q, Guard gu
 class SlotTest : public TargetTest {
  protected:
   static const UKernels& uk() { return *target().kernels; }
+  /// Random cases of every element type, until one fails.
+  template <class F>
+  static void for_each_type(uint64_t stream, int64_t n, const F& run) {
+    for (size_t type = 0; type < kElementTypes; ++type) {
+      Random random(seed() * 100 + stream + type);
+      for (int64_t i = 0; i < cases(n) && !HasFatalFailure(); ++i) run(random, type, i);
+    }
+  }
   static const UKernels& definition() {
 #ifdef SIMDATTN_HAVE_SCALAR_FMA
     // The scalar target itself may be the copy that was compiled with FMA instructions.

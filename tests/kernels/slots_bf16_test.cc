@@ -12,6 +12,7 @@
 #include "lib/contract/fma.h"
 #include "lib/definition/flushed.h"
 #include "tests/kernels/slots.h"
+#include "tests/support/indices.h"
 #include "tests/support/records.h"
 
 namespace simdattn::test {
@@ -99,85 +100,79 @@ class Bf16Slots : public SlotTest {
 
 /// Keys from rows and from panels, packed and, where the target can, as they are.
 TEST_P(Bf16Slots, Scores) {
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 300 + type);
+  for_each_type(300, 1200, [&](Random& random, size_t type, int64_t i) {
     const DType dtype = static_cast<DType>(type);
     const KvType kv = kv_type_of(dtype);
-    for (int64_t i = 0; i < cases(1200); ++i) {
-      const int64_t dim = random.size(1, 300);
-      const int64_t keys = random.size(1, dim > 100 ? 3 * kPanelWidth : 8 * kPanelWidth);
-      const int64_t n_panels = (keys + kPanelWidth - 1) / kPanelWidth;
-      const bool from_panels = random.coin();
-      const Matrix k(random, dtype, keys, dim, class_of(i));
-      const int64_t bytes = panel_bytes(kv, dim);
-      const int64_t panel_stride = bytes + (random.coin() ? 64 * random.integer(0, 3) : 0);
-      Guarded panels(static_cast<size_t>((n_panels - 1) * panel_stride + bytes), random.guard());
-      std::memset(panels.data(), 0, panels.size());
-      for (int64_t j = 0; j < keys; ++j) {
-        for (int64_t d = 0; d < dim; ++d) {
-          const int64_t c = j % kPanelWidth;
-          const int64_t e = dtype == DType::kBF16 ? (d / 2 * kPanelWidth + c) * 2 + d % 2 : d * kPanelWidth + c;
-          std::memcpy(panels.data() + j / kPanelWidth * panel_stride + e * size_of(dtype),
-                      static_cast<const char*>(k.data()) + (j * k.stride + d) * size_of(dtype),
-                      static_cast<size_t>(size_of(dtype)));
-        }
-      }
-      const Matrix q(random, random.storage(), rows_of(random), dim, class_of(i));
-      const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
-      const int64_t lds = n_panels * kPanelWidth + 16 * random.integer(0, 2);
-      const size_t s_bytes = static_cast<size_t>(4 * q.rows * lds);
-      const Guarded s_want(s_bytes, random.guard()), s_got(s_bytes, random.guard());
-      std::memset(s_want.data(), 0x5A, s_bytes);
-      std::memset(s_got.data(), 0x5A, s_bytes);
-      const bool direct = from_panels && kernels().kv[type].score_tile != nullptr && random.coin();
-      for (const bool is_definition : {true, false}) {
-        const AttentionKernels& ops = is_definition ? definition() : kernels();
-        const KvOperands& operands = ops.kv[type];
-        const Guarded queries = prepared(ops, q, random.guard());
-        const int64_t packed_bytes = operands.panel_bytes(dim);
-        const Guarded packed(static_cast<size_t>(n_panels * packed_bytes), random.guard());
-        const bool as_is = direct && operands.score_tile != nullptr;
-        for (int64_t p = 0; p < n_panels && !as_is; ++p) {
-          const bool panel = from_panels && operands.pack_panel != nullptr;
-          const PackKeys pack = {.from = panel
-                                             ? static_cast<const void*>(panels.data() + p * panel_stride)
-                                             : static_cast<const char*>(k.data()) + p * kPanelWidth * k.stride_bytes(),
-                                 .token_stride = k.stride_bytes(),
-                                 .keys = std::min(kPanelWidth, keys - p * kPanelWidth),
-                                 .dim = dim,
-                                 .panel = packed.data() + p * packed_bytes,
-                                 .stream = random.coin()};
-          panel ? operands.pack_panel(pack) : operands.pack_keys(pack);
-        }
-        const ScoreTile tile = {.q = queries.data(),
-                                .q_stride = ops.query_bytes(dim),
-                                .rows = q.rows,
-                                .panels = as_is ? panels.data() : packed.data(),
-                                .panel_stride = as_is ? panel_stride : packed_bytes,
-                                .n_panels = n_panels,
-                                .dim = dim,
-                                .scale = scale,
-                                .s = reinterpret_cast<float*>((is_definition ? s_want : s_got).data()),
-                                .lds = lds,
-                                .fetch = (as_is && random.coin()) ? Fetch::kMemory : Fetch::kNone};
-        as_is ? operands.score_tile(tile) : operands.score_packed(tile);
-      }
-      const std::string problem = difference(s_want, s_got, lds, same_bits(i), [&](int64_t r, int64_t c) {
-        double sum = 0;
-        for (int64_t d = 0; d < dim && c < keys; ++d) sum += std::fabs(q.operand(r, d) * k.operand(c, d));
-        // Fused: a rounding per multiply-add; else two, and what is flushed.
-        const double roundings = 3.0 * static_cast<double>(dim) + 10;
-        return roundings * (kEps * sum + kSmallest) * std::fabs(static_cast<double>(scale)) + kSmallest;
-      });
-      ASSERT_EQ(problem, "") << text({{"case", i},
-                                      {"type", static_cast<int64_t>(type)},
-                                      {"dim", dim},
-                                      {"keys", keys},
-                                      {"rows", q.rows},
-                                      {"from_panels", from_panels},
-                                      {"direct", direct}});
+    const int64_t dim = random.size(1, 300);
+    const int64_t keys = random.size(1, dim > 100 ? 3 * kPanelWidth : 8 * kPanelWidth);
+    const int64_t n_panels = (keys + kPanelWidth - 1) / kPanelWidth;
+    const bool from_panels = random.coin();
+    const Matrix k(random, dtype, keys, dim, class_of(i));
+    const int64_t bytes = panel_bytes(kv, dim);
+    const int64_t panel_stride = bytes + (random.coin() ? 64 * random.integer(0, 3) : 0);
+    Guarded panels(static_cast<size_t>((n_panels - 1) * panel_stride + bytes), random.guard());
+    std::memset(panels.data(), 0, panels.size());
+    for (const auto [j, d] : indices(keys, dim)) {
+      const int64_t c = j % kPanelWidth;
+      const int64_t e = panel_element(dtype, d, c);
+      std::memcpy(panels.data() + j / kPanelWidth * panel_stride + e * size_of(dtype),
+                  static_cast<const char*>(k.data()) + (j * k.stride + d) * size_of(dtype),
+                  static_cast<size_t>(size_of(dtype)));
     }
-  }
+    const Matrix q(random, random.storage(), rows_of(random), dim, class_of(i));
+    const float scale = random.coin() ? 1.0f : number(random, Values::kWide);
+    const int64_t lds = n_panels * kPanelWidth + 16 * random.integer(0, 2);
+    const size_t s_bytes = static_cast<size_t>(4 * q.rows * lds);
+    const Guarded s_want(s_bytes, random.guard()), s_got(s_bytes, random.guard());
+    std::memset(s_want.data(), 0x5A, s_bytes);
+    std::memset(s_got.data(), 0x5A, s_bytes);
+    const bool direct = from_panels && kernels().kv[type].score_tile != nullptr && random.coin();
+    for (const bool is_definition : {true, false}) {
+      const AttentionKernels& ops = is_definition ? definition() : kernels();
+      const KvOperands& operands = ops.kv[type];
+      const Guarded queries = prepared(ops, q, random.guard());
+      const int64_t packed_bytes = operands.panel_bytes(dim);
+      const Guarded packed(static_cast<size_t>(n_panels * packed_bytes), random.guard());
+      const bool as_is = direct && operands.score_tile != nullptr;
+      for (int64_t p = 0; p < n_panels && !as_is; ++p) {
+        const bool panel = from_panels && operands.pack_panel != nullptr;
+        const PackKeys pack = {.from = panel ? static_cast<const void*>(panels.data() + p * panel_stride)
+                                             : static_cast<const char*>(k.data()) + p * kPanelWidth * k.stride_bytes(),
+                               .token_stride = k.stride_bytes(),
+                               .keys = std::min(kPanelWidth, keys - p * kPanelWidth),
+                               .dim = dim,
+                               .panel = packed.data() + p * packed_bytes,
+                               .stream = random.coin()};
+        panel ? operands.pack_panel(pack) : operands.pack_keys(pack);
+      }
+      const ScoreTile tile = {.q = queries.data(),
+                              .q_stride = ops.query_bytes(dim),
+                              .rows = q.rows,
+                              .panels = as_is ? panels.data() : packed.data(),
+                              .panel_stride = as_is ? panel_stride : packed_bytes,
+                              .n_panels = n_panels,
+                              .dim = dim,
+                              .scale = scale,
+                              .s = reinterpret_cast<float*>((is_definition ? s_want : s_got).data()),
+                              .lds = lds,
+                              .fetch = (as_is && random.coin()) ? Fetch::kMemory : Fetch::kNone};
+      as_is ? operands.score_tile(tile) : operands.score_packed(tile);
+    }
+    const std::string problem = difference(s_want, s_got, lds, same_bits(i), [&](int64_t r, int64_t c) {
+      double sum = 0;
+      for (int64_t d = 0; d < dim && c < keys; ++d) sum += std::fabs(q.operand(r, d) * k.operand(c, d));
+      // Fused: a rounding per multiply-add; else two, and what is flushed.
+      const double roundings = 3.0 * static_cast<double>(dim) + 10;
+      return roundings * (kEps * sum + kSmallest) * std::fabs(static_cast<double>(scale)) + kSmallest;
+    });
+    ASSERT_EQ(problem, "") << text({{"case", i},
+                                    {"type", static_cast<int64_t>(type)},
+                                    {"dim", dim},
+                                    {"keys", keys},
+                                    {"rows", q.rows},
+                                    {"from_panels", from_panels},
+                                    {"direct", direct}});
+  });
 }
 
 /// f32 is rounded around ties, the smallest normal number and the largest one. A sum is one product: the same without fused multiply-add.
@@ -268,87 +263,84 @@ TEST_P(Bf16Slots, RoundsAnyNumber) {
 }
 
 TEST_P(Bf16Slots, Values) {
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 310 + type);
+  for_each_type(310, 1200, [&](Random& random, size_t type, int64_t i) {
     const DType dtype = static_cast<DType>(type);
-    for (int64_t i = 0; i < cases(1200); ++i) {
-      // Tiles end at 128 columns of rounded values; from beyond L2 a block has 128 KiB: two blocks are 64 keys of 700 numbers of f32 or 200 of 180.
-      const bool in_blocks = i % 8 == 0;
-      const int64_t dim = in_blocks ? random.size(200, 700) : random.size(1, 200);
-      const int64_t keys = random.size(0, in_blocks ? 200 : dim > 64 ? 80 : kKeyBlock);
-      const int64_t first = random.coin() ? 0 : random.integer(0, kKeyBlock - keys);
-      const bool has_rows = definition().kv[type].value_tile != nullptr && kernels().kv[type].value_tile != nullptr;
-      const bool rows = has_rows && random.coin();
-      const Matrix v(random, dtype, keys, dim, class_of(i));
-      // Of eight rows some targets round values once for two tiles.
-      Matrix w(random, DType::kF32, in_blocks && random.coin() ? 8 : rows_of(random), keys, class_of(i));
-      for (int64_t r = 0; r < w.rows; ++r) {
-        for (int64_t j = 0; j < keys; ++j) w.f32()[r * w.stride + j] = to_f32(from_f32<bf16>(w.at(r, j)));
-      }
-      const int64_t padded = rows ? dim : (dim + kValueGroup - 1) / kValueGroup * kValueGroup;
-      const Matrix o(random, DType::kF32, w.rows, padded, class_of(i));
-      for (int64_t r = 0; r < o.rows; ++r) std::fill_n(o.f32() + r * o.stride + dim, padded - dim, 0.0f);
-      const Matrix alpha(random, DType::kF32, 1, w.rows, class_of(i));
-      const bool scales = random.coin();
-      const bool stream = random.coin();
-      const Guarded o_want = copy_of(o.memory, random), o_got = copy_of(o.memory, random);
-      for (const bool is_definition : {true, false}) {
-        const AttentionKernels& ops = is_definition ? definition() : kernels();
-        const KvOperands& operands = ops.kv[type];
-        ValueTile tile = {.w = w.f32(),
-                          .ldw = w.stride,
-                          .rows = w.rows,
-                          .v = v.data(),
-                          .first_key = first,
-                          .key_stride = v.stride_bytes(),
-                          .group_stride = kValueGroup * size_of(dtype),
-                          .keys = keys,
-                          .dim = dim,
-                          .o = reinterpret_cast<float*>((is_definition ? o_want : o_got).data()),
-                          .ldo = o.stride,
-                          .alpha = scales ? alpha.f32() : nullptr,
-                          .fetch = (stream) ? Fetch::kMemory : Fetch::kNone};
-        if (rows) {
-          operands.value_tile(tile);
-          continue;
-        }
-        const Guarded block(static_cast<size_t>(ops.values_bytes(dim)), random.guard());
-        std::memset(block.data(), 0xFF, block.size());
-        const int64_t cut = random.integer(0, keys);  // packed in two calls, as from two pages
-        for (const bool second : {false, true}) {
-          const int64_t from = second ? cut : 0;
-          operands.pack_values({.rows = static_cast<const char*>(v.data()) + from * v.stride_bytes(),
-                                .token_stride = v.stride_bytes(),
-                                .first = first + from,
-                                .keys = second ? keys - cut : cut,
-                                .dim = dim,
-                                .column = 0,
-                                .columns = dim,
-                                .block = block.data()});
-        }
-        tile.v = block.data();
-        ops.value_packed(tile);
-      }
-      const std::string problem = difference(
-          o_want, o_got, o.stride, same_bits(i),
-          [&](int64_t r, int64_t c) {
-            if (c >= dim) return 0.0;
-            double sum =
-                std::fabs(static_cast<double>(o.at(r, c)) * (scales ? static_cast<double>(alpha.at(0, r)) : 1.0));
-            for (int64_t j = 0; j < keys; ++j) sum += std::fabs(w.operand(r, j) * v.operand(j, c));
-            return (3.0 * static_cast<double>(keys) + 20) * (kEps * sum + kSmallest);
-          },
-          false);
-      ASSERT_EQ(problem, "") << text({{"case", i},
-                                      {"type", static_cast<int64_t>(type)},
-                                      {"dim", dim},
-                                      {"keys", keys},
-                                      {"rows", w.rows},
-                                      {"first", first},
-                                      {"from rows", rows},
-                                      {"alpha", scales}});
+    // Tiles end at 128 columns of rounded values; from beyond L2 a block has 128 KiB: two blocks are 64 keys of 700 numbers of f32 or 200 of 180.
+    const bool in_blocks = i % 8 == 0;
+    const int64_t dim = in_blocks ? random.size(200, 700) : random.size(1, 200);
+    const int64_t keys = random.size(0, in_blocks ? 200 : dim > 64 ? 80 : kKeyBlock);
+    const int64_t first = random.coin() ? 0 : random.integer(0, kKeyBlock - keys);
+    const bool has_rows = definition().kv[type].value_tile != nullptr && kernels().kv[type].value_tile != nullptr;
+    const bool rows = has_rows && random.coin();
+    const Matrix v(random, dtype, keys, dim, class_of(i));
+    // Of eight rows some targets round values once for two tiles.
+    Matrix w(random, DType::kF32, in_blocks && random.coin() ? 8 : rows_of(random), keys, class_of(i));
+    for (int64_t r = 0; r < w.rows; ++r) {
+      for (int64_t j = 0; j < keys; ++j) w.f32()[r * w.stride + j] = to_f32(from_f32<bf16>(w.at(r, j)));
     }
-  }
+    const int64_t padded = rows ? dim : (dim + kValueGroup - 1) / kValueGroup * kValueGroup;
+    const Matrix o(random, DType::kF32, w.rows, padded, class_of(i));
+    for (int64_t r = 0; r < o.rows; ++r) std::fill_n(o.f32() + r * o.stride + dim, padded - dim, 0.0f);
+    const Matrix alpha(random, DType::kF32, 1, w.rows, class_of(i));
+    const bool scales = random.coin();
+    const bool stream = random.coin();
+    const Guarded o_want = copy_of(o.memory, random), o_got = copy_of(o.memory, random);
+    for (const bool is_definition : {true, false}) {
+      const AttentionKernels& ops = is_definition ? definition() : kernels();
+      const KvOperands& operands = ops.kv[type];
+      ValueTile tile = {.w = w.f32(),
+                        .ldw = w.stride,
+                        .rows = w.rows,
+                        .v = v.data(),
+                        .first_key = first,
+                        .key_stride = v.stride_bytes(),
+                        .group_stride = kValueGroup * size_of(dtype),
+                        .keys = keys,
+                        .dim = dim,
+                        .o = reinterpret_cast<float*>((is_definition ? o_want : o_got).data()),
+                        .ldo = o.stride,
+                        .alpha = scales ? alpha.f32() : nullptr,
+                        .fetch = (stream) ? Fetch::kMemory : Fetch::kNone};
+      if (rows) {
+        operands.value_tile(tile);
+        continue;
+      }
+      const Guarded block(static_cast<size_t>(ops.values_bytes(dim)), random.guard());
+      std::memset(block.data(), 0xFF, block.size());
+      const int64_t cut = random.integer(0, keys);  // packed in two calls, as from two pages
+      for (const bool second : {false, true}) {
+        const int64_t from = second ? cut : 0;
+        operands.pack_values({.rows = static_cast<const char*>(v.data()) + from * v.stride_bytes(),
+                              .token_stride = v.stride_bytes(),
+                              .first = first + from,
+                              .keys = second ? keys - cut : cut,
+                              .dim = dim,
+                              .column = 0,
+                              .columns = dim,
+                              .block = block.data()});
+      }
+      tile.v = block.data();
+      ops.value_packed(tile);
+    }
+    const std::string problem = difference(
+        o_want, o_got, o.stride, same_bits(i),
+        [&](int64_t r, int64_t c) {
+          if (c >= dim) return 0.0;
+          double sum =
+              std::fabs(static_cast<double>(o.at(r, c)) * (scales ? static_cast<double>(alpha.at(0, r)) : 1.0));
+          for (int64_t j = 0; j < keys; ++j) sum += std::fabs(w.operand(r, j) * v.operand(j, c));
+          return (3.0 * static_cast<double>(keys) + 20) * (kEps * sum + kSmallest);
+        },
+        false);
+    ASSERT_EQ(problem, "") << text({{"case", i},
+                                    {"type", static_cast<int64_t>(type)},
+                                    {"dim", dim},
+                                    {"keys", keys},
+                                    {"rows", w.rows},
+                                    {"first", first},
+                                    {"from rows", rows},
+                                    {"alpha", scales}});
+  });
 }
 
 TEST_P(Bf16Slots, Softmax) {
@@ -397,11 +389,9 @@ TEST_P(Bf16Slots, Softmax) {
         });
     ASSERT_EQ(state_problem, "") << "max, sum, alpha, " << message();
     if (!is_exact()) continue;
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < columns; ++c) {
-        const float w = get(s_got.data(), DType::kF32, r * s.stride + c);
-        ASSERT_TRUE(is_nan(w) || w == to_f32(from_f32<bf16>(w))) << message();
-      }
+    for (const auto [r, c] : indices(rows, columns)) {
+      const float w = get(s_got.data(), DType::kF32, r * s.stride + c);
+      ASSERT_TRUE(is_nan(w) || w == to_f32(from_f32<bf16>(w))) << message();
     }
   }
 }
@@ -478,20 +468,18 @@ TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
         tile.v = block.data();
         kernels().value_packed(tile);
       }
-      for (int64_t m = 0; m < 16; ++m) {
-        for (int64_t n = 0; n < 16; ++n) {
-          const float want = tdp[static_cast<size_t>((t * 16 + m) * 16 + n)], got = o[m * kValueGroup + n];
-          const auto bits = [](float x) { return std::bit_cast<uint32_t>(canonical(x)); };
-          if (bits(got) == bits(want)) continue;
-          ASSERT_TRUE(kFlushesBeforeRounding) << name << ", tile " << t << ", row " << m << ", column " << n;
-          float chain[2] = {};
-          for (int64_t k = 0; k < 32; ++k)
-            chain[k % 2] = flushed_before_rounding(w[m * 32 + k], to_f32(v[k * kValueGroup + n]), chain[k % 2]);
-          const float arm = scalar::flushed_add(r.c[static_cast<size_t>((t * 16 + m) * 16 + n)],
-                                                scalar::flushed_add(chain[0], chain[1]));
-          ASSERT_EQ(bits(got), bits(arm)) << name << ", tile " << t << ", row " << m << ", column " << n;
-          ++flushed;
-        }
+      for (const auto [m, n] : indices(16, 16)) {
+        const float want = tdp[static_cast<size_t>((t * 16 + m) * 16 + n)], got = o[m * kValueGroup + n];
+        const auto bits = [](float x) { return std::bit_cast<uint32_t>(canonical(x)); };
+        if (bits(got) == bits(want)) continue;
+        ASSERT_TRUE(kFlushesBeforeRounding) << name << ", tile " << t << ", row " << m << ", column " << n;
+        float chain[2] = {};
+        for (int64_t k = 0; k < 32; ++k)
+          chain[k % 2] = flushed_before_rounding(w[m * 32 + k], to_f32(v[k * kValueGroup + n]), chain[k % 2]);
+        const float arm = scalar::flushed_add(r.c[static_cast<size_t>((t * 16 + m) * 16 + n)],
+                                              scalar::flushed_add(chain[0], chain[1]));
+        ASSERT_EQ(bits(got), bits(arm)) << name << ", tile " << t << ", row " << m << ", column " << n;
+        ++flushed;
       }
     }
     const bool flushes =

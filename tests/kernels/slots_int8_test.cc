@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/kernels/slots.h"
+#include "tests/support/indices.h"
 
 namespace simdattn::test {
 namespace {
@@ -119,12 +120,10 @@ class SlotsInt8 : public SlotTest {
       const int64_t n = std::min(kPanelWidth, keys - p * kPanelWidth);
       if (from_panel) {
         auto* const panel = stored_panels.data() + p * stored_stride;
-        for (int64_t j = 0; j < n; ++j) {
-          for (int64_t d = 0; d < dim; ++d) {
-            const int64_t e = k.type == DType::kBF16 ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
-            std::memcpy(panel + e * size_of(k.type), k.row(p * kPanelWidth + j) + d * size_of(k.type),
-                        static_cast<size_t>(size_of(k.type)));
-          }
+        for (const auto [j, d] : indices(n, dim)) {
+          const int64_t e = k.type == DType::kBF16 ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
+          std::memcpy(panel + e * size_of(k.type), k.row(p * kPanelWidth + j) + d * size_of(k.type),
+                      static_cast<size_t>(size_of(k.type)));
         }
         a.kv[type].pack_panel({.from = panel,
                                .token_stride = 0,
@@ -268,23 +267,21 @@ TEST_P(SlotsInt8, Values) {
       tile.alpha = with_alpha ? alpha.data() : nullptr;
       a.value_packed(tile);
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < ldo; ++c) {
-        const float want = results[0][static_cast<size_t>(r * ldo + c)];
-        const float got = results[1][static_cast<size_t>(r * ldo + c)];
-        if (c >= width && c < columns) continue;  // of no account
-        const std::string where =
-            "case " + std::to_string(i) + ", row " + std::to_string(r) + " of " + std::to_string(rows) + ", column " +
-            std::to_string(c) + " of " + std::to_string(width) + ", keys " + std::to_string(first) + " + " +
-            std::to_string(count) + " of " + std::to_string(keys) + ", values of " + kTypeName[slot(v.type)];
-        if (is_exact() || c >= columns) {
-          ASSERT_TRUE(same(want, got)) << where << ": " << got << ", definition " << want;
-        } else if (!same(want, got)) {
-          // Two roundings in place of one, of a sum of two numbers.
-          const float before = o[static_cast<size_t>(r * ldo + c)];
-          ASSERT_LE(std::fabs(want - got), 0x1p-23f * (2 * std::fabs(before) + std::fabs(want)) + 0x1p-149f)
-              << where << ": " << got << ", definition " << want;
-        }
+    for (const auto [r, c] : indices(rows, ldo)) {
+      const float want = results[0][static_cast<size_t>(r * ldo + c)];
+      const float got = results[1][static_cast<size_t>(r * ldo + c)];
+      if (c >= width && c < columns) continue;  // of no account
+      const std::string where =
+          "case " + std::to_string(i) + ", row " + std::to_string(r) + " of " + std::to_string(rows) + ", column " +
+          std::to_string(c) + " of " + std::to_string(width) + ", keys " + std::to_string(first) + " + " +
+          std::to_string(count) + " of " + std::to_string(keys) + ", values of " + kTypeName[slot(v.type)];
+      if (is_exact() || c >= columns) {
+        ASSERT_TRUE(same(want, got)) << where << ": " << got << ", definition " << want;
+      } else if (!same(want, got)) {
+        // Two roundings in place of one, of a sum of two numbers.
+        const float before = o[static_cast<size_t>(r * ldo + c)];
+        ASSERT_LE(std::fabs(want - got), 0x1p-23f * (2 * std::fabs(before) + std::fabs(want)) + 0x1p-149f)
+            << where << ": " << got << ", definition " << want;
       }
     }
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/kernels/slots.h"
+#include "tests/support/indices.h"
 
 namespace simdattn::test {
 namespace {
@@ -99,8 +100,9 @@ struct Floats {
     std::memset(memory.data(), Guarded::kCanary, memory.size());
   }
   Floats(Random& random, int64_t rows, int64_t columns, float size) : Floats(random, rows, columns) {
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < columns; ++c) at(r, c) = random.uniform() * size;
+    for (const auto [r, c] : indices(rows, columns)) {
+      at(r, c) = random.uniform() * size;
+    }
   }
   float* data() const { return reinterpret_cast<float*>(memory.data()); }
   float& at(int64_t r, int64_t c) const { return data()[r * stride + c]; }
@@ -174,9 +176,9 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
                   .ld = got.stride * 4,
                   .as_stored = false,
                   .scales = rows.scale(0)});
-    for (int64_t j = 0; j < keys; ++j)
-      for (int64_t d = 0; d < dim; ++d)
-        expect_same(want[static_cast<size_t>(j * dim + d)], got.at(j, d), 0, 0, message);
+    for (const auto [j, d] : indices(keys, dim)) {
+      expect_same(want[static_cast<size_t>(j * dim + d)], got.at(j, d), 0, 0, message);
+    }
     ASSERT_EQ(kv.all_finite({.rows = rows.memory.data(),
                              .token_stride = rows.stride,
                              .scales = rows.scale(0),
@@ -190,14 +192,13 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
         << message;
     const KvOperands& k = operands(uk(), Arithmetic::kF32, type);
     const auto check_panel = [&](const Floats& panel) {
-      for (int64_t j = 0; j < kPanelWidth; ++j)
-        for (int64_t d = 0; d < dim; ++d) {
-          const float x = panel.data()[d * kPanelWidth + j];
-          // Past the last key zeros of either sign.
-          const float y = j < keys ? want[static_cast<size_t>(j * dim + d)] : x == 0.0f ? x : 0.0f;
-          if (std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y)) continue;  // strings take most of the time
-          expect_same(y, x, 0, 0, message + ", key " + std::to_string(j) + ", dimension " + std::to_string(d));
-        }
+      for (const auto [j, d] : indices(kPanelWidth, dim)) {
+        const float x = panel.data()[d * kPanelWidth + j];
+        // Past the last key zeros of either sign.
+        const float y = j < keys ? want[static_cast<size_t>(j * dim + d)] : x == 0.0f ? x : 0.0f;
+        if (std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y)) continue;  // strings take most of the time
+        expect_same(y, x, 0, 0, message + ", key " + std::to_string(j) + ", dimension " + std::to_string(d));
+      }
     };
     if (k.pack_keys != nullptr) {
       const Floats panel(random, 1, dim * kPanelWidth);
@@ -333,28 +334,26 @@ TEST_P(SlotsNarrow, ScoreTile) {
       own.score_rows(a);
     }
     std::vector<float> wide(static_cast<size_t>(n_panels * dim * kPanelWidth));
-    for (int64_t c = 0; c < n_panels * kPanelWidth; ++c)
-      for (int64_t d = 0; d < dim; ++d)
-        wide[static_cast<size_t>((c / kPanelWidth * dim + d) * kPanelWidth + c % kPanelWidth)] =
-            numbers_of_keys[static_cast<size_t>(c * dim + d)];
+    for (const auto [c, d] : indices(n_panels * kPanelWidth, dim)) {
+      wide[static_cast<size_t>((c / kPanelWidth * dim + d) * kPanelWidth + c % kPanelWidth)] =
+          numbers_of_keys[static_cast<size_t>(c * dim + d)];
+    }
     a.panels = wide.data(), a.panel_stride = dim * kPanelWidth * 4, a.scales = nullptr;
     a.s = want.data(), a.lds = want.stride;
     operands(definition(), Arithmetic::kF32, KvType::kF32).score_packed(a);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < n_panels * kPanelWidth; ++c) {
-        double sum = 0;
-        for (int64_t d = 0; d < dim; ++d)
-          sum += std::fabs(static_cast<double>(q[static_cast<size_t>(r * ldq + d)]) *
-                           static_cast<double>(numbers_of_keys[static_cast<size_t>(c * dim + d)]));
-        const std::string message = describe(type, i, dim, n_panels * kPanelWidth, rows) + ", row " +
-                                    std::to_string(r) + ", key " + std::to_string(c);
-        expect_same(want.at(r, c), got.at(r, c), sum, 3.0 * static_cast<double>(dim) + 2, message);
-        if (in_rows) {
-          expect_same(want.at(r, c), from_rows.at(r, c), sum, 3.0 * static_cast<double>(dim) + 2,
-                      message + ", keys in rows");
-        }
-        if (HasFatalFailure()) return;
+    for (const auto [r, c] : indices(rows, n_panels * kPanelWidth)) {
+      double sum = 0;
+      for (int64_t d = 0; d < dim; ++d)
+        sum += std::fabs(static_cast<double>(q[static_cast<size_t>(r * ldq + d)]) *
+                         static_cast<double>(numbers_of_keys[static_cast<size_t>(c * dim + d)]));
+      const std::string message = describe(type, i, dim, n_panels * kPanelWidth, rows) + ", row " + std::to_string(r) +
+                                  ", key " + std::to_string(c);
+      expect_same(want.at(r, c), got.at(r, c), sum, 3.0 * static_cast<double>(dim) + 2, message);
+      if (in_rows) {
+        expect_same(want.at(r, c), from_rows.at(r, c), sum, 3.0 * static_cast<double>(dim) + 2,
+                    message + ", keys in rows");
       }
+      if (HasFatalFailure()) return;
     }
   }
 }
@@ -390,21 +389,18 @@ TEST_P(SlotsNarrow, ValueTile) {
     a.key_stride = dim * 4, a.group_stride = kValueGroup * 4;
     a.o = want.data(), a.ldo = want.stride;
     std::vector<double> before(static_cast<size_t>(rows * dim));
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < dim; ++c)
-        before[static_cast<size_t>(r * dim + c)] = std::fabs(static_cast<double>(want.at(r, c)));
+    for (const auto [r, c] : indices(rows, dim)) {
+      before[static_cast<size_t>(r * dim + c)] = std::fabs(static_cast<double>(want.at(r, c)));
+    }
     operands(definition(), Arithmetic::kF32, KvType::kF32).value_tile(a);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < dim; ++c) {
-        double sum = before[static_cast<size_t>(r * dim + c)];
-        for (int64_t j = 0; j < keys; ++j)
-          sum += std::fabs(static_cast<double>(w.at(r, j)) *
-                           static_cast<double>(numbers_of_values[static_cast<size_t>(j * dim + c)]));
-        expect_same(
-            want.at(r, c), got.at(r, c), sum, 3.0 * static_cast<double>(keys) + 4,
-            describe(type, i, dim, keys, rows) + ", row " + std::to_string(r) + ", column " + std::to_string(c));
-        if (HasFatalFailure()) return;
-      }
+    for (const auto [r, c] : indices(rows, dim)) {
+      double sum = before[static_cast<size_t>(r * dim + c)];
+      for (int64_t j = 0; j < keys; ++j)
+        sum += std::fabs(static_cast<double>(w.at(r, j)) *
+                         static_cast<double>(numbers_of_values[static_cast<size_t>(j * dim + c)]));
+      expect_same(want.at(r, c), got.at(r, c), sum, 3.0 * static_cast<double>(keys) + 4,
+                  describe(type, i, dim, keys, rows) + ", row " + std::to_string(r) + ", column " + std::to_string(c));
+      if (HasFatalFailure()) return;
     }
   }
 }
@@ -423,8 +419,9 @@ TEST_P(SlotsNarrow, StoredIntegers) {
     const std::string message = describe(kType, i, dim, keys, rows);
     if (own.value_tile != nullptr && keys > 0) {
       const Floats w(random, rows, keys, 1.0f), got(random, rows, dim, 1.0f);
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t j = 0; j < keys; ++j) w.at(r, j) = random.one_in(5) ? 0.0f : std::fabs(w.at(r, j));
+      for (const auto [r, j] : indices(rows, keys)) {
+        w.at(r, j) = random.one_in(5) ? 0.0f : std::fabs(w.at(r, j));
+      }
       const int64_t columns = (dim + kValueGroup - 1) / kValueGroup * kValueGroup;
       const Floats want(random, rows, columns, 0.0f);
       for (int64_t r = 0; r < rows; ++r) std::copy_n(&got.at(r, 0), dim, &want.at(r, 0));
@@ -457,10 +454,10 @@ TEST_P(SlotsNarrow, StoredIntegers) {
                                            .block = block.data()});
       a.v = block.data(), a.o = want.data(), a.ldo = want.stride;
       defined.value_packed(a);
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < dim; ++c)
-          expect_same(want.at(r, c), got.at(r, c), 8.0 * static_cast<double>(keys) * 128, 4,
-                      message + ", row " + std::to_string(r) + ", column " + std::to_string(c));
+      for (const auto [r, c] : indices(rows, dim)) {
+        expect_same(want.at(r, c), got.at(r, c), 8.0 * static_cast<double>(keys) * 128, 4,
+                    message + ", row " + std::to_string(r) + ", column " + std::to_string(c));
+      }
     }
     if (HasFatalFailure()) return;
     const int64_t n_panels = keys / kPanelWidth;
@@ -504,10 +501,10 @@ TEST_P(SlotsNarrow, StoredIntegers) {
     const Floats want(random, rows, n_panels * kPanelWidth), got(random, rows, n_panels * kPanelWidth);
     scores(defined, false, want);
     scores(ours, true, got);
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < n_panels * kPanelWidth; ++c)
-        expect_same(want.at(r, c), got.at(r, c), 0, 0,
-                    message + ", row " + std::to_string(r) + ", key " + std::to_string(c));
+    for (const auto [r, c] : indices(rows, n_panels * kPanelWidth)) {
+      expect_same(want.at(r, c), got.at(r, c), 0, 0,
+                  message + ", row " + std::to_string(r) + ", key " + std::to_string(c));
+    }
     if (HasFatalFailure()) return;
   }
 }

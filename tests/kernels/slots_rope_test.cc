@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/kernels/slots.h"
+#include "tests/support/indices.h"
 
 namespace simdattn::test {
 namespace {
@@ -17,200 +18,188 @@ namespace {
 // Rotation
 
 TEST_P(Slots, RopeHeads) {
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 140 + type);
-    for (int64_t i = 0; i < cases(700); ++i) {
-      const bool pieces = random.one_in(8);  // rows of whole pieces
-      const int64_t half = pieces ? 64 * random.integer(1, 2) : random.size(0, 130);
-      const bool partial = !pieces && random.coin();
-      const int64_t first = partial ? random.integer(0, 40) : 0;
-      const int64_t dim = first + 2 * half + (partial ? random.integer(0, 40) : 0);
-      const int64_t heads = random.one_in(20) ? random.integer(30, 70) : random.integer(0, 6);  // kernels group 32
-      const bool in_place = random.coin();
-      const DType dtype = static_cast<DType>(type);
-      const Rows x = in_place ? Rows(dtype, heads, dim, output_stride(random, dim), random.guard())
-                              : random_rows(random, dtype, heads, dim, values(i));
-      if (in_place) x.fill(random, values(i));
-      const Rows cosine =
-          random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
-      const Rows sine =
-          random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
-      // A NaN whose rounding to bf16 by integers would carry into the sign.
-      const float nan = std::bit_cast<float>(0x7FFFFFFFu);
-      if (half > 0 && random.one_in(8)) {
-        (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
-      }
-      Outputs y(random, dtype, heads, dim, in_place ? x.stride : output_stride(random, dim));
-      RopeHeads a = {};
-      a.heads = heads;
-      a.dim = dim;
-      a.first = first;
-      a.half = half;
-      a.cos = cosine.f32();
-      a.sin = sine.f32();
-      a.interleaved = random.coin();
-      a.inverse = random.coin();
-      a.x_stride = x.stride;
-      a.y_stride = y.want.stride;
-      for (const bool is_definition : {true, false}) {
-        const Rows& out = is_definition ? y.want : y.got;
-        if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
-        a.x = in_place ? out.data() : x.data();
-        a.y = out.data();
-        (is_definition ? definition() : uk()).rope_heads[type](a);
-      }
-      const auto rotated = [&](int64_t d) { return d >= first && d < first + 2 * half; };
-      const auto message = [&] {
-        return describe(i, type,
-                        {{"heads", heads},
-                         {"dim", dim},
-                         {"first", first},
-                         {"half", half},
-                         {"interleaved", a.interleaved},
-                         {"inverse", a.inverse},
-                         {"in_place", in_place},
-                         {"x_stride", a.x_stride}});
-      };
-      const std::string problem = difference(y.want, y.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t d) {
-        if (!rotated(d)) return 0.0;
-        const int64_t pair = a.interleaved ? (d - first) / 2 : (d - first) % half;
-        const int64_t d0 = first + (a.interleaved ? 2 * pair : pair);
-        const int64_t d1 = d0 + (a.interleaved ? 1 : half);
-        const double x0 = std::fabs(static_cast<double>(x.at(r, d0))), x1 = std::fabs(static_cast<double>(x.at(r, d1)));
-        const double c = std::fabs(static_cast<double>(a.cos[pair])), s = std::fabs(static_cast<double>(a.sin[pair]));
-        const double sum = std::max(x0 * c + x1 * s, x0 * s + x1 * c);
-        // Another f32 may be the neighbour once rounded to the type of y.
-        const double step =
-            type == 0 ? 0.0 : std::ldexp(std::fabs(static_cast<double>(y.want.at(r, d))), type == 1 ? -7 : -10);
-        return 5 * (kEps * sum + 0x1p-149) + step + (type == 2 ? 0x1p-24 : 0.0);
-      });
-      ASSERT_EQ(problem, "") << message();
-      // Copies keep their bits, computed NaN is canonical.
-      for (int64_t r = 0; r < heads; ++r) {
-        for (int64_t d = 0; d < dim; ++d) {
-          const float got = y.got.at(r, d);
-          if (!rotated(d)) {
-            ASSERT_EQ(y.got.bits(r, d), x.bits(r, d)) << message() << ", copied dimension " << d;
-          } else if (got != got) {
-            ASSERT_EQ(y.got.bits(r, d), type == 0 ? 0x7FC00000u : type == 1 ? 0x7FC0u : 0x7E00u) << message();
-          }
-        }
+  for_each_type(140, 700, [&](Random& random, size_t type, int64_t i) {
+    const bool pieces = random.one_in(8);  // rows of whole pieces
+    const int64_t half = pieces ? 64 * random.integer(1, 2) : random.size(0, 130);
+    const bool partial = !pieces && random.coin();
+    const int64_t first = partial ? random.integer(0, 40) : 0;
+    const int64_t dim = first + 2 * half + (partial ? random.integer(0, 40) : 0);
+    const int64_t heads = random.one_in(20) ? random.integer(30, 70) : random.integer(0, 6);  // kernels group 32
+    const bool in_place = random.coin();
+    const DType dtype = static_cast<DType>(type);
+    const Rows x = in_place ? Rows(dtype, heads, dim, output_stride(random, dim), random.guard())
+                            : random_rows(random, dtype, heads, dim, values(i));
+    if (in_place) x.fill(random, values(i));
+    const Rows cosine =
+        random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
+    const Rows sine =
+        random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
+    // A NaN whose rounding to bf16 by integers would carry into the sign.
+    const float nan = std::bit_cast<float>(0x7FFFFFFFu);
+    if (half > 0 && random.one_in(8)) {
+      (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
+    }
+    Outputs y(random, dtype, heads, dim, in_place ? x.stride : output_stride(random, dim));
+    RopeHeads a = {};
+    a.heads = heads;
+    a.dim = dim;
+    a.first = first;
+    a.half = half;
+    a.cos = cosine.f32();
+    a.sin = sine.f32();
+    a.interleaved = random.coin();
+    a.inverse = random.coin();
+    a.x_stride = x.stride;
+    a.y_stride = y.want.stride;
+    for (const bool is_definition : {true, false}) {
+      const Rows& out = is_definition ? y.want : y.got;
+      if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
+      a.x = in_place ? out.data() : x.data();
+      a.y = out.data();
+      (is_definition ? definition() : uk()).rope_heads[type](a);
+    }
+    const auto rotated = [&](int64_t d) { return d >= first && d < first + 2 * half; };
+    const auto message = [&] {
+      return describe(i, type,
+                      {{"heads", heads},
+                       {"dim", dim},
+                       {"first", first},
+                       {"half", half},
+                       {"interleaved", a.interleaved},
+                       {"inverse", a.inverse},
+                       {"in_place", in_place},
+                       {"x_stride", a.x_stride}});
+    };
+    const std::string problem = difference(y.want, y.got, NaN::kAny, is_exact(), [&](int64_t r, int64_t d) {
+      if (!rotated(d)) return 0.0;
+      const int64_t pair = a.interleaved ? (d - first) / 2 : (d - first) % half;
+      const int64_t d0 = first + (a.interleaved ? 2 * pair : pair);
+      const int64_t d1 = d0 + (a.interleaved ? 1 : half);
+      const double x0 = std::fabs(static_cast<double>(x.at(r, d0))), x1 = std::fabs(static_cast<double>(x.at(r, d1)));
+      const double c = std::fabs(static_cast<double>(a.cos[pair])), s = std::fabs(static_cast<double>(a.sin[pair]));
+      const double sum = std::max(x0 * c + x1 * s, x0 * s + x1 * c);
+      // Another f32 may be the neighbour once rounded to the type of y.
+      const double step =
+          type == 0 ? 0.0 : std::ldexp(std::fabs(static_cast<double>(y.want.at(r, d))), type == 1 ? -7 : -10);
+      return 5 * (kEps * sum + 0x1p-149) + step + (type == 2 ? 0x1p-24 : 0.0);
+    });
+    ASSERT_EQ(problem, "") << message();
+    // Copies keep their bits, computed NaN is canonical.
+    for (const auto [r, d] : indices(heads, dim)) {
+      const float got = y.got.at(r, d);
+      if (!rotated(d)) {
+        ASSERT_EQ(y.got.bits(r, d), x.bits(r, d)) << message() << ", copied dimension " << d;
+      } else if (got != got) {
+        ASSERT_EQ(y.got.bits(r, d), type == 0 ? 0x7FC00000u : type == 1 ? 0x7FC0u : 0x7E00u) << message();
       }
     }
-  }
+  });
 }
 
 TEST_P(Slots, RotateColumns) {
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 250 + type);
+  for_each_type(250, 1500, [&](Random& random, size_t type, int64_t i) {
     const DType dtype = static_cast<DType>(type);
-    for (int64_t i = 0; i < cases(1500); ++i) {
-      const int64_t half = random.one_in(8) ? 0 : random.size(0, 100);
-      const bool partial = random.coin();
-      const int64_t first = partial ? random.integer(0, 40) : 0;
-      const int64_t dim = std::max<int64_t>(first + 2 * half + (partial ? random.integer(0, 40) : 0), 1);
-      // Whole panels, some columns, and columns of one panel that overlap.
-      const bool whole = random.coin();
-      const bool in_place = random.coin();
-      const int64_t columns = whole ? kPanelWidth : random.integer(0, kPanelWidth);
-      const int64_t from_column = random.coin() ? 0 : random.integer(0, kPanelWidth - 1);
-      const int64_t to_column = random.integer(0, kPanelWidth - columns);
-      const int64_t elements = panel_bytes(kv_type_of(dtype), dim) / size_of(dtype);
-      const int64_t panels = from_column + columns > kPanelWidth ? 2 : 1;
-      const int64_t in_place_at = random.integer(0, panels - 1);
-      const Rows x = random_rows(random, dtype, panels, elements, values(i));
-      const Values table = values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide;
-      const Rows cosine = random_workspace(random, 1, half, table);
-      const Rows sine = random_workspace(random, 1, half, table);
-      // A NaN whose rounding to bf16 by integers would carry into the sign.
-      const float nan = std::bit_cast<float>(0x7FFFFFFFu);
-      if (half > 0 && random.one_in(8)) {
-        (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
-      }
-      Outputs y(random, dtype, 1, elements);
-      RotateColumns a = {};
-      Rows sources[] = {copy_of(x, random.guard()), copy_of(x, random.guard())};
-      a.from_stride = x.stride_bytes();
-      a.from_column = from_column;
-      a.to_column = to_column;
-      a.columns = columns;
-      a.dim = dim;
-      a.first = first;
-      a.half = half;
-      a.cos = cosine.f32();
-      a.sin = sine.f32();
-      a.interleaved = random.coin();
-      a.inverse = random.coin();
-      for (const bool is_definition : {true, false}) {
-        const Rows& out = is_definition ? y.want : y.got;
-        const Rows& source = sources[is_definition ? 0 : 1];
-        char* const panel = static_cast<char*>(source.data()) + in_place_at * source.stride_bytes();
-        a.from = in_place ? source.data() : x.data();
-        a.to = in_place ? panel : out.data();
-        (is_definition ? definition() : uk()).kv[type].rotate_columns(a);
-        if (in_place) std::memcpy(out.data(), panel, static_cast<size_t>(elements * size_of(dtype)));
-      }
-      const auto message = [&] {
-        return describe(i, type,
-                        {{"dim", dim},
-                         {"first", first},
-                         {"half", half},
-                         {"from_column", from_column},
-                         {"to_column", to_column},
-                         {"columns", columns},
-                         {"interleaved", a.interleaved},
-                         {"inverse", a.inverse},
-                         {"in_place", in_place}});
-      };
-      const auto index = [&](int64_t d, int64_t j) {
-        return dtype == DType::kBF16 ? (d / 2 * kPanelWidth + j) * 2 + d % 2 : d * kPanelWidth + j;
-      };
-      const auto rotated = [&](int64_t d) { return d >= first && d < first + 2 * half; };
-      const auto bits_from = [&](int64_t d, int64_t j) {
-        return x.bits((from_column + j) / kPanelWidth, index(d, (from_column + j) % kPanelWidth));
-      };
-      const auto magnitude = [&](int64_t d, int64_t j) {
-        return std::fabs(
-            static_cast<double>(x.at((from_column + j) / kPanelWidth, index(d, (from_column + j) % kPanelWidth))));
-      };
-      std::vector<double> allowed(static_cast<size_t>(elements), 0.0);
-      for (int64_t d = first; !is_exact() && d < first + 2 * half; ++d) {
-        const int64_t pair = a.interleaved ? (d - first) / 2 : (d - first) % half;
-        const int64_t d0 = first + (a.interleaved ? 2 * pair : pair);
-        const int64_t d1 = d0 + (a.interleaved ? 1 : half);
-        const double c = std::fabs(static_cast<double>(a.cos[pair])), s = std::fabs(static_cast<double>(a.sin[pair]));
-        for (int64_t j = 0; j < columns; ++j) {
-          const double x0 = magnitude(d0, j);
-          const double x1 = magnitude(d1, j);
-          const int64_t to = index(d, to_column + j);
-          // Another f32 may be the neighbour once rounded to the storage type.
-          const double step =
-              type == 0 ? 0.0 : std::ldexp(std::fabs(static_cast<double>(y.want.at(0, to))), type == 1 ? -7 : -10);
-          allowed[static_cast<size_t>(to)] =
-              5 * (kEps * std::max(x0 * c + x1 * s, x0 * s + x1 * c) + 0x1p-149) + step + (type == 2 ? 0x1p-24 : 0.0);
-        }
-      }
-      const std::string problem = difference(y.want, y.got, NaN::kAny, is_exact(),
-                                             [&](int64_t, int64_t e) { return allowed[static_cast<size_t>(e)]; });
-      ASSERT_EQ(problem, "") << message();
-      // Computed NaN is canonical, copies keep their bits and other columns their bytes.
-      for (int64_t d = 0; d < dim; ++d) {
-        for (int64_t j = 0; j < kPanelWidth; ++j) {
-          const uint32_t got = y.got.bits(0, index(d, j));
-          if (j < to_column || j >= to_column + columns) {
-            uint32_t untouched = 0;
-            std::memset(&untouched, Guarded::kCanary, static_cast<size_t>(size_of(dtype)));
-            if (in_place) untouched = x.bits(in_place_at, index(d, j));
-            ASSERT_EQ(got, untouched) << message() << ", dimension " << d << ", column " << j;
-          } else if (!rotated(d)) {
-            ASSERT_EQ(got, bits_from(d, j - to_column)) << message() << ", dimension " << d << ", column " << j;
-          } else if (const float rotated_to = y.got.at(0, index(d, j)); rotated_to != rotated_to) {
-            ASSERT_EQ(got, type == 0 ? 0x7FC00000u : type == 1 ? 0x7FC0u : 0x7E00u) << message();
-          }
-        }
+    const int64_t half = random.one_in(8) ? 0 : random.size(0, 100);
+    const bool partial = random.coin();
+    const int64_t first = partial ? random.integer(0, 40) : 0;
+    const int64_t dim = std::max<int64_t>(first + 2 * half + (partial ? random.integer(0, 40) : 0), 1);
+    // Whole panels, some columns, and columns of one panel that overlap.
+    const bool whole = random.coin();
+    const bool in_place = random.coin();
+    const int64_t columns = whole ? kPanelWidth : random.integer(0, kPanelWidth);
+    const int64_t from_column = random.coin() ? 0 : random.integer(0, kPanelWidth - 1);
+    const int64_t to_column = random.integer(0, kPanelWidth - columns);
+    const int64_t elements = panel_bytes(kv_type_of(dtype), dim) / size_of(dtype);
+    const int64_t panels = from_column + columns > kPanelWidth ? 2 : 1;
+    const int64_t in_place_at = random.integer(0, panels - 1);
+    const Rows x = random_rows(random, dtype, panels, elements, values(i));
+    const Values table = values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide;
+    const Rows cosine = random_workspace(random, 1, half, table);
+    const Rows sine = random_workspace(random, 1, half, table);
+    // A NaN whose rounding to bf16 by integers would carry into the sign.
+    const float nan = std::bit_cast<float>(0x7FFFFFFFu);
+    if (half > 0 && random.one_in(8)) {
+      (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
+    }
+    Outputs y(random, dtype, 1, elements);
+    RotateColumns a = {};
+    Rows sources[] = {copy_of(x, random.guard()), copy_of(x, random.guard())};
+    a.from_stride = x.stride_bytes();
+    a.from_column = from_column;
+    a.to_column = to_column;
+    a.columns = columns;
+    a.dim = dim;
+    a.first = first;
+    a.half = half;
+    a.cos = cosine.f32();
+    a.sin = sine.f32();
+    a.interleaved = random.coin();
+    a.inverse = random.coin();
+    for (const bool is_definition : {true, false}) {
+      const Rows& out = is_definition ? y.want : y.got;
+      const Rows& source = sources[is_definition ? 0 : 1];
+      char* const panel = static_cast<char*>(source.data()) + in_place_at * source.stride_bytes();
+      a.from = in_place ? source.data() : x.data();
+      a.to = in_place ? panel : out.data();
+      (is_definition ? definition() : uk()).kv[type].rotate_columns(a);
+      if (in_place) std::memcpy(out.data(), panel, static_cast<size_t>(elements * size_of(dtype)));
+    }
+    const auto message = [&] {
+      return describe(i, type,
+                      {{"dim", dim},
+                       {"first", first},
+                       {"half", half},
+                       {"from_column", from_column},
+                       {"to_column", to_column},
+                       {"columns", columns},
+                       {"interleaved", a.interleaved},
+                       {"inverse", a.inverse},
+                       {"in_place", in_place}});
+    };
+    const auto index = [&](int64_t d, int64_t j) { return panel_element(dtype, d, j); };
+    const auto rotated = [&](int64_t d) { return d >= first && d < first + 2 * half; };
+    const auto bits_from = [&](int64_t d, int64_t j) {
+      return x.bits((from_column + j) / kPanelWidth, index(d, (from_column + j) % kPanelWidth));
+    };
+    const auto magnitude = [&](int64_t d, int64_t j) {
+      return std::fabs(
+          static_cast<double>(x.at((from_column + j) / kPanelWidth, index(d, (from_column + j) % kPanelWidth))));
+    };
+    std::vector<double> allowed(static_cast<size_t>(elements), 0.0);
+    for (int64_t d = first; !is_exact() && d < first + 2 * half; ++d) {
+      const int64_t pair = a.interleaved ? (d - first) / 2 : (d - first) % half;
+      const int64_t d0 = first + (a.interleaved ? 2 * pair : pair);
+      const int64_t d1 = d0 + (a.interleaved ? 1 : half);
+      const double c = std::fabs(static_cast<double>(a.cos[pair])), s = std::fabs(static_cast<double>(a.sin[pair]));
+      for (int64_t j = 0; j < columns; ++j) {
+        const double x0 = magnitude(d0, j);
+        const double x1 = magnitude(d1, j);
+        const int64_t to = index(d, to_column + j);
+        // Another f32 may be the neighbour once rounded to the storage type.
+        const double step =
+            type == 0 ? 0.0 : std::ldexp(std::fabs(static_cast<double>(y.want.at(0, to))), type == 1 ? -7 : -10);
+        allowed[static_cast<size_t>(to)] =
+            5 * (kEps * std::max(x0 * c + x1 * s, x0 * s + x1 * c) + 0x1p-149) + step + (type == 2 ? 0x1p-24 : 0.0);
       }
     }
-  }
+    const std::string problem = difference(y.want, y.got, NaN::kAny, is_exact(),
+                                           [&](int64_t, int64_t e) { return allowed[static_cast<size_t>(e)]; });
+    ASSERT_EQ(problem, "") << message();
+    // Computed NaN is canonical, copies keep their bits and other columns their bytes.
+    for (const auto [d, j] : indices(dim, kPanelWidth)) {
+      const uint32_t got = y.got.bits(0, index(d, j));
+      if (j < to_column || j >= to_column + columns) {
+        uint32_t untouched = 0;
+        std::memset(&untouched, Guarded::kCanary, static_cast<size_t>(size_of(dtype)));
+        if (in_place) untouched = x.bits(in_place_at, index(d, j));
+        ASSERT_EQ(got, untouched) << message() << ", dimension " << d << ", column " << j;
+      } else if (!rotated(d)) {
+        ASSERT_EQ(got, bits_from(d, j - to_column)) << message() << ", dimension " << d << ", column " << j;
+      } else if (const float rotated_to = y.got.at(0, index(d, j)); rotated_to != rotated_to) {
+        ASSERT_EQ(got, type == 0 ? 0x7FC00000u : type == 1 ? 0x7FC0u : 0x7E00u) << message();
+      }
+    }
+  });
 }
 
 }  // namespace

@@ -82,76 +82,67 @@ struct Stored {
 };
 
 TEST_P(Slots, StoreRows) {
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 230 + type);
+  for_each_type(230, 1500, [&](Random& random, size_t type, int64_t i) {
     const DType dtype = static_cast<DType>(type);
-    for (int64_t i = 0; i < cases(1500); ++i) {
-      const bool panels = random.coin();
-      const Stored s(random, dtype, panels);
-      const bool as_stored = random.coin();
-      const Rows rows = random_rows(random, as_stored ? dtype : DType::kF32, s.tokens, s.dim, values(i));
-      Outputs out(random, dtype, s.units, s.unit);
-      for (const bool is_definition : {true, false}) {
-        const Rows& to = is_definition ? out.want : out.got;
-        const KvKernels& kv = (is_definition ? definition() : uk()).kv[type];
-        const StoreRows a = {rows.data(), rows.stride_bytes(), s.tokens, s.dim,
-                             to.data(),   to.stride_bytes(),   s.column, as_stored};
-        panels ? kv.store_panels(a) : kv.store_rows(a);
-      }
-      const auto message = [&] {
-        return describe(i, type, {{"panels", panels}, {"dim", s.dim}, {"tokens", s.tokens}, {"column", s.column}});
-      };
-      ASSERT_EQ(difference(out.want, out.got, NaN::kCanonical, true, exactly), "") << message();
-      // Columns of other tokens keep their bytes.
-      for (int64_t p = 0; panels && p < s.units; ++p) {
-        for (int64_t e = 0; e < s.unit; ++e) {
-          const int64_t lane = dtype == DType::kBF16 ? e / 2 % kPanelWidth : e % kPanelWidth;
-          const int64_t token = p * kPanelWidth + lane - s.column;
-          if (token >= 0 && token < s.tokens) continue;
-          uint32_t untouched = 0;
-          std::memset(&untouched, Guarded::kCanary, static_cast<size_t>(size_of(dtype)));
-          ASSERT_EQ(out.got.bits(p, e), untouched) << message() << ", panel " << p << ", element " << e;
-        }
+    const bool panels = random.coin();
+    const Stored s(random, dtype, panels);
+    const bool as_stored = random.coin();
+    const Rows rows = random_rows(random, as_stored ? dtype : DType::kF32, s.tokens, s.dim, values(i));
+    Outputs out(random, dtype, s.units, s.unit);
+    for (const bool is_definition : {true, false}) {
+      const Rows& to = is_definition ? out.want : out.got;
+      const KvKernels& kv = (is_definition ? definition() : uk()).kv[type];
+      const StoreRows a = {rows.data(), rows.stride_bytes(), s.tokens, s.dim,
+                           to.data(),   to.stride_bytes(),   s.column, as_stored};
+      panels ? kv.store_panels(a) : kv.store_rows(a);
+    }
+    const auto message = [&] {
+      return describe(i, type, {{"panels", panels}, {"dim", s.dim}, {"tokens", s.tokens}, {"column", s.column}});
+    };
+    ASSERT_EQ(difference(out.want, out.got, NaN::kCanonical, true, exactly), "") << message();
+    // Columns of other tokens keep their bytes.
+    for (int64_t p = 0; panels && p < s.units; ++p) {
+      for (int64_t e = 0; e < s.unit; ++e) {
+        const int64_t lane = dtype == DType::kBF16 ? e / 2 % kPanelWidth : e % kPanelWidth;
+        const int64_t token = p * kPanelWidth + lane - s.column;
+        if (token >= 0 && token < s.tokens) continue;
+        uint32_t untouched = 0;
+        std::memset(&untouched, Guarded::kCanary, static_cast<size_t>(size_of(dtype)));
+        ASSERT_EQ(out.got.bits(p, e), untouched) << message() << ", panel " << p << ", element " << e;
       }
     }
-  }
+  });
 }
 
 TEST_P(Slots, LoadRows) {
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 240 + type);
+  for_each_type(240, 1500, [&](Random& random, size_t type, int64_t i) {
     const DType dtype = static_cast<DType>(type);
-    for (int64_t i = 0; i < cases(1500); ++i) {
-      const bool panels = random.coin();
-      const Stored s(random, dtype, panels);
-      const Rows in = random_rows(random, dtype, s.units, s.unit, values(i));
-      const bool as_stored = random.coin();
-      Outputs out(random, as_stored ? dtype : DType::kF32, s.tokens, s.dim);
-      for (const bool is_definition : {true, false}) {
-        const Rows& to = is_definition ? out.want : out.got;
-        const KvKernels& kv = (is_definition ? definition() : uk()).kv[type];
-        const LoadRows a = {in.data(), in.stride_bytes(), s.column,          s.tokens,
-                            s.dim,     to.data(),         to.stride_bytes(), as_stored};
-        panels ? kv.load_panels(a) : kv.load_rows(a);
-      }
-      ASSERT_EQ(difference(out.want, out.got, as_stored ? NaN::kCanonical : NaN::kAny, true, exactly), "")
-          << describe(i, type, {{"panels", panels}, {"dim", s.dim}, {"tokens", s.tokens}, {"column", s.column}});
+    const bool panels = random.coin();
+    const Stored s(random, dtype, panels);
+    const Rows in = random_rows(random, dtype, s.units, s.unit, values(i));
+    const bool as_stored = random.coin();
+    Outputs out(random, as_stored ? dtype : DType::kF32, s.tokens, s.dim);
+    for (const bool is_definition : {true, false}) {
+      const Rows& to = is_definition ? out.want : out.got;
+      const KvKernels& kv = (is_definition ? definition() : uk()).kv[type];
+      const LoadRows a = {in.data(), in.stride_bytes(), s.column,          s.tokens,
+                          s.dim,     to.data(),         to.stride_bytes(), as_stored};
+      panels ? kv.load_panels(a) : kv.load_rows(a);
     }
-  }
+    ASSERT_EQ(difference(out.want, out.got, as_stored ? NaN::kCanonical : NaN::kAny, true, exactly), "")
+        << describe(i, type, {{"panels", panels}, {"dim", s.dim}, {"tokens", s.tokens}, {"column", s.column}});
+  });
 }
 
 TEST_P(Slots, Widen) {
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 90 + type);
-    for (int64_t i = 0; i < cases(1000); ++i) {
-      const int64_t n = random.size(0, 500);
-      const Guarded in = random_buffer(static_cast<DType>(type), n, random, values(i));
-      Outputs out(random, DType::kF32, 1, n);
-      definition().widen[type](in.data(), out.want.f32(), n);
-      uk().widen[type](in.data(), out.got.f32(), n);
-      ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "") << describe(i, type, {{"n", n}});
-    }
-  }
+  for_each_type(90, 1000, [&](Random& random, size_t type, int64_t i) {
+    const int64_t n = random.size(0, 500);
+    const Guarded in = random_buffer(static_cast<DType>(type), n, random, values(i));
+    Outputs out(random, DType::kF32, 1, n);
+    definition().widen[type](in.data(), out.want.f32(), n);
+    uk().widen[type](in.data(), out.got.f32(), n);
+    ASSERT_EQ(difference(out.want, out.got, NaN::kAny, true, exactly), "") << describe(i, type, {{"n", n}});
+  });
 }
 
 TEST_P(Slots, WidenEvery16BitPattern) {
@@ -172,28 +163,25 @@ TEST_P(Slots, WidenEvery16BitPattern) {
 }
 
 TEST_P(Slots, Finish) {
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 100 + type);
-    for (int64_t i = 0; i < cases(2000); ++i) {
-      const int64_t n = random.size(0, 500);
-      const Rows in = random_workspace(random, 1, n, values(i));
-      // Halfway cases and their neighbours, the edges of the subnormals, overflow.
-      if (random.coin()) {
-        for (int64_t c = 0; c < n; ++c) {
-          const uint32_t exponent = static_cast<uint32_t>(random.integer(90, 145)) << 23;
-          const uint32_t fraction = static_cast<uint32_t>(random.bits() & 0x7FE000u) |
-                                    random.of<uint32_t>({0, 0x1000, 0xFFF, 0x1001, 0x8000, 0x7FFF, 0x8001});
-          in.set(0, c, std::bit_cast<float>(exponent | fraction | static_cast<uint32_t>(random.bits() & 0x80000000u)));
-        }
+  for_each_type(100, 2000, [&](Random& random, size_t type, int64_t i) {
+    const int64_t n = random.size(0, 500);
+    const Rows in = random_workspace(random, 1, n, values(i));
+    // Halfway cases and their neighbours, the edges of the subnormals, overflow.
+    if (random.coin()) {
+      for (int64_t c = 0; c < n; ++c) {
+        const uint32_t exponent = static_cast<uint32_t>(random.integer(90, 145)) << 23;
+        const uint32_t fraction = static_cast<uint32_t>(random.bits() & 0x7FE000u) |
+                                  random.of<uint32_t>({0, 0x1000, 0xFFF, 0x1001, 0x8000, 0x7FFF, 0x8001});
+        in.set(0, c, std::bit_cast<float>(exponent | fraction | static_cast<uint32_t>(random.bits() & 0x80000000u)));
       }
-      const float factor = random.coin() ? 1.0f : number(random, values(i));
-      Outputs out(random, static_cast<DType>(type), 1, n);
-      definition().finish[type](in.f32(), factor, out.want.data(), n);
-      uk().finish[type](in.f32(), factor, out.got.data(), n);
-      ASSERT_EQ(difference(out.want, out.got, NaN::kCanonical, true, exactly), "")
-          << describe(i, type, {{"n", n}}) << ", factor " << factor;
     }
-  }
+    const float factor = random.coin() ? 1.0f : number(random, values(i));
+    Outputs out(random, static_cast<DType>(type), 1, n);
+    definition().finish[type](in.f32(), factor, out.want.data(), n);
+    uk().finish[type](in.f32(), factor, out.got.data(), n);
+    ASSERT_EQ(difference(out.want, out.got, NaN::kCanonical, true, exactly), "")
+        << describe(i, type, {{"n", n}}) << ", factor " << factor;
+  });
 }
 
 TEST_P(Slots, AllFinite) {
@@ -209,23 +197,20 @@ TEST_P(Slots, AllFinite) {
       row[at] = 0;
     }
   }
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 110 + type);
-    for (int64_t i = 0; i < cases(1500); ++i) {
-      const int64_t dim = random.size(0, 200);
-      const int64_t keys = random.integer(0, 12);
-      const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, Values::kWide);
-      if (keys > 0 && dim > 0 && random.coin()) {
-        rows.set(random.integer(0, keys - 1), random.integer(0, dim - 1),
-                 random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u),
-                            std::bit_cast<float>(0x7F7F7FFFu), std::bit_cast<float>(0xFF7F8000u)}));
-      }
-      const FiniteRows a = {rows.data(), rows.stride_bytes(), nullptr, keys, dim};
-      const bool want = definition().kv[type].all_finite(a);
-      ASSERT_EQ(uk().kv[type].all_finite(a), want)
-          << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
+  for_each_type(110, 1500, [&](Random& random, size_t type, int64_t i) {
+    const int64_t dim = random.size(0, 200);
+    const int64_t keys = random.integer(0, 12);
+    const Rows rows = random_rows(random, static_cast<DType>(type), keys, dim, Values::kWide);
+    if (keys > 0 && dim > 0 && random.coin()) {
+      rows.set(random.integer(0, keys - 1), random.integer(0, dim - 1),
+               random.of({kInf, -kInf, std::nanf("1"), -std::nanf("77"), std::bit_cast<float>(0x7F800001u),
+                          std::bit_cast<float>(0x7F7F7FFFu), std::bit_cast<float>(0xFF7F8000u)}));
     }
-  }
+    const FiniteRows a = {rows.data(), rows.stride_bytes(), nullptr, keys, dim};
+    const bool want = definition().kv[type].all_finite(a);
+    ASSERT_EQ(uk().kv[type].all_finite(a), want)
+        << describe(i, type, {{"dim", dim}, {"keys", keys}, {"token_stride", rows.stride}});
+  });
 }
 
 TEST_P(Slots, AnyZero) {
@@ -266,31 +251,28 @@ TEST_P(Slots, Merge) {
 // Addition
 
 TEST_P(Slots, AddRows) {
-  for (size_t type = 0; type < kElementTypes; ++type) {
-    Random random(seed() * 100 + 220 + type);
-    for (int64_t i = 0; i < cases(400); ++i) {
-      const int64_t dim = random.size(0, 300);
-      const int64_t rows = random.integer(0, 6);
-      const DType dtype = static_cast<DType>(type);
-      const bool in_place = random.coin();
-      const Rows x = in_place ? Rows(dtype, rows, dim, output_stride(random, dim), random.guard())
-                              : random_rows(random, dtype, rows, dim, values(i));
-      if (in_place) x.fill(random, values(i));
-      const Rows p = random_rows(random, DType::kF32, rows, dim, values(i));
-      Outputs y(random, dtype, rows, dim, in_place ? x.stride : output_stride(random, dim));
-      for (const bool is_definition : {true, false}) {
-        const Rows& out = is_definition ? y.want : y.got;
-        if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
-        const AddRows a = {
-            in_place ? out.data() : x.data(), p.f32(), out.data(), x.stride, p.stride, out.stride, rows, dim};
-        (is_definition ? definition() : uk()).add_rows[type](a);
-      }
-      // A single addition: the same bits without fused multiply-add too.
-      ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, true, exactly), "") << describe(
-          i, type,
-          {{"rows", rows}, {"dim", dim}, {"in_place", in_place}, {"x_stride", x.stride}, {"p_stride", p.stride}});
+  for_each_type(220, 400, [&](Random& random, size_t type, int64_t i) {
+    const int64_t dim = random.size(0, 300);
+    const int64_t rows = random.integer(0, 6);
+    const DType dtype = static_cast<DType>(type);
+    const bool in_place = random.coin();
+    const Rows x = in_place ? Rows(dtype, rows, dim, output_stride(random, dim), random.guard())
+                            : random_rows(random, dtype, rows, dim, values(i));
+    if (in_place) x.fill(random, values(i));
+    const Rows p = random_rows(random, DType::kF32, rows, dim, values(i));
+    Outputs y(random, dtype, rows, dim, in_place ? x.stride : output_stride(random, dim));
+    for (const bool is_definition : {true, false}) {
+      const Rows& out = is_definition ? y.want : y.got;
+      if (in_place) std::memcpy(out.memory.data(), x.memory.data(), x.memory.size());
+      const AddRows a = {
+          in_place ? out.data() : x.data(), p.f32(), out.data(), x.stride, p.stride, out.stride, rows, dim};
+      (is_definition ? definition() : uk()).add_rows[type](a);
     }
-  }
+    // A single addition: the same bits without fused multiply-add too.
+    ASSERT_EQ(difference(y.want, y.got, NaN::kCanonical, true, exactly), "") << describe(
+        i, type,
+        {{"rows", rows}, {"dim", dim}, {"in_place", in_place}, {"x_stride", x.stride}, {"p_stride", p.stride}});
+  });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -2,34 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "simdattn/simdattn.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
+#include "tests/support/target_test.h"
 
 namespace simdattn::test {
-namespace {
-
-const Target& scalar_target() { return *targets().back(); }
-
-template <int kRank>
-std::string difference(const Array<kRank>& want, const Array<kRank>& got) {
-  const std::vector<uint64_t> w = want.bits(), g = got.bits();
-  for (size_t i = 0; i < w.size(); ++i) {
-    if (w[i] == g[i]) continue;
-    char text[120];
-    std::snprintf(text, sizeof text, "element %zu of %zu: %08llx, expected %08llx", i, w.size(),
-                  static_cast<unsigned long long>(g[i]), static_cast<unsigned long long>(w[i]));
-    return text;
-  }
-  return want.gaps_intact() && got.gaps_intact() ? "" : "bytes between the elements of an output were written";
-}
-
-}  // namespace
-
 Values any_values(Random& random) {
   return random.of({Values::kOrdinary, Values::kOrdinary, Values::kWide, Values::kSpecial, Values::kHuge});
 }
@@ -49,13 +30,9 @@ void attention_cases(const Target& software, Arithmetic arithmetic, int64_t coun
     AttentionCase c = random_attention(random, limits);
     c.problem.arithmetic = arithmetic;
     c.clear();
-    ASSERT_TRUE(run_attention(c.problem, &scalar_target()).ok());
-    const std::vector<uint64_t> want = c.out.bits(), want_lse = c.lse.bits();
-    c.clear();
-    const Status s = run_attention(c.problem, &software);
-    ASSERT_TRUE(s.ok()) << s.detail;
-    ASSERT_EQ(want, c.out.bits()) << "case " << i << ": " << describe(c.problem);
-    ASSERT_EQ(want_lse, c.lse.bits()) << "case " << i << ": " << describe(c.problem);
+    const Result want = result_of(c, c.problem, scalar_target());
+    ASSERT_TRUE(ok(run_attention(c.problem, &software)));
+    ASSERT_EQ(written(c), want) << "case " << i << ": " << describe(c.problem);
     ASSERT_TRUE(c.out.gaps_intact() && c.lse.gaps_intact());
   }
 }

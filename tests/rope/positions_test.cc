@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "simdattn/simdattn.h"
+#include "tests/support/indices.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"
@@ -53,8 +54,7 @@ TEST_P(Positions, DirectIsTableAndRope) {
     options.first_dim = random.coin() ? 0 : random.integer(0, 20);
     const int64_t dim = options.first_dim + 2 * pairs + (random.coin() ? 0 : random.integer(1, 20));
     const int64_t batch = random.integer(1, 3), heads = random.integer(1, 4), n = random.integer(0, 5);
-    Array<4> x(random, random.storage(), {batch, heads, n, dim}, Strides::kInput);
-    x.fill(random, Values::kOrdinary);
+    Array<4> x(random, random.storage(), {batch, heads, n, dim}, Values::kOrdinary, Strides::kInput);
     const bool in_place = random.one_in(3);
     const DType type = in_place ? x.view.dtype : random.storage();
     Array<4> want(random, type, {batch, heads, n, dim}, Strides::kOutput),
@@ -70,17 +70,15 @@ TEST_P(Positions, DirectIsTableAndRope) {
 
     // A table with one row for every row of x.
     std::vector<int64_t> list(static_cast<size_t>(axes * batch * n)), rows(static_cast<size_t>(batch * n));
-    for (int64_t a = 0; a < axes; ++a)
-      for (int64_t b = 0; b < batch; ++b)
-        for (int64_t r = 0; r < n; ++r) {
-          const int64_t at = positions.at({a, b, r});
-          const uint64_t bits = given ? element_bits(positions.view.data, positions.view.dtype, at) : 0;
-          const int64_t p = !given                                ? r
-                            : positions.view.dtype == DType::kI32 ? static_cast<int32_t>(bits)
-                                                                  : static_cast<int64_t>(bits);
-          list[static_cast<size_t>((a * batch + b) * n + r)] = p;
-          rows[static_cast<size_t>(b * n + r)] = b * n + r;
-        }
+    for (const auto [a, b, r] : indices(axes, batch, n)) {
+      const int64_t at = positions.at({a, b, r});
+      const uint64_t bits = given ? element_bits(positions.view.data, positions.view.dtype, at) : 0;
+      const int64_t p = !given                                ? r
+                        : positions.view.dtype == DType::kI32 ? static_cast<int32_t>(bits)
+                                                              : static_cast<int64_t>(bits);
+      list[static_cast<size_t>((a * batch + b) * n + r)] = p;
+      rows[static_cast<size_t>(b * n + r)] = b * n + r;
+    }
     std::vector<float> cosine(static_cast<size_t>(batch * n * pairs)), sine(cosine.size());
     Status s = rope_table(view(cosine.data(), {batch * n, pairs}), view(sine.data(), {batch * n, pairs}), table,
                           view(list.data(), {axes, batch * n}));
@@ -133,9 +131,8 @@ TEST_P(Positions, ShiftMovesAndRotates) {
     const int64_t first = random.integer(0, tokens - count), last = first + count;
     const int64_t delta = random.integer(-first, tokens - last);
     if (s.kv.ring > 0 && count == s.kv.ring && delta % s.kv.ring != 0) ++cycles;
-    Array<2> cosine(random, DType::kF32, {tokens + 1, half}), sine(random, DType::kF32, {tokens + 1, half});
-    cosine.fill(random, Values::kOrdinary);
-    sine.fill(random, Values::kOrdinary);
+    Array<2> cosine(random, DType::kF32, {tokens + 1, half}, Values::kOrdinary),
+        sine(random, DType::kF32, {tokens + 1, half}, Values::kOrdinary);
     KeyRotation rotation;
     if (random.coin()) {
       rotation.cos = cosine.view;
@@ -165,8 +162,7 @@ TEST_P(Positions, ShiftMovesAndRotates) {
         }
       }
     }
-    const Status status = kv_shift(s.kv, first, last, delta, rotation, exec());
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(kv_shift(s.kv, first, last, delta, rotation, exec())));
     for (size_t at = 0; at < size; ++at) {
       ASSERT_EQ(s.memory.data()[at], want[at])
           << "byte " << at << ", case " << i << ", form " << static_cast<int>(form) << ", type "
@@ -189,8 +185,7 @@ TEST_P(Positions, ShiftError) {
   ASSERT_TRUE(rope_table(view(cosine.data(), {kTokens, kPairs}), view(sine.data(), {kTokens, kPairs}), options).ok());
   KeyRotation rotation = {.cos = view(cosine.data(), {kTokens, kPairs}), .sin = view(sine.data(), {kTokens, kPairs})};
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
-    Array<4> keys(random, DType::kF32, {1, 1, 100, kDim});
-    keys.fill(random, Values::kOrdinary);
+    Array<4> keys(random, DType::kF32, {1, 1, 100, kDim}, Values::kOrdinary);
     const KvStorage s = make_kv(random, type, KvForm::kPanels, 1, 1, kTokens, kDim);
     std::vector<int32_t> at(100);
     for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<int32_t>(300 + i);
@@ -208,18 +203,16 @@ TEST_P(Positions, ShiftError) {
       reference::Tensor c, sn;
       reference::rope_table(options, kDim, {positions}, &c, &sn);
       const reference::Tensor want = reference::rope(reference::read(keys.view), c, sn, {});
-      for (int64_t t = 0; t < 100; ++t) {
-        for (int64_t p = 0; p < kPairs; ++p) {
-          const double e0 =
-              static_cast<double>(get(s.kv.data, type, s.at(0, 0, position + t, p))) - want.at({0, 0, t, p});
-          const double e1 = static_cast<double>(get(s.kv.data, type, s.at(0, 0, position + t, p + kPairs))) -
-                            want.at({0, 0, t, p + kPairs});
-          const double norm = std::hypot(want.at({0, 0, t, p}), want.at({0, 0, t, p + kPairs}));
-          // Errors of f16 below its normal numbers are absolute.
-          const double allowed = roundings * ((u + 0x1p-22) * norm * (1 + roundings * u) + 0x1p-24);
-          worst = std::max(worst, std::hypot(e0, e1) / allowed);
-          ASSERT_LE(std::hypot(e0, e1), allowed) << "token " << t << ", pair " << p << ", shift " << roundings - 1;
-        }
+      for (const auto [t, p] : indices(100, kPairs)) {
+        const double e0 =
+            static_cast<double>(get(s.kv.data, type, s.at(0, 0, position + t, p))) - want.at({0, 0, t, p});
+        const double e1 = static_cast<double>(get(s.kv.data, type, s.at(0, 0, position + t, p + kPairs))) -
+                          want.at({0, 0, t, p + kPairs});
+        const double norm = std::hypot(want.at({0, 0, t, p}), want.at({0, 0, t, p + kPairs}));
+        // Errors of f16 below its normal numbers are absolute.
+        const double allowed = roundings * ((u + 0x1p-22) * norm * (1 + roundings * u) + 0x1p-24);
+        worst = std::max(worst, std::hypot(e0, e1) / allowed);
+        ASSERT_LE(std::hypot(e0, e1), allowed) << "token " << t << ", pair " << p << ", shift " << roundings - 1;
       }
     }
     EXPECT_GT(worst, 0.05) << "a bound that nothing comes near";
@@ -233,8 +226,7 @@ TEST_P(Positions, ShiftByOneRow) {
   std::vector<float> cosine(kTokens * kPairs), sine(kTokens * kPairs), c(kPairs), s(kPairs);
   ASSERT_TRUE(rope_table(view(cosine.data(), {kTokens, kPairs}), view(sine.data(), {kTokens, kPairs})).ok());
   ASSERT_TRUE(rope_table(view(c.data(), {1, kPairs}), view(s.data(), {1, kPairs}), {}, {}, kDelta).ok());
-  Array<4> rows(random, DType::kF32, {2, 2, kTokens, kDim});
-  rows.fill(random, Values::kOrdinary);
+  Array<4> rows(random, DType::kF32, {2, 2, kTokens, kDim}, Values::kOrdinary);
   const KvStorage a = store_kv(random, rows, KvForm::kPanels);
   std::vector<unsigned char> copy(a.memory.data(), a.memory.data() + a.memory.size());
   Kv other = a.kv;
@@ -269,8 +261,7 @@ TEST_P(Positions, AddRows) {
     std::vector<float> xs, ps;
     for_each_element(x.view, [&](int64_t at) { xs.push_back(get(x.view.data, x.view.dtype, at)); });
     for_each_element(p.view, [&](int64_t at) { ps.push_back(get(p.view.data, p.view.dtype, at)); });
-    const Status s = add_rows(in_place ? ConstView<4>(out.view) : ConstView<4>(x.view), p.view, out.view, exec());
-    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_TRUE(ok(add_rows(in_place ? ConstView<4>(out.view) : ConstView<4>(x.view), p.view, out.view, exec())));
     size_t e = 0;
     for (const uint64_t bits : out.bits()) {
       const uint64_t want = with_storage(out.view.dtype, [&](auto t) {

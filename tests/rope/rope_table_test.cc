@@ -13,6 +13,8 @@
 
 #include "simdattn/simdattn.h"
 #include "tests/rope/high_precision.h"
+#include "tests/support/indices.h"
+#include "tests/support/status.h"
 
 namespace {
 
@@ -26,6 +28,8 @@ using simdattn::RopeTableOptions;
 using simdattn::RopeType;
 using simdattn::Status;
 using simdattn::view;
+using simdattn::test::indices;
+using simdattn::test::ok;
 
 struct Model {
   const char* name;
@@ -294,9 +298,8 @@ Table make_table(const RopeTableOptions& o, int64_t pairs, const std::vector<int
   t.pairs = pairs;
   t.cos.assign(static_cast<size_t>(t.n * pairs), NAN);
   t.sin = t.cos;
-  const Status status = simdattn::rope_table(view(t.cos.data(), {t.n, pairs}), view(t.sin.data(), {t.n, pairs}), o,
-                                             view(positions.data(), {axes, t.n}));
-  EXPECT_TRUE(status.ok()) << status.detail;
+  EXPECT_TRUE(ok(simdattn::rope_table(view(t.cos.data(), {t.n, pairs}), view(t.sin.data(), {t.n, pairs}), o,
+                                      view(positions.data(), {axes, t.n}))));
   return t;
 }
 
@@ -327,8 +330,7 @@ TEST(RopeFrequencies, EveryTypeWithinOneUlpOfTheFormula) {
     SCOPED_TRACE(m.name);
     std::vector<double> got(static_cast<size_t>(m.pairs), NAN);
     double factor = NAN;
-    const Status status = simdattn::rope_frequencies(got.data(), m.pairs, &factor, m.options);
-    ASSERT_TRUE(status.ok()) << status.detail;
+    ASSERT_TRUE(ok(simdattn::rope_frequencies(got.data(), m.pairs, &factor, m.options)));
     const Fixed want_factor = exact_attention_factor(m.options);
     EXPECT_LE(std::fabs(static_cast<double>((Fixed(factor) - want_factor) / want_factor)), 0x1p-52);
     const std::vector<Fixed> want = exact_frequencies(m.options, m.pairs);
@@ -520,10 +522,9 @@ TEST(RopeTable, PositionsOfEveryKindGiveTheSameBits) {
   const int64_t step = 2 * m.pairs + 3;
   std::vector<float> both(static_cast<size_t>(n * step), 7.0f);
   float* last = both.data() + (n - 1) * step;
-  const Status status =
-      simdattn::rope_table(view(last, {n, m.pairs}, {-step, 1}), view(last + m.pairs, {n, m.pairs}, {-step, 1}),
-                           m.options, view(positions.data(), {1, n}));
-  ASSERT_TRUE(status.ok()) << status.detail;
+  ASSERT_TRUE(
+      ok(simdattn::rope_table(view(last, {n, m.pairs}, {-step, 1}), view(last + m.pairs, {n, m.pairs}, {-step, 1}),
+                              m.options, view(positions.data(), {1, n}))));
   for (int64_t p = 0; p < n; ++p) {
     const float* row = last - p * step;
     for (int64_t i = 0; i < m.pairs; ++i) {
@@ -583,11 +584,9 @@ TEST(RopeTable, ColumnsFollowTheirAxis) {
     const Table one[3] = {make_table(plain, 64, axes[0]), make_table(plain, 64, axes[1]),
                           make_table(plain, 64, axes[2])};
     const auto check = [&](const Table& t, auto&& axis_of) {
-      for (int64_t p = 0; p < 4; ++p) {
-        for (int64_t i = 0; i < 64; ++i) {
-          ASSERT_EQ(bits_of(t.c(p, i)), bits_of(one[axis_of(i)].c(p, i))) << p << " " << i;
-          ASSERT_EQ(bits_of(t.s(p, i)), bits_of(one[axis_of(i)].s(p, i))) << p << " " << i;
-        }
+      for (const auto [p, i] : indices(4, 64)) {
+        ASSERT_EQ(bits_of(t.c(p, i)), bits_of(one[axis_of(i)].c(p, i))) << p << " " << i;
+        ASSERT_EQ(bits_of(t.s(p, i)), bits_of(one[axis_of(i)].s(p, i))) << p << " " << i;
       }
     };
     check(make_table(o, 64, all, 3), [](int64_t i) { return i < 24 ? 0 : i < 44 ? 1 : 2; });
@@ -599,11 +598,9 @@ TEST(RopeTable, ColumnsFollowTheirAxis) {
     int64_t start = 0;
     for (size_t a = 0; a < 3; ++a) {
       const Table own = make_table(plain, sections[a], axes[a]);
-      for (int64_t p = 0; p < 4; ++p) {
-        for (int64_t i = 0; i < sections[a]; ++i) {
-          ASSERT_EQ(bits_of(t.c(p, start + i)), bits_of(own.c(p, i)));
-          ASSERT_EQ(bits_of(t.s(p, start + i)), bits_of(own.s(p, i)));
-        }
+      for (const auto [p, i] : indices(4, sections[a])) {
+        ASSERT_EQ(bits_of(t.c(p, start + i)), bits_of(own.c(p, i)));
+        ASSERT_EQ(bits_of(t.s(p, start + i)), bits_of(own.s(p, i)));
       }
       start += sections[a];
     }
@@ -796,8 +793,7 @@ TEST(SinusoidalTable, WithinHalfAnUlpOfTheFormula) {
       const std::vector<int64_t> positions = sweep_positions(static_cast<uint64_t>(d), 20);
       const auto n = static_cast<int64_t>(positions.size());
       std::vector<float> out(static_cast<size_t>(n * d), NAN);
-      const Status status = simdattn::sinusoidal_table(view(out.data(), {n, d}), base, view(positions.data(), {n}));
-      ASSERT_TRUE(status.ok()) << status.detail;
+      ASSERT_TRUE(ok(simdattn::sinusoidal_table(view(out.data(), {n, d}), base, view(positions.data(), {n}))));
       for (int64_t i = 0; 2 * i < d; i += d > 64 ? 5 : 1) {
         const Fixed inv = exp(-(log(Fixed(base)) * Fixed(static_cast<double>(2 * i)) / Fixed(static_cast<double>(d))));
         for (int64_t p = i % 3; p < n; p += 3) {

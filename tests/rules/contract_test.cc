@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "simdattn/simdattn.h"
+#include "tests/support/indices.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"
@@ -198,10 +199,10 @@ TEST_P(Contract, StridesOfOneElementMeanNothing) {
 /// The largest offsets, both ways to say them.
 TEST_P(Contract, OffsetsOfTheLargestSize) {
   Random random(seed() * 7000 + 10);
-  Array<4> q(random, DType::kF32, {1, 1, 3, 4}), k(random, DType::kF32, {1, 1, 9, 4}), out = q.like(random);
+  Array<4> q(random, DType::kF32, {1, 1, 3, 4}), k(random, DType::kF32, {1, 1, 9, 4}, Values::kOrdinary),
+      out = q.like(random);
   Array<3> lse(random, DType::kF32, {1, 1, 3});
   q.fill(random, Values::kOrdinary);
-  k.fill(random, Values::kOrdinary);
   for (const int32_t offset : {1 << 30, -(1 << 30)}) {
     for (const bool by_sequence : {false, true}) {
       for (const int kind : {0, 1, 2, 3, 4}) {
@@ -215,17 +216,14 @@ TEST_P(Contract, OffsetsOfTheLargestSize) {
         if (kind == 3) s.window_right = (int64_t{1} << 30) + 5;
         if (kind == 4) s.chunk = (int64_t{1} << 30) + 4;
         const reference::AttentionResult want = reference::attention(a);
-        const Status status = run_attention(a, GetParam());
-        ASSERT_TRUE(status.ok()) << status.detail;
+        ASSERT_TRUE(ok(run_attention(a, GetParam())));
         const reference::Tensor got = reference::read(out.view), got_lse = reference::read(lse.view);
         for (int64_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want.out[i], 1e-5) << offset << " " << kind;
         for (int64_t i = 0; i < 3; ++i)
           ASSERT_TRUE(got_lse[i] == want.lse[i] || std::fabs(got_lse[i] - want.lse[i]) < 1e-5) << offset << " " << kind;
         // masked_softmax has the same limits.
         std::vector<float> x(27, 0.5f), y(27);
-        const Status unfused =
-            masked_softmax(view(x.data(), {1, 1, 3, 9}), view(y.data(), {1, 1, 3, 9}), s, {}, exec());
-        ASSERT_TRUE(unfused.ok()) << unfused.detail;
+        ASSERT_TRUE(ok(masked_softmax(view(x.data(), {1, 1, 3, 9}), view(y.data(), {1, 1, 3, 9}), s, {}, exec())));
       }
     }
   }
@@ -243,9 +241,7 @@ TEST_P(Contract, WindowsOfTheLargestSize) {
         if (kind == 0 || kind == 3) s.window_left = length;
         if (kind == 1 || kind == 3) s.window_right = length;
         if (kind == 2) s.chunk = length;
-        const Status status =
-            masked_softmax(view(x, {1, 1, 1, 4}), view(y, {1, 1, 1, 4}), s, view(&lse, {1, 1, 1}), exec());
-        ASSERT_TRUE(status.ok()) << status.detail;
+        ASSERT_TRUE(ok(masked_softmax(view(x, {1, 1, 1, 4}), view(y, {1, 1, 1, 4}), s, view(&lse, {1, 1, 1}), exec())));
         const bool seen = kind != 2 || offset >= 0;  // positions below 0 are of another chunk
         EXPECT_EQ(lse > -kInf, seen) << offset << " " << length << " " << kind;
         for (const float p : y) EXPECT_EQ(p > 0, seen) << offset << " " << length << " " << kind;
@@ -258,9 +254,8 @@ TEST_P(Contract, WindowsOfTheLargestSize) {
 TEST_P(Contract, OutputsMayBeAbsent) {
   Random random(seed() * 7000 + 11);
   for (const int64_t n_q : {0, 2}) {
-    const Array<4> q(random, DType::kF32, {1, 2, n_q, 4}), k(random, DType::kF32, {1, 2, 1500, 4});
-    q.fill(random, Values::kOrdinary);
-    k.fill(random, Values::kOrdinary);
+    const Array<4> q(random, DType::kF32, {1, 2, n_q, 4}, Values::kOrdinary),
+        k(random, DType::kF32, {1, 2, 1500, 4}, Values::kOrdinary);
     for (int given = 0; given < 8; ++given) {
       for (const bool shaped : {false, true}) {
         const Array<4> out = q.like(random), acc = q.like(random), all = q.like(random);
@@ -295,12 +290,10 @@ TEST_P(Contract, HiddenPagesNeedNotExist) {
     const bool splits = random.one_in(6);
     const int64_t batch = random.integer(1, 2), heads = random.integer(1, 2), n_q = random.integer(1, splits ? 2 : 20),
                   n_kv = splits ? random.integer(1100, 2200) : random.integer(1, 300), dim = 4;
-    const Array<4> q(random, random.storage(), {batch, heads, n_q, dim}),
-        rows(random, random.storage(), {batch, 1, n_kv, dim}), out(random, DType::kF32, {batch, heads, n_q, dim}),
-        want = out.like(random);
+    const Array<4> q(random, random.storage(), {batch, heads, n_q, dim}, Values::kOrdinary),
+        rows(random, random.storage(), {batch, 1, n_kv, dim}, Values::kOrdinary),
+        out(random, DType::kF32, {batch, heads, n_q, dim}), want = out.like(random);
     const Array<3> lse(random, DType::kF32, {batch, heads, n_q}), want_lse = lse.like(random);
-    q.fill(random, Values::kOrdinary);
-    rows.fill(random, Values::kOrdinary);
     const bool ring = random.one_in(4);
     const bool keys_ring = ring && random.coin();
     const int64_t capacity = random.integer(1, n_kv);
@@ -322,14 +315,12 @@ TEST_P(Contract, HiddenPagesNeedNotExist) {
     const int way = static_cast<int>(random.integer(0, 2));
     const Array<4> keep(random, DType::kU8, {batch, 1, 1, n_kv}), bias(random, random.storage(), {batch, 1, 1, n_kv});
     std::vector<uint8_t> bits(static_cast<size_t>(batch * ((n_kv + 7) / 8)), 0);
-    for (int64_t b = 0; b < batch; ++b) {
-      for (int64_t t = 0; t < n_kv; ++t) {
-        const bool hide = hides[static_cast<size_t>(b)][static_cast<size_t>(t)];
-        set_element_bits(keep.view.data, DType::kU8, keep.at({b, 0, 0, t}), hide ? 0 : 3);
-        bias.set_at({b, 0, 0, t}, hide ? -kInf : 0.25f);
-        uint8_t& byte = bits[static_cast<size_t>(b * ((n_kv + 7) / 8) + t / 8)];
-        byte = static_cast<uint8_t>(byte | (hide ? 0 : 1 << t % 8));
-      }
+    for (const auto [b, t] : indices(batch, n_kv)) {
+      const bool hide = hides[static_cast<size_t>(b)][static_cast<size_t>(t)];
+      set_element_bits(keep.view.data, DType::kU8, keep.at({b, 0, 0, t}), hide ? 0 : 3);
+      bias.set_at({b, 0, 0, t}, hide ? -kInf : 0.25f);
+      uint8_t& byte = bits[static_cast<size_t>(b * ((n_kv + 7) / 8) + t / 8)];
+      byte = static_cast<uint8_t>(byte | (hide ? 0 : 1 << t % 8));
     }
     Attention a;
     a.q = q.view, a.k = k.kv, a.v = v.kv, a.out = want.view, a.lse = want_lse.view;
@@ -362,8 +353,8 @@ TEST_P(Contract, HiddenPagesNeedNotExist) {
     }
     for (const bool tasks : {false, true}) {
       out.fill_bytes(Guarded::kCanary), lse.fill_bytes(Guarded::kCanary);
-      const Status s = tasks ? run_tasks(a, GetParam(), random) : run_attention(a, GetParam());
-      ASSERT_TRUE(s.ok()) << s.detail << " case " << i << ": " << describe(a);
+      ASSERT_TRUE(ok(tasks ? run_tasks(a, GetParam(), random) : run_attention(a, GetParam())))
+          << " case " << i << ": " << describe(a);
       ASSERT_EQ(out.bits(), want.bits()) << "case " << i << (tasks ? ", tasks: " : ": ") << describe(a);
       ASSERT_EQ(lse.bits(), want_lse.bits()) << "case " << i;
     }

@@ -48,8 +48,7 @@ Piece piece(const char* name, void** memory, size_t bytes) {
 /// side by side.
 void check_overlap(const std::vector<Piece>& written, const std::vector<Piece>& read,
                    const std::function<Status()>& call) {
-  const Status good = call();
-  ASSERT_TRUE(good.ok()) << good.detail;
+  ASSERT_TRUE(ok(call()));
   std::vector<Piece> others = written;
   others.insert(others.end(), read.begin(), read.end());
   for (size_t w = 0; w < written.size(); ++w) {
@@ -231,11 +230,10 @@ TEST_P(SharedBytes, MaskedSoftmaxSharesNoBytes) {
   EveryArray e(GetParam(), false);
   Random random(seed() * 7000 + 3);
   const std::array<int64_t, 4> shape = {2, 2, 5, 96};
-  Array<4> x(random, DType::kF32, shape), out = x.like(random), bias(random, DType::kF32, shape),
+  Array<4> x(random, DType::kF32, shape), out = x.like(random), bias(random, DType::kF32, shape, Values::kOrdinary),
                                           keep(random, DType::kU8, shape);
   Array<3> lse(random, DType::kF32, {2, 2, 5});
   x.fill(random, Values::kOrdinary);
-  bias.fill(random, Values::kOrdinary);
   keep.fill_bytes(1);
   ConstView<4> x_view = x.view;
   View<4> out_view = out.view;
@@ -280,14 +278,11 @@ TEST_P(SharedBytes, OtherFunctionsShareNoBytes) {
   Random random(seed() * 7000 + 4);
   Array<4> q(random, DType::kF32, {1, 2, 3, 8}), k(random, DType::kF32, {1, 2, 5, 8}),
       scores_out(random, DType::kF32, {1, 2, 3, 5}), out(random, DType::kF32, {1, 2, 3, 8});
-  Array<3> m(random, DType::kF32, {2, 8, 8}), lse(random, DType::kF32, {1, 2, 3});
-  Array<2> w(random, DType::kF32, {2, 8});
-  Array<5> parts(random, DType::kF32, {2, 1, 2, 3, 8});
+  Array<3> m(random, DType::kF32, {2, 8, 8}, Values::kOrdinary), lse(random, DType::kF32, {1, 2, 3});
+  Array<2> w(random, DType::kF32, {2, 8}, Values::kOrdinary);
+  Array<5> parts(random, DType::kF32, {2, 1, 2, 3, 8}, Values::kOrdinary);
   Array<4> part_lse(random, DType::kF32, {2, 1, 2, 3});
   for (const Array<4>* x : {&q, &k, &scores_out, &part_lse}) x->fill(random, Values::kOrdinary);
-  m.fill(random, Values::kOrdinary);
-  w.fill(random, Values::kOrdinary);
-  parts.fill(random, Values::kOrdinary);
   ConstView<4> q_view = q.view, k_view = k.view, p_view = scores_out.view, part_lse_view = part_lse.view;
   ConstView<3> m_view = m.view, wq_view = m.view, wk_view = m.view;
   ConstView<2> w_view = w.view;
@@ -347,8 +342,7 @@ TEST_P(SharedBytes, RopeDirectUsesItsWorkspaceAndNoOther) {
     const Guarded workspace(bytes > 0 ? bytes : 100, Guard::kAfter);
     std::memset(workspace.data(), 0x5A, workspace.size());
     const Exec e = {.target = GetParam(), .workspace = workspace.data(), .workspace_bytes = workspace.size()};
-    const Status s = rope_direct(x.view, pairs, {}, {}, out.view, {.start = 7}, e);
-    ASSERT_TRUE(s.ok()) << s.detail;
+    ASSERT_TRUE(ok(rope_direct(x.view, pairs, {}, {}, out.view, {.start = 7}, e)));
     Array<2> cos(random, DType::kF32, {n, pairs}), sin = cos.like(random);
     ASSERT_TRUE(rope_table(cos.view, sin.view, {}, {}, 7).ok());
     ASSERT_TRUE(rope(x.view, cos.view, sin.view, {}, want.view, {}, exec()).ok());
@@ -529,8 +523,7 @@ TEST_P(SharedBytes, StridesNeedNotNest) {
   a.q = q.view, a.k = k.view, a.v = v.view, a.out = want.view;
   ASSERT_TRUE(run_attention(a, GetParam()).ok());
   a.out = view(memory.data(), {1, 2, 3, 2}, {0, 4, 6, 1});
-  const Status s = run_attention(a, GetParam());
-  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_TRUE(ok(run_attention(a, GetParam())));
   int64_t e = 0;
   for_each_element(a.out, [&](int64_t at) {
     ASSERT_EQ(std::bit_cast<uint32_t>(memory[static_cast<size_t>(at)]), want.bits()[static_cast<size_t>(e++)]);

@@ -8,27 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/indices.h"
 #include "tests/support/problems.h"
 
 namespace simdattn::test {
 namespace {
 
 Values values(Random& random) { return random.of({Values::kOrdinary, Values::kWide, Values::kSpecial, Values::kHuge}); }
-
-/// The first difference between two outputs of one shape and type; also checks their gaps.
-template <int kRank>
-std::string difference(const Array<kRank>& want, const Array<kRank>& got) {
-  const std::vector<uint64_t> w = want.bits(), g = got.bits();
-  for (size_t i = 0; i < w.size(); ++i) {
-    if (w[i] != g[i]) {
-      char text[120];
-      std::snprintf(text, sizeof text, "element %zu of %zu: %08llx, expected %08llx", i, w.size(),
-                    static_cast<unsigned long long>(g[i]), static_cast<unsigned long long>(w[i]));
-      return text;
-    }
-  }
-  return want.gaps_intact() && got.gaps_intact() ? "" : "bytes between the elements of an output were written";
-}
 
 /// An output of the same shape, with the same or other strides.
 template <int kRank>
@@ -345,9 +331,9 @@ void rope_start_call(Random& random, const Target& one, const Target& other) {
       positions(random, DType::kI32, {batch, n});
   cosine.fill(random, Values::kOrdinary);
   sine.fill(random, Values::kOrdinary);
-  for (int64_t b = 0; b < batch; ++b)
-    for (int64_t t = 0; t < n; ++t)
-      set_element_bits(positions.view.data, DType::kI32, positions.at({b, t}), static_cast<uint64_t>(start + t));
+  for (const auto [b, t] : indices(batch, n)) {
+    set_element_bits(positions.view.data, DType::kI32, positions.at({b, t}), static_cast<uint64_t>(start + t));
+  }
   Array<4> want(random, random.storage(), x.view.shape, Strides::kOutput), got = sibling(random, want);
   ASSERT_TRUE(rope(x.view, cosine.view, sine.view, positions.view, want.view, {}, {.target = &one}).ok());
   const Status s = rope(x.view, cosine.view, sine.view, {}, got.view, {.start = start}, {.target = &other});

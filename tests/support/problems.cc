@@ -5,9 +5,16 @@
 #include <limits>
 #include <numeric>
 
+#include "tests/support/indices.h"
 #include "tests/support/reference.h"
 
 namespace simdattn::test {
+
+std::string hex(uint64_t bits) {
+  char text[24];
+  std::snprintf(text, sizeof text, "%08llx", static_cast<unsigned long long>(bits));
+  return text;
+}
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -318,33 +325,29 @@ KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm
   if (spare > 0) s.kv.length = shape[2];
   const reference::Codes codes = reference::codes_of(type);
   std::vector<unsigned char> row(static_cast<size_t>(row_bytes(type, shape[3])));
-  for (int64_t b = 0; b < shape[0]; ++b) {
-    for (int64_t h = 0; h < shape[1]; ++h) {
-      for (int64_t t = 0; t < shape[2]; ++t) {
-        for (unsigned char& byte : row) byte = static_cast<unsigned char>(random.bits());
-        float scale = number(random, values) / 128;
-        if (type == KvType::kFp8E4M3 || type == KvType::kFp8E5M2) {
-          // A sign and a number up to 1, unless anything goes. Ordinary codes have no NaN.
-          const bool any = values == Values::kHuge || (values == Values::kSpecial && random.one_in(9));
-          const unsigned char one = type == KvType::kFp8E4M3 ? 0x38 : 0x3C;
-          for (unsigned char& byte : row)
-            byte = any ? byte : static_cast<unsigned char>((byte & 0x80) | (byte & 0x7F) % (one + 1));
-          scale = s.kv.scales == nullptr ? 1.0f : number(random, values);
-        }
-        // Blocks begin with f16 numbers.
-        for (int64_t i = 0; codes.scales > 0 && i < std::ssize(row); i += codes.bytes) {
-          // d, and m where there is one: in 4 of the first 4 or 8 bytes.
-          for (int64_t at = i; at < i + (codes.scales % 4 == 0 ? 4 : 2); at += 2) {
-            const float d = number(random, values) / 256;
-            put(row.data() + at, DType::kF16, 0, d);
-          }
-        }
-        const std::vector<float> x = reference::decode(type, row.data(), scale, shape[3]);
-        for (size_t i = 0; i < row.size(); ++i) *s.byte(b, h, t, static_cast<int64_t>(i)) = row[i];
-        if (float* const place = s.scale(b, h, t); place != nullptr) *place = scale;
-        for (int64_t d = 0; d < shape[3]; ++d) rows.set_at({b, h, t, d}, x[static_cast<size_t>(d)]);
+  for (const auto [b, h, t] : indices(shape[0], shape[1], shape[2])) {
+    for (unsigned char& byte : row) byte = static_cast<unsigned char>(random.bits());
+    float scale = number(random, values) / 128;
+    if (type == KvType::kFp8E4M3 || type == KvType::kFp8E5M2) {
+      // A sign and a number up to 1, unless anything goes. Ordinary codes have no NaN.
+      const bool any = values == Values::kHuge || (values == Values::kSpecial && random.one_in(9));
+      const unsigned char one = type == KvType::kFp8E4M3 ? 0x38 : 0x3C;
+      for (unsigned char& byte : row)
+        byte = any ? byte : static_cast<unsigned char>((byte & 0x80) | (byte & 0x7F) % (one + 1));
+      scale = s.kv.scales == nullptr ? 1.0f : number(random, values);
+    }
+    // Blocks begin with f16 numbers.
+    for (int64_t i = 0; codes.scales > 0 && i < std::ssize(row); i += codes.bytes) {
+      // d, and m where there is one: in 4 of the first 4 or 8 bytes.
+      for (int64_t at = i; at < i + (codes.scales % 4 == 0 ? 4 : 2); at += 2) {
+        const float d = number(random, values) / 256;
+        put(row.data() + at, DType::kF16, 0, d);
       }
     }
+    const std::vector<float> x = reference::decode(type, row.data(), scale, shape[3]);
+    for (size_t i = 0; i < row.size(); ++i) *s.byte(b, h, t, static_cast<int64_t>(i)) = row[i];
+    if (float* const place = s.scale(b, h, t); place != nullptr) *place = scale;
+    for (int64_t d = 0; d < shape[3]; ++d) rows.set_at({b, h, t, d}, x[static_cast<size_t>(d)]);
   }
   return s;
 }
@@ -353,18 +356,14 @@ KvStorage store_kv(Random& random, const Array<4>& rows, KvForm form, int64_t ri
   const auto& shape = rows.view.shape;
   KvStorage s = make_kv(random, rows.view.dtype, form, shape[0], shape[1], shape[2] + spare, shape[3], ring);
   if (spare > 0) s.kv.length = shape[2];
-  for (int64_t b = 0; b < shape[0]; ++b) {
-    for (int64_t h = 0; h < shape[1]; ++h) {
-      for (int64_t t = 0; t < shape[2]; ++t) {
-        for (int64_t d = 0; d < shape[3]; ++d) {
-          set_element_bits(s.kv.data, s.dtype(), s.at(b, h, t, d),
-                           element_bits(rows.view.data, rows.view.dtype, rows.at({b, h, t, d})));
-        }
-      }
-      // An odd last dimension of bf16 panels is paired with zero.
-      if (s.kv.layout == KvLayout::kPanels && s.kv.type == KvType::kBF16 && shape[3] % 2 == 1) {
-        for (int64_t t = 0; t < shape[2]; ++t) set_element_bits(s.kv.data, s.dtype(), s.at(b, h, t, shape[3]), 0);
-      }
+  for (const auto [b, h] : indices(shape[0], shape[1])) {
+    for (const auto [t, d] : indices(shape[2], shape[3])) {
+      set_element_bits(s.kv.data, s.dtype(), s.at(b, h, t, d),
+                       element_bits(rows.view.data, rows.view.dtype, rows.at({b, h, t, d})));
+    }
+    // An odd last dimension of bf16 panels is paired with zero.
+    if (s.kv.layout == KvLayout::kPanels && s.kv.type == KvType::kBF16 && shape[3] % 2 == 1) {
+      for (int64_t t = 0; t < shape[2]; ++t) set_element_bits(s.kv.data, s.dtype(), s.at(b, h, t, shape[3]), 0);
     }
   }
   return s;
@@ -567,6 +566,13 @@ Status run_attention(const Attention& problem, const Target* target) {
   exec.workspace = workspace.data();
   exec.workspace_bytes = workspace.size();
   return attention(problem, exec);
+}
+
+Result result_of(const AttentionCase& c, const Attention& a, const Target& target) {
+  EXPECT_TRUE(ok(run_attention(a, &target))) << describe(a);
+  const Result result = written(c);
+  c.clear();
+  return result;
 }
 
 Status run_tasks(const Attention& problem, const Target* target, Random& random) {

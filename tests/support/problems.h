@@ -12,6 +12,7 @@
 #include "simdattn/simdattn.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
+#include "tests/support/status.h"
 
 namespace simdattn::test {
 
@@ -55,6 +56,8 @@ inline void set_element_bits(void* data, DType dtype, int64_t at, uint64_t bits)
   std::memcpy(static_cast<char*>(data) + at * static_cast<int64_t>(size), &bits, size);
 }
 
+std::string hex(uint64_t bits);
+
 /// Guarded memory and the view of it.
 template <int kRank>
 struct Array {
@@ -63,6 +66,10 @@ struct Array {
   View<kRank> view;
 
   Array() = default;
+  Array(Random& random, DType dtype, const Shape& shape, Values values, Strides strides = Strides::kContiguous)
+      : Array(random, dtype, shape, strides) {
+    fill(random, values);
+  }
   Array(Random& random, DType dtype, const Shape& shape, Strides strides = Strides::kContiguous) {
     view = View<kRank>(nullptr, dtype, shape);
     if (strides != Strides::kContiguous && !random.one_in(4)) {
@@ -160,6 +167,18 @@ struct Array {
     return true;
   }
 };
+
+/// The first difference between two outputs of one shape and type; also checks their gaps.
+template <int kRank>
+std::string difference(const Array<kRank>& want, const Array<kRank>& got) {
+  const std::vector<uint64_t> w = want.bits(), g = got.bits();
+  for (size_t i = 0; i < w.size(); ++i) {
+    if (w[i] != g[i])
+      return "element " + std::to_string(i) + " of " + std::to_string(w.size()) + ": " + hex(g[i]) + ", expected " +
+             hex(w[i]);
+  }
+  return want.gaps_intact() && got.gaps_intact() ? "" : "bytes between the elements of an output were written";
+}
 
 /// Integers in guarded memory.
 template <class T>
@@ -303,6 +322,14 @@ Status run_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const V
 
 /// attention() with exactly the workspace that attention_plan() asks for, at any alignment and against a guard page.
 Status run_attention(const Attention& problem, const Target* target);
+/// The bits of out and lse in logical order.
+struct Result {
+  std::vector<uint64_t> out, lse;
+  bool operator==(const Result&) const = default;
+};
+inline Result written(const AttentionCase& c) { return {c.out.bits(), c.lse.bits()}; }
+/// What `a` writes into the outputs of c, which are then cleared.
+Result result_of(const AttentionCase& c, const Attention& a, const Target& target);
 /// attention_range() task by task in random order, then attention_reduce() likewise; each with a workspace of its own.
 /// Some of them use a copy of the plan.
 Status run_tasks(const Attention& problem, const Target* target, Random& random);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/case_reader.h"
+#include "tests/support/indices.h"
 
 namespace simdattn::test {
 
@@ -51,10 +52,8 @@ struct Records {
   }
   template <class F>
   void for_each(const F& f) const {
-    for (int64_t t = 0; t < tiles; ++t) {
-      for (int64_t m = 0; m < 16; ++m) {
-        for (int64_t n = 0; n < 16; ++n) f(t, m, n, static_cast<size_t>((t * 16 + m) * 16 + n));
-      }
+    for (const auto [t, m] : indices(tiles, 16)) {
+      for (int64_t n = 0; n < 16; ++n) f(t, m, n, static_cast<size_t>((t * 16 + m) * 16 + n));
     }
   }
 };

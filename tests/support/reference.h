@@ -47,6 +47,8 @@ struct Tensor {
   int64_t dim(int i) const { return shape.at(static_cast<size_t>(i)); }
   /// Offset of an element; fewer indices than dimensions give the start of a sub-tensor.
   int64_t offset(std::initializer_list<int64_t> index) const;
+  double* row(std::initializer_list<int64_t> index) { return data.data() + offset(index); }
+  const double* row(std::initializer_list<int64_t> index) const { return data.data() + offset(index); }
   double& at(std::initializer_list<int64_t> index) { return (*this)[offset(index)]; }
   double at(std::initializer_list<int64_t> index) const { return (*this)[offset(index)]; }
 };
