@@ -7,8 +7,7 @@
 #include "lib/contract/kv_formats.h"
 #include "lib/contract/ukernels.h"
 #include "lib/kernels/overlay.h"
-#include "lib/overlays/amx.h"
-#include "lib/overlays/avx512_bf16.h"
+#include "lib/overlays/bf16_pairs.h"
 
 namespace simdattn {
 
@@ -17,6 +16,15 @@ struct avx512_bf16;
 
 namespace {
 
+/// In place of the base's. Storage with several scales a key keeps a score of its own.
+constexpr void set_int8_products(AttentionKernels& kernels, void (*score)(const ScoreTile&),
+                                 void (*value)(const ValueTile&)) {
+  const auto of_base = kernels.kv[slot(KvType::kF32)].score_packed;
+  for (KvOperands& kv : kernels.kv) {
+    if (kv.score_packed == of_base) kv.score_packed = score;
+  }
+  kernels.value_packed = value;
+}
 /// kInt8 in dot products of bytes.
 template <class Name>
 constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_stored)(const ValueTile&) = nullptr) {
@@ -28,12 +36,7 @@ constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_sto
   kernels.prepare_query[slot(DType::kF32)] = O::prepare_query_f32;
   kernels.prepare_query[slot(DType::kBF16)] = O::prepare_query_bf16;
   kernels.prepare_query[slot(DType::kF16)] = O::prepare_query_f16;
-  kernels.value_packed = O::value_packed;
-  // Storage with several scales a key has a score of its own.
-  const auto of_base = kernels.kv[slot(KvType::kF32)].score_packed;
-  for (KvOperands& kv : kernels.kv) {
-    if (kv.score_packed == of_base) kv.score_packed = O::score_packed;
-  }
+  set_int8_products(kernels, O::score_packed, O::value_packed);
   kernels.kv[slot(KvType::kInt8)].score_tile = O::score_packed;
   kernels.kv[slot(KvType::kInt8)].value_tile = value_stored;
   return table;
@@ -62,7 +65,7 @@ void amx_softmax_tile(const SoftmaxTile& a) {
     part.sum = a.sum + r;
     part.alpha = a.alpha + r;
     kSoftmax(part);
-    AmxBf16::narrow_weights(part.s, part.lds, part.rows, part.columns);
+    Amx::narrow_weights(part.s, part.lds, part.rows, part.columns);
   }
 }
 
@@ -79,16 +82,26 @@ constexpr UKernels overlaid(const avx3_dl*) {
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const amx*) {
   UKernels table = overlaid<kBase>(static_cast<const avx3_dl*>(nullptr));
-  constexpr auto kSoftmax = kBase.attention[slot(Arithmetic::kBF16)].softmax_tile;
-  table.attention[slot(Arithmetic::kBF16)] = amx_bf16_attention(amx_softmax_tile<kSoftmax>);
-  table.attention[slot(Arithmetic::kInt8)] = amx_int8_attention(table.attention[slot(Arithmetic::kInt8)]);
+  AttentionKernels& pairs = table.attention[slot(Arithmetic::kBF16)];
+  for (KvOperands& kv : pairs.kv) kv.value_tile = nullptr;  // the base's take weights of f32
+  pairs = bf16_pairs<Amx>(pairs, Amx::kRows);
+  pairs.kv[slot(KvType::kBF16)].pack_panel = nullptr;  // panels of bf16 are packed ones
+  pairs.softmax_tile = amx_softmax_tile<kBase.attention[slot(Arithmetic::kBF16)].softmax_tile>;
+  pairs.prepare_weights = Amx::prepare_weights;
+  AttentionKernels& integers = table.attention[slot(Arithmetic::kInt8)];
+  integers.tile_rows = Amx::kRows;
+  set_int8_products(integers, Amx::int8_score_packed, Amx::int8_value_packed);
+  for (AttentionKernels* kernels : {&pairs, &integers}) {
+    kernels->begin = Amx::begin;
+    kernels->end = Amx::end;
+  }
   return table;
 }
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const avx512_bf16*) {
   UKernels table = overlaid<kBase>(static_cast<const avx3_dl*>(nullptr));
-  table.attention[slot(Arithmetic::kBF16)] =
-      avx512_bf16_attention<Avx512Bf16>(table.attention[slot(Arithmetic::kBF16)]);
+  AttentionKernels& pairs = table.attention[slot(Arithmetic::kBF16)];
+  pairs = bf16_pairs<Avx512Bf16>(pairs, 12);
   return table;
 }
 template <const UKernels& kBase>

@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "lib/contract/row_tiles.h"
 #include "lib/contract/ukernels.h"
-#include "lib/overlays/avx512_bf16_packing.h"
+#include "lib/overlays/bf16_packing.h"
 #include "lib/simd/flush_subnormals.h"
 
 namespace simdattn {
@@ -19,15 +18,18 @@ namespace {
 constexpr int64_t kPairRows = 6;
 /// Rows whose weights are arranged at a time, in L1 beside 32 columns of values.
 constexpr int64_t kWeightRows = 24;
-/// How far ahead panels are prefetched.
-constexpr int64_t kAheadBytes = 16384;
+/// Numbers of a unit: a VDPBF16PS for each chain.
+constexpr int64_t kUnit = Avx512Bf16::kUnit, kGroupUnits = kGroup / kUnit;
+/// Bytes of a unit of 32 columns; of that of one row.
+constexpr int64_t kUnitBytes = kUnit / 2 * kPairBytes, kRowUnitBytes = kUnit * 2;
+constexpr int64_t units_of(int64_t n) { return steps_of(n, kUnit); }
 
 /// Where the columns of a tile come from: next() has those of chains e, e, o, o of a unit.
 struct Packed {
   static constexpr bool kCutsUnits = false;
   const char* at;
-  SIMDATTN_PAIRS_INLINE void next(Words (&c)[4]) {
-    unroll<4>([&](auto i) SIMDATTN_PAIRS_LAMBDA { c[i] = load<Words>(at + 64 * i); });
+  SIMDATTN_INLINE void next(Words (&c)[4]) {
+    unroll<4>([&](auto i) SIMDATTN_LAMBDA { c[i] = load<Words>(at + 64 * i); });
     at += kUnitBytes;
   }
 };
@@ -35,8 +37,8 @@ struct Packed {
 struct Panels {
   static constexpr bool kCutsUnits = true;
   const char* at;
-  SIMDATTN_PAIRS_INLINE void next(Words (&c)[4]) {
-    unroll<2>([&](auto i) SIMDATTN_PAIRS_LAMBDA {
+  SIMDATTN_INLINE void next(Words (&c)[4]) {
+    unroll<2>([&](auto i) SIMDATTN_LAMBDA {
       const Halves a = load<Halves>(at + 64 * i), b = load<Halves>(at + 128 + 64 * i);
       c[i] = (Words)permuted<[](int k) { return k / 2 * 2 + (k % 2 == 0 ? 32 : 0); }>(a, b);
       c[2 + i] = (Words)permuted<[](int k) { return k / 2 * 2 + 1 + (k % 2 == 0 ? 32 : 0); }>(a, b);
@@ -48,8 +50,8 @@ struct Panels {
 struct Rows {
   const char* at;
   int64_t stride;
-  SIMDATTN_PAIRS_INLINE void next(Words (&c)[4]) {
-    unroll<2>([&](auto i) SIMDATTN_PAIRS_LAMBDA {
+  SIMDATTN_INLINE void next(Words (&c)[4]) {
+    unroll<2>([&](auto i) SIMDATTN_LAMBDA {
       const Halves a = load<Halves>(at + (2 + i) * stride), b = load<Halves>(at + i * stride);
       c[2 * i] = (Words)zip_lower(a, b);
       c[2 * i + 1] = (Words)zip_upper(a, b);
@@ -66,8 +68,8 @@ struct Sums {
   const float* scale;
 };
 
-/// Dot::add(sum, a, b): VDPBF16PS. Dot::fma(a, b, c): one multiply-add of f32.
-template <class Dot>
+/// Dot::add(sum, a, b): VDPBF16PS. Dot::fma(a, b, c): one multiply-add of f32. K: whose operands they are.
+template <class Dot, class K>
 struct PairKernels {
   /// Adds the products of `units` units, of which the first begins a group. x: rows of queries or weights. Not inlined: additions know no
   /// subnormal numbers, see FlushSubnormals.
@@ -75,13 +77,13 @@ struct PairKernels {
   [[gnu::noinline]] static void add(Columns columns, const char* x, int64_t stride, int64_t units, Sums s) {
     do {
       Floats sum[kRows][4];  // e, e, o, o
-      unroll<kRows * 4>([&](auto i) SIMDATTN_PAIRS_LAMBDA { sum[i / 4][i % 4] = Floats{}; });
+      unroll<kRows * 4>([&](auto i) SIMDATTN_LAMBDA { sum[i / 4][i % 4] = Floats{}; });
       int64_t left = std::min(units, kGroupUnits);
       do {
         Words c[4];
         columns.next(c);
         const char* const third = x + 3 * stride;
-        unroll<kRows>([&](auto r) SIMDATTN_PAIRS_LAMBDA {
+        unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
           const char* const unit = (r < 3 ? x : third) + r % 3 * stride;
           const Words e = broadcast(unit), o = broadcast(unit + kRowUnitBytes / 2);
           sum[r][0] = Dot::add(sum[r][0], e, c[0]);
@@ -95,7 +97,7 @@ struct PairKernels {
       const bool scales = units <= 0 && s.scale != nullptr;
       const Floats scale = scales ? Floats{} + *s.scale : Floats{};
       float* const third = s.at + 3 * s.ld;
-      unroll<kRows * 2>([&](auto i) SIMDATTN_PAIRS_LAMBDA {
+      unroll<kRows * 2>([&](auto i) SIMDATTN_LAMBDA {
         float* const at = (i < 6 ? s.at : third) + i / 2 % 3 * s.ld + i % 2 * 16;
         Floats total = sum[i / 2][i % 2] + sum[i / 2][2 + i % 2];
         if (!s.fresh) total = load<Floats>(at) + total;
@@ -108,63 +110,44 @@ struct PairKernels {
   template <class Columns>
   static void add_rows(int64_t rows, const Columns& columns, const char* x, int64_t stride, int64_t units,
                        const Sums& sums) {
-    unroll<kPairRows>([&](auto r) SIMDATTN_PAIRS_LAMBDA {
+    unroll<kPairRows>([&](auto r) SIMDATTN_LAMBDA {
       if (rows == r + 1) add<r + 1>(columns, x, stride, units, sums);
     });
-  }
-
-  /// o = alpha * o, but for the sign of a zero, which finish takes off anyway.
-  [[gnu::noinline]] static void scale_rows(const ValueTile& a, int64_t columns) {
-    for (int64_t r = 0; r < a.rows && a.alpha != nullptr; ++r) {
-      float* const o = a.o + r * a.ldo;
-      int64_t c = 0;
-      for (; c + 16 <= columns; c += 16) store(load<Floats>(o + c) * a.alpha[r], o + c);
-      for (; c < columns; ++c) o[c] *= a.alpha[r];
-    }
   }
 
   /// The last group of a panel of bf16 whose last unit is not whole goes through a copy: beside an odd last dimension may stand anything.
   template <class Columns>
   static void scores(const ScoreTile& a) {
     const FlushSubnormals flush;
-    alignas(64) char last[kGroupUnits * kUnitBytes];
+    alignas(64) char last[kGroupBytes];
     const int64_t whole = Columns::kCutsUnits && a.dim % kUnit != 0 ? a.dim / kGroup * kGroup : a.dim;
     const int64_t bytes = units_of(a.dim) * kUnitBytes;
-    const int64_t ahead = (kAheadBytes + bytes - 1) / bytes * a.panel_stride;
+    const int64_t ahead = steps_of(kAheadBytes, bytes) * a.panel_stride;
     for (int64_t p = 0; p < a.n_panels; ++p) {
       const char* const panel = static_cast<const char*>(a.panels) + p * a.panel_stride;
       const char* const rest = panel + whole / kUnit * kUnitBytes;
       if (whole < a.dim) {
-        pack_panel<bf16>({.from = rest,
-                          .token_stride = 0,
-                          .keys = kPanelWidth,
-                          .dim = a.dim - whole,
-                          .panel = last,
-                          .stream = false});
+        Bf16Packing<K, bf16>::panel({.from = rest,
+                                     .token_stride = 0,
+                                     .keys = kPanelWidth,
+                                     .dim = a.dim - whole,
+                                     .panel = last,
+                                     .stream = false});
       }
       for (RowTiles t(a.rows, kPairRows); t.first < a.rows; t.next()) {
         if (a.fetches())
           fetch(panel, ahead, share_of_rows(t.first, a.rows, bytes), share_of_rows(t.first + t.rows, a.rows, bytes));
         const char* const q = static_cast<const char*>(a.q) + t.first * a.q_stride;
-        Sums sums = {a.s + t.first * a.lds + p * kPanelWidth, a.lds, true, &a.scale};
-        if (whole == a.dim) {
-          add_rows(t.rows, Columns{panel}, q, a.q_stride, units_of(a.dim), sums);
-          continue;
-        }
+        float* const s = a.s + t.first * a.lds + p * kPanelWidth;
+        const bool cut = whole < a.dim;
         if (whole > 0) {
-          sums.scale = nullptr;
-          add_rows(t.rows, Columns{panel}, q, a.q_stride, units_of(whole), sums);
-          sums = {sums.at, sums.ld, false, &a.scale};
+          add_rows(t.rows, Columns{panel}, q, a.q_stride, units_of(whole), {s, a.lds, true, cut ? nullptr : &a.scale});
         }
-        add_rows(t.rows, Packed{last}, q + 2 * whole, a.q_stride, units_of(a.dim - whole), sums);
+        if (cut) {
+          add_rows(t.rows, Packed{last}, q + 2 * whole, a.q_stride, units_of(a.dim - whole),
+                   {s, a.lds, whole == 0, &a.scale});
+        }
       }
-    }
-  }
-  /// Bytes [from, to) of what is `ahead` bytes behind `data`, where there may be nothing.
-  static void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
-    const auto line = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(ahead);
-    for (int64_t i = from / 64 * 64; i < to; i += 64) {
-      __builtin_prefetch(reinterpret_cast<const char*>(line + static_cast<uintptr_t>(i)), 0, 2);
     }
   }
 
@@ -186,7 +169,7 @@ struct PairKernels {
             std::copy_n(w, to - from, copy + (from - key));
             w = copy;
           }
-          store(arranged_upper(load<Floats>(w), load<Floats>(w + 16)), data + r * kStride + 2 * key);
+          store(arranged_upper<kUnit>(load<Words>(w), load<Words>(w + 16)), data + r * kStride + 2 * key);
         }
       }
     }
@@ -203,82 +186,42 @@ struct PairKernels {
 
   static void values_packed(const ValueTile& a) {
     const FlushSubnormals flush;
-    const int64_t dim = (a.dim + kValueGroup - 1) / kValueGroup * kValueGroup;
-    scale_rows(a, dim);
-    if (a.keys == 0) return;
-    // Keys before the first whole group, whole groups, and keys behind them.
-    const int64_t end = a.first_key + a.keys;
-    const int64_t first = std::min((a.first_key + kGroup - 1) / kGroup * kGroup, end);
-    const int64_t last = std::max(first, end / kGroup * kGroup);
+    const int64_t dim = steps_of(a.dim, kValueGroup) * kValueGroup;
+    scale_sums(a, dim);
     with_weights(a, [&](int64_t first_row, int64_t rows, const Weights& weights) {
       for (int64_t c = 0; c < dim; c += kValueGroup) {
-        const char* const block = static_cast<const char*>(a.v) + c * kKeyBlock * 2;
-        for (const auto& [from, to] : {std::pair(a.first_key, first), std::pair(first, last), std::pair(last, end)}) {
-          if (from == to) continue;
-          const char* columns = block + from / kUnit * kUnitBytes;
-          alignas(64) char cut[kGroupUnits * kUnitBytes];
-          if (from % kUnit != 0 || to % kUnit != 0) {
-            cut_keys(block, from, to, cut);
-            columns = cut;
-          }
+        const char* const block = static_cast<const char*>(a.v) + c / kValueGroup * kBlockBytes;
+        for_each_run<kUnit>(a, block, [&](int64_t key, int64_t keys, const char* columns) {
           for (RowTiles t(rows, kPairRows); t.first < rows; t.next()) {
-            add_rows(t.rows, Packed{columns}, weights.at(t.first, from), Weights::kStride, units_of(to) - from / kUnit,
+            add_rows(t.rows, Packed{columns}, weights.at(t.first, key), Weights::kStride, units_of(keys),
                      {a.o + (first_row + t.first) * a.ldo + c, a.ldo, false, nullptr});
           }
-        }
-      }
-    });
-  }
-  /// Units of a packed block, without what others than keys [from, to) have in them: that may be anything.
-  static void cut_keys(const char* block, int64_t from, int64_t to, char* out) {
-    const auto here = [&](int64_t key) { return key >= from && key < to; };
-    for_each_pair(from, to, [&](int64_t at, int64_t upper, int64_t lower) SIMDATTN_PAIRS_LAMBDA {
-      for (int64_t half = 0; half < 128; half += 64) {
-        store(load<Words>(block + at + half) & pair_mask(here(upper), here(lower)),
-              out + at - from / kUnit * kUnitBytes + half);
+        });
       }
     });
   }
 
-  /// Values of bf16 in rows: a group of keys after the other, as they lie in memory.
+  /// Values of bf16 in rows. A group that is not whole is packed first.
   static void values_in_rows(const ValueTile& a) {
     const FlushSubnormals flush;
-    scale_rows(a, a.dim);
-    if (a.keys == 0) return;
-    const int64_t end = a.first_key + a.keys;
+    scale_sums(a, a.dim);
+    alignas(64) char columns[kGroupBytes];
     with_weights(a, [&](int64_t first_row, int64_t rows, const Weights& weights) {
-      for (int64_t key = a.first_key / kGroup * kGroup; key < end; key += kGroup) {
-        const int64_t from = std::max(a.first_key - key, int64_t{0}), keys = std::min(end - key, kGroup) - from;
-        const char* const group = static_cast<const char*>(a.v) + (key + from - a.first_key) * a.key_stride;
-        for (int64_t c = 0; c < a.dim; c += kValueGroup) {
-          const int64_t columns = std::min(kValueGroup, a.dim - c);
-          const char* const v = group + c / kValueGroup * a.group_stride;
-          for (int64_t j = 0; a.fetches() && j < keys; ++j)
-            fetch(v + j * a.key_stride, 2 * kGroup * a.key_stride, 0, 1);
-          alignas(64) char block[kGroupUnits * kUnitBytes];
-          const bool whole = keys == kGroup && columns == kValueGroup;
-          if (!whole) {
-            std::memset(block, 0, sizeof(block));
-            interleave<bf16>(v, a.key_stride, from, keys, columns, block);
+      for_each_row_group(a, [&](const RowGroup& group) {
+        if (!group.whole()) group.pack<kUnit>(a.key_stride, columns);
+        for (RowTiles t(rows, kPairRows); t.first < rows; t.next()) {
+          float* const o = a.o + (first_row + t.first) * a.ldo + group.column;
+          const char* const w = weights.at(t.first, group.key);
+          if (group.whole()) {
+            add_rows(t.rows, Rows{group.v, a.key_stride}, w, Weights::kStride, kGroupUnits, {o, a.ldo, false, nullptr});
+            continue;
           }
-          for (RowTiles t(rows, kPairRows); t.first < rows; t.next()) {
-            const Sums sums = {a.o + (first_row + t.first) * a.ldo + c, a.ldo, false, nullptr};
-            const char* const w = weights.at(t.first, key);
-            if (whole) {
-              add_rows(t.rows, Rows{v, a.key_stride}, w, Weights::kStride, kGroupUnits, sums);
-            } else {
-              alignas(64) float copy[kPairRows * kValueGroup];
-              copy_columns(sums.at, a.ldo, t.rows, columns, copy, kValueGroup);
-              add_rows(t.rows, Packed{block}, w, Weights::kStride, kGroupUnits, {copy, kValueGroup, false, nullptr});
-              copy_columns(copy, kValueGroup, t.rows, columns, sums.at, a.ldo);
-            }
-          }
+          group.with_sums(o, a.ldo, t.rows, [&](float* sums, int64_t ld) {
+            add_rows(t.rows, Packed{columns}, w, Weights::kStride, kGroupUnits, {sums, ld, false, nullptr});
+          });
         }
-      }
+      });
     });
-  }
-  static void copy_columns(const float* from, int64_t ld, int64_t rows, int64_t columns, float* to, int64_t to_ld) {
-    for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * ld, columns, to + r * to_ld);
   }
 };
 

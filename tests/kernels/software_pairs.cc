@@ -5,7 +5,6 @@
 
 #include "dispatch/cpu.h"
 #include "lib/definition/flushed.h"
-#include "lib/overlays/avx512_bf16.h"
 #include "lib/overlays/avx512_bf16_kernels.h"
 
 namespace simdattn::test {
@@ -34,17 +33,10 @@ struct Software {
     return r;
   }
 };
-using Kernels = PairKernels<Software>;
-
+struct Slots;
+using Kernels = PairKernels<Software, Slots>;
 struct Slots {
-  template <class T>
-  static constexpr auto query = pack_query<T>;
-  template <class T>
-  static constexpr auto keys = pack_keys<T>;
-  template <class T>
-  static constexpr auto panel = pack_panel<T>;
-  template <class T>
-  static constexpr auto values = pack_values<T>;
+  static constexpr int64_t kUnit = Avx512Bf16::kUnit;
   static constexpr auto score_packed = Kernels::scores<Packed>;
   static constexpr auto score_tile = Kernels::scores<Panels>;
   static constexpr auto value_packed = Kernels::values_packed;
@@ -57,7 +49,7 @@ const Target* software_pairs() {
   if (*missing_feature(Isa::kAvx2) != '\0') return nullptr;
   static const UKernels table = [] {
     UKernels t = *targets().back()->kernels;
-    t.attention[slot(Arithmetic::kBF16)] = avx512_bf16_attention<Slots>(t.attention[slot(Arithmetic::kBF16)]);
+    t.attention[slot(Arithmetic::kBF16)] = bf16_pairs<Slots>(t.attention[slot(Arithmetic::kBF16)], 12);
     return t;
   }();
   static const Target target = {"test/software_pairs", &table, true, true, ""};

@@ -118,13 +118,13 @@ struct SoftwareTiles {
       return c;
     });
   }
-  template <int kC, int kA, int kB>
-  static void add_signed() {
-    add_integers<int8_t, kC, kA, kB>();
-  }
-  template <int kC, int kA, int kB>
-  static void add_unsigned() {
-    add_integers<uint8_t, kC, kA, kB>();
+  template <Numbers kNumbers, int kC, int kA, int kB>
+  static void add() {
+    if constexpr (kNumbers == Numbers::kBf16) {
+      add_bf16<kC, kA, kB>();
+    } else {
+      add_integers<std::conditional_t<kNumbers == Numbers::kSigned, int8_t, uint8_t>, kC, kA, kB>();
+    }
   }
 };
 
@@ -176,13 +176,13 @@ UKernels over_software_tiles(const UKernels& amx) {
 }
 
 void software_add_bf16(const void* a, const void* b, void* c) {
-  on_tiles(a, b, c, [] { SoftwareTiles::add_bf16<0, 4, 6>(); });
+  on_tiles(a, b, c, [] { SoftwareTiles::add<Numbers::kBf16, 0, 4, 6>(); });
 }
 void software_add_signed(const void* a, const void* b, void* c) {
-  on_tiles(a, b, c, [] { SoftwareTiles::add_signed<0, 4, 6>(); });
+  on_tiles(a, b, c, [] { SoftwareTiles::add<Numbers::kSigned, 0, 4, 6>(); });
 }
 void software_add_unsigned(const void* a, const void* b, void* c) {
-  on_tiles(a, b, c, [] { SoftwareTiles::add_unsigned<0, 4, 6>(); });
+  on_tiles(a, b, c, [] { SoftwareTiles::add<Numbers::kUnsigned, 0, 4, 6>(); });
 }
 
 TileCounts take_tile_counts() {

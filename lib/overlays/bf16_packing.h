@@ -1,0 +1,304 @@
+// Queries, keys and values in the formats of bf16_pairs.h, and what the kernels have in common, in vectors of the compiler: tests run the
+// same text on a CPU with AVX2.
+#ifndef SIMDATTN_LIB_OVERLAYS_BF16_PACKING_H_
+#define SIMDATTN_LIB_OVERLAYS_BF16_PACKING_H_
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "lib/contract/dtypes.h"
+#include "lib/contract/ukernels.h"
+#include "lib/overlays/bf16_pairs.h"
+#include "lib/simd/registers.h"
+
+namespace simdattn {
+namespace {
+
+using Floats [[gnu::vector_size(64)]] = float;
+using Words [[gnu::vector_size(64)]] = uint32_t;
+using Halves [[gnu::vector_size(64)]] = uint16_t;
+
+/// Numbers of a group: 16 steps of each chain.
+constexpr int64_t kGroup = 32;
+/// Bytes of a pair of 32 columns; of a group of them; of a packed block of 32 columns.
+constexpr int64_t kPairBytes = kPanelWidth * 4, kGroupBytes = kGroup / 2 * kPairBytes, kBlockBytes = kKeyBlock / 2 * kPairBytes;
+/// How far ahead panels are prefetched.
+constexpr int64_t kAheadBytes = 16384;
+
+constexpr int64_t steps_of(int64_t n, int64_t step) { return (n + step - 1) / step; }
+/// Number of a unit, counted on, at place i in memory. Pair p is the places 2 p, its lower half, and 2 p + 1.
+template <int64_t kUnit, class I>
+constexpr I number_at(I i) {
+  return kUnit == 2 ? i : i / 4 * 4 + (i % 2 == 0 ? 2 : 0) + i / 2 % 2;
+}
+
+template <class V>
+SIMDATTN_INLINE V load(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+template <class V>
+SIMDATTN_INLINE void store(V v, void* p) {
+  std::memcpy(p, &v, sizeof(v));
+}
+SIMDATTN_INLINE Words broadcast(const void* p) {
+  uint32_t x;
+  std::memcpy(&x, p, sizeof(x));
+  return Words{} + x;
+}
+
+/// Element i is number kFrom(i) of those of a and b.
+template <auto kFrom, class V, int... kIndices>
+SIMDATTN_INLINE V permuted(V a, V b, std::integer_sequence<int, kIndices...>) {
+  return __builtin_shufflevector(a, b, kFrom(kIndices)...);
+}
+template <auto kFrom, class V>
+SIMDATTN_INLINE V permuted(V a, V b) {
+  return permuted<kFrom>(a, b, std::make_integer_sequence<int, sizeof(V) / sizeof(a[0])>());
+}
+/// a0 b0 a1 b1 ..: the first half of it, and the second.
+template <class V>
+SIMDATTN_INLINE V zip_lower(V a, V b) {
+  return permuted<[](int i) { return i / 2 + i % 2 * int{sizeof(V) / sizeof(V{}[0])}; }>(a, b);
+}
+template <class V>
+SIMDATTN_INLINE V zip_upper(V a, V b) {
+  return permuted<[](int i) { return i / 2 + (i % 2 * 2 + 1) * int{sizeof(V) / sizeof(V{}[0]) / 2}; }>(a, b);
+}
+template <int64_t kUnit>
+SIMDATTN_INLINE Halves arranged(Halves v) {
+  return permuted<[](int i) { return number_at<kUnit>(i); }>(v, v);
+}
+/// The upper halves of lanes of low and high, arranged.
+template <int64_t kUnit>
+SIMDATTN_INLINE Halves arranged_upper(Words low, Words high) {
+  return permuted<[](int i) { return 2 * number_at<kUnit>(i) + 1; }>((Halves)low, (Halves)high);
+}
+SIMDATTN_INLINE Words pairs(Words upper, Words lower) { return (upper & 0xFFFF0000u) | lower >> 16; }
+
+/// f32 rounded to bf16, in the upper halves of their lanes. Integers: no control register has a say.
+SIMDATTN_INLINE Words rounded(Floats x) {
+  const Words bits = (Words)x;
+  const Words nan = (Words)(x != x);
+  return ((bits + 0x7FFFu + (bits >> 16 & 1u)) & ~nan) | (nan & kCanonicalNaN);
+}
+/// 16 numbers in the upper halves of lanes, rounded.
+SIMDATTN_INLINE Words wide(const float* p) { return rounded(load<Floats>(p)); }
+SIMDATTN_INLINE Words wide(const f16* p) {
+  const __m256 low = _mm256_cvtph_ps(load<__m128i>(p)), high = _mm256_cvtph_ps(load<__m128i>(p + 8));
+  Floats x;
+  std::memcpy(&x, &low, sizeof(low));
+  std::memcpy(reinterpret_cast<char*>(&x) + sizeof(low), &high, sizeof(high));
+  return rounded(x);
+}
+
+/// 32 numbers of a row as bf16, arranged, those from n on zeros.
+template <int64_t kUnit, class T>
+SIMDATTN_INLINE Halves numbers(const T* row, int64_t n) {
+  T copy[kGroup];
+  if (n < kGroup) {
+    std::memset(copy, 0, sizeof(copy));
+    std::memcpy(copy, row, static_cast<size_t>(n) * sizeof(T));
+    row = copy;
+  }
+  if constexpr (std::is_same_v<T, bf16>) {
+    return arranged<kUnit>(load<Halves>(row));
+  } else {
+    return arranged_upper<kUnit>(wide(row), wide(row + 16));
+  }
+}
+
+/// v[i] becomes lane i of all.
+SIMDATTN_INLINE void transpose(Words (&v)[16]) {
+  unroll<4>([&](auto) SIMDATTN_LAMBDA {
+    Words t[16];
+    unroll<8>([&](auto i) SIMDATTN_LAMBDA {
+      t[2 * i] = zip_lower(v[i], v[i + 8]);
+      t[2 * i + 1] = zip_upper(v[i], v[i + 8]);
+    });
+    unroll<16>([&](auto i) SIMDATTN_LAMBDA { v[i] = t[i]; });
+  });
+}
+
+/// f(pair, whether its lower half is a key of [first, end), whether its upper one is) for the pairs that have such a key.
+template <int64_t kUnit, class F>
+SIMDATTN_INLINE void for_each_pair_of_keys(int64_t first, int64_t end, const F& f) {
+  for (int64_t p = first / kUnit * kUnit / 2; p < pairs_of<kUnit>(end); ++p) {
+    const auto here = [&](int64_t place) {
+      const int64_t key = number_at<kUnit>(place);
+      return key >= first && key < end;
+    };
+    f(p, here(2 * p), here(2 * p + 1));
+  }
+}
+constexpr uint32_t pair_mask(bool lower, bool upper) { return (lower ? 0xFFFFu : 0) | (upper ? 0xFFFF0000u : 0); }
+
+/// Rows of keys [first, first + n), 32 columns of them, those from `columns` on zeros, into a packed block. Other keys keep their halves of
+/// pairs.
+template <int64_t kUnit, class T>
+void interleave(const char* rows, int64_t stride, int64_t first, int64_t n, int64_t columns, char* block) {
+  for_each_pair_of_keys<kUnit>(first, first + n, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
+    const auto row = [&](int64_t place, bool here) SIMDATTN_LAMBDA {
+      const char* const at = rows + (number_at<kUnit>(place) - first) * stride;
+      return here ? numbers<2>(reinterpret_cast<const T*>(at), columns) : Halves{};
+    };
+    const Halves a = row(2 * p, lower), b = row(2 * p + 1, upper);
+    Words pair[2] = {(Words)zip_lower(a, b), (Words)zip_upper(a, b)};
+    const uint32_t mask = pair_mask(lower, upper);
+    for (int64_t half = 0; half < 2; ++half) {
+      char* const out = block + p * kPairBytes + 64 * half;
+      store(mask == ~0u ? pair[half] : (pair[half] & mask) | (load<Words>(out) & ~mask), out);
+    }
+  });
+}
+
+// ---- What kernels have in common
+
+/// Bytes [from, to) of what is `ahead` bytes behind `data`, where there may be nothing.
+inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
+  const auto line = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(ahead);
+  for (int64_t i = from / 64 * 64; i < to; i += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(line + static_cast<uintptr_t>(i)), 0, 2);
+  }
+}
+
+/// o = alpha * o, but for the sign of a zero, which finish takes off anyway. Not inlined: see FlushSubnormals.
+[[gnu::noinline]] void scale_sums(const ValueTile& a, int64_t columns) {
+  for (int64_t r = 0; r < a.rows && a.alpha != nullptr; ++r) {
+    float* const o = a.o + r * a.ldo;
+    int64_t c = 0;
+    for (; c + 16 <= columns; c += 16) store(load<Floats>(o + c) * a.alpha[r], o + c);
+    for (; c < columns; ++c) o[c] *= a.alpha[r];
+  }
+}
+
+/// f(first key, keys, their columns) for the keys of a call in 32 columns of a packed block: those of a group that is not whole, whole
+/// groups, and those of another group that is not whole. They are counted from the beginning of a group: columns of keys before the first
+/// one and behind the last one are zeros there, whatever the block has.
+template <int64_t kUnit, class F>
+SIMDATTN_INLINE void for_each_run(const ValueTile& a, const char* block, const F& f) {
+  const int64_t end = a.first_key + a.keys;
+  const int64_t first = std::min(steps_of(a.first_key, kGroup) * kGroup, end);
+  const int64_t last = std::max(first, end / kGroup * kGroup);
+  for (const auto& [from, to] : {std::pair(a.first_key, first), std::pair(first, last), std::pair(last, end)}) {
+    if (from == to) continue;
+    const int64_t key = from / kGroup * kGroup;
+    const char* columns = block + key / 2 * kPairBytes;
+    alignas(64) char cut[kGroupBytes];
+    if (from % kGroup != 0 || to % kGroup != 0) {
+      std::memset(cut, 0, sizeof(cut));
+      for_each_pair_of_keys<kUnit>(from - key, to - key, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
+        for (int64_t at = p * kPairBytes; at < (p + 1) * kPairBytes; at += 64) {
+          store(load<Words>(columns + at) & pair_mask(lower, upper), cut + at);
+        }
+      });
+      columns = cut;
+    }
+    f(key, to - key, columns);
+  }
+}
+
+/// Some keys of a group of them in rows of bf16, and up to 32 columns of theirs.
+struct RowGroup {
+  int64_t key;  // the first one of the group
+  int64_t from;
+  int64_t keys;
+  int64_t column;
+  int64_t columns;
+  const char* v;
+
+  bool whole() const { return keys == kGroup && columns == kValueGroup; }
+  /// As a packed block.
+  template <int64_t kUnit>
+  void pack(int64_t stride, char* block) const {
+    if (keys < kGroup) std::memset(block, 0, kGroupBytes);
+    interleave<kUnit, bf16>(v, stride, from, keys, columns, block);
+  }
+  /// f(sums of `rows` rows in 32 columns, floats between their rows) for sums at o that have no more columns than the group.
+  template <class F>
+  SIMDATTN_INLINE void with_sums(float* o, int64_t ldo, int64_t rows, const F& f) const {
+    if (columns == kValueGroup) return f(o, ldo);
+    alignas(64) float sums[Amx::kRows * kValueGroup];
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(o + r * ldo, columns, sums + r * kValueGroup);
+    f(sums, kValueGroup);
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(sums + r * kValueGroup, columns, o + r * ldo);
+  }
+};
+/// f(RowGroup): a group of keys after the other, as they lie in memory.
+template <class F>
+SIMDATTN_INLINE void for_each_row_group(const ValueTile& a, const F& f) {
+  const int64_t end = a.first_key + a.keys;
+  for (int64_t key = a.first_key / kGroup * kGroup; key < end && a.keys > 0; key += kGroup) {
+    const int64_t from = std::max(a.first_key - key, int64_t{0}), keys = std::min(end - key, kGroup) - from;
+    for (int64_t c = 0; c < a.dim; c += kValueGroup) {
+      const char* const v = static_cast<const char*>(a.v) + (key + from - a.first_key) * a.key_stride + c / kValueGroup * a.group_stride;
+      for (int64_t j = 0; a.fetches() && j < keys; ++j) fetch(v + j * a.key_stride, 2 * kGroup * a.key_stride, 0, 1);
+      f(RowGroup{key, from, keys, c, std::min(kValueGroup, a.dim - c), v});
+    }
+  }
+}
+
+}  // namespace
+
+template <class K, class T>
+void Bf16Packing<K, T>::query(const void* row, void* query, int64_t dim) {
+  for (int64_t d = 0; d < dim; d += kGroup) {
+    store(numbers<K::kUnit>(static_cast<const T*>(row) + d, dim - d), static_cast<char*>(query) + 2 * d);
+  }
+}
+
+template <class K, class T>
+void Bf16Packing<K, T>::keys(const PackKeys& a) {
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  for (int64_t d = 0; d < a.dim; d += kGroup) {
+    char* const panel = static_cast<char*>(a.panel) + d / 2 * kPairBytes;
+    const int64_t lanes = pairs_of<K::kUnit>(std::min(kGroup, a.dim - d));
+    for (int64_t first = 0; first < kPanelWidth; first += 16) {
+      Words v[16];
+      for (int64_t j = 0; j < 16; ++j) {
+        const char* row = static_cast<const char*>(a.from) + (first + j) * a.token_stride + d * kSize;
+        if (a.stream) __builtin_prefetch(row + kPanelWidth * a.token_stride, 0, 2);
+        v[j] = first + j < a.keys ? (Words)numbers<K::kUnit>(reinterpret_cast<const T*>(row), a.dim - d) : Words{};
+      }
+      transpose(v);
+      for (int64_t i = 0; i < lanes; ++i) store(v[i], panel + i * kPairBytes + first * 4);
+    }
+  }
+}
+
+template <class K, class T>
+void Bf16Packing<K, T>::panel(const PackKeys& a) {
+  for (int64_t p = 0; p < pairs_of<K::kUnit>(a.dim); ++p) {
+    for (int64_t first = 0; first < kPanelWidth; first += 16) {
+      const auto number = [&](int64_t place) {
+        const int64_t d = number_at<K::kUnit>(place);
+        if (d >= a.dim) return Words{};
+        if constexpr (std::is_same_v<T, bf16>) {
+          const Words two = load<Words>(static_cast<const bf16*>(a.from) + d / 2 * 2 * kPanelWidth + 2 * first);
+          return d % 2 == 0 ? two << 16 : two;
+        } else {
+          return wide(static_cast<const T*>(a.from) + d * kPanelWidth + first);
+        }
+      };
+      store(pairs(number(2 * p + 1), number(2 * p)), static_cast<char*>(a.panel) + p * kPairBytes + 4 * first);
+    }
+  }
+}
+
+template <class K, class T>
+void Bf16Packing<K, T>::values(const PackValues& a) {
+  const char* rows = static_cast<const char*>(a.rows) + a.column * static_cast<int64_t>(sizeof(T));
+  for (int64_t c = 0; c < a.columns; c += kValueGroup) {
+    interleave<K::kUnit, T>(rows + c * static_cast<int64_t>(sizeof(T)), a.token_stride, a.first, a.keys,
+                         std::min(kValueGroup, a.columns - c), static_cast<char*>(a.block) + c * kKeyBlock * 2);
+  }
+}
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_OVERLAYS_BF16_PACKING_H_
