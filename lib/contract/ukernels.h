@@ -143,8 +143,6 @@ struct ScoreTile {
   float* s;
   int64_t lds;
   Fetch fetch = Fetch::kNone;
-  /// The scores of the last panel's second half are not wanted: they are left as they are, or written.
-  bool half_last = false;
   /// Keys in rows that are taken at once, 16 or 32. No result depends on it.
   int64_t keys_at_once = kPanelWidth;
   /// For score_rows: memory of kScoreRowPanels panels of the storage type, at a multiple of 64 bytes.

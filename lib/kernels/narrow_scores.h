@@ -283,8 +283,7 @@ SIMDATTN_INLINE void score_in_parts(ScoreTile a, bool in_rows, const F& score) {
 }
 template <KvType kType>
 void score_codes(const ScoreTile& a) {
-  score_in_parts<kType>(a, false, [](ScoreTile part) {
-    part.half_last = false;  // there is no tile of half a panel
+  score_in_parts<kType>(a, false, [](const ScoreTile& part) {
     simdattn::score_tile(part, kCodeScores<kType, false>, FormatOf<kType>::units(part.dim));
   });
 }

@@ -104,7 +104,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
 /// What depends on the type of the keys. All else is one body for all types.
 struct ScoreStorage {
   int64_t lane_bytes;
-  ScoreTileFunction* const* tiles[5];  // by batches, of 1, 2, ... rows; by one batch of kTileRows alone, or null
+  ScoreTileFunction* const* tiles[5];  // by batches, of 1, 2, ... rows; or null
   int64_t wide_rows = kRowsOf<4>;      // of the largest tile of four batches; 0: there is none
   int64_t rows = kTileRows;            // of the largest tile of two
 };
@@ -119,18 +119,10 @@ constexpr ScoreTileFunction* const* three_score_batches() {
   if constexpr (kThreeBatches) return ScoreTilesOf<T, 3>::kTiles;
   return nullptr;
 }
-/// For half a panel that is one batch. Packed panels are f32; of rows that see different keys most tiles have kTileRows.
-template <class T>
-constexpr ScoreTileFunction* const* one_score_batch() {
-  if constexpr (kLanes == kHalfPanel && std::is_same_v<T, float>) {
-    return ScoreTilesOf<T, 1, std::integer_sequence<int64_t, kTileRows - 1>>::kTiles;
-  }
-  return nullptr;
-}
 template <class T>
 constexpr ScoreStorage kScoreStorage = {
     kLaneBytes<T>,
-    {nullptr, one_score_batch<T>(), ScoreTilesOf<T, 2>::kTiles, three_score_batches<T>(), ScoreTilesOf<T, 4>::kTiles}};
+    {nullptr, nullptr, ScoreTilesOf<T, 2>::kTiles, three_score_batches<T>(), ScoreTilesOf<T, 4>::kTiles}};
 
 /// Bytes that lie between what is used and what is prefetched, at least: an f32 panel of 128 dimensions.
 constexpr int64_t kAhead = 16384;
@@ -152,8 +144,7 @@ SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t lane_byt
 
 /// `steps` in a panel.
 SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, int64_t steps) {
-  const bool half_last = a.half_last && (kLanes < kHalfPanel || (type.tiles[1] != nullptr && a.rows % kTileRows == 0));
-  const int64_t columns = a.n_panels * kPanelWidth - (half_last ? kHalfPanel : 0);
+  const int64_t columns = a.n_panels * kPanelWidth;
   const int64_t lane_bytes = type.lane_bytes;
   const float* const q = static_cast<const float*>(a.q);
   const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
@@ -168,7 +159,7 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
     const char* const high = column(x + (batches == 3 ? 2 : batches / 2) * kLanes);
     ScoreTileFunction* const* const tiles = type.tiles[batches];
     for (RowTiles t(a.rows, type.rows); t.first < a.rows; t.next()) {
-      tiles[batches == 1 ? 0 : t.rows - 1](
+      tiles[t.rows - 1](
           {q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
            a.fetches() ? panels_to_come(a, lane_bytes, steps, batches, x, t.first, t.rows) : PrefetchPlan(), a.scales,
            x});
@@ -186,8 +177,7 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
     // Four batches are left to two tiles of two.
     while (x + 3 * kLanes <= columns && columns - x != 4 * kLanes) strip(3);
   }
-  while (x + 2 * kLanes <= columns) strip(2);
-  if (x < columns) strip(1);
+  while (x < columns) strip(2);
 }
 template <class T>
 void score_tile(const ScoreTile& a) {

@@ -25,7 +25,8 @@ using Halves [[gnu::vector_size(64)]] = uint16_t;
 /// Numbers of a group: 16 steps of each chain.
 constexpr int64_t kGroup = 32;
 /// Bytes of a pair of 32 columns; of a group of them; of a packed block of 32 columns.
-constexpr int64_t kPairBytes = kPanelWidth * 4, kGroupBytes = kGroup / 2 * kPairBytes, kBlockBytes = kKeyBlock / 2 * kPairBytes;
+constexpr int64_t kPairBytes = kPanelWidth * 4, kGroupBytes = kGroup / 2 * kPairBytes,
+                  kBlockBytes = kKeyBlock / 2 * kPairBytes;
 /// How far ahead panels are prefetched.
 constexpr int64_t kAheadBytes = 16384;
 
@@ -236,7 +237,8 @@ SIMDATTN_INLINE void for_each_row_group(const ValueTile& a, const F& f) {
   for (int64_t key = a.first_key / kGroup * kGroup; key < end && a.keys > 0; key += kGroup) {
     const int64_t from = std::max(a.first_key - key, int64_t{0}), keys = std::min(end - key, kGroup) - from;
     for (int64_t c = 0; c < a.dim; c += kValueGroup) {
-      const char* const v = static_cast<const char*>(a.v) + (key + from - a.first_key) * a.key_stride + c / kValueGroup * a.group_stride;
+      const char* const v =
+          static_cast<const char*>(a.v) + (key + from - a.first_key) * a.key_stride + c / kValueGroup * a.group_stride;
       for (int64_t j = 0; a.fetches() && j < keys; ++j) fetch(v + j * a.key_stride, 2 * kGroup * a.key_stride, 0, 1);
       f(RowGroup{key, from, keys, c, std::min(kValueGroup, a.dim - c), v});
     }
@@ -295,7 +297,7 @@ void Bf16Packing<K, T>::values(const PackValues& a) {
   const char* rows = static_cast<const char*>(a.rows) + a.column * static_cast<int64_t>(sizeof(T));
   for (int64_t c = 0; c < a.columns; c += kValueGroup) {
     interleave<K::kUnit, T>(rows + c * static_cast<int64_t>(sizeof(T)), a.token_stride, a.first, a.keys,
-                         std::min(kValueGroup, a.columns - c), static_cast<char*>(a.block) + c * kKeyBlock * 2);
+                            std::min(kValueGroup, a.columns - c), static_cast<char*>(a.block) + c * kKeyBlock * 2);
   }
 }
 
