@@ -36,11 +36,10 @@ SIMDATTN_INLINE Floats unit_number(Bits32 w, Q4Code /*code*/) {
 
 /// f16 numbers on their way through L1, made while the unit or row before is multiplied: conversions from memory save a shuffle,
 /// and no other way from a code to its number is as long.
-template <int64_t kCount>
+/// Apart from the numbers, or compilers keep the pointers in memory.
 struct HalvesAhead {
-  alignas(64) uint16_t numbers[2][kCount];
-  uint16_t* now = numbers[0];
-  uint16_t* next = numbers[1];
+  uint16_t* now;
+  uint16_t* next;
   SIMDATTN_INLINE void turn() {
     uint16_t* const made = next;
     next = now, now = made;
@@ -137,7 +136,8 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
     return load_units((c < kHalf ? low.get() : high.get()) + ahead + c % kHalf * kLanes * kUnitBytes);
   };
   constexpr int64_t kHalvesBytes = kFp8 ? kBytes : 1;
-  [[maybe_unused]] HalvesAhead<kHalvesBytes> halves;
+  alignas(64) uint16_t numbers[2][kHalvesBytes];
+  [[maybe_unused]] HalvesAhead halves = {numbers[0], numbers[1]};
   [[maybe_unused]] Bits32 seen(0);
   [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
   const auto prepare = [&](int64_t ahead) SIMDATTN_LAMBDA {

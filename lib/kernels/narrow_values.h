@@ -47,7 +47,8 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   // Numbers are 1 / power of what they should be.
   [[maybe_unused]] const float power = kNibbles ? 0x1p-28f : kFp8 ? as_f16.power : 1.0f;
   constexpr int64_t kHalvesBytes = kFp8 ? kWidth : 1;
-  [[maybe_unused]] HalvesAhead<kHalvesBytes> halves;
+  alignas(64) uint16_t numbers[2][kHalvesBytes];
+  [[maybe_unused]] HalvesAhead halves = {numbers[0], numbers[1]};
   [[maybe_unused]] Bits32 seen(0);
   const auto prepare = [&](const uint8_t* codes) SIMDATTN_LAMBDA {
     unroll<kFp8 ? kBatches / 2 : 0>([&](auto c) SIMDATTN_LAMBDA {

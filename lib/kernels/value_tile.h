@@ -8,7 +8,7 @@ namespace simdattn {
 namespace {
 
 /// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block before the
-/// next block, so that memory is read in order; meanwhile the next block is prefetched. See Highway's.
+/// next block, so that memory is read in order; meanwhile the next block is prefetched.
 constexpr int64_t block_bytes(int64_t rows) { return rows == 1 ? 16384 : kAvx512 ? 32768 : 65536; }
 /// So many bytes are found in L2 again in any order: see Highway's.
 constexpr int64_t kWholeBytes = int64_t{1} << 18;
@@ -234,7 +234,7 @@ SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
   for (; x < end; x += kLanes) last_columns(b, x);
 }
 
-/// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1. See Highway's.
+/// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1.
 __attribute__((noinline)) inline void rows_in_order(const ValueTile& a) {
   const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(float));
   const int64_t dim = a.dim, keys = a.keys;
