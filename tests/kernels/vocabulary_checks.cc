@@ -258,8 +258,9 @@ void check_order(const Checks& c, const float* x, const float* y) {
 template <bool kExists>
 void check_stored_bytes(const Checks& c) {
   if constexpr (kExists) {
-    char row[2 * 4 * kMost], loaded[4 * kMost];
-    for (int64_t i = 0; i < 2 * 4 * kMost; ++i) row[i] = static_cast<char>(i + 1);
+    char bytes[2 * 4 * kMost], loaded[4 * kMost];
+    for (int64_t i = 0; i < 2 * 4 * kMost; ++i) bytes[i] = static_cast<char>(i + 1);
+    const char* const row = bytes;
     for (int64_t n = 1; n <= 4 * kLanes; ++n) {
       const Floats v = load_cells(row, n);
       std::memcpy(loaded, &v, 4 * kLanes);
