@@ -102,12 +102,12 @@ void weighted_values(const ValueTile& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
     const float* w = a.w + r * a.ldw;
     for (int64_t c = 0; c < a.dim; ++c) {
-      const char* column = at<char>(a.v, c / kValueGroup * a.group_stride);
+      const int64_t column = c / kValueGroup * a.group_stride;
       float& o = a.o[r * a.ldo + c];
       const float before = a.alpha == nullptr ? o : A::scaled(a.alpha[r], o);
       o = A::add(
           before, a.first_key, a.keys, [w](int64_t j) { return w[j]; },
-          [&](int64_t j) { return A::number(to_f32(at<T>(column, j * a.key_stride)[c % kValueGroup])); });
+          [&](int64_t j) { return A::number(to_f32(at<T>(a.v, column + j * a.key_stride)[c % kValueGroup])); });
     }
   }
 }

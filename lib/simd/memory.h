@@ -152,11 +152,11 @@ SIMDATTN_INLINE Floats shifted_even_of(Bits32 pairs) { return float_of(pairs << 
 SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return shifted_even_of(pairs); }
 #endif
 SIMDATTN_INLINE Floats odd_of(Bits32 pairs) {
-#if SIMDATTN_NEON && !SIMDATTN_SVE
+#if SIMDATTN_NEON || SIMDATTN_SVE
   // Two shifts in place of a mask, for which gcc 12 has no register in the 6x4 tile; it must not join them.
-  uint32x4_t halves = vshrq_n_u32(pairs, 16);
-  asm("" : "+w"(halves));
-  return float_of(vshlq_n_u32(halves, 16));
+  Bits32 halves = pairs >> 16;
+  asm("" : "+w"(halves.data));
+  return float_of(halves << 16);
 #else
   return float_of(pairs & Bits32(0xFFFF0000u));
 #endif
