@@ -12,7 +12,6 @@ namespace simdattn {
 
 inline constexpr uint32_t kCanonicalNaN = 0x7FC00000u;
 
-constexpr bool is_element(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
 constexpr int64_t size_of(DType t) { return dtype_bytes(t); }
 /// Index of an element type in a typed slot.
 constexpr size_t slot(DType t) { return static_cast<size_t>(t); }

@@ -81,7 +81,6 @@ struct Int8Code {
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
 struct Fp8Code {
   static constexpr int kShift = 23 - kMantissa;
-  static constexpr uint32_t kTop = kLargest;
   static constexpr uint32_t kExponent = static_cast<uint32_t>(127 - kBias) << 23;  // of f32, for exponent field 0
   static constexpr float kUnit = std::bit_cast<float>(kExponent - ((kMantissa - 1) << 23));  // code 1
   static constexpr float kRounder = kUnit * 0x1p23f;

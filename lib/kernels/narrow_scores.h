@@ -19,7 +19,8 @@ template <class Code>
 Code code_in(BlockFormat<Code>);
 template <KvType kType>
 using CodeOf = decltype(code_in(FormatOf<kType>()));
-/// Types of fp8 have tiles in common, and of panels so have those of integers: what else they differ in, a tile asks once a block or a unit.
+/// The code that a tile is compiled for. Both types of fp8 share tiles, and int8 and q8_0 in panels do. A tile asks once per unit or block
+/// which type it has.
 template <KvType kType, bool kInRows>
 using TileCodeOf = std::conditional_t<kIsFp8<CodeOf<kType>>, E4M3Code,
                                       std::conditional_t<kType == KvType::kQ8_0 && !kInRows, Int8Code, CodeOf<kType>>>;
@@ -230,7 +231,8 @@ template <KvType kType, bool kInRows, int64_t kRows>
 void score_codes_of(const ScoreTileArguments& a) {
   score_codes_tile<TileCodeOf<kType, kInRows>, kInRows, kRows>(a, kType == KvType::kFp8E4M3);
 }
-/// One or two rows of a panel that is left, which no rows follow: each is all rows of a tile.
+/// The last two vectors of columns for one or two rows. There is no tile of that shape: the tile of kFusedRows rows takes each row, and
+/// writes its scores kFusedRows times.
 template <KvType kType, int64_t kRows>
 void score_last_codes(const ScoreTileArguments& a) {
   ScoreTileArguments one = a;

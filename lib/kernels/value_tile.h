@@ -10,10 +10,11 @@ namespace {
 /// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block before the
 /// next block, so that memory is read in order; meanwhile the next block is prefetched.
 constexpr int64_t block_bytes(int64_t rows) { return rows == 1 ? 16384 : kAvx512 ? 32768 : 65536; }
-/// So many bytes are found in L2 again in any order: see Highway's.
+/// So many bytes of values stay in L2 whatever the order: one call of a tile takes all their keys.
 constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
-/// What the tiles of some keys have in common. The rest is passed in registers: see Highway's.
+/// What the tiles of some keys have in common. What differs from tile to tile is passed in registers: as members it would be stored for
+/// each tile and loaded again between the multiply-adds.
 struct ValueTileArguments {
   int64_t ldw;
   int64_t key_stride;
@@ -64,7 +65,8 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, 
     if constexpr (kPairs) {
       unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
         const Bits32 pairs = load_pairs(v.get() + 2 * c * kLanes);
-        reg<2 * c>(column) = kRows == 1 && c % 2 == 0 ? shifted_even_of(pairs) : even_of(pairs);  // see Highway's
+        // One row leaves the ports of shuffles as the bound: every other vector is shifted, which takes another port.
+        reg<2 * c>(column) = kRows == 1 && c % 2 == 0 ? shifted_even_of(pairs) : even_of(pairs);
         reg<2 * c + 1>(column) = odd_of(pairs);
       });
     } else {

@@ -31,6 +31,12 @@
 namespace simdattn {
 namespace {
 
+#if SIMDATTN_PLAIN || SIMDATTN_VSX
+/// upper without its last bit where lower is 0.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return upper & ~(Bits16::of(lower.numbers() == 0) & Bits16(uint16_t{1}));
+}
+#endif
 #if !SIMDATTN_AVX512
 /// m ? a + b : other.
 SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) { return select(m, a + b, other); }

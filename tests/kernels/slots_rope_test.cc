@@ -17,6 +17,22 @@ namespace {
 // ---------------------------------------------------------------------------------------------------------------------
 // Rotation
 
+/// Cosines and sines of the pairs at one position.
+struct Angles {
+  Rows cosine;
+  Rows sine;
+  /// `x`: what the rows have that are rotated.
+  Angles(Random& random, int64_t half, Values x)
+      : cosine(random_workspace(random, 1, half, x == Values::kOrdinary ? x : Values::kWide)),
+        sine(random_workspace(random, 1, half, x == Values::kOrdinary ? x : Values::kWide)) {
+    // A NaN whose rounding to bf16 by integers would carry into the sign.
+    const float nan = std::bit_cast<float>(0x7FFFFFFFu);
+    if (half > 0 && random.one_in(8)) {
+      (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
+    }
+  }
+};
+
 TEST_P(Slots, RopeHeads) {
   for_each_type(140, 700, [&](Random& random, size_t type, int64_t i) {
     const bool pieces = random.one_in(8);  // rows of whole pieces
@@ -30,23 +46,15 @@ TEST_P(Slots, RopeHeads) {
     const Rows x = in_place ? Rows(dtype, heads, dim, output_stride(random, dim), random.guard())
                             : random_rows(random, dtype, heads, dim, values(i));
     if (in_place) x.fill(random, values(i));
-    const Rows cosine =
-        random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
-    const Rows sine =
-        random_workspace(random, 1, half, values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide);
-    // A NaN whose rounding to bf16 by integers would carry into the sign.
-    const float nan = std::bit_cast<float>(0x7FFFFFFFu);
-    if (half > 0 && random.one_in(8)) {
-      (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
-    }
+    const Angles angles(random, half, values(i));
     Outputs y(random, dtype, heads, dim, in_place ? x.stride : output_stride(random, dim));
     RopeHeads a = {};
     a.heads = heads;
     a.dim = dim;
     a.first = first;
     a.half = half;
-    a.cos = cosine.f32();
-    a.sin = sine.f32();
+    a.cos = angles.cosine.f32();
+    a.sin = angles.sine.f32();
     a.interleaved = random.coin();
     a.inverse = random.coin();
     a.x_stride = x.stride;
@@ -113,14 +121,7 @@ TEST_P(Slots, RotateColumns) {
     const int64_t panels = from_column + columns > kPanelWidth ? 2 : 1;
     const int64_t in_place_at = random.integer(0, panels - 1);
     const Rows x = random_rows(random, dtype, panels, elements, values(i));
-    const Values table = values(i) == Values::kOrdinary ? Values::kOrdinary : Values::kWide;
-    const Rows cosine = random_workspace(random, 1, half, table);
-    const Rows sine = random_workspace(random, 1, half, table);
-    // A NaN whose rounding to bf16 by integers would carry into the sign.
-    const float nan = std::bit_cast<float>(0x7FFFFFFFu);
-    if (half > 0 && random.one_in(8)) {
-      (random.coin() ? cosine : sine).set(0, random.integer(0, half - 1), random.of({nan, -nan, kInf, 0.0f}));
-    }
+    const Angles angles(random, half, values(i));
     Outputs y(random, dtype, 1, elements);
     RotateColumns a = {};
     Rows sources[] = {copy_of(x, random.guard()), copy_of(x, random.guard())};
@@ -131,8 +132,8 @@ TEST_P(Slots, RotateColumns) {
     a.dim = dim;
     a.first = first;
     a.half = half;
-    a.cos = cosine.f32();
-    a.sin = sine.f32();
+    a.cos = angles.cosine.f32();
+    a.sin = angles.sine.f32();
     a.interleaved = random.coin();
     a.inverse = random.coin();
     for (const bool is_definition : {true, false}) {

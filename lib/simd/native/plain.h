@@ -63,10 +63,6 @@ SIMDATTN_INLINE Floats f32_of_f16(Floats v, size_t first) {
 SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_of_f16(v, 0); }
 SIMDATTN_INLINE Floats f32_of_second(Floats v) { return f32_of_f16(v, Floats::size); }
 
-/// upper without its last bit where lower is 0.
-SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  return upper & ~(Bits16::of(lower.numbers() == 0) & Bits16(uint16_t{1}));
-}
 /// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) {
   return each<Ints>([&](size_t i) SIMDATTN_LAMBDA {

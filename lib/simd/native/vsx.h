@@ -43,10 +43,6 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) { return cast_bits<int32_t>(load_bytes(p, All()) << 24) >> 24; }
 SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return Bits32(x); }
 
-/// upper without its last bit where lower is 0.
-SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  return upper & ~(Bits16::of(lower.numbers() == 0) & Bits16(uint16_t{1}));
-}
 /// To nearest even.
 SIMDATTN_INLINE Ints nearest(Floats v) { return vec_cts(vec_rint(v.data), 0); }
 /// The lanes of four vectors, each a byte, one behind the other.
