@@ -8,10 +8,10 @@
 #ifndef SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
 #define SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
 
+#include "dispatch/environment.h"
 #include "lib/definition/flushed.h"
 #include "lib/kernels/score_tile.h"
 #include "lib/kernels/value_tile.h"
-#include "lib/simd/flush_subnormals.h"
 
 namespace simdattn {
 namespace {
@@ -51,11 +51,11 @@ __attribute__((noinline)) Floats step_by_lanes(Floats a, Floats b, Floats c) {
   return load(x);
 }
 SIMDATTN_INLINE Floats chain_sum(Floats a, Floats b) {
-  if constexpr (FlushSubnormals::kByControlWord) return a + b;
+  if constexpr (kFlushesByControlWord) return a + b;
   return flushed(flushed(a) + flushed(b));
 }
 SIMDATTN_INLINE Floats chain_step(Floats a, Floats b, Floats c) {
-  if constexpr (FlushSubnormals::kByControlWord) return mul_add(a, b, c);
+  if constexpr (kFlushesByControlWord) return mul_add(a, b, c);
   const Floats sum = mul_add(flushed(a), flushed(b), flushed(c));
   // The smallest normal number may be a tiny one that was rounded up.
   if (any(abs(sum) == Floats(scalar::kSmallestNormal))) return step_by_lanes(a, b, c);

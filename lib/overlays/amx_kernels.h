@@ -9,9 +9,9 @@
 #include <cstring>
 #include <limits>
 
+#include "dispatch/environment.h"
 #include "lib/contract/int8_operands.h"
 #include "lib/overlays/bf16_packing.h"
-#include "lib/simd/flush_subnormals.h"
 
 namespace simdattn {
 namespace {

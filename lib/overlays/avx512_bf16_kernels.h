@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dispatch/environment.h"
 #include "lib/contract/row_tiles.h"
 #include "lib/contract/ukernels.h"
 #include "lib/overlays/bf16_packing.h"
-#include "lib/simd/flush_subnormals.h"
 
 namespace simdattn {
 namespace {

@@ -16,8 +16,9 @@ ALLOWED = {  # folder: folders or single files that it may include, beside its o
     'lib/drivers': ['include', 'lib/contract', 'lib/rules', 'dispatch', 'lib/definition/math.h', 'lib/definition/scores.h'],
     'lib/definition': ['lib/contract'],
     'lib/simd': ['lib/contract'],
-    'lib/kernels': ['lib/contract', 'lib/simd', 'lib/definition/flushed.h', 'lib/overlays/bf16_pairs.h'],
-    'lib/overlays': ['lib/contract', 'lib/simd/flush_subnormals.h', 'lib/simd/registers.h'],
+    'lib/kernels': ['lib/contract', 'lib/simd', 'lib/definition/flushed.h', 'lib/overlays/bf16_pairs.h',
+                    'dispatch/environment.h'],
+    'lib/overlays': ['lib/contract', 'lib/simd/registers.h', 'dispatch/environment.h'],
 }
 
 
