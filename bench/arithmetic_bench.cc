@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 
 #include "bench/harness.h"
+#include "bench/peers.h"
 
 // Attention in the other arithmetics. The companion is the same problem in f32 arithmetic on the same storage.
 
@@ -34,6 +36,20 @@ struct Data {
 
 // Multiply-adds that the definition does for the comparison, about.
 constexpr int64_t kScalarWork = 4'000'000;
+
+/// What other libraries are asked for beside a prompt: the same attention, each in its own arithmetic.
+Work work_of(const Setup& s) {
+  if (s.n_q == 1 || s.panels || s.type != DType::kBF16) return {};
+  return {.kind = Kind::kAttention,
+          .type = s.type,
+          .heads = s.heads,
+          .kv_heads = 1,
+          .n_q = s.n_q,
+          .n = s.n_kv,
+          .d = s.dim,
+          .scale = 1 / std::sqrt(static_cast<float>(s.dim)),
+          .causal = true};
+}
 
 Prepared prepare(const Setup& s) {
   auto data = std::make_shared<Data>();
@@ -77,6 +93,11 @@ Prepared prepare(const Setup& s) {
 
   Prepared p;
   p.keep = data;
+  p.work = work_of(s);
+  p.work.q = d.q.data();
+  p.work.k = d.k.data();
+  p.work.v = d.v.data();
+  p.work.out = d.out.data();
   p.run = [&d](const simdattn::Target* t, bool is_part) { return d.run(is_part ? d.part : d.whole, t); };
   p.companion = [&d](const simdattn::Target* t) { return d.run(d.f32, t); };
   const auto pairs = [&](int64_t first) {  // that rows from `first` on see
@@ -104,6 +125,8 @@ void add(std::vector<Case>& cases, const char* shape, const Setup& s, bool main)
   c.main = main;
   c.weight = 3;
   c.companion = "f32 arithmetic";
+  c.work = work_of(s);
+  c.peers = c.work.n > 0;
   c.prepare = [s] { return prepare(s); };
   cases.push_back(std::move(c));
 }
@@ -115,7 +138,7 @@ void add_arithmetic_cases(std::vector<Case>& cases) {
     for (const DType type : {DType::kBF16, DType::kF32}) {
       for (const bool panels : {true, false}) {
         for (const int64_t dim : {64, 128}) {
-          for (const int64_t n : {512, 2048}) {
+          for (const int64_t n : {128, 256, 512, 2048, 4096}) {
             const std::string shape = "prefill_" + std::to_string(n) + "x" + std::to_string(dim);
             add(cases, shape.c_str(), {arithmetic, type, panels, 1, n, n, dim},
                 n == 2048 && panels && type == DType::kBF16);

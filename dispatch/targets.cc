@@ -6,6 +6,7 @@
 
 #include "dispatch/cpu.h"
 #include "dispatch/target.h"
+#include "dispatch/tuning.h"
 #include "lib/contract/kernel_table.h"
 
 namespace simdattn {
@@ -58,12 +59,19 @@ struct Registry {
     return nullptr;
   }
 
+  void add_all_of(Isa isa) {
+    for (const KernelTable& t : kVectorTables) {
+      if (t.isa == isa) add(t);
+    }
+  }
+
   /// `home` is where it will stay; pointers lead there.
   void build(const Registry* home) {
+    // Where its instruction is slow, its base is the better target.
+    const bool late_bf16 = tuning_of_cpu().slow_bf16_pairs;
     for (auto isa = static_cast<int>(Isa::kEnd); isa-- > 0;) {
-      for (const KernelTable& t : kVectorTables) {
-        if (t.isa == static_cast<Isa>(isa)) add(t);
-      }
+      if (isa != static_cast<int>(Isa::kAvx512Bf16) || !late_bf16) add_all_of(static_cast<Isa>(isa));
+      if (isa == static_cast<int>(Isa::kAvx3Dl) && late_bf16) add_all_of(Isa::kAvx512Bf16);
     }
     for (const KernelTable& t : kScalarTables) {
       if (*missing_feature(t.isa) != '\0') continue;

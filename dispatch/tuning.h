@@ -12,6 +12,8 @@ struct Tuning {
   bool memory_in_pages = false;
   /// Software prefetches of one stream from memory cost more than they bring.
   bool memory_by_hardware = false;
+  /// VDPBF16PS takes longer than two multiply-adds of f32.
+  bool slow_bf16_pairs = false;
 };
 
 /// Of the CPU that runs this.
@@ -20,7 +22,7 @@ inline Tuning tuning_of_cpu() {
   __builtin_cpu_init();
   if (__builtin_cpu_is("intel")) {
     const bool small = __builtin_cpu_is("skylake-avx512") || __builtin_cpu_is("cascadelake");
-    return {.l1_bytes = (small ? 32 : 48) << 10, .memory_in_pages = true};
+    return {.l1_bytes = (small ? 32 : 48) << 10, .memory_in_pages = true, .slow_bf16_pairs = true};
   }
   if (__builtin_cpu_is("amdfam19h")) return {.l1_bytes = 32 << 10, .memory_by_hardware = true};  // Zen 3 and 4
 #endif

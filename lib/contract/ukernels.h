@@ -305,6 +305,8 @@ struct PackValues {
 inline constexpr int64_t kDirectRows = 12;
 /// Query rows of KvOperands::score_rows.
 inline constexpr int64_t kMostScoreRows = 4;
+/// See AttentionKernels::of_few_rows.
+inline constexpr int64_t kFewRows = 4;
 /// Room that score_rows is given, in panels of the storage type: two tiles of the widest vectors. Packed panels of a block are larger.
 inline constexpr int64_t kScoreRowPanels = 4;
 /// Keys in rows are read in place in pieces of so many dimensions, and up to so many of them.
@@ -359,6 +361,8 @@ struct AttentionKernels {
   /// Before the first and after the last of these slots in a range of tasks; null: nothing to do.
   void (*begin)();
   void (*end)();
+  /// The kernels of tasks of up to kFewRows rows, where these are slower there; null: these.
+  const AttentionKernels* of_few_rows = nullptr;
 };
 
 /// Arithmetics: size_t(Arithmetic).

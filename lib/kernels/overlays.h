@@ -88,6 +88,7 @@ constexpr UKernels overlaid(const amx*) {
   pairs.kv[slot(KvType::kBF16)].pack_panel = nullptr;  // panels of bf16 are packed ones
   pairs.softmax_tile = amx_softmax_tile<kBase.attention[slot(Arithmetic::kBF16)].softmax_tile>;
   pairs.prepare_weights = Amx::prepare_weights;
+  pairs.of_few_rows = &kBase.attention[slot(Arithmetic::kBF16)];
   AttentionKernels& integers = table.attention[slot(Arithmetic::kInt8)];
   integers.tile_rows = Amx::kRows;
   set_int8_products(integers, Amx::int8_score_packed, Amx::int8_value_packed);

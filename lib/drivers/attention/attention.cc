@@ -67,8 +67,8 @@ uint64_t digest_of(const Attention& a, int64_t first, int64_t last) {
 
 bool has_pages(const Attention& a) { return a.k.page_size > 0 || a.v.page_size > 0; }
 
-OperandBytes operand_bytes(const UKernels& uk, const Attention& a, const AttentionSizes& sizes) {
-  return {uk.attention[slot(a.arithmetic)], sizes, a.k.type, a.v.type};
+OperandBytes operand_bytes(const UKernels& uk, const Attention& a, const Division& d) {
+  return {kernels_of(uk, a.arithmetic, d), d.sizes, a.k.type, a.v.type};
 }
 
 /// True if what a run reads and writes is there.
@@ -130,12 +130,12 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
     SIMDATTN_CHECK(check_pages(a, d, s, 0, sequence_of(a, s).n_q));
   }
   if (d.row_blocks == 0) return {};
-  const OperandBytes operands = operand_bytes(*uk, a, d.sizes);
+  const OperandBytes operands = operand_bytes(*uk, a, d);
   const size_t needed = AttentionMemory(operands, d.sizes.d_v, nullptr).w.bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
   SIMDATTN_CHECK(check_attention_memory(bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
 
-  const KernelHooks hooks(uk->attention[slot(a.arithmetic)]);
+  const KernelHooks hooks(kernels_of(*uk, a.arithmetic, d));
   const AttentionRun run = {a, d, *uk, {operands, d.sizes.d_v, exec.workspace}};
   TaskIterator at(a, d, false, 0, 0);
   for (int64_t t = 0; t < d.row_blocks; ++t, at.next()) run_row_block(run, at.row_block());
@@ -160,7 +160,7 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   s->problem = a;
   s->bytes = bytes;
   s->division = d;
-  s->operands = operand_bytes(*target->kernels, a, d.sizes);
+  s->operands = operand_bytes(*target->kernels, a, d);
   s->has_data = data == Data::kNeeded;
   const int64_t sequences = d.sizes.sequences;
   s->group_size = std::max((sequences + kMaxGroups - 1) / kMaxGroups, int64_t{1});
@@ -218,7 +218,7 @@ Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_
     const int64_t end = std::min(index.first_row + d.row_block, sequence_of(a, index.sequence).n_q * d.sizes.group);
     SIMDATTN_CHECK(check_pages(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
   }
-  const KernelHooks hooks(s->target->kernels->attention[slot(a.arithmetic)]);
+  const KernelHooks hooks(kernels_of(*s->target->kernels, a.arithmetic, d));
   const AttentionRun run = {a, d, *s->target->kernels, s->memory(exec.workspace)};
   const Partials partials(d, partial);
   for (int64_t t = first; t < last; ++t, at.next()) {

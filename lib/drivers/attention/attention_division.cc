@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/contract/dtypes.h"
 #include "lib/drivers/rows/fetch.h"
 #include "lib/rules/attention.h"
 

@@ -2,6 +2,7 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_ATTENTION_DIVISION_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_ATTENTION_DIVISION_H_
 
+#include "lib/contract/dtypes.h"
 #include "lib/drivers/attention/scoring.h"
 #include "lib/rules/attention.h"
 
@@ -44,6 +45,12 @@ struct Division {
   int64_t reduce_tasks = 0;
   float scale = 0;
 };
+
+/// The kernels of all its tasks.
+inline const AttentionKernels& kernels_of(const UKernels& uk, Arithmetic arithmetic, const Division& division) {
+  const AttentionKernels& kernels = uk.attention[slot(arithmetic)];
+  return kernels.of_few_rows != nullptr && division.partial_rows <= kFewRows ? *kernels.of_few_rows : kernels;
+}
 
 /// True if all sequences have as many rows and keys.
 bool are_alike(const Attention& a);

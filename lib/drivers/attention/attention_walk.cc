@@ -57,7 +57,7 @@ class RowBlock {
       : a_(run.problem),
         d_(run.division),
         uk_(run.kernels),
-        ops_(uk_.attention[slot(a_.arithmetic)]),
+        ops_(kernels_of(uk_, a_.arithmetic, d_)),
         w_(run.memory),
         index_(index),
         seq_(sequence_of(a_, index.sequence)),
