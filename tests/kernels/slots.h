@@ -192,6 +192,16 @@ inline Guarded prepared(const AttentionKernels& kernels, const Rows& q, Guard gu
 /// The table of the target and that of the definition.
 class SlotTest : public TargetTest {
  protected:
+  SlotTest() {
+    for (const AttentionKernels& kernels : uk().attention) {
+      if (kernels.begin != nullptr) kernels.begin();
+    }
+  }
+  ~SlotTest() override {
+    for (const AttentionKernels& kernels : uk().attention) {
+      if (kernels.end != nullptr) kernels.end();
+    }
+  }
   static const UKernels& uk() { return *target().kernels; }
   /// Random cases of every element type, until one fails.
   template <class F>

@@ -43,6 +43,8 @@ float number_of(Random& random, Class c) {
 
 class Bf16Slots : public SlotTest {
  protected:
+  /// See narrow_weights().
+  static bool has_narrow_weights() { return std::string_view(name(target())) == "intrinsics/amx"; }
   static const AttentionKernels& of(const UKernels& t) { return t.attention[slot(Arithmetic::kBF16)]; }
   static const AttentionKernels& definition() { return of(SlotTest::definition()); }
   static const AttentionKernels& kernels() { return of(uk()); }
@@ -262,6 +264,40 @@ TEST_P(Bf16Slots, RoundsAnyNumber) {
   }
 }
 
+/// Numbers of a group of weights that intrinsics/amx takes as pairs of bf16, in the first half of the group's floats.
+constexpr int64_t kNarrowGroup = 32;
+/// What it has of n weights, apart from the numbers in the second halves.
+std::vector<float> narrow_weights(const float* w, int64_t n) {
+  const int64_t groups = (n + kNarrowGroup - 1) / kNarrowGroup;
+  std::vector<float> out(static_cast<size_t>(groups * kNarrowGroup));
+  for (int64_t i = 0; i < n; ++i) {
+    const bf16 x = from_f32<bf16>(w[i]);
+    std::memcpy(
+        reinterpret_cast<char*>(&out[static_cast<size_t>(i / kNarrowGroup * kNarrowGroup)]) + i % kNarrowGroup * 2, &x,
+        2);
+  }
+  return out;
+}
+bool same_narrow(const std::vector<float>& want, const float* got) {
+  for (size_t c = 0; c < want.size(); c += kNarrowGroup) {
+    if (std::memcmp(&want[c], got + c, 2 * kNarrowGroup) != 0) return false;
+  }
+  return true;
+}
+/// The rows of a tile whose first key is `first` of its block, as the target's value slots take them. Returns the beginning.
+const float* prepared(const AttentionKernels& kernels, int64_t first, ValueTile& tile, std::vector<float>& memory) {
+  const int64_t before = first % kNarrowGroup, n = before + tile.keys;
+  const int64_t ld = (n + kNarrowGroup - 1) / kNarrowGroup * kNarrowGroup;
+  memory.assign(static_cast<size_t>(tile.rows * ld + kNarrowGroup), 0.0f);
+  std::vector<float> row(static_cast<size_t>(n + 1));
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    std::copy_n(tile.w + r * tile.ldw, tile.keys, row.begin() + before);
+    kernels.prepare_weights(row.data(), memory.data() + r * ld, n);
+  }
+  tile.ldw = ld;
+  return memory.data() + before;
+}
+
 TEST_P(Bf16Slots, Values) {
   for_each_type(310, 1200, [&](Random& random, size_t type, int64_t i) {
     const DType dtype = static_cast<DType>(type);
@@ -301,6 +337,8 @@ TEST_P(Bf16Slots, Values) {
                         .ldo = o.stride,
                         .alpha = scales ? alpha.f32() : nullptr,
                         .fetch = (stream) ? Fetch::kMemory : Fetch::kNone};
+      std::vector<float> narrow;
+      if (!is_definition && has_narrow_weights()) tile.w = prepared(ops, first, tile, narrow);
       if (rows) {
         operands.value_tile(tile);
         continue;
@@ -378,6 +416,14 @@ TEST_P(Bf16Slots, Softmax) {
                          .alpha = m + 2 * state.stride});
     }
     const auto message = [&] { return text({{"case", i}, {"rows", rows}, {"columns", columns}}); };
+    if (has_narrow_weights()) {
+      for (int64_t r = 0; r < rows; ++r) {
+        const std::vector<float> want =
+            narrow_weights(reinterpret_cast<const float*>(s_want.data()) + r * s.stride, columns);
+        ASSERT_TRUE(same_narrow(want, reinterpret_cast<const float*>(s_got.data()) + r * s.stride)) << message();
+      }
+      continue;
+    }
     // Another exponential may round to the neighbour.
     const std::string problem = difference(s_want, s_got, s.stride, is_exact(), [&](int64_t r, int64_t c) {
       return 0x1p-7 * std::fabs(static_cast<double>(get(s_want.data(), DType::kF32, r * s.stride + c)));
@@ -400,6 +446,14 @@ TEST_P(Bf16Slots, PreparedWeights) {
   Random random(seed() * 100 + 330);
   for (int64_t i = 0; i < cases(1000); ++i) {
     const Matrix w(random, DType::kF32, 1, random.size(1, 300), kClasses[i % 5]);
+    if (has_narrow_weights()) {
+      const std::vector<float> want = narrow_weights(w.f32(), w.columns);
+      const Guarded got(want.size() * 4, random.guard());
+      kernels().prepare_weights(w.f32(), reinterpret_cast<float*>(got.data()), w.columns);
+      ASSERT_TRUE(same_narrow(want, reinterpret_cast<const float*>(got.data())))
+          << text({{"case", i}, {"n", w.columns}});
+      continue;
+    }
     const Guarded want(static_cast<size_t>(4 * w.columns), random.guard()), got(want.size(), random.guard());
     for (int64_t j = 0; j < w.columns; ++j) put(want.data(), DType::kF32, j, to_f32(from_f32<bf16>(w.at(0, j))));
     kernels().prepare_weights(w.f32(), reinterpret_cast<float*>(got.data()), w.columns);
@@ -454,6 +508,8 @@ TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
                         .ldo = kValueGroup,
                         .alpha = nullptr,
                         .fetch = Fetch::kNone};
+      std::vector<float> narrow;
+      if (has_narrow_weights()) tile.w = prepared(kernels(), 0, tile, narrow);
       if (operands.value_tile != nullptr && t % 2 == 0) {
         operands.value_tile(tile);
       } else {
