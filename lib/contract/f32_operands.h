@@ -146,8 +146,7 @@ constexpr KvKernels kv_kernels() {
           .store_rows = K::store_rows,
           .store_panels = K::store_panels,
           .load_rows = K::load_rows,
-          .load_panels = K::load_panels,
-          .rotate_columns = K::rotate_columns};
+          .load_panels = K::load_panels};
 }
 
 }  // namespace

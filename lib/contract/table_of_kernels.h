@@ -23,7 +23,6 @@ struct Kernels {
   static constexpr auto store_panels = simdattn::store_panels<T>;
   static constexpr auto load_rows = simdattn::load_rows<T>;
   static constexpr auto load_panels = simdattn::load_panels<T>;
-  static constexpr auto rotate_columns = simdattn::rotate_columns<T>;
 };
 
 /// All but the narrow storage types.

@@ -235,25 +235,6 @@ struct LoadRows {
   const float* scales = nullptr;  // [tokens] of types whose scales stand apart
 };
 
-/// Columns [from_column, from_column + columns) of panels, `from_stride` bytes apart, to columns [to_column, ...) of one
-/// panel, which may be one of them: columns may overlap. Their dimensions are rotated and rounded as RopeHeads says, the
-/// others copied bit by bit; other columns keep their bytes. The zero that an odd last dimension of bf16 is paired with is written.
-struct RotateColumns {
-  const void* from;     // panels
-  int64_t from_stride;  // bytes; not used if all columns are in the first one
-  int64_t from_column;  // in 0 .. 31
-  void* to;
-  int64_t to_column;
-  int64_t columns;  // to_column + columns <= kPanelWidth
-  int64_t dim;
-  int64_t first;
-  int64_t half;      // pairs; 0: columns are copied
-  const float* cos;  // [half]
-  const float* sin;
-  bool interleaved;
-  bool inverse;
-};
-
 /// `keys` rows of a KV storage type.
 struct FiniteRows {
   const void* rows;
@@ -272,8 +253,6 @@ struct KvKernels {
   void (*store_panels)(const StoreRows&);
   void (*load_rows)(const LoadRows&);
   void (*load_panels)(const LoadRows&);
-  /// Null: columns are loaded as f32 rows, rotated and stored (narrow types).
-  void (*rotate_columns)(const RotateColumns&);
 };
 
 /// `keys` <= 32 row-major keys, or one panel of the storage type, into one packed panel; columns past `keys` become 0.

@@ -183,34 +183,21 @@ void merge(float* a, float wa, const float* b, float wb, int64_t n) {
   for (int64_t i = 0; i < n; ++i) a[i] = fma(a[i], wa, b[i] * wb);
 }
 
-/// pair(d0, d1, cos, sin) for the dimensions that rotate, then other(d).
-template <class A, class Pair, class Other>
-void for_each_dimension(const A& a, const Pair& pair, const Other& other) {
-  for (int64_t i = 0; i < a.half; ++i) {
-    const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
-    pair(d0, d0 + (a.interleaved ? 1 : a.half), a.cos[i], a.inverse ? -a.sin[i] : a.sin[i]);
-  }
-  for (int64_t d = 0; d < a.dim; ++d) {
-    if (d < a.first || d >= a.first + 2 * a.half) other(d);
-  }
-}
-/// x0 and x1 to y0 and y1, which may be they.
-template <class T>
-void rotate(T x0, T x1, float c, float s, T* y0, T* y1) {
-  *y0 = from_f32<T>(fma(to_f32(x0), c, -(to_f32(x1) * s)));
-  *y1 = from_f32<T>(fma(to_f32(x0), s, to_f32(x1) * c));
-}
-
 template <class T>
 void rope_heads(const RopeHeads& a) {
   for (int64_t h = 0; h < a.heads; ++h) {
     const T* x = static_cast<const T*>(a.x) + h * a.x_stride;
     T* y = static_cast<T*>(a.y) + h * a.y_stride;
-    for_each_dimension(
-        a, [&](int64_t d0, int64_t d1, float c, float s) { rotate(x[d0], x[d1], c, s, y + d0, y + d1); },
-        [&](int64_t d) {
-          if (a.x != a.y) y[d] = x[d];
-        });
+    for (int64_t i = 0; i < a.half; ++i) {
+      const int64_t d0 = a.first + (a.interleaved ? 2 * i : i);
+      const int64_t d1 = d0 + (a.interleaved ? 1 : a.half);
+      const float x0 = to_f32(x[d0]), x1 = to_f32(x[d1]), c = a.cos[i], s = a.inverse ? -a.sin[i] : a.sin[i];
+      y[d0] = from_f32<T>(fma(x0, c, -(x1 * s)));
+      y[d1] = from_f32<T>(fma(x0, s, x1 * c));
+    }
+    for (int64_t d = 0; d < a.dim; ++d) {
+      if (a.x != a.y && (d < a.first || d >= a.first + 2 * a.half)) y[d] = x[d];
+    }
   }
 }
 
@@ -269,35 +256,6 @@ template <class T>
 constexpr auto load_rows = load<T, false>;
 template <class T>
 constexpr auto load_panels = load<T, true>;
-
-template <class T>
-void rotate_columns(const RotateColumns& a) {
-  // A dimension's columns are all read before one is written: both may be columns of one panel.
-  const auto read = [&](int64_t d, T* x) {
-    for (int64_t j = 0; j < a.columns; ++j) {
-      const int64_t column = a.from_column + j;
-      x[j] = at<T>(a.from, column / kPanelWidth * a.from_stride)[panel_index<T>(d, column % kPanelWidth)];
-    }
-  };
-  const auto write = [&](const T* y, int64_t d) {
-    for (int64_t j = 0; j < a.columns; ++j) static_cast<T*>(a.to)[panel_index<T>(d, a.to_column + j)] = y[j];
-  };
-  T x0[kPanelWidth] = {}, x1[kPanelWidth];
-  if (has_half_pair<T>(a.dim)) write(x0, a.dim);
-  for_each_dimension(
-      a,
-      [&](int64_t d0, int64_t d1, float c, float s) {
-        read(d0, x0);
-        read(d1, x1);
-        for (int64_t j = 0; j < a.columns; ++j) rotate(x0[j], x1[j], c, s, x0 + j, x1 + j);
-        write(x0, d0);
-        write(x1, d1);
-      },
-      [&](int64_t d) {
-        read(d, x0);
-        write(x0, d);
-      });
-}
 
 template <KvType kType>
 struct Narrow : NarrowSlots<kType> {

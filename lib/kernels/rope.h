@@ -1,9 +1,8 @@
-// Rotary position embedding of all heads at one position and of columns of key panels.
+// Rotary position embedding of all heads at one position.
 #ifndef SIMDATTN_LIB_KERNELS_ROPE_H_
 #define SIMDATTN_LIB_KERNELS_ROPE_H_
 
 #include "lib/contract/cursor.h"
-#include "lib/contract/rotate_columns.h"
 #include "lib/kernels/elementwise.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"
@@ -264,86 +263,6 @@ void rope_heads(const RopeHeads& a) {
     __builtin_memcpy(to, from, static_cast<size_t>(a.first) * sizeof(T));
     __builtin_memcpy(to + end, from + end, static_cast<size_t>(a.dim - end) * sizeof(T));
   }
-}
-
-template <class T>
-SIMDATTN_SHARED void rotate_rows(const PairRows<T>& a) {
-  const Bits32 sign(a.inverse ? 0x80000000u : 0u);
-  const int64_t pairs = a.pairs;
-  Floats seen(0.0f), low0, high0, low1, high1;
-  if constexpr (!kPairwise<T>) {
-    const int64_t next = a.interleaved ? 2 * kPanelWidth : kPanelWidth;
-    const int64_t x_distance = a.interleaved ? kPanelWidth : a.x_distance;
-    const int64_t y_distance = a.interleaved ? kPanelWidth : a.y_distance;
-    Cursor<const T> in(a.x);
-    Cursor<T> out(a.y);
-    for (int64_t i = 0; i < pairs; ++i, in += next, out += next) {
-      const Floats c(a.cos[i]), s = flip_sign(Floats(a.sin[i]), sign);
-      const T* const from = in.get();
-      T* const to = out.get();
-      for (int64_t k = 0; k < kPanelWidth; k += 2 * kLanes) {
-        rotate(load(from + k), load(from + x_distance + k), c, s, low0, high0);
-        rotate(load(from + k + kLanes), load(from + x_distance + k + kLanes), c, s, low1, high1);
-        put(low0, to + k, All());
-        put(low1, to + k + kLanes, All());
-        put(high0, to + y_distance + k, All());
-        put(high1, to + y_distance + k + kLanes, All());
-        if constexpr (kNotices<T>) seen = notice_pairs(low0, high0, low1, high1, seen);
-      }
-    }
-  } else if (a.interleaved) {
-    Cursor<const T> in(a.x);
-    Cursor<T> out(a.y);
-    for (int64_t i = 0; i < pairs; ++i, in += 2 * kPanelWidth, out += 2 * kPanelWidth) {
-      const Floats c(a.cos[i]), s = flip_sign(Floats(a.sin[i]), sign);
-      const T* const from = in.get();
-      T* const to = out.get();
-      for (int64_t k = 0; k < 2 * kPanelWidth; k += 4 * kLanes) {
-        const Bits32 x0 = load_pairs(from + k), x1 = load_pairs(from + k + 2 * kLanes);
-        rotate(even_of(x0), odd_of(x0), c, s, low0, high0);
-        rotate(even_of(x1), odd_of(x1), c, s, low1, high1);
-        store_pairs(low0, high0, to + k);
-        store_pairs(low1, high1, to + k + 2 * kLanes);
-        seen = notice_pairs(low0, high0, low1, high1, seen);
-      }
-    }
-  } else {
-    const int64_t x_distance = a.x_distance, y_distance = a.y_distance;
-    Cursor<const T> in(a.x);
-    Cursor<T> out(a.y);
-    for (int64_t i = 0; i < pairs; i += 2, in += 2 * kPanelWidth, out += 2 * kPanelWidth) {
-      const Floats c_even(a.cos[i]), s_even = flip_sign(Floats(a.sin[i]), sign);
-      const Floats c_odd(a.cos[i + 1]), s_odd = flip_sign(Floats(a.sin[i + 1]), sign);
-      const T* const from = in.get();
-      T* const to = out.get();
-      for (int64_t k = 0; k < 2 * kPanelWidth; k += 2 * kLanes) {
-        const Bits32 low = load_pairs(from + k), high = load_pairs(from + x_distance + k);
-        rotate(even_of(low), even_of(high), c_even, s_even, low0, high0);
-        rotate(odd_of(low), odd_of(high), c_odd, s_odd, low1, high1);
-        store_pairs(low0, low1, to + k);
-        store_pairs(high0, high1, to + y_distance + k);
-        seen = notice_pairs(low0, high0, low1, high1, seen);
-      }
-    }
-  }
-  if constexpr (kNotices<T> || kPairwise<T>) {
-    const int64_t n = pairs * kPanelWidth;
-    a.interleaved ? settle(seen, a.y, 0, 1, 2 * n) : settle(seen, a.y, a.y_distance, 2, n);
-  }
-}
-template <class T>
-SIMDATTN_SHARED void rotate_lanes(T* x0, T* x1, float c, float s) {
-  for (int64_t k = 0; k < kPanelWidth; k += kLanes) {
-    Floats low, high;
-    rotate(load(x0 + k), load(x1 + k), Floats(c), Floats(s), low, high);
-    store_rounded(low, x0 + k);
-    store_rounded(high, x1 + k);
-  }
-}
-
-template <class T>
-void rotate_columns(const RotateColumns& a) {
-  rotate_columns_of<T>(a, !kPairwise<T> || is_finite(a.cos, a.sin, a.half), rotate_rows<T>, rotate_lanes<T>);
 }
 
 }  // namespace

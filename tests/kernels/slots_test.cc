@@ -39,9 +39,6 @@ TEST_P(Slots, TableIsComplete) {
       EXPECT_NE(kv.store_panels, nullptr) << x;
       EXPECT_NE(kv.load_panels, nullptr) << x;
     }
-    if (x < kElementTypes) {
-      EXPECT_NE(kv.rotate_columns, nullptr) << x;
-    }
   }
   EXPECT_NE(t.softmax_rows, nullptr);
   EXPECT_NE(t.modify_row, nullptr);

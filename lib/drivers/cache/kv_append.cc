@@ -102,14 +102,12 @@ struct Append {
 
   /// A token of more dimensions than the buffer holds.
   [[gnu::noinline]] void in_pieces(int64_t b, int64_t i, const TokenPlace& p) {
-    constexpr int64_t kPiece = 2048;
-    alignas(64) char buffer[kPiece * sizeof(float)];
-    alignas(64) char stored[kPiece * sizeof(float)];
-    const int64_t stored_size = size_of(store.dtype());
+    alignas(64) char buffer[kTokenPiece * sizeof(float)];
+    alignas(64) char stored[kTokenPiece * sizeof(float)];
     rotate_by(b, i);
     for (int64_t h = 0; h < kv.heads; ++h) {
       rotate_pieces(
-          uk, call, buffered, buffer, kPiece,
+          uk, call, buffered, buffer, kTokenPiece,
           [&](int64_t d, int64_t n, char* to) {
             const char* const from = row_of(rows, b, h, i) + d * size;
             if (as_stored) std::memcpy(to, from, static_cast<size_t>(n * size));
@@ -117,13 +115,8 @@ struct Append {
           },
           [&](const char* from, int64_t d, int64_t n) {
             if (!as_stored) round_rows(uk, reinterpret_cast<const float*>(from), 0, 1, n, store.dtype(), stored, 0);
-            const char* const numbers = as_stored ? from : stored;
-            for (int64_t k = 0; k < n; ++k) {
-              std::memcpy(store.element(p, h, d + k), numbers + k * stored_size, static_cast<size_t>(stored_size));
-            }
+            store.store_piece(as_stored ? from : stored, p, h, d, n);
           });
-      // What an odd last dimension is paired with.
-      if (store.in_pairs() && kv.dim % 2 != 0) std::memset(store.element(p, h, kv.dim), 0, sizeof(bf16));
     }
   }
 };

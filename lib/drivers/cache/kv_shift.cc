@@ -19,13 +19,15 @@ struct Shift {
   bool rotates;
   int64_t hadamard_block;  // of keys that rotate; 0: none
   TokenStore store{uk, kv};
-  bool as_f32 = store.narrow() || hadamard_block > 0;
+  // Of tokens in a buffer, where they do not move from row to row: f32 of narrow types and behind a Hadamard matrix.
+  DType buffered = hadamard_block > 0 ? DType::kF32 : store.dtype();
+  bool direct = !store.narrow() && !store.panels() && hadamard_block == 0;
   // Every token has a scale of its own, which moves with it.
   bool own_scales = has_scales(kv.type) && kv.scales != nullptr && kv.scale_token_stride != 0;
 
   /// Tokens first .. last - 1 of a sequence by `delta`, one after the other: towards higher positions from the end.
   void move(int64_t sequence, int64_t first, int64_t last, int64_t delta, bool from_end) const {
-    const int64_t most = as_f32 ? tokens_at_a_time(kv.dim) : store.panels() ? kPanelWidth : last - first;
+    const int64_t most = direct ? last - first : tokens_at_a_time(kv.dim);
     while (first < last) {
       const int64_t at = from_end ? last - 1 : first;
       TokenPlace from = place_of(kv, sequence, at), to = place_of(kv, sequence, at + delta);
@@ -35,7 +37,7 @@ struct Shift {
       if (store.panels()) {
         const int64_t column = store.column(to);
         n = std::min(n, from_end ? column + 1 : kPanelWidth - column);
-      } else if (!as_f32 && from.unit == to.unit && from.inside != to.inside) {
+      } else if (direct && from.unit == to.unit && from.inside != to.inside) {
         n = std::min(n, std::abs(to.inside - from.inside));  // rows that are read are not written
       }
       if (from_end) {
@@ -52,32 +54,14 @@ struct Shift {
   /// n tokens side by side to places side by side, as if all were read before any is written.
   void move(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     if (!rotates && from.inside == to.inside && from.unit == to.unit) return;
-    if (as_f32) return move_f32(from, to, n);
-    const DType type = store.dtype();
+    if (!direct) return kv.dim <= kTokenBuffer ? through_buffer(from, to, n) : in_pieces(from, to);
     RopeHeads call = rotation;
     call.heads = n;
-    call.x_stride = call.y_stride = n == 1 ? 0 : kv.token_stride / size_of(type);
+    call.x_stride = call.y_stride = n == 1 ? 0 : kv.token_stride / size_of(buffered);
     for (int64_t h = 0; h < kv.heads; ++h) {
       call.x = store.at(from, h);
       call.y = store.at(to, h);
-      if (!store.panels()) {
-        uk.rope_heads[slot(type)](call);
-        continue;
-      }
-      // Lanes are tokens, and all of them rotate alike.
-      uk.kv[slot(kv.type)].rotate_columns({.from = call.x,
-                                           .from_stride = kv.token_stride,
-                                           .from_column = store.column(from),
-                                           .to = call.y,
-                                           .to_column = store.column(to),
-                                           .columns = n,
-                                           .dim = kv.dim,
-                                           .first = call.first,
-                                           .half = call.half,
-                                           .cos = call.cos,
-                                           .sin = call.sin,
-                                           .interleaved = call.interleaved,
-                                           .inverse = call.inverse});
+      uk.rope_heads[slot(buffered)](call);
     }
   }
 
@@ -97,10 +81,10 @@ struct Shift {
   }
 
  private:
-  /// Codes are copied, unless they are rotated or multiplied by another scale at their new place. Then the numbers are
+  /// What does not rotate is copied, unless codes are multiplied by another scale at their new place. Then the numbers are
   /// stored again.
-  [[gnu::noinline]] void move_f32(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
-    alignas(64) float buffer[kTokenBuffer];
+  [[gnu::noinline]] void through_buffer(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
+    alignas(64) char buffer[kTokenBuffer * sizeof(float)];
     float scales[kPanelWidth], there[kPanelWidth];
     for (int64_t h = 0; h < kv.heads; ++h) {
       bool copies = !rotates;
@@ -109,20 +93,34 @@ struct Shift {
         store.load_scales(there, n, to, h);
         if (!own_scales) copies = copies && std::memcmp(scales, there, static_cast<size_t>(n) * sizeof(float)) == 0;
       }
-      const int64_t size = copies ? row_bytes(kv.type, kv.dim) : 4 * kv.dim;
-      store.load(buffer, size, n, from, h, copies);
+      const bool as_stored = copies || (!store.narrow() && hadamard_block == 0);
+      const int64_t size = as_stored ? row_bytes(kv.type, kv.dim) : 4 * kv.dim;
+      store.load(buffer, size, n, from, h, as_stored);
       if (own_scales) store.store_scales(scales, n, to, h);
       if (rotates) {
         RopeHeads call = rotation;
         call.x = call.y = buffer;
         call.x_stride = call.y_stride = kv.dim;
         call.heads = n;
-        // The matrix is its own inverse.
-        if (hadamard_block > 0) hadamard_blocks(uk, buffer, n * kv.dim, hadamard_block, DType::kF32, buffer);
-        uk.rope_heads[slot(DType::kF32)](call);
-        if (hadamard_block > 0) hadamard_blocks(uk, buffer, n * kv.dim, hadamard_block, DType::kF32, buffer);
+        const auto hadamard = [&] {
+          float* const numbers = reinterpret_cast<float*>(buffer);
+          if (hadamard_block > 0) hadamard_blocks(uk, numbers, n * kv.dim, hadamard_block, DType::kF32, numbers);
+        };
+        hadamard();  // the matrix is its own inverse
+        uk.rope_heads[slot(buffered)](call);
+        hadamard();
       }
-      store.store(buffer, size, n, to, h, copies);
+      store.store(buffer, size, n, to, h, as_stored);
+    }
+  }
+  /// A token of a panel of more dimensions than the buffer holds.
+  [[gnu::noinline]] void in_pieces(const TokenPlace& from, const TokenPlace& to) const {
+    alignas(64) char buffer[kTokenPiece * sizeof(float)];
+    for (int64_t h = 0; h < kv.heads; ++h) {
+      rotate_pieces(
+          uk, rotation, buffered, buffer, kTokenPiece,
+          [&](int64_t d, int64_t n, char* piece) { store.load_piece(from, h, d, n, piece); },
+          [&](const char* piece, int64_t d, int64_t n) { store.store_piece(piece, to, h, d, n); });
     }
   }
   void swap_narrow(const TokenPlace& a, const TokenPlace& b, int64_t h) const {

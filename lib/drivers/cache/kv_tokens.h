@@ -13,6 +13,8 @@ namespace simdattn {
 /// Elements of a buffer on the stack. 32 tokens of 256 dimensions; a token of more than all of it goes in pieces.
 /// A function with a buffer is not inlined: several buffers in one frame exceed the stack that simdattn.h promises.
 inline constexpr int64_t kTokenBuffer = 8192;
+/// Dimensions of such a piece.
+inline constexpr int64_t kTokenPiece = 2048;
 
 /// Tokens that are treated at a time: a power of two, so that whole panels are met.
 inline int64_t tokens_at_a_time(int64_t dim) {
@@ -92,8 +94,6 @@ class BasicTokenStore {
     for (int64_t t = 0; t < tokens; ++t) std::memcpy(scale_at(p, head, t), scales + t, sizeof(float));
   }
 
-  /// Panels of bf16 hold dimensions in pairs.
-  bool in_pairs() const { return panels() && kv_.type == KvType::kBF16; }
   /// Where dimension d of a token is, of types that are not narrow. Rows that are longer than a buffer take this, and what
   /// occurs seldom: once in the code rather than fast.
   Byte* element(const TokenPlace& p, int64_t head, int64_t d) const {
@@ -101,8 +101,21 @@ class BasicTokenStore {
     const int64_t index = panels() ? (d / pair * kPanelWidth + column(p)) * pair + d % pair : d;
     return at(p, head) + index * size_of(dtype());
   }
+  /// n dimensions from d on, as they are stored.
+  void load_piece(const TokenPlace& p, int64_t head, int64_t d, int64_t n, char* to) const {
+    const int64_t size = size_of(dtype());
+    for (int64_t k = 0; k < n; ++k) std::memcpy(to + k * size, element(p, head, d + k), static_cast<size_t>(size));
+  }
+  void store_piece(const char* from, const TokenPlace& p, int64_t head, int64_t d, int64_t n) const {
+    const int64_t size = size_of(dtype());
+    for (int64_t k = 0; k < n; ++k) std::memcpy(element(p, head, d + k), from + k * size, static_cast<size_t>(size));
+    // What an odd last dimension is paired with.
+    if (in_pairs() && d + n == kv_.dim && kv_.dim % 2 != 0) std::memset(element(p, head, kv_.dim), 0, sizeof(bf16));
+  }
 
  private:
+  /// Panels of bf16 hold dimensions in pairs.
+  bool in_pairs() const { return panels() && kv_.type == KvType::kBF16; }
   /// A stride means nothing where there is one of a kind.
   static Byte* address(std::conditional_t<kConst, const void, void>* data, int64_t unit, int64_t unit_stride,
                        int64_t head, int64_t head_stride, int64_t index, int64_t stride) {
