@@ -1,33 +1,144 @@
 // The table of a text of kernels: of lib/definition, and of lib/kernels for each instruction set. Included behind the text, whose functions
 // it names.
+//
+// Operands of kF32, and of kBF16 by emulation, are f32 numbers: rows of f32, panels [dim][32], values [ceil(dim/32)][kKeyBlock][32]. For kBF16
+// they are rounded to bf16 after packing.
 #ifndef SIMDATTN_LIB_CONTRACT_TABLE_OF_KERNELS_H_
 #define SIMDATTN_LIB_CONTRACT_TABLE_OF_KERNELS_H_
 
-#include "lib/contract/f32_operands.h"
+#include <type_traits>
+
 #include "lib/contract/ukernels.h"
 
 namespace simdattn {
 namespace {
 
-/// Of element type T, by the names that f32_operands.h asks for.
-template <class T>
-struct Kernels {
-  static constexpr auto score_tile = simdattn::score_tile<T>;
-  static constexpr auto value_tile = simdattn::value_tile<T>;
-  static constexpr auto pack_keys = simdattn::pack_keys<T>;
-  static constexpr auto widen_panel = simdattn::widen_panel<T>;
-  static constexpr auto pack_values = simdattn::pack_values<T>;
-  static constexpr auto widen = simdattn::widen<T>;
-  static constexpr auto all_finite = simdattn::all_finite<T>;
-  static constexpr auto store_rows = simdattn::store_rows<T>;
-  static constexpr auto store_panels = simdattn::store_panels<T>;
-  static constexpr auto load_rows = simdattn::load_rows<T>;
-  static constexpr auto load_panels = simdattn::load_panels<T>;
+int64_t f32_query_bytes(int64_t dim) { return (dim + 15) / 16 * 64; }
+int64_t f32_panel_bytes(int64_t dim) { return dim * kPanelWidth * 4; }
+int64_t f32_values_bytes(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock * 4; }
+
+/// Of element type T. kRound rounds numbers to those that the arithmetic multiplies; null: all of f32.
+template <class T, void (*kRound)(const float* in, float* out, int64_t n)>
+struct F32Packing {
+  static constexpr bool kRounds = kRound != nullptr && !std::is_same_v<T, bf16>;
+
+  static void query(const void* row, void* query, int64_t dim) {
+    widen<T>(row, static_cast<float*>(query), dim);
+    if constexpr (kRounds) kRound(static_cast<float*>(query), static_cast<float*>(query), dim);
+  }
+  static void keys(const PackKeys& a) {
+    float* panel = static_cast<float*>(a.panel);
+    pack_keys<T>(a.from, a.token_stride, a.keys, a.dim, panel, a.stream);
+    if constexpr (kRounds) kRound(panel, panel, a.dim * kPanelWidth);
+  }
+  static void panel(const PackKeys& a) {
+    float* panel = static_cast<float*>(a.panel);
+    if constexpr (kRounds && std::is_same_v<T, float>) {
+      kRound(static_cast<const float*>(a.from), panel, a.dim * kPanelWidth);
+    } else {
+      widen_panel<T>(a.from, a.dim, panel);
+      if constexpr (kRounds) kRound(panel, panel, a.dim * kPanelWidth);
+    }
+  }
+  static void values(const PackValues& a) {
+    float* block = static_cast<float*>(a.block) + a.first * kValueGroup;
+    pack_values<T>(static_cast<const T*>(a.rows) + a.column, a.token_stride, a.keys, a.columns, block);
+    if constexpr (kRounds) {
+      for (int64_t c = 0; c < a.columns; c += kValueGroup) {
+        kRound(block + c * kKeyBlock, block + c * kKeyBlock, a.keys * kValueGroup);
+      }
+    }
+  }
+  static constexpr void set(AttentionKernels& kernels) {
+    kernels.prepare_query[slot(kDTypeOf<T>)] = query;
+    KvOperands& kv = kernels.kv[slot(kDTypeOf<T>)];
+    kv.pack_keys = keys;
+    kv.pack_panel = panel;
+    kv.pack_values = values;
+  }
 };
+
+/// `kTile` for values in a packed block.
+template <void kTile(const ValueTile&)>
+void f32_value_packed(const ValueTile& a) {
+  ValueTile tile = a;
+  tile.v = static_cast<const float*>(a.v) + a.first_key * kValueGroup;
+  tile.key_stride = kValueGroup * 4;
+  tile.group_stride = kValueGroup * 4 * kKeyBlock;
+  // Whole groups: their last columns are zeros, and so are those of the accumulators.
+  tile.dim = (a.dim + kValueGroup - 1) / kValueGroup * kValueGroup;
+  kTile(tile);
+}
+
+/// E names the kernels of an arithmetic:
+///   round(in, out, n)         f32 numbers to those that it multiplies, perhaps in place; null: all of f32
+///   score_tile, value_tile    of such numbers in the formats above
+///   softmax_tile              weights that are such numbers
+template <class E>
+constexpr AttentionKernels with_f32_operands(int64_t tile_rows, int64_t value_step) {
+  AttentionKernels kernels = {.native = false,
+                              .tile_rows = tile_rows,
+                              .value_step = value_step,
+                              .query_bytes = f32_query_bytes,
+                              .values_bytes = f32_values_bytes,
+                              .prepare_query = {},
+                              .kv = {},
+                              .softmax_tile = E::softmax_tile,
+                              .prepare_weights = E::round,
+                              .value_packed = f32_value_packed<E::value_tile>,
+                              .begin = nullptr,
+                              .end = nullptr};
+  for (KvOperands& kv : kernels.kv) {
+    kv.panel_bytes = f32_panel_bytes;
+    kv.score_packed = E::score_tile;
+  }
+  F32Packing<float, E::round>::set(kernels);
+  F32Packing<bf16, E::round>::set(kernels);
+  F32Packing<f16, E::round>::set(kernels);
+  return kernels;
+}
+
+template <void kSoftmaxTile(const SoftmaxTile&)>
+struct F32Numbers {
+  static constexpr void (*round)(const float*, float*, int64_t) = nullptr;
+  static constexpr auto score_tile = simdattn::score_tile<float>;
+  static constexpr auto value_tile = simdattn::value_tile<float>;
+  static constexpr auto softmax_tile = kSoftmaxTile;
+};
+template <void kSoftmaxTile(const SoftmaxTile&)>
+constexpr AttentionKernels f32_attention(int64_t tile_rows) {
+  AttentionKernels kernels = with_f32_operands<F32Numbers<kSoftmaxTile>>(tile_rows, 1);
+  kernels.native = true;
+  constexpr void (*kScore[])(const ScoreTile&) = {score_tile<float>, score_tile<bf16>, score_tile<f16>};
+  constexpr void (*kValue[])(const ValueTile&) = {value_tile<float>, value_tile<bf16>, value_tile<f16>};
+  for (size_t type = 0; type < kElementTypes; ++type) {
+    kernels.kv[type].score_tile = kScore[type];
+    kernels.kv[type].value_tile = kValue[type];
+  }
+  kernels.kv[slot(KvType::kF32)].pack_panel = nullptr;
+  return kernels;
+}
+/// kBF16 in f32 multiply-adds. E names two kernels more: score_tile_bf16, value_tile_bf16, the same from panels and rows of bf16.
+template <class E>
+constexpr AttentionKernels bf16_attention(int64_t tile_rows) {
+  AttentionKernels kernels = with_f32_operands<E>(tile_rows, 32);
+  kernels.kv[slot(KvType::kBF16)].score_tile = E::score_tile_bf16;
+  kernels.kv[slot(KvType::kBF16)].value_tile = E::value_tile_bf16;
+  return kernels;
+}
+
+template <class T>
+constexpr KvKernels kv_kernels() {
+  return {.all_finite = all_finite<T>,
+          .store_rows = store_rows<T>,
+          .store_panels = store_panels<T>,
+          .load_rows = load_rows<T>,
+          .load_panels = load_panels<T>};
+}
 
 /// All but the narrow storage types.
 constexpr UKernels table_of(const AttentionKernels& f32, const AttentionKernels& bf16_, const AttentionKernels& int8) {
-  return {.kv = {kv_kernels<Kernels<float>>(), kv_kernels<Kernels<bf16>>(), kv_kernels<Kernels<f16>>()},
+  return {.kv = {kv_kernels<float>(), kv_kernels<bf16>(), kv_kernels<f16>()},
           .attention = {f32, bf16_, int8},
           .score_rows = {score_rows<float>, score_rows<bf16>, score_rows<f16>},
           .gaussian_rows = {gaussian_rows<float>, gaussian_rows<bf16>, gaussian_rows<f16>},

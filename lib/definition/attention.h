@@ -131,7 +131,7 @@ void softmax_tile(const SoftmaxTile& a) {
   }
 }
 
-/// kBF16 by the names that f32_operands.h asks for.
+/// kBF16 by the names that table_of_kernels.h asks for.
 struct Bf16Chains {
   static void round(const float* in, float* out, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = Bf16Arithmetic::number(in[i]);

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "lib/contract/dtypes.h"
-#include "lib/contract/f32_operands.h"
 #include "lib/contract/fma.h"
 #include "lib/contract/kernel_table.h"
 #include "lib/contract/narrow_operands.h"
@@ -162,10 +161,10 @@ void finish(const float* in, float factor, void* out, int64_t n) {
 }
 
 template <class T>
-bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
-  for (int64_t j = 0; j < keys; ++j) {
-    for (int64_t d = 0; d < dim; ++d) {
-      const float x = to_f32(at<T>(rows, j * token_stride)[d]);
+bool all_finite(const FiniteRows& a) {
+  for (int64_t j = 0; j < a.keys; ++j) {
+    for (int64_t d = 0; d < a.dim; ++d) {
+      const float x = to_f32(at<T>(a.rows, j * a.token_stride)[d]);
       if (!is_finite(to_f32(from_f32<bf16>(x)))) return false;
     }
   }
@@ -285,9 +284,9 @@ void exp_array(const float* x, float* y, int64_t n) {
 
 namespace simdattn {
 
-constexpr UKernels kDefinition = with_narrow_types<Narrow>(
-    table_of(f32_attention<Kernels>(4, softmax_tile<F32Arithmetic>), bf16_attention<Kernels, Bf16Chains>(false, 4),
-             int8_attention<Int8Integers>(false, 4, softmax_tile<F32Arithmetic>)));
+constexpr UKernels kDefinition =
+    with_narrow_types<Narrow>(table_of(f32_attention<softmax_tile<F32Arithmetic>>(4), bf16_attention<Bf16Chains>(4),
+                                       int8_attention<Int8Integers>(false, 4, softmax_tile<F32Arithmetic>)));
 
 extern const UKernels kScalarFmaKernels;
 #ifdef SIMDATTN_SCALAR_FMA

@@ -29,7 +29,7 @@ template <class T>
 using BitsOf = std::conditional_t<std::is_same_v<T, float>, uint32_t, uint16_t>;
 
 template <class T>
-bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t dim) {
+bool all_finite(const FiniteRows& a) {
   using Bits = Batch<BitsOf<T>>;
   constexpr int64_t kStep = static_cast<int64_t>(Bits::size);
   constexpr BitsOf<T> kMagnitude = std::numeric_limits<BitsOf<T>>::max() >> 1;
@@ -37,8 +37,9 @@ bool all_finite(const void* rows, int64_t token_stride, int64_t keys, int64_t di
   // Two chains of the largest magnitude.
   Bits largest(BitsOf<T>{0});
   Bits other = largest;
-  for (int64_t j = 0; j < keys; ++j) {
-    const BitsOf<T>* p = reinterpret_cast<const BitsOf<T>*>(static_cast<const char*>(rows) + j * token_stride);
+  const int64_t dim = a.dim;
+  for (int64_t j = 0; j < a.keys; ++j) {
+    const BitsOf<T>* p = reinterpret_cast<const BitsOf<T>*>(static_cast<const char*>(a.rows) + j * a.token_stride);
     const auto field = [&](int64_t i) SIMDATTN_LAMBDA { return Bits::load_unaligned(p + i) & magnitude; };
     if (dim >= kStep) {
       int64_t i = 0;

@@ -2,7 +2,6 @@
 #ifndef SIMDATTN_LIB_KERNELS_KERNELS_H_
 #define SIMDATTN_LIB_KERNELS_KERNELS_H_
 
-#include "lib/contract/f32_operands.h"
 #include "lib/kernels/bf16_attention.h"
 #include "lib/kernels/elementwise.h"
 #include "lib/kernels/modify_row.h"
@@ -22,7 +21,7 @@ namespace simdattn {
 namespace {
 
 constexpr AttentionKernels attention_in_f32() {
-  AttentionKernels kernels = f32_attention<Kernels>(kTileRows, softmax_tile<false>);
+  AttentionKernels kernels = f32_attention<softmax_tile<false>>(kTileRows);
   if constexpr (kScoresKeyRows) {
     kernels.kv[slot(KvType::kF32)].score_rows = score_key_rows<float>;
     kernels.kv[slot(KvType::kBF16)].score_rows = score_key_rows<bf16>;
@@ -33,7 +32,7 @@ constexpr AttentionKernels attention_in_f32() {
 
 /// All but the narrow storage types, with the inside of kInt8 as given.
 constexpr UKernels table_of(const AttentionKernels& int8) {
-  return table_of(attention_in_f32(), bf16_attention<Kernels, Bf16Kernels>(false, kTileRows), int8);
+  return table_of(attention_in_f32(), bf16_attention<Bf16Kernels>(kTileRows), int8);
 }
 
 }  // namespace
