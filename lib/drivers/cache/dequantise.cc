@@ -1,7 +1,7 @@
 // dequantise(): tokens of a store as rows of f32.
 #include <algorithm>
 
-#include "lib/drivers/cache/kv_tokens.h"
+#include "lib/drivers/cache/kv_store.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rows.h"
 #include "lib/rules/rules.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/drivers/cache/kv_tokens.h"
+#include "lib/drivers/cache/kv_store.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rotate.h"
 #include "lib/drivers/rows/rows.h"

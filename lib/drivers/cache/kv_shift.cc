@@ -4,7 +4,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "lib/drivers/cache/kv_tokens.h"
+#include "lib/drivers/cache/kv_store.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rotate.h"
 #include "lib/rules/rules.h"
@@ -59,8 +59,8 @@ struct Shift {
     call.heads = n;
     call.x_stride = call.y_stride = n == 1 ? 0 : kv.token_stride / size_of(buffered);
     for (int64_t h = 0; h < kv.heads; ++h) {
-      call.x = store.at(from, h);
-      call.y = store.at(to, h);
+      call.x = row_at(kv, from, h);
+      call.y = row_at(kv, to, h);
       uk.rope_heads[slot(buffered)](call);
     }
   }
@@ -89,14 +89,14 @@ struct Shift {
     for (int64_t h = 0; h < kv.heads; ++h) {
       bool copies = !rotates;
       if (has_scales(kv.type)) {
-        store.load_scales(scales, n, from, h);
-        store.load_scales(there, n, to, h);
+        load_scales(kv, from, h, n, scales);
+        load_scales(kv, to, h, n, there);
         if (!own_scales) copies = copies && std::memcmp(scales, there, static_cast<size_t>(n) * sizeof(float)) == 0;
       }
       const bool as_stored = copies || (!store.narrow() && hadamard_block == 0);
       const int64_t size = as_stored ? row_bytes(kv.type, kv.dim) : 4 * kv.dim;
       store.load(buffer, size, n, from, h, as_stored);
-      if (own_scales) store.store_scales(scales, n, to, h);
+      if (own_scales) store.store_scales(to, h, n, scales);
       if (rotates) {
         RopeHeads call = rotation;
         call.x = call.y = buffer;
@@ -130,7 +130,7 @@ struct Shift {
     store.load(y, 0, 1, b, h, true);
     store.store(x, 0, 1, b, h, true);
     store.store(y, 0, 1, a, h, true);
-    if (own_scales) std::swap_ranges(store.scale_at(a, h), store.scale_at(a, h) + sizeof(float), store.scale_at(b, h));
+    if (own_scales) std::swap_ranges(scale_at(kv, a, h), scale_at(kv, a, h) + sizeof(float), scale_at(kv, b, h));
   }
 };
 
