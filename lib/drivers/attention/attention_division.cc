@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/drivers/rows/fetch.h"
+#include "lib/drivers/rows/rows.h"
 #include "lib/rules/attention.h"
 
 namespace simdattn {

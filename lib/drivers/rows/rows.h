@@ -1,8 +1,10 @@
-// Rows of views, and those that share keys and values.
+// Rows of views, those that share keys and values, and how kernels fetch these.
 #ifndef SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
 #define SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
 
+#include "dispatch/tuning.h"
 #include "lib/contract/dtypes.h"
+#include "lib/contract/ukernels.h"
 #include "lib/rules/views.h"
 
 namespace simdattn {
@@ -55,6 +57,22 @@ struct GroupedRows {
     return row_of(v, b, kv_head * group + r / q.shape[2], r % q.shape[2]);
   }
 };
+
+/// So many bytes do not stay in one user's share of L3.
+inline constexpr double kCacheBytes = 32 << 20;
+
+/// `bytes` that one call reads: from beyond L2 if they are more than `stream`. Doubles: sizes may be anything where strides are 0.
+inline Fetch fetch_of(double bytes, double stream) {
+  if (bytes <= stream) return Fetch::kNone;
+  if (bytes <= kCacheBytes) return Fetch::kMemory;
+  const Tuning tuning = tuning_of_cpu();
+  return tuning.memory_in_pages ? Fetch::kPages : tuning.memory_by_hardware ? Fetch::kHardware : Fetch::kMemory;
+}
+
+inline double bytes_of(const ConstView<4>& v) {
+  return static_cast<double>(v.shape[0] * v.shape[1]) * static_cast<double>(v.shape[2]) *
+         static_cast<double>(v.shape[3] * size_of(v.dtype));
+}
 
 }  // namespace simdattn
 

@@ -5,7 +5,6 @@
 #include "lib/drivers/attention/operands.h"
 #include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/fetch.h"
 #include "lib/drivers/rows/rows.h"
 #include "lib/rules/rules.h"
 
