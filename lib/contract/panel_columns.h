@@ -29,12 +29,10 @@ SIMDATTN_COLUMNS_INLINE void store_units(V v, char* p) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-/// A square of as many rows as a vector has units. Strides are bytes, here and below.
-SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
-                                              uint32_t /*unit*/) {
+/// Four vectors of four units as columns. Strides are bytes, here and below.
+SIMDATTN_COLUMNS_INLINE void store_columns(UnitVector<uint32_t> r0, UnitVector<uint32_t> r1, UnitVector<uint32_t> r2,
+                                           UnitVector<uint32_t> r3, char* out, int64_t out_stride) {
   using Row = UnitVector<uint32_t>;
-  const Row r0 = load_units<uint32_t>(in), r1 = load_units<uint32_t>(in + in_stride);
-  const Row r2 = load_units<uint32_t>(in + 2 * in_stride), r3 = load_units<uint32_t>(in + 3 * in_stride);
   const Row a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
   const Row c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7), d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
   store_units(__builtin_shufflevector(a, b, 0, 1, 4, 5), out);
@@ -42,30 +40,22 @@ SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride,
   store_units(__builtin_shufflevector(c, d, 0, 1, 4, 5), out + 2 * out_stride);
   store_units(__builtin_shufflevector(c, d, 2, 3, 6, 7), out + 3 * out_stride);
 }
+/// A square of as many rows as a vector has units.
+SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
+                                              uint32_t /*unit*/) {
+  const auto row = [=](int64_t i) { return load_units<uint32_t>(in + i * in_stride); };
+  store_columns(row(0), row(1), row(2), row(3), out, out_stride);
+}
 SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
                                               uint16_t /*unit*/) {
   using Row = UnitVector<uint16_t>;
-  using W = UnitVector<uint32_t>;
-#define SIMDATTN_ROW(i) load_units<uint16_t>(in + i * in_stride)
-#define SIMDATTN_LOW(a, b) (W) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
-#define SIMDATTN_HIGH(a, b) (W) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
-  const Row r0 = SIMDATTN_ROW(0), r1 = SIMDATTN_ROW(1), r2 = SIMDATTN_ROW(2), r3 = SIMDATTN_ROW(3);
-  const Row r4 = SIMDATTN_ROW(4), r5 = SIMDATTN_ROW(5), r6 = SIMDATTN_ROW(6), r7 = SIMDATTN_ROW(7);
-  const W lower[4] = {SIMDATTN_LOW(r0, r1), SIMDATTN_LOW(r2, r3), SIMDATTN_LOW(r4, r5), SIMDATTN_LOW(r6, r7)};
-  const W upper[4] = {SIMDATTN_HIGH(r0, r1), SIMDATTN_HIGH(r2, r3), SIMDATTN_HIGH(r4, r5), SIMDATTN_HIGH(r6, r7)};
-#undef SIMDATTN_ROW
-#undef SIMDATTN_LOW
-#undef SIMDATTN_HIGH
-  for (int64_t half = 0; half < 2; ++half) {
-    const W* const t = half == 0 ? lower : upper;
-    const W a = __builtin_shufflevector(t[0], t[1], 0, 4, 1, 5), b = __builtin_shufflevector(t[2], t[3], 0, 4, 1, 5);
-    const W c = __builtin_shufflevector(t[0], t[1], 2, 6, 3, 7), d = __builtin_shufflevector(t[2], t[3], 2, 6, 3, 7);
-    char* const to = out + 4 * half * out_stride;
-    store_units(__builtin_shufflevector(a, b, 0, 1, 4, 5), to);
-    store_units(__builtin_shufflevector(a, b, 2, 3, 6, 7), to + out_stride);
-    store_units(__builtin_shufflevector(c, d, 0, 1, 4, 5), to + 2 * out_stride);
-    store_units(__builtin_shufflevector(c, d, 2, 3, 6, 7), to + 3 * out_stride);
-  }
+  using Pairs = UnitVector<uint32_t>;
+  const auto row = [=](int64_t i) { return load_units<uint16_t>(in + i * in_stride); };
+  const auto low = [](Row a, Row b) { return (Pairs)__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); };
+  const auto high = [](Row a, Row b) { return (Pairs)__builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); };
+  const Row r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3), r4 = row(4), r5 = row(5), r6 = row(6), r7 = row(7);
+  store_columns(low(r0, r1), low(r2, r3), low(r4, r5), low(r6, r7), out, out_stride);
+  store_columns(high(r0, r1), high(r2, r3), high(r4, r5), high(r6, r7), out + 4 * out_stride, out_stride);
 }
 
 template <class Unit>
@@ -103,20 +93,6 @@ SIMDATTN_COLUMNS_INLINE void transpose_units(const char* in, int64_t in_stride, 
       copy_unit<Unit>(in + r * in_stride + c * kSize, out + c * out_stride + r * kSize);
     }
   }
-}
-
-/// One row into one column: a step of decoding, which is all stores.
-template <class Unit>
-SIMDATTN_COLUMNS_INLINE void scatter_units(const char* in, int64_t units, char* out, int64_t out_stride) {
-  constexpr int64_t kSize = sizeof(Unit);
-  int64_t c = 0;
-  for (; c + 4 <= units; c += 4, in += 4 * kSize, out += 4 * out_stride) {
-    copy_unit<Unit>(in, out);
-    copy_unit<Unit>(in + kSize, out + out_stride);
-    copy_unit<Unit>(in + 2 * kSize, out + 2 * out_stride);
-    copy_unit<Unit>(in + 3 * kSize, out + 3 * out_stride);
-  }
-  for (; c < units; ++c, in += kSize, out += out_stride) copy_unit<Unit>(in, out);
 }
 
 template <class T>

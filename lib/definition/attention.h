@@ -12,7 +12,6 @@
 #include "lib/contract/ukernels.h"
 #include "lib/definition/flushed.h"
 #include "lib/definition/math.h"
-#include "lib/definition/scores.h"
 
 namespace simdattn {
 namespace {

@@ -14,7 +14,6 @@
 #include "lib/contract/ukernels.h"
 #include "lib/definition/attention.h"
 #include "lib/definition/math.h"
-#include "lib/definition/scores.h"
 
 namespace simdattn {
 namespace {

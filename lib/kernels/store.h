@@ -171,11 +171,7 @@ SIMDATTN_INLINE void rows_to_columns(const char* rows, int64_t row_stride, int64
   constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
   const int64_t units = dim / kUnitDims<T>;
   char* const out = panel + column * static_cast<int64_t>(sizeof(Unit));
-  if (tokens == 1) {
-    scatter_units<Unit>(rows, units, out, kPitch);
-  } else {
-    put_units<Unit>(rows, row_stride, tokens, units, out, kPitch);
-  }
+  put_units<Unit>(rows, row_stride, tokens, units, out, kPitch);
   if constexpr (kUnitDims<T> == 2) {
     // An odd last dimension is paired with zero.
     for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {

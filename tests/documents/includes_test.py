@@ -13,7 +13,7 @@ ALLOWED = {  # folder: folders or single files that it may include, beside its o
     'lib/api': ['include', 'lib/rules', 'lib/drivers/drivers.h', 'dispatch'],
     'lib/contract': ['include', 'dispatch/cpu.h'],
     'lib/rules': ['include', 'lib/contract'],
-    'lib/drivers': ['include', 'lib/contract', 'lib/rules', 'dispatch', 'lib/definition/math.h', 'lib/definition/scores.h'],
+    'lib/drivers': ['include', 'lib/contract', 'lib/rules', 'dispatch', 'lib/definition/math.h'],
     'lib/definition': ['lib/contract'],
     'lib/simd': ['lib/contract'],
     'lib/kernels': ['lib/contract', 'lib/simd', 'lib/definition/flushed.h', 'lib/overlays/bf16_pairs.h',

@@ -135,30 +135,24 @@ struct Shift {
 };
 
 /// Moves `count` places of a ring, from `first` on, by `step` (0 < step < ring), where they may run into each other in both
-/// directions. Every place that is written to and not read from begins a chain of moves; what is left are closed cycles.
+/// directions. Places that are `step` apart are a cycle. It begins at a place that is not read, so every other one is read before it is
+/// written; if all are read, they change places one by one.
 void shift_ring(const Shift& shift, int64_t sequence, int64_t ring, int64_t first, int64_t count, int64_t step) {
-  const auto wrap = [&](int64_t place) { return place >= ring ? place - ring : place < 0 ? place + ring : place; };
-  const auto is_read = [&](int64_t place) { return wrap(place - first) < count; };
-  const auto is_written = [&](int64_t place) { return wrap(place - wrap(first + step)) < count; };
   const auto at = [&](int64_t place) { return TokenPlace{sequence, place}; };
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t to = wrap(wrap(first + step) + i);
-    if (is_read(to)) continue;
-    do {
-      const int64_t from = wrap(to - step);
-      shift.move(at(from), at(to), 1);
-      to = from;
-    } while (is_written(to));
-  }
-  // A cycle is all places of one residue; it is closed if it avoids the ring - count places that are not read.
   const int64_t cycles = std::gcd(step, ring);
-  const int64_t unread = wrap(first + count);
   for (int64_t r = 0; r < cycles; ++r) {
-    if ((r + cycles - unread % cycles) % cycles < ring - count) continue;
-    for (int64_t to = r, from = wrap(to - step); from != r; to = from, from = wrap(to - step)) {
-      shift.swap(at(to), at(from));
+    const bool closed = r >= ring - count;  // so many places behind the last one are not read
+    const int64_t start = (first + count + r) % ring;
+    int64_t to = start;
+    for (int64_t from; (from = (to + ring - step) % ring) != start; to = from) {
+      if (closed) {
+        shift.swap(at(to), at(from));
+        shift.move(at(to), at(to), 1);
+      } else if ((from + ring - first) % ring < count) {
+        shift.move(at(from), at(to), 1);
+      }
     }
-    for (int64_t place = r; place < ring; place += cycles) shift.move(at(place), at(place), 1);
+    if (closed) shift.move(at(to), at(to), 1);
   }
 }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "dispatch/environment.h"
-#include "lib/definition/scores.h"
+#include "lib/definition/math.h"
 #include "lib/drivers/attention/operands.h"
 #include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
