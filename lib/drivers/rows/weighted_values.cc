@@ -11,7 +11,7 @@
 namespace simdattn {
 namespace {
 
-/// Accumulators live on the stack (8 KiB) unless the output can hold them.
+/// Accumulators live on the stack (8 KiB).
 constexpr int64_t kAccumulators = 2048;
 constexpr int64_t kRows = 8;
 /// Values larger than this are prefetched; those of one f32 row that is wider than a tile are read in the order of memory instead.
@@ -64,9 +64,6 @@ void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const 
   const int64_t out_stride = grouped.stride(out);
   const int64_t key_stride = step_of(v, 2) * v_size;
   const Fetch fetch = fetch_of(bytes_of(v), static_cast<double>(kStreamBytes));
-  // f32 is summed where it will stand: 8 lines of L1 less for each row of 128. Only where a row is whole groups, which
-  // add_visible() writes, and not from beyond L2: rows in the order of memory want sums at multiples of 64 bytes.
-  const bool in_place = out.dtype == DType::kF32 && dim % kValueGroup == 0 && fetch == Fetch::kNone;
   alignas(64) float accumulators[kAccumulators];
   grouped.for_each([&](int64_t b, int64_t kv_head, int64_t h) {
     for (int64_t i = 0; i < grouped.rows; i += kRows) {
@@ -90,8 +87,8 @@ void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const 
                           .group_stride = kValueGroup * v_size,
                           .keys = 0,
                           .dim = std::min(kColumns, dim - c),
-                          .o = in_place ? reinterpret_cast<float*>(out_at) : accumulators,
-                          .ldo = in_place ? out_stride : kColumns,
+                          .o = accumulators,
+                          .ldo = kColumns,
                           .fetch = fetch};
         for (int64_t r = 0; r < rows; ++r) std::fill_n(tile.o + r * tile.ldo, tile.dim, 0.0f);
         for (int64_t j = 0; j < n_kv; j += block) {
