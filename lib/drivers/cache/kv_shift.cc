@@ -67,15 +67,21 @@ struct Shift {
 
   /// Two tokens of one unit change places, unrotated.
   [[gnu::noinline]] void swap(const TokenPlace& a, const TokenPlace& b) const {
+    alignas(64) char x[kTokenBuffer * 2];
+    alignas(64) char y[kTokenBuffer * 2];
     for (int64_t h = 0; h < kv.heads; ++h) {
       if (store.narrow()) {
-        swap_narrow(a, b, h);
+        store.load(x, 0, 1, a, h, true);
+        store.load(y, 0, 1, b, h, true);
+        store.store(x, 0, 1, b, h, true);
+        store.store(y, 0, 1, a, h, true);
+        if (own_scales) std::swap_ranges(scale_at(kv, a, h), scale_at(kv, a, h) + sizeof(float), scale_at(kv, b, h));
         continue;
       }
       const int64_t size = size_of(store.dtype());
       for (int64_t d = 0; d < kv.dim; ++d) {
-        char* const x = store.element(a, h, d);
-        std::swap_ranges(x, x + size, store.element(b, h, d));
+        char* const element = store.element(a, h, d);
+        std::swap_ranges(element, element + size, store.element(b, h, d));
       }
     }
   }
@@ -122,15 +128,6 @@ struct Shift {
           [&](int64_t d, int64_t n, char* piece) { store.load_piece(from, h, d, n, piece); },
           [&](const char* piece, int64_t d, int64_t n) { store.store_piece(piece, to, h, d, n); });
     }
-  }
-  void swap_narrow(const TokenPlace& a, const TokenPlace& b, int64_t h) const {
-    alignas(64) char x[kTokenBuffer * 2];
-    alignas(64) char y[kTokenBuffer * 2];
-    store.load(x, 0, 1, a, h, true);
-    store.load(y, 0, 1, b, h, true);
-    store.store(x, 0, 1, b, h, true);
-    store.store(y, 0, 1, a, h, true);
-    if (own_scales) std::swap_ranges(scale_at(kv, a, h), scale_at(kv, a, h) + sizeof(float), scale_at(kv, b, h));
   }
 };
 
