@@ -33,15 +33,8 @@ struct Append {
 
   static constexpr int64_t kBufferBytes = kTokenBuffer * sizeof(float);
 
-  int64_t tokens_at_once() const {
-    if (direct) return kPanelWidth;
-    const int64_t most = tokens_at_a_time(kv.dim);
-    // Half a panel, if more heads go together then: a token's angles and rows are read in one go.
-    return rotates && most == kPanelWidth && kv.heads * most * row_size > kBufferBytes ? most / 2 : most;
-  }
-
   void sequence(int64_t b) {
-    const int64_t at_once = tokens_at_once();
+    const int64_t at_once = direct ? kPanelWidth : tokens_at_a_time(kv.dim);
     const int64_t count = appended.count(b);
     for (int64_t i = 0; i < count;) {
       const TokenPlace p = appended.place(b, i);
