@@ -6,13 +6,11 @@
 #include "dispatch/target.h"
 #include "lib/api/sized.h"
 #include "lib/drivers/drivers.h"
-#include "lib/rules/rules.h"
 #include "lib/rules/views.h"
 
 namespace drivers = simdattn::drivers;
 using simdattn::Code;
 using simdattn::Environment;
-using simdattn::Rotation;
 using simdattn::Sized;
 using simdattn::Status;
 
@@ -38,7 +36,7 @@ Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
 
 /// Views and arrays that must be there.
 #define SIMDATTN_NEED(...)                                                                                        \
-  static constexpr simdattn::Sentences<simdattn::names_in(#__VA_ARGS__)> kNull("", #__VA_ARGS__,                  \
+  static constexpr simdattn::Sentences<simdattn::names_in(#__VA_ARGS__)> kNull("", "", #__VA_ARGS__,              \
                                                                                ": the pointer must not be null"); \
   SIMDATTN_CHECK(need(kNull, __VA_ARGS__))
 /// `name_` is the caller's struct in today's version.
@@ -49,13 +47,11 @@ Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
                          " had it; begin with the initialiser of " \
                          "the struct");                            \
   const type& name##_ = *name##_sized
-/// `uk`: the kernels of the target that `name_` asks for.
-#define SIMDATTN_RESOLVE(name)            \
+/// The same, and `uk`: the kernels of the target that it asks for.
+#define SIMDATTN_EXEC(name)               \
+  SIMDATTN_SIZED(simdattn_exec, name);    \
   const simdattn::UKernels* uk = nullptr; \
   SIMDATTN_CHECK(resolve(name##_, &uk))
-#define SIMDATTN_EXEC(name)            \
-  SIMDATTN_SIZED(simdattn_exec, name); \
-  SIMDATTN_RESOLVE(name)
 
 extern "C" {
 
@@ -169,9 +165,7 @@ simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_cons
                               const simdattn_exec* exec) {
   SIMDATTN_NEED(x, cos, sin, out);
   SIMDATTN_SIZED(simdattn_rope_options, options);
-  SIMDATTN_SIZED(simdattn_exec, exec);
-  SIMDATTN_CHECK(check_reserved(options_, Rotation::kRope));
-  SIMDATTN_RESOLVE(exec);
+  SIMDATTN_EXEC(exec);
   return drivers::rope(*uk, *x, *cos, *sin, or_absent(positions), *out, options_);
 }
 
@@ -198,9 +192,7 @@ simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pair
   SIMDATTN_NEED(x, out);
   SIMDATTN_SIZED(simdattn_rope_table_options, table);
   SIMDATTN_SIZED(simdattn_rope_options, options);
-  SIMDATTN_SIZED(simdattn_exec, exec);
-  SIMDATTN_CHECK(check_reserved(options_, Rotation::kRope));
-  SIMDATTN_RESOLVE(exec);
+  SIMDATTN_EXEC(exec);
   const Environment environment;
   return drivers::rope_direct(*uk, *x, pairs, table_, or_absent(positions), *out, options_, exec_);
 }
@@ -239,9 +231,7 @@ simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simda
   SIMDATTN_NEED(rows, kv);
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_append_options, options);
-  SIMDATTN_SIZED(simdattn_exec, exec);
-  SIMDATTN_CHECK(check_inside(options_.rope, Rotation::kAppend));
-  SIMDATTN_RESOLVE(exec);
+  SIMDATTN_EXEC(exec);
   const Environment environment;
   return drivers::kv_append(*uk, *rows, or_absent(positions), kv_, options_);
 }
@@ -260,9 +250,7 @@ simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t 
   SIMDATTN_NEED(kv);
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_key_rotation, rope);
-  SIMDATTN_SIZED(simdattn_exec, exec);
-  SIMDATTN_CHECK(check_inside(rope_, Rotation::kShift));
-  SIMDATTN_RESOLVE(exec);
+  SIMDATTN_EXEC(exec);
   const Environment environment;
   return drivers::kv_shift(*uk, kv_, first, last, delta, rope_);
 }

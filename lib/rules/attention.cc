@@ -7,17 +7,7 @@
 namespace simdattn {
 namespace {
 
-constexpr Argument kBiasArgument = SIMDATTN_ARGUMENT_TEXT("scoring.bias");
-constexpr Argument kKeepArgument = SIMDATTN_ARGUMENT_TEXT("scoring.keep");
 constexpr int64_t kMaxBitStride = int64_t{1} << 32;
-
-/// Sizes of 1 broadcast.
-bool mask_shape(const ConstView<4>& mask, const std::array<int64_t, 4>& wanted) {
-  for (size_t i = 0; i < 4; ++i) {
-    if (mask.shape[i] != wanted[i] && mask.shape[i] != 1) return false;
-  }
-  return true;
-}
 
 Status check_numbers(const float* numbers, int64_t n, const char* sentence) {
   for (int64_t h = 0; h < n && numbers != nullptr; ++h) {
@@ -51,21 +41,38 @@ Status check_varlen_keys(const Attention& a, int64_t* longest) {
   return {};
 }
 
+/// A mask without data is none, or one that comes later: its shape tells. Sizes of 1 broadcast.
+template <Text kName>
+Status check_mask(const ConstView<4>& mask, Accept accept, const std::array<int64_t, 4>& wanted, Data data,
+                  ProblemBytes* bytes) {
+  if (mask.data == nullptr && (data == Data::kNeeded || mask.shape[0] == 0)) return {};
+  SIMDATTN_CHECK(check_view(mask, accept, kArgument<kName>, bytes->next(), data));
+  for (size_t i = 0; i < 4; ++i) {
+    SIMDATTN_REQUIRE(
+        mask.shape[i] == wanted[i] || mask.shape[i] == 1, Code::kShape,
+        (kSentence<kName, ".shape: must be [batch, heads, n_q, n_kv]; sizes of 1 and strides of 0 broadcast">.data()));
+  }
+  bytes->keep(kName.text);
+  return {};
+}
+
 /// Something that is written: its shape, and that it shares no byte with what is kept so far.
-template <int kRank>
-Status check_output(const View<kRank>& view, ProblemArray array, const typename View<kRank>::Sizes& shape,
-                    Accept accept, Data data, const Argument& argument, const char* wrong_shape,
-                    const ProblemOverlaps& overlaps, ProblemBytes* bytes) {
-  SIMDATTN_CHECK(check_view(view, accept, argument, bytes->next(), data));
-  SIMDATTN_REQUIRE(same_numbers(view.shape, shape), Code::kShape, wrong_shape);
-  SIMDATTN_CHECK(bytes->check_apart(*bytes->next(), overlaps));
-  bytes->keep(array);
+template <Text kName, int kRank>
+Status check_output(const View<kRank>& view, const typename View<kRank>::Sizes& shape, Accept accept, Data data,
+                    ProblemBytes* bytes) {
+  if (view.data == nullptr && (data == Data::kNeeded || view.shape[kRank - 1] == 0)) return {};
+  SIMDATTN_CHECK(check_view(view, accept, kArgument<kName>, bytes->next(), data));
+  SIMDATTN_REQUIRE(same_numbers(view.shape, shape), Code::kShape,
+                   kRank == 4 ? (kSentence<kName, ".shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]">.data())
+                              : (kSentence<kName, ".shape: must be the first three sizes of q">.data()));
+  SIMDATTN_CHECK(check_apart<kName>(*bytes->next(), *bytes));
+  bytes->keep(kName.text);
   return {};
 }
 
 }  // namespace
 
-Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data) {
+Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data, ProblemBytes* bytes) {
   SIMDATTN_REQUIRE(s.struct_size == sizeof(Scoring), Code::kStructSize,
                    "scoring.struct_size: inside another struct it is that of this version");
   SIMDATTN_REQUIRE((s.reserved[0] | s.reserved[1] | s.reserved[2] | s.reserved[3]) == 0, Code::kStructSize,
@@ -78,19 +85,9 @@ Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data) {
   SIMDATTN_REQUIRE(s.window_left >= -1 && s.window_right >= -1, Code::kRange,
                    "scoring.window_left, window_right: must be -1 (unbounded) or not negative");
   SIMDATTN_REQUIRE(s.chunk >= 0, Code::kRange, "scoring.chunk: must not be negative");
-  ByteSet unused;
   const std::array<int64_t, 4> wanted = {shape.mask_batch, shape.heads, shape.mask_rows, shape.mask_columns};
-  // A mask without data is none, or one that comes later: its shape tells.
-  if (s.bias.data != nullptr || (data == Data::kLater && s.bias.shape[0] != 0)) {
-    SIMDATTN_CHECK(check_view(s.bias, Accept::kElements, kBiasArgument, &unused, data));
-    SIMDATTN_REQUIRE(mask_shape(s.bias, wanted), Code::kShape,
-                     "scoring.bias.shape: must be [batch, heads, n_q, n_kv]; sizes of 1 and strides of 0 broadcast");
-  }
-  if (s.keep.data != nullptr || (data == Data::kLater && s.keep.shape[0] != 0)) {
-    SIMDATTN_CHECK(check_view(s.keep, Accept::kMask, kKeepArgument, &unused, data));
-    SIMDATTN_REQUIRE(mask_shape(s.keep, wanted), Code::kShape,
-                     "scoring.keep.shape: must be [batch, heads, n_q, n_kv]; sizes of 1 and strides of 0 broadcast");
-  }
+  SIMDATTN_CHECK(check_mask<"scoring.bias">(s.bias, Accept::kElements, wanted, data, bytes));
+  SIMDATTN_CHECK(check_mask<"scoring.keep">(s.keep, Accept::kMask, wanted, data, bytes));
   if (s.bits.data != nullptr || data == Data::kLater) {
     SIMDATTN_REQUIRE(s.bits.columns >= 0 && s.bits.columns <= shape.mask_columns, Code::kRange,
                      "scoring.bits.columns: must be in 0 .. n_kv");
@@ -102,37 +99,7 @@ Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data) {
     SIMDATTN_REQUIRE(s.bits.columns == 0, Code::kNullPointer, "scoring.bits.data: null although columns is not 0");
   }
   SIMDATTN_CHECK(check_numbers(s.alibi_slopes, shape.heads, "scoring.alibi_slopes: must be finite"));
-  return check_numbers(s.bias_scale, shape.heads, "scoring.bias_scale: must be finite");
-}
-
-Status check_sequence(const Scoring& s, int64_t b, int64_t n_kv) {
-  if (s.kv_length != nullptr) {
-    SIMDATTN_REQUIRE(s.kv_length[b] >= 0 && s.kv_length[b] <= n_kv, Code::kRange,
-                     "scoring.kv_length: must be in 0 .. n_kv");
-  }
-  if (s.kv_start != nullptr) {
-    SIMDATTN_REQUIRE(s.kv_start[b] >= 0, Code::kRange, "scoring.kv_start: must not be negative");
-  }
-  if (s.prefix_end != nullptr) {
-    SIMDATTN_REQUIRE(s.prefix_end[b] >= 0, Code::kRange, "scoring.prefix_end: must not be negative");
-  }
-  if (s.offsets != nullptr) {
-    SIMDATTN_REQUIRE(s.offsets[b] >= -kMaxOffset && s.offsets[b] <= kMaxOffset, Code::kRange,
-                     "scoring.offsets: must be within +-2^30");
-  }
-  if (s.bits.columns > 0) {
-    const int64_t n = s.kv_length != nullptr ? s.kv_length[b] : n_kv;
-    SIMDATTN_REQUIRE(s.bits.columns <= n, Code::kRange, "scoring.bits.columns: more columns than keys of a sequence");
-  }
-  return {};
-}
-
-void keep_scoring(const Scoring& s, const ScoringShape& shape, ProblemBytes* bytes) {
-  // Views were checked before, so neither check fails.
-  if (s.bias.data != nullptr && check_view(s.bias, Accept::kElements, kBiasArgument, bytes->next()).ok())
-    bytes->keep(kBias);
-  if (s.keep.data != nullptr && check_view(s.keep, Accept::kMask, kKeepArgument, bytes->next()).ok())
-    bytes->keep(kKeep);
+  SIMDATTN_CHECK(check_numbers(s.bias_scale, shape.heads, "scoring.bias_scale: must be finite"));
   if (s.bits.data != nullptr) {
     ByteSet* const set = bytes->next();
     set->restart(s.bits.data, (s.bits.columns + 7) / 8);
@@ -140,32 +107,36 @@ void keep_scoring(const Scoring& s, const ScoringShape& shape, ProblemBytes* byt
     for (size_t i = 3; i-- > 0 && !set->empty();) {
       if (sizes[i] == 0 || !set->add(sizes[i], s.bits.stride[i])) set->clear();
     }
-    bytes->keep(kBits);
+    bytes->keep("scoring.bits");
   }
-  const auto numbers = [&](ProblemArray array, const void* data, int64_t n) {
-    if (data != nullptr) bytes->keep(array, data, n * 4);
-  };
-  numbers(kBiasScale, s.bias_scale, shape.heads);
-  numbers(kSlopes, s.alibi_slopes, shape.heads);
-  numbers(kSinks, s.sinks, shape.heads);
-  numbers(kOffsets, s.offsets, shape.sequences);
-  numbers(kPrefixEnd, s.prefix_end, shape.sequences);
-  numbers(kKvStart, s.kv_start, shape.sequences);
-  numbers(kKvLength, s.kv_length, shape.sequences);
-}
-
-Status ProblemBytes::check_apart(const ByteSet& written, const ProblemOverlaps& overlaps) const {
-  for (int i = 0; i < count && !written.empty(); ++i) {
-    SIMDATTN_REQUIRE(!share_bytes(written, set[i]), Code::kOverlap, overlaps.text[array[i]]);
-  }
+  bytes->keep("scoring.bias_scale", s.bias_scale, shape.heads * 4);
+  bytes->keep("scoring.alibi_slopes", s.alibi_slopes, shape.heads * 4);
+  bytes->keep("scoring.sinks", s.sinks, shape.heads * 4);
+  bytes->keep("scoring.offsets", s.offsets, shape.sequences * 4);
+  bytes->keep("scoring.prefix_end", s.prefix_end, shape.sequences * 4);
+  bytes->keep("scoring.kv_start", s.kv_start, shape.sequences * 4);
+  bytes->keep("scoring.kv_length", s.kv_length, shape.sequences * 4);
   return {};
 }
 
-Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes) {
+Status check_sequence(const Scoring& s, int64_t b, int64_t n_kv) {
+  const int64_t length = s.kv_length != nullptr ? s.kv_length[b] : n_kv;
+  SIMDATTN_REQUIRE(length >= 0 && length <= n_kv, Code::kRange, "scoring.kv_length: must be in 0 .. n_kv");
+  SIMDATTN_REQUIRE(s.kv_start == nullptr || s.kv_start[b] >= 0, Code::kRange, "scoring.kv_start: must not be negative");
+  SIMDATTN_REQUIRE(s.prefix_end == nullptr || s.prefix_end[b] >= 0, Code::kRange,
+                   "scoring.prefix_end: must not be negative");
+  SIMDATTN_REQUIRE(s.offsets == nullptr || (s.offsets[b] >= -kMaxOffset && s.offsets[b] <= kMaxOffset), Code::kRange,
+                   "scoring.offsets: must be within +-2^30");
+  SIMDATTN_REQUIRE(s.bits.columns <= length, Code::kRange,
+                   "scoring.bits.columns: more columns than keys of a sequence");
+  return {};
+}
+
+Status check_attention(const Attention& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes) {
   AttentionSizes& p = *sizes;
   SIMDATTN_REQUIRE(is_arithmetic(a.arithmetic), Code::kRange, "arithmetic: not an Arithmetic");
-  SIMDATTN_CHECK(check_view(a.q, Accept::kElements, SIMDATTN_ARGUMENT("q"), bytes->next(), data));
-  bytes->keep(kQ);
+  SIMDATTN_CHECK(check_view(a.q, Accept::kElements, kArgument<"q">, bytes->next(), data));
+  bytes->keep("q");
   const bool varlen = a.cu_q != nullptr;
   SIMDATTN_REQUIRE(varlen || a.cu_k == nullptr, Code::kNullPointer, "cu_q: null although cu_k is given");
   KvUse use;
@@ -178,16 +149,17 @@ Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* siz
     bytes->keep(array);
   };
   SIMDATTN_CHECK(check_kv(a.k, use, Store::kK, bytes->next(), &scales));
-  bytes->keep(kK);
-  keep_scales(kScalesK);
+  bytes->keep("k");
+  keep_scales("k.scales");
   use.rows_only = true;
   SIMDATTN_CHECK(check_kv(a.v, use, Store::kV, bytes->next(), &scales));
-  bytes->keep(kV);
-  keep_scales(kScalesV);
+  bytes->keep("v");
+  keep_scales("v.scales");
 
-  p.d_qk = a.q.shape[3];
+  const auto [q_batch, heads, n_q, d_qk] = a.q.shape;
+  p.d_qk = d_qk;
   p.d_v = a.v.dim;
-  p.heads = a.q.shape[1];
+  p.heads = heads;
   p.kv_heads = a.k.heads;
   SIMDATTN_REQUIRE(p.d_qk >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(a.k.dim == p.d_qk, Code::kShape, "k.dim != q.shape[3]");
@@ -198,68 +170,49 @@ Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* siz
   p.group = group_of(p.heads, p.kv_heads);
   SIMDATTN_REQUIRE(p.group >= 0, Code::kShape, "q.shape[1]: query heads must be a multiple of key heads");
 
-  p.sequences = a.q.shape[0];
+  p.sequences = q_batch;
   int64_t longest = a.k.keys();
   if (varlen) {
     SIMDATTN_CHECK(check_varlen(a));
     p.sequences = a.n_sequences;
+    bytes->keep("cu_q", a.cu_q, (a.n_sequences + 1) * 4);
   }
   if (a.cu_k != nullptr) {
     SIMDATTN_CHECK(check_varlen_keys(a, &longest));
+    bytes->keep("cu_k", a.cu_k, (a.n_sequences + 1) * 4);
   } else {
     SIMDATTN_REQUIRE(a.k.batch == p.sequences, Code::kShape, "k.batch: must be the number of sequences");
     SIMDATTN_REQUIRE(a.v.batch == p.sequences, Code::kShape, "v.batch: must be the number of sequences");
   }
-  p.scoring = {p.sequences, a.q.shape[0], p.heads, a.q.shape[2], longest};
-  return check_scoring(a.scoring, p.scoring, data);
-}
+  const auto keep_table = [&](const ConstKv& kv, ProblemArray array) {
+    if (kv.page_size == 0) return;
+    *bytes->next() = table_bytes(kv);
+    bytes->keep(array);
+  };
+  keep_table(a.k, "k.block_table");
+  keep_table(a.v, "v.block_table");
+  SIMDATTN_CHECK(check_scoring(a.scoring, {p.sequences, q_batch, heads, n_q, longest}, data, bytes));
 
-Status check_attention_outputs(const Attention& a, const AttentionSizes& p, Data data, ProblemBytes* bytes) {
-  const bool rows = a.q.shape[0] > 0 && a.q.shape[1] > 0 && a.q.shape[2] > 0;
+  const bool rows = q_batch > 0 && heads > 0 && n_q > 0;
   const bool output = a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr;
   SIMDATTN_REQUIRE(output || !rows || data == Data::kLater, Code::kNullPointer,
                    "out: null, and so are lse and the raw state: there is nothing to write");
   const bool raw = a.acc.data != nullptr || a.max.data != nullptr || a.sum.data != nullptr;
   SIMDATTN_REQUIRE(!raw || !rows || (a.acc.data != nullptr && a.max.data != nullptr && a.sum.data != nullptr),
                    Code::kNullPointer, "acc, max, sum: the raw state is all three of them");
-  if (a.cu_q != nullptr) bytes->keep(kCuQ, a.cu_q, (a.n_sequences + 1) * 4);
-  if (a.cu_k != nullptr) bytes->keep(kCuK, a.cu_k, (a.n_sequences + 1) * 4);
-  const auto keep_table = [&](const ConstKv& kv, ProblemArray array) {
-    if (kv.page_size == 0) return;
-    *bytes->next() = table_bytes(kv);
-    bytes->keep(array);
-  };
-  keep_table(a.k, kTableK);
-  keep_table(a.v, kTableV);
-  keep_scoring(a.scoring, p.scoring, bytes);
-  const std::array<int64_t, 4> out_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], p.d_v};
-  const std::array<int64_t, 3> row_shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]};
-  if (a.out.data != nullptr || (data == Data::kLater && a.out.shape[3] != 0)) {
-    SIMDATTN_CHECK(check_output(a.out, kOut, out_shape, Accept::kElements, data, SIMDATTN_ARGUMENT("out"),
-                                "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]", kOutOverlaps, bytes));
-  }
-  if (a.lse.data != nullptr) {
-    SIMDATTN_CHECK(check_output(a.lse, kLse, row_shape, Accept::kF32, Data::kNeeded, SIMDATTN_ARGUMENT("lse"),
-                                "lse.shape: must be the first three sizes of q", kLseOverlaps, bytes));
-  }
-  if (!raw) return {};
-  static constexpr ProblemOverlaps kAccOverlaps("acc: overlaps ", kProblemNames);
-  static constexpr ProblemOverlaps kMaxOverlaps("max: overlaps ", kProblemNames);
-  static constexpr ProblemOverlaps kSumOverlaps("sum: overlaps ", kProblemNames);
-  SIMDATTN_CHECK(check_output(a.acc, kAcc, out_shape, Accept::kF32, Data::kNeeded, SIMDATTN_ARGUMENT("acc"),
-                              "acc.shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]", kAccOverlaps, bytes));
-  SIMDATTN_CHECK(check_output(a.max, kMax, row_shape, Accept::kF32, Data::kNeeded, SIMDATTN_ARGUMENT("max"),
-                              "max.shape: must be the first three sizes of q", kMaxOverlaps, bytes));
-  return check_output(a.sum, kSum, row_shape, Accept::kF32, Data::kNeeded, SIMDATTN_ARGUMENT("sum"),
-                      "sum.shape: must be the first three sizes of q", kSumOverlaps, bytes);
+  const std::array<int64_t, 4> out_shape = {q_batch, heads, n_q, p.d_v};
+  const std::array<int64_t, 3> row_shape = {q_batch, heads, n_q};
+  SIMDATTN_CHECK(check_output<"out">(a.out, out_shape, Accept::kElements, data, bytes));
+  SIMDATTN_CHECK(check_output<"lse">(a.lse, row_shape, Accept::kF32, Data::kNeeded, bytes));
+  SIMDATTN_CHECK(check_output<"acc">(a.acc, out_shape, Accept::kF32, Data::kNeeded, bytes));
+  SIMDATTN_CHECK(check_output<"max">(a.max, row_shape, Accept::kF32, Data::kNeeded, bytes));
+  return check_output<"sum">(a.sum, row_shape, Accept::kF32, Data::kNeeded, bytes);
 }
 
 Status check_attention_memory(const ProblemBytes& bytes, const ByteSet& workspace, const ByteSet& partial) {
-  static constexpr ProblemOverlaps kWorkspace("exec.workspace: overlaps ", kProblemNames);
-  static constexpr ProblemOverlaps kPartial("partial: overlaps ", kProblemNames);
-  SIMDATTN_APART("exec.workspace", workspace, "partial", &partial);
-  SIMDATTN_CHECK(bytes.check_apart(workspace, kWorkspace));
-  return bytes.check_apart(partial, kPartial);
+  SIMDATTN_CHECK(check_apart<"exec.workspace", "partial">(workspace, {&partial}));
+  SIMDATTN_CHECK(check_apart<"exec.workspace">(workspace, bytes));
+  return check_apart<"partial">(partial, bytes);
 }
 
 namespace {
@@ -324,37 +277,23 @@ Status check_attention_workspace(const Exec& exec, size_t needed) {
   return {};
 }
 
-Status check_plan_size(const AttentionPlan& plan) {
-  SIMDATTN_REQUIRE(plan.struct_size == sizeof(AttentionPlan), Code::kStructSize,
-                   "plan.struct_size: not that of this version");
-  return {};
-}
-
-Status check_bound_problem(const Attention& a, const Attention* planned) {
-  SIMDATTN_REQUIRE(planned != nullptr, Code::kStalePlan, "plan: not made by attention_plan");
-  const char* const different = problem_difference(a, *planned);
+Status check_bound_problem(const Attention& a, const Attention& planned) {
+  const char* const different = problem_difference(a, planned);
   SIMDATTN_REQUIRE(different == nullptr, Code::kStalePlan, different);
   return {};
 }
 
-Status check_planned_size(const AttentionPlan& plan) {
-  SIMDATTN_REQUIRE(plan.struct_size == sizeof(AttentionPlan), Code::kStructSize,
-                   "plan.struct_size: not made by this version");
-  return {};
-}
-
-Status check_task_range(const AttentionPlan& plan, const PlannedTasks* planned, int64_t first, int64_t last,
+Status check_task_range(const AttentionPlan& plan, const PlannedTasks& planned, int64_t first, int64_t last,
                         bool reduce, const void* partial, size_t partial_size, const Exec& exec) {
-  SIMDATTN_REQUIRE(planned != nullptr, Code::kStalePlan, "plan: not made by attention_plan");
-  SIMDATTN_REQUIRE(exec.target == nullptr || exec.target == planned->target, Code::kTarget,
+  SIMDATTN_REQUIRE(exec.target == nullptr || exec.target == planned.target, Code::kTarget,
                    "exec.target: not the one that the plan was made for");
-  SIMDATTN_REQUIRE(planned->has_data || planned->tasks == 0, Code::kNullPointer,
+  SIMDATTN_REQUIRE(planned.has_data || planned.tasks == 0, Code::kNullPointer,
                    "plan: made without data; attention_bind gives it the arrays");
   SIMDATTN_REQUIRE(
-      first >= 0 && first <= last && last <= (reduce ? planned->reduce_tasks : planned->tasks), Code::kRange,
+      first >= 0 && first <= last && last <= (reduce ? planned.reduce_tasks : planned.tasks), Code::kRange,
       reduce ? "first, last: must be within 0 .. plan.reduce_tasks" : "first, last: must be within 0 .. plan.tasks");
-  if (planned->tasks > 0) SIMDATTN_CHECK(check_attention_workspace(exec, plan.workspace_bytes));
-  if (planned->split) {
+  if (planned.tasks > 0) SIMDATTN_CHECK(check_attention_workspace(exec, plan.workspace_bytes));
+  if (planned.split) {
     SIMDATTN_REQUIRE(partial != nullptr, Code::kNullPointer, "partial: null although plan.partial_bytes is not 0");
     SIMDATTN_REQUIRE(partial_size >= plan.partial_bytes, Code::kWorkspace,
                      "partial_bytes: less than plan.partial_bytes");

@@ -14,54 +14,29 @@ struct ScoringShape {
   int64_t mask_rows = 0;
   int64_t mask_columns = 0;
 };
-/// Everything but the per-sequence entries. Without data (Data::kLater) null masks count as absent.
-Status check_scoring(const Scoring& scoring, const ScoringShape& shape, Data data = Data::kNeeded);
-/// The per-sequence entries of sequence `b` with `n_kv` keys.
-Status check_sequence(const Scoring& scoring, int64_t b, int64_t n_kv);
-
 /// The arrays of a problem.
-enum ProblemArray : int {
-  kQ,
-  kK,
-  kV,
-  kOut,
-  kLse,
-  kAcc,
-  kMax,
-  kSum,
-  kCuQ,
-  kCuK,
-  kTableK,
-  kTableV,
-  kScalesK,
-  kScalesV,
-  kBias,
-  kKeep,
-  kBits,
-  kBiasScale,
-  kSlopes,
-  kSinks,
-  kOffsets,
-  kPrefixEnd,
-  kKvStart,
-  kKvLength,
-  kProblemArrays
-};
-/// Their names in that order.
-inline constexpr char kProblemNames[] =
+inline constexpr Text kProblemArrays =
     "q, k, v, out, lse, acc, max, sum, cu_q, cu_k, k.block_table, v.block_table, k.scales, v.scales, "
     "scoring.bias, scoring.keep, scoring.bits, scoring.bias_scale, scoring.alibi_slopes, scoring.sinks, "
     "scoring.offsets, scoring.prefix_end, scoring.kv_start, scoring.kv_length";
-using ProblemOverlaps = Sentences<kProblemArrays>;
-inline constexpr ProblemOverlaps kOutOverlaps("out: overlaps ", kProblemNames);
-inline constexpr ProblemOverlaps kLseOverlaps("lse: overlaps ", kProblemNames);
+/// One of them.
+struct ProblemArray {
+  int index;
+  ProblemArray() = default;
+  /// By its name: another one does not compile.
+  consteval ProblemArray(const char* name) : index(0) {
+    std::string_view names = kProblemArrays;
+    for (; names.substr(0, names.find(',')) != name; ++index) names.remove_prefix(names.find(',') + 2);
+  }
+};
 
 /// The bytes of those that have any.
 struct ProblemBytes {
+  static constexpr size_t kMost = names_in(kProblemArrays);
   int count = 0;
-  ProblemArray array[kProblemArrays];
+  ProblemArray array[kMost];
   union {  // only those in use are ever written: all of them would be most of the work
-    ByteSet set[kProblemArrays];
+    ByteSet set[kMost];
   };
   ProblemBytes() {}
   /// The next one, to be filled where it is: a copy would wait for the numbers that were just stored one by one.
@@ -70,16 +45,27 @@ struct ProblemBytes {
     if (!set[count].empty()) array[count++] = a;
   }
   void keep(ProblemArray a, const void* data, int64_t bytes) {
+    if (data == nullptr) return;
     next()->restart(data, bytes);
     keep(a);
   }
-  /// That `written` shares no byte with any of them.
-  Status check_apart(const ByteSet& written, const ProblemOverlaps& overlaps) const;
 };
-/// Keeps the arrays of a Scoring that passed check_scoring().
-void keep_scoring(const Scoring& scoring, const ScoringShape& shape, ProblemBytes* bytes);
+/// That `written`, the bytes of kOutput, shares none with any of them.
+template <Text kOutput>
+Status check_apart(const ByteSet& written, const ProblemBytes& bytes) {
+  for (int i = 0; i < bytes.count && !written.empty(); ++i) {
+    SIMDATTN_REQUIRE(!share_bytes(written, bytes.set[i]), Code::kOverlap,
+                     (kOverlaps<kOutput, kProblemArrays>.text[bytes.array[i].index]));
+  }
+  return {};
+}
 
-/// Sizes of a problem whose shapes agree. check_attention_inputs() sets all of them.
+/// Everything but the per-sequence entries; keeps the arrays. Without data (Data::kLater) null masks count as absent.
+Status check_scoring(const Scoring& scoring, const ScoringShape& shape, Data data, ProblemBytes* bytes);
+/// The per-sequence entries of sequence `b` with `n_kv` keys.
+Status check_sequence(const Scoring& scoring, int64_t b, int64_t n_kv);
+
+/// Sizes of a problem whose shapes agree. check_attention() sets all of them.
 struct AttentionSizes {
   int64_t sequences = 0;
   int64_t heads = 0;
@@ -87,55 +73,38 @@ struct AttentionSizes {
   int64_t group = 0;
   int64_t d_qk = 0;
   int64_t d_v = 0;
-  ScoringShape scoring;
 };
 
-/// Shapes, types, strides and options of everything that is read, but for entries of sequences and pages.
-Status check_attention_inputs(const Attention& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes);
-/// Shapes of the outputs, and that none shares a byte with anything else. Where data come later, nulls pass.
-Status check_attention_outputs(const Attention& a, const AttentionSizes& sizes, Data data, ProblemBytes* bytes);
+/// Everything but the entries of sequences and pages; outputs share no byte with anything else. Where data come later, nulls pass.
+Status check_attention(const Attention& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes);
 /// That workspace and partial states share no byte with the problem's arrays, nor with each other.
 Status check_attention_memory(const ProblemBytes& bytes, const ByteSet& workspace, const ByteSet& partial);
 Status check_attention_workspace(const Exec& exec, size_t needed);
 
-/// `too_many`: the tasks of all sequences cannot be counted.
-inline Status check_task_count(bool too_many) {
-  return !too_many ? Status()
-                   : Status{Code::kShape, "q.shape: rows and heads of all sequences are more than 2^63 tasks"};
-}
-/// `bytes`: of all partial states, 0 if they cannot be counted.
-inline Status check_partial_bytes(bool split, size_t bytes) {
-  return !split || bytes > 0 ? Status() : Status{Code::kShape, "v.dim: the partial states of all splits are too large"};
-}
-/// A plan to be filled, or to be bound.
-Status check_plan_size(const AttentionPlan& plan);
-/// `planned`: the problem of the plan, of which all but addresses of data is that of `a`; null: it holds none.
-Status check_bound_problem(const Attention& a, const Attention* planned);
-/// `there`: every array of a problem with tasks is.
-inline Status check_bound_data(bool there) {
-  return there ? Status() : Status{Code::kNullPointer, "problem: arrays are still null"};
-}
+// What drivers find where they count tasks and look at plans.
+inline constexpr Status kTooManyTasks = {Code::kShape,
+                                         "q.shape: rows and heads of all sequences are more than 2^63 tasks"};
+inline constexpr Status kPartialsTooLarge = {Code::kShape, "v.dim: the partial states of all splits are too large"};
+inline constexpr Status kPlanOfOtherSize = {Code::kStructSize, "plan.struct_size: not that of this version"};
+inline constexpr Status kPlanOfOthers = {Code::kStructSize, "plan.struct_size: not made by this version"};
+inline constexpr Status kNoPlan = {Code::kStalePlan, "plan: not made by attention_plan"};
+inline constexpr Status kNoDataYet = {Code::kNullPointer, "problem: arrays are still null"};
+inline constexpr Status kChangedLengths = {
+    Code::kStalePlan,
+    "plan: cu_q, cu_k, kv_length, kv_start, prefix_end or offsets are not those that it was made from"};
 
-/// A plan whose tasks are to run.
-Status check_planned_size(const AttentionPlan& plan);
+/// That all but addresses of data is as it was when the plan was made.
+Status check_bound_problem(const Attention& a, const Attention& planned);
 /// What a range is held against.
 struct PlannedTasks {
   const Target* target;
-  bool has_data;
-  bool split;
+  bool has_data;  // every pointer that a run needs is there
+  bool split;     // tasks are (row block, split)
   int64_t tasks;
   int64_t reduce_tasks;
 };
-/// `planned` is null in a plan that was never made.
-Status check_task_range(const AttentionPlan& plan, const PlannedTasks* planned, int64_t first, int64_t last,
+Status check_task_range(const AttentionPlan& plan, const PlannedTasks& planned, int64_t first, int64_t last,
                         bool reduce, const void* partial, size_t partial_size, const Exec& exec);
-/// `same`: the lengths of the sequences are those of the plan.
-inline Status check_planned_lengths(bool same) {
-  return same ? Status()
-              : Status{
-                    Code::kStalePlan,
-                    "plan: cu_q, cu_k, kv_length, kv_start, prefix_end or offsets are not those that it was made from"};
-}
 
 }  // namespace simdattn
 

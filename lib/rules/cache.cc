@@ -7,11 +7,15 @@
 namespace simdattn {
 namespace {
 
-/// One index per row of a call.
-Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argument& argument, const char* shape,
-                     ByteSet* bytes) {
-  SIMDATTN_CHECK(check_view(v, Accept::kIndex, argument, bytes));
-  SIMDATTN_REQUIRE(v.shape[0] == batch && v.shape[1] == n, Code::kShape, shape);
+/// The page of each of these tokens of every sequence is `lowest` or more, and one that there is.
+template <bool kConst>
+Status check_token_pages(const BasicKv<kConst>& kv, int64_t first, int64_t last, int64_t lowest) {
+  for (int64_t b = 0; kv.block_table != nullptr && b < kv.batch; ++b) {
+    for (int64_t t = first; t < last; ++t) {
+      const int64_t page = page_of(kv, b, t);
+      SIMDATTN_REQUIRE(page >= lowest && page < kv.n_pages, Code::kRange, page_sentence(Store::kKv));
+    }
+  }
   return {};
 }
 
@@ -22,7 +26,8 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   const KeyRotation& rope = options.rope;
   const bool by_slot = options.slots.data != nullptr;
   ByteSet er, ek, scales, ep, ec, es, slots;
-  SIMDATTN_CHECK(check_view(rows, Accept::kElements, SIMDATTN_ARGUMENT("rows"), &er));
+  SIMDATTN_CHECK(check_inside(rope, Rotation::kAppend));
+  SIMDATTN_CHECK(check_view(rows, Accept::kElements, kArgument<"rows">, &er));
   const KvUse use = {.output = true, .output_scales = writes_scales(kv.type), .by_slot = by_slot};
   SIMDATTN_CHECK(check_kv(kv, use, Store::kKv, &ek, &scales));
   const int64_t batch = rows.shape[0];
@@ -35,11 +40,11 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   int64_t limit = by_slot ? std::numeric_limits<int64_t>::max() : kv.tokens;
   if (appended.rotates()) limit = std::min(limit, rope.cos.shape[0]);
   if (positions.data != nullptr) {
-    SIMDATTN_CHECK(check_indices(positions, batch, n, SIMDATTN_ARGUMENT("positions"),
-                                 "positions.shape: must be [batch, rows]", &ep));
+    SIMDATTN_CHECK(
+        check_indices(positions, batch, n, kArgument<"positions">, "positions.shape: must be [batch, rows]", &ep));
   }
   if (by_slot) {
-    SIMDATTN_CHECK(check_indices(options.slots, batch, n, SIMDATTN_ARGUMENT("options.slots"),
+    SIMDATTN_CHECK(check_indices(options.slots, batch, n, kArgument<"options.slots">,
                                  "options.slots.shape: must be [batch, rows]", &slots));
     SIMDATTN_REQUIRE(kv.page_size > 0, Code::kRange, "options.slots: name places in pages, and kv.page_size is 0");
   }
@@ -76,24 +81,21 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   }
 
   if (ek.empty()) return {};
-  SIMDATTN_APART("kv", ek, "kv.scales", &scales);
+  SIMDATTN_CHECK(check_apart<"kv", "kv.scales">(ek, {&scales}));
   const ByteSet starts = ByteSet::of(options.starts, batch * 4), counts = ByteSet::of(options.counts, batch * 4);
   const ByteSet table = by_slot ? ByteSet() : table_bytes(kv);
-  const auto read_apart = [&](const ByteSet& written, const Sentences<8>& overlaps) {
-    return check_apart(written, {&er, &ep, &slots, &starts, &counts, &ec, &es, &table}, overlaps);
-  };
-  static constexpr char kRead[] =
+  const ByteSet* const read[] = {&er, &ep, &slots, &starts, &counts, &ec, &es, &table};
+  static constexpr Text kRead =
       "rows, positions, options.slots, options.starts, options.counts, options.rope.cos or options.rope.sin, "
       "options.rope.cos or options.rope.sin, kv.block_table";
-  static constexpr Sentences<8> kKvOverlaps("kv: overlaps ", kRead), kScalesOverlap("kv.scales: overlaps ", kRead);
-  SIMDATTN_CHECK(read_apart(ek, kKvOverlaps));
-  return writes_scales(kv.type) ? read_apart(scales, kScalesOverlap) : Status();
+  SIMDATTN_CHECK(check_apart<"kv", kRead>(ek, read));
+  return writes_scales(kv.type) ? check_apart<"kv.scales", kRead>(scales, read) : Status();
 }
 
 Status check_dequantise(const ConstKv& kv, int64_t first, const View<4>& out) {
   ByteSet ek, scales, eo;
   SIMDATTN_CHECK(check_kv(kv, {}, Store::kKv, &ek, &scales));
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &eo));
+  SIMDATTN_CHECK(check_view(out, Accept::kF32, kArgument<"out">, &eo));
   SIMDATTN_REQUIRE(out.shape[0] == kv.batch && out.shape[1] == kv.heads && out.shape[3] == kv.dim, Code::kShape,
                    "out.shape: must be [kv.batch, kv.heads, tokens, kv.dim]");
   const int64_t n = out.shape[2];
@@ -101,23 +103,17 @@ Status check_dequantise(const ConstKv& kv, int64_t first, const View<4>& out) {
                    "first: tokens from there on do not fit kv.tokens");
   SIMDATTN_REQUIRE(kv.ring == 0 || n <= kv.ring, Code::kRange, "out.shape: more tokens than the ring holds");
   if (eo.empty()) return {};
-  for (int64_t b = 0; kv.page_size > 0 && b < kv.batch; ++b) {
-    for (int64_t t = first; t < first + n; ++t) {
-      const int64_t page = page_of(kv, b, t);
-      SIMDATTN_REQUIRE(page >= 0 && page < kv.n_pages, Code::kRange, page_sentence(Store::kKv));
-    }
-  }
+  SIMDATTN_CHECK(check_token_pages(kv, first, first + n, 0));
   const ByteSet table = table_bytes(kv);
-  SIMDATTN_APART("out", eo, "kv, kv.scales, kv.block_table", &ek, &scales, &table);
-  return {};
+  return check_apart<"out", "kv, kv.scales, kv.block_table">(eo, {&ek, &scales, &table});
 }
 
-Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope, bool* empty) {
+Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope) {
   ByteSet ek, scales, ec, es;
+  SIMDATTN_CHECK(check_inside(rope, Rotation::kShift));
   // The scale of a token moves with it.
   const bool moves_scales = writes_scales(kv.type) || (kv.scales != nullptr && kv.scale_token_stride != 0);
   SIMDATTN_CHECK(check_kv(kv, {.output = true, .output_scales = moves_scales}, Store::kKv, &ek, &scales));
-  *empty = ek.empty();
   SIMDATTN_REQUIRE(0 <= first && first <= last && last <= kv.tokens, Code::kRange,
                    "first, last: must be in 0 <= first <= last <= kv.tokens");
   SIMDATTN_REQUIRE(delta >= -kMaxSize && delta <= kMaxSize, Code::kRange, "delta: must be within +-(2^30 - 1)");
@@ -127,22 +123,17 @@ Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, 
   if (has_table(rope)) {
     SIMDATTN_REQUIRE(std::abs(delta) < rope.cos.shape[0], Code::kRange,
                      "delta: rope.cos and rope.sin have no row |delta|");
-    SIMDATTN_APART("kv", ek, "rope.cos or rope.sin, rope.cos or rope.sin", &ec, &es);
-    if (moves_scales) SIMDATTN_APART("kv.scales", scales, "rope.cos or rope.sin, rope.cos or rope.sin", &ec, &es);
+    SIMDATTN_CHECK(check_apart<"kv", "rope.cos or rope.sin, rope.cos or rope.sin">(ek, {&ec, &es}));
+    if (moves_scales)
+      SIMDATTN_CHECK(check_apart<"kv.scales", "rope.cos or rope.sin, rope.cos or rope.sin">(scales, {&ec, &es}));
   }
   SIMDATTN_REQUIRE(kv.ring == 0 || last - first <= kv.ring, Code::kRange,
                    "first, last: more tokens than the ring holds");
-  if (kv.block_table != nullptr) {
-    for (int64_t b = 0; b < kv.batch; ++b) {
-      for (int64_t t = first; t < last; ++t) {
-        SIMDATTN_REQUIRE(page_of(kv, b, t) < kv.n_pages && page_of(kv, b, t + delta) < kv.n_pages, Code::kRange,
-                         page_sentence(Store::kKv));
-      }
-    }
-  }
+  SIMDATTN_CHECK(check_token_pages(kv, first, last, std::numeric_limits<int32_t>::min()));
+  SIMDATTN_CHECK(check_token_pages(kv, first + delta, last + delta, std::numeric_limits<int32_t>::min()));
   const ByteSet table = table_bytes(kv);
-  SIMDATTN_APART("kv", ek, "kv.scales, kv.block_table", &scales, &table);
-  if (moves_scales) SIMDATTN_APART("kv.scales", scales, "kv.block_table", &table);
+  SIMDATTN_CHECK(check_apart<"kv", "kv.scales, kv.block_table">(ek, {&scales, &table}));
+  if (moves_scales) SIMDATTN_CHECK(check_apart<"kv.scales", "kv.block_table">(scales, {&table}));
   return {};
 }
 

@@ -24,7 +24,7 @@ Status check_scales(const ConstKv& kv, const KvUse& use, Store store, int64_t to
   SIMDATTN_STORE(kv.scales != nullptr || !writes_scales(kv.type) || use.data == Data::kLater || empty, kNullPointer,
                  ".scales: null although the type has a scale per token and head");
   ByteSet& set = *scales;
-  set.restart(&kv, sizeof(float));
+  set.restart(kv.scales, sizeof(float));
   const char* wrong = nullptr;
   const auto repeat = [&](int64_t count, int64_t stride) {
     if (count > 1 && stride % static_cast<int64_t>(sizeof(float)) != 0 && !empty)
@@ -42,7 +42,6 @@ Status check_scales(const ConstKv& kv, const KvUse& use, Store store, int64_t to
         ".scale_batch_stride, scale_head_stride, scale_token_stride: scales that a call writes must not coincide");
   if (wrong != nullptr || kv.scales == nullptr || empty) set.clear();
   SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
-  set.first += reinterpret_cast<uintptr_t>(kv.scales) - reinterpret_cast<uintptr_t>(&kv);
   return {};
 }
 
@@ -96,7 +95,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
                  ".data: null although the store is not empty");
   const int64_t element = alignment_of(kv.type);
   ByteSet& set = *bytes;
-  set.restart(&kv, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
+  set.restart(kv.data, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
   const char* wrong = nullptr;
   const auto repeat = [&](int64_t count, int64_t stride) {  // a list of pairs would be loaded before it is stored
     if (count > 1 && (stride & (element - 1)) != 0 && !empty)
@@ -113,7 +112,6 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
                               ".batch_stride, head_stride, token_stride: tokens that a call writes must not coincide");
   if (wrong != nullptr || kv.data == nullptr || empty) set.clear();
   SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
-  set.first += reinterpret_cast<uintptr_t>(kv.data) - reinterpret_cast<uintptr_t>(&kv);
   return has_scales(kv.type) ? check_scales(kv, use, store, tokens, units, empty, scales) : Status();
 }
 

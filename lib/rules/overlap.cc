@@ -57,7 +57,7 @@ bool share_bytes_inside(const ByteSet& a, const ByteSet& b, int* left) {
   // Counted from its other end, B changes sides: A + B' = b.first - a.first + reach of b + v - u.
   Terms terms;
   for (const ByteSet* set : {&a, &b}) {
-    for (int i = 0; i < set->outer; ++i) terms.insert(std::abs(set->dims.step[i]), set->dims.count[i] - 1);
+    for (int i = 0; i < set->outer; ++i) terms.insert(std::abs(set->step[i]), set->count[i] - 1);
   }
   const int64_t wanted = static_cast<int64_t>(b.first - a.first) + b.span - b.width;
   return some_sum(terms.term, terms.n, wanted - a.width + 1, wanted + b.width - 1, left);
@@ -65,7 +65,7 @@ bool share_bytes_inside(const ByteSet& a, const ByteSet& b, int* left) {
 
 bool self_overlap_inside(const ByteSet& a, int* left) {
   Terms terms;
-  for (int i = 0; i < a.outer; ++i) terms.insert(std::abs(a.dims.step[i]), a.dims.count[i] - 1);
+  for (int i = 0; i < a.outer; ++i) terms.insert(std::abs(a.step[i]), a.count[i] - 1);
   if (terms.n < a.outer) return true;  // two dimensions of the same step
   // The largest step in which two tuples differ is `k`, by 1 or more. What the smaller ones make of it: a difference of
   // -most .. most, here counted from -most.

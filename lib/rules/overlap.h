@@ -7,42 +7,6 @@
 
 namespace simdattn {
 
-/// The dimensions of a ByteSet.
-struct ByteSetDims {
-  int64_t step[4];   // in bytes, of any sign; `first` is moved already. 0 where the same bytes come again
-  int32_t count[4];  // at least 2
-};
-
-/// What a ByteSet is but for its dimensions: small enough for registers.
-struct ByteExtent {
-  /// Largest |step| * (count - 1) in bytes: beyond every address space in use, and no sum of those of two sets comes
-  /// near 2^63.
-  static constexpr int64_t kMaxReach = int64_t{1} << 58;
-
-  uintptr_t first;
-  int64_t span;   // 0 in a set of no bytes
-  int64_t width;  // of the contiguous run
-  int outer;      // dims in use
-  bool nested;    // if so, every step goes beyond all that was added before, and no byte comes twice
-
-  /// ByteSet::add, of a set with these dims.
-  [[nodiscard]] bool add(int64_t count, int64_t stride, int64_t unit, ByteSetDims* dims) {
-    if (count == 1) return true;  // its stride means nothing
-    int64_t reach;
-    if (__builtin_mul_overflow(stride, (count - 1) * unit, &reach) || reach > kMaxReach || reach < -kMaxReach) {
-      return false;
-    }
-    const int64_t step = stride * unit;
-    const int64_t down = reach >> 63 & reach;
-    nested = nested && step >= span;
-    first += static_cast<uintptr_t>(down);
-    span += reach - 2 * down;
-    dims->count[outer] = static_cast<int32_t>(count);
-    dims->step[outer++] = step;
-    return true;
-  }
-};
-
 /// The bytes of a strided array: a contiguous run of `width` bytes, repeated by every dimension. All of them lie in
 /// [first, first + span). Made of the run and then its repetitions:
 ///
@@ -52,33 +16,54 @@ struct ByteExtent {
 ///
 /// It holds numbers alone, no pointer into what it was made from. self_overlap() is fastest for dimensions that were
 /// added from the innermost to the outermost, and answers the same for every order.
-struct ByteSet : ByteExtent {
+struct ByteSet {
   static constexpr int kMaxDims = 4;
   /// Largest `width`.
   static constexpr int64_t kMaxWidth = int64_t{1} << 58;
+  /// Largest |step| * (count - 1) in bytes: beyond every address space in use, and no sum of those of two sets comes
+  /// near 2^63.
+  static constexpr int64_t kMaxReach = int64_t{1} << 58;
 
-  ByteSetDims dims;  // those in use alone are written
+  uintptr_t first;
+  int64_t span;             // 0 in a set of no bytes
+  int64_t width;            // of the contiguous run
+  int outer;                // dimensions in use, which alone are written
+  bool nested;              // if so, every step goes beyond all that was added before, and no byte comes twice
+  int64_t step[kMaxDims];   // in bytes, of any sign; `first` is moved already. 0 where the same bytes come again
+  int32_t count[kMaxDims];  // at least 2
 
   ByteSet() { clear(); }
   /// `bytes` contiguous bytes, at most kMaxWidth; none if `data` is null or `bytes` is not positive.
   static ByteSet of(const void* data, int64_t bytes) {
     ByteSet set;
-    set.restart(data, bytes);
+    if (data != nullptr && bytes > 0) set.restart(data, bytes);
     return set;
   }
+  /// The same of any address, and of a size that is not negative.
   void restart(const void* data, int64_t bytes) {
     first = reinterpret_cast<uintptr_t>(data);
-    span = width = data == nullptr || bytes <= 0 ? 0 : bytes;
+    span = width = bytes;
     outer = 0;
     nested = true;
   }
   void clear() { restart(nullptr, 0); }
   bool empty() const { return span == 0; }
 
-  /// Repeats the set `count` times (1 .. 2^30) at every `stride` units of `unit` bytes (1 .. 2^30), of any sign. False,
+  /// Repeats the set `times` times (1 .. 2^30) at every `stride` units of `unit` bytes (1 .. 2^30), of any sign. False,
   /// with the set as it was, if it would reach further than kMaxReach. Not for an empty set; at most kMaxDims times.
-  [[nodiscard]] bool add(int64_t count, int64_t stride, int64_t unit = 1) {
-    return ByteExtent::add(count, stride, unit, &dims);
+  [[nodiscard]] bool add(int64_t times, int64_t stride, int64_t unit = 1) {
+    if (times == 1) return true;  // its stride means nothing
+    int64_t reach;
+    if (__builtin_mul_overflow(stride, (times - 1) * unit, &reach) || reach > kMaxReach || reach < -kMaxReach) {
+      return false;
+    }
+    const int64_t down = reach >> 63 & reach;
+    nested = nested && stride * unit >= span;
+    first += static_cast<uintptr_t>(down);
+    span += reach - 2 * down;
+    count[outer] = static_cast<int32_t>(times);
+    step[outer++] = stride * unit;
+    return true;
   }
 };
 

@@ -6,10 +6,8 @@ namespace {
 #define SIMDATTN_OF_ROTATION(of, rule) \
   (of == Rotation::kRope ? rule : of == Rotation::kAppend ? "options.rope." rule : "rope." rule)
 
-constexpr Argument kCos[] = {SIMDATTN_ARGUMENT_TEXT("cos"), SIMDATTN_ARGUMENT_TEXT("options.rope.cos"),
-                             SIMDATTN_ARGUMENT_TEXT("rope.cos")};
-constexpr Argument kSin[] = {SIMDATTN_ARGUMENT_TEXT("sin"), SIMDATTN_ARGUMENT_TEXT("options.rope.sin"),
-                             SIMDATTN_ARGUMENT_TEXT("rope.sin")};
+const Argument* const kCos[] = {&kArgument<"cos">, &kArgument<"options.rope.cos">, &kArgument<"rope.cos">};
+const Argument* const kSin[] = {&kArgument<"sin">, &kArgument<"options.rope.sin">, &kArgument<"rope.sin">};
 constexpr const char* kSinShape[] = {"sin.shape != cos.shape", "options.rope.sin.shape != options.rope.cos.shape",
                                      "rope.sin.shape != rope.cos.shape"};
 
@@ -22,12 +20,18 @@ Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim
   return {};
 }
 
-Status check_rope_table(const ConstView<2>& cos, const ConstView<2>& sin, const RopeOptions& options, int64_t dim,
-                        Rotation of, ByteSet* cos_bytes, ByteSet* sin_bytes) {
+Status check_reserved(const RopeOptions& o, Rotation of) {
+  SIMDATTN_REQUIRE((o.reserved[0] | o.reserved[1]) == 0, Code::kStructSize,
+                   SIMDATTN_OF_ROTATION(of, "options.reserved: must be 0"));
+  return {};
+}
+
+Status check_angles(const ConstView<2>& cos, const ConstView<2>& sin, const RopeOptions& options, int64_t dim,
+                    Rotation of, ByteSet* cos_bytes, ByteSet* sin_bytes) {
   const auto name = static_cast<size_t>(of);
-  SIMDATTN_CHECK(check_view(cos, Accept::kF32, kCos[name], cos_bytes));
-  SIMDATTN_CHECK(check_view(sin, Accept::kF32, kSin[name], sin_bytes));
-  SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, kSinShape[name]);
+  SIMDATTN_CHECK(check_view(cos, Accept::kF32, *kCos[name], cos_bytes));
+  SIMDATTN_CHECK(check_view(sin, Accept::kF32, *kSin[name], sin_bytes));
+  SIMDATTN_REQUIRE(same_numbers(cos.shape, sin.shape), Code::kShape, kSinShape[name]);
   return check_rope_options(options, cos.shape[1], dim, of,
                             SIMDATTN_OF_ROTATION(of, "cos.shape[1]: first_dim + 2 * pairs exceeds the head dimension"));
 }
@@ -47,9 +51,8 @@ Status check_positions(const ConstView<2>& positions, int64_t start, int64_t bat
                      "options.start: start + rows are more than the rows of cos and sin");
     return {};
   }
-  SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), bytes));
-  SIMDATTN_REQUIRE(positions.shape[0] == batch && positions.shape[1] == n, Code::kShape,
-                   "positions.shape: must be [batch, rows]");
+  SIMDATTN_CHECK(
+      check_indices(positions, batch, n, kArgument<"positions">, "positions.shape: must be [batch, rows]", bytes));
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, start, b, i);
@@ -60,15 +63,14 @@ Status check_positions(const ConstView<2>& positions, int64_t start, int64_t bat
   return {};
 }
 
-/// x, and an output of its shape that may be x.
-Status check_rows(const ConstView<4>& x, const View<4>& out, ByteSet* x_bytes, ByteSet* out_bytes) {
-  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), x_bytes));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), out_bytes));
-  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
+}  // namespace
+
+Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argument& argument, const char* shape,
+                     ByteSet* bytes) {
+  SIMDATTN_CHECK(check_view(v, Accept::kIndex, argument, bytes));
+  SIMDATTN_REQUIRE(v.shape[0] == batch && v.shape[1] == n, Code::kShape, shape);
   return {};
 }
-
-}  // namespace
 
 Status check_inside(const KeyRotation& r, Rotation of) {
   SIMDATTN_REQUIRE(r.struct_size == sizeof r, Code::kStructSize,
@@ -80,87 +82,77 @@ Status check_inside(const KeyRotation& r, Rotation of) {
   return check_reserved(r.options, of);
 }
 
-Status check_reserved(const RopeOptions& o, Rotation of) {
-  SIMDATTN_REQUIRE((o.reserved[0] | o.reserved[1]) == 0, Code::kStructSize,
-                   SIMDATTN_OF_ROTATION(of, "options.reserved: must be 0"));
-  return {};
-}
-
 Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin) {
   SIMDATTN_REQUIRE(
       is_hadamard_block(r.hadamard_block, dim) && (r.hadamard_block == 0 || dim <= kMaxHadamardRow), Code::kRange,
       SIMDATTN_OF_ROTATION(
           of,
           "hadamard_block: must be 0, or a power of two up to 4096 that divides kv.dim, which is then at most 8192"));
-  return has_table(r) ? check_rope_table(r.cos, r.sin, r.options, dim, of, cos, sin) : Status();
+  return has_table(r) ? check_angles(r.cos, r.sin, r.options, dim, of, cos, sin) : Status();
 }
 
-Status check_hadamard(const ConstView<4>& x, const View<4>& out, int64_t block, bool* empty) {
+Status check_hadamard(const ConstView<4>& x, const View<4>& out, int64_t block) {
   ByteSet ex, eo;
-  SIMDATTN_CHECK(check_rows(x, out, &ex, &eo));
+  SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
   SIMDATTN_REQUIRE(x.shape[3] >= 1, Code::kShape, "x.shape[3]: the dimension must be at least 1");
   SIMDATTN_REQUIRE(is_hadamard_block(block, x.shape[3]), Code::kRange,
                    "block: must be 0, or a power of two up to 4096 that divides the dimension");
-  *empty = eo.empty();
   return check_in_place(x, out, ex, eo);
 }
 
-Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out, bool* empty) {
+Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out) {
   ByteSet ex, ep, eo;
-  SIMDATTN_CHECK(check_view(x, Accept::kElements, SIMDATTN_ARGUMENT("x"), &ex));
-  SIMDATTN_CHECK(check_view(p, Accept::kElements, SIMDATTN_ARGUMENT("p"), &ep));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
-  SIMDATTN_REQUIRE(same_shape(p, x), Code::kShape, "p.shape != x.shape; broadcast by stride 0");
-  SIMDATTN_REQUIRE(same_shape(out, x), Code::kShape, "out.shape != x.shape");
+  SIMDATTN_CHECK(check_view(x, Accept::kElements, kArgument<"x">, &ex));
+  SIMDATTN_CHECK(check_view(p, Accept::kElements, kArgument<"p">, &ep));
+  SIMDATTN_CHECK(check_view(out, Accept::kElements, kArgument<"out">, &eo));
+  SIMDATTN_REQUIRE(same_numbers(p.shape, x.shape), Code::kShape, "p.shape != x.shape; broadcast by stride 0");
+  SIMDATTN_REQUIRE(same_numbers(out.shape, x.shape), Code::kShape, "out.shape != x.shape");
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
-  SIMDATTN_APART("out", eo, "p", &ep);
-  *empty = eo.empty();
+  SIMDATTN_CHECK(check_apart<"out", "p">(eo, {&ep}));
   return {};
 }
 
 Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
-                  const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, bool* empty) {
+                  const ConstView<2>& positions, const View<4>& out, const RopeOptions& options) {
   ByteSet ex, eo, ec, es, ep;
-  SIMDATTN_CHECK(check_rows(x, out, &ex, &eo));
-  SIMDATTN_CHECK(check_rope_table(cos, sin, options, x.shape[3], Rotation::kRope, &ec, &es));
+  SIMDATTN_CHECK(check_reserved(options, Rotation::kRope));
+  SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
+  SIMDATTN_CHECK(check_angles(cos, sin, options, x.shape[3], Rotation::kRope, &ec, &es));
   SIMDATTN_CHECK(check_positions(positions, options.start, x.shape[0], x.shape[2], cos.shape[0], &ep));
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), Code::kOverlap,
                    "out: overlaps cos, sin or positions");
-  *empty = eo.empty();
   return {};
 }
 
-Status check_rope_direct_rows(const ConstView<4>& x, int64_t pairs, const View<4>& out, const RopeOptions& options,
-                              RopeDirectBytes* bytes) {
-  SIMDATTN_CHECK(check_rows(x, out, &bytes->x, &bytes->out));
+Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
+                         const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
+                         const Exec& exec, size_t needed) {
+  ByteSet ex, eo, ep;
+  SIMDATTN_CHECK(check_reserved(options, Rotation::kRope));
+  SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
   SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, Code::kRange, "pairs: must be in 1 .. 2^20");
-  return check_rope_options(options, pairs, x.shape[3], Rotation::kRope,
-                            "pairs: first_dim + 2 * pairs exceeds the head dimension");
-}
-
-Status check_rope_direct_positions(const ConstView<4>& x, const RopeTableOptions& table, int64_t axes,
-                                   const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
-                                   const RopeDirectBytes& bytes, const Exec& exec, size_t needed) {
-  ByteSet ep;
+  SIMDATTN_CHECK(check_rope_options(options, pairs, x.shape[3], Rotation::kRope,
+                                    "pairs: first_dim + 2 * pairs exceeds the head dimension"));
+  SIMDATTN_CHECK(check_rope_table_options(table, pairs, true));
   const int64_t n = x.shape[2];
   if (positions.data != nullptr) {
-    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes, Code::kShape,
+    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes_of(table), Code::kShape,
                      "positions.shape[0]: must be 1 or the number of position axes in table.mrope_section");
     SIMDATTN_REQUIRE(positions.shape[1] == x.shape[0] && positions.shape[2] == n, Code::kShape,
                      "positions.shape: must be [axes, batch, rows]");
   }
   SIMDATTN_CHECK(check_table_positions(positions, options.start, n,
                                        "options.start: every position must be in (-2^31, 2^31)", &ep));
-  SIMDATTN_CHECK(check_in_place(x, out, bytes.x, bytes.out));
-  SIMDATTN_APART("out", bytes.out, "positions", &ep);
-  SIMDATTN_REQUIRE(!overlaps_options(bytes.out, table), Code::kOverlap, "out: overlaps an array of table");
+  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
+  SIMDATTN_CHECK(check_apart<"out", "positions">(eo, {&ep}));
+  SIMDATTN_REQUIRE(!overlaps_options(eo, table), Code::kOverlap, "out: overlaps an array of table");
   if (needed == 0) return {};
   SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace, "exec.workspace: null; see rope_direct_workspace");
   SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, Code::kWorkspace,
                    "exec.workspace_bytes: less than rope_direct_workspace(pairs)");
   const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
-  SIMDATTN_APART("exec.workspace", memory, "out, x, positions", &bytes.out, &bytes.x, &ep);
+  SIMDATTN_CHECK(check_apart<"exec.workspace", "out, x, positions">(memory, {&eo, &ex, &ep}));
   SIMDATTN_REQUIRE(!overlaps_options(memory, table), Code::kOverlap, "exec.workspace: overlaps an array of table");
   return {};
 }

@@ -23,9 +23,9 @@ struct ScoreBytes {
 };
 /// Everything about q, k and out but the relation of the dimensions of q and k.
 Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, ScoreBytes* bytes) {
-  SIMDATTN_CHECK(check_view(q, Accept::kElements, SIMDATTN_ARGUMENT("q"), &bytes->q));
-  SIMDATTN_CHECK(check_view(k, Accept::kElements, SIMDATTN_ARGUMENT("k"), &bytes->k));
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &bytes->out));
+  SIMDATTN_CHECK(check_view(q, Accept::kElements, kArgument<"q">, &bytes->q));
+  SIMDATTN_CHECK(check_view(k, Accept::kElements, kArgument<"k">, &bytes->k));
+  SIMDATTN_CHECK(check_view(out, Accept::kF32, kArgument<"out">, &bytes->out));
   SIMDATTN_REQUIRE(q.shape[3] >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(k.shape[3] >= 1, Code::kShape, "k.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(k.shape[0] == q.shape[0], Code::kShape, "k.shape[0] != q.shape[0]");
@@ -34,52 +34,30 @@ Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const Vi
                    "q.shape[1]: query heads must be a multiple of key heads");
   SIMDATTN_REQUIRE(same_numbers(out.shape, {q.shape[0], q.shape[1], q.shape[2], k.shape[2]}), Code::kShape,
                    "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], k.shape[2]]");
-  SIMDATTN_APART("out", bytes->out, "q, k", &bytes->q, &bytes->k);
-  return {};
+  return check_apart<"out", "q, k">(bytes->out, {&bytes->q, &bytes->k});
 }
 
-Status check_scale(const ScoreOptions& options) {
+/// `f32_alone`: of a function without other arithmetics.
+Status check_score_options(const ScoreOptions& options, bool f32_alone) {
+  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32 || !f32_alone, Code::kRange,
+                   "options.arithmetic: not one of this function");
+  SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), Code::kRange, "options.arithmetic: not an Arithmetic");
   SIMDATTN_REQUIRE(!options.scale || is_finite(*options.scale), Code::kRange, "options.scale: must be finite");
   return {};
-}
-/// Of functions that compute in f32 alone.
-Status check_score_options(const ScoreOptions& options) {
-  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32, Code::kRange,
-                   "options.arithmetic: not one of this function");
-  return check_scale(options);
-}
-
-/// x, and an output of its shape that may be x.
-template <int kRank>
-Status check_softmax_rows(const ConstView<kRank>& x, const View<kRank>& out, ByteSet* x_bytes, ByteSet* out_bytes) {
-  SIMDATTN_CHECK(check_view(x, Accept::kF32, SIMDATTN_ARGUMENT("x"), x_bytes));
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), out_bytes));
-  SIMDATTN_REQUIRE(same_shape(x, out), Code::kShape, "out.shape != x.shape");
-  return check_in_place(x, out, *x_bytes, *out_bytes);
 }
 
 }  // namespace
 
 Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
-                    const Exec& exec, size_t needed) {
+                    bool f32_alone, const Exec& exec, size_t needed) {
   ScoreBytes bytes;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
   SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
-  SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), Code::kRange, "options.arithmetic: not an Arithmetic");
-  SIMDATTN_CHECK(check_scale(options));
+  SIMDATTN_CHECK(check_score_options(options, f32_alone));
   if (options.arithmetic == Arithmetic::kF32) return {};
   ByteSet memory;
   SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  SIMDATTN_APART("exec.workspace", memory, "q, k, out", &bytes.q, &bytes.k, &bytes.out);
-  return {};
-}
-
-Status check_gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
-                             const ScoreOptions& options) {
-  ScoreBytes bytes;
-  SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
-  SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
-  return check_score_options(options);
+  return check_apart<"exec.workspace", "q, k, out">(memory, {&bytes.q, &bytes.k, &bytes.out});
 }
 
 Status check_bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
@@ -87,14 +65,13 @@ Status check_bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const
   ScoreBytes bytes;
   ByteSet em, memory;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
-  SIMDATTN_CHECK(check_view(m, Accept::kElements, SIMDATTN_ARGUMENT("m"), &em));
+  SIMDATTN_CHECK(check_view(m, Accept::kElements, kArgument<"m">, &em));
   SIMDATTN_REQUIRE(same_numbers(m.shape, {q.shape[1], q.shape[3], k.shape[3]}), Code::kShape,
                    "m.shape: must be [q.shape[1], q.shape[3], k.shape[3]]; broadcast over heads by stride 0");
-  SIMDATTN_CHECK(check_score_options(options));
-  SIMDATTN_APART("out", bytes.out, "m", &em);
+  SIMDATTN_CHECK(check_score_options(options, true));
+  SIMDATTN_CHECK(check_apart<"out", "m">(bytes.out, {&em}));
   SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  SIMDATTN_APART("exec.workspace", memory, "q, k, out, m", &bytes.q, &bytes.k, &bytes.out, &em);
-  return {};
+  return check_apart<"exec.workspace", "q, k, out, m">(memory, {&bytes.q, &bytes.k, &bytes.out, &em});
 }
 
 Status check_additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
@@ -102,9 +79,9 @@ Status check_additive_scores(const ConstView<4>& q, const ConstView<4>& k, const
   ScoreBytes bytes;
   ByteSet ew, ewq, ewk, memory;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
-  SIMDATTN_CHECK(check_view(w, Accept::kF32, SIMDATTN_ARGUMENT("w"), &ew));
-  SIMDATTN_CHECK(check_view(wq, Accept::kElements, SIMDATTN_ARGUMENT("wq"), &ewq));
-  SIMDATTN_CHECK(check_view(wk, Accept::kElements, SIMDATTN_ARGUMENT("wk"), &ewk));
+  SIMDATTN_CHECK(check_view(w, Accept::kF32, kArgument<"w">, &ew));
+  SIMDATTN_CHECK(check_view(wq, Accept::kElements, kArgument<"wq">, &ewq));
+  SIMDATTN_CHECK(check_view(wk, Accept::kElements, kArgument<"wk">, &ewk));
   const int64_t heads = q.shape[1];
   const int64_t d = w.shape[1];
   SIMDATTN_REQUIRE(w.shape[0] == heads, Code::kShape, "w.shape[0] != q.shape[1]; broadcast over heads by stride 0");
@@ -121,48 +98,47 @@ Status check_additive_scores(const ConstView<4>& q, const ConstView<4>& k, const
   } else {
     SIMDATTN_REQUIRE(k.shape[3] == d, Code::kShape, "k.shape[3] != w.shape[1] although there is no wk");
   }
-  SIMDATTN_APART("out", bytes.out, "w, wq, wk", &ew, &ewq, &ewk);
+  SIMDATTN_CHECK(check_apart<"out", "w, wq, wk">(bytes.out, {&ew, &ewq, &ewk}));
   if (wq.data == nullptr && wk.data == nullptr) return {};
   SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  SIMDATTN_APART("exec.workspace", memory, "q, k, out, w, wq, wk", &bytes.q, &bytes.k, &bytes.out, &ew, &ewq, &ewk);
-  return {};
+  return check_apart<"exec.workspace", "q, k, out, w, wq, wk">(memory,
+                                                               {&bytes.q, &bytes.k, &bytes.out, &ew, &ewq, &ewk});
 }
 
 Status check_softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse) {
   ByteSet ex, eo, el;
-  SIMDATTN_CHECK(check_softmax_rows(x, out, &ex, &eo));
+  SIMDATTN_CHECK(check_rows(x, out, Accept::kF32, &ex, &eo));
+  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   if (lse.data == nullptr) return {};
-  SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &el));
+  SIMDATTN_CHECK(check_view(lse, Accept::kF32, kArgument<"lse">, &el));
   SIMDATTN_REQUIRE(lse.shape[0] == x.shape[0], Code::kShape, "lse.shape[0] != x.shape[0]");
-  SIMDATTN_APART("lse", el, "x, out", &ex, &eo);
-  return {};
+  return check_apart<"lse", "x, out">(el, {&ex, &eo});
 }
 
 Status check_masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring, const View<3>& lse) {
   ByteSet ex, eo, el;
-  SIMDATTN_CHECK(check_softmax_rows(x, out, &ex, &eo));
+  SIMDATTN_CHECK(check_rows(x, out, Accept::kF32, &ex, &eo));
+  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   const auto [batch, heads, n_q, n_kv] = x.shape;
-  const ScoringShape shape = {batch, batch, heads, n_q, n_kv};
-  SIMDATTN_CHECK(check_scoring(scoring, shape));
-  for (int64_t b = 0; b < batch; ++b) SIMDATTN_CHECK(check_sequence(scoring, b, n_kv));
   ProblemBytes arrays;
-  keep_scoring(scoring, shape, &arrays);
-  SIMDATTN_CHECK(arrays.check_apart(eo, kOutOverlaps));
+  SIMDATTN_CHECK(check_scoring(scoring, {batch, batch, heads, n_q, n_kv}, Data::kNeeded, &arrays));
+  for (int64_t b = 0; b < batch; ++b) SIMDATTN_CHECK(check_sequence(scoring, b, n_kv));
+  SIMDATTN_CHECK(check_apart<"out">(eo, arrays));
   if (lse.data == nullptr) return {};
-  SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &el));
+  SIMDATTN_CHECK(check_view(lse, Accept::kF32, kArgument<"lse">, &el));
   SIMDATTN_REQUIRE(same_numbers(lse.shape, {batch, heads, n_q}), Code::kShape,
                    "lse.shape: must be the first three sizes of x");
-  SIMDATTN_APART("lse", el, "x, out", &ex, &eo);
-  return arrays.check_apart(el, kLseOverlaps);
+  SIMDATTN_CHECK(check_apart<"lse", "x, out">(el, {&ex, &eo}));
+  return check_apart<"lse">(el, arrays);
 }
 
 Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
                              const ValueOptions& options, const Exec& exec, size_t needed) {
   ByteSet ep, ev, eo, memory;
   SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), Code::kRange, "options.arithmetic: not an Arithmetic");
-  SIMDATTN_CHECK(check_view(p, Accept::kF32, SIMDATTN_ARGUMENT("p"), &ep));
-  SIMDATTN_CHECK(check_view(v, Accept::kElements, SIMDATTN_ARGUMENT("v"), &ev));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
+  SIMDATTN_CHECK(check_view(p, Accept::kF32, kArgument<"p">, &ep));
+  SIMDATTN_CHECK(check_view(v, Accept::kElements, kArgument<"v">, &ev));
+  SIMDATTN_CHECK(check_view(out, Accept::kElements, kArgument<"out">, &eo));
   SIMDATTN_REQUIRE(v.shape[0] == p.shape[0], Code::kShape, "v.shape[0] != p.shape[0]");
   SIMDATTN_REQUIRE(v.shape[1] >= 1, Code::kShape, "v.shape[1]: there must be at least one value head");
   SIMDATTN_REQUIRE(group_of(p.shape[1], v.shape[1]) >= 0, Code::kShape,
@@ -171,19 +147,18 @@ Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const
   SIMDATTN_REQUIRE(v.shape[3] >= 1, Code::kShape, "v.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(same_numbers(out.shape, {p.shape[0], p.shape[1], p.shape[2], v.shape[3]}), Code::kShape,
                    "out.shape: must be [p.shape[0], p.shape[1], p.shape[2], v.shape[3]]");
-  SIMDATTN_APART("out", eo, "p, v", &ep, &ev);
+  SIMDATTN_CHECK(check_apart<"out", "p, v">(eo, {&ep, &ev}));
   if (options.arithmetic == Arithmetic::kF32) return {};
   SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  SIMDATTN_APART("exec.workspace", memory, "p, v, out", &ep, &ev, &eo);
-  return {};
+  return check_apart<"exec.workspace", "p, v, out">(memory, {&ep, &ev, &eo});
 }
 
 Status check_attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
                              const View<3>& lse, const float* sinks) {
   ByteSet ep, el, eo, es;
-  SIMDATTN_CHECK(check_view(parts, Accept::kElements, SIMDATTN_ARGUMENT("parts"), &ep));
-  SIMDATTN_CHECK(check_view(part_lse, Accept::kF32, SIMDATTN_ARGUMENT("part_lse"), &el));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, SIMDATTN_ARGUMENT("out"), &eo));
+  SIMDATTN_CHECK(check_view(parts, Accept::kElements, kArgument<"parts">, &ep));
+  SIMDATTN_CHECK(check_view(part_lse, Accept::kF32, kArgument<"part_lse">, &el));
+  SIMDATTN_CHECK(check_view(out, Accept::kElements, kArgument<"out">, &eo));
   const auto [n_parts, batch, heads, rows, dim] = parts.shape;
   SIMDATTN_REQUIRE(same_numbers(part_lse.shape, {n_parts, batch, heads, rows}), Code::kShape,
                    "part_lse.shape: must be the first four sizes of parts");
@@ -199,13 +174,12 @@ Status check_attention_merge(const ConstView<5>& parts, const ConstView<4>& part
   }
   SIMDATTN_REQUIRE(is_part || !share_bytes(eo, ep), Code::kOverlap, "out: overlaps parts without being one of them");
   const ByteSet sinks_bytes = ByteSet::of(sinks, heads * 4);
-  SIMDATTN_APART("out", eo, "part_lse, sinks", &el, &sinks_bytes);
+  SIMDATTN_CHECK(check_apart<"out", "part_lse, sinks">(eo, {&el, &sinks_bytes}));
   if (lse.data == nullptr) return {};
-  SIMDATTN_CHECK(check_view(lse, Accept::kF32, SIMDATTN_ARGUMENT("lse"), &es));
+  SIMDATTN_CHECK(check_view(lse, Accept::kF32, kArgument<"lse">, &es));
   SIMDATTN_REQUIRE(same_numbers(lse.shape, {batch, heads, rows}), Code::kShape,
                    "lse.shape: must be the first three sizes of out");
-  SIMDATTN_APART("lse", es, "parts, part_lse, out, sinks", &ep, &el, &eo, &sinks_bytes);
-  return {};
+  return check_apart<"lse", "parts, part_lse, out, sinks">(es, {&ep, &el, &eo, &sinks_bytes});
 }
 
 }  // namespace simdattn

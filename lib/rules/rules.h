@@ -6,14 +6,13 @@
 
 namespace simdattn {
 
-// Where a call has a workspace, `needed` says how many bytes of it are used. `empty` tells that there is nothing to write.
+// Where a call has a workspace, `needed` says how many bytes of it are used.
 
 // ---- Rows ------------------------------------------------------------------------------------------------------------
 
+/// `f32_alone`: there is no other arithmetic.
 Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
-                    const Exec& exec, size_t needed);
-Status check_gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
-                             const ScoreOptions& options);
+                    bool f32_alone, const Exec& exec, size_t needed);
 Status check_bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
                              const ScoreOptions& options, const Exec& exec, size_t needed);
 /// `needed` means nothing without projections.
@@ -25,7 +24,7 @@ Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const
                              const ValueOptions& options, const Exec& exec, size_t needed);
 Status check_attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
                              const View<3>& lse, const float* sinks);
-Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out, bool* empty);
+Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out);
 
 /// Largest block: a row of one is transformed on the stack.
 inline constexpr int64_t kMaxHadamardBlock = 4096;
@@ -37,7 +36,7 @@ constexpr int64_t hadamard_block(int64_t block, int64_t dim) {
   const int64_t largest = dim & -dim;
   return largest < kMaxHadamardBlock ? largest : kMaxHadamardBlock;
 }
-Status check_hadamard(const ConstView<4>& x, const View<4>& out, int64_t block, bool* empty);
+Status check_hadamard(const ConstView<4>& x, const View<4>& out, int64_t block);
 
 // ---- Rotation ---------------------------------------------------------------------------------------------------------
 
@@ -59,58 +58,47 @@ inline const float* table_row(const ConstView<2>& table, int64_t p) {
   return static_cast<const float*>(table.data) + (table.shape[1] == 0 ? 0 : p * table.stride[0]);
 }
 
+/// One index per row of a call.
+Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argument& argument, const char* shape,
+                     ByteSet* bytes);
+
 /// Whose rotation: of rope() itself, or a member of what another function takes. Sentences begin with the name of that.
 enum class Rotation : uint8_t { kRope, kAppend, kShift };
 /// A struct inside of another one has one size, and grows into `reserved`. Whole arguments may be of other versions:
 /// lib/api/sized.h.
 Status check_inside(const KeyRotation& r, Rotation of);
-Status check_reserved(const RopeOptions& options, Rotation of);
 /// Keys of `dim` numbers on their way into a cache.
 Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin);
 inline bool has_table(const KeyRotation& r) { return r.cos.data != nullptr || r.sin.data != nullptr; }
 
 Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
-                  const ConstView<2>& positions, const View<4>& out, const RopeOptions& options, bool* empty);
+                  const ConstView<2>& positions, const View<4>& out, const RopeOptions& options);
 
-/// The bytes of the rows of rope_direct().
-struct RopeDirectBytes {
-  ByteSet x;
-  ByteSet out;
-};
-/// What comes before the rules on the table's options.
-Status check_rope_direct_rows(const ConstView<4>& x, int64_t pairs, const View<4>& out, const RopeOptions& options,
-                              RopeDirectBytes* bytes);
-/// What comes after them. `axes`: of positions, as the options tell.
-Status check_rope_direct_positions(const ConstView<4>& x, const RopeTableOptions& table, int64_t axes,
-                                   const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
-                                   const RopeDirectBytes& bytes, const Exec& exec, size_t needed);
+Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
+                         const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
+                         const Exec& exec, size_t needed);
 
 // ---- Tables: of cos and sin, of the sinusoidal encoding, of ALiBi's slopes --------------------------------------------
 
+/// Axes of positions.
+inline int64_t axes_of(const RopeTableOptions& options) {
+  int64_t axes = 4;
+  while (axes > 1 && options.mrope_section[static_cast<size_t>(axes - 1)] == 0) --axes;
+  return axes;
+}
 /// Positions by axis, or first, first + 1, ... where they are absent; `outside`: the sentence about such a one.
 Status check_table_positions(const ConstView<3>& positions, int64_t first, int64_t n, const char* outside,
                              ByteSet* bytes);
-/// The options of a table with `pairs` columns. `table`: the argument is called so, not `options`.
+/// The options of a table with `pairs` columns, but for check_raised_theta(). `table`: the argument is called so, not `options`.
 Status check_rope_table_options(const RopeTableOptions& options, int64_t pairs, bool table);
 /// The natural logarithm of the theta that kDynamic makes of the given one.
 Status check_raised_theta(double ln_theta, bool table);
 /// True if an output shares bytes with an array of the options.
 bool overlaps_options(const ByteSet& output, const RopeTableOptions& options);
-/// rope_frequencies(), but for the options.
 Status check_rope_frequencies(const double* inv_freq, int64_t pairs, const double* attention_factor,
                               const RopeTableOptions& options);
-
-/// The bytes of the outputs of rope_table().
-struct RopeTableBytes {
-  ByteSet cos;
-  ByteSet sin;
-};
-/// What comes before the rules on the options.
-Status check_rope_table_outputs(const View<2>& cos, const View<2>& sin, RopeTableBytes* bytes);
-/// What comes after them. `axes`: of positions, as the options tell.
-Status check_rope_table_positions(const View<2>& cos, const RopeTableOptions& options, int64_t axes,
-                                  const ConstView<2>& positions, int64_t first, const RopeTableBytes& bytes);
-
+Status check_rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options,
+                        const ConstView<2>& positions, int64_t first);
 Status check_sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first);
 Status check_alibi_slopes(int64_t heads, const float* slopes);
 
@@ -159,7 +147,7 @@ class AppendedRows {
 Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
                     const AppendOptions& options);
 Status check_dequantise(const ConstKv& kv, int64_t first, const View<4>& out);
-Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope, bool* empty);
+Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope);
 
 }  // namespace simdattn
 

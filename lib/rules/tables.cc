@@ -147,7 +147,7 @@ Status check_table_positions(const ConstView<3>& positions, int64_t first, int64
                      outside);
     return {};
   }
-  SIMDATTN_CHECK(check_view(positions, Accept::kIndex, SIMDATTN_ARGUMENT("positions"), bytes));
+  SIMDATTN_CHECK(check_view(positions, Accept::kIndex, kArgument<"positions">, bytes));
   const auto [axes, batch, rows] = positions.shape;
   for (int64_t axis = 0; axis < axes; ++axis) {
     for (int64_t b = 0; b < batch; ++b) {
@@ -174,44 +174,40 @@ Status check_rope_frequencies(const double* inv_freq, int64_t pairs, const doubl
   const ByteSet out = ByteSet::of(inv_freq, pairs * static_cast<int64_t>(sizeof(double)));
   const ByteSet factor = ByteSet::of(attention_factor, sizeof(double));
   SIMDATTN_REQUIRE(!overlaps_options(out, options), Code::kOverlap, "inv_freq: overlaps an array of options");
-  SIMDATTN_APART("attention_factor", factor, "inv_freq", &out);
+  SIMDATTN_CHECK(check_apart<"attention_factor", "inv_freq">(factor, {&out}));
   SIMDATTN_REQUIRE(!overlaps_options(factor, options), Code::kOverlap,
                    "attention_factor: overlaps an array of options");
-  return {};
+  return check_rope_table_options(options, pairs, false);
 }
 
-Status check_rope_table_outputs(const View<2>& cos, const View<2>& sin, RopeTableBytes* bytes) {
-  SIMDATTN_CHECK(check_view(cos, Accept::kF32, SIMDATTN_ARGUMENT("cos"), &bytes->cos));
-  SIMDATTN_CHECK(check_view(sin, Accept::kF32, SIMDATTN_ARGUMENT("sin"), &bytes->sin));
-  SIMDATTN_REQUIRE(same_shape(cos, sin), Code::kShape, "sin.shape != cos.shape");
-  const int64_t columns = cos.shape[1];
+Status check_rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options,
+                        const ConstView<2>& positions, int64_t first) {
+  ByteSet ec, es, read;
+  SIMDATTN_CHECK(check_view(cos, Accept::kF32, kArgument<"cos">, &ec));
+  SIMDATTN_CHECK(check_view(sin, Accept::kF32, kArgument<"sin">, &es));
+  SIMDATTN_REQUIRE(same_numbers(cos.shape, sin.shape), Code::kShape, "sin.shape != cos.shape");
+  const auto [n, columns] = cos.shape;
   SIMDATTN_REQUIRE(columns >= 1 && columns <= kMaxColumns, Code::kShape, "cos.shape[1]: must be in 1 .. 2^20");
-  return {};
-}
-
-Status check_rope_table_positions(const View<2>& cos, const RopeTableOptions& options, int64_t axes,
-                                  const ConstView<2>& positions, int64_t first, const RopeTableBytes& bytes) {
-  ByteSet read;
-  const int64_t n = cos.shape[0];
+  SIMDATTN_CHECK(check_rope_table_options(options, columns, false));
   if (positions.data != nullptr) {
     SIMDATTN_REQUIRE(positions.shape[1] == n, Code::kShape, "positions.shape[1] != cos.shape[0]");
-    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes, Code::kShape,
+    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes_of(options), Code::kShape,
                      "positions.shape[0]: must be 1 or the number of position axes in options.mrope_section");
   }
   const ConstView<3> one_batch(positions.data, positions.dtype, {positions.shape[0], 1, positions.shape[1]},
                                {positions.stride[0], 0, positions.stride[1]});
   SIMDATTN_CHECK(check_table_positions(one_batch, first, n, "first: every position must be in (-2^31, 2^31)", &read));
-  SIMDATTN_APART("sin", bytes.sin, "cos", &bytes.cos);
-  SIMDATTN_APART("positions", read, "cos, sin", &bytes.cos, &bytes.sin);
-  SIMDATTN_REQUIRE(!overlaps_options(bytes.cos, options), Code::kOverlap, "cos: overlaps an array of options");
-  SIMDATTN_REQUIRE(!overlaps_options(bytes.sin, options), Code::kOverlap, "sin: overlaps an array of options");
+  SIMDATTN_CHECK(check_apart<"sin", "cos">(es, {&ec}));
+  SIMDATTN_CHECK(check_apart<"positions", "cos, sin">(read, {&ec, &es}));
+  SIMDATTN_REQUIRE(!overlaps_options(ec, options), Code::kOverlap, "cos: overlaps an array of options");
+  SIMDATTN_REQUIRE(!overlaps_options(es, options), Code::kOverlap, "sin: overlaps an array of options");
   return {};
 }
 
 Status check_sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first) {
   ByteSet bytes;
   ByteSet read;
-  SIMDATTN_CHECK(check_view(out, Accept::kF32, SIMDATTN_ARGUMENT("out"), &bytes));
+  SIMDATTN_CHECK(check_view(out, Accept::kF32, kArgument<"out">, &bytes));
   const auto [n, d] = out.shape;
   SIMDATTN_REQUIRE(d >= 1 && d <= kMaxColumns, Code::kShape, "out.shape[1]: must be in 1 .. 2^20");
   SIMDATTN_REQUIRE(within(base, 1, kMaxTheta), Code::kRange, "base: must be in [1, 1e15]");
@@ -222,8 +218,7 @@ Status check_sinusoidal_table(const View<2>& out, double base, const ConstView<1
   SIMDATTN_CHECK(check_table_positions(one_axis, first, n, "first: every position must be in (-2^31, 2^31)", &read));
   SIMDATTN_REQUIRE(given || positions.shape[0] == 0, Code::kNullPointer,
                    "positions.data: null although its shape is not empty");
-  SIMDATTN_APART("positions", read, "out", &bytes);
-  return {};
+  return check_apart<"positions", "out">(read, {&bytes});
 }
 
 Status check_alibi_slopes(int64_t heads, const float* slopes) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 #include "include/simdattn/simdattn.h"
@@ -17,11 +18,11 @@ inline constexpr int64_t kMaxSize = (int64_t{1} << 30) - 1;
 /// Largest |offset|.
 inline constexpr int64_t kMaxOffset = int64_t{1} << 30;
 
-#define SIMDATTN_CHECK(expression)                                        \
-  do {                                                                    \
-    if (const ::simdattn::Status status_ = (expression); !status_.ok()) { \
-      return status_;                                                     \
-    }                                                                     \
+#define SIMDATTN_CHECK(...)                                                \
+  do {                                                                     \
+    if (const ::simdattn::Status status_ = (__VA_ARGS__); !status_.ok()) { \
+      return status_;                                                      \
+    }                                                                      \
   } while (false)
 
 #define SIMDATTN_REQUIRE(condition, code, sentence)              \
@@ -29,28 +30,52 @@ inline constexpr int64_t kMaxOffset = int64_t{1} << 30;
     if (!(condition)) return ::simdattn::Status{code, sentence}; \
   } while (false)
 
+/// A text as a template argument.
+template <size_t kSize>
+struct Text {
+  char text[kSize];
+  constexpr Text(const char (&of)[kSize]) {
+    for (size_t i = 0; i < kSize; ++i) text[i] = of[i];
+  }
+  constexpr operator std::string_view() const { return {text, kSize - 1}; }
+};
+
+/// A sentence: one text after the other. A constant: no call puts sentences together.
+template <Text... kParts>
+inline constexpr auto kSentence = [] {
+  std::array<char, (sizeof(kParts) + ...)> text{};
+  char* end = text.data();
+  for (const std::string_view part : {std::string_view(kParts)...}) {
+    for (const char c : part) *end++ = c;
+  }
+  return text;
+}();
+
 /// How many names "a, b, c" has.
 constexpr size_t names_in(std::string_view names) {
   size_t n = 1;
   for (const char c : names) n += c == ',';
   return n;
 }
-/// A sentence about each name of such a list: `before`, the name, `after`. A constant: no call puts sentences together.
+/// A sentence about each name of such a list: what comes before it, the name, what comes after it.
 template <size_t kNames>
 struct Sentences {
   char text[kNames][64] = {};
 
-  consteval Sentences(std::string_view before, std::string_view names, std::string_view after = "") {
+  consteval Sentences(std::string_view subject, std::string_view verb, std::string_view names, std::string_view after) {
     for (auto& sentence : text) {
       const std::string_view name = names.substr(0, names.find(','));
       char* end = sentence;
-      for (const std::string_view part : {before, name, after}) {
+      for (const std::string_view part : {subject, verb, name, after}) {
         for (const char c : part) *end++ = c;
       }
       names.remove_prefix(name.size() == names.size() ? name.size() : name.size() + 2);
     }
   }
 };
+/// That an output shares bytes with each array of a list.
+template <Text kOutput, Text kNames>
+inline constexpr Sentences<names_in(kNames)> kOverlaps(kOutput, ": overlaps ", kNames, "");
 
 constexpr bool is_arithmetic(Arithmetic a) { return a >= Arithmetic::kF32 && a <= Arithmetic::kInt8; }
 
@@ -63,31 +88,20 @@ struct Argument {
   const char* range;
   const char* self_overlap;
 };
-#define SIMDATTN_ARGUMENT_TEXT(name)                                                     \
-  ::simdattn::Argument{name ".data: null although its shape is not empty",               \
-                       name ".dtype: not a type accepted here",                          \
-                       name ".shape: every size must be in 0 .. 2^30 - 1",               \
-                       name ".stride: the last dimension must be contiguous (stride 1)", \
-                       name ".stride: too large for 64-bit addresses",                   \
-                       name ".stride: elements of an output must not coincide"}
-/// A constant: no call puts the sentences together.
-#define SIMDATTN_ARGUMENT(name)                                                 \
-  ([]() -> const ::simdattn::Argument& {                                        \
-    static constexpr ::simdattn::Argument kText = SIMDATTN_ARGUMENT_TEXT(name); \
-    return kText;                                                               \
-  }())
+template <Text kName>
+inline constexpr Argument kArgument = {
+    kSentence<kName, ".data: null although its shape is not empty">.data(),
+    kSentence<kName, ".dtype: not a type accepted here">.data(),
+    kSentence<kName, ".shape: every size must be in 0 .. 2^30 - 1">.data(),
+    kSentence<kName, ".stride: the last dimension must be contiguous (stride 1)">.data(),
+    kSentence<kName, ".stride: too large for 64-bit addresses">.data(),
+    kSentence<kName, ".stride: elements of an output must not coincide">.data()};
 
-/// That `written`, the bytes of what `output` names, shares none with arrays of which `names` are the names in the same order.
-#define SIMDATTN_APART(output, written, names, ...)                                                             \
-  do {                                                                                                          \
-    static constexpr ::simdattn::Sentences<::simdattn::names_in(names)> kOverlaps(output ": overlaps ", names); \
-    SIMDATTN_CHECK(::simdattn::check_apart(written, {__VA_ARGS__}, kOverlaps));                                 \
-  } while (false)
-template <size_t kArrays>
-Status check_apart(const ByteSet& written, const ByteSet* const (&arrays)[kArrays],
-                   const Sentences<kArrays>& overlaps) {
-  for (size_t i = 0; i < kArrays; ++i) {
-    SIMDATTN_REQUIRE(!share_bytes(*arrays[i], written), Code::kOverlap, overlaps.text[i]);
+/// That `written`, the bytes of kOutput, shares none with arrays of which kNames are the names in the same order.
+template <Text kOutput, Text kNames>
+Status check_apart(const ByteSet& written, const ByteSet* const (&arrays)[names_in(kNames)]) {
+  for (size_t i = 0; i < names_in(kNames); ++i) {
+    SIMDATTN_REQUIRE(!share_bytes(*arrays[i], written), Code::kOverlap, (kOverlaps<kOutput, kNames>.text[i]));
   }
   return {};
 }
@@ -125,24 +139,22 @@ inline int64_t group_of(int64_t heads, int64_t kv_heads) {
   return group * kv_heads == heads ? group : -1;
 }
 
-/// True if both views are the same elements (an in-place call).
-template <int kRank, bool kA, bool kB>
-bool same_elements(const BasicView<kRank, kA>& a, const BasicView<kRank, kB>& b) {
-  return a.data == b.data && a.dtype == b.dtype && same_numbers(a.stride, b.stride);
+/// `x`, and `out` of its shape.
+template <int kRank>
+Status check_rows(const ConstView<kRank>& x, const View<kRank>& out, Accept accept, ByteSet* x_bytes,
+                  ByteSet* out_bytes) {
+  SIMDATTN_CHECK(check_view(x, accept, kArgument<"x">, x_bytes));
+  SIMDATTN_CHECK(check_view(out, accept, kArgument<"out">, out_bytes));
+  SIMDATTN_REQUIRE(same_numbers(x.shape, out.shape), Code::kShape, "out.shape != x.shape");
+  return {};
 }
-
-/// That `out` is x, or shares no byte with it.
+/// That `out` is x (an in-place call), or shares no byte with it.
 template <int kRank>
 Status check_in_place(const BasicView<kRank, true>& x, const BasicView<kRank, false>& out, const ByteSet& x_bytes,
                       const ByteSet& out_bytes) {
-  SIMDATTN_REQUIRE(same_elements(x, out) || !share_bytes(out_bytes, x_bytes), Code::kOverlap,
-                   "out: overlaps x without being x");
+  const bool is_x = x.data == out.data && x.dtype == out.dtype && same_numbers(x.stride, out.stride);
+  SIMDATTN_REQUIRE(is_x || !share_bytes(out_bytes, x_bytes), Code::kOverlap, "out: overlaps x without being x");
   return {};
-}
-
-template <int kRank, bool kA, bool kB>
-bool same_shape(const BasicView<kRank, kA>& a, const BasicView<kRank, kB>& b) {
-  return same_numbers(a.shape, b.shape);
 }
 
 /// The stride of a dimension, 0 where it has one element: what such a stride holds means nothing and may be anything.

@@ -23,18 +23,17 @@ constexpr uint64_t kPlanMark = 0x6E6C7061'6E747461u;
 /// What AttentionPlan::internal holds.
 struct PlanState {
   uint64_t mark;
-  const Target* target;
   Attention problem;
   Division division;
   OperandBytes operands;
+  PlannedTasks tasks;
   int64_t groups;
   int64_t group_size;  // sequences of a group
-  bool has_data;       // every pointer that a run needs is there
   struct Group {
-    int64_t first_row_block;
-    int64_t first_task;  // differs where splits are tasks
-    uint64_t lengths;    // digest
-    int64_t first(bool splits) const { return splits ? first_task : first_row_block; }
+    int64_t first_task;
+    int64_t first_row_block;  // the same, but where splits are tasks
+    uint64_t lengths;         // digest
+    int64_t first(bool reduce) const { return reduce ? first_row_block : first_task; }
   } group[kMaxGroups];
   ProblemBytes bytes;  // which memory of a range may not touch
 
@@ -73,44 +72,34 @@ OperandBytes operand_bytes(const UKernels& uk, const Attention& a, const Divisio
 
 /// True if what a run reads and writes is there.
 bool has_data(const Attention& a) {
-  const auto needs = [](const auto& view) {
-    for (const int64_t n : view.shape) {
-      if (n == 0) return false;
-    }
-    return view.data == nullptr;
-  };
+  const auto view = [](const ConstView<4>& v) { return v.data != nullptr || is_empty(v); };
   const auto store = [](const ConstKv& kv) {
-    const int64_t units = kv.page_size > 0 ? kv.n_pages : kv.batch;
-    return units > 0 && kv.heads > 0 && kv.tokens > 0 &&
-           (kv.data == nullptr || (writes_scales(kv.type) && kv.scales == nullptr));
+    const bool empty = (kv.page_size > 0 ? kv.n_pages : kv.batch) <= 0 || kv.heads <= 0 || kv.tokens <= 0;
+    return (empty || (kv.data != nullptr && (kv.scales != nullptr || !writes_scales(kv.type)))) &&
+           (kv.page_size == 0 || kv.block_table != nullptr || kv.batch == 0);
   };
   const bool output = a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr;
-  return output && !needs(a.q) && !store(a.k) && !store(a.v) && !needs(a.scoring.bias) && !needs(a.scoring.keep) &&
-         (a.scoring.bits.columns == 0 || a.scoring.bits.data != nullptr) &&
-         (a.k.page_size == 0 || a.k.block_table != nullptr || a.k.batch == 0) &&
-         (a.v.page_size == 0 || a.v.block_table != nullptr || a.v.batch == 0);
+  return output && view(a.q) && store(a.k) && store(a.v) && view(a.scoring.bias) && view(a.scoring.keep) &&
+         (a.scoring.bits.columns == 0 || a.scoring.bits.data != nullptr);
 }
 
 /// What ranges of tasks and of reductions have in common. `*state`: the plan's; `*group`: where the range begins.
 Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool reduce, const void* partial,
                    size_t partial_size, const Exec& exec, const PlanState** state, int64_t* group) {
-  SIMDATTN_CHECK(check_planned_size(plan));
+  if (plan.struct_size != sizeof plan) return kPlanOfOthers;
   const PlanState* s = *state = state_of(plan);
-  if (s == nullptr) return check_task_range(plan, nullptr, first, last, reduce, partial, partial_size, exec);
-  const Division& d = s->division;
-  const PlannedTasks planned = {s->target, s->has_data, d.split, d.tasks, d.reduce_tasks};
-  SIMDATTN_CHECK(check_task_range(plan, &planned, first, last, reduce, partial, partial_size, exec));
+  if (s == nullptr) return kNoPlan;
+  SIMDATTN_CHECK(check_task_range(plan, s->tasks, first, last, reduce, partial, partial_size, exec));
   if (first == last) return {};
-  SIMDATTN_CHECK(
-      check_attention_memory(s->bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(plan.workspace_bytes)),
-                             ByteSet::of(d.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
-  const bool splits = d.split && !reduce;
+  SIMDATTN_CHECK(check_attention_memory(
+      s->bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(plan.workspace_bytes)),
+      ByteSet::of(s->tasks.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
   int64_t g = 0;
-  while (g + 1 < s->groups && s->group[g + 1].first(splits) <= first) ++g;
-  for (*group = g; g < s->groups && (g == *group || s->group[g].first(splits) < last); ++g) {
+  while (g + 1 < s->groups && s->group[g + 1].first(reduce) <= first) ++g;
+  for (*group = g; g < s->groups && (g == *group || s->group[g].first(reduce) < last); ++g) {
     const int64_t begin = g * s->group_size;
-    const int64_t end = std::min(begin + s->group_size, d.sizes.sequences);
-    SIMDATTN_CHECK(check_planned_lengths(digest_of(s->problem, begin, end) == s->group[g].lengths));
+    const int64_t end = std::min(begin + s->group_size, s->division.sizes.sequences);
+    if (digest_of(s->problem, begin, end) != s->group[g].lengths) return kChangedLengths;
   }
   return {};
 }
@@ -122,8 +111,7 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
   SIMDATTN_CHECK(resolve(exec, &uk));
   ProblemBytes bytes;
   Division d;
-  SIMDATTN_CHECK(check_attention_inputs(a, Data::kNeeded, &d.sizes, &bytes));
-  SIMDATTN_CHECK(check_attention_outputs(a, d.sizes, Data::kNeeded, &bytes));
+  SIMDATTN_CHECK(check_attention(a, Data::kNeeded, &d.sizes, &bytes));
   const Environment environment;
   SIMDATTN_CHECK(divide(a, Threads::kOne, &d));
   for (int64_t s = 0; has_pages(a) && s < d.sizes.sequences; ++s) {
@@ -137,7 +125,7 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
 
   const KernelHooks hooks(kernels_of(*uk, a.arithmetic, d));
   const AttentionRun run = {a, d, *uk, {operands, d.sizes.d_v, exec.workspace}};
-  TaskIterator at(a, d, false, 0, 0);
+  TaskIterator at(a, d, 0, 0);
   for (int64_t t = 0; t < d.row_blocks; ++t, at.next()) run_row_block(run, at.row_block());
   return {};
 }
@@ -145,23 +133,21 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
 Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Exec& exec) {
   const Target* target = nullptr;
   SIMDATTN_CHECK(resolve(exec, &target));
-  SIMDATTN_CHECK(check_plan_size(*plan));
+  if (plan->struct_size != sizeof *plan) return kPlanOfOtherSize;
   const Data data = has_data(a) ? Data::kNeeded : Data::kLater;
   ProblemBytes bytes;
   Division d;
-  SIMDATTN_CHECK(check_attention_inputs(a, data, &d.sizes, &bytes));
-  SIMDATTN_CHECK(check_attention_outputs(a, d.sizes, data, &bytes));
+  SIMDATTN_CHECK(check_attention(a, data, &d.sizes, &bytes));
   SIMDATTN_CHECK(divide(a, Threads::kSeveral, &d));
   const size_t partial = d.split ? Partials(d, nullptr).bytes(d.tasks) : 0;
-  SIMDATTN_CHECK(check_partial_bytes(d.split, partial));
+  if (d.split && partial == 0) return kPartialsTooLarge;
 
   PlanState* s = new (plan->internal.data()) PlanState;
-  s->target = target;
   s->problem = a;
   s->bytes = bytes;
   s->division = d;
   s->operands = operand_bytes(*target->kernels, a, d);
-  s->has_data = data == Data::kNeeded;
+  s->tasks = {target, data == Data::kNeeded, d.split, d.tasks, d.reduce_tasks};
   const int64_t sequences = d.sizes.sequences;
   s->group_size = std::max((sequences + kMaxGroups - 1) / kMaxGroups, int64_t{1});
   s->groups = (sequences + s->group_size - 1) / s->group_size;
@@ -170,11 +156,11 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   for (int64_t g = 0; g < s->groups; ++g) {
     const int64_t first = g * s->group_size;
     const int64_t last = std::min(first + s->group_size, sequences);
-    s->group[g] = {row_blocks, tasks, digest_of(a, first, last)};
+    s->group[g] = {tasks, row_blocks, digest_of(a, first, last)};
     const int64_t alike = are_alike(a) ? last - first : 1;
     for (int64_t q = first; q < last; q += alike) {
       row_blocks += tasks_of(a, d, false, q) * alike;
-      if (d.split) tasks += tasks_of(a, d, true, q) * alike;
+      tasks += tasks_of(a, d, d.split, q) * alike;
     }
   }
   plan->tasks = d.tasks;
@@ -186,17 +172,17 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
 }
 
 Status drivers::attention_bind(const Attention& a, AttentionPlan* plan) {
-  SIMDATTN_CHECK(check_plan_size(*plan));
+  if (plan->struct_size != sizeof *plan) return kPlanOfOtherSize;
   auto* s = const_cast<PlanState*>(state_of(*plan));
-  SIMDATTN_CHECK(check_bound_problem(a, s == nullptr ? nullptr : &s->problem));
+  if (s == nullptr) return kNoPlan;
+  SIMDATTN_CHECK(check_bound_problem(a, s->problem));
   AttentionSizes sizes;
   ProblemBytes bytes;
-  SIMDATTN_CHECK(check_attention_inputs(a, Data::kNeeded, &sizes, &bytes));
-  SIMDATTN_CHECK(check_attention_outputs(a, sizes, Data::kNeeded, &bytes));
-  SIMDATTN_CHECK(check_bound_data(has_data(a) || s->division.tasks == 0));
+  SIMDATTN_CHECK(check_attention(a, Data::kNeeded, &sizes, &bytes));
+  if (!has_data(a) && s->tasks.tasks > 0) return kNoDataYet;
   s->problem = a;
   s->bytes = bytes;
-  s->has_data = true;
+  s->tasks.has_data = true;
   return {};
 }
 
@@ -208,7 +194,7 @@ Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_
   if (first == last) return {};
   const Attention& a = s->problem;
   const Division& d = s->division;
-  TaskIterator at(a, d, d.split, g * s->group_size, first - s->group[g].first(d.split));
+  TaskIterator at(a, d, g * s->group_size, first - s->group[g].first_task);
   TaskIterator ahead = at;
   RowBlockIndex done = {-1, 0, 0};
   for (int64_t t = first; has_pages(a) && t < last; ++t, ahead.next()) {
@@ -218,8 +204,8 @@ Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_
     const int64_t end = std::min(index.first_row + d.row_block, sequence_of(a, index.sequence).n_q * d.sizes.group);
     SIMDATTN_CHECK(check_pages(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
   }
-  const KernelHooks hooks(kernels_of(*s->target->kernels, a.arithmetic, d));
-  const AttentionRun run = {a, d, *s->target->kernels, s->memory(exec.workspace)};
+  const KernelHooks hooks(kernels_of(*s->tasks.target->kernels, a.arithmetic, d));
+  const AttentionRun run = {a, d, *s->tasks.target->kernels, s->memory(exec.workspace)};
   const Partials partials(d, partial);
   for (int64_t t = first; t < last; ++t, at.next()) {
     if (d.split) run_split(run, at.row_block(), at.split(), partials.of_task(t));
@@ -234,15 +220,15 @@ Status drivers::attention_reduce(const AttentionPlan& plan, int64_t first, int64
   int64_t g = 0;
   SIMDATTN_CHECK(check_range(plan, first, last, true, partial, partial_size, exec, &s, &g));
   if (first == last) return {};
-  const AttentionRun run = {s->problem, s->division, *s->target->kernels, s->memory(exec.workspace)};
+  const AttentionRun run = {s->problem, s->division, *s->tasks.target->kernels, s->memory(exec.workspace)};
   const Partials partials(s->division, partial);
-  TaskIterator at(s->problem, s->division, true, g * s->group_size, 0);
+  TaskIterator at(s->problem, s->division, g * s->group_size, 0);
   int64_t task = s->group[g].first_task;
   for (int64_t t = s->group[g].first_row_block; t < last; ++t) {
     const Interval splits = at.splits();
     if (t >= first) reduce_splits(run, at.row_block(), splits, partials, task);
     task += splits.hi - splits.lo;
-    for (int64_t split = splits.lo; split < splits.hi; ++split) at.next();
+    at.next(splits.hi - splits.lo);
   }
   return {};
 }

@@ -118,7 +118,7 @@ Status divide(const Attention& a, Threads threads, Division* division) {
     most_rows = std::max(most_rows, rows);
     tokens += q.rules.length - oldest_token(a, q.rules.length);
   }
-  SIMDATTN_CHECK(check_task_count(too_many));
+  if (too_many) return kTooManyTasks;
   const double bytes = static_cast<double>(tokens) * static_cast<double>(alike) * static_cast<double>(sizes.kv_heads) *
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
   d.fetch = fetch_of(bytes, kStreamBytes);
@@ -157,48 +157,35 @@ Status check_pages(const Attention& a, const Division& d, int64_t s, int64_t fir
   return {};
 }
 
-TaskIterator::TaskIterator(const Attention& a, const Division& division, bool splits, int64_t sequence, int64_t task)
-    : a_(a), division_(division), by_split_(splits), sequence_(sequence) {
-  const int64_t sequences = division.sizes.sequences;
-  while (sequence_ < sequences) {
-    const int64_t here = tasks_of(a, division, splits, sequence_);
-    if (task < here) break;
-    const int64_t passed = !are_alike(a) ? 1 : here == 0 ? sequences - sequence_ : task / here;
-    sequence_ += passed;
-    task -= passed * here;
-  }
-  if (sequence_ >= sequences) return;
-  enter_sequence();
-  const int64_t n_splits = splits_.hi - splits_.lo;
-  split_ = splits_.lo + task % n_splits;
-  block_ = task / n_splits % n_blocks_;
-  kv_head_ = task / n_splits / n_blocks_;
+TaskIterator::TaskIterator(const Attention& a, const Division& division, int64_t sequence, int64_t task)
+    : a_(a), division_(division), sequence_(sequence), task_(task) {
+  skip_sequences();
 }
 
-void TaskIterator::enter_sequence() {
-  if (sequence_ >= division_.sizes.sequences) return;
-  const Sequence q = sequence_of(a_, sequence_);
-  n_blocks_ = row_blocks_of(division_, q.n_q * division_.sizes.group);
-  if (by_split_) splits_ = task_splits(a_, q.rules.length);
-  split_ = splits_.lo;
+void TaskIterator::skip_sequences() {
+  const int64_t sequences = division_.sizes.sequences;
+  const bool alike = are_alike(a_);
+  while (sequence_ < sequences) {
+    const Sequence q = sequence_of(a_, sequence_);
+    const int64_t n_blocks = row_blocks_of(division_, q.n_q * division_.sizes.group);
+    const Interval splits = division_.split ? task_splits(a_, q.rules.length) : Interval{0, 1};
+    const int64_t here = division_.sizes.kv_heads * n_blocks * (splits.hi - splits.lo);
+    if (task_ < here) {
+      n_blocks_ = n_blocks;
+      splits_ = splits;
+      here_ = here;
+      return;
+    }
+    const int64_t passed = !alike ? 1 : here == 0 ? sequences - sequence_ : task_ / here;
+    sequence_ += passed;
+    task_ -= passed * here;
+  }
 }
 
 RowBlockIndex TaskIterator::row_block() const {
-  const int64_t block = block_ % 2 == 0 ? block_ / 2 : n_blocks_ - 1 - block_ / 2;
-  return {sequence_, kv_head_, block * division_.row_block};
-}
-
-void TaskIterator::next() {
-  if (++split_ < splits_.hi) return;
-  split_ = splits_.lo;
-  if (++block_ < n_blocks_) return;
-  block_ = 0;
-  if (++kv_head_ < division_.sizes.kv_heads) return;
-  kv_head_ = 0;
-  do {
-    ++sequence_;
-    enter_sequence();
-  } while (sequence_ < division_.sizes.sequences && n_blocks_ == 0);
+  const int64_t block = task_ / (splits_.hi - splits_.lo);
+  const int64_t i = block % n_blocks_;
+  return {sequence_, block / n_blocks_, (i % 2 == 0 ? i / 2 : n_blocks_ - 1 - i / 2) * division_.row_block};
 }
 
 int64_t tasks_of(const Attention& a, const Division& d, bool splits, int64_t s) {

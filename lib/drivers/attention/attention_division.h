@@ -65,23 +65,25 @@ Status divide(const Attention& a, Threads threads, Division* division);
 /// second to last, ..., so that any contiguous range of tasks of a causal problem has its share of long and short ones.
 class TaskIterator {
  public:
-  /// At `task` tasks after the first one of sequence `sequence`. `splits`: whether splits are tasks of their own.
-  TaskIterator(const Attention& a, const Division& division, bool splits, int64_t sequence, int64_t task);
+  /// At `task` tasks after the first one of sequence `sequence`.
+  TaskIterator(const Attention& a, const Division& division, int64_t sequence, int64_t task);
   RowBlockIndex row_block() const;
-  int64_t split() const { return split_; }
+  int64_t split() const { return splits_.lo + task_ % (splits_.hi - splits_.lo); }
   Interval splits() const { return splits_; }  // of the sequence
-  void next();
+  void next(int64_t tasks = 1) {
+    task_ += tasks;
+    if (task_ >= here_) skip_sequences();
+  }
 
  private:
-  void enter_sequence();
+  /// To the sequence that has the task.
+  void skip_sequences();
 
   const Attention& a_;
   const Division& division_;
-  bool by_split_;
   int64_t sequence_;
-  int64_t kv_head_ = 0;
-  int64_t block_ = 0;
-  int64_t split_ = 0;
+  int64_t task_;  // of the sequence, which has
+  int64_t here_ = 0;
   int64_t n_blocks_ = 0;
   Interval splits_ = {0, 1};
 };

@@ -157,9 +157,8 @@ void shift_ring(const Shift& shift, int64_t sequence, int64_t ring, int64_t firs
 
 Status drivers::kv_shift(const UKernels& uk, const Kv& kv, int64_t first, int64_t last, int64_t delta,
                          const KeyRotation& rope) {
-  bool empty = false;
-  SIMDATTN_CHECK(check_kv_shift(kv, first, last, delta, rope, &empty));
-  if (delta == 0 || first == last || empty) return {};
+  SIMDATTN_CHECK(check_kv_shift(kv, first, last, delta, rope));
+  if (delta == 0 || first == last || kv.heads == 0) return {};
 
   const bool rotate = rope.cos.data != nullptr || rope.sin.data != nullptr;
   RopeHeads rotation = rotation_of(rope.options, kv.dim, rotate ? rope.cos.shape[1] : 0);

@@ -195,9 +195,8 @@ float scaled_frequency_f32(const RopeScaling& s, int64_t c) {
   return o.freq_factors.empty() ? inv : inv / static_cast<float>(o.freq_factors[c]);
 }
 
-/// Checks the options of a table with `pairs` columns. `table`: the argument is called so, not `options`.
+/// Of the options of a table with `pairs` columns. `table`: the argument is called so, not `options`.
 [[gnu::cold]] Status resolve_rope_scaling(const RopeTableOptions& o, int64_t pairs, bool table, RopeScaling* s) {
-  SIMDATTN_CHECK(check_rope_table_options(o, pairs, table));
   s->options = &o;
   s->pairs = pairs;
   s->factor = o.factor != 0 ? o.factor : 1;
@@ -223,9 +222,7 @@ float scaled_frequency_f32(const RopeScaling& s, int64_t c) {
     s->theta_f32 = static_cast<float>(changed ? exp(s->ln_theta).hi : o.rope_theta);
     s->ln_theta_f32 = log(DoubleDouble(static_cast<double>(s->theta_f32)));
   }
-  s->axes = 1;
-  for (size_t k = 0; k < o.mrope_section.size(); ++k)
-    if (o.mrope_section[k] != 0) s->axes = static_cast<int64_t>(k) + 1;
+  s->axes = axes_of(o);
   return {};
 }
 
@@ -301,12 +298,10 @@ Status drivers::rope_frequencies(double* inv_freq, int64_t pairs, double* attent
 
 Status drivers::rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options,
                            const ConstView<2>& positions, int64_t first) {
-  RopeTableBytes bytes;
-  SIMDATTN_CHECK(check_rope_table_outputs(cos, sin, &bytes));
+  SIMDATTN_CHECK(check_rope_table(cos, sin, options, positions, first));
   const auto [n, columns] = cos.shape;
   RopeScaling s;
   SIMDATTN_CHECK(resolve_rope_scaling(options, columns, false, &s));
-  SIMDATTN_CHECK(check_rope_table_positions(cos, options, s.axes, positions, first, bytes));
 
   const bool given = positions.data != nullptr;
   const bool one_axis = !given || positions.shape[0] == 1;
@@ -328,9 +323,8 @@ Status drivers::rope_table(const View<2>& cos, const View<2>& sin, const RopeTab
 
 Status drivers::rope(const UKernels& uk, const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
                      const ConstView<2>& positions, const View<4>& out, const RopeOptions& options) {
-  bool empty = false;
-  SIMDATTN_CHECK(check_rope(x, cos, sin, positions, out, options, &empty));
-  if (empty) return {};
+  SIMDATTN_CHECK(check_rope(x, cos, sin, positions, out, options));
+  if (is_empty(out)) return {};
 
   const Environment environment;
   RopeHeads call = rotation_of(options, x.shape[3], cos.shape[1]);
@@ -352,13 +346,10 @@ size_t drivers::rope_direct_workspace(int64_t pairs) {
 Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
                             const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
                             const Exec& exec) {
-  RopeDirectBytes bytes;
-  SIMDATTN_CHECK(check_rope_direct_rows(x, pairs, out, options, &bytes));
+  SIMDATTN_CHECK(check_rope_direct(x, pairs, table, positions, out, options, exec, rope_direct_workspace(pairs)));
   RopeScaling scaling;
   SIMDATTN_CHECK(resolve_rope_scaling(table, pairs, true, &scaling));
-  SIMDATTN_CHECK(check_rope_direct_positions(x, table, scaling.axes, positions, out, options, bytes, exec,
-                                             rope_direct_workspace(pairs)));
-  if (bytes.out.empty()) return {};
+  if (is_empty(out)) return {};
 
   const bool given = positions.data != nullptr;
   const int64_t axes = given ? positions.shape[0] : 1;

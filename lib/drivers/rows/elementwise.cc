@@ -9,9 +9,8 @@
 namespace simdattn {
 
 Status drivers::add_rows(const UKernels& uk, const ConstView<4>& x, const ConstView<4>& p, const View<4>& out) {
-  bool empty = false;
-  SIMDATTN_CHECK(check_add_rows(x, p, out, &empty));
-  if (empty) return {};
+  SIMDATTN_CHECK(check_add_rows(x, p, out));
+  if (is_empty(out)) return {};
 
   // Rows of p that are not f32 are widened here.
   constexpr int64_t kColumns = 1024;
@@ -56,9 +55,8 @@ Status drivers::add_rows(const UKernels& uk, const ConstView<4>& x, const ConstV
 }
 
 Status drivers::hadamard(const UKernels& uk, const ConstView<4>& x, const View<4>& out, int64_t block) {
-  bool empty = false;
-  SIMDATTN_CHECK(check_hadamard(x, out, block, &empty));
-  if (empty) return {};
+  SIMDATTN_CHECK(check_hadamard(x, out, block));
+  if (is_empty(out)) return {};
 
   alignas(64) float sums[kMaxHadamardBlock];
   const int64_t dim = x.shape[3];

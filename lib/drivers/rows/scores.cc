@@ -178,7 +178,8 @@ size_t drivers::scores_workspace(Arithmetic arithmetic, int64_t dim) {
 
 Status drivers::scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
                        const ScoreOptions& options, const Exec& exec) {
-  SIMDATTN_CHECK(check_scores(q, k, out, options, exec, drivers::scores_workspace(options.arithmetic, q.shape[3])));
+  SIMDATTN_CHECK(
+      check_scores(q, k, out, options, false, exec, drivers::scores_workspace(options.arithmetic, q.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
   const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
@@ -196,7 +197,7 @@ Status drivers::scores(const UKernels& uk, const ConstView<4>& q, const ConstVie
 
 Status drivers::gaussian_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
                                 const ScoreOptions& options) {
-  SIMDATTN_CHECK(check_gaussian_scores(q, k, out, options));
+  SIMDATTN_CHECK(check_scores(q, k, out, options, true, {}, 0));
   if (is_empty(out)) return {};
   score_all_rows(
       uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
