@@ -145,12 +145,6 @@ DoubleDouble scaled_frequency(const RopeScaling& s, int64_t c) {
   return inv;
 }
 
-[[gnu::cold]] DoubleDouble frequency(const RopeScaling& s, int64_t c) {
-  const RopeTableOptions& o = *s.options;
-  const DoubleDouble inv = o.inv_freq.empty() ? scaled_frequency(s, c) : o.inv_freq[c];
-  return o.freq_factors.empty() ? inv : inv / o.freq_factors[c];
-}
-
 /// In f32 and in the order of operations of Hugging Face's functions (PyTorch computes number / tensor as reciprocal
 /// times number). The power alone is rounded once from its exact value: PyTorch's depends on its build by an ulp or two.
 float scaled_frequency_f32(const RopeScaling& s, int64_t c) {
@@ -189,10 +183,16 @@ float scaled_frequency_f32(const RopeScaling& s, int64_t c) {
   return inv;
 }
 
-[[gnu::cold]] float frequency_f32(const RopeScaling& s, int64_t c) {
+/// Of column c; with f32_angles an f32.
+[[gnu::cold]] DoubleDouble frequency(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
-  const float inv = o.inv_freq.empty() ? scaled_frequency_f32(s, c) : static_cast<float>(o.inv_freq[c]);
-  return o.freq_factors.empty() ? inv : inv / static_cast<float>(o.freq_factors[c]);
+  const bool given = !o.inv_freq.empty();
+  if (o.f32_angles) {
+    const float inv = given ? static_cast<float>(o.inv_freq[c]) : scaled_frequency_f32(s, c);
+    return static_cast<double>(o.freq_factors.empty() ? inv : inv / static_cast<float>(o.freq_factors[c]));
+  }
+  const DoubleDouble inv = given ? o.inv_freq[c] : scaled_frequency(s, c);
+  return o.freq_factors.empty() ? inv : inv / o.freq_factors[c];
 }
 
 /// Of the options of a table with `pairs` columns. `table`: the argument is called so, not `options`.
@@ -218,6 +218,7 @@ float scaled_frequency_f32(const RopeScaling& s, int64_t c) {
   }
   if (o.attention_factor) s->attention_factor = *o.attention_factor;
   if (o.f32_angles) {
+    s->attention_factor = static_cast<double>(static_cast<float>(s->attention_factor));
     const bool changed = o.rope_type == RopeType::kDynamic;
     s->theta_f32 = static_cast<float>(changed ? exp(s->ln_theta).hi : o.rope_theta);
     s->ln_theta_f32 = log(DoubleDouble(static_cast<double>(s->theta_f32)));
@@ -231,11 +232,9 @@ void rope_columns(const RopeScaling& s, bool one_axis, int64_t begin, int64_t en
   for (int64_t c = begin; c < end; ++c) {
     RopeColumn& column = columns[c - begin];
     column.axis = one_axis ? 0 : static_cast<int32_t>(locate(s, c).axis);
-    if (s.options->f32_angles) {
-      column.inv = frequency_f32(s, c);
-    } else {
-      column.turns = turns_of_frequency(frequency(s, c));
-    }
+    const DoubleDouble inv = frequency(s, c);
+    column.inv = static_cast<float>(inv.hi);
+    if (!s.options->f32_angles) column.turns = turns_of_frequency(inv);
   }
 }
 
@@ -286,13 +285,8 @@ Status drivers::rope_frequencies(double* inv_freq, int64_t pairs, double* attent
   SIMDATTN_CHECK(check_rope_frequencies(inv_freq, pairs, attention_factor, options));
   RopeScaling s;
   SIMDATTN_CHECK(resolve_rope_scaling(options, pairs, false, &s));
-  for (int64_t c = 0; c < pairs; ++c) {
-    inv_freq[c] = options.f32_angles ? static_cast<double>(frequency_f32(s, c)) : frequency(s, c).hi;
-  }
-  if (attention_factor != nullptr) {
-    *attention_factor =
-        options.f32_angles ? static_cast<double>(static_cast<float>(s.attention_factor)) : s.attention_factor;
-  }
+  for (int64_t c = 0; c < pairs; ++c) inv_freq[c] = frequency(s, c).hi;
+  if (attention_factor != nullptr) *attention_factor = s.attention_factor;
   return {};
 }
 
