@@ -42,7 +42,7 @@ Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
 /// `name_` is the caller's struct in today's version.
 #define SIMDATTN_SIZED(type, name)                                 \
   const Sized<type> name##_sized(name);                            \
-  SIMDATTN_REQUIRE(name##_sized.ok(), Code::kStructSize,           \
+  SIMDATTN_REQUIRE(name##_sized.ok(), kStructSize,                 \
                    #name ".struct_size: no version of " #type      \
                          " had it; begin with the initialiser of " \
                          "the struct");                            \

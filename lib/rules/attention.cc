@@ -11,33 +11,32 @@ constexpr int64_t kMaxBitStride = int64_t{1} << 32;
 
 Status check_numbers(const float* numbers, int64_t n, const char* sentence) {
   for (int64_t h = 0; h < n && numbers != nullptr; ++h) {
-    SIMDATTN_REQUIRE(is_finite(numbers[h]), Code::kRange, sentence);
+    SIMDATTN_REQUIRE(is_finite(numbers[h]), kRange, sentence);
   }
   return {};
 }
 
 Status check_varlen(const Attention& a) {
-  SIMDATTN_REQUIRE(a.n_sequences >= 0 && a.n_sequences <= kMaxSize, Code::kRange,
-                   "n_sequences: must be in 0 .. 2^30 - 1");
-  SIMDATTN_REQUIRE(a.q.shape[0] == 1, Code::kShape, "q.shape[0]: must be 1 with cu_q");
-  SIMDATTN_REQUIRE(a.cu_q[0] == 0, Code::kRange, "cu_q[0]: must be 0");
-  SIMDATTN_REQUIRE(a.cu_q[a.n_sequences] == a.q.shape[2], Code::kShape, "cu_q: its last entry must be q.shape[2]");
+  SIMDATTN_REQUIRE(a.n_sequences >= 0 && a.n_sequences <= kMaxSize, kRange, "n_sequences: must be in 0 .. 2^30 - 1");
+  SIMDATTN_REQUIRE(a.q.shape[0] == 1, kShape, "q.shape[0]: must be 1 with cu_q");
+  SIMDATTN_REQUIRE(a.cu_q[0] == 0, kRange, "cu_q[0]: must be 0");
+  SIMDATTN_REQUIRE(a.cu_q[a.n_sequences] == a.q.shape[2], kShape, "cu_q: its last entry must be q.shape[2]");
   int32_t step = 0;  // negative if any is
   for (int64_t s = 0; s < a.n_sequences; ++s) step |= a.cu_q[s + 1] < a.cu_q[s] ? -1 : 0;
-  SIMDATTN_REQUIRE(step >= 0, Code::kRange, "cu_q: must not decrease");
+  SIMDATTN_REQUIRE(step >= 0, kRange, "cu_q: must not decrease");
   return {};
 }
 
 /// `longest`: keys of the longest sequence.
 Status check_varlen_keys(const Attention& a, int64_t* longest) {
-  SIMDATTN_REQUIRE(a.k.batch == 1 && a.v.batch == 1, Code::kShape, "k.batch, v.batch: must be 1 with cu_k");
-  SIMDATTN_REQUIRE(a.cu_k[0] == 0, Code::kRange, "cu_k[0]: must be 0");
+  SIMDATTN_REQUIRE(a.k.batch == 1 && a.v.batch == 1, kShape, "k.batch, v.batch: must be 1 with cu_k");
+  SIMDATTN_REQUIRE(a.cu_k[0] == 0, kRange, "cu_k[0]: must be 0");
   *longest = 0;
   for (int64_t s = 0; s < a.n_sequences; ++s) {
-    SIMDATTN_REQUIRE(a.cu_k[s + 1] >= a.cu_k[s], Code::kRange, "cu_k: must not decrease");
+    SIMDATTN_REQUIRE(a.cu_k[s + 1] >= a.cu_k[s], kRange, "cu_k: must not decrease");
     *longest = std::max<int64_t>(*longest, int64_t{a.cu_k[s + 1]} - a.cu_k[s]);
   }
-  SIMDATTN_REQUIRE(a.cu_k[a.n_sequences] == a.k.keys(), Code::kShape, "cu_k: its last entry must be the tokens of k");
+  SIMDATTN_REQUIRE(a.cu_k[a.n_sequences] == a.k.keys(), kShape, "cu_k: its last entry must be the tokens of k");
   return {};
 }
 
@@ -49,7 +48,7 @@ Status check_mask(const ConstView<4>& mask, Accept accept, const std::array<int6
   SIMDATTN_CHECK(check_view(mask, accept, kArgument<kName>, bytes->next(), data));
   for (size_t i = 0; i < 4; ++i) {
     SIMDATTN_REQUIRE(
-        mask.shape[i] == wanted[i] || mask.shape[i] == 1, Code::kShape,
+        mask.shape[i] == wanted[i] || mask.shape[i] == 1, kShape,
         (kSentence<kName, ".shape: must be [batch, heads, n_q, n_kv]; sizes of 1 and strides of 0 broadcast">.data()));
   }
   bytes->keep(kName.text);
@@ -62,7 +61,7 @@ Status check_output(const View<kRank>& view, const typename View<kRank>::Sizes& 
                     ProblemBytes* bytes) {
   if (view.data == nullptr && (data == Data::kNeeded || view.shape[kRank - 1] == 0)) return {};
   SIMDATTN_CHECK(check_view(view, accept, kArgument<kName>, bytes->next(), data));
-  SIMDATTN_REQUIRE(same_numbers(view.shape, shape), Code::kShape,
+  SIMDATTN_REQUIRE(same_numbers(view.shape, shape), kShape,
                    kRank == 4 ? (kSentence<kName, ".shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]">.data())
                               : (kSentence<kName, ".shape: must be the first three sizes of q">.data()));
   SIMDATTN_CHECK(check_apart<kName>(*bytes->next(), *bytes));
@@ -73,30 +72,30 @@ Status check_output(const View<kRank>& view, const typename View<kRank>::Sizes& 
 }  // namespace
 
 Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data, ProblemBytes* bytes) {
-  SIMDATTN_REQUIRE(s.struct_size == sizeof(Scoring), Code::kStructSize,
+  SIMDATTN_REQUIRE(s.struct_size == sizeof(Scoring), kStructSize,
                    "scoring.struct_size: inside another struct it is that of this version");
-  SIMDATTN_REQUIRE((s.reserved[0] | s.reserved[1] | s.reserved[2] | s.reserved[3]) == 0, Code::kStructSize,
+  SIMDATTN_REQUIRE((s.reserved[0] | s.reserved[1] | s.reserved[2] | s.reserved[3]) == 0, kStructSize,
                    "scoring.reserved: must be 0");
-  SIMDATTN_REQUIRE(!s.scale || is_finite(*s.scale), Code::kRange, "scoring.scale: must be finite");
-  SIMDATTN_REQUIRE(is_finite(s.softcap) && !is_below_zero(s.softcap), Code::kRange,
+  SIMDATTN_REQUIRE(!s.scale || is_finite(*s.scale), kRange, "scoring.scale: must be finite");
+  SIMDATTN_REQUIRE(is_finite(s.softcap) && !is_below_zero(s.softcap), kRange,
                    "scoring.softcap: must be finite and not negative");
-  SIMDATTN_REQUIRE(s.offset == kBottomRight || (s.offset >= -kMaxOffset && s.offset <= kMaxOffset), Code::kRange,
+  SIMDATTN_REQUIRE(s.offset == kBottomRight || (s.offset >= -kMaxOffset && s.offset <= kMaxOffset), kRange,
                    "scoring.offset: must be kBottomRight or within +-2^30");
-  SIMDATTN_REQUIRE(s.window_left >= -1 && s.window_right >= -1, Code::kRange,
+  SIMDATTN_REQUIRE(s.window_left >= -1 && s.window_right >= -1, kRange,
                    "scoring.window_left, window_right: must be -1 (unbounded) or not negative");
-  SIMDATTN_REQUIRE(s.chunk >= 0, Code::kRange, "scoring.chunk: must not be negative");
+  SIMDATTN_REQUIRE(s.chunk >= 0, kRange, "scoring.chunk: must not be negative");
   const std::array<int64_t, 4> wanted = {shape.mask_batch, shape.heads, shape.mask_rows, shape.mask_columns};
   SIMDATTN_CHECK(check_mask<"scoring.bias">(s.bias, Accept::kElements, wanted, data, bytes));
   SIMDATTN_CHECK(check_mask<"scoring.keep">(s.keep, Accept::kMask, wanted, data, bytes));
   if (s.bits.data != nullptr || data == Data::kLater) {
-    SIMDATTN_REQUIRE(s.bits.columns >= 0 && s.bits.columns <= shape.mask_columns, Code::kRange,
+    SIMDATTN_REQUIRE(s.bits.columns >= 0 && s.bits.columns <= shape.mask_columns, kRange,
                      "scoring.bits.columns: must be in 0 .. n_kv");
     for (const int64_t stride : s.bits.stride) {
-      SIMDATTN_REQUIRE(stride >= -kMaxBitStride && stride <= kMaxBitStride, Code::kStride,
+      SIMDATTN_REQUIRE(stride >= -kMaxBitStride && stride <= kMaxBitStride, kStride,
                        "scoring.bits.stride: must be within +-2^32 bytes");
     }
   } else {
-    SIMDATTN_REQUIRE(s.bits.columns == 0, Code::kNullPointer, "scoring.bits.data: null although columns is not 0");
+    SIMDATTN_REQUIRE(s.bits.columns == 0, kNullPointer, "scoring.bits.data: null although columns is not 0");
   }
   SIMDATTN_CHECK(check_numbers(s.alibi_slopes, shape.heads, "scoring.alibi_slopes: must be finite"));
   SIMDATTN_CHECK(check_numbers(s.bias_scale, shape.heads, "scoring.bias_scale: must be finite"));
@@ -121,85 +120,68 @@ Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data, Pro
 
 Status check_sequence(const Scoring& s, int64_t b, int64_t n_kv) {
   const int64_t length = s.kv_length != nullptr ? s.kv_length[b] : n_kv;
-  SIMDATTN_REQUIRE(length >= 0 && length <= n_kv, Code::kRange, "scoring.kv_length: must be in 0 .. n_kv");
-  SIMDATTN_REQUIRE(s.kv_start == nullptr || s.kv_start[b] >= 0, Code::kRange, "scoring.kv_start: must not be negative");
-  SIMDATTN_REQUIRE(s.prefix_end == nullptr || s.prefix_end[b] >= 0, Code::kRange,
-                   "scoring.prefix_end: must not be negative");
-  SIMDATTN_REQUIRE(s.offsets == nullptr || (s.offsets[b] >= -kMaxOffset && s.offsets[b] <= kMaxOffset), Code::kRange,
+  SIMDATTN_REQUIRE(length >= 0 && length <= n_kv, kRange, "scoring.kv_length: must be in 0 .. n_kv");
+  SIMDATTN_REQUIRE(s.kv_start == nullptr || s.kv_start[b] >= 0, kRange, "scoring.kv_start: must not be negative");
+  SIMDATTN_REQUIRE(s.prefix_end == nullptr || s.prefix_end[b] >= 0, kRange, "scoring.prefix_end: must not be negative");
+  SIMDATTN_REQUIRE(s.offsets == nullptr || (s.offsets[b] >= -kMaxOffset && s.offsets[b] <= kMaxOffset), kRange,
                    "scoring.offsets: must be within +-2^30");
-  SIMDATTN_REQUIRE(s.bits.columns <= length, Code::kRange,
-                   "scoring.bits.columns: more columns than keys of a sequence");
+  SIMDATTN_REQUIRE(s.bits.columns <= length, kRange, "scoring.bits.columns: more columns than keys of a sequence");
   return {};
 }
 
 Status check_attention(const Attention& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes) {
   AttentionSizes& p = *sizes;
-  SIMDATTN_REQUIRE(is_arithmetic(a.arithmetic), Code::kRange, "arithmetic: not an Arithmetic");
+  SIMDATTN_REQUIRE(is_arithmetic(a.arithmetic), kRange, "arithmetic: not an Arithmetic");
   SIMDATTN_CHECK(check_view(a.q, Accept::kElements, kArgument<"q">, bytes->next(), data));
   bytes->keep("q");
   const bool varlen = a.cu_q != nullptr;
-  SIMDATTN_REQUIRE(varlen || a.cu_k == nullptr, Code::kNullPointer, "cu_q: null although cu_k is given");
+  SIMDATTN_REQUIRE(varlen || a.cu_k == nullptr, kNullPointer, "cu_q: null although cu_k is given");
   KvUse use;
   use.varlen = a.cu_k != nullptr;
   use.data = data;
   ByteSet scales;
-  const auto keep_scales = [&](ProblemArray array) {
-    if (scales.empty()) return;
-    *bytes->next() = scales;
-    bytes->keep(array);
-  };
   SIMDATTN_CHECK(check_kv(a.k, use, Store::kK, bytes->next(), &scales));
   bytes->keep("k");
-  keep_scales("k.scales");
+  bytes->keep("k.scales", scales);
   use.rows_only = true;
   SIMDATTN_CHECK(check_kv(a.v, use, Store::kV, bytes->next(), &scales));
   bytes->keep("v");
-  keep_scales("v.scales");
+  bytes->keep("v.scales", scales);
 
   const auto [q_batch, heads, n_q, d_qk] = a.q.shape;
-  p.d_qk = d_qk;
-  p.d_v = a.v.dim;
-  p.heads = heads;
-  p.kv_heads = a.k.heads;
-  SIMDATTN_REQUIRE(p.d_qk >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
-  SIMDATTN_REQUIRE(a.k.dim == p.d_qk, Code::kShape, "k.dim != q.shape[3]");
-  SIMDATTN_REQUIRE(p.kv_heads >= 1, Code::kShape, "k.heads: there must be at least one key head");
-  SIMDATTN_REQUIRE(a.v.heads == p.kv_heads, Code::kShape, "v.heads != k.heads");
-  SIMDATTN_REQUIRE(a.v.keys() == a.k.keys(), Code::kShape,
+  p = {varlen ? a.n_sequences : q_batch, heads, a.k.heads, 0, d_qk, a.v.dim};
+  SIMDATTN_REQUIRE(p.d_qk >= 1, kShape, "q.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(a.k.dim == p.d_qk, kShape, "k.dim != q.shape[3]");
+  SIMDATTN_REQUIRE(p.kv_heads >= 1, kShape, "k.heads: there must be at least one key head");
+  SIMDATTN_REQUIRE(a.v.heads == p.kv_heads, kShape, "v.heads != k.heads");
+  SIMDATTN_REQUIRE(a.v.keys() == a.k.keys(), kShape,
                    a.v.length < 0 ? "v.tokens: not as many as k has" : "v.length: not as many as k has");
   p.group = group_of(p.heads, p.kv_heads);
-  SIMDATTN_REQUIRE(p.group >= 0, Code::kShape, "q.shape[1]: query heads must be a multiple of key heads");
+  SIMDATTN_REQUIRE(p.group >= 0, kShape, "q.shape[1]: query heads must be a multiple of key heads");
 
-  p.sequences = q_batch;
   int64_t longest = a.k.keys();
   if (varlen) {
     SIMDATTN_CHECK(check_varlen(a));
-    p.sequences = a.n_sequences;
     bytes->keep("cu_q", a.cu_q, (a.n_sequences + 1) * 4);
   }
   if (a.cu_k != nullptr) {
     SIMDATTN_CHECK(check_varlen_keys(a, &longest));
     bytes->keep("cu_k", a.cu_k, (a.n_sequences + 1) * 4);
   } else {
-    SIMDATTN_REQUIRE(a.k.batch == p.sequences, Code::kShape, "k.batch: must be the number of sequences");
-    SIMDATTN_REQUIRE(a.v.batch == p.sequences, Code::kShape, "v.batch: must be the number of sequences");
+    SIMDATTN_REQUIRE(a.k.batch == p.sequences, kShape, "k.batch: must be the number of sequences");
+    SIMDATTN_REQUIRE(a.v.batch == p.sequences, kShape, "v.batch: must be the number of sequences");
   }
-  const auto keep_table = [&](const ConstKv& kv, ProblemArray array) {
-    if (kv.page_size == 0) return;
-    *bytes->next() = table_bytes(kv);
-    bytes->keep(array);
-  };
-  keep_table(a.k, "k.block_table");
-  keep_table(a.v, "v.block_table");
+  if (a.k.page_size > 0) bytes->keep("k.block_table", table_bytes(a.k));
+  if (a.v.page_size > 0) bytes->keep("v.block_table", table_bytes(a.v));
   SIMDATTN_CHECK(check_scoring(a.scoring, {p.sequences, q_batch, heads, n_q, longest}, data, bytes));
 
   const bool rows = q_batch > 0 && heads > 0 && n_q > 0;
   const bool output = a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr;
-  SIMDATTN_REQUIRE(output || !rows || data == Data::kLater, Code::kNullPointer,
+  SIMDATTN_REQUIRE(output || !rows || data == Data::kLater, kNullPointer,
                    "out: null, and so are lse and the raw state: there is nothing to write");
   const bool raw = a.acc.data != nullptr || a.max.data != nullptr || a.sum.data != nullptr;
   SIMDATTN_REQUIRE(!raw || !rows || (a.acc.data != nullptr && a.max.data != nullptr && a.sum.data != nullptr),
-                   Code::kNullPointer, "acc, max, sum: the raw state is all three of them");
+                   kNullPointer, "acc, max, sum: the raw state is all three of them");
   const std::array<int64_t, 4> out_shape = {q_batch, heads, n_q, p.d_v};
   const std::array<int64_t, 3> row_shape = {q_batch, heads, n_q};
   SIMDATTN_CHECK(check_output<"out">(a.out, out_shape, Accept::kElements, data, bytes));
@@ -270,33 +252,31 @@ const char* problem_difference(const Attention& a, const Attention& b) {
 }  // namespace
 
 Status check_attention_workspace(const Exec& exec, size_t needed) {
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace,
-                   "exec.workspace: null; see AttentionPlan::workspace_bytes");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, Code::kWorkspace,
+  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace, "exec.workspace: null; see AttentionPlan::workspace_bytes");
+  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace,
                    "exec.workspace_bytes: less than AttentionPlan::workspace_bytes");
   return {};
 }
 
 Status check_bound_problem(const Attention& a, const Attention& planned) {
   const char* const different = problem_difference(a, planned);
-  SIMDATTN_REQUIRE(different == nullptr, Code::kStalePlan, different);
+  SIMDATTN_REQUIRE(different == nullptr, kStalePlan, different);
   return {};
 }
 
 Status check_task_range(const AttentionPlan& plan, const PlannedTasks& planned, int64_t first, int64_t last,
                         bool reduce, const void* partial, size_t partial_size, const Exec& exec) {
-  SIMDATTN_REQUIRE(exec.target == nullptr || exec.target == planned.target, Code::kTarget,
+  SIMDATTN_REQUIRE(exec.target == nullptr || exec.target == planned.target, kTarget,
                    "exec.target: not the one that the plan was made for");
-  SIMDATTN_REQUIRE(planned.has_data || planned.tasks == 0, Code::kNullPointer,
+  SIMDATTN_REQUIRE(planned.has_data || planned.tasks == 0, kNullPointer,
                    "plan: made without data; attention_bind gives it the arrays");
   SIMDATTN_REQUIRE(
-      first >= 0 && first <= last && last <= (reduce ? planned.reduce_tasks : planned.tasks), Code::kRange,
+      first >= 0 && first <= last && last <= (reduce ? planned.reduce_tasks : planned.tasks), kRange,
       reduce ? "first, last: must be within 0 .. plan.reduce_tasks" : "first, last: must be within 0 .. plan.tasks");
   if (planned.tasks > 0) SIMDATTN_CHECK(check_attention_workspace(exec, plan.workspace_bytes));
   if (planned.split) {
-    SIMDATTN_REQUIRE(partial != nullptr, Code::kNullPointer, "partial: null although plan.partial_bytes is not 0");
-    SIMDATTN_REQUIRE(partial_size >= plan.partial_bytes, Code::kWorkspace,
-                     "partial_bytes: less than plan.partial_bytes");
+    SIMDATTN_REQUIRE(partial != nullptr, kNullPointer, "partial: null although plan.partial_bytes is not 0");
+    SIMDATTN_REQUIRE(partial_size >= plan.partial_bytes, kWorkspace, "partial_bytes: less than plan.partial_bytes");
   }
   return {};
 }

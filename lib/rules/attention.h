@@ -44,6 +44,11 @@ struct ProblemBytes {
   void keep(ProblemArray a) {
     if (!set[count].empty()) array[count++] = a;
   }
+  void keep(ProblemArray a, const ByteSet& of) {
+    if (of.empty()) return;
+    *next() = of;
+    keep(a);
+  }
   void keep(ProblemArray a, const void* data, int64_t bytes) {
     if (data == nullptr) return;
     next()->restart(data, bytes);
@@ -54,7 +59,7 @@ struct ProblemBytes {
 template <Text kOutput>
 Status check_apart(const ByteSet& written, const ProblemBytes& bytes) {
   for (int i = 0; i < bytes.count && !written.empty(); ++i) {
-    SIMDATTN_REQUIRE(!share_bytes(written, bytes.set[i]), Code::kOverlap,
+    SIMDATTN_REQUIRE(!share_bytes(written, bytes.set[i]), kOverlap,
                      (kOverlaps<kOutput, kProblemArrays>.text[bytes.array[i].index]));
   }
   return {};

@@ -13,7 +13,7 @@ Status check_token_pages(const BasicKv<kConst>& kv, int64_t first, int64_t last,
   for (int64_t b = 0; kv.block_table != nullptr && b < kv.batch; ++b) {
     for (int64_t t = first; t < last; ++t) {
       const int64_t page = page_of(kv, b, t);
-      SIMDATTN_REQUIRE(page >= lowest && page < kv.n_pages, Code::kRange, page_sentence(Store::kKv));
+      SIMDATTN_REQUIRE(page >= lowest && page < kv.n_pages, kRange, page_sentence(Store::kKv));
     }
   }
   return {};
@@ -32,9 +32,9 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   SIMDATTN_CHECK(check_kv(kv, use, Store::kKv, &ek, &scales));
   const int64_t batch = rows.shape[0];
   const int64_t n = rows.shape[2];
-  SIMDATTN_REQUIRE(kv.batch == batch, Code::kShape, "kv.batch: must be rows.shape[0]");
-  SIMDATTN_REQUIRE(kv.heads == rows.shape[1], Code::kShape, "kv.heads: must be rows.shape[1]");
-  SIMDATTN_REQUIRE(kv.dim == rows.shape[3], Code::kShape, "kv.dim: must be rows.shape[3]");
+  SIMDATTN_REQUIRE(kv.batch == batch, kShape, "kv.batch: must be rows.shape[0]");
+  SIMDATTN_REQUIRE(kv.heads == rows.shape[1], kShape, "kv.heads: must be rows.shape[1]");
+  SIMDATTN_REQUIRE(kv.dim == rows.shape[3], kShape, "kv.dim: must be rows.shape[3]");
   SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kAppend, &ec, &es));
   const AppendedRows appended(positions, kv, options, n);
   int64_t limit = by_slot ? std::numeric_limits<int64_t>::max() : kv.tokens;
@@ -46,37 +46,37 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   if (by_slot) {
     SIMDATTN_CHECK(check_indices(options.slots, batch, n, kArgument<"options.slots">,
                                  "options.slots.shape: must be [batch, rows]", &slots));
-    SIMDATTN_REQUIRE(kv.page_size > 0, Code::kRange, "options.slots: name places in pages, and kv.page_size is 0");
+    SIMDATTN_REQUIRE(kv.page_size > 0, kRange, "options.slots: name places in pages, and kv.page_size is 0");
   }
 
   const int64_t pool = by_slot ? kv.n_pages * kv.page_size : 0;  // below 2^60
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t count = appended.count(b);
-    SIMDATTN_REQUIRE(count >= 0 && count <= n, Code::kRange,
+    SIMDATTN_REQUIRE(count >= 0 && count <= n, kRange,
                      "options.counts: a sequence's rows that count must be in 0 .. rows.shape[2]");
     if (count == 0) continue;
     if (by_slot) {
       for (int64_t i = 0; i < count; ++i) {
-        SIMDATTN_REQUIRE(position_at(options.slots, 0, b, i) < pool, Code::kRange,
+        SIMDATTN_REQUIRE(position_at(options.slots, 0, b, i) < pool, kRange,
                          "options.slots: at or past kv.n_pages * kv.page_size");
       }
       if (!appended.rotates()) continue;  // nobody asks for positions
     }
     if (positions.data == nullptr) {
       const int64_t start = appended.start(b);
-      SIMDATTN_REQUIRE(start >= 0 && start <= limit && count <= limit - start, Code::kRange,
+      SIMDATTN_REQUIRE(start >= 0 && start <= limit && count <= limit - start, kRange,
                        options.starts != nullptr
                            ? "options.starts: rows from there on do not fit kv.tokens, or the rows of options.rope.cos"
                            : "options.start: rows from there on do not fit kv.tokens, or the rows of options.rope.cos");
     } else {
       for (int64_t i = 0; i < count; ++i) {
-        SIMDATTN_REQUIRE(appended.position(b, i) < limit, Code::kRange,
+        SIMDATTN_REQUIRE(appended.position(b, i) < limit, kRange,
                          "positions: at or past kv.tokens, or the rows of options.rope.cos");
       }
     }
     if (kv.block_table == nullptr || by_slot) continue;
     for (int64_t i = 0; i < count; ++i) {
-      SIMDATTN_REQUIRE(appended.place(b, i).unit < kv.n_pages, Code::kRange, page_sentence(Store::kKv));
+      SIMDATTN_REQUIRE(appended.place(b, i).unit < kv.n_pages, kRange, page_sentence(Store::kKv));
     }
   }
 
@@ -96,12 +96,12 @@ Status check_dequantise(const ConstKv& kv, int64_t first, const View<4>& out) {
   ByteSet ek, scales, eo;
   SIMDATTN_CHECK(check_kv(kv, {}, Store::kKv, &ek, &scales));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, kArgument<"out">, &eo));
-  SIMDATTN_REQUIRE(out.shape[0] == kv.batch && out.shape[1] == kv.heads && out.shape[3] == kv.dim, Code::kShape,
+  SIMDATTN_REQUIRE(out.shape[0] == kv.batch && out.shape[1] == kv.heads && out.shape[3] == kv.dim, kShape,
                    "out.shape: must be [kv.batch, kv.heads, tokens, kv.dim]");
   const int64_t n = out.shape[2];
-  SIMDATTN_REQUIRE(first >= 0 && first <= kv.tokens && n <= kv.tokens - first, Code::kRange,
+  SIMDATTN_REQUIRE(first >= 0 && first <= kv.tokens && n <= kv.tokens - first, kRange,
                    "first: tokens from there on do not fit kv.tokens");
-  SIMDATTN_REQUIRE(kv.ring == 0 || n <= kv.ring, Code::kRange, "out.shape: more tokens than the ring holds");
+  SIMDATTN_REQUIRE(kv.ring == 0 || n <= kv.ring, kRange, "out.shape: more tokens than the ring holds");
   if (eo.empty()) return {};
   SIMDATTN_CHECK(check_token_pages(kv, first, first + n, 0));
   const ByteSet table = table_bytes(kv);
@@ -114,21 +114,19 @@ Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, 
   // The scale of a token moves with it.
   const bool moves_scales = writes_scales(kv.type) || (kv.scales != nullptr && kv.scale_token_stride != 0);
   SIMDATTN_CHECK(check_kv(kv, {.output = true, .output_scales = moves_scales}, Store::kKv, &ek, &scales));
-  SIMDATTN_REQUIRE(0 <= first && first <= last && last <= kv.tokens, Code::kRange,
+  SIMDATTN_REQUIRE(0 <= first && first <= last && last <= kv.tokens, kRange,
                    "first, last: must be in 0 <= first <= last <= kv.tokens");
-  SIMDATTN_REQUIRE(delta >= -kMaxSize && delta <= kMaxSize, Code::kRange, "delta: must be within +-(2^30 - 1)");
-  SIMDATTN_REQUIRE(first == last || (first + delta >= 0 && last + delta <= kv.tokens), Code::kRange,
+  SIMDATTN_REQUIRE(delta >= -kMaxSize && delta <= kMaxSize, kRange, "delta: must be within +-(2^30 - 1)");
+  SIMDATTN_REQUIRE(first == last || (first + delta >= 0 && last + delta <= kv.tokens), kRange,
                    "delta: moves tokens outside 0 .. kv.tokens-1");
   SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kShift, &ec, &es));
   if (has_table(rope)) {
-    SIMDATTN_REQUIRE(std::abs(delta) < rope.cos.shape[0], Code::kRange,
-                     "delta: rope.cos and rope.sin have no row |delta|");
+    SIMDATTN_REQUIRE(std::abs(delta) < rope.cos.shape[0], kRange, "delta: rope.cos and rope.sin have no row |delta|");
     SIMDATTN_CHECK(check_apart<"kv", "rope.cos or rope.sin, rope.cos or rope.sin">(ek, {&ec, &es}));
     if (moves_scales)
       SIMDATTN_CHECK(check_apart<"kv.scales", "rope.cos or rope.sin, rope.cos or rope.sin">(scales, {&ec, &es}));
   }
-  SIMDATTN_REQUIRE(kv.ring == 0 || last - first <= kv.ring, Code::kRange,
-                   "first, last: more tokens than the ring holds");
+  SIMDATTN_REQUIRE(kv.ring == 0 || last - first <= kv.ring, kRange, "first, last: more tokens than the ring holds");
   SIMDATTN_CHECK(check_token_pages(kv, first, last, std::numeric_limits<int32_t>::min()));
   SIMDATTN_CHECK(check_token_pages(kv, first + delta, last + delta, std::numeric_limits<int32_t>::min()));
   const ByteSet table = table_bytes(kv);

@@ -8,7 +8,7 @@ namespace simdattn {
 namespace {
 
 /// Requires of the argument that `store` says.
-#define SIMDATTN_STORE(condition, code, rule) SIMDATTN_REQUIRE(condition, Code::code, SIMDATTN_OF_STORE(store, rule))
+#define SIMDATTN_STORE(condition, code, rule) SIMDATTN_REQUIRE(condition, code, SIMDATTN_OF_STORE(store, rule))
 
 bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 
@@ -41,7 +41,7 @@ Status check_scales(const ConstKv& kv, const KvUse& use, Store store, int64_t to
         store,
         ".scale_batch_stride, scale_head_stride, scale_token_stride: scales that a call writes must not coincide");
   if (wrong != nullptr || kv.scales == nullptr || empty) set.clear();
-  SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
+  SIMDATTN_REQUIRE(wrong == nullptr, kStride, wrong);
   return {};
 }
 
@@ -111,7 +111,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
     wrong = SIMDATTN_OF_STORE(store,
                               ".batch_stride, head_stride, token_stride: tokens that a call writes must not coincide");
   if (wrong != nullptr || kv.data == nullptr || empty) set.clear();
-  SIMDATTN_REQUIRE(wrong == nullptr, Code::kStride, wrong);
+  SIMDATTN_REQUIRE(wrong == nullptr, kStride, wrong);
   return has_scales(kv.type) ? check_scales(kv, use, store, tokens, units, empty, scales) : Status();
 }
 

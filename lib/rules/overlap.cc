@@ -30,24 +30,21 @@ struct Terms {
 };
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
-/// Whether some sum of one number of every term, of which `total` is the largest, is in low .. high; or *left became negative.
-bool some_sum(const Term* term, int n, int64_t total, int64_t low, int64_t high, int* left) {
+/// Whether some sum of one number of every term is in low .. high; or *left became negative.
+bool some_sum(const Term* term, int n, int64_t low, int64_t high, int* left) {
+  int64_t below = 0;  // the largest sum without the last term
+  for (int i = 0; i < n - 1; ++i) below += term[i].step * term[i].most;
+  const int64_t total = n > 0 ? below + term[n - 1].step * term[n - 1].most : 0;
   if (high < 0 || low > total) return false;
   if (low <= 0 || high >= total) return true;  // all zero, or all at their most
   const Term& largest = term[n - 1];
-  const int64_t below = total - largest.step * largest.most;
   const int64_t last = high / largest.step < largest.most ? high / largest.step : largest.most;
   for (int64_t i = low > below ? ceil_div(low - below, largest.step) : 0; i <= last; ++i) {
     if (--*left < 0) return true;
     const int64_t at = largest.step * i;
-    if (some_sum(term, n - 1, below, low - at, high - at, left)) return true;
+    if (some_sum(term, n - 1, low - at, high - at, left)) return true;
   }
   return false;
-}
-bool some_sum(const Term* term, int n, int64_t low, int64_t high, int* left) {
-  int64_t total = 0;
-  for (int i = 0; i < n; ++i) total += term[i].step * term[i].most;
-  return some_sum(term, n, total, low, high, left);
 }
 
 }  // namespace

@@ -12,16 +12,16 @@ constexpr const char* kSinShape[] = {"sin.shape != cos.shape", "options.rope.sin
                                      "rope.sin.shape != rope.cos.shape"};
 
 Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim, Rotation of, const char* too_many) {
-  SIMDATTN_REQUIRE(options.pairing == RopePairing::kInterleaved || options.pairing == RopePairing::kHalfSplit,
-                   Code::kRange, SIMDATTN_OF_ROTATION(of, "options.pairing: not a RopePairing"));
-  SIMDATTN_REQUIRE(options.first_dim >= 0 && options.first_dim <= dim, Code::kRange,
+  SIMDATTN_REQUIRE(options.pairing == RopePairing::kInterleaved || options.pairing == RopePairing::kHalfSplit, kRange,
+                   SIMDATTN_OF_ROTATION(of, "options.pairing: not a RopePairing"));
+  SIMDATTN_REQUIRE(options.first_dim >= 0 && options.first_dim <= dim, kRange,
                    SIMDATTN_OF_ROTATION(of, "options.first_dim: must be in 0 .. head dimension"));
-  SIMDATTN_REQUIRE(pairs <= (dim - options.first_dim) / 2, Code::kShape, too_many);
+  SIMDATTN_REQUIRE(pairs <= (dim - options.first_dim) / 2, kShape, too_many);
   return {};
 }
 
 Status check_reserved(const RopeOptions& o, Rotation of) {
-  SIMDATTN_REQUIRE((o.reserved[0] | o.reserved[1]) == 0, Code::kStructSize,
+  SIMDATTN_REQUIRE((o.reserved[0] | o.reserved[1]) == 0, kStructSize,
                    SIMDATTN_OF_ROTATION(of, "options.reserved: must be 0"));
   return {};
 }
@@ -31,7 +31,7 @@ Status check_angles(const ConstView<2>& cos, const ConstView<2>& sin, const Rope
   const auto name = static_cast<size_t>(of);
   SIMDATTN_CHECK(check_view(cos, Accept::kF32, *kCos[name], cos_bytes));
   SIMDATTN_CHECK(check_view(sin, Accept::kF32, *kSin[name], sin_bytes));
-  SIMDATTN_REQUIRE(same_numbers(cos.shape, sin.shape), Code::kShape, kSinShape[name]);
+  SIMDATTN_REQUIRE(same_numbers(cos.shape, sin.shape), kShape, kSinShape[name]);
   return check_rope_options(options, cos.shape[1], dim, of,
                             SIMDATTN_OF_ROTATION(of, "cos.shape[1]: first_dim + 2 * pairs exceeds the head dimension"));
 }
@@ -45,9 +45,9 @@ bool is_hadamard_block(int64_t block, int64_t dim) {
 Status check_positions(const ConstView<2>& positions, int64_t start, int64_t batch, int64_t n, int64_t limit,
                        ByteSet* bytes) {
   if (positions.data == nullptr) {
-    SIMDATTN_REQUIRE(start >= 0 && (start < limit || (start == limit && n == 0)), Code::kRange,
+    SIMDATTN_REQUIRE(start >= 0 && (start < limit || (start == limit && n == 0)), kRange,
                      "options.start: not a row of cos and sin");
-    SIMDATTN_REQUIRE(n <= limit - start || batch == 0, Code::kRange,
+    SIMDATTN_REQUIRE(n <= limit - start || batch == 0, kRange,
                      "options.start: start + rows are more than the rows of cos and sin");
     return {};
   }
@@ -56,8 +56,7 @@ Status check_positions(const ConstView<2>& positions, int64_t start, int64_t bat
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t p = position_at(positions, start, b, i);
-      SIMDATTN_REQUIRE(p >= 0 && p < limit, Code::kRange,
-                       "positions: outside the rows 0 .. n_positions-1 of cos and sin");
+      SIMDATTN_REQUIRE(p >= 0 && p < limit, kRange, "positions: outside the rows 0 .. n_positions-1 of cos and sin");
     }
   }
   return {};
@@ -68,23 +67,22 @@ Status check_positions(const ConstView<2>& positions, int64_t start, int64_t bat
 Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argument& argument, const char* shape,
                      ByteSet* bytes) {
   SIMDATTN_CHECK(check_view(v, Accept::kIndex, argument, bytes));
-  SIMDATTN_REQUIRE(v.shape[0] == batch && v.shape[1] == n, Code::kShape, shape);
+  SIMDATTN_REQUIRE(v.shape[0] == batch && v.shape[1] == n, kShape, shape);
   return {};
 }
 
 Status check_inside(const KeyRotation& r, Rotation of) {
-  SIMDATTN_REQUIRE(r.struct_size == sizeof r, Code::kStructSize,
+  SIMDATTN_REQUIRE(r.struct_size == sizeof r, kStructSize,
                    SIMDATTN_OF_ROTATION(of, "struct_size: inside another struct it is that of this version"));
-  SIMDATTN_REQUIRE((r.reserved[0] | r.reserved[1]) == 0, Code::kStructSize,
-                   SIMDATTN_OF_ROTATION(of, "reserved: must be 0"));
-  SIMDATTN_REQUIRE(r.options.struct_size == sizeof r.options, Code::kStructSize,
+  SIMDATTN_REQUIRE((r.reserved[0] | r.reserved[1]) == 0, kStructSize, SIMDATTN_OF_ROTATION(of, "reserved: must be 0"));
+  SIMDATTN_REQUIRE(r.options.struct_size == sizeof r.options, kStructSize,
                    SIMDATTN_OF_ROTATION(of, "options.struct_size: inside another struct it is that of this version"));
   return check_reserved(r.options, of);
 }
 
 Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin) {
   SIMDATTN_REQUIRE(
-      is_hadamard_block(r.hadamard_block, dim) && (r.hadamard_block == 0 || dim <= kMaxHadamardRow), Code::kRange,
+      is_hadamard_block(r.hadamard_block, dim) && (r.hadamard_block == 0 || dim <= kMaxHadamardRow), kRange,
       SIMDATTN_OF_ROTATION(
           of,
           "hadamard_block: must be 0, or a power of two up to 4096 that divides kv.dim, which is then at most 8192"));
@@ -94,8 +92,8 @@ Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSe
 Status check_hadamard(const ConstView<4>& x, const View<4>& out, int64_t block) {
   ByteSet ex, eo;
   SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
-  SIMDATTN_REQUIRE(x.shape[3] >= 1, Code::kShape, "x.shape[3]: the dimension must be at least 1");
-  SIMDATTN_REQUIRE(is_hadamard_block(block, x.shape[3]), Code::kRange,
+  SIMDATTN_REQUIRE(x.shape[3] >= 1, kShape, "x.shape[3]: the dimension must be at least 1");
+  SIMDATTN_REQUIRE(is_hadamard_block(block, x.shape[3]), kRange,
                    "block: must be 0, or a power of two up to 4096 that divides the dimension");
   return check_in_place(x, out, ex, eo);
 }
@@ -105,8 +103,8 @@ Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4
   SIMDATTN_CHECK(check_view(x, Accept::kElements, kArgument<"x">, &ex));
   SIMDATTN_CHECK(check_view(p, Accept::kElements, kArgument<"p">, &ep));
   SIMDATTN_CHECK(check_view(out, Accept::kElements, kArgument<"out">, &eo));
-  SIMDATTN_REQUIRE(same_numbers(p.shape, x.shape), Code::kShape, "p.shape != x.shape; broadcast by stride 0");
-  SIMDATTN_REQUIRE(same_numbers(out.shape, x.shape), Code::kShape, "out.shape != x.shape");
+  SIMDATTN_REQUIRE(same_numbers(p.shape, x.shape), kShape, "p.shape != x.shape; broadcast by stride 0");
+  SIMDATTN_REQUIRE(same_numbers(out.shape, x.shape), kShape, "out.shape != x.shape");
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   SIMDATTN_CHECK(check_apart<"out", "p">(eo, {&ep}));
   return {};
@@ -120,7 +118,7 @@ Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstVie
   SIMDATTN_CHECK(check_angles(cos, sin, options, x.shape[3], Rotation::kRope, &ec, &es));
   SIMDATTN_CHECK(check_positions(positions, options.start, x.shape[0], x.shape[2], cos.shape[0], &ep));
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
-  SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), Code::kOverlap,
+  SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), kOverlap,
                    "out: overlaps cos, sin or positions");
   return {};
 }
@@ -131,29 +129,29 @@ Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOp
   ByteSet ex, eo, ep;
   SIMDATTN_CHECK(check_reserved(options, Rotation::kRope));
   SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
-  SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, Code::kRange, "pairs: must be in 1 .. 2^20");
+  SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, kRange, "pairs: must be in 1 .. 2^20");
   SIMDATTN_CHECK(check_rope_options(options, pairs, x.shape[3], Rotation::kRope,
                                     "pairs: first_dim + 2 * pairs exceeds the head dimension"));
   SIMDATTN_CHECK(check_rope_table_options(table, pairs, true));
   const int64_t n = x.shape[2];
   if (positions.data != nullptr) {
-    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes_of(table), Code::kShape,
+    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes_of(table), kShape,
                      "positions.shape[0]: must be 1 or the number of position axes in table.mrope_section");
-    SIMDATTN_REQUIRE(positions.shape[1] == x.shape[0] && positions.shape[2] == n, Code::kShape,
+    SIMDATTN_REQUIRE(positions.shape[1] == x.shape[0] && positions.shape[2] == n, kShape,
                      "positions.shape: must be [axes, batch, rows]");
   }
   SIMDATTN_CHECK(check_table_positions(positions, options.start, n,
                                        "options.start: every position must be in (-2^31, 2^31)", &ep));
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   SIMDATTN_CHECK(check_apart<"out", "positions">(eo, {&ep}));
-  SIMDATTN_REQUIRE(!overlaps_options(eo, table), Code::kOverlap, "out: overlaps an array of table");
+  SIMDATTN_REQUIRE(!overlaps_options(eo, table), kOverlap, "out: overlaps an array of table");
   if (needed == 0) return {};
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace, "exec.workspace: null; see rope_direct_workspace");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, Code::kWorkspace,
+  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace, "exec.workspace: null; see rope_direct_workspace");
+  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace,
                    "exec.workspace_bytes: less than rope_direct_workspace(pairs)");
   const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
   SIMDATTN_CHECK(check_apart<"exec.workspace", "out, x, positions">(memory, {&eo, &ex, &ep}));
-  SIMDATTN_REQUIRE(!overlaps_options(memory, table), Code::kOverlap, "exec.workspace: overlaps an array of table");
+  SIMDATTN_REQUIRE(!overlaps_options(memory, table), kOverlap, "exec.workspace: overlaps an array of table");
   return {};
 }
 

@@ -7,9 +7,9 @@ namespace {
 
 /// `memory`: the bytes of the workspace that the call uses.
 Status check_workspace(const Exec& exec, size_t needed, ByteSet* memory) {
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, Code::kWorkspace,
+  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace,
                    "exec.workspace: null; the function ending in _workspace tells the size");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, Code::kWorkspace,
+  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace,
                    "exec.workspace_bytes: less than the function ending in _workspace tells");
   *memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
   return {};
@@ -26,23 +26,23 @@ Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const Vi
   SIMDATTN_CHECK(check_view(q, Accept::kElements, kArgument<"q">, &bytes->q));
   SIMDATTN_CHECK(check_view(k, Accept::kElements, kArgument<"k">, &bytes->k));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, kArgument<"out">, &bytes->out));
-  SIMDATTN_REQUIRE(q.shape[3] >= 1, Code::kShape, "q.shape[3]: the head dimension must be at least 1");
-  SIMDATTN_REQUIRE(k.shape[3] >= 1, Code::kShape, "k.shape[3]: the head dimension must be at least 1");
-  SIMDATTN_REQUIRE(k.shape[0] == q.shape[0], Code::kShape, "k.shape[0] != q.shape[0]");
-  SIMDATTN_REQUIRE(k.shape[1] >= 1, Code::kShape, "k.shape[1]: there must be at least one key head");
-  SIMDATTN_REQUIRE(group_of(q.shape[1], k.shape[1]) >= 0, Code::kShape,
+  SIMDATTN_REQUIRE(q.shape[3] >= 1, kShape, "q.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(k.shape[3] >= 1, kShape, "k.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(k.shape[0] == q.shape[0], kShape, "k.shape[0] != q.shape[0]");
+  SIMDATTN_REQUIRE(k.shape[1] >= 1, kShape, "k.shape[1]: there must be at least one key head");
+  SIMDATTN_REQUIRE(group_of(q.shape[1], k.shape[1]) >= 0, kShape,
                    "q.shape[1]: query heads must be a multiple of key heads");
-  SIMDATTN_REQUIRE(same_numbers(out.shape, {q.shape[0], q.shape[1], q.shape[2], k.shape[2]}), Code::kShape,
+  SIMDATTN_REQUIRE(same_numbers(out.shape, {q.shape[0], q.shape[1], q.shape[2], k.shape[2]}), kShape,
                    "out.shape: must be [q.shape[0], q.shape[1], q.shape[2], k.shape[2]]");
   return check_apart<"out", "q, k">(bytes->out, {&bytes->q, &bytes->k});
 }
 
 /// `f32_alone`: of a function without other arithmetics.
 Status check_score_options(const ScoreOptions& options, bool f32_alone) {
-  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32 || !f32_alone, Code::kRange,
+  SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32 || !f32_alone, kRange,
                    "options.arithmetic: not one of this function");
-  SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), Code::kRange, "options.arithmetic: not an Arithmetic");
-  SIMDATTN_REQUIRE(!options.scale || is_finite(*options.scale), Code::kRange, "options.scale: must be finite");
+  SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), kRange, "options.arithmetic: not an Arithmetic");
+  SIMDATTN_REQUIRE(!options.scale || is_finite(*options.scale), kRange, "options.scale: must be finite");
   return {};
 }
 
@@ -52,7 +52,7 @@ Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>&
                     bool f32_alone, const Exec& exec, size_t needed) {
   ScoreBytes bytes;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
-  SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], Code::kShape, "k.shape[3] != q.shape[3]");
+  SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], kShape, "k.shape[3] != q.shape[3]");
   SIMDATTN_CHECK(check_score_options(options, f32_alone));
   if (options.arithmetic == Arithmetic::kF32) return {};
   ByteSet memory;
@@ -66,7 +66,7 @@ Status check_bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const
   ByteSet em, memory;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
   SIMDATTN_CHECK(check_view(m, Accept::kElements, kArgument<"m">, &em));
-  SIMDATTN_REQUIRE(same_numbers(m.shape, {q.shape[1], q.shape[3], k.shape[3]}), Code::kShape,
+  SIMDATTN_REQUIRE(same_numbers(m.shape, {q.shape[1], q.shape[3], k.shape[3]}), kShape,
                    "m.shape: must be [q.shape[1], q.shape[3], k.shape[3]]; broadcast over heads by stride 0");
   SIMDATTN_CHECK(check_score_options(options, true));
   SIMDATTN_CHECK(check_apart<"out", "m">(bytes.out, {&em}));
@@ -84,20 +84,14 @@ Status check_additive_scores(const ConstView<4>& q, const ConstView<4>& k, const
   SIMDATTN_CHECK(check_view(wk, Accept::kElements, kArgument<"wk">, &ewk));
   const int64_t heads = q.shape[1];
   const int64_t d = w.shape[1];
-  SIMDATTN_REQUIRE(w.shape[0] == heads, Code::kShape, "w.shape[0] != q.shape[1]; broadcast over heads by stride 0");
-  SIMDATTN_REQUIRE(d >= 1, Code::kShape, "w.shape[1]: the dimension must be at least 1");
-  if (wq.data != nullptr) {
-    SIMDATTN_REQUIRE(same_numbers(wq.shape, {heads, d, q.shape[3]}), Code::kShape,
-                     "wq.shape: must be [q.shape[1], w.shape[1], q.shape[3]]; broadcast over heads by stride 0");
-  } else {
-    SIMDATTN_REQUIRE(q.shape[3] == d, Code::kShape, "q.shape[3] != w.shape[1] although there is no wq");
-  }
-  if (wk.data != nullptr) {
-    SIMDATTN_REQUIRE(same_numbers(wk.shape, {k.shape[1], d, k.shape[3]}), Code::kShape,
-                     "wk.shape: must be [k.shape[1], w.shape[1], k.shape[3]]; broadcast over heads by stride 0");
-  } else {
-    SIMDATTN_REQUIRE(k.shape[3] == d, Code::kShape, "k.shape[3] != w.shape[1] although there is no wk");
-  }
+  SIMDATTN_REQUIRE(w.shape[0] == heads, kShape, "w.shape[0] != q.shape[1]; broadcast over heads by stride 0");
+  SIMDATTN_REQUIRE(d >= 1, kShape, "w.shape[1]: the dimension must be at least 1");
+  SIMDATTN_REQUIRE(wq.data == nullptr || same_numbers(wq.shape, {heads, d, q.shape[3]}), kShape,
+                   "wq.shape: must be [q.shape[1], w.shape[1], q.shape[3]]; broadcast over heads by stride 0");
+  SIMDATTN_REQUIRE(wq.data != nullptr || q.shape[3] == d, kShape, "q.shape[3] != w.shape[1] although there is no wq");
+  SIMDATTN_REQUIRE(wk.data == nullptr || same_numbers(wk.shape, {k.shape[1], d, k.shape[3]}), kShape,
+                   "wk.shape: must be [k.shape[1], w.shape[1], k.shape[3]]; broadcast over heads by stride 0");
+  SIMDATTN_REQUIRE(wk.data != nullptr || k.shape[3] == d, kShape, "k.shape[3] != w.shape[1] although there is no wk");
   SIMDATTN_CHECK(check_apart<"out", "w, wq, wk">(bytes.out, {&ew, &ewq, &ewk}));
   if (wq.data == nullptr && wk.data == nullptr) return {};
   SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
@@ -111,7 +105,7 @@ Status check_softmax(const ConstView<2>& x, const View<2>& out, const View<1>& l
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   if (lse.data == nullptr) return {};
   SIMDATTN_CHECK(check_view(lse, Accept::kF32, kArgument<"lse">, &el));
-  SIMDATTN_REQUIRE(lse.shape[0] == x.shape[0], Code::kShape, "lse.shape[0] != x.shape[0]");
+  SIMDATTN_REQUIRE(lse.shape[0] == x.shape[0], kShape, "lse.shape[0] != x.shape[0]");
   return check_apart<"lse", "x, out">(el, {&ex, &eo});
 }
 
@@ -126,7 +120,7 @@ Status check_masked_softmax(const ConstView<4>& x, const View<4>& out, const Sco
   SIMDATTN_CHECK(check_apart<"out">(eo, arrays));
   if (lse.data == nullptr) return {};
   SIMDATTN_CHECK(check_view(lse, Accept::kF32, kArgument<"lse">, &el));
-  SIMDATTN_REQUIRE(same_numbers(lse.shape, {batch, heads, n_q}), Code::kShape,
+  SIMDATTN_REQUIRE(same_numbers(lse.shape, {batch, heads, n_q}), kShape,
                    "lse.shape: must be the first three sizes of x");
   SIMDATTN_CHECK(check_apart<"lse", "x, out">(el, {&ex, &eo}));
   return check_apart<"lse">(el, arrays);
@@ -135,17 +129,17 @@ Status check_masked_softmax(const ConstView<4>& x, const View<4>& out, const Sco
 Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
                              const ValueOptions& options, const Exec& exec, size_t needed) {
   ByteSet ep, ev, eo, memory;
-  SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), Code::kRange, "options.arithmetic: not an Arithmetic");
+  SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), kRange, "options.arithmetic: not an Arithmetic");
   SIMDATTN_CHECK(check_view(p, Accept::kF32, kArgument<"p">, &ep));
   SIMDATTN_CHECK(check_view(v, Accept::kElements, kArgument<"v">, &ev));
   SIMDATTN_CHECK(check_view(out, Accept::kElements, kArgument<"out">, &eo));
-  SIMDATTN_REQUIRE(v.shape[0] == p.shape[0], Code::kShape, "v.shape[0] != p.shape[0]");
-  SIMDATTN_REQUIRE(v.shape[1] >= 1, Code::kShape, "v.shape[1]: there must be at least one value head");
-  SIMDATTN_REQUIRE(group_of(p.shape[1], v.shape[1]) >= 0, Code::kShape,
+  SIMDATTN_REQUIRE(v.shape[0] == p.shape[0], kShape, "v.shape[0] != p.shape[0]");
+  SIMDATTN_REQUIRE(v.shape[1] >= 1, kShape, "v.shape[1]: there must be at least one value head");
+  SIMDATTN_REQUIRE(group_of(p.shape[1], v.shape[1]) >= 0, kShape,
                    "p.shape[1]: query heads must be a multiple of value heads");
-  SIMDATTN_REQUIRE(v.shape[2] == p.shape[3], Code::kShape, "v.shape[2] != p.shape[3]");
-  SIMDATTN_REQUIRE(v.shape[3] >= 1, Code::kShape, "v.shape[3]: the head dimension must be at least 1");
-  SIMDATTN_REQUIRE(same_numbers(out.shape, {p.shape[0], p.shape[1], p.shape[2], v.shape[3]}), Code::kShape,
+  SIMDATTN_REQUIRE(v.shape[2] == p.shape[3], kShape, "v.shape[2] != p.shape[3]");
+  SIMDATTN_REQUIRE(v.shape[3] >= 1, kShape, "v.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(same_numbers(out.shape, {p.shape[0], p.shape[1], p.shape[2], v.shape[3]}), kShape,
                    "out.shape: must be [p.shape[0], p.shape[1], p.shape[2], v.shape[3]]");
   SIMDATTN_CHECK(check_apart<"out", "p, v">(eo, {&ep, &ev}));
   if (options.arithmetic == Arithmetic::kF32) return {};
@@ -160,11 +154,11 @@ Status check_attention_merge(const ConstView<5>& parts, const ConstView<4>& part
   SIMDATTN_CHECK(check_view(part_lse, Accept::kF32, kArgument<"part_lse">, &el));
   SIMDATTN_CHECK(check_view(out, Accept::kElements, kArgument<"out">, &eo));
   const auto [n_parts, batch, heads, rows, dim] = parts.shape;
-  SIMDATTN_REQUIRE(same_numbers(part_lse.shape, {n_parts, batch, heads, rows}), Code::kShape,
+  SIMDATTN_REQUIRE(same_numbers(part_lse.shape, {n_parts, batch, heads, rows}), kShape,
                    "part_lse.shape: must be the first four sizes of parts");
-  SIMDATTN_REQUIRE(same_numbers(out.shape, {batch, heads, rows, dim}), Code::kShape,
+  SIMDATTN_REQUIRE(same_numbers(out.shape, {batch, heads, rows, dim}), kShape,
                    "out.shape: must be the last four sizes of parts");
-  SIMDATTN_REQUIRE(dim >= 1, Code::kShape, "parts.shape[4]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(dim >= 1, kShape, "parts.shape[4]: the head dimension must be at least 1");
   // Each row is read from all parts before it is written, so `out` may be one of them.
   bool is_part = false;
   for (int64_t p = 0; p < n_parts && !is_part; ++p) {
@@ -172,12 +166,12 @@ Status check_attention_merge(const ConstView<5>& parts, const ConstView<4>& part
     is_part = out.data == data && out.dtype == parts.dtype && out.stride[0] == parts.stride[1] &&
               out.stride[1] == parts.stride[2] && out.stride[2] == parts.stride[3];
   }
-  SIMDATTN_REQUIRE(is_part || !share_bytes(eo, ep), Code::kOverlap, "out: overlaps parts without being one of them");
+  SIMDATTN_REQUIRE(is_part || !share_bytes(eo, ep), kOverlap, "out: overlaps parts without being one of them");
   const ByteSet sinks_bytes = ByteSet::of(sinks, heads * 4);
   SIMDATTN_CHECK(check_apart<"out", "part_lse, sinks">(eo, {&el, &sinks_bytes}));
   if (lse.data == nullptr) return {};
   SIMDATTN_CHECK(check_view(lse, Accept::kF32, kArgument<"lse">, &es));
-  SIMDATTN_REQUIRE(same_numbers(lse.shape, {batch, heads, rows}), Code::kShape,
+  SIMDATTN_REQUIRE(same_numbers(lse.shape, {batch, heads, rows}), kShape,
                    "lse.shape: must be the first three sizes of out");
   return check_apart<"lse", "parts, part_lse, out, sinks">(es, {&ep, &el, &eo, &sinks_bytes});
 }

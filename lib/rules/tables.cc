@@ -24,7 +24,7 @@ bool absent(const Doubles& numbers) { return numbers.data == nullptr && !numbers
 
 /// Requires of an option. Sentences begin with the argument that holds it: `options`, or `table` of rope_direct().
 #define SIMDATTN_OPTION(condition, code, rule) \
-  SIMDATTN_REQUIRE(condition, Code::code, table ? "table." rule : "options." rule)
+  SIMDATTN_REQUIRE(condition, code, table ? "table." rule : "options." rule)
 
 Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
   SIMDATTN_OPTION(o.rope_type >= RopeType::kDefault && o.rope_type <= RopeType::kLongRope, kRange,
@@ -142,9 +142,8 @@ Status check_raised_theta(double ln_theta, bool table) {
 Status check_table_positions(const ConstView<3>& positions, int64_t first, int64_t n, const char* outside,
                              ByteSet* bytes) {
   if (positions.data == nullptr) {
-    SIMDATTN_REQUIRE(is_empty(positions), Code::kNullPointer, "positions.data: null although its shape is not empty");
-    SIMDATTN_REQUIRE(first > -kPositionLimit && first < kPositionLimit && n <= kPositionLimit - first, Code::kRange,
-                     outside);
+    SIMDATTN_REQUIRE(is_empty(positions), kNullPointer, "positions.data: null although its shape is not empty");
+    SIMDATTN_REQUIRE(first > -kPositionLimit && first < kPositionLimit && n <= kPositionLimit - first, kRange, outside);
     return {};
   }
   SIMDATTN_CHECK(check_view(positions, Accept::kIndex, kArgument<"positions">, bytes));
@@ -154,7 +153,7 @@ Status check_table_positions(const ConstView<3>& positions, int64_t first, int64
       for (int64_t i = 0; i < rows; ++i) {
         const int64_t at = axis * positions.stride[0] + b * positions.stride[1] + i * positions.stride[2];
         const int64_t p = index_at(positions.data, positions.dtype, at);
-        SIMDATTN_REQUIRE(p > -kPositionLimit && p < kPositionLimit, Code::kRange,
+        SIMDATTN_REQUIRE(p > -kPositionLimit && p < kPositionLimit, kRange,
                          "positions: every position must be in (-2^31, 2^31)");
       }
     }
@@ -169,14 +168,13 @@ bool overlaps_options(const ByteSet& output, const RopeTableOptions& o) {
 
 Status check_rope_frequencies(const double* inv_freq, int64_t pairs, const double* attention_factor,
                               const RopeTableOptions& options) {
-  SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, Code::kShape, "pairs: must be in 1 .. 2^20");
-  SIMDATTN_REQUIRE(inv_freq != nullptr, Code::kNullPointer, "inv_freq: null");
+  SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, kShape, "pairs: must be in 1 .. 2^20");
+  SIMDATTN_REQUIRE(inv_freq != nullptr, kNullPointer, "inv_freq: null");
   const ByteSet out = ByteSet::of(inv_freq, pairs * static_cast<int64_t>(sizeof(double)));
   const ByteSet factor = ByteSet::of(attention_factor, sizeof(double));
-  SIMDATTN_REQUIRE(!overlaps_options(out, options), Code::kOverlap, "inv_freq: overlaps an array of options");
+  SIMDATTN_REQUIRE(!overlaps_options(out, options), kOverlap, "inv_freq: overlaps an array of options");
   SIMDATTN_CHECK(check_apart<"attention_factor", "inv_freq">(factor, {&out}));
-  SIMDATTN_REQUIRE(!overlaps_options(factor, options), Code::kOverlap,
-                   "attention_factor: overlaps an array of options");
+  SIMDATTN_REQUIRE(!overlaps_options(factor, options), kOverlap, "attention_factor: overlaps an array of options");
   return check_rope_table_options(options, pairs, false);
 }
 
@@ -185,13 +183,13 @@ Status check_rope_table(const View<2>& cos, const View<2>& sin, const RopeTableO
   ByteSet ec, es, read;
   SIMDATTN_CHECK(check_view(cos, Accept::kF32, kArgument<"cos">, &ec));
   SIMDATTN_CHECK(check_view(sin, Accept::kF32, kArgument<"sin">, &es));
-  SIMDATTN_REQUIRE(same_numbers(cos.shape, sin.shape), Code::kShape, "sin.shape != cos.shape");
+  SIMDATTN_REQUIRE(same_numbers(cos.shape, sin.shape), kShape, "sin.shape != cos.shape");
   const auto [n, columns] = cos.shape;
-  SIMDATTN_REQUIRE(columns >= 1 && columns <= kMaxColumns, Code::kShape, "cos.shape[1]: must be in 1 .. 2^20");
+  SIMDATTN_REQUIRE(columns >= 1 && columns <= kMaxColumns, kShape, "cos.shape[1]: must be in 1 .. 2^20");
   SIMDATTN_CHECK(check_rope_table_options(options, columns, false));
   if (positions.data != nullptr) {
-    SIMDATTN_REQUIRE(positions.shape[1] == n, Code::kShape, "positions.shape[1] != cos.shape[0]");
-    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes_of(options), Code::kShape,
+    SIMDATTN_REQUIRE(positions.shape[1] == n, kShape, "positions.shape[1] != cos.shape[0]");
+    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes_of(options), kShape,
                      "positions.shape[0]: must be 1 or the number of position axes in options.mrope_section");
   }
   const ConstView<3> one_batch(positions.data, positions.dtype, {positions.shape[0], 1, positions.shape[1]},
@@ -199,8 +197,8 @@ Status check_rope_table(const View<2>& cos, const View<2>& sin, const RopeTableO
   SIMDATTN_CHECK(check_table_positions(one_batch, first, n, "first: every position must be in (-2^31, 2^31)", &read));
   SIMDATTN_CHECK(check_apart<"sin", "cos">(es, {&ec}));
   SIMDATTN_CHECK(check_apart<"positions", "cos, sin">(read, {&ec, &es}));
-  SIMDATTN_REQUIRE(!overlaps_options(ec, options), Code::kOverlap, "cos: overlaps an array of options");
-  SIMDATTN_REQUIRE(!overlaps_options(es, options), Code::kOverlap, "sin: overlaps an array of options");
+  SIMDATTN_REQUIRE(!overlaps_options(ec, options), kOverlap, "cos: overlaps an array of options");
+  SIMDATTN_REQUIRE(!overlaps_options(es, options), kOverlap, "sin: overlaps an array of options");
   return {};
 }
 
@@ -209,21 +207,21 @@ Status check_sinusoidal_table(const View<2>& out, double base, const ConstView<1
   ByteSet read;
   SIMDATTN_CHECK(check_view(out, Accept::kF32, kArgument<"out">, &bytes));
   const auto [n, d] = out.shape;
-  SIMDATTN_REQUIRE(d >= 1 && d <= kMaxColumns, Code::kShape, "out.shape[1]: must be in 1 .. 2^20");
-  SIMDATTN_REQUIRE(within(base, 1, kMaxTheta), Code::kRange, "base: must be in [1, 1e15]");
+  SIMDATTN_REQUIRE(d >= 1 && d <= kMaxColumns, kShape, "out.shape[1]: must be in 1 .. 2^20");
+  SIMDATTN_REQUIRE(within(base, 1, kMaxTheta), kRange, "base: must be in [1, 1e15]");
   const bool given = positions.data != nullptr;
-  SIMDATTN_REQUIRE(!given || positions.shape[0] == n, Code::kShape, "positions.shape[0] != out.shape[0]");
+  SIMDATTN_REQUIRE(!given || positions.shape[0] == n, kShape, "positions.shape[0] != out.shape[0]");
   const ConstView<3> one_axis(positions.data, positions.dtype, {given ? 1 : 0, 1, positions.shape[0]},
                               {0, 0, positions.stride[0]});
   SIMDATTN_CHECK(check_table_positions(one_axis, first, n, "first: every position must be in (-2^31, 2^31)", &read));
-  SIMDATTN_REQUIRE(given || positions.shape[0] == 0, Code::kNullPointer,
+  SIMDATTN_REQUIRE(given || positions.shape[0] == 0, kNullPointer,
                    "positions.data: null although its shape is not empty");
   return check_apart<"positions", "out">(read, {&bytes});
 }
 
 Status check_alibi_slopes(int64_t heads, const float* slopes) {
-  SIMDATTN_REQUIRE(heads >= 1 && heads <= kMaxSize, Code::kShape, "heads: must be in 1 .. 2^30 - 1");
-  SIMDATTN_REQUIRE(slopes != nullptr, Code::kNullPointer, "slopes: must not be null");
+  SIMDATTN_REQUIRE(heads >= 1 && heads <= kMaxSize, kShape, "heads: must be in 1 .. 2^30 - 1");
+  SIMDATTN_REQUIRE(slopes != nullptr, kNullPointer, "slopes: must not be null");
   return {};
 }
 

@@ -25,9 +25,9 @@ inline constexpr int64_t kMaxOffset = int64_t{1} << 30;
     }                                                                      \
   } while (false)
 
-#define SIMDATTN_REQUIRE(condition, code, sentence)              \
-  do {                                                           \
-    if (!(condition)) return ::simdattn::Status{code, sentence}; \
+#define SIMDATTN_REQUIRE(condition, code, sentence)                                \
+  do {                                                                             \
+    if (!(condition)) return ::simdattn::Status{::simdattn::Code::code, sentence}; \
   } while (false)
 
 /// A text as a template argument.
@@ -101,7 +101,7 @@ inline constexpr Argument kArgument = {
 template <Text kOutput, Text kNames>
 Status check_apart(const ByteSet& written, const ByteSet* const (&arrays)[names_in(kNames)]) {
   for (size_t i = 0; i < names_in(kNames); ++i) {
-    SIMDATTN_REQUIRE(!share_bytes(*arrays[i], written), Code::kOverlap, (kOverlaps<kOutput, kNames>.text[i]));
+    SIMDATTN_REQUIRE(!share_bytes(*arrays[i], written), kOverlap, (kOverlaps<kOutput, kNames>.text[i]));
   }
   return {};
 }
@@ -122,7 +122,31 @@ enum class Data : uint8_t { kNeeded, kLater };
 /// const is an output.
 template <int kRank, bool kConst>
 Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, ByteSet* bytes,
-                  Data data = Data::kNeeded);
+                  Data data = Data::kNeeded) {
+  constexpr size_t kLast = kRank - 1;
+  bytes->clear();
+  const auto type = static_cast<uint32_t>(v.dtype);
+  if (type >= 8 || (static_cast<unsigned>(accept) >> type & 1) == 0) return {Code::kDType, argument.dtype};
+  // Sizes are looked at one by one: put together, compilers load two at once, and wait for what the caller has just stored
+  // one by one.
+  bool empty = false;
+  for (size_t i = 0; i < kRank; ++i) {
+    if (v.shape[i] < 0 || v.shape[i] > kMaxSize) return {Code::kShape, argument.shape};
+    empty = empty || v.shape[i] == 0;
+  }
+  if (!empty) {
+    if (v.data == nullptr && data == Data::kNeeded) return {Code::kNullPointer, argument.null};
+    if (v.stride[kLast] != 1 && v.shape[kLast] > 1) return {Code::kStride, argument.stride};
+  }
+  const int64_t size = dtype_bytes(v.dtype);
+  bytes->restart(v.data, v.shape[kLast] * size);  // where it is: a copy would wait for numbers stored one by one
+  bool reaches = true;
+  for (size_t i = kLast; i-- > 0;) reaches = reaches && (v.shape[i] == 0 || bytes->add(v.shape[i], v.stride[i], size));
+  const bool coincide = reaches && !empty && !kConst && self_overlap(*bytes);
+  if (!reaches || coincide || empty || v.data == nullptr) bytes->clear();
+  if (!reaches) return {Code::kStride, argument.range};
+  return coincide ? Status{Code::kStride, argument.self_overlap} : Status{};
+}
 
 /// operator== of std::array calls memcmp, which waits until the numbers that the caller has just stored one by one can
 /// be loaded as vectors.
@@ -145,7 +169,7 @@ Status check_rows(const ConstView<kRank>& x, const View<kRank>& out, Accept acce
                   ByteSet* out_bytes) {
   SIMDATTN_CHECK(check_view(x, accept, kArgument<"x">, x_bytes));
   SIMDATTN_CHECK(check_view(out, accept, kArgument<"out">, out_bytes));
-  SIMDATTN_REQUIRE(same_numbers(x.shape, out.shape), Code::kShape, "out.shape != x.shape");
+  SIMDATTN_REQUIRE(same_numbers(x.shape, out.shape), kShape, "out.shape != x.shape");
   return {};
 }
 /// That `out` is x (an in-place call), or shares no byte with it.
@@ -153,7 +177,7 @@ template <int kRank>
 Status check_in_place(const BasicView<kRank, true>& x, const BasicView<kRank, false>& out, const ByteSet& x_bytes,
                       const ByteSet& out_bytes) {
   const bool is_x = x.data == out.data && x.dtype == out.dtype && same_numbers(x.stride, out.stride);
-  SIMDATTN_REQUIRE(is_x || !share_bytes(out_bytes, x_bytes), Code::kOverlap, "out: overlaps x without being x");
+  SIMDATTN_REQUIRE(is_x || !share_bytes(out_bytes, x_bytes), kOverlap, "out: overlaps x without being x");
   return {};
 }
 

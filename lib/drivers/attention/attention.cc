@@ -7,7 +7,6 @@
 #include "dispatch/target.h"
 #include "lib/contract/dtypes.h"
 #include "lib/drivers/attention/attention_division.h"
-#include "lib/drivers/attention/attention_memory.h"
 #include "lib/drivers/attention/attention_walk.h"
 #include "lib/drivers/attention/operands.h"
 #include "lib/drivers/drivers.h"
@@ -66,10 +65,6 @@ uint64_t digest_of(const Attention& a, int64_t first, int64_t last) {
 
 bool has_pages(const Attention& a) { return a.k.page_size > 0 || a.v.page_size > 0; }
 
-OperandBytes operand_bytes(const UKernels& uk, const Attention& a, const Division& d) {
-  return {kernels_of(uk, a.arithmetic, d), d.sizes, a.k.type, a.v.type};
-}
-
 /// True if what a run reads and writes is there.
 bool has_data(const Attention& a) {
   const auto view = [](const ConstView<4>& v) { return v.data != nullptr || is_empty(v); };
@@ -118,12 +113,13 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
     SIMDATTN_CHECK(check_pages(a, d, s, 0, sequence_of(a, s).n_q));
   }
   if (d.row_blocks == 0) return {};
-  const OperandBytes operands = operand_bytes(*uk, a, d);
+  const AttentionKernels& kernels = kernels_of(*uk, a.arithmetic, d);
+  const OperandBytes operands(kernels, d.sizes, a.k.type, a.v.type);
   const size_t needed = AttentionMemory(operands, d.sizes.d_v, nullptr).w.bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
   SIMDATTN_CHECK(check_attention_memory(bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
 
-  const KernelHooks hooks(kernels_of(*uk, a.arithmetic, d));
+  const KernelHooks hooks(kernels);
   const AttentionRun run = {a, d, *uk, {operands, d.sizes.d_v, exec.workspace}};
   TaskIterator at(a, d, 0, 0);
   for (int64_t t = 0; t < d.row_blocks; ++t, at.next()) run_row_block(run, at.row_block());
@@ -146,7 +142,7 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   s->problem = a;
   s->bytes = bytes;
   s->division = d;
-  s->operands = operand_bytes(*target->kernels, a, d);
+  s->operands = {kernels_of(*target->kernels, a.arithmetic, d), d.sizes, a.k.type, a.v.type};
   s->tasks = {target, data == Data::kNeeded, d.split, d.tasks, d.reduce_tasks};
   const int64_t sequences = d.sizes.sequences;
   s->group_size = std::max((sequences + kMaxGroups - 1) / kMaxGroups, int64_t{1});

@@ -150,7 +150,7 @@ Status check_pages(const Attention& a, const Division& d, int64_t s, int64_t fir
     for (int64_t i = seen.lo / kv->page_size; i * kv->page_size < seen.hi; ++i) {
       if (static_cast<uint32_t>(table[i]) < static_cast<uint32_t>(kv->n_pages)) continue;
       const Interval keys = {std::max(i * kv->page_size, seen.lo), std::min((i + 1) * kv->page_size, seen.hi)};
-      SIMDATTN_REQUIRE(table[i] < 0 && hidden(a, d.sizes.heads, q, first_row, last_row, keys), Code::kRange,
+      SIMDATTN_REQUIRE(table[i] < 0 && hidden(a, d.sizes.heads, q, first_row, last_row, keys), kRange,
                        page_sentence(kv == &a.k ? Store::kK : Store::kV));
     }
   }

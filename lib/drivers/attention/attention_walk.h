@@ -1,10 +1,104 @@
-// One task of attention: a row block against its keys, or against one split of them.
+// The tasks of attention, each a row block against its keys or against one split of them, and their memory, carved out of the
+// caller's bytes.
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_ATTENTION_WALK_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_ATTENTION_WALK_H_
 
-#include "lib/drivers/attention/attention_memory.h"
+#include <algorithm>
+
+#include "lib/drivers/attention/attention_division.h"
+#include "lib/drivers/attention/operands.h"
+#include "lib/drivers/attention/workspace.h"
 
 namespace simdattn {
+
+/// Rows whose scores are taken at a time: 68 KiB, which stay in the CPU caches beside the keys and values of a block.
+inline constexpr int64_t kScoreRows = 64;
+/// Floats between rows of scores: a power of two would put the rows of a tile into the same sets of a CPU cache.
+inline constexpr int64_t kScoreStride = kKeyBlock + 16;
+/// What RowStates::ld is a multiple of.
+inline constexpr int64_t kStateStep = 16;
+
+/// States of an online softmax, of the rows of one task. The empty row (-inf, 0, 0) is the identity of merging.
+struct RowStates {
+  float* max;  // [rows]
+  float* sum;  // [rows]
+  int64_t ld;
+  float* acc;  // [rows][ld]
+
+  RowStates(Workspace& w, int64_t rows, int64_t d_v)
+      : max(w.take<float>(rows)),
+        sum(w.take<float>(rows)),
+        ld((d_v + kValueGroup - 1) / kValueGroup * kValueGroup + kStateStep),
+        acc(w.take<float>(rows * ld)) {}
+};
+
+/// The states of tasks that are splits, in the buffer that all threads share.
+class Partials {
+ public:
+  Partials(const Division& division, const void* memory)
+      : rows_(division.partial_rows), d_v_(division.sizes.d_v), memory_(const_cast<void*>(memory)) {
+    Workspace measured(nullptr);
+    RowStates(measured, rows_, d_v_);
+    task_bytes_ = static_cast<int64_t>(measured.used());
+  }
+  /// Bytes of the buffer for so many tasks; 0 if they are too many.
+  size_t bytes(int64_t tasks) const {
+    int64_t all;
+    if (__builtin_mul_overflow(task_bytes_, tasks, &all) || all > (int64_t{1} << 62)) return 0;
+    Workspace measured(nullptr);
+    measured.take<char>(all);
+    return measured.bytes();
+  }
+  RowStates of_task(int64_t task) const {
+    Workspace w(memory_);
+    w.take<char>(task_bytes_ * task);
+    return {w, rows_, d_v_};
+  }
+
+ private:
+  int64_t rows_;
+  int64_t d_v_;
+  int64_t task_bytes_;
+  void* memory_;
+};
+
+/// Bytes of operands. A plan asks the arithmetic once: that takes about as long as all checks of a range.
+struct OperandBytes {
+  int64_t query;     // a row
+  int64_t panel;     // a packed panel
+  int64_t key_rows;  // kPanelWidth rows of the storage type, gathered from several pages, or of f32
+  int64_t values;    // a packed block
+  int64_t masked;    // one of kValueGroup columns
+
+  OperandBytes() = default;
+  OperandBytes(const AttentionKernels& kernels, const AttentionSizes& sizes, KvType k, KvType v)
+      : query(kernels.query_bytes(sizes.d_qk)),
+        panel(kernels.kv[slot(k)].panel_bytes(sizes.d_qk)),
+        key_rows(std::max(key_rows_bytes(kernels, k, sizes.d_qk), value_rows_bytes(kernels, v, sizes.d_v))),
+        values(kernels.values_bytes(sizes.d_v)),
+        masked(kernels.values_bytes(std::min(sizes.d_v, kValueGroup))) {}
+};
+
+/// One thread's working memory, which is constant in the lengths of the sequences.
+struct AttentionMemory {
+  OperandBytes bytes_of;
+  Workspace w;
+  char* q = w.take<char>(kRowBlock * bytes_of.query);                   // rows of queries as the arithmetic wants them
+  float* scores = w.take<float>(kScoreRows * kScoreStride);             // [kScoreRows][kScoreStride]
+  char* keys = w.take<char>(kKeyBlock / kPanelWidth * bytes_of.panel);  // the packed panels of a block
+  char* key_rows = w.take<char>(bytes_of.key_rows);
+  char* values = w.take<char>(bytes_of.values);
+  char* masked = w.take<char>(bytes_of.masked);
+  float* alpha = w.take<float>(kScoreRows);
+  Interval* see = w.take<Interval>(kRowBlock);  // the keys that a row sees, masks aside
+  RowModifiers* modifiers = w.take<RowModifiers>(kRowBlock);
+  RowStates total;  // over all splits so far
+  RowStates split;  // of the current split
+
+  /// `memory`: of any alignment; null to measure: w.bytes().
+  AttentionMemory(const OperandBytes& bytes, int64_t d_v, void* memory)
+      : bytes_of(bytes), w(memory), total(w, kRowBlock, d_v), split(w, kRowBlock, d_v) {}
+};
 
 /// What the tasks of a range share.
 struct AttentionRun {
