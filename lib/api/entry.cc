@@ -285,7 +285,7 @@ simdattn_status simdattn_attention_range(const simdattn_plan* plan, int64_t firs
   SIMDATTN_NEED(plan);
   SIMDATTN_SIZED(simdattn_exec, exec);
   const Environment environment;
-  return drivers::attention_range(*plan, first, last, partial, partial_bytes, exec_);
+  return drivers::attention_range(*plan, first, last, false, partial, partial_bytes, exec_);
 }
 
 simdattn_status simdattn_attention_reduce(const simdattn_plan* plan, int64_t first, int64_t last, const void* partial,
@@ -293,7 +293,7 @@ simdattn_status simdattn_attention_reduce(const simdattn_plan* plan, int64_t fir
   SIMDATTN_NEED(plan);
   SIMDATTN_SIZED(simdattn_exec, exec);
   const Environment environment;
-  return drivers::attention_reduce(*plan, first, last, partial, partial_bytes, exec_);
+  return drivers::attention_range(*plan, first, last, true, partial, partial_bytes, exec_);
 }
 
 simdattn_status simdattn_attention_merge(const simdattn_const_view5* parts, const simdattn_const_view4* part_lse,

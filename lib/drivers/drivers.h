@@ -47,10 +47,9 @@ Status kv_shift(const UKernels& uk, const Kv& kv, int64_t first, int64_t last, i
 Status attention(const Attention& problem, const Exec& exec);
 Status attention_plan(const Attention& problem, AttentionPlan* plan, const Exec& exec);
 Status attention_bind(const Attention& problem, AttentionPlan* plan);
-Status attention_range(const AttentionPlan& plan, int64_t first, int64_t last, void* partial, size_t partial_bytes,
-                       const Exec& exec);
-Status attention_reduce(const AttentionPlan& plan, int64_t first, int64_t last, const void* partial,
-                        size_t partial_bytes, const Exec& exec);
+/// `reduce`: attention_reduce().
+Status attention_range(const AttentionPlan& plan, int64_t first, int64_t last, bool reduce, const void* partial,
+                       size_t partial_bytes, const Exec& exec);
 Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out, const View<3>& lse,
                        const float* sinks, const Exec& exec);
 

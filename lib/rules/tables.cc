@@ -26,7 +26,46 @@ bool absent(const Doubles& numbers) { return numbers.data == nullptr && !numbers
 #define SIMDATTN_OPTION(condition, code, rule) \
   SIMDATTN_REQUIRE(condition, code, table ? "table." rule : "options." rule)
 
-Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
+/// What each scaling demands of fields that pass on their own.
+Status check_type(const RopeTableOptions& o, int64_t pairs, bool table) {
+  switch (o.rope_type) {
+    case RopeType::kDefault:
+      SIMDATTN_OPTION(o.factor == 0 || o.factor == 1, kRange, "factor: kDefault does not scale; rope_type says how to");
+      break;
+    case RopeType::kLinear: SIMDATTN_OPTION(o.factor != 0, kRange, "factor: kLinear needs it"); break;
+    case RopeType::kDynamic:
+      SIMDATTN_OPTION(o.factor != 0, kRange, "factor: kDynamic needs it");
+      SIMDATTN_OPTION(o.max_position_embeddings != 0, kRange, "max_position_embeddings: kDynamic needs it");
+      break;
+    case RopeType::kYarn:
+      SIMDATTN_OPTION(o.factor != 0, kRange, "factor: kYarn needs it");
+      SIMDATTN_OPTION(o.rope_theta > 1, kRange, "rope_theta: must be greater than 1 for kYarn");
+      SIMDATTN_OPTION(o.original_max_position_embeddings != 0 || o.max_position_embeddings != 0, kRange,
+                      "original_max_position_embeddings: kYarn needs it");
+      break;
+    case RopeType::kLongRope:
+      SIMDATTN_OPTION(o.original_max_position_embeddings >= 2, kRange,
+                      "original_max_position_embeddings: kLongRope needs it (at least 2)");
+      SIMDATTN_OPTION(o.short_factor.size == pairs, kShape, "short_factor: kLongRope needs one number per column");
+      SIMDATTN_OPTION(o.long_factor.size == pairs, kShape, "long_factor: kLongRope needs one number per column");
+      SIMDATTN_OPTION(each_within(o.short_factor, kMinFactor, kMaxFactor), kRange,
+                      "short_factor: every one must be in [1e-3, 1e6]");
+      SIMDATTN_OPTION(each_within(o.long_factor, kMinFactor, kMaxFactor), kRange,
+                      "long_factor: every one must be in [1e-3, 1e6]");
+      break;
+    case RopeType::kProportional:
+    case RopeType::kLlama3: break;
+  }
+  return {};
+}
+
+ByteSet bytes_of(const Doubles& values) {
+  return ByteSet::of(values.data, values.size * static_cast<int64_t>(sizeof(double)));
+}
+
+}  // namespace
+
+Status check_rope_table_options(const RopeTableOptions& o, int64_t pairs, bool table) {
   SIMDATTN_OPTION(o.rope_type >= RopeType::kDefault && o.rope_type <= RopeType::kLongRope, kRange,
                   "rope_type: not a RopeType");
   SIMDATTN_OPTION(o.mrope_layout >= MropeLayout::kContiguous && o.mrope_layout <= MropeLayout::kAxial, kRange,
@@ -77,7 +116,7 @@ Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
   }
   if (columns == 0) {
     SIMDATTN_OPTION(o.mrope_layout == MropeLayout::kContiguous, kRange, "mrope_layout: needs mrope_section");
-    return {};
+    return check_type(o, pairs, table);
   }
   SIMDATTN_OPTION(columns == pairs, kShape, "mrope_section: must sum to the table's columns");
   const bool three_axes = o.mrope_section[2] != 0 && o.mrope_section[3] == 0;
@@ -86,50 +125,6 @@ Status check_fields(const RopeTableOptions& o, int64_t pairs, bool table) {
   const bool plain = o.rope_type == RopeType::kDefault || o.rope_type == RopeType::kLinear;
   SIMDATTN_OPTION(o.mrope_layout != MropeLayout::kAxial || plain, kRange,
                   "mrope_layout: kAxial takes rope_type kDefault or kLinear");
-  return {};
-}
-
-/// What each scaling demands of fields that pass on their own.
-Status check_type(const RopeTableOptions& o, int64_t pairs, bool table) {
-  switch (o.rope_type) {
-    case RopeType::kDefault:
-      SIMDATTN_OPTION(o.factor == 0 || o.factor == 1, kRange, "factor: kDefault does not scale; rope_type says how to");
-      break;
-    case RopeType::kLinear: SIMDATTN_OPTION(o.factor != 0, kRange, "factor: kLinear needs it"); break;
-    case RopeType::kDynamic:
-      SIMDATTN_OPTION(o.factor != 0, kRange, "factor: kDynamic needs it");
-      SIMDATTN_OPTION(o.max_position_embeddings != 0, kRange, "max_position_embeddings: kDynamic needs it");
-      break;
-    case RopeType::kYarn:
-      SIMDATTN_OPTION(o.factor != 0, kRange, "factor: kYarn needs it");
-      SIMDATTN_OPTION(o.rope_theta > 1, kRange, "rope_theta: must be greater than 1 for kYarn");
-      SIMDATTN_OPTION(o.original_max_position_embeddings != 0 || o.max_position_embeddings != 0, kRange,
-                      "original_max_position_embeddings: kYarn needs it");
-      break;
-    case RopeType::kLongRope:
-      SIMDATTN_OPTION(o.original_max_position_embeddings >= 2, kRange,
-                      "original_max_position_embeddings: kLongRope needs it (at least 2)");
-      SIMDATTN_OPTION(o.short_factor.size == pairs, kShape, "short_factor: kLongRope needs one number per column");
-      SIMDATTN_OPTION(o.long_factor.size == pairs, kShape, "long_factor: kLongRope needs one number per column");
-      SIMDATTN_OPTION(each_within(o.short_factor, kMinFactor, kMaxFactor), kRange,
-                      "short_factor: every one must be in [1e-3, 1e6]");
-      SIMDATTN_OPTION(each_within(o.long_factor, kMinFactor, kMaxFactor), kRange,
-                      "long_factor: every one must be in [1e-3, 1e6]");
-      break;
-    case RopeType::kProportional:
-    case RopeType::kLlama3: break;
-  }
-  return {};
-}
-
-ByteSet bytes_of(const Doubles& values) {
-  return ByteSet::of(values.data, values.size * static_cast<int64_t>(sizeof(double)));
-}
-
-}  // namespace
-
-Status check_rope_table_options(const RopeTableOptions& o, int64_t pairs, bool table) {
-  SIMDATTN_CHECK(check_fields(o, pairs, table));
   return check_type(o, pairs, table);
 }
 

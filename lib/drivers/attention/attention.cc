@@ -78,27 +78,6 @@ bool has_data(const Attention& a) {
          (a.scoring.bits.columns == 0 || a.scoring.bits.data != nullptr);
 }
 
-/// What ranges of tasks and of reductions have in common. `*state`: the plan's; `*group`: where the range begins.
-Status check_range(const AttentionPlan& plan, int64_t first, int64_t last, bool reduce, const void* partial,
-                   size_t partial_size, const Exec& exec, const PlanState** state, int64_t* group) {
-  if (plan.struct_size != sizeof plan) return kPlanOfOthers;
-  const PlanState* s = *state = state_of(plan);
-  if (s == nullptr) return kNoPlan;
-  SIMDATTN_CHECK(check_task_range(plan, s->tasks, first, last, reduce, partial, partial_size, exec));
-  if (first == last) return {};
-  SIMDATTN_CHECK(check_attention_memory(
-      s->bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(plan.workspace_bytes)),
-      ByteSet::of(s->tasks.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
-  int64_t g = 0;
-  while (g + 1 < s->groups && s->group[g + 1].first(reduce) <= first) ++g;
-  for (*group = g; g < s->groups && (g == *group || s->group[g].first(reduce) < last); ++g) {
-    const int64_t begin = g * s->group_size;
-    const int64_t end = std::min(begin + s->group_size, s->division.sizes.sequences);
-    if (digest_of(s->problem, begin, end) != s->group[g].lengths) return kChangedLengths;
-  }
-  return {};
-}
-
 }  // namespace
 
 Status drivers::attention(const Attention& a, const Exec& exec) {
@@ -143,7 +122,7 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   s->bytes = bytes;
   s->division = d;
   s->operands = {kernels_of(*target->kernels, a.arithmetic, d), d.sizes, a.k.type, a.v.type};
-  s->tasks = {target, data == Data::kNeeded, d.split, d.tasks, d.reduce_tasks};
+  s->tasks = {target, data == Data::kNeeded, d.split, d.tasks, d.split ? d.row_blocks : 0};
   const int64_t sequences = d.sizes.sequences;
   s->group_size = std::max((sequences + kMaxGroups - 1) / kMaxGroups, int64_t{1});
   s->groups = (sequences + s->group_size - 1) / s->group_size;
@@ -160,7 +139,7 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
     }
   }
   plan->tasks = d.tasks;
-  plan->reduce_tasks = d.reduce_tasks;
+  plan->reduce_tasks = s->tasks.reduce_tasks;
   plan->workspace_bytes = d.tasks == 0 ? 0 : s->memory(nullptr).w.bytes();
   plan->partial_bytes = partial;
   s->mark = kPlanMark;
@@ -182,15 +161,39 @@ Status drivers::attention_bind(const Attention& a, AttentionPlan* plan) {
   return {};
 }
 
-Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_t last, void* partial,
-                                size_t partial_size, const Exec& exec) {
-  const PlanState* s = nullptr;
-  int64_t g = 0;
-  SIMDATTN_CHECK(check_range(plan, first, last, false, partial, partial_size, exec, &s, &g));
+Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_t last, bool reduce,
+                                const void* partial, size_t partial_size, const Exec& exec) {
+  if (plan.struct_size != sizeof plan) return kPlanOfOthers;
+  const PlanState* s = state_of(plan);
+  if (s == nullptr) return kNoPlan;
+  SIMDATTN_CHECK(check_task_range(plan, s->tasks, first, last, reduce, partial, partial_size, exec));
   if (first == last) return {};
+  SIMDATTN_CHECK(check_attention_memory(
+      s->bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(plan.workspace_bytes)),
+      ByteSet::of(s->tasks.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
   const Attention& a = s->problem;
   const Division& d = s->division;
-  TaskIterator at(a, d, g * s->group_size, first - s->group[g].first_task);
+  int64_t group = 0;  // where the range begins
+  while (group + 1 < s->groups && s->group[group + 1].first(reduce) <= first) ++group;
+  for (int64_t g = group; g < s->groups && (g == group || s->group[g].first(reduce) < last); ++g) {
+    const int64_t begin = g * s->group_size;
+    const int64_t end = std::min(begin + s->group_size, d.sizes.sequences);
+    if (digest_of(a, begin, end) != s->group[g].lengths) return kChangedLengths;
+  }
+
+  const AttentionRun run = {a, d, *s->tasks.target->kernels, s->memory(exec.workspace)};
+  const Partials partials(d, partial);
+  TaskIterator at(a, d, group * s->group_size, reduce ? 0 : first - s->group[group].first_task);
+  if (reduce) {
+    int64_t task = s->group[group].first_task;
+    for (int64_t t = s->group[group].first_row_block; t < last; ++t) {
+      const Interval splits = at.splits();
+      if (t >= first) reduce_splits(run, at.row_block(), splits, partials, task);
+      task += splits.hi - splits.lo;
+      at.next(splits.hi - splits.lo);
+    }
+    return {};
+  }
   TaskIterator ahead = at;
   RowBlockIndex done = {-1, 0, 0};
   for (int64_t t = first; has_pages(a) && t < last; ++t, ahead.next()) {
@@ -200,31 +203,10 @@ Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_
     const int64_t end = std::min(index.first_row + d.row_block, sequence_of(a, index.sequence).n_q * d.sizes.group);
     SIMDATTN_CHECK(check_pages(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
   }
-  const KernelHooks hooks(kernels_of(*s->tasks.target->kernels, a.arithmetic, d));
-  const AttentionRun run = {a, d, *s->tasks.target->kernels, s->memory(exec.workspace)};
-  const Partials partials(d, partial);
+  const KernelHooks hooks(kernels_of(run.kernels, a.arithmetic, d));
   for (int64_t t = first; t < last; ++t, at.next()) {
     if (d.split) run_split(run, at.row_block(), at.split(), partials.of_task(t));
     else run_row_block(run, at.row_block());
-  }
-  return {};
-}
-
-Status drivers::attention_reduce(const AttentionPlan& plan, int64_t first, int64_t last, const void* partial,
-                                 size_t partial_size, const Exec& exec) {
-  const PlanState* s = nullptr;
-  int64_t g = 0;
-  SIMDATTN_CHECK(check_range(plan, first, last, true, partial, partial_size, exec, &s, &g));
-  if (first == last) return {};
-  const AttentionRun run = {s->problem, s->division, *s->tasks.target->kernels, s->memory(exec.workspace)};
-  const Partials partials(s->division, partial);
-  TaskIterator at(s->problem, s->division, g * s->group_size, 0);
-  int64_t task = s->group[g].first_task;
-  for (int64_t t = s->group[g].first_row_block; t < last; ++t) {
-    const Interval splits = at.splits();
-    if (t >= first) reduce_splits(run, at.row_block(), splits, partials, task);
-    task += splits.hi - splits.lo;
-    at.next(splits.hi - splits.lo);
   }
   return {};
 }

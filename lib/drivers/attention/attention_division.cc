@@ -134,7 +134,6 @@ Status divide(const Attention& a, Threads threads, Division* division) {
   d.partial_rows = std::min(most_rows, d.row_block);
   d.split = several && tasks.row_blocks < kEnoughTasks && tasks.splits > tasks.row_blocks;
   d.tasks = d.split ? tasks.splits : tasks.row_blocks;
-  d.reduce_tasks = d.split ? tasks.row_blocks : 0;
   return {};
 }
 

@@ -42,7 +42,6 @@ struct Division {
   Fetch fetch_one_row = Fetch::kNone;
   int64_t keys_at_once = kPanelWidth;  // see ScoreTile
   int64_t tasks = 0;
-  int64_t reduce_tasks = 0;
   float scale = 0;
 };
 

@@ -66,7 +66,7 @@ class Partials {
 struct OperandBytes {
   int64_t query;     // a row
   int64_t panel;     // a packed panel
-  int64_t key_rows;  // kPanelWidth rows of the storage type, gathered from several pages, or of f32
+  int64_t key_rows;  // kLoadedRows rows of keys as stored, gathered from several pages, or of keys or values as f32
   int64_t values;    // a packed block
   int64_t masked;    // one of kValueGroup columns
 
@@ -74,9 +74,13 @@ struct OperandBytes {
   OperandBytes(const AttentionKernels& kernels, const AttentionSizes& sizes, KvType k, KvType v)
       : query(kernels.query_bytes(sizes.d_qk)),
         panel(kernels.kv[slot(k)].panel_bytes(sizes.d_qk)),
-        key_rows(std::max(key_rows_bytes(kernels, k, sizes.d_qk), value_rows_bytes(kernels, v, sizes.d_v))),
         values(kernels.values_bytes(sizes.d_v)),
-        masked(kernels.values_bytes(std::min(sizes.d_v, kValueGroup))) {}
+        masked(kernels.values_bytes(std::min(sizes.d_v, kValueGroup))) {
+    const bool loads_keys = kernels.kv[slot(k)].pack_keys == nullptr || kernels.kv[slot(k)].pack_panel == nullptr;
+    const bool loads_values = kernels.kv[slot(v)].pack_values == nullptr;
+    const int64_t loaded = 4 * std::max(loads_keys ? sizes.d_qk : 0, loads_values ? sizes.d_v : 0);
+    key_rows = kLoadedRows * std::max(row_bytes(k, sizes.d_qk), loaded);
+  }
 };
 
 /// One thread's working memory, which is constant in the lengths of the sequences.

@@ -34,23 +34,13 @@ class KernelHooks {
 /// Rows that are loaded as f32 at a time.
 inline constexpr int64_t kLoadedRows = kPanelWidth;
 
-/// Bytes for kLoadedRows rows of keys on their way into a panel.
-inline int64_t key_rows_bytes(const AttentionKernels& kernels, KvType type, int64_t dim) {
-  const bool loads = kernels.kv[slot(type)].pack_keys == nullptr || kernels.kv[slot(type)].pack_panel == nullptr;
-  return kLoadedRows * std::max(row_bytes(type, dim), loads ? 4 * dim : 0);
-}
-/// The same for values on their way into a block.
-inline int64_t value_rows_bytes(const AttentionKernels& kernels, KvType type, int64_t dim) {
-  return kernels.kv[slot(type)].pack_values == nullptr ? kLoadedRows * 4 * dim : 0;
-}
-
 /// The keys or the values of one head of one sequence.
 class HeadOperands {
  public:
   const KvStore store;
   const KvOperands& slots;
 
-  /// `rows`: key_rows_bytes() or value_rows_bytes().
+  /// `rows`: for kLoadedRows rows, as stored or as f32.
   HeadOperands(const UKernels& kernels, const AttentionKernels& arithmetic, const ConstKv& kv, int64_t sequence,
                int64_t head, int64_t first_token, char* rows)
       : store(kv, sequence, head, first_token),
