@@ -5,11 +5,7 @@
 #ifndef SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_
 #define SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_
 
-#include <bit>
-#include <cmath>
-#include <limits>
-
-#include "lib/contract/dtypes.h"
+#include "lib/contract/kv_formats.h"
 #include "lib/contract/ukernels.h"
 
 namespace simdattn {
@@ -31,49 +27,6 @@ constexpr int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim)
 constexpr int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
 constexpr int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
 
-/// The largest magnitude of some numbers from its bits: NaN if one of them was NaN or infinite.
-inline float int8_magnitude(int32_t bits) {
-  const float largest = std::bit_cast<float>(bits);
-  return largest < std::numeric_limits<float>::infinity() ? largest : std::bit_cast<float>(kCanonicalNaN);
-}
-
-/// A row as integers and their scale: x = scale * integer, nearly.
-struct RowScale {
-  float scale;
-  float inverse;  // 0: all integers are 0
-
-  explicit RowScale(float largest) : scale(largest / 127.0f), inverse(127.0f / largest) {
-    if (is_nan(largest)) {
-      inverse = 0.0f;
-    } else if (!(inverse < std::numeric_limits<float>::infinity())) {
-      inverse = scale = 0.0f;  // so small that its inverse is infinite, or 0
-    }
-  }
-  int8_t operator()(float x) const {
-    return inverse == 0.0f ? int8_t{0} : static_cast<int8_t>(std::nearbyint(x * inverse));
-  }
-};
-
-/// The same of a row's weights in one block, which are 0 .. 255. `finite`: all of them are.
-struct WeightScale {
-  float scale;
-  float inverse;
-
-  WeightScale(float largest, bool finite) {
-    largest += 0.0f;  // no -0, whose inverse is less than any number
-    inverse = 255.0f / largest;
-    scale = largest / 255.0f;
-    if (!(inverse < std::numeric_limits<float>::infinity())) inverse = scale = 0.0f;
-    if (!finite) {
-      inverse = 0.0f;
-      scale = std::bit_cast<float>(kCanonicalNaN);
-    }
-  }
-  uint8_t operator()(float u) const {
-    return inverse != 0.0f && u > 0.0f ? static_cast<uint8_t>(std::nearbyint(u * inverse)) : uint8_t{0};
-  }
-};
-
 /// Negative weights count as 0: a product with a scale must not overflow, nor a NaN in their value show. NaN stays.
 inline void int8_prepare_weights(const float* in, float* out, int64_t n) {
   for (int64_t j = 0; j < n; ++j) out[j] = in[j] < 0.0f ? 0.0f : in[j];
@@ -86,8 +39,9 @@ constexpr void set_int8_packing(KvOperands& kv) {
   kv.pack_values = I::template pack_values<T>;
 }
 
-/// I names the kernels: prepare_query<T>, score_packed, value_packed; pack_keys and pack_values of f32 rows, or pack_keys<T>,
-/// pack_panel<T> and pack_values<T> of all types; kScalesApart if score_packed takes panels of stored integers as they are.
+/// I names the kernels: prepare_query<T>, score_packed, score_blocks (of keys in blocks with scales of their own: BlockIntegers of
+/// narrow_operands.h), value_packed; pack_keys and pack_values of f32 rows, or pack_keys<T>, pack_panel<T> and pack_values<T> of all types;
+/// kScalesApart if score_packed takes panels of stored integers as they are.
 /// `value_stored`: value_tile of stored integers in rows, or null.
 template <class I>
 constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&),
@@ -109,6 +63,7 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
     kv.panel_bytes = I::panel_bytes;
     kv.score_packed = I::score_packed;
   }
+  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0}) kernels.kv[slot(blocks)].score_packed = I::score_blocks;
   KvOperands& stored = kernels.kv[slot(KvType::kInt8)];
   if constexpr (requires { I::kScalesApart; }) stored.score_tile = I::score_packed;
   stored.value_tile = value_stored;

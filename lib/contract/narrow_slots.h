@@ -10,56 +10,62 @@ namespace {  // internal to each object, like the helpers of dtypes.h
 /// Codes to numbers and numbers to codes in plain C++. Backends have vectors for it.
 template <KvType kType>
 struct PlainCodec {
+  using Format = FormatOf<kType>;
+
   /// Columns [first, first + n) of rows `stride` bytes apart, as rows of f32 `ld` floats apart.
   static SIMDATTN_FORMAT_INLINE void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys,
                                           int64_t first, int64_t n, float* out, int64_t ld) {
-    for (int64_t j = 0; j < keys; ++j) {
-      FormatOf<kType>::decode(rows + j * stride, has_scales(kType) ? scales[j] : 1.0f, first, n, out + j * ld);
+    for (int64_t j = 0; j < keys; ++j, out += ld) {
+      const uint8_t* const codes = rows + j * stride + Format::kLayout.row_bytes(first);
+      if constexpr (has_scales(kType)) {
+        for (int64_t i = 0; i < n; ++i) out[i] = Format::number(codes[i]) * scales[j];
+      } else {
+        for (int64_t b = 0; b < n / kBlockDims; ++b)
+          Format::decode(codes + b * Format::kLayout.block_bytes(), out + b * kBlockDims);
+      }
     }
   }
   /// A row of numbers as codes, of types that are written.
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
-    if constexpr (!is_read_only(kType)) FormatOf<kType>::encode(x, dim, row, scale);
+    if constexpr (has_scales(kType)) {
+      Format::encode(x, dim, row, scale);
+    } else if constexpr (!is_read_only(kType)) {
+      for (int64_t d = 0; d < dim; d += kBlockDims, row += Format::kLayout.block_bytes()) Format::encode(x + d, row);
+    }
   }
 };
 
 /// What depends on the type. All else is one body for all types.
-struct NarrowRow {
-  int64_t block_bytes;  // of 32 numbers
-  int64_t scale_bytes;  // of those, at their beginning; 0: a scale stands beside each row
-  int64_t block_units;  // of 32 numbers in a panel
+struct NarrowRow : CodeLayout {
   decltype(&PlainCodec<KvType::kInt8>::rows) rows;
   decltype(&PlainCodec<KvType::kInt8>::encode) encode;
 
-  int64_t bytes(int64_t dim) const { return dim * block_bytes / 32; }
   const float* scales_from(const float* scales, int64_t token) const {
     return scale_bytes > 0 ? nullptr : scales + token;
   }
   /// f(offset in a row, offset in a panel, bytes) of all that a row has in column `column` of a panel.
   template <class F>
   SIMDATTN_FORMAT_INLINE void for_each_piece(int64_t dim, int64_t column, const F& f) const {
-    constexpr std::integral_constant<size_t, 2> kScale;
+    constexpr std::integral_constant<size_t, kScaleBytes> kScale;
     constexpr std::integral_constant<size_t, kUnitBytes> kUnit;
-    constexpr int64_t kPitch = kUnitBytes * kPanelWidth;
-    const int64_t units = (dim * block_units + 31) / 32;
-    const int64_t together = scale_bytes > 0 ? block_units : units;
-    int64_t in_row = 0, scale = units * kPitch + column * 2, unit = column * kUnitBytes;
-    for (int64_t u = 0; u < units; u += together, scale += kPanelWidth * 2) {
+    const int64_t together = scale_bytes > 0 ? block_units() : units(dim);
+    int64_t in_row = 0, scale = scale_at(dim, 0, column), unit = column * kUnitBytes;
+    for (int64_t u = 0; u < units(dim); u += together, scale += kPanelWidth * kScaleBytes) {
       if (scale_bytes > 0) f(in_row, scale, kScale);
       in_row += scale_bytes;
-      for (int64_t i = 0; i < together; ++i, in_row += kUnitBytes, unit += kPitch) f(in_row, unit, kUnit);
+      for (int64_t i = 0; i < together; ++i, in_row += kUnitBytes, unit += kUnitPitch) f(in_row, unit, kUnit);
     }
   }
 
   void put(const StoreRows& a, int64_t t, uint8_t* row) const {
     const char* const from = static_cast<const char*>(a.rows) + t * a.ld;
     float none;
-    if (a.as_stored) std::memcpy(row, from, static_cast<size_t>(bytes(a.dim)));
+    if (a.as_stored) std::memcpy(row, from, static_cast<size_t>(row_bytes(a.dim)));
     else encode(reinterpret_cast<const float*>(from), a.dim, row, scale_bytes > 0 ? &none : a.scales + t);
   }
   void take(const LoadRows& a, int64_t t, const uint8_t* row) const {
     char* const to = static_cast<char*>(a.rows) + t * a.ld;
-    if (a.as_stored) std::memcpy(to, row, static_cast<size_t>(bytes(a.dim)));
+    if (a.as_stored) std::memcpy(to, row, static_cast<size_t>(row_bytes(a.dim)));
     else rows(row, 0, scales_from(a.scales, t), 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
   }
 };
@@ -78,7 +84,7 @@ SIMDATTN_NARROW_SLOT void store_narrow_panels(const StoreRows& a, const NarrowRo
   for (int64_t t = 0; t < a.tokens; ++t) {
     const int64_t j = a.column + t;
     uint8_t* const panel = static_cast<uint8_t*>(a.out) + j / kPanelWidth * a.stride;
-    std::memset(row + type.bytes(a.dim), 0, kUnitBytes);
+    std::memset(row + type.row_bytes(a.dim), 0, kUnitBytes);
     type.put(a, t, row);
     type.for_each_piece(a.dim, j % kPanelWidth, [&](int64_t in_row, int64_t in_panel, auto bytes) {
       std::memcpy(panel + in_panel, row + in_row, bytes);
@@ -129,30 +135,13 @@ SIMDATTN_NARROW_SLOT void narrow_value_tile(const ValueTile& a, const NarrowRow&
     j += keys;
   } while (j < a.keys);
 }
-/// A panel as numbers [dim][32], column by column.
-SIMDATTN_NARROW_SLOT void widen_narrow_panel(const PackKeys& a, const NarrowRow& type) {
-  alignas(64) NarrowRowBuffer row;
-  for (int64_t j = 0; j < kPanelWidth; ++j) {
-    type.for_each_piece(a.dim, j, [&](int64_t in_row, int64_t in_panel, auto bytes) {
-      std::memcpy(row + in_row, static_cast<const uint8_t*>(a.from) + in_panel, bytes);
-    });
-    float* const out = static_cast<float*>(a.panel) + j;
-    for (int64_t d = 0; d < a.dim; d += 32) {
-      float numbers[32];
-      const int64_t n = 32 < a.dim - d ? 32 : a.dim - d;
-      type.rows(row, 0, type.scales_from(a.scales, j), 1, d, n, numbers, 0);
-      for (int64_t i = 0; i < n; ++i) out[(d + i) * kPanelWidth] = numbers[i];
-    }
-  }
-}
 #undef SIMDATTN_NARROW_SLOT
 
 /// All that does not multiply, of one type.
 template <KvType kType, class Codec = PlainCodec<kType>>
 struct NarrowSlots {
-  static constexpr int64_t kBlockBytes = row_bytes(kType, 32), kScaleBytes = has_scales(kType) ? 0 : 2;
-  static constexpr NarrowRow kRow = {kBlockBytes, kScaleBytes, (kBlockBytes - kScaleBytes) / kUnitBytes, Codec::rows,
-                                     Codec::encode};
+  static constexpr NarrowRow kRow = {kLayoutOf<kType>, Codec::rows, Codec::encode};
+  static_assert(kRow.row_bytes(kBlockDims) == row_bytes(kType, kBlockDims));
 
   static bool all_finite(const FiniteRows& a) {
     for (int64_t j = 0; j < a.keys; ++j) {
@@ -165,18 +154,18 @@ struct NarrowSlots {
   static void load_rows(const LoadRows& a) { load_narrow_rows(a, kRow); }
   static void store_panels(const StoreRows& a) { store_narrow_panels(a, kRow); }
   static void load_panels(const LoadRows& a) { load_narrow_panels(a, kRow); }
-  /// A panel as f32 numbers [dim][32].
-  static void widen_panel(const PackKeys& a) {
-    if constexpr (requires { Codec::panel; }) {
-      Codec::panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
-    } else {
-      widen_narrow_panel(a, kRow);
-    }
+  /// Keys in rows as a panel of their type.
+  static void store_panel(const PackKeys& a) {
+    if (a.keys < kPanelWidth) std::memset(a.panel, 0, static_cast<size_t>(kRow.panel_bytes(a.dim)));
+    store_panels(
+        {.rows = a.from, .ld = a.token_stride, .tokens = a.keys, .dim = a.dim, .out = a.panel, .as_stored = true});
   }
   static void value_tile(const ValueTile& a, void (*kernel)(const ValueTile&),
                          void (*round)(const float*, float*, int64_t) = nullptr) {
     narrow_value_tile(a, kRow, kernel, round);
   }
+  /// Slots that not all backends have.
+  static constexpr void add_slots(KvOperands& /*f32*/, KvOperands& /*bf16*/) {}
 };
 
 }  // namespace

@@ -142,19 +142,6 @@ struct Bf16Chains {
   static constexpr auto softmax_tile = simdattn::softmax_tile<Bf16Arithmetic>;
 };
 
-/// The largest magnitude of n numbers; NaN if one of them is NaN or infinite.
-template <class T>
-float largest_magnitude(const T* x, int64_t n) {
-  float largest = 0.0f;
-  bool finite = true;
-  for (int64_t i = 0; i < n; ++i) {
-    const float size = std::fabs(to_f32(x[i]));
-    finite = finite && size < std::numeric_limits<float>::infinity();
-    largest = max_number(largest, size);
-  }
-  return finite ? largest : canonical(std::numeric_limits<float>::quiet_NaN());
-}
-
 /// kInt8: products of 8-bit integers, exact sums, one scale per query, key and value row.
 struct Int8Integers {
   static constexpr auto query_bytes = int8_query_bytes;
@@ -171,12 +158,12 @@ struct Int8Integers {
   template <class T>
   static void prepare_query(const void* row, void* query, int64_t dim) {
     const T* x = static_cast<const T*>(row);
-    const RowScale quantise(largest_magnitude(x, dim));
+    const IntegerScale quantise(largest_bits(x, dim), 127.0f);
     int8_t* out = static_cast<int8_t*>(query);
     std::memset(out, 0, static_cast<size_t>(int8_query_bytes(dim)));
     Int8Query info = {quantise.scale, 0};
     for (int64_t d = 0; d < dim; ++d) {
-      out[d] = quantise(to_f32(x[d]));
+      out[d] = static_cast<int8_t>(quantise(to_f32(x[d])));
       info.sum += out[d];
     }
     std::memcpy(out + int8_query_numbers(dim), &info, sizeof(info));
@@ -187,20 +174,35 @@ struct Int8Integers {
     std::memset(panel, 0, static_cast<size_t>(int8_panel_bytes(a.dim)));
     for (int64_t j = 0; j < a.keys; ++j) {
       const float* row = at<float>(a.from, j * a.token_stride);
-      const RowScale quantise(largest_magnitude(row, a.dim));
+      const IntegerScale quantise(largest_bits(row, a.dim), 127.0f);
       at<float>(a.panel, int8_panel_numbers(a.dim))[j] = quantise.scale;
-      for (int64_t d = 0; d < a.dim; ++d) panel[cell(d, j)] = quantise(row[d]);
+      for (int64_t d = 0; d < a.dim; ++d) panel[cell(d, j)] = static_cast<int8_t>(quantise(row[d]));
     }
   }
 
+  static int32_t dot(const char* query, const char* panel, int64_t j, int64_t first, int64_t end) {
+    int32_t sum = 0;
+    for (int64_t d = first; d < end; ++d) sum += at<int8_t>(query, d)[0] * at<int8_t>(panel, cell(d, j))[0];
+    return sum;
+  }
+  static float query_scale(const ScoreTile& a, const char* query) {
+    return at<Int8Query>(query, int8_query_numbers(a.dim))->scale * a.scale;
+  }
   static void score_packed(const ScoreTile& a) {
     for_each_score(a, [&a](const char* query, const char* panel, int64_t j) {
-      Int8Query info;
-      std::memcpy(&info, query + int8_query_numbers(a.dim), sizeof(info));
-      int32_t sum = 0;
-      for (int64_t d = 0; d < a.dim; ++d) sum += at<int8_t>(query, d)[0] * at<int8_t>(panel, cell(d, j))[0];
       const float key_scale = at<float>(panel, int8_panel_numbers(a.dim))[j];
-      return static_cast<float>(sum) * ((info.scale * a.scale) * key_scale);
+      return static_cast<float>(dot(query, panel, j, 0, a.dim)) * (query_scale(a, query) * key_scale);
+    });
+  }
+  static void score_blocks(const ScoreTile& a) {
+    for_each_score(a, [&a](const char* query, const char* panel, int64_t j) {
+      const float* const scales = at<float>(panel, int8_panel_numbers(a.dim)) + j;
+      float score = 0.0f;
+      for (int64_t d = 0; d < a.dim; d += kBlockDims) {
+        score = fma(static_cast<float>(dot(query, panel, j, d, d + kBlockDims)), scales[d / kBlockDims * kPanelWidth],
+                    score);
+      }
+      return score * query_scale(a, query);
     });
   }
 
@@ -208,11 +210,11 @@ struct Int8Integers {
     const int64_t numbers = int8_values_numbers(a.columns);
     for (int64_t j = 0; j < a.keys; ++j) {
       const float* row = at<float>(a.rows, j * a.token_stride);
-      const RowScale quantise(largest_magnitude(row, a.dim));
+      const IntegerScale quantise(largest_bits(row, a.dim), 127.0f);
       at<float>(a.block, numbers)[a.first + j] = quantise.scale;
       for (int64_t c = 0; c < numbers / kKeyBlock; ++c) {
         static_cast<int8_t*>(a.block)[value_cell(a.first + j, c)] =
-            c < a.columns ? quantise(row[a.column + c]) : int8_t{0};
+            static_cast<int8_t>(c < a.columns ? quantise(row[a.column + c]) : 0);
       }
     }
   }
@@ -221,17 +223,14 @@ struct Int8Integers {
     const float* scales = at<float>(a.v, int8_values_numbers(a.dim)) + a.first_key;
     for (int64_t r = 0; r < a.rows; ++r) {
       const float* w = a.w + r * a.ldw;
-      float u[kKeyBlock];
-      float largest = 0.0f;
-      bool finite = true;
+      float u[kKeyBlock];  // negative ones count as 0
       for (int64_t j = 0; j < a.keys; ++j) {
-        u[j] = w[j] * scales[j];
-        finite = finite && std::fabs(u[j]) < std::numeric_limits<float>::infinity();
-        largest = max_number(largest, u[j]);
+        const float product = w[j] * scales[j];
+        u[j] = product < 0.0f && is_finite(product) ? 0.0f : product;
       }
-      const WeightScale quantise(largest, finite);
+      const IntegerScale quantise(largest_bits(u, a.keys), 255.0f);
       uint8_t p[kKeyBlock];
-      for (int64_t j = 0; j < a.keys; ++j) p[j] = quantise(u[j]);
+      for (int64_t j = 0; j < a.keys; ++j) p[j] = static_cast<uint8_t>(quantise(u[j]));
       for (int64_t c = 0; c < a.dim; ++c) {
         int32_t sum = 0;
         for (int64_t j = 0; j < a.keys; ++j)

@@ -142,13 +142,37 @@ SIMDATTN_SHARED void int8_score_tile(const Int8Tile& a, const Int8Scores& b) {
   });
 }
 
-/// Panels with scales behind them, or a.scales.
-inline void int8_score_packed(const ScoreTile& a) {
-  constexpr int64_t kMost = 64;  // rows at a time
+/// The same of `blocks` blocks of dimensions with scales of their own: s = fma(sum, scale, s), then times the factor. The starts of a
+/// block are start_stride behind those of the one before.
+template <int64_t kRows>
+SIMDATTN_SHARED void int8_score_blocks_tile(Int8Tile a, int64_t blocks, int64_t start_stride, Int8Scores to) {
+  const auto for_each_score = [&](const auto& f) SIMDATTN_LAMBDA {
+    unroll<2 * kRows>([&](auto i) SIMDATTN_LAMBDA { f(i / 2, to.s + i / 2 * to.lds + i % 2 * kLanes); });
+  };
+  for_each_score([](auto, float* s) SIMDATTN_LAMBDA { store(Floats(0.0f), s); });
+  for (; blocks > 0; --blocks) {
+    int8_tile<kRows, false>(a, [&](auto r, auto c, Floats sum) SIMDATTN_LAMBDA {
+      float* const s = to.s + r * to.lds + c * kLanes;
+      store(mul_add(sum, load(to.scales + c * kLanes), load(s)), s);
+    });
+    a.x += a.steps * kCellBytes;
+    a.columns += a.steps * kPanelWidth * 4;
+    a.start += start_stride;
+    to.scales += kPanelWidth;
+  }
+  for_each_score([&](auto r, float* s) SIMDATTN_LAMBDA { store(load(s) * Floats(to.factors[r]), s); });
+}
+
+/// Panels with scales behind them, or a.scales. kBlocks: BlockIntegers of lib/contract/narrow_operands.h.
+template <bool kBlocks>
+void int8_scores(const ScoreTile& a) {
+  constexpr int64_t kMost = kBlocks ? 16 : 64;  // rows at a time
   const int64_t info_at = int8_query_numbers(a.dim) / 4 * kCellBytes;
   const uintptr_t ahead = a.fetches() ? static_cast<uintptr_t>((16384 / a.panel_stride + 1) * a.panel_stride) : 0;
+  const int64_t blocks = kBlocks ? a.dim / kBlockDims : 1;
+  const int64_t steps = kBlocks ? kBlockDims / 4 : (a.dim + 3) / 4;
   float factors[kMost];
-  int32_t start[kMost];
+  int32_t start[kBlocks ? (kFlipsKeys ? kMaxNarrowDim / kBlockDims : 1) * kMost : kMost];
   for (int64_t first = 0; first < a.rows; first += kMost) {
     const int64_t rows = smaller(a.rows - first, kMost);
     const char* q = static_cast<const char*>(a.q) + first * a.q_stride;
@@ -157,6 +181,8 @@ inline void int8_score_packed(const ScoreTile& a) {
       std::memcpy(&info, q + r * a.q_stride + info_at, sizeof(info));
       factors[r] = info.scale * a.scale;
       start[r] = -128 * info.sum;
+      for (int64_t b = 0; kBlocks && kFlipsKeys && b < blocks; ++b)
+        start[b * kMost + r] = -128 * int8_sum<false>(q + r * a.q_stride + b * kBlockDims, kBlockDims);
     }
     for (int64_t p = 0; p < a.n_panels; ++p) {
       const char* panel = static_cast<const char*>(a.panels) + p * a.panel_stride;
@@ -164,9 +190,11 @@ inline void int8_score_packed(const ScoreTile& a) {
                                                 : reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
       int8_row_tiles<kInt8Rows>(0, rows, [&](int64_t r, auto count) SIMDATTN_LAMBDA {
         for (int64_t c = 0; c < kPanelWidth; c += 2 * kLanes) {
-          int8_score_tile<count>(
-              {q + r * a.q_stride, a.q_stride, panel + c * 4, (a.dim + 3) / 4, start + r, first + r == 0 ? ahead : 0},
-              {factors + r, scales + c, a.s + (first + r) * a.lds + p * kPanelWidth + c, a.lds});
+          const Int8Tile tile = {q + r * a.q_stride,        a.q_stride, panel + c * 4, steps, start + r,
+                                 first + r == 0 ? ahead : 0};
+          const Int8Scores to = {factors + r, scales + c, a.s + (first + r) * a.lds + p * kPanelWidth + c, a.lds};
+          if constexpr (kBlocks) int8_score_blocks_tile<count>(tile, blocks, kFlipsKeys ? kMost : 0, to);
+          else int8_score_tile<count>(tile, to);
         }
       });
     }
@@ -178,55 +206,6 @@ constexpr int64_t kInt8WeightBytes = kKeyBlock + 32;
 /// The same as cells.
 constexpr int64_t kInt8WeightStride = kInt8WeightBytes / 4 * kCellBytes;
 
-/// The largest product of a row's weights with the scales of their keys, at least 0; NaN if a product is not finite.
-SIMDATTN_SHARED float int8_largest_product(const float* w, const float* scales, int64_t keys) {
-  // Poison becomes NaN. As integers, positive numbers order like numbers and negative ones are below 0.
-  Registers<2> poison = {{Floats(0.0f)}, {Floats(0.0f)}};
-  Registers<2, Ints> largest = {{Ints(0)}, {Ints(0)}};
-  const auto look = [&](int64_t j, auto part, auto chain) SIMDATTN_LAMBDA {
-    const Floats product = load(w + j, part) * load(scales + j, part);
-    reg<chain>(largest) = max(reg<chain>(largest), ints_of(product));
-    reg<chain>(poison) = mul_add(product, Floats(0.0f), reg<chain>(poison));
-  };
-  constexpr auto kFirst = std::integral_constant<int64_t, 0>();
-  constexpr auto kSecond = std::integral_constant<int64_t, 1>();
-  int64_t j = 0;
-  for (; j + 2 * kLanes <= keys; j += 2 * kLanes) {
-    look(j, All(), kFirst);
-    look(j + kLanes, All(), kSecond);
-  }
-  if (j + kLanes <= keys) {
-    look(j, All(), kFirst);
-    j += kLanes;
-  }
-  if (j < keys) look(j, first_lanes(keys - j), kFirst);
-  // Any NaN, its sign cleared, is larger than all numbers.
-  const Ints bad = (ints_of(reg<0>(poison)) | ints_of(reg<1>(poison))) & Ints(0x7FFFFFFF);
-  return int8_magnitude(largest_lane(max(max(reg<0>(largest), reg<1>(largest)), bad)));
-}
-
-/// The products times `inverse` as bytes, 0 for negative ones, and at most 4 kLanes - 1 zeros past the end. Returns their sum where
-/// values are flipped.
-SIMDATTN_SHARED int32_t int8_product_bytes(const float* w, const float* scales, int64_t keys, float inverse,
-                                           uint8_t* out) {
-  const Floats factor(inverse);
-  Ints sum(0);
-  const auto put = [&](int64_t j, const auto& numbers) SIMDATTN_LAMBDA {
-    const auto part = [&](int64_t i) SIMDATTN_LAMBDA {
-      return nearest(max(numbers(w, j + i * kLanes) * numbers(scales, j + i * kLanes), Floats(0.0f)) * factor);
-    };
-    const Ints v0 = part(0), v1 = part(1), v2 = part(2), v3 = part(3);
-    if constexpr (kFlipsValues) sum = sum + ((v0 + v1) + (v2 + v3));
-    store_bytes<true>(v0, v1, v2, v3, out + j);
-  };
-  int64_t j = 0;
-  for (; j + 4 * kLanes <= keys; j += 4 * kLanes)
-    put(j, [](const float* x, int64_t i) SIMDATTN_LAMBDA { return load(x + i); });
-  if (j < keys) put(j, [&](const float* x, int64_t i) SIMDATTN_LAMBDA { return load_below(x, i, keys); });
-  std::memset(out + keys, 0, 4);
-  return kFlipsValues ? sum_of_lanes(sum) : 0;
-}
-
 /// Rows of weights of `keys` keys, which begin `offset` < 4 bytes behind those of `out`, before which zeros stand.
 struct Int8Weights {
   const float* w;
@@ -236,19 +215,35 @@ struct Int8Weights {
   int64_t keys;
   int64_t offset;
 };
-/// One pass over all rows and then the other: what a row waits for, its largest product and two divisions, overlaps with
-/// other rows. scales: NaN if a product is not finite. start: see Int8Tile.
-inline void int8_weigh_rows(const Int8Weights& a, uint8_t* out, int64_t stride, float* scales, int32_t* start) {
-  for (int64_t r = 0; r < a.rows; ++r) scales[r] = int8_largest_product(a.w + r * a.ldw, a.scales, a.keys);
+/// Products of weights and scales as bytes, 0 for negative ones; at most 32 rows. One pass over all rows and then the other: what a row
+/// waits for, its largest product and two divisions, overlaps with other rows. scales: NaN if a product is not finite. start: see Int8Tile.
+SIMDATTN_SHARED void int8_weigh_rows(const Int8Weights& a, uint8_t* out, int64_t stride, float* scales,
+                                     int32_t* start) {
+  float inverse[32];
+  const auto products = [&](int64_t r) SIMDATTN_LAMBDA {
+    const float* const w = a.w + r * a.ldw;
+    return [w, of_values = a.scales](int64_t i, auto part) SIMDATTN_LAMBDA {
+      const Floats product = load(w + i, part) * load(of_values + i, part);
+      return mul_add(product, Floats(0.0f), max(product, Floats(0.0f)));  // NaN unless it is finite
+    };
+  };
   for (int64_t r = 0; r < a.rows; ++r) {
-    const WeightScale quantise(scales[r], !is_nan(scales[r]));
+    const IntegerScale quantise(largest_magnitude(a.keys, products(r)), 255.0f);
     scales[r] = quantise.scale;
+    inverse[r] = quantise.inverse;
+  }
+  for (int64_t r = 0; r < a.rows; ++r) {
     uint8_t* const row = out + r * stride;
+    const auto product = products(r);
+    const Floats factor(inverse[r]);
     std::memset(row, 0, 4);
-    start[r] = -128 * int8_product_bytes(a.w + r * a.ldw, a.scales, a.keys, quantise.inverse, row + a.offset);
+    store_integers<true>(a.keys, row + a.offset,
+                         [&](int64_t i, auto part) SIMDATTN_LAMBDA { return nearest(product(i, part) * factor); });
+    std::memset(row + a.offset + a.keys, 0, kLanes);
+    start[r] = kFlipsValues ? -128 * int8_sum<true>(row, a.offset + a.keys) : 0;
   }
 }
-/// The same as cells, kInt8WeightStride bytes a row. At most 32 rows.
+/// The same as cells, kInt8WeightStride bytes a row.
 inline void int8_weight_cells(const Int8Weights& a, char* out, float* scales, int32_t* start) {
   if constexpr (kPairCells) {
     alignas(64) uint8_t bytes[32 * kInt8WeightBytes];

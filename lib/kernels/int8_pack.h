@@ -21,61 +21,58 @@ constexpr int64_t kCellBytes = kPairCells ? 8 : 4;
 constexpr bool kFlipsKeys = kProducts == Products::kDot && kX86;
 constexpr bool kFlipsValues = kProducts == Products::kDot && !kX86;
 
-/// Bits without the sign: as integers, they order like the magnitudes. NaN and infinities are the largest.
-SIMDATTN_INLINE Ints magnitude(Floats v) { return ints_of(abs(v)); }
-SIMDATTN_INLINE Bits16 magnitudes_of_pairs(const bf16* x) {
-  return Bits16::load_unaligned(raw(x)) & Bits16(uint16_t{0x7FFF});
+/// The largest magnitude of n numbers(i, part), as bits: infinity's or more if one of them is NaN or infinite.
+template <class F>
+SIMDATTN_INLINE uint32_t largest_magnitude(int64_t n, const F& numbers) {
+  Registers<4, Ints> largest;
+  unroll<4>([&](auto chain) SIMDATTN_LAMBDA { reg<chain>(largest) = Ints(0); });
+  for_each_batch_in_chains(n, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
+    reg<chain>(largest) = max(reg<chain>(largest), ints_of(abs(numbers(i, part))));
+  });
+  const Ints pairs[] = {max(reg<0>(largest), reg<1>(largest)), max(reg<2>(largest), reg<3>(largest))};
+  return static_cast<uint32_t>(largest_lane(max(pairs[0], pairs[1])));
 }
-/// Of magnitudes in pairs the larger one, as that of f32.
-SIMDATTN_INLINE Ints larger_of_pairs(Bits16 pairs) {
-  const Bits32 both = cast_bits<uint32_t>(pairs);
-  return cast_bits<int32_t>(max(both << 16, both & Bits32(0x7FFF0000u)));
-}
-
-/// Numbers [i, i + kLanes) of n; zeros past the end.
-template <class T>
-SIMDATTN_INLINE Floats load_below(const T* x, int64_t i, int64_t n) {
-  return i + kLanes <= n ? load(x + i) : i < n ? load(x + i, first_lanes(n - i)) : Floats(0.0f);
-}
-
-/// The largest magnitude of n numbers; NaN if one of them is NaN or infinite.
-template <class T>
-SIMDATTN_SHARED float int8_largest(const T* x, int64_t n) {
-  Ints m0(0), m1(0);
-  int64_t i = 0;
-  if constexpr (std::is_same_v<T, bf16>) {
-    Bits16 pairs(uint16_t{0});
-    for (; i + 2 * kLanes <= n; i += 2 * kLanes) pairs = max(pairs, magnitudes_of_pairs(x + i));
-    m0 = larger_of_pairs(pairs);
-  }
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    m0 = max(m0, magnitude(load(x + i)));
-    m1 = max(m1, magnitude(load(x + i + kLanes)));
-  }
-  for (; i < n; i += kLanes) m0 = max(m0, magnitude(load_below(x, i, n)));
-  return int8_magnitude(largest_lane(max(m0, m1)));
-}
-
-/// n numbers times `inverse` as bytes, then zeros up to a multiple of 4 kLanes. With kSum returns their sum.
-template <bool kSum, class T>
-SIMDATTN_SHARED int32_t int8_bytes(const T* x, int64_t n, float inverse, int8_t* out) {
+/// n integers(i, part) as bytes.
+template <bool kUnsigned, class F>
+SIMDATTN_INLINE void store_integers(int64_t n, void* bytes, const F& integers) {
   constexpr int64_t kStep = 4 * kLanes;
+  const auto step = [&](int64_t i, const auto& part, uint8_t* out) SIMDATTN_LAMBDA {
+    store_bytes<kUnsigned>(integers(i, part(i)), integers(i + kLanes, part(i + kLanes)),
+                           integers(i + 2 * kLanes, part(i + 2 * kLanes)),
+                           integers(i + 3 * kLanes, part(i + 3 * kLanes)), out);
+  };
+  uint8_t* const out = static_cast<uint8_t*>(bytes);
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep) step(i, [](int64_t) SIMDATTN_LAMBDA { return All(); }, out + i);
+  if (i == n) return;
+  uint8_t last[kStep];
+  step(i, [&](int64_t at) SIMDATTN_LAMBDA { return first_lanes(larger(smaller(n - at, kLanes), 0)); }, last);
+  std::memcpy(out + i, last, static_cast<size_t>(n - i));
+}
+
+template <class T>
+SIMDATTN_SHARED IntegerScale int8_scale(const T* x, int64_t n) {
+  return {largest_magnitude(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part); }), 127.0f};
+}
+/// n numbers times `inverse` as bytes; 0: zeros, whatever the numbers are.
+template <class T>
+SIMDATTN_SHARED void int8_bytes(const T* x, int64_t n, float inverse, void* out) {
   if (inverse == 0.0f) {
-    std::memset(out, 0, static_cast<size_t>((n + kStep - 1) / kStep * kStep));
-    return 0;
+    std::memset(out, 0, static_cast<size_t>(n));
+    return;
   }
   const Floats factor(inverse);
+  store_integers<false>(n, out,
+                        [&](int64_t i, auto part) SIMDATTN_LAMBDA { return nearest(load(x + i, part) * factor); });
+}
+/// The sum of n bytes, and of those that complete a vector.
+template <bool kUnsigned>
+SIMDATTN_INLINE int32_t int8_sum(const void* bytes, int64_t n) {
+  const uint8_t* const p = static_cast<const uint8_t*>(bytes);
   Ints sum(0);
-  const auto put = [&](int64_t i, const auto& numbers) SIMDATTN_LAMBDA {
-    const Ints v0 = nearest(numbers(i) * factor), v1 = nearest(numbers(i + kLanes) * factor);
-    const Ints v2 = nearest(numbers(i + 2 * kLanes) * factor), v3 = nearest(numbers(i + 3 * kLanes) * factor);
-    if constexpr (kSum) sum = sum + ((v0 + v1) + (v2 + v3));
-    store_bytes<false>(v0, v1, v2, v3, out + i);
-  };
-  int64_t i = 0;
-  for (; i + kStep <= n; i += kStep) put(i, [&](int64_t at) SIMDATTN_LAMBDA { return load(x + at); });
-  if (i < n) put(i, [&](int64_t at) SIMDATTN_LAMBDA { return load_below(x, at, n); });
-  return kSum ? sum_of_lanes(sum) : 0;
+  for (int64_t i = 0; i < n; i += kLanes)
+    sum = sum + (kUnsigned ? cast_bits<int32_t>(load_bytes(p + i, All())) : load_integers(p + i));
+  return sum_of_lanes(sum);
 }
 
 /// n bytes, a multiple of 4, as cells of 16 bits.
@@ -95,7 +92,7 @@ int64_t int8_kernel_query_bytes(int64_t dim) { return int8_query_numbers(dim) / 
 template <class T>
 void int8_prepare_query(const void* row, void* query, int64_t dim) {
   const T* x = static_cast<const T*>(row);
-  const RowScale quantise(int8_largest(x, dim));
+  const IntegerScale quantise = int8_scale(x, dim);
   char* out = static_cast<char*>(query);
   Int8Query info = {quantise.scale, 0};
   const int64_t numbers = int8_query_numbers(dim);
@@ -104,14 +101,14 @@ void int8_prepare_query(const void* row, void* query, int64_t dim) {
     constexpr int64_t kChunk = 256;  // dimensions at a time
     int8_t bytes[kChunk];
     for (int64_t d = 0; d < numbers; d += kChunk) {
-      const int64_t n = smaller(numbers - d, kChunk);
       std::memset(bytes, 0, sizeof(bytes));
-      int8_bytes<false>(x + d, smaller(dim - d, n), quantise.inverse, bytes);
-      int8_pair_cells(bytes, n, out + d / 4 * kCellBytes);
+      int8_bytes(x + d, smaller(dim - d, kChunk), quantise.inverse, bytes);
+      int8_pair_cells(bytes, smaller(numbers - d, kChunk), out + d / 4 * kCellBytes);
     }
   } else {
     std::memset(out + numbers - 64, 0, 64);
-    info.sum = int8_bytes<kFlipsKeys>(x, dim, quantise.inverse, reinterpret_cast<int8_t*>(out));
+    int8_bytes(x, dim, quantise.inverse, out);
+    if (kFlipsKeys) info.sum = int8_sum<false>(out, numbers);
   }
   std::memset(out + info_at, 0, 64);
   std::memcpy(out + info_at, &info, sizeof(info));
@@ -121,7 +118,7 @@ void int8_prepare_query(const void* row, void* query, int64_t dim) {
 template <class T>
 void int8_pack_keys(const PackKeys& a) {
   constexpr int64_t kChunk = 256;  // dimensions at a time
-  alignas(64) int8_t rows[kPanelWidth * kChunk];
+  alignas(64) int8_t rows[kPanelWidth * kChunk + 4];
   float inverse[kPanelWidth];
   int8_t* panel = static_cast<int8_t*>(a.panel);
   float* scales = reinterpret_cast<float*>(panel + int8_panel_numbers(a.dim));
@@ -135,14 +132,17 @@ void int8_pack_keys(const PackKeys& a) {
         __builtin_prefetch(reinterpret_cast<const char*>(next + byte), 0, 2);
       }
     }
-    const RowScale quantise(int8_largest(row(j), a.dim));
+    const IntegerScale quantise = int8_scale(row(j), a.dim);
     scales[j] = quantise.scale;
     inverse[j] = quantise.inverse;
   }
   for (int64_t j = a.keys; j < kPanelWidth; ++j) scales[j] = 0.0f;
   for (int64_t d = 0; d < a.dim; d += kChunk) {
     const int64_t n = smaller(a.dim - d, kChunk);
-    for (int64_t j = 0; j < a.keys; ++j) int8_bytes<false>(row(j) + d, n, inverse[j], rows + j * kChunk);
+    for (int64_t j = 0; j < a.keys; ++j) {
+      int8_bytes(row(j) + d, n, inverse[j], rows + j * kChunk);
+      std::memset(rows + j * kChunk + n, 0, 4);
+    }
     pack_keys<float>(rows, kChunk, a.keys, (n + 3) / 4, reinterpret_cast<float*>(panel + d * kPanelWidth), false);
   }
 }
@@ -168,23 +168,17 @@ void int8_pack_panel(const PackKeys& a) {
   alignas(64) int32_t allowed[kLanes];
   for (int64_t c = 0; c < kPanelWidth; c += kLanes) {
     Ints largest(0);
-    int64_t d = 0;
-    if constexpr (std::is_same_v<T, bf16>) {
-      Bits16 pairs(uint16_t{0});
-      for (; d + 2 <= a.dim; d += 2) pairs = max(pairs, magnitudes_of_pairs(from + (d / 2 * kPanelWidth + c) * 2));
-      largest = larger_of_pairs(pairs);
-    }
-    for (; d < a.dim; ++d) largest = max(largest, magnitude(int8_panel_column(from, d, a.dim, c)));
+    for (int64_t d = 0; d < a.dim; ++d) largest = max(largest, ints_of(abs(int8_panel_column(from, d, a.dim, c))));
     largest.store_aligned(allowed);
     for (int64_t i = 0; i < kLanes; ++i) {
-      const RowScale quantise(int8_magnitude(allowed[i]));
+      const IntegerScale quantise(static_cast<uint32_t>(allowed[i]), 127.0f);
       scales[c + i] = quantise.scale;
       inverse[i] = quantise.inverse;
       allowed[i] = quantise.inverse == 0.0f ? 0 : -1;
     }
     const Floats factor = Floats::load_aligned(inverse);
     const Ints mask = Ints::load_aligned(allowed);
-    for (d = 0; d < a.dim; d += 4) {
+    for (int64_t d = 0; d < a.dim; d += 4) {
       const auto column = [&](int64_t i)
                               SIMDATTN_LAMBDA { return nearest(int8_panel_column(from, d + i, a.dim, c) * factor); };
       const Ints cells = cells_of(column(0), column(1), column(2), column(3)) & mask;
@@ -210,7 +204,7 @@ void int8_pack_values(const PackValues& a) {
       row[i] = reinterpret_cast<const T*>(static_cast<const char*>(a.rows) + j * a.token_stride);
       inverse[i] = 0.0f;
       if (here) {
-        const RowScale quantise(int8_largest(row[i], a.dim));
+        const IntegerScale quantise = int8_scale(row[i], a.dim);
         scales[key + i] = quantise.scale;
         inverse[i] = quantise.inverse;
       } else {
@@ -225,8 +219,10 @@ void int8_pack_values(const PackValues& a) {
       int8_t* const at =
           block + c / kValueGroup * kValueGroup * kKeyBlock + (key * kValueGroup / 4 + c % kValueGroup) * 4;
       int32_t* const out = reinterpret_cast<int32_t*>(at);
-      const auto number = [&](const T* x, Floats factor)
-                              SIMDATTN_LAMBDA { return nearest(load_below(x, c, a.columns) * factor); };
+      const int64_t left = a.columns - c;
+      const auto number = [&](const T* x, Floats factor) SIMDATTN_LAMBDA {
+        return nearest((left >= kLanes ? load(x + c) : load(x + c, first_lanes(larger(left, 0)))) * factor);
+      };
       Ints cells = cells_of(number(row[0], f0), number(row[1], f1), number(row[2], f2), number(row[3], f3)) & mask;
       if (kept != 0) cells = cells | (Ints::load_unaligned(out) & keep);
       cells.store_unaligned(out);

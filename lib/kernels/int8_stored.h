@@ -131,7 +131,8 @@ struct Int8Kernels {
   template <class T>
   static constexpr auto pack_values = int8_pack_values<T>;
   static constexpr bool kScalesApart = true;
-  static constexpr auto score_packed = int8_score_packed;
+  static constexpr auto score_packed = int8_scores<false>;
+  static constexpr auto score_blocks = int8_scores<true>;
   static constexpr auto value_packed = int8_value_packed;
   static constexpr void (*value_stored())(const ValueTile&) {
     if constexpr (kMultipliesStored) return int8_value_stored<>;

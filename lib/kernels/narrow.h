@@ -1,9 +1,8 @@
-// The kernels of a narrow storage type, by the names that lib/contract/narrow_operands.h asks for.
+// The kernels of a narrow storage type, as lib/contract/narrow_operands.h asks for them.
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_H_
 
 #include "lib/kernels/bf16_attention.h"
-#include "lib/kernels/narrow_integers.h"
 #include "lib/kernels/narrow_rows.h"
 #include "lib/kernels/narrow_values.h"
 
@@ -12,24 +11,34 @@ namespace {
 
 template <KvType kType>
 struct Narrow : NarrowRows<kType> {
-  static constexpr int64_t fused_rows = is_read_only(kType) ? 0 : kFusedRows;
-  static void score_tile(const ScoreTile& a) { score_codes<kType>(a); }
-  static void score_rows(const ScoreTile& a) { score_code_rows<kType>(a); }
+  using Rows = NarrowRows<kType>;
+
   static void value_tile(const ValueTile& a) {
-    if constexpr (fused_rows > 0) {
-      if (a.rows <= fused_rows && add_code_values<kType>(a)) return;
+    if constexpr (kFusedRows > 0 && !is_read_only(kType)) {
+      if (a.rows <= kFusedRows && add_code_values<kType>(a)) return;
     }
-    NarrowRows<kType>::value_tile(a, simdattn::value_tile<float>);
+    Rows::value_tile(a, simdattn::value_tile<float>);
   }
-  static void value_tile_bf16(const ValueTile& a) {
-    NarrowRows<kType>::value_tile(a, Bf16Kernels::value_tile, Bf16Kernels::round);
-  }
+  static void value_tile_bf16(const ValueTile& a) { Rows::value_tile(a, Bf16Kernels::value_tile, Bf16Kernels::round); }
   static void pack_panel_bf16(const PackKeys& a) {
-    NarrowRows<kType>::widen_panel(a);
+    Rows::widen_panel(a);
     float* const panel = static_cast<float*>(a.panel);
     Bf16Kernels::round(panel, panel, a.dim * kPanelWidth);
   }
-  static constexpr auto score_integers = score_block_integers;
+  static constexpr void add_slots(KvOperands& f32, KvOperands& bf16) {
+    bf16.value_tile = value_tile_bf16;
+    if constexpr (!is_read_only(kType)) {
+      f32.pack_keys = Rows::pack_keys;
+      f32.pack_panel = Rows::widen_panel;
+      bf16.pack_panel = pack_panel_bf16;
+      if constexpr (kFusedRows > 0) {
+        f32.score_tile = score_codes<kType>;
+        f32.score_rows = score_code_rows<kType>;
+        f32.store_panel = Rows::store_panel;
+        f32.direct_key_rows = kFusedRows;
+      }
+    }
+  }
 };
 
 }  // namespace

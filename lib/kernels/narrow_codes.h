@@ -11,22 +11,24 @@
 namespace simdattn {
 namespace {
 
-constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
-/// Numbers of a block that begins with an f16 scale, and the bytes of that.
-constexpr int64_t kBlockDims = BlockFormat<Q8Code>::kBlock, kBlockScale = BlockFormat<Q8Code>::kScaleBytes;
 /// Where codes stay as they are, types of a byte a number are one.
 template <KvType kType>
 constexpr KvType kLaidOutAs = has_scales(kType) ? KvType::kInt8 : kType;
 
-/// The code at bit kBit of each lane as a number. Other bits may hold anything.
-template <int kBit>
-SIMDATTN_INLINE Floats number_of(Bits32 w, Int8Code /*code*/) {
-  if constexpr (kBit < 24) w = w << (24 - kBit);
-  return to_float(cast_bits<int32_t>(w) >> 24);
+/// The code of kBits at bit kBit of each lane as a number. Other bits may hold anything.
+template <int kBit, class Format>
+SIMDATTN_INLINE Floats number_of(Bits32 w, Format /*format*/) {
+  if constexpr (Format::kBits == 8) {
+    if constexpr (kBit < 24) w = w << (24 - kBit);
+    return to_float(cast_bits<int32_t>(w) >> 24);
+  } else {
+    if constexpr (kBit > 0) w = w >> kBit;
+    return to_float(cast_bits<int32_t>(w & Bits32(15u))) - Floats(Format::kZero);
+  }
 }
 template <int kBit, int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
-SIMDATTN_INLINE Floats number_of(Bits32 w, Fp8Code<kMantissa, kBias, kLargest, kNan, kOver> /*code*/) {
-  using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
+SIMDATTN_INLINE Floats number_of(Bits32 w, Fp8Format<kMantissa, kBias, kLargest, kNan, kOver> /*format*/) {
+  using Format = Fp8Format<kMantissa, kBias, kLargest, kNan, kOver>;
   if constexpr (kBit < 24) w = w << (24 - kBit);
   const Bits32 magnitude = w & Bits32(0x7F000000u);
   const auto above = [&](uint32_t limit) SIMDATTN_LAMBDA {
@@ -35,20 +37,11 @@ SIMDATTN_INLINE Floats number_of(Bits32 w, Fp8Code<kMantissa, kBias, kLargest, k
   // Exponent field 0: as if it were 1, less what that adds. No subnormal f32 takes part.
   constexpr uint32_t kOne = 1u << 23;
   const Bits32 shifted = magnitude >> (1 + kMantissa);
-  const Bits32 bits = shifted + Bits32(Code::kExponent);
-  const Floats small = float_of(bits + Bits32(kOne)) - float_of(Bits32(Code::kExponent + kOne));
+  const Bits32 bits = shifted + Bits32(Format::kExponent);
+  const Floats small = float_of(bits + Bits32(kOne)) - float_of(Bits32(Format::kExponent + kOne));
   Bits32 x = select(above((1u << kMantissa) - 1), bits, bits_of(small));
   x = select(above(kLargest), shifted | Bits32(kInfinityBits), x);
   return float_of(x | (w & Bits32(0x80000000u)));
-}
-template <int kBit>
-SIMDATTN_INLINE Floats number_of(Bits32 w, Q8Code /*code*/) {
-  return number_of<kBit>(w, Int8Code());
-}
-template <int kBit>
-SIMDATTN_INLINE Floats number_of(Bits32 w, Q4Code /*code*/) {
-  if constexpr (kBit > 0) w = w >> kBit;
-  return to_float(cast_bits<int32_t>(w & Bits32(15u))) - Floats(8.0f);
 }
 
 /// The nibble whose highest bit is bit 31 - `shift`, an integer with a sign, times 2^28.
@@ -56,10 +49,6 @@ SIMDATTN_INLINE Floats upper_nibble(Bits32 w, int shift) {
   return to_float(cast_bits<int32_t>((w << shift) & Bits32(0xF0000000u)));
 }
 
-template <class Code>
-constexpr bool kIsFp8 = false;
-template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
-constexpr bool kIsFp8<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> = true;
 /// fp8 as f16 numbers, which an instruction converts, subnormal ones too; a type at run time. Numbers are 1 / power of what they should
 /// be, and of e4m3 NaN is a number: note_nan() tells.
 struct Fp8AsF16 {
@@ -82,9 +71,9 @@ SIMDATTN_INLINE bool saw_nan(Bits32 seen) {
          any_at_least(cast_bits<uint16_t>(seen << 8), uint16_t{0xFF00});
 }
 /// True if factors times `power` are as exact as numbers over `power`.
-template <class Code>
+template <class Format>
 SIMDATTN_INLINE bool scales_fit(const float* scales, int64_t n) {
-  constexpr bool kInt8 = std::is_same_v<Code, Int8Code>;
+  constexpr bool kInt8 = std::is_same_v<Format, Int8Format>;
   Mask fit(true);
   for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
     const Ints size = ints_of(abs(load(scales + i, part)));
@@ -94,16 +83,11 @@ SIMDATTN_INLINE bool scales_fit(const float* scales, int64_t n) {
   return all(fit);
 }
 
-/// Numbers that a row has side by side.
-template <class Code, class Part>
-SIMDATTN_INLINE Floats load_numbers(const uint8_t* p, Part part, Code code) {
-  return number_of<0>(load_bytes(p, part), code);
-}
-SIMDATTN_INLINE Floats load_numbers(const uint8_t* p, All /*part*/, Int8Code /*code*/) {
-  return to_float(load_integers(p));
-}
-SIMDATTN_INLINE Floats load_numbers(const uint8_t* p, All /*part*/, Q8Code /*code*/) {
-  return to_float(load_integers(p));
+/// Bytes that a row has side by side, as numbers.
+template <class Format, class Part>
+SIMDATTN_INLINE Floats load_numbers(const uint8_t* p, Part part, Format format) {
+  if constexpr (std::is_same_v<Part, All> && !Format::kFp8) return to_float(load_integers(p));
+  else return number_of<0>(load_bytes(p, part), format);
 }
 
 /// The scale at p, in all lanes.
@@ -169,20 +153,25 @@ SIMDATTN_INLINE void transpose_row_units(const uint8_t* rows, int64_t stride, in
 template <KvType kType>
 SIMDATTN_SHARED void transpose_codes(const uint8_t* rows, int64_t stride, int64_t keys, int64_t n, uint8_t* panel,
                                      CodesBelow below) {
-  using Format = FormatOf<kType>;
-  if (keys < kPanelWidth) std::memset(panel, 0, static_cast<size_t>(panel_bytes_of<kType>(n)));
+  constexpr CodeLayout kLayout = kLayoutOf<kType>;
+  if (keys < kPanelWidth) std::memset(panel, 0, static_cast<size_t>(kLayout.panel_bytes(n)));
   // Units that are side by side in a row, and what is left of a last one.
-  const int64_t whole = has_scales(kType) ? n / 4 : Format::units(n);
-  const int64_t together = has_scales(kType) ? whole : Format::units(block_of(kType));
-  for (int64_t u = 0; u < whole; u += together) {
-    transpose_row_units(rows + Format::unit_at(u), stride, keys, together, panel + u * kUnitPitch, below);
+  const int64_t whole = has_scales(kType) ? n / 4 : kLayout.units(n);
+  const int64_t together = has_scales(kType) ? whole : kLayout.block_units();
+  const uint8_t* block = rows + kLayout.scale_bytes;
+  for (int64_t u = 0; u < whole; u += together, block += kLayout.block_bytes()) {
+    transpose_row_units(block, stride, keys, together, panel + u * kUnitPitch, below);
   }
   below.fetch(kPanelWidth);
   for (int64_t j = 0; j < keys; ++j) {
     const uint8_t* const row = rows + j * stride;
-    Format::put_block_scales(row, n, panel, j);
-    if (has_scales(kType) && n % 4 != 0) {
-      std::memcpy(panel + n / 4 * kUnitPitch + kUnitBytes * j, row + n / 4 * 4, static_cast<size_t>(n % 4));
+    if constexpr (!has_scales(kType)) {
+      for (int64_t b = 0; b < n / kBlockDims; ++b)
+        std::memcpy(panel + kLayout.scale_at(n, b, j), row + b * kLayout.block_bytes(), kScaleBytes);
+    } else if (n % 4 != 0) {
+      uint8_t unit[kUnitBytes] = {};
+      std::memcpy(unit, row + n / 4 * 4, static_cast<size_t>(n % 4));
+      std::memcpy(panel + n / 4 * kUnitPitch + kUnitBytes * j, unit, kUnitBytes);
     }
   }
 }

@@ -11,72 +11,61 @@ namespace {
 
 // ---- To f32 ------------------------------------------------------------------------------------------------------------
 
-/// Numbers [first, first + n) of a row.
-template <class Code>
-SIMDATTN_INLINE void widen_row(const uint8_t* row, float scale, int64_t first, int64_t n, float* out,
-                               ByteFormat<Code> /*format*/) {
-  const Floats factor(scale);
-  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-    store(load_numbers(row + first + i, part, Code()) * factor, out + i, part);
-  });
-}
-template <class Code>
-SIMDATTN_INLINE void widen_row(const uint8_t* row, float /*scale*/, int64_t first, int64_t n, float* out,
-                               BlockFormat<Code> /*format*/) {
-  using Format = BlockFormat<Code>;
-  row += first / Format::kBlock * Format::kBlockBytes;
-  for (int64_t i = 0; i < n; i += Format::kBlock, row += Format::kBlockBytes) {
-    const Floats factor = block_scale(row);
-    for (int64_t j = 0; j < Code::kBytes; j += kLanes) {
-      const uint8_t* const codes = row + Format::kScaleBytes + j;
-      store(load_numbers(codes, All(), Code()) * factor, out + i + j);
-      if constexpr (Code::kBytes == 16)
-        store(number_of<4>(load_bytes(codes, All()), Code()) * factor, out + i + 16 + j);
+/// The numbers of a block.
+template <class Format>
+SIMDATTN_INLINE void widen_block(const uint8_t* block, float* out) {
+  const uint8_t* const codes = block + Format::kLayout.scale_bytes;
+  [[maybe_unused]] uint32_t fifth = 0;
+  if constexpr (Format::kBits == 5) std::memcpy(&fifth, codes - sizeof fifth, sizeof fifth);
+  const Floats d = block_scale(block), m = block_scale(block + (Format::kMinimum ? kScaleBytes : 0));
+  const auto put = [&](int64_t i, Floats number) SIMDATTN_LAMBDA {
+    const Floats product = number * d;
+    store(Format::kMinimum ? product + m : product, out + i);
+  };
+  const auto put_nibbles = [&](int64_t i, Bits32 code) SIMDATTN_LAMBDA {
+    code = code & Bits32(15u);
+    if constexpr (Format::kBits == 5) code = code | select(one_bits(fifth >> i), Bits32(16u), Bits32(0u));
+    put(i, to_float(cast_bits<int32_t>(code)) - Floats(Format::kZero));
+  };
+  for (int64_t j = 0; j < Format::kLayout.code_bytes; j += kLanes) {
+    if constexpr (Format::kBits == 8) {
+      put(j, load_numbers(codes + j, All(), Format()));
+    } else {
+      const Bits32 w = load_bytes(codes + j, All());
+      put_nibbles(j, w);
+      put_nibbles(16 + j, w >> 4);
     }
   }
-}
-template <class Code>
-SIMDATTN_INLINE void widen_row(const uint8_t* row, float scale, int64_t first, int64_t n, float* out,
-                               ReadFormat<Code> /*format*/) {
-  ReadFormat<Code>::decode(row, scale, first, n, out);
 }
 
 /// The numbers from bit kFirst on of each byte of units, of the last unit n of them, as rows of a panel of f32.
-template <int kFirst, class Code>
-SIMDATTN_INLINE void put_units(Bits32 units, Floats factor, int64_t n, float* out, Code code) {
+template <int kFirst, class Format>
+SIMDATTN_INLINE void put_units(Bits32 units, Floats factor, int64_t n, float* out, Format format) {
   unroll<4>([&](auto i) SIMDATTN_LAMBDA {
-    if (i < n) store(number_of<kFirst + 8 * static_cast<int>(i)>(units, code) * factor, out + i * kPanelWidth);
+    if (i < n) store(number_of<kFirst + 8 * static_cast<int>(i)>(units, format) * factor, out + i * kPanelWidth);
   });
 }
-/// A panel as numbers [dim][32].
-template <class Code>
-SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int64_t dim, float* out,
-                                 ByteFormat<Code> /*format*/) {
-  for (int64_t i = 0; i < dim; i += 4, panel += kUnitPitch, out += 4 * kPanelWidth) {
-    fetch_ahead(panel);
-    fetch_ahead(panel + kUnitPitch / 2);
-    for (int64_t j = 0; j < kPanelWidth; j += kLanes)
-      put_units<0>(load_units(panel + kUnitBytes * j), load(scales + j), dim - i, out + j, Code());
-  }
-}
-template <class Code>
-SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* /*scales*/, int64_t dim, float* out,
-                                 BlockFormat<Code> /*format*/) {
-  using Format = BlockFormat<Code>;
-  const uint8_t* scales = panel + Format::scale_at(dim, 0, 0);
-  for (int64_t b = 0; b < dim; b += Format::kBlock, scales += kPanelWidth * Format::kScaleBytes) {
+/// A panel as numbers [dim][32]. Nibbles: a block's lower ones, then its upper ones.
+template <class Format>
+SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int64_t dim, float* out, Format format) {
+  constexpr CodeLayout kLayout = Format::kLayout;
+  constexpr bool kInBlocks = kLayout.scale_bytes > 0;
+  const uint8_t* of_block = panel + kLayout.scale_at(dim, 0, 0);
+  constexpr int64_t kRows = kBlockDims / kLayout.block_units();  // of f32, from a unit
+  for (int64_t d = 0; d < dim; d += kBlockDims, out += kBlockDims * kPanelWidth) {
+    const int64_t units = kLayout.units(smaller(kBlockDims, dim - d));
     for (int64_t j = 0; j < kPanelWidth; j += kLanes) {
-      const Floats factor = load_scales(scales + Format::kScaleBytes * j);
-      for (int64_t u = 0; u < Format::kUnits; ++u) {
-        const uint8_t* const units = panel + u * kUnitPitch + kUnitBytes * j;
+      const Floats factor = kInBlocks ? load_scales(of_block + kScaleBytes * j) : load(scales + j);
+      for (int64_t u = 0; u < units; ++u) {
+        const uint8_t* const unit = panel + u * kUnitPitch + kUnitBytes * j;
         float* const y = out + 4 * u * kPanelWidth + j;
-        fetch_ahead(units);
-        put_units<0>(load_units(units), factor, 4, y, Code());
-        if constexpr (Code::kBytes == 16) put_units<4>(load_units(units), factor, 4, y + 16 * kPanelWidth, Code());
+        fetch_ahead(unit);
+        put_units<0>(load_units(unit), factor, kInBlocks ? 4 : dim - d - 4 * u, y, format);
+        if constexpr (kRows == 8) put_units<4>(load_units(unit), factor, 4, y + 16 * kPanelWidth, format);
       }
     }
-    panel += Format::kUnits * kUnitPitch;
-    out += Format::kBlock * kPanelWidth;
+    panel += units * kUnitPitch;
+    of_block += kPanelWidth * kScaleBytes;
   }
 }
 
@@ -105,53 +94,49 @@ SIMDATTN_INLINE void store_codes(const float* x, int64_t n, uint8_t* out, const 
   step(last, codes);
   std::memcpy(out, codes, static_cast<size_t>(n));
 }
-SIMDATTN_INLINE void store_integers(const float* x, int64_t n, bool holds, float inverse, uint8_t* out) {
-  if (!holds) {
+/// Times `inverse`; 0: zeros.
+SIMDATTN_INLINE void store_integers(const float* x, int64_t n, float inverse, uint8_t* out) {
+  if (inverse == 0.0f) {
     std::memset(out, 0, static_cast<size_t>(n));
     return;
   }
   store_codes<false>(x, n, out, [&](Floats v) SIMDATTN_LAMBDA { return nearest(v * Floats(inverse)); });
 }
 
-SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* scale,
-                                ByteFormat<Int8Code> /*format*/) {
-  const Int8Scale s(largest_magnitude(x, dim));
+SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* scale, Int8Format /*format*/) {
+  const IntegerScale s(largest_magnitude(x, dim), 127.0f);
   *scale = s.scale;
-  store_integers(x, dim, s.holds, s.inverse, row);
+  store_integers(x, dim, s.inverse, row);
 }
-SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* /*scale*/,
-                                BlockFormat<Q8Code> /*format*/) {
-  using Format = BlockFormat<Q8Code>;
-  for (int64_t b = 0; b < dim; b += Format::kBlock, x += Format::kBlock, row += Format::kBlockBytes) {
-    const Q8Scale s(largest_magnitude(x, Format::kBlock));
+SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* codes, Q8Format /*format*/) {
+  store_integers(x, kBlockDims, s.holds ? s.inverse : 0.0f, codes);
+}
+SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* codes, Q4Format /*format*/) {
+  uint8_t bytes[kBlockDims];
+  store_codes<true>(x, kBlockDims, bytes, [&](Floats v) SIMDATTN_LAMBDA {
+    const Floats y = v * Floats(s.inverse) + Floats(8.5f);
+    const Ints rounded = nearest(y);
+    const Bits32 above = select(to_float(rounded) > y, Bits32(1u), Bits32(0u));
+    return min(rounded - cast_bits<int32_t>(above), Ints(15));
+  });
+  if (!s.holds) std::memset(bytes, 8, sizeof bytes);
+  for (int64_t i = 0; i < 16; ++i) codes[i] = static_cast<uint8_t>(bytes[i] | bytes[16 + i] << 4);
+}
+template <class Format>
+SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* /*scale*/, Format format) {
+  for (int64_t d = 0; d < dim; d += kBlockDims, x += kBlockDims, row += Format::kLayout.block_bytes()) {
+    const BlockScale s = Format::scale(largest_magnitude(x, kBlockDims), x);
     put_f16(s.d, row);
-    store_integers(x, Format::kBlock, s.holds, s.inverse, row + Format::kScaleBytes);
+    encode_codes(x, s, row + kScaleBytes, format);
   }
 }
-SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* /*scale*/,
-                                BlockFormat<Q4Code> /*format*/) {
-  using Format = BlockFormat<Q4Code>;
-  for (int64_t b = 0; b < dim; b += Format::kBlock, x += Format::kBlock, row += Format::kBlockBytes) {
-    const Q4Scale s(largest_magnitude(x, Format::kBlock), x);
-    put_f16(s.d, row);
-    uint8_t codes[Format::kBlock];
-    store_codes<true>(x, Format::kBlock, codes, [&](Floats v) SIMDATTN_LAMBDA {
-      const Floats y = v * Floats(s.inverse) + Floats(8.5f);
-      const Ints rounded = nearest(y);
-      const Bits32 above = select(to_float(rounded) > y, Bits32(1u), Bits32(0u));
-      return min(rounded - cast_bits<int32_t>(above), Ints(15));
-    });
-    if (!s.holds) std::memset(codes, 8, sizeof codes);
-    for (int64_t i = 0; i < 16; ++i) row[2 + i] = static_cast<uint8_t>(codes[i] | codes[16 + i] << 4);
-  }
-}
-/// Fp8Code::code(), which has the comments.
+/// Fp8Format::code(), which has the comments.
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
 SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* scale,
-                                ByteFormat<Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>> /*format*/) {
-  using Code = Fp8Code<kMantissa, kBias, kLargest, kNan, kOver>;
-  constexpr int kShift = Code::kShift;
-  const Floats inverse(1.0f / *scale), rounder(Code::kRounder);
+                                Fp8Format<kMantissa, kBias, kLargest, kNan, kOver> /*format*/) {
+  using Format = Fp8Format<kMantissa, kBias, kLargest, kNan, kOver>;
+  constexpr int kShift = Format::kShift;
+  const Floats inverse(1.0f / *scale), rounder(Format::kRounder);
   const auto greater_than = [](Bits32 a, uint32_t b) SIMDATTN_LAMBDA {
     return greater(cast_bits<int32_t>(a), Ints(static_cast<int32_t>(b)));
   };
@@ -162,8 +147,8 @@ SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float
     const Bits32 small = bits_of(abs(y) + rounder) - bits_of(rounder);
     const Bits32 odd = (bits >> kShift) & Bits32(1u);
     const Bits32 normal =
-        ((bits + Bits32((1u << (kShift - 1)) - 1) + odd) >> kShift) - Bits32(Code::kExponent >> kShift);
-    const Bits32 rounded = select(greater_than(bits, Code::kExponent + (1u << 23) - 1), normal, small);
+        ((bits + Bits32((1u << (kShift - 1)) - 1) + odd) >> kShift) - Bits32(Format::kExponent >> kShift);
+    const Bits32 rounded = select(greater_than(bits, Format::kExponent + (1u << 23) - 1), normal, small);
     Bits32 result = cast_bits<uint32_t>(min(cast_bits<int32_t>(rounded), Ints(static_cast<int32_t>(kLargest))));
     if constexpr (kOver != kNan) result = select(equal(from, Bits32(kInfinityBits)), Bits32(kOver), result);
     const Mask none = greater_than(from, kInfinityBits - (kOver == kNan ? 1 : 0)) | greater_than(bits, kInfinityBits);
@@ -176,42 +161,63 @@ SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float
 /// What NarrowSlots asks for.
 template <KvType kType>
 struct VectorCodec {
+  using Format = FormatOf<kType>;
   static __attribute__((noinline)) void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys,
                                              int64_t first, int64_t n, float* out, int64_t ld) {
+    constexpr int64_t kBlockBytes = Format::kLayout.block_bytes();
     for (int64_t j = 0; j < keys; ++j, out += ld) {
       const uint8_t* const row = rows + j * stride;
       for (int64_t i = 0; i < n; i += 64) fetch_ahead(row + i);
-      widen_row(row, has_scales(kType) ? scales[j] : 1.0f, first, n, out, FormatOf<kType>());
+      const uint8_t* const codes = row + Format::kLayout.row_bytes(first);
+      if constexpr (has_scales(kType)) {
+        const Floats factor(scales[j]);
+        for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+          store(load_numbers(codes + i, part, Format()) * factor, out + i, part);
+        });
+      } else {
+        for (int64_t b = 0; b < n / kBlockDims; ++b) {
+          if constexpr (Format::kTable != nullptr) Format::decode(codes + b * kBlockBytes, out + b * kBlockDims);
+          else widen_block<Format>(codes + b * kBlockBytes, out + b * kBlockDims);
+        }
+      }
     }
   }
-  static __attribute__((noinline)) void panel(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
-    widen_codes(panel, scales, dim, out, FormatOf<kType>());
-  }
   static __attribute__((noinline)) void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
-    if constexpr (!is_read_only(kType)) encode_row(x, dim, row, scale, FormatOf<kType>());
+    if constexpr (!is_read_only(kType)) encode_row(x, dim, row, scale, Format());
   }
 };
 
 template <KvType kType>
 struct NarrowRows : NarrowSlots<kType, VectorCodec<kType>> {
+  static constexpr CodeLayout kLayout = kLayoutOf<kType>;
+
   /// Keys in rows as a panel of their type.
   static void store_panel(const PackKeys& a) {
     transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from), a.token_stride, a.keys, a.dim,
-                                       static_cast<uint8_t*>(a.panel), CodesBelow(a, 0, row_bytes_of<kType>(a.dim)));
+                                       static_cast<uint8_t*>(a.panel), CodesBelow(a, 0, kLayout.row_bytes(a.dim)));
+  }
+  static void widen_panel(const PackKeys& a) {
+    widen_panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
   }
   /// Rows become a panel of their type first: units of four bytes are transposed, a quarter of what their numbers are or less.
   static void pack_keys(const PackKeys& a) {
     constexpr int64_t kChunk = 128;  // dimensions at a time
-    alignas(64) uint8_t panel[panel_bytes(kType, kChunk)];
+    alignas(64) uint8_t panel[kLayout.panel_bytes(kChunk)];
     alignas(64) float scales[kPanelWidth] = {};
     if (has_scales(kType)) std::memcpy(scales, a.scales, static_cast<size_t>(a.keys) * sizeof(float));
     for (int64_t d = 0; d < a.dim; d += kChunk) {
       const int64_t n = smaller(kChunk, a.dim - d);
-      const int64_t first = row_bytes_of<kType>(d);
+      const int64_t first = kLayout.row_bytes(d);
       transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from) + first, a.token_stride, a.keys, n, panel,
-                                         CodesBelow(a, first, row_bytes_of<kType>(n)));
-      VectorCodec<kType>::panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
+                                         CodesBelow(a, first, kLayout.row_bytes(n)));
+      widen_panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
     }
+  }
+
+ private:
+  static __attribute__((noinline)) void widen_panel(const uint8_t* panel, const float* scales, int64_t dim,
+                                                    float* out) {
+    widen_codes(panel, scales, dim, out, FormatOf<kType>());
   }
 };
 

@@ -13,26 +13,18 @@ namespace {
 /// Query rows that are multiplied so. With 4 lanes numbers go through L1 as f32.
 constexpr int64_t kFusedRows = kLoadsBlocks && kLanes > 4 ? 4 : 0;
 
-template <class Code>
-Code code_in(ByteFormat<Code>);
-template <class Code>
-Code code_in(BlockFormat<Code>);
-template <KvType kType>
-using CodeOf = decltype(code_in(FormatOf<kType>()));
-/// The code that a tile is compiled for. Both types of fp8 share tiles, and int8 and q8_0 in panels do. A tile asks once per unit or block
+/// The format that a tile is compiled for. Both types of fp8 share tiles, and int8 and q8_0 in panels do. A tile asks once per unit or block
 /// which type it has.
 template <KvType kType, bool kInRows>
-using TileCodeOf = std::conditional_t<kIsFp8<CodeOf<kType>>, E4M3Code,
-                                      std::conditional_t<kType == KvType::kQ8_0 && !kInRows, Int8Code, CodeOf<kType>>>;
+using TileFormat =
+    std::conditional_t<FormatOf<kType>::kFp8, E4M3Format,
+                       std::conditional_t<kType == KvType::kQ8_0 && !kInRows, Int8Format, FormatOf<kType>>>;
 
 /// Number i of the unit in each lane. Nibbles: the lower ones of four bytes, then the upper ones.
-template <int i, class Code>
-SIMDATTN_INLINE Floats unit_number(Bits32 w, Code /*code*/) {
-  return to_float(cast_bits<int32_t>(upper_byte<i>(w)));
-}
-template <int i>
-SIMDATTN_INLINE Floats unit_number(Bits32 w, Q4Code /*code*/) {
-  return upper_nibble(w ^ Bits32(0x88888888u), i < 4 ? 28 - 8 * i : 24 - 8 * (i - 4));
+template <int i, class Format>
+SIMDATTN_INLINE Floats unit_number(Bits32 w, Format /*format*/) {
+  if constexpr (Format::kBits == 4) return upper_nibble(w ^ Bits32(0x88888888u), i < 4 ? 28 - 8 * i : 24 - 8 * (i - 4));
+  else return to_float(cast_bits<int32_t>(upper_byte<i>(w)));
 }
 
 /// f16 numbers on their way through L1, made while the unit or row before is multiplied: conversions from memory save a shuffle,
@@ -69,16 +61,16 @@ struct RowPieces {
     uint8_t* const panel = panels + column / kPanelWidth * panel_bytes;
     from = rows + column * stride;
     to = panel + column % kPanelWidth * kUnitBytes;
-    scales = panel + units * kUnitPitch + column % kPanelWidth * kBlockScale;
+    scales = panel + units * kUnitPitch + column % kPanelWidth * kScaleBytes;
   }
   /// `of_block`: block_units.
   SIMDATTN_INLINE void transpose(int64_t of_block) {
     if (of_block != 0 && (unit & (of_block - 1)) == 0) {
       // One by one: that takes no port of the arithmetic.
       unroll<kLanes>([&](auto i)
-                         SIMDATTN_LAMBDA { std::memcpy(scales + i * kBlockScale, from + i * stride, kBlockScale); });
-      scales += kPanelWidth * kBlockScale;
-      from += kBlockScale;
+                         SIMDATTN_LAMBDA { std::memcpy(scales + i * kScaleBytes, from + i * stride, kScaleBytes); });
+      scales += kPanelWidth * kScaleBytes;
+      from += kScaleBytes;
     }
     transpose_four_units(from, stride, to);
     if (ahead != 0) {
@@ -102,14 +94,19 @@ struct CodeScoreArguments : ScoreTileArguments {
   RowPieces next = {};  // while the tile is multiplied
 };
 
-/// Scores of columns that have a code of NaN.
-SIMDATTN_SHARED void put_nan_scores(const ScoreTileArguments& a, int64_t rows, int64_t columns) {
+/// Scores one by one: where codes of NaN are among the keys, or scales do not fit.
+template <class Format>
+SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTileArguments& a, int64_t rows, int64_t columns) {
   for (int64_t j = 0; j < columns; ++j) {
     const int64_t half = columns / 2;
-    const uint8_t* const p = reinterpret_cast<const uint8_t*>(j < half ? a.low : a.high) + j % half * kUnitBytes;
-    for (int64_t i = 0; i < a.dim; ++i) {
-      if ((p[i / 4 * kUnitPitch + i % 4] & 0x7F) != 0x7F) continue;
-      for (int64_t r = 0; r < rows; ++r) a.s[r * a.lds + j] = kNaN;
+    const uint8_t* const key = reinterpret_cast<const uint8_t*>(j < half ? a.low : a.high) + j % half * kUnitBytes;
+    for (int64_t r = 0; r < rows; ++r) {
+      float sum = 0.0f;
+      for (int64_t i = 0; i < a.dim; ++i) {
+        const float number = Format::number(key[i / 4 * kUnitPitch + i % 4]) * a.scales[a.column + j];
+        sum = simdattn::fma(a.q[r * a.ldq + i], number, sum);
+      }
+      a.s[r * a.lds + j] = sum * a.scale;
     }
   }
 }
@@ -118,13 +115,12 @@ SIMDATTN_SHARED void put_nan_scores(const ScoreTileArguments& a, int64_t rows, i
 constexpr int64_t kWideRows = 2;
 
 /// kInRows: `a` is a CodeScoreArguments. Scales are a.scales; null: those of blocks, behind the units.
-template <class Code, bool kInRows, int64_t kRows>
+template <class Format, bool kInRows, int64_t kRows>
 __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, bool e4m3) {
-  constexpr bool kFp8 = kIsFp8<Code>, kNibbles = std::is_same_v<Code, Q4Code>;
-  constexpr bool kInBlocks = kNibbles || std::is_same_v<Code, Q8Code>;
+  constexpr bool kFp8 = Format::kFp8, kNibbles = Format::kBits == 4, kInBlocks = Format::kLayout.scale_bytes > 0;
   constexpr int64_t kBatches = kRows <= kWideRows ? 4 : 2, kHalf = kBatches / 2;
   constexpr int64_t kBytes = kBatches * kLanes * kUnitBytes;
-  constexpr int64_t kBlockUnits = kNibbles ? 4 : 8;
+  constexpr int64_t kBlockUnits = Format::kLayout.block_units();
   Registers<kRows * kBatches> acc;
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
   const int64_t ldq = a.ldq;
@@ -170,7 +166,7 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
       Registers<kBatches> key;
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
         if constexpr (kFp8) reg<c>(key) = f32_from_f16(load_halves(halves.now + (4 * c + i) * kLanes, All()));
-        else reg<c>(key) = unit_number<first + i>(units_at(c, 0), Code());
+        else reg<c>(key) = unit_number<first + i>(units_at(c, 0), Format());
         reg<c>(key) = reg<c>(key) * reg<c>(factor);
       });
       add_outer_product<kRows, kBatches>(q + i, ldq, key, acc);
@@ -184,18 +180,18 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
   const auto scales_of = [&](const char* units, int64_t column) SIMDATTN_LAMBDA {
     return Cursor<const uint8_t>(reinterpret_cast<const uint8_t*>(units) +
                                  a.dim / kBlockDims * kBlockUnits * kUnitPitch -
-                                 column % kPanelWidth * (kUnitBytes - kBlockScale));
+                                 column % kPanelWidth * (kUnitBytes - kScaleBytes));
   };
   auto low_scales = scales_of(a.low, a.column), high_scales = scales_of(a.high, a.column + kHalf * kLanes);
   const Floats power(kFp8 ? as_f16.power : kNibbles ? 0x1p-28f : 0x1p-24f);
   const auto load_factors = [&]() SIMDATTN_LAMBDA {
     unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
       const uint8_t* const of_block =
-          (c < kHalf ? low_scales.get() : high_scales.get()) + c % kHalf * kLanes * kBlockScale;
+          (c < kHalf ? low_scales.get() : high_scales.get()) + c % kHalf * kLanes * kScaleBytes;
       reg<c>(factor) = (in_blocks ? load_scales(of_block) : load(a.scales + a.column + c * kLanes)) * power;
     });
-    low_scales += kPanelWidth * kBlockScale;
-    high_scales += kPanelWidth * kBlockScale;
+    low_scales += kPanelWidth * kScaleBytes;
+    high_scales += kPanelWidth * kScaleBytes;
   };
   constexpr std::integral_constant<int, 0> kLower;
   constexpr std::integral_constant<int, 4> kUpper;
@@ -221,15 +217,17 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
     unroll<kBatches>([&](auto c)
                          SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc) * scale, a.s + r * a.lds + c * kLanes); });
   });
-  if constexpr (kFp8) {
-    if (e4m3 && saw_nan(seen)) put_nan_scores(a, kRows, kBatches * kLanes);
+  if constexpr (!kInBlocks) {
+    if (in_blocks || (kFp8 && !e4m3)) return;
+    if (saw_nan(seen) || !scales_fit<Format>(a.scales + a.column, kBatches * kLanes))
+      score_codes_one_by_one<Format>(a, kRows, kBatches * kLanes);
   }
 }
 
 /// As tables of tiles call it.
 template <KvType kType, bool kInRows, int64_t kRows>
 void score_codes_of(const ScoreTileArguments& a) {
-  score_codes_tile<TileCodeOf<kType, kInRows>, kInRows, kRows>(a, kType == KvType::kFp8E4M3);
+  score_codes_tile<TileFormat<kType, kInRows>, kInRows, kRows>(a, kType == KvType::kFp8E4M3);
 }
 /// The last two vectors of columns for one or two rows. There is no tile of that shape: the tile of kFusedRows rows takes each row, and
 /// writes its scores kFusedRows times.
@@ -248,33 +246,9 @@ template <KvType kType, bool kInRows>
 constexpr ScoreStorage kCodeScores = {
     kUnitBytes, {nullptr, nullptr, kTwoVectors<kType, kInRows>, nullptr, kFourVectors<kType, kInRows>}, kWideRows};
 
-/// Scores one by one. Keys in rows, or in panels.
-template <class Code>
-SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTile& a, bool in_rows) {
-  const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
-  for (int64_t j = 0; j < a.n_panels * kPanelWidth; ++j) {
-    const uint8_t* const key =
-        static_cast<const uint8_t*>(a.panels) +
-        (in_rows ? j * a.panel_stride : j / kPanelWidth * a.panel_stride + j % kPanelWidth * kUnitBytes);
-    for (int64_t r = 0; r < a.rows; ++r) {
-      const float* const q = static_cast<const float*>(a.q) + r * ldq;
-      float sum = 0.0f;
-      for (int64_t i = 0; i < a.dim; ++i) {
-        const float number = Code::template number<0>(key[in_rows ? i : i / 4 * kUnitPitch + i % 4]);
-        sum = simdattn::fma(q[i], number * a.scales[j], sum);
-      }
-      a.s[r * a.lds + j] = sum * a.scale;
-    }
-  }
-}
-
 /// score(tile) of kFusedRows rows each, then of at most kWideRows: three are two and one.
-template <KvType kType, class F>
-SIMDATTN_INLINE void score_in_parts(ScoreTile a, bool in_rows, const F& score) {
-  if constexpr (kType == KvType::kInt8 || kType == KvType::kFp8E4M3) {
-    if (!scales_fit<CodeOf<kType>>(a.scales, a.n_panels * kPanelWidth))
-      return score_codes_one_by_one<CodeOf<kType>>(a, in_rows);
-  }
+template <class F>
+SIMDATTN_INLINE void score_in_parts(ScoreTile a, const F& score) {
   for (int64_t rest = a.rows; rest > 0; rest -= a.rows) {
     a.rows = rest >= kFusedRows ? kFusedRows : smaller(rest, kWideRows);
     score(a);
@@ -285,8 +259,8 @@ SIMDATTN_INLINE void score_in_parts(ScoreTile a, bool in_rows, const F& score) {
 }
 template <KvType kType>
 void score_codes(const ScoreTile& a) {
-  score_in_parts<kType>(a, false, [](const ScoreTile& part) {
-    simdattn::score_tile(part, kCodeScores<kType, false>, FormatOf<kType>::units(part.dim));
+  score_in_parts(a, [](const ScoreTile& part) {
+    simdattn::score_tile(part, kCodeScores<kType, false>, kLayoutOf<kType>.units(part.dim));
   });
 }
 /// Keys in rows become panels of their type in L1, as many at a time as the widest tile takes, while those before are multiplied.
@@ -340,11 +314,11 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage
 template <KvType kType>
 void score_code_rows(const ScoreTile& a) {
   RowPieces rows = {};
-  rows.units = FormatOf<kType>::units(a.dim);
-  if constexpr (!has_scales(kType)) rows.block_units = FormatOf<kType>::kUnits;
-  rows.panel_bytes = panel_bytes_of<kType>(a.dim);
-  score_in_parts<kType>(a, true, [&](const ScoreTile& part) {
-    score_some_code_rows(part, kCodeScores<kType, true>, rows, row_bytes_of<kType>(a.dim));
+  rows.units = kLayoutOf<kType>.units(a.dim);
+  if constexpr (!has_scales(kType)) rows.block_units = kLayoutOf<kType>.block_units();
+  rows.panel_bytes = kLayoutOf<kType>.panel_bytes(a.dim);
+  score_in_parts(a, [&](const ScoreTile& part) {
+    score_some_code_rows(part, kCodeScores<kType, true>, rows, kLayoutOf<kType>.row_bytes(a.dim));
   });
 }
 

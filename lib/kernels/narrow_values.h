@@ -20,15 +20,13 @@ SIMDATTN_SHARED void put_nan_values(const ValueTileArguments& a, const uint8_t* 
   }
 }
 
-template <class Code, int64_t kRows, int64_t kBatches>
+template <class Format, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, const float* w, const void* values,
                                                 float* sums, const float* alphas, uintptr_t next, bool e4m3) {
-  constexpr bool kFp8 = kIsFp8<Code>, kNibbles = std::is_same_v<Code, Q4Code>;
-  constexpr bool kInBlocks = kNibbles || std::is_same_v<Code, Q8Code>;
+  constexpr bool kFp8 = Format::kFp8, kNibbles = Format::kBits == 4, kInBlocks = Format::kLayout.scale_bytes > 0;
   constexpr int64_t kTogether = smaller(kBatches, 4);  // eight numbers would need as many registers
   constexpr int64_t kWidth = kBatches * kLanes;
-  constexpr int64_t kBytes =
-      kInBlocks ? row_bytes(kNibbles ? KvType::kQ4_0 : KvType::kQ8_0, larger(kWidth, kBlockDims)) : kWidth;
+  constexpr int64_t kBytes = Format::kLayout.row_bytes(kInBlocks ? larger(kWidth, kBlockDims) : kWidth);
   const int64_t ldo = a.ldo;
   Registers<kRows * kBatches> acc;
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
@@ -77,16 +75,16 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
         if constexpr (kFp8) {
           x = f32_from_f16(load_halves(halves.now + c * kLanes, All()));
         } else if constexpr (!kInBlocks) {
-          x = load_numbers(v.get() + c * kLanes, All(), Code());
+          x = load_numbers(v.get() + c * kLanes, All(), Format());
         } else {
           constexpr int64_t kBlock = c * kLanes / kBlockDims, kIn = c * kLanes % kBlockDims;
-          const uint8_t* const block = v.get() + kBlock * BlockFormat<Code>::kBlockBytes;
+          const uint8_t* const block = v.get() + kBlock * Format::kLayout.block_bytes();
           if constexpr (kIn == 0 || i == 0) {
             factor = block_scale(block);
             if constexpr (kNibbles) factor = factor * Floats(power);
           }
-          const uint8_t* const codes = block + kBlockScale;
-          if constexpr (!kNibbles) x = load_numbers(codes + half + kIn, All(), Code());
+          const uint8_t* const codes = block + kScaleBytes;
+          if constexpr (!kNibbles) x = load_numbers(codes + half + kIn, All(), Format());
           else
             x = upper_nibble(load_bytes(codes + kIn % 16, All()) ^ Bits32(0x88u), kWidth < kBlockDims ? shift
                                                                                   : kIn < 16          ? 28
@@ -116,7 +114,8 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
 template <KvType kType, int64_t kRows, int64_t kBatches>
 void value_codes_of(const ValueTileArguments& a, const float* w, const void* values, float* sums, const float* alphas,
                     uintptr_t next) {
-  value_codes_tile<CodeOf<kType>, kRows, kBatches>(a, w, values, sums, alphas, next, kType == KvType::kFp8E4M3);
+  value_codes_tile<TileFormat<kType, true>, kRows, kBatches>(a, w, values, sums, alphas, next,
+                                                             kType == KvType::kFp8E4M3);
 }
 template <KvType kType, int64_t kBatches,
           class Rows = std::make_integer_sequence<int64_t, smaller(kRowsOf<kBatches>, kFusedRows)>>
@@ -132,7 +131,7 @@ __attribute__((noinline)) void widen_last_codes(const void* v, int64_t key_strid
     const Lanes part = first_lanes(columns);
     Cursor<const uint8_t> at(static_cast<const uint8_t*>(v));
     for (int64_t j = 0; j < keys; ++j, at += key_stride) {
-      store(load_numbers(at.get(), part, CodeOf<kType>()) * Floats(scales[j]), wide + j * kLanes);
+      store(load_numbers(at.get(), part, FormatOf<kType>()) * Floats(scales[j]), wide + j * kLanes);
     }
   }
 }
@@ -147,7 +146,7 @@ constexpr ValueStorage kCodeValues = {
 template <KvType kType>
 bool add_code_values(const ValueTile& a) {
   if constexpr (kType == KvType::kFp8E4M3) {
-    if (!scales_fit<E4M3Code>(a.scales, a.keys)) return false;
+    if (!scales_fit<E4M3Format>(a.scales, a.keys)) return false;
   }
   simdattn::value_tile(a, kCodeValues<kType>);
   return true;

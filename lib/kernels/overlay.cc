@@ -22,7 +22,11 @@ void O::prepare_query_f16(const void* row, void* query, int64_t dim) {
 }
 template <>
 void O::score_packed(const ScoreTile& a) {
-  int8_score_packed(a);
+  int8_scores<false>(a);
+}
+template <>
+void O::score_blocks(const ScoreTile& a) {
+  int8_scores<true>(a);
 }
 template <>
 void O::value_packed(const ValueTile& a) {

@@ -20,6 +20,7 @@ struct Overlay {
   static void prepare_query_bf16(const void* row, void* query, int64_t dim);
   static void prepare_query_f16(const void* row, void* query, int64_t dim);
   static void score_packed(const ScoreTile& a);
+  static void score_blocks(const ScoreTile& a);
   static void value_packed(const ValueTile& a);
   static void value_stored(const ValueTile& a);  // x86
   /// kBF16 from panels and rows of bf16: ARM with BFMLALB and BFMLALT.

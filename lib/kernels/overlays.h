@@ -37,6 +37,7 @@ constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_sto
   kernels.prepare_query[slot(DType::kBF16)] = O::prepare_query_bf16;
   kernels.prepare_query[slot(DType::kF16)] = O::prepare_query_f16;
   set_int8_products(kernels, O::score_packed, O::value_packed);
+  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0}) kernels.kv[slot(blocks)].score_packed = O::score_blocks;
   kernels.kv[slot(KvType::kInt8)].score_tile = O::score_packed;
   kernels.kv[slot(KvType::kInt8)].value_tile = value_stored;
   return table;

@@ -261,7 +261,8 @@ struct AmxKernels {
     }
     for (; j < keys; j += 16) add(j, 0, static_cast<__mmask16>((1u << std::min<int64_t>(keys - j, 16)) - 1));
     const bool finite = (bad[0] | bad[1]) == 0;
-    const WeightScale quantise(_mm512_reduce_max_ps(_mm512_max_ps(largest[0], largest[1])), finite);
+    const float most = _mm512_reduce_max_ps(_mm512_max_ps(largest[0], largest[1]));
+    const IntegerScale quantise(finite ? std::bit_cast<uint32_t>(most) : kInfinityBits, 255.0f);
     const __m512 factor = _mm512_set1_ps(quantise.inverse);
     std::memset(p, 0, static_cast<size_t>(kKeyBlock));
     uint8_t* const out = p + a.first_key;
