@@ -35,13 +35,11 @@ inline void int8_prepare_weights(const float* in, float* out, int64_t n) {
 template <class I, class T>
 constexpr void set_int8_packing(KvOperands& kv) {
   kv.pack_keys = I::template pack_keys<T>;
-  kv.pack_panel = I::template pack_panel<T>;
   kv.pack_values = I::template pack_values<T>;
 }
 
-/// I names the kernels: prepare_query<T>, score_packed, score_blocks (of keys in blocks with scales of their own: BlockIntegers of
-/// narrow_operands.h), value_packed; pack_keys and pack_values of f32 rows, or pack_keys<T>, pack_panel<T> and pack_values<T> of all types;
-/// kScalesApart if score_packed takes panels of stored integers as they are.
+/// I names the kernels: prepare_query<T>, pack_keys<T>, pack_values<T>, value_packed; score_packed, and score_blocks of keys in blocks with
+/// scales of their own (BlockIntegers of narrow_operands.h); kScalesApart if score_packed takes panels of stored integers as they are.
 /// `value_stored`: value_tile of stored integers in rows, or null.
 template <class I>
 constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&),
@@ -67,15 +65,9 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
   KvOperands& stored = kernels.kv[slot(KvType::kInt8)];
   if constexpr (requires { I::kScalesApart; }) stored.score_tile = I::score_packed;
   stored.value_tile = value_stored;
-  KvOperands& f32 = kernels.kv[slot(KvType::kF32)];
-  if constexpr (requires { I::template pack_keys<float>; }) {
-    set_int8_packing<I, float>(f32);
-    set_int8_packing<I, bf16>(kernels.kv[slot(KvType::kBF16)]);
-    set_int8_packing<I, f16>(kernels.kv[slot(KvType::kF16)]);
-  } else {
-    f32.pack_keys = I::pack_keys;
-    f32.pack_values = I::pack_values;
-  }
+  set_int8_packing<I, float>(kernels.kv[slot(KvType::kF32)]);
+  set_int8_packing<I, bf16>(kernels.kv[slot(KvType::kBF16)]);
+  set_int8_packing<I, f16>(kernels.kv[slot(KvType::kF16)]);
   return kernels;
 }
 

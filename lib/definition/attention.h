@@ -169,14 +169,15 @@ struct Int8Integers {
     std::memcpy(out + int8_query_numbers(dim), &info, sizeof(info));
   }
 
+  template <class T>
   static void pack_keys(const PackKeys& a) {
     int8_t* panel = static_cast<int8_t*>(a.panel);
     std::memset(panel, 0, static_cast<size_t>(int8_panel_bytes(a.dim)));
     for (int64_t j = 0; j < a.keys; ++j) {
-      const float* row = at<float>(a.from, j * a.token_stride);
+      const T* row = at<T>(a.from, j * a.token_stride);
       const IntegerScale quantise(largest_bits(row, a.dim), 127.0f);
       at<float>(a.panel, int8_panel_numbers(a.dim))[j] = quantise.scale;
-      for (int64_t d = 0; d < a.dim; ++d) panel[cell(d, j)] = static_cast<int8_t>(quantise(row[d]));
+      for (int64_t d = 0; d < a.dim; ++d) panel[cell(d, j)] = static_cast<int8_t>(quantise(to_f32(row[d])));
     }
   }
 
@@ -206,15 +207,16 @@ struct Int8Integers {
     });
   }
 
+  template <class T>
   static void pack_values(const PackValues& a) {
     const int64_t numbers = int8_values_numbers(a.columns);
     for (int64_t j = 0; j < a.keys; ++j) {
-      const float* row = at<float>(a.rows, j * a.token_stride);
+      const T* row = at<T>(a.rows, j * a.token_stride);
       const IntegerScale quantise(largest_bits(row, a.dim), 127.0f);
       at<float>(a.block, numbers)[a.first + j] = quantise.scale;
       for (int64_t c = 0; c < numbers / kKeyBlock; ++c) {
         static_cast<int8_t*>(a.block)[value_cell(a.first + j, c)] =
-            static_cast<int8_t>(c < a.columns ? quantise(row[a.column + c]) : 0);
+            static_cast<int8_t>(c < a.columns ? quantise(to_f32(row[a.column + c])) : 0);
       }
     }
   }

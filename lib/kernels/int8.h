@@ -202,23 +202,14 @@ void int8_scores(const ScoreTile& a) {
 }
 
 /// Bytes of a row of quantised weights: those of a block, and what whole vectors write past them.
-constexpr int64_t kInt8WeightBytes = kKeyBlock + 32;
+constexpr int64_t kInt8WeightBytes = kKeyBlock + larger(32, 4 * kLanes);
 /// The same as cells.
 constexpr int64_t kInt8WeightStride = kInt8WeightBytes / 4 * kCellBytes;
 
-/// Rows of weights of `keys` keys, which begin `offset` < 4 bytes behind those of `out`, before which zeros stand.
-struct Int8Weights {
-  const float* w;
-  int64_t ldw;
-  int64_t rows;
-  const float* scales;  // of the values
-  int64_t keys;
-  int64_t offset;
-};
-/// Products of weights and scales as bytes, 0 for negative ones; at most 32 rows. One pass over all rows and then the other: what a row
-/// waits for, its largest product and two divisions, overlaps with other rows. scales: NaN if a product is not finite. start: see Int8Tile.
-SIMDATTN_SHARED void int8_weigh_rows(const Int8Weights& a, uint8_t* out, int64_t stride, float* scales,
-                                     int32_t* start) {
+/// Products of weights and scales as bytes, 0 for negative ones, behind first_key zeros; at most 32 rows. scales: NaN if a product is not
+/// finite. start: see Int8Tile. One pass over all rows and then the other: what a row waits for, its largest product and two divisions,
+/// overlaps with other rows.
+SIMDATTN_SHARED void int8_weigh_rows(const ValueTile& a, uint8_t* out, int64_t stride, float* scales, int32_t* start) {
   float inverse[32];
   const auto products = [&](int64_t r) SIMDATTN_LAMBDA {
     const float* const w = a.w + r * a.ldw;
@@ -236,23 +227,20 @@ SIMDATTN_SHARED void int8_weigh_rows(const Int8Weights& a, uint8_t* out, int64_t
     uint8_t* const row = out + r * stride;
     const auto product = products(r);
     const Floats factor(inverse[r]);
-    std::memset(row, 0, 4);
-    store_integers<true>(a.keys, row + a.offset,
+    std::memset(row, 0, static_cast<size_t>(a.first_key));
+    store_integers<true>(a.keys, row + a.first_key,
                          [&](int64_t i, auto part) SIMDATTN_LAMBDA { return nearest(product(i, part) * factor); });
-    std::memset(row + a.offset + a.keys, 0, kLanes);
-    start[r] = kFlipsValues ? -128 * int8_sum<true>(row, a.offset + a.keys) : 0;
+    std::memset(row + a.first_key + a.keys, 0, kLanes);
+    start[r] = kFlipsValues ? -128 * int8_sum<true>(row, a.first_key + a.keys) : 0;
   }
 }
 /// The same as cells, kInt8WeightStride bytes a row.
-inline void int8_weight_cells(const Int8Weights& a, char* out, float* scales, int32_t* start) {
-  if constexpr (kPairCells) {
-    alignas(64) uint8_t bytes[32 * kInt8WeightBytes];
-    int8_weigh_rows(a, bytes, kInt8WeightBytes, scales, start);
-    for (int64_t r = 0; r < a.rows; ++r) {
-      int8_pair_cells(bytes + r * kInt8WeightBytes, (a.offset + a.keys + 3) / 4 * 4, out + r * kInt8WeightStride);
-    }
-  } else {
-    int8_weigh_rows(a, reinterpret_cast<uint8_t*>(out), kInt8WeightStride, scales, start);
+inline void int8_weight_cells(const ValueTile& a, char* out, float* scales, int32_t* start) {
+  uint8_t* const bytes = reinterpret_cast<uint8_t*>(out) + kInt8WeightStride - kInt8WeightBytes;
+  int8_weigh_rows(a, bytes, kInt8WeightStride, scales, start);
+  for (int64_t r = 0; kPairCells && r < a.rows; ++r) {
+    const int64_t at = r * kInt8WeightStride;
+    int8_pair_cells<true>(bytes + at, a.first_key + a.keys, out + at);
   }
 }
 
@@ -284,7 +272,12 @@ inline void int8_value_packed(const ValueTile& a) {
   int32_t start[kMost];
   for (int64_t first = 0; first < a.rows; first += kMost) {
     const int64_t rows = smaller(a.rows - first, kMost);
-    int8_weight_cells({a.w + first * a.ldw, a.ldw, rows, scales, a.keys, offset}, weights, weight_scales, start);
+    ValueTile part = a;
+    part.w += first * a.ldw;
+    part.rows = rows;
+    part.scales = scales;
+    part.first_key = offset;
+    int8_weight_cells(part, weights, weight_scales, start);
     for (int64_t c = 0; c < a.dim; c += 2 * kLanes) {
       const char* columns =
           block + c / kValueGroup * kValueGroup * kKeyBlock + (a.first_key / 4 * kValueGroup + c % kValueGroup) * 4;

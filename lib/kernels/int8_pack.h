@@ -51,8 +51,12 @@ SIMDATTN_INLINE void store_integers(int64_t n, void* bytes, const F& integers) {
 }
 
 template <class T>
-SIMDATTN_SHARED IntegerScale int8_scale(const T* x, int64_t n) {
-  return {largest_magnitude(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part); }), 127.0f};
+SIMDATTN_SHARED uint32_t largest_magnitude(const T* x, int64_t n) {
+  return largest_magnitude(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part); });
+}
+template <class T>
+IntegerScale int8_scale(const T* x, int64_t n) {
+  return {largest_magnitude(x, n), 127.0f};
 }
 /// n numbers times `inverse` as bytes; 0: zeros, whatever the numbers are.
 template <class T>
@@ -75,15 +79,18 @@ SIMDATTN_INLINE int32_t int8_sum(const void* bytes, int64_t n) {
   return sum_of_lanes(sum);
 }
 
-/// n bytes, a multiple of 4, as cells of 16 bits.
-template <class Byte>
-void int8_pair_cells(const Byte* bytes, int64_t n, void* out) {
-  int16_t* cells = static_cast<int16_t*>(out);
-  for (int64_t i = 0; i < n; i += 4) {
-    cells[i] = bytes[i];
-    cells[i + 1] = bytes[i + 2];
-    cells[i + 2] = bytes[i + 1];
-    cells[i + 3] = bytes[i + 3];
+/// n bytes, and those that complete a vector, as cells of 16 bits. They may be the last ones of what the cells take.
+template <bool kUnsigned>
+void int8_pair_cells(const void* bytes, int64_t n, void* out) {
+  for (int64_t i = 0; i < n; i += 4 * kLanes) {
+    const Ints cells = Ints::load_unaligned(reinterpret_cast<const int32_t*>(static_cast<const char*>(bytes) + i));
+    const Ints lower(0x00FF00FF);
+    const Ints even = kUnsigned ? cells & lower : even_bytes(cells);
+    const Ints odd = kUnsigned ? (cells >> 8) & lower : odd_bytes(cells);
+    const Floats e = float_of(cast_bits<uint32_t>(even)), o = float_of(cast_bits<uint32_t>(odd));
+    float* const to = reinterpret_cast<float*>(static_cast<char*>(out) + 2 * i);
+    store(zip_lower(e, o), to);
+    store(zip_upper(e, o), to + kLanes);
   }
 }
 
@@ -97,21 +104,20 @@ void int8_prepare_query(const void* row, void* query, int64_t dim) {
   Int8Query info = {quantise.scale, 0};
   const int64_t numbers = int8_query_numbers(dim);
   const int64_t info_at = numbers / 4 * kCellBytes;
-  if constexpr (kPairCells) {
-    constexpr int64_t kChunk = 256;  // dimensions at a time
-    int8_t bytes[kChunk];
-    for (int64_t d = 0; d < numbers; d += kChunk) {
-      std::memset(bytes, 0, sizeof(bytes));
-      int8_bytes(x + d, smaller(dim - d, kChunk), quantise.inverse, bytes);
-      int8_pair_cells(bytes, smaller(numbers - d, kChunk), out + d / 4 * kCellBytes);
-    }
-  } else {
-    std::memset(out + numbers - 64, 0, 64);
-    int8_bytes(x, dim, quantise.inverse, out);
-    if (kFlipsKeys) info.sum = int8_sum<false>(out, numbers);
-  }
-  std::memset(out + info_at, 0, 64);
+  char* const bytes = out + info_at - numbers;
+  std::memset(out + info_at - 64, 0, 128);
+  int8_bytes(x, dim, quantise.inverse, bytes);
+  if (kPairCells) int8_pair_cells<false>(bytes, numbers, out);
+  if (kFlipsKeys) info.sum = int8_sum<false>(out, numbers);
   std::memcpy(out + info_at, &info, sizeof(info));
+}
+
+/// `bytes` of the row that lies `rows` below, which may be outside of every object.
+inline void fetch_below(const void* row, int64_t stride, int64_t rows, int64_t bytes) {
+  const uintptr_t below = address_at(static_cast<const char*>(row), rows * stride);
+  for (uintptr_t i = 0; i < static_cast<uintptr_t>(bytes); i += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(below + i), 0, 2);
+  }
 }
 
 /// Rows are quantised as bytes, and their cells transposed like numbers of f32.
@@ -126,12 +132,7 @@ void int8_pack_keys(const PackKeys& a) {
     return reinterpret_cast<const T*>(static_cast<const char*>(a.from) + j * a.token_stride);
   };
   for (int64_t j = 0; j < a.keys; ++j) {
-    if (a.stream) {
-      const uintptr_t next = address_at(reinterpret_cast<const char*>(row(j)), kPanelWidth * a.token_stride);
-      for (uintptr_t byte = 0; byte < static_cast<uintptr_t>(a.dim) * sizeof(T); byte += 64) {
-        __builtin_prefetch(reinterpret_cast<const char*>(next + byte), 0, 2);
-      }
-    }
+    if (a.stream) fetch_below(row(j), a.token_stride, kPanelWidth, a.dim * int64_t{sizeof(T)});
     const IntegerScale quantise = int8_scale(row(j), a.dim);
     scales[j] = quantise.scale;
     inverse[j] = quantise.inverse;
@@ -144,46 +145,6 @@ void int8_pack_keys(const PackKeys& a) {
       std::memset(rows + j * kChunk + n, 0, 4);
     }
     pack_keys<float>(rows, kChunk, a.keys, (n + 3) / 4, reinterpret_cast<float*>(panel + d * kPanelWidth), false);
-  }
-}
-
-/// Dimension d of columns [c, c + kLanes) of a panel of the storage type; zeros from `dim` on.
-template <class T>
-SIMDATTN_INLINE Floats int8_panel_column(const T* panel, int64_t d, int64_t dim, int64_t c) {
-  if (d >= dim) return Floats(0.0f);
-  if constexpr (std::is_same_v<T, bf16>) {
-    const Bits32 pairs = load_pairs(panel + (d / 2 * kPanelWidth + c) * 2);
-    return d % 2 == 0 ? even_of(pairs) : odd_of(pairs);
-  } else {
-    return load(panel + d * kPanelWidth + c);
-  }
-}
-
-template <class T>
-void int8_pack_panel(const PackKeys& a) {
-  const T* from = static_cast<const T*>(a.from);
-  int8_t* panel = static_cast<int8_t*>(a.panel);
-  float* scales = reinterpret_cast<float*>(panel + int8_panel_numbers(a.dim));
-  alignas(64) float inverse[kLanes];
-  alignas(64) int32_t allowed[kLanes];
-  for (int64_t c = 0; c < kPanelWidth; c += kLanes) {
-    Ints largest(0);
-    for (int64_t d = 0; d < a.dim; ++d) largest = max(largest, ints_of(abs(int8_panel_column(from, d, a.dim, c))));
-    largest.store_aligned(allowed);
-    for (int64_t i = 0; i < kLanes; ++i) {
-      const IntegerScale quantise(static_cast<uint32_t>(allowed[i]), 127.0f);
-      scales[c + i] = quantise.scale;
-      inverse[i] = quantise.inverse;
-      allowed[i] = quantise.inverse == 0.0f ? 0 : -1;
-    }
-    const Floats factor = Floats::load_aligned(inverse);
-    const Ints mask = Ints::load_aligned(allowed);
-    for (int64_t d = 0; d < a.dim; d += 4) {
-      const auto column = [&](int64_t i)
-                              SIMDATTN_LAMBDA { return nearest(int8_panel_column(from, d + i, a.dim, c) * factor); };
-      const Ints cells = cells_of(column(0), column(1), column(2), column(3)) & mask;
-      cells.store_unaligned(reinterpret_cast<int32_t*>(panel + (d / 4 * kPanelWidth + c) * 4));
-    }
   }
 }
 

@@ -11,34 +11,19 @@ namespace {
 /// Rows of the largest tile: its sums, four vectors of columns and a cell of the row fill the registers.
 constexpr int64_t kStoredRows = kAvx512 ? 4 : 2;
 
-/// One tile: rows of weights times up to 4 kLanes columns.
-struct Int8StoredTile {
-  const char* weights;  // cells of the first row
-  const float* weight_scales;
-  const char* rows;
-  int64_t row_stride;
-  int64_t keys;
-  int64_t columns;
-  float* o;
-  int64_t ldo;
-  const float* alpha;       // null: 1
-  uintptr_t ahead = 0;      // what is prefetched for the first key, if any, and
-  int64_t ahead_pitch = 0;  // for each further one so many bytes on
-};
-
-/// Four rows are interleaved in registers: sum k has columns 4 k .. 4 k + 3 of each 16.
+/// Rows of weights, as cells, times up to 4 kLanes columns. Four rows of values are interleaved in registers: sum k has columns
+/// 4 k .. 4 k + 3 of each 16. `ahead`: what is prefetched for each key.
 template <int64_t kRows>
-SIMDATTN_SHARED void int8_stored_tile(const Int8StoredTile& a) {
+SIMDATTN_SHARED void int8_stored_tile(const ValueTile& a, const char* weights, const float* scales,
+                                      PrefetchPlan ahead) {
   Registers<4 * kRows, Ints> sum;
   unroll<4 * kRows>([&](auto i) SIMDATTN_LAMBDA { reg<i>(sum) = Ints(0); });
-  const int64_t row_stride = a.row_stride;
-  const int64_t columns = a.columns;
-  const char* weights = a.weights;
-  Cursor<const char> row(a.rows);
-  uintptr_t ahead = a.ahead;
+  const int64_t row_stride = a.key_stride;
+  const int64_t columns = a.dim;
+  Cursor<const char> row(static_cast<const char*>(a.v));
   for (int64_t left = a.keys; left > 0; left -= 4) {
-    if (ahead != 0) {
-      for (int64_t i = 0; i < 4; ++i, ahead += static_cast<uintptr_t>(a.ahead_pitch)) prefetch<64>(ahead);
+    for (int64_t i = 0; ahead.count > 0 && i < 4; ++i, ahead.first += static_cast<uintptr_t>(ahead.pitch)) {
+      prefetch<64>(ahead.first);
     }
     // Rows past the last one have weight 0.
     const int64_t at1 = left > 1 ? row_stride : 0, at2 = left > 2 ? 2 * row_stride : 0,
@@ -73,7 +58,7 @@ SIMDATTN_SHARED void int8_stored_tile(const Int8StoredTile& a) {
     unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(t) = to_float(reg<4 * r + c>(sum)); });
     order_columns(reg<0>(t), reg<1>(t), reg<2>(t), reg<3>(t));
     float* const o = a.o + r * a.ldo;
-    const Floats alpha(a.alpha != nullptr ? a.alpha[r] : 1.0f), scale(a.weight_scales[r]);
+    const Floats alpha(a.alpha != nullptr ? a.alpha[r] : 1.0f), scale(scales[r]);
     unroll<4>([&](auto i) SIMDATTN_LAMBDA {
       constexpr int64_t c = i * kLanes;
       const auto put = [&](auto part) SIMDATTN_LAMBDA {
@@ -93,26 +78,25 @@ void int8_value_stored(const ValueTile& a) {
   float weight_scales[kMost];
   int32_t start[kMost];  // not used
   for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
-    const int64_t first = t.first;
-    int8_weight_cells({a.w + first * a.ldw, a.ldw, t.rows, a.scales, a.keys, 0}, weights, weight_scales, start);
+    ValueTile tile = a;
+    tile.w += t.first * a.ldw;
+    tile.rows = t.rows;
+    tile.first_key = 0;
+    if (a.alpha != nullptr) tile.alpha += t.first;
+    int8_weight_cells(tile, weights, weight_scales, start);
     for (int64_t c = 0; c < a.dim; c += kWidth) {
-      Int8StoredTile tile = {weights,
-                             weight_scales,
-                             static_cast<const char*>(a.v) + c,
-                             a.key_stride,
-                             a.keys,
-                             smaller(a.dim - c, kWidth),
-                             a.o + first * a.ldo + c,
-                             a.ldo,
-                             a.alpha != nullptr ? a.alpha + first : nullptr};
-      if (a.fetches() && first == 0) {
+      tile.v = static_cast<const char*>(a.v) + c;
+      tile.dim = smaller(a.dim - c, kWidth);
+      tile.o = a.o + t.first * a.ldo + c;
+      PrefetchPlan ahead;
+      if (a.fetches() && t.first == 0) {
         // The next block; rows that lie side by side in the order of memory.
         const bool together = a.key_stride == a.dim;
         const int64_t offset = a.keys * a.key_stride + (together ? a.keys * c : c);
-        tile.ahead = address_at(static_cast<const char*>(a.v), offset);
-        tile.ahead_pitch = together ? tile.columns : a.key_stride;
+        ahead = {address_at(static_cast<const char*>(a.v), offset), together ? tile.dim : a.key_stride, a.keys};
       }
-      with_rows<kMost>(t.rows, [&](auto rows) SIMDATTN_LAMBDA { int8_stored_tile<rows>(tile); });
+      with_rows<kMost>(t.rows,
+                       [&](auto rows) SIMDATTN_LAMBDA { int8_stored_tile<rows>(tile, weights, weight_scales, ahead); });
     }
   }
 }
@@ -126,8 +110,6 @@ struct Int8Kernels {
   static constexpr auto prepare_query = int8_prepare_query<T>;
   template <class T>
   static constexpr auto pack_keys = int8_pack_keys<T>;
-  template <class T>
-  static constexpr auto pack_panel = int8_pack_panel<T>;
   template <class T>
   static constexpr auto pack_values = int8_pack_values<T>;
   static constexpr bool kScalesApart = true;

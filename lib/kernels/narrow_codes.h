@@ -2,11 +2,8 @@
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_CODES_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_CODES_H_
 
-#include "lib/contract/cursor.h"
 #include "lib/contract/kv_formats.h"
-#include "lib/contract/panel_columns.h"
-#include "lib/simd/blocks.h"
-#include "lib/simd/memory.h"
+#include "lib/kernels/int8_pack.h"
 
 namespace simdattn {
 namespace {
@@ -15,33 +12,24 @@ namespace {
 template <KvType kType>
 constexpr KvType kLaidOutAs = has_scales(kType) ? KvType::kInt8 : kType;
 
-/// The code of kBits at bit kBit of each lane as a number. Other bits may hold anything.
+/// The code at bit kBit of each lane as a number. Other bits may hold anything.
 template <int kBit, class Format>
 SIMDATTN_INLINE Floats number_of(Bits32 w, Format /*format*/) {
-  if constexpr (Format::kBits == 8) {
-    if constexpr (kBit < 24) w = w << (24 - kBit);
-    return to_float(cast_bits<int32_t>(w) >> 24);
-  } else {
+  if constexpr (Format::kBits == 4) {
     if constexpr (kBit > 0) w = w >> kBit;
     return to_float(cast_bits<int32_t>(w & Bits32(15u))) - Floats(Format::kZero);
+  } else {
+    if constexpr (kBit < 24) w = w << (24 - kBit);
+    const Ints code = cast_bits<int32_t>(w);
+    if constexpr (!Format::kFp8) return to_float(code >> 24);
+    // A number of f16, of e4m3 over 2^8 and without NaN.
+    constexpr bool kE4M3 = std::is_same_v<Format, E4M3Format>;
+    const Bits32 half = cast_bits<uint32_t>(code >> (kE4M3 ? 17 : 16)) & Bits32(kE4M3 ? 0xBF80u : 0xFF00u);
+    const Floats x = f32_from_f16(narrow_bits(half));
+    if constexpr (!kE4M3) return x;
+    const Bits32 nan = (w & Bits32(0x80000000u)) | Bits32(0x7FF00000u);
+    return select(equal(half & Bits32(0x3F80u), Bits32(0x3F80u)), float_of(nan), x * Floats(256.0f));
   }
-}
-template <int kBit, int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
-SIMDATTN_INLINE Floats number_of(Bits32 w, Fp8Format<kMantissa, kBias, kLargest, kNan, kOver> /*format*/) {
-  using Format = Fp8Format<kMantissa, kBias, kLargest, kNan, kOver>;
-  if constexpr (kBit < 24) w = w << (24 - kBit);
-  const Bits32 magnitude = w & Bits32(0x7F000000u);
-  const auto above = [&](uint32_t limit) SIMDATTN_LAMBDA {
-    return greater(cast_bits<int32_t>(magnitude), Ints(static_cast<int32_t>(limit << 24)));
-  };
-  // Exponent field 0: as if it were 1, less what that adds. No subnormal f32 takes part.
-  constexpr uint32_t kOne = 1u << 23;
-  const Bits32 shifted = magnitude >> (1 + kMantissa);
-  const Bits32 bits = shifted + Bits32(Format::kExponent);
-  const Floats small = float_of(bits + Bits32(kOne)) - float_of(Bits32(Format::kExponent + kOne));
-  Bits32 x = select(above((1u << kMantissa) - 1), bits, bits_of(small));
-  x = select(above(kLargest), shifted | Bits32(kInfinityBits), x);
-  return float_of(x | (w & Bits32(0x80000000u)));
 }
 
 /// The nibble whose highest bit is bit 31 - `shift`, an integer with a sign, times 2^28.
@@ -107,26 +95,6 @@ SIMDATTN_INLINE void fetch_ahead(const uint8_t* p) {
   __builtin_prefetch(reinterpret_cast<const char*>(address_at(p, 4096)));
 }
 
-/// Fetches the same bytes of 32 rows, some rows at a time: behind the next 32, since drivers take two panels at a time.
-class CodesBelow {
- public:
-  CodesBelow(const PackKeys& a, int64_t first, int64_t n)
-      : line_(address_at(static_cast<const uint8_t*>(a.from), 2 * kPanelWidth * a.token_stride + first)),
-        stride_(static_cast<uintptr_t>(a.token_stride)),
-        rows_(a.stream ? kPanelWidth : 0),
-        bytes_(static_cast<uintptr_t>(n)) {}
-  SIMDATTN_INLINE void fetch(int64_t rows) {
-    for (; rows > 0 && rows_ > 0; --rows, --rows_, line_ += stride_) {
-      for (uintptr_t i = 0; i < bytes_; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(line_ + i), 0, 2);
-    }
-  }
-
- private:
-  uintptr_t line_, stride_;
-  int64_t rows_;
-  uintptr_t bytes_;
-};
-
 /// Four units of as many rows as there are lanes to columns of a panel, of whose first unit `out` is.
 SIMDATTN_INLINE void transpose_four_units(const uint8_t* rows, int64_t stride, uint8_t* out) {
   transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(rows + k * stride, stride); },
@@ -136,11 +104,10 @@ SIMDATTN_INLINE void transpose_four_units(const uint8_t* rows, int64_t stride, u
 }
 /// Units of `keys` rows that lie side by side to columns of a panel.
 SIMDATTN_INLINE void transpose_row_units(const uint8_t* rows, int64_t stride, int64_t keys, int64_t units,
-                                         uint8_t* panel, CodesBelow& below) {
+                                         uint8_t* panel) {
   int64_t u = 0;
   if constexpr (kLoadsBlocks) {
     for (; keys == kPanelWidth && u + 4 <= units; u += 4) {
-      below.fetch(4);
       for (int64_t j = 0; j < kPanelWidth; j += kLanes)
         transpose_four_units(rows + j * stride + kUnitBytes * u, stride, panel + u * kUnitPitch + kUnitBytes * j);
     }
@@ -149,10 +116,11 @@ SIMDATTN_INLINE void transpose_row_units(const uint8_t* rows, int64_t stride, in
                             reinterpret_cast<char*>(panel + u * kUnitPitch), kUnitPitch);
 }
 
-/// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0.
+/// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0. `stream`: fetches what lies behind the next 32 rows,
+/// since drivers take two panels at a time.
 template <KvType kType>
 SIMDATTN_SHARED void transpose_codes(const uint8_t* rows, int64_t stride, int64_t keys, int64_t n, uint8_t* panel,
-                                     CodesBelow below) {
+                                     bool stream) {
   constexpr CodeLayout kLayout = kLayoutOf<kType>;
   if (keys < kPanelWidth) std::memset(panel, 0, static_cast<size_t>(kLayout.panel_bytes(n)));
   // Units that are side by side in a row, and what is left of a last one.
@@ -160,11 +128,11 @@ SIMDATTN_SHARED void transpose_codes(const uint8_t* rows, int64_t stride, int64_
   const int64_t together = has_scales(kType) ? whole : kLayout.block_units();
   const uint8_t* block = rows + kLayout.scale_bytes;
   for (int64_t u = 0; u < whole; u += together, block += kLayout.block_bytes()) {
-    transpose_row_units(block, stride, keys, together, panel + u * kUnitPitch, below);
+    transpose_row_units(block, stride, keys, together, panel + u * kUnitPitch);
   }
-  below.fetch(kPanelWidth);
   for (int64_t j = 0; j < keys; ++j) {
     const uint8_t* const row = rows + j * stride;
+    if (stream) fetch_below(row, stride, 2 * kPanelWidth, kLayout.row_bytes(n));
     if constexpr (!has_scales(kType)) {
       for (int64_t b = 0; b < n / kBlockDims; ++b)
         std::memcpy(panel + kLayout.scale_at(n, b, j), row + b * kLayout.block_bytes(), kScaleBytes);

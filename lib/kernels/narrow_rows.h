@@ -71,50 +71,18 @@ SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int6
 
 // ---- From f32 ----------------------------------------------------------------------------------------------------------
 
-/// largest_bits() of lib/contract/kv_formats.h.
-SIMDATTN_INLINE uint32_t largest_magnitude(const float* x, int64_t n) {
-  Ints largest(0);
-  for_each_batch(
-      n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { largest = max(largest, ints_of(abs(load(x + i, part)))); });
-  return static_cast<uint32_t>(largest_lane(largest));
-}
-/// f(numbers) of n numbers as bytes.
-template <bool kUnsigned, class F>
-SIMDATTN_INLINE void store_codes(const float* x, int64_t n, uint8_t* out, const F& f) {
-  constexpr int64_t kStep = 4 * kLanes;
-  const auto step = [&](const float* from, uint8_t* to) SIMDATTN_LAMBDA {
-    store_bytes<kUnsigned>(f(load(from)), f(load(from + kLanes)), f(load(from + 2 * kLanes)),
-                           f(load(from + 3 * kLanes)), to);
-  };
-  for (; n >= kStep; n -= kStep, x += kStep, out += kStep) step(x, out);
-  if (n == 0) return;
-  float last[kStep] = {};
-  uint8_t codes[kStep];
-  std::memcpy(last, x, static_cast<size_t>(n) * sizeof(float));
-  step(last, codes);
-  std::memcpy(out, codes, static_cast<size_t>(n));
-}
-/// Times `inverse`; 0: zeros.
-SIMDATTN_INLINE void store_integers(const float* x, int64_t n, float inverse, uint8_t* out) {
-  if (inverse == 0.0f) {
-    std::memset(out, 0, static_cast<size_t>(n));
-    return;
-  }
-  store_codes<false>(x, n, out, [&](Floats v) SIMDATTN_LAMBDA { return nearest(v * Floats(inverse)); });
-}
-
 SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* scale, Int8Format /*format*/) {
-  const IntegerScale s(largest_magnitude(x, dim), 127.0f);
+  const IntegerScale s = int8_scale(x, dim);
   *scale = s.scale;
-  store_integers(x, dim, s.inverse, row);
+  int8_bytes(x, dim, s.inverse, row);
 }
 SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* codes, Q8Format /*format*/) {
-  store_integers(x, kBlockDims, s.holds ? s.inverse : 0.0f, codes);
+  int8_bytes(x, kBlockDims, s.holds ? s.inverse : 0.0f, codes);
 }
 SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* codes, Q4Format /*format*/) {
   uint8_t bytes[kBlockDims];
-  store_codes<true>(x, kBlockDims, bytes, [&](Floats v) SIMDATTN_LAMBDA {
-    const Floats y = v * Floats(s.inverse) + Floats(8.5f);
+  store_integers<true>(kBlockDims, bytes, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    const Floats y = load(x + i, part) * Floats(s.inverse) + Floats(8.5f);
     const Ints rounded = nearest(y);
     const Bits32 above = select(to_float(rounded) > y, Bits32(1u), Bits32(0u));
     return min(rounded - cast_bits<int32_t>(above), Ints(15));
@@ -140,8 +108,8 @@ SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float
   const auto greater_than = [](Bits32 a, uint32_t b) SIMDATTN_LAMBDA {
     return greater(cast_bits<int32_t>(a), Ints(static_cast<int32_t>(b)));
   };
-  store_codes<true>(x, dim, row, [&](Floats v) SIMDATTN_LAMBDA {
-    const Floats y = v * inverse;
+  store_integers<true>(dim, row, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    const Floats v = load(x + i, part), y = v * inverse;
     const Bits32 from = bits_of(abs(v)), bits = bits_of(abs(y));
     const Bits32 sign = (bits_of(y) >> 24) & Bits32(0x80u);
     const Bits32 small = bits_of(abs(y) + rounder) - bits_of(rounder);
@@ -194,7 +162,7 @@ struct NarrowRows : NarrowSlots<kType, VectorCodec<kType>> {
   /// Keys in rows as a panel of their type.
   static void store_panel(const PackKeys& a) {
     transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from), a.token_stride, a.keys, a.dim,
-                                       static_cast<uint8_t*>(a.panel), CodesBelow(a, 0, kLayout.row_bytes(a.dim)));
+                                       static_cast<uint8_t*>(a.panel), a.stream);
   }
   static void widen_panel(const PackKeys& a) {
     widen_panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
@@ -209,7 +177,7 @@ struct NarrowRows : NarrowSlots<kType, VectorCodec<kType>> {
       const int64_t n = smaller(kChunk, a.dim - d);
       const int64_t first = kLayout.row_bytes(d);
       transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from) + first, a.token_stride, a.keys, n, panel,
-                                         CodesBelow(a, first, kLayout.row_bytes(n)));
+                                         a.stream);
       widen_panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
     }
   }

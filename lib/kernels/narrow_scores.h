@@ -13,8 +13,8 @@ namespace {
 /// Query rows that are multiplied so. With 4 lanes numbers go through L1 as f32.
 constexpr int64_t kFusedRows = kLoadsBlocks && kLanes > 4 ? 4 : 0;
 
-/// The format that a tile is compiled for. Both types of fp8 share tiles, and int8 and q8_0 in panels do. A tile asks once per unit or block
-/// which type it has.
+/// The format that a tile is compiled for. Both types of fp8 share tiles, and int8 and q8_0 in panels do: a tile asks once per unit or
+/// block which type it has.
 template <KvType kType, bool kInRows>
 using TileFormat =
     std::conditional_t<FormatOf<kType>::kFp8, E4M3Format,
@@ -48,7 +48,6 @@ struct RowPieces {
   uint8_t* panels = nullptr;
   int64_t ahead = 0;  // 0; or bytes from a row to the one that is fetched for it
   int64_t units = 0;
-  int64_t block_units = 0;  // of a block of a row, which begins with its scale; 0: there are no such scales
   int64_t panel_bytes = 0;
   // Where it is.
   int64_t unit = 0, column = 0;
@@ -63,7 +62,7 @@ struct RowPieces {
     to = panel + column % kPanelWidth * kUnitBytes;
     scales = panel + units * kUnitPitch + column % kPanelWidth * kScaleBytes;
   }
-  /// `of_block`: block_units.
+  /// of_block: units of a block of a row, which begins with its scale; 0: there are no such scales.
   SIMDATTN_INLINE void transpose(int64_t of_block) {
     if (of_block != 0 && (unit & (of_block - 1)) == 0) {
       // One by one: that takes no port of the arithmetic.
@@ -264,9 +263,8 @@ void score_codes(const ScoreTile& a) {
   });
 }
 /// Keys in rows become panels of their type in L1, as many at a time as the widest tile takes, while those before are multiplied.
-/// `rows`: what the type says of them; `row` bytes in one.
-SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage& type, const RowPieces& rows,
-                                          int64_t row) {
+SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage& type, const CodeLayout& layout) {
+  const int64_t row = layout.row_bytes(a.dim), panel_bytes = layout.panel_bytes(a.dim);
   constexpr int64_t kStep = larger(4 * kLanes, kPanelWidth);
   const int64_t columns = a.n_panels * kPanelWidth;
   // Rows from one that is multiplied to the one that is fetched meanwhile. Rows without gaps are fetched as if they were panels.
@@ -275,19 +273,20 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage
   const uint8_t* const keys = static_cast<const uint8_t*>(a.panels);
   uint8_t* const room = reinterpret_cast<uint8_t*>(a.room);
   const auto panel = [&](int64_t x) SIMDATTN_LAMBDA {
-    return room + ((x & kStep) / kPanelWidth + (x & (kStep - 1)) / kPanelWidth) * rows.panel_bytes;
+    return room + ((x & kStep) / kPanelWidth + (x & (kStep - 1)) / kPanelWidth) * panel_bytes;
   };
   const auto rows_at = [&](int64_t x) {
-    RowPieces pieces = rows;
-    pieces.rows = keys + (x < columns ? x : 0) * a.panel_stride;
-    pieces.stride = a.panel_stride;
-    pieces.columns = larger(smaller(kStep, columns - x), 0);
-    pieces.panels = panel(x);
-    pieces.ahead = a.fetches() && gaps ? ahead * a.panel_stride : 0;
+    RowPieces pieces = {.rows = keys + (x < columns ? x : 0) * a.panel_stride,
+                        .stride = a.panel_stride,
+                        .columns = larger(smaller(kStep, columns - x), 0),
+                        .panels = panel(x),
+                        .ahead = a.fetches() && gaps ? ahead * a.panel_stride : 0,
+                        .units = layout.units(a.dim),
+                        .panel_bytes = panel_bytes};
     pieces.start();
     return pieces;
   };
-  for (RowPieces first = rows_at(0); first.any();) first.transpose(rows.block_units);
+  for (RowPieces first = rows_at(0); first.any();) first.transpose(layout.scale_bytes > 0 ? layout.block_units() : 0);
   CodeScoreArguments t = {};
   t.q = static_cast<const float*>(a.q);
   t.ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
@@ -306,20 +305,15 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage
     t.s = a.s + x;
     t.column = x;
     t.next = (x & (kStep - 1)) == 0 ? rows_at(x + kStep) : RowPieces();
-    if (a.fetches() && !gaps) t.prefetch = {address_at(keys, (x + ahead) * row), 0, rows.units};
+    if (a.fetches() && !gaps) t.prefetch = {address_at(keys, (x + ahead) * row), 0, layout.units(a.dim)};
     type.tiles[batches][a.rows - 1](t);
   }
 }
 
 template <KvType kType>
 void score_code_rows(const ScoreTile& a) {
-  RowPieces rows = {};
-  rows.units = kLayoutOf<kType>.units(a.dim);
-  if constexpr (!has_scales(kType)) rows.block_units = kLayoutOf<kType>.block_units();
-  rows.panel_bytes = kLayoutOf<kType>.panel_bytes(a.dim);
-  score_in_parts(a, [&](const ScoreTile& part) {
-    score_some_code_rows(part, kCodeScores<kType, true>, rows, kLayoutOf<kType>.row_bytes(a.dim));
-  });
+  score_in_parts(a,
+                 [](const ScoreTile& part) { score_some_code_rows(part, kCodeScores<kType, true>, kLayoutOf<kType>); });
 }
 
 }  // namespace

@@ -33,6 +33,10 @@ void O::value_packed(const ValueTile& a) {
   int8_value_packed(a);
 }
 template <>
+void O::weigh_rows(const ValueTile& a, uint8_t* out, int64_t stride, float* scales, int32_t* start) {
+  int8_weigh_rows(a, out, stride, scales, start);
+}
+template <>
 void O::value_stored(const ValueTile& a) {
   if constexpr (kMultipliesStored) int8_value_stored<>(a);
 }

@@ -22,6 +22,8 @@ struct Overlay {
   static void score_packed(const ScoreTile& a);
   static void score_blocks(const ScoreTile& a);
   static void value_packed(const ValueTile& a);
+  /// int8_weigh_rows() of lib/kernels/int8.h, for overlays whose products are others.
+  static void weigh_rows(const ValueTile& a, uint8_t* out, int64_t stride, float* scales, int32_t* start);
   static void value_stored(const ValueTile& a);  // x86
   /// kBF16 from panels and rows of bf16: ARM with BFMLALB and BFMLALT.
   static void score_pairs(const ScoreTile& a);

@@ -5,12 +5,11 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "dispatch/environment.h"
 #include "lib/contract/int8_operands.h"
+#include "lib/kernels/overlay.h"
 #include "lib/overlays/bf16_packing.h"
 
 namespace simdattn {
@@ -240,41 +239,6 @@ struct AmxKernels {
   /// Bytes between rows of weights: an odd number of lines.
   static constexpr int64_t kWeightBytes = kKeyBlock + kTileBytes;
 
-  /// The integers of one row's weights, at `p`; those of keys outside of the call are zeros. Returns their scale. scales: of the call's keys.
-  static float quantise_weights(const ValueTile& a, const float* scales, const float* w, uint8_t* p) {
-    const __m512 infinity = _mm512_set1_ps(std::numeric_limits<float>::infinity());
-    const int64_t keys = a.keys;
-    alignas(64) float u[kKeyBlock];
-    // Two of each: a chain of maxima over all of a block is what the time of a row would be.
-    __m512 largest[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-    __mmask16 bad[2] = {0, 0};
-    const auto add = [&](int64_t j, int i, __mmask16 part = 0xFFFF) {
-      const __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(part, w + j), _mm512_maskz_loadu_ps(part, scales + j));
-      bad[i] = static_cast<__mmask16>(bad[i] | _mm512_cmp_ps_mask(_mm512_abs_ps(x), infinity, _CMP_NLT_UQ));
-      largest[i] = _mm512_max_ps(x, largest[i]);
-      _mm512_store_ps(u + j, x);
-    };
-    int64_t j = 0;
-    for (; j + 32 <= keys; j += 32) {
-      add(j, 0);
-      add(j + 16, 1);
-    }
-    for (; j < keys; j += 16) add(j, 0, static_cast<__mmask16>((1u << std::min<int64_t>(keys - j, 16)) - 1));
-    const bool finite = (bad[0] | bad[1]) == 0;
-    const float most = _mm512_reduce_max_ps(_mm512_max_ps(largest[0], largest[1]));
-    const IntegerScale quantise(finite ? std::bit_cast<uint32_t>(most) : kInfinityBits, 255.0f);
-    const __m512 factor = _mm512_set1_ps(quantise.inverse);
-    std::memset(p, 0, static_cast<size_t>(kKeyBlock));
-    uint8_t* const out = p + a.first_key;
-    for (j = 0; j < keys && finite; j += 16) {
-      const __m512 x = _mm512_load_ps(u + j);
-      const __mmask16 positive = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
-      const __m512i n = _mm512_maskz_cvtps_epi32(positive, _mm512_mul_ps(x, factor));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + j), _mm512_cvtepi32_epi8(n));
-    }
-    return quantise.scale;
-  }
-
   static void int8_values_packed(const ValueTile& a) {
     const int64_t dim = steps_of(a.dim, kValueGroup) * kValueGroup;
     const int64_t first = a.first_key / kInt8Keys;
@@ -284,11 +248,15 @@ struct AmxKernels {
     alignas(64) uint8_t p[2 * kTileRows * kWeightBytes];
     alignas(64) int32_t sums[2 * kTileRows * kValueGroup];
     float scale[2 * kTileRows];
+    int32_t start[2 * kTileRows];  // not used
     for_whole_tiles(a.rows, [&](int64_t first_row, int64_t n) {
       for_each_pair(first_row, n, [&](int64_t row, int64_t count, auto two) {
-        for (int64_t r = 0; r < count; ++r) {
-          scale[r] = quantise_weights(a, scales, a.w + (row + r) * a.ldw, p + r * kWeightBytes);
-        }
+        ValueTile part = a;
+        part.w += row * a.ldw;
+        part.rows = count;
+        part.scales = scales;
+        std::memset(p, 0, static_cast<size_t>(count * kWeightBytes));  // steps begin and end at other keys, too
+        Overlay<avx3_dl>::weigh_rows(part, p, kWeightBytes, scale, start);
         const Rows weights = {reinterpret_cast<const char*>(p) + first * kTileBytes, kWeightBytes, kTileBytes};
         for (int64_t c = 0; c < dim; c += kValueGroup) {
           const char* block = static_cast<const char*>(a.v) + c * kKeyBlock;
