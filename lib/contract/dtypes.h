@@ -13,12 +13,8 @@ namespace simdattn {
 inline constexpr uint32_t kCanonicalNaN = 0x7FC00000u;
 
 constexpr int64_t size_of(DType t) { return dtype_bytes(t); }
-/// Index of an element type in a typed slot.
-constexpr size_t slot(DType t) { return static_cast<size_t>(t); }
-/// Index of an arithmetic.
-constexpr size_t slot(Arithmetic t) { return static_cast<size_t>(t); }
-/// Index of a KV storage type.
-constexpr size_t slot(KvType t) { return static_cast<size_t>(t); }
+/// Index of an element type, an arithmetic or a KV storage type in a typed slot.
+constexpr size_t slot(auto type) { return static_cast<size_t>(type); }
 
 // The helpers below are internal to each object that includes this header (`static`): an object built for a newer CPU
 // must not supply them to the others.
