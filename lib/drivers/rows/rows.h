@@ -2,6 +2,8 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
 #define SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
 
+#include <algorithm>
+
 #include "dispatch/tuning.h"
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
@@ -48,6 +50,16 @@ struct GroupedRows {
     for (int64_t b = 0; b < q.shape[0]; ++b) {
       for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
         for (int64_t h = 0; h < group; h += grouped ? group : 1) f(b, kv_head, kv_head * group + h);
+      }
+    }
+  }
+  /// f(sequence, key head, first row, rows), at most `most` rows at a time of those of all heads of a key head.
+  template <class F>
+  void for_each_block(int64_t most, const F& f) const {
+    const int64_t all = group * q.shape[2];
+    for (int64_t b = 0; b < q.shape[0]; ++b) {
+      for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
+        for (int64_t i = 0; i < all; i += most) f(b, kv_head, i, std::min(most, all - i));
       }
     }
   }

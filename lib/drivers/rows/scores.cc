@@ -91,37 +91,31 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
   const ConstKv kv(k);
   const int64_t n_kv = k.shape[2];
   const GroupedRows grouped = {q, k.shape[1]};
-  const int64_t n_rows = grouped.group * q.shape[2];
   const int64_t query_bytes = ops.query_bytes(w.dim);
-  for (int64_t b = 0; b < q.shape[0]; ++b) {
-    for (int64_t kv_head = 0; kv_head < k.shape[1]; ++kv_head) {
-      const HeadOperands keys(uk, ops, kv, b, kv_head, 0, w.rows);
-      for (int64_t i = 0; i < n_rows; i += kPackedRows) {
-        const int64_t rows = std::min(kPackedRows, n_rows - i);
-        for (int64_t r = 0; r < rows; ++r) {
-          ops.prepare_query[slot(q.dtype)](grouped.row(q, b, kv_head, i + r), w.q + r * query_bytes, w.dim);
-        }
-        for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
-          const int64_t n = std::min(kPanelWidth, n_kv - j);
-          keys.pack_panel(j, 0, n, w.panel, false);
-          keys.slots.score_packed({.q = w.q,
-                                   .q_stride = query_bytes,
-                                   .rows = rows,
-                                   .panels = w.panel,
-                                   .panel_stride = keys.slots.panel_bytes(w.dim),
-                                   .n_panels = 1,
-                                   .dim = w.dim,
-                                   .scale = factor,
-                                   .s = w.s,
-                                   .lds = kPanelWidth});
-          for (int64_t r = 0; r < rows; ++r) {
-            float* s = reinterpret_cast<float*>(grouped.row(out, b, kv_head, i + r)) + j;
-            for (int64_t c = 0; c < n; ++c) s[c] = canonical(w.s[r * kPanelWidth + c]);
-          }
-        }
+  grouped.for_each_block(kPackedRows, [&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
+    const HeadOperands keys(uk, ops, kv, b, kv_head, 0, w.rows);
+    for (int64_t r = 0; r < rows; ++r) {
+      ops.prepare_query[slot(q.dtype)](grouped.row(q, b, kv_head, i + r), w.q + r * query_bytes, w.dim);
+    }
+    for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
+      const int64_t n = std::min(kPanelWidth, n_kv - j);
+      keys.pack_panel(j, 0, n, w.panel, false);
+      keys.slots.score_packed({.q = w.q,
+                               .q_stride = query_bytes,
+                               .rows = rows,
+                               .panels = w.panel,
+                               .panel_stride = keys.slots.panel_bytes(w.dim),
+                               .n_panels = 1,
+                               .dim = w.dim,
+                               .scale = factor,
+                               .s = w.s,
+                               .lds = kPanelWidth});
+      for (int64_t r = 0; r < rows; ++r) {
+        float* s = reinterpret_cast<float*>(grouped.row(out, b, kv_head, i + r)) + j;
+        for (int64_t c = 0; c < n; ++c) s[c] = canonical(w.s[r * kPanelWidth + c]);
       }
     }
-  }
+  });
 }
 
 /// Keys whose projections are in the workspace at a time.

@@ -120,53 +120,46 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
   const int64_t n_kv = v.shape[2];
   const int64_t p_stride = step_of(p, 2);
   const GroupedRows grouped = {p, v.shape[1]};
-  const int64_t n_rows = grouped.group * p.shape[2];
-  for (int64_t b = 0; b < p.shape[0]; ++b) {
-    for (int64_t kv_head = 0; kv_head < v.shape[1]; ++kv_head) {
-      const HeadOperands values(uk, ops, kv, b, kv_head, 0, w.rows);
-      for (int64_t i = 0; i < n_rows; i += kPackedRows) {
-        const int64_t rows = std::min(kPackedRows, n_rows - i);
-        std::fill_n(w.o, rows * w.ldo, 0.0f);
-        for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
-          const int64_t keys = std::min(kKeyBlock, n_kv - j);
-          values.pack_block(j, 0, keys, w.block);
-          const bool finite = values.finite(j, 0, keys);
-          for (int64_t r = 0; r < rows;) {
-            // Rows of one head are one tile: they have a stride.
-            const int64_t n = std::min(rows - r, p.shape[2] - (i + r) % p.shape[2]);
-            const float* weights = reinterpret_cast<const float*>(grouped.row(p, b, kv_head, i + r)) + j;
-            ValueTile tile = {.w = weights,
-                              .ldw = p_stride,
-                              .rows = n,
-                              .v = w.block,
-                              .key_stride = 0,
-                              .group_stride = 0,
-                              .keys = keys,
-                              .dim = w.d_v,
-                              .o = w.o + r * w.ldo,
-                              .ldo = w.ldo};
-            if (ops.prepare_weights != nullptr) {
-              tile.w = w.weights;
-              tile.ldw = kKeyBlock;
-              for (int64_t x = 0; x < n; ++x) {
-                ops.prepare_weights(weights + x * p_stride, w.weights + x * kKeyBlock, keys);
-              }
-            }
-            if (finite) {
-              ops.value_packed(tile);
-            } else {
-              values.add_visible(j, tile, w.masked,
-                                 negative ? not_zero(weights, p_stride) : not_zero(tile.w, tile.ldw));
-            }
-            r += n;
+  grouped.for_each_block(kPackedRows, [&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
+    const HeadOperands values(uk, ops, kv, b, kv_head, 0, w.rows);
+    std::fill_n(w.o, rows * w.ldo, 0.0f);
+    for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
+      const int64_t keys = std::min(kKeyBlock, n_kv - j);
+      values.pack_block(j, 0, keys, w.block);
+      const bool finite = values.finite(j, 0, keys);
+      for (int64_t r = 0; r < rows;) {
+        // Rows of one head are one tile: they have a stride.
+        const int64_t n = std::min(rows - r, p.shape[2] - (i + r) % p.shape[2]);
+        const float* weights = reinterpret_cast<const float*>(grouped.row(p, b, kv_head, i + r)) + j;
+        ValueTile tile = {.w = weights,
+                          .ldw = p_stride,
+                          .rows = n,
+                          .v = w.block,
+                          .key_stride = 0,
+                          .group_stride = 0,
+                          .keys = keys,
+                          .dim = w.d_v,
+                          .o = w.o + r * w.ldo,
+                          .ldo = w.ldo};
+        if (ops.prepare_weights != nullptr) {
+          tile.w = w.weights;
+          tile.ldw = kKeyBlock;
+          for (int64_t x = 0; x < n; ++x) {
+            ops.prepare_weights(weights + x * p_stride, w.weights + x * kKeyBlock, keys);
           }
         }
-        for (int64_t r = 0; r < rows; ++r) {
-          uk.finish[slot(out.dtype)](w.o + r * w.ldo, 1.0f, grouped.row(out, b, kv_head, i + r), w.d_v);
+        if (finite) {
+          ops.value_packed(tile);
+        } else {
+          values.add_visible(j, tile, w.masked, negative ? not_zero(weights, p_stride) : not_zero(tile.w, tile.ldw));
         }
+        r += n;
       }
     }
-  }
+    for (int64_t r = 0; r < rows; ++r) {
+      uk.finish[slot(out.dtype)](w.o + r * w.ldo, 1.0f, grouped.row(out, b, kv_head, i + r), w.d_v);
+    }
+  });
 }
 
 }  // namespace
