@@ -81,13 +81,9 @@ constexpr AttentionKernels with_f32_operands(int64_t tile_rows, int64_t value_st
                               .value_step = value_step,
                               .query_bytes = f32_query_bytes,
                               .values_bytes = f32_values_bytes,
-                              .prepare_query = {},
-                              .kv = {},
                               .softmax_tile = E::softmax_tile,
                               .prepare_weights = E::round,
-                              .value_packed = f32_value_packed<E::value_tile>,
-                              .begin = nullptr,
-                              .end = nullptr};
+                              .value_packed = f32_value_packed<E::value_tile>};
   for (KvOperands& kv : kernels.kv) {
     kv.panel_bytes = f32_panel_bytes;
     kv.score_packed = E::score_tile;

@@ -177,8 +177,8 @@ struct ValueTile {
   const void* v;
   const float* scales = nullptr;  // [keys] of rows whose scales stand apart; else null
   int64_t first_key = 0;          // which key of its block the first one is
-  int64_t key_stride;             // bytes
-  int64_t group_stride;           // bytes
+  int64_t key_stride = 0;         // bytes
+  int64_t group_stride = 0;       // bytes
   int64_t keys;                   // at most kKeyBlock, but for rows of f32, bf16 and f16 in kF32 (weighted_values)
   int64_t dim;
   float* o;
@@ -263,7 +263,7 @@ struct PackKeys {
   int64_t keys;                   // of rows; of a panel all columns
   int64_t dim;
   void* panel;
-  bool stream;  // the keys come from beyond the CPU caches, and 32 rows more lie below: prefetch those
+  bool stream = false;  // the keys come from beyond the CPU caches, and 32 rows more lie below: prefetch those
 };
 
 /// Columns [column, column + columns) of `keys` rows of values, of which the first is key `first` of its block, into a packed
@@ -328,18 +328,18 @@ struct AttentionKernels {
   int64_t (*query_bytes)(int64_t dim);   // of a row of queries; a multiple of 64
   int64_t (*values_bytes)(int64_t dim);  // of a packed block of kKeyBlock values
   /// A row of queries, by element type.
-  void (*prepare_query[kElementTypes])(const void* row, void* query, int64_t dim);
-  KvOperands kv[kKvTypes];
+  void (*prepare_query[kElementTypes])(const void* row, void* query, int64_t dim) = {};
+  KvOperands kv[kKvTypes] = {};
   /// Leaves weights as the value slots take them.
   void (*softmax_tile)(const SoftmaxTile&);
   /// The same for weights that no softmax_tile made; null: f32 as they are.
-  void (*prepare_weights)(const float* in, float* out, int64_t n);
+  void (*prepare_weights)(const float* in, float* out, int64_t n) = nullptr;
   /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used. `o` has whole groups of
   /// kValueGroup columns, zeros past the last one. A block of zero bytes holds zeros.
   void (*value_packed)(const ValueTile&);
   /// Before the first and after the last of these slots in a range of tasks; null: nothing to do.
-  void (*begin)();
-  void (*end)();
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
   /// The kernels of tasks of up to kFewRows rows, where these are slower there; null: these.
   const AttentionKernels* of_few_rows = nullptr;
 };

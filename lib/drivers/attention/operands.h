@@ -62,8 +62,7 @@ class HeadOperands {
                      .token_stride = store.token_stride(),
                      .keys = last,
                      .dim = dim_,
-                     .panel = panel,
-                     .stream = false};
+                     .panel = panel};
     if (store.panels()) {
       pack.scales = store.scales(token, kPanelWidth, scales);
       if (slots.pack_panel != nullptr) return slots.pack_panel(pack);

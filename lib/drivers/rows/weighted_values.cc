@@ -135,8 +135,6 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
                           .ldw = p_stride,
                           .rows = n,
                           .v = w.block,
-                          .key_stride = 0,
-                          .group_stride = 0,
                           .keys = keys,
                           .dim = w.d_v,
                           .o = w.o + r * w.ldo,
