@@ -64,19 +64,21 @@ SIMDATTN_INLINE void rotate(Floats x0, Floats x1, Floats c, Floats s, Floats& y0
   y1 = mul_add(x0, s, x1 * c);
 }
 
-/// f(index, part, count) over [i, n): four batches at a time, then single ones.
-template <class F>
-SIMDATTN_INLINE void for_four_batches(int64_t i, int64_t n, const F& f) {
+/// f(index, part, count) over [i, n): kMost batches at a time, then four, then single ones.
+template <int64_t kMost = 4, class F>
+SIMDATTN_INLINE void for_some_batches(int64_t i, int64_t n, const F& f) {
+  for (; kMost > 4 && i + kMost * kLanes <= n; i += kMost * kLanes)
+    f(i, All(), std::integral_constant<int64_t, kMost>());
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) f(i, All(), std::integral_constant<int64_t, 4>());
   for (; i + kLanes <= n; i += kLanes) f(i, All(), std::integral_constant<int64_t, 1>());
   if (i < n) f(i, first_lanes(n - i), std::integral_constant<int64_t, 1>());
 }
 
-/// f(index, count) over [i, n), `count` steps of `width` that fill a line of L1, then single ones; moves i. Heads may lie a multiple of 4 KiB
-/// apart: L1 then drops a line before the next index.
-template <class F>
+/// f(index, count) over [i, n), `count` steps of `width` that fill a line of L1 or kLines of them, then single ones; moves i. Heads may
+/// lie a multiple of 4 KiB apart: L1 then drops a line before the next index, and neighbouring lines come together.
+template <int64_t kLines, class F>
 SIMDATTN_INLINE void for_lines(int64_t& i, int64_t n, int64_t width, const F& f) {
-  constexpr int64_t kCount = smaller(kParts, 2);
+  constexpr int64_t kCount = kAvx512 ? kLines : smaller(kParts, 2);
   for (; kCount > 1 && i + kCount * width <= n; i += kCount * width) f(i, std::integral_constant<int64_t, kCount>());
   for (; i + width <= n; i += width) f(i, std::integral_constant<int64_t, 1>());
 }
@@ -93,7 +95,7 @@ SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
   int64_t done = 0;
   if constexpr (kPairwise<T>) {
     if (is_finite(cos, sin, half)) {
-      for_lines(done, half, 2 * kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
+      for_lines<2>(done, half, 2 * kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
         Registers<count> c_even, c_odd, s_even, s_odd;
         unroll<count>([&](auto i) SIMDATTN_LAMBDA {
           const float* const c = cos + first + 2 * i * kLanes;
@@ -123,7 +125,7 @@ SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
       });
     }
   }
-  for_four_batches(done, half, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {
+  for_some_batches(done, half, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {
     Registers<count> c, s;
     unroll<count>([&](auto i) SIMDATTN_LAMBDA {
       reg<i>(c) = load(cos + first + i * kLanes, part);
@@ -176,8 +178,9 @@ SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, int64_t at, const flo
   const T* x = static_cast<const T*>(a.x) + at;
   T* y = static_cast<T*>(a.y) + at;
   const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
-  Registers<2> seen = {{Floats(0.0f)}, {Floats(0.0f)}};
-  for_four_batches(0, n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
+  Registers<4> seen;
+  unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(seen) = Floats(0.0f); });
+  for_some_batches<kAvx512 ? 8 : 4>(0, n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
     Registers<count> own, cross;
     unroll<count>([&](auto i) SIMDATTN_LAMBDA {
       reg<i>(own) = load(first + dimension + i * kLanes);
@@ -199,7 +202,9 @@ SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, int64_t at, const flo
       });
     }
   });
-  if constexpr (kNotices<T>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, n);
+  if constexpr (kNotices<T>) {
+    settle((reg<0>(seen) + reg<1>(seen)) + (reg<2>(seen) + reg<3>(seen)), y, y_stride, heads, n);
+  }
 }
 
 /// The same from bf16 to bf16, from pair 0 on, with a table that is finite; the number of pairs that have rotated.
@@ -209,7 +214,7 @@ SIMDATTN_INLINE int64_t rotate_pairs(const RopeHeads& a, Bits32 sign) {
   const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
   Floats seen(0.0f);
   int64_t i = 0;
-  for_lines(i, a.half, kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
+  for_lines<4>(i, a.half, kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
     Registers<count> c, s;
     unroll<count>([&](auto k) SIMDATTN_LAMBDA {
       reg<k>(c) = load(a.cos + first + k * kLanes);

@@ -52,12 +52,21 @@ SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) {
 SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
   return lanes_from<float>(a, b, [](size_t i) { return i / 2 + i % 2 * Floats::size + Floats::size / 2; });
 }
+#if SIMDATTN_AVX512
+// These take no port of the arithmetic when v comes from memory. Compilers choose another instruction for the shuffle, which does.
+SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm512_moveldup_ps(v); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm512_movehdup_ps(v); }
+#elif SIMDATTN_AVX2
+SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm256_moveldup_ps(v); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm256_movehdup_ps(v); }
+#else
 SIMDATTN_INLINE Floats even_twice(Floats v) {
   return lanes_from<float>(v, v, [](size_t i) { return i / 2 * 2; });
 }
 SIMDATTN_INLINE Floats odd_twice(Floats v) {
   return lanes_from<float>(v, v, [](size_t i) { return i / 2 * 2 + 1; });
 }
+#endif
 /// Lane i of the result is lane i ^ kHalf.
 template <int64_t kHalf, class V>
 SIMDATTN_INLINE V swap_lanes(V v) {
@@ -109,7 +118,14 @@ SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
 SIMDATTN_INLINE Ints even_bytes(Ints v) { return Ints::of((as<int16_t>(v) << 8) >> 8); }
 SIMDATTN_INLINE Ints odd_bytes(Ints v) { return Ints::of(as<int16_t>(v) >> 8); }
 /// Signed numbers, towards -infinity.
+#if SIMDATTN_AVX512
+// One count for all lanes would take a shuffle besides.
+SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) {
+  return _mm512_srav_epi16(v, _mm512_set1_epi16(static_cast<int16_t>(n)));
+}
+#else
 SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return Bits16::of(as<int16_t>(v) >> static_cast<int16_t>(n)); }
+#endif
 
 }  // namespace
 }  // namespace simdattn
