@@ -72,9 +72,13 @@ struct Int8AsStored {
     std::memcpy(&r1, rows + stride, sizeof r1);
     std::memcpy(&r2, rows + 2 * stride, sizeof r2);
     std::memcpy(&r3, rows + 3 * stride, sizeof r3);
-    const Bytes even[] = {low(r0, r2), high(r0, r2)}, odd[] = {low(r1, r3), high(r1, r3)};
-    const Bytes columns[] = {low(even[0], odd[0]), high(even[0], odd[0]), low(even[1], odd[1]), high(even[1], odd[1])};
-    std::memcpy(out, columns, sizeof columns);
+    // Stored one by one: an array of them would be copied from the stack.
+    const auto put = [out](Bytes x, int64_t at) { std::memcpy(out + at, &x, sizeof x); };
+    const Bytes even0 = low(r0, r2), odd0 = low(r1, r3), even1 = high(r0, r2), odd1 = high(r1, r3);
+    put(low(even0, odd0), 0);
+    put(high(even0, odd0), 16);
+    put(low(even1, odd1), 32);
+    put(high(even1, odd1), 48);
   }
 };
 
