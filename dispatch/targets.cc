@@ -48,13 +48,12 @@ struct Registry {
     }
   }
 
-  /// SIMDATTN_TARGET or the first target that can run, with or without those that take permission.
-  const Target* choose(const Registry* home, const char* wanted, bool permission) const {
-    const bool any = wanted == nullptr || *wanted == '\0';
+  /// The first target that can run, with or without those that take permission, and that has this name, if any.
+  const Target* choose(const char* name, bool permission) const {
     for (size_t i = 0; i < size; ++i) {
       const Target& t = storage[i];
       const bool good = t.runnable && (permission || !t.permission);
-      if (good && (any || std::strcmp(t.name, wanted) == 0)) return &home->storage[i];
+      if (good && (name == nullptr || std::strcmp(t.name, name) == 0)) return list[i];
     }
     return nullptr;
   }
@@ -85,8 +84,9 @@ struct Registry {
     append(no_amx, "request_amx: this CPU or operating system lacks ");
     append(no_amx, missing_feature(Isa::kAmx));
     const char* wanted = std::getenv("SIMDATTN_TARGET");
-    chosen = choose(home, wanted, false);
-    chosen_permitted = choose(home, wanted, true);
+    if (wanted != nullptr && *wanted == '\0') wanted = nullptr;
+    chosen = choose(wanted, false);
+    chosen_permitted = choose(wanted, true);
   }
 };
 
@@ -160,17 +160,13 @@ bool simdattn_native(const simdattn_target* target, simdattn_arithmetic arithmet
 simdattn_status simdattn_find_target(const char* wanted, const simdattn_target** target) {
   if (wanted == nullptr) return {Code::kNullPointer, "name: must not be null"};
   if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
-  const auto& r = registry();
-  for (size_t i = 0; i < r.size; ++i) {
-    const simdattn_target& t = r.storage[i];
-    if (!t.runnable || std::strcmp(t.name, wanted) != 0) continue;
-    if (t.permission && !simdattn::has_permission()) {
-      return {Code::kTarget, "name: this target needs permission: call request_amx()"};
-    }
-    *target = &t;
-    return {};
+  const simdattn_target* const t = registry().choose(wanted, true);
+  if (t == nullptr) return {Code::kTarget, registry().unknown};
+  if (t->permission && !simdattn::has_permission()) {
+    return {Code::kTarget, "name: this target needs permission: call request_amx()"};
   }
-  return {Code::kTarget, r.unknown};
+  *target = t;
+  return {};
 }
 
 simdattn_status simdattn_default_target(const simdattn_target** target) {
