@@ -2,7 +2,8 @@
 // multiply numbers of bf16 as they are.
 //
 // Both chains of every sum are in registers, so a tile has half the rows of an f32 one. The sums themselves are touched once in 32 steps:
-// they stay where they are stored.
+// they stay where they are stored. Numbers of a group (kChainGroup) are a chain over the first, third, ... of them and one over the others.
+// Which of the two begins does not matter, so a group that begins in its middle needs no care.
 //
 // The control word is set around the tiles, and those are not inlined: no operation moves across.
 #ifndef SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
@@ -15,10 +16,6 @@
 
 namespace simdattn {
 namespace {
-
-/// Numbers per group: a chain over the first, third, ... of them and one over the others. Which of the two begins does not
-/// matter, so a group that begins in its middle needs no care.
-constexpr int64_t kChainGroup = 32;
 
 /// Rows of the largest tile of two vectors; of four. Without fused multiply-add a product takes a register of its own.
 constexpr int64_t kChainRows = kAvx512 ? 4 : kTileRows / 2;
@@ -172,23 +169,13 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
                              SIMDATTN_LAMBDA { store(chain_step(load(at(r, c)), scale, Floats(0.0f)), at(r, c)); });
 }
 
-template <class T, int64_t kVecs, class Rows = std::make_integer_sequence<int64_t, kMostChainRows<kVecs>>>
-struct ScoreChainTiles;
-template <class T, int64_t kVecs, int64_t... kRows>
-struct ScoreChainTiles<T, kVecs, std::integer_sequence<int64_t, kRows...>> {
-  static constexpr ScoreTileFunction* kTiles[] = {score_chains_tile<T, kRows + 1, kVecs>...};
-};
-template <class T>
-constexpr ScoreTileFunction* const* wide_score_chains() {
-  if constexpr (kWideRowsOf<T> > 0) return ScoreChainTiles<T, 4>::kTiles;
-  return nullptr;
+template <class T, int64_t kVecs, int64_t kMost = kMostChainRows<kVecs>>
+constexpr ScoreTiles score_chain_tiles() {
+  return tiles_by_rows<ScoreTileFunction, kMost>([](auto rows) { return score_chains_tile<T, rows, kVecs>; });
 }
 template <class T>
 constexpr ScoreStorage kScoreChains = {
-    kLaneBytes<T>,
-    {nullptr, nullptr, ScoreChainTiles<T, 2>::kTiles, nullptr, wide_score_chains<T>()},
-    kWideRowsOf<T>,
-    kChainRows};
+    kLaneBytes<T>, score_chain_tiles<T, 2>(), {}, score_chain_tiles<T, 4, kWideRowsOf<T>>()};
 template <class T>
 void score_chains(const ScoreTile& a) {
   const FlushSubnormals flush;
@@ -198,38 +185,23 @@ void score_chains(const ScoreTile& a) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Values: lanes are columns
 
-template <class T>
-struct ValueChains {
-  const float* w;
-  int64_t ldw;
-  const T* v;
-  int64_t key_stride;
-  int64_t first_group;  // keys up to the end of the group in which the first one is
-  int64_t keys;
-  float* o;
-  int64_t ldo;
-  const float* alpha;  // null: 1
-  PrefetchPlan prefetch;
-};
-
 template <class T, int64_t kRows, int64_t kVecs>
-__attribute__((noinline)) void value_chains_tile(const ValueChains<T>& a) {
+__attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, const float* w, const void* values,
+                                                 float* sums, const float* alphas, uintptr_t next) {
   constexpr bool kPairs = kStored<T>;  // registers hold even columns and odd columns apart
   Chains<kRows, kVecs> chains;
   Registers<kVecs> columns;
   const int64_t ldw = a.ldw;
-  const float* w = a.w;
-  Cursor<const T> v(a.v);
-  const int64_t key_stride = a.key_stride;
+  Cursor<const T> v(static_cast<const T*>(values));
+  const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
   const auto load_columns = [&](const T* key) SIMDATTN_LAMBDA {
-    unroll<kVecs / 2>([&](auto c) SIMDATTN_LAMBDA {
-      if constexpr (kPairs) {
-        const Bits32 pairs = load_pairs(key + 2 * c * kLanes);
-        reg<2 * c>(columns) = kMultipliesPairs ? float_of(pairs) : even_of(pairs);
-        if constexpr (!kMultipliesPairs) reg<2 * c + 1>(columns) = odd_of(pairs);
-      } else {
-        reg<2 * c>(columns) = load(key + 2 * c * kLanes);
-        reg<2 * c + 1>(columns) = load(key + (2 * c + 1) * kLanes);
+    unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+      if constexpr (!kPairs) {
+        reg<c>(columns) = load(key + c * kLanes);
+      } else if constexpr (c % 2 == 0) {
+        const Bits32 pairs = load_pairs(key + c * kLanes);
+        reg<c>(columns) = kMultipliesPairs ? float_of(pairs) : even_of(pairs);
+        if constexpr (!kMultipliesPairs) reg<c + 1>(columns) = odd_of(pairs);
       }
     });
   };
@@ -243,26 +215,25 @@ __attribute__((noinline)) void value_chains_tile(const ValueChains<T>& a) {
       }
     });
   };
-  const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return a.o + r * a.ldo + c * kLanes; };
-  if (a.alpha != nullptr) {
+  const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return sums + r * a.ldo + c * kLanes; };
+  if (alphas != nullptr) {
     each_sum<kRows, kVecs>([&](auto r, auto c, auto) SIMDATTN_LAMBDA {
-      store(chain_step(Floats(a.alpha[r]), load(at(r, c)), Floats(0.0f)), at(r, c));
+      store(chain_step(Floats(alphas[r]), load(at(r, c)), Floats(0.0f)), at(r, c));
     });
   }
-  uintptr_t line = a.prefetch.first;
-  const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch.pitch);
-  int64_t prefetches = a.prefetch.count;
-  int64_t left = a.keys;
-  for (int64_t group = smaller(a.first_group, left); left > 0; group = smaller(left, kChainGroup)) {
+  const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch_pitch);
+  int64_t prefetches = a.prefetch_count;
+  int64_t group = kChainGroup - a.first_key % kChainGroup;  // keys up to the end of the group in which the first one is
+  for (int64_t left = a.keys; left > 0; group = kChainGroup) {
+    group = smaller(group, left);
     left -= group;
     clear_chains<kRows, kVecs>(chains);
 #pragma GCC unroll 1
     for (int64_t i = 0; i < group / 2; ++i) {
       if (kStored<T> && prefetches > 0) {
-        constexpr int64_t kBytes = kVecs * kLanes * int64_t{sizeof(T)};
-        prefetch<kBytes>(line);
-        prefetch<kBytes>(line + pitch);
-        line += 2 * pitch;
+        prefetch<kRowBytes<T, kVecs>>(next);
+        prefetch<kRowBytes<T, kVecs>>(next + pitch);
+        next += 2 * pitch;
         prefetches -= 2;
       }
       load_columns(v.get());
@@ -278,107 +249,33 @@ __attribute__((noinline)) void value_chains_tile(const ValueChains<T>& a) {
       w += 1;
       v += key_stride;
     }
-    each_sum<kRows, kVecs / 2>([&](auto r, auto c, auto i) SIMDATTN_LAMBDA {
-      float* const o = a.o + r * a.ldo + 2 * c * kLanes;
-      const Floats even = joined<kRows, kVecs, 2 * i>(chains), odd = joined<kRows, kVecs, 2 * i + 1>(chains);
-      store(chain_sum(load(o), kPairs ? zip_lower(even, odd) : even), o);
-      store(chain_sum(load(o + kLanes), kPairs ? zip_upper(even, odd) : odd), o + kLanes);
+    each_sum<kRows, kVecs>([&](auto r, auto c, auto i) SIMDATTN_LAMBDA {
+      Floats sum = joined<kRows, kVecs, i>(chains);
+      if constexpr (kPairs) {
+        const Floats even = joined<kRows, kVecs, i - c % 2>(chains), odd = joined<kRows, kVecs, i - c % 2 + 1>(chains);
+        sum = c % 2 == 0 ? zip_lower(even, odd) : zip_upper(even, odd);
+      }
+      store(chain_sum(load(at(r, c)), sum), at(r, c));
     });
   }
 }
 
-/// Columns [x, x + kVecs vectors) for all rows.
-template <class T, int64_t kVecs>
-SIMDATTN_INLINE void value_chains_strip(const KeyBlock& b, int64_t x) {
-  constexpr int64_t kSize = static_cast<int64_t>(sizeof(T));
-  const ValueTile& a = b.a;
-  for (RowTiles t(a.rows, kMostChainRows<kVecs>); t.first < a.rows; t.next()) {
-    const ValueChains<T> arguments = {a.w + t.first * a.ldw + b.key,
-                                      a.ldw,
-                                      reinterpret_cast<const T*>(b.at(x)),
-                                      a.key_stride / kSize,
-                                      kChainGroup - (a.first_key + b.key) % kChainGroup,
-                                      b.keys,
-                                      a.o + t.first * a.ldo + x,
-                                      a.ldo,
-                                      b.alpha() != nullptr ? b.alpha() + t.first : nullptr,
-                                      kStored<T> ? b.next(x, kVecs * kLanes * kSize, t.first, t.rows) : PrefetchPlan()};
-    with_rows<kMostChainRows<kVecs>>(t.rows,
-                                     [&](auto r) SIMDATTN_LAMBDA { value_chains_tile<T, r, kVecs>(arguments); });
-  }
+template <class T, int64_t kVecs, int64_t kMost = kMostChainRows<kVecs>>
+constexpr ValueTiles value_chain_tiles() {
+  return tiles_by_rows<ValueTileFunction, kMost>([](auto rows) { return value_chains_tile<T, rows, kVecs>; });
 }
-/// Columns [0, end); a multiple of kValueGroup.
+/// Blocks of 128 KiB, which L2 holds: a line is read by one tile, and each tile begins and joins chains, so that smaller blocks cost more.
 template <class T>
-__attribute__((noinline)) void value_chains_columns(const ValueTile& a, int64_t key, int64_t keys, int64_t end) {
-  constexpr ValueStorage kStorage = {static_cast<int64_t>(sizeof(T)), {}, nullptr};
-  const KeyBlock b = {a, kStorage, key, keys};
-  int64_t x = 0;
-  if constexpr (kWideRowsOf<T> > 0) {
-    const bool contiguous = a.group_stride == kValueGroup * kStorage.size;
-    if ((a.rows <= kWideRowsOf<T> || kWideRowsOf<T> == kChainRows) && (contiguous || 4 * kLanes <= kValueGroup)) {
-      for (; x + 4 * kLanes <= end; x += 4 * kLanes) value_chains_strip<T, 4>(b, x);
-    }
-  }
-  for (; x < end; x += 2 * kLanes) value_chains_strip<T, 2>(b, x);
-}
-
-/// The columns from `x` on, less than kValueGroup of them, by way of copies that have all.
-template <class T>
-__attribute__((noinline)) void last_value_chains(const ValueTile& a, int64_t x) {
-  const size_t columns = static_cast<size_t>(a.dim - x);
-  alignas(64) T values[kChainGroup * kValueGroup] = {};
-  alignas(64) float sums[kChainRows * kValueGroup] = {};
-  for (int64_t key = 0; key < a.keys || key == 0;) {
-    const int64_t group = kChainGroup - (a.first_key + key) % kChainGroup;
-    const int64_t keys = smaller(a.keys - key, group);
-    for (int64_t j = 0; j < keys; ++j) {
-      const char* from = static_cast<const char*>(a.v) + (key + j) * a.key_stride + x / kValueGroup * a.group_stride;
-      __builtin_memcpy(values + j * kValueGroup, from, columns * sizeof(T));
-    }
-    for (RowTiles t(a.rows, kChainRows); t.first < a.rows; t.next()) {
-      float* const o = a.o + t.first * a.ldo + x;
-      for (int64_t r = 0; r < t.rows; ++r)
-        __builtin_memcpy(sums + r * kValueGroup, o + r * a.ldo, columns * sizeof(float));
-      ValueTile part = a;
-      part.w = a.w + t.first * a.ldw + key;
-      part.rows = t.rows;
-      part.v = values;
-      part.first_key = a.first_key + key;
-      part.key_stride = kValueGroup * static_cast<int64_t>(sizeof(T));
-      part.group_stride = part.key_stride;
-      part.keys = keys;
-      part.o = sums;
-      part.ldo = kValueGroup;
-      part.alpha = a.alpha != nullptr && key == 0 ? a.alpha + t.first : nullptr;
-      part.fetch = Fetch::kNone;
-      value_chains_columns<T>(part, 0, keys, kValueGroup);
-      for (int64_t r = 0; r < t.rows; ++r)
-        __builtin_memcpy(o + r * a.ldo, sums + r * kValueGroup, columns * sizeof(float));
-    }
-    key += group;
-  }
-}
-
-/// Rows from beyond the caches are read in blocks of whole groups, all columns of a block before the next block, so that
-/// memory is read in order; meanwhile the next block is prefetched. 128 KiB, which L2 holds: a line is read by one tile, and each tile
-/// begins and joins chains, so that smaller blocks cost more.
-SIMDATTN_INLINE int64_t value_block(const ValueTile& a, int64_t size) {
-  const int64_t in_block = 131072 / (a.dim * size) / kChainGroup * kChainGroup;
-  return a.fetches() ? larger(in_block, kChainGroup) : kKeyBlock;
-}
+constexpr ValueStorage kValueChains = {
+    .size = sizeof(T),
+    .block_bytes = 131072,
+    .tiles = {{}, {}, value_chain_tiles<T, 2>(), {}, value_chain_tiles<T, 4, kWideRowsOf<T>>()},
+    .widened = value_chain_tiles<float, 1>(),
+    .widen_last = widen_last<T>};
 template <class T>
 void value_chains(const ValueTile& a) {
   const FlushSubnormals flush;
-  const int64_t whole = a.dim / kValueGroup * kValueGroup;
-  const int64_t block = value_block(a, static_cast<int64_t>(sizeof(T)));
-  int64_t key = 0;
-  do {
-    // The first block ends with a group.
-    const int64_t most = block - (a.first_key + key) % kChainGroup;
-    value_chains_columns<T>(a, key, smaller(a.keys - key, most), whole);
-    key += most;
-  } while (key < a.keys);
-  if (whole < a.dim) last_value_chains<T>(a, whole);
+  value_tile(a, kValueChains<T>);
 }
 
 }  // namespace

@@ -237,13 +237,12 @@ void score_last_codes(const ScoreTileArguments& a) {
   for (int64_t r = 0; r < kRows; ++r, one.q += a.ldq, one.s += a.lds) score_codes_of<kType, false, kFusedRows>(one);
 }
 template <KvType kType, bool kInRows>
-constexpr ScoreTileFunction* kTwoVectors[] = {score_last_codes<kType, 1>, score_last_codes<kType, 2>, nullptr,
-                                              score_codes_of<kType, kInRows, kFusedRows>};
-template <KvType kType, bool kInRows>
-constexpr ScoreTileFunction* kFourVectors[] = {score_codes_of<kType, kInRows, 1>, score_codes_of<kType, kInRows, 2>};
-template <KvType kType, bool kInRows>
 constexpr ScoreStorage kCodeScores = {
-    kUnitBytes, {nullptr, nullptr, kTwoVectors<kType, kInRows>, nullptr, kFourVectors<kType, kInRows>}, kWideRows};
+    kUnitBytes,
+    {kFusedRows,
+     {score_last_codes<kType, 1>, score_last_codes<kType, 2>, nullptr, score_codes_of<kType, kInRows, kFusedRows>}},
+    {},
+    {kWideRows, {score_codes_of<kType, kInRows, 1>, score_codes_of<kType, kInRows, 2>}}};
 
 /// score(tile) of kFusedRows rows each, then of at most kWideRows: three are two and one.
 template <class F>
@@ -306,7 +305,7 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage
     t.column = x;
     t.next = (x & (kStep - 1)) == 0 ? rows_at(x + kStep) : RowPieces();
     if (a.fetches() && !gaps) t.prefetch = {address_at(keys, (x + ahead) * row), 0, layout.units(a.dim)};
-    type.tiles[batches][a.rows - 1](t);
+    (batches == 4 ? type.four : type.two).of[a.rows - 1](t);
   }
 }
 

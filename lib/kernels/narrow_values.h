@@ -117,13 +117,11 @@ void value_codes_of(const ValueTileArguments& a, const float* w, const void* val
   value_codes_tile<TileFormat<kType, true>, kRows, kBatches>(a, w, values, sums, alphas, next,
                                                              kType == KvType::kFp8E4M3);
 }
-template <KvType kType, int64_t kBatches,
-          class Rows = std::make_integer_sequence<int64_t, smaller(kRowsOf<kBatches>, kFusedRows)>>
-struct CodeValueTiles;
-template <KvType kType, int64_t kBatches, int64_t... kRows>
-struct CodeValueTiles<kType, kBatches, std::integer_sequence<int64_t, kRows...>> {
-  static constexpr ValueTileFunction* kTiles[] = {value_codes_of<kType, kRows + 1, kBatches>...};
-};
+template <KvType kType, int64_t kBatches>
+constexpr ValueTiles code_value_tiles() {
+  return tiles_by_rows<ValueTileFunction, smaller(kRowsOf<kBatches>, kFusedRows)>(
+      [](auto rows) { return value_codes_of<kType, rows, kBatches>; });
+}
 template <KvType kType>
 __attribute__((noinline)) void widen_last_codes(const void* v, int64_t key_stride, const float* scales, int64_t keys,
                                                 int64_t columns, float* wide) {
@@ -136,11 +134,18 @@ __attribute__((noinline)) void widen_last_codes(const void* v, int64_t key_strid
   }
 }
 template <KvType kType>
-constexpr ValueStorage kCodeValues = {
-    has_scales(kType) ? 1 : 0,
-    {nullptr, nullptr, CodeValueTiles<kType, 2>::kTiles, nullptr, CodeValueTiles<kType, 4>::kTiles, nullptr, nullptr,
-     nullptr, CodeValueTiles<kType, 8>::kTiles},
-    widen_last_codes<kType>};
+constexpr ValueStorage kCodeValues = {.size = has_scales(kType) ? 1 : 0,
+                                      .tiles = {{},
+                                                {},
+                                                code_value_tiles<kType, 2>(),
+                                                {},
+                                                code_value_tiles<kType, 4>(),
+                                                {},
+                                                {},
+                                                {},
+                                                code_value_tiles<kType, 8>()},
+                                      .widened = value_tiles<float, 1>(),
+                                      .widen_last = widen_last_codes<kType>};
 
 /// Up to kFusedRows rows. False, and nothing is done, for scales that do not fit.
 template <KvType kType>

@@ -61,6 +61,20 @@ SIMDATTN_INLINE void with_rows(int64_t rows, const F& f) {
   });
 }
 
+/// The tiles of 1, 2, ... `most` rows.
+template <class Tile>
+struct TilesByRows {
+  int64_t most = 0;  // 0: there are none
+  Tile* of[kTileRows] = {};
+};
+/// Of kMost rows, which may be 0: tile(rows), with the number of rows as a type.
+template <class Tile, int64_t kMost, class F>
+constexpr TilesByRows<Tile> tiles_by_rows(const F& tile) {
+  TilesByRows<Tile> tiles = {kMost};
+  unroll<kMost>([&](auto i) { tiles.of[i] = tile(std::integral_constant<int64_t, i + 1>()); });
+  return tiles;
+}
+
 /// What a tile prefetches into L2: in each of the first `count` steps of its loop a piece as large
 /// as what it reads, the pieces `pitch` bytes apart. Divided among the tiles of a block it covers the next block, in
 /// memory order, so that the hardware's streams run ahead as well.

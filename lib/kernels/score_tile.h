@@ -102,27 +102,18 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
 }
 
 /// What depends on the type of the keys. All else is one body for all types.
+using ScoreTiles = TilesByRows<ScoreTileFunction>;
 struct ScoreStorage {
   int64_t lane_bytes;
-  ScoreTileFunction* const* tiles[5];  // by batches, of 1, 2, ... rows; or null
-  int64_t wide_rows = kRowsOf<4>;      // of the largest tile of four batches; 0: there is none
-  int64_t rows = kTileRows;            // of the largest tile of two
+  ScoreTiles two, three, four;  // of so many batches
 };
-template <class T, int64_t kBatches, class Rows = std::make_integer_sequence<int64_t, kRowsOf<kBatches>>>
-struct ScoreTilesOf;
-template <class T, int64_t kBatches, int64_t... kRows>
-struct ScoreTilesOf<T, kBatches, std::integer_sequence<int64_t, kRows...>> {
-  static constexpr ScoreTileFunction* kTiles[] = {score_register_tile<T, kRows + 1, kBatches>...};
-};
-template <class T>
-constexpr ScoreTileFunction* const* three_score_batches() {
-  if constexpr (kThreeBatches) return ScoreTilesOf<T, 3>::kTiles;
-  return nullptr;
+template <class T, int64_t kBatches, int64_t kMost = kRowsOf<kBatches>>
+constexpr ScoreTiles score_tiles() {
+  return tiles_by_rows<ScoreTileFunction, kMost>([](auto rows) { return score_register_tile<T, rows, kBatches>; });
 }
 template <class T>
-constexpr ScoreStorage kScoreStorage = {
-    kLaneBytes<T>,
-    {nullptr, nullptr, ScoreTilesOf<T, 2>::kTiles, three_score_batches<T>(), ScoreTilesOf<T, 4>::kTiles}};
+constexpr ScoreStorage kScoreStorage = {kLaneBytes<T>, score_tiles<T, 2>(),
+                                        score_tiles<T, 3, kThreeBatches ? kRowsOf<3> : 0>(), score_tiles<T, 4>()};
 
 /// Bytes that lie between what is used and what is prefetched, at least: an f32 panel of 128 dimensions.
 constexpr int64_t kAhead = 16384;
@@ -150,16 +141,15 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
   const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
   int64_t x = 0;
   // All rows against `batches` of columns.
-  const auto strip = [&](int64_t batches) SIMDATTN_LAMBDA {
+  const auto strip = [&](int64_t batches, const ScoreTiles& tiles) SIMDATTN_LAMBDA {
     const auto column = [&](int64_t c) SIMDATTN_LAMBDA {
       return static_cast<const char*>(a.panels) + c / kPanelWidth * a.panel_stride + c % kPanelWidth * lane_bytes;
     };
     const char* const low = column(x);
     const char* const mid = column(x + kLanes);
     const char* const high = column(x + (batches == 3 ? 2 : batches / 2) * kLanes);
-    ScoreTileFunction* const* const tiles = type.tiles[batches];
-    for (RowTiles t(a.rows, type.rows); t.first < a.rows; t.next()) {
-      tiles[t.rows - 1](
+    for (RowTiles t(a.rows, tiles.most); t.first < a.rows; t.next()) {
+      tiles.of[t.rows - 1](
           {q + t.first * ldq, ldq, low, mid, high, a.dim, a.scale, a.s + t.first * a.lds + x, a.lds,
            a.fetches() ? panels_to_come(a, lane_bytes, steps, batches, x, t.first, t.rows) : PrefetchPlan(), a.scales,
            x});
@@ -168,16 +158,15 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
   };
   // A tile across two panels prefetches as if panels lay side by side.
   const bool side_by_side = a.panel_stride == steps * kPanelWidth * lane_bytes;
-  if ((a.rows <= type.wide_rows || type.wide_rows == type.rows) &&
+  if ((a.rows <= type.four.most || type.four.most == type.two.most) &&
       (side_by_side || !a.fetches() || 4 * kLanes <= kPanelWidth)) {
-    while (x + 4 * kLanes <= columns) strip(4);
+    while (x + 4 * kLanes <= columns) strip(4, type.four);
   }
-  if (kThreeBatches && type.tiles[3] != nullptr && in_tiles_of_three_or_four(a.rows) &&
-      (side_by_side || !a.fetches())) {
+  if (type.three.most > 0 && in_tiles_of_three_or_four(a.rows) && (side_by_side || !a.fetches())) {
     // Four batches are left to two tiles of two.
-    while (x + 3 * kLanes <= columns && columns - x != 4 * kLanes) strip(3);
+    while (x + 3 * kLanes <= columns && columns - x != 4 * kLanes) strip(3, type.three);
   }
-  while (x < columns) strip(2);
+  while (x < columns) strip(2, type.two);
 }
 template <class T>
 void score_tile(const ScoreTile& a) {

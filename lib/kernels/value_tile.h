@@ -10,6 +10,8 @@ namespace {
 /// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block before the
 /// next block, so that memory is read in order; meanwhile the next block is prefetched.
 constexpr int64_t block_bytes(int64_t rows) { return rows == 1 ? 16384 : kAvx512 ? 32768 : 65536; }
+/// Blocks are a multiple of this many keys and end at one, counted from the first key of theirs: what chains of kBF16 take at once.
+constexpr int64_t kChainGroup = 32;
 /// So many bytes of values stay in L2 whatever the order: one call of a tile takes all their keys.
 constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
@@ -21,9 +23,10 @@ struct ValueTileArguments {
   int64_t keys;
   int64_t ldo;
   int64_t prefetch_pitch;
-  int64_t prefetch_count;         // how often kRowBytes<T, kBatches> are prefetched, once a key
-  const float* scales = nullptr;  // of the keys, of narrow types
-  int64_t column = 0;             // of the tile
+  int64_t prefetch_count;  // how often kRowBytes<T, kBatches> are prefetched, once a key
+  const float* scales;     // of the keys, of narrow types
+  int64_t first_key;       // as in ValueTile
+  int64_t column;          // of the tile
 };
 /// alpha: null: 1. prefetched: where the first of those bytes are.
 using ValueTileFunction = void(const ValueTileArguments& a, const float* w, const void* values, float* sums,
@@ -99,13 +102,11 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, 
   });
 }
 
-/// The tiles of 1, 2, ... rows.
-template <class T, int64_t kBatches, class Rows = std::make_integer_sequence<int64_t, kRowsOf<kBatches>>>
-struct ValueTilesOf;
-template <class T, int64_t kBatches, int64_t... kRows>
-struct ValueTilesOf<T, kBatches, std::integer_sequence<int64_t, kRows...>> {
-  static constexpr ValueTileFunction* kTiles[] = {value_register_tile<T, kRows + 1, kBatches>...};
-};
+using ValueTiles = TilesByRows<ValueTileFunction>;
+template <class T, int64_t kBatches, int64_t kMost = kRowsOf<kBatches>>
+constexpr ValueTiles value_tiles() {
+  return tiles_by_rows<ValueTileFunction, kMost>([](auto rows) { return value_register_tile<T, rows, kBatches>; });
+}
 
 /// The last columns, less than a batch of them, of `keys` keys as f32, a batch each.
 template <class T>
@@ -121,27 +122,25 @@ __attribute__((noinline)) void widen_last(const void* v, int64_t key_stride, con
 
 /// What depends on the type of the values. All else is one body for all types.
 struct ValueStorage {
-  int64_t size;                        // of a number; 0: blocks are taken whole
-  ValueTileFunction* const* tiles[9];  // by batches
+  int64_t size;             // of a number; 0: blocks are taken whole
+  int64_t block_bytes = 0;  // 0: as block_bytes() says
+  ValueTiles tiles[9];      // by batches
+  ValueTiles widened;       // one batch of f32, for last_columns()
   decltype(widen_last<float>)* widen_last;
 };
 template <class T>
-constexpr ValueTileFunction* const* three_value_batches() {
-  if constexpr (kThreeBatches) return ValueTilesOf<T, 3>::kTiles;
-  return nullptr;
-}
-/// One batch of other types goes through f32: last_columns().
-template <class T>
-constexpr ValueTileFunction* const* one_value_batch() {
-  if constexpr (std::is_same_v<T, float>) return ValueTilesOf<T, 1>::kTiles;
-  return nullptr;
-}
-template <class T>
-constexpr ValueStorage kValueStorage = {
-    static_cast<int64_t>(sizeof(T)),
-    {nullptr, one_value_batch<T>(), ValueTilesOf<T, 2>::kTiles, three_value_batches<T>(), ValueTilesOf<T, 4>::kTiles,
-     nullptr, nullptr, nullptr, ValueTilesOf<T, 8>::kTiles},
-    widen_last<T>};
+constexpr ValueStorage kValueStorage = {.size = sizeof(T),
+                                        .tiles = {{},
+                                                  value_tiles<T, 1, std::is_same_v<T, float> ? kRowsOf<1> : 0>(),
+                                                  value_tiles<T, 2>(),
+                                                  value_tiles<T, 3, kThreeBatches ? kRowsOf<3> : 0>(),
+                                                  value_tiles<T, 4>(),
+                                                  {},
+                                                  {},
+                                                  {},
+                                                  value_tiles<T, 8>()},
+                                        .widened = value_tiles<float, 1>(),
+                                        .widen_last = widen_last<T>};
 
 /// Keys [key, key + keys) of a ValueTile.
 struct KeyBlock {
@@ -178,20 +177,21 @@ SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
   const char* const v = b.at(x);
   alignas(64) float wide[kWidened * kLanes];
   alignas(64) float sums[kTileRows * kLanes];
-  for (RowTiles t(a.rows, kTileRows); t.first < a.rows; t.next()) {
+  for (RowTiles t(a.rows, b.type.widened.most); t.first < a.rows; t.next()) {
     float* const o = a.o + t.first * a.ldo + x;
     for (int64_t r = 0; r < t.rows; ++r) store(load(o + r * a.ldo, part), sums + r * kLanes);
     const PrefetchPlan plan = b.next(x, kLanes * b.type.size, t.first, t.rows);
     const float* alpha = b.alpha() != nullptr ? b.alpha() + t.first : nullptr;
     int64_t done = 0;
     do {
-      const int64_t count = smaller(kWidened, b.keys - done);
+      const int64_t first_key = a.first_key + b.key + done;
+      const int64_t count = smaller(kWidened - first_key % kChainGroup, b.keys - done);
       for (int64_t j = done; j < smaller(done + count, plan.count); ++j)
         prefetch<kLanes>(plan.first + static_cast<uintptr_t>(j * plan.pitch));
       b.type.widen_last(v + done * a.key_stride, a.key_stride, b.scales() != nullptr ? b.scales() + done : nullptr,
                         count, columns, wide);
-      ValueTilesOf<float, 1>::kTiles[t.rows - 1](
-          {a.ldw, kLanes * static_cast<int64_t>(sizeof(float)), count, kLanes, 0, 0},
+      b.type.widened.of[t.rows - 1](
+          {a.ldw, kLanes * static_cast<int64_t>(sizeof(float)), count, kLanes, 0, 0, nullptr, first_key, x},
           a.w + t.first * a.ldw + b.key + done, wide, sums, alpha, 0);
       alpha = nullptr;
       done += count;
@@ -202,34 +202,33 @@ SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
 
 /// Batches of the widest tile that `columns` columns fill and `rows` rows leave registers for. 0: none.
 SIMDATTN_INLINE int64_t batches_of_tile(const ValueStorage& type, int64_t rows, int64_t columns) {
-  const auto fits = [&](int64_t batches, int64_t max_rows) SIMDATTN_LAMBDA {
-    return columns >= batches * kLanes && (rows <= max_rows || max_rows == kTileRows);
+  const auto fits = [&](int64_t batches) SIMDATTN_LAMBDA {
+    const int64_t most = type.tiles[batches].most;
+    return columns >= batches * kLanes && (rows <= most || most == type.tiles[2].most);
   };
-  if (fits(8, kRowsOf<8>)) return 8;
-  if (fits(4, kRowsOf<4>)) return 4;
+  if (fits(8)) return 8;
+  if (fits(4)) return 4;
   // Four batches are left to two tiles of two.
-  if (kThreeBatches && type.tiles[3] != nullptr && in_tiles_of_three_or_four(rows) && fits(3, kTileRows) &&
-      columns != 4 * kLanes)
+  if (type.tiles[3].most > 0 && in_tiles_of_three_or_four(rows) && columns >= 3 * kLanes && columns != 4 * kLanes)
     return 3;
-  if (fits(2, kRowsOf<2>)) return 2;
-  return type.tiles[1] != nullptr && columns >= kLanes ? 1 : 0;
+  return fits(2) ? 2 : fits(1) ? 1 : 0;
 }
 
 /// Columns [x, end) of all rows.
 SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
   const ValueTile& a = b.a;
-  ValueTileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, b.scales(), x};
+  ValueTileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, b.scales(), a.first_key + b.key, x};
   while (const int64_t batches = batches_of_tile(b.type, a.rows, end - x)) {
     const int64_t bytes = b.offset(x + batches * kLanes) - b.offset(x);
-    ValueTileFunction* const* const tiles = b.type.tiles[batches];
+    const ValueTiles& tiles = b.type.tiles[batches];
     const char* const v = b.at(x);
-    for (RowTiles r(a.rows, kTileRows); r.first < a.rows; r.next()) {
+    for (RowTiles r(a.rows, tiles.most); r.first < a.rows; r.next()) {
       const PrefetchPlan next = b.next(x, bytes, r.first, r.rows);
       t.column = x;
       t.prefetch_pitch = next.pitch;
       t.prefetch_count = next.count;
-      tiles[r.rows - 1](t, a.w + r.first * a.ldw + b.key, v, a.o + r.first * a.ldo + x,
-                        b.alpha() != nullptr ? b.alpha() + r.first : nullptr, next.first);
+      tiles.of[r.rows - 1](t, a.w + r.first * a.ldw + b.key, v, a.o + r.first * a.ldo + x,
+                           b.alpha() != nullptr ? b.alpha() + r.first : nullptr, next.first);
     }
     x += batches * kLanes;
   }
@@ -259,21 +258,25 @@ SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) value_columns(b, x, smaller(x + kValueGroup, a.dim));
     return;
   }
-  if (a.fetches() && a.rows == 1 && a.dim > 8 * kLanes && a.dim % kLanes == 0 && type.size == sizeof(float)) {
-    return rows_in_order(a);
-  }
   const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
-  int64_t block = one_tile || a.keys * b.offset(a.dim) <= kWholeBytes ? larger(a.keys, 1) : kKeyBlock;
+  int64_t block = one_tile || a.keys * b.offset(a.dim) <= kWholeBytes ? a.keys + kChainGroup : kKeyBlock;
   // Rows and columns of more than one tile find a block in L2 again.
-  if (a.fetches()) block = larger(block_bytes(a.rows) / larger(b.offset(a.dim), 1), 16);
+  if (a.fetches()) {
+    const int64_t bytes = type.block_bytes != 0 ? type.block_bytes : block_bytes(a.rows);
+    block = larger(bytes / larger(b.offset(a.dim), 1) / kChainGroup, 1) * kChainGroup;
+  }
   do {
-    b.keys = smaller(block, a.keys - b.key);
+    b.keys = smaller(block - (a.first_key + b.key) % kChainGroup, a.keys - b.key);
     value_columns(b, 0, a.dim);
-    b.key += block;
+    b.key += b.keys;
   } while (b.key < a.keys);
 }
 template <class T>
 void value_tile(const ValueTile& a) {
+  if (std::is_same_v<T, float> && a.fetches() && a.rows == 1 && a.dim > 8 * kLanes && a.dim % kLanes == 0 &&
+      a.group_stride == kValueGroup * int64_t{sizeof(float)}) {
+    return rows_in_order(a);
+  }
   value_tile(a, kValueStorage<T>);
 }
 

@@ -27,7 +27,7 @@ constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /// f(0), f(1), ... with the index as a type: a loop that is unrolled before anything else happens.
 template <int64_t kCount, class F>
-SIMDATTN_INLINE void unroll(const F& f) {
+SIMDATTN_INLINE constexpr void unroll(const F& f) {
   [&]<int64_t... kIndices>(std::integer_sequence<int64_t, kIndices...>) SIMDATTN_LAMBDA {
     (f(std::integral_constant<int64_t, kIndices>()), ...);
   }(std::make_integer_sequence<int64_t, kCount>());
