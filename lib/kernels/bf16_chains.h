@@ -12,6 +12,7 @@
 #include "dispatch/environment.h"
 #include "lib/definition/flushed.h"
 #include "lib/kernels/score_tile.h"
+#include "lib/kernels/softmax.h"
 #include "lib/kernels/value_tile.h"
 
 namespace simdattn {
@@ -277,6 +278,19 @@ void value_chains(const ValueTile& a) {
   const FlushSubnormals flush;
   value_tile(a, kValueChains<T>);
 }
+
+/// By the names that lib/contract/table_of_kernels.h asks for.
+struct Bf16Kernels {
+  static void round(const float* in, float* out, int64_t n) {
+    for_each_batch(
+        n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(rounded_to_bf16(load(in + i, part)), out + i, part); });
+  }
+  static constexpr auto score_tile = score_chains<float>;
+  static constexpr auto score_tile_bf16 = score_chains<bf16>;
+  static constexpr auto value_tile = value_chains<float>;
+  static constexpr auto value_tile_bf16 = value_chains<bf16>;
+  static constexpr auto softmax_tile = simdattn::softmax_tile<true>;
+};
 
 }  // namespace
 }  // namespace simdattn

@@ -1,4 +1,4 @@
-// Slots that treat each element on its own.
+// Slots that treat each element on its own, and the largest of many.
 #ifndef SIMDATTN_LIB_KERNELS_ELEMENTWISE_H_
 #define SIMDATTN_LIB_KERNELS_ELEMENTWISE_H_
 
@@ -9,6 +9,20 @@
 
 namespace simdattn {
 namespace {
+
+/// The largest of value(index, part) for n elements, NaN ignored, in four chains.
+template <class F>
+SIMDATTN_INLINE float largest_of(int64_t n, const F& value) {
+  Registers<4> largest;
+  unroll<4>([&](auto chain) SIMDATTN_LAMBDA { reg<chain>(largest) = Floats(-kInfinity); });
+  for_each_batch_in_chains(n, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
+    Floats v = value(i, part);
+    if constexpr (std::is_same_v<decltype(part), Lanes>) v = select(mask_of(part), v, Floats(-kInfinity));
+    reg<chain>(largest) = max_number(v, reg<chain>(largest));
+  });
+  return largest_lane(
+      max_number(max_number(reg<0>(largest), reg<2>(largest)), max_number(reg<1>(largest), reg<3>(largest))));
+}
 
 template <class T>
 void widen(const void* in, float* out, int64_t n) {

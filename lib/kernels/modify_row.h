@@ -2,8 +2,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_MODIFY_ROW_H_
 #define SIMDATTN_LIB_KERNELS_MODIFY_ROW_H_
 
-#include "lib/simd/math.h"
-#include "lib/simd/memory.h"
+#include "lib/kernels/elementwise.h"
 
 namespace simdattn {
 namespace {
@@ -22,13 +21,8 @@ SIMDATTN_INLINE uint32_t bits_at(const uint8_t* p, uint64_t bit, uint64_t n) {
   return word >> bit;
 }
 
-/// Maxima of four chains.
-SIMDATTN_INLINE float largest_of(Registers<4>& m) {
-  return largest_lane(max_number(max_number(reg<0>(m), reg<2>(m)), max_number(reg<1>(m), reg<3>(m))));
-}
-
-/// t = scale * x, softcap, then ALiBi over columns [lo, hi); the maximum.
-template <bool kCap, bool kSlope>
+/// t = scale * x, softcap if kCap, then ALiBi over columns [lo, hi); the maximum.
+template <bool kCap>
 SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
   const Floats scale(a.scale);
   const Floats cap(a.row.softcap);
@@ -37,26 +31,14 @@ SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
       Ints(static_cast<int32_t>(a.row.position - (a.first_key + a.lo))) - lane_numbers();  // of the next columns
   const float* x = a.x + a.lo;
   float* y = a.t + a.lo;
-  Registers<4> largest;
-  unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(largest) = Floats(-kInfinity); });
-  const auto shape = [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
+  return largest_of(a.hi - a.lo, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
     Floats t = scale * load(x + i, part);
     if constexpr (kCap) t = cap * tanh_of(quotient(t, cap));
-    if constexpr (kSlope) {
-      t = t - slope * to_float(abs(ahead));
-      ahead = ahead - Ints(static_cast<int32_t>(kLanes));
-    }
+    t = t - slope * to_float(abs(ahead));
+    ahead = ahead - Ints(static_cast<int32_t>(kLanes));
     store(t, y + i, part);
-    if constexpr (std::is_same_v<decltype(part), Lanes>) t = select(mask_of(part), t, Floats(-kInfinity));
-    reg<chain>(largest) = max_number(t, reg<chain>(largest));
-  };
-  if constexpr (kCap) {  // a tanh hides the latency of the maximum
-    for_each_batch(a.hi - a.lo,
-                   [&](int64_t i, auto part) SIMDATTN_LAMBDA { shape(i, part, std::integral_constant<int64_t, 0>()); });
-  } else {
-    for_each_batch_in_chains(a.hi - a.lo, shape);
-  }
-  return largest_of(largest);
+    return t;
+  });
 }
 
 /// No bias.
@@ -64,10 +46,10 @@ struct Nothing {};
 /// Which masks a pass over the scores applies.
 enum class Hides : uint8_t { kNothing, kBytes, kBits };
 
-/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both. kBare: both scales are 1, and nobody asks what
-/// was masked.
-template <class B, Hides kHides, bool kBare>
-ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
+/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both.
+template <class B, Hides kHides>
+ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
+  constexpr bool kBias = !std::is_same_v<B, Nothing>;
   const Floats factor(scale);
   [[maybe_unused]] const Floats bias_scale(a.row.bias_scale);
   const Floats lowest(-kInfinity);
@@ -75,55 +57,40 @@ ModifyResult apply_as(const ModifyRow& a, const float* scores, float scale, int6
   const int64_t columns = hi - lo;
   const int64_t first_key = a.first_key + lo;
   [[maybe_unused]] const int64_t first_bit = first_key - a.row.first_bit;
-  const B* bias = static_cast<const B*>(a.row.bias) + (std::is_same_v<B, Nothing> ? 0 : first_key);
+  const B* bias = static_cast<const B*>(a.row.bias) + (kBias ? first_key : 0);
   const uint8_t* keep = a.row.keep;
   const uint8_t* bits = a.row.bits + (kHides == Hides::kBits ? first_bit / 8 : 0);
   [[maybe_unused]] const uint64_t shift = static_cast<uint64_t>(first_bit) % 8;
   const float* x = scores + lo;
   float* y = a.t + lo;
-  Registers<4> largest;
-  unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(largest) = lowest; });
   Mask all_visible(true);
-  for_each_batch_in_chains(columns, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
+  const float largest = largest_of(columns, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
     constexpr bool kSome = std::is_same_v<decltype(part), Lanes>;
-    Floats t = load(x + i, part);
-    if constexpr (!kBare) t = t * factor;
+    Floats t = load(x + i, part) * factor;
     Mask visible(true);
     if constexpr (kHides == Hides::kBytes) {
       visible = nonzero_bytes(keep + first_key + i, part);
     } else if constexpr (kHides == Hides::kBits) {
       const uint64_t n = static_cast<uint64_t>(kSome ? columns - i : kLanes);
-      if constexpr (kLanes % 8 == 0) {
-        visible = one_bits(bits_at<!kSome>(bits + i / 8, shift, n));
-      } else {
-        const uint64_t bit = shift + static_cast<uint64_t>(i);
-        visible = one_bits(bits_at<!kSome>(bits + bit / 8, bit % 8, n));
-      }
+      const uint64_t bit = shift + static_cast<uint64_t>(i);
+      visible = one_bits(bits_at<!kSome>(bits + bit / 8, bit % 8, n));
     }
-    if constexpr (!std::is_same_v<B, Nothing>) {
+    if constexpr (kBias) {
       const Floats b = opaque(load(bias + i, part));
       visible = b != lowest;
-      if constexpr (kBare) {
-        t = add_where_finite(visible, t, b);
-      } else {
-        t = sum_where(visible, t, b * bias_scale, lowest);
-      }
+      t = sum_where(visible, t, b * bias_scale, lowest);
     } else {
       t = select(visible, t, lowest);
     }
-    if constexpr (!kBare && kSome) all_visible = all_visible & (visible | ~mask_of(part));
-    if constexpr (!kBare && !kSome) all_visible = all_visible & visible;
+    if constexpr (kSome) {
+      all_visible = all_visible & (visible | ~mask_of(part));
+    } else {
+      all_visible = all_visible & visible;
+    }
     store(t, y + i, part);
-    if constexpr (kSome) t = select(mask_of(part), t, lowest);
-    reg<chain>(largest) = max_number(t, reg<chain>(largest));
+    return t;
   });
-  return {largest_of(largest), !all(all_visible)};
-}
-template <class B, Hides kHides>
-SIMDATTN_INLINE ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
-  const bool plain = std::is_same_v<B, Nothing> || a.row.bias_scale == 1.0f;
-  if (scale == 1.0f && plain && !a.note_masked) return apply_as<B, kHides, true>(a, scores, scale, lo, hi);
-  return apply_as<B, kHides, false>(a, scores, scale, lo, hi);
+  return {largest, !all(all_visible)};
 }
 
 // One pass for scale with softcap and ALiBi, one for the bias, one for each mask: one in most calls, which is the one that
@@ -141,21 +108,10 @@ ModifyResult modify_row(const ModifyRow& a) {
   const RowModifiers& m = a.row;
   const bool bits = m.bits != nullptr && a.first_key + a.hi > m.first_bit;
   const bool shape = m.softcap > 0.0f || m.slope != 0.0f;
-  if (shape) {
-    if (!(m.softcap > 0.0f)) {
-      passed({shape_scores<false, true>(a), false});
-    } else if (m.slope == 0.0f) {
-      passed({shape_scores<true, false>(a), false});
-    } else {
-      passed({shape_scores<true, true>(a), false});
-    }
-  }
+  if (shape) passed({m.softcap > 0.0f ? shape_scores<true>(a) : shape_scores<false>(a), false});
   if (m.bias != nullptr) {
-    switch (m.bias_dtype) {
-      case DType::kBF16: passed(apply<bf16, Hides::kNothing>(a, x, scale, a.lo, a.hi)); break;
-      case DType::kF16: passed(apply<f16, Hides::kNothing>(a, x, scale, a.lo, a.hi)); break;
-      default: passed(apply<float, Hides::kNothing>(a, x, scale, a.lo, a.hi)); break;
-    }
+    passed(with_storage(m.bias_dtype,
+                        [&](auto type) { return apply<decltype(type), Hides::kNothing>(a, x, scale, a.lo, a.hi); }));
   }
   if (m.keep != nullptr) passed(apply<Nothing, Hides::kBytes>(a, x, scale, a.lo, a.hi));
   const bool modified = shape || m.bias != nullptr || m.keep != nullptr;

@@ -2,7 +2,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_H_
 
-#include "lib/kernels/bf16_attention.h"
+#include "lib/kernels/bf16_chains.h"
 #include "lib/kernels/narrow_rows.h"
 #include "lib/kernels/narrow_values.h"
 

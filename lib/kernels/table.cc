@@ -2,16 +2,38 @@
 // SIMDATTN_OVERLAYS those of overlays with it as their base: OVERLAY(table, name) each. Compiled once per row of meson.build, with that
 // instruction set's flags.
 #include "lib/contract/narrow_operands.h"
+#include "lib/kernels/bf16_chains.h"
+#include "lib/kernels/elementwise.h"
 #include "lib/kernels/int8_stored.h"
-#include "lib/kernels/kernels.h"
+#include "lib/kernels/modify_row.h"
 #include "lib/kernels/narrow.h"
 #include "lib/kernels/overlays.h"
+#include "lib/kernels/pack.h"
+#include "lib/kernels/rope.h"
+#include "lib/kernels/score_key_rows.h"
+#include "lib/kernels/score_tile.h"
+#include "lib/kernels/scores.h"
+#include "lib/kernels/softmax.h"
+#include "lib/kernels/store.h"
+#include "lib/kernels/value_tile.h"
+
+#include "lib/contract/table_of_kernels.h"  // behind the kernels, which it names
 
 namespace simdattn {
 namespace {
 
+constexpr AttentionKernels attention_in_f32() {
+  AttentionKernels kernels = f32_attention<softmax_tile<false>>(kTileRows);
+  if constexpr (kScoresKeyRows) {
+    kernels.kv[slot(KvType::kF32)].score_rows = score_key_rows<float>;
+    kernels.kv[slot(KvType::kBF16)].score_rows = score_key_rows<bf16>;
+    kernels.kv[slot(KvType::kF16)].score_rows = score_key_rows<f16>;
+  }
+  return kernels;
+}
 constexpr UKernels kUKernels = with_narrow_types<Narrow>(
-    table_of(int8_attention<Int8Kernels>(!kPairCells, kInt8Rows, softmax_tile<false>, Int8Kernels::value_stored())));
+    table_of(attention_in_f32(), bf16_attention<Bf16Kernels>(kTileRows),
+             int8_attention<Int8Kernels>(!kPairCells, kInt8Rows, softmax_tile<false>, Int8Kernels::value_stored())));
 
 }  // namespace
 

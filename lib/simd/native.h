@@ -40,15 +40,6 @@ SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
 #if !SIMDATTN_AVX512
 /// m ? a + b : other.
 SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) { return select(m, a + b, other); }
-/// m ? a + b : b, which is -inf where not m.
-SIMDATTN_INLINE Floats add_where_finite(Mask m, Floats a, Floats b) {
-#if SIMDATTN_X86
-  return float_of(bits_of(a) & cast_bits<uint32_t>(Floats(m.data))) +
-         b;  // one operation less than a selection after the sum
-#else
-  return select(m, a, Floats(0.0f)) + b;
-#endif
-}
 #endif
 #if !SIMDATTN_AVX2
 /// Byte i of a lane is that of v_i, -128 .. 127.

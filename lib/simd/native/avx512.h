@@ -165,7 +165,6 @@ SIMDATTN_INLINE void order_columns(Floats& s0, Floats& s1, Floats& s2, Floats& s
 SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) {
   return _mm512_mask_add_ps(other, m, a, b);
 }
-SIMDATTN_INLINE Floats add_where_finite(Mask m, Floats a, Floats b) { return sum_where(m, a, b, b); }
 
 }  // namespace
 }  // namespace simdattn

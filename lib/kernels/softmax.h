@@ -1,13 +1,12 @@
-// Softmax over rows.
+// Softmax over rows, and one block of the online softmax.
 //
 // A row takes three passes: the maximum, exponentials stored to y while they are summed, and the multiplication by the
-// reciprocal.
-#ifndef SIMDATTN_LIB_KERNELS_SOFTMAX_ROWS_H_
-#define SIMDATTN_LIB_KERNELS_SOFTMAX_ROWS_H_
+// reciprocal, which the online softmax leaves to its end.
+#ifndef SIMDATTN_LIB_KERNELS_SOFTMAX_H_
+#define SIMDATTN_LIB_KERNELS_SOFTMAX_H_
 
 #include "lib/contract/cursor.h"
-#include "lib/simd/math.h"
-#include "lib/simd/memory.h"
+#include "lib/kernels/elementwise.h"
 
 namespace simdattn {
 namespace {
@@ -15,25 +14,11 @@ namespace {
 /// The maximum of x (of scale * x if kScaled) over n elements, NaN ignored.
 template <bool kScaled>
 SIMDATTN_INLINE float max_of(const float* x, int64_t n, float scale) {
-  constexpr int64_t kChains = 8;
   const Floats factor(scale);
-  const auto at = [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+  return largest_of(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
     const Floats v = load(x + i, part);
     return kScaled ? v * factor : v;
-  };
-  Registers<kChains> m;
-  unroll<kChains>([&](auto c) SIMDATTN_LAMBDA { reg<c>(m) = Floats(-kInfinity); });
-  int64_t i = 0;
-  for (; i + kChains * kLanes <= n; i += kChains * kLanes) {
-    unroll<kChains>([&](auto c) SIMDATTN_LAMBDA { reg<c>(m) = max_number(at(i + c * kLanes, All()), reg<c>(m)); });
-  }
-  for (; i + kLanes <= n; i += kLanes) reg<0>(m) = max_number(at(i, All()), reg<0>(m));
-  if (i < n) {
-    const Lanes part = first_lanes(n - i);
-    reg<1>(m) = max_number(select(mask_of(part), at(i, part), Floats(-kInfinity)), reg<1>(m));
-  }
-  unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(m) = max_number(reg<c>(m), reg<c + 4>(m)); });
-  return largest_lane(max_number(max_number(reg<0>(m), reg<2>(m)), max_number(reg<1>(m), reg<3>(m))));
+  });
 }
 /// The maximum of scale * x.
 SIMDATTN_INLINE float max_of_scaled(const float* x, int64_t n, float scale) {
@@ -42,8 +27,8 @@ SIMDATTN_INLINE float max_of_scaled(const float* x, int64_t n, float scale) {
 }
 
 /// y = exp(scale * x - base) over columns [lo, hi), lo < hi; returns the sum. The same columns `ahead` elements further on are
-/// prefetched: a later row.
-template <bool kScaled>
+/// prefetched, if not 0: a later row. kRounds: to numbers of bf16.
+template <bool kScaled, bool kRounds = false>
 SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base,
                               int64_t ahead) {
   const Floats vs(scale);
@@ -54,13 +39,14 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
     const Floats v = load(x + i, part);
     return (kScaled ? v * vs : v) - vb;
   };
+  const auto rounded = [](Floats e) SIMDATTN_LAMBDA { return kRounds ? rounded_to_bf16(e) : e; };
   // Columns [from, to) of the 16 that begin at j.
   const auto some = [&](int64_t j, int64_t from, int64_t to) SIMDATTN_LAMBDA {
     unroll<kParts>([&](auto p) SIMDATTN_LAMBDA {
       constexpr int64_t kFirst = p * kLanes;
       if (to <= kFirst || from >= kFirst + kLanes) return;
       const Lanes part = lanes(larger(from - kFirst, 0), smaller(to - kFirst, kLanes));
-      const Floats e = exp_of(argument(j + kFirst, part));
+      const Floats e = rounded(exp_of(argument(j + kFirst, part)));
       store(e, y + j + kFirst, part);
       reg<p>(sum) = reg<p>(sum) + select(mask_of(part), e, Floats(0.0f));
     });
@@ -70,28 +56,24 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
     some(j, lo - j, smaller(hi - j, 16));
     j += 16;
   }
-  // Batch i of four goes to batch i mod kParts of the partial sums.
-  for (; j + 4 * kLanes <= hi; j += 4 * kLanes) {
-    Registers<4> e;
-    unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(e) = argument(j + i * kLanes, All()); });
-    unroll<4 / kParts>([&](auto line) SIMDATTN_LAMBDA {
-      __builtin_prefetch(reinterpret_cast<const char*>(address_at(x, ahead + j + line * 16)));
-    });
-    exp_each<4>(e);
-    unroll<4>([&](auto i) SIMDATTN_LAMBDA {
-      store(reg<i>(e), y + j + i * kLanes);
-      reg<i % kParts>(sum) = reg<i % kParts>(sum) + reg<i>(e);
-    });
-  }
-  for (; kParts < 4 && j + 16 <= hi; j += 16) {
-    Registers<kParts> e;
-    unroll<kParts>([&](auto i) SIMDATTN_LAMBDA { reg<i>(e) = argument(j + i * kLanes, All()); });
-    exp_each<kParts>(e);
-    unroll<kParts>([&](auto i) SIMDATTN_LAMBDA {
-      store(reg<i>(e), y + j + i * kLanes);
-      reg<i>(sum) = reg<i>(sum) + reg<i>(e);
-    });
-  }
+  // Batch i goes to batch i mod kParts of the partial sums.
+  const auto whole = [&](auto count) SIMDATTN_LAMBDA {
+    for (; j + count * kLanes <= hi; j += count * kLanes) {
+      Registers<count> e;
+      unroll<count>([&](auto i) SIMDATTN_LAMBDA { reg<i>(e) = argument(j + i * kLanes, All()); });
+      for (int64_t line = 0; ahead != 0 && line < count * kLanes; line += 16) {
+        __builtin_prefetch(reinterpret_cast<const char*>(address_at(x, ahead + j + line)));
+      }
+      exp_each<count>(e);
+      unroll<count>([&](auto i) SIMDATTN_LAMBDA {
+        reg<i>(e) = rounded(reg<i>(e));
+        store(reg<i>(e), y + j + i * kLanes);
+        reg<i % kParts>(sum) = reg<i % kParts>(sum) + reg<i>(e);
+      });
+    }
+  };
+  whole(std::integral_constant<int64_t, 4>());
+  if constexpr (kParts < 4) whole(std::integral_constant<int64_t, kParts>());
   if (j < hi) some(j, 0, hi - j);
   return fold(sum);
 }
@@ -182,7 +164,49 @@ void softmax_rows(const SoftmaxRows& a) {
   }
 }
 
+/// At most kMaxSoftmaxRows rows, the first of which is row `first`: three short passes over rows that lie in L1.
+constexpr int64_t kMaxSoftmaxRows = 64;
+template <bool kRounds>
+SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t rows) {
+  float* const max = a.max + first;
+  float* const sum = a.sum + first;
+  float* const alpha = a.alpha + first;
+  alignas(64) float base[kMaxSoftmaxRows];  // the new maximum, then what exponentials are relative to
+  alignas(64) float block_sum[kMaxSoftmaxRows];
+  const auto columns = [&](int64_t r) -> Columns {
+    return {smaller(a.lo[first + r], a.hi[first + r]), a.hi[first + r]};
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    const Columns c = columns(r);
+    const float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
+    base[r] = largest > max[r] ? largest : max[r];
+  }
+  for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
+    const Floats m = load(base + r, part);
+    const Floats reference = select(m == Floats(-kInfinity), Floats(0.0f), m);
+    store(exp_of(load(max + r, part) - reference), alpha + r, part);
+    store(m + Floats(0.0f), max + r, part);
+    store(reference, base + r, part);
+  });
+  for (int64_t r = 0; r < rows; ++r) {
+    const Columns c = columns(r);
+    float* const s = a.s + (first + r) * a.lds;
+    block_sum[r] = c.lo < c.hi ? exp_sum<false, kRounds>(s, s, c.lo, c.hi, 1.0f, base[r], 0) : 0.0f;
+    fill(s, c.lo, 0.0f);
+    fill(s + c.hi, a.columns - c.hi, 0.0f);
+  }
+  for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
+    store(mul_add(load(sum + r, part), load(alpha + r, part), load(block_sum + r, part)), sum + r, part);
+  });
+}
+template <bool kRounds>
+void softmax_tile(const SoftmaxTile& a) {
+  for (int64_t first = 0; first < a.rows; first += kMaxSoftmaxRows) {
+    softmax_some<kRounds>(a, first, smaller(kMaxSoftmaxRows, a.rows - first));
+  }
+}
+
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_KERNELS_SOFTMAX_ROWS_H_
+#endif  // SIMDATTN_LIB_KERNELS_SOFTMAX_H_
