@@ -3,9 +3,8 @@
 #define SIMDATTN_LIB_KERNELS_STORE_H_
 
 #include "lib/contract/panel_columns.h"
+#include "lib/kernels/elementwise.h"
 #include "lib/simd/blocks.h"
-#include "lib/simd/math.h"
-#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -38,12 +37,6 @@ __attribute__((noinline)) void narrow_rows(const char* in, int64_t in_stride, in
                    [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(x + i, part), y + i, part); });
   }
 }
-template <class T>
-__attribute__((noinline)) void wide_row(const T* in, char* out, int64_t n) {
-  float* y = reinterpret_cast<float*>(out);
-  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(load(in + i, part), y + i, part); });
-}
-
 // f32 becomes columns of bf16 in registers, four rows at a time and one after the other: no prefetcher follows 32 rows that
 // are read at once, a line of each. With AVX-512 two passes are faster: one shuffle packs 32 numbers.
 constexpr int64_t kPanelTokens = 4;
@@ -84,22 +77,6 @@ constexpr int64_t kStoreBlocks = kX86 ? kLanes / 4 : 1;
 /// Dimensions of 32 tokens that are converted and then transposed: 4 or 8 KiB of stack.
 constexpr int64_t kStoreStep = 64;
 
-/// kBlocks squares side by side: rows, or columns, next to each other.
-template <class Unit>
-SIMDATTN_INLINE void put_squares(const char* in, int64_t in_stride, char* out, int64_t out_stride) {
-  constexpr int64_t kGroup = 16 / sizeof(Unit);
-  transpose_blocks<Blocks>(
-      [&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<kGroup>(in + k * in_stride, in_stride); },
-      [&](int64_t k, auto v) SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(out + k * out_stride)); }, Unit{});
-}
-template <class Unit>
-SIMDATTN_INLINE void take_squares(const char* in, int64_t in_stride, char* out, int64_t out_stride) {
-  constexpr int64_t kGroup = 16 / sizeof(Unit);
-  transpose_blocks<Blocks>(
-      [&](int64_t k) SIMDATTN_LAMBDA { return load(reinterpret_cast<const float*>(in + k * in_stride)); },
-      [&](int64_t k, auto v) SIMDATTN_LAMBDA { store_blocks<kGroup>(v, out + k * out_stride, out_stride); }, Unit{});
-}
-
 // Functions of their own, for types and conversions to share: inlined, each of these would have a copy.
 
 template <class Unit>
@@ -108,12 +85,12 @@ __attribute__((noinline)) void transpose_rest(const char* in, int64_t in_stride,
   transpose_units<Unit>(in, in_stride, rows, columns, out, out_stride);
 }
 
-/// transpose_units(), most of it by put_squares().
+/// transpose_units(), most of it in squares side by side.
 template <class Unit>
 __attribute__((noinline)) void put_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
                                          int64_t out_stride) {
-  int64_t whole_rows = 0;
   constexpr int64_t kSize = sizeof(Unit);
+  int64_t whole_rows = 0;
   if constexpr (kStoreBlocks > 1) {
     constexpr int64_t kSquare = 16 / kSize;
     constexpr int64_t kRows = kSquare * kStoreBlocks;
@@ -121,46 +98,22 @@ __attribute__((noinline)) void put_units(const char* in, int64_t in_stride, int6
     const int64_t whole_columns = columns - columns % kSquare;
     whole_rows = rows - rows % kRows;
     for (int64_t first = 0; first < whole_columns; first += kLine) {
-      const int64_t end = whole_columns < first + kLine ? whole_columns : first + kLine;
       for (int64_t r = 0; r < whole_rows; r += kRows) {
-        for (int64_t c = first; c < end; c += kSquare) {
-          put_squares<Unit>(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize, out_stride);
+        for (int64_t c = first; c < smaller(first + kLine, whole_columns); c += kSquare) {
+          const char* const from = in + r * in_stride + c * kSize;
+          char* const to = out + c * out_stride + r * kSize;
+          transpose_blocks<Blocks>(
+              [&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<kSquare>(from + k * in_stride, in_stride); },
+              [&](int64_t k, auto v) SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(to + k * out_stride)); },
+              Unit{});
         }
       }
     }
-    if (whole_rows > 0 && whole_columns < columns) {
-      transpose_rest<Unit>(in + whole_columns * kSize, in_stride, whole_rows, columns - whole_columns,
-                           out + whole_columns * out_stride, out_stride);
-    }
-    if (whole_rows == rows) return;
+    transpose_rest<Unit>(in + whole_columns * kSize, in_stride, whole_rows, columns - whole_columns,
+                         out + whole_columns * out_stride, out_stride);
   }
   transpose_rest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, columns, out + whole_rows * kSize,
                        out_stride);
-}
-/// And by take_squares().
-template <class Unit>
-__attribute__((noinline)) void take_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
-                                          int64_t out_stride) {
-  int64_t whole_columns = 0;
-  constexpr int64_t kSize = sizeof(Unit);
-  if constexpr (kStoreBlocks > 1) {
-    constexpr int64_t kSquare = 16 / kSize;
-    constexpr int64_t kColumns = kSquare * kStoreBlocks;
-    const int64_t whole_rows = rows - rows % kSquare;
-    whole_columns = columns - columns % kColumns;
-    for (int64_t c = 0; c < whole_columns; c += kColumns) {
-      for (int64_t r = 0; r < whole_rows; r += kSquare) {
-        take_squares<Unit>(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize, out_stride);
-      }
-    }
-    if (whole_columns > 0 && whole_rows < rows) {
-      transpose_rest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, whole_columns,
-                           out + whole_rows * kSize, out_stride);
-    }
-    if (whole_columns == columns) return;
-  }
-  transpose_rest<Unit>(in + whole_columns * kSize, in_stride, rows, columns - whole_columns,
-                       out + whole_columns * out_stride, out_stride);
 }
 
 /// `tokens` rows of `dim` stored elements into the panel's columns from `column` on, at most kPanelWidth in all.
@@ -190,7 +143,7 @@ SIMDATTN_INLINE void columns_to_rows(const char* panel, int64_t column, int64_t 
   constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
   const int64_t units = dim / kUnitDims<T>;
   const char* const in = panel + column * static_cast<int64_t>(sizeof(Unit));
-  take_units<Unit>(in, kPitch, units, tokens, rows, row_stride);
+  put_units<Unit>(in, kPitch, units, tokens, rows, row_stride);
   if constexpr (kUnitDims<T> == 2) {
     for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
       copy_unit<T>(in + units * kPitch + t * 4, rows + t * row_stride + (dim - 1) * 2);
@@ -245,7 +198,7 @@ SIMDATTN_INLINE void load_rows(const LoadRows& a) {
     if (a.as_stored || std::is_same_v<T, float>) {
       __builtin_memcpy(to, from, static_cast<size_t>(a.dim) * sizeof(T));
     } else {
-      wide_row(reinterpret_cast<const T*>(from), to, a.dim);
+      widen<T>(from, reinterpret_cast<float*>(to), a.dim);
     }
   }
 }
@@ -264,7 +217,8 @@ SIMDATTN_INLINE void load_panels(const LoadRows& a) {
       const int64_t count = kStoreStep < a.dim - d ? kStoreStep : a.dim - d;
       columns_to_rows<T>(from + d * kPanelWidth * static_cast<int64_t>(sizeof(T)), column, n, count,
                          reinterpret_cast<char*>(copy), kStoreStep * sizeof(T));
-      for (int64_t t = 0; t < n; ++t) wide_row(copy + t * kStoreStep, rows + t * a.ld + 4 * d, count);
+      for (int64_t t = 0; t < n; ++t)
+        widen<T>(copy + t * kStoreStep, reinterpret_cast<float*>(rows + t * a.ld) + d, count);
     }
   });
 }
