@@ -42,32 +42,11 @@ constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_sto
   kernels.kv[slot(KvType::kInt8)].value_tile = value_stored;
   return table;
 }
-template <class Name>
-constexpr UKernels with_pairs(UKernels table) {
-  AttentionKernels& kernels = table.attention[slot(Arithmetic::kBF16)];
-  kernels.native = true;
-  kernels.kv[slot(KvType::kBF16)].score_tile = Overlay<Name>::score_pairs;
-  kernels.kv[slot(KvType::kBF16)].value_tile = Overlay<Name>::value_pairs;
-  return table;
-}
-
-/// Rows whose weights stay in L1 until they are narrowed.
-constexpr int64_t kNarrowedRows = 16;
 /// kSoftmax leaves numbers of bf16 as f32.
 template <void (*kSoftmax)(const SoftmaxTile&)>
 void amx_softmax_tile(const SoftmaxTile& a) {
-  for (int64_t r = 0; r < a.rows; r += kNarrowedRows) {
-    SoftmaxTile part = a;
-    part.s = a.s + r * a.lds;
-    part.rows = a.rows - r < kNarrowedRows ? a.rows - r : kNarrowedRows;
-    part.lo = a.lo + r;
-    part.hi = a.hi + r;
-    part.max = a.max + r;
-    part.sum = a.sum + r;
-    part.alpha = a.alpha + r;
-    kSoftmax(part);
-    Amx::narrow_weights(part.s, part.lds, part.rows, part.columns);
-  }
+  kSoftmax(a);
+  Amx::narrow_weights(a.s, a.lds, a.rows, a.columns);
 }
 
 // The tables, found by overlaid<base>(pointer to name). The number is that of the rows of a block: of a tile, but of avx3_dl two tiles;
@@ -110,17 +89,15 @@ template <const UKernels& kBase>
 constexpr UKernels overlaid(const neon_dotprod*) {
   return with_int8<neon_dotprod>(kBase, 8);
 }
-template <const UKernels& kBase>
-constexpr UKernels overlaid(const neon_i8mm*) {
-  return with_pairs<neon_i8mm>(with_int8<neon_i8mm>(kBase, 8));
-}
-template <const UKernels& kBase>
-constexpr UKernels overlaid(const sve2_128_i8mm*) {
-  return with_pairs<sve2_128_i8mm>(with_int8<sve2_128_i8mm>(kBase, 8));
-}
-template <const UKernels& kBase>
-constexpr UKernels overlaid(const sve_256_i8mm*) {
-  return with_pairs<sve_256_i8mm>(with_int8<sve_256_i8mm>(kBase, 8));
+/// Those with I8MM.
+template <const UKernels& kBase, class Name>
+constexpr UKernels overlaid(const Name*) {
+  UKernels table = with_int8<Name>(kBase, 8);
+  AttentionKernels& kernels = table.attention[slot(Arithmetic::kBF16)];
+  kernels.native = true;
+  kernels.kv[slot(KvType::kBF16)].score_tile = Overlay<Name>::score_pairs;
+  kernels.kv[slot(KvType::kBF16)].value_tile = Overlay<Name>::value_pairs;
+  return table;
 }
 
 }  // namespace

@@ -17,13 +17,13 @@ namespace {
 /// What an element of a query and one of a key add to the score.
 struct DotProduct {
   static constexpr bool kRare = false;
-  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const { return mul_add(q, k, sum); }
+  static SIMDATTN_INLINE Floats add(Floats q, Floats k, Floats sum) { return mul_add(q, k, sum); }
   /// What stands for elements of a key where it has none, and queries are -0: the product is -0, which changes no sum.
   static constexpr float kMissing = 0.0f;
 };
 struct SquaredDistance {
   static constexpr bool kRare = true;  // no tiles of several queries: arithmetic is the bound, not loads
-  SIMDATTN_INLINE Floats operator()(Floats q, Floats k, Floats sum) const {
+  static SIMDATTN_INLINE Floats add(Floats q, Floats k, Floats sum) {
     const Floats difference = q - k;
     return mul_add(difference, difference, sum);
   }
@@ -54,18 +54,11 @@ constexpr int64_t kTileOfFour = kParts == 2 && kX86 ? 2 : 4;
 /// Keys per pass: a multiple of kKeysOf and of kLanes.
 constexpr int64_t kKeysPerPass = kParts == 2 ? 24 : 16;
 
-/// Stores the partial sums of kQ queries and kK keys in the order of memory.
-template <int64_t kQ, int64_t kK>
-SIMDATTN_INLINE void store_tile(Registers<kQ * kK>& folded, float* sums, int64_t key) {
-  unroll<kQ * kK>(
-      [&](auto n) SIMDATTN_LAMBDA { store(reg<n>(folded), sums + (n / kK * kKeysPerPass + key + n % kK) * kLanes); });
-}
-
 /// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on; `q_tail` has the
 /// queries' last elements if dim is not a multiple of 16 (kTail).
 template <class Term, class T, int64_t kQ, int64_t kK, bool kTail>
-SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row, [[maybe_unused]] const float* q_tail,
-                               const T* k, float* sums, int64_t key) {
+SIMDATTN_INLINE void add_terms(const ScoreRows& a, int64_t row, [[maybe_unused]] const float* q_tail, const T* k,
+                               float* sums, int64_t key) {
   constexpr int64_t kAtOnce = kPartsAtOnce<kQ>;
   const int64_t dim = a.dim;
   const int64_t ldk = a.ldk;
@@ -79,62 +72,55 @@ SIMDATTN_INLINE void add_terms(const Term& term, const ScoreRows& a, int64_t row
   if constexpr (kTail) {
     for (int64_t j = 0; j < kK; ++j) pad_tail(k + j * ldk + whole, dim - whole, Term::kMissing, k_tail + j * 16);
   }
+  // Partial sum p of query n / kK and key n % kK; folded, they are stored in the order of memory.
+  const auto fold_and_store = [&](const auto& part) SIMDATTN_LAMBDA {
+    unroll<kQ * kK>([&](auto n) SIMDATTN_LAMBDA {
+      Registers<kParts> l;
+      unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(l) = part(n, p); });
+      store(fold_parts<kParts>(l), sums + (n / kK * kKeysPerPass + key + n % kK) * kLanes);
+    });
+  };
   alignas(64) float kept[kQ * kK * 16];
   for (int64_t first = 0; first < kParts; first += kAtOnce) {
     Registers<kQ * kK * kAtOnce> acc;
     unroll<kQ * kK * kAtOnce>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
-    const auto add = [&](const auto& query, const auto& key_row, auto p) SIMDATTN_LAMBDA {
-      Registers<kQ> y;
-      unroll<kQ>([&](auto i) SIMDATTN_LAMBDA { reg<i>(y) = load(query(i)); });
-      unroll<kK>([&](auto j) SIMDATTN_LAMBDA {
-        Floats x = load(key_row(j));
-        if constexpr (kQ > 1) x = in_register(x);
-        unroll<kQ>([&](auto i) SIMDATTN_LAMBDA {
-          Floats& sum = reg<(i * kK + j) * kAtOnce + p>(acc);
-          sum = term(reg<i>(y), x, sum);
+    const auto add = [&](const auto& query, const auto& key_row) SIMDATTN_LAMBDA {
+      unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA {
+        Registers<kQ> y;
+        unroll<kQ>([&](auto i) SIMDATTN_LAMBDA { reg<i>(y) = load(query(i) + p * kLanes); });
+        unroll<kK>([&](auto j) SIMDATTN_LAMBDA {
+          Floats x = load(key_row(j) + p * kLanes);
+          if constexpr (kQ > 1) x = in_register(x);
+          unroll<kQ>([&](auto i) SIMDATTN_LAMBDA {
+            Floats& sum = reg<(i * kK + j) * kAtOnce + p>(acc);
+            sum = Term::add(reg<i>(y), x, sum);
+          });
         });
       });
     };
     const int64_t offset = first * kLanes;
     for (int64_t at = offset; at < whole; at += 16) {
-      unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA {
-        add([&](auto i) SIMDATTN_LAMBDA { return reg<i>(q_rows) + at + p * kLanes; },
-            [&](auto j) SIMDATTN_LAMBDA { return reg<j>(k_rows) + at + p * kLanes; }, p);
-      });
+      add([&](auto i) SIMDATTN_LAMBDA { return reg<i>(q_rows) + at; },
+          [&](auto j) SIMDATTN_LAMBDA { return reg<j>(k_rows) + at; });
     }
     if constexpr (kTail) {
-      unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA {
-        add([&](auto i) SIMDATTN_LAMBDA { return q_tail + i * 16 + offset + p * kLanes; },
-            [&](auto j) SIMDATTN_LAMBDA { return k_tail + j * 16 + offset + p * kLanes; }, p);
-      });
+      add([&](auto i) SIMDATTN_LAMBDA { return q_tail + i * 16 + offset; },
+          [&](auto j) SIMDATTN_LAMBDA { return k_tail + j * 16 + offset; });
     }
     if constexpr (kAtOnce == kParts) {
-      Registers<kQ * kK> folded;
-      unroll<kQ * kK>([&](auto pair) SIMDATTN_LAMBDA {
-        Registers<kParts> l;
-        unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(l) = reg<pair * kParts + p>(acc); });
-        reg<pair>(folded) = fold_parts<kParts>(l);
-      });
-      store_tile<kQ, kK>(folded, sums, key);
+      fold_and_store([&](auto n, auto p) SIMDATTN_LAMBDA { return reg<n * kParts + p>(acc); });
     } else {
-      unroll<kQ * kK>([&](auto pair) SIMDATTN_LAMBDA { store(reg<pair>(acc), kept + pair * 16 + first * kLanes); });
+      unroll<kQ * kK>([&](auto n) SIMDATTN_LAMBDA { store(reg<n>(acc), kept + n * 16 + offset); });
     }
   }
   if constexpr (kAtOnce < kParts) {
-    Registers<kQ * kK> folded;
-    unroll<kQ * kK>([&](auto pair) SIMDATTN_LAMBDA {
-      Registers<kParts> l;
-      unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(l) = load(kept + pair * 16 + p * kLanes); });
-      reg<pair>(folded) = fold_parts<kParts>(l);
-    });
-    store_tile<kQ, kK>(folded, sums, key);
+    fold_and_store([&](auto n, auto p) SIMDATTN_LAMBDA { return load(kept + n * 16 + p * kLanes); });
   }
 }
 
 /// The partial sums of `keys` keys of kDim elements and one query, which stays in registers as far as there are any.
 template <class Term, class T, int64_t kDim>
-SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_t row, const T* first, int64_t keys,
-                                    float* sums) {
+SIMDATTN_INLINE void add_whole_rows(const ScoreRows& a, int64_t row, const T* first, int64_t keys, float* sums) {
   constexpr int64_t kHeld = smaller(kDim / kLanes, 8);
   const int64_t ldk = a.ldk;
   const float* q = a.q + row * a.ldq;
@@ -146,79 +132,63 @@ SIMDATTN_INLINE void add_whole_rows(const Term& term, const ScoreRows& a, int64_
     Registers<kParts> sum;
     unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
     const auto add = [&](Floats y, int64_t at, auto i)
-                         SIMDATTN_LAMBDA { reg<i % kParts>(sum) = term(y, load(k + at), reg<i % kParts>(sum)); };
+                         SIMDATTN_LAMBDA { reg<i % kParts>(sum) = Term::add(y, load(k + at), reg<i % kParts>(sum)); };
     unroll<kHeld>([&](auto i) SIMDATTN_LAMBDA { add(reg<i>(held), i * kLanes, i); });
     // A loop: unrolled, gcc would load all of them ahead.
     for (int64_t at = kHeld * kLanes; at < kDim; at += 4 * kLanes) {
       unroll<4>([&](auto i) SIMDATTN_LAMBDA { add(load(q + at + i * kLanes), at + i * kLanes, i); });
     }
-    Registers<1> folded = {{fold_parts<kParts>(sum)}};
-    store_tile<1, 1>(folded, sums, j);
+    store(fold_parts<kParts>(sum), sums + j * kLanes);
   }
 }
 
-/// Keys [first, end) against `queries` queries from `row` on, kQ in a tile. A pass is folded after the next one has been
-/// summed: a load of what narrower stores have just written waits for them.
+/// Keys [first, end) against `queries` queries from `row` on, kQ in a tile.
 template <class Term, class T, int64_t kQ>
-__attribute__((noinline)) void score_keys(const Term& term, const ScoreRows& a, float factor, int64_t row,
-                                          int64_t queries, int64_t first, int64_t end) {
+__attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64_t queries, int64_t first,
+                                          int64_t end) {
   constexpr int64_t kMost = kQ == kTileOfFour ? 4 : kQ;  // in one call
   const int64_t count = kMost == kQ ? kQ : queries;
   constexpr int64_t kSums = kKeysPerPass * kLanes;
-  alignas(64) float kept[2 * kMost * kSums];
-  const Floats scale(factor);
-  const auto fold = [&](const float* sums, int64_t key, int64_t keys) SIMDATTN_LAMBDA {
+  alignas(64) float sums[kMost * kSums];
+  const Floats scale(a.scale);
+  alignas(64) float q_tail[kMost * 16];
+  const int64_t rest = a.dim % 16;
+  for (int64_t i = 0; rest != 0 && i < count; ++i)
+    pad_tail(a.q + (row + i) * a.ldq + (a.dim - rest), rest, -0.0f, q_tail + i * 16);
+  for (int64_t key = first; key < end; key += kKeysPerPass) {
+    const int64_t keys = smaller(kKeysPerPass, end - key);
+    const T* k = static_cast<const T*>(a.k) + key * a.ldk;
+    const auto add = [&](int64_t j, auto keys_of_tile, auto tail) SIMDATTN_LAMBDA {
+      for (int64_t i = 0; i < count; i += kQ)
+        add_terms<Term, T, kQ, keys_of_tile, tail>(a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums, j);
+    };
+    const auto add_all = [&](auto tail) SIMDATTN_LAMBDA {
+      constexpr int64_t kK = tail ? 1 : kKeysOf<Term, kQ>;
+      int64_t j = 0;
+      for (; j + kK <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>(), tail);
+      for (; kK > 1 && j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
+    };
+    if (kQ == 1 && a.dim == 128) {
+      if constexpr (kQ == 1) add_whole_rows<Term, T, 128>(a, row, k, keys, sums);
+    } else if (kQ == 1 && a.dim == 64) {
+      if constexpr (kQ == 1) add_whole_rows<Term, T, 64>(a, row, k, keys, sums);
+    } else if (rest == 0) [[likely]] {
+      // Rows without a tail have loops of their own: a tile does not look for one. Those with a tail take one key at a time.
+      add_all(std::false_type());
+    } else {
+      add_all(std::true_type());
+    }
     for (int64_t i = 0; i < count; ++i) {
-      float* s = a.s + (row + i) * a.lds + key;
+      float* const s = a.s + (row + i) * a.lds + key;
       for_each_batch(keys, [&](int64_t j, auto part) SIMDATTN_LAMBDA {
         store_rounded(fold_keys(sums + i * kSums + j * kLanes) * scale, s + j, part);
       });
     }
-  };
-  float* sums = kept;
-  float* before = kept + kMost * kSums;
-  alignas(64) float q_tail[kMost * 16];
-  if (a.dim % 16 != 0) {
-    const int64_t n = a.dim % 16;
-    for (int64_t i = 0; i < count; ++i) pad_tail(a.q + (row + i) * a.ldq + (a.dim - n), n, -0.0f, q_tail + i * 16);
-  }
-  for (int64_t key = first; key < end; key += kKeysPerPass) {
-    const int64_t keys = smaller(kKeysPerPass, end - key);
-    const T* k = static_cast<const T*>(a.k) + key * a.ldk;
-    if (kQ == 1 && a.dim == 128) {
-      if constexpr (kQ == 1) add_whole_rows<Term, T, 128>(term, a, row, k, keys, sums);
-    } else if (kQ == 1 && a.dim == 64) {
-      if constexpr (kQ == 1) add_whole_rows<Term, T, 64>(term, a, row, k, keys, sums);
-    } else {
-      const auto add = [&](int64_t j, auto keys_of_tile, auto tail) SIMDATTN_LAMBDA {
-        for (int64_t i = 0; i < count; i += kQ) {
-          add_terms<Term, T, kQ, keys_of_tile, tail>(term, a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums,
-                                                     j);
-        }
-      };
-      const auto add_all = [&](auto tail) SIMDATTN_LAMBDA {
-        constexpr int64_t kK = tail ? 1 : kKeysOf<Term, kQ>;
-        int64_t j = 0;
-        for (; j + kK <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>(), tail);
-        for (; kK > 1 && j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
-      };
-      // Rows without a tail have loops of their own: a tile does not look for one. Those with a tail take one key at a time.
-      if (a.dim % 16 == 0) [[likely]] {
-        add_all(std::false_type());
-      } else {
-        add_all(std::true_type());
-      }
-    }
-    if (key > first) fold(before, key - kKeysPerPass, kKeysPerPass);
-    if (key + kKeysPerPass >= end) fold(sums, key, keys);
-    float* const swap = sums;
-    sums = before;
-    before = swap;
   }
 }
 
 template <class Term, class T>
-SIMDATTN_INLINE void score_all(const Term& term, const ScoreRows& a, float factor) {
+SIMDATTN_INLINE void score_all(const ScoreRows& a) {
   // More than four queries take the keys in blocks that stay in the caches.
   constexpr int64_t kBlock = 240;
   static_assert(kBlock % kKeysPerPass == 0);
@@ -227,22 +197,22 @@ SIMDATTN_INLINE void score_all(const Term& term, const ScoreRows& a, float facto
     const int64_t end = smaller(key + block, a.n_k);
     int64_t row = 0;
     if constexpr (!Term::kRare) {
-      for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, kTileOfFour>(term, a, factor, row, 4, key, end);
+      for (; row + 4 <= a.n_q; row += 4) score_keys<Term, T, kTileOfFour>(a, row, 4, key, end);
       if (row + 2 <= a.n_q) {
-        score_keys<Term, T, 2>(term, a, factor, row, 2, key, end);
+        score_keys<Term, T, 2>(a, row, 2, key, end);
         row += 2;
       }
     }
-    for (; row < a.n_q; ++row) score_keys<Term, T, 1>(term, a, factor, row, 1, key, end);
+    for (; row < a.n_q; ++row) score_keys<Term, T, 1>(a, row, 1, key, end);
   }
 }
 template <class T>
 void score_rows(const ScoreRows& a) {
-  score_all<DotProduct, T>(DotProduct(), a, a.scale);
+  score_all<DotProduct, T>(a);
 }
 template <class T>
 void gaussian_rows(const ScoreRows& a) {
-  score_all<SquaredDistance, T>(SquaredDistance(), a, a.scale);
+  score_all<SquaredDistance, T>(a);
 }
 /// Sums of w tanh(q + k).
 template <class T>
