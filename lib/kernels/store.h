@@ -37,41 +37,6 @@ __attribute__((noinline)) void narrow_rows(const char* in, int64_t in_stride, in
                    [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(x + i, part), y + i, part); });
   }
 }
-// f32 becomes columns of bf16 in registers, four rows at a time and one after the other: no prefetcher follows 32 rows that
-// are read at once, a line of each. With AVX-512 two passes are faster: one shuffle packs 32 numbers.
-constexpr int64_t kPanelTokens = 4;
-constexpr int64_t kPanelDims = 8;
-
-/// `tokens` rows of `dim` numbers into columns: multiples of kPanelTokens and kPanelDims. False: there may be NaN.
-template <int64_t kPairBlocks>
-__attribute__((noinline)) bool columns_of_rows(const char* rows, int64_t ld, int64_t tokens, int64_t dim, char* out) {
-  constexpr int64_t kPitch = kPanelWidth * 4;
-  Floats seen0(0.0f), seen1 = seen0;
-  const auto row = [](const char* p) SIMDATTN_LAMBDA { return load(reinterpret_cast<const float*>(p)); };
-  for (int64_t t = 0; t < tokens; t += kPanelTokens) {
-    const char* in = rows + t * ld;
-    char* to = out + t * 4;
-    for (int64_t i = 0; i < dim; i += kPanelDims, in += kPanelDims * 4, to += kPanelDims / 2 * kPitch) {
-      const Floats r0 = row(in), r1 = row(in + ld), r2 = row(in + 2 * ld), r3 = row(in + 3 * ld);
-      const Floats a = pairs_of_rows(plus_half(r0), plus_half(r1)), b = pairs_of_rows(plus_half(r2), plus_half(r3));
-      store_blocks<kPairBlocks>(zip_lo_pairs(a, b), to, kPitch);
-      store_blocks<kPairBlocks>(zip_hi_pairs(a, b), to + kPitch, kPitch);
-      seen0 = mul_add(r0, r1, seen0);
-      seen1 = mul_add(r2, r3, seen1);
-    }
-  }
-  return all(finite(seen0 + seen1));
-}
-/// The first tokens of f32 rows into columns of bf16 at once, where that is faster; how many that were.
-template <class T>
-SIMDATTN_INLINE int64_t round_to_columns(const char* rows, int64_t ld, int64_t tokens, int64_t dim, char* out) {
-  if constexpr (kX86 && kLanes == 8 && std::is_same_v<T, bf16>) {
-    const int64_t whole = tokens - tokens % kPanelTokens;
-    if (whole > 0 && dim % kPanelDims == 0 && columns_of_rows<2>(rows, ld, whole, dim, out)) return whole;
-  }
-  return 0;
-}
-
 /// Blocks of 128 bits in a vector that is loaded block by block; 1: no such loads.
 constexpr int64_t kStoreBlocks = kX86 ? kLanes / 4 : 1;
 /// Dimensions of 32 tokens that are converted and then transposed: 4 or 8 KiB of stack.
@@ -153,35 +118,25 @@ SIMDATTN_INLINE void columns_to_rows(const char* panel, int64_t column, int64_t 
 
 template <class T>
 SIMDATTN_INLINE void store_rows(const StoreRows& a) {
-  for (int64_t t = 0; t < a.tokens; ++t) {
-    const char* const from = static_cast<const char*>(a.rows) + t * a.ld;
-    char* const to = static_cast<char*>(a.out) + t * a.stride;
-    if (a.as_stored) {
-      __builtin_memcpy(to, from, static_cast<size_t>(a.dim) * sizeof(T));
-    } else {
-      narrow_rows<T>(from, 0, 1, to, 0, a.dim);
-    }
-  }
+  const char* const rows = static_cast<const char*>(a.rows);
+  char* const out = static_cast<char*>(a.out);
+  if (!a.as_stored) return narrow_rows<T>(rows, a.ld, a.tokens, out, a.stride, a.dim);
+  for (int64_t t = 0; t < a.tokens; ++t)
+    __builtin_memcpy(out + t * a.stride, rows + t * a.ld, static_cast<size_t>(a.dim) * sizeof(T));
 }
 
 template <class T>
 SIMDATTN_INLINE void store_panels(const StoreRows& a) {
   for_each_panel(a.column, a.tokens, [&](int64_t panel, int64_t column, int64_t n, int64_t done) SIMDATTN_LAMBDA {
-    const char* rows = static_cast<const char*>(a.rows) + done * a.ld;
+    const char* const rows = static_cast<const char*>(a.rows) + done * a.ld;
     char* const to = static_cast<char*>(a.out) + panel * a.stride;
     if (a.as_stored) {
       rows_to_columns<T>(rows, a.ld, n, a.dim, to, column);
       return;
     }
-    const int64_t whole =
-        round_to_columns<T>(rows, a.ld, n, a.dim, to + column * static_cast<int64_t>(sizeof(PanelUnit<T>)));
-    if (whole == n) return;
-    rows += whole * a.ld;
-    column += whole;
-    n -= whole;
     alignas(64) T copy[kPanelWidth * kStoreStep];
     for (int64_t d = 0; d < a.dim; d += kStoreStep) {
-      const int64_t count = kStoreStep < a.dim - d ? kStoreStep : a.dim - d;
+      const int64_t count = smaller(kStoreStep, a.dim - d);
       char* const narrow = reinterpret_cast<char*>(copy);
       narrow_rows<T>(rows + 4 * d, a.ld, n, narrow, kStoreStep * sizeof(T), count);
       rows_to_columns<T>(narrow, kStoreStep * sizeof(T), n, count,
@@ -214,7 +169,7 @@ SIMDATTN_INLINE void load_panels(const LoadRows& a) {
     }
     alignas(64) T copy[kPanelWidth * kStoreStep];
     for (int64_t d = 0; d < a.dim; d += kStoreStep) {
-      const int64_t count = kStoreStep < a.dim - d ? kStoreStep : a.dim - d;
+      const int64_t count = smaller(kStoreStep, a.dim - d);
       columns_to_rows<T>(from + d * kPanelWidth * static_cast<int64_t>(sizeof(T)), column, n, count,
                          reinterpret_cast<char*>(copy), kStoreStep * sizeof(T));
       for (int64_t t = 0; t < n; ++t)

@@ -14,8 +14,6 @@ template <bool kWeights>
 void add_matrix_products(Ints& sum, Ints rows, Ints columns);
 template <bool kOdd>
 Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum);
-template <class V>
-Floats pairs_of_rows(V b0, V b1);
 template <class P>
 Floats load_in_order(P p);
 template <class R>
@@ -32,8 +30,6 @@ template <class V>
 Floats f32_of_first(V v);
 template <class V>
 Floats f32_of_second(V v);
-template <int64_t kRows>
-void store_blocks(Floats v, char* p, int64_t stride);
 template <class P>
 Floats load_cells(P p, int64_t n);
 template <class V>

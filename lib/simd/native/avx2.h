@@ -144,16 +144,6 @@ SIMDATTN_INLINE void store_rounded_words(Bits32 b0, Bits32 b1, uint16_t* p) {
   const __m256i rounded = ties_to_even(_mm256_unpacklo_epi64(s0, s1), _mm256_unpackhi_epi64(s0, s1));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(rounded, _MM_SHUFFLE(3, 1, 2, 0)));
 }
-/// The same of two rows, as pairs of bf16: in each block two of the first row and two of the second in turns.
-SIMDATTN_INLINE Floats pairs_of_rows(Bits32 b0, Bits32 b1) {
-  const __m256i s0 = upper_then_lower(b0), s1 = upper_then_lower(b1);
-  return _mm256_castsi256_ps(ties_to_even(_mm256_unpacklo_epi32(s0, s1), _mm256_unpackhi_epi32(s0, s1)));
-}
-template <int64_t kRows>
-SIMDATTN_INLINE void store_blocks(Floats v, char* p, int64_t stride) {
-  _mm_storeu_ps(reinterpret_cast<float*>(p), _mm256_castps256_ps128(v));
-  _mm_storeu_ps(reinterpret_cast<float*>(p + kRows * stride), _mm256_extractf128_ps(v, 1));
-}
 
 /// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm256_cvtps_epi32(v); }

@@ -116,16 +116,6 @@ SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Flo
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
 }
 
-/// The blocks to rows of kRows p's stride.
-template <int64_t kRows>
-SIMDATTN_INLINE void store_blocks(Floats v, char* p, int64_t stride) {
-  const auto at = [&](int64_t b) SIMDATTN_LAMBDA { return reinterpret_cast<float*>(p + kRows * b * stride); };
-  _mm_storeu_ps(at(0), _mm512_castps512_ps128(v));
-  _mm_storeu_ps(at(1), _mm512_extractf32x4_ps(v, 1));
-  _mm_storeu_ps(at(2), _mm512_extractf32x4_ps(v, 2));
-  _mm_storeu_ps(at(3), _mm512_extractf32x4_ps(v, 3));
-}
-
 /// upper without its last bit where lower is 0.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return _mm512_andnot_si512(_mm512_subs_epu16(_mm512_set1_epi16(1), lower), upper);
