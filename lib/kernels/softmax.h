@@ -11,34 +11,22 @@
 namespace simdattn {
 namespace {
 
-/// The maximum of x (of scale * x if kScaled) over n elements, NaN ignored.
-template <bool kScaled>
+/// The maximum of scale * x over n elements, NaN ignored.
 SIMDATTN_INLINE float max_of(const float* x, int64_t n, float scale) {
   const Floats factor(scale);
-  return largest_of(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-    const Floats v = load(x + i, part);
-    return kScaled ? v * factor : v;
-  });
-}
-/// The maximum of scale * x.
-SIMDATTN_INLINE float max_of_scaled(const float* x, int64_t n, float scale) {
-  // Rounding is monotonic: the largest x gives the largest product.
-  return scale > 0.0f ? scale * max_of<false>(x, n, scale) : max_of<true>(x, n, scale);
+  return largest_of(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part) * factor; });
 }
 
 /// y = exp(scale * x - base) over columns [lo, hi), lo < hi; returns the sum. The same columns `ahead` elements further on are
 /// prefetched, if not 0: a later row. kRounds: to numbers of bf16.
-template <bool kScaled, bool kRounds = false>
+template <bool kRounds>
 SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base,
                               int64_t ahead) {
   const Floats vs(scale);
   const Floats vb(base);
   Registers<kParts> sum;
   unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
-  const auto argument = [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-    const Floats v = load(x + i, part);
-    return (kScaled ? v * vs : v) - vb;
-  };
+  const auto argument = [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part) * vs - vb; };
   const auto rounded = [](Floats e) SIMDATTN_LAMBDA { return kRounds ? rounded_to_bf16(e) : e; };
   // Columns [from, to) of the 16 that begin at j.
   const auto some = [&](int64_t j, int64_t from, int64_t to) SIMDATTN_LAMBDA {
@@ -100,7 +88,7 @@ SIMDATTN_INLINE Columns visible_columns(const SoftmaxRows& a, int64_t r) {
 
 SIMDATTN_INLINE float maximum_of_row(const SoftmaxRows& a, int64_t r) {
   const Columns c = visible_columns(a, r);
-  const float m = a.known_max != nullptr ? a.known_max[r] : max_of_scaled(a.x + r * a.ldx + c.lo, c.hi - c.lo, a.scale);
+  const float m = a.known_max != nullptr ? a.known_max[r] : max_of(a.x + r * a.ldx + c.lo, c.hi - c.lo, a.scale);
   return m > a.sink ? m : a.sink;
 }
 
@@ -110,11 +98,7 @@ SIMDATTN_INLINE float exponentials_of_row(const SoftmaxRows& a, int64_t r, float
   float* y = a.y + r * a.ldy;
   const float base = maximum == -kInfinity ? 0.0f : maximum;
   const Columns c = visible_columns(a, r);
-  float l = 0.0f;
-  if (c.lo < c.hi) {
-    l = a.scale == 1.0f ? exp_sum<false>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx)
-                        : exp_sum<true>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx);
-  }
+  float l = c.lo < c.hi ? exp_sum<false>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx) : 0.0f;
   if (a.sink != -kInfinity) l += first_lane(exp_of(Floats(a.sink - base)));
   return l;
 }
@@ -126,10 +110,8 @@ SIMDATTN_INLINE void normalise_row(const SoftmaxRows& a, int64_t r, float maximu
   } else {
     const Columns c = visible_columns(a, r);
     multiply(y + c.lo, c.hi - c.lo, l > 0.0f ? 1.0f / l : 0.0f);
-    if (c.hi - c.lo != a.n) {
-      fill(y, c.lo, 0.0f);
-      fill(y + c.hi, a.n - c.hi, 0.0f);
-    }
+    fill(y, c.lo, 0.0f);
+    fill(y + c.hi, a.n - c.hi, 0.0f);
   }
   if (a.max != nullptr) {
     a.max[r] = canonical(is_nan(l) ? l : maximum + 0.0f);
@@ -138,29 +120,18 @@ SIMDATTN_INLINE void normalise_row(const SoftmaxRows& a, int64_t r, float maximu
 }
 
 void softmax_rows(const SoftmaxRows& a) {
-  if (a.rows == 0) return;
-  // Short rows are treated pass by pass in groups, and the maxima of the next group before the multiplications of this
-  // one, so that the latencies of the reductions and the division overlap with other work. Long ones would leave the
-  // L1 between passes.
+  // Short rows are treated pass by pass in groups, so that the latencies of the reductions and the division overlap with
+  // other work. Long ones would leave the L1 between passes.
   constexpr int64_t kRowsTogether = 4;
   const Columns head = visible_columns(a, 0);
   const Columns last = visible_columns(a, a.rows - 1);
   const int64_t size = larger(head.hi - head.lo, last.hi - last.lo) <= 1024 ? kRowsTogether : 1;
-  float maxima[2][kRowsTogether];
-  float sums[kRowsTogether];
-  float* maximum = maxima[0];
-  float* next = maxima[1];
-  int64_t count = smaller(size, a.rows);
-  for (int64_t i = 0; i < count; ++i) maximum[i] = maximum_of_row(a, i);
-  for (int64_t first = 0; count > 0;) {
-    const int64_t after = first + count;
-    const int64_t more = smaller(size, a.rows - after);
-    for (int64_t i = 0; i < count; ++i) sums[i] = exponentials_of_row(a, first + i, maximum[i], size);
-    for (int64_t i = 0; i < more; ++i) next[i] = maximum_of_row(a, after + i);
-    for (int64_t i = 0; i < count; ++i) normalise_row(a, first + i, maximum[i], sums[i]);
-    std::swap(maximum, next);
-    first = after;
-    count = more;
+  for (int64_t first = 0; first < a.rows; first += size) {
+    const int64_t end = smaller(first + size, a.rows);
+    float maxima[kRowsTogether], sums[kRowsTogether];
+    for (int64_t r = first; r < end; ++r) maxima[r - first] = maximum_of_row(a, r);
+    for (int64_t r = first; r < end; ++r) sums[r - first] = exponentials_of_row(a, r, maxima[r - first], size);
+    for (int64_t r = first; r < end; ++r) normalise_row(a, r, maxima[r - first], sums[r - first]);
   }
 }
 
@@ -178,7 +149,7 @@ SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t r
   };
   for (int64_t r = 0; r < rows; ++r) {
     const Columns c = columns(r);
-    const float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
+    const float largest = max_of(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
     base[r] = largest > max[r] ? largest : max[r];
   }
   for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
@@ -191,7 +162,7 @@ SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t r
   for (int64_t r = 0; r < rows; ++r) {
     const Columns c = columns(r);
     float* const s = a.s + (first + r) * a.lds;
-    block_sum[r] = c.lo < c.hi ? exp_sum<false, kRounds>(s, s, c.lo, c.hi, 1.0f, base[r], 0) : 0.0f;
+    block_sum[r] = c.lo < c.hi ? exp_sum<kRounds>(s, s, c.lo, c.hi, 1.0f, base[r], 0) : 0.0f;
     fill(s, c.lo, 0.0f);
     fill(s + c.hi, a.columns - c.hi, 0.0f);
   }
