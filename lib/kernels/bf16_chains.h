@@ -85,6 +85,15 @@ SIMDATTN_INLINE void add_to_chains(const float* x, int64_t stride, Chains<kRows,
     });
   });
 }
+/// chain_step() with the even or odd numbers of a column of pairs, or with a column of T's numbers.
+template <class T, bool kOdd>
+SIMDATTN_INLINE Floats column_step(Floats factor, Floats column, Floats sum) {
+  if constexpr (kInPairs<T>) {
+    return mul_add_pairs<kOdd>(factor, column, sum);
+  } else {
+    return chain_step(factor, column, sum);
+  }
+}
 template <int64_t kRows, int64_t kVecs>
 SIMDATTN_INLINE void clear_chains(Chains<kRows, kVecs>& chains) {
   unroll<2 * kRows * kVecs>([&](auto i) SIMDATTN_LAMBDA { reg<i>(chains) = Floats(0.0f); });
@@ -123,12 +132,7 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
   };
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
     add_to_chains<chain, kRows, kVecs>(q + chain, ldq, chains, [&](Floats factor, auto c, Floats sum) SIMDATTN_LAMBDA {
-      if constexpr (kInPairs<T>) {
-        constexpr bool kOdd = chain == 1;
-        return mul_add_pairs<kOdd>(factor, reg<c>(columns), sum);
-      } else {
-        return chain_step(factor, reg<c>(columns), sum);
-      }
+      return column_step < T, chain == 1 > (factor, reg<c>(columns), sum);
     });
   };
   const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return a.s + r * a.lds + c * kLanes; };
@@ -208,12 +212,7 @@ __attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, co
   };
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
     add_to_chains<chain, kRows, kVecs>(w + chain, ldw, chains, [&](Floats factor, auto c, Floats sum) SIMDATTN_LAMBDA {
-      if constexpr (kInPairs<T>) {
-        constexpr bool kOdd = c % 2 == 1;
-        return mul_add_pairs<kOdd>(factor, reg<c - c % 2>(columns), sum);
-      } else {
-        return chain_step(factor, reg<c>(columns), sum);
-      }
+      return column_step < T, c % 2 == 1 > (factor, reg<kInPairs<T> ? c - c % 2 : c>(columns), sum);
     });
   };
   const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return sums + r * a.ldo + c * kLanes; };

@@ -7,17 +7,10 @@
 namespace simdattn {
 namespace {
 
-/// Bits [bit, bit + n) from `p` on, n <= kLanes, below others; bit < 8. Reads each byte that holds one of them, perhaps
-/// twice.
-template <bool kWhole>
+/// Bits [bit, bit + n) from `p` on, below others; bit < 8, 0 < n <= kLanes. Reads each byte that holds one of them.
 SIMDATTN_INLINE uint32_t bits_at(const uint8_t* p, uint64_t bit, uint64_t n) {
-  const uint64_t last = (bit + n - 1) / 8;
-  uint32_t word = p[0];
-  if constexpr (kLanes <= 8) {
-    word |= static_cast<uint32_t>(p[last]) << 8;
-  } else {
-    word |= static_cast<uint32_t>(kWhole || last > 0 ? p[1] : 0) << 8 | static_cast<uint32_t>(p[last]) << 16;
-  }
+  uint32_t word = 0;
+  for (uint64_t i = 0; i <= (bit + n - 1) / 8; ++i) word |= static_cast<uint32_t>(p[i]) << 8 * i;
   return word >> bit;
 }
 
@@ -73,7 +66,7 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
     } else if constexpr (kHides == Hides::kBits) {
       const uint64_t n = static_cast<uint64_t>(kSome ? columns - i : kLanes);
       const uint64_t bit = shift + static_cast<uint64_t>(i);
-      visible = one_bits(bits_at<!kSome>(bits + bit / 8, bit % 8, n));
+      visible = one_bits(bits_at(bits + bit / 8, bit % 8, n));
     }
     if constexpr (kBias) {
       const Floats b = opaque(load(bias + i, part));
