@@ -86,6 +86,7 @@ SIMDATTN_COLUMNS_INLINE void transpose_units(const char* in, int64_t in_stride, 
   for (int64_t r = whole_rows; r < rows; ++r) {
     const char* from = in + r * in_stride;
     char* to = out + r * kSize;
+#pragma GCC unroll 4
     for (int64_t c = 0; c < columns; ++c) copy_unit<Unit>(from + c * kSize, to + c * out_stride);
   }
   for (int64_t c = whole_columns; c < columns; ++c) {

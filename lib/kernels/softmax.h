@@ -88,7 +88,12 @@ SIMDATTN_INLINE Columns visible_columns(const SoftmaxRows& a, int64_t r) {
 
 SIMDATTN_INLINE float maximum_of_row(const SoftmaxRows& a, int64_t r) {
   const Columns c = visible_columns(a, r);
-  const float m = a.known_max != nullptr ? a.known_max[r] : max_of(a.x + r * a.ldx + c.lo, c.hi - c.lo, a.scale);
+  const float* const x = a.x + r * a.ldx + c.lo;
+  const int64_t n = c.hi - c.lo;
+  // Rounding is monotonic: the largest x gives the largest product.
+  const float m = a.known_max != nullptr ? a.known_max[r]
+                  : a.scale > 0.0f       ? a.scale * max_of(x, n, 1.0f)
+                                         : max_of(x, n, a.scale);
   return m > a.sink ? m : a.sink;
 }
 

@@ -50,11 +50,12 @@ __attribute__((noinline)) void transpose_rest(const char* in, int64_t in_stride,
   transpose_units<Unit>(in, in_stride, rows, columns, out, out_stride);
 }
 
-/// transpose_units(), most of it in squares side by side.
-template <class Unit>
-__attribute__((noinline)) void put_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
-                                         int64_t out_stride) {
+/// transpose_units() into or out of a panel, most of it in squares side by side. `stride`: of what is no panel.
+template <class Unit, bool kIntoPanel>
+__attribute__((noinline)) void put_units(const char* in, int64_t rows, int64_t columns, char* out, int64_t stride) {
   constexpr int64_t kSize = sizeof(Unit);
+  const int64_t in_stride = kIntoPanel ? stride : kPanelWidth * kSize;
+  const int64_t out_stride = kIntoPanel ? kPanelWidth * kSize : stride;
   int64_t whole_rows = 0;
   if constexpr (kStoreBlocks > 1) {
     constexpr int64_t kSquare = 16 / kSize;
@@ -89,7 +90,7 @@ SIMDATTN_INLINE void rows_to_columns(const char* rows, int64_t row_stride, int64
   constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
   const int64_t units = dim / kUnitDims<T>;
   char* const out = panel + column * static_cast<int64_t>(sizeof(Unit));
-  put_units<Unit>(rows, row_stride, tokens, units, out, kPitch);
+  put_units<Unit, true>(rows, tokens, units, out, row_stride);
   if constexpr (kUnitDims<T> == 2) {
     // An odd last dimension is paired with zero.
     for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
@@ -108,7 +109,7 @@ SIMDATTN_INLINE void columns_to_rows(const char* panel, int64_t column, int64_t 
   constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
   const int64_t units = dim / kUnitDims<T>;
   const char* const in = panel + column * static_cast<int64_t>(sizeof(Unit));
-  put_units<Unit>(in, kPitch, units, tokens, rows, row_stride);
+  put_units<Unit, false>(in, units, tokens, rows, row_stride);
   if constexpr (kUnitDims<T> == 2) {
     for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
       copy_unit<T>(in + units * kPitch + t * 4, rows + t * row_stride + (dim - 1) * 2);
