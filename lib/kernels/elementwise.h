@@ -48,30 +48,21 @@ bool all_finite(const FiniteRows& a) {
   constexpr int64_t kStep = static_cast<int64_t>(Bits::size);
   constexpr BitsOf<T> kMagnitude = std::numeric_limits<BitsOf<T>>::max() >> 1;
   const Bits magnitude(kMagnitude);
-  // Two chains of the largest magnitude.
-  Bits largest(BitsOf<T>{0});
-  Bits other = largest;
   const int64_t dim = a.dim;
+  Bits largest(BitsOf<T>{0});
   for (int64_t j = 0; j < a.keys; ++j) {
     const BitsOf<T>* p = reinterpret_cast<const BitsOf<T>*>(static_cast<const char*>(a.rows) + j * a.token_stride);
-    const auto field = [&](int64_t i) SIMDATTN_LAMBDA { return Bits::load_unaligned(p + i) & magnitude; };
     if (dim >= kStep) {
-      int64_t i = 0;
-      for (; i + 2 * kStep <= dim; i += 2 * kStep) {
-        largest = max(largest, field(i));
-        other = max(other, field(i + kStep));
-      }
-      if (i < dim) {  // the last ones, some of them perhaps twice
-        largest = max(largest, field(i + kStep <= dim ? i : dim - kStep));
-        other = max(other, field(dim - kStep));
-      }
+      // The last ones, some of them perhaps twice.
+      for (int64_t i = 0; i < dim; i += kStep)
+        largest = max(largest, Bits::load_unaligned(p + smaller(i, dim - kStep)) & magnitude);
     } else {
       for (int64_t i = 0; i < dim; ++i) {
         if ((p[i] & kMagnitude) >= kUnhidden<T>) return false;
       }
     }
   }
-  return !any_at_least(max(largest, other), static_cast<BitsOf<T>>(kUnhidden<T>));
+  return !any_at_least(largest, static_cast<BitsOf<T>>(kUnhidden<T>));
 }
 
 bool any_zero(const float* w, int64_t n) {
