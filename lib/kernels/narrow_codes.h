@@ -37,17 +37,24 @@ SIMDATTN_INLINE Floats upper_nibble(Bits32 w, int shift) {
   return to_float(cast_bits<int32_t>((w << shift) & Bits32(0xF0000000u)));
 }
 
+/// What a nibble stands for, by its bits: with 16 lanes the numbers of q4_0 are looked up.
+SIMDATTN_INLINE Floats nibble_numbers() { return to_float(lane_numbers()) - Floats(Q4Format::kZero); }
+constexpr bool kLooksUp = kAvx512;
+/// What the numbers of nibbles are to be multiplied by.
+constexpr float kNibblePower = kLooksUp ? 1.0f : 0x1p-28f;
+
 /// fp8 as f16 numbers, which an instruction converts, subnormal ones too; a type at run time. Numbers are 1 / power of what they should
 /// be, and of e4m3 NaN is a number: note_nan() tells.
 struct Fp8AsF16 {
   bool e4m3;
   float power = e4m3 ? 256.0f : 1.0f;
-  Bits16 mask = Bits16(e4m3 ? uint16_t{0xBF80} : uint16_t{0xFFFF});
-  /// Codes are the upper halves of 16 bits, zeros are below.
+  Bits16 mask = Bits16(e4m3 ? uint16_t{0xBF80} : uint16_t{0xFF00});
+  /// Codes are the upper halves of 16 bits.
   template <class V>
   SIMDATTN_INLINE V operator()(V codes) const {
     return signed_shift(codes, e4m3 ? 1 : 0) & mask;
   }
+  SIMDATTN_INLINE Bits16 of_row(const uint8_t* codes) const { return load_scaled_bytes(codes, e4m3 ? 7 : 8) & mask; }
 };
 /// `seen` has the largest code of e4m3 in each byte, with a sign.
 template <class V>

@@ -23,8 +23,10 @@ using TileFormat =
 /// Number i of the unit in each lane. Nibbles: the lower ones of four bytes, then the upper ones.
 template <int i, class Format>
 SIMDATTN_INLINE Floats unit_number(Bits32 w, Format /*format*/) {
-  if constexpr (Format::kBits == 4) return upper_nibble(w ^ Bits32(0x88888888u), i < 4 ? 28 - 8 * i : 24 - 8 * (i - 4));
-  else return to_float(cast_bits<int32_t>(upper_byte<i>(w)));
+  constexpr int kBit = i < 4 ? 8 * i : 8 * (i - 4) + 4;
+  if constexpr (Format::kBits == 8) return to_float(cast_bits<int32_t>(upper_byte<i>(w)));
+  else if constexpr (kLooksUp) return lane_of(nibble_numbers(), w >> kBit);
+  else return upper_nibble(w ^ Bits32(0x88888888u), 28 - kBit);
 }
 
 /// f16 numbers on their way through L1, made while the unit or row before is multiplied: conversions from memory save a shuffle,
@@ -164,7 +166,8 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
       if (i >= n) return;
       Registers<kBatches> key;
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-        if constexpr (kFp8) reg<c>(key) = f32_from_f16(load_halves(halves.now + (4 * c + i) * kLanes, All()));
+        if constexpr (kFp8)
+          reg<c>(key) = f32_from_f16(load_halves(halves.now + (4 * c + i % 2 * 2 + i / 2) * kLanes, All()));
         else reg<c>(key) = unit_number<first + i>(units_at(c, 0), Format());
         reg<c>(key) = reg<c>(key) * reg<c>(factor);
       });
@@ -182,7 +185,7 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
                                  column % kPanelWidth * (kUnitBytes - kScaleBytes));
   };
   auto low_scales = scales_of(a.low, a.column), high_scales = scales_of(a.high, a.column + kHalf * kLanes);
-  const Floats power(kFp8 ? as_f16.power : kNibbles ? 0x1p-28f : 0x1p-24f);
+  const Floats power(kFp8 ? as_f16.power : kNibbles ? kNibblePower : 0x1p-24f);
   const auto load_factors = [&]() SIMDATTN_LAMBDA {
     unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
       const uint8_t* const of_block =

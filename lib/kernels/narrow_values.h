@@ -42,6 +42,14 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   const int64_t half = kWidth < kBlockDims ? a.column % kBlockDims : 0;
   [[maybe_unused]] const int shift = half > 0 ? 24 : 28;
   [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
+  // Scales of blocks, all of a row at a time: one by one they would take three operations of vectors each. Read by another pointer, or
+  // compilers repeat them from a register.
+  constexpr bool kScalesAtOnce = kInBlocks && kAvx512;
+  constexpr int64_t kBlocks = kScalesAtOnce ? kWidth / kBlockDims : 0;
+  static_assert(kBlocks <= 4 && (!kScalesAtOnce || kBlocks > 0));
+  alignas(16) float made[4];
+  [[maybe_unused]] const float* block_scales = made;
+  if constexpr (kScalesAtOnce) hide(block_scales);
   // Numbers are 1 / power of what they should be.
   [[maybe_unused]] const float power = kNibbles ? 0x1p-28f : kFp8 ? as_f16.power : 1.0f;
   constexpr int64_t kHalvesBytes = kFp8 ? kWidth : 1;
@@ -50,9 +58,9 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   [[maybe_unused]] Bits32 seen(0);
   const auto prepare = [&](const uint8_t* codes) SIMDATTN_LAMBDA {
     unroll<kFp8 ? kBatches / 2 : 0>([&](auto c) SIMDATTN_LAMBDA {
-      const Bits16 upper = load_upper_bytes(codes + 2 * c * kLanes);
-      note_nan(cast_bits<uint32_t>(upper), seen);
-      as_f16(upper).store_aligned(halves.next + 2 * c * kLanes);
+      as_f16.of_row(codes + 2 * c * kLanes).store_aligned(halves.next + 2 * c * kLanes);
+      if constexpr (kBatches == 2) note_nan(cast_bits<uint32_t>(load_scaled_bytes(codes, 8)), seen);
+      else if constexpr (c % 2 == 0) note_nan(load_units(codes + 2 * c * kLanes), seen);
     });
   };
   if (keys > 0) prepare(v.get());
@@ -66,6 +74,16 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
       if (j + 1 < keys) prepare(v.get() + key_stride);
     }
     Floats factor;
+    [[maybe_unused]] Bits32 nibbles;
+    if constexpr (kScalesAtOnce) {
+      uint64_t bits = 0;
+      unroll<kBlocks>([&](auto k) SIMDATTN_LAMBDA {
+        uint16_t scale;
+        std::memcpy(&scale, v.get() + k * Format::kLayout.block_bytes(), sizeof scale);
+        bits |= uint64_t{scale} << 16 * k;
+      });
+      store_four(bits, made);
+    }
     if constexpr (!kInBlocks) factor = Floats(scales[j] * power);
     unroll<kBatches / kTogether>([&](auto group) SIMDATTN_LAMBDA {
       Registers<kTogether> column;
@@ -79,18 +97,26 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
         } else {
           constexpr int64_t kBlock = c * kLanes / kBlockDims, kIn = c * kLanes % kBlockDims;
           const uint8_t* const block = v.get() + kBlock * Format::kLayout.block_bytes();
-          if constexpr (kIn == 0 || i == 0) {
-            factor = block_scale(block);
-            if constexpr (kNibbles) factor = factor * Floats(power);
-          }
           const uint8_t* const codes = block + kScaleBytes;
-          if constexpr (!kNibbles) x = load_numbers(codes + half + kIn, All(), Format());
+          if constexpr (kIn == 0 || i == 0) {
+            if constexpr (kScalesAtOnce) factor = Floats(block_scales[kBlock]);
+            else factor = block_scale(block);
+            if constexpr (kNibbles && kLooksUp) {
+              // Instead of numbers the table that they come from is multiplied.
+              factor = nibble_numbers() * factor;
+              nibbles = load_bytes(codes, All());
+            } else if constexpr (kNibbles) {
+              factor = factor * Floats(power);
+            }
+          }
+          if constexpr (kNibbles && kLooksUp) x = lane_of(factor, kIn == 0 ? nibbles : nibbles >> 4);
+          else if constexpr (!kNibbles) x = load_numbers(codes + half + kIn, All(), Format());
           else
             x = upper_nibble(load_bytes(codes + kIn % 16, All()) ^ Bits32(0x88u), kWidth < kBlockDims ? shift
                                                                                   : kIn < 16          ? 28
                                                                                                       : 24);
         }
-        x = x * factor;
+        if constexpr (!kNibbles || !kLooksUp) x = x * factor;
       });
       unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
         const Floats weight(w[r * ldw]);

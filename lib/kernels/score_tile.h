@@ -156,8 +156,9 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
     }
     x += batches * kLanes;
   };
-  // A tile across two panels prefetches as if panels lay side by side.
-  const bool side_by_side = a.panel_stride == steps * kPanelWidth * lane_bytes;
+  // A tile across two panels prefetches as if panels lay side by side. Scales behind the codes of a panel are an eighth of these at most.
+  const int64_t panel = steps * kPanelWidth * lane_bytes;
+  const bool side_by_side = a.panel_stride >= panel && a.panel_stride <= panel + panel / 8;
   if ((a.rows <= type.four.most || type.four.most == type.two.most) &&
       (side_by_side || !a.fetches() || 4 * kLanes <= kPanelWidth)) {
     while (x + 4 * kLanes <= columns) strip(4, type.four);

@@ -200,10 +200,14 @@ void check_halves(const Checks& c, const float* x) {
       for (int64_t i = 0; i < 2 * kLanes; ++i) c.expect(y[i] == want(i), operation, i);
     };
     unroll<2>([&](auto k) {
-      words("upper_bytes", upper_bytes<k>(units), [&](int64_t i) { return byte(i % kLanes, 2 * k + i / kLanes) << 8; });
+      words("upper_bytes", upper_bytes<k>(units) & Bits16(0xFF00),
+            [&](int64_t i) { return byte(i % kLanes, k + i / kLanes * 2) << 8; });
     });
     const auto* const all = reinterpret_cast<const uint8_t*>(x32);
-    words("load_upper_bytes", load_upper_bytes(all), [&](int64_t i) { return uint32_t{all[i]} << 8; });
+    for (const int n : {7, 8}) {
+      words("load_scaled_bytes", load_scaled_bytes(all, n),
+            [&](int64_t i) { return static_cast<uint16_t>(static_cast<int8_t>(all[i]) * (1 << n)); });
+    }
     for (const int n : {0, 1}) {
       words("signed_shift", signed_shift(cast_bits<uint16_t>(units), n),
             [&](int64_t i) { return static_cast<uint16_t>(static_cast<int16_t>(x32[i / 2] >> (i % 2 * 16)) >> n); });
@@ -215,6 +219,12 @@ void check_halves(const Checks& c, const float* x) {
       const uint8_t got = reinterpret_cast<const uint8_t*>(most)[i];
       c.expect(got == (all[i] > all[i + 4] ? all[i] : all[i + 4]), "max_bytes", i);
     }
+  }
+  if constexpr (kAvx512) {
+    alignas(16) float four[4];
+    store_four(0x7BFF0001C0003C00u, four);
+    const float want[] = {1.0f, -2.0f, 0x1p-24f, 65504.0f};
+    for (int64_t i = 0; i < 4; ++i) c.expect(four[i] == want[i], "store_four", i);
   }
   c.bits("repeated_half", widen_bits(repeated_half(uint16_t{0xABCD})), [](int64_t) { return 0xABCDu; });
   for (int64_t n = 0; n <= kLanes; ++n) {
@@ -235,6 +245,11 @@ void check_order(const Checks& c, const float* x, const float* y) {
   c.floats("zip_upper", zip_upper(a, b), [&](int64_t i) { return zipped(i + kLanes); });
   c.floats("even_twice", even_twice(a), [&](int64_t i) { return x[i & ~int64_t{1}]; });
   c.floats("odd_twice", odd_twice(a), [&](int64_t i) { return x[i | 1]; });
+  if constexpr (kAvx512) {
+    uint32_t index[kMost];
+    std::memcpy(index, x, sizeof index);
+    c.floats("lane_of", lane_of(a, bits_of(a)), [&](int64_t i) { return x[index[i] & 15]; });
+  }
   unroll<kLanes == 4   ? 2
          : kLanes == 8 ? 3
                        : 4>([&](auto k) {

@@ -18,12 +18,16 @@ template <class P>
 Floats load_in_order(P p);
 template <class R>
 void add_three(const float* x, R& column, Floats& a0, Floats& a1, Floats& a2);
+template <class V>
+Floats lane_of(Floats table, V index);
+template <class P>
+void store_four(uint64_t f16_bits, P p);
 template <int i>
 Bits32 upper_byte(Bits32 v);
-template <int kPair>
+template <int k>
 Bits16 upper_bytes(Bits32 v);
 template <class P>
-Bits16 load_upper_bytes(P p);
+Bits16 load_scaled_bytes(P p, int n);
 template <class V>
 V max_bytes(V a, V b);
 template <class V>

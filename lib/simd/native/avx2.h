@@ -109,23 +109,19 @@ SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
                                          -1, -1, -1, i, -1, -1, -1, i + 4, -1, -1, -1, i + 8, -1, -1, -1, i + 12);
   return _mm256_shuffle_epi8(v, order);
 }
-/// Bytes 2 kPair of all lanes, then bytes 2 kPair + 1, as upper halves of 16 bits, zeros below.
-template <int kPair>
+/// Bytes k of all lanes, then bytes k + 2, as upper halves of 16 bits, anything below. Both k have their shuffles in common.
+template <int k>
 SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
-  constexpr int8_t k = 2 * kPair;
-  const __m256i order = _mm256_setr_epi8(-1, k, -1, k + 4, -1, k + 8, -1, k + 12,      //
-                                         -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13,  //
-                                         -1, k, -1, k + 4, -1, k + 8, -1, k + 12,      //
-                                         -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13);
-  return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, order), 0xD8);
+  const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,  //
+                                         0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, order), 0xD8);
+  return k == 0 ? _mm256_slli_epi16(words, 8) : words;
 }
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) { return _mm256_max_epu8(a, b); }
-/// 2 kLanes bytes as upper halves of 16 bits, zeros below.
-SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
-  const __m256i order = _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7,  //
-                                         -1, 8, -1, 9, -1, 10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15);
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), order);
+/// 2 kLanes bytes with signs, times 2^n. A shift by one count for all lanes would take a shuffle besides.
+SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
+  return _mm256_mullo_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+                            _mm256_set1_epi16(static_cast<int16_t>(1 << n)));
 }
 
 /// upper without its last bit where lower is 0.

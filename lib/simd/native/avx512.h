@@ -67,23 +67,30 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+/// The lane of `table` that the lowest four bits of a lane name.
+SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) { return _mm512_permutexvar_ps(index, table); }
+/// Four numbers of f16 as f32 at p, the lowest bits first.
+SIMDATTN_INLINE void store_four(uint64_t f16_bits, float* p) {
+  _mm_store_ps(p, _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(f16_bits))));
+}
 /// Byte i of each lane as its upper one, zeros below.
 template <int i>
 SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
   return _mm512_and_si512(_mm512_slli_epi32(v, 24 - 8 * i), _mm512_set1_epi32(static_cast<int32_t>(0xFF000000u)));
 }
-/// Bytes 2 kPair of all lanes, then bytes 2 kPair + 1, as upper halves of 16 bits, zeros below.
-template <int kPair>
+/// Bytes k of all lanes, then bytes k + 2, as upper halves of 16 bits, anything below. One shuffle for both k.
+template <int k>
 SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
-  constexpr int8_t k = 2 * kPair;
-  const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(-1, k, -1, k + 4, -1, k + 8, -1, k + 12,  //
-                                                             -1, k + 1, -1, k + 5, -1, k + 9, -1, k + 13));
-  return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_shuffle_epi8(v, order));
+  const __m512i order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1,  //
+                                         30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i words = _mm512_permutexvar_epi16(order, v);
+  return k == 0 ? _mm512_slli_epi16(words, 8) : words;
 }
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) { return _mm512_max_epu8(a, b); }
-/// 2 kLanes bytes as upper halves of 16 bits, zeros below.
-SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
-  return _mm512_slli_epi16(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 8);
+/// 2 kLanes bytes with signs, times 2^n. A shift by one count for all lanes would take a shuffle besides.
+SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
+  return _mm512_sllv_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
+                           _mm512_set1_epi16(static_cast<int16_t>(n)));
 }
 /// Lanes whose byte is not 0.
 SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, All) {

@@ -40,19 +40,20 @@ template <int i>
 SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
   return (v << (24 - 8 * i)) & Bits32(0xFF000000u);
 }
-/// Bytes 2 kPair of all lanes, then bytes 2 kPair + 1, as upper halves of 16 bits, zeros below.
-template <int kPair>
+/// Bytes k of all lanes, then bytes k + 2, as upper halves of 16 bits, anything below.
+template <int k>
 SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   return each<Bits16>([&](size_t i) SIMDATTN_LAMBDA {
-    return static_cast<uint16_t>(v[i % Floats::size] >> (16 * kPair + 8 * (i / Floats::size)) << 8);
+    return static_cast<uint16_t>(v[i % Floats::size] >> (8 * k + 16 * (i / Floats::size)) << 8);
   });
 }
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
   return Bits32::of(as<uint8_t>(a) > as<uint8_t>(b) ? as<uint8_t>(a) : as<uint8_t>(b));
 }
-/// 2 kLanes bytes as upper halves of 16 bits, zeros below.
-SIMDATTN_INLINE Bits16 load_upper_bytes(const uint8_t* p) {
-  return each<Bits16>([&](size_t i) SIMDATTN_LAMBDA { return static_cast<uint16_t>(p[i] << 8); });
+/// 2 kLanes bytes with signs, times 2^n.
+SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
+  return each<Bits16>([&](size_t i)
+                          SIMDATTN_LAMBDA { return static_cast<uint16_t>(static_cast<int8_t>(p[i]) * (1 << n)); });
 }
 
 /// The f16 in the first and in the second half of a vector.
