@@ -10,12 +10,15 @@ using guides::good;
 constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 16;
 
 struct Tensor {  // what the page uses of a ggml tensor
+  int32_t type;
   int64_t ne[4];
   size_t nb[4];
+  int32_t op_params[16];
+  const Tensor* src[10];
   void* data;
 };
 Tensor tensor(void* data, std::array<int64_t, 4> ne, size_t size) {
-  Tensor t = {{ne[0], ne[1], ne[2], ne[3]}, {}, data};
+  Tensor t = {size == 4 ? 0 : 1, {ne[0], ne[1], ne[2], ne[3]}, {}, {}, {}, data};
   t.nb[0] = size;
   for (size_t i = 1; i < 4; ++i) t.nb[i] = t.nb[i - 1] * static_cast<size_t>(ne[i - 1]);
   return t;
@@ -43,11 +46,33 @@ Floats by_token(const Floats& x, int64_t heads, int64_t n, int64_t d) {
 }
 Floats part(const Floats& x, int64_t first, int64_t n) { return Floats(x.begin() + first, x.begin() + first + n); }
 
+/// A node as `nth` threads run it, one after the other. Two rounds: in the second one each finds the partial results of all, as
+/// behind a barrier. Returns the reductions.
+int64_t run_node(const Tensor& dst, int nth, const char* what) {
+  Tensor shapes[5], no_data = dst;  // as the sizing plan may see it
+  for (int i = 0; i < 5; ++i) {
+    if (dst.src[i] == nullptr) continue;
+    shapes[i] = *dst.src[i];
+    shapes[i].data = nullptr;
+    no_data.src[i] = &shapes[i];
+  }
+  no_data.data = nullptr;
+  GgmlCall sizes;
+  if (!ggml_plan(no_data, &sizes)) guides::refused({}, what);
+  std::vector<char> work(ggml_work_bytes(sizes.plan, nth));
+  for (int i = 0; i < 2 * nth; ++i) {
+    GgmlCall call;
+    if (!ggml_plan(dst, &call) || ggml_work_bytes(call.plan, nth) != work.size()) guides::refused({}, what);
+    good(ggml_share(call.plan, i % nth, nth, work.data(), [] {}), what);
+  }
+  return sizes.plan.reduce_tasks;
+}
+
 void ggml() {
   constexpr int64_t n = 3, n_kv = 40, seen = 37, padded = 64;
   Floats q = guides::numbers(kHeads * n * kDim, 1), k = guides::numbers(kKvHeads * n_kv * kDim, 2),
          v = guides::numbers(kKvHeads * n_kv * kDim, 3), out(static_cast<size_t>(n * kHeads * kDim));
-  const Floats sinks = guides::numbers(kHeads, 4);
+  Floats sinks = guides::numbers(kHeads, 4);
   // A causal mask with distances, as ggml has it for ALiBi: f16, which holds these integers exactly.
   std::vector<sa::f16> mask(static_cast<size_t>(padded * n_kv), sa::f16{0xFC00});
   const auto distance = [](int64_t i, int64_t j) { return j - (i + seen - n); };
@@ -60,32 +85,92 @@ void ggml() {
     }
   }
   const Tensor tq = tensor(q.data(), {kDim, n, kHeads, 1}, 4), tk = tensor(k.data(), {kDim, n_kv, kKvHeads, 1}, 4),
-               tv = tensor(v.data(), {kDim, n_kv, kKvHeads, 1}, 4),
-               tmask = tensor(mask.data(), {n_kv, padded, 1, 1}, 2), dst = tensor(out.data(), {kDim, kHeads, n, 1}, 4);
-  const std::vector<float> slopes = ggml_slopes(kHeads, 8.0f);
+               tv = tensor(v.data(), {kDim, n_kv, kKvHeads, 1}, 4), tsinks = tensor(sinks.data(), {kHeads, 1, 1, 1}, 4);
+  Tensor tmask = tensor(mask.data(), {n_kv, padded, 1, 1}, 2), dst = tensor(out.data(), {kDim, kHeads, n, 1}, 4);
+  float slopes[kHeads];
+  ggml_slopes(kHeads, 8.0f, slopes);
   const float expected_slopes[] = {0.25f, 0.0625f, 0.015625f, 0.00390625f};
-  guides::near(slopes.data(), expected_slopes, 4, 0, "ggml_slopes");
-  const float scale = 1 / std::sqrt(static_cast<float>(kDim));
-  const auto problem = ggml_attention(tq, ggml_kv(tk, sa::KvType::kF32), ggml_kv(tv, sa::KvType::kF32), &tmask, nullptr,
-                                      scale, 0.0f, slopes, dst);
-  sa::AttentionPlan plan;
-  good(sa::attention_plan(problem, &plan), "ggml plan");
-  std::vector<char> work(2 * plan.workspace_bytes + plan.partial_bytes);
-  good(ggml_share(plan, 0, 2, work.data(), [] {}), "ggml_share 0");
-  good(ggml_share(plan, 1, 2, work.data(), [] {}), "ggml_share 1");
-  const Floats want = guides::attention(by_token(q, kHeads, n, kDim), by_token(k, kKvHeads, n_kv, kDim),
-                                        by_token(v, kKvHeads, n_kv, kDim), kHeads, kKvHeads, kDim,
-                                        [&](int64_t h, int64_t i, int64_t j) {
-                                          const int64_t far = distance(i, j);
-                                          if (j >= seen || far > 0 || far < -4) return -HUGE_VAL;
-                                          return static_cast<double>(far) * static_cast<double>(expected_slopes[h]);
-                                        });
-  guides::near(out, want, 1e-5, "ggml");
+  guides::near(slopes, expected_slopes, 4, 0, "ggml_slopes");
+  const Floats tokens_of_q = by_token(q, kHeads, n, kDim), tokens_of_k = by_token(k, kKvHeads, n_kv, kDim),
+               tokens_of_v = by_token(v, kKvHeads, n_kv, kDim);
+  const auto with_slopes = [&](int64_t h, int64_t i, int64_t j) {
+    const int64_t far = distance(i, j);
+    if (j >= seen || far > 0 || far < -4) return -HUGE_VAL;
+    return static_cast<double>(far) * static_cast<double>(expected_slopes[h]);
+  };
 
-  // A sink takes its share of the sum; without a mask everything is seen.
-  good(run(ggml_attention(tq, ggml_kv(tk, sa::KvType::kF32), ggml_kv(tv, sa::KvType::kF32),
-                          static_cast<const Tensor*>(nullptr), sinks.data(), scale, 0.0f, {}, dst)),
-       "ggml with sinks");
+  const float scale = 1 / std::sqrt(static_cast<float>(kDim));
+  float params[] = {scale, 8.0f, 0.0f};
+  std::memcpy(dst.op_params, params, sizeof params);
+  dst.src[0] = &tq;
+  dst.src[1] = &tk;
+  dst.src[2] = &tv;
+  dst.src[3] = &tmask;
+  run_node(dst, 2, "ggml");
+  guides::near(out, guides::attention(tokens_of_q, tokens_of_k, tokens_of_v, kHeads, kKvHeads, kDim, with_slopes), 1e-5,
+               "ggml");
+
+  // A row that the mask hides wholly.
+  std::fill_n(mask.begin(), n_kv, sa::f16{0xFC00});
+  run_node(dst, 2, "ggml, a hidden row");
+  guides::near(part(out, 0, kHeads * kDim), Floats(static_cast<size_t>(kHeads * kDim)), 0, "ggml, a hidden row");
+
+  // Sinks; one head of values for all, so only the first of v's heads is read. Without a mask everything is seen.
+  const Tensor one_head = tensor(v.data(), {kDim, n_kv, 1, 1}, 4);
+  dst.src[2] = &one_head;
+  dst.src[3] = nullptr;
+  dst.src[4] = &tsinks;
+  run_node(dst, 3, "ggml with sinks");
+  Floats twice = part(v, 0, n_kv * kDim);
+  twice.insert(twice.end(), twice.begin(), twice.begin() + n_kv * kDim);
+  Floats keys = tokens_of_k, values = by_token(twice, kKvHeads, n_kv, kDim);
+  keys.resize(keys.size() + kKvHeads * kDim);  // a sink is a key of value 0
+  values.resize(keys.size());
+  const auto sink = [&](int64_t h, int64_t, int64_t j) {
+    return j < n_kv ? 0.0 : static_cast<double>(sinks[static_cast<size_t>(h)]);
+  };
+  guides::near(out, guides::attention(tokens_of_q, keys, values, kHeads, kKvHeads, kDim, sink), 1e-5,
+               "ggml with sinks");
+
+  // Long keys of one query: splits, and so partial results.
+  constexpr int64_t many = 4200;
+  Floats long_k = guides::numbers(kKvHeads * many * kDim, 17), long_v = guides::numbers(kKvHeads * many * kDim, 18);
+  const Tensor q1 = tensor(q.data(), {kDim, 1, kHeads, 1}, 4), k1 = tensor(long_k.data(), {kDim, many, kKvHeads, 1}, 4),
+               v1 = tensor(long_v.data(), {kDim, many, kKvHeads, 1}, 4);
+  Tensor dst1 = tensor(out.data(), {kDim, kHeads, 1, 1}, 4);
+  params[1] = 0;
+  std::memcpy(dst1.op_params, params, sizeof params);
+  dst1.src[0] = &q1;
+  dst1.src[1] = &k1;
+  dst1.src[2] = &v1;
+  if (run_node(dst1, 2, "ggml, long") == 0) guides::refused({}, "ggml, long: reductions");
+  guides::near(part(out, 0, kHeads * kDim),
+               guides::attention(part(q, 0, kHeads * kDim), by_token(long_k, kKvHeads, many, kDim),
+                                 by_token(long_v, kKvHeads, many, kDim), kHeads, kKvHeads, kDim),
+               1e-5, "ggml, long");
+
+  // What falls back.
+  const auto falls_back = [](const Tensor& node, const char* what) {
+    GgmlCall call;
+    if (ggml_plan(node, &call)) guides::refused({}, what);
+  };
+  Tensor other = tk;
+  other.type = 41;  // GGML_TYPE_Q1_0
+  dst.src[1] = &other;
+  falls_back(dst, "ggml, a type without KvType");
+  const Tensor four_heads = tensor(k.data(), {kDim / 2, n_kv, 4, 1}, 4),
+               q_half = tensor(q.data(), {kDim / 2, n, kHeads, 1}, 4),
+               two_heads = tensor(v.data(), {kDim, n_kv, 2, 1}, 4);
+  dst.src[0] = &q_half;
+  dst.src[1] = &four_heads;
+  dst.src[2] = &two_heads;
+  falls_back(dst, "ggml, four heads of keys and two of values");
+  dst.src[0] = &tq;
+  dst.src[1] = &tk;
+  dst.src[2] = &tv;
+  tmask.ne[2] = 2;
+  dst.src[3] = &tmask;
+  falls_back(dst, "ggml, two masks of four heads");
 }
 
 void group_query() {
