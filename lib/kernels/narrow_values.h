@@ -82,7 +82,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
         std::memcpy(&scale, v.get() + k * Format::kLayout.block_bytes(), sizeof scale);
         bits |= uint64_t{scale} << 16 * k;
       });
-      store_four(bits, made);
+      widen_four(bits, made);
     }
     if constexpr (!kInBlocks) factor = Floats(scales[j] * power);
     unroll<kBatches / kTogether>([&](auto group) SIMDATTN_LAMBDA {

@@ -222,9 +222,9 @@ void check_halves(const Checks& c, const float* x) {
   }
   if constexpr (kAvx512) {
     alignas(16) float four[4];
-    store_four(0x7BFF0001C0003C00u, four);
+    widen_four(0x7BFF0001C0003C00u, four);
     const float want[] = {1.0f, -2.0f, 0x1p-24f, 65504.0f};
-    for (int64_t i = 0; i < 4; ++i) c.expect(four[i] == want[i], "store_four", i);
+    for (int64_t i = 0; i < 4; ++i) c.expect(four[i] == want[i], "widen_four", i);
   }
   c.bits("repeated_half", widen_bits(repeated_half(uint16_t{0xABCD})), [](int64_t) { return 0xABCDu; });
   for (int64_t n = 0; n <= kLanes; ++n) {

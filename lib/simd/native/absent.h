@@ -21,7 +21,7 @@ void add_three(const float* x, R& column, Floats& a0, Floats& a1, Floats& a2);
 template <class V>
 Floats lane_of(Floats table, V index);
 template <class P>
-void store_four(uint64_t f16_bits, P p);
+void widen_four(uint64_t f16_bits, P p);
 template <int i>
 Bits32 upper_byte(Bits32 v);
 template <int k>

@@ -70,7 +70,7 @@ SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
 /// The lane of `table` that the lowest four bits of a lane name.
 SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) { return _mm512_permutexvar_ps(index, table); }
 /// Four numbers of f16 as f32 at p, the lowest bits first.
-SIMDATTN_INLINE void store_four(uint64_t f16_bits, float* p) {
+SIMDATTN_INLINE void widen_four(uint64_t f16_bits, float* p) {
   _mm_store_ps(p, _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(f16_bits))));
 }
 /// Byte i of each lane as its upper one, zeros below.
