@@ -189,8 +189,8 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
 
 template <class Term, class T>
 SIMDATTN_INLINE void score_all(const ScoreRows& a) {
-  // More than four queries take the keys in blocks that stay in the caches.
-  constexpr int64_t kBlock = 240;
+  // More than four queries take the keys in blocks that stay in L1 for the next four.
+  constexpr int64_t kBlock = 48;
   static_assert(kBlock % kKeysPerPass == 0);
   const int64_t block = a.n_q > 4 ? kBlock : larger(a.n_k, 1);
   for (int64_t key = 0; key < a.n_k; key += block) {
