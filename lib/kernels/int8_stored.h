@@ -31,12 +31,12 @@ SIMDATTN_SHARED void int8_stored_tile(const ValueTile& a, const char* weights, c
     const char* const p = row.get();
     const Floats r0 = load_cells(p, columns), r1 = load_cells(p + at1, columns);
     const Floats r2 = load_cells(p + at2, columns), r3 = load_cells(p + at3, columns);
-    const Floats low0 = zip_lo_bytes(r0, r1), low1 = zip_lo_bytes(r2, r3);
-    const Floats high0 = zip_hi_bytes(r0, r1), high1 = zip_hi_bytes(r2, r3);
-    Registers<4, Ints> column = {{ints_of(zip_lo_words(low0, low1))},
-                                 {ints_of(zip_hi_words(low0, low1))},
-                                 {ints_of(zip_lo_words(high0, high1))},
-                                 {ints_of(zip_hi_words(high0, high1))}};
+    const Floats low0 = zip_lo<uint8_t>(r0, r1), low1 = zip_lo<uint8_t>(r2, r3);
+    const Floats high0 = zip_hi<uint8_t>(r0, r1), high1 = zip_hi<uint8_t>(r2, r3);
+    Registers<4, Ints> column = {{ints_of(zip_lo<uint16_t>(low0, low1))},
+                                 {ints_of(zip_hi<uint16_t>(low0, low1))},
+                                 {ints_of(zip_lo<uint16_t>(high0, high1))},
+                                 {ints_of(zip_hi<uint16_t>(high0, high1))}};
     unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
       const char* const cell = weights + r * kInt8WeightStride;
       const Ints x = repeat_cell(cell);

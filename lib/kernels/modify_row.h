@@ -69,7 +69,7 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
       visible = one_bits(bits_at(bits + bit / 8, bit % 8, n));
     }
     if constexpr (kBias) {
-      const Floats b = opaque(load(bias + i, part));
+      const Floats b = in_register(load(bias + i, part));
       visible = b != lowest;
       t = sum_where(visible, t, b * bias_scale, lowest);
     } else {

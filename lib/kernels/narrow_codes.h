@@ -104,10 +104,9 @@ SIMDATTN_INLINE void fetch_ahead(const uint8_t* p) {
 
 /// Four units of as many rows as there are lanes to columns of a panel, of whose first unit `out` is.
 SIMDATTN_INLINE void transpose_four_units(const uint8_t* rows, int64_t stride, uint8_t* out) {
-  transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(rows + k * stride, stride); },
-                           [&](int64_t k, Floats v)
-                               SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(out + k * kUnitPitch)); },
-                           uint32_t());
+  transpose_blocks<uint32_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(rows + k * stride, stride); },
+                             [&](int64_t k, Floats v)
+                                 SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(out + k * kUnitPitch)); });
 }
 /// Units of `keys` rows that lie side by side to columns of a panel.
 SIMDATTN_INLINE void transpose_row_units(const uint8_t* rows, int64_t stride, int64_t keys, int64_t units,

@@ -142,8 +142,8 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
     unroll<kFp8 ? kBatches : 0>([&](auto c) SIMDATTN_LAMBDA {
       const Bits32 units = units_at(c, ahead);
       note_nan(units, seen);
-      as_f16(upper_bytes<0>(units)).store_aligned(halves.next + 4 * c * kLanes);
-      as_f16(upper_bytes<1>(units)).store_aligned(halves.next + (4 * c + 2) * kLanes);
+      as_f16(upper_bytes<0>(units)).store_unaligned(halves.next + 4 * c * kLanes);
+      as_f16(upper_bytes<1>(units)).store_unaligned(halves.next + (4 * c + 2) * kLanes);
     });
   };
   Registers<kBatches> factor;

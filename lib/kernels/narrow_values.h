@@ -58,7 +58,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   [[maybe_unused]] Bits32 seen(0);
   const auto prepare = [&](const uint8_t* codes) SIMDATTN_LAMBDA {
     unroll<kFp8 ? kBatches / 2 : 0>([&](auto c) SIMDATTN_LAMBDA {
-      as_f16.of_row(codes + 2 * c * kLanes).store_aligned(halves.next + 2 * c * kLanes);
+      as_f16.of_row(codes + 2 * c * kLanes).store_unaligned(halves.next + 2 * c * kLanes);
       if constexpr (kBatches == 2) note_nan(cast_bits<uint32_t>(load_scaled_bytes(codes, 8)), seen);
       else if constexpr (c % 2 == 0) note_nan(load_units(codes + 2 * c * kLanes), seen);
     });

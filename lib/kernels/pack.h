@@ -30,9 +30,8 @@ template <class T>
 SIMDATTN_INLINE void transpose_four(const T* p, int64_t stride, float* out) {
   constexpr int64_t kPitch = (std::is_same_v<T, bf16> ? 2 : 1) * kPanelWidth;
   if constexpr (kLoadsBlocks) {
-    transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(p + k * stride, stride); },
-                             [&](int64_t k, Floats v) SIMDATTN_LAMBDA { store_keys<T>(v, out + k * kPitch); },
-                             uint32_t());
+    transpose_blocks<uint32_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(p + k * stride, stride); },
+                               [&](int64_t k, Floats v) SIMDATTN_LAMBDA { store_keys<T>(v, out + k * kPitch); });
   } else {
     transpose_square(reinterpret_cast<const char*>(p), stride * int64_t{sizeof(T)}, reinterpret_cast<char*>(out),
                      kPanelWidth * int64_t{sizeof(float)}, uint32_t());
@@ -61,11 +60,11 @@ SIMDATTN_INLINE void transpose_halves(const T* rows, int64_t stride, int64_t dim
       const T* const p = rows + j * stride + d;
       float* const out = panel + d * kPanelWidth + j;
       const auto put = [&](int64_t k, auto v) SIMDATTN_LAMBDA {
-        store(f32_of_first(v), out + k * kPanelWidth);
-        store(f32_of_second(v), out + k * kPanelWidth + kLanes);
+        store(f32_of_half<false>(v), out + k * kPanelWidth);
+        store(f32_of_half<true>(v), out + k * kPanelWidth + kLanes);
       };
-      transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<8>(p + k * stride, stride); }, put,
-                               uint16_t());
+      transpose_blocks<uint16_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<8>(p + k * stride, stride); },
+                                 put);
     }
   }
 }

@@ -67,24 +67,22 @@ __attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const T* ke
     if (fetches) unroll<kBatches * kLanes / 8>([&](auto) SIMDATTN_LAMBDA { below.fetch(); });
     const T* p = keys + i;
     if constexpr (std::is_same_v<T, f16>) {
-      transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<8>(p + k * stride, stride); },
-                               [&](int64_t k, auto v) SIMDATTN_LAMBDA {
-                                 add(k, kLow, f32_of_first(v));
-                                 add(k, kHigh, f32_of_second(v));
-                               },
-                               uint16_t());
+      transpose_blocks<uint16_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<8>(p + k * stride, stride); },
+                                 [&](int64_t k, auto v) SIMDATTN_LAMBDA {
+                                   add(k, kLow, f32_of_half<false>(v));
+                                   add(k, kHigh, f32_of_half<true>(v));
+                                 });
     } else {
       const auto one = [&](const T* from, auto batch) SIMDATTN_LAMBDA {
-        transpose_blocks<Blocks>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(from + k * stride, stride); },
-                                 [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
-                                   if constexpr (std::is_same_v<T, bf16>) {
-                                     add(2 * k, batch, even_of(bits_of(v)));
-                                     add(2 * k + 1, batch, odd_of(bits_of(v)));
-                                   } else {
-                                     add(k, batch, v);
-                                   }
-                                 },
-                                 uint32_t());
+        transpose_blocks<uint32_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(from + k * stride, stride); },
+                                   [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
+                                     if constexpr (std::is_same_v<T, bf16>) {
+                                       add(2 * k, batch, even_of(bits_of(v)));
+                                       add(2 * k + 1, batch, odd_of(bits_of(v)));
+                                     } else {
+                                       add(k, batch, v);
+                                     }
+                                   });
       };
       one(p, kLow);
       if constexpr (kBatches == 2) one(p + kLanes * stride, kHigh);

@@ -68,10 +68,9 @@ __attribute__((noinline)) void put_units(const char* in, int64_t rows, int64_t c
         for (int64_t c = first; c < smaller(first + kLine, whole_columns); c += kSquare) {
           const char* const from = in + r * in_stride + c * kSize;
           char* const to = out + c * out_stride + r * kSize;
-          transpose_blocks<Blocks>(
+          transpose_blocks<Unit>(
               [&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<kSquare>(from + k * in_stride, in_stride); },
-              [&](int64_t k, auto v) SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(to + k * out_stride)); },
-              Unit{});
+              [&](int64_t k, auto v) SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(to + k * out_stride)); });
         }
       }
     }

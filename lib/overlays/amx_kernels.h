@@ -3,8 +3,6 @@
 #ifndef SIMDATTN_LIB_OVERLAYS_AMX_KERNELS_H_
 #define SIMDATTN_LIB_OVERLAYS_AMX_KERNELS_H_
 
-#include <immintrin.h>
-
 #include <cstring>
 
 #include "dispatch/environment.h"
@@ -16,10 +14,10 @@ namespace simdattn {
 namespace {
 
 /// Of a tile.
-constexpr int64_t kTileRows = 16;
+constexpr int64_t kAmxRows = 16;
 constexpr int64_t kTileBytes = 64;
 /// What one step multiplies of the right operand: 32 columns, that is two tiles.
-constexpr int64_t kStepBytes = kTileRows * kPairBytes;
+constexpr int64_t kStepBytes = kAmxRows * kPairBytes;
 
 /// The memory operand of LDTILECFG.
 struct alignas(64) TileConfiguration {
@@ -36,11 +34,9 @@ enum class Numbers { kBf16, kSigned, kUnsigned };
 
 /// s[r][c] = fma(s[r][c], scale, 0) for 32 columns. Not inlined: see FlushSubnormals.
 [[gnu::noinline]] void scale_scores(float* s, int64_t lds, int64_t rows, float scale) {
-  const __m512 factor = _mm512_set1_ps(scale);
+  const Floats factor(scale);
   for (int64_t r = 0; r < rows; ++r, s += lds) {
-    for (int64_t c = 0; c < kPanelWidth; c += 16) {
-      _mm512_storeu_ps(s + c, _mm512_fmadd_ps(_mm512_loadu_ps(s + c), factor, _mm512_setzero_ps()));
-    }
+    for (int64_t c = 0; c < kPanelWidth; c += 16) store(mul_add(load(s + c), factor, Floats(0.0f)), s + c);
   }
 }
 
@@ -58,35 +54,35 @@ struct AmxKernels {
     TileConfiguration c;
     for (int t = 0; t < 8; ++t) {
       c.row_bytes[t] = static_cast<uint16_t>(kTileBytes);
-      c.rows[t] = static_cast<uint8_t>(t < 6 ? rows : kTileRows);
+      c.rows[t] = static_cast<uint8_t>(t < 6 ? rows : kAmxRows);
     }
     Tiles::configure(c);
   }
-  static void begin() { configure(kTileRows); }
+  static void begin() { configure(kAmxRows); }
   static void end() { Tiles::release(); }
 
   /// f(first row, rows) for as many whole tiles of rows as there are, then for what is left in tiles of that size.
   template <class F>
   static void for_whole_tiles(int64_t rows, const F& f) {
-    const int64_t whole = rows / kTileRows * kTileRows;
+    const int64_t whole = rows / kAmxRows * kAmxRows;
     if (whole > 0) f(0, whole);
     if (whole == rows) return;
     configure(rows - whole);
     f(whole, rows - whole);
-    configure(kTileRows);
+    configure(kAmxRows);
   }
   /// f(first row, rows, whether there are two tiles of them) for pairs of tiles of `rows` rows from row `first`.
   template <class F>
   [[gnu::always_inline]] static void for_each_pair(int64_t first, int64_t rows, const F& f) {
     int64_t r = first;
-    for (; r + 2 * kTileRows <= first + rows; r += 2 * kTileRows) f(r, 2 * kTileRows, std::true_type());
+    for (; r + 2 * kAmxRows <= first + rows; r += 2 * kAmxRows) f(r, 2 * kAmxRows, std::true_type());
     if (r < first + rows) f(r, first + rows - r, std::false_type());
   }
 
   /// f(tile, where its first sum is) for the tiles of sums, `stride` bytes between their rows in memory.
   template <bool kTwo, class F>
   [[gnu::always_inline]] static void for_each_sum(int64_t stride, const F& f) {
-    unroll<kTwo ? 4 : 2>([&](auto t) SIMDATTN_LAMBDA { f(t, t / 2 * kTileRows * stride + t % 2 * kTileBytes); });
+    unroll<kTwo ? 4 : 2>([&](auto t) SIMDATTN_LAMBDA { f(t, t / 2 * kAmxRows * stride + t % 2 * kTileBytes); });
   }
   template <bool kTwo>
   [[gnu::always_inline]] static void zero_sums() {
@@ -111,7 +107,7 @@ struct AmxKernels {
   /// Adds `steps` steps to the sums.
   template <Numbers kNumbers, bool kTwo>
   [[gnu::always_inline]] static void multiply(Rows a, const char* b, int64_t steps) {
-    const int64_t second = kTileRows * a.stride;
+    const int64_t second = kAmxRows * a.stride;
     for (; steps > 0; --steps, a.data += a.step, b += kStepBytes) {
       Tiles::template load<4>(a.data, a.stride);
       Tiles::template load<6>(b, kPairBytes);
@@ -132,8 +128,8 @@ struct AmxKernels {
   template <Numbers kNumbers, class Finish>
   static void scores(const ScoreTile& a, int64_t pairs, bool odd, const Finish& finish) {
     alignas(64) char last[kStepBytes];
-    const int64_t whole = (odd ? pairs - 1 : pairs) / kTileRows;
-    const int64_t rest = (pairs - whole * kTileRows) * kPairBytes;
+    const int64_t whole = (odd ? pairs - 1 : pairs) / kAmxRows;
+    const int64_t rest = (pairs - whole * kAmxRows) * kPairBytes;
     const int64_t bytes = pairs * kPairBytes;
     const int64_t ahead = a.fetches() ? steps_of(kAheadBytes, bytes) * a.panel_stride : 0;
     for_whole_tiles(a.rows, [&](int64_t first, int64_t rows) {
@@ -221,22 +217,19 @@ struct AmxKernels {
     scores<Numbers::kSigned>(
         a, numbers / kPairBytes, false, [&](const char* panel, float* s, int64_t first, int64_t rows) {
           const auto* scales = reinterpret_cast<const float*>(panel + numbers);
-          const __m512 low = _mm512_loadu_ps(scales);
-          const __m512 high = _mm512_loadu_ps(scales + 16);
+          const Floats low = load(scales), high = load(scales + 16);
           for (int64_t r = 0; r < rows; ++r, s += a.lds) {
             Int8Query info;
             std::memcpy(&info, static_cast<const char*>(a.q) + (first + r) * a.q_stride + query_numbers, sizeof(info));
-            const __m512 factor = _mm512_set1_ps(info.scale * a.scale);
-            const __m512 t0 = _mm512_cvtepi32_ps(_mm512_loadu_si512(s));
-            const __m512 t1 = _mm512_cvtepi32_ps(_mm512_loadu_si512(s + 16));
-            _mm512_storeu_ps(s, _mm512_mul_ps(t0, _mm512_mul_ps(factor, low)));
-            _mm512_storeu_ps(s + 16, _mm512_mul_ps(t1, _mm512_mul_ps(factor, high)));
+            const Floats factor(info.scale * a.scale);
+            store(to_float(Ints::load_unaligned(s)) * (factor * low), s);
+            store(to_float(Ints::load_unaligned(s + 16)) * (factor * high), s + 16);
           }
         });
   }
 
-  static constexpr int64_t kInt8Keys = 4 * kTileRows;
-  /// Bytes between rows of weights: an odd number of lines.
+  static constexpr int64_t kInt8Keys = 4 * kAmxRows;
+  /// Bytes between rows of weights: those of a block and what whole vectors write past them; an odd number of lines.
   static constexpr int64_t kWeightBytes = kKeyBlock + kTileBytes;
 
   static void int8_values_packed(const ValueTile& a) {
@@ -245,10 +238,10 @@ struct AmxKernels {
     const int64_t steps = steps_of(a.first_key + a.keys, kInt8Keys) - first;
     const char* const of_keys = static_cast<const char*>(a.v) + int8_values_numbers(a.dim);
     const float* const scales = reinterpret_cast<const float*>(of_keys) + a.first_key;
-    alignas(64) uint8_t p[2 * kTileRows * kWeightBytes];
-    alignas(64) int32_t sums[2 * kTileRows * kValueGroup];
-    float scale[2 * kTileRows];
-    int32_t start[2 * kTileRows];  // not used
+    alignas(64) uint8_t p[2 * kAmxRows * kWeightBytes];
+    alignas(64) int32_t sums[2 * kAmxRows * kValueGroup];
+    float scale[2 * kAmxRows];
+    int32_t start[2 * kAmxRows];  // not used
     for_whole_tiles(a.rows, [&](int64_t first_row, int64_t n) {
       for_each_pair(first_row, n, [&](int64_t row, int64_t count, auto two) {
         ValueTile part = a;
@@ -264,13 +257,11 @@ struct AmxKernels {
           multiply<Numbers::kUnsigned, two>(weights, block + first * kStepBytes, steps);
           store_sums<two>(sums, kValueGroup);
           for (int64_t r = 0; r < count; ++r) {
-            const __m512 factor = _mm512_set1_ps(scale[r]);
-            const __m512 alpha = _mm512_set1_ps(a.alpha == nullptr ? 1.0f : a.alpha[row + r]);
+            const Floats factor(scale[r]), alpha(a.alpha == nullptr ? 1.0f : a.alpha[row + r]);
             for (int64_t x = 0; x < kValueGroup; x += 16) {
               float* o = a.o + (row + r) * a.ldo + c + x;
-              const __m512 before = _mm512_mul_ps(alpha, _mm512_loadu_ps(o));
-              const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums + r * kValueGroup + x));
-              _mm512_storeu_ps(o, _mm512_fmadd_ps(sum, factor, before));
+              const Floats sum = to_float(Ints::load_unaligned(sums + r * kValueGroup + x));
+              store(mul_add(sum, factor, alpha * load(o)), o);
             }
           }
         }

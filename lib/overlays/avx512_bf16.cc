@@ -5,10 +5,10 @@ namespace simdattn {
 namespace {
 
 struct Vdpbf16ps {
-  static Floats add(Floats sum, Words a, Words b) {
-    return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+  static SIMDATTN_INLINE Floats add(Floats sum, Bits32 a, Bits32 b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a.data, (__m512bh)b.data);
   }
-  static Floats fma(Floats a, Floats b, Floats c) { return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+  static SIMDATTN_INLINE Floats fma(Floats a, Floats b, Floats c) { return mul_add(a, b, c); }
 };
 using Kernels = PairKernels<Vdpbf16ps, Avx512Bf16>;
 

@@ -24,12 +24,19 @@ constexpr int64_t kUnit = Avx512Bf16::kUnit, kGroupUnits = kGroup / kUnit;
 constexpr int64_t kUnitBytes = kUnit / 2 * kPairBytes, kRowUnitBytes = kUnit * 2;
 constexpr int64_t units_of(int64_t n) { return steps_of(n, kUnit); }
 
+/// Two numbers of bf16 in every lane.
+SIMDATTN_INLINE Bits32 repeated_pair(const char* p) {
+  uint32_t pair;
+  std::memcpy(&pair, p, sizeof(pair));
+  return Bits32(pair);
+}
+
 /// Where the columns of a tile come from: next() has those of chains e, e, o, o of a unit.
 struct Packed {
   static constexpr bool kCutsUnits = false;
   const char* at;
-  SIMDATTN_INLINE void next(Words (&c)[4]) {
-    unroll<4>([&](auto i) SIMDATTN_LAMBDA { c[i] = load<Words>(at + 64 * i); });
+  SIMDATTN_INLINE void next(Registers<4, Bits32>& c) {
+    unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(c) = Bits32::load_unaligned(at + 64 * i); });
     at += kUnitBytes;
   }
 };
@@ -37,11 +44,11 @@ struct Packed {
 struct Panels {
   static constexpr bool kCutsUnits = true;
   const char* at;
-  SIMDATTN_INLINE void next(Words (&c)[4]) {
+  SIMDATTN_INLINE void next(Registers<4, Bits32>& c) {
     unroll<2>([&](auto i) SIMDATTN_LAMBDA {
-      const Halves a = load<Halves>(at + 64 * i), b = load<Halves>(at + 128 + 64 * i);
-      c[i] = (Words)permuted<[](int k) { return k / 2 * 2 + (k % 2 == 0 ? 32 : 0); }>(a, b);
-      c[2 + i] = (Words)permuted<[](int k) { return k / 2 * 2 + 1 + (k % 2 == 0 ? 32 : 0); }>(a, b);
+      const Bits32 a = Bits32::load_unaligned(at + 64 * i), b = Bits32::load_unaligned(at + 128 + 64 * i);
+      reg<i>(c) = cast_bits<uint32_t>(lower_words(b, a));
+      reg<2 + i>(c) = cast_bits<uint32_t>(upper_words(b, a));
     });
     at += kUnitBytes;
   }
@@ -50,11 +57,11 @@ struct Panels {
 struct Rows {
   const char* at;
   int64_t stride;
-  SIMDATTN_INLINE void next(Words (&c)[4]) {
+  SIMDATTN_INLINE void next(Registers<4, Bits32>& c) {
     unroll<2>([&](auto i) SIMDATTN_LAMBDA {
-      const Halves a = load<Halves>(at + (2 + i) * stride), b = load<Halves>(at + i * stride);
-      c[2 * i] = (Words)zip_lower(a, b);
-      c[2 * i + 1] = (Words)zip_upper(a, b);
+      const Bits32 a = Bits32::load_unaligned(at + (2 + i) * stride), b = Bits32::load_unaligned(at + i * stride);
+      reg<2 * i>(c) = zip_lower<uint16_t>(a, b);
+      reg<2 * i + 1>(c) = zip_upper<uint16_t>(a, b);
     });
     at += kUnit * stride;
   }
@@ -76,32 +83,32 @@ struct PairKernels {
   template <int64_t kRows, class Columns>
   [[gnu::noinline]] static void add(Columns columns, const char* x, int64_t stride, int64_t units, Sums s) {
     do {
-      Floats sum[kRows][4];  // e, e, o, o
-      unroll<kRows * 4>([&](auto i) SIMDATTN_LAMBDA { sum[i / 4][i % 4] = Floats{}; });
+      Registers<kRows * 4> sum;  // of each row e, e, o, o
+      unroll<kRows * 4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(sum) = Floats(0.0f); });
       int64_t left = std::min(units, kGroupUnits);
       do {
-        Words c[4];
+        Registers<4, Bits32> c;
         columns.next(c);
         const char* const third = x + 3 * stride;
         unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
           const char* const unit = (r < 3 ? x : third) + r % 3 * stride;
-          const Words e = broadcast(unit), o = broadcast(unit + kRowUnitBytes / 2);
-          sum[r][0] = Dot::add(sum[r][0], e, c[0]);
-          sum[r][1] = Dot::add(sum[r][1], e, c[1]);
-          sum[r][2] = Dot::add(sum[r][2], o, c[2]);
-          sum[r][3] = Dot::add(sum[r][3], o, c[3]);
+          const Bits32 chain[] = {repeated_pair(unit), repeated_pair(unit + kRowUnitBytes / 2)};
+          unroll<4>([&](auto i) SIMDATTN_LAMBDA {
+            reg<4 * r + i>(sum) = Dot::add(reg<4 * r + i>(sum), chain[i / 2], reg<i>(c));
+          });
         });
         x += kRowUnitBytes;
       } while (--left > 0);
       units -= kGroupUnits;
       const bool scales = units <= 0 && s.scale != nullptr;
-      const Floats scale = scales ? Floats{} + *s.scale : Floats{};
+      const Floats scale(scales ? *s.scale : 0.0f);
       float* const third = s.at + 3 * s.ld;
       unroll<kRows * 2>([&](auto i) SIMDATTN_LAMBDA {
         float* const at = (i < 6 ? s.at : third) + i / 2 % 3 * s.ld + i % 2 * 16;
-        Floats total = sum[i / 2][i % 2] + sum[i / 2][2 + i % 2];
-        if (!s.fresh) total = load<Floats>(at) + total;
-        if (scales) total = Dot::fma(total, scale, Floats{});
+        constexpr int64_t kEven = i / 2 * 4 + i % 2;
+        Floats total = reg<kEven>(sum) + reg<kEven + 2>(sum);
+        if (!s.fresh) total = load(at) + total;
+        if (scales) total = Dot::fma(total, scale, Floats(0.0f));
         store(total, at);
       });
       s.fresh = false;
@@ -127,12 +134,7 @@ struct PairKernels {
       const char* const panel = static_cast<const char*>(a.panels) + p * a.panel_stride;
       const char* const rest = panel + whole / kUnit * kUnitBytes;
       if (whole < a.dim) {
-        Bf16Packing<K, bf16>::panel({.from = rest,
-                                     .token_stride = 0,
-                                     .keys = kPanelWidth,
-                                     .dim = a.dim - whole,
-                                     .panel = last,
-                                     .stream = false});
+        Bf16Packing<K, bf16>::panel({rest, 0, nullptr, kPanelWidth, a.dim - whole, last, false});
       }
       for (RowTiles t(a.rows, kPairRows); t.first < a.rows; t.next()) {
         if (a.fetches())
@@ -160,16 +162,13 @@ struct PairKernels {
     void arrange(const ValueTile& a, int64_t first_row, int64_t rows) {
       const int64_t end = a.first_key + a.keys;
       for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t key = a.first_key / kGroup * kGroup; key < end; key += kGroup) {
-          const int64_t from = std::max(key, a.first_key), to = std::min(key + kGroup, end);
-          const float* w = a.w + (first_row + r) * a.ldw + (from - a.first_key);
-          float copy[kGroup];
-          if (to - from < kGroup) {
-            std::memset(copy, 0, sizeof(copy));
-            std::copy_n(w, to - from, copy + (from - key));
-            w = copy;
-          }
-          store(arranged_upper<kUnit>(load<Words>(w), load<Words>(w + 16)), data + r * kStride + 2 * key);
+        const float* const w = a.w + (first_row + r) * a.ldw - a.first_key;
+        for (int64_t group = a.first_key / kGroup * kGroup; group < end; group += kGroup) {
+          const auto sixteen = [&](int64_t key) SIMDATTN_LAMBDA {
+            const auto lane = [&](int64_t of) { return smaller(larger(of - key, 0), kLanes); };
+            return load(w + key, lanes(lane(a.first_key), lane(end)));
+          };
+          arranged_upper<kUnit>(sixteen(group), sixteen(group + 16)).store_unaligned(data + r * kStride + 2 * group);
         }
       }
     }

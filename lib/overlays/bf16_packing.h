@@ -1,9 +1,6 @@
-// Queries, keys and values in the formats of bf16_pairs.h, and what the kernels have in common, in vectors of the compiler: tests run the
-// same text on a CPU with AVX2.
+// Queries, keys and values in the formats of bf16_pairs.h, and what the kernels have in common.
 #ifndef SIMDATTN_LIB_OVERLAYS_BF16_PACKING_H_
 #define SIMDATTN_LIB_OVERLAYS_BF16_PACKING_H_
-
-#include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,14 +10,12 @@
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
 #include "lib/overlays/bf16_pairs.h"
-#include "lib/simd/registers.h"
+#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
 
-using Floats [[gnu::vector_size(64)]] = float;
-using Words [[gnu::vector_size(64)]] = uint32_t;
-using Halves [[gnu::vector_size(64)]] = uint16_t;
+static_assert(kLanes == 16);
 
 /// Numbers of a group: 16 steps of each chain.
 constexpr int64_t kGroup = 32;
@@ -37,70 +32,20 @@ constexpr I number_at(I i) {
   return kUnit == 2 ? i : i / 4 * 4 + (i % 2 == 0 ? 2 : 0) + i / 2 % 2;
 }
 
-template <class V>
-SIMDATTN_INLINE V load(const void* p) {
-  V v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-template <class V>
-SIMDATTN_INLINE void store(V v, void* p) {
-  std::memcpy(p, &v, sizeof(v));
-}
-SIMDATTN_INLINE Words broadcast(const void* p) {
-  uint32_t x;
-  std::memcpy(&x, p, sizeof(x));
-  return Words{} + x;
-}
-
-/// Element i is number kFrom(i) of those of a and b.
-template <auto kFrom, class V, int... kIndices>
-SIMDATTN_INLINE V permuted(V a, V b, std::integer_sequence<int, kIndices...>) {
-  return __builtin_shufflevector(a, b, kFrom(kIndices)...);
-}
-template <auto kFrom, class V>
-SIMDATTN_INLINE V permuted(V a, V b) {
-  return permuted<kFrom>(a, b, std::make_integer_sequence<int, sizeof(V) / sizeof(a[0])>());
-}
-/// a0 b0 a1 b1 ..: the first half of it, and the second.
-template <class V>
-SIMDATTN_INLINE V zip_lower(V a, V b) {
-  return permuted<[](int i) { return i / 2 + i % 2 * int{sizeof(V) / sizeof(V{}[0])}; }>(a, b);
-}
-template <class V>
-SIMDATTN_INLINE V zip_upper(V a, V b) {
-  return permuted<[](int i) { return i / 2 + (i % 2 * 2 + 1) * int{sizeof(V) / sizeof(V{}[0]) / 2}; }>(a, b);
-}
+/// 32 numbers of 16 bits as units.
 template <int64_t kUnit>
-SIMDATTN_INLINE Halves arranged(Halves v) {
-  return permuted<[](int i) { return number_at<kUnit>(i); }>(v, v);
+SIMDATTN_INLINE Bits32 arranged(Bits32 v) {
+  return lanes_from<uint16_t>(v, v, [](size_t i) { return number_at<kUnit>(i); });
 }
 /// The upper halves of lanes of low and high, arranged.
 template <int64_t kUnit>
-SIMDATTN_INLINE Halves arranged_upper(Words low, Words high) {
-  return permuted<[](int i) { return 2 * number_at<kUnit>(i) + 1; }>((Halves)low, (Halves)high);
-}
-SIMDATTN_INLINE Words pairs(Words upper, Words lower) { return (upper & 0xFFFF0000u) | lower >> 16; }
-
-/// f32 rounded to bf16, in the upper halves of their lanes. Integers: no control register has a say.
-SIMDATTN_INLINE Words rounded(Floats x) {
-  const Words bits = (Words)x;
-  const Words nan = (Words)(x != x);
-  return ((bits + 0x7FFFu + (bits >> 16 & 1u)) & ~nan) | (nan & kCanonicalNaN);
-}
-/// 16 numbers in the upper halves of lanes, rounded.
-SIMDATTN_INLINE Words wide(const float* p) { return rounded(load<Floats>(p)); }
-SIMDATTN_INLINE Words wide(const f16* p) {
-  const __m256 low = _mm256_cvtph_ps(load<__m128i>(p)), high = _mm256_cvtph_ps(load<__m128i>(p + 8));
-  Floats x;
-  std::memcpy(&x, &low, sizeof(low));
-  std::memcpy(reinterpret_cast<char*>(&x) + sizeof(low), &high, sizeof(high));
-  return rounded(x);
+SIMDATTN_INLINE Bits32 arranged_upper(Floats low, Floats high) {
+  return lanes_from<uint16_t>(bits_of(low), bits_of(high), [](size_t i) { return 2 * number_at<kUnit>(i) + 1; });
 }
 
 /// 32 numbers of a row as bf16, arranged, those from n on zeros.
 template <int64_t kUnit, class T>
-SIMDATTN_INLINE Halves numbers(const T* row, int64_t n) {
+SIMDATTN_INLINE Bits32 numbers(const T* row, int64_t n) {
   T copy[kGroup];
   if (n < kGroup) {
     std::memset(copy, 0, sizeof(copy));
@@ -108,16 +53,16 @@ SIMDATTN_INLINE Halves numbers(const T* row, int64_t n) {
     row = copy;
   }
   if constexpr (std::is_same_v<T, bf16>) {
-    return arranged<kUnit>(load<Halves>(row));
+    return arranged<kUnit>(load_pairs(row));
   } else {
-    return arranged_upper<kUnit>(wide(row), wide(row + 16));
+    return arranged_upper<kUnit>(rounded_to_bf16(load(row)), rounded_to_bf16(load(row + 16)));
   }
 }
 
 /// v[i] becomes lane i of all.
-SIMDATTN_INLINE void transpose(Words (&v)[16]) {
+SIMDATTN_INLINE void transpose(Bits32 (&v)[16]) {
   unroll<4>([&](auto) SIMDATTN_LAMBDA {
-    Words t[16];
+    Bits32 t[16];
     unroll<8>([&](auto i) SIMDATTN_LAMBDA {
       t[2 * i] = zip_lower(v[i], v[i + 8]);
       t[2 * i + 1] = zip_upper(v[i], v[i + 8]);
@@ -146,15 +91,16 @@ void interleave(const char* rows, int64_t stride, int64_t first, int64_t n, int6
   for_each_pair_of_keys<kUnit>(first, first + n, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
     const auto row = [&](int64_t place, bool here) SIMDATTN_LAMBDA {
       const char* const at = rows + (number_at<kUnit>(place) - first) * stride;
-      return here ? numbers<2>(reinterpret_cast<const T*>(at), columns) : Halves{};
+      return here ? numbers<2>(reinterpret_cast<const T*>(at), columns) : Bits32(0u);
     };
-    const Halves a = row(2 * p, lower), b = row(2 * p + 1, upper);
-    Words pair[2] = {(Words)zip_lower(a, b), (Words)zip_upper(a, b)};
-    const uint32_t mask = pair_mask(lower, upper);
-    for (int64_t half = 0; half < 2; ++half) {
-      char* const out = block + p * kPairBytes + 64 * half;
-      store(mask == ~0u ? pair[half] : (pair[half] & mask) | (load<Words>(out) & ~mask), out);
-    }
+    const Bits32 a = row(2 * p, lower), b = row(2 * p + 1, upper);
+    const auto put = [&](Bits32 pairs, char* out) SIMDATTN_LAMBDA {
+      const Bits32 mask(pair_mask(lower, upper));
+      if (!lower || !upper) pairs = (pairs & mask) | (Bits32::load_unaligned(out) & ~mask);
+      pairs.store_unaligned(out);
+    };
+    put(zip_lower<uint16_t>(a, b), block + p * kPairBytes);
+    put(zip_upper<uint16_t>(a, b), block + p * kPairBytes + 64);
   });
 }
 
@@ -172,9 +118,9 @@ inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
 [[gnu::noinline]] void scale_sums(const ValueTile& a, int64_t columns) {
   for (int64_t r = 0; r < a.rows && a.alpha != nullptr; ++r) {
     float* const o = a.o + r * a.ldo;
-    int64_t c = 0;
-    for (; c + 16 <= columns; c += 16) store(load<Floats>(o + c) * a.alpha[r], o + c);
-    for (; c < columns; ++c) o[c] *= a.alpha[r];
+    const Floats alpha(a.alpha[r]);
+    for_each_batch(columns,
+                   [&](int64_t c, auto part) SIMDATTN_LAMBDA { store(load(o + c, part) * alpha, o + c, part); });
   }
 }
 
@@ -195,7 +141,7 @@ SIMDATTN_INLINE void for_each_run(const ValueTile& a, const char* block, const F
       std::memset(cut, 0, sizeof(cut));
       for_each_pair_of_keys<kUnit>(from - key, to - key, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
         for (int64_t at = p * kPairBytes; at < (p + 1) * kPairBytes; at += 64) {
-          store(load<Words>(columns + at) & pair_mask(lower, upper), cut + at);
+          (Bits32::load_unaligned(columns + at) & Bits32(pair_mask(lower, upper))).store_unaligned(cut + at);
         }
       });
       columns = cut;
@@ -250,7 +196,7 @@ SIMDATTN_INLINE void for_each_row_group(const ValueTile& a, const F& f) {
 template <class K, class T>
 void Bf16Packing<K, T>::query(const void* row, void* query, int64_t dim) {
   for (int64_t d = 0; d < dim; d += kGroup) {
-    store(numbers<K::kUnit>(static_cast<const T*>(row) + d, dim - d), static_cast<char*>(query) + 2 * d);
+    numbers<K::kUnit>(static_cast<const T*>(row) + d, dim - d).store_unaligned(static_cast<char*>(query) + 2 * d);
   }
 }
 
@@ -261,14 +207,14 @@ void Bf16Packing<K, T>::keys(const PackKeys& a) {
     char* const panel = static_cast<char*>(a.panel) + d / 2 * kPairBytes;
     const int64_t lanes = pairs_of<K::kUnit>(std::min(kGroup, a.dim - d));
     for (int64_t first = 0; first < kPanelWidth; first += 16) {
-      Words v[16];
+      Bits32 v[16];
       for (int64_t j = 0; j < 16; ++j) {
         const char* row = static_cast<const char*>(a.from) + (first + j) * a.token_stride + d * kSize;
         if (a.stream) __builtin_prefetch(row + kPanelWidth * a.token_stride, 0, 2);
-        v[j] = first + j < a.keys ? (Words)numbers<K::kUnit>(reinterpret_cast<const T*>(row), a.dim - d) : Words{};
+        v[j] = first + j < a.keys ? numbers<K::kUnit>(reinterpret_cast<const T*>(row), a.dim - d) : Bits32(0u);
       }
       transpose(v);
-      for (int64_t i = 0; i < lanes; ++i) store(v[i], panel + i * kPairBytes + first * 4);
+      for (int64_t i = 0; i < lanes; ++i) v[i].store_unaligned(panel + i * kPairBytes + first * 4);
     }
   }
 }
@@ -279,15 +225,16 @@ void Bf16Packing<K, T>::panel(const PackKeys& a) {
     for (int64_t first = 0; first < kPanelWidth; first += 16) {
       const auto number = [&](int64_t place) {
         const int64_t d = number_at<K::kUnit>(place);
-        if (d >= a.dim) return Words{};
+        if (d >= a.dim) return Bits32(0u);
         if constexpr (std::is_same_v<T, bf16>) {
-          const Words two = load<Words>(static_cast<const bf16*>(a.from) + d / 2 * 2 * kPanelWidth + 2 * first);
+          const Bits32 two = load_pairs(static_cast<const bf16*>(a.from) + d / 2 * 2 * kPanelWidth + 2 * first);
           return d % 2 == 0 ? two << 16 : two;
         } else {
-          return wide(static_cast<const T*>(a.from) + d * kPanelWidth + first);
+          return bits_of(rounded_to_bf16(load(static_cast<const T*>(a.from) + d * kPanelWidth + first)));
         }
       };
-      store(pairs(number(2 * p + 1), number(2 * p)), static_cast<char*>(a.panel) + p * kPairBytes + 4 * first);
+      upper_words(number(2 * p), number(2 * p + 1))
+          .store_unaligned(static_cast<char*>(a.panel) + p * kPairBytes + 4 * first);
     }
   }
 }

@@ -50,18 +50,12 @@ struct Batch {
   SIMDATTN_INLINE Modular modular() const { return __builtin_bit_cast(Modular, data); }
   SIMDATTN_INLINE T operator[](size_t i) const { return numbers()[i]; }
 
-  static SIMDATTN_INLINE Batch load_unaligned(const T* p) {
+  static SIMDATTN_INLINE Batch load_unaligned(const void* p) {
     Batch v;
     __builtin_memcpy(&v.data, p, sizeof(v));
     return v;
   }
-  static SIMDATTN_INLINE Batch load_aligned(const T* p) {
-    return load_unaligned(static_cast<const T*>(__builtin_assume_aligned(p, sizeof(register_type))));
-  }
-  SIMDATTN_INLINE void store_unaligned(T* p) const { __builtin_memcpy(p, &data, sizeof(data)); }
-  SIMDATTN_INLINE void store_aligned(T* p) const {
-    store_unaligned(static_cast<T*>(__builtin_assume_aligned(p, sizeof(register_type))));
-  }
+  SIMDATTN_INLINE void store_unaligned(void* p) const { __builtin_memcpy(p, &data, sizeof(data)); }
 
   SIMDATTN_INLINE Batch operator-() const { return of(-modular()); }
   SIMDATTN_INLINE Batch operator~() const { return of(~numbers()); }

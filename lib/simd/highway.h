@@ -75,43 +75,19 @@ SIMDATTN_INLINE Mask operator|(Mask a, Mask b) { return Mask(hn::Or(lib(a), lib(
 SIMDATTN_INLINE Mask operator~(Mask a) { return Mask(hn::Not(lib(a))); }
 SIMDATTN_INLINE Mask operator==(Floats a, Floats b) { return Mask(hn::Eq(lib(a), lib(b))); }
 SIMDATTN_INLINE Mask operator<(Floats a, Floats b) { return Mask(hn::Lt(lib(a), lib(b))); }
-SIMDATTN_INLINE Mask operator>(Floats a, Floats b) { return Mask(hn::Gt(lib(a), lib(b))); }
 template <class M>
 SIMDATTN_INLINE Mask mask_of_ints(M m) {
   return Mask(hn::RebindMask(Tag<float>(), m));
 }
 SIMDATTN_INLINE Mask greater(Ints a, Ints b) { return mask_of_ints(hn::Gt(lib(a), lib(b))); }
-SIMDATTN_INLINE Mask at_least(Ints a, Ints b) { return mask_of_ints(hn::Ge(lib(a), lib(b))); }
 SIMDATTN_INLINE Mask equal(Bits32 a, Bits32 b) { return mask_of_ints(hn::Eq(lib(a), lib(b))); }
 SIMDATTN_INLINE Floats select(Mask m, Floats yes, Floats no) { return raw(hn::IfThenElse(lib(m), lib(yes), lib(no))); }
-SIMDATTN_INLINE Bits32 select(Mask m, Bits32 yes, Bits32 no) {
-  return raw(hn::IfThenElse(hn::RebindMask(Tag<uint32_t>(), lib(m)), lib(yes), lib(no)));
-}
 SIMDATTN_INLINE bool any(Mask m) { return !hn::AllFalse(Tag<float>(), lib(m)); }
-SIMDATTN_INLINE bool all(Mask m) { return hn::AllTrue(Tag<float>(), lib(m)); }
-/// True if a lane is `least` or more.
-template <class T>
-SIMDATTN_INLINE bool any_at_least(Batch<T> v, T least) {
-  return !hn::AllFalse(Tag<T>(), hn::Ge(lib(v), lib(Batch<T>(least))));
-}
 
+/// Neither is NaN.
+SIMDATTN_INLINE Floats max(Floats a, Floats b) { return raw(hn::Max(lib(a), lib(b))); }
 /// Rounded once.
 SIMDATTN_INLINE Floats mul_add(Floats a, Floats b, Floats c) { return raw(hn::MulAdd(lib(a), lib(b), lib(c))); }
-/// x > m ? x : m: a NaN in x is ignored, m must not be NaN.
-SIMDATTN_INLINE Floats max_number(Floats x, Floats m) {
-#if HWY_ARCH_X86
-  return raw(hn::Max(lib(x), lib(m)));  // MAXPS returns its second operand if either is NaN
-#else
-  return select(x > m, x, m);
-#endif
-}
-SIMDATTN_INLINE Floats abs(Floats v) { return raw(hn::Abs(lib(v))); }
-SIMDATTN_INLINE Ints abs(Ints v) { return raw(hn::Abs(lib(v))); }
-template <class T>
-SIMDATTN_INLINE Batch<T> max(Batch<T> a, Batch<T> b) {
-  return raw(hn::Max(lib(a), lib(b)));
-}
-SIMDATTN_INLINE Ints min(Ints a, Ints b) { return raw(hn::Min(lib(a), lib(b))); }
 
 }  // namespace
 }  // namespace simdattn

@@ -100,8 +100,31 @@ SIMDATTN_INLINE Batch<To> cast_bits(Batch<From> v) {
 SIMDATTN_INLINE Bits32 bits_of(Floats v) { return cast_bits<uint32_t>(v); }
 SIMDATTN_INLINE Floats float_of(Bits32 v) { return cast_bits<float>(v); }
 SIMDATTN_INLINE Ints ints_of(Floats v) { return cast_bits<int32_t>(bits_of(v)); }
+SIMDATTN_INLINE Bits32 select(Mask m, Bits32 yes, Bits32 no) { return bits_of(select(m, float_of(yes), float_of(no))); }
 /// True where either is NaN.
 SIMDATTN_INLINE Mask operator!=(Floats a, Floats b) { return ~(a == b); }
+SIMDATTN_INLINE Mask operator>(Floats a, Floats b) { return b < a; }
+SIMDATTN_INLINE Mask at_least(Ints a, Ints b) { return ~greater(b, a); }
+SIMDATTN_INLINE bool all(Mask m) { return !any(~m); }
+/// True if a lane is `least` or more.
+template <class T>
+SIMDATTN_INLINE bool any_at_least(Batch<T> v, T least) {
+  return any(~equal(Bits32::of(v.numbers() >= Batch<T>(least).numbers()), Bits32(0u)));
+}
+/// One instruction: gcc knows it if it sees each vector once.
+template <class V>
+SIMDATTN_INLINE V larger_numbers(V a, V b) {
+  return a > b ? a : b;
+}
+template <class T>
+SIMDATTN_INLINE Batch<T> max(Batch<T> a, Batch<T> b) {
+  return Batch<T>::of(larger_numbers(a.numbers(), b.numbers()));
+}
+SIMDATTN_INLINE Ints min(Ints a, Ints b) { return ~max(~a, ~b); }
+/// x > m ? x : m: a NaN in x is ignored, m must not be NaN. MAXPS returns its second operand if either is NaN.
+SIMDATTN_INLINE Floats max_number(Floats x, Floats m) { return kX86 ? max(x, m) : select(x > m, x, m); }
+SIMDATTN_INLINE Floats abs(Floats v) { return float_of(bits_of(v) & Bits32(0x7FFFFFFFu)); }
+SIMDATTN_INLINE Ints abs(Ints v) { return max(v, -v); }
 /// x * y - z with one rounding.
 SIMDATTN_INLINE Floats mul_sub(Floats x, Floats y, Floats z) { return mul_add(x, y, -z); }
 /// Correctly rounded.
@@ -112,19 +135,11 @@ SIMDATTN_INLINE Floats canonical_nan(Floats v) { return select(v == v, v, float_
 /// 0, 1, 2, ...
 SIMDATTN_INLINE Ints lane_numbers() {
   alignas(64) static constexpr int32_t kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return Ints::load_aligned(kNumbers);
+  return Ints::load_unaligned(kNumbers);
 }
 
 /// All lanes of a vector take part in a load or store; Lanes (native/): some of them.
 struct All {};
-
-/// to[i] = from[i] for `begin` <= i < `end` within kCount: unrolled, for instruction sets without masked access.
-template <int64_t kCount, class T>
-SIMDATTN_INLINE void copy_lanes(const T* from, T* to, int64_t begin, int64_t end) {
-  unroll<kCount>([&](auto i) SIMDATTN_LAMBDA {
-    if (begin <= i && i < end) to[i] = from[i];
-  });
-}
 
 /// How fold_lanes() joins lanes.
 struct Sum {

@@ -64,7 +64,23 @@ constexpr bool kNativeF16 = true;
 SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return f16_of_number(canonical_nan(v)); }
 #endif
 
-/// Rounded to nearest even to a number of bf16; NaN becomes the canonical one.
+/// Of the f16 in the first, or second, half of a register.
+template <bool kSecond, class V>
+SIMDATTN_INLINE Floats f32_of_half(V v) {
+  if constexpr (sizeof(Halves) == sizeof(Floats)) {
+    const Floats none(0.0f);
+    return f32_from_f16(bits_of(kSecond ? zip_upper<uint16_t>(v, none) : zip_lower<uint16_t>(v, none)));
+  } else {
+    return [&]<int... kLane>(std::integer_sequence<int, kLane...>) SIMDATTN_LAMBDA {
+      constexpr int kFirst = kSecond ? kLanes / 2 : 0;
+      const auto half = __builtin_shufflevector(v.numbers(), v.numbers(), kFirst + kLane...);
+      return f32_from_f16(__builtin_bit_cast(Halves, half));
+    }(std::make_integer_sequence<int, kLanes / 2>());
+  }
+}
+
+/// Rounded to nearest even to a number of bf16; NaN becomes the canonical one. By integers: the CPUs' own instructions flush subnormal
+/// numbers.
 SIMDATTN_INLINE Floats rounded_to_bf16(Floats v) {
   const Bits32 b = bits_of(v);
   const Bits32 rounded = (b + ((b >> 16) & Bits32(1u)) + Bits32(0x7FFFu)) & Bits32(0xFFFF0000u);
@@ -79,13 +95,7 @@ SIMDATTN_INLINE uint16_t* raw(f16* p) { return reinterpret_cast<uint16_t*>(p); }
 #if !SIMDATTN_AVX2
 SIMDATTN_INLINE Floats f32_from_bf16(Halves v) { return float_of(widen_bits(v) << 16); }
 #endif
-#if !SIMDATTN_AVX512
-/// By integers: the CPUs' own instructions flush subnormal numbers. NaN becomes the canonical one.
-SIMDATTN_INLINE Halves bf16_from_f32(Floats v) {
-  const Bits32 b = bits_of(canonical_nan(v));
-  return narrow_bits((b + Bits32(0x7FFFu) + ((b >> 16) & Bits32(1u))) >> 16);
-}
-#endif
+SIMDATTN_INLINE Halves bf16_from_f32(Floats v) { return narrow_bits(bits_of(rounded_to_bf16(v)) >> 16); }
 
 /// Widened; lanes that take no part are 0.
 template <class Part = All>
@@ -122,7 +132,7 @@ SIMDATTN_INLINE Mask one_bits(uint32_t word) {
   alignas(64) static constexpr uint32_t kBits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
                                                      1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
                                                      1u << 12, 1u << 13, 1u << 14, 1u << 15};
-  const Bits32 own = Bits32::load_aligned(kBits);
+  const Bits32 own = Bits32::load_unaligned(kBits);
   return equal(Bits32(word) & own, own);
 }
 #endif

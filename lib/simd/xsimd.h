@@ -39,37 +39,12 @@ using Mask = xsimd::batch_bool<float, Arch>;
 
 SIMDATTN_INLINE Mask operator==(Floats a, Floats b) { return lib(a) == lib(b); }
 SIMDATTN_INLINE Mask operator<(Floats a, Floats b) { return lib(a) < lib(b); }
-SIMDATTN_INLINE Mask operator>(Floats a, Floats b) { return lib(a) > lib(b); }
 SIMDATTN_INLINE Mask greater(Ints a, Ints b) { return xsimd::batch_bool_cast<float>(lib(a) > lib(b)); }
-SIMDATTN_INLINE Mask at_least(Ints a, Ints b) { return xsimd::batch_bool_cast<float>(lib(a) >= lib(b)); }
 SIMDATTN_INLINE Mask equal(Bits32 a, Bits32 b) { return xsimd::batch_bool_cast<float>(lib(a) == lib(b)); }
 SIMDATTN_INLINE Floats select(Mask m, Floats yes, Floats no) { return xsimd::select(m, lib(yes), lib(no)).data; }
-SIMDATTN_INLINE Bits32 select(Mask m, Bits32 yes, Bits32 no) {
-  return xsimd::select(xsimd::batch_bool_cast<uint32_t>(m), lib(yes), lib(no)).data;
-}
+/// Neither is NaN.
+SIMDATTN_INLINE Floats max(Floats a, Floats b) { return xsimd::max(lib(a), lib(b)).data; }
 SIMDATTN_INLINE bool any(Mask m) { return xsimd::any(m); }
-SIMDATTN_INLINE bool all(Mask m) { return xsimd::all(m); }
-/// True if a lane is `least` or more.
-template <class T>
-SIMDATTN_INLINE bool any_at_least(Batch<T> v, T least) {
-  return xsimd::any(lib(v) >= lib(Batch<T>(least)));
-}
-
-/// x > m ? x : m: a NaN in x is ignored, m must not be NaN.
-SIMDATTN_INLINE Floats max_number(Floats x, Floats m) {
-#if XSIMD_WITH_SSE2
-  return xsimd::max(lib(x), lib(m)).data;  // MAXPS returns its second operand if either is NaN
-#else
-  return select(x > m, x, m);
-#endif
-}
-SIMDATTN_INLINE Floats abs(Floats v) { return xsimd::abs(lib(v)).data; }
-SIMDATTN_INLINE Ints abs(Ints v) { return xsimd::abs(lib(v)).data; }
-template <class T>
-SIMDATTN_INLINE Batch<T> max(Batch<T> a, Batch<T> b) {
-  return xsimd::max(lib(a), lib(b)).data;
-}
-SIMDATTN_INLINE Ints min(Ints a, Ints b) { return xsimd::min(lib(a), lib(b)).data; }
 
 }  // namespace
 }  // namespace simdattn

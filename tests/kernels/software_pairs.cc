@@ -18,19 +18,17 @@ struct Software {
       sum[i] = scalar::flushed_fma(number(a[i] << 16), number(b[i] << 16), sum[i]);
     }
   }
-  static Floats add(const Floats& sum, const Words& a, const Words& b) {
-    alignas(64) uint32_t x[16], y[16];
-    alignas(64) float s[16];
-    store(a, x);
-    store(b, y);
+  static Floats add(const Floats& sum, const Bits32& a, const Bits32& b) {
+    uint32_t x[16], y[16];
+    float s[16];
+    a.store_unaligned(x);
+    b.store_unaligned(y);
     store(sum, s);
     lanes(x, y, s);
-    return load<Floats>(s);
+    return load(s);
   }
   static Floats fma(const Floats& a, const Floats& b, const Floats& c) {
-    Floats r;
-    for (int i = 0; i < 16; ++i) r[i] = scalar::flushed_fma(a[i], b[i], c[i]);
-    return r;
+    return each<Floats>([&](size_t i) { return scalar::flushed_fma(a[i], b[i], c[i]); });
   }
 };
 struct Slots;

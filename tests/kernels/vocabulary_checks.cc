@@ -226,7 +226,7 @@ void check_halves(const Checks& c, const float* x) {
     const float want[] = {1.0f, -2.0f, 0x1p-24f, 65504.0f};
     for (int64_t i = 0; i < 4; ++i) c.expect(four[i] == want[i], "widen_four", i);
   }
-  c.bits("repeated_half", widen_bits(repeated_half(uint16_t{0xABCD})), [](int64_t) { return 0xABCDu; });
+  c.floats("repeated_half", f32_from_f16(repeated_half(uint16_t{0xABCD})), [](int64_t) { return to_f32(f16{0xABCD}); });
   for (int64_t n = 0; n <= kLanes; ++n) {
     c.bits("load_bytes in part", load_bytes(bytes, first_lanes(n)),
            [&](int64_t i) { return i < n ? uint32_t{bytes[i]} : 0u; });
@@ -259,11 +259,11 @@ void check_order(const Checks& c, const float* x, const float* y) {
   // Block b is 4 lanes of row 4 b; squares are transposed within blocks.
   float rows[kMost * 4];
   for (int64_t i = 0; i < kLanes * 4; ++i) rows[i] = static_cast<float>(i);
-  transpose_blocks<Blocks>([&](int64_t k) { return load_blocks(rows + k * 4, 4); },
-                           [&](int64_t k, Floats v) {
-                             c.floats("transpose_blocks", v, [&](int64_t i) { return static_cast<float>(4 * i + k); });
-                           },
-                           uint32_t());
+  transpose_blocks<uint32_t>([&](int64_t k) { return load_blocks(rows + k * 4, 4); },
+                             [&](int64_t k, Floats v) {
+                               c.floats("transpose_blocks", v,
+                                        [&](int64_t i) { return static_cast<float>(4 * i + k); });
+                             });
 #endif
 }
 
@@ -287,8 +287,8 @@ void check_stored_bytes(const Checks& c) {
         c.expect(loaded[i] == row[from + (i % 2) * 4 * kLanes], operation, i);
       }
     };
-    zipped("zip_lo_bytes", zip_lo_bytes(a, b), 0);
-    zipped("zip_hi_bytes", zip_hi_bytes(a, b), 8);
+    zipped("zip_lo", zip_lo<uint8_t>(a, b), 0);
+    zipped("zip_hi", zip_hi<uint8_t>(a, b), 8);
     // Vector i has columns 4 i .. 4 i + 3 of each 16.
     float columns[4][kMost];
     for (int64_t i = 0; i < 4 * kLanes; ++i) columns[i / 4 % 4][i / 16 * 4 + i % 4] = static_cast<float>(i);

@@ -22,22 +22,12 @@ template <class V>
 Floats lane_of(Floats table, V index);
 template <class P>
 void widen_four(uint64_t f16_bits, P p);
-template <int i>
-Bits32 upper_byte(Bits32 v);
 template <int k>
 Bits16 upper_bytes(Bits32 v);
 template <class P>
 Bits16 load_scaled_bytes(P p, int n);
-template <class V>
-V max_bytes(V a, V b);
-template <class V>
-Floats f32_of_first(V v);
-template <class V>
-Floats f32_of_second(V v);
 template <class P>
 Floats load_cells(P p, int64_t n);
-template <class V>
-void order_columns(V& s0, V& s1, V& s2, V& s3);
 
 }  // namespace
 }  // namespace simdattn

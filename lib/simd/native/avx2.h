@@ -27,12 +27,6 @@ SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
   return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(reinterpret_cast<const float*>(p))),
                               _mm_loadu_ps(reinterpret_cast<const float*>(p + kRows * stride)), 1);
 }
-SIMDATTN_INLINE Floats f32_of_first(Floats v) {
-  return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_castps_si256(v)));
-}
-SIMDATTN_INLINE Floats f32_of_second(Floats v) {
-  return _mm256_cvtph_ps(_mm256_extracti128_si256(_mm256_castps_si256(v), 1));
-}
 SIMDATTN_INLINE Floats ordered_blocks(__m256 v) {  // blocks (a b) of pairs become (a's, b's)
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
 }
@@ -90,17 +84,12 @@ SIMDATTN_INLINE Floats f32_from_f16(__m128i v) { return _mm256_cvtph_ps(v); }
 SIMDATTN_INLINE __m128i f16_of_number(Floats v) {
   return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-SIMDATTN_INLINE __m128i load_halves(const uint16_t* p, All) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-}
-SIMDATTN_INLINE void store_halves(__m128i v, uint16_t* p, All) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
-SIMDATTN_INLINE __m128i repeated_half(uint16_t x) { return _mm_set1_epi16(static_cast<int16_t>(x)); }
 /// Byte i of each lane as its upper one, zeros below. A shift would take one of the two ports of multiply-adds.
 template <int i>
 SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
@@ -117,14 +106,13 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, order), 0xD8);
   return k == 0 ? _mm256_slli_epi16(words, 8) : words;
 }
-SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) { return _mm256_max_epu8(a, b); }
 /// 2 kLanes bytes with signs, times 2^n. A shift by one count for all lanes would take a shuffle besides.
 SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
   return _mm256_mullo_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
                             _mm256_set1_epi16(static_cast<int16_t>(1 << n)));
 }
 
-/// upper without its last bit where lower is 0.
+/// upper without its last bit where lower is 0: two operations, and no constant but 1.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return _mm256_andnot_si256(_mm256_subs_epu16(_mm256_set1_epi16(1), lower), upper);
 }
@@ -143,23 +131,11 @@ SIMDATTN_INLINE void store_rounded_words(Bits32 b0, Bits32 b1, uint16_t* p) {
 
 /// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm256_cvtps_epi32(v); }
+/// In each block the lanes of four vectors, each a byte.
 template <bool kUnsigned>
-SIMDATTN_INLINE __m256i packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
+SIMDATTN_INLINE Ints packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
   const __m256i low = _mm256_packs_epi32(v0, v1), high = _mm256_packs_epi32(v2, v3);
   return kUnsigned ? _mm256_packus_epi16(low, high) : _mm256_packs_epi16(low, high);
-}
-/// The lanes of four vectors, each a byte, one behind the other.
-template <bool kUnsigned>
-SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm256_storeu_si256(static_cast<__m256i*>(p),
-                      _mm256_permutevar8x32_epi32(packed_bytes<kUnsigned>(v0, v1, v2, v3), order));
-}
-/// Byte i of a lane is that of v_i, -128 .. 127.
-SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
-  const __m256i order =
-      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  return _mm256_shuffle_epi8(packed_bytes<false>(v0, v1, v2, v3), order);
 }
 SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
   if (n == 32) return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
@@ -167,11 +143,6 @@ SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
   alignas(32) char copy[32] = {};
   __builtin_memcpy(copy, p, static_cast<size_t>(n));
   return _mm256_load_ps(reinterpret_cast<const float*>(copy));
-}
-SIMDATTN_INLINE void order_columns(Floats& s0, Floats& s1, Floats& s2, Floats& s3) {
-  const __m256 t0 = _mm256_permute2f128_ps(s0, s1, 0x20), t1 = _mm256_permute2f128_ps(s2, s3, 0x20);
-  const __m256 t2 = _mm256_permute2f128_ps(s0, s1, 0x31), t3 = _mm256_permute2f128_ps(s2, s3, 0x31);
-  s0 = t0, s1 = t1, s2 = t2, s3 = t3;
 }
 
 /// a_i += *x column_i. In a tile of four rows of three batches the number to broadcast has the last register. Left to themselves compilers load the next row's number before this one is done with, and put accumulators

@@ -26,11 +26,7 @@ SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) { _mm512_mask_storeu_
 
 /// As many 16-bit numbers as a batch has lanes.
 using Halves = __m256i;
-SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
 SIMDATTN_INLINE Halves load_halves(const uint16_t* p, Lanes part) { return _mm256_maskz_loadu_epi16(part.mask, p); }
-SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
 SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) { _mm256_mask_storeu_epi16(p, part.mask, v); }
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return _mm512_cvtepu16_epi32(v); }
 /// Numbers below 2^16.
@@ -45,19 +41,6 @@ SIMDATTN_INLINE Floats f32_from_bf16(Halves v) {
                                          7, 0, 6, 0, 5, 0, 4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
   return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, order, _mm512_castsi256_si512(v)));
 }
-/// Rounded to nearest even by integers: the masked addition puts the canonical NaN in place, one shuffle takes the upper
-/// halves.
-SIMDATTN_INLINE Halves bf16_from_f32(Floats v) {
-  const __m512i bits = _mm512_castps_si512(v);
-  const __m512i last_bit = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_mask_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(kCanonicalNaN)),
-                                                _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), bits,
-                                                _mm512_add_epi32(last_bit, _mm512_set1_epi32(0x7FFF)));
-  const __m512i upper = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
-                                         31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
-  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, rounded));
-}
-SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return _mm256_set1_epi16(static_cast<int16_t>(x)); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
@@ -73,11 +56,6 @@ SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) { return _mm512_permu
 SIMDATTN_INLINE void widen_four(uint64_t f16_bits, float* p) {
   _mm_store_ps(p, _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(f16_bits))));
 }
-/// Byte i of each lane as its upper one, zeros below.
-template <int i>
-SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
-  return _mm512_and_si512(_mm512_slli_epi32(v, 24 - 8 * i), _mm512_set1_epi32(static_cast<int32_t>(0xFF000000u)));
-}
 /// Bytes k of all lanes, then bytes k + 2, as upper halves of 16 bits, anything below. One shuffle for both k.
 template <int k>
 SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
@@ -86,7 +64,6 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   const __m512i words = _mm512_permutexvar_epi16(order, v);
   return k == 0 ? _mm512_slli_epi16(words, 8) : words;
 }
-SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) { return _mm512_max_epu8(a, b); }
 /// 2 kLanes bytes with signs, times 2^n. A shift by one count for all lanes would take a shuffle besides.
 SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
   return _mm512_sllv_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
@@ -112,51 +89,23 @@ SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
   const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(at(2)), at(3), 1);
   return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
 }
-/// f16 in the first or second half of a register.
-SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_from_f16(_mm512_castsi512_si256(_mm512_castps_si512(v))); }
-SIMDATTN_INLINE Floats f32_of_second(Floats v) {
-  return f32_from_f16(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1));
-}
 
 /// p 2^n, 0 where x < lowest.
 SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Floats n) {
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
 }
 
-/// upper without its last bit where lower is 0.
-SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  return _mm512_andnot_si512(_mm512_subs_epu16(_mm512_set1_epi16(1), lower), upper);
-}
 /// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm512_cvtps_epi32(v); }
+/// In each block the lanes of four vectors, each a byte.
 template <bool kUnsigned>
-SIMDATTN_INLINE __m512i packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
+SIMDATTN_INLINE Ints packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
   const __m512i low = _mm512_packs_epi32(v0, v1), high = _mm512_packs_epi32(v2, v3);
   return kUnsigned ? _mm512_packus_epi16(low, high) : _mm512_packs_epi16(low, high);
-}
-/// The lanes of four vectors, each a byte, one behind the other.
-template <bool kUnsigned>
-SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, packed_bytes<kUnsigned>(v0, v1, v2, v3)));
-}
-/// Byte i of a lane is that of v_i, -128 .. 127.
-SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
-  const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  return _mm512_shuffle_epi8(packed_bytes<false>(v0, v1, v2, v3), order);
 }
 /// The first n bytes of 4 kLanes, then zeros.
 SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
   return _mm512_castsi512_ps(_mm512_maskz_loadu_epi8(_bzhi_u64(~uint64_t{0}, static_cast<uint64_t>(n)), p));
-}
-/// Block b of vector i to where block `kLanes / 4 b + i` of all four lies.
-SIMDATTN_INLINE void order_columns(Floats& s0, Floats& s1, Floats& s2, Floats& s3) {
-  const __m512 t0 = _mm512_shuffle_f32x4(s0, s1, 0x44), t1 = _mm512_shuffle_f32x4(s2, s3, 0x44);
-  const __m512 t2 = _mm512_shuffle_f32x4(s0, s1, 0xEE), t3 = _mm512_shuffle_f32x4(s2, s3, 0xEE);
-  s0 = _mm512_shuffle_f32x4(t0, t1, 0x88);
-  s1 = _mm512_shuffle_f32x4(t0, t1, 0xDD);
-  s2 = _mm512_shuffle_f32x4(t2, t3, 0x88);
-  s3 = _mm512_shuffle_f32x4(t2, t3, 0xDD);
 }
 
 SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) {

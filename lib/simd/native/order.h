@@ -15,24 +15,22 @@ SIMDATTN_INLINE V lanes_from(V a, V b, const F& /*f*/) {
   }(std::make_index_sequence<sizeof(V) / sizeof(T)>());
 }
 
-/// Interleaves the lower (kUpper: upper) halves of every block of a and b.
-template <class T, bool kUpper, class V>
-SIMDATTN_INLINE V zip_blocks(V a, V b) {
-  return lanes_from<T>(a, b, [](size_t i) {
-    constexpr size_t kBlock = 16 / sizeof(T);
-    const size_t from = i / kBlock * kBlock + (kUpper ? kBlock / 2 : 0) + i % kBlock / 2;
-    return i % 2 == 0 ? from : sizeof(V) / sizeof(T) + from;
-  });
+/// Where lane i of what zip_lo or zip_hi returns comes from: `first` is the first lane of each block.
+template <class T, class V>
+constexpr size_t zipped_lane(size_t i, size_t first) {
+  constexpr size_t kBlock = 16 / sizeof(T);
+  return i / kBlock * kBlock + first + i % kBlock / 2 + (i % 2 == 0 ? 0 : sizeof(V) / sizeof(T));
 }
-// On x86 as integers: their shuffles have two ports where those of floating point have one.
-SIMDATTN_INLINE Floats zip_lo_bytes(Floats a, Floats b) { return zip_blocks<uint8_t, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_bytes(Floats a, Floats b) { return zip_blocks<uint8_t, true>(a, b); }
-SIMDATTN_INLINE Floats zip_lo_words(Floats a, Floats b) { return zip_blocks<uint16_t, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_words(Floats a, Floats b) { return zip_blocks<uint16_t, true>(a, b); }
-SIMDATTN_INLINE Floats zip_lo_blocks(Floats a, Floats b) { return zip_blocks<uint32_t, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_blocks(Floats a, Floats b) { return zip_blocks<uint32_t, true>(a, b); }
-SIMDATTN_INLINE Floats zip_lo_pairs(Floats a, Floats b) { return zip_blocks<uint64_t, false>(a, b); }
-SIMDATTN_INLINE Floats zip_hi_pairs(Floats a, Floats b) { return zip_blocks<uint64_t, true>(a, b); }
+/// Interleaves the lower (upper) halves of every block of a and b by lanes of T. On x86 V is taken for integers, whatever it holds: their
+/// shuffles have two ports where those of floating point have one.
+template <class T, class V>
+SIMDATTN_INLINE V zip_lo(V a, V b) {
+  return lanes_from<T>(a, b, [](size_t i) { return zipped_lane<T, V>(i, 0); });
+}
+template <class T, class V>
+SIMDATTN_INLINE V zip_hi(V a, V b) {
+  return lanes_from<T>(a, b, [](size_t i) { return zipped_lane<T, V>(i, 8 / sizeof(T)); });
+}
 
 /// The even (odd) lanes of a, then those of b.
 template <class T, class V>
@@ -46,11 +44,37 @@ SIMDATTN_INLINE V odds(V a, V b) {
 /// The even (odd) halves of the blocks of a, then those of b.
 SIMDATTN_INLINE Ints even_pairs(Ints a, Ints b) { return evens<uint64_t>(a, b); }
 SIMDATTN_INLINE Ints odd_pairs(Ints a, Ints b) { return odds<uint64_t>(a, b); }
-SIMDATTN_INLINE Floats zip_lower(Floats a, Floats b) {
-  return lanes_from<float>(a, b, [](size_t i) { return i / 2 + i % 2 * Floats::size; });
+/// The lower (upper) half of a, then that of b.
+SIMDATTN_INLINE Floats lower_halves(Floats a, Floats b) {
+  return lanes_from<float>(a, b, [](size_t i) { return i + (i < Floats::size / 2 ? 0 : Floats::size / 2); });
 }
-SIMDATTN_INLINE Floats zip_upper(Floats a, Floats b) {
-  return lanes_from<float>(a, b, [](size_t i) { return i / 2 + i % 2 * Floats::size + Floats::size / 2; });
+SIMDATTN_INLINE Floats upper_halves(Floats a, Floats b) {
+  return lanes_from<float>(a, b, [](size_t i) { return i + (i < Floats::size / 2 ? Floats::size / 2 : Floats::size); });
+}
+/// The even (odd) blocks of a, then those of b.
+SIMDATTN_INLINE Floats even_blocks(Floats a, Floats b) {
+  return lanes_from<float>(a, b, [](size_t i) { return i + i / 4 * 4; });
+}
+SIMDATTN_INLINE Floats odd_blocks(Floats a, Floats b) {
+  return lanes_from<float>(a, b, [](size_t i) { return i + i / 4 * 4 + 4; });
+}
+/// Block b of vector i to where block 4 b + i of all four lies.
+SIMDATTN_INLINE void order_columns(Floats& s0, Floats& s1, Floats& s2, Floats& s3) {
+  if constexpr (kLanes == 4) return;
+  const Floats t0 = lower_halves(s0, s1), t1 = lower_halves(s2, s3);
+  const Floats t2 = upper_halves(s0, s1), t3 = upper_halves(s2, s3);
+  s0 = kLanes == 8 ? t0 : even_blocks(t0, t1);
+  s1 = kLanes == 8 ? t1 : odd_blocks(t0, t1);
+  s2 = kLanes == 8 ? t2 : even_blocks(t2, t3);
+  s3 = kLanes == 8 ? t3 : odd_blocks(t2, t3);
+}
+template <class T = float, class V>
+SIMDATTN_INLINE V zip_lower(V a, V b) {
+  return lanes_from<T>(a, b, [](size_t i) { return i / 2 + i % 2 * (sizeof(V) / sizeof(T)); });
+}
+template <class T = float, class V>
+SIMDATTN_INLINE V zip_upper(V a, V b) {
+  return lanes_from<T>(a, b, [](size_t i) { return i / 2 + (i % 2 * 2 + 1) * (sizeof(V) / sizeof(T) / 2); });
 }
 #if SIMDATTN_AVX512
 // These take no port of the arithmetic when v comes from memory. Compilers choose another instruction for the shuffle, which does.
@@ -82,6 +106,12 @@ SIMDATTN_INLINE auto fold_lanes(V v, const Op& op) {
   return v[0];
 }
 
+/// upper without its last bit where lower is 0.
+#if !SIMDATTN_AVX2 || SIMDATTN_AVX512
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return upper & ~(max(lower, Bits16(uint16_t{1})) - lower);
+}
+#endif
 /// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
 #if SIMDATTN_X86 && !SIMDATTN_AVX2
 SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) { return cast_bits<uint16_t>((e & Bits32(0xFFFFu)) | o << 16); }
@@ -112,6 +142,17 @@ SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
   for (int64_t b = 0; b < kLanes / 4; ++b)
     __builtin_memcpy(reinterpret_cast<char*>(&r) + 16 * b, p + kRows * b * stride, 16);
   return r;
+}
+#endif
+/// Of unsigned bytes.
+SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
+  return Bits32::of(larger_numbers(as<uint8_t>(a), as<uint8_t>(b)));
+}
+#if !SIMDATTN_AVX2 || SIMDATTN_AVX512
+/// Byte i of each lane as its upper one, zeros below.
+template <int i>
+SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
+  return (v << (24 - 8 * i)) & Bits32(0xFF000000u);
 }
 #endif
 /// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.

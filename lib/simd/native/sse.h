@@ -33,19 +33,13 @@ SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   const __m128i bytes = _mm_cvtsi32_si128(four), words = _mm_unpacklo_epi8(bytes, bytes);
   return _mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24);
 }
-SIMDATTN_INLINE __m128i repeated_half(uint16_t x) { return _mm_set1_epi16(static_cast<int16_t>(x)); }
-
-/// upper without its last bit where lower is 0.
-SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  return _mm_andnot_si128(_mm_subs_epu16(_mm_set1_epi16(1), lower), upper);
-}
 /// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm_cvtps_epi32(v); }
-/// The lanes of four vectors, each a byte, one behind the other.
+/// In each block the lanes of four vectors, each a byte.
 template <bool kUnsigned>
-SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
+SIMDATTN_INLINE Ints packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
   const __m128i low = _mm_packs_epi32(v0, v1), high = _mm_packs_epi32(v2, v3);
-  _mm_storeu_si128(static_cast<__m128i*>(p), kUnsigned ? _mm_packus_epi16(low, high) : _mm_packs_epi16(low, high));
+  return kUnsigned ? _mm_packus_epi16(low, high) : _mm_packs_epi16(low, high);
 }
 
 }  // namespace

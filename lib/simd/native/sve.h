@@ -34,23 +34,9 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) { return svld1ub
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return svld1sb_s32(svptrue_b32(), reinterpret_cast<const int8_t*>(p));
 }
-SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return svdup_n_u32(x); }
 
-/// upper without its last bit where lower is 0.
-SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  return svbic_u16_x(svptrue_b16(), upper, svqsub_u16(svdup_n_u16(1), lower));
-}
 /// To nearest even.
 SIMDATTN_INLINE Ints nearest(Floats v) { return svcvt_s32_f32_x(svptrue_b32(), svrintn_f32_x(svptrue_b32(), v)); }
-/// The lanes of four vectors, each a byte, one behind the other.
-template <bool kUnsigned>
-SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
-  int8_t* const out = static_cast<int8_t*>(p);
-  svst1b_s32(svptrue_b32(), out, v0);
-  svst1b_s32(svptrue_b32(), out + kLanes, v1);
-  svst1b_s32(svptrue_b32(), out + 2 * kLanes, v2);
-  svst1b_s32(svptrue_b32(), out + 3 * kLanes, v3);
-}
 
 }  // namespace
 }  // namespace simdattn

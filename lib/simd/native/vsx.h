@@ -13,7 +13,7 @@ SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) {
   unsigned long long four;
   __builtin_memcpy(&four, p, sizeof(four));
   const __vector unsigned long long words = {four, 0};
-  return bits_of(zip_lo_words(reinterpret_cast<Floats::register_type>(words), Floats(0.0f)));
+  return bits_of(zip_lo<uint16_t>(reinterpret_cast<Floats::register_type>(words), Floats(0.0f)));
 }
 SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) {
   const auto words = vec_pack(v.data, v.data);
@@ -32,8 +32,6 @@ SIMDATTN_INLINE Halves f16_of_number(Floats v) {
   asm("xvcvsphp %x0,%x1" : "=wa"(r) : "wa"(v.data));
   return r;
 }
-SIMDATTN_INLINE Floats f32_of_first(Floats v) { return f32_from_f16(bits_of(zip_lo_words(v, Floats(0.0f)))); }
-SIMDATTN_INLINE Floats f32_of_second(Floats v) { return f32_from_f16(bits_of(zip_hi_words(v, Floats(0.0f)))); }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   uint32_t four;
   __builtin_memcpy(&four, p, sizeof(four));
@@ -41,16 +39,9 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   return Bits32(four).data >> places & Bits32(255u).data;
 }
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) { return cast_bits<int32_t>(load_bytes(p, All()) << 24) >> 24; }
-SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return Bits32(x); }
 
 /// To nearest even.
 SIMDATTN_INLINE Ints nearest(Floats v) { return vec_cts(vec_rint(v.data), 0); }
-/// The lanes of four vectors, each a byte, one behind the other.
-template <bool kUnsigned>
-SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
-  const auto bytes = vec_pack(vec_pack(v0.data, v1.data), vec_pack(v2.data, v3.data));
-  __builtin_memcpy(p, &bytes, sizeof(bytes));
-}
 
 }  // namespace
 }  // namespace simdattn
