@@ -388,7 +388,7 @@ inline Status attention_bind(const Attention& problem, AttentionPlan* plan) {
   return simdattn_attention_bind(&problem, plan);
 }
 /// Tasks first .. last-1 of plan.tasks. `partial`: plan.partial_bytes bytes of any alignment, the same for every range.
-/// exec.workspace: plan.workspace_bytes, of this thread. exec.target: that of the plan, or null. A call reads the lengths of a 64th of
+/// exec.workspace: plan.workspace_bytes, of this thread. exec.target: that of the plan, or null. A call reads the lengths of a 24th of
 /// all sequences: from 10,000 on take several tasks a call.
 inline Status attention_range(const AttentionPlan& plan, int64_t first, int64_t last, void* partial,
                               size_t partial_bytes, const Exec& exec) {

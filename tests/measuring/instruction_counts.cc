@@ -94,7 +94,7 @@ void plan_many(const Target* t) {
 }
 
 void last_of_a_group(const Target* t) {
-  const int64_t task = (kSequences + 63) / 64 * 3 - 1;  // 64 groups of sequences
+  const int64_t task = (kSequences + 23) / 24 * 3 - 1;  // 24 groups of sequences
   check(simdattn::attention_range(many, task, task + 1, nullptr, 0,
                                   {.target = t, .workspace = workspace.data(), .workspace_bytes = workspace.size()}));
 }
