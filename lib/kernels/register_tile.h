@@ -11,8 +11,8 @@
 namespace simdattn {
 namespace {
 
-/// Rows of the largest tile of kBatches columns: its accumulators, the batches of a row and a broadcast number must fit
-/// into 32 or 16 registers.
+/// Rows of the largest tile that is kBatches registers wide: its accumulators, the batches of a row and a broadcast number must
+/// fit into 32 or 16 registers.
 template <int64_t kBatches>
 constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
                             : kBatches == 3    ? 4
@@ -23,7 +23,7 @@ constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
 
 /// With 16 registers and multiply-adds in a single operation, tiles of three or four rows are three batches wide: the
 /// eight accumulators of two would each have to be used in the very cycle in which they are ready, and converting columns
-/// delays that. Scores of bf16 reach 89 % of the peak so, and 76 % otherwise (docs/performance.md).
+/// delays that (docs/performance.md).
 constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
 
 /// acc[r][c] += x[r * stride] * column[c]

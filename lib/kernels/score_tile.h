@@ -105,7 +105,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
 using ScoreTiles = TilesByRows<ScoreTileFunction>;
 struct ScoreStorage {
   int64_t lane_bytes;
-  ScoreTiles two, three, four;  // of so many batches
+  ScoreTiles two, three, four;  // so many batches wide
 };
 template <class T, int64_t kBatches, int64_t kMost = kRowsOf<kBatches>>
 constexpr ScoreTiles score_tiles() {

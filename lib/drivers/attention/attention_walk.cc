@@ -232,7 +232,12 @@ class RowBlock {
     k_.pack_panel(base + c, first, last, panel, d_.fetch != Fetch::kNone, scales);
   }
 
-  /// Scores of rows [r, r + n) in the panels that hold columns `see`. `packed`: all of these are packed already.
+  /// Scores of rows [r, r + n) in the panels that hold columns `see`. Keys come from one of
+  ///   packed panels of the block   score_packed   `packed`: made before, for several tiles of rows
+  ///   the cache's own panels       score_tile     in_panels
+  ///   the cache's rows             score_rows     in_rows: few query rows, whole runs of 32 keys
+  ///   one panel in L1              score_tile     as_stored: rows put together in the storage type
+  ///                                score_packed   else
   void score(int64_t base, Interval see, int64_t r, int64_t n, bool packed) const {
     const int64_t first = see.lo / kPanelWidth * kPanelWidth;
     const int64_t end = round_up(see.hi, kPanelWidth);
@@ -324,8 +329,8 @@ class RowBlock {
 
   const Attention& a_;
   const Division& d_;
-  const UKernels& uk_;
-  const AttentionKernels& ops_;
+  const UKernels& uk_;           // of the target
+  const AttentionKernels& ops_;  // of its arithmetic
   const AttentionMemory& w_;
   RowBlockIndex index_;
   Sequence seq_;
