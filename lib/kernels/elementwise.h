@@ -10,18 +10,24 @@
 namespace simdattn {
 namespace {
 
-/// The largest of value(index, part) for n elements, NaN ignored, in four chains.
+/// The largest of value(index, part) for n elements, NaN ignored, in as many chains as two units with a latency of four keep busy.
 template <class F>
 SIMDATTN_INLINE float largest_of(int64_t n, const F& value) {
-  Registers<4> largest;
-  unroll<4>([&](auto chain) SIMDATTN_LAMBDA { reg<chain>(largest) = Floats(-kInfinity); });
-  for_each_batch_in_chains(n, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
+  constexpr int64_t kChains = 8;
+  Registers<kChains> largest;
+  unroll<kChains>([&](auto chain) SIMDATTN_LAMBDA { reg<chain>(largest) = Floats(-kInfinity); });
+  for_each_batch_in_chains<kChains>(n, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
     Floats v = value(i, part);
     if constexpr (std::is_same_v<decltype(part), Lanes>) v = select(mask_of(part), v, Floats(-kInfinity));
     reg<chain>(largest) = max_number(v, reg<chain>(largest));
   });
-  return largest_lane(
-      max_number(max_number(reg<0>(largest), reg<2>(largest)), max_number(reg<1>(largest), reg<3>(largest))));
+  const auto fold = [&](auto n) SIMDATTN_LAMBDA {
+    unroll<n>([&](auto c) SIMDATTN_LAMBDA { reg<c>(largest) = max_number(reg<c>(largest), reg<c + n>(largest)); });
+  };
+  fold(std::integral_constant<int64_t, 4>());
+  fold(std::integral_constant<int64_t, 2>());
+  fold(std::integral_constant<int64_t, 1>());
+  return largest_lane(reg<0>(largest));
 }
 
 template <class T>

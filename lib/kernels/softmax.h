@@ -18,15 +18,18 @@ SIMDATTN_INLINE float max_of(const float* x, int64_t n, float scale) {
 }
 
 /// y = exp(scale * x - base) over columns [lo, hi), lo < hi; returns the sum. The same columns `ahead` elements further on are
-/// prefetched, if not 0: a later row. kRounds: to numbers of bf16.
-template <bool kRounds>
+/// prefetched, if not 0: a later row. kRounds: to numbers of bf16. Not kScaled: scale is 1.
+template <bool kRounds, bool kScaled>
 SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base,
                               int64_t ahead) {
   const Floats vs(scale);
   const Floats vb(base);
   Registers<kParts> sum;
   unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
-  const auto argument = [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part) * vs - vb; };
+  const auto argument = [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    const Floats v = load(x + i, part);
+    return (kScaled ? v * vs : v) - vb;
+  };
   const auto rounded = [](Floats e) SIMDATTN_LAMBDA { return kRounds ? rounded_to_bf16(e) : e; };
   // Columns [from, to) of the 16 that begin at j.
   const auto some = [&](int64_t j, int64_t from, int64_t to) SIMDATTN_LAMBDA {
@@ -103,7 +106,9 @@ SIMDATTN_INLINE float exponentials_of_row(const SoftmaxRows& a, int64_t r, float
   float* y = a.y + r * a.ldy;
   const float base = maximum == -kInfinity ? 0.0f : maximum;
   const Columns c = visible_columns(a, r);
-  float l = c.lo < c.hi ? exp_sum<false>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx) : 0.0f;
+  float l = c.lo >= c.hi      ? 0.0f
+            : a.scale == 1.0f ? exp_sum<false, false>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx)
+                              : exp_sum<false, true>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx);
   if (a.sink != -kInfinity) l += first_lane(exp_of(Floats(a.sink - base)));
   return l;
 }
@@ -115,8 +120,10 @@ SIMDATTN_INLINE void normalise_row(const SoftmaxRows& a, int64_t r, float maximu
   } else {
     const Columns c = visible_columns(a, r);
     multiply(y + c.lo, c.hi - c.lo, l > 0.0f ? 1.0f / l : 0.0f);
-    fill(y, c.lo, 0.0f);
-    fill(y + c.hi, a.n - c.hi, 0.0f);
+    if (c.hi - c.lo != a.n) {
+      fill(y, c.lo, 0.0f);
+      fill(y + c.hi, a.n - c.hi, 0.0f);
+    }
   }
   if (a.max != nullptr) {
     a.max[r] = canonical(is_nan(l) ? l : maximum + 0.0f);
@@ -125,18 +132,24 @@ SIMDATTN_INLINE void normalise_row(const SoftmaxRows& a, int64_t r, float maximu
 }
 
 void softmax_rows(const SoftmaxRows& a) {
-  // Short rows are treated pass by pass in groups, so that the latencies of the reductions and the division overlap with
-  // other work. Long ones would leave the L1 between passes.
+  // Short rows are treated pass by pass in groups, and the maxima of the next group before this one is divided, so that the
+  // latencies of the reductions and the division overlap with other work. Long ones would leave the L1 between passes.
   constexpr int64_t kRowsTogether = 4;
   const Columns head = visible_columns(a, 0);
   const Columns last = visible_columns(a, a.rows - 1);
   const int64_t size = larger(head.hi - head.lo, last.hi - last.lo) <= 1024 ? kRowsTogether : 1;
-  for (int64_t first = 0; first < a.rows; first += size) {
+  float maxima[2][kRowsTogether], sums[kRowsTogether];
+  const auto find_maxima = [&](int64_t first, float* maximum) SIMDATTN_LAMBDA {
+    for (int64_t r = first; r < smaller(first + size, a.rows); ++r) maximum[r - first] = maximum_of_row(a, r);
+  };
+  find_maxima(0, maxima[0]);
+  int now = 0;
+  for (int64_t first = 0; first < a.rows; first += size, now ^= 1) {
     const int64_t end = smaller(first + size, a.rows);
-    float maxima[kRowsTogether], sums[kRowsTogether];
-    for (int64_t r = first; r < end; ++r) maxima[r - first] = maximum_of_row(a, r);
-    for (int64_t r = first; r < end; ++r) sums[r - first] = exponentials_of_row(a, r, maxima[r - first], size);
-    for (int64_t r = first; r < end; ++r) normalise_row(a, r, maxima[r - first], sums[r - first]);
+    const float* const maximum = maxima[now];
+    for (int64_t r = first; r < end; ++r) sums[r - first] = exponentials_of_row(a, r, maximum[r - first], size);
+    find_maxima(end, maxima[now ^ 1]);
+    for (int64_t r = first; r < end; ++r) normalise_row(a, r, maximum[r - first], sums[r - first]);
   }
 }
 
@@ -167,7 +180,7 @@ SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t r
   for (int64_t r = 0; r < rows; ++r) {
     const Columns c = columns(r);
     float* const s = a.s + (first + r) * a.lds;
-    block_sum[r] = c.lo < c.hi ? exp_sum<kRounds>(s, s, c.lo, c.hi, 1.0f, base[r], 0) : 0.0f;
+    block_sum[r] = c.lo < c.hi ? exp_sum<kRounds, false>(s, s, c.lo, c.hi, 1.0f, base[r], 0) : 0.0f;
     fill(s, c.lo, 0.0f);
     fill(s + c.hi, a.columns - c.hi, 0.0f);
   }

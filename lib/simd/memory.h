@@ -16,13 +16,13 @@ SIMDATTN_INLINE void for_each_batch(int64_t n, const F& f) {
   if (i < n) f(i, first_lanes(n - i));
 }
 
-/// The same with one of four chains as a type, for reductions: f(index, part, chain).
-template <class F>
+/// The same with one of kChains chains as a type, for reductions: f(index, part, chain).
+template <int64_t kChains = 4, class F>
 SIMDATTN_INLINE void for_each_batch_in_chains(int64_t n, const F& f) {
   constexpr auto kFirst = std::integral_constant<int64_t, 0>();
   int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    unroll<4>([&](auto chain) SIMDATTN_LAMBDA { f(i + chain * kLanes, All(), chain); });
+  for (; i + kChains * kLanes <= n; i += kChains * kLanes) {
+    unroll<kChains>([&](auto chain) SIMDATTN_LAMBDA { f(i + chain * kLanes, All(), chain); });
   }
   for (; i + kLanes <= n; i += kLanes) f(i, All(), kFirst);
   if (i < n) f(i, first_lanes(n - i), kFirst);
