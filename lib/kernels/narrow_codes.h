@@ -54,7 +54,10 @@ struct Fp8AsF16 {
   SIMDATTN_INLINE V operator()(V codes) const {
     return signed_shift(codes, e4m3 ? 1 : 0) & mask;
   }
-  SIMDATTN_INLINE Bits16 of_row(const uint8_t* codes) const { return load_scaled_bytes(codes, e4m3 ? 7 : 8) & mask; }
+  template <class P>
+  SIMDATTN_INLINE Bits16 of_row(P codes) const {
+    return load_scaled_bytes(codes, e4m3 ? 7 : 8) & mask;
+  }
 };
 /// `seen` has the largest code of e4m3 in each byte, with a sign.
 template <class V>
