@@ -200,9 +200,10 @@ void check_halves(const Checks& c, const float* x) {
       for (int64_t i = 0; i < 2 * kLanes; ++i) c.expect(y[i] == want(i), operation, i);
     };
     // Each k by itself: a generic function would be compiled where there is no upper_bytes, too.
-    const Bits16 high(0xFF00);
-    words("upper_bytes", upper_bytes<0>(units) & high, [&](int64_t i) { return byte(i % kLanes, i / kLanes * 2) << 8; });
-    words("upper_bytes", upper_bytes<1>(units) & high,
+    const Bits16 upper(0xFF00);
+    words("upper_bytes", upper_bytes<0>(units) & upper,
+          [&](int64_t i) { return byte(i % kLanes, i / kLanes * 2) << 8; });
+    words("upper_bytes", upper_bytes<1>(units) & upper,
           [&](int64_t i) { return byte(i % kLanes, 1 + i / kLanes * 2) << 8; });
     const auto* const all = reinterpret_cast<const uint8_t*>(x32);
     for (const int n : {7, 8}) {
