@@ -340,7 +340,7 @@ struct AttentionKernels {
   /// Before the first and after the last of these slots in a range of tasks; null: nothing to do.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
-  /// The kernels of tasks of up to kFewRows rows, where these are slower there; null: these.
+  /// Kernels of tasks of at most kFewRows rows, where they are faster than those above. Null: those above serve all tasks.
   const AttentionKernels* of_few_rows = nullptr;
 };
 

@@ -21,8 +21,9 @@ SIMDATTN_INLINE float largest_of(int64_t n, const F& value) {
     if constexpr (std::is_same_v<decltype(part), Lanes>) v = select(mask_of(part), v, Floats(-kInfinity));
     reg<chain>(largest) = max_number(v, reg<chain>(largest));
   });
-  const auto fold = [&](auto n) SIMDATTN_LAMBDA {
-    unroll<n>([&](auto c) SIMDATTN_LAMBDA { reg<c>(largest) = max_number(reg<c>(largest), reg<c + n>(largest)); });
+  const auto fold = [&](auto half) SIMDATTN_LAMBDA {
+    unroll<half>([&](auto c)
+                     SIMDATTN_LAMBDA { reg<c>(largest) = max_number(reg<c>(largest), reg<c + half>(largest)); });
   };
   fold(std::integral_constant<int64_t, 4>());
   fold(std::integral_constant<int64_t, 2>());
