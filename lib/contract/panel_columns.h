@@ -74,7 +74,7 @@ SIMDATTN_COLUMNS_INLINE void transpose_units(const char* in, int64_t in_stride, 
   constexpr int64_t kLine = 64 / kSize;
   const int64_t whole_rows = rows - rows % kSquare;
   const int64_t whole_columns = columns - columns % kSquare;
-  for (int64_t first = 0; first < whole_columns; first += kLine) {
+  for (int64_t first = 0; whole_rows > 0 && first < whole_columns; first += kLine) {
     const int64_t end = whole_columns < first + kLine ? whole_columns : first + kLine;
     for (int64_t r = 0; r < whole_rows; r += kSquare) {
       for (int64_t c = first; c < end; c += kSquare) {

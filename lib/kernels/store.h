@@ -63,7 +63,7 @@ __attribute__((noinline)) void put_units(const char* in, int64_t rows, int64_t c
     constexpr int64_t kLine = 64 / kSize;
     const int64_t whole_columns = columns - columns % kSquare;
     whole_rows = rows - rows % kRows;
-    for (int64_t first = 0; first < whole_columns; first += kLine) {
+    for (int64_t first = 0; whole_rows > 0 && first < whole_columns; first += kLine) {
       for (int64_t r = 0; r < whole_rows; r += kRows) {
         for (int64_t c = first; c < smaller(first + kLine, whole_columns); c += kSquare) {
           const char* const from = in + r * in_stride + c * kSize;
@@ -74,9 +74,12 @@ __attribute__((noinline)) void put_units(const char* in, int64_t rows, int64_t c
         }
       }
     }
-    transpose_rest<Unit>(in + whole_columns * kSize, in_stride, whole_rows, columns - whole_columns,
-                         out + whole_columns * out_stride, out_stride);
+    if (whole_rows > 0 && whole_columns < columns) {
+      transpose_rest<Unit>(in + whole_columns * kSize, in_stride, whole_rows, columns - whole_columns,
+                           out + whole_columns * out_stride, out_stride);
+    }
   }
+  if (whole_rows == rows) return;
   transpose_rest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, columns, out + whole_rows * kSize,
                        out_stride);
 }
