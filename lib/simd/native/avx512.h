@@ -90,6 +90,11 @@ SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
   return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
 }
 
+/// upper without its last bit where lower is 0.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return _mm512_andnot_si512(_mm512_subs_epu16(_mm512_set1_epi16(1), lower), upper);
+}
+
 /// p 2^n, 0 where x < lowest.
 SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Floats n) {
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);

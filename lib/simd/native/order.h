@@ -107,7 +107,7 @@ SIMDATTN_INLINE auto fold_lanes(V v, const Op& op) {
 }
 
 /// upper without its last bit where lower is 0.
-#if !SIMDATTN_AVX2 || SIMDATTN_AVX512
+#if !SIMDATTN_X86
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return upper & ~(max(lower, Bits16(uint16_t{1})) - lower);
 }

@@ -33,6 +33,10 @@ SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   const __m128i bytes = _mm_cvtsi32_si128(four), words = _mm_unpacklo_epi8(bytes, bytes);
   return _mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24);
 }
+/// upper without its last bit where lower is 0.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return _mm_andnot_si128(_mm_subs_epu16(_mm_set1_epi16(1), lower), upper);
+}
 /// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm_cvtps_epi32(v); }
 /// In each block the lanes of four vectors, each a byte.
