@@ -213,13 +213,15 @@ SIMDATTN_SHARED void int8_weigh_rows(const ValueTile& a, uint8_t* out, int64_t s
   float inverse[32];
   const auto products = [&](int64_t r) SIMDATTN_LAMBDA {
     const float* const w = a.w + r * a.ldw;
-    return [w, of_values = a.scales](int64_t i, auto part) SIMDATTN_LAMBDA {
-      const Floats product = load(w + i, part) * load(of_values + i, part);
-      return mul_add(product, Floats(0.0f), max(product, Floats(0.0f)));  // NaN unless it is finite
-    };
+    return [w, of_values = a.scales](int64_t i, auto part)
+               SIMDATTN_LAMBDA { return load(w + i, part) * load(of_values + i, part); };
   };
   for (int64_t r = 0; r < a.rows; ++r) {
-    const IntegerScale quantise(largest_magnitude(a.keys, products(r)), 255.0f);
+    const auto number = [product = products(r)](int64_t i, auto part) SIMDATTN_LAMBDA {
+      const Floats x = product(i, part);
+      return mul_add(x, Floats(0.0f), max(x, Floats(0.0f)));  // NaN unless it is finite
+    };
+    const IntegerScale quantise(largest_magnitude(a.keys, number), 255.0f);
     scales[r] = quantise.scale;
     inverse[r] = quantise.inverse;
   }
@@ -228,8 +230,9 @@ SIMDATTN_SHARED void int8_weigh_rows(const ValueTile& a, uint8_t* out, int64_t s
     const auto product = products(r);
     const Floats factor(inverse[r]);
     std::memset(row, 0, static_cast<size_t>(a.first_key));
-    store_integers<true>(a.keys, row + a.first_key,
-                         [&](int64_t i, auto part) SIMDATTN_LAMBDA { return nearest(product(i, part) * factor); });
+    store_integers<true, true>(a.keys, row + a.first_key, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+      return nearest(max(product(i, part), Floats(0.0f)) * factor);
+    });
     std::memset(row + a.first_key + a.keys, 0, kLanes);
     start[r] = kFlipsValues ? -128 * int8_sum<true>(row, a.first_key + a.keys) : 0;
   }

@@ -32,8 +32,8 @@ SIMDATTN_INLINE uint32_t largest_magnitude(int64_t n, const F& numbers) {
   const Ints pairs[] = {max(reg<0>(largest), reg<1>(largest)), max(reg<2>(largest), reg<3>(largest))};
   return static_cast<uint32_t>(largest_lane(max(pairs[0], pairs[1])));
 }
-/// n integers(i, part) as bytes.
-template <bool kUnsigned, class F>
+/// n integers(i, part) as bytes; kRoom: and those that complete four vectors, of lanes that are not loaded.
+template <bool kUnsigned, bool kRoom = false, class F>
 SIMDATTN_INLINE void store_integers(int64_t n, void* bytes, const F& integers) {
   constexpr int64_t kStep = 4 * kLanes;
   const auto step = [&](int64_t i, const auto& part, uint8_t* out) SIMDATTN_LAMBDA {
@@ -46,12 +46,25 @@ SIMDATTN_INLINE void store_integers(int64_t n, void* bytes, const F& integers) {
   for (; i + kStep <= n; i += kStep) step(i, [](int64_t) SIMDATTN_LAMBDA { return All(); }, out + i);
   if (i == n) return;
   uint8_t last[kStep];
-  step(i, [&](int64_t at) SIMDATTN_LAMBDA { return first_lanes(larger(smaller(n - at, kLanes), 0)); }, last);
-  std::memcpy(out + i, last, static_cast<size_t>(n - i));
+  step(
+      i, [&](int64_t at) SIMDATTN_LAMBDA { return first_lanes(larger(smaller(n - at, kLanes), 0)); },
+      kRoom ? out + i : last);
+  if (!kRoom) std::memcpy(out + i, last, static_cast<size_t>(n - i));
 }
 
 template <class T>
 SIMDATTN_SHARED uint32_t largest_magnitude(const T* x, int64_t n) {
+  constexpr int64_t kStep = 2 * kLanes;
+  if (std::is_same_v<T, bf16> && n >= kStep) {
+    // As numbers of 16 bits, the last ones of them perhaps twice.
+    Bits16 largest(uint16_t{0});
+    for (int64_t i = 0; i < n; i += kStep) {
+      const uint16_t* const p = reinterpret_cast<const uint16_t*>(x) + smaller(i, n - kStep);
+      largest = max(largest, Bits16::load_unaligned(p) & Bits16(uint16_t{0x7FFF}));
+    }
+    const Bits32 pairs = cast_bits<uint32_t>(largest);
+    return static_cast<uint32_t>(largest_lane(max(ints_of(even_of(pairs)), ints_of(odd_of(pairs)))));
+  }
   return largest_magnitude(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part); });
 }
 template <class T>

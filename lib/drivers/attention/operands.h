@@ -66,12 +66,13 @@ class HeadOperands {
     if (store.panels()) {
       pack.scales = store.scales(token, kPanelWidth, scales);
       if (slots.pack_panel != nullptr) return slots.pack_panel(pack);
-      load(storage_.load_panels, pack.from, pack.scales, kPanelWidth, rows_);
+      const bool as_stored = slots.pack_keys != nullptr && !is_narrow(store.type());
+      load(storage_.load_panels, pack.from, pack.scales, kPanelWidth, rows_, as_stored);
       pack.from = rows_;
-      pack.token_stride = 4 * dim_;
+      pack.token_stride = as_stored ? row_bytes(store.type(), dim_) : 4 * dim_;
       pack.keys = kPanelWidth;
       pack.scales = nullptr;
-      return f32().pack_keys(pack);
+      return (as_stored ? slots : f32()).pack_keys(pack);
     }
     std::fill_n(scales, kPanelWidth, 0.0f);
     if (slot != nullptr && first == 0 && run >= last) {
@@ -166,16 +167,17 @@ class HeadOperands {
  private:
   const KvOperands& f32() const { return arithmetic_.kv[slot(KvType::kF32)]; }
 
-  /// Rows of f32 at `rows`.
-  void load(void (*slot)(const LoadRows&), const void* from, const float* scales, int64_t tokens, char* rows) const {
+  /// Rows of f32 at `rows`, or as they are stored.
+  void load(void (*slot)(const LoadRows&), const void* from, const float* scales, int64_t tokens, char* rows,
+            bool as_stored = false) const {
     slot({.in = from,
           .stride = store.token_stride(),
           .column = 0,
           .tokens = tokens,
           .dim = dim_,
           .rows = rows,
-          .ld = 4 * dim_,
-          .as_stored = false,
+          .ld = as_stored ? row_bytes(store.type(), dim_) : 4 * dim_,
+          .as_stored = as_stored,
           .scales = scales});
   }
 
