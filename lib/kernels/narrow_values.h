@@ -20,12 +20,17 @@ SIMDATTN_SHARED void put_nan_values(const ValueTileArguments& a, const uint8_t* 
   }
 }
 
-template <class Format, int64_t kRows, int64_t kBatches>
+/// kSecond: of nibbles, in a tile of less than a block, its second half.
+template <class Format, int64_t kRows, int64_t kBatches, bool kSecond = false>
 __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, const float* w, const void* values,
                                                 float* sums, const float* alphas, uintptr_t next, bool e4m3) {
   constexpr bool kFp8 = Format::kFp8, kNibbles = Format::kBits == 4, kInBlocks = Format::kLayout.scale_bytes > 0;
   constexpr int64_t kTogether = smaller(kBatches, 4);  // eight numbers would need as many registers
   constexpr int64_t kWidth = kBatches * kLanes;
+  if constexpr (kNibbles && kWidth < kBlockDims && !kSecond) {
+    if (a.column % kBlockDims > 0)
+      return value_codes_tile<Format, kRows, kBatches, true>(a, w, values, sums, alphas, next, e4m3);
+  }
   constexpr int64_t kBytes = Format::kLayout.row_bytes(kInBlocks ? larger(kWidth, kBlockDims) : kWidth);
   const int64_t ldo = a.ldo;
   Registers<kRows * kBatches> acc;
@@ -39,8 +44,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch_pitch);
   const float* const scales = a.scales;
   // Tiles of less than a block have its first or its second half.
-  const int64_t half = kWidth < kBlockDims ? a.column % kBlockDims : 0;
-  [[maybe_unused]] const int shift = half > 0 ? 24 : 28;
+  [[maybe_unused]] const int64_t half = kWidth < kBlockDims ? a.column % kBlockDims : 0;
   [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
   // Scales of blocks, all of a row at a time: one by one they would take three operations of vectors each. Read by another pointer, or
   // compilers repeat them from a register.
@@ -111,10 +115,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
           }
           if constexpr (kNibbles && kLooksUp) x = lane_of(factor, kIn == 0 ? nibbles : nibbles >> 4);
           else if constexpr (!kNibbles) x = load_numbers(codes + half + kIn, All(), Format());
-          else
-            x = upper_nibble(load_bytes(codes + kIn % 16, All()) ^ Bits32(0x88u), kWidth < kBlockDims ? shift
-                                                                                  : kIn < 16          ? 28
-                                                                                                      : 24);
+          else x = upper_nibble(load_bytes(codes + kIn % 16, All()) ^ Bits32(0x88u), kSecond || kIn >= 16 ? 24 : 28);
         }
         if constexpr (!kNibbles || !kLooksUp) x = x * factor;
       });
