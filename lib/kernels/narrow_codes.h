@@ -22,8 +22,15 @@ SIMDATTN_INLINE Floats number_of(Bits32 w, Format /*format*/) {
     if constexpr (kBit < 24) w = w << (24 - kBit);
     const Ints code = cast_bits<int32_t>(w);
     if constexpr (!Format::kFp8) return to_float(code >> 24);
-    // A number of f16, of e4m3 over 2^8 and without NaN.
     constexpr bool kE4M3 = std::is_same_v<Format, E4M3Format>;
+    if constexpr (kE4M3 && !kNativeF16) {
+      // A number of f32 over 2^120.
+      const Bits32 magnitude = w & Bits32(0x7F000000u);
+      const Bits32 finite = bits_of(float_of(magnitude >> 4) * Floats(0x1p120f));
+      const Mask nan = equal(magnitude, Bits32(0x7F000000u));
+      return float_of((w & Bits32(0x80000000u)) | select(nan, Bits32(0x7FF00000u), finite));
+    }
+    // A number of f16, of e4m3 over 2^8 and without NaN.
     const Bits32 half = cast_bits<uint32_t>(code >> (kE4M3 ? 17 : 16)) & Bits32(kE4M3 ? 0xBF80u : 0xFF00u);
     const Floats x = f32_from_f16(narrow_bits(half));
     if constexpr (!kE4M3) return x;

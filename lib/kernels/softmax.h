@@ -37,8 +37,10 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
       constexpr int64_t kFirst = p * kLanes;
       if (to <= kFirst || from >= kFirst + kLanes) return;
       const Lanes part = lanes(larger(from - kFirst, 0), smaller(to - kFirst, kLanes));
-      const Floats e = rounded(exp_of(argument(j + kFirst, part)));
-      store(e, y + j + kFirst, part);
+      const bool whole = kParts > 1 && from <= kFirst && to >= kFirst + kLanes;
+      const Floats e = rounded(exp_of(whole ? argument(j + kFirst, All()) : argument(j + kFirst, part)));
+      if (whole) store(e, y + j + kFirst);
+      else store(e, y + j + kFirst, part);
       reg<p>(sum) = reg<p>(sum) + select(mask_of(part), e, Floats(0.0f));
     });
   };
