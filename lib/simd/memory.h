@@ -79,13 +79,17 @@ SIMDATTN_INLINE Floats f32_of_half(V v) {
   }
 }
 
-/// Rounded to nearest even to a number of bf16; NaN becomes the canonical one. By integers: the CPUs' own instructions flush subnormal
-/// numbers.
-SIMDATTN_INLINE Floats rounded_to_bf16(Floats v) {
+/// Rounded to nearest even to a number of bf16, anything below it; NaN becomes the canonical one. By integers: the CPUs' own instructions
+/// flush subnormal numbers.
+SIMDATTN_INLINE Bits32 rounded_above(Floats v) {
   const Bits32 b = bits_of(v);
-  const Bits32 rounded = (b + ((b >> 16) & Bits32(1u)) + Bits32(0x7FFFu)) & Bits32(0xFFFF0000u);
-  return select(v == v, float_of(rounded), float_of(Bits32(kCanonicalNaN)));
+  const Bits32 rounded = b + (((b >> 16) & Bits32(1u)) + Bits32(0x7FFFu));
+  return bits_of(select(v == v, float_of(rounded), float_of(Bits32(kCanonicalNaN))));
 }
+SIMDATTN_INLINE Floats rounded_to_bf16(Floats v) { return float_of(rounded_above(v) & Bits32(0xFFFF0000u)); }
+#if !SIMDATTN_AVX512
+SIMDATTN_INLINE Halves upper_bits(Bits32 v) { return narrow_bits(v >> 16); }
+#endif
 
 SIMDATTN_INLINE const uint16_t* raw(const bf16* p) { return reinterpret_cast<const uint16_t*>(p); }
 SIMDATTN_INLINE const uint16_t* raw(const f16* p) { return reinterpret_cast<const uint16_t*>(p); }
@@ -95,7 +99,7 @@ SIMDATTN_INLINE uint16_t* raw(f16* p) { return reinterpret_cast<uint16_t*>(p); }
 #if !SIMDATTN_AVX2
 SIMDATTN_INLINE Floats f32_from_bf16(Halves v) { return float_of(widen_bits(v) << 16); }
 #endif
-SIMDATTN_INLINE Halves bf16_from_f32(Floats v) { return narrow_bits(bits_of(rounded_to_bf16(v)) >> 16); }
+SIMDATTN_INLINE Halves bf16_from_f32(Floats v) { return upper_bits(rounded_above(v)); }
 
 /// Widened; lanes that take no part are 0.
 template <class Part = All>

@@ -31,6 +31,12 @@ SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) { _mm256_ma
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return _mm512_cvtepu16_epi32(v); }
 /// Numbers below 2^16.
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return _mm512_cvtepi32_epi16(v); }
+/// One shuffle in place of a shift and two.
+SIMDATTN_INLINE Halves upper_bits(Bits32 v) {
+  const __m512i order = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
+                                         31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(order, v));
+}
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return _mm512_cvtph_ps(v); }
 SIMDATTN_INLINE Halves f16_of_number(Floats v) {
   return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
