@@ -477,6 +477,53 @@ TEST_P(Definition, Attention) {
   }
 }
 
+/// Masks become windows, sequences in turns, holes: of each mask the rows see runs of keys, the same ones or others in each row.
+void hide_most(const AttentionCase& c, Random& random) {
+  const int64_t run = random.of<int64_t>({1, 1, 1, 3, 32, 100, 300}), of = random.of<int64_t>({2, 4, 5, 8, 20});
+  const int64_t shift = random.of<int64_t>({0, 0, 1, run, 37}), first = random.integer(0, run * of - 1);
+  const int64_t noise = random.of<int64_t>({10, 1000, 1 << 30});
+  const auto hides = [&](int64_t row, int64_t j) {
+    return (first + row * shift + j) / run % of != 0 && !random.one_in(noise);
+  };
+  const Scoring& s = c.problem.scoring;
+  for (const ConstView<4>& mask : {s.bias, s.keep}) {
+    if (mask.data == nullptr || mask.shape[3] == 1) continue;
+    for (const auto [b, h, i, j] : indices(mask.shape[0], mask.shape[1], mask.shape[2], mask.shape[3])) {
+      if (!hides(i, j)) continue;
+      const auto& at = mask.stride;
+      void* const data = const_cast<void*>(mask.data);
+      const int64_t index = b * at[0] + h * at[1] + i * at[2] + j * at[3];
+      if (mask.dtype == DType::kU8) static_cast<uint8_t*>(data)[index] = 0;
+      else put(data, mask.dtype, index, -kInf);
+    }
+  }
+  for (size_t i = 0; s.bits.data != nullptr && i < c.scoring.bits.size(); ++i) {
+    for (int64_t j = 0; j < 8; ++j) {
+      if (hides(0, static_cast<int64_t>(i) * 8 + j)) c.scoring.bits.data()[i] &= static_cast<uint8_t>(~(1 << j));
+    }
+  }
+}
+
+TEST_P(Definition, MasksThatHideMost) {
+  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
+  Random random(seed() * 8000 + 12);
+  for (int64_t i = 0; i < cases(400);) {
+    AttentionLimits limits;
+    limits.values = random.of({Values::kOrdinary, Values::kSpecial});
+    limits.scoring.extreme = random.one_in(4);
+    limits.max_kv = random.of<int64_t>({200, 600, 600, 1500});
+    limits.max_dim = 12, limits.max_batch = 2;
+    limits.max_q = random.of<int64_t>({1, 4, 9});
+    limits.varlen = random.one_in(4);
+    const AttentionCase c = random_attention(random, limits);
+    const Scoring& s = c.problem.scoring;
+    if (s.bias.data == nullptr && s.keep.data == nullptr && s.bits.data == nullptr) continue;
+    hide_most(c, random);
+    ASSERT_EQ(check_attention(c, random, target()), "") << "case " << i << ": " << describe(c.problem);
+    ++i;
+  }
+}
+
 /// Every option alone and with others over few keys: what a row sees.
 TEST_P(Definition, AttentionMixes) {
   if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";

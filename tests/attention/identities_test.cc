@@ -104,6 +104,34 @@ TEST_P(Identities, IntervalsAreMasks) {
   }
 }
 
+/// Rows of masked_softmax() whose ends masks hide.
+TEST_P(Identities, HiddenEndsOfLongRows) {
+  Random random(seed() * 3000 + 21);
+  for (int64_t i = 0; i < cases(30); ++i) {
+    const std::array<int64_t, 4> shape = {1, 2, 2, random.integer(1020, 5000)};
+    const int32_t lo = static_cast<int32_t>(random.integer(0, shape[3]));
+    const int32_t hi = static_cast<int32_t>(random.integer(lo, shape[3]));
+    Scoring s;
+    s.kv_start = &lo;
+    s.kv_length = &hi;
+    const Masks m(random, shape, visible(s, shape));
+    const Array<4> x(random, DType::kF32, shape, Values::kWide, Strides::kInput);
+    std::vector<Result> results;
+    std::vector<Scoring> ways(4);
+    ways[0] = s;
+    ways[1].keep = m.keep.view;
+    ways[2].bits = m.bit_mask;
+    ways[3].bias = m.bias.view;
+    for (const Scoring& way : ways) {
+      const Array<4> out(random, DType::kF32, shape, Strides::kOutput);
+      const Array<3> lse(random, DType::kF32, {1, 2, 2}, Strides::kOutput);
+      ASSERT_TRUE(ok(masked_softmax(x.view, out.view, way, lse.view, exec())));
+      results.push_back({out.bits(), lse.bits()});
+      ASSERT_EQ(results.back(), results.front()) << "way " << results.size() - 1 << ", keys " << lo << " .. " << hi;
+    }
+  }
+}
+
 TEST_P(Identities, LengthsAreMasks) {
   Random random(seed() * 3000 + 2);
   for (int64_t i = 0; i < cases(250); ++i) {

@@ -324,6 +324,30 @@ class PagedKeys {
     if (lo > 0) protect_pages(base_, static_cast<size_t>(lo * row_ * 4), Access::kNone);
     if (hi < n) protect_pages(base_ + hi * row_, static_cast<size_t>((n - hi) * row_ * 4), Access::kNone);
   }
+  /// The same for keys that `seen` has not: in each block of 256 those before its first and behind its last eight keys of which one is seen, if
+  /// they are 32 or more. If all rows see the same keys: of blocks of which they see a quarter, or less, all others as well.
+  void close_hidden(const std::vector<bool>& seen, bool same) {
+    const auto close = [&](int64_t from, int64_t to) {
+      if (from < to) protect_pages(base_ + from * row_, static_cast<size_t>((to - from) * row_ * 4), Access::kNone);
+    };
+    const int64_t n = static_cast<int64_t>(seen.size());
+    for (int64_t t = 0; t < n; t += kKeyBlock) {
+      const int64_t end = std::min(n, t + kKeyBlock);
+      int64_t first = end, last = t, count = 0;
+      for (int64_t j = t; j < end; ++j) {
+        if (!seen[static_cast<size_t>(j)]) continue;
+        first = std::min(first, j / 8 * 8);
+        last = std::min(end, j / 8 * 8 + 8);
+        ++count;
+      }
+      if (count > 0 && first - t < 32) first = t;
+      if (count > 0 && end - last < 32) last = end;
+      close(t, first);
+      close(std::max(first, last), end);
+      if (!same || last - first <= 64 || 4 * count > last - first) continue;
+      for (int64_t j = first; j < last; ++j) close(j, seen[static_cast<size_t>(j)] ? j : j + 1);
+    }
+  }
   ConstView<4> view(int64_t n) const { return {base_, DType::kF32, {1, 1, n, dim_}, {0, 0, row_, 1}}; }
 
  private:
@@ -368,6 +392,53 @@ TEST_P(Memory, KeysThatNoRowSeesAreNotTouched) {
     out.fill_bytes(0);
     k.close(std::min(lo, hi), hi);
     v.close(std::min(lo, hi), hi);
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    ASSERT_EQ(out.bits(), want) << describe(a);
+    Random order(static_cast<uint64_t>(i));
+    ASSERT_TRUE(run_tasks(a, &target(), order).ok());
+    ASSERT_EQ(out.bits(), want) << describe(a);
+  }
+}
+
+TEST_P(Memory, KeysThatMasksHideAreNotTouched) {
+  Random random(seed() * 4000 + 14);
+  for (int64_t i = 0; i < cases(80); ++i) {
+    const int64_t n = random.integer(40, random.one_in(5) ? 2300 : 700), n_q = random.of<int64_t>({1, 2, 6, 20}),
+                  dim = random.integer(1, 20);
+    PagedKeys k(random, n, dim), v(random, n, dim);
+    const int64_t heads = random.of<int64_t>({1, 4});
+    const Array<4> q(random, DType::kF32, {1, heads, n_q, dim}), out = q.like(random);
+    q.fill(random, Values::kOrdinary);
+    // Rows see runs of keys; some of them the same.
+    const Array<4> keep(random, DType::kU8, {1, 1, n_q, n}), bias(random, random.storage(), {1, 1, n_q, n});
+    std::vector<uint8_t> bits(static_cast<size_t>(n_q * ((n + 7) / 8)), 0);
+    std::vector<bool> seen(static_cast<size_t>(n), false);
+    const int64_t run = random.of<int64_t>({1, 20, 64, 256, 300}), of = random.of<int64_t>({3, 8, 50, 300}),
+                  shift = random.of<int64_t>({0, 0, run});
+    for (const auto [r, t] : indices(n_q, n)) {
+      const bool sees = (t + r * shift) / run % of == 0;
+      set_element_bits(keep.view.data, DType::kU8, keep.at({0, 0, r, t}), sees ? 1 : 0);
+      bias.set_at({0, 0, r, t}, sees ? 0.5f : -std::numeric_limits<float>::infinity());
+      uint8_t& byte = bits[static_cast<size_t>(r * ((n + 7) / 8) + t / 8)];
+      byte = static_cast<uint8_t>(byte | (sees ? 1 << t % 8 : 0));
+      if (sees) seen[static_cast<size_t>(t)] = true;
+    }
+    Attention a;
+    a.q = q.view, a.k = k.view(n), a.v = v.view(n), a.out = out.view;
+    const int64_t way = random.integer(0, 3);
+    for (const auto [x, t] : indices(way == 3 ? n_q : 0, n)) {  // what both hide, one of them does
+      if (t % 2 == 0) set_element_bits(keep.view.data, DType::kU8, keep.at({0, 0, x, t}), 1);
+      else bias.set_at({0, 0, x, t}, 0.5f);
+    }
+    if (way == 0 || way == 3) a.scoring.keep = keep.view;
+    if (way % 2 == 1) a.scoring.bias = bias.view;
+    if (way == 2) a.scoring.bits = {bits.data(), n, {0, 0, (n + 7) / 8}};
+    ASSERT_TRUE(run_attention(a, &target()).ok());
+    const std::vector<uint64_t> want = out.bits();
+    out.fill_bytes(0);
+    const bool gathers = shift == 0 && (heads == 4 || n_q <= 4);
+    k.close_hidden(seen, gathers);
+    v.close_hidden(seen, gathers);
     ASSERT_TRUE(run_attention(a, &target()).ok());
     ASSERT_EQ(out.bits(), want) << describe(a);
     Random order(static_cast<uint64_t>(i));

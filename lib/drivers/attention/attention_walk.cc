@@ -28,23 +28,21 @@ bool whole_steps(const ConstKv& v, int64_t step) {
 
 /// A block of keys, and what the rows of a task see of it.
 struct Block {
-  int64_t base;           // its first key
-  bool direct_values;     // values are read in place, else packed
-  int32_t lo[kRowBlock];  // row r sees columns [lo[r], hi[r])
-  int32_t hi[kRowBlock];
+  int64_t base;  // its first key
+  SeenColumns row[kRowBlock];
 
   /// The columns that one of rows [r, r + n) sees.
   Interval seen_by(int64_t r, int64_t n) const {
     Interval all = {kKeyBlock, 0};
     for (const int64_t end = r + n; r < end; ++r) {
-      if (lo[r] < hi[r]) all = {std::min(all.lo, int64_t{lo[r]}), std::max(all.hi, int64_t{hi[r]})};
+      if (!row[r].none()) all = {std::min(all.lo, int64_t{row[r].lo}), std::max(all.hi, int64_t{row[r].hi})};
     }
     return all;
   }
   /// True if all of rows [r, r + n) see the columns `see`.
   bool alike(int64_t r, int64_t n, Interval see) const {
     for (const int64_t end = r + n; r < end; ++r) {
-      if (lo[r] != see.lo || hi[r] != see.hi) return false;
+      if (row[r].lo != see.lo || row[r].hi != see.hi) return false;
     }
     return true;
   }
@@ -62,6 +60,7 @@ class RowBlock {
         index_(index),
         seq_(sequence_of(a_, index.sequence)),
         rows_(std::min(d_.row_block, seq_.n_q * d_.sizes.group - index.first_row)),
+        masks_(has_masks(a_.scoring)),
         modifiers_(has_modifiers(a_.scoring)),
         fetch_(rows_ > 1 ? d_.fetch : d_.fetch_one_row),
         k_(uk_, ops_, a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key, w_.key_rows),
@@ -165,80 +164,146 @@ class RowBlock {
   void run_block(int64_t base, const RowStates& s) {
     Block b;
     b.base = base;
-    for (int64_t r = 0; r < rows_; ++r) {
-      b.lo[r] = static_cast<int32_t>(std::clamp(w_.see[r].lo - base, int64_t{0}, kKeyBlock));
-      b.hi[r] = static_cast<int32_t>(std::clamp(w_.see[r].hi - base, int64_t{b.lo[r]}, kKeyBlock));
-    }
-    const Interval all = b.seen_by(0, rows_);
-    if (all.lo >= all.hi) return;
+    look(b);
+    if (masks_) run_few(b, s);
+    int64_t begin = 0;
+    int64_t end = rows_;
+    while (begin < end && b.row[begin].none()) ++begin;
+    while (begin < end && b.row[end - 1].none()) --end;
+    if (begin == end) return;
+    const int64_t rows = end - begin;
+    const Interval all = b.seen_by(begin, rows);
     // Where rows see different keys (a diagonal), only as much is computed as each tile of rows needs.
-    const bool alike = b.alike(0, rows_, all);
+    const bool alike = b.alike(begin, rows, all);
     const int64_t step = alike ? kScoreRows : ops_.tile_rows;
     // Keys that several tiles need are packed for all of them.
-    const bool packed = packs_keys() && rows_ > step;
+    const bool packed = packs_keys(k_, rows) && rows > step;
     if (packed) {
       for (int64_t c = all.lo / kPanelWidth * kPanelWidth; c < all.hi; c += kPanelWidth) {
-        pack_panel(base, all, c, packed_panel(c));
+        pack_panel(k_, base, all, c, packed_panel(c));
       }
     }
-    // Integers in place want scales that are not negative.
-    const bool signed_scales = a_.arithmetic == Arithmetic::kInt8 && has_scales(a_.v.type);
-    b.direct_values = rows_ <= kDirectRows && v_.slots.value_tile != nullptr && whole_steps(a_.v, ops_.value_step) &&
-                      !(signed_scales && v_.negative_scales(base, all.lo, all.hi));
-    if (!b.direct_values) v_.pack_block(base, all.lo, all.hi, w_.values);
+    const bool direct = whole_steps(a_.v, ops_.value_step) && takes_values(v_, base, all, rows);
+    if (!direct) v_.pack_block(base, all.lo, all.hi, w_.values);
     std::optional<bool> finite;
-    for (int64_t r = 0; r < rows_; r += step) {
-      const int64_t n = std::min(step, rows_ - r);
+    for (int64_t r = begin; r < end; r += step) {
+      const int64_t n = std::min(step, end - r);
       const Interval see = alike ? all : b.seen_by(r, n);
       if (see.lo >= see.hi) continue;
-      const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
-      score(base, see, r, n, packed);
+      score(k_, base, see, r, n, rows, packed);
       const bool masked = modify(b, r, n);
-      int32_t lo[kScoreRows];
-      int32_t hi[kScoreRows];
-      for (int64_t i = 0; i < n; ++i) {
-        const bool none = b.lo[r + i] >= b.hi[r + i];
-        lo[i] = none ? 0 : b.lo[r + i] - static_cast<int32_t>(first);
-        hi[i] = none ? 0 : b.hi[r + i] - static_cast<int32_t>(first);
-      }
-      ops_.softmax_tile({.s = w_.scores + first,
-                         .lds = kScoreStride,
-                         .rows = n,
-                         .columns = round_up(see.hi, kHalfPanel) - first,
-                         .lo = lo,
-                         .hi = hi,
-                         .max = s.max + r,
-                         .sum = s.sum + r,
-                         .alpha = w_.alpha});
+      weigh(b, see, r, n, s);
       // A weight of 0 hides a finite value only; NaN and infinities in values that a row does not see must be skipped.
       const bool hides = masked || !(alike || b.alike(r, n, see));
       if (hides && !finite) finite = v_.finite(base, all.lo, all.hi);
-      add_values(b, see, r, n, s, hides && !*finite);
+      const ValueTile tile = value_tile(v_, see, r, n, s);
+      if (!hides || *finite) {
+        add_values(v_, base, tile, direct);
+        continue;
+      }
+      v_.add_visible(base, tile, w_.masked, [&](int64_t row, int64_t j) {
+        const int64_t i = r + row;
+        return j >= b.row[i].lo && j < b.row[i].hi && (!masks_ || mask_allows(w_.modifiers[i], base + j));
+      });
     }
   }
 
-  /// True if scores are taken from packed panels, false if from the cache's own panels.
-  bool packs_keys() const {
-    return !k_.store.panels() || k_.slots.score_tile == nullptr ||
-           (rows_ > k_.slots.direct_key_rows && k_.slots.pack_panel != nullptr);
+  /// What each row sees. Rows that share masks, the heads of a group as a rule, share the look at them.
+  void look(Block& b) const {
+    Interval last = {0, 0};
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t lo = std::clamp(w_.see[r].lo, b.base, b.base + kKeyBlock);
+      const Interval keys = {lo, std::clamp(w_.see[r].hi, lo, b.base + kKeyBlock)};
+      if (!masks_) {
+        const int32_t first = static_cast<int32_t>(lo - b.base);
+        const int32_t n = static_cast<int32_t>(keys.hi - lo);
+        b.row[r] = {first, first + n, first, first, n};
+      } else if (r > 0 && keys.lo == last.lo && keys.hi == last.hi &&
+                 (same_masks(w_.modifiers[r], w_.modifiers[r - 1]) ||
+                  sees_alike(w_.modifiers[r], b.base, keys, b.row[r - 1]))) {
+        b.row[r] = b.row[r - 1];
+      } else {
+        b.row[r] = seen_columns(w_.modifiers[r], b.base, keys, gathers(r));
+      }
+      last = keys;
+    }
+  }
+
+  /// True if few keys of row r would be gathered: for the heads of a group, but a row alone is quicker in a tile of many. Not in kBF16, whose
+  /// chains end at certain columns.
+  bool gathers(int64_t r) const {
+    const int64_t last = r + kFewRows - 1;
+    return a_.arithmetic != Arithmetic::kBF16 &&
+           (rows_ <= kFewRows || (last < rows_ && same_masks(w_.modifiers[r], w_.modifiers[last])));
+  }
+
+  /// Rows that see the same few keys of a block: these are gathered and multiplied as a block of their own. Their scores stand in their own
+  /// columns for the softmax. Such rows have seen the block then.
+  void run_few(Block& b, const RowStates& s) const {
+    for (int64_t r = 0, n; r < rows_; r += n) {
+      n = 1;
+      const Interval see = {b.row[r].lo, b.row[r].hi};
+      const int64_t most = (see.hi - see.lo) / 4;
+      if (most < kFewKeys / 4 || b.row[r].visible > most || !gathers(r)) continue;
+      const RowModifiers& m = w_.modifiers[r];
+      while (n < kScoreRows && r + n < rows_ && b.alike(r + n, 1, see) && same_masks(m, w_.modifiers[r + n])) ++n;
+      uint8_t list[kKeyBlock];
+      float scales[kFewKeys];
+      const int64_t count = seen_columns(m, b.base, {b.base + see.lo, b.base + see.hi}, true, list).visible;
+      if (count > most) continue;
+      if (k_.store.panels()) {
+        score(k_, b.base, see, r, n, n, false);
+      } else {
+        const ConstKv near = k_.gather(b.base, list, count, w_.few, scales);
+        if (fetch_ != Fetch::kNone) v_.prefetch(b.base, list, count);
+        score(HeadOperands(uk_, ops_, near, 0, 0, 0, w_.key_rows), 0, {0, count}, r, n, n, false);
+        for (int64_t i = 0; i < n; ++i) {
+          float* const row = w_.scores + i * kScoreStride;
+          float few[kFewKeys];
+          std::copy_n(row, count, few);
+          std::memset(row + see.lo, 0,
+                      static_cast<size_t>(see.hi - see.lo) * sizeof(float));  // any numbers: they are masked
+          for (int64_t j = 0; j < count; ++j) row[list[j]] = few[j];
+        }
+      }
+      modify(b, r, n);
+      weigh(b, see, r, n, s);
+      for (int64_t i = 0; i < n; ++i) {
+        float* const row = w_.scores + i * kScoreStride;
+        for (int64_t j = 0; j < count; ++j) row[j] = row[list[j]];
+      }
+      const ConstKv near = v_.gather(b.base, list, count, w_.few, scales);
+      const HeadOperands v(uk_, ops_, near, 0, 0, 0, w_.key_rows);
+      const bool direct = takes_values(v, 0, {0, count}, n);
+      if (!direct) v.pack_block(0, 0, count, w_.values);
+      add_values(v, 0, value_tile(v, {0, count}, r, n, s), direct);
+      std::fill_n(b.row + r, n, SeenColumns{});
+    }
+  }
+
+  /// True if scores of `rows` rows are taken from packed panels, false if from the cache's own panels.
+  static bool packs_keys(const HeadOperands& k, int64_t rows) {
+    return !k.store.panels() || k.slots.score_tile == nullptr ||
+           (rows > k.slots.direct_key_rows && k.slots.pack_panel != nullptr);
   }
 
   char* packed_panel(int64_t column) const { return w_.keys + column / kPanelWidth * w_.bytes_of.panel; }
 
   /// Packs keys of columns [c, c + 32) of the block. Rows outside of `see` are not read. `scales`: see HeadOperands.
-  void pack_panel(int64_t base, Interval see, int64_t c, char* panel, float* scales = nullptr) const {
+  void pack_panel(const HeadOperands& k, int64_t base, Interval see, int64_t c, char* panel,
+                  float* scales = nullptr) const {
     const int64_t first = std::max(see.lo - c, int64_t{0});
     const int64_t last = std::min(see.hi - c, kPanelWidth);
-    k_.pack_panel(base + c, first, last, panel, d_.fetch != Fetch::kNone, scales);
+    k.pack_panel(base + c, first, last, panel, d_.fetch != Fetch::kNone, scales);
   }
 
-  /// Scores of rows [r, r + n) in the panels that hold columns `see`. Keys come from one of
+  /// Scores of rows [r, r + n) in the panels that hold columns `see`. `rows`: for so many keys are read. They come from one of
   ///   packed panels of the block   score_packed   `packed`: made before, for several tiles of rows
   ///   the cache's own panels       score_tile     in_panels
   ///   the cache's rows             score_rows     in_rows: few query rows, whole runs of 32 keys
   ///   one panel in L1              score_tile     as_stored: rows put together in the storage type
   ///                                score_packed   else
-  void score(int64_t base, Interval see, int64_t r, int64_t n, bool packed) const {
+  void score(const HeadOperands& k, int64_t base, Interval see, int64_t r, int64_t n, int64_t rows, bool packed) const {
     const int64_t first = see.lo / kPanelWidth * kPanelWidth;
     const int64_t end = round_up(see.hi, kPanelWidth);
     ScoreTile tile = {.q = query(r),
@@ -253,31 +318,31 @@ class RowBlock {
                       .lds = kScoreStride,
                       .keys_at_once = d_.keys_at_once,
                       .room = w_.keys};
-    if (packed) return k_.slots.score_packed(tile);
-    const bool in_panels = !packs_keys();
-    const bool direct = !k_.store.panels() && rows_ <= k_.slots.direct_key_rows;
+    if (packed) return k.slots.score_packed(tile);
+    const bool in_panels = !packs_keys(k, rows);
+    const bool direct = !k.store.panels() && rows <= k.slots.direct_key_rows;
     const bool in_rows =
-        direct && k_.slots.score_rows != nullptr && n <= kMostScoreRows && has_direct_rows(d_.sizes.d_qk);
-    const bool as_stored = direct && k_.slots.store_panel != nullptr;
+        direct && k.slots.score_rows != nullptr && n <= kMostScoreRows && has_direct_rows(d_.sizes.d_qk);
+    const bool as_stored = direct && k.slots.store_panel != nullptr;
     float scales[kKeyBlock];
     for (int64_t c = first; c < end; c += tile.n_panels * kPanelWidth) {
       tile.s = w_.scores + c;
       int64_t run = 0;
-      const char* const keys = in_panels || (in_rows && c >= see.lo) ? k_.store.at(base + c, &run) : nullptr;
+      const char* const keys = in_panels || (in_rows && c >= see.lo) ? k.store.at(base + c, &run) : nullptr;
       tile.n_panels = std::min(run, (in_panels ? end : see.hi) - c) / kPanelWidth;
       if (tile.n_panels > 0) {
         tile.panels = keys;
-        tile.panel_stride = k_.store.token_stride();
-        tile.scales = k_.store.scales(base + c, tile.n_panels * kPanelWidth, scales);
-        tile.fetch = in_rows && !is_narrow(a_.k.type) ? d_.fetch : fetch_;
-        (in_panels ? k_.slots.score_tile : k_.slots.score_rows)(tile);
+        tile.panel_stride = k.store.token_stride();
+        tile.scales = k.store.scales(base + c, tile.n_panels * kPanelWidth, scales);
+        tile.fetch = &k != &k_ ? Fetch::kNone : in_rows && !is_narrow(a_.k.type) ? d_.fetch : fetch_;
+        (in_panels ? k.slots.score_tile : k.slots.score_rows)(tile);
       } else {  // one at a time, which L1 still holds when it is read: no other rows need it
-        pack_panel(base, see, c, w_.keys, as_stored ? scales : nullptr);
+        pack_panel(k, base, see, c, w_.keys, as_stored ? scales : nullptr);
         tile.panels = w_.keys;
         tile.n_panels = 1;
         tile.scales = as_stored && has_scales(a_.k.type) ? scales : nullptr;
         tile.fetch = Fetch::kNone;
-        (as_stored ? k_.slots.score_tile : k_.slots.score_packed)(tile);
+        (as_stored ? k.slots.score_tile : k.slots.score_packed)(tile);
       }
     }
   }
@@ -286,45 +351,75 @@ class RowBlock {
   bool modify(const Block& b, int64_t r, int64_t n) const {
     bool masked = false;
     for (int64_t i = r; modifiers_ && i < r + n; ++i) {
+      const RowModifiers& m = w_.modifiers[i];
+      const bool all = m.softcap > 0.0f || m.slope != 0.0f;
+      const int64_t lo = all ? b.row[i].lo : b.row[i].from;
+      const int64_t hi = all ? b.row[i].hi : b.row[i].to;
       float* s = w_.scores + (i - r) * kScoreStride;
-      masked |= simdattn::modify(uk_, {w_.modifiers[i], s, s, b.base, b.lo[i], b.hi[i], 1.0f, true}).masked;
+      if (lo < hi) masked |= simdattn::modify(uk_, {m, s, s, b.base, lo, hi, 1.0f, true}).masked;
     }
     return masked;
   }
 
-  /// acc = alpha * acc + weights * values for rows [r, r + n) and columns `see`. `around`: a row's values are those that it sees.
-  void add_values(const Block& b, Interval see, int64_t r, int64_t n, const RowStates& s, bool around) const {
-    ValueTile tile = {.w = w_.scores + see.lo,
-                      .ldw = kScoreStride,
-                      .rows = n,
-                      .v = w_.values,
-                      .first_key = see.lo,
-                      .key_stride = v_.store.token_stride(),
-                      .group_stride = row_bytes(a_.v.type, kValueGroup),
-                      .keys = see.hi - see.lo,
-                      .dim = d_.sizes.d_v,
-                      .o = s.acc + r * s.ld,
-                      .ldo = s.ld,
-                      .alpha = w_.alpha};
-    if (around) {
-      v_.add_visible(b.base, tile, w_.masked, [&](int64_t row, int64_t j) {
-        const int64_t i = r + row;
-        return j >= b.lo[i] && j < b.hi[i] && (!modifiers_ || mask_allows(w_.modifiers[i], b.base + j));
-      });
-    } else if (!b.direct_values) {
-      ops_.value_packed(tile);
-    } else {
-      tile.fetch = fetch_;
-      v_.for_each_run(b.base, see.lo, see.hi, [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
-        tile.w = w_.scores + c;
-        tile.v = rows;
-        tile.scales = scales;
-        tile.first_key = c;
-        tile.keys = keys;
-        v_.slots.value_tile(tile);
-        tile.alpha = nullptr;  // later runs of the block continue the sum
-      });
+  /// Scores of rows [r, r + n) in columns `see` become weights.
+  void weigh(const Block& b, Interval see, int64_t r, int64_t n, const RowStates& s) const {
+    const int64_t first = see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
+    int32_t lo[kScoreRows];
+    int32_t hi[kScoreRows];
+    for (int64_t i = 0; i < n; ++i) {
+      const SeenColumns& row = b.row[r + i];
+      lo[i] = row.none() ? 0 : row.lo - static_cast<int32_t>(first);
+      hi[i] = row.none() ? 0 : row.hi - static_cast<int32_t>(first);
     }
+    ops_.softmax_tile({.s = w_.scores + first,
+                       .lds = kScoreStride,
+                       .rows = n,
+                       .columns = round_up(see.hi, kHalfPanel) - first,
+                       .lo = lo,
+                       .hi = hi,
+                       .max = s.max + r,
+                       .sum = s.sum + r,
+                       .alpha = w_.alpha});
+  }
+
+  /// True if `rows` rows take these values from where they are, false if they are packed first.
+  bool takes_values(const HeadOperands& v, int64_t base, Interval keys, int64_t rows) const {
+    // Integers in place want scales that are not negative.
+    const bool signed_scales = a_.arithmetic == Arithmetic::kInt8 && has_scales(a_.v.type);
+    return rows <= kDirectRows && v.slots.value_tile != nullptr &&
+           !(signed_scales && v.negative_scales(base, keys.lo, keys.hi));
+  }
+
+  /// acc = alpha * acc + weights * values for rows [r, r + n) and columns `see`, of a packed block.
+  ValueTile value_tile(const HeadOperands& v, Interval see, int64_t r, int64_t n, const RowStates& s) const {
+    return {.w = w_.scores + see.lo,
+            .ldw = kScoreStride,
+            .rows = n,
+            .v = w_.values,
+            .first_key = see.lo,
+            .key_stride = v.store.token_stride(),
+            .group_stride = row_bytes(a_.v.type, kValueGroup),
+            .keys = see.hi - see.lo,
+            .dim = d_.sizes.d_v,
+            .o = s.acc + r * s.ld,
+            .ldo = s.ld,
+            .alpha = w_.alpha};
+  }
+
+  /// The same, if `direct` of values from where they are.
+  void add_values(const HeadOperands& v, int64_t base, ValueTile tile, bool direct) const {
+    if (!direct) return ops_.value_packed(tile);
+    tile.fetch = &v == &v_ ? fetch_ : Fetch::kNone;
+    const int64_t end = tile.first_key + tile.keys;
+    v.for_each_run(base, tile.first_key, end, [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
+      tile.w = w_.scores + c;
+      tile.v = rows;
+      tile.scales = scales;
+      tile.first_key = c;
+      tile.keys = keys;
+      v.slots.value_tile(tile);
+      tile.alpha = nullptr;  // later runs of the block continue the sum
+    });
   }
 
   const Attention& a_;
@@ -335,6 +430,7 @@ class RowBlock {
   RowBlockIndex index_;
   Sequence seq_;
   int64_t rows_;
+  bool masks_;
   bool modifiers_;
   Fetch fetch_;
   HeadOperands k_;

@@ -15,6 +15,8 @@ namespace simdattn {
 inline constexpr int64_t kScoreRows = 64;
 /// Floats between rows of scores: a power of two would put the rows of a tile into the same sets of a CPU cache.
 inline constexpr int64_t kScoreStride = kKeyBlock + 16;
+/// Up to so many keys of a block are gathered, and multiplied apart from it.
+inline constexpr int64_t kFewKeys = kKeyBlock / 4;
 /// What RowStates::ld is a multiple of.
 inline constexpr int64_t kStateStep = 16;
 
@@ -69,13 +71,15 @@ struct OperandBytes {
   int64_t key_rows;  // kLoadedRows rows of keys as stored, gathered from several pages, or of keys or values as f32
   int64_t values;    // a packed block
   int64_t masked;    // one of kValueGroup columns
+  int64_t row;       // of keys or values as stored
 
   OperandBytes() = default;
   OperandBytes(const AttentionKernels& kernels, const AttentionSizes& sizes, KvType k, KvType v)
       : query(kernels.query_bytes(sizes.d_qk)),
         panel(kernels.kv[slot(k)].panel_bytes(sizes.d_qk)),
         values(kernels.values_bytes(sizes.d_v)),
-        masked(kernels.values_bytes(std::min(sizes.d_v, kValueGroup))) {
+        masked(kernels.values_bytes(std::min(sizes.d_v, kValueGroup))),
+        row(std::max(row_bytes(k, sizes.d_qk), row_bytes(v, sizes.d_v))) {
     const bool loads_keys = kernels.kv[slot(k)].pack_keys == nullptr || kernels.kv[slot(k)].pack_panel == nullptr;
     const bool loads_values = kernels.kv[slot(v)].pack_values == nullptr;
     const int64_t loaded = 4 * std::max(loads_keys ? sizes.d_qk : 0, loads_values ? sizes.d_v : 0);
@@ -96,8 +100,9 @@ struct AttentionMemory {
   float* alpha = w.take<float>(kScoreRows);
   Interval* see = w.take<Interval>(kRowBlock);  // the keys that a row sees, masks aside
   RowModifiers* modifiers = w.take<RowModifiers>(kRowBlock);
-  RowStates total;  // over all splits so far
-  RowStates split;  // of the current split
+  char* few = w.take<char>(kFewKeys * bytes_of.row);  // keys or values that are gathered
+  RowStates total;                                    // over all splits so far
+  RowStates split;                                    // of the current split
 
   /// `memory`: of any alignment; null to measure: w.bytes().
   AttentionMemory(const OperandBytes& bytes, int64_t d_v, void* memory)

@@ -116,6 +116,27 @@ class HeadOperands {
     }
   }
 
+  /// Asks for rows that gather() wants later.
+  void prefetch(int64_t base, const uint8_t* list, int64_t keys) const {
+    for (int64_t j = 0; j < keys; ++j) {
+      int64_t run = 0;
+      const char* const row = store.at(base + list[j], &run);
+      for (int64_t i = 0; i < row_bytes(store.type(), dim_); i += 64) __builtin_prefetch(row + i);
+    }
+  }
+
+  /// Rows of some keys, list[j] places behind `base`, as stored, and their scales: a store of their own in `rows` and `scales`.
+  ConstKv gather(int64_t base, const uint8_t* list, int64_t keys, char* rows, float* scales) const {
+    const int64_t row = row_bytes(store.type(), dim_);
+    for (int64_t j = 0; j < keys; ++j) {
+      int64_t run = 0;
+      std::memcpy(rows + j * row, store.at(base + list[j], &run), static_cast<size_t>(row));
+      if (has_scales(store.type())) scales[j] = *store.scales(base + list[j], 1, scales + j);
+    }
+    const ConstKv all = contiguous_kv(static_cast<const char*>(rows), store.type(), KvLayout::kRows, 1, 1, keys, dim_);
+    return has_scales(store.type()) ? contiguous_scales(all, static_cast<const float*>(scales)) : all;
+  }
+
   /// Values of keys [from, to) into a packed block, all columns.
   void pack_block(int64_t base, int64_t from, int64_t to, char* block) const {
     pack_columns(base, from, to, 0, dim_, block);

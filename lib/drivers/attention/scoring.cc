@@ -1,6 +1,7 @@
 #include "lib/drivers/attention/scoring.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -13,6 +14,85 @@ namespace {
 /// Elements before the row of a mask.
 int64_t offset_of(const ConstView<4>& mask, int64_t batch, int64_t head, int64_t row) {
   return batch * step_of(mask, 0) + head * step_of(mask, 1) + row * step_of(mask, 2);
+}
+
+/// -inf as an integer, and an element.
+constexpr uint32_t lowest_of(DType t) { return t == DType::kF32 ? 0xFF800000u : t == DType::kBF16 ? 0xFF80u : 0xFC00u; }
+uint32_t bias_at(const void* p, int64_t i, DType t) {
+  return t == DType::kF32 ? static_cast<const uint32_t*>(p)[i] : static_cast<const uint16_t*>(p)[i];
+}
+
+/// What masks and bias do to a key. A bias of +0 changes -0 to +0, whose exponential is the same, and nothing else.
+enum Does : uint8_t { kHides = 0, kChanges = 1, kNothing = 3 };
+/// Eight of them.
+constexpr uint64_t kEight = 0x0101010101010101u;
+
+/// True if n elements are equal, n > 0.
+bool all_equal(const void* p, int64_t n, int64_t size) {
+  return std::memcmp(p, static_cast<const char*>(p) + size, static_cast<size_t>((n - 1) * size)) == 0;
+}
+
+/// What they do to each of these keys; if not the same to each, kChanges.
+Does what_masks_do(const RowModifiers& m, Interval keys) {
+  const int64_t n = keys.hi - keys.lo;
+  bool nothing = true;
+  if (m.bias != nullptr) {
+    const int64_t size = size_of(m.bias_dtype);
+    const char* const p = static_cast<const char*>(m.bias) + (m.one_bias ? 0 : keys.lo * size);
+    const uint32_t bias = bias_at(p, 0, m.bias_dtype);
+    nothing = (bias == 0 || bias == lowest_of(m.bias_dtype)) && (m.one_bias || all_equal(p, n, size));
+    if (nothing && bias != 0) return kHides;
+  }
+  if (m.keep != nullptr) {
+    const uint8_t* const p = m.keep + (m.one_keep ? 0 : keys.lo);
+    const bool same = m.one_keep || all_equal(p, n, 1);
+    if (same && *p == 0) return kHides;
+    nothing = nothing && same;
+  }
+  if (m.bits != nullptr && keys.hi > m.first_bit) {
+    const int64_t bit = keys.lo - m.first_bit;
+    const uint8_t* const p = m.bits + bit / 8;
+    const bool same = bit >= 0 && bit % 8 == 0 && n % 8 == 0 && all_equal(p, n / 8, 1);
+    if (same && *p == 0) return kHides;
+    nothing = nothing && same && *p == 0xFF;
+  }
+  return nothing ? kNothing : kChanges;
+}
+
+/// The same for n keys from `key` on, one by one. Loops that compilers make vectors of.
+void what_masks_do(const RowModifiers& m, int64_t key, int64_t n, uint8_t* does) {
+  std::memset(does, m.keep != nullptr && m.one_keep && *m.keep == 0 ? kHides : kNothing, static_cast<size_t>(n));
+  const auto of_bias = [&](const auto* bias, auto lowest) {
+    using T = decltype(lowest);
+    const auto of = [&](T b) {
+      return static_cast<uint8_t>(b == lowest ? T{kHides} : b == 0 ? T{kNothing} : T{kChanges});
+    };
+    if (m.one_bias) {
+      for (int64_t j = 0; j < n; ++j) does[j] &= of(*bias);
+    } else {
+      for (int64_t j = 0; j < n; ++j) does[j] &= of(bias[key + j]);
+    }
+  };
+  if (m.bias != nullptr && m.bias_dtype == DType::kF32) {
+    of_bias(static_cast<const uint32_t*>(m.bias), lowest_of(m.bias_dtype));
+  } else if (m.bias != nullptr) {
+    of_bias(static_cast<const uint16_t*>(m.bias), static_cast<uint16_t>(lowest_of(m.bias_dtype)));
+  }
+  for (int64_t j = 0; m.keep != nullptr && !m.one_keep && j < n; ++j) {
+    does[j] &= m.keep[key + j] == 0 ? uint8_t{kHides} : uint8_t{kNothing};
+  }
+  for (int64_t j = m.bits == nullptr ? n : std::max(m.first_bit - key, int64_t{0}); j < n;) {
+    // Up to the end of a byte.
+    const int64_t bit = key + j - m.first_bit;
+    const int64_t end = std::min(j + 8 - bit % 8, n);
+    const uint64_t byte = static_cast<uint64_t>(m.bits[bit / 8]) >> bit % 8;
+    uint64_t eight = 0;
+    std::memcpy(&eight, does + j, static_cast<size_t>(end - j));
+    // Bit k alone in byte k, then all bits of it.
+    eight &= (((byte * kEight & 0x8040201008040201u) + 0x7F * kEight) >> 7 & kEight) * 0xFF;
+    std::memcpy(does + j, &eight, static_cast<size_t>(end - j));
+    j = end;
+  }
 }
 
 }  // namespace
@@ -43,10 +123,8 @@ Interval visible_interval(const Scoring& s, const SequenceRules& rules, int64_t 
   return v;
 }
 
-bool has_modifiers(const Scoring& s) {
-  return s.softcap > 0.0f || s.alibi_slopes != nullptr || s.bias.data != nullptr || s.keep.data != nullptr ||
-         s.bits.data != nullptr;
-}
+bool has_masks(const Scoring& s) { return s.bias.data != nullptr || s.keep.data != nullptr || s.bits.data != nullptr; }
+bool has_modifiers(const Scoring& s) { return s.softcap > 0.0f || s.alibi_slopes != nullptr || has_masks(s); }
 
 RowModifiers row_modifiers(const Scoring& s, const SequenceRules& rules, int64_t head, int64_t row, int64_t mask_batch,
                            int64_t mask_row) {
@@ -97,17 +175,71 @@ ModifyResult modify(const UKernels& uk, const ModifyRow& a) {
 }
 
 bool mask_allows(const RowModifiers& m, int64_t key) {
-  if (m.bias != nullptr) {
-    const float b = with_storage(
-        m.bias_dtype, [&](auto t) { return to_f32(static_cast<const decltype(t)*>(m.bias)[m.one_bias ? 0 : key]); });
-    if (b == -std::numeric_limits<float>::infinity()) return false;
-  }
+  if (m.bias != nullptr && bias_at(m.bias, m.one_bias ? 0 : key, m.bias_dtype) == lowest_of(m.bias_dtype)) return false;
   if (m.keep != nullptr && m.keep[m.one_keep ? 0 : key] == 0) return false;
   if (m.bits != nullptr && key >= m.first_bit) {
     const int64_t bit = key - m.first_bit;
     return (m.bits[bit / 8] >> (bit % 8) & 1) != 0;
   }
   return true;
+}
+
+SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, bool few, uint8_t* list) {
+  const int64_t first = keys.lo - base;
+  const int64_t n = keys.hi - keys.lo;
+  if (n <= 0) return {};
+  const auto column = [&](int64_t j) { return static_cast<int32_t>(first + std::min(j, n)); };
+  const Does to_head = what_masks_do(m, {keys.lo, std::min(keys.lo + kPanelWidth, keys.hi)});
+  const Does to_all = to_head == kChanges ? kChanges : what_masks_do(m, keys);
+  if (to_all == kHides) return {};
+  if (to_all == kNothing) return {column(0), column(n), column(0), column(0), column(n) - column(0)};
+  // Most masks hide keys here and there, and nothing is to gain from that. Their ends are visible then; one alone shows some key where it changes
+  // some. A sample tells whether they hide most.
+  bool dense = to_head == kChanges && list == nullptr &&
+               what_masks_do(m, {std::max(keys.hi - kPanelWidth, keys.lo), keys.hi}) == kChanges;
+  if (m.bits != nullptr || (m.bias != nullptr && m.keep != nullptr)) {
+    dense = dense && mask_allows(m, keys.lo) && mask_allows(m, keys.hi - 1);
+  }
+  int64_t balance = 1;
+  for (int64_t key = keys.lo; dense && few && key < keys.hi; key += kPanelWidth + 1)
+    balance += mask_allows(m, key) ? 1 : -1;
+  if (dense && balance > 0) return {column(0), column(n), column(0), column(n), column(n) - column(0)};
+  uint8_t does[kKeyBlock];
+  what_masks_do(m, keys.lo, n, does);
+  const int64_t end = (n + 7) / 8 * 8;
+  std::memset(does + n, does[n - 1], static_cast<size_t>(end - n));
+  const auto eight_at = [&](int64_t j) {
+    uint64_t eight;
+    std::memcpy(&eight, does + j, 8);
+    return eight;
+  };
+  const auto without_ends = [&](Interval of, uint64_t eight) {
+    while (of.lo < of.hi && eight_at(of.lo) == eight) of.lo += 8;
+    while (of.lo < of.hi && eight_at(of.hi - 8) == eight) of.hi -= 8;
+    return of;
+  };
+  uint16_t visible = 0;
+  for (int64_t j = 0; j < n; ++j) visible = static_cast<uint16_t>(visible + (does[j] & 1));
+  if (visible == 0) return {};
+  Interval seen = without_ends({0, end}, kHides * kEight);
+  if (seen.lo < kPanelWidth) seen.lo = 0;
+  if (seen.hi > end - kPanelWidth) seen.hi = end;
+  const Interval changed = without_ends(seen, kNothing * kEight);
+  for (int64_t j = 0, i = 0; list != nullptr && j < n; j += 8) {
+    for (uint64_t eight = eight_at(j) & kEight; eight != 0 && i < visible; eight &= eight - 1) {
+      list[i++] = static_cast<uint8_t>(first + j + std::countr_zero(eight) / 8);
+    }
+  }
+  return {column(seen.lo), column(seen.hi), column(changed.lo), column(changed.hi), visible};
+}
+
+bool sees_alike(const RowModifiers& m, int64_t base, Interval keys, const SeenColumns& seen) {
+  const auto all = [&](int64_t first, int64_t last, Does does) {
+    return first >= last || what_masks_do(m, {first, last}) == does;
+  };
+  if (seen.none() || seen.to - seen.from > kPanelWidth) return false;
+  return all(keys.lo, base + seen.lo, kHides) && all(base + seen.hi, keys.hi, kHides) &&
+         all(base + seen.lo, base + seen.from, kNothing) && all(base + seen.to, base + seen.hi, kNothing);
 }
 
 }  // namespace simdattn

@@ -29,6 +29,8 @@ SequenceRules sequence_rules(const Scoring& scoring, int64_t sequence, int64_t n
 /// Both ends are within 0 .. length, and neither decreases from one row to the next.
 Interval visible_interval(const Scoring& scoring, const SequenceRules& rules, int64_t row);
 
+/// True if a bias or a mask may hide keys.
+bool has_masks(const Scoring& scoring);
 /// True if scores need the optional pass over the tile.
 bool has_modifiers(const Scoring& scoring);
 
@@ -39,8 +41,30 @@ RowModifiers row_modifiers(const Scoring& scoring, const SequenceRules& rules, i
 /// The slot modify_row, also where a bias or mask is one number for all keys.
 ModifyResult modify(const UKernels& uk, const ModifyRow& a);
 
-/// True if masks and bias let the row see a key of its interval. Only for the rare path around NaN in masked values.
+/// True if both rows read the same bias and masks.
+inline bool same_masks(const RowModifiers& a, const RowModifiers& b) {
+  return a.bias == b.bias && a.keep == b.keep && a.bits == b.bits;
+}
+/// True if masks and bias let the row see a key of its interval. Only for what is rare: NaN in masked values, pages that are not there.
 bool mask_allows(const RowModifiers& row, int64_t key);
+
+/// What a row sees of a block of keys; column c is key c of the block.
+struct SeenColumns {
+  int32_t lo;       // the row sees [lo, hi), but for what masks hide
+  int32_t hi;       //
+  int32_t from;     // of these, masks and bias hide or change scores of [from, to) alone
+  int32_t to;       //
+  int32_t visible;  // at most so many of them it sees
+
+  bool none() const { return lo >= hi; }
+};
+
+/// A look at masks and bias. `keys`: what the row's interval has of a block, whose first key is `base`. Ends move by 32 keys at least, in
+/// steps of 8: not closer, so that rows that see nearly the same stay alike. `few`: `visible` is counted where it is small against all.
+/// `list`, if not null, gets the visible columns; room for all.
+SeenColumns seen_columns(const RowModifiers& row, int64_t base, Interval keys, bool few, uint8_t* list = nullptr);
+/// True if `seen`, of another row with the same interval, serves this one as well, but for `visible`. Quicker than a look; false if in doubt.
+bool sees_alike(const RowModifiers& row, int64_t base, Interval keys, const SeenColumns& seen);
 
 }  // namespace simdattn
 

@@ -60,6 +60,21 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, float* ls
     call.x = t;
     call.ldx = on_stack ? stride : call.ldy;
     call.scale = 1.0f;
+    if (at_once == 1) {
+      // Whole blocks at the ends of a long row that masks hide.
+      const RowModifiers row = of_row(r);
+      const auto hidden = [&](int64_t lo, int64_t hi) {
+        return !mask_allows(row, lo) && seen_columns(row, lo, {lo, hi}, false).none();
+      };
+      for (int64_t next; call.lo < call.hi; call.lo = next) {
+        next = std::min(call.lo + kKeyBlock, call.hi);
+        if (!hidden(call.lo, next)) break;
+      }
+      for (int64_t next; call.lo < call.hi; call.hi = next) {
+        next = std::max(call.hi - kKeyBlock, call.lo);
+        if (!hidden(next, call.hi)) break;
+      }
+    }
     float max[kModifiedRows];
     for (int64_t i = 0; i < call.rows; ++i) {
       max[i] = modify(uk, {.row = of_row(r + i),
