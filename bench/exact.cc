@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "bench/peers.h"
 #include "lib/contract/dtypes.h"
@@ -59,6 +60,9 @@ class Rows {
       default: {
         const int64_t head = i / w.n_q, row = i % w.n_q, kv = head * w.kv_heads / w.heads;
         std::vector<double> p = scores(i, kv, w.causal ? row + 1 + w.n - w.n_q : w.n);
+        for (size_t j = 0; w.masked && j < p.size(); ++j) {
+          if (w.keep[row * w.n + static_cast<int64_t>(j)] == 0) p[j] = -std::numeric_limits<double>::infinity();
+        }
         softmax(p);
         return weighted(p, kv);
       }

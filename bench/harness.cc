@@ -544,6 +544,7 @@ std::vector<Case> all_cases() {
   add_kv_cases(cases);
   add_other_scores_cases(cases);
   add_attention_cases(cases);
+  add_mask_cases(cases);
   add_arithmetic_cases(cases);
   add_narrow_cases(cases);
   add_plan_cases(cases);

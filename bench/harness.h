@@ -91,6 +91,7 @@ void add_position_cases(std::vector<Case>& cases);
 void add_kv_cases(std::vector<Case>& cases);
 void add_other_scores_cases(std::vector<Case>& cases);
 void add_attention_cases(std::vector<Case>& cases);
+void add_mask_cases(std::vector<Case>& cases);
 void add_arithmetic_cases(std::vector<Case>& cases);
 void add_narrow_cases(std::vector<Case>& cases);
 void add_plan_cases(std::vector<Case>& cases);

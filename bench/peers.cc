@@ -78,7 +78,8 @@ std::vector<const Peer*> peers_for(const Work& work) {
   std::vector<const Peer*> able;
   if (work.kind == Kind::kNone) return able;
   for (const Peer* p : loaded().peers) {
-    if (p->can(work)) able.push_back(p);
+    const bool knows_masks = std::strcmp(p->name, "loops") == 0 || std::strcmp(p->name, "ggml_flash") == 0;
+    if ((!work.masked || knows_masks) && p->can(work)) able.push_back(p);
   }
   return able;
 }

@@ -100,12 +100,15 @@ struct Graph {
 };
 
 ggml_tensor* mask_of(Graph& g, const Work& w) {
-  if (!w.causal || w.n_q == 1) return nullptr;
+  if (!w.masked && (!w.causal || w.n_q == 1)) return nullptr;
   const int64_t rows = (w.n_q + 63) / 64 * 64;  // older versions want as many
   auto* m = reinterpret_cast<ggml_fp16_t*>(g.array(static_cast<size_t>(rows * w.n) * sizeof(ggml_fp16_t)));
   const ggml_fp16_t seen = ggml_fp32_to_fp16(0), hidden = ggml_fp32_to_fp16(-std::numeric_limits<float>::infinity());
   for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < w.n; ++j) m[i * w.n + j] = i < w.n_q && j <= i + w.n - w.n_q ? seen : hidden;
+    for (int64_t j = 0; j < w.n; ++j) {
+      const bool sees = w.masked ? w.keep[i % w.n_q * w.n + j] != 0 : j <= i + w.n - w.n_q;
+      m[i * w.n + j] = i < w.n_q && sees ? seen : hidden;
+    }
   }
   return g.input(GGML_TYPE_F16, m, w.n, rows);
 }

@@ -61,6 +61,37 @@ void values(const float* p, size_t stride, size_t n_q, const T* v, size_t n, siz
   }
 }
 
+/// As good loops do it: hidden keys are skipped.
+template <class T>
+void masked_attention(const Work& w, std::vector<float>& memory) {
+  memory.resize(static_cast<size_t>(w.n));
+  std::vector<size_t> seen;
+  const size_t d = static_cast<size_t>(w.d);
+  for (int64_t i = 0; i < w.n_q; ++i) {
+    seen.clear();
+    for (int64_t j = 0; j < w.n; ++j) {
+      if (w.keep[i * w.n + j] != 0) seen.push_back(static_cast<size_t>(j));
+    }
+    for (int64_t h = 0; h < w.heads; ++h) {
+      const size_t kv = static_cast<size_t>(h * w.kv_heads / w.heads * w.n) * d;
+      const T* k = static_cast<const T*>(w.k) + kv;
+      const T* v = static_cast<const T*>(w.v) + kv;
+      const size_t row = static_cast<size_t>(h * w.n_q + i) * d;
+      float* p = memory.data();
+      for (size_t j = 0; j < seen.size(); ++j) {
+        scores(static_cast<const T*>(w.q) + row, 1, k + seen[j] * d, 1, d, w.scale, p + j, 1);
+      }
+      softmax_row(p, p, seen.size());
+      float sum[256] = {};
+      for (size_t j = 0; j < seen.size(); ++j) {
+        const T* __restrict value = v + seen[j] * d;
+        for (size_t e = 0; e < d; ++e) sum[e] += p[j] * widen(value[e]);
+      }
+      for (size_t e = 0; e < d; ++e) narrow(sum[e], static_cast<T*>(w.out) + row + e);
+    }
+  }
+}
+
 template <class T>
 void attention(const Work& w, std::vector<float>& memory) {
   memory.resize(static_cast<size_t>(w.n));
@@ -121,7 +152,7 @@ Call make_typed(const Work& w) {
       }};
     default: {
       const auto memory = std::make_shared<std::vector<float>>();
-      return {[=] { attention<T>(w, *memory); }};
+      return {[=] { w.masked ? masked_attention<T>(w, *memory) : attention<T>(w, *memory); }};
     }
   }
 }
@@ -154,7 +185,7 @@ bool can(const Work& w) {
   if (w.type == DType::kF16) return false;
 #endif
   // A prompt row by row would take longer than all the others together.
-  return w.kind != Kind::kAttention || w.n_q == 1;
+  return w.kind != Kind::kAttention || w.n_q == 1 || (w.masked && w.d <= 256);
 }
 
 std::string settings() { return "C++ loops, " BENCH_COMPILER ", -O3 -march=native -ffast-math, widest vectors"; }

@@ -24,6 +24,7 @@ struct Work {
   int64_t d = 0;    // of a head
   float scale = 1;
   bool causal = false;
+  bool masked = false;
   bool interleaved = false;
   bool in_place = false;
   int64_t position = 0;  // of the first token of rope; frequencies are 10000^(-2i/d)
@@ -32,6 +33,7 @@ struct Work {
   const void* q = nullptr;
   const void* k = nullptr;                     // [kv_heads][n][d]
   const void* v = nullptr;                     // [kv_heads][n][d]
+  const uint8_t* keep = nullptr;               // kAttention, `masked`: [n_q][n], 0 hides
   const float *cos = nullptr, *sin = nullptr;  // [n_q][d / 2]
   /// kSoftmax: [n_q][n]. kScores: [n_q][n], f32. kWeightedValues: [n_q][d]. Others: as `q`.
   void* out = nullptr;
