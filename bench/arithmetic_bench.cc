@@ -12,7 +12,7 @@ namespace bench {
 namespace {
 
 using simdattn::Arithmetic;
-using simdattn::Attention;
+using simdattn::AttentionProblem;
 using simdattn::DType;
 
 struct Setup {
@@ -27,9 +27,9 @@ struct Setup {
 
 struct Data {
   Buffer q, k, v, out, workspace;
-  Attention whole, part, f32;
+  AttentionProblem whole, part, f32;
 
-  simdattn::Status run(const Attention& a, const simdattn::Target* t) {
+  simdattn::Status run(const AttentionProblem& a, const simdattn::Target* t) {
     return simdattn::attention(a, {.target = t, .workspace = workspace.data(), .workspace_bytes = workspace.size()});
   }
 };
@@ -66,7 +66,7 @@ Prepared prepare(const Setup& s) {
     const size_t at = count(first_row, s.dim) * element_size(s.type);
     const std::array<int64_t, 4> shape = {1, heads, s.n_q - first_row, s.dim};
     const std::array<int64_t, 4> stride = {s.heads * s.n_q * s.dim, s.n_q * s.dim, s.dim, 1};
-    Attention a;
+    AttentionProblem a;
     a.arithmetic = arithmetic;
     a.q = {d.q.as<std::byte>() + at,
            s.type,

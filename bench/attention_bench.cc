@@ -16,7 +16,7 @@
 namespace bench {
 namespace {
 
-using simdattn::Attention;
+using simdattn::AttentionProblem;
 using simdattn::DType;
 
 struct Setup {
@@ -77,15 +77,15 @@ struct Data {
   Buffer partial;
   std::vector<int32_t> cu_q;
   std::unique_ptr<Pool> pool;
-  Attention whole, part, companion;
+  AttentionProblem whole, part, companion;
   int32_t reference_length = 0;
 
-  simdattn::Status run(const Attention& a, const simdattn::Target* t) {
+  simdattn::Status run(const AttentionProblem& a, const simdattn::Target* t) {
     return simdattn::attention(a,
                                {.target = t, .workspace = workspace[0].data(), .workspace_bytes = workspace[0].size()});
   }
-  simdattn::Status run_threads(const Attention& a, const simdattn::Target* t) {
-    simdattn::AttentionPlan plan;
+  simdattn::Status run_threads(const AttentionProblem& a, const simdattn::Target* t) {
+    simdattn::Plan plan;
     simdattn::Status status = simdattn::attention_plan(a, &plan, {.target = t});
     if (!status.ok()) return status;
     if (partial.size() < plan.partial_bytes) partial = Buffer(plan.partial_bytes);
@@ -189,7 +189,7 @@ Prepared prepare(const Setup& setup) {
   const auto problem = [&](const Buffer& k, bool panels, int64_t heads, int64_t first_row) {
     const int64_t kv_heads = (heads + m.group() - 1) / m.group();
     const int64_t rows = n_q - first_row;
-    Attention a;
+    AttentionProblem a;
     const size_t size = element_size(s.type);
     a.q = {d.q.as<std::byte>() + count(first_row, m.d_qk) * size,
            s.type,

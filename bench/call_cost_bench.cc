@@ -81,7 +81,7 @@ const Function kFunctions[] = {
      }},
     {"attention_1x1", 1,
      [](Data& d, const Exec& e) {
-       simdattn::Attention a;
+       simdattn::AttentionProblem a;
        a.q = view(d.q, {1, 1, 1, 1});
        a.k = view(d.k, {1, 1, 1, 1});
        a.v = view(d.v, {1, 1, 1, 1});

@@ -184,7 +184,7 @@ std::vector<Result> measure(const Case& c, const MeasureOptions& options) {
   for (const Target* t : options.targets) {
     Result r;
     double estimate = 0;
-    r.target = simdattn::name(*t);
+    r.target = simdattn::target_name(*t);
     r.error = scalar_error;
     if (r.error.empty() && t != scalar) {
       if (p.reset) {
@@ -195,7 +195,7 @@ std::vector<Result> measure(const Case& c, const MeasureOptions& options) {
       start = Clock::now();
       r.error = status_text(p.run(t, false));
       estimate = ns_since(start);
-      if (r.error.empty()) r.error = difference(p, expected.data(), simdattn::exact(*t), p.absolute, p.relative);
+      if (r.error.empty()) r.error = difference(p, expected.data(), simdattn::target_exact(*t), p.absolute, p.relative);
     }
     Contestant k;
     k.call = timed(t, t == scalar);
@@ -520,12 +520,12 @@ Buffer random_buffer(simdattn::DType dtype, size_t elements, uint64_t seed, floa
   return b;
 }
 
-size_t most_workspace(std::initializer_list<const simdattn::Attention*> problems) {
+size_t most_workspace(std::initializer_list<const simdattn::AttentionProblem*> problems) {
   size_t bytes = 0;
   for (const Target* t : simdattn::targets()) {
-    if (!simdattn::runnable(*t)) continue;
-    for (const simdattn::Attention* a : problems) {
-      simdattn::AttentionPlan plan;
+    if (!simdattn::target_runnable(*t)) continue;
+    for (const simdattn::AttentionProblem* a : problems) {
+      simdattn::Plan plan;
       if (a->q.data == nullptr || !simdattn::attention_plan(*a, &plan, {.target = t}).ok()) continue;
       bytes = std::max(bytes, plan.workspace_bytes);
     }

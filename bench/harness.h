@@ -134,7 +134,7 @@ const char* type_name(simdattn::DType dtype);
 /// A filled buffer.
 Buffer random_buffer(simdattn::DType dtype, size_t elements, uint64_t seed, float amplitude = 1);
 /// Bytes with which every runnable target solves every problem that has queries.
-size_t most_workspace(std::initializer_list<const simdattn::Attention*> problems);
+size_t most_workspace(std::initializer_list<const simdattn::AttentionProblem*> problems);
 
 }  // namespace bench
 

@@ -44,7 +44,7 @@ const std::vector<Entry> kEntries = {
 
 bool vouched_for(std::string_view isa) {
   for (const simdattn::Target* t : simdattn::targets()) {
-    if (simdattn::runnable(*t) && isa_of_target(simdattn::name(*t)) == isa) return true;
+    if (simdattn::target_runnable(*t) && isa_of_target(simdattn::target_name(*t)) == isa) return true;
   }
   return false;
 }

@@ -182,9 +182,10 @@ class Runner {
     for (size_t i = 0; i < cases_.size(); ++i) {
       std::vector<std::string> names;
       for (const simdattn::Target* t : options_.targets) {
-        names.push_back(simdattn::name(*t));
+        names.push_back(simdattn::target_name(*t));
         if (options_.twice && names.back() != "scalar") {
-          for (const char* other : {" again", " and a tenth"}) names.push_back(simdattn::name(*t) + std::string(other));
+          for (const char* other : {" again", " and a tenth"})
+            names.push_back(simdattn::target_name(*t) + std::string(other));
         }
       }
       for (const bench::Peer* peer : bench::peers_for(cases_[i].work)) {
@@ -289,10 +290,10 @@ int main(int argc, char** argv) {
   if (o.targets.empty() && (o.peers || o.self_check)) {
     const simdattn::Target* t = nullptr;
     if (const simdattn::Status s = simdattn::default_target(&t); !s.ok()) fail(s.detail);
-    add_target(simdattn::name(*t));
+    add_target(simdattn::target_name(*t));
   } else if (o.targets.empty()) {
     for (const simdattn::Target* t : simdattn::targets()) {
-      if (simdattn::runnable(*t)) add_target(simdattn::name(*t));
+      if (simdattn::target_runnable(*t)) add_target(simdattn::target_name(*t));
     }
   }
 

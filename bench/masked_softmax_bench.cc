@@ -57,7 +57,7 @@ Prepared prepare(Mask mask, Matrix m) {
       state = state * 1664525u + 1013904223u;
       keep[i] = (state >> 29) != 0;
     }
-    scoring.keep = simdattn::view(static_cast<const uint8_t*>(keep), {1, 1, m.rows, m.columns});
+    scoring.mask = simdattn::view(static_cast<const uint8_t*>(keep), {1, 1, m.rows, m.columns});
   }
 
   const int64_t part_rows = std::clamp<int64_t>((1 << 17) / m.columns, 1, m.rows);
@@ -76,7 +76,7 @@ Prepared prepare(Mask mask, Matrix m) {
   };
   simdattn::Scoring part_scoring = scoring;
   part_scoring.bias = tail(scoring.bias);
-  part_scoring.keep = tail(scoring.keep);
+  part_scoring.mask = tail(scoring.mask);
   p.run = [=](const simdattn::Target* t, bool part) {
     const int64_t first = part ? first_row : 0;
     return simdattn::masked_softmax(simdattn::view(x + first * m.columns, {1, 1, m.rows - first, m.columns}),

@@ -11,7 +11,7 @@
 namespace bench {
 namespace {
 
-using simdattn::Attention;
+using simdattn::AttentionProblem;
 using simdattn::DType;
 using simdattn::KvType;
 
@@ -49,8 +49,8 @@ struct Setup {
 
 struct Data {
   Buffer q, k, v, out, bias, keep, workspace;
-  Attention whole, part, companion;
-  simdattn::Status run(const Attention& a, const simdattn::Target* t) {
+  AttentionProblem whole, part, companion;
+  simdattn::Status run(const AttentionProblem& a, const simdattn::Target* t) {
     return simdattn::attention(a, {.target = t, .workspace = workspace.data(), .workspace_bytes = workspace.size()});
   }
 };
@@ -96,7 +96,7 @@ Prepared prepare(const Setup& s) {
     }
   }
   const auto problem = [&](int64_t heads) {
-    Attention a;
+    AttentionProblem a;
     a.q = simdattn::ConstView<4>(d.q.data(), DType::kF16, {1, heads, s.n_q, m.d_qk});
     a.out = simdattn::View<4>(d.out.data(), DType::kF16, {1, heads, s.n_q, m.d_qk});
     for (auto* kv : {&a.k, &a.v}) {

@@ -13,7 +13,7 @@ namespace bench {
 namespace {
 
 using simdattn::Arithmetic;
-using simdattn::Attention;
+using simdattn::AttentionProblem;
 using simdattn::DType;
 using simdattn::KvLayout;
 using simdattn::KvType;
@@ -66,10 +66,10 @@ struct Cache {
 struct Data {
   Buffer q, out, workspace;
   Cache k, v, other_k, other_v;
-  Attention whole, part, companion;
+  AttentionProblem whole, part, companion;
   simdattn::Status filled;
 
-  simdattn::Status run(const Attention& a, const simdattn::Target* t) {
+  simdattn::Status run(const AttentionProblem& a, const simdattn::Target* t) {
     if (!filled.ok()) return filled;
     return simdattn::attention(a, {.target = t, .workspace = workspace.data(), .workspace_bytes = workspace.size()});
   }
@@ -93,7 +93,7 @@ Prepared prepare(const Setup& s) {
     if (!status.ok()) d.filled = status;
   }
   const auto problem = [&](Arithmetic arithmetic, const Cache& k, const Cache& v, int64_t heads, int64_t first_row) {
-    Attention a;
+    AttentionProblem a;
     a.arithmetic = arithmetic;
     const std::array<int64_t, 4> shape = {1, heads, s.n_q - first_row, s.dim};
     const std::array<int64_t, 4> stride = {s.heads * s.n_q * s.dim, s.n_q * s.dim, s.dim, 1};

@@ -45,14 +45,14 @@ Call make_own(const Work& w) {
     }};
   }
   return {[=] {
-    simdattn::Attention a;
+    simdattn::AttentionProblem a;
     a.q = rows_view(w.q, w.type, w.heads, w.n_q, w.d);
     a.k = rows_view(w.k, w.type, w.kv_heads, w.n, w.d);
     a.v = rows_view(w.v, w.type, w.kv_heads, w.n, w.d);
     a.out = out_view(w.out, w.type, w.heads, w.n_q, w.d);
     a.scoring.scale = w.scale;
     a.scoring.causal = w.causal;
-    simdattn::AttentionPlan plan;
+    simdattn::Plan plan;
     if (!simdattn::attention_plan(a, &plan).ok()) return;
     std::vector<Buffer> memory;
     for (int i = 0; i < 2; ++i) memory.emplace_back(plan.workspace_bytes);

@@ -32,7 +32,7 @@ Loaded& loaded() {
 
 bool runs_avx512() {
   for (const simdattn::Target* t : simdattn::targets()) {
-    if (simdattn::runnable(*t) && std::strstr(simdattn::name(*t), "avx3") != nullptr) return true;
+    if (simdattn::target_runnable(*t) && std::strstr(simdattn::target_name(*t), "avx3") != nullptr) return true;
   }
   return false;
 }

@@ -20,11 +20,11 @@
 namespace bench {
 namespace {
 
-using simdattn::Attention;
-using simdattn::AttentionPlan;
+using simdattn::AttentionProblem;
 using simdattn::DType;
 using simdattn::Exec;
 using simdattn::KvLayout;
+using simdattn::Plan;
 using simdattn::Status;
 using simdattn::Target;
 using simdattn::UKernels;
@@ -134,8 +134,8 @@ constexpr int64_t kDim = 128;
 struct Batch {
   Buffer q, k, v, out, workspace;
   std::vector<int32_t> cu_q, lengths, table;
-  Attention problem;
-  std::map<const Target*, AttentionPlan> plans;
+  AttentionProblem problem;
+  std::map<const Target*, Plan> plans;
   std::map<const Target*, Tape> tapes;
 
   Batch(int64_t sequences, DType type, int64_t page_size, bool panels, int64_t shortest, int64_t longest) {
@@ -164,7 +164,7 @@ struct Batch {
       kv.layout = layout;
       kv.batch = sequences;
       kv.heads = 1;
-      kv.tokens = longest;
+      kv.capacity = longest;
       kv.dim = kDim;
       const int64_t row = kDim * static_cast<int64_t>(element_size(type));
       kv.token_stride = layout == KvLayout::kPanels ? row * simdattn::kPanelWidth : row;
@@ -186,7 +186,7 @@ struct Batch {
     problem.scoring.causal = true;
     size_t bytes = 0;
     for (const Target* t : simdattn::targets()) {
-      if (!simdattn::runnable(*t)) continue;
+      if (!simdattn::target_runnable(*t)) continue;
       (void)simdattn::attention_plan(problem, &plans[t], {.target = t});
       bytes = std::max(bytes, plans[t].workspace_bytes);
     }
@@ -197,7 +197,7 @@ struct Batch {
     return {.target = t, .workspace = workspace.data(), .workspace_bytes = workspace.size()};
   }
   /// Tasks [0, tasks), `step` of them in a range.
-  static Status run(const AttentionPlan& plan, int64_t tasks, int64_t step, const Exec& exec) {
+  static Status run(const Plan& plan, int64_t tasks, int64_t step, const Exec& exec) {
     for (int64_t i = 0; i < tasks; i += step) {
       const Status s = simdattn::attention_range(plan, i, i + step, nullptr, 0, exec);
       if (!s.ok()) return s;
@@ -211,7 +211,7 @@ struct Batch {
     const UKernels slots = recording(*t->kernels);
     Target target = *t;
     target.kernels = &slots;
-    AttentionPlan plan;
+    Plan plan;
     Status s = simdattn::attention_plan(problem, &plan, {.target = &target});
     if (!s.ok()) return s;
     g_tape = &tapes[t];
@@ -245,7 +245,7 @@ Prepared prepare_plan(int64_t sequences) {
   auto batch = std::make_shared<Batch>(sequences, DType::kBF16, 16, false, 64, 64);
   Prepared p = of_batch(batch);
   p.out_elements = p.count = 1;  // the number of tasks
-  auto plan = std::make_shared<AttentionPlan>();
+  auto plan = std::make_shared<Plan>();
   p.run = [b = batch.get(), plan](const Target* t, bool) {
     const Status s = simdattn::attention_plan(b->problem, plan.get(), {.target = t});
     *b->out.as<float>() = static_cast<float>(plan->tasks);

@@ -144,15 +144,15 @@ const simdattn_target* const* simdattn_targets(size_t* count) {
   if (count != nullptr) *count = registry().size;
   return registry().list;
 }
-const char* simdattn_name(const simdattn_target* target) { return target == nullptr ? "" : target->name; }
-bool simdattn_runnable(const simdattn_target* target) {
+const char* simdattn_target_name(const simdattn_target* target) { return target == nullptr ? "" : target->name; }
+bool simdattn_target_runnable(const simdattn_target* target) {
   return target != nullptr && *simdattn::missing_now(*target) == '\0';
 }
-const char* simdattn_missing(const simdattn_target* target) {
+const char* simdattn_target_missing(const simdattn_target* target) {
   return target == nullptr ? "" : simdattn::missing_now(*target);
 }
-bool simdattn_exact(const simdattn_target* target) { return target != nullptr && target->exact; }
-bool simdattn_native(const simdattn_target* target, simdattn_arithmetic arithmetic) {
+bool simdattn_target_exact(const simdattn_target* target) { return target != nullptr && target->exact; }
+bool simdattn_target_native(const simdattn_target* target, simdattn_arithmetic arithmetic) {
   const auto index = static_cast<size_t>(arithmetic);
   return target != nullptr && index < simdattn::kArithmetics && target->kernels->attention[index].native;
 }

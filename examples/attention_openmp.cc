@@ -21,8 +21,8 @@ void check(const sa::Status& status) {
   std::exit(1);
 }
 
-void attention_openmp(const sa::Attention& problem) {
-  sa::AttentionPlan plan;
+void attention_openmp(const sa::AttentionProblem& problem) {
+  sa::Plan plan;
   check(sa::attention_plan(problem, &plan));
   std::vector<std::byte> partial(plan.partial_bytes);
 #pragma omp parallel
@@ -50,12 +50,12 @@ std::vector<float> data(int64_t n) {  // anything between -1 and 1
 bool compare(const char* what, int64_t heads, int64_t kv_heads, int64_t n_q, int64_t n_kv, int64_t d) {
   const std::vector<float> q = data(heads * n_q * d), k = data(kv_heads * n_kv * d), v = data(kv_heads * n_kv * d);
   std::vector<float> expected(q.size()), out(q.size());
-  sa::Attention problem{.q = sa::view(q.data(), {1, heads, n_q, d}),
-                        .k = sa::view(k.data(), {1, kv_heads, n_kv, d}),
-                        .v = sa::view(v.data(), {1, kv_heads, n_kv, d}),
-                        .out = sa::view(expected.data(), {1, heads, n_q, d}),
-                        .scoring = {.causal = true}};
-  sa::AttentionPlan plan;
+  sa::AttentionProblem problem{.q = sa::view(q.data(), {1, heads, n_q, d}),
+                               .k = sa::view(k.data(), {1, kv_heads, n_kv, d}),
+                               .v = sa::view(v.data(), {1, kv_heads, n_kv, d}),
+                               .out = sa::view(expected.data(), {1, heads, n_q, d}),
+                               .scoring = {.causal = true}};
+  sa::Plan plan;
   check(sa::attention_plan(problem, &plan));
   std::vector<std::byte> workspace(plan.workspace_bytes);
   const double start = omp_get_wtime();

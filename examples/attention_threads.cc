@@ -25,8 +25,8 @@ void check(const sa::Status& status) {
 }
 
 /// attention() on a pool. Memory is allocated here for brevity; an engine would keep it from call to call.
-void attention_on(ThreadPool& pool, const sa::Attention& problem) {
-  sa::AttentionPlan plan;
+void attention_on(ThreadPool& pool, const sa::AttentionProblem& problem) {
+  sa::Plan plan;
   check(sa::attention_plan(problem, &plan));
   std::vector<std::vector<std::byte>> workspace(static_cast<size_t>(pool.size()));
   for (auto& bytes : workspace) bytes.resize(plan.workspace_bytes);
@@ -56,11 +56,11 @@ bool compare(const char* what, int threads, int64_t heads, int64_t kv_heads, int
   double seconds[2];
   for (const int many : {0, 1}) {
     out[many].resize(q.size());
-    sa::Attention problem{.q = sa::view(q.data(), {1, heads, n_q, d}),
-                          .k = sa::view(k.data(), {1, kv_heads, n_kv, d}),
-                          .v = sa::view(v.data(), {1, kv_heads, n_kv, d}),
-                          .out = sa::view(out[many].data(), {1, heads, n_q, d}),
-                          .scoring = {.causal = true}};
+    sa::AttentionProblem problem{.q = sa::view(q.data(), {1, heads, n_q, d}),
+                                 .k = sa::view(k.data(), {1, kv_heads, n_kv, d}),
+                                 .v = sa::view(v.data(), {1, kv_heads, n_kv, d}),
+                                 .out = sa::view(out[many].data(), {1, heads, n_q, d}),
+                                 .scoring = {.causal = true}};
     ThreadPool pool(many ? threads : 1);
     attention_on(pool, problem);  // once to warm up
     const auto start = std::chrono::steady_clock::now();

@@ -21,9 +21,9 @@ void StateJoin::operator()(const TwoStates& s, float* out, const Run& run) {
   denominator_.resize(max_.size());
 
   static constexpr float kOne = 1;
-  sa::Attention join{.q = sa::view(&kOne, {s.n, s.heads, 1, 1}, {0, 0, 0, 1}),
-                     .k = store(s.max, 1, 1, s.rows, s.heads * s.rows),
-                     .v = store(s.acc, s.d, s.heads * s.d, s.d, s.rows * s.heads * s.d)};
+  sa::AttentionProblem join{.q = sa::view(&kOne, {s.n, s.heads, 1, 1}, {0, 0, 0, 1}),
+                            .k = store(s.max, 1, 1, s.rows, s.heads * s.rows),
+                            .v = store(s.acc, s.d, s.heads * s.d, s.d, s.rows * s.heads * s.d)};
   join.scoring.scale = 1.0f;
   join.acc = sa::view(out, {s.n, s.heads, 1, s.d});
   join.max = sa::view(max_.data(), {s.n, s.heads, 1});  // of the join, and the sum of its two weights: not needed

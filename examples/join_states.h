@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-/// Raw states (Attention::acc, max, sum) of the first `n` of `rows` rows: part 0 over the LATER keys, part 1 over the earlier ones.
+/// Raw states (AttentionProblem::acc, max, sum) of the first `n` of `rows` rows: part 0 over the LATER keys, part 1 over the earlier ones.
 /// The bits are those of one call if the earlier keys end at a multiple of kKeySplit, the later ones are at most kKeySplit, and the
 /// target has fused multiply-add (exact()). Elsewhere sums are rounded at other places.
 struct TwoStates {
@@ -22,7 +22,7 @@ struct TwoStates {
 class StateJoin {
  public:
   /// Runs an attention problem: number 0 and number 1 of every join.
-  using Run = std::function<void(int number, const simdattn::Attention& problem)>;
+  using Run = std::function<void(int number, const simdattn::AttentionProblem& problem)>;
 
   /// out [n, heads, d]
   void operator()(const TwoStates& states, float* out, const Run& run);

@@ -27,9 +27,9 @@ inline void add(Rows& x, const Rows& y) {
 }
 
 /// attention() with a workspace that is kept.
-inline void attend(const sa::Attention& problem) {
+inline void attend(const sa::AttentionProblem& problem) {
   static std::vector<std::byte> workspace;
-  sa::AttentionPlan plan;
+  sa::Plan plan;
   check(sa::attention_plan(problem, &plan));
   if (workspace.size() < plan.workspace_bytes) workspace.resize(plan.workspace_bytes);
   check(sa::attention(problem, {.workspace = workspace.data(), .workspace_bytes = workspace.size()}));

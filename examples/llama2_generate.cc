@@ -107,12 +107,12 @@ class Llama2 {
     }
     check(sa::kv_append(value_rows, {}, values, {.start = length_}, exec_));
 
-    sa::Attention problem{.q = queries, .k = keys, .v = values};
+    sa::AttentionProblem problem{.q = queries, .k = keys, .v = values};
     problem.k.length = problem.v.length = length_ + n;
     problem.out = outputs;
     problem.arithmetic = options_.arithmetic;
     problem.scoring.causal = true;  // row i stands at position length_ + i: kBottomRight is the default
-    sa::AttentionPlan plan;
+    sa::Plan plan;
     check(sa::attention_plan(problem, &plan, exec_));
     if (workspace_.size() < plan.workspace_bytes) workspace_.resize(plan.workspace_bytes);
     sa::Exec exec = exec_;
@@ -183,7 +183,7 @@ Options parse(int argc, char** argv) {
 int run(const Options& o) {
   if (o.list_targets) {
     for (const sa::Target* t : sa::targets()) {
-      if (sa::runnable(*t)) std::printf("%s\n", sa::name(*t));
+      if (sa::target_runnable(*t)) std::printf("%s\n", sa::target_name(*t));
     }
     return 0;
   }
@@ -220,7 +220,7 @@ int run(const Options& o) {
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw std::runtime_error("cannot write the text");
 
   const int64_t prefill = std::min(n_prompt, steps);
-  std::fprintf(stderr, "%s: prompt of %lld tokens, %.0f tokens/s", sa::name(*attention.target),
+  std::fprintf(stderr, "%s: prompt of %lld tokens, %.0f tokens/s", sa::target_name(*attention.target),
                static_cast<long long>(prefill), static_cast<double>(prefill) / (prefilled - start));
   if (decoded > 0) {
     std::fprintf(stderr, "; decoded %lld tokens, %.0f tokens/s", static_cast<long long>(decoded),

@@ -317,7 +317,7 @@ int run_ring(const Options& o) {
     bool close = true;
     for (size_t i = 0; i < out.size(); ++i) close = close && std::fabs(out[i] - expected[i]) < 1e-5f;
     // Without fused multiply-add states are joined with roundings of their own.
-    bad = !same && (sa::exact(*target) || !close);
+    bad = !same && (sa::target_exact(*target) || !close);
     std::printf("%s\n", same       ? "the same bits as one process"
                         : bad == 0 ? "close to one process: this target has no fused multiply-add"
                                    : "DIFFERENT BITS from one process");

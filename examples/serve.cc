@@ -104,7 +104,7 @@ class PagedCache {
     kv.batch = sequences;
     kv.block_table = table.data();
     kv.block_table_stride = static_cast<int64_t>(table.size()) / sequences;
-    kv.tokens = kv.block_table_stride * page_size_;
+    kv.capacity = kv.block_table_stride * page_size_;
     kv.page_size = page_size_;
     kv.n_pages = pages_;
     return kv;
@@ -165,17 +165,18 @@ class Attention {
     const bool cascade = batch.shared.rows() > 0;
     if (cascade) reserve(rows);
 
-    sa::Attention own = problem(batch.own, layer, q);
+    sa::AttentionProblem own = problem(batch.own, layer, q);
     own.scoring.causal = true;  // a sequence's last row stands at its last key
     own.out = rows_of(out, rows, h, d);
     if (cascade) give_state(own, 0, rows);
     run(own, layer, &own_plan_);
     if (cascade) {
-      sa::Attention shared = problem(batch.shared, layer, q);  // every row stands behind all of the prefix: no mask
+      sa::AttentionProblem shared =
+          problem(batch.shared, layer, q);  // every row stands behind all of the prefix: no mask
       give_state(shared, 1, rows);
       run(shared, layer, &shared_plan_);
       const TwoStates states = {acc_.data(), max_.data(), sum_.data(), batch.shared.rows(), rows, h, d};
-      join_(states, out, [&](int number, const sa::Attention& join) { run(join, layer, &join_plans_[number]); });
+      join_(states, out, [&](int number, const sa::AttentionProblem& join) { run(join, layer, &join_plans_[number]); });
     }
     store_seconds += stored - start;
     attention_seconds += now() - stored;
@@ -205,7 +206,7 @@ class Attention {
     });
   }
 
-  sa::Attention problem(const Ragged& part, int64_t layer, const float* q) {
+  sa::AttentionProblem problem(const Ragged& part, int64_t layer, const float* q) {
     const int64_t h = c_.n_heads, d = c_.head_size();
     return {.q = sa::view(q, {1, h, part.rows(), d}, {part.rows() * h * d, d, h * d, 1}),
             .k = cache_.keys(layer, part.table, part.sequences()),
@@ -216,7 +217,7 @@ class Attention {
   }
 
   /// One plan serves all layers of a step. Its tasks run on the pool, in any order: the bits are the same.
-  void run(const sa::Attention& problem, int64_t layer, sa::AttentionPlan* plan) {
+  void run(const sa::AttentionProblem& problem, int64_t layer, sa::Plan* plan) {
     check(layer == 0 ? sa::attention_plan(problem, plan, {.target = target_}) : sa::attention_bind(problem, plan));
     if (partial_.size() < plan->partial_bytes) partial_.resize(plan->partial_bytes);
     const auto exec = [&](int thread) {
@@ -240,7 +241,7 @@ class Attention {
     max_.resize(count(2 * rows * c_.n_heads));
     sum_.resize(max_.size());
   }
-  void give_state(sa::Attention& problem, int64_t part, int64_t rows) {
+  void give_state(sa::AttentionProblem& problem, int64_t part, int64_t rows) {
     const int64_t h = c_.n_heads, d = c_.head_size(), n = problem.q.shape[2];
     problem.acc = rows_of(acc_.data() + part * rows * c_.dim, n, h, d);
     problem.max = sa::view(max_.data() + part * h * rows, {1, h, n}, {h * rows, rows, 1});
@@ -253,7 +254,7 @@ class Attention {
   const sa::Target* target_;
   RopeTable table_;
   StateJoin join_;
-  sa::AttentionPlan own_plan_, shared_plan_, join_plans_[2];  // of this step
+  sa::Plan own_plan_, shared_plan_, join_plans_[2];  // of this step
   std::vector<float> acc_, max_, sum_;
   std::vector<std::vector<std::byte>> workspaces_;
   std::vector<std::byte> partial_;
@@ -311,10 +312,10 @@ class Server {
         "at most %zu sequences and %lld pages at once; %lld tokens found in shared pages, %lld rows in cascade, "
         "%lld sequences put back\n"
         "%.0f %% of the time in attention, %.0f %% in rope and append\n",
-        sa::name(*o_.target), threads_.size(), done_.size(), number(prompt_tokens_), number(tokens - prompt_tokens_),
-        number(steps_), static_cast<double>(tokens - prompt_tokens_) / seconds, most_running_, number(most_pages_),
-        number(found_), number(cascaded_), number(put_back_), share(attention_.attention_seconds),
-        share(attention_.store_seconds));
+        sa::target_name(*o_.target), threads_.size(), done_.size(), number(prompt_tokens_),
+        number(tokens - prompt_tokens_), number(steps_), static_cast<double>(tokens - prompt_tokens_) / seconds,
+        most_running_, number(most_pages_), number(found_), number(cascaded_), number(put_back_),
+        share(attention_.attention_seconds), share(attention_.store_seconds));
   }
 
  private:
@@ -407,7 +408,7 @@ class Server {
     const int64_t split_pages = sa::kKeySplit / o_.page_size;
     std::map<int32_t, Group> by_page;  // whoever shares the last page of the first split shares all before it
     for (const Owned& s : running_) {
-      if (o_.no_cascade || !sa::exact(*o_.target) || s->rows == 0 || s->stored < sa::kKeySplit) continue;
+      if (o_.no_cascade || !sa::target_exact(*o_.target) || s->rows == 0 || s->stored < sa::kKeySplit) continue;
       by_page[s->pages[count(split_pages - 1)]].members.push_back(s.get());
     }
     std::vector<Group> all;

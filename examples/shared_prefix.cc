@@ -30,8 +30,8 @@ void check(const sa::Status& status) {
   std::exit(1);
 }
 
-void attention(const sa::Attention& problem) {
-  sa::AttentionPlan plan;
+void attention(const sa::AttentionProblem& problem) {
+  sa::Plan plan;
   check(sa::attention_plan(problem, &plan));
   std::vector<std::byte> workspace(plan.workspace_bytes);
   check(sa::attention(problem, {.workspace = workspace.data(), .workspace_bytes = workspace.size()}));

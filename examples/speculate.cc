@@ -169,11 +169,11 @@ class Decoder {
     check(sa::kv_append(rows_of(k, n, hk, d), {}, keys, {.start = length_}, exec_));
     check(sa::kv_append(rows_of(v, n, hk, d), {}, values, {.start = length_}, exec_));
 
-    sa::Attention problem{.q = rows_of(q, n, h, d), .k = keys, .v = values, .out = rows_of(out, n, h, d)};
+    sa::AttentionProblem problem{.q = rows_of(q, n, h, d), .k = keys, .v = values, .out = rows_of(out, n, h, d)};
     problem.k.length = problem.v.length = length_ + n;
     if (bits_.empty()) problem.scoring.causal = true;
-    else problem.scoring.bits = {.data = bits_.data(), .columns = n, .stride = {0, 0, (n + 7) / 8}};
-    sa::AttentionPlan plan;
+    else problem.scoring.packed_mask = {.data = bits_.data(), .columns = n, .stride = {0, 0, (n + 7) / 8}};
+    sa::Plan plan;
     check(sa::attention_plan(problem, &plan, exec_));
     if (workspace_.size() < plan.workspace_bytes) workspace_.resize(plan.workspace_bytes);
     sa::Exec exec = exec_;
@@ -264,7 +264,7 @@ int run(int argc, char** argv) {
   const int64_t made = static_cast<int64_t>(text.size() - n_prompt);
   const auto per_step = [&](int64_t n) { return steps > 0 ? static_cast<double>(n) / static_cast<double>(steps) : 0; };
   std::fprintf(stderr, "%s: %lld tokens in %lld steps, %.2f in a step from trees of %.1f; %.0f tokens/s\n",
-               sa::name(*o.target), static_cast<long long>(made), static_cast<long long>(steps), per_step(made),
+               sa::target_name(*o.target), static_cast<long long>(made), static_cast<long long>(steps), per_step(made),
                per_step(looked_at), static_cast<double>(made) / (stop - start));
   return 0;
 }

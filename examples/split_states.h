@@ -101,15 +101,15 @@ inline std::vector<Piece> pieces_of(const Layer& o) {
 inline int64_t share_begin(int64_t splits, int64_t rank, int64_t ranks) { return splits * rank / ranks; }
 
 /// Memory for a call.
-inline sa::Exec exec_for(const sa::AttentionPlan& plan) {
+inline sa::Exec exec_for(const sa::Plan& plan) {
   static std::vector<std::byte> workspace;
   if (workspace.size() < plan.workspace_bytes) workspace.resize(plan.workspace_bytes);
   return {.workspace = workspace.data(), .workspace_bytes = workspace.size()};
 }
 
 /// attention(), task by task, with a look at the neighbours between them.
-inline void run(const sa::Attention& problem, const Look& look) {
-  sa::AttentionPlan plan;
+inline void run(const sa::AttentionProblem& problem, const Look& look) {
+  sa::Plan plan;
   check(sa::attention_plan(problem, &plan));
   std::vector<std::byte> partial(plan.partial_bytes);
   const sa::Exec exec = exec_for(plan);
@@ -145,7 +145,7 @@ class States {
       kv.data = static_cast<std::byte*>(kv.data) + piece_.kv_head * kv.head_stride;
       kv.batch = n;
       kv.heads = 1;
-      kv.tokens = sa::kKeySplit;
+      kv.capacity = sa::kKeySplit;
       kv.batch_stride = strides * kv.token_stride;
       return kv;
     };
@@ -206,13 +206,13 @@ class States {
     const int64_t columns = o_.dim + 1, apart = (total - s) * size_;
     const float* newer = numbers_.data() + s * size_;
     float* joined = numbers_.data() + to * size_;
-    const sa::Attention problem{.q = sa::view(&one, {rows_, 1, 1, 1}, {0, 0, 0, 1}),
-                                .k = sa::view(newer, {rows_, 1, 2, 1}, {1, 0, apart, 1}),
-                                .v = sa::view(newer + rows_, {rows_, 1, 2, columns}, {columns, 0, apart, 1}),
-                                .scoring = {.scale = 1.0f},
-                                .acc = sa::view(joined + rows_, {rows_, 1, 1, columns}),
-                                .max = sa::view(joined, {rows_, 1, 1}),
-                                .sum = sa::view(sums_.data(), {rows_, 1, 1})};
+    const sa::AttentionProblem problem{.q = sa::view(&one, {rows_, 1, 1, 1}, {0, 0, 0, 1}),
+                                       .k = sa::view(newer, {rows_, 1, 2, 1}, {1, 0, apart, 1}),
+                                       .v = sa::view(newer + rows_, {rows_, 1, 2, columns}, {columns, 0, apart, 1}),
+                                       .scoring = {.scale = 1.0f},
+                                       .acc = sa::view(joined + rows_, {rows_, 1, 1, columns}),
+                                       .max = sa::view(joined, {rows_, 1, 1}),
+                                       .sum = sa::view(sums_.data(), {rows_, 1, 1})};
     if (join_plan_.workspace_bytes == 0) check(sa::attention_plan(problem, &join_plan_));
     check(sa::attention(problem, exec_for(join_plan_)));
   }
@@ -222,7 +222,7 @@ class States {
   Piece piece_;
   int64_t rows_, size_;
   std::vector<float> numbers_, sums_;
-  sa::AttentionPlan join_plan_;
+  sa::Plan join_plan_;
 };
 
 #endif  // SIMDATTN_EXAMPLES_SPLIT_STATES_H_

@@ -138,14 +138,14 @@ double error(const Problem& p, const std::vector<double>& exact, const Storage& 
   const std::vector<float> q = rotated(p.q, p.d, rotate);
   const Cache keys(storage, rotated(p.k, p.d, rotate), p), values(storage, rotated(p.v, p.d, rotate), p);
   std::vector<float> out(count(p.heads * p.rows * p.d));
-  sa::Attention problem;
+  sa::AttentionProblem problem;
   problem.q = sa::view(q.data(), {1, p.heads, p.rows, p.d});
   problem.k = keys.kv;
   problem.v = values.kv;
   problem.out = sa::view(out.data(), {1, p.heads, p.rows, p.d});
   problem.scoring.causal = p.causal;
   problem.arithmetic = way.arithmetic;
-  sa::AttentionPlan plan;
+  sa::Plan plan;
   check(sa::attention_plan(problem, &plan));
   std::vector<std::byte> workspace(plan.workspace_bytes);
   sa::Exec exec;

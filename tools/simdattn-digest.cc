@@ -233,16 +233,16 @@ Scoring random_scoring(Run& run, Options& o, int64_t batch, int64_t heads, int64
   if (random.one_in(5)) {
     o.keep = Array<4>(DType::kU8, shape);
     for (int64_t i = 0; i < o.keep.buffer.count(); ++i) o.keep.buffer.set(i, random.one_in(3) ? 0 : 1);
-    s.keep = broadcast(o.keep);
+    s.mask = broadcast(o.keep);
   }
   if (random.one_in(5)) {
     int64_t most = n_kv;
     if (s.kv_length != nullptr) most = *std::min_element(o.kv_length.begin(), o.kv_length.end());
-    s.bits.columns = random.integer(0, most);
-    s.bits.stride = {0, 0, (s.bits.columns + 7) / 8};
-    o.bits.resize(static_cast<size_t>(s.bits.stride[2] * n_q + 1));
+    s.packed_mask.columns = random.integer(0, most);
+    s.packed_mask.stride = {0, 0, (s.packed_mask.columns + 7) / 8};
+    o.bits.resize(static_cast<size_t>(s.packed_mask.stride[2] * n_q + 1));
     for (uint8_t& b : o.bits) b = static_cast<uint8_t>(random.bits());
-    s.bits.data = o.bits.data();
+    s.packed_mask.data = o.bits.data();
   }
   if (random.one_in(4)) {
     o.slopes.resize(static_cast<size_t>(heads));
@@ -518,7 +518,7 @@ Cache make_cache(Random& random, DType type, Form form, int64_t batch, int64_t h
   kv.layout = panels ? KvLayout::kPanels : KvLayout::kRows;
   kv.batch = batch;
   kv.heads = heads;
-  kv.tokens = tokens;
+  kv.capacity = tokens;
   kv.dim = dim;
   int64_t entries = batch, held = tokens;
   if (form == Form::kRingRows || form == Form::kRingPanels) {
@@ -598,9 +598,9 @@ bool run_shift(Run& run, DType type, Form form) {
 }
 
 /// The whole problem at once, or its tasks in a random order and the reduction.
-bool run_problem(Run& run, Attention a) {
+bool run_problem(Run& run, AttentionProblem a) {
   a.arithmetic = run.arithmetic;
-  AttentionPlan plan;
+  Plan plan;
   Exec exec = run.exec();
   if (!run.ok(attention_plan(a, &plan, exec))) return false;
   std::vector<unsigned char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
@@ -635,7 +635,7 @@ bool run_attention(Run& run, DType k_type, DType v_type, Form form, const Attent
   const Array<4> k = input(random, k_type, {batch, kv_heads, n_kv, dim}, values);
   const Array<4> v = input(random, v_type, {batch, kv_heads, n_kv, dim_v}, values);
   Options options;
-  Attention a;
+  AttentionProblem a;
   a.scoring = random_scoring(run, options, batch, heads, n_q, n_kv);
   a.q = q.view;
   Cache keys = make_cache(random, k_type, form, batch, kv_heads, n_kv, dim);
@@ -704,11 +704,11 @@ bool run_narrow(Run& run, KvType type, bool panels, bool writes) {
     run.add(memory[i]);
     run.add(scales[i]);
     Array<4> numbers(DType::kF32, {1, kv_heads, n_kv, dim});
-    if (!run.ok(dequantise(kv[i], 0, numbers.view, run.exec()))) return false;
+    if (!run.ok(kv_read(kv[i], 0, numbers.view, run.exec()))) return false;
     run.add(numbers.buffer);
   }
   Options options;
-  Attention a;
+  AttentionProblem a;
   a.scoring = random_scoring(run, options, 1, heads, n_q, n_kv);
   a.q = q.view;
   a.k = kv[0];
@@ -739,7 +739,7 @@ bool run_packed(Run& run, DType type) {
   const Array<4> v = input(random, type, {1, kv_heads, cu_k.back(), dim}, values);
   Array<4> out(type, {1, heads, cu_q.back(), dim});
   Array<3> lse(DType::kF32, {1, heads, cu_q.back()});
-  Attention a;
+  AttentionProblem a;
   a.q = q.view;
   a.k = ConstView<4>(k.view);
   a.v = ConstView<4>(v.view);
@@ -766,7 +766,7 @@ bool run_raw(Run& run) {
   const Array<4> v = input(random, DType::kF32, {1, 1, n_kv, dim}, values);
   Array<4> acc(DType::kF32, {1, heads, n_q, dim});
   Array<3> max(DType::kF32, {1, heads, n_q}), sum(DType::kF32, {1, heads, n_q});
-  Attention a;
+  AttentionProblem a;
   a.q = q.view;
   a.k = ConstView<4>(k.view);
   a.v = ConstView<4>(v.view);
@@ -956,7 +956,7 @@ int check(const std::vector<Line>& lines, const char* path, const Target* only) 
   }
   int differences = 0;
   for (const Target* t : targets()) {
-    if (!runnable(*t) || !exact(*t) || (only != nullptr && t != only)) continue;
+    if (!target_runnable(*t) || !target_exact(*t) || (only != nullptr && t != only)) continue;
     int equal = 0;
     for (const Line& line : lines) {
       const std::string got = digest(line, t);
@@ -966,10 +966,10 @@ int check(const std::vector<Line>& lines, const char* path, const Target* only) 
         continue;
       }
       ++differences;
-      std::printf("%s, %s: %s, expected %s\n", name(*t), line.name.c_str(), got.c_str(),
+      std::printf("%s, %s: %s, expected %s\n", target_name(*t), line.name.c_str(), got.c_str(),
                   want == expected.end() ? "a line that the file does not have" : want->second.c_str());
     }
-    std::printf("%-22s %d of %zu digests agree\n", name(*t), equal, lines.size());
+    std::printf("%-22s %d of %zu digests agree\n", target_name(*t), equal, lines.size());
     std::fflush(stdout);
   }
   return differences == 0 ? 0 : 1;
@@ -1007,8 +1007,8 @@ int main_of(int argc, char** argv) {
       return 2;
     }
   }
-  if (!exact(*target)) {
-    std::fprintf(stderr, "simdattn-digest: %s has no fused multiply-add, its bits are its own\n", name(*target));
+  if (!target_exact(*target)) {
+    std::fprintf(stderr, "simdattn-digest: %s has no fused multiply-add, its bits are its own\n", target_name(*target));
     return 2;
   }
   std::printf("# Digests of the results of every public function; see tools/simdattn-digest.cc.\n");

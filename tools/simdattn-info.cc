@@ -27,8 +27,8 @@ std::string cpu_name() {
 /// Those that the target has instructions for, beside f32.
 std::string native_arithmetics(const simdattn::Target& target) {
   std::string text;
-  if (simdattn::native(target, simdattn::Arithmetic::kBF16)) text += "bf16";
-  if (simdattn::native(target, simdattn::Arithmetic::kInt8)) text += text.empty() ? "int8" : " int8";
+  if (simdattn::target_native(target, simdattn::Arithmetic::kBF16)) text += "bf16";
+  if (simdattn::target_native(target, simdattn::Arithmetic::kInt8)) text += text.empty() ? "int8" : " int8";
   return text.empty() ? "-" : text;
 }
 
@@ -37,7 +37,7 @@ std::string native_arithmetics(const simdattn::Target& target) {
 int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--runnable") == 0) {
     for (const simdattn::Target* t : simdattn::targets()) {
-      if (simdattn::runnable(*t)) std::puts(simdattn::name(*t));
+      if (simdattn::target_runnable(*t)) std::puts(simdattn::target_name(*t));
     }
     return 0;
   }
@@ -51,14 +51,14 @@ int main(int argc, char** argv) {
   std::printf("simdattn %s\nCPU: %s\n\nTargets, best first, with the arithmetics beside f32 that are native:\n",
               simdattn::version(), cpu_name().c_str());
   for (const simdattn::Target* t : simdattn::targets()) {
-    std::printf("  %-24s%-10s", simdattn::name(*t), native_arithmetics(*t).c_str());
+    std::printf("  %-24s%-10s", simdattn::target_name(*t), native_arithmetics(*t).c_str());
     if (!t->runnable) {
       std::printf("not taken: this CPU or operating system lacks %s\n", t->missing);
-    } else if (!simdattn::runnable(*t)) {
-      std::printf("not taken: %s\n", simdattn::missing(*t));
+    } else if (!simdattn::target_runnable(*t)) {
+      std::printf("not taken: %s\n", simdattn::target_missing(*t));
     } else {
       std::printf("runnable%s%s\n",
-                  simdattn::exact(*t) ? "" : ", no fused multiply-add: not the bits of the definition",
+                  simdattn::target_exact(*t) ? "" : ", no fused multiply-add: not the bits of the definition",
                   t == chosen ? "  <- default" : "");
     }
   }
@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
     std::printf("\nNo default: %s\n", status.detail);
     return 1;
   }
-  std::printf("\nDefault: %s (%s)\n", simdattn::name(*chosen),
+  std::printf("\nDefault: %s (%s)\n", simdattn::target_name(*chosen),
               std::getenv("SIMDATTN_TARGET") != nullptr && *std::getenv("SIMDATTN_TARGET") != '\0'
                   ? "named by SIMDATTN_TARGET"
                   : "the first runnable one");

@@ -72,15 +72,17 @@ inline TargetList targets() {
   return list;
 }
 /// "BACKEND/INSTRUCTIONS", or "scalar": what SIMDATTN_TARGET and find_target() take.
-inline const char* name(const Target& target) { return simdattn_name(&target); }
+inline const char* target_name(const Target& target) { return simdattn_target_name(&target); }
 /// True if this CPU and operating system can execute the target. It changes once at most: see request_amx().
-inline bool runnable(const Target& target) { return simdattn_runnable(&target); }
+inline bool target_runnable(const Target& target) { return simdattn_target_runnable(&target); }
 /// What this CPU or operating system lacks for the target; "" if it is runnable.
-inline const char* missing(const Target& target) { return simdattn_missing(&target); }
+inline const char* target_missing(const Target& target) { return simdattn_target_missing(&target); }
 /// True if the target has fused multiply-add, and so returns the bits of the definition.
-inline bool exact(const Target& target) { return simdattn_exact(&target); }
+inline bool target_exact(const Target& target) { return simdattn_target_exact(&target); }
 /// True if the target has instructions for the arithmetic. Where it has none, the same bits come from emulation.
-inline bool native(const Target& target, Arithmetic arithmetic) { return simdattn_native(&target, arithmetic); }
+inline bool target_native(const Target& target, Arithmetic arithmetic) {
+  return simdattn_target_native(&target, arithmetic);
+}
 /// Looks a target up by its full name. kTarget if it is unknown or not runnable here; `detail` then lists the names that
 /// are good on this machine.
 inline Status find_target(const char* name, const Target** target) { return simdattn_find_target(name, target); }
@@ -310,7 +312,7 @@ constexpr auto contiguous_kv(Byte* data, KvType type, KvLayout layout, int64_t b
   kv.layout = layout;
   kv.batch = batch;
   kv.heads = heads;
-  kv.tokens = tokens;
+  kv.capacity = tokens;
   kv.dim = dim;
   kv.token_stride = layout == KvLayout::kPanels ? panel_bytes(type, dim) : row_bytes(type, dim);
   kv.head_stride = kv_bytes(type, layout, 1, 1, tokens, dim);
@@ -324,7 +326,7 @@ template <bool kConst, class Float>
 constexpr BasicKv<kConst> contiguous_scales(BasicKv<kConst> kv, Float* scales) {
   kv.scales = scales;
   kv.scale_token_stride = sizeof(float);
-  kv.scale_head_stride = kv.tokens * kv.scale_token_stride;
+  kv.scale_head_stride = kv.capacity * kv.scale_token_stride;
   kv.scale_batch_stride = kv.heads * kv.scale_head_stride;
   return kv;
 }
@@ -339,17 +341,17 @@ constexpr auto key_panels(T* data, int64_t batch, int64_t heads, int64_t tokens,
 /// options.start + i, converted to the storage type and layout, keys rotated by that position if options.rope has a table. A
 /// negative position, or one whose page is negative in the block table, is skipped. Two rows at one position: either one is
 /// stored, whole or element by element.
-/// Shapes: rows [B,H,n,dim] f32, bf16 or f16; positions i32 or i64 [B,n], each < kv.tokens. Keys and values are two calls.
+/// Shapes: rows [B,H,n,dim] f32, bf16 or f16; positions i32 or i64 [B,n], each < kv.capacity. Keys and values are two calls.
 inline Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
                         const AppendOptions& options = {}, const Exec& exec = {}) {
   return simdattn_kv_append(&rows, &positions, &kv, &options, &exec);
 }
 
 /// Tokens first, first + 1, ... of every sequence as rows of f32: the numbers that attention sees in a store of any type and
-/// layout. Shapes: out f32 [B,H,n,dim]; first + n <= kv.tokens, in a ring n <= kv.ring. A page outside 0 .. n_pages-1 is refused.
+/// layout. Shapes: out f32 [B,H,n,dim]; first + n <= kv.capacity, in a ring n <= kv.ring. A page outside 0 .. n_pages-1 is refused.
 /// NaN is canonical.
-inline Status dequantise(const ConstKv& kv, int64_t first, const View<4>& out, const Exec& exec = {}) {
-  return simdattn_dequantise(&kv, first, &out, &exec);
+inline Status kv_read(const ConstKv& kv, int64_t first, const View<4>& out, const Exec& exec = {}) {
+  return simdattn_kv_read(&kv, first, &out, &exec);
 }
 
 /// Moves tokens first .. last-1 of every sequence by `delta` positions, of either sign (context shift: after tokens
@@ -357,7 +359,7 @@ inline Status dequantise(const ConstKv& kv, int64_t first, const View<4>& out, c
 /// by delta positions: by row |delta|, inversely if delta < 0. The table's frequencies are those the keys were rotated
 /// with, its attention factor 1 (the keys have theirs already); one row computed at |delta| will do, in a view whose row
 /// stride is 0. Values, and keys without rotation, move without a table.
-/// 0 <= first <= last, and all of the tokens' positions before and after are in 0 .. kv.tokens-1. A token is skipped if
+/// 0 <= first <= last, and all of the tokens' positions before and after are in 0 .. kv.capacity-1. A token is skipped if
 /// its old or new page is negative; sequences must not share the pages that the call touches. In a ring, last - first is
 /// at most its capacity. Tokens elsewhere keep their bytes, also those that the moved ones leave behind.
 /// Error: against the key rotated to its new position exactly, in the norm of each pair of dimensions, a shift adds at most
@@ -371,7 +373,7 @@ inline Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta,
 // ---------------------------------------------------------------------------------------------------------------------
 // Fused attention
 //
-// The problem is explained at `Attention` in types.h.
+// The problem is explained at `AttentionProblem` in types.h.
 
 /// Checks a problem once and divides it into tasks. Everything that the problem points to must live as long as the plan is
 /// used. Data (elements of q, k, v, out, bias, masks, sinks, slopes) may change between runs. Lengths (cu_q, cu_k, kv_length,
@@ -379,28 +381,30 @@ inline Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta,
 /// change: the plan does not look at them, every range checks those of the pages that it reads.
 /// Without data: pointers of arrays may be null, also of scales, whose strides are then set all the same; the plan tells sizes, and
 /// attention_bind() gives it the data. Without kv_length the sizes hold for all lengths up to k.length.
-inline Status attention_plan(const Attention& problem, AttentionPlan* plan, const Exec& exec = {}) {
+inline Status attention_plan(const AttentionProblem& problem, Plan* plan, const Exec& exec = {}) {
   return simdattn_attention_plan(&problem, plan, &exec);
 }
 /// Gives a plan the arrays of another problem of the same shapes, strides, types, options and lengths: another layer of a
 /// model. Checks pointers and overlap alone. kStalePlan where something else differs; `detail` names it.
-inline Status attention_bind(const Attention& problem, AttentionPlan* plan) {
+inline Status attention_bind(const AttentionProblem& problem, Plan* plan) {
   return simdattn_attention_bind(&problem, plan);
 }
 /// Tasks first .. last-1 of plan.tasks. `partial`: plan.partial_bytes bytes of any alignment, the same for every range.
 /// exec.workspace: plan.workspace_bytes, of this thread. exec.target: that of the plan, or null. A call reads the lengths of a 24th of
 /// all sequences: from 10,000 on take several tasks a call.
-inline Status attention_range(const AttentionPlan& plan, int64_t first, int64_t last, void* partial,
-                              size_t partial_bytes, const Exec& exec) {
+inline Status attention_range(const Plan& plan, int64_t first, int64_t last, void* partial, size_t partial_bytes,
+                              const Exec& exec) {
   return simdattn_attention_range(&plan, first, last, partial, partial_bytes, &exec);
 }
 /// Reduction tasks first .. last-1 of plan.reduce_tasks, after every task has run.
-inline Status attention_reduce(const AttentionPlan& plan, int64_t first, int64_t last, const void* partial,
-                               size_t partial_bytes, const Exec& exec) {
+inline Status attention_reduce(const Plan& plan, int64_t first, int64_t last, const void* partial, size_t partial_bytes,
+                               const Exec& exec) {
   return simdattn_attention_reduce(&plan, first, last, partial, partial_bytes, &exec);
 }
-/// The whole problem on the calling thread; needs AttentionPlan::workspace_bytes of workspace and no partial buffer.
-inline Status attention(const Attention& problem, const Exec& exec) { return simdattn_attention(&problem, &exec); }
+/// The whole problem on the calling thread; needs Plan::workspace_bytes of workspace and no partial buffer.
+inline Status attention(const AttentionProblem& problem, const Exec& exec) {
+  return simdattn_attention(&problem, &exec);
+}
 
 /// Joins partial results over disjoint keys: with m = max lse_p, w_p = exp(lse_p - m),
 /// out = sum w_p o_p / sum w_p, lse = m + ln(sum w_p); all -inf gives 0 and -inf. Parts are taken in ascending order.

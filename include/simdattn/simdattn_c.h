@@ -25,15 +25,15 @@ extern "C" {
 /** Every compiled target, best first, and how many. */
 SIMDATTN_API const simdattn_target* const* simdattn_targets(size_t* count);
 /** "BACKEND/INSTRUCTIONS", or "scalar". */
-SIMDATTN_API const char* simdattn_name(const simdattn_target* target);
+SIMDATTN_API const char* simdattn_target_name(const simdattn_target* target);
 /** True if this CPU and operating system can execute the target. */
-SIMDATTN_API bool simdattn_runnable(const simdattn_target* target);
+SIMDATTN_API bool simdattn_target_runnable(const simdattn_target* target);
 /** True if the target returns the bits of the definition. */
-SIMDATTN_API bool simdattn_exact(const simdattn_target* target);
+SIMDATTN_API bool simdattn_target_exact(const simdattn_target* target);
 /** True if the target has instructions for the arithmetic. */
-SIMDATTN_API bool simdattn_native(const simdattn_target* target, simdattn_arithmetic arithmetic);
+SIMDATTN_API bool simdattn_target_native(const simdattn_target* target, simdattn_arithmetic arithmetic);
 /** What is lacking to run the target; "" if nothing is. */
-SIMDATTN_API const char* simdattn_missing(const simdattn_target* target);
+SIMDATTN_API const char* simdattn_target_missing(const simdattn_target* target);
 /** Looks a target up by its name. */
 SIMDATTN_API simdattn_status simdattn_find_target(const char* name, const simdattn_target** target);
 /** The target of SIMDATTN_TARGET, else the first runnable one. */
@@ -146,8 +146,8 @@ SIMDATTN_API bool simdattn_has_scales(simdattn_kv_type type);
 /** `kv` with contiguous scales. */
 SIMDATTN_API simdattn_kv simdattn_contiguous_scales(simdattn_kv kv, float* scales);
 /** Cached tokens as rows of f32. */
-SIMDATTN_API simdattn_status simdattn_dequantise(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
-                                                 const simdattn_exec* exec);
+SIMDATTN_API simdattn_status simdattn_kv_read(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
+                                              const simdattn_exec* exec);
 /** Stores new keys or values. */
 SIMDATTN_API simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simdattn_const_view2* positions,
                                                 const simdattn_kv* kv, const simdattn_append_options* options,

@@ -1,7 +1,7 @@
 /* simdattn: types and options, the same for C (from C99 on) and C++ (from C++17 on).
  *
  * This file is compiled by both languages: an option is written and explained here once. In C++ a struct is
- * simdattn::Scoring and its members have the defaults given by SIMDATTN_IS(...); in C it is simdattn_scoring and starts
+ * simdattn::Scoring and its members have the defaults given by SIMDATTN_DEFAULT(...); in C it is simdattn_scoring and starts
  * from SIMDATTN_SCORING_INIT, which gives the same defaults. Use <simdattn/simdattn.h> (C++) or <simdattn/simdattn_c.h> (C).
  *
  * Structs begin with their size, so that they can grow: a newer library fills what an older caller does not have with
@@ -44,7 +44,7 @@
 #include <utility>
 
 #define SIMDATTN_STRUCT(c_name, cpp_name) struct cpp_name
-#define SIMDATTN_IS(value) = value
+#define SIMDATTN_DEFAULT(value) = value
 #define SIMDATTN_ARRAY(type, name, n) std::array<type, n> name
 #define SIMDATTN_ENUM(c_name, cpp_name) enum class cpp_name : int32_t
 #define SIMDATTN_VALUE(c_name, cpp_name) cpp_name
@@ -56,7 +56,7 @@
 #define SIMDATTN_STRUCT(c_name, cpp_name) \
   typedef struct c_name c_name;           \
   struct c_name
-#define SIMDATTN_IS(value)
+#define SIMDATTN_DEFAULT(value)
 #define SIMDATTN_ARRAY(type, name, n) type name[n]
 #define SIMDATTN_ENUM(c_name, cpp_name) \
   typedef int32_t c_name;               \
@@ -73,66 +73,68 @@ namespace simdattn {
 
 /** What was wrong with a call. A call that failed has written nothing. */
 SIMDATTN_ENUM(simdattn_code, Code){
-    SIMDATTN_VALUE(SIMDATTN_OK, kOk) = 0,                    /* everything was done */
-    SIMDATTN_VALUE(SIMDATTN_NULL_POINTER, kNullPointer) = 1, /* a pointer is null although its size is not zero */
-    SIMDATTN_VALUE(SIMDATTN_SHAPE, kShape) = 2, /* shapes are negative, zero where forbidden, too large, or disagree */
+    SIMDATTN_VALUE(SIMDATTN_OK, kOk) = 0,                          /* everything was done */
+    SIMDATTN_VALUE(SIMDATTN_ERROR_NULL_POINTER, kNullPointer) = 1, /* a pointer is null although its size is not zero */
+    SIMDATTN_VALUE(SIMDATTN_ERROR_SHAPE,
+                   kShape) = 2, /* shapes are negative, zero where forbidden, too large, or disagree */
     /** The last dimension is not contiguous, or elements of an output coincide. */
-    SIMDATTN_VALUE(SIMDATTN_STRIDE, kStride) = 3,
-    SIMDATTN_VALUE(SIMDATTN_DTYPE, kDType) = 4,     /* the type is not accepted there */
-    SIMDATTN_VALUE(SIMDATTN_OVERLAP, kOverlap) = 5, /* an output shares bytes with another argument */
+    SIMDATTN_VALUE(SIMDATTN_ERROR_STRIDE, kStride) = 3,
+    SIMDATTN_VALUE(SIMDATTN_ERROR_DTYPE, kDType) = 4,     /* the type is not accepted there */
+    SIMDATTN_VALUE(SIMDATTN_ERROR_OVERLAP, kOverlap) = 5, /* an output shares bytes with another argument */
     /** A number is outside its range (scale, softcap, a position, a table entry). */
-    SIMDATTN_VALUE(SIMDATTN_RANGE, kRange) = 6,
-    SIMDATTN_VALUE(SIMDATTN_WORKSPACE, kWorkspace) = 7, /* a workspace is null or too small */
-    SIMDATTN_VALUE(SIMDATTN_TARGET, kTarget) = 8,       /* unknown target, or one that this CPU cannot run */
+    SIMDATTN_VALUE(SIMDATTN_ERROR_RANGE, kRange) = 6,
+    SIMDATTN_VALUE(SIMDATTN_ERROR_WORKSPACE, kWorkspace) = 7, /* a workspace is null or too small */
+    SIMDATTN_VALUE(SIMDATTN_ERROR_TARGET, kTarget) = 8,       /* unknown target, or one that this CPU cannot run */
     /** A struct's size is none that any version had, or what it reserves is not 0. */
-    SIMDATTN_VALUE(SIMDATTN_STRUCT_SIZE, kStructSize) = 9,
+    SIMDATTN_VALUE(SIMDATTN_ERROR_STRUCT_SIZE, kStructSize) = 9,
     /** Lengths or shapes are not those that the plan was made for. */
-    SIMDATTN_VALUE(SIMDATTN_STALE_PLAN, kStalePlan) = 10,
+    SIMDATTN_VALUE(SIMDATTN_ERROR_STALE_PLAN, kStalePlan) = 10,
 };
 
 /* ---- Element and storage types -------------------------------------------------------------------------------------- */
 
 /** Types of elements of arrays. */
 SIMDATTN_ENUM(simdattn_dtype, DType){
-    SIMDATTN_VALUE(SIMDATTN_F32, kF32) = 0,   /* IEEE 754 binary32 */
-    SIMDATTN_VALUE(SIMDATTN_BF16, kBF16) = 1, /* the upper half of an f32 */
-    SIMDATTN_VALUE(SIMDATTN_F16, kF16) = 2,   /* IEEE 754 binary16 */
-    SIMDATTN_VALUE(SIMDATTN_U8, kU8) = 3,     /* masks */
-    SIMDATTN_VALUE(SIMDATTN_I32, kI32) = 4,   /* positions */
-    SIMDATTN_VALUE(SIMDATTN_I64, kI64) = 5,   /* positions */
+    SIMDATTN_VALUE(SIMDATTN_DTYPE_F32, kF32) = 0,   /* IEEE 754 binary32 */
+    SIMDATTN_VALUE(SIMDATTN_DTYPE_BF16, kBF16) = 1, /* the upper half of an f32 */
+    SIMDATTN_VALUE(SIMDATTN_DTYPE_F16, kF16) = 2,   /* IEEE 754 binary16 */
+    SIMDATTN_VALUE(SIMDATTN_DTYPE_U8, kU8) = 3,     /* masks */
+    SIMDATTN_VALUE(SIMDATTN_DTYPE_I32, kI32) = 4,   /* positions */
+    SIMDATTN_VALUE(SIMDATTN_DTYPE_I64, kI64) = 5,   /* positions */
 };
 
 /** How a key or value is stored in a KV cache. */
 SIMDATTN_ENUM(simdattn_kv_type, KvType){
-    SIMDATTN_VALUE(SIMDATTN_KV_F32, kF32) = 0,   /* IEEE 754 binary32 */
-    SIMDATTN_VALUE(SIMDATTN_KV_BF16, kBF16) = 1, /* the upper half of an f32 */
-    SIMDATTN_VALUE(SIMDATTN_KV_F16, kF16) = 2,   /* IEEE 754 binary16 */
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_F32, kF32) = 0,   /* IEEE 754 binary32 */
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_BF16, kBF16) = 1, /* the upper half of an f32 */
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_F16, kF16) = 2,   /* IEEE 754 binary16 */
     /** int8 in -127 .. 127, times one f32 scale per token and head (Kv::scales). */
-    SIMDATTN_VALUE(SIMDATTN_KV_INT8, kInt8) = 3,
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_INT8, kInt8) = 3,
     /** 8-bit floating point, times a scale of any granularity (Kv::scales; none: 1): 4 exponent bits, bias 7, largest 448, no
      *  infinity (e4m3fn). */
-    SIMDATTN_VALUE(SIMDATTN_KV_FP8_E4M3, kFp8E4M3) = 4,
-    SIMDATTN_VALUE(SIMDATTN_KV_FP8_E5M2, kFp8E5M2) = 5, /* the same with 5 exponent bits: the upper byte of an f16 */
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_FP8_E4M3, kFp8E4M3) = 4,
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_FP8_E5M2,
+                   kFp8E5M2) = 5, /* the same with 5 exponent bits: the upper byte of an f16 */
     /** Blocks of 32 as in ggml (llama.cpp), 34 bytes: an f16 scale d and 32 integers of 8 bits. */
-    SIMDATTN_VALUE(SIMDATTN_KV_Q8_0, kQ8_0) = 6,
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q8_0, kQ8_0) = 6,
     /** Blocks of 32 as in ggml, 18 bytes: an f16 scale d and 16 bytes of nibbles, the low ones first, each times d after 8 is
      *  subtracted. */
-    SIMDATTN_VALUE(SIMDATTN_KV_Q4_0, kQ4_0) = 7,
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q4_0, kQ4_0) = 7,
     /** ggml's 20 bytes: f16 d and m, then nibbles, each times d plus m. This and the next three only in rows that others wrote:
      *  kv_append and kv_shift refuse them. */
-    SIMDATTN_VALUE(SIMDATTN_KV_Q4_1, kQ4_1) = 8,
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q4_1, kQ4_1) = 8,
     /** ggml's 22 bytes: an f16 d, the fifth bits, nibbles; less 16, times d. */
-    SIMDATTN_VALUE(SIMDATTN_KV_Q5_0, kQ5_0) = 9,
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q5_0, kQ5_0) = 9,
     /** ggml's 24 bytes: f16 d and m, the fifth bits, nibbles; times d plus m. */
-    SIMDATTN_VALUE(SIMDATTN_KV_Q5_1, kQ5_1) = 10,
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q5_1, kQ5_1) = 10,
     /** ggml's 18 bytes: an f16 d, nibbles that choose one of 16 integers, times d. */
-    SIMDATTN_VALUE(SIMDATTN_KV_IQ4_NL, kIq4Nl) = 11,
+    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_IQ4_NL, kIq4Nl) = 11,
 };
 
 /** How the tokens of a head lie. Values are always rows. */
 SIMDATTN_ENUM(simdattn_kv_layout, KvLayout){
-    SIMDATTN_VALUE(SIMDATTN_KV_ROWS, kRows) = 0,     /* token by token: row_bytes(type, dim) each */
-    SIMDATTN_VALUE(SIMDATTN_KV_PANELS, kPanels) = 1, /* keys only; see kPanelWidth */
+    SIMDATTN_VALUE(SIMDATTN_KV_LAYOUT_ROWS, kRows) = 0,     /* token by token: row_bytes(type, dim) each */
+    SIMDATTN_VALUE(SIMDATTN_KV_LAYOUT_PANELS, kPanels) = 1, /* keys only; see kPanelWidth */
 };
 
 /** What multiplies. It changes the result, so it is part of a problem and never chosen silently. */
@@ -148,38 +150,39 @@ SIMDATTN_ENUM(simdattn_arithmetic, Arithmetic){
 
 /** Which two dimensions of r rotated ones form pair i. */
 SIMDATTN_ENUM(simdattn_rope_pairing, RopePairing){
-    SIMDATTN_VALUE(SIMDATTN_ROPE_INTERLEAVED, kInterleaved) = 0, /* (2i, 2i+1): GPT-J, Meta Llama, ONNX interleaved=1 */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_PAIRING_INTERLEAVED,
+                   kInterleaved) = 0, /* (2i, 2i+1): GPT-J, Meta Llama, ONNX interleaved=1 */
     /** (i, i + r/2): GPT-NeoX, Hugging Face rotate_half, ONNX default. */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_HALF_SPLIT, kHalfSplit) = 1,
+    SIMDATTN_VALUE(SIMDATTN_ROPE_PAIRING_HALF_SPLIT, kHalfSplit) = 1,
 };
 
 /** How the inverse frequencies inv_i of a table come from rope_theta; r = 2 * columns, f = factor, i = 0 .. r/2 - 1.
  *  Names as "rope_type" of model configuration files ("mrope" is kDefault with mrope_section). */
 SIMDATTN_ENUM(simdattn_rope_type, RopeType){
-    SIMDATTN_VALUE(SIMDATTN_ROPE_DEFAULT, kDefault) = 0, /* rope_theta^(-2i/r) (Su et al. 2021) */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_LINEAR, kLinear) = 1,   /* default / f */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_DEFAULT, kDefault) = 0, /* rope_theta^(-2i/r) (Su et al. 2021) */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_LINEAR, kLinear) = 1,   /* default / f */
     /** Default / f for i < floor(partial_rotary_factor * r/2), 0 from there: no rotation (Gemma). */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_PROPORTIONAL, kProportional) = 2,
+    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_PROPORTIONAL, kProportional) = 2,
     /** rope_theta * (f L/M - (f-1))^(r/(r-2)) in place of rope_theta, L = max(seq_len, M),
      *  M = max_position_embeddings (dynamic NTK). */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_DYNAMIC, kDynamic) = 3,
-    SIMDATTN_VALUE(SIMDATTN_ROPE_YARN, kYarn) = 4, /* Peng et al. 2023; needs original_max_position_embeddings */
+    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_DYNAMIC, kDynamic) = 3,
+    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_YARN, kYarn) = 4, /* Peng et al. 2023; needs original_max_position_embeddings */
     /** Llama 3.1; f = 8 and original_max_position_embeddings = 8192 unless given. */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_LLAMA3, kLlama3) = 5,
+    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_LLAMA3, kLlama3) = 5,
     /** Default / long_factor[i] if seq_len > original_max_position_embeddings, else / short_factor[i]. */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_LONG_ROPE, kLongRope) = 6,
+    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_LONG_ROPE, kLongRope) = 6,
 };
 
 /** Which position axis a column follows when positions have several (time, height, width). */
 SIMDATTN_ENUM(simdattn_mrope_layout, MropeLayout){
     /** The first mrope_section[0] columns follow axis 0, the next [1] axis 1, ... (Qwen2-VL). */
-    SIMDATTN_VALUE(SIMDATTN_MROPE_CONTIGUOUS, kContiguous) = 0,
+    SIMDATTN_VALUE(SIMDATTN_MROPE_LAYOUT_CONTIGUOUS, kContiguous) = 0,
     /** Three axes: column i follows axis 1 if i % 3 == 1 and i < 3 * mrope_section[1], axis 2 if i % 3 == 2 and
      *  i < 3 * mrope_section[2], else axis 0 ("mrope_interleaved", Qwen3-VL). */
-    SIMDATTN_VALUE(SIMDATTN_MROPE_INTERLEAVED, kInterleaved) = 1,
+    SIMDATTN_VALUE(SIMDATTN_MROPE_LAYOUT_INTERLEAVED, kInterleaved) = 1,
     /** Contiguous, and each section is a table of its own with r = 2 * its columns: frequencies start again (vision
      *  encoders: {r/4, r/4} with axes y, x). kDefault and kLinear only. */
-    SIMDATTN_VALUE(SIMDATTN_MROPE_AXIAL, kAxial) = 2,
+    SIMDATTN_VALUE(SIMDATTN_MROPE_LAYOUT_AXIAL, kAxial) = 2,
 };
 
 /* ---- Element and storage types -------------------------------------------------------------------------------------- */
@@ -394,10 +397,10 @@ typedef struct simdattn_status {
 
 /** How to execute a call. */
 SIMDATTN_STRUCT(simdattn_exec, Exec) {
-  size_t struct_size SIMDATTN_IS(sizeof(Exec));
-  const simdattn_target* target SIMDATTN_IS(nullptr); /* null: the default target */
-  void* workspace SIMDATTN_IS(nullptr);  /* bytes of any alignment, needed only by the functions that say so */
-  size_t workspace_bytes SIMDATTN_IS(0); /* size of the workspace; too few bytes are kWorkspace */
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(Exec));
+  const simdattn_target* target SIMDATTN_DEFAULT(nullptr); /* null: the default target */
+  void* workspace SIMDATTN_DEFAULT(nullptr);  /* bytes of any alignment, needed only by the functions that say so */
+  size_t workspace_bytes SIMDATTN_DEFAULT(0); /* size of the workspace; too few bytes are kWorkspace */
 };
 #define SIMDATTN_EXEC_INIT {sizeof(simdattn_exec), NULL, NULL, 0}
 
@@ -412,18 +415,18 @@ inline constexpr int64_t kBottomRight = SIMDATTN_BOTTOM_RIGHT;  // SIMDATTN_BOTT
 /** Bits, little-endian in bytes, rows byte-aligned; 1 = attend. Column c of the mask is key `n_kv - columns + c`; keys before
  *  the first column are visible. So `columns = n_kv` is a full mask and a smaller one the tail of a token tree. `columns` is at
  *  most the length of every sequence. */
-SIMDATTN_STRUCT(simdattn_bit_mask, BitMask) {
-  const uint8_t* data SIMDATTN_IS(nullptr); /* null: no mask */
-  int64_t columns SIMDATTN_IS(0);           /* bits of a row */
+SIMDATTN_STRUCT(simdattn_packed_mask, PackedMask) {
+  const uint8_t* data SIMDATTN_DEFAULT(nullptr); /* null: no mask */
+  int64_t columns SIMDATTN_DEFAULT(0);           /* bits of a row */
   /** Bytes between batches, heads and rows, within +-2^32; 0 broadcasts. */
-  SIMDATTN_ARRAY(int64_t, stride, 3) SIMDATTN_IS({});
+  SIMDATTN_ARRAY(int64_t, stride, 3) SIMDATTN_DEFAULT({});
 };
 
 #ifdef __cplusplus
 }  // namespace simdattn
 typedef simdattn::Status simdattn_status;
 typedef simdattn::Exec simdattn_exec;
-typedef simdattn::BitMask simdattn_bit_mask;
+typedef simdattn::PackedMask simdattn_packed_mask;
 namespace simdattn {
 #endif
 
@@ -432,33 +435,34 @@ namespace simdattn {
  *  For score s of query row i, key j, with p = i + offset, in this order:
  *    t = scale * s;  t = softcap * tanh(t / softcap) if softcap > 0;  t += -(slope_h * |p - j|);  t += bias_scale_h * bias_ij
  *  A key is visible if every rule given below allows it. Rows without a visible key give output 0 and lse = -inf (with a
- *  sink: lse = sink). Arrays indexed by sequence have one entry per batch entry. Sizes of 1 in `bias` and `keep` broadcast, as
+ *  sink: lse = sink). Arrays indexed by sequence have one entry per batch entry. Sizes of 1 in `bias` and `mask` broadcast, as
  *  strides of 0 do. */
 SIMDATTN_STRUCT(simdattn_scoring, Scoring) {
-  size_t struct_size SIMDATTN_IS(sizeof(Scoring));
-  simdattn_optional_float scale SIMDATTN_IS({}); /* finite, any sign; default 1/sqrt(d_qk), for masked_softmax 1 */
-  float softcap SIMDATTN_IS(0);                  /* finite, >= 0; 0 = none */
-  bool causal SIMDATTN_IS(false);                /* j <= p */
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(Scoring));
+  simdattn_optional_float scale SIMDATTN_DEFAULT({}); /* finite, any sign; default 1/sqrt(d_qk), for masked_softmax 1 */
+  float softcap SIMDATTN_DEFAULT(0);                  /* finite, >= 0; 0 = none */
+  bool causal SIMDATTN_DEFAULT(false);                /* j <= p */
   /** Position of row 0; top-left causal is 0; |offset| <= 2^30, never clamped. */
-  int64_t offset SIMDATTN_IS(kBottomRight);
+  int64_t offset SIMDATTN_DEFAULT(kBottomRight);
   /** [batch] the same for each sequence, in the place of `offset`; any number within +-2^30. */
-  const int32_t* offsets SIMDATTN_IS(nullptr);
-  int64_t window_left SIMDATTN_IS(-1);  /* j >= p - window_left; -1 = unbounded. "sliding_window = W" is W - 1 */
-  int64_t window_right SIMDATTN_IS(-1); /* j <= p + window_right; -1 = unbounded */
-  int64_t chunk SIMDATTN_IS(0);         /* floor(j / chunk) == floor(p / chunk); 0 = none */
+  const int32_t* offsets SIMDATTN_DEFAULT(nullptr);
+  int64_t window_left SIMDATTN_DEFAULT(-1);  /* j >= p - window_left; -1 = unbounded. "sliding_window = W" is W - 1 */
+  int64_t window_right SIMDATTN_DEFAULT(-1); /* j <= p + window_right; -1 = unbounded */
+  int64_t chunk SIMDATTN_DEFAULT(0);         /* floor(j / chunk) == floor(p / chunk); 0 = none */
   /** [batch] prefix-LM: j <= max(p, prefix_end - 1), >= 0; takes the place of causal. */
-  const int32_t* prefix_end SIMDATTN_IS(nullptr);
-  const int32_t* kv_start SIMDATTN_IS(nullptr); /* [batch] j >= kv_start, >= 0 */
-  /** [batch] j < kv_length; in 0..n_kv; also the n_kv of kBottomRight, BitMask. */
-  const int32_t* kv_length SIMDATTN_IS(nullptr);
-  simdattn_const_view4 bias SIMDATTN_IS({}); /* f32, bf16 or f16, [batch, heads, n_q, n_kv]; -inf = masked */
+  const int32_t* prefix_end SIMDATTN_DEFAULT(nullptr);
+  const int32_t* kv_start SIMDATTN_DEFAULT(nullptr); /* [batch] j >= kv_start, >= 0 */
+  /** [batch] j < kv_length; in 0..n_kv; also the n_kv of kBottomRight, PackedMask. */
+  const int32_t* kv_length SIMDATTN_DEFAULT(nullptr);
+  simdattn_const_view4 bias SIMDATTN_DEFAULT({}); /* f32, bf16 or f16, [batch, heads, n_q, n_kv]; -inf = masked */
   /** [heads] finite; multiplies the bias, but for -inf, which masks. Default 1. */
-  const float* bias_scale SIMDATTN_IS(nullptr);
-  simdattn_const_view4 keep SIMDATTN_IS({});      /* u8, the same shape; 0 = masked, anything else attends */
-  simdattn_bit_mask bits SIMDATTN_IS({});         /* one bit for each row and key, of the last keys at least */
-  const float* alibi_slopes SIMDATTN_IS(nullptr); /* [heads], finite */
-  const float* sinks SIMDATTN_IS(nullptr); /* [heads] one logit more in the denominator; not scaled, capped or masked */
-  SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_IS({});
+  const float* bias_scale SIMDATTN_DEFAULT(nullptr);
+  simdattn_const_view4 mask SIMDATTN_DEFAULT({});        /* u8, the same shape; 0 = masked, anything else attends */
+  simdattn_packed_mask packed_mask SIMDATTN_DEFAULT({}); /* one bit for each row and key, of the last keys at least */
+  const float* alibi_slopes SIMDATTN_DEFAULT(nullptr);   /* [heads], finite */
+  const float* sinks SIMDATTN_DEFAULT(
+      nullptr); /* [heads] one logit more in the denominator; not scaled, capped or masked */
+  SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_SCORING_INIT \
   {sizeof(simdattn_scoring),  \
@@ -483,16 +487,16 @@ SIMDATTN_STRUCT(simdattn_scoring, Scoring) {
 
 /** Options of the score functions beside attention. */
 SIMDATTN_STRUCT(simdattn_score_options, ScoreOptions) {
-  size_t struct_size SIMDATTN_IS(sizeof(ScoreOptions));
-  simdattn_optional_float scale SIMDATTN_IS({});                /* finite; the default stands beside each function */
-  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32); /* others than kF32: scores() alone */
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(ScoreOptions));
+  simdattn_optional_float scale SIMDATTN_DEFAULT({}); /* finite; the default stands beside each function */
+  simdattn_arithmetic arithmetic SIMDATTN_DEFAULT(Arithmetic::kF32); /* others than kF32: scores() alone */
 };
 #define SIMDATTN_SCORE_OPTIONS_INIT {sizeof(simdattn_score_options), {0, 0}, SIMDATTN_ARITHMETIC_F32}
 
 /** Options of weighted_values. */
 SIMDATTN_STRUCT(simdattn_value_options, ValueOptions) {
-  size_t struct_size SIMDATTN_IS(sizeof(ValueOptions));
-  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32); /* what multiplies weights and values */
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(ValueOptions));
+  simdattn_arithmetic arithmetic SIMDATTN_DEFAULT(Arithmetic::kF32); /* what multiplies weights and values */
 };
 #define SIMDATTN_VALUE_OPTIONS_INIT {sizeof(simdattn_value_options), SIMDATTN_ARITHMETIC_F32}
 
@@ -500,56 +504,58 @@ SIMDATTN_STRUCT(simdattn_value_options, ValueOptions) {
 
 /** How rows are rotated. */
 SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
-  size_t struct_size SIMDATTN_IS(sizeof(RopeOptions));
-  simdattn_rope_pairing pairing SIMDATTN_IS(RopePairing::kHalfSplit); /* which dimensions form a pair */
-  bool inverse SIMDATTN_IS(false);                                    /* rotate by the negative angle */
-  int64_t first_dim SIMDATTN_IS(0); /* rotated dimensions are [first_dim, first_dim + 2 * table columns) */
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(RopeOptions));
+  simdattn_rope_pairing pairing SIMDATTN_DEFAULT(RopePairing::kHalfSplit); /* which dimensions form a pair */
+  bool inverse SIMDATTN_DEFAULT(false);                                    /* rotate by the negative angle */
+  int64_t first_dim SIMDATTN_DEFAULT(0); /* rotated dimensions are [first_dim, first_dim + 2 * table columns) */
   /** Where no positions are given, row i stands at position start + i: in the table, or in (-2^31, 2^31) of rope_direct. */
-  int64_t start SIMDATTN_IS(0);
-  SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_IS({});
+  int64_t start SIMDATTN_DEFAULT(0);
+  SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_DEFAULT({});
 };
-#define SIMDATTN_ROPE_OPTIONS_INIT {sizeof(simdattn_rope_options), SIMDATTN_ROPE_HALF_SPLIT, false, 0, 0, {0}}
+#define SIMDATTN_ROPE_OPTIONS_INIT {sizeof(simdattn_rope_options), SIMDATTN_ROPE_PAIRING_HALF_SPLIT, false, 0, 0, {0}}
 
 /** The frequencies of a table of angles. Fields are named like those of model configuration files ("rope_scaling",
  *  "rope_parameters"); docs/guide-rope.md has a line for every well-known family. Every field is checked in every type, except
  *  that arrays count where they are used. */
 SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
-  size_t struct_size SIMDATTN_IS(sizeof(RopeTableOptions));
-  double rope_theta SIMDATTN_IS(10000);                         /* base of the powers, in [1, 1e15]; > 1 for kYarn */
-  simdattn_rope_type rope_type SIMDATTN_IS(RopeType::kDefault); /* how frequencies come from rope_theta */
-  double factor SIMDATTN_IS(0); /* in [1e-3, 1e6], or 0 = not given: kLinear, kDynamic and kYarn need it */
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(RopeTableOptions));
+  double rope_theta SIMDATTN_DEFAULT(10000); /* base of the powers, in [1, 1e15]; > 1 for kYarn */
+  simdattn_rope_type rope_type SIMDATTN_DEFAULT(RopeType::kDefault); /* how frequencies come from rope_theta */
+  double factor SIMDATTN_DEFAULT(0); /* in [1e-3, 1e6], or 0 = not given: kLinear, kDynamic and kYarn need it */
   /** Length of pre-training; kYarn: else max_position_embeddings. */
-  int64_t original_max_position_embeddings SIMDATTN_IS(0);
+  int64_t original_max_position_embeddings SIMDATTN_DEFAULT(0);
   /** kDynamic; kLongRope: its ratio to the original one replaces factor. */
-  int64_t max_position_embeddings SIMDATTN_IS(0);
-  int64_t seq_len SIMDATTN_IS(0); /* kDynamic, kLongRope: length that the table is for; 0 = short */
+  int64_t max_position_embeddings SIMDATTN_DEFAULT(0);
+  int64_t seq_len SIMDATTN_DEFAULT(0); /* kDynamic, kLongRope: length that the table is for; 0 = short */
   /** In (0, 1e6]; multiplies cos and sin; default: see rope_frequencies. */
-  simdattn_optional_double attention_factor SIMDATTN_IS({});
-  double beta_fast SIMDATTN_IS(32);       /* kYarn: rotations in the original length, beta_fast >= beta_slow > 0 */
-  double beta_slow SIMDATTN_IS(1);        /* kYarn: the same, at the other end of the ramp */
-  double mscale SIMDATTN_IS(0);           /* kYarn: used if this and mscale_all_dim are given (not 0) */
-  double mscale_all_dim SIMDATTN_IS(0);   /* kYarn: see mscale */
-  bool truncate SIMDATTN_IS(true);        /* kYarn: round the ends of the ramp to whole columns */
-  double low_freq_factor SIMDATTN_IS(1);  /* kLlama3: high_freq_factor >= low_freq_factor > 0 */
-  double high_freq_factor SIMDATTN_IS(4); /* kLlama3: see low_freq_factor */
-  simdattn_doubles short_factor SIMDATTN_IS({}); /* kLongRope: both, r/2 numbers in [1e-3, 1e6] */
-  simdattn_doubles long_factor SIMDATTN_IS({});  /* kLongRope: see short_factor */
+  simdattn_optional_double attention_factor SIMDATTN_DEFAULT({});
+  double beta_fast SIMDATTN_DEFAULT(32);       /* kYarn: rotations in the original length, beta_fast >= beta_slow > 0 */
+  double beta_slow SIMDATTN_DEFAULT(1);        /* kYarn: the same, at the other end of the ramp */
+  double mscale SIMDATTN_DEFAULT(0);           /* kYarn: used if this and mscale_all_dim are given (not 0) */
+  double mscale_all_dim SIMDATTN_DEFAULT(0);   /* kYarn: see mscale */
+  bool truncate SIMDATTN_DEFAULT(true);        /* kYarn: round the ends of the ramp to whole columns */
+  double low_freq_factor SIMDATTN_DEFAULT(1);  /* kLlama3: high_freq_factor >= low_freq_factor > 0 */
+  double high_freq_factor SIMDATTN_DEFAULT(4); /* kLlama3: see low_freq_factor */
+  simdattn_doubles short_factor SIMDATTN_DEFAULT({}); /* kLongRope: both, r/2 numbers in [1e-3, 1e6] */
+  simdattn_doubles long_factor SIMDATTN_DEFAULT({});  /* kLongRope: see short_factor */
   /** Any type: inv_i / freq_factors[i]; r/2 numbers in [1e-3, 1e6] or none. */
-  simdattn_doubles freq_factors SIMDATTN_IS({});
-  simdattn_doubles inv_freq SIMDATTN_IS({}); /* kDefault: these instead of powers; r/2 numbers, 0 or in [1e-20, 1e3] */
-  double partial_rotary_factor SIMDATTN_IS(1); /* kProportional, in (0, 1]; elsewhere r is the rotated part already */
+  simdattn_doubles freq_factors SIMDATTN_DEFAULT({});
+  simdattn_doubles inv_freq SIMDATTN_DEFAULT(
+      {}); /* kDefault: these instead of powers; r/2 numbers, 0 or in [1e-20, 1e3] */
+  double partial_rotary_factor SIMDATTN_DEFAULT(
+      1); /* kProportional, in (0, 1]; elsewhere r is the rotated part already */
   /** Columns per position axis, summing to r/2; all 0 = one axis. */
-  SIMDATTN_ARRAY(int64_t, mrope_section, 4) SIMDATTN_IS({});
-  simdattn_mrope_layout mrope_layout SIMDATTN_IS(MropeLayout::kContiguous); /* which columns follow which axis */
+  SIMDATTN_ARRAY(int64_t, mrope_section, 4) SIMDATTN_DEFAULT({});
+  simdattn_mrope_layout mrope_layout SIMDATTN_DEFAULT(MropeLayout::kContiguous); /* which columns follow which axis */
   /** Computes as PyTorch models do, everything in f32: frequencies in Hugging Face's order of operations, the angle
    *  fl(fl(position) * inv_i), its cosine, times fl(attention factor). Far positions differ visibly from the exact ones
    *  (up to 8e-3 at 131071); this is what such a model was trained with. */
-  bool f32_angles SIMDATTN_IS(false);
+  bool f32_angles SIMDATTN_DEFAULT(false);
 };
 #define SIMDATTN_ROPE_TABLE_OPTIONS_INIT \
   {sizeof(simdattn_rope_table_options),  \
    10000,                                \
-   SIMDATTN_ROPE_DEFAULT,                \
+   SIMDATTN_ROPE_TYPE_DEFAULT,           \
    0,                                    \
    0,                                    \
    0,                                    \
@@ -568,7 +574,7 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
    {NULL, 0},                            \
    1,                                    \
    {0},                                  \
-   SIMDATTN_MROPE_CONTIGUOUS,            \
+   SIMDATTN_MROPE_LAYOUT_CONTIGUOUS,     \
    false}
 
 /* ---- Storage of keys and values ------------------------------------------------------------------------------------- */
@@ -625,9 +631,9 @@ struct BasicKv {
   KvLayout layout = KvLayout::kRows;  // rows, or panels of keys
   int64_t batch = 0;                  // sequences (pages do not count here)
   int64_t heads = 0;                  // key/value heads
-  int64_t tokens = 0;   // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
-  int64_t length = -1;  // tokens per sequence that attention sees (its n_kv), <= tokens; -1: all of them
-  int64_t dim = 0;      // numbers of a key or value; a multiple of 32 where types have blocks of 32
+  int64_t capacity = 0;  // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
+  int64_t length = -1;   // tokens per sequence that attention sees (its n_kv), <= capacity; -1: all of them
+  int64_t dim = 0;       // numbers of a key or value; a multiple of 32 where types have blocks of 32
   /// These three strides: multiples of 4 for f32, of 2 for bf16, f16 and types with blocks; any bytes for int8 and fp8.
   int64_t batch_stride = 0;  // bytes between sequences; with pages, between pages
   int64_t head_stride = 0;   // bytes between heads
@@ -641,7 +647,7 @@ struct BasicKv {
   /// Pages, if page_size > 0: sequence b's token t is token t % page_size of page block_table[b * block_table_stride + t /
   /// page_size]. Entries that no call touches may hold anything.
   const int32_t* block_table = nullptr;
-  int64_t block_table_stride = -1;  // entries between sequences; -1: ceil(tokens / page_size); 0: one table for all
+  int64_t block_table_stride = -1;  // entries between sequences; -1: ceil(capacity / page_size); 0: one table for all
   int64_t page_size = 0;            // tokens per page; panels: a multiple of kPanelWidth; 0: no pages
   int64_t n_pages = 0;              // pages that there are: entries of the block table are below it
   /// > 0: token t is at t % ring; only the last `ring` tokens exist, and a plan divides by these. Panels: a multiple of kPanelWidth.
@@ -670,7 +676,7 @@ struct BasicKv {
     layout = KvLayout::kRows;
     batch = v.shape[0];
     heads = v.shape[1];
-    tokens = v.shape[2];
+    capacity = v.shape[2];
     length = -1;
     // A last dimension that is not contiguous cannot be expressed; dim -1 makes every call refuse it.
     dim = v.stride[3] != 1 && v.shape[3] > 1 ? -1 : v.shape[3];
@@ -694,7 +700,7 @@ struct BasicKv {
     layout = o.layout;
     batch = o.batch;
     heads = o.heads;
-    tokens = o.tokens;
+    capacity = o.capacity;
     length = o.length;
     dim = o.dim;
     batch_stride = o.batch_stride;
@@ -714,7 +720,7 @@ struct BasicKv {
   }
 
   /// The n_kv of a problem.
-  constexpr int64_t keys() const { return length < 0 ? tokens : length; }
+  constexpr int64_t keys() const { return length < 0 ? capacity : length; }
 
  private:
   /// A stride too large for bytes becomes one that every call refuses.
@@ -744,7 +750,7 @@ namespace simdattn {
     simdattn_kv_layout layout;     \
     int64_t batch;                 \
     int64_t heads;                 \
-    int64_t tokens;                \
+    int64_t capacity;              \
     int64_t length;                \
     int64_t dim;                   \
     int64_t batch_stride;          \
@@ -765,41 +771,41 @@ SIMDATTN_KV(simdattn_kv, void*);
 SIMDATTN_KV(simdattn_const_kv, const void*);
 #undef SIMDATTN_KV
 #endif
-#define SIMDATTN_KV_INIT \
-  {sizeof(simdattn_kv),  \
-   NULL,                 \
-   SIMDATTN_KV_F32,      \
-   SIMDATTN_KV_ROWS,     \
-   0,                    \
-   0,                    \
-   0,                    \
-   -1,                   \
-   0,                    \
-   0,                    \
-   0,                    \
-   0,                    \
-   NULL,                 \
-   0,                    \
-   0,                    \
-   0,                    \
-   NULL,                 \
-   -1,                   \
-   0,                    \
-   0,                    \
-   0,                    \
+#define SIMDATTN_KV_INIT    \
+  {sizeof(simdattn_kv),     \
+   NULL,                    \
+   SIMDATTN_KV_TYPE_F32,    \
+   SIMDATTN_KV_LAYOUT_ROWS, \
+   0,                       \
+   0,                       \
+   0,                       \
+   -1,                      \
+   0,                       \
+   0,                       \
+   0,                       \
+   0,                       \
+   NULL,                    \
+   0,                       \
+   0,                       \
+   0,                       \
+   NULL,                    \
+   -1,                      \
+   0,                       \
+   0,                       \
+   0,                       \
    {0}}
 
 /** Rotates keys: table and options as for rope(). No table: no RoPE. options.start is not used (0). */
 SIMDATTN_STRUCT(simdattn_key_rotation, KeyRotation) {
-  size_t struct_size SIMDATTN_IS(sizeof(KeyRotation));
-  simdattn_const_view2 cos SIMDATTN_IS({});      /* f32 [n_positions, r/2]; absent: no RoPE */
-  simdattn_const_view2 sin SIMDATTN_IS({});      /* of the same shape */
-  simdattn_rope_options options SIMDATTN_IS({}); /* pairs, and where in a row they begin */
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(KeyRotation));
+  simdattn_const_view2 cos SIMDATTN_DEFAULT({});      /* f32 [n_positions, r/2]; absent: no RoPE */
+  simdattn_const_view2 sin SIMDATTN_DEFAULT({});      /* of the same shape */
+  simdattn_rope_options options SIMDATTN_DEFAULT({}); /* pairs, and where in a row they begin */
   /** > 0: after RoPE, in f32, rows are multiplied by a Hadamard matrix as by hadamard() with blocks of this size: a power of two up
    *  to 4096 that divides dim; dim is then at most 8192. Rotate queries (of values: the output) alike. kv_shift is told the block
    *  of the keys: it takes the matrix away, rotates, and puts it back. 0: there is none. */
-  int64_t hadamard_block SIMDATTN_IS(0);
-  SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_IS({});
+  int64_t hadamard_block SIMDATTN_DEFAULT(0);
+  SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_KEY_ROTATION_INIT \
   {sizeof(simdattn_key_rotation), {NULL, 0, {0}, {0}}, {NULL, 0, {0}, {0}}, SIMDATTN_ROPE_OPTIONS_INIT, 0, {0}}
@@ -812,15 +818,15 @@ namespace simdattn {
 
 /** Where kv_append puts its rows, and what happens to them on the way. */
 SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
-  size_t struct_size SIMDATTN_IS(sizeof(AppendOptions));
-  simdattn_key_rotation rope SIMDATTN_IS({}); /* rotates keys by their positions; values: leave it absent */
-  int64_t start SIMDATTN_IS(0);               /* without positions: row i of a sequence goes to position start + i */
-  const int32_t* starts SIMDATTN_IS(nullptr); /* [batch] the same for each sequence, in the place of `start` */
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(AppendOptions));
+  simdattn_key_rotation rope SIMDATTN_DEFAULT({}); /* rotates keys by their positions; values: leave it absent */
+  int64_t start SIMDATTN_DEFAULT(0); /* without positions: row i of a sequence goes to position start + i */
+  const int32_t* starts SIMDATTN_DEFAULT(nullptr); /* [batch] the same for each sequence, in the place of `start` */
   /** [batch] rows of each sequence that count, 0 .. n; the others are padding. */
-  const int32_t* counts SIMDATTN_IS(nullptr);
+  const int32_t* counts SIMDATTN_DEFAULT(nullptr);
   /** i32 or i64 [batch, rows]: page slots, page * page_size + place in the page, in the place of the block table; negative
    *  ones are skipped (vLLM's slot_mapping). Positions then serve the rotation alone. */
-  simdattn_const_view2 slots SIMDATTN_IS({});
+  simdattn_const_view2 slots SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_APPEND_OPTIONS_INIT                                                                  \
   {                                                                                                   \
@@ -832,30 +838,31 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
 /** One attention problem: out = softmax(scoring(q k^T)) v, and its log-sum-exp.
  *  Shapes: q [B,Hq,n_q,d_qk], k [B,Hk,n_kv,d_qk], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v], lse f32 [B,Hq,n_q] (optional);
  *  G = Hq/Hk whole; query head h reads key head h / G. q and out f32, bf16 or f16; k and v any storage type; any mixture; v may
- *  alias k. n_kv is k.length (default: k.tokens), and that of v.
+ *  alias k. n_kv is k.length (default: k.capacity), and that of v.
  *  Varlen: with cu_q, q, out and lse are [1,H,total_q,...] and sequence s has rows cu_q[s] .. cu_q[s+1]; with cu_k too, k
- *  and v are [1,Hk,total_k,...]; without it k and v are caches whose batch is n_sequences. bias and keep are then
- *  [1,Hq,total_q,longest n_kv] and BitMask rows are counted through the whole of q.
+ *  and v are [1,Hk,total_k,...]; without it k and v are caches whose batch is n_sequences. bias and mask are then
+ *  [1,Hq,total_q,longest n_kv] and PackedMask rows are counted through the whole of q.
  *  Raw state: with `acc` (f32 [B,Hq,n_q,d_v]), `max` and `sum` (f32 [B,Hq,n_q]) given, the un-normalised accumulator, the
  *  maximum and the sum are written there. `out` may be absent where `lse` or the raw state is given.
  *  Arithmetic: every storage type and option goes with each. Error against the exact result of what is multiplied (rounded
  *  rows; integers times their scales), beyond f32's: kBF16 rounds weights, up to 2^-8 * max |v|; kInt8 makes 8-bit integers of
  *  them, up to the sum over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, s_j the scale of value j, v8_j its integer. */
-SIMDATTN_STRUCT(simdattn_attention_problem, Attention) {
-  size_t struct_size SIMDATTN_IS(sizeof(Attention));
-  simdattn_const_view4 q SIMDATTN_IS({});   /* f32, bf16 or f16 [B,Hq,n_q,d_qk]: queries */
-  simdattn_const_kv k SIMDATTN_IS({});      /* [B,Hk,n_kv,d_qk]: keys, in rows or panels */
-  simdattn_const_kv v SIMDATTN_IS({});      /* [B,Hk,n_kv,d_v]: values, in rows; may be k */
-  simdattn_view4 out SIMDATTN_IS({});       /* f32, bf16 or f16 [B,Hq,n_q,d_v]; shares no byte with an input */
-  simdattn_view3 lse SIMDATTN_IS({});       /* f32 [B,Hq,n_q]: ln of the sum of exponentials of a row; optional */
-  simdattn_scoring scoring SIMDATTN_IS({}); /* scale, masks, bias and the like */
-  simdattn_arithmetic arithmetic SIMDATTN_IS(Arithmetic::kF32); /* what multiplies */
-  const int32_t* cu_q SIMDATTN_IS(nullptr); /* varlen: [n_sequences + 1], from 0 to total_q, never falling */
-  const int32_t* cu_k SIMDATTN_IS(nullptr); /* the same for keys, from 0 to total_k; null: k and v are caches */
-  int64_t n_sequences SIMDATTN_IS(0);       /* sequences of cu_q */
-  simdattn_view4 acc SIMDATTN_IS({}); /* f32 [B,Hq,n_q,d_v]: sum of exp(t - max) v; with max and sum or not at all */
-  simdattn_view3 max SIMDATTN_IS({}); /* f32 [B,Hq,n_q]: the largest t of a row */
-  simdattn_view3 sum SIMDATTN_IS({}); /* f32 [B,Hq,n_q]: sum of exp(t - max) */
+SIMDATTN_STRUCT(simdattn_attention_problem, AttentionProblem) {
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(AttentionProblem));
+  simdattn_const_view4 q SIMDATTN_DEFAULT({});   /* f32, bf16 or f16 [B,Hq,n_q,d_qk]: queries */
+  simdattn_const_kv k SIMDATTN_DEFAULT({});      /* [B,Hk,n_kv,d_qk]: keys, in rows or panels */
+  simdattn_const_kv v SIMDATTN_DEFAULT({});      /* [B,Hk,n_kv,d_v]: values, in rows; may be k */
+  simdattn_view4 out SIMDATTN_DEFAULT({});       /* f32, bf16 or f16 [B,Hq,n_q,d_v]; shares no byte with an input */
+  simdattn_view3 lse SIMDATTN_DEFAULT({});       /* f32 [B,Hq,n_q]: ln of the sum of exponentials of a row; optional */
+  simdattn_scoring scoring SIMDATTN_DEFAULT({}); /* scale, masks, bias and the like */
+  simdattn_arithmetic arithmetic SIMDATTN_DEFAULT(Arithmetic::kF32); /* what multiplies */
+  const int32_t* cu_q SIMDATTN_DEFAULT(nullptr); /* varlen: [n_sequences + 1], from 0 to total_q, never falling */
+  const int32_t* cu_k SIMDATTN_DEFAULT(nullptr); /* the same for keys, from 0 to total_k; null: k and v are caches */
+  int64_t n_sequences SIMDATTN_DEFAULT(0);       /* sequences of cu_q */
+  simdattn_view4 acc SIMDATTN_DEFAULT(
+      {}); /* f32 [B,Hq,n_q,d_v]: sum of exp(t - max) v; with max and sum or not at all */
+  simdattn_view3 max SIMDATTN_DEFAULT({}); /* f32 [B,Hq,n_q]: the largest t of a row */
+  simdattn_view3 sum SIMDATTN_DEFAULT({}); /* f32 [B,Hq,n_q]: sum of exp(t - max) */
 };
 #define SIMDATTN_ATTENTION_PROBLEM_INIT                                                                               \
   {                                                                                                                   \
@@ -868,21 +875,21 @@ SIMDATTN_STRUCT(simdattn_attention_problem, Attention) {
 
 /** A problem that was checked once, and how it divides. The caller owns it; it may be copied as bytes, and refers to the
  *  problem's arrays. How it divides depends on shapes and lengths alone, never on the machine or the number of threads. */
-SIMDATTN_STRUCT(simdattn_plan, AttentionPlan) {
-  size_t struct_size SIMDATTN_IS(sizeof(AttentionPlan));
-  int64_t tasks SIMDATTN_IS(0);          /* run each of 0 .. tasks-1 once, in any order, on any threads */
-  int64_t reduce_tasks SIMDATTN_IS(0);   /* then each of 0 .. reduce_tasks-1 once (0: nothing to reduce) */
-  size_t workspace_bytes SIMDATTN_IS(0); /* Exec::workspace of each thread; constant in the lengths */
-  size_t partial_bytes SIMDATTN_IS(0);   /* one buffer shared by all tasks of the problem; 0 if nothing is reduced */
-  SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_IS({}); /* the library's own */
+SIMDATTN_STRUCT(simdattn_plan, Plan) {
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(Plan));
+  int64_t tasks SIMDATTN_DEFAULT(0);          /* run each of 0 .. tasks-1 once, in any order, on any threads */
+  int64_t reduce_tasks SIMDATTN_DEFAULT(0);   /* then each of 0 .. reduce_tasks-1 once (0: nothing to reduce) */
+  size_t workspace_bytes SIMDATTN_DEFAULT(0); /* Exec::workspace of each thread; constant in the lengths */
+  size_t partial_bytes SIMDATTN_DEFAULT(0); /* one buffer shared by all tasks of the problem; 0 if nothing is reduced */
+  SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_DEFAULT({}); /* the library's own */
 };
 #define SIMDATTN_PLAN_INIT {sizeof(simdattn_plan), 0, 0, 0, 0, {0}}
 
 #ifdef __cplusplus
 }  // namespace simdattn
 typedef simdattn::AppendOptions simdattn_append_options;
-typedef simdattn::Attention simdattn_attention_problem;
-typedef simdattn::AttentionPlan simdattn_plan;
+typedef simdattn::AttentionProblem simdattn_attention_problem;
+typedef simdattn::Plan simdattn_plan;
 #endif
 
 #undef SIMDATTN_STRUCT

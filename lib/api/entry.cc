@@ -236,13 +236,13 @@ simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simda
   return drivers::kv_append(*uk, *rows, or_absent(positions), kv_, options_);
 }
 
-simdattn_status simdattn_dequantise(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
-                                    const simdattn_exec* exec) {
+simdattn_status simdattn_kv_read(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
+                                 const simdattn_exec* exec) {
   SIMDATTN_NEED(kv, out);
   SIMDATTN_SIZED(simdattn_const_kv, kv);
   SIMDATTN_EXEC(exec);
   const Environment environment;
-  return drivers::dequantise(*uk, kv_, first, *out);
+  return drivers::kv_read(*uk, kv_, first, *out);
 }
 
 simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t last, int64_t delta,

@@ -41,14 +41,14 @@ Status sinusoidal_table(const View<2>& out, double base, const ConstView<1>& pos
 
 Status kv_append(const UKernels& uk, const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
                  const AppendOptions& options);
-Status dequantise(const UKernels& uk, const ConstKv& kv, int64_t first, const View<4>& out);
+Status kv_read(const UKernels& uk, const ConstKv& kv, int64_t first, const View<4>& out);
 Status kv_shift(const UKernels& uk, const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope);
 
-Status attention(const Attention& problem, const Exec& exec);
-Status attention_plan(const Attention& problem, AttentionPlan* plan, const Exec& exec);
-Status attention_bind(const Attention& problem, AttentionPlan* plan);
+Status attention(const AttentionProblem& problem, const Exec& exec);
+Status attention_plan(const AttentionProblem& problem, Plan* plan, const Exec& exec);
+Status attention_bind(const AttentionProblem& problem, Plan* plan);
 /// `reduce`: attention_reduce().
-Status attention_range(const AttentionPlan& plan, int64_t first, int64_t last, bool reduce, const void* partial,
+Status attention_range(const Plan& plan, int64_t first, int64_t last, bool reduce, const void* partial,
                        size_t partial_bytes, const Exec& exec);
 Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out, const View<3>& lse,
                        const float* sinks, const Exec& exec);

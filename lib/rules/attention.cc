@@ -16,7 +16,7 @@ Status check_numbers(const float* numbers, int64_t n, const char* sentence) {
   return {};
 }
 
-Status check_varlen(const Attention& a) {
+Status check_varlen(const AttentionProblem& a) {
   SIMDATTN_REQUIRE(a.n_sequences >= 0 && a.n_sequences <= kMaxSize, kRange, "n_sequences: must be in 0 .. 2^30 - 1");
   SIMDATTN_REQUIRE(a.q.shape[0] == 1, kShape, "q.shape[0]: must be 1 with cu_q");
   SIMDATTN_REQUIRE(a.cu_q[0] == 0, kRange, "cu_q[0]: must be 0");
@@ -28,7 +28,7 @@ Status check_varlen(const Attention& a) {
 }
 
 /// `longest`: keys of the longest sequence.
-Status check_varlen_keys(const Attention& a, int64_t* longest) {
+Status check_varlen_keys(const AttentionProblem& a, int64_t* longest) {
   SIMDATTN_REQUIRE(a.k.batch == 1 && a.v.batch == 1, kShape, "k.batch, v.batch: must be 1 with cu_k");
   SIMDATTN_REQUIRE(a.cu_k[0] == 0, kRange, "cu_k[0]: must be 0");
   *longest = 0;
@@ -86,27 +86,28 @@ Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data, Pro
   SIMDATTN_REQUIRE(s.chunk >= 0, kRange, "scoring.chunk: must not be negative");
   const std::array<int64_t, 4> wanted = {shape.mask_batch, shape.heads, shape.mask_rows, shape.mask_columns};
   SIMDATTN_CHECK(check_mask<"scoring.bias">(s.bias, Accept::kElements, wanted, data, bytes));
-  SIMDATTN_CHECK(check_mask<"scoring.keep">(s.keep, Accept::kMask, wanted, data, bytes));
-  if (s.bits.data != nullptr || data == Data::kLater) {
-    SIMDATTN_REQUIRE(s.bits.columns >= 0 && s.bits.columns <= shape.mask_columns, kRange,
-                     "scoring.bits.columns: must be in 0 .. n_kv");
-    for (const int64_t stride : s.bits.stride) {
+  SIMDATTN_CHECK(check_mask<"scoring.mask">(s.mask, Accept::kMask, wanted, data, bytes));
+  if (s.packed_mask.data != nullptr || data == Data::kLater) {
+    SIMDATTN_REQUIRE(s.packed_mask.columns >= 0 && s.packed_mask.columns <= shape.mask_columns, kRange,
+                     "scoring.packed_mask.columns: must be in 0 .. n_kv");
+    for (const int64_t stride : s.packed_mask.stride) {
       SIMDATTN_REQUIRE(stride >= -kMaxBitStride && stride <= kMaxBitStride, kStride,
-                       "scoring.bits.stride: must be within +-2^32 bytes");
+                       "scoring.packed_mask.stride: must be within +-2^32 bytes");
     }
   } else {
-    SIMDATTN_REQUIRE(s.bits.columns == 0, kNullPointer, "scoring.bits.data: null although columns is not 0");
+    SIMDATTN_REQUIRE(s.packed_mask.columns == 0, kNullPointer,
+                     "scoring.packed_mask.data: null although columns is not 0");
   }
   SIMDATTN_CHECK(check_numbers(s.alibi_slopes, shape.heads, "scoring.alibi_slopes: must be finite"));
   SIMDATTN_CHECK(check_numbers(s.bias_scale, shape.heads, "scoring.bias_scale: must be finite"));
-  if (s.bits.data != nullptr) {
+  if (s.packed_mask.data != nullptr) {
     ByteSet* const set = bytes->next();
-    set->restart(s.bits.data, (s.bits.columns + 7) / 8);
+    set->restart(s.packed_mask.data, (s.packed_mask.columns + 7) / 8);
     const int64_t sizes[3] = {shape.mask_batch, shape.heads, shape.mask_rows};
     for (size_t i = 3; i-- > 0 && !set->empty();) {
-      if (sizes[i] == 0 || !set->add(sizes[i], s.bits.stride[i])) set->clear();
+      if (sizes[i] == 0 || !set->add(sizes[i], s.packed_mask.stride[i])) set->clear();
     }
-    bytes->keep("scoring.bits");
+    bytes->keep("scoring.packed_mask");
   }
   bytes->keep("scoring.bias_scale", s.bias_scale, shape.heads * 4);
   bytes->keep("scoring.alibi_slopes", s.alibi_slopes, shape.heads * 4);
@@ -125,11 +126,12 @@ Status check_sequence(const Scoring& s, int64_t b, int64_t n_kv) {
   SIMDATTN_REQUIRE(s.prefix_end == nullptr || s.prefix_end[b] >= 0, kRange, "scoring.prefix_end: must not be negative");
   SIMDATTN_REQUIRE(s.offsets == nullptr || (s.offsets[b] >= -kMaxOffset && s.offsets[b] <= kMaxOffset), kRange,
                    "scoring.offsets: must be within +-2^30");
-  SIMDATTN_REQUIRE(s.bits.columns <= length, kRange, "scoring.bits.columns: more columns than keys of a sequence");
+  SIMDATTN_REQUIRE(s.packed_mask.columns <= length, kRange,
+                   "scoring.packed_mask.columns: more columns than keys of a sequence");
   return {};
 }
 
-Status check_attention(const Attention& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes) {
+Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes) {
   AttentionSizes& p = *sizes;
   SIMDATTN_REQUIRE(is_arithmetic(a.arithmetic), kRange, "arithmetic: not an Arithmetic");
   SIMDATTN_CHECK(check_view(a.q, Accept::kElements, kArgument<"q">, bytes->next(), data));
@@ -155,7 +157,7 @@ Status check_attention(const Attention& a, Data data, AttentionSizes* sizes, Pro
   SIMDATTN_REQUIRE(p.kv_heads >= 1, kShape, "k.heads: there must be at least one key head");
   SIMDATTN_REQUIRE(a.v.heads == p.kv_heads, kShape, "v.heads != k.heads");
   SIMDATTN_REQUIRE(a.v.keys() == a.k.keys(), kShape,
-                   a.v.length < 0 ? "v.tokens: not as many as k has" : "v.length: not as many as k has");
+                   a.v.length < 0 ? "v.capacity: not as many as k has" : "v.length: not as many as k has");
   p.group = group_of(p.heads, p.kv_heads);
   SIMDATTN_REQUIRE(p.group >= 0, kShape, "q.shape[1]: query heads must be a multiple of key heads");
 
@@ -204,12 +206,12 @@ bool same_view(const BasicView<kRank, kConst>& a, const BasicView<kRank, kConst>
   return a.dtype == b.dtype && same_numbers(a.shape, b.shape) && same_numbers(a.stride, b.stride);
 }
 bool same_kv(const ConstKv& a, const ConstKv& b) {
-  return a.type == b.type && a.layout == b.layout && a.batch == b.batch && a.heads == b.heads && a.tokens == b.tokens &&
-         a.length == b.length && a.dim == b.dim && a.batch_stride == b.batch_stride && a.head_stride == b.head_stride &&
-         a.token_stride == b.token_stride && a.scale_batch_stride == b.scale_batch_stride &&
-         a.scale_head_stride == b.scale_head_stride && a.scale_token_stride == b.scale_token_stride &&
-         a.block_table_stride == b.block_table_stride && a.page_size == b.page_size && a.n_pages == b.n_pages &&
-         a.ring == b.ring;
+  return a.type == b.type && a.layout == b.layout && a.batch == b.batch && a.heads == b.heads &&
+         a.capacity == b.capacity && a.length == b.length && a.dim == b.dim && a.batch_stride == b.batch_stride &&
+         a.head_stride == b.head_stride && a.token_stride == b.token_stride &&
+         a.scale_batch_stride == b.scale_batch_stride && a.scale_head_stride == b.scale_head_stride &&
+         a.scale_token_stride == b.scale_token_stride && a.block_table_stride == b.block_table_stride &&
+         a.page_size == b.page_size && a.n_pages == b.n_pages && a.ring == b.ring;
 }
 bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b == nullptr); }
 bool same_scale(const Scoring& s, const Scoring& t) {
@@ -217,7 +219,7 @@ bool same_scale(const Scoring& s, const Scoring& t) {
 }
 
 /// The sentence of the first thing but addresses of data that differs; null: nothing does.
-const char* problem_difference(const Attention& a, const Attention& b) {
+const char* problem_difference(const AttentionProblem& a, const AttentionProblem& b) {
   const Scoring& s = a.scoring;
   const Scoring& t = b.scoring;
 #define SIMDATTN_ARRAY_OF_THE_PLAN ": type, shape and strides must be those of the plan"
@@ -243,29 +245,29 @@ const char* problem_difference(const Attention& a, const Attention& b) {
   if (!same_presence(s.kv_start, t.kv_start)) return "scoring.kv_start" SIMDATTN_PRESENCE_OF_THE_PLAN;
   if (!same_presence(s.kv_length, t.kv_length)) return "scoring.kv_length" SIMDATTN_PRESENCE_OF_THE_PLAN;
   if (!same_view(s.bias, t.bias)) return "scoring.bias" SIMDATTN_ARRAY_OF_THE_PLAN;
-  if (!same_view(s.keep, t.keep)) return "scoring.keep" SIMDATTN_ARRAY_OF_THE_PLAN;
-  if (s.bits.columns != t.bits.columns) return "scoring.bits.columns" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (!same_numbers(s.bits.stride, t.bits.stride)) return "scoring.bits.stride" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (!same_view(s.mask, t.mask)) return "scoring.mask" SIMDATTN_ARRAY_OF_THE_PLAN;
+  if (s.packed_mask.columns != t.packed_mask.columns) return "scoring.packed_mask.columns" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (!same_numbers(s.packed_mask.stride, t.packed_mask.stride))
+    return "scoring.packed_mask.stride" SIMDATTN_NUMBER_OF_THE_PLAN;
   return nullptr;
 }
 
 }  // namespace
 
 Status check_attention_workspace(const Exec& exec, size_t needed) {
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace, "exec.workspace: null; see AttentionPlan::workspace_bytes");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace,
-                   "exec.workspace_bytes: less than AttentionPlan::workspace_bytes");
+  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace, "exec.workspace: null; see Plan::workspace_bytes");
+  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace, "exec.workspace_bytes: less than Plan::workspace_bytes");
   return {};
 }
 
-Status check_bound_problem(const Attention& a, const Attention& planned) {
+Status check_bound_problem(const AttentionProblem& a, const AttentionProblem& planned) {
   const char* const different = problem_difference(a, planned);
   SIMDATTN_REQUIRE(different == nullptr, kStalePlan, different);
   return {};
 }
 
-Status check_task_range(const AttentionPlan& plan, const PlannedTasks& planned, int64_t first, int64_t last,
-                        bool reduce, const void* partial, size_t partial_size, const Exec& exec) {
+Status check_task_range(const Plan& plan, const PlannedTasks& planned, int64_t first, int64_t last, bool reduce,
+                        const void* partial, size_t partial_size, const Exec& exec) {
   SIMDATTN_REQUIRE(exec.target == nullptr || exec.target == planned.target, kTarget,
                    "exec.target: not the one that the plan was made for");
   SIMDATTN_REQUIRE(planned.has_data || planned.tasks == 0, kNullPointer,

@@ -9,7 +9,7 @@ namespace simdattn {
 /// What the arrays of a Scoring are measured by.
 struct ScoringShape {
   int64_t sequences = 0;   // entries of the per-sequence arrays
-  int64_t mask_batch = 0;  // shape of bias and keep, whose sizes may also be 1
+  int64_t mask_batch = 0;  // shape of bias and mask, whose sizes may also be 1
   int64_t heads = 0;
   int64_t mask_rows = 0;
   int64_t mask_columns = 0;
@@ -17,7 +17,7 @@ struct ScoringShape {
 /// The arrays of a problem.
 inline constexpr Text kProblemArrays =
     "q, k, v, out, lse, acc, max, sum, cu_q, cu_k, k.block_table, v.block_table, k.scales, v.scales, "
-    "scoring.bias, scoring.keep, scoring.bits, scoring.bias_scale, scoring.alibi_slopes, scoring.sinks, "
+    "scoring.bias, scoring.mask, scoring.packed_mask, scoring.bias_scale, scoring.alibi_slopes, scoring.sinks, "
     "scoring.offsets, scoring.prefix_end, scoring.kv_start, scoring.kv_length";
 /// One of them.
 struct ProblemArray {
@@ -81,7 +81,7 @@ struct AttentionSizes {
 };
 
 /// Everything but the entries of sequences and pages; outputs share no byte with anything else. Where data come later, nulls pass.
-Status check_attention(const Attention& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes);
+Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes);
 /// That workspace and partial states share no byte with the problem's arrays, nor with each other.
 Status check_attention_memory(const ProblemBytes& bytes, const ByteSet& workspace, const ByteSet& partial);
 Status check_attention_workspace(const Exec& exec, size_t needed);
@@ -99,7 +99,7 @@ inline constexpr Status kChangedLengths = {
     "plan: cu_q, cu_k, kv_length, kv_start, prefix_end or offsets are not those that it was made from"};
 
 /// That all but addresses of data is as it was when the plan was made.
-Status check_bound_problem(const Attention& a, const Attention& planned);
+Status check_bound_problem(const AttentionProblem& a, const AttentionProblem& planned);
 /// What a range is held against.
 struct PlannedTasks {
   const Target* target;
@@ -108,8 +108,8 @@ struct PlannedTasks {
   int64_t tasks;
   int64_t reduce_tasks;
 };
-Status check_task_range(const AttentionPlan& plan, const PlannedTasks& planned, int64_t first, int64_t last,
-                        bool reduce, const void* partial, size_t partial_size, const Exec& exec);
+Status check_task_range(const Plan& plan, const PlannedTasks& planned, int64_t first, int64_t last, bool reduce,
+                        const void* partial, size_t partial_size, const Exec& exec);
 
 }  // namespace simdattn
 

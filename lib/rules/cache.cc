@@ -37,7 +37,7 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   SIMDATTN_REQUIRE(kv.dim == rows.shape[3], kShape, "kv.dim: must be rows.shape[3]");
   SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kAppend, &ec, &es));
   const AppendedRows appended(positions, kv, options, n);
-  int64_t limit = by_slot ? std::numeric_limits<int64_t>::max() : kv.tokens;
+  int64_t limit = by_slot ? std::numeric_limits<int64_t>::max() : kv.capacity;
   if (appended.rotates()) limit = std::min(limit, rope.cos.shape[0]);
   if (positions.data != nullptr) {
     SIMDATTN_CHECK(
@@ -64,14 +64,15 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
     }
     if (positions.data == nullptr) {
       const int64_t start = appended.start(b);
-      SIMDATTN_REQUIRE(start >= 0 && start <= limit && count <= limit - start, kRange,
-                       options.starts != nullptr
-                           ? "options.starts: rows from there on do not fit kv.tokens, or the rows of options.rope.cos"
-                           : "options.start: rows from there on do not fit kv.tokens, or the rows of options.rope.cos");
+      SIMDATTN_REQUIRE(
+          start >= 0 && start <= limit && count <= limit - start, kRange,
+          options.starts != nullptr
+              ? "options.starts: rows from there on do not fit kv.capacity, or the rows of options.rope.cos"
+              : "options.start: rows from there on do not fit kv.capacity, or the rows of options.rope.cos");
     } else {
       for (int64_t i = 0; i < count; ++i) {
         SIMDATTN_REQUIRE(appended.position(b, i) < limit, kRange,
-                         "positions: at or past kv.tokens, or the rows of options.rope.cos");
+                         "positions: at or past kv.capacity, or the rows of options.rope.cos");
       }
     }
     if (kv.block_table == nullptr || by_slot) continue;
@@ -92,15 +93,15 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   return writes_scales(kv.type) ? check_apart<"kv.scales", kRead>(scales, read) : Status();
 }
 
-Status check_dequantise(const ConstKv& kv, int64_t first, const View<4>& out) {
+Status check_kv_read(const ConstKv& kv, int64_t first, const View<4>& out) {
   ByteSet ek, scales, eo;
   SIMDATTN_CHECK(check_kv(kv, {}, Store::kKv, &ek, &scales));
   SIMDATTN_CHECK(check_view(out, Accept::kF32, kArgument<"out">, &eo));
   SIMDATTN_REQUIRE(out.shape[0] == kv.batch && out.shape[1] == kv.heads && out.shape[3] == kv.dim, kShape,
                    "out.shape: must be [kv.batch, kv.heads, tokens, kv.dim]");
   const int64_t n = out.shape[2];
-  SIMDATTN_REQUIRE(first >= 0 && first <= kv.tokens && n <= kv.tokens - first, kRange,
-                   "first: tokens from there on do not fit kv.tokens");
+  SIMDATTN_REQUIRE(first >= 0 && first <= kv.capacity && n <= kv.capacity - first, kRange,
+                   "first: tokens from there on do not fit kv.capacity");
   SIMDATTN_REQUIRE(kv.ring == 0 || n <= kv.ring, kRange, "out.shape: more tokens than the ring holds");
   if (eo.empty()) return {};
   SIMDATTN_CHECK(check_token_pages(kv, first, first + n, 0));
@@ -114,11 +115,11 @@ Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, 
   // The scale of a token moves with it.
   const bool moves_scales = writes_scales(kv.type) || (kv.scales != nullptr && kv.scale_token_stride != 0);
   SIMDATTN_CHECK(check_kv(kv, {.output = true, .output_scales = moves_scales}, Store::kKv, &ek, &scales));
-  SIMDATTN_REQUIRE(0 <= first && first <= last && last <= kv.tokens, kRange,
-                   "first, last: must be in 0 <= first <= last <= kv.tokens");
+  SIMDATTN_REQUIRE(0 <= first && first <= last && last <= kv.capacity, kRange,
+                   "first, last: must be in 0 <= first <= last <= kv.capacity");
   SIMDATTN_REQUIRE(delta >= -kMaxSize && delta <= kMaxSize, kRange, "delta: must be within +-(2^30 - 1)");
-  SIMDATTN_REQUIRE(first == last || (first + delta >= 0 && last + delta <= kv.tokens), kRange,
-                   "delta: moves tokens outside 0 .. kv.tokens-1");
+  SIMDATTN_REQUIRE(first == last || (first + delta >= 0 && last + delta <= kv.capacity), kRange,
+                   "delta: moves tokens outside 0 .. kv.capacity-1");
   SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kShift, &ec, &es));
   if (has_table(rope)) {
     SIMDATTN_REQUIRE(std::abs(delta) < rope.cos.shape[0], kRange, "delta: rope.cos and rope.sin have no row |delta|");

@@ -70,8 +70,8 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
                  ".dim: must be a multiple of 32, the block of the type");
   SIMDATTN_STORE(size_ok(kv.batch), kShape, ".batch: must be in 0 .. 2^30 - 1");
   SIMDATTN_STORE(size_ok(kv.heads), kShape, ".heads: must be in 0 .. 2^30 - 1");
-  SIMDATTN_STORE(size_ok(kv.tokens), kShape, ".tokens: must be in 0 .. 2^30 - 1");
-  SIMDATTN_STORE(kv.length >= -1 && kv.length <= kv.tokens, kShape,
+  SIMDATTN_STORE(size_ok(kv.capacity), kShape, ".capacity: must be in 0 .. 2^30 - 1");
+  SIMDATTN_STORE(kv.length >= -1 && kv.length <= kv.capacity, kShape,
                  ".length: must be -1 (all tokens) or in 0 .. tokens");
   SIMDATTN_STORE(size_ok(kv.ring) && (!panels || kv.ring % kPanelWidth == 0), kRange,
                  ".ring: must be in 0 .. 2^30 - 1, and for panels a multiple of kPanelWidth");
@@ -81,16 +81,16 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
   SIMDATTN_STORE(paged + (kv.ring > 0) + use.varlen <= 1, kRange,
                  ".page_size, ring: pages and a ring exclude each other and cu_k");
   SIMDATTN_STORE(paged || kv.block_table == nullptr, kRange, ".block_table, page_size: pages need both");
-  SIMDATTN_STORE(
-      !paged || kv.block_table != nullptr || use.by_slot || use.data == Data::kLater || kv.batch == 0 || kv.tokens == 0,
-      kNullPointer, ".block_table, page_size: pages need both");
+  SIMDATTN_STORE(!paged || kv.block_table != nullptr || use.by_slot || use.data == Data::kLater || kv.batch == 0 ||
+                     kv.capacity == 0,
+                 kNullPointer, ".block_table, page_size: pages need both");
   SIMDATTN_STORE(kv.block_table_stride >= -1 && kv.block_table_stride <= kMaxSize, kShape,
                  ".block_table_stride: must be in -1 .. 2^30 - 1");
 
   const int64_t units = paged ? kv.n_pages : kv.batch;
-  const int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.tokens) : kv.tokens;
+  const int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.capacity) : kv.capacity;
   // Slots name places of pages, whatever the length of a sequence.
-  const bool empty = units == 0 || kv.heads == 0 || tokens == 0 || (kv.tokens == 0 && !use.by_slot);
+  const bool empty = units == 0 || kv.heads == 0 || tokens == 0 || (kv.capacity == 0 && !use.by_slot);
   SIMDATTN_STORE(kv.data != nullptr || use.data == Data::kLater || empty, kNullPointer,
                  ".data: null although the store is not empty");
   const int64_t element = alignment_of(kv.type);
@@ -117,7 +117,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
 
 ByteSet table_bytes(const ConstKv& kv) {
   if (kv.block_table == nullptr || kv.page_size == 0 || kv.batch == 0) return {};
-  const int64_t entries = (kv.tokens + kv.page_size - 1) / kv.page_size;
+  const int64_t entries = (kv.capacity + kv.page_size - 1) / kv.page_size;
   ByteSet bytes = ByteSet::of(kv.block_table, entries * 4);
   if (!bytes.empty() && !bytes.add(kv.batch, table_stride(kv), 4)) bytes.clear();
   return bytes;

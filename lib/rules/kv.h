@@ -35,7 +35,7 @@ ByteSet table_bytes(const ConstKv& kv);
 /// Entries between the tables of two sequences.
 template <bool kConst>
 int64_t table_stride(const BasicKv<kConst>& kv) {
-  return kv.block_table_stride >= 0 ? kv.block_table_stride : (kv.tokens + kv.page_size - 1) / kv.page_size;
+  return kv.block_table_stride >= 0 ? kv.block_table_stride : (kv.capacity + kv.page_size - 1) / kv.page_size;
 }
 
 /// The page of `token`, or a negative number.

@@ -146,7 +146,7 @@ class AppendedRows {
 
 Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
                     const AppendOptions& options);
-Status check_dequantise(const ConstKv& kv, int64_t first, const View<4>& out);
+Status check_kv_read(const ConstKv& kv, int64_t first, const View<4>& out);
 Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope);
 
 }  // namespace simdattn

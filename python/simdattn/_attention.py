@@ -31,7 +31,7 @@ class Store:
 
     def __init__(self, struct: _abi.Kv, memory: Sequence[NDArray], lengths: NDArray, table: object = None) -> None:
         self.struct = struct
-        self.shape: Tuple[int, int, int, int] = (struct.batch, struct.heads, struct.tokens, struct.dim)
+        self.shape: Tuple[int, int, int, int] = (struct.batch, struct.heads, struct.capacity, struct.dim)
         self.memory = memory
         self.lengths = lengths
         self.table = table
@@ -53,7 +53,7 @@ def _tensor_bytes(kind: DType, shape: Tuple[int, ...], strides: Tuple[int, ...])
     kv = initial(_abi.ConstKv)
     size = SIZES[kind]
     kv.type = KV_TYPES.get(kind, -1)  # -1: refused by the library
-    kv.batch, kv.heads, kv.tokens, kv.dim = shape
+    kv.batch, kv.heads, kv.capacity, kv.dim = shape
     kv.batch_stride, kv.head_stride, kv.token_stride = (size * s for s in strides[:3])
     return bytes(kv)
 
@@ -182,7 +182,7 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
               offsets: Optional[Any] = None, window_left: Optional[int] = None, window_right: Optional[int] = None,
               chunk: Optional[int] = None, prefix_end: Optional[Any] = None, kv_start: Optional[Any] = None,
               kv_length: Optional[Any] = None, bias: Optional[Array] = None, bias_scale: Optional[Any] = None,
-              keep: Optional[Array] = None, bits: Optional[Tuple[Array, int]] = None,
+              mask: Optional[Array] = None, packed_mask: Optional[Tuple[Array, int]] = None,
               alibi_slopes: Optional[Any] = None, sinks: Optional[Any] = None, cu_q: Optional[Any] = None,
               cu_k: Optional[Any] = None, acc: Optional[Array] = None, max: Optional[Array] = None,
               sum: Optional[Array] = None, arithmetic: str = 'f32', target: Optional[str] = None,
@@ -213,8 +213,8 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
         chunk: floor(j / chunk) == floor(p / chunk)
         prefix_end: [batch]; j <= max(p, prefix_end - 1), in the place of causal
         kv_start, kv_length: [batch]; kv_start <= j < kv_length
-        keep: bool or uint8, broadcast like bias; true attends
-        bits: (bytes [batch, heads, rows, ceil(columns / 8)], columns): a mask of bits, little-endian, 1 attends, of the last
+        mask: bool or uint8, broadcast like bias; true attends
+        packed_mask: (bytes [batch, heads, rows, ceil(columns / 8)], columns): a mask of bits, little-endian, 1 attends, of the last
             `columns` keys
 
     Many sequences in one array: cu_q [n + 1], and q, out and lse are [1, heads, total, ...]; cu_k: k and v likewise.
@@ -231,7 +231,7 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
                       cu_q=cu_q, cu_k=cu_k, scale=scale, softcap=softcap, causal=boolean(causal, 'causal') or None, offset=offset,
                       offsets=offsets, window_left=window_left, window_right=window_right, chunk=chunk,
                       prefix_end=prefix_end, kv_start=kv_start, kv_length=kv_length, bias=bias, bias_scale=bias_scale,
-                      keep=keep, bits=bits, alibi_slopes=alibi_slopes, sinks=sinks)
+                      mask=mask, packed_mask=packed_mask, alibi_slopes=alibi_slopes, sinks=sinks)
     if pool is None:
         problem.run(target)
     else:

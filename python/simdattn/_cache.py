@@ -108,7 +108,7 @@ class KVCache:
             scales.view(np.float32)[:] = 1  # of types whose scales are the caller's; append() writes those of the others
             struct = library.simdattn_contiguous_scales(struct, scales.ctypes.data)
             blocks.append(scales)
-        struct.batch, struct.tokens, struct.ring = batch, capacity, ring
+        struct.batch, struct.capacity, struct.ring = batch, capacity, ring
         if page_size:
             table = operand(self._block_table, 'block_table')
             struct.page_size, struct.n_pages = page_size, n_pages
@@ -262,7 +262,7 @@ class KVCache:
 
     def __repr__(self) -> str:
         struct = self.keys.struct
-        return (f'KVCache(batch={struct.batch}, kv_heads={struct.heads}, capacity={struct.tokens}, head_dim={struct.dim}, '
+        return (f'KVCache(batch={struct.batch}, kv_heads={struct.heads}, capacity={struct.capacity}, head_dim={struct.dim}, '
                 f'dtype={KvType(struct.type).name.lower()!r}, layout={KvLayout(struct.layout).name.lower()!r}, '
                 f'lengths={self._lengths.tolist()})')
 

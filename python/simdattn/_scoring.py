@@ -16,8 +16,8 @@ _FLOATS = {'softcap'}
 _INTEGERS = {'offset', 'window_left', 'window_right', 'chunk'}
 _PER_SEQUENCE = {'offsets', 'prefix_end', 'kv_start', 'kv_length'}
 _PER_HEAD = {'bias_scale', 'alibi_slopes', 'sinks'}
-_VIEWS = {'bias', 'keep'}
-OPTIONS = {'causal', 'scale', 'bits', *_FLOATS, *_INTEGERS, *_PER_SEQUENCE, *_PER_HEAD, *_VIEWS}
+_VIEWS = {'bias', 'mask'}
+OPTIONS = {'causal', 'scale', 'packed_mask', *_FLOATS, *_INTEGERS, *_PER_SEQUENCE, *_PER_HEAD, *_VIEWS}
 
 
 def integer(value: Any, argument: str, low: int = -2**63, high: int = 2**63 - 1) -> int:
@@ -75,8 +75,8 @@ def put_scoring(record: Record, prefix: str, options: Dict[str, Any], shape: Tup
             put_view(record, member, padded(operand(value, argument), 4, argument), 4, argument, '')
         elif name in _FLOATS:
             record.put(member, as_float(value, argument))
-        elif name == 'bits':
-            _put_bits(record, member, value, shape)
+        elif name == 'packed_mask':
+            _put_packed_mask(record, member, value, shape)
         else:
             raise TypeError(f'{name!r} is no option; there are {", ".join(sorted(OPTIONS))}')
 
@@ -94,19 +94,19 @@ def as_float(value: Any, argument: str) -> float:
     return ctypes.c_float(as_double(value, argument)).value
 
 
-def _put_bits(record: Record, member: str, value: Any, shape: Tuple[int, ...]) -> None:
+def _put_packed_mask(record: Record, member: str, value: Any, shape: Tuple[int, ...]) -> None:
     if not isinstance(value, tuple) or len(value) != 2:
-        raise TypeError('bits: a pair is wanted, (bytes, columns)')
+        raise TypeError('packed_mask: a pair is wanted, (bytes, columns)')
     data, columns = value
-    x = padded(operand(data, 'bits'), 4, 'bits')
+    x = padded(operand(data, 'packed_mask'), 4, 'packed_mask')
     if x.dtype != DType.U8:
-        raise Error(Code.DTYPE, 'bits: bytes (uint8) are wanted')
-    columns = integer(columns, 'bits.columns', 0)
+        raise Error(Code.DTYPE, 'packed_mask: bytes (uint8) are wanted')
+    columns = integer(columns, 'packed_mask.columns', 0)
     if any(n not in (1, wanted) for n, wanted in zip(x.shape, shape[:3])) or 8 * x.shape[3] < columns:
-        raise Error(Code.SHAPE, f'bits: has shape {x.shape}; [batch, heads, rows, ceil(columns / 8)] is wanted, here '
+        raise Error(Code.SHAPE, f'packed_mask: has shape {x.shape}; [batch, heads, rows, ceil(columns / 8)] is wanted, here '
                                 f'{(*shape[:3], (columns + 7) // 8)}, or 1 in the place of the first three')
     if x.strides[3] != 1:
-        raise Error(Code.STRIDE, 'bits: the last dimension is not contiguous')
+        raise Error(Code.STRIDE, 'packed_mask: the last dimension is not contiguous')
     record.put(member + '.data', x.pointer)
     record.put(member + '.columns', columns)
     record.put(member + '.stride', *x.strides[:3])

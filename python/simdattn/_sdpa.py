@@ -134,7 +134,7 @@ def attend(query: Array, key: Array, value: Array, attn_mask: Optional[Array], o
     outer = full[:-2] if len(full) > 2 else ()
     for place in itertools.product(*(range(n) for n in outer)):
         if mask is not None:
-            name = 'keep' if mask.dtype == DType.U8 else 'bias'
+            name = 'mask' if mask.dtype == DType.U8 else 'bias'
             options[name] = _four(mask, place)
         problem = Problem(_four(q, place), _four(k, place), _four(v, place), out=_four(result, place), **options)
         if pool is None:

@@ -31,11 +31,11 @@ def targets() -> List[Target]:
     """All targets of the library, best first; "scalar" is last and always runnable."""
     count = ctypes.c_size_t()
     pointers = ctypes.cast(library.simdattn_targets(ctypes.byref(count)), ctypes.POINTER(ctypes.c_void_p))
-    return [Target(name=library.simdattn_name(t).decode(),
-                   runnable=library.simdattn_runnable(t),
-                   missing=library.simdattn_missing(t).decode(),
-                   exact=library.simdattn_exact(t),
-                   native=tuple(a.name.lower() for a in _abi.Arithmetic if library.simdattn_native(t, a)))
+    return [Target(name=library.simdattn_target_name(t).decode(),
+                   runnable=library.simdattn_target_runnable(t),
+                   missing=library.simdattn_target_missing(t).decode(),
+                   exact=library.simdattn_target_exact(t),
+                   native=tuple(a.name.lower() for a in _abi.Arithmetic if library.simdattn_target_native(t, a)))
             for t in pointers[:count.value]]
 
 
@@ -43,7 +43,7 @@ def default_target() -> str:
     """The name of the target of calls that name none: SIMDATTN_TARGET or else the first runnable one."""
     found = ctypes.c_void_p()
     check(library.simdattn_default_target(ctypes.byref(found)))
-    name: bytes = library.simdattn_name(found)
+    name: bytes = library.simdattn_target_name(found)
     return name.decode()
 
 

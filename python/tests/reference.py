@@ -10,7 +10,7 @@ def bf16(x):
 
 
 def attention(q, k, v, *, scale=None, softcap=0, causal=False, offset=None, offsets=None, window_left=-1, window_right=-1,
-              chunk=0, prefix_end=None, kv_start=None, kv_length=None, bias=None, bias_scale=None, keep=None, alibi_slopes=None,
+              chunk=0, prefix_end=None, kv_start=None, kv_length=None, bias=None, bias_scale=None, mask=None, alibi_slopes=None,
               sinks=None):
     """out and lse, row by row."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
@@ -20,7 +20,7 @@ def attention(q, k, v, *, scale=None, softcap=0, causal=False, offset=None, offs
     lse = np.full((batch, heads, rows), -np.inf)
     wide = (batch, heads, rows, k.shape[2])
     bias = None if bias is None else np.broadcast_to(np.asarray(bias, np.float64), wide)
-    keep = None if keep is None else np.broadcast_to(np.asarray(keep) != 0, wide)
+    mask = None if mask is None else np.broadcast_to(np.asarray(mask) != 0, wide)
     for b in range(batch):
         n = k.shape[2] if kv_length is None else int(kv_length[b])
         first = n - rows if offset is None else offset
@@ -40,8 +40,8 @@ def attention(q, k, v, *, scale=None, softcap=0, causal=False, offset=None, offs
                     seen &= bias[b, h, i, :n] != -np.inf
                     factor = 1 if bias_scale is None else bias_scale[h]
                     t = t + np.where(seen, bias[b, h, i, :n], 0) * factor
-                if keep is not None:
-                    seen &= keep[b, h, i, :n]
+                if mask is not None:
+                    seen &= mask[b, h, i, :n]
                 if prefix_end is not None:
                     seen &= j <= max(p, prefix_end[b] - 1)
                 elif causal:

@@ -83,10 +83,10 @@ def test_dlpack_strides(random):
 def test_dlpack_bfloat16_and_bool(random):
     q, k, v = (simdattn.to_bf16(x) for x in tensors(random))
     keep = random.random((6, 9)) < 0.7
-    expected = simdattn.attention(q, k, v, keep=keep)
+    expected = simdattn.attention(q, k, v, mask=keep)
     assert isinstance(expected, simdattn.BF16)
     plain = [x.view(np.ndarray) for x in (q, k, v)]
-    out = simdattn.attention(*(Producer(x, BF16) for x in plain), keep=Producer(keep, BOOL))
+    out = simdattn.attention(*(Producer(x, BF16) for x in plain), mask=Producer(keep, BOOL))
     assert isinstance(out, simdattn.BF16) and out.tobytes() == expected.tobytes()
 
 

@@ -43,9 +43,9 @@ def options(random):
         {'causal': True, 'offsets': [3, 33]}, {'window_left': 4}, {'window_right': 0, 'window_left': 9}, {'chunk': 8},
         {'prefix_end': [3, 39], 'causal': True}, {'kv_start': [0, 11]}, {'kv_length': [13, 40]},
         {'kv_length': np.array([0, 27]), 'causal': True}, {'bias': bias}, {'bias': bias[0, :, :1], 'bias_scale': [1, 0.5, -2, 0]},
-        {'bias': bias.astype(np.float16)}, {'keep': keep}, {'keep': keep[0, 0, 0]}, {'keep': keep.astype(np.uint8)[:, :1]},
+        {'bias': bias.astype(np.float16)}, {'mask': keep}, {'mask': keep[0, 0, 0]}, {'mask': keep.astype(np.uint8)[:, :1]},
         {'alibi_slopes': [0.5, 0.25, 0.125, 1]}, {'sinks': [0, 1, -3, 9]},
-        {'causal': True, 'window_left': 20, 'softcap': 3, 'sinks': [1, 2, 3, 4], 'keep': keep, 'bias': bias, 'scale': 0.2,
+        {'causal': True, 'window_left': 20, 'softcap': 3, 'sinks': [1, 2, 3, 4], 'mask': keep, 'bias': bias, 'scale': 0.2,
          'alibi_slopes': [0.1, 0.2, 0.3, 0.4], 'kv_start': [2, 0], 'kv_length': [40, 31]},
     ]
 
@@ -61,7 +61,7 @@ def test_every_option(random):
         seen |= set(given)
     from simdattn import _abi
     from test_abi import members
-    assert seen == members(_abi.Scoring) - {'bits'}
+    assert seen == members(_abi.Scoring) - {'packed_mask'}
 
 
 @pytest.mark.parametrize('columns', [1, 8, 9, 40])
@@ -70,9 +70,9 @@ def test_bits(random, columns):
     keep = np.ones((2, 4, 7, 40), bool)
     keep[..., 40 - columns:] = random.random((2, 4, 7, columns)) < 0.5
     packed = np.packbits(keep[..., 40 - columns:], axis=-1, bitorder='little')
-    assert simdattn.attention(q, k, v, bits=(packed, columns)).tobytes() == simdattn.attention(q, k, v, keep=keep).tobytes()
-    one = simdattn.attention(q, k, v, bits=(packed[0, 0], columns))
-    assert one.tobytes() == simdattn.attention(q, k, v, keep=keep[0, 0]).tobytes()
+    assert simdattn.attention(q, k, v, packed_mask=(packed, columns)).tobytes() == simdattn.attention(q, k, v, mask=keep).tobytes()
+    one = simdattn.attention(q, k, v, packed_mask=(packed[0, 0], columns))
+    assert one.tobytes() == simdattn.attention(q, k, v, mask=keep[0, 0]).tobytes()
 
 
 @pytest.mark.parametrize('kind', STORED)
@@ -159,10 +159,10 @@ def test_bad_calls(random):
     bad(Code.SHAPE, r'sinks: has shape \(3,\); 4 numbers .* query head', sinks=[1, 2, 3])
     bad(Code.SHAPE, r'bias', bias=np.zeros((2, 4, 7, 39), np.float32))
     bad(Code.SHAPE, r'bias: has 5 dimensions, more than 4', bias=np.zeros((1, 2, 4, 7, 40), np.float32))
-    bad(Code.DTYPE, r'keep', keep=np.zeros((7, 40), np.float32))
-    bad(Code.SHAPE, r'bits: has shape \(1, 1, 7, 4\)', bits=(np.zeros((7, 4), np.uint8), 40))
-    bad(Code.SHAPE, r'bits: has shape \(1, 1, 6, 5\)', bits=(np.zeros((6, 5), np.uint8), 40))
-    bad(Code.SHAPE, r'bits: has shape \(3, 1, 7, 5\)', bits=(np.zeros((3, 1, 7, 5), np.uint8), 40))
+    bad(Code.DTYPE, r'mask', mask=np.zeros((7, 40), np.float32))
+    bad(Code.SHAPE, r'packed_mask: has shape \(1, 1, 7, 4\)', packed_mask=(np.zeros((7, 4), np.uint8), 40))
+    bad(Code.SHAPE, r'packed_mask: has shape \(1, 1, 6, 5\)', packed_mask=(np.zeros((6, 5), np.uint8), 40))
+    bad(Code.SHAPE, r'packed_mask: has shape \(3, 1, 7, 5\)', packed_mask=(np.zeros((3, 1, 7, 5), np.uint8), 40))
     bad(Code.SHAPE, r'cu_k: has shape', cu_q=[0, 7], cu_k=[0, 7, 8])
     bad(Code.RANGE, r"arithmetic: there is no 'f64'", arithmetic='f64')
     bad(Code.TARGET, r"target: 'nothing': no target of this name can run here; these can: .*scalar", target='nothing')

@@ -50,7 +50,7 @@ def test_causal_biases_that_do_not_fit():
     bias = biases.causal_upper_left(5, 9)
     refused(Code.RANGE, 'bias: is a CausalBias, which says what causal', lambda: simdattn.attention(q, k, v, bias=bias, causal=True))
     refused(Code.RANGE, 'attn_mask: must not be given with is_causal', lambda: simdattn.torch.sdpa(q, k, v, bias, is_causal=True))
-    for call in (lambda: simdattn.softmax(bias), lambda: simdattn.attention(q, k, v, keep=bias)):
+    for call in (lambda: simdattn.softmax(bias), lambda: simdattn.attention(q, k, v, mask=bias)):
         refused(Code.DTYPE, 'is a CausalBias, which says by __torch_function__', call)
 
 

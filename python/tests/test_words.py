@@ -42,7 +42,7 @@ def test_arguments_of_another_kind(arrays):
     wrong("scale: a number is wanted, not 'a'", lambda: simdattn.attention(q, k, v, scale='a'))
     wrong('chunk: an integer is wanted, not 8.5', lambda: simdattn.attention(q, k, v, chunk=8.5))
     wrong("sinks: numbers are wanted", lambda: simdattn.attention(q, k, v, sinks=['a'] * 4))
-    wrong('bits: a pair is wanted', lambda: simdattn.attention(q, k, v, bits=q))
+    wrong('packed_mask: a pair is wanted', lambda: simdattn.attention(q, k, v, packed_mask=q))
     wrong('query: NoneType is no array', lambda: simdattn.scaled_dot_product_attention(None, k, v))
     wrong("rope_theta: a number is wanted, not 'a'", lambda: simdattn.rope_table(4, 16, rope_theta='a'))
     wrong("attention_factor: a number is wanted, not 'a'", lambda: simdattn.rope_table(4, 16, attention_factor='a'))

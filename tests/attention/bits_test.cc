@@ -43,7 +43,7 @@ TEST_P(Bits, OtherScores) { check(other_scores_call, 12, 600); }
 TEST_P(Bits, Elementwise) { check(elementwise_call, 13, 600); }
 TEST_P(Bits, RopeDirect) { check(rope_direct_call, 14, 300); }
 TEST_P(Bits, NarrowAppend) { check(narrow_append_call, 15, 600); }
-TEST_P(Bits, Dequantise) { check(dequantise_call, 16, 600); }
+TEST_P(Bits, KvRead) { check(kv_read_call, 16, 600); }
 TEST_P(Bits, KvShift) { check(kv_shift_call, 17, 600); }
 
 SIMDATTN_FOR_EACH_TARGET(Bits);

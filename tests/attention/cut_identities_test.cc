@@ -32,13 +32,13 @@ ConstView<4> mask_slice(const ConstView<4>& v, size_t dim, int64_t first, int64_
 }
 
 /// Rows [first, first + count) of a problem whose queries are [B,H,n,d]; positions become explicit.
-Attention rows_of(Attention a, int64_t first, int64_t count, int64_t offset) {
+AttentionProblem rows_of(AttentionProblem a, int64_t first, int64_t count, int64_t offset) {
   a.q = slice(a.q, 2, first, count);
   a.out = slice(a.out, 2, first, count);
   a.lse = slice(a.lse, 2, first, count);
   a.scoring.bias = mask_slice(a.scoring.bias, 2, first, count);
-  a.scoring.keep = mask_slice(a.scoring.keep, 2, first, count);
-  if (a.scoring.bits.data != nullptr) a.scoring.bits.data += first * a.scoring.bits.stride[2];
+  a.scoring.mask = mask_slice(a.scoring.mask, 2, first, count);
+  if (a.scoring.packed_mask.data != nullptr) a.scoring.packed_mask.data += first * a.scoring.packed_mask.stride[2];
   a.scoring.offset = offset + first;
   a.scoring.offsets = nullptr;
   return a;
@@ -48,7 +48,7 @@ void move_scales(ConstKv* kv, int64_t bytes) {
 }
 
 /// Batch entry b alone. Caches must not be paged.
-Attention entry_of(Attention a, int64_t b) {
+AttentionProblem entry_of(AttentionProblem a, int64_t b) {
   a.q = slice(a.q, 0, b, 1);
   a.out = slice(a.out, 0, b, 1);
   a.lse = slice(a.lse, 0, b, 1);
@@ -59,8 +59,8 @@ Attention entry_of(Attention a, int64_t b) {
   }
   Scoring& s = a.scoring;
   s.bias = mask_slice(s.bias, 0, b, 1);
-  s.keep = mask_slice(s.keep, 0, b, 1);
-  if (s.bits.data != nullptr) s.bits.data += b * s.bits.stride[0];
+  s.mask = mask_slice(s.mask, 0, b, 1);
+  if (s.packed_mask.data != nullptr) s.packed_mask.data += b * s.packed_mask.stride[0];
   if (s.offsets != nullptr) s.offsets += b;
   if (s.prefix_end != nullptr) s.prefix_end += b;
   if (s.kv_start != nullptr) s.kv_start += b;
@@ -68,7 +68,7 @@ Attention entry_of(Attention a, int64_t b) {
   return a;
 }
 /// Key head h with its query heads alone.
-Attention head_of(Attention a, int64_t h) {
+AttentionProblem head_of(AttentionProblem a, int64_t h) {
   const int64_t group = a.q.shape[1] / a.k.heads;
   a.q = slice(a.q, 1, h * group, group);
   a.out = slice(a.out, 1, h * group, group);
@@ -80,8 +80,8 @@ Attention head_of(Attention a, int64_t h) {
   }
   Scoring& s = a.scoring;
   s.bias = mask_slice(s.bias, 1, h * group, group);
-  s.keep = mask_slice(s.keep, 1, h * group, group);
-  if (s.bits.data != nullptr) s.bits.data += h * group * s.bits.stride[1];
+  s.mask = mask_slice(s.mask, 1, h * group, group);
+  if (s.packed_mask.data != nullptr) s.packed_mask.data += h * group * s.packed_mask.stride[1];
   if (s.bias_scale != nullptr) s.bias_scale += h * group;
   if (s.alibi_slopes != nullptr) s.alibi_slopes += h * group;
   if (s.sinks != nullptr) s.sinks += h * group;
@@ -95,9 +95,9 @@ TEST_P(Identities, HeadsOfAGroupAreRepeatedHeads) {
   Random random(seed() * 3000 + 5);
   for (int64_t i = 0; i < cases(250); ++i) {
     const AttentionCase c = plain(random);
-    const Attention& a = c.problem;
+    const AttentionProblem& a = c.problem;
     const int64_t group = a.q.shape[1] / a.k.heads;
-    Attention repeated = a;
+    AttentionProblem repeated = a;
     Array<4> stores[2];
     for (const bool keys : {true, false}) {
       const Array<4>& rows = keys ? c.k_rows : c.v_rows;
@@ -124,7 +124,7 @@ TEST_P(Identities, TasksAreTheWhole) {
     limits.values = random.of({Values::kOrdinary, Values::kSpecial});
     const AttentionCase c = random_attention(random, limits);
     ASSERT_TRUE(ok(run_attention(c.problem, &target())));
-    AttentionPlan plan;
+    Plan plan;
     ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
     reduced += plan.reduce_tasks > 0;
     const Result want = {c.out.bits(), c.lse.bits()};
@@ -142,10 +142,10 @@ TEST_P(Identities, BoundPlansAreTheirProblems) {
     AttentionLimits limits;
     if (random.one_in(4)) limits.max_kv = 2500, limits.max_q = 3, limits.max_dim = 12, limits.max_batch = 2;
     const AttentionCase c = random_attention(random, limits);
-    const Attention& a = c.problem;
-    AttentionPlan whole, plan;
+    const AttentionProblem& a = c.problem;
+    Plan whole, plan;
     ASSERT_TRUE(attention_plan(a, &whole, exec()).ok());
-    Attention shapes = a;
+    AttentionProblem shapes = a;
     shapes.q.data = shapes.k.data = shapes.v.data = nullptr;
     shapes.out.data = nullptr;
     Status s = attention_plan(shapes, &plan, exec());
@@ -159,7 +159,7 @@ TEST_P(Identities, BoundPlansAreTheirProblems) {
     for (int layer = 0; layer < 2; ++layer) {
       const Array<4> q = c.q.like(random), out = c.out.like(random);
       q.fill(random, Values::kOrdinary);
-      Attention next = a;
+      AttentionProblem next = a;
       next.q = q.view;
       next.out = out.view;
       ASSERT_TRUE(run_attention(next, &target()).ok());
@@ -184,7 +184,7 @@ TEST_P(Identities, ThreadsDoNotMatter) {
     limits.max_dim = 8;
     const AttentionCase c = random_attention(random, limits);
     const Result want = result_of(c, c.problem);
-    AttentionPlan plan;
+    Plan plan;
     ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
     std::vector<char> partial(plan.partial_bytes);
     const int64_t n_threads = random.integer(1, 16);
@@ -213,10 +213,10 @@ TEST_P(Identities, BatchEntriesAndHeadsAlone) {
   Random random(seed() * 3000 + 8);
   for (int64_t i = 0; i < cases(250); ++i) {
     const AttentionCase c = plain(random);
-    const Attention& a = c.problem;
+    const AttentionProblem& a = c.problem;
     const Result want = result_of(c, a);
     for (int64_t b = a.k.batch; b-- > 0;) {
-      const Attention entry = entry_of(a, b);
+      const AttentionProblem entry = entry_of(a, b);
       for (int64_t h = a.k.heads; h-- > 0;) {
         ASSERT_TRUE(ok(run_attention(head_of(entry, h), &target())));
       }
@@ -229,11 +229,11 @@ TEST_P(Identities, DecodeRowIsPrefillRowIsChunkedPrefillRow) {
   Random random(seed() * 3000 + 9);
   for (int64_t i = 0; i < cases(250); ++i) {
     const AttentionCase c = plain(random);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     // One position of row 0 for all sequences, so that a cut can say it.
     a.scoring.offsets = nullptr;
     if (a.scoring.offset == kBottomRight) a.scoring.kv_length = nullptr;
-    const int64_t n_q = a.q.shape[2], n_kv = a.k.tokens;
+    const int64_t n_q = a.q.shape[2], n_kv = a.k.capacity;
     const int64_t offset = a.scoring.offset == kBottomRight ? n_kv - n_q : a.scoring.offset;
     const Result want = result_of(c, a);
     for (int64_t r = 0; r < n_q; ++r) ASSERT_TRUE(run_attention(rows_of(a, r, 1, offset), &target()).ok());
@@ -271,7 +271,7 @@ TEST_P(Identities, DecodeWithACacheIsPrefill) {
     ASSERT_TRUE(rope(k.view, cosine.view, sine.view, {}, k_all.view, {}, exec()).ok());
     const Array<2> none_cos(random, DType::kF32, {n, 0}), none_sin(random, DType::kF32, {n, 0});
     ASSERT_TRUE(rope(v.view, none_cos.view, none_sin.view, {}, v_all.view, {}, exec()).ok());
-    Attention whole;
+    AttentionProblem whole;
     whole.q = q.view;
     whole.k = k_all.view;
     whole.v = v_all.view;
@@ -314,7 +314,7 @@ TEST_P(Identities, DecodeWithACacheIsPrefill) {
       ASSERT_TRUE(s.ok()) << s.detail;
       s = kv_append(slice(ConstView<4>(v.view), 2, done, count), all_positions, v_cache.kv, {}, exec());
       ASSERT_TRUE(s.ok()) << s.detail;
-      Attention step = whole;
+      AttentionProblem step = whole;
       step.q = slice(ConstView<4>(q.view), 2, done, count);
       step.k = k_cache.kv;
       step.v = v_cache.kv;
@@ -345,22 +345,22 @@ TEST_P(Identities, VarlenIsSeparateCalls) {
     limits.max_batch = 5;
     if (random.one_in(8)) limits.max_kv = 1500, limits.max_dim = 10, limits.max_batch = 2;
     const AttentionCase c = random_attention(random, limits);
-    const Attention& a = c.problem;
+    const AttentionProblem& a = c.problem;
     if (a.cu_q == nullptr) continue;
     ++packed;
     const Result want = result_of(c, a);
     for (int64_t s = 0; s < a.n_sequences; ++s) {
       const int64_t first = a.cu_q[s], count = a.cu_q[s + 1] - first;
-      Attention alone = a;
+      AttentionProblem alone = a;
       alone.cu_q = alone.cu_k = nullptr;
       for (ConstKv* kv : {&alone.k, &alone.v}) {
         kv->batch = 1;
         if (a.cu_k != nullptr) {
           kv->data = static_cast<const char*>(kv->data) + a.cu_k[s] * kv->token_stride;
           move_scales(kv, a.cu_k[s] * kv->scale_token_stride);
-          kv->tokens = a.cu_k[s + 1] - a.cu_k[s];
+          kv->capacity = a.cu_k[s + 1] - a.cu_k[s];
         } else if (kv->page_size > 0) {
-          const int64_t tight = (kv->tokens + kv->page_size - 1) / kv->page_size;
+          const int64_t tight = (kv->capacity + kv->page_size - 1) / kv->page_size;
           kv->block_table += s * (kv->block_table_stride < 0 ? tight : kv->block_table_stride);
         } else {
           kv->data = static_cast<const char*>(kv->data) + s * kv->batch_stride;
@@ -377,7 +377,7 @@ TEST_P(Identities, VarlenIsSeparateCalls) {
                              : r.offset == kBottomRight ? key_count(r, 0, n_kv) - count
                                                         : r.offset;
       r.bias = mask_slice(r.bias, 3, 0, n_kv);
-      r.keep = mask_slice(r.keep, 3, 0, n_kv);
+      r.mask = mask_slice(r.mask, 3, 0, n_kv);
       const int64_t keep_offset = offset - first;
       ASSERT_TRUE(ok(run_attention(rows_of(alone, first, count, keep_offset), &target())))
           << " sequence " << s << " of " << where(i, a);

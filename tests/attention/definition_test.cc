@@ -112,7 +112,7 @@ class Definition : public TargetTest {
   /// 64-bit ARM's instructions do; the scalar target computes around it.
   static bool flushes_before_rounding() {
 #ifdef __aarch64__
-    return std::string(simdattn::name(target())) != "scalar";
+    return std::string(simdattn::target_name(target())) != "scalar";
 #else
     return false;
 #endif
@@ -440,7 +440,7 @@ std::string check_attention(const AttentionCase& c, Random& random, const Target
   const auto& shape = c.out.view.shape;
   const Array<4> acc(random, DType::kF32, shape, Strides::kOutput);
   const Array<3> max(random, DType::kF32, {shape[0], shape[1], shape[2]}, Strides::kOutput), sum = max.like(random);
-  Attention a = c.problem;
+  AttentionProblem a = c.problem;
   a.acc = acc.view, a.max = max.view, a.sum = sum.view;
   c.clear();
   const Status status = random.coin() ? run_attention(a, &t) : run_tasks(a, &t, random);
@@ -486,7 +486,7 @@ void hide_most(const AttentionCase& c, Random& random) {
     return (first + row * shift + j) / run % of != 0 && !random.one_in(noise);
   };
   const Scoring& s = c.problem.scoring;
-  for (const ConstView<4>& mask : {s.bias, s.keep}) {
+  for (const ConstView<4>& mask : {s.bias, s.mask}) {
     if (mask.data == nullptr || mask.shape[3] == 1) continue;
     for (const auto [b, h, i, j] : indices(mask.shape[0], mask.shape[1], mask.shape[2], mask.shape[3])) {
       if (!hides(i, j)) continue;
@@ -497,9 +497,9 @@ void hide_most(const AttentionCase& c, Random& random) {
       else put(data, mask.dtype, index, -kInf);
     }
   }
-  for (size_t i = 0; s.bits.data != nullptr && i < c.scoring.bits.size(); ++i) {
+  for (size_t i = 0; s.packed_mask.data != nullptr && i < c.scoring.packed_mask.size(); ++i) {
     for (int64_t j = 0; j < 8; ++j) {
-      if (hides(0, static_cast<int64_t>(i) * 8 + j)) c.scoring.bits.data()[i] &= static_cast<uint8_t>(~(1 << j));
+      if (hides(0, static_cast<int64_t>(i) * 8 + j)) c.scoring.packed_mask.data()[i] &= static_cast<uint8_t>(~(1 << j));
     }
   }
 }
@@ -517,7 +517,7 @@ TEST_P(Definition, MasksThatHideMost) {
     limits.varlen = random.one_in(4);
     const AttentionCase c = random_attention(random, limits);
     const Scoring& s = c.problem.scoring;
-    if (s.bias.data == nullptr && s.keep.data == nullptr && s.bits.data == nullptr) continue;
+    if (s.bias.data == nullptr && s.mask.data == nullptr && s.packed_mask.data == nullptr) continue;
     hide_most(c, random);
     ASSERT_EQ(check_attention(c, random, target()), "") << "case " << i << ": " << describe(c.problem);
     ++i;
@@ -550,7 +550,7 @@ TEST_P(Definition, Forms) {
     limits.max_batch = 2;
     limits.values = random.of({Values::kOrdinary, Values::kSpecial});
     AttentionCase c = random_attention(random, limits);
-    const int64_t n = c.problem.k.tokens;
+    const int64_t n = c.problem.k.capacity;
     const int64_t ring = random.of<int64_t>({1, 16, 31, 33, 48, 50, 96, 255, 256, 300});
     c.k = store_kv(random, c.k_rows,
                    random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels,
@@ -595,10 +595,10 @@ TEST_P(Definition, ValuesInPlace) {
       }
       c.v.memory = std::move(whole.memory);
       c.v.kv = contiguous_kv(static_cast<void*>(c.v.memory.data()), KvType::kBF16, KvLayout::kRows, pages, 1, page, 5);
-      c.v.kv.batch = 1, c.v.kv.tokens = n, c.v.kv.page_size = page, c.v.kv.n_pages = pages;
+      c.v.kv.batch = 1, c.v.kv.capacity = n, c.v.kv.page_size = page, c.v.kv.n_pages = pages;
       c.v.kv.block_table = c.v.table.data();
     }
-    Attention& a = c.problem;
+    AttentionProblem& a = c.problem;
     a.q = c.q.view, a.k = k.view, a.v = c.v.kv, a.out = c.out.view;
     a.arithmetic = random.of({Arithmetic::kBF16, Arithmetic::kBF16, Arithmetic::kInt8});
     a.scoring.causal = random.coin();

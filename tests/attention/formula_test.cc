@@ -318,7 +318,7 @@ TEST_P(Formula, WeightsThatRoundTheSameWay) {
       c.scoring.bias.set_at({0, 0, 0, j}, first ? 0.0f : static_cast<float>(std::log(weight)));
       if (first && !is_bf16) v.set_at({0, 0, j, 0}, -1);
     }
-    Attention& a = c.problem;
+    AttentionProblem& a = c.problem;
     a.q = c.q.view, a.k = k.view, a.v = v.view, a.out = c.out.view;
     a.scoring.bias = c.scoring.bias.view;
     c.scoring.largest_bias = 7;
@@ -344,7 +344,7 @@ TEST_P(Formula, RawState) {
     const auto& shape = c.out.view.shape;
     const Array<4> acc(random, DType::kF32, shape, Strides::kOutput);
     const Array<3> max(random, DType::kF32, {shape[0], shape[1], shape[2]}, Strides::kOutput), sum = max.like(random);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     a.acc = acc.view, a.max = max.view, a.sum = sum.view;
     if (random.coin()) a.out = {};
     if (random.coin()) a.lse = {};
@@ -394,7 +394,8 @@ TEST(FormulaMixes, AttentionOnEveryTarget) {
     // Every mix on the definition; the others take turns, for what they do to a block does not depend on the options.
     const Target* turn[] = {&scalar_target(), all[static_cast<size_t>(i) % all.size()]};
     for (const Target* t : turn) {
-      ASSERT_EQ(check_attention(c, want, *t), "") << "mix " << i << " on " << name(*t) << ": " << describe(c.problem);
+      ASSERT_EQ(check_attention(c, want, *t), "")
+          << "mix " << i << " on " << target_name(*t) << ": " << describe(c.problem);
       if (turn[0] == turn[1]) break;
     }
   }
@@ -418,7 +419,8 @@ TEST(FormulaMixes, EveryTypeInEveryForm) {
     seen.emplace(c.problem.k.type, c.problem.k.ring > 0);
     const Target* turn[] = {&scalar_target(), all[static_cast<size_t>(i) % all.size()]};
     for (const Target* t : turn) {
-      ASSERT_EQ(check_attention(c, want, *t), "") << "mix " << i << " on " << name(*t) << ": " << describe(c.problem);
+      ASSERT_EQ(check_attention(c, want, *t), "")
+          << "mix " << i << " on " << target_name(*t) << ": " << describe(c.problem);
       if (turn[0] == turn[1]) break;
     }
   }

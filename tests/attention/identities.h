@@ -21,7 +21,7 @@ inline int64_t key_count(const Scoring& s, int64_t b, int64_t n_kv) {
 
 class Identities : public TargetTest {
  protected:
-  static Result run(Random& random, Attention a) {
+  static Result run(Random& random, AttentionProblem a) {
     const auto& q = a.q.shape;
     const Array<4> out(random, a.out.dtype, {q[0], q[1], q[2], a.v.dim}, Strides::kOutput);
     const Array<3> lse(random, DType::kF32, {q[0], q[1], q[2]}, Strides::kOutput);
@@ -30,7 +30,7 @@ class Identities : public TargetTest {
     EXPECT_TRUE(ok(run_attention(a, &target()))) << ": " << describe(a);
     return {out.bits(), lse.bits()};
   }
-  static Result result_of(const AttentionCase& c, const Attention& a) { return test::result_of(c, a, target()); }
+  static Result result_of(const AttentionCase& c, const AttentionProblem& a) { return test::result_of(c, a, target()); }
   /// A problem without varlen, its caches plain rows, mostly small, sometimes with several blocks and splits.
   static AttentionCase plain(Random& random, bool masks = true) {
     AttentionLimits limits;
@@ -46,13 +46,15 @@ class Identities : public TargetTest {
     AttentionCase c = random_attention(random, limits);
     c.problem.lse = c.lse.view;
     if (!masks) {
-      c.problem.scoring.bias = c.problem.scoring.keep = ConstView<4>();
+      c.problem.scoring.bias = c.problem.scoring.mask = ConstView<4>();
       c.problem.scoring.bias_scale = nullptr;
-      c.problem.scoring.bits = BitMask();
+      c.problem.scoring.packed_mask = PackedMask();
     }
     return c;
   }
-  static std::string where(int64_t i, const Attention& a) { return "case " + std::to_string(i) + ": " + describe(a); }
+  static std::string where(int64_t i, const AttentionProblem& a) {
+    return "case " + std::to_string(i) + ": " + describe(a);
+  }
 };
 
 }  // namespace simdattn::test

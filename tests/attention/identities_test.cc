@@ -35,7 +35,7 @@ std::vector<bool> visible(const Scoring& s, const std::array<int64_t, 4>& shape)
 struct Masks {
   Array<4> keep, bias;
   Guarded bits;
-  BitMask bit_mask;
+  PackedMask bit_mask;
   Masks(Random& random, const std::array<int64_t, 4>& shape, const std::vector<bool>& seen)
       : keep(random, DType::kU8, shape), bias(random, random.storage(), shape) {
     const int64_t n = shape[3], row_bytes = (n + 7) / 8;
@@ -68,21 +68,21 @@ TEST_P(Identities, IntervalsAreMasks) {
   Random random(seed() * 3000 + 1);
   for (int64_t i = 0; i < cases(400); ++i) {
     const AttentionCase c = plain(random, false);
-    Attention a = c.problem;
-    const int64_t n_q = a.q.shape[2], n_kv = a.k.tokens;
+    AttentionProblem a = c.problem;
+    const int64_t n_q = a.q.shape[2], n_kv = a.k.capacity;
     a.scoring.kv_length = a.scoring.offsets = nullptr;  // with lengths that differ, the position of row 0 would, too
     const int64_t offset = a.scoring.offset == kBottomRight ? n_kv - n_q : a.scoring.offset;
     const std::array<int64_t, 4> shape = {a.q.shape[0], a.q.shape[1], n_q, n_kv};
     const Masks m(random, shape, visible(a.scoring, shape));
     const Result want = run(random, a);
-    Attention masked = a;
+    AttentionProblem masked = a;
     masked.scoring = without_intervals(a.scoring, offset);
-    masked.scoring.keep = m.keep.view;
+    masked.scoring.mask = m.keep.view;
     ASSERT_EQ(run(random, masked), want) << "keep, " << where(i, a);
-    masked.scoring.keep = ConstView<4>();
-    masked.scoring.bits = m.bit_mask;
+    masked.scoring.mask = ConstView<4>();
+    masked.scoring.packed_mask = m.bit_mask;
     ASSERT_EQ(run(random, masked), want) << "bits, " << where(i, a);
-    masked.scoring.bits = BitMask();
+    masked.scoring.packed_mask = PackedMask();
     masked.scoring.bias = m.bias.view;
     ASSERT_EQ(run(random, masked), want) << "bias, " << where(i, a);
 
@@ -91,8 +91,8 @@ TEST_P(Identities, IntervalsAreMasks) {
     std::vector<Result> results;
     const Scoring stripped = without_intervals(a.scoring, offset);
     std::vector<Scoring> ways = {a.scoring, stripped, stripped, stripped};
-    ways[1].keep = m.keep.view;
-    ways[2].bits = m.bit_mask;
+    ways[1].mask = m.keep.view;
+    ways[2].packed_mask = m.bit_mask;
     ways[3].bias = m.bias.view;
     for (const Scoring& s : ways) {
       Array<4> out(random, DType::kF32, shape, Strides::kOutput);
@@ -119,8 +119,8 @@ TEST_P(Identities, HiddenEndsOfLongRows) {
     std::vector<Result> results;
     std::vector<Scoring> ways(4);
     ways[0] = s;
-    ways[1].keep = m.keep.view;
-    ways[2].bits = m.bit_mask;
+    ways[1].mask = m.keep.view;
+    ways[2].packed_mask = m.bit_mask;
     ways[3].bias = m.bias.view;
     for (const Scoring& way : ways) {
       const Array<4> out(random, DType::kF32, shape, Strides::kOutput);
@@ -136,22 +136,22 @@ TEST_P(Identities, LengthsAreMasks) {
   Random random(seed() * 3000 + 2);
   for (int64_t i = 0; i < cases(250); ++i) {
     const AttentionCase c = plain(random, false);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     // kv_start and kv_length differ from sequence to sequence; with an explicit position of row 0 they only mask.
     a.scoring.offsets = nullptr;
-    if (a.scoring.offset == kBottomRight) a.scoring.offset = random.integer(-3, a.k.tokens);
+    if (a.scoring.offset == kBottomRight) a.scoring.offset = random.integer(-3, a.k.capacity);
     std::vector<int32_t> length, start;
     for (int64_t b = 0; b < a.k.batch; ++b) {
-      length.push_back(static_cast<int32_t>(random.integer(0, a.k.tokens)));
-      start.push_back(static_cast<int32_t>(random.integer(0, a.k.tokens + 1)));
+      length.push_back(static_cast<int32_t>(random.integer(0, a.k.capacity)));
+      start.push_back(static_cast<int32_t>(random.integer(0, a.k.capacity + 1)));
     }
     a.scoring.kv_length = length.data();
     if (random.coin()) a.scoring.kv_start = start.data();
-    const std::array<int64_t, 4> shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], a.k.tokens};
+    const std::array<int64_t, 4> shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], a.k.capacity};
     const Masks m(random, shape, visible(a.scoring, shape));
-    Attention masked = a;
+    AttentionProblem masked = a;
     masked.scoring = without_intervals(a.scoring, a.scoring.offset);
-    masked.scoring.keep = m.keep.view;
+    masked.scoring.mask = m.keep.view;
     ASSERT_EQ(run(random, masked), run(random, a)) << where(i, a);
   }
 }
@@ -161,12 +161,12 @@ TEST_P(Identities, OffsetsAreTheOffset) {
   Random random(seed() * 3000 + 19);
   for (int64_t i = 0; i < cases(250); ++i) {
     const AttentionCase c = plain(random);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     a.scoring.offsets = nullptr;
     const Result want = run(random, a);
     std::vector<int32_t> offsets;
     for (int64_t b = 0; b < a.k.batch; ++b) {
-      const int64_t bottom_right = key_count(a.scoring, b, a.k.tokens) - a.q.shape[2];
+      const int64_t bottom_right = key_count(a.scoring, b, a.k.capacity) - a.q.shape[2];
       offsets.push_back(static_cast<int32_t>(a.scoring.offset == kBottomRight ? bottom_right : a.scoring.offset));
     }
     a.scoring.offset = random.integer(-3, 3);
@@ -180,8 +180,8 @@ TEST_P(Identities, LengthIsFewerTokens) {
   Random random(seed() * 3000 + 20);
   for (int64_t i = 0; i < cases(150); ++i) {
     const AttentionCase c = plain(random);
-    const Attention& a = c.problem;
-    Attention b = a;
+    const AttentionProblem& a = c.problem;
+    AttentionProblem b = a;
     const KvStorage k = store_kv(random, c.k_rows, random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedPanels}), 0,
                                  random.integer(1, 300)),
                     v = store_kv(random, c.v_rows, random.of({KvForm::kRows, KvForm::kPagedRows}), 0,
@@ -196,9 +196,9 @@ TEST_P(Identities, TailOfATreeIsAFullBitMask) {
   Random random(seed() * 3000 + 3);
   for (int64_t i = 0; i < cases(250); ++i) {
     const AttentionCase c = plain(random, false);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     a.scoring.kv_length = nullptr;
-    const int64_t n = a.k.tokens, tail = random.integer(0, n);
+    const int64_t n = a.k.capacity, tail = random.integer(0, n);
     const std::array<int64_t, 4> shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], n};
     const std::array<int64_t, 4> tail_shape = {shape[0], shape[1], shape[2], tail};
     std::vector<bool> all, last;
@@ -208,9 +208,9 @@ TEST_P(Identities, TailOfATreeIsAFullBitMask) {
       if (j >= n - tail) last.push_back(on);
     }
     const Masks full(random, shape, all), part(random, tail_shape, last);
-    a.scoring.bits = full.bit_mask;
+    a.scoring.packed_mask = full.bit_mask;
     const Result want = run(random, a);
-    a.scoring.bits = part.bit_mask;
+    a.scoring.packed_mask = part.bit_mask;
     ASSERT_EQ(run(random, a), want) << "tail of " << tail << ", " << where(i, a);
   }
 }
@@ -219,9 +219,9 @@ TEST_P(Identities, AlibiIsABias) {
   Random random(seed() * 3000 + 4);
   for (int64_t i = 0; i < cases(250); ++i) {
     const AttentionCase c = plain(random, false);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     a.scoring.kv_length = a.scoring.offsets = nullptr;
-    const std::array<int64_t, 4> shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], a.k.tokens};
+    const std::array<int64_t, 4> shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2], a.k.capacity};
     std::vector<float> slopes(static_cast<size_t>(shape[1]));
     ASSERT_TRUE(alibi_slopes(shape[1], slopes.data()).ok());
     for (float& s : slopes) s *= random.of({1.0f, 0.7f, 3.3f});
@@ -247,25 +247,25 @@ TEST_P(Identities, PanelsPagesAndRingsAreRows) {
   Random random(seed() * 3000 + 12);
   for (int64_t i = 0; i < cases(250); ++i) {
     const AttentionCase c = plain(random);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     const Result want = run(random, a);
     for (const KvForm k_form : {KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels}) {
       const KvStorage k = store_kv(random, c.k_rows, k_form);
       const KvStorage v = store_kv(random, c.v_rows, random.coin() ? KvForm::kRows : KvForm::kPagedRows);
-      Attention b = a;
+      AttentionProblem b = a;
       b.k = k.kv;
       b.v = v.kv;
       ASSERT_EQ(run(random, b), want) << "form " << static_cast<int>(k_form) << ", " << where(i, b);
     }
     // A ring holds the last tokens of each sequence: the same as a later start.
-    const int64_t tokens = a.k.tokens;
+    const int64_t tokens = a.k.capacity;
     if (tokens == 0) continue;
     a.scoring.kv_length = nullptr;
     const int64_t capacity = random.integer(1, tokens);
     for (const KvForm k_form : {KvForm::kRingRows, KvForm::kRingPanels, KvForm::kRows}) {
       const KvStorage k = store_kv(random, c.k_rows, k_form, capacity);
       const KvStorage v = store_kv(random, c.v_rows, KvForm::kRingRows, capacity);
-      Attention b = a;
+      AttentionProblem b = a;
       b.k = k.kv;
       b.v = v.kv;
       const int64_t held = std::min(b.v.ring, k_form == KvForm::kRows ? b.v.ring : b.k.ring);
@@ -274,7 +274,7 @@ TEST_P(Identities, PanelsPagesAndRingsAreRows) {
         start.push_back(static_cast<int32_t>(
             std::max<int64_t>({0, tokens - held, a.scoring.kv_start != nullptr ? a.scoring.kv_start[s] : 0})));
       }
-      Attention contiguous = a;
+      AttentionProblem contiguous = a;
       contiguous.scoring.kv_start = start.data();
       ASSERT_EQ(run(random, b), run(random, contiguous))
           << "ring of " << held << ", form " << static_cast<int>(k_form) << ", " << where(i, b);
@@ -296,7 +296,7 @@ TEST_P(Identities, TokensBeforeHeadsIsHeadsBeforeTokens) {
       return r;
     };
     const Array<4> q = blhd(c.q), k = blhd(c.k_rows), v = blhd(c.v_rows), out = blhd(c.out);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     a.q = q.view;
     a.k = k.view;
     a.v = v.view;
@@ -315,7 +315,7 @@ TEST_P(Identities, ValuesMayAliasKeys) {
                   heads = random.integer(1, 16);
     const Array<4> kv(random, random.storage(), {1, 1, n, latent + rotated}, Values::kOrdinary);
     const Array<4> q(random, DType::kF32, {1, heads, 2, latent + rotated}, Values::kOrdinary);
-    Attention a;
+    AttentionProblem a;
     a.q = q.view;
     a.k = kv.view;
     View<4> values = kv.view;

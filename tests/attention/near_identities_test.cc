@@ -55,13 +55,13 @@ TEST_P(Identities, SinkIsAKeyOfValueZero) {
     Array<4> out(random, DType::kF32, {1, heads, n_q, dim_v}), out1 = out.like(random);
     Array<3> lse(random, DType::kF32, {1, heads, n_q}), lse1 = lse.like(random);
     AttentionCase c;
-    Attention& a = c.problem;
+    AttentionProblem& a = c.problem;
     a.q = q.view, a.k = k.view, a.v = v.view, a.out = out.view, a.lse = lse.view;
     a.scoring.scale = 1.0f;
     a.scoring.sinks = sinks.data();
     ASSERT_TRUE(run_attention(a, &target()).ok());
     const reference::AttentionResult exact_result = reference::attention(a);
-    Attention b = a;
+    AttentionProblem b = a;
     b.q = q1.view, b.k = k1.view, b.v = v1.view, b.out = out1.view, b.lse = lse1.view;
     b.scoring.sinks = nullptr;
     ASSERT_TRUE(run_attention(b, &target()).ok());
@@ -79,11 +79,11 @@ TEST_P(Identities, FusedIsTheThreeSteps) {
     limits.varlen = limits.forms = false;
     limits.max_kv = random.one_in(6) ? 600 : 60;
     const AttentionCase c = random_attention(random, limits);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     a.lse = c.lse.view;
     ASSERT_TRUE(run_attention(a, &target()).ok());
     const auto& qs = a.q.shape;
-    const Array<4> s(random, DType::kF32, {qs[0], qs[1], qs[2], a.k.tokens});
+    const Array<4> s(random, DType::kF32, {qs[0], qs[1], qs[2], a.k.capacity});
     const Array<4> out = c.out.like(random);
     const Array<3> lse = c.lse.like(random);
     Scoring scoring = a.scoring;
@@ -108,11 +108,11 @@ TEST_P(Identities, MergedPartsAreTheWhole) {
     limits.varlen = limits.forms = false;
     limits.max_kv = random.one_in(8) ? 1500 : 100;
     AttentionCase c = random_attention(random, limits);
-    Attention& a = c.problem;
-    const int64_t n = a.k.tokens, n_q = a.q.shape[2];
+    AttentionProblem& a = c.problem;
+    const int64_t n = a.k.capacity, n_q = a.q.shape[2];
     a.scoring.kv_length = a.scoring.offsets = nullptr;
     if (a.scoring.offset == kBottomRight) a.scoring.offset = n - n_q;
-    a.scoring.bits = BitMask();  // its columns count from the end of the keys
+    a.scoring.packed_mask = PackedMask();  // its columns count from the end of the keys
     a.lse = c.lse.view;
     ASSERT_TRUE(run_attention(a, &target()).ok());
     const reference::AttentionResult formula = reference::attention(a);
@@ -125,7 +125,7 @@ TEST_P(Identities, MergedPartsAreTheWhole) {
     int64_t first = 0;
     for (int64_t p = 0; p < n_parts; ++p) {
       const int64_t last = p + 1 == n_parts ? n : random.integer(first, n);
-      Attention part = a;
+      AttentionProblem part = a;
       // Keys keep their numbers: a part is what lies between a start and a length.
       const std::vector<int32_t> length(static_cast<size_t>(shape[0]), static_cast<int32_t>(last));
       std::vector<int32_t> start;

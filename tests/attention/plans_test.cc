@@ -27,7 +27,7 @@ struct Batch {
   Array<3> lse, max, sum;
   Array<4> k, v;
   std::vector<int32_t> cu_q = {0}, cu_k = {0}, kv_length, kv_start, prefix_end, offsets;
-  Attention a;
+  AttentionProblem a;
 
   enum class Kind : uint8_t { kVarlen, kVarlenCaches, kCaches };
   Batch(Random& random, int64_t sequences, Kind kind, int64_t max_q, int64_t max_kv, int64_t heads = 2,
@@ -77,11 +77,11 @@ struct Batch {
 
 /// One thread's way through a plan.
 struct Runner {
-  AttentionPlan plan;
+  Plan plan;
   std::vector<char> workspace, partial;
   Exec exec;
   explicit Runner(const Target* target) { exec.target = target; }
-  Status make(const Attention& a) {
+  Status make(const AttentionProblem& a) {
     exec.workspace = nullptr;
     const Status s = attention_plan(a, &plan, exec);
     if (!s.ok()) return s;
@@ -164,7 +164,7 @@ TEST_P(Plans, SplitsAmongManyEmptySequences) {
     Array<4> q(random, DType::kF32, {1, heads, cu_q.back(), dim}),
         k(random, DType::kBF16, {1, 1, cu_k.back(), dim}, Values::kOrdinary), out = q.like(random);
     q.fill(random, Values::kOrdinary);
-    Attention a;
+    AttentionProblem a;
     a.q = q.view, a.k = k.view, a.v = k.view, a.out = out.view;
     a.cu_q = cu_q.data(), a.cu_k = cu_k.data(), a.n_sequences = sequences;
     a.arithmetic = random_arithmetic(random);
@@ -253,7 +253,7 @@ TEST_P(Plans, LengthsThatAreExchangedAreRefused) {
   const Array<4> q(random, DType::kF32, {1, 1, 1, 2}), k(random, DType::kF32, {1, 1, 4, 2}),
       out(random, DType::kF32, {kSequences, 1, 1, 2});
   std::vector<int32_t> lengths(kSequences, 2);
-  Attention a;
+  AttentionProblem a;
   a.q = ConstView<4>(q.view.data, DType::kF32, {kSequences, 1, 1, 2}, {0, 2, 2, 1});
   a.k = a.v = ConstView<4>(k.view.data, DType::kF32, {kSequences, 1, 4, 2}, {0, 8, 2, 1});
   a.out = out.view;
@@ -282,7 +282,7 @@ TEST_P(Plans, RingsDivideByWhatTheyHold) {
       Array<3> lse(random, DType::kF32, {1, heads, 2});
       q.fill(random, Values::kOrdinary);
       const std::array<float, 2> sinks = {0.5f, -1.0f};
-      Attention a;
+      AttentionProblem a;
       a.q = q.view, a.out = out.view, a.lse = lse.view;
       a.scoring.causal = true;
       a.scoring.sinks = sinks.data();
@@ -308,7 +308,7 @@ TEST_P(Plans, RingsDivideByWhatTheyHold) {
         const auto rings = [&](const Array<4>& rows, const Array<4>& last, bool is_ring) {
           ConstKv kv = is_ring ? last.view : rows.view;
           if (is_ring) kv.ring = ring;
-          if (is_ring) kv.tokens = (int64_t{1} << 30) - 1;
+          if (is_ring) kv.capacity = (int64_t{1} << 30) - 1;
           kv.length = std::max<int64_t>(length, 0);
           if (!run) kv.data = nullptr;
           return kv;
@@ -316,7 +316,7 @@ TEST_P(Plans, RingsDivideByWhatTheyHold) {
         if (!run && only_values) continue;
         a.k = rings(k, k_ring, !only_values);
         a.v = rings(v, v_ring, true);
-        a.v.tokens = a.k.tokens = only_values ? a.k.tokens : a.v.tokens;
+        a.v.capacity = a.k.capacity = only_values ? a.k.capacity : a.v.capacity;
         Runner r(GetParam());
         ASSERT_TRUE(ok(r.make(a)));
         ASSERT_LE(r.plan.tasks, std::min(splits, (length + 1023) / 1024 + 1)) << ring << ", " << length;
@@ -331,7 +331,7 @@ TEST_P(Plans, RingsDivideByWhatTheyHold) {
         ASSERT_TRUE(run_attention(a, GetParam()).ok());
         ASSERT_EQ(out.bits(), got) << ring << ", " << length;
         const int32_t start = static_cast<int32_t>(std::max<int64_t>(length - ring, 0));
-        Attention whole = a;
+        AttentionProblem whole = a;
         whole.k = rings(k, k_ring, false), whole.v = rings(v, v_ring, false);
         whole.scoring.kv_start = &start;
         ASSERT_TRUE(run_attention(whole, GetParam()).ok());
@@ -351,12 +351,12 @@ TEST_P(Plans, CopiesAreThePlan) {
   const auto want = b.results();
   auto first = std::make_unique<Runner>(GetParam());
   ASSERT_TRUE(first->make(b.a).ok());
-  std::vector<unsigned char> bytes(sizeof(AttentionPlan));
+  std::vector<unsigned char> bytes(sizeof(Plan));
   std::memcpy(bytes.data(), &first->plan, bytes.size());
   Runner second(GetParam());
   second.workspace.resize(first->plan.workspace_bytes), second.partial.resize(first->plan.partial_bytes);
   second.exec.workspace = second.workspace.data(), second.exec.workspace_bytes = second.workspace.size();
-  std::memset(static_cast<void*>(&first->plan), 0xEE, sizeof(AttentionPlan));
+  std::memset(static_cast<void*>(&first->plan), 0xEE, sizeof(Plan));
   first.reset();
   std::memcpy(static_cast<void*>(&second.plan), bytes.data(), bytes.size());
   b.clear();
@@ -373,7 +373,7 @@ TEST_P(Plans, ShapesFirstDataLater) {
       b.clear();
       ASSERT_TRUE(run_attention(b.a, GetParam()).ok());
       const auto want = b.results();
-      Attention shapes = b.a;
+      AttentionProblem shapes = b.a;
       shapes.q.data = shapes.k.data = shapes.v.data = nullptr;
       shapes.out.data = shapes.lse.data = shapes.acc.data = shapes.max.data = shapes.sum.data = nullptr;
       Runner whole(GetParam()), later(GetParam());
@@ -410,7 +410,7 @@ TEST_P(Plans, RowBlocksAreNotSequences) {
       out(random, DType::kF32, {1, 1, kRows, 2});
   const int32_t cu_q[3] = {0, kRows, kRows};
   int32_t lengths[2] = {4, 3};
-  Attention a;
+  AttentionProblem a;
   a.q = q.view, a.k = k.view, a.v = k.view, a.out = out.view;
   a.cu_q = cu_q, a.n_sequences = 2;
   a.scoring.kv_length = lengths;
@@ -436,7 +436,7 @@ TEST_P(Plans, HalvesOfACausalProblemAreAlike) {
         out(random, DType::kF32, {1, 1, n, 1});
     for_each_element(q.view, [&](int64_t at) { put(q.view.data, DType::kF32, at, 0.0f); });
     for_each_element(k.view, [&](int64_t at) { put(k.view.data, DType::kF32, at, 1.0f); });
-    Attention a;
+    AttentionProblem a;
     a.q = q.view, a.k = k.view, a.v = k.view, a.out = out.view;
     a.scoring.causal = true;
     Runner r(GetParam());

@@ -44,7 +44,7 @@ class Rules : public TargetTest {
                               view(&r.lse, {1, 1, 1}), exec());
     EXPECT_TRUE(s.ok()) << s.detail;
     const float one = 1;
-    Attention a;
+    AttentionProblem a;
     a.q = view(&one, {1, 1, 1, 1});
     a.k = view(x.data(), {1, 1, n, 1});
     a.v = view(values.data(), {1, 1, n, dim_v});
@@ -77,7 +77,7 @@ TEST_P(Rules, S1_ScaleAndItsDefault) {
   // attention() with the default scale over 4 dimensions: weights 1 / (1 + e^-4).
   const std::vector<float> v = {1, 0};
   float out = 0;
-  Attention a;
+  AttentionProblem a;
   a.q = view(q.data(), {1, 1, 1, 4});
   a.k = view(k.data(), {1, 1, 2, 4});
   a.v = view(v.data(), {1, 1, 2, 1});
@@ -145,15 +145,15 @@ TEST_P(Rules, S4_BiasInThreeTypesLargeNegativesAreNumbers) {
 TEST_P(Rules, S5_OnesAttend) {
   const uint8_t keep[] = {0, 1, 0, 255, 0};
   const uint8_t bits[] = {0b01010};
-  Row r = run({1, 2, 3, 2, 5}, {.keep = view(keep, {1, 1, 1, 5})}, {10, 20, 30, 40, 50});
+  Row r = run({1, 2, 3, 2, 5}, {.mask = view(keep, {1, 1, 1, 5})}, {10, 20, 30, 40, 50});
   EXPECT_EQ(r.p, (std::vector<float>{0, 0.5f, 0, 0.5f, 0}));
   EXPECT_EQ(r.out[0], 30.0f);
-  r = run({1, 2, 3, 2, 5}, {.bits = {.data = bits, .columns = 5}}, {10, 20, 30, 40, 50});
+  r = run({1, 2, 3, 2, 5}, {.packed_mask = {.data = bits, .columns = 5}}, {10, 20, 30, 40, 50});
   EXPECT_EQ(r.p, (std::vector<float>{0, 0.5f, 0, 0.5f, 0}));
   EXPECT_EQ(r.out[0], 30.0f);
   // Fewer columns than keys: the tail of a tree; keys before it are visible.
   const uint8_t tail[] = {0b01};
-  r = run({1, 1, 1, 1, 1}, {.bits = {.data = tail, .columns = 2}}, {1, 2, 3, 4, 100});
+  r = run({1, 1, 1, 1, 1}, {.packed_mask = {.data = tail, .columns = 2}}, {1, 2, 3, 4, 100});
   EXPECT_EQ(r.p, (std::vector<float>{0.25f, 0.25f, 0.25f, 0.25f, 0}));
   EXPECT_EQ(r.out[0], 2.5f);
 }
@@ -164,10 +164,10 @@ TEST_P(Rules, S6_MaskedKeysHaveNoInfluence) {
   const uint8_t bits[] = {0b1011};
   const float bias[] = {0, 0, -kInf, 0};
   const std::vector<std::pair<const char*, Scoring>> ways = {
-      {"keep", {.keep = view(keep, {1, 1, 1, 4})}},
-      {"bits", {.bits = {.data = bits, .columns = 4}}},
+      {"keep", {.mask = view(keep, {1, 1, 1, 4})}},
+      {"bits", {.packed_mask = {.data = bits, .columns = 4}}},
       {"bias", {.bias = view(bias, {1, 1, 1, 4})}},
-      {"softcap and keep", {.softcap = 5, .keep = view(keep, {1, 1, 1, 4})}}};
+      {"softcap and keep", {.softcap = 5, .mask = view(keep, {1, 1, 1, 4})}}};
   for (const auto& [what, scoring] : ways) {
     const Row clean = run({1, 2, 0, 1}, scoring, {1, 2, 0, 4});
     for (const float garbage : {kNaN, kInf, -kInf, 3e38f, std::numeric_limits<float>::max()}) {
@@ -210,7 +210,7 @@ TEST_P(Rules, S7_NothingVisibleIsZeroAndMinusInfinity) {
   const float bias[] = {-kInf, -kInf, -kInf};
   const std::vector<Scoring> ways = {{.kv_length = &zero},
                                      {.causal = true, .offset = -1},
-                                     {.keep = view(keep, {1, 1, 1, 3})},
+                                     {.mask = view(keep, {1, 1, 1, 3})},
                                      {.bias = view(bias, {1, 1, 1, 3})}};
   for (const Scoring& scoring : ways) {
     const Row r = run({1, kNaN, 3}, scoring, {1, kNaN, 3});
@@ -271,7 +271,7 @@ TEST_P(Rules, S9_NaN) {
   // In a query: its row, no other.
   const float q[] = {kNaN, 1}, k[] = {1, 2}, v[] = {1, 2};
   float out[2], lse[2];
-  Attention a;
+  AttentionProblem a;
   a.q = view(q, {1, 1, 2, 1});
   a.k = view(k, {1, 1, 2, 1});
   a.v = view(v, {1, 1, 2, 1});
@@ -334,10 +334,10 @@ TEST_P(Rules, S10_MinusInfinityIsAVisibleKeyOfWeightZero) {
         }
         if (masks && rows > 3) set_element_bits(keep.view.data, DType::kU8, keep.at({0, 0, 3, at}), 0);
         const float sink = random.uniform();
-        Attention a;
+        AttentionProblem a;
         a.q = q.view, a.k = k.view, a.v = v.view, a.out = out.view, a.lse = lse.view;
         a.acc = acc.view, a.max = max.view, a.sum = sum.view;
-        if (masks) a.scoring.keep = keep.view;
+        if (masks) a.scoring.mask = keep.view;
         if (random.one_in(3)) a.scoring.sinks = &sink;
         if (random.one_in(3)) a.scoring.causal = true;
         const reference::AttentionResult want = reference::attention(a);
@@ -391,7 +391,7 @@ TEST_P(Rules, S11_NoRowsIsNoOperation) {
   EXPECT_TRUE(masked_softmax(ConstView<4>(nullptr, DType::kF32, {1, 1, 0, 2}),
                              View<4>(nullptr, DType::kF32, {1, 1, 0, 2}), {}, {}, exec())
                   .ok());
-  Attention a;
+  AttentionProblem a;
   a.q = ConstView<4>(nullptr, DType::kF32, {1, 1, 0, 2});
   a.k = view(k.data(), {1, 1, 1, 2});
   a.v = view(k.data(), {1, 1, 1, 2});
@@ -409,7 +409,7 @@ TEST_P(Rules, S12_HeadsOfAGroupAreNeighbours) {
   EXPECT_EQ(std::vector<float>(s, s + 4), (std::vector<float>{3, 3, 5, 5}));
   ASSERT_TRUE(weighted_values(view(q, {1, 4, 1, 1}), view(k, {1, 2, 1, 1}), view(out, {1, 4, 1, 1}), {}, exec()).ok());
   EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{3, 3, 5, 5}));
-  Attention a;
+  AttentionProblem a;
   a.q = view(q, {1, 4, 1, 1});
   a.k = view(k, {1, 2, 1, 1});
   a.v = view(k, {1, 2, 1, 1});

@@ -243,7 +243,7 @@ void flush_before_rounding(bool yes) { flushes_before_rounding = yes; }
 float flushed_fma(float a, float b, float c) { return rounded_sum(zeroed(a) * zeroed(b), zeroed(c)); }
 float flushed_add(float x, float y) { return rounded_sum(zeroed(x), zeroed(y)); }
 
-Attention attention(const simdattn::Attention& problem) {
+Attention attention(const simdattn::AttentionProblem& problem) {
   const simdattn::Scoring& scoring = problem.scoring;
   const Arithmetic a = problem.arithmetic;
   const auto& shape = problem.q.shape;

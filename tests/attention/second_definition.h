@@ -25,7 +25,7 @@ struct Attention {
   std::vector<float> max, sum;  // [B, H, n_q]
 };
 /// Any arithmetic.
-Attention attention(const simdattn::Attention& problem);
+Attention attention(const simdattn::AttentionProblem& problem);
 /// kBF16 and kInt8. [B, Hq, n_q, n_kv] and [B, Hq, n_q, d_v].
 std::vector<float> scores(const reference::Tensor& q, const reference::Tensor& k, float scale,
                           simdattn::Arithmetic arithmetic);

@@ -350,8 +350,8 @@ TEST(KvStoreRules, SizesBeyondAllLimits) {
     kv.heads = size;
     expect(Code::kShape, "kv.heads", kv);
     kv = store;
-    kv.tokens = size;
-    expect(Code::kShape, "kv.tokens", kv);
+    kv.capacity = size;
+    expect(Code::kShape, "kv.capacity", kv);
     const int32_t table[20] = {};
     kv = store;
     kv.block_table = table;
@@ -369,7 +369,7 @@ TEST(KvStoreRules, SizesBeyondAllLimits) {
 TEST(KvStoreRules, ShiftOverItsOwnTable) {
   std::vector<int32_t> memory(4096, 0);
   Kv kv = contiguous_kv(reinterpret_cast<char*>(memory.data()), KvType::kF32, KvLayout::kRows, 1, 2, 4, 8);
-  kv.tokens = 8;
+  kv.capacity = 8;
   kv.page_size = 4;
   kv.n_pages = 1;
   kv.block_table = memory.data() + 5;

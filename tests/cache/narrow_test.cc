@@ -216,7 +216,7 @@ struct Witness {
 
 std::vector<float> dequantised(const Kv& kv, int64_t tokens, const Exec& exec) {
   std::vector<float> out(static_cast<size_t>(tokens * kv.dim));
-  EXPECT_TRUE(ok(dequantise(kv, 0, view(out.data(), {1, 1, tokens, kv.dim}), exec)));
+  EXPECT_TRUE(ok(kv_read(kv, 0, view(out.data(), {1, 1, tokens, kv.dim}), exec)));
   return out;
 }
 
@@ -349,7 +349,7 @@ TEST_P(Narrow, Append) {
   }
 }
 
-/// dequantise() of random codes of every type and form.
+/// kv_read() of random codes of every type and form.
 TEST_P(Narrow, Dequantise) {
   Random random(seed() * 7000 + 2);
   for (int64_t i = 0; i < cases(300); ++i) {
@@ -364,7 +364,7 @@ TEST_P(Narrow, Dequantise) {
     const int64_t ring = store.kv.ring > 0 ? std::min(store.kv.ring, s.tokens) : s.tokens;
     const int64_t n = random.integer(0, ring), first = s.tokens - ring + random.integer(0, ring - n);
     const Array<4> out(random, DType::kF32, {s.batch, s.heads, n, s.dim}, Strides::kOutput);
-    ASSERT_TRUE(ok(dequantise(store.kv, first, out.view, exec())));
+    ASSERT_TRUE(ok(kv_read(store.kv, first, out.view, exec())));
     ASSERT_TRUE(out.gaps_intact());
     for (const auto [b, h, t, d] : indices(s.batch, s.heads, n, s.dim)) {
       const float got = out.get_at({b, h, t, d}), want = rows.get_at({b, h, first + t, d});
@@ -456,7 +456,7 @@ TEST_P(Narrow, AttentionSeesNumbers) {
     limits.values = few_rows || random.coin() ? Values::kOrdinary : Values::kSpecial;
     limits.arithmetics = false;
     const AttentionCase c = random_attention(random, limits);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     const auto integers = [](KvType type, bool keys) {
       return type == KvType::kInt8 || (keys && (type == KvType::kQ8_0 || type == KvType::kQ4_0));
     };
@@ -468,9 +468,9 @@ TEST_P(Narrow, AttentionSeesNumbers) {
     const auto replace = [&](ConstKv& kv, const Array<4>& rows) {
       if (kv.type <= KvType::kF16) return;
       const int64_t length = kv.length;
-      const int64_t tokens = kv.tokens;
+      const int64_t tokens = kv.capacity;
       kv = rows.view;
-      if (length >= 0) kv.length = length, kv.tokens = std::min(tokens, kv.tokens);
+      if (length >= 0) kv.length = length, kv.capacity = std::min(tokens, kv.capacity);
     };
     replace(a.k, c.k_rows);
     replace(a.v, c.v_rows);
@@ -491,7 +491,7 @@ TEST_P(Narrow, IntegersAsTheDefinition) {
     limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
     limits.arithmetics = false;
     const AttentionCase c = random_attention(random, limits);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     a.arithmetic = Arithmetic::kInt8;
     const Result got = result_of(c, a, target());
     ASSERT_EQ(result_of(c, a, scalar_target()), got) << describe(c.problem);
@@ -501,7 +501,7 @@ TEST_P(Narrow, IntegersAsTheDefinition) {
 /// The sign of one row in `every` or so moves from its integers into its scale. In some rows of values -127 become -128, whose
 /// negative is 127 as well.
 void turn_signs(Random& random, const KvStorage& s, int64_t every, bool values) {
-  for (const auto [b, h, t] : indices(s.kv.batch, s.kv.heads, s.kv.tokens)) {
+  for (const auto [b, h, t] : indices(s.kv.batch, s.kv.heads, s.kv.capacity)) {
     if (!random.one_in(every)) continue;
     *s.scale(b, h, t) *= -1;
     const bool most = values && random.coin();
@@ -524,7 +524,7 @@ TEST_P(Narrow, IntegersAsStored) {
     limits.narrow = limits.varlen = limits.arithmetics = false;
     limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
     const AttentionCase c = random_attention(random, limits);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     a.arithmetic = Arithmetic::kInt8;
     const Result want = result_of(c, a, target());
     const auto stored = [&](const Array<4>& rows, bool panels) {
@@ -557,7 +557,7 @@ TEST_P(Narrow, BlocksOfIntegers) {
     q.fill(random, random.coin() ? Values::kOrdinary : Values::kWide);
     const Array<3> lse(random, DType::kF32, {1, 1, rows});
     const float scale = random.coin() ? 0.25f : random.uniform();
-    Attention a;
+    AttentionProblem a;
     a.q = q.view, a.k = k.kv, a.v = v.view, a.lse = lse.view;
     a.arithmetic = Arithmetic::kInt8;
     a.scoring.scale = scale;

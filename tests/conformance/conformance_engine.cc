@@ -103,7 +103,7 @@ class LibraryEngine : public Engine {
  public:
   explicit LibraryEngine(const simdattn::Target& target) : target_(&target) { exec_.target = target_; }
 
-  std::string name() const override { return simdattn::name(*target_); }
+  std::string name() const override { return simdattn::target_name(*target_); }
   bool float64() const override { return false; }
 
   Tensor scores(const Slice<4>& q, const Slice<4>& k, double scale) override;
@@ -161,14 +161,15 @@ class LibraryEngine : public Engine {
     }
   }
   // The problem in another arithmetic against the formula over its operands, within the bounds of docs/numerics.md.
-  void check_arithmetic(const AttentionCall& call, simdattn::Attention problem, simdattn::Arithmetic arithmetic) const;
+  void check_arithmetic(const AttentionCall& call, simdattn::AttentionProblem problem,
+                        simdattn::Arithmetic arithmetic) const;
   // Every token of `rows` in a cache of its type.
   void fill(Cache* cache, const Slice<4>& rows) const;
   void make_panels(Cache* cache, const Slice<4>& rows) const;
   void make_pages(Cache* cache, const Slice<4>& rows, simdattn::KvLayout layout, int64_t page_size) const;
   bool make_ring(Cache* cache, const Slice<4>& rows, simdattn::KvLayout layout, int64_t needed) const;
-  void run(simdattn::Attention problem, View<4> out, View<3> lse) const;
-  void run_in_pieces(simdattn::Attention problem, View<4> out, View<3> lse) const;
+  void run(simdattn::AttentionProblem problem, View<4> out, View<3> lse) const;
+  void run_in_pieces(simdattn::AttentionProblem problem, View<4> out, View<3> lse) const;
 
   const simdattn::Target* target_;
   simdattn::Exec exec_;
@@ -318,7 +319,7 @@ void LibraryEngine::make_pages(Cache* cache, const Slice<4>& rows, simdattn::KvL
   simdattn::Kv& kv = cache->kv;
   kv = simdattn::contiguous_kv(cache->bytes.data(), type, layout, n_pages, heads, page_size, dim);
   kv.batch = batch;
-  kv.tokens = n;
+  kv.capacity = n;
   kv.page_size = page_size;
   kv.n_pages = n_pages;
   for (int64_t page = kv.n_pages; page-- > 0;) cache->pages.push_back(static_cast<int32_t>(page));  // backwards
@@ -335,7 +336,7 @@ bool LibraryEngine::make_ring(Cache* cache, const Slice<4>& rows, simdattn::KvLa
   cache->bytes.assign(static_cast<size_t>(simdattn::kv_bytes(type, layout, batch, heads, ring, dim)), 0xFF);
   simdattn::Kv& kv = cache->kv;
   kv = simdattn::contiguous_kv(cache->bytes.data(), type, layout, batch, heads, ring, dim);
-  kv.tokens = n;
+  kv.capacity = n;
   kv.ring = ring;
   for (int64_t first = 0; first < n; first += ring) {
     const int64_t count = std::min(ring, n - first);
@@ -350,10 +351,10 @@ bool LibraryEngine::make_ring(Cache* cache, const Slice<4>& rows, simdattn::KvLa
   return true;
 }
 
-void LibraryEngine::run(simdattn::Attention problem, View<4> out, View<3> lse) const {
+void LibraryEngine::run(simdattn::AttentionProblem problem, View<4> out, View<3> lse) const {
   problem.out = out;
   problem.lse = lse;
-  simdattn::AttentionPlan plan;
+  simdattn::Plan plan;
   check(simdattn::attention_plan(problem, &plan, exec_), "attention_plan");
   std::vector<unsigned char> workspace(plan.workspace_bytes);
   simdattn::Exec exec = exec_;
@@ -362,10 +363,10 @@ void LibraryEngine::run(simdattn::Attention problem, View<4> out, View<3> lse) c
   check(simdattn::attention(problem, exec), "attention");
 }
 
-void LibraryEngine::run_in_pieces(simdattn::Attention problem, View<4> out, View<3> lse) const {
+void LibraryEngine::run_in_pieces(simdattn::AttentionProblem problem, View<4> out, View<3> lse) const {
   problem.out = out;
   problem.lse = lse;
-  simdattn::AttentionPlan plan;
+  simdattn::Plan plan;
   check(simdattn::attention_plan(problem, &plan, exec_), "attention_plan");
   std::vector<unsigned char> workspace(plan.workspace_bytes);
   std::vector<unsigned char> partial(plan.partial_bytes);
@@ -388,7 +389,7 @@ double largest_magnitude(const Tensor& x) {
   return largest;
 }
 
-void LibraryEngine::check_arithmetic(const AttentionCall& call, simdattn::Attention problem,
+void LibraryEngine::check_arithmetic(const AttentionCall& call, simdattn::AttentionProblem problem,
                                      simdattn::Arithmetic arithmetic) const {
   problem.arithmetic = arithmetic;
   const auto [batch, heads, n_q, dim] = call.q.shape;
@@ -432,7 +433,7 @@ void LibraryEngine::check_arithmetic(const AttentionCall& call, simdattn::Attent
 AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
   const std::array<int64_t, 4> shape{call.q.shape[0], call.q.shape[1], call.q.shape[2], call.v.shape[3]};
   const std::array<int64_t, 3> rows{shape[0], shape[1], shape[2]};
-  simdattn::Attention problem;
+  simdattn::AttentionProblem problem;
   problem.q = call.q.view();
   problem.k = call.k.view();
   problem.v = call.v.view();
@@ -443,7 +444,7 @@ AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
   Buffer<3> lse(rows);
   run(problem, out.view, lse.view);
 
-  const auto expect_same = [&](const simdattn::Attention& other, bool in_pieces, const char* what) {
+  const auto expect_same = [&](const simdattn::AttentionProblem& other, bool in_pieces, const char* what) {
     Buffer<4> other_out(shape);
     Buffer<3> other_lse(rows);
     if (in_pieces) {
@@ -458,7 +459,7 @@ AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
 
   Cache panels;
   make_panels(&panels, call.k);
-  simdattn::Attention stored = problem;
+  simdattn::AttentionProblem stored = problem;
   stored.k = panels.kv;
   expect_same(stored, false, "key panels");
   expect_same(stored, true, "key panels, tasks one by one");
@@ -491,7 +492,7 @@ AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
 
   Operand poisoned_k, poisoned_v;
   if (poison_hidden(call, &poisoned_k, &poisoned_v)) {
-    simdattn::Attention poisoned = problem;
+    simdattn::AttentionProblem poisoned = problem;
     poisoned.k = simdattn::ConstView<4>(poisoned_k.storage.data(), poisoned_k.dtype, call.k.shape);
     poisoned.v = simdattn::ConstView<4>(poisoned_v.storage.data(), poisoned_v.dtype, call.v.shape);
     expect_same(poisoned, false, "NaN in keys and values that no row sees");

@@ -28,7 +28,7 @@ void run_masked_softmax(Run& run) {
   const Slice<4> keep = broadcast(mask, x4.shape);
   Tensor lse;
   simdattn::Scoring scoring;
-  scoring.keep = keep.view();
+  scoring.mask = keep.view();
   const Tensor y = run.engine.masked_softmax(x4, scoring, 1.0, &lse);
   run.expect("y", y);
   run.expect("lse", lse);
@@ -43,7 +43,7 @@ void run_masked_softmax(Run& run) {
       bits[static_cast<size_t>(i / n * row_bytes + i % n / 8)] |= static_cast<uint8_t>(1 << (i % n % 8));
   }
   simdattn::Scoring by_bits;
-  by_bits.bits = {bits.data(), n, {0, 0, row_bytes}};
+  by_bits.packed_mask = {bits.data(), n, {0, 0, row_bytes}};
   run.expect_same(y, run.engine.masked_softmax(x4, by_bits, 1.0, nullptr), "bit mask instead of byte mask");
   for (const simdattn::DType dtype : {simdattn::DType::kF32, simdattn::DType::kBF16, simdattn::DType::kF16}) {
     const Operand bias(additive, dtype);
@@ -115,7 +115,7 @@ void run_attention(Run& run) {
   }
   if (const Array* array = test.find_input("mask")) {
     mask = Operand(*array);
-    scoring.keep = broadcast(mask, full).view();
+    scoring.mask = broadcast(mask, full).view();
   }
 
   const AttentionOutputs separate = unfused(run.engine, call);
@@ -192,7 +192,7 @@ void run_onnx_attention(Run& run) {
   Operand mask;
   if (const Array* array = test.find_input("attn_mask")) {
     mask = onnx_mask(*array, full);
-    (array->type == Type::kBool ? scoring.keep : scoring.bias) = broadcast(mask, full).view();
+    (array->type == Type::kBool ? scoring.mask : scoring.bias) = broadcast(mask, full).view();
   }
 
   const auto shaped = [&](const Tensor& y) { return flat ? token_major(y) : y; };

@@ -121,7 +121,7 @@ int run_all(const Options& options) {
     engines.push_back(library_engine(*target));
   } else {
     for (const simdattn::Target* target : simdattn::targets()) {
-      if (simdattn::runnable(*target)) engines.push_back(library_engine(*target));
+      if (simdattn::target_runnable(*target)) engines.push_back(library_engine(*target));
     }
   }
 

@@ -92,7 +92,7 @@ TEST(Environment, DISABLED_PrintDefault) {
     // A target given by hand does not care.
     EXPECT_TRUE(softmax(view(&x, {1, 1}), view(&y, {1, 1}), {}, {.target = &scalar_target()}).ok());
   }
-  std::printf("default: %s\n", s.ok() ? name(*t) : (std::string("status: ") + s.detail).c_str());
+  std::printf("default: %s\n", s.ok() ? target_name(*t) : (std::string("status: ") + s.detail).c_str());
 }
 
 TEST(Targets, ListIsBestFirstAndEndsWithScalar) {
@@ -100,13 +100,13 @@ TEST(Targets, ListIsBestFirstAndEndsWithScalar) {
   std::set<std::string> names;
   for (const Target* t : targets()) {
     ASSERT_NE(t, nullptr);
-    EXPECT_TRUE(names.insert(name(*t)).second) << name(*t) << " is there twice";
-    EXPECT_NE(t->kernels, nullptr) << name(*t);
-    EXPECT_EQ(std::strlen(t->missing) == 0, runnable(*t)) << name(*t) << ": " << t->missing;
+    EXPECT_TRUE(names.insert(target_name(*t)).second) << target_name(*t) << " is there twice";
+    EXPECT_NE(t->kernels, nullptr) << target_name(*t);
+    EXPECT_EQ(std::strlen(t->missing) == 0, target_runnable(*t)) << target_name(*t) << ": " << t->missing;
   }
-  EXPECT_STREQ(name(*targets().back()), "scalar");
-  EXPECT_TRUE(runnable(*targets().back()));
-  EXPECT_TRUE(exact(*targets().back()));
+  EXPECT_STREQ(target_name(*targets().back()), "scalar");
+  EXPECT_TRUE(target_runnable(*targets().back()));
+  EXPECT_TRUE(target_exact(*targets().back()));
   // The same list at every call.
   EXPECT_EQ(targets().data, targets().data);
 }
@@ -131,8 +131,8 @@ TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
     return size_t{0};
   };
   for (size_t i = 1; i < targets().size(); ++i) {
-    EXPECT_LE(rank(name(*targets()[i - 1])), rank(name(*targets()[i])))
-        << name(*targets()[i - 1]) << " stands before " << name(*targets()[i]);
+    EXPECT_LE(rank(target_name(*targets()[i - 1])), rank(target_name(*targets()[i])))
+        << target_name(*targets()[i - 1]) << " stands before " << target_name(*targets()[i]);
   }
 }
 
@@ -204,15 +204,15 @@ TEST(Targets, Version) {
 
 TEST_P(Dispatch, FindTarget) {
   const Target* found = nullptr;
-  EXPECT_TRUE(ok(find_target(name(target()), &found)));
+  EXPECT_TRUE(ok(find_target(target_name(target()), &found)));
   EXPECT_EQ(found, GetParam());
 }
 
-TEST_P(Dispatch, EnvironmentChooses) { EXPECT_EQ(default_with(name(target())), name(target())); }
+TEST_P(Dispatch, EnvironmentChooses) { EXPECT_EQ(default_with(target_name(target())), target_name(target())); }
 
 TEST(Environment, DefaultIsTheFirstThatRuns) {
-  EXPECT_EQ(default_with(nullptr), name(*runnable_targets().front()));
-  EXPECT_EQ(default_with(""), name(*runnable_targets().front()));
+  EXPECT_EQ(default_with(nullptr), target_name(*runnable_targets().front()));
+  EXPECT_EQ(default_with(""), target_name(*runnable_targets().front()));
 }
 
 TEST(Environment, UnknownNameIsAStatusWithTheGoodOnes) {
@@ -220,7 +220,7 @@ TEST(Environment, UnknownNameIsAStatusWithTheGoodOnes) {
     const std::string text = default_with(bad);
     EXPECT_EQ(text.rfind("status: SIMDATTN_TARGET", 0), 0u) << text;
     for (const Target* t : runnable_targets())
-      EXPECT_NE(text.find(name(*t)), std::string::npos) << name(*t) << " is not in: " << text;
+      EXPECT_NE(text.find(target_name(*t)), std::string::npos) << target_name(*t) << " is not in: " << text;
   }
 }
 
@@ -230,20 +230,20 @@ TEST(Targets, FindRefusesWhatCannotRun) {
   for (const char* bad : {"", "no such target", "Scalar", "scalar/"}) {
     const Status s = find_target(bad, &found);
     EXPECT_EQ(s.code, Code::kTarget) << bad;
-    for (const Target* t : runnable_targets()) EXPECT_NE(std::strstr(s.detail, name(*t)), nullptr) << s.detail;
+    for (const Target* t : runnable_targets()) EXPECT_NE(std::strstr(s.detail, target_name(*t)), nullptr) << s.detail;
     EXPECT_EQ(found, sentinel);
   }
   EXPECT_EQ(find_target(nullptr, &found).code, Code::kNullPointer);
   EXPECT_EQ(find_target("scalar", nullptr).code, Code::kNullPointer);
   EXPECT_EQ(default_target(nullptr).code, Code::kNullPointer);
   for (const Target* t : targets()) {
-    if (runnable(*t)) continue;
-    EXPECT_EQ(find_target(name(*t), &found).code, Code::kTarget) << name(*t);
+    if (target_runnable(*t)) continue;
+    EXPECT_EQ(find_target(target_name(*t), &found).code, Code::kTarget) << target_name(*t);
     EXPECT_EQ(found, sentinel);
     const float x = 1;
     float y = 0;
-    EXPECT_EQ(softmax(view(&x, {1, 1}), view(&y, {1, 1}), {}, {.target = t}).code, Code::kTarget) << name(*t);
-    EXPECT_EQ(default_with(name(*t)).rfind("status: ", 0), 0u) << name(*t);
+    EXPECT_EQ(softmax(view(&x, {1, 1}), view(&y, {1, 1}), {}, {.target = t}).code, Code::kTarget) << target_name(*t);
+    EXPECT_EQ(default_with(target_name(*t)).rfind("status: ", 0), 0u) << target_name(*t);
   }
 }
 
@@ -296,12 +296,12 @@ TEST_P(Dispatch, CallsGoToTheTargetOfTheirExec) {
     return rope(view(x, {1, 1, 1, 4}), view(x, {1, 2}), view(x, {1, 2}), {}, view(y, {1, 1, 1, 4}), {}, e);
   });
   expect_call("attention", [&] {
-    Attention a;
+    AttentionProblem a;
     a.q = view(x, {1, 1, 1, 2});
     a.k = view(x, {1, 1, 2, 2});
     a.v = view(x, {1, 1, 2, 2});
     a.out = view(y, {1, 1, 1, 2});
-    AttentionPlan plan;
+    Plan plan;
     if (const Status s = attention_plan(a, &plan, e); !s.ok()) return s;
     std::vector<char> workspace(plan.workspace_bytes);
     return attention(a, {.target = &counting, .workspace = workspace.data(), .workspace_bytes = workspace.size()});

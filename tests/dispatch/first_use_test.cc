@@ -31,7 +31,7 @@ Seen look() {
   seen.size = simdattn::targets().size();
   seen.complete = simdattn::default_target(&seen.chosen).ok() && seen.size > 0;
   for (const simdattn::Target* t : simdattn::targets()) {
-    seen.complete = seen.complete && t != nullptr && *simdattn::name(*t) != '\0';
+    seen.complete = seen.complete && t != nullptr && *simdattn::target_name(*t) != '\0';
   }
   const simdattn::Target* none = nullptr;
   seen.sentence = simdattn::find_target("none", &none).detail;

@@ -22,8 +22,8 @@ std::vector<float> numbers(int64_t n, uint32_t state, float size) {
   return x;
 }
 
-void attention(const sa::Attention& problem, const sa::Target* target) {
-  sa::AttentionPlan plan;
+void attention(const sa::AttentionProblem& problem, const sa::Target* target) {
+  sa::Plan plan;
   EXPECT_EQ(sa::attention_plan(problem, &plan, {.target = target}).detail, std::string());
   std::vector<std::byte> workspace(plan.workspace_bytes);
   const sa::Exec exec{.target = target, .workspace = workspace.data(), .workspace_bytes = workspace.size()};
@@ -45,9 +45,9 @@ bool same(const sa::Target* target, int64_t prefix, int64_t suffix, int64_t n, i
   std::vector<float> acc(static_cast<size_t>(2 * rows * kHeads * d), NAN),
       max(static_cast<size_t>(2 * rows * kHeads), NAN), sum(max);
   const auto state = [&](int64_t part, int64_t first, int64_t n_keys) {
-    sa::Attention problem{.q = of(q.data(), n),
-                          .k = of(k.data() + first * kHeads * d, n_keys),
-                          .v = of(v.data() + first * kHeads * d, n_keys)};
+    sa::AttentionProblem problem{.q = of(q.data(), n),
+                                 .k = of(k.data() + first * kHeads * d, n_keys),
+                                 .v = of(v.data() + first * kHeads * d, n_keys)};
     problem.acc = of(acc.data() + part * rows * kHeads * d, n);
     problem.max = sa::view(max.data() + part * kHeads * rows, {1, kHeads, n}, {kHeads * rows, rows, 1});
     problem.sum = sa::view(sum.data() + part * kHeads * rows, {1, kHeads, n}, {kHeads * rows, rows, 1});
@@ -57,16 +57,16 @@ bool same(const sa::Target* target, int64_t prefix, int64_t suffix, int64_t n, i
   state(1, 0, prefix);
   StateJoin join;
   join({acc.data(), max.data(), sum.data(), n, rows, kHeads, d}, out.data(),
-       [&](int, const sa::Attention& problem) { attention(problem, target); });
+       [&](int, const sa::AttentionProblem& problem) { attention(problem, target); });
   return std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)) == 0;
 }
 
 TEST(JoinStates, BitsOfOneCall) {
   for (const sa::Target* target : sa::targets()) {
-    if (!sa::runnable(*target) || !sa::exact(*target)) continue;
+    if (!sa::target_runnable(*target) || !sa::target_exact(*target)) continue;
     const auto compare = [&](int64_t prefix, int64_t suffix, int64_t n, int64_t d) {
       EXPECT_TRUE(same(target, prefix, suffix, n, d))
-          << sa::name(*target) << ": " << prefix << " + " << suffix << " keys, " << n << " rows of " << d;
+          << sa::target_name(*target) << ": " << prefix << " + " << suffix << " keys, " << n << " rows of " << d;
     };
     for (const int64_t prefix : {sa::kKeySplit, 2 * sa::kKeySplit}) {
       for (const int64_t suffix : {int64_t{1}, int64_t{255}, int64_t{257}, sa::kKeySplit}) {

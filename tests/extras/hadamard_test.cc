@@ -195,7 +195,7 @@ TEST_P(Hadamard, ShiftedInACache) {
 
     std::vector<float> rows(static_cast<size_t>(heads * n * dim));
     const View<4> f32(rows.data(), DType::kF32, {1, heads, n, dim});
-    s = dequantise(store(want, want_scales), first, f32, exec());
+    s = kv_read(store(want, want_scales), first, f32, exec());
     ASSERT_TRUE(s.ok()) << s.detail;
     const std::vector<float> before = rows;
     if (rotates && delta != 0) {
@@ -226,8 +226,7 @@ TEST_P(Hadamard, ShiftedInACache) {
 
     if (type != KvType::kF32 || !rotates || delta == 0 || n == 0 || dim > 1000) continue;
     std::vector<float> after(rows.size());
-    s = dequantise(store(got, got_scales), first + delta, View<4>(after.data(), DType::kF32, {1, heads, n, dim}),
-                   exec());
+    s = kv_read(store(got, got_scales), first + delta, View<4>(after.data(), DType::kF32, {1, heads, n, dim}), exec());
     ASSERT_TRUE(s.ok()) << s.detail;
     for (size_t row = 0; row < before.size(); row += static_cast<size_t>(dim)) {
       std::vector<double> key(before.begin() + static_cast<int64_t>(row),

@@ -22,7 +22,7 @@
 namespace simdattn::test {
 namespace {
 
-void require(bool condition, const char* what, const Attention& a) {
+void require(bool condition, const char* what, const AttentionProblem& a) {
   if (condition) return;
   std::fprintf(stderr, "%s: %s\n", what, describe(a).c_str());
   std::abort();
@@ -30,7 +30,7 @@ void require(bool condition, const char* what, const Attention& a) {
 
 /// `got` is the rounded one of a number no further than `allowance` from `want`.
 void require_near(DType dtype, double got, double want, double allowance, const char* what, int64_t element,
-                  const Attention& a) {
+                  const AttentionProblem& a) {
   if (std::isnan(want) ? std::isnan(got) : got == want) return;
   // Half a unit in the last place of the larger one: the allowance may lead into the next power of two.
   const double rounding = reference::half_ulp(dtype, std::fabs(got) > std::fabs(want) ? got : want) * (1 + 0x1p-8);
@@ -60,7 +60,7 @@ void compare_with_formula(const AttentionCase& c, const Target& t) {
 }
 
 /// Breaks one field in a way that cannot lead outside of memory as long as it is noticed.
-void break_a_field(Attention& a, Random& random) {
+void break_a_field(AttentionProblem& a, Random& random) {
   const int64_t bad = random.of<int64_t>({-1, 0, 1, 7, int64_t{1} << 30, int64_t{1} << 40, INT64_MAX, INT64_MIN});
   switch (random.integer(0, 13)) {
     case 0: a.q.shape[static_cast<size_t>(random.integer(0, 3))] = -1 - random.integer(0, 3); break;
@@ -91,7 +91,7 @@ void one_input(const uint8_t* data, size_t size) {
   limits.scoring.extreme = limits.values != Values::kOrdinary;
   const AttentionCase c = random_attention(random, limits);
   if (random.one_in(4)) {
-    Attention broken = c.problem;
+    AttentionProblem broken = c.problem;
     break_a_field(broken, random);
     c.clear();
     const Status s = run_attention(broken, &scalar_target());
@@ -106,8 +106,8 @@ void one_input(const uint8_t* data, size_t size) {
   const Target* const other = all[static_cast<size_t>(random.integer(0, static_cast<int64_t>(all.size()) - 1))];
   c.clear();
   require(run_attention(c.problem, other).ok(), "refused", c.problem);
-  if (exact(*other)) {
-    require(c.out.bits() == out && c.lse.bits() == lse, name(*other), c.problem);
+  if (target_exact(*other)) {
+    require(c.out.bits() == out && c.lse.bits() == lse, target_name(*other), c.problem);
   } else if (limits.values == Values::kOrdinary) {
     compare_with_formula(c, *other);
   }

@@ -24,7 +24,7 @@ void choose_kv(Call& c, Kv& kv, int64_t batch, int64_t heads, int64_t tokens, in
   if (blocks && dim % 32 != 0) kv.type = static_cast<KvType>(in.below(6));
   kv.batch = batch;
   kv.heads = heads;
-  kv.tokens = tokens;
+  kv.capacity = tokens;
   kv.dim = dim;
   const bool panels = panels_too && kv.type <= KvType::kQ4_0 && in.one_in(2);
   if (panels) kv.layout = KvLayout::kPanels;
@@ -59,7 +59,7 @@ void choose_kv(Call& c, Kv& kv, int64_t batch, int64_t heads, int64_t tokens, in
   c.breakable(&kv.struct_size, kStructSize);
   c.breakable(&kv.type, kEnum);
   c.breakable(&kv.layout, kEnum);
-  for (int64_t* n : {&kv.batch, &kv.heads, &kv.tokens, &kv.length, &kv.dim, &kv.batch_stride, &kv.head_stride,
+  for (int64_t* n : {&kv.batch, &kv.heads, &kv.capacity, &kv.length, &kv.dim, &kv.batch_stride, &kv.head_stride,
                      &kv.token_stride, &kv.scale_batch_stride, &kv.scale_head_stride, &kv.scale_token_stride,
                      &kv.block_table_stride, &kv.page_size, &kv.n_pages, &kv.ring}) {
     c.breakable(n, kSize);
@@ -71,24 +71,25 @@ template <class Kv>
 void memory_of(Call& c, Kv& kv, bool changes, bool by_slot = false) {
   Memory& m = c.memory;
   const auto bad = [](int64_t n) { return n < 0 || n > kMaxSize; };
-  const bool refused =
-      kv.struct_size != sizeof kv || bad(kv.dim) || bad(kv.batch) || bad(kv.heads) || bad(kv.tokens) || bad(kv.ring) ||
-      bad(kv.page_size) || bad(kv.n_pages) || (kv.layout != KvLayout::kRows && kv.layout != KvLayout::kPanels) ||
-      static_cast<uint32_t>(kv.type) > 11 || kv.block_table_stride < -1 || kv.block_table_stride > kMaxSize;
+  const bool refused = kv.struct_size != sizeof kv || bad(kv.dim) || bad(kv.batch) || bad(kv.heads) ||
+                       bad(kv.capacity) || bad(kv.ring) || bad(kv.page_size) || bad(kv.n_pages) ||
+                       (kv.layout != KvLayout::kRows && kv.layout != KvLayout::kPanels) ||
+                       static_cast<uint32_t>(kv.type) > 11 || kv.block_table_stride < -1 ||
+                       kv.block_table_stride > kMaxSize;
   if (refused) {
     kv.data = m.add(4, false, changes);
     return;
   }
-  if (kv.dim > 4096 || kv.batch > 64 || kv.heads > 64 || kv.tokens > 2048 || kv.page_size > 4096 || kv.n_pages > 4096 ||
-      kv.ring > 4096) {
+  if (kv.dim > 4096 || kv.batch > 64 || kv.heads > 64 || kv.capacity > 2048 || kv.page_size > 4096 ||
+      kv.n_pages > 4096 || kv.ring > 4096) {
     m.skip = true;
     return;
   }
   const bool panels = kv.layout == KvLayout::kPanels, paged = kv.page_size > 0;
-  const int64_t held = paged ? kv.page_size : kv.ring > 0 && kv.ring < kv.tokens ? kv.ring : kv.tokens;
+  const int64_t held = paged ? kv.page_size : kv.ring > 0 && kv.ring < kv.capacity ? kv.ring : kv.capacity;
   const int64_t entries = paged ? kv.n_pages : kv.batch;
   const int64_t units = panels ? (held + 31) / 32 : held;
-  const bool empty = units == 0 || entries == 0 || kv.heads == 0 || (kv.tokens == 0 && !by_slot);
+  const bool empty = units == 0 || entries == 0 || kv.heads == 0 || (kv.capacity == 0 && !by_slot);
   Call::Extent extent, scales;
   bool skip = false;
   const int64_t unit = panels ? simdattn_panel_bytes(kv.type, kv.dim) : simdattn_row_bytes(kv.type, kv.dim);
@@ -118,7 +119,7 @@ void memory_of(Call& c, Kv& kv, bool changes, bool by_slot = false) {
     kv.scales = reinterpret_cast<float*>(data_scales - (too_far || empty ? 0 : scales.low));
   }
   if (paged && !c.in.one_in(16)) {
-    const int64_t per = (kv.tokens + kv.page_size - 1) / kv.page_size;
+    const int64_t per = (kv.capacity + kv.page_size - 1) / kv.page_size;
     const int64_t stride = kv.block_table_stride < 0 ? per : kv.block_table_stride;
     if (kv.batch > 0 && (kv.batch - 1) * stride + per > 4096) {
       m.skip = true;
@@ -172,12 +173,12 @@ void kv_append(Call& c) {
   c.memory_of(x);
   memory_of(c, kv, true, with_slots);
   if (c.memory.skip) return;
-  if (with_positions) c.positions(at, kv.tokens);
+  if (with_positions) c.positions(at, kv.capacity);
   if (with_slots) c.positions(o.slots, kv.n_pages * kv.page_size);
   if (rotate) {
     c.memory_of_all(o.rope.cos, o.rope.sin);
   }
-  if (present & 1) o.starts = c.numbers(x.shape[0], 0, kv.tokens);
+  if (present & 1) o.starts = c.numbers(x.shape[0], 0, kv.capacity);
   if (present & 2) o.counts = c.numbers(x.shape[0], 0, n);
   c.compare([&](const simdattn_exec& exec) {
     return simdattn_kv_append(&x, with_positions ? &at : nullptr, &kv, &o, &exec);
@@ -214,7 +215,7 @@ void kv_shift(Call& c) {
   c.compare([&](const simdattn_exec& exec) { return simdattn_kv_shift(&kv, first, last, delta, &o, &exec); });
 }
 
-void dequantise(Call& c) {
+void kv_read(Call& c) {
   Input& in = c.in;
   const int64_t batch = in.size(1, 2), heads = in.size(1, 3), tokens = in.size(0, 70),
                 d = in.one_in(3) ? 64 : in.size(1, 40);
@@ -227,7 +228,7 @@ void dequantise(Call& c) {
   c.break_some();
   memory_of(c, kv, false);
   c.memory_of(out);
-  c.compare([&](const simdattn_exec& exec) { return simdattn_dequantise(&kv, first, &out, &exec); });
+  c.compare([&](const simdattn_exec& exec) { return simdattn_kv_read(&kv, first, &out, &exec); });
 }
 
 // ---- Fused attention ------------------------------------------------------------------------------------------------------
@@ -280,7 +281,8 @@ void attention(Call& c) {
     c.memory_of_all(a.acc, a.max, a.sum);
   }
   const int64_t sequences = varlen ? a.n_sequences : a.q.shape[0];
-  scoring.give_memory(c, sequences, a.q.shape[0], a.q.shape[1], a.q.shape[2], a.k.length < 0 ? a.k.tokens : a.k.length);
+  scoring.give_memory(c, sequences, a.q.shape[0], a.q.shape[1], a.q.shape[2],
+                      a.k.length < 0 ? a.k.capacity : a.k.length);
   a.scoring = scoring.s;
   if (varlen) {
     const auto ends = [&](int64_t total) {
@@ -296,7 +298,7 @@ void attention(Call& c) {
       return cu;
     };
     a.cu_q = ends(a.q.shape[2]);
-    if (varlen_k) a.cu_k = ends(a.k.length < 0 ? a.k.tokens : a.k.length);
+    if (varlen_k) a.cu_k = ends(a.k.length < 0 ? a.k.capacity : a.k.length);
   }
   if (c.memory.skip) return;
 
@@ -378,7 +380,7 @@ void one_input(const uint8_t* data, size_t size) {
     size_t count = 0;
     const simdattn_target* const* const all = simdattn_targets(&count);
     for (size_t i = 0; i < count && targets < 64; ++i) {
-      if (simdattn_runnable(all[i]) && simdattn_exact(all[i])) exact[targets++] = all[i];
+      if (simdattn_target_runnable(all[i]) && simdattn_target_exact(all[i])) exact[targets++] = all[i];
     }
   }
   Call c(Input{data, size});
@@ -406,7 +408,7 @@ void one_input(const uint8_t* data, size_t size) {
     case 12: kv_append(c); break;
     case 13: kv_append(c); break;
     case 14: kv_shift(c); break;
-    case 15: dequantise(c); break;
+    case 15: kv_read(c); break;
     default: attention(c); break;
   }
 }

@@ -372,8 +372,8 @@ struct Call {
     memory.pattern(0x5A);
     const simdattn_status second = run(call, 1);
     if (first.code != second.code || std::strcmp(first.detail, second.detail) != 0) {
-      std::fprintf(stderr, "\"%s\" on %s, \"%s\" on %s\n", first.detail, simdattn_name(target[0]), second.detail,
-                   simdattn_name(target[1]));
+      std::fprintf(stderr, "\"%s\" on %s, \"%s\" on %s\n", first.detail, simdattn_target_name(target[0]), second.detail,
+                   simdattn_target_name(target[1]));
       require(false, "two targets disagree about a call");
     }
     const unsigned char* want = memory.after;

@@ -101,15 +101,15 @@ void Scoring::choose(Call& c, int64_t batch, int64_t all, int64_t n_q, int64_t n
   if (in.one_in(6)) s.chunk = 1 + in.below(40);
   present = in.byte();
   if (in.one_in(4)) c.shape(s.bias, c.element(), {in.one_in(3) ? 1 : batch, in.one_in(3) ? 1 : all, n_q, n_kv});
-  if (in.one_in(4)) c.shape(s.keep, DType::kU8, {in.one_in(3) ? 1 : batch, in.one_in(3) ? 1 : all, n_q, n_kv});
+  if (in.one_in(4)) c.shape(s.mask, DType::kU8, {in.one_in(3) ? 1 : batch, in.one_in(3) ? 1 : all, n_q, n_kv});
   if (in.one_in(4)) {
-    s.bits.columns = n_kv == 0 ? 0 : in.below(n_kv + 1);
-    const int64_t row = (s.bits.columns + 7) / 8;
-    s.bits.stride[2] = row;
-    s.bits.stride[1] = in.one_in(2) ? 0 : row * n_q;
-    s.bits.stride[0] = in.one_in(2) ? 0 : row * n_q * all;
-    c.breakable(&s.bits.columns, kSize);
-    for (int64_t& n : s.bits.stride) c.breakable(&n, kSize);
+    s.packed_mask.columns = n_kv == 0 ? 0 : in.below(n_kv + 1);
+    const int64_t row = (s.packed_mask.columns + 7) / 8;
+    s.packed_mask.stride[2] = row;
+    s.packed_mask.stride[1] = in.one_in(2) ? 0 : row * n_q;
+    s.packed_mask.stride[0] = in.one_in(2) ? 0 : row * n_q * all;
+    c.breakable(&s.packed_mask.columns, kSize);
+    for (int64_t& n : s.packed_mask.stride) c.breakable(&n, kSize);
   }
   c.breakable(&s.struct_size, kStructSize);
   c.breakable(&s.scale.value, kFloat);
@@ -128,19 +128,20 @@ void Scoring::give_memory(Call& c, int64_t sequences, int64_t mask_batch, int64_
     c.memory_of(s.bias);
     if (present & 64) s.bias_scale = c.floats(all);
   }
-  if (s.keep.shape[3] != 0) c.memory_of(s.keep);
-  if (s.bits.columns > 0 && s.bits.columns <= 4096 && mask_batch >= 0 && all >= 0 && n_q >= 0 && mask_batch <= 64 &&
-      all <= 64 && n_q <= 64) {
+  if (s.mask.shape[3] != 0) c.memory_of(s.mask);
+  if (s.packed_mask.columns > 0 && s.packed_mask.columns <= 4096 && mask_batch >= 0 && all >= 0 && n_q >= 0 &&
+      mask_batch <= 64 && all <= 64 && n_q <= 64) {
     Call::Extent extent;
     bool skip = false;
     const int64_t counts[] = {mask_batch, all, n_q};
-    for (size_t i = 0; i < 3; ++i) extent.add(counts[i], s.bits.stride[i], 1, &skip);
+    for (size_t i = 0; i < 3; ++i) extent.add(counts[i], s.packed_mask.stride[i], 1, &skip);
     if (skip && !extent.refused) c.memory.skip = true;
-    const int64_t bytes = extent.refused || c.memory.skip ? 1 : extent.high - extent.low + (s.bits.columns + 7) / 8;
+    const int64_t bytes =
+        extent.refused || c.memory.skip ? 1 : extent.high - extent.low + (s.packed_mask.columns + 7) / 8;
     unsigned char* const data = c.memory.add(bytes, false, false);
     if (c.memory.skip) return;
     c.memory.fill(data, bytes, 1);
-    s.bits.data = data - (extent.refused ? 0 : extent.low);
+    s.packed_mask.data = data - (extent.refused ? 0 : extent.low);
   }
 }
 

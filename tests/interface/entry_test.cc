@@ -149,14 +149,14 @@ TEST(Entry, NullPointers) {
   const RopeTableOptions table_options;
   const AppendOptions append_options;
   const KeyRotation rotation;
-  Attention problem;
+  AttentionProblem problem;
   problem.q = q.view, problem.k = k.view, problem.v = k.view, problem.out = out_q.view;
   Array<4> long_k(random, DType::kF32, {1, 1, 2100, 8}, Values::kOrdinary), one_q(random, DType::kF32, {1, 1, 1, 8}),
       one_out = one_q.like(random);
   one_q.fill(random, Values::kOrdinary);
-  Attention split;
+  AttentionProblem split;
   split.q = one_q.view, split.k = long_k.view, split.v = long_k.view, split.out = one_out.view;
-  AttentionPlan plan;
+  Plan plan;
   ASSERT_TRUE(attention_plan(split, &plan).ok());
   ASSERT_GT(plan.reduce_tasks, 0);
   ASSERT_LE(plan.workspace_bytes, memory.size());
@@ -200,7 +200,7 @@ TEST(Entry, NullPointers) {
   SIMDATTN_NULLS(sinusoidal_table, "out! base positions? first", &encoding, 10000.0, &cone, 0);
   SIMDATTN_NULLS(kv_append, "rows! positions? kv! options= exec=", &cq, &cpositions, &store.kv, &append_options, &e);
   const ConstKv stored = store.kv;
-  SIMDATTN_NULLS(dequantise, "kv! first out! exec=", &stored, 4, &dequantised.view, &e);
+  SIMDATTN_NULLS(kv_read, "kv! first out! exec=", &stored, 4, &dequantised.view, &e);
   SIMDATTN_NULLS(kv_shift, "kv! first last delta rope= exec=", &store.kv, 4, 9, -2, &rotation, &e);
   SIMDATTN_NULLS(attention, "problem! execw", &problem, &e);
   SIMDATTN_NULLS(attention_plan, "problem! plan! exec=", &split, &plan, &e);
@@ -218,11 +218,11 @@ TEST(Entry, TargetsWithoutPointers) {
   size_t count = 0;
   EXPECT_EQ(simdattn_targets(nullptr), simdattn_targets(&count));
   EXPECT_GT(count, 0u);
-  EXPECT_STREQ(simdattn_name(nullptr), "");
-  EXPECT_STREQ(simdattn_missing(nullptr), "");
-  EXPECT_FALSE(simdattn_runnable(nullptr));
-  EXPECT_FALSE(simdattn_exact(nullptr));
-  EXPECT_FALSE(simdattn_native(nullptr, Arithmetic::kF32));
+  EXPECT_STREQ(simdattn_target_name(nullptr), "");
+  EXPECT_STREQ(simdattn_target_missing(nullptr), "");
+  EXPECT_FALSE(simdattn_target_runnable(nullptr));
+  EXPECT_FALSE(simdattn_target_exact(nullptr));
+  EXPECT_FALSE(simdattn_target_native(nullptr, Arithmetic::kF32));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ TEST(Entry, SizesOfStructs) {
   double frequencies[4];
   AppendOptions append;
   append.rope.cos = ccos, append.rope.sin = csin;
-  Attention problem;
+  AttentionProblem problem;
   problem.q = x.view, problem.k = problem.v = x.view;
   problem.out = out.view;
 
@@ -342,12 +342,12 @@ TEST(Entry, SizesOfStructs) {
         [&](const RopeTableOptions* o) { return simdattn_rope_frequencies(frequencies, 4, nullptr, o); });
   check("kv", store.kv, [&](const Kv* kv) { return simdattn_kv_append(&cx, &cpositions, kv, nullptr, nullptr); });
   check("const kv", ConstKv(store.kv),
-        [&](const ConstKv* kv) { return simdattn_dequantise(kv, 0, &four_tokens.view, nullptr); });
+        [&](const ConstKv* kv) { return simdattn_kv_read(kv, 0, &four_tokens.view, nullptr); });
   check("append options", append,
         [&](const AppendOptions* o) { return simdattn_kv_append(&cx, &cpositions, &store.kv, o, nullptr); });
   check("key rotation", append.rope,
         [&](const KeyRotation* r) { return simdattn_kv_shift(&store.kv, 0, 2, 1, r, nullptr); });
-  check("problem", problem, [&](const Attention* a) { return simdattn_attention(a, &exec); });
+  check("problem", problem, [&](const AttentionProblem* a) { return simdattn_attention(a, &exec); });
 
   // Inside of others there is one size, and what is reserved is 0.
   const auto refuse = [&](const char* what, Code code, const auto& value, const auto& change, const auto& call) {
@@ -356,10 +356,10 @@ TEST(Entry, SizesOfStructs) {
     const Status s = call(bad);
     EXPECT_EQ(static_cast<int>(s.code), static_cast<int>(code)) << what << ": " << s.detail;
   };
-  const auto attend = [&](const Attention& a) { return attention(a, exec); };
+  const auto attend = [&](const AttentionProblem& a) { return attention(a, exec); };
   const auto store_rows = [&](const AppendOptions& o) { return kv_append(cx, cpositions, store.kv, o); };
   const auto shift = [&](const KeyRotation& r) { return kv_shift(store.kv, 0, 2, 1, r); };
-  using A = Attention;
+  using A = AttentionProblem;
   refuse("problem.k", Code::kStructSize, problem, [](A& a) { a.k.struct_size = 0; }, attend);
   refuse("problem.v", Code::kStructSize, problem, [](A& a) { a.v.struct_size += 8; }, attend);
   refuse("problem.scoring", Code::kStructSize, problem, [](A& a) { a.scoring.struct_size = 0; }, attend);
@@ -379,7 +379,7 @@ TEST(Entry, SizesOfStructs) {
       "options.reserved", Code::kStructSize, RopeOptions(), [](RopeOptions& o) { o.reserved[0] = 1; },
       [&](const RopeOptions& o) { return rope(cx, ccos, csin, {}, out.view, o); });
   // Plans are made by the library in the caller's struct.
-  AttentionPlan plan;
+  Plan plan;
   plan.struct_size = 0;
   EXPECT_EQ(attention_plan(problem, &plan, exec).code, Code::kStructSize);
   EXPECT_EQ(attention_bind(problem, &plan).code, Code::kStructSize);
@@ -450,7 +450,7 @@ TEST(Entry, BytesAndStores) {
       // Everything but what was asked for is as in a new store.
       Kv want;
       want.data = memory, want.type = type, want.layout = layout;
-      want.batch = 2, want.heads = 3, want.tokens = 70, want.dim = 7;
+      want.batch = 2, want.heads = 3, want.capacity = 70, want.dim = 7;
       want.token_stride = token, want.head_stride = units * token, want.batch_stride = 3 * units * token;
       EXPECT_EQ(std::memcmp(&kv, &want, sizeof kv), 0);
     }

@@ -160,8 +160,8 @@ struct Scene {
   Guarded slopes{13 * sizeof(float), Guard::kAfter}, frequencies{19 * sizeof(double), Guard::kAfter};
   float factors[4] = {0.7f, 1e-39f, -0.3f, 1.1f};
   double factor = 0;
-  Attention problem, divided;
-  AttentionPlan plan;
+  AttentionProblem problem, divided;
+  Plan plan;
   RopeTableOptions table;
 
   Scene(uint64_t seed, DType type, const Target* target) : random(seed), t(type) {
@@ -185,8 +185,8 @@ struct Scene {
 
   static constexpr Arithmetic kBF16 = Arithmetic::kBF16, kInt8 = Arithmetic::kInt8;
   static constexpr float kTinyScale = 0x1.234568p-120f;
-  Attention in(Arithmetic arithmetic) const {
-    Attention result = problem;
+  AttentionProblem in(Arithmetic arithmetic) const {
+    AttentionProblem result = problem;
     result.arithmetic = arithmetic;
     return result;
   }
@@ -269,7 +269,7 @@ struct Scene {
         {"kv_append of integers",
          [=, this] { return kv_append(x.view, positions.view, integers.kv, {.rope = rotation}, exec); },
          {&integers.memory, &integers.scales}},
-        {"dequantise", [this] { return dequantise(integers.kv, 0, loaded.view, exec); }, {&loaded.memory}},
+        {"kv_read", [this] { return kv_read(integers.kv, 0, loaded.view, exec); }, {&loaded.memory}},
         {"attention", [this] { return attention(problem, exec); }, whole},
         // The plan holds numbers, too; the runs are in the default environment first, then plan and run in the other.
         {"attention_plan, attention_bind, attention_range, attention_reduce",

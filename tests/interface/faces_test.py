@@ -114,8 +114,8 @@ with tempfile.TemporaryDirectory() as work:
         expect(f'simdattn_{name}(' in body, f'simdattn::{name} calls something else: {body.strip()}')
     expect(len(bodies) >= len(ours) - 7, f'only {len(bodies)} bodies of {len(ours)} functions were found')
 
-    no_results = {'simdattn_version', 'simdattn_targets', 'simdattn_name', 'simdattn_runnable', 'simdattn_missing',
-                  'simdattn_exact', 'simdattn_native', 'simdattn_find_target', 'simdattn_default_target',
+    no_results = {'simdattn_version', 'simdattn_targets', 'simdattn_target_name', 'simdattn_target_runnable', 'simdattn_target_missing',
+                  'simdattn_target_exact', 'simdattn_target_native', 'simdattn_find_target', 'simdattn_default_target',
                   'simdattn_request_amx',
                   *(f for f in c_functions if f.endswith(('_bytes', '_workspace', '_contiguous_kv', '_scales')))}
     memory = (source / 'tests/interface/memory_test.cc').read_text()

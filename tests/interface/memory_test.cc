@@ -103,7 +103,7 @@ TEST_P(Memory, NoAllocation) {
     AttentionLimits limits;
     if (random.one_in(5)) limits.max_kv = 2500, limits.max_q = 4, limits.max_dim = 12;
     const AttentionCase c = random_attention(random, limits);
-    AttentionPlan plan;
+    Plan plan;
     ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
     const Guarded workspace(plan.workspace_bytes, Guard::kAfter), partial(plan.partial_bytes, Guard::kAfter);
     const Exec e = {.target = &target(), .workspace = workspace.data(), .workspace_bytes = workspace.size()};
@@ -181,19 +181,19 @@ TEST_P(Memory, NoAllocation) {
                       kv_shift(shifted.kv, 3, 6, -2, rotation, exec()),
                       kv_append(v.view, {}, integers.kv, {}, exec()),
                       kv_shift(integers.kv, 3, 6, -2, rotation, exec()),
-                      dequantise(integers.kv, 0, numbers.view, exec()),
+                      kv_read(integers.kv, 0, numbers.view, exec()),
                       attention_merge(parts.view, part_lse.view, y.view, row_lse.view, slopes, exec()),
                       find_target("scalar", &found),
                       find_target("no such target", &found),
                       default_target(&found),
                       request_amx()};
   const Kv made = contiguous_kv(memory.data(), KvType::kBF16, KvLayout::kPanels, 1, 1, 32, 8);
-  const bool any = targets().size() > 0 && name(target()) != nullptr && version() != nullptr && runnable(target()) &&
-                   missing(target()) != nullptr && exact(target()) == is_exact() &&
-                   native(target(), Arithmetic::kF32) && made.batch == 1 && dtype_bytes(DType::kF32) == 4 &&
-                   row_bytes(made.type, 8) == 16 && panel_bytes(made.type, 8) == 512 &&
-                   kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 && !has_scales(made.type) &&
-                   contiguous_scales(made, slopes).scales == slopes &&
+  const bool any = targets().size() > 0 && target_name(target()) != nullptr && version() != nullptr &&
+                   target_runnable(target()) && target_missing(target()) != nullptr &&
+                   target_exact(target()) == is_exact() && target_native(target(), Arithmetic::kF32) &&
+                   made.batch == 1 && dtype_bytes(DType::kF32) == 4 && row_bytes(made.type, 8) == 16 &&
+                   panel_bytes(made.type, 8) == 512 && kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 &&
+                   !has_scales(made.type) && contiguous_scales(made, slopes).scales == slopes &&
                    scores_workspace(Arithmetic::kBF16, 36) <= memory.size() &&
                    weighted_values_workspace(Arithmetic::kInt8, 36) <= memory.size() &&
                    bilinear_scores_workspace(36, 36) <= memory.size() &&
@@ -220,7 +220,7 @@ TEST_P(Memory, InputsAreOnlyRead) {
          {&c.q.memory, &c.k.memory, &c.v.memory, &c.k.scales, &c.v.scales, &c.k.table.memory, &c.v.table.memory,
           &c.cu_q.memory, &c.cu_k.memory, &c.scoring.offsets.memory, &c.scoring.prefix_end.memory,
           &c.scoring.kv_start.memory, &c.scoring.kv_length.memory, &c.scoring.slopes.memory, &c.scoring.sinks.memory,
-          &c.scoring.bias.memory, &c.scoring.bias_scale.memory, &c.scoring.keep.memory, &c.scoring.bits}) {
+          &c.scoring.bias.memory, &c.scoring.bias_scale.memory, &c.scoring.mask.memory, &c.scoring.packed_mask}) {
       m->read_only();
     }
     ASSERT_TRUE(ok(run_attention(c.problem, &target())));
@@ -253,7 +253,7 @@ TEST_P(Memory, WorkspaceOfAnyAlignment) {
   limits.max_dim = 50;
   for (size_t shift = 0; shift < 64; ++shift) {
     const AttentionCase c = random_attention(random, limits);
-    AttentionPlan plan;
+    Plan plan;
     ASSERT_TRUE(attention_plan(c.problem, &plan, exec()).ok());
     ASSERT_TRUE(run_attention(c.problem, &target()).ok());
     const std::vector<uint64_t> want = c.out.bits();
@@ -287,13 +287,13 @@ TEST_P(Memory, WorkspaceOfAnyAlignment) {
 TEST_P(Memory, WorkspaceIsConstantInTheLengths) {
   size_t bytes = 0;
   for (const int64_t n : {int64_t{5000}, int64_t{50000}, int64_t{1} << 20}) {
-    Attention a;
+    AttentionProblem a;
     float unused = 0;
     a.q = ConstView<4>(&unused, DType::kF32, {1, 8, 1, 128});
     a.k = ConstView<4>(&unused, DType::kF32, {1, 2, n, 128});
     a.v = a.k;
     a.out.dtype = DType::kF32;
-    AttentionPlan plan;
+    Plan plan;
     ASSERT_TRUE(attention_plan(a, &plan, exec()).ok());
     if (bytes == 0) bytes = plan.workspace_bytes;
     ASSERT_EQ(plan.workspace_bytes, bytes);
@@ -384,7 +384,7 @@ TEST_P(Memory, KeysThatNoRowSeesAreNotTouched) {
     for (int64_t e = 0; e < seen.size(); ++e) {
       if (seen[e] != 0) lo = std::min(lo, e % n), hi = std::max(hi, e % n + 1);
     }
-    Attention a;
+    AttentionProblem a;
     a.q = q.view, a.k = k.view(n), a.v = v.view(n), a.out = out.view;
     a.scoring = s;
     ASSERT_TRUE(run_attention(a, &target()).ok());
@@ -423,16 +423,16 @@ TEST_P(Memory, KeysThatMasksHideAreNotTouched) {
       byte = static_cast<uint8_t>(byte | (sees ? 1 << t % 8 : 0));
       if (sees) seen[static_cast<size_t>(t)] = true;
     }
-    Attention a;
+    AttentionProblem a;
     a.q = q.view, a.k = k.view(n), a.v = v.view(n), a.out = out.view;
     const int64_t way = random.integer(0, 3);
     for (const auto [x, t] : indices(way == 3 ? n_q : 0, n)) {  // what both hide, one of them does
       if (t % 2 == 0) set_element_bits(keep.view.data, DType::kU8, keep.at({0, 0, x, t}), 1);
       else bias.set_at({0, 0, x, t}, 0.5f);
     }
-    if (way == 0 || way == 3) a.scoring.keep = keep.view;
+    if (way == 0 || way == 3) a.scoring.mask = keep.view;
     if (way % 2 == 1) a.scoring.bias = bias.view;
-    if (way == 2) a.scoring.bits = {bits.data(), n, {0, 0, (n + 7) / 8}};
+    if (way == 2) a.scoring.packed_mask = {bits.data(), n, {0, 0, (n + 7) / 8}};
     ASSERT_TRUE(run_attention(a, &target()).ok());
     const std::vector<uint64_t> want = out.bits();
     out.fill_bytes(0);
@@ -458,7 +458,7 @@ TEST_P(Memory, PagesThatNoRowSeesNeedNotExist) {
     const KvStorage k = store_kv(random, rows, random.of({KvForm::kPagedPanels, KvForm::kPagedRows})),
                     v = store_kv(random, rows, KvForm::kPagedRows);
     const int32_t length = static_cast<int32_t>(random.integer(1, n));
-    Attention a;
+    AttentionProblem a;
     a.q = q.view, a.k = k.kv, a.v = v.kv, a.out = out.view;
     a.scoring.causal = true;
     a.scoring.window_left = left;
@@ -485,7 +485,7 @@ TEST_P(Memory, WhatMaskedKeysHoldDoesNotMatter) {
     limits.varlen = limits.forms = false;
     if (random.one_in(5)) limits.max_kv = 1500, limits.max_batch = 1, limits.max_q = 30;
     AttentionCase c = random_attention(random, limits);
-    Attention& a = c.problem;
+    AttentionProblem& a = c.problem;
     a.lse = c.lse.view;
     const KvStorage k = store_kv(random, c.k_rows,
                                  random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels}));
@@ -495,7 +495,7 @@ TEST_P(Memory, WhatMaskedKeysHoldDoesNotMatter) {
     ASSERT_TRUE(run_attention(a, &target()).ok());
     const std::vector<uint64_t> want = c.out.bits(), want_lse = c.lse.bits();
     reference::Tensor seen;
-    const int64_t batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2], n = a.k.tokens,
+    const int64_t batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2], n = a.k.capacity,
                   group = heads / a.k.heads;
     (void)reference::modified_scores(reference::Tensor({batch, heads, n_q, n}), a.scoring, &seen);
     for (const auto [b, h, t] : indices(batch, a.k.heads, n)) {
@@ -528,17 +528,17 @@ TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
     limits.scoring.per_sequence = random.coin();
     if (random.one_in(5)) limits.max_kv = 1500, limits.max_batch = 1;
     AttentionCase c = random_attention(random, limits);
-    Attention& a = c.problem;
+    AttentionProblem& a = c.problem;
     a.lse = c.lse.view;
     if (random.coin()) {  // intervals alone go another way through the tiles
       a.scoring.softcap = 0;
-      a.scoring.bias = a.scoring.keep = ConstView<4>();
+      a.scoring.bias = a.scoring.mask = ConstView<4>();
       a.scoring.bias_scale = nullptr;
-      a.scoring.bits = BitMask();
+      a.scoring.packed_mask = PackedMask();
       a.scoring.alibi_slopes = nullptr;
     }
     const int64_t batch = a.k.batch, heads = a.q.shape[1], n_q = a.q.shape[2], dim_v = a.v.dim;
-    const int64_t n = a.k.tokens;
+    const int64_t n = a.k.capacity;
     if (n == 0) continue;
     ASSERT_TRUE(run_attention(a, &target()).ok());
     const std::vector<uint64_t> want = c.out.bits(), want_lse = c.lse.bits();

@@ -69,7 +69,7 @@ class Stack : public TargetTest {
     EXPECT_FALSE(deepest_.empty());
     for (const auto& [function, deepest] : deepest_) {
       if (std::getenv("SIMDATTN_SHOW_STACK") != nullptr) {
-        std::printf("%8zu %-16s %s\n", deepest.first, name(*GetParam()), deepest.second.c_str());
+        std::printf("%8zu %-16s %s\n", deepest.first, target_name(*GetParam()), deepest.second.c_str());
       }
       EXPECT_LE(deepest.first, kMostStack) << deepest.second;
       EXPECT_GT(deepest.first, 64u) << "nothing was measured: " << deepest.second;
@@ -127,14 +127,14 @@ TEST_P(Stack, Attention) {
               filled(random, v_type, random.coin() ? KvForm::kRows : KvForm::kPagedRows, {1, 1, keys, d_v}, nan);
           std::vector<float> q(static_cast<size_t>(rows * group * dim), 0.1f),
               out(static_cast<size_t>(rows * group * d_v)), bias(static_cast<size_t>(keys), 0.5f);
-          Attention a;
+          AttentionProblem a;
           a.q = view(q.data(), {1, group, rows, dim}), a.out = view(out.data(), {1, group, rows, d_v});
           a.k = k.kv, a.v = v.kv;
           a.arithmetic = arithmetic;
           a.scoring.causal = random.coin();
           if (random.coin()) a.scoring.bias = view(bias.data(), {1, 1, 1, keys}), a.scoring.softcap = 3;
           const std::string text = describe(a) + " " + arithmetic_name(arithmetic);
-          AttentionPlan plan;
+          Plan plan;
           measure("attention_plan " + text, [&] { return attention_plan(a, &plan, exec()); });
           std::vector<char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
           Exec with = exec();
@@ -162,9 +162,9 @@ TEST_P(Stack, AttentionOfAnyKind) {
     limits.max_kv = random.one_in(8) ? 1500 : 300;
     limits.values = random.coin() ? Values::kOrdinary : Values::kSpecial;
     const AttentionCase c = random_attention(random, limits);
-    Attention a = c.problem;
+    AttentionProblem a = c.problem;
     a.arithmetic = kArithmetics[random.integer(0, 2)];
-    AttentionPlan plan;
+    Plan plan;
     measure("attention_plan " + describe(a), [&] { return attention_plan(a, &plan, exec()); });
     std::vector<char> workspace(plan.workspace_bytes);
     Exec with = exec();
@@ -189,7 +189,7 @@ TEST_P(Stack, Caches) {
         const std::string text = " type " + std::to_string(static_cast<int>(type)) + ", form " +
                                  std::to_string(static_cast<int>(form)) + ", dim " + std::to_string(dim);
         const View<4> rows = view(out.data(), {1, heads, n, dim});
-        measure("dequantise" + text, [&] { return dequantise(s.kv, tokens - n, rows, exec()); });
+        measure("kv_read" + text, [&] { return kv_read(s.kv, tokens - n, rows, exec()); });
         if (only_rows(type)) continue;
         for (const bool hadamard : {false, true}) {
           const Rotation rotation(random, tokens, dim, hadamard);

@@ -26,7 +26,7 @@ namespace {
 
 const Target* amx_target() {
   for (const Target* t : targets()) {
-    if (std::strcmp(name(*t), "intrinsics/amx") == 0) return t;
+    if (std::strcmp(target_name(*t), "intrinsics/amx") == 0) return t;
   }
   return nullptr;
 }
@@ -38,10 +38,10 @@ bool cpu_has_amx() { return *missing_feature(Isa::kAmx) == '\0'; }
 TEST(AmxPermission, NotRunnableBeforeItIsAskedFor) {
   const Target* const amx = amx_target();
   ASSERT_NE(amx, nullptr);
-  EXPECT_FALSE(runnable(*amx));
-  EXPECT_TRUE(exact(*amx));
-  EXPECT_TRUE(native(*amx, Arithmetic::kBF16));
-  EXPECT_TRUE(native(*amx, Arithmetic::kInt8));
+  EXPECT_FALSE(target_runnable(*amx));
+  EXPECT_TRUE(target_exact(*amx));
+  EXPECT_TRUE(target_native(*amx, Arithmetic::kBF16));
+  EXPECT_TRUE(target_native(*amx, Arithmetic::kInt8));
   const Target* chosen = nullptr;
   ASSERT_TRUE(default_target(&chosen).ok());
   EXPECT_NE(chosen, amx);
@@ -55,11 +55,11 @@ TEST(AmxPermission, NotRunnableBeforeItIsAskedFor) {
   EXPECT_EQ(call.code, Code::kTarget);
   EXPECT_EQ(y, 0.0f);
   if (cpu_has_amx()) {
-    EXPECT_STREQ(missing(*amx), "permission: call request_amx()");
+    EXPECT_STREQ(target_missing(*amx), "permission: call request_amx()");
     EXPECT_STREQ(unknown.detail, "name: this target needs permission: call request_amx()");
     EXPECT_STREQ(call.detail, "exec.target: it needs permission: call request_amx()");
   } else {
-    EXPECT_STREQ(missing(*amx), missing_feature(Isa::kAmx));
+    EXPECT_STREQ(target_missing(*amx), missing_feature(Isa::kAmx));
     EXPECT_STREQ(call.detail, "exec.target: this CPU cannot run it");
   }
 }
@@ -70,7 +70,7 @@ TEST(AmxPermission, SentenceNamesWhatIsMissing) {
     const Status s = request_amx();
     EXPECT_EQ(s.code, Code::kTarget);
     EXPECT_EQ(s.detail, std::string("request_amx: this CPU or operating system lacks ") + missing_feature(Isa::kAmx));
-    EXPECT_FALSE(runnable(*amx_target()));
+    EXPECT_FALSE(target_runnable(*amx_target()));
   }
 }
 
@@ -78,8 +78,8 @@ TEST(AmxPermission, RunnableAndDefaultOnceItIsGiven) {
   if (!cpu_has_amx()) GTEST_SKIP() << "this CPU lacks " << missing_feature(Isa::kAmx);
   ASSERT_TRUE(ok(request_amx()));
   EXPECT_TRUE(request_amx().ok());
-  EXPECT_TRUE(runnable(*amx_target()));
-  EXPECT_STREQ(missing(*amx_target()), "");
+  EXPECT_TRUE(target_runnable(*amx_target()));
+  EXPECT_STREQ(target_missing(*amx_target()), "");
   const Target* found = nullptr;
   EXPECT_TRUE(find_target("intrinsics/amx", &found).ok());
   EXPECT_EQ(found, amx_target());

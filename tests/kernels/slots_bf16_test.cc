@@ -44,7 +44,7 @@ float number_of(Random& random, Class c) {
 class Bf16Slots : public SlotTest {
  protected:
   /// See narrow_weights().
-  static bool has_narrow_weights() { return std::string_view(name(target())) == "intrinsics/amx"; }
+  static bool has_narrow_weights() { return std::string_view(target_name(target())) == "intrinsics/amx"; }
   static const AttentionKernels& of(const UKernels& t) { return t.attention[slot(Arithmetic::kBF16)]; }
   static const AttentionKernels& definition() { return of(SlotTest::definition()); }
   static const AttentionKernels& kernels() { return of(uk()); }
@@ -539,7 +539,7 @@ TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
       }
     }
     const bool flushes =
-        kFlushesBeforeRounding && std::string(simdattn::name(target())) != "scalar";  // that rounds first
+        kFlushesBeforeRounding && std::string(simdattn::target_name(target())) != "scalar";  // that rounds first
     EXPECT_EQ(flushed, !flushes || std::string(name) != "flush_boundary" ? 0 : r.tiles == 2 ? 4 : 16) << name;
   }
 }

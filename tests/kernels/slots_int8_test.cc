@@ -166,11 +166,11 @@ class SlotsInt8 : public SlotTest {
 };
 
 TEST_P(SlotsInt8, TableSaysWhatIsNative) {
-  const std::string t = name(target());
+  const std::string t = target_name(target());
   const bool native = t == "highway/avx3_dl" || t == "intrinsics/avx_vnni" || t == "intrinsics/avx512_bf16" ||
                       t == "intrinsics/amx" || t == "highway/neon_dotprod" || t == "highway/neon_i8mm" ||
                       t.find("sve") != std::string::npos;
-  EXPECT_EQ(simdattn::native(target(), Arithmetic::kInt8), native);
+  EXPECT_EQ(simdattn::target_native(target(), Arithmetic::kInt8), native);
   EXPECT_GE(uk().value_step, kKeyBlock) << "weights are quantised by block, so a block is one step";
 }
 

@@ -64,7 +64,7 @@ void size_cases(const Target& software, Arithmetic arithmetic, int64_t count) {
     const KvStorage keys = store_kv(random, k, random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedPanels}));
     const KvStorage values = store_kv(random, v, random.of({KvForm::kRows, KvForm::kPagedRows}));
     Array<4> want(random, DType::kF32, {1, heads, rows, d_v}), got(random, DType::kF32, {1, heads, rows, d_v});
-    Attention a;
+    AttentionProblem a;
     a.q = q.view;
     a.k = keys.kv;
     a.v = values.kv;

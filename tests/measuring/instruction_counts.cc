@@ -52,7 +52,7 @@ View<4> result(int64_t heads, int64_t rows, int64_t n, DType type = DType::kF32)
 }
 
 void attend(const Target* t, DType type, int64_t heads, int64_t rows, int64_t keys, bool panels) {
-  simdattn::Attention a;
+  simdattn::AttentionProblem a;
   a.q = q.view(type, heads, rows, kDim);
   if (panels) {
     a.k = simdattn::contiguous_kv(static_cast<const char*>(store.data()), simdattn::kv_type_of(type),
@@ -82,10 +82,10 @@ void rotate(const Target* t, simdattn::RopePairing pairing) {
 /// One row and one key in each of many sequences.
 constexpr int64_t kSequences = 10000;
 const std::vector<int32_t> one_each(kSequences, 1);
-simdattn::AttentionPlan many;
+simdattn::Plan many;
 
 void plan_many(const Target* t) {
-  simdattn::Attention a;
+  simdattn::AttentionProblem a;
   a.q = ConstView<4>(q.f32.data(), DType::kF32, {kSequences, 1, 1, 16}, {0, 0, 0, 1});
   a.k = a.v = ConstView<4>(k.f32.data(), DType::kF32, {kSequences, 1, 2, 16}, {0, 0, 16, 1});
   a.lse = simdattn::view(out.data(), {kSequences, 1, 1});
@@ -138,10 +138,10 @@ EVERY_TARGET(DEFINE)
 int main() {
   std::iota(positions.begin(), positions.end(), 0);
 #define CALL(name, id, body) count_##name##__##id(t);
-#define RUN(id, its_name)                                                                              \
-  if (const Target* t = nullptr; simdattn::find_target(its_name, &t).ok() && simdattn::runnable(*t)) { \
-    plan_many(t);                                                                                      \
-    CASES(CALL, id)                                                                                    \
+#define RUN(id, its_name)                                                                                     \
+  if (const Target* t = nullptr; simdattn::find_target(its_name, &t).ok() && simdattn::target_runnable(*t)) { \
+    plan_many(t);                                                                                             \
+    CASES(CALL, id)                                                                                           \
   }
   EVERY_TARGET(RUN)
   return failed ? 1 : 0;

@@ -20,7 +20,7 @@ struct AttentionCall : BadCall {
   KvStorage panels = make_kv(random, DType::kF32, KvForm::kPanels, 2, 2, 20, 16),
             value_panels = make_kv(random, DType::kF32, KvForm::kPanels, 2, 2, 20, 8);
   int32_t cu_q[3] = {0, 2, 6}, cu_k[3] = {0, 10, 30};
-  Attention a;
+  AttentionProblem a;
   Scoring& s = a.scoring;
   Guarded workspace, partial_memory{1 << 16, Guard::kAfter};
   AttentionCall() {
@@ -33,7 +33,7 @@ struct AttentionCall : BadCall {
     a.max = max_memory.view;
     a.sum = sum_memory.view;
     a.scoring = arrays->all();
-    AttentionPlan plan;
+    Plan plan;
     if (!attention_plan(a, &plan).ok()) return;
     workspace = Guarded(plan.workspace_bytes, Guard::kAfter);
     exec.workspace = workspace.data();
@@ -94,16 +94,16 @@ std::vector<Bad<AttentionCall>> attention_rows() {
       {"Hk = 0", kShape, "k.heads", [](C& c) { c.a.k.heads = c.a.v.heads = 0; }},
       {"value heads differ", kShape, "v.heads", [](C& c) { c.a.v.heads = 1; }},
       {"heads not a multiple", kShape, "q.shape[1]", [](C& c) { c.a.q.shape[1] = 3; }},
-      {"fewer values than keys", kShape, "v", [](C& c) { c.a.v.tokens = 19; }},
+      {"fewer values than keys", kShape, "v", [](C& c) { c.a.v.capacity = 19; }},
       {"values of other length", kShape, "v.length", [](C& c) { c.a.v.length = 19; }},
       {"length beyond the tokens", kShape, "k.length", [](C& c) { c.a.k.length = c.a.v.length = 21; }},
       {"length negative", kShape, "k.length", [](C& c) { c.a.k.length = c.a.v.length = -2; }},
       {"key batch differs", kShape, "k.batch", [](C& c) { c.a.k.batch = 1; }},
       {"value batch differs", kShape, "v.batch", [](C& c) { c.a.v.batch = 1; }},
-      {"tokens negative", kShape, "k.tokens", [](C& c) { c.a.k.tokens = c.a.v.tokens = -1; }},
-      {"huge", kShape, "k.tokens", [](C& c) { c.a.k.tokens = c.a.v.tokens = kHuge; }},
-      {"one token more than all sizes", kShape, "k.tokens",
-       [](C& c) { c.a.k.tokens = c.a.v.tokens = int64_t{1} << 30, c.a.k.length = c.a.v.length = 20; }},
+      {"tokens negative", kShape, "k.capacity", [](C& c) { c.a.k.capacity = c.a.v.capacity = -1; }},
+      {"huge", kShape, "k.capacity", [](C& c) { c.a.k.capacity = c.a.v.capacity = kHuge; }},
+      {"one token more than all sizes", kShape, "k.capacity",
+       [](C& c) { c.a.k.capacity = c.a.v.capacity = int64_t{1} << 30, c.a.k.length = c.a.v.length = 20; }},
       {"one key head more than all sizes", kShape, "k.heads", [](C& c) { c.a.k.heads = int64_t{1} << 30; }},
       {"one sequence of keys more than all sizes", kShape, "k.batch: must be in",
        [](C& c) { c.a.k.batch = int64_t{1} << 30; }},
@@ -195,8 +195,8 @@ TEST_P(BadCalls, Attention) {
 }
 
 struct PlanCall : AttentionCall {
-  mutable AttentionPlan plan;
-  AttentionPlan* pointer = &plan;
+  mutable Plan plan;
+  Plan* pointer = &plan;
   PlanCall() {
     plan.tasks = plan.reduce_tasks = -1;
     plan.workspace_bytes = plan.partial_bytes = 99;
@@ -212,7 +212,7 @@ struct PlanCall : AttentionCall {
   }
 };
 
-TEST_P(BadCalls, AttentionPlan) {
+TEST_P(BadCalls, Plan) {
   using C = PlanCall;
   std::vector<Bad<AttentionCall>> table;
   for (const Bad<AttentionCall>& bad : attention_rows()) {
@@ -237,8 +237,8 @@ struct RangeCall : BadCall {
   Array<4> q_memory{random, DType::kF32, {1, 2, 1, 8}}, out_memory{random, DType::kF32, {1, 2, 1, 8}},
       k_memory{random, DType::kF32, {1, 1, 3000, 8}};
   int32_t length = 3000;
-  Attention a;
-  AttentionPlan plan;
+  AttentionProblem a;
+  Plan plan;
   Guarded workspace, partial_memory;
   void* partial = nullptr;
   size_t partial_bytes = 0;
@@ -301,8 +301,8 @@ TEST_P(BadCalls, AttentionReduce) { check<ReduceCall>("attention_reduce", range_
 /// The arrays of another layer.
 struct BindCall : RangeCall {
   Array<4> next_k{random, DType::kF32, {1, 1, 3000, 8}}, next_out{random, DType::kF32, {1, 2, 1, 8}};
-  mutable AttentionPlan bound;
-  AttentionPlan* pointer = &bound;
+  mutable Plan bound;
+  Plan* pointer = &bound;
   BindCall() { next_k.fill(random, Values::kOrdinary); }
   void prepare(const Target* t) override {
     make_plan(t);
@@ -347,9 +347,9 @@ TEST_P(BadCalls, AttentionBind) {
       {"start", kStalePlan, "scoring.kv_start:", [](C& c) { c.a.scoring.kv_start = &c.length; }},
       {"no lengths", kStalePlan, "scoring.kv_length:", [](C& c) { c.a.scoring.kv_length = nullptr; }},
       {"bias", kStalePlan, "scoring.bias:", [](C& c) { c.a.scoring.bias = c.a.q; }},
-      {"keep", kStalePlan, "scoring.keep:", [](C& c) { c.a.scoring.keep = c.a.q; }},
-      {"bits", kStalePlan, "scoring.bits.columns:", [](C& c) { c.a.scoring.bits.columns = 3; }},
-      {"bits", kStalePlan, "scoring.bits.stride:", [](C& c) { c.a.scoring.bits.stride[0] = 3; }},
+      {"keep", kStalePlan, "scoring.mask:", [](C& c) { c.a.scoring.mask = c.a.q; }},
+      {"bits", kStalePlan, "scoring.packed_mask.columns:", [](C& c) { c.a.scoring.packed_mask.columns = 3; }},
+      {"bits", kStalePlan, "scoring.packed_mask.stride:", [](C& c) { c.a.scoring.packed_mask.stride[0] = 3; }},
       {"other length", kStalePlan, "", [](C& c) { c.length = 2500; }},
       {"problem that was only cleared", kStructSize, "problem", [](C& c) { c.a.struct_size = 0; }},
       {"plan that was only cleared", kStructSize, "plan", [](C& c) { c.plan.struct_size = 0; }},

@@ -113,8 +113,8 @@ struct ScoringArrays {
     s.prefix_end = s.kv_start = s.kv_length = numbers;
     s.bias = bias.view;
     s.bias_scale = bias_scale;
-    s.keep = keep.view;
-    s.bits = {bits.data(), 5, {0, 0, 1}};
+    s.mask = keep.view;
+    s.packed_mask = {bits.data(), 5, {0, 0, 1}};
     s.alibi_slopes = slopes;
     s.sinks = sinks;
     return s;
@@ -152,16 +152,17 @@ std::vector<Bad<C>> scoring_rows() {
       {"bias_scale NaN", kRange, "scoring.bias_scale", [](C& c) { c.arrays->bias_scale[3] = kNaN; }},
       {"bias_scale infinite", kRange, "scoring.bias_scale", [](C& c) { c.arrays->bias_scale[0] = kInf; }},
       {"bias not contiguous", kStride, "scoring.bias", [](C& c) { c.s.bias.stride[3] = 0; }},
-      {"keep of floats", kDType, "scoring.keep", [](C& c) { c.s.keep.dtype = DType::kF32; }},
-      {"keep of other shape", kShape, "scoring.keep", [](C& c) { c.s.keep.shape[1] = 3; }},
-      {"keep not contiguous", kStride, "scoring.keep", [](C& c) { c.s.keep.stride[3] = 20; }},
-      {"more mask columns than keys", kRange, "scoring.bits",
-       [](C& c) { c.s.bits.columns = 21, c.s.kv_length = nullptr; }},
-      {"more mask columns than a length", kRange, "scoring.bits", [](C& c) { c.s.bits.columns = 6; }},
-      {"mask columns negative", kRange, "scoring.bits", [](C& c) { c.s.bits.columns = -1; }},
-      {"mask columns without a mask", kNullPointer, "scoring.bits", [](C& c) { c.s.bits.data = nullptr; }},
-      {"huge mask stride", kStride, "scoring.bits",
-       [](C& c) { c.s.bits.stride[1] = std::numeric_limits<int64_t>::max(); }},
+      {"keep of floats", kDType, "scoring.mask", [](C& c) { c.s.mask.dtype = DType::kF32; }},
+      {"keep of other shape", kShape, "scoring.mask", [](C& c) { c.s.mask.shape[1] = 3; }},
+      {"keep not contiguous", kStride, "scoring.mask", [](C& c) { c.s.mask.stride[3] = 20; }},
+      {"more mask columns than keys", kRange, "scoring.packed_mask",
+       [](C& c) { c.s.packed_mask.columns = 21, c.s.kv_length = nullptr; }},
+      {"more mask columns than a length", kRange, "scoring.packed_mask", [](C& c) { c.s.packed_mask.columns = 6; }},
+      {"mask columns negative", kRange, "scoring.packed_mask", [](C& c) { c.s.packed_mask.columns = -1; }},
+      {"mask columns without a mask", kNullPointer, "scoring.packed_mask",
+       [](C& c) { c.s.packed_mask.data = nullptr; }},
+      {"huge mask stride", kStride, "scoring.packed_mask",
+       [](C& c) { c.s.packed_mask.stride[1] = std::numeric_limits<int64_t>::max(); }},
       {"slope NaN", kRange, "scoring.alibi_slopes", [](C& c) { c.arrays->slopes[3] = kNaN; }},
       {"scoring that was only cleared", kStructSize, "scoring", [](C& c) { c.s.struct_size = 0; }},
       {"reserved numbers", kStructSize, "scoring", [](C& c) { c.s.reserved[1] = 1; }},

@@ -171,8 +171,9 @@ TEST_P(BadCalls, MaskedSoftmax) {
       {"out is x moved", kOverlap, "out",
        [](C& c) { c.x.data = static_cast<float*>(c.out.data) + 7, c.x.stride[0] = 0; }},
       {"out in the bias", kOverlap, "out", [](C& c) { c.s.bias.data = c.out.data; }},
-      {"out in keep", kOverlap, "out", [](C& c) { c.s.keep.data = c.out.data; }},
-      {"out in the bit mask", kOverlap, "out", [](C& c) { c.s.bits.data = static_cast<uint8_t*>(c.out.data) + 5; }},
+      {"out in keep", kOverlap, "out", [](C& c) { c.s.mask.data = c.out.data; }},
+      {"out in the bit mask", kOverlap, "out",
+       [](C& c) { c.s.packed_mask.data = static_cast<uint8_t*>(c.out.data) + 5; }},
       {"out in the slopes", kOverlap, "out",
        [](C& c) { c.s.alibi_slopes = static_cast<float*>(c.out.data) + 2, std::memset(c.out.data, 0, 100); }},
       {"out in the sinks", kOverlap, "out", [](C& c) { c.s.sinks = static_cast<float*>(c.out.data) + 400; }},
@@ -389,7 +390,7 @@ TEST_P(BadCalls, EmptyIsNotBad) {
                   .ok());
   EXPECT_EQ(out[0], 0.0f);
   EXPECT_EQ(lse[0], -kInf);
-  Attention a;
+  AttentionProblem a;
   a.q = q;
   a.k = ConstView<4>(k);
   a.v = a.k;
@@ -402,7 +403,7 @@ TEST_P(BadCalls, EmptyIsNotBad) {
   a.out = View<4>(result, DType::kF32, {1, 1, 1, 8});
   a.k = ConstView<4>(result, DType::kF32, {1, 1, 0, 8});
   a.v = a.k;
-  AttentionPlan plan;
+  Plan plan;
   ASSERT_TRUE(attention_plan(a, &plan, e).ok());
   std::vector<char> workspace(plan.workspace_bytes);
   EXPECT_TRUE(

@@ -43,7 +43,7 @@ TEST_P(Contract, SizesBeyondAllMemoryAreRefused) {
     changes.push_back({"batch", [n](Kv& kv) { kv.batch = n; }, false});
     changes.push_back({"batch of pages", [n](Kv& kv) { kv.batch = n; }, true});
     changes.push_back({"heads", [n](Kv& kv) { kv.heads = n; }, false});
-    changes.push_back({"tokens", [n](Kv& kv) { kv.tokens = n; }, false});
+    changes.push_back({"tokens", [n](Kv& kv) { kv.capacity = n; }, false});
     changes.push_back({"dim", [n](Kv& kv) { kv.dim = n; }, false});
     if (n <= int64_t{1} << 57 && n > 0) continue;  // an address, if there were the memory
     changes.push_back({"batch_stride", [n](Kv& kv) { kv.batch_stride = n; }, true});
@@ -65,10 +65,10 @@ TEST_P(Contract, SizesBeyondAllMemoryAreRefused) {
       EXPECT_FALSE(kv_append(rows.view, {}, kv, {}, exec()).ok()) << text;
       EXPECT_FALSE(kv_shift(kv, 3, 9, 1, {}, exec()).ok()) << text;
       EXPECT_FALSE(kv_shift(kv, 3, 9, -1, {}, exec()).ok()) << text;
-      Attention a;
+      AttentionProblem a;
       a.q = q.view, a.k = kv, a.v = plain.kv, a.out = out.view;
       EXPECT_FALSE(run_attention(a, GetParam()).ok()) << text;
-      AttentionPlan plan;
+      Plan plan;
       EXPECT_FALSE(attention_plan(a, &plan, exec()).ok()) << text;
       if (panels) continue;
       a.k = plain.kv, a.v = kv;
@@ -90,11 +90,11 @@ TEST_P(Contract, PlansOfHugeSizesCountOrRefuse) {
       for (const int64_t n_q : sizes) {
         for (const int64_t n_kv : sizes) {
           for (const bool grouped : {false, true}) {
-            Attention a;
+            AttentionProblem a;
             a.q = ConstView<4>(&number, DType::kF32, {batch, heads, n_q, 1}, {0, 0, 0, 1});
             a.k = ConstView<4>(&number, DType::kF32, {batch, grouped ? 1 : heads, n_kv, 1}, {0, 0, 0, 1});
             a.v = a.k;
-            AttentionPlan plan;
+            Plan plan;
             plan.tasks = plan.reduce_tasks = -7;
             const Status s = attention_plan(a, &plan, exec());
             const double blocks =
@@ -133,7 +133,7 @@ TEST_P(Contract, StridesOfOneElementMeanNothing) {
     const View<4> out(y, DType::kF32, {1, 1, 1, 4}, stride);
     const View<3> out_lse(lse, DType::kF32, {1, 1, 1}, {odd, odd, odd});
     Scoring s;
-    s.keep = ConstView<4>(keep, DType::kU8, {1, 1, 1, 4}, stride);
+    s.mask = ConstView<4>(keep, DType::kU8, {1, 1, 1, 4}, stride);
     s.bias = ConstView<4>(bias, DType::kF32, {1, 1, 1, 4}, stride);
     Status status = masked_softmax(in, out, s, out_lse, e);
     EXPECT_TRUE(status.ok()) << status.detail;
@@ -178,7 +178,7 @@ TEST_P(Contract, StridesOfOneElementMeanNothing) {
     EXPECT_TRUE(status.ok()) << status.detail;
     status = rope_direct(in, 2, {}, {}, out, {}, e);
     EXPECT_TRUE(status.ok()) << status.detail;
-    Attention a;
+    AttentionProblem a;
     a.q = in, a.out = out, a.lse = out_lse;
     a.k = view(x, {1, 1, 1, 4}), a.v = a.k;
     a.k.batch_stride = a.k.head_stride = a.k.token_stride = odd;
@@ -206,7 +206,7 @@ TEST_P(Contract, OffsetsOfTheLargestSize) {
   for (const int32_t offset : {1 << 30, -(1 << 30)}) {
     for (const bool by_sequence : {false, true}) {
       for (const int kind : {0, 1, 2, 3, 4}) {
-        Attention a;
+        AttentionProblem a;
         a.q = q.view, a.k = k.view, a.v = k.view, a.out = out.view, a.lse = lse.view;
         Scoring& s = a.scoring;
         s.offset = by_sequence ? 0 : offset;
@@ -260,7 +260,7 @@ TEST_P(Contract, OutputsMayBeAbsent) {
       for (const bool shaped : {false, true}) {
         const Array<4> out = q.like(random), acc = q.like(random), all = q.like(random);
         const Array<3> lse(random, DType::kF32, {1, 2, n_q}), max = lse.like(random), sum = lse.like(random);
-        Attention a;
+        AttentionProblem a;
         a.q = q.view, a.k = k.view, a.v = k.view;
         a.out = all.view;
         ASSERT_TRUE(run_attention(a, GetParam()).ok());
@@ -322,11 +322,11 @@ TEST_P(Contract, HiddenPagesNeedNotExist) {
       uint8_t& byte = bits[static_cast<size_t>(b * ((n_kv + 7) / 8) + t / 8)];
       byte = static_cast<uint8_t>(byte | (hide ? 0 : 1 << t % 8));
     }
-    Attention a;
+    AttentionProblem a;
     a.q = q.view, a.k = k.kv, a.v = v.kv, a.out = want.view, a.lse = want_lse.view;
-    if (way == 0) a.scoring.keep = keep.view;
+    if (way == 0) a.scoring.mask = keep.view;
     if (way == 1) a.scoring.bias = bias.view;
-    if (way == 2) a.scoring.bits = {bits.data(), n_kv, {(n_kv + 7) / 8, 0, 0}};
+    if (way == 2) a.scoring.packed_mask = {bits.data(), n_kv, {(n_kv + 7) / 8, 0, 0}};
     a.scoring.causal = random.coin();
     ASSERT_TRUE(run_attention(a, GetParam()).ok());
     a.out = out.view, a.lse = lse.view;
@@ -368,7 +368,7 @@ TEST_P(Contract, HiddenPagesNeedNotExist) {
     ASSERT_NE(std::strstr(s.detail, ".block_table"), nullptr) << s.detail;
     ASSERT_TRUE(out.untouched() && lse.untouched()) << "case " << i;
     // One range over everything.
-    AttentionPlan plan;
+    Plan plan;
     Exec e = exec();
     const Status planned = attention_plan(a, &plan, e);
     if (!planned.ok()) continue;  // a plan may see it, too

@@ -102,8 +102,8 @@ struct EveryArray {
   int32_t cu_q[3] = {0, 2, 5}, cu_k[3] = {0, 90, 96};
   int32_t offsets[2] = {3, 4}, prefix_end[2] = {1, 2}, kv_start[2] = {0, 1}, kv_length[2] = {90, 6};
   float slopes[2] = {1, 0.5f}, sinks[2] = {0, 1}, bias_scale[2] = {1, 2};
-  Attention a;
-  AttentionPlan plan;
+  AttentionProblem a;
+  Plan plan;
   std::vector<char> workspace_memory, partial_memory;
   void* workspace = nullptr;
   void* partial = nullptr;
@@ -128,8 +128,8 @@ struct EveryArray {
     s.offsets = offsets, s.prefix_end = prefix_end, s.kv_start = kv_start, s.kv_length = kv_length;
     s.alibi_slopes = slopes, s.sinks = sinks, s.bias_scale = bias_scale;
     s.bias = bias.view;
-    s.keep = keep.view;
-    s.bits = {bits.data(), 6, {0, 1, 2}};
+    s.mask = keep.view;
+    s.packed_mask = {bits.data(), 6, {0, 1, 2}};
     exec.target = target;
     EXPECT_TRUE(attention_plan(a, &plan, exec).ok());
     workspace_memory.resize(plan.workspace_bytes);
@@ -146,8 +146,8 @@ struct EveryArray {
                                piece("v", &a.v, v),
                                piece("cu_q", &a.cu_q, 3),
                                piece("scoring.bias", &s.bias),
-                               piece("scoring.keep", &s.keep),
-                               piece("scoring.bits", &s.bits.data, 1 + 1 + 2 * (kQ - 1)),
+                               piece("scoring.mask", &s.mask),
+                               piece("scoring.packed_mask", &s.packed_mask.data, 1 + 1 + 2 * (kQ - 1)),
                                piece("scoring.bias_scale", &s.bias_scale, 2),
                                piece("scoring.alibi_slopes", &s.alibi_slopes, 2),
                                piece("scoring.sinks", &s.sinks, 2),
@@ -176,11 +176,11 @@ TEST_P(SharedBytes, AttentionSharesNoBytes) {
     });
     // A plan looks at the outputs, a range at its memory.
     check_overlap(e.outputs(), e.inputs(), [&e] {
-      AttentionPlan plan;
+      Plan plan;
       return attention_plan(e.a, &plan, e.exec);
     });
     check_overlap(e.outputs(), e.inputs(), [&e] {
-      AttentionPlan plan = e.plan;
+      Plan plan = e.plan;
       return attention_bind(e.a, &plan);
     });
   }
@@ -197,13 +197,13 @@ TEST_P(SharedBytes, RangesShareNoBytesWithTheirMemory) {
   for (const Array<4>* x : {&q, &k, &v}) x->fill(random, Values::kOrdinary);
   keep.fill_bytes(1);
   const int32_t length = n, start = 0;
-  Attention a;
+  AttentionProblem a;
   a.q = q.view, a.k = k.view, a.v = v.view, a.out = out.view, a.lse = lse.view;
-  a.scoring.keep = keep.view;
+  a.scoring.mask = keep.view;
   a.scoring.kv_length = &length;
   a.scoring.kv_start = &start;
   Exec e = exec();
-  AttentionPlan plan;
+  Plan plan;
   ASSERT_TRUE(attention_plan(a, &plan, e).ok());
   ASSERT_GT(plan.reduce_tasks, 0);
   std::vector<char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
@@ -213,10 +213,10 @@ TEST_P(SharedBytes, RangesShareNoBytesWithTheirMemory) {
   for (const bool reduce : {false, true}) {
     check_overlap(
         {piece("exec.workspace", &memory, plan.workspace_bytes), piece("partial", &states, plan.partial_bytes)},
-        {piece("q", &a.q), piece("out", &a.out), piece("lse", &a.lse), piece("scoring.keep", &a.scoring.keep),
+        {piece("q", &a.q), piece("out", &a.out), piece("lse", &a.lse), piece("scoring.mask", &a.scoring.mask),
          piece("scoring.kv_length", &a.scoring.kv_length, 1), piece("scoring.kv_start", &a.scoring.kv_start, 1)},
         [&] {
-          AttentionPlan p;
+          Plan p;
           e.workspace = nullptr;
           if (const Status s = attention_plan(a, &p, e); !s.ok()) return s;
           e.workspace = memory, e.workspace_bytes = p.workspace_bytes;
@@ -239,23 +239,24 @@ TEST_P(SharedBytes, MaskedSoftmaxSharesNoBytes) {
   View<4> out_view = out.view;
   View<3> lse_view = lse.view;
   Scoring s = e.a.scoring;
-  s.bias = bias.view, s.keep = keep.view;
-  s.bits.stride = {10, 2, 2};
+  s.bias = bias.view, s.mask = keep.view;
+  s.packed_mask.stride = {10, 2, 2};
   std::vector<uint8_t> bits(64, 0xFF);
-  s.bits.data = bits.data();
+  s.packed_mask.data = bits.data();
   const auto overlap = [&](const std::vector<Piece>& read) {
     check_overlap({piece("out", &out_view), piece("lse", &lse_view)}, read,
                   [&] { return masked_softmax(x_view, out_view, s, lse_view, exec()); });
   };
-  overlap({piece("scoring.bias", &s.bias), piece("scoring.keep", &s.keep),
-           piece("scoring.bits", &s.bits.data, 1 + 10 + 2 + 2 * 4), piece("scoring.bias_scale", &s.bias_scale, 2),
-           piece("scoring.alibi_slopes", &s.alibi_slopes, 2), piece("scoring.sinks", &s.sinks, 2),
-           piece("scoring.offsets", &s.offsets, 2), piece("scoring.prefix_end", &s.prefix_end, 2),
-           piece("scoring.kv_start", &s.kv_start, 2), piece("scoring.kv_length", &s.kv_length, 2)});
+  overlap({piece("scoring.bias", &s.bias), piece("scoring.mask", &s.mask),
+           piece("scoring.packed_mask", &s.packed_mask.data, 1 + 10 + 2 + 2 * 4),
+           piece("scoring.bias_scale", &s.bias_scale, 2), piece("scoring.alibi_slopes", &s.alibi_slopes, 2),
+           piece("scoring.sinks", &s.sinks, 2), piece("scoring.offsets", &s.offsets, 2),
+           piece("scoring.prefix_end", &s.prefix_end, 2), piece("scoring.kv_start", &s.kv_start, 2),
+           piece("scoring.kv_length", &s.kv_length, 2)});
 
   // Each of them by itself: a call that gives none is not looked at.
   const Scoring all = s;
-  const Piece bias_piece = piece("scoring.bias", &s.bias), keep_piece = piece("scoring.keep", &s.keep);
+  const Piece bias_piece = piece("scoring.bias", &s.bias), keep_piece = piece("scoring.mask", &s.mask);
   const auto alone = [&](auto Scoring::* member, const Piece& read) {
     s = Scoring();
     s.causal = all.causal;
@@ -264,8 +265,8 @@ TEST_P(SharedBytes, MaskedSoftmaxSharesNoBytes) {
     overlap({read});
   };
   alone(&Scoring::bias, bias_piece);
-  alone(&Scoring::keep, keep_piece);
-  alone(&Scoring::bits, piece("scoring.bits", &s.bits.data, 1 + 10 + 2 + 2 * 4));
+  alone(&Scoring::mask, keep_piece);
+  alone(&Scoring::packed_mask, piece("scoring.packed_mask", &s.packed_mask.data, 1 + 10 + 2 + 2 * 4));
   alone(&Scoring::alibi_slopes, piece("scoring.alibi_slopes", &s.alibi_slopes, 2));
   alone(&Scoring::sinks, piece("scoring.sinks", &s.sinks, 2));
   alone(&Scoring::offsets, piece("scoring.offsets", &s.offsets, 2));
@@ -394,7 +395,7 @@ TEST_P(SharedBytes, PackedBuffersAreApart) {
       return view(packed.data() + i * heads * dim, {1, heads, n, dim}, {n * row, dim, row, 1});
     };
     std::vector<float> numbers(static_cast<size_t>(2 * heads * n));
-    Attention a;
+    AttentionProblem a;
     a.q = part(0), a.k = ConstView<4>(part(1)), a.v = ConstView<4>(part(2)), a.out = part(3), a.acc = part(4);
     a.max = view(numbers.data(), {1, heads, n}, {2 * heads * n, 2 * n, 1});
     a.sum = view(numbers.data() + n, {1, heads, n}, {2 * heads * n, 2 * n, 1});
@@ -438,7 +439,7 @@ TEST_P(SharedBytes, StridesOfEmptyArrays) {
     check(masked_softmax(ConstView<4>(no_columns), no_columns, {}, {}, {.target = GetParam()}));
 
     // A cache without tokens: the output is zeros.
-    Attention a;
+    AttentionProblem a;
     const float q[4] = {1, 1, 1, 1};
     float out[4] = {7, 7, 7, 7};
     a.q = view(q, {2, 2, 1, 1});
@@ -469,7 +470,7 @@ TEST_P(SharedBytes, OutputsOverScales) {
   std::vector<int8_t> codes(2 * kTokens * kDim, 1);
   std::vector<float> memory(4 * kTokens, 1.0f), q(kDim, 1.0f), elsewhere(kDim);
   for (const bool values : {false, true}) {
-    Attention a;
+    AttentionProblem a;
     a.q = view(static_cast<const float*>(q.data()), {1, 1, 1, kDim});
     a.k = contiguous_kv(static_cast<const void*>(codes.data()), KvType::kInt8, KvLayout::kRows, 1, 1, kTokens, kDim);
     a.v = a.k;
@@ -479,7 +480,7 @@ TEST_P(SharedBytes, OutputsOverScales) {
     a.out = view(elsewhere.data(), {1, 1, 1, kDim});
     const char* const name = values ? "v.scales" : "k.scales";
     for (const int64_t at : {int64_t{0}, kTokens - 1}) {  // the first and the last scale
-      Attention b = a;
+      AttentionProblem b = a;
       b.out = view(memory.data() + at, {1, 1, 1, kDim});
       Status s = run_attention(b, GetParam());
       EXPECT_EQ(s.code, Code::kOverlap) << name << " " << at;
@@ -490,7 +491,7 @@ TEST_P(SharedBytes, OutputsOverScales) {
       EXPECT_EQ(s.code, Code::kOverlap) << name << " " << at;
       EXPECT_NE(std::string(s.detail).find(name), std::string::npos) << s.detail;
     }
-    Attention b = a;
+    AttentionProblem b = a;
     b.lse = view(memory.data() + kTokens, {1, 1, 1});  // behind the last
     EXPECT_TRUE(run_attention(b, GetParam()).ok());
     for (const float x : elsewhere) EXPECT_EQ(x, 1.0f);
@@ -519,7 +520,7 @@ TEST_P(SharedBytes, StridesNeedNotNest) {
   Array<4> q(random, DType::kF32, {1, 2, 3, 4}), k(random, DType::kF32, {1, 2, 5, 4}),
       v(random, DType::kF32, {1, 2, 5, 2}), want(random, DType::kF32, {1, 2, 3, 2});
   for (const Array<4>* x : {&q, &k, &v}) x->fill(random, Values::kOrdinary);
-  Attention a;
+  AttentionProblem a;
   a.q = q.view, a.k = k.view, a.v = v.view, a.out = want.view;
   ASSERT_TRUE(run_attention(a, GetParam()).ok());
   a.out = view(memory.data(), {1, 2, 3, 2}, {0, 4, 6, 1});

@@ -22,7 +22,7 @@ struct Costs {
   double tanh;
   double fma;
 };
-inline Costs costs(const Target& t) { return exact(t) ? Costs{2, 4, 1} : Costs{4, 8, 2}; }
+inline Costs costs(const Target& t) { return target_exact(t) ? Costs{2, 4, 1} : Costs{4, 8, 2}; }
 
 /// Absolute error of a modified score: each step rounds once, and errors pass through tanh without growing.
 /// `scaled`: |scale * x|; `error`: what the score brought along.
@@ -82,7 +82,7 @@ struct AttentionBound {
 };
 /// `scaled`, `shift`, `bias`: the largest |scale| sum_d |q k| over operands of the arithmetic, slope * distance, and bias or sink
 /// beyond 5.
-inline AttentionBound attention_bound(const Attention& problem, double scaled, double shift, double bias,
+inline AttentionBound attention_bound(const AttentionProblem& problem, double scaled, double shift, double bias,
                                       const Costs& cost) {
   const Arithmetic a = problem.arithmetic;
   const double dim = static_cast<double>(problem.q.shape[3]);

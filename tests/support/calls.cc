@@ -355,7 +355,7 @@ void attention_call(Random& random, const Target& one, const Target& other) {
   const AttentionCase c = random_attention(random, limits);
   Array<4> got = sibling(random, c.out);
   Array<3> got_lse = sibling(random, c.lse);
-  Attention second = c.problem;
+  AttentionProblem second = c.problem;
   second.out = got.view;
   if (second.lse.data != nullptr) second.lse = got_lse.view;
   const Array<4> q = c.q.with(random, Strides::kOutput);
@@ -375,7 +375,7 @@ void raw_states_call(Random& random, const Target& one, const Target& other) {
   limits.values = values(random);
   if (random.one_in(10)) limits.max_kv = 2500, limits.max_q = 4;
   const AttentionCase c = random_attention(random, limits);
-  Attention first = c.problem, second = c.problem;
+  AttentionProblem first = c.problem, second = c.problem;
   const auto& shape = c.out.view.shape;
   Array<4> want_acc(random, DType::kF32, shape, Strides::kOutput), got_acc = sibling(random, want_acc);
   const std::array<int64_t, 3> numbers = {shape[0], shape[1], shape[2]};
@@ -524,12 +524,12 @@ void narrow_append_call(Random& random, const Target& one, const Target& other) 
   ASSERT_TRUE(copy.same(c.store)) << static_cast<int>(c.store.kv.type) << sizes({c.batch, c.heads, c.tokens, c.dim, n});
 }
 
-void dequantise_call(Random& random, const Target& one, const Target& other) {
+void kv_read_call(Random& random, const Target& one, const Target& other) {
   const NarrowCase c(random);
   const int64_t n = random.integer(0, c.exist()), first = random.integer(c.tokens - c.exist(), c.tokens - n);
   Array<4> want(random, DType::kF32, {c.batch, c.heads, n, c.dim}, Strides::kOutput), got = sibling(random, want);
-  ASSERT_TRUE(dequantise(c.store.kv, first, want.view, {.target = &one}).ok());
-  const Status s = dequantise(c.store.kv, first, got.view, {.target = &other});
+  ASSERT_TRUE(kv_read(c.store.kv, first, want.view, {.target = &one}).ok());
+  const Status s = kv_read(c.store.kv, first, got.view, {.target = &other});
   ASSERT_TRUE(s.ok()) << s.detail;
   ASSERT_EQ(difference(want, got), "") << static_cast<int>(c.store.kv.type)
                                        << sizes({c.batch, c.heads, c.tokens, c.dim, first, n});

@@ -26,7 +26,7 @@ void other_scores_call(Random& random, const Target& one, const Target& other);
 void elementwise_call(Random& random, const Target& one, const Target& other);
 void rope_direct_call(Random& random, const Target& one, const Target& other);
 void narrow_append_call(Random& random, const Target& one, const Target& other);
-void dequantise_call(Random& random, const Target& one, const Target& other);
+void kv_read_call(Random& random, const Target& one, const Target& other);
 void kv_shift_call(Random& random, const Target& one, const Target& other);
 
 }  // namespace simdattn::test

@@ -110,31 +110,31 @@ ScoringCase random_scoring(Random& random, const ScoringShapes& shapes, const Sc
     }
   }
   if (random.one_in(4)) {
-    c.keep = Array<4>(random, DType::kU8, mask_shape(), Strides::kInput);
+    c.mask = Array<4>(random, DType::kU8, mask_shape(), Strides::kInput);
     const int64_t rarity = random.integer(1, 6);
-    for_each_element(c.keep.view, [&](int64_t at) {
-      set_element_bits(c.keep.view.data, DType::kU8, at,
+    for_each_element(c.mask.view, [&](int64_t at) {
+      set_element_bits(c.mask.view.data, DType::kU8, at,
                        random.one_in(rarity) ? 0u : static_cast<uint64_t>(random.integer(1, 255)));
     });
-    s.keep = c.keep.view;
+    s.mask = c.mask.view;
   }
   if (random.one_in(4)) {
     int64_t most = n_kv;
     for (size_t b = 0; b < sequences; ++b)
       most = std::min<int64_t>(most, s.kv_length != nullptr ? lengths[b] : shapes.n_kv[b]);
-    s.bits.columns = random.coin() ? most : random.integer(0, most);
-    const int64_t row_bytes = (s.bits.columns + 7) / 8 + random.integer(0, 2);
-    s.bits.stride[2] = random.one_in(5) ? 0 : row_bytes;
-    s.bits.stride[1] = random.coin() ? 0 : row_bytes * shapes.mask_rows;
-    s.bits.stride[0] = random.coin() ? 0 : row_bytes * shapes.mask_rows * shapes.heads;
-    int64_t bytes = (s.bits.columns + 7) / 8;
-    bytes += s.bits.stride[2] * std::max<int64_t>(shapes.mask_rows - 1, 0) + s.bits.stride[1] * (shapes.heads - 1) +
-             s.bits.stride[0] * (shapes.mask_batch - 1);
-    c.bits = Guarded(static_cast<size_t>(bytes), random.guard());
+    s.packed_mask.columns = random.coin() ? most : random.integer(0, most);
+    const int64_t row_bytes = (s.packed_mask.columns + 7) / 8 + random.integer(0, 2);
+    s.packed_mask.stride[2] = random.one_in(5) ? 0 : row_bytes;
+    s.packed_mask.stride[1] = random.coin() ? 0 : row_bytes * shapes.mask_rows;
+    s.packed_mask.stride[0] = random.coin() ? 0 : row_bytes * shapes.mask_rows * shapes.heads;
+    int64_t bytes = (s.packed_mask.columns + 7) / 8;
+    bytes += s.packed_mask.stride[2] * std::max<int64_t>(shapes.mask_rows - 1, 0) +
+             s.packed_mask.stride[1] * (shapes.heads - 1) + s.packed_mask.stride[0] * (shapes.mask_batch - 1);
+    c.packed_mask = Guarded(static_cast<size_t>(bytes), random.guard());
     const bool dense = random.coin();
-    for (size_t i = 0; i < c.bits.size(); ++i)
-      c.bits.data()[i] = static_cast<uint8_t>(random.bits() | (dense ? random.bits() : 0));
-    s.bits.data = c.bits.data();
+    for (size_t i = 0; i < c.packed_mask.size(); ++i)
+      c.packed_mask.data()[i] = static_cast<uint8_t>(random.bits() | (dense ? random.bits() : 0));
+    s.packed_mask.data = c.packed_mask.data();
   }
   if (random.one_in(4)) {
     std::vector<float> slopes(static_cast<size_t>(shapes.heads));
@@ -176,8 +176,8 @@ std::string describe(const Scoring& s) {
   if (s.bias.data != nullptr)
     text += ", bias" + sizes(s.bias) + " type " + std::to_string(static_cast<int>(s.bias.dtype));
   if (s.bias_scale != nullptr) text += ", bias_scale " + std::to_string(s.bias_scale[0]) + "...";
-  if (s.keep.data != nullptr) text += ", keep" + sizes(s.keep);
-  if (s.bits.data != nullptr) text += ", bits of " + std::to_string(s.bits.columns) + " columns";
+  if (s.mask.data != nullptr) text += ", keep" + sizes(s.mask);
+  if (s.packed_mask.data != nullptr) text += ", bits of " + std::to_string(s.packed_mask.columns) + " columns";
   if (s.alibi_slopes != nullptr) text += ", ALiBi";
   if (s.sinks != nullptr) text += ", sinks";
   return text;
@@ -203,7 +203,7 @@ int64_t KvStorage::at(int64_t b, int64_t h, int64_t t, int64_t d) const {
 }
 
 int32_t& KvStorage::page(int64_t b, int64_t t) const {
-  const int64_t tight = (kv.tokens + kv.page_size - 1) / kv.page_size;
+  const int64_t tight = (kv.capacity + kv.page_size - 1) / kv.page_size;
   return table.data()[b * (kv.block_table_stride < 0 ? tight : kv.block_table_stride) + t / kv.page_size];
 }
 
@@ -251,7 +251,7 @@ KvStorage make_kv(Random& random, KvType type, KvForm form, int64_t batch, int64
   kv.layout = panels ? KvLayout::kPanels : KvLayout::kRows;
   kv.batch = batch;
   kv.heads = heads;
-  kv.tokens = tokens;
+  kv.capacity = tokens;
   kv.dim = dim;
   int64_t entries = batch;  // of batch_stride
   int64_t held = tokens;    // per entry
@@ -476,7 +476,7 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   // A ring holds the last tokens there are: shorter sequences would need those that these have overwritten.
   if (k_ring || v_ring) c.scoring.scoring.kv_length = nullptr;
 
-  Attention& a = c.problem;
+  AttentionProblem& a = c.problem;
   a.q = c.q.view;
   a.k = c.k.kv;
   a.v = c.v.kv;
@@ -508,7 +508,7 @@ AttentionCase random_attention(Random& random, const AttentionLimits& limits) {
   return c;
 }
 
-std::string describe(const Attention& a) {
+std::string describe(const AttentionProblem& a) {
   const char* const types[] = {"f32",  "bf16", "f16",  "int8", "e4m3", "e5m2",
                                "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"};
   std::string text = "q [";
@@ -516,7 +516,7 @@ std::string describe(const Attention& a) {
   text += std::string("] ") + types[static_cast<size_t>(a.q.dtype)];
   for (const ConstKv* kv : {&a.k, &a.v}) {
     text += std::string(kv == &a.k ? ", k" : ", v") + " [" + std::to_string(kv->batch) + " " +
-            std::to_string(kv->heads) + " " + std::to_string(kv->tokens) + " " + std::to_string(kv->dim) + "] " +
+            std::to_string(kv->heads) + " " + std::to_string(kv->capacity) + " " + std::to_string(kv->dim) + "] " +
             types[static_cast<size_t>(kv->type)];
     if (kv->layout == KvLayout::kPanels) text += " panels";
     if (kv->length >= 0) text += " of length " + std::to_string(kv->length);
@@ -558,8 +558,8 @@ Status run_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const V
                         [&](const Exec& exec) { return weighted_values(p, v, out, options, exec); });
 }
 
-Status run_attention(const Attention& problem, const Target* target) {
-  AttentionPlan plan;
+Status run_attention(const AttentionProblem& problem, const Target* target) {
+  Plan plan;
   Exec exec = {.target = target};
   if (const Status s = attention_plan(problem, &plan, exec); !s.ok()) return s;
   const Guarded workspace(plan.workspace_bytes, Guard::kAfter);
@@ -568,18 +568,18 @@ Status run_attention(const Attention& problem, const Target* target) {
   return attention(problem, exec);
 }
 
-Result result_of(const AttentionCase& c, const Attention& a, const Target& target) {
+Result result_of(const AttentionCase& c, const AttentionProblem& a, const Target& target) {
   EXPECT_TRUE(ok(run_attention(a, &target))) << describe(a);
   const Result result = written(c);
   c.clear();
   return result;
 }
 
-Status run_tasks(const Attention& problem, const Target* target, Random& random) {
-  AttentionPlan plan;
+Status run_tasks(const AttentionProblem& problem, const Target* target, Random& random) {
+  Plan plan;
   Exec exec = {.target = target};
   if (const Status s = attention_plan(problem, &plan, exec); !s.ok()) return s;
-  const AttentionPlan copy = plan;
+  const Plan copy = plan;
   const Guarded partial(plan.partial_bytes, random.guard());
   for (const bool reduce : {false, true}) {
     const int64_t count = reduce ? plan.reduce_tasks : plan.tasks;
@@ -596,7 +596,7 @@ Status run_tasks(const Attention& problem, const Target* target, Random& random)
       std::memset(workspace.data(), 0xFF, workspace.size());
       exec.workspace = workspace.data();
       exec.workspace_bytes = workspace.size();
-      const AttentionPlan& p = random.coin() ? plan : copy;
+      const Plan& p = random.coin() ? plan : copy;
       const Status s = reduce ? attention_reduce(p, first, last, partial.data(), partial.size(), exec)
                               : attention_range(p, first, last, partial.data(), partial.size(), exec);
       if (!s.ok()) return s;

@@ -205,8 +205,8 @@ struct ScoringCase {
   Scoring scoring;
   Numbers<int32_t> offsets, prefix_end, kv_start, kv_length;
   Numbers<float> slopes, sinks, bias_scale;
-  Array<4> bias, keep;
-  Guarded bits;
+  Array<4> bias, mask;
+  Guarded packed_mask;
   float largest_bias = 0;   // of the finite ones, times its factor
   float largest_shift = 0;  // slope * distance
 };
@@ -295,7 +295,7 @@ struct AttentionCase {
   KvStorage k, v;
   ScoringCase scoring;
   Numbers<int32_t> cu_q, cu_k;
-  Attention problem;
+  AttentionProblem problem;
   /// Writes the pattern into the outputs.
   void clear() const {
     out.fill_bytes(Guarded::kCanary);
@@ -303,7 +303,7 @@ struct AttentionCase {
   }
 };
 AttentionCase random_attention(Random& random, const AttentionLimits& limits);
-std::string describe(const Attention& problem);
+std::string describe(const AttentionProblem& problem);
 
 /// f32 half of the time.
 inline Arithmetic random_arithmetic(Random& random) {
@@ -321,7 +321,7 @@ Status run_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const V
                            const ValueOptions& options, const Target* target);
 
 /// attention() with exactly the workspace that attention_plan() asks for, at any alignment and against a guard page.
-Status run_attention(const Attention& problem, const Target* target);
+Status run_attention(const AttentionProblem& problem, const Target* target);
 /// The bits of out and lse in logical order.
 struct Result {
   std::vector<uint64_t> out, lse;
@@ -329,10 +329,10 @@ struct Result {
 };
 inline Result written(const AttentionCase& c) { return {c.out.bits(), c.lse.bits()}; }
 /// What `a` writes into the outputs of c, which are then cleared.
-Result result_of(const AttentionCase& c, const Attention& a, const Target& target);
+Result result_of(const AttentionCase& c, const AttentionProblem& a, const Target& target);
 /// attention_range() task by task in random order, then attention_reduce() likewise; each with a workspace of its own.
 /// Some of them use a copy of the plan.
-Status run_tasks(const Attention& problem, const Target* target, Random& random);
+Status run_tasks(const AttentionProblem& problem, const Target* target, Random& random);
 
 }  // namespace simdattn::test
 

@@ -241,7 +241,7 @@ Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens) {
   const DType type = kv.type == KvType::kF32 ? DType::kF32 : kv.type == KvType::kBF16 ? DType::kBF16 : DType::kF16;
   const bool paged = kv.page_size > 0;
   int64_t table_stride = kv.block_table_stride;
-  if (paged && table_stride == -1) table_stride = (kv.tokens + kv.page_size - 1) / kv.page_size;
+  if (paged && table_stride == -1) table_stride = (kv.capacity + kv.page_size - 1) / kv.page_size;
   Tensor result({kv.heads, tokens, kv.dim});
   for (const auto [h, t] : indices(kv.heads, tokens)) {
     double* const to = result.row({h, t});

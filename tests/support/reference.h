@@ -130,7 +130,7 @@ AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, con
                           std::optional<double> scale = {});
 /// The same for everything that the public struct can say: any storage of keys and values, varlen batches, arithmetics
 /// (over their operands). Outputs of the problem are neither read nor written.
-AttentionResult attention(const simdattn::Attention& problem);
+AttentionResult attention(const simdattn::AttentionProblem& problem);
 
 /// A problem's sequences: what is stored, at which positions rows stand, and which keys they see.
 struct SequenceRows {
@@ -141,7 +141,7 @@ struct SequenceRows {
   Tensor visible;                  // [Hq, n_q, n] 1 or 0
   Tensor bias;                     // the same; empty: none
 };
-std::vector<SequenceRows> sequences(const simdattn::Attention& problem);
+std::vector<SequenceRows> sequences(const simdattn::AttentionProblem& problem);
 
 /// parts [P,B,H,n,d_v], lse [P,B,H,n]; sinks [H] or empty.
 AttentionResult attention_merge(const Tensor& parts, const Tensor& part_lse, const std::vector<double>& sinks = {});

@@ -150,11 +150,11 @@ bool is_visible(const Scoring& scoring, const Sequence& s, int64_t h, int64_t i,
   if (scoring.window_right >= 0 && j > p + scoring.window_right) return false;
   if (scoring.chunk > 0 && floor_div(j, scoring.chunk) != floor_div(p, scoring.chunk)) return false;
   if (scoring.bias.data != nullptr && entry(scoring.bias, s, h, i, j) == -kInf) return false;
-  if (scoring.keep.data != nullptr && entry(scoring.keep, s, h, i, j) == 0) return false;
-  if (scoring.bits.data != nullptr) {
-    const int64_t column = j - (s.n_kv - scoring.bits.columns);
-    const uint8_t* row = scoring.bits.data + s.batch * scoring.bits.stride[0] + h * scoring.bits.stride[1] +
-                         (s.first_row + i) * scoring.bits.stride[2];
+  if (scoring.mask.data != nullptr && entry(scoring.mask, s, h, i, j) == 0) return false;
+  if (scoring.packed_mask.data != nullptr) {
+    const int64_t column = j - (s.n_kv - scoring.packed_mask.columns);
+    const uint8_t* row = scoring.packed_mask.data + s.batch * scoring.packed_mask.stride[0] +
+                         h * scoring.packed_mask.stride[1] + (s.first_row + i) * scoring.packed_mask.stride[2];
     if (column >= 0 && ((row[column / 8] >> (column % 8)) & 1) == 0) return false;
   }
   return true;
@@ -345,7 +345,7 @@ namespace {
 
 // f(q, k, v, sequence) for each sequence of a problem: what it stores and sees.
 template <class F>
-void for_each_sequence(const simdattn::Attention& problem, const F& f) {
+void for_each_sequence(const simdattn::AttentionProblem& problem, const F& f) {
   const Scoring& scoring = problem.scoring;
   const Tensor q = read(problem.q);
   const bool varlen = problem.cu_q != nullptr;
@@ -353,7 +353,7 @@ void for_each_sequence(const simdattn::Attention& problem, const F& f) {
     const int64_t batch = varlen ? 0 : s;
     const int64_t first_row = varlen ? problem.cu_q[s] : 0;
     const int64_t n_q = varlen ? problem.cu_q[s + 1] - first_row : q.dim(2);
-    int64_t n_kv = problem.k.length < 0 ? problem.k.tokens : problem.k.length;
+    int64_t n_kv = problem.k.length < 0 ? problem.k.capacity : problem.k.length;
     Tensor k, v;
     if (problem.cu_k != nullptr) {
       const int64_t first_key = problem.cu_k[s];
@@ -381,7 +381,7 @@ void for_each_sequence(const simdattn::Attention& problem, const F& f) {
 
 }  // namespace
 
-AttentionResult attention(const simdattn::Attention& problem) {
+AttentionResult attention(const simdattn::AttentionProblem& problem) {
   const auto& shape = problem.q.shape;
   const double factor = scale_of(problem.scoring, {}, 1.0 / std::sqrt(static_cast<double>(shape[3])));
   AttentionResult result = empty_result(shape[0], shape[1], shape[2], problem.v.dim);
@@ -391,7 +391,7 @@ AttentionResult attention(const simdattn::Attention& problem) {
   return result;
 }
 
-std::vector<SequenceRows> sequences(const simdattn::Attention& problem) {
+std::vector<SequenceRows> sequences(const simdattn::AttentionProblem& problem) {
   const Scoring& scoring = problem.scoring;
   std::vector<SequenceRows> result;
   for_each_sequence(problem, [&](const Tensor& q, const Tensor& k, const Tensor& v, const Sequence& s) {

@@ -7,7 +7,7 @@ std::vector<const Target*> runnable_targets() {
   [[maybe_unused]] static const Status asked = request_amx();
   std::vector<const Target*> result;
   for (const Target* t : targets()) {
-    if (runnable(*t)) result.push_back(t);
+    if (target_runnable(*t)) result.push_back(t);
   }
   return result;
 }

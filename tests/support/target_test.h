@@ -22,10 +22,10 @@ inline const Target& scalar_target() { return *targets().back(); }
 /// The target whose bits `t` has to return: of an exact one, the definition; of the definition, the best other exact one. A
 /// target that has no counterpart here is compared with itself: other strides and alignments must not matter.
 inline const Target& counterpart(const Target& t) {
-  if (!exact(t)) return t;
+  if (!target_exact(t)) return t;
   if (&t != &scalar_target()) return scalar_target();
   for (const Target* other : runnable_targets()) {
-    if (exact(*other)) return *other;
+    if (target_exact(*other)) return *other;
   }
   return t;
 }
@@ -39,12 +39,12 @@ class TargetTest : public ::testing::TestWithParam<const Target*> {
  protected:
   void SetUp() override { entered_targets().insert(GetParam()); }
   static const Target& target() { return *GetParam(); }
-  static bool is_exact() { return exact(*GetParam()); }
+  static bool is_exact() { return target_exact(*GetParam()); }
   static Exec exec() { return {.target = GetParam()}; }
 };
 
 inline std::string target_name(const ::testing::TestParamInfo<const Target*>& info) {
-  std::string result = name(*info.param);
+  std::string result = target_name(*info.param);
   for (char& c : result) {
     if (c == '/' || c == '-' || c == '.') c = '_';
   }
@@ -56,7 +56,7 @@ class EveryTargetEntered : public ::testing::Environment {
   void TearDown() override {
     if (GTEST_FLAG_GET(filter) != "*" || GTEST_FLAG_GET(list_tests)) return;
     for (const Target* t : runnable_targets()) {
-      EXPECT_EQ(entered_targets().count(t), 1u) << name(*t) << " can run here but no test entered it";
+      EXPECT_EQ(entered_targets().count(t), 1u) << target_name(*t) << " can run here but no test entered it";
     }
   }
 };

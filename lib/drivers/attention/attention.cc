@@ -19,10 +19,10 @@ namespace {
 constexpr int64_t kMaxGroups = 24;
 constexpr uint64_t kPlanMark = 0x6E6C7061'6E747461u;
 
-/// What AttentionPlan::internal holds.
+/// What Plan::internal holds.
 struct PlanState {
   uint64_t mark;
-  Attention problem;
+  AttentionProblem problem;
   Division division;
   OperandBytes operands;
   PlannedTasks tasks;
@@ -38,16 +38,16 @@ struct PlanState {
 
   AttentionMemory memory(void* workspace) const { return {operands, division.sizes.d_v, workspace}; }
 };
-static_assert(sizeof(PlanState) <= sizeof(AttentionPlan::internal));
+static_assert(sizeof(PlanState) <= sizeof(Plan::internal));
 static_assert(std::is_trivially_copyable_v<PlanState> && alignof(PlanState) <= alignof(uint64_t));
 
-const PlanState* state_of(const AttentionPlan& plan) {
+const PlanState* state_of(const Plan& plan) {
   const auto* s = reinterpret_cast<const PlanState*>(plan.internal.data());
   return s->mark == kPlanMark ? s : nullptr;
 }
 
 /// Of everything that says where sequences [first, last) begin, end and stand: entries times powers of one number.
-uint64_t digest_of(const Attention& a, int64_t first, int64_t last) {
+uint64_t digest_of(const AttentionProblem& a, int64_t first, int64_t last) {
   uint64_t h = 0;
   const auto add = [&](const int32_t* numbers, int64_t end) {
     for (int64_t s = first; numbers != nullptr && s < end; ++s) {
@@ -63,24 +63,24 @@ uint64_t digest_of(const Attention& a, int64_t first, int64_t last) {
   return h;
 }
 
-bool has_pages(const Attention& a) { return a.k.page_size > 0 || a.v.page_size > 0; }
+bool has_pages(const AttentionProblem& a) { return a.k.page_size > 0 || a.v.page_size > 0; }
 
 /// True if what a run reads and writes is there.
-bool has_data(const Attention& a) {
+bool has_data(const AttentionProblem& a) {
   const auto view = [](const ConstView<4>& v) { return v.data != nullptr || is_empty(v); };
   const auto store = [](const ConstKv& kv) {
-    const bool empty = (kv.page_size > 0 ? kv.n_pages : kv.batch) <= 0 || kv.heads <= 0 || kv.tokens <= 0;
+    const bool empty = (kv.page_size > 0 ? kv.n_pages : kv.batch) <= 0 || kv.heads <= 0 || kv.capacity <= 0;
     return (empty || (kv.data != nullptr && (kv.scales != nullptr || !writes_scales(kv.type)))) &&
            (kv.page_size == 0 || kv.block_table != nullptr || kv.batch == 0);
   };
   const bool output = a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr;
-  return output && view(a.q) && store(a.k) && store(a.v) && view(a.scoring.bias) && view(a.scoring.keep) &&
-         (a.scoring.bits.columns == 0 || a.scoring.bits.data != nullptr);
+  return output && view(a.q) && store(a.k) && store(a.v) && view(a.scoring.bias) && view(a.scoring.mask) &&
+         (a.scoring.packed_mask.columns == 0 || a.scoring.packed_mask.data != nullptr);
 }
 
 }  // namespace
 
-Status drivers::attention(const Attention& a, const Exec& exec) {
+Status drivers::attention(const AttentionProblem& a, const Exec& exec) {
   const UKernels* uk = nullptr;
   SIMDATTN_CHECK(resolve(exec, &uk));
   ProblemBytes bytes;
@@ -105,7 +105,7 @@ Status drivers::attention(const Attention& a, const Exec& exec) {
   return {};
 }
 
-Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Exec& exec) {
+Status drivers::attention_plan(const AttentionProblem& a, Plan* plan, const Exec& exec) {
   const Target* target = nullptr;
   SIMDATTN_CHECK(resolve(exec, &target));
   if (plan->struct_size != sizeof *plan) return kPlanOfOtherSize;
@@ -146,7 +146,7 @@ Status drivers::attention_plan(const Attention& a, AttentionPlan* plan, const Ex
   return {};
 }
 
-Status drivers::attention_bind(const Attention& a, AttentionPlan* plan) {
+Status drivers::attention_bind(const AttentionProblem& a, Plan* plan) {
   if (plan->struct_size != sizeof *plan) return kPlanOfOtherSize;
   auto* s = const_cast<PlanState*>(state_of(*plan));
   if (s == nullptr) return kNoPlan;
@@ -161,8 +161,8 @@ Status drivers::attention_bind(const Attention& a, AttentionPlan* plan) {
   return {};
 }
 
-Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_t last, bool reduce,
-                                const void* partial, size_t partial_size, const Exec& exec) {
+Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, bool reduce, const void* partial,
+                                size_t partial_size, const Exec& exec) {
   if (plan.struct_size != sizeof plan) return kPlanOfOthers;
   const PlanState* s = state_of(plan);
   if (s == nullptr) return kNoPlan;
@@ -171,7 +171,7 @@ Status drivers::attention_range(const AttentionPlan& plan, int64_t first, int64_
   SIMDATTN_CHECK(check_attention_memory(
       s->bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(plan.workspace_bytes)),
       ByteSet::of(s->tasks.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
-  const Attention& a = s->problem;
+  const AttentionProblem& a = s->problem;
   const Division& d = s->division;
   int64_t group = 0;  // where the range begins
   while (group + 1 < s->groups && s->group[group + 1].first(reduce) <= first) ++group;

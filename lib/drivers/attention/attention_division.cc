@@ -25,7 +25,7 @@ int64_t row_blocks_of(const Division& d, int64_t rows) {
 }
 
 /// The first token that both stores still hold: of a ring, the last ones.
-int64_t oldest_token(const Attention& a, int64_t length) {
+int64_t oldest_token(const AttentionProblem& a, int64_t length) {
   int64_t oldest = 0;
   for (const int64_t ring : {a.k.ring, a.v.ring}) {
     if (ring > 0) oldest = std::max(oldest, length - ring);
@@ -35,7 +35,7 @@ int64_t oldest_token(const Attention& a, int64_t length) {
 
 /// The splits [lo, hi) of a sequence that are tasks: all of them, or the last ones, as many as tokens of a ring may touch wherever they
 /// begin. So the number does not fall as a sequence grows. A ring of up to kKeySplit tokens is one task, which has every split it touches.
-Interval task_splits(const Attention& a, int64_t length) {
+Interval task_splits(const AttentionProblem& a, int64_t length) {
   const int64_t splits = std::max(ceil_div(length, kKeySplit), int64_t{1});
   const int64_t held = length - oldest_token(a, length);
   if (held == length) return {0, splits};
@@ -44,7 +44,7 @@ Interval task_splits(const Attention& a, int64_t length) {
 }
 
 /// True if masks and bias hide these keys from rows [first_row, last_row).
-bool hidden(const Attention& a, int64_t heads, const Sequence& seq, int64_t first_row, int64_t last_row,
+bool hidden(const AttentionProblem& a, int64_t heads, const Sequence& seq, int64_t first_row, int64_t last_row,
             Interval keys) {
   if (!has_modifiers(a.scoring)) return false;
   for (int64_t i = first_row; i < last_row; ++i) {
@@ -62,7 +62,7 @@ bool hidden(const Attention& a, int64_t heads, const Sequence& seq, int64_t firs
 
 }  // namespace
 
-Sequence sequence_of(const Attention& a, int64_t s) {
+Sequence sequence_of(const AttentionProblem& a, int64_t s) {
   Sequence r = {s, 0, a.q.shape[2], 0, s, 0, {}};
   int64_t n_kv = a.k.keys();
   if (a.cu_q != nullptr) {
@@ -81,9 +81,9 @@ Sequence sequence_of(const Attention& a, int64_t s) {
   return r;
 }
 
-bool are_alike(const Attention& a) { return a.cu_q == nullptr && a.scoring.kv_length == nullptr; }
+bool are_alike(const AttentionProblem& a) { return a.cu_q == nullptr && a.scoring.kv_length == nullptr; }
 
-Status divide(const Attention& a, Threads threads, Division* division) {
+Status divide(const AttentionProblem& a, Threads threads, Division* division) {
   Division& d = *division;
   const AttentionSizes& sizes = d.sizes;
   const Scoring& rules = a.scoring;
@@ -137,7 +137,7 @@ Status divide(const Attention& a, Threads threads, Division* division) {
   return {};
 }
 
-Status check_pages(const Attention& a, const Division& d, int64_t s, int64_t first_row, int64_t last_row) {
+Status check_pages(const AttentionProblem& a, const Division& d, int64_t s, int64_t first_row, int64_t last_row) {
   if (first_row >= last_row) return {};
   const Sequence q = sequence_of(a, s);
   // Neither end of the interval decreases from row to row.
@@ -156,7 +156,7 @@ Status check_pages(const Attention& a, const Division& d, int64_t s, int64_t fir
   return {};
 }
 
-TaskIterator::TaskIterator(const Attention& a, const Division& division, int64_t sequence, int64_t task)
+TaskIterator::TaskIterator(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t task)
     : a_(a), division_(division), sequence_(sequence), task_(task) {
   skip_sequences();
 }
@@ -187,7 +187,7 @@ RowBlockIndex TaskIterator::row_block() const {
   return {sequence_, block / n_blocks_, (i % 2 == 0 ? i / 2 : n_blocks_ - 1 - i / 2) * division_.row_block};
 }
 
-int64_t tasks_of(const Attention& a, const Division& d, bool splits, int64_t s) {
+int64_t tasks_of(const AttentionProblem& a, const Division& d, bool splits, int64_t s) {
   const Sequence q = sequence_of(a, s);
   const int64_t blocks = d.sizes.kv_heads * row_blocks_of(d, q.n_q * d.sizes.group);
   const Interval split = splits ? task_splits(a, q.rules.length) : Interval{0, 1};

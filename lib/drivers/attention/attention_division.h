@@ -18,11 +18,11 @@ struct Sequence {
   int64_t first_row;  // row of q where it begins
   int64_t n_q;
   int64_t first_key;   // token of k and v where it begins
-  int64_t mask_batch;  // the same for bias, keep and bits
+  int64_t mask_batch;  // the same for bias, mask and packed_mask
   int64_t first_mask_row;
   SequenceRules rules;
 };
-Sequence sequence_of(const Attention& a, int64_t s);
+Sequence sequence_of(const AttentionProblem& a, int64_t s);
 
 /// Which rows a task computes: rows of one key/value head, counted position by position, head by head of the group.
 struct RowBlockIndex {
@@ -52,20 +52,20 @@ inline const AttentionKernels& kernels_of(const UKernels& uk, Arithmetic arithme
 }
 
 /// True if all sequences have as many rows and keys.
-bool are_alike(const Attention& a);
+bool are_alike(const AttentionProblem& a);
 
 /// Who runs the tasks: one thread takes the largest row blocks, several want enough of them, if need be smaller ones or splits.
 enum class Threads : uint8_t { kOne, kSeveral };
 
 /// Checks the entries of every sequence and divides the problem, whose sizes are in `division` already.
-Status divide(const Attention& a, Threads threads, Division* division);
+Status divide(const AttentionProblem& a, Threads threads, Division* division);
 
 /// Walks tasks in their flat order: sequences, key/value heads, row blocks, splits. Row blocks go first, last, second,
 /// second to last, ..., so that any contiguous range of tasks of a causal problem has its share of long and short ones.
 class TaskIterator {
  public:
   /// At `task` tasks after the first one of sequence `sequence`.
-  TaskIterator(const Attention& a, const Division& division, int64_t sequence, int64_t task);
+  TaskIterator(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t task);
   RowBlockIndex row_block() const;
   int64_t split() const { return splits_.lo + task_ % (splits_.hi - splits_.lo); }
   Interval splits() const { return splits_; }  // of the sequence
@@ -78,7 +78,7 @@ class TaskIterator {
   /// To the sequence that has the task.
   void skip_sequences();
 
-  const Attention& a_;
+  const AttentionProblem& a_;
   const Division& division_;
   int64_t sequence_;
   int64_t task_;  // of the sequence, which has
@@ -88,11 +88,12 @@ class TaskIterator {
 };
 
 /// Tasks of one sequence.
-int64_t tasks_of(const Attention& a, const Division& division, bool splits, int64_t sequence);
+int64_t tasks_of(const AttentionProblem& a, const Division& division, bool splits, int64_t sequence);
 
 /// Pages of the keys that rows [first_row, last_row) (query positions) of a sequence see. An entry below 0 is good where masks
 /// hide all of its keys from all of these rows.
-Status check_pages(const Attention& a, const Division& division, int64_t sequence, int64_t first_row, int64_t last_row);
+Status check_pages(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t first_row,
+                   int64_t last_row);
 
 }  // namespace simdattn
 

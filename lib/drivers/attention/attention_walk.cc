@@ -422,7 +422,7 @@ class RowBlock {
     });
   }
 
-  const Attention& a_;
+  const AttentionProblem& a_;
   const Division& d_;
   const UKernels& uk_;           // of the target
   const AttentionKernels& ops_;  // of its arithmetic

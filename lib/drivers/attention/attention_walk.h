@@ -111,7 +111,7 @@ struct AttentionMemory {
 
 /// What the tasks of a range share.
 struct AttentionRun {
-  const Attention& problem;
+  const AttentionProblem& problem;
   const Division& division;
   const UKernels& kernels;
   AttentionMemory memory;

@@ -123,7 +123,9 @@ Interval visible_interval(const Scoring& s, const SequenceRules& rules, int64_t 
   return v;
 }
 
-bool has_masks(const Scoring& s) { return s.bias.data != nullptr || s.keep.data != nullptr || s.bits.data != nullptr; }
+bool has_masks(const Scoring& s) {
+  return s.bias.data != nullptr || s.mask.data != nullptr || s.packed_mask.data != nullptr;
+}
 bool has_modifiers(const Scoring& s) { return s.softcap > 0.0f || s.alibi_slopes != nullptr || has_masks(s); }
 
 RowModifiers row_modifiers(const Scoring& s, const SequenceRules& rules, int64_t head, int64_t row, int64_t mask_batch,
@@ -139,14 +141,14 @@ RowModifiers row_modifiers(const Scoring& s, const SequenceRules& rules, int64_t
     m.bias_dtype = s.bias.dtype;
     m.one_bias = s.bias.shape[3] == 1;
   }
-  if (s.keep.data != nullptr) {
-    m.keep = static_cast<const uint8_t*>(s.keep.data) + offset_of(s.keep, mask_batch, head, mask_row);
-    m.one_keep = s.keep.shape[3] == 1;
+  if (s.mask.data != nullptr) {
+    m.keep = static_cast<const uint8_t*>(s.mask.data) + offset_of(s.mask, mask_batch, head, mask_row);
+    m.one_keep = s.mask.shape[3] == 1;
   }
-  if (s.bits.data != nullptr) {
-    const auto& t = s.bits.stride;
-    m.bits = s.bits.data + mask_batch * t[0] + head * t[1] + mask_row * t[2];
-    m.first_bit = rules.length - s.bits.columns;
+  if (s.packed_mask.data != nullptr) {
+    const auto& t = s.packed_mask.stride;
+    m.bits = s.packed_mask.data + mask_batch * t[0] + head * t[1] + mask_row * t[2];
+    m.first_bit = rules.length - s.packed_mask.columns;
   }
   return m;
 }

@@ -34,7 +34,7 @@ bool has_masks(const Scoring& scoring);
 /// True if scores need the optional pass over the tile.
 bool has_modifiers(const Scoring& scoring);
 
-/// `mask_batch`, `mask_row`: where the row stands in bias, keep and bits (they differ from sequence and row in varlen).
+/// `mask_batch`, `mask_row`: where the row stands in bias, mask and packed_mask (they differ from sequence and row in varlen).
 RowModifiers row_modifiers(const Scoring& scoring, const SequenceRules& rules, int64_t head, int64_t row,
                            int64_t mask_batch, int64_t mask_row);
 

@@ -49,7 +49,7 @@ class KvStore {
  public:
   KvStore(const ConstKv& kv, int64_t sequence, int64_t head, int64_t first_token = 0)
       : kv_(kv), first_token_(first_token), sequence_(sequence), head_(head) {
-    if (kv.page_size > 0 && kv.tokens > 0) table_ = kv.block_table + sequence * table_stride(kv);
+    if (kv.page_size > 0 && kv.capacity > 0) table_ = kv.block_table + sequence * table_stride(kv);
   }
 
   /// The address of a token's row or, with panels, of the panel that begins at it. `run`: how many tokens from here on
@@ -69,7 +69,7 @@ class KvStore {
     if (!has_scales(kv_.type)) return nullptr;
     const TokenPlace p = place(token);
     const bool may_end = kv_.scales != nullptr && kv_.page_size == 0;
-    const int64_t there = may_end ? std::min(n, kv_.tokens - p.inside) : n;
+    const int64_t there = may_end ? std::min(n, kv_.capacity - p.inside) : n;
     if (kv_.scales != nullptr && kv_.scale_token_stride == sizeof(float) && there == n) {
       return reinterpret_cast<const float*>(scale_at(kv_, p, head_));
     }
@@ -131,7 +131,7 @@ class BasicTokenStore {
   int64_t column(const TokenPlace& p) const { return panels() ? p.inside % kPanelWidth : 0; }
   /// Tokens from p on in its page, ring or tensor.
   int64_t room(const TokenPlace& p) const {
-    return (kv_.page_size > 0 ? kv_.page_size : kv_.ring > 0 ? kv_.ring : kv_.tokens) - p.inside;
+    return (kv_.page_size > 0 ? kv_.page_size : kv_.ring > 0 ? kv_.ring : kv_.capacity) - p.inside;
   }
 
   /// `tokens` rows to p and the places after it in the same unit: f32, or as they are stored. Rows that are stored as they are

@@ -46,7 +46,7 @@ auto not_zero(const float* w, int64_t ld) {
   ConstKv kv;
   kv.data = tile.v;
   kv.type = type;
-  kv.tokens = tile.keys;
+  kv.capacity = tile.keys;
   kv.dim = tile.dim;
   kv.token_stride = tile.key_stride;
   HeadOperands(uk, ops, kv, 0, 0, 0, nullptr).add_visible(0, tile, masked, not_zero(tile.w, tile.ldw));

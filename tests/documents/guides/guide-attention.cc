@@ -16,8 +16,8 @@ Floats by_head(const Floats& x, int64_t heads, int64_t n, int64_t d) {
   return y;
 }
 
-void run(const sa::Attention& problem) {
-  sa::AttentionPlan plan;
+void run(const sa::AttentionProblem& problem) {
+  sa::Plan plan;
   good(sa::attention_plan(problem, &plan), "attention_plan");
   std::vector<std::byte> workspace(plan.workspace_bytes);
   good(sa::attention(problem, {.workspace = workspace.data(), .workspace_bytes = workspace.size()}), "attention");
@@ -42,7 +42,7 @@ int main() {
          "attention_after");
     guides::near(before, by_head(formula, kHeads, n_q, kDim), kTolerance, "attention_before");
     guides::near(after, by_head(formula, kHeads, n_q, kDim), kTolerance, "attention_after");
-    sa::Attention problem =
+    sa::AttentionProblem problem =
         attention_of_tokens(q.data(), k.data(), v.data(), tokens.data(), kHeads, kKvHeads, n_q, n_kv, kDim);
     run(problem);
     guides::near(tokens, formula, kTolerance, "attention_of_tokens");
@@ -68,10 +68,10 @@ int main() {
   {
     const float x[8] = {};
     float out[8];
-    const sa::Attention problem{.q = sa::view(x, {1, 1, 2, 4}),
-                                .k = sa::view(x, {1, 1, 4, 2}),
-                                .v = sa::view(x, {1, 1, 4, 2}),
-                                .out = sa::view(out, {1, 1, 2, 2})};
+    const sa::AttentionProblem problem{.q = sa::view(x, {1, 1, 2, 4}),
+                                       .k = sa::view(x, {1, 1, 4, 2}),
+                                       .v = sa::view(x, {1, 1, 4, 2}),
+                                       .out = sa::view(out, {1, 1, 2, 2})};
     guides::refused(sa::attention(problem, {}), "k.dim != q.shape[3]");
   }
 }

@@ -37,8 +37,8 @@ struct Sequence {
         v(guides::numbers(kLength * kKvRow, s + 2)) {}
 };
 
-Floats run(const sa::Attention& problem, Floats& out) {
-  sa::AttentionPlan plan;
+Floats run(const sa::AttentionProblem& problem, Floats& out) {
+  sa::Plan plan;
   good(sa::attention_plan(problem, &plan), "attention_plan");
   std::vector<std::byte> workspace(plan.workspace_bytes);
   good(sa::attention(problem, {.workspace = workspace.data(), .workspace_bytes = workspace.size()}), "attention");
@@ -88,11 +88,11 @@ int main() {
     good(sa::kv_append(rows_of(s.v.data(), kKvHeads, kLength, kDim), {}, integers.values), "Int8Cache");
     const Floats queries = rotated_queries(s, table, 149, 1);
     Floats out(static_cast<size_t>(kQRow)), numbers(static_cast<size_t>(kLength * kKvRow));
-    sa::Attention problem{.q = rows_of(queries.data(), kHeads, 1, kDim),
-                          .k = integers.keys,
-                          .v = integers.values,
-                          .out = rows_of(out.data(), kHeads, 1, kDim),
-                          .scoring = {.causal = true}};
+    sa::AttentionProblem problem{.q = rows_of(queries.data(), kHeads, 1, kDim),
+                                 .k = integers.keys,
+                                 .v = integers.values,
+                                 .out = rows_of(out.data(), kHeads, 1, kDim),
+                                 .scoring = {.causal = true}};
     problem.k.length = problem.v.length = kLength;
     run(problem, out);
     guides::near(out, part(formula, 149 * kQRow, kQRow), 5e-2, "Int8Cache");
@@ -103,7 +103,7 @@ int main() {
     sa::Kv written = sa::contiguous_kv(blocks.data(), described.type, described.layout, 1, 1, kLength, kKvRow);
     written.head_stride = described.head_stride, written.token_stride = described.token_stride;
     good(sa::kv_append(rows_of(s.k.data(), 1, kLength, kKvRow), {}, written), "ggml_rows");
-    good(sa::dequantise(described, 0, rows_of(numbers.data(), 1, kLength, kKvRow)), "ggml_rows");
+    good(sa::kv_read(described, 0, rows_of(numbers.data(), 1, kLength, kKvRow)), "ggml_rows");
     guides::near(numbers, s.k, 2e-2, "ggml_rows");
   }
 
@@ -125,7 +125,7 @@ int main() {
   std::vector<sa::bf16> value_pool(kRowPages * kRowPage * kKvHeads * kDim, sa::bf16{0x7FC0});
   sa::Kv keys = paged_keys(key_pool.data(), kPages, kPage, key_table[0], 2, 3, kKvHeads, kDim);
   sa::Kv values = paged_rows(value_pool.data(), kRowPages, kRowPage, value_table[0], 2, 36, kKvHeads, kDim);
-  keys.tokens = values.tokens = 180;
+  keys.capacity = values.capacity = 180;
   // Chunks of 90 rows, padded on the right: pasts of 0 and 0, then 60 and 40.
   const auto chunks = [&](const int32_t(&pasts)[2], const int32_t(&counts)[2]) {
     Floats k(2 * 90 * kKvRow, NAN), v = k, q(2 * 90 * kQRow, 0.0f), out(q.size());
@@ -238,11 +238,11 @@ int main() {
       Floats q15 = rotated_queries(s, table, from, 15), ring_out(q15.size()), whole_out(q15.size());
       for (const bool whole : {false, true}) {
         Floats& to = whole ? whole_out : ring_out;
-        sa::Attention p{.q = rows_of(q15.data(), kHeads, 15, kDim),
-                        .k = whole ? cache.keys : ring,
-                        .v = cache.values,
-                        .out = rows_of(to.data(), kHeads, 15, kDim),
-                        .scoring = {.causal = true, .window_left = 39}};
+        sa::AttentionProblem p{.q = rows_of(q15.data(), kHeads, 15, kDim),
+                               .k = whole ? cache.keys : ring,
+                               .v = cache.values,
+                               .out = rows_of(to.data(), kHeads, 15, kDim),
+                               .scoring = {.causal = true, .window_left = 39}};
         p.k.length = p.v.length = from + 15;
         run(p, to);
       }
@@ -252,8 +252,8 @@ int main() {
 
   // A plan without data, for the longest step; then for this one.
   {
-    sa::AttentionPlan longest, plan;
-    sa::Attention problem;
+    sa::Plan longest, plan;
+    sa::AttentionProblem problem;
     good(plan_ahead(kType, kHeads, kKvHeads, 180, kDim, &longest, &problem), "plan_ahead");
     problem.k.length = problem.v.length = kLength;
     good(sa::attention_plan(problem, &plan), "plan");
@@ -272,23 +272,23 @@ int main() {
   {
     int32_t changing[2] = {150, 70};
     Floats to(2 * kQRow);
-    const sa::Attention problem = decode_batch(q.data(), to.data(), keys, values, kHeads, kDim, changing);
-    sa::AttentionPlan plan;
+    const sa::AttentionProblem problem = decode_batch(q.data(), to.data(), keys, values, kHeads, kDim, changing);
+    sa::Plan plan;
     good(sa::attention_plan(problem, &plan), "plan");
     std::vector<std::byte> memory(plan.workspace_bytes);
     const sa::Exec exec{.workspace = memory.data(), .workspace_bytes = memory.size()};
     changing[1] = 71;
     guides::refused(sa::attention_range(plan, 0, plan.tasks, nullptr, 0, exec), "plan: cu_q, cu_k, kv_length, ");
     changing[1] = 70;
-    guides::refused(sa::attention(problem, {}), "exec.workspace: null; see AttentionPlan::workspace_bytes");
+    guides::refused(sa::attention(problem, {}), "exec.workspace: null; see Plan::workspace_bytes");
     changing[1] = 1000;
     guides::refused(sa::attention(problem, exec), "scoring.kv_length: must be in 0 .. n_kv");
-    sa::Attention wrong = problem;
+    sa::AttentionProblem wrong = problem;
     wrong.k.batch = kPages;
     guides::refused(sa::attention(wrong, exec), "k.batch: must be the number of sequences");
     wrong = problem;
     wrong.k.length = 9;
-    guides::refused(sa::attention(wrong, exec), "v.tokens: not as many as k has");
+    guides::refused(sa::attention(wrong, exec), "v.capacity: not as many as k has");
     wrong = problem;
     wrong.k.page_size = 48;
     guides::refused(sa::attention(wrong, exec), "k.page_size, n_pages: ");

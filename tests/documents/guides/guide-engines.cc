@@ -24,8 +24,8 @@ Tensor tensor(void* data, std::array<int64_t, 4> ne, size_t size) {
   return t;
 }
 
-sa::Status run(const sa::Attention& problem) {
-  sa::AttentionPlan plan;
+sa::Status run(const sa::AttentionProblem& problem) {
+  sa::Plan plan;
   if (const sa::Status s = sa::attention_plan(problem, &plan); !s.ok()) return s;
   std::vector<char> workspace(plan.workspace_bytes);
   sa::Exec exec;

@@ -21,14 +21,14 @@ static void fill(float* x, int n, int seed) {
 }
 
 static simdattn_const_view4 input(const float* data, int64_t heads) {
-  simdattn_const_view4 v = {NULL, SIMDATTN_F32, {1, 0, ROWS, DIM}, {0, ROWS * DIM, DIM, 1}};
+  simdattn_const_view4 v = {NULL, SIMDATTN_DTYPE_F32, {1, 0, ROWS, DIM}, {0, ROWS * DIM, DIM, 1}};
   v.data = data;
   v.shape[1] = heads;
   return v;
 }
 
 static simdattn_view4 output(float* data, int64_t heads) {
-  simdattn_view4 v = {NULL, SIMDATTN_F32, {1, 0, ROWS, DIM}, {0, ROWS * DIM, DIM, 1}};
+  simdattn_view4 v = {NULL, SIMDATTN_DTYPE_F32, {1, 0, ROWS, DIM}, {0, ROWS * DIM, DIM, 1}};
   v.data = data;
   v.shape[1] = heads;
   return v;
@@ -67,21 +67,21 @@ int main(void) {
   simdattn_append_options append = SIMDATTN_APPEND_OPTIONS_INIT;
   simdattn_attention_problem problem = SIMDATTN_ATTENTION_PROBLEM_INIT;
   static simdattn_plan plan = SIMDATTN_PLAN_INIT;
-  const simdattn_view2 cos_out = {cosines, SIMDATTN_F32, {ROWS, PAIRS}, {PAIRS, 1}};
-  const simdattn_view2 sin_out = {sines, SIMDATTN_F32, {ROWS, PAIRS}, {PAIRS, 1}};
-  const simdattn_const_view2 cos_in = {cosines, SIMDATTN_F32, {ROWS, PAIRS}, {PAIRS, 1}};
-  const simdattn_const_view2 sin_in = {sines, SIMDATTN_F32, {ROWS, PAIRS}, {PAIRS, 1}};
+  const simdattn_view2 cos_out = {cosines, SIMDATTN_DTYPE_F32, {ROWS, PAIRS}, {PAIRS, 1}};
+  const simdattn_view2 sin_out = {sines, SIMDATTN_DTYPE_F32, {ROWS, PAIRS}, {PAIRS, 1}};
+  const simdattn_const_view2 cos_in = {cosines, SIMDATTN_DTYPE_F32, {ROWS, PAIRS}, {PAIRS, 1}};
+  const simdattn_const_view2 sin_in = {sines, SIMDATTN_DTYPE_F32, {ROWS, PAIRS}, {PAIRS, 1}};
   const int32_t order[ROWS] = {0, 1, 2};
-  const simdattn_const_view2 positions = {order, SIMDATTN_I32, {1, ROWS}, {ROWS, 1}};
+  const simdattn_const_view2 positions = {order, SIMDATTN_DTYPE_I32, {1, ROWS}, {ROWS, 1}};
   simdattn_const_view4 q_in = input(q, HEADS), k_in = input(k, KV_HEADS), v_in = input(v, KV_HEADS);
   simdattn_view4 q_out = output(rotated_q, HEADS);
   simdattn_kv keys, values;
   const simdattn_target* const* targets;
   size_t count = 0, i;
   float row[4] = {1, 2, 3, 4}, lse = 0;
-  const simdattn_const_view2 row_in = {row, SIMDATTN_F32, {1, 4}, {4, 1}};
-  const simdattn_view2 row_out = {row, SIMDATTN_F32, {1, 4}, {4, 1}};
-  const simdattn_view1 lse_out = {&lse, SIMDATTN_F32, {1}, {1}};
+  const simdattn_const_view2 row_in = {row, SIMDATTN_DTYPE_F32, {1, 4}, {4, 1}};
+  const simdattn_view2 row_out = {row, SIMDATTN_DTYPE_F32, {1, 4}, {4, 1}};
+  const simdattn_view1 lse_out = {&lse, SIMDATTN_DTYPE_F32, {1}, {1}};
   void *partial, *key_memory, *value_memory;
   int64_t task;
   double sum = 0, error = 0;
@@ -92,7 +92,7 @@ int main(void) {
   fill(v, KV_HEADS * ROWS * DIM, 3);
 
   targets = simdattn_targets(&count);
-  printf("version %s, last target %s\n", simdattn_version(), simdattn_name(targets[count - 1]));
+  printf("version %s, last target %s\n", simdattn_version(), simdattn_target_name(targets[count - 1]));
   check(simdattn_default_target(&exec.target), "default_target");
 
   check(simdattn_softmax(&row_in, &row_out, &lse_out, &exec), "softmax");
@@ -103,10 +103,10 @@ int main(void) {
   rope.start = 0;
   check(simdattn_rope(&q_in, &cos_in, &sin_in, NULL, &q_out, &rope, &exec), "rope");
 
-  key_memory = malloc((size_t)simdattn_kv_bytes(SIMDATTN_KV_F32, SIMDATTN_KV_PANELS, 1, KV_HEADS, TOKENS, DIM));
-  value_memory = malloc((size_t)simdattn_kv_bytes(SIMDATTN_KV_F16, SIMDATTN_KV_ROWS, 1, KV_HEADS, TOKENS, DIM));
-  keys = simdattn_contiguous_kv(key_memory, SIMDATTN_KV_F32, SIMDATTN_KV_PANELS, 1, KV_HEADS, TOKENS, DIM);
-  values = simdattn_contiguous_kv(value_memory, SIMDATTN_KV_F16, SIMDATTN_KV_ROWS, 1, KV_HEADS, TOKENS, DIM);
+  key_memory = malloc((size_t)simdattn_kv_bytes(SIMDATTN_KV_TYPE_F32, SIMDATTN_KV_LAYOUT_PANELS, 1, KV_HEADS, TOKENS, DIM));
+  value_memory = malloc((size_t)simdattn_kv_bytes(SIMDATTN_KV_TYPE_F16, SIMDATTN_KV_LAYOUT_ROWS, 1, KV_HEADS, TOKENS, DIM));
+  keys = simdattn_contiguous_kv(key_memory, SIMDATTN_KV_TYPE_F32, SIMDATTN_KV_LAYOUT_PANELS, 1, KV_HEADS, TOKENS, DIM);
+  values = simdattn_contiguous_kv(value_memory, SIMDATTN_KV_TYPE_F16, SIMDATTN_KV_LAYOUT_ROWS, 1, KV_HEADS, TOKENS, DIM);
   append.rope.cos = cos_in;
   append.rope.sin = sin_in;
   check(simdattn_kv_append(&k_in, &positions, &keys, &append, &exec), "kv_append of keys");

@@ -31,7 +31,7 @@ int main() {
                            v = numbers(kKvHeads * kRows * kDim, 3);
   std::vector<float> rotated(q.size()), out(q.size());
 
-  std::printf("version %s, last target %s\n", simdattn::version(), simdattn::name(*simdattn::targets().back()));
+  std::printf("version %s, last target %s\n", simdattn::version(), simdattn::target_name(*simdattn::targets().back()));
   simdattn::Exec exec;
   check(simdattn::default_target(&exec.target), "default_target");
 
@@ -65,13 +65,13 @@ int main() {
         "kv_append of values");
   keys.length = values.length = kRows;
 
-  simdattn::Attention problem;
+  simdattn::AttentionProblem problem;
   problem.q = simdattn::view(rotated.data(), {1, kHeads, kRows, kDim});
   problem.k = keys;
   problem.v = values;
   problem.out = simdattn::view(out.data(), {1, kHeads, kRows, kDim});
   problem.scoring.causal = true;
-  simdattn::AttentionPlan plan;
+  simdattn::Plan plan;
   check(simdattn::attention_plan(problem, &plan, exec), "attention_plan");
   std::vector<char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
   exec.workspace = workspace.data();

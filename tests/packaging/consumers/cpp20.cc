@@ -31,7 +31,7 @@ int main() {
                            v = numbers(kKvHeads * kRows * kDim, 3);
   std::vector<float> rotated(q.size()), out(q.size());
 
-  std::printf("version %s, last target %s\n", simdattn::version(), simdattn::name(*simdattn::targets().back()));
+  std::printf("version %s, last target %s\n", simdattn::version(), simdattn::target_name(*simdattn::targets().back()));
   simdattn::Exec exec;
   check(simdattn::default_target(&exec.target), "default_target");
 
@@ -63,12 +63,12 @@ int main() {
         "kv_append of values");
   keys.length = values.length = kRows;
 
-  simdattn::Attention problem = {.q = simdattn::view(rotated.data(), {1, kHeads, kRows, kDim}),
-                                 .k = keys,
-                                 .v = values,
-                                 .out = simdattn::view(out.data(), {1, kHeads, kRows, kDim}),
-                                 .scoring = {.causal = true}};
-  simdattn::AttentionPlan plan;
+  simdattn::AttentionProblem problem = {.q = simdattn::view(rotated.data(), {1, kHeads, kRows, kDim}),
+                                        .k = keys,
+                                        .v = values,
+                                        .out = simdattn::view(out.data(), {1, kHeads, kRows, kDim}),
+                                        .scoring = {.causal = true}};
+  simdattn::Plan plan;
   check(simdattn::attention_plan(problem, &plan, exec), "attention_plan");
   std::vector<char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
   const simdattn::Exec run = {

@@ -25,7 +25,7 @@ int main() {
   for (int64_t i = 0; i < rows * dim; ++i) k[i] = static_cast<float>(i % 29 - 14) / 16;
   std::printf("Highway %d.%d", HWY_MAJOR, HWY_MINOR);
   for (const simdattn::Target* target : simdattn::targets()) {
-    if (!simdattn::runnable(*target)) continue;
+    if (!simdattn::target_runnable(*target)) continue;
     simdattn::Exec exec;
     exec.target = target;
     simdattn::ScoreOptions options;
@@ -36,12 +36,12 @@ int main() {
     for (int64_t r = 0; r < rows; ++r) {
       const float own = dot(q, k + r * dim, dim);
       if (!(std::fabs(own - out[r]) < 1e-4f)) {
-        return std::printf(": %s row %d: %g, by its own kernel %g\n", simdattn::name(*target), static_cast<int>(r),
-                           static_cast<double>(out[r]), static_cast<double>(own)),
+        return std::printf(": %s row %d: %g, by its own kernel %g\n", simdattn::target_name(*target),
+                           static_cast<int>(r), static_cast<double>(out[r]), static_cast<double>(own)),
                1;
       }
     }
-    std::printf(", %s", simdattn::name(*target));
+    std::printf(", %s", simdattn::target_name(*target));
   }
   std::printf(": the same scores\n");
   return 0;

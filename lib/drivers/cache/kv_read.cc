@@ -1,4 +1,4 @@
-// dequantise(): tokens of a store as rows of f32.
+// kv_read(): tokens of a store as rows of f32.
 #include <algorithm>
 
 #include "lib/drivers/cache/kv_store.h"
@@ -8,8 +8,8 @@
 
 namespace simdattn {
 
-Status drivers::dequantise(const UKernels& uk, const ConstKv& kv, int64_t first, const View<4>& out) {
-  SIMDATTN_CHECK(check_dequantise(kv, first, out));
+Status drivers::kv_read(const UKernels& uk, const ConstKv& kv, int64_t first, const View<4>& out) {
+  SIMDATTN_CHECK(check_kv_read(kv, first, out));
   const BasicTokenStore<true> store(uk, kv);
   const int64_t n = out.shape[2];
   const int64_t ld = step_of(out, 2);
