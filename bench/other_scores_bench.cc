@@ -3,6 +3,7 @@
 
 #include "bench/harness.h"
 #include "bench/shapes.h"
+#include "simdattn/extras.h"
 
 // The scores before the dot product, of one query (decode) and of eight, all in the second-level cache. Additive scores
 // are bound by the hyperbolic tangent: cycles per (query, key, dimension).

@@ -3,6 +3,7 @@
 
 #include "bench/harness.h"
 #include "bench/shapes.h"
+#include "simdattn/extras.h"
 
 // Positions besides rope(): tables, angles on the way, and positions that are added.
 

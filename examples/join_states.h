@@ -11,7 +11,7 @@
 
 /// Raw states (AttentionProblem::acc, max, sum) of the first `n` of `rows` rows: part 0 over the LATER keys, part 1 over the earlier ones.
 /// The bits are those of one call if the earlier keys end at a multiple of kKeySplit, the later ones are at most kKeySplit, and the
-/// target has fused multiply-add (exact()). Elsewhere sums are rounded at other places.
+/// target has fused multiply-add (target_exact()). Elsewhere sums are rounded at other places.
 struct TwoStates {
   const float* acc;  // [2, rows, heads, d]
   const float* max;  // [2, heads, rows]

@@ -4,7 +4,7 @@
 //   llama2_generate MODEL TOKENIZER [--prompt P] [--steps N] [--target T] [--arithmetic A] [--kv TYPE] [--hadamard]
 //
 // With another arithmetic or storage the text may leave that one: docs/accuracy.md says when.
-#include <simdattn/simdattn.h>
+#include <simdattn/extras.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -92,10 +92,8 @@ class Llama2 {
     const sa::Kv values = store(values_.data() + l * value_layer_, sa::KvLayout::kRows, 2 * l + 1);
     const auto key_rows = rows_of(k, n, hk, d), value_rows = rows_of(v, n, hk, d);
     const auto queries = rows_of(q, n, c_.n_heads, d), outputs = rows_of(out, n, c_.n_heads, d);
-    sa::RopeOptions here = table_.rotation.options;
-    here.start = length_;
     const auto rotate = [&](const sa::View<4>& rows) {
-      check(sa::rope(rows, table_.rotation.cos, table_.rotation.sin, {}, rows, here, exec_));
+      check(sa::rope(rows, table_.rotation.cos, table_.rotation.sin, length_, rows, table_.rotation.options, exec_));
     };
     rotate(queries);
     if (options_.hadamard) {

@@ -171,8 +171,8 @@ class Attention {
     if (cascade) give_state(own, 0, rows);
     run(own, layer, &own_plan_);
     if (cascade) {
-      sa::AttentionProblem shared =
-          problem(batch.shared, layer, q);  // every row stands behind all of the prefix: no mask
+      // Every row stands behind all of the prefix: no mask.
+      sa::AttentionProblem shared = problem(batch.shared, layer, q);
       give_state(shared, 1, rows);
       run(shared, layer, &shared_plan_);
       const TwoStates states = {acc_.data(), max_.data(), sum_.data(), batch.shared.rows(), rows, h, d};

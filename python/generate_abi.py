@@ -40,21 +40,20 @@ def member_name(cpp_name):
     return re.sub(r'(?<=[a-z])(?=[A-Z])', '_', cpp_name[1:]).upper()
 
 
-numbers = dict(re.findall(r'\b(SIMDATTN_\w+) = (-?\d+)', headers.seen))
-missing = {c for _, _, e in headers.enums for c, _ in e} - set(numbers)
-assert not missing, f'without a number: {sorted(missing)}'
+numbers = headers.numbers
 
 
 def initialiser(macro):
-    """The macro's braces as nested tuples; sizes are those that ctypes finds."""
-    text = headers.preprocess(f'#include "simdattn/simdattn_c.h"\nMARK {macro}_INIT')
+    """The macro's braces as dictionaries of members; sizes are those that ctypes finds."""
+    text = headers.preprocess(f'#include "simdattn/extras.h"\nMARK {macro}_INIT')
     text = re.sub(r'\s+', ' ', text[text.index('MARK') + len('MARK'):]).strip()
     text = re.sub(r'\( ?\( ?void ?\* ?\) ?0 ?\)|\bNULL\b', 'None', text)
     text = re.sub(r'sizeof ?\( ?(simdattn_\w+) ?\)', lambda m: f'sizeof({plain(m.group(1))})', text)
-    text = re.sub(r'\b(SIMDATTN_\w+)\b', lambda m: numbers[m.group(1)], text)
+    text = re.sub(r'\b(SIMDATTN_\w+)\b', lambda m: str(numbers[m.group(1)]), text)
     text = re.sub(r'\b(\d+)[uUlL]+\b', r'\1', text)
     text = re.sub(r'\bfalse\b', 'False', re.sub(r'\btrue\b', 'True', text))
-    return re.sub(r' ?\} ?', ',)', re.sub(r' ?\{ ?', '(', text)).replace(',,', ',').rstrip(',')
+    text = re.sub(r'\.(\w+) = ', r"'\1': ", text)
+    return re.sub(r' ?\} ?', '}', re.sub(r' ?\{ ?', '{', text))
 
 
 constants = {}
@@ -76,7 +75,7 @@ for name, members in headers.structs.items():
     for kind, member, count in members:
         lines.append(f"        ('{member}', {c_type(kind)}{f' * {count}' if count else ''}),")
     lines.append('    ]')
-lines += ['', '', '# What a struct begins with.', 'INIT: Dict[Type[Structure], Tuple[Any, ...]] = {']
+lines += ['', '', '# What a struct begins with.', 'INIT: Dict[Type[Structure], Dict[str, Any]] = {']
 for name, macro in sorted({**headers.inits, 'simdattn_const_kv': 'SIMDATTN_KV'}.items()):
     lines.append(f'    {plain(name)}: {initialiser(macro)},')
 lines += ['}', '', '# Result and arguments of every function.', 'FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {']

@@ -28,7 +28,7 @@ class Headers:
         """cc: a command that compiles C, or C++ (then as C)."""
         self.include = include
         self.cc = [*cc, '-std=c99', '-I', include, '-x', 'c']
-        header = '#include "simdattn/simdattn_c.h"\n'
+        header = '#include "simdattn/extras.h"\n'
         self.seen = re.sub(r'\s+', ' ', self.preprocess(header))
         self.types_h = (include / 'simdattn/types.h').read_text()
         types_h = without_comments(self.types_h)
@@ -41,10 +41,21 @@ class Headers:
                 members.append((kind.strip(), name, count or ''))
             self.structs[alias or tag] = members
 
-        value = r'SIMDATTN_VALUE\((SIMDATTN_\w+),\s*(k\w+)\)'
-        self.enums = [(c_name, cpp_name, re.findall(value, body)) for c_name, cpp_name, body in
-                      re.findall(r'SIMDATTN_ENUM\((simdattn_\w+), (\w+)\)\{(.*?)\};', types_h, flags=re.S)]
-        self.enumerators = re.findall(value, types_h)
+        # C's enumerators are those of C++ behind a prefix: kNullPointer is SIMDATTN_ERROR_NULL_POINTER.
+        in_cpp = {name: re.findall(r'\bk\w+', body) for name, body in
+                  re.findall(r'enum class (\w+) : int32_t \{(.*?)\};', types_h, flags=re.S)}
+        self.enums = []
+        self.numbers = {}  # of C's enumerators, which count from 0
+        for c_type, body in re.findall(r'typedef int32_t (simdattn_\w+);\s*enum \{(.*?)\};', types_h, flags=re.S):
+            cpp_type = re.search(rf'typedef simdattn::(\w+) {c_type};', types_h).group(1)
+            self.numbers.update({c: i for i, c in enumerate(re.findall(r'\bSIMDATTN_\w+', body))})
+            words = {c.replace('_', '').lower(): c for c in re.findall(r'\bSIMDATTN_\w+', body)}
+            prefix = c_type.replace('simdattn_code', 'simdattn_error').replace('_', '')
+            pairs = [(words.pop(prefix + k[1:].replace('_', '').lower(), None) or words.pop('simdattnok'), k) for k in in_cpp.pop(cpp_type)]
+            assert not words, f'not in {cpp_type}: {sorted(words.values())}'
+            self.enums.append((c_type, cpp_type, pairs))
+        assert not in_cpp, f'not in C: {sorted(in_cpp)}'
+        self.enumerators = [pair for _, _, pairs in self.enums for pair in pairs]
 
         macros = self.preprocess(header, '-dM')
         self.inits = {macro.lower(): macro
@@ -75,9 +86,9 @@ def facts_program(headers):
                 yield prefix + member
 
     facts = ['#include <stddef.h>', '#include <stdio.h>', '#include <string.h>', '#ifdef __cplusplus',
-             '#include "simdattn/simdattn.h"', '#define VALUE(c_name, type, cpp_name) ((int)simdattn::type::cpp_name)',
+             '#include "simdattn/extras.h"', '#define VALUE(c_name, type, cpp_name) ((int)simdattn::type::cpp_name)',
              '#define CONSTANT(c_name, cpp_name) ((long long)simdattn::cpp_name)', '#else',
-             '#include "simdattn/simdattn_c.h"', '#define VALUE(c_name, type, cpp_name) ((int)c_name)',
+             '#include "simdattn/extras.h"', '#define VALUE(c_name, type, cpp_name) ((int)c_name)',
              '#define CONSTANT(c_name, cpp_name) ((long long)(c_name))', '#endif',
              'static void bytes(const char* what, const void* at, size_t size) {',
              '  size_t i;', '  printf("%s =", what);',

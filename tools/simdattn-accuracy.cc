@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 
 namespace sa = simdattn;
 

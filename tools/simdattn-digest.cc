@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "include/simdattn/simdattn.h"
+#include "include/simdattn/extras.h"
 
 namespace simdattn {
 namespace {

@@ -25,7 +25,7 @@ def in_c(code):
 
 def expanded(text):
     # The macros themselves.
-    text = re.sub(r'^# ?(?:define|undef) SIMDATTN_(?:STRUCT|IS|ARRAY|ENUM|VALUE|API|VIEW|KV)\b(?:.*\\\n)*.*',
+    text = re.sub(r'^# ?(?:define|undef) SIMDATTN_(?:STRUCT|DEFAULT|ARRAY|API|VIEW|KV)\b(?:.*\\\n)*.*',
                   lambda m: '\n' * m.group().count('\n'), text, flags=re.M)
 
     # The file's own comment is the first one.
@@ -47,18 +47,28 @@ def expanded(text):
         return f'{match[1]}{in_c(f"{c_name} x = {init};" if init in inits else c_name)} */\nstruct {match[3]} {{'
 
     text = re.sub(r'(\S) *\*/\nSIMDATTN_STRUCT\((\w+), (\w+)\) \{', struct, text)
-    text = re.sub(r'(\S) *\*/\nSIMDATTN_ENUM\((\w+), (\w+)\) ?\{',
-                  lambda m: f'{m[1]}{in_c(m[2])} */\nenum class {m[3]} : int32_t {{', text)
-    text = re.sub(r'(\S) \*/\n( *)SIMDATTN_VALUE\((\w+), (\w+)\)( = \d+,)$',
-                  lambda m: f'{m[1]}{in_c(m[3])} */\n{m[2]}{m[4]}{m[5]}', text, flags=re.M)
-    text = re.sub(r'^( *)SIMDATTN_VALUE\((\w+),\s*(\w+)\)( = \d+,) */\* (.*) \*/$',
-                  lambda m: behind(f'{m[1]}{m[3]}{m[4]}', m[5] + in_c(m[2])), text, flags=re.M)
-    # Those without a comment. Doxygen misses it, but not that of an enumerator.
-    for enumerator in re.findall(r'SIMDATTN_VALUE\((\w+),', text):
-        print(f'warning: {enumerator} is not documented.', file=sys.stderr)
     text = re.sub(r'SIMDATTN_STRUCT\(\w+, (\w+)\)', r'struct \1', text)
-    text = re.sub(r'SIMDATTN_ENUM\(\w+, (\w+)\)', r'enum class \1 : int32_t ', text)
-    text = re.sub(r'SIMDATTN_VALUE\(\w+,\s*(\w+)\)', r'\1', text)
+    in_c_of = {cpp: c for cpp, c in re.findall(r'^typedef simdattn::(\w+) (simdattn_\w+);$', text, flags=re.M)}
+    enumerators = {c: re.findall(r'SIMDATTN_\w+', body) for c, body in
+                   re.findall(r'^typedef int32_t (\w+);\s*enum \{(.*?)\};', text, flags=re.M | re.S)}
+
+    def enumeration(match):
+        c_name = in_c_of[match[2]]
+        lines = match[3].split('\n')
+        for c in enumerators[c_name]:  # in the same order
+            i = next(i for i, line in enumerate(lines) if re.match(r' *k\w+ = \d+,', line) and '///' not in line and '\a' not in line)
+            beside = re.fullmatch(r'( *k\w+ = \d+,) */\* (.*) \*/', lines[i])
+            if beside:
+                lines[i] = behind(beside[1], beside[2] + in_c(c))
+            elif i > 0 and lines[i - 1].endswith(' */'):
+                lines[i - 1] = lines[i - 1][:-3] + in_c(c) + ' */'
+                lines[i] += '\a'  # done
+            else:
+                print(f'warning: {c} is not documented.', file=sys.stderr)
+                lines[i] += '\a'
+        return f'{match[1]}{in_c(c_name)} */\nenum class {match[2]} : int32_t {{' + '\n'.join(lines).replace('\a', '') + '};'
+
+    text = re.sub(r'(\S) *\*/\nenum class (\w+) : int32_t \{(.*?)\};', enumeration, text, flags=re.S)
 
     # Functions of C.
     text = re.sub(r' \*/\n(SIMDATTN_API [^;(]*?\bsimdattn_(\w+)\()', r' \\copydoc simdattn::\2 */\n\1', text)
@@ -131,7 +141,7 @@ def page(text, name):
         elif not fenced:
             line = re.sub(r'^(##+) (.*)$', lambda m: f'{m[0]} {{#{stem}-{anchor(m[2])}}}', line)
             line = re.sub(r'\]\(#([\w-]+)\)', rf'](#{stem}-\1)', line)
-            line = re.sub(r'bench/pictures/', '', line)  # tools/reference puts them beside the pages
+            line = re.sub(r'(?:\.\./)?bench/pictures/', '', line)  # tools/reference puts them beside the pages
             # Files that are no pages of the site.
             line = re.sub(r'\[([^]]*)\]\((?:\.\./)?((?:bench|examples|lib)/[\w./-]+)(?:#[\w-]+)?\)', lambda m: m[1] if m[1] == m[2] else f'{m[1]} (`{m[2]}`)', line)
             line = re.sub(r'\]\((?:[\w./-]*/)?([\w-]+)\.md#([\w-]+)\)', lambda m: f'](#{m[1].lower()}-{m[2]})', line)

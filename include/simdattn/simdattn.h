@@ -1,4 +1,5 @@
-// simdattn: the CPU kernels inside transformer attention. For C++17 and later; types and options are in types.h.
+// simdattn: the CPU kernels inside transformer attention. For C++17 and later; types and options are in types.h, other score
+// functions and added positions in extras.h.
 #ifndef SIMDATTN_SIMDATTN_H_
 #define SIMDATTN_SIMDATTN_H_
 
@@ -51,6 +52,12 @@ constexpr auto view(T* data, const int64_t (&shape)[kRank], const int64_t (&stri
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Status
+
+/// The enumerator of a code as C and Python spell it, without the prefix: "OK", "NULL_POINTER", "SHAPE"; "UNKNOWN" for other numbers.
+inline const char* code_name(Code code) { return simdattn_code_name(code); }
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Targets
 
 /// What targets() returns: never empty, and valid as long as the program.
@@ -99,7 +106,7 @@ inline Status request_amx() { return simdattn_request_amx(); }
 // ---------------------------------------------------------------------------------------------------------------------
 // Version
 
-/// "0.2.0", of the library that was linked.
+/// "0.3.0", of the library that was linked.
 inline const char* version() { return simdattn_version(); }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -157,87 +164,14 @@ inline size_t weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Other score functions
-//
-// In the place of scores(), before the same softmax and weighted_values.
-//
-// Shapes: q [B,Hq,n_q,d_q], k [B,Hk,n_kv,d_k], out f32 [B,Hq,n_q,n_kv]; G = Hq/Hk whole; query head h reads key head h / G;
-// dimensions >= 1. q, k and weights f32, bf16 or f16, any mixture; weights are broadcast over heads by stride 0.
-
-/// out[b,h,i,j] = scale * -0.5 * sum_d (q[b,h,i,d] - k[b,h/G,j,d])^2; d_q = d_k. After a softmax: Nadaraya-Watson regression
-/// with a Gaussian kernel; scale is 1 / bandwidth^2, default 1.
-/// Error: |out - exact| <= (ceil(d/16) + 7) * 2^-24 * |out|: no digits cancel.
-inline Status gaussian_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
-                              const ScoreOptions& options = {}, const Exec& exec = {}) {
-  return simdattn_gaussian_scores(&q, &k, &out, &options, &exec);
-}
-
-/// out[b,h,i,j] = scale * q[b,h,i,:]^T m[h,:,:] k[b,h/G,j,:] ("general" attention, Luong et al. 2015); q and k may differ in
-/// dimension. m [Hq,d_q,d_k]; scale default 1. Needs bilinear_scores_workspace() bytes of Exec::workspace.
-/// Error: |out - exact| <= (d_q + ceil(d_k/16) + 5) * 2^-24 * |scale| * sum |q_d m_de k_e|.
-inline Status bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
-                              const ScoreOptions& options = {}, const Exec& exec = {}) {
-  return simdattn_bilinear_scores(&q, &m, &k, &out, &options, &exec);
-}
-/// Bytes of Exec::workspace that bilinear_scores() needs.
-inline size_t bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
-  return simdattn_bilinear_scores_workspace(d_q, d_k);
-}
-
-/// out[b,h,i,j] = sum_e w[h,e] tanh(a_e + b_e), with a = wq[h] q[b,h,i,:] and b = wk[h/G] k[b,h/G,j,:] (Bahdanau et al. 2015).
-/// w f32 [Hq,d]; wq [Hq,d,d_q] and wk [Hk,d,d_k], rows as in a PyTorch Linear layer. Each of wq and wk may be absent: then q
-/// (or k) is projected already and its dimension is d. A decoder projects its keys once and passes wq alone.
-/// With wq or wk, needs additive_scores_workspace() bytes of Exec::workspace (d_q = 0 without wq, d_k = 0 without wk).
-/// Error for projected q and k: |out - exact| <= (ceil(d/16) + 7) * 2^-24 * sum |w_e|; a projection adds
-/// (ceil(d_q/16) + 5) * 2^-24 * sum_e |w_e| sum_d |wq_ed q_d|, that of k likewise.
-inline Status additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
-                              const ConstView<3>& wq = {}, const ConstView<3>& wk = {}, const Exec& exec = {}) {
-  return simdattn_additive_scores(&q, &k, &w, &out, &wq, &wk, &exec);
-}
-/// Bytes of Exec::workspace that additive_scores() needs: d_q of q if there is wq, else 0; d_k likewise; d numbers are projected.
-inline size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
-  return simdattn_additive_scores_workspace(d_q, d_k, d);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Rotation before 8 and 4 bits
-
-/// out = x H / sqrt(block) for every `block` numbers of a row; H is the Hadamard matrix of +1 and -1 in Sylvester's order.
-/// The matrix is orthonormal and its own inverse: q and k rotated alike have the same products, and a second call undoes the
-/// first. It spreads a channel of large numbers over its block, which is what a format with one scale for many numbers
-/// needs. Rotate q and k after RoPE; values, and then the output, by themselves. kv_append does it on
-/// the way: KeyRotation::hadamard_block.
-/// Shapes: x, out [B,H,n,d] f32, bf16 or f16, any mixture, d >= 1; block 0 (the largest power of two that divides d, at most
-/// 4096), or a power of two up to 4096 that divides d. `out` may be exactly x if the types are the same.
-/// Error: |out - exact| <= (log2(block) + 1) * 2^-24 * sum |x| / sqrt(block), plus half a unit in the last place of out's type.
-inline Status hadamard(const ConstView<4>& x, const View<4>& out, int64_t block = 0, const Exec& exec = {}) {
-  return simdattn_hadamard(&x, &out, block, &exec);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Positions that are added
-
-/// slopes[h] of ALiBi for `heads` heads (Press et al. 2022; any number of heads): with n = 2^floor(log2 heads),
-/// 2^(-8(h+1)/n) for h < n, else 2^(-4(2(h-n)+1)/n). Within 1 ulp. kShape if heads < 1, kNullPointer.
-inline Status alibi_slopes(int64_t heads, float* slopes) { return simdattn_alibi_slopes(heads, slopes); }
-
-/// out = x + p, element by element: learned or sinusoidal positions, any broadcasting by stride 0.
-/// Shapes: x, p, out [B,H,n,d] f32, bf16 or f16, any mixture. `out` may be exactly x.
-inline Status add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out, const Exec& exec = {}) {
-  return simdattn_add_rows(&x, &p, &out, &exec);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
 // Rotary position embedding
 
 /// y0 = x0 c - x1 s, y1 = x0 s + x1 c for every pair, with c and s looked up at the row's position; other dimensions are
 /// copied. Computed as y0 = fma(x0, c, -(x1 s)), y1 = fma(x0, s, x1 c).
-/// Shapes: x, out [B,H,n,d] f32, bf16 or f16 (any mixture); cos, sin f32 [n_positions, r/2]; positions i32 or i64 [B,n],
-/// each in [0, n_positions), or absent: row i stands at position options.start + i. `out` may be exactly x if the types
-/// agree.
-inline Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
-                   const ConstView<2>& positions, const View<4>& out, const RopeOptions& options = {},
-                   const Exec& exec = {}) {
+/// Shapes: x, out [B,H,n,d] f32, bf16 or f16 (any mixture); cos, sin f32 [n_positions, r/2]. `positions`: a number, where row 0
+/// stands, or a view [B,n]; each position is in [0, n_positions). `out` may be exactly x if the types agree.
+inline Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const Positions& positions,
+                   const View<4>& out, const RopeOptions& options = {}, const Exec& exec = {}) {
   return simdattn_rope(&x, &cos, &sin, &positions, &out, &options, &exec);
 }
 
@@ -263,24 +197,15 @@ inline Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTable
 /// rope() for callers without a table: cos and sin of each row's position are computed on the way. The same bits as
 /// rope_table() and then rope(). A call forms the frequencies first, which takes longer than a position: pass many rows at
 /// once, or table.inv_freq from rope_frequencies() (docs/guide-rope.md). The heads of a position share its cos and sin.
-/// Shapes: x, out [B,H,n,d]; 2 * pairs rotated dimensions; positions i32 or i64 [axes,B,n] with axes as in rope_table, or
-/// absent: row i stands at position options.start + i. Positions are in (-2^31, 2^31). `out` may be exactly x if the types
-/// agree. More than 1024 pairs need rope_direct_workspace(pairs) bytes of Exec::workspace.
+/// Shapes: x, out [B,H,n,d]; 2 * pairs rotated dimensions. `positions`: a number, where row 0 stands, or a view [B,n] or
+/// [axes,B,n] with axes as in rope_table; each in (-2^31, 2^31). `out` may be exactly x if the types agree. More than 1024 pairs need rope_direct_workspace(pairs) bytes of Exec::workspace.
 inline Status rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
-                          const ConstView<3>& positions, const View<4>& out, const RopeOptions& options = {},
+                          const Positions& positions, const View<4>& out, const RopeOptions& options = {},
                           const Exec& exec = {}) {
   return simdattn_rope_direct(&x, pairs, &table, &positions, &out, &options, &exec);
 }
 /// Bytes of Exec::workspace that rope_direct() needs; 0 up to 1024 pairs.
 inline size_t rope_direct_workspace(int64_t pairs) { return simdattn_rope_direct_workspace(pairs); }
-
-/// Sinusoidal position encoding (Vaswani et al. 2017): out[p,2i] = sin(position_p * base^(-2i/d)), out[p,2i+1] = cos of the
-/// same angle. An odd d ends with a sine. Shapes: out f32 [n,d]; positions i32 or i64 [n], or absent: first, first + 1,
-/// ...; in (-2^31, 2^31). base in [1, 1e15]. Within 0.51 ulp.
-inline Status sinusoidal_table(const View<2>& out, double base = 10000, const ConstView<1>& positions = {},
-                               int64_t first = 0) {
-  return simdattn_sinusoidal_table(&out, base, &positions, first);
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Storage of keys and values
@@ -301,7 +226,7 @@ constexpr int64_t kv_bytes(KvType type, KvLayout layout, int64_t batch, int64_t 
                                       : tokens * row_bytes(type, dim));
 }
 
-/// A contiguous KV store of that many bytes. For pages, `batch` pages of `tokens`: set batch, tokens, n_pages, page_size and
+/// A contiguous KV store of that many bytes. For pages, `batch` pages of `tokens`: set batch, capacity, n_pages, page_size and
 /// block_table then.
 template <class Byte>
 constexpr auto contiguous_kv(Byte* data, KvType type, KvLayout layout, int64_t batch, int64_t heads, int64_t tokens,
@@ -321,7 +246,7 @@ constexpr auto contiguous_kv(Byte* data, KvType type, KvLayout layout, int64_t b
 }
 
 /// `kv` with contiguous scales, f32 [batch, heads, tokens], for a type that has_scales() names. For pages: before batch and
-/// tokens are changed, so that there is one for each place of a page.
+/// capacity are changed, so that there is one for each place of a page.
 template <bool kConst, class Float>
 constexpr BasicKv<kConst> contiguous_scales(BasicKv<kConst> kv, Float* scales) {
   kv.scales = scales;
@@ -401,9 +326,14 @@ inline Status attention_reduce(const Plan& plan, int64_t first, int64_t last, co
                                const Exec& exec) {
   return simdattn_attention_reduce(&plan, first, last, partial, partial_bytes, &exec);
 }
-/// The whole problem on the calling thread; needs Plan::workspace_bytes of workspace and no partial buffer.
+/// The whole problem on the calling thread; needs attention_workspace() bytes of workspace and no partial buffer.
 inline Status attention(const AttentionProblem& problem, const Exec& exec) {
   return simdattn_attention(&problem, &exec);
+}
+
+/// Bytes of Exec::workspace that attention() needs: Plan::workspace_bytes. 0 for a problem that attention() refuses, too.
+inline size_t attention_workspace(const AttentionProblem& problem, const Exec& exec = {}) {
+  return simdattn_attention_workspace(&problem, &exec);
 }
 
 /// Joins partial results over disjoint keys: with m = max lse_p, w_p = exp(lse_p - m),

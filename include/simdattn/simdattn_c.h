@@ -20,6 +20,11 @@ extern "C" {
 #endif
 #endif
 
+/* ---- Status --------------------------------------------------------------------------------------------------------- */
+
+/** "OK", "NULL_POINTER", ...: the enumerator without its prefix. */
+SIMDATTN_API const char* simdattn_code_name(simdattn_code code);
+
 /* ---- Targets -------------------------------------------------------------------------------------------------------- */
 
 /** Every compiled target, best first, and how many. */
@@ -43,7 +48,7 @@ SIMDATTN_API simdattn_status simdattn_request_amx(void);
 
 /* ---- Version -------------------------------------------------------------------------------------------------------- */
 
-/** "0.2.0", of the library that was linked. */
+/** "0.3.0", of the library that was linked. */
 SIMDATTN_API const char* simdattn_version(void);
 
 /* ---- The unfused kernels -------------------------------------------------------------------------------------------- */
@@ -68,45 +73,11 @@ SIMDATTN_API simdattn_status simdattn_weighted_values(const simdattn_const_view4
 /** Bytes of workspace for simdattn_weighted_values(). */
 SIMDATTN_API size_t simdattn_weighted_values_workspace(simdattn_arithmetic arithmetic, int64_t d_v);
 
-/* ---- Other score functions ------------------------------------------------------------------------------------------ */
-
-/** Scores by squared distance. */
-SIMDATTN_API simdattn_status simdattn_gaussian_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
-                                                      const simdattn_view4* out, const simdattn_score_options* options,
-                                                      const simdattn_exec* exec);
-/** Scores through a matrix: q^T m k. */
-SIMDATTN_API simdattn_status simdattn_bilinear_scores(const simdattn_const_view4* q, const simdattn_const_view3* m,
-                                                      const simdattn_const_view4* k, const simdattn_view4* out,
-                                                      const simdattn_score_options* options, const simdattn_exec* exec);
-/** Bytes of workspace for simdattn_bilinear_scores(). */
-SIMDATTN_API size_t simdattn_bilinear_scores_workspace(int64_t d_q, int64_t d_k);
-/** Scores by a layer of tanh. */
-SIMDATTN_API simdattn_status simdattn_additive_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
-                                                      const simdattn_const_view2* w, const simdattn_view4* out,
-                                                      const simdattn_const_view3* wq, const simdattn_const_view3* wk,
-                                                      const simdattn_exec* exec);
-/** Bytes of workspace for simdattn_additive_scores(). */
-SIMDATTN_API size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d);
-
-/* ---- Rotation before 8 and 4 bits ----------------------------------------------------------------------------------- */
-
-/** Spreads large channels, before 8 and 4 bits. */
-SIMDATTN_API simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_view4* out, int64_t block,
-                                               const simdattn_exec* exec);
-
-/* ---- Positions that are added --------------------------------------------------------------------------------------- */
-
-/** Slopes of ALiBi. */
-SIMDATTN_API simdattn_status simdattn_alibi_slopes(int64_t heads, float* slopes);
-/** Adds positions to rows. */
-SIMDATTN_API simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_const_view4* p,
-                                               const simdattn_view4* out, const simdattn_exec* exec);
-
 /* ---- Rotary position embedding -------------------------------------------------------------------------------------- */
 
 /** Rotates rows, by a table. */
 SIMDATTN_API simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_const_view2* cos,
-                                           const simdattn_const_view2* sin, const simdattn_const_view2* positions,
+                                           const simdattn_const_view2* sin, const simdattn_positions* positions,
                                            const simdattn_view4* out, const simdattn_rope_options* options,
                                            const simdattn_exec* exec);
 /** Inverse frequencies of a model. */
@@ -119,13 +90,10 @@ SIMDATTN_API simdattn_status simdattn_rope_table(const simdattn_view2* cos, cons
 /** Rotates rows, without a table. */
 SIMDATTN_API simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pairs,
                                                   const simdattn_rope_table_options* table,
-                                                  const simdattn_const_view3* positions, const simdattn_view4* out,
+                                                  const simdattn_positions* positions, const simdattn_view4* out,
                                                   const simdattn_rope_options* options, const simdattn_exec* exec);
 /** Bytes of workspace for simdattn_rope_direct(). */
 SIMDATTN_API size_t simdattn_rope_direct_workspace(int64_t pairs);
-/** Sinusoidal positions. */
-SIMDATTN_API simdattn_status simdattn_sinusoidal_table(const simdattn_view2* out, double base,
-                                                       const simdattn_const_view1* positions, int64_t first);
 
 /* ---- Storage of keys and values ------------------------------------------------------------------------------------- */
 
@@ -160,6 +128,8 @@ SIMDATTN_API simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t fi
 
 /** Fused attention, all of it on this thread. */
 SIMDATTN_API simdattn_status simdattn_attention(const simdattn_attention_problem* problem, const simdattn_exec* exec);
+/** Bytes of workspace for simdattn_attention(). */
+SIMDATTN_API size_t simdattn_attention_workspace(const simdattn_attention_problem* problem, const simdattn_exec* exec);
 /** Checks a problem once and divides it into tasks. */
 SIMDATTN_API simdattn_status simdattn_attention_plan(const simdattn_attention_problem* problem, simdattn_plan* plan,
                                                      const simdattn_exec* exec);

@@ -20,7 +20,7 @@
 /** Of these headers, by SemVer; version() tells that of the library that was linked. */
 #define SIMDATTN_VERSION_MAJOR 0
 /** The same. */
-#define SIMDATTN_VERSION_MINOR 2
+#define SIMDATTN_VERSION_MINOR 3
 /** The same. */
 #define SIMDATTN_VERSION_PATCH 0
 
@@ -46,8 +46,6 @@
 #define SIMDATTN_STRUCT(c_name, cpp_name) struct cpp_name
 #define SIMDATTN_DEFAULT(value) = value
 #define SIMDATTN_ARRAY(type, name, n) std::array<type, n> name
-#define SIMDATTN_ENUM(c_name, cpp_name) enum class cpp_name : int32_t
-#define SIMDATTN_VALUE(c_name, cpp_name) cpp_name
 
 #else
 
@@ -58,132 +56,197 @@
   struct c_name
 #define SIMDATTN_DEFAULT(value)
 #define SIMDATTN_ARRAY(type, name, n) type name[n]
-#define SIMDATTN_ENUM(c_name, cpp_name) \
-  typedef int32_t c_name;               \
-  enum
-#define SIMDATTN_VALUE(c_name, cpp_name) c_name
 
 #endif
 
 #ifdef __cplusplus
 namespace simdattn {
-#endif
 
 /* ---- Status and execution ------------------------------------------------------------------------------------------- */
 
 /** What was wrong with a call. A call that failed has written nothing. */
-SIMDATTN_ENUM(simdattn_code, Code){
-    SIMDATTN_VALUE(SIMDATTN_OK, kOk) = 0,                          /* everything was done */
-    SIMDATTN_VALUE(SIMDATTN_ERROR_NULL_POINTER, kNullPointer) = 1, /* a pointer is null although its size is not zero */
-    SIMDATTN_VALUE(SIMDATTN_ERROR_SHAPE,
-                   kShape) = 2, /* shapes are negative, zero where forbidden, too large, or disagree */
-    /** The last dimension is not contiguous, or elements of an output coincide. */
-    SIMDATTN_VALUE(SIMDATTN_ERROR_STRIDE, kStride) = 3,
-    SIMDATTN_VALUE(SIMDATTN_ERROR_DTYPE, kDType) = 4,     /* the type is not accepted there */
-    SIMDATTN_VALUE(SIMDATTN_ERROR_OVERLAP, kOverlap) = 5, /* an output shares bytes with another argument */
-    /** A number is outside its range (scale, softcap, a position, a table entry). */
-    SIMDATTN_VALUE(SIMDATTN_ERROR_RANGE, kRange) = 6,
-    SIMDATTN_VALUE(SIMDATTN_ERROR_WORKSPACE, kWorkspace) = 7, /* a workspace is null or too small */
-    SIMDATTN_VALUE(SIMDATTN_ERROR_TARGET, kTarget) = 8,       /* unknown target, or one that this CPU cannot run */
-    /** A struct's size is none that any version had, or what it reserves is not 0. */
-    SIMDATTN_VALUE(SIMDATTN_ERROR_STRUCT_SIZE, kStructSize) = 9,
-    /** Lengths or shapes are not those that the plan was made for. */
-    SIMDATTN_VALUE(SIMDATTN_ERROR_STALE_PLAN, kStalePlan) = 10,
+enum class Code : int32_t {
+  kOk = 0,          /* everything was done */
+  kNullPointer = 1, /* a pointer is null although its size is not zero */
+  kShape = 2,       /* shapes are negative, zero where forbidden, too large, or disagree */
+  /** The last dimension is not contiguous, or elements of an output coincide. */
+  kStride = 3,
+  kDType = 4,   /* the type is not accepted there */
+  kOverlap = 5, /* an output shares bytes with another argument */
+  /** A number is outside its range (scale, softcap, a position, a table entry). */
+  kRange = 6,
+  kWorkspace = 7, /* a workspace is null or too small */
+  kTarget = 8,    /* unknown target, or one that this CPU cannot run */
+  /** A struct's size is none that any version had, or what it reserves is not 0. */
+  kStructSize = 9,
+  /** Lengths or shapes are not those that the plan was made for. */
+  kStalePlan = 10,
 };
 
 /* ---- Element and storage types -------------------------------------------------------------------------------------- */
 
 /** Types of elements of arrays. */
-SIMDATTN_ENUM(simdattn_dtype, DType){
-    SIMDATTN_VALUE(SIMDATTN_DTYPE_F32, kF32) = 0,   /* IEEE 754 binary32 */
-    SIMDATTN_VALUE(SIMDATTN_DTYPE_BF16, kBF16) = 1, /* the upper half of an f32 */
-    SIMDATTN_VALUE(SIMDATTN_DTYPE_F16, kF16) = 2,   /* IEEE 754 binary16 */
-    SIMDATTN_VALUE(SIMDATTN_DTYPE_U8, kU8) = 3,     /* masks */
-    SIMDATTN_VALUE(SIMDATTN_DTYPE_I32, kI32) = 4,   /* positions */
-    SIMDATTN_VALUE(SIMDATTN_DTYPE_I64, kI64) = 5,   /* positions */
+enum class DType : int32_t {
+  kF32 = 0,  /* IEEE 754 binary32 */
+  kBF16 = 1, /* the upper half of an f32 */
+  kF16 = 2,  /* IEEE 754 binary16 */
+  kU8 = 3,   /* masks */
+  kI32 = 4,  /* positions */
+  kI64 = 5,  /* positions */
 };
 
 /** How a key or value is stored in a KV cache. */
-SIMDATTN_ENUM(simdattn_kv_type, KvType){
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_F32, kF32) = 0,   /* IEEE 754 binary32 */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_BF16, kBF16) = 1, /* the upper half of an f32 */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_F16, kF16) = 2,   /* IEEE 754 binary16 */
-    /** int8 in -127 .. 127, times one f32 scale per token and head (Kv::scales). */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_INT8, kInt8) = 3,
-    /** 8-bit floating point, times a scale of any granularity (Kv::scales; none: 1): 4 exponent bits, bias 7, largest 448, no
-     *  infinity (e4m3fn). */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_FP8_E4M3, kFp8E4M3) = 4,
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_FP8_E5M2,
-                   kFp8E5M2) = 5, /* the same with 5 exponent bits: the upper byte of an f16 */
-    /** Blocks of 32 as in ggml (llama.cpp), 34 bytes: an f16 scale d and 32 integers of 8 bits. */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q8_0, kQ8_0) = 6,
-    /** Blocks of 32 as in ggml, 18 bytes: an f16 scale d and 16 bytes of nibbles, the low ones first, each times d after 8 is
-     *  subtracted. */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q4_0, kQ4_0) = 7,
-    /** ggml's 20 bytes: f16 d and m, then nibbles, each times d plus m. This and the next three only in rows that others wrote:
-     *  kv_append and kv_shift refuse them. */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q4_1, kQ4_1) = 8,
-    /** ggml's 22 bytes: an f16 d, the fifth bits, nibbles; less 16, times d. */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q5_0, kQ5_0) = 9,
-    /** ggml's 24 bytes: f16 d and m, the fifth bits, nibbles; times d plus m. */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_Q5_1, kQ5_1) = 10,
-    /** ggml's 18 bytes: an f16 d, nibbles that choose one of 16 integers, times d. */
-    SIMDATTN_VALUE(SIMDATTN_KV_TYPE_IQ4_NL, kIq4Nl) = 11,
+enum class KvType : int32_t {
+  kF32 = 0,  /* IEEE 754 binary32 */
+  kBF16 = 1, /* the upper half of an f32 */
+  kF16 = 2,  /* IEEE 754 binary16 */
+  /** int8 in -127 .. 127, times one f32 scale per token and head (Kv::scales). */
+  kInt8 = 3,
+  /** 8-bit floating point, times a scale of any granularity (Kv::scales; none: 1): 4 exponent bits, bias 7, largest 448, no
+   *  infinity (e4m3fn). */
+  kFp8E4M3 = 4,
+  kFp8E5M2 = 5, /* the same with 5 exponent bits: the upper byte of an f16 */
+  /** Blocks of 32 as in ggml (llama.cpp), 34 bytes: an f16 scale d and 32 integers of 8 bits. */
+  kQ8_0 = 6,
+  /** Blocks of 32 as in ggml, 18 bytes: an f16 scale d and 16 bytes of nibbles, the low ones first, each times d after 8 is
+   *  subtracted. */
+  kQ4_0 = 7,
+  /** ggml's 20 bytes: f16 d and m, then nibbles, each times d plus m. This and the next three only in rows that others wrote:
+   *  kv_append and kv_shift refuse them. */
+  kQ4_1 = 8,
+  /** ggml's 22 bytes: an f16 d, the fifth bits, nibbles; less 16, times d. */
+  kQ5_0 = 9,
+  /** ggml's 24 bytes: f16 d and m, the fifth bits, nibbles; times d plus m. */
+  kQ5_1 = 10,
+  /** ggml's 18 bytes: an f16 d, nibbles that choose one of 16 integers, times d. */
+  kIq4Nl = 11,
 };
 
 /** How the tokens of a head lie. Values are always rows. */
-SIMDATTN_ENUM(simdattn_kv_layout, KvLayout){
-    SIMDATTN_VALUE(SIMDATTN_KV_LAYOUT_ROWS, kRows) = 0,     /* token by token: row_bytes(type, dim) each */
-    SIMDATTN_VALUE(SIMDATTN_KV_LAYOUT_PANELS, kPanels) = 1, /* keys only; see kPanelWidth */
+enum class KvLayout : int32_t {
+  kRows = 0,   /* token by token: row_bytes(type, dim) each */
+  kPanels = 1, /* keys only; see kPanelWidth */
 };
 
 /** What multiplies. It changes the result, so it is part of a problem and never chosen silently. */
-SIMDATTN_ENUM(simdattn_arithmetic, Arithmetic){
-    SIMDATTN_VALUE(SIMDATTN_ARITHMETIC_F32, kF32) = 0, /* f32 products, f32 sums */
-    /** Everything is rounded to bf16 before it is multiplied; f32 sums in the order of AMX's TDPBF16PS. */
-    SIMDATTN_VALUE(SIMDATTN_ARITHMETIC_BF16, kBF16) = 1,
-    /** 8-bit integers with a scale per query, key and value row; sums are exact. */
-    SIMDATTN_VALUE(SIMDATTN_ARITHMETIC_INT8, kInt8) = 2,
+enum class Arithmetic : int32_t {
+  kF32 = 0, /* f32 products, f32 sums */
+  /** Everything is rounded to bf16 before it is multiplied; f32 sums in the order of AMX's TDPBF16PS. */
+  kBF16 = 1,
+  /** 8-bit integers with a scale per query, key and value row; sums are exact. */
+  kInt8 = 2,
 };
 
 /* ---- Rotary position embedding -------------------------------------------------------------------------------------- */
 
 /** Which two dimensions of r rotated ones form pair i. */
-SIMDATTN_ENUM(simdattn_rope_pairing, RopePairing){
-    SIMDATTN_VALUE(SIMDATTN_ROPE_PAIRING_INTERLEAVED,
-                   kInterleaved) = 0, /* (2i, 2i+1): GPT-J, Meta Llama, ONNX interleaved=1 */
-    /** (i, i + r/2): GPT-NeoX, Hugging Face rotate_half, ONNX default. */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_PAIRING_HALF_SPLIT, kHalfSplit) = 1,
+enum class RopePairing : int32_t {
+  kInterleaved = 0, /* (2i, 2i+1): GPT-J, Meta Llama, ONNX interleaved=1 */
+  /** (i, i + r/2): GPT-NeoX, Hugging Face rotate_half, ONNX default. */
+  kHalfSplit = 1,
 };
 
 /** How the inverse frequencies inv_i of a table come from rope_theta; r = 2 * columns, f = factor, i = 0 .. r/2 - 1.
  *  Names as "rope_type" of model configuration files ("mrope" is kDefault with mrope_section). */
-SIMDATTN_ENUM(simdattn_rope_type, RopeType){
-    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_DEFAULT, kDefault) = 0, /* rope_theta^(-2i/r) (Su et al. 2021) */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_LINEAR, kLinear) = 1,   /* default / f */
-    /** Default / f for i < floor(partial_rotary_factor * r/2), 0 from there: no rotation (Gemma). */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_PROPORTIONAL, kProportional) = 2,
-    /** rope_theta * (f L/M - (f-1))^(r/(r-2)) in place of rope_theta, L = max(seq_len, M),
-     *  M = max_position_embeddings (dynamic NTK). */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_DYNAMIC, kDynamic) = 3,
-    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_YARN, kYarn) = 4, /* Peng et al. 2023; needs original_max_position_embeddings */
-    /** Llama 3.1; f = 8 and original_max_position_embeddings = 8192 unless given. */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_LLAMA3, kLlama3) = 5,
-    /** Default / long_factor[i] if seq_len > original_max_position_embeddings, else / short_factor[i]. */
-    SIMDATTN_VALUE(SIMDATTN_ROPE_TYPE_LONG_ROPE, kLongRope) = 6,
+enum class RopeType : int32_t {
+  kDefault = 0, /* rope_theta^(-2i/r) (Su et al. 2021) */
+  kLinear = 1,  /* default / f */
+  /** Default / f for i < floor(partial_rotary_factor * r/2), 0 from there: no rotation (Gemma). */
+  kProportional = 2,
+  /** rope_theta * (f L/M - (f-1))^(r/(r-2)) in place of rope_theta, L = max(seq_len, M),
+   *  M = max_position_embeddings (dynamic NTK). */
+  kDynamic = 3,
+  kYarn = 4, /* Peng et al. 2023; needs original_max_position_embeddings */
+  /** Llama 3.1; f = 8 and original_max_position_embeddings = 8192 unless given. */
+  kLlama3 = 5,
+  /** Default / long_factor[i] if seq_len > original_max_position_embeddings, else / short_factor[i]. */
+  kLongRope = 6,
 };
 
 /** Which position axis a column follows when positions have several (time, height, width). */
-SIMDATTN_ENUM(simdattn_mrope_layout, MropeLayout){
-    /** The first mrope_section[0] columns follow axis 0, the next [1] axis 1, ... (Qwen2-VL). */
-    SIMDATTN_VALUE(SIMDATTN_MROPE_LAYOUT_CONTIGUOUS, kContiguous) = 0,
-    /** Three axes: column i follows axis 1 if i % 3 == 1 and i < 3 * mrope_section[1], axis 2 if i % 3 == 2 and
-     *  i < 3 * mrope_section[2], else axis 0 ("mrope_interleaved", Qwen3-VL). */
-    SIMDATTN_VALUE(SIMDATTN_MROPE_LAYOUT_INTERLEAVED, kInterleaved) = 1,
-    /** Contiguous, and each section is a table of its own with r = 2 * its columns: frequencies start again (vision
-     *  encoders: {r/4, r/4} with axes y, x). kDefault and kLinear only. */
-    SIMDATTN_VALUE(SIMDATTN_MROPE_LAYOUT_AXIAL, kAxial) = 2,
+enum class MropeLayout : int32_t {
+  /** The first mrope_section[0] columns follow axis 0, the next [1] axis 1, ... (Qwen2-VL). */
+  kContiguous = 0,
+  /** Three axes: column i follows axis 1 if i % 3 == 1 and i < 3 * mrope_section[1], axis 2 if i % 3 == 2 and
+   *  i < 3 * mrope_section[2], else axis 0 ("mrope_interleaved", Qwen3-VL). */
+  kInterleaved = 1,
+  /** Contiguous, and each section is a table of its own with r = 2 * its columns: frequencies start again (vision
+   *  encoders: {r/4, r/4} with axes y, x). kDefault and kLinear only. */
+  kAxial = 2,
 };
+
+}  // namespace simdattn
+typedef simdattn::Code simdattn_code;
+typedef simdattn::DType simdattn_dtype;
+typedef simdattn::KvType simdattn_kv_type;
+typedef simdattn::KvLayout simdattn_kv_layout;
+typedef simdattn::Arithmetic simdattn_arithmetic;
+typedef simdattn::RopePairing simdattn_rope_pairing;
+typedef simdattn::RopeType simdattn_rope_type;
+typedef simdattn::MropeLayout simdattn_mrope_layout;
+namespace simdattn {
+
+#else
+
+/* The same enumerations in C, numbered from 0 in the same order. */
+typedef int32_t simdattn_code;
+enum {
+  SIMDATTN_OK,
+  SIMDATTN_ERROR_NULL_POINTER,
+  SIMDATTN_ERROR_SHAPE,
+  SIMDATTN_ERROR_STRIDE,
+  SIMDATTN_ERROR_DTYPE,
+  SIMDATTN_ERROR_OVERLAP,
+  SIMDATTN_ERROR_RANGE,
+  SIMDATTN_ERROR_WORKSPACE,
+  SIMDATTN_ERROR_TARGET,
+  SIMDATTN_ERROR_STRUCT_SIZE,
+  SIMDATTN_ERROR_STALE_PLAN
+};
+typedef int32_t simdattn_dtype;
+enum {
+  SIMDATTN_DTYPE_F32,
+  SIMDATTN_DTYPE_BF16,
+  SIMDATTN_DTYPE_F16,
+  SIMDATTN_DTYPE_U8,
+  SIMDATTN_DTYPE_I32,
+  SIMDATTN_DTYPE_I64
+};
+typedef int32_t simdattn_kv_type;
+enum {
+  SIMDATTN_KV_TYPE_F32,
+  SIMDATTN_KV_TYPE_BF16,
+  SIMDATTN_KV_TYPE_F16,
+  SIMDATTN_KV_TYPE_INT8,
+  SIMDATTN_KV_TYPE_FP8_E4M3,
+  SIMDATTN_KV_TYPE_FP8_E5M2,
+  SIMDATTN_KV_TYPE_Q8_0,
+  SIMDATTN_KV_TYPE_Q4_0,
+  SIMDATTN_KV_TYPE_Q4_1,
+  SIMDATTN_KV_TYPE_Q5_0,
+  SIMDATTN_KV_TYPE_Q5_1,
+  SIMDATTN_KV_TYPE_IQ4_NL
+};
+typedef int32_t simdattn_kv_layout;
+enum { SIMDATTN_KV_LAYOUT_ROWS, SIMDATTN_KV_LAYOUT_PANELS };
+typedef int32_t simdattn_arithmetic;
+enum { SIMDATTN_ARITHMETIC_F32, SIMDATTN_ARITHMETIC_BF16, SIMDATTN_ARITHMETIC_INT8 };
+typedef int32_t simdattn_rope_pairing;
+enum { SIMDATTN_ROPE_PAIRING_INTERLEAVED, SIMDATTN_ROPE_PAIRING_HALF_SPLIT };
+typedef int32_t simdattn_rope_type;
+enum {
+  SIMDATTN_ROPE_TYPE_DEFAULT,
+  SIMDATTN_ROPE_TYPE_LINEAR,
+  SIMDATTN_ROPE_TYPE_PROPORTIONAL,
+  SIMDATTN_ROPE_TYPE_DYNAMIC,
+  SIMDATTN_ROPE_TYPE_YARN,
+  SIMDATTN_ROPE_TYPE_LLAMA3,
+  SIMDATTN_ROPE_TYPE_LONG_ROPE
+};
+typedef int32_t simdattn_mrope_layout;
+enum { SIMDATTN_MROPE_LAYOUT_CONTIGUOUS, SIMDATTN_MROPE_LAYOUT_INTERLEAVED, SIMDATTN_MROPE_LAYOUT_AXIAL };
+
+#endif
 
 /* ---- Element and storage types -------------------------------------------------------------------------------------- */
 
@@ -304,6 +367,24 @@ struct Doubles {
   constexpr const double* end() const { return data + size; }       // behind the last
 };
 
+/// Where rows stand: `start`, start + 1, ... in every sequence, or at positions of their own. A number and a view of i32 or i64
+/// convert to it. C: simdattn_positions, with these members; NULL: from 0 on.
+struct Positions {
+  ConstView<3> rows;  // i32 or i64 [axes, batch, rows]; absent: row i of every sequence stands at start + i
+  int64_t start = 0;  // not looked at where `rows` is there
+
+  constexpr Positions() = default;  // from 0 on
+  /// Row 0 of every sequence stands at `first`.
+  constexpr Positions(int64_t first) : start(first) {}  // NOLINT(google-explicit-constructor): as a number
+  /// [batch, rows]: one axis.
+  template <bool kConst>
+  constexpr Positions(const BasicView<2, kConst>& v)  // NOLINT(google-explicit-constructor): the common case
+      : rows(v.data, v.dtype, {v.data == nullptr ? 0 : 1, v.shape[0], v.shape[1]}, {0, v.stride[0], v.stride[1]}) {}
+  /// [axes, batch, rows].
+  template <bool kConst>
+  constexpr Positions(const BasicView<3, kConst>& v) : rows(v) {}  // NOLINT(google-explicit-constructor): the same
+};
+
 /* ---- Targets -------------------------------------------------------------------------------------------------------- */
 
 /// One implementation of all kernels for one instruction set, such as "highway/avx2" or "scalar". What there is inside is the
@@ -325,14 +406,7 @@ typedef simdattn::ConstView<5> simdattn_const_view5;
 typedef simdattn::Optional<float> simdattn_optional_float;
 typedef simdattn::Optional<double> simdattn_optional_double;
 typedef simdattn::Doubles simdattn_doubles;
-typedef simdattn::Code simdattn_code;
-typedef simdattn::DType simdattn_dtype;
-typedef simdattn::KvType simdattn_kv_type;
-typedef simdattn::KvLayout simdattn_kv_layout;
-typedef simdattn::Arithmetic simdattn_arithmetic;
-typedef simdattn::RopePairing simdattn_rope_pairing;
-typedef simdattn::RopeType simdattn_rope_type;
-typedef simdattn::MropeLayout simdattn_mrope_layout;
+typedef simdattn::Positions simdattn_positions;
 typedef simdattn::Target simdattn_target;
 
 namespace simdattn {
@@ -375,6 +449,12 @@ typedef struct {
   int64_t size;
 } simdattn_doubles;
 
+/* Where rows stand: at `rows`, i32 or i64 [axes, batch, rows], or where that is absent at start, start + 1, ... */
+typedef struct {
+  simdattn_const_view3 rows;
+  int64_t start;
+} simdattn_positions;
+
 typedef struct simdattn_target simdattn_target;
 
 #endif
@@ -402,7 +482,7 @@ SIMDATTN_STRUCT(simdattn_exec, Exec) {
   void* workspace SIMDATTN_DEFAULT(nullptr);  /* bytes of any alignment, needed only by the functions that say so */
   size_t workspace_bytes SIMDATTN_DEFAULT(0); /* size of the workspace; too few bytes are kWorkspace */
 };
-#define SIMDATTN_EXEC_INIT {sizeof(simdattn_exec), NULL, NULL, 0}
+#define SIMDATTN_EXEC_INIT {.struct_size = sizeof(simdattn_exec)}
 
 /* ---- Scoring -------------------------------------------------------------------------------------------------------- */
 
@@ -465,25 +545,7 @@ SIMDATTN_STRUCT(simdattn_scoring, Scoring) {
   SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_SCORING_INIT \
-  {sizeof(simdattn_scoring),  \
-   {0, 0},                    \
-   0,                         \
-   false,                     \
-   SIMDATTN_BOTTOM_RIGHT,     \
-   NULL,                      \
-   -1,                        \
-   -1,                        \
-   0,                         \
-   NULL,                      \
-   NULL,                      \
-   NULL,                      \
-   {NULL, 0, {0}, {0}},       \
-   NULL,                      \
-   {NULL, 0, {0}, {0}},       \
-   {NULL, 0, {0}},            \
-   NULL,                      \
-   NULL,                      \
-   {0}}
+  {.struct_size = sizeof(simdattn_scoring), .offset = SIMDATTN_BOTTOM_RIGHT, .window_left = -1, .window_right = -1}
 
 /** Options of the score functions beside attention. */
 SIMDATTN_STRUCT(simdattn_score_options, ScoreOptions) {
@@ -491,14 +553,14 @@ SIMDATTN_STRUCT(simdattn_score_options, ScoreOptions) {
   simdattn_optional_float scale SIMDATTN_DEFAULT({}); /* finite; the default stands beside each function */
   simdattn_arithmetic arithmetic SIMDATTN_DEFAULT(Arithmetic::kF32); /* others than kF32: scores() alone */
 };
-#define SIMDATTN_SCORE_OPTIONS_INIT {sizeof(simdattn_score_options), {0, 0}, SIMDATTN_ARITHMETIC_F32}
+#define SIMDATTN_SCORE_OPTIONS_INIT {.struct_size = sizeof(simdattn_score_options)}
 
 /** Options of weighted_values. */
 SIMDATTN_STRUCT(simdattn_value_options, ValueOptions) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(ValueOptions));
   simdattn_arithmetic arithmetic SIMDATTN_DEFAULT(Arithmetic::kF32); /* what multiplies weights and values */
 };
-#define SIMDATTN_VALUE_OPTIONS_INIT {sizeof(simdattn_value_options), SIMDATTN_ARITHMETIC_F32}
+#define SIMDATTN_VALUE_OPTIONS_INIT {.struct_size = sizeof(simdattn_value_options)}
 
 /* ---- Rotary position embedding -------------------------------------------------------------------------------------- */
 
@@ -508,11 +570,10 @@ SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
   simdattn_rope_pairing pairing SIMDATTN_DEFAULT(RopePairing::kHalfSplit); /* which dimensions form a pair */
   bool inverse SIMDATTN_DEFAULT(false);                                    /* rotate by the negative angle */
   int64_t first_dim SIMDATTN_DEFAULT(0); /* rotated dimensions are [first_dim, first_dim + 2 * table columns) */
-  /** Where no positions are given, row i stands at position start + i: in the table, or in (-2^31, 2^31) of rope_direct. */
-  int64_t start SIMDATTN_DEFAULT(0);
   SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_DEFAULT({});
 };
-#define SIMDATTN_ROPE_OPTIONS_INIT {sizeof(simdattn_rope_options), SIMDATTN_ROPE_PAIRING_HALF_SPLIT, false, 0, 0, {0}}
+#define SIMDATTN_ROPE_OPTIONS_INIT \
+  {.struct_size = sizeof(simdattn_rope_options), .pairing = SIMDATTN_ROPE_PAIRING_HALF_SPLIT}
 
 /** The frequencies of a table of angles. Fields are named like those of model configuration files ("rope_scaling",
  *  "rope_parameters"); docs/guide-rope.md has a line for every well-known family. Every field is checked in every type, except
@@ -552,30 +613,15 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
    *  (up to 8e-3 at 131071); this is what such a model was trained with. */
   bool f32_angles SIMDATTN_DEFAULT(false);
 };
-#define SIMDATTN_ROPE_TABLE_OPTIONS_INIT \
-  {sizeof(simdattn_rope_table_options),  \
-   10000,                                \
-   SIMDATTN_ROPE_TYPE_DEFAULT,           \
-   0,                                    \
-   0,                                    \
-   0,                                    \
-   0,                                    \
-   {0, 0},                               \
-   32,                                   \
-   1,                                    \
-   0,                                    \
-   0,                                    \
-   true,                                 \
-   1,                                    \
-   4,                                    \
-   {NULL, 0},                            \
-   {NULL, 0},                            \
-   {NULL, 0},                            \
-   {NULL, 0},                            \
-   1,                                    \
-   {0},                                  \
-   SIMDATTN_MROPE_LAYOUT_CONTIGUOUS,     \
-   false}
+#define SIMDATTN_ROPE_TABLE_OPTIONS_INIT               \
+  {.struct_size = sizeof(simdattn_rope_table_options), \
+   .rope_theta = 10000,                                \
+   .beta_fast = 32,                                    \
+   .beta_slow = 1,                                     \
+   .truncate = true,                                   \
+   .low_freq_factor = 1,                               \
+   .high_freq_factor = 4,                              \
+   .partial_rotary_factor = 1}
 
 /* ---- Storage of keys and values ------------------------------------------------------------------------------------- */
 
@@ -771,31 +817,9 @@ SIMDATTN_KV(simdattn_kv, void*);
 SIMDATTN_KV(simdattn_const_kv, const void*);
 #undef SIMDATTN_KV
 #endif
-#define SIMDATTN_KV_INIT    \
-  {sizeof(simdattn_kv),     \
-   NULL,                    \
-   SIMDATTN_KV_TYPE_F32,    \
-   SIMDATTN_KV_LAYOUT_ROWS, \
-   0,                       \
-   0,                       \
-   0,                       \
-   -1,                      \
-   0,                       \
-   0,                       \
-   0,                       \
-   0,                       \
-   NULL,                    \
-   0,                       \
-   0,                       \
-   0,                       \
-   NULL,                    \
-   -1,                      \
-   0,                       \
-   0,                       \
-   0,                       \
-   {0}}
+#define SIMDATTN_KV_INIT {.struct_size = sizeof(simdattn_kv), .length = -1, .block_table_stride = -1}
 
-/** Rotates keys: table and options as for rope(). No table: no RoPE. options.start is not used (0). */
+/** Rotates keys: table and options as for rope(). No table: no RoPE. */
 SIMDATTN_STRUCT(simdattn_key_rotation, KeyRotation) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(KeyRotation));
   simdattn_const_view2 cos SIMDATTN_DEFAULT({});      /* f32 [n_positions, r/2]; absent: no RoPE */
@@ -807,8 +831,7 @@ SIMDATTN_STRUCT(simdattn_key_rotation, KeyRotation) {
   int64_t hadamard_block SIMDATTN_DEFAULT(0);
   SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_DEFAULT({});
 };
-#define SIMDATTN_KEY_ROTATION_INIT \
-  {sizeof(simdattn_key_rotation), {NULL, 0, {0}, {0}}, {NULL, 0, {0}, {0}}, SIMDATTN_ROPE_OPTIONS_INIT, 0, {0}}
+#define SIMDATTN_KEY_ROTATION_INIT {.struct_size = sizeof(simdattn_key_rotation), .options = SIMDATTN_ROPE_OPTIONS_INIT}
 
 #ifdef __cplusplus
 }  // namespace simdattn
@@ -828,10 +851,8 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
    *  ones are skipped (vLLM's slot_mapping). Positions then serve the rotation alone. */
   simdattn_const_view2 slots SIMDATTN_DEFAULT({});
 };
-#define SIMDATTN_APPEND_OPTIONS_INIT                                                                  \
-  {                                                                                                   \
-    sizeof(simdattn_append_options), SIMDATTN_KEY_ROTATION_INIT, 0, NULL, NULL, { NULL, 0, {0}, {0} } \
-  }
+#define SIMDATTN_APPEND_OPTIONS_INIT \
+  {.struct_size = sizeof(simdattn_append_options), .rope = SIMDATTN_KEY_ROTATION_INIT}
 
 /* ---- Fused attention ------------------------------------------------------------------------------------------------ */
 
@@ -864,14 +885,11 @@ SIMDATTN_STRUCT(simdattn_attention_problem, AttentionProblem) {
   simdattn_view3 max SIMDATTN_DEFAULT({}); /* f32 [B,Hq,n_q]: the largest t of a row */
   simdattn_view3 sum SIMDATTN_DEFAULT({}); /* f32 [B,Hq,n_q]: sum of exp(t - max) */
 };
-#define SIMDATTN_ATTENTION_PROBLEM_INIT                                                                               \
-  {                                                                                                                   \
-    sizeof(simdattn_attention_problem), {NULL, 0, {0}, {0}}, SIMDATTN_KV_INIT, SIMDATTN_KV_INIT, {NULL, 0, {0}, {0}}, \
-        {NULL, 0, {0}, {0}}, SIMDATTN_SCORING_INIT, SIMDATTN_ARITHMETIC_F32, NULL, NULL, 0, {NULL, 0, {0}, {0}},      \
-        {NULL, 0, {0}, {0}}, {                                                                                        \
-      NULL, 0, {0}, {0}                                                                                               \
-    }                                                                                                                 \
-  }
+#define SIMDATTN_ATTENTION_PROBLEM_INIT               \
+  {.struct_size = sizeof(simdattn_attention_problem), \
+   .k = SIMDATTN_KV_INIT,                             \
+   .v = SIMDATTN_KV_INIT,                             \
+   .scoring = SIMDATTN_SCORING_INIT}
 
 /** A problem that was checked once, and how it divides. The caller owns it; it may be copied as bytes, and refers to the
  *  problem's arrays. How it divides depends on shapes and lengths alone, never on the machine or the number of threads. */
@@ -883,7 +901,7 @@ SIMDATTN_STRUCT(simdattn_plan, Plan) {
   size_t partial_bytes SIMDATTN_DEFAULT(0); /* one buffer shared by all tasks of the problem; 0 if nothing is reduced */
   SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_DEFAULT({}); /* the library's own */
 };
-#define SIMDATTN_PLAN_INIT {sizeof(simdattn_plan), 0, 0, 0, 0, {0}}
+#define SIMDATTN_PLAN_INIT {.struct_size = sizeof(simdattn_plan)}
 
 #ifdef __cplusplus
 }  // namespace simdattn
@@ -895,7 +913,5 @@ typedef simdattn::Plan simdattn_plan;
 #undef SIMDATTN_STRUCT
 #undef SIMDATTN_IS
 #undef SIMDATTN_ARRAY
-#undef SIMDATTN_ENUM
-#undef SIMDATTN_VALUE
 
 #endif /* SIMDATTN_TYPES_H_ */

@@ -55,6 +55,13 @@ Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
 
 extern "C" {
 
+const char* simdattn_code_name(simdattn_code code) {
+  static constexpr const char* kNames[] = {"OK",    "NULL_POINTER", "SHAPE",  "STRIDE",      "DTYPE",     "OVERLAP",
+                                           "RANGE", "WORKSPACE",    "TARGET", "STRUCT_SIZE", "STALE_PLAN"};
+  const auto i = static_cast<uint32_t>(code);
+  return i < sizeof kNames / sizeof *kNames ? kNames[i] : "UNKNOWN";
+}
+
 // ---- Unfused ---------------------------------------------------------------------------------------------------------
 
 simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_const_view4* k, const simdattn_view4* out,
@@ -160,7 +167,7 @@ simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_
 }
 
 simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_const_view2* cos,
-                              const simdattn_const_view2* sin, const simdattn_const_view2* positions,
+                              const simdattn_const_view2* sin, const simdattn_positions* positions,
                               const simdattn_view4* out, const simdattn_rope_options* options,
                               const simdattn_exec* exec) {
   SIMDATTN_NEED(x, cos, sin, out);
@@ -186,7 +193,7 @@ simdattn_status simdattn_rope_table(const simdattn_view2* cos, const simdattn_vi
 }
 
 simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pairs,
-                                     const simdattn_rope_table_options* table, const simdattn_const_view3* positions,
+                                     const simdattn_rope_table_options* table, const simdattn_positions* positions,
                                      const simdattn_view4* out, const simdattn_rope_options* options,
                                      const simdattn_exec* exec) {
   SIMDATTN_NEED(x, out);
@@ -262,6 +269,11 @@ simdattn_status simdattn_attention(const simdattn_attention_problem* problem, co
   SIMDATTN_SIZED(simdattn_attention_problem, problem);
   SIMDATTN_SIZED(simdattn_exec, exec);
   return drivers::attention(problem_, exec_);
+}
+
+size_t simdattn_attention_workspace(const simdattn_attention_problem* problem, const simdattn_exec* exec) {
+  simdattn_plan plan;
+  return simdattn_attention_plan(problem, &plan, exec).ok() ? plan.workspace_bytes : 0;
 }
 
 simdattn_status simdattn_attention_plan(const simdattn_attention_problem* problem, simdattn_plan* plan,

@@ -3,7 +3,7 @@
 #ifndef SIMDATTN_LIB_DRIVERS_DRIVERS_H_
 #define SIMDATTN_LIB_DRIVERS_DRIVERS_H_
 
-#include "include/simdattn/simdattn.h"
+#include "include/simdattn/extras.h"
 #include "lib/contract/ukernels.h"
 
 namespace simdattn::drivers {
@@ -30,12 +30,12 @@ Status alibi_slopes(int64_t heads, float* slopes);
 Status hadamard(const UKernels& uk, const ConstView<4>& x, const View<4>& out, int64_t block);
 Status add_rows(const UKernels& uk, const ConstView<4>& x, const ConstView<4>& p, const View<4>& out);
 Status rope(const UKernels& uk, const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
-            const ConstView<2>& positions, const View<4>& out, const RopeOptions& options);
+            const Positions& positions, const View<4>& out, const RopeOptions& options);
 Status rope_frequencies(double* inv_freq, int64_t pairs, double* attention_factor, const RopeTableOptions& options);
 Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options,
                   const ConstView<2>& positions, int64_t first);
 Status rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
-                   const ConstView<3>& positions, const View<4>& out, const RopeOptions& options, const Exec& exec);
+                   const Positions& positions, const View<4>& out, const RopeOptions& options, const Exec& exec);
 size_t rope_direct_workspace(int64_t pairs);
 Status sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first);
 

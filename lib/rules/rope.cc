@@ -42,21 +42,23 @@ bool is_hadamard_block(int64_t block, int64_t dim) {
 }
 
 /// Every position is a row of cos and sin, of which there are `limit`.
-Status check_positions(const ConstView<2>& positions, int64_t start, int64_t batch, int64_t n, int64_t limit,
-                       ByteSet* bytes) {
-  if (positions.data == nullptr) {
+Status check_positions(const Positions& p, int64_t batch, int64_t n, int64_t limit, ByteSet* bytes) {
+  const int64_t start = p.start;
+  if (p.rows.data == nullptr) {
     SIMDATTN_REQUIRE(start >= 0 && (start < limit || (start == limit && n == 0)), kRange,
-                     "options.start: not a row of cos and sin");
+                     "positions.start: not a row of cos and sin");
     SIMDATTN_REQUIRE(n <= limit - start || batch == 0, kRange,
-                     "options.start: start + rows are more than the rows of cos and sin");
+                     "positions.start: start + rows are more than the rows of cos and sin");
     return {};
   }
+  const ConstView<2> positions = of_one_axis(p);
+  SIMDATTN_REQUIRE(p.rows.shape[0] == 1, kShape, "positions.shape: must be [1, batch, rows]");
   SIMDATTN_CHECK(
-      check_indices(positions, batch, n, kArgument<"positions">, "positions.shape: must be [batch, rows]", bytes));
+      check_indices(positions, batch, n, kArgument<"positions">, "positions.shape: must be [1, batch, rows]", bytes));
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t p = position_at(positions, start, b, i);
-      SIMDATTN_REQUIRE(p >= 0 && p < limit, kRange, "positions: outside the rows 0 .. n_positions-1 of cos and sin");
+      const int64_t at = position_at(positions, start, b, i);
+      SIMDATTN_REQUIRE(at >= 0 && at < limit, kRange, "positions: outside the rows 0 .. n_positions-1 of cos and sin");
     }
   }
   return {};
@@ -110,13 +112,13 @@ Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4
   return {};
 }
 
-Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
-                  const ConstView<2>& positions, const View<4>& out, const RopeOptions& options) {
+Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const Positions& positions,
+                  const View<4>& out, const RopeOptions& options) {
   ByteSet ex, eo, ec, es, ep;
   SIMDATTN_CHECK(check_reserved(options, Rotation::kRope));
   SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
   SIMDATTN_CHECK(check_angles(cos, sin, options, x.shape[3], Rotation::kRope, &ec, &es));
-  SIMDATTN_CHECK(check_positions(positions, options.start, x.shape[0], x.shape[2], cos.shape[0], &ep));
+  SIMDATTN_CHECK(check_positions(positions, x.shape[0], x.shape[2], cos.shape[0], &ep));
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), kOverlap,
                    "out: overlaps cos, sin or positions");
@@ -124,8 +126,8 @@ Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstVie
 }
 
 Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
-                         const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
-                         const Exec& exec, size_t needed) {
+                         const Positions& positions, const View<4>& out, const RopeOptions& options, const Exec& exec,
+                         size_t needed) {
   ByteSet ex, eo, ep;
   SIMDATTN_CHECK(check_reserved(options, Rotation::kRope));
   SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
@@ -134,14 +136,15 @@ Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOp
                                     "pairs: first_dim + 2 * pairs exceeds the head dimension"));
   SIMDATTN_CHECK(check_rope_table_options(table, pairs, true));
   const int64_t n = x.shape[2];
-  if (positions.data != nullptr) {
-    SIMDATTN_REQUIRE(positions.shape[0] == 1 || positions.shape[0] == axes_of(table), kShape,
+  const ConstView<3>& rows = positions.rows;
+  if (rows.data != nullptr) {
+    SIMDATTN_REQUIRE(rows.shape[0] == 1 || rows.shape[0] == axes_of(table), kShape,
                      "positions.shape[0]: must be 1 or the number of position axes in table.mrope_section");
-    SIMDATTN_REQUIRE(positions.shape[1] == x.shape[0] && positions.shape[2] == n, kShape,
+    SIMDATTN_REQUIRE(rows.shape[1] == x.shape[0] && rows.shape[2] == n, kShape,
                      "positions.shape: must be [axes, batch, rows]");
   }
-  SIMDATTN_CHECK(check_table_positions(positions, options.start, n,
-                                       "options.start: every position must be in (-2^31, 2^31)", &ep));
+  SIMDATTN_CHECK(
+      check_table_positions(rows, positions.start, n, "positions.start: every position must be in (-2^31, 2^31)", &ep));
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   SIMDATTN_CHECK(check_apart<"out", "positions">(eo, {&ep}));
   SIMDATTN_REQUIRE(!overlaps_options(eo, table), kOverlap, "out: overlaps an array of table");

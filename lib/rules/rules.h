@@ -53,6 +53,10 @@ inline int64_t position_at(const ConstView<2>& positions, int64_t start, int64_t
   if (positions.data == nullptr) return start + i;
   return index_at(positions.data, positions.dtype, b * positions.stride[0] + i * positions.stride[1]);
 }
+/// [batch, rows] of [1, batch, rows].
+inline ConstView<2> of_one_axis(const Positions& p) {
+  return {p.rows.data, p.rows.dtype, {p.rows.shape[1], p.rows.shape[2]}, {p.rows.stride[1], p.rows.stride[2]}};
+}
 /// Row p of cos or sin. Rows without columns are all the same one, whatever the stride.
 inline const float* table_row(const ConstView<2>& table, int64_t p) {
   return static_cast<const float*>(table.data) + (table.shape[1] == 0 ? 0 : p * table.stride[0]);
@@ -71,12 +75,12 @@ Status check_inside(const KeyRotation& r, Rotation of);
 Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin);
 inline bool has_table(const KeyRotation& r) { return r.cos.data != nullptr || r.sin.data != nullptr; }
 
-Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
-                  const ConstView<2>& positions, const View<4>& out, const RopeOptions& options);
+Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const Positions& positions,
+                  const View<4>& out, const RopeOptions& options);
 
 Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
-                         const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
-                         const Exec& exec, size_t needed);
+                         const Positions& positions, const View<4>& out, const RopeOptions& options, const Exec& exec,
+                         size_t needed);
 
 // ---- Tables: of cos and sin, of the sinusoidal encoding, of ALiBi's slopes --------------------------------------------
 

@@ -199,7 +199,7 @@ class KVCache:
         if rope is not None:
             _put_rotation(rotation, '', rope, pairing, first_dim)
         tokens = [integer(n, argument) for n, argument in ((first, 'first'), (last, 'last'), (delta, 'delta'))]
-        given = dict(zip(('first', 'last', 'delta'), tokens), tokens=self.capacity)
+        given = dict(zip(('first', 'last', 'delta'), tokens), capacity=self.capacity)
         check(library.simdattn_kv_shift(ctypes.byref(self.keys.struct), *tokens, rotation.reference(), how), **given)
         check(library.simdattn_kv_shift(ctypes.byref(self.values.struct), *tokens, None, how), **given)
 
@@ -280,4 +280,4 @@ def _put_rotation(record: Record, prefix: str, table: RopeTable, pairing: Any, f
     """Fills the simdattn_key_rotation at `prefix` of a record."""
     for name, array in zip(('cos', 'sin'), table):
         put_view(record, prefix + name, operand(array, f'rope.{name}'), 2, f'rope.{name}', '[positions, pairs]')
-    put_rope_options(record, prefix + 'options.', pairing, False, first_dim, 0)
+    put_rope_options(record, prefix + 'options.', pairing, False, first_dim)

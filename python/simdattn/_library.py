@@ -86,7 +86,7 @@ def _names() -> Dict[str, str]:
 
 def _sentence(detail: str, given: Dict[str, Any]) -> str:
     """The library's sentence in the words of Python, and with numbers."""
-    detail = re.sub(r'\b(scoring|options|exec|kv)\.', '', detail)
+    detail = re.sub(r'\b(scoring|options|exec|kv|positions(?=\.start))\.', '', detail)
     detail = re.sub(r'\bk[A-Z]\w*', lambda m: _names().get(m[0].lower(), m[0]), detail)
     named = [name for name in given if given[name] is not None and re.search(rf'\b{name}\b', detail)]
     return '; '.join([detail, *(_shown(name, given[name]) for name in named)])
@@ -97,9 +97,16 @@ def _shown(name: str, value: Any) -> str:
     return f'{name} has shape {tuple(shape)}' if len(shape) > 1 else f'{name} is {value!r}'
 
 
+def _made(kind: Type[S], members: Dict[str, Any]) -> S:
+    made = kind()
+    for name, value in members.items():
+        setattr(made, name, _made(dict(kind._fields_)[name], value) if isinstance(value, dict) else value)  # type: ignore[misc]
+    return made
+
+
 @lru_cache(maxsize=None)
 def initial_bytes(kind: Type[ctypes.Structure]) -> bytes:
-    return bytes(kind(*_abi.INIT[kind]))
+    return bytes(_made(kind, _abi.INIT[kind]))
 
 
 def initial(kind: Type[S]) -> S:

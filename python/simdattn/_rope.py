@@ -131,12 +131,11 @@ def rope_table(positions: Union[int, Array], dim: int, *, first: int = 0, out: O
     return RopeTable(*out)
 
 
-def put_rope_options(record: Record, prefix: str, pairing: Any, inverse: bool, first_dim: int, start: int) -> None:
+def put_rope_options(record: Record, prefix: str, pairing: Any, inverse: bool, first_dim: int) -> None:
     """Fills the simdattn_rope_options at `prefix` of a record."""
     record.put(prefix + 'pairing', enumerator(RopePairing, pairing, 'pairing'))
     record.put(prefix + 'inverse', boolean(inverse, 'inverse'))
     record.put(prefix + 'first_dim', integer(first_dim, 'first_dim'))
-    record.put(prefix + 'start', integer(start, 'start'))
 
 
 def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *, out: Optional[Array] = None, start: int = 0,
@@ -156,11 +155,14 @@ def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *,
         out = new_like(x, rows.shape, rows.dtype)
     result = operand(out, 'out', writable=True)
     options = Record(_abi.RopeOptions)
-    put_rope_options(options, '', pairing, inverse, first_dim, start)
+    put_rope_options(options, '', pairing, inverse, first_dim)
+    at = _abi.Positions(start=integer(start, 'start'))
+    if where is not None:
+        as_view(where, 2, 'positions', '[batch, rows]')  # refuses other shapes, by what the caller gave
+        at.rows = as_view(padded(where, 3, 'positions'), 3, 'positions', '')
     check(library.simdattn_rope(
         ctypes.byref(as_view(rows, 4, 'x', _ROWS)), ctypes.byref(as_view(c, 2, 'cos', _TABLE)),
-        ctypes.byref(as_view(s, 2, 'sin', _TABLE)), where and ctypes.byref(as_view(where, 2, 'positions', '[batch, rows]')),
-        ctypes.byref(as_view(result, 4, 'out', _ROWS)), options.reference(), execution.with_target(target)),
+        ctypes.byref(as_view(s, 2, 'sin', _TABLE)), ctypes.byref(at), ctypes.byref(as_view(result, 4, 'out', _ROWS)), options.reference(), execution.with_target(target)),
         x=rows, cos=c, sin=s, positions=where, out=result, start=start, first_dim=first_dim)
     mark_written(written)
     return out

@@ -48,7 +48,7 @@ def default_target() -> str:
 
 
 def version() -> str:
-    """The version of the library, "0.2.0"."""
+    """The version of the library, "0.3.0"."""
     number: bytes = library.simdattn_version()
     return number.decode()
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/attention/compare.h"
 #include "tests/support/bounds.h"
 #include "tests/support/problems.h"

@@ -289,9 +289,8 @@ TEST_P(Narrow, Append) {
     const Table table(random, s.tokens, s.dim);
     const Array<4> f32(random, DType::kF32, rows.view.shape);
     if (table.rotation.cos.data != nullptr) {
-      RopeOptions at = table.rotation.options;
-      at.start = start;
-      ASSERT_TRUE(rope(rows.view, table.rotation.cos, table.rotation.sin, {}, f32.view, at, exec()).ok());
+      const KeyRotation& r = table.rotation;
+      ASSERT_TRUE(rope(rows.view, r.cos, r.sin, start, f32.view, r.options, exec()).ok());
     } else {
       for_each_element(f32.view, [&](int64_t) {});
       for (const auto [b, h, t, d] : indices(s.batch, s.heads, n, s.dim)) {
@@ -403,9 +402,8 @@ TEST_P(Narrow, Shift) {
         const std::vector<float> x = numbers_of(store, b, h, t);
         for (int64_t d = 0; d < s.dim; ++d) one.set_at({0, 0, 0, d}, x[static_cast<size_t>(d)]);
         RopeOptions at = rope_by.options;
-        at.start = std::abs(delta);
         at.inverse = at.inverse != (delta < 0);
-        EXPECT_TRUE(rope(one.view, rope_by.cos, rope_by.sin, {}, one.view, at, exec()).ok());
+        EXPECT_TRUE(rope(one.view, rope_by.cos, rope_by.sin, std::abs(delta), one.view, at, exec()).ok());
         std::vector<float> y;
         for (int64_t d = 0; d < s.dim; ++d) y.push_back(one.get_at({0, 0, 0, d}));
         row = encode(s.type, y, row.scale);

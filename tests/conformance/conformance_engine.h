@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/case_reader.h"
 #include "tests/support/reference.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"
@@ -116,12 +116,10 @@ TEST_P(Hadamard, OnTheWayIntoACache) {
     };
     std::vector<float> rows(static_cast<size_t>(heads * n * dim));
     const View<4> f32(rows.data(), DType::kF32, {1, heads, n, dim});
-    RopeOptions at = rope.options;
-    at.start = start;
     size_t e = 0;
     for_each_element(x.view, [&](int64_t place) { rows[e++] = get(x.view.data, x.view.dtype, place); });
     Status s;
-    if (rope.cos.data != nullptr) s = simdattn::rope(f32, rope.cos, rope.sin, {}, f32, at, exec());
+    if (rope.cos.data != nullptr) s = simdattn::rope(f32, rope.cos, rope.sin, start, f32, rope.options, exec());
     ASSERT_TRUE(s.ok()) << s.detail;
     s = hadamard(f32, f32, block, exec());
     ASSERT_TRUE(s.ok()) << s.detail;

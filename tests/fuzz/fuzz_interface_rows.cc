@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "simdattn/simdattn_c.h"
+#include "simdattn/extras.h"
 #include "tests/fuzz/fuzz_interface.h"
 
 namespace simdattn::fuzz {
@@ -282,19 +282,19 @@ void rope(Call& c, bool direct) {
   int64_t pairs = d < 2 ? 0 : in.one_in(3) ? 1 + in.below(d / 2) : d / 2;
   simdattn_const_view4 x;
   simdattn_view4 out;
-  simdattn_const_view2 cos, sin, at2;
-  simdattn_const_view3 at3;
+  simdattn_const_view2 cos, sin;
+  simdattn_positions at;
   c.shape(x, c.element(), {batch, all, n, d});
   c.shape(out, c.element(), {batch, all, n, d});
   simdattn_rope_options o;
   o.pairing = in.of({simdattn::RopePairing::kHalfSplit, simdattn::RopePairing::kInterleaved});
   o.inverse = in.one_in(2);
   if (in.one_in(4)) o.first_dim = d - 2 * pairs;
-  if (in.one_in(4)) o.start = in.below(12);
+  if (in.one_in(4)) at.start = in.below(12);
   c.breakable(&o.struct_size, kStructSize);
   c.breakable(&o.pairing, kEnum);
   c.breakable(&o.first_dim, kSize);
-  c.breakable(&o.start, kSize);
+  c.breakable(&at.start, kSize);
   c.breakable(&o.reserved[0], kSize);
   const bool with_positions = in.one_in(2);
   const DType index = in.one_in(2) ? DType::kI64 : DType::kI32;
@@ -302,27 +302,24 @@ void rope(Call& c, bool direct) {
   if (direct) {
     table.choose(c, pairs);
     c.breakable(&pairs, kSize);
-    if (with_positions) c.shape(at3, index, {batch, in.one_in(3) ? 3 : 1, n});
+    if (with_positions) c.shape(at.rows, index, {batch, in.one_in(3) ? 3 : 1, n});
   } else {
     c.shape(cos, DType::kF32, {rows, pairs});
     c.shape(sin, DType::kF32, {rows, pairs});
-    if (with_positions) c.shape(at2, index, {batch, n});
+    if (with_positions) c.shape(at.rows, index, {1, batch, n});
   }
   c.break_some();
   c.memory_of_all(x, out);
   if (direct) {
     table.give_memory(c);
-    if (with_positions) c.positions(at3, 100);
+    if (with_positions) c.positions(at.rows, 100);
     c.workspace(simdattn_rope_direct_workspace(pairs));
-    c.compare([&](const simdattn_exec& exec) {
-      return simdattn_rope_direct(&x, pairs, &table.o, with_positions ? &at3 : nullptr, &out, &o, &exec);
-    });
+    c.compare(
+        [&](const simdattn_exec& exec) { return simdattn_rope_direct(&x, pairs, &table.o, &at, &out, &o, &exec); });
   } else {
     c.memory_of_all(cos, sin);
-    if (with_positions) c.positions(at2, cos.shape[0]);
-    c.compare([&](const simdattn_exec& exec) {
-      return simdattn_rope(&x, &cos, &sin, with_positions ? &at2 : nullptr, &out, &o, &exec);
-    });
+    if (with_positions) c.positions(at.rows, cos.shape[0]);
+    c.compare([&](const simdattn_exec& exec) { return simdattn_rope(&x, &cos, &sin, &at, &out, &o, &exec); });
   }
 }
 

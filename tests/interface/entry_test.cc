@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lib/api/sized.h"
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 
@@ -127,16 +127,14 @@ TEST(Entry, NullPointers) {
   for (const Array<3>* a : {&m, &w3, &wk}) a->fill(random, Values::kOrdinary);
   for (const Array<2>* a : {&w, &rows, &cos, &sin}) a->fill(random, Values::kOrdinary);
   for (int32_t i = 0; i < 6; ++i) static_cast<int32_t*>(positions.view.data)[i] = i % 3;
-  const Array<3> direct_positions(random, DType::kI32, {1, 2, 3});
   const Array<1> one_row(random, DType::kI32, {4});
-  direct_positions.fill_bytes(0);
   one_row.fill_bytes(0);
   const Guarded memory(1 << 20, Guard::kAfter), partial(1 << 16, Guard::kAfter), slopes(4 * 4, Guard::kAfter),
       frequencies(10 * 8, Guard::kAfter), factor(8, Guard::kAfter);
   const KvStorage store = make_kv(random, DType::kF32, KvForm::kPanels, 2, 4, 40, 20);
   const Array<4> dequantised(random, DType::kF32, {2, 4, 7, 20}, Strides::kOutput);
   const simdattn_const_view4 cq = q.view, ck = k.view, cp = p.view, cpart_lse = part_lse.view;
-  const simdattn_const_view3 cm = m.view, cw3 = w3.view, cwk = wk.view, cdirect = direct_positions.view;
+  const simdattn_const_view3 cm = m.view, cw3 = w3.view, cwk = wk.view;
   const simdattn_const_view2 cw = w.view, crows = rows.view, ccos = cos.view, csin = sin.view,
                              cpositions = positions.view;
   const simdattn_const_view1 cone = one_row.view;
@@ -146,6 +144,7 @@ TEST(Entry, NullPointers) {
   const ScoreOptions score_options;
   const ValueOptions value_options;
   const RopeOptions rope_options;
+  const Positions from_0;
   const RopeTableOptions table_options;
   const AppendOptions append_options;
   const KeyRotation rotation;
@@ -184,7 +183,7 @@ TEST(Entry, NullPointers) {
   SIMDATTN_NULLS(alibi_slopes, "heads slopes!", 4, reinterpret_cast<float*>(slopes.data()));
   SIMDATTN_NULLS(hadamard, "x! out! block exec=", &cq, &out_q.view, int64_t{0}, &e);
   SIMDATTN_NULLS(add_rows, "x! p! out! exec=", &cq, &cq, &out_q.view, &e);
-  SIMDATTN_NULLS(rope, "x! cos! sin! positions? out! options= exec=", &cq, &ccos, &csin, &cpositions, &out_q.view,
+  SIMDATTN_NULLS(rope, "x! cos! sin! positions= out! options= exec=", &cq, &ccos, &csin, &from_0, &out_q.view,
                  &rope_options, &e);
   SIMDATTN_NULLS(rope_frequencies,
                  "inv_freq! pairs attention_factor? options=", reinterpret_cast<double*>(frequencies.data()), 10,
@@ -194,7 +193,7 @@ TEST(Entry, NullPointers) {
                        four_sin = View<2>(out_sin.view.data, DType::kF32, {4, 10});
   SIMDATTN_NULLS(rope_table, "cos! sin! options= positions? first", &four_cos, &four_sin, &table_options,
                  &table_positions, 0);
-  SIMDATTN_NULLS(rope_direct, "x! pairs table= positions? out! options= exec=", &cq, 10, &table_options, &cdirect,
+  SIMDATTN_NULLS(rope_direct, "x! pairs table= positions= out! options= exec=", &cq, 10, &table_options, &from_0,
                  &out_q.view, &rope_options, &e);
   const simdattn_view2 encoding = View<2>(out_rows.view.data, DType::kF32, {4, 33});
   SIMDATTN_NULLS(sinusoidal_table, "out! base positions? first", &encoding, 10000.0, &cone, 0);

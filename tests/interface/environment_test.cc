@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/target_test.h"
@@ -244,7 +244,7 @@ struct Scene {
         {"hadamard", [this] { return hadamard(x.view, out_q.view, 0, exec); }, {&out_q.memory}},
         {"add_rows", [this] { return add_rows(x.view, w4.view, out_q.view, exec); }, {&out_q.memory}},
         {"rope",
-         [this] { return rope(x.view, used_cos.view, used_sin.view, {}, out_q.view, {.start = 7}, exec); },
+         [this] { return rope(x.view, used_cos.view, used_sin.view, 7, out_q.view, {}, exec); },
          {&out_q.memory}},
         {"rope_frequencies",
          [this] { return rope_frequencies(reinterpret_cast<double*>(frequencies.data()), 19, &factor, table); },
@@ -256,7 +256,7 @@ struct Scene {
          [this] { return rope_table(cos.view, sin.view, {.rope_theta = 777, .f32_angles = true}, {}, 100000); },
          {&cos.memory, &sin.memory}},
         {"rope_direct",
-         [this] { return rope_direct(x.view, 18, table, {}, out_q.view, {.start = 100000}, exec); },
+         [this] { return rope_direct(x.view, 18, table, 100000, out_q.view, {}, exec); },
          {&out_q.memory}},
         {"sinusoidal_table", [this] { return sinusoidal_table(encoding.view, 1234, {}, 100000); }, {&encoding.memory}},
         {"kv_append",

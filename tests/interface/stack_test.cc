@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/target_test.h"

@@ -17,8 +17,8 @@ trap 'rm -rf "$work"' EXIT
 
 "$objdump" -p "$dll" | sed -n '/\[Ordinal\/Name Pointer\] Table/,/^$/s/.*\] //p' | sed 's/.* //; /^$/d' | grep -v '^Table$' \
   | sort >"$work/exported"
-grep -o 'simdattn_[a-z_]*(' "$source/include/simdattn/simdattn_c.h" | tr -d '(' | sort -u | diff - "$work/exported" || {
-  echo "$dll does not export the functions of simdattn_c.h and those alone"
+grep -oh 'simdattn_[a-z_]*(' "$source/include/simdattn/simdattn_c.h" "$source/include/simdattn/extras.h" | tr -d '(' | sort -u | diff - "$work/exported" || {
+  echo "$dll does not export the functions of simdattn_c.h and extras.h and those alone"
   exit 1
 }
 

@@ -144,7 +144,7 @@ object=$(find "$work/root2" -name 'libsimdattn.so')
 export LD_LIBRARY_PATH=${object%/*}
 run_consumer c99
 if command -v cmake >/dev/null; then
-  cmake -S "$consumers/cmake" -B "$work/cmake" -DKIND=shared -DVERSION=0.2 \
+  cmake -S "$consumers/cmake" -B "$work/cmake" -DKIND=shared -DVERSION=0.3 \
     "-Dsimdattn_DIR=$(dirname "$(find "$work/root2" -name simdattnConfig.cmake)")" >"$work/log" 2>&1 \
     && cmake --build "$work/cmake" -j 2 >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
   "$work/cmake/cpp17" | tail -n +2 | diff "$consumers/expected.txt" -
@@ -153,12 +153,12 @@ else
 fi
 if command -v nm >/dev/null; then
   nm -D --defined-only "$object" | awk '$2 != "A" { sub(/@.*/, "", $NF); print $NF }' | sort >"$work/exported"
-  grep -o 'simdattn_[a-z_]*(' "$source/include/simdattn/simdattn_c.h" | tr -d '(' | sort -u | diff - "$work/exported" || {
-    echo "libsimdattn.so does not show the functions of simdattn_c.h and those alone"
+  grep -oh 'simdattn_[a-z_]*(' "$source/include/simdattn/simdattn_c.h" "$source/include/simdattn/extras.h" | tr -d '(' | sort -u | diff - "$work/exported" || {
+    echo "libsimdattn.so does not show the functions of simdattn_c.h and extras.h and those alone"
     exit 1
   }
 fi
-if command -v readelf >/dev/null && ! readelf -d "$object" | grep -q 'SONAME.*libsimdattn.so.0.2'; then
+if command -v readelf >/dev/null && ! readelf -d "$object" | grep -q 'SONAME.*libsimdattn.so.0.3'; then
   echo "libsimdattn.so has no version in its name"
   exit 1
 fi

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/indices.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
@@ -300,10 +300,10 @@ TEST(PositionsRules, DirectNamesTheArgument) {
   expect(Code::kShape, "pairs", [&] { return rope_direct(x, 4, {}, positions, out, {.first_dim = 1}); });
   expect(Code::kRange, "options.first_dim", [&] { return rope_direct(x, 4, {}, positions, out, {.first_dim = -1}); });
   for (const int64_t start : {int64_t{1} << 31, (int64_t{1} << 31) - 2, -(int64_t{1} << 31), INT64_MAX, INT64_MIN}) {
-    expect(Code::kRange, "options.start", [&] { return rope_direct(x, 4, {}, {}, out, {.start = start}); });
+    expect(Code::kRange, "positions.start", [&] { return rope_direct(x, 4, {}, start, out); });
   }
   std::vector<float> other(4096);
-  EXPECT_TRUE(rope_direct(x, 4, {}, {}, view(other.data(), {2, 2, 3, 8}), {.start = (int64_t{1} << 31) - 3}).ok());
+  EXPECT_TRUE(rope_direct(x, 4, {}, (int64_t{1} << 31) - 3, view(other.data(), {2, 2, 3, 8})).ok());
   expect(Code::kRange, "table.rope_theta", [&] { return rope_direct(x, 4, {.rope_theta = 0.5}, positions, out); });
   expect(Code::kShape, "positions.shape[0]", [&] { return rope_direct(x, 4, {}, view(list.data(), {2, 2, 3}), out); });
   expect(Code::kShape, "positions.shape", [&] { return rope_direct(x, 4, {}, view(list.data(), {1, 2, 2}), out); });
@@ -330,7 +330,7 @@ TEST(PositionsRules, EmptyTables) {
     const float written = code == Code::kOk ? 1.0f : 7.0f;
     KeyRotation rotation;
     rotation.cos = rotation.sin = table;
-    EXPECT_EQ(rope(x, table, table, {}, view(memory.data(), {1, 1, 2, 8}), {.start = 5}).code, code);
+    EXPECT_EQ(rope(x, table, table, 5, view(memory.data(), {1, 1, 2, 8})).code, code);
     EXPECT_EQ(memory[0], written);
     EXPECT_EQ(kv_append(x, {}, cache, {.rope = rotation, .start = 5}).code, code);
     EXPECT_EQ(memory[5 * 8], written);

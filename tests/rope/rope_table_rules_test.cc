@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/rope/high_precision.h"
 #include "tests/rope/rope_models.h"
 #include "tests/support/indices.h"

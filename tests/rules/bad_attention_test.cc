@@ -33,9 +33,7 @@ struct AttentionCall : BadCall {
     a.max = max_memory.view;
     a.sum = sum_memory.view;
     a.scoring = arrays->all();
-    Plan plan;
-    if (!attention_plan(a, &plan).ok()) return;
-    workspace = Guarded(plan.workspace_bytes, Guard::kAfter);
+    workspace = Guarded(attention_workspace(a), Guard::kAfter);
     exec.workspace = workspace.data();
     exec.workspace_bytes = workspace.size();
   }

@@ -261,7 +261,8 @@ struct RopeCall : BadCall {
       positions_memory{random, DType::kI64, {2, 3}};
   ConstView<4> x = x_memory.view;
   View<4> out = out_memory.view;
-  ConstView<2> cos = cos_memory.view, sin = sin_memory.view, positions = positions_memory.view;
+  ConstView<2> cos = cos_memory.view, sin = sin_memory.view;
+  Positions positions = positions_memory.view;
   RopeOptions options{.first_dim = 4};
   RopeCall() { positions_memory.fill_bytes(0); }
   void position(int64_t p) const {
@@ -280,7 +281,7 @@ TEST_P(BadCalls, Rope) {
       {"sin null", kNullPointer, "sin", [](C& c) { c.sin.data = nullptr; }},
       {"x of integers", kDType, "x", [](C& c) { c.x.dtype = DType::kI32; }},
       {"cos in bf16", kDType, "cos", [](C& c) { c.cos.dtype = DType::kBF16; }},
-      {"positions of floats", kDType, "positions", [](C& c) { c.positions.dtype = DType::kF32; }},
+      {"positions of floats", kDType, "positions", [](C& c) { c.positions.rows.dtype = DType::kF32; }},
       {"out of other shape", kShape, "out.shape", [](C& c) { c.out.shape[1] = 3; }},
       {"sin of other shape", kShape, "sin.shape", [](C& c) { c.sin.shape[1] = 5; }},
       {"an odd dimension cannot be halved", kShape, "cos.shape[1]", [](C& c) { c.x.shape[3] = c.out.shape[3] = 15; }},
@@ -289,16 +290,15 @@ TEST_P(BadCalls, Rope) {
       {"first_dim beyond the dimension", kRange, "options.first_dim", [](C& c) { c.options.first_dim = 17; }},
       {"pairing that does not exist", kRange, "options.pairing",
        [](C& c) { c.options.pairing = static_cast<RopePairing>(9); }},
-      {"positions of other shape", kShape, "positions.shape", [](C& c) { c.positions.shape[1] = 2; }},
+      {"positions of other shape", kShape, "positions.shape", [](C& c) { c.positions.rows.shape[2] = 2; }},
+      {"positions of two axes", kShape, "positions.shape", [](C& c) { c.positions.rows.shape[0] = 2; }},
       {"position negative", kRange, "positions", [](C& c) { c.position(-1); }},
       {"position past the table", kRange, "positions", [](C& c) { c.position(10); }},
       {"position that wraps in 32 bits", kRange, "positions", [](C& c) { c.position(int64_t{1} << 32); }},
-      {"no positions and a short table", kRange, "options.start",
+      {"no positions and a short table", kRange, "positions.start",
        [](C& c) { c.positions = {}, c.cos.shape[0] = c.sin.shape[0] = 2; }},
-      {"no positions and a start past the table", kRange, "options.start",
-       [](C& c) { c.positions = {}, c.options.start = 8; }},
-      {"no positions and a negative start", kRange, "options.start",
-       [](C& c) { c.positions = {}, c.options.start = -1; }},
+      {"no positions and a start past the table", kRange, "positions.start", [](C& c) { c.positions = 8; }},
+      {"no positions and a negative start", kRange, "positions.start", [](C& c) { c.positions = -1; }},
       {"options that were only cleared", kStructSize, "options", [](C& c) { c.options.struct_size = 0; }},
       {"x not contiguous", kStride, "x", [](C& c) { c.x.stride[3] = 2; }},
       {"cos not contiguous", kStride, "cos", [](C& c) { c.cos.stride[1] = 2; }},

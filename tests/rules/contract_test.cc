@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/indices.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"

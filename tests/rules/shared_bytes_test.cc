@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/problems.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"
@@ -343,7 +343,7 @@ TEST_P(SharedBytes, RopeDirectUsesItsWorkspaceAndNoOther) {
     const Guarded workspace(bytes > 0 ? bytes : 100, Guard::kAfter);
     std::memset(workspace.data(), 0x5A, workspace.size());
     const Exec e = {.target = GetParam(), .workspace = workspace.data(), .workspace_bytes = workspace.size()};
-    ASSERT_TRUE(ok(rope_direct(x.view, pairs, {}, {}, out.view, {.start = 7}, e)));
+    ASSERT_TRUE(ok(rope_direct(x.view, pairs, {}, 7, out.view, {}, e)));
     Array<2> cos(random, DType::kF32, {n, pairs}), sin = cos.like(random);
     ASSERT_TRUE(rope_table(cos.view, sin.view, {}, {}, 7).ok());
     ASSERT_TRUE(rope(x.view, cos.view, sin.view, {}, want.view, {}, exec()).ok());

@@ -336,7 +336,7 @@ void rope_start_call(Random& random, const Target& one, const Target& other) {
   }
   Array<4> want(random, random.storage(), x.view.shape, Strides::kOutput), got = sibling(random, want);
   ASSERT_TRUE(rope(x.view, cosine.view, sine.view, positions.view, want.view, {}, {.target = &one}).ok());
-  const Status s = rope(x.view, cosine.view, sine.view, {}, got.view, {.start = start}, {.target = &other});
+  const Status s = rope(x.view, cosine.view, sine.view, start, got.view, {}, {.target = &other});
   ASSERT_TRUE(s.ok()) << s.detail;
   ASSERT_EQ(difference(want, got), "") << sizes({batch, heads, n, half, start});
 }
@@ -366,7 +366,8 @@ void attention_call(Random& random, const Target& one, const Target& other) {
   ASSERT_TRUE(s.ok()) << s.detail;
   ASSERT_EQ(difference(c.out, got), "") << ": " << describe(c.problem);
   if (second.lse.data != nullptr) {
-    ASSERT_EQ(difference(c.lse, got_lse), "") << "lse" << ": " << describe(c.problem);
+    ASSERT_EQ(difference(c.lse, got_lse), "") << "lse"
+                                              << ": " << describe(c.problem);
   }
 }
 
@@ -494,13 +495,12 @@ void rope_direct_call(Random& random, const Target& one, const Target& other) {
   RopeOptions options;
   options.pairing = random.coin() ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
   options.inverse = random.coin();
-  options.start = start;
   Array<2> cosine(random, DType::kF32, {start + n, pairs}), sine(random, DType::kF32, {start + n, pairs});
   ASSERT_TRUE(rope_table(cosine.view, sine.view, table).ok());
   Array<4> want(random, random.storage(), x.view.shape, Strides::kOutput), got = sibling(random, want);
   const Guarded workspace(rope_direct_workspace(pairs), random.guard());
-  ASSERT_TRUE(rope(x.view, cosine.view, sine.view, {}, want.view, options, {.target = &one}).ok());
-  const Status s = rope_direct(x.view, pairs, table, {}, got.view, options,
+  ASSERT_TRUE(rope(x.view, cosine.view, sine.view, start, want.view, options, {.target = &one}).ok());
+  const Status s = rope_direct(x.view, pairs, table, start, got.view, options,
                                {.target = &other, .workspace = workspace.data(), .workspace_bytes = workspace.size()});
   ASSERT_TRUE(s.ok()) << s.detail;
   ASSERT_EQ(difference(want, got), "") << sizes({batch, heads, n, dim, pairs, start});

@@ -8,4 +8,4 @@
 #include <string>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lib/contract/dtypes.h"
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/status.h"

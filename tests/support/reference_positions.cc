@@ -15,7 +15,7 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const std::ve
   const int64_t pairs = cos.dim(1);
   const bool interleaved = options.pairing == simdattn::RopePairing::kInterleaved;
   for (const auto [b, h, i] : indices(x.dim(0), x.dim(1), x.dim(2))) {
-    const int64_t position = positions.empty() ? options.start + i : positions[static_cast<size_t>(b * x.dim(2) + i)];
+    const int64_t position = positions.empty() ? i : positions[static_cast<size_t>(b * x.dim(2) + i)];
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const int64_t first = options.first_dim + (interleaved ? 2 * pair : pair);
       const int64_t second = first + (interleaved ? 1 : pairs);

@@ -316,15 +316,16 @@ Status drivers::rope_table(const View<2>& cos, const View<2>& sin, const RopeTab
 }
 
 Status drivers::rope(const UKernels& uk, const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin,
-                     const ConstView<2>& positions, const View<4>& out, const RopeOptions& options) {
+                     const Positions& positions, const View<4>& out, const RopeOptions& options) {
   SIMDATTN_CHECK(check_rope(x, cos, sin, positions, out, options));
   if (is_empty(out)) return {};
 
   const Environment environment;
+  const ConstView<2> rows = of_one_axis(positions);
   RopeHeads call = rotation_of(options, x.shape[3], cos.shape[1]);
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < x.shape[2]; ++i) {
-      const int64_t p = position_at(positions, options.start, b, i);
+      const int64_t p = position_at(rows, positions.start, b, i);
       call.cos = table_row(cos, p);
       call.sin = table_row(sin, p);
       rotate_token(uk, x, out, b, i, call);
@@ -338,15 +339,16 @@ size_t drivers::rope_direct_workspace(int64_t pairs) {
 }
 
 Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
-                            const ConstView<3>& positions, const View<4>& out, const RopeOptions& options,
+                            const Positions& positions, const View<4>& out, const RopeOptions& options,
                             const Exec& exec) {
   SIMDATTN_CHECK(check_rope_direct(x, pairs, table, positions, out, options, exec, rope_direct_workspace(pairs)));
   RopeScaling scaling;
   SIMDATTN_CHECK(resolve_rope_scaling(table, pairs, true, &scaling));
   if (is_empty(out)) return {};
 
-  const bool given = positions.data != nullptr;
-  const int64_t axes = given ? positions.shape[0] : 1;
+  const ConstView<3>& rows = positions.rows;
+  const bool given = rows.data != nullptr;
+  const int64_t axes = given ? rows.shape[0] : 1;
   alignas(64) char stack[kStackPairs * (sizeof(RopeColumn) + 2 * sizeof(float)) + 64];
   const DirectBuffers buffers = {Workspace(pairs > kStackPairs ? exec.workspace : stack), pairs};
   rope_columns(scaling, axes == 1, 0, pairs, buffers.columns);
@@ -356,11 +358,10 @@ Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t p
   for (int64_t i = 0; i < x.shape[2]; ++i) {
     std::array<int64_t, 4> last = {kPositionLimit};  // no position: the row in the buffers is of none yet
     for (int64_t b = 0; b < x.shape[0]; ++b) {
-      std::array<int64_t, 4> position = {given ? 0 : options.start + i};
+      std::array<int64_t, 4> position = {given ? 0 : positions.start + i};
       for (int64_t axis = 0; given && axis < axes; ++axis) {
         position[static_cast<size_t>(axis)] =
-            index_at(positions.data, positions.dtype,
-                     axis * positions.stride[0] + b * positions.stride[1] + i * positions.stride[2]);
+            index_at(rows.data, rows.dtype, axis * rows.stride[0] + b * rows.stride[1] + i * rows.stride[2]);
       }
       if (position != last) rope_row(scaling, buffers.columns, pairs, position.data(), buffers.cos, buffers.sin);
       last = position;

@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "simdattn/simdattn.h"
+#include "simdattn/extras.h"
 
 namespace guides {
 

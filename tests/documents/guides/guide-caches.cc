@@ -49,7 +49,7 @@ Floats run(const sa::AttentionProblem& problem, Floats& out) {
 Floats rotated_queries(const Sequence& s, const Table& t, int64_t from, int64_t n) {
   Floats q = part(s.q, from * kQRow, n * kQRow);
   const auto rows = rows_of(q.data(), kHeads, n, kDim);
-  good(sa::rope(rows, t.rope.cos, t.rope.sin, {}, rows, {.start = from}), "rope");
+  good(sa::rope(rows, t.rope.cos, t.rope.sin, from, rows), "rope");
   return q;
 }
 

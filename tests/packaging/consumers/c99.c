@@ -64,6 +64,7 @@ static float cosines[ROWS * PAIRS], sines[ROWS * PAIRS];
 int main(void) {
   simdattn_exec exec = SIMDATTN_EXEC_INIT;
   simdattn_rope_options rope = SIMDATTN_ROPE_OPTIONS_INIT;
+  simdattn_positions from = {.start = 0};
   simdattn_append_options append = SIMDATTN_APPEND_OPTIONS_INIT;
   simdattn_attention_problem problem = SIMDATTN_ATTENTION_PROBLEM_INIT;
   static simdattn_plan plan = SIMDATTN_PLAN_INIT;
@@ -100,8 +101,7 @@ int main(void) {
          (double)lse);
 
   check(simdattn_rope_table(&cos_out, &sin_out, NULL, NULL, 0), "rope_table");
-  rope.start = 0;
-  check(simdattn_rope(&q_in, &cos_in, &sin_in, NULL, &q_out, &rope, &exec), "rope");
+  check(simdattn_rope(&q_in, &cos_in, &sin_in, &from, &q_out, &rope, &exec), "rope");
 
   key_memory = malloc((size_t)simdattn_kv_bytes(SIMDATTN_KV_TYPE_F32, SIMDATTN_KV_LAYOUT_PANELS, 1, KV_HEADS, TOKENS, DIM));
   value_memory = malloc((size_t)simdattn_kv_bytes(SIMDATTN_KV_TYPE_F16, SIMDATTN_KV_LAYOUT_ROWS, 1, KV_HEADS, TOKENS, DIM));
