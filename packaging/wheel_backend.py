@@ -1,7 +1,8 @@
-"""Builds the Python wheel with meson-python, in two ways better than it would alone.
+"""Builds the Python wheel with meson-python, in three ways better than it would alone.
 
-The build happens in a copy of the checkout, so that nothing of it stays there, also if it is killed. And the wheel is for every
-Python 3: ctypes loads the library, no version of Python is linked, and so the tag is py3-none-PLATFORM.
+The build happens in a copy of the checkout, so that nothing of it stays there, also if it is killed. The wheel is for every
+Python 3: ctypes loads the library, no version of Python is linked, and so the tag is py3-none-PLATFORM. And on Linux the platform is
+manylinux_2_N (PEP 600): the oldest glibc that has what the library asks for, 2.17 at least.
 """
 import base64
 import contextlib
@@ -9,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import zipfile
 from pathlib import Path
@@ -44,13 +46,31 @@ def _copy():
             os.chdir(checkout)
 
 
+def _oldest_glibc(library):
+    """N of the oldest glibc 2.N that has the symbols of a shared library; none if it needs other libraries, or what reads it is not there."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(library)
+        file.flush()
+        try:
+            facts = subprocess.run(['objdump', '-p', file.name], stdout=subprocess.PIPE, check=True).stdout.decode()
+        except (OSError, subprocess.CalledProcessError):
+            return None
+    if not all(re.match(r'(libc|libm)\.so\.6$|ld-linux', name) for name in re.findall(r'NEEDED +(\S+)', facts)):
+        return None
+    return max([17, *(int(n) for n in re.findall(r'\bGLIBC_2\.(\d+)', facts))])
+
+
 def _for_every_python(wheel):
     """The same wheel with the tag py3-none-PLATFORM; its name."""
     base, _, _, platform = wheel.stem.rsplit('-', 3)
-    tag = f'py3-none-{platform}'
-    result = wheel.with_name(f'{base}-{tag}.whl')
     with zipfile.ZipFile(wheel) as given:
         files = {entry: given.read(entry) for entry in given.infolist()}
+    library = next(data for e, data in files.items() if '/libsimdattn.' in e.filename)
+    oldest = _oldest_glibc(library) if platform.startswith('linux_') else None
+    if oldest is not None:
+        platform = platform.replace('linux_', f'manylinux_2_{oldest}_')
+    tag = f'py3-none-{platform}'
+    result = wheel.with_name(f'{base}-{tag}.whl')
     wheel.unlink()
     facts = next(e for e in files if e.filename.endswith('.dist-info/WHEEL'))
     record = next(e for e in files if e.filename.endswith('.dist-info/RECORD'))
