@@ -7,7 +7,9 @@ from conftest import source
 
 
 def test_the_readme():
-    for block in re.findall(r'^```python\n(.*?)^```$', source('README.md').read_text(), flags=re.M | re.S):
+    blocks = re.findall(r'^```python\n(.*?)^```$', source('README.md').read_text(), flags=re.M | re.S)
+    assert blocks
+    for block in blocks:
         names = {}
         exec(compile(block, 'README.md', 'exec'), names)
         assert np.allclose(names['out'], 1)
