@@ -20,10 +20,9 @@ tar -xf "$work/first/$name.tar.gz" -C "$work"
 "$work/copy/tools/release" "$work/second" >"$log"
 cmp "$work/first/$name.tar.gz" "$work/second/$name.tar.gz"
 
-# The compiler's own vectors take no library.
+# The definition alone takes no library, and little time to compile.
 unset PKG_CONFIG_PATH SIMDATTN_SHARED
-options=(-Dbackends=plain -Dtargets=f32x4 -Dtests=disabled -Dbench=disabled -Dexamples=disabled -Dpython=disabled)
-[ "$(uname -m)" = x86_64 ] || [ "$(uname -m)" = aarch64 ] || options[0]=-Dbackends= options[1]=-Dtargets=
+options=(-Dbackends= -Dtargets= -Dtests=disabled -Dbench=disabled -Dexamples=disabled -Dpython=disabled)
 CXX="$*" meson setup "$work/build" "$work/$name" "${options[@]}" --prefix "$work/root" >"$log" 2>&1 \
   && ninja -C "$work/build" -j 2 >>"$log" 2>&1 && meson install -C "$work/build" --no-rebuild >>"$log" 2>&1 \
   || { tail -n 30 "$log"; exit 1; }
