@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _abi
 from ._abi import Code, DType, MropeLayout, RopePairing, RopeType
-from ._arrays import Array, NDArray, as_view, doubles, new_like, operand, padded, positions_of
+from ._arrays import Array, NDArray, as_view, bytes_of_view, doubles, new_like, operand, padded, positions_of
 from ._library import Error, Record, check, enumerator, library
 from ._scoring import as_double, boolean, integer
 from ._targets import execution
@@ -159,10 +159,11 @@ def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *,
     at = _abi.Positions(start=integer(start, 'start'))
     if where is not None:
         as_view(where, 2, 'positions', '[batch, rows]')  # refuses other shapes, by what the caller gave
-        at.rows = as_view(padded(where, 3, 'positions'), 3, 'positions', '')
+        at.rows = _abi.ConstView3.from_buffer_copy(bytes_of_view(padded(where, 3, 'positions'), 3, 'positions', ''))
     check(library.simdattn_rope(
         ctypes.byref(as_view(rows, 4, 'x', _ROWS)), ctypes.byref(as_view(c, 2, 'cos', _TABLE)),
-        ctypes.byref(as_view(s, 2, 'sin', _TABLE)), ctypes.byref(at), ctypes.byref(as_view(result, 4, 'out', _ROWS)), options.reference(), execution.with_target(target)),
+        ctypes.byref(as_view(s, 2, 'sin', _TABLE)), ctypes.byref(at),
+        ctypes.byref(as_view(result, 4, 'out', _ROWS)), options.reference(), execution.with_target(target)),
         x=rows, cos=c, sin=s, positions=where, out=result, start=start, first_dim=first_dim)
     mark_written(written)
     return out
