@@ -1,7 +1,8 @@
 // Scores of query rows against row-major keys: products, squared distances and the additive form.
 //
 // Keys of the first two are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch in L1,
-// and a transposing reduction folds them for kLanes keys at once.
+// and a transposing reduction folds them for kLanes keys at once. With 16 lanes it folds tiles of four queries and four keys,
+// without a scratch in between.
 #ifndef SIMDATTN_LIB_KERNELS_SCORES_H_
 #define SIMDATTN_LIB_KERNELS_SCORES_H_
 
@@ -51,14 +52,18 @@ constexpr int64_t kKeysOf = kQ == 1                            ? 1
                                                                : 4;
 /// Of four queries as many as a register tile takes; the same keys then meet the others.
 constexpr int64_t kTileOfFour = kParts == 2 && kX86 ? 2 : 4;
+/// The sums of four queries and four keys are 16 batches, which are folded in registers.
+template <int64_t kQ>
+constexpr bool kFoldsTile = kParts == 1 && kLoadsBlocks && kQ == 4;
 /// Keys per pass: a multiple of kKeysOf and of kLanes.
 constexpr int64_t kKeysPerPass = kParts == 2 ? 24 : 16;
 
 /// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on; `q_tail` has the
-/// queries' last elements if dim is not a multiple of 16 (kTail).
+/// queries' last elements if dim is not a multiple of 16 (kTail). Where kFoldsTile, there may be fewer than kK keys, `keys`: the
+/// last one stands for the others, and what is left are four sums of each query.
 template <class Term, class T, int64_t kQ, int64_t kK, bool kTail>
 SIMDATTN_INLINE void add_terms(const ScoreRows& a, int64_t row, [[maybe_unused]] const float* q_tail, const T* k,
-                               float* sums, int64_t key) {
+                               float* sums, int64_t key, [[maybe_unused]] int64_t keys) {
   constexpr int64_t kAtOnce = kPartsAtOnce<kQ>;
   const int64_t dim = a.dim;
   const int64_t ldk = a.ldk;
@@ -66,11 +71,12 @@ SIMDATTN_INLINE void add_terms(const ScoreRows& a, int64_t row, [[maybe_unused]]
   Registers<kQ, const float*> q_rows;
   unroll<kQ>([&](auto i) SIMDATTN_LAMBDA { reg<i>(q_rows) = a.q + (row + i) * ldq; });
   Registers<kK, const T*> k_rows;
-  unroll<kK>([&](auto j) SIMDATTN_LAMBDA { reg<j>(k_rows) = k + j * ldk; });
+  unroll<kK>([&](auto j) SIMDATTN_LAMBDA { reg<j>(k_rows) = k + (kFoldsTile<kQ> ? smaller(j, keys - 1) : j) * ldk; });
   const int64_t whole = dim - dim % 16;
   [[maybe_unused]] alignas(64) float k_tail[kK * 16];
   if constexpr (kTail) {
-    for (int64_t j = 0; j < kK; ++j) pad_tail(k + j * ldk + whole, dim - whole, Term::kMissing, k_tail + j * 16);
+    unroll<kK>([&](auto j)
+                   SIMDATTN_LAMBDA { pad_tail(reg<j>(k_rows) + whole, dim - whole, Term::kMissing, k_tail + j * 16); });
   }
   // Partial sum p of query n / kK and key n % kK; folded, they are stored in the order of memory.
   const auto fold_and_store = [&](const auto& part) SIMDATTN_LAMBDA {
@@ -107,7 +113,9 @@ SIMDATTN_INLINE void add_terms(const ScoreRows& a, int64_t row, [[maybe_unused]]
       add([&](auto i) SIMDATTN_LAMBDA { return q_tail + i * 16 + offset; },
           [&](auto j) SIMDATTN_LAMBDA { return k_tail + j * 16 + offset; });
     }
-    if constexpr (kAtOnce == kParts) {
+    if constexpr (kFoldsTile<kQ>) {
+      store(fold_batches([&](auto n) SIMDATTN_LAMBDA { return reg<n>(acc); }), sums + key * kQ);
+    } else if constexpr (kAtOnce == kParts) {
       fold_and_store([&](auto n, auto p) SIMDATTN_LAMBDA { return reg<n * kParts + p>(acc); });
     } else {
       unroll<kQ * kK>([&](auto n) SIMDATTN_LAMBDA { store(reg<n>(acc), kept + n * 16 + offset); });
@@ -160,13 +168,15 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
     const T* k = static_cast<const T*>(a.k) + key * a.ldk;
     const auto add = [&](int64_t j, auto keys_of_tile, auto tail) SIMDATTN_LAMBDA {
       for (int64_t i = 0; i < count; i += kQ)
-        add_terms<Term, T, kQ, keys_of_tile, tail>(a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums, j);
+        add_terms<Term, T, kQ, keys_of_tile, tail>(a, row + i, q_tail + i * 16, k + j * a.ldk, sums + i * kSums, j,
+                                                   keys - j);
     };
     const auto add_all = [&](auto tail) SIMDATTN_LAMBDA {
-      constexpr int64_t kK = tail ? 1 : kKeysOf<Term, kQ>;
+      constexpr int64_t kK = tail && !kFoldsTile<kQ> ? 1 : kKeysOf<Term, kQ>;
       int64_t j = 0;
-      for (; j + kK <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>(), tail);
-      for (; kK > 1 && j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
+      for (; j + (kFoldsTile<kQ> ? 1 : kK) <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>(), tail);
+      if constexpr (kK > 1 && !kFoldsTile<kQ>)
+        for (; j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
     };
     if (kQ == 1 && a.dim == 128) {
       if constexpr (kQ == 1) add_whole_rows<Term, T, 128>(a, row, k, keys, sums);
@@ -181,7 +191,10 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
     for (int64_t i = 0; i < count; ++i) {
       float* const s = a.s + (row + i) * a.lds + key;
       for_each_batch(keys, [&](int64_t j, auto part) SIMDATTN_LAMBDA {
-        store_rounded(fold_keys(sums + i * kSums + j * kLanes) * scale, s + j, part);
+        Floats sum;
+        if constexpr (kFoldsTile<kQ>) sum = load_blocks<1>(sums + i * kQ, 16);
+        else sum = fold_keys(sums + i * kSums + j * kLanes);
+        store_rounded(sum * scale, s + j, part);
       });
     }
   }

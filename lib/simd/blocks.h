@@ -47,31 +47,35 @@ SIMDATTN_INLINE Floats folded(const float* sums) {
 }
 SIMDATTN_INLINE Floats fold_keys(const float* sums) { return folded<kLanes>(sums); }
 #else
-/// The kLanes partial sums of keys 4 b + i, folded to 4 in block b.
-template <int64_t kSums = kLanes>
-SIMDATTN_INLINE Floats sums_in_blocks(const float* sums, int64_t i) {
-  if constexpr (kSums == 16) {
-    const auto to_eight = [&](int64_t key) SIMDATTN_LAMBDA {
-      const Floats a = Floats::load_unaligned(sums + 16 * key), b = Floats::load_unaligned(sums + 16 * (key + 4));
-      return lower_halves(a, b) + upper_halves(a, b);
-    };
-    const Floats a = to_eight(i), b = to_eight(i + 8);
-    return even_blocks(a, b) + odd_blocks(a, b);
-  } else if constexpr (kSums == 8) {
-    return load_blocks(sums + 8 * i, 8) + load_blocks(sums + 8 * i + 4, 8);
-  } else {
-    return Floats::load_unaligned(sums + 4 * i);
-  }
-}
-
-/// Folds the kLanes partial sums of kLanes keys: to 4 in blocks of 128 bits, then within blocks.
-SIMDATTN_INLINE Floats fold_keys(const float* sums) {
-  const auto two = [&](int64_t key) SIMDATTN_LAMBDA {
-    const Floats a = sums_in_blocks(sums, key), b = sums_in_blocks(sums, key + 1);
+/// Lane n: the sum of the 4 numbers in block n / 4 of quarters(n % 4).
+template <class Quarters>
+SIMDATTN_INLINE Floats fold_blocks(const Quarters& quarters) {
+  const auto two = [&](auto i) SIMDATTN_LAMBDA {
+    const Floats a = quarters(i), b = quarters(std::integral_constant<int64_t, i + 1>());
     return zip_lo<uint32_t>(a, b) + zip_hi<uint32_t>(a, b);
   };
-  const Floats a = two(0), b = two(2);
+  const Floats a = two(std::integral_constant<int64_t, 0>()), b = two(std::integral_constant<int64_t, 2>());
   return zip_lo<uint64_t>(a, b) + zip_hi<uint64_t>(a, b);
+}
+/// Lane n: the sum of batch(n), of 16 lanes; n is a constant.
+template <class Batch>
+SIMDATTN_INLINE Floats fold_batches(const Batch& batch) {
+  return fold_blocks([&](auto i) SIMDATTN_LAMBDA {
+    const auto to_eight = [&](auto key) SIMDATTN_LAMBDA {
+      const Floats a = batch(key), b = batch(std::integral_constant<int64_t, key + 4>());
+      return lower_halves(a, b) + upper_halves(a, b);
+    };
+    const Floats a = to_eight(i), b = to_eight(std::integral_constant<int64_t, i + 8>());
+    return even_blocks(a, b) + odd_blocks(a, b);
+  });
+}
+/// Folds the kLanes partial sums of kLanes keys: to 4 in blocks of 128 bits, then within blocks.
+SIMDATTN_INLINE Floats fold_keys(const float* sums) {
+  const auto batch = [&](int64_t n) SIMDATTN_LAMBDA { return Floats::load_unaligned(sums + n * kLanes); };
+  if constexpr (kLanes == 16) return fold_batches(batch);
+  return fold_blocks([&](int64_t i) SIMDATTN_LAMBDA {
+    return kLanes == 4 ? batch(i) : load_blocks(sums + 8 * i, 8) + load_blocks(sums + 8 * i + 4, 8);
+  });
 }
 #endif
 
