@@ -148,24 +148,14 @@ struct Array {
   }
   /// True if every byte that belongs to no element holds the pattern.
   bool gaps_intact() const {
-    std::vector<bool> used(memory.size(), false);
-    const int64_t size = size_of(view.dtype);
-    const int64_t origin = static_cast<unsigned char*>(view.data) - memory.data();
-    for_each_element(view, [&](int64_t at) {
-      for (int64_t b = 0; b < size; ++b) used[static_cast<size_t>(origin + at * size + b)] = true;
-    });
-    for (size_t b = 0; b < used.size(); ++b) {
-      if (!used[b] && memory.data()[b] != Guarded::kCanary) return false;
-    }
-    return true;
+    std::vector<unsigned char> bytes(memory.data(), memory.data() + memory.size());
+    const size_t size = static_cast<size_t>(size_of(view.dtype));
+    unsigned char* const origin = bytes.data() + (static_cast<unsigned char*>(view.data) - memory.data());
+    for_each_element(view, [&](int64_t at) { std::memset(origin + at * size_of(view.dtype), Guarded::kCanary, size); });
+    return Guarded::is_canary(bytes.data(), bytes.size());
   }
   /// True if all bytes hold the pattern: nothing was written.
-  bool untouched() const {
-    for (size_t b = 0; b < memory.size(); ++b) {
-      if (memory.data()[b] != Guarded::kCanary) return false;
-    }
-    return true;
-  }
+  bool untouched() const { return Guarded::is_canary(memory.data(), memory.size()); }
 };
 
 /// The first difference between two outputs of one shape and type; also checks their gaps.
