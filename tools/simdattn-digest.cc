@@ -320,6 +320,68 @@ bool run_weighted_values(Run& run, DType v_type, DType out_type) {
   return true;
 }
 
+/// index_scores(), and top_k() of its scores.
+bool run_selection(Run& run, DType type) {
+  Random& random = run.random;
+  const int64_t batch = random.integer(1, 2), heads = random.integer(1, 9), n = random.integer(1, 4);
+  const int64_t rows = run.size(1, 300), dim = run.size(1, 100), k = random.integer(0, 20);
+  const Values values = run.values();
+  const Array<4> q = input(random, type, {batch, heads, n, dim}, values);
+  const Array<4> keys = input(random, type, {batch, 1, rows, dim}, values);
+  Array<3> weights(DType::kF32, {batch, n, heads});
+  weights.buffer.fill(random, Values::kOrdinary);
+  IndexOptions o;
+  o.arithmetic = run.arithmetic;
+  o.combine = random.of({IndexCombine::kSum, IndexCombine::kMax, IndexCombine::kEach});
+  o.relu = random.one_in(2);
+  o.causal = random.one_in(2);
+  o.block_size = random.of({int64_t{1}, int64_t{4}, int64_t{32}});
+  const int64_t lists = o.combine == IndexCombine::kEach ? heads : 1;
+  const ConstView<3> w = o.combine == IndexCombine::kSum ? ConstView<3>(weights.view) : ConstView<3>();
+  Array<4> scores(DType::kF32, {batch, lists, n, (rows + o.block_size - 1) / o.block_size});
+  Array<4> list(DType::kI32, {batch, lists, n, k + 1});
+  if (!run.ok(index_scores(q.view, keys.view, w, scores.view, o,
+                           run.exec_with(index_scores_workspace(o.arithmetic, heads, dim))))) {
+    return false;
+  }
+  const TopKOptions options = {.block_size = o.block_size, .local_blocks = random.integer(0, 2), .tail = true};
+  if (!run.ok(top_k(scores.view, k, list.view, options, run.exec_with(top_k_workspace(k))))) return false;
+  run.add(scores.buffer);
+  run.add(list.buffer);
+  return true;
+}
+
+/// attention() over lists.
+bool run_lists(Run& run, DType type) {
+  Random& random = run.random;
+  const int64_t batch = random.integer(1, 2), kv_heads = random.integer(1, 2), heads = kv_heads * random.integer(1, 5);
+  const int64_t n = random.integer(1, 5), rows = run.size(1, 200), dim = run.size(1, 100);
+  const Values values = run.values();
+  const Array<4> q = input(random, type, {batch, heads, n, dim}, values);
+  const Array<4> k = input(random, type, {batch, kv_heads, rows, dim}, values);
+  const Array<4> v = input(random, type, {batch, kv_heads, rows, dim}, values);
+  Array<4> out(DType::kF32, {batch, heads, n, dim});
+  Array<3> lse(DType::kF32, {batch, heads, n});
+  AttentionProblem a;
+  a.arithmetic = run.arithmetic;
+  a.q = q.view, a.k = k.view, a.v = v.view, a.out = out.view, a.lse = lse.view;
+  a.scoring.causal = random.one_in(2);
+  const int64_t block = random.of({int64_t{1}, int64_t{4}, int64_t{32}}), length = random.integer(0, 400) / block;
+  std::vector<int32_t> entries(static_cast<size_t>(kv_heads * n * length), -1);
+  int64_t last = -1;
+  for (int32_t& e : entries) {
+    const int64_t next = random.integer(0, (rows + block - 1) / block - 1);
+    if (next != last) e = static_cast<int32_t>(last = next);
+  }
+  a.lists = {entries.data(), kv_heads, length, block, {0, n * length, length}};
+  Plan plan;
+  if (!run.ok(attention_plan(a, &plan, run.exec()))) return false;
+  if (!run.ok(attention(a, run.exec_with(plan.workspace_bytes)))) return false;
+  run.add(out.buffer);
+  run.add(lse.buffer);
+  return true;
+}
+
 bool run_gaussian_scores(Run& run, DType q_type, DType k_type) {
   Random& random = run.random;
   const int64_t batch = random.integer(1, 2), kv_heads = random.integer(1, 2);
@@ -881,6 +943,20 @@ std::vector<Line> all_lines() {
   for (const DType type : kTypes) {
     add(std::string("attention packed ") + type_name(type), 10, [=](Run& r) { return run_packed(r, type); });
     add(std::string("attention_merge ") + type_name(type), 10, [=](Run& r) { return run_merge(r, type); });
+  }
+  for (const DType type : kTypes) {
+    const std::string name = type_name(type);
+    for (const auto& [arithmetic, in] :
+         {std::pair{Arithmetic::kF32, ""}, {Arithmetic::kBF16, " in bf16"}, {Arithmetic::kInt8, " in int8"}}) {
+      const auto with = [a = arithmetic, t = type](bool (*run)(Run&, DType)) {
+        return [=](Run& r) {
+          r.arithmetic = a;
+          return run(r, t);
+        };
+      };
+      add("selection " + name + in, 12, with(run_selection));
+      add("lists " + name + in, 12, with(run_lists));
+    }
   }
   add("attention raw state", 10, run_raw);
   // Other arithmetics, over every storage type and form.

@@ -167,7 +167,7 @@ inline size_t weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
 // Rotary position embedding
 
 /// y0 = x0 c - x1 s, y1 = x0 s + x1 c for every pair, with c and s looked up at the row's position; other dimensions are
-/// copied. Computed as y0 = fma(x0, c, -(x1 s)), y1 = fma(x0, s, x1 c).
+/// copied. Computed as y0 = fma(x0, c, -(x1 s)), y1 = fma(x0, s, x1 c). With options.norm rows pass the RMS norm first, in f32.
 /// Shapes: x, out [B,H,n,d] f32, bf16 or f16 (any mixture); cos, sin f32 [n_positions, r/2]. `positions`: a number, where row 0
 /// stands, or a view [B,n]; each position is in [0, n_positions). `out` may be exactly x if the types agree.
 inline Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const Positions& positions,
@@ -344,6 +344,35 @@ inline Status attention_merge(const ConstView<5>& parts, const ConstView<4>& par
                               const View<3>& lse = {}, const float* sinks = nullptr, const Exec& exec = {}) {
   return simdattn_attention_merge(&parts, &part_lse, &out, &lse, sinks, &exec);
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Which keys a row attends to
+
+/// scores[b,.,i,c] = how much row i wants candidate c: with s_h = scale * q_h . k, or max(s_h, 0) with options.relu, the sum of
+/// weights_h * s_h over the heads, their maximum, or each. A candidate is options.block_size keys; its score is the largest of those that the
+/// row sees, -inf without any. No matrix of heads x keys exists.
+/// Shapes: q [B,H,n,d] f32, bf16 or f16; k [B,1,rows,d] any storage type, rows or panels, pages or not; weights f32 [B,n,H] or absent (1; kSum alone has
+/// any); scores f32 [B,1,n,c], of kEach [B,H,n,c], for candidates options.first ... exec.workspace: index_scores_workspace() bytes.
+/// A score differs from the exact one as that of attention in the same arithmetic does; kSum adds H roundings of the sum.
+inline Status index_scores(const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights, const View<4>& scores,
+                           const IndexOptions& options, const Exec& exec) {
+  return simdattn_index_scores(&q, &k, &weights, &scores, &options, &exec);
+}
+/// Bytes of Exec::workspace that index_scores() needs for q [.,heads,.,d]; 0 if that is rejected.
+inline size_t index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t d) {
+  return simdattn_index_scores_workspace(arithmetic, heads, d);
+}
+
+/// lists[b,h,i,:] = the places of the k largest scores of a row, ascending, then -1. Equal scores: the lowest place first, and -0
+/// equals +0. -inf and NaN are never taken. Blocks that options.local_blocks and options.tail name are taken whatever their scores are.
+/// Shapes: scores f32 [B,H,n,c]; lists i32 [B,H,n,l] with l >= k, and l >= k + 1 with options.tail; k >= 0. exec.workspace:
+/// top_k_workspace(k) bytes. A position is i + offset; one below 0 has no blocks of its own.
+inline Status top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, const TopKOptions& options,
+                    const Exec& exec) {
+  return simdattn_top_k(&scores, k, &lists, &options, &exec);
+}
+/// Bytes of Exec::workspace that top_k() needs; 0 if k is no number of places (0 .. 2^30 - 1).
+inline size_t top_k_workspace(int64_t k) { return simdattn_top_k_workspace(k); }
 
 }  // namespace simdattn
 

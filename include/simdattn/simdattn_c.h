@@ -148,6 +148,20 @@ SIMDATTN_API simdattn_status simdattn_attention_merge(const simdattn_const_view5
                                                       const simdattn_view3* lse, const float* sinks,
                                                       const simdattn_exec* exec);
 
+/* ---- Which keys a row attends to ------------------------------------------------------------------------------------ */
+
+/** Scores of an indexer: how much each row wants each key or block of keys. */
+SIMDATTN_API simdattn_status simdattn_index_scores(const simdattn_const_view4* q, const simdattn_const_kv* k,
+                                                   const simdattn_const_view3* weights, const simdattn_view4* scores,
+                                                   const simdattn_index_options* options, const simdattn_exec* exec);
+/** Bytes of workspace for simdattn_index_scores(). */
+SIMDATTN_API size_t simdattn_index_scores_workspace(simdattn_arithmetic arithmetic, int64_t heads, int64_t d);
+/** The places of the k largest scores of each row. */
+SIMDATTN_API simdattn_status simdattn_top_k(const simdattn_const_view4* scores, int64_t k, const simdattn_view4* lists,
+                                            const simdattn_top_k_options* options, const simdattn_exec* exec);
+/** Bytes of workspace for simdattn_top_k(). */
+SIMDATTN_API size_t simdattn_top_k_workspace(int64_t k);
+
 #ifdef __cplusplus
 #if defined(__clang__)
 #pragma clang diagnostic pop

@@ -128,6 +128,13 @@ enum class KvLayout : int32_t {
   kPanels = 1, /* keys only; see kPanelWidth */
 };
 
+/** How index_scores() joins the heads of a row. */
+enum class IndexCombine : int32_t {
+  kSum = 0,  /* the sum of weight times score (DSA) */
+  kMax = 1,  /* the largest score (MSA in transformers) */
+  kEach = 2, /* not at all: each head has a row of its own (MSA in MiniMax's kernels) */
+};
+
 /** What multiplies. It changes the result, so it is part of a problem and never chosen silently. */
 enum class Arithmetic : int32_t {
   kF32 = 0, /* f32 products, f32 sums */
@@ -138,6 +145,13 @@ enum class Arithmetic : int32_t {
 };
 
 /* ---- Rotary position embedding -------------------------------------------------------------------------------------- */
+
+/** What happens to a row x of d numbers before it is rotated: r = 1 / sqrt(mean of x^2 + epsilon). */
+enum class RowNorm : int32_t {
+  kNone = 0,       /* nothing */
+  kRms = 1,        /* x * r * weight (Qwen3, GLM) */
+  kRmsPlusOne = 2, /* x * r * (1 + weight) (Gemma 3) */
+};
 
 /** Which two dimensions of r rotated ones form pair i. */
 enum class RopePairing : int32_t {
@@ -180,7 +194,9 @@ typedef simdattn::Code simdattn_code;
 typedef simdattn::DType simdattn_dtype;
 typedef simdattn::KvType simdattn_kv_type;
 typedef simdattn::KvLayout simdattn_kv_layout;
+typedef simdattn::IndexCombine simdattn_index_combine;
 typedef simdattn::Arithmetic simdattn_arithmetic;
+typedef simdattn::RowNorm simdattn_row_norm;
 typedef simdattn::RopePairing simdattn_rope_pairing;
 typedef simdattn::RopeType simdattn_rope_type;
 typedef simdattn::MropeLayout simdattn_mrope_layout;
@@ -229,8 +245,12 @@ enum {
 };
 typedef int32_t simdattn_kv_layout;
 enum { SIMDATTN_KV_LAYOUT_ROWS, SIMDATTN_KV_LAYOUT_PANELS };
+typedef int32_t simdattn_index_combine;
+enum { SIMDATTN_INDEX_COMBINE_SUM, SIMDATTN_INDEX_COMBINE_MAX, SIMDATTN_INDEX_COMBINE_EACH };
 typedef int32_t simdattn_arithmetic;
 enum { SIMDATTN_ARITHMETIC_F32, SIMDATTN_ARITHMETIC_BF16, SIMDATTN_ARITHMETIC_INT8 };
+typedef int32_t simdattn_row_norm;
+enum { SIMDATTN_ROW_NORM_NONE, SIMDATTN_ROW_NORM_RMS, SIMDATTN_ROW_NORM_RMS_PLUS_ONE };
 typedef int32_t simdattn_rope_pairing;
 enum { SIMDATTN_ROPE_PAIRING_INTERLEAVED, SIMDATTN_ROPE_PAIRING_HALF_SPLIT };
 typedef int32_t simdattn_rope_type;
@@ -570,7 +590,10 @@ SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
   simdattn_rope_pairing pairing SIMDATTN_DEFAULT(RopePairing::kHalfSplit); /* which dimensions form a pair */
   bool inverse SIMDATTN_DEFAULT(false);                                    /* rotate by the negative angle */
   int64_t first_dim SIMDATTN_DEFAULT(0); /* rotated dimensions are [first_dim, first_dim + 2 * table columns) */
-  SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_DEFAULT({});
+  /** In f32, over the whole row, of at most 2048 numbers. kv_append does it without a table too; kv_shift refuses it. */
+  simdattn_row_norm norm SIMDATTN_DEFAULT(RowNorm::kNone);
+  float norm_epsilon SIMDATTN_DEFAULT(0);             /* finite, not negative */
+  const float* norm_weight SIMDATTN_DEFAULT(nullptr); /* [d]; null: 1, of kRms alone */
 };
 #define SIMDATTN_ROPE_OPTIONS_INIT \
   {.struct_size = sizeof(simdattn_rope_options), .pairing = SIMDATTN_ROPE_PAIRING_HALF_SPLIT}
@@ -856,6 +879,25 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
 
 /* ---- Fused attention ------------------------------------------------------------------------------------------------ */
 
+/** Which keys each row attends to. Entry e of a list stands for keys e * block_size .. e * block_size + block_size - 1, as far as they
+ *  exist; -1 is skipped, wherever it stands. The result is that of attention over a cache that holds the keys of the list in its
+ *  order; masks, windows and lengths look at the keys' own positions. A list is read whenever it is used: entries must be -1 or those of a
+ *  key, and two neighbours, but for -1, must differ. That no entry comes twice is not looked at beyond that: such keys count twice. */
+SIMDATTN_STRUCT(simdattn_key_lists, KeyLists) {
+  const int32_t* data SIMDATTN_DEFAULT(nullptr); /* entries; of a list they are contiguous */
+  int64_t heads SIMDATTN_DEFAULT(0);      /* 0: there are no lists; 1: all heads share them; or as many as k has */
+  int64_t length SIMDATTN_DEFAULT(0);     /* entries of a list */
+  int64_t block_size SIMDATTN_DEFAULT(1); /* keys of an entry */
+  /** Entries between batches, heads and rows of q; 0 broadcasts. */
+  SIMDATTN_ARRAY(int64_t, stride, 3) SIMDATTN_DEFAULT({});
+};
+
+#ifdef __cplusplus
+}  // namespace simdattn
+typedef simdattn::KeyLists simdattn_key_lists;
+namespace simdattn {
+#endif
+
 /** One attention problem: out = softmax(scoring(q k^T)) v, and its log-sum-exp.
  *  Shapes: q [B,Hq,n_q,d_qk], k [B,Hk,n_kv,d_qk], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v], lse f32 [B,Hq,n_q] (optional);
  *  G = Hq/Hk whole; query head h reads key head h / G. q and out f32, bf16 or f16; k and v any storage type; any mixture; v may
@@ -882,14 +924,61 @@ SIMDATTN_STRUCT(simdattn_attention_problem, AttentionProblem) {
   int64_t n_sequences SIMDATTN_DEFAULT(0);       /* sequences of cu_q */
   simdattn_view4 acc SIMDATTN_DEFAULT(
       {}); /* f32 [B,Hq,n_q,d_v]: sum of exp(t - max) v; with max and sum or not at all */
-  simdattn_view3 max SIMDATTN_DEFAULT({}); /* f32 [B,Hq,n_q]: the largest t of a row */
-  simdattn_view3 sum SIMDATTN_DEFAULT({}); /* f32 [B,Hq,n_q]: sum of exp(t - max) */
+  simdattn_view3 max SIMDATTN_DEFAULT({});       /* f32 [B,Hq,n_q]: the largest t of a row */
+  simdattn_view3 sum SIMDATTN_DEFAULT({});       /* f32 [B,Hq,n_q]: sum of exp(t - max) */
+  simdattn_key_lists lists SIMDATTN_DEFAULT({}); /* of keys that the rows attend to; else to all */
 };
 #define SIMDATTN_ATTENTION_PROBLEM_INIT               \
   {.struct_size = sizeof(simdattn_attention_problem), \
    .k = SIMDATTN_KV_INIT,                             \
    .v = SIMDATTN_KV_INIT,                             \
-   .scoring = SIMDATTN_SCORING_INIT}
+   .scoring = SIMDATTN_SCORING_INIT,                  \
+   .lists = {.block_size = 1}}
+
+/** How index_scores() scores keys, and which it lets a row see. */
+SIMDATTN_STRUCT(simdattn_index_options, IndexOptions) {
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(IndexOptions));
+  simdattn_optional_float scale SIMDATTN_DEFAULT({});                  /* finite; default 1/sqrt(d) */
+  simdattn_arithmetic arithmetic SIMDATTN_DEFAULT(Arithmetic::kF32);   /* what multiplies q and k */
+  simdattn_index_combine combine SIMDATTN_DEFAULT(IndexCombine::kSum); /* how heads are joined */
+  bool relu SIMDATTN_DEFAULT(false);                                   /* max(score, 0) of each head first */
+  bool causal SIMDATTN_DEFAULT(false);                                 /* a row sees keys up to its position alone */
+  /** Keys of a candidate, whose score is the largest of theirs; a multiple of keys_per_row. */
+  int64_t block_size SIMDATTN_DEFAULT(1);
+  /** Keys that a row of k stands for (pooled keys): a row sees it if it sees all of them. */
+  int64_t keys_per_row SIMDATTN_DEFAULT(1);
+  int64_t keys SIMDATTN_DEFAULT(-1);                  /* of every sequence; -1: those that the rows of k stand for */
+  const int32_t* kv_length SIMDATTN_DEFAULT(nullptr); /* [batch] the same for each sequence, in the place of `keys` */
+  int64_t offset SIMDATTN_DEFAULT(kBottomRight);      /* position of row 0; |offset| <= 2^30 */
+  const int32_t* offsets SIMDATTN_DEFAULT(nullptr);   /* [batch] the same for each sequence, in the place of `offset` */
+  int64_t first SIMDATTN_DEFAULT(0); /* the candidate of the first column: threads take parts of a long row */
+  SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
+};
+#define SIMDATTN_INDEX_OPTIONS_INIT               \
+  {.struct_size = sizeof(simdattn_index_options), \
+   .block_size = 1,                               \
+   .keys_per_row = 1,                             \
+   .keys = -1,                                    \
+   .offset = SIMDATTN_BOTTOM_RIGHT}
+
+/** Which scores top_k() takes besides the largest, and where its rows stand. */
+SIMDATTN_STRUCT(simdattn_top_k_options, TopKOptions) {
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(TopKOptions));
+  /** Keys that a score stands for: score c is that of keys c * block_size .. c * block_size + block_size - 1. */
+  int64_t block_size SIMDATTN_DEFAULT(1);
+  /** The block of the row's own position and those before it, as many as there are, are taken first and count among the k. */
+  int64_t local_blocks SIMDATTN_DEFAULT(0);
+  /** The block of the row's own position is taken besides, unless it ends there. It need not have a score. */
+  bool tail SIMDATTN_DEFAULT(false);
+  /** Keys of every sequence, for kBottomRight; -1: those that the scores stand for. */
+  int64_t keys SIMDATTN_DEFAULT(-1);
+  const int32_t* kv_length SIMDATTN_DEFAULT(nullptr); /* [batch] the same for each sequence, in the place of `keys` */
+  int64_t offset SIMDATTN_DEFAULT(kBottomRight);      /* position of row 0; |offset| <= 2^30 */
+  const int32_t* offsets SIMDATTN_DEFAULT(nullptr);   /* [batch] the same for each sequence, in the place of `offset` */
+  SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
+};
+#define SIMDATTN_TOP_K_OPTIONS_INIT \
+  {.struct_size = sizeof(simdattn_top_k_options), .block_size = 1, .keys = -1, .offset = SIMDATTN_BOTTOM_RIGHT}
 
 /** A problem that was checked once, and how it divides. The caller owns it; it may be copied as bytes, and refers to the
  *  problem's arrays. How it divides depends on shapes and lengths alone, never on the machine or the number of threads. */
@@ -907,6 +996,8 @@ SIMDATTN_STRUCT(simdattn_plan, Plan) {
 }  // namespace simdattn
 typedef simdattn::AppendOptions simdattn_append_options;
 typedef simdattn::AttentionProblem simdattn_attention_problem;
+typedef simdattn::IndexOptions simdattn_index_options;
+typedef simdattn::TopKOptions simdattn_top_k_options;
 typedef simdattn::Plan simdattn_plan;
 #endif
 

@@ -317,4 +317,32 @@ simdattn_status simdattn_attention_merge(const simdattn_const_view5* parts, cons
   return drivers::attention_merge(*parts, *part_lse, *out, or_absent(lse), sinks, exec_);
 }
 
+// ---- Which keys a row attends to ---------------------------------------------------------------------------------------
+
+simdattn_status simdattn_index_scores(const simdattn_const_view4* q, const simdattn_const_kv* k,
+                                      const simdattn_const_view3* weights, const simdattn_view4* scores,
+                                      const simdattn_index_options* options, const simdattn_exec* exec) {
+  SIMDATTN_NEED(q, k, scores);
+  SIMDATTN_SIZED(simdattn_const_kv, k);
+  SIMDATTN_SIZED(simdattn_index_options, options);
+  SIMDATTN_EXEC(exec);
+  const Environment environment;
+  return drivers::index_scores(*uk, *q, k_, or_absent(weights), *scores, options_, exec_);
+}
+
+size_t simdattn_index_scores_workspace(simdattn_arithmetic arithmetic, int64_t heads, int64_t d) {
+  return drivers::index_scores_workspace(arithmetic, heads, d);
+}
+
+simdattn_status simdattn_top_k(const simdattn_const_view4* scores, int64_t k, const simdattn_view4* lists,
+                               const simdattn_top_k_options* options, const simdattn_exec* exec) {
+  SIMDATTN_NEED(scores, lists);
+  SIMDATTN_SIZED(simdattn_top_k_options, options);
+  SIMDATTN_EXEC(exec);
+  const Environment environment;
+  return drivers::top_k(*uk, *scores, k, *lists, options_, exec_);
+}
+
+size_t simdattn_top_k_workspace(int64_t k) { return drivers::top_k_workspace(k); }
+
 }  // extern "C"

@@ -6,11 +6,15 @@
 #include <cstring>
 #include <type_traits>
 
+#include "include/simdattn/simdattn.h"
+
 namespace simdattn {
 
 /// Bytes that the struct had in the first version with sizes: smaller is none of any version. Grows never.
 template <class T>
 inline constexpr size_t kFirstSize = sizeof(T);
+template <>
+inline constexpr size_t kFirstSize<AttentionProblem> = offsetof(AttentionProblem, lists);
 
 /// The caller's struct as this version knows it: itself, the defaults where there is none, or a copy in which members
 /// that the caller does not know have their defaults.

@@ -189,6 +189,20 @@ struct ValueTile {
   bool fetches() const { return fetch != Fetch::kNone; }
 };
 
+/// Joins the scores of some heads: y[c] = fma(weights[r], t, y[c]) for ascending rows r, t = relu ? (s > 0 ? s : 0) : s; with `largest`
+/// t > y[c] ? t : y[c]. Starts from +0, or -inf with `largest`.
+struct JoinRows {
+  const float* s;
+  int64_t lds;
+  int64_t rows;
+  int64_t columns;
+  const float* weights;  // null: 1
+  bool relu;
+  bool largest;
+  bool more;  // y holds the outcome of earlier rows
+  float* y;
+};
+
 /// Rotates the pairs of `heads` rows that stand at one position and copies the dimensions outside [first, first+2 half)
 /// unless x and y are the same memory. y0 = fma(x0, c, -(x1 s)), y1 = fma(x0, s, x1 c); s is negated if `inverse`.
 struct RopeHeads {
@@ -364,6 +378,11 @@ struct UKernels {
   void (*finish[kElementTypes])(const float* in, float factor, void* out, int64_t n);
   /// True if an element equals zero.
   bool (*any_zero)(const float* w, int64_t n);
+  /// Bit j % 32 of words[j / 32]: x[j] > bound. Bits past n are 0.
+  void (*above)(const float* x, float bound, int64_t n, uint32_t* words);
+  void (*join_rows)(const JoinRows&);
+  /// x[i] = (x[i] * factor) * w, w = weights[i], or 1 + weights[i], or 1 where there are none. NaN canonical.
+  void (*norm_row)(float* x, int64_t n, float factor, const float* weights, bool plus_one);
   /// a[i] = fma(a[i], wa, b[i] * wb)
   void (*merge)(float* a, float wa, const float* b, float wb, int64_t n);
 

@@ -181,6 +181,32 @@ bool any_zero(const float* w, int64_t n) {
   return false;
 }
 
+void above(const float* x, float bound, int64_t n, uint32_t* words) {
+  for (int64_t j = 0; j < n; ++j) {
+    if (j % 32 == 0) words[j / 32] = 0;
+    words[j / 32] |= (x[j] > bound ? 1u : 0u) << (j % 32);
+  }
+}
+
+void join_rows(const JoinRows& a) {
+  for (int64_t c = 0; c < a.columns; ++c) {
+    float y = a.more ? a.y[c] : a.largest ? -kInf : 0.0f;
+    for (int64_t r = 0; r < a.rows; ++r) {
+      const float s = a.s[r * a.lds + c];
+      const float t = a.relu ? max_number(0.0f, s) : s;
+      y = a.largest ? max_number(y, t) : fma(a.weights != nullptr ? a.weights[r] : 1.0f, t, y);
+    }
+    a.y[c] = canonical(y);
+  }
+}
+
+void norm_row(float* x, int64_t n, float factor, const float* weights, bool plus_one) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float w = weights == nullptr ? 1.0f : plus_one ? 1.0f + weights[i] : weights[i];
+    x[i] = canonical((x[i] * factor) * w);
+  }
+}
+
 void merge(float* a, float wa, const float* b, float wb, int64_t n) {
   for (int64_t i = 0; i < n; ++i) a[i] = fma(a[i], wa, b[i] * wb);
 }

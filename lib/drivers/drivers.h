@@ -53,6 +53,13 @@ Status attention_range(const Plan& plan, int64_t first, int64_t last, bool reduc
 Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out, const View<3>& lse,
                        const float* sinks, const Exec& exec);
 
+Status index_scores(const UKernels& uk, const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights,
+                    const View<4>& scores, const IndexOptions& options, const Exec& exec);
+size_t index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t dim);
+Status top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k, const View<4>& lists,
+             const TopKOptions& options, const Exec& exec);
+size_t top_k_workspace(int64_t k);
+
 }  // namespace simdattn::drivers
 
 #endif  // SIMDATTN_LIB_DRIVERS_DRIVERS_H_

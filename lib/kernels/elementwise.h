@@ -82,6 +82,62 @@ bool any_zero(const float* w, int64_t n) {
   return any(found);
 }
 
+void above(const float* x, float bound, int64_t n, uint32_t* words) {
+  const Floats b(bound);
+  int64_t j = 0;
+  for (; j + 32 <= n; j += 32) {
+    uint32_t word = 0;
+    unroll<32 / kLanes>([&](auto i) SIMDATTN_LAMBDA { word |= word_of(load(x + j + i * kLanes) > b) << (i * kLanes); });
+    *words++ = word;
+  }
+  if (j == n) return;
+  *words = 0;
+  for_each_batch(n - j, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    Mask found = load(x + j + i, part) > b;
+    if constexpr (std::is_same_v<decltype(part), Lanes>) found = found & mask_of(part);
+    *words |= word_of(found) << i;
+  });
+}
+
+/// kCount vectors of columns at p; their sums stay in registers.
+template <int64_t kCount, bool kRelu, bool kLargest>
+SIMDATTN_INLINE void join_columns(const JoinRows& a, int64_t c, auto part) {
+  Registers<kCount> y;
+  unroll<kCount>([&](auto i) SIMDATTN_LAMBDA {
+    reg<i>(y) = a.more ? load(a.y + c + i * kLanes, part) : Floats(kLargest ? -kInfinity : 0.0f);
+  });
+  const float* s = a.s + c;
+  for (int64_t r = 0; r < a.rows; ++r, s += a.lds) {
+    const Floats weight(a.weights != nullptr ? a.weights[r] : 1.0f);
+    unroll<kCount>([&](auto i) SIMDATTN_LAMBDA {
+      Floats t = load(s + i * kLanes, part);
+      if constexpr (kRelu) t = max_number(t, Floats(0.0f));
+      reg<i>(y) = kLargest ? max_number(t, reg<i>(y)) : mul_add(weight, t, reg<i>(y));
+    });
+  }
+  unroll<kCount>([&](auto i) SIMDATTN_LAMBDA { store_rounded(reg<i>(y), a.y + c + i * kLanes, part); });
+}
+template <bool kRelu, bool kLargest>
+void join_rows_as(const JoinRows& a) {
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= a.columns; c += 4 * kLanes) join_columns<4, kRelu, kLargest>(a, c, All());
+  for_each_batch(a.columns - c,
+                 [&](int64_t i, auto part) SIMDATTN_LAMBDA { join_columns<1, kRelu, kLargest>(a, c + i, part); });
+}
+void join_rows(const JoinRows& a) {
+  if (a.largest) return a.relu ? join_rows_as<true, true>(a) : join_rows_as<false, true>(a);
+  return a.relu ? join_rows_as<true, false>(a) : join_rows_as<false, false>(a);
+}
+
+void norm_row(float* x, int64_t n, float factor, const float* weights, bool plus_one) {
+  const Floats f(factor);
+  const Floats one(1.0f);
+  for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    const Floats w = weights == nullptr ? one : load(weights + i, part);
+    store_rounded((load(x + i, part) * f) * (plus_one && weights != nullptr ? one + w : w), x + i, part);
+  });
+}
+
 void merge(float* a, float wa, const float* b, float wb, int64_t n) {
   const Floats va(wa);
   const Floats vb(wb);

@@ -55,6 +55,31 @@ Status check_mask(const ConstView<4>& mask, Accept accept, const std::array<int6
   return {};
 }
 
+/// All but the entries.
+Status check_lists(const AttentionProblem& a, Data data, ProblemBytes* bytes) {
+  const KeyLists& lists = a.lists;
+  if (lists.heads == 0) {
+    SIMDATTN_REQUIRE(lists.data == nullptr, kShape, "lists.heads: 0 although there are data");
+    return {};
+  }
+  SIMDATTN_REQUIRE(lists.heads == 1 || lists.heads == a.k.heads, kShape, "lists.heads: must be 0, 1 or k.heads");
+  SIMDATTN_REQUIRE(lists.length >= 0 && lists.length <= kMaxSize, kShape, "lists.length: must be in 0 .. 2^30 - 1");
+  SIMDATTN_REQUIRE(lists.block_size >= 1 && lists.block_size <= kMaxSize, kRange,
+                   "lists.block_size: must be in 1 .. 2^30 - 1");
+  const int64_t sizes[3] = {a.q.shape[0], lists.heads, a.q.shape[2]};
+  if (lists.length == 0 || sizes[0] == 0 || sizes[2] == 0) return {};
+  SIMDATTN_REQUIRE(lists.data != nullptr || data == Data::kLater, kNullPointer,
+                   "lists.data: null although the lists have entries");
+  ByteSet* const set = bytes->next();
+  set->restart(lists.data, lists.length * 4);
+  for (size_t i = 3; i-- > 0;) {
+    SIMDATTN_REQUIRE(set->add(sizes[i], lists.stride[i], 4), kStride, "lists.stride: too large for 64-bit addresses");
+  }
+  if (lists.data == nullptr) set->clear();
+  bytes->keep("lists");
+  return {};
+}
+
 /// Something that is written: its shape, and that it shares no byte with what is kept so far.
 template <Text kName, int kRank>
 Status check_output(const View<kRank>& view, const typename View<kRank>::Sizes& shape, Accept accept, Data data,
@@ -175,6 +200,7 @@ Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* siz
   }
   if (a.k.page_size > 0) bytes->keep("k.block_table", table_bytes(a.k));
   if (a.v.page_size > 0) bytes->keep("v.block_table", table_bytes(a.v));
+  SIMDATTN_CHECK(check_lists(a, data, bytes));
   SIMDATTN_CHECK(check_scoring(a.scoring, {p.sequences, q_batch, heads, n_q, longest}, data, bytes));
 
   const bool rows = q_batch > 0 && heads > 0 && n_q > 0;
@@ -246,6 +272,10 @@ const char* problem_difference(const AttentionProblem& a, const AttentionProblem
   if (!same_presence(s.kv_length, t.kv_length)) return "scoring.kv_length" SIMDATTN_PRESENCE_OF_THE_PLAN;
   if (!same_view(s.bias, t.bias)) return "scoring.bias" SIMDATTN_ARRAY_OF_THE_PLAN;
   if (!same_view(s.mask, t.mask)) return "scoring.mask" SIMDATTN_ARRAY_OF_THE_PLAN;
+  if (a.lists.heads != b.lists.heads) return "lists.heads" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (a.lists.length != b.lists.length) return "lists.length" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (a.lists.block_size != b.lists.block_size) return "lists.block_size" SIMDATTN_NUMBER_OF_THE_PLAN;
+  if (!same_numbers(a.lists.stride, b.lists.stride)) return "lists.stride" SIMDATTN_NUMBER_OF_THE_PLAN;
   if (s.packed_mask.columns != t.packed_mask.columns) return "scoring.packed_mask.columns" SIMDATTN_NUMBER_OF_THE_PLAN;
   if (!same_numbers(s.packed_mask.stride, t.packed_mask.stride))
     return "scoring.packed_mask.stride" SIMDATTN_NUMBER_OF_THE_PLAN;

@@ -18,7 +18,7 @@ struct ScoringShape {
 inline constexpr Text kProblemArrays =
     "q, k, v, out, lse, acc, max, sum, cu_q, cu_k, k.block_table, v.block_table, k.scales, v.scales, "
     "scoring.bias, scoring.mask, scoring.packed_mask, scoring.bias_scale, scoring.alibi_slopes, scoring.sinks, "
-    "scoring.offsets, scoring.prefix_end, scoring.kv_start, scoring.kv_length";
+    "scoring.offsets, scoring.prefix_end, scoring.kv_start, scoring.kv_length, lists";
 /// One of them.
 struct ProblemArray {
   int index;
@@ -32,7 +32,7 @@ struct ProblemArray {
 
 /// The bytes of those that have any.
 struct ProblemBytes {
-  static constexpr size_t kMost = names_in(kProblemArrays);
+  static constexpr size_t kMost = names_in(kProblemArrays) - 1;  // cu_k excludes block tables
   int count = 0;
   ProblemArray array[kMost];
   union {  // only those in use are ever written: all of them would be most of the work
@@ -86,10 +86,14 @@ Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* siz
 Status check_attention_memory(const ProblemBytes& bytes, const ByteSet& workspace, const ByteSet& partial);
 Status check_attention_workspace(const Exec& exec, size_t needed);
 
+inline bool has_lists(const AttentionProblem& a) { return a.lists.heads > 0; }
+
 // What drivers find where they count tasks and look at plans.
 inline constexpr Status kTooManyTasks = {Code::kShape,
                                          "q.shape: rows and heads of all sequences are more than 2^63 tasks"};
 inline constexpr Status kPartialsTooLarge = {Code::kShape, "v.dim: the partial states of all splits are too large"};
+inline constexpr Status kNoKeyOfList = {Code::kRange, "lists: an entry is neither -1 nor one of the sequence's keys"};
+inline constexpr Status kEntryTwice = {Code::kRange, "lists: an entry comes twice"};
 inline constexpr Status kPlanOfOtherSize = {Code::kStructSize, "plan.struct_size: not that of this version"};
 inline constexpr Status kPlanOfOthers = {Code::kStructSize, "plan.struct_size: not made by this version"};
 inline constexpr Status kNoPlan = {Code::kStalePlan, "plan: not made by attention_plan"};

@@ -25,7 +25,7 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
                     const AppendOptions& options) {
   const KeyRotation& rope = options.rope;
   const bool by_slot = options.slots.data != nullptr;
-  ByteSet er, ek, scales, ep, ec, es, slots;
+  ByteSet er, ek, scales, ep, ec, es, en, slots;
   SIMDATTN_CHECK(check_inside(rope, Rotation::kAppend));
   SIMDATTN_CHECK(check_view(rows, Accept::kElements, kArgument<"rows">, &er));
   const KvUse use = {.output = true, .output_scales = writes_scales(kv.type), .by_slot = by_slot};
@@ -35,7 +35,7 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   SIMDATTN_REQUIRE(kv.batch == batch, kShape, "kv.batch: must be rows.shape[0]");
   SIMDATTN_REQUIRE(kv.heads == rows.shape[1], kShape, "kv.heads: must be rows.shape[1]");
   SIMDATTN_REQUIRE(kv.dim == rows.shape[3], kShape, "kv.dim: must be rows.shape[3]");
-  SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kAppend, &ec, &es));
+  SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kAppend, &ec, &es, &en));
   const AppendedRows appended(positions, kv, options, n);
   int64_t limit = by_slot ? std::numeric_limits<int64_t>::max() : kv.capacity;
   if (appended.rotates()) limit = std::min(limit, rope.cos.shape[0]);
@@ -85,10 +85,10 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   SIMDATTN_CHECK(check_apart<"kv", "kv.scales">(ek, {&scales}));
   const ByteSet starts = ByteSet::of(options.starts, batch * 4), counts = ByteSet::of(options.counts, batch * 4);
   const ByteSet table = by_slot ? ByteSet() : table_bytes(kv);
-  const ByteSet* const read[] = {&er, &ep, &slots, &starts, &counts, &ec, &es, &table};
+  const ByteSet* const read[] = {&er, &ep, &slots, &starts, &counts, &ec, &es, &en, &table};
   static constexpr Text kRead =
       "rows, positions, options.slots, options.starts, options.counts, options.rope.cos or options.rope.sin, "
-      "options.rope.cos or options.rope.sin, kv.block_table";
+      "options.rope.cos or options.rope.sin, options.rope.options.norm_weight, kv.block_table";
   SIMDATTN_CHECK(check_apart<"kv", kRead>(ek, read));
   return writes_scales(kv.type) ? check_apart<"kv.scales", kRead>(scales, read) : Status();
 }
@@ -110,7 +110,7 @@ Status check_kv_read(const ConstKv& kv, int64_t first, const View<4>& out) {
 }
 
 Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope) {
-  ByteSet ek, scales, ec, es;
+  ByteSet ek, scales, ec, es, en;
   SIMDATTN_CHECK(check_inside(rope, Rotation::kShift));
   // The scale of a token moves with it.
   const bool moves_scales = writes_scales(kv.type) || (kv.scales != nullptr && kv.scale_token_stride != 0);
@@ -120,7 +120,7 @@ Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, 
   SIMDATTN_REQUIRE(delta >= -kMaxSize && delta <= kMaxSize, kRange, "delta: must be within +-(2^30 - 1)");
   SIMDATTN_REQUIRE(first == last || (first + delta >= 0 && last + delta <= kv.capacity), kRange,
                    "delta: moves tokens outside 0 .. kv.capacity-1");
-  SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kShift, &ec, &es));
+  SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kShift, &ec, &es, &en));
   if (has_table(rope)) {
     SIMDATTN_REQUIRE(std::abs(delta) < rope.cos.shape[0], kRange, "delta: rope.cos and rope.sin have no row |delta|");
     SIMDATTN_CHECK(check_apart<"kv", "rope.cos or rope.sin, rope.cos or rope.sin">(ek, {&ec, &es}));

@@ -1,3 +1,4 @@
+#include "lib/contract/dtypes.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -20,9 +21,24 @@ Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim
   return {};
 }
 
-Status check_reserved(const RopeOptions& o, Rotation of) {
-  SIMDATTN_REQUIRE((o.reserved[0] | o.reserved[1]) == 0, kStructSize,
-                   SIMDATTN_OF_ROTATION(of, "options.reserved: must be 0"));
+Status check_norm(const RopeOptions& o, Rotation of) {
+  SIMDATTN_REQUIRE(static_cast<uint32_t>(o.norm) <= static_cast<uint32_t>(RowNorm::kRmsPlusOne), kRange,
+                   SIMDATTN_OF_ROTATION(of, "options.norm: not a RowNorm"));
+  SIMDATTN_REQUIRE(o.norm == RowNorm::kNone || of != Rotation::kShift, kRange,
+                   SIMDATTN_OF_ROTATION(of, "options.norm: keys in a cache are not normed again"));
+  SIMDATTN_REQUIRE(o.norm_epsilon >= 0.0f && is_finite(o.norm_epsilon), kRange,
+                   SIMDATTN_OF_ROTATION(of, "options.norm_epsilon: must be finite and not negative"));
+  SIMDATTN_REQUIRE(o.norm != RowNorm::kRmsPlusOne || o.norm_weight != nullptr, kNullPointer,
+                   SIMDATTN_OF_ROTATION(of, "options.norm_weight: null although 1 is added to it"));
+  return {};
+}
+/// The weights of rows that are normed. Where `of` is an append, the bytes count as those of the table.
+Status check_normed_rows(const RopeOptions& o, int64_t dim, Rotation of, ByteSet* weights) {
+  weights->clear();
+  if (!has_norm(o)) return {};
+  SIMDATTN_REQUIRE(dim <= kMaxNormDim, kShape,
+                   SIMDATTN_OF_ROTATION(of, "options.norm: rows of more than 2048 numbers"));
+  *weights = ByteSet::of(o.norm_weight, dim * 4);
   return {};
 }
 
@@ -79,10 +95,11 @@ Status check_inside(const KeyRotation& r, Rotation of) {
   SIMDATTN_REQUIRE((r.reserved[0] | r.reserved[1]) == 0, kStructSize, SIMDATTN_OF_ROTATION(of, "reserved: must be 0"));
   SIMDATTN_REQUIRE(r.options.struct_size == sizeof r.options, kStructSize,
                    SIMDATTN_OF_ROTATION(of, "options.struct_size: inside another struct it is that of this version"));
-  return check_reserved(r.options, of);
+  return check_norm(r.options, of);
 }
 
-Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin) {
+Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin, ByteSet* norm) {
+  SIMDATTN_CHECK(check_normed_rows(r.options, dim, of, norm));
   SIMDATTN_REQUIRE(
       is_hadamard_block(r.hadamard_block, dim) && (r.hadamard_block == 0 || dim <= kMaxHadamardRow), kRange,
       SIMDATTN_OF_ROTATION(
@@ -114,22 +131,23 @@ Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4
 
 Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const Positions& positions,
                   const View<4>& out, const RopeOptions& options) {
-  ByteSet ex, eo, ec, es, ep;
-  SIMDATTN_CHECK(check_reserved(options, Rotation::kRope));
+  ByteSet ex, eo, ec, es, ep, en;
+  SIMDATTN_CHECK(check_norm(options, Rotation::kRope));
   SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
+  SIMDATTN_CHECK(check_normed_rows(options, x.shape[3], Rotation::kRope, &en));
   SIMDATTN_CHECK(check_angles(cos, sin, options, x.shape[3], Rotation::kRope, &ec, &es));
   SIMDATTN_CHECK(check_positions(positions, x.shape[0], x.shape[2], cos.shape[0], &ep));
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), kOverlap,
                    "out: overlaps cos, sin or positions");
-  return {};
+  return check_apart<"out", "options.norm_weight">(eo, {&en});
 }
 
 Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
                          const Positions& positions, const View<4>& out, const RopeOptions& options, const Exec& exec,
                          size_t needed) {
-  ByteSet ex, eo, ep;
-  SIMDATTN_CHECK(check_reserved(options, Rotation::kRope));
+  ByteSet ex, eo, ep, en;
+  SIMDATTN_CHECK(check_norm(options, Rotation::kRope));
   SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
   SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, kRange, "pairs: must be in 1 .. 2^20");
   SIMDATTN_CHECK(check_rope_options(options, pairs, x.shape[3], Rotation::kRope,
@@ -146,7 +164,8 @@ Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOp
   SIMDATTN_CHECK(
       check_table_positions(rows, positions.start, n, "positions.start: every position must be in (-2^31, 2^31)", &ep));
   SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
-  SIMDATTN_CHECK(check_apart<"out", "positions">(eo, {&ep}));
+  SIMDATTN_CHECK(check_normed_rows(options, x.shape[3], Rotation::kRope, &en));
+  SIMDATTN_CHECK(check_apart<"out", "positions, options.norm_weight">(eo, {&ep, &en}));
   SIMDATTN_REQUIRE(!overlaps_options(eo, table), kOverlap, "out: overlaps an array of table");
   if (needed == 0) return {};
   SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace, "exec.workspace: null; see rope_direct_workspace");

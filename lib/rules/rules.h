@@ -72,7 +72,10 @@ enum class Rotation : uint8_t { kRope, kAppend, kShift };
 /// lib/api/sized.h.
 Status check_inside(const KeyRotation& r, Rotation of);
 /// Keys of `dim` numbers on their way into a cache.
-Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin);
+Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin, ByteSet* norm);
+/// Longest row that is normed: it is on the stack meanwhile.
+inline constexpr int64_t kMaxNormDim = 2048;
+inline bool has_norm(const RopeOptions& o) { return o.norm != RowNorm::kNone; }
 inline bool has_table(const KeyRotation& r) { return r.cos.data != nullptr || r.sin.data != nullptr; }
 
 Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const Positions& positions,
@@ -147,6 +150,29 @@ class AppendedRows {
   const AppendOptions& options_;
   int64_t rows_;
 };
+
+// ---- Which keys a row attends to ----------------------------------------------------------------------------------------
+
+/// Lengths and positions of rows. Of the options of several functions.
+struct RowPositions {
+  const int32_t* kv_length;
+  const int32_t* offsets;
+  int64_t keys;
+  int64_t offset;
+  int64_t rows;  // of a sequence
+
+  int64_t length(int64_t b) const { return kv_length != nullptr ? kv_length[b] : keys; }
+  int64_t of_row(int64_t b, int64_t i) const {
+    return i + (offsets != nullptr ? offsets[b] : offset == kBottomRight ? length(b) - rows : offset);
+  }
+};
+/// Of a call whose sequences have at most `most` keys.
+Status check_positions_of_rows(const RowPositions& p, int64_t batch, int64_t most);
+/// `k`: a store of one head.
+Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights, const View<4>& scores,
+                          const IndexOptions& options, const Exec& exec, size_t needed);
+Status check_top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, const TopKOptions& options,
+                   const Exec& exec, size_t needed);
 
 Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
                     const AppendOptions& options);

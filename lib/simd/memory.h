@@ -131,14 +131,23 @@ template <class Part>
 SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Part part) {
   return greater(cast_bits<int32_t>(load_bytes(p, part)), Ints(0));
 }
-/// Lanes whose bit of `word` is 1.
-SIMDATTN_INLINE Mask one_bits(uint32_t word) {
+SIMDATTN_INLINE Bits32 lane_bits() {
   alignas(64) static constexpr uint32_t kBits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
                                                      1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
                                                      1u << 12, 1u << 13, 1u << 14, 1u << 15};
-  const Bits32 own = Bits32::load_unaligned(kBits);
+  return Bits32::load_unaligned(kBits);
+}
+/// Lanes whose bit of `word` is 1.
+SIMDATTN_INLINE Mask one_bits(uint32_t word) {
+  const Bits32 own = lane_bits();
   return equal(Bits32(word) & own, own);
 }
+#if !SIMDATTN_X86
+/// Bit i: lane i.
+SIMDATTN_INLINE uint32_t word_of(Mask m) {
+  return fold_lanes(select(m, lane_bits(), Bits32(0u)), [](Bits32 a, Bits32 b) SIMDATTN_LAMBDA { return a | b; });
+}
+#endif
 #endif
 
 /// Half a unit of bf16 is added as to an integer: the upper words are numbers then, rounded up where the lower ones are 0.

@@ -37,6 +37,8 @@ TEST_P(Bits, KvAppend) { check(kv_append_call, 6, 1500); }
 TEST_P(Bits, KvAppendPlaces) { check(kv_append_places_call, 10, 600); }
 TEST_P(Bits, RopeStart) { check(rope_start_call, 11, 300); }
 TEST_P(Bits, Attention) { check(attention_call, 7, 2500); }
+TEST_P(Bits, Lists) { check(lists_call, 18, 600); }
+TEST_P(Bits, Selection) { check(selection_call, 19, 400); }
 TEST_P(Bits, RawStates) { check(raw_states_call, 8, 600); }
 TEST_P(Bits, AttentionMerge) { check(attention_merge_call, 9, 1500); }
 TEST_P(Bits, OtherScores) { check(other_scores_call, 12, 600); }

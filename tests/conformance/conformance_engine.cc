@@ -438,6 +438,7 @@ AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
   problem.k = call.k.view();
   problem.v = call.v.view();
   problem.scoring = call.scoring;
+  problem.lists = call.lists;
   problem.scoring.scale = static_cast<float>(call.scale);
 
   Buffer<4> out(shape);
@@ -498,8 +499,10 @@ AttentionOutputs LibraryEngine::attention(const AttentionCall& call) {
     expect_same(poisoned, false, "NaN in keys and values that no row sees");
   }
 
-  check_arithmetic(call, problem, simdattn::Arithmetic::kBF16);
-  check_arithmetic(call, problem, simdattn::Arithmetic::kInt8);
+  if (call.lists.heads == 0) {  // the formulas know no lists
+    check_arithmetic(call, problem, simdattn::Arithmetic::kBF16);
+    check_arithmetic(call, problem, simdattn::Arithmetic::kInt8);
+  }
 
   Buffer<4> token_major({shape[0], shape[2], shape[1], shape[3]});
   const auto& s = token_major.view.stride;

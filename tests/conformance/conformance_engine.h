@@ -66,6 +66,7 @@ struct AttentionCall {
   Slice<4> q, k, v;
   simdattn::Scoring scoring;  // its scale is not used
   double scale = 1;
+  simdattn::KeyLists lists = {};
 };
 
 struct AttentionOutputs {

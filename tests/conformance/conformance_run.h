@@ -136,6 +136,7 @@ struct Op {
 };
 std::vector<Op> kernel_ops();
 std::vector<Op> position_ops();
+std::vector<Op> selection_ops();
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Pieces that several ops share

@@ -269,6 +269,13 @@ void attention(Call& c) {
   int64_t cut = in.byte(), first = 0, extra = 0;
   c.breakable(&first, kSize);
   c.breakable(&extra, kSize);
+  const bool with_lists = in.one_in(4);
+  if (with_lists) {
+    a.lists.heads = in.of<int64_t>({1, h.kv});
+    a.lists.length = in.below(13);
+    a.lists.block_size = 1 + in.below(5);
+    for (int64_t* size : {&a.lists.heads, &a.lists.length, &a.lists.block_size}) c.breakable(size, kSize);
+  }
   // The parts of scoring are broken with the rest, so they are looked at where they are.
   c.break_some();
   c.memory_of(a.q);
@@ -299,6 +306,18 @@ void attention(Call& c) {
     };
     a.cu_q = ends(a.q.shape[2]);
     if (varlen_k) a.cu_k = ends(a.k.length < 0 ? a.k.capacity : a.k.length);
+  }
+  if (with_lists) {
+    const int64_t rows = a.q.shape[0] * a.q.shape[2];
+    const int64_t count = a.lists.heads * a.lists.length;
+    if (rows < 0 || rows > 64 || a.lists.heads < 0 || a.lists.heads > 64 || a.lists.length < 0 || a.lists.length > 64) {
+      c.memory.skip = true;
+    } else {
+      a.lists.stride = {count * a.q.shape[2], a.q.shape[2] * a.lists.length, a.lists.length};
+      int32_t* const entries = reinterpret_cast<int32_t*>(c.memory.add(4 * count * rows + 4, false, false));
+      for (int64_t i = 0; !c.memory.skip && i < count * rows; ++i) entries[i] = static_cast<int32_t>(in.below(72)) - 1;
+      a.lists.data = entries;
+    }
   }
   if (c.memory.skip) return;
 

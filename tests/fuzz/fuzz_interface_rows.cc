@@ -295,7 +295,7 @@ void rope(Call& c, bool direct) {
   c.breakable(&o.pairing, kEnum);
   c.breakable(&o.first_dim, kSize);
   c.breakable(&at.start, kSize);
-  c.breakable(&o.reserved[0], kSize);
+  c.breakable(&o.norm, kEnum);
   const bool with_positions = in.one_in(2);
   const DType index = in.one_in(2) ? DType::kI64 : DType::kI32;
   Table table;

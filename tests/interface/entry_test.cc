@@ -162,10 +162,12 @@ TEST(Entry, NullPointers) {
   ASSERT_LE(plan.partial_bytes, partial.size());
   float sinks[4] = {};
   const Target* found = nullptr;
+  const Array<4> lists(random, DType::kI32, {2, 4, 3, 4}), indexed(random, DType::kF32, {2, 1, 3, 5});
+  const Array<3> head_weight(random, DType::kF32, {2, 3, 4}, Values::kOrdinary);
 
-  NullPointers n({&out_q.memory, &out_p.memory, &lse.memory, &out_rows.memory, &out_cos.memory, &out_sin.memory,
-                  &row_lse.memory, &slopes, &frequencies, &factor, &store.memory, &dequantised.memory,
-                  &one_out.memory});
+  NullPointers n({&lists.memory, &indexed.memory, &out_q.memory, &out_p.memory, &lse.memory, &out_rows.memory,
+                  &out_cos.memory, &out_sin.memory, &row_lse.memory, &slopes, &frequencies, &factor, &store.memory,
+                  &dequantised.memory, &one_out.memory});
 #define SIMDATTN_NULLS(name, ...) n.check(#name, simdattn_##name, __VA_ARGS__)
   SIMDATTN_NULLS(find_target, "name! target!", "scalar", &found);
   SIMDATTN_NULLS(default_target, "target!", &found);
@@ -195,6 +197,13 @@ TEST(Entry, NullPointers) {
                  &table_positions, 0);
   SIMDATTN_NULLS(rope_direct, "x! pairs table= positions= out! options= exec=", &cq, 10, &table_options, &from_0,
                  &out_q.view, &rope_options, &e);
+  const TopKOptions top_k_options;
+  const IndexOptions index_options;
+  const simdattn_const_kv index_keys = ConstView<4>(ck.data, DType::kF32, {2, 1, 5, 20});
+  const simdattn_const_view3 head_weights = head_weight.view;
+  SIMDATTN_NULLS(index_scores, "q! k! weights? scores! options= execw", &cq, &index_keys, &head_weights, &indexed.view,
+                 &index_options, &e);
+  SIMDATTN_NULLS(top_k, "scores! k lists! options= execw", &cp, 3, &lists.view, &top_k_options, &e);
   const simdattn_view2 encoding = View<2>(out_rows.view.data, DType::kF32, {4, 33});
   SIMDATTN_NULLS(sinusoidal_table, "out! base positions? first", &encoding, 10000.0, &cone, 0);
   SIMDATTN_NULLS(kv_append, "rows! positions? kv! options= exec=", &cq, &cpositions, &store.kv, &append_options, &e);
@@ -368,14 +377,11 @@ TEST(Entry, SizesOfStructs) {
   refuse("append.rope", Code::kStructSize, append, [](O& o) { o.rope.struct_size = 0; }, store_rows);
   refuse("append.rope.options", Code::kStructSize, append, [](O& o) { o.rope.options.struct_size = 0; }, store_rows);
   refuse("append.rope.reserved", Code::kStructSize, append, [](O& o) { o.rope.reserved[1] = 1; }, store_rows);
-  refuse(
-      "append.rope.options.reserved", Code::kStructSize, append, [](O& o) { o.rope.options.reserved[1] = 1; },
-      store_rows);
   using R = KeyRotation;
   refuse("rope.options", Code::kStructSize, append.rope, [](R& r) { r.options.struct_size = 0; }, shift);
   refuse("rope.reserved", Code::kStructSize, append.rope, [](R& r) { r.reserved[0] = 1; }, shift);
   refuse(
-      "options.reserved", Code::kStructSize, RopeOptions(), [](RopeOptions& o) { o.reserved[0] = 1; },
+      "options.norm", Code::kRange, RopeOptions(), [](RopeOptions& o) { o.norm = static_cast<RowNorm>(9); },
       [&](const RopeOptions& o) { return rope(cx, ccos, csin, {}, out.view, o); });
   // Plans are made by the library in the caller's struct.
   Plan plan;

@@ -138,10 +138,12 @@ struct Scene {
   Array<3> m = numbers<3>(random, t, {4, 37, 37}), wk = numbers<3>(random, t, {2, 20, 37}),
            wq = numbers<3>(random, t, {4, 20, 37});
   Array<2> w = numbers<2>(random, DType::kF32, {4, 20}), rows = numbers<2>(random, DType::kF32, {9, 83});
+  Array<4> lists{random, DType::kI32, {2, 4, 3, 11}}, indexed{random, DType::kF32, {2, 1, 3, 45}};
   Array<4> out_scores{random, DType::kF32, {2, 4, 3, 45}}, out_q{random, t, {2, 4, 3, 37}},
       out_v{random, t, {2, 4, 3, 21}}, acc{random, DType::kF32, {2, 4, 3, 21}};
   Array<2> out_rows{random, DType::kF32, {9, 83}};
   Array<1> row_lse{random, DType::kF32, {9}};
+  Array<3> head_weights{random, DType::kF32, {2, 3, 4}, Values::kOrdinary};
   Array<3> lse{random, DType::kF32, {2, 4, 3}}, max = lse.like(random), sum = lse.like(random);
   Array<5> parts = numbers<5>(random, t, {3, 2, 4, 3, 21});
   Array<4> part_lse = numbers<4>(random, DType::kF32, {3, 2, 4, 3});
@@ -258,6 +260,15 @@ struct Scene {
         {"rope_direct",
          [this] { return rope_direct(x.view, 18, table, 100000, out_q.view, {}, exec); },
          {&out_q.memory}},
+        {"index_scores",
+         [this] {
+           ConstKv one_head = k.view;
+           one_head.heads = 1;
+           return index_scores(q.view, one_head, head_weights.view, indexed.view, {.scale = kTinyScale, .relu = true},
+                               exec);
+         },
+         {&indexed.memory}},
+        {"top_k", [this] { return top_k(p.view, 11, lists.view, {}, exec); }, {&lists.memory}},
         {"sinusoidal_table", [this] { return sinusoidal_table(encoding.view, 1234, {}, 100000); }, {&encoding.memory}},
         {"kv_append",
          [=, this] { return kv_append(x.view, positions.view, appended.kv, {.rope = rotation}, exec); },

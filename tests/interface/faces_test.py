@@ -119,11 +119,11 @@ with tempfile.TemporaryDirectory() as work:
                   'simdattn_target_exact', 'simdattn_target_native', 'simdattn_find_target', 'simdattn_default_target',
                   'simdattn_request_amx',
                   *(f for f in c_functions if f.endswith(('_bytes', '_workspace', '_contiguous_kv', '_scales')))}
-    memory = (source / 'tests/interface/memory_test.cc').read_text()
-    memory = memory[memory.index('NoAllocation'):memory.index('\n}\n', memory.index('NoAllocation'))]
+    heap = (source / 'tests/interface/heap_test.cc').read_text()
+    heap = heap[heap.index('NoAllocation'):heap.index('\n}\n', heap.index('NoAllocation'))]
     for what, text, called in [
             ('null pointers', (source / 'tests/interface/entry_test.cc').read_text(), c_functions - no_results),
-            ('NoAllocation', memory, c_functions),
+            ('NoAllocation', heap, c_functions),
             ('environment', (source / 'tests/interface/environment_test.cc').read_text(), c_functions - no_results)]:
         missing = [name for name in sorted(called)
                    if not re.search(r'\b(simdattn_)?' + name[9:] + r'\b[(,]', text)]

@@ -59,6 +59,9 @@ TEST_P(Slots, TableIsComplete) {
   }
   EXPECT_NE(t.hadamard_sums, nullptr);
   EXPECT_NE(t.any_zero, nullptr);
+  EXPECT_NE(t.above, nullptr);
+  EXPECT_NE(t.join_rows, nullptr);
+  EXPECT_NE(t.norm_row, nullptr);
   EXPECT_NE(t.merge, nullptr);
   EXPECT_NE(t.exp, nullptr);
 }

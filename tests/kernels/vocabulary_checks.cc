@@ -124,6 +124,9 @@ void check_bits(const Checks& c, const uint32_t* x, const uint32_t* y) {
   c.floats("to_float", to_float(i_a), [&](int64_t i) { return static_cast<float>(sign(x[i])); });
   c.bits("lane_numbers", cast_bits<uint32_t>(lane_numbers()), [&](int64_t i) { return static_cast<uint32_t>(i); });
   c.mask("one_bits", one_bits(x[0]), [&](int64_t i) { return (x[0] >> i & 1) != 0; });
+  uint32_t word = 0;
+  for (int64_t i = 0; i < kLanes; ++i) word |= (x[i] == y[i] || (x[i] & 1) != 0 ? 1u : 0u) << i;
+  c.expect(word_of(equal(a, b) | equal(a & Bits32(1u), Bits32(1u))) == word, "word_of", 0);
   bool any_32 = false, any_16 = false;
   for (int64_t i = 0; i < kLanes; ++i) {
     any_32 |= x[i] >= 0x7F7F8000u;

@@ -19,6 +19,7 @@ struct AttentionCall : BadCall {
             paged_v = make_kv(random, DType::kF32, KvForm::kPagedRows, 2, 2, 20, 8);
   KvStorage panels = make_kv(random, DType::kF32, KvForm::kPanels, 2, 2, 20, 16),
             value_panels = make_kv(random, DType::kF32, KvForm::kPanels, 2, 2, 20, 8);
+  std::vector<int32_t> entries = std::vector<int32_t>(2 * 2 * 3 * 5, -1);
   int32_t cu_q[3] = {0, 2, 6}, cu_k[3] = {0, 10, 30};
   AttentionProblem a;
   Scoring& s = a.scoring;
@@ -33,6 +34,8 @@ struct AttentionCall : BadCall {
     a.max = max_memory.view;
     a.sum = sum_memory.view;
     a.scoring = arrays->all();
+    for (size_t i = 0; i < entries.size(); ++i) entries[i] = static_cast<int32_t>(i % 5 * 2);
+    a.lists = {entries.data(), 2, 5, 2, {30, 15, 5}};
     workspace = Guarded(attention_workspace(a), Guard::kAfter);
     exec.workspace = workspace.data();
     exec.workspace_bytes = workspace.size();
@@ -49,6 +52,7 @@ struct AttentionCall : BadCall {
     a.acc = {};
     a.max = a.sum = {};
     a.scoring = {};
+    a.lists = {};
     a.cu_q = cu_q;
     a.cu_k = cu_k;
     a.n_sequences = 2;
@@ -64,6 +68,26 @@ std::vector<Bad<AttentionCall>> attention_rows() {
   using C = AttentionCall;
   std::vector<Bad<C>> table = scoring_rows<C>();
   const std::vector<Bad<C>> own = {
+      {"lists null", kNullPointer, "lists.data", [](C& c) { c.a.lists.data = nullptr; }},
+      {"lists of no heads", kShape, "lists.heads", [](C& c) { c.a.lists.heads = 0; }},
+      {"lists of three heads", kShape, "lists.heads", [](C& c) { c.a.lists.heads = 3; }},
+      {"lists of negative length", kShape, "lists.length", [](C& c) { c.a.lists.length = -1; }},
+      {"lists that are too long", kShape, "lists.length", [](C& c) { c.a.lists.length = kHuge; }},
+      {"lists of blocks of no keys", kRange, "lists.block_size", [](C& c) { c.a.lists.block_size = 0; }},
+      {"lists that reach too far", kStride, "lists.stride", [](C& c) { c.a.lists.stride[1] = INT64_MAX; }},
+      {"an entry below -1", kRange, "lists: an entry is", [](C& c) { c.entries[7] = -2; }},
+      {"an entry past the keys", kRange, "lists: an entry is", [](C& c) { c.entries[59] = 10; }},
+      {"equal neighbours", kRange, "lists: an entry comes", [](C& c) { c.entries[8] = c.entries[7]; }},
+      {"equal neighbours around -1", kRange, "lists: an entry comes",
+       [](C& c) {
+         c.entries[7] = -1;
+         c.entries[8] = c.entries[6];
+       }},
+      {"out over the lists", kOverlap, "out",
+       [](C& c) {
+         c.a.lists.data = static_cast<const int32_t*>(c.a.out.data);
+         c.a.lists.stride = {0, 0, 0};
+       }},
       {"q null", kNullPointer, "q", [](C& c) { c.a.q.data = nullptr; }},
       {"k null", kNullPointer, "k", [](C& c) { c.a.k.data = nullptr; }},
       {"v null", kNullPointer, "v", [](C& c) { c.a.v.data = nullptr; }},
@@ -214,8 +238,9 @@ TEST_P(BadCalls, Plan) {
   using C = PlanCall;
   std::vector<Bad<AttentionCall>> table;
   for (const Bad<AttentionCall>& bad : attention_rows()) {
-    // Arrays need not be there yet when the work is divided, and ranges look at the pages.
+    // Arrays need not be there yet when the work is divided, and ranges look at pages and lists.
     const std::string what = bad.what;
+    if (what == "lists null" || what.rfind("an entry", 0) == 0 || what.rfind("equal neighbours", 0) == 0) continue;
     if (what == "q null" || what == "k null" || what == "v null" || what == "no output at all") continue;
     if (what == "pages without a table" || what == "missing page" || what == "page past the pool") continue;
     if (what == "mask columns without a mask") continue;
@@ -344,6 +369,11 @@ TEST_P(BadCalls, AttentionBind) {
       {"prefix", kStalePlan, "scoring.prefix_end:", [](C& c) { c.a.scoring.prefix_end = &c.length; }},
       {"start", kStalePlan, "scoring.kv_start:", [](C& c) { c.a.scoring.kv_start = &c.length; }},
       {"no lengths", kStalePlan, "scoring.kv_length:", [](C& c) { c.a.scoring.kv_length = nullptr; }},
+      {"lists of one head", kStalePlan, "lists.heads:",
+       [](C& c) {
+         static const int32_t entry = 0;
+         c.a.lists = {&entry, 1, 1, 1, {0, 0, 0}};
+       }},
       {"bias", kStalePlan, "scoring.bias:", [](C& c) { c.a.scoring.bias = c.a.q; }},
       {"keep", kStalePlan, "scoring.mask:", [](C& c) { c.a.scoring.mask = c.a.q; }},
       {"bits", kStalePlan, "scoring.packed_mask.columns:", [](C& c) { c.a.scoring.packed_mask.columns = 3; }},

@@ -206,6 +206,13 @@ void rope_call(Random& random, const Target& one, const Target& other) {
     set_element_bits(positions.view.data, positions.view.dtype, at,
                      static_cast<uint64_t>(random.integer(0, n_positions - 1)));
   });
+  Array<1> weight(random, DType::kF32, {dim});
+  weight.fill(random, values(random));
+  if (random.coin()) {
+    options.norm = random.of({RowNorm::kRms, RowNorm::kRmsPlusOne});
+    options.norm_epsilon = 1e-6f;
+    options.norm_weight = static_cast<const float*>(weight.view.data);
+  }
   const ConstView<2> absent;
   const ConstView<2> given = random.coin() ? ConstView<2>(positions.view) : absent;
   ASSERT_TRUE(rope(x.view, cosine.view, sine.view, given, want.view, options, {.target = &one}).ok());
@@ -369,6 +376,83 @@ void attention_call(Random& random, const Target& one, const Target& other) {
     ASSERT_EQ(difference(c.lse, got_lse), "") << "lse"
                                               << ": " << describe(c.problem);
   }
+}
+
+/// attention() over lists: of keys or blocks, ascending or not, of rows that share one or not.
+void lists_call(Random& random, const Target& one, const Target& other) {
+  AttentionLimits limits;
+  limits.values = values(random);
+  limits.varlen = limits.scoring.per_sequence = false;
+  limits.max_q = random.one_in(8) ? 40 : 6;
+  limits.max_kv = random.one_in(8) ? 600 : 80;
+  AttentionCase c = random_attention(random, limits);
+  const auto& shape = c.out.view.shape;
+  KeyLists& lists = c.problem.lists;
+  lists.heads = random.coin() ? 1 : c.problem.k.heads;
+  lists.block_size = random.of<int64_t>({1, 1, 4, 32});
+  lists.length = random.one_in(8) ? random.integer(200, 1200) / lists.block_size : random.integer(0, 30);
+  lists.stride = {lists.heads * shape[2] * lists.length, random.coin() ? 0 : shape[2] * lists.length,
+                  random.one_in(3) ? 0 : lists.length};
+  const int64_t blocks = (c.problem.k.keys() + lists.block_size - 1) / lists.block_size;
+  std::vector<int32_t> entries(static_cast<size_t>(shape[0] * lists.heads * shape[2] * lists.length), -1);
+  int64_t last = -1;
+  for (size_t e = 0; e < entries.size(); ++e) {
+    if (lists.length > 0 && static_cast<int64_t>(e) % lists.length == 0) last = -1;
+    const int64_t next =
+        random.coin() ? last + random.integer(1, 3) : random.integer(0, std::max<int64_t>(blocks - 1, 0));
+    if (next < blocks && next != last && !random.one_in(9)) entries[e] = static_cast<int32_t>(last = next);
+  }
+  const Numbers<int32_t> guarded(random, entries);
+  lists.data = guarded.data();
+  Array<4> got = sibling(random, c.out);
+  AttentionProblem second = c.problem;
+  second.out = got.view;
+  second.lse = {};
+  Status s = run_attention(c.problem, &one);
+  ASSERT_TRUE(s.ok()) << s.detail << ": " << describe(c.problem);
+  s = random.coin() ? run_attention(second, &other) : run_tasks(second, &other, random);
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(difference(c.out, got), "") << ": " << describe(c.problem);
+}
+
+/// index_scores(), and top_k() of what it gives.
+void selection_call(Random& random, const Target& one, const Target& other) {
+  const int64_t batch = random.integer(1, 2), heads = random.one_in(8) ? random.integer(60, 270) : random.integer(1, 8),
+                n = random.integer(1, 4), rows = random.one_in(8) ? random.integer(250, 520) : random.size(1, 70),
+                dim = random.size(1, 40);
+  Array<4> q(random, random.storage(), {batch, heads, n, dim}, Strides::kInput);
+  q.fill(random, values(random));
+  const Array<4> k(random, random.storage(), {batch, 1, rows, dim}, values(random));
+  const KvStorage store =
+      store_kv(random, k, random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels}));
+  Array<3> weights(random, DType::kF32, {batch, n, heads}, Strides::kInput);
+  weights.fill(random, values(random));
+  IndexOptions o;
+  o.arithmetic = random_arithmetic(random);
+  o.combine = random.of({IndexCombine::kSum, IndexCombine::kMax, IndexCombine::kEach});
+  o.relu = random.coin();
+  o.causal = random.coin();
+  o.block_size = random.of<int64_t>({1, 1, 3, 64});
+  const int64_t candidates = (rows + o.block_size - 1) / o.block_size, size = random.integer(0, candidates + 2);
+  const bool weighted = o.combine == IndexCombine::kSum && random.coin();
+  const int64_t out_heads = o.combine == IndexCombine::kEach ? heads : 1;
+  Array<4> want(random, DType::kF32, {batch, out_heads, n, candidates}, Strides::kOutput), got = sibling(random, want);
+  Array<4> want_list(random, DType::kI32, {batch, out_heads, n, size}, Strides::kOutput),
+      got_list = sibling(random, want_list);
+  const Guarded memory(std::max(index_scores_workspace(o.arithmetic, heads, dim), top_k_workspace(size)),
+                       random.guard());
+  const auto run = [&](const Array<4>& scores, const Array<4>& lists, const Target& target) {
+    const Exec exec = {.target = &target, .workspace = memory.data(), .workspace_bytes = memory.size()};
+    const Status s =
+        index_scores(q.view, store.kv, weighted ? ConstView<3>(weights.view) : ConstView<3>(), scores.view, o, exec);
+    return s.ok() ? top_k(scores.view, size, lists.view, {.block_size = o.block_size}, exec) : s;
+  };
+  Status s = run(want, want_list, one);
+  ASSERT_TRUE(s.ok()) << s.detail;
+  s = run(got, got_list, other);
+  ASSERT_TRUE(s.ok()) << s.detail;
+  ASSERT_EQ(difference(want, got), "") << sizes({batch, heads, n, rows, dim});
+  ASSERT_EQ(difference(want_list, got_list), "") << sizes({batch, heads, n, rows, size});
 }
 
 void raw_states_call(Random& random, const Target& one, const Target& other) {

@@ -27,6 +27,8 @@ void elementwise_call(Random& random, const Target& one, const Target& other);
 void rope_direct_call(Random& random, const Target& one, const Target& other);
 void narrow_append_call(Random& random, const Target& one, const Target& other);
 void kv_read_call(Random& random, const Target& one, const Target& other);
+void lists_call(Random& random, const Target& one, const Target& other);
+void selection_call(Random& random, const Target& one, const Target& other);
 void kv_shift_call(Random& random, const Target& one, const Target& other);
 
 }  // namespace simdattn::test

@@ -63,7 +63,8 @@ uint64_t digest_of(const AttentionProblem& a, int64_t first, int64_t last) {
   return h;
 }
 
-bool has_pages(const AttentionProblem& a) { return a.k.page_size > 0 || a.v.page_size > 0; }
+/// True if the problem names places of keys, in tables or lists.
+bool has_places(const AttentionProblem& a) { return a.k.page_size > 0 || a.v.page_size > 0 || has_lists(a); }
 
 /// True if what a run reads and writes is there.
 bool has_data(const AttentionProblem& a) {
@@ -75,7 +76,8 @@ bool has_data(const AttentionProblem& a) {
   };
   const bool output = a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr;
   return output && view(a.q) && store(a.k) && store(a.v) && view(a.scoring.bias) && view(a.scoring.mask) &&
-         (a.scoring.packed_mask.columns == 0 || a.scoring.packed_mask.data != nullptr);
+         (a.scoring.packed_mask.columns == 0 || a.scoring.packed_mask.data != nullptr) &&
+         (a.lists.heads == 0 || a.lists.length == 0 || a.lists.data != nullptr || is_empty(a.q));
 }
 
 }  // namespace
@@ -88,12 +90,12 @@ Status drivers::attention(const AttentionProblem& a, const Exec& exec) {
   SIMDATTN_CHECK(check_attention(a, Data::kNeeded, &d.sizes, &bytes));
   const Environment environment;
   SIMDATTN_CHECK(divide(a, Threads::kOne, &d));
-  for (int64_t s = 0; has_pages(a) && s < d.sizes.sequences; ++s) {
-    SIMDATTN_CHECK(check_pages(a, d, s, 0, sequence_of(a, s).n_q));
+  for (int64_t s = 0; has_places(a) && s < d.sizes.sequences; ++s) {
+    SIMDATTN_CHECK(check_places(a, d, s, 0, sequence_of(a, s).n_q));
   }
   if (d.row_blocks == 0) return {};
   const AttentionKernels& kernels = kernels_of(*uk, a.arithmetic, d);
-  const OperandBytes operands(kernels, d.sizes, a.k.type, a.v.type);
+  const OperandBytes operands(kernels, a, d.sizes);
   const size_t needed = AttentionMemory(operands, d.sizes.d_v, nullptr).w.bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
   SIMDATTN_CHECK(check_attention_memory(bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
@@ -121,7 +123,7 @@ Status drivers::attention_plan(const AttentionProblem& a, Plan* plan, const Exec
   s->problem = a;
   s->bytes = bytes;
   s->division = d;
-  s->operands = {kernels_of(*target->kernels, a.arithmetic, d), d.sizes, a.k.type, a.v.type};
+  s->operands = {kernels_of(*target->kernels, a.arithmetic, d), a, d.sizes};
   s->tasks = {target, data == Data::kNeeded, d.split, d.tasks, d.split ? d.row_blocks : 0};
   const int64_t sequences = d.sizes.sequences;
   s->group_size = std::max((sequences + kMaxGroups - 1) / kMaxGroups, int64_t{1});
@@ -196,12 +198,12 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
   }
   TaskIterator ahead = at;
   RowBlockIndex done = {-1, 0, 0};
-  for (int64_t t = first; has_pages(a) && t < last; ++t, ahead.next()) {
+  for (int64_t t = first; has_places(a) && t < last; ++t, ahead.next()) {
     const RowBlockIndex index = ahead.row_block();
     if (index.sequence == done.sequence && index.first_row == done.first_row) continue;
     done = index;
     const int64_t end = std::min(index.first_row + d.row_block, sequence_of(a, index.sequence).n_q * d.sizes.group);
-    SIMDATTN_CHECK(check_pages(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
+    SIMDATTN_CHECK(check_places(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
   }
   const KernelHooks hooks(kernels_of(run.kernels, a.arithmetic, d));
   for (int64_t t = first; t < last; ++t, at.next()) {

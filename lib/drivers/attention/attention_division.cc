@@ -36,6 +36,7 @@ int64_t oldest_token(const AttentionProblem& a, int64_t length) {
 /// The splits [lo, hi) of a sequence that are tasks: all of them, or the last ones, as many as tokens of a ring may touch wherever they
 /// begin. So the number does not fall as a sequence grows. A ring of up to kKeySplit tokens is one task, which has every split it touches.
 Interval task_splits(const AttentionProblem& a, int64_t length) {
+  if (has_lists(a)) return {0, std::max(ceil_div(a.lists.length * a.lists.block_size, kKeySplit), int64_t{1})};
   const int64_t splits = std::max(ceil_div(length, kKeySplit), int64_t{1});
   const int64_t held = length - oldest_token(a, length);
   if (held == length) return {0, splits};
@@ -63,8 +64,7 @@ bool hidden(const AttentionProblem& a, int64_t heads, const Sequence& seq, int64
 }  // namespace
 
 Sequence sequence_of(const AttentionProblem& a, int64_t s) {
-  Sequence r = {s, 0, a.q.shape[2], 0, s, 0, {}};
-  int64_t n_kv = a.k.keys();
+  Sequence r = {s, s, 0, a.q.shape[2], 0, a.k.keys(), s, 0, {}};
   if (a.cu_q != nullptr) {
     r.q_batch = 0;
     r.first_row = a.cu_q[s];
@@ -74,9 +74,9 @@ Sequence sequence_of(const AttentionProblem& a, int64_t s) {
   }
   if (a.cu_k != nullptr) {
     r.first_key = a.cu_k[s];
-    n_kv = a.cu_k[s + 1] - r.first_key;
+    r.n_kv = a.cu_k[s + 1] - r.first_key;
   }
-  r.rules = sequence_rules(a.scoring, s, r.n_q, n_kv);
+  r.rules = sequence_rules(a.scoring, s, r.n_q, r.n_kv);
   r.rules.start = std::max(r.rules.start, oldest_token(a, r.rules.length));
   return r;
 }
@@ -116,7 +116,8 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
     };
     too_many = !add(of_large_blocks, kRowBlock) || !add(of_small_blocks, kSmallRowBlock);
     most_rows = std::max(most_rows, rows);
-    tokens += q.rules.length - oldest_token(a, q.rules.length);
+    const int64_t keys = q.rules.length - oldest_token(a, q.rules.length);
+    tokens += has_lists(a) ? std::min(keys, a.lists.length * a.lists.block_size) : keys;
   }
   if (too_many) return kTooManyTasks;
   const double bytes = static_cast<double>(tokens) * static_cast<double>(alike) * static_cast<double>(sizes.kv_heads) *
@@ -137,15 +138,14 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
   return {};
 }
 
-Status check_pages(const AttentionProblem& a, const Division& d, int64_t s, int64_t first_row, int64_t last_row) {
-  if (first_row >= last_row) return {};
-  const Sequence q = sequence_of(a, s);
-  // Neither end of the interval decreases from row to row.
-  const Interval seen = {visible_interval(a.scoring, q.rules, first_row).lo,
-                         visible_interval(a.scoring, q.rules, last_row - 1).hi};
+namespace {
+
+/// The pages of keys `seen`, of which rows [first_row, last_row) see some.
+Status check_pages(const AttentionProblem& a, const Division& d, const Sequence& q, int64_t first_row, int64_t last_row,
+                   Interval seen) {
   for (const ConstKv* kv : {&a.k, &a.v}) {
     if (kv->page_size == 0 || seen.lo >= seen.hi) continue;
-    const int32_t* table = kv->block_table + s * table_stride(*kv);
+    const int32_t* table = kv->block_table + q.index * table_stride(*kv);
     for (int64_t i = seen.lo / kv->page_size; i * kv->page_size < seen.hi; ++i) {
       if (static_cast<uint32_t>(table[i]) < static_cast<uint32_t>(kv->n_pages)) continue;
       const Interval keys = {std::max(i * kv->page_size, seen.lo), std::min((i + 1) * kv->page_size, seen.hi)};
@@ -154,6 +154,45 @@ Status check_pages(const AttentionProblem& a, const Division& d, int64_t s, int6
     }
   }
   return {};
+}
+
+/// That every entry of a row's list is -1 or of keys that there are, that neighbours differ, and that the pages of these keys are there where the row
+/// sees them.
+Status check_list(const AttentionProblem& a, const Division& d, const Sequence& q, int64_t row, const int32_t* list) {
+  const int64_t blocks = ceil_div(q.n_kv, a.lists.block_size);
+  const bool pages = a.k.page_size > 0 || a.v.page_size > 0;
+  const Interval seen = visible_interval(a.scoring, q.rules, row);
+  int64_t last = -1;
+  for (int64_t i = 0; i < a.lists.length; ++i) {
+    const int64_t e = list[i];
+    if (e == -1) continue;
+    if (e < 0 || e >= blocks) return kNoKeyOfList;
+    if (e == last) return kEntryTwice;
+    last = e;
+    const Interval keys = {std::max(e * a.lists.block_size, seen.lo), std::min((e + 1) * a.lists.block_size, seen.hi)};
+    if (pages) SIMDATTN_CHECK(check_pages(a, d, q, row, row + 1, keys));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_places(const AttentionProblem& a, const Division& d, int64_t s, int64_t first_row, int64_t last_row) {
+  if (first_row >= last_row) return {};
+  const Sequence q = sequence_of(a, s);
+  if (has_lists(a)) {
+    for (int64_t h = 0; h < a.lists.heads; ++h) {
+      for (int64_t i = first_row; i < last_row; ++i) {
+        // Rows that share a list see more keys from row to row, in pages of their own.
+        SIMDATTN_CHECK(check_list(a, d, q, i, list_of(a, q, h, i)));
+      }
+    }
+    return {};
+  }
+  // Neither end of the interval decreases from row to row.
+  return check_pages(
+      a, d, q, first_row, last_row,
+      {visible_interval(a.scoring, q.rules, first_row).lo, visible_interval(a.scoring, q.rules, last_row - 1).hi});
 }
 
 TaskIterator::TaskIterator(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t task)

@@ -14,21 +14,32 @@ inline constexpr int64_t kRowBlock = 256;
 
 /// One sequence of the batch, plain or varlen.
 struct Sequence {
+  int64_t index;      // of it
   int64_t q_batch;    // index into the first dimension of q, out, lse
   int64_t first_row;  // row of q where it begins
   int64_t n_q;
   int64_t first_key;   // token of k and v where it begins
+  int64_t n_kv;        // keys that it could have
   int64_t mask_batch;  // the same for bias, mask and packed_mask
   int64_t first_mask_row;
   SequenceRules rules;
 };
 Sequence sequence_of(const AttentionProblem& a, int64_t s);
 
+/// The list of row `row` of a sequence, for a key/value head.
+inline const int32_t* list_of(const AttentionProblem& a, const Sequence& q, int64_t head, int64_t row) {
+  const auto& stride = a.lists.stride;
+  const int64_t list_head = a.lists.heads > 1 ? head : 0;
+  return a.lists.data + q.q_batch * stride[0] + list_head * stride[1] + (q.first_row + row) * stride[2];
+}
+
 /// Which rows a task computes: rows of one key/value head, counted position by position, head by head of the group.
 struct RowBlockIndex {
   int64_t sequence;
   int64_t kv_head;
   int64_t first_row;
+  int64_t rows = kRowBlock;  // at most
+  bool listed = false;       // they share a list
 };
 
 /// Everything beside the arrays that running a task needs to know.
@@ -90,10 +101,10 @@ class TaskIterator {
 /// Tasks of one sequence.
 int64_t tasks_of(const AttentionProblem& a, const Division& division, bool splits, int64_t sequence);
 
-/// Pages of the keys that rows [first_row, last_row) (query positions) of a sequence see. An entry below 0 is good where masks
-/// hide all of its keys from all of these rows.
-Status check_pages(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t first_row,
-                   int64_t last_row);
+/// Pages of the keys that rows [first_row, last_row) (query positions) of a sequence see, and the lists of these rows. An entry of a table below
+/// 0 is good where masks hide all of its keys from all of these rows.
+Status check_places(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t first_row,
+                    int64_t last_row);
 
 }  // namespace simdattn
 

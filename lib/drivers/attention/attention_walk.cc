@@ -13,6 +13,7 @@
 
 #include "lib/contract/fma.h"
 #include "lib/definition/math.h"
+#include "lib/drivers/attention/listed_keys.h"
 
 namespace simdattn {
 namespace {
@@ -59,8 +60,8 @@ class RowBlock {
         w_(run.memory),
         index_(index),
         seq_(sequence_of(a_, index.sequence)),
-        rows_(std::min(d_.row_block, seq_.n_q * d_.sizes.group - index.first_row)),
-        masks_(has_masks(a_.scoring)),
+        rows_(std::min({d_.row_block, index.rows, seq_.n_q * d_.sizes.group - index.first_row})),
+        masks_(has_masks(a_.scoring) && !has_lists(a_)),
         modifiers_(has_modifiers(a_.scoring)),
         fetch_(rows_ > 1 ? d_.fetch : d_.fetch_one_row),
         k_(uk_, ops_, a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key, w_.key_rows),
@@ -74,10 +75,14 @@ class RowBlock {
       if (!modifiers_) continue;
       w_.modifiers[r] = row_modifiers(a_.scoring, seq_.rules, head_of(r), i, seq_.mask_batch, seq_.first_mask_row + i);
     }
+    if (index.listed) listed_.emplace(run, index, seq_);
   }
 
   /// Outside of these splits no row sees a key: neither end of an interval decreases from row to row.
-  Interval splits() const { return {w_.see[0].lo / kKeySplit, (w_.see[rows_ - 1].hi + kKeySplit - 1) / kKeySplit}; }
+  Interval splits() const {
+    const Interval keys = listed_ ? Interval{0, listed_->places()} : Interval{w_.see[0].lo, w_.see[rows_ - 1].hi};
+    return {keys.lo / kKeySplit, (keys.hi + kKeySplit - 1) / kKeySplit};
+  }
 
   void load_queries() {
     const auto& stride = a_.q.stride;
@@ -102,7 +107,7 @@ class RowBlock {
   }
 
   void run_split(int64_t split, const RowStates& s) {
-    const int64_t end = std::min(seq_.rules.length, (split + 1) * kKeySplit);
+    const int64_t end = std::min(listed_ ? listed_->places() : seq_.rules.length, (split + 1) * kKeySplit);
     for (int64_t key = split * kKeySplit; key < end; key += kKeyBlock) run_block(key, s);
   }
 
@@ -150,6 +155,8 @@ class RowBlock {
  private:
   int64_t position_of(int64_t r) const { return (index_.first_row + r) / d_.sizes.group; }
   int64_t head_of(int64_t r) const { return index_.kv_head * d_.sizes.group + (index_.first_row + r) % d_.sizes.group; }
+  /// False of keys that were gathered.
+  bool fetches() const { return !listed_ || listed_->in_place(); }
   char* query(int64_t r) const { return w_.q + r * w_.bytes_of.query; }
 
   void store_row(const View<4>& out, int64_t h, int64_t i, const float* acc, float factor) const {
@@ -164,7 +171,8 @@ class RowBlock {
   void run_block(int64_t base, const RowStates& s) {
     Block b;
     b.base = base;
-    look(b);
+    if (listed_) listed_->gather(base, rows_, &k_, &v_, b.row);
+    else look(b);
     if (masks_) run_few(b, s);
     int64_t begin = 0;
     int64_t end = rows_;
@@ -183,7 +191,8 @@ class RowBlock {
         pack_panel(k_, base, all, c, packed_panel(c));
       }
     }
-    const bool direct = whole_steps(a_.v, ops_.value_step) && takes_values(v_, base, all, rows);
+    const bool whole = listed_ ? listed_->whole_runs() : whole_steps(a_.v, ops_.value_step);
+    const bool direct = whole && takes_values(v_, base, all, rows);
     if (!direct) v_.pack_block(base, all.lo, all.hi, w_.values);
     std::optional<bool> finite;
     for (int64_t r = begin; r < end; r += step) {
@@ -203,7 +212,8 @@ class RowBlock {
       }
       v_.add_visible(base, tile, w_.masked, [&](int64_t row, int64_t j) {
         const int64_t i = r + row;
-        return j >= b.row[i].lo && j < b.row[i].hi && (!masks_ || mask_allows(w_.modifiers[i], base + j));
+        if (j < b.row[i].lo || j >= b.row[i].hi) return false;
+        return listed_ ? listed_->sees(i, j) : !masks_ || mask_allows(w_.modifiers[i], base + j);
       });
     }
   }
@@ -294,7 +304,7 @@ class RowBlock {
                   float* scales = nullptr) const {
     const int64_t first = std::max(see.lo - c, int64_t{0});
     const int64_t last = std::min(see.hi - c, kPanelWidth);
-    k.pack_panel(base + c, first, last, panel, d_.fetch != Fetch::kNone, scales);
+    k.pack_panel(base + c, first, last, panel, fetches() && d_.fetch != Fetch::kNone, scales);
   }
 
   /// Scores of rows [r, r + n) in the panels that hold columns `see`. `rows`: for so many keys are read. They come from one of
@@ -334,7 +344,7 @@ class RowBlock {
         tile.panels = keys;
         tile.panel_stride = k.store.token_stride();
         tile.scales = k.store.scales(base + c, tile.n_panels * kPanelWidth, scales);
-        tile.fetch = &k != &k_ ? Fetch::kNone : in_rows && !is_narrow(a_.k.type) ? d_.fetch : fetch_;
+        tile.fetch = &k != &k_ || !fetches() ? Fetch::kNone : in_rows && !is_narrow(a_.k.type) ? d_.fetch : fetch_;
         (in_panels ? k.slots.score_tile : k.slots.score_rows)(tile);
       } else {  // one at a time, which L1 still holds when it is read: no other rows need it
         pack_panel(k, base, see, c, w_.keys, as_stored ? scales : nullptr);
@@ -350,7 +360,10 @@ class RowBlock {
   /// Softcap, ALiBi, bias and masks. True if a key of some row's interval was masked.
   bool modify(const Block& b, int64_t r, int64_t n) const {
     bool masked = false;
-    for (int64_t i = r; modifiers_ && i < r + n; ++i) {
+    for (int64_t i = r; listed_ && i < r + n; ++i) {
+      masked |= listed_->modify(i, b.row[i], w_.scores + (i - r) * kScoreStride);
+    }
+    for (int64_t i = r; modifiers_ && !listed_ && i < r + n; ++i) {
       const RowModifiers& m = w_.modifiers[i];
       const bool all = m.softcap > 0.0f || m.slope != 0.0f;
       const int64_t lo = all ? b.row[i].lo : b.row[i].from;
@@ -409,7 +422,7 @@ class RowBlock {
   /// The same, if `direct` of values from where they are.
   void add_values(const HeadOperands& v, int64_t base, ValueTile tile, bool direct) const {
     if (!direct) return ops_.value_packed(tile);
-    tile.fetch = &v == &v_ ? fetch_ : Fetch::kNone;
+    tile.fetch = &v == &v_ && fetches() ? fetch_ : Fetch::kNone;
     const int64_t end = tile.first_key + tile.keys;
     v.for_each_run(base, tile.first_key, end, [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
       tile.w = w_.scores + c;
@@ -435,35 +448,41 @@ class RowBlock {
   Fetch fetch_;
   HeadOperands k_;
   HeadOperands v_;
+  std::optional<ListedKeys> listed_;
 };
 
 }  // namespace
 
 void run_row_block(const AttentionRun& run, const RowBlockIndex& index) {
   const AttentionMemory& w = run.memory;
-  RowBlock block(run, index);
-  block.load_queries();
-  block.start_states(w.total, true);
-  const Interval splits = block.splits();
-  for (int64_t split = splits.lo; split < splits.hi; ++split) {
-    if (split == 0) {
-      block.run_split(0, w.total);
-    } else {
-      block.start_states(w.split, false);
-      block.run_split(split, w.split);
-      block.merge(w.total, w.split);
+  for_each_list(run, index, [&](const RowBlockIndex& part) {
+    RowBlock block(run, part);
+    block.load_queries();
+    block.start_states(w.total, true);
+    const Interval splits = block.splits();
+    for (int64_t split = splits.lo; split < splits.hi; ++split) {
+      if (split == 0) {
+        block.run_split(0, w.total);
+      } else {
+        block.start_states(w.split, false);
+        block.run_split(split, w.split);
+        block.merge(w.total, w.split);
+      }
     }
-  }
-  block.store(w.total);
+    block.store(w.total);
+  });
 }
 
 void run_split(const AttentionRun& run, const RowBlockIndex& index, int64_t split, const RowStates& states) {
-  RowBlock block(run, index);
-  block.start_states(states, split == 0);
-  const Interval splits = block.splits();
-  if (split < splits.lo || split >= splits.hi) return;
-  block.load_queries();
-  block.run_split(split, states);
+  for_each_list(run, index, [&](const RowBlockIndex& part) {
+    const RowStates s = states.from(part.first_row - index.first_row);
+    RowBlock block(run, part);
+    block.start_states(s, split == 0);
+    const Interval splits = block.splits();
+    if (split < splits.lo || split >= splits.hi) return;
+    block.load_queries();
+    block.run_split(split, s);
+  });
 }
 
 void reduce_splits(const AttentionRun& run, const RowBlockIndex& index, Interval splits, const Partials& partials,

@@ -32,6 +32,15 @@ struct RowStates {
         sum(w.take<float>(rows)),
         ld((d_v + kValueGroup - 1) / kValueGroup * kValueGroup + kStateStep),
         acc(w.take<float>(rows * ld)) {}
+
+  /// Those of later rows alone.
+  RowStates from(int64_t row) const {
+    RowStates s = *this;
+    s.max += row;
+    s.sum += row;
+    s.acc += row * ld;
+    return s;
+  }
 };
 
 /// The states of tasks that are splits, in the buffer that all threads share.
@@ -66,25 +75,37 @@ class Partials {
 
 /// Bytes of operands. A plan asks the arithmetic once: that takes about as long as all checks of a range.
 struct OperandBytes {
-  int64_t query;     // a row
-  int64_t panel;     // a packed panel
-  int64_t key_rows;  // kLoadedRows rows of keys as stored, gathered from several pages, or of keys or values as f32
-  int64_t values;    // a packed block
-  int64_t masked;    // one of kValueGroup columns
-  int64_t row;       // of keys or values as stored
+  int64_t query;        // a row
+  int64_t panel;        // a packed panel
+  int64_t key_rows;     // kLoadedRows rows of keys as stored, gathered from several pages, or of keys or values as f32
+  int64_t values;       // a packed block
+  int64_t masked;       // one of kValueGroup columns
+  int64_t row;          // of keys or values as stored
+  int64_t listed_keys;  // kKeyBlock rows of keys and of values, gathered by a list
+  int64_t listed_values;
 
   OperandBytes() = default;
-  OperandBytes(const AttentionKernels& kernels, const AttentionSizes& sizes, KvType k, KvType v)
+  OperandBytes(const AttentionKernels& kernels, const AttentionProblem& a, const AttentionSizes& sizes)
       : query(kernels.query_bytes(sizes.d_qk)),
-        panel(kernels.kv[slot(k)].panel_bytes(sizes.d_qk)),
+        panel(kernels.kv[slot(a.k.type)].panel_bytes(sizes.d_qk)),
         values(kernels.values_bytes(sizes.d_v)),
         masked(kernels.values_bytes(std::min(sizes.d_v, kValueGroup))),
-        row(std::max(row_bytes(k, sizes.d_qk), row_bytes(v, sizes.d_v))) {
+        row(std::max(row_bytes(a.k.type, sizes.d_qk), row_bytes(a.v.type, sizes.d_v))),
+        listed_keys(has_lists(a) ? kKeyBlock * row_bytes(a.k.type, sizes.d_qk) : 0),
+        listed_values(has_lists(a) ? kKeyBlock * row_bytes(a.v.type, sizes.d_v) : 0) {
+    const KvType k = a.k.type;
+    const KvType v = a.v.type;
     const bool loads_keys = kernels.kv[slot(k)].pack_keys == nullptr || kernels.kv[slot(k)].pack_panel == nullptr;
     const bool loads_values = kernels.kv[slot(v)].pack_values == nullptr;
     const int64_t loaded = 4 * std::max(loads_keys ? sizes.d_qk : 0, loads_values ? sizes.d_v : 0);
     key_rows = kLoadedRows * std::max(row_bytes(k, sizes.d_qk), loaded);
   }
+};
+
+/// Memory for the rows of a block of listed keys.
+struct ListedRows {
+  char* keys;
+  char* values;
 };
 
 /// One thread's working memory, which is constant in the lengths of the sequences.
@@ -97,6 +118,7 @@ struct AttentionMemory {
   char* key_rows = w.take<char>(bytes_of.key_rows);
   char* values = w.take<char>(bytes_of.values);
   char* masked = w.take<char>(bytes_of.masked);
+  ListedRows listed = {w.take<char>(bytes_of.listed_keys), w.take<char>(bytes_of.listed_values)};
   float* alpha = w.take<float>(kScoreRows);
   Interval* see = w.take<Interval>(kRowBlock);  // the keys that a row sees, masks aside
   RowModifiers* modifiers = w.take<RowModifiers>(kRowBlock);

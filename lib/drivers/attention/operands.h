@@ -42,8 +42,8 @@ class HeadOperands {
 
   /// `rows`: for kLoadedRows rows, as stored or as f32.
   HeadOperands(const UKernels& kernels, const AttentionKernels& arithmetic, const ConstKv& kv, int64_t sequence,
-               int64_t head, int64_t first_token, char* rows)
-      : store(kv, sequence, head, first_token),
+               int64_t head, int64_t first_token, char* rows, const ListedPlaces* listed = nullptr)
+      : store(kv, sequence, head, first_token, listed),
         slots(arithmetic.kv[slot(kv.type)]),
         arithmetic_(arithmetic),
         storage_(kernels.kv[slot(kv.type)]),

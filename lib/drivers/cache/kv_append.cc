@@ -23,9 +23,10 @@ struct Append {
   bool rotates = appended.rotates();
   bool as_stored = !store.narrow() && rows.dtype == store.dtype();  // rows are of the storage type
   // The store converts, or has nothing to convert.
-  bool direct = !rotates && hadamard_block == 0 && (rows.dtype == store.dtype() || rows.dtype == DType::kF32);
+  bool norms = has_norm(rope.options);
+  bool direct = !rotates && !norms && hadamard_block == 0 && (rows.dtype == store.dtype() || rows.dtype == DType::kF32);
   // Of a token in the buffer: in f32, but where rows are of the storage type already.
-  bool buffered_as_stored = as_stored && hadamard_block == 0;
+  bool buffered_as_stored = as_stored && hadamard_block == 0 && !norms;
   DType buffered = buffered_as_stored ? store.dtype() : DType::kF32;
   int64_t row_size = size_of(buffered) * kv.dim;
   // Without a table the same kernel converts: it copies all dimensions that it does not rotate.
@@ -69,19 +70,29 @@ struct Append {
     call.sin = table_row(rope.sin, p);
   }
 
+  /// Heads h .. h + call.heads - 1 of a row into the buffer, where they are rotated then.
+  void norm_heads(int64_t b, int64_t h, int64_t i, float* to) {
+    for (int64_t k = 0; k < call.heads; ++k) {
+      uk.widen[slot(rows.dtype)](row_of(rows, b, h + k, i), to + k * call.y_stride, kv.dim);
+      norm_row(uk, rope.options, to + k * call.y_stride, kv.dim);
+    }
+    call.x = to;
+  }
+
   /// Rotated token by token, for as many heads as the buffer holds; then rounded and laid out head by head.
   [[gnu::noinline]] void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     alignas(64) char buffer[kBufferBytes];
     const int64_t most = kBufferBytes / (tokens * row_size);
-    call.x_stride = rows.stride[1];
     call.y_stride = tokens * kv.dim;
+    call.x_stride = norms ? call.y_stride : rows.stride[1];
     for (int64_t h = 0; h < kv.heads; h += call.heads) {
       call.heads = std::min(most, kv.heads - h);
       for (int64_t t = 0; t < tokens; ++t) {
         rotate_by(b, i + t);
         call.x = row_of(rows, b, h, i + t);
         call.y = buffer + t * row_size;
-        rotate_heads(uk, rows.dtype, buffered, call);
+        if (norms) norm_heads(b, h, i + t, reinterpret_cast<float*>(call.y));
+        rotate_heads(uk, norms ? DType::kF32 : rows.dtype, buffered, call);
       }
       if (hadamard_block > 0) {
         hadamard_blocks(uk, reinterpret_cast<float*>(buffer), call.heads * tokens * kv.dim, hadamard_block, DType::kF32,

@@ -267,9 +267,24 @@ struct DirectBuffers {
   float* sin = w.take<float>(pairs);
 };
 
+/// The same for rows that are normed first: in f32, rounded once.
+[[gnu::noinline]] void norm_and_rotate_token(const UKernels& uk, const ConstView<4>& x, const View<4>& out, int64_t b,
+                                             int64_t i, const RopeOptions& options, RopeHeads call) {
+  alignas(64) float row[kMaxNormDim];
+  call.x = call.y = row;
+  call.heads = 1;
+  for (int64_t h = 0; h < x.shape[1]; ++h) {
+    uk.widen[slot(x.dtype)](row_of(x, b, h, i), row, call.dim);
+    norm_row(uk, options, row, call.dim);
+    uk.rope_heads[slot(DType::kF32)](call);
+    round_rows(uk, row, 0, 1, call.dim, out.dtype, row_of(out, b, h, i), 0);
+  }
+}
+
 /// All heads of a token, as `call` says.
 void rotate_token(const UKernels& uk, const ConstView<4>& x, const View<4>& out, int64_t b, int64_t i,
-                  RopeHeads& call) {
+                  const RopeOptions& options, RopeHeads& call) {
+  if (has_norm(options)) return norm_and_rotate_token(uk, x, out, b, i, options, call);
   call.x = row_of(x, b, 0, i);
   call.y = row_of(out, b, 0, i);
   call.x_stride = x.stride[1];
@@ -328,7 +343,7 @@ Status drivers::rope(const UKernels& uk, const ConstView<4>& x, const ConstView<
       const int64_t p = position_at(rows, positions.start, b, i);
       call.cos = table_row(cos, p);
       call.sin = table_row(sin, p);
-      rotate_token(uk, x, out, b, i, call);
+      rotate_token(uk, x, out, b, i, options, call);
     }
   }
   return {};
@@ -365,7 +380,7 @@ Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t p
       }
       if (position != last) rope_row(scaling, buffers.columns, pairs, position.data(), buffers.cos, buffers.sin);
       last = position;
-      rotate_token(uk, x, out, b, i, call);
+      rotate_token(uk, x, out, b, i, options, call);
     }
   }
   return {};

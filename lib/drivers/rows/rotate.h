@@ -30,6 +30,15 @@ inline void hadamard_blocks(const UKernels& uk, float* numbers, int64_t n, int64
   uk.finish[slot(type)](numbers, static_cast<float>(1.0 / std::sqrt(static_cast<double>(block))), out, n);
 }
 
+/// The RMS norm of a row of f32, in place: the sum of squares is a dot product of two rows.
+inline void norm_row(const UKernels& uk, const RopeOptions& options, float* x, int64_t n) {
+  float sum = 0;
+  uk.score_rows[slot(DType::kF32)](
+      {.q = x, .ldq = 0, .n_q = 1, .k = x, .ldk = 0, .n_k = 1, .dim = n, .scale = 1.0f, .s = &sum, .lds = 0});
+  const float r = 1.0f / std::sqrt(sum / static_cast<float>(n) + options.norm_epsilon);
+  uk.norm_row(x, n, r, options.norm_weight, options.norm == RowNorm::kRmsPlusOne);
+}
+
 /// The rotation of rows of `dim` dimensions by `pairs` angles; without pairs they are copied. The caller sets rows and angles.
 inline RopeHeads rotation_of(const RopeOptions& options, int64_t dim, int64_t pairs) {
   return {.dim = dim,

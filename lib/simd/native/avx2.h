@@ -19,6 +19,9 @@ SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) {
 }
 SIMDATTN_INLINE Mask mask_of(Lanes part) { return Mask(_mm256_castsi256_ps(part.mask)); }
 
+/// Bit i: lane i.
+SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm256_movemask_ps(m)); }
+
 SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return _mm256_maskload_ps(p, part.mask); }
 SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) { _mm256_maskstore_ps(p, part.mask, v); }
 

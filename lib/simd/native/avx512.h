@@ -84,6 +84,8 @@ SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Lanes part) {
   const __m128i v = _mm_maskz_loadu_epi8(part.mask, p);
   return Mask(_mm_test_epi8_mask(v, v));
 }
+/// Bit i: lane i.
+SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<__mmask16>(m); }
 /// Lanes whose bit of `word` is 1.
 SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask(static_cast<__mmask16>(word)); }
 

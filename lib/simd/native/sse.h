@@ -7,6 +7,9 @@
 namespace simdattn {
 namespace {
 
+/// Bit i: lane i.
+SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm_movemask_ps(m)); }
+
 using Halves = __m128i;
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_unpacklo_epi16(v, _mm_setzero_si128()); }
 SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) {
