@@ -16,11 +16,12 @@ from ._cache import KVCache
 from ._library import Error
 from ._rope import RopeTable, rope, rope_frequencies, rope_table
 from ._sdpa import scaled_dot_product_attention
+from ._selection import index_scores, top_k
 from ._softmax import softmax
 from ._targets import Target, default_target, info, targets, version
 
 __version__ = version()
 
 __all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'attention', 'default_target', 'from_bf16',
-           'info', 'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention', 'softmax', 'targets', 'to_bf16',
-           'version']
+           'index_scores', 'info', 'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention', 'softmax', 'targets', 'to_bf16',
+           'top_k', 'version']

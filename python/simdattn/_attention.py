@@ -15,7 +15,7 @@ from . import _abi
 from ._abi import Arithmetic, Code, DType, KvLayout, KvType
 from ._arrays import KV_TYPES, SIZES, Array, NDArray, new_like, numbers, operand
 from ._library import Error, Record, check, enumerator, initial, library
-from ._scoring import boolean, put_numbers, put_scoring, put_view
+from ._scoring import boolean, integer, put_numbers, put_scoring, put_view
 from ._targets import execution
 from ._tensors import causal_offset, mark_written
 
@@ -75,6 +75,21 @@ def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> Tuple[int, i
     return shape[2:]  # type: ignore[return-value]
 
 
+def put_keys(record: Record, k: Union[Array, Store]) -> int:
+    """Fills a simdattn_const_kv; how many tokens there are."""
+    if isinstance(k, Store):
+        record.memory[:] = bytes(k.struct)
+        record.alive.append(k)
+        return k.shape[2]
+    pointer, kind, shape, strides, owner = operand(k, 'k')
+    if len(shape) != 4 or strides[3] != 1:
+        raise Error(Code.SHAPE, 'k: [batch, 1, tokens, dim] is wanted, the last dimension contiguous')
+    record.memory[:] = _tensor_bytes(kind, shape, strides)
+    record.put('data', pointer)
+    record.alive.append(owner)
+    return shape[2]
+
+
 def _put_written(scoring: Dict[str, Any], stores: Sequence[Any], cu_k: Any) -> None:
     """A KVCache's store is read as far as it was written."""
     k, v = (x.lengths if isinstance(x, Store) else None for x in stores)
@@ -100,6 +115,23 @@ def _put_causal_bias(scoring: Dict[str, Any], rows: int, keys: int) -> None:
         scoring.update(bias=None, causal=True, offset=offset)
 
 
+def _put_lists(record: Record, lists: Any, block: int, shape: Sequence[int]) -> None:
+    """Which keys each row attends to: int32 [batch, 1 or kv_heads, rows, length]; the lengths are checked here."""
+    x = operand(lists, 'lists')
+    if x.dtype != DType.I32:
+        raise Error(Code.DTYPE, 'lists: int32 is wanted')
+    if len(x.shape) != 4 or x.shape[0] not in (1, shape[0]) or x.shape[2] not in (1, shape[2]):
+        raise Error(Code.SHAPE, f'lists: has shape {list(x.shape)}; [batch, 1 or kv_heads, rows, length] is wanted')
+    if x.shape[3] > 1 and x.strides[3] != 1:
+        raise Error(Code.STRIDE, 'lists: the last dimension is not contiguous')
+    record.put('lists.data', x.pointer if x.shape[3] else 0)
+    record.put('lists.heads', x.shape[1])
+    record.put('lists.length', x.shape[3])
+    record.put('lists.block_size', integer(block, 'list_block'))
+    record.put('lists.stride', *(0 if n == 1 else step for n, step in zip(x.shape[:3], x.strides)))  # sizes of 1 broadcast
+    record.alive.append(x.owner)
+
+
 class Problem:
     """The C struct of one attention problem, and what comes out."""
 
@@ -107,7 +139,7 @@ class Problem:
 
     def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Any = None, lse: Any = None,
                  return_lse: bool = False, acc: Any = None, max: Any = None, sum: Any = None, arithmetic: Any = 'f32',
-                 cu_q: Any = None, cu_k: Any = None, **scoring: Any) -> None:
+                 cu_q: Any = None, cu_k: Any = None, lists: Any = None, list_block: int = 1, **scoring: Any) -> None:
         record = self.record = Record(_abi.AttentionProblem)
         rows = operand(q, 'q')
         put_view(record, 'q', rows, 4, 'q', _ROWS)
@@ -143,6 +175,8 @@ class Problem:
         for member, ends in (('cu_q', cu_q), ('cu_k', cu_k)):
             if ends is not None:
                 put_numbers(record, member, numbers(ends, np.int32, sequences + 1, member, 'sequence, and the end'))
+        if lists is not None:
+            _put_lists(record, lists, list_block, rows.shape)
         put_scoring(record, 'scoring.', scoring, rows.shape, sequences)
         self.arguments = (rows, k, v, out, lse, acc, max, sum, cu_q, cu_k, n, keys), scoring
         self.reference = record.reference()
@@ -185,8 +219,8 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
               mask: Optional[Array] = None, packed_mask: Optional[Tuple[Array, int]] = None,
               alibi_slopes: Optional[Any] = None, sinks: Optional[Any] = None, cu_q: Optional[Any] = None,
               cu_k: Optional[Any] = None, acc: Optional[Array] = None, max: Optional[Array] = None,
-              sum: Optional[Array] = None, arithmetic: str = 'f32', target: Optional[str] = None,
-              pool: Optional[Executor] = None) -> Any:
+              sum: Optional[Array] = None, lists: Optional[Array] = None, list_block: int = 1, arithmetic: str = 'f32',
+              target: Optional[str] = None, pool: Optional[Executor] = None) -> Any:
     """softmax(scoring(q k^T)) v.
 
     Shapes:
@@ -217,6 +251,9 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
         packed_mask: (bytes [batch, heads, rows, ceil(columns / 8)], columns): a mask of bits, little-endian, 1 attends, of the last
             `columns` keys
 
+        lists: int32 [batch, 1 or kv_heads, rows, length] (sizes of 1 broadcast over batch and rows): the keys of each row, or its
+            blocks of list_block keys, as top_k() gives them; -1 is skipped
+
     Many sequences in one array: cu_q [n + 1], and q, out and lse are [1, heads, total, ...]; cu_k: k and v likewise.
 
     acc (as out, float32), max, sum (as lse): the state before the division is written there.
@@ -228,7 +265,7 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
     written then.
     """
     problem = Problem(q, k, v, out=out, lse=lse, return_lse=return_lse, acc=acc, max=max, sum=sum, arithmetic=arithmetic,
-                      cu_q=cu_q, cu_k=cu_k, scale=scale, softcap=softcap, causal=boolean(causal, 'causal') or None, offset=offset,
+                      cu_q=cu_q, cu_k=cu_k, lists=lists, list_block=list_block, scale=scale, softcap=softcap, causal=boolean(causal, 'causal') or None, offset=offset,
                       offsets=offsets, window_left=window_left, window_right=window_right, chunk=chunk,
                       prefix_end=prefix_end, kv_start=kv_start, kv_length=kv_length, bias=bias, bias_scale=bias_scale,
                       mask=mask, packed_mask=packed_mask, alibi_slopes=alibi_slopes, sinks=sinks)

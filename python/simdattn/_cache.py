@@ -12,7 +12,7 @@ from ._abi import Code, KvLayout, KvType
 from ._arrays import Array, NDArray, as_view, numbers, operand
 from ._attention import Plan, Store, attention
 from ._library import Error, Record, check, enumerator, initial_bytes, library
-from ._rope import RopeTable, put_rope_options
+from ._rope import RopeTable, put_norm, put_rope_options
 from ._scoring import integer, put_numbers, put_view
 from ._targets import execution
 
@@ -127,12 +127,13 @@ class KVCache:
         return sum(x.nbytes for store in (self.keys, self.values) for x in store.memory)
 
     def append(self, k: Array, v: Array, *, rope: Optional[RopeTable] = None, pairing: str = 'half_split', first_dim: int = 0,
+               norm: str = 'none', norm_epsilon: float = 0.0, norm_weight: Optional[Any] = None,
                counts: Optional[Any] = None, target: Optional[str] = None) -> None:
         """Stores new tokens behind those of each sequence, and raises `lengths`.
 
         k: [batch, kv_heads, rows, head_dim], v: [batch, kv_heads, rows, value_dim]; float32, bfloat16 or float16.
         counts: int32 [batch], rows of each sequence that count; the others are padding.
-        rope: a RopeTable that rotates the keys, each by its position; pairing, first_dim: as in rope().
+        rope: a RopeTable that rotates the keys, each by its position; pairing, first_dim, norm: as in rope().
         """
         keys, values = operand(k, 'k'), operand(v, 'v')
         rows = keys.shape[2] if len(keys.shape) == 4 else 0
@@ -161,8 +162,10 @@ class KVCache:
         store(value_view, self.values, np.zeros_like(added), 'v')  # refuses what is wrong with v before k is written
         if rope is not None:
             _put_rotation(options, 'rope.', rope, pairing, first_dim)
+        if norm != 'none':
+            put_norm(options, 'rope.options.', norm, norm_epsilon, norm_weight, keys.shape[3])
         store(key_view, self.keys, added, 'k')
-        if rope is not None:
+        if rope is not None or norm != 'none':
             options.put_struct('rope', initial_bytes(_abi.KeyRotation))
         store(value_view, self.values, added, 'v')
         self._lengths += added

@@ -8,10 +8,11 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from . import _abi
-from ._abi import Code, DType, MropeLayout, RopePairing, RopeType
-from ._arrays import Array, NDArray, as_view, bytes_of_view, doubles, new_like, operand, padded, positions_of
+from ._abi import Code, DType, MropeLayout, RopePairing, RopeType, RowNorm
+from ._arrays import (Array, NDArray, as_view, bytes_of_view, doubles, new_like, numbers, operand, padded,
+                      positions_of)
 from ._library import Error, Record, check, enumerator, library
-from ._scoring import as_double, boolean, integer
+from ._scoring import as_double, boolean, integer, put_numbers
 from ._targets import execution
 from ._tensors import mark_written
 
@@ -131,6 +132,14 @@ def rope_table(positions: Union[int, Array], dim: int, *, first: int = 0, out: O
     return RopeTable(*out)
 
 
+def put_norm(record: Record, prefix: str, norm: Any, epsilon: float, weight: Any, dim: int) -> None:
+    """The RMS norm of a simdattn_rope_options."""
+    record.put(prefix + 'norm', enumerator(RowNorm, norm, 'norm'))
+    record.put(prefix + 'norm_epsilon', epsilon)
+    if weight is not None:
+        put_numbers(record, prefix + 'norm_weight', numbers(weight, np.float32, dim, 'norm_weight', 'dimension'))
+
+
 def put_rope_options(record: Record, prefix: str, pairing: Any, inverse: bool, first_dim: int) -> None:
     """Fills the simdattn_rope_options at `prefix` of a record."""
     record.put(prefix + 'pairing', enumerator(RopePairing, pairing, 'pairing'))
@@ -139,7 +148,8 @@ def put_rope_options(record: Record, prefix: str, pairing: Any, inverse: bool, f
 
 
 def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *, out: Optional[Array] = None, start: int = 0,
-         pairing: str = 'half_split', inverse: bool = False, first_dim: int = 0, target: Optional[str] = None) -> Any:
+         pairing: str = 'half_split', inverse: bool = False, first_dim: int = 0, norm: str = 'none', norm_epsilon: float = 0.0,
+         norm_weight: Optional[Any] = None, target: Optional[str] = None) -> Any:
     """Rotates pairs of dimensions: y0 = x0 c - x1 s, y1 = x0 s + x1 c.
 
     x: [batch, heads, rows, dim]; cos, sin: float32 [positions, pairs], a RopeTable: rope(x, *table).
@@ -147,6 +157,7 @@ def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *,
     out: as x; may be x itself.
     pairing: 'half_split' (i, i + pairs), as Hugging Face; 'interleaved' (2i, 2i + 1), as Meta's Llama code.
     first_dim: the first rotated dimension; those that are not rotated are copied. inverse: by the negative angle.
+    norm: 'rms' or 'rms_plus_one': rows pass the RMS norm first, times norm_weight, float32 [dim], or 1 + norm_weight.
     """
     rows, c, s = operand(x, 'x'), operand(cos, 'cos'), operand(sin, 'sin')
     where = None if positions is None else positions_of(positions, 'positions')
@@ -156,6 +167,8 @@ def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *,
     result = operand(out, 'out', writable=True)
     options = Record(_abi.RopeOptions)
     put_rope_options(options, '', pairing, inverse, first_dim)
+    if norm != 'none':
+        put_norm(options, '', norm, norm_epsilon, norm_weight, rows.shape[-1])
     at = _abi.Positions(start=integer(start, 'start'))
     if where is not None:
         as_view(where, 2, 'positions', '[batch, rows]')  # refuses other shapes, by what the caller gave
