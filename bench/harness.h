@@ -96,6 +96,7 @@ void add_arithmetic_cases(std::vector<Case>& cases);
 void add_narrow_cases(std::vector<Case>& cases);
 void add_plan_cases(std::vector<Case>& cases);
 void add_call_cost_cases(std::vector<Case>& cases);
+void add_selection_cases(std::vector<Case>& cases);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Measuring
