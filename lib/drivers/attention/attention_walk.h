@@ -94,9 +94,8 @@ struct OperandBytes {
         listed_keys(has_lists(a) ? kKeyBlock * row_bytes(a.k.type, sizes.d_qk) : 0),
         listed_values(has_lists(a) ? kKeyBlock * row_bytes(a.v.type, sizes.d_v) : 0) {
     const KvType k = a.k.type;
-    const KvType v = a.v.type;
     const bool loads_keys = kernels.kv[slot(k)].pack_keys == nullptr || kernels.kv[slot(k)].pack_panel == nullptr;
-    const bool loads_values = kernels.kv[slot(v)].pack_values == nullptr;
+    const bool loads_values = kernels.kv[slot(a.v.type)].pack_values == nullptr;
     const int64_t loaded = 4 * std::max(loads_keys ? sizes.d_qk : 0, loads_values ? sizes.d_v : 0);
     key_rows = kLoadedRows * std::max(row_bytes(k, sizes.d_qk), loaded);
   }
