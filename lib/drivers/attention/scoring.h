@@ -50,11 +50,14 @@ bool mask_allows(const RowModifiers& row, int64_t key);
 
 /// What a row sees of a block of keys; column c is key c of the block.
 struct SeenColumns {
-  int32_t lo;       // the row sees [lo, hi), but for what masks hide
-  int32_t hi;       //
-  int32_t from;     // of these, masks and bias hide or change scores of [from, to) alone
-  int32_t to;       //
-  int32_t visible;  // at most so many of them it sees
+  /// The row sees [lo, hi), but for what masks hide.
+  int32_t lo;
+  int32_t hi;
+  /// Of these, masks and bias hide or change scores of [from, to) alone.
+  int32_t from;
+  int32_t to;
+  /// It sees at most so many of them.
+  int32_t visible;
 
   bool none() const { return lo >= hi; }
 };
