@@ -25,7 +25,7 @@ def in_c(code):
 
 def expanded(text):
     # The macros themselves.
-    text = re.sub(r'^# ?(?:define|undef) SIMDATTN_(?:STRUCT|DEFAULT|ARRAY|API|VIEW|KV)\b(?:.*\\\n)*.*',
+    text = re.sub(r'^# ?(?:define|undef) SIMDATTN_(?:STRUCT|DEFAULT|ARRAY|API)\b(?:.*\\\n)*.*',
                   lambda m: '\n' * m.group().count('\n'), text, flags=re.M)
 
     # The file's own comment is the first one.
@@ -83,7 +83,14 @@ def sections(text):
     result = []
     open_topic = None
     introduced = False
-    topic_of = {}  # of C++ names; what C calls them belongs there, too
+    # Of C++ names, declared here or further below; what C calls them belongs there, too.
+    topic_of = {}
+    title = None
+    for line in text.split('\n'):
+        title = (re.fullmatch(r'/\* -{4} (.*?) -{4,} \*/', line) or [0, title])[1]
+        declared = re.match(r'(?:struct(?: \[\[nodiscard\]\])?|enum class|using) (\w+)', line)
+        if declared and (declared[1] not in topic_of or '{' in line):
+            topic_of[declared[1]] = title
     for line in text.split('\n'):
         ruler = re.fullmatch(r'/\* -{4} (.*?) -{4,} \*/', line)
         if introduced:  # what stands under a title, up to an empty line, is the topic's description
@@ -104,9 +111,6 @@ def sections(text):
             end = '' if introduced else ' */ /** @{ */'
             result.append(f'{close}/** \\addtogroup {topic(open_topic)} {open_topic}{end}')
             continue
-        declared = re.match(r'(?:struct(?: \[\[nodiscard\]\])?|enum class|using) (\w+)', line)
-        if declared:
-            topic_of[declared[1]] = open_topic
         alias = re.fullmatch(r'typedef simdattn::((\w+)(?:<\w+>)?) simdattn_\w+;', line)
         if alias:
             line = (f'/** @}} */ /** What C calls simdattn::{alias[1]}. \\ingroup {topic(topic_of[alias[2]])} */ {line}'

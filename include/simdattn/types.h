@@ -1,12 +1,12 @@
 /* simdattn: types and options, the same for C (from C99 on) and C++ (from C++17 on).
  *
- * This file is compiled by both languages: an option is written and explained here once. In C++ a struct is
- * simdattn::Scoring and its members have the defaults given by SIMDATTN_DEFAULT(...); in C it is simdattn_scoring and starts
- * from SIMDATTN_SCORING_INIT, which gives the same defaults. Use <simdattn/simdattn.h> (C++) or <simdattn/simdattn_c.h> (C).
+ * Include <simdattn/simdattn.h> (C++) or <simdattn/simdattn_c.h> (C). Both compile this file, so an option is written and
+ * explained once. SIMDATTN_STRUCT(simdattn_scoring, Scoring) begins simdattn::Scoring in C++ and simdattn_scoring in C.
+ * SIMDATTN_DEFAULT(x) is the member's default in C++; in C, SIMDATTN_SCORING_INIT gives the same defaults.
  *
- * Structs begin with their size, so that they can grow: a newer library fills what an older caller does not have with
- * the defaults, and an older library takes a larger struct whose bytes beyond its own are all 0. A size of 0 (a struct that was
- * only cleared) is refused, and so is any other size of a plan. Structs inside of others have this version's size and grow into
+ * Structs begin with their size, so that they can grow. A newer library gives the members that an older caller lacks their
+ * defaults. An older library takes a larger struct if all bytes beyond its own are 0. Refused are a size of 0 (a struct that
+ * was only cleared) and any other size of a plan. A struct inside another one has this version's size and grows into
  * `reserved`, which must stay 0.
  */
 #ifndef SIMDATTN_TYPES_H_
@@ -17,14 +17,14 @@
 
 /* ---- Version -------------------------------------------------------------------------------------------------------- */
 
-/** Of these headers, by SemVer; version() tells that of the library that was linked. */
+/** Version of these headers, by SemVer. version() is that of the library that was linked. */
 #define SIMDATTN_VERSION_MAJOR 0
-/** The same. */
+/** Minor version of these headers. */
 #define SIMDATTN_VERSION_MINOR 3
-/** The same. */
+/** Patch version of these headers. */
 #define SIMDATTN_VERSION_PATCH 0
 
-/* Public functions of a shared library; nothing else is visible outside of it. */
+/* Marks the functions that a shared library exports. It exports nothing else. */
 #if defined(SIMDATTN_SHARED_LIBRARY) && (defined(_WIN32) || defined(__CYGWIN__))
 #if defined(SIMDATTN_BUILDING)
 #define SIMDATTN_API __declspec(dllexport)
@@ -59,10 +59,10 @@
 
 #endif
 
+/* ---- Enumerations --------------------------------------------------------------------------------------------------- */
+
 #ifdef __cplusplus
 namespace simdattn {
-
-/* ---- Status and execution ------------------------------------------------------------------------------------------- */
 
 /** What was wrong with a call. A call that failed has written nothing. */
 enum class Code : int32_t {
@@ -77,13 +77,11 @@ enum class Code : int32_t {
   kRange = 6,
   kWorkspace = 7, /* a workspace is null or too small */
   kTarget = 8,    /* unknown target, or one that this CPU cannot run */
-  /** A struct's size is none that any version had, or what it reserves is not 0. */
+  /** No version's struct has this size, or `reserved` is not 0. */
   kStructSize = 9,
   /** Lengths or shapes are not those that the plan was made for. */
   kStalePlan = 10,
 };
-
-/* ---- Element and storage types -------------------------------------------------------------------------------------- */
 
 /** Types of elements of arrays. */
 enum class DType : int32_t {
@@ -102,8 +100,8 @@ enum class KvType : int32_t {
   kF16 = 2,  /* IEEE 754 binary16 */
   /** int8 in -127 .. 127, times one f32 scale per token and head (Kv::scales). */
   kInt8 = 3,
-  /** 8-bit floating point, times a scale of any granularity (Kv::scales; none: 1): 4 exponent bits, bias 7, largest 448, no
-   *  infinity (e4m3fn). */
+  /** 8-bit floating point (e4m3fn): 4 exponent bits, bias 7, largest 448, no infinity. Times a scale in Kv::scales, which
+   *  tokens and heads may share; without scales times 1. */
   kFp8E4M3 = 4,
   kFp8E5M2 = 5, /* the same with 5 exponent bits: the upper byte of an f16 */
   /** Blocks of 32 as in ggml (llama.cpp), 34 bytes: an f16 scale d and 32 integers of 8 bits. */
@@ -111,14 +109,14 @@ enum class KvType : int32_t {
   /** Blocks of 32 as in ggml, 18 bytes: an f16 scale d and 16 bytes of nibbles, the low ones first, each times d after 8 is
    *  subtracted. */
   kQ4_0 = 7,
-  /** ggml's 20 bytes: f16 d and m, then nibbles, each times d plus m. This and the next three only in rows that others wrote:
-   *  kv_append and kv_shift refuse them. */
+  /** Blocks of 32 as in ggml, 20 bytes: f16 d and m, then nibbles, each times d, plus m. This type and the next three are
+   *  read only, in rows: kv_append and kv_shift refuse them. */
   kQ4_1 = 8,
-  /** ggml's 22 bytes: an f16 d, the fifth bits, nibbles; less 16, times d. */
+  /** Blocks of 32 as in ggml, 22 bytes: f16 d, the fifth bits, nibbles; each times d after 16 is subtracted. */
   kQ5_0 = 9,
-  /** ggml's 24 bytes: f16 d and m, the fifth bits, nibbles; times d plus m. */
+  /** Blocks of 32 as in ggml, 24 bytes: f16 d and m, the fifth bits, nibbles; each times d, plus m. */
   kQ5_1 = 10,
-  /** ggml's 18 bytes: an f16 d, nibbles that choose one of 16 integers, times d. */
+  /** Blocks of 32 as in ggml, 18 bytes: f16 d, nibbles; each chooses one of 16 integers, times d. */
   kIq4Nl = 11,
 };
 
@@ -144,9 +142,7 @@ enum class Arithmetic : int32_t {
   kInt8 = 2,
 };
 
-/* ---- Rotary position embedding -------------------------------------------------------------------------------------- */
-
-/** What happens to a row x of d numbers before it is rotated: r = 1 / sqrt(mean of x^2 + epsilon). */
+/** What happens to a row x before it is rotated; r = 1 / sqrt(mean of x^2 + epsilon). */
 enum class RowNorm : int32_t {
   kNone = 0,       /* nothing */
   kRms = 1,        /* x * r * weight (Qwen3, GLM) */
@@ -161,7 +157,7 @@ enum class RopePairing : int32_t {
 };
 
 /** How the inverse frequencies inv_i of a table come from rope_theta; r = 2 * columns, f = factor, i = 0 .. r/2 - 1.
- *  Names as "rope_type" of model configuration files ("mrope" is kDefault with mrope_section). */
+ *  The names are those of "rope_type" in model configuration files; "mrope" is kDefault with mrope_section. */
 enum class RopeType : int32_t {
   kDefault = 0, /* rope_theta^(-2i/r) (Su et al. 2021) */
   kLinear = 1,  /* default / f */
@@ -281,7 +277,7 @@ struct f16 {
   uint16_t bits;  // sign, exponent and significand, from the highest bit
 };
 
-/// The DType of float, bf16, f16, uint8_t, bool (kU8), int32_t or int64_t, const or not; of another type it does not compile.
+/// The DType of float, bf16, f16, uint8_t, bool (kU8), int32_t or int64_t, const or not. Other types do not compile.
 template <class T>
 constexpr DType dtype_of() {
   using U = std::remove_cv_t<T>;
@@ -299,7 +295,7 @@ constexpr DType dtype_of() {
 template <class T>
 inline constexpr DType kDTypeOf = dtype_of<T>();
 
-/// The storage of keys and values that are an ordinary array of this type; what is none is refused by every call.
+/// The storage of an ordinary array of this type. Of another type than f32, bf16 and f16: a number that every call refuses.
 constexpr KvType kv_type_of(DType t) {
   return t == DType::kF32    ? KvType::kF32
          : t == DType::kBF16 ? KvType::kBF16
@@ -309,8 +305,8 @@ constexpr KvType kv_type_of(DType t) {
 
 /* ---- Views ---------------------------------------------------------------------------------------------------------- */
 
-/// An array of `kRank` dimensions: typed at run time, shaped, strided; owns nothing. `data == nullptr` means "absent" where an
-/// argument is optional. Sizes are 0 or more, strides any number; a call that takes a view says which types and shapes it
+/// An array of `kRank` dimensions: data, type, shape and strides; it owns nothing. `data == nullptr` means "absent" where an
+/// argument is optional. Sizes are 0 or more, strides any number. A call that takes a view says which types and shapes it
 /// accepts. C: simdattn_view1 .. 5 and simdattn_const_view1 .. 5, with these members.
 template <int kRank, bool kConst>
 struct BasicView {
@@ -334,8 +330,8 @@ struct BasicView {
       : data(v.data), dtype(v.dtype), shape(v.shape), stride(v.stride) {}
 
  private:
-  // Unsigned: a nonsensical shape wraps here and is refused by the call that takes the view. No loop: strides that are stored one by
-  // one and copied as a vector right after make the copy wait.
+  // Unsigned: a nonsensical shape wraps here, and the call that takes the view refuses it. No loop: a vector copy of strides
+  // that were just stored one by one would wait for these stores.
   template <size_t kDim>
   static constexpr uint64_t step_of(const Sizes& sh) {
     if constexpr (kDim + 1 == static_cast<size_t>(kRank)) {
@@ -407,9 +403,28 @@ struct Positions {
 
 /* ---- Targets -------------------------------------------------------------------------------------------------------- */
 
-/// One implementation of all kernels for one instruction set, such as "highway/avx2" or "scalar". What there is inside is the
-/// library's; targets() and find_target() give pointers to it that stay valid as long as the program.
+/// One implementation of all kernels for one instruction set, such as "highway/avx2" or "scalar". Its members are the
+/// library's own. Pointers from targets() and find_target() stay valid as long as the program.
 struct Target;
+
+/* Explained below; declared here so that C has its names for them. */
+struct Status;
+struct Exec;
+struct PackedMask;
+struct Scoring;
+struct ScoreOptions;
+struct ValueOptions;
+struct RopeOptions;
+struct RopeTableOptions;
+struct KeyRotation;
+struct AppendOptions;
+struct KeyLists;
+struct AttentionProblem;
+struct Plan;
+struct IndexOptions;
+struct TopKOptions;
+template <bool kConst>
+struct BasicKv;
 
 }  // namespace simdattn
 
@@ -428,31 +443,42 @@ typedef simdattn::Optional<double> simdattn_optional_double;
 typedef simdattn::Doubles simdattn_doubles;
 typedef simdattn::Positions simdattn_positions;
 typedef simdattn::Target simdattn_target;
+typedef simdattn::Status simdattn_status;
+typedef simdattn::Exec simdattn_exec;
+typedef simdattn::PackedMask simdattn_packed_mask;
+typedef simdattn::Scoring simdattn_scoring;
+typedef simdattn::ScoreOptions simdattn_score_options;
+typedef simdattn::ValueOptions simdattn_value_options;
+typedef simdattn::RopeOptions simdattn_rope_options;
+typedef simdattn::RopeTableOptions simdattn_rope_table_options;
+typedef simdattn::BasicKv<false> simdattn_kv;
+typedef simdattn::BasicKv<true> simdattn_const_kv;
+typedef simdattn::KeyRotation simdattn_key_rotation;
+typedef simdattn::AppendOptions simdattn_append_options;
+typedef simdattn::KeyLists simdattn_key_lists;
+typedef simdattn::AttentionProblem simdattn_attention_problem;
+typedef simdattn::Plan simdattn_plan;
+typedef simdattn::IndexOptions simdattn_index_options;
+typedef simdattn::TopKOptions simdattn_top_k_options;
 
 namespace simdattn {
 
 #else
 
-/* Typed at run time, shaped, strided (in elements); owns nothing. data == NULL means "absent" where an argument is optional. */
-#define SIMDATTN_VIEW(rank) \
-  typedef struct {          \
-    void* data;             \
-    simdattn_dtype dtype;   \
-    int64_t shape[rank];    \
-    int64_t stride[rank];   \
-  } simdattn_view##rank;    \
-  typedef struct {          \
-    const void* data;       \
-    simdattn_dtype dtype;   \
-    int64_t shape[rank];    \
-    int64_t stride[rank];   \
-  } simdattn_const_view##rank
-SIMDATTN_VIEW(1);
-SIMDATTN_VIEW(2);
-SIMDATTN_VIEW(3);
-SIMDATTN_VIEW(4);
-SIMDATTN_VIEW(5);
-#undef SIMDATTN_VIEW
+/* An array: data, type, shape, and strides in elements; it owns nothing. data == NULL means "absent" where an argument is
+   optional. */
+/* clang-format off */
+typedef struct { void* data; simdattn_dtype dtype; int64_t shape[1]; int64_t stride[1]; } simdattn_view1;
+typedef struct { void* data; simdattn_dtype dtype; int64_t shape[2]; int64_t stride[2]; } simdattn_view2;
+typedef struct { void* data; simdattn_dtype dtype; int64_t shape[3]; int64_t stride[3]; } simdattn_view3;
+typedef struct { void* data; simdattn_dtype dtype; int64_t shape[4]; int64_t stride[4]; } simdattn_view4;
+typedef struct { void* data; simdattn_dtype dtype; int64_t shape[5]; int64_t stride[5]; } simdattn_view5;
+typedef struct { const void* data; simdattn_dtype dtype; int64_t shape[1]; int64_t stride[1]; } simdattn_const_view1;
+typedef struct { const void* data; simdattn_dtype dtype; int64_t shape[2]; int64_t stride[2]; } simdattn_const_view2;
+typedef struct { const void* data; simdattn_dtype dtype; int64_t shape[3]; int64_t stride[3]; } simdattn_const_view3;
+typedef struct { const void* data; simdattn_dtype dtype; int64_t shape[4]; int64_t stride[4]; } simdattn_const_view4;
+typedef struct { const void* data; simdattn_dtype dtype; int64_t shape[5]; int64_t stride[5]; } simdattn_const_view5;
+/* clang-format on */
 
 /* A number, or nothing: {0.5f, 1} or {0}. */
 typedef struct {
@@ -506,29 +532,21 @@ SIMDATTN_STRUCT(simdattn_exec, Exec) {
 
 /* ---- Scoring -------------------------------------------------------------------------------------------------------- */
 
-/** Scoring::offset: row i stands at position i + n_kv - n_q, the last row at the last key (n_kv: the sequence's length). */
+/** Value of `offset`: row i stands at position i + n_kv - n_q, so the last row at the last key; n_kv is the sequence's length. */
 #define SIMDATTN_BOTTOM_RIGHT INT64_MIN
 #ifdef __cplusplus
 inline constexpr int64_t kBottomRight = SIMDATTN_BOTTOM_RIGHT;  // SIMDATTN_BOTTOM_RIGHT
 #endif
 
-/** Bits, little-endian in bytes, rows byte-aligned; 1 = attend. Column c of the mask is key `n_kv - columns + c`; keys before
- *  the first column are visible. So `columns = n_kv` is a full mask and a smaller one the tail of a token tree. `columns` is at
- *  most the length of every sequence. */
+/** A mask of bits, the lowest bit of a byte first; rows begin at a byte; 1 = attend. Column c is key `n_kv - columns + c`. Keys
+ *  before the first column are visible: `columns = n_kv` is a full mask, a smaller number the tail of a token tree. `columns` is
+ *  at most the length of every sequence. */
 SIMDATTN_STRUCT(simdattn_packed_mask, PackedMask) {
   const uint8_t* data SIMDATTN_DEFAULT(nullptr); /* null: no mask */
   int64_t columns SIMDATTN_DEFAULT(0);           /* bits of a row */
   /** Bytes between batches, heads and rows, within +-2^32; 0 broadcasts. */
   SIMDATTN_ARRAY(int64_t, stride, 3) SIMDATTN_DEFAULT({});
 };
-
-#ifdef __cplusplus
-}  // namespace simdattn
-typedef simdattn::Status simdattn_status;
-typedef simdattn::Exec simdattn_exec;
-typedef simdattn::PackedMask simdattn_packed_mask;
-namespace simdattn {
-#endif
 
 /** What happens to a score between the dot product and the exponential, and which keys a row sees.
  *
@@ -552,16 +570,16 @@ SIMDATTN_STRUCT(simdattn_scoring, Scoring) {
   /** [batch] prefix-LM: j <= max(p, prefix_end - 1), >= 0; takes the place of causal. */
   const int32_t* prefix_end SIMDATTN_DEFAULT(nullptr);
   const int32_t* kv_start SIMDATTN_DEFAULT(nullptr); /* [batch] j >= kv_start, >= 0 */
-  /** [batch] j < kv_length; in 0..n_kv; also the n_kv of kBottomRight, PackedMask. */
+  /** [batch] j < kv_length; in 0 .. n_kv. kBottomRight and PackedMask take it for n_kv. */
   const int32_t* kv_length SIMDATTN_DEFAULT(nullptr);
   simdattn_const_view4 bias SIMDATTN_DEFAULT({}); /* f32, bf16 or f16, [batch, heads, n_q, n_kv]; -inf = masked */
   /** [heads] finite; multiplies the bias, but for -inf, which masks. Default 1. */
   const float* bias_scale SIMDATTN_DEFAULT(nullptr);
   simdattn_const_view4 mask SIMDATTN_DEFAULT({});        /* u8, the same shape; 0 = masked, anything else attends */
-  simdattn_packed_mask packed_mask SIMDATTN_DEFAULT({}); /* one bit for each row and key, of the last keys at least */
+  simdattn_packed_mask packed_mask SIMDATTN_DEFAULT({}); /* a bit for each row and key, or for the last keys alone */
   const float* alibi_slopes SIMDATTN_DEFAULT(nullptr);   /* [heads], finite */
-  const float* sinks SIMDATTN_DEFAULT(
-      nullptr); /* [heads] one logit more in the denominator; not scaled, capped or masked */
+  /** [heads] one more logit in the denominator; not scaled, capped or masked. */
+  const float* sinks SIMDATTN_DEFAULT(nullptr);
   SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_SCORING_INIT \
@@ -598,9 +616,9 @@ SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
 #define SIMDATTN_ROPE_OPTIONS_INIT \
   {.struct_size = sizeof(simdattn_rope_options), .pairing = SIMDATTN_ROPE_PAIRING_HALF_SPLIT}
 
-/** The frequencies of a table of angles. Fields are named like those of model configuration files ("rope_scaling",
- *  "rope_parameters"); docs/guide-rope.md has a line for every well-known family. Every field is checked in every type, except
- *  that arrays count where they are used. */
+/** The frequencies of a table of angles. Members are named like those of model configuration files ("rope_scaling",
+ *  "rope_parameters"); docs/guide-rope.md has a line for every well-known family. Numbers are checked in every type, arrays
+ *  where they are used. */
 SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(RopeTableOptions));
   double rope_theta SIMDATTN_DEFAULT(10000); /* base of the powers, in [1, 1e15]; > 1 for kYarn */
@@ -624,16 +642,16 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
   simdattn_doubles long_factor SIMDATTN_DEFAULT({});  /* kLongRope: see short_factor */
   /** Any type: inv_i / freq_factors[i]; r/2 numbers in [1e-3, 1e6] or none. */
   simdattn_doubles freq_factors SIMDATTN_DEFAULT({});
-  simdattn_doubles inv_freq SIMDATTN_DEFAULT(
-      {}); /* kDefault: these instead of powers; r/2 numbers, 0 or in [1e-20, 1e3] */
-  double partial_rotary_factor SIMDATTN_DEFAULT(
-      1); /* kProportional, in (0, 1]; elsewhere r is the rotated part already */
+  /** kDefault: these instead of powers; r/2 numbers, 0 or in [1e-20, 1e3]. */
+  simdattn_doubles inv_freq SIMDATTN_DEFAULT({});
+  /** kProportional, in (0, 1]. The other types take r as the rotated part. */
+  double partial_rotary_factor SIMDATTN_DEFAULT(1);
   /** Columns per position axis, summing to r/2; all 0 = one axis. */
   SIMDATTN_ARRAY(int64_t, mrope_section, 4) SIMDATTN_DEFAULT({});
   simdattn_mrope_layout mrope_layout SIMDATTN_DEFAULT(MropeLayout::kContiguous); /* which columns follow which axis */
-  /** Computes as PyTorch models do, everything in f32: frequencies in Hugging Face's order of operations, the angle
-   *  fl(fl(position) * inv_i), its cosine, times fl(attention factor). Far positions differ visibly from the exact ones
-   *  (up to 8e-3 at 131071); this is what such a model was trained with. */
+  /** Everything in f32, as PyTorch models compute it and were trained with: frequencies in Hugging Face's order of operations,
+   *  the angle fl(fl(position) * inv_i), its cosine, times fl(attention factor). Cosines differ from the exact ones by up to
+   *  8e-3 at position 131071. */
   bool f32_angles SIMDATTN_DEFAULT(false);
 };
 #define SIMDATTN_ROPE_TABLE_OPTIONS_INIT               \
@@ -650,20 +668,20 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
 
 /** Keys per panel. A panel holds 32 keys dimension by dimension, so that the lanes of a vector are keys:
  *    f32 and f16: [panel][d][32];   bf16: [panel][ceil(d/2)][32][2], an odd last dimension paired with zero.
- *  Narrower types: the bytes of a row's codes in units of four, [panel][unit][32][4], a last unit filled with zeros; of types
- *  with blocks the codes of all blocks first, then their scales, [block][32] f16.
- *  A file-format constant: the same on every CPU and in every version. */
+ *  Narrower types: the bytes of a row's codes in units of four, [panel][unit][32][4], the last unit filled up with zeros. Types
+ *  with blocks: the codes of all blocks first, then their scales, [block][32] f16.
+ *  It is part of a file format: the same on every CPU and in every version. */
 #define SIMDATTN_PANEL_WIDTH 32
-/** Keys per block of the online softmax; part of the definition of the result. */
+/** Keys per block of the online softmax. Part of the definition of the result. */
 #define SIMDATTN_KEY_BLOCK 256
-/** Keys per split, which is computed by itself; part of the definition of the result. */
+/** Keys per split, whose softmax state is computed by itself. Part of the definition of the result. */
 #define SIMDATTN_KEY_SPLIT 1024
 #ifdef __cplusplus
 inline constexpr int64_t kPanelWidth = SIMDATTN_PANEL_WIDTH;  // SIMDATTN_PANEL_WIDTH
 inline constexpr int64_t kKeyBlock = SIMDATTN_KEY_BLOCK;      // SIMDATTN_KEY_BLOCK
 inline constexpr int64_t kKeySplit = SIMDATTN_KEY_SPLIT;      // SIMDATTN_KEY_SPLIT
 
-/// True for types whose numbers are multiplied by scales that stand apart, in Kv::scales.
+/// True for types whose scales stand apart, in Kv::scales.
 constexpr bool has_scales(KvType type) { return type >= KvType::kInt8 && type <= KvType::kFp8E5M2; }
 /// Bytes of a key or value of `dim` numbers in rows; 0 for an unknown type.
 constexpr int64_t row_bytes(KvType type, int64_t dim) {
@@ -689,7 +707,8 @@ constexpr int64_t panel_bytes(KvType type, int64_t dim) {
   return kPanelWidth * row_bytes(type, (dim + together - 1) / together * together);
 }
 
-/// Where keys or values are: one tensor, a ring, or pages behind a table. Values are always rows. Addresses count bytes.
+/// A store: where keys or values lie, in one tensor, a ring, or pages behind a block table. Values are always rows. Strides
+/// count bytes. Kv is a store that a call writes, ConstKv one that it reads.
 /// C: simdattn_kv and simdattn_const_kv, with these members; both start from SIMDATTN_KV_INIT.
 template <bool kConst>
 struct BasicKv {
@@ -700,26 +719,26 @@ struct BasicKv {
   KvLayout layout = KvLayout::kRows;  // rows, or panels of keys
   int64_t batch = 0;                  // sequences (pages do not count here)
   int64_t heads = 0;                  // key/value heads
-  int64_t capacity = 0;  // tokens per sequence that can be addressed: the capacity (of a ring: the logical one)
-  int64_t length = -1;   // tokens per sequence that attention sees (its n_kv), <= capacity; -1: all of them
+  int64_t capacity = 0;  // tokens per sequence that have a place; of a ring: tokens that positions may count to
+  int64_t length = -1;   // tokens per sequence that attention sees (its n_kv), <= capacity; -1: capacity
   int64_t dim = 0;       // numbers of a key or value; a multiple of 32 where types have blocks of 32
-  /// These three strides: multiples of 4 for f32, of 2 for bf16, f16 and types with blocks; any bytes for int8 and fp8.
+  /// The next three strides are multiples of 4 for f32, of 2 for bf16, f16 and types with blocks, any number for int8 and fp8.
   int64_t batch_stride = 0;  // bytes between sequences; with pages, between pages
   int64_t head_stride = 0;   // bytes between heads
-  int64_t token_stride = 0;  // bytes; rows: between tokens; panels: between panels
-  /// f32, one per token and head, of types that has_scales() names; else null. Any sign. Strides in bytes, multiples of 4; 0:
-  /// shared. Tokens, pages and rings are counted as in `data`, one by one in panels too.
+  int64_t token_stride = 0;  // bytes between tokens; of panels, between panels
+  /// f32 of any sign, one per token and head, of types that has_scales() names; else null. Strides are multiples of 4; 0:
+  /// shared. Pages and rings are counted as in `data`, tokens one by one in panels too.
   Pointer scales = nullptr;
   int64_t scale_batch_stride = 0;  // bytes of scales between sequences; with pages, between pages
   int64_t scale_head_stride = 0;   // bytes of scales between heads
   int64_t scale_token_stride = 0;  // bytes of scales between tokens
-  /// Pages, if page_size > 0: sequence b's token t is token t % page_size of page block_table[b * block_table_stride + t /
-  /// page_size]. Entries that no call touches may hold anything.
+  /// Pages, if page_size > 0: token t of sequence b is token t % page_size of page block_table[b * block_table_stride + t /
+  /// page_size]. Entries that no call looks at may hold anything.
   const int32_t* block_table = nullptr;
   int64_t block_table_stride = -1;  // entries between sequences; -1: ceil(capacity / page_size); 0: one table for all
   int64_t page_size = 0;            // tokens per page; panels: a multiple of kPanelWidth; 0: no pages
-  int64_t n_pages = 0;              // pages that there are: entries of the block table are below it
-  /// > 0: token t is at t % ring; only the last `ring` tokens exist, and a plan divides by these. Panels: a multiple of kPanelWidth.
+  int64_t n_pages = 0;              // pages in `data`: entries of the block table are below it
+  /// > 0: token t is at t % ring, and only the last `ring` tokens exist. Panels: a multiple of kPanelWidth. 0: no ring.
   int64_t ring = 0;
   std::array<uint64_t, 4> reserved{};
 
@@ -734,9 +753,9 @@ struct BasicKv {
   constexpr BasicKv(const BasicKv<kOther>& o) {  // NOLINT(google-explicit-constructor): as T* to const T*
     *this = o;
   }
-  // Assigned member by member, not as a store that is made and then copied: its numbers would be read as vectors before they
-  // are written, 8 - 16 ns each time.
-  /// The same as of a store made of it.
+  // Assigned member by member: a vector copy of a store whose members were just written one by one would wait for these
+  // stores.
+  /// The store that the constructor makes of it.
   template <bool kOther, class = std::enable_if_t<kConst || !kOther>>
   constexpr BasicKv& operator=(const BasicView<4, kOther>& v) {
     struct_size = sizeof(BasicKv);
@@ -747,7 +766,7 @@ struct BasicKv {
     heads = v.shape[1];
     capacity = v.shape[2];
     length = -1;
-    // A last dimension that is not contiguous cannot be expressed; dim -1 makes every call refuse it.
+    // A store cannot express a last dimension that is not contiguous: dim -1 makes every call refuse it.
     dim = v.stride[3] != 1 && v.shape[3] > 1 ? -1 : v.shape[3];
     batch_stride = times(v.stride[0], row_bytes(type, 1));
     head_stride = times(v.stride[1], row_bytes(type, 1));
@@ -760,7 +779,7 @@ struct BasicKv {
     reserved = {};
     return *this;
   }
-  /// The same as of a ConstKv made of it.
+  /// The ConstKv that the constructor makes of it.
   template <bool kOther, class = std::enable_if_t<kConst && !kOther>>
   constexpr BasicKv& operator=(const BasicKv<kOther>& o) {
     struct_size = sizeof(BasicKv);
@@ -792,7 +811,7 @@ struct BasicKv {
   constexpr int64_t keys() const { return length < 0 ? capacity : length; }
 
  private:
-  /// A stride too large for bytes becomes one that every call refuses.
+  /// In bytes; a product that is too large becomes a stride that every call refuses.
   static constexpr int64_t times(int64_t stride, int64_t size) {
     constexpr int64_t kMost = INT64_MAX / 8;
     return stride > kMost || stride < -kMost ? INT64_MAX : stride * size;
@@ -800,45 +819,56 @@ struct BasicKv {
 };
 using Kv = BasicKv<false>;      // a store that a call writes
 using ConstKv = BasicKv<true>;  // a store that a call reads; a Kv or a ConstView<4> converts to it
-}  // namespace simdattn
-typedef simdattn::Kv simdattn_kv;
-typedef simdattn::ConstKv simdattn_const_kv;
-typedef simdattn::Scoring simdattn_scoring;
-typedef simdattn::ScoreOptions simdattn_score_options;
-typedef simdattn::ValueOptions simdattn_value_options;
-typedef simdattn::RopeOptions simdattn_rope_options;
-typedef simdattn::RopeTableOptions simdattn_rope_table_options;
-namespace simdattn {
 #else
-/* Members as explained at BasicKv above. Both structs have the same ones: memcpy makes a simdattn_const_kv of a simdattn_kv. */
-#define SIMDATTN_KV(name, pointer) \
-  typedef struct {                 \
-    size_t struct_size;            \
-    pointer data;                  \
-    simdattn_kv_type type;         \
-    simdattn_kv_layout layout;     \
-    int64_t batch;                 \
-    int64_t heads;                 \
-    int64_t capacity;              \
-    int64_t length;                \
-    int64_t dim;                   \
-    int64_t batch_stride;          \
-    int64_t head_stride;           \
-    int64_t token_stride;          \
-    pointer scales;                \
-    int64_t scale_batch_stride;    \
-    int64_t scale_head_stride;     \
-    int64_t scale_token_stride;    \
-    const int32_t* block_table;    \
-    int64_t block_table_stride;    \
-    int64_t page_size;             \
-    int64_t n_pages;               \
-    int64_t ring;                  \
-    uint64_t reserved[4];          \
-  } name
-SIMDATTN_KV(simdattn_kv, void*);
-SIMDATTN_KV(simdattn_const_kv, const void*);
-#undef SIMDATTN_KV
+/* Members are explained at BasicKv above. Both structs have the same ones: memcpy makes a simdattn_const_kv of a simdattn_kv. */
+typedef struct {
+  size_t struct_size;
+  void* data;
+  simdattn_kv_type type;
+  simdattn_kv_layout layout;
+  int64_t batch;
+  int64_t heads;
+  int64_t capacity;
+  int64_t length;
+  int64_t dim;
+  int64_t batch_stride;
+  int64_t head_stride;
+  int64_t token_stride;
+  void* scales;
+  int64_t scale_batch_stride;
+  int64_t scale_head_stride;
+  int64_t scale_token_stride;
+  const int32_t* block_table;
+  int64_t block_table_stride;
+  int64_t page_size;
+  int64_t n_pages;
+  int64_t ring;
+  uint64_t reserved[4];
+} simdattn_kv;
+typedef struct {
+  size_t struct_size;
+  const void* data;
+  simdattn_kv_type type;
+  simdattn_kv_layout layout;
+  int64_t batch;
+  int64_t heads;
+  int64_t capacity;
+  int64_t length;
+  int64_t dim;
+  int64_t batch_stride;
+  int64_t head_stride;
+  int64_t token_stride;
+  const void* scales;
+  int64_t scale_batch_stride;
+  int64_t scale_head_stride;
+  int64_t scale_token_stride;
+  const int32_t* block_table;
+  int64_t block_table_stride;
+  int64_t page_size;
+  int64_t n_pages;
+  int64_t ring;
+  uint64_t reserved[4];
+} simdattn_const_kv;
 #endif
 #define SIMDATTN_KV_INIT {.struct_size = sizeof(simdattn_kv), .length = -1, .block_table_stride = -1}
 
@@ -848,30 +878,24 @@ SIMDATTN_STRUCT(simdattn_key_rotation, KeyRotation) {
   simdattn_const_view2 cos SIMDATTN_DEFAULT({});      /* f32 [n_positions, r/2]; absent: no RoPE */
   simdattn_const_view2 sin SIMDATTN_DEFAULT({});      /* of the same shape */
   simdattn_rope_options options SIMDATTN_DEFAULT({}); /* pairs, and where in a row they begin */
-  /** > 0: after RoPE, in f32, rows are multiplied by a Hadamard matrix as by hadamard() with blocks of this size: a power of two up
-   *  to 4096 that divides dim; dim is then at most 8192. Rotate queries (of values: the output) alike. kv_shift is told the block
-   *  of the keys: it takes the matrix away, rotates, and puts it back. 0: there is none. */
+  /** > 0: after RoPE rows are multiplied by a Hadamard matrix, in f32, as by hadamard() with blocks of this size: a power of two
+   *  up to 4096 that divides dim, which is then at most 8192. Rotate queries alike; where values are rotated, the output.
+   *  kv_shift takes the matrix away, rotates, and puts it back: give it the block of the keys. 0: no matrix. */
   int64_t hadamard_block SIMDATTN_DEFAULT(0);
   SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_KEY_ROTATION_INIT {.struct_size = sizeof(simdattn_key_rotation), .options = SIMDATTN_ROPE_OPTIONS_INIT}
 
-#ifdef __cplusplus
-}  // namespace simdattn
-typedef simdattn::KeyRotation simdattn_key_rotation;
-namespace simdattn {
-#endif
-
 /** Where kv_append puts its rows, and what happens to them on the way. */
 SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(AppendOptions));
   simdattn_key_rotation rope SIMDATTN_DEFAULT({}); /* rotates keys by their positions; values: leave it absent */
-  int64_t start SIMDATTN_DEFAULT(0); /* without positions: row i of a sequence goes to position start + i */
+  int64_t start SIMDATTN_DEFAULT(0); /* without positions row i of a sequence goes to position start + i */
   const int32_t* starts SIMDATTN_DEFAULT(nullptr); /* [batch] the same for each sequence, in the place of `start` */
   /** [batch] rows of each sequence that count, 0 .. n; the others are padding. */
   const int32_t* counts SIMDATTN_DEFAULT(nullptr);
-  /** i32 or i64 [batch, rows]: page slots, page * page_size + place in the page, in the place of the block table; negative
-   *  ones are skipped (vLLM's slot_mapping). Positions then serve the rotation alone. */
+  /** i32 or i64 [batch, rows]: page * page_size + place in the page, instead of the block table (vLLM's slot_mapping). A row
+   *  with a negative one is skipped. Positions then serve the rotation alone. */
   simdattn_const_view2 slots SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_APPEND_OPTIONS_INIT \
@@ -879,37 +903,33 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
 
 /* ---- Fused attention ------------------------------------------------------------------------------------------------ */
 
-/** Which keys each row attends to. Entry e of a list stands for keys e * block_size .. e * block_size + block_size - 1, as far as they
+/** Which keys each row attends to. Entry e of a list stands for the keys e * block_size .. e * block_size + block_size - 1 that
  *  exist; -1 is skipped, wherever it stands. The result is that of attention over a cache that holds the keys of the list in its
- *  order; masks, windows and lengths look at the keys' own positions. A list is read whenever it is used: entries must be -1 or those of a
- *  key, and two neighbours, but for -1, must differ. That no entry comes twice is not looked at beyond that: such keys count twice. */
+ *  order. Masks, windows and lengths look at the keys' own positions.
+ *  Every call reads the lists before it writes. It refuses an entry that is neither -1 nor of a key, and two equal neighbours,
+ *  with -1 between them or not. Other duplicates are not looked for: their keys count twice. */
 SIMDATTN_STRUCT(simdattn_key_lists, KeyLists) {
   const int32_t* data SIMDATTN_DEFAULT(nullptr); /* entries; of a list they are contiguous */
-  int64_t heads SIMDATTN_DEFAULT(0);      /* 0: there are no lists; 1: all heads share them; or as many as k has */
-  int64_t length SIMDATTN_DEFAULT(0);     /* entries of a list */
-  int64_t block_size SIMDATTN_DEFAULT(1); /* keys of an entry */
+  int64_t heads SIMDATTN_DEFAULT(0);             /* 0: no lists; 1: all heads share them; else as many as k has */
+  int64_t length SIMDATTN_DEFAULT(0);            /* entries of a list */
+  int64_t block_size SIMDATTN_DEFAULT(1);        /* keys of an entry */
   /** Entries between batches, heads and rows of q; 0 broadcasts. */
   SIMDATTN_ARRAY(int64_t, stride, 3) SIMDATTN_DEFAULT({});
 };
 
-#ifdef __cplusplus
-}  // namespace simdattn
-typedef simdattn::KeyLists simdattn_key_lists;
-namespace simdattn {
-#endif
-
 /** One attention problem: out = softmax(scoring(q k^T)) v, and its log-sum-exp.
  *  Shapes: q [B,Hq,n_q,d_qk], k [B,Hk,n_kv,d_qk], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v], lse f32 [B,Hq,n_q] (optional);
- *  G = Hq/Hk whole; query head h reads key head h / G. q and out f32, bf16 or f16; k and v any storage type; any mixture; v may
- *  alias k. n_kv is k.length (default: k.capacity), and that of v.
- *  Varlen: with cu_q, q, out and lse are [1,H,total_q,...] and sequence s has rows cu_q[s] .. cu_q[s+1]; with cu_k too, k
- *  and v are [1,Hk,total_k,...]; without it k and v are caches whose batch is n_sequences. bias and mask are then
- *  [1,Hq,total_q,longest n_kv] and PackedMask rows are counted through the whole of q.
- *  Raw state: with `acc` (f32 [B,Hq,n_q,d_v]), `max` and `sum` (f32 [B,Hq,n_q]) given, the un-normalised accumulator, the
- *  maximum and the sum are written there. `out` may be absent where `lse` or the raw state is given.
- *  Arithmetic: every storage type and option goes with each. Error against the exact result of what is multiplied (rounded
- *  rows; integers times their scales), beyond f32's: kBF16 rounds weights, up to 2^-8 * max |v|; kInt8 makes 8-bit integers of
- *  them, up to the sum over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, s_j the scale of value j, v8_j its integer. */
+ *  G = Hq/Hk whole; query head h reads key head h / G. q and out are f32, bf16 or f16; k and v have any storage type; any
+ *  mixture. v may alias k. n_kv is k.length (default: k.capacity), and so is that of v.
+ *  Varlen: with cu_q, q, out and lse are [1,H,total_q,...], and sequence s has rows cu_q[s] .. cu_q[s+1] - 1. With cu_k too, k
+ *  and v are [1,Hk,total_k,...]; without it they are caches whose batch is n_sequences. bias and mask are
+ *  [1,Hq,total_q,longest n_kv], and a PackedMask has a row for each row of q.
+ *  Raw state: with `acc` (f32 [B,Hq,n_q,d_v]), `max` and `sum` (f32 [B,Hq,n_q]) the un-normalised accumulator, the maximum and
+ *  the sum are written there. `out` may be absent where `lse` or the raw state is given.
+ *  Arithmetic: every storage type and option goes with each. Error, beyond that of kF32, against the exact result of what is
+ *  multiplied (rounded rows; integers times their scales): kBF16 rounds weights, up to 2^-8 * max |v|. kInt8 makes 8-bit
+ *  integers of them, up to the sum over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, with s_j the scale of value j and v8_j
+ *  its integers. */
 SIMDATTN_STRUCT(simdattn_attention_problem, AttentionProblem) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(AttentionProblem));
   simdattn_const_view4 q SIMDATTN_DEFAULT({});   /* f32, bf16 or f16 [B,Hq,n_q,d_qk]: queries */
@@ -922,11 +942,11 @@ SIMDATTN_STRUCT(simdattn_attention_problem, AttentionProblem) {
   const int32_t* cu_q SIMDATTN_DEFAULT(nullptr); /* varlen: [n_sequences + 1], from 0 to total_q, never falling */
   const int32_t* cu_k SIMDATTN_DEFAULT(nullptr); /* the same for keys, from 0 to total_k; null: k and v are caches */
   int64_t n_sequences SIMDATTN_DEFAULT(0);       /* sequences of cu_q */
-  simdattn_view4 acc SIMDATTN_DEFAULT(
-      {}); /* f32 [B,Hq,n_q,d_v]: sum of exp(t - max) v; with max and sum or not at all */
+  /** f32 [B,Hq,n_q,d_v]: sum of exp(t - max) v; all of acc, max and sum, or none. */
+  simdattn_view4 acc SIMDATTN_DEFAULT({});
   simdattn_view3 max SIMDATTN_DEFAULT({});       /* f32 [B,Hq,n_q]: the largest t of a row */
   simdattn_view3 sum SIMDATTN_DEFAULT({});       /* f32 [B,Hq,n_q]: sum of exp(t - max) */
-  simdattn_key_lists lists SIMDATTN_DEFAULT({}); /* of keys that the rows attend to; else to all */
+  simdattn_key_lists lists SIMDATTN_DEFAULT({}); /* the keys that each row attends to; absent: all */
 };
 #define SIMDATTN_ATTENTION_PROBLEM_INIT               \
   {.struct_size = sizeof(simdattn_attention_problem), \
@@ -935,23 +955,37 @@ SIMDATTN_STRUCT(simdattn_attention_problem, AttentionProblem) {
    .scoring = SIMDATTN_SCORING_INIT,                  \
    .lists = {.block_size = 1}}
 
-/** How index_scores() scores keys, and which it lets a row see. */
+/** A problem that was checked once, and its division into tasks. The caller owns it and may copy it as bytes; it refers to the
+ *  problem's arrays. The division depends on shapes and lengths, not on the machine or the number of threads. */
+SIMDATTN_STRUCT(simdattn_plan, Plan) {
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(Plan));
+  int64_t tasks SIMDATTN_DEFAULT(0);          /* run each of 0 .. tasks-1 once, in any order, on any threads */
+  int64_t reduce_tasks SIMDATTN_DEFAULT(0);   /* then each of 0 .. reduce_tasks-1 once (0: nothing to reduce) */
+  size_t workspace_bytes SIMDATTN_DEFAULT(0); /* Exec::workspace of each thread; it does not depend on lengths */
+  size_t partial_bytes SIMDATTN_DEFAULT(0);   /* one buffer that all tasks share; 0 if nothing is reduced */
+  SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_DEFAULT({}); /* the library's own */
+};
+#define SIMDATTN_PLAN_INIT {.struct_size = sizeof(simdattn_plan)}
+
+/* ---- Which keys a row attends to ------------------------------------------------------------------------------------ */
+
+/** How index_scores() scores keys, and which keys a row sees. */
 SIMDATTN_STRUCT(simdattn_index_options, IndexOptions) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(IndexOptions));
   simdattn_optional_float scale SIMDATTN_DEFAULT({});                  /* finite; default 1/sqrt(d) */
   simdattn_arithmetic arithmetic SIMDATTN_DEFAULT(Arithmetic::kF32);   /* what multiplies q and k */
   simdattn_index_combine combine SIMDATTN_DEFAULT(IndexCombine::kSum); /* how heads are joined */
   bool relu SIMDATTN_DEFAULT(false);                                   /* max(score, 0) of each head first */
-  bool causal SIMDATTN_DEFAULT(false);                                 /* a row sees keys up to its position alone */
+  bool causal SIMDATTN_DEFAULT(false);                                 /* a row sees keys up to its position */
   /** Keys of a candidate, whose score is the largest of theirs; a multiple of keys_per_row. */
   int64_t block_size SIMDATTN_DEFAULT(1);
-  /** Keys that a row of k stands for (pooled keys): a row sees it if it sees all of them. */
+  /** Keys that a row of k stands for (pooled keys). A row of q sees it if it sees all of them. */
   int64_t keys_per_row SIMDATTN_DEFAULT(1);
   int64_t keys SIMDATTN_DEFAULT(-1);                  /* of every sequence; -1: those that the rows of k stand for */
   const int32_t* kv_length SIMDATTN_DEFAULT(nullptr); /* [batch] the same for each sequence, in the place of `keys` */
   int64_t offset SIMDATTN_DEFAULT(kBottomRight);      /* position of row 0; |offset| <= 2^30 */
   const int32_t* offsets SIMDATTN_DEFAULT(nullptr);   /* [batch] the same for each sequence, in the place of `offset` */
-  int64_t first SIMDATTN_DEFAULT(0); /* the candidate of the first column: threads take parts of a long row */
+  int64_t first SIMDATTN_DEFAULT(0); /* candidate of the first column, so that threads take parts of a long row */
   SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_INDEX_OPTIONS_INIT               \
@@ -961,14 +995,15 @@ SIMDATTN_STRUCT(simdattn_index_options, IndexOptions) {
    .keys = -1,                                    \
    .offset = SIMDATTN_BOTTOM_RIGHT}
 
-/** Which scores top_k() takes besides the largest, and where its rows stand. */
+/** Which places top_k() takes besides those of the largest scores, and the positions of its rows. */
 SIMDATTN_STRUCT(simdattn_top_k_options, TopKOptions) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(TopKOptions));
   /** Keys that a score stands for: score c is that of keys c * block_size .. c * block_size + block_size - 1. */
   int64_t block_size SIMDATTN_DEFAULT(1);
-  /** The block of the row's own position and those before it, as many as there are, are taken first and count among the k. */
+  /** So many blocks, as far as they have scores, are taken first and count among the k: that of the row's own position and
+   *  those before it. */
   int64_t local_blocks SIMDATTN_DEFAULT(0);
-  /** The block of the row's own position is taken besides, unless it ends there. It need not have a score. */
+  /** The block of the row's own position is taken besides, unless that position is its last key. It need not have a score. */
   bool tail SIMDATTN_DEFAULT(false);
   /** Keys of every sequence, for kBottomRight; -1: those that the scores stand for. */
   int64_t keys SIMDATTN_DEFAULT(-1);
@@ -980,29 +1015,12 @@ SIMDATTN_STRUCT(simdattn_top_k_options, TopKOptions) {
 #define SIMDATTN_TOP_K_OPTIONS_INIT \
   {.struct_size = sizeof(simdattn_top_k_options), .block_size = 1, .keys = -1, .offset = SIMDATTN_BOTTOM_RIGHT}
 
-/** A problem that was checked once, and how it divides. The caller owns it; it may be copied as bytes, and refers to the
- *  problem's arrays. How it divides depends on shapes and lengths alone, never on the machine or the number of threads. */
-SIMDATTN_STRUCT(simdattn_plan, Plan) {
-  size_t struct_size SIMDATTN_DEFAULT(sizeof(Plan));
-  int64_t tasks SIMDATTN_DEFAULT(0);          /* run each of 0 .. tasks-1 once, in any order, on any threads */
-  int64_t reduce_tasks SIMDATTN_DEFAULT(0);   /* then each of 0 .. reduce_tasks-1 once (0: nothing to reduce) */
-  size_t workspace_bytes SIMDATTN_DEFAULT(0); /* Exec::workspace of each thread; constant in the lengths */
-  size_t partial_bytes SIMDATTN_DEFAULT(0); /* one buffer shared by all tasks of the problem; 0 if nothing is reduced */
-  SIMDATTN_ARRAY(uint64_t, internal, 512) SIMDATTN_DEFAULT({}); /* the library's own */
-};
-#define SIMDATTN_PLAN_INIT {.struct_size = sizeof(simdattn_plan)}
-
 #ifdef __cplusplus
 }  // namespace simdattn
-typedef simdattn::AppendOptions simdattn_append_options;
-typedef simdattn::AttentionProblem simdattn_attention_problem;
-typedef simdattn::IndexOptions simdattn_index_options;
-typedef simdattn::TopKOptions simdattn_top_k_options;
-typedef simdattn::Plan simdattn_plan;
 #endif
 
 #undef SIMDATTN_STRUCT
-#undef SIMDATTN_IS
+#undef SIMDATTN_DEFAULT
 #undef SIMDATTN_ARRAY
 
 #endif /* SIMDATTN_TYPES_H_ */
