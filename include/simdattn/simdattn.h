@@ -1,5 +1,5 @@
-// simdattn: the CPU kernels inside transformer attention. For C++17 and later; types and options are in types.h, other score
-// functions and added positions in extras.h.
+// simdattn: the CPU kernels inside transformer attention, for C++17 and later. types.h has the types and options, extras.h
+// other score functions and added positions.
 #ifndef SIMDATTN_SIMDATTN_H_
 #define SIMDATTN_SIMDATTN_H_
 
@@ -10,21 +10,21 @@
 ///
 /// Conventions that hold for every function of this header:
 ///
-///  - Shapes are [batch, heads, rows, dim]; strides of views count elements, those of a Kv bytes. They may be anything (0
-///    broadcasts an input, negative walks backwards) except that the last dimension is contiguous, and that size - 1 strides of
-///    any dimension are at most 2^58 bytes, even where another dimension has no elements. Data may have any alignment that its
-///    type allows.
-///  - All arithmetic is f32 unless options say otherwise; a narrower storage type is widened on load and rounded to nearest
-///    even on store.
-///  - The caller owns memory and threads: no call allocates, locks, throws, logs, or starts a thread. A call takes at most 48 KiB of
-///    the thread's stack.
-///  - A call either does everything or returns a Status that names the argument and the rule, having written nothing.
+///  - Shapes are [batch, heads, rows, dim]. Strides of views count elements, those of a Kv bytes. A stride may be any number: 0
+///    broadcasts an input, a negative one walks backwards. Two limits: the last dimension is contiguous, and size - 1 strides
+///    of a dimension are at most 2^58 bytes, even where another dimension has no elements. Data may have any alignment that
+///    its type allows.
+///  - Arithmetic is f32 unless options say otherwise. A narrower storage type is widened on load and rounded to nearest even on
+///    store.
+///  - The caller owns memory and threads: no call allocates, locks, throws, logs, or starts a thread. A call takes at most
+///    48 KiB of the thread's stack.
+///  - A call either does everything, or writes nothing and returns a Status that names the argument and the rule.
 ///  - No output may share a byte with an input, another output, a table, an array of options or the workspace, unless a
-///    function says otherwise. Arrays may interleave without sharing a byte where their dimensions nest: parts of one
-///    packed buffer in any order, slices of one buffer, transposed, reversed, with gaps. Other interleavings may be refused.
-///  - Results are one bit pattern on every CPU with fused multiply-add (docs/numerics.md), whatever the caller's
-///    floating-point control word says; it is left as it was. A NaN result is 0x7FC00000 (rounded to the storage type), a
-///    masked key has no influence whatever its bytes hold.
+///    function says otherwise. Arrays may interleave without sharing a byte where their dimensions nest: parts of one packed
+///    buffer in any order, slices of one buffer, transposed, reversed, with gaps. Other interleavings may be refused.
+///  - A result has the same bits on every CPU with fused multiply-add (docs/numerics.md), whatever the caller's floating-point
+///    control word says; a call leaves the word as it was. A NaN result is 0x7FC00000, rounded to the storage type. A masked key
+///    has no influence, whatever its bytes hold.
 namespace simdattn {
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ constexpr auto view(T* data, const int64_t (&shape)[kRank], const int64_t (&stri
 // ---------------------------------------------------------------------------------------------------------------------
 // Status
 
-/// The enumerator of a code as C and Python spell it, without the prefix: "OK", "NULL_POINTER", "SHAPE"; "UNKNOWN" for other numbers.
+/// The enumerator's name in C and Python without its prefix: "OK", "NULL_POINTER", "SHAPE"; of other numbers "UNKNOWN".
 inline const char* code_name(Code code) { return simdattn_code_name(code); }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -80,33 +80,33 @@ inline TargetList targets() {
 }
 /// "BACKEND/INSTRUCTIONS", or "scalar": what SIMDATTN_TARGET and find_target() take.
 inline const char* target_name(const Target& target) { return simdattn_target_name(&target); }
-/// True if this CPU and operating system can execute the target. It changes once at most: see request_amx().
+/// True if this CPU and operating system can execute the target. Only request_amx() changes it.
 inline bool target_runnable(const Target& target) { return simdattn_target_runnable(&target); }
 /// What this CPU or operating system lacks for the target; "" if it is runnable.
 inline const char* target_missing(const Target& target) { return simdattn_target_missing(&target); }
-/// True if the target has fused multiply-add, and so returns the bits of the definition.
+/// True if the target has fused multiply-add and so returns the bits of the definition.
 inline bool target_exact(const Target& target) { return simdattn_target_exact(&target); }
 /// True if the target has instructions for the arithmetic. Where it has none, the same bits come from emulation.
 inline bool target_native(const Target& target, Arithmetic arithmetic) {
   return simdattn_target_native(&target, arithmetic);
 }
-/// Looks a target up by its full name. kTarget if it is unknown or not runnable here; `detail` then lists the names that
-/// are good on this machine.
+/// Looks a target up by its full name. kTarget if it is unknown or not runnable here; `detail` lists the names that are
+/// runnable here.
 inline Status find_target(const char* name, const Target** target) { return simdattn_find_target(name, target); }
-/// SIMDATTN_TARGET from the environment (read once, at the first call that needs it) or else the first runnable target.
-/// A name there that cannot run is a kTarget status from every call that relies on the default; never a fallback.
+/// The target named by the environment variable SIMDATTN_TARGET, else the first runnable one. The variable is read once, at the
+/// first call that needs it. If it names a target that cannot run, every call that relies on the default returns kTarget.
 inline Status default_target(const Target** target) { return simdattn_default_target(target); }
-/// Asks the operating system to let this process use AMX. Until then "intrinsics/amx" is not runnable; afterwards it is the
-/// default, unless SIMDATTN_TARGET says otherwise. No result changes a bit. Call it once, before the first plan; again does
-/// no harm. Threads of this process and forked ones have the permission too. It cannot be given back: each thread that runs
-/// AMX then takes 8 KiB more when the operating system saves its registers, on alternative signal stacks too.
+/// Asks the operating system to let this process use AMX. Before, "intrinsics/amx" is not runnable; afterwards it is the default,
+/// unless SIMDATTN_TARGET says otherwise. No result changes a bit. Call it before the first plan; a second call does nothing.
+/// Other threads of the process and forked processes have the permission too, and it cannot be given back. For a thread that has
+/// run AMX the operating system saves 8 KiB more of registers, on alternative signal stacks too.
 /// kTarget where there is no AMX: `detail` names what is missing.
 inline Status request_amx() { return simdattn_request_amx(); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Version
 
-/// "0.3.0", of the library that was linked.
+/// Version of the library that was linked: "0.3.0".
 inline const char* version() { return simdattn_version(); }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ inline const char* version() { return simdattn_version(); }
 
 /// out[b,h,i,j] = scale * sum_d q[b,h,i,d] k[b,h/G,j,d].
 /// Shapes: q [B,Hq,n_q,d], k [B,Hk,n_kv,d], out f32 [B,Hq,n_q,n_kv]; G = Hq/Hk whole; d >= 1; n_q, n_kv >= 0.
-/// q and k f32, bf16 or f16, any mixture. options.scale: default 1/sqrt(d).
+/// q and k are f32, bf16 or f16, any mixture. options.scale: default 1/sqrt(d).
 /// Error: |out - exact| <= (ceil(d/16) + 5) * 2^-24 * |scale| * sum |q_d k_d|.
-/// options.arithmetic kBF16 multiplies rows rounded to bf16, kInt8 rows of 8-bit integers with a scale each, like attention
-/// (docs/numerics.md). They need scores_workspace(arithmetic, d) bytes of Exec::workspace; kF32 needs none. Error against the
-/// exact result of the rounded rows: (ceil(d/32) + 20) in the place of (ceil(d/16) + 5), or 6.
+/// options.arithmetic: kBF16 multiplies rows rounded to bf16, kInt8 rows of 8-bit integers with a scale each, as attention does
+/// (docs/numerics.md). Both need scores_workspace(arithmetic, d) bytes of Exec::workspace; kF32 needs none. Their error is
+/// against the exact result of the rounded rows; in place of (ceil(d/16) + 5) it has (ceil(d/32) + 20) in kBF16, 6 in kInt8.
 inline Status scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options = {},
                      const Exec& exec = {}) {
   return simdattn_scores(&q, &k, &out, &options, &exec);
@@ -131,14 +131,14 @@ inline size_t scores_workspace(Arithmetic arithmetic, int64_t d_qk) {
 /// out[r,j] = exp(x[r,j] - max_r) / sum_j exp(x[r,j] - max_r); lse[r] = max_r + ln(sum).
 /// Shapes: x, out f32 [rows, n], lse f32 [rows] (optional). `out` may be exactly x (same data and strides).
 /// A row of -inf (or n = 0) gives zeros and lse -inf; NaN or +inf in a row make all of the row and its lse NaN.
-/// Relative error of out[r,j]: at most (|x[r,j] - max_r| + ln n + n/16 + 14) * 2^-24; measured 5.5 ulp for scores within 5
-/// of the maximum (the difference to the maximum is rounded once, and exp turns that into a relative error).
+/// Relative error of out[r,j]: at most (|x[r,j] - max_r| + ln n + n/16 + 14) * 2^-24: the difference to the maximum is rounded
+/// once, and exp turns that into a relative error. Measured: 5.5 ulp for scores within 5 of the maximum.
 inline Status softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse = {}, const Exec& exec = {}) {
   return simdattn_softmax(&x, &out, &lse, &exec);
 }
 
-/// Softmax of raw scores with everything in Scoring. Masked entries of out are +0, but for rows with a visible NaN or
-/// +inf: all of such a row and its lse are NaN.
+/// Softmax of raw scores with everything in Scoring. Masked entries of out are +0. A row with a visible NaN or +inf is NaN in all
+/// its entries, and so is its lse.
 /// Shapes: x, out f32 [B,Hq,n_q,n_kv], lse f32 [B,Hq,n_q] (optional). `out` may be exactly x.
 inline Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring = {},
                              const View<3>& lse = {}, const Exec& exec = {}) {
@@ -146,14 +146,14 @@ inline Status masked_softmax(const ConstView<4>& x, const View<4>& out, const Sc
 }
 
 /// out[b,h,i,:] = sum_j p[b,h,i,j] v[b,h/G,j,:]. A key whose weight is exactly zero has no influence, NaN or not.
-/// Shapes: p f32 [B,Hq,n_q,n_kv], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v]; v and out f32, bf16 or f16.
+/// Shapes: p f32 [B,Hq,n_q,n_kv], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v]; v and out are f32, bf16 or f16.
 /// Error: |out - exact| <= n_kv * 2^-24 * sum_j |p_j v_j|, plus half a unit in the last place of out's type.
-/// options.arithmetic kBF16 multiplies weights and values rounded to bf16. kInt8 multiplies 8-bit integers, with a scale for
-/// each value and one for the weights of each 256 keys; negative weights count as 0 there, and a NaN or infinity in a value
-/// makes all of the row NaN. They need weighted_values_workspace(arithmetic, d_v) bytes of Exec::workspace; kF32 needs none.
-/// Error against the exact result of rounded weights and values, in kBF16: (17 + ceil(n_kv/32) + 2 ceil(n_kv/256)) in the
-/// place of n_kv. In kInt8, of p and the integers: the sum over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, s_j the
-/// scale of value j, v8_j its integer; and (2 + 2 ceil(n_kv/256)) in the place of n_kv.
+/// options.arithmetic: kBF16 multiplies weights and values rounded to bf16. kInt8 multiplies 8-bit integers, with a scale for each
+/// value and one for the weights of each 256 keys; a negative weight counts as 0, and a NaN or infinity in a value makes all of
+/// the row NaN. Both need weighted_values_workspace(arithmetic, d_v) bytes of Exec::workspace; kF32 needs none.
+/// Error of kBF16, against the exact result of rounded weights and values: (17 + ceil(n_kv/32) + 2 ceil(n_kv/256)) in place of
+/// n_kv. Error of kInt8, against the exact result of p and the integers: (2 + 2 ceil(n_kv/256)) in place of n_kv, plus the sum
+/// over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, with s_j the scale of value j and v8_j its integers.
 inline Status weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
                               const ValueOptions& options = {}, const Exec& exec = {}) {
   return simdattn_weighted_values(&p, &v, &out, &options, &exec);
@@ -166,39 +166,42 @@ inline size_t weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Rotary position embedding
 
-/// y0 = x0 c - x1 s, y1 = x0 s + x1 c for every pair, with c and s looked up at the row's position; other dimensions are
-/// copied. Computed as y0 = fma(x0, c, -(x1 s)), y1 = fma(x0, s, x1 c). With options.norm rows pass the RMS norm first, in f32.
-/// Shapes: x, out [B,H,n,d] f32, bf16 or f16 (any mixture); cos, sin f32 [n_positions, r/2]. `positions`: a number, where row 0
-/// stands, or a view [B,n]; each position is in [0, n_positions). `out` may be exactly x if the types agree.
+/// y0 = fma(x0, c, -(x1 s)), y1 = fma(x0, s, x1 c) for every pair, with c and s of the row's position; other dimensions are
+/// copied. With options.norm rows pass the RMS norm first, in f32.
+/// Shapes: x, out [B,H,n,d] f32, bf16 or f16 (any mixture); cos, sin f32 [n_positions, r/2]. `positions`: the position of row 0,
+/// or a view [B,n]; each position is in [0, n_positions). `out` may be exactly x if the types agree.
 inline Status rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const Positions& positions,
                    const View<4>& out, const RopeOptions& options = {}, const Exec& exec = {}) {
   return simdattn_rope(&x, &cos, &sin, &positions, &out, &options, &exec);
 }
 
-/// The `pairs` = r/2 inverse frequencies of a table, and the number that multiplies its cos and sin (optional):
-/// attention_factor if given; else for kYarn g(mscale) / g(mscale_all_dim) if both are given, otherwise g(1), with g(m) =
-/// f <= 1 ? 1 : 0.1 m ln f + 1; for kLongRope f <= 1 ? 1 : sqrt(1 + ln f / ln original_max), f = max_position_embeddings /
-/// original_max_position_embeddings if the former is given; else 1. f64 values within 1 ulp; with f32_angles, f32 values.
+/// The `pairs` = r/2 inverse frequencies of a table, and its attention factor (optional), which multiplies cos and sin.
+/// f64 values within 1 ulp; with f32_angles, f32 values. The attention factor is options.attention_factor if that is given, else
+///   kYarn, with f = factor: g(mscale) / g(mscale_all_dim) if both are given, otherwise g(1); g(m) = f <= 1 ? 1 : 0.1 m ln f + 1;
+///   kLongRope, with f = max_position_embeddings / original_max_position_embeddings if the former is given, otherwise factor:
+///   f <= 1 ? 1 : sqrt(1 + ln f / ln original_max_position_embeddings);
+///   other types: 1.
 inline Status rope_frequencies(double* inv_freq, int64_t pairs, double* attention_factor,
                                const RopeTableOptions& options = {}) {
   return simdattn_rope_frequencies(inv_freq, pairs, attention_factor, &options);
 }
 
-/// cos[p,i] = attention factor * cos(position_p * inv_i) and sin likewise, for positions first, first + 1, ... or for the
+/// cos[p,i] = attention factor * cos(position_p * inv_i), and sin likewise, for positions first, first + 1, ... or for the
 /// positions given. Positions are in (-2^31, 2^31).
-/// Shapes: cos, sin f32 [n, r/2]; positions i32 or i64 [axes, n], axes = 1 or the number of mrope_section entries up to
-/// the last that is not 0 (1: all axes are equal, as in text). cos and sin may be the two halves of rows of one buffer.
-/// Within 0.51 ulp at every position, for frequencies up to 16, also where the cosine or sine is near 0.
+/// Shapes: cos, sin f32 [n, r/2]; positions i32 or i64 [axes, n]. axes is 1 (all axes are equal, as in text) or the number of
+/// mrope_section entries up to the last that is not 0. cos and sin may be the two halves of rows of one buffer.
+/// Error: within 0.51 ulp at every position, for frequencies up to 16, also where the cosine or sine is near 0.
 inline Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions& options = {},
                          const ConstView<2>& positions = {}, int64_t first = 0) {
   return simdattn_rope_table(&cos, &sin, &options, &positions, first);
 }
 
-/// rope() for callers without a table: cos and sin of each row's position are computed on the way. The same bits as
-/// rope_table() and then rope(). A call forms the frequencies first, which takes longer than a position: pass many rows at
-/// once, or table.inv_freq from rope_frequencies() (docs/guide-rope.md). The heads of a position share its cos and sin.
-/// Shapes: x, out [B,H,n,d]; 2 * pairs rotated dimensions. `positions`: a number, where row 0 stands, or a view [B,n] or
-/// [axes,B,n] with axes as in rope_table; each in (-2^31, 2^31). `out` may be exactly x if the types agree. More than 1024 pairs need rope_direct_workspace(pairs) bytes of Exec::workspace.
+/// rope() for callers without a table: the bits of rope_table() and then rope(). A call forms the frequencies first, which takes
+/// longer than a position: pass many rows at once, or table.inv_freq from rope_frequencies() (docs/guide-rope.md). The heads of
+/// a position share its cos and sin.
+/// Shapes: x, out [B,H,n,d] f32, bf16 or f16 (any mixture); 2 * pairs rotated dimensions. `positions`: the position of row 0, or
+/// a view [B,n] or [axes,B,n] with axes as in rope_table; each in (-2^31, 2^31). `out` may be exactly x if the types agree. More
+/// than 1024 pairs need rope_direct_workspace(pairs) bytes of Exec::workspace.
 inline Status rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
                           const Positions& positions, const View<4>& out, const RopeOptions& options = {},
                           const Exec& exec = {}) {
@@ -219,15 +222,15 @@ constexpr int64_t dtype_bytes(DType type) {
                                                        : 0;
 }
 
-/// Bytes of a contiguous KV store [batch, heads, tokens rounded up to whole panels if it has panels, dim].
+/// Bytes of a contiguous store [batch, heads, tokens, dim]. In panels, tokens are rounded up to whole panels.
 constexpr int64_t kv_bytes(KvType type, KvLayout layout, int64_t batch, int64_t heads, int64_t tokens, int64_t dim) {
   return batch * heads *
          (layout == KvLayout::kPanels ? (tokens + kPanelWidth - 1) / kPanelWidth * panel_bytes(type, dim)
                                       : tokens * row_bytes(type, dim));
 }
 
-/// A contiguous KV store of that many bytes. For pages, `batch` pages of `tokens`: set batch, capacity, n_pages, page_size and
-/// block_table then.
+/// A contiguous store of that many bytes. For pages: a store of `batch` pages of `tokens` each, in which the caller then sets
+/// batch, capacity, n_pages, page_size and block_table.
 template <class Byte>
 constexpr auto contiguous_kv(Byte* data, KvType type, KvLayout layout, int64_t batch, int64_t heads, int64_t tokens,
                              int64_t dim) {
@@ -245,8 +248,8 @@ constexpr auto contiguous_kv(Byte* data, KvType type, KvLayout layout, int64_t b
   return kv;
 }
 
-/// `kv` with contiguous scales, f32 [batch, heads, tokens], for a type that has_scales() names. For pages: before batch and
-/// capacity are changed, so that there is one for each place of a page.
+/// `kv` with contiguous scales, f32 [batch, heads, tokens], for a type that has_scales() names. For pages: call it before batch
+/// and capacity are set, so that each place of a page has a scale.
 template <bool kConst, class Float>
 constexpr BasicKv<kConst> contiguous_scales(BasicKv<kConst> kv, Float* scales) {
   kv.scales = scales;
@@ -262,10 +265,10 @@ constexpr auto key_panels(T* data, int64_t batch, int64_t heads, int64_t tokens,
   return contiguous_kv(data, kv_type_of(kDTypeOf<T>), KvLayout::kPanels, batch, heads, tokens, dim);
 }
 
-/// Stores new tokens: row i of sequence b goes to position positions[b,i] of that sequence, or without positions to
-/// options.start + i, converted to the storage type and layout, keys rotated by that position if options.rope has a table. A
-/// negative position, or one whose page is negative in the block table, is skipped. Two rows at one position: either one is
-/// stored, whole or element by element.
+/// Stores new tokens, in the storage type and layout of `kv`. Row i of sequence b goes to position positions[b,i] of that
+/// sequence, or without positions to options.start + i. Keys are rotated by that position if options.rope has a table. A row is
+/// skipped if its position is negative, or its page in the block table. Of two rows at one position either one is stored, whole
+/// or element by element.
 /// Shapes: rows [B,H,n,dim] f32, bf16 or f16; positions i32 or i64 [B,n], each < kv.capacity. Keys and values are two calls.
 inline Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
                         const AppendOptions& options = {}, const Exec& exec = {}) {
@@ -273,23 +276,23 @@ inline Status kv_append(const ConstView<4>& rows, const ConstView<2>& positions,
 }
 
 /// Tokens first, first + 1, ... of every sequence as rows of f32: the numbers that attention sees in a store of any type and
-/// layout. Shapes: out f32 [B,H,n,dim]; first + n <= kv.capacity, in a ring n <= kv.ring. A page outside 0 .. n_pages-1 is refused.
-/// NaN is canonical.
+/// layout. NaN is canonical. A page outside 0 .. n_pages-1 is refused.
+/// Shapes: out f32 [B,H,n,dim]; first + n <= kv.capacity; in a ring n <= kv.ring.
 inline Status kv_read(const ConstKv& kv, int64_t first, const View<4>& out, const Exec& exec = {}) {
   return simdattn_kv_read(&kv, first, &out, &exec);
 }
 
-/// Moves tokens first .. last-1 of every sequence by `delta` positions, of either sign (context shift: after tokens
-/// 0 .. n-1 were given up, kv_shift(kv, n, length, -n, rope) makes room). With a table in `rope`, keys are also rotated
-/// by delta positions: by row |delta|, inversely if delta < 0. The table's frequencies are those the keys were rotated
-/// with, its attention factor 1 (the keys have theirs already); one row computed at |delta| will do, in a view whose row
-/// stride is 0. Values, and keys without rotation, move without a table.
-/// 0 <= first <= last, and all of the tokens' positions before and after are in 0 .. kv.capacity-1. A token is skipped if
-/// its old or new page is negative; sequences must not share the pages that the call touches. In a ring, last - first is
-/// at most its capacity. Tokens elsewhere keep their bytes, also those that the moved ones leave behind.
-/// Error: against the key rotated to its new position exactly, in the norm of each pair of dimensions, a shift adds at most
-/// (u + 2^-22) of the pair's norm; u = 2^-24, 2^-8, 2^-11 for f32, bf16, f16 (one more rounding in the storage type). With
-/// rope.hadamard_block the pairs are those before the matrix.
+/// Moves tokens first .. last-1 of every sequence by `delta` positions, of either sign. Context shift: when tokens 0 .. n-1 are
+/// given up, kv_shift(kv, n, length, -n, rope) closes the gap. With a table in `rope` keys are also rotated by delta positions:
+/// by row |delta|, inversely if delta < 0. The table has the frequencies that the keys were rotated with and an attention factor
+/// of 1, as the keys have theirs already. One row computed at |delta| will do, in a view whose row stride is 0. Without a table
+/// tokens only move: values, and keys without rotation.
+/// 0 <= first <= last, and all positions before and after are in 0 .. kv.capacity-1; in a ring, last - first is at most kv.ring.
+/// A token is skipped if its old or new page is negative. Sequences must not share the pages that the call touches. Other tokens
+/// keep their bytes, and so do the places that the moved ones leave.
+/// Error: against the key rotated to its new position exactly, a shift adds at most (u + 2^-22) of the norm of each pair of
+/// dimensions; u = 2^-24, 2^-8, 2^-11 for f32, bf16, f16 (one more rounding in the storage type). With rope.hadamard_block the
+/// pairs are those before the matrix.
 inline Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope = {},
                        const Exec& exec = {}) {
   return simdattn_kv_shift(&kv, first, last, delta, &rope, &exec);
@@ -300,44 +303,44 @@ inline Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta,
 //
 // The problem is explained at `AttentionProblem` in types.h.
 
-/// Checks a problem once and divides it into tasks. Everything that the problem points to must live as long as the plan is
-/// used. Data (elements of q, k, v, out, bias, masks, sinks, slopes) may change between runs. Lengths (cu_q, cu_k, kv_length,
-/// kv_start, prefix_end, offsets) must not: a range that meets changed ones returns kStalePlan. Entries of block tables may
-/// change: the plan does not look at them, every range checks those of the pages that it reads.
-/// Without data: pointers of arrays may be null, also of scales, whose strides are then set all the same; the plan tells sizes, and
-/// attention_bind() gives it the data. Without kv_length the sizes hold for all lengths up to k.length.
+/// Checks a problem once and divides it into tasks. Everything that the problem points to must live as long as the plan is used.
+/// Between runs data may change: the elements of q, k, v, out, bias, masks, sinks, slopes and lists. Lengths must not (cu_q, cu_k,
+/// kv_length, kv_start, prefix_end, offsets): a range that meets changed ones returns kStalePlan. Entries of block tables may
+/// change: the plan does not look at them, and every range checks those of the pages that it reads.
+/// Without data: pointers of arrays may be null, those of scales too (their strides are set all the same). Such a plan tells
+/// sizes, and attention_bind() gives it the data. Without kv_length the sizes hold for all lengths up to k.length.
 inline Status attention_plan(const AttentionProblem& problem, Plan* plan, const Exec& exec = {}) {
   return simdattn_attention_plan(&problem, plan, &exec);
 }
-/// Gives a plan the arrays of another problem of the same shapes, strides, types, options and lengths: another layer of a
-/// model. Checks pointers and overlap alone. kStalePlan where something else differs; `detail` names it.
+/// Gives a plan the arrays of another problem with the same shapes, strides, types, options and lengths: those of another layer.
+/// kStalePlan where one of these differs; `detail` names it.
 inline Status attention_bind(const AttentionProblem& problem, Plan* plan) {
   return simdattn_attention_bind(&problem, plan);
 }
-/// Tasks first .. last-1 of plan.tasks. `partial`: plan.partial_bytes bytes of any alignment, the same for every range.
-/// exec.workspace: plan.workspace_bytes, of this thread. exec.target: that of the plan, or null. A call reads the lengths of a 24th of
-/// all sequences: from 10,000 on take several tasks a call.
+/// Runs tasks first .. last-1 of plan.tasks. `partial`: plan.partial_bytes bytes of any alignment, the same for every range.
+/// exec.workspace: plan.workspace_bytes bytes of this thread. exec.target: that of the plan, or null. A call reads the lengths of
+/// at least a 24th of all sequences: with 10,000 sequences and more, give a call several tasks.
 inline Status attention_range(const Plan& plan, int64_t first, int64_t last, void* partial, size_t partial_bytes,
                               const Exec& exec) {
   return simdattn_attention_range(&plan, first, last, partial, partial_bytes, &exec);
 }
-/// Reduction tasks first .. last-1 of plan.reduce_tasks, after every task has run.
+/// Runs reduction tasks first .. last-1 of plan.reduce_tasks, after every task has run. Other arguments: as for attention_range().
 inline Status attention_reduce(const Plan& plan, int64_t first, int64_t last, const void* partial, size_t partial_bytes,
                                const Exec& exec) {
   return simdattn_attention_reduce(&plan, first, last, partial, partial_bytes, &exec);
 }
-/// The whole problem on the calling thread; needs attention_workspace() bytes of workspace and no partial buffer.
+/// Runs the whole problem on the calling thread. Needs attention_workspace() bytes of Exec::workspace and no partial buffer.
 inline Status attention(const AttentionProblem& problem, const Exec& exec) {
   return simdattn_attention(&problem, &exec);
 }
 
-/// Bytes of Exec::workspace that attention() needs: Plan::workspace_bytes. 0 for a problem that attention() refuses, too.
+/// Bytes of Exec::workspace that attention() needs: Plan::workspace_bytes. 0 also for a problem that attention() refuses.
 inline size_t attention_workspace(const AttentionProblem& problem, const Exec& exec = {}) {
   return simdattn_attention_workspace(&problem, &exec);
 }
 
-/// Joins partial results over disjoint keys: with m = max lse_p, w_p = exp(lse_p - m),
-/// out = sum w_p o_p / sum w_p, lse = m + ln(sum w_p); all -inf gives 0 and -inf. Parts are taken in ascending order.
+/// Joins partial results over disjoint keys, in ascending order: with m = max lse_p and w_p = exp(lse_p - m),
+/// out = sum w_p o_p / sum w_p, lse = m + ln(sum w_p). If every lse_p is -inf, out is 0 and lse -inf.
 /// Shapes: parts [P,B,H,n,d_v] f32, bf16 or f16, part_lse f32 [P,B,H,n], out [B,H,n,d_v], lse f32 [B,H,n] (optional).
 /// sinks (optional, [H]): applied to the joined result. `out` may be exactly one of the parts.
 inline Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
@@ -348,30 +351,32 @@ inline Status attention_merge(const ConstView<5>& parts, const ConstView<4>& par
 // ---------------------------------------------------------------------------------------------------------------------
 // Which keys a row attends to
 
-/// scores[b,.,i,c] = how much row i wants candidate c: with s_h = scale * q_h . k, or max(s_h, 0) with options.relu, the sum of
-/// weights_h * s_h over the heads, their maximum, or each. A candidate is options.block_size keys; its score is the largest of those that the
-/// row sees, -inf without any. No matrix of heads x keys exists.
-/// Shapes: q [B,H,n,d] f32, bf16 or f16; k [B,1,rows,d] any storage type, rows or panels, pages or not; weights f32 [B,n,H] or absent (1; kSum alone has
-/// any); scores f32 [B,1,n,c], of kEach [B,H,n,c], for candidates options.first ... exec.workspace: index_scores_workspace() bytes.
-/// A score differs from the exact one as that of attention in the same arithmetic does; kSum adds H roundings of the sum.
+/// scores[b,.,i,c] = how much row i wants candidate c. s_h = scale * q_h . k, with options.relu max(s_h, 0); heads are joined to the
+/// sum of weights_h * s_h, to their maximum, or not at all. A candidate is options.block_size keys. Its score is the largest of
+/// those that the row sees, or -inf. No matrix of heads x keys is formed.
+/// Shapes: q [B,H,n,d] f32, bf16 or f16; k [B,1,rows,d] any storage type, rows or panels, pages or not; weights f32 [B,n,H], of
+/// kSum alone (absent: 1); scores f32 [B,1,n,c], of kEach [B,H,n,c], for candidates from options.first on. exec.workspace:
+/// index_scores_workspace() bytes.
+/// Error: that of a score of attention in the same arithmetic; kSum adds H roundings of the sum.
 inline Status index_scores(const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights, const View<4>& scores,
                            const IndexOptions& options, const Exec& exec) {
   return simdattn_index_scores(&q, &k, &weights, &scores, &options, &exec);
 }
-/// Bytes of Exec::workspace that index_scores() needs for q [.,heads,.,d]; 0 if that is rejected.
+/// Bytes of Exec::workspace that index_scores() needs for q [.,heads,.,d]; 0 if it refuses such a q.
 inline size_t index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t d) {
   return simdattn_index_scores_workspace(arithmetic, heads, d);
 }
 
-/// lists[b,h,i,:] = the places of the k largest scores of a row, ascending, then -1. Equal scores: the lowest place first, and -0
-/// equals +0. -inf and NaN are never taken. Blocks that options.local_blocks and options.tail name are taken whatever their scores are.
+/// lists[b,h,i,:] = the places of the k largest scores of a row, ascending, then -1. Of equal scores the lowest place comes first;
+/// -0 equals +0. -inf and NaN are never taken. Blocks that options.local_blocks and options.tail name are taken whatever their
+/// scores are. The position of a row is i + offset; a row with a negative one has no block of its own.
 /// Shapes: scores f32 [B,H,n,c]; lists i32 [B,H,n,l] with l >= k, and l >= k + 1 with options.tail; k >= 0. exec.workspace:
-/// top_k_workspace(k) bytes. A position is i + offset; one below 0 has no blocks of its own.
+/// top_k_workspace(k) bytes.
 inline Status top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, const TopKOptions& options,
                     const Exec& exec) {
   return simdattn_top_k(&scores, k, &lists, &options, &exec);
 }
-/// Bytes of Exec::workspace that top_k() needs; 0 if k is no number of places (0 .. 2^30 - 1).
+/// Bytes of Exec::workspace that top_k() needs; 0 if k is outside 0 .. 2^30 - 1.
 inline size_t top_k_workspace(int64_t k) { return simdattn_top_k_workspace(k); }
 
 }  // namespace simdattn

@@ -1,7 +1,7 @@
-/* simdattn for C (from C99 on), and what the C++ functions call.
+/* simdattn for C (from C99 on). The C++ functions call these.
  *
- * simdattn_NAME does what simdattn::NAME of <simdattn/simdattn.h> does, and is explained there: shapes, ranges, failures,
- * error bounds. Views, options and `exec` are passed by pointer; NULL stands for what is absent or default.
+ * simdattn_NAME does what simdattn::NAME of <simdattn/simdattn.h> does. Its shapes, ranges, failures and error bounds are explained
+ * there. Views, options and `exec` are passed by pointer; NULL stands for what is absent or default.
  *
  *   simdattn_attention_problem p = SIMDATTN_ATTENTION_PROBLEM_INIT;
  *   p.scoring.causal = true;
