@@ -1,6 +1,8 @@
-// The functions that are linked, with C linkage: null pointers, struct sizes, the target and the floating-point environment, then
-// the driver. Nothing is computed here. Functions whose fixed cost counts enter the environment in their driver, after the rules:
-// reading the control word waits for the arithmetic of the call before, which runs on while the rules do.
+// The functions that are linked, with C linkage. Each looks for null pointers, brings structs of other versions to this one's
+// size (sized.h), finds the target (dispatch/target.h), sets the floating-point control word, and calls its driver.
+//
+// Where the fixed cost of a call counts, the driver sets the control word, after the rules. Reading the word waits for the
+// arithmetic of the call before; the rules run while that goes on.
 #define SIMDATTN_BUILDING 1
 #include "dispatch/environment.h"
 #include "dispatch/target.h"
@@ -16,14 +18,14 @@ using simdattn::Status;
 
 namespace {
 
-/// An optional argument.
+/// An optional argument: *view, or an absent view.
 template <class V>
 const V& or_absent(const V* view) {
   static constexpr V kAbsent{};
   return view == nullptr ? kAbsent : *view;
 }
 
-/// Refuses the first pointer that is null.
+/// Refuses the first pointer that is null. `null`: a sentence for each, in the same order.
 template <size_t kPointers, class... P>
 Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
   static_assert(kPointers == sizeof...(P));
@@ -34,12 +36,12 @@ Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
 
 }  // namespace
 
-/// Views and arrays that must be there.
+/// Refuses null pointers among the arguments named.
 #define SIMDATTN_NEED(...)                                                                                        \
   static constexpr simdattn::Sentences<simdattn::names_in(#__VA_ARGS__)> kNull("", "", #__VA_ARGS__,              \
                                                                                ": the pointer must not be null"); \
   SIMDATTN_CHECK(need(kNull, __VA_ARGS__))
-/// `name_` is the caller's struct in today's version.
+/// `name_` is the caller's struct `name` in this version's size.
 #define SIMDATTN_SIZED(type, name)                                 \
   const Sized<type> name##_sized(name);                            \
   SIMDATTN_REQUIRE(name##_sized.ok(), kStructSize,                 \
@@ -47,7 +49,7 @@ Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
                          " had it; begin with the initialiser of " \
                          "the struct");                            \
   const type& name##_ = *name##_sized
-/// The same, and `uk`: the kernels of the target that it asks for.
+/// The same of a simdattn_exec, and `uk`: the kernels of its target.
 #define SIMDATTN_EXEC(name)               \
   SIMDATTN_SIZED(simdattn_exec, name);    \
   const simdattn::UKernels* uk = nullptr; \

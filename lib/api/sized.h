@@ -10,14 +10,14 @@
 
 namespace simdattn {
 
-/// Bytes that the struct had in the first version with sizes: smaller is none of any version. Grows never.
+/// Bytes of the struct in the first version that had it: no version's struct is smaller. Adding members does not change this.
 template <class T>
 inline constexpr size_t kFirstSize = sizeof(T);
 template <>
 inline constexpr size_t kFirstSize<AttentionProblem> = offsetof(AttentionProblem, lists);
 
-/// The caller's struct as this version knows it: itself, the defaults where there is none, or a copy in which members
-/// that the caller does not know have their defaults.
+/// The caller's struct in this version's size. That is the struct itself, the defaults where the pointer is null, or a copy in
+/// which members that the caller does not know have their defaults.
 template <class T>
 class Sized {
  public:
@@ -39,11 +39,11 @@ class Sized {
   const T& operator*() const { return *use_; }
 
  private:
-  /// A copy that looks like today's: what runs later compares sizes with its own.
+  /// A copy in this version's size, which the rules compare; null if the size is none of any version.
   const T* other_version(const T* given, size_t size) {
     if (size < kFirstSize<T> || size > kMost || size % alignof(T) != 0) return nullptr;
     const unsigned char* bytes = reinterpret_cast<const unsigned char*>(given);
-    // A newer caller: good if it uses nothing that is new, which then is 0.
+    // A newer caller: what this version does not know must be 0, that is, unused.
     for (size_t i = sizeof(T); i < size; ++i) {
       if (bytes[i] != 0) return nullptr;
     }

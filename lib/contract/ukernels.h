@@ -2,11 +2,13 @@
 //
 // Every slot has one definition (lib/definition) and returns its bits on every target with fused multiply-add.
 // Slots check nothing: drivers pass valid sizes. Sizes of zero are legal and do nothing. A slot reads exactly the
-// elements that its arguments describe (tails by partial loads) and writes exactly its outputs. Slots typed by elements are
-// arrays indexed by DType: f32, bf16, f16; those typed by the storage of keys and values are gathered in one struct per
-// KvType. "NaN" on output is always the canonical quiet NaN.
+// elements that its arguments describe (tails by partial loads) and writes exactly its outputs. A slot per element type is an
+// array indexed by DType: f32, bf16, f16. Slots per storage type stand in one struct per KvType (KvKernels, KvOperands). NaN on
+// output is always the canonical quiet NaN.
 //
-// The sum of n numbers is taken in 16 partial sums (element i goes to partial i mod 16), folded 8, 4, 2, 1.
+// Where a comment says "the sum", it has 16 partial sums (element i goes to partial i mod 16), folded 8, 4, 2, 1.
+//
+// attention() calls the slots of AttentionKernels, near the end of this file. The structs before it are arguments of slots.
 #ifndef SIMDATTN_LIB_CONTRACT_UKERNELS_H_
 #define SIMDATTN_LIB_CONTRACT_UKERNELS_H_
 
@@ -21,15 +23,15 @@ namespace simdattn {
 inline constexpr size_t kElementTypes = 3;
 /// KV storage types: size_t(KvType).
 inline constexpr size_t kKvTypes = 12;
-/// Types narrower than elements: bytes of codes, which scales multiply.
+/// Types narrower than elements: codes of 8 bits and fewer, times scales.
 constexpr bool is_narrow(KvType type) { return type > KvType::kF16; }
-/// Numbers of a block: a row is whole blocks.
+/// Numbers that share a scale inside a row, which is a multiple of them; 1: the type has no blocks.
 constexpr int64_t block_of(KvType type) { return type > KvType::kFp8E5M2 ? 32 : 1; }
-/// Types that others write, in rows.
+/// Types that are read only, in rows.
 constexpr bool is_read_only(KvType type) { return type > KvType::kQ4_0; }
-/// Most numbers of a row of them: such a row is treated whole, in buffers on the stack.
+/// Most numbers of a row of a narrow type: a row is treated whole, in buffers on the stack.
 inline constexpr int64_t kMaxNarrowDim = 8192;
-/// Half a panel: columns that softmax_tile takes at a time, one of each partial sum.
+/// Half a panel: softmax_tile takes so many columns at a time, one for each partial sum.
 inline constexpr int64_t kHalfPanel = kPanelWidth / 2;
 /// Width in columns of a group of packed values; the register tile's columns on every target divide it.
 inline constexpr int64_t kValueGroup = 32;
@@ -38,11 +40,11 @@ inline constexpr int64_t kValueGroup = 32;
 enum class Fetch : uint8_t {
   kNone,      // from the caches: nothing is prefetched
   kMemory,    // from beyond L2: what follows is prefetched
-  kPages,     // from memory, which rows of four pages in turns bring fastest
-  kHardware,  // from memory, which brings rows of values fastest if software prefetches none
+  kPages,     // from beyond L2, on a CPU that is fastest when rows of four memory pages are asked for in turns
+  kHardware,  // from beyond L2, on a CPU that is fastest when software prefetches no values
 };
 
-/// scores of `n_q` query rows (f32) against `n_k` row-major keys: s = scale * sum_d q k, the sum as above with fma.
+/// For scores() and its kin: `n_q` query rows (f32) against `n_k` keys in rows: s = scale * sum_d q k, the sum with fma.
 struct ScoreRows {
   const float* q;
   int64_t ldq;
@@ -57,7 +59,7 @@ struct ScoreRows {
   Fetch fetch = Fetch::kNone;
 };
 
-/// s = the sum of w_d tanh(q_d + k_d), as above with fma(w_d, tanh, sum). `rows.scale` is not used.
+/// s = the sum of w_d tanh(q_d + k_d), with fma(w_d, tanh, sum). `rows.scale` is not used.
 struct AdditiveRows {
   ScoreRows rows;
   const float* w;
@@ -110,10 +112,12 @@ struct RowModifiers {
   const uint8_t* keep;  // null: none; 0 masks
   const uint8_t* bits;  // null: none; bit 0 is key first_bit; keys before it are visible
   int64_t first_bit;
-  // One number for all keys. No slot looks at these: modify() in drivers/attention/scoring.h repeats the number first.
+  // True if bias or keep is one number for all keys. No slot looks at these: modify() in drivers/attention/scoring.h repeats the
+  // number first.
   bool one_bias;
   bool one_keep;
 };
+/// t = x with softcap, ALiBi, bias and masks of one row.
 struct ModifyRow {
   RowModifiers row;
   const float* x;  // column c is key first_key + c
@@ -143,7 +147,7 @@ struct ScoreTile {
   float* s;
   int64_t lds;
   Fetch fetch = Fetch::kNone;
-  /// Keys in rows that are taken at once, 16 or 32. No result depends on it.
+  /// For score_rows: keys per pass, 16 or 32. No result depends on it.
   int64_t keys_at_once = kPanelWidth;
   /// For score_rows: memory of kScoreRowPanels panels of the storage type, at a multiple of 64 bytes.
   char* room = nullptr;
@@ -176,7 +180,7 @@ struct ValueTile {
   int64_t rows;
   const void* v;
   const float* scales = nullptr;  // [keys] of rows whose scales stand apart; else null
-  int64_t first_key = 0;          // which key of its block the first one is
+  int64_t first_key = 0;          // the first key's number in its block
   int64_t key_stride = 0;         // bytes
   int64_t group_stride = 0;       // bytes
   int64_t keys;                   // at most kKeyBlock, but for rows of f32, bf16 and f16 in kF32 (weighted_values)
@@ -184,7 +188,7 @@ struct ValueTile {
   float* o;
   int64_t ldo;
   const float* alpha = nullptr;  // null: 1
-  Fetch fetch = Fetch::kNone;    // more will follow behind them
+  Fetch fetch = Fetch::kNone;
 
   bool fetches() const { return fetch != Fetch::kNone; }
 };
@@ -258,7 +262,7 @@ struct FiniteRows {
   int64_t dim;
 };
 
-/// What depends on how keys and values are stored, and on nothing else.
+/// What depends on how keys and values are stored, and not on the arithmetic.
 struct KvKernels {
   /// True if every number is finite, and stays so when it is rounded to bf16. Of numbers near overflow narrow types may say false.
   bool (*all_finite)(const FiniteRows&);
@@ -294,64 +298,65 @@ struct PackValues {
   void* block;
 };
 
-/// For more rows keys and values are packed once per block; for fewer they are read in place, where there are slots for that.
+/// Up to so many rows, keys and values are read in place where there are slots for that. For more they are packed once per block.
 inline constexpr int64_t kDirectRows = 12;
-/// Query rows of KvOperands::score_rows.
+/// Most query rows of KvOperands::score_rows.
 inline constexpr int64_t kMostScoreRows = 4;
 /// See AttentionKernels::of_few_rows.
 inline constexpr int64_t kFewRows = 4;
-/// Room that score_rows is given, in panels of the storage type: two tiles of the widest vectors. Packed panels of a block are larger.
+/// ScoreTile::room in panels of the storage type: two tiles of the widest vectors. The packed panels of a block, which lend their memory,
+/// are larger.
 inline constexpr int64_t kScoreRowPanels = 4;
-/// Keys in rows are read in place in pieces of so many dimensions, and up to so many of them.
+/// score_rows reads keys in pieces of so many dimensions, up to so many dimensions in all.
 inline constexpr int64_t kDirectRowDims = 16;
 inline constexpr int64_t kMostDirectRowDims = 576;
 constexpr bool has_direct_rows(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }
 
-/// How one arithmetic multiplies keys and values of one storage type. A slot that is null has a way round it in the
-/// drivers (lib/drivers/attention/operands.h), through f32 rows and kv[kF32]; so a storage type is complete once it can be loaded.
+/// How one arithmetic multiplies keys and values of one storage type. Where a slot is null, lib/drivers/attention/operands.h loads rows
+/// as f32 and calls the slot of kv[kF32]; so a storage type is complete once it can be loaded.
 struct KvOperands {
   int64_t (*panel_bytes)(int64_t dim);  // of a packed panel of kPanelWidth keys
   /// Keys in packed panels.
   void (*score_packed)(const ScoreTile&);
-  /// Keys in the storage type's own panels. Null: packed first.
+  /// Keys in the storage type's own panels. Null: they are packed first.
   void (*score_tile)(const ScoreTile&);
-  /// The same for up to kMostScoreRows rows and keys in rows of which has_direct_rows is true, as many as n_panels panels have: `panels` is the
-  /// first row, panel_stride the bytes from one to the next. Null: store_panel.
+  /// Keys in rows of which has_direct_rows is true, as many as n_panels panels have, for up to kMostScoreRows query rows. `panels` is the first
+  /// key's row, panel_stride the bytes from one row to the next. Null: store_panel is used. (UKernels::score_rows is another slot.)
   void (*score_rows)(const ScoreTile&);
-  /// Keys in rows as a panel of the storage type, which score_tile takes (scales stay where they are). Null: packed.
+  /// Makes a panel of the storage type from keys in rows, for score_tile; scales stay where they are. Null: pack_keys is used.
   void (*store_panel)(const PackKeys&);
   void (*pack_keys)(const PackKeys&);
   /// Null where there is a score_tile: panels of the storage type are packed ones already.
   void (*pack_panel)(const PackKeys&);
-  /// Values in rows. Null: packed first.
+  /// Values in rows. Null: they are packed first.
   void (*value_tile)(const ValueTile&);
   void (*pack_values)(const PackValues&);
-  /// For more rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
+  /// For more query rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
   int64_t direct_key_rows = kDirectRows;
 };
 
-/// The inside of attention in one arithmetic. How query rows, packed panels and packed blocks look is known here alone.
+/// The inside of attention in one arithmetic. Its slots alone know the formats of query rows, packed panels and packed blocks.
 struct AttentionKernels {
-  /// Multiplies this way in hardware; else by emulation, at the speed of f32.
+  /// True if the CPU multiplies this way; else multiply-adds of f32 emulate it.
   bool native;
-  /// Rows that one register tile takes: where rows see different keys, so many are computed at a time.
+  /// Rows of the largest register tile: where rows see different keys, so many are computed at a time.
   int64_t tile_rows;
-  /// Values in rows are added in runs of keys that begin at multiples of this, counted from the first key of their block (a
-  /// first run may begin anywhere): what one call adds is one step of the definition, or several.
+  /// Values in rows are added in runs of keys. All runs but the first of a block begin at multiples of this, counted from the first key
+  /// of the block, so that one call adds whole steps of the definition.
   int64_t value_step;
   int64_t (*query_bytes)(int64_t dim);   // of a row of queries; a multiple of 64
   int64_t (*values_bytes)(int64_t dim);  // of a packed block of kKeyBlock values
-  /// A row of queries, by element type.
+  /// Brings a row of queries, of each element type, into the format of this arithmetic.
   void (*prepare_query[kElementTypes])(const void* row, void* query, int64_t dim) = {};
   KvOperands kv[kKvTypes] = {};
-  /// Leaves weights as the value slots take them.
+  /// Leaves weights in the format that the value slots take.
   void (*softmax_tile)(const SoftmaxTile&);
-  /// The same for weights that no softmax_tile made; null: f32 as they are.
+  /// Brings weights that no softmax_tile made into that format; null: it is f32.
   void (*prepare_weights)(const float* in, float* out, int64_t n) = nullptr;
   /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used. `o` has whole groups of
   /// kValueGroup columns, zeros past the last one. A block of zero bytes holds zeros.
   void (*value_packed)(const ValueTile&);
-  /// Before the first and after the last of these slots in a range of tasks; null: nothing to do.
+  /// Called before the first and after the last of these slots in a range of tasks; null: nothing to do.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
   /// Kernels of tasks of at most kFewRows rows, where they are faster than those above. Null: those above serve all tasks.
@@ -361,6 +366,7 @@ struct AttentionKernels {
 /// Arithmetics: size_t(Arithmetic).
 inline constexpr size_t kArithmetics = 3;
 
+/// The table of one target.
 struct UKernels {
   KvKernels kv[kKvTypes];
   AttentionKernels attention[kArithmetics];
@@ -386,7 +392,7 @@ struct UKernels {
   /// a[i] = fma(a[i], wa, b[i] * wb)
   void (*merge)(float* a, float wa, const float* b, float wb, int64_t n);
 
-  /// Of rows that keep their type; others pass through f32 in the drivers.
+  /// For rows whose type stays the same. The drivers take other rows through f32.
   void (*rope_heads[kElementTypes])(const RopeHeads&);
   void (*add_rows[kElementTypes])(const AddRows&);
 

@@ -1,5 +1,6 @@
-// What score_tile.h and value_tile.h share: tiles of accumulators that fill the registers, to which outer products are
-// added: a column of broadcast numbers (queries, weights) times a row of batches (keys, columns of values).
+// What score_tile.h and value_tile.h share: tiles of accumulators that fill the registers. What is added to them is an outer product:
+// a column of broadcast numbers (queries, weights) times a row of batches (keys, columns of values). A batch is one register of
+// kLanes numbers.
 #ifndef SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 #define SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 
@@ -11,7 +12,7 @@
 namespace simdattn {
 namespace {
 
-/// Rows of the largest tile that is kBatches registers wide: its accumulators, the batches of a row and a broadcast number must
+/// Rows of the largest tile that is kBatches registers wide: its accumulators, the kBatches that are added and a broadcast number must
 /// fit into 32 or 16 registers.
 template <int64_t kBatches>
 constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
@@ -21,29 +22,28 @@ constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
                             : kRegisters == 32 ? 6
                                                : 2;
 
-/// With 16 registers and multiply-adds in a single operation, tiles of three or four rows are three batches wide: the
-/// eight accumulators of two would each have to be used in the very cycle in which they are ready, and converting columns
-/// delays that (docs/performance.md).
+/// AVX2: tiles of three or four rows are three batches wide. With two batches there are eight accumulators, each of which would have to
+/// be used in the very cycle in which it is ready; converting columns delays that (docs/performance.md).
 constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
 
-/// acc[r][c] += x[r * stride] * column[c]
+/// acc[r][c] += x[r * stride] * columns[c]: the innermost step of scores and of values.
 template <int64_t kRows, int64_t kBatches>
-SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers<kBatches>& column,
+SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers<kBatches>& columns,
                                        Registers<kRows * kBatches>& acc) {
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
     if constexpr (kThreeBatches && kBatches == 3) {
-      add_three(x + r * stride, column, reg<3 * r>(acc), reg<3 * r + 1>(acc), reg<3 * r + 2>(acc));
+      add_three(x + r * stride, columns, reg<3 * r>(acc), reg<3 * r + 1>(acc), reg<3 * r + 2>(acc));
     } else {
       const Floats factor(x[r * stride]);
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
         Floats& sum = reg<r * kBatches + c>(acc);
-        sum = mul_add(factor, reg<c>(column), sum);
+        sum = mul_add(factor, reg<c>(columns), sum);
       });
     }
   });
 }
 
-/// load() of a tile's column.
+/// load() of a batch of columns, as a tile of three batches wants it.
 template <class T>
 SIMDATTN_INLINE Floats load_column(const T* p) {
   if constexpr (kThreeBatches && std::is_same_v<T, bf16>) {
@@ -53,7 +53,7 @@ SIMDATTN_INLINE Floats load_column(const T* p) {
   }
 }
 
-/// Calls f with `rows` (1 to kMax) as a type.
+/// Calls f with `rows` (1 .. kMax) as a type, so that it is a constant there.
 template <int64_t kMax, class F>
 SIMDATTN_INLINE void with_rows(int64_t rows, const F& f) {
   unroll<kMax>([&](auto r) SIMDATTN_LAMBDA {
@@ -61,13 +61,13 @@ SIMDATTN_INLINE void with_rows(int64_t rows, const F& f) {
   });
 }
 
-/// The tiles of 1, 2, ... `most` rows.
+/// Functions for tiles of 1, 2, ... `most` rows.
 template <class Tile>
 struct TilesByRows {
   int64_t most = 0;  // 0: there are none
   Tile* of[kTileRows] = {};
 };
-/// Of kMost rows, which may be 0: tile(rows), with the number of rows as a type.
+/// These functions: tile(rows), with the number of rows as a type. kMost may be 0.
 template <class Tile, int64_t kMost, class F>
 constexpr TilesByRows<Tile> tiles_by_rows(const F& tile) {
   TilesByRows<Tile> tiles = {kMost};
@@ -75,11 +75,10 @@ constexpr TilesByRows<Tile> tiles_by_rows(const F& tile) {
   return tiles;
 }
 
-/// What a tile prefetches into L2: in each of the first `count` steps of its loop a piece as large
-/// as what it reads, the pieces `pitch` bytes apart. Divided among the tiles of a block it covers the next block, in
-/// memory order, so that the hardware's streams run ahead as well.
+/// What a tile prefetches into L2: in each of the first `count` steps of its loop a piece as large as what the step reads, pieces `pitch`
+/// bytes apart. The tiles of a block share the next block, in memory order, so that the hardware's prefetcher follows.
 ///
-/// The steps that prefetch are a loop of their own, so that no step has a branch.
+/// The steps that prefetch are a loop of their own: no step has a branch.
 struct PrefetchPlan {
   uintptr_t first = 0;
   int64_t pitch = 0;

@@ -1,5 +1,8 @@
-// Scores of query rows against key panels: lanes are keys, so a score is a chain of fma over the dimension and needs no
-// sum across lanes.
+// Scores of query rows against key panels. Lanes are keys, so a score is a chain of fma over the dimensions and needs no sum across
+// lanes.
+//
+// score_tile() is the slot. It cuts the columns into strips of two, three or four batches and the rows into register tiles;
+// score_register_tile() is one such tile, which adds an outer product for each dimension (register_tile.h).
 #ifndef SIMDATTN_LIB_KERNELS_SCORE_TILE_H_
 #define SIMDATTN_LIB_KERNELS_SCORE_TILE_H_
 
@@ -8,26 +11,27 @@
 namespace simdattn {
 namespace {
 
+/// The arguments of a register tile. Its batches of columns may lie in two panels, so there are three pointers to their first dimension.
 struct ScoreTileArguments {
   const float* q;
   int64_t ldq;
-  const char* low;   // the first half of the tile's columns
-  const char* mid;   // the second batch of three
-  const char* high;  // the second half, or the third batch of three: of the same panel or of the next
+  const char* low;   // of two or four batches the first half; of three the first one
+  const char* mid;   // of three batches the second one
+  const char* high;  // of two or four batches the second half; of three the third one
   int64_t dim;
   float scale;
   float* s;
   int64_t lds;
   PrefetchPlan prefetch;
   const float* scales = nullptr;  // of keys of narrow types, from column 0 on
-  int64_t column = 0;             // of all columns
+  int64_t column = 0;             // the tile's first one
 };
 using ScoreTileFunction = void(const ScoreTileArguments&);
-/// Dimensions that lie side by side in a panel: a step of a tile's loop.
+/// Dimensions that lie side by side in a panel. One step of a tile's loop takes them.
 template <class T>
 constexpr int64_t kStepDims = std::is_same_v<T, bf16> ? 2 : 1;
 template <class T>
-constexpr int64_t kLaneBytes = kStepDims<T> * static_cast<int64_t>(sizeof(T));  // in a step
+constexpr int64_t kLaneBytes = kStepDims<T> * static_cast<int64_t>(sizeof(T));  // bytes of a key in a step
 template <class T, int64_t kBatches>
 constexpr int64_t kStepBytes = kBatches * kLanes * kLaneBytes<T>;
 
@@ -52,7 +56,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
     unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(k) = keys(c); });
     add_outer_product<kRows, kBatches>(x, ldq, k, acc);
   };
-  // The largest tiles leave no registers for pairs: they are loaded twice, which the compiler must not notice.
+  // The largest tiles leave no registers for pairs of bf16, so these are loaded twice. hide() keeps compilers from merging the loads.
   [[maybe_unused]] constexpr bool kReloads = !kAvx512 && kRows * kBatches > (!kX86 ? 16 : kBatches == 4 ? 4 : 8);
   const auto step = [&]() SIMDATTN_LAMBDA {
     if constexpr (kPairs && kBatches == 3) {
@@ -101,11 +105,11 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
   });
 }
 
-/// What depends on the type of the keys. All else is one body for all types.
+/// What depends on the type of the keys: register tiles, by how many batches they are wide. All else is one body for all types.
 using ScoreTiles = TilesByRows<ScoreTileFunction>;
 struct ScoreStorage {
   int64_t lane_bytes;
-  ScoreTiles two, three, four;  // so many batches wide
+  ScoreTiles two, three, four;
 };
 template <class T, int64_t kBatches, int64_t kMost = kRowsOf<kBatches>>
 constexpr ScoreTiles score_tiles() {
@@ -115,11 +119,10 @@ template <class T>
 constexpr ScoreStorage kScoreStorage = {kLaneBytes<T>, score_tiles<T, 2>(),
                                         score_tiles<T, 3, kThreeBatches ? kRowsOf<3> : 0>(), score_tiles<T, 4>()};
 
-/// Bytes that lie between what is used and what is prefetched, at least: an f32 panel of 128 dimensions.
+/// Least distance in bytes between what is used and what is prefetched: an f32 panel of 128 dimensions.
 constexpr int64_t kAhead = 16384;
 
-/// What the tile of rows [first, first + rows) and `batches` from column x on prefetches: its share of the panels
-/// to come.
+/// What a register tile of rows [first, first + rows) and `batches` from column x on prefetches: its share of the panels to come.
 SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t lane_bytes, int64_t steps, int64_t batches,
                                             int64_t x, int64_t first, int64_t rows) {
   const int64_t panels = (batches * kLanes + kPanelWidth - 1) / kPanelWidth;
@@ -133,7 +136,7 @@ SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t lane_byt
           to - from};
 }
 
-/// `steps` in a panel.
+/// The slot, for keys of any type. `steps`: those of a tile's loop, in a panel.
 SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, int64_t steps) {
   const int64_t columns = a.n_panels * kPanelWidth;
   const int64_t lane_bytes = type.lane_bytes;

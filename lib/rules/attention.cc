@@ -1,3 +1,7 @@
+// What is refused of an attention problem, and in which words. SIMDATTN_REQUIRE(condition, code, sentence) is one rule (views.h).
+//
+// ProblemBytes collects the bytes of the arrays, to find overlaps: next() is an empty place that a check fills, keep() keeps it
+// under the array's name. Outputs come last, and each is compared with everything that is kept before it.
 #include "lib/rules/attention.h"
 
 #include <algorithm>
@@ -7,6 +11,7 @@
 namespace simdattn {
 namespace {
 
+/// Largest |stride| of a packed mask in bytes: products with sizes stay below 2^63.
 constexpr int64_t kMaxBitStride = int64_t{1} << 32;
 
 Status check_numbers(const float* numbers, int64_t n, const char* sentence) {
@@ -21,7 +26,7 @@ Status check_varlen(const AttentionProblem& a) {
   SIMDATTN_REQUIRE(a.q.shape[0] == 1, kShape, "q.shape[0]: must be 1 with cu_q");
   SIMDATTN_REQUIRE(a.cu_q[0] == 0, kRange, "cu_q[0]: must be 0");
   SIMDATTN_REQUIRE(a.cu_q[a.n_sequences] == a.q.shape[2], kShape, "cu_q: its last entry must be q.shape[2]");
-  int32_t step = 0;  // negative if any is
+  int32_t step = 0;  // negative if an entry is below the one before it; without a branch a sequence
   for (int64_t s = 0; s < a.n_sequences; ++s) step |= a.cu_q[s + 1] < a.cu_q[s] ? -1 : 0;
   SIMDATTN_REQUIRE(step >= 0, kRange, "cu_q: must not decrease");
   return {};
@@ -40,7 +45,7 @@ Status check_varlen_keys(const AttentionProblem& a, int64_t* longest) {
   return {};
 }
 
-/// A mask without data is none, or one that comes later: its shape tells. Sizes of 1 broadcast.
+/// A bias or mask. Without data it is absent, or its data come later, as its shape tells. Sizes of 1 broadcast.
 template <Text kName>
 Status check_mask(const ConstView<4>& mask, Accept accept, const std::array<int64_t, 4>& wanted, Data data,
                   ProblemBytes* bytes) {
@@ -55,7 +60,7 @@ Status check_mask(const ConstView<4>& mask, Accept accept, const std::array<int6
   return {};
 }
 
-/// All but the entries.
+/// The lists, but for their entries: a run checks those (check_places).
 Status check_lists(const AttentionProblem& a, Data data, ProblemBytes* bytes) {
   const KeyLists& lists = a.lists;
   if (lists.heads == 0) {
@@ -80,7 +85,7 @@ Status check_lists(const AttentionProblem& a, Data data, ProblemBytes* bytes) {
   return {};
 }
 
-/// Something that is written: its shape, and that it shares no byte with what is kept so far.
+/// An output: its shape, and that it shares no byte with what is kept so far.
 template <Text kName, int kRank>
 Status check_output(const View<kRank>& view, const typename View<kRank>::Sizes& shape, Accept accept, Data data,
                     ProblemBytes* bytes) {
@@ -244,7 +249,7 @@ bool same_scale(const Scoring& s, const Scoring& t) {
   return s.scale.given == t.scale.given && (!s.scale || s.scale.value == t.scale.value);
 }
 
-/// The sentence of the first thing but addresses of data that differs; null: nothing does.
+/// The sentence of the first thing that differs, addresses of data aside; null if nothing does.
 const char* problem_difference(const AttentionProblem& a, const AttentionProblem& b) {
   const Scoring& s = a.scoring;
   const Scoring& t = b.scoring;

@@ -6,7 +6,7 @@
 
 namespace simdattn {
 
-/// What the arrays of a Scoring are measured by.
+/// The sizes that the arrays of a Scoring must have.
 struct ScoringShape {
   int64_t sequences = 0;   // entries of the per-sequence arrays
   int64_t mask_batch = 0;  // shape of bias and mask, whose sizes may also be 1
@@ -19,27 +19,28 @@ inline constexpr Text kProblemArrays =
     "q, k, v, out, lse, acc, max, sum, cu_q, cu_k, k.block_table, v.block_table, k.scales, v.scales, "
     "scoring.bias, scoring.mask, scoring.packed_mask, scoring.bias_scale, scoring.alibi_slopes, scoring.sinks, "
     "scoring.offsets, scoring.prefix_end, scoring.kv_start, scoring.kv_length, lists";
-/// One of them.
+/// One of them, by its number.
 struct ProblemArray {
   int index;
   ProblemArray() = default;
-  /// By its name: another one does not compile.
+  /// From its name. A name that is not in the list does not compile.
   consteval ProblemArray(const char* name) : index(0) {
     std::string_view names = kProblemArrays;
     for (; names.substr(0, names.find(',')) != name; ++index) names.remove_prefix(names.find(',') + 2);
   }
 };
 
-/// The bytes of those that have any.
+/// The bytes of the arrays that have any.
 struct ProblemBytes {
   static constexpr size_t kMost = names_in(kProblemArrays) - 1;  // cu_k excludes block tables
   int count = 0;
   ProblemArray array[kMost];
-  union {  // only those in use are ever written: all of them would be most of the work
+  union {  // written as far as they are in use: to write all of them would be most of the work
     ByteSet set[kMost];
   };
   ProblemBytes() {}
-  /// The next one, to be filled where it is: a copy would wait for the numbers that were just stored one by one.
+  /// A place for the bytes of an array, which a check fills and keep() keeps. Filled where it is: a copy would wait for the numbers
+  /// that were just stored one by one.
   ByteSet* next() { return &set[count]; }
   void keep(ProblemArray a) {
     if (!set[count].empty()) array[count++] = a;
@@ -65,9 +66,9 @@ Status check_apart(const ByteSet& written, const ProblemBytes& bytes) {
   return {};
 }
 
-/// Everything but the per-sequence entries; keeps the arrays. Without data (Data::kLater) null masks count as absent.
+/// Checks everything but the per-sequence entries, and keeps the arrays. Without data (Data::kLater) null masks count as absent.
 Status check_scoring(const Scoring& scoring, const ScoringShape& shape, Data data, ProblemBytes* bytes);
-/// The per-sequence entries of sequence `b` with `n_kv` keys.
+/// Checks the per-sequence entries of sequence `b`, which has `n_kv` keys.
 Status check_sequence(const Scoring& scoring, int64_t b, int64_t n_kv);
 
 /// Sizes of a problem whose shapes agree. check_attention() sets all of them.
@@ -80,15 +81,15 @@ struct AttentionSizes {
   int64_t d_v = 0;
 };
 
-/// Everything but the entries of sequences and pages; outputs share no byte with anything else. Where data come later, nulls pass.
+/// Checks everything but the entries of per-sequence arrays, block tables and lists. Where data come later, null pointers pass.
 Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes);
-/// That workspace and partial states share no byte with the problem's arrays, nor with each other.
+/// Checks that workspace and partial states share no byte with the problem's arrays, nor with each other.
 Status check_attention_memory(const ProblemBytes& bytes, const ByteSet& workspace, const ByteSet& partial);
 Status check_attention_workspace(const Exec& exec, size_t needed);
 
 inline bool has_lists(const AttentionProblem& a) { return a.lists.heads > 0; }
 
-// What drivers find where they count tasks and look at plans.
+// What drivers refuse when they count tasks and look at plans.
 inline constexpr Status kTooManyTasks = {Code::kShape,
                                          "q.shape: rows and heads of all sequences are more than 2^63 tasks"};
 inline constexpr Status kPartialsTooLarge = {Code::kShape, "v.dim: the partial states of all splits are too large"};
@@ -102,9 +103,9 @@ inline constexpr Status kChangedLengths = {
     Code::kStalePlan,
     "plan: cu_q, cu_k, kv_length, kv_start, prefix_end or offsets are not those that it was made from"};
 
-/// That all but addresses of data is as it was when the plan was made.
+/// Checks that all but addresses of data is as it was when the plan was made.
 Status check_bound_problem(const AttentionProblem& a, const AttentionProblem& planned);
-/// What a range is held against.
+/// What check_task_range() compares a range with.
 struct PlannedTasks {
   const Target* target;
   bool has_data;  // every pointer that a run needs is there

@@ -1,4 +1,7 @@
 // Fused attention: a problem is checked and divided once, then ranges of its tasks run.
+//
+// attention() does both in one call. attention_plan() keeps the outcome of the first part in a Plan, from which
+// attention_range() runs tasks.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -15,8 +18,10 @@
 namespace simdattn {
 namespace {
 
-/// Sequences are remembered in at most this many groups: where the group's tasks begin, and what its lengths were.
+/// A plan remembers its sequences in at most this many groups of equal size: where the group's tasks begin, and a digest of its
+/// lengths.
 constexpr int64_t kMaxGroups = 24;
+/// PlanState::mark of a plan that attention_plan() made: "attnapln".
 constexpr uint64_t kPlanMark = 0x6E6C7061'6E747461u;
 
 /// What Plan::internal holds.
@@ -30,11 +35,11 @@ struct PlanState {
   int64_t group_size;  // sequences of a group
   struct Group {
     int64_t first_task;
-    int64_t first_row_block;  // the same, but where splits are tasks
-    uint64_t lengths;         // digest
+    int64_t first_row_block;  // differs from first_task where each split is a task
+    uint64_t lengths;         // digest_of() its sequences
     int64_t first(bool reduce) const { return reduce ? first_row_block : first_task; }
   } group[kMaxGroups];
-  ProblemBytes bytes;  // which memory of a range may not touch
+  ProblemBytes bytes;  // of the problem's arrays: workspace and partial states must lie elsewhere
 
   AttentionMemory memory(void* workspace) const { return {operands, division.sizes.d_v, workspace}; }
 };
@@ -46,7 +51,7 @@ const PlanState* state_of(const Plan& plan) {
   return s->mark == kPlanMark ? s : nullptr;
 }
 
-/// Of everything that says where sequences [first, last) begin, end and stand: entries times powers of one number.
+/// A digest of everything that says where sequences [first, last) begin and end and at which positions their rows stand.
 uint64_t digest_of(const AttentionProblem& a, int64_t first, int64_t last) {
   uint64_t h = 0;
   const auto add = [&](const int32_t* numbers, int64_t end) {
@@ -63,10 +68,10 @@ uint64_t digest_of(const AttentionProblem& a, int64_t first, int64_t last) {
   return h;
 }
 
-/// True if the problem names places of keys, in tables or lists.
+/// True if keys are found through block tables or lists, whose entries are checked before a run.
 bool has_places(const AttentionProblem& a) { return a.k.page_size > 0 || a.v.page_size > 0 || has_lists(a); }
 
-/// True if what a run reads and writes is there.
+/// True if no pointer is null that a run follows.
 bool has_data(const AttentionProblem& a) {
   const auto view = [](const ConstView<4>& v) { return v.data != nullptr || is_empty(v); };
   const auto store = [](const ConstKv& kv) {
@@ -135,9 +140,9 @@ Status drivers::attention_plan(const AttentionProblem& a, Plan* plan, const Exec
     const int64_t last = std::min(first + s->group_size, sequences);
     s->group[g] = {tasks, row_blocks, digest_of(a, first, last)};
     const int64_t alike = are_alike(a) ? last - first : 1;
-    for (int64_t q = first; q < last; q += alike) {
-      row_blocks += tasks_of(a, d, false, q) * alike;
-      tasks += tasks_of(a, d, d.split, q) * alike;
+    for (int64_t sequence = first; sequence < last; sequence += alike) {
+      row_blocks += tasks_of(a, d, false, sequence) * alike;
+      tasks += tasks_of(a, d, d.split, sequence) * alike;
     }
   }
   plan->tasks = d.tasks;
@@ -175,7 +180,7 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
       ByteSet::of(s->tasks.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
   const AttentionProblem& a = s->problem;
   const Division& d = s->division;
-  int64_t group = 0;  // where the range begins
+  int64_t group = 0;  // the group that has task `first`
   while (group + 1 < s->groups && s->group[group + 1].first(reduce) <= first) ++group;
   for (int64_t g = group; g < s->groups && (g == group || s->group[g].first(reduce) < last); ++g) {
     const int64_t begin = g * s->group_size;
@@ -196,11 +201,11 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
     }
     return {};
   }
-  TaskIterator ahead = at;
+  TaskIterator ahead = at;  // everything is checked before the first write
   RowBlockIndex done = {-1, 0, 0};
   for (int64_t t = first; has_places(a) && t < last; ++t, ahead.next()) {
     const RowBlockIndex index = ahead.row_block();
-    if (index.sequence == done.sequence && index.first_row == done.first_row) continue;
+    if (index.sequence == done.sequence && index.first_row == done.first_row) continue;  // of another head or split
     done = index;
     const int64_t end = std::min(index.first_row + d.row_block, sequence_of(a, index.sequence).n_q * d.sizes.group);
     SIMDATTN_CHECK(check_places(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));

@@ -9,22 +9,23 @@
 namespace simdattn {
 namespace {
 
-/// Below this many row blocks, threads get smaller ones, and long keys are split into more tasks.
+/// For threads, fewer row blocks than this are too few: they become smaller, and if these are still too few, splits are tasks.
 constexpr int64_t kEnoughTasks = 32;
 constexpr int64_t kSmallRowBlock = 128;
-/// Keys and values of one call beyond this come from beyond L2 and are prefetched. A single row leaves the hardware's
-/// prefetcher time enough up to a larger size; four rows and more do not.
+/// A call whose keys and values have more bytes reads them from beyond L2 and prefetches. A single row multiplies so little that
+/// the hardware's prefetcher suffices up to a larger size.
 constexpr double kStreamBytes = 1 << 20;
 constexpr double kStreamBytesOfOneRow = 8 << 20;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Row blocks of so many rows, by shifts: a division of 64 bits is slow beside a short call.
+/// Row blocks that so many rows make. Both divisors are constants, so this is a shift: a 64-bit division is slow beside a short
+/// call.
 int64_t row_blocks_of(const Division& d, int64_t rows) {
   return d.row_block == kRowBlock ? ceil_div(rows, kRowBlock) : ceil_div(rows, kSmallRowBlock);
 }
 
-/// The first token that both stores still hold: of a ring, the last ones.
+/// The first token that both stores still hold. A ring holds the last ones.
 int64_t oldest_token(const AttentionProblem& a, int64_t length) {
   int64_t oldest = 0;
   for (const int64_t ring : {a.k.ring, a.v.ring}) {
@@ -33,8 +34,9 @@ int64_t oldest_token(const AttentionProblem& a, int64_t length) {
   return oldest;
 }
 
-/// The splits [lo, hi) of a sequence that are tasks: all of them, or the last ones, as many as tokens of a ring may touch wherever they
-/// begin. So the number does not fall as a sequence grows. A ring of up to kKeySplit tokens is one task, which has every split it touches.
+/// The splits [lo, hi) of a sequence that are tasks: all of them, or of a ring the last ones. The number for a ring is the most
+/// splits that its tokens can touch, so it does not fall as the sequence grows. A ring of up to kKeySplit tokens is one task, which
+/// computes every split that the ring touches.
 Interval task_splits(const AttentionProblem& a, int64_t length) {
   if (has_lists(a)) return {0, std::max(ceil_div(a.lists.length * a.lists.block_size, kKeySplit), int64_t{1})};
   const int64_t splits = std::max(ceil_div(length, kKeySplit), int64_t{1});
@@ -44,7 +46,7 @@ Interval task_splits(const AttentionProblem& a, int64_t length) {
   return {splits - std::min(splits, most), splits};
 }
 
-/// True if masks and bias hide these keys from rows [first_row, last_row).
+/// True if masks and bias hide these keys from rows [first_row, last_row) of all heads.
 bool hidden(const AttentionProblem& a, int64_t heads, const Sequence& seq, int64_t first_row, int64_t last_row,
             Interval keys) {
   if (!has_modifiers(a.scoring)) return false;
@@ -98,14 +100,14 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
     int64_t splits = 0;
   } of_large_blocks, of_small_blocks;
   int64_t most_rows = 0;  // of a sequence
-  int64_t tokens = 0;     // of sequences that are not alike: below 2^60
+  int64_t tokens = 0;     // keys of the sequences that are counted: below 2^60
   bool too_many = false;
   // Sequences that are alike are counted once: with strides of 0, a legal batch has any number of them.
   const int64_t alike = are_alike(a) && sizes.sequences > 0 ? sizes.sequences : 1;
   for (int64_t s = 0; s < sizes.sequences && !too_many; s += alike) {
-    const Sequence q = sequence_of(a, s);
-    const int64_t rows = q.n_q * sizes.group;  // below 2^60
-    const Interval splits = task_splits(a, q.rules.length);
+    const Sequence seq = sequence_of(a, s);
+    const int64_t rows = seq.n_q * sizes.group;  // below 2^60
+    const Interval splits = task_splits(a, seq.rules.length);
     const auto add = [&](Tasks& all, int64_t row_block) {
       int64_t blocks;
       int64_t tasks;
@@ -116,7 +118,7 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
     };
     too_many = !add(of_large_blocks, kRowBlock) || !add(of_small_blocks, kSmallRowBlock);
     most_rows = std::max(most_rows, rows);
-    const int64_t keys = q.rules.length - oldest_token(a, q.rules.length);
+    const int64_t keys = seq.rules.length - oldest_token(a, seq.rules.length);
     tokens += has_lists(a) ? std::min(keys, a.lists.length * a.lists.block_size) : keys;
   }
   if (too_many) return kTooManyTasks;
@@ -124,7 +126,7 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
   d.fetch = fetch_of(bytes, kStreamBytes);
   d.fetch_one_row = fetch_of(bytes, kStreamBytesOfOneRow);
-  // A panel of keys and the one that is fetched meanwhile.
+  // A panel of keys and the one that is fetched meanwhile exceed L1.
   const bool fills_l1 = 2 * kPanelWidth * row_bytes(a.k.type, sizes.d_qk) >= tuning_of_cpu().l1_bytes;
   d.keys_at_once = fills_l1 ? kPanelWidth / 2 : kPanelWidth;
   d.scale = rules.scale ? *rules.scale : 1.0f / std::sqrt(static_cast<float>(sizes.d_qk));
@@ -140,37 +142,37 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
 
 namespace {
 
-/// The pages of keys `seen`, of which rows [first_row, last_row) see some.
-Status check_pages(const AttentionProblem& a, const Division& d, const Sequence& q, int64_t first_row, int64_t last_row,
-                   Interval seen) {
+/// Checks the pages of keys `seen`, which rows [first_row, last_row) see.
+Status check_pages(const AttentionProblem& a, const Division& d, const Sequence& seq, int64_t first_row,
+                   int64_t last_row, Interval seen) {
   for (const ConstKv* kv : {&a.k, &a.v}) {
     if (kv->page_size == 0 || seen.lo >= seen.hi) continue;
-    const int32_t* table = kv->block_table + q.index * table_stride(*kv);
+    const int32_t* table = kv->block_table + seq.index * table_stride(*kv);
     for (int64_t i = seen.lo / kv->page_size; i * kv->page_size < seen.hi; ++i) {
       if (static_cast<uint32_t>(table[i]) < static_cast<uint32_t>(kv->n_pages)) continue;
       const Interval keys = {std::max(i * kv->page_size, seen.lo), std::min((i + 1) * kv->page_size, seen.hi)};
-      SIMDATTN_REQUIRE(table[i] < 0 && hidden(a, d.sizes.heads, q, first_row, last_row, keys), kRange,
+      SIMDATTN_REQUIRE(table[i] < 0 && hidden(a, d.sizes.heads, seq, first_row, last_row, keys), kRange,
                        page_sentence(kv == &a.k ? Store::kK : Store::kV));
     }
   }
   return {};
 }
 
-/// That every entry of a row's list is -1 or of keys that there are, that neighbours differ, and that the pages of these keys are there where the row
-/// sees them.
-Status check_list(const AttentionProblem& a, const Division& d, const Sequence& q, int64_t row, const int32_t* list) {
-  const int64_t blocks = ceil_div(q.n_kv, a.lists.block_size);
+/// Checks the list of a row: every entry is -1 or names keys of the store, neighbours differ, and the keys that the row sees have
+/// pages.
+Status check_list(const AttentionProblem& a, const Division& d, const Sequence& seq, int64_t row, const int32_t* list) {
+  const int64_t entries = ceil_div(seq.n_kv, a.lists.block_size);  // that name keys: 0 .. entries - 1
   const bool pages = a.k.page_size > 0 || a.v.page_size > 0;
-  const Interval seen = visible_interval(a.scoring, q.rules, row);
+  const Interval seen = visible_interval(a.scoring, seq.rules, row);
   int64_t last = -1;
   for (int64_t i = 0; i < a.lists.length; ++i) {
     const int64_t e = list[i];
     if (e == -1) continue;
-    if (e < 0 || e >= blocks) return kNoKeyOfList;
+    if (e < 0 || e >= entries) return kNoKeyOfList;
     if (e == last) return kEntryTwice;
     last = e;
     const Interval keys = {std::max(e * a.lists.block_size, seen.lo), std::min((e + 1) * a.lists.block_size, seen.hi)};
-    if (pages) SIMDATTN_CHECK(check_pages(a, d, q, row, row + 1, keys));
+    if (pages) SIMDATTN_CHECK(check_pages(a, d, seq, row, row + 1, keys));
   }
   return {};
 }
@@ -179,20 +181,20 @@ Status check_list(const AttentionProblem& a, const Division& d, const Sequence& 
 
 Status check_places(const AttentionProblem& a, const Division& d, int64_t s, int64_t first_row, int64_t last_row) {
   if (first_row >= last_row) return {};
-  const Sequence q = sequence_of(a, s);
+  const Sequence seq = sequence_of(a, s);
   if (has_lists(a)) {
     for (int64_t h = 0; h < a.lists.heads; ++h) {
       for (int64_t i = first_row; i < last_row; ++i) {
-        // Rows that share a list see more keys from row to row, in pages of their own.
-        SIMDATTN_CHECK(check_list(a, d, q, i, list_of(a, q, h, i)));
+        // Each row by itself, also where rows share a list: a later row may see keys on further pages.
+        SIMDATTN_CHECK(check_list(a, d, seq, i, list_of(a, seq, h, i)));
       }
     }
     return {};
   }
   // Neither end of the interval decreases from row to row.
   return check_pages(
-      a, d, q, first_row, last_row,
-      {visible_interval(a.scoring, q.rules, first_row).lo, visible_interval(a.scoring, q.rules, last_row - 1).hi});
+      a, d, seq, first_row, last_row,
+      {visible_interval(a.scoring, seq.rules, first_row).lo, visible_interval(a.scoring, seq.rules, last_row - 1).hi});
 }
 
 TaskIterator::TaskIterator(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t task)
@@ -204,12 +206,12 @@ void TaskIterator::skip_sequences() {
   const int64_t sequences = division_.sizes.sequences;
   const bool alike = are_alike(a_);
   while (sequence_ < sequences) {
-    const Sequence q = sequence_of(a_, sequence_);
-    const int64_t n_blocks = row_blocks_of(division_, q.n_q * division_.sizes.group);
-    const Interval splits = division_.split ? task_splits(a_, q.rules.length) : Interval{0, 1};
-    const int64_t here = division_.sizes.kv_heads * n_blocks * (splits.hi - splits.lo);
+    const Sequence seq = sequence_of(a_, sequence_);
+    const int64_t n_row_blocks = row_blocks_of(division_, seq.n_q * division_.sizes.group);
+    const Interval splits = division_.split ? task_splits(a_, seq.rules.length) : Interval{0, 1};
+    const int64_t here = division_.sizes.kv_heads * n_row_blocks * (splits.hi - splits.lo);
     if (task_ < here) {
-      n_blocks_ = n_blocks;
+      n_row_blocks_ = n_row_blocks;
       splits_ = splits;
       here_ = here;
       return;
@@ -221,16 +223,16 @@ void TaskIterator::skip_sequences() {
 }
 
 RowBlockIndex TaskIterator::row_block() const {
-  const int64_t block = task_ / (splits_.hi - splits_.lo);
-  const int64_t i = block % n_blocks_;
-  return {sequence_, block / n_blocks_, (i % 2 == 0 ? i / 2 : n_blocks_ - 1 - i / 2) * division_.row_block};
+  const int64_t row_block = task_ / (splits_.hi - splits_.lo);
+  const int64_t i = row_block % n_row_blocks_;
+  return {sequence_, row_block / n_row_blocks_, (i % 2 == 0 ? i / 2 : n_row_blocks_ - 1 - i / 2) * division_.row_block};
 }
 
 int64_t tasks_of(const AttentionProblem& a, const Division& d, bool splits, int64_t s) {
-  const Sequence q = sequence_of(a, s);
-  const int64_t blocks = d.sizes.kv_heads * row_blocks_of(d, q.n_q * d.sizes.group);
-  const Interval split = splits ? task_splits(a, q.rules.length) : Interval{0, 1};
-  return blocks * (split.hi - split.lo);
+  const Sequence seq = sequence_of(a, s);
+  const int64_t row_blocks = d.sizes.kv_heads * row_blocks_of(d, seq.n_q * d.sizes.group);
+  const Interval of_each = splits ? task_splits(a, seq.rules.length) : Interval{0, 1};
+  return row_blocks * (of_each.hi - of_each.lo);
 }
 
 }  // namespace simdattn

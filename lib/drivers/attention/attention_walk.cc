@@ -22,7 +22,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-/// True if every run of values in rows begins at a step of the arithmetic.
+/// True if every run of adjacent value rows begins at a multiple of `step` (AttentionKernels::value_step).
 bool whole_steps(const ConstKv& v, int64_t step) {
   return v.page_size > 0 ? v.page_size % step == 0 : v.ring % step == 0;
 }
@@ -78,7 +78,7 @@ class RowBlock {
     if (index.listed) listed_.emplace(run, index, seq_);
   }
 
-  /// Outside of these splits no row sees a key: neither end of an interval decreases from row to row.
+  /// The splits that some row sees a key of: neither end of an interval decreases from row to row.
   Interval splits() const {
     const Interval keys = listed_ ? Interval{0, listed_->places()} : Interval{w_.see[0].lo, w_.see[rows_ - 1].hi};
     return {keys.lo / kKeySplit, (keys.hi + kKeySplit - 1) / kKeySplit};
@@ -94,14 +94,14 @@ class RowBlock {
     }
   }
 
-  /// States before the first key. Nothing is visible yet, or only the sink, which belongs to the first split: a virtual key of value 0. A sink
-  /// of +inf is like a visible score of +inf.
+  /// States before the first key: empty, or with `sinks` the sink alone, a virtual key of value 0. The sink belongs to the first split. A
+  /// sink of +inf is like a visible score of +inf.
   void start_states(const RowStates& s, bool sinks) const {
     for (int64_t r = 0; r < rows_; ++r) {
       const float sink = sinks && a_.scoring.sinks != nullptr ? a_.scoring.sinks[head_of(r)] : -kInf;
       s.max[r] = sink;
       s.sum[r] = sink == -kInf ? 0.0f : std::isfinite(sink) ? 1.0f : std::numeric_limits<float>::quiet_NaN();
-      // Sixteen at a time: of one run compilers make `rep stos`, which starts too slowly for a short row.
+      // Sixteen at a time: compilers make one long run into `rep stos`, which starts too slowly for a short row.
       for (float *d = s.acc + r * s.ld, *end = d + s.ld; d < end; d += kStateStep) std::memset(d, 0, kStateStep * 4);
     }
   }
@@ -141,7 +141,7 @@ class RowBlock {
       const int64_t i = seq_.first_row + position_of(r);
       const float sum = s.sum[r];
       float* acc = s.acc + r * s.ld;
-      // Where the data made every score -inf, values that are NaN count for as little as the others.
+      // Every score was -inf: the row counts as one without keys, also where values are NaN.
       if (sum == 0.0f) std::fill_n(acc, d_.sizes.d_v, 0.0f);
       const bool nan = is_nan(sum);
       if (a_.out.data != nullptr) store_row(a_.out, h, i, acc, sum > 0.0f ? 1.0f / sum : sum);
@@ -155,7 +155,7 @@ class RowBlock {
  private:
   int64_t position_of(int64_t r) const { return (index_.first_row + r) / d_.sizes.group; }
   int64_t head_of(int64_t r) const { return index_.kv_head * d_.sizes.group + (index_.first_row + r) % d_.sizes.group; }
-  /// False of keys that were gathered.
+  /// False where keys were gathered, so that nothing is to be prefetched.
   bool fetches() const { return !listed_ || listed_->in_place(); }
   char* query(int64_t r) const { return w_.q + r * w_.bytes_of.query; }
 
@@ -239,16 +239,16 @@ class RowBlock {
     }
   }
 
-  /// True if few keys of row r would be gathered: for the heads of a group, but a row alone is quicker in a tile of many. Not in kBF16, whose
-  /// chains end at certain columns.
+  /// True if keys of row r may be gathered. Rows that share masks (the heads of a group) gain from it; a row alone is quicker in a tile
+  /// with others. kBF16 gathers nothing: its chains end at fixed columns.
   bool gathers(int64_t r) const {
     const int64_t last = r + kFewRows - 1;
     return a_.arithmetic != Arithmetic::kBF16 &&
            (rows_ <= kFewRows || (last < rows_ && same_masks(w_.modifiers[r], w_.modifiers[last])));
   }
 
-  /// Rows that see the same few keys of a block: these are gathered and multiplied as a block of their own. Their scores stand in their own
-  /// columns for the softmax. Such rows have seen the block then.
+  /// Takes rows that see the same few keys of a block: these keys are gathered and multiplied as a block of their own; for the softmax
+  /// their scores return to their columns. Afterwards the rows count as seeing nothing of the block.
   void run_few(Block& b, const RowStates& s) const {
     for (int64_t r = 0, n; r < rows_; r += n) {
       n = 1;
@@ -291,7 +291,7 @@ class RowBlock {
     }
   }
 
-  /// True if scores of `rows` rows are taken from packed panels, false if from the cache's own panels.
+  /// True if keys for `rows` rows are packed, or taken from rows; false if score_tile takes the cache's own panels.
   static bool packs_keys(const HeadOperands& k, int64_t rows) {
     return !k.store.panels() || k.slots.score_tile == nullptr ||
            (rows > k.slots.direct_key_rows && k.slots.pack_panel != nullptr);
@@ -299,7 +299,7 @@ class RowBlock {
 
   char* packed_panel(int64_t column) const { return w_.keys + column / kPanelWidth * w_.bytes_of.panel; }
 
-  /// Packs keys of columns [c, c + 32) of the block. Rows outside of `see` are not read. `scales`: see HeadOperands.
+  /// Packs keys of columns [c, c + 32) of the block. Keys outside of `see` are not read. `scales`: see HeadOperands::pack_panel.
   void pack_panel(const HeadOperands& k, int64_t base, Interval see, int64_t c, char* panel,
                   float* scales = nullptr) const {
     const int64_t first = std::max(see.lo - c, int64_t{0});
@@ -307,11 +307,11 @@ class RowBlock {
     k.pack_panel(base + c, first, last, panel, fetches() && d_.fetch != Fetch::kNone, scales);
   }
 
-  /// Scores of rows [r, r + n) in the panels that hold columns `see`. `rows`: for so many keys are read. They come from one of
-  ///   packed panels of the block   score_packed   `packed`: made before, for several tiles of rows
+  /// Scores of rows [r, r + n) in the panels that hold columns `see`. `rows`: for so many rows keys are read, from one of
+  ///   packed panels of the block   score_packed   `packed`: they were packed before, for several tiles of rows
   ///   the cache's own panels       score_tile     in_panels
   ///   the cache's rows             score_rows     in_rows: few query rows, whole runs of 32 keys
-  ///   one panel in L1              score_tile     as_stored: rows put together in the storage type
+  ///   a panel made here            score_tile     as_stored: in the storage type
   ///                                score_packed   else
   void score(const HeadOperands& k, int64_t base, Interval see, int64_t r, int64_t n, int64_t rows, bool packed) const {
     const int64_t first = see.lo / kPanelWidth * kPanelWidth;
@@ -346,7 +346,7 @@ class RowBlock {
         tile.scales = k.store.scales(base + c, tile.n_panels * kPanelWidth, scales);
         tile.fetch = &k != &k_ || !fetches() ? Fetch::kNone : in_rows && !is_narrow(a_.k.type) ? d_.fetch : fetch_;
         (in_panels ? k.slots.score_tile : k.slots.score_rows)(tile);
-      } else {  // one at a time, which L1 still holds when it is read: no other rows need it
+      } else {  // one panel at a time, which L1 still holds when it is read
         pack_panel(k, base, see, c, w_.keys, as_stored ? scales : nullptr);
         tile.panels = w_.keys;
         tile.n_panels = 1;
@@ -395,7 +395,7 @@ class RowBlock {
                        .alpha = w_.alpha});
   }
 
-  /// True if `rows` rows take these values from where they are, false if they are packed first.
+  /// True if value_tile takes these values from where they are, for `rows` rows; false if they are packed first.
   bool takes_values(const HeadOperands& v, int64_t base, Interval keys, int64_t rows) const {
     // Integers in place want scales that are not negative.
     const bool signed_scales = a_.arithmetic == Arithmetic::kInt8 && has_scales(a_.v.type);
@@ -403,7 +403,7 @@ class RowBlock {
            !(signed_scales && v.negative_scales(base, keys.lo, keys.hi));
   }
 
-  /// acc = alpha * acc + weights * values for rows [r, r + n) and columns `see`, of a packed block.
+  /// The arguments of acc = alpha * acc + weights * values for rows [r, r + n) and columns `see`, with values in a packed block.
   ValueTile value_tile(const HeadOperands& v, Interval see, int64_t r, int64_t n, const RowStates& s) const {
     return {.w = w_.scores + see.lo,
             .ldw = kScoreStride,
@@ -419,7 +419,7 @@ class RowBlock {
             .alpha = w_.alpha};
   }
 
-  /// The same, if `direct` of values from where they are.
+  /// Adds the values of a tile, of the packed block, or if `direct` from where they are.
   void add_values(const HeadOperands& v, int64_t base, ValueTile tile, bool direct) const {
     if (!direct) return ops_.value_packed(tile);
     tile.fetch = &v == &v_ && fetches() ? fetch_ : Fetch::kNone;

@@ -11,20 +11,20 @@
 
 namespace simdattn {
 
-/// Rows whose scores are taken at a time: 68 KiB, which stay in the CPU caches beside the keys and values of a block.
+/// Rows whose scores are computed at a time. Their 68 KiB stay in the CPU caches beside the keys and values of a block.
 inline constexpr int64_t kScoreRows = 64;
 /// Floats between rows of scores: a power of two would put the rows of a tile into the same sets of a CPU cache.
 inline constexpr int64_t kScoreStride = kKeyBlock + 16;
-/// Up to so many keys of a block are gathered, and multiplied apart from it.
+/// At most so many keys of a block are gathered and multiplied as a block of their own.
 inline constexpr int64_t kFewKeys = kKeyBlock / 4;
-/// What RowStates::ld is a multiple of.
+/// RowStates::ld is a multiple of this, and this much larger than a row needs: rows do not lie a power of two apart.
 inline constexpr int64_t kStateStep = 16;
 
 /// States of an online softmax, of the rows of one task. The empty row (-inf, 0, 0) is the identity of merging.
 struct RowStates {
   float* max;  // [rows]
   float* sum;  // [rows]
-  int64_t ld;
+  int64_t ld;  // floats between rows of acc
   float* acc;  // [rows][ld]
 
   RowStates(Workspace& w, int64_t rows, int64_t d_v)
@@ -33,7 +33,7 @@ struct RowStates {
         ld((d_v + kValueGroup - 1) / kValueGroup * kValueGroup + kStateStep),
         acc(w.take<float>(rows * ld)) {}
 
-  /// Those of later rows alone.
+  /// The states of rows from `row` on.
   RowStates from(int64_t row) const {
     RowStates s = *this;
     s.max += row;
@@ -43,7 +43,7 @@ struct RowStates {
   }
 };
 
-/// The states of tasks that are splits, in the buffer that all threads share.
+/// The states of all splits, in the buffer that all threads share, where splits are tasks.
 class Partials {
  public:
   Partials(const Division& division, const void* memory)
@@ -73,16 +73,17 @@ class Partials {
   void* memory_;
 };
 
-/// Bytes of operands. A plan asks the arithmetic once: that takes about as long as all checks of a range.
+/// Bytes of operands. A plan keeps them: to ask the arithmetic takes about as long as all checks of a range.
 struct OperandBytes {
-  int64_t query;        // a row
-  int64_t panel;        // a packed panel
-  int64_t key_rows;     // kLoadedRows rows of keys as stored, gathered from several pages, or of keys or values as f32
-  int64_t values;       // a packed block
-  int64_t masked;       // one of kValueGroup columns
-  int64_t row;          // of keys or values as stored
-  int64_t listed_keys;  // kKeyBlock rows of keys and of values, gathered by a list
-  int64_t listed_values;
+  int64_t query;  // a row of queries as the arithmetic wants it
+  int64_t panel;  // a packed panel of keys
+  int64_t
+      key_rows;    // kLoadedRows rows: of keys as stored, put together from several pages, or of keys or values as f32
+  int64_t values;  // a packed block of values
+  int64_t masked;  // a packed block of kValueGroup columns of values
+  int64_t row;     // a row of keys or values as stored, the larger one
+  int64_t listed_keys;    // kKeyBlock rows of keys that a list names; 0: no lists
+  int64_t listed_values;  // the same of values
 
   OperandBytes() = default;
   OperandBytes(const AttentionKernels& kernels, const AttentionProblem& a, const AttentionSizes& sizes)
@@ -119,13 +120,13 @@ struct AttentionMemory {
   char* masked = w.take<char>(bytes_of.masked);
   ListedRows listed = {w.take<char>(bytes_of.listed_keys), w.take<char>(bytes_of.listed_values)};
   float* alpha = w.take<float>(kScoreRows);
-  Interval* see = w.take<Interval>(kRowBlock);  // the keys that a row sees, masks aside
+  Interval* see = w.take<Interval>(kRowBlock);  // the keys that the rules let each row see, masks aside
   RowModifiers* modifiers = w.take<RowModifiers>(kRowBlock);
-  char* few = w.take<char>(kFewKeys * bytes_of.row);  // keys or values that are gathered
+  char* few = w.take<char>(kFewKeys * bytes_of.row);  // keys or values of run_few()
   RowStates total;                                    // over all splits so far
   RowStates split;                                    // of the current split
 
-  /// `memory`: of any alignment; null to measure: w.bytes().
+  /// `memory`: of any alignment; null to measure, which w.bytes() then tells.
   AttentionMemory(const OperandBytes& bytes, int64_t d_v, void* memory)
       : bytes_of(bytes), w(memory), total(w, kRowBlock, d_v), split(w, kRowBlock, d_v) {}
 };

@@ -1,6 +1,6 @@
-// Keys and values of a cache as operands of an arithmetic: packed panels and packed blocks.
+// Keys and values of a store as operands of an arithmetic: packed panels and packed blocks.
 //
-// A slot that a storage type lacks is replaced by its way through rows of f32, so every storage type works with every
+// Where a storage type lacks a slot, rows are loaded as f32 and take the slot of f32. So every storage type works with every
 // arithmetic.
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_OPERANDS_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_OPERANDS_H_
@@ -15,7 +15,7 @@
 
 namespace simdattn {
 
-/// Begins and ends what an arithmetic needs around its slots.
+/// Calls AttentionKernels::begin and end around the slots of an arithmetic: AMX is configured and released there.
 class KernelHooks {
  public:
   explicit KernelHooks(const AttentionKernels& kernels) : kernels_(kernels) {
@@ -31,7 +31,7 @@ class KernelHooks {
   const AttentionKernels& kernels_;
 };
 
-/// Rows that are loaded as f32 at a time.
+/// Rows that are loaded as f32, or put together from several pages, at a time.
 inline constexpr int64_t kLoadedRows = kPanelWidth;
 
 /// The keys or the values of one head of one sequence.
@@ -50,9 +50,9 @@ class HeadOperands {
         rows_(rows),
         dim_(kv.dim) {}
 
-  /// Columns [0, 32) of `panel` become keys from `token` on, of which [first, last) are read; the others are of no
-  /// account. `stream`: see PackKeys. `scales` null: a packed panel. Else keys in rows become a panel of the
-  /// storage type, by KvOperands::store_panel, and scales[32] theirs.
+  /// Columns [0, 32) of `panel` become keys from `token` on. [first, last) of them are read, the others get any numbers. `stream`: see
+  /// PackKeys. Without `scales` it is a packed panel. With them keys in rows become a panel of the storage type, by
+  /// KvOperands::store_panel, and scales[32] get their scales.
   void pack_panel(int64_t token, int64_t first, int64_t last, void* panel, bool stream, float* scales = nullptr) const {
     const auto slot = scales == nullptr ? slots.pack_keys : slots.store_panel;
     float room[kPanelWidth];
@@ -102,8 +102,8 @@ class HeadOperands {
     (slot != nullptr ? slot : f32().pack_keys)(pack);
   }
 
-  /// f(first key of the run in the block, keys, their rows, their scales) for keys [from, to) of the block that begins at
-  /// `base`.
+  /// Keys [from, to) of the block that begins at `base`, in runs of adjacent rows: f(number of the run's first key in the block, how many
+  /// keys, their rows, their scales).
   template <class F>
   void for_each_run(int64_t base, int64_t from, int64_t to, const F& f) const {
     float scales[kKeyBlock];
@@ -125,7 +125,7 @@ class HeadOperands {
     }
   }
 
-  /// Rows of some keys, list[j] places behind `base`, as stored, and their scales: a store of their own in `rows` and `scales`.
+  /// Copies the rows of keys base + list[j] as stored, and their scales, into `rows` and `scales`: a store of its own.
   ConstKv gather(int64_t base, const uint8_t* list, int64_t keys, char* rows, float* scales) const {
     const int64_t row = row_bytes(store.type(), dim_);
     for (int64_t j = 0; j < keys; ++j) {
@@ -142,6 +142,7 @@ class HeadOperands {
     pack_columns(base, from, to, 0, dim_, block);
   }
 
+  /// True if all numbers of keys [from, to) are finite. See KvKernels::all_finite.
   bool finite(int64_t base, int64_t from, int64_t to) const {
     bool finite = true;
     for_each_run(base, from, to, [&](int64_t, int64_t keys, const char* rows, const float* scales) {
@@ -159,9 +160,8 @@ class HeadOperands {
     return signs >> 31 != 0;
   }
 
-  /// Adds values of keys [first_key, first_key + keys) of a block as `tile` says, except that a key that a row does not see counts
-  /// as zeros: a weight of 0 would hide finite values only. visible(row, key of the block). Row by row: slow. `masked`:
-  /// values_bytes(kValueGroup).
+  /// Adds values as `tile` says, except that a key that a row does not see counts as zeros: a weight of 0 would hide finite values only.
+  /// visible(row, key of the block) tells. Row by row, so slow. `masked`: memory of values_bytes(kValueGroup).
   template <class Visible>
   void add_visible(int64_t base, const ValueTile& tile, char* masked, const Visible& visible) const {
     const int64_t end = tile.first_key + tile.keys;
@@ -188,7 +188,7 @@ class HeadOperands {
  private:
   const KvOperands& f32() const { return arithmetic_.kv[slot(KvType::kF32)]; }
 
-  /// Rows of f32 at `rows`, or as they are stored.
+  /// Loads tokens into `rows`, as f32 or as they are stored.
   void load(void (*slot)(const LoadRows&), const void* from, const float* scales, int64_t tokens, char* rows,
             bool as_stored = false) const {
     slot({.in = from,

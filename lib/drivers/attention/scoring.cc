@@ -32,7 +32,7 @@ bool all_equal(const void* p, int64_t n, int64_t size) {
   return std::memcmp(p, static_cast<const char*>(p) + size, static_cast<size_t>((n - 1) * size)) == 0;
 }
 
-/// What they do to each of these keys; if not the same to each, kChanges.
+/// What masks and bias do to these keys: kHides or kNothing if they do that to each key, else kChanges.
 Does what_masks_do(const RowModifiers& m, Interval keys) {
   const int64_t n = keys.hi - keys.lo;
   bool nothing = true;
@@ -195,8 +195,8 @@ SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, boo
   const Does to_all = to_head == kChanges ? kChanges : what_masks_do(m, keys);
   if (to_all == kHides) return {};
   if (to_all == kNothing) return {column(0), column(n), column(0), column(0), column(n) - column(0)};
-  // Most masks hide keys here and there, and nothing is to gain from that. Their ends are visible then; one alone shows some key where it changes
-  // some. A sample tells whether they hide most.
+  // Most masks hide keys here and there, which is not worth a full look. They change both ends of `keys`. A bias or byte mask alone then
+  // shows some key there; of others the first and last key must be visible. A sample tells whether most keys are hidden.
   bool dense = to_head == kChanges && list == nullptr &&
                what_masks_do(m, {std::max(keys.hi - kPanelWidth, keys.lo), keys.hi}) == kChanges;
   if (m.bits != nullptr || (m.bias != nullptr && m.keep != nullptr)) {

@@ -1,4 +1,5 @@
-// Masks: which keys a row sees, and what happens to its scores. The walk over blocks knows them as intervals and one pass.
+// Which keys a row sees, and what happens to its scores. Rules (causality, lengths, windows, chunks, prefixes) are an interval of
+// keys per row; masks, bias, softcap and ALiBi are one pass over its scores.
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_SCORING_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_SCORING_H_
 
@@ -34,7 +35,8 @@ bool has_masks(const Scoring& scoring);
 /// True if scores need the optional pass over the tile.
 bool has_modifiers(const Scoring& scoring);
 
-/// `mask_batch`, `mask_row`: where the row stands in bias, mask and packed_mask (they differ from sequence and row in varlen).
+/// The modifiers of one row. `mask_batch`, `mask_row`: its place in bias, mask and packed_mask, which in varlen differs from sequence
+/// and row.
 RowModifiers row_modifiers(const Scoring& scoring, const SequenceRules& rules, int64_t head, int64_t row,
                            int64_t mask_batch, int64_t mask_row);
 
@@ -45,7 +47,8 @@ ModifyResult modify(const UKernels& uk, const ModifyRow& a);
 inline bool same_masks(const RowModifiers& a, const RowModifiers& b) {
   return a.bias == b.bias && a.keep == b.keep && a.bits == b.bits;
 }
-/// True if masks and bias let the row see a key of its interval. Only for what is rare: NaN in masked values, pages that are not there.
+/// True if masks and bias let the row see a key of its interval. One key at a time, so for rare cases: NaN in masked values, pages
+/// that are missing.
 bool mask_allows(const RowModifiers& row, int64_t key);
 
 /// What a row sees of a block of keys; column c is key c of the block.
@@ -56,17 +59,18 @@ struct SeenColumns {
   /// Of these, masks and bias hide or change scores of [from, to) alone.
   int32_t from;
   int32_t to;
-  /// It sees at most so many of them.
+  /// It sees at most so many of [lo, hi).
   int32_t visible;
 
   bool none() const { return lo >= hi; }
 };
 
-/// A look at masks and bias. `keys`: what the row's interval has of a block, whose first key is `base`. Ends move by 32 keys at least, in
-/// steps of 8: not closer, so that rows that see nearly the same stay alike. `few`: `visible` is counted where it is small against all.
-/// `list`, if not null, gets the visible columns; room for all.
+/// A look at masks and bias. `keys`: what the row's interval has of a block, whose first key is `base`. An end moves by 32 keys at
+/// least, in steps of 8, so that rows that see nearly the same stay alike. `few`: `visible` is counted where it may be a small part
+/// of all, else it may be too large. `list`, if not null, gets the visible columns; it has room for all.
 SeenColumns seen_columns(const RowModifiers& row, int64_t base, Interval keys, bool few, uint8_t* list = nullptr);
-/// True if `seen`, of another row with the same interval, serves this one as well, but for `visible`. Quicker than a look; false if in doubt.
+/// True if `seen`, of another row with the same interval, holds for this row too, `visible` aside. Quicker than a look; false if in
+/// doubt.
 bool sees_alike(const RowModifiers& row, int64_t base, Interval keys, const SeenColumns& seen);
 
 }  // namespace simdattn
