@@ -165,12 +165,12 @@ SIMDATTN_FORMAT_INLINE void put_f16(float x, uint8_t* p) {
 
 /// d, with kHasMinimum m, of codes of 5 bits a word of their highest ones, then bytes, or nibbles of which the lower ones come first. A
 /// number is (code - kZero) d, or code d + m; or the one of kNumbers that the code says, times d.
-template <int kBitsOf, int kZeroOf, bool kHasMinimum = false, const float* kNumbers = nullptr>
+template <int kBitsOf, int kZeroOf, bool kHasMinimum = false, const int8_t* kNumbers = nullptr>
 struct BlockFormat {
   static constexpr bool kFp8 = false;
   static constexpr int kBits = kBitsOf, kZero = kZeroOf;
   static constexpr bool kMinimum = kHasMinimum;
-  static constexpr const float* kTable = kNumbers;
+  static constexpr const int8_t* kTable = kNumbers;
   static constexpr CodeLayout kLayout = {kScaleBytes + (kMinimum ? 2 : 0) + (kBits == 5 ? 4 : 0),
                                          kBits == 8 ? kBlockDims : kBlockDims / 2};
 
@@ -190,7 +190,7 @@ struct BlockFormat {
         const int64_t at = 4 * shift + i;
         int32_t code = kBits == 8 ? static_cast<int8_t>(codes[at]) : codes[i] >> shift & 15;
         if (kBits == 5) code |= (codes[at / 8 - 4] >> (at % 8) & 1) << 4;
-        const float product = (kTable != nullptr ? kTable[code] : static_cast<float>(code - kZero)) * d;
+        const float product = static_cast<float>(kTable != nullptr ? kTable[code] : code - kZero) * d;
         out[i] = kMinimum ? product + m : product;
       }
     }
@@ -242,7 +242,7 @@ struct Q4Format : BlockFormat<4, 8> {
   }
 };
 
-inline constexpr float kIq4NlNumbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+inline constexpr int8_t kIq4NlNumbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 /// Of each narrow type, in the order of KvType.
 using NarrowFormats = std::tuple<Int8Format, E4M3Format, E5M2Format, Q8Format, Q4Format, BlockFormat<4, 0, true>,

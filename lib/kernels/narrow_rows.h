@@ -27,6 +27,12 @@ SIMDATTN_INLINE void widen_block(const uint8_t* block, float* out) {
     if constexpr (Format::kBits == 5) code = code | select(one_bits(fifth >> i), Bits32(16u), Bits32(0u));
     put(i, to_float(cast_bits<int32_t>(code)) - Floats(Format::kZero));
   };
+  if constexpr (Format::kTable != nullptr) {
+    uint8_t numbers[kBlockDims];
+    look_up_nibbles(Format::kTable, codes, numbers);
+    for (int64_t j = 0; j < kBlockDims; j += kLanes) put(j, to_float(load_integers(numbers + j)));
+    return;
+  }
   for (int64_t j = 0; j < Format::kLayout.code_bytes; j += kLanes) {
     if constexpr (Format::kBits == 8) {
       put(j, load_numbers(codes + j, All(), Format()));
@@ -144,8 +150,7 @@ struct VectorCodec {
         });
       } else {
         for (int64_t b = 0; b < n / kBlockDims; ++b) {
-          if constexpr (Format::kTable != nullptr) Format::decode(codes + b * kBlockBytes, out + b * kBlockDims);
-          else widen_block<Format>(codes + b * kBlockBytes, out + b * kBlockDims);
+          widen_block<Format>(codes + b * kBlockBytes, out + b * kBlockDims);
         }
       }
     }

@@ -5,6 +5,10 @@
 
 #include "lib/simd/machine.h"
 
+#if SIMDATTN_SVE
+#include <arm_neon.h>  // look_up_nibbles
+#endif
+
 #include "lib/simd/native/order.h"
 
 #if SIMDATTN_PLAIN
@@ -58,6 +62,34 @@ SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
 /// x in all of them. Where conversions take 32-bit lanes, in both halves of each: they read the lower one.
 SIMDATTN_INLINE Halves repeated_half(uint16_t x) {
   return __builtin_bit_cast(Halves, VectorOf<uint16_t, sizeof(Halves)>::type{} + x);
+}
+
+/// out[i] = table[n], where n is the lower nibble of codes[i] for i < 16, else the upper one of codes[i - 16].
+SIMDATTN_INLINE void look_up_nibbles(const int8_t* table, const uint8_t* codes, uint8_t* out) {
+  using Block = VectorOf<uint8_t, 16>::type;
+  Block numbers, w;
+  __builtin_memcpy(&numbers, table, sizeof numbers);
+  __builtin_memcpy(&w, codes, sizeof w);
+  const auto look_up = [&](Block index) SIMDATTN_LAMBDA {
+#if SIMDATTN_X86 && defined(__SSSE3__)
+    return __builtin_bit_cast(
+        Block, _mm_shuffle_epi8(__builtin_bit_cast(__m128i, numbers), __builtin_bit_cast(__m128i, index)));
+#elif SIMDATTN_NEON || SIMDATTN_SVE
+    return __builtin_bit_cast(
+        Block, vqtbl1q_u8(__builtin_bit_cast(uint8x16_t, numbers), __builtin_bit_cast(uint8x16_t, index)));
+#elif SIMDATTN_VSX
+    using Bytes = __vector unsigned char;
+    const Bytes from = __builtin_bit_cast(Bytes, numbers);
+    return __builtin_bit_cast(Block, vec_perm(from, from, __builtin_bit_cast(Bytes, index)));
+#else
+    Block found;
+    for (int i = 0; i < 16; ++i) found[i] = numbers[index[i]];
+    return found;
+#endif
+  };
+  const Block lower = look_up(w & 15), upper = look_up(w >> 4);
+  __builtin_memcpy(out, &lower, sizeof lower);
+  __builtin_memcpy(out + sizeof lower, &upper, sizeof upper);
 }
 
 SIMDATTN_INLINE float first_lane(Floats v) { return v[0]; }

@@ -193,6 +193,12 @@ void check_halves(const Checks& c, const float* x) {
   c.bits("load_integers", cast_bits<uint32_t>(load_integers(bytes)),
          [&](int64_t i) { return static_cast<uint32_t>(static_cast<int8_t>(bytes[i])); });
   c.bits("load_bytes", load_bytes(bytes, All()), [&](int64_t i) { return uint32_t{bytes[i]}; });
+  constexpr int8_t kTable[16] = {-128, 7, -1, 0, 99, 127, 5, -77, 1, 64, -64, 3, 33, -100, 12, 88};
+  uint8_t found[32];
+  look_up_nibbles(kTable, bytes, found);
+  for (int64_t i = 0; i < 32; ++i) {
+    c.expect(static_cast<int8_t>(found[i]) == kTable[bytes[i % 16] >> i / 16 * 4 & 15], "look_up_nibbles", i);
+  }
   if constexpr (kLanes > 4 && kLoadsBlocks) {
     const Bits32 units = Bits32::load_unaligned(x32);
     const auto byte = [&](int64_t lane, int64_t k) { return x32[lane] >> (8 * k) & 255; };
