@@ -54,7 +54,8 @@ constexpr float kNibblePower = kLooksUp ? 1.0f : 0x1p-28f;
 /// be, and of e4m3 NaN is a number: note_nan() tells.
 struct Fp8AsF16 {
   bool e4m3;
-  float power = e4m3 ? 256.0f : 1.0f;
+  static constexpr float kE4M3Power = 256.0f;
+  float power = e4m3 ? kE4M3Power : 1.0f;
   Bits16 mask = Bits16(e4m3 ? uint16_t{0xBF80} : uint16_t{0xFF00});
   /// Codes are the upper halves of 16 bits.
   template <class V>

@@ -277,19 +277,19 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage
   const auto panel = [&](int64_t x) SIMDATTN_LAMBDA {
     return room + ((x & kStep) / kPanelWidth + (x & (kStep - 1)) / kPanelWidth) * panel_bytes;
   };
-  const auto rows_at = [&](int64_t x) {
-    RowPieces pieces = {.rows = keys + (x < columns ? x : 0) * a.panel_stride,
-                        .stride = a.panel_stride,
-                        .columns = larger(smaller(kStep, columns - x), 0),
-                        .panels = panel(x),
-                        .ahead = a.fetches() && gaps ? ahead * a.panel_stride : 0,
-                        .units = layout.units(a.dim),
-                        .panel_bytes = panel_bytes};
-    pieces.start();
-    return pieces;
-  };
-  for (RowPieces first = rows_at(0); first.any();) first.transpose(layout.scale_bytes > 0 ? layout.block_units() : 0);
   CodeScoreArguments t = {};
+  t.next.stride = a.panel_stride;
+  t.next.ahead = a.fetches() && gaps ? ahead * a.panel_stride : 0;
+  t.next.units = layout.units(a.dim);
+  t.next.panel_bytes = panel_bytes;
+  const auto put_next = [&](int64_t x) SIMDATTN_LAMBDA {
+    t.next.rows = keys + (x < columns ? x : 0) * a.panel_stride;
+    t.next.columns = larger(smaller(kStep, columns - x), 0);
+    t.next.panels = panel(x);
+    t.next.start();
+  };
+  put_next(0);
+  for (RowPieces first = t.next; first.any();) first.transpose(layout.scale_bytes > 0 ? layout.block_units() : 0);
   t.q = static_cast<const float*>(a.q);
   t.ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
   t.dim = a.dim;
@@ -306,7 +306,8 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage
     t.high = units(x + width / 2);
     t.s = a.s + x;
     t.column = x;
-    t.next = (x & (kStep - 1)) == 0 ? rows_at(x + kStep) : RowPieces();
+    if ((x & (kStep - 1)) == 0) put_next(x + kStep);
+    else t.next.columns = 0;
     if (a.fetches() && !gaps) t.prefetch = {address_at(keys, (x + ahead) * row), 0, layout.units(a.dim)};
     (batches == 4 ? type.four : type.two).of[a.rows - 1](t);
   }

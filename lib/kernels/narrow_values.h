@@ -54,8 +54,6 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   alignas(16) float made[4];
   [[maybe_unused]] const float* block_scales = made;
   if constexpr (kScalesAtOnce) hide(block_scales);
-  // Numbers are 1 / power of what they should be.
-  [[maybe_unused]] const float power = kNibbles ? 0x1p-28f : kFp8 ? as_f16.power : 1.0f;
   constexpr int64_t kHalvesBytes = kFp8 ? kWidth : 1;
   alignas(64) uint16_t numbers[2][kHalvesBytes];
   [[maybe_unused]] HalvesAhead halves = {numbers[0], numbers[1]};
@@ -88,7 +86,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
       });
       widen_four(bits, made);
     }
-    if constexpr (!kInBlocks) factor = Floats(scales[j] * power);
+    if constexpr (!kInBlocks) factor = Floats(scales[j]);
     unroll<kBatches / kTogether>([&](auto group) SIMDATTN_LAMBDA {
       Registers<kTogether> column;
       unroll<kTogether>([&](auto i) SIMDATTN_LAMBDA {
@@ -110,7 +108,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
               factor = nibble_numbers() * factor;
               nibbles = load_bytes(codes, All());
             } else if constexpr (kNibbles) {
-              factor = factor * Floats(power);
+              factor = factor * Floats(kNibblePower);
             }
           }
           if constexpr (kNibbles && kLooksUp) x = lane_of(factor, kIn == 0 ? nibbles : nibbles >> 4);
@@ -149,6 +147,9 @@ constexpr ValueTiles code_value_tiles() {
   return tiles_by_rows<ValueTileFunction, smaller(kRowsOf<kBatches>, kFusedRows)>(
       [](auto rows) { return value_codes_of<kType, rows, kBatches>; });
 }
+/// What the scales of a tile are multiplied by before.
+template <KvType kType>
+constexpr float kRowPower = kType == KvType::kFp8E4M3 ? Fp8AsF16::kE4M3Power : 1.0f;
 template <KvType kType>
 __attribute__((noinline)) void widen_last_codes(const void* v, int64_t key_stride, const float* scales, int64_t keys,
                                                 int64_t columns, float* wide) {
@@ -156,7 +157,7 @@ __attribute__((noinline)) void widen_last_codes(const void* v, int64_t key_strid
     const Lanes part = first_lanes(columns);
     Cursor<const uint8_t> at(static_cast<const uint8_t*>(v));
     for (int64_t j = 0; j < keys; ++j, at += key_stride) {
-      store(load_numbers(at.get(), part, FormatOf<kType>()) * Floats(scales[j]), wide + j * kLanes);
+      store(load_numbers(at.get(), part, FormatOf<kType>()) * Floats(scales[j] / kRowPower<kType>), wide + j * kLanes);
     }
   }
 }
@@ -177,10 +178,18 @@ constexpr ValueStorage kCodeValues = {.size = has_scales(kType) ? 1 : 0,
 /// Up to kFusedRows rows. False, and nothing is done, for scales that do not fit.
 template <KvType kType>
 bool add_code_values(const ValueTile& a) {
-  if constexpr (kType == KvType::kFp8E4M3) {
+  constexpr bool kScaled = kRowPower<kType> != 1.0f;
+  ValueTile t = a;
+  // Here, not in each tile: the product of one number takes as long as that of a vector.
+  float scales[kScaled ? kKeyBlock : 1];
+  if constexpr (kScaled) {
     if (!scales_fit<E4M3Format>(a.scales, a.keys)) return false;
+    for_each_batch(a.keys, [&](int64_t j, auto part) SIMDATTN_LAMBDA {
+      store(load(a.scales + j, part) * Floats(kRowPower<kType>), scales + j, part);
+    });
+    t.scales = scales;
   }
-  simdattn::value_tile(a, kCodeValues<kType>);
+  simdattn::value_tile(t, kCodeValues<kType>);
   return true;
 }
 

@@ -70,6 +70,12 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   const __m512i words = _mm512_permutexvar_epi16(order, v);
   return k == 0 ? _mm512_slli_epi16(words, 8) : words;
 }
+/// Byte i of each lane as its upper one, zeros below. A shift and a mask would take a port of multiply-adds each.
+template <int i>
+SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
+  const __m128i block = _mm_setr_epi8(-1, -1, -1, i, -1, -1, -1, i + 4, -1, -1, -1, i + 8, -1, -1, -1, i + 12);
+  return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(block));
+}
 /// 2 kLanes bytes with signs, times 2^n. A shift by one count for all lanes would take a shuffle besides.
 SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
   return _mm512_sllv_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
@@ -93,9 +99,10 @@ SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask(static_cast<__mmask16
 template <int64_t kRows = 4, class T>
 SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
   const auto at = [&](int64_t b) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + kRows * b * stride)); };
-  const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(at(0)), at(1), 1);
-  const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(at(2)), at(3), 1);
-  return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+  __m512 v = _mm512_castps128_ps512(at(0));
+  v = _mm512_mask_broadcast_f32x4(v, 0x00F0, at(1));
+  v = _mm512_mask_broadcast_f32x4(v, 0x0F00, at(2));
+  return _mm512_mask_broadcast_f32x4(v, 0xF000, at(3));
 }
 
 /// upper without its last bit where lower is 0.

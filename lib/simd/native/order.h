@@ -148,7 +148,7 @@ SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
   return Bits32::of(larger_numbers(as<uint8_t>(a), as<uint8_t>(b)));
 }
-#if !SIMDATTN_AVX2 || SIMDATTN_AVX512
+#if !SIMDATTN_AVX2
 /// Byte i of each lane as its upper one, zeros below.
 template <int i>
 SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
