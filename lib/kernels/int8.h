@@ -217,11 +217,16 @@ SIMDATTN_SHARED void int8_weigh_rows(const ValueTile& a, uint8_t* out, int64_t s
                SIMDATTN_LAMBDA { return load(w + i, part) * load(of_values + i, part); };
   };
   for (int64_t r = 0; r < a.rows; ++r) {
-    const auto number = [product = products(r)](int64_t i, auto part) SIMDATTN_LAMBDA {
+    // As integers, negative numbers are below 0, and NaN is larger than all numbers.
+    Registers<2, Ints> largest{{Ints(0)}, {Ints(0)}};
+    Registers<2> poison{{Floats(0.0f)}, {Floats(0.0f)}};  // NaN unless products are finite
+    for_each_batch_in_chains<2>(a.keys, [&, product = products(r)](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
       const Floats x = product(i, part);
-      return mul_add(x, Floats(0.0f), max(x, Floats(0.0f)));  // NaN unless it is finite
-    };
-    const IntegerScale quantise(largest_magnitude(a.keys, number), 255.0f);
+      reg<chain>(largest) = max(reg<chain>(largest), ints_of(x));
+      reg<chain>(poison) = mul_add(x, Floats(0.0f), reg<chain>(poison));
+    });
+    const Ints all = max(max(reg<0>(largest), reg<1>(largest)), ints_of(abs(reg<0>(poison) + reg<1>(poison))));
+    const IntegerScale quantise(static_cast<uint32_t>(largest_lane(all)), 255.0f);
     scales[r] = quantise.scale;
     inverse[r] = quantise.inverse;
   }
@@ -229,7 +234,7 @@ SIMDATTN_SHARED void int8_weigh_rows(const ValueTile& a, uint8_t* out, int64_t s
     uint8_t* const row = out + r * stride;
     const auto product = products(r);
     const Floats factor(inverse[r]);
-    std::memset(row, 0, static_cast<size_t>(a.first_key));
+    for (int64_t i = 0; i < a.first_key; i += 4) std::memset(row + i, 0, 4);  // no call
     store_integers<true, true>(a.keys, row + a.first_key, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
       return nearest(max(product(i, part), Floats(0.0f)) * factor);
     });
