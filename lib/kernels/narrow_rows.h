@@ -65,7 +65,7 @@ SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int6
       for (int64_t u = 0; u < units; ++u) {
         const uint8_t* const unit = panel + u * kUnitPitch + kUnitBytes * j;
         float* const y = out + 4 * u * kPanelWidth + j;
-        fetch_ahead(unit);
+        if (j % 16 == 0) fetch_ahead(unit);  // a line
         put_units<0>(load_units(unit), factor, kInBlocks ? 4 : dim - d - 4 * u, y, format);
         if constexpr (kRows == 8) put_units<4>(load_units(unit), factor, 4, y + 16 * kPanelWidth, format);
       }

@@ -235,7 +235,8 @@ SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
   for (; x < end; x += kLanes) last_columns(b, x);
 }
 
-/// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1.
+/// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1. Not with 4 lanes:
+/// as many loads and stores of sums take longer than memory.
 __attribute__((noinline)) inline void rows_in_order(const ValueTile& a) {
   const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(float));
   const int64_t dim = a.dim, keys = a.keys;
@@ -273,8 +274,8 @@ SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
 }
 template <class T>
 void value_tile(const ValueTile& a) {
-  if (std::is_same_v<T, float> && a.fetches() && a.rows == 1 && a.dim > 8 * kLanes && a.dim % kLanes == 0 &&
-      a.group_stride == kValueGroup * int64_t{sizeof(float)}) {
+  if (std::is_same_v<T, float> && kLanes > 4 && a.fetches() && a.rows == 1 && a.dim > 8 * kLanes &&
+      a.dim % kLanes == 0 && a.group_stride == kValueGroup * int64_t{sizeof(float)}) {
     return rows_in_order(a);
   }
   value_tile(a, kValueStorage<T>);

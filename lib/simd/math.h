@@ -22,6 +22,10 @@ SIMDATTN_INLINE Floats exp_scale(Floats x, Floats p, [[maybe_unused]] Floats n, 
   const Floats lowest(kExpLowest);
 #if SIMDATTN_AVX512
   return scale_unless_below(x, lowest, p, n);
+#elif SIMDATTN_X86
+  // Compilers would compare a mask of select() with 0 once more.
+  const Bits32 below = Bits32::of(x.numbers() < lowest.numbers());
+  return float_of(bits_of(p * power_of_two(t)) & ~below);
 #else
   return select(x < lowest, Floats(0.0f), p * power_of_two(t));
 #endif

@@ -96,7 +96,7 @@ SIMDATTN_INLINE const uint16_t* raw(const f16* p) { return reinterpret_cast<cons
 SIMDATTN_INLINE uint16_t* raw(bf16* p) { return reinterpret_cast<uint16_t*>(p); }
 SIMDATTN_INLINE uint16_t* raw(f16* p) { return reinterpret_cast<uint16_t*>(p); }
 
-#if !SIMDATTN_AVX2
+#if !SIMDATTN_X86
 SIMDATTN_INLINE Floats f32_from_bf16(Halves v) { return float_of(widen_bits(v) << 16); }
 #endif
 SIMDATTN_INLINE Halves bf16_from_f32(Floats v) { return upper_bits(rounded_above(v)); }

@@ -12,6 +12,7 @@ SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm_move
 
 using Halves = __m128i;
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_unpacklo_epi16(v, _mm_setzero_si128()); }
+SIMDATTN_INLINE Floats f32_from_bf16(Halves v) { return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), v)); }
 SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) {
 #ifdef __SSE4_1__
   return _mm_packus_epi32(v, v);
@@ -27,14 +28,23 @@ SIMDATTN_INLINE void store_halves(__m128i v, uint16_t* p, All) { _mm_storel_epi6
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
+#ifdef __SSE4_1__
+  return _mm_cvtepu8_epi32(_mm_cvtsi32_si128(four));
+#else
   const __m128i zero = _mm_setzero_si128();
   return _mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(four), zero), zero);
+#endif
 }
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
-  const __m128i bytes = _mm_cvtsi32_si128(four), words = _mm_unpacklo_epi8(bytes, bytes);
+  const __m128i bytes = _mm_cvtsi32_si128(four);
+#ifdef __SSE4_1__
+  return _mm_cvtepi8_epi32(bytes);
+#else
+  const __m128i words = _mm_unpacklo_epi8(bytes, bytes);
   return _mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24);
+#endif
 }
 /// upper without its last bit where lower is 0.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
