@@ -153,39 +153,34 @@ SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
   if constexpr (kNotices<T> || kPairwise<T>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, 2 * half);
 }
 
-/// Pairs of the table that are spread to one entry per dimension at a time.
-constexpr int64_t kSpread = 128;
-
-/// Entries that multiply the pair's first and second number, in both dimensions:
-///   y0 = x0 c + x1 (-s),  y1 = x0 s + x1 c
-SIMDATTN_INLINE void spread(const float* cos, const float* sin, int64_t pairs, Bits32 sign, float* first,
-                            float* second) {
-  for_each_batch(pairs, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-    const Floats c = load(cos + i, part);
-    const Floats s = flip_sign(load(sin + i, part), sign);
-    const Floats minus_s = flip_sign(s, Bits32(0x80000000u));
-    store(zip_lower(c, s), first + 2 * i);
-    store(zip_upper(c, s), first + 2 * i + kLanes);
-    store(zip_lower(minus_s, c), second + 2 * i);
-    store(zip_upper(minus_s, c), second + 2 * i + kLanes);
-  });
-}
-
-/// Dimensions 2i and 2i + 1 rotate together; `n` dimensions from `at` on.
+/// Dimensions 2i and 2i + 1 rotate together: y0 = x0 c + x1 (-s), y1 = x0 s + x1 c. From pair `done` on.
 template <class T>
-SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, int64_t at, const float* first, const float* second,
-                                       int64_t n) {
-  const T* x = static_cast<const T*>(a.x) + at;
-  T* y = static_cast<T*>(a.y) + at;
-  const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
+SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, Bits32 sign, int64_t done) {
+  const T* x = static_cast<const T*>(a.x) + a.first + 2 * done;
+  T* y = static_cast<T*>(a.y) + a.first + 2 * done;
+  const float* cos = a.cos + done;
+  const float* sin = a.sin + done;
+  const int64_t n = 2 * (a.half - done), heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
   Registers<4> seen;
   unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(seen) = Floats(0.0f); });
   for_some_batches<kAvx512 ? 8 : 4>(0, n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
+    // An entry per dimension of what multiplies the pair's first number, and its second one.
     Registers<count> own, cross;
-    unroll<count>([&](auto i) SIMDATTN_LAMBDA {
-      reg<i>(own) = load(first + dimension + i * kLanes);
-      reg<i>(cross) = load(second + dimension + i * kLanes);
-    });
+    const auto spread = [&](auto i, auto pairs) SIMDATTN_LAMBDA {
+      const int64_t pair = dimension / 2 + i / 2 * kLanes;
+      const Floats c = load(cos + pair, pairs);
+      const Floats s = flip_sign(load(sin + pair, pairs), sign);
+      const Floats minus_s = flip_sign(s, Bits32(0x80000000u));
+      reg<i>(own) = zip_lower(c, s);
+      reg<i>(cross) = zip_lower(minus_s, c);
+      if constexpr (i + 1 < count) {
+        reg<i + 1>(own) = zip_upper(c, s);
+        reg<i + 1>(cross) = zip_upper(minus_s, c);
+      }
+    };
+    if constexpr (count == 1)
+      spread(std::integral_constant<int64_t, 0>(), first_lanes(smaller(n - dimension, kLanes) / 2));
+    else unroll<count / 2>([&](auto i) SIMDATTN_LAMBDA { spread(std::integral_constant<int64_t, 2 * i>(), All()); });
     Cursor<const T> in(x + dimension);
     Cursor<T> out(y + dimension);
     for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
@@ -244,18 +239,11 @@ void rope_heads(const RopeHeads& a) {
   if (!a.interleaved) {
     rotate_halves<T>(a, sign);
   } else {
-    // The last batches may reach past the last pair.
-    alignas(64) float first[2 * kSpread + 2 * kLanes];
-    alignas(64) float second[2 * kSpread + 2 * kLanes];
-    int64_t i = 0;
+    int64_t done = 0;
     if constexpr (kPairwise<T>) {
-      if (is_finite(a.cos, a.sin, a.half)) i = rotate_pairs(a, sign);
+      if (is_finite(a.cos, a.sin, a.half)) done = rotate_pairs(a, sign);
     }
-    for (; i < a.half; i += kSpread) {
-      const int64_t pairs = smaller(kSpread, a.half - i);
-      spread(a.cos + i, a.sin + i, pairs, sign, first, second);
-      rotate_neighbours<T>(a, a.first + 2 * i, first, second, 2 * pairs);
-    }
+    if (done < a.half) rotate_neighbours<T>(a, sign, done);
   }
   // The dimensions that do not rotate.
   const int64_t end = a.first + 2 * a.half;
