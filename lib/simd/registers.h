@@ -25,13 +25,19 @@ namespace {
 constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/// f(0), f(1), ... with the index as a type: a loop that is unrolled before anything else happens.
-template <int64_t kCount, class F>
-SIMDATTN_INLINE constexpr void unroll(const F& f) {
-  [&]<int64_t... kIndices>(std::integer_sequence<int64_t, kIndices...>) SIMDATTN_LAMBDA {
+template <class Indices>
+struct Unroll;
+template <int64_t... kIndices>
+struct Unroll<std::integer_sequence<int64_t, kIndices...>> {
+  template <class F>
+  SIMDATTN_INLINE constexpr void operator()(const F& f) const {
     (f(std::integral_constant<int64_t, kIndices>()), ...);
-  }(std::make_integer_sequence<int64_t, kCount>());
-}
+  }
+};
+/// unroll<kCount>(f): f(0), f(1), ... with the index as a type: a loop that is unrolled before anything else happens. An object, as a
+/// function would need a second one for the sequence, and gcc optimises each copy of the loop before it goes into its caller.
+template <int64_t kCount>
+constexpr Unroll<std::make_integer_sequence<int64_t, kCount>> unroll{};
 
 /// kCount vectors (or pointers), each a member of its own: gcc keeps an array of them in memory.
 template <class V, int64_t kIndex>
