@@ -13,7 +13,7 @@ backends=${3//,/;}
 targets=${4//,/;}
 export CC=$5
 shift 5
-export CXX="$*"
+export CXX="$source/tests/packaging/quick.sh $*"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if ! command -v cmake >/dev/null; then

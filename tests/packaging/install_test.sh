@@ -1,8 +1,7 @@
 #!/bin/bash
 # Installs into a temporary folder, then builds and runs programs as users would: those of tests/packaging/consumers in C99, C++17
 # and C++20, and that of README.md, with one compiler line each; statically without exceptions; by clang with lld; beside another
-# version of Highway; that of README.md as a Meson subproject; the C program with a shared library, which must show the public
-# functions and nothing else. What is not installed is skipped by name.
+# version of Highway. What is not installed is skipped by name.
 #
 #   [CC=C_COMPILER] tests/packaging/install_test.sh SOURCE_DIR BUILD_DIR COMPILER [COMPILER_ARGUMENT ...]
 set -euo pipefail
@@ -120,49 +119,4 @@ if [ -f "$other/hwy/highway.h" ]; then
   "$work/other_highway"
 else
   echo "skipped: no second version of Highway; SIMDATTN_OTHER_HIGHWAY names a folder of headers"
-fi
-
-echo "== Meson subproject"
-mkdir -p "$work/user/subprojects"
-ln -s "$source" "$work/user/subprojects/simdattn"
-cp "$work/program.cc" "$work/user/program.cc"
-cat >"$work/user/meson.build" <<'MESON'
-project('user', 'cpp', default_options: ['cpp_std=c++20', 'buildtype=release', 'warning_level=3', 'werror=true'])
-executable('program', 'program.cc', dependencies: dependency('simdattn', fallback: 'simdattn'))
-MESON
-# The scalar target alone: compiling the other kernels once more would take minutes and show nothing new.
-unset PKG_CONFIG_PATH
-CXX="$*" meson setup "$work/user/build" "$work/user" -Dsimdattn:backends= -Dsimdattn:default_library=both >"$work/log" 2>&1 \
-  && ninja -C "$work/user/build" -j 2 >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
-"$work/user/build/program"
-
-echo "== shared library"
-meson install -C "$work/user/build" --no-rebuild --quiet --destdir "$work/root2"
-object=$(find "$work/root2" -name 'libsimdattn.so')
-[ -n "$object" ] || { echo "libsimdattn.so was not installed"; exit 1; }
-"${CC:-cc}" -std=c99 "${include[@]}" "$consumers/c99.c" "$object" -lm -o "$work/c99"
-export LD_LIBRARY_PATH=${object%/*}
-run_consumer c99
-if command -v cmake >/dev/null; then
-  cmake -S "$consumers/cmake" -B "$work/cmake" -DKIND=shared -DVERSION=0.3 \
-    "-Dsimdattn_DIR=$(dirname "$(find "$work/root2" -name simdattnConfig.cmake)")" >"$work/log" 2>&1 \
-    && cmake --build "$work/cmake" -j 2 >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
-  "$work/cmake/cpp17" | tail -n +2 | diff "$consumers/expected.txt" -
-else
-  echo "skipped: no cmake to find the installed package with"
-fi
-if command -v nm >/dev/null; then
-  nm -D --defined-only "$object" | awk '$2 != "A" { sub(/@.*/, "", $NF); print $NF }' | sort >"$work/exported"
-  grep -oh 'simdattn_[a-z_]*(' "$source/include/simdattn/simdattn_c.h" "$source/include/simdattn/extras.h" | tr -d '(' | sort -u | diff - "$work/exported" || {
-    echo "libsimdattn.so does not show the functions of simdattn_c.h and extras.h and those alone"
-    exit 1
-  }
-fi
-if command -v readelf >/dev/null && ! readelf -d "$object" | grep -q 'SONAME.*libsimdattn.so.0.3'; then
-  echo "libsimdattn.so has no version in its name"
-  exit 1
-fi
-if command -v readelf >/dev/null && readelf -d "$object" | grep -E 'NEEDED.*(stdc|c\+\+|gcc)'; then
-  echo "libsimdattn.so needs a C++ library"
-  exit 1
 fi

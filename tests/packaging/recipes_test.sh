@@ -11,7 +11,7 @@ command -v cmake >/dev/null || { echo "skipped: cmake is not installed"; exit 77
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 consumers=$source/tests/packaging/consumers
-export CXX="$*" CONFIGURE=-DSIMDATTN_BACKENDS=
+export CXX="$source/tests/packaging/quick.sh $*" CONFIGURE=-DSIMDATTN_BACKENDS=
 same() { "$1" | tail -n +2 | diff "$consumers/expected.txt" -; }
 
 echo "== vcpkg"
@@ -41,12 +41,10 @@ cmake -S "$consumers/cmake" -B "$work/user" -DKIND=static -DVERSION=0.3 "-DCMAKE
   && cmake --build "$work/user" >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
 same "$work/user/cpp17"
 
-echo "== Conan"
-for kind in static shared; do
-  read -r reference flags < <(python3 "$source/tests/packaging/recipes/run_conan.py" "$source/packaging/conan/conanfile.py" \
-    "$work/conan-$kind" "$kind" 2>"$work/log") || { tail -n 20 "$work/log"; exit 1; }
-  # shellcheck disable=SC2086
-  "$@" -std=c++17 "$consumers/cpp17.cc" $flags -o "$work/conan-$kind/program"
-  same "$work/conan-$kind/program"
-  echo "$reference, $kind"
-done
+echo "== Conan, shared"
+read -r reference flags < <(python3 "$source/tests/packaging/recipes/run_conan.py" "$source/packaging/conan/conanfile.py" \
+  "$work/conan" shared 2>"$work/log") || { tail -n 20 "$work/log"; exit 1; }
+# shellcheck disable=SC2086
+"$@" -std=c++17 "$consumers/cpp17.cc" $flags -o "$work/conan/program"
+same "$work/conan/program"
+echo "$reference"
