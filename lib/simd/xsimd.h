@@ -16,9 +16,10 @@ struct RegisterType {
   using type = typename xsimd::batch<T, Arch>::register_type;
 };
 
+// Not by its constructor: a function more that gcc inlines at each use.
 template <class T>
 SIMDATTN_INLINE xsimd::batch<T, Arch> lib(Batch<T> v) {
-  return __builtin_bit_cast(xsimd::batch<T, Arch>, v.data);  // its constructor would be a function to be inlined, each time
+  return __builtin_bit_cast(xsimd::batch<T, Arch>, v.data);
 }
 
 /// Rounded once.
