@@ -378,6 +378,37 @@ inline Status top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists,
 }
 /// Bytes of Exec::workspace that top_k() needs; 0 if k is outside 0 .. 2^30 - 1.
 inline size_t top_k_workspace(int64_t k) { return simdattn_top_k_workspace(k); }
+// Attention with a state
+//
+// The problems are explained at `LinearAttentionProblem` and `CausalConvProblem` in types.h.
+
+/// The whole problem on the calling thread; needs linear_attention_workspace() bytes of Exec::workspace.
+/// A NaN in k, beta or the decay makes the states of its head NaN from there on, one in v a column of it, until a decay of -inf clears them.
+/// Error of out and state: docs/numerics.md.
+inline Status linear_attention(const LinearAttentionProblem& problem, const Exec& exec) {
+  return simdattn_linear_attention(&problem, &exec);
+}
+/// Tasks of a problem: sequences * Hv * ceil(d_v / 64). 0 where one of these sizes breaks the rules.
+inline int64_t linear_attention_tasks(const LinearAttentionProblem& problem) {
+  return simdattn_linear_attention_tasks(&problem);
+}
+/// Tasks first .. last-1, each of which is to run once, in any order, on any threads, with a workspace for each thread. A task has its own
+/// columns of its head's state: none waits for another one, and no result depends on how they are divided.
+inline Status linear_attention_range(const LinearAttentionProblem& problem, int64_t first, int64_t last,
+                                     const Exec& exec) {
+  return simdattn_linear_attention_range(&problem, first, last, &exec);
+}
+/// Bytes of Exec::workspace that each of both calls needs. They depend on the head dimensions and the numbers of heads alone.
+inline size_t linear_attention_workspace(const LinearAttentionProblem& problem) {
+  return simdattn_linear_attention_workspace(&problem);
+}
+
+/// Depthwise causal convolution with a state, all of it on this thread. Channels are independent: threads take slices of them.
+/// Error: |c - exact| <= (width + 1) * 2^-24 * (|bias| + sum |w z|) before the activation; SiLU adds at most 1.1 of that and 8 * 2^-24 * |y|;
+/// a y below 2^-119 in size may be 0.
+inline Status causal_conv(const CausalConvProblem& problem, const Exec& exec = {}) {
+  return simdattn_causal_conv(&problem, &exec);
+}
 
 }  // namespace simdattn
 

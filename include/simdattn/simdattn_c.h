@@ -161,6 +161,21 @@ SIMDATTN_API simdattn_status simdattn_top_k(const simdattn_const_view4* scores, 
                                             const simdattn_top_k_options* options, const simdattn_exec* exec);
 /** Bytes of workspace for simdattn_top_k(). */
 SIMDATTN_API size_t simdattn_top_k_workspace(int64_t k);
+/* ---- Attention with a state ----------------------------------------------------------------------------------------- */
+
+/** Linear attention: gated delta net, KDA and the like; all of it on this thread. */
+SIMDATTN_API simdattn_status simdattn_linear_attention(const simdattn_linear_attention_problem* problem,
+                                                       const simdattn_exec* exec);
+/** Tasks that simdattn_linear_attention_range() divides a problem into. */
+SIMDATTN_API int64_t simdattn_linear_attention_tasks(const simdattn_linear_attention_problem* problem);
+/** Runs some of them. */
+SIMDATTN_API simdattn_status simdattn_linear_attention_range(const simdattn_linear_attention_problem* problem,
+                                                             int64_t first, int64_t last, const simdattn_exec* exec);
+/** Bytes of workspace for both. */
+SIMDATTN_API size_t simdattn_linear_attention_workspace(const simdattn_linear_attention_problem* problem);
+/** Depthwise causal convolution with a state. */
+SIMDATTN_API simdattn_status simdattn_causal_conv(const simdattn_causal_conv_problem* problem,
+                                                  const simdattn_exec* exec);
 
 #ifdef __cplusplus
 #if defined(__clang__)

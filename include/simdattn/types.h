@@ -142,6 +142,21 @@ enum class Arithmetic : int32_t {
   kInt8 = 2,
 };
 
+/** How a token changes the state of a linear attention: see LinearAttentionProblem. */
+enum class LinearRule : int32_t {
+  kLinear = 0,     /* S += k v^T */
+  kGated = 1,      /* S decays first (GLA, RetNet, Mamba-2's scalar form) */
+  kDelta = 2,      /* S += beta k (v - k^T S)^T (DeltaNet) */
+  kGatedDelta = 3, /* both (gated DeltaNet; with a decay per channel KDA) */
+};
+
+/** Which head of fewer ones goes with head h of more. */
+enum class HeadOrder : int32_t {
+  /** h / G: neighbours share one, as everywhere else in this library (transformers, fla, ONNX). */
+  kNeighbours = 0,
+  kRepeated = 1, /* h % heads: repeated as a whole (ggml) */
+};
+
 /** What happens to a row x before it is rotated; r = 1 / sqrt(mean of x^2 + epsilon). */
 enum class RowNorm : int32_t {
   kNone = 0,       /* nothing */
@@ -193,6 +208,8 @@ typedef simdattn::KvLayout simdattn_kv_layout;
 typedef simdattn::IndexCombine simdattn_index_combine;
 typedef simdattn::Arithmetic simdattn_arithmetic;
 typedef simdattn::RowNorm simdattn_row_norm;
+typedef simdattn::LinearRule simdattn_linear_rule;
+typedef simdattn::HeadOrder simdattn_head_order;
 typedef simdattn::RopePairing simdattn_rope_pairing;
 typedef simdattn::RopeType simdattn_rope_type;
 typedef simdattn::MropeLayout simdattn_mrope_layout;
@@ -247,6 +264,15 @@ typedef int32_t simdattn_arithmetic;
 enum { SIMDATTN_ARITHMETIC_F32, SIMDATTN_ARITHMETIC_BF16, SIMDATTN_ARITHMETIC_INT8 };
 typedef int32_t simdattn_row_norm;
 enum { SIMDATTN_ROW_NORM_NONE, SIMDATTN_ROW_NORM_RMS, SIMDATTN_ROW_NORM_RMS_PLUS_ONE };
+typedef int32_t simdattn_linear_rule;
+enum {
+  SIMDATTN_LINEAR_RULE_LINEAR,
+  SIMDATTN_LINEAR_RULE_GATED,
+  SIMDATTN_LINEAR_RULE_DELTA,
+  SIMDATTN_LINEAR_RULE_GATED_DELTA
+};
+typedef int32_t simdattn_head_order;
+enum { SIMDATTN_HEAD_ORDER_NEIGHBOURS, SIMDATTN_HEAD_ORDER_REPEATED };
 typedef int32_t simdattn_rope_pairing;
 enum { SIMDATTN_ROPE_PAIRING_INTERLEAVED, SIMDATTN_ROPE_PAIRING_HALF_SPLIT };
 typedef int32_t simdattn_rope_type;
@@ -423,6 +449,8 @@ struct AttentionProblem;
 struct Plan;
 struct IndexOptions;
 struct TopKOptions;
+struct LinearAttentionProblem;
+struct CausalConvProblem;
 template <bool kConst>
 struct BasicKv;
 
@@ -460,6 +488,8 @@ typedef simdattn::AttentionProblem simdattn_attention_problem;
 typedef simdattn::Plan simdattn_plan;
 typedef simdattn::IndexOptions simdattn_index_options;
 typedef simdattn::TopKOptions simdattn_top_k_options;
+typedef simdattn::LinearAttentionProblem simdattn_linear_attention_problem;
+typedef simdattn::CausalConvProblem simdattn_causal_conv_problem;
 
 namespace simdattn {
 
@@ -1014,6 +1044,74 @@ SIMDATTN_STRUCT(simdattn_top_k_options, TopKOptions) {
 };
 #define SIMDATTN_TOP_K_OPTIONS_INIT \
   {.struct_size = sizeof(simdattn_top_k_options), .block_size = 1, .keys = -1, .offset = SIMDATTN_BOTTOM_RIGHT}
+
+/* ---- Attention with a state ----------------------------------------------------------------------------------------- */
+
+/** Columns of a state that one task of linear_attention_range() updates. */
+#define SIMDATTN_STATE_COLUMNS 64
+
+/** Attention whose past is a state S of d_k x d_v numbers per head of v, in place of keys and values. Every token does, in this order,
+ *    S *= exp(decay)             kGated, kGatedDelta; by row of S where there is a decay per channel of the key
+ *    u = v                       kLinear, kGated
+ *    u = beta (v - k^T S)        kDelta, kGatedDelta
+ *    S += k u^T
+ *    out = scale * q^T S
+ *  Shapes: q [B,Hq,n,d_k], k [B,Hk,n,d_k], v [B,Hv,n,d_v], out [B,Ho,n,d_v], Ho = max(Hq, Hv); Hv is a multiple of Hk, Ho one of Hq and Hv;
+ *  at most 256 heads of q read one state.
+ *  q, k, v, decay, beta and out f32, bf16 or f16, any mixture. Keys are used as they are: who wants them of length 1 divides before.
+ *  Varlen: with cu_q B is 1, and sequence s has tokens cu_q[s] .. cu_q[s+1] - 1. Without it every sequence has n tokens.
+ *  A prompt in one call, in chunks or token by token gives the same bits. */
+SIMDATTN_STRUCT(simdattn_linear_attention_problem, LinearAttentionProblem) {
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(LinearAttentionProblem));
+  simdattn_linear_rule rule SIMDATTN_DEFAULT(LinearRule::kGatedDelta); /* how a token changes the state */
+  simdattn_head_order head_order SIMDATTN_DEFAULT(
+      HeadOrder::kNeighbours);                 /* of q and k, and of several outputs of a state */
+  simdattn_const_view4 q SIMDATTN_DEFAULT({}); /* [B,Hq,n,d_k]: queries */
+  simdattn_const_view4 k SIMDATTN_DEFAULT({}); /* [B,Hk,n,d_k]: keys */
+  simdattn_const_view4 v SIMDATTN_DEFAULT({}); /* [B,Hv,n,d_v]: values */
+  /** [B,Hv,n,1] or [B,Hv,n,d_k]: logarithms of the factors of S, of a head or of its channels. -inf, and all below -87.34, clear what they
+   *  multiply, NaN and infinities too. From 88 on the factor is infinite. kLinear and kDelta: absent. */
+  simdattn_const_view4 decay SIMDATTN_DEFAULT({});
+  simdattn_const_view4 beta SIMDATTN_DEFAULT(
+      {}); /* [B,Hv,n,1], or [B,1,n,1] for all heads; absent: 1. kLinear and kGated: absent */
+  /** f32 [states,Hv,d_k,d_v], or [states,Hv,d_v,d_k] if `transposed`: read, and written in place. Zeros where nothing is past. */
+  simdattn_view4 state SIMDATTN_DEFAULT({});
+  bool transposed SIMDATTN_DEFAULT(false); /* states lie as ggml has them */
+  /** [sequences] the state of each sequence in `state`, all different; negative: the sequence is skipped, and its outputs stay as they
+   *  are. Null: state s is that of sequence s, and there are as many. */
+  const int32_t* state_index SIMDATTN_DEFAULT(nullptr);
+  simdattn_view4 out SIMDATTN_DEFAULT({});            /* [B,Ho,n,d_v]; shares no byte with an input */
+  simdattn_optional_float scale SIMDATTN_DEFAULT({}); /* finite; default 1/sqrt(d_k) */
+  const int32_t* cu_q SIMDATTN_DEFAULT(nullptr);      /* varlen: [n_sequences + 1], from 0 to n, never falling */
+  int64_t n_sequences SIMDATTN_DEFAULT(0);            /* sequences of cu_q */
+  /** f32 [sequences,W,Hv,d_k,d_v], or transposed as `state`: the states after each of a sequence's last W tokens, the last one at W - 1.
+   *  A sequence of m < W tokens leaves the first W - m as they are. Optional: speculative decoding goes back to one of them. */
+  simdattn_view5 states SIMDATTN_DEFAULT({});
+  SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
+};
+#define SIMDATTN_LINEAR_ATTENTION_PROBLEM_INIT \
+  {.struct_size = sizeof(simdattn_linear_attention_problem), .rule = SIMDATTN_LINEAR_RULE_GATED_DELTA}
+
+/** The short convolution before such an attention: y[t] = activation(bias + sum over j of weight[j] z[t + j]) for each channel, where z is
+ *  the state, the last width - 1 inputs, followed by x. So weight[width - 1] belongs to the token itself.
+ *  Shapes: x and out [B,C,n], or [B,n,C] if channels_last; weight [C,width], bias [C]. x, weight, bias, out f32, bf16 or f16, any mixture.
+ *  Varlen: with cu_q B is 1, as in LinearAttentionProblem. */
+SIMDATTN_STRUCT(simdattn_causal_conv_problem, CausalConvProblem) {
+  size_t struct_size SIMDATTN_DEFAULT(sizeof(CausalConvProblem));
+  simdattn_const_view3 x SIMDATTN_DEFAULT({});      /* inputs */
+  simdattn_const_view2 weight SIMDATTN_DEFAULT({}); /* [C,width], width in 1 .. 32 */
+  simdattn_const_view1 bias SIMDATTN_DEFAULT({});   /* [C]; absent: 0 */
+  /** [states,C,width-1], or [states,width-1,C] if channels_last, in the type of x: read, and written in place. Of width 1: absent. */
+  simdattn_view3 state SIMDATTN_DEFAULT({});
+  const int32_t* state_index SIMDATTN_DEFAULT(nullptr); /* as in LinearAttentionProblem */
+  simdattn_view3 out SIMDATTN_DEFAULT({});              /* of x's shape; may be exactly x if the types agree */
+  bool channels_last SIMDATTN_DEFAULT(false);           /* channels are contiguous, not tokens */
+  bool silu SIMDATTN_DEFAULT(false);                    /* activation c / (1 + exp(-c)); else none */
+  const int32_t* cu_q SIMDATTN_DEFAULT(nullptr);        /* varlen: [n_sequences + 1], from 0 to n, never falling */
+  int64_t n_sequences SIMDATTN_DEFAULT(0);              /* sequences of cu_q */
+  SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
+};
+#define SIMDATTN_CAUSAL_CONV_PROBLEM_INIT {.struct_size = sizeof(simdattn_causal_conv_problem)}
 
 #ifdef __cplusplus
 }  // namespace simdattn

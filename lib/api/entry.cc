@@ -346,5 +346,41 @@ simdattn_status simdattn_top_k(const simdattn_const_view4* scores, int64_t k, co
 }
 
 size_t simdattn_top_k_workspace(int64_t k) { return drivers::top_k_workspace(k); }
+// ---- Attention with a state --------------------------------------------------------------------------------------------
+
+simdattn_status simdattn_linear_attention(const simdattn_linear_attention_problem* problem, const simdattn_exec* exec) {
+  SIMDATTN_NEED(problem);
+  SIMDATTN_SIZED(simdattn_linear_attention_problem, problem);
+  SIMDATTN_EXEC(exec);
+  const Environment environment;
+  return drivers::linear_attention(*uk, problem_, 0, 0, true, exec_);
+}
+
+int64_t simdattn_linear_attention_tasks(const simdattn_linear_attention_problem* problem) {
+  const Sized<simdattn_linear_attention_problem> sized(problem);
+  return sized.ok() ? drivers::linear_attention_tasks(*sized) : 0;
+}
+
+simdattn_status simdattn_linear_attention_range(const simdattn_linear_attention_problem* problem, int64_t first,
+                                                int64_t last, const simdattn_exec* exec) {
+  SIMDATTN_NEED(problem);
+  SIMDATTN_SIZED(simdattn_linear_attention_problem, problem);
+  SIMDATTN_EXEC(exec);
+  const Environment environment;
+  return drivers::linear_attention(*uk, problem_, first, last, false, exec_);
+}
+
+size_t simdattn_linear_attention_workspace(const simdattn_linear_attention_problem* problem) {
+  const Sized<simdattn_linear_attention_problem> sized(problem);
+  return sized.ok() ? drivers::linear_attention_workspace(*sized) : 0;
+}
+
+simdattn_status simdattn_causal_conv(const simdattn_causal_conv_problem* problem, const simdattn_exec* exec) {
+  SIMDATTN_NEED(problem);
+  SIMDATTN_SIZED(simdattn_causal_conv_problem, problem);
+  SIMDATTN_EXEC(exec);
+  const Environment environment;
+  return drivers::causal_conv(*uk, problem_);
+}
 
 }  // extern "C"

@@ -151,7 +151,9 @@ constexpr UKernels table_of(const AttentionKernels& f32, const AttentionKernels&
           .rope_heads = {rope_heads<float>, rope_heads<bf16>, rope_heads<f16>},
           .add_rows = {add_rows<float>, add_rows<bf16>, add_rows<f16>},
           .hadamard_sums = hadamard_sums,
-          .exp = exp_array};
+          .exp = exp_array,
+          .update_state = update_state,
+          .convolve = convolve};
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "include/simdattn/simdattn.h"
+#include "lib/contract/state_tiles.h"
 
 namespace simdattn {
 
@@ -402,6 +403,10 @@ struct UKernels {
 
   /// Element by element: the library's exponential (x <= 88).
   void (*exp)(const float* x, float* y, int64_t n);
+
+  /// Attention with a state: see StateTile.
+  void (*update_state)(const StateTile&);
+  void (*convolve)(const ConvTile&);
 };
 
 }  // namespace simdattn

@@ -14,6 +14,7 @@
 #include "lib/contract/ukernels.h"
 #include "lib/definition/attention.h"
 #include "lib/definition/math.h"
+#include "lib/definition/state.h"
 
 namespace simdattn {
 namespace {

@@ -14,6 +14,7 @@
 #include "lib/kernels/score_tile.h"
 #include "lib/kernels/scores.h"
 #include "lib/kernels/softmax.h"
+#include "lib/kernels/state.h"
 #include "lib/kernels/store.h"
 #include "lib/kernels/value_tile.h"
 

@@ -21,17 +21,6 @@ Status check_numbers(const float* numbers, int64_t n, const char* sentence) {
   return {};
 }
 
-Status check_varlen(const AttentionProblem& a) {
-  SIMDATTN_REQUIRE(a.n_sequences >= 0 && a.n_sequences <= kMaxSize, kRange, "n_sequences: must be in 0 .. 2^30 - 1");
-  SIMDATTN_REQUIRE(a.q.shape[0] == 1, kShape, "q.shape[0]: must be 1 with cu_q");
-  SIMDATTN_REQUIRE(a.cu_q[0] == 0, kRange, "cu_q[0]: must be 0");
-  SIMDATTN_REQUIRE(a.cu_q[a.n_sequences] == a.q.shape[2], kShape, "cu_q: its last entry must be q.shape[2]");
-  int32_t step = 0;  // negative if an entry is below the one before it; without a branch a sequence
-  for (int64_t s = 0; s < a.n_sequences; ++s) step |= a.cu_q[s + 1] < a.cu_q[s] ? -1 : 0;
-  SIMDATTN_REQUIRE(step >= 0, kRange, "cu_q: must not decrease");
-  return {};
-}
-
 /// `longest`: keys of the longest sequence.
 Status check_varlen_keys(const AttentionProblem& a, int64_t* longest) {
   SIMDATTN_REQUIRE(a.k.batch == 1 && a.v.batch == 1, kShape, "k.batch, v.batch: must be 1 with cu_k");
@@ -193,7 +182,7 @@ Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* siz
 
   int64_t longest = a.k.keys();
   if (varlen) {
-    SIMDATTN_CHECK(check_varlen(a));
+    SIMDATTN_CHECK(check_cu_q<"q", "q.shape[2]">(a.cu_q, a.n_sequences, a.q.shape[0], a.q.shape[2]));
     bytes->keep("cu_q", a.cu_q, (a.n_sequences + 1) * 4);
   }
   if (a.cu_k != nullptr) {

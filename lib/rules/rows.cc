@@ -3,9 +3,7 @@
 #include "lib/rules/rules.h"
 
 namespace simdattn {
-namespace {
 
-/// `memory`: the bytes of the workspace that the call uses.
 Status check_workspace(const Exec& exec, size_t needed, ByteSet* memory) {
   SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace,
                    "exec.workspace: null; the function ending in _workspace tells the size");
@@ -14,6 +12,8 @@ Status check_workspace(const Exec& exec, size_t needed, ByteSet* memory) {
   *memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
   return {};
 }
+
+namespace {
 
 /// The bytes of the arrays that all score functions have.
 struct ScoreBytes {

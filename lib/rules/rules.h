@@ -8,6 +8,9 @@ namespace simdattn {
 
 // Where a call has a workspace, `needed` says how many bytes of it are used.
 
+/// `memory`: these bytes.
+Status check_workspace(const Exec& exec, size_t needed, ByteSet* memory);
+
 // ---- Rows ------------------------------------------------------------------------------------------------------------
 
 /// `f32_alone`: there is no other arithmetic.
@@ -178,6 +181,33 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
                     const AppendOptions& options);
 Status check_kv_read(const ConstKv& kv, int64_t first, const View<4>& out);
 Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope);
+
+// ---- Attention with a state -------------------------------------------------------------------------------------------
+
+/// Of the convolution: a block of channels fits the stack.
+inline constexpr int64_t kMaxConvWidth = 32;
+/// Heads of q that read one state.
+inline constexpr int64_t kMaxStateQueries = 256;
+constexpr bool is_delta(LinearRule r) { return r == LinearRule::kDelta || r == LinearRule::kGatedDelta; }
+constexpr bool is_gated(LinearRule r) { return r == LinearRule::kGated || r == LinearRule::kGatedDelta; }
+/// Where the tokens of a sequence are, and its state; a negative one: it is skipped.
+struct StateSequence {
+  int64_t batch, first, tokens, state;
+};
+/// Of a LinearAttentionProblem or CausalConvProblem.
+template <class Problem>
+int64_t sequences_of(const Problem& a, int64_t batch) {
+  return a.cu_q != nullptr ? a.n_sequences : batch;
+}
+/// The same that passed the rules, with n tokens a batch entry.
+template <class Problem>
+StateSequence sequence_of(const Problem& a, int64_t s, int64_t n) {
+  const int64_t state = a.state_index != nullptr ? a.state_index[s] : s;
+  if (a.cu_q == nullptr) return {s, 0, n, state};
+  return {0, a.cu_q[s], a.cu_q[s + 1] - a.cu_q[s], state};
+}
+Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec, size_t needed);
+Status check_causal_conv(const CausalConvProblem& a);
 
 }  // namespace simdattn
 

@@ -106,6 +106,19 @@ Status check_apart(const ByteSet& written, const ByteSet* const (&arrays)[names_
   return {};
 }
 
+/// Offsets of sequences in the one batch entry of kName, whose tokens are n: kTokens.
+template <Text kName, Text kTokens>
+Status check_cu_q(const int32_t* cu_q, int64_t n_sequences, int64_t batch, int64_t n) {
+  SIMDATTN_REQUIRE(n_sequences >= 0 && n_sequences <= kMaxSize, kRange, "n_sequences: must be in 0 .. 2^30 - 1");
+  SIMDATTN_REQUIRE(batch == 1, kShape, (kSentence<kName, ".shape[0]: must be 1 with cu_q">.data()));
+  SIMDATTN_REQUIRE(cu_q[0] == 0, kRange, "cu_q[0]: must be 0");
+  SIMDATTN_REQUIRE(cu_q[n_sequences] == n, kShape, (kSentence<"cu_q: its last entry must be ", kTokens>.data()));
+  int32_t step = 0;  // negative if an entry is below the one before it; without a branch a sequence
+  for (int64_t s = 0; s < n_sequences; ++s) step |= cu_q[s + 1] < cu_q[s] ? -1 : 0;
+  SIMDATTN_REQUIRE(step >= 0, kRange, "cu_q: must not decrease");
+  return {};
+}
+
 /// Which types an array may have: bit size_t(DType) of those.
 enum class Accept : uint8_t {
   kF32 = 1 << static_cast<int>(DType::kF32),

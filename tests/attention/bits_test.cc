@@ -47,6 +47,8 @@ TEST_P(Bits, RopeDirect) { check(rope_direct_call, 14, 300); }
 TEST_P(Bits, NarrowAppend) { check(narrow_append_call, 15, 600); }
 TEST_P(Bits, KvRead) { check(kv_read_call, 16, 600); }
 TEST_P(Bits, KvShift) { check(kv_shift_call, 17, 600); }
+TEST_P(Bits, LinearAttention) { check(linear_attention_call, 18, 600); }
+TEST_P(Bits, CausalConv) { check(causal_conv_call, 19, 800); }
 
 SIMDATTN_FOR_EACH_TARGET(Bits);
 

@@ -104,6 +104,7 @@ class LibraryEngine : public Engine {
   explicit LibraryEngine(const simdattn::Target& target) : target_(&target) { exec_.target = target_; }
 
   std::string name() const override { return simdattn::target_name(*target_); }
+  const simdattn::Target* target() const override { return target_; }
   bool float64() const override { return false; }
 
   Tensor scores(const Slice<4>& q, const Slice<4>& k, double scale) override;

@@ -81,6 +81,8 @@ class Engine {
   virtual std::string name() const = 0;
   /// Results are float64, not f32: an allowance holds as it stands, with no rounding of the result to add.
   virtual bool float64() const = 0;
+  /// Of the library; null: the formulas.
+  virtual const simdattn::Target* target() const { return nullptr; }
 
   virtual Tensor scores(const Slice<4>& q, const Slice<4>& k, double scale) = 0;
   virtual Tensor softmax(const Slice<2>& x, Tensor* lse) = 0;

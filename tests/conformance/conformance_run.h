@@ -137,6 +137,7 @@ struct Op {
 std::vector<Op> kernel_ops();
 std::vector<Op> position_ops();
 std::vector<Op> selection_ops();
+std::vector<Op> state_ops();
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Pieces that several ops share

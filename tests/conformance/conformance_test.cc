@@ -31,7 +31,7 @@ namespace {
 
 std::map<std::string, void (*)(Run&)> all_ops() {
   std::map<std::string, void (*)(Run&)> result;
-  for (const auto& list : {kernel_ops(), position_ops(), selection_ops()}) {
+  for (const auto& list : {kernel_ops(), position_ops(), selection_ops(), state_ops()}) {
     for (const Op& op : list) result[op.name] = op.run;
   }
   return result;

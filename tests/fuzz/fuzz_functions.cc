@@ -16,11 +16,11 @@
 namespace simdattn::test {
 namespace {
 
-constexpr Call kCalls[] = {scores_call,      softmax_call,         masked_softmax_call, weighted_values_call,
-                           rope_call,        kv_append_call,       rope_start_call,     kv_append_places_call,
-                           raw_states_call,  attention_merge_call, other_scores_call,   elementwise_call,
-                           rope_direct_call, narrow_append_call,   kv_read_call,        kv_shift_call,
-                           lists_call,       selection_call};
+constexpr Call kCalls[] = {scores_call,      softmax_call,         masked_softmax_call,   weighted_values_call,
+                           rope_call,        kv_append_call,       rope_start_call,       kv_append_places_call,
+                           raw_states_call,  attention_merge_call, other_scores_call,     elementwise_call,
+                           rope_direct_call, narrow_append_call,   kv_read_call,          kv_shift_call,
+                           lists_call,       selection_call,       linear_attention_call, causal_conv_call};
 
 void one_input(const uint8_t* data, size_t size) {
   Random random(data, size);

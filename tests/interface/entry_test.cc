@@ -164,10 +164,21 @@ TEST(Entry, NullPointers) {
   const Target* found = nullptr;
   const Array<4> lists(random, DType::kI32, {2, 4, 3, 4}), indexed(random, DType::kF32, {2, 1, 3, 5});
   const Array<3> head_weight(random, DType::kF32, {2, 3, 4}, Values::kOrdinary);
+  const Array<4> state(random, DType::kF32, {1, 1, 8, 8});
+  const Array<3> channels(random, DType::kF32, {1, 8, 5}, Values::kOrdinary), inputs(random, DType::kF32, {1, 8, 2});
+  const Array<2> taps(random, DType::kF32, {8, 3}, Values::kOrdinary);
+  LinearAttentionProblem linear;
+  linear.rule = LinearRule::kDelta;
+  linear.q = linear.k = linear.v = one_q.view, linear.state = state.view, linear.out = one_out.view;
+  ASSERT_LE(linear_attention_workspace(linear), memory.size());
+  CausalConvProblem conv;
+  conv.x = channels.view, conv.weight = taps.view, conv.state = inputs.view;
+  const Array<3> convolved = channels.like(random);
+  conv.out = convolved.view;
 
-  NullPointers n({&lists.memory, &indexed.memory, &out_q.memory, &out_p.memory, &lse.memory, &out_rows.memory,
-                  &out_cos.memory, &out_sin.memory, &row_lse.memory, &slopes, &frequencies, &factor, &store.memory,
-                  &dequantised.memory, &one_out.memory});
+  NullPointers n({&lists.memory, &indexed.memory, &state.memory, &inputs.memory, &convolved.memory, &out_q.memory,
+                  &out_p.memory, &lse.memory, &out_rows.memory, &out_cos.memory, &out_sin.memory, &row_lse.memory,
+                  &slopes, &frequencies, &factor, &store.memory, &dequantised.memory, &one_out.memory});
 #define SIMDATTN_NULLS(name, ...) n.check(#name, simdattn_##name, __VA_ARGS__)
   SIMDATTN_NULLS(find_target, "name! target!", "scalar", &found);
   SIMDATTN_NULLS(default_target, "target!", &found);
@@ -219,6 +230,10 @@ TEST(Entry, NullPointers) {
                  partial.data(), partial.size(), &e);
   SIMDATTN_NULLS(attention_merge, "parts! part_lse! out! lse? sinks? exec=", &cparts, &cpart_lse, &out_q.view,
                  &lse.view, sinks, &e);
+  SIMDATTN_NULLS(linear_attention, "problem! execw", &linear, &e);
+  SIMDATTN_NULLS(linear_attention_range, "problem! first last execw", &linear, 0,
+                 simdattn_linear_attention_tasks(&linear), &e);
+  SIMDATTN_NULLS(causal_conv, "problem! exec=", &conv, &e);
 #undef SIMDATTN_NULLS
 }
 
@@ -227,6 +242,7 @@ TEST(Entry, TargetsWithoutPointers) {
   EXPECT_EQ(simdattn_targets(nullptr), simdattn_targets(&count));
   EXPECT_GT(count, 0u);
   EXPECT_STREQ(simdattn_target_name(nullptr), "");
+  EXPECT_EQ(simdattn_linear_attention_tasks(nullptr), 0);
   EXPECT_STREQ(simdattn_target_missing(nullptr), "");
   EXPECT_FALSE(simdattn_target_runnable(nullptr));
   EXPECT_FALSE(simdattn_target_exact(nullptr));

@@ -162,6 +162,13 @@ struct Scene {
   Guarded slopes{13 * sizeof(float), Guard::kAfter}, frequencies{19 * sizeof(double), Guard::kAfter};
   float factors[4] = {0.7f, 1e-39f, -0.3f, 1.1f};
   double factor = 0;
+  Array<4> beta = numbers<4>(random, t, {2, 4, 3, 1}), state = numbers<4>(random, DType::kF32, {2, 4, 37, 37}),
+           linear_out{random, t, {2, 4, 3, 37}};
+  Array<3> conv_x = numbers<3>(random, t, {2, 5, 9}), conv_state = numbers<3>(random, t, {2, 5, 3}),
+           conv_out{random, t, {2, 5, 9}};
+  Array<2> taps = numbers<2>(random, t, {5, 4});
+  LinearAttentionProblem linear;
+  CausalConvProblem conv;
   AttentionProblem problem, divided;
   Plan plan;
   RopeTableOptions table;
@@ -179,6 +186,10 @@ struct Scene {
     problem.scoring.bias = bias.view;
     problem.scoring.bias_scale = problem.scoring.alibi_slopes = problem.scoring.sinks = factors;
     divided.q = long_q.view, divided.k = long_k.view, divided.v = long_v.view, divided.out = long_out.view;
+    linear.q = linear.k = linear.v = linear.decay = x.view, linear.beta = beta.view;
+    linear.state = state.view, linear.out = linear_out.view;
+    conv.x = conv_x.view, conv.weight = taps.view, conv.state = conv_state.view, conv.out = conv_out.view,
+    conv.silu = true;
     table.rope_type = RopeType::kYarn;
     table.factor = 3.3;
     table.original_max_position_embeddings = 4096;
@@ -298,6 +309,15 @@ struct Scene {
         {"attention_reduce",
          [this] { return attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), exec); },
          {&long_out.memory}},
+        {"linear_attention",
+         [this] { return linear_attention(linear, exec); },
+         {&state.memory, &linear_out.memory},
+         true},
+        {"linear_attention_range",
+         [this] { return linear_attention_range(linear, 1, 3, exec); },
+         {&state.memory, &linear_out.memory},
+         true},
+        {"causal_conv", [this] { return causal_conv(conv, exec); }, {&conv_state.memory, &conv_out.memory}, true},
         {"attention_merge",
          [this] { return attention_merge(parts.view, part_lse.view, out_v.view, lse.view, factors, exec); },
          {&out_v.memory, &lse.memory}},

@@ -142,6 +142,16 @@ TEST_P(Heap, NoAllocation) {
   const Array<4> lists(random, DType::kI32, {2, 4, 5, 3}), indexed(random, DType::kF32, {2, 1, 5, 7});
   ConstKv one_key_head = k.view;
   one_key_head.heads = 1;
+  const Array<4> state(random, DType::kF32, {2, 4, 36, 36}, Values::kOrdinary),
+      beta(random, DType::kF32, {2, 4, 5, 1}, Values::kOrdinary);
+  LinearAttentionProblem linear;
+  linear.q = linear.k = linear.v = linear.decay = x.view, linear.beta = beta.view, linear.state = state.view,
+  linear.out = y.view;
+  ASSERT_LE(linear_attention_workspace(linear), memory.size());
+  const Array<3> inputs(random, DType::kF32, {2, 4, 3}, Values::kOrdinary);
+  const Array<2> taps(random, DType::kF32, {4, 4}, Values::kOrdinary);
+  CausalConvProblem conv;
+  conv.out = row_lse.view, conv.x = row_lse.view, conv.weight = taps.view, conv.state = inputs.view;
   const Target* found = nullptr;
   const KeyRotation rotation = {.cos = cosine.view, .sin = sine.view};
   const Scoring scoring = {.causal = true, .alibi_slopes = slopes};
@@ -177,6 +187,9 @@ TEST_P(Heap, NoAllocation) {
                       kv_shift(integers.kv, 3, 6, -2, rotation, exec()),
                       kv_read(integers.kv, 0, numbers.view, exec()),
                       attention_merge(parts.view, part_lse.view, y.view, row_lse.view, slopes, exec()),
+                      linear_attention(linear, with_memory),
+                      linear_attention_range(linear, 0, linear_attention_tasks(linear), with_memory),
+                      causal_conv(conv, exec()),
                       find_target("scalar", &found),
                       find_target("no such target", &found),
                       default_target(&found),

@@ -308,6 +308,49 @@ TEST_P(Stack, Unfused) {
   }
 }
 
+TEST_P(Stack, States) {
+  Random random(seed() * 9000 + 6);
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t n : {1, 5, 70}) {
+      for (const int64_t dim : {5, 64, 200}) {
+        std::vector<float> rows(static_cast<size_t>(2 * n * dim), 0.1f), gate(static_cast<size_t>(n), -0.1f),
+            out = rows, state(static_cast<size_t>(dim * dim), 0.1f);
+        LinearAttentionProblem a;
+        a.k = a.v = ConstView<4>(rows.data(), type, {1, 1, n, dim});
+        a.q = ConstView<4>(rows.data(), type, {1, random.integer(1, 2), n, dim});
+        a.out = View<4>(out.data(), type, a.q.shape);
+        a.decay = a.beta = view(gate.data(), {1, 1, n, 1});
+        a.state = view(state.data(), {1, 1, dim, dim});
+        a.transposed = random.coin();
+        std::vector<char> workspace(linear_attention_workspace(a));
+        Exec with = exec();
+        with.workspace = workspace.data(), with.workspace_bytes = workspace.size();
+        const std::string text = " tokens " + std::to_string(n) + ", dim " + std::to_string(dim);
+        measure("linear_attention" + text, [&] { return linear_attention(a, with); });
+        measure("linear_attention_range" + text,
+                [&] { return linear_attention_range(a, 0, linear_attention_tasks(a), with); });
+      }
+      for (const int64_t width : {1, 4, 32}) {
+        for (const bool last : {false, true}) {
+          const int64_t channels = random.of<int64_t>({7, 70, 700});
+          std::vector<float> x(static_cast<size_t>(n * channels), 0.1f),
+              out = x, w(static_cast<size_t>(channels * width), 0.1f), past = w;
+          CausalConvProblem c;
+          c.x = ConstView<3>(x.data(), type, {1, last ? n : channels, last ? channels : n});
+          c.out = View<3>(out.data(), type, c.x.shape);
+          c.weight = ConstView<2>(w.data(), random.storage(), {channels, width});
+          c.bias = ConstView<1>(w.data(), type, {channels});
+          if (width > 1) c.state = {past.data(), type, {1, last ? width - 1 : channels, last ? channels : width - 1}};
+          c.channels_last = last, c.silu = true;
+          measure("causal_conv channels " + std::to_string(channels) + ", tokens " + std::to_string(n),
+                  [&] { return causal_conv(c, exec()); });
+        }
+      }
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 SIMDATTN_FOR_EACH_TARGET(Stack);
 
 }  // namespace

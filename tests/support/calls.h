@@ -30,6 +30,9 @@ void kv_read_call(Random& random, const Target& one, const Target& other);
 void lists_call(Random& random, const Target& one, const Target& other);
 void selection_call(Random& random, const Target& one, const Target& other);
 void kv_shift_call(Random& random, const Target& one, const Target& other);
+/// In calls_state.cc. The second target gets the tokens in chunks, or the tasks in any order.
+void linear_attention_call(Random& random, const Target& one, const Target& other);
+void causal_conv_call(Random& random, const Target& one, const Target& other);
 
 }  // namespace simdattn::test
 

@@ -118,6 +118,24 @@ Tensor sinusoidal_table(int64_t d, double base, const std::vector<int64_t>& posi
 
 std::vector<double> alibi_slopes(int64_t heads);
 
+/// A linear attention with tensors as in the public header, token-wise ones too: decay [B,Hv,n,1] or [B,Hv,n,d_k], beta
+/// [B,Hv,n,1] or [B,1,n,1]; empty: none.
+struct StateProblem {
+  bool delta = false;
+  bool repeated = false;  // heads in ggml's order
+  Tensor q, k, v, decay, beta, state;
+  double scale = 1;
+};
+/// `states` after every token [B,n,Hv,d_k,d_v], and for each number how far f32 arithmetic may be from it by docs/numerics.md.
+struct StateResult {
+  Tensor out, state, states;
+  Tensor out_bound, state_bound;
+};
+StateResult linear_attention(const StateProblem& p);
+/// x [B,C,n], weight [C,width], bias [C] or empty, state [B,C,width-1] in and out. bound: as above.
+Tensor causal_conv(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor* state, bool silu,
+                   Tensor* bound = nullptr);
+
 struct AttentionResult {
   Tensor out;
   Tensor lse;

@@ -1,0 +1,136 @@
+#include "lib/contract/dtypes.h"
+#include "lib/rules/rules.h"
+
+namespace simdattn {
+namespace {
+
+/// Which of `states` states those of the sequences are.
+Status check_state_index(const int32_t* index, int64_t sequences, int64_t states) {
+  SIMDATTN_REQUIRE(index != nullptr || states == sequences, kShape,
+                   "state.shape[0]: must be the number of sequences where there is no state_index");
+  for (int64_t s = 0; index != nullptr && s < sequences; ++s) {
+    SIMDATTN_REQUIRE(index[s] < states, kRange, "state_index: must be below state.shape[0]");
+    for (int64_t other = 0; other < s; ++other) {
+      SIMDATTN_REQUIRE(index[s] < 0 || index[other] != index[s], kRange,
+                       "state_index: two sequences must not have one state");
+    }
+  }
+  return {};
+}
+
+ByteSet bytes_of(const int32_t* numbers, int64_t n) {
+  return numbers == nullptr ? ByteSet() : ByteSet::of(numbers, n * 4);
+}
+
+/// An optional array with one number a head and token, or one a channel.
+template <Text kName>
+Status check_gate(const ConstView<4>& gate, const ConstView<4>& v, int64_t other_heads, int64_t other_dim,
+                  ByteSet* bytes) {
+  SIMDATTN_CHECK(check_view(gate, Accept::kElements, kArgument<kName>, bytes));
+  SIMDATTN_REQUIRE(gate.shape[0] == v.shape[0] && gate.shape[2] == v.shape[2], kShape,
+                   (kSentence<kName, ".shape: batch and tokens must be those of v">.data()));
+  SIMDATTN_REQUIRE(gate.shape[1] == v.shape[1] || gate.shape[1] == other_heads, kShape,
+                   (kSentence<kName, ".shape[1]: not as many heads as v has">.data()));
+  SIMDATTN_REQUIRE(gate.shape[3] == 1 || gate.shape[3] == other_dim, kShape,
+                   (kSentence<kName, ".shape[3]: must be 1, or of decay the head dimension of k">.data()));
+  return {};
+}
+
+}  // namespace
+
+Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec, size_t needed) {
+  SIMDATTN_REQUIRE((a.reserved[0] | a.reserved[1] | a.reserved[2] | a.reserved[3]) == 0, kStructSize,
+                   "reserved: must be 0");
+  SIMDATTN_REQUIRE(a.rule >= LinearRule::kLinear && a.rule <= LinearRule::kGatedDelta, kRange,
+                   "rule: not a LinearRule");
+  SIMDATTN_REQUIRE(a.head_order == HeadOrder::kNeighbours || a.head_order == HeadOrder::kRepeated, kRange,
+                   "head_order: not a HeadOrder");
+  SIMDATTN_REQUIRE(!a.scale || is_finite(*a.scale), kRange, "scale: must be finite");
+  ByteSet q, k, v, decay, beta, state, out, states, memory;
+  SIMDATTN_CHECK(check_view(a.q, Accept::kElements, kArgument<"q">, &q));
+  SIMDATTN_CHECK(check_view(a.k, Accept::kElements, kArgument<"k">, &k));
+  SIMDATTN_CHECK(check_view(a.v, Accept::kElements, kArgument<"v">, &v));
+  SIMDATTN_CHECK(check_view(a.out, Accept::kElements, kArgument<"out">, &out));
+  const auto [batch, q_heads, n, d_k] = a.q.shape;
+  const int64_t k_heads = a.k.shape[1], heads = a.v.shape[1], d_v = a.v.shape[3];
+  SIMDATTN_REQUIRE(d_k >= 1, kShape, "q.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(d_v >= 1, kShape, "v.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(q_heads >= 1 && k_heads >= 1 && heads >= 1, kShape,
+                   "q.shape[1], k.shape[1], v.shape[1]: there must be at least one head");
+  SIMDATTN_REQUIRE(a.k.shape[0] == batch && a.k.shape[2] == n && a.k.shape[3] == d_k, kShape,
+                   "k.shape: batch, tokens and head dimension must be those of q");
+  SIMDATTN_REQUIRE(a.v.shape[0] == batch && a.v.shape[2] == n, kShape, "v.shape: batch and tokens must be those of q");
+  SIMDATTN_REQUIRE(heads % k_heads == 0, kShape, "v.shape[1]: value heads must be a multiple of key heads");
+  SIMDATTN_REQUIRE(heads % q_heads == 0 || q_heads % heads == 0, kShape,
+                   "q.shape[1]: query heads must be a multiple or a divisor of value heads");
+  SIMDATTN_REQUIRE(q_heads / heads <= kMaxStateQueries, kShape,
+                   "q.shape[1]: more than 256 query heads for a value head");
+  SIMDATTN_REQUIRE(same_numbers(a.out.shape, {batch, q_heads > heads ? q_heads : heads, n, d_v}), kShape,
+                   "out.shape: must be [q.shape[0], the larger number of heads of q and v, q.shape[2], v.shape[3]]");
+  SIMDATTN_REQUIRE(a.decay.data == nullptr || is_gated(a.rule), kRange, "decay: given although the rule has none");
+  SIMDATTN_REQUIRE(a.beta.data == nullptr || is_delta(a.rule), kRange, "beta: given although the rule has none");
+  SIMDATTN_REQUIRE(a.decay.data != nullptr || !is_gated(a.rule) || is_empty(a.v), kNullPointer,
+                   "decay.data: null although the rule has a decay");
+  if (a.decay.data != nullptr) SIMDATTN_CHECK(check_gate<"decay">(a.decay, a.v, heads, d_k, &decay));
+  if (a.beta.data != nullptr) SIMDATTN_CHECK(check_gate<"beta">(a.beta, a.v, 1, 1, &beta));
+  if (a.cu_q != nullptr) SIMDATTN_CHECK(check_cu_q<"q", "q.shape[2]">(a.cu_q, a.n_sequences, batch, n));
+  const int64_t sequences = sequences_of(a, batch);
+  SIMDATTN_CHECK(check_view(a.state, Accept::kF32, kArgument<"state">, &state));
+  const int64_t rows = a.transposed ? d_v : d_k, columns = a.transposed ? d_k : d_v;
+  SIMDATTN_REQUIRE(
+      same_numbers(a.state.shape, {a.state.shape[0], heads, rows, columns}), kShape,
+      "state.shape: must be [states, v.shape[1], q.shape[3], v.shape[3]], the last two exchanged if transposed");
+  SIMDATTN_CHECK(check_state_index(a.state_index, sequences, a.state.shape[0]));
+  if (a.states.data != nullptr) {
+    SIMDATTN_CHECK(check_view(a.states, Accept::kF32, kArgument<"states">, &states));
+    SIMDATTN_REQUIRE(same_numbers(a.states.shape, {sequences, a.states.shape[1], heads, rows, columns}), kShape,
+                     "states.shape: must be [sequences, tokens to go back, and the last three sizes of state]");
+  }
+  const ByteSet cu_q = bytes_of(a.cu_q, sequences + 1), index = bytes_of(a.state_index, sequences);
+  SIMDATTN_CHECK(
+      check_apart<"out", "q, k, v, decay, beta, cu_q, state_index">(out, {&q, &k, &v, &decay, &beta, &cu_q, &index}));
+  SIMDATTN_CHECK(check_apart<"state", "q, k, v, decay, beta, cu_q, state_index, out">(
+      state, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out}));
+  SIMDATTN_CHECK(check_apart<"states", "q, k, v, decay, beta, cu_q, state_index, out, state">(
+      states, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out, &state}));
+  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
+  return check_apart<"exec.workspace", "q, k, v, decay, beta, cu_q, state_index, out, state, states">(
+      memory, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out, &state, &states});
+}
+
+Status check_causal_conv(const CausalConvProblem& a) {
+  SIMDATTN_REQUIRE((a.reserved[0] | a.reserved[1] | a.reserved[2] | a.reserved[3]) == 0, kStructSize,
+                   "reserved: must be 0");
+  ByteSet x, weight, bias, state, out;
+  SIMDATTN_CHECK(check_rows(a.x, a.out, Accept::kElements, &x, &out));
+  SIMDATTN_CHECK(check_view(a.weight, Accept::kElements, kArgument<"weight">, &weight));
+  const int64_t channels = a.x.shape[a.channels_last ? 2 : 1], n = a.x.shape[a.channels_last ? 1 : 2];
+  const int64_t width = a.weight.shape[1];
+  SIMDATTN_REQUIRE(a.weight.shape[0] == channels, kShape, "weight.shape[0]: must be the channels of x");
+  SIMDATTN_REQUIRE(width >= 1 && width <= kMaxConvWidth, kShape, "weight.shape[1]: must be in 1 .. 32");
+  if (a.bias.data != nullptr) {
+    SIMDATTN_CHECK(check_view(a.bias, Accept::kElements, kArgument<"bias">, &bias));
+    SIMDATTN_REQUIRE(a.bias.shape[0] == channels, kShape, "bias.shape[0]: must be the channels of x");
+  }
+  if (a.cu_q != nullptr) {
+    SIMDATTN_CHECK(check_cu_q<"x", "the tokens of x">(a.cu_q, a.n_sequences, a.x.shape[0], n));
+  }
+  const int64_t sequences = sequences_of(a, a.x.shape[0]);
+  if (width > 1) {
+    SIMDATTN_CHECK(check_view(a.state, Accept::kElements, kArgument<"state">, &state));
+    SIMDATTN_REQUIRE(a.state.dtype == a.x.dtype, kDType, "state.dtype != x.dtype");
+    SIMDATTN_REQUIRE(same_numbers(a.state.shape, {a.state.shape[0], a.channels_last ? width - 1 : channels,
+                                                  a.channels_last ? channels : width - 1}),
+                     kShape,
+                     "state.shape: must be [states, channels, width - 1], the last two exchanged if channels_last");
+  }
+  const int64_t states = width > 1 ? a.state.shape[0] : a.state_index != nullptr ? kMaxSize : sequences;
+  SIMDATTN_CHECK(check_state_index(a.state_index, sequences, states));
+  SIMDATTN_CHECK(check_in_place(a.x, a.out, x, out));
+  const ByteSet cu_q = bytes_of(a.cu_q, sequences + 1), index = bytes_of(a.state_index, sequences);
+  SIMDATTN_CHECK(check_apart<"out", "weight, bias, cu_q, state_index">(out, {&weight, &bias, &cu_q, &index}));
+  return check_apart<"state", "x, weight, bias, cu_q, state_index, out">(state,
+                                                                         {&x, &weight, &bias, &cu_q, &index, &out});
+}
+
+}  // namespace simdattn
