@@ -14,6 +14,7 @@ from ._arrays import BF16, from_bf16, to_bf16
 from ._attention import Plan, Store, attention
 from ._cache import KVCache
 from ._library import Error
+from ._linear import causal_conv, linear_attention
 from ._rope import RopeTable, rope, rope_frequencies, rope_table
 from ._sdpa import scaled_dot_product_attention
 from ._selection import index_scores, top_k
@@ -22,6 +23,6 @@ from ._targets import Target, default_target, info, targets, version
 
 __version__ = version()
 
-__all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'attention', 'default_target', 'from_bf16',
-           'index_scores', 'info', 'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention', 'softmax', 'targets', 'to_bf16',
-           'top_k', 'version']
+__all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'attention', 'causal_conv', 'default_target',
+           'from_bf16', 'index_scores', 'info', 'linear_attention', 'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention',
+           'softmax', 'targets', 'to_bf16', 'top_k', 'version']

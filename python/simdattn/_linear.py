@@ -1,0 +1,123 @@
+"""Attention with a state, and the convolution before it."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+import numpy as np
+
+from . import _abi
+from ._abi import Code, DType, HeadOrder, LinearRule
+from ._arrays import Array, new_like, numbers, operand
+from ._library import Error, Record, check, enumerator, library
+from ._scoring import as_float, boolean, put_numbers, put_view
+from ._targets import execution
+from ._tensors import mark_written
+
+
+def _put_sequences(record: Record, batch: int, cu_q: Optional[Any], state_index: Optional[Any]) -> None:
+    """Where sequences begin, and which states they have."""
+    sequences = batch
+    if cu_q is not None:
+        if len(cu_q) == 0:
+            raise Error(Code.SHAPE, 'cu_q: is empty; one number more than there are sequences is wanted')
+        sequences = len(cu_q) - 1
+        record.put('n_sequences', sequences)
+        put_numbers(record, 'cu_q', numbers(cu_q, np.int32, sequences + 1, 'cu_q', 'sequence, and the end'))
+    if state_index is not None:
+        put_numbers(record, 'state_index', numbers(state_index, np.int32, sequences, 'state_index', 'sequence'))
+
+
+def linear_attention(q: Array, k: Array, v: Array, state: Array, *, rule: str = 'gated_delta', decay: Optional[Array] = None,
+                     beta: Optional[Array] = None, scale: Optional[float] = None, out: Optional[Array] = None,
+                     transposed: bool = False, head_order: str = 'neighbours', state_index: Optional[Any] = None,
+                     states: Optional[Array] = None, cu_q: Optional[Any] = None, target: Optional[str] = None) -> Array:
+    """Attention whose past is a state S in place of keys and values; S is updated in place. For every token, in this order:
+
+        S *= exp(decay)             rules 'gated', 'gated_delta'
+        u = v                       rules 'linear', 'gated'
+        u = beta * (v - k^T S)      rules 'delta', 'gated_delta'
+        S += k u^T
+        out = scale * q^T S
+
+    Shapes:
+        q: [batch, heads_q, tokens, d_k], k: [batch, heads_k, tokens, d_k], v: [batch, heads_v, tokens, d_v]
+        out: [batch, max(heads_q, heads_v), tokens, d_v]; a new array of q's kind and type unless given
+        state: float32 [states, heads_v, d_k, d_v]; transposed: [states, heads_v, d_v, d_k]. Zeros where nothing is past
+        decay: [batch, heads_v, tokens, 1], or [.., d_k] for each channel of the key: logarithms; -inf clears
+        beta: [batch, heads_v, tokens, 1], or [batch, 1, tokens, 1]; default 1
+        states: float32 [sequences, W, heads_v, d_k, d_v]: filled with the states after each of the last W tokens
+
+    float32, bfloat16 and float16 in any mixture, any strides, as long as the last dimension is contiguous.
+
+    head_order: 'neighbours' share a head of k and q; 'repeated': as ggml has them, head h has h % heads_k.
+    state_index: [sequences] which state a sequence has; negative: the sequence is skipped.
+    cu_q: [sequences + 1] where sequences begin and end among the tokens of a batch of 1.
+    A prompt in one call, in chunks or token by token gives the same bits.
+    """
+    record = Record(_abi.LinearAttentionProblem)
+    record.put('rule', enumerator(LinearRule, rule, 'rule'))
+    record.put('head_order', enumerator(HeadOrder, head_order, 'head_order'))
+    record.put('transposed', boolean(transposed, 'transposed'))
+    rows, values = operand(q, 'q'), operand(v, 'v')
+    put_view(record, 'q', rows, 4, 'q', '[batch, heads_q, tokens, d_k]')
+    put_view(record, 'k', operand(k, 'k'), 4, 'k', '[batch, heads_k, tokens, d_k]')
+    put_view(record, 'v', values, 4, 'v', '[batch, heads_v, tokens, d_v]')
+    for member, gate in (('decay', decay), ('beta', beta)):
+        if gate is not None:
+            put_view(record, member, operand(gate, member), 4, member, '[batch, heads_v, tokens, 1]')
+    put_view(record, 'state', operand(state, 'state', True), 4, 'state', '[states, heads_v, d_k, d_v]')
+    written = [x for x in (state, out, states) if x is not None]
+    if out is None:
+        heads = max(rows.shape[1], values.shape[1])
+        out = new_like(q, (rows.shape[0], heads, rows.shape[2], values.shape[3]), rows.dtype)
+    put_view(record, 'out', operand(out, 'out', True), 4, 'out', '[batch, heads, tokens, d_v]')
+    if states is not None:
+        put_view(record, 'states', operand(states, 'states', True), 5, 'states', '[sequences, tokens, heads_v, d_k, d_v]')
+    if scale is not None:
+        record.put('scale.value', as_float(scale, 'scale'))
+        record.put('scale.given', 1)
+    _put_sequences(record, rows.shape[0], cu_q, state_index)
+    how, reference = execution.with_target(target), record.reference()
+    execution.grow(library.simdattn_linear_attention_workspace(reference))
+    check(library.simdattn_linear_attention(reference, how), q=rows, k=k, v=values, decay=decay, beta=beta, state=state, out=out,
+          states=states, cu_q=cu_q, state_index=state_index, scale=scale)
+    mark_written(written)
+    return out
+
+
+def causal_conv(x: Array, weight: Array, *, bias: Optional[Array] = None, state: Optional[Array] = None, silu: bool = False,
+                channels_last: bool = False, out: Optional[Array] = None, state_index: Optional[Any] = None,
+                cu_q: Optional[Any] = None, target: Optional[str] = None) -> Array:
+    """y[t] = bias + sum over j of weight[j] * z[t + j] for each channel; z is the state, the last width - 1 inputs, and then x.
+
+    x: [batch, channels, tokens]; channels_last: [batch, tokens, channels]. weight: [channels, width], bias: [channels].
+    state: [states, channels, width - 1], or [states, width - 1, channels], of x's type; updated in place. Without one the past is
+    zeros, and nothing is kept. silu: y / (1 + exp(-y)). out: as x; may be x itself. state_index, cu_q: as in linear_attention().
+    """
+    record = Record(_abi.CausalConvProblem)
+    inputs, taps = operand(x, 'x'), operand(weight, 'weight')
+    shape = '[batch, tokens, channels]' if boolean(channels_last, 'channels_last') else '[batch, channels, tokens]'
+    put_view(record, 'x', inputs, 3, 'x', shape)
+    put_view(record, 'weight', taps, 2, 'weight', '[channels, width]')
+    record.put('channels_last', bool(channels_last))
+    record.put('silu', boolean(silu, 'silu'))
+    if bias is not None:
+        put_view(record, 'bias', operand(bias, 'bias'), 1, 'bias', '[channels]')
+    written = [a for a in (state, out) if a is not None]
+    if state is None and taps.shape[1] > 1:
+        sequences = inputs.shape[0] if cu_q is None else max(len(cu_q) - 1, 0)
+        channels, past = inputs.shape[2 if channels_last else 1], taps.shape[1] - 1
+        state = new_like(x, (sequences, past, channels) if channels_last else (sequences, channels, past), inputs.dtype)
+        state[...] = 0
+    if state is not None:
+        put_view(record, 'state', operand(state, 'state', True), 3, 'state', '[states, channels, width - 1]')
+    if out is None:
+        out = new_like(x, inputs.shape, inputs.dtype)
+    put_view(record, 'out', operand(out, 'out', True), 3, 'out', shape)
+    _put_sequences(record, inputs.shape[0], cu_q, state_index)
+    given: Dict[str, Any] = {'x': inputs, 'weight': taps, 'bias': bias, 'state': state, 'out': out, 'cu_q': cu_q,
+                             'state_index': state_index}
+    check(library.simdattn_causal_conv(record.reference(), execution.with_target(target)), **given)
+    mark_written(written)
+    return out
