@@ -111,9 +111,41 @@ class Rows {
   int64_t k_head_ = -1, v_head_ = -1;
 };
 
+/// The gated delta rule in the last layer, [n_q][heads][d].
+std::vector<double> state_rule(const Work& w) {
+  std::vector<double> out(static_cast<size_t>(w.n_q * w.heads * w.d)), s(static_cast<size_t>(w.d * w.d));
+  const size_t d = static_cast<size_t>(w.d);
+  for (int64_t h = 0; h < w.heads; ++h) {
+    const float* const past = w.states + ((w.layers - 1) * w.heads + h) * w.d * w.d;
+    for (size_t i = 0; i < s.size(); ++i) s[i] = static_cast<double>(past[i]);
+    for (int64_t t = 0; t < w.n_q; ++t) {
+      const int64_t row = t * w.heads + h;
+      const std::vector<double> q = widened(w.q, w.type, row * w.d, w.d), k = widened(w.k, w.type, row * w.d, w.d);
+      std::vector<double> u = widened(w.v, w.type, row * w.d, w.d);
+      std::vector<double> read(d);
+      for (size_t i = 0; i < d; ++i) {
+        const float decay = w.decay[w.by_channel ? row * w.d + static_cast<int64_t>(i) : row];
+        const double factor = std::exp(static_cast<double>(decay));
+        for (size_t j = 0; j < d; ++j) read[j] += k[i] * (s[i * d + j] *= factor);
+      }
+      for (size_t j = 0; j < d; ++j) u[j] = static_cast<double>(w.beta[row]) * (u[j] - read[j]);
+      double* const o = out.data() + static_cast<size_t>(row) * d;
+      for (size_t i = 0; i < d; ++i) {
+        for (size_t j = 0; j < d; ++j) o[j] += static_cast<double>(w.scale) * q[i] * (s[i * d + j] += k[i] * u[j]);
+      }
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<double> exact(const Work& work, size_t first, size_t count) {
+  if (work.kind == Kind::kState) {
+    const std::vector<double> all = state_rule(work);
+    const auto from = all.begin() + static_cast<std::ptrdiff_t>(first);
+    return {from, from + static_cast<std::ptrdiff_t>(count)};
+  }
   Rows rows(work);
   std::vector<double> out;
   const size_t length = static_cast<size_t>(rows.length());

@@ -548,6 +548,7 @@ std::vector<Case> all_cases() {
   add_arithmetic_cases(cases);
   add_narrow_cases(cases);
   add_plan_cases(cases);
+  add_state_cases(cases);
   add_call_cost_cases(cases);
   add_selection_cases(cases);
   return cases;

@@ -95,6 +95,7 @@ void add_mask_cases(std::vector<Case>& cases);
 void add_arithmetic_cases(std::vector<Case>& cases);
 void add_narrow_cases(std::vector<Case>& cases);
 void add_plan_cases(std::vector<Case>& cases);
+void add_state_cases(std::vector<Case>& cases);
 void add_call_cost_cases(std::vector<Case>& cases);
 void add_selection_cases(std::vector<Case>& cases);
 

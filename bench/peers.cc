@@ -78,6 +78,8 @@ std::vector<const Peer*> peers_for(const Work& work) {
   std::vector<const Peer*> able;
   if (work.kind == Kind::kNone) return able;
   for (const Peer* p : loaded().peers) {
+    // Of these libraries one has an operator with a state.
+    if (work.kind == Kind::kState && std::strcmp(p->name, "ggml") != 0) continue;
     const bool knows_masks = std::strcmp(p->name, "loops") == 0 || std::strcmp(p->name, "ggml_flash") == 0;
     if ((!work.masked || knows_masks) && p->can(work)) able.push_back(p);
   }

@@ -113,8 +113,45 @@ ggml_tensor* mask_of(Graph& g, const Work& w) {
   return g.input(GGML_TYPE_F16, m, w.n, rows);
 }
 
+#ifdef BENCH_GGML_STATE
+/// A graph with an operator for each layer. Its states are transposed, and new ones go to arrays of their own.
+Call make_state(const Work& w) {
+  const auto g = std::make_shared<Graph>();
+  const auto tensor = [&](const void* data, int64_t a, int64_t tokens) {
+    return ggml_reshape_4d(g->context, g->input(GGML_TYPE_F32, data, a, w.heads, tokens), a, w.heads, tokens, 1);
+  };
+  const int64_t rows = w.n_q * w.heads;
+  ggml_tensor *q = tensor(g->widened(w.q, w.type, rows * w.d, 1), w.d, w.n_q),
+              *k = tensor(g->widened(w.k, w.type, rows * w.d, 1), w.d, w.n_q),
+              *v = tensor(g->widened(w.v, w.type, rows * w.d, 1), w.d, w.n_q),
+              *decay = tensor(w.decay, w.by_channel ? w.d : 1, w.n_q), *beta = tensor(w.beta, 1, w.n_q);
+  ggml_tensor* r = nullptr;
+  for (int64_t layer = 0; layer < w.layers; ++layer) {
+    const int64_t numbers = w.heads * w.d * w.d;
+    const void* const state = g->transposed(w.states + layer * numbers, DType::kF32, w.heads, w.d, w.d);
+    r = ggml_gated_delta_net(
+        g->context, q, k, v, decay, beta,
+        ggml_reshape_4d(g->context, g->input(GGML_TYPE_F32, state, w.d, w.d, w.heads), w.d, w.d, w.heads, 1), 1);
+    ggml_set_output(r);
+    ggml_build_forward_expand(g->graph, r);
+  }
+  if (!g->finish(r, w.threads)) return {};
+  return {[g] { (void)ggml_backend_graph_compute(g->backend, g->graph); },
+          [g, count = rows * w.d, type = w.type, out = w.out] {
+            simdattn::with_storage(type, [&]<class T>(T) {
+              for (int64_t i = 0; i < count; ++i) {
+                static_cast<T*>(out)[i] = simdattn::from_f32<T>(static_cast<const float*>(g->result->data)[i]);
+              }
+            });
+          }};
+}
+#else
+Call make_state(const Work&) { return {}; }
+#endif
+
 template <bool kFlash>
 Call make(const Work& w) {
+  if (w.kind == Kind::kState) return make_state(w);
   const auto g = std::make_shared<Graph>();
   ggml_context* c = g->context;
   const ggml_type t = type_of(w.type);
@@ -176,6 +213,9 @@ Call make(const Work& w) {
 }
 
 bool can(const Work& w) {
+#ifndef BENCH_GGML_STATE
+  if (w.kind == Kind::kState) return false;
+#endif
   if (w.kind == Kind::kSoftmax || w.kind == Kind::kRope) return w.type == DType::kF32;
   // Its result has the heads of a token beside each other.
   return w.kind != Kind::kAttention || w.n_q == 1 || w.heads == 1;

@@ -12,7 +12,7 @@
 
 namespace bench {
 
-enum class Kind { kNone, kSoftmax, kScores, kWeightedValues, kRope, kAttention };
+enum class Kind { kNone, kSoftmax, kScores, kWeightedValues, kRope, kAttention, kState };
 
 /// One problem: shapes, and arrays in row-major order. A case describes itself with it, without arrays.
 struct Work {
@@ -37,6 +37,11 @@ struct Work {
   const float *cos = nullptr, *sin = nullptr;  // [n_q][d / 2]
   /// kSoftmax: [n_q][n]. kScores: [n_q][n], f32. kWeightedValues: [n_q][d]. Others: as `q`.
   void* out = nullptr;
+  /// kState: the gated delta rule in `layers` layers of the same inputs, queries, keys and values [n_q][heads][d], decay [n_q][heads], or
+  /// [n_q][heads][d] by channel, beta [n_q][heads], states before it [layers][heads][d][d]. The result is that of the last layer.
+  int64_t layers = 1;
+  bool by_channel = false;
+  const float *decay = nullptr, *beta = nullptr, *states = nullptr;
   int threads = 1;
   /// What stood in `q` at first, if the work is done in place; null otherwise.
   const void* original = nullptr;
