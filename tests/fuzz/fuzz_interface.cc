@@ -292,20 +292,8 @@ void attention(Call& c) {
                       a.k.length < 0 ? a.k.capacity : a.k.length);
   a.scoring = scoring.s;
   if (varlen) {
-    const auto ends = [&](int64_t total) {
-      const int64_t count = c.listed(sequences);
-      int32_t* const cu = reinterpret_cast<int32_t*>(c.memory.add(4 * (count + 1), false, false));
-      if (c.memory.skip) return cu;
-      cu[0] = 0;
-      for (int64_t i = 1; i <= count; ++i) {
-        const int64_t left = total <= cu[i - 1] ? 0 : total - cu[i - 1];
-        cu[i] = static_cast<int32_t>(i == count ? total : cu[i - 1] + in.below(left < 255 ? left + 1 : 256));
-      }
-      if (in.one_in(16)) cu[in.below(count + 1)] = in.of({-1, INT32_MIN, INT32_MAX, 1});
-      return cu;
-    };
-    a.cu_q = ends(a.q.shape[2]);
-    if (varlen_k) a.cu_k = ends(a.k.length < 0 ? a.k.capacity : a.k.length);
+    a.cu_q = c.offsets(sequences, a.q.shape[2]);
+    if (varlen_k) a.cu_k = c.offsets(sequences, a.k.length < 0 ? a.k.capacity : a.k.length);
   }
   if (with_lists) {
     const int64_t rows = a.q.shape[0] * a.q.shape[2];
@@ -428,6 +416,8 @@ void one_input(const uint8_t* data, size_t size) {
     case 13: kv_append(c); break;
     case 14: kv_shift(c); break;
     case 15: kv_read(c); break;
+    case 18: linear_attention(c); break;
+    case 19: causal_conv(c); break;
     default: attention(c); break;
   }
 }

@@ -326,6 +326,19 @@ struct Call {
     }
     return data;
   }
+  /// Where `count` sequences begin and end among `total` tokens; now and then a number is broken.
+  int32_t* offsets(int64_t count, int64_t total) {
+    count = listed(count);
+    int32_t* const ends = reinterpret_cast<int32_t*>(memory.add(4 * (count + 1), false, false));
+    if (memory.skip) return ends;
+    ends[0] = 0;
+    for (int64_t i = 1; i <= count; ++i) {
+      const int64_t before = total <= ends[i - 1] ? 0 : total - ends[i - 1];
+      ends[i] = static_cast<int32_t>(i == count ? total : ends[i - 1] + in.below(before < 255 ? before + 1 : 256));
+    }
+    if (in.one_in(16)) ends[in.below(count + 1)] = in.of({-1, INT32_MIN, INT32_MAX, 1});
+    return ends;
+  }
   float* floats(int64_t count) {
     count = listed(count);
     unsigned char* const data = memory.add(4 * count, false, false);
@@ -445,6 +458,11 @@ void merge(Call& c);
 void rope(Call& c, bool direct);
 /// What has no target: tables and sizes.
 void tables(Call& c);
+
+// ---- Attention with a state (fuzz_interface_state.cc) -------------------------------------------------------------------
+
+void linear_attention(Call& c);
+void causal_conv(Call& c);
 
 }  // namespace simdattn::fuzz
 
