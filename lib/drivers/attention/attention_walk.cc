@@ -27,28 +27,6 @@ bool whole_steps(const ConstKv& v, int64_t step) {
   return v.page_size > 0 ? v.page_size % step == 0 : v.ring % step == 0;
 }
 
-/// A block of keys, and what the rows of a task see of it.
-struct Block {
-  int64_t base;  // its first key
-  SeenColumns row[kRowBlock];
-
-  /// The columns that one of rows [r, r + n) sees.
-  Interval seen_by(int64_t r, int64_t n) const {
-    Interval all = {kKeyBlock, 0};
-    for (const int64_t end = r + n; r < end; ++r) {
-      if (!row[r].none()) all = {std::min(all.lo, int64_t{row[r].lo}), std::max(all.hi, int64_t{row[r].hi})};
-    }
-    return all;
-  }
-  /// True if all of rows [r, r + n) see the columns `see`.
-  bool alike(int64_t r, int64_t n, Interval see) const {
-    for (const int64_t end = r + n; r < end; ++r) {
-      if (row[r].lo != see.lo || row[r].hi != see.hi) return false;
-    }
-    return true;
-  }
-};
-
 /// The rows of one task, and their way through the blocks of keys.
 class RowBlock {
  public:
@@ -62,7 +40,9 @@ class RowBlock {
         seq_(sequence_of(a_, index.sequence)),
         rows_(std::min({d_.row_block, index.rows, seq_.n_q * d_.sizes.group - index.first_row})),
         masks_(has_masks(a_.scoring) && !has_lists(a_)),
+        fetches_masks_(masks_ && rows_ > kFewRows),
         modifiers_(has_modifiers(a_.scoring)),
+        shapes_(a_.scoring.softcap > 0.0f || a_.scoring.alibi_slopes != nullptr),
         fetch_(rows_ > 1 ? d_.fetch : d_.fetch_one_row),
         k_(uk_, ops_, a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key, w_.key_rows),
         v_(uk_, ops_, a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key, w_.key_rows) {
@@ -75,6 +55,7 @@ class RowBlock {
       if (!modifiers_) continue;
       w_.modifiers[r] = row_modifiers(a_.scoring, seq_.rules, head_of(r), i, seq_.mask_batch, seq_.first_mask_row + i);
     }
+    if (fetches_masks_) prefetch_masks(w_.modifiers, {0, rows_}, w_.see[0].lo / kKeyBlock * kKeyBlock);
     if (index.listed) listed_.emplace(run, index, seq_);
   }
 
@@ -173,7 +154,7 @@ class RowBlock {
     b.base = base;
     if (listed_) listed_->gather(base, rows_, &k_, &v_, b.row);
     else look(b);
-    if (masks_) run_few(b, s);
+    if (b.few) run_few(b, s);
     int64_t begin = 0;
     int64_t end = rows_;
     while (begin < end && b.row[begin].none()) ++begin;
@@ -199,6 +180,7 @@ class RowBlock {
       const int64_t n = std::min(step, end - r);
       const Interval see = alike ? all : b.seen_by(r, n);
       if (see.lo >= see.hi) continue;
+      if (fetches_masks_) prefetch_masks(w_.modifiers, {r, r + n}, base + kKeyBlock);
       score(k_, base, see, r, n, rows, packed);
       const bool masked = modify(b, r, n);
       weigh(b, see, r, n, s);
@@ -221,6 +203,7 @@ class RowBlock {
   /// What each row sees. Rows that share masks, the heads of a group as a rule, share the look at them.
   void look(Block& b) const {
     Interval last = {0, 0};
+    SeenColumns seen;
     for (int64_t r = 0; r < rows_; ++r) {
       const int64_t lo = std::clamp(w_.see[r].lo, b.base, b.base + kKeyBlock);
       const Interval keys = {lo, std::clamp(w_.see[r].hi, lo, b.base + kKeyBlock)};
@@ -228,12 +211,16 @@ class RowBlock {
         const int32_t first = static_cast<int32_t>(lo - b.base);
         const int32_t n = static_cast<int32_t>(keys.hi - lo);
         b.row[r] = {first, first + n, first, first, n};
-      } else if (r > 0 && keys.lo == last.lo && keys.hi == last.hi &&
-                 (same_masks(w_.modifiers[r], w_.modifiers[r - 1]) ||
-                  sees_alike(w_.modifiers[r], b.base, keys, b.row[r - 1]))) {
-        b.row[r] = b.row[r - 1];
       } else {
-        b.row[r] = seen_columns(w_.modifiers[r], b.base, keys, gathers(r));
+        const RowModifiers& m = w_.modifiers[r];
+        const bool same_keys = r > 0 && keys.lo == last.lo && keys.hi == last.hi;
+        if (same_keys && same_masks(m, w_.modifiers[r - 1])) {
+          b.row[r] = b.row[r - 1];
+        } else {
+          if (!same_keys || !sees_alike(m, b.base, keys, seen)) seen = seen_columns(m, b.base, keys, gathers(r));
+          b.row[r] = with_end(m, b.base, keys, seen);
+          b.few |= b.row[r].few();
+        }
       }
       last = keys;
     }
@@ -253,14 +240,13 @@ class RowBlock {
     for (int64_t r = 0, n; r < rows_; r += n) {
       n = 1;
       const Interval see = {b.row[r].lo, b.row[r].hi};
-      const int64_t most = (see.hi - see.lo) / 4;
-      if (most < kFewKeys / 4 || b.row[r].visible > most || !gathers(r)) continue;
+      if (!b.row[r].few() || !gathers(r)) continue;
       const RowModifiers& m = w_.modifiers[r];
       while (n < kScoreRows && r + n < rows_ && b.alike(r + n, 1, see) && same_masks(m, w_.modifiers[r + n])) ++n;
       uint8_t list[kKeyBlock];
       float scales[kFewKeys];
       const int64_t count = seen_columns(m, b.base, {b.base + see.lo, b.base + see.hi}, true, list).visible;
-      if (count > most) continue;
+      if (4 * count > see.hi - see.lo) continue;
       if (k_.store.panels()) {
         score(k_, b.base, see, r, n, n, false);
       } else {
@@ -364,12 +350,10 @@ class RowBlock {
       masked |= listed_->modify(i, b.row[i], w_.scores + (i - r) * kScoreStride);
     }
     for (int64_t i = r; modifiers_ && !listed_ && i < r + n; ++i) {
-      const RowModifiers& m = w_.modifiers[i];
-      const bool all = m.softcap > 0.0f || m.slope != 0.0f;
-      const int64_t lo = all ? b.row[i].lo : b.row[i].from;
-      const int64_t hi = all ? b.row[i].hi : b.row[i].to;
+      const int64_t lo = shapes_ ? b.row[i].lo : b.row[i].from;
+      const int64_t hi = shapes_ ? b.row[i].hi : b.row[i].to;
       float* s = w_.scores + (i - r) * kScoreStride;
-      if (lo < hi) masked |= simdattn::modify(uk_, {m, s, s, b.base, lo, hi, 1.0f, true}).masked;
+      if (lo < hi) masked |= simdattn::modify(uk_, {w_.modifiers[i], s, s, b.base, lo, hi, 1.0f, true}).masked;
     }
     return masked;
   }
@@ -444,7 +428,9 @@ class RowBlock {
   Sequence seq_;
   int64_t rows_;
   bool masks_;
+  bool fetches_masks_;  // those of few rows are left to the hardware
   bool modifiers_;
+  bool shapes_;  // a softcap or ALiBi changes every score
   Fetch fetch_;
   HeadOperands k_;
   HeadOperands v_;

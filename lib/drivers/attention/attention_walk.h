@@ -43,6 +43,29 @@ struct RowStates {
   }
 };
 
+/// A block of keys, and what the rows of a task see of it.
+struct Block {
+  int64_t base;      // its first key
+  bool few = false;  // some row sees few of its keys
+  SeenColumns row[kRowBlock];
+
+  /// The columns that one of rows [r, r + n) sees.
+  Interval seen_by(int64_t r, int64_t n) const {
+    Interval all = {kKeyBlock, 0};
+    for (const int64_t end = r + n; r < end; ++r) {
+      if (!row[r].none()) all = {std::min(all.lo, int64_t{row[r].lo}), std::max(all.hi, int64_t{row[r].hi})};
+    }
+    return all;
+  }
+  /// True if all of rows [r, r + n) see the columns `see`.
+  bool alike(int64_t r, int64_t n, Interval see) const {
+    for (const int64_t end = r + n; r < end; ++r) {
+      if (row[r].lo != see.lo || row[r].hi != see.hi) return false;
+    }
+    return true;
+  }
+};
+
 /// The states of all splits, in the buffer that all threads share, where splits are tasks.
 class Partials {
  public:

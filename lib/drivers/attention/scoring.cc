@@ -186,6 +186,20 @@ bool mask_allows(const RowModifiers& m, int64_t key) {
   return true;
 }
 
+void prefetch_masks(const RowModifiers* all, Interval rows, int64_t key) {
+  const auto prefetch = [&](const void* p, int64_t size) {
+    for (int64_t i = 0; p != nullptr && i < kKeyBlock * size; i += 64)
+      __builtin_prefetch(
+          reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<size_t>(key * size + i)));
+  };
+  for (int64_t r = rows.lo; r < rows.hi; ++r) {
+    const RowModifiers& m = all[r];
+    if (r > 0 && same_masks(m, all[r - 1])) continue;
+    if (!m.one_bias) prefetch(m.bias, size_of(m.bias_dtype));
+    if (!m.one_keep) prefetch(m.keep, 1);
+  }
+}
+
 SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, bool few, uint8_t* list) {
   const int64_t first = keys.lo - base;
   const int64_t n = keys.hi - keys.lo;
@@ -233,6 +247,18 @@ SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, boo
     }
   }
   return {column(seen.lo), column(seen.hi), column(changed.lo), column(changed.hi), visible};
+}
+
+SeenColumns with_end(const RowModifiers& m, int64_t base, Interval keys, SeenColumns seen) {
+  if (seen.to != seen.hi || seen.to - seen.from != 8 || base + seen.hi + kPanelWidth > keys.hi) return seen;
+  uint8_t does[8];
+  what_masks_do(m, base + seen.from, 8, does);
+  uint64_t eight;
+  std::memcpy(&eight, does, 8);
+  const int same = std::countr_zero(eight ^ kNothing * kEight) / 8;
+  if (same == 8 || eight >> 8 * same != 0) return seen;
+  const int32_t hi = seen.from + same;
+  return {seen.lo, hi, hi, hi, hi - seen.lo};
 }
 
 bool sees_alike(const RowModifiers& m, int64_t base, Interval keys, const SeenColumns& seen) {

@@ -51,6 +51,9 @@ inline bool same_masks(const RowModifiers& a, const RowModifiers& b) {
 /// that are missing.
 bool mask_allows(const RowModifiers& row, int64_t key);
 
+/// Asks for what looks at a block of keys read, of which the first is `key`.
+void prefetch_masks(const RowModifiers* all, Interval rows, int64_t key);
+
 /// What a row sees of a block of keys; column c is key c of the block.
 struct SeenColumns {
   /// The row sees [lo, hi), but for what masks hide.
@@ -63,6 +66,8 @@ struct SeenColumns {
   int32_t visible;
 
   bool none() const { return lo >= hi; }
+  /// True if it sees few keys of many columns.
+  bool few() const { return hi - lo >= kKeyBlock / 4 && visible <= (hi - lo) / 4; }
 };
 
 /// A look at masks and bias. `keys`: what the row's interval has of a block, whose first key is `base`. An end moves by 32 keys at
@@ -72,6 +77,9 @@ SeenColumns seen_columns(const RowModifiers& row, int64_t base, Interval keys, b
 /// True if `seen`, of another row with the same interval, holds for this row too, `visible` aside. Quicker than a look; false if in
 /// doubt.
 bool sees_alike(const RowModifiers& row, int64_t base, Interval keys, const SeenColumns& seen);
+/// `seen` with the last key that the row sees as its end, where masks do nothing else: these columns need no modifying. Only for ends that
+/// moved, which rows do not have in common anyway.
+SeenColumns with_end(const RowModifiers& row, int64_t base, Interval keys, SeenColumns seen);
 
 }  // namespace simdattn
 
