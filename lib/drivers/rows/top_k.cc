@@ -18,24 +18,37 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Scores that are compared with a bound at a time.
 constexpr int64_t kAtOnce = 2048;
+/// Places above a bound that are written at a time.
+constexpr int64_t kBitsAtOnce = 4;
 /// Scores of a sample, and rows so short that none is taken.
 constexpr int64_t kSample = 1024;
 
 /// Numbers in the order of the scores; +0 and -0 are the same one.
 uint32_t key_of(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
-  return bits ^ (bits >> 31 != 0 ? ~uint32_t{0} : uint32_t{1} << 31);
+  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | uint32_t{1} << 31);  // without a branch
 }
 float score_of(uint32_t key) { return std::bit_cast<float>(key ^ (key >> 31 != 0 ? uint32_t{1} << 31 : ~uint32_t{0})); }
+
+/// Bits that are 1; std::popcount is a call where the CPU may lack the instruction.
+int64_t bits_of(uint64_t x) {
+  x -= x >> 1 & 0x5555555555555555u;
+  x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
+  return static_cast<int64_t>(((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0Fu) * 0x0101010101010101u >> 56);
+}
 
 /// The k-th largest of n keys, 1 <= k <= n; `larger`: how many are larger. Digits of 8 bits of what a key is above the least one.
 uint32_t kth_largest(const uint32_t* keys, int64_t n, int64_t k, int64_t* larger) {
   constexpr int kBits = 8;
-  const auto [least, most] = std::minmax_element(keys, keys + n);
-  const uint32_t base = *least;
+  uint32_t base = *keys;
+  uint32_t most = *keys;
+  for (int64_t i = 1; i < n; ++i) {  // not minmax_element, which compares neighbours: a branch that nobody foresees
+    base = std::min(base, keys[i]);
+    most = std::max(most, keys[i]);
+  }
   uint32_t prefix = 0;
   *larger = 0;
-  for (int below = static_cast<int>(std::bit_width(*most - base)), bits = 0; below > 0; below -= bits) {
+  for (int below = static_cast<int>(std::bit_width(most - base)), bits = 0; below > 0; below -= bits) {
     bits = std::min(kBits, below);
     const int shift = below - bits;
     const uint32_t mask = (uint32_t{1} << bits) - 1;
@@ -54,7 +67,10 @@ uint32_t kth_largest(const uint32_t* keys, int64_t n, int64_t k, int64_t* larger
 class Largest {
  public:
   Largest(Workspace& w, int64_t k)
-      : k_(k), room_(k + std::max(k, 2 * kAtOnce)), places_(w.take<int32_t>(room_)), keys_(w.take<uint32_t>(room_)) {}
+      : k_(k),
+        room_(k + std::max(k, 2 * kAtOnce)),
+        places_(w.take<int32_t>(room_ + kBitsAtOnce)),
+        keys_(w.take<uint32_t>(room_)) {}
 
   /// The k largest of scores [0, from) and [to, n) of a row, -inf and NaN aside; how many there are.
   int64_t select(const UKernels& uk, const float* row, int64_t from, int64_t to, int64_t n, int64_t k) {
@@ -93,18 +109,25 @@ class Largest {
   }
 
   void read(const UKernels& uk, const float* row, int64_t from, int64_t to) {
-    uint32_t words[kAtOnce / 32];
+    uint32_t words[kAtOnce / 32 + 1];
     for (int64_t c = from; c < to; c += kAtOnce) {
       const int64_t n = std::min(kAtOnce, to - c);
       if (count_ + n > room_) prune();
       uk.above(row + c, bound_, n, words);
-      for (int64_t w = 0; w * 32 < n; ++w) {
-        for (uint32_t word = words[w]; word != 0; word &= word - 1) {
-          const int64_t place = c + w * 32 + std::countr_zero(word);
-          places_[count_] = static_cast<int32_t>(place);
-          keys_[count_++] = key_of(row[place]);
-        }
+      words[(n + 31) / 32] = 0;
+      const int64_t before = count_;
+      for (int64_t i = 0; i < n; i += 64) {
+        // A few places at a time, whether there are as many or not: most words have some, and branches would be guesses.
+        int32_t* to_come = places_ + count_;
+        uint64_t left = uint64_t{words[i / 32 + 1]} << 32 | words[i / 32];
+        count_ += bits_of(left);
+        do {
+          for (int64_t bit = 0; bit < kBitsAtOnce; ++bit, left &= left - 1) {
+            *to_come++ = static_cast<int32_t>(c + i + std::countr_zero(left));
+          }
+        } while (left != 0);
       }
+      for (int64_t i = before; i < count_; ++i) keys_[i] = key_of(row[places_[i]]);
     }
   }
 
