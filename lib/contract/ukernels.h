@@ -150,6 +150,8 @@ struct ScoreTile {
   Fetch fetch = Fetch::kNone;
   /// For score_rows: keys per pass, 16 or 32. No result depends on it.
   int64_t keys_at_once = kPanelWidth;
+  /// For score_rows with KvOperands::takes_lists: where the 32 rows of one panel are, instead of `panels`; then where 32 are that are wanted later.
+  const char* const* listed = nullptr;
   /// For score_rows: memory of kScoreRowPanels panels of the storage type, at a multiple of 64 bytes.
   char* room = nullptr;
 
@@ -190,6 +192,9 @@ struct ValueTile {
   int64_t ldo;
   const float* alpha = nullptr;  // null: 1
   Fetch fetch = Fetch::kNone;
+  /// With KvOperands::takes_lists: where the rows of at most 32 keys are, instead of v; 32 further on where as many rows are that are wanted later.
+  /// dim is whole groups of kValueGroup then.
+  const char* const* listed = nullptr;
 
   bool fetches() const { return fetch != Fetch::kNone; }
 };
@@ -334,6 +339,8 @@ struct KvOperands {
   void (*pack_values)(const PackValues&);
   /// For more query rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
   int64_t direct_key_rows = kDirectRows;
+  /// score_rows and value_tile take ScoreTile::listed and ValueTile::listed.
+  bool takes_lists = false;
 };
 
 /// The inside of attention in one arithmetic. Its slots alone know the formats of query rows, packed panels and packed blocks.

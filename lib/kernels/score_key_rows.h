@@ -9,45 +9,54 @@
 namespace simdattn {
 namespace {
 
-/// Where it is to go on, a tile prefetches rows of keys into L1, 32 rows below and in memory order, which the hardware's
-/// prefetcher runs ahead of. From memory four parts of the rows come in turns, a page each.
+/// Where it is to go on, a tile prefetches rows of keys: those of a list, into L2, or in memory order, which the hardware's prefetcher runs ahead
+/// of, 32 rows below, into L1. From memory four parts of the rows come in turns, a page each.
 template <class T>
 class RowsBelow {
  public:
-  SIMDATTN_INLINE RowsBelow(const ScoreTile& a, const T* first)
-      : first_(address_at(first, 0)),
+  SIMDATTN_INLINE RowsBelow(const ScoreTile& a, uintptr_t first, const char* const* listed)
+      : listed_(listed),
+        first_(listed != nullptr ? address_at(*listed, 0) : first),
         line_(first_),
         stride_(static_cast<uintptr_t>(a.panel_stride)),
         bytes_(static_cast<uintptr_t>(a.dim) * sizeof(T)),
         turns_(a.fetch == Fetch::kPages ? 2 : 0),
         // Rows without gaps are one.
-        row_end_(turns_ == 0 && stride_ == bytes_ ? UINTPTR_MAX : line_ + bytes_) {}
+        row_end_(turns_ == 0 && stride_ == bytes_ && listed == nullptr ? UINTPTR_MAX : line_ + bytes_) {}
   /// Two lines: of rows of an odd number of lines, with gaps between them, the last one is left out.
   SIMDATTN_INLINE void fetch() {
-    __builtin_prefetch(reinterpret_cast<const char*>(line_), 0, 3);
-    __builtin_prefetch(reinterpret_cast<const char*>(line_ + 64), 0, 3);
-    line_ += 128;
     if (line_ >= row_end_) [[unlikely]] {
       constexpr int kRowBits = 5;
       static_assert(kPanelWidth == 1 << kRowBits);
       ++row_;
-      line_ = first_ + (((row_ & ((1u << turns_) - 1)) << (kRowBits - turns_)) + (row_ >> turns_)) * stride_;
+      line_ = listed_ != nullptr
+                  ? address_at(listed_[row_], 0)
+                  : first_ + (((row_ & ((1u << turns_) - 1)) << (kRowBits - turns_)) + (row_ >> turns_)) * stride_;
       row_end_ = line_ + bytes_;
     }
+    const char* const line = reinterpret_cast<const char*>(line_);
+    if (listed_ != nullptr) {
+      __builtin_prefetch(line, 0, 2);
+      __builtin_prefetch(line + 64, 0, 2);
+    } else {
+      __builtin_prefetch(line, 0, 3);
+      __builtin_prefetch(line + 64, 0, 3);
+    }
+    line_ += 128;
   }
 
  private:
+  const char* const* listed_;
   uintptr_t first_, line_, stride_, bytes_;
   int turns_;
   uintptr_t row_end_;
   uintptr_t row_ = 0;
 };
 
-/// The first kRows rows against kBatches vectors of keys from `keys` on.
+/// The first kRows rows against kBatches vectors of keys, whose rows are at keys[0], keys[1], ...
 template <class T, int64_t kRows, int64_t kBatches>
-__attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const T* keys) {
+__attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const char* const* keys) {
   constexpr int64_t kDims = 16 / sizeof(T);
-  const int64_t stride = a.panel_stride / static_cast<int64_t>(sizeof(T));
   const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
   const float* q = static_cast<const float*>(a.q);
   Registers<kRows * kBatches> acc;
@@ -61,31 +70,37 @@ __attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const T* ke
   };
   constexpr std::integral_constant<int64_t, 0> kLow;
   constexpr std::integral_constant<int64_t, 1> kHigh;
-  RowsBelow<T> below(a, keys + (kBatches == 1 ? kPanelWidth / 2 : kPanelWidth) * stride);
-  const bool fetches = a.fetches();
+  RowsBelow<T> below(a, address_at(*keys, (kBatches == 1 ? kPanelWidth / 2 : kPanelWidth) * a.panel_stride),
+                     a.listed != nullptr ? keys + kPanelWidth : nullptr);
+  const bool fetches = a.fetches() || a.listed != nullptr;
   for (int64_t i = 0; i < a.dim; i += kDims, q += kDims) {
     if (fetches) unroll<kBatches * kLanes / 8>([&](auto) SIMDATTN_LAMBDA { below.fetch(); });
-    const T* p = keys + i;
+    const auto at = [&](int64_t row) SIMDATTN_LAMBDA { return reinterpret_cast<const T*>(keys[row]) + i; };
     if constexpr (std::is_same_v<T, f16>) {
-      transpose_blocks<uint16_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<8>(p + k * stride, stride); },
-                                 [&](int64_t k, auto v) SIMDATTN_LAMBDA {
-                                   add(k, kLow, f32_of_half<false>(v));
-                                   add(k, kHigh, f32_of_half<true>(v));
-                                 });
+      transpose_blocks<uint16_t>(
+          [&](int64_t k)
+              SIMDATTN_LAMBDA { return load_blocks_at([&](int64_t b) SIMDATTN_LAMBDA { return at(k + 8 * b); }); },
+          [&](int64_t k, auto v) SIMDATTN_LAMBDA {
+            add(k, kLow, f32_of_half<false>(v));
+            add(k, kHigh, f32_of_half<true>(v));
+          });
     } else {
-      const auto one = [&](const T* from, auto batch) SIMDATTN_LAMBDA {
-        transpose_blocks<uint32_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(from + k * stride, stride); },
-                                   [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
-                                     if constexpr (std::is_same_v<T, bf16>) {
-                                       add(2 * k, batch, even_of(bits_of(v)));
-                                       add(2 * k + 1, batch, odd_of(bits_of(v)));
-                                     } else {
-                                       add(k, batch, v);
-                                     }
-                                   });
+      const auto one = [&](int64_t first, auto batch) SIMDATTN_LAMBDA {
+        transpose_blocks<uint32_t>(
+            [&](int64_t k) SIMDATTN_LAMBDA {
+              return load_blocks_at([&](int64_t b) SIMDATTN_LAMBDA { return at(first + k + 4 * b); });
+            },
+            [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
+              if constexpr (std::is_same_v<T, bf16>) {
+                add(2 * k, batch, even_of(bits_of(v)));
+                add(2 * k + 1, batch, odd_of(bits_of(v)));
+              } else {
+                add(k, batch, v);
+              }
+            });
       };
-      one(p, kLow);
-      if constexpr (kBatches == 2) one(p + kLanes * stride, kHigh);
+      one(0, kLow);
+      if constexpr (kBatches == 2) one(kLanes, kHigh);
     }
   }
   const Floats scale(a.scale);
@@ -99,9 +114,13 @@ __attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const T* ke
 template <class T, int64_t kBatches>
 SIMDATTN_INLINE void score_all_key_rows(ScoreTile a) {
   constexpr int64_t kStep = kBatches * kLanes;
-  const int64_t stride = a.panel_stride / static_cast<int64_t>(sizeof(T));
+  const char* rows[kStep];
   for (int64_t j = 0; j < a.n_panels * kPanelWidth; j += kStep, a.s += kStep) {
-    const T* const first = static_cast<const T*>(a.panels) + j * stride;
+    const char* const* first = a.listed + j;
+    if (a.listed == nullptr) {
+      for (int64_t i = 0; i < kStep; ++i) rows[i] = static_cast<const char*>(a.panels) + (j + i) * a.panel_stride;
+      first = rows;
+    }
     if (a.rows == 4) {
       score_key_vectors<T, 4, kBatches>(a, first);
       continue;

@@ -29,6 +29,7 @@ constexpr AttentionKernels attention_in_f32() {
     kernels.kv[slot(KvType::kF32)].score_rows = score_key_rows<float>;
     kernels.kv[slot(KvType::kBF16)].score_rows = score_key_rows<bf16>;
     kernels.kv[slot(KvType::kF16)].score_rows = score_key_rows<f16>;
+    for (size_t type = 0; type < kElementTypes; ++type) kernels.kv[type].takes_lists = true;
   }
   return kernels;
 }

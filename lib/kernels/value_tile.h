@@ -23,12 +23,13 @@ struct ValueTileArguments {
   int64_t keys;
   int64_t ldo;
   int64_t prefetch_pitch;
-  int64_t prefetch_count;  // how often kRowBytes<T, kBatches> are prefetched, once a key
-  const float* scales;     // of the keys, of narrow types
-  int64_t first_key;       // as in ValueTile
-  int64_t column;          // of the tile
+  int64_t prefetch_count;               // how often kRowBytes<T, kBatches> are prefetched, once a key
+  const float* scales;                  // of the keys, of narrow types
+  int64_t first_key;                    // as in ValueTile
+  int64_t column;                       // of the tile
+  const char* const* listed = nullptr;  // as in ValueTile
 };
-/// alpha: null: 1. prefetched: where the first of those bytes are.
+/// alpha: null: 1. prefetched: where the first of those bytes are; of a list how far they are inside of rows, prefetch_pitch rows further on.
 using ValueTileFunction = void(const ValueTileArguments& a, const float* w, const void* values, float* sums,
                                const float* alpha, uintptr_t prefetched);
 template <class T, int64_t kBatches>
@@ -80,6 +81,13 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, 
     v += key_stride;
   };
   int64_t j = 0;
+  for (; a.listed != nullptr && j < keys; ++j) {
+    v = Cursor<const T>(reinterpret_cast<const T*>(a.listed[j]) + a.column);
+    if (j < prefetch_count) {
+      prefetch<kRowBytes<T, kBatches>>(address_at(a.listed[prefetch_pitch + j], static_cast<int64_t>(next)));
+    }
+    add_key();
+  }
   for (; j < prefetch_count; ++j) {
     prefetch<kRowBytes<T, kBatches>>(next);
     next += prefetch_pitch;
@@ -156,9 +164,10 @@ struct KeyBlock {
   const char* at(int64_t x) const { return static_cast<const char*>(a.v) + key * a.key_stride + offset(x); }
   /// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches: its share of the next as many keys.
   SIMDATTN_INLINE PrefetchPlan next(int64_t x, int64_t bytes, int64_t first, int64_t rows) const {
-    if (!a.fetches()) return {};
+    if (!a.fetches() && a.listed == nullptr) return {};
     const int64_t from = share_of_rows(first, a.rows, keys);
     const int64_t to = share_of_rows(first + rows, a.rows, keys);
+    if (a.listed != nullptr) return {static_cast<uintptr_t>(offset(x)), kPanelWidth + from, to - from};
     const auto address = [&](int64_t offset) {
       return reinterpret_cast<uintptr_t>(a.v) + static_cast<uintptr_t>((key + keys) * a.key_stride + offset);
     };
@@ -217,7 +226,7 @@ SIMDATTN_INLINE int64_t batches_of_tile(const ValueStorage& type, int64_t rows, 
 /// Columns [x, end) of all rows.
 SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
   const ValueTile& a = b.a;
-  ValueTileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, b.scales(), a.first_key + b.key, x};
+  ValueTileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, b.scales(), a.first_key + b.key, x, a.listed};
   while (const int64_t batches = batches_of_tile(b.type, a.rows, end - x)) {
     const int64_t bytes = b.offset(x + batches * kLanes) - b.offset(x);
     const ValueTiles& tiles = b.type.tiles[batches];

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -246,6 +247,64 @@ TEST_P(Lists, AreACacheInTheirOrder) {
             ASSERT_EQ(element_bits(a.lse.data, DType::kF32, element<3>(a.lse, {b, h, first + i})),
                       element_bits(lse.view.data, DType::kF32, 0))
                 << "lse, case " << c << ": " << describe(a);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Values inside of the rows of their keys, as in multi-head latent attention, for few and for many query heads. Lists of scattered tokens, of
+/// neighbours, and of pieces of 64 neighbours, which kernels read where they are.
+TEST_P(Lists, OfLatentRows) {
+  constexpr int64_t kTokens = 2048, kDim = 96, kValueDim = 64;
+  std::mt19937 random(1);
+  for (const KvType type : {KvType::kF32, KvType::kBF16}) {
+    std::vector<unsigned char> cache(static_cast<size_t>(kTokens * row_bytes(type, kDim)));
+    for (int64_t i = 0; i < kTokens * kDim; ++i) {
+      const float x = static_cast<float>(random() % 256) / 128 - 1;  // exact in bf16
+      uint32_t bits;
+      std::memcpy(&bits, &x, 4);
+      set_element_bits(cache.data(), type == KvType::kF32 ? DType::kF32 : DType::kBF16, i,
+                       type == KvType::kF32 ? bits : bits >> 16);
+    }
+    for (const int64_t heads : {1, 4, 16, 70}) {
+      std::vector<float> q(static_cast<size_t>(heads * kDim));
+      for (float& x : q) x = static_cast<float>(random() % 256) / 128 - 1;
+      for (const int64_t n : {1, 32, 100, 700}) {
+        for (const int kind : {0, 1, 2}) {
+          std::vector<int32_t> list(static_cast<size_t>(n));
+          for (int64_t j = 0; j < n; ++j) {
+            list[static_cast<size_t>(j)] = static_cast<int32_t>(kind == 0   ? (j * 1151 + 7) % kTokens
+                                                                : kind == 1 ? j + 5
+                                                                            : j / 64 * 128 + j % 64);
+          }
+          std::vector<unsigned char> copy(static_cast<size_t>(n * row_bytes(type, kDim)));
+          for (size_t j = 0; j < list.size(); ++j) {
+            const size_t row = static_cast<size_t>(row_bytes(type, kDim));
+            std::memcpy(copy.data() + j * row, cache.data() + static_cast<size_t>(list[j]) * row, row);
+          }
+          for (const Arithmetic arithmetic : {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8}) {
+            for (const bool part : {false, true}) {  // the last columns, the first ones
+              std::vector<float> expected(static_cast<size_t>(heads * kValueDim)), got(expected.size());
+              const auto attend = [&](const std::vector<unsigned char>& rows, int64_t tokens, bool listed, float* out) {
+                AttentionProblem a;
+                a.arithmetic = arithmetic;
+                a.q = view(static_cast<const float*>(q.data()), {1, heads, 1, kDim});
+                a.k = contiguous_kv(rows.data(), type, KvLayout::kRows, 1, 1, tokens, kDim);
+                a.v = a.k;
+                a.v.data = rows.data() + (part ? row_bytes(type, kDim - kValueDim) : 0);
+                a.v.dim = kValueDim;
+                a.out = view(out, {1, heads, 1, kValueDim});
+                if (listed) a.lists = {.data = list.data(), .heads = 1, .length = n, .block_size = 1, .stride = {}};
+                return run_attention(a, &target());
+              };
+              ASSERT_TRUE(ok(attend(copy, n, false, expected.data())));
+              ASSERT_TRUE(ok(attend(cache, kTokens, true, got.data())));
+              ASSERT_EQ(std::memcmp(expected.data(), got.data(), got.size() * sizeof(float)), 0)
+                  << heads << " heads, " << n << " keys, kind " << kind << ", type " << static_cast<int>(type)
+                  << ", arithmetic " << static_cast<int>(arithmetic) << ", part " << part;
+            }
           }
         }
       }

@@ -99,7 +99,7 @@ Status drivers::attention(const AttentionProblem& a, const Exec& exec) {
     SIMDATTN_CHECK(check_places(a, d, s, 0, sequence_of(a, s).n_q));
   }
   if (d.row_blocks == 0) return {};
-  const AttentionKernels& kernels = kernels_of(*uk, a.arithmetic, d);
+  const AttentionKernels& kernels = kernels_of(*uk, a.arithmetic, d.partial_rows);
   const OperandBytes operands(kernels, a, d.sizes);
   const size_t needed = AttentionMemory(operands, d.sizes.d_v, nullptr).w.bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
@@ -128,7 +128,7 @@ Status drivers::attention_plan(const AttentionProblem& a, Plan* plan, const Exec
   s->problem = a;
   s->bytes = bytes;
   s->division = d;
-  s->operands = {kernels_of(*target->kernels, a.arithmetic, d), a, d.sizes};
+  s->operands = {kernels_of(*target->kernels, a.arithmetic, d.partial_rows), a, d.sizes};
   s->tasks = {target, data == Data::kNeeded, d.split, d.tasks, d.split ? d.row_blocks : 0};
   const int64_t sequences = d.sizes.sequences;
   s->group_size = std::max((sequences + kMaxGroups - 1) / kMaxGroups, int64_t{1});
@@ -210,7 +210,7 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
     const int64_t end = std::min(index.first_row + d.row_block, sequence_of(a, index.sequence).n_q * d.sizes.group);
     SIMDATTN_CHECK(check_places(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
   }
-  const KernelHooks hooks(kernels_of(run.kernels, a.arithmetic, d));
+  const KernelHooks hooks(kernels_of(run.kernels, a.arithmetic, d.partial_rows));
   for (int64_t t = first; t < last; ++t, at.next()) {
     if (d.split) run_split(run, at.row_block(), at.split(), partials.of_task(t));
     else run_row_block(run, at.row_block());

@@ -56,10 +56,10 @@ struct Division {
   float scale = 0;                     // of scores
 };
 
-/// The kernels that serve the tasks of a division.
-inline const AttentionKernels& kernels_of(const UKernels& uk, Arithmetic arithmetic, const Division& division) {
+/// The kernels that serve tasks of at most `rows` rows.
+inline const AttentionKernels& kernels_of(const UKernels& uk, Arithmetic arithmetic, int64_t rows) {
   const AttentionKernels& kernels = uk.attention[slot(arithmetic)];
-  return kernels.of_few_rows != nullptr && division.partial_rows <= kFewRows ? *kernels.of_few_rows : kernels;
+  return kernels.of_few_rows != nullptr && rows <= kFewRows ? *kernels.of_few_rows : kernels;
 }
 
 /// True if all sequences have as many rows and keys.

@@ -34,7 +34,7 @@ class RowBlock {
       : a_(run.problem),
         d_(run.division),
         uk_(run.kernels),
-        ops_(kernels_of(uk_, a_.arithmetic, d_)),
+        ops_(kernels_of(uk_, a_.arithmetic, d_.partial_rows)),
         w_(run.memory),
         index_(index),
         seq_(sequence_of(a_, index.sequence)),
@@ -136,8 +136,6 @@ class RowBlock {
  private:
   int64_t position_of(int64_t r) const { return (index_.first_row + r) / d_.sizes.group; }
   int64_t head_of(int64_t r) const { return index_.kv_head * d_.sizes.group + (index_.first_row + r) % d_.sizes.group; }
-  /// False where keys were gathered, so that nothing is to be prefetched.
-  bool fetches() const { return !listed_ || listed_->in_place(); }
   char* query(int64_t r) const { return w_.q + r * w_.bytes_of.query; }
 
   void store_row(const View<4>& out, int64_t h, int64_t i, const float* acc, float factor) const {
@@ -152,7 +150,7 @@ class RowBlock {
   void run_block(int64_t base, const RowStates& s) {
     Block b;
     b.base = base;
-    if (listed_) listed_->gather(base, rows_, &k_, &v_, b.row);
+    if (listed_) listed_->begin(base, rows_, &k_, &v_, b.row);
     else look(b);
     if (b.few) run_few(b, s);
     int64_t begin = 0;
@@ -166,14 +164,11 @@ class RowBlock {
     const bool alike = b.alike(begin, rows, all);
     const int64_t step = alike ? kScoreRows : ops_.tile_rows;
     // Keys that several tiles need are packed for all of them.
-    const bool packed = packs_keys(k_, rows) && rows > step;
-    if (packed) {
-      for (int64_t c = all.lo / kPanelWidth * kPanelWidth; c < all.hi; c += kPanelWidth) {
-        pack_panel(k_, base, all, c, packed_panel(c));
-      }
+    const bool packed = k_.packs_keys(rows) && rows > step;
+    for (int64_t c = all.lo / kPanelWidth * kPanelWidth; packed && c < all.hi; c += kPanelWidth) {
+      k_.pack_panel(base, all.lo, all.hi, c, packed_panel(c), d_.fetch != Fetch::kNone);
     }
-    const bool whole = listed_ ? listed_->whole_runs() : whole_steps(a_.v, ops_.value_step);
-    const bool direct = whole && takes_values(v_, base, all, rows);
+    const bool direct = whole_steps(v_.store.kv(), ops_.value_step) && takes_values(v_, base, all, rows);
     if (!direct) v_.pack_block(base, all.lo, all.hi, w_.values);
     std::optional<bool> finite;
     for (int64_t r = begin; r < end; r += step) {
@@ -187,7 +182,7 @@ class RowBlock {
       // A weight of 0 hides a finite value only; NaN and infinities in values that a row does not see must be skipped.
       const bool hides = masked || !(alike || b.alike(r, n, see));
       if (hides && !finite) finite = v_.finite(base, all.lo, all.hi);
-      const ValueTile tile = value_tile(v_, see, r, n, s);
+      const ValueTile tile = value_tile(see, r, n, s);
       if (!hides || *finite) {
         add_values(v_, base, tile, direct);
         continue;
@@ -244,15 +239,23 @@ class RowBlock {
       const RowModifiers& m = w_.modifiers[r];
       while (n < kScoreRows && r + n < rows_ && b.alike(r + n, 1, see) && same_masks(m, w_.modifiers[r + n])) ++n;
       uint8_t list[kKeyBlock];
-      float scales[kFewKeys];
       const int64_t count = seen_columns(m, b.base, {b.base + see.lo, b.base + see.hi}, true, list).visible;
       if (4 * count > see.hi - see.lo) continue;
+      int32_t tokens[kFewKeys];
+      for (int64_t j = 0; j < count; ++j) tokens[j] = static_cast<int32_t>(b.base + list[j]);
+      const bool fetch = fetch_ != Fetch::kNone;
+      GatheredRows values(uk_, v_.store, w_.gathered_values);
+      values.begin(tokens, count, 0, 0, seq_.rules.length, fetch);
+      for (int64_t j = 0; fetch && j < count; ++j) {
+        const char* const row = values.rows(0)[j];
+        for (int64_t i = 0; i < values.kv().token_stride; i += 64) __builtin_prefetch(row + i);
+      }
       if (k_.store.panels()) {
         score(k_, b.base, see, r, n, n, false);
       } else {
-        const ConstKv near = k_.gather(b.base, list, count, w_.few, scales);
-        if (fetch_ != Fetch::kNone) v_.prefetch(b.base, list, count);
-        score(HeadOperands(uk_, ops_, near, 0, 0, 0, w_.key_rows), 0, {0, count}, r, n, n, false);
+        GatheredRows keys(uk_, k_.store, w_.gathered_keys);
+        keys.begin(tokens, count, 0, 0, seq_.rules.length, fetch);
+        score(HeadOperands(uk_, ops_, keys, keys.kv(), w_.key_rows), 0, {0, count}, r, n, n, false);
         for (int64_t i = 0; i < n; ++i) {
           float* const row = w_.scores + i * kScoreStride;
           float few[kFewKeys];
@@ -268,79 +271,34 @@ class RowBlock {
         float* const row = w_.scores + i * kScoreStride;
         for (int64_t j = 0; j < count; ++j) row[j] = row[list[j]];
       }
-      const ConstKv near = v_.gather(b.base, list, count, w_.few, scales);
-      const HeadOperands v(uk_, ops_, near, 0, 0, 0, w_.key_rows);
-      const bool direct = takes_values(v, 0, {0, count}, n);
+      const HeadOperands v(uk_, ops_, values, values.kv(), w_.key_rows);
+      const bool direct = whole_steps(values.kv(), ops_.value_step) && takes_values(v, 0, {0, count}, n);
       if (!direct) v.pack_block(0, 0, count, w_.values);
-      add_values(v, 0, value_tile(v, {0, count}, r, n, s), direct);
+      add_values(v, 0, value_tile({0, count}, r, n, s), direct);
       std::fill_n(b.row + r, n, SeenColumns{});
     }
   }
 
-  /// True if keys for `rows` rows are packed, or taken from rows; false if score_tile takes the cache's own panels.
-  static bool packs_keys(const HeadOperands& k, int64_t rows) {
-    return !k.store.panels() || k.slots.score_tile == nullptr ||
-           (rows > k.slots.direct_key_rows && k.slots.pack_panel != nullptr);
-  }
-
   char* packed_panel(int64_t column) const { return w_.keys + column / kPanelWidth * w_.bytes_of.panel; }
 
-  /// Packs keys of columns [c, c + 32) of the block. Keys outside of `see` are not read. `scales`: see HeadOperands::pack_panel.
-  void pack_panel(const HeadOperands& k, int64_t base, Interval see, int64_t c, char* panel,
-                  float* scales = nullptr) const {
-    const int64_t first = std::max(see.lo - c, int64_t{0});
-    const int64_t last = std::min(see.hi - c, kPanelWidth);
-    k.pack_panel(base + c, first, last, panel, fetches() && d_.fetch != Fetch::kNone, scales);
-  }
-
-  /// Scores of rows [r, r + n) in the panels that hold columns `see`. `rows`: for so many rows keys are read, from one of
-  ///   packed panels of the block   score_packed   `packed`: they were packed before, for several tiles of rows
-  ///   the cache's own panels       score_tile     in_panels
-  ///   the cache's rows             score_rows     in_rows: few query rows, whole runs of 32 keys
-  ///   a panel made here            score_tile     as_stored: in the storage type
-  ///                                score_packed   else
+  /// Scores of rows [r, r + n) in the panels that hold columns `see`. `rows`: for so many keys are read. `packed`: the panels were packed before,
+  /// for several tiles of rows.
   void score(const HeadOperands& k, int64_t base, Interval see, int64_t r, int64_t n, int64_t rows, bool packed) const {
     const int64_t first = see.lo / kPanelWidth * kPanelWidth;
-    const int64_t end = round_up(see.hi, kPanelWidth);
-    ScoreTile tile = {.q = query(r),
-                      .q_stride = w_.bytes_of.query,
-                      .rows = n,
-                      .panels = packed_panel(first),
-                      .panel_stride = w_.bytes_of.panel,
-                      .n_panels = (end - first) / kPanelWidth,
-                      .dim = d_.sizes.d_qk,
-                      .scale = d_.scale,
-                      .s = w_.scores + first,
-                      .lds = kScoreStride,
-                      .keys_at_once = d_.keys_at_once,
-                      .room = w_.keys};
-    if (packed) return k.slots.score_packed(tile);
-    const bool in_panels = !packs_keys(k, rows);
-    const bool direct = !k.store.panels() && rows <= k.slots.direct_key_rows;
-    const bool in_rows =
-        direct && k.slots.score_rows != nullptr && n <= kMostScoreRows && has_direct_rows(d_.sizes.d_qk);
-    const bool as_stored = direct && k.slots.store_panel != nullptr;
-    float scales[kKeyBlock];
-    for (int64_t c = first; c < end; c += tile.n_panels * kPanelWidth) {
-      tile.s = w_.scores + c;
-      int64_t run = 0;
-      const char* const keys = in_panels || (in_rows && c >= see.lo) ? k.store.at(base + c, &run) : nullptr;
-      tile.n_panels = std::min(run, (in_panels ? end : see.hi) - c) / kPanelWidth;
-      if (tile.n_panels > 0) {
-        tile.panels = keys;
-        tile.panel_stride = k.store.token_stride();
-        tile.scales = k.store.scales(base + c, tile.n_panels * kPanelWidth, scales);
-        tile.fetch = &k != &k_ || !fetches() ? Fetch::kNone : in_rows && !is_narrow(a_.k.type) ? d_.fetch : fetch_;
-        (in_panels ? k.slots.score_tile : k.slots.score_rows)(tile);
-      } else {  // one panel at a time, which L1 still holds when it is read
-        pack_panel(k, base, see, c, w_.keys, as_stored ? scales : nullptr);
-        tile.panels = w_.keys;
-        tile.n_panels = 1;
-        tile.scales = as_stored && has_scales(a_.k.type) ? scales : nullptr;
-        tile.fetch = Fetch::kNone;
-        (as_stored ? k.slots.score_tile : k.slots.score_packed)(tile);
-      }
-    }
+    const ScoreTile tile = {.q = query(r),
+                            .q_stride = w_.bytes_of.query,
+                            .rows = n,
+                            .panels = packed_panel(first),
+                            .panel_stride = w_.bytes_of.panel,
+                            .n_panels = (round_up(see.hi, kPanelWidth) - first) / kPanelWidth,
+                            .dim = d_.sizes.d_qk,
+                            .scale = d_.scale,
+                            .s = w_.scores + first,
+                            .lds = kScoreStride,
+                            .keys_at_once = d_.keys_at_once,
+                            .room = w_.keys};
+    if (packed) k.slots.score_packed(tile);
+    else k.score(tile, base, see.lo, see.hi, rows, fetch_, d_.fetch);
   }
 
   /// Softcap, ALiBi, bias and masks. True if a key of some row's interval was masked.
@@ -387,14 +345,13 @@ class RowBlock {
            !(signed_scales && v.negative_scales(base, keys.lo, keys.hi));
   }
 
-  /// The arguments of acc = alpha * acc + weights * values for rows [r, r + n) and columns `see`, with values in a packed block.
-  ValueTile value_tile(const HeadOperands& v, Interval see, int64_t r, int64_t n, const RowStates& s) const {
+  /// acc = alpha * acc + weights * values for rows [r, r + n) and columns `see`, of a packed block.
+  ValueTile value_tile(Interval see, int64_t r, int64_t n, const RowStates& s) const {
     return {.w = w_.scores + see.lo,
             .ldw = kScoreStride,
             .rows = n,
             .v = w_.values,
             .first_key = see.lo,
-            .key_stride = v.store.token_stride(),
             .group_stride = row_bytes(a_.v.type, kValueGroup),
             .keys = see.hi - see.lo,
             .dim = d_.sizes.d_v,
@@ -406,17 +363,26 @@ class RowBlock {
   /// Adds the values of a tile, of the packed block, or if `direct` from where they are.
   void add_values(const HeadOperands& v, int64_t base, ValueTile tile, bool direct) const {
     if (!direct) return ops_.value_packed(tile);
-    tile.fetch = &v == &v_ && fetches() ? fetch_ : Fetch::kNone;
-    const int64_t end = tile.first_key + tile.keys;
-    v.for_each_run(base, tile.first_key, end, [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
+    const auto add = [&](int64_t c, int64_t keys, const char* rows, const float* scales) {
       tile.w = w_.scores + c;
       tile.v = rows;
+      tile.key_stride = v.stride();
       tile.scales = scales;
       tile.first_key = c;
       tile.keys = keys;
+      tile.fetch = v.goes_on() ? fetch_ : Fetch::kNone;
       v.slots.value_tile(tile);
       tile.alpha = nullptr;  // later runs of the block continue the sum
-    });
+    };
+    const int64_t end = tile.first_key + tile.keys;
+    const bool whole = tile.dim % kValueGroup == 0;
+    for (int64_t c = tile.first_key, next; c < end; c = next) {
+      next = v.gathered() ? std::min((c / kPanelWidth + 1) * kPanelWidth, end) : end;
+      const char* const* const listed = whole ? v.listed(base + c) : nullptr;
+      tile.listed = listed != nullptr ? listed + c % kPanelWidth : nullptr;
+      if (listed != nullptr) add(c, next - c, *tile.listed, nullptr);
+      else v.for_each_run(base, c, next, add);
+    }
   }
 
   const AttentionProblem& a_;

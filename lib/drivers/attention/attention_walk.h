@@ -104,9 +104,8 @@ struct OperandBytes {
       key_rows;    // kLoadedRows rows: of keys as stored, put together from several pages, or of keys or values as f32
   int64_t values;  // a packed block of values
   int64_t masked;  // a packed block of kValueGroup columns of values
-  int64_t row;     // a row of keys or values as stored, the larger one
-  int64_t listed_keys;    // kKeyBlock rows of keys that a list names; 0: no lists
-  int64_t listed_values;  // the same of values
+  int64_t gathered_keys;  // GatheredRows of keys
+  int64_t gathered_values;
 
   OperandBytes() = default;
   OperandBytes(const AttentionKernels& kernels, const AttentionProblem& a, const AttentionSizes& sizes)
@@ -114,21 +113,14 @@ struct OperandBytes {
         panel(kernels.kv[slot(a.k.type)].panel_bytes(sizes.d_qk)),
         values(kernels.values_bytes(sizes.d_v)),
         masked(kernels.values_bytes(std::min(sizes.d_v, kValueGroup))),
-        row(std::max(row_bytes(a.k.type, sizes.d_qk), row_bytes(a.v.type, sizes.d_v))),
-        listed_keys(has_lists(a) ? kKeyBlock * row_bytes(a.k.type, sizes.d_qk) : 0),
-        listed_values(has_lists(a) ? kKeyBlock * row_bytes(a.v.type, sizes.d_v) : 0) {
+        gathered_keys(GatheredRows::bytes_of(a.k.type, sizes.d_qk, has_lists(a) ? kKeyBlock / kPanelWidth : 1)),
+        gathered_values(GatheredRows::bytes_of(a.v.type, sizes.d_v)) {
     const KvType k = a.k.type;
     const bool loads_keys = kernels.kv[slot(k)].pack_keys == nullptr || kernels.kv[slot(k)].pack_panel == nullptr;
     const bool loads_values = kernels.kv[slot(a.v.type)].pack_values == nullptr;
     const int64_t loaded = 4 * std::max(loads_keys ? sizes.d_qk : 0, loads_values ? sizes.d_v : 0);
     key_rows = kLoadedRows * std::max(row_bytes(k, sizes.d_qk), loaded);
   }
-};
-
-/// Memory for the rows of a block of listed keys.
-struct ListedRows {
-  char* keys;
-  char* values;
 };
 
 /// One thread's working memory, which is constant in the lengths of the sequences.
@@ -141,13 +133,13 @@ struct AttentionMemory {
   char* key_rows = w.take<char>(bytes_of.key_rows);
   char* values = w.take<char>(bytes_of.values);
   char* masked = w.take<char>(bytes_of.masked);
-  ListedRows listed = {w.take<char>(bytes_of.listed_keys), w.take<char>(bytes_of.listed_values)};
+  char* gathered_keys = w.take<char>(bytes_of.gathered_keys);
+  char* gathered_values = w.take<char>(bytes_of.gathered_values);
   float* alpha = w.take<float>(kScoreRows);
   Interval* see = w.take<Interval>(kRowBlock);  // the keys that the rules let each row see, masks aside
   RowModifiers* modifiers = w.take<RowModifiers>(kRowBlock);
-  char* few = w.take<char>(kFewKeys * bytes_of.row);  // keys or values of run_few()
-  RowStates total;                                    // over all splits so far
-  RowStates split;                                    // of the current split
+  RowStates total;  // over all splits so far
+  RowStates split;  // of the current split
 
   /// `memory`: of any alignment; null to measure, which w.bytes() then tells.
   AttentionMemory(const OperandBytes& bytes, int64_t d_v, void* memory)

@@ -8,39 +8,15 @@
 namespace simdattn {
 namespace {
 
-/// Rows that are fetched ahead of the one that is copied.
-constexpr int64_t kRowsAhead = 32;
-constexpr uintptr_t kLine = 64;
-
-/// A store of kKeyBlock rows, one behind the other.
-ConstKv rows_of(const ConstKv& kv, const char* rows, const float* scales) {
-  ConstKv r;
-  r.data = rows;
-  r.type = kv.type;
-  r.batch = r.heads = 1;
-  r.capacity = kKeyBlock;
-  r.dim = kv.dim;
-  r.token_stride = row_bytes(kv.type, kv.dim);
-  r.scales = has_scales(kv.type) ? scales : nullptr;
-  r.scale_token_stride = sizeof(float);
-  return r;
-}
-
-/// True if each row of values is a part of the row of its key.
-bool is_part(const ConstKv& v, const ConstKv& k) {
+/// How far inside of the row of its key each row of values is; -1: elsewhere.
+int64_t part_of_keys(const ConstKv& v, const ConstKv& k) {
   ConstKv part = k;
   part.data = v.data;
   part.dim = v.dim;
-  const auto* const value = static_cast<const char*>(v.data);
-  const auto* const key = static_cast<const char*>(k.data);
-  return std::memcmp(&part, &v, sizeof v) == 0 && value >= key &&
-         value + row_bytes(v.type, v.dim) <= key + row_bytes(k.type, k.dim);
-}
-
-void fetch_row(const char* row, int64_t bytes) {
-  for (const char* p = row - reinterpret_cast<uintptr_t>(row) % kLine; p < row + bytes; p += kLine) {
-    __builtin_prefetch(p, 0, 2);
-  }
+  const int64_t inside = static_cast<const char*>(v.data) - static_cast<const char*>(k.data);
+  const bool is_part = std::memcmp(&part, &v, sizeof v) == 0 && k.layout == KvLayout::kRows && inside >= 0 &&
+                       inside + row_bytes(v.type, v.dim) <= row_bytes(k.type, k.dim);
+  return is_part ? inside : -1;
 }
 
 }  // namespace
@@ -48,28 +24,24 @@ void fetch_row(const char* row, int64_t bytes) {
 ListedKeys::ListedKeys(const AttentionRun& run, const RowBlockIndex& index, const Sequence& q)
     : a_(run.problem),
       uk_(run.kernels),
-      ops_(kernels_of(uk_, a_.arithmetic, run.division)),
+      ops_(kernels_of(uk_, a_.arithmetic, run.division.partial_rows)),
       w_(run.memory),
-      sequence_(index.sequence * (a_.cu_k == nullptr)),
-      head_(index.kv_head),
-      first_key_(q.first_key),
       modifiers_(has_modifiers(a_.scoring)),
       list_(list_of(a_, q, index.kv_head, index.first_row / run.division.sizes.group)),
       entries_(a_.lists.length),
       size_(a_.lists.block_size),
       length_(q.rules.length),
-      aliases_(is_part(a_.v, a_.k)),
-      keys_(rows_of(a_.k, w_.listed.keys, key_scales_)),
-      values_(rows_of(a_.v, w_.listed.values, value_scales_)) {
-  if (aliases_) {
-    values_.data = w_.listed.keys + (static_cast<const char*>(a_.v.data) - static_cast<const char*>(a_.k.data));
-    values_.token_stride = keys_.token_stride;
-    if (has_scales(a_.v.type)) values_.scales = key_scales_;
-  }
+      part_(part_of_keys(a_.v, a_.k)),
+      keys_(uk_, {a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, q.first_key}, w_.gathered_keys,
+            part_ >= 0 ? kKeyBlock / kPanelWidth : 1),
+      values_(uk_, {a_.v, index.sequence * (a_.cu_k == nullptr), index.kv_head, q.first_key}, w_.gathered_values) {
+  const int64_t whole = length_ / size_;  // entries below it have all their keys
+  int64_t cut = 0;
   for (int64_t e = 0; e < entries_; ++e) {
-    if (list_[e] >= 0) places_ += std::clamp(length_ - list_[e] * size_, int64_t{0}, size_);
+    places_ += list_[e] >= 0 && list_[e] < whole;
+    cut += list_[e] == whole;
   }
-  advance();
+  places_ = places_ * size_ + cut * (length_ % size_);
 }
 
 int64_t ListedKeys::read(int32_t* tokens, int64_t n) {
@@ -85,13 +57,8 @@ int64_t ListedKeys::read(int32_t* tokens, int64_t n) {
   return count;
 }
 
-void ListedKeys::advance() {
-  next_base_ += kKeyBlock;
-  ahead_ = read(next_, kKeyBlock);
-}
-
-bool ListedKeys::in_panels() const {
-  if (size_ % kPanelWidth != 0) return false;
+bool ListedKeys::whole_panels() const {
+  if (a_.k.layout != KvLayout::kPanels || size_ % kPanelWidth != 0) return false;
   for (int64_t c = 0; c < columns_; ++c) {
     if (tokens_[c] % kPanelWidth != c % kPanelWidth) return false;
     if (c % kPanelWidth != 0 && tokens_[c] != tokens_[c - 1] + 1) return false;
@@ -99,21 +66,21 @@ bool ListedKeys::in_panels() const {
   return true;
 }
 
-void ListedKeys::gather(int64_t base, int64_t rows, HeadOperands* k, HeadOperands* v, SeenColumns* columns) {
-  while (next_base_ < base) advance();
-  columns_ = ahead_;
-  std::copy_n(next_, columns_, tokens_);
-  advance();
-  block_ = {tokens_, columns_, base};
-  in_place_ = in_panels();
-  if (in_place_) {
-    std::construct_at(k, uk_, ops_, a_.k, sequence_, head_, first_key_, w_.key_rows, &block_);
-    std::construct_at(v, uk_, ops_, a_.v, sequence_, head_, first_key_, w_.key_rows, &block_);
-  } else {
-    copy_rows({w_.see[0].lo, w_.see[rows - 1].hi});  // neither end of an interval decreases from row to row
-    std::construct_at(k, uk_, ops_, keys_, 0, 0, -base, w_.key_rows);
-    std::construct_at(v, uk_, ops_, values_, 0, 0, -base, w_.key_rows);
+void ListedKeys::begin(int64_t base, int64_t rows, HeadOperands* k, HeadOperands* v, SeenColumns* columns) {
+  for (; next_base_ <= base; next_base_ += kKeyBlock) {
+    there_ = std::max(there_ - kKeyBlock, int64_t{0});
+    std::copy_n(tokens_ + kKeyBlock, there_, tokens_);
+    there_ += read(tokens_ + there_, 2 * kKeyBlock - there_);
   }
+  columns_ = std::min(there_, kKeyBlock);
+  const Interval seen = {w_.see[0].lo, w_.see[rows - 1].hi};  // neither end of an interval decreases from row to row
+  keys_.begin(tokens_, there_, base, seen.lo, seen.hi, true, whole_panels());
+  values_.begin(tokens_, there_, base, seen.lo, seen.hi, true);
+  part_of_keys_ = keys_.kv();
+  part_of_keys_.dim = a_.v.dim;
+  std::construct_at(k, uk_, ops_, keys_, keys_.kv(), w_.key_rows);
+  if (part_ >= 0) std::construct_at(v, uk_, ops_, keys_, part_of_keys_, w_.key_rows, part_);
+  else std::construct_at(v, uk_, ops_, values_, values_.kv(), w_.key_rows);
   holes_ = false;
   for (int64_t r = 0; r < rows; ++r) {
     if (r > 0 && w_.see[r].lo == w_.see[r - 1].lo && w_.see[r].hi == w_.see[r - 1].hi) {
@@ -127,37 +94,6 @@ void ListedKeys::gather(int64_t base, int64_t rows, HeadOperands* k, HeadOperand
     for (int32_t c = lo; c < hi; ++c) holes_ = holes_ || !in_interval(r, c);
     columns[r] = {lo, hi, lo, hi, hi - lo};
   }
-}
-
-void ListedKeys::copy_rows(Interval seen) {
-  const KvStore k(a_.k, sequence_, head_, first_key_);
-  const KvStore v(a_.v, sequence_, head_, first_key_);
-  const int64_t key = keys_.token_stride;
-  const int64_t value = aliases_ ? 0 : values_.token_stride;
-  char* const keys = static_cast<char*>(const_cast<void*>(keys_.data));
-  char* const values = static_cast<char*>(const_cast<void*>(values_.data));
-  const auto is_seen = [&](int32_t token) { return token >= seen.lo && token < seen.hi; };
-  for (int64_t c = 0; c < columns_; ++c) {
-    const int64_t to_come = c + kRowsAhead - columns_;  // in the next block
-    if (const int32_t token = to_come < 0 ? tokens_[c + kRowsAhead] : next_[to_come];
-        to_come < ahead_ && is_seen(token)) {
-      if (!k.panels()) fetch_row(k.row(token), key);
-      if (!aliases_) fetch_row(v.row(token), value);
-    }
-    if (is_seen(tokens_[c])) {
-      k.copy_row(uk_, tokens_[c], keys + c * key, key_scales_ + c);
-      if (!aliases_) v.copy_row(uk_, tokens_[c], values + c * value, value_scales_ + c);
-    } else {
-      std::memset(keys + c * key, 0, static_cast<size_t>(key));
-      if (!aliases_) std::memset(values + c * value, 0, static_cast<size_t>(value));
-      key_scales_[c] = value_scales_[c] = 0.0f;
-    }
-  }
-}
-
-bool ListedKeys::whole_runs() const {
-  const int64_t step = ops_.value_step;
-  return !in_place_ || (step <= kPanelWidth && (a_.v.page_size > 0 ? a_.v.page_size : a_.v.ring) % kPanelWidth == 0);
 }
 
 bool ListedKeys::modify(int64_t r, const SeenColumns& columns, float* s) const {

@@ -9,7 +9,7 @@
 
 namespace simdattn {
 
-/// The list of some rows, and its keys in its order: a key's number there is its place.
+/// The list of some rows, and its keys in its order: a key's number there is its place. Keys and values are gathered where they are wanted.
 class ListedKeys {
  public:
   ListedKeys(const AttentionRun& run, const RowBlockIndex& index, const Sequence& q);
@@ -17,14 +17,10 @@ class ListedKeys {
 
   /// Places of the whole list.
   int64_t places() const { return places_; }
-  /// Makes k and v operands whose tokens are places, of which base .. base + kKeyBlock - 1 are there; blocks come in ascending order. `columns`:
-  /// what each of the rows sees of the block, from the first column to the last one. Keys that no row sees are zeros.
-  void gather(int64_t base, int64_t rows, HeadOperands* k, HeadOperands* v, SeenColumns* columns);
+  /// Makes k and v operands whose tokens are places, for those from base on; blocks come in ascending order. `columns`: what each of the rows
+  /// sees of the block, from the first column to the last one.
+  void begin(int64_t base, int64_t rows, HeadOperands* k, HeadOperands* v, SeenColumns* columns);
 
-  /// True if the block was not gathered: it is whole panels of neighbours, which lie well where they are.
-  bool in_place() const { return in_place_; }
-  /// True if values that are read in place come in runs that begin at steps of the arithmetic.
-  bool whole_runs() const;
   /// True if row r sees one of its columns.
   bool sees(int64_t r, int64_t column) const {
     return in_interval(r, column) && (!modifiers_ || mask_allows(w_.modifiers[r], tokens_[column]));
@@ -38,40 +34,29 @@ class ListedKeys {
   }
   /// The next n tokens of the list; how many there are.
   int64_t read(int32_t* tokens, int64_t n);
-  bool in_panels() const;
-  /// Rows of the block, of keys that some row sees.
-  void copy_rows(Interval seen);
-  /// To the block after next_.
-  void advance();
+  bool whole_panels() const;
 
   const AttentionProblem& a_;
   const UKernels& uk_;
   const AttentionKernels& ops_;
   const AttentionMemory& w_;
-  int64_t sequence_;  // of the caches
-  int64_t head_;
-  int64_t first_key_;
   bool modifiers_;
   const int32_t* list_;
   int64_t entries_;
   int64_t size_;    // keys of an entry
   int64_t length_;  // of the sequence
   int64_t places_ = 0;
-  int64_t entry_ = 0;   // the next one
-  int64_t inside_ = 0;  // and its keys that were read
-  int64_t columns_ = 0;
-  int64_t next_base_ = -kKeyBlock;
-  int64_t ahead_ = 0;  // tokens of next_
-  bool in_place_ = false;
-  bool holes_ = false;  // a row does not see a column between others
-  ListedPlaces block_ = {tokens_, 0, 0};
-  bool aliases_;  // values are the beginning of keys, or another part
-  ConstKv keys_;  // the gathered rows, the first place of the block first
-  ConstKv values_;
-  int32_t tokens_[kKeyBlock];  // of the block that was gathered
-  int32_t next_[kKeyBlock];    // of the one after it
-  float key_scales_[kKeyBlock];
-  float value_scales_[kKeyBlock];
+  int64_t entry_ = 0;      // the next one
+  int64_t inside_ = 0;     // and its keys that were read
+  int64_t columns_ = 0;    // of the block
+  int64_t there_ = 0;      // tokens of the list that were read: of the block, and of the one after it
+  int64_t next_base_ = 0;  // of the next block
+  bool holes_ = false;     // a row does not see a column between others
+  int64_t part_;           // how far inside of rows of keys those of values are; -1: elsewhere
+  GatheredRows keys_;
+  GatheredRows values_;
+  ConstKv part_of_keys_;
+  int32_t tokens_[2 * kKeyBlock];
 };
 
 /// f(part) for the rows of a task that share a list, as many neighbours as there are.

@@ -11,7 +11,7 @@
 
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
-#include "lib/drivers/cache/kv_store.h"
+#include "lib/drivers/attention/gathered_rows.h"
 
 namespace simdattn {
 
@@ -42,24 +42,99 @@ class HeadOperands {
 
   /// `rows`: for kLoadedRows rows, as stored or as f32.
   HeadOperands(const UKernels& kernels, const AttentionKernels& arithmetic, const ConstKv& kv, int64_t sequence,
-               int64_t head, int64_t first_token, char* rows, const ListedPlaces* listed = nullptr)
-      : store(kv, sequence, head, first_token, listed),
+               int64_t head, int64_t first_token, char* rows)
+      : store(kv, sequence, head, first_token),
         slots(arithmetic.kv[slot(kv.type)]),
         arithmetic_(arithmetic),
         storage_(kernels.kv[slot(kv.type)]),
         rows_(rows),
         dim_(kv.dim) {}
+  /// Those of a list. `kv`: gathered.kv(), or `part` bytes inside its rows.
+  HeadOperands(const UKernels& kernels, const AttentionKernels& arithmetic, GatheredRows& gathered, const ConstKv& kv,
+               char* rows, int64_t part = 0)
+      : HeadOperands(kernels, arithmetic, kv, 0, 0, 0, rows) {
+    gathered_ = &gathered;
+    part_ = part;
+  }
 
-  /// Columns [0, 32) of `panel` become keys from `token` on. [first, last) of them are read, the others get any numbers. `stream`: see
-  /// PackKeys. Without `scales` it is a packed panel. With them keys in rows become a panel of the storage type, by
-  /// KvOperands::store_panel, and scales[32] get their scales.
-  void pack_panel(int64_t token, int64_t first, int64_t last, void* panel, bool stream, float* scales = nullptr) const {
+  /// As KvStore::at(); stride() is how far the rows of the run are from one another.
+  const char* at(int64_t token, int64_t* run) const {
+    const char* const first = store.at(token, run);
+    if (gathered_ == nullptr) return first;
+    *run = kPanelWidth - token % kPanelWidth;
+    return gathered_->at(token) + part_;
+  }
+  int64_t stride() const { return gathered_ != nullptr ? gathered_->stride() : store.token_stride(); }
+  bool gathered() const { return gathered_ != nullptr; }
+  /// True if what lies behind the last run is what comes next.
+  bool goes_on() const { return gathered_ == nullptr || gathered_->goes_on(); }
+  /// Where the rows of the panel of a token are, for slots that take lists; null if they do not, or if what follows lies behind them.
+  const char* const* listed(int64_t token) const {
+    if (gathered_ == nullptr || part_ != 0 || !gathered_->in_place() || !slots.takes_lists) return nullptr;
+    const char* const* const rows = gathered_->rows(token);
+    return goes_on() ? nullptr : rows;
+  }
+
+  /// True if scores of `rows` rows are taken from packed panels, false if from the cache's own panels.
+  bool packs_keys(int64_t rows) const {
+    return !store.panels() || slots.score_tile == nullptr ||
+           (rows > slots.direct_key_rows && slots.pack_panel != nullptr);
+  }
+
+  /// Scores of some rows with keys [lo, hi) of a block, in whole panels from the one that holds lo on. `tile.room` is memory for a packed panel;
+  /// `rows`: for so many keys are read; `fetch`: how, `fetch_rows`: how those that are transposed. They come from one of
+  ///   the cache's own panels       score_tile     in_panels
+  ///   the cache's rows             score_rows     in_rows: few query rows, whole runs of 32 keys
+  ///   one panel in L1              score_tile     as_stored: rows put together in the storage type
+  ///                                score_packed   else
+  void score(ScoreTile tile, int64_t base, int64_t lo, int64_t hi, int64_t rows, Fetch fetch, Fetch fetch_rows) const {
+    const bool in_panels = !packs_keys(rows);
+    const bool direct = !store.panels() && rows <= slots.direct_key_rows;
+    const bool in_rows =
+        direct && slots.score_rows != nullptr && tile.rows <= kMostScoreRows && has_direct_rows(tile.dim);
+    const bool as_stored = direct && slots.store_panel != nullptr;
+    const bool stream = fetch_rows != Fetch::kNone;
+    const Fetch in_place = in_rows && !is_narrow(store.type()) ? fetch_rows : fetch;
+    float scales[kKeyBlock];
+    float* const s = tile.s;
+    const int64_t first = lo / kPanelWidth * kPanelWidth;
+    const int64_t end = first + tile.n_panels * kPanelWidth;
+    for (int64_t c = first; c < end; c += tile.n_panels * kPanelWidth) {
+      tile.s = s + (c - first);
+      const bool here = in_panels || (in_rows && c >= lo);
+      tile.listed = in_rows && here ? listed(base + c) : nullptr;
+      int64_t run = tile.listed != nullptr ? kPanelWidth : 0;
+      tile.panels = tile.listed != nullptr ? *tile.listed : here ? at(base + c, &run) : nullptr;
+      tile.n_panels = std::min(run, (in_panels ? end : hi) - c) / kPanelWidth;
+      if (tile.n_panels > 0) {
+        tile.panel_stride = stride();
+        tile.scales = store.scales(base + c, tile.n_panels * kPanelWidth, scales);
+        tile.fetch = goes_on() ? in_place : Fetch::kNone;
+        (in_panels ? slots.score_tile : slots.score_rows)(tile);
+      } else {  // one at a time, which L1 still holds when it is read: no other rows need it
+        pack_panel(base, lo, hi, c, tile.room, stream, as_stored ? scales : nullptr);
+        tile.panels = tile.room;
+        tile.n_panels = 1;
+        tile.scales = as_stored && has_scales(store.type()) ? scales : nullptr;
+        tile.fetch = Fetch::kNone;
+        (as_stored ? slots.score_tile : slots.score_packed)(tile);
+      }
+    }
+  }
+
+  /// Columns [c, c + 32) of a block of keys become `panel`. Those outside of [lo, hi) are not read, and of no account. `stream`: they come from
+  /// memory. `scales` null: a packed panel. Else keys in rows become a panel of the storage type, by KvOperands::store_panel, and scales[32] theirs.
+  void pack_panel(int64_t base, int64_t lo, int64_t hi, int64_t c, void* panel, bool stream,
+                  float* scales = nullptr) const {
+    const int64_t token = base + c;
+    const int64_t first = std::max(lo - c, int64_t{0});
+    const int64_t last = std::min(hi - c, kPanelWidth);
     const auto slot = scales == nullptr ? slots.pack_keys : slots.store_panel;
     float room[kPanelWidth];
     if (scales == nullptr) scales = room;
     int64_t run = 0;
-    PackKeys pack = {.from = store.at(store.panels() ? token : token + first, &run),
-                     .token_stride = store.token_stride(),
+    PackKeys pack = {.from = at(store.panels() ? token : token + first, &run),
+                     .token_stride = stride(),
                      .keys = last,
                      .dim = dim_,
                      .panel = panel};
@@ -78,7 +153,7 @@ class HeadOperands {
     if (slot != nullptr && first == 0 && run >= last) {
       pack.scales = store.scales(token, last, scales);
       if (pack.scales != nullptr) std::copy_n(pack.scales, last, scales);
-      pack.stream = stream;
+      pack.stream = stream && goes_on();
       return slot(pack);
     }
     // Rows of several runs, as stored or as f32.
@@ -86,13 +161,12 @@ class HeadOperands {
     std::memset(rows_, 0, static_cast<size_t>(first * row));
     for_each_run(token, first, last, [&](int64_t j, int64_t keys, const char* from, const float* run_scales) {
       char* const to = rows_ + j * row;
-      const int64_t stride = store.token_stride();
       if (slot == nullptr) {
         load(storage_.load_rows, from, run_scales, keys, to);
-      } else if (stride == row) {
+      } else if (stride() == row) {
         std::memcpy(to, from, static_cast<size_t>(keys * row));
       } else {
-        for (int64_t i = 0; i < keys; ++i) std::memcpy(to + i * row, from + i * stride, static_cast<size_t>(row));
+        for (int64_t i = 0; i < keys; ++i) std::memcpy(to + i * row, from + i * stride(), static_cast<size_t>(row));
       }
       if (run_scales != nullptr) std::copy_n(run_scales, keys, scales + j);
     });
@@ -109,32 +183,11 @@ class HeadOperands {
     float scales[kKeyBlock];
     for (int64_t j = from; j < to;) {
       int64_t run = 0;
-      const char* rows = store.at(base + j, &run);
+      const char* rows = at(base + j, &run);
       const int64_t keys = std::min(to - j, run);
       f(j, keys, rows, store.scales(base + j, keys, scales));
       j += keys;
     }
-  }
-
-  /// Asks for rows that gather() wants later.
-  void prefetch(int64_t base, const uint8_t* list, int64_t keys) const {
-    for (int64_t j = 0; j < keys; ++j) {
-      int64_t run = 0;
-      const char* const row = store.at(base + list[j], &run);
-      for (int64_t i = 0; i < row_bytes(store.type(), dim_); i += 64) __builtin_prefetch(row + i);
-    }
-  }
-
-  /// Copies the rows of keys base + list[j] as stored, and their scales, into `rows` and `scales`: a store of its own.
-  ConstKv gather(int64_t base, const uint8_t* list, int64_t keys, char* rows, float* scales) const {
-    const int64_t row = row_bytes(store.type(), dim_);
-    for (int64_t j = 0; j < keys; ++j) {
-      int64_t run = 0;
-      std::memcpy(rows + j * row, store.at(base + list[j], &run), static_cast<size_t>(row));
-      if (has_scales(store.type())) scales[j] = *store.scales(base + list[j], 1, scales + j);
-    }
-    const ConstKv all = contiguous_kv(static_cast<const char*>(rows), store.type(), KvLayout::kRows, 1, 1, keys, dim_);
-    return has_scales(store.type()) ? contiguous_scales(all, static_cast<const float*>(scales)) : all;
   }
 
   /// Values of keys [from, to) into a packed block, all columns.
@@ -146,7 +199,7 @@ class HeadOperands {
   bool finite(int64_t base, int64_t from, int64_t to) const {
     bool finite = true;
     for_each_run(base, from, to, [&](int64_t, int64_t keys, const char* rows, const float* scales) {
-      finite = finite && storage_.all_finite({rows, store.token_stride(), scales, keys, dim_});
+      finite = finite && storage_.all_finite({rows, stride(), scales, keys, dim_});
     });
     return finite;
   }
@@ -192,7 +245,7 @@ class HeadOperands {
   void load(void (*slot)(const LoadRows&), const void* from, const float* scales, int64_t tokens, char* rows,
             bool as_stored = false) const {
     slot({.in = from,
-          .stride = store.token_stride(),
+          .stride = stride(),
           .column = 0,
           .tokens = tokens,
           .dim = dim_,
@@ -204,7 +257,7 @@ class HeadOperands {
 
   void pack_columns(int64_t base, int64_t from, int64_t to, int64_t column, int64_t columns, char* block) const {
     PackValues pack = {.rows = nullptr,
-                       .token_stride = store.token_stride(),
+                       .token_stride = 0,
                        .first = 0,
                        .keys = 0,
                        .dim = dim_,
@@ -214,6 +267,7 @@ class HeadOperands {
     for_each_run(base, from, to, [&](int64_t first, int64_t keys, const char* rows, const float* scales) {
       if (slots.pack_values != nullptr) {
         pack.rows = rows;
+        pack.token_stride = stride();
         pack.scales = scales;
         pack.first = first;
         pack.keys = keys;
@@ -225,8 +279,7 @@ class HeadOperands {
       for (int64_t j = 0; j < keys; j += kLoadedRows) {
         pack.first = first + j;
         pack.keys = std::min(kLoadedRows, keys - j);
-        load(storage_.load_rows, rows + j * store.token_stride(), scales == nullptr ? nullptr : scales + j, pack.keys,
-             rows_);
+        load(storage_.load_rows, rows + j * stride(), scales == nullptr ? nullptr : scales + j, pack.keys, rows_);
         f32().pack_values(pack);
       }
     });
@@ -234,6 +287,8 @@ class HeadOperands {
 
   const AttentionKernels& arithmetic_;
   const KvKernels& storage_;
+  GatheredRows* gathered_ = nullptr;
+  int64_t part_ = 0;
   char* rows_;
   int64_t dim_;
 };

@@ -44,28 +44,11 @@ void load_scales(const BasicKv<kConst>& kv, const TokenPlace& p, int64_t head, i
   }
 }
 
-/// The tokens at places base, base + 1, ... of a list.
-struct ListedPlaces {
-  const int32_t* tokens;
-  int64_t columns;
-  int64_t base;
-
-  /// Tokens from a place on that follow one another.
-  int64_t run(int64_t place) const {
-    const int64_t c = place - base;
-    int64_t n = 1;
-    while (c + n < columns && tokens[c + n] == tokens[c] + n) ++n;
-    return n;
-  }
-};
-
 /// One head of one sequence of a KV cache. `first_token` is where the sequence begins in a varlen tensor.
 class KvStore {
  public:
-  /// `listed`: tokens are called by their places there.
-  KvStore(const ConstKv& kv, int64_t sequence, int64_t head, int64_t first_token = 0,
-          const ListedPlaces* listed = nullptr)
-      : kv_(kv), first_token_(first_token), sequence_(sequence), head_(head), listed_(listed) {
+  KvStore(const ConstKv& kv, int64_t sequence, int64_t head, int64_t first_token = 0)
+      : kv_(kv), first_token_(first_token), sequence_(sequence), head_(head) {
     if (kv.page_size > 0 && kv.capacity > 0) table_ = kv.block_table + sequence * table_stride(kv);
   }
 
@@ -77,7 +60,6 @@ class KvStore {
             : kv_.ring > 0    ? kv_.ring
                               : std::numeric_limits<int64_t>::max()) -
            p.inside;
-    if (listed_ != nullptr) *run = std::min(*run, listed_->run(token));
     return row_at(kv_, p, head_);
   }
 
@@ -98,20 +80,24 @@ class KvStore {
 
   /// One row, as it is stored.
   void copy_row(const UKernels& uk, int64_t token, char* to, float* scale) const {
-    const int64_t bytes = row_bytes(kv_.type, kv_.dim);
     const TokenPlace p = place(token);
     const char* const row = row_at(kv_, p, head_);
     if (panels()) {
       uk.kv[slot(kv_.type)].load_panels(
           {.in = row, .column = p.inside % kPanelWidth, .tokens = 1, .dim = kv_.dim, .rows = to, .as_stored = true});
     } else {
-      std::memcpy(to, row, static_cast<size_t>(bytes));
+      std::memcpy(to, row, static_cast<size_t>(row_bytes(kv_.type, kv_.dim)));
     }
     if (has_scales(kv_.type)) load_scales(kv_, p, head_, 1, scale);
   }
-  /// Where a row, or the panel that holds it, begins.
-  const char* row(int64_t token) const { return row_at(kv_, place(token), head_); }
+  /// Where a row or, of keys in panels, a 32nd of the token's panel begins.
+  const char* row(int64_t token) const {
+    const TokenPlace p = place(token);
+    return row_at(kv_, p, head_) +
+           (panels() ? p.inside % kPanelWidth * panel_bytes(kv_.type, kv_.dim) / kPanelWidth : 0);
+  }
 
+  const ConstKv& kv() const { return kv_; }
   KvType type() const { return kv_.type; }
   int64_t token_stride() const { return kv_.token_stride; }
   bool panels() const { return in_panels(kv_); }
@@ -119,7 +105,6 @@ class KvStore {
  private:
   /// Sizes fit 32 bits, whose division takes half the time.
   TokenPlace place(int64_t token) const {
-    if (listed_ != nullptr) token = listed_->tokens[token - listed_->base];
     if (kv_.page_size > 0) {
       const int64_t index = static_cast<uint32_t>(token) / static_cast<uint32_t>(kv_.page_size);
       // In the place of a page that is not there, whose keys masks hide, any other one may be read.
@@ -133,7 +118,6 @@ class KvStore {
   int64_t first_token_;
   int64_t sequence_;
   int64_t head_;
-  const ListedPlaces* listed_;
   const int32_t* table_ = nullptr;
 };
 

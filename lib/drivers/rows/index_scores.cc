@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/drivers/attention/attention_division.h"
 #include "lib/drivers/attention/operands.h"
 #include "lib/drivers/attention/scoring.h"
 #include "lib/drivers/attention/workspace.h"
@@ -25,6 +26,7 @@ constexpr int64_t kStride = kKeyBlock + 16;
 constexpr double kStreamBytes = 1 << 20;
 
 constexpr int64_t positions_at_once(int64_t heads) { return std::max(kMostRows / heads, int64_t{1}); }
+int64_t rows_at_once(const ConstView<4>& q) { return q.shape[1] * std::min(q.shape[2], positions_at_once(q.shape[1])); }
 
 /// Enough for every target: none has operands wider than f32, or rounds a dimension up to more than 64.
 struct IndexBuffers {
@@ -45,7 +47,7 @@ class Indexer {
   Indexer(const UKernels& uk, const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights,
           const View<4>& scores, const IndexOptions& options, const RowPositions& positions, const IndexBuffers& w)
       : uk_(uk),
-        ops_(uk.attention[slot(options.arithmetic)]),
+        ops_(kernels_of(uk, options.arithmetic, rows_at_once(q))),
         q_(q),
         k_(k),
         weights_(weights),
@@ -57,8 +59,7 @@ class Indexer {
         candidate_(options.block_size / options.keys_per_row),
         scale_(options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]))),
         query_bytes_(ops_.query_bytes(k.dim)),
-        stream_(fetch_of(static_cast<double>(k.keys()) * static_cast<double>(row_bytes(k.type, k.dim)), kStreamBytes) !=
-                Fetch::kNone) {}
+        fetch_(fetch_of(static_cast<double>(k.keys()) * static_cast<double>(row_bytes(k.type, k.dim)), kStreamBytes)) {}
 
   /// Rows first .. first + n - 1 of a sequence.
   void run(int64_t b, int64_t first, int64_t n) const {
@@ -89,23 +90,27 @@ class Indexer {
   void score_block(const HeadOperands& keys, int64_t b, int64_t first, int64_t n, int64_t base, Interval see) const {
     const int64_t panel_bytes = keys.slots.panel_bytes(k_.dim);
     const int64_t begin = see.lo / kPanelWidth * kPanelWidth;
-    for (int64_t c = begin; c < see.hi; c += kPanelWidth) {
-      keys.pack_panel(base + c, std::max(see.lo - c, int64_t{0}), std::min(see.hi - c, kPanelWidth),
-                      w_.panels + c / kPanelWidth * panel_bytes, stream_);
-    }
     const int64_t all = n * heads_;
+    // Keys that several tiles need are packed for all of them, and rows for one call of a tile.
+    const bool packed = keys.packs_keys(all) && all > (keys.store.panels() ? kTileRows : keys.slots.direct_key_rows);
+    for (int64_t c = begin; packed && c < see.hi; c += kPanelWidth) {
+      keys.pack_panel(base, see.lo, see.hi, c, w_.panels + c / kPanelWidth * panel_bytes, fetch_ != Fetch::kNone);
+    }
     for (int64_t r = 0, rows; r < all; r += rows) {
       rows = std::min(kTileRows, all - r);
-      keys.slots.score_packed({.q = w_.q + r * query_bytes_,
-                               .q_stride = query_bytes_,
-                               .rows = rows,
-                               .panels = w_.panels + begin / kPanelWidth * panel_bytes,
-                               .panel_stride = panel_bytes,
-                               .n_panels = (see.hi - begin + kPanelWidth - 1) / kPanelWidth,
-                               .dim = k_.dim,
-                               .scale = scale_,
-                               .s = w_.scores + begin,
-                               .lds = kStride});
+      const ScoreTile tile = {.q = w_.q + r * query_bytes_,
+                              .q_stride = query_bytes_,
+                              .rows = rows,
+                              .panels = w_.panels + begin / kPanelWidth * panel_bytes,
+                              .panel_stride = panel_bytes,
+                              .n_panels = (see.hi - begin + kPanelWidth - 1) / kPanelWidth,
+                              .dim = k_.dim,
+                              .scale = scale_,
+                              .s = w_.scores + begin,
+                              .lds = kStride,
+                              .room = w_.panels};
+      if (packed) keys.slots.score_packed(tile);
+      else keys.score(tile, base, see.lo, see.hi, all, fetch_, fetch_);
       // Heads of one position at a time; a head by itself where each has a row of its own.
       for (int64_t x = r, joined; x < r + rows; x += joined) {
         const int64_t head = x % heads_;
@@ -164,7 +169,7 @@ class Indexer {
   int64_t candidate_;  // rows of k of a candidate
   float scale_;
   int64_t query_bytes_;
-  bool stream_;
+  Fetch fetch_;
 };
 
 }  // namespace
@@ -185,7 +190,7 @@ Status drivers::index_scores(const UKernels& uk, const ConstView<4>& q, const Co
                                   q.shape[2]};
   const IndexBuffers buffers = {Workspace(exec.workspace), heads, q.shape[3]};
   const Indexer indexer(uk, q, k, weights, scores, options, positions, buffers);
-  const KernelHooks hooks(uk.attention[slot(options.arithmetic)]);
+  const KernelHooks hooks(kernels_of(uk, options.arithmetic, rows_at_once(q)));
   const int64_t at_once = positions_at_once(heads);
   for (int64_t b = 0; b < q.shape[0]; ++b) {
     for (int64_t i = 0; i < q.shape[2]; i += at_once) indexer.run(b, i, std::min(at_once, q.shape[2] - i));

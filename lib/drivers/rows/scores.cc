@@ -99,7 +99,7 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
     }
     for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
       const int64_t n = std::min(kPanelWidth, n_kv - j);
-      keys.pack_panel(j, 0, n, w.panel, false);
+      keys.pack_panel(j, 0, n, 0, w.panel, false);
       keys.slots.score_packed({.q = w.q,
                                .q_stride = query_bytes,
                                .rows = rows,

@@ -25,10 +25,10 @@ SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm256_m
 SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return _mm256_maskload_ps(p, part.mask); }
 SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) { _mm256_maskstore_ps(p, part.mask, v); }
 
-template <int64_t kRows = 4, class T>
-SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(reinterpret_cast<const float*>(p))),
-                              _mm_loadu_ps(reinterpret_cast<const float*>(p + kRows * stride)), 1);
+template <class Address>
+SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
+  const auto at = [&](int64_t b) { return _mm_loadu_ps(reinterpret_cast<const float*>(address(b))); };
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(at(0)), at(1), 1);
 }
 SIMDATTN_INLINE Floats ordered_blocks(__m256 v) {  // blocks (a b) of pairs become (a's, b's)
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));

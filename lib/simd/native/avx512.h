@@ -95,10 +95,10 @@ SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<__mmask16>(m); }
 /// Lanes whose bit of `word` is 1.
 SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask(static_cast<__mmask16>(word)); }
 
-/// Block b (128 bits) of the result is what lies at p + kRows b stride.
-template <int64_t kRows = 4, class T>
-SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
-  const auto at = [&](int64_t b) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + kRows * b * stride)); };
+/// Block b (128 bits) of the result is what lies at address(b).
+template <class Address>
+SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
+  const auto at = [&](int64_t b) { return _mm_loadu_ps(reinterpret_cast<const float*>(address(b))); };
   __m512 v = _mm512_castps128_ps512(at(0));
   v = _mm512_mask_broadcast_f32x4(v, 0x00F0, at(1));
   v = _mm512_mask_broadcast_f32x4(v, 0x0F00, at(2));

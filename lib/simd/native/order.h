@@ -135,15 +135,19 @@ SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return odds<float>(a, b);
 #endif
 
 #if !SIMDATTN_AVX2
-/// Block b (128 bits) of the result is what lies at p + kRows b stride.
-template <int64_t kRows = 4, class T>
-SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
+/// Block b (128 bits) of the result is what lies at address(b).
+template <class Address>
+SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
   Floats r;
-  for (int64_t b = 0; b < kLanes / 4; ++b)
-    __builtin_memcpy(reinterpret_cast<char*>(&r) + 16 * b, p + kRows * b * stride, 16);
+  for (int64_t b = 0; b < kLanes / 4; ++b) __builtin_memcpy(reinterpret_cast<char*>(&r) + 16 * b, address(b), 16);
   return r;
 }
 #endif
+/// The same of p + kRows b stride.
+template <int64_t kRows = 4, class T>
+SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
+  return load_blocks_at([&](int64_t b) SIMDATTN_LAMBDA { return p + kRows * b * stride; });
+}
 /// Of unsigned bytes.
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
   return Bits32::of(larger_numbers(as<uint8_t>(a), as<uint8_t>(b)));
