@@ -79,55 +79,87 @@ Prepared prepare_index(Arithmetic arithmetic) {
   return p;
 }
 
+/// What attention over lists is beside.
+enum class Beside { kDense, kMask };
+
 struct Model {
   int64_t heads, kv_heads, d_qk, d_v;
+  int64_t rows = 1;  // with a list each
+  DType type = DType::kBF16;
+  Beside beside = Beside::kDense;
 };
 
+/// Calls take turns of lists and of pieces, which the caches do not hold together.
 Prepared prepare_lists(const Model& m, int64_t block, Arithmetic arithmetic) {
+  constexpr size_t kTurns = 32;
   struct Data {
     Buffer q, k, v, out, memory;
-    std::vector<int32_t> list;
-    AttentionProblem listed, dense;
+    std::vector<int32_t> lists;
+    std::vector<uint8_t> mask;
+    std::vector<AttentionProblem> listed, other;
+    size_t turn = 0, other_turn = 0;
   };
   auto data = std::make_shared<Data>();
   const bool latent = m.kv_heads == 1;
-  data->q = random_buffer(DType::kBF16, static_cast<size_t>(m.heads * m.d_qk), 1);
-  data->k = random_buffer(DType::kBF16, static_cast<size_t>(kTokens * m.kv_heads * m.d_qk), 2);
-  data->out = Buffer(static_cast<size_t>(m.heads * m.d_v) * sizeof(float));
-  AttentionProblem& a = data->listed;
+  const auto elements = [&](int64_t tokens, int64_t dim) { return static_cast<size_t>(tokens * m.kv_heads * dim); };
+  data->q = random_buffer(DType::kBF16, static_cast<size_t>(m.heads * m.rows * m.d_qk), 1);
+  data->k = random_buffer(m.type, elements(kTokens, m.d_qk), 2);
+  data->out = Buffer(static_cast<size_t>(m.heads * m.rows * m.d_v) * sizeof(float));
+  AttentionProblem a;
   a.arithmetic = arithmetic;
-  a.q = {data->q.data(), DType::kBF16, {1, m.heads, 1, m.d_qk}};
-  a.k = simdattn::ConstView<4>(data->k.data(), DType::kBF16, {1, m.kv_heads, kTokens, m.d_qk});
+  a.q = {data->q.data(), DType::kBF16, {1, m.heads, m.rows, m.d_qk}};
+  a.k = simdattn::ConstView<4>(data->k.data(), m.type, {1, m.kv_heads, kTokens, m.d_qk});
   a.v = a.k;
   if (latent) {
     a.v.dim = m.d_v;
   } else {
-    data->v = random_buffer(DType::kBF16, static_cast<size_t>(kTokens * m.kv_heads * m.d_v), 3);
-    a.v = simdattn::ConstView<4>(data->v.data(), DType::kBF16, {1, m.kv_heads, kTokens, m.d_v});
+    data->v = random_buffer(m.type, elements(kTokens, m.d_v), 3);
+    a.v = simdattn::ConstView<4>(data->v.data(), m.type, {1, m.kv_heads, kTokens, m.d_v});
   }
-  a.out = {data->out.data(), DType::kF32, {1, m.heads, 1, m.d_v}};
-  data->dense = a;
-  data->dense.k.length = data->dense.v.length = kListed;
+  a.out = {data->out.data(), DType::kF32, {1, m.heads, m.rows, m.d_v}};
+  const int64_t entries = kListed / block;
   std::vector<int32_t> all(static_cast<size_t>(kTokens / block));
   std::iota(all.begin(), all.end(), 0);
-  std::shuffle(all.begin(), all.end(), std::mt19937(4));
-  data->list.assign(all.begin(), all.begin() + kListed / block);
-  std::sort(data->list.begin(), data->list.end());
-  a.lists = {
-      .data = data->list.data(), .heads = 1, .length = kListed / block, .block_size = block, .stride = {0, 0, 0}};
-  data->memory = Buffer(most_workspace({&a}));
+  std::mt19937 random(4);
+  data->lists.resize(kTurns * static_cast<size_t>(m.rows * entries));
+  for (auto list = data->lists.begin(); list != data->lists.end(); list += entries) {
+    std::shuffle(all.begin(), all.end(), random);
+    std::copy_n(all.begin(), entries, list);
+    std::sort(list, list + entries);
+  }
+  data->mask.resize(m.beside == Beside::kMask ? kTurns * kTokens : 0);
+  for (size_t t = 0; t < kTurns; ++t) {
+    AttentionProblem listed = a, other = a;
+    const int32_t* const list = data->lists.data() + t * static_cast<size_t>(m.rows * entries);
+    listed.lists = {.data = list, .heads = 1, .length = entries, .block_size = block, .stride = {0, 0, entries}};
+    data->listed.push_back(listed);
+    if (m.beside == Beside::kMask) {
+      uint8_t* const keep = data->mask.data() + t * kTokens;
+      for (int64_t e = 0; e < entries; ++e) std::fill_n(keep + list[e] * block, block, uint8_t{1});
+      other.scoring.mask = {keep, DType::kU8, {1, 1, 1, kTokens}};
+    } else {
+      const int64_t first = static_cast<int64_t>(random() % (kTokens / kListed)) * kListed;
+      other.k.data = static_cast<const char*>(a.k.data) + first * a.k.token_stride;
+      other.v.data = static_cast<const char*>(a.v.data) + first * a.v.token_stride;
+      other.k.capacity = other.v.capacity = kTokens - first;
+      other.k.length = other.v.length = kListed;
+    }
+    data->other.push_back(other);
+  }
+  data->memory = Buffer(most_workspace({&data->listed[0], &data->other[0]}));
   const auto run = [d = data.get()](const AttentionProblem& problem, const Target* target) {
     return simdattn::attention(problem,
                                {.target = target, .workspace = d->memory.data(), .workspace_bytes = d->memory.size()});
   };
   Prepared p;
   p.keep = data;
-  p.run = [=, d = data.get()](const Target* target, bool) { return run(d->listed, target); };
-  p.companion = [=, d = data.get()](const Target* target) { return run(d->dense, target); };
+  p.run = [=, d = data.get()](const Target* target, bool) { return run(d->listed[d->turn++ % kTurns], target); };
+  p.reset = [d = data.get()] { d->turn = 0; };
+  p.companion = [=, d = data.get()](const Target* target) { return run(d->other[d->other_turn++ % kTurns], target); };
   p.out = data->out.data();
-  p.out_elements = p.count = static_cast<size_t>(m.heads * m.d_v);
+  p.out_elements = p.count = static_cast<size_t>(m.heads * m.rows * m.d_v);
   p.absolute = 1e-2;
-  p.flops = 2.0 * static_cast<double>(m.heads * kListed * (m.d_qk + m.d_v));
+  p.flops = 2.0 * static_cast<double>(m.heads * m.rows * kListed * (m.d_qk + m.d_v));
   return p;
 }
 
@@ -139,17 +171,24 @@ void add_selection_cases(std::vector<Case>& cases) {
   for (const auto& [arithmetic, name] : {std::pair(Arithmetic::kF32, "f32"), std::pair(Arithmetic::kBF16, "bf16")}) {
     cases.push_back(named("index_scores", "64 heads of 128, 32768 keys", name));
     cases.back().prepare = [=, a = arithmetic] { return prepare_index(a); };
+    const auto add = [&, a = arithmetic](const Model& m, int64_t block) {
+      cases.push_back(named("attention",
+                            std::to_string(m.heads) + "/" + std::to_string(m.kv_heads) + " heads of " +
+                                std::to_string(m.d_qk) + (m.rows > 1 ? ", " + std::to_string(m.rows) + " rows" : "") +
+                                (m.type == DType::kF32 ? ", f32" : "") + ", 2048 listed of 131072, blocks of " +
+                                std::to_string(block),
+                            name));
+      cases.back().companion = m.beside == Beside::kMask ? "the same by a mask" : "2048 keys in one piece";
+      cases.back().prepare = [=] { return prepare_lists(m, block, a); };
+    };
     for (const int64_t block : {1, 4, 128}) {
-      for (const Model& m : {Model{16, 1, 576, 512}, Model{128, 1, 576, 512}, Model{32, 8, 128, 128}}) {
-        cases.push_back(named("attention",
-                              std::to_string(m.heads) + "/" + std::to_string(m.kv_heads) + " heads of " +
-                                  std::to_string(m.d_qk) + ", 2048 listed of 131072, blocks of " +
-                                  std::to_string(block),
-                              name));
-        cases.back().companion = "2048 keys in one piece";
-        cases.back().prepare = [=, a = arithmetic] { return prepare_lists(m, block, a); };
-      }
+      for (const Model& m : {Model{16, 1, 576, 512}, Model{128, 1, 576, 512}, Model{32, 8, 128, 128}}) add(m, block);
     }
+    add({128, 1, 576, 512, 8}, 1);
+    add({16, 1, 576, 512, 1, DType::kF32}, 1);
+    add({32, 8, 128, 128, 1, DType::kF32}, 1);
+    add({16, 1, 576, 512, 1, DType::kBF16, Beside::kMask}, 1);
+    add({32, 8, 128, 128, 1, DType::kBF16, Beside::kMask}, 1);
   }
 }
 
