@@ -1064,11 +1064,11 @@ SIMDATTN_STRUCT(simdattn_top_k_options, TopKOptions) {
 SIMDATTN_STRUCT(simdattn_linear_attention_problem, LinearAttentionProblem) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(LinearAttentionProblem));
   simdattn_linear_rule rule SIMDATTN_DEFAULT(LinearRule::kGatedDelta); /* how a token changes the state */
-  simdattn_head_order head_order SIMDATTN_DEFAULT(
-      HeadOrder::kNeighbours);                 /* of q and k, and of several outputs of a state */
-  simdattn_const_view4 q SIMDATTN_DEFAULT({}); /* [B,Hq,n,d_k]: queries */
-  simdattn_const_view4 k SIMDATTN_DEFAULT({}); /* [B,Hk,n,d_k]: keys */
-  simdattn_const_view4 v SIMDATTN_DEFAULT({}); /* [B,Hv,n,d_v]: values */
+  /** Of q and k, and of several outputs of a state. */
+  simdattn_head_order head_order SIMDATTN_DEFAULT(HeadOrder::kNeighbours);
+  simdattn_const_view4 q SIMDATTN_DEFAULT({}); /* queries [B,Hq,n,d_k] */
+  simdattn_const_view4 k SIMDATTN_DEFAULT({}); /* keys [B,Hk,n,d_k] */
+  simdattn_const_view4 v SIMDATTN_DEFAULT({}); /* values [B,Hv,n,d_v] */
   /** [B,Hv,n,1] or [B,Hv,n,d_k]: logarithms of the factors of S, of a head or of its channels. -inf, and all below -87.34, clear what they
    *  multiply, NaN and infinities too. From 88 on the factor is infinite. kLinear and kDelta: absent. */
   simdattn_const_view4 decay SIMDATTN_DEFAULT({});
