@@ -84,7 +84,7 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, 
   for (; a.listed != nullptr && j < keys; ++j) {
     v = Cursor<const T>(reinterpret_cast<const T*>(a.listed[j]) + a.column);
     if (j < prefetch_count) {
-      prefetch<kRowBytes<T, kBatches>>(address_at(a.listed[prefetch_pitch + j], static_cast<int64_t>(next)));
+      prefetch<kRowBytes<T, kBatches>>(address_at(a.listed[a.prefetch_pitch + j], static_cast<int64_t>(next)));
     }
     add_key();
   }
