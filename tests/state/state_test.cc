@@ -84,8 +84,8 @@ TEST_P(State, Definition) {
     for (const auto [h, i0, j] : indices(heads, d_k, d_v)) want_state.push_back(a.state.get_at({0, h, i0, j}));
     const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d_k)));
     for (const auto [h, j, t] : indices(heads, d_v, n)) {
-      const auto s = [&, h = h, j = j](int64_t x) -> float& {
-        return want_state[static_cast<size_t>((h * d_k + x) * d_v + j)];
+      const auto s = [&, head = h, column = j](int64_t x) -> float& {
+        return want_state[static_cast<size_t>((head * d_k + x) * d_v + column)];
       };
       float r = 0;
       for (int64_t x = 0; x < d_k; ++x) {
