@@ -107,11 +107,11 @@ class Columns {
     tile_.v = w_.v + c;
     if (t == 0 && !in_place) load_state(here, columns);
     uk_.update_state(tile_);
+    const auto finish = uk_.finish[slot(a_.out.dtype)];
     for (int64_t row = 0; row < tile_.tokens * w_.queries; ++row) {
       char* const out =
           row_of(a_.out, sequence_.batch, out_head(row % w_.queries), sequence_.first + t + row / w_.queries);
-      uk_.finish[slot(a_.out.dtype)](w_.o + row * kStateColumns, scale, out + (column_ + c) * size_of(a_.out.dtype),
-                                     columns);
+      finish(w_.o + row * kStateColumns, scale, out + (column_ + c) * size_of(a_.out.dtype), columns);
     }
     if (last && !in_place) store_state(here, columns);
   }
