@@ -128,6 +128,7 @@ TEST_P(State, Formula) {
     const int64_t n = random.integer(1, 70), d_k = random.size(1, 80), d_v = random.size(1, 40), heads = 2;
     const Problem a(random, rule, heads, n, d_k, d_v, Values::kOrdinary, random.coin());
     reference::StateProblem p;
+    p.fused = target_exact(target());
     p.delta = rule == LinearRule::kDelta || rule == LinearRule::kGatedDelta;
     p.q = reference::read(a.q.view), p.k = reference::read(a.k.view), p.v = reference::read(a.v.view);
     if (a.p.decay.data != nullptr) p.decay = reference::read(a.decay.view);

@@ -125,6 +125,7 @@ struct StateProblem {
   bool repeated = false;  // heads in ggml's order
   Tensor q, k, v, decay, beta, state;
   double scale = 1;
+  bool fused = true;  // a multiply-add rounds once
 };
 /// `states` after every token [B,n,Hv,d_k,d_v], and for each number how far f32 arithmetic may be from it by docs/numerics.md.
 struct StateResult {

@@ -34,7 +34,7 @@ StateResult linear_attention(const StateProblem& p) {
             s(i) = g == 0 ? 0 : g * s(i);
           }
           read += k[i] * s(i);
-          read_bound += std::fabs(k[i]) * (e(i) + static_cast<double>(d_k) * kUnit * std::fabs(s(i)));
+          read_bound += std::fabs(k[i]) * (e(i) + static_cast<double>(d_k + !p.fused) * kUnit * std::fabs(s(i)));
         }
         double u = p.v.at({b, h, t, j}), u_bound = 0;
         if (p.delta) {
@@ -45,6 +45,7 @@ StateResult linear_attention(const StateProblem& p) {
         for (int64_t i = 0; i < d_k; ++i) {
           s(i) += k[i] * u;
           e(i) += std::fabs(k[i]) * u_bound + kUnit * std::fabs(s(i)) + 0x1p-149;
+          if (!p.fused) e(i) += kUnit * std::fabs(k[i] * u);
           r.states.at({b, t, h, i, j}) = s(i);
         }
         for (int64_t o = 0; o < out_heads; ++o) {
