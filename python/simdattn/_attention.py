@@ -15,7 +15,7 @@ from . import _abi
 from ._abi import Arithmetic, Code, DType, KvLayout, KvType
 from ._arrays import KV_TYPES, SIZES, Array, NDArray, new_like, numbers, operand
 from ._library import Error, Record, check, enumerator, initial, library
-from ._scoring import boolean, integer, put_numbers, put_scoring, put_view
+from ._scoring import boolean, integer, put_numbers, put_scoring, put_sequences, put_view
 from ._targets import execution
 from ._tensors import causal_offset, mark_written
 
@@ -166,15 +166,7 @@ class Problem:
         if arithmetic != 'f32':
             record.put('arithmetic', enumerator(Arithmetic, arithmetic, 'arithmetic'))
 
-        sequences = batch
-        if cu_q is not None:
-            if len(cu_q) == 0:
-                raise Error(Code.SHAPE, 'cu_q: is empty; one number more than there are sequences is wanted')
-            sequences = len(cu_q) - 1
-            record.put('n_sequences', sequences)
-        for member, ends in (('cu_q', cu_q), ('cu_k', cu_k)):
-            if ends is not None:
-                put_numbers(record, member, numbers(ends, np.int32, sequences + 1, member, 'sequence, and the end'))
+        sequences = put_sequences(record, batch, cu_q, cu_k)
         if lists is not None:
             _put_lists(record, lists, list_block, rows.shape)
         put_scoring(record, 'scoring.', scoring, rows.shape, sequences)

@@ -7,23 +7,17 @@ from typing import Any, Dict, Optional
 import numpy as np
 
 from . import _abi
-from ._abi import Code, DType, HeadOrder, LinearRule
+from ._abi import DType, HeadOrder, LinearRule
 from ._arrays import Array, new_like, numbers, operand
-from ._library import Error, Record, check, enumerator, library
-from ._scoring import as_float, boolean, put_numbers, put_view
+from ._library import Record, check, enumerator, library
+from ._scoring import as_float, boolean, put_numbers, put_sequences, put_view
 from ._targets import execution
 from ._tensors import mark_written
 
 
 def _put_sequences(record: Record, batch: int, cu_q: Optional[Any], state_index: Optional[Any]) -> None:
     """Where sequences begin, and which states they have."""
-    sequences = batch
-    if cu_q is not None:
-        if len(cu_q) == 0:
-            raise Error(Code.SHAPE, 'cu_q: is empty; one number more than there are sequences is wanted')
-        sequences = len(cu_q) - 1
-        record.put('n_sequences', sequences)
-        put_numbers(record, 'cu_q', numbers(cu_q, np.int32, sequences + 1, 'cu_q', 'sequence, and the end'))
+    sequences = put_sequences(record, batch, cu_q)
     if state_index is not None:
         put_numbers(record, 'state_index', numbers(state_index, np.int32, sequences, 'state_index', 'sequence'))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -48,6 +48,19 @@ def put_numbers(record: Record, member: str, x: NDArray) -> None:
     """Writes the address of an array's numbers."""
     record.put(member, x.ctypes.data)
     record.alive.append(x)
+
+
+def put_sequences(record: Record, batch: int, cu_q: Optional[Any], cu_k: Optional[Any] = None) -> int:
+    """Where the sequences of one array begin and end; how many sequences there are."""
+    if cu_q is not None and len(cu_q) == 0:
+        raise Error(Code.SHAPE, 'cu_q: is empty; one number more than there are sequences is wanted')
+    sequences = batch if cu_q is None else len(cu_q) - 1
+    if cu_q is not None:
+        record.put('n_sequences', sequences)
+    for member, ends in (('cu_q', cu_q), ('cu_k', cu_k)):
+        if ends is not None:
+            put_numbers(record, member, numbers(ends, np.int32, sequences + 1, member, 'sequence, and the end'))
+    return sequences
 
 
 def put_scoring(record: Record, prefix: str, options: Dict[str, Any], shape: Tuple[int, ...], sequences: int) -> None:
