@@ -23,15 +23,17 @@ struct Block {
 
   /// n numbers of each channel into panels; rows are `stride` elements apart, panels `pitch` numbers.
   void load_channels(DType type, const char* in, int64_t stride, int64_t n, float* out, int64_t pitch) const {
-    const bool one = stride == n;  // rows that lie side by side are one
-    uk.kv[slot(type)].load_rows({.in = in,
-                                 .stride = stride * size_of(type),
-                                 .tokens = one ? 1 : channels,
-                                 .dim = one ? channels * n : n,
-                                 .rows = transposed,
-                                 .ld = 4 * n});
-    uk.kv[slot(KvType::kF32)].store_panels({.rows = transposed,
-                                            .ld = 4 * n,
+    const bool one = stride == n, stays = type == DType::kF32;  // rows that lie side by side are one
+    if (!stays) {
+      uk.kv[slot(type)].load_rows({.in = in,
+                                   .stride = stride * size_of(type),
+                                   .tokens = one ? 1 : channels,
+                                   .dim = one ? channels * n : n,
+                                   .rows = transposed,
+                                   .ld = 4 * n});
+    }
+    uk.kv[slot(KvType::kF32)].store_panels({.rows = stays ? reinterpret_cast<const float*>(in) : transposed,
+                                            .ld = 4 * (stays ? stride : n),
                                             .tokens = channels,
                                             .dim = n,
                                             .out = out,
