@@ -374,6 +374,9 @@ struct AttentionKernels {
 /// Arithmetics: size_t(Arithmetic).
 inline constexpr size_t kArithmetics = 3;
 
+/// See UKernels::above.
+inline constexpr int64_t kMorePlaces = 4;
+
 /// The table of one target.
 struct UKernels {
   KvKernels kv[kKvTypes];
@@ -392,8 +395,8 @@ struct UKernels {
   void (*finish[kElementTypes])(const float* in, float factor, void* out, int64_t n);
   /// True if an element equals zero.
   bool (*any_zero)(const float* w, int64_t n);
-  /// Bit j % 32 of words[j / 32]: x[j] > bound. Bits past n are 0.
-  void (*above)(const float* x, float bound, int64_t n, uint32_t* words);
+  /// How many of n numbers are above a bound. `places`, if not null: first + j of each such x[j], ascending, and kMorePlaces of no account.
+  int64_t (*above)(const float* x, float bound, int64_t n, int32_t first, int32_t* places);
   void (*join_rows)(const JoinRows&);
   /// x[i] = (x[i] * factor) * w, w = weights[i], or 1 + weights[i], or 1 where there are none. NaN canonical.
   void (*norm_row)(float* x, int64_t n, float factor, const float* weights, bool plus_one);

@@ -182,11 +182,14 @@ bool any_zero(const float* w, int64_t n) {
   return false;
 }
 
-void above(const float* x, float bound, int64_t n, uint32_t* words) {
+int64_t above(const float* x, float bound, int64_t n, int32_t first, int32_t* places) {
+  int64_t count = 0;
   for (int64_t j = 0; j < n; ++j) {
-    if (j % 32 == 0) words[j / 32] = 0;
-    words[j / 32] |= (x[j] > bound ? 1u : 0u) << (j % 32);
+    if (!(x[j] > bound)) continue;
+    if (places != nullptr) places[count] = first + static_cast<int32_t>(j);
+    ++count;
   }
+  return count;
 }
 
 void join_rows(const JoinRows& a) {

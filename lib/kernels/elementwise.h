@@ -82,21 +82,34 @@ bool any_zero(const float* w, int64_t n) {
   return any(found);
 }
 
-void above(const float* x, float bound, int64_t n, uint32_t* words) {
+int64_t above(const float* x, float bound, int64_t n, int32_t first, int32_t* places) {
   const Floats b(bound);
-  int64_t j = 0;
-  for (; j + 32 <= n; j += 32) {
-    uint32_t word = 0;
-    unroll<32 / kLanes>([&](auto i) SIMDATTN_LAMBDA { word |= word_of(load(x + j + i * kLanes) > b) << (i * kLanes); });
-    *words++ = word;
+  int64_t count = 0;
+  for (int64_t j = 0; j < n; j += 64) {
+    uint64_t word = 0;
+    const auto compare = [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+      Mask found = load(x + j + i, part) > b;
+      if constexpr (std::is_same_v<decltype(part), Lanes>) found = found & mask_of(part);
+      word |= uint64_t{word_of(found)} << i;
+    };
+    if (j + 64 <= n) {
+      unroll<64 / kLanes>([&](auto i) SIMDATTN_LAMBDA { compare(i * kLanes, All()); });
+    } else {
+      for_each_batch(n - j, compare);
+    }
+    const int64_t before = count;
+    count += __builtin_popcountll(word);
+    if (places == nullptr) continue;
+    int32_t* to = places + before;
+    // Some places at a time, whether there are as many or not: most words have a few, and branches would be guesses.
+    do {
+      unroll<kMorePlaces>([&](auto) SIMDATTN_LAMBDA {
+        *to++ = first + static_cast<int32_t>(j) + __builtin_ctzll(word | uint64_t{1} << 63);
+        word &= word - 1;
+      });
+    } while (word != 0);
   }
-  if (j == n) return;
-  *words = 0;
-  for_each_batch(n - j, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-    Mask found = load(x + j + i, part) > b;
-    if constexpr (std::is_same_v<decltype(part), Lanes>) found = found & mask_of(part);
-    *words |= word_of(found) << i;
-  });
+  return count;
 }
 
 /// kCount vectors of columns at p; their sums stay in registers.

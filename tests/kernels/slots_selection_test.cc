@@ -17,9 +17,13 @@ TEST_P(Slots, Above) {
     const Rows x = random_workspace(random, 1, n, Values::kSpecial);
     const float bound =
         n > 0 && random.coin() ? x.at(0, random.integer(0, n - 1)) : random.of({0.0f, -0.0f, -kInf, 0.5f});
-    std::vector<uint32_t> want(static_cast<size_t>(n + 31) / 32 + 1, 7), got = want;
-    definition().above(x.f32(), bound, n, want.data());
-    uk().above(x.f32(), bound, n, got.data());
+    const int32_t first = static_cast<int32_t>(random.integer(0, 1 << 30));
+    std::vector<int32_t> want(static_cast<size_t>(n + kMorePlaces), 7), got = want;
+    const int64_t count = definition().above(x.f32(), bound, n, first, want.data());
+    ASSERT_EQ(uk().above(x.f32(), bound, n, first, nullptr), count) << describe(i, 0, {{"n", n}});
+    ASSERT_EQ(uk().above(x.f32(), bound, n, first, got.data()), count) << describe(i, 0, {{"n", n}});
+    ASSERT_EQ(definition().above(x.f32(), bound, n, first, nullptr), count);
+    for (auto* const places : {&want, &got}) places->resize(static_cast<size_t>(count));
     ASSERT_EQ(got, want) << describe(i, 0, {{"n", n}});
   }
 }

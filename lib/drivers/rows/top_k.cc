@@ -1,8 +1,8 @@
 // top_k(): the places of the largest scores of a row.
 //
 // A row is read once. Scores above a bound are gathered in ascending order of their places; whenever there are too many, the k largest of them
-// stay, and the k-th one is the new bound. The first bound is guessed from a sample of the row: if it was too high, the row is read again
-// without one.
+// stay, and the k-th one is the new bound, found by counting scores above one bound after another. The first bound is guessed from a sample of
+// the row: if it was too high, the row is read again without one.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -18,50 +18,15 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Scores that are compared with a bound at a time.
 constexpr int64_t kAtOnce = 2048;
-/// Places above a bound that are written at a time.
-constexpr int64_t kBitsAtOnce = 4;
-/// Scores of a sample, and rows so short that none is taken.
+/// Scores of a sample.
 constexpr int64_t kSample = 1024;
 
-/// Numbers in the order of the scores; +0 and -0 are the same one.
+/// Numbers in the order of the scores, and back. -0 is below +0, which no comparison sees.
 uint32_t key_of(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
-  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | uint32_t{1} << 31);  // without a branch
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return bits >> 31 != 0 ? ~bits : bits | uint32_t{1} << 31;
 }
-float score_of(uint32_t key) { return std::bit_cast<float>(key ^ (key >> 31 != 0 ? uint32_t{1} << 31 : ~uint32_t{0})); }
-
-/// Bits that are 1; std::popcount is a call where the CPU may lack the instruction.
-int64_t bits_of(uint64_t x) {
-  x -= x >> 1 & 0x5555555555555555u;
-  x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
-  return static_cast<int64_t>(((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0Fu) * 0x0101010101010101u >> 56);
-}
-
-/// The k-th largest of n keys, 1 <= k <= n; `larger`: how many are larger. Digits of 8 bits of what a key is above the least one.
-uint32_t kth_largest(const uint32_t* keys, int64_t n, int64_t k, int64_t* larger) {
-  constexpr int kBits = 8;
-  uint32_t base = *keys;
-  uint32_t most = *keys;
-  for (int64_t i = 1; i < n; ++i) {  // not minmax_element, which compares neighbours: a branch that nobody foresees
-    base = std::min(base, keys[i]);
-    most = std::max(most, keys[i]);
-  }
-  uint32_t prefix = 0;
-  *larger = 0;
-  for (int below = static_cast<int>(std::bit_width(most - base)), bits = 0; below > 0; below -= bits) {
-    bits = std::min(kBits, below);
-    const int shift = below - bits;
-    const uint32_t mask = (uint32_t{1} << bits) - 1;
-    int32_t count[1 << kBits] = {};
-    for (int64_t i = 0; i < n; ++i) {
-      if (uint64_t{(keys[i] - base) ^ prefix} >> below == 0) ++count[(keys[i] - base) >> shift & mask];
-    }
-    uint32_t digit = mask;
-    for (; *larger + count[digit] < k; --digit) *larger += count[digit];
-    prefix |= digit << shift;
-  }
-  return base + prefix;
-}
+float score_of(uint32_t key) { return std::bit_cast<float>(key >> 31 != 0 ? key ^ uint32_t{1} << 31 : ~key); }
 
 /// Places with scores above a bound.
 class Largest {
@@ -69,90 +34,80 @@ class Largest {
   Largest(Workspace& w, int64_t k)
       : k_(k),
         room_(k + std::max(k, 2 * kAtOnce)),
-        places_(w.take<int32_t>(room_ + kBitsAtOnce)),
-        keys_(w.take<uint32_t>(room_)) {}
+        places_(w.take<int32_t>(room_ + kMorePlaces)),
+        scores_(w.take<float>(room_)) {}
 
   /// The k largest of scores [0, from) and [to, n) of a row, -inf and NaN aside; how many there are.
   int64_t select(const UKernels& uk, const float* row, int64_t from, int64_t to, int64_t n, int64_t k) {
     if (k == 0) return 0;
     k_ = k;
-    const float guess = guessed_bound(row, n);
-    if (read_row(uk, row, from, to, n, guess) < k_ && guess > -kInf) read_row(uk, row, from, to, n, -kInf);
-    if (count_ > k_) prune();
+    for (float bound = guessed_bound(uk, row, n);; bound = -kInf) {
+      count_ = 0;
+      bound_ = bound;
+      read(uk, row, 0, from);
+      read(uk, row, to, n);
+      if (count_ >= k_ || bound == -kInf) break;
+    }
+    prune(uk);
     return count_;
   }
   int32_t operator[](int64_t i) const { return places_[i]; }
 
  private:
-  /// Below the k-th largest score of a row, if a sample of it is like the row.
-  float guessed_bound(const float* row, int64_t n) {
-    if (n < 4 * kSample) return -kInf;
-    const int64_t expected = k_ * kSample / n;
-    const int64_t rank = expected + expected / 4 + 8;
-    if (rank > kSample) return -kInf;
-    int64_t size = 0;
-    for (int64_t i = 0; i < kSample; ++i) {
-      const float x = row[i * n / kSample];
-      keys_[size] = key_of(x);
-      size += x > -kInf;
+  /// The least bound that at most k of scores_[0 .. n) are above; `count`: how many. More than k are `low` or above.
+  float bound_of(const UKernels& uk, int64_t n, int64_t k, float low, int64_t* count) const {
+    uint32_t below = key_of(low) - 1, bound = key_of(kInf);
+    *count = 0;
+    while (*count < k && bound - below > 1) {
+      const uint32_t middle = below + (bound - below) / 2;
+      const int64_t above = uk.above(scores_, score_of(middle), n, 0, nullptr);
+      if (above <= k) *count = above;
+      (above > k ? below : bound) = middle;
     }
-    int64_t larger;
-    return size < rank ? -kInf : score_of(kth_largest(keys_, size, rank, &larger));
+    return score_of(bound);
   }
 
-  int64_t read_row(const UKernels& uk, const float* row, int64_t from, int64_t to, int64_t n, float bound) {
-    count_ = 0;
-    bound_ = bound;
-    read(uk, row, 0, from);
-    read(uk, row, to, n);
-    return count_;
+  /// Below the k-th largest score of a row, if a sample of it is like the row.
+  float guessed_bound(const UKernels& uk, const float* row, int64_t n) {
+    const int64_t expected = k_ * kSample / n, rank = expected + expected / 4 + 8;
+    if (n < 4 * kSample || rank >= kSample) return -kInf;
+    for (int64_t i = 0; i < kSample; ++i) scores_[i] = row[i * n / kSample];
+    int64_t count = uk.above(scores_, -kInf, kSample, 0, nullptr);
+    return count <= rank ? -kInf : bound_of(uk, kSample, rank, -kInf, &count);
   }
 
   void read(const UKernels& uk, const float* row, int64_t from, int64_t to) {
-    uint32_t words[kAtOnce / 32 + 1];
     for (int64_t c = from; c < to; c += kAtOnce) {
       const int64_t n = std::min(kAtOnce, to - c);
-      if (count_ + n > room_) prune();
-      uk.above(row + c, bound_, n, words);
-      words[(n + 31) / 32] = 0;
-      const int64_t before = count_;
-      for (int64_t i = 0; i < n; i += 64) {
-        // A few places at a time, whether there are as many or not: most words have some, and branches would be guesses.
-        int32_t* to_come = places_ + count_;
-        uint64_t left = uint64_t{words[i / 32 + 1]} << 32 | words[i / 32];
-        count_ += bits_of(left);
-        do {
-          for (int64_t bit = 0; bit < kBitsAtOnce; ++bit, left &= left - 1) {
-            *to_come++ = static_cast<int32_t>(c + i + std::countr_zero(left));
-          }
-        } while (left != 0);
-      }
-      for (int64_t i = before; i < count_; ++i) keys_[i] = key_of(row[places_[i]]);
+      if (count_ + n > room_) prune(uk);
+      int64_t i = count_;
+      count_ += uk.above(row + c, bound_, n, static_cast<int32_t>(c), places_ + count_);
+      for (; i < count_; ++i) scores_[i] = row[places_[i]];
     }
   }
 
-  /// Leaves the k largest in their order, of equal ones the first. Later ones must be larger than all that were left.
-  void prune() {
+  /// Leaves the k largest in their order, of equal ones the first. Later ones must be above the new bound.
+  void prune(const UKernels& uk) {
     if (count_ <= k_) return;
     int64_t larger;
-    const uint32_t least = kth_largest(keys_, count_, k_, &larger);
-    int64_t equal = k_ - larger;  // that stay
+    bound_ = bound_of(uk, count_, k_, bound_, &larger);
+    int64_t equal = k_ - larger;  // to the bound, that stay
     int64_t kept = 0;
     for (int64_t i = 0; i < count_; ++i) {
+      const float score = scores_[i];
       places_[kept] = places_[i];
-      keys_[kept] = keys_[i];
-      const bool same = keys_[kept] == least;
-      kept += keys_[kept] > least || (same && equal > 0);
+      scores_[kept] = score;
+      const bool same = score == bound_;
+      kept += (score > bound_) | (same & (equal > 0));  // without branches, which nobody foresees
       equal -= same;
     }
     count_ = kept;
-    bound_ = score_of(least);
   }
 
   int64_t k_;
   int64_t room_;
   int32_t* places_;
-  uint32_t* keys_;
+  float* scores_;
   int64_t count_ = 0;
   float bound_ = -kInf;
 };
