@@ -170,7 +170,7 @@ class Columns {
     float* const decay = w_.decay;
     const int64_t n = tokens * each;
     load(decays, head_, t, 0, each, decay, each);
-    const bool large = std::any_of(decay, decay + n, [](float x) { return x >= kMost; });
+    const bool large = uk_.above(decay, std::nextafter(kMost, 0.0f), n, 0, nullptr) > 0;
     for (int64_t i = 0; large && i < n; ++i) decay[i] = decay[i] > kMost ? kMost : decay[i];
     uk_.exp(decay, decay, n);
     for (int64_t i = 0; large && i < n; ++i) decay[i] = decay[i] >= most ? infinity : decay[i];
