@@ -42,6 +42,7 @@ class RowBlock {
         masks_(has_masks(a_.scoring) && !has_lists(a_)),
         fetches_masks_(masks_ && rows_ > kFewRows),
         modifiers_(has_modifiers(a_.scoring)),
+        alike_(modifies_heads_alike(a_.scoring) ? d_.sizes.group : 1),
         shapes_(a_.scoring.softcap > 0.0f || a_.scoring.alibi_slopes != nullptr),
         fetch_(rows_ > 1 ? d_.fetch : d_.fetch_one_row),
         k_(uk_, ops_, a_.k, index.sequence * (a_.cu_k == nullptr), index.kv_head, seq_.first_key, w_.key_rows),
@@ -49,13 +50,14 @@ class RowBlock {
     // Without any page, masks hide every key (check_pages).
     const bool no_pages = (a_.k.page_size > 0 && a_.k.n_pages == 0) || (a_.v.page_size > 0 && a_.v.n_pages == 0);
     if (no_pages) seq_.rules.start = seq_.rules.length;
-    for (int64_t r = 0; r < rows_; ++r) {
+    for (int64_t r = 0, n = alike_from(0); r < rows_; r += n, n = alike_from(r)) {
       const int64_t i = position_of(r);
-      w_.see[r] = visible_interval(a_.scoring, seq_.rules, i);
+      std::fill_n(w_.see + r, n, visible_interval(a_.scoring, seq_.rules, i));
       if (!modifiers_) continue;
-      w_.modifiers[r] = row_modifiers(a_.scoring, seq_.rules, head_of(r), i, seq_.mask_batch, seq_.first_mask_row + i);
+      const int64_t mask_row = seq_.first_mask_row + i;
+      std::fill_n(w_.modifiers + r, n, row_modifiers(a_.scoring, seq_.rules, head_of(r), i, seq_.mask_batch, mask_row));
     }
-    if (fetches_masks_) prefetch_masks(w_.modifiers, {0, rows_}, w_.see[0].lo / kKeyBlock * kKeyBlock);
+    if (fetches_masks_) prefetch_masks(w_.modifiers, {0, rows_}, alike_, w_.see[0].lo / kKeyBlock * kKeyBlock);
     if (index.listed) listed_.emplace(run, index, seq_);
   }
 
@@ -136,6 +138,10 @@ class RowBlock {
  private:
   int64_t position_of(int64_t r) const { return (index_.first_row + r) / d_.sizes.group; }
   int64_t head_of(int64_t r) const { return index_.kv_head * d_.sizes.group + (index_.first_row + r) % d_.sizes.group; }
+  /// How many rows from r on, heads of its position, have its modifiers.
+  int64_t alike_from(int64_t r) const {
+    return alike_ == 1 ? 1 : std::min(rows_ - r, alike_ - (index_.first_row + r) % alike_);
+  }
   char* query(int64_t r) const { return w_.q + r * w_.bytes_of.query; }
 
   void store_row(const View<4>& out, int64_t h, int64_t i, const float* acc, float factor) const {
@@ -175,7 +181,7 @@ class RowBlock {
       const int64_t n = std::min(step, end - r);
       const Interval see = alike ? all : b.seen_by(r, n);
       if (see.lo >= see.hi) continue;
-      if (fetches_masks_) prefetch_masks(w_.modifiers, {r, r + n}, base + kKeyBlock);
+      if (fetches_masks_) prefetch_masks(w_.modifiers, {r, r + n}, alike_, base + kKeyBlock);
       score(k_, base, see, r, n, rows, packed);
       const bool masked = modify(b, r, n);
       weigh(b, see, r, n, s);
@@ -198,25 +204,18 @@ class RowBlock {
   /// What each row sees. Rows that share masks, the heads of a group as a rule, share the look at them.
   void look(Block& b) const {
     Interval last = {0, 0};
-    SeenColumns seen;
-    for (int64_t r = 0; r < rows_; ++r) {
+    for (int64_t r = 0, n = alike_from(0); r < rows_; r += n, n = alike_from(r)) {
       const int64_t lo = std::clamp(w_.see[r].lo, b.base, b.base + kKeyBlock);
       const Interval keys = {lo, std::clamp(w_.see[r].hi, lo, b.base + kKeyBlock)};
-      if (!masks_) {
-        const int32_t first = static_cast<int32_t>(lo - b.base);
-        const int32_t n = static_cast<int32_t>(keys.hi - lo);
-        b.row[r] = {first, first + n, first, first, n};
-      } else {
-        const RowModifiers& m = w_.modifiers[r];
-        const bool same_keys = r > 0 && keys.lo == last.lo && keys.hi == last.hi;
-        if (same_keys && same_masks(m, w_.modifiers[r - 1])) {
-          b.row[r] = b.row[r - 1];
-        } else {
-          if (!same_keys || !sees_alike(m, b.base, keys, seen)) seen = seen_columns(m, b.base, keys, gathers(r));
-          b.row[r] = with_end(m, b.base, keys, seen);
-          b.few |= b.row[r].few();
-        }
+      SeenColumns seen = masks_ && r > 0 ? b.row[r - 1] : all_columns(b.base, keys);
+      const RowModifiers* const m = w_.modifiers + r;
+      const bool same_keys = r > 0 && keys.lo == last.lo && keys.hi == last.hi;
+      if (masks_ && !(same_keys && (same_masks(m[0], m[-1]) ||
+                                    sees_alike(*m, b.base, keys, r % ops_.tile_rows != 0 && !gathers(r), &seen)))) {
+        seen = seen_columns(*m, b.base, keys, gathers(r));
+        b.few |= seen.few();
       }
+      std::fill_n(b.row + r, n, seen);
       last = keys;
     }
   }
@@ -260,8 +259,7 @@ class RowBlock {
           float* const row = w_.scores + i * kScoreStride;
           float few[kFewKeys];
           std::copy_n(row, count, few);
-          std::memset(row + see.lo, 0,
-                      static_cast<size_t>(see.hi - see.lo) * sizeof(float));  // any numbers: they are masked
+          std::fill(row + see.lo, row + see.hi, 0.0f);  // any numbers: they are masked
           for (int64_t j = 0; j < count; ++j) row[list[j]] = few[j];
         }
       }
@@ -396,7 +394,8 @@ class RowBlock {
   bool masks_;
   bool fetches_masks_;  // those of few rows are left to the hardware
   bool modifiers_;
-  bool shapes_;  // a softcap or ALiBi changes every score
+  int64_t alike_;  // rows of a position whose modifiers are the same: all, or 1
+  bool shapes_;    // a softcap or ALiBi changes every score
   Fetch fetch_;
   HeadOperands k_;
   HeadOperands v_;

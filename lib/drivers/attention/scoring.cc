@@ -32,6 +32,18 @@ bool all_equal(const void* p, int64_t n, int64_t size) {
   return std::memcmp(p, static_cast<const char*>(p) + size, static_cast<size_t>((n - 1) * size)) == 0;
 }
 
+/// True if bits [first, first + n) are those of `byte`, which is 0 or 0xFF; n > 0.
+bool all_bits(const uint8_t* bits, int64_t first, int64_t n, int byte) {
+  const int64_t end = first + n;
+  const int64_t whole = (first + 7) / 8;  // the first byte of which the range has all bits
+  const auto are = [&](int64_t i, int64_t count) {
+    return (((bits[i / 8] ^ byte) >> i % 8) & ((1 << count) - 1)) == 0;
+  };
+  if (first % 8 != 0 && !are(first, std::min(8 * whole - first, n))) return false;
+  if (end % 8 != 0 && end > 8 * whole && !are(end / 8 * 8, end % 8)) return false;
+  return end / 8 <= whole || (bits[whole] == byte && all_equal(bits + whole, end / 8 - whole, 1));
+}
+
 /// What masks and bias do to these keys: kHides or kNothing if they do that to each key, else kChanges.
 Does what_masks_do(const RowModifiers& m, Interval keys) {
   const int64_t n = keys.hi - keys.lo;
@@ -51,10 +63,10 @@ Does what_masks_do(const RowModifiers& m, Interval keys) {
   }
   if (m.bits != nullptr && keys.hi > m.first_bit) {
     const int64_t bit = keys.lo - m.first_bit;
-    const uint8_t* const p = m.bits + bit / 8;
-    const bool same = bit >= 0 && bit % 8 == 0 && n % 8 == 0 && all_equal(p, n / 8, 1);
-    if (same && *p == 0) return kHides;
-    nothing = nothing && same && *p == 0xFF;
+    const int byte = bit >= 0 && (m.bits[bit / 8] >> bit % 8 & 1) != 0 ? 0xFF : 0;
+    const bool same = bit >= 0 && all_bits(m.bits, bit, n, byte);
+    if (same && byte == 0) return kHides;
+    nothing = nothing && same;
   }
   return nothing ? kNothing : kChanges;
 }
@@ -127,6 +139,10 @@ bool has_masks(const Scoring& s) {
   return s.bias.data != nullptr || s.mask.data != nullptr || s.packed_mask.data != nullptr;
 }
 bool has_modifiers(const Scoring& s) { return s.softcap > 0.0f || s.alibi_slopes != nullptr || has_masks(s); }
+bool modifies_heads_alike(const Scoring& s) {
+  return s.bias_scale == nullptr && s.alibi_slopes == nullptr && step_of(s.bias, 1) == 0 && step_of(s.mask, 1) == 0 &&
+         s.packed_mask.stride[1] == 0;
+}
 
 RowModifiers row_modifiers(const Scoring& s, const SequenceRules& rules, int64_t head, int64_t row, int64_t mask_batch,
                            int64_t mask_row) {
@@ -186,13 +202,13 @@ bool mask_allows(const RowModifiers& m, int64_t key) {
   return true;
 }
 
-void prefetch_masks(const RowModifiers* all, Interval rows, int64_t key) {
+void prefetch_masks(const RowModifiers* all, Interval rows, int64_t step, int64_t key) {
   const auto prefetch = [&](const void* p, int64_t size) {
     for (int64_t i = 0; p != nullptr && i < kKeyBlock * size; i += 64)
       __builtin_prefetch(
           reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<size_t>(key * size + i)));
   };
-  for (int64_t r = rows.lo; r < rows.hi; ++r) {
+  for (int64_t r = rows.lo; r < rows.hi; r += step) {
     const RowModifiers& m = all[r];
     if (r > 0 && same_masks(m, all[r - 1])) continue;
     if (!m.one_bias) prefetch(m.bias, size_of(m.bias_dtype));
@@ -208,12 +224,12 @@ SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, boo
   const Does to_head = what_masks_do(m, {keys.lo, std::min(keys.lo + kPanelWidth, keys.hi)});
   const Does to_all = to_head == kChanges ? kChanges : what_masks_do(m, keys);
   if (to_all == kHides) return {};
-  if (to_all == kNothing) return {column(0), column(n), column(0), column(0), column(n) - column(0)};
-  // Most masks hide keys here and there, which is not worth a full look. They change both ends of `keys`. A bias or byte mask alone then
-  // shows some key there; of others the first and last key must be visible. A sample tells whether most keys are hidden.
+  if (to_all == kNothing) return all_columns(base, keys);
+  // Most masks hide keys here and there, which is not worth a full look. They change both ends of `keys`. One mask alone then shows some key
+  // there; of several the first and last key must be visible. A sample tells whether most keys are hidden.
   bool dense = to_head == kChanges && list == nullptr &&
                what_masks_do(m, {std::max(keys.hi - kPanelWidth, keys.lo), keys.hi}) == kChanges;
-  if (m.bits != nullptr || (m.bias != nullptr && m.keep != nullptr)) {
+  if ((m.bias != nullptr) + (m.keep != nullptr) + (m.bits != nullptr) > 1) {
     dense = dense && mask_allows(m, keys.lo) && mask_allows(m, keys.hi - 1);
   }
   int64_t balance = 1;
@@ -241,33 +257,37 @@ SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, boo
   if (seen.lo < kPanelWidth) seen.lo = 0;
   if (seen.hi > end - kPanelWidth) seen.hi = end;
   const Interval changed = without_ends(seen, kNothing * kEight);
+  int64_t same = 0;
+  while (same < n && does[same] == kNothing) ++same;
   for (int64_t j = 0, i = 0; list != nullptr && j < n; j += 8) {
     for (uint64_t eight = eight_at(j) & kEight; eight != 0 && i < visible; eight &= eight - 1) {
       list[i++] = static_cast<uint8_t>(first + j + std::countr_zero(eight) / 8);
     }
   }
+  if (same == visible && same <= n - kPanelWidth) return {column(0), column(same), column(same), column(same), visible};
   return {column(seen.lo), column(seen.hi), column(changed.lo), column(changed.hi), visible};
 }
 
-SeenColumns with_end(const RowModifiers& m, int64_t base, Interval keys, SeenColumns seen) {
-  if (seen.to != seen.hi || seen.to - seen.from != 8 || base + seen.hi + kPanelWidth > keys.hi) return seen;
-  uint8_t does[8];
-  what_masks_do(m, base + seen.from, 8, does);
-  uint64_t eight;
-  std::memcpy(&eight, does, 8);
-  const int same = std::countr_zero(eight ^ kNothing * kEight) / 8;
-  if (same == 8 || eight >> 8 * same != 0) return seen;
-  const int32_t hi = seen.from + same;
-  return {seen.lo, hi, hi, hi, hi - seen.lo};
-}
-
-bool sees_alike(const RowModifiers& m, int64_t base, Interval keys, const SeenColumns& seen) {
+bool sees_alike(const RowModifiers& m, int64_t base, Interval keys, bool in_tile, SeenColumns* seen) {
+  SeenColumns s = *seen;
+  const auto shows = [&](int64_t key) { return mask_allows(m, key) || mask_allows(m, key + 1); };
+  if (s.to - s.from > kPanelWidth) {
+    return base + s.from == keys.lo && base + s.to == keys.hi && (in_tile || (shows(keys.lo) && shows(keys.hi - 2)));
+  }
+  const int64_t end = base + s.hi;
+  if (s.from == s.hi && end >= keys.lo && end < keys.hi && mask_allows(m, end)) {
+    s.from = s.to = ++s.hi;
+    ++s.visible;
+  }
   const auto all = [&](int64_t first, int64_t last, Does does) {
     return first >= last || what_masks_do(m, {first, last}) == does;
   };
-  if (seen.none() || seen.to - seen.from > kPanelWidth) return false;
-  return all(keys.lo, base + seen.lo, kHides) && all(base + seen.hi, keys.hi, kHides) &&
-         all(base + seen.lo, base + seen.from, kNothing) && all(base + seen.to, base + seen.hi, kNothing);
+  if (!all(keys.lo, base + s.lo, kHides) || !all(base + s.hi, keys.hi, kHides) ||
+      !all(base + s.lo, base + s.from, kNothing) || !all(base + s.to, base + s.hi, kNothing)) {
+    return false;
+  }
+  *seen = s;
+  return true;
 }
 
 }  // namespace simdattn

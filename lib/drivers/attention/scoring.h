@@ -34,6 +34,8 @@ Interval visible_interval(const Scoring& scoring, const SequenceRules& rules, in
 bool has_masks(const Scoring& scoring);
 /// True if scores need the optional pass over the tile.
 bool has_modifiers(const Scoring& scoring);
+/// True if the modifiers of a row do not depend on its head.
+bool modifies_heads_alike(const Scoring& scoring);
 
 /// The modifiers of one row. `mask_batch`, `mask_row`: its place in bias, mask and packed_mask, which in varlen differs from sequence
 /// and row.
@@ -51,8 +53,8 @@ inline bool same_masks(const RowModifiers& a, const RowModifiers& b) {
 /// that are missing.
 bool mask_allows(const RowModifiers& row, int64_t key);
 
-/// Asks for what looks at a block of keys read, of which the first is `key`.
-void prefetch_masks(const RowModifiers* all, Interval rows, int64_t key);
+/// Asks for what looks at a block of keys read, of which the first is `key`. Of the rows each `step`th is taken.
+void prefetch_masks(const RowModifiers* all, Interval rows, int64_t step, int64_t key);
 
 /// What a row sees of a block of keys; column c is key c of the block.
 struct SeenColumns {
@@ -70,16 +72,22 @@ struct SeenColumns {
   bool few() const { return hi - lo >= kKeyBlock / 4 && visible <= (hi - lo) / 4; }
 };
 
+/// What a row sees of `keys`, of the block whose first key is `base`, if nothing hides or changes them.
+inline SeenColumns all_columns(int64_t base, Interval keys) {
+  const int32_t lo = static_cast<int32_t>(keys.lo - base);
+  const int32_t hi = static_cast<int32_t>(keys.hi - base);
+  return {lo, hi, lo, lo, hi - lo};
+}
+
 /// A look at masks and bias. `keys`: what the row's interval has of a block, whose first key is `base`. An end moves by 32 keys at
-/// least, in steps of 8, so that rows that see nearly the same stay alike. `few`: `visible` is counted where it may be a small part
-/// of all, else it may be too large. `list`, if not null, gets the visible columns; it has room for all.
+/// least, in steps of 8, so that rows that see nearly the same stay alike. Where masks do nothing but hide the keys behind it, it is exact,
+/// and no column needs modifying. `few`: `visible` is counted where it may be a small part of all, else it may be too large. `list`, if not
+/// null, gets the visible columns; it has room for all.
 SeenColumns seen_columns(const RowModifiers& row, int64_t base, Interval keys, bool few, uint8_t* list = nullptr);
-/// True if `seen`, of another row with the same interval, holds for this row too, `visible` aside. Quicker than a look; false if in
-/// doubt.
-bool sees_alike(const RowModifiers& row, int64_t base, Interval keys, const SeenColumns& seen);
-/// `seen` with the last key that the row sees as its end, where masks do nothing else: these columns need no modifying. Only for ends that
-/// moved, which rows do not have in common anyway.
-SeenColumns with_end(const RowModifiers& row, int64_t base, Interval keys, SeenColumns seen);
+/// True if `seen`, of the row before, with the same interval, holds for this row too, `visible` aside. An end where masks do nothing else
+/// may be a key later: it moves. Where masks change every key of the row before, it holds if this row sees keys at both ends, or `in_tile`:
+/// both rows are computed together. Quicker than a look; false if in doubt.
+bool sees_alike(const RowModifiers& row, int64_t base, Interval keys, bool in_tile, SeenColumns* seen);
 
 }  // namespace simdattn
 
