@@ -24,9 +24,8 @@ Status check_positions_of_rows(const RowPositions& p, int64_t batch, int64_t mos
 
 Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights, const View<4>& scores,
                           const IndexOptions& options, const Exec& exec, size_t needed) {
-  ByteSet eq, ek, ew, es, scales;
-  SIMDATTN_REQUIRE((options.reserved[0] | options.reserved[1] | options.reserved[2] | options.reserved[3]) == 0,
-                   kStructSize, "options.reserved: must be 0");
+  ByteSet eq, ek, ew, es, scales, memory;
+  SIMDATTN_REQUIRE(options.reserved == decltype(options.reserved){}, kStructSize, "options.reserved: must be 0");
   SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), kRange, "options.arithmetic: not an Arithmetic");
   SIMDATTN_REQUIRE(static_cast<uint32_t>(options.combine) <= static_cast<uint32_t>(IndexCombine::kEach), kRange,
                    "options.combine: not an IndexCombine");
@@ -73,19 +72,15 @@ Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstVi
   static constexpr Text kRead = "q, k, k.scales, k.block_table, weights, options.kv_length, options.offsets";
   const ByteSet* const read[] = {&eq, &ek, &scales, &table, &ew, &lengths, &offsets};
   SIMDATTN_CHECK(check_apart<"scores", kRead>(es, read));
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace, "exec.workspace: null; see index_scores_workspace");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace,
-                   "exec.workspace_bytes: less than index_scores_workspace tells");
-  const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
+  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
   SIMDATTN_CHECK(check_apart<"exec.workspace", "scores">(memory, {&es}));
   return check_apart<"exec.workspace", kRead>(memory, read);
 }
 
 Status check_top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, const TopKOptions& options,
                    const Exec& exec, size_t needed) {
-  ByteSet es, el;
-  SIMDATTN_REQUIRE((options.reserved[0] | options.reserved[1] | options.reserved[2] | options.reserved[3]) == 0,
-                   kStructSize, "options.reserved: must be 0");
+  ByteSet es, el, memory;
+  SIMDATTN_REQUIRE(options.reserved == decltype(options.reserved){}, kStructSize, "options.reserved: must be 0");
   SIMDATTN_CHECK(check_view(scores, Accept::kF32, kArgument<"scores">, &es));
   SIMDATTN_CHECK(check_view(lists, Accept::kIndex, kArgument<"lists">, &el));
   SIMDATTN_REQUIRE(lists.dtype == DType::kI32, kDType, "lists.dtype: must be kI32");
@@ -106,9 +101,7 @@ Status check_top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, 
   const ByteSet offsets = ByteSet::of(options.offsets, scores.shape[0] * 4);
   SIMDATTN_CHECK(check_apart<"lists", "scores, options.kv_length, options.offsets">(el, {&es, &lengths, &offsets}));
   if (el.empty()) return {};
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace, "exec.workspace: null; see top_k_workspace");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace, "exec.workspace_bytes: less than top_k_workspace(k)");
-  const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
+  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
   return check_apart<"exec.workspace", "scores, lists, options.kv_length, options.offsets">(
       memory, {&es, &el, &lengths, &offsets});
 }
