@@ -244,7 +244,7 @@ class RowBlock {
       for (int64_t j = 0; j < count; ++j) tokens[j] = static_cast<int32_t>(b.base + list[j]);
       const bool fetch = fetch_ != Fetch::kNone;
       GatheredRows values(uk_, v_.store, w_.gathered_values);
-      values.begin(tokens, count, 0, 0, seq_.rules.length, fetch);
+      values.begin(tokens, count, 0, nullptr, fetch);
       for (int64_t j = 0; fetch && j < count; ++j) {
         const char* const row = values.rows(0)[j];
         for (int64_t i = 0; i < values.kv().token_stride; i += 64) __builtin_prefetch(row + i);
@@ -253,7 +253,7 @@ class RowBlock {
         score(k_, b.base, see, r, n, n, false);
       } else {
         GatheredRows keys(uk_, k_.store, w_.gathered_keys);
-        keys.begin(tokens, count, 0, 0, seq_.rules.length, fetch);
+        keys.begin(tokens, count, 0, nullptr, fetch);
         score(HeadOperands(uk_, ops_, keys, keys.kv(), w_.key_rows), 0, {0, count}, r, n, n, false);
         for (int64_t i = 0; i < n; ++i) {
           float* const row = w_.scores + i * kScoreStride;

@@ -38,7 +38,7 @@ ListedKeys::ListedKeys(const AttentionRun& run, const RowBlockIndex& index, cons
   const int64_t whole = length_ / size_;  // entries below it have all their keys
   int64_t cut = 0;
   for (int64_t e = 0; e < entries_; ++e) {
-    places_ += list_[e] >= 0 && list_[e] < whole;
+    places_ += static_cast<uint64_t>(list_[e]) < static_cast<uint64_t>(whole);
     cut += list_[e] == whole;
   }
   places_ = places_ * size_ + cut * (length_ % size_);
@@ -46,13 +46,17 @@ ListedKeys::ListedKeys(const AttentionRun& run, const RowBlockIndex& index, cons
 
 int64_t ListedKeys::read(int32_t* tokens, int64_t n) {
   int64_t count = 0;
-  for (; entry_ < entries_; ++entry_, inside_ = 0) {
-    if (list_[entry_] < 0) continue;
+  for (; size_ == 1 && entry_ < entries_ && count < n; ++entry_) {  // -1 and what is past the last key take no place
+    tokens[count] = list_[entry_];
+    count += static_cast<uint64_t>(tokens[count]) < static_cast<uint64_t>(length_);
+  }
+  while (entry_ < entries_ && count < n) {
     const int64_t first = list_[entry_] * size_;
-    for (const int64_t keys = std::min(size_, length_ - first); inside_ < keys; ++inside_) {
-      if (count == n) return count;
-      tokens[count++] = static_cast<int32_t>(first + inside_);
-    }
+    const int64_t end = list_[entry_] < 0 ? 0 : std::min(size_, length_ - first);
+    for (; inside_ < end && count < n; ++inside_) tokens[count++] = static_cast<int32_t>(first + inside_);
+    if (inside_ < end) break;
+    ++entry_;
+    inside_ = 0;
   }
   return count;
 }
@@ -74,8 +78,9 @@ void ListedKeys::begin(int64_t base, int64_t rows, HeadOperands* k, HeadOperands
   }
   columns_ = std::min(there_, kKeyBlock);
   const Interval seen = {w_.see[0].lo, w_.see[rows - 1].hi};  // neither end of an interval decreases from row to row
-  keys_.begin(tokens_, there_, base, seen.lo, seen.hi, true, whole_panels());
-  values_.begin(tokens_, there_, base, seen.lo, seen.hi, true);
+  const Interval* const part = sees_all(seen) ? nullptr : &seen;
+  keys_.begin(tokens_, there_, base, part, true, whole_panels());
+  if (part_ < 0) values_.begin(tokens_, there_, base, part, true);
   part_of_keys_ = keys_.kv();
   part_of_keys_.dim = a_.v.dim;
   std::construct_at(k, uk_, ops_, keys_, keys_.kv(), w_.key_rows);
@@ -91,7 +96,7 @@ void ListedKeys::begin(int64_t base, int64_t rows, HeadOperands* k, HeadOperands
     auto hi = static_cast<int32_t>(columns_);
     while (lo < hi && !in_interval(r, lo)) ++lo;
     while (lo < hi && !in_interval(r, hi - 1)) --hi;
-    for (int32_t c = lo; c < hi; ++c) holes_ = holes_ || !in_interval(r, c);
+    for (int32_t c = lo; !sees_all(w_.see[r]) && c < hi; ++c) holes_ = holes_ || !in_interval(r, c);
     columns[r] = {lo, hi, lo, hi, hi - lo};
   }
 }

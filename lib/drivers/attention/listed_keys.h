@@ -32,6 +32,7 @@ class ListedKeys {
   bool in_interval(int64_t r, int64_t column) const {
     return tokens_[column] >= w_.see[r].lo && tokens_[column] < w_.see[r].hi;
   }
+  bool sees_all(Interval keys) const { return keys.lo <= 0 && keys.hi >= length_; }
   /// The next n tokens of the list; how many there are.
   int64_t read(int32_t* tokens, int64_t n);
   bool whole_panels() const;

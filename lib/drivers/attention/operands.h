@@ -59,10 +59,7 @@ class HeadOperands {
 
   /// As KvStore::at(); stride() is how far the rows of the run are from one another.
   const char* at(int64_t token, int64_t* run) const {
-    const char* const first = store.at(token, run);
-    if (gathered_ == nullptr) return first;
-    *run = kPanelWidth - token % kPanelWidth;
-    return gathered_->at(token) + part_;
+    return gathered_ == nullptr ? store.at(token, run) : gathered_->at(token, run) + part_;
   }
   int64_t stride() const { return gathered_ != nullptr ? gathered_->stride() : store.token_stride(); }
   bool gathered() const { return gathered_ != nullptr; }

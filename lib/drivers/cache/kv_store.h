@@ -90,11 +90,16 @@ class KvStore {
     }
     if (has_scales(kv_.type)) load_scales(kv_, p, head_, 1, scale);
   }
-  /// Where a row or, of keys in panels, a 32nd of the token's panel begins.
-  const char* row(int64_t token) const {
-    const TokenPlace p = place(token);
-    return row_at(kv_, p, head_) +
-           (panels() ? p.inside % kPanelWidth * panel_bytes(kv_.type, kv_.dim) / kPanelWidth : 0);
+  /// Where the rows of n tokens begin or, of keys in panels, a 32nd of each token's panel.
+  void find_rows(const int32_t* tokens, int64_t n, const char** rows) const {
+    const bool one_unit = kv_.page_size == 0 && kv_.ring == 0 && !panels();
+    const char* const first = one_unit ? row_at(kv_, {sequence_, first_token_}, head_) : nullptr;
+    for (int64_t j = 0; one_unit && j < n; ++j) rows[j] = first + tokens[j] * kv_.token_stride;
+    for (int64_t j = 0; !one_unit && j < n; ++j) {
+      const TokenPlace p = place(tokens[j]);
+      const int64_t part = panels() ? p.inside % kPanelWidth * panel_bytes(kv_.type, kv_.dim) / kPanelWidth : 0;
+      rows[j] = row_at(kv_, p, head_) + part;
+    }
   }
 
   const ConstKv& kv() const { return kv_; }
