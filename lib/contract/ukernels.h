@@ -374,7 +374,7 @@ struct AttentionKernels {
 /// Arithmetics: size_t(Arithmetic).
 inline constexpr size_t kArithmetics = 3;
 
-/// See UKernels::above.
+/// Elements behind the last place that UKernels::above may write.
 inline constexpr int64_t kMorePlaces = 4;
 
 /// The table of one target.
@@ -395,7 +395,7 @@ struct UKernels {
   void (*finish[kElementTypes])(const float* in, float factor, void* out, int64_t n);
   /// True if an element equals zero.
   bool (*any_zero)(const float* w, int64_t n);
-  /// How many of n numbers are above a bound. `places`, if not null: first + j of each such x[j], ascending, and kMorePlaces of no account.
+  /// How many of n numbers are above a bound. `places`, if not null, gets first + j of each such x[j], ascending. It has room for kMorePlaces more.
   int64_t (*above)(const float* x, float bound, int64_t n, int32_t first, int32_t* places);
   void (*join_rows)(const JoinRows&);
   /// x[i] = (x[i] * factor) * w, w = weights[i], or 1 + weights[i], or 1 where there are none. NaN canonical.

@@ -80,9 +80,9 @@ inline SeenColumns all_columns(int64_t base, Interval keys) {
 }
 
 /// A look at masks and bias. `keys`: what the row's interval has of a block, whose first key is `base`. An end moves by 32 keys at
-/// least, in steps of 8, so that rows that see nearly the same stay alike. Where masks do nothing but hide the keys behind it, it is exact,
-/// and no column needs modifying. `few`: `visible` is counted where it may be a small part of all, else it may be too large. `list`, if not
-/// null, gets the visible columns; it has room for all.
+/// least, in steps of 8, so that rows that see nearly the same stay alike. Where masks hide all keys behind an end and do nothing before
+/// it, that end is exact, and no column needs modifying. `few`: `visible` is counted where it may be a small part of all, else it may be
+/// too large. `list`, if not null, gets the visible columns; it has room for all.
 SeenColumns seen_columns(const RowModifiers& row, int64_t base, Interval keys, bool few, uint8_t* list = nullptr);
 /// True if `seen`, of the row before, with the same interval, holds for this row too, `visible` aside. An end where masks do nothing else
 /// may be a key later: it moves. Where masks change every key of the row before, it holds if this row sees keys at both ends, or `in_tile`:
