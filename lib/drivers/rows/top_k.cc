@@ -5,6 +5,7 @@
 // the row: if it was too high, the row is read again without one.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "lib/drivers/attention/workspace.h"
@@ -35,6 +36,7 @@ class Largest {
       : k_(k),
         room_(k + std::max(k, 2 * kAtOnce)),
         places_(w.take<int32_t>(room_ + kMorePlaces)),
+        kept_(w.take<int32_t>(room_ + kMorePlaces)),
         scores_(w.take<float>(room_)) {}
 
   /// The k largest of scores [0, from) and [to, n) of a row, -inf and NaN aside; how many there are.
@@ -51,18 +53,21 @@ class Largest {
     prune(uk);
     return count_;
   }
-  int32_t operator[](int64_t i) const { return places_[i]; }
+  const int32_t* places() const { return places_; }
 
  private:
   /// The least bound that at most k of scores_[0 .. n) are above; `count`: how many. More than k are `low` or above.
   float bound_of(const UKernels& uk, int64_t n, int64_t k, float low, int64_t* count) const {
     uint32_t below = key_of(low) - 1, bound = key_of(kInf);
+    // From a bound that is near, larger steps until one is too large, then halves.
+    uint32_t step = low == -kInf ? bound : 1 << 20;
     *count = 0;
     while (*count < k && bound - below > 1) {
-      const uint32_t middle = below + (bound - below) / 2;
+      const uint32_t middle = below + std::min(step, (bound - below) / 2);
       const int64_t above = uk.above(scores_, score_of(middle), n, 0, nullptr);
       if (above <= k) *count = above;
       (above > k ? below : bound) = middle;
+      step = std::max(step, 2 * step);
     }
     return score_of(bound);
   }
@@ -91,22 +96,26 @@ class Largest {
     if (count_ <= k_) return;
     int64_t larger;
     bound_ = bound_of(uk, count_, k_, bound_, &larger);
-    int64_t equal = k_ - larger;  // to the bound, that stay
+    // Of those that are equal to the bound the first ones stay.
+    const int64_t n = uk.above(scores_, std::nextafter(bound_, -kInf), count_, 0, kept_);
     int64_t kept = 0;
-    for (int64_t i = 0; i < count_; ++i) {
-      const float score = scores_[i];
-      places_[kept] = places_[i];
-      scores_[kept] = score;
-      const bool same = score == bound_;
-      kept += (score > bound_) | (same & (equal > 0));  // without branches, which nobody foresees
+    for (int64_t i = 0, equal = k_ - larger; n > k_ && i < n; ++i) {  // without branches, which nobody foresees
+      const bool same = scores_[kept_[i]] == bound_;
+      kept_[kept] = kept_[i];
+      kept += !same | (equal > 0);
       equal -= same;
     }
-    count_ = kept;
+    count_ = std::min(n, k_);
+    for (int64_t i = 0; i < count_; ++i) {
+      places_[i] = places_[kept_[i]];
+      scores_[i] = scores_[kept_[i]];
+    }
   }
 
   int64_t k_;
   int64_t room_;
   int32_t* places_;
+  int32_t* kept_;  // of places_
   float* scores_;
   int64_t count_ = 0;
   float bound_ = -kInf;
@@ -162,10 +171,11 @@ Status drivers::top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k,
                                               std::min(forced.from, n), std::min(forced.to, n), n, k - forced.counted);
         int32_t* list = reinterpret_cast<int32_t*>(row_of(lists, b, h, i));
         int32_t* const end = list + lists.shape[3];
-        int64_t c = 0;
-        while (c < chosen && largest[c] < forced.from) *list++ = largest[c++];
+        const int32_t* const places = largest.places();
+        const int32_t* const after = std::lower_bound(places, places + chosen, forced.from);
+        list = std::copy(places, after, list);
         for (int64_t block = forced.from; block < forced.to; ++block) *list++ = static_cast<int32_t>(block);
-        while (c < chosen) *list++ = largest[c++];
+        list = std::copy(after, places + chosen, list);
         if (forced.last >= 0) *list++ = static_cast<int32_t>(forced.last);
         std::fill(list, end, -1);
       }
