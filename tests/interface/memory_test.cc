@@ -164,6 +164,11 @@ class PagedKeys {
       for (int64_t j = first; j < last; ++j) close(j, seen[static_cast<size_t>(j)] ? j : j + 1);
     }
   }
+  void close_all_but(const std::vector<bool>& open) {
+    for (size_t t = 0; t < open.size(); ++t) {
+      if (!open[t]) protect_pages(base_ + static_cast<int64_t>(t) * row_, static_cast<size_t>(row_ * 4), Access::kNone);
+    }
+  }
   ConstView<4> view(int64_t n) const { return {base_, DType::kF32, {1, 1, n, dim_}, {0, 0, row_, 1}}; }
 
  private:
@@ -259,6 +264,67 @@ TEST_P(Memory, KeysThatMasksHideAreNotTouched) {
     ASSERT_EQ(out.bits(), want) << describe(a);
     Random order(static_cast<uint64_t>(i));
     ASSERT_TRUE(run_tasks(a, &target(), order).ok());
+    ASSERT_EQ(out.bits(), want) << describe(a);
+  }
+}
+
+TEST_P(Memory, ListedKeysThatNoRowSeesAreNotTouched) {
+  Random random(seed() * 4000 + 15);
+  for (int64_t i = 0; i < cases(80); ++i) {
+    const int64_t n = random.integer(40, random.one_in(5) ? 2300 : 700), dim = random.integer(1, 20);
+    const int64_t n_q = random.integer(1, 3), heads = random.of<int64_t>({1, 4});
+    PagedKeys k(random, n, dim), v(random, n, dim);
+    const Array<4> q(random, DType::kF32, {1, heads, n_q, dim}), out = q.like(random);
+    q.fill(random, Values::kOrdinary);
+    AttentionProblem a;
+    a.q = q.view, a.k = k.view(n), a.v = v.view(n), a.out = out.view;
+    Scoring& s = a.scoring;
+    const int32_t length = static_cast<int32_t>(random.integer(n / 2, n)),
+                  start = static_cast<int32_t>(random.integer(0, n / 2));
+    s.offset = random.integer(0, n - 1);
+    if (random.coin()) s.kv_length = &length;
+    if (random.coin()) s.kv_start = &start;
+    if (random.coin()) s.causal = true;
+    if (random.coin()) s.window_left = random.integer(0, n / 2);
+    // Ascending lists, one a row, or one for all: then its keys between the first and the last one that some row sees are read.
+    const bool same = random.coin();
+    const int64_t size = random.of<int64_t>({1, 1, 4, 32}), end = (s.kv_length != nullptr ? length : n) / size,
+                  entries = std::min(end, random.of<int64_t>({1, 20, 100, 400}));
+    std::vector<int32_t> lists;
+    for (int64_t r = 0; r < (same ? 1 : n_q); ++r) {
+      int64_t chosen = 0;
+      for (int64_t e = 0; e < end; ++e) {
+        if (random.integer(0, end - e - 1) >= entries - chosen) continue;
+        lists.push_back(static_cast<int32_t>(e));
+        ++chosen;
+      }
+    }
+    a.lists = {.data = lists.data(),
+               .heads = 1,
+               .length = entries,
+               .block_size = size,
+               .stride = {same ? entries : n_q * entries, 0, same ? 0 : entries}};
+    reference::Tensor seen;
+    (void)reference::modified_scores(reference::Tensor({1, 1, n_q, n}), s, &seen);
+    std::vector<int64_t> lo(static_cast<size_t>(n_q), n), hi(static_cast<size_t>(n_q), 0);
+    for (int64_t e = 0; e < seen.size(); ++e) {
+      if (seen[e] == 0) continue;
+      const auto r = static_cast<size_t>(same ? 0 : e / n);
+      lo[r] = std::min(lo[r], e % n), hi[r] = std::max(hi[r], e % n + 1);
+    }
+    std::vector<bool> open(static_cast<size_t>(n), false);
+    for (size_t x = 0; x < lists.size(); ++x) {
+      const size_t r = x / static_cast<size_t>(entries);
+      for (int64_t t = lists[x] * size; t < (lists[x] + 1) * size; ++t) {
+        if (t >= lo[r] && t < hi[r]) open[static_cast<size_t>(t)] = true;
+      }
+    }
+    ASSERT_TRUE(ok(run_attention(a, &target()))) << describe(a);
+    const std::vector<uint64_t> want = out.bits();
+    out.fill_bytes(0);
+    k.close_all_but(open);
+    v.close_all_but(open);
+    ASSERT_TRUE(run_attention(a, &target()).ok());
     ASSERT_EQ(out.bits(), want) << describe(a);
   }
 }
