@@ -431,7 +431,7 @@ TEST_P(Plans, RowBlocksAreNotSequences) {
 TEST_P(Plans, HalvesOfACausalProblemAreAlike) {
   Random random(seed() * 8000 + 6);
   for (const int64_t n : {1024, 5000, 9000}) {
-    if (n == 9000 && GetParam() == &scalar_target()) continue;  // seconds
+    if ((n > 1024 && GetParam() == &scalar_target()) || (n > 5000 && cases(3) < 3)) continue;  // seconds
     Array<4> q(random, DType::kF32, {1, 1, n, 1}), k(random, DType::kF32, {1, 1, n, 1}),
         out(random, DType::kF32, {1, 1, n, 1});
     for_each_element(q.view, [&](int64_t at) { put(q.view.data, DType::kF32, at, 0.0f); });

@@ -36,14 +36,15 @@ same() {
     fail "$*: $(cat "$scratch/out")"
   fi
 }
-for ranks in 1 2 3 4; do
-  same $ranks --keys 1
-  same $ranks --keys 1024
+for ranks in 2 3 4; do
   same $ranks --keys 1025
   same $ranks --keys 7001
-  same $ranks --keys 4097 --rows 131 --no-overlap
   same $ranks --keys 2501 --rows 2501 --heads 2 --kv-heads 1 --dim 17
 done
+same 1 --keys 7001
+same 2 --keys 4097 --rows 131 --no-overlap
+same 3 --keys 1
+same 4 --keys 1024
 same 3 --keys 5000 --rows 65 --heads 3 --kv-heads 3 --dim 1
 
 # A rank that is lost: the job ends within seconds and not well, and somebody names the rank.
@@ -78,4 +79,4 @@ refused 'unknown option --key' --key 3
 refused 'it takes options alone' keys
 usage mpirun
 
-closing 36
+closing 25

@@ -60,6 +60,8 @@ class Stack : public TargetTest {
     pthread_attr_destroy(&attributes);
     ASSERT_TRUE(job.status.ok()) << job.status.detail << ", " << text;
     const unsigned char* lowest = painted;
+    constexpr size_t kAtOnce = 1024;
+    while (std::memcmp(lowest, lowest + 1, kAtOnce) == 0) lowest += kAtOnce;
     while (*lowest == kPaint) ++lowest;
     const size_t depth = static_cast<size_t>(job.top - lowest);
     const std::string function = text.substr(0, text.find(' '));
@@ -116,7 +118,7 @@ TEST_P(Stack, Attention) {
       for (const Arithmetic arithmetic : kArithmetics) {
         for (const int64_t rows : {1, 2, 4, 8, 12, 13, 70, 300}) {
           // Paths depend on the number of rows; with many of them a wide head is time alone.
-          if (!random.one_in(cases(4) < 4 ? 6 : 2)) continue;
+          if (!random.one_in((cases(4) < 4 ? 6 : 2) * (GetParam() == &scalar_target() ? 3 : 1))) continue;
           const int64_t dim = whole_blocks(type, random.of<int64_t>({random.integer(1, 40), 64, rows > 70 ? 96 : 128,
                                                                      rows > 13 ? 128 : 576})),
                         group = random.integer(1, 2);
@@ -213,7 +215,7 @@ TEST_P(Stack, Caches) {
 
 TEST_P(Stack, Rotations) {
   Random random(seed() * 9000 + 4);
-  for (const int64_t dim : {2, 64, 128, 130, 256, 1024, 8192}) {
+  for (const int64_t dim : {2, 64, 128, 130, 256, 4096}) {
     for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const RopePairing pairing : {RopePairing::kHalfSplit, RopePairing::kInterleaved}) {
         const int64_t heads = 3, n = 5, half = dim / 2;
