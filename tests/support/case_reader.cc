@@ -1,10 +1,11 @@
 #include "tests/support/case_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "tests/support/reference.h"
@@ -87,7 +88,9 @@ class Record {
 std::vector<unsigned char> read_npy(const std::string& path, size_t wanted) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw CaseError(path + ": cannot be opened");
-  std::vector<unsigned char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::vector<unsigned char> bytes(std::filesystem::file_size(path));
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (!file) throw CaseError(path + ": cannot be read");
   if (bytes.size() < 10 || std::memcmp(bytes.data(), "\x93NUMPY\x01", 7) != 0) {
     throw CaseError(path + ": not an NPY file of version 1");
   }
