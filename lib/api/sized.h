@@ -16,6 +16,23 @@ inline constexpr size_t kFirstSize = sizeof(T);
 template <>
 inline constexpr size_t kFirstSize<AttentionProblem> = offsetof(AttentionProblem, lists);
 
+/// A struct of another size over the defaults of this version's, of `size` bytes. False if members that this version does not
+/// know hold anything but 0, that is, if they are used.
+[[gnu::noinline, gnu::cold]] inline bool copy_sized(const void* given, const void* defaults, size_t size, void* copy) {
+  constexpr size_t kMost = size_t{1} << 16;  // an uninitialised size must not be walked
+  const auto* const bytes = static_cast<const unsigned char*>(given);
+  size_t theirs;
+  std::memcpy(&theirs, given, sizeof theirs);
+  if (theirs > kMost) return false;
+  for (size_t i = size; i < theirs; ++i) {
+    if (bytes[i] != 0) return false;
+  }
+  std::memcpy(copy, defaults, size);
+  std::memcpy(static_cast<char*>(copy) + sizeof size, bytes + sizeof size,
+              (theirs < size ? theirs : size) - sizeof size);
+  return true;
+}
+
 /// The caller's struct in this version's size. That is the struct itself, the defaults where the pointer is null, or a copy in
 /// which members that the caller does not know have their defaults.
 template <class T>
@@ -40,20 +57,13 @@ class Sized {
 
  private:
   /// A copy in this version's size, which the rules compare; null if the size is none of any version.
-  const T* other_version(const T* given, size_t size) {
-    if (size < kFirstSize<T> || size > kMost || size % alignof(T) != 0) return nullptr;
-    const unsigned char* bytes = reinterpret_cast<const unsigned char*>(given);
-    // A newer caller: what this version does not know must be 0, that is, unused.
-    for (size_t i = sizeof(T); i < size; ++i) {
-      if (bytes[i] != 0) return nullptr;
-    }
-    std::memcpy(copy_, &kDefaults, sizeof(T));
-    std::memcpy(copy_ + sizeof(size_t), bytes + sizeof(size_t), (size < sizeof(T) ? size : sizeof(T)) - sizeof(size_t));
-    return reinterpret_cast<const T*>(copy_);
+  [[gnu::noinline, gnu::cold]] const T* other_version(const T* given, size_t size) {
+    const bool known =
+        size >= kFirstSize<T> && size % alignof(T) == 0 && copy_sized(given, &kDefaults, sizeof(T), copy_);
+    return known ? reinterpret_cast<const T*>(copy_) : nullptr;
   }
 
   static constexpr T kDefaults{};
-  static constexpr size_t kMost = size_t{1} << 16;  // an uninitialised size must not be walked
   const T* use_;
   alignas(T) unsigned char copy_[sizeof(T)];
 };

@@ -105,7 +105,7 @@ struct Append {
   }
 
   /// A token of more dimensions than the buffer holds.
-  [[gnu::noinline]] void in_pieces(int64_t b, int64_t i, const TokenPlace& p) {
+  [[gnu::noinline, gnu::cold]] void in_pieces(int64_t b, int64_t i, const TokenPlace& p) {
     alignas(64) char buffer[kTokenPiece * sizeof(float)];
     alignas(64) char stored[kTokenPiece * sizeof(float)];
     rotate_by(b, i);

@@ -66,7 +66,7 @@ struct Shift {
   }
 
   /// Two tokens of one unit change places, unrotated.
-  [[gnu::noinline]] void swap(const TokenPlace& a, const TokenPlace& b) const {
+  [[gnu::noinline, gnu::cold]] void swap(const TokenPlace& a, const TokenPlace& b) const {
     alignas(64) char x[kTokenBuffer * 2];
     alignas(64) char y[kTokenBuffer * 2];
     for (int64_t h = 0; h < kv.heads; ++h) {
@@ -120,7 +120,7 @@ struct Shift {
     }
   }
   /// A token of a panel of more dimensions than the buffer holds.
-  [[gnu::noinline]] void in_pieces(const TokenPlace& from, const TokenPlace& to) const {
+  [[gnu::noinline, gnu::cold]] void in_pieces(const TokenPlace& from, const TokenPlace& to) const {
     alignas(64) char buffer[kTokenPiece * sizeof(float)];
     for (int64_t h = 0; h < kv.heads; ++h) {
       rotate_pieces(

@@ -60,16 +60,17 @@ template <class Kernel, class Definition>
   if (q.dtype == DType::kF32) return for_query_rows(uk, q, k, out, factor, nullptr, kMaxSize, kernel);
   const int64_t at_once = std::min(kQueryRows, kQueryElements / q.shape[3]);
   if (at_once > 0) return for_query_rows(uk, q, k, out, factor, buffer, at_once, kernel);
-  for_query_rows(uk, q, k, out, factor, nullptr, 1, [&](const ScoreRows& call, int64_t head, int64_t) {
-    with_storage(q.dtype, [&](auto tq) {
-      with_storage(k.dtype, [&](auto tk) {
-        const auto* const row = reinterpret_cast<const decltype(tq)*>(call.q);
-        const auto* const keys = static_cast<const decltype(tk)*>(call.k);
-        for (int64_t j = 0; j < call.n_k; ++j)
-          call.s[j] = canonical(definition(row, keys + j * call.ldk, head) * factor);
-      });
-    });
-  });
+  for_query_rows(uk, q, k, out, factor, nullptr, 1,
+                 [&](const ScoreRows& call, int64_t head, int64_t) __attribute__((cold, noinline)) {
+                   with_storage(q.dtype, [&](auto tq) {
+                     with_storage(k.dtype, [&](auto tk) {
+                       const auto* const row = reinterpret_cast<const decltype(tq)*>(call.q);
+                       const auto* const keys = static_cast<const decltype(tk)*>(call.k);
+                       for (int64_t j = 0; j < call.n_k; ++j)
+                         call.s[j] = canonical(definition(row, keys + j * call.ldk, head) * factor);
+                     });
+                   });
+                 });
 }
 
 /// In other arithmetics than f32: query rows that share the packing of a panel of keys.
