@@ -49,11 +49,15 @@ Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
                          " had it; begin with the initialiser of " \
                          "the struct");                            \
   const type& name##_ = *name##_sized
-/// The same of a simdattn_exec, and `uk`: the kernels of its target.
-#define SIMDATTN_EXEC(name)               \
+/// The same of a simdattn_exec, and `uk`: the kernels of its target. The driver sets the control word.
+#define SIMDATTN_KERNELS(name)            \
   SIMDATTN_SIZED(simdattn_exec, name);    \
   const simdattn::UKernels* uk = nullptr; \
   SIMDATTN_CHECK(resolve(name##_, &uk))
+/// And the control word is set.
+#define SIMDATTN_EXEC(name) \
+  SIMDATTN_KERNELS(name);   \
+  const Environment environment
 
 extern "C" {
 
@@ -70,7 +74,7 @@ simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_co
                                 const simdattn_score_options* options, const simdattn_exec* exec) {
   SIMDATTN_NEED(q, k, out);
   SIMDATTN_SIZED(simdattn_score_options, options);
-  SIMDATTN_EXEC(exec);
+  SIMDATTN_KERNELS(exec);
   return drivers::scores(*uk, *q, *k, *out, options_, exec_);
 }
 
@@ -81,7 +85,7 @@ size_t simdattn_scores_workspace(simdattn_arithmetic arithmetic, int64_t d_qk) {
 simdattn_status simdattn_softmax(const simdattn_const_view2* x, const simdattn_view2* out, const simdattn_view1* lse,
                                  const simdattn_exec* exec) {
   SIMDATTN_NEED(x, out);
-  SIMDATTN_EXEC(exec);
+  SIMDATTN_KERNELS(exec);
   return drivers::softmax(*uk, *x, *out, or_absent(lse));
 }
 
@@ -90,7 +94,7 @@ simdattn_status simdattn_masked_softmax(const simdattn_const_view4* x, const sim
                                         const simdattn_exec* exec) {
   SIMDATTN_NEED(x, out);
   SIMDATTN_SIZED(simdattn_scoring, scoring);
-  SIMDATTN_EXEC(exec);
+  SIMDATTN_KERNELS(exec);
   return drivers::masked_softmax(*uk, *x, *out, scoring_, or_absent(lse));
 }
 
@@ -99,7 +103,7 @@ simdattn_status simdattn_weighted_values(const simdattn_const_view4* p, const si
                                          const simdattn_exec* exec) {
   SIMDATTN_NEED(p, v, out);
   SIMDATTN_SIZED(simdattn_value_options, options);
-  SIMDATTN_EXEC(exec);
+  SIMDATTN_KERNELS(exec);
   return drivers::weighted_values(*uk, *p, *v, *out, options_, exec_);
 }
 
@@ -113,7 +117,6 @@ simdattn_status simdattn_gaussian_scores(const simdattn_const_view4* q, const si
   SIMDATTN_NEED(q, k, out);
   SIMDATTN_SIZED(simdattn_score_options, options);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::gaussian_scores(*uk, *q, *k, *out, options_);
 }
 
@@ -123,7 +126,6 @@ simdattn_status simdattn_bilinear_scores(const simdattn_const_view4* q, const si
   SIMDATTN_NEED(q, m, k, out);
   SIMDATTN_SIZED(simdattn_score_options, options);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::bilinear_scores(*uk, *q, *m, *k, *out, options_, exec_);
 }
 
@@ -137,7 +139,6 @@ simdattn_status simdattn_additive_scores(const simdattn_const_view4* q, const si
                                          const simdattn_exec* exec) {
   SIMDATTN_NEED(q, k, w, out);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::additive_scores(*uk, *q, *k, *w, *out, or_absent(wq), or_absent(wk), exec_);
 }
 
@@ -156,7 +157,6 @@ simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_
                                   const simdattn_exec* exec) {
   SIMDATTN_NEED(x, out);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::hadamard(*uk, *x, *out, block);
 }
 
@@ -164,7 +164,6 @@ simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_
                                   const simdattn_view4* out, const simdattn_exec* exec) {
   SIMDATTN_NEED(x, p, out);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::add_rows(*uk, *x, *p, *out);
 }
 
@@ -174,7 +173,7 @@ simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_cons
                               const simdattn_exec* exec) {
   SIMDATTN_NEED(x, cos, sin, out);
   SIMDATTN_SIZED(simdattn_rope_options, options);
-  SIMDATTN_EXEC(exec);
+  SIMDATTN_KERNELS(exec);
   return drivers::rope(*uk, *x, *cos, *sin, or_absent(positions), *out, options_);
 }
 
@@ -202,7 +201,6 @@ simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pair
   SIMDATTN_SIZED(simdattn_rope_table_options, table);
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::rope_direct(*uk, *x, pairs, table_, or_absent(positions), *out, options_, exec_);
 }
 
@@ -241,7 +239,6 @@ simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simda
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_append_options, options);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::kv_append(*uk, *rows, or_absent(positions), kv_, options_);
 }
 
@@ -250,7 +247,6 @@ simdattn_status simdattn_kv_read(const simdattn_const_kv* kv, int64_t first, con
   SIMDATTN_NEED(kv, out);
   SIMDATTN_SIZED(simdattn_const_kv, kv);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::kv_read(*uk, kv_, first, *out);
 }
 
@@ -260,7 +256,6 @@ simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t 
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_key_rotation, rope);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::kv_shift(*uk, kv_, first, last, delta, rope_);
 }
 
@@ -314,9 +309,8 @@ simdattn_status simdattn_attention_merge(const simdattn_const_view5* parts, cons
                                          const simdattn_view4* out, const simdattn_view3* lse, const float* sinks,
                                          const simdattn_exec* exec) {
   SIMDATTN_NEED(parts, part_lse, out);
-  SIMDATTN_SIZED(simdattn_exec, exec);
-  const Environment environment;
-  return drivers::attention_merge(*parts, *part_lse, *out, or_absent(lse), sinks, exec_);
+  SIMDATTN_EXEC(exec);
+  return drivers::attention_merge(*uk, *parts, *part_lse, *out, or_absent(lse), sinks);
 }
 
 // ---- Which keys a row attends to ---------------------------------------------------------------------------------------
@@ -328,7 +322,6 @@ simdattn_status simdattn_index_scores(const simdattn_const_view4* q, const simda
   SIMDATTN_SIZED(simdattn_const_kv, k);
   SIMDATTN_SIZED(simdattn_index_options, options);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::index_scores(*uk, *q, k_, or_absent(weights), *scores, options_, exec_);
 }
 
@@ -341,18 +334,17 @@ simdattn_status simdattn_top_k(const simdattn_const_view4* scores, int64_t k, co
   SIMDATTN_NEED(scores, lists);
   SIMDATTN_SIZED(simdattn_top_k_options, options);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::top_k(*uk, *scores, k, *lists, options_, exec_);
 }
 
 size_t simdattn_top_k_workspace(int64_t k) { return drivers::top_k_workspace(k); }
+
 // ---- Attention with a state --------------------------------------------------------------------------------------------
 
 simdattn_status simdattn_linear_attention(const simdattn_linear_attention_problem* problem, const simdattn_exec* exec) {
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_linear_attention_problem, problem);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::linear_attention(*uk, problem_, 0, 0, true, exec_);
 }
 
@@ -366,7 +358,6 @@ simdattn_status simdattn_linear_attention_range(const simdattn_linear_attention_
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_linear_attention_problem, problem);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::linear_attention(*uk, problem_, first, last, false, exec_);
 }
 
@@ -379,7 +370,6 @@ simdattn_status simdattn_causal_conv(const simdattn_causal_conv_problem* problem
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_causal_conv_problem, problem);
   SIMDATTN_EXEC(exec);
-  const Environment environment;
   return drivers::causal_conv(*uk, problem_);
 }
 

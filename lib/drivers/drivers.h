@@ -50,8 +50,8 @@ Status attention_bind(const AttentionProblem& problem, Plan* plan);
 /// `reduce`: attention_reduce().
 Status attention_range(const Plan& plan, int64_t first, int64_t last, bool reduce, const void* partial,
                        size_t partial_bytes, const Exec& exec);
-Status attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out, const View<3>& lse,
-                       const float* sinks, const Exec& exec);
+Status attention_merge(const UKernels& uk, const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
+                       const View<3>& lse, const float* sinks);
 
 Status index_scores(const UKernels& uk, const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights,
                     const View<4>& scores, const IndexOptions& options, const Exec& exec);

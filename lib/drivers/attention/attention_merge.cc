@@ -3,11 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include "dispatch/target.h"
-#include "lib/contract/dtypes.h"
-#include "lib/contract/ukernels.h"
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/rows/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -22,20 +20,17 @@ float weight(float lse, float base) { return scalar::exp(lse - base); }
 
 }  // namespace
 
-Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,
-                                const View<3>& lse, const float* sinks, const Exec& exec) {
-  const UKernels* uk = nullptr;
-  SIMDATTN_CHECK(resolve(exec, &uk));
+Status drivers::attention_merge(const UKernels& uk, const ConstView<5>& parts, const ConstView<4>& part_lse,
+                                const View<4>& out, const View<3>& lse, const float* sinks) {
   SIMDATTN_CHECK(check_attention_merge(parts, part_lse, out, lse, sinks));
 
-  const int64_t n_parts = parts.shape[0];
-  const int64_t dim = parts.shape[4];
-  const int64_t part_size = size_of(parts.dtype);
+  const auto [n_parts, batch, heads, rows, dim] = parts.shape;
+  const int64_t part_size = size_of(parts.dtype), out_size = size_of(out.dtype);
   alignas(64) float acc[kColumns];
   alignas(64) float part[kColumns];
-  for (int64_t b = 0; b < out.shape[0]; ++b) {
-    for (int64_t h = 0; h < out.shape[1]; ++h) {
-      for (int64_t i = 0; i < out.shape[2]; ++i) {
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t i = 0; i < rows; ++i) {
         const float* row_lse = static_cast<const float*>(part_lse.data);
         if (n_parts > 0) row_lse += b * part_lse.stride[1] + h * part_lse.stride[2] + i;
         const auto lse_of = [&](int64_t p) { return row_lse[p * part_lse.stride[0]]; };
@@ -46,19 +41,18 @@ Status drivers::attention_merge(const ConstView<5>& parts, const ConstView<4>& p
         float sum = weight(sink, base);
         for (int64_t p = 0; p < n_parts; ++p) sum += weight(lse_of(p), base);
         const float factor = sum > 0.0f ? 1.0f / sum : sum == 0.0f ? 0.0f : sum;
+        const int64_t row = b * parts.stride[1] + h * parts.stride[2] + i * parts.stride[3];
         for (int64_t c = 0; c < dim; c += kColumns) {
           const int64_t n = std::min(kColumns, dim - c);
           std::fill_n(acc, n, 0.0f);
           for (int64_t p = 0; p < n_parts; ++p) {
             const float w = weight(lse_of(p), base);
             if (w == 0.0f) continue;  // what an empty part holds has no influence
-            const int64_t at =
-                p * parts.stride[0] + b * parts.stride[1] + h * parts.stride[2] + i * parts.stride[3] + c;
-            uk->widen[slot(parts.dtype)](static_cast<const char*>(parts.data) + at * part_size, part, n);
-            uk->merge(acc, 1.0f, part, w, n);
+            const int64_t at = p * parts.stride[0] + row + c;
+            uk.widen[slot(parts.dtype)](static_cast<const char*>(parts.data) + at * part_size, part, n);
+            uk.merge(acc, 1.0f, part, w, n);
           }
-          const int64_t at = b * out.stride[0] + h * out.stride[1] + i * out.stride[2] + c;
-          uk->finish[slot(out.dtype)](acc, factor, static_cast<char*>(out.data) + at * size_of(out.dtype), n);
+          uk.finish[slot(out.dtype)](acc, factor, row_of(out, b, h, i) + c * out_size, n);
         }
         if (lse.data != nullptr) {
           static_cast<float*>(lse.data)[b * lse.stride[0] + h * lse.stride[1] + i * lse.stride[2]] =
