@@ -94,21 +94,21 @@ static inline float fold(float (&l)[16]) {
   return l[0];
 }
 
-/// term(d, q_d, k_d, sum) adds dimension d to partial sum d mod 16.
+/// term(d, q_d, k_d, sum) adds dimension d to partial sum d mod 16. q[d] and k[d]: numbers of any element type.
 template <class Query, class Key, class Term>
-static inline float sum_over_dimensions(const Query* q, const Key* k, int64_t dim, const Term& term) {
+static inline float sum_over_dimensions(Query q, Key k, int64_t dim, const Term& term) {
   float partial[16] = {};
   for (int64_t d = 0; d < dim; ++d) partial[d % 16] = term(d, to_f32(q[d]), to_f32(k[d]), partial[d % 16]);
   return fold(partial);
 }
 
 template <class Query, class Key>
-static inline float dot(const Query* q, const Key* k, int64_t dim) {
+static inline float dot(Query q, Key k, int64_t dim) {
   return sum_over_dimensions(q, k, dim, [](int64_t, float x, float y, float sum) { return fma(x, y, sum); });
 }
 
 template <class Query, class Key>
-static inline float squared_distance(const Query* q, const Key* k, int64_t dim) {
+static inline float squared_distance(Query q, Key k, int64_t dim) {
   return sum_over_dimensions(q, k, dim, [](int64_t, float x, float y, float sum) {
     const float difference = x - y;
     return fma(difference, difference, sum);
@@ -117,7 +117,7 @@ static inline float squared_distance(const Query* q, const Key* k, int64_t dim) 
 
 /// The sum of w_d tanh(q_d + k_d).
 template <class Query, class Key>
-static inline float additive(const Query* q, const Key* k, const float* w, int64_t dim) {
+static inline float additive(Query q, Key k, const float* w, int64_t dim) {
   return sum_over_dimensions(q, k, dim,
                              [w](int64_t d, float x, float y, float sum) { return fma(w[d], tanh(x + y), sum); });
 }

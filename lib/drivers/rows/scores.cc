@@ -51,6 +51,16 @@ void for_query_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
   });
 }
 
+/// A row of any element type, element by element.
+struct AnyRow {
+  const void* data;
+  DType type;
+
+  float operator[](int64_t d) const {
+    return with_storage(type, [&](auto t) { return to_f32(static_cast<const decltype(t)*>(data)[d]); });
+  }
+};
+
 /// Scores of all rows of q, whose dimension is that of k. definition(q, k, head) is the kernel's sum, for rows of 16-bit
 /// types that do not fit the buffer: the same bits, not fast. Not inlined: the buffer takes stack only where it is used.
 template <class Kernel, class Definition>
@@ -62,14 +72,10 @@ template <class Kernel, class Definition>
   if (at_once > 0) return for_query_rows(uk, q, k, out, factor, buffer, at_once, kernel);
   for_query_rows(uk, q, k, out, factor, nullptr, 1,
                  [&](const ScoreRows& call, int64_t head, int64_t) __attribute__((cold, noinline)) {
-                   with_storage(q.dtype, [&](auto tq) {
-                     with_storage(k.dtype, [&](auto tk) {
-                       const auto* const row = reinterpret_cast<const decltype(tq)*>(call.q);
-                       const auto* const keys = static_cast<const decltype(tk)*>(call.k);
-                       for (int64_t j = 0; j < call.n_k; ++j)
-                         call.s[j] = canonical(definition(row, keys + j * call.ldk, head) * factor);
-                     });
-                   });
+                   for (int64_t j = 0; j < call.n_k; ++j) {
+                     const void* const key = static_cast<const char*>(call.k) + j * call.ldk * size_of(k.dtype);
+                     call.s[j] = canonical(definition(AnyRow{call.q, q.dtype}, AnyRow{key, k.dtype}, head) * factor);
+                   }
                  });
 }
 
@@ -186,7 +192,7 @@ Status drivers::scores(const UKernels& uk, const ConstView<4>& q, const ConstVie
   }
   score_all_rows(
       uk, q, k, out, factor, [&](const ScoreRows& call, int64_t, int64_t) { uk.score_rows[slot(k.dtype)](call); },
-      [&](const auto* row, const auto* key, int64_t) { return scalar::dot(row, key, q.shape[3]); });
+      [&](AnyRow row, AnyRow key, int64_t) { return scalar::dot(row, key, q.shape[3]); });
   return {};
 }
 
@@ -197,7 +203,7 @@ Status drivers::gaussian_scores(const UKernels& uk, const ConstView<4>& q, const
   score_all_rows(
       uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
       [&](const ScoreRows& call, int64_t, int64_t) { uk.gaussian_rows[slot(k.dtype)](call); },
-      [&](const auto* row, const auto* key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); });
+      [&](AnyRow row, AnyRow key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); });
   return {};
 }
 
@@ -262,7 +268,7 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
         [&](const ScoreRows& call, int64_t head, int64_t next_head) {
           uk.additive_rows[slot(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
         },
-        [&](const auto* row, const auto* key, int64_t head) {
+        [&](AnyRow row, AnyRow key, int64_t head) {
           return scalar::additive(row, key, weights + head * w.stride[0], d);
         });
     return {};
