@@ -28,17 +28,16 @@ constexpr void set_int8_products(AttentionKernels& kernels, void (*score)(const 
 /// kInt8 in dot products of bytes.
 template <class Name>
 constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_stored)(const ValueTile&) = nullptr) {
-  using O = Overlay<Name>;
   AttentionKernels& kernels = table.attention[slot(Arithmetic::kInt8)];
   kernels.native = true;
   kernels.tile_rows = tile_rows;
   kernels.query_bytes = int8_query_bytes;
-  kernels.prepare_query[slot(DType::kF32)] = O::prepare_query_f32;
-  kernels.prepare_query[slot(DType::kBF16)] = O::prepare_query_bf16;
-  kernels.prepare_query[slot(DType::kF16)] = O::prepare_query_f16;
-  set_int8_products(kernels, O::score_packed, O::value_packed);
-  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0}) kernels.kv[slot(blocks)].score_packed = O::score_blocks;
-  kernels.kv[slot(KvType::kInt8)].score_tile = O::score_packed;
+  kernels.prepare_query[slot(DType::kF32)] = Name::prepare_query_f32;
+  kernels.prepare_query[slot(DType::kBF16)] = Name::prepare_query_bf16;
+  kernels.prepare_query[slot(DType::kF16)] = Name::prepare_query_f16;
+  set_int8_products(kernels, Name::score_packed, Name::value_packed);
+  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0}) kernels.kv[slot(blocks)].score_packed = Name::score_blocks;
+  kernels.kv[slot(KvType::kInt8)].score_tile = Name::score_packed;
   kernels.kv[slot(KvType::kInt8)].value_tile = value_stored;
   return table;
 }
@@ -53,11 +52,11 @@ void amx_softmax_tile(const SoftmaxTile& a) {
 // products are so cheap that calls for rows which see different keys show.
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const avx_vnni*) {
-  return with_int8<avx_vnni>(kBase, 6, Overlay<avx_vnni>::value_stored);
+  return with_int8<avx_vnni>(kBase, 6, avx_vnni::value_stored);
 }
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const avx3_dl*) {
-  return with_int8<avx3_dl>(kBase, 16, Overlay<avx3_dl>::value_stored);
+  return with_int8<avx3_dl>(kBase, 16, avx3_dl::value_stored);
 }
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const amx*) {
@@ -95,8 +94,8 @@ constexpr UKernels overlaid(const Name*) {
   UKernels table = with_int8<Name>(kBase, 8);
   AttentionKernels& kernels = table.attention[slot(Arithmetic::kBF16)];
   kernels.native = true;
-  kernels.kv[slot(KvType::kBF16)].score_tile = Overlay<Name>::score_pairs;
-  kernels.kv[slot(KvType::kBF16)].value_tile = Overlay<Name>::value_pairs;
+  kernels.kv[slot(KvType::kBF16)].score_tile = Name::score_pairs;
+  kernels.kv[slot(KvType::kBF16)].value_tile = Name::value_pairs;
   return table;
 }
 

@@ -249,7 +249,7 @@ struct AmxKernels {
         part.rows = count;
         part.scales = scales;
         std::memset(p, 0, static_cast<size_t>(count * kWeightBytes));  // steps begin and end at other keys, too
-        Overlay<avx3_dl>::weigh_rows(part, p, kWeightBytes, scale, start);
+        avx3_dl::weigh_rows(part, p, kWeightBytes, scale, start);
         const Rows weights = {reinterpret_cast<const char*>(p) + first * kTileBytes, kWeightBytes, kTileBytes};
         for (int64_t c = 0; c < dim; c += kValueGroup) {
           const char* block = static_cast<const char*>(a.v) + c * kKeyBlock;
