@@ -201,7 +201,7 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
 }
 
 template <class Term, class T>
-SIMDATTN_INLINE void score_all(const ScoreRows& a) {
+void score_all(const ScoreRows& a) {
   // More than four queries take the keys in blocks that stay in L1 for the next four.
   constexpr int64_t kBlock = 48;
   static_assert(kBlock % kKeysPerPass == 0);
@@ -220,13 +220,9 @@ SIMDATTN_INLINE void score_all(const ScoreRows& a) {
   }
 }
 template <class T>
-void score_rows(const ScoreRows& a) {
-  score_all<DotProduct, T>(a);
-}
+constexpr auto score_rows = score_all<DotProduct, T>;
 template <class T>
-void gaussian_rows(const ScoreRows& a) {
-  score_all<SquaredDistance, T>(a);
-}
+constexpr auto gaussian_rows = score_all<SquaredDistance, T>;
 /// Sums of w tanh(q + k).
 template <class T>
 void additive_rows(const AdditiveRows& a) {

@@ -253,26 +253,12 @@ class HeadOperands {
   }
 
   void pack_columns(int64_t base, int64_t from, int64_t to, int64_t column, int64_t columns, char* block) const {
-    PackValues pack = {.rows = nullptr,
-                       .token_stride = 0,
-                       .first = 0,
-                       .keys = 0,
-                       .dim = dim_,
-                       .column = column,
-                       .columns = columns,
-                       .block = block};
     for_each_run(base, from, to, [&](int64_t first, int64_t keys, const char* rows, const float* scales) {
-      if (slots.pack_values != nullptr) {
-        pack.rows = rows;
-        pack.token_stride = stride();
-        pack.scales = scales;
-        pack.first = first;
-        pack.keys = keys;
-        slots.pack_values(pack);
-        return;
-      }
-      pack.token_stride = 4 * dim_;
+      PackValues pack = {rows, stride(), scales, first, keys, dim_, column, columns, block};
+      if (slots.pack_values != nullptr) return slots.pack_values(pack);
       pack.rows = rows_;
+      pack.token_stride = 4 * dim_;
+      pack.scales = nullptr;
       for (int64_t j = 0; j < keys; j += kLoadedRows) {
         pack.first = first + j;
         pack.keys = std::min(kLoadedRows, keys - j);
