@@ -168,10 +168,8 @@ Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOp
   SIMDATTN_CHECK(check_apart<"out", "positions, options.norm_weight">(eo, {&ep, &en}));
   SIMDATTN_REQUIRE(!overlaps_options(eo, table), kOverlap, "out: overlaps an array of table");
   if (needed == 0) return {};
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace, "exec.workspace: null; see rope_direct_workspace");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace,
-                   "exec.workspace_bytes: less than rope_direct_workspace(pairs)");
-  const ByteSet memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
+  ByteSet memory;
+  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
   SIMDATTN_CHECK(check_apart<"exec.workspace", "out, x, positions">(memory, {&eo, &ex, &ep}));
   SIMDATTN_REQUIRE(!overlaps_options(memory, table), kOverlap, "exec.workspace: overlaps an array of table");
   return {};

@@ -7,8 +7,19 @@
 #include "lib/rules/rules.h"
 
 namespace simdattn {
+namespace {
 
-Status drivers::alibi_slopes(int64_t heads, float* slopes) {
+/// Cold, as what rope.cc computes once in a column: operators of double-double would be inlined at every use.
+[[gnu::cold, gnu::noinline]] DoubleDouble logarithm(double x) { return log(DoubleDouble(x)); }
+/// The angle of position 1 for 1 / base^(2 i / d).
+[[gnu::cold, gnu::noinline]] Turns sinusoidal_frequency(DoubleDouble ln_base, int64_t i, int64_t d) {
+  const DoubleDouble exponent = DoubleDouble(static_cast<double>(2 * i)) / static_cast<double>(d);
+  return turns_of_frequency(exp(-(ln_base * exponent)));
+}
+
+}  // namespace
+
+[[gnu::cold]] Status drivers::alibi_slopes(int64_t heads, float* slopes) {
   SIMDATTN_CHECK(check_alibi_slopes(heads, slopes));
   int64_t n = 1;
   while (2 * n <= heads) n *= 2;
@@ -36,15 +47,12 @@ Status drivers::sinusoidal_table(const View<2>& out, double base, const ConstVie
   const auto [n, d] = out.shape;
   const bool given = positions.data != nullptr;
 
-  const DoubleDouble ln_base = log(DoubleDouble(base));
+  const DoubleDouble ln_base = logarithm(base);
   const int64_t pairs = (d + 1) / 2;
   for (int64_t begin = 0; begin < pairs; begin += kColumnChunk) {
     const int64_t end = std::min(begin + kColumnChunk, pairs);
     Turns frequency[kColumnChunk];
-    for (int64_t i = begin; i < end; ++i) {
-      const DoubleDouble exponent = DoubleDouble(static_cast<double>(2 * i)) / static_cast<double>(d);
-      frequency[i - begin] = turns_of_frequency(exp(-(ln_base * exponent)));
-    }
+    for (int64_t i = begin; i < end; ++i) frequency[i - begin] = sinusoidal_frequency(ln_base, i, d);
     for (int64_t p = 0; p < n; ++p) {
       const int64_t position = given ? index_at(positions.data, positions.dtype, p * positions.stride[0]) : first + p;
       float* row = static_cast<float*>(out.data) + p * out.stride[0];
