@@ -10,6 +10,7 @@
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
 #include "lib/overlays/bf16_pairs.h"
+#include "lib/simd/blocks.h"
 #include "lib/simd/memory.h"
 
 namespace simdattn {
@@ -57,18 +58,6 @@ SIMDATTN_INLINE Bits32 numbers(const T* row, int64_t n) {
   } else {
     return arranged_upper<kUnit>(rounded_to_bf16(load(row)), rounded_to_bf16(load(row + 16)));
   }
-}
-
-/// v[i] becomes lane i of all.
-SIMDATTN_INLINE void transpose(Bits32 (&v)[16]) {
-  unroll<4>([&](auto) SIMDATTN_LAMBDA {
-    Bits32 t[16];
-    unroll<8>([&](auto i) SIMDATTN_LAMBDA {
-      t[2 * i] = zip_lower(v[i], v[i + 8]);
-      t[2 * i + 1] = zip_upper(v[i], v[i + 8]);
-    });
-    unroll<16>([&](auto i) SIMDATTN_LAMBDA { v[i] = t[i]; });
-  });
 }
 
 /// f(pair, whether its lower half is a key of [first, end), whether its upper one is) for the pairs that have such a key.
@@ -203,18 +192,35 @@ void Bf16Packing<K, T>::query(const void* row, void* query, int64_t dim) {
 template <class K, class T>
 void Bf16Packing<K, T>::keys(const PackKeys& a) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
-  for (int64_t d = 0; d < a.dim; d += kGroup) {
-    char* const panel = static_cast<char*>(a.panel) + d / 2 * kPairBytes;
-    const int64_t lanes = pairs_of<K::kUnit>(std::min(kGroup, a.dim - d));
-    for (int64_t first = 0; first < kPanelWidth; first += 16) {
-      Bits32 v[16];
-      for (int64_t j = 0; j < 16; ++j) {
-        const char* row = static_cast<const char*>(a.from) + (first + j) * a.token_stride + d * kSize;
-        if (a.stream) __builtin_prefetch(row + kPanelWidth * a.token_stride, 0, 2);
-        v[j] = first + j < a.keys ? numbers<K::kUnit>(reinterpret_cast<const T*>(row), a.dim - d) : Bits32(0u);
+  constexpr bool kInPlace = std::is_same_v<T, bf16>;
+  for (int64_t first = 0; first < kPanelWidth; first += 16) {
+    for (int64_t d = 0; d < a.dim; d += kGroup) {
+      char* const panel = static_cast<char*>(a.panel) + d / 2 * kPairBytes + first * 4;
+      const int64_t lanes = pairs_of<K::kUnit>(std::min(kGroup, a.dim - d));
+      const char* rows = static_cast<const char*>(a.from) + first * a.token_stride + d * kSize;
+      int64_t stride = a.token_stride;
+      for (int64_t j = 0; a.stream && j < 16; ++j) __builtin_prefetch(rows + (kPanelWidth + j) * stride, 0, 2);
+      alignas(64) char copy[16][64];
+      if (!kInPlace || d + kGroup > a.dim || first + 16 > a.keys) {
+        for (int64_t j = 0; j < 16; ++j) {
+          const auto* const row = reinterpret_cast<const T*>(rows + j * stride);
+          (first + j < a.keys ? numbers<2>(row, a.dim - d) : Bits32(0u)).store_unaligned(copy[j]);
+        }
+        rows = copy[0];
+        stride = 64;
       }
-      transpose(v);
-      for (int64_t i = 0; i < lanes; ++i) v[i].store_unaligned(panel + i * kPairBytes + first * 4);
+      // Block b of a vector is of row k + 4 b, so that 16 rows are transposed within blocks.
+      for (int64_t i = 0; i < lanes; i += 4) {
+        transpose_blocks<uint32_t>(
+            [&](int64_t k) SIMDATTN_LAMBDA {
+              const Floats v =
+                  load_blocks_at([&](int64_t b) SIMDATTN_LAMBDA { return rows + (k + 4 * b) * stride + 4 * i; });
+              return float_of(arranged<K::kUnit>(bits_of(v)));
+            },
+            [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
+              if (i + k < lanes) bits_of(v).store_unaligned(panel + (i + k) * kPairBytes);
+            });
+      }
     }
   }
 }
