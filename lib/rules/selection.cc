@@ -5,22 +5,27 @@
 #include "lib/rules/rules.h"
 
 namespace simdattn {
+namespace {
+
 /// Largest number of keys that positions are counted in.
 constexpr int64_t kMaxKeys = int64_t{1} << 30;
 
-Status check_positions_of_rows(const RowPositions& p, int64_t batch, int64_t most) {
-  SIMDATTN_REQUIRE(p.offset == kBottomRight || (p.offset >= -kMaxOffset && p.offset <= kMaxOffset), kRange,
+template <class Options>
+Status check_positions(const Options& o, int64_t batch) {
+  SIMDATTN_REQUIRE(o.offset == kBottomRight || (o.offset >= -kMaxOffset && o.offset <= kMaxOffset), kRange,
                    "options.offset: must be kBottomRight or within +-2^30");
-  SIMDATTN_REQUIRE(p.keys >= -1 && p.keys <= most, kRange,
+  SIMDATTN_REQUIRE(o.keys >= -1 && o.keys <= kMaxKeys, kRange,
                    "options.keys: must be -1, or in 0 .. the keys that there are");
   for (int64_t b = 0; b < batch; ++b) {
-    SIMDATTN_REQUIRE(p.kv_length == nullptr || (p.kv_length[b] >= 0 && p.kv_length[b] <= most), kRange,
+    SIMDATTN_REQUIRE(o.kv_length == nullptr || (o.kv_length[b] >= 0 && o.kv_length[b] <= kMaxKeys), kRange,
                      "options.kv_length: must be in 0 .. the keys that there are");
-    SIMDATTN_REQUIRE(p.offsets == nullptr || (p.offsets[b] >= -kMaxOffset && p.offsets[b] <= kMaxOffset), kRange,
+    SIMDATTN_REQUIRE(o.offsets == nullptr || (o.offsets[b] >= -kMaxOffset && o.offsets[b] <= kMaxOffset), kRange,
                      "options.offsets: must be within +-2^30");
   }
   return {};
 }
+
+}  // namespace
 
 Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights, const View<4>& scores,
                           const IndexOptions& options, const Exec& exec, size_t needed) {
@@ -57,12 +62,12 @@ Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstVi
                      "weights.shape: must be [q.shape[0], q.shape[2], q.shape[1]]");
     SIMDATTN_REQUIRE(options.combine == IndexCombine::kSum, kRange, "weights: given although there is no sum");
   }
-  const RowPositions p = {options.kv_length, options.offsets, options.keys, options.offset, n};
-  SIMDATTN_CHECK(check_positions_of_rows(p, batch, kMaxKeys));
+  SIMDATTN_CHECK(check_positions(options, batch));
   if (es.empty()) return {};
+  const RowPositions positions(options, k.keys() * options.keys_per_row, n);
   for (int64_t b = 0; b < batch && k.page_size > 0; ++b) {
-    const int64_t length = p.kv_length == nullptr && p.keys == -1 ? k.keys() : p.length(b) / options.keys_per_row;
-    for (int64_t t = 0; t < std::min(length, k.keys()); t += k.page_size) {
+    const int64_t length = std::min(positions.length(b) / options.keys_per_row, k.keys());
+    for (int64_t t = 0; t < length; t += k.page_size) {
       const int64_t page = page_of(k, b, t);
       SIMDATTN_REQUIRE(page >= 0 && page < k.n_pages, kRange, page_sentence(Store::kK));
     }
@@ -95,8 +100,7 @@ Status check_top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, 
                    "options.block_size: must be in 1 .. 2^30");
   SIMDATTN_REQUIRE(options.local_blocks >= 0, kRange, "options.local_blocks: must not be negative");
   // A tail may begin behind the last score.
-  const RowPositions p = {options.kv_length, options.offsets, options.keys, options.offset, 0};
-  SIMDATTN_CHECK(check_positions_of_rows(p, scores.shape[0], kMaxKeys));
+  SIMDATTN_CHECK(check_positions(options, scores.shape[0]));
   const ByteSet lengths = ByteSet::of(options.kv_length, scores.shape[0] * 4);
   const ByteSet offsets = ByteSet::of(options.offsets, scores.shape[0] * 4);
   SIMDATTN_CHECK(check_apart<"lists", "scores, options.kv_length, options.offsets">(el, {&es, &lengths, &offsets}));

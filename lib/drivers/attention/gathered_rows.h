@@ -95,17 +95,17 @@ class GatheredRows {
     const bool fetches = fetch_ && !goes_on() && from_.panels() == panels;
     for (int64_t j = 0; j < kPanelWidth; ++j) {
       for (int64_t i = 0; fetches && i < bytes; i += 64) __builtin_prefetch(rows[j + kPanelWidth] + i, 0, 2);
-      if (copies_ && !panels && first_ + j < n_) copy(tokens_[first_ + j], rows[j], to + j * bytes, scales + j);
+      if (!copies_ || panels || first_ + j >= n_) continue;
+      const int32_t token = tokens_[first_ + j];
+      const bool seen = rows[j] != zeros_;
+      if (seen && from_.panels()) from_.copy_from_panel(uk_, token, to + j * bytes);
+      else std::memcpy(to + j * bytes, rows[j], static_cast<size_t>(bytes));
+      scales[j] = seen && has_scales(kv_.type) ? *from_.scales(token, 1, scales + j) : 0.0f;
     }
     if (!panels || first_ >= n_) return;
     std::memcpy(to, rows[0], static_cast<size_t>(kv_.token_stride));
     const float* const from = from_.scales(tokens_[first_], kPanelWidth, scales);
     if (from != nullptr && from != scales) std::copy_n(from, kPanelWidth, scales);
-  }
-  void copy(int64_t token, const char* row, char* to, float* scale) {
-    *scale = 0.0f;
-    if (row != zeros_ && (from_.panels() || has_scales(kv_.type))) from_.copy_row(uk_, token, to, scale);
-    else std::memcpy(to, row, static_cast<size_t>(kv_.token_stride));
   }
 
   const UKernels& uk_;

@@ -46,15 +46,13 @@ ListedKeys::ListedKeys(const AttentionRun& run, const RowBlockIndex& index, cons
 
 int64_t ListedKeys::read(int32_t* tokens, int64_t n) {
   int64_t count = 0;
-  for (; size_ == 1 && entry_ < entries_ && count < n; ++entry_) {  // -1 and what is past the last key take no place
-    tokens[count] = list_[entry_];
-    count += static_cast<uint64_t>(tokens[count]) < static_cast<uint64_t>(length_);
-  }
   while (entry_ < entries_ && count < n) {
-    const int64_t first = list_[entry_] * size_;
-    const int64_t end = list_[entry_] < 0 ? 0 : std::min(size_, length_ - first);
-    for (; inside_ < end && count < n; ++inside_) tokens[count++] = static_cast<int32_t>(first + inside_);
-    if (inside_ < end) break;
+    const int64_t token = list_[entry_] * size_ + inside_;
+    tokens[count] = static_cast<int32_t>(token);
+    // -1 and what is past the last key take no place.
+    const bool there = static_cast<uint64_t>(token) < static_cast<uint64_t>(length_);
+    count += there;
+    if (++inside_ < size_ && there) continue;
     ++entry_;
     inside_ = 0;
   }
@@ -63,11 +61,10 @@ int64_t ListedKeys::read(int32_t* tokens, int64_t n) {
 
 bool ListedKeys::whole_panels() const {
   if (a_.k.layout != KvLayout::kPanels || size_ % kPanelWidth != 0) return false;
-  for (int64_t c = 0; c < columns_; ++c) {
-    if (tokens_[c] % kPanelWidth != c % kPanelWidth) return false;
-    if (c % kPanelWidth != 0 && tokens_[c] != tokens_[c - 1] + 1) return false;
-  }
-  return true;
+  // Behind an entry that the length cuts others may begin inside of a panel.
+  int32_t c = 0;
+  while (c < columns_ && (tokens_[c] - c) % kPanelWidth == 0) ++c;
+  return c == columns_;
 }
 
 void ListedKeys::begin(int64_t base, int64_t rows, HeadOperands* k, HeadOperands* v, SeenColumns* columns) {

@@ -78,17 +78,15 @@ class KvStore {
     return copy;
   }
 
-  /// One row, as it is stored.
-  void copy_row(const UKernels& uk, int64_t token, char* to, float* scale) const {
+  /// One row of a panel, as it is stored.
+  void copy_from_panel(const UKernels& uk, int64_t token, char* to) const {
     const TokenPlace p = place(token);
-    const char* const row = row_at(kv_, p, head_);
-    if (panels()) {
-      uk.kv[slot(kv_.type)].load_panels(
-          {.in = row, .column = p.inside % kPanelWidth, .tokens = 1, .dim = kv_.dim, .rows = to, .as_stored = true});
-    } else {
-      std::memcpy(to, row, static_cast<size_t>(row_bytes(kv_.type, kv_.dim)));
-    }
-    if (has_scales(kv_.type)) load_scales(kv_, p, head_, 1, scale);
+    uk.kv[slot(kv_.type)].load_panels({.in = row_at(kv_, p, head_),
+                                       .column = p.inside % kPanelWidth,
+                                       .tokens = 1,
+                                       .dim = kv_.dim,
+                                       .rows = to,
+                                       .as_stored = true});
   }
   /// Where the rows of n tokens begin or, of keys in panels, a 32nd of each token's panel.
   void find_rows(const int32_t* tokens, int64_t n, const char** rows) const {

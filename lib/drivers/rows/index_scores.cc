@@ -42,134 +42,106 @@ struct IndexBuffers {
   float* joined = w.take<float>(kMostRows * kKeyBlock);  // [positions][kKeyBlock]
 };
 
-class Indexer {
- public:
-  Indexer(const UKernels& uk, const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights,
-          const View<4>& scores, const IndexOptions& options, const RowPositions& positions, const IndexBuffers& w)
-      : uk_(uk),
-        ops_(kernels_of(uk, options.arithmetic, rows_at_once(q))),
-        q_(q),
-        k_(k),
-        weights_(weights),
-        out_(scores),
-        o_(options),
-        positions_(positions),
-        w_(w),
-        heads_(q.shape[1]),
-        candidate_(options.block_size / options.keys_per_row),
-        scale_(options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]))),
-        query_bytes_(ops_.query_bytes(k.dim)),
-        fetch_(fetch_of(static_cast<double>(k.keys()) * static_cast<double>(row_bytes(k.type, k.dim)), kStreamBytes)) {}
+struct Indexer {
+  const UKernels& uk;
+  const ConstView<4>& q;
+  const ConstKv& k;
+  const ConstView<3>& weights;
+  const View<4>& out;
+  const IndexOptions& options;
+  const IndexBuffers& w;
+  const AttentionKernels& ops = kernels_of(uk, options.arithmetic, rows_at_once(q));
+  RowPositions positions{options, k.keys() * options.keys_per_row, q.shape[2]};
+  int64_t heads = q.shape[1];
+  bool each = options.combine == IndexCombine::kEach;
+  int64_t candidate = options.block_size / options.keys_per_row;  // rows of k of a candidate
+  float scale = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(k.dim));
+  int64_t query_bytes = ops.query_bytes(k.dim);
+  Fetch fetch = fetch_of(static_cast<double>(k.keys()) * static_cast<double>(row_bytes(k.type, k.dim)), kStreamBytes);
 
   /// Rows first .. first + n - 1 of a sequence.
   void run(int64_t b, int64_t first, int64_t n) const {
-    const HeadOperands keys(uk_, ops_, k_, b, 0, 0, w_.key_rows);
-    for (int64_t r = 0; r < n * heads_; ++r) {
-      ops_.prepare_query[slot(q_.dtype)](row_of(q_, b, r % heads_, first + r / heads_), w_.q + r * query_bytes_,
-                                         k_.dim);
+    const HeadOperands keys(uk, ops, k, b, 0, 0, w.key_rows);
+    for (int64_t r = 0; r < n * heads; ++r) {
+      ops.prepare_query[slot(q.dtype)](row_of(q, b, r % heads, first + r / heads), w.q + r * query_bytes, k.dim);
     }
-    const int64_t from = o_.first * candidate_;
-    const int64_t to = std::min(from + out_.shape[3] * candidate_, k_.keys());
-    const int64_t seen = std::min(to, rows_seen(b, first + n - 1));  // by the last row, which sees most
     for (int64_t i = first; i < first + n; ++i) {
-      for (int64_t h = 0; h < out_.shape[1]; ++h) std::fill_n(f32_row_of(out_, b, h, i), out_.shape[3], -kInf);
+      for (int64_t h = 0; h < out.shape[1]; ++h) std::fill_n(f32_row_of(out, b, h, i), out.shape[3], -kInf);
     }
+    const int64_t from = options.first * candidate;
+    // What the last row sees, which sees most.
+    const int64_t seen = std::min(from + out.shape[3] * candidate, rows_seen(b, first + n - 1));
     for (int64_t base = from / kKeyBlock * kKeyBlock; base < seen; base += kKeyBlock) {
-      score_block(keys, b, first, n, base, {std::max(from - base, int64_t{0}), std::min(seen - base, kKeyBlock)});
+      score_block(keys, b, first, n * heads, base,
+                  {std::max(from - base, int64_t{0}), std::min(seen - base, kKeyBlock)});
     }
   }
 
- private:
   /// Rows of k that row i of q sees: the first ones.
   int64_t rows_seen(int64_t b, int64_t i) const {
-    int64_t keys = positions_.length(b);
-    if (o_.causal) keys = std::clamp(positions_.of_row(b, i) + 1, int64_t{0}, keys);
-    return std::min(keys / o_.keys_per_row, k_.keys());
+    int64_t keys = positions.length(b);
+    if (options.causal) keys = std::clamp(positions.of_row(b, i) + 1, int64_t{0}, keys);
+    return std::min(keys / options.keys_per_row, k.keys());
   }
 
-  void score_block(const HeadOperands& keys, int64_t b, int64_t first, int64_t n, int64_t base, Interval see) const {
-    const int64_t panel_bytes = keys.slots.panel_bytes(k_.dim);
+  /// `all`: heads of all positions.
+  void score_block(const HeadOperands& keys, int64_t b, int64_t first, int64_t all, int64_t base, Interval see) const {
+    const int64_t panel_bytes = keys.slots.panel_bytes(k.dim);
     const int64_t begin = see.lo / kPanelWidth * kPanelWidth;
-    const int64_t all = n * heads_;
     // Keys that several tiles need are packed for all of them, and rows for one call of a tile.
     const bool packed = keys.packs_keys(all) && all > (keys.store.panels() ? kTileRows : keys.slots.direct_key_rows);
     for (int64_t c = begin; packed && c < see.hi; c += kPanelWidth) {
-      keys.pack_panel(base, see.lo, see.hi, c, w_.panels + c / kPanelWidth * panel_bytes, fetch_ != Fetch::kNone);
+      keys.pack_panel(base, see.lo, see.hi, c, w.panels + c / kPanelWidth * panel_bytes, fetch != Fetch::kNone);
     }
-    for (int64_t r = 0, rows; r < all; r += rows) {
-      rows = std::min(kTileRows, all - r);
-      const ScoreTile tile = {.q = w_.q + r * query_bytes_,
-                              .q_stride = query_bytes_,
-                              .rows = rows,
-                              .panels = w_.panels + begin / kPanelWidth * panel_bytes,
+    for (int64_t r = 0; r < all; r += kTileRows) {
+      const ScoreTile tile = {.q = w.q + r * query_bytes,
+                              .q_stride = query_bytes,
+                              .rows = std::min(kTileRows, all - r),
+                              .panels = w.panels + begin / kPanelWidth * panel_bytes,
                               .panel_stride = panel_bytes,
                               .n_panels = (see.hi - begin + kPanelWidth - 1) / kPanelWidth,
-                              .dim = k_.dim,
-                              .scale = scale_,
-                              .s = w_.scores + begin,
+                              .dim = k.dim,
+                              .scale = scale,
+                              .s = w.scores + begin,
                               .lds = kStride,
-                              .room = w_.panels};
+                              .room = w.panels};
       if (packed) keys.slots.score_packed(tile);
-      else keys.score(tile, base, see.lo, see.hi, all, fetch_, fetch_);
+      else keys.score(tile, base, see.lo, see.hi, all, fetch, fetch);
       // Heads of one position at a time; a head by itself where each has a row of its own.
-      for (int64_t x = r, joined; x < r + rows; x += joined) {
-        const int64_t head = x % heads_;
-        joined = o_.combine == IndexCombine::kEach ? 1 : std::min(heads_ - head, r + rows - x);
-        const int64_t position = x / heads_;
-        join(b, first + position, head, joined, w_.scores + (x - r) * kStride + see.lo, see, position);
-        if (o_.combine == IndexCombine::kEach || head + joined == heads_) {
-          const int64_t out_head = o_.combine == IndexCombine::kEach ? head : 0;
-          put(b, out_head, first + position, base, see, w_.joined + position * kKeyBlock);
-        }
+      for (int64_t x = r, joined; x < r + tile.rows; x += joined) {
+        const int64_t head = x % heads, i = first + x / heads;
+        joined = each ? 1 : std::min(heads - head, r + tile.rows - x);
+        float* const y = w.joined + x / heads * kKeyBlock;
+        uk.join_rows({.s = w.scores + (x - r) * kStride + see.lo,
+                      .lds = kStride,
+                      .rows = joined,
+                      .columns = see.hi - see.lo,
+                      .weights = weights.data == nullptr ? nullptr : weights_of(b, i) + head,
+                      .relu = options.relu,
+                      .largest = options.combine != IndexCombine::kSum,
+                      .more = !each && head > 0,
+                      .y = y});
+        if (each || head + joined == heads) put(b, each ? head : 0, i, base, see, y);
       }
     }
   }
 
-  void join(int64_t b, int64_t i, int64_t head, int64_t rows, const float* s, Interval see, int64_t position) const {
-    const float* weights = nullptr;
-    if (weights_.data != nullptr) {
-      weights = static_cast<const float*>(weights_.data) + b * step_of(weights_, 0) + i * step_of(weights_, 1) + head;
-    }
-    uk_.join_rows({.s = s,
-                   .lds = kStride,
-                   .rows = rows,
-                   .columns = see.hi - see.lo,
-                   .weights = weights,
-                   .relu = o_.relu,
-                   .largest = o_.combine != IndexCombine::kSum,
-                   .more = o_.combine != IndexCombine::kEach && head > 0,
-                   .y = w_.joined + position * kKeyBlock});
+  const float* weights_of(int64_t b, int64_t i) const {
+    return static_cast<const float*>(weights.data) + b * step_of(weights, 0) + i * step_of(weights, 1);
   }
 
   /// Scores y of columns `see` of a block to those candidates that the row sees.
   void put(int64_t b, int64_t h, int64_t i, int64_t base, Interval see, const float* y) const {
-    float* const out = f32_row_of(out_, b, h, i);
     const int64_t end = std::min(see.hi, rows_seen(b, i) - base);
-    for (int64_t c = see.lo; c < end;) {
-      const int64_t candidate = (base + c) / candidate_;
-      const int64_t stop = candidate_ == 1 ? end : std::min(end, (candidate + 1) * candidate_ - base);
-      float* const to = out + candidate - o_.first;
-      if (candidate_ == 1) std::copy_n(y, stop - c, to);
+    for (int64_t c = see.lo, stop; c < end; c = stop) {
+      const int64_t number = (base + c) / candidate;
+      stop = candidate == 1 ? end : std::min(end, (number + 1) * candidate - base);
+      float* const to = f32_row_of(out, b, h, i) + number - options.first;
+      if (candidate == 1) std::copy_n(y, end - c, to);
       else
         for (int64_t x = c; x < stop; ++x) *to = y[x - see.lo] > *to ? y[x - see.lo] : *to;
-      c = stop;
     }
   }
-
-  const UKernels& uk_;
-  const AttentionKernels& ops_;
-  const ConstView<4>& q_;
-  const ConstKv& k_;
-  const ConstView<3>& weights_;
-  const View<4>& out_;
-  const IndexOptions& o_;
-  const RowPositions& positions_;
-  const IndexBuffers& w_;
-  int64_t heads_;
-  int64_t candidate_;  // rows of k of a candidate
-  float scale_;
-  int64_t query_bytes_;
-  Fetch fetch_;
 };
 
 }  // namespace
@@ -185,12 +157,9 @@ Status drivers::index_scores(const UKernels& uk, const ConstView<4>& q, const Co
   const size_t needed = drivers::index_scores_workspace(options.arithmetic, heads, q.shape[3]);
   SIMDATTN_CHECK(check_index_scores(q, k, weights, scores, options, exec, needed));
   if (is_empty(scores)) return {};
-  const RowPositions positions = {options.kv_length, options.offsets,
-                                  options.keys == -1 ? k.keys() * options.keys_per_row : options.keys, options.offset,
-                                  q.shape[2]};
   const IndexBuffers buffers = {Workspace(exec.workspace), heads, q.shape[3]};
-  const Indexer indexer(uk, q, k, weights, scores, options, positions, buffers);
-  const KernelHooks hooks(kernels_of(uk, options.arithmetic, rows_at_once(q)));
+  const Indexer indexer = {uk, q, k, weights, scores, options, buffers};
+  const KernelHooks hooks(indexer.ops);
   const int64_t at_once = positions_at_once(heads);
   for (int64_t b = 0; b < q.shape[0]; ++b) {
     for (int64_t i = 0; i < q.shape[2]; i += at_once) indexer.run(b, i, std::min(at_once, q.shape[2] - i));

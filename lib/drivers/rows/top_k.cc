@@ -158,9 +158,7 @@ Status drivers::top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k,
   SIMDATTN_CHECK(check_top_k(scores, k, lists, options, exec, drivers::top_k_workspace(k)));
   if (is_empty(lists)) return {};
   const int64_t n = scores.shape[3];
-  const int64_t size = options.block_size;
-  const RowPositions positions = {options.kv_length, options.offsets, options.keys == -1 ? n * size : options.keys,
-                                  options.offset, scores.shape[2]};
+  const RowPositions positions(options, n * options.block_size, scores.shape[2]);
   Workspace w(exec.workspace);
   Largest largest(w, k);
   for (int64_t b = 0; b < scores.shape[0]; ++b) {
