@@ -286,10 +286,11 @@ TEST_P(Memory, ListedKeysThatNoRowSeesAreNotTouched) {
     if (random.coin()) s.kv_start = &start;
     if (random.coin()) s.causal = true;
     if (random.coin()) s.window_left = random.integer(0, n / 2);
-    // Ascending lists, one a row, or one for all: then its keys between the first and the last one that some row sees are read.
+    // Ascending lists, often of all keys; one a row, or one for all: then its keys between the first and the last one that some row sees are
+    // read.
     const bool same = random.coin();
     const int64_t size = random.of<int64_t>({1, 1, 4, 32}), end = (s.kv_length != nullptr ? length : n) / size,
-                  entries = std::min(end, random.of<int64_t>({1, 20, 100, 400}));
+                  entries = std::min(end, random.of<int64_t>({1, 100, n, n}));
     std::vector<int32_t> lists;
     for (int64_t r = 0; r < (same ? 1 : n_q); ++r) {
       int64_t chosen = 0;
