@@ -286,8 +286,8 @@ TEST_P(Memory, ListedKeysThatNoRowSeesAreNotTouched) {
     if (random.coin()) s.kv_start = &start;
     if (random.coin()) s.causal = true;
     if (random.coin()) s.window_left = random.integer(0, n / 2);
-    // Ascending lists, often of all keys; one a row, or one for all: then its keys between the first and the last one that some row sees are
-    // read.
+    // Lists ascend, and often have all keys. Each row has its own, or all rows share one. Of a shared list those keys are read that lie between
+    // the first and the last one that some row sees.
     const bool same = random.coin();
     const int64_t size = random.of<int64_t>({1, 1, 4, 32}), end = (s.kv_length != nullptr ? length : n) / size,
                   entries = std::min(end, random.of<int64_t>({1, 100, n, n}));

@@ -21,7 +21,7 @@ done
 if [ -z "$objects" ] || [ -z "$source" ] || [ -z "$object" ]; then exec "$@" -O0; fi
 
 mkdir -p "$objects"
-# Writes the list of headers, too.
+# The preprocessor writes the list of headers (-MF), too.
 name=$objects/$({ LC_ALL=C sort -u <<<"$key"; "${preprocess[@]}" -O0 -E -P; } | sha256sum | cut -d ' ' -f 1)
 exec 9>"$name.lock"
 flock 9 || true  # somebody may be compiling it

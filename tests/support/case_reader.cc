@@ -1,6 +1,5 @@
 #include "tests/support/case_reader.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
