@@ -280,7 +280,7 @@ void value_chains(const ValueTile& a) {
 
 /// By the names that lib/contract/table_of_kernels.h asks for.
 struct Bf16Kernels {
-  static void round(const float* in, float* out, int64_t n) {
+  SIMDATTN_SHARED static void round(const float* in, float* out, int64_t n) {
     for_each_batch(
         n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store(rounded_to_bf16(load(in + i, part)), out + i, part); });
   }

@@ -10,10 +10,10 @@
 namespace simdattn {
 namespace {
 
-/// The largest of value(index, part) for n elements, NaN ignored, in as many chains as two units with a latency of four keep busy.
-template <class F>
+/// The largest of value(index, part) for n elements, NaN ignored, in kChains chains: eight keep two units with a latency of four busy, two
+/// are enough where a value takes several operations.
+template <int64_t kChains = 8, class F>
 SIMDATTN_INLINE float largest_of(int64_t n, const F& value) {
-  constexpr int64_t kChains = 8;
   Registers<kChains> largest;
   unroll<kChains>([&](auto chain) SIMDATTN_LAMBDA { reg<chain>(largest) = Floats(-kInfinity); });
   for_each_batch_in_chains<kChains>(n, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
@@ -25,8 +25,8 @@ SIMDATTN_INLINE float largest_of(int64_t n, const F& value) {
     unroll<half>([&](auto c)
                      SIMDATTN_LAMBDA { reg<c>(largest) = max_number(reg<c>(largest), reg<c + half>(largest)); });
   };
-  fold(std::integral_constant<int64_t, 4>());
-  fold(std::integral_constant<int64_t, 2>());
+  if constexpr (kChains == 8) fold(std::integral_constant<int64_t, 4>());
+  if constexpr (kChains >= 4) fold(std::integral_constant<int64_t, 2>());
   fold(std::integral_constant<int64_t, 1>());
   return largest_lane(reg<0>(largest));
 }
@@ -134,8 +134,8 @@ template <bool kRelu, bool kLargest>
 void join_rows_as(const JoinRows& a) {
   int64_t c = 0;
   for (; c + 4 * kLanes <= a.columns; c += 4 * kLanes) join_columns<4, kRelu, kLargest>(a, c, All());
-  for_each_batch(a.columns - c,
-                 [&](int64_t i, auto part) SIMDATTN_LAMBDA { join_columns<1, kRelu, kLargest>(a, c + i, part); });
+  for (; c < a.columns; c += kLanes)
+    join_columns<1, kRelu, kLargest>(a, c, first_lanes(smaller(a.columns - c, kLanes)));
 }
 void join_rows(const JoinRows& a) {
   if (a.largest) return a.relu ? join_rows_as<true, true>(a) : join_rows_as<false, true>(a);

@@ -53,7 +53,8 @@ SIMDATTN_INLINE void store_integers(int64_t n, void* bytes, const F& integers) {
 }
 
 template <class T>
-SIMDATTN_SHARED uint32_t largest_magnitude(const T* x, int64_t n) {
+SIMDATTN_SHARED uint32_t largest_magnitude(const void* row, int64_t n) {
+  const T* const x = static_cast<const T*>(row);
   constexpr int64_t kStep = 2 * kLanes;
   if (std::is_same_v<T, bf16> && n >= kStep) {
     // As numbers of 16 bits, the last ones of them perhaps twice.
@@ -68,12 +69,13 @@ SIMDATTN_SHARED uint32_t largest_magnitude(const T* x, int64_t n) {
   return largest_magnitude(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part); });
 }
 template <class T>
-IntegerScale int8_scale(const T* x, int64_t n) {
-  return {largest_magnitude(x, n), 127.0f};
+SIMDATTN_INLINE IntegerScale int8_scale(const T* x, int64_t n) {
+  return {largest_magnitude<T>(x, n), 127.0f};
 }
 /// n numbers times `inverse` as bytes; 0: zeros, whatever the numbers are.
 template <class T>
-SIMDATTN_SHARED void int8_bytes(const T* x, int64_t n, float inverse, void* out) {
+SIMDATTN_SHARED void int8_bytes(const void* row, int64_t n, float inverse, void* out) {
+  const T* const x = static_cast<const T*>(row);
   if (inverse == 0.0f) {
     std::memset(out, 0, static_cast<size_t>(n));
     return;
@@ -119,7 +121,7 @@ void int8_prepare_query(const void* row, void* query, int64_t dim) {
   const int64_t info_at = numbers / 4 * kCellBytes;
   char* const bytes = out + info_at - numbers;
   std::memset(out + info_at - 64, 0, 128);
-  int8_bytes(x, dim, quantise.inverse, bytes);
+  int8_bytes<T>(x, dim, quantise.inverse, bytes);
   if (kPairCells) int8_pair_cells<false>(bytes, numbers, out);
   if (kFlipsKeys) info.sum = int8_sum<false>(out, numbers);
   std::memcpy(out + info_at, &info, sizeof(info));
@@ -133,20 +135,18 @@ inline void fetch_below(const void* row, int64_t stride, int64_t rows, int64_t b
   }
 }
 
-/// Rows are quantised as bytes, and their cells transposed like numbers of f32.
-template <class T>
-void int8_pack_keys(const PackKeys& a) {
+/// Rows are quantised as bytes, and their cells transposed like numbers of f32. Keys are `size` bytes a number.
+inline void int8_pack_keys(const PackKeys& a, int64_t size, uint32_t (*largest)(const void*, int64_t),
+                           void (*bytes)(const void*, int64_t, float, void*)) {
   constexpr int64_t kChunk = 256;  // dimensions at a time
   alignas(64) int8_t rows[kPanelWidth * kChunk + 4];
   float inverse[kPanelWidth];
   int8_t* panel = static_cast<int8_t*>(a.panel);
   float* scales = reinterpret_cast<float*>(panel + int8_panel_numbers(a.dim));
-  const auto row = [&](int64_t j) SIMDATTN_LAMBDA {
-    return reinterpret_cast<const T*>(static_cast<const char*>(a.from) + j * a.token_stride);
-  };
+  const auto row = [&](int64_t j) SIMDATTN_LAMBDA { return static_cast<const char*>(a.from) + j * a.token_stride; };
   for (int64_t j = 0; j < a.keys; ++j) {
-    if (a.stream) fetch_below(row(j), a.token_stride, kPanelWidth, a.dim * int64_t{sizeof(T)});
-    const IntegerScale quantise = int8_scale(row(j), a.dim);
+    if (a.stream) fetch_below(row(j), a.token_stride, kPanelWidth, a.dim * size);
+    const IntegerScale quantise(largest(row(j), a.dim), 127.0f);
     scales[j] = quantise.scale;
     inverse[j] = quantise.inverse;
   }
@@ -154,11 +154,15 @@ void int8_pack_keys(const PackKeys& a) {
   for (int64_t d = 0; d < a.dim; d += kChunk) {
     const int64_t n = smaller(a.dim - d, kChunk);
     for (int64_t j = 0; j < a.keys; ++j) {
-      int8_bytes(row(j) + d, n, inverse[j], rows + j * kChunk);
+      bytes(row(j) + d * size, n, inverse[j], rows + j * kChunk);
       std::memset(rows + j * kChunk + n, 0, 4);
     }
     pack_keys<float>(rows, kChunk, a.keys, (n + 3) / 4, reinterpret_cast<float*>(panel + d * kPanelWidth), false);
   }
+}
+template <class T>
+void int8_pack_keys(const PackKeys& a) {
+  int8_pack_keys(a, sizeof(T), largest_magnitude<T>, int8_bytes<T>);
 }
 
 /// Four keys at a time, which share cells. Of a cell that other keys have a part in, theirs is kept.

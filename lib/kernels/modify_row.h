@@ -24,7 +24,7 @@ SIMDATTN_INLINE float shape_scores(const ModifyRow& a) {
       Ints(static_cast<int32_t>(a.row.position - (a.first_key + a.lo))) - lane_numbers();  // of the next columns
   const float* x = a.x + a.lo;
   float* y = a.t + a.lo;
-  return largest_of(a.hi - a.lo, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+  return largest_of<2>(a.hi - a.lo, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
     Floats t = scale * load(x + i, part);
     if constexpr (kCap) t = cap * tanh_of(quotient(t, cap));
     t = t - slope * to_float(abs(ahead));
@@ -57,7 +57,7 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
   const float* x = scores + lo;
   float* y = a.t + lo;
   Mask all_visible(true);
-  const float largest = largest_of(columns, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+  const float largest = largest_of<2>(columns, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
     constexpr bool kSome = std::is_same_v<decltype(part), Lanes>;
     Floats t = load(x + i, part) * factor;
     Mask visible(true);

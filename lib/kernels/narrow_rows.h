@@ -80,10 +80,10 @@ SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int6
 SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* scale, Int8Format /*format*/) {
   const IntegerScale s = int8_scale(x, dim);
   *scale = s.scale;
-  int8_bytes(x, dim, s.inverse, row);
+  int8_bytes<float>(x, dim, s.inverse, row);
 }
 SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* codes, Q8Format /*format*/) {
-  int8_bytes(x, kBlockDims, s.holds ? s.inverse : 0.0f, codes);
+  int8_bytes<float>(x, kBlockDims, s.holds ? s.inverse : 0.0f, codes);
 }
 SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* codes, Q4Format /*format*/) {
   uint8_t bytes[kBlockDims];
@@ -99,7 +99,7 @@ SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* 
 template <class Format>
 SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* /*scale*/, Format format) {
   for (int64_t d = 0; d < dim; d += kBlockDims, x += kBlockDims, row += Format::kLayout.block_bytes()) {
-    const BlockScale s = Format::scale(largest_magnitude(x, kBlockDims), x);
+    const BlockScale s = Format::scale(largest_magnitude<float>(x, kBlockDims), x);
     put_f16(s.d, row);
     encode_codes(x, s, row + kScaleBytes, format);
   }

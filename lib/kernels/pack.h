@@ -127,17 +127,12 @@ SIMDATTN_INLINE void widen_row(const T* in, int64_t n, float* out, int64_t padde
 }
 
 template <class T>
-void pack_keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, float* panel, bool stream) {
-  const T* rows = static_cast<const T*>(keys_in);
-  const int64_t token_stride = stride_bytes / static_cast<int64_t>(sizeof(T));
-  int64_t done = 0;
-  if constexpr (kTransposes<T>) {
-    if (keys == kPanelWidth) {
-      done = dim - dim % kTransposedDims<T>;
-      transpose(rows, token_stride, done, panel, stream);
-    }
-  }
-  // Missing keys, which count as zeros, and the last dimensions go through a copy of at most 16 KiB.
+SIMDATTN_SHARED void widen_numbers(const void* in, int64_t n, float* out, int64_t padded) {
+  widen_row(static_cast<const T*>(in), n, out, padded);
+}
+/// Dimensions [done, dim) of at most 32 keys, those that are missing as zeros, through a copy of at most 16 KiB.
+inline void pack_through_copy(const char* rows, int64_t stride, int64_t size, int64_t keys, int64_t done, int64_t dim,
+                              float* panel, decltype(widen_numbers<float>)* widen) {
   constexpr int64_t kStep = 128;
   alignas(64) float copy[kPanelWidth * kStep + kLanes];
   const Floats zero = in_register(Floats(0.0f));  // known to be zero, it would become a call of memset
@@ -145,7 +140,7 @@ void pack_keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t 
   for (; done < dim; done += kStep) {
     const int64_t count = smaller(kStep, dim - done);
     const int64_t padded = (count + 3) / 4 * 4;
-    for (int64_t j = 0; j < keys; ++j) widen_row(rows + j * token_stride + done, count, copy + j * padded, padded);
+    for (int64_t j = 0; j < keys; ++j) widen(rows + j * stride + done * size, count, copy + j * padded, padded);
     for (int64_t i = keys * padded; i < kPanelWidth * padded; i += kLanes) store(zero, copy + i);
     const int64_t whole = count - count % 4;
     transpose(copy, padded, whole, panel + done * kPanelWidth, false);
@@ -154,6 +149,20 @@ void pack_keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t 
       widen_whole(last, (count - whole) * kPanelWidth, panel + (done + whole) * kPanelWidth);
     }
   }
+}
+
+template <class T>
+void pack_keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t dim, float* panel, bool stream) {
+  int64_t done = 0;
+  if constexpr (kTransposes<T>) {
+    if (keys == kPanelWidth) {
+      done = dim - dim % kTransposedDims<T>;
+      transpose(static_cast<const T*>(keys_in), stride_bytes / static_cast<int64_t>(sizeof(T)), done, panel, stream);
+    }
+  }
+  if (done == dim) return;
+  pack_through_copy(static_cast<const char*>(keys_in), stride_bytes, sizeof(T), keys, done, dim, panel,
+                    widen_numbers<T>);
 }
 
 template <class T>

@@ -36,14 +36,19 @@ SIMDATTN_INLINE void put(Floats v, Y* y, Part part) {
     store_rounded(v, y, part);
   }
 }
-/// The stored numbers of all heads with canonical NaN, if one may have been noticed.
+/// The stored numbers of all heads with canonical NaN.
 template <class Y>
-SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, int64_t n) {
-  if (all(finite(seen))) return;
+SIMDATTN_SHARED void make_canonical(Y* y, int64_t stride, int64_t heads, int64_t n) {
   for (int64_t h = 0; h < heads; ++h) {
     Y* const row = y + h * stride;
     for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(row + i, part), row + i, part); });
   }
+}
+
+/// Where a NaN may have been noticed.
+template <class Y>
+SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, int64_t n) {
+  if (!all(finite(seen))) make_canonical(y, stride, heads, n);
 }
 
 // From bf16 to bf16, two batches of neighbours are taken as the even elements and the odd ones: no lane changes its place,
@@ -52,7 +57,7 @@ SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, in
 template <class T>
 constexpr bool kPairwise = std::is_same_v<T, bf16>;
 
-SIMDATTN_INLINE bool is_finite(const float* cos, const float* sin, int64_t n) {
+SIMDATTN_SHARED bool is_finite(const float* cos, const float* sin, int64_t n) {
   Floats seen(0.0f);
   for_each_batch(
       n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { seen = notice(load(cos + i, part), load(sin + i, part), seen); });
@@ -64,12 +69,14 @@ SIMDATTN_INLINE void rotate(Floats x0, Floats x1, Floats c, Floats s, Floats& y0
   y1 = mul_add(x0, s, x1 * c);
 }
 
-/// f(index, part, count) over [i, n): kMost batches at a time, then four, then single ones.
-template <int64_t kMost = 4, class F>
+/// f(index, part, count) over [i, n): kMost batches at a time, then four, then single ones. kMost of 1: where little is left.
+template <int64_t kMost, class F>
 SIMDATTN_INLINE void for_some_batches(int64_t i, int64_t n, const F& f) {
-  for (; kMost > 4 && i + kMost * kLanes <= n; i += kMost * kLanes)
-    f(i, All(), std::integral_constant<int64_t, kMost>());
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) f(i, All(), std::integral_constant<int64_t, 4>());
+  const auto several = [&](auto count) SIMDATTN_LAMBDA {
+    for (; i + count * kLanes <= n; i += count * kLanes) f(i, All(), count);
+  };
+  if constexpr (kMost > 4) several(std::integral_constant<int64_t, kMost>());
+  if constexpr (kMost >= 4) several(std::integral_constant<int64_t, 4>());
   for (; i + kLanes <= n; i += kLanes) f(i, All(), std::integral_constant<int64_t, 1>());
   if (i < n) f(i, first_lanes(n - i), std::integral_constant<int64_t, 1>());
 }
@@ -125,7 +132,7 @@ SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
       });
     }
   }
-  for_some_batches(done, half, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {
+  for_some_batches<kPairwise<T> ? 1 : 4>(done, half, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {
     Registers<count> c, s;
     unroll<count>([&](auto i) SIMDATTN_LAMBDA {
       reg<i>(c) = load(cos + first + i * kLanes, part);
@@ -163,7 +170,8 @@ SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, Bits32 sign, int64_t 
   const int64_t n = 2 * (a.half - done), heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
   Registers<4> seen;
   unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(seen) = Floats(0.0f); });
-  for_some_batches<kAvx512 ? 8 : 4>(0, n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
+  constexpr int64_t kMost = kPairwise<T> ? 1 : kAvx512 ? 8 : 4;
+  for_some_batches<kMost>(0, n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
     // An entry per dimension of what multiplies the pair's first number, and its second one.
     Registers<count> own, cross;
     const auto spread = [&](auto i, auto pairs) SIMDATTN_LAMBDA {

@@ -123,7 +123,7 @@ constexpr ScoreStorage kScoreStorage = {kLaneBytes<T>, score_tiles<T, 2>(),
 constexpr int64_t kAhead = 16384;
 
 /// What a register tile of rows [first, first + rows) and `batches` from column x on prefetches: its share of the panels to come.
-SIMDATTN_INLINE PrefetchPlan panels_to_come(const ScoreTile& a, int64_t lane_bytes, int64_t steps, int64_t batches,
+SIMDATTN_SHARED PrefetchPlan panels_to_come(const ScoreTile& a, int64_t lane_bytes, int64_t steps, int64_t batches,
                                             int64_t x, int64_t first, int64_t rows) {
   const int64_t panels = (batches * kLanes + kPanelWidth - 1) / kPanelWidth;
   const int64_t bytes = steps * kPanelWidth * lane_bytes;

@@ -150,6 +150,17 @@ SIMDATTN_INLINE void add_whole_rows(const ScoreRows& a, int64_t row, const T* fi
   }
 }
 
+/// The scores of one query and at most kKeysPerPass keys from what add_terms() left of them; kOfTile: where kFoldsTile.
+template <bool kOfTile>
+SIMDATTN_SHARED void fold_sums(const float* sums, int64_t keys, float scale, float* s) {
+  for_each_batch(keys, [&](int64_t j, auto part) SIMDATTN_LAMBDA {
+    Floats sum;
+    if constexpr (kOfTile) sum = load_blocks<1>(sums, 16);
+    else sum = fold_keys(sums + j * kLanes);
+    store_rounded(sum * Floats(scale), s + j, part);
+  });
+}
+
 /// Keys [first, end) against `queries` queries from `row` on, kQ in a tile.
 template <class Term, class T, int64_t kQ>
 __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64_t queries, int64_t first,
@@ -158,7 +169,6 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
   const int64_t count = kMost == kQ ? kQ : queries;
   constexpr int64_t kSums = kKeysPerPass * kLanes;
   alignas(64) float sums[kMost * kSums];
-  const Floats scale(a.scale);
   alignas(64) float q_tail[kMost * 16];
   const int64_t rest = a.dim % 16;
   for (int64_t i = 0; rest != 0 && i < count; ++i)
@@ -178,25 +188,19 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
       if constexpr (kK > 1 && !kFoldsTile<kQ>)
         for (; j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
     };
-    if (kQ == 1 && a.dim == 128) {
-      if constexpr (kQ == 1) add_whole_rows<Term, T, 128>(a, row, k, keys, sums);
-    } else if (kQ == 1 && a.dim == 64) {
-      if constexpr (kQ == 1) add_whole_rows<Term, T, 64>(a, row, k, keys, sums);
+    constexpr bool kWholeRows = kQ == 1 && (!Term::kRare || std::is_same_v<T, float>);
+    if (kWholeRows && a.dim == 128) {
+      if constexpr (kWholeRows) add_whole_rows<Term, T, 128>(a, row, k, keys, sums);
+    } else if (kWholeRows && a.dim == 64) {
+      if constexpr (kWholeRows) add_whole_rows<Term, T, 64>(a, row, k, keys, sums);
     } else if (rest == 0) [[likely]] {
       // Rows without a tail have loops of their own: a tile does not look for one. Those with a tail take one key at a time.
       add_all(std::false_type());
     } else {
       add_all(std::true_type());
     }
-    for (int64_t i = 0; i < count; ++i) {
-      float* const s = a.s + (row + i) * a.lds + key;
-      for_each_batch(keys, [&](int64_t j, auto part) SIMDATTN_LAMBDA {
-        Floats sum;
-        if constexpr (kFoldsTile<kQ>) sum = load_blocks<1>(sums + i * kQ, 16);
-        else sum = fold_keys(sums + i * kSums + j * kLanes);
-        store_rounded(sum * scale, s + j, part);
-      });
-    }
+    for (int64_t i = 0; i < count; ++i)
+      fold_sums<kFoldsTile<kQ>>(sums + i * (kFoldsTile<kQ> ? kQ : kSums), keys, a.scale, a.s + (row + i) * a.lds + key);
   }
 }
 
@@ -223,11 +227,13 @@ template <class T>
 constexpr auto score_rows = score_all<DotProduct, T>;
 template <class T>
 constexpr auto gaussian_rows = score_all<SquaredDistance, T>;
-/// Sums of w tanh(q + k).
-template <class T>
-void additive_rows(const AdditiveRows& a) {
+
+/// Sums of w tanh(q + k). Keys are `size` bytes a number; `widen` makes f32 of them, null: they are.
+inline void additive_rows(const AdditiveRows& a, int64_t size, decltype(widen<float>)* widen) {
+  constexpr int64_t kWidened = 256;  // numbers of a key at a time
   const ScoreRows& rows = a.rows;
   const int64_t dim = rows.dim, whole = dim - dim % 16;
+  alignas(64) float wide[kWidened];
   for (int64_t row = 0; row < rows.n_q; ++row) {
     const float* const q = rows.q + row * rows.ldq;
     const float* const weights = a.w + row * a.ldw;
@@ -235,23 +241,31 @@ void additive_rows(const AdditiveRows& a) {
     pad_tail(q + whole, dim - whole, 0.0f, q_tail);
     pad_tail(weights + whole, dim - whole, -0.0f, w_tail);  // tangents of +0 change no sum
     for (int64_t key = 0; key < rows.n_k; ++key) {
-      const T* const k = static_cast<const T*>(rows.k) + key * rows.ldk;
+      const char* const stored = static_cast<const char*>(rows.k) + key * rows.ldk * size;
       Registers<kParts> sum;
       unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
       for (int64_t i = 0; i < dim; i += 16) {
+        if (widen != nullptr && i % kWidened == 0) widen(stored + i * size, wide, smaller(dim - i, kWidened));
+        const float* k = widen != nullptr ? wide + i % kWidened : reinterpret_cast<const float*>(stored) + i;
         const bool tail = i == whole;
-        if (tail) pad_tail(k + i, dim - i, 0.0f, k_tail);
+        if (tail) {
+          pad_tail(k, dim - i, 0.0f, k_tail);
+          k = k_tail;
+        }
         const float* const y = tail ? q_tail : q + i;
         const float* const w = tail ? w_tail : weights + i;
         unroll<kParts>([&](auto p) SIMDATTN_LAMBDA {
           constexpr int64_t kFirst = p * kLanes;
-          const Floats x = tail ? load(k_tail + kFirst) : load(k + i + kFirst);
-          reg<p>(sum) = mul_add(load(w + kFirst), tanh_of(load(y + kFirst) + x), reg<p>(sum));
+          reg<p>(sum) = mul_add(load(w + kFirst), tanh_of(load(y + kFirst) + load(k + kFirst)), reg<p>(sum));
         });
       }
       rows.s[row * rows.lds + key] = canonical(fold(sum));
     }
   }
+}
+template <class T>
+void additive_rows(const AdditiveRows& a) {
+  additive_rows(a, sizeof(T), std::is_same_v<T, float> ? nullptr : widen<T>);
 }
 
 }  // namespace

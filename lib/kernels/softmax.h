@@ -11,14 +11,32 @@
 namespace simdattn {
 namespace {
 
-/// The maximum of scale * x over n elements, NaN ignored.
-SIMDATTN_INLINE float max_of(const float* x, int64_t n, float scale) {
+/// The maximum of scale * x over n elements, NaN ignored. Not kScaled: scale is 1.
+template <bool kScaled>
+SIMDATTN_SHARED float max_of(const float* x, int64_t n, float scale) {
   const Floats factor(scale);
-  return largest_of(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part) * factor; });
+  return largest_of(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+    const Floats v = load(x + i, part);
+    return kScaled ? v * factor : v;
+  });
 }
 
-/// y = exp(scale * x - base) over columns [lo, hi), lo < hi; returns the sum. The same columns `ahead` elements further on are
-/// prefetched, if not 0: a later row. kRounds: to numbers of bf16. Not kScaled: scale is 1.
+/// y = exp(scale * x - base) over columns [from, to) of 16, each of them added to its one of 16 sums. `rounds`: to numbers of bf16.
+SIMDATTN_SHARED void exp_some(const float* x, float* y, int64_t from, int64_t to, float scale, float base, bool rounds,
+                              float* sums) {
+  for (int64_t i = from - from % kLanes; i < to; i += kLanes) {
+    const Lanes part = lanes(larger(from - i, 0), smaller(to - i, kLanes));
+    const bool whole = kParts > 1 && from <= i && to >= i + kLanes;
+    Floats e = exp_of((whole ? load(x + i) : load(x + i, part)) * Floats(scale) - Floats(base));
+    if (rounds) e = rounded_to_bf16(e);
+    if (whole) store(e, y + i);
+    else store(e, y + i, part);
+    store(load(sums + i) + select(mask_of(part), e, Floats(0.0f)), sums + i);
+  }
+}
+
+/// The same over columns [lo, hi), lo < hi; returns the sum. What lies `ahead` elements further on is prefetched, if not 0: a later
+/// row. Not kScaled: scale is 1.
 template <bool kRounds, bool kScaled>
 SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base,
                               int64_t ahead) {
@@ -26,23 +44,12 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
   const Floats vb(base);
   Registers<kParts> sum;
   unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
-  const auto argument = [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-    const Floats v = load(x + i, part);
-    return (kScaled ? v * vs : v) - vb;
-  };
-  const auto rounded = [](Floats e) SIMDATTN_LAMBDA { return kRounds ? rounded_to_bf16(e) : e; };
   // Columns [from, to) of the 16 that begin at j.
   const auto some = [&](int64_t j, int64_t from, int64_t to) SIMDATTN_LAMBDA {
-    unroll<kParts>([&](auto p) SIMDATTN_LAMBDA {
-      constexpr int64_t kFirst = p * kLanes;
-      if (to <= kFirst || from >= kFirst + kLanes) return;
-      const Lanes part = lanes(larger(from - kFirst, 0), smaller(to - kFirst, kLanes));
-      const bool whole = kParts > 1 && from <= kFirst && to >= kFirst + kLanes;
-      const Floats e = rounded(exp_of(whole ? argument(j + kFirst, All()) : argument(j + kFirst, part)));
-      if (whole) store(e, y + j + kFirst);
-      else store(e, y + j + kFirst, part);
-      reg<p>(sum) = reg<p>(sum) + select(mask_of(part), e, Floats(0.0f));
-    });
+    alignas(64) float sums[16];
+    unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { store(reg<p>(sum), sums + p * kLanes); });
+    exp_some(x + j, y + j, from, to, scale, base, kRounds, sums);
+    unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = load(sums + p * kLanes); });
   };
   int64_t j = lo - lo % 16;
   if (j < lo) {
@@ -53,13 +60,16 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
   const auto whole = [&](auto count) SIMDATTN_LAMBDA {
     for (; j + count * kLanes <= hi; j += count * kLanes) {
       Registers<count> e;
-      unroll<count>([&](auto i) SIMDATTN_LAMBDA { reg<i>(e) = argument(j + i * kLanes, All()); });
+      unroll<count>([&](auto i) SIMDATTN_LAMBDA {
+        const Floats v = load(x + j + i * kLanes);
+        reg<i>(e) = (kScaled ? v * vs : v) - vb;
+      });
       for (int64_t line = 0; ahead != 0 && line < count * kLanes; line += 16) {
         __builtin_prefetch(reinterpret_cast<const char*>(address_at(x, ahead + j + line)));
       }
       exp_each<count>(e);
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
-        reg<i>(e) = rounded(reg<i>(e));
+        if (kRounds) reg<i>(e) = rounded_to_bf16(reg<i>(e));
         store(reg<i>(e), y + j + i * kLanes);
         reg<i % kParts>(sum) = reg<i % kParts>(sum) + reg<i>(e);
       });
@@ -97,8 +107,8 @@ SIMDATTN_INLINE float maximum_of_row(const SoftmaxRows& a, int64_t r) {
   const int64_t n = c.hi - c.lo;
   // Rounding is monotonic: the largest x gives the largest product.
   const float m = a.known_max != nullptr ? a.known_max[r]
-                  : a.scale > 0.0f       ? a.scale * max_of(x, n, 1.0f)
-                                         : max_of(x, n, a.scale);
+                  : a.scale > 0.0f       ? a.scale * max_of<false>(x, n, 1.0f)
+                                         : max_of<true>(x, n, a.scale);
   return m > a.sink ? m : a.sink;
 }
 
@@ -169,7 +179,7 @@ SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t r
   };
   for (int64_t r = 0; r < rows; ++r) {
     const Columns c = columns(r);
-    const float largest = max_of(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
+    const float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
     base[r] = largest > max[r] ? largest : max[r];
   }
   for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
