@@ -188,6 +188,7 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
       if constexpr (kK > 1 && !kFoldsTile<kQ>)
         for (; j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
     };
+    // For squared distances f32 keys alone have loops for whole rows: each type's would be a copy.
     constexpr bool kWholeRows = kQ == 1 && (!Term::kRare || std::is_same_v<T, float>);
     if (kWholeRows && a.dim == 128) {
       if constexpr (kWholeRows) add_whole_rows<Term, T, 128>(a, row, k, keys, sums);
