@@ -9,6 +9,10 @@ result is one bit pattern on every CPU with fused multiply-add, for any number o
 simdattn.torch.sdpa stands in for torch.nn.functional.scaled_dot_product_attention.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from ._abi import Code
 from ._arrays import BF16, from_bf16, to_bf16
 from ._attention import Plan, Store, attention
@@ -26,3 +30,14 @@ __version__ = version()
 __all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'attention', 'causal_conv', 'default_target',
            'from_bf16', 'index_scores', 'info', 'linear_attention', 'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention',
            'softmax', 'targets', 'to_bf16', 'top_k', 'version']
+
+
+def __getattr__(name: str) -> Any:
+    """simdattn.torch, which needs PyTorch, when it is first asked for."""
+    if name == 'torch':
+        import importlib
+        try:
+            return importlib.import_module('.torch', __name__)
+        except ModuleNotFoundError as e:
+            raise AttributeError(f'simdattn.torch needs PyTorch ({e})') from e
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -26,8 +26,19 @@ class BF16(np.ndarray):  # type: ignore[type-arg]
     """A uint16 array whose numbers are the upper halves of float32: bfloat16 for a NumPy that has none.
 
     x.view(simdattn.BF16) makes one of a uint16 array, to_bf16() rounds one; indexing, transposing and reshaping keep it.
-    NumPy's arithmetic sees the integers: from_bf16() first.
+    Arithmetic, comparisons and astype() take the float32 numbers, and give float32 arrays; view(numpy.uint16) shows the integers.
+    Functions of NumPy that are no ufuncs (dot, sort, argmax) see integers: from_bf16() first.
     """
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        if out is not None:
+            if any(isinstance(x, BF16) for x in out):
+                raise TypeError('a BF16 array is not written by arithmetic: x[...] = simdattn.to_bf16(result)')
+            options['out'] = out
+        return getattr(ufunc, method)(*(from_bf16(x) if isinstance(x, BF16) else x for x in inputs), **options)
+
+    def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
+        return from_bf16(self).astype(dtype, *args, **options)
 
     def __repr__(self) -> str:
         return 'BF16' + repr(np.asarray(from_bf16(self)))[len('array'):].replace(', dtype=float32', '')
@@ -39,26 +50,31 @@ class BF16(np.ndarray):  # type: ignore[type-arg]
 def to_bf16(x: Any) -> BF16:
     """x rounded to the nearest bfloat16, ties to even; NaN becomes the quiet NaN 0x7FC0. Shape: that of x."""
     refuse_masked(x, 'x')
-    x = np.asarray(x, np.float32)
+    x = from_bf16(x) if isinstance(x, BF16) else np.asarray(x, np.float32)
     bits = x.view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(x), np.uint16(0x7FC0), rounded).view(BF16)
 
 
 def from_bf16(x: NDArray) -> NDArray:
-    """The float32 numbers of a BF16 or uint16 array, exactly."""
+    """The float32 numbers of a BF16 array, of a uint16 array that holds the same bits, or of ml_dtypes' bfloat16, exactly."""
     refuse_masked(x, 'x')
-    return (np.asarray(x).view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    bits = np.asarray(x)
+    if bits.dtype.name not in ('uint16', 'bfloat16'):
+        raise Error(Code.DTYPE, f'x: is {bits.dtype}; BF16, uint16 or bfloat16 is wanted; simdattn.to_bf16() rounds other numbers')
+    return (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 # float32 -> F32, for every element type that NumPy, ml_dtypes and PyTorch have a name for; uint8 and bool hold masks.
 _WORDS = {'F': 'float', 'BF': 'bfloat', 'U': 'uint', 'I': 'int'}
 _SPELT = {t: re.fullmatch(r'([A-Z]+)(\d+)', t.name) for t in DType}
-_NAMES: Dict[DType, str] = {t: _WORDS[m.group(1)] + m.group(2) for t, m in _SPELT.items() if m}
-DTYPES: Dict[str, DType] = {**{name: t for t, name in _NAMES.items()}, 'bool': DType.U8}
+NAMES: Dict[DType, str] = {t: _WORDS[m.group(1)] + m.group(2) for t, m in _SPELT.items() if m}
+DTYPES: Dict[str, DType] = {**{name: t for t, name in NAMES.items()}, 'bool': DType.U8}
 SIZES: Dict[DType, int] = {t: library.simdattn_dtype_bytes(t) for t in DType}
 
 
+_CURES = {'uint16': '; view(simdattn.BF16) says that they are bfloat16', 'float64': '; x.astype(numpy.float32) converts',
+          'torch.float64': '; x.float() converts'}
 _NOT_AN_ELEMENT = ('is not an element type of simdattn: float32, bfloat16 and float16 are, bool and uint8 of masks, int32 and int64 of '
                    'positions')
 
@@ -98,8 +114,7 @@ def _layout(dtype: Any, shape: Tuple[int, ...], strides: Tuple[int, ...],
     name = 'bfloat16' if bf16 and dtype == np.uint16 else dtype.name
     kind = DTYPES.get(name)
     if kind is None:
-        hint = '; view(simdattn.BF16) says that they are bfloat16' if name == 'uint16' else ''
-        return Error(Code.DTYPE, f'{name} {_NOT_AN_ELEMENT}{hint}')
+        return Error(Code.DTYPE, f'{name} {_NOT_AN_ELEMENT}{_CURES.get(name, "")}')
     if not dtype.isnative:
         return Error(Code.DTYPE, 'bytes in the order of another machine')
     size = dtype.itemsize
@@ -143,7 +158,7 @@ def _of_dlpack(x: Any, argument: str) -> Tuple[DType, int, Tuple[int, ...], Tupl
         raise Error(Code.DTYPE, f'{argument}: {e}') from e
     kind = DTYPES.get(found.dtype)
     if kind is None:
-        raise Error(Code.DTYPE, f'{argument}: {found.dtype} {_NOT_AN_ELEMENT}')
+        raise Error(Code.DTYPE, f'{argument}: {found.dtype} {_NOT_AN_ELEMENT}{_CURES.get(str(found.dtype), "")}')
     return kind, found.pointer, found.shape, plain_strides(found.shape, found.strides), found.owner, not found.writable
 
 
@@ -151,7 +166,7 @@ def _of_torch(x: Any, argument: str) -> Tuple[DType, int, Tuple[int, ...], Tuple
     found = memory_of(x, argument)
     kind = _torch_types().get(found.dtype)
     if kind is None:
-        raise Error(Code.DTYPE, f'{argument}: {found.dtype} {_NOT_AN_ELEMENT}')
+        raise Error(Code.DTYPE, f'{argument}: {found.dtype} {_NOT_AN_ELEMENT}{_CURES.get(str(found.dtype), "")}')
     return kind, found.pointer, found.shape, plain_strides(found.shape, found.strides), x, False
 
 
@@ -220,7 +235,7 @@ def doubles(x: Any, argument: str) -> NDArray:
     """x as contiguous float64 numbers."""
     refuse_masked(x, argument)
     try:
-        result = np.ascontiguousarray(x, np.float64)
+        result = np.ascontiguousarray(from_bf16(x) if isinstance(x, BF16) else x, np.float64)
     except (TypeError, ValueError):
         raise TypeError(f'{argument}: numbers are wanted, not {x!r}') from None
     if result.ndim != 1:
@@ -232,12 +247,12 @@ def new_like(x: Array, shape: Sequence[int], dtype: DType) -> Array:
     """An array to write: a tensor where x is PyTorch's, else NumPy's; bfloat16 as x has it, or as BF16."""
     if is_torch(x):
         torch = sys.modules['torch']
-        return torch.empty(tuple(shape), dtype=getattr(torch, _NAMES[dtype]))
+        return torch.empty(tuple(shape), dtype=getattr(torch, NAMES[dtype]))
     if dtype == DType.BF16:
         if isinstance(x, np.ndarray) and x.dtype.name == 'bfloat16':
             return np.empty(shape, x.dtype)
         return np.empty(shape, np.uint16).view(BF16)
-    return np.empty(shape, _NAMES[dtype])
+    return np.empty(shape, NAMES[dtype])
 
 
 # Arrays that can be keys and values as they are: the storage type of the same name.

@@ -7,17 +7,21 @@ import itertools
 import os
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import lru_cache
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Tuple, Union, overload
 
 import numpy as np
 
 from . import _abi
 from ._abi import Arithmetic, Code, DType, KvLayout, KvType
-from ._arrays import KV_TYPES, SIZES, Array, NDArray, new_like, numbers, operand
+from ._arrays import KV_TYPES, NAMES, SIZES, Array, NDArray, new_like, numbers, operand
 from ._library import Error, Record, check, enumerator, initial, library
-from ._scoring import boolean, integer, put_numbers, put_scoring, put_sequences, put_view
+from ._scoring import OPTIONS, boolean, integer, put_numbers, put_scoring, put_sequences, put_view, refuse_unread
 from ._targets import execution
 from ._tensors import causal_offset, mark_written
+from ._types import A, AnyArray, ArithmeticName, PlanOptions, TargetName, refuse_unknown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _ROWS = '[batch, heads, rows, dim]'
 
@@ -65,6 +69,8 @@ def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> Tuple[int, i
         record.alive.append(x)
         return x.shape[2:]
     pointer, kind, shape, strides, owner = operand(x, member)
+    if kind not in KV_TYPES:
+        raise Error(Code.DTYPE, f'{member}: is {NAMES[kind]}; float32, bfloat16 or float16 is wanted')
     if len(shape) != 4:
         raise Error(Code.SHAPE, f'{member}: has {len(shape)} dimensions; 4 are wanted, [batch, kv_heads, tokens, dim]')
     if strides[3] != 1:
@@ -90,10 +96,13 @@ def put_keys(record: Record, k: Union[Array, Store]) -> int:
     return shape[2]
 
 
-def _put_written(scoring: Dict[str, Any], stores: Sequence[Any], cu_k: Any) -> None:
-    """A KVCache's store is read as far as it was written."""
-    k, v = (x.lengths if isinstance(x, Store) else None for x in stores)
-    written = v if k is None else k if v is None or v is k else np.minimum(k, v)
+def _put_written(scoring: Dict[str, Any], stores: Sequence[Any], cu_k: Any, batch: int) -> None:
+    """A KVCache's store is read as far as it was written. batch: of q."""
+    for x in stores:
+        if isinstance(x, Store) and x.shape[0] != batch and cu_k is None:
+            raise Error(Code.SHAPE, f'q: has {batch} sequences, the cache has {x.shape[0]}')
+    lengths = [x.lengths for x in stores if isinstance(x, Store)]
+    written = lengths[0] if lengths[-1] is lengths[0] else np.minimum(*lengths)
     if cu_k is not None:
         ends = numbers(cu_k, np.int32, len(cu_k), 'cu_k', 'sequence, and the end')
         if ends.size and ends[-1] > written[0]:
@@ -132,6 +141,10 @@ def _put_lists(record: Record, lists: Any, block: int, shape: Sequence[int]) -> 
     record.alive.append(x.owner)
 
 
+# Options of attention() beside those of scores.
+_OPTIONS = ('out', 'lse', 'return_lse', 'acc', 'max', 'sum', 'arithmetic', 'cu_q', 'cu_k', 'lists', 'list_block', 'target', 'pool')
+
+
 class Problem:
     """The C struct of one attention problem, and what comes out."""
 
@@ -140,6 +153,8 @@ class Problem:
     def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Any = None, lse: Any = None,
                  return_lse: bool = False, acc: Any = None, max: Any = None, sum: Any = None, arithmetic: Any = 'f32',
                  cu_q: Any = None, cu_k: Any = None, lists: Any = None, list_block: int = 1, **scoring: Any) -> None:
+        if not scoring.keys() <= OPTIONS:
+            refuse_unknown('attention', list(scoring), [*OPTIONS, *_OPTIONS])
         record = self.record = Record(_abi.AttentionProblem)
         rows = operand(q, 'q')
         put_view(record, 'q', rows, 4, 'q', _ROWS)
@@ -147,7 +162,7 @@ class Problem:
         _, dim = _put_kv(record, 'v', v)
         batch, heads, n, _ = rows.shape
         if isinstance(k, Store) or isinstance(v, Store):
-            _put_written(scoring, (k, v), cu_k)
+            _put_written(scoring, (k, v), cu_k, batch if cu_q is None else len(cu_q) - 1)
         if scoring.get('bias') is not None:
             _put_causal_bias(scoring, n, keys)
         self.written: List[Any] = [x for x in (out, lse, acc, max, sum) if x is not None and x is not False]
@@ -167,6 +182,7 @@ class Problem:
             record.put('arithmetic', enumerator(Arithmetic, arithmetic, 'arithmetic'))
 
         sequences = put_sequences(record, batch, cu_q, cu_k)
+        refuse_unread(lists is None, 'lists', list_block=(list_block, 1))
         if lists is not None:
             _put_lists(record, lists, list_block, rows.shape)
         put_scoring(record, 'scoring.', scoring, rows.shape, sequences)
@@ -183,7 +199,7 @@ class Problem:
     def result(self) -> Any:
         return self.out if self.lse is None else (self.out, self.lse)
 
-    def run(self, target: Optional[str]) -> None:
+    def run(self, target: TargetName) -> None:
         """On this thread."""
         how = execution.with_target(target)
         status = library.simdattn_attention(self.reference, how)
@@ -202,6 +218,16 @@ class Problem:
 # ---- One call --------------------------------------------------------------------------------------------------------
 
 
+@overload
+def attention(q: A, k: Union[AnyArray, Store], v: Union[AnyArray, Store], *, causal: bool = ..., return_lse: Literal[False] = ...,
+              pool: Optional[Executor] = ..., **options: Unpack[PlanOptions]) -> A: ...
+
+
+@overload
+def attention(q: A, k: Union[AnyArray, Store], v: Union[AnyArray, Store], *, causal: bool = ..., return_lse: Literal[True],
+              pool: Optional[Executor] = ..., **options: Unpack[PlanOptions]) -> Tuple[A, A]: ...
+
+
 def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Union[Array, bool, None] = None,
               lse: Optional[Array] = None, return_lse: bool = False, scale: Optional[float] = None,
               softcap: Optional[float] = None, causal: bool = False, offset: Optional[int] = None,
@@ -211,8 +237,8 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
               mask: Optional[Array] = None, packed_mask: Optional[Tuple[Array, int]] = None,
               alibi_slopes: Optional[Any] = None, sinks: Optional[Any] = None, cu_q: Optional[Any] = None,
               cu_k: Optional[Any] = None, acc: Optional[Array] = None, max: Optional[Array] = None,
-              sum: Optional[Array] = None, lists: Optional[Array] = None, list_block: int = 1, arithmetic: str = 'f32',
-              target: Optional[str] = None, pool: Optional[Executor] = None) -> Any:
+              sum: Optional[Array] = None, lists: Optional[Array] = None, list_block: int = 1, arithmetic: ArithmeticName = 'f32',
+              target: TargetName = None, pool: Optional[Executor] = None, **unknown: Any) -> Any:
     """softmax(scoring(q k^T)) v.
 
     Shapes:
@@ -257,10 +283,11 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
     written then.
     """
     problem = Problem(q, k, v, out=out, lse=lse, return_lse=return_lse, acc=acc, max=max, sum=sum, arithmetic=arithmetic,
-                      cu_q=cu_q, cu_k=cu_k, lists=lists, list_block=list_block, scale=scale, softcap=softcap, causal=boolean(causal, 'causal') or None, offset=offset,
+                      cu_q=cu_q, cu_k=cu_k, lists=lists, list_block=list_block, scale=scale, softcap=softcap,
+                      causal=boolean(causal, 'causal') or None, offset=offset,
                       offsets=offsets, window_left=window_left, window_right=window_right, chunk=chunk,
                       prefix_end=prefix_end, kv_start=kv_start, kv_length=kv_length, bias=bias, bias_scale=bias_scale,
-                      mask=mask, packed_mask=packed_mask, alibi_slopes=alibi_slopes, sinks=sinks)
+                      mask=mask, packed_mask=packed_mask, alibi_slopes=alibi_slopes, sinks=sinks, **unknown)
     if pool is None:
         problem.run(target)
     else:
@@ -274,7 +301,7 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
 class _Tasks:
     """A planned problem, and its tasks on threads."""
 
-    def __init__(self, problem: Problem, target: Optional[str]) -> None:
+    def __init__(self, problem: Problem, target: TargetName) -> None:
         self.target = target
         self.struct = initial(_abi.Plan)
         self.reference = ctypes.byref(self.struct)
@@ -332,9 +359,11 @@ class Plan:
     tasks, reduce_tasks, workspace_bytes, partial_bytes: how it divides; the same on every machine.
     """
 
-    def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, target: Optional[str] = None,
-                 **options: Any) -> None:
-        self._problem = Problem(q, k, v, **options)
+    def __init__(self, q: AnyArray, k: Union[AnyArray, Store], v: Union[AnyArray, Store], *, causal: bool = False,
+                 return_lse: bool = False, **options: Unpack[PlanOptions]) -> None:
+        given: Dict[str, Any] = dict(options)
+        target = given.pop('target', None)
+        self._problem = Problem(q, k, v, causal=boolean(causal, 'causal') or None, return_lse=return_lse, **given)
         self._tasks = _Tasks(self._problem, target)
 
     def __repr__(self) -> str:
@@ -364,9 +393,11 @@ class Plan:
         """Bytes of the buffer that all tasks share; 0 if nothing is reduced."""
         return self._tasks.struct.partial_bytes  # type: ignore[no-any-return]
 
-    def bind(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], **options: Any) -> Plan:
+    def bind(self, q: AnyArray, k: Union[AnyArray, Store], v: Union[AnyArray, Store], *, causal: bool = False,
+             return_lse: bool = False, **options: Unpack[PlanOptions]) -> Plan:
         """The same problem with other arrays: another layer of a model. Error STALE_PLAN if anything else differs."""
-        problem = Problem(q, k, v, **options)
+        given: Dict[str, Any] = dict(options)
+        problem = Problem(q, k, v, causal=boolean(causal, 'causal') or None, return_lse=return_lse, **given)
         self._tasks.bind(problem)
         self._problem = problem
         return self

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Optional, Sequence
+import re
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Tuple, Union, overload
 
 import numpy as np
 
@@ -13,10 +15,15 @@ from ._arrays import Array, NDArray, as_view, numbers, operand
 from ._attention import Plan, Store, attention
 from ._library import Error, Record, check, enumerator, initial_bytes, library
 from ._rope import RopeTable, put_norm, put_rope_options
-from ._scoring import integer, put_numbers, put_view
+from ._scoring import integer, put_numbers, put_view, refuse_unread
 from ._targets import execution
+from ._types import A, AnyArray, Pairing, PlanOptions, TargetName
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _ALIGNMENT = 64
+_ADDRESS = _ALIGNMENT  # of what is only described
 
 
 def _memory(size: int) -> NDArray:
@@ -65,6 +72,10 @@ class KVCache:
         ring, page_size = integer(ring, 'ring', 0, 2**31 - 1), integer(page_size, 'page_size', 0, 2**31 - 1)
         n_pages = integer(n_pages, 'n_pages', 1 if page_size else 0, 2**31 - 1)
         self._block_table = block_table
+        if not page_size:
+            for given, name in ((block_table, 'block_table'), (n_pages or None, 'n_pages')):
+                if given is not None:
+                    raise Error(Code.RANGE, f'{name}: is of pages; page_size, the tokens of one, is wanted too')
         if page_size:
             table = operand(block_table, 'block_table')
             wanted = (batch, -(-capacity // page_size))
@@ -77,8 +88,8 @@ class KVCache:
         self._options: Dict[str, Any] = dict(zip(('batch', 'kv_heads', 'capacity', 'head_dim'), (int(batch), *sizes)), dtype=key_type,
                                              value_dim=value_dim, value_dtype=value_type, layout=key_layout, ring=ring,
                                              page_size=page_size, n_pages=n_pages)
-        self.keys = self._store(key_type, key_layout, *sizes, ring, page_size, n_pages)
-        self.values = self._store(value_type, KvLayout.ROWS, *sizes[:2], value_dim, ring, page_size, n_pages)
+        self.keys = self._store(key_type, key_layout, *sizes, ring, page_size, n_pages, '')
+        self.values = self._store(value_type, KvLayout.ROWS, *sizes[:2], value_dim, ring, page_size, n_pages, 'value_')
 
     @property
     def lengths(self) -> NDArray:
@@ -92,12 +103,31 @@ class KVCache:
             raise Error(Code.RANGE, f'lengths: is {new.tolist()}; 0 .. {self.capacity} is wanted, the capacity')
         self._lengths[:] = new
 
+    def _check_store(self, struct: _abi.Kv, ring: int, page_size: int, value: str) -> None:
+        """Error if the library would not append to such a store, in the words of the constructor; `value`: 'value_' or ''."""
+        struct.batch, struct.ring, struct.page_size = len(self._lengths), ring, page_size
+        struct.block_table = _ADDRESS if page_size else None
+        if library.simdattn_has_scales(struct.type):
+            struct = library.simdattn_contiguous_scales(struct, 2**62)  # apart from the numbers
+        nothing = _abi.View4(_ADDRESS, 0, (struct.batch, struct.heads, 0, struct.dim), (0, 0, 0, 1))
+        status = library.simdattn_kv_append(ctypes.byref(nothing), None, ctypes.byref(struct), None, execution.with_target(None))
+        if status.code:
+            names = {'kv.dim': (value or 'head_') + 'dim', 'kv.type': value + 'dtype'}
+            detail = re.sub(r'kv\.\w+', lambda m: names.get(m[0], m[0]), status.detail.decode())
+            status.detail = detail.encode()
+            check(status, **{names['kv.dim']: struct.dim, names['kv.type']: KvType(struct.type).name.lower(), 'ring': ring or None,
+                             'page_size': page_size or None})
+
     def _store(self, kind: KvType, layout: KvLayout, heads: int, capacity: int, dim: int, ring: int, page_size: int,
-               n_pages: int) -> Store:
+               n_pages: int, value: str) -> Store:
         batch = len(self._lengths)
         units, tokens = (n_pages, page_size) if page_size else (batch, ring or capacity)
         size = library.simdattn_kv_bytes(kind, layout, units, heads, tokens, dim)
-        if size == 0 or 4 * units * heads * (tokens + _abi.PANEL_WIDTH) * dim >= 2**62:
+        too_large = 4 * units * heads * (tokens + _abi.PANEL_WIDTH) * dim >= 2**62
+        if not too_large:
+            described = library.simdattn_contiguous_kv(_ADDRESS, kind, layout, units, heads, tokens, dim)
+            self._check_store(described, ring, page_size, value)
+        if size == 0 or too_large:
             raise Error(Code.RANGE, f'capacity: {units} * {heads} heads * {tokens} tokens * {dim} dimensions are more than there can '
                                     'be memory for')
         memory = _memory(size)
@@ -126,9 +156,9 @@ class KVCache:
         """Bytes of keys and values."""
         return sum(x.nbytes for store in (self.keys, self.values) for x in store.memory)
 
-    def append(self, k: Array, v: Array, *, rope: Optional[RopeTable] = None, pairing: str = 'half_split', first_dim: int = 0,
-               norm: str = 'none', norm_epsilon: float = 0.0, norm_weight: Optional[Any] = None,
-               counts: Optional[Any] = None, target: Optional[str] = None) -> None:
+    def append(self, k: Array, v: Array, *, rope: Optional[RopeTable] = None, pairing: Pairing = 'half_split', first_dim: int = 0,
+               norm: Union[str, _abi.RowNorm] = 'none', norm_epsilon: float = 0.0, norm_weight: Optional[Any] = None,
+               counts: Optional[Any] = None, target: TargetName = None) -> None:
         """Stores new tokens behind those of each sequence, and raises `lengths`.
 
         k: [batch, kv_heads, rows, head_dim], v: [batch, kv_heads, rows, value_dim]; float32, bfloat16 or float16.
@@ -147,6 +177,7 @@ class KVCache:
             if ((added < 0) | (added > rows)).any():
                 raise Error(Code.RANGE, f'counts: is {added.tolist()}; 0 .. {rows} is wanted, the rows of k')
         self._check_room(added, rope)
+        refuse_unread(rope is None, 'rope', pairing=(pairing, 'half_split'), first_dim=(first_dim, 0))
         how = execution.with_target(target)
         options = Record(_abi.AppendOptions)
         put_numbers(options, 'starts', self._lengths)
@@ -162,8 +193,7 @@ class KVCache:
         store(value_view, self.values, np.zeros_like(added), 'v')  # refuses what is wrong with v before k is written
         if rope is not None:
             _put_rotation(options, 'rope.', rope, pairing, first_dim)
-        if norm != 'none':
-            put_norm(options, 'rope.options.', norm, norm_epsilon, norm_weight, keys.shape[3])
+        put_norm(options, 'rope.options.', norm, norm_epsilon, norm_weight, keys.shape[3])
         store(key_view, self.keys, added, 'k')
         if rope is not None or norm != 'none':
             options.put_struct('rope', initial_bytes(_abi.KeyRotation))
@@ -179,24 +209,33 @@ class KVCache:
             if more and positions is not None and n + more > positions:
                 raise Error(Code.RANGE, f'rope: has {positions} positions; the tokens of sequence {b} stand at {n} .. {n + more - 1}')
 
-    def attend(self, q: Array, *, causal: bool = True, **options: Any) -> Any:
+    @overload
+    def attend(self, q: A, *, causal: bool = ..., return_lse: Literal[False] = ..., pool: Optional[Executor] = ...,
+               **options: Unpack[PlanOptions]) -> A: ...
+
+    @overload
+    def attend(self, q: A, *, causal: bool = ..., return_lse: Literal[True], pool: Optional[Executor] = ...,
+               **options: Unpack[PlanOptions]) -> Tuple[A, A]: ...
+
+    def attend(self, q: Any, *, causal: bool = True, **options: Any) -> Any:
         """attention(q, keys, values) over the tokens that each sequence has; the last row stands at the newest token.
 
         q: [batch, heads, rows, head_dim], rotated already. options: all of attention()'s.
         """
         return attention(q, self.keys, self.values, causal=causal, **options)
 
-    def plan(self, q: Array, *, causal: bool = True, **options: Any) -> Plan:
+    def plan(self, q: AnyArray, *, causal: bool = True, return_lse: bool = False, **options: Unpack[PlanOptions]) -> Plan:
         """attend() as a Plan, for the lengths of this moment."""
-        return Plan(q, self.keys, self.values, causal=causal, **options)
+        return Plan(q, self.keys, self.values, causal=causal, return_lse=return_lse, **options)
 
-    def shift(self, first: int, last: int, delta: int, *, rope: Optional[RopeTable] = None, pairing: str = 'half_split',
-              first_dim: int = 0, target: Optional[str] = None) -> None:
+    def shift(self, first: int, last: int, delta: int, *, rope: Optional[RopeTable] = None, pairing: Pairing = 'half_split',
+              first_dim: int = 0, target: TargetName = None) -> None:
         """Moves tokens first .. last-1 of every sequence by `delta` positions; `lengths` stay as they are.
 
         To forget the first n of 500 tokens: shift(n, 500, -n, rope=table), then `lengths -= n`. rope: the table that the keys were
         rotated with, its attention factor 1.
         """
+        refuse_unread(rope is None, 'rope', pairing=(pairing, 'half_split'), first_dim=(first_dim, 0))
         how = execution.with_target(target)
         rotation = Record(_abi.KeyRotation)
         if rope is not None:
@@ -211,6 +250,22 @@ class KVCache:
     def _blocks(self) -> List[NDArray]:
         """All memory, of keys and of values."""
         return [*self.keys.memory, *self.values.memory]
+
+    def _written(self) -> List[Tuple[NDArray, Any]]:
+        """All memory as [units, heads, bytes], and an index of what holds tokens: units are sequences or pages."""
+        page_size, heads = self._options['page_size'], self.keys.shape[1]
+        units, tokens, places = len(self._lengths), self._options['ring'] or self.capacity, slice(None)
+        longest = min(len(self), tokens)
+        if page_size:
+            used = [row[:-(-n // page_size)] for row, n in zip(np.asarray(self._block_table), self._lengths.tolist())]
+            units, tokens, longest, places = self._options['n_pages'], page_size, page_size, np.unique(np.concatenate(used))
+        found = []
+        for store in (self.keys, self.values):
+            for i, block in enumerate(store.memory):
+                step = _abi.PANEL_WIDTH if i == 0 and store.struct.layout == KvLayout.PANELS else 1
+                view = block.reshape(units, heads, -1)
+                found.append((view, (places, slice(None), slice(-(-longest // step) * (view.shape[2] // -(-tokens // step))))))
+        return found
 
     def _sequences(self, what: str) -> List[NDArray]:
         """The memory, a row for each sequence."""
@@ -261,7 +316,8 @@ class KVCache:
 
     def __reduce__(self) -> Any:
         table = None if self._block_table is None else np.array(self._block_table, np.int32)
-        return _restore, (self._options, self._blocks(), np.array(self._lengths), table)
+        parts = [view[index].copy() for view, index in self._written()]  # what was never written is not carried along
+        return _unpickle, (self._options, parts, np.array(self._lengths), table)
 
     def __repr__(self) -> str:
         struct = self.keys.struct
@@ -276,6 +332,14 @@ def _restore(options: Dict[str, Any], blocks: Sequence[NDArray], lengths: NDArra
     for ours, theirs in zip(cache._blocks(), blocks):
         ours[:] = theirs.reshape(-1).view(ours.dtype)
     cache._lengths[:] = lengths
+    return cache
+
+
+def _unpickle(options: Dict[str, Any], parts: Sequence[NDArray], lengths: NDArray, table: Optional[NDArray]) -> KVCache:
+    cache = KVCache(**options, block_table=table)
+    cache._lengths[:] = lengths
+    for (view, index), part in zip(cache._written(), parts):
+        view[index] = part
     return cache
 
 

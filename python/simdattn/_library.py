@@ -88,8 +88,24 @@ def _sentence(detail: str, given: Dict[str, Any]) -> str:
     """The library's sentence in the words of Python, and with numbers."""
     detail = re.sub(r'\b(scoring|options|exec|kv|positions(?=\.start))\.', '', detail)
     detail = re.sub(r'\bk[A-Z]\w*', lambda m: _names().get(m[0].lower(), m[0]), detail)
+    dtype = re.fullmatch(r'(\w+)\.dtype: not a type accepted here', detail)
+    if dtype is not None and given.get(dtype[1]) is not None:
+        return f'{dtype[1]}: is {_dtype_name(given[dtype[1]])}; {_WANTED_TYPES.get(dtype[1], _ELEMENTS)} is wanted'
+    detail = re.sub(r'^(\w+)(\.data)?: null although', r'\1: is not given, although', detail)
     named = [name for name in given if given[name] is not None and re.search(rf'\b{name}\b', detail)]
     return '; '.join([detail, *(_shown(name, given[name]) for name in named)])
+
+
+_ELEMENTS = 'float32, bfloat16 or float16'
+# What the library takes for arguments of these names, where it is not an element type.
+_WANTED_TYPES = {'mask': 'bool or uint8 (true attends)', 'positions': 'int32 or int64', 'lists': 'int32',
+                 **dict.fromkeys(('cos', 'sin', 'lse', 'acc', 'max', 'sum', 'weights', 'scores', 'state', 'states'), 'float32')}
+
+
+def _dtype_name(x: Any) -> str:
+    name = getattr(x.dtype, 'name', str(x.dtype))
+    return name if not isinstance(x.dtype, IntEnum) else {'U8': 'bool or uint8', 'F16': 'float16', 'BF16': 'bfloat16'}.get(
+        name, name.replace('F', 'float').replace('I', 'int'))
 
 
 def _shown(name: str, value: Any) -> str:
@@ -162,8 +178,8 @@ class Record:
 
 
 E = TypeVar('E', bound=IntEnum)
-_ALIASES = {'float32': 'f32', 'float': 'f32', 'float16': 'f16', 'half': 'f16', 'bfloat16': 'bf16', 'float8_e4m3fn': 'fp8_e4m3',
-            'float8_e5m2': 'fp8_e5m2'}
+_ALIASES = {'float32': 'f32', 'float': 'f32', 'fp32': 'f32', 'float16': 'f16', 'half': 'f16', 'fp16': 'f16', 'bfloat16': 'bf16',
+            'float8_e4m3fn': 'fp8_e4m3', 'fp8_e4m3fn': 'fp8_e4m3', 'fp8': 'fp8_e4m3', 'float8_e5m2': 'fp8_e5m2'}
 
 
 @lru_cache(maxsize=None)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Union
 
 import numpy as np
 
 from . import _abi
 from ._abi import DType, HeadOrder, LinearRule
-from ._arrays import Array, new_like, numbers, operand
+from ._arrays import new_like, numbers, operand
 from ._library import Record, check, enumerator, library
 from ._scoring import as_float, boolean, put_numbers, put_sequences, put_view
 from ._targets import execution
 from ._tensors import mark_written
+from ._types import A, AnyArray, Integers, TargetName
 
 
 def _put_sequences(record: Record, batch: int, cu_q: Optional[Any], state_index: Optional[Any]) -> None:
@@ -22,10 +23,11 @@ def _put_sequences(record: Record, batch: int, cu_q: Optional[Any], state_index:
         put_numbers(record, 'state_index', numbers(state_index, np.int32, sequences, 'state_index', 'sequence'))
 
 
-def linear_attention(q: Array, k: Array, v: Array, state: Array, *, rule: str = 'gated_delta', decay: Optional[Array] = None,
-                     beta: Optional[Array] = None, scale: Optional[float] = None, out: Optional[Array] = None,
-                     transposed: bool = False, head_order: str = 'neighbours', state_index: Optional[Any] = None,
-                     states: Optional[Array] = None, cu_q: Optional[Any] = None, target: Optional[str] = None) -> Array:
+def linear_attention(q: A, k: AnyArray, v: AnyArray, state: AnyArray, *, rule: Union[str, LinearRule] = 'gated_delta',
+                     decay: Optional[AnyArray] = None, beta: Optional[AnyArray] = None, scale: Optional[float] = None,
+                     out: Optional[AnyArray] = None, transposed: bool = False, head_order: Union[str, HeadOrder] = 'neighbours',
+                     state_index: Optional[Integers] = None, states: Optional[AnyArray] = None, cu_q: Optional[Integers] = None,
+                     target: TargetName = None) -> A:
     """Attention whose past is a state S in place of keys and values; S is updated in place. For every token, in this order:
 
         S *= exp(decay)             rules 'gated', 'gated_delta'
@@ -77,12 +79,12 @@ def linear_attention(q: Array, k: Array, v: Array, state: Array, *, rule: str = 
     check(library.simdattn_linear_attention(reference, how), q=rows, k=k, v=values, decay=decay, beta=beta, state=state, out=out,
           states=states, cu_q=cu_q, state_index=state_index, scale=scale)
     mark_written(written)
-    return out
+    return out  # type: ignore[return-value]
 
 
-def causal_conv(x: Array, weight: Array, *, bias: Optional[Array] = None, state: Optional[Array] = None, silu: bool = False,
-                channels_last: bool = False, out: Optional[Array] = None, state_index: Optional[Any] = None,
-                cu_q: Optional[Any] = None, target: Optional[str] = None) -> Array:
+def causal_conv(x: A, weight: AnyArray, *, bias: Optional[AnyArray] = None, state: Optional[AnyArray] = None, silu: bool = False,
+                channels_last: bool = False, out: Optional[AnyArray] = None, state_index: Optional[Integers] = None,
+                cu_q: Optional[Integers] = None, target: TargetName = None) -> A:
     """y[t] = bias + sum over j of weight[j] * z[t + j] for each channel; z is the state, the last width - 1 inputs, and then x.
 
     x: [batch, channels, tokens]; channels_last: [batch, tokens, channels]. weight: [channels, width], bias: [channels].
@@ -103,7 +105,7 @@ def causal_conv(x: Array, weight: Array, *, bias: Optional[Array] = None, state:
         sequences = inputs.shape[0] if cu_q is None else max(len(cu_q) - 1, 0)
         channels, past = inputs.shape[2 if channels_last else 1], taps.shape[1] - 1
         state = new_like(x, (sequences, past, channels) if channels_last else (sequences, channels, past), inputs.dtype)
-        state[...] = 0
+        state[...] = 0  # type: ignore[index]
     if state is not None:
         put_view(record, 'state', operand(state, 'state', True), 3, 'state', '[states, channels, width - 1]')
     if out is None:
@@ -114,4 +116,4 @@ def causal_conv(x: Array, weight: Array, *, bias: Optional[Array] = None, state:
                              'state_index': state_index}
     check(library.simdattn_causal_conv(record.reference(), execution.with_target(target)), **given)
     mark_written(written)
-    return out
+    return out  # type: ignore[return-value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -12,9 +12,13 @@ from ._abi import Code, DType, MropeLayout, RopePairing, RopeType, RowNorm
 from ._arrays import (Array, NDArray, as_view, bytes_of_view, doubles, new_like, numbers, operand, padded,
                       positions_of)
 from ._library import Error, Record, check, enumerator, library
-from ._scoring import as_double, boolean, integer, put_numbers
+from ._scoring import as_double, as_float, boolean, integer, put_numbers, refuse_unread
 from ._targets import execution
 from ._tensors import mark_written
+from ._types import A, AnyArray, Integers, Numbers, Pairing, TableOptions, TargetName
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class RopeTable(NamedTuple):
@@ -39,9 +43,9 @@ _FLOATS = {'rope_theta', 'factor', 'beta_fast', 'beta_slow', 'mscale', 'mscale_a
 _OPTIONS = {*_ENUMS, *_INTEGERS, *_BOOLS, *_ARRAYS, *_FLOATS, 'attention_factor', 'mrope_section'}
 
 
-def _own_names(options: Dict[str, Any]) -> Dict[str, Any]:
+def _own_names(parameters: Mapping[str, Any]) -> Dict[str, Any]:
     """The keys of configuration files that are other names of ours."""
-    options = {name: value for name, value in options.items() if value is not None}
+    options = {name: value for name, value in parameters.items() if value is not None}
     nested = [name for name, value in options.items() if isinstance(value, dict)]
     if nested:
         raise TypeError(f'rope_table(): {", ".join(nested)} are parameters of kinds of layers; give those of one: '
@@ -52,6 +56,11 @@ def _own_names(options: Dict[str, Any]) -> Dict[str, Any]:
         options['rope_type'] = _OLDER_TYPES.get(kind, kind)
     if options.pop('mrope_interleaved', False):
         options.setdefault('mrope_layout', 'interleaved')
+    if options.get('rope_type') in ('llama3', RopeType.LLAMA3):
+        for name in ('factor', 'original_max_position_embeddings'):
+            if name not in options:
+                raise Error(Code.RANGE, f"{name}: 'llama3' needs it; configuration files have it beside rope_type (Llama 3.1: factor 8.0, "
+                                        'original_max_position_embeddings 8192)')
     return options
 
 
@@ -85,9 +94,9 @@ def _table_options(options: Dict[str, Any]) -> Record:
     return record
 
 
-def rope_frequencies(pairs: int, **options: Any) -> Tuple[NDArray, float]:
-    """The inverse frequencies, float64 [pairs], and the number that multiplies cos and sin. options: as in rope_table()."""
-    options = _own_names(options)
+def rope_frequencies(pairs: int, **parameters: Unpack[TableOptions]) -> Tuple[NDArray, float]:
+    """The inverse frequencies, float64 [pairs], and the number that multiplies cos and sin. parameters: as in rope_table()."""
+    options = _own_names(parameters)
     record = _table_options(options)
     frequencies = np.empty(max(integer(pairs, 'pairs'), 0))
     factor = ctypes.c_double()
@@ -96,22 +105,22 @@ def rope_frequencies(pairs: int, **options: Any) -> Tuple[NDArray, float]:
     return frequencies, factor.value
 
 
-def rope_table(positions: Union[int, Array], dim: int, *, first: int = 0, out: Optional[RopeTable] = None,
-               **options: Any) -> RopeTable:
+def rope_table(positions: Union[int, Integers], dim: int, *, first: int = 0, out: Optional[RopeTable] = None,
+               **parameters: Unpack[TableOptions]) -> RopeTable:
     """cos and sin of every position and pair, within 0.51 ulp, float32 [positions, dim / 2].
 
     positions: how many, from `first` on; or the positions themselves, int32 or int64 [n], or [axes, n] with mrope_section; lists too.
     dim: rotated dimensions, two for each pair.
-    options: the names of model configuration files, so that rope_table(n, dim, **config.rope_parameters) will do, with older ones
+    parameters: the names of model configuration files, so that rope_table(n, dim, **config.rope_parameters) will do, with older ones
     rope_table(n, dim, rope_theta=config.rope_theta, **config.rope_scaling), where rope_type may be `type`: rope_theta (10000),
     rope_type ('default', 'linear', 'proportional', 'dynamic', 'yarn', 'llama3', 'longrope'), factor,
-    original_max_position_embeddings, max_position_embeddings, seq_len, attention_factor, beta_fast, beta_slow, mscale, mscale_all_dim, truncate, low_freq_factor, high_freq_factor, short_factor, long_factor, freq_factors, inv_freq,
-    partial_rotary_factor, mrope_section, mrope_layout ('contiguous', 'interleaved', 'axial'), f32_angles.
+    original_max_position_embeddings, max_position_embeddings, seq_len, attention_factor, beta_fast, beta_slow, mscale,
+    mscale_all_dim, truncate, low_freq_factor, high_freq_factor, short_factor, long_factor, freq_factors, inv_freq, partial_rotary_factor, mrope_section, mrope_layout ('contiguous', 'interleaved', 'axial'), f32_angles.
     """
     pairs, odd = divmod(integer(dim, 'dim'), 2)
     if odd or pairs < 0:
         raise Error(Code.SHAPE, f'dim: is {dim}; an even number is wanted, two for each pair')
-    options = _own_names(options)
+    options = _own_names(parameters)
     record = _table_options(options)
     if isinstance(positions, (int, np.integer)):
         n, where = integer(positions, 'positions', 0), None
@@ -133,9 +142,12 @@ def rope_table(positions: Union[int, Array], dim: int, *, first: int = 0, out: O
 
 
 def put_norm(record: Record, prefix: str, norm: Any, epsilon: float, weight: Any, dim: int) -> None:
-    """The RMS norm of a simdattn_rope_options."""
+    """The RMS norm of a simdattn_rope_options, if there is one."""
+    refuse_unread(norm == 'none', 'norm', norm_epsilon=(epsilon, 0.0), norm_weight=(weight, None))
+    if norm == 'none':
+        return
     record.put(prefix + 'norm', enumerator(RowNorm, norm, 'norm'))
-    record.put(prefix + 'norm_epsilon', epsilon)
+    record.put(prefix + 'norm_epsilon', as_float(epsilon, 'norm_epsilon'))
     if weight is not None:
         put_numbers(record, prefix + 'norm_weight', numbers(weight, np.float32, dim, 'norm_weight', 'dimension'))
 
@@ -147,9 +159,10 @@ def put_rope_options(record: Record, prefix: str, pairing: Any, inverse: bool, f
     record.put(prefix + 'first_dim', integer(first_dim, 'first_dim'))
 
 
-def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *, out: Optional[Array] = None, start: int = 0,
-         pairing: str = 'half_split', inverse: bool = False, first_dim: int = 0, norm: str = 'none', norm_epsilon: float = 0.0,
-         norm_weight: Optional[Any] = None, target: Optional[str] = None) -> Any:
+def rope(x: A, cos: AnyArray, sin: AnyArray, positions: Union[AnyArray, Sequence[Sequence[int]], None] = None, *,
+         out: Optional[AnyArray] = None, start: int = 0, pairing: Pairing = 'half_split', inverse: bool = False, first_dim: int = 0,
+         norm: Union[str, RowNorm] = 'none', norm_epsilon: float = 0.0, norm_weight: Optional[Numbers] = None,
+         target: TargetName = None) -> A:
     """Rotates pairs of dimensions: y0 = x0 c - x1 s, y1 = x0 s + x1 c.
 
     x: [batch, heads, rows, dim]; cos, sin: float32 [positions, pairs], a RopeTable: rope(x, *table).
@@ -167,8 +180,9 @@ def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *,
     result = operand(out, 'out', writable=True)
     options = Record(_abi.RopeOptions)
     put_rope_options(options, '', pairing, inverse, first_dim)
-    if norm != 'none':
-        put_norm(options, '', norm, norm_epsilon, norm_weight, rows.shape[-1])
+    put_norm(options, '', norm, norm_epsilon, norm_weight, rows.shape[-1])
+    if where is not None and start != 0:
+        raise Error(Code.RANGE, f'start: is {start}, and positions say where every row stands; give one of them')
     at = _abi.Positions(start=integer(start, 'start'))
     if where is not None:
         as_view(where, 2, 'positions', '[batch, rows]')  # refuses other shapes, by what the caller gave
@@ -179,4 +193,4 @@ def rope(x: Array, cos: Array, sin: Array, positions: Optional[Array] = None, *,
         ctypes.byref(as_view(result, 4, 'out', _ROWS)), options.reference(), execution.with_target(target)),
         x=rows, cos=c, sin=s, positions=where, out=result, start=start, first_dim=first_dim)
     mark_written(written)
-    return out
+    return out  # type: ignore[return-value]

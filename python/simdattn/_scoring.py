@@ -33,9 +33,16 @@ def integer(value: Any, argument: str, low: int = -2**63, high: int = 2**63 - 1)
 
 def boolean(value: Any, argument: str) -> bool:
     """value as true or false; a word like 'no' is neither."""
-    if isinstance(value, (bool, np.bool_)) or value in (0, 1) and isinstance(value, (int, np.integer)):
+    if isinstance(value, (bool, np.bool_)) or isinstance(value, (int, np.integer)) and value in (0, 1):
         return bool(value)
     raise TypeError(f'{argument}: True or False is wanted, not {value!r}')
+
+
+def refuse_unread(unread: bool, needed: str, **given: Any) -> None:
+    """Error for an argument that differs from its default although nothing reads it. given: NAME=(value, default)."""
+    for name, (value, default) in given.items():
+        if unread and value is not default and not (default is not None and value == default):
+            raise Error(Code.RANGE, f'{name}: is given without {needed}, and would not be read')
 
 
 def put_view(record: Record, member: str, x: Operand, rank: int, argument: str, shape: str) -> None:
@@ -69,6 +76,7 @@ def put_scoring(record: Record, prefix: str, options: Dict[str, Any], shape: Tup
 
     shape: of q (or of the scores).
     """
+    refuse_unread(options.get('bias') is None, 'bias', bias_scale=(options.get('bias_scale'), None))
     for name, value in options.items():
         if value is None:
             continue

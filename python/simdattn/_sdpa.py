@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from concurrent.futures import Executor
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from ._attention import Problem, _Tasks
 from ._library import Error
 from ._scoring import boolean
 from ._tensors import causal_offset, is_causal_bias, mark_written
+from ._types import A, AnyArray, TargetName
 
 Shape = Tuple[int, ...]
 
@@ -62,9 +64,10 @@ def leading_shapes(q: Shape, k: Shape, v: Shape, enable_gqa: bool) -> Tuple[Shap
     return (*batches, heads), (*batches, kv_heads)
 
 
-def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_mask: Optional[Array] = None, dropout_p: float = 0.0,
-                                 is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
-                                 out: Optional[Array] = None, target: Optional[str] = None, pool: Optional[Any] = None) -> Any:
+def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_mask: Optional[AnyArray] = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
+                                 enable_gqa: bool = False, *, out: Optional[AnyArray] = None, target: TargetName = None,
+                                 pool: Optional[Executor] = None) -> A:
     """As torch.nn.functional.scaled_dot_product_attention, for inference on the CPU.
 
     query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; leading dimensions broadcast; the last of them are heads.
@@ -78,9 +81,9 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
     """
     mask, offset = masking(attn_mask, dropout_p, is_causal, (query, key))
     written = [] if out is None else [out]
-    out = attend(query, key, value, mask, offset, scale, boolean(enable_gqa, 'enable_gqa'), out, target, pool)
+    result: A = attend(query, key, value, mask, offset, scale, boolean(enable_gqa, 'enable_gqa'), out, target, pool)
     mark_written(written)
-    return out
+    return result
 
 
 def masking(attn_mask: Any, dropout_p: float, is_causal: bool, arrays: Sequence[Any]) -> Tuple[Any, Optional[int]]:
@@ -98,7 +101,7 @@ def masking(attn_mask: Any, dropout_p: float, is_causal: bool, arrays: Sequence[
 
 
 def attend(query: Array, key: Array, value: Array, attn_mask: Optional[Array], offset: Optional[int], scale: Optional[float],
-           enable_gqa: bool, out: Optional[Array], target: Optional[str], pool: Optional[Any]) -> Any:
+           enable_gqa: bool, out: Optional[Array], target: TargetName, pool: Optional[Executor]) -> Any:
     """scaled_dot_product_attention behind its rules on masks."""
     q, k, v = operand(query, 'query'), operand(key, 'key'), operand(value, 'value')
     full, kv_full = leading_shapes(q.shape, k.shape, v.shape, enable_gqa)

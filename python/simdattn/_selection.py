@@ -9,12 +9,13 @@ import numpy as np
 
 from . import _abi
 from ._abi import Arithmetic, Code, DType, IndexCombine
-from ._arrays import Array, NDArray, as_view, new_like, numbers, operand
+from ._arrays import NDArray, as_view, new_like, numbers, operand
 from ._attention import Store, put_keys
 from ._library import Error, Record, check, enumerator, library
 from ._scoring import as_float, boolean, integer, put_numbers
 from ._targets import execution
 from ._tensors import mark_written
+from ._types import A, AnyArray, ArithmeticName, Integers, TargetName
 
 
 def _put_positions(record: Record, batch: int, keys: Optional[int], kv_length: Any, offset: Optional[int], offsets: Any) -> None:
@@ -26,11 +27,11 @@ def _put_positions(record: Record, batch: int, keys: Optional[int], kv_length: A
             put_numbers(record, name, numbers(array, np.int32, batch, name, 'sequence'))
 
 
-def index_scores(q: Array, k: Union[Array, Store], weights: Optional[Array] = None, *, out: Optional[Array] = None,
-                 scale: Optional[float] = None, relu: bool = False, combine: str = 'sum', causal: bool = False,
-                 block_size: int = 1, keys_per_row: int = 1, keys: Optional[int] = None, kv_length: Optional[Any] = None,
-                 offset: Optional[int] = None, offsets: Optional[Any] = None, arithmetic: str = 'f32',
-                 target: Optional[str] = None) -> Any:
+def index_scores(q: A, k: Union[AnyArray, Store], weights: Optional[AnyArray] = None, *, out: Optional[AnyArray] = None,
+                 scale: Optional[float] = None, relu: bool = False, combine: Union[str, IndexCombine] = 'sum', causal: bool = False,
+                 block_size: int = 1, keys_per_row: int = 1, keys: Optional[int] = None, kv_length: Optional[Integers] = None,
+                 offset: Optional[int] = None, offsets: Optional[Integers] = None, arithmetic: ArithmeticName = 'f32',
+                 target: TargetName = None) -> A:
     """How much each row wants each key, or block of block_size keys: float32 [batch, 1, rows, candidates].
 
     q: [batch, heads, rows, dim]; k: [batch, 1, tokens, dim], or a KVCache's keys; weights: float32 [batch, rows, heads].
@@ -70,12 +71,12 @@ def index_scores(q: Array, k: Union[Array, Store], weights: Optional[Array] = No
         ctypes.byref(as_view(rows, 4, 'q', '')), store.reference(), w and ctypes.byref(as_view(w, 3, 'weights', '[batch, rows, heads]')),
         ctypes.byref(as_view(result, 4, 'out', '')), options.reference(), how), q=rows, weights=w, scores=result)
     mark_written(written)
-    return out
+    return out  # type: ignore[return-value]
 
 
-def top_k(scores: Array, k: int, *, out: Optional[Array] = None, block_size: int = 1, local_blocks: int = 0, tail: bool = False,
-          keys: Optional[int] = None, kv_length: Optional[Any] = None, offset: Optional[int] = None,
-          offsets: Optional[Any] = None, target: Optional[str] = None) -> NDArray:
+def top_k(scores: AnyArray, k: int, *, out: Optional[AnyArray] = None, block_size: int = 1, local_blocks: int = 0, tail: bool = False,
+          keys: Optional[int] = None, kv_length: Optional[Integers] = None, offset: Optional[int] = None,
+          offsets: Optional[Integers] = None, target: TargetName = None) -> NDArray:
     """The places of the k largest scores of each row, int32 [batch, heads, rows, k], ascending, then -1.
 
     scores: float32 [batch, heads, rows, candidates]. Equal scores: the lowest place first; -inf and NaN are never taken.

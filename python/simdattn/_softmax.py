@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Tuple, overload
 
 from . import _abi
 from ._abi import Code, DType
-from ._arrays import Array, as_view, new_like, operand, padded
+from ._arrays import NAMES, Array, as_view, new_like, operand, padded
 from ._library import Error, Record, check, library
 from ._scoring import OPTIONS, boolean, put_scoring
 from ._targets import execution
 from ._tensors import mark_written
+from ._types import A, AnyArray, ScoringOptions, TargetName, refuse_unknown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@overload
+def softmax(x: A, *, out: Optional[AnyArray] = ..., lse: Optional[AnyArray] = ..., return_lse: Literal[False] = ...,
+            target: TargetName = ..., causal: bool = ..., **scoring: Unpack[ScoringOptions]) -> A: ...
+
+
+@overload
+def softmax(x: A, *, out: Optional[AnyArray] = ..., lse: Optional[AnyArray] = ..., return_lse: Literal[True],
+            target: TargetName = ..., causal: bool = ..., **scoring: Unpack[ScoringOptions]) -> Tuple[A, A]: ...
 
 
 def softmax(x: Array, *, out: Optional[Array] = None, lse: Optional[Array] = None, return_lse: bool = False,
-            target: Optional[str] = None, **scoring: Any) -> Any:
+            target: TargetName = None, **scoring: Any) -> Any:
     """exp(x - max) / sum(exp(x - max)) along the last dimension.
 
     x: float32, up to 4 dimensions; with scoring options [batch, heads, rows, tokens] (leading dimensions of 1 may be left out).
@@ -23,10 +37,7 @@ def softmax(x: Array, *, out: Optional[Array] = None, lse: Optional[Array] = Non
     scoring: what attention() explains, applied to the scores first (scale: default 1); masked entries are 0.
     A row that sees nothing, or -inf alone, is zeros, and its lse -inf.
     """
-    unknown = set(scoring) - OPTIONS
-    if unknown:
-        raise TypeError(f'softmax() has no option {sorted(unknown)[0]!r}: it runs along the last dimension; there are '
-                        f'{", ".join(sorted(OPTIONS))}')
+    refuse_unknown('softmax', list(scoring), list(OPTIONS))
     scores = operand(x, 'x')
     if not scores.shape:
         raise Error(Code.SHAPE, 'x: has no dimension')
@@ -35,8 +46,10 @@ def softmax(x: Array, *, out: Optional[Array] = None, lse: Optional[Array] = Non
         out = new_like(x, scores.shape, DType.F32)
     if boolean(return_lse, 'return_lse') and lse is None:
         lse = new_like(x, scores.shape[:-1], DType.F32)
-    rows = padded(scores, 4, 'x')
-    result = padded(operand(out, 'out', writable=True), 4, 'out')
+    rows, result = padded(scores, 4, 'x'), padded(operand(out, 'out', writable=True), 4, 'out')
+    for given, argument in ((rows, 'x'), (result, 'out')):
+        if given.dtype != DType.F32:
+            raise Error(Code.DTYPE, f'{argument}: is {NAMES[given.dtype]}; float32 is wanted')
     sums = None if lse is None else padded(operand(lse, 'lse', writable=True), 3, 'lse')
     record = Record(_abi.Scoring)
     put_scoring(record, '', scoring, rows.shape, rows.shape[0])

@@ -72,7 +72,6 @@ class Execution(threading.local):
 
     def __init__(self) -> None:
         self.struct = initial(_abi.Exec)
-        self.memory = ctypes.create_string_buffer(0)
         self.reference = ctypes.byref(self.struct)
 
     def with_target(self, target: Union[str, Target, None]) -> Any:
@@ -85,8 +84,10 @@ class Execution(threading.local):
 
     def grow(self, size: int) -> None:
         if size > self.struct.workspace_bytes:
-            self.memory = ctypes.create_string_buffer(size)
-            self.struct.workspace = ctypes.addressof(self.memory)
+            # Kept by the struct, which a running call holds: a daemon thread may be in one when the interpreter exits, and
+            # this object goes then.
+            self.struct.memory = ctypes.create_string_buffer(size)
+            self.struct.workspace = ctypes.addressof(self.struct.memory)
             self.struct.workspace_bytes = size
 
 

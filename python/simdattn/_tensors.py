@@ -16,8 +16,13 @@ def is_torch(x: Any) -> bool:
 
 
 def refuse_gradient(x: Any, argument: str) -> None:
+    """Error for what a gradient is asked of, backward or forward; a result without one would be silently wrong."""
     if x.requires_grad and sys.modules['torch'].is_grad_enabled():
         raise Error(Code.RANGE, f'{argument}: requires a gradient; this is for inference: use torch.no_grad() or detach()')
+    forward = sys.modules.get('torch.autograd.forward_ad')
+    if forward is not None and forward._current_level >= 0 and forward.unpack_dual(x).tangent is not None:
+        raise Error(Code.RANGE, f'{argument}: has a tangent; this is for inference, and forward-mode differentiation '
+                                '(torch.func.jvp, jacfwd) needs its derivative')
 
 
 @lru_cache(maxsize=None)
@@ -38,6 +43,28 @@ def _refuse_meaning(x: Any, argument: str) -> None:
         raise Error(Code.DTYPE, f'{argument}: is a {type(x).__name__}, which says by {name} what it means; its memory is not read')
 
 
+def refuse_layout(x: Any, argument: str, device: str = 'cpu') -> None:
+    """Error for tensors without one plain memory on the device."""
+    kind = 'nested' if x.is_nested else 'quantized' if x.is_quantized else x.layout
+    if x.device.type != device or kind is not sys.modules['torch'].strided:
+        cure = {'nested': '; torch.nested.to_padded_tensor(x, 0) is one', 'quantized': '; x.dequantize() is one'}.get(kind, '')
+        raise Error(Code.DTYPE, f'{argument}: is on {x.device}, {kind}; a plain tensor on the CPU is wanted{cure}')
+
+
+@lru_cache(maxsize=None)
+def _proxy_mode() -> Optional[Tuple[Any, Any]]:
+    """How PyTorch 2.1 and later tell whether make_fx records."""
+    internals = sys.modules['torch']._C
+    get, keys = getattr(internals, '_get_dispatch_mode', None), getattr(internals, '_TorchDispatchModeKey', None)
+    return None if get is None or keys is None else (get, keys.PROXY)
+
+
+def _proxies_record() -> bool:
+    """Whether make_fx records what is called here: memory of its proxies is that of the example."""
+    found = _proxy_mode()
+    return found is not None and found[0](found[1]) is not None
+
+
 class Memory(NamedTuple):
     """Where the numbers of a plain tensor are."""
 
@@ -53,10 +80,12 @@ def memory_of(x: Any, argument: str) -> Memory:
     if type(x) is not torch.Tensor:
         _refuse_meaning(x, argument)
     refuse_gradient(x, argument)
-    if not x.is_cpu or x.layout is not torch.strided or x.is_neg():
-        raise Error(Code.DTYPE, f'{argument}: is on {x.device}, {x.layout}; a plain tensor on the CPU is wanted')
-    if torch._C._get_tracing_state() is not None:
-        raise Error(Code.RANGE, f'{argument}: torch.jit.trace does not see this function; it sees simdattn.torch.sdpa')
+    refuse_layout(x, argument)
+    if x.is_neg():
+        raise Error(Code.DTYPE, f'{argument}: is a view of the negative of its memory; x.resolve_neg() has memory of its own')
+    tracer = 'torch.jit.trace' if torch._C._get_tracing_state() is not None else 'make_fx' if _proxies_record() else None
+    if tracer is not None:
+        raise Error(Code.RANGE, f'{argument}: {tracer} does not see this function; it sees simdattn.torch.sdpa')
     try:
         return Memory(x.dtype, x.data_ptr(), tuple(x.shape), x.stride())
     except RuntimeError as e:  # inside of vmap and other transformations

@@ -12,19 +12,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 import warnings
 from concurrent.futures import Executor
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
+try:
+    from torch.nn.attention import bias as biases
+except ImportError:  # PyTorch before 2.3
+    biases = None  # type: ignore[assignment]
+
 from ._abi import Code
 from ._library import Error
 from ._sdpa import attend, leading_shapes, masking
 from ._targets import Target
-from ._tensors import is_causal_bias, refuse_gradient
+from ._tensors import is_causal_bias, refuse_gradient, refuse_layout
+from ._types import TargetName
 
 # ---- The operator --------------------------------------------------------------------------------------------------------
 # What torch.jit.trace, torch.compile, torch.export and torch.func see in the place of ctypes. Written with the Library that
@@ -54,8 +61,20 @@ def _shapes_alone(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, a
     return query.new_empty((*full, query.shape[-2], value.shape[-1]))
 
 
+def _no_derivative(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor], *rest: Any) -> torch.Tensor:
+    """Where the operator is called itself, by transformations of torch.func too, a derivative would be lost in silence."""
+    for x, argument in ((query, 'query'), (key, 'key'), (value, 'value'), (attn_mask, 'attn_mask')):
+        if x is not None:
+            refuse_gradient(x, argument)
+    with torch._C._AutoDispatchBelowAutograd():
+        result: torch.Tensor = torch.ops.simdattn.sdpa(query, key, value, attn_mask, *rest)
+        return result
+
+
 _operators.impl('sdpa', _on_cpu, 'CPU')
 _operators.impl('sdpa', _shapes_alone, 'Meta')
+if hasattr(torch._C._AutoDispatchBelowAutograd, '__enter__'):  # PyTorch 2.1 and later
+    _operators.impl('sdpa', _no_derivative, 'Autograd')
 
 
 # ---- The function --------------------------------------------------------------------------------------------------------
@@ -78,8 +97,7 @@ def _check(x: Any, argument: str, device: str) -> None:
         raise TypeError(f'{argument}: a torch.Tensor is wanted, not {type(x).__name__}; '
                         'simdattn.scaled_dot_product_attention takes every kind of array')
     refuse_gradient(x, argument)
-    if x.device.type != device or x.layout is not torch.strided:
-        raise Error(Code.DTYPE, f'{argument}: is on {x.device}, {x.layout}; a plain tensor on the CPU is wanted')
+    refuse_layout(x, argument, device)
 
 
 def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool,
@@ -111,7 +129,7 @@ def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mas
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
          dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
-         target: Optional[str] = None, pool: Optional[Executor] = None) -> torch.Tensor:
+         target: TargetName = None, pool: Optional[Executor] = None) -> torch.Tensor:
     """torch.nn.functional.scaled_dot_product_attention for inference on the CPU.
 
     query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; attn_mask: bool or float, broadcast to [..., L, S], or a CausalBias
@@ -137,7 +155,7 @@ def _warn_of_copies(name: str, theirs: Any) -> None:
                      if module.split('.')[0] != 'torch' and getattr(found, '__dict__', {}).get(name) is theirs)
     if holders:
         warnings.warn(f'replace_sdpa() does not reach {", ".join(holders)}: imported by name, {name} is still PyTorch\'s there',
-                      stacklevel=4)
+                      stacklevel=5)
 
 
 def _warning_path(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,11 +168,94 @@ def _warning_path(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return fast_path
 
 
-@contextlib.contextmanager
-def replace_sdpa(*, target: Optional[str] = None, pool: Optional[Executor] = None) -> Iterator[None]:
+class _Replaced:
+    """What is replaced in PyTorch, by how many blocks: blocks of several threads begin and end in any order."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.blocks: List[replace_sdpa] = []  # the newest last; its options count
+        self.restore: List[Callable[[], None]] = []
+
+    def put(self, place: Any, name: str, function: Any) -> None:
+        original = vars(place)[name]
+        setattr(place, name, function)
+
+        def restore() -> None:
+            if vars(place)[name] is function:  # unless somebody has wrapped it since
+                setattr(place, name, original)
+
+        self.restore.append(restore)
+
+    def enter(self, block: replace_sdpa) -> None:
+        with self.lock:
+            self.blocks.append(block)
+            if len(self.blocks) == 1:
+                _replace_all(self)
+
+    def leave(self, block: replace_sdpa) -> None:
+        with self.lock:
+            self.blocks.remove(block)
+            while not self.blocks and self.restore:
+                self.restore.pop()()
+
+    def options(self) -> Optional[Tuple[Any, Any]]:
+        """Target and pool of the newest block; None: all have ended, and who wrapped the function calls it still."""
+        blocks = list(self.blocks)
+        return (blocks[-1].target, blocks[-1].pool) if blocks else None
+
+
+_replaced = _Replaced()
+
+
+def _replace_all(replaced: _Replaced) -> None:
+    name = 'scaled_dot_product_attention' if hasattr(functional, 'scaled_dot_product_attention') else '_scaled_dot_product_attention'
+    theirs = getattr(functional, name)
+
+    def new(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
+            dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Any:
+        options = replaced.options()
+        if options is None:
+            more = {'enable_gqa': True} if enable_gqa else {}  # PyTorch 2.5 and later
+            return theirs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **more)
+        return _sdpa(new, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, *options)
+
+    def old(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
+            dropout_p: float = 0.0, need_attn_weights: bool = False, is_causal: bool = False) -> Any:
+        options = replaced.options()
+        if options is None:
+            return theirs(query, key, value, attn_mask, dropout_p, need_attn_weights, is_causal)
+        if need_attn_weights:
+            raise Error(Code.RANGE, 'need_attn_weights: weights are not computed; call with need_weights=False')
+        return _sdpa(sdpa, query, key, value, attn_mask, dropout_p, is_causal, None, False, *options), None
+
+    ours = new if name == 'scaled_dot_product_attention' else old
+    _warn_of_copies(name, theirs)
+    replaced.put(functional, name, ours)
+    for path in _FAST_PATHS:
+        if hasattr(torch, path):
+            replaced.put(torch, path, _warning_path(getattr(torch, path)))
+    if biases is not None:
+        replaced.put(biases.CausalBias, '__torch_function__', _bias_that_knows(theirs, ours))
+
+
+def _bias_that_knows(theirs: Any, ours: Callable[..., Any]) -> Any:
+    """CausalBias knows the function by what torch.nn.functional holds, and has no memory. Where PyTorch's own was imported by name,
+    it would be read as a mask of garbage: there too, the call is ours."""
+    usual = biases.CausalBias.__torch_function__.__func__
+
+    def asked(cls: type, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+        if func is theirs:
+            return ours(*args, **(kwargs or {}))
+        return usual(cls, func, types, args, kwargs)
+
+    return classmethod(asked)
+
+
+class replace_sdpa(contextlib.ContextDecorator):
     """Puts sdpa in the place of torch.nn.functional.scaled_dot_product_attention for the time of a `with` block.
 
-    It reaches calls of torch.nn.functional.scaled_dot_product_attention, in all threads. It does not reach code that took the
+    It reaches calls of torch.nn.functional.scaled_dot_product_attention, in all threads. Blocks may overlap: PyTorch's function
+    comes back when the last of them ends, and the options of the one that began last count. It does not reach code that took the
     function with `from torch.nn.functional import ...` nor the fast path of MultiheadAttention and TransformerEncoderLayer: a
     warning says so.
 
@@ -162,26 +263,20 @@ def replace_sdpa(*, target: Optional[str] = None, pool: Optional[Executor] = Non
     computed here: need_weights must be False.
     """
 
-    def new(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
-            dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Any:
-        return _sdpa(new, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, pool)
+    def __init__(self, *, target: TargetName = None, pool: Optional[Executor] = None) -> None:
+        self.target, self.pool, self._used = target, pool, False
 
-    def old(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
-            dropout_p: float = 0.0, need_attn_weights: bool = False, is_causal: bool = False) -> Any:
-        if need_attn_weights:
-            raise Error(Code.RANGE, 'need_attn_weights: weights are not computed; call with need_weights=False')
-        return sdpa(query, key, value, attn_mask, dropout_p, is_causal, target=target, pool=pool), None
+    def __enter__(self) -> None:
+        self._used = True
+        _replaced.enter(self)
 
-    name, ours = (('scaled_dot_product_attention', new) if hasattr(functional, 'scaled_dot_product_attention')
-                  else ('_scaled_dot_product_attention', old))
-    _warn_of_copies(name, getattr(functional, name))
-    replaced = [(functional, name, ours)]
-    replaced += [(torch, path, _warning_path(getattr(torch, path))) for path in _FAST_PATHS if hasattr(torch, path)]
-    originals = [getattr(module, place) for module, place, _ in replaced]
-    for module, place, function in replaced:
-        setattr(module, place, function)
-    try:
-        yield
-    finally:
-        for (module, place, _), original in zip(replaced, originals):
-            setattr(module, place, original)
+    def __exit__(self, *error: Any) -> None:
+        _replaced.leave(self)
+
+    def __call__(self, function: Any) -> Any:  # as a decorator
+        self._used = True
+        return super().__call__(function)
+
+    def __del__(self) -> None:
+        if not getattr(self, '_used', True):
+            warnings.warn('replace_sdpa() alone replaces nothing: write `with simdattn.torch.replace_sdpa():`', stacklevel=2)

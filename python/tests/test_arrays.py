@@ -202,3 +202,25 @@ def test_negative_and_repeating_strides(random):
     refused(Code.STRIDE, 'out', lambda: simdattn.attention(q, k, v, out=np.lib.stride_tricks.as_strided(
         np.zeros(64, np.float32), q.shape, (0, 0, 0, 4))))
     refused(Code.STRIDE, 'k: the last dimension is not contiguous', lambda: simdattn.attention(q, np.repeat(k, 2, 3)[..., ::2], v))
+
+
+def test_bf16_arithmetic_is_of_its_numbers():
+    x = simdattn.to_bf16([[1.5, -2.0, np.inf], [0.0, -0.0, 3.0]])
+    plain = simdattn.from_bf16(x)
+    for call in (lambda a: a + a, lambda a: a * np.float32(2), lambda a: a.sum(axis=1), lambda a: a.max(), lambda a: np.abs(a), lambda a: a == 0,
+                 lambda a: a.astype(np.float64), lambda a: np.maximum(a, 0.5), lambda a: a @ a.T, lambda a: a.mean(axis=0)):
+        with np.errstate(invalid='ignore'):
+            np.testing.assert_array_equal(call(x), call(plain))
+    assert simdattn.to_bf16(x).tobytes() == x.tobytes()
+    with pytest.raises(TypeError, match='a BF16 array is not written by arithmetic'):
+        x += 1
+    out = np.zeros(x.shape, np.float32)
+    np.add(x, x, out=out)
+    np.testing.assert_array_equal(out, plain + plain)
+    assert x.view(np.uint16).dtype == np.uint16 and isinstance(x[0], simdattn.BF16)
+
+
+def test_from_bf16_takes_no_other_numbers():
+    for kind in (np.float32, np.float16, np.uint8, np.int16, np.float64, np.uint32):
+        refused(Code.DTYPE, f'x: is {np.dtype(kind)}; BF16, uint16 or bfloat16 is wanted', lambda kind=kind: simdattn.from_bf16(np.ones(4, kind)))
+    assert simdattn.from_bf16(np.array([0x3F80], np.uint16)).tolist() == [1.0]

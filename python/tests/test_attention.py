@@ -167,7 +167,7 @@ def test_bad_calls(random):
     bad(Code.RANGE, r"arithmetic: there is no 'f64'", arithmetic='f64')
     bad(Code.TARGET, r"target: 'nothing': no target of this name can run here; these can: .*scalar", target='nothing')
     bad(Code.OVERLAP, r'out', q, k[:, :, :7], out[:, :2])
-    with pytest.raises(TypeError, match='unexpected keyword'):
+    with pytest.raises(TypeError, match='has no option'):
         simdattn.attention(q, k, v, windows=3)
     refused(Code.SHAPE, 'out', lambda: simdattn.attention(q, k, v, out=out[:, :, :6]), out)
     refused(Code.DTYPE, 'lse', lambda: simdattn.attention(q, k, v, out=out, lse=np.zeros((2, 4, 7), np.float16)), out)

@@ -1,6 +1,7 @@
 """KVCache: its lengths are checked, its views end at what was written, and copies stand alone."""
 import copy
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def test_sizes_that_overflow(sizes):
     with pytest.raises((simdattn.Error, MemoryError)) as caught:
         simdattn.KVCache(*sizes)
     if isinstance(caught.value, simdattn.Error):
-        assert 'more than there can be memory for' in caught.value.detail
+        assert re.search('more than there can be memory for|must be in', caught.value.detail)
     refused(Code.RANGE, 'more than there can be memory for', lambda: simdattn.KVCache(1, 2**11, 2**30, 2**23))
 
 
@@ -149,3 +150,50 @@ def test_what_a_cache_says(random):
         for copied in (copy.copy, pickle.dumps):
             with pytest.raises(TypeError, match='a Plan holds the addresses|a Store is a view of its KVCache'):
                 copied(x)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('dtype', ['f32', 'int8', 'q8_0'])
+def test_a_pickle_holds_what_was_written(random, kind, dtype):
+    options = dict(KINDS[kind], dtype=dtype, capacity=128)
+    if kind == 'ring':
+        options['ring'] = 4096
+        options['capacity'] = 8192
+    elif kind != 'pages':
+        options['capacity'] = 8192
+    cache = simdattn.KVCache(2, 2, head_dim=32, **options)
+    assert len(pickle.dumps(cache)) < 4000 < cache.nbytes
+    k, v = tokens(random, 41)
+    cache.append(k, v, counts=[41, 7])
+    text = pickle.dumps(cache)
+    assert len(text) < (0.02 if kind != 'pages' else 0.9) * cache.nbytes
+    q = queries(random, 1)
+    again = pickle.loads(text)
+    assert again.attend(q).tobytes() == cache.attend(q).tobytes()
+    for x in (cache, again):
+        x.append(k[:, :, :9], v[:, :, :9])
+    assert again.attend(q).tobytes() == cache.attend(q).tobytes()
+
+
+@pytest.mark.parametrize('sizes, words', [
+    (dict(head_dim=16, dtype='q8_0'), 'head_dim: must be a multiple of 32, the block of the type; head_dim is 16'),
+    (dict(head_dim=80, dtype='q4_0'), 'head_dim: must be a multiple of 32, the block of the type; head_dim is 80'),
+    (dict(head_dim=32, value_dim=40, value_dtype='q8_0'), 'value_dim: must be a multiple of 32, .*; value_dim is 40'),
+    (dict(head_dim=16, ring=33), 'ring: .* for panels a multiple of 32; ring is 33'),
+    (dict(head_dim=16, page_size=33, n_pages=4, block_table=np.zeros((1, 2), np.int32)), 'page_size.*; page_size is 33'),
+    (dict(head_dim=16, ring=32, page_size=32, n_pages=4, block_table=np.zeros((1, 2), np.int32)), '.*pages and a ring exclude'),
+    (dict(head_dim=9000, dtype='int8'), 'head_dim: .* at most 8192 numbers a row; head_dim is 9000'),
+    (dict(head_dim=32, dtype='q4_1'), 'dtype: can be read only'),
+    (dict(head_dim=16, block_table=np.zeros((1, 2), np.int32)), 'block_table: is of pages; page_size'),
+    (dict(head_dim=16, n_pages=4), 'n_pages: is of pages; page_size'),
+])
+def test_what_no_token_could_be_appended_to(sizes, words):
+    with pytest.raises(simdattn.Error, match='^' + words):
+        simdattn.KVCache(1, 1, 64, **sizes)
+
+
+def test_a_batch_that_is_not_the_cache_s(random):
+    cache, *_ = filled(random)
+    q = queries(random, 1, batch=3)
+    for options in ({}, {'kv_length': [1, 2, 3]}):
+        refused(Code.SHAPE, '^q: has 3 sequences, the cache has 2', lambda options=options: cache.attend(q, **options))

@@ -1,4 +1,6 @@
 """Plans and threads: the same bits however the tasks are shared."""
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -112,3 +114,24 @@ def test_the_gil_is_released(random):
         other.join()
     during = sum(start < t < end for t in steps)
     assert during >= 3, f'{during} steps in {end - start:.3f} s'
+
+
+@pytest.mark.parametrize('how', ['attention', 'pool', 'plan'])
+def test_a_daemon_thread_at_exit(how):
+    """The interpreter leaves while a thread is in a call, whose working memory stays."""
+    program = f'''
+import threading, time, numpy as np, simdattn
+from concurrent.futures import ThreadPoolExecutor
+x = np.ones((1, 16, 1024, 128), np.float32)
+plan = simdattn.Plan(x, x, x)
+pool = ThreadPoolExecutor(1)
+calls = dict(attention=lambda: simdattn.attention(x, x, x), pool=lambda: simdattn.attention(x, x, x, pool=pool), plan=plan.run)
+started = threading.Event()
+def work():
+    started.set()
+    while True: calls[{how!r}]()
+threading.Thread(target=work, daemon=True).start()
+started.wait(); time.sleep(0.2)
+'''
+    for _ in range(3):
+        assert subprocess.run([sys.executable, '-c', program], stderr=subprocess.PIPE).returncode == 0

@@ -1,4 +1,7 @@
 """Errors speak Python: its names and its numbers; wrong kinds of arguments are a TypeError; nothing of the caller's is lost in silence."""
+import re
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -7,7 +10,7 @@ from test_arrays import refused
 from test_attention import problem
 
 import simdattn
-from simdattn._abi import Code
+from simdattn._abi import Code, KvType
 
 
 @pytest.fixture
@@ -57,6 +60,52 @@ def test_element_types_that_there_are(arrays):
     q, k, v = arrays
     refused(Code.DTYPE, 'q: float64 is not an element type of simdattn: float32, bfloat16 and float16 are, bool and uint8 of masks, int32 and '
                         'int64 of positions', lambda: simdattn.attention(q.astype(float), k, v))
+
+
+def test_types_are_named_and_cured(arrays):
+    q, k, v = arrays
+    refused(Code.DTYPE, '^mask: is int64; bool or uint8 .true attends. is wanted', lambda: simdattn.attention(q, k, v, mask=np.ones((7, 40), np.int64)))
+    refused(Code.DTYPE, '^bias: is bool; float32, bfloat16 or float16 is wanted',
+            lambda: simdattn.attention(q, k, v, bias=np.ones((7, 40), bool)))
+    refused(Code.DTYPE, '^k: is int32; float32', lambda: simdattn.attention(q, k.astype(np.int32), v))
+    refused(Code.DTYPE, '^lse: is float16; float32 is wanted', lambda: simdattn.attention(q, k, v, lse=np.ones(q.shape[:3], np.float16)))
+    refused(Code.DTYPE, '^x: is float16; float32 is wanted', lambda: simdattn.softmax(q.astype(np.float16)))
+    refused(Code.DTYPE, '^cos: is float16; float32 is wanted', lambda: simdattn.rope(q, *(t.astype(np.float16) for t in simdattn.rope_table(9, 16))))
+    refused(Code.DTYPE, r'^q: float64 .*; x.astype\(numpy.float32\) converts', lambda: simdattn.attention(q.astype(float), k, v))
+    refused(Code.NULL_POINTER, '^decay: is not given, although the rule has a decay',
+            lambda: simdattn.linear_attention(q, q, q, np.zeros((2, 4, 16, 16), np.float32)))
+    for name, kind in {'fp32': 'F32', 'fp16': 'F16', 'fp8': 'FP8E4M3', 'fp8_e4m3fn': 'FP8E4M3', 'float8_e5m2': 'FP8E5M2'}.items():
+        assert simdattn.KVCache(1, 1, 32, 32, dtype=name).keys.struct.type == KvType[kind]
+
+
+def test_names_of_other_libraries(arrays):
+    q, k, v = arrays
+    for name, own in {'attn_mask': 'mask, where true attends, or bias', 'sliding_window': 'window_left = sliding_window - 1',
+                      'softmax_scale': 'scale', 'is_causal': 'causal', 's_aux': 'sinks'}.items():
+        for call in (lambda: simdattn.attention(q, k, v, **{name: 1}), lambda: simdattn.Plan(q, k, v, **{name: 1})):
+            wrong(rf"attention\(\) has no option '{name}': say {own}.*; there are acc, alibi_slopes, ", call)
+    wrong("attention.. has no option 'windwo'; there are acc", lambda: simdattn.attention(q, k, v, windwo=1))
+    wrong('causal: True or False is wanted, not array', lambda: simdattn.attention(q, k, v, causal=np.ones(2)))
+    wrong('causal: True or False is wanted, not array', lambda: simdattn.Plan(q, k, v, causal=np.ones(2)))
+
+
+def test_what_would_not_be_read(arrays):
+    """An argument that nothing reads is a mistake of the caller's."""
+    q, k, v = arrays
+    table = simdattn.rope_table(40, 16)
+    cache = simdattn.KVCache(2, 2, 40, 16, value_dim=24)
+    for name, call in {
+        'list_block': lambda: simdattn.attention(q, k, v, list_block=4), 'bias_scale': lambda: simdattn.attention(q, k, v, bias_scale=[1.0] * 4),
+        'norm_epsilon': lambda: simdattn.rope(q, *table, norm_epsilon=1e-5), 'norm_weight': lambda: simdattn.rope(q, *table, norm_weight=[1.0] * 16),
+        'start': lambda: simdattn.rope(q, *table, np.zeros((2, 7), np.int32), start=3),
+        'pairing': lambda: cache.append(k, v, pairing='interleaved'), 'first_dim': lambda: cache.append(k, v, first_dim=2),
+        'norm': lambda: cache.append(k, v, norm_weight=[1.0] * 16), 'first': lambda: cache.shift(1, 2, 1, first_dim=2),
+    }.items():
+        refused(Code.RANGE, f'^{name}.*: is ', call, cache._lengths)
+    for missing in ('factor', 'original_max_position_embeddings'):
+        parameters = dict(rope_type='llama3', factor=8.0, original_max_position_embeddings=8192)
+        del parameters[missing]
+        refused(Code.RANGE, f"^{missing}: 'llama3' needs it", lambda: simdattn.rope_table(9, 16, **parameters))
 
 
 def test_names_and_numbers(arrays):
@@ -137,3 +186,16 @@ def test_what_objects_say():
     assert (repr(halves), str(halves), repr(halves[0, ...])) == ('BF16([1. , 0.5])', '[1.  0.5]', 'BF16(1.)')
     assert repr(simdattn.targets()[-1]).startswith("Target(name='scalar', runnable=True")
     assert repr(simdattn.Error(Code.SHAPE, 'q: the rule')) == "Error('q: the rule (SHAPE)')"
+
+
+def test_simdattn_torch_without_an_import():
+    program = '''import sys, simdattn
+if {missing}: sys.modules['torch'] = None
+try: print(simdattn.torch.sdpa.__name__)
+except AttributeError as e: print(e)
+'''
+    for missing, words in ((True, 'simdattn.torch needs PyTorch'), (False, '^sdpa|simdattn.torch needs PyTorch')):
+        found = subprocess.run([sys.executable, '-c', program.format(missing=missing)], stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert re.search(words, found)
+    with pytest.raises(AttributeError, match='has no attribute .nothing'):
+        simdattn.nothing
