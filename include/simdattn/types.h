@@ -1101,7 +1101,8 @@ SIMDATTN_STRUCT(simdattn_causal_conv_problem, CausalConvProblem) {
   simdattn_const_view3 x SIMDATTN_DEFAULT({});      /* inputs */
   simdattn_const_view2 weight SIMDATTN_DEFAULT({}); /* [C,width], width in 1 .. 32 */
   simdattn_const_view1 bias SIMDATTN_DEFAULT({});   /* [C]; absent: 0 */
-  /** [states,C,width-1], or [states,width-1,C] if channels_last, in the type of x: read, and written in place. Of width 1: absent. */
+  /** [states,C,width-1], or [states,width-1,C] if channels_last, in the type of x: read, and written in place. Of width 1: absent,
+   *  and so is state_index. */
   simdattn_view3 state SIMDATTN_DEFAULT({});
   const int32_t* state_index SIMDATTN_DEFAULT(nullptr); /* as in LinearAttentionProblem */
   simdattn_view3 out SIMDATTN_DEFAULT({});              /* of x's shape; may be exactly x if the types agree */

@@ -123,9 +123,11 @@ Status check_causal_conv(const CausalConvProblem& a) {
                                                   a.channels_last ? channels : width - 1}),
                      kShape,
                      "state.shape: must be [states, channels, width - 1], the last two exchanged if channels_last");
+    SIMDATTN_CHECK(check_state_index(a.state_index, sequences, a.state.shape[0]));
+  } else {
+    SIMDATTN_REQUIRE(a.state.data == nullptr, kRange, "state: given although a width of 1 has none");
+    SIMDATTN_REQUIRE(a.state_index == nullptr, kRange, "state_index: given although a width of 1 has no state");
   }
-  const int64_t states = width > 1 ? a.state.shape[0] : a.state_index != nullptr ? kMaxSize : sequences;
-  SIMDATTN_CHECK(check_state_index(a.state_index, sequences, states));
   SIMDATTN_CHECK(check_in_place(a.x, a.out, x, out));
   const ByteSet cu_q = bytes_of(a.cu_q, sequences + 1), index = bytes_of(a.state_index, sequences);
   SIMDATTN_CHECK(check_apart<"out", "weight, bias, cu_q, state_index">(out, {&weight, &bias, &cu_q, &index}));

@@ -82,7 +82,7 @@ TEST_P(State, Definition) {
                     random.coin());
     std::vector<float> want_state, want_out(static_cast<size_t>(heads * n * d_v));
     for (const auto [h, i0, j] : indices(heads, d_k, d_v)) want_state.push_back(a.state.get_at({0, h, i0, j}));
-    const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d_k)));
+    const float scale = 1.0f / std::sqrt(static_cast<float>(d_k));
     for (const auto [h, j, t] : indices(heads, d_v, n)) {
       const auto s = [&, head = h, column = j](int64_t x) -> float& {
         return want_state[static_cast<size_t>((head * d_k + x) * d_v + column)];
@@ -202,6 +202,69 @@ TEST_P(State, Decays) {
   a.state.set_at({0, 0, 1, 1}, -2);
   ASSERT_TRUE(run(p).ok());
   EXPECT_EQ(a.state.get_at({0, 0, 1, 1}), -kInf);
+}
+
+/// Where docs/semantics.md says that a NaN goes.
+TEST_P(State, NaNs) {
+  constexpr int64_t d_k = 5, d_v = 70, row = 3, column = 66;
+  for (const LinearRule rule : {LinearRule::kGated, LinearRule::kGatedDelta}) {
+    const bool delta = rule == LinearRule::kGatedDelta;
+    for (const std::string where : {"q", "k", "v", "decay", "beta", "state"}) {
+      if (where == "beta" && !delta) continue;
+      Random random(7);
+      const Problem a(random, rule, 2, 1, d_k, d_v, Values::kOrdinary, true);
+      for_each_element(a.decay.view, [&](int64_t at) { put(a.decay.view.data, a.decay.view.dtype, at, -0.5f); });
+      if (where == "q") a.q.set_at({0, 1, 0, row}, kNaN);
+      if (where == "k") a.k.set_at({0, 1, 0, row}, kNaN);
+      if (where == "v") a.v.set_at({0, 1, 0, column}, kNaN);
+      if (where == "decay") a.decay.set_at({0, 1, 0, row}, kNaN);
+      if (where == "beta") a.beta.set_at({0, 1, 0, 0}, kNaN);
+      if (where == "state") a.state.set_at({0, 1, row, column}, kNaN);
+      ASSERT_TRUE(run(a.p).ok());
+      const bool of_column = where == "v" || where == "state";
+      for (const auto [h, i, j] : indices(2, d_k, d_v)) {
+        const bool whole = delta && !of_column, whole_column = of_column && (delta || where == "v");
+        const bool want = h == 1 && where != "q" &&
+                          (whole || (whole_column ? j == column : i == row && (where != "state" || j == column)));
+        EXPECT_EQ(std::isnan(a.state.get_at({0, h, i, j})), want) << where << ", row " << i << ", column " << j;
+      }
+      for (const auto [h, j] : indices(2, d_v)) {
+        EXPECT_EQ(std::isnan(a.out.get_at({0, h, 0, j})), h == 1 && (!of_column || j == column)) << where << j;
+      }
+    }
+  }
+}
+
+/// The default scale is one number for all functions: docs/numerics.md.
+TEST_P(State, DefaultScale) {
+  for (int64_t d = 1; d <= 300; ++d) {
+    std::vector<float> one(static_cast<size_t>(d)), past(one.size());
+    one[0] = 1;
+    float out[5] = {};
+    const auto row = view(static_cast<const float*>(one.data()), {1, 1, 1, d});
+    const auto number = [&](int64_t i) { return view(out + i, {1, 1, 1, 1}); };
+    LinearAttentionProblem linear;
+    linear.rule = LinearRule::kLinear;
+    linear.q = linear.k = row;
+    linear.v = view(static_cast<const float*>(one.data()), {1, 1, 1, 1});
+    linear.state = view(past.data(), {1, 1, d, 1});
+    linear.out = number(0);
+    AttentionProblem problem;
+    problem.q = row;
+    problem.k = problem.v = ConstView<4>(row);
+    problem.acc = view(past.data(), {1, 1, 1, d});
+    problem.max = view(out + 1, {1, 1, 1});
+    problem.sum = view(out + 2, {1, 1, 1});
+    std::vector<char> memory(std::max({linear_attention_workspace(linear), attention_workspace(problem),
+                                       index_scores_workspace(Arithmetic::kF32, 1, d)}));
+    const Exec with = {.target = &target(), .workspace = memory.data(), .workspace_bytes = memory.size()};
+    ASSERT_TRUE(linear_attention(linear, with).ok());
+    ASSERT_TRUE(attention(problem, with).ok());
+    ASSERT_TRUE(scores(row, row, number(3), {}, with).ok());
+    ASSERT_TRUE(index_scores(row, row, {}, number(4), {}, with).ok());
+    const float want = 1.0f / std::sqrt(static_cast<float>(d));
+    for (const int64_t i : {0, 1, 3, 4}) EXPECT_EQ(out[i], want) << "function " << i << ", d " << d;
+  }
 }
 
 /// Tasks on threads.

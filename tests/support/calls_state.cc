@@ -146,7 +146,7 @@ void causal_conv_call(Random& random, const Target& one, const Target& other) {
   const int64_t channels = random.size(1, 100), n = random.integer(0, random.one_in(8) ? 90 : 12);
   const int64_t width = random.one_in(4) ? random.integer(1, 32) : 4, sequences = random.integer(1, 3);
   const bool varlen = random.coin(), last = random.coin(), in_place = random.one_in(4);
-  const int64_t batch = varlen ? 1 : sequences, states = sequences + random.integer(0, 2);
+  const int64_t batch = varlen ? 1 : sequences, states = sequences + (width > 1 ? random.integer(0, 2) : 0);
   const Values kind = random.of({Values::kOrdinary, Values::kOrdinary, Values::kWide, Values::kSpecial, Values::kHuge});
   const DType type = random.storage();
   const auto shape = [last](int64_t a, int64_t c, int64_t t) -> std::array<int64_t, 3> {
@@ -163,7 +163,7 @@ void causal_conv_call(Random& random, const Target& one, const Target& other) {
   a.silu = random.coin();
   if (varlen) a.cu_q = cu_q.data(), a.n_sequences = sequences;
   const bool biased = random.coin();
-  if (states > sequences || random.coin()) a.state_index = index.data();
+  if (width > 1 && (states > sequences || random.coin())) a.state_index = index.data();
   const auto with = [&](bool second) {
     const auto of = [second](const auto& pair) { return second ? pair.second.view : pair.first.view; };
     CausalConvProblem p = a;

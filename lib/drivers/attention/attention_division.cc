@@ -1,7 +1,6 @@
 #include "lib/drivers/attention/attention_division.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "lib/drivers/rows/rows.h"
 #include "lib/rules/attention.h"
@@ -129,7 +128,7 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
   // A panel of keys and the one that is fetched meanwhile exceed L1.
   const bool fills_l1 = 2 * kPanelWidth * row_bytes(a.k.type, sizes.d_qk) >= tuning_of_cpu().l1_bytes;
   d.keys_at_once = fills_l1 ? kPanelWidth / 2 : kPanelWidth;
-  d.scale = rules.scale ? *rules.scale : 1.0f / std::sqrt(static_cast<float>(sizes.d_qk));
+  d.scale = scale_of(rules.scale, sizes.d_qk);
   const bool several = threads == Threads::kSeveral && of_large_blocks.row_blocks < kEnoughTasks;
   const Tasks& tasks = several ? of_small_blocks : of_large_blocks;
   d.row_block = several ? kSmallRowBlock : kRowBlock;

@@ -3,7 +3,6 @@
 // Rows are the heads of one position, or of several, as in attention: a block of keys is packed once for up to kMostRows of them. Scores
 // of kTileRows rows and a block of keys are taken at a time and joined head by head while they are in the caches.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "lib/drivers/attention/attention_division.h"
@@ -55,7 +54,7 @@ struct Indexer {
   int64_t heads = q.shape[1];
   bool each = options.combine == IndexCombine::kEach;
   int64_t candidate = options.block_size / options.keys_per_row;  // rows of k of a candidate
-  float scale = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(k.dim));
+  float scale = scale_of(options.scale, k.dim);
   int64_t query_bytes = ops.query_bytes(k.dim);
   Fetch fetch = fetch_of(static_cast<double>(k.keys()) * static_cast<double>(row_bytes(k.type, k.dim)), kStreamBytes);
 

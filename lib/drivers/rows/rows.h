@@ -3,6 +3,7 @@
 #define SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
 
 #include <algorithm>
+#include <cmath>
 
 #include "dispatch/tuning.h"
 #include "lib/contract/dtypes.h"
@@ -27,6 +28,11 @@ BasicView<4, kConst> part_of(BasicView<4, kConst> v, const std::array<int64_t, 4
   v.data = row_of(v, first[0], first[1], first[2]) + first[3] * size_of(v.dtype);
   v.shape = shape;
   return v;
+}
+
+/// The scale that is given, or the default for rows of d numbers. Under the library's control word.
+inline float scale_of(const Optional<float>& scale, int64_t d) {
+  return scale ? *scale : 1.0f / std::sqrt(static_cast<float>(d));
 }
 
 /// Rows of q that share a key head.

@@ -1,6 +1,5 @@
 // scores(), and its relatives beside the dot product: gaussian_scores(), bilinear_scores(), additive_scores().
 #include <algorithm>
-#include <cmath>
 
 #include "dispatch/environment.h"
 #include "lib/definition/math.h"
@@ -183,7 +182,7 @@ Status drivers::scores(const UKernels& uk, const ConstView<4>& q, const ConstVie
       check_scores(q, k, out, options, false, exec, drivers::scores_workspace(options.arithmetic, q.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
-  const float factor = options.scale ? *options.scale : 1.0f / std::sqrt(static_cast<float>(q.shape[3]));
+  const float factor = scale_of(options.scale, q.shape[3]);
   if (options.arithmetic != Arithmetic::kF32) {
     const AttentionKernels& ops = uk.attention[slot(options.arithmetic)];
     const KernelHooks hooks(ops);

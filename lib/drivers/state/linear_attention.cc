@@ -207,7 +207,7 @@ Status drivers::linear_attention(const UKernels& uk, const LinearAttentionProble
   if (is_empty(a.v)) return {};
 
   const Buffers w = {a, Workspace(exec.workspace)};
-  const float scale = a.scale ? *a.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(w.d_k)));
+  const float scale = scale_of(a.scale, w.d_k);
   const double bytes = 4.0 * static_cast<double>(w.d_k) * static_cast<double>((last - first) * kStateColumns);
   const bool fetches = fetch_of(bytes, kStreamBytes) != Fetch::kNone;
   for (int64_t task = first, next; task < last; task = next) {
