@@ -1,5 +1,6 @@
-// Attention with a state: the gated delta rule, with a decay of a head or of its channels (KDA), for one token and for a prompt; and the
-// convolution before it.
+// Attention with a state: the gated delta rule, with a decay of a head or of its channels (KDA), for one token and for a
+// prompt; and the convolution before it. States in place and, `_out`, as ggml has them: transposed, read from one array and
+// written to another one; `ggml`: its layout of the convolution, tokens contiguous in the inputs and channels in outputs.
 //
 // One token goes through so many layers that their states come from beyond L2: the limit is reading and writing them once.
 #include <algorithm>
@@ -28,7 +29,7 @@ Work work_of(DType type, int64_t n, bool by_channel) {
           .by_channel = by_channel};
 }
 
-Prepared prepare(DType type, int64_t n, bool by_channel) {
+Prepared prepare(DType type, int64_t n, bool by_channel, bool in_place) {
   struct Data {
     Buffer q, k, v, decay, beta, states, original, out, workspace;
   };
@@ -54,7 +55,12 @@ Prepared prepare(DType type, int64_t n, bool by_channel) {
     simdattn::LinearAttentionProblem p;
     p.q = of(d->q, type, kDim), p.k = of(d->k, type, kDim), p.v = of(d->v, type, kDim);
     p.decay = of(d->decay, DType::kF32, by_channel ? kDim : 1), p.beta = of(d->beta, DType::kF32, 1);
-    p.state = {d->states.as<float>() + layer * kHeads * kDim * kDim, DType::kF32, {1, kHeads, kDim, kDim}};
+    const int64_t first = layer * kHeads * kDim * kDim;
+    p.state = {d->states.as<float>() + first, DType::kF32, {1, kHeads, kDim, kDim}};
+    if (!in_place) {
+      p.transposed = true;
+      p.state_in = {d->original.as<float>() + first, DType::kF32, p.state.shape};
+    }
     p.out = of(d->out, type, kDim);
     return p;
   };
@@ -69,7 +75,7 @@ Prepared prepare(DType type, int64_t n, bool by_channel) {
     }
     return s;
   };
-  p.reset = [d = data.get()] { std::memcpy(d->states.data(), d->original.data(), d->states.size()); };
+  if (in_place) p.reset = [d = data.get()] { std::memcpy(d->states.data(), d->original.data(), d->states.size()); };
   p.out = data->out.data();
   p.out_dtype = type;
   p.out_elements = p.count = elements;
@@ -77,7 +83,7 @@ Prepared prepare(DType type, int64_t n, bool by_channel) {
   p.relative = type == DType::kF32 ? 1e-4 : 0x1p-7;
   if (n == 1) {
     p.copy_bytes = data->states.size();
-    p.in_place = true;
+    p.in_place = in_place;
   } else {
     // A multiply-add each: decay, reading, update, reading.
     p.flops = 2 * 4 * static_cast<double>(elements) * kDim;
@@ -93,26 +99,34 @@ Prepared prepare(DType type, int64_t n, bool by_channel) {
   return p;
 }
 
-Prepared prepare_conv(DType type, int64_t n) {
+Prepared prepare_conv(DType type, int64_t n, bool as_ggml) {
   struct Data {
     Buffer x, weight, bias, state, original, out;
   };
   constexpr int64_t kChannels = 8192, kWidth = 4;
   auto data = std::make_shared<Data>();
   const size_t elements = static_cast<size_t>(n * kChannels);
-  data->x = random_buffer(type, elements, 1);
+  data->x = random_buffer(type, elements + kChannels * (kWidth - 1), 1);
   data->weight = random_buffer(type, kChannels * kWidth, 2);
   data->original = random_buffer(type, kChannels * (kWidth - 1), 4);
   data->state = Buffer(data->original.size());
-  data->out = Buffer(data->x.size());
+  data->out = Buffer(elements * element_size(type));
   Prepared p;
   p.keep = data;
   p.run = [=, d = data.get()](const simdattn::Target* t, bool) {
     simdattn::CausalConvProblem c;
-    c.x = {d->x.data(), type, {1, n, kChannels}};
     c.weight = {d->weight.data(), type, {kChannels, kWidth}};
-    c.state = {d->state.data(), type, {1, kWidth - 1, kChannels}};
     c.out = {d->out.data(), type, {1, n, kChannels}};
+    if (as_ggml) {
+      const std::array<int64_t, 3> stride = {0, kWidth - 1 + n, 1};
+      c.state_in = {d->x.data(), type, {1, kChannels, kWidth - 1}, stride};
+      c.x = {
+          d->x.as<char>() + (kWidth - 1) * static_cast<int64_t>(element_size(type)), type, {1, kChannels, n}, stride};
+      c.out_transposed = true;
+      return simdattn::causal_conv(c, {.target = t});
+    }
+    c.x = {d->x.data(), type, {1, n, kChannels}};
+    c.state = {d->state.data(), type, {1, kWidth - 1, kChannels}};
     c.channels_last = c.silu = true;
     return simdattn::causal_conv(c, {.target = t});
   };
@@ -144,11 +158,15 @@ void add_state_cases(std::vector<Case>& cases) {
       const std::string tokens = std::to_string(n);
       for (const bool by_channel : {false, true}) {
         Case& c = add(by_channel ? "kda" : "gated_delta_net", "32heads_" + tokens,
-                      [=] { return prepare(type, n, by_channel); });
+                      [=] { return prepare(type, n, by_channel, true); });
         c.work = work_of(type, n, by_channel);
         c.peers = type == DType::kF32;
       }
-      add("causal_conv", "8192x4_" + tokens, [=] { return prepare_conv(type, n); });
+      if (type == DType::kF32) {
+        add("gated_delta_net", "32heads_" + tokens + "_out", [=] { return prepare(type, n, false, false); });
+      }
+      add("causal_conv", "8192x4_" + tokens, [=] { return prepare_conv(type, n, false); });
+      add("causal_conv", "8192x4_" + tokens + "_ggml", [=] { return prepare_conv(type, n, true); });
     }
   }
 }

@@ -383,8 +383,8 @@ inline size_t top_k_workspace(int64_t k) { return simdattn_top_k_workspace(k); }
 // The problems are explained at `LinearAttentionProblem` and `CausalConvProblem` in types.h.
 
 /// The whole problem on the calling thread; needs linear_attention_workspace() bytes of Exec::workspace.
-/// With the delta rule a NaN in k, beta or the decay makes the whole state of its head NaN, one in v or in the state its column. Without the
-/// rule one in k or in the decay of a channel makes its row NaN. It stays until a decay of -inf clears it.
+/// With the delta rule a NaN in k, beta or the decay makes the whole state of its head NaN, one in v or in the state its
+/// column. Without the rule one in k or in the decay of a channel makes its row NaN. A decay of -inf clears it.
 /// Error of out and state: docs/numerics.md.
 inline Status linear_attention(const LinearAttentionProblem& problem, const Exec& exec) {
   return simdattn_linear_attention(&problem, &exec);

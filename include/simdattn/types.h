@@ -1074,7 +1074,8 @@ SIMDATTN_STRUCT(simdattn_linear_attention_problem, LinearAttentionProblem) {
   simdattn_const_view4 decay SIMDATTN_DEFAULT({});
   simdattn_const_view4 beta SIMDATTN_DEFAULT(
       {}); /* [B,Hv,n,1], or [B,1,n,1] for all heads; absent: 1. kLinear and kGated: absent */
-  /** f32 [states,Hv,d_k,d_v], or [states,Hv,d_v,d_k] if `transposed`: read, and written in place. Zeros where nothing is past. */
+  /** f32 [states,Hv,d_k,d_v], or [states,Hv,d_v,d_k] if `transposed`: read, and written in place; with `state_in` only
+   *  written. Zeros where nothing is past. */
   simdattn_view4 state SIMDATTN_DEFAULT({});
   bool transposed SIMDATTN_DEFAULT(false); /* states lie as ggml has them */
   /** [sequences] the state of each sequence in `state`, all different; negative: the sequence is skipped, and its outputs stay as they
@@ -1088,29 +1089,38 @@ SIMDATTN_STRUCT(simdattn_linear_attention_problem, LinearAttentionProblem) {
    *  A sequence of m < W tokens leaves the first W - m as they are. Optional: speculative decoding goes back to one of them. */
   simdattn_view5 states SIMDATTN_DEFAULT({});
   SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
+  /** f32, of the shape of `state`: what is past, read in its place. `state` is then exactly this array, or shares no byte
+   *  with it, or is absent: the last state is not kept. A stride of 0 lets all sequences begin with one state. */
+  simdattn_const_view4 state_in SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_LINEAR_ATTENTION_PROBLEM_INIT \
   {.struct_size = sizeof(simdattn_linear_attention_problem), .rule = SIMDATTN_LINEAR_RULE_GATED_DELTA}
 
 /** The short convolution before such an attention: y[t] = activation(bias + sum over j of weight[j] z[t + j]) for each channel, where z is
  *  the state, the last width - 1 inputs, followed by x. So weight[width - 1] belongs to the token itself.
- *  Shapes: x and out [B,C,n], or [B,n,C] if channels_last; weight [C,width], bias [C]. x, weight, bias, out f32, bf16 or f16, any mixture.
+ *  Shapes: x and out [B,C,n], or [B,n,C] if channels_last, out the other one if out_transposed; weight [C,width], bias [C].
+ *  x, weight, bias, out f32, bf16 or f16, any mixture.
  *  Varlen: with cu_q B is 1, as in LinearAttentionProblem. */
 SIMDATTN_STRUCT(simdattn_causal_conv_problem, CausalConvProblem) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(CausalConvProblem));
   simdattn_const_view3 x SIMDATTN_DEFAULT({});      /* inputs */
   simdattn_const_view2 weight SIMDATTN_DEFAULT({}); /* [C,width], width in 1 .. 32 */
   simdattn_const_view1 bias SIMDATTN_DEFAULT({});   /* [C]; absent: 0 */
-  /** [states,C,width-1], or [states,width-1,C] if channels_last, in the type of x: read, and written in place. Of width 1: absent,
-   *  and so is state_index. */
+  /** [states,C,width-1], or [states,width-1,C] if channels_last, in the type of x: read, and written in place; with
+   *  `state_in` only written. Of width 1: absent, and so are state_in and state_index. */
   simdattn_view3 state SIMDATTN_DEFAULT({});
   const int32_t* state_index SIMDATTN_DEFAULT(nullptr); /* as in LinearAttentionProblem */
-  simdattn_view3 out SIMDATTN_DEFAULT({});              /* of x's shape; may be exactly x if the types agree */
+  simdattn_view3 out SIMDATTN_DEFAULT({});              /* may be exactly x if shapes and types agree */
   bool channels_last SIMDATTN_DEFAULT(false);           /* channels are contiguous, not tokens */
   bool silu SIMDATTN_DEFAULT(false);                    /* activation c / (1 + exp(-c)); else none */
   const int32_t* cu_q SIMDATTN_DEFAULT(nullptr);        /* varlen: [n_sequences + 1], from 0 to n, never falling */
   int64_t n_sequences SIMDATTN_DEFAULT(0);              /* sequences of cu_q */
   SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
+  /** In the type of x, of the shape of `state`: what is past, read in its place; see LinearAttentionProblem. It may share
+   *  bytes with x: where the past stands before the tokens in one array, both are parts of it. */
+  simdattn_const_view3 state_in SIMDATTN_DEFAULT({});
+  /** out has its last two dimensions the other way round than x: x [B,C,n] gives [B,n,C], and [B,n,C] gives [B,C,n]. */
+  bool out_transposed SIMDATTN_DEFAULT(false);
 };
 #define SIMDATTN_CAUSAL_CONV_PROBLEM_INIT {.struct_size = sizeof(simdattn_causal_conv_problem)}
 

@@ -15,6 +15,10 @@ template <class T>
 inline constexpr size_t kFirstSize = sizeof(T);
 template <>
 inline constexpr size_t kFirstSize<AttentionProblem> = offsetof(AttentionProblem, lists);
+template <>
+inline constexpr size_t kFirstSize<LinearAttentionProblem> = offsetof(LinearAttentionProblem, state_in);
+template <>
+inline constexpr size_t kFirstSize<CausalConvProblem> = offsetof(CausalConvProblem, state_in);
 
 /// A struct of another size over the defaults of this version's, of `size` bytes. False if members that this version does not
 /// know hold anything but 0, that is, if they are used.

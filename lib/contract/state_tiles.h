@@ -22,7 +22,8 @@ struct StateRows {
 ///   u[c] = v[c], or with `beta` (v[c] - r[c]) beta, r[c] the chain of fma(k[i], S[i][c], r[c]) over ascending i from 0
 ///   S[i][c] = fma(k[i], u[c], S[i][c])
 ///   o[c] = the chain of fma(q[i], S[i][c], o[c]) over ascending i from 0, for each query
-/// S comes from `from`, which may be overwritten too, and goes to `to`, where a NaN is canonical; both may be `room` or each other.
+/// S comes from `from`, whose rows are overwritten where the first token clears them, and goes to `to`, where a NaN is
+/// canonical; both may be `room` or each other.
 struct StateTile {
   StateRows from = {};
   StateRows room = {};  // between two tokens: what stays in L1

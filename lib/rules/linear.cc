@@ -4,18 +4,43 @@
 namespace simdattn {
 namespace {
 
-/// Which of `states` states those of the sequences are.
+/// Which of `states` states, those of kName, those of the sequences are.
+template <Text kName>
 Status check_state_index(const int32_t* index, int64_t sequences, int64_t states) {
-  SIMDATTN_REQUIRE(index != nullptr || states == sequences, kShape,
-                   "state.shape[0]: must be the number of sequences where there is no state_index");
+  SIMDATTN_REQUIRE(
+      index != nullptr || states == sequences, kShape,
+      (kSentence<kName, ".shape[0]: must be the number of sequences where there is no state_index">.data()));
   for (int64_t s = 0; index != nullptr && s < sequences; ++s) {
-    SIMDATTN_REQUIRE(index[s] < states, kRange, "state_index: must be below state.shape[0]");
+    SIMDATTN_REQUIRE(index[s] < states, kRange, (kSentence<"state_index: must be below ", kName, ".shape[0]">.data()));
     for (int64_t other = 0; other < s; ++other) {
       SIMDATTN_REQUIRE(index[s] < 0 || index[other] != index[s], kRange,
                        "state_index: two sequences must not have one state");
     }
   }
   return {};
+}
+
+/// The states before a call's tokens, if they are not those of `state`, and those after them, if they are kept. `shape` but for the number of
+/// states; kShape says it.
+template <Text kShape, size_t kRank>
+Status check_states(const BasicView<int{kRank}, true>& before, const BasicView<int{kRank}, false>& after, Accept accept,
+                    std::array<int64_t, kRank> shape, const int32_t* index, int64_t sequences, ByteSet* before_bytes,
+                    ByteSet* after_bytes) {
+  const bool apart = before.data != nullptr;
+  if (apart) {
+    SIMDATTN_CHECK(check_view(before, accept, kArgument<"state_in">, before_bytes));
+    shape[0] = before.shape[0];
+    SIMDATTN_REQUIRE(same_numbers(before.shape, shape), kShape, (kSentence<"state_in.shape: ", kShape>.data()));
+    if (after.data == nullptr && is_empty(after)) return check_state_index<"state_in">(index, sequences, shape[0]);
+  }
+  SIMDATTN_CHECK(check_view(after, accept, kArgument<"state">, after_bytes));
+  SIMDATTN_REQUIRE(!apart || shape[0] == after.shape[0], kShape, "state_in.shape[0]: must be state.shape[0]");
+  shape[0] = after.shape[0];
+  SIMDATTN_REQUIRE(same_numbers(after.shape, shape), kShape, (kSentence<"state.shape: ", kShape>.data()));
+  const bool same = before.data == after.data && same_numbers(before.stride, after.stride);
+  SIMDATTN_REQUIRE(same || !share_bytes(*after_bytes, *before_bytes), kOverlap,
+                   "state: overlaps state_in without being state_in");
+  return check_state_index<"state">(index, sequences, shape[0]);
 }
 
 ByteSet bytes_of(const int32_t* numbers, int64_t n) {
@@ -46,7 +71,7 @@ Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec,
   SIMDATTN_REQUIRE(a.head_order == HeadOrder::kNeighbours || a.head_order == HeadOrder::kRepeated, kRange,
                    "head_order: not a HeadOrder");
   SIMDATTN_REQUIRE(!a.scale || is_finite(*a.scale), kRange, "scale: must be finite");
-  ByteSet q, k, v, decay, beta, state, out, states, memory;
+  ByteSet q, k, v, decay, beta, state_in, state, out, states, memory;
   SIMDATTN_CHECK(check_view(a.q, Accept::kElements, kArgument<"q">, &q));
   SIMDATTN_CHECK(check_view(a.k, Accept::kElements, kArgument<"k">, &k));
   SIMDATTN_CHECK(check_view(a.v, Accept::kElements, kArgument<"v">, &v));
@@ -75,36 +100,42 @@ Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec,
   if (a.beta.data != nullptr) SIMDATTN_CHECK(check_gate<"beta">(a.beta, a.v, 1, 1, &beta));
   if (a.cu_q != nullptr) SIMDATTN_CHECK(check_cu_q<"q", "q.shape[2]">(a.cu_q, a.n_sequences, batch, n));
   const int64_t sequences = sequences_of(a, batch);
-  SIMDATTN_CHECK(check_view(a.state, Accept::kF32, kArgument<"state">, &state));
   const int64_t rows = a.transposed ? d_v : d_k, columns = a.transposed ? d_k : d_v;
-  SIMDATTN_REQUIRE(
-      same_numbers(a.state.shape, {a.state.shape[0], heads, rows, columns}), kShape,
-      "state.shape: must be [states, v.shape[1], q.shape[3], v.shape[3]], the last two exchanged if transposed");
-  SIMDATTN_CHECK(check_state_index(a.state_index, sequences, a.state.shape[0]));
+  SIMDATTN_CHECK(
+      check_states<"must be [states, v.shape[1], q.shape[3], v.shape[3]], the last two exchanged if transposed">(
+          a.state_in, a.state, Accept::kF32, std::array<int64_t, 4>{0, heads, rows, columns}, a.state_index, sequences,
+          &state_in, &state));
   if (a.states.data != nullptr) {
     SIMDATTN_CHECK(check_view(a.states, Accept::kF32, kArgument<"states">, &states));
     SIMDATTN_REQUIRE(same_numbers(a.states.shape, {sequences, a.states.shape[1], heads, rows, columns}), kShape,
                      "states.shape: must be [sequences, tokens to go back, and the last three sizes of state]");
   }
   const ByteSet cu_q = bytes_of(a.cu_q, sequences + 1), index = bytes_of(a.state_index, sequences);
-  SIMDATTN_CHECK(
-      check_apart<"out", "q, k, v, decay, beta, cu_q, state_index">(out, {&q, &k, &v, &decay, &beta, &cu_q, &index}));
+  SIMDATTN_CHECK(check_apart<"out", "q, k, v, decay, beta, cu_q, state_index, state_in">(
+      out, {&q, &k, &v, &decay, &beta, &cu_q, &index, &state_in}));
   SIMDATTN_CHECK(check_apart<"state", "q, k, v, decay, beta, cu_q, state_index, out">(
       state, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out}));
-  SIMDATTN_CHECK(check_apart<"states", "q, k, v, decay, beta, cu_q, state_index, out, state">(
-      states, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out, &state}));
+  SIMDATTN_CHECK(check_apart<"states", "q, k, v, decay, beta, cu_q, state_index, out, state, state_in">(
+      states, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out, &state, &state_in}));
   SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  return check_apart<"exec.workspace", "q, k, v, decay, beta, cu_q, state_index, out, state, states">(
-      memory, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out, &state, &states});
+  return check_apart<"exec.workspace", "q, k, v, decay, beta, cu_q, state_index, out, state, states, state_in">(
+      memory, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out, &state, &states, &state_in});
 }
 
 Status check_causal_conv(const CausalConvProblem& a) {
   SIMDATTN_REQUIRE((a.reserved[0] | a.reserved[1] | a.reserved[2] | a.reserved[3]) == 0, kStructSize,
                    "reserved: must be 0");
-  ByteSet x, weight, bias, state, out;
-  SIMDATTN_CHECK(check_rows(a.x, a.out, Accept::kElements, &x, &out));
+  ByteSet x, weight, bias, state_in, state, out;
+  SIMDATTN_CHECK(check_view(a.x, Accept::kElements, kArgument<"x">, &x));
+  SIMDATTN_CHECK(check_view(a.out, Accept::kElements, kArgument<"out">, &out));
+  const int64_t batch = a.x.shape[0], channels = a.x.shape[a.channels_last ? 2 : 1],
+                n = a.x.shape[a.channels_last ? 1 : 2];
+  const auto shape_of = [&](bool last, int64_t units, int64_t tokens) -> std::array<int64_t, 3> {
+    return {units, last ? tokens : channels, last ? channels : tokens};
+  };
+  SIMDATTN_REQUIRE(same_numbers(a.out.shape, shape_of(a.channels_last != a.out_transposed, batch, n)), kShape,
+                   "out.shape: must be that of x, the last two exchanged if out_transposed");
   SIMDATTN_CHECK(check_view(a.weight, Accept::kElements, kArgument<"weight">, &weight));
-  const int64_t channels = a.x.shape[a.channels_last ? 2 : 1], n = a.x.shape[a.channels_last ? 1 : 2];
   const int64_t width = a.weight.shape[1];
   SIMDATTN_REQUIRE(a.weight.shape[0] == channels, kShape, "weight.shape[0]: must be the channels of x");
   SIMDATTN_REQUIRE(width >= 1 && width <= kMaxConvWidth, kShape, "weight.shape[1]: must be in 1 .. 32");
@@ -112,25 +143,27 @@ Status check_causal_conv(const CausalConvProblem& a) {
     SIMDATTN_CHECK(check_view(a.bias, Accept::kElements, kArgument<"bias">, &bias));
     SIMDATTN_REQUIRE(a.bias.shape[0] == channels, kShape, "bias.shape[0]: must be the channels of x");
   }
-  if (a.cu_q != nullptr) {
-    SIMDATTN_CHECK(check_cu_q<"x", "the tokens of x">(a.cu_q, a.n_sequences, a.x.shape[0], n));
-  }
-  const int64_t sequences = sequences_of(a, a.x.shape[0]);
+  if (a.cu_q != nullptr) SIMDATTN_CHECK(check_cu_q<"x", "the tokens of x">(a.cu_q, a.n_sequences, batch, n));
+  const int64_t sequences = sequences_of(a, batch);
   if (width > 1) {
-    SIMDATTN_CHECK(check_view(a.state, Accept::kElements, kArgument<"state">, &state));
-    SIMDATTN_REQUIRE(a.state.dtype == a.x.dtype, kDType, "state.dtype != x.dtype");
-    SIMDATTN_REQUIRE(same_numbers(a.state.shape, {a.state.shape[0], a.channels_last ? width - 1 : channels,
-                                                  a.channels_last ? channels : width - 1}),
-                     kShape,
-                     "state.shape: must be [states, channels, width - 1], the last two exchanged if channels_last");
-    SIMDATTN_CHECK(check_state_index(a.state_index, sequences, a.state.shape[0]));
+    SIMDATTN_CHECK(check_states<"must be [states, channels, width - 1], the last two exchanged if channels_last">(
+        a.state_in, a.state, Accept::kElements, shape_of(a.channels_last, 0, width - 1), a.state_index, sequences,
+        &state_in, &state));
+    SIMDATTN_REQUIRE(a.state.data == nullptr || a.state.dtype == a.x.dtype, kDType, "state.dtype != x.dtype");
+    SIMDATTN_REQUIRE(a.state_in.data == nullptr || a.state_in.dtype == a.x.dtype, kDType, "state_in.dtype != x.dtype");
   } else {
     SIMDATTN_REQUIRE(a.state.data == nullptr, kRange, "state: given although a width of 1 has none");
+    SIMDATTN_REQUIRE(a.state_in.data == nullptr, kRange, "state_in: given although a width of 1 has no state");
     SIMDATTN_REQUIRE(a.state_index == nullptr, kRange, "state_index: given although a width of 1 has no state");
   }
-  SIMDATTN_CHECK(check_in_place(a.x, a.out, x, out));
+  if (a.out_transposed) {
+    SIMDATTN_CHECK(check_apart<"out", "x">(out, {&x}));
+  } else {
+    SIMDATTN_CHECK(check_in_place(a.x, a.out, x, out));
+  }
   const ByteSet cu_q = bytes_of(a.cu_q, sequences + 1), index = bytes_of(a.state_index, sequences);
-  SIMDATTN_CHECK(check_apart<"out", "weight, bias, cu_q, state_index">(out, {&weight, &bias, &cu_q, &index}));
+  SIMDATTN_CHECK(
+      check_apart<"out", "weight, bias, cu_q, state_index, state_in">(out, {&weight, &bias, &cu_q, &index, &state_in}));
   return check_apart<"state", "x, weight, bias, cu_q, state_index, out">(state,
                                                                          {&x, &weight, &bias, &cu_q, &index, &out});
 }

@@ -23,11 +23,11 @@ def _put_sequences(record: Record, batch: int, cu_q: Optional[Any], state_index:
         put_numbers(record, 'state_index', numbers(state_index, np.int32, sequences, 'state_index', 'sequence'))
 
 
-def linear_attention(q: A, k: AnyArray, v: AnyArray, state: AnyArray, *, rule: Union[str, LinearRule] = 'gated_delta',
+def linear_attention(q: A, k: AnyArray, v: AnyArray, state: Optional[AnyArray], *, rule: Union[str, LinearRule] = 'gated_delta',
                      decay: Optional[AnyArray] = None, beta: Optional[AnyArray] = None, scale: Optional[float] = None,
                      out: Optional[AnyArray] = None, transposed: bool = False, head_order: Union[str, HeadOrder] = 'neighbours',
-                     state_index: Optional[Integers] = None, states: Optional[AnyArray] = None, cu_q: Optional[Integers] = None,
-                     target: TargetName = None) -> A:
+                     state_index: Optional[Integers] = None, states: Optional[AnyArray] = None, state_in: Optional[AnyArray] = None,
+                     cu_q: Optional[Integers] = None, target: TargetName = None) -> A:
     """Attention whose past is a state S in place of keys and values; S is updated in place. For every token, in this order:
 
         S *= exp(decay)             rules 'gated', 'gated_delta'
@@ -43,6 +43,7 @@ def linear_attention(q: A, k: AnyArray, v: AnyArray, state: AnyArray, *, rule: U
         decay: [batch, heads_v, tokens, 1], or [.., d_k] for each channel of the key: logarithms; -inf clears
         beta: [batch, heads_v, tokens, 1], or [batch, 1, tokens, 1]; default 1
         states: float32 [sequences, W, heads_v, d_k, d_v]: filled with the states after each of the last W tokens
+        state_in: of the shape of state: what is past, read in its place; state is then only written, or None
 
     float32, bfloat16 and float16 in any mixture, any strides, as long as the last dimension is contiguous.
 
@@ -62,7 +63,11 @@ def linear_attention(q: A, k: AnyArray, v: AnyArray, state: AnyArray, *, rule: U
     for member, gate in (('decay', decay), ('beta', beta)):
         if gate is not None:
             put_view(record, member, operand(gate, member), 4, member, '[batch, heads_v, tokens, 1]')
-    put_view(record, 'state', operand(state, 'state', True), 4, 'state', '[states, heads_v, d_k, d_v]')
+    shape = '[states, heads_v, d_k, d_v]'
+    if state is not None or state_in is None:
+        put_view(record, 'state', operand(state, 'state', True), 4, 'state', shape)  # type: ignore[arg-type]
+    if state_in is not None:
+        put_view(record, 'state_in', operand(state_in, 'state_in'), 4, 'state_in', shape)
     written = [x for x in (state, out, states) if x is not None]
     if out is None:
         heads = max(rows.shape[1], values.shape[1])
@@ -77,43 +82,50 @@ def linear_attention(q: A, k: AnyArray, v: AnyArray, state: AnyArray, *, rule: U
     how, reference = execution.with_target(target), record.reference()
     execution.grow(library.simdattn_linear_attention_workspace(reference))
     check(library.simdattn_linear_attention(reference, how), q=rows, k=k, v=values, decay=decay, beta=beta, state=state, out=out,
-          states=states, cu_q=cu_q, state_index=state_index, scale=scale)
+          states=states, state_in=state_in, cu_q=cu_q, state_index=state_index, scale=scale)
     mark_written(written)
     return out  # type: ignore[return-value]
 
 
 def causal_conv(x: A, weight: AnyArray, *, bias: Optional[AnyArray] = None, state: Optional[AnyArray] = None, silu: bool = False,
                 channels_last: bool = False, out: Optional[AnyArray] = None, state_index: Optional[Integers] = None,
-                cu_q: Optional[Integers] = None, target: TargetName = None) -> A:
+                cu_q: Optional[Integers] = None, state_in: Optional[AnyArray] = None, out_transposed: bool = False,
+                target: TargetName = None) -> A:
     """y[t] = bias + sum over j of weight[j] * z[t + j] for each channel; z is the state, the last width - 1 inputs, and then x.
 
     x: [batch, channels, tokens]; channels_last: [batch, tokens, channels]. weight: [channels, width], bias: [channels].
     state: [states, channels, width - 1], or [states, width - 1, channels], of x's type; updated in place. Without one the past is
-    zeros, and nothing is kept. silu: y / (1 + exp(-y)). out: as x; may be x itself. state_index, cu_q: as in linear_attention().
+    zeros, and nothing is kept. state_in: of the shape of state, read in its place; state is then only written, or None. It may be a part of
+    the array that x is the rest of. silu: y / (1 + exp(-y)). out: as x; may be x itself. out_transposed: out is [batch, tokens, channels],
+    with channels_last [batch, channels, tokens]. state_index, cu_q: as in linear_attention().
     """
     record = Record(_abi.CausalConvProblem)
     inputs, taps = operand(x, 'x'), operand(weight, 'weight')
-    shape = '[batch, tokens, channels]' if boolean(channels_last, 'channels_last') else '[batch, channels, tokens]'
-    put_view(record, 'x', inputs, 3, 'x', shape)
+    shapes = '[batch, channels, tokens]', '[batch, tokens, channels]'
+    last, transposed = boolean(channels_last, 'channels_last'), boolean(out_transposed, 'out_transposed')
+    put_view(record, 'x', inputs, 3, 'x', shapes[last])
     put_view(record, 'weight', taps, 2, 'weight', '[channels, width]')
-    record.put('channels_last', bool(channels_last))
+    record.put('channels_last', last)
+    record.put('out_transposed', transposed)
     record.put('silu', boolean(silu, 'silu'))
     if bias is not None:
         put_view(record, 'bias', operand(bias, 'bias'), 1, 'bias', '[channels]')
     written = [a for a in (state, out) if a is not None]
-    if state is None and taps.shape[1] > 1:
+    if state is None and state_in is None and taps.shape[1] > 1:
         sequences = inputs.shape[0] if cu_q is None else max(len(cu_q) - 1, 0)
         channels, past = inputs.shape[2 if channels_last else 1], taps.shape[1] - 1
         state = new_like(x, (sequences, past, channels) if channels_last else (sequences, channels, past), inputs.dtype)
         state[...] = 0  # type: ignore[index]
-    if state is not None:
-        put_view(record, 'state', operand(state, 'state', True), 3, 'state', '[states, channels, width - 1]')
+    for member, array in (('state', state), ('state_in', state_in)):
+        if array is not None:
+            put_view(record, member, operand(array, member, member == 'state'), 3, member, '[states, channels, width - 1]')
     if out is None:
-        out = new_like(x, inputs.shape, inputs.dtype)
-    put_view(record, 'out', operand(out, 'out', True), 3, 'out', shape)
+        batch, rows, columns = inputs.shape
+        out = new_like(x, (batch, columns, rows) if transposed else inputs.shape, inputs.dtype)
+    put_view(record, 'out', operand(out, 'out', True), 3, 'out', shapes[last != transposed])
     _put_sequences(record, inputs.shape[0], cu_q, state_index)
     given: Dict[str, Any] = {'x': inputs, 'weight': taps, 'bias': bias, 'state': state, 'out': out, 'cu_q': cu_q,
-                             'state_index': state_index}
+                             'state_index': state_index, 'state_in': state_in}
     check(library.simdattn_causal_conv(record.reference(), execution.with_target(target)), **given)
     mark_written(written)
     return out  # type: ignore[return-value]

@@ -98,6 +98,41 @@ def test_causal_conv(random, width, channels_last):
     assert simdattn.causal_conv(same, weight, out=same, channels_last=channels_last) is same
 
 
+def test_states_elsewhere(random):
+    q, k, v, decay, beta, state = problem(random)
+    gates = {'decay': decay, 'beta': beta}
+    kept = state.copy()
+    out = simdattn.linear_attention(q, k, v, kept, **gates)
+    for other in (np.full_like(state, 9), None):
+        before = state.copy()
+        same = simdattn.linear_attention(q, k, v, other, state_in=before, **gates)
+        assert same.tobytes() == out.tobytes() and before.tobytes() == state.tobytes()
+        assert other is None or other.tobytes() == kept.tobytes()
+    # All sequences begin with one state.
+    shared = simdattn.linear_attention(q, k, v, None, state_in=np.broadcast_to(state[:1], state.shape), **gates)
+    assert np.array_equal(shared[0], out[0]) and not np.array_equal(shared[1], out[1])
+    refused(Code.OVERLAP, 'state', lambda: simdattn.linear_attention(q, k, v, kept, state_in=kept[::-1], **gates), kept)
+    with pytest.raises(TypeError, match='^state: '):
+        simdattn.linear_attention(q, k, v, None, **gates)
+
+
+@pytest.mark.parametrize('channels_last', [False, True])
+@pytest.mark.parametrize('transposed', [False, True])
+def test_conv_past_in_front(random, channels_last, transposed):
+    turned = (lambda a: np.ascontiguousarray(a.transpose(0, 2, 1)))
+    order = turned if channels_last else (lambda a: a)
+    z = random.standard_normal((2, 37, 14)).astype(np.float32)
+    weight = random.standard_normal((37, 4)).astype(np.float32)
+    wanted = simdattn.causal_conv(z[:, :, 3:], weight, state=z[:, :, :3].copy())
+    array = order(z)
+    past, x = (array[:, :3], array[:, 3:]) if channels_last else (array[:, :, :3], array[:, :, 3:])
+    kept = np.empty_like(np.ascontiguousarray(past))
+    for state in (None, kept):
+        y = simdattn.causal_conv(x, weight, state=state, state_in=past, channels_last=channels_last, out_transposed=transposed)
+        assert (y if channels_last == transposed else turned(y)).tobytes() == wanted.tobytes()
+    assert order(kept).tobytes() == z[:, :, 11:].tobytes() and array.tobytes() == order(z).tobytes()
+
+
 def test_bad_calls(random):
     q, k, v, decay, beta, state = problem(random)
     call = lambda **options: simdattn.linear_attention(q, k, v, state, **{'decay': decay, 'beta': beta, **options})

@@ -28,6 +28,14 @@ void sequences(Call& c, Problem& a, bool varlen, int64_t batch, int64_t tokens, 
   a.state_index = index;
 }
 
+/// States that are read, of the shape of those that are written.
+template <int kRank>
+void state_in(Call& c, const BasicView<kRank, true>& now, BasicView<kRank, true>& before) {
+  int64_t shape[kRank];
+  for (size_t i = 0; i < kRank; ++i) shape[i] = now.shape[i];
+  c.shape(before, now.dtype, shape);
+}
+
 }  // namespace
 
 void linear_attention(Call& c) {
@@ -56,7 +64,8 @@ void linear_attention(Call& c) {
   a.scale.given = in.one_in(2);
   a.scale.value = 0.25f;
   int64_t cut = in.byte(), extra = 0;
-  const bool in_ranges = in.one_in(2);
+  const bool in_ranges = in.one_in(2), apart = in.one_in(3), kept = !apart || !in.one_in(4);
+  if (apart) state_in(c, state, a.state_in);
   c.breakable(&a.struct_size, kStructSize);
   c.breakable(&a.rule, kEnum);
   c.breakable(&a.head_order, kEnum);
@@ -66,11 +75,12 @@ void linear_attention(Call& c) {
   c.breakable(&a.reserved[1], kSize);
   c.break_some();
   c.memory_of_all(a.q, a.k, a.v, a.out);
-  in_place(c, state, a.state);
+  if (kept) in_place(c, state, a.state);
+  if (apart) c.memory_of(a.state_in);
   if (gated) c.memory_of(a.decay);
   if (with_beta) c.memory_of(a.beta);
   if (with_states) c.memory_of(a.states);
-  sequences(c, a, varlen, a.q.shape[0], a.q.shape[2], a.state.shape[0], with_index);
+  sequences(c, a, varlen, a.q.shape[0], a.q.shape[2], state.shape[0], with_index);
   if (c.memory.skip) return;
   c.workspace(simdattn_linear_attention_workspace(&a));
   c.compare([&](const simdattn_exec& exec) {
@@ -95,13 +105,18 @@ void causal_conv(Call& c) {
   simdattn_const_view3 state, inputs;
   const int64_t past = width - 1;
   c.shape(inputs, type, {batch, a.channels_last ? n : channels, a.channels_last ? channels : n});
-  if (!same) c.shape(a.out, c.element(), {batch, a.channels_last ? n : channels, a.channels_last ? channels : n});
+  a.out_transposed = !same && in.one_in(3);
+  const bool out_last = a.channels_last != a.out_transposed;
+  if (!same) c.shape(a.out, c.element(), {batch, out_last ? n : channels, out_last ? channels : n});
   c.shape(a.weight, c.element(), {channels, width});
   if (with_bias) c.shape(a.bias, c.element(), {channels});
   if (width > 1) c.shape(state, type, {states, a.channels_last ? past : channels, a.channels_last ? channels : past});
   if (varlen) a.n_sequences = many;
+  const bool apart = width > 1 && in.one_in(3), kept = width > 1 && (!apart || !in.one_in(4));
+  if (apart) state_in(c, state, a.state_in);
   c.breakable(&a.struct_size, kStructSize);
   c.breakable(&a.channels_last, kFlag);
+  c.breakable(&a.out_transposed, kFlag);
   c.breakable(&a.n_sequences, kSize);
   c.breakable(&a.reserved[3], kSize);
   c.break_some();
@@ -114,9 +129,10 @@ void causal_conv(Call& c) {
   }
   c.memory_of(a.weight);
   if (with_bias) c.memory_of(a.bias);
-  if (width > 1) in_place(c, state, a.state);
+  if (kept) in_place(c, state, a.state);
+  if (apart) c.memory_of(a.state_in);
   const int64_t tokens = a.x.shape[a.channels_last ? 1 : 2];
-  sequences(c, a, varlen, a.x.shape[0], tokens, width > 1 ? a.state.shape[0] : many, with_index);
+  sequences(c, a, varlen, a.x.shape[0], tokens, width > 1 ? state.shape[0] : many, with_index);
   if (c.memory.skip) return;
   c.compare([&](const simdattn_exec& exec) { return simdattn_causal_conv(&a, &exec); });
 }

@@ -324,6 +324,8 @@ TEST_P(Stack, States) {
         a.decay = a.beta = view(gate.data(), {1, 1, n, 1});
         a.state = view(state.data(), {1, 1, dim, dim});
         a.transposed = random.coin();
+        const std::vector<float> before = state;
+        if (random.coin()) a.state_in = view(before.data(), {1, 1, dim, dim});
         std::vector<char> workspace(linear_attention_workspace(a));
         Exec with = exec();
         with.workspace = workspace.data(), with.workspace_bytes = workspace.size();
@@ -339,10 +341,13 @@ TEST_P(Stack, States) {
               out = x, w(static_cast<size_t>(channels * width), 0.1f), past = w;
           CausalConvProblem c;
           c.x = ConstView<3>(x.data(), type, {1, last ? n : channels, last ? channels : n});
-          c.out = View<3>(out.data(), type, c.x.shape);
+          c.out_transposed = random.coin();
+          const bool out_last = last != c.out_transposed;
+          c.out = View<3>(out.data(), type, {1, out_last ? n : channels, out_last ? channels : n});
           c.weight = ConstView<2>(w.data(), random.storage(), {channels, width});
           c.bias = ConstView<1>(w.data(), type, {channels});
           if (width > 1) c.state = {past.data(), type, {1, last ? width - 1 : channels, last ? channels : width - 1}};
+          if (width > 1 && random.coin()) c.state_in = c.state, c.state = {};
           c.channels_last = last, c.silu = true;
           measure("causal_conv channels " + std::to_string(channels) + ", tokens " + std::to_string(n),
                   [&] { return causal_conv(c, exec()); });

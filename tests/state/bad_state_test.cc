@@ -12,6 +12,7 @@ struct LinearCall : BadCall {
       decay{random, DType::kF32, {2, 4, 3, 16}, Values::kOrdinary},
       beta{random, DType::kF16, {2, 1, 3, 1}, Values::kOrdinary}, state{random, DType::kF32, {3, 4, 16, 40}},
       out{random, DType::kF32, {2, 4, 3, 40}};
+  Array<4> past{random, DType::kF32, {3, 4, 16, 40}, Values::kOrdinary};
   Array<5> states{random, DType::kF32, {2, 2, 4, 16, 40}};
   int32_t index[2] = {2, 0}, cu_q[4] = {0, 1, 1, 3};
   LinearAttentionProblem p;
@@ -99,6 +100,39 @@ TEST_P(BadCalls, LinearAttention) {
          std::memset(c.state.memory.data(), 0xFF, 8);  // -1 twice: skipped
          c.p.state_index = reinterpret_cast<const int32_t*>(c.state.memory.data());
        }},
+      {"state_in null", kNullPointer, "state.data",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state_in.data = nullptr, c.p.state.data = nullptr; }},
+      {"a state without data behind state_in", kNullPointer, "state",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state.data = nullptr; }},
+      {"state_in of f16", kDType, "state_in",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state_in.dtype = DType::kF16; }},
+      {"shape of state_in", kShape,
+       "state_in.shape: ", [](C& c) { c.p.state_in = c.past.view, c.p.state_in.shape[3] = 39; }},
+      {"states of state_in", kShape, "state_in.shape[0]",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state_in.shape[0] = 2; }},
+      {"states of state_in alone", kShape, "state_in.shape[0]",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state = {}, c.p.state_index = nullptr; }},
+      {"a state that is none in state_in", kRange, "state_index: must be below state_in",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state = {}, c.index[0] = 3; }},
+      {"state one row into state_in", kOverlap, "state: overlaps state_in",
+       [](C& c) {
+         c.p.state_in = c.p.state, c.p.state_in.shape[0] = c.p.state.shape[0] = 2, c.index[0] = 1;
+         c.p.state_in.data = static_cast<float*>(c.p.state.data) + c.p.state.stride[0];
+       }},
+      {"state_in the other way round", kOverlap, "state: overlaps state_in",
+       [](C& c) {
+         c.p.state_in = c.p.state;
+         c.p.state_in.data = static_cast<float*>(c.p.state.data) + 2 * c.p.state.stride[0];
+         c.p.state_in.stride[0] = -c.p.state.stride[0];
+       }},
+      {"states in state_in", kOverlap, "states",
+       [](C& c) {
+         c.p.state_in = c.past.view, c.p.state_in.data = c.states.memory.data(), c.p.state_in.stride[0] = 0;
+       }},
+      {"out in state_in", kOverlap, "out",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state_in.data = c.out.memory.data(), c.p.state_in.stride[0] = 0; }},
+      {"workspace in state_in", kOverlap, "exec.workspace",
+       [](C& c) { c.p.state_in = c.past.view, c.exec.workspace = c.past.memory.data(), c.p.state_in.stride[0] = 0; }},
       {"workspace null", kWorkspace, "exec.workspace", [](C& c) { c.exec.workspace = nullptr; }},
       {"workspace short", kWorkspace, "exec.workspace_bytes", [](C& c) { --c.exec.workspace_bytes; }},
       {"workspace in out", kOverlap, "exec.workspace", [](C& c) { c.exec.workspace = c.out.memory.data(); }},
@@ -117,6 +151,7 @@ struct ConvCall : BadCall {
   Array<3> x{random, DType::kBF16, {2, 40, 5}, Values::kOrdinary}, state{random, DType::kBF16, {2, 40, 3}},
       out{random, DType::kF32, {2, 40, 5}};
   Array<2> weight{random, DType::kF32, {40, 4}, Values::kOrdinary};
+  Array<3> past{random, DType::kBF16, {2, 40, 3}, Values::kOrdinary};
   Array<1> bias{random, DType::kF16, {40}, Values::kOrdinary};
   int32_t index[2] = {1, 0}, cu_q[2] = {0, 5};
   CausalConvProblem p;
@@ -148,12 +183,35 @@ TEST_P(BadCalls, CausalConv) {
       {"a state that is none", kRange, "state_index", [](C& c) { c.index[0] = 2; }},
       {"a state twice", kRange, "state_index", [](C& c) { c.index[0] = 0; }},
       {"fewer states", kShape, "state.shape[0]", [](C& c) { c.p.state.shape[0] = 1, c.p.state_index = nullptr; }},
-      {"a state of width 1", kRange, "state: given",
-       [](C& c) { c.p.weight.shape[1] = 1, c.p.state_index = nullptr; }},
+      {"a state of width 1", kRange, "state: given", [](C& c) { c.p.weight.shape[1] = 1, c.p.state_index = nullptr; }},
       {"an empty state of width 1", kRange, "state: given",
        [](C& c) { c.p.weight.shape[1] = 1, c.p.state_index = nullptr, c.p.state.shape[2] = 0; }},
+      {"a state_in of width 1", kRange, "state_in: given",
+       [](C& c) { c.p.weight.shape[1] = 1, c.p.state_index = nullptr, c.p.state = {}, c.p.state_in = c.past.view; }},
       {"an index of width 1", kRange, "state_index: given", [](C& c) { c.p.weight.shape[1] = 1, c.p.state = {}; }},
       {"cu_q with a batch", kShape, "x.shape[0]", [](C& c) { c.p.cu_q = c.cu_q, c.p.n_sequences = 1; }},
+      {"no state", kShape, "state.shape", [](C& c) { c.p.state = {}; }},
+      {"type of state_in", kDType, "state_in",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state_in.dtype = DType::kF16; }},
+      {"shape of state_in", kShape,
+       "state_in.shape: ", [](C& c) { c.p.state_in = c.past.view, c.p.state_in.shape[2] = 2; }},
+      {"states of state_in", kShape, "state_in.shape[0]",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state_in.shape[0] = 1; }},
+      {"a state that is none in state_in", kRange, "state_index",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state = {}, c.index[0] = 2; }},
+      {"state over a part of state_in", kOverlap, "state: overlaps state_in",
+       [](C& c) { c.p.state_in = c.p.state, c.p.state_in.stride[0] = 0; }},
+      {"out over state_in", kOverlap, "out",
+       [](C& c) { c.p.state_in = c.past.view, c.p.state_in.data = c.out.memory.data(); }},
+      {"out not transposed", kShape, "out.shape", [](C& c) { c.p.out_transposed = true; }},
+      {"out transposed over x", kOverlap, "out",
+       [](C& c) {
+         c.p.out_transposed = true;
+         c.p.out = {c.out.memory.data(), DType::kF32, {2, 5, 40}, {200, 40, 1}};
+         c.p.x = {c.out.memory.data(), DType::kF32, {2, 40, 5}, {200, 5, 1}};
+         c.p.state_in = {c.past.memory.data(), DType::kF32, {2, 40, 3}, {0, 0, 1}};
+         c.p.state = {};
+       }},
       {"x not contiguous", kStride, "x", [](C& c) { c.p.x.stride[2] = 0; }},
       {"out that coincides", kStride, "out", [](C& c) { c.p.out.stride[1] = 0; }},
       {"out over x", kOverlap, "out", [](C& c) { c.p.x.data = c.out.memory.data(); }},

@@ -173,6 +173,28 @@ TEST_P(State, ConvolutionFormula) {
   }
 }
 
+/// Inputs that begin where the past ends, with rows of another length: they are no continuation of its rows.
+TEST_P(State, ConvolutionOfOverlappingInputs) {
+  constexpr int64_t channels = 40, n = 5, past = 3;
+  Random random(9);
+  const Array<1> numbers(random, DType::kF32, {past + channels * n}, Values::kOrdinary, Strides::kInput);
+  const Array<2> weight(random, DType::kF32, {channels, past + 1}, Values::kOrdinary, Strides::kInput);
+  const Array<3> out(random, DType::kF32, {1, channels, n}), want = out.like(random);
+  const float* const first = static_cast<const float*>(numbers.view.data);
+  const std::vector<float> before(first, first + channels * past), x(first + past, first + past + channels * n);
+  CausalConvProblem p;
+  p.weight = weight.view;
+  p.state_in = view(first, {1, channels, past});
+  p.x = view(first + past, {1, channels, n});
+  p.out = out.view;
+  ASSERT_TRUE(causal_conv(p, exec()).ok());
+  p.state_in = view(before.data(), {1, channels, past});
+  p.x = view(x.data(), {1, channels, n});
+  p.out = want.view;
+  ASSERT_TRUE(causal_conv(p, exec()).ok());
+  EXPECT_EQ(difference(want, out), "");
+}
+
 /// A decay of -inf clears a state, whatever it holds; a large one makes it infinite.
 TEST_P(State, Decays) {
   for (const LinearRule rule : {LinearRule::kGated, LinearRule::kGatedDelta}) {
@@ -265,6 +287,32 @@ TEST_P(State, DefaultScale) {
     const float want = 1.0f / std::sqrt(static_cast<float>(d));
     for (const int64_t i : {0, 1, 3, 4}) EXPECT_EQ(out[i], want) << "function " << i << ", d " << d;
   }
+}
+
+/// Callers whose structs end before the newest members; what stands behind them is not looked at.
+TEST_P(State, OlderStructs) {
+  Random random(8);
+  const Problem a(random, LinearRule::kGatedDelta, 1, 3, 20, 20, Values::kOrdinary, false);
+  const Array<4> state = a.state.with(random, Strides::kOutput), out = a.out.like(random);
+  ASSERT_TRUE(run(a.p).ok());
+  LinearAttentionProblem older = a.p;
+  older.state = state.view, older.out = out.view;
+  older.state_in = a.q.view;
+  older.struct_size = offsetof(LinearAttentionProblem, state_in);
+  ASSERT_TRUE(run(older).ok());
+  EXPECT_EQ(difference(a.state, state), "");
+  EXPECT_EQ(difference(a.out, out), "");
+  older.struct_size -= 8;
+  EXPECT_EQ(run(older).code, Code::kStructSize);
+  const Array<3> x(random, DType::kF32, {1, 5, 3}, Values::kOrdinary, Strides::kInput),
+      y(random, DType::kF32, {1, 5, 3});
+  const Array<2> weight(random, DType::kF32, {5, 1}, Values::kOrdinary, Strides::kInput);
+  CausalConvProblem conv;
+  conv.x = conv.state_in = x.view, conv.out = y.view, conv.weight = weight.view, conv.out_transposed = true;
+  conv.struct_size = offsetof(CausalConvProblem, state_in);
+  EXPECT_TRUE(causal_conv(conv, exec()).ok());
+  conv.struct_size -= 8;
+  EXPECT_EQ(causal_conv(conv, exec()).code, Code::kStructSize);
 }
 
 /// Tasks on threads.

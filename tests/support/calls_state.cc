@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/calls.h"
+#include "tests/support/indices.h"
 #include "tests/support/problems.h"
 
 namespace simdattn::test {
@@ -45,7 +46,7 @@ std::vector<int32_t> places(Random& random, int64_t sequences, int64_t states) {
   return all;
 }
 
-/// Tokens first .. first + n - 1 along a dimension.
+/// Elements first .. first + n - 1 along a dimension.
 template <int kRank, bool kConst>
 BasicView<kRank, kConst> tokens_of(BasicView<kRank, kConst> v, size_t dimension, int64_t first, int64_t n) {
   using Byte = std::conditional_t<kConst, const char, char>;
@@ -53,6 +54,49 @@ BasicView<kRank, kConst> tokens_of(BasicView<kRank, kConst> v, size_t dimension,
   if (v.shape[dimension] > 1) v.data = static_cast<Byte*>(v.data) + first * v.stride[dimension] * size_of(v.dtype);
   v.shape[dimension] = n;
   return v;
+}
+
+/// Where the second call finds its states, and what becomes of them.
+enum class Kept { kInPlace, kApart, kNot };
+Kept kept_of(Random& random) { return random.of({Kept::kInPlace, Kept::kInPlace, Kept::kApart, Kept::kNot}); }
+
+/// The states as they are, at another place; `state` has other numbers in those that sequences write.
+template <int kRank>
+Array<kRank> moved(Random& random, const Array<kRank>& state, const int32_t* index, int64_t sequences) {
+  Array<kRank> before = state.with(random, Strides::kInput);
+  auto all = state.view;
+  for (int64_t s = 0; s < sequences; ++s) {
+    const int64_t at = index != nullptr ? index[s] : s;
+    if (at < 0) continue;
+    auto one = tokens_of(all, 0, at, 1);
+    for_each_element(one, [&](int64_t i) { put(one.data, one.dtype, i, 12345.0f); });
+  }
+  return before;
+}
+
+/// The elements of one in the other, whose last two dimensions are exchanged.
+void exchange(const Array<3>& from, const Array<3>& to) {
+  const auto [a, b, c] = from.view.shape;
+  for (const auto [i, j, k] : indices(a, b, c)) {
+    set_element_bits(to.view.data, to.view.dtype, to.at({i, k, j}),
+                     element_bits(from.view.data, from.view.dtype, from.at({i, j, k})));
+  }
+}
+/// `past` and x one after the other along a dimension.
+Array<3> joined(Random& random, const Array<3>& past, const Array<3>& x, size_t dimension) {
+  std::array<int64_t, 3> shape = x.view.shape;
+  shape[dimension] += past.view.shape[dimension];
+  Array<3> all(random, x.view.dtype, shape, Strides::kOutput);
+  for (const Array<3>* part : {&past, &x}) {
+    const int64_t first = part == &x ? past.view.shape[dimension] : 0;
+    for (const auto [i, j, k] : indices(part->view.shape[0], part->view.shape[1], part->view.shape[2])) {
+      std::array<int64_t, 3> to = {i, j, k};
+      to[dimension] += first;
+      set_element_bits(all.view.data, all.view.dtype, all.at(to),
+                       element_bits(part->view.data, part->view.dtype, part->at({i, j, k})));
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -100,6 +144,12 @@ void linear_attention_call(Random& random, const Target& one, const Target& othe
   if (varlen) a.cu_q = cu_q.data(), a.n_sequences = sequences;
   if (pool) a.state_index = index.data();
   if (random.coin()) a.scale = number(random, Values::kWide);
+  // A later chunk needs the state that an earlier one left.
+  const Kept where = kept_of(random);
+  const bool whole = varlen || kept > 0 || n == 0 || where == Kept::kNot;
+  Array<4> before;
+  if (where != Kept::kInPlace) before = moved(random, state.second, a.state_index, sequences);
+  before.memory.read_only();
 
   const auto with = [&](bool second) {
     const auto of = [second](const auto& pair) { return second ? pair.second.view : pair.first.view; };
@@ -107,6 +157,9 @@ void linear_attention_call(Random& random, const Target& one, const Target& othe
     p.q = of(q), p.k = of(k), p.v = of(v), p.decay = of(decay), p.beta = of(beta);
     p.state = of(state), p.out = of(out);
     if (kept > 0) p.states = of(kept_states);
+    if (!second || where == Kept::kInPlace) return p;
+    p.state_in = before.view;
+    if (where == Kept::kNot) p.state = {};
     return p;
   };
   const auto run = [&](const LinearAttentionProblem& p, const Target& target, bool by_tasks) {
@@ -123,7 +176,7 @@ void linear_attention_call(Random& random, const Target& one, const Target& othe
   Status s = run(with(false), one, false);
   ASSERT_TRUE(s.ok()) << s.detail << what;
   LinearAttentionProblem p = with(true);
-  if (varlen || kept > 0) {
+  if (whole) {
     s = run(p, other, random.coin());
     ASSERT_TRUE(s.ok()) << s.detail << what;
   } else {
@@ -133,12 +186,15 @@ void linear_attention_call(Random& random, const Target& one, const Target& othe
       chunk.q = tokens_of(p.q, 2, t, m), chunk.k = tokens_of(p.k, 2, t, m), chunk.v = tokens_of(p.v, 2, t, m);
       chunk.decay = tokens_of(p.decay, 2, t, m), chunk.beta = tokens_of(p.beta, 2, t, m);
       chunk.out = tokens_of(p.out, 2, t, m);
+      if (t > 0) chunk.state_in = {};
       s = run(chunk, other, random.coin());
       ASSERT_TRUE(s.ok()) << s.detail << what;
     }
   }
   ASSERT_EQ(difference(out.first, out.second), "") << what;
-  ASSERT_EQ(difference(state.first, state.second), "") << "state" << what;
+  if (where != Kept::kNot) {
+    ASSERT_EQ(difference(state.first, state.second), "") << "state" << what;
+  }
   ASSERT_EQ(difference(kept_states.first, kept_states.second), "") << "states" << what;
 }
 
@@ -164,6 +220,21 @@ void causal_conv_call(Random& random, const Target& one, const Target& other) {
   if (varlen) a.cu_q = cu_q.data(), a.n_sequences = sequences;
   const bool biased = random.coin();
   if (width > 1 && (states > sequences || random.coin())) a.state_index = index.data();
+  // The second call: states and outputs may lie elsewhere, and the past in front of x.
+  const size_t tokens = last ? 1 : 2;
+  const Kept where = width > 1 ? kept_of(random) : Kept::kInPlace;
+  const bool turned = !in_place && random.coin(),
+             in_one = where != Kept::kInPlace && !varlen && !in_place && a.state_index == nullptr && random.coin();
+  Array<3> before, both, other_out;
+  if (where != Kept::kInPlace) before = moved(random, state.second, a.state_index, sequences);
+  if (in_one) both = joined(random, before, x.second, tokens);
+  before.memory.read_only();
+  both.memory.read_only();
+  if (turned) {
+    const auto [b, i, j] = out.second.view.shape;
+    other_out = Array<3>(random, out.second.view.dtype, {b, j, i}, Strides::kOutput);
+    exchange(out.second, other_out);
+  }
   const auto with = [&](bool second) {
     const auto of = [second](const auto& pair) { return second ? pair.second.view : pair.first.view; };
     CausalConvProblem p = a;
@@ -171,6 +242,13 @@ void causal_conv_call(Random& random, const Target& one, const Target& other) {
     if (biased) p.bias = of(bias);
     if (width > 1) p.state = of(state);
     p.out = in_place ? of(x) : of(out);
+    if (!second) return p;
+    p.out_transposed = turned;
+    if (turned) p.out = other_out.view;
+    if (where == Kept::kInPlace) return p;
+    p.state_in = before.view;
+    if (where == Kept::kNot) p.state = {};
+    if (in_one) p.x = tokens_of(ConstView<3>(both.view), tokens, width - 1, n);
     return p;
   };
   const std::string what = " channels " + std::to_string(channels) + ", n " + std::to_string(n) + ", width " +
@@ -178,16 +256,22 @@ void causal_conv_call(Random& random, const Target& one, const Target& other) {
   Status s = causal_conv(with(false), {.target = &one});
   ASSERT_TRUE(s.ok()) << s.detail << what;
   const CausalConvProblem p = with(true);
-  for (int64_t t = 0, m; t < n; t += m) {
-    m = varlen ? n : random.integer(1, n - t);
+  const bool whole = varlen || (where == Kept::kNot && !in_one);
+  for (int64_t t = 0, m; t == 0 || t < n; t += std::max<int64_t>(m, 1)) {
+    m = whole || n == 0 ? n : random.integer(1, n - t);
     CausalConvProblem chunk = p;
-    chunk.x = tokens_of(p.x, last ? 1 : 2, t, m);
-    chunk.out = tokens_of(p.out, last ? 1 : 2, t, m);
+    chunk.x = tokens_of(p.x, tokens, t, m);
+    chunk.out = tokens_of(p.out, turned ? 3 - tokens : tokens, t, m);
+    if (in_one) chunk.state_in = tokens_of(ConstView<3>(both.view), tokens, t, width - 1);
+    if (t > 0 && !in_one) chunk.state_in = {};
     s = causal_conv(chunk, {.target = &other});
     ASSERT_TRUE(s.ok()) << s.detail << what;
   }
+  if (turned) exchange(other_out, out.second);
   ASSERT_EQ(in_place ? difference(x.first, x.second) : difference(out.first, out.second), "") << what;
-  ASSERT_EQ(difference(state.first, state.second), "") << "state" << what;
+  if (where != Kept::kNot) {
+    ASSERT_EQ(difference(state.first, state.second), "") << "state" << what;
+  }
 }
 
 }  // namespace simdattn::test

@@ -1,5 +1,6 @@
 // causal_conv(): a depthwise convolution over the tokens of each channel, with the last inputs as its state.
 #include <algorithm>
+#include <cstring>
 
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/rows/rotate.h"
@@ -14,39 +15,74 @@ constexpr int64_t most_tokens(bool channels_last) { return channels_last ? 8 : 3
 /// Numbers on the stack: hundreds of channels of one token, of a prompt at least a panel of them.
 constexpr int64_t kRoom = 8192;
 
-/// Channels that are treated together. Arrays have rows of tokens (channels_last) or of channels. In the room rows are tokens.
+/// Rows of numbers in an array: tokens where channels are contiguous (`last`), else channels.
+struct Rows {
+  DType type;
+  char* data;
+  int64_t stride;  // elements from row to row
+  bool last;
+};
+
+/// Channels that are treated together. In the room they are rows of tokens if all arrays have such rows, else panels of
+/// kStateGroup channels.
 struct Block {
   const UKernels& uk;
-  bool last;
   int64_t channels, row, panel;  // as in ConvTile
   float* transposed;
 
-  /// n numbers of each channel into panels; rows are `stride` elements apart, panels `pitch` numbers.
-  void load_channels(DType type, const char* in, int64_t stride, int64_t n, float* out, int64_t pitch) const {
-    const bool one = stride == n, stays = type == DType::kF32;  // rows that lie side by side are one
+  bool one_row() const { return row >= channels; }
+  /// n numbers of each channel into panels `pitch` numbers apart.
+  void load_channels(const Rows& in, int64_t n, float* out, int64_t pitch) const {
+    const bool one = in.stride == n, stays = in.type == DType::kF32;  // rows that lie side by side are one
     if (!stays) {
-      uk.kv[slot(type)].load_rows({.in = in,
-                                   .stride = stride * size_of(type),
-                                   .tokens = one ? 1 : channels,
-                                   .dim = one ? channels * n : n,
-                                   .rows = transposed,
-                                   .ld = 4 * n});
+      uk.kv[slot(in.type)].load_rows({.in = in.data,
+                                      .stride = in.stride * size_of(in.type),
+                                      .tokens = one ? 1 : channels,
+                                      .dim = one ? channels * n : n,
+                                      .rows = transposed,
+                                      .ld = 4 * n});
     }
-    uk.kv[slot(KvType::kF32)].store_panels({.rows = stays ? reinterpret_cast<const float*>(in) : transposed,
-                                            .ld = 4 * (stays ? stride : n),
+    uk.kv[slot(KvType::kF32)].store_panels({.rows = stays ? reinterpret_cast<const float*>(in.data) : transposed,
+                                            .ld = 4 * (stays ? in.stride : n),
                                             .tokens = channels,
                                             .dim = n,
                                             .out = out,
                                             .stride = 4 * pitch,
                                             .as_stored = true});
   }
-  void load(DType type, const char* in, int64_t stride, int64_t tokens, float* out) const {
-    if (!last) return load_channels(type, in, stride, tokens, out, panel);
-    uk.kv[slot(type)].load_rows(
-        {.in = in, .stride = stride * size_of(type), .tokens = tokens, .dim = channels, .rows = out, .ld = 4 * row});
+  /// Rows of tokens in the room and in an array: f(in the room, pitch, in the array, pitch, rows, n) for as many as have
+  /// one pitch.
+  template <class F>
+  void for_each_part(int64_t tokens, int64_t stride, const F& f) const {
+    const int64_t whole = channels / kStateGroup, rest = channels % kStateGroup;
+    if (one_row()) return f(0, row, 0, stride, tokens, channels);
+    for (int64_t t = 0; t < tokens && tokens < whole; ++t) {
+      f(t * row, panel, t * stride, kStateGroup, whole, kStateGroup);
+    }
+    for (int64_t p = tokens < whole ? whole : 0; p < whole + (rest > 0); ++p) {
+      f(p * panel, row, p * kStateGroup, stride, tokens, p < whole ? kStateGroup : rest);
+    }
   }
-  void store(const float* in, int64_t tokens, DType type, char* out, int64_t stride) const {
-    if (last) return round_rows(uk, in, row, tokens, channels, type, out, stride);
+  void load(const Rows& in, int64_t tokens, float* out) const {
+    if (!in.last) return load_channels(in, tokens, out, panel);
+    for_each_part(tokens, in.stride,
+                  [&](int64_t to, int64_t ld, int64_t from, int64_t stride, int64_t rows, int64_t n) {
+                    uk.kv[slot(in.type)].load_rows({.in = in.data + from * size_of(in.type),
+                                                    .stride = stride * size_of(in.type),
+                                                    .tokens = rows,
+                                                    .dim = n,
+                                                    .rows = out + to,
+                                                    .ld = 4 * ld});
+                  });
+  }
+  void store(const float* in, int64_t tokens, const Rows& out) const {
+    if (out.last) {
+      for_each_part(tokens, out.stride,
+                    [&](int64_t from, int64_t ld, int64_t to, int64_t stride, int64_t rows, int64_t n) {
+                      round_rows(uk, in + from, ld, rows, n, out.type, out.data + to * size_of(out.type), stride);
+                    });
+      return;
+    }
     uk.kv[slot(KvType::kF32)].load_panels({.in = in,
                                            .stride = 4 * panel,
                                            .tokens = channels,
@@ -54,66 +90,111 @@ struct Block {
                                            .rows = transposed,
                                            .ld = 4 * tokens,
                                            .as_stored = true});
-    const bool one = stride == tokens;
-    round_rows(uk, transposed, tokens, one ? 1 : channels, one ? channels * tokens : tokens, type, out, stride);
+    const bool one = out.stride == tokens;
+    round_rows(uk, transposed, tokens, one ? 1 : channels, one ? channels * tokens : tokens, out.type, out.data,
+               out.stride);
   }
 };
+
+/// The rows of a view's batch entry or state from token t on, for channels from c on.
+template <bool kConst>
+Rows rows_of(const BasicView<3, kConst>& v, bool last, int64_t unit, int64_t t, int64_t c) {
+  const int64_t at = unit * step_of(v, 0) + (last ? t : c) * step_of(v, 1) + (last ? c : t);
+  return {v.dtype, const_cast<char*>(static_cast<const char*>(v.data)) + at * size_of(v.dtype), step_of(v, 1), last};
+}
+
+/// The state of a sequence without tokens.
+void move_state(const CausalConvProblem& a, const StateSequence& sequence, int64_t channels, int64_t past) {
+  const Rows from = rows_of(a.state_in, a.channels_last, sequence.state, 0, 0);
+  const Rows to = rows_of(a.state, a.channels_last, sequence.state, 0, 0);
+  const int64_t rows = a.channels_last ? past : channels, n = a.channels_last ? channels : past,
+                size = size_of(to.type);
+  for (int64_t r = 0; r < rows && from.data != to.data; ++r) {
+    std::memcpy(to.data + r * to.stride * size, from.data + r * from.stride * size, static_cast<size_t>(n * size));
+  }
+}
+
+/// The tokens of a sequence, in chunks.
+void convolve_sequence(const Block& block, const CausalConvProblem& a, const StateSequence& sequence, int64_t c,
+                       int64_t most, ConvTile tile) {
+  const bool last = a.channels_last;
+  const int64_t past = tile.width - 1;
+  const ConstView<3> before = a.state_in.data != nullptr ? a.state_in : ConstView<3>(a.state);
+  int64_t loaded = 0;  // tokens of the first chunk
+  if (past > 0) {
+    const Rows from = rows_of(before, last, sequence.state, 0, c);
+    const Rows x = rows_of(a.x, last, sequence.batch, sequence.first, c);
+    // Inputs that follow their past are read with it.
+    const bool one =
+        x.data == from.data + past * (last ? from.stride : 1) * size_of(from.type) && x.stride == from.stride;
+    loaded = one ? std::min(most, sequence.tokens) : 0;
+    block.load(from, past + loaded, tile.z);
+  }
+  for (int64_t t = 0; t < sequence.tokens; t += tile.tokens) {
+    for (int64_t i = 0; t > 0 && i < past * tile.panels; ++i) {
+      float* const to = tile.z + i / past * tile.panel + i % past * tile.row;
+      std::copy_n(to + tile.tokens * tile.row, kStateGroup, to);
+    }
+    tile.tokens = std::min(most, sequence.tokens - t);
+    if (t >= loaded) {
+      block.load(rows_of(a.x, last, sequence.batch, sequence.first + t, c), tile.tokens, tile.z + past * tile.row);
+    }
+    block.uk.convolve(tile);
+    block.store(tile.z, tile.tokens, rows_of(a.out, last != a.out_transposed, sequence.batch, sequence.first + t, c));
+  }
+  if (a.state.data == nullptr) return;
+  block.store(tile.z + tile.tokens * tile.row, past, rows_of(a.state, last, sequence.state, 0, c));
+}
 
 }  // namespace
 
 Status drivers::causal_conv(const UKernels& uk, const CausalConvProblem& a) {
   SIMDATTN_CHECK(check_causal_conv(a));
+  const bool last = a.channels_last && !a.out_transposed;
+  const int64_t channels = a.weight.shape[0], width = a.weight.shape[1], past = width - 1;
+  const int64_t n = a.x.shape[a.channels_last ? 1 : 2], most = std::min(n, most_tokens(last)), rows = past + most;
+  const int64_t sequences = sequences_of(a, a.x.shape[0]);
+  const bool moves = a.state_in.data != nullptr && a.state.data != nullptr;
+  for (int64_t s = 0; moves && s < sequences; ++s) {
+    const StateSequence sequence = sequence_of(a, s, n);
+    if (sequence.state >= 0 && sequence.tokens == 0) move_state(a, sequence, channels, past);
+  }
   if (is_empty(a.x)) return {};
 
-  const bool last = a.channels_last;
-  const int64_t channels = a.weight.shape[0], width = a.weight.shape[1], past = width - 1;
-  const int64_t n = a.x.shape[last ? 1 : 2], most = std::min(n, most_tokens(last)), rows = past + most;
   alignas(64) float room[kRoom] = {};
-  const int64_t block = kRoom / (1 + width + rows + std::max(width, most)) / kStateGroup * kStateGroup;
+  const int64_t most_transposed = std::max(width, last ? most : rows);
+  const int64_t block = kRoom / (1 + width + rows + most_transposed) / kStateGroup * kStateGroup;
   float *const bias = room, *const w = bias + block, *const z = w + width * block;
   for (int64_t c = 0; c < channels; c += block) {
     const Block some = {.uk = uk,
-                        .last = last,
                         .channels = std::min(block, channels - c),
                         .row = last ? block : kStateGroup,
                         .panel = last ? kStateGroup : rows * kStateGroup,
                         .transposed = z + rows * block};
-    const auto part = [c](const auto& v) {
-      return static_cast<const char*>(v.data) + c * step_of(v, 0) * size_of(v.dtype);
+    const auto part = [c](const auto& v) -> Rows {
+      const int64_t stride = step_of(v, 0);
+      return {v.dtype, const_cast<char*>(static_cast<const char*>(v.data)) + c * stride * size_of(v.dtype), stride,
+              false};
     };
-    some.load_channels(a.weight.dtype, part(a.weight), step_of(a.weight, 0), width, w, width * kStateGroup);
-    if (a.bias.data != nullptr) some.load_channels(a.bias.dtype, part(a.bias), 1, 1, bias, kStateGroup);
-    for (int64_t s = 0; s < sequences_of(a, a.x.shape[0]); ++s) {
+    some.load_channels(part(a.weight), width, w, width * kStateGroup);
+    if (a.bias.data != nullptr) {
+      Rows numbers = part(a.bias);
+      numbers.stride = 1;
+      some.load_channels(numbers, 1, bias, kStateGroup);
+    }
+    const ConvTile tile = {.w = w,
+                           .bias = bias,
+                           .z = z,
+                           .row = some.row,
+                           .panel = some.panel,
+                           .panels = (some.channels + kStateGroup - 1) / kStateGroup,
+                           .width = width,
+                           .tokens = 0,
+                           .silu = a.silu};
+    for (int64_t s = 0; s < sequences; ++s) {
       const StateSequence sequence = sequence_of(a, s, n);
       if (sequence.state < 0 || sequence.tokens == 0) continue;
-      // Token t of these channels.
-      const auto place = [&](const auto& v, int64_t unit, int64_t t) {
-        return const_cast<char*>(static_cast<const char*>(v.data)) +
-               (unit * step_of(v, 0) + (last ? t : c) * step_of(v, 1) + (last ? c : t)) * size_of(v.dtype);
-      };
-      ConvTile tile = {.w = w,
-                       .bias = bias,
-                       .z = z,
-                       .row = some.row,
-                       .panel = some.panel,
-                       .panels = (some.channels + kStateGroup - 1) / kStateGroup,
-                       .width = width,
-                       .tokens = 0,
-                       .silu = a.silu};
-      if (past > 0) some.load(a.x.dtype, place(a.state, sequence.state, 0), step_of(a.state, 1), past, z);
-      for (int64_t t = 0; t < sequence.tokens; t += tile.tokens) {
-        for (int64_t i = 0; t > 0 && i < past * tile.panels; ++i) {
-          float* const to = z + i / past * tile.panel + i % past * tile.row;
-          std::copy_n(to + tile.tokens * tile.row, kStateGroup, to);
-        }
-        tile.tokens = std::min(most, sequence.tokens - t);
-        some.load(a.x.dtype, place(a.x, sequence.batch, sequence.first + t), step_of(a.x, 1), tile.tokens,
-                  z + past * tile.row);
-        uk.convolve(tile);
-        some.store(z, tile.tokens, a.out.dtype, place(a.out, sequence.batch, sequence.first + t), step_of(a.out, 1));
-      }
-      if (past == 0) continue;
-      some.store(z + tile.tokens * tile.row, past, a.x.dtype, place(a.state, sequence.state, 0), step_of(a.state, 1));
+      convolve_sequence(some, a, sequence, c, most, tile);
     }
   }
   return {};

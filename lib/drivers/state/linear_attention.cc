@@ -20,6 +20,11 @@ constexpr int64_t kChunk = 32;
 /// States of one call that are larger than this come from beyond L2.
 constexpr double kStreamBytes = 1 << 20;
 
+/// States before the tokens, and after them, at different places.
+bool moves(const LinearAttentionProblem& a) {
+  return a.state_in.data != nullptr && a.state.data != nullptr && a.state_in.data != a.state.data;
+}
+
 /// A size that may break any rule, as one that can be multiplied by two others.
 int64_t size(int64_t n) { return n >= 0 && n <= kMaxSize ? n : 0; }
 
@@ -54,8 +59,9 @@ class Columns {
         columns_(std::min(tasks * kStateColumns, w.d_v - column_)),
         sequence_(sequence_of(a_, number_, a_.q.shape[2])) {}
 
-  bool skipped() const { return sequence_.state < 0 || sequence_.tokens == 0; }
-  float* state() const { return f32_row_of(a_.state, sequence_.state, head_, 0); }
+  bool skipped() const { return sequence_.state < 0 || (sequence_.tokens == 0 && !moves(a_)); }
+  /// The state before the tokens.
+  const float* past() const { return reinterpret_cast<const float*>(row_of(past_, sequence_.state, head_, 0)); }
 
   /// `next`: the state that is treated after this one, to be prefetched.
   void run(float scale, const float* next) {
@@ -63,6 +69,7 @@ class Columns {
     const int64_t n = sequence_.tokens, many = kept.data == nullptr ? n : std::max<int64_t>(n - kept.shape[1], 0);
     // Transposed columns are panels, which are half as wide.
     const int64_t step = a_.transposed ? kStateGroup : kStateColumns;
+    for (int64_t c = 0; n == 0 && c < columns_; c += step) move(c, std::min(step, columns_ - c));
     for (int64_t t = 0, tokens; t < n; t += tokens) {
       tokens = t < many ? std::min(w_.chunk, many - t) : 1;
       prepare(t, tokens);
@@ -83,6 +90,11 @@ class Columns {
   StateRows place(float* head, int64_t ld, int64_t c) const {
     return {head + (column_ + c) * (a_.transposed ? ld : 1), ld};
   }
+  StateRows past(int64_t c) const { return place(const_cast<float*>(past()), step_of(past_, 2), c); }
+  StateRows kept(int64_t c) const {
+    return place(f32_row_of(a_.state, sequence_.state, head_, 0), step_of(a_.state, 2), c);
+  }
+  StateRows room(int64_t c) const { return {w_.state + c * w_.d_k, a_.transposed ? kStateGroup : kStateColumns}; }
   /// `rows` rows of n numbers as f32; strides are elements.
   void load(DType type, const void* in, int64_t stride, int64_t rows, int64_t n, float* out, int64_t out_stride) const {
     uk_.kv[slot(type)].load_rows(
@@ -95,17 +107,24 @@ class Columns {
     load(v.dtype, from, step_of(v, 2), tile_.tokens, n, out, stride);
   }
 
+  /// A sequence without tokens.
+  void move(int64_t c, int64_t columns) {
+    tile_.room = tile_.to = room(c);
+    load_state(past(c), columns);
+    store_state(kept(c), columns);
+  }
   /// Whole groups are updated where they lie, through the room. Others are copied into it, and from there.
   void update(int64_t c, int64_t columns, int64_t t, float scale) {
-    const bool in_place = !a_.transposed && columns % kStateGroup == 0;
-    const bool last = t + tile_.tokens == sequence_.tokens;
-    const StateRows here = place(state(), step_of(a_.state, 2), c);
-    tile_.room = {w_.state + c * w_.d_k, a_.transposed ? kStateGroup : kStateColumns};
-    tile_.from = t == 0 && in_place ? here : tile_.room;
-    tile_.to = last && in_place ? here : tile_.room;
+    const bool whole = !a_.transposed && columns % kStateGroup == 0;
+    // A state that is only read must not be cleared where it lies.
+    const bool read_there = whole && (a_.state_in.data == nullptr || w_.clears[0] == 0);
+    const bool first = t == 0, last = t + tile_.tokens == sequence_.tokens && a_.state.data != nullptr;
+    tile_.room = room(c);
+    tile_.from = first && read_there ? past(c) : tile_.room;
+    tile_.to = last && whole ? kept(c) : tile_.room;
     tile_.groups = (columns + kStateGroup - 1) / kStateGroup;
     tile_.v = w_.v + c;
-    if (t == 0 && !in_place) load_state(here, columns);
+    if (first && !read_there) load_state(past(c), columns);
     uk_.update_state(tile_);
     const auto finish = uk_.finish[slot(a_.out.dtype)];
     for (int64_t row = 0; row < tile_.tokens * w_.queries; ++row) {
@@ -113,7 +132,7 @@ class Columns {
           row_of(a_.out, sequence_.batch, out_head(row % w_.queries), sequence_.first + t + row / w_.queries);
       finish(w_.o + row * kStateColumns, scale, out + (column_ + c) * size_of(a_.out.dtype), columns);
     }
-    if (last && !in_place) store_state(here, columns);
+    if (last && !whole) store_state(kept(c), columns);
   }
   void load_state(const StateRows& from, int64_t columns) const {
     const StateRows& to = tile_.room;
@@ -182,6 +201,7 @@ class Columns {
   const Buffers& w_;
   int64_t number_, head_, column_, columns_;
   StateSequence sequence_;
+  ConstView<4> past_ = a_.state_in.data != nullptr ? a_.state_in : ConstView<4>(a_.state);
   StateTile tile_{};
 };
 
@@ -204,7 +224,7 @@ Status drivers::linear_attention(const UKernels& uk, const LinearAttentionProble
   if (all) last = tasks;
   SIMDATTN_REQUIRE(first >= 0 && first <= last && last <= tasks, kRange,
                    "first, last: must be 0 <= first <= last <= linear_attention_tasks()");
-  if (is_empty(a.v)) return {};
+  if (is_empty(a.v) && !moves(a)) return {};
 
   const Buffers w = {a, Workspace(exec.workspace)};
   const float scale = scale_of(a.scale, w.d_k);
@@ -215,7 +235,7 @@ Status drivers::linear_attention(const UKernels& uk, const LinearAttentionProble
     Columns columns(uk, w, task, next - task);
     if (columns.skipped()) continue;
     const Columns after(uk, w, fetches && next < last ? next : task, 1);
-    columns.run(scale, (after.skipped() ? columns : after).state());
+    columns.run(scale, (after.skipped() ? columns : after).past());
   }
   return {};
 }

@@ -173,6 +173,78 @@ void ggml() {
   falls_back(dst, "ggml, two masks of four heads");
 }
 
+/// Two nodes of a layer with a state, against the operators' own words.
+void ggml_states() {
+  constexpr int64_t d = 8, n = 5, batch = 2, key_heads = 2, width = 4, channels = 37;
+  const int64_t d2 = d * d * kHeads * batch, rows = batch * n * kHeads * d;
+  Floats q = guides::numbers(batch * n * key_heads * d, 21), k = guides::numbers(batch * n * key_heads * d, 22),
+         v = guides::numbers(rows, 23), g = guides::numbers(rows / d, 24), beta = guides::numbers(rows / d, 25),
+         s = guides::numbers(d2, 26);
+  for (float& x : g) x -= 1;
+  Tensor src[6] = {tensor(q.data(), {d, key_heads, n, batch}, 4), tensor(k.data(), {d, key_heads, n, batch}, 4),
+                   tensor(v.data(), {d, kHeads, n, batch}, 4),    tensor(g.data(), {1, kHeads, n, batch}, 4),
+                   tensor(beta.data(), {1, kHeads, n, batch}, 4), tensor(s.data(), {d, d, kHeads, batch}, 4)};
+  for (const int64_t snapshots : {1, 3}) {
+    Floats out(static_cast<size_t>(rows + snapshots * d2)), want = out;
+    Tensor dst = tensor(out.data(), {d * kHeads, n * batch + snapshots * d * batch, 1, 1}, 4);
+    dst.op_params[0] = static_cast<int32_t>(snapshots);
+    for (size_t i = 0; i < 6; ++i) dst.src[i] = &src[i];
+    sa::LinearAttentionProblem problem;
+    if (!ggml_delta_net(dst, &problem)) guides::refused({}, "ggml_delta_net");
+    std::vector<char> workspace(sa::linear_attention_workspace(problem));
+    good(sa::linear_attention(problem, {.workspace = workspace.data(), .workspace_bytes = workspace.size()}),
+         "gated_delta_net");
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t h = 0; h < kHeads; ++h) {
+        std::vector<double> state(s.begin() + (b * kHeads + h) * d * d, s.begin() + (b * kHeads + h + 1) * d * d);
+        for (int64_t t = 0; t < n; ++t) {
+          const int64_t row = (b * n + t) * kHeads + h, key = (b * n + t) * key_heads + h % key_heads;
+          for (int64_t j = 0; j < d; ++j) {
+            double* const column = state.data() + j * d;
+            double read = 0, sum = 0;
+            for (int64_t i = 0; i < d; ++i) column[i] *= std::exp(static_cast<double>(g[row]));
+            for (int64_t i = 0; i < d; ++i) read += column[i] * k[key * d + i];
+            for (int64_t i = 0; i < d; ++i) column[i] += k[key * d + i] * (v[row * d + j] - read) * beta[row];
+            for (int64_t i = 0; i < d; ++i) sum += column[i] * q[key * d + i];
+            want[row * d + j] = static_cast<float>(sum / std::sqrt(static_cast<double>(d)));
+          }
+          const int64_t slot = n - 1 - t;
+          if (slot < snapshots)
+            std::copy(state.begin(), state.end(), want.begin() + rows + slot * d2 + (b * kHeads + h) * d * d);
+        }
+      }
+    }
+    guides::near(out, want, 1e-5, "gated_delta_net");
+  }
+  src[0].ne[3] = 1;
+  sa::LinearAttentionProblem problem;
+  Tensor dst = tensor(nullptr, {d * kHeads, n, 1, 1}, 4);
+  for (size_t i = 0; i < 6; ++i) dst.src[i] = &src[i];
+  if (ggml_delta_net(dst, &problem)) guides::refused({}, "ggml_delta_net, one q for all");
+
+  Floats inputs = guides::numbers((width - 1 + n) * channels * batch, 27),
+         weight = guides::numbers(width * channels, 28), out(static_cast<size_t>(n * channels * batch)), want = out;
+  const Tensor x = tensor(inputs.data(), {width - 1 + n, channels, batch, 1}, 4),
+               w = tensor(weight.data(), {width, channels, 1, 1}, 4);
+  Tensor conv = tensor(out.data(), {channels, n, batch, 1}, 4);
+  conv.src[0] = &x;
+  conv.src[1] = &w;
+  sa::CausalConvProblem convolution;
+  ggml_ssm_conv(conv, &convolution);
+  good(sa::causal_conv(convolution), "ssm_conv");
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t t = 0; t < n; ++t) {
+      for (int64_t c = 0; c < channels; ++c) {
+        for (int64_t j = 0; j < width; ++j) {
+          want[(b * n + t) * channels + c] +=
+              inputs[(b * channels + c) * (width - 1 + n) + t + j] * weight[c * width + j];
+        }
+      }
+    }
+  }
+  guides::near(out, want, 1e-5, "ssm_conv");
+}
+
 void group_query() {
   constexpr int64_t kBatch = 2, n = 2, capacity = 20;
   const int32_t seqlens_k[kBatch] = {12, 18};
@@ -286,6 +358,7 @@ void llama2() {
 
 int main() {
   ggml();
+  ggml_states();
   group_query();
   paged();
   static_cache();
