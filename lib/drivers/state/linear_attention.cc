@@ -65,11 +65,11 @@ class Columns {
 
   /// `next`: the state that is treated after this one, to be prefetched.
   void run(float scale, const float* next) {
+    if (moves(a_)) move_state();
     const View<5>& kept = a_.states;
     const int64_t n = sequence_.tokens, many = kept.data == nullptr ? n : std::max<int64_t>(n - kept.shape[1], 0);
     // Transposed columns are panels, which are half as wide.
     const int64_t step = a_.transposed ? kStateGroup : kStateColumns;
-    for (int64_t c = 0; n == 0 && c < columns_; c += step) move(c, std::min(step, columns_ - c));
     for (int64_t t = 0, tokens; t < n; t += tokens) {
       tokens = t < many ? std::min(w_.chunk, many - t) : 1;
       prepare(t, tokens);
@@ -90,9 +90,10 @@ class Columns {
   StateRows place(float* head, int64_t ld, int64_t c) const {
     return {head + (column_ + c) * (a_.transposed ? ld : 1), ld};
   }
-  StateRows past(int64_t c) const { return place(const_cast<float*>(past()), step_of(past_, 2), c); }
-  StateRows kept(int64_t c) const {
-    return place(f32_row_of(a_.state, sequence_.state, head_, 0), step_of(a_.state, 2), c);
+  /// The state that the tokens update, or, if nothing is kept, the one that is only read.
+  StateRows here(int64_t c) const {
+    const ConstView<4> v = a_.state.data != nullptr ? ConstView<4>(a_.state) : a_.state_in;
+    return place(reinterpret_cast<float*>(const_cast<char*>(row_of(v, sequence_.state, head_, 0))), step_of(v, 2), c);
   }
   StateRows room(int64_t c) const { return {w_.state + c * w_.d_k, a_.transposed ? kStateGroup : kStateColumns}; }
   /// `rows` rows of n numbers as f32; strides are elements.
@@ -107,24 +108,27 @@ class Columns {
     load(v.dtype, from, step_of(v, 2), tile_.tokens, n, out, stride);
   }
 
-  /// A sequence without tokens.
-  void move(int64_t c, int64_t columns) {
-    tile_.room = tile_.to = room(c);
-    load_state(past(c), columns);
-    store_state(kept(c), columns);
+  /// Brings what is past to where it is updated. A copy of whole rows is what the hardware fetches ahead for. Stores of the
+  /// slot, and those of transposed panels, would wait for memory at each line.
+  void move_state() const {
+    const int64_t rows = a_.transposed ? columns_ : w_.d_k, n = a_.transposed ? w_.d_k : columns_;
+    const int64_t from_ld = step_of(a_.state_in, 2), to_ld = step_of(a_.state, 2);
+    const StateRows from = place(const_cast<float*>(past()), from_ld, 0), to = here(0);
+    const bool one = from_ld == n && to_ld == n;  // rows that lie side by side are one
+    load(DType::kF32, from.s, from_ld, one ? 1 : rows, one ? rows * n : n, to.s, to_ld);
   }
   /// Whole groups are updated where they lie, through the room. Others are copied into it, and from there.
   void update(int64_t c, int64_t columns, int64_t t, float scale) {
     const bool whole = !a_.transposed && columns % kStateGroup == 0;
     // A state that is only read must not be cleared where it lies.
-    const bool read_there = whole && (a_.state_in.data == nullptr || w_.clears[0] == 0);
+    const bool read_there = whole && (a_.state.data != nullptr || w_.clears[0] == 0);
     const bool first = t == 0, last = t + tile_.tokens == sequence_.tokens && a_.state.data != nullptr;
     tile_.room = room(c);
-    tile_.from = first && read_there ? past(c) : tile_.room;
-    tile_.to = last && whole ? kept(c) : tile_.room;
+    tile_.from = first && read_there ? here(c) : tile_.room;
+    tile_.to = last && whole ? here(c) : tile_.room;
     tile_.groups = (columns + kStateGroup - 1) / kStateGroup;
     tile_.v = w_.v + c;
-    if (first && !read_there) load_state(past(c), columns);
+    if (first && !read_there) load_state(here(c), columns);
     uk_.update_state(tile_);
     const auto finish = uk_.finish[slot(a_.out.dtype)];
     for (int64_t row = 0; row < tile_.tokens * w_.queries; ++row) {
@@ -132,7 +136,7 @@ class Columns {
           row_of(a_.out, sequence_.batch, out_head(row % w_.queries), sequence_.first + t + row / w_.queries);
       finish(w_.o + row * kStateColumns, scale, out + (column_ + c) * size_of(a_.out.dtype), columns);
     }
-    if (last && !whole) store_state(kept(c), columns);
+    if (last && !whole) store_state(here(c), columns);
   }
   void load_state(const StateRows& from, int64_t columns) const {
     const StateRows& to = tile_.room;
