@@ -144,7 +144,7 @@ constexpr void add_narrow_type(UKernels& t) {
   Slots::add_slots(as_f32, t.attention[slot(Arithmetic::kBF16)].kv[kIndex]);
   KvOperands& as_int8 = t.attention[slot(Arithmetic::kInt8)].kv[kIndex];
   if constexpr (kType == KvType::kInt8) {
-    if (as_int8.score_tile != nullptr) as_int8.store_panel = Slots::store_panel;
+    as_int8.store_panel = Slots::store_panel;
     as_int8.pack_keys = Int8AsStored<Slots>::keys;
     as_int8.pack_panel = Int8AsStored<Slots>::panel;
     as_int8.pack_values = Int8AsStored<Slots>::values;

@@ -6,6 +6,7 @@
 #ifndef SIMDATTN_LIB_CONTRACT_TABLE_OF_KERNELS_H_
 #define SIMDATTN_LIB_CONTRACT_TABLE_OF_KERNELS_H_
 
+#include <cstddef>
 #include <type_traits>
 
 #include "lib/contract/ukernels.h"
@@ -17,10 +18,10 @@ int64_t f32_query_bytes(int64_t dim) { return (dim + 15) / 16 * 64; }
 int64_t f32_panel_bytes(int64_t dim) { return dim * kPanelWidth * 4; }
 int64_t f32_values_bytes(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock * 4; }
 
-/// Of element type T. kRound rounds numbers to those that the arithmetic multiplies; null: all of f32.
-template <class T, void (*kRound)(const float* in, float* out, int64_t n)>
+/// Of element type T. kRound(in, out, n) rounds numbers to those that the arithmetic multiplies; nullptr: all of f32.
+template <class T, auto kRound>
 struct F32Packing {
-  static constexpr bool kRounds = kRound != nullptr && !std::is_same_v<T, bf16>;
+  static constexpr bool kRounds = !std::is_null_pointer_v<decltype(kRound)> && !std::is_same_v<T, bf16>;
 
   static void query(const void* row, void* query, int64_t dim) {
     widen<T>(row, static_cast<float*>(query), dim);
@@ -96,7 +97,7 @@ constexpr AttentionKernels with_f32_operands(int64_t tile_rows, int64_t value_st
 
 template <void kSoftmaxTile(const SoftmaxTile&)>
 struct F32Numbers {
-  static constexpr void (*round)(const float*, float*, int64_t) = nullptr;
+  static constexpr std::nullptr_t round = nullptr;
   static constexpr auto score_tile = simdattn::score_tile<float>;
   static constexpr auto value_tile = simdattn::value_tile<float>;
   static constexpr auto softmax_tile = kSoftmaxTile;

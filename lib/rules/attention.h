@@ -26,7 +26,7 @@ struct ProblemArray {
   /// From its name. A name that is not in the list does not compile.
   consteval ProblemArray(const char* name) : index(0) {
     std::string_view names = kProblemArrays;
-    for (; names.substr(0, names.find(',')) != name; ++index) names.remove_prefix(names.find(',') + 2);
+    for (; first_name(names) != name; ++index) names.remove_prefix(first_name(names).size() + 2);
   }
 };
 

@@ -57,6 +57,12 @@ constexpr size_t names_in(std::string_view names) {
   for (const char c : names) n += c == ',';
   return n;
 }
+/// The first of them. std::string_view::find() is no constant expression in gcc 12 with -fsanitize=undefined.
+constexpr std::string_view first_name(std::string_view names) {
+  size_t n = 0;
+  while (n < names.size() && names[n] != ',') ++n;
+  return {names.data(), n};
+}
 /// A sentence about each name of such a list: what comes before it, the name, what comes after it.
 template <size_t kNames>
 struct Sentences {
@@ -64,7 +70,7 @@ struct Sentences {
 
   consteval Sentences(std::string_view subject, std::string_view verb, std::string_view names, std::string_view after) {
     for (auto& sentence : text) {
-      const std::string_view name = names.substr(0, names.find(','));
+      const std::string_view name = first_name(names);
       char* end = sentence;
       for (const std::string_view part : {subject, verb, name, after}) {
         for (const char c : part) *end++ = c;

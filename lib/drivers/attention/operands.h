@@ -89,7 +89,7 @@ class HeadOperands {
     const bool direct = !store.panels() && rows <= slots.direct_key_rows;
     const bool in_rows =
         direct && slots.score_rows != nullptr && tile.rows <= kMostScoreRows && has_direct_rows(tile.dim);
-    const bool as_stored = direct && slots.store_panel != nullptr;
+    const bool as_stored = direct && slots.store_panel != nullptr && slots.score_tile != nullptr;
     const bool stream = fetch_rows != Fetch::kNone;
     const Fetch in_place = in_rows && !is_narrow(store.type()) ? fetch_rows : fetch;
     float scales[kKeyBlock];
