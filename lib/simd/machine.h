@@ -86,8 +86,12 @@ constexpr bool kMultipliesPairs = true;
 #else
 constexpr bool kMultipliesPairs = false;
 #endif
-/// Values of few rows are multiplied where they are stored.
+/// Values of few rows are multiplied where they are stored. Of `plain` with 16 lanes too, so that any CPU can test it.
+#if SIMDATTN_PLAIN
+constexpr bool kMultipliesStored = kLanes == 16;
+#else
 constexpr bool kMultipliesStored = kX86 && (kAvx512 || (kLanes == 8 && kProducts == Products::kDot));
+#endif
 
 /// Query rows of one register tile: with two vectors of columns it fills the registers.
 constexpr int64_t kTileRows = kAvx512 ? 8 : kRegisters == 32 || (kX86 && kLanes == 8) ? 6 : 4;

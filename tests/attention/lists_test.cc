@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -24,7 +23,8 @@ struct Pages {
   std::vector<float> scales;
   ConstKv kv;
 
-  Pages(const ConstKv& from, const KvStorage& storage, int64_t sequence, int64_t first) {
+  /// `inside`: rows begin so many bytes inside of those of the storage.
+  Pages(const ConstKv& from, const KvStorage& storage, int64_t sequence, int64_t first, int64_t inside = 0) {
     kv = from;
     if (from.layout == KvLayout::kRows && from.page_size == 0 && from.ring == 0) {
       kv.data = static_cast<const char*>(from.data) + (from.batch > 1 ? sequence * from.batch_stride : 0) +
@@ -48,13 +48,13 @@ struct Pages {
           }
           unsigned char* const row = bytes.data() + h * copy.head_stride + t * copy.token_stride;
           if (from.type > KvType::kF16) {
-            for (int64_t i = 0; i < copy.token_stride; ++i) row[i] = *storage.byte(sequence, h, t, i);
+            for (int64_t i = 0; i < copy.token_stride; ++i) row[i] = *storage.byte(sequence, h, t, inside + i);
             if (from.scales != nullptr)
               scales[static_cast<size_t>(h * from.capacity + t)] = *storage.scale(sequence, h, t);
           } else {
             for (int64_t d = 0; d < from.dim; ++d) {
-              set_element_bits(row, storage.dtype(), d,
-                               element_bits(storage.kv.data, storage.dtype(), storage.at(sequence, h, t, d)));
+              const int64_t at = storage.at(sequence, h, t, inside / size_of(storage.dtype()) + d);
+              set_element_bits(row, storage.dtype(), d, element_bits(storage.kv.data, storage.dtype(), at));
             }
           }
         }
@@ -254,57 +254,52 @@ TEST_P(Lists, AreACacheInTheirOrder) {
   }
 }
 
-/// Values inside of the rows of their keys, as in multi-head latent attention, for few and for many query heads. Lists of scattered tokens, of
-/// neighbours, and of pieces of 64 neighbours, which kernels read where they are.
+constexpr KvType kTypes[] = {KvType::kF32,     KvType::kBF16,    KvType::kF16,  KvType::kInt8,
+                             KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0,
+                             KvType::kQ4_1,    KvType::kQ5_0,    KvType::kQ5_1, KvType::kIq4Nl};
+
+/// Values inside of the rows of their keys, as in multi-head latent attention, for few and for many query heads: of
+/// every storage type in every arithmetic. Lists of scattered tokens, of neighbours, and of pieces of 64
+/// neighbours, which kernels read where they are.
 TEST_P(Lists, OfLatentRows) {
-  constexpr int64_t kTokens = 2048, kDim = 96, kValueDim = 64;
-  std::mt19937 random(1);
-  for (const KvType type : {KvType::kF32, KvType::kBF16}) {
-    std::vector<unsigned char> cache(static_cast<size_t>(kTokens * row_bytes(type, kDim)));
-    for (int64_t i = 0; i < kTokens * kDim; ++i) {
-      const float x = static_cast<float>(random() % 256) / 128 - 1;  // exact in bf16
-      uint32_t bits;
-      std::memcpy(&bits, &x, 4);
-      set_element_bits(cache.data(), type == KvType::kF32 ? DType::kF32 : DType::kBF16, i,
-                       type == KvType::kF32 ? bits : bits >> 16);
-    }
-    for (const int64_t heads : {1, 4, 16, 70}) {
-      std::vector<float> q(static_cast<size_t>(heads * kDim));
-      for (float& x : q) x = static_cast<float>(random() % 256) / 128 - 1;
-      for (const int64_t n : {1, 32, 100, 700}) {
-        for (const int kind : {0, 1, 2}) {
-          std::vector<int32_t> list(static_cast<size_t>(n));
-          for (int64_t j = 0; j < n; ++j) {
-            list[static_cast<size_t>(j)] = static_cast<int32_t>(kind == 0   ? (j * 1151 + 7) % kTokens
-                                                                : kind == 1 ? j + 5
-                                                                            : j / 64 * 128 + j % 64);
-          }
-          std::vector<unsigned char> copy(static_cast<size_t>(n * row_bytes(type, kDim)));
-          for (size_t j = 0; j < list.size(); ++j) {
-            const size_t row = static_cast<size_t>(row_bytes(type, kDim));
-            std::memcpy(copy.data() + j * row, cache.data() + static_cast<size_t>(list[j]) * row, row);
-          }
-          for (const Arithmetic arithmetic : {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8}) {
-            for (const bool part : {false, true}) {  // the last columns, the first ones
-              std::vector<float> expected(static_cast<size_t>(heads * kValueDim)), got(expected.size());
-              const auto attend = [&](const std::vector<unsigned char>& rows, int64_t tokens, bool listed, float* out) {
-                AttentionProblem a;
-                a.arithmetic = arithmetic;
-                a.q = view(static_cast<const float*>(q.data()), {1, heads, 1, kDim});
-                a.k = contiguous_kv(rows.data(), type, KvLayout::kRows, 1, 1, tokens, kDim);
-                a.v = a.k;
-                a.v.data = rows.data() + (part ? row_bytes(type, kDim - kValueDim) : 0);
-                a.v.dim = kValueDim;
-                a.out = view(out, {1, heads, 1, kValueDim});
-                if (listed) a.lists = {.data = list.data(), .heads = 1, .length = n, .block_size = 1, .stride = {}};
-                return run_attention(a, &target());
-              };
-              ASSERT_TRUE(ok(attend(copy, n, false, expected.data())));
-              ASSERT_TRUE(ok(attend(cache, kTokens, true, got.data())));
-              ASSERT_EQ(std::memcmp(expected.data(), got.data(), got.size() * sizeof(float)), 0)
-                  << heads << " heads, " << n << " keys, kind " << kind << ", type " << static_cast<int>(type)
-                  << ", arithmetic " << static_cast<int>(arithmetic) << ", part " << part;
+  constexpr int64_t kTokens = 1400, kDim = 96;
+  Random random(seed() * 9000 + 32);
+  for (const KvType type : kTypes) {
+    for (const KvForm form : {KvForm::kRows, KvForm::kPagedRows, KvForm::kRingRows}) {
+      const bool narrow = type > KvType::kF16;
+      const Array<4> rows(random, narrow ? DType::kF32 : element_type(type), {1, 1, kTokens, kDim}, Values::kOrdinary);
+      const KvStorage store = narrow ? random_codes(random, type, rows, form, Values::kOrdinary, kTokens)
+                                     : store_kv(random, rows, form, kTokens);
+      for (const Arithmetic arithmetic : {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8}) {
+        for (const int64_t first : {0, 0, 32}) {
+          for (int64_t c = 0; c < cases(8); ++c) {
+            const int64_t heads = random.of<int64_t>({1, 4, 16, 70}), n = random.of<int64_t>({1, 32, 40, 100, 700}),
+                          kind = random.integer(0, 2);
+            std::vector<int32_t> list(static_cast<size_t>(n));
+            for (int64_t j = 0; j < n; ++j) {
+              list[static_cast<size_t>(j)] = static_cast<int32_t>(kind == 0   ? (j * 1151 + 7) % kTokens
+                                                                  : kind == 1 ? j + 5
+                                                                              : j / 64 * 128 + j % 64);
             }
+            AttentionProblem a;
+            a.arithmetic = arithmetic;
+            a.k = a.v = ConstKv(store.kv);
+            a.v.dim = c % 2 == 0 ? kDim - first : 64;
+            const int64_t inside = first == 0 ? 0 : row_bytes(type, first);
+            a.v.data = static_cast<const char*>(a.k.data) + inside;
+            const Array<4> q(random, DType::kF32, {1, heads, 1, kDim}, Values::kOrdinary),
+                got(random, DType::kF32, {1, heads, 1, a.v.dim}), want = got.like(random);
+            a.q = q.view, a.out = got.view;
+            AttentionProblem one = a;
+            a.lists = {.data = list.data(), .heads = 1, .length = n, .block_size = 1, .stride = {}};
+            ASSERT_TRUE(ok(run_attention(a, &target()))) << describe(a);
+            const Pages keys(a.k, store, 0, 0), values(a.v, store, 0, 0, inside);
+            one.k = keys.head(0, list), one.v = values.head(0, list);
+            one.out = want.view;
+            ASSERT_TRUE(ok(run_attention(one, &target()))) << describe(one);
+            ASSERT_EQ(difference(want, got), "") << heads << " heads, " << n << " keys, kind " << kind << ", type "
+                                                 << static_cast<int>(type) << ", form " << static_cast<int>(form)
+                                                 << ", " << arithmetic_name(arithmetic) << ", values from " << first;
           }
         }
       }

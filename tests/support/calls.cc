@@ -85,6 +85,15 @@ struct NarrowCase {
   int64_t exist() const { return store.kv.ring > 0 ? std::min(store.kv.ring, tokens) : tokens; }
 };
 
+/// Now and then the values are the first numbers of the keys.
+void alias_values(Random& random, AttentionProblem& a) {
+  const int64_t d_v = a.v.dim;
+  const bool whole = row_bytes(a.k.type, 1) > 0 || d_v % 32 == 0;  // blocks of 32
+  if (a.k.layout != KvLayout::kRows || d_v > a.k.dim || !whole || !random.one_in(4)) return;
+  a.v = a.k;
+  a.v.dim = d_v;
+}
+
 }  // namespace
 
 void scores_call(Random& random, const Target& one, const Target& other) {
@@ -359,7 +368,8 @@ void attention_call(Random& random, const Target& one, const Target& other) {
     case 3: limits.max_kv = 400; break;
     default: break;
   }
-  const AttentionCase c = random_attention(random, limits);
+  AttentionCase c = random_attention(random, limits);
+  alias_values(random, c.problem);
   Array<4> got = sibling(random, c.out);
   Array<3> got_lse = sibling(random, c.lse);
   AttentionProblem second = c.problem;
@@ -386,6 +396,7 @@ void lists_call(Random& random, const Target& one, const Target& other) {
   limits.max_q = random.one_in(8) ? 40 : 6;
   limits.max_kv = random.one_in(8) ? 600 : 80;
   AttentionCase c = random_attention(random, limits);
+  alias_values(random, c.problem);
   const auto& shape = c.out.view.shape;
   KeyLists& lists = c.problem.lists;
   lists.heads = random.coin() ? 1 : c.problem.k.heads;

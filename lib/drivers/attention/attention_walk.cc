@@ -22,9 +22,12 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-/// True if every run of adjacent value rows begins at a multiple of `step` (AttentionKernels::value_step).
-bool whole_steps(const ConstKv& v, int64_t step) {
-  return v.page_size > 0 ? v.page_size % step == 0 : v.ring % step == 0;
+/// True if every run of adjacent value rows begins at a multiple of `step` (AttentionKernels::value_step). Gathered
+/// rows are added panel by panel, however many panels their ring holds.
+bool whole_steps(const HeadOperands& v, int64_t step) {
+  const ConstKv& kv = v.store.kv();
+  const int64_t run = v.gathered() ? kPanelWidth : kv.page_size > 0 ? kv.page_size : kv.ring;
+  return run % step == 0;
 }
 
 /// The rows of one task, and their way through the blocks of keys.
@@ -174,7 +177,7 @@ class RowBlock {
     for (int64_t c = all.lo / kPanelWidth * kPanelWidth; packed && c < all.hi; c += kPanelWidth) {
       k_.pack_panel(base, all.lo, all.hi, c, packed_panel(c), d_.fetch != Fetch::kNone);
     }
-    const bool direct = whole_steps(v_.store.kv(), ops_.value_step) && takes_values(v_, base, all, rows);
+    const bool direct = whole_steps(v_, ops_.value_step) && takes_values(v_, base, all, rows);
     if (!direct) v_.pack_block(base, all.lo, all.hi, w_.values);
     std::optional<bool> finite;
     for (int64_t r = begin; r < end; r += step) {
@@ -270,7 +273,7 @@ class RowBlock {
         for (int64_t j = 0; j < count; ++j) row[j] = row[list[j]];
       }
       const HeadOperands v(uk_, ops_, values, values.kv(), w_.key_rows);
-      const bool direct = whole_steps(values.kv(), ops_.value_step) && takes_values(v, 0, {0, count}, n);
+      const bool direct = whole_steps(v, ops_.value_step) && takes_values(v, 0, {0, count}, n);
       if (!direct) v.pack_block(0, 0, count, w_.values);
       add_values(v, 0, value_tile({0, count}, r, n, s), direct);
       std::fill_n(b.row + r, n, SeenColumns{});

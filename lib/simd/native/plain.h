@@ -3,6 +3,7 @@
 #define SIMDATTN_LIB_SIMD_NATIVE_PLAIN_H_
 
 #include <cmath>
+#include <cstring>
 
 #include "lib/simd/machine.h"
 
@@ -29,6 +30,16 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
 SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
   return each<Bits16>([&](size_t i)
                           SIMDATTN_LAMBDA { return static_cast<uint16_t>(static_cast<int8_t>(p[i]) * (1 << n)); });
+}
+
+/// The first n of 4 kLanes bytes, and zeros.
+SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
+  return float_of(each<Bits32>([&](size_t i) SIMDATTN_LAMBDA {
+    const int64_t at = 4 * static_cast<int64_t>(i), left = n - at;
+    uint32_t cell = 0;
+    if (left > 0) std::memcpy(&cell, p + at, left < 4 ? static_cast<size_t>(left) : 4);
+    return cell;
+  }));
 }
 
 /// To nearest even. What does not fit becomes -2^31.
