@@ -353,9 +353,10 @@ inline Status attention_merge(const ConstView<5>& parts, const ConstView<4>& par
 
 /// scores[b,.,i,c] = how much row i wants candidate c. s_h = scale * q_h . k, with options.relu max(s_h, 0); heads are joined to the
 /// sum of weights_h * s_h, to their maximum, or not at all. A candidate is options.block_size keys. Its score is the largest of
-/// those that the row sees, or -inf. No matrix of heads x keys is formed.
+/// those that the row sees, NaN aside, or -inf. No matrix of heads x keys is formed.
 /// Shapes: q [B,H,n,d] f32, bf16 or f16; k [B,1,rows,d] any storage type, rows or panels, pages or not; weights f32 [B,n,H], of
-/// kSum alone (absent: 1); scores f32 [B,1,n,c], of kEach [B,H,n,c], for candidates from options.first on. exec.workspace:
+/// kSum alone (absent: 1); scores f32 [B,1,n,c], of kEach [B,H,n,c], for candidates from options.first on; first + c is
+/// at most their number, ceil(k.length * options.keys_per_row / options.block_size). exec.workspace:
 /// index_scores_workspace() bytes.
 /// Error: that of a score of attention in the same arithmetic; kSum adds H roundings of the sum.
 inline Status index_scores(const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights, const View<4>& scores,

@@ -936,13 +936,14 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
 /** Which keys each row attends to. Entry e of a list stands for the keys e * block_size .. e * block_size + block_size - 1 that
  *  exist; -1 is skipped, wherever it stands. The result is that of attention over a cache that holds the keys of the list in its
  *  order. Masks, windows and lengths look at the keys' own positions.
- *  Every call reads the lists before it writes. It refuses an entry that is neither -1 nor of a key, and two equal neighbours,
- *  with -1 between them or not. Other duplicates are not looked for: their keys count twice. */
+ *  Every call reads the lists before it writes. It refuses an entry that is neither -1 nor of one of the n_kv keys of
+ *  its sequence, and two equal neighbours, with -1 between them or not. Other duplicates are not looked for: such keys
+ *  count twice. */
 SIMDATTN_STRUCT(simdattn_key_lists, KeyLists) {
   const int32_t* data SIMDATTN_DEFAULT(nullptr); /* entries; of a list they are contiguous */
-  int64_t heads SIMDATTN_DEFAULT(0);             /* 0: no lists; 1: all heads share them; else as many as k has */
-  int64_t length SIMDATTN_DEFAULT(0);            /* entries of a list */
-  int64_t block_size SIMDATTN_DEFAULT(1);        /* keys of an entry */
+  int64_t heads SIMDATTN_DEFAULT(0);      /* 0: no lists, and no data; 1: all heads share them; else as many as k has */
+  int64_t length SIMDATTN_DEFAULT(0);     /* entries of a list, 0 .. 2^30 - 1 */
+  int64_t block_size SIMDATTN_DEFAULT(1); /* keys of an entry, 1 .. 2^30 - 1 */
   /** Entries between batches, heads and rows of q; 0 broadcasts. */
   SIMDATTN_ARRAY(int64_t, stride, 3) SIMDATTN_DEFAULT({});
 };
@@ -1007,15 +1008,16 @@ SIMDATTN_STRUCT(simdattn_index_options, IndexOptions) {
   simdattn_index_combine combine SIMDATTN_DEFAULT(IndexCombine::kSum); /* how heads are joined */
   bool relu SIMDATTN_DEFAULT(false);                                   /* max(score, 0) of each head first */
   bool causal SIMDATTN_DEFAULT(false);                                 /* a row sees keys up to its position */
-  /** Keys of a candidate, whose score is the largest of theirs; a multiple of keys_per_row. */
+  /** Keys of a candidate, whose score is the largest of theirs; a multiple of keys_per_row, 1 .. 2^30. */
   int64_t block_size SIMDATTN_DEFAULT(1);
-  /** Keys that a row of k stands for (pooled keys). A row of q sees it if it sees all of them. */
+  /** Keys that a row of k stands for (pooled keys), 1 .. 2^30. A row of q sees it if it sees all of them. */
   int64_t keys_per_row SIMDATTN_DEFAULT(1);
   int64_t keys SIMDATTN_DEFAULT(-1);                  /* of every sequence; -1: those that the rows of k stand for */
   const int32_t* kv_length SIMDATTN_DEFAULT(nullptr); /* [batch] the same for each sequence, in the place of `keys` */
   int64_t offset SIMDATTN_DEFAULT(kBottomRight);      /* position of row 0; |offset| <= 2^30 */
   const int32_t* offsets SIMDATTN_DEFAULT(nullptr);   /* [batch] the same for each sequence, in the place of `offset` */
-  int64_t first SIMDATTN_DEFAULT(0); /* candidate of the first column, so that threads take parts of a long row */
+  /** Candidate of the first column, so that threads take parts of a long row; 0 .. candidates. */
+  int64_t first SIMDATTN_DEFAULT(0);
   SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_INDEX_OPTIONS_INIT               \
@@ -1028,12 +1030,13 @@ SIMDATTN_STRUCT(simdattn_index_options, IndexOptions) {
 /** Which places top_k() takes besides those of the largest scores, and the positions of its rows. */
 SIMDATTN_STRUCT(simdattn_top_k_options, TopKOptions) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(TopKOptions));
-  /** Keys that a score stands for: score c is that of keys c * block_size .. c * block_size + block_size - 1. */
+  /** Keys that a score stands for, 1 .. 2^30: score c is that of keys c * block_size .. (c + 1) * block_size - 1. */
   int64_t block_size SIMDATTN_DEFAULT(1);
   /** So many blocks, as far as they have scores, are taken first and count among the k: that of the row's own position and
    *  those before it. */
   int64_t local_blocks SIMDATTN_DEFAULT(0);
-  /** The block of the row's own position is taken besides, unless that position is its last key. It need not have a score. */
+  /** The block of the row's own position is taken besides, and does not count among the k, unless that position is its
+   *  last key. It need not have a score. */
   bool tail SIMDATTN_DEFAULT(false);
   /** Keys of every sequence, for kBottomRight; -1: those that the scores stand for. */
   int64_t keys SIMDATTN_DEFAULT(-1);

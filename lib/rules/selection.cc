@@ -55,8 +55,10 @@ Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstVi
   const int64_t candidates = (k.keys() + rows - 1) / rows;
   SIMDATTN_REQUIRE(scores.shape[0] == batch && scores.shape[1] == (each ? heads : 1) && scores.shape[2] == n, kShape,
                    "scores.shape: must be [batch, 1, rows, candidates], with kEach [batch, heads, rows, candidates]");
-  SIMDATTN_REQUIRE(options.first >= 0 && options.first <= candidates && scores.shape[3] <= candidates - options.first,
-                   kShape, "scores.shape[3]: more candidates than there are from options.first on");
+  SIMDATTN_REQUIRE(options.first >= 0 && options.first <= candidates, kRange,
+                   "options.first: must be in 0 .. the candidates that k has");
+  SIMDATTN_REQUIRE(scores.shape[3] <= candidates - options.first, kShape,
+                   "scores.shape[3]: more candidates than there are from options.first on");
   if (weights.data != nullptr) {
     SIMDATTN_REQUIRE(same_numbers(weights.shape, {batch, n, heads}), kShape,
                      "weights.shape: must be [q.shape[0], q.shape[2], q.shape[1]]");

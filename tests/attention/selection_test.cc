@@ -41,9 +41,11 @@ std::vector<int32_t> sorted_list(const float* row, int64_t n, int64_t k, int64_t
     taken[static_cast<size_t>(c)] = true;
     list.push_back(static_cast<int32_t>(c));
   };
-  int64_t locals = 0;
-  for (int64_t c = std::min(own, n - 1); c >= 0 && c > own - o.local_blocks && left > 0; --c, --left, ++locals) take(c);
-  if (o.tail && own >= 0 && (position + 1) % o.block_size != 0) take(own);
+  const bool besides = o.tail && own >= 0 && (position + 1) % o.block_size != 0;
+  if (besides) take(own);
+  for (int64_t c = std::min(besides ? own - 1 : own, n - 1); c >= 0 && c > own - o.local_blocks && left > 0;
+       --c, --left)
+    take(c);
   std::vector<int32_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
@@ -119,6 +121,24 @@ TEST_P(Selection, IsTheSort) {
       }
     }
     ASSERT_TRUE(lists.gaps_intact());
+  }
+}
+
+/// Position 5 in blocks of 4: the own block, 1, is not complete. It is taken besides, whatever else names it.
+TEST_P(Selection, TailDoesNotCount) {
+  const float row[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  struct {
+    int64_t local_blocks;
+    int64_t scores;
+    std::vector<int32_t> list;
+  } const rows[] = {{0, 8, {1, 6, 7}}, {1, 8, {1, 6, 7}}, {2, 8, {0, 1, 7}}, {1, 1, {0, 1, -1}}, {0, 0, {1, -1, -1}}};
+  for (const auto& expected : rows) {
+    std::vector<int32_t> list(3, 77);
+    const Status s = select(ConstView<4>(row, DType::kF32, {1, 1, 1, expected.scores}), 2,
+                            View<4>(list.data(), DType::kI32, {1, 1, 1, 3}),
+                            {.block_size = 4, .local_blocks = expected.local_blocks, .tail = true, .offset = 5});
+    ASSERT_TRUE(s.ok()) << s.detail;
+    EXPECT_EQ(list, expected.list) << expected.local_blocks << " local blocks of " << expected.scores << " scores";
   }
 }
 
@@ -223,13 +243,22 @@ TEST_P(Indexers, HeadsAreJoinedInTheirOrder) {
     one.causal = false;
     one.keys = -1;
     one.block_size = one.keys_per_row;
-    std::vector<std::vector<uint64_t>> of_head;
+    IndexOptions negated = one;
+    negated.scale = -1.0f / std::sqrt(static_cast<float>(dim));
+    std::vector<std::vector<float>> of_head;
     for (int64_t h = 0; h < heads; ++h) {
       ConstView<4> head = q.view;
       head.data =
           static_cast<const char*>(q.view.data) + (heads == 1 ? 0 : h * q.view.stride[1]) * dtype_bytes(q.view.dtype);
       head.shape[1] = 1;
-      of_head.push_back(scores(random, head, store.kv, {}, {batch, 1, n, rows}, one, target()));
+      const auto plus = scores(random, head, store.kv, {}, {batch, 1, n, rows}, one, target());
+      const auto minus = scores(random, head, store.kv, {}, {batch, 1, n, rows}, negated, target());
+      std::vector<float>& all = of_head.emplace_back();
+      for (size_t i = 0; i < plus.size(); ++i) {
+        const float x = std::bit_cast<float>(static_cast<uint32_t>(plus[i]));
+        // NaN is -inf with either sign of the scale.
+        all.push_back(x == -kInf && plus[i] == minus[i] ? std::nanf("") : x);
+      }
     }
     const int64_t keys = o.keys >= 0 ? o.keys : rows * o.keys_per_row;
     size_t at = 0;
@@ -244,22 +273,47 @@ TEST_P(Indexers, HeadsAreJoinedInTheirOrder) {
               if (last >= keys || (o.causal && last > p)) continue;
               float y = o.combine == IndexCombine::kSum ? 0.0f : -kInf;
               for (int64_t g = each ? h : 0; g < (each ? h + 1 : heads); ++g) {
-                float t = std::bit_cast<float>(static_cast<uint32_t>(
-                    of_head[static_cast<size_t>(g)][static_cast<size_t>((b * n + i) * rows + r)]));
+                float t = of_head[static_cast<size_t>(g)][static_cast<size_t>((b * n + i) * rows + r)];
                 if (o.relu) t = t > 0 ? t : 0.0f;
                 const float w = weighted ? weights.get_at({b, i, g}) : 1.0f;
                 y = o.combine == IndexCombine::kSum ? std::fma(w, t, y) : t > y ? t : y;
               }
-              if (per == 1 && std::isnan(y)) best = y;
-              else if (per == 1) best = y;
-              else best = y > best ? y : best;
+              best = y > best ? y : best;
             }
             const float g = std::bit_cast<float>(static_cast<uint32_t>(got[at]));
-            ASSERT_TRUE((std::isnan(best) && std::isnan(g)) ||
-                        std::bit_cast<uint32_t>(best) == std::bit_cast<uint32_t>(g))
+            ASSERT_EQ(std::bit_cast<uint32_t>(best), std::bit_cast<uint32_t>(g))
                 << "case " << c << ": " << g << ", expected " << best << ", candidate " << x << " of " << candidates
                 << ", heads " << heads;
           }
+        }
+      }
+    }
+  }
+}
+
+/// A NaN is no candidate's score, whatever makes it and however many keys a candidate has.
+TEST_P(Indexers, NaNIsNoScore) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  Random random(seed() * 9000 + 42);
+  const std::vector<float> q(2 * 4, 1.0f);
+  for (const IndexCombine combine : {IndexCombine::kSum, IndexCombine::kMax, IndexCombine::kEach}) {
+    for (const int64_t block : {1, 2, 3}) {
+      for (const Arithmetic arithmetic : {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8}) {
+        std::vector<float> k(6 * 4, 1.0f);
+        for (int64_t j = 0; j < 3; ++j) k[static_cast<size_t>(j * 4 + j)] = kNaN;
+        IndexOptions o;
+        o.combine = combine, o.block_size = block, o.arithmetic = arithmetic, o.scale = 0.25f;
+        const int64_t heads = combine == IndexCombine::kEach ? 2 : 1, columns = 6 / block;
+        const auto bits =
+            scores(random, view(q.data(), {1, 2, 1, 4}), ConstView<4>(k.data(), DType::kF32, {1, 1, 6, 4}), {},
+                   {1, heads, 1, columns}, o, target());
+        for (size_t i = 0; i < bits.size(); ++i) {
+          const bool nan = static_cast<int64_t>(i) % columns < 3 / block;  // all keys of the candidate
+          const float x = std::bit_cast<float>(static_cast<uint32_t>(bits[i]));
+          EXPECT_FLOAT_EQ(x, nan                             ? -kInf
+                             : combine == IndexCombine::kSum ? 2.0f
+                                                             : 1.0f)
+              << "column " << i << ", candidates of " << block << ", combine " << static_cast<int>(combine);
         }
       }
     }
@@ -309,6 +363,10 @@ TEST_P(Indexers, BadCalls) {
           "options.arithmetic");
   refused(index_scores(queries, keys, weights, scores, {.scale = kInf}, good), Code::kRange, "options.scale");
   refused(index_scores(queries, keys, weights, scores, {.first = 1}, good), Code::kShape, "scores.shape[3]");
+  const View<4> none_left(out.data(), DType::kF32, {2, 1, 3, 0});
+  EXPECT_TRUE(index_scores(queries, keys, weights, none_left, {.first = 10}, good).ok());
+  refused(index_scores(queries, keys, weights, none_left, {.first = 11}, good), Code::kRange, "options.first");
+  refused(index_scores(queries, keys, weights, none_left, {.first = -1}, good), Code::kRange, "options.first");
   refused(index_scores(queries, keys, weights, scores, {.block_size = 2}, good), Code::kShape, "scores.shape[3]");
   refused(index_scores(queries, keys, weights, scores, {.block_size = 3, .keys_per_row = 2}, good), Code::kRange,
           "options.block_size");

@@ -132,13 +132,23 @@ struct Indexer {
   /// Scores y of columns `see` of a block to those candidates that the row sees.
   void put(int64_t b, int64_t h, int64_t i, int64_t base, Interval see, const float* y) const {
     const int64_t end = std::min(see.hi, rows_seen(b, i) - base);
+    float* const row = f32_row_of(out, b, h, i) - options.first;
+    if (candidate == 1 && see.lo < end) {  // as below: a NaN becomes -inf
+      uk.join_rows({.s = y,
+                    .lds = 0,
+                    .rows = 1,
+                    .columns = end - see.lo,
+                    .weights = nullptr,
+                    .relu = false,
+                    .largest = true,
+                    .more = false,
+                    .y = row + base + see.lo});
+      return;
+    }
     for (int64_t c = see.lo, stop; c < end; c = stop) {
       const int64_t number = (base + c) / candidate;
-      stop = candidate == 1 ? end : std::min(end, (number + 1) * candidate - base);
-      float* const to = f32_row_of(out, b, h, i) + number - options.first;
-      if (candidate == 1) std::copy_n(y, end - c, to);
-      else
-        for (int64_t x = c; x < stop; ++x) *to = y[x - see.lo] > *to ? y[x - see.lo] : *to;
+      stop = std::min(end, (number + 1) * candidate - base);
+      for (int64_t x = c; x < stop; ++x) row[number] = y[x - see.lo] > row[number] ? y[x - see.lo] : row[number];
     }
   }
 };

@@ -74,8 +74,9 @@ class Largest {
 
   /// Below the k-th largest score of a row, if a sample of it is like the row.
   float guessed_bound(const UKernels& uk, const float* row, int64_t n) {
+    if (n < 4 * kSample) return -kInf;
     const int64_t expected = k_ * kSample / n, rank = expected + expected / 4 + 8;
-    if (n < 4 * kSample || rank >= kSample) return -kInf;
+    if (rank >= kSample) return -kInf;
     for (int64_t i = 0; i < kSample; ++i) scores_[i] = row[i * n / kSample];
     int64_t count = uk.above(scores_, -kInf, kSample, 0, nullptr);
     return count <= rank ? -kInf : bound_of(uk, kSample, rank, -kInf, &count);
@@ -131,16 +132,13 @@ struct Forced {
   Forced(const TopKOptions& options, int64_t position, int64_t k, int64_t n) {
     if (position < 0) return;
     const int64_t own = position / options.block_size;
-    to = std::min(own + 1, n);
+    const bool besides = options.tail && (position + 1) % options.block_size != 0;
+    to = std::min(besides ? own : own + 1, n);
     from = std::min(to, std::max(own + 1 - std::min(options.local_blocks, own + 1), to - k));
     counted = to - from;
-    if (!options.tail || (position + 1) % options.block_size == 0) return;
-    if (counted == 0) {
-      from = own;
-      to = own + 1;
-    } else if (to <= own) {
-      last = own;
-    }
+    if (!besides) return;
+    if (own < n) to = own + 1;
+    else last = own;
   }
 };
 
@@ -165,8 +163,8 @@ Status drivers::top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k,
     for (int64_t h = 0; h < scores.shape[1]; ++h) {
       for (int64_t i = 0; i < scores.shape[2]; ++i) {
         const Forced forced(options, positions.of_row(b, i), k, n);
-        const int64_t chosen = largest.select(uk, reinterpret_cast<const float*>(row_of(scores, b, h, i)),
-                                              std::min(forced.from, n), std::min(forced.to, n), n, k - forced.counted);
+        const int64_t chosen = largest.select(uk, reinterpret_cast<const float*>(row_of(scores, b, h, i)), forced.from,
+                                              forced.to, n, k - forced.counted);
         int32_t* list = reinterpret_cast<int32_t*>(row_of(lists, b, h, i));
         int32_t* const end = list + lists.shape[3];
         const int32_t* const places = largest.places();
