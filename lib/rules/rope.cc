@@ -26,7 +26,7 @@ Status check_norm(const RopeOptions& o, Rotation of) {
                    SIMDATTN_OF_ROTATION(of, "options.norm: not a RowNorm"));
   SIMDATTN_REQUIRE(o.norm == RowNorm::kNone || of != Rotation::kShift, kRange,
                    SIMDATTN_OF_ROTATION(of, "options.norm: keys in a cache are not normed again"));
-  SIMDATTN_REQUIRE(o.norm_epsilon >= 0.0f && is_finite(o.norm_epsilon), kRange,
+  SIMDATTN_REQUIRE(is_finite(o.norm_epsilon) && !is_below_zero(o.norm_epsilon), kRange,
                    SIMDATTN_OF_ROTATION(of, "options.norm_epsilon: must be finite and not negative"));
   SIMDATTN_REQUIRE(o.norm != RowNorm::kRmsPlusOne || o.norm_weight != nullptr, kNullPointer,
                    SIMDATTN_OF_ROTATION(of, "options.norm_weight: null although 1 is added to it"));
