@@ -259,14 +259,14 @@ struct RangeCall : BadCall {
   Random random{9};
   Array<4> q_memory{random, DType::kF32, {1, 2, 1, 8}}, out_memory{random, DType::kF32, {1, 2, 1, 8}},
       k_memory{random, DType::kF32, {1, 1, 3000, 8}};
-  int32_t length = 3000;
+  int32_t length;
   AttentionProblem a;
   Plan plan;
   Guarded workspace, partial_memory;
   void* partial = nullptr;
   size_t partial_bytes = 0;
   int64_t first = 0, last = 1;
-  RangeCall() {
+  explicit RangeCall(int32_t keys = 3000) : length(keys) {
     k_memory.fill(random, Values::kOrdinary);
     q_memory.fill(random, Values::kOrdinary);
     a.q = q_memory.view;
@@ -275,7 +275,7 @@ struct RangeCall : BadCall {
     a.out = out_memory.view;
     a.scoring.kv_length = &length;
     make_plan(nullptr);
-    EXPECT_GT(plan.reduce_tasks, 0);
+    EXPECT_EQ(plan.reduce_tasks > 0, keys > kKeySplit);
     workspace = Guarded(plan.workspace_bytes, Guard::kAfter);
     partial_memory = Guarded(plan.partial_bytes, Guard::kAfter);
     exec.workspace = workspace.data();
@@ -318,6 +318,22 @@ std::vector<Bad<C>> range_rows() {
   };
 }
 
+/// Nothing to reduce.
+struct OneTaskCall : RangeCall {
+  OneTaskCall() : RangeCall(5) { EXPECT_EQ(plan.tasks, 1); }
+};
+
+TEST_P(BadCalls, AttentionRangeOfOneTask) {
+  using C = OneTaskCall;
+  const std::vector<Bad<C>> table = {
+      {"plan without data", kNullPointer, "plan", [](C& c) { c.a.q.data = nullptr, c.make_plan(c.exec.target); }},
+      {"plan of another length", kStalePlan, "plan", [](C& c) { c.length = 6; }},
+      {"last past the task", kRange, "first, last", [](C& c) { c.last = 2; }},
+      {"workspace null", kWorkspace, "exec.workspace", [](C& c) { c.exec.workspace = nullptr; }},
+      {"workspace one byte short", kWorkspace, "exec.workspace_bytes", [](C& c) { --c.exec.workspace_bytes; }},
+  };
+  check<C>("attention_range of one task", table);
+}
 TEST_P(BadCalls, AttentionRange) { check<RangeCall>("attention_range", range_rows<RangeCall>()); }
 TEST_P(BadCalls, AttentionReduce) { check<ReduceCall>("attention_reduce", range_rows<ReduceCall>()); }
 
