@@ -151,13 +151,15 @@ inline void int8_pack_keys(const PackKeys& a, int64_t size, uint32_t (*largest)(
     inverse[j] = quantise.inverse;
   }
   for (int64_t j = a.keys; j < kPanelWidth; ++j) scales[j] = 0.0f;
+  std::memset(rows + a.keys * kChunk, 0, static_cast<size_t>((kPanelWidth - a.keys) * kChunk));
   for (int64_t d = 0; d < a.dim; d += kChunk) {
     const int64_t n = smaller(a.dim - d, kChunk);
     for (int64_t j = 0; j < a.keys; ++j) {
       bytes(row(j) + d * size, n, inverse[j], rows + j * kChunk);
       std::memset(rows + j * kChunk + n, 0, 4);
     }
-    pack_keys<float>(rows, kChunk, a.keys, (n + 3) / 4, reinterpret_cast<float*>(panel + d * kPanelWidth), false);
+    transpose_padded(reinterpret_cast<const float*>(rows), kChunk / 4, (n + 3) / 4,
+                     reinterpret_cast<float*>(panel + d * kPanelWidth));
   }
 }
 template <class T>

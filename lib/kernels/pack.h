@@ -130,24 +130,27 @@ template <class T>
 SIMDATTN_SHARED void widen_numbers(const void* in, int64_t n, float* out, int64_t padded) {
   widen_row(static_cast<const T*>(in), n, out, padded);
 }
+/// 32 rows of any number of dimensions, which can be read up to a multiple of 4.
+inline void transpose_padded(const float* rows, int64_t stride, int64_t dim, float* panel) {
+  const int64_t whole = dim - dim % 4;
+  transpose(rows, stride, whole, panel, false);
+  if (whole == dim) return;
+  alignas(64) float last[4 * kPanelWidth];
+  transpose(rows + whole, stride, 4, last, false);
+  widen_whole(last, (dim - whole) * kPanelWidth, panel + whole * kPanelWidth);
+}
 /// Dimensions [done, dim) of at most 32 keys, those that are missing as zeros, through a copy of at most 16 KiB.
 inline void pack_through_copy(const char* rows, int64_t stride, int64_t size, int64_t keys, int64_t done, int64_t dim,
                               float* panel, decltype(widen_numbers<float>)* widen) {
   constexpr int64_t kStep = 128;
   alignas(64) float copy[kPanelWidth * kStep + kLanes];
   const Floats zero = in_register(Floats(0.0f));  // known to be zero, it would become a call of memset
-  alignas(64) float last[4 * kPanelWidth];
   for (; done < dim; done += kStep) {
     const int64_t count = smaller(kStep, dim - done);
     const int64_t padded = (count + 3) / 4 * 4;
     for (int64_t j = 0; j < keys; ++j) widen(rows + j * stride + done * size, count, copy + j * padded, padded);
     for (int64_t i = keys * padded; i < kPanelWidth * padded; i += kLanes) store(zero, copy + i);
-    const int64_t whole = count - count % 4;
-    transpose(copy, padded, whole, panel + done * kPanelWidth, false);
-    if (whole < count) {
-      transpose(copy + whole, padded, 4, last, false);
-      widen_whole(last, (count - whole) * kPanelWidth, panel + (done + whole) * kPanelWidth);
-    }
+    transpose_padded(copy, padded, count, panel + done * kPanelWidth);
   }
 }
 

@@ -78,6 +78,9 @@ class Stack : public TargetTest {
     }
   }
 
+  /// All that runs a problem of these sizes. `mixed`: with whatever options.
+  void measure_attention(Random& random, const struct Sizes& n, bool listed, bool mixed);
+
  private:
   std::map<std::string, std::pair<size_t, std::string>> deepest_;  // of each function, and the call
 };
@@ -109,48 +112,74 @@ struct Rotation {
   }
 };
 
-/// Few and many rows over every storage type in every form and arithmetic; masks that hide NaN; splits and reductions.
+/// What a problem over stores that are filled() is drawn from.
+struct Sizes {
+  KvType type;
+  KvForm form;
+  Arithmetic arithmetic;
+  int64_t rows;
+  int64_t dim;
+  int64_t keys;
+  KvType v_type;
+  int64_t d_v;
+};
+Sizes drawn_sizes(Random& random, KvType type, KvForm form, Arithmetic arithmetic, int64_t rows) {
+  const int64_t dim =
+      whole_blocks(type, random.of<int64_t>({random.integer(1, 40), 64, rows > 70 ? 96 : 128, rows > 13 ? 128 : 576}));
+  const int64_t keys = rows > 13 ? 300 : random.of<int64_t>({40, 300, 1100});
+  const KvType v_type = random.coin() ? type : kTypes[random.integer(0, 11)];
+  const int64_t d_v = whole_blocks(v_type, random.of<int64_t>({random.integer(1, 40), 128, dim}));
+  return {type, form, arithmetic, rows, dim, keys, v_type, d_v};
+}
+
+void Stack::measure_attention(Random& random, const Sizes& n, bool listed, bool mixed) {
+  const int64_t group = mixed ? random.integer(1, 2) : 1;
+  const KvStorage k = filled(random, n.type, n.form, {1, 1, n.keys, n.dim});
+  const KvStorage v = filled(random, n.v_type, mixed && random.coin() ? KvForm::kPagedRows : KvForm::kRows,
+                             {1, 1, n.keys, n.d_v}, mixed && random.one_in(4));
+  std::vector<float> q(static_cast<size_t>(n.rows * group * n.dim), 0.1f),
+      out(static_cast<size_t>(n.rows * group * n.d_v)), bias(static_cast<size_t>(n.keys), 0.5f);
+  std::vector<int32_t> list;
+  for (int32_t j = 0; j < n.keys; j += 2) list.push_back(j);
+  AttentionProblem a;
+  a.q = view(q.data(), {1, group, n.rows, n.dim}), a.out = view(out.data(), {1, group, n.rows, n.d_v});
+  a.k = k.kv, a.v = v.kv;
+  a.arithmetic = n.arithmetic;
+  a.scoring.causal = mixed && random.coin();
+  if (mixed && random.coin()) a.scoring.bias = view(bias.data(), {1, 1, 1, n.keys}), a.scoring.softcap = 3;
+  if (listed) a.lists = {list.data(), 1, static_cast<int64_t>(list.size()), 1, {}};
+  const std::string text = describe(a) + " " + arithmetic_name(n.arithmetic) + (listed ? ", lists" : "");
+  Plan plan;
+  measure("attention_plan " + text, [&] { return attention_plan(a, &plan, exec()); });
+  std::vector<char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
+  Exec with = exec();
+  with.workspace = workspace.data(), with.workspace_bytes = workspace.size();
+  measure("attention " + text, [&] { return attention(a, with); });
+  measure("attention_bind " + text, [&] { return attention_bind(a, &plan); });
+  measure("attention_range " + text,
+          [&] { return attention_range(plan, 0, plan.tasks, partial.data(), partial.size(), with); });
+  measure("attention_reduce " + text,
+          [&] { return attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), with); });
+}
+
+/// Every storage type in every form and arithmetic: one query of ordinary heads, with and without a list, and a
+/// share of other sizes, with masks that hide NaN, splits and reductions.
 TEST_P(Stack, Attention) {
   Random random(seed() * 9000 + 1);
   for (const KvType type : kTypes) {
     for (const KvForm form : {KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels}) {
       if (only_rows(type) && !in_rows(form)) continue;
       for (const Arithmetic arithmetic : kArithmetics) {
+        for (const bool listed : {false, true}) {
+          measure_attention(random, {type, form, arithmetic, 1, 128, 300, type, 128}, listed, false);
+        }
         for (const int64_t rows : {1, 2, 4, 8, 12, 13, 70, 300}) {
           // Paths depend on the number of rows; with many of them a wide head is time alone.
           if (!random.one_in((cases(4) < 4 ? 6 : 2) * (GetParam() == &scalar_target() ? 3 : 1))) continue;
-          const int64_t dim = whole_blocks(type, random.of<int64_t>({random.integer(1, 40), 64, rows > 70 ? 96 : 128,
-                                                                     rows > 13 ? 128 : 576})),
-                        group = random.integer(1, 2);
-          const int64_t keys = rows > 13 ? 300 : random.of<int64_t>({40, 300, 1100});
-          const KvType v_type = random.coin() ? type : kTypes[random.integer(0, 11)];
-          const int64_t d_v = whole_blocks(v_type, random.of<int64_t>({random.integer(1, 40), 128, dim}));
-          const bool nan = random.one_in(4);
-          const KvStorage k = filled(random, type, form, {1, 1, keys, dim});
-          const KvStorage v =
-              filled(random, v_type, random.coin() ? KvForm::kRows : KvForm::kPagedRows, {1, 1, keys, d_v}, nan);
-          std::vector<float> q(static_cast<size_t>(rows * group * dim), 0.1f),
-              out(static_cast<size_t>(rows * group * d_v)), bias(static_cast<size_t>(keys), 0.5f);
-          AttentionProblem a;
-          a.q = view(q.data(), {1, group, rows, dim}), a.out = view(out.data(), {1, group, rows, d_v});
-          a.k = k.kv, a.v = v.kv;
-          a.arithmetic = arithmetic;
-          a.scoring.causal = random.coin();
-          if (random.coin()) a.scoring.bias = view(bias.data(), {1, 1, 1, keys}), a.scoring.softcap = 3;
-          const std::string text = describe(a) + " " + arithmetic_name(arithmetic);
-          Plan plan;
-          measure("attention_plan " + text, [&] { return attention_plan(a, &plan, exec()); });
-          std::vector<char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
-          Exec with = exec();
-          with.workspace = workspace.data(), with.workspace_bytes = workspace.size();
-          measure("attention " + text, [&] { return attention(a, with); });
-          measure("attention_bind " + text, [&] { return attention_bind(a, &plan); });
-          measure("attention_range " + text,
-                  [&] { return attention_range(plan, 0, plan.tasks, partial.data(), partial.size(), with); });
-          measure("attention_reduce " + text,
-                  [&] { return attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), with); });
-          if (::testing::Test::HasFatalFailure()) return;
+          const Sizes sizes = drawn_sizes(random, type, form, arithmetic, rows);
+          measure_attention(random, sizes, random.one_in(3), true);
         }
+        if (::testing::Test::HasFatalFailure()) return;
       }
     }
   }
@@ -213,9 +242,35 @@ TEST_P(Stack, Caches) {
   }
 }
 
+TEST_P(Stack, Selection) {
+  Random random(seed() * 9000 + 7);
+  for (const KvType type : kTypes) {
+    for (const KvForm form : {KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows}) {
+      if (only_rows(type) && !in_rows(form)) continue;
+      for (const Arithmetic arithmetic : kArithmetics) {
+        const int64_t heads = random.of<int64_t>({1, 4, 64}), n = random.of<int64_t>({1, 3}), rows = 300, dim = 128,
+                      k = random.of<int64_t>({1, 100, 300});
+        const KvStorage keys = filled(random, type, form, {1, 1, rows, dim});
+        std::vector<float> q(static_cast<size_t>(heads * n * dim), 0.1f), out(static_cast<size_t>(n * rows));
+        std::vector<int32_t> lists(static_cast<size_t>(n * k));
+        std::vector<char> workspace(std::max(index_scores_workspace(arithmetic, heads, dim), top_k_workspace(k)));
+        Exec with = exec();
+        with.workspace = workspace.data(), with.workspace_bytes = workspace.size();
+        const View<4> scores = view(out.data(), {1, 1, n, rows});
+        const std::string text = " type " + std::to_string(static_cast<int>(type)) + " " + arithmetic_name(arithmetic);
+        measure("index_scores" + text,
+                [&] { return index_scores(view(q.data(), {1, heads, n, dim}), keys.kv, {}, scores, {}, with); });
+        measure("top_k" + text,
+                [&] { return top_k(scores, k, View<4>(lists.data(), DType::kI32, {1, 1, n, k}), {}, with); });
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_P(Stack, Rotations) {
   Random random(seed() * 9000 + 4);
-  for (const int64_t dim : {2, 64, 128, 130, 256, 4096}) {
+  for (const int64_t dim : {2, 64, 128, 130, 256, 2048, 4096}) {
     for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const RopePairing pairing : {RopePairing::kHalfSplit, RopePairing::kInterleaved}) {
         const int64_t heads = 3, n = 5, half = dim / 2;
@@ -224,7 +279,9 @@ TEST_P(Stack, Rotations) {
         const View<4> x(memory.data(), type, {1, heads, n, dim});
         const View<2> cos = view(table.data(), {n, half});
         const std::string text = " dim " + std::to_string(dim);
-        const RopeOptions options = {.pairing = pairing, .inverse = random.coin()};
+        // The norm, which has a row of its own, where rows may have one.
+        const RopeOptions options = {
+            .pairing = pairing, .inverse = random.coin(), .norm = dim <= 2048 ? RowNorm::kRms : RowNorm::kNone};
         measure("rope" + text, [&] { return rope(x, cos, cos, {}, x, options, exec()); });
         for (const RopeType rope_type : {RopeType::kDefault, RopeType::kYarn, RopeType::kLlama3, RopeType::kLongRope}) {
           const std::vector<double> factors(static_cast<size_t>(half), 2.0);

@@ -34,8 +34,10 @@ struct RopeScaling {
 
 /// What one column's angles are made of.
 struct RopeColumn {
-  Turns turns{};
-  float inv = 0;     // f32_angles
+  union {
+    Turns turns{};
+    float inv;  // f32_angles
+  };
   int32_t axis = 0;  // of the position
 };
 
@@ -233,8 +235,8 @@ void rope_columns(const RopeScaling& s, bool one_axis, int64_t begin, int64_t en
     RopeColumn& column = columns[c - begin];
     column.axis = one_axis ? 0 : static_cast<int32_t>(locate(s, c).axis);
     const DoubleDouble inv = frequency(s, c);
-    column.inv = static_cast<float>(inv.hi);
-    if (!s.options->f32_angles) column.turns = turns_of_frequency(inv);
+    if (s.options->f32_angles) column.inv = static_cast<float>(inv.hi);
+    else column.turns = turns_of_frequency(inv);
   }
 }
 
@@ -256,7 +258,7 @@ void rope_row(const RopeScaling& s, const RopeColumn* columns, int64_t n, const 
   }
 }
 
-/// Up to this many pairs, their constants and one row of cos and sin stand on the stack (36 KiB).
+/// Up to this many pairs, their constants and one row of cos and sin stand on the stack (32 KiB).
 constexpr int64_t kStackPairs = 1024;
 
 struct DirectBuffers {
