@@ -1,7 +1,8 @@
 """Builds the Python wheel with meson-python, in three ways better than it would alone.
 
 The build happens in a copy of the checkout, so that nothing of it stays there, also if it is killed. The wheel is for every
-Python 3: ctypes loads the library, no version of Python is linked, and so the tag is py3-none-PLATFORM. And on Linux the platform is
+Python 3: ctypes loads the library, the extension module is of the limited API, and a Python that cannot load that does without; so the
+tag is py3-none-PLATFORM. And on Linux the platform is
 manylinux_2_N (PEP 600): the oldest glibc that has what the library asks for, 2.17 at least.
 """
 import base64
@@ -65,10 +66,10 @@ def _for_every_python(wheel):
     base, _, _, platform = wheel.stem.rsplit('-', 3)
     with zipfile.ZipFile(wheel) as given:
         files = {entry: given.read(entry) for entry in given.infolist()}
-    library = next(data for e, data in files.items() if '/libsimdattn.' in e.filename)
-    oldest = _oldest_glibc(library) if platform.startswith('linux_') else None
-    if oldest is not None:
-        platform = platform.replace('linux_', f'manylinux_2_{oldest}_')
+    libraries = [data for e, data in files.items() if e.filename.endswith('.so')]
+    oldest = [_oldest_glibc(library) for library in libraries] if platform.startswith('linux_') else [None]
+    if None not in oldest:
+        platform = platform.replace('linux_', f'manylinux_2_{max(oldest)}_')
     tag = f'py3-none-{platform}'
     result = wheel.with_name(f'{base}-{tag}.whl')
     wheel.unlink()

@@ -6,8 +6,8 @@ import ctypes
 import re
 import struct
 import sys
-from functools import lru_cache
-from typing import Any, Dict, NamedTuple, Sequence, Tuple, Union
+from functools import lru_cache, partial
+from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -243,16 +243,21 @@ def doubles(x: Any, argument: str) -> NDArray:
     return result
 
 
-def new_like(x: Array, shape: Sequence[int], dtype: DType) -> Array:
-    """An array to write: a tensor where x is PyTorch's, else NumPy's; bfloat16 as x has it, or as BF16."""
+def maker_like(x: Array, shape: Sequence[int], dtype: DType) -> Callable[[], Array]:
+    """A function that makes arrays to write: tensors where x is PyTorch's, else NumPy's; bfloat16 as x has it, or as BF16."""
     if is_torch(x):
         torch = sys.modules['torch']
-        return torch.empty(tuple(shape), dtype=getattr(torch, NAMES[dtype]))
-    if dtype == DType.BF16:
-        if isinstance(x, np.ndarray) and x.dtype.name == 'bfloat16':
-            return np.empty(shape, x.dtype)
-        return np.empty(shape, np.uint16).view(BF16)
-    return np.empty(shape, NAMES[dtype])
+        return partial(torch.empty, tuple(shape), dtype=getattr(torch, NAMES[dtype]))
+    if dtype != DType.BF16:
+        return partial(np.empty, tuple(shape), NAMES[dtype])
+    if isinstance(x, np.ndarray) and x.dtype.name == 'bfloat16':
+        return partial(np.empty, tuple(shape), x.dtype)
+    return lambda: np.empty(shape, np.uint16).view(BF16)
+
+
+def new_like(x: Array, shape: Sequence[int], dtype: DType) -> Array:
+    """What maker_like()'s function makes."""
+    return maker_like(x, shape, dtype)()
 
 
 # Arrays that can be keys and values as they are: the storage type of the same name.

@@ -13,11 +13,12 @@ import numpy as np
 
 from . import _abi
 from ._abi import Arithmetic, Code, DType, KvLayout, KvType
-from ._arrays import KV_TYPES, NAMES, SIZES, Array, NDArray, new_like, numbers, operand
+from ._arrays import KV_TYPES, NAMES, SIZES, Array, NDArray, maker_like, numbers, operand
 from ._library import Error, Record, check, enumerator, initial, library
+from ._run import Function, Templates, prepare, remember, replay, run
 from ._scoring import OPTIONS, boolean, integer, put_numbers, put_scoring, put_sequences, put_view, refuse_unread
 from ._targets import execution
-from ._tensors import causal_offset, mark_written
+from ._tensors import causal_offset, is_torch, mark_written
 from ._types import A, AnyArray, ArithmeticName, PlanOptions, TargetName, refuse_unknown
 
 if TYPE_CHECKING:
@@ -26,14 +27,19 @@ if TYPE_CHECKING:
 _ROWS = '[batch, heads, rows, dim]'
 
 
+_serials = itertools.count()
+
+
 class Store:
     """Keys or values of a KVCache: what attention() takes in the place of an array. It ends at the tokens that were written.
 
     struct: the C description, a simdattn_kv; shape: (batch, kv_heads, capacity, dim); memory: what it points to;
-    lengths: int32 [batch], the tokens of each sequence.
+    lengths: int32 [batch], the tokens of each sequence; serial: a number that no other store has; templates: of calls with it as k.
     """
 
     def __init__(self, struct: _abi.Kv, memory: Sequence[NDArray], lengths: NDArray, table: object = None) -> None:
+        self.serial = next(_serials)
+        self.templates: Templates = {}
         self.struct = struct
         self.shape: Tuple[int, int, int, int] = (struct.batch, struct.heads, struct.capacity, struct.dim)
         self.memory = memory
@@ -46,6 +52,9 @@ class Store:
 
     def __reduce__(self) -> Any:
         raise TypeError('a Store is a view of its KVCache, which can be copied and pickled')
+
+
+prepare(Store)
 
 
 # ---- The problem -----------------------------------------------------------------------------------------------------
@@ -141,14 +150,18 @@ def _put_lists(record: Record, lists: Any, block: int, shape: Sequence[int]) -> 
     record.alive.append(x.owner)
 
 
+# Where the addresses of arguments stand in the struct.
+_ADDRESSES = {**{name: name + '.data' for name in ('q', 'k', 'v', 'out', 'lse', 'acc', 'max', 'sum', 'lists')}, 'cu_q': 'cu_q', 'cu_k': 'cu_k',
+              'bias': 'scoring.bias.data', 'mask': 'scoring.mask.data',
+              **{name: 'scoring.' + name for name in ('offsets', 'prefix_end', 'kv_start', 'kv_length', 'bias_scale', 'alibi_slopes', 'sinks')}}
 # Options of attention() beside those of scores.
-_OPTIONS = ('out', 'lse', 'return_lse', 'acc', 'max', 'sum', 'arithmetic', 'cu_q', 'cu_k', 'lists', 'list_block', 'target', 'pool')
+_OPTIONS = ('out', 'lse', 'return_lse', 'acc', 'max', 'sum', 'arithmetic', 'cu_q', 'cu_k', 'lists', 'list_block', 'target', 'threads', 'pool')
 
 
 class Problem:
     """The C struct of one attention problem, and what comes out."""
 
-    __slots__ = ('record', 'reference', 'out', 'lse', 'written', 'arguments')
+    __slots__ = ('record', 'reference', 'out', 'lse', 'written', 'arguments', 'makes')
 
     def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Any = None, lse: Any = None,
                  return_lse: bool = False, acc: Any = None, max: Any = None, sum: Any = None, arithmetic: Any = 'f32',
@@ -167,12 +180,15 @@ class Problem:
             _put_causal_bias(scoring, n, keys)
         self.written: List[Any] = [x for x in (out, lse, acc, max, sum) if x is not None and x is not False]
 
+        self.makes: Dict[str, Any] = {}  # results that nobody gave an array for
         if out is None:
-            out = new_like(q, (batch, heads, n, dim), rows.dtype)
+            self.makes['out'] = maker_like(q, (batch, heads, n, dim), rows.dtype)
+            out = self.makes['out']()
         if out is not False:
             put_view(record, 'out', operand(out, 'out', True), 4, 'out', _ROWS)
         if boolean(return_lse, 'return_lse') and lse is None:
-            lse = new_like(q, (batch, heads, n), DType.F32)
+            self.makes['lse'] = maker_like(q, (batch, heads, n), DType.F32)
+            lse = self.makes['lse']()
         for member, array in (('lse', lse), ('max', max), ('sum', sum)):
             if array is not None:
                 put_view(record, member, operand(array, member, True), 3, member, '[batch, heads, rows]')
@@ -199,20 +215,22 @@ class Problem:
     def result(self) -> Any:
         return self.out if self.lse is None else (self.out, self.lse)
 
-    def run(self, target: TargetName) -> None:
-        """On this thread."""
-        how = execution.with_target(target)
-        status = library.simdattn_attention(self.reference, how)
-        if status.code == Code.WORKSPACE:
-            # The working memory of this thread is too small for such a problem; nothing was written.
-            plan = initial(_abi.Plan)
-            check(library.simdattn_attention_plan(self.reference, ctypes.byref(plan), how), **self.given())
-            execution.grow(plan.workspace_bytes)
-            status = library.simdattn_attention(self.reference, how)
+    def run(self, target: TargetName, threads: Optional[int] = None) -> None:
+        """On this thread, and on others if the problem is large."""
+        status = run(Function.ATTENTION, self.record, target, threads, is_torch(self.arguments[0][0].owner))
         if status.code:
             check(status, **self.given())
         if self.written:
             mark_written(self.written)
+
+    def remember(self, templates: Templates, arguments: Tuple[Any, ...], names: Sequence[str], target: TargetName, keep: Any = None) -> None:
+        """Keeps the call for replay(). names: of the arguments, as those of attention()."""
+        sources = {_ADDRESSES[name]: i for i, name in enumerate(names) if name in _ADDRESSES}
+        sources.update({_ADDRESSES[name]: -1 - i for i, name in enumerate(self.makes)})
+        results = [name for name, x in (('out', self.out), ('lse', self.lse)) if x is not None and _ADDRESSES[name] in sources]
+        remember(templates, arguments, Function.ATTENTION, self.record, target, sources, makes=tuple(self.makes.values()),
+                 results=tuple(sources[_ADDRESSES[name]] for name in results), threads=names.index('threads'),
+                 constants=('k.', 'v.') if keep is not None else (), keep=keep)
 
 
 # ---- One call --------------------------------------------------------------------------------------------------------
@@ -220,12 +238,12 @@ class Problem:
 
 @overload
 def attention(q: A, k: Union[AnyArray, Store], v: Union[AnyArray, Store], *, causal: bool = ..., return_lse: Literal[False] = ...,
-              pool: Optional[Executor] = ..., **options: Unpack[PlanOptions]) -> A: ...
+              threads: Optional[int] = ..., pool: Optional[Executor] = ..., **options: Unpack[PlanOptions]) -> A: ...
 
 
 @overload
 def attention(q: A, k: Union[AnyArray, Store], v: Union[AnyArray, Store], *, causal: bool = ..., return_lse: Literal[True],
-              pool: Optional[Executor] = ..., **options: Unpack[PlanOptions]) -> Tuple[A, A]: ...
+              threads: Optional[int] = ..., pool: Optional[Executor] = ..., **options: Unpack[PlanOptions]) -> Tuple[A, A]: ...
 
 
 def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Union[Array, bool, None] = None,
@@ -238,7 +256,7 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
               alibi_slopes: Optional[Any] = None, sinks: Optional[Any] = None, cu_q: Optional[Any] = None,
               cu_k: Optional[Any] = None, acc: Optional[Array] = None, max: Optional[Array] = None,
               sum: Optional[Array] = None, lists: Optional[Array] = None, list_block: int = 1, arithmetic: ArithmeticName = 'f32',
-              target: TargetName = None, pool: Optional[Executor] = None, **unknown: Any) -> Any:
+              target: TargetName = None, threads: Optional[int] = None, pool: Optional[Executor] = None, **unknown: Any) -> Any:
     """softmax(scoring(q k^T)) v.
 
     Shapes:
@@ -277,22 +295,48 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
     acc (as out, float32), max, sum (as lse): the state before the division is written there.
     arithmetic: what multiplies; part of the result's definition.
     target: a name from targets(); default: the best that this CPU can run.
-    pool: a concurrent.futures executor whose threads share the work. The bits are the same.
+    threads: how many share a large call, at most. Default: torch.get_num_threads() for tensors, else the environment variable
+        SIMDATTN_NUM_THREADS, else the CPUs of this process. Small calls stay on this thread. The bits are the same.
+    pool: a concurrent.futures executor whose threads share the work instead.
 
     A row that sees no key gives zeros and lse -inf. Error (a ValueError) with a sentence for what is refused; nothing is
     written then.
     """
-    problem = Problem(q, k, v, out=out, lse=lse, return_lse=return_lse, acc=acc, max=max, sum=sum, arithmetic=arithmetic,
-                      cu_q=cu_q, cu_k=cu_k, lists=lists, list_block=list_block, scale=scale, softcap=softcap,
-                      causal=boolean(causal, 'causal') or None, offset=offset,
-                      offsets=offsets, window_left=window_left, window_right=window_right, chunk=chunk,
-                      prefix_end=prefix_end, kv_start=kv_start, kv_length=kv_length, bias=bias, bias_scale=bias_scale,
-                      mask=mask, packed_mask=packed_mask, alibi_slopes=alibi_slopes, sinks=sinks, **unknown)
+    templates, keep = _TEMPLATES, None
+    if type(k) is Store:
+        templates, keep = k.templates, v
+        if type(v) is Store and v.lengths is k.lengths and kv_length is None and cu_k is None:
+            kv_length = k.lengths
+    arguments = (q, k, v, out, lse, return_lse, scale, softcap, causal, offset, offsets, window_left, window_right, chunk, prefix_end,
+                 kv_start, kv_length, bias, bias_scale, mask, packed_mask, alibi_slopes, sinks, cu_q, cu_k, acc, max, sum, lists, list_block,
+                 arithmetic, target, threads)
+    found = None
+    if pool is None and not unknown and (keep is None or kv_length is k.lengths):
+        found = replay(templates, arguments)
+        if found is not None and type(found) is not bool:
+            return found
+    given = dict(zip(_ARGUMENTS, arguments), causal=boolean(causal, 'causal') or None)
+    del given['target'], given['threads']
+    problem = Problem(**given, **unknown)
     if pool is None:
-        problem.run(target)
+        problem.run(target, threads_wanted(threads))
     else:
         _Tasks(problem, target).run(pool)
+    if found is True and out is not False and not any(is_torch(x) for x in (lse, acc, max, sum)):
+        problem.remember(templates, arguments, _ARGUMENTS, target, keep)
     return problem.result()
+
+
+_TEMPLATES: Templates = {}
+# In the order of the tuple in attention().
+_ARGUMENTS = ('q', 'k', 'v', 'out', 'lse', 'return_lse', 'scale', 'softcap', 'causal', 'offset', 'offsets', 'window_left', 'window_right', 'chunk',
+              'prefix_end', 'kv_start', 'kv_length', 'bias', 'bias_scale', 'mask', 'packed_mask', 'alibi_slopes', 'sinks', 'cu_q', 'cu_k', 'acc',
+              'max', 'sum', 'lists', 'list_block', 'arithmetic', 'target', 'threads')
+
+
+def threads_wanted(threads: Any) -> Optional[int]:
+    """`threads` as a number that makes sense."""
+    return None if threads is None else integer(threads, 'threads', 1, 2**31 - 1)
 
 
 # ---- Plans -----------------------------------------------------------------------------------------------------------

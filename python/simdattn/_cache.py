@@ -11,10 +11,11 @@ import numpy as np
 
 from . import _abi
 from ._abi import Code, KvLayout, KvType
-from ._arrays import Array, NDArray, as_view, numbers, operand
+from ._arrays import Array, NDArray, numbers, operand
 from ._attention import Plan, Store, attention
-from ._library import Error, Record, check, enumerator, initial_bytes, library
+from ._library import Error, Record, check, enumerator, library
 from ._rope import RopeTable, put_norm, put_rope_options
+from ._run import AppendCall, Function, Templates, remember, replay
 from ._scoring import integer, put_numbers, put_view, refuse_unread
 from ._targets import execution
 from ._types import A, AnyArray, Pairing, PlanOptions, TargetName
@@ -64,6 +65,7 @@ class KVCache:
     def __init__(self, batch: int, kv_heads: int, capacity: int, head_dim: int, *, value_dim: Optional[int] = None,
                  dtype: Any = 'bf16', value_dtype: Any = None, layout: Any = 'panels', ring: int = 0, page_size: int = 0,
                  n_pages: int = 0, block_table: Optional[NDArray] = None) -> None:
+        self._templates: Templates = {}  # of append()
         self._lengths = np.zeros(integer(batch, 'batch', 1, 2**31 - 1), np.int32)
         self._shown = self._lengths.view(_Lengths)
         self._shown.flags.writeable = False
@@ -165,6 +167,10 @@ class KVCache:
         counts: int32 [batch], rows of each sequence that count; the others are padding.
         rope: a RopeTable that rotates the keys, each by its position; pairing, first_dim, norm: as in rope().
         """
+        arguments = (k, v, self._lengths, *(rope or (None, None)), pairing, first_dim, norm, norm_epsilon, norm_weight, target)
+        found = replay(self._templates, arguments) if counts is None else None
+        if found is NotImplemented:
+            return
         keys, values = operand(k, 'k'), operand(v, 'v')
         rows = keys.shape[2] if len(keys.shape) == 4 else 0
         for x, store, argument in ((keys, self.keys, 'k'), (values, self.values, 'v')):
@@ -178,27 +184,34 @@ class KVCache:
                 raise Error(Code.RANGE, f'counts: is {added.tolist()}; 0 .. {rows} is wanted, the rows of k')
         self._check_room(added, rope)
         refuse_unread(rope is None, 'rope', pairing=(pairing, 'half_split'), first_dim=(first_dim, 0))
-        how = execution.with_target(target)
-        options = Record(_abi.AppendOptions)
-        put_numbers(options, 'starts', self._lengths)
-        key_view = as_view(keys, 4, 'k', '[batch, kv_heads, rows, head_dim]')
-        value_view = as_view(values, 4, 'v', '[batch, kv_heads, rows, value_dim]')
-        reference = options.reference()
 
-        def store(view: Any, into: Store, counts: NDArray, argument: str) -> None:
-            options.put('counts', counts.ctypes.data)
-            status = library.simdattn_kv_append(ctypes.byref(view), None, ctypes.byref(into.struct), reference, how)
-            check(status, argument)
-
-        store(value_view, self.values, np.zeros_like(added), 'v')  # refuses what is wrong with v before k is written
+        record, nothing = Record(AppendCall), np.zeros_like(added)
+        put_view(record, 'k', keys, 4, 'k', '[batch, kv_heads, rows, head_dim]')
+        put_view(record, 'v', values, 4, 'v', '[batch, kv_heads, rows, value_dim]')
+        record.put_struct('keys', bytes(self.keys.struct))
+        record.put_struct('values', bytes(self.values.struct))
+        for options, counted in (('checked', nothing), ('of_keys', added), ('of_values', added)):
+            put_numbers(record, options + '.starts', self._lengths)
+            put_numbers(record, options + '.counts', counted)
         if rope is not None:
-            _put_rotation(options, 'rope.', rope, pairing, first_dim)
-        put_norm(options, 'rope.options.', norm, norm_epsilon, norm_weight, keys.shape[3])
-        store(key_view, self.keys, added, 'k')
-        if rope is not None or norm != 'none':
-            options.put_struct('rope', initial_bytes(_abi.KeyRotation))
-        store(value_view, self.values, added, 'v')
+            _put_rotation(record, 'of_keys.rope.', rope, pairing, first_dim)
+        put_norm(record, 'of_keys.rope.options.', norm, norm_epsilon, norm_weight, keys.shape[3])
+        how, base = execution.with_target(target), ctypes.addressof(record.reference())
+
+        def store(x: str, into: str, options: str) -> None:
+            view, kv, chosen = (base + getattr(AppendCall, name).offset for name in (x, into, options))
+            check(library.simdattn_kv_append(view, None, kv, chosen, how), x)
+
+        store('v', 'values', 'checked')  # refuses what is wrong with v before k is written
+        store('k', 'keys', 'of_keys')
+        store('v', 'values', 'of_values')
         self._lengths += added
+        if found is True:
+            sources = {'k.data': 0, 'v.data': 1, 'of_keys.rope.cos.data': 3, 'of_keys.rope.sin.data': 4, 'of_keys.rope.options.norm_weight': 9,
+                       **{options + '.starts': 2 for options in ('checked', 'of_keys', 'of_values')}}
+            counted = tuple(options + '.counts' for options in ('checked', 'of_keys', 'of_values'))
+            remember(self._templates, arguments, Function.APPEND, record, target, sources, lengths=2, added=rows,
+                     constants=('keys.', 'values.', *counted), keep=(nothing, added))
 
     def _check_room(self, added: NDArray, rope: Optional[RopeTable]) -> None:
         """Error if a sequence's new tokens are more than there is room for, or than a table of angles has rows."""
@@ -210,12 +223,12 @@ class KVCache:
                 raise Error(Code.RANGE, f'rope: has {positions} positions; the tokens of sequence {b} stand at {n} .. {n + more - 1}')
 
     @overload
-    def attend(self, q: A, *, causal: bool = ..., return_lse: Literal[False] = ..., pool: Optional[Executor] = ...,
-               **options: Unpack[PlanOptions]) -> A: ...
+    def attend(self, q: A, *, causal: bool = ..., return_lse: Literal[False] = ..., threads: Optional[int] = ...,
+               pool: Optional[Executor] = ..., **options: Unpack[PlanOptions]) -> A: ...
 
     @overload
-    def attend(self, q: A, *, causal: bool = ..., return_lse: Literal[True], pool: Optional[Executor] = ...,
-               **options: Unpack[PlanOptions]) -> Tuple[A, A]: ...
+    def attend(self, q: A, *, causal: bool = ..., return_lse: Literal[True], threads: Optional[int] = ...,
+               pool: Optional[Executor] = ..., **options: Unpack[PlanOptions]) -> Tuple[A, A]: ...
 
     def attend(self, q: Any, *, causal: bool = True, **options: Any) -> Any:
         """attention(q, keys, values) over the tokens that each sequence has; the last row stands at the newest token.

@@ -157,9 +157,10 @@ class Record:
     alive: what the struct points to.
     """
 
-    __slots__ = ('memory', 'places', 'alive')
+    __slots__ = ('kind', 'memory', 'places', 'alive')
 
     def __init__(self, kind: Type[ctypes.Structure]) -> None:
+        self.kind = kind
         self.memory = bytearray(initial_bytes(kind))
         self.places = places(kind)
         self.alive: List[object] = []
@@ -167,6 +168,10 @@ class Record:
     def put(self, member: str, *value: Any) -> None:
         at, packer = self.places[member]
         packer.pack_into(self.memory, at, *value)
+
+    def get(self, member: str) -> Any:
+        at, packer = self.places[member]
+        return packer.unpack_from(self.memory, at)[0]
 
     def put_struct(self, member: str, value: bytes) -> None:
         at, size = self.places[member]

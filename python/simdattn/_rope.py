@@ -9,11 +9,10 @@ import numpy as np
 
 from . import _abi
 from ._abi import Code, DType, MropeLayout, RopePairing, RopeType, RowNorm
-from ._arrays import (Array, NDArray, as_view, bytes_of_view, doubles, new_like, numbers, operand, padded,
-                      positions_of)
+from ._arrays import Array, NDArray, as_view, bytes_of_view, doubles, maker_like, new_like, numbers, operand, padded, positions_of
 from ._library import Error, Record, check, enumerator, library
-from ._scoring import as_double, as_float, boolean, integer, put_numbers, refuse_unread
-from ._targets import execution
+from ._run import Function, RopeCall, Templates, remember, replay, run
+from ._scoring import as_double, as_float, boolean, integer, put_numbers, put_view, refuse_unread
 from ._tensors import mark_written
 from ._types import A, AnyArray, Integers, Numbers, Pairing, TableOptions, TargetName
 
@@ -31,6 +30,7 @@ class RopeTable(NamedTuple):
         return f'RopeTable(positions={self.cos.shape[0]}, pairs={self.cos.shape[1]}, dtype={self.cos.dtype})'
 
 
+_TEMPLATES: Templates = {}  # of calls of rope()
 _ROWS = '[batch, heads, rows, dim]'
 _TABLE = '[positions, pairs]'
 _ENUMS = {'rope_type': RopeType, 'mrope_layout': MropeLayout}
@@ -172,25 +172,33 @@ def rope(x: A, cos: AnyArray, sin: AnyArray, positions: Union[AnyArray, Sequence
     first_dim: the first rotated dimension; those that are not rotated are copied. inverse: by the negative angle.
     norm: 'rms' or 'rms_plus_one': rows pass the RMS norm first, times norm_weight, float32 [dim], or 1 + norm_weight.
     """
-    rows, c, s = operand(x, 'x'), operand(cos, 'cos'), operand(sin, 'sin')
-    where = None if positions is None else positions_of(positions, 'positions')
+    arguments = (x, cos, sin, positions, out, start, pairing, inverse, first_dim, norm, norm_epsilon, norm_weight, target)
+    found = replay(_TEMPLATES, arguments)
+    if found is not None and type(found) is not bool:
+        return found  # type: ignore[no-any-return]
+    rows = operand(x, 'x')
+    given = {'x': rows, 'cos': operand(cos, 'cos'), 'sin': operand(sin, 'sin')}
+    record = Record(RopeCall)
+    put_rope_options(record, 'options.', pairing, inverse, first_dim)
+    put_norm(record, 'options.', norm, norm_epsilon, norm_weight, rows.shape[-1] if rows.shape else 0)
+    record.put('positions.start', integer(start, 'start'))
+    if positions is not None:
+        if start != 0:
+            raise Error(Code.RANGE, f'start: is {start}, and positions say where every row stands; give one of them')
+        given['positions'] = where = positions_of(positions, 'positions')
+        bytes_of_view(where, 2, 'positions', '[batch, rows]')  # refuses other shapes, by what the caller gave
+        put_view(record, 'positions.rows', padded(where, 3, 'positions'), 3, 'positions', '')
+    make = None if out is not None else maker_like(x, rows.shape, rows.dtype)
     written = [] if out is None else [out]
-    if out is None:
-        out = new_like(x, rows.shape, rows.dtype)
-    result = operand(out, 'out', writable=True)
-    options = Record(_abi.RopeOptions)
-    put_rope_options(options, '', pairing, inverse, first_dim)
-    put_norm(options, '', norm, norm_epsilon, norm_weight, rows.shape[-1])
-    if where is not None and start != 0:
-        raise Error(Code.RANGE, f'start: is {start}, and positions say where every row stands; give one of them')
-    at = _abi.Positions(start=integer(start, 'start'))
-    if where is not None:
-        as_view(where, 2, 'positions', '[batch, rows]')  # refuses other shapes, by what the caller gave
-        at.rows = _abi.ConstView3.from_buffer_copy(bytes_of_view(padded(where, 3, 'positions'), 3, 'positions', ''))
-    check(library.simdattn_rope(
-        ctypes.byref(as_view(rows, 4, 'x', _ROWS)), ctypes.byref(as_view(c, 2, 'cos', _TABLE)),
-        ctypes.byref(as_view(s, 2, 'sin', _TABLE)), ctypes.byref(at),
-        ctypes.byref(as_view(result, 4, 'out', _ROWS)), options.reference(), execution.with_target(target)),
-        x=rows, cos=c, sin=s, positions=where, out=result, start=start, first_dim=first_dim)
+    out = out if make is None else make()
+    given['out'] = operand(out, 'out', writable=True)
+    for name, rank, shape in (('x', 4, _ROWS), ('cos', 2, _TABLE), ('sin', 2, _TABLE), ('out', 4, _ROWS)):
+        put_view(record, name, given[name], rank, name, shape)
+    check(run(Function.ROPE, record, target), **given, start=start, first_dim=first_dim)
     mark_written(written)
+    if found is True:
+        sources = {'x.data': 0, 'cos.data': 1, 'sin.data': 2, 'positions.rows.data': 3, 'out.data': 4 if make is None else -1,
+                   'options.norm_weight': 11}
+        remember(_TEMPLATES, arguments, Function.ROPE, record, target, sources, makes=() if make is None else (make,),
+                 results=(sources['out.data'],))
     return out  # type: ignore[return-value]

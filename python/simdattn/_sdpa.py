@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from concurrent.futures import Executor
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ._abi import Code, DType
-from ._arrays import SIZES, Array, Operand, new_like, operand, padded
-from ._attention import Problem, _Tasks
+from ._arrays import SIZES, Array, Operand, maker_like, operand, padded
+from ._attention import Problem, _Tasks, threads_wanted
 from ._library import Error
+from ._run import Templates, replay
 from ._scoring import boolean
 from ._tensors import causal_offset, is_causal_bias, mark_written
 from ._types import A, AnyArray, TargetName
@@ -67,23 +68,42 @@ def leading_shapes(q: Shape, k: Shape, v: Shape, enable_gqa: bool) -> Tuple[Shap
 def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_mask: Optional[AnyArray] = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
                                  enable_gqa: bool = False, *, out: Optional[AnyArray] = None, target: TargetName = None,
-                                 pool: Optional[Executor] = None) -> A:
+                                 threads: Optional[int] = None, pool: Optional[Executor] = None) -> A:
     """As torch.nn.functional.scaled_dot_product_attention, for inference on the CPU.
 
     query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; leading dimensions broadcast; the last of them are heads.
     attn_mask: bool (true attends) or a float type (added), broadcast to [..., L, S], or a torch.nn.attention.bias.CausalBias.
     dropout_p: must be 0. is_causal: row i sees keys 0 .. i (the corner at the top left), without attn_mask.
     scale: default 1/sqrt(E). enable_gqa: key and value have fewer heads; query head h reads head h // (heads / kv_heads).
-    out: [..., L, Ev], as query unless given. target, pool: as in attention().
+    out: [..., L, Ev], as query unless given. target, threads, pool: as in attention().
 
     E and Ev may be 0: without dimensions every score is 0. Where PyTorch gives NaN for a row that sees no key (before 2.5), this
     gives zeros.
     """
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, out, target, threads)
+    found = None if pool is not None else replay(_TEMPLATES, arguments)
+    if found is not None and type(found) is not bool:
+        return found  # type: ignore[no-any-return]
     mask, offset = masking(attn_mask, dropout_p, is_causal, (query, key))
     written = [] if out is None else [out]
-    result: A = attend(query, key, value, mask, offset, scale, boolean(enable_gqa, 'enable_gqa'), out, target, pool)
+    how = How(target, threads_wanted(threads), pool, (_TEMPLATES, arguments) if found is True else None)
+    result: A = attend(query, key, value, mask, offset, scale, boolean(enable_gqa, 'enable_gqa'), out, how)
     mark_written(written)
     return result
+
+
+_TEMPLATES: Templates = {}
+# The arguments of the tuple above, by the names of attention().
+_NAMES = ('q', 'k', 'v', '', '', '', '', '', 'out', 'target', 'threads')
+
+
+class How(NamedTuple):
+    """How a call runs. remember: where replay() finds it the next time, and its arguments."""
+
+    target: TargetName = None
+    threads: Optional[int] = None
+    pool: Optional[Executor] = None
+    remember: Optional[Tuple[Templates, Tuple[Any, ...]]] = None
 
 
 def masking(attn_mask: Any, dropout_p: float, is_causal: bool, arrays: Sequence[Any]) -> Tuple[Any, Optional[int]]:
@@ -101,7 +121,7 @@ def masking(attn_mask: Any, dropout_p: float, is_causal: bool, arrays: Sequence[
 
 
 def attend(query: Array, key: Array, value: Array, attn_mask: Optional[Array], offset: Optional[int], scale: Optional[float],
-           enable_gqa: bool, out: Optional[Array], target: TargetName, pool: Optional[Executor]) -> Any:
+           enable_gqa: bool, out: Optional[Array], how: How) -> Any:
     """scaled_dot_product_attention behind its rules on masks."""
     q, k, v = operand(query, 'query'), operand(key, 'key'), operand(value, 'value')
     full, kv_full = leading_shapes(q.shape, k.shape, v.shape, enable_gqa)
@@ -123,8 +143,8 @@ def attend(query: Array, key: Array, value: Array, attn_mask: Optional[Array], o
             raise Error(Code.DTYPE, 'attn_mask: holds integers; bool (true attends) or a float type (added) is wanted')
 
     shape = (*full, rows, v.shape[-1])
-    if out is None:
-        out = new_like(query, shape, q.dtype)
+    make = None if out is not None else maker_like(query, shape, q.dtype)
+    out = out if make is None else make()
     result = operand(out, 'out', writable=True)
     if result.shape != shape:
         raise Error(Code.SHAPE, f'out: has shape {result.shape}; {shape} is wanted')
@@ -140,10 +160,15 @@ def attend(query: Array, key: Array, value: Array, attn_mask: Optional[Array], o
             name = 'mask' if mask.dtype == DType.U8 else 'bias'
             options[name] = _four(mask, place)
         problem = Problem(_four(q, place), _four(k, place), _four(v, place), out=_four(result, place), **options)
-        if pool is None:
-            problem.run(target)
+        if how.pool is None:
+            problem.run(how.target, how.threads)
         else:
-            _Tasks(problem, target).run(pool)
+            _Tasks(problem, how.target).run(how.pool)
+    if how.remember is not None and not outer:
+        if make is not None:
+            problem.out, problem.makes = out, {'out': make}
+        mask_name = 'mask' if mask is not None and mask.dtype == DType.U8 else 'bias'
+        problem.remember(*how.remember, [mask_name if i == 3 else name for i, name in enumerate(_NAMES)], how.target)
     return out
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any, Literal, Optional, Tuple, overload
 
-from . import _abi
 from ._abi import Code, DType
-from ._arrays import NAMES, Array, as_view, new_like, operand, padded
-from ._library import Error, Record, check, library
-from ._scoring import OPTIONS, boolean, put_scoring
-from ._targets import execution
-from ._tensors import mark_written
+from ._arrays import NAMES, Array, maker_like, operand, padded
+from ._library import Error, Record, check
+from ._run import Function, SoftmaxCall, Templates, remember, replay, run
+from ._scoring import OPTIONS, boolean, put_scoring, put_view
+from ._tensors import is_torch, mark_written
 from ._types import A, AnyArray, ScoringOptions, TargetName, refuse_unknown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+_TEMPLATES: Templates = {}
 
 
 @overload
@@ -37,25 +38,42 @@ def softmax(x: Array, *, out: Optional[Array] = None, lse: Optional[Array] = Non
     scoring: what attention() explains, applied to the scores first (scale: default 1); masked entries are 0.
     A row that sees nothing, or -inf alone, is zeros, and its lse -inf.
     """
+    # Names are in the key of the call because their order is that of the caller's.
+    arguments = (x, out, lse, return_lse, target, *scoring.keys(), *scoring.values())
+    found = replay(_TEMPLATES, arguments)
+    if found is not None and type(found) is not bool:
+        return found
     refuse_unknown('softmax', list(scoring), list(OPTIONS))
     scores = operand(x, 'x')
     if not scores.shape:
         raise Error(Code.SHAPE, 'x: has no dimension')
     written = [a for a in (out, lse) if a is not None]
+    makes = {}
     if out is None:
-        out = new_like(x, scores.shape, DType.F32)
+        makes['out'] = maker_like(x, scores.shape, DType.F32)
+        out = makes['out']()
     if boolean(return_lse, 'return_lse') and lse is None:
-        lse = new_like(x, scores.shape[:-1], DType.F32)
+        makes['lse'] = maker_like(x, scores.shape[:-1], DType.F32)
+        lse = makes['lse']()
     rows, result = padded(scores, 4, 'x'), padded(operand(out, 'out', writable=True), 4, 'out')
     for given, argument in ((rows, 'x'), (result, 'out')):
         if given.dtype != DType.F32:
             raise Error(Code.DTYPE, f'{argument}: is {NAMES[given.dtype]}; float32 is wanted')
     sums = None if lse is None else padded(operand(lse, 'lse', writable=True), 3, 'lse')
-    record = Record(_abi.Scoring)
-    put_scoring(record, '', scoring, rows.shape, rows.shape[0])
-    check(library.simdattn_masked_softmax(
-        ctypes.byref(as_view(rows, 4, 'x', '')), ctypes.byref(as_view(result, 4, 'out', '')), record.reference(),
-        None if sums is None else ctypes.byref(as_view(sums, 3, 'lse', '')), execution.with_target(target)),
-        x=rows, out=result, lse=sums, n_kv=rows.shape[3], **scoring)
+    record = Record(SoftmaxCall)
+    put_view(record, 'x', rows, 4, 'x', '')
+    put_view(record, 'out', result, 4, 'out', '')
+    if sums is not None:
+        put_view(record, 'lse', sums, 3, 'lse', '')
+    put_scoring(record, 'scoring.', scoring, rows.shape, rows.shape[0])
+    check(run(Function.SOFTMAX, record, target), x=rows, out=result, lse=sums, n_kv=rows.shape[3], **scoring)
     mark_written(written)
+    if found is True and not (is_torch(lse) and 'lse' not in makes):
+        first = len(arguments) - len(scoring)
+        sources = {'x.data': 0, 'out.data': 1, 'lse.data': 2,
+                   **{f'scoring.{name}{data}': first + i for i, name in enumerate(scoring) for data in ('', '.data')},
+                   **{name + '.data': -1 - i for i, name in enumerate(makes)}}
+        results = ('out.data', 'lse.data') if return_lse else ('out.data',)
+        remember(_TEMPLATES, arguments, Function.SOFTMAX, record, target, sources, makes=tuple(makes.values()),
+                 results=tuple(sources[name] for name in results))
     return (out, lse) if return_lse else out

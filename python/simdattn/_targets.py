@@ -67,6 +67,14 @@ def _pointer(name: str) -> Optional[int]:
     return found.value
 
 
+def pointer_of(target: Union[str, Target, None]) -> int:
+    """The address of a target; 0: the default."""
+    name = target.name if isinstance(target, Target) else target
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f'target: a name is wanted, as targets() lists them, not {target!r}')
+    return 0 if name is None else _pointer(name) or 0
+
+
 class Execution(threading.local):
     """How this thread executes: its exec struct, and working memory that grows when a call needs more."""
 
@@ -76,10 +84,7 @@ class Execution(threading.local):
 
     def with_target(self, target: Union[str, Target, None]) -> Any:
         """The struct by reference."""
-        name = target.name if isinstance(target, Target) else target
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f'target: a name is wanted, as targets() lists them, not {target!r}')
-        self.struct.target = None if name is None else _pointer(name)
+        self.struct.target = pointer_of(target)
         return self.reference
 
     def grow(self, size: int) -> None:

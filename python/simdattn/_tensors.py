@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
-from typing import Any, Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Tuple
 
 from ._abi import Code
 from ._library import Error
@@ -63,6 +63,21 @@ def _proxies_record() -> bool:
     """Whether make_fx records what is called here: memory of its proxies is that of the example."""
     found = _proxy_mode()
     return found is not None and found[0](found[1]) is not None
+
+
+def is_plain() -> Callable[[], bool]:
+    """A function that says whether PyTorch neither records, transforms nor differentiates forward what this thread calls."""
+    torch = sys.modules['torch']
+    internals = torch._C
+    tracing = internals._get_tracing_state
+    names = ('_len_torch_dispatch_stack', '_len_torch_function_stack', '_get_torch_dispatch_mode')  # the last: of 1.13
+    dispatch, function = [getattr(internals, name) for name in names if hasattr(internals, name)][:2]
+    forward = torch.autograd.forward_ad
+
+    def plain() -> bool:
+        return tracing() is None and forward._current_level < 0 and not dispatch() and not function()
+
+    return plain
 
 
 class Memory(NamedTuple):

@@ -28,10 +28,14 @@ except ImportError:  # PyTorch before 2.3
 
 from ._abi import Code
 from ._library import Error
-from ._sdpa import attend, leading_shapes, masking
+from ._attention import threads_wanted
+from ._run import Templates, prepare_torch, replay
+from ._sdpa import How, attend, leading_shapes, masking
 from ._targets import Target
 from ._tensors import is_causal_bias, refuse_gradient, refuse_layout
 from ._types import TargetName
+
+prepare_torch()
 
 # ---- The operator --------------------------------------------------------------------------------------------------------
 # What torch.jit.trace, torch.compile, torch.export and torch.func see in the place of ctypes. Written with the Library that
@@ -48,10 +52,10 @@ def _contiguous(x: torch.Tensor) -> torch.Tensor:
 
 
 def _on_cpu(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor], offset: Optional[int],
-            scale: Optional[float], enable_gqa: bool, target: Optional[str], pool: Optional[Executor] = None) -> torch.Tensor:
+            scale: Optional[float], enable_gqa: bool, target: TargetName, how: Optional[How] = None) -> torch.Tensor:
+    how = How(target) if how is None else how
     mask = None if attn_mask is None else _contiguous(attn_mask)
-    result: torch.Tensor = attend(_contiguous(query), _contiguous(key), _contiguous(value), mask, offset, scale, enable_gqa, None,
-                                  target, pool)
+    result: torch.Tensor = attend(_contiguous(query), _contiguous(key), _contiguous(value), mask, offset, scale, enable_gqa, None, how)
     return result
 
 
@@ -80,16 +84,20 @@ if hasattr(torch._C._AutoDispatchBelowAutograd, '__enter__'):  # PyTorch 2.1 and
 # ---- The function --------------------------------------------------------------------------------------------------------
 
 
+if hasattr(torch, 'get_autocast_dtype'):  # 2.4 and later
+    _autocast_enabled = functools.partial(torch.is_autocast_enabled, 'cpu')
+    _autocast_type = functools.partial(torch.get_autocast_dtype, 'cpu')
+else:
+    _autocast_enabled, _autocast_type = torch.is_autocast_cpu_enabled, torch.get_autocast_cpu_dtype
+
+
 def _autocast_dtype() -> Optional[torch.dtype]:
     """The type that torch.autocast asks for on the CPU; None: it is off."""
-    if hasattr(torch, 'get_autocast_dtype'):  # 2.4 and later
-        return torch.get_autocast_dtype('cpu') if torch.is_autocast_enabled('cpu') else None
-    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    return _autocast_type() if _autocast_enabled() else None
 
 
-def _compiling() -> bool:
-    compiler = getattr(torch, 'compiler', None)  # 2.1 and later
-    return compiler is not None and hasattr(compiler, 'is_compiling') and compiler.is_compiling()
+# Whether torch.compile or torch.export looks: 2.1 and later.
+_compiling: Callable[[], bool] = getattr(getattr(torch, 'compiler', None), 'is_compiling', lambda: False)
 
 
 def _check(x: Any, argument: str, device: str) -> None:
@@ -101,11 +109,16 @@ def _check(x: Any, argument: str, device: str) -> None:
 
 
 def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool,
-          scale: Optional[float], enable_gqa: bool, target: Any, pool: Optional[Executor]) -> Any:
+          scale: Optional[float], enable_gqa: bool, target: Any, threads: Optional[int], pool: Optional[Executor]) -> Any:
     """public: the function that was called, which subclasses of tensors are asked about."""
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, None, target, threads)
+    compiling = _compiling()
+    found = None if compiling or pool is not None or _autocast_enabled() else replay(_TEMPLATES, arguments)
+    if found is not None and type(found) is not bool:
+        return found
     tensors = (query, key, value) if attn_mask is None or is_causal_bias(attn_mask) else (query, key, value, attn_mask)
     if has_torch_function(tensors):
-        own = {'target': target, 'pool': pool} if public is sdpa else {}  # others bring them along
+        own = {'target': target, 'threads': threads, 'pool': pool} if public is sdpa else {}  # others bring them along
         return handle_torch_function(public, tensors, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, **own)
     device = 'meta' if getattr(query, 'is_meta', False) else 'cpu'
     for x, argument in ((query, 'query'), (key, 'key'), (value, 'value')):
@@ -119,27 +132,32 @@ def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mas
                                    for x in (query, key, value, mask))
     if device == 'meta':
         return _shapes_alone(query, key, value, mask, offset, scale, enable_gqa, target)
-    if pool is not None:
-        if _compiling():
-            raise Error(Code.RANGE, 'pool: threads are no argument of an operator: call without pool where torch.compile looks')
-        return _on_cpu(query, key, value, mask, offset, scale, enable_gqa, target, pool)
+    if compiling and (pool is not None or threads is not None):
+        raise Error(Code.RANGE, 'pool, threads: are no arguments of an operator: call without them where torch.compile looks')
+    if pool is not None or threads is not None or found is True:  # plain tensors: nobody looks for the operator
+        how = How(target, threads_wanted(threads), pool, (_TEMPLATES, arguments) if found is True else None)
+        return _on_cpu(query, key, value, mask, offset, scale, enable_gqa, target, how)
     name = target.name if isinstance(target, Target) else target
     return torch.ops.simdattn.sdpa(query, key, value, mask, offset, scale, enable_gqa, name)
 
 
+_TEMPLATES: Templates = {}
+
+
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
          dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
-         target: TargetName = None, pool: Optional[Executor] = None) -> torch.Tensor:
+         target: TargetName = None, threads: Optional[int] = None, pool: Optional[Executor] = None) -> torch.Tensor:
     """torch.nn.functional.scaled_dot_product_attention for inference on the CPU.
 
     query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; attn_mask: bool or float, broadcast to [..., L, S], or a CausalBias
     of torch.nn.attention.bias; result: [..., L, Ev].
     Error, and no silent way around, for tensors that need gradients (where gradients are on), for dropout, and for other devices
-    and types than float32, bfloat16 and float16. pool: threads that share the work.
+    and types than float32, bfloat16 and float16. threads: as many share a large call, at most; default: torch.get_num_threads().
+    pool: threads that share the work instead.
     Other subclasses of Tensor are asked by their __torch_function__. torch.autocast is followed. torch.jit.trace, torch.compile,
-    torch.export and torch.func.vmap see one operator, torch.ops.simdattn.sdpa; with `pool` they see none, and are refused.
+    torch.export and torch.func.vmap see one operator, torch.ops.simdattn.sdpa; with `pool` or `threads` they see none, and are refused.
     """
-    result: torch.Tensor = _sdpa(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, pool)
+    result: torch.Tensor = _sdpa(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, threads, pool)
     return result
 
 
@@ -198,10 +216,10 @@ class _Replaced:
             while not self.blocks and self.restore:
                 self.restore.pop()()
 
-    def options(self) -> Optional[Tuple[Any, Any]]:
-        """Target and pool of the newest block; None: all have ended, and who wrapped the function calls it still."""
+    def options(self) -> Optional[Tuple[Any, Any, Any]]:
+        """Target, threads and pool of the newest block; None: all have ended, and who wrapped the function calls it still."""
         blocks = list(self.blocks)
-        return (blocks[-1].target, blocks[-1].pool) if blocks else None
+        return (blocks[-1].target, blocks[-1].threads, blocks[-1].pool) if blocks else None
 
 
 _replaced = _Replaced()
@@ -263,8 +281,8 @@ class replace_sdpa(contextlib.ContextDecorator):
     computed here: need_weights must be False.
     """
 
-    def __init__(self, *, target: TargetName = None, pool: Optional[Executor] = None) -> None:
-        self.target, self.pool, self._used = target, pool, False
+    def __init__(self, *, target: TargetName = None, threads: Optional[int] = None, pool: Optional[Executor] = None) -> None:
+        self.target, self.threads, self.pool, self._used = target, threads, pool, False
 
     def __enter__(self) -> None:
         self._used = True

@@ -1,0 +1,266 @@
+// Runs a call of the library with the GIL released: on this thread, or in pieces that a team shares and that a signal
+// ends.
+#include <atomic>
+#include <cstdlib>
+#include <ctime>
+
+#include "python/core/core.h"
+
+namespace simdattn_python {
+
+Library library;
+int threads_of_process = 1;
+int64_t work_of_a_thread = 1 << 20;
+
+namespace {
+
+using simdattn::Code;
+using Status = simdattn_status;
+
+// ---- Working memory -------------------------------------------------------------------------------------------------
+
+// That of a Python thread, kept for its next call. A running call holds the capsule: the thread may be a daemon whose
+// state is cleared while it is in the call.
+struct Scratch {
+  char* memory;
+  size_t bytes;
+};
+
+void free_scratch(PyObject* capsule) {
+  auto* scratch = static_cast<Scratch*>(PyCapsule_GetPointer(capsule, "simdattn.scratch"));
+  std::free(scratch->memory);
+  std::free(scratch);
+}
+
+// A new reference to the capsule of this thread; null: an exception.
+PyObject* hold_scratch() {
+  static PyObject* const key = PyUnicode_InternFromString("simdattn.scratch");
+  PyObject* state = PyThreadState_GetDict();
+  if (state == nullptr) return PyErr_NoMemory();
+  PyObject* capsule = PyDict_GetItemWithError(state, key);
+  if (capsule != nullptr) return Py_INCREF(capsule), capsule;
+  auto* scratch = static_cast<Scratch*>(std::calloc(1, sizeof(Scratch)));
+  if (scratch == nullptr) return PyErr_NoMemory();
+  capsule = PyCapsule_New(scratch, "simdattn.scratch", free_scratch);
+  if (capsule != nullptr && PyDict_SetItem(state, key, capsule) != 0) Py_DECREF(capsule), capsule = nullptr;
+  return capsule;
+}
+
+bool grow(Scratch* scratch, size_t bytes) {
+  if (bytes <= scratch->bytes) return true;
+  std::free(scratch->memory);
+  scratch->memory = static_cast<char*>(std::malloc(bytes));
+  scratch->bytes = scratch->memory == nullptr ? 0 : bytes;
+  return scratch->memory != nullptr;
+}
+
+simdattn_exec exec_of(const simdattn_target* target, char* memory, size_t bytes) {
+  simdattn_exec exec;
+  exec.target = target;
+  exec.workspace = memory;
+  exec.workspace_bytes = bytes;
+  return exec;
+}
+
+// ---- A plan's tasks, shared -----------------------------------------------------------------------------------------
+
+int64_t milliseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+struct Job {
+  const simdattn_plan* plan;
+  const simdattn_target* target;
+  char* partial;
+  char* workspaces;  // workspace_bytes for each of the team
+  size_t workspace_bytes;
+  bool reduce;
+  int64_t tasks, piece;
+  std::atomic<int64_t> next{0};
+  std::atomic<int> members{0};
+  std::atomic<bool> stopped{false};
+  std::atomic<bool> failed{false};
+  Status status{};           // of the first that failed
+  unsigned long caller = 0;  // the thread that has Python's state
+  PyThreadState* state = nullptr;
+  bool raised = false;
+};
+
+// Lets Python's handlers of signals run: Ctrl-C ends the call.
+void look_for_signals(Job* job) {
+  PyEval_RestoreThread(job->state);
+  if (PyErr_CheckSignals() != 0) job->raised = true, job->stopped = true;
+  job->state = PyEval_SaveThread();
+}
+
+void work(void* argument) {
+  auto* job = static_cast<Job*>(argument);
+  const int member = job->members.fetch_add(1);
+  const simdattn_exec exec =
+      exec_of(job->target, job->workspaces + size_t(member) * job->workspace_bytes, job->workspace_bytes);
+  const bool caller = PyThread_get_thread_ident() == job->caller;
+  int64_t looked = milliseconds();
+  while (!job->stopped) {
+    const int64_t first = job->next.fetch_add(job->piece);
+    if (first >= job->tasks) return;
+    const int64_t last = first + job->piece < job->tasks ? first + job->piece : job->tasks;
+    const size_t bytes = job->plan->partial_bytes;
+    const Status status = job->reduce ? library.attention_reduce(job->plan, first, last, job->partial, bytes, &exec)
+                                      : library.attention_range(job->plan, first, last, job->partial, bytes, &exec);
+    if (status.code != Code::kOk) {
+      if (!job->failed.exchange(true)) job->status = status;
+      job->stopped = true;
+    }
+    if (caller && milliseconds() - looked >= 50) {
+      look_for_signals(job);
+      looked = milliseconds();
+    }
+  }
+}
+
+void run_tasks(Job* job, bool reduce, int threads, bool openmp) {
+  job->reduce = reduce;
+  job->tasks = reduce ? job->plan->reduce_tasks : job->plan->tasks;
+  if (job->stopped || job->tasks == 0) return;
+  job->piece = job->tasks / (16 * threads) > 1 ? job->tasks / (16 * threads) : 1;
+  job->next = 0;
+  job->members = 0;
+  run_team(work, job, threads < job->tasks ? threads : int(job->tasks), openmp);
+}
+
+// ---- Attention ------------------------------------------------------------------------------------------------------
+
+// Multiply-adds of a problem, at most: masks and windows may hide keys.
+int64_t work_of(const simdattn_attention_problem& a) {
+  int64_t keys = a.k.capacity;
+  if (a.scoring.kv_length != nullptr) {
+    keys = 0;
+    const int64_t sequences = a.cu_q == nullptr ? a.q.shape[0] : a.n_sequences;
+    for (int64_t b = 0; b < sequences; ++b) keys = a.scoring.kv_length[b] > keys ? a.scoring.kv_length[b] : keys;
+  }
+  if (a.lists.data != nullptr) keys = a.lists.length * a.lists.block_size;
+  const int64_t window = a.scoring.window_left < 0 ? keys : a.scoring.window_left + a.q.shape[2];
+  const double work = double(a.q.shape[0]) * double(a.q.shape[1]) * double(a.q.shape[2]) *
+                      double(window < keys ? window : keys) * double(a.k.dim + a.v.dim);
+  return work < 1e18 ? int64_t(work) : int64_t(1e18);
+}
+
+// How many threads a problem is worth; -1: an exception.
+int threads_for(const Running& what, int64_t multiply_adds) {
+  if (multiply_adds < 2 * work_of_a_thread) return 1;
+  long most = threads_of_process;
+  if (what.threads != Py_None) {
+    most = PyLong_AsLong(what.threads);
+  } else if (what.tensor && types.num_threads != nullptr) {
+    PyObject* found = PyObject_CallObject(types.num_threads, nullptr);
+    if (found == nullptr) return -1;
+    most = PyLong_AsLong(found);
+    Py_DECREF(found);
+  }
+  if (most == -1 && PyErr_Occurred() != nullptr) return -1;
+  most = most < 1 ? 1 : most > 256 ? 256 : most;
+  const int64_t worth = multiply_adds / work_of_a_thread;
+  return int(worth < most ? worth : most);
+}
+
+bool run_planned(const simdattn_attention_problem* problem, const Running& what, Scratch* scratch, int threads,
+                 Status* status) {
+  simdattn_plan plan;
+  const simdattn_exec exec = exec_of(what.target, nullptr, 0);
+  *status = library.attention_plan(problem, &plan, &exec);
+  if (status->code != Code::kOk) return true;
+  const size_t partial = (plan.partial_bytes + 63) / 64 * 64, each = (plan.workspace_bytes + 63) / 64 * 64;
+  if (!grow(scratch, partial + each * size_t(threads) + 64)) return PyErr_NoMemory(), false;
+  char* memory = scratch->memory + (64 - reinterpret_cast<uintptr_t>(scratch->memory) % 64) % 64;
+  Job job;
+  job.plan = &plan;
+  job.target = what.target;
+  job.partial = memory;
+  job.workspaces = memory + partial;
+  job.workspace_bytes = each;
+  job.caller = PyThread_get_thread_ident();
+  job.state = PyEval_SaveThread();
+  run_tasks(&job, false, threads, what.tensor);
+  run_tasks(&job, true, threads, what.tensor);
+  PyEval_RestoreThread(job.state);
+  if (job.failed) *status = job.status;
+  return !job.raised;
+}
+
+constexpr int64_t kWorthPieces = int64_t(1) << 28;  // tens of milliseconds: a signal does not wait for the whole
+
+bool run_attention(const Running& what, Scratch* scratch, Status* status) {
+  const auto* problem = reinterpret_cast<const simdattn_attention_problem*>(what.block + what.parts[0]);
+  const int64_t multiply_adds = work_of(*problem);
+  const int threads = threads_for(what, multiply_adds);
+  if (threads < 0) return false;
+  if (threads > 1 || multiply_adds >= kWorthPieces) return run_planned(problem, what, scratch, threads, status);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const simdattn_exec exec = exec_of(what.target, scratch->memory, scratch->bytes);
+    PyThreadState* state = PyEval_SaveThread();
+    *status = library.attention(problem, &exec);
+    PyEval_RestoreThread(state);
+    if (status->code != Code::kWorkspace) return true;
+    // The working memory of this thread is too small for such a problem; nothing was written.
+    simdattn_plan plan;
+    if (library.attention_plan(problem, &plan, &exec).code != Code::kOk) return true;
+    if (!grow(scratch, plan.workspace_bytes)) return PyErr_NoMemory(), false;
+  }
+  return true;
+}
+
+// ---- The others -----------------------------------------------------------------------------------------------------
+
+template <class T>
+T* part(const Running& what, int i) {
+  return what.parts[i] < 0 ? nullptr : reinterpret_cast<T*>(what.block + what.parts[i]);
+}
+
+// Parts: k, v, the store of keys, that of values, options of the check, of keys, of values, lengths, rows that each
+// sequence gets. Values are checked before keys are written, then both are stored, and lengths rise.
+Status append(const Running& what, const simdattn_exec& exec) {
+  const auto* k = part<const simdattn_const_view4>(what, 0);
+  const auto* v = part<const simdattn_const_view4>(what, 1);
+  const auto* keys = part<const simdattn_kv>(what, 2);
+  const auto* values = part<const simdattn_kv>(what, 3);
+  Status status = library.kv_append(v, nullptr, values, part<const simdattn_append_options>(what, 4), &exec);
+  if (status.code != Code::kOk) return status;
+  status = library.kv_append(k, nullptr, keys, part<const simdattn_append_options>(what, 5), &exec);
+  if (status.code != Code::kOk) return status;
+  return library.kv_append(v, nullptr, values, part<const simdattn_append_options>(what, 6), &exec);
+}
+
+Status call(const Running& what) {
+  const simdattn_exec exec = exec_of(what.target, nullptr, 0);
+  switch (what.function) {
+    case kRope:
+      return library.rope(part<const simdattn_const_view4>(what, 0), part<const simdattn_const_view2>(what, 1),
+                          part<const simdattn_const_view2>(what, 2), part<const simdattn_positions>(what, 3),
+                          part<const simdattn_view4>(what, 4), part<const simdattn_rope_options>(what, 5), &exec);
+    case kSoftmax:
+      return library.masked_softmax(part<const simdattn_const_view4>(what, 0), part<const simdattn_view4>(what, 1),
+                                    part<const simdattn_scoring>(what, 2), part<const simdattn_view3>(what, 3), &exec);
+    default: return append(what, exec);
+  }
+}
+
+}  // namespace
+
+bool run(const Running& what, Status* status) {
+  if (what.function == kAttention) {
+    PyObject* held = hold_scratch();
+    if (held == nullptr) return false;
+    auto* scratch = static_cast<Scratch*>(PyCapsule_GetPointer(held, "simdattn.scratch"));
+    const bool good = run_attention(what, scratch, status);
+    Py_DECREF(held);
+    return good;
+  }
+  PyThreadState* state = PyEval_SaveThread();
+  *status = call(what);
+  PyEval_RestoreThread(state);
+  return true;
+}
+
+}  // namespace simdattn_python
