@@ -230,7 +230,7 @@ void ggml_states() {
   conv.src[0] = &x;
   conv.src[1] = &w;
   sa::CausalConvProblem convolution;
-  ggml_ssm_conv(conv, &convolution);
+  if (!ggml_ssm_conv(conv, &convolution)) guides::refused({}, "ggml_ssm_conv");
   good(sa::causal_conv(convolution), "ssm_conv");
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t t = 0; t < n; ++t) {

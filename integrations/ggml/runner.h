@@ -1,0 +1,50 @@
+// Graphs of ggml's CPU backend, of which the library computes the nodes that it takes.
+//
+// For the time of a call these nodes are nodes GGML_OP_CUSTOM, which ggml's own threads run. A pool of threads of our
+// own was rejected: beside OpenMP's, whose threads spin between nodes, it takes twice as long.
+#ifndef SIMDATTN_INTEGRATIONS_GGML_RUNNER_H_
+#define SIMDATTN_INTEGRATIONS_GGML_RUNNER_H_
+
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "memory.h"
+#include "operators.h"
+
+namespace simdattn_ggml {
+
+/// How many nodes of the table's operators the library took and left, in this process.
+struct Counts {
+  std::atomic<int64_t> graphs{0}, taken{0}, left{0};
+};
+extern Counts counts;
+
+/// What runs the graphs of one backend. One thread at a time may call run().
+class Runner {
+ public:
+  using Compute = ggml_status (*)(ggml_backend_t, ggml_cgraph*);
+  Runner();
+  ~Runner();
+  /// `compute` on the graph, with the library's nodes in the place of ggml's. The graph is afterwards as it was.
+  ggml_status run(ggml_backend_t backend, ggml_cgraph* graph, Compute compute);
+
+ private:
+  struct Node;
+  struct alignas(64) ThreadMemory : Memory {};
+  static void run_custom(ggml_tensor*, int ith, int nth, void* data);
+  Node* add_node();
+  size_t plan(ggml_cgraph* graph);
+
+  std::vector<std::unique_ptr<Node>> nodes_;  // op_params hold their addresses
+  std::vector<ThreadMemory> workspaces_;
+  Memory partial_;
+};
+
+}  // namespace simdattn_ggml
+
+#endif  // SIMDATTN_INTEGRATIONS_GGML_RUNNER_H_

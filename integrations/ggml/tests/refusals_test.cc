@@ -1,0 +1,111 @@
+// Hosts whose ggml is not as expected: the plug-in must leave them as they are, and say why. This program defines
+// functions of ggml itself, which the plug-in then calls in the place of ggml's.
+//
+//   refusals_test PLUGIN
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "graphs.h"
+
+namespace {
+
+enum class Strange {
+  kNothing,
+  kTwoCalls,
+  kReadsBehindAWord,
+  kWaits,
+  kWrongResult,
+  kOtherTensor
+} strange = Strange::kNothing;
+
+template <class F>
+F next(const char* name) {
+  return reinterpret_cast<F>(dlsym(RTLD_NEXT, name));
+}
+
+std::string lines;  // of ggml's log
+
+}  // namespace
+
+extern "C" {
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT ggml_backend_t ggml_backend_dev_init(ggml_backend_dev_t device, const char* params) {
+  if (strange == Strange::kTwoCalls) ggml_backend_dev_type(device);
+  return next<decltype(&ggml_backend_dev_init)>("ggml_backend_dev_init")(device, params);
+}
+
+EXPORT ggml_backend_dev_t ggml_backend_get_device(ggml_backend_t backend) {
+  if (strange == Strange::kReadsBehindAWord) {
+    // As if a device were behind two pointers.
+    return **reinterpret_cast<ggml_backend_dev_t**>(reinterpret_cast<void**>(backend)[17]);
+  }
+  while (strange == Strange::kWaits) sleep(1);
+  return next<decltype(&ggml_backend_get_device)>("ggml_backend_get_device")(backend);
+}
+
+/// The first of the self-test's runs is ggml's own.
+EXPORT ggml_status ggml_backend_graph_compute(ggml_backend_t backend, ggml_cgraph* graph) {
+  const ggml_status status = next<decltype(&ggml_backend_graph_compute)>("ggml_backend_graph_compute")(backend, graph);
+  ggml_tensor* node = ggml_graph_node(graph, -1);
+  if (strange == Strange::kWrongResult && std::strcmp(ggml_op_name(node->op), "CUSTOM") != 0)
+    static_cast<float*>(node->data)[3] += 1e3f;
+  return status;
+}
+
+EXPORT void ggml_set_output(ggml_tensor* tensor) {
+  if (strange == Strange::kOtherTensor) return;  // as if the flags stood elsewhere
+  next<decltype(&ggml_set_output)>("ggml_set_output")(tensor);
+}
+}
+
+namespace {
+
+/// In a process of its own, as a host loads once. True: the line holds `reason`, nothing is registered, and graphs have
+/// ggml's bits.
+bool refuses(const char* file, Strange what, const char* reason) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    ggml_log_set([](ggml_log_level, const char* text, void*) { lines += text; }, nullptr);
+    ggml_backend_load_all();
+    tests::Graph graph(3, 2);
+    ggml_backend_t stock = tests::cpu_backend(1);
+    const tests::Floats expected = graph.allocate().run(stock);
+    strange = what;
+    ggml_backend_reg_t registration = ggml_backend_load(file);
+    strange = Strange::kNothing;
+    ggml_backend_t after = tests::cpu_backend(1);
+    const bool same = graph.run(after) == expected;
+    const bool refused = registration == nullptr && same &&
+                         lines.find("simdattn: does nothing: ") != std::string::npos &&
+                         lines.find(reason) != std::string::npos;
+    const bool taken = registration != nullptr && !same;
+    if (what == Strange::kNothing ? !taken : !refused)
+      std::printf("%s: same bits %d, log:\n%s\n", reason, same, lines.c_str());
+    std::fflush(stdout);
+    _exit(what == Strange::kNothing ? !taken : !refused);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  return status == 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  const char* const file = argv[1];
+  tests::check(refuses(file, Strange::kNothing, "an ordinary host"), "an ordinary host");
+  tests::check(refuses(file, Strange::kTwoCalls, "struct of a device is not known"),
+               "a function that calls two members");
+  tests::check(refuses(file, Strange::kReadsBehindAWord, "crashed or did not end"), "a function that crashes");
+  tests::check(refuses(file, Strange::kWaits, "crashed or did not end"), "a function that does not return");
+  tests::check(refuses(file, Strange::kWrongResult, "results that are not ggml's"), "results that differ");
+  tests::check(refuses(file, Strange::kOtherTensor, "ggml_tensor is another struct"), "another struct of tensors");
+  setenv("SIMDATTN_GGML", "hook", 1);
+  tests::check(refuses(file, Strange::kTwoCalls, "neither interpose, device nor off"), "a variable without a meaning");
+  std::printf("%d failures\n", tests::failures);
+  return tests::failures == 0 ? 0 : 1;
+}
