@@ -3,6 +3,7 @@
     import simdattn.torch
     out = simdattn.torch.sdpa(q, k, v, is_causal=True)
 
+    simdattn.torch.install()                # for all that reaches PyTorch's kernel, with gradients
     with simdattn.torch.replace_sdpa():     # for code that calls torch.nn.functional's
         model(tokens)
 """
@@ -27,6 +28,7 @@ except ImportError:  # PyTorch before 2.3
     biases = None  # type: ignore[assignment]
 
 from ._abi import Code
+from ._aten import Calls, calls, install, uninstall
 from ._library import Error
 from ._attention import threads_wanted
 from ._run import Templates, prepare_torch, replay
@@ -298,3 +300,6 @@ class replace_sdpa(contextlib.ContextDecorator):
     def __del__(self) -> None:
         if not getattr(self, '_used', True):
             warnings.warn('replace_sdpa() alone replaces nothing: write `with simdattn.torch.replace_sdpa():`', stacklevel=2)
+
+
+__all__ = ['Calls', 'calls', 'install', 'replace_sdpa', 'sdpa', 'uninstall']

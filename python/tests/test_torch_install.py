@@ -1,0 +1,111 @@
+"""install(): everything that reaches PyTorch's CPU kernel, with PyTorch's own gradients, and the way back."""
+import pytest
+import torch
+from test_torch import formula, tensors
+from torch.nn import functional
+
+import simdattn
+import simdattn.torch
+
+HAS = hasattr(torch.library, 'get_kernel') and hasattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu')
+needed = pytest.mark.skipif(not HAS, reason='torch.library.get_kernel: PyTorch 2.9 and later')
+
+
+@pytest.fixture
+def installed():
+    simdattn.torch.install()
+    yield
+    simdattn.torch.uninstall()
+
+
+@pytest.mark.skipif(HAS, reason='this PyTorch can')
+def test_an_older_pytorch():
+    with pytest.raises(simdattn.Error, match='install: PyTorch .* has no torch.library.get_kernel'):
+        simdattn.torch.install()
+
+
+@needed
+@pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-5), (torch.bfloat16, 2**-6), (torch.float16, 2**-9)])
+def test_numbers(installed, dtype, tolerance):
+    q, k, v = tensors((2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), dtype=dtype)
+    options = [{}, {'is_causal': True}, {'attn_mask': torch.rand(5, 9) < 0.9}, {'attn_mask': torch.randn(2, 1, 5, 9).to(dtype)}, {'scale': 0.3},
+               {'attn_mask': torch.randn(9, 5).t().to(dtype)}]
+    for n, given in enumerate(options, 1):
+        wide = {name: x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for name, x in given.items()}
+        found = functional.scaled_dot_product_attention(q, k, v, **given)
+        torch.testing.assert_close(found.float(), formula(*(x.float() for x in (q, k, v)), **wide), rtol=0, atol=tolerance)
+        assert simdattn.torch.calls() == (n, {})
+    grouped = functional.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True)
+    assert torch.equal(grouped, simdattn.torch.sdpa(q, k[:, :2], v[:, :2], enable_gqa=True))
+
+
+@needed
+def test_bits_are_those_of_simdattn(installed):
+    q, k, v = tensors((1, 4, 50, 64), (1, 4, 90, 64), (1, 4, 90, 64))
+    assert torch.equal(functional.scaled_dot_product_attention(q, k, v), simdattn.torch.sdpa(q, k, v))
+
+
+@needed
+def test_what_reaches_the_kernel(installed):
+    from torch.nn.functional import scaled_dot_product_attention as imported
+    x, = tensors((2, 4, 6, 16))
+
+    class Model(torch.nn.Module):
+        def forward(self, a):
+            return functional.scaled_dot_product_attention(a, a, a, is_causal=True)
+
+    model, decoder = Model(), torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(64, 4, 64, batch_first=True), 2).eval()
+    y, = tensors((2, 6, 64))
+    with torch.no_grad():
+        calls = {
+            'imported by name': (lambda: imported(x, x, x), 1), 'compiled': (lambda: torch.compile(model, backend='aot_eager')(x), 1),
+            'exported': (lambda: torch.export.export(model, (x,)).module()(x), 1), 'traced': (lambda: torch.jit.trace(model, (x,))(x), 1),
+            'vmap': (lambda: torch.vmap(imported)(x[None], x[None], x[None]), 1), 'decoder': (lambda: decoder(y, y), 2),  # others take the fast path of MultiheadAttention
+        }
+        for name, (call, least) in calls.items():
+            before = simdattn.torch.calls().taken
+            call()
+            assert simdattn.torch.calls().taken >= before + least, name
+
+
+@needed
+@pytest.mark.parametrize('options', [{}, {'is_causal': True}, {'attn_mask': torch.ones(6, 6, dtype=torch.bool).tril(-1)}])
+def test_gradients(installed, options):
+    x = tensors((1, 2, 6, 16))[0]
+    found, wanted = [], []
+    for into, function in ((found, functional.scaled_dot_product_attention), (wanted, formula)):
+        leaves = [x.clone().requires_grad_() for _ in range(3)]
+        out = function(*leaves, **options)
+        out = torch.nan_to_num(out) if function is formula else out
+        out.square().sum().backward()
+        into += [out.detach(), *(torch.nan_to_num(leaf.grad) for leaf in leaves)]
+        if function is functional.scaled_dot_product_attention:
+            assert all(leaf.grad.isfinite().all() for leaf in leaves)
+    if 'attn_mask' not in options:  # of rows that see nothing the formula's gradients are NaN in all keys
+        for f, w in zip(found, wanted):
+            torch.testing.assert_close(f, w, rtol=0, atol=1e-4)
+    assert simdattn.torch.calls().taken == 1
+
+
+@needed
+def test_what_is_left_to_pytorch(installed):
+    x, = tensors((1, 2, 6, 16))
+    double = functional.scaled_dot_product_attention(x.double(), x.double(), x.double())
+    torch.testing.assert_close(double, formula(x.double(), x.double(), x.double()))
+    assert simdattn.torch.calls() == (0, {'torch.float64': 1})
+    functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)  # another kernel of PyTorch's
+    assert simdattn.torch.calls().taken == 0
+
+
+@needed
+def test_the_way_back():
+    x, = tensors((1, 2, 60, 16))
+    before = functional.scaled_dot_product_attention(x, x, x)
+    for _ in range(2):
+        simdattn.torch.install(target='scalar')
+        simdattn.torch.install(threads=1)
+        functional.scaled_dot_product_attention(x, x, x)
+        assert simdattn.torch.calls().taken == 1
+        simdattn.torch.uninstall()
+        simdattn.torch.uninstall()
+        assert torch.equal(functional.scaled_dot_product_attention(x, x, x), before) and simdattn.torch.calls() == (0, {})
