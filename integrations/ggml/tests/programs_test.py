@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """ggml's own programs with the plug-in and without: the same text, results within rounding, and nodes that it takes.
 
-    programs_test.py PLUGIN FOLDER [all]
+    programs_test.py PLUGIN FOLDER [all|short]
 
-FOLDER: for models. `all`: every case of test-backend-ops and every run; else a tenth of them. $STORIES: the folder of
-stories260K.bin and tok512.bin; without it the story is left out. Programs that are not installed are left out, and named.
+FOLDER: for models. `all`: every case of test-backend-ops and every run; else a tenth; `short`: less. $STORIES: folder of
+stories260K.bin and tok512.bin; without it the story is left out. Programs that are not installed are left out, and
+named.
 """
 import concurrent.futures
 import json
@@ -19,7 +20,7 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).parent
 PLUGIN, FOLDER = (os.path.abspath(p) for p in sys.argv[1:3])
-ALL = sys.argv[3:] == ['all']
+ALL, SHORT = sys.argv[3:] == ['all'], sys.argv[3:] == ['short']
 failures = []
 left_out = []
 
@@ -109,8 +110,8 @@ def bench(model):
         return
     depths = '0,4096,16384' if ALL else '0,1024'
     for kind in ('f16', 'q8_0'):
-        out, _, (taken, left) = run('llama-bench', '-m', model, '-p', 32, '-n', 4, '-r', 1, '-t', 2, '-fa', '1', '-d', depths,
-                                    '-ctk', kind, '-ctv', kind, '-o', 'json')
+        out, _, (taken, left) = run('llama-bench', '-m', model, '-p', 32, '-n', 4, '-r', 1, '-t', 2, '-fa', '1',
+                                    '-d', depths, '-ctk', kind, '-ctv', kind, '-o', 'json')
         check(taken > 0 and left == 0 and len(json.loads(out)) == 2 * len(depths.split(',')),
               f'llama-bench, {kind} at {depths}: took {taken} nodes')
 
@@ -129,8 +130,8 @@ def serve(model):
     port = 18080
     env = {**os.environ, 'GGML_BACKEND_PATH': PLUGIN, 'SIMDATTN_GGML_LOG': '1'}
     with open(os.path.join(FOLDER, 'server.log'), 'w+') as log:
-        server = subprocess.Popen(['llama-server', '-m', model, '-np', '4', '-c', '2048', '-t', '2', '--host', '127.0.0.1',
-                                   '--port', str(port)], env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        command = ['llama-server', '-m', model, '-np', '4', '-c', '2048', '-t', '2', '--port', str(port)]
+        server = subprocess.Popen(command, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
             for _ in range(600):
                 try:
@@ -156,6 +157,42 @@ def serve(model):
     check(took is not None and int(took[1]) > 0, f'llama-server: took {took[1] if took else 0} nodes')
 
 
+def whisper():
+    if program('whisper-cli') is None:
+        return
+    model, sound = os.path.join(FOLDER, 'whisper.bin'), os.path.join(FOLDER, 'noise.wav')
+    subprocess.run([sys.executable, HERE / 'random_whisper.py', model, sound, '128', '2', '2'], check=True)
+    texts = []
+    for threads in (1, 2):
+        out, _, (taken, left) = run('whisper-cli', '-m', model, '-f', sound, '-l', 'en', '-bs', 1, '-bo', 1,
+                                    '-nf', '-nt', '-t', threads)
+        texts.append(out)
+        check(taken > 0 and left == 0, f'whisper-cli with {threads} threads: took {taken} nodes')
+    check(texts[0] == texts[1], 'whisper-cli: the same text with 1 and 2 threads')
+
+
+def beside_a_gpu(model):
+    """What the GPU's backend computes is not touched, whatever it computes."""
+    fake = pathlib.Path(PLUGIN).parent / 'tests/libfake-gpu.so'
+    if program('llama-completion') is None or not fake.exists():
+        return
+    shutil.copy(fake, os.path.join(FOLDER, 'libggml-vulkan.so'))  # found in the working folder
+    expected = complete(model, tokens=16)[0]
+    for what in ('everything', 'no-attention'):
+        for version in ('2', '3'):  # of the interface: one of them is this ggml's
+            out, log, (taken, _) = run('llama-completion', '-m', model, '-p', 'Once there was a cat', '-n', 16,
+                                       '--temp', 0, '-t', 2, '-no-cnv', '--no-warmup', '--ignore-eos',
+                                       '-ngl', 99, '-fa', 'on', FAKE_GPU=what, FAKE_GPU_VERSION=version)
+            of_gpu = re.search(r'fake GPU: (\d+) nodes of attention, (\d+) strange', log)
+            computed, strange = map(int, of_gpu.groups()) if of_gpu else (0, 0)
+            if (computed > 0) == (what == 'everything') and (taken > 0) != (computed > 0):
+                break
+        good = strange == 0 and (taken == 0 < computed if what == 'everything' else computed == 0 < taken)
+        check(good, f'beside a GPU that computes {what}: it got {computed} nodes of attention, the library {taken}')
+        check(out.strip()[:40] == expected[:40], f'beside a GPU that computes {what}: the text begins as without')
+    os.remove(os.path.join(FOLDER, 'libggml-vulkan.so'))
+
+
 def main():
     os.makedirs(FOLDER, exist_ok=True)
     small = os.path.join(FOLDER, 'random.gguf')
@@ -166,10 +203,13 @@ def main():
         story = os.path.join(FOLDER, 'stories.gguf')
         subprocess.run([sys.executable, HERE / 'stories_gguf.py', f'{stories}/stories260K.bin', f'{stories}/tok512.bin',
                         story], check=True)
-        greedy('story', story, ('f16', 'bf16'))
-    greedy('random', small, ('f16', 'bf16', 'q8_0', 'q4_0') if ALL else ('f16', 'q8_0'))
-    bench(small)
+        greedy('story', story, ('f16', 'bf16') if not SHORT else ('f16',))
+    if not SHORT:
+        greedy('random', small, ('f16', 'bf16', 'q8_0', 'q4_0') if ALL else ('f16', 'q8_0'))
+        bench(small)
     serve(story if stories else small)
+    beside_a_gpu(story if stories else small)
+    whisper()
     for name in left_out:
         print('left out:', name)
     print(f'{len(failures)} failures')
