@@ -77,6 +77,7 @@ struct Job {
   char* workspaces;  // workspace_bytes for each of the team
   size_t workspace_bytes;
   bool reduce;
+  double multiply_adds;  // of all tasks
   int64_t tasks, piece;
   std::atomic<int64_t> next{0};
   std::atomic<int> members{0};
@@ -120,11 +121,17 @@ void work(void* argument) {
   }
 }
 
+// A piece is worth its call, and a signal does not wait long for its end, on slow targets too.
+constexpr int64_t kWorkOfAPiece = int64_t(1) << 22;
+
 void run_tasks(Job* job, bool reduce, int threads, bool openmp) {
   job->reduce = reduce;
   job->tasks = reduce ? job->plan->reduce_tasks : job->plan->tasks;
   if (job->stopped || job->tasks == 0) return;
-  job->piece = job->tasks / (16 * threads) > 1 ? job->tasks / (16 * threads) : 1;
+  const int64_t shared = job->tasks / (16 * threads);
+  const auto small = int64_t(double(kWorkOfAPiece) / job->multiply_adds * double(job->tasks));
+  job->piece = shared < small ? shared : small;
+  if (job->piece < 1) job->piece = 1;
   job->next = 0;
   job->members = 0;
   run_team(work, job, threads < job->tasks ? threads : int(job->tasks), openmp);
@@ -166,7 +173,7 @@ int threads_for(const Running& what, int64_t multiply_adds) {
 }
 
 bool run_planned(const simdattn_attention_problem* problem, const Running& what, Scratch* scratch, int threads,
-                 Status* status) {
+                 int64_t multiply_adds, Status* status) {
   simdattn_plan plan;
   const simdattn_exec exec = exec_of(what.target, nullptr, 0);
   *status = library.attention_plan(problem, &plan, &exec);
@@ -177,6 +184,7 @@ bool run_planned(const simdattn_attention_problem* problem, const Running& what,
   Job job;
   job.plan = &plan;
   job.target = what.target;
+  job.multiply_adds = double(multiply_adds);
   job.partial = memory;
   job.workspaces = memory + partial;
   job.workspace_bytes = each;
@@ -196,7 +204,8 @@ bool run_attention(const Running& what, Scratch* scratch, Status* status) {
   const int64_t multiply_adds = work_of(*problem);
   const int threads = threads_for(what, multiply_adds);
   if (threads < 0) return false;
-  if (threads > 1 || multiply_adds >= kWorthPieces) return run_planned(problem, what, scratch, threads, status);
+  if (threads > 1 || multiply_adds >= kWorthPieces)
+    return run_planned(problem, what, scratch, threads, multiply_adds, status);
   for (int attempt = 0; attempt < 2; ++attempt) {
     const simdattn_exec exec = exec_of(what.target, scratch->memory, scratch->bytes);
     PyThreadState* state = PyEval_SaveThread();

@@ -33,11 +33,11 @@ __all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Ta
 
 
 def __getattr__(name: str) -> Any:
-    """simdattn.torch, which needs PyTorch, when it is first asked for."""
-    if name == 'torch':
+    """simdattn.torch and simdattn.transformers, which need what they are named after, when they are first asked for."""
+    if name in ('torch', 'transformers'):
         import importlib
         try:
-            return importlib.import_module('.torch', __name__)
+            return importlib.import_module('.' + name, __name__)
         except ModuleNotFoundError as e:
-            raise AttributeError(f'simdattn.torch needs PyTorch ({e})') from e
+            raise AttributeError(f'simdattn.{name} needs {"PyTorch" if name == "torch" else "Transformers and PyTorch"} ({e})') from e
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

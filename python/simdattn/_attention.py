@@ -50,6 +50,14 @@ class Store:
         return (f'Store(shape={self.shape}, dtype={KvType(self.struct.type).name.lower()!r}, '
                 f'layout={KvLayout(self.struct.layout).name.lower()!r}, lengths={self.lengths.tolist()})')
 
+    def first(self, n: int) -> Store:
+        """The same store as one of n tokens: what a mask of n columns is for."""
+        struct = type(self.struct).from_buffer_copy(self.struct)
+        struct.length = integer(n, 'n', 0, struct.capacity)
+        view = Store(struct, self.memory, self.lengths, self.table)
+        view.shape = (*self.shape[:2], n, self.shape[3])
+        return view
+
     def __reduce__(self) -> Any:
         raise TypeError('a Store is a view of its KVCache, which can be copied and pickled')
 

@@ -293,10 +293,29 @@ class KVCache:
 
     def fork(self, n: int) -> KVCache:
         """A cache of n * batch sequences: n copies of the first, n of the second, and so on. Not with pages."""
-        batch = len(self._lengths)
-        source = np.repeat(np.arange(batch), integer(n, 'n', 1, 2**31 - 1))
-        blocks = self._sequences('fork')
+        return self._selected(np.repeat(np.arange(len(self._lengths)), integer(n, 'n', 1, 2**31 - 1)), 'fork')
+
+    def select(self, indices: Any) -> KVCache:
+        """A cache of these sequences, of any number and order. Not with pages."""
+        source = numbers(indices, np.int64, len(indices), 'indices', 'sequence')
+        if ((source < 0) | (source >= len(self._lengths))).any() or not len(source):
+            raise Error(Code.RANGE, f'indices: is {source.tolist()}; one or more of 0 .. {len(self._lengths) - 1} are wanted')
+        return self._selected(source, 'select')
+
+    def _selected(self, source: NDArray, what: str) -> KVCache:
+        blocks = self._sequences(what)
         return _restore({**self._options, 'batch': len(source)}, [x[source] for x in blocks], self._lengths[source], None)
+
+    def resized(self, capacity: int) -> KVCache:
+        """A cache with the same tokens, and room for `capacity` of each sequence. Not with pages."""
+        self._sequences('resized')
+        if integer(capacity, 'capacity', 1, 2**31 - 1) < len(self):
+            raise Error(Code.RANGE, f'capacity: is {capacity}; there are {len(self)} tokens')
+        larger = KVCache(**{**self._options, 'capacity': int(capacity)})
+        larger._lengths[:] = self._lengths
+        for (ours, there), (theirs, here) in zip(larger._written(), self._written()):
+            ours[there] = theirs[here]
+        return larger
 
     def reorder(self, indices: Any) -> None:
         """Sequence i becomes what indices[i] was: the beams of a search. indices: [batch], integers. Not with pages."""

@@ -3,7 +3,8 @@ import importlib.util
 import sys
 
 file = sys.argv[1]
-needed = ['numpy', 'pytest'] + (['torch'] if 'test_torch' in file else [])
+needed = ['numpy', 'pytest', *(name for word, name in (('test_torch', 'torch'), ('transformers', 'transformers'), ('types', 'mypy'))
+                               if word in file)]
 missing = [name for name in needed if importlib.util.find_spec(name) is None]
 if missing:
     print(f'skipped {file}: not installed: {", ".join("python3-" + name for name in missing)}')

@@ -1,0 +1,108 @@
+"""Models of Transformers with random weights: the tokens of 'eager', for every kind of mask and cache."""
+import pytest
+import torch
+
+transformers = pytest.importorskip('transformers', minversion='5.0')
+import simdattn  # noqa: E402
+import simdattn.transformers  # noqa: E402
+from simdattn._abi import Code  # noqa: E402
+from test_arrays import refused  # noqa: E402
+
+simdattn.transformers.register()
+torch.set_num_threads(1)  # layers of this size have nothing to share
+SIZES = dict(vocab_size=300, hidden_size=128, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=32, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+# Softcap, sinks, sliding windows, norms of q and k, learned positions, partial rotation, no groups.
+MODELS = ['llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text', 'gpt_oss', 'phi3', 'olmo2', 'cohere', 'granite', 'starcoder2',
+          'gpt_neox', 'gpt2', 'opt']
+
+
+def model_of(name, **more):
+    torch.manual_seed(7)
+    config = transformers.AutoConfig.for_model(name, **SIZES, **more)
+    if getattr(config, 'sliding_window', None):
+        config.sliding_window = 16
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager').eval()
+    for p in model.parameters():
+        if p.dim() > 1:
+            p.data.normal_(0, 0.08)
+    return model
+
+
+def inputs():
+    torch.manual_seed(8)
+    ids = torch.randint(2, 300, (3, 40))
+    seen = torch.ones_like(ids)
+    seen[1, :9], seen[2, :30] = 0, 0
+    return {'one': dict(input_ids=ids[:1]), 'left padding': dict(input_ids=ids, attention_mask=seen), 'beams': dict(input_ids=ids[:1], num_beams=3),
+            'static': dict(input_ids=ids[:1], cache_implementation='static'), 'chunks': dict(input_ids=ids[:1], prefill_chunk_size=16)}
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_the_tokens_of_eager(name, monkeypatch):
+    model, calls = model_of(name), []
+    inner = simdattn.transformers.attention
+    monkeypatch.setattr(simdattn.transformers, 'attention', lambda *a, **o: (calls.append(1), inner(*a, **o))[1])
+    for kind, given in inputs().items():
+        model.set_attn_implementation('eager')
+        wanted = model.generate(**given, max_new_tokens=6, do_sample=False)
+        model.set_attn_implementation('simdattn')
+        calls.clear()
+        assert torch.equal(model.generate(**given, max_new_tokens=6, do_sample=False), wanted), kind
+        assert len(calls) >= 2 * 6, kind
+        if kind != 'static':
+            cache = simdattn.transformers.Cache(capacity=32)  # grows
+            assert torch.equal(model.generate(**given, max_new_tokens=6, do_sample=False, past_key_values=cache), wanted), kind
+
+
+def test_types_of_caches():
+    model = model_of('llama', attn_implementation=None)
+    given = inputs()['left padding']
+    model.set_attn_implementation('simdattn')
+    ids = given['input_ids']
+    with torch.no_grad():
+        wanted = model(ids).logits
+    sizes = {}
+    for dtype, tolerance in ((None, 1e-4), ('bf16', 0.05), ('q8_0', 0.1), ('int8', 0.1)):
+        cache = simdattn.transformers.Cache(dtype=dtype)
+        with torch.no_grad():
+            model(ids[:, :30], past_key_values=cache)
+            last = model(ids[:, 30:], past_key_values=cache).logits
+        assert (last - wanted[:, 30:]).abs().max() < tolerance * wanted.abs().max()
+        sizes[dtype] = cache.nbytes
+    assert sizes['q8_0'] < 0.3 * sizes[None] and cache.get_seq_length() == 40
+    cache.crop(-5)
+    assert cache.get_seq_length() == 35
+
+
+def test_models_without_the_interface():
+    sizes = dict(vocab_size=300, hidden_size=128, n_layer=2, n_head=4)
+    for make in (lambda: transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**sizes), attn_implementation='simdattn'),
+                 lambda: transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**sizes)).set_attn_implementation('simdattn')):
+        with pytest.raises(ValueError, match="Bloom.* does not ask Transformers' attention interface"):
+            make()
+
+
+def test_what_is_not_inference():
+    model = model_of('llama')
+    model.set_attn_implementation('simdattn')
+    ids = inputs()['one']['input_ids']
+    refused(Code.RANGE, 'q: requires a gradient', lambda: model(ids))
+    model.train()
+    model.config.attention_dropout = 0.5
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    refused(Code.RANGE, 'dropout: is 0.5', lambda: model(ids))
+
+
+def test_caches_that_grow_and_choose():
+    x = torch.randn(3, 2, 40, 32)
+    for layout in ('panels', 'rows'):
+        cache = simdattn.KVCache(3, 2, 40, 32, layout=layout)
+        cache.append(x, x, counts=[40, 33, 7])
+        larger, chosen = cache.resized(100), cache.select([2, 0])
+        q = torch.randn(3, 4, 1, 32)
+        assert torch.equal(larger.attend(q), cache.attend(q)) and larger.capacity == 100
+        assert torch.equal(chosen.attend(q[[2, 0]]), cache.attend(q)[[2, 0]])
+        refused(Code.RANGE, 'capacity: is 39; there are 40 tokens', lambda: cache.resized(39))
+        refused(Code.RANGE, r'indices: is \[3\]; one or more of 0 .. 2', lambda: cache.select([3]))
