@@ -113,7 +113,7 @@ struct RowModifiers {
   const uint8_t* keep;  // null: none; 0 masks
   const uint8_t* bits;  // null: none; bit 0 is key first_bit; keys before it are visible
   int64_t first_bit;
-  // True if bias or keep is one number for all keys. No slot looks at these: modify() in drivers/attention/scoring.h repeats the
+  // True if bias or keep is one number for all keys. No slot looks at these: modify() in drivers/shared/modifiers.h repeats the
   // number first.
   bool one_bias;
   bool one_keep;
@@ -318,7 +318,7 @@ inline constexpr int64_t kDirectRowDims = 16;
 inline constexpr int64_t kMostDirectRowDims = 576;
 constexpr bool has_direct_rows(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }
 
-/// How one arithmetic multiplies keys and values of one storage type. Where a slot is null, lib/drivers/attention/operands.h loads rows
+/// How one arithmetic multiplies keys and values of one storage type. Where a slot is null, lib/drivers/shared/operands.h loads rows
 /// as f32 and calls the slot of kv[kF32]; so a storage type is complete once it can be loaded.
 struct KvOperands {
   int64_t (*panel_bytes)(int64_t dim);  // of a packed panel of kPanelWidth keys

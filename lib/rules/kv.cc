@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/contract/integers.h"
 #include "lib/contract/ukernels.h"
 
 namespace simdattn {
@@ -104,7 +105,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
     if (count > 0 && !set.add(count, stride))
       wrong = SIMDATTN_OF_STORE(store, ".batch_stride, head_stride, token_stride: too large for 64-bit addresses");
   };
-  repeat(panels ? (tokens + kPanelWidth - 1) / kPanelWidth : tokens, kv.token_stride);
+  repeat(panels ? steps_of(tokens, kPanelWidth) : tokens, kv.token_stride);
   repeat(kv.heads, kv.head_stride);
   repeat(units, kv.batch_stride);
   if (wrong == nullptr && use.output && !empty && self_overlap(set))

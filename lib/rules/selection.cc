@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "lib/contract/dtypes.h"
+#include "lib/contract/integers.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -52,7 +53,7 @@ Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstVi
       options.block_size >= 1 && options.block_size <= kMaxKeys && options.block_size % options.keys_per_row == 0,
       kRange, "options.block_size: must be a multiple of keys_per_row in 1 .. 2^30");
   const int64_t rows = options.block_size / options.keys_per_row;  // of a candidate
-  const int64_t candidates = (k.keys() + rows - 1) / rows;
+  const int64_t candidates = steps_of(k.keys(), rows);
   SIMDATTN_REQUIRE(scores.shape[0] == batch && scores.shape[1] == (each ? heads : 1) && scores.shape[2] == n, kShape,
                    "scores.shape: must be [batch, 1, rows, candidates], with kEach [batch, heads, rows, candidates]");
   SIMDATTN_REQUIRE(options.first >= 0 && options.first <= candidates, kRange,

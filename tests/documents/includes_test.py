@@ -7,36 +7,42 @@ import pathlib
 import re
 import sys
 
-ALLOWED = {  # folder: folders or single files that it may include, beside its own
-    'include': [],
-    'dispatch': ['include', 'lib/contract/kernel_table.h', 'lib/contract/ukernels.h'],
-    'lib/api': ['include', 'lib/rules', 'lib/drivers/drivers.h', 'dispatch'],
-    'lib/contract': ['include', 'dispatch/cpu.h'],
-    'lib/rules': ['include', 'lib/contract'],
-    'lib/drivers': ['include', 'lib/contract', 'lib/rules', 'dispatch', 'lib/definition/math.h'],
-    'lib/definition': ['lib/contract'],
-    'lib/simd': ['lib/contract'],
-    'lib/kernels': ['lib/contract', 'lib/simd', 'lib/definition/flushed.h', 'lib/overlays/bf16_pairs.h',
-                    'dispatch/environment.h'],
-    'lib/overlays': ['lib/contract', 'lib/simd', 'lib/kernels/overlay.h', 'dispatch/environment.h'],
-}
+TOP = ('include', 'dispatch', 'lib')
 
 
-def folder_of(path):
-    """The longest folder of ALLOWED that holds the file."""
-    return max((f for f in ALLOWED if path.startswith(f + '/')), key=len, default=None)
+def table(design):
+    """The folders or single files that a folder may include beside its own, by the table of docs/design.md."""
+    allowed = {}
+    rows = re.search(r'^\| folder \| may include \|\n\|[-|]+\n((?:\|.*\n)+)', design, re.M)
+    last = []
+    for row in rows.group(1).splitlines() if rows else []:
+        folders, targets = (re.findall('`([^`]+)`', cell) for cell in row.strip('|').split('|'))
+        last = (last if 'the same' in row else []) + [in_tree(t) for t in targets]
+        parent = folders[0].rpartition('/')[0] if len(folders) > 1 else ''
+        for folder in folders:
+            allowed[in_tree(f'{parent}/{folder}' if parent and '/' not in folder else folder)] = last
+    return allowed
 
 
-def may_include(folder, target):
-    for allowed in ALLOWED[folder] + [folder]:
-        if target == allowed or folder_of(target) == allowed:
-            return True
-    return False
+def in_tree(name):
+    """The path of a folder or file, which the table names from `lib` on."""
+    return name if name.split('/')[0] in TOP else f'lib/{name}'
+
+
+def folder_of(path, allowed):
+    """The longest name of the table that is the file or holds it."""
+    return max((f for f in allowed if path == f or path.startswith(f + '/')), key=len, default=None)
+
+
+def may_include(folder, target, allowed):
+    own = [folder.rpartition('/')[0] if '.' in folder else folder]  # a file has what its folder has
+    return any(target == a or target.startswith(a + '/') for a in allowed.get(folder, []) + own)
 
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    files = [p for top in ('include', 'dispatch', 'lib') for p in sorted((root / top).rglob('*'))
+    allowed = table((root / 'docs/design.md').read_text())
+    files = [p for top in TOP for p in sorted((root / top).rglob('*'))
              if p.suffix in ('.h', '.cc')]
     arrows = 0
     wrong = []
@@ -46,9 +52,11 @@ def main():
             if not (root / target).is_file():
                 continue  # a header of Highway or of xsimd, or of the system
             arrows += 1
-            if not may_include(folder_of(name), target):
-                wrong.append(f'{name} includes {target}: {folder_of(name)} may not')
+            if not may_include(folder_of(name, allowed), target, allowed):
+                wrong.append(f'{name} includes {target}: {folder_of(name, allowed)} may not')
     print(f'{len(files)} files, {arrows} includes')
+    if len(allowed) < len(TOP):
+        wrong.append('docs/design.md: there is no table of what may include what')
     if arrows < len(files):
         wrong.append('so few includes: the pattern no longer finds them')
     for line in wrong:

@@ -9,17 +9,19 @@
 #include "dispatch/environment.h"
 #include "dispatch/target.h"
 #include "lib/contract/dtypes.h"
-#include "lib/drivers/attention/attention_division.h"
-#include "lib/drivers/attention/attention_walk.h"
-#include "lib/drivers/attention/operands.h"
+#include "lib/contract/integers.h"
+#include "lib/drivers/attention/division.h"
+#include "lib/drivers/attention/memory.h"
+#include "lib/drivers/attention/walk.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/shared/operands.h"
 #include "lib/rules/attention.h"
 
 namespace simdattn {
 namespace {
 
-/// A plan remembers its sequences in at most this many groups of equal size: where the group's tasks begin, and a digest of its
-/// lengths.
+/// A plan remembers its sequences in at most this many groups of equal size: where the group's tasks begin, and a
+/// digest of its lengths.
 constexpr int64_t kMaxGroups = 24;
 /// PlanState::mark of a plan that attention_plan() made: "attnapln".
 constexpr uint64_t kPlanMark = 0x6E6C7061'6E747461u;
@@ -51,7 +53,8 @@ const PlanState* state_of(const Plan& plan) {
   return s->mark == kPlanMark ? s : nullptr;
 }
 
-/// A digest of everything that says where sequences [first, last) begin and end and at which positions their rows stand.
+/// A digest of everything that says where sequences [first, last) begin and end and at which positions their rows
+/// stand.
 uint64_t digest_of(const AttentionProblem& a, int64_t first, int64_t last) {
   uint64_t h = 0;
   const auto add = [&](const int32_t* numbers, int64_t end) {
@@ -99,9 +102,9 @@ Status drivers::attention(const AttentionProblem& a, const Exec& exec) {
     SIMDATTN_CHECK(check_places(a, d, s, 0, sequence_of(a, s).n_q));
   }
   if (d.row_blocks == 0) return {};
-  const AttentionKernels& kernels = kernels_of(*uk, a.arithmetic, d.partial_rows);
+  const AttentionKernels& kernels = kernels_of(*uk, a.arithmetic, d.most_rows);
   const OperandBytes operands(kernels, a, d.sizes);
-  const size_t needed = AttentionMemory(operands, d.sizes.d_v, nullptr).w.bytes();
+  const size_t needed = AttentionMemory(operands, d.sizes.d_v, nullptr).bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
   SIMDATTN_CHECK(check_attention_memory(bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
 
@@ -128,26 +131,26 @@ Status drivers::attention_plan(const AttentionProblem& a, Plan* plan, const Exec
   s->problem = a;
   s->bytes = bytes;
   s->division = d;
-  s->operands = {kernels_of(*target->kernels, a.arithmetic, d.partial_rows), a, d.sizes};
+  s->operands = {kernels_of(*target->kernels, a.arithmetic, d.most_rows), a, d.sizes};
   s->tasks = {target, data == Data::kNeeded, d.split, d.tasks, d.split ? d.row_blocks : 0};
   const int64_t sequences = d.sizes.sequences;
-  s->group_size = std::max((sequences + kMaxGroups - 1) / kMaxGroups, int64_t{1});
-  s->groups = (sequences + s->group_size - 1) / s->group_size;
+  s->group_size = std::max(steps_of(sequences, kMaxGroups), int64_t{1});
+  s->groups = steps_of(sequences, s->group_size);
   int64_t row_blocks = 0;
   int64_t tasks = 0;
   for (int64_t g = 0; g < s->groups; ++g) {
     const int64_t first = g * s->group_size;
     const int64_t last = std::min(first + s->group_size, sequences);
     s->group[g] = {tasks, row_blocks, digest_of(a, first, last)};
-    const int64_t alike = are_alike(a) ? last - first : 1;
-    for (int64_t sequence = first; sequence < last; sequence += alike) {
-      row_blocks += tasks_of(a, d, false, sequence) * alike;
-      tasks += tasks_of(a, d, d.split, sequence) * alike;
+    const int64_t same = same_lengths(a) ? last - first : 1;
+    for (int64_t sequence = first; sequence < last; sequence += same) {
+      row_blocks += tasks_of(a, d, false, sequence) * same;
+      tasks += tasks_of(a, d, d.split, sequence) * same;
     }
   }
   plan->tasks = d.tasks;
   plan->reduce_tasks = s->tasks.reduce_tasks;
-  plan->workspace_bytes = d.tasks == 0 ? 0 : s->memory(nullptr).w.bytes();
+  plan->workspace_bytes = d.tasks == 0 ? 0 : s->memory(nullptr).bytes();
   plan->partial_bytes = partial;
   s->mark = kPlanMark;
   return {};
@@ -210,7 +213,7 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
     const int64_t end = std::min(index.first_row + d.row_block, sequence_of(a, index.sequence).n_q * d.sizes.group);
     SIMDATTN_CHECK(check_places(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
   }
-  const KernelHooks hooks(kernels_of(run.kernels, a.arithmetic, d.partial_rows));
+  const KernelHooks hooks(kernels_of(run.kernels, a.arithmetic, d.most_rows));
   for (int64_t t = first; t < last; ++t, at.next()) {
     if (d.split) run_split(run, at.row_block(), at.split(), partials.of_task(t));
     else run_row_block(run, at.row_block());

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/drivers/cache/kv_store.h"
+#include "lib/drivers/cache/token_store.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rotate.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/rotate.h"
+#include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {

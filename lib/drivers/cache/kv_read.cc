@@ -1,9 +1,9 @@
 // kv_read(): tokens of a store as rows of f32.
 #include <algorithm>
 
-#include "lib/drivers/cache/kv_store.h"
+#include "lib/drivers/cache/token_store.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "lib/drivers/cache/kv_store.h"
+#include "lib/drivers/cache/token_store.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rotate.h"
+#include "lib/drivers/shared/rotate.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {

@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "dispatch/environment.h"
-#include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rotate.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/rotate.h"
+#include "lib/drivers/shared/rows.h"
+#include "lib/drivers/shared/workspace.h"
 #include "lib/drivers/tables/angles.h"
 #include "lib/rules/rules.h"
 

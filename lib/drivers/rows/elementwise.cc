@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rotate.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/rotate.h"
+#include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "lib/drivers/attention/attention_division.h"
-#include "lib/drivers/attention/operands.h"
-#include "lib/drivers/attention/scoring.h"
-#include "lib/drivers/attention/workspace.h"
+#include "lib/contract/integers.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/operands.h"
+#include "lib/drivers/shared/rows.h"
+#include "lib/drivers/shared/workspace.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -19,7 +18,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Rows that share the packing of a block of keys, of positions that are whole.
 constexpr int64_t kMostRows = 256;
-/// Rows whose scores are taken at a time, and the floats between them: see attention_walk.h.
+/// Rows whose scores are taken at a time, and the floats between them: see lib/drivers/attention/memory.h.
 constexpr int64_t kTileRows = 64;
 constexpr int64_t kStride = kKeyBlock + 16;
 constexpr double kStreamBytes = 1 << 20;
@@ -32,7 +31,7 @@ struct IndexBuffers {
   Workspace w;
   int64_t heads;
   int64_t dim;
-  int64_t padded = (dim + 63) / 64 * 64;
+  int64_t padded = round_up(dim, 64);
   int64_t rows = heads * positions_at_once(heads);
   char* q = w.take<char>(rows * (4 * padded + 64));
   char* panels = w.take<char>(kKeyBlock * (4 * padded + 4));
@@ -60,7 +59,7 @@ struct Indexer {
 
   /// Rows first .. first + n - 1 of a sequence.
   void run(int64_t b, int64_t first, int64_t n) const {
-    const HeadOperands keys(uk, ops, k, b, 0, 0, w.key_rows);
+    const KvStore store(k, b, 0);
     for (int64_t r = 0; r < n * heads; ++r) {
       ops.prepare_query[slot(q.dtype)](row_of(q, b, r % heads, first + r / heads), w.q + r * query_bytes, k.dim);
     }
@@ -71,7 +70,7 @@ struct Indexer {
     // What the last row sees, which sees most.
     const int64_t seen = std::min(from + out.shape[3] * candidate, rows_seen(b, first + n - 1));
     for (int64_t base = from / kKeyBlock * kKeyBlock; base < seen; base += kKeyBlock) {
-      score_block(keys, b, first, n * heads, base,
+      score_block({store, base}, b, first, n * heads, base,
                   {std::max(from - base, int64_t{0}), std::min(seen - base, kKeyBlock)});
     }
   }
@@ -84,13 +83,15 @@ struct Indexer {
   }
 
   /// `all`: heads of all positions.
-  void score_block(const HeadOperands& keys, int64_t b, int64_t first, int64_t all, int64_t base, Interval see) const {
-    const int64_t panel_bytes = keys.slots.panel_bytes(k.dim);
+  void score_block(const BlockTokens& keys, int64_t b, int64_t first, int64_t all, int64_t base, Interval see) const {
+    const Operands operands(uk, ops, k.type, k.dim, w.key_rows);
+    const int64_t panel_bytes = operands.slots.panel_bytes(k.dim);
     const int64_t begin = see.lo / kPanelWidth * kPanelWidth;
     // Keys that several tiles need are packed for all of them, and rows for one call of a tile.
-    const bool packed = keys.packs_keys(all) && all > (keys.store.panels() ? kTileRows : keys.slots.direct_key_rows);
-    for (int64_t c = begin; packed && c < see.hi; c += kPanelWidth) {
-      keys.pack_panel(base, see.lo, see.hi, c, w.panels + c / kPanelWidth * panel_bytes, fetch != Fetch::kNone);
+    const int64_t at_once = keys.panels() ? kTileRows : operands.slots.direct_key_rows;
+    const ScoreWay way = operands.way_to_score(keys, all, at_once);
+    for (int64_t c = begin; way == ScoreWay::kPackedBlock && c < see.hi; c += kPanelWidth) {
+      operands.pack_panel(keys, see, c, w.panels + c / kPanelWidth * panel_bytes, fetch != Fetch::kNone);
     }
     for (int64_t r = 0; r < all; r += kTileRows) {
       const ScoreTile tile = {.q = w.q + r * query_bytes,
@@ -98,14 +99,13 @@ struct Indexer {
                               .rows = std::min(kTileRows, all - r),
                               .panels = w.panels + begin / kPanelWidth * panel_bytes,
                               .panel_stride = panel_bytes,
-                              .n_panels = (see.hi - begin + kPanelWidth - 1) / kPanelWidth,
+                              .n_panels = steps_of(see.hi - begin, kPanelWidth),
                               .dim = k.dim,
                               .scale = scale,
                               .s = w.scores + begin,
                               .lds = kStride,
                               .room = w.panels};
-      if (packed) keys.slots.score_packed(tile);
-      else keys.score(tile, base, see.lo, see.hi, all, fetch, fetch);
+      operands.score(way, tile, keys, see, {fetch, fetch});
       // Heads of one position at a time; a head by itself where each has a row of its own.
       for (int64_t x = r, joined; x < r + tile.rows; x += joined) {
         const int64_t head = x % heads, i = first + x / heads;

@@ -2,11 +2,12 @@
 #include <algorithm>
 
 #include "dispatch/environment.h"
+#include "lib/contract/integers.h"
 #include "lib/definition/math.h"
-#include "lib/drivers/attention/operands.h"
-#include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/operands.h"
+#include "lib/drivers/shared/rows.h"
+#include "lib/drivers/shared/workspace.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -85,7 +86,7 @@ constexpr int64_t kPackedRows = 64;
 struct PackedScoreBuffers {
   Workspace w;
   int64_t dim;
-  int64_t padded = (dim + 63) / 64 * 64;
+  int64_t padded = round_up(dim, 64);
   char* q = w.take<char>(kPackedRows * (4 * padded + 64));
   char* panel = w.take<char>(kPanelWidth * (4 * padded + 4));
   char* rows = w.take<char>(kLoadedRows * 4 * dim);
@@ -99,23 +100,24 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
   const GroupedRows grouped = {q, k.shape[1]};
   const int64_t query_bytes = ops.query_bytes(w.dim);
   grouped.for_each_block(kPackedRows, [&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
-    const HeadOperands keys(uk, ops, kv, b, kv_head, 0, w.rows);
+    const KvStore store(kv, b, kv_head);
+    const Operands operands(uk, ops, kv.type, kv.dim, w.rows);
     for (int64_t r = 0; r < rows; ++r) {
       ops.prepare_query[slot(q.dtype)](grouped.row(q, b, kv_head, i + r), w.q + r * query_bytes, w.dim);
     }
     for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
       const int64_t n = std::min(kPanelWidth, n_kv - j);
-      keys.pack_panel(j, 0, n, 0, w.panel, false);
-      keys.slots.score_packed({.q = w.q,
-                               .q_stride = query_bytes,
-                               .rows = rows,
-                               .panels = w.panel,
-                               .panel_stride = keys.slots.panel_bytes(w.dim),
-                               .n_panels = 1,
-                               .dim = w.dim,
-                               .scale = factor,
-                               .s = w.s,
-                               .lds = kPanelWidth});
+      operands.pack_panel({store, j}, {0, n}, 0, w.panel, false);
+      operands.slots.score_packed({.q = w.q,
+                                   .q_stride = query_bytes,
+                                   .rows = rows,
+                                   .panels = w.panel,
+                                   .panel_stride = operands.slots.panel_bytes(w.dim),
+                                   .n_panels = 1,
+                                   .dim = w.dim,
+                                   .scale = factor,
+                                   .s = w.s,
+                                   .lds = kPanelWidth});
       for (int64_t r = 0; r < rows; ++r) {
         float* s = reinterpret_cast<float*>(grouped.row(out, b, kv_head, i + r)) + j;
         for (int64_t c = 0; c < n; ++c) s[c] = canonical(w.s[r * kPanelWidth + c]);

@@ -3,10 +3,12 @@
 #include <limits>
 
 #include "dispatch/environment.h"
+#include "lib/contract/integers.h"
 #include "lib/definition/math.h"
-#include "lib/drivers/attention/scoring.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/masks.h"
+#include "lib/drivers/shared/modifiers.h"
+#include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -51,7 +53,7 @@ template <class F>
 void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, float* lse) {
   alignas(64) float scores[kModifiedScores];
   const bool on_stack = a.n <= kModifiedScores;
-  const int64_t stride = (a.n + 15) / 16 * 16;
+  const int64_t stride = round_up(a.n, 16);
   const int64_t at_once = std::clamp<int64_t>(kModifiedScores / 2 / std::max<int64_t>(stride, 1), 1, kModifiedRows);
   for (int64_t r = 0; r < a.rows; r += at_once) {
     SoftmaxRows call = some_rows(a, r, std::min(at_once, a.rows - r));
@@ -120,7 +122,7 @@ Status drivers::masked_softmax(const UKernels& uk, const ConstView<4>& scores, c
   View<4> y = out;
   if (n_kv == 0) x.stride = y.stride = {};
   const float scale = scoring.scale ? *scoring.scale : 1.0f;
-  const bool modifiers = has_modifiers(scoring);
+  const bool modifiers = modifiers_of(scoring).any;
   for (int64_t b = 0; b < batch; ++b) {
     const SequenceRules rules = sequence_rules(scoring, b, n_q, n_kv);
     for (int64_t h = 0; h < heads; ++h) {
@@ -151,7 +153,9 @@ Status drivers::masked_softmax(const UKernels& uk, const ConstView<4>& scores, c
         float* row_lse = static_cast<float*>(lse.data);
         if (row_lse != nullptr) row_lse += b * lse.stride[0] + h * lse.stride[1] + i * lse.stride[2];
         if (modifiers) {
-          const auto of_row = [&](int64_t r) { return row_modifiers(scoring, rules, h, i + r, b, i + r); };
+          const auto of_row = [&](int64_t r) {
+            return row_modifiers(scoring, {h, i + r + rules.offset, b, i + r, rules.length});
+          };
           modified_rows(uk, call, of_row, row_lse);
         } else {
           softmax_with_lse(uk, call, row_lse);

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <limits>
 
-#include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/rows.h"
+#include "lib/drivers/shared/workspace.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {

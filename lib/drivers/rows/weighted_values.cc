@@ -2,10 +2,11 @@
 #include <algorithm>
 
 #include "dispatch/environment.h"
-#include "lib/drivers/attention/operands.h"
-#include "lib/drivers/attention/workspace.h"
+#include "lib/contract/integers.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/operands.h"
+#include "lib/drivers/shared/rows.h"
+#include "lib/drivers/shared/workspace.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -26,7 +27,7 @@ constexpr int64_t kPackedRows = 64;
 struct ValueBuffers {
   Workspace w;
   int64_t d_v;
-  int64_t ldo = (d_v + kValueGroup - 1) / kValueGroup * kValueGroup;
+  int64_t ldo = round_up(d_v, kValueGroup);
   char* block = w.take<char>((4 * ldo + 4) * kKeyBlock);
   char* rows = w.take<char>(kLoadedRows * 4 * d_v);
   char* masked = w.take<char>((4 * kValueGroup + 4) * kKeyBlock);
@@ -49,7 +50,8 @@ auto not_zero(const float* w, int64_t ld) {
   kv.capacity = tile.keys;
   kv.dim = tile.dim;
   kv.token_stride = tile.key_stride;
-  HeadOperands(uk, ops, kv, 0, 0, 0, nullptr).add_visible(0, tile, masked, not_zero(tile.w, tile.ldw));
+  const KvStore store(kv, 0, 0);
+  Operands(uk, ops, type, tile.dim, nullptr).add_visible({store, 0}, tile, masked, not_zero(tile.w, tile.ldw));
 }
 
 void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& p, const ConstView<4>& v,
@@ -121,12 +123,14 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
   const int64_t p_stride = step_of(p, 2);
   const GroupedRows grouped = {p, v.shape[1]};
   grouped.for_each_block(kPackedRows, [&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
-    const HeadOperands values(uk, ops, kv, b, kv_head, 0, w.rows);
+    const KvStore store(kv, b, kv_head);
+    const Operands operands(uk, ops, kv.type, kv.dim, w.rows);
     std::fill_n(w.o, rows * w.ldo, 0.0f);
     for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
       const int64_t keys = std::min(kKeyBlock, n_kv - j);
-      values.pack_block(j, 0, keys, w.block);
-      const bool finite = values.finite(j, 0, keys);
+      const BlockTokens values(store, j);
+      operands.pack_block(values, {0, keys}, w.block);
+      const bool finite = operands.finite(values, {0, keys});
       for (int64_t r = 0; r < rows;) {
         // Rows of one head are one tile: they have a stride.
         const int64_t n = std::min(rows - r, p.shape[2] - (i + r) % p.shape[2]);
@@ -149,7 +153,8 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
         if (finite) {
           ops.value_packed(tile);
         } else {
-          values.add_visible(j, tile, w.masked, negative ? not_zero(weights, p_stride) : not_zero(tile.w, tile.ldw));
+          operands.add_visible(values, tile, w.masked,
+                               negative ? not_zero(weights, p_stride) : not_zero(tile.w, tile.ldw));
         }
         r += n;
       }

@@ -2,9 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/contract/integers.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rotate.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/rotate.h"
+#include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -187,7 +188,7 @@ Status drivers::causal_conv(const UKernels& uk, const CausalConvProblem& a) {
                            .z = z,
                            .row = some.row,
                            .panel = some.panel,
-                           .panels = (some.channels + kStateGroup - 1) / kStateGroup,
+                           .panels = steps_of(some.channels, kStateGroup),
                            .width = width,
                            .tokens = 0,
                            .silu = a.silu};

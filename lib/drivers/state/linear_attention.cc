@@ -6,10 +6,11 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/contract/integers.h"
 #include "lib/definition/math.h"
-#include "lib/drivers/attention/workspace.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/rows.h"
+#include "lib/drivers/shared/workspace.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -32,7 +33,7 @@ struct Buffers {
   const LinearAttentionProblem& a;
   Workspace w;
   int64_t heads = size(a.v.shape[1]), d_k = size(a.q.shape[3]), d_v = size(a.v.shape[3]);
-  int64_t pieces = (d_v + kStateColumns - 1) / kStateColumns;
+  int64_t pieces = steps_of(d_v, kStateColumns);
   int64_t queries = std::clamp(size(a.q.shape[1]) / std::max<int64_t>(heads, 1), int64_t{1}, kMaxStateQueries);
   int64_t chunk = queries > 1 ? 1 : kChunk;
   int64_t columns = pieces * kStateColumns;
@@ -126,7 +127,7 @@ class Columns {
     tile_.room = room(c);
     tile_.from = first && read_there ? here(c) : tile_.room;
     tile_.to = last && whole ? here(c) : tile_.room;
-    tile_.groups = (columns + kStateGroup - 1) / kStateGroup;
+    tile_.groups = steps_of(columns, kStateGroup);
     tile_.v = w_.v + c;
     if (first && !read_there) load_state(here(c), columns);
     uk_.update_state(tile_);

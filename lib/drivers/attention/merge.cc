@@ -5,7 +5,7 @@
 
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/rows/rows.h"
+#include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {

@@ -1,27 +1,28 @@
-#include "lib/drivers/attention/attention_division.h"
+#include "lib/drivers/attention/division.h"
 
 #include <algorithm>
 
-#include "lib/drivers/rows/rows.h"
+#include "lib/contract/integers.h"
+#include "lib/drivers/shared/masks.h"
+#include "lib/drivers/shared/rows.h"
 #include "lib/rules/attention.h"
 
 namespace simdattn {
 namespace {
 
-/// For threads, fewer row blocks than this are too few: they become smaller, and if these are still too few, splits are tasks.
+/// For threads, fewer row blocks than this are too few: they become smaller, and if these are still too few, splits are
+/// tasks.
 constexpr int64_t kEnoughTasks = 32;
 constexpr int64_t kSmallRowBlock = 128;
-/// A call whose keys and values have more bytes reads them from beyond L2 and prefetches. A single row multiplies so little that
-/// the hardware's prefetcher suffices up to a larger size.
+/// A call whose keys and values have more bytes reads them from beyond L2 and prefetches. A single row multiplies so
+/// little that the hardware's prefetcher suffices up to a larger size.
 constexpr double kStreamBytes = 1 << 20;
 constexpr double kStreamBytesOfOneRow = 8 << 20;
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-/// Row blocks that so many rows make. Both divisors are constants, so this is a shift: a 64-bit division is slow beside a short
-/// call.
+/// Row blocks that so many rows make. Both divisors are constants, so this is a shift: a 64-bit division is slow beside
+/// a short call.
 int64_t row_blocks_of(const Division& d, int64_t rows) {
-  return d.row_block == kRowBlock ? ceil_div(rows, kRowBlock) : ceil_div(rows, kSmallRowBlock);
+  return d.row_block == kRowBlock ? steps_of(rows, kRowBlock) : steps_of(rows, kSmallRowBlock);
 }
 
 /// The first token that both stores still hold. A ring holds the last ones.
@@ -33,12 +34,12 @@ int64_t oldest_token(const AttentionProblem& a, int64_t length) {
   return oldest;
 }
 
-/// The splits [lo, hi) of a sequence that are tasks: all of them, or of a ring the last ones. The number for a ring is the most
-/// splits that its tokens can touch, so it does not fall as the sequence grows. A ring of up to kKeySplit tokens is one task, which
-/// computes every split that the ring touches.
+/// The splits [lo, hi) of a sequence that are tasks: all of them, or of a ring the last ones. The number for a ring is
+/// the most splits that its tokens can touch, so it does not fall as the sequence grows. A ring of up to kKeySplit
+/// tokens is one task, which computes every split that the ring touches.
 Interval task_splits(const AttentionProblem& a, int64_t length) {
-  if (has_lists(a)) return {0, std::max(ceil_div(a.lists.length * a.lists.block_size, kKeySplit), int64_t{1})};
-  const int64_t splits = std::max(ceil_div(length, kKeySplit), int64_t{1});
+  if (has_lists(a)) return {0, std::max(steps_of(a.lists.length * a.lists.block_size, kKeySplit), int64_t{1})};
+  const int64_t splits = std::max(steps_of(length, kKeySplit), int64_t{1});
   const int64_t held = length - oldest_token(a, length);
   if (held == length) return {0, splits};
   const int64_t most = held <= kKeySplit ? 1 : (held - 2) / kKeySplit + 2;
@@ -46,14 +47,14 @@ Interval task_splits(const AttentionProblem& a, int64_t length) {
 }
 
 /// True if masks and bias hide these keys from rows [first_row, last_row) of all heads.
-bool hidden(const AttentionProblem& a, int64_t heads, const Sequence& seq, int64_t first_row, int64_t last_row,
+bool hidden(const AttentionProblem& a, const Division& d, const Sequence& seq, int64_t first_row, int64_t last_row,
             Interval keys) {
-  if (!has_modifiers(a.scoring)) return false;
+  if (!d.modifiers.hides) return false;
   for (int64_t i = first_row; i < last_row; ++i) {
     const Interval row = visible_interval(a.scoring, seq.rules, i);
     const Interval seen = {std::max(row.lo, keys.lo), std::min(row.hi, keys.hi)};
-    for (int64_t h = 0; h < heads && seen.lo < seen.hi; ++h) {
-      const RowModifiers m = row_modifiers(a.scoring, seq.rules, h, i, seq.mask_batch, seq.first_mask_row + i);
+    for (int64_t h = 0; h < d.sizes.heads && seen.lo < seen.hi; ++h) {
+      const RowModifiers m = row_modifiers(a.scoring, place_of(seq, h, i));
       for (int64_t j = seen.lo; j < seen.hi; ++j) {
         if (mask_allows(m, j)) return false;
       }
@@ -82,7 +83,7 @@ Sequence sequence_of(const AttentionProblem& a, int64_t s) {
   return r;
 }
 
-bool are_alike(const AttentionProblem& a) { return a.cu_q == nullptr && a.scoring.kv_length == nullptr; }
+bool same_lengths(const AttentionProblem& a) { return a.cu_q == nullptr && a.scoring.kv_length == nullptr; }
 
 Status divide(const AttentionProblem& a, Threads threads, Division* division) {
   Division& d = *division;
@@ -101,16 +102,16 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
   int64_t most_rows = 0;  // of a sequence
   int64_t tokens = 0;     // keys of the sequences that are counted: below 2^60
   bool too_many = false;
-  // Sequences that are alike are counted once: with strides of 0, a legal batch has any number of them.
-  const int64_t alike = are_alike(a) && sizes.sequences > 0 ? sizes.sequences : 1;
-  for (int64_t s = 0; s < sizes.sequences && !too_many; s += alike) {
+  // Sequences of one length are counted once: with strides of 0, a legal batch has any number of them.
+  const int64_t same = same_lengths(a) && sizes.sequences > 0 ? sizes.sequences : 1;
+  for (int64_t s = 0; s < sizes.sequences && !too_many; s += same) {
     const Sequence seq = sequence_of(a, s);
     const int64_t rows = seq.n_q * sizes.group;  // below 2^60
     const Interval splits = task_splits(a, seq.rules.length);
     const auto add = [&](Tasks& all, int64_t row_block) {
       int64_t blocks;
       int64_t tasks;
-      return !__builtin_mul_overflow(ceil_div(rows, row_block), sizes.kv_heads * alike, &blocks) &&
+      return !__builtin_mul_overflow(steps_of(rows, row_block), sizes.kv_heads * same, &blocks) &&
              !__builtin_mul_overflow(blocks, splits.hi - splits.lo, &tasks) &&
              !__builtin_add_overflow(all.row_blocks, blocks, &all.row_blocks) &&
              !__builtin_add_overflow(all.splits, tasks, &all.splits);
@@ -121,19 +122,20 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
     tokens += has_lists(a) ? std::min(keys, a.lists.length * a.lists.block_size) : keys;
   }
   if (too_many) return kTooManyTasks;
-  const double bytes = static_cast<double>(tokens) * static_cast<double>(alike) * static_cast<double>(sizes.kv_heads) *
+  const double bytes = static_cast<double>(tokens) * static_cast<double>(same) * static_cast<double>(sizes.kv_heads) *
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
   d.fetch = fetch_of(bytes, kStreamBytes);
   d.fetch_one_row = fetch_of(bytes, kStreamBytesOfOneRow);
   // A panel of keys and the one that is fetched meanwhile exceed L1.
   const bool fills_l1 = 2 * kPanelWidth * row_bytes(a.k.type, sizes.d_qk) >= tuning_of_cpu().l1_bytes;
   d.keys_at_once = fills_l1 ? kPanelWidth / 2 : kPanelWidth;
+  d.modifiers = modifiers_of(rules);
   d.scale = scale_of(rules.scale, sizes.d_qk);
   const bool several = threads == Threads::kSeveral && of_large_blocks.row_blocks < kEnoughTasks;
   const Tasks& tasks = several ? of_small_blocks : of_large_blocks;
   d.row_block = several ? kSmallRowBlock : kRowBlock;
   d.row_blocks = tasks.row_blocks;
-  d.partial_rows = std::min(most_rows, d.row_block);
+  d.most_rows = std::min(most_rows, d.row_block);
   d.split = several && tasks.row_blocks < kEnoughTasks && tasks.splits > tasks.row_blocks;
   d.tasks = d.split ? tasks.splits : tasks.row_blocks;
   return {};
@@ -150,17 +152,17 @@ Status check_pages(const AttentionProblem& a, const Division& d, const Sequence&
     for (int64_t i = seen.lo / kv->page_size; i * kv->page_size < seen.hi; ++i) {
       if (static_cast<uint32_t>(table[i]) < static_cast<uint32_t>(kv->n_pages)) continue;
       const Interval keys = {std::max(i * kv->page_size, seen.lo), std::min((i + 1) * kv->page_size, seen.hi)};
-      SIMDATTN_REQUIRE(table[i] < 0 && hidden(a, d.sizes.heads, seq, first_row, last_row, keys), kRange,
+      SIMDATTN_REQUIRE(table[i] < 0 && hidden(a, d, seq, first_row, last_row, keys), kRange,
                        page_sentence(kv == &a.k ? Store::kK : Store::kV));
     }
   }
   return {};
 }
 
-/// Checks the list of a row: every entry is -1 or names keys of the store, neighbours differ, and the keys that the row sees have
-/// pages.
+/// Checks the list of a row: every entry is -1 or names keys of the store, neighbours differ, and the keys that the row
+/// sees have pages.
 Status check_list(const AttentionProblem& a, const Division& d, const Sequence& seq, int64_t row, const int32_t* list) {
-  const int64_t entries = ceil_div(seq.n_kv, a.lists.block_size);  // that name keys: 0 .. entries - 1
+  const int64_t entries = steps_of(seq.n_kv, a.lists.block_size);  // that name keys: 0 .. entries - 1
   const bool pages = a.k.page_size > 0 || a.v.page_size > 0;
   const Interval seen = visible_interval(a.scoring, seq.rules, row);
   int64_t last = -1;
@@ -203,7 +205,7 @@ TaskIterator::TaskIterator(const AttentionProblem& a, const Division& division, 
 
 void TaskIterator::skip_sequences() {
   const int64_t sequences = division_.sizes.sequences;
-  const bool alike = are_alike(a_);
+  const bool same = same_lengths(a_);
   while (sequence_ < sequences) {
     const Sequence seq = sequence_of(a_, sequence_);
     const int64_t n_row_blocks = row_blocks_of(division_, seq.n_q * division_.sizes.group);
@@ -215,7 +217,7 @@ void TaskIterator::skip_sequences() {
       here_ = here;
       return;
     }
-    const int64_t passed = !alike ? 1 : here == 0 ? sequences - sequence_ : task_ / here;
+    const int64_t passed = !same ? 1 : here == 0 ? sequences - sequence_ : task_ / here;
     sequence_ += passed;
     task_ -= passed * here;
   }

@@ -1,4 +1,4 @@
-#include "lib/drivers/rows/rotate.h"
+#include "lib/drivers/shared/rotate.h"
 
 namespace simdattn {
 

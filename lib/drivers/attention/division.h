@@ -1,15 +1,17 @@
 // How an attention problem divides into sequences and tasks.
-#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_ATTENTION_DIVISION_H_
-#define SIMDATTN_LIB_DRIVERS_ATTENTION_ATTENTION_DIVISION_H_
+#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_
+#define SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_
 
 #include "lib/contract/dtypes.h"
-#include "lib/drivers/attention/scoring.h"
+#include "lib/contract/ukernels.h"
+#include "lib/drivers/shared/intervals.h"
+#include "lib/drivers/shared/modifiers.h"
 #include "lib/rules/attention.h"
 
 namespace simdattn {
 
-/// Rows of a row block at most. Rows are independent, so no result depends on this number. Keys and values are fetched, widened
-/// or packed once per row block: larger ones do that less often, smaller ones make more tasks.
+/// Rows of a row block at most. Rows are independent, so no result depends on this number. Keys and values are fetched,
+/// widened or packed once per row block: larger ones do that less often, smaller ones make more tasks.
 inline constexpr int64_t kRowBlock = 256;
 
 /// One sequence of the batch, plain or varlen.
@@ -26,6 +28,11 @@ struct Sequence {
 };
 Sequence sequence_of(const AttentionProblem& a, int64_t s);
 
+/// Where row `row` of a sequence is in masks and bias.
+inline RowPlace place_of(const Sequence& seq, int64_t head, int64_t row) {
+  return {head, row + seq.rules.offset, seq.mask_batch, seq.first_mask_row + row, seq.rules.length};
+}
+
 /// The list of row `row` of a sequence, for a key/value head.
 inline const int32_t* list_of(const AttentionProblem& a, const Sequence& seq, int64_t head, int64_t row) {
   const auto& stride = a.lists.stride;
@@ -33,13 +40,13 @@ inline const int32_t* list_of(const AttentionProblem& a, const Sequence& seq, in
   return a.lists.data + seq.q_batch * stride[0] + list_head * stride[1] + (seq.first_row + row) * stride[2];
 }
 
-/// Which rows a task computes. They share a key/value head, and row r is query head r % G of its group at query position r / G.
+/// Which rows a task computes. They share a key/value head, and row r is query head r % G of its group at query
+/// position r / G.
 struct RowBlockIndex {
   int64_t sequence;
   int64_t kv_head;
   int64_t first_row;
   int64_t rows = kRowBlock;  // at most
-  bool listed = false;       // the rows share a list of keys
 };
 
 /// How a problem divides into tasks, and the numbers that all tasks share.
@@ -47,33 +54,28 @@ struct Division {
   AttentionSizes sizes;
   int64_t row_block = kRowBlock;       // rows of a row block; the last one of a sequence may have fewer
   int64_t row_blocks = 0;              // of all sequences and heads
-  int64_t partial_rows = 0;            // rows of the largest row block
+  int64_t most_rows = 0;               // rows of the largest row block
   bool split = false;                  // a task is a split of a row block, not all of it
   Fetch fetch = Fetch::kNone;          // where tasks of several rows get keys and values from
   Fetch fetch_one_row = Fetch::kNone;  // the same for tasks of one row
   int64_t keys_at_once = kPanelWidth;  // ScoreTile::keys_at_once
   int64_t tasks = 0;                   // row blocks, or splits of row blocks
   float scale = 0;                     // of scores
+  Modifiers modifiers;                 // what those of the call do
 };
 
-/// The kernels that serve tasks of at most `rows` rows.
-inline const AttentionKernels& kernels_of(const UKernels& uk, Arithmetic arithmetic, int64_t rows) {
-  const AttentionKernels& kernels = uk.attention[slot(arithmetic)];
-  return kernels.of_few_rows != nullptr && rows <= kFewRows ? *kernels.of_few_rows : kernels;
-}
-
 /// True if all sequences have as many rows and keys.
-bool are_alike(const AttentionProblem& a);
+bool same_lengths(const AttentionProblem& a);
 
-/// Who runs the tasks. For one thread row blocks are as large as may be. For several there shall be enough tasks, so row blocks
-/// are smaller, or splits are tasks, where large row blocks are few.
+/// Who runs the tasks. For one thread row blocks are as large as may be. For several there shall be enough tasks, so
+/// row blocks are smaller, or splits are tasks, where large row blocks are few.
 enum class Threads : uint8_t { kOne, kSeveral };
 
 /// Checks the entries of every sequence and divides the problem, whose sizes are in `division` already.
 Status divide(const AttentionProblem& a, Threads threads, Division* division);
 
-/// Walks tasks in their order: by sequences, key/value heads, row blocks, splits. Row blocks go first, last, second, second to
-/// last, ..., so that any range of tasks of a causal problem has its share of long and short ones.
+/// Walks tasks in their order: by sequences, key/value heads, row blocks, splits. Row blocks go first, last, second,
+/// second to last, ..., so that any range of tasks of a causal problem has its share of long and short ones.
 class TaskIterator {
  public:
   /// At `task` tasks after the first one of sequence `sequence`.
@@ -102,11 +104,11 @@ class TaskIterator {
 /// Tasks of one sequence, if splits are tasks or not.
 int64_t tasks_of(const AttentionProblem& a, const Division& division, bool splits, int64_t sequence);
 
-/// Checks the lists of rows [first_row, last_row) (query positions) of a sequence, and the pages of the keys that these rows see. A negative
-/// entry of a block table is good where masks hide all of its keys from all of these rows.
+/// Checks the lists of rows [first_row, last_row) (query positions) of a sequence, and the pages of the keys that these
+/// rows see. A negative entry of a block table is good where masks hide all of its keys from all of these rows.
 Status check_places(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t first_row,
                     int64_t last_row);
 
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_ATTENTION_DIVISION_H_
+#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_

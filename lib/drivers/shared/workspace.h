@@ -1,6 +1,6 @@
 // Carves the caller's bytes. The same carving, run over no memory, is the size formula.
-#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_WORKSPACE_H_
-#define SIMDATTN_LIB_DRIVERS_ATTENTION_WORKSPACE_H_
+#ifndef SIMDATTN_LIB_DRIVERS_SHARED_WORKSPACE_H_
+#define SIMDATTN_LIB_DRIVERS_SHARED_WORKSPACE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -33,4 +33,4 @@ class Workspace {
 
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_WORKSPACE_H_
+#endif  // SIMDATTN_LIB_DRIVERS_SHARED_WORKSPACE_H_

@@ -1,6 +1,7 @@
-// Rows rotated, and rows from one element type to another. Kernels keep the type: a row that changes it passes through f32.
-#ifndef SIMDATTN_LIB_DRIVERS_ROWS_ROTATE_H_
-#define SIMDATTN_LIB_DRIVERS_ROWS_ROTATE_H_
+// Rows rotated, and rows from one element type to another. Kernels keep the type: a row that changes it passes through
+// f32.
+#ifndef SIMDATTN_LIB_DRIVERS_SHARED_ROTATE_H_
+#define SIMDATTN_LIB_DRIVERS_SHARED_ROTATE_H_
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +11,8 @@
 
 namespace simdattn {
 
-/// `rows` rows of n f32 numbers, `ld` elements apart, rounded to a type; NaN canonical. `stride`: elements between rows of out.
+/// `rows` rows of n f32 numbers, `ld` elements apart, rounded to a type; NaN canonical. `stride`: elements between rows
+/// of out.
 inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t rows, int64_t n, DType type, void* out,
                        int64_t stride) {
   // The stride of a single row means nothing, and may be any number.
@@ -22,8 +24,8 @@ inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t 
                                             .stride = rows > 1 ? stride * size_of(type) : 0});
 }
 
-/// n numbers in whole blocks times an orthonormal Hadamard matrix, rounded to a type. `numbers` are overwritten; out may be
-/// them.
+/// n numbers in whole blocks times an orthonormal Hadamard matrix, rounded to a type. `numbers` are overwritten; out
+/// may be them.
 inline void hadamard_blocks(const UKernels& uk, float* numbers, int64_t n, int64_t block, DType type, void* out) {
   uk.hadamard_sums(numbers, n, block);
   // 1 / sqrt(block), rounded once; a power of two where block is one of 4.
@@ -39,7 +41,8 @@ inline void norm_row(const UKernels& uk, const RopeOptions& options, float* x, i
   uk.norm_row(x, n, r, options.norm_weight, options.norm == RowNorm::kRmsPlusOne);
 }
 
-/// The rotation of rows of `dim` dimensions by `pairs` angles; without pairs they are copied. The caller sets rows and angles.
+/// The rotation of rows of `dim` dimensions by `pairs` angles; without pairs they are copied. The caller sets rows and
+/// angles.
 inline RopeHeads rotation_of(const RopeOptions& options, int64_t dim, int64_t pairs) {
   return {.dim = dim,
           .first = pairs > 0 ? options.first_dim : 0,
@@ -88,4 +91,4 @@ void rotate_heads(const UKernels& uk, DType from, DType to, const RopeHeads& a);
 
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_DRIVERS_ROWS_ROTATE_H_
+#endif  // SIMDATTN_LIB_DRIVERS_SHARED_ROTATE_H_

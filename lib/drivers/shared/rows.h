@@ -1,6 +1,6 @@
 // Rows of views, those that share keys and values, and how kernels fetch these.
-#ifndef SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
-#define SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
+#ifndef SIMDATTN_LIB_DRIVERS_SHARED_ROWS_H_
+#define SIMDATTN_LIB_DRIVERS_SHARED_ROWS_H_
 
 #include <algorithm>
 #include <cmath>
@@ -79,7 +79,8 @@ struct GroupedRows {
 /// So many bytes do not stay in one user's share of L3.
 inline constexpr double kCacheBytes = 32 << 20;
 
-/// `bytes` that one call reads: from beyond L2 if they are more than `stream`. Doubles: sizes may be anything where strides are 0.
+/// `bytes` that one call reads: from beyond L2 if they are more than `stream`. Doubles: sizes may be anything where
+/// strides are 0.
 inline Fetch fetch_of(double bytes, double stream) {
   if (bytes <= stream) return Fetch::kNone;
   if (bytes <= kCacheBytes) return Fetch::kMemory;
@@ -94,4 +95,4 @@ inline double bytes_of(const ConstView<4>& v) {
 
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_DRIVERS_ROWS_ROWS_H_
+#endif  // SIMDATTN_LIB_DRIVERS_SHARED_ROWS_H_

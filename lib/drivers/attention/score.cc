@@ -1,0 +1,34 @@
+#include "lib/drivers/attention/key_block.h"
+
+#include "lib/contract/integers.h"
+
+namespace simdattn {
+
+BlockScores::BlockScores(const RowBlock& rows, const BlockTokens& keys, Interval see, int64_t count, int64_t at_once)
+    : rows_(rows), keys_(keys), way_(rows.k.way_to_score(keys, count, at_once)) {
+  if (way_ != ScoreWay::kPackedBlock) return;
+  for (int64_t c = see.lo / kPanelWidth * kPanelWidth; c < see.hi; c += kPanelWidth) {
+    rows.k.pack_panel(keys, see, c, packed_panel(c), rows.division.fetch != Fetch::kNone);
+  }
+}
+
+void BlockScores::score(const TileRows& tile) const {
+  const AttentionMemory& memory = rows_.memory;
+  const int64_t first = tile.see.lo / kPanelWidth * kPanelWidth;
+  rows_.k.score(way_,
+                {.q = rows_.query(tile.first),
+                 .q_stride = memory.bytes_of.query,
+                 .rows = tile.count,
+                 .panels = packed_panel(first),
+                 .panel_stride = memory.bytes_of.panel,
+                 .n_panels = steps_of(tile.see.hi - first, kPanelWidth),
+                 .dim = rows_.division.sizes.d_qk,
+                 .scale = rows_.division.scale,
+                 .s = memory.scores + first,
+                 .lds = kScoreStride,
+                 .keys_at_once = rows_.division.keys_at_once,
+                 .room = memory.keys},
+                keys_, tile.see, rows_.key_fetch());
+}
+
+}  // namespace simdattn

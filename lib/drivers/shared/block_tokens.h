@@ -1,0 +1,55 @@
+// Where the keys and values of a key block lie, by value: a store and lists are the ways to find them.
+#ifndef SIMDATTN_LIB_DRIVERS_SHARED_BLOCK_TOKENS_H_
+#define SIMDATTN_LIB_DRIVERS_SHARED_BLOCK_TOKENS_H_
+
+#include "lib/drivers/shared/gathered_rows.h"
+
+namespace simdattn {
+
+/// The keys or the values of one key block, by column.
+class BlockTokens {
+ public:
+  /// Column c is token `first` + c of a store.
+  BlockTokens(const KvStore& store, int64_t first) : store_(&store), first_(first) {}
+  /// Column c is place c of a list, from `part` bytes inside its row on.
+  explicit BlockTokens(GatheredRows& gathered, int64_t part = 0) : gathered_(&gathered), part_(part) {}
+
+  bool panels() const { return gathered_ == nullptr ? store_->panels() : gathered_->whole_panels(); }
+  /// The tokens from `column` on that follow one another, at most `most`. `room`: for the scales of so many. See
+  /// GatheredRows::run().
+  TokenRun run(int64_t column, int64_t most, float* room) const {
+    if (gathered_ == nullptr) return store_->run(first_ + column, most, room);
+    TokenRun run = gathered_->run(column, most);
+    run.data += part_;
+    return run;
+  }
+  /// See GatheredRows::listed().
+  const char* const* listed(int64_t column) const {
+    return gathered_ == nullptr || part_ != 0 ? nullptr : gathered_->listed(column);
+  }
+  /// True if every run but the first one begins at a multiple of `step`.
+  bool whole_steps(int64_t step) const {
+    return gathered_ == nullptr ? store_->whole_steps(step) : kPanelWidth % step == 0;
+  }
+
+ private:
+  const KvStore* store_ = nullptr;
+  int64_t first_ = 0;
+  GatheredRows* gathered_ = nullptr;
+  int64_t part_ = 0;
+};
+
+/// f(first column, run) for columns [columns.lo, columns.hi) of a block, in runs.
+template <class F>
+void for_each_run(const BlockTokens& tokens, Interval columns, const F& f) {
+  float room[kKeyBlock];
+  for (int64_t c = columns.lo; c < columns.hi;) {
+    const TokenRun run = tokens.run(c, columns.hi - c, room);
+    f(c, run);
+    c += run.tokens;
+  }
+}
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_SHARED_BLOCK_TOKENS_H_

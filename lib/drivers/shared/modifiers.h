@@ -1,0 +1,44 @@
+// What happens to scores between their scale and the softmax: softcap, ALiBi, bias and masks, which one pass over a
+// row's scores applies.
+#ifndef SIMDATTN_LIB_DRIVERS_SHARED_MODIFIERS_H_
+#define SIMDATTN_LIB_DRIVERS_SHARED_MODIFIERS_H_
+
+#include <cstdint>
+
+#include "include/simdattn/simdattn.h"
+#include "lib/contract/ukernels.h"
+#include "lib/drivers/shared/intervals.h"
+
+namespace simdattn {
+
+/// In the order in which they apply. modifiers.cc has a row for each, which says what drivers must know of it.
+enum class Modifier : uint8_t { kSoftcap, kAlibi, kBias, kMask, kPackedMask, kCount };
+
+/// What some modifier of a call does.
+struct Modifiers {
+  bool any = false;
+  bool hides = false;        // it may hide keys, so a look at it pays before keys are read
+  bool changes_all = false;  // it changes every score: a look cannot leave out columns
+  bool by_position =
+      false;  // it depends on the key's position: keys of a list that do not follow one another are passed over apart
+  bool by_head = false;  // it differs between the heads of a group
+};
+Modifiers modifiers_of(const Scoring& scoring);
+
+/// Where a row is in what modifies it. In varlen, places in bias, mask and packed_mask differ from sequence and row.
+struct RowPlace {
+  int64_t head;
+  int64_t position;
+  int64_t mask_batch;
+  int64_t mask_row;
+  int64_t length;  // keys of the sequence
+};
+/// The modifiers of one row.
+RowModifiers row_modifiers(const Scoring& scoring, const RowPlace& row);
+
+/// The slot modify_row, also where a bias or mask is one number for all keys.
+ModifyResult modify(const UKernels& uk, const ModifyRow& a);
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_SHARED_MODIFIERS_H_

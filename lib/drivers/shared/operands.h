@@ -1,0 +1,149 @@
+// Keys and values of one storage type as operands of an arithmetic: their scores, packed panels, packed blocks.
+//
+// Where a storage type lacks a slot, rows are loaded as f32 and take the slot of f32. So every storage type works with
+// every arithmetic.
+#ifndef SIMDATTN_LIB_DRIVERS_SHARED_OPERANDS_H_
+#define SIMDATTN_LIB_DRIVERS_SHARED_OPERANDS_H_
+
+#include <algorithm>
+#include <cstring>
+
+#include "lib/contract/dtypes.h"
+#include "lib/contract/ukernels.h"
+#include "lib/drivers/shared/block_tokens.h"
+#include "lib/drivers/shared/intervals.h"
+
+namespace simdattn {
+
+/// The kernels that serve tasks of at most `rows` rows.
+inline const AttentionKernels& kernels_of(const UKernels& uk, Arithmetic arithmetic, int64_t rows) {
+  const AttentionKernels& kernels = uk.attention[slot(arithmetic)];
+  return kernels.of_few_rows != nullptr && rows <= kFewRows ? *kernels.of_few_rows : kernels;
+}
+
+/// Calls AttentionKernels::begin and end around the slots of an arithmetic: AMX is configured and released there.
+class KernelHooks {
+ public:
+  explicit KernelHooks(const AttentionKernels& kernels) : kernels_(kernels) {
+    if (kernels_.begin != nullptr) kernels_.begin();
+  }
+  ~KernelHooks() {
+    if (kernels_.end != nullptr) kernels_.end();
+  }
+  KernelHooks(const KernelHooks&) = delete;
+  KernelHooks& operator=(const KernelHooks&) = delete;
+
+ private:
+  const AttentionKernels& kernels_;
+};
+
+/// Rows that are loaded as f32, or put together from several runs, at a time.
+inline constexpr int64_t kLoadedRows = kPanelWidth;
+
+/// How the scores of some rows and the keys of a block are computed. Operands::way_to_score() has the rule,
+/// key_operands.cc a function for each.
+enum class ScoreWay : uint8_t {
+  kPackedBlock,   // score_packed: the caller has packed all panels, because several tiles of rows need them
+  kStoredPanels,  // score_tile, on the store's own panels
+  kRowsInPlace,   // score_rows, on the store's own rows; where fewer than 32 follow one another, one of the next two
+                  // ways
+  kStoredPanel,   // score_tile, on one panel at a time that is put together in the storage type
+  kPackedPanel    // score_packed, on one panel at a time
+};
+
+/// How keys are fetched by slots that read them where they are, and by those that transpose rows.
+struct KeyFetch {
+  Fetch in_place;
+  Fetch transposed;
+};
+
+/// How one arithmetic multiplies keys or values of one storage type and dimension.
+class Operands {
+ public:
+  const KvOperands& slots;
+
+  /// `rows`: memory for kLoadedRows rows, as stored or as f32.
+  Operands(const UKernels& kernels, const AttentionKernels& arithmetic, KvType type, int64_t dim, char* rows)
+      : slots(arithmetic.kv[slot(type)]),
+        arithmetic_(arithmetic),
+        storage_(kernels.kv[slot(type)]),
+        rows_(rows),
+        type_(type),
+        dim_(dim) {}
+
+  /// For keys that `rows` rows are multiplied with, at most `at_once` in one tile.
+  ScoreWay way_to_score(const BlockTokens& keys, int64_t rows, int64_t at_once) const;
+  /// Scores of a tile's rows with keys [see.lo, see.hi), in whole panels from the one that holds see.lo on: tile.s is
+  /// at that panel's first column. `tile.panels`: the packed panels of kPackedBlock; `tile.room`: memory for a packed
+  /// panel.
+  void score(ScoreWay way, const ScoreTile& tile, const BlockTokens& keys, Interval see, KeyFetch fetch) const;
+
+  /// Packs keys [c, c + 32) of a block into `panel`. Keys outside of `see` are not read, because their pages may not
+  /// exist; their lanes hold unspecified numbers, whose scores nobody looks at. `stream`: the keys come from memory.
+  void pack_panel(const BlockTokens& keys, Interval see, int64_t c, void* panel, bool stream) const;
+  /// The same, of keys in rows, into a panel of the storage type, and their scales into scales[32]. Needs
+  /// slots.store_panel.
+  void store_panel(const BlockTokens& keys, Interval see, int64_t c, void* panel, float* scales, bool stream) const {
+    join_rows(slots.store_panel, keys, see, c, panel, scales, stream);
+  }
+
+  /// Packs values [see.lo, see.hi) of a block, all columns.
+  void pack_block(const BlockTokens& values, Interval see, char* block) const {
+    pack_columns(values, see, 0, dim_, block);
+  }
+  /// True if all numbers of these tokens are finite. See KvKernels::all_finite.
+  bool finite(const BlockTokens& tokens, Interval see) const;
+  /// True if the scale of one of these tokens has its sign bit set.
+  bool negative_scales(const BlockTokens& tokens, Interval see) const;
+  /// Adds the values that `tile` names, from where they are: what says where is not looked at. Needs slots.value_tile.
+  void add_in_place(const BlockTokens& values, ValueTile tile) const;
+
+  /// Adds values as `tile` says, except that a value that a row does not see counts as zeros: a weight of 0 would hide
+  /// finite values only. visible(row, column) tells. Row by row, so slow. `masked`: memory of
+  /// values_bytes(kValueGroup).
+  template <class Visible>
+  void add_visible(const BlockTokens& values, const ValueTile& tile, char* masked, const Visible& visible) const {
+    const int64_t end = tile.first_key + tile.keys;
+    ValueTile one = tile;
+    one.rows = 1;
+    one.v = masked;
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      one.w = tile.w + r * tile.ldw;
+      one.alpha = tile.alpha == nullptr ? nullptr : tile.alpha + r;
+      for (int64_t c = 0; c < dim_; c += kValueGroup) {
+        one.dim = std::min(kValueGroup, dim_ - c);
+        one.o = tile.o + r * tile.ldo + c;
+        std::memset(masked, 0, static_cast<size_t>(arithmetic_.values_bytes(one.dim)));
+        for (int64_t j = tile.first_key; j < end; ++j) {
+          const int64_t first = j;
+          while (j < end && visible(r, j)) ++j;
+          if (first < j) pack_columns(values, {first, j}, c, one.dim, masked);
+        }
+        arithmetic_.value_packed(one);
+      }
+    }
+  }
+
+ private:
+  /// True if a panel of the storage type can be put together and multiplied.
+  bool stores_panels() const { return slots.store_panel != nullptr && slots.score_tile != nullptr; }
+  const KvOperands& f32() const { return arithmetic_.kv[slot(KvType::kF32)]; }
+  void load(void (*slot)(const LoadRows&), const TokenRun& run, char* rows, bool as_stored = false) const;
+  void join_rows(void (*slot)(const PackKeys&), const BlockTokens& keys, Interval see, int64_t c, void* panel,
+                 float* scales, bool stream) const;
+  void pack_columns(const BlockTokens& values, Interval see, int64_t column, int64_t columns, char* block) const;
+  void score_stored_panels(ScoreTile tile, const BlockTokens& keys, Interval see, KeyFetch fetch) const;
+  void score_rows_in_place(ScoreTile tile, const BlockTokens& keys, Interval see, KeyFetch fetch) const;
+  void score_panel(ScoreTile tile, const BlockTokens& keys, Interval see, int64_t c, KeyFetch fetch,
+                   bool as_stored) const;
+
+  const AttentionKernels& arithmetic_;
+  const KvKernels& storage_;
+  char* rows_;
+  KvType type_;
+  int64_t dim_;
+};
+
+}  // namespace simdattn
+
+#endif  // SIMDATTN_LIB_DRIVERS_SHARED_OPERANDS_H_
