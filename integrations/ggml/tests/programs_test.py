@@ -3,8 +3,8 @@
 
     programs_test.py PLUGIN FOLDER [all|short]
 
-FOLDER: for models. `all`: every case of test-backend-ops and every run; else a tenth; `short`: less. $STORIES: folder of
-stories260K.bin and tok512.bin; without it the story is left out. Programs that are not installed are left out, and
+FOLDER: for models. `all`: every case of test-backend-ops and every run; else a tenth; `short`: less. $STORIES: where
+stories260K.bin and tok512.bin are; without it the story is left out. Programs that are not installed are left out, and
 named.
 """
 import concurrent.futures
@@ -59,9 +59,9 @@ def backend_ops():
     if tester is None:
         return
     # Of flash attention a tenth: heads of 64 with some shapes, and what the library leaves to ggml.
-    few = ('hsk=(64|128),hsv=(64|128),nh=4,nr23=.4,1.,kv=(113|512),nb=(1|3|32),mask=1,sinks=.,max_bias=.*,'
-           'type_K=(f16|q8_0|q4_0|q1_0)')
-    for op, pattern in (('FLASH_ATTN_EXT', few), ('GATED_DELTA_NET,SSM_CONV', 'head_size=64|ne_a')):
+    # ggml 0.9 has no snapshots in GATED_DELTA_NET, whose nodes then stay its own.
+    few = 'hsk=(64|128),hsv=(64|128),nh=4,nr23=.4,1.,kv=(113|512),nb=(1|3|32),mask=1,.*type_KV?=(f16|q8_0|q4_0|q1_0)'
+    for op, pattern, least in (('FLASH_ATTN_EXT', few, 0.9), ('GATED_DELTA_NET,SSM_CONV', 'head_size=64|ne_a', 0.1)):
         cases = [] if ALL else ['-p', pattern]
         out, log, (taken, left) = run(tester, 'test', '-b', 'CPU', '-o', op, *cases)
         tests = re.search(r'(\d+)/(\d+) tests passed', out)
@@ -69,7 +69,7 @@ def backend_ops():
             check(False, f'test-backend-ops {op}: {out[-500:]}')
             continue
         passed, total = map(int, tests.groups())
-        check(passed == total > 0 and taken > 0.9 * total,
+        check(passed == total > 0 and taken > least * total,
               f'test-backend-ops {op}: {passed} of {total} pass, took {taken} nodes, left {left}')
 
 
