@@ -66,12 +66,7 @@ struct Registry {
 
   /// `home` is where it will stay; pointers lead there.
   void build(const Registry* home) {
-    // Where its instruction is slow, its base is the better target.
-    const bool late_bf16 = tuning_of_cpu().slow_bf16_pairs;
-    for (auto isa = static_cast<int>(Isa::kEnd); isa-- > 0;) {
-      if (isa != static_cast<int>(Isa::kAvx512Bf16) || !late_bf16) add_all_of(static_cast<Isa>(isa));
-      if (isa == static_cast<int>(Isa::kAvx3Dl) && late_bf16) add_all_of(Isa::kAvx512Bf16);
-    }
+    for (auto place = static_cast<int>(Isa::kEnd); place-- > 0;) add_all_of(isa_at(place, tuning_of_cpu()));
     for (const KernelTable& t : kScalarTables) {
       if (*missing_feature(t.isa) != '\0') continue;
       add(t);

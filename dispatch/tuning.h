@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "dispatch/cpu.h"
+
 namespace simdattn {
 
 struct Tuning {
@@ -12,21 +14,47 @@ struct Tuning {
   bool memory_in_pages = false;
   /// Software prefetches of one stream from memory cost more than they bring.
   bool memory_by_hardware = false;
+  /// Results larger than the caches are written sooner by stores that bypass these.
+  bool stream_results = false;
   /// VDPBF16PS takes longer than two multiply-adds of f32.
   bool slow_bf16_pairs = false;
 };
 
+struct CpuFamily {
+  const char* name;
+  Tuning tuning;
+};
+/// A CPU that is none of the others is the first one.
+enum : int { kOtherCpu, kSkylakeSp, kIntel, kZen3AndZen4 };
+inline constexpr CpuFamily kCpuFamilies[] = {
+    {"other CPUs", {}},
+    {"Intel Skylake-SP and Cascade Lake", {.l1_bytes = 32 << 10, .memory_in_pages = true, .slow_bf16_pairs = true}},
+    {"Intel", {.memory_in_pages = true, .slow_bf16_pairs = true}},
+    {"AMD Zen 3 and Zen 4", {.l1_bytes = 32 << 10, .memory_by_hardware = true, .stream_results = true}},
+};
+
 /// Of the CPU that runs this.
-inline Tuning tuning_of_cpu() {
+inline const Tuning& tuning_of_cpu() {
+  int family = kOtherCpu;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_is("intel")) {
     const bool small = __builtin_cpu_is("skylake-avx512") || __builtin_cpu_is("cascadelake");
-    return {.l1_bytes = (small ? 32 : 48) << 10, .memory_in_pages = true, .slow_bf16_pairs = true};
+    family = small ? kSkylakeSp : kIntel;
+  } else if (__builtin_cpu_is("amdfam19h")) {
+    family = kZen3AndZen4;
   }
-  if (__builtin_cpu_is("amdfam19h")) return {.l1_bytes = 32 << 10, .memory_by_hardware = true};  // Zen 3 and 4
 #endif
-  return {};
+  return kCpuFamilies[family].tuning;
+}
+
+/// The list of targets is in descending order of Isa, but an instruction set whose own instruction is slow stands behind its base.
+/// The instruction set at a place of the list, counted from its end.
+inline Isa isa_at(int place, const Tuning& tuning) {
+  const auto isa = static_cast<Isa>(place);
+  static_assert(static_cast<int>(Isa::kAvx512Bf16) == static_cast<int>(Isa::kAvx3Dl) + 1);
+  if (!tuning.slow_bf16_pairs) return isa;
+  return isa == Isa::kAvx512Bf16 ? Isa::kAvx3Dl : isa == Isa::kAvx3Dl ? Isa::kAvx512Bf16 : isa;
 }
 
 }  // namespace simdattn

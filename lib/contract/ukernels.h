@@ -42,7 +42,7 @@ enum class Fetch : uint8_t {
   kNone,      // from the caches: nothing is prefetched
   kMemory,    // from beyond L2: what follows is prefetched
   kPages,     // from beyond L2, on a CPU that is fastest when rows of four memory pages are asked for in turns
-  kHardware,  // from beyond L2, on a CPU that is fastest when software prefetches no values
+  kHardware,  // from beyond L2, on a CPU that is fastest when software prefetches no rows of values that are read whole
 };
 
 /// For scores() and its kin: `n_q` query rows (f32) against `n_k` keys in rows: s = scale * sum_d q k, the sum with fma.

@@ -156,6 +156,7 @@ struct KeyBlock {
   const ValueStorage& type;
   int64_t key;
   int64_t keys;
+  bool fetches;  // the next as many keys, unless they are of a list, which are always fetched
 
   const float* alpha() const { return key == 0 ? a.alpha : nullptr; }
   const float* scales() const { return a.scales != nullptr ? a.scales + key : nullptr; }
@@ -164,7 +165,7 @@ struct KeyBlock {
   const char* at(int64_t x) const { return static_cast<const char*>(a.v) + key * a.key_stride + offset(x); }
   /// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches: its share of the next as many keys.
   SIMDATTN_INLINE PrefetchPlan next(int64_t x, int64_t bytes, int64_t first, int64_t rows) const {
-    if (!a.fetches() && a.listed == nullptr) return {};
+    if (!fetches && a.listed == nullptr) return {};
     const int64_t from = share_of_rows(first, a.rows, keys);
     const int64_t to = share_of_rows(first + rows, a.rows, keys);
     if (a.listed != nullptr) return {static_cast<uintptr_t>(offset(x)), kPanelWidth + from, to - from};
@@ -263,15 +264,18 @@ __attribute__((noinline)) inline void rows_in_order(const ValueTile& a) {
 }
 
 SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
-  KeyBlock b = {a, type, 0, a.keys};
+  KeyBlock b = {a, type, 0, a.keys, a.fetches()};
   if (type.size != 0 && a.group_stride != kValueGroup * type.size) {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) value_columns(b, x, smaller(x + kValueGroup, a.dim));
     return;
   }
   const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
   int64_t block = one_tile || a.keys * b.offset(a.dim) <= kWholeBytes ? a.keys + kChainGroup : kKeyBlock;
+  // One tile of a single row reads rows of values whole and in order, so a CPU's own prefetcher may keep up. Codes of 8 bits and fewer take
+  // longer than their memory.
+  if (a.fetch == Fetch::kHardware && one_tile && type.size > 1) b.fetches = false;
   // Rows and columns of more than one tile find a block in L2 again.
-  if (a.fetches()) {
+  if (b.fetches) {
     const int64_t bytes = type.block_bytes != 0 ? type.block_bytes : block_bytes(a.rows);
     block = larger(bytes / larger(b.offset(a.dim), 1) / kChainGroup, 1) * kChainGroup;
   }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "dispatch/cpu.h"
+#include "dispatch/streaming.h"
 #include "dispatch/target.h"
 #include "lib/contract/kernel_table.h"
 #include "simdattn/simdattn.h"
@@ -309,6 +310,20 @@ TEST_P(Dispatch, CallsGoToTheTargetOfTheirExec) {
 }
 
 SIMDATTN_FOR_EACH_TARGET(Dispatch);
+
+TEST(Streaming, CopiesWhatMemcpyDoes) {
+  std::vector<unsigned char> from(256);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<unsigned char>(7 * i + 1);
+  for (size_t offset = 0; offset < 17; ++offset) {
+    for (size_t bytes = 0; bytes < 100; ++bytes) {
+      std::vector<unsigned char> got(256, 0xEE), want(got);
+      copy_past_caches(got.data() + offset, from.data() + 3, bytes);
+      std::memcpy(want.data() + offset, from.data() + 3, bytes);
+      ASSERT_EQ(got, want) << bytes << " bytes at " << offset;
+    }
+  }
+  order_copies_past_caches();
+}
 
 }  // namespace
 }  // namespace simdattn::test

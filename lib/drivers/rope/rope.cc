@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "dispatch/environment.h"
+#include "dispatch/streaming.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/shared/rotate.h"
 #include "lib/drivers/shared/rows.h"
@@ -283,10 +284,41 @@ struct DirectBuffers {
   }
 }
 
+/// Heads of a token that rotate in L1 before they are stored past the caches.
+constexpr int64_t kStreamedBytes = 4096;
+
+/// True if the rows of `out` are worth that: the CPU gains by it, and they would not stay in the caches anyway. Rows of 16-bit
+/// numbers are not, because converting them takes as long as memory does. Rows in place are in the caches when they are stored.
+bool streams(const ConstView<4>& x, const View<4>& out, const RopeOptions& options) {
+  return tuning_of_cpu().stream_results && out.data != x.data && out.dtype == DType::kF32 &&
+         bytes_of(out) > kCacheBytes && out.shape[3] * size_of(out.dtype) <= kStreamedBytes && !has_norm(options);
+}
+
+/// All heads of a token, with a copy at the end. Kernels that store past the caches by themselves would be a second set of them, and
+/// no faster, because memory is the bound.
+[[gnu::noinline]] void rotate_token_past_caches(const UKernels& uk, const ConstView<4>& x, const View<4>& out,
+                                                int64_t b, int64_t i, RopeHeads call) {
+  alignas(64) char rows[kStreamedBytes];
+  const int64_t row_bytes = call.dim * size_of(out.dtype);
+  const int64_t at_once = kStreamedBytes / row_bytes;
+  call.y = rows;
+  call.x_stride = x.stride[1];
+  call.y_stride = call.dim;
+  for (int64_t h = 0; h < x.shape[1]; h += at_once) {
+    call.x = row_of(x, b, h, i);
+    call.heads = std::min(at_once, x.shape[1] - h);
+    rotate_heads(uk, x.dtype, out.dtype, call);
+    for (int64_t k = 0; k < call.heads; ++k) {
+      copy_past_caches(row_of(out, b, h + k, i), rows + k * row_bytes, static_cast<size_t>(row_bytes));
+    }
+  }
+}
+
 /// All heads of a token, as `call` says.
 void rotate_token(const UKernels& uk, const ConstView<4>& x, const View<4>& out, int64_t b, int64_t i,
-                  const RopeOptions& options, RopeHeads& call) {
+                  const RopeOptions& options, bool stream, RopeHeads& call) {
   if (has_norm(options)) return norm_and_rotate_token(uk, x, out, b, i, options, call);
+  if (stream) return rotate_token_past_caches(uk, x, out, b, i, call);
   call.x = row_of(x, b, 0, i);
   call.y = row_of(out, b, 0, i);
   call.x_stride = x.stride[1];
@@ -340,14 +372,16 @@ Status drivers::rope(const UKernels& uk, const ConstView<4>& x, const ConstView<
   const Environment environment;
   const ConstView<2> rows = of_one_axis(positions);
   RopeHeads call = rotation_of(options, x.shape[3], cos.shape[1]);
+  const bool stream = streams(x, out, options);
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < x.shape[2]; ++i) {
       const int64_t p = position_at(rows, positions.start, b, i);
       call.cos = table_row(cos, p);
       call.sin = table_row(sin, p);
-      rotate_token(uk, x, out, b, i, options, call);
+      rotate_token(uk, x, out, b, i, options, stream, call);
     }
   }
+  if (stream) order_copies_past_caches();
   return {};
 }
 
@@ -372,6 +406,7 @@ Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t p
   RopeHeads call = rotation_of(options, x.shape[3], pairs);
   call.cos = buffers.cos;
   call.sin = buffers.sin;
+  const bool stream = streams(x, out, options);
   for (int64_t i = 0; i < x.shape[2]; ++i) {
     std::array<int64_t, 4> last = {kPositionLimit};  // no position: the row in the buffers is of none yet
     for (int64_t b = 0; b < x.shape[0]; ++b) {
@@ -382,9 +417,10 @@ Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t p
       }
       if (position != last) rope_row(scaling, buffers.columns, pairs, position.data(), buffers.cos, buffers.sin);
       last = position;
-      rotate_token(uk, x, out, b, i, options, call);
+      rotate_token(uk, x, out, b, i, options, stream, call);
     }
   }
+  if (stream) order_copies_past_caches();
   return {};
 }
 
