@@ -50,6 +50,10 @@ class Store:
         return (f'Store(shape={self.shape}, dtype={KvType(self.struct.type).name.lower()!r}, '
                 f'layout={KvLayout(self.struct.layout).name.lower()!r}, lengths={self.lengths.tolist()})')
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f'a Store has no {name!r}: it is the memory of a KVCache and no tensor. A model of Transformers that '
+                             'changes keys after its cache takes a DynamicCache')
+
     def first(self, n: int) -> Store:
         """The same store as one of n tokens: what a mask of n columns is for."""
         struct = type(self.struct).from_buffer_copy(self.struct)
@@ -159,11 +163,13 @@ def _put_lists(record: Record, lists: Any, block: int, shape: Sequence[int]) -> 
 
 
 # Where the addresses of arguments stand in the struct.
-_ADDRESSES = {**{name: name + '.data' for name in ('q', 'k', 'v', 'out', 'lse', 'acc', 'max', 'sum', 'lists')}, 'cu_q': 'cu_q', 'cu_k': 'cu_k',
-              'bias': 'scoring.bias.data', 'mask': 'scoring.mask.data',
-              **{name: 'scoring.' + name for name in ('offsets', 'prefix_end', 'kv_start', 'kv_length', 'bias_scale', 'alibi_slopes', 'sinks')}}
+_ADDRESSES = {**{name: name + '.data' for name in ('q', 'k', 'v', 'out', 'lse', 'acc', 'max', 'sum', 'lists')},
+              'cu_q': 'cu_q', 'cu_k': 'cu_k', 'bias': 'scoring.bias.data', 'mask': 'scoring.mask.data',
+              **{name: 'scoring.' + name for name in ('offsets', 'prefix_end', 'kv_start', 'kv_length', 'bias_scale', 'alibi_slopes',
+                                                      'sinks')}}
 # Options of attention() beside those of scores.
-_OPTIONS = ('out', 'lse', 'return_lse', 'acc', 'max', 'sum', 'arithmetic', 'cu_q', 'cu_k', 'lists', 'list_block', 'target', 'threads', 'pool')
+_OPTIONS = ('out', 'lse', 'return_lse', 'acc', 'max', 'sum', 'arithmetic', 'cu_q', 'cu_k', 'lists', 'list_block', 'target',
+            'threads', 'pool')
 
 
 class Problem:
@@ -231,7 +237,8 @@ class Problem:
         if self.written:
             mark_written(self.written)
 
-    def remember(self, templates: Templates, arguments: Tuple[Any, ...], names: Sequence[str], target: TargetName, keep: Any = None) -> None:
+    def remember(self, templates: Templates, arguments: Tuple[Any, ...], names: Sequence[str], target: TargetName,
+                 keep: Any = None) -> None:
         """Keeps the call for replay(). names: of the arguments, as those of attention()."""
         sources = {_ADDRESSES[name]: i for i, name in enumerate(names) if name in _ADDRESSES}
         sources.update({_ADDRESSES[name]: -1 - i for i, name in enumerate(self.makes)})
@@ -315,9 +322,9 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
         templates, keep = k.templates, v
         if type(v) is Store and v.lengths is k.lengths and kv_length is None and cu_k is None:
             kv_length = k.lengths
-    arguments = (q, k, v, out, lse, return_lse, scale, softcap, causal, offset, offsets, window_left, window_right, chunk, prefix_end,
-                 kv_start, kv_length, bias, bias_scale, mask, packed_mask, alibi_slopes, sinks, cu_q, cu_k, acc, max, sum, lists, list_block,
-                 arithmetic, target, threads)
+    arguments = (q, k, v, out, lse, return_lse, scale, softcap, causal, offset, offsets, window_left, window_right, chunk,
+                 prefix_end, kv_start, kv_length, bias, bias_scale, mask, packed_mask, alibi_slopes, sinks, cu_q, cu_k, acc,
+                 max, sum, lists, list_block, arithmetic, target, threads)
     found = None
     if pool is None and not unknown and (keep is None or kv_length is k.lengths):
         found = replay(templates, arguments)
@@ -337,9 +344,9 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
 
 _TEMPLATES: Templates = {}
 # In the order of the tuple in attention().
-_ARGUMENTS = ('q', 'k', 'v', 'out', 'lse', 'return_lse', 'scale', 'softcap', 'causal', 'offset', 'offsets', 'window_left', 'window_right', 'chunk',
-              'prefix_end', 'kv_start', 'kv_length', 'bias', 'bias_scale', 'mask', 'packed_mask', 'alibi_slopes', 'sinks', 'cu_q', 'cu_k', 'acc',
-              'max', 'sum', 'lists', 'list_block', 'arithmetic', 'target', 'threads')
+_ARGUMENTS = ('q', 'k', 'v', 'out', 'lse', 'return_lse', 'scale', 'softcap', 'causal', 'offset', 'offsets', 'window_left',
+              'window_right', 'chunk', 'prefix_end', 'kv_start', 'kv_length', 'bias', 'bias_scale', 'mask', 'packed_mask',
+              'alibi_slopes', 'sinks', 'cu_q', 'cu_k', 'acc', 'max', 'sum', 'lists', 'list_block', 'arithmetic', 'target', 'threads')
 
 
 def threads_wanted(threads: Any) -> Optional[int]:

@@ -207,7 +207,8 @@ class KVCache:
         store('v', 'values', 'of_values')
         self._lengths += added
         if found is True:
-            sources = {'k.data': 0, 'v.data': 1, 'of_keys.rope.cos.data': 3, 'of_keys.rope.sin.data': 4, 'of_keys.rope.options.norm_weight': 9,
+            sources = {'k.data': 0, 'v.data': 1, 'of_keys.rope.cos.data': 3, 'of_keys.rope.sin.data': 4,
+                       'of_keys.rope.options.norm_weight': 9,
                        **{options + '.starts': 2 for options in ('checked', 'of_keys', 'of_values')}}
             counted = tuple(options + '.counts' for options in ('checked', 'of_keys', 'of_values'))
             remember(self._templates, arguments, Function.APPEND, record, target, sources, lengths=2, added=rows,

@@ -115,7 +115,8 @@ def rope_table(positions: Union[int, Integers], dim: int, *, first: int = 0, out
     rope_table(n, dim, rope_theta=config.rope_theta, **config.rope_scaling), where rope_type may be `type`: rope_theta (10000),
     rope_type ('default', 'linear', 'proportional', 'dynamic', 'yarn', 'llama3', 'longrope'), factor,
     original_max_position_embeddings, max_position_embeddings, seq_len, attention_factor, beta_fast, beta_slow, mscale,
-    mscale_all_dim, truncate, low_freq_factor, high_freq_factor, short_factor, long_factor, freq_factors, inv_freq, partial_rotary_factor, mrope_section, mrope_layout ('contiguous', 'interleaved', 'axial'), f32_angles.
+    mscale_all_dim, truncate, low_freq_factor, high_freq_factor, short_factor, long_factor, freq_factors, inv_freq,
+    partial_rotary_factor, mrope_section, mrope_layout ('contiguous', 'interleaved', 'axial'), f32_angles.
     """
     pairs, odd = divmod(integer(dim, 'dim'), 2)
     if odd or pairs < 0:

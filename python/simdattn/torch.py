@@ -67,7 +67,8 @@ def _shapes_alone(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, a
     return query.new_empty((*full, query.shape[-2], value.shape[-1]))
 
 
-def _no_derivative(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor], *rest: Any) -> torch.Tensor:
+def _no_derivative(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor],
+                   *rest: Any) -> torch.Tensor:
     """Where the operator is called itself, by transformations of torch.func too, a derivative would be lost in silence."""
     for x, argument in ((query, 'query'), (key, 'key'), (value, 'value'), (attn_mask, 'attn_mask')):
         if x is not None:

@@ -69,8 +69,9 @@ def _checked(usual: Any) -> Any:
     def checked(self: Any, requested: Any, *args: Any, **options: Any) -> Any:
         name = requested.get('') if isinstance(requested, dict) else requested
         if name == NAME and not self._supports_attention_backend:
-            raise ValueError(f"{type(self).__name__} does not ask Transformers' attention interface, so that attn_implementation={NAME!r} would "
-                             'change nothing; simdattn.torch.install() reaches models that call scaled_dot_product_attention')
+            raise ValueError(f"{type(self).__name__} does not ask Transformers' attention interface, so that attn_implementation="
+                             f'{NAME!r} would change nothing; simdattn.torch.install() reaches models that call '
+                             'scaled_dot_product_attention')
         return usual(self, requested, *args, **options)
 
     return checked
@@ -155,8 +156,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 class Cache(transformers.Cache):  # type: ignore[misc]
     """Keys and values of all layers, for generate(past_key_values=...) of models with attn_implementation='simdattn'.
 
-    dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens that there is room for
-    at first; it doubles when they are used. The size of a head must be one that the type takes.
+    dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens that there
+    is room for at first; it doubles when they are used. The size of a head must be one that the type takes. Models that change keys
+    after their cache (Doge, JetMoE), or have caches of their own, take a DynamicCache.
     """
 
     def __init__(self, *, dtype: Any = None, capacity: int = 256) -> None:

@@ -197,3 +197,11 @@ def test_a_batch_that_is_not_the_cache_s(random):
     q = queries(random, 1, batch=3)
     for options in ({}, {'kv_length': [1, 2, 3]}):
         refused(Code.SHAPE, '^q: has 3 sequences, the cache has 2', lambda options=options: cache.attend(q, **options))
+
+
+def test_a_store_is_no_tensor(random):
+    cache, *_ = filled(random)
+    with pytest.raises(AttributeError, match="a Store has no 'reshape': it is the memory of a KVCache and no tensor"):
+        cache.keys.reshape(-1)
+    with pytest.raises(TypeError, match='Store is no array'):
+        simdattn.softmax(cache.keys)
