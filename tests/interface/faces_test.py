@@ -124,7 +124,7 @@ with tempfile.TemporaryDirectory() as work:
     for what, text, called in [
             ('null pointers', (source / 'tests/interface/entry_test.cc').read_text(), c_functions - no_results),
             ('NoAllocation', heap, c_functions),
-            ('environment', (source / 'tests/interface/environment_test.cc').read_text(), c_functions - no_results)]:
+            ('environment', (source / 'tests/interface/environment_scene.h').read_text(), c_functions - no_results)]:
         missing = [name for name in sorted(called)
                    if not re.search(r'\b(simdattn_)?' + name[9:] + r'\b[(,]', text)]
         expect(not missing, f'the test of {what} does not call {missing}')
