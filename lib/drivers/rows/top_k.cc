@@ -163,8 +163,9 @@ Status drivers::top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k,
     for (int64_t h = 0; h < scores.shape[1]; ++h) {
       for (int64_t i = 0; i < scores.shape[2]; ++i) {
         const Forced forced(options, positions.of_row(b, i), k, n);
-        const int64_t chosen = largest.select(uk, reinterpret_cast<const float*>(row_of(scores, b, h, i)), forced.from,
-                                              forced.to, n, k - forced.counted);
+        // Scores of no columns may be a null pointer, which has no rows to step over.
+        const float* row = n > 0 ? reinterpret_cast<const float*>(row_of(scores, b, h, i)) : nullptr;
+        const int64_t chosen = largest.select(uk, row, forced.from, forced.to, n, k - forced.counted);
         int32_t* list = reinterpret_cast<int32_t*>(row_of(lists, b, h, i));
         int32_t* const end = list + lists.shape[3];
         const int32_t* const places = largest.places();
