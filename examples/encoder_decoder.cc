@@ -5,7 +5,7 @@
 //
 //   encoder_decoder [--steps N] [--date "3 May 1979"]
 //
-// docs/encoder-decoder.md explains this file.
+// docs/decode-loop.md#an-encoder-decoder explains this file.
 #include <simdattn/simdattn.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // A hybrid model's layers in one program: a causal convolution, the gated delta rule, then softmax attention with a KV cache. A prompt in
-// chunks, then token by token, as a server runs them; every output is compared with float64. docs/hybrid.md explains this file.
+// chunks, then token by token, as a server runs them; every output is compared with float64. docs/guide-layers.md explains it.
 //
 //   hybrid_layer [--tokens N] [--prompt N] [--chunk N] [--target NAME]
 #include <simdattn/simdattn.h>

@@ -3,7 +3,7 @@
 //
 //   llama2_generate MODEL TOKENIZER [--prompt P] [--steps N] [--target T] [--arithmetic A] [--kv TYPE] [--hadamard]
 //
-// With another arithmetic or storage the text may leave that one: docs/accuracy.md says when.
+// With another arithmetic or storage the text may leave that one: docs/numerics.md#accuracy says when.
 #include <simdattn/extras.h>
 
 #include <algorithm>

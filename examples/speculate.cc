@@ -3,7 +3,7 @@
 //
 //   speculate MODEL TOKENIZER [--prompt TEXT] [--steps N] [--nodes N] [--branches N]
 //
-// The draft is the text so far: what followed the last few tokens where they stood before. docs/speculative-decoding.md explains
+// The draft is the text so far: what followed the last few tokens where they stood before. docs/serving.md#speculative-decoding explains
 // this file.
 #include <simdattn/simdattn.h>
 

@@ -1,4 +1,4 @@
-// The error of attention by arithmetic and storage, with and without a Hadamard rotation, as the tables of docs/accuracy.md.
+// The error of attention by arithmetic and storage, with and without a Hadamard rotation, as the tables of docs/numerics.md#accuracy.
 //
 //   simdattn-accuracy [REAL_ACTIVATIONS]
 //

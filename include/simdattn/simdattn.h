@@ -25,6 +25,35 @@
 ///  - A result has the same bits on every CPU with fused multiply-add (docs/numerics.md), whatever the caller's floating-point
 ///    control word says; a call leaves the word as it was. A NaN result is 0x7FC00000, rounded to the storage type. A masked key
 ///    has no influence, whatever its bytes hold.
+///
+/// What there is; in extras.h, beside the dot product, also other scores, `hadamard`, added positions, `alibi_slopes`:
+///
+/// | function | what |
+/// |---|---|
+/// | `scores` | `scale * q k^T`, grouped heads |
+/// | `softmax`, `masked_softmax` | rows of scores to probabilities and log-sum-exp; masked: everything in `Scoring` |
+/// | `weighted_values` | probabilities times values |
+/// | `attention`, `attention_workspace` | the fused whole: decode, prefill, varlen batches; the bytes it needs |
+/// | `attention_plan` | checks a problem once, also before there is data |
+/// | `attention_bind` | gives a plan the arrays of another layer |
+/// | `attention_range`, `attention_reduce` | the tasks of a plan, on your threads |
+/// | `attention_merge` | joins partial results over disjoint keys |
+/// | `index_scores` | how much each row wants each key or block of keys, heads joined |
+/// | `top_k` | the places of the k largest scores of a row: lists of keys, for `attention` |
+/// | `linear_attention`, `linear_attention_workspace` | attention with a state: gated delta net, KDA; the bytes it needs |
+/// | `linear_attention_range`, `linear_attention_tasks` | its tasks, on your threads |
+/// | `causal_conv` | the short convolution before it |
+/// | `kv_append` | stores new keys and values in panels, rows, pages or a ring; converts, rotates |
+/// | `kv_shift` | moves cached keys and values to other positions |
+/// | `kv_read` | cached tokens of any type as f32 |
+/// | `kv_bytes`, `contiguous_kv`, `key_panels`, `dtype_bytes` | sizes and descriptions of stores |
+/// | `rope`, `rope_direct` | rotary embedding, with a table and without |
+/// | `rope_table`, `rope_frequencies` | angles of every common model family, exact |
+/// | `targets`, `find_target`, `default_target` | which implementations there are |
+/// | `target_name`, `target_runnable`, `target_missing` | its name; whether it can run here, or what it lacks |
+/// | `target_exact`, `target_native` | whether it has the bits of the definition; an arithmetic in hardware |
+/// | `request_amx` | permission of the operating system to use AMX |
+/// | `version`, `code_name` | of the library; of a status |
 namespace simdattn {
 
 // ---------------------------------------------------------------------------------------------------------------------

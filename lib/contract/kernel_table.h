@@ -17,7 +17,7 @@ struct KernelTable {
 };
 
 extern const std::span<const KernelTable> kScalarTables;  // best first, all of one name: one of them is the target
-/// Of one instruction set, the faster one by the benchmark first (docs/backends.md).
+/// Of one instruction set, the faster one by the benchmark first (docs/targets.md).
 extern const std::span<const KernelTable> kVectorTables;
 
 }  // namespace simdattn

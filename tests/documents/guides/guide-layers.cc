@@ -1,4 +1,4 @@
-// docs/guide-selection.md: both models against attention over copies of the listed keys.
+// docs/guide-layers.md: both models against attention over copies of the listed keys.
 #include <algorithm>
 
 #include "page.h"
@@ -57,7 +57,7 @@ void check_model(Selecting m, int64_t tokens) {
       std::vector<char> memory(plan.workspace_bytes);
       guides::good(sa::attention(a, {.workspace = memory.data(), .workspace_bytes = memory.size()}), "attention");
       const float* row = out.data() + (h * n + i) * m.d_v;
-      guides::same_bits(want, Floats(row, row + m.d_v), "guide-selection.md");
+      guides::same_bits(want, Floats(row, row + m.d_v), "guide-layers.md");
     }
   }
 }
