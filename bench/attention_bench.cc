@@ -9,9 +9,9 @@
 #include "bench/peers.h"
 #include "bench/shapes.h"
 
-// Whole problems of real models. A prefill case of "1head" is one query head of the model: heads are independent, and the
-// rate is the same. The definition computes a few heads (decode) or the last rows of one head (prefill): those are the
-// same bits as in the whole problem.
+// Whole problems of real models. A prefill case of "1head" is one query head of the model: heads are independent, and
+// the rate is the same. The definition computes a few heads (decode) or the last rows of one head (prefill): those are
+// the same bits as in the whole problem.
 
 namespace bench {
 namespace {
@@ -383,7 +383,8 @@ void add_attention_cases(std::vector<Case>& cases) {
     add(cases, "mixed", "llama3-8b_chunk512of4096_panels",
         {.model = kLlama3, .type = type, .panels = true, .n_q = 512, .n_kv = 4096}, false);
   }
-  // Time per visible key as sequences grow: a key head of two groups, so that 8192 f32 keys are 16 MiB with their values.
+  // Time per visible key as sequences grow: a key head of two groups, so that 8192 f32 keys are 16 MiB with their
+  // values.
   constexpr Model kGrowing{.name = "", .heads = 8, .kv_heads = 2, .d_qk = 128, .d_v = 128};
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const int64_t n : {1024, 2048, 4096, 16384, 32768, 65536}) {

@@ -38,8 +38,8 @@ double quantile(std::vector<double> v, double q) {
   return v[static_cast<size_t>(q * static_cast<double>(v.size() - 1))];
 }
 
-/// What this thread has run for. Long calls are timed with it: while one runs, other programs get their turns too, which
-/// the short samples of the probes escape. (Asking costs a system call, too much for short samples.)
+/// What this thread has run for. Long calls are timed with it: while one runs, other programs get their turns too,
+/// which the short samples of the probes escape. (Asking costs a system call, too much for short samples.)
 double thread_ns() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -50,8 +50,9 @@ struct Contestant {
   std::function<void()> call;
   std::vector<double> ns;     // per call
   std::vector<double> clock;  // nanoseconds per dependent add, right before and after the samples of a turn
-  // The multiply-adds of its instruction set, right after a turn: under a kernel that also loads and stores a core may run
-  // at a lower clock (15 % with 512 bits on one Xeon) than under multiply-adds alone, and returns from it in milliseconds.
+  // The multiply-adds of its instruction set, right after a turn: under a kernel that also loads and stores a core may
+  // run at a lower clock (15 % with 512 bits on one Xeon) than under multiply-adds alone, and returns from it in
+  // milliseconds.
   std::function<double()> fma;  // returns the operations it did
   std::vector<double> fma_ns;   // per operation
   double estimate = 0;          // ns of one call

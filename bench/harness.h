@@ -1,10 +1,11 @@
 // Cases, and how they are measured.
 //
 // All contestants of a case (every target, what they are compared with, and the probes of the machine's limits) take
-// turns in short samples within one process, in another order each time: whoever always followed the same one would find
-// the caches as that one leaves them (after the slow definition up to 40 % slower). What is quoted is the 10 % quantile of the samples, with the
-// distance to the median as the spread. Two separate runs are never compared. Every target is verified against the
-// target "scalar" on the same data before it is timed: bit for bit if it is exact, else within a bound.
+// turns in short samples within one process, in another order each time: whoever always followed the same one would
+// find the caches as that one leaves them (after the slow definition up to 40 % slower). What is quoted is the 10 %
+// quantile of the samples, with the distance to the median as the spread. Two separate runs are never compared. Every
+// target is verified against the target "scalar" on the same data before it is timed: bit for bit if it is exact, else
+// within a bound.
 #ifndef SIMDATTN_BENCH_HARNESS_H_
 #define SIMDATTN_BENCH_HARNESS_H_
 
@@ -120,7 +121,8 @@ struct MeasureOptions {
   double seconds = 1;                            // for all contestants together
   uint64_t seed = 1;                             // of the order within each turn
   /// Every target a second time, as "NAME again", and a third time with idle additions for a
-  /// tenth of its time, as "NAME and a tenth": what the figures of two names of one thing differ by, and whether a difference would be seen.
+  /// tenth of its time, as "NAME and a tenth": what the figures of two names of one thing differ by, and whether a
+  /// difference would be seen.
   bool twice = false;
 };
 /// Prepares, verifies and times.

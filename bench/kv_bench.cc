@@ -4,8 +4,8 @@
 #include "bench/harness.h"
 #include "bench/shapes.h"
 
-// Writing keys and values: append, which converts, rotates and lays out, and the shift of what is stored. Both are compared
-// with memcpy() of as many bytes as they read and write.
+// Writing keys and values: append, which converts, rotates and lays out, and the shift of what is stored. Both are
+// compared with memcpy() of as many bytes as they read and write.
 
 namespace bench {
 namespace {

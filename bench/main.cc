@@ -176,8 +176,8 @@ class Runner {
   Runner(std::vector<Case> cases, bench::MeasureOptions options)
       : cases_(std::move(cases)), options_(std::move(options)) {}
 
-  /// One benchmark per case and contestant. They are measured together when the first of a case is run; Google Benchmark
-  /// then asks for the others' figures one by one.
+  /// One benchmark per case and contestant. They are measured together when the first of a case is run; Google
+  /// Benchmark then asks for the others' figures one by one.
   void register_all() {
     for (size_t i = 0; i < cases_.size(); ++i) {
       std::vector<std::string> names;

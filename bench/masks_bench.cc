@@ -5,8 +5,8 @@
 #include "bench/harness.h"
 #include "bench/shapes.h"
 
-// What masks as data cost. They are those of engines that know no windows: one f16 bias for all heads. The companion is the same problem
-// of which every key is visible; of the causal prompt, the same with `causal`.
+// What masks as data cost. They are those of engines that know no windows: one f16 bias for all heads. The companion is
+// the same problem of which every key is visible; of the causal prompt, the same with `causal`.
 
 namespace bench {
 namespace {

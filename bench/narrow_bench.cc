@@ -5,9 +5,9 @@
 #include "bench/harness.h"
 #include "bench/shapes.h"
 
-// Attention over narrow storage. The companion is the same problem in f32 arithmetic, over bf16 storage; of a prefill in kInt8 over
-// the same storage. Decode in kF32 also has a limit: the time to read keys and values, or that of the multiplications, one of which
-// per number is that with its scale.
+// Attention over narrow storage. The companion is the same problem in f32 arithmetic, over bf16 storage; of a prefill
+// in kInt8 over the same storage. Decode in kF32 also has a limit: the time to read keys and values, or that of the
+// multiplications, one of which per number is that with its scale.
 
 namespace bench {
 namespace {

@@ -5,16 +5,16 @@
 #include "bench/harness.h"
 #include "bench/peers.h"
 
-// Every library does one problem with one thread and with two, and one row (head) of it alone and among others. Bits are
-// the same or they are not.
+// Every library does one problem with one thread and with two, and one row (head) of it alone and among others. Bits
+// are the same or they are not.
 
 namespace bench {
 namespace {
 
 using simdattn::DType;
 
-/// This library, seen as one of the others: two threads share the tasks of a plan; rows of the unfused functions are cut
-/// in two halves, as a caller does it.
+/// This library, seen as one of the others: two threads share the tasks of a plan; rows of the unfused functions are
+/// cut in two halves, as a caller does it.
 Call make_own(const Work& w) {
   const auto rows_view = [](const void* p, DType t, int64_t heads, int64_t rows, int64_t n) {
     return simdattn::ConstView<4>(p, t, {1, heads, rows, n});

@@ -14,8 +14,8 @@
 #include "dispatch/target.h"
 #include "lib/contract/ukernels.h"
 
-// What a plan costs, what a range of its tasks costs, and what the driver costs that runs them: a batch of sequences that
-// decode, in pages, one range per task, as an engine runs it.
+// What a plan costs, what a range of its tasks costs, and what the driver costs that runs them: a batch of sequences
+// that decode, in pages, one range per task, as an engine runs it.
 
 namespace bench {
 namespace {

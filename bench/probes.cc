@@ -50,8 +50,8 @@ inline uint64_t first(Words v) { return v[0]; }
 
 #endif
 
-// Every vector has a name of its own: arrays of vectors go through memory with gcc. Twelve chains cover two pipes of four
-// cycles and fit sixteen registers; where there are thirty-two, twenty-four cover four pipes.
+// Every vector has a name of its own: arrays of vectors go through memory with gcc. Twelve chains cover two pipes of
+// four cycles and fit sixteen registers; where there are thirty-two, twenty-four cover four pipes.
 #define BENCH_8(f) f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7)
 #define BENCH_12(f) BENCH_8(f) f(8) f(9) f(10) f(11)
 #if defined(__AVX512F__) || defined(__aarch64__)

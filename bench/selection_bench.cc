@@ -5,7 +5,8 @@
 
 #include "bench/harness.h"
 
-// Models that select keys: scores of an indexer, the k largest of a row, attention over lists beside attention over as many keys in one piece.
+// Models that select keys: scores of an indexer, the k largest of a row, attention over lists beside attention over as
+// many keys in one piece.
 
 namespace bench {
 namespace {

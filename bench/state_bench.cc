@@ -1,8 +1,10 @@
-// Attention with a state: the gated delta rule, with a decay of a head or of its channels (KDA), for one token and for a
-// prompt; and the convolution before it. States in place and, `_out`, as ggml has them: transposed, read from one array and
-// written to another one; `ggml`: its layout of the convolution, tokens contiguous in the inputs and channels in outputs.
+// Attention with a state: the gated delta rule, with a decay of a head or of its channels (KDA), for one token and for
+// a prompt; and the convolution before it. States in place and, `_out`, as ggml has them: transposed, read from one
+// array and written to another one; `ggml`: its layout of the convolution, tokens contiguous in the inputs and channels
+// in outputs.
 //
-// One token goes through so many layers that their states come from beyond L2: the limit is reading and writing them once.
+// One token goes through so many layers that their states come from beyond L2: the limit is reading and writing them
+// once.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

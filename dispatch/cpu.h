@@ -7,8 +7,8 @@
 
 namespace simdattn {
 
-/// Instruction sets that kernels are built for, better ones later: the list of targets is in descending order. The names are
-/// Highway's; other backends use the ones they need.
+/// Instruction sets that kernels are built for, better ones later: the list of targets is in descending order. The
+/// names are Highway's; other backends use the ones they need.
 enum class Isa : uint8_t {
   kBaseline,
   kSse2,

@@ -11,19 +11,19 @@
 
 namespace simdattn {
 
-/// kControl: the bits that have a say in results, kDefault: as they should be. kFlush: subnormal operands and results count as zeros of
-/// their sign.
+/// kControl: the bits that have a say in results, kDefault: as they should be. kFlush: subnormal operands and results
+/// count as zeros of their sign.
 struct ControlWord {
 #if defined(__x86_64__)
-  // MXCSR: flush to zero 15, rounding 14:13, masks 12:7, subnormals are zeros 6. Bits 5:0 are what has happened. A result is tiny if it is
-  // so after rounding.
+  // MXCSR: flush to zero 15, rounding 14:13, masks 12:7, subnormals are zeros 6. Bits 5:0 are what has happened. A
+  // result is tiny if it is so after rounding.
   using Word = uint32_t;
   static constexpr Word kControl = 0xFFC0, kDefault = 0x1F80, kFlush = 0x8040;
   [[gnu::always_inline]] static Word read() { return _mm_getcsr(); }
   [[gnu::always_inline]] static void write(Word w) { _mm_setcsr(w); }
 #elif defined(__aarch64__)
-  // FPCR: AHP 26, DN 25, FZ 24, rounding 23:22, FZ16 19, traps 15 and 12:8, and of FEAT_AFP NEP 2, AH 1, FIZ 0. A result is tiny if it is
-  // so before rounding.
+  // FPCR: AHP 26, DN 25, FZ 24, rounding 23:22, FZ16 19, traps 15 and 12:8, and of FEAT_AFP NEP 2, AH 1, FIZ 0. A
+  // result is tiny if it is so before rounding.
   using Word = uint64_t;
   static constexpr Word kControl = 0x07C89F07, kDefault = 0, kFlush = 1 << 24;
   [[gnu::always_inline]] static Word read() {
@@ -33,8 +33,8 @@ struct ControlWord {
   }
   [[gnu::always_inline]] static void write(Word w) { asm volatile("msr fpcr, %0" : : "r"(w) : "memory"); }
 #elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__)
-  // FPSCR: traps 7:3, non-IEEE mode 2, rounding 1:0. In the upper half VSCR: 16 flushes subnormal numbers in instructions of VMX, which
-  // compilers take for a multiply-add with four registers. Linux sets it for every thread.
+  // FPSCR: traps 7:3, non-IEEE mode 2, rounding 1:0. In the upper half VSCR: 16 flushes subnormal numbers in
+  // instructions of VMX, which compilers take for a multiply-add with four registers. Linux sets it for every thread.
   using Word = uint64_t;
   using Vector [[gnu::vector_size(16)]] = uint32_t;
   static constexpr Word kControl = 0x00010000000000FF, kDefault = 0, kFlush = 0;
@@ -56,8 +56,8 @@ struct ControlWord {
 #endif
 };
 
-/// The bits kMask of the word are kValue, and afterwards what they were. Where they are so already, as they nearly always are in the
-/// caller's word, nothing is written: writing it takes much longer than reading.
+/// The bits kMask of the word are kValue, and afterwards what they were. Where they are so already, as they nearly
+/// always are in the caller's word, nothing is written: writing it takes much longer than reading.
 template <ControlWord::Word kMask, ControlWord::Word kValue>
 class ControlBits {
  public:
@@ -79,8 +79,8 @@ class ControlBits {
 /// While a call computes: round to nearest even, subnormal numbers kept, nothing trapped.
 using Environment = ControlBits<ControlWord::kControl, ControlWord::kDefault>;
 
-/// Arithmetic without subnormal numbers, while a slot computes. What is computed meanwhile must be behind a call that is not inlined:
-/// compilers move plain arithmetic across changes of the control word.
+/// Arithmetic without subnormal numbers, while a slot computes. What is computed meanwhile must be behind a call that
+/// is not inlined: compilers move plain arithmetic across changes of the control word.
 using FlushSubnormals = ControlBits<ControlWord::kFlush, ControlWord::kFlush>;
 /// Elsewhere operations flush by themselves.
 constexpr bool kFlushesByControlWord = ControlWord::kFlush != 0;

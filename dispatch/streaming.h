@@ -13,8 +13,8 @@
 namespace simdattn {
 
 #if defined(__x86_64__)
-/// memcpy() past the caches, in pieces of 16 bytes: arrays are seldom aligned to more, and wider stores are not faster, because the
-/// pieces of a line meet before they leave the core. What is not a whole aligned piece is stored as ever.
+/// memcpy() past the caches, in pieces of 16 bytes: arrays are seldom aligned to more, and wider stores are not faster,
+/// because the pieces of a line meet before they leave the core. What is not a whole aligned piece is stored as ever.
 inline void copy_past_caches(void* to, const void* from, size_t bytes) {
   char* y = static_cast<char*>(to);
   const char* x = static_cast<const char*>(from);

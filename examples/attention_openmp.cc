@@ -1,5 +1,5 @@
-// Attention on OpenMP threads: two loops, one over the tasks of a problem and one over the reductions of its key splits.
-// Checks that the bits are those of attention() on one thread.
+// Attention on OpenMP threads: two loops, one over the tasks of a problem and one over the reductions of its key
+// splits. Checks that the bits are those of attention() on one thread.
 #include <omp.h>
 #include <simdattn/simdattn.h>
 

@@ -1,5 +1,5 @@
-// Attention on a pool of std::thread: the library divides a problem into tasks, the caller runs them where it likes. Shows
-// one causal prefill and one long decode, on 1 thread and on all, and that both give the same bits.
+// Attention on a pool of std::thread: the library divides a problem into tasks, the caller runs them where it likes.
+// Shows one causal prefill and one long decode, on 1 thread and on all, and that both give the same bits.
 //
 //   attention_threads [THREADS]
 #include <simdattn/simdattn.h>

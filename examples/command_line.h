@@ -35,7 +35,8 @@ class CommandLine {
   std::vector<Option> options_;
 };
 
-/// The number that `text` is, from `first` to `last`. Throws std::runtime_error with a sentence that begins with `name`.
+/// The number that `text` is, from `first` to `last`. Throws std::runtime_error with a sentence that begins with
+/// `name`.
 int64_t whole_number(const std::string& name, const std::string& text, int64_t first, int64_t last);
 
 /// body(), and what it returns. An exception becomes "PROGRAM: sentence" on stderr and exit status 1.

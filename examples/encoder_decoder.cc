@@ -1,7 +1,8 @@
-// An encoder-decoder that learns to write dates: "Friday, 3 May 1979" becomes "1979-05-03". The set-up of the introductions to
-// attention: the encoder reads the whole date, the decoder writes one character after the other and looks at the encoder's rows
-// by cross attention. Learns from random dates, then translates dates that it has never seen, with two KV caches: that of the
-// decoder's own characters grows, that of the source is written once. Prints where the decoder looked.
+// An encoder-decoder that learns to write dates: "Friday, 3 May 1979" becomes "1979-05-03". The set-up of the
+// introductions to attention: the encoder reads the whole date, the decoder writes one character after the other and
+// looks at the encoder's rows by cross attention. Learns from random dates, then translates dates that it has never
+// seen, with two KV caches: that of the decoder's own characters grows, that of the source is written once. Prints
+// where the decoder looked.
 //
 //   encoder_decoder [--steps N] [--date "3 May 1979"]
 //
@@ -37,7 +38,7 @@ constexpr char kUsage[] =
     "  --accuracy PERCENT  exit status 1 if fewer of the dates that it never saw come out right (0)\n"
     "  --date DATE         a date to translate after training: 3 May 1979; May 3, 1979; 1979 May 3; Friday, 3 May 1979";
 
-// ---- Dates and tokens ---------------------------------------------------------------------------------------------------------
+// ---- Dates and tokens -----------------------------------------------------------------------------------------------
 
 constexpr int64_t kHeads = 2, kDim = 16, kColumns = kHeads * kDim, kWidth = 64;
 constexpr int64_t kLongest = 12;  // tokens of "Friday, 13 May 1979"
@@ -123,7 +124,7 @@ struct Batch {
   }
 };
 
-// ---- The model ------------------------------------------------------------------------------------------------------------------
+// ---- The model ------------------------------------------------------------------------------------------------------
 
 /// x[i] = token[tokens[i]] + position[positions from `first` on], [size, n, kColumns].
 Rows embed(const learning::Matrix& token, const learning::Matrix& position, const std::vector<int>& tokens, int64_t n,
@@ -254,7 +255,7 @@ float train_step(Model& model, int64_t size, float rate, int64_t step) {
   return loss / static_cast<float>(n);
 }
 
-// ---- Translation, with caches ---------------------------------------------------------------------------------------------------
+// ---- Translation, with caches ---------------------------------------------------------------------------------------
 
 /// Keys in panels and values in rows, of f32 here: with f16 a cached row would not have the bits of training any more.
 struct Cache {
@@ -324,7 +325,8 @@ Translation translate(Model& model, const std::vector<std::string>& sources) {
   return t;
 }
 
-/// The same logits to the bit: in a padded batch, one by one without padding, and all characters at once without a cache.
+/// The same logits to the bit: in a padded batch, one by one without padding, and all characters at once without a
+/// cache.
 bool same_bits(Model& model, const std::vector<std::string>& sources) {
   const Translation together = translate(model, sources);
   const size_t row = kTarget * kTargetTokens.size();
@@ -337,8 +339,8 @@ bool same_bits(Model& model, const std::vector<std::string>& sources) {
   return same && std::memcmp(at_once.data(), together.logits.data(), at_once.size() * sizeof(float)) == 0;
 }
 
-/// Where the decoder looked: a row for each character that it wrote, a column for each token of the source, percent. The fused
-/// kernel never holds these weights; `scores` and `masked_softmax` make them.
+/// Where the decoder looked: a row for each character that it wrote, a column for each token of the source, percent.
+/// The fused kernel never holds these weights; `scores` and `masked_softmax` make them.
 void print_alignment(Model& model, const std::string& source) {
   const std::string text = translate(model, {source}).text[0];
   model.forward(Batch({source}), inputs_of({text}));

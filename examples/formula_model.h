@@ -1,5 +1,6 @@
-// A llama2.c model without training: its weights are the numbers of a linear congruential generator, the same on every machine.
-// Its text means nothing. It depends on every token before, which is what programs around a model are tried with.
+// A llama2.c model without training: its weights are the numbers of a linear congruential generator, the same on every
+// machine. Its text means nothing. It depends on every token before, which is what programs around a model are tried
+// with.
 #ifndef SIMDATTN_EXAMPLES_FORMULA_MODEL_H_
 #define SIMDATTN_EXAMPLES_FORMULA_MODEL_H_
 

@@ -1,5 +1,6 @@
-// A hybrid model's layers in one program: a causal convolution, the gated delta rule, then softmax attention with a KV cache. A prompt in
-// chunks, then token by token, as a server runs them; every output is compared with float64. docs/guide-layers.md explains it.
+// A hybrid model's layers in one program: a causal convolution, the gated delta rule, then softmax attention with a KV
+// cache. A prompt in chunks, then token by token, as a server runs them; every output is compared with float64.
+// docs/guide-layers.md explains it.
 //
 //   hybrid_layer [--tokens N] [--prompt N] [--chunk N] [--target NAME]
 #include <simdattn/simdattn.h>
@@ -64,7 +65,7 @@ struct Inputs {
   std::vector<float> query = numbers.some(tokens * kValues, 1), key = numbers.some(tokens * kKeys, 1);
 };
 
-// ---- The layers ------------------------------------------------------------------------------------------------------------
+// ---- The layers -----------------------------------------------------------------------------------------------------
 
 /// What a sequence keeps between calls. The first two do not grow with its length.
 struct Memory {
@@ -146,7 +147,7 @@ void run_layers(const Inputs& in, int64_t first, int64_t n, Memory& memory, cons
   check(sa::attention(attention, exec));
 }
 
-// ---- The same in float64 ----------------------------------------------------------------------------------------------------
+// ---- The same in float64 --------------------------------------------------------------------------------------------
 
 /// All tokens at once, from the formulas.
 std::vector<double> formula(const Inputs& in, std::vector<double>* linear) {

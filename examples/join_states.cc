@@ -4,8 +4,9 @@ namespace sa = simdattn;
 
 // The join of two states,
 //   m = max(m1, m2),  O = O1 exp(m1 - m) + O2 exp(m2 - m),  the sum alike,
-// is attention itself: of the query 1 over the "keys" m1 and m2, whose "values" are O1 and O2. Its raw accumulator is O. The later
-// part comes first, because a chain of multiply-adds begins with a product that is rounded, and the definition rounds the later one.
+// is attention itself: of the query 1 over the "keys" m1 and m2, whose "values" are O1 and O2. Its raw accumulator is
+// O. The later part comes first, because a chain of multiply-adds begins with a product that is rounded, and the
+// definition rounds the later one.
 void StateJoin::operator()(const TwoStates& s, float* out, const Run& run) {
   const auto store = [&](const float* data, int64_t dim, int64_t row, int64_t head, int64_t part) {
     constexpr int64_t kBytes = sizeof(float);

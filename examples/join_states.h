@@ -1,5 +1,6 @@
-// Joins attention over two runs of keys as the library joins its own key splits, so that the bits are those of one call over all
-// keys. attention_merge() does the same from rounded outputs and log-sum-exps, to the last digits but not to the bit.
+// Joins attention over two runs of keys as the library joins its own key splits, so that the bits are those of one call
+// over all keys. attention_merge() does the same from rounded outputs and log-sum-exps, to the last digits but not to
+// the bit.
 #ifndef SIMDATTN_EXAMPLES_JOIN_STATES_H_
 #define SIMDATTN_EXAMPLES_JOIN_STATES_H_
 
@@ -9,9 +10,10 @@
 #include <functional>
 #include <vector>
 
-/// Raw states (AttentionProblem::acc, max, sum) of the first `n` of `rows` rows: part 0 over the LATER keys, part 1 over the earlier ones.
-/// The bits are those of one call if the earlier keys end at a multiple of kKeySplit, the later ones are at most kKeySplit, and the
-/// target has fused multiply-add (target_exact()). Elsewhere sums are rounded at other places.
+/// Raw states (AttentionProblem::acc, max, sum) of the first `n` of `rows` rows: part 0 over the LATER keys, part 1
+/// over the earlier ones. The bits are those of one call if the earlier keys end at a multiple of kKeySplit, the later
+/// ones are at most kKeySplit, and the target has fused multiply-add (target_exact()). Elsewhere sums are rounded at
+/// other places.
 struct TwoStates {
   const float* acc;  // [2, rows, heads, d]
   const float* max;  // [2, heads, rows]

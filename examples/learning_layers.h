@@ -1,6 +1,6 @@
-// Layers that learn: a matrix, a feed-forward block and attention, forward and backward. Forward through the library; its
-// log-sum-exp is what the backward pass of attention needs. Everything is computed row by row: a row has the same bits in any
-// company.
+// Layers that learn: a matrix, a feed-forward block and attention, forward and backward. Forward through the library;
+// its log-sum-exp is what the backward pass of attention needs. Everything is computed row by row: a row has the same
+// bits in any company.
 #ifndef SIMDATTN_EXAMPLES_LEARNING_LAYERS_H_
 #define SIMDATTN_EXAMPLES_LEARNING_LAYERS_H_
 
@@ -147,8 +147,8 @@ struct Attention {
     return wo.forward(out);
   }
 
-  /// The gradients of x and y. With p = exp(score - lse): dv = p^T dout, dscore = p (dout v^T - sum dout out), and so on
-  /// (Dao et al. 2022).
+  /// The gradients of x and y. With p = exp(score - lse): dv = p^T dout, dscore = p (dout v^T - sum dout out), and so
+  /// on (Dao et al. 2022).
   std::pair<Rows, Rows> backward(const Rows& dy) {
     const Rows dout = wo.backward(out, dy);
     Rows dq(q.size()), dk(k.size()), dv(v.size());

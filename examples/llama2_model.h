@@ -1,5 +1,5 @@
-// A llama2.c model but for its attention: embedding, norms, projections, feed-forward and classifier, as plain loops in the
-// order of llama2.c's run.c. Every row is computed by itself, so it has the same bits in any company.
+// A llama2.c model but for its attention: embedding, norms, projections, feed-forward and classifier, as plain loops in
+// the order of llama2.c's run.c. Every row is computed by itself, so it has the same bits in any company.
 #ifndef SIMDATTN_EXAMPLES_LLAMA2_MODEL_H_
 #define SIMDATTN_EXAMPLES_LLAMA2_MODEL_H_
 

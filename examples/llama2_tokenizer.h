@@ -16,8 +16,8 @@ class Llama2Tokenizer {
   /// The file does not say how many tokens it has; the model does. Throws std::runtime_error with a sentence.
   Llama2Tokenizer(const std::string& path, int64_t vocab_size);
 
-  /// BOS and the tokens of `text`, whose bytes need not be UTF-8. Throws if that is certain to exceed max_tokens, before
-  /// the quadratic merge, and if the vocabulary lacks a token that the text needs.
+  /// BOS and the tokens of `text`, whose bytes need not be UTF-8. Throws if that is certain to exceed max_tokens,
+  /// before the quadratic merge, and if the vocabulary lacks a token that the text needs.
   std::vector<int> encode(std::string_view text, int64_t max_tokens) const;
 
   /// What printing `token` after `previous` adds to the text: nothing for a byte that is neither printable nor space.

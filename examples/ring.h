@@ -1,5 +1,5 @@
-// A ring of MPI ranks in which nobody waits for ever: whoever waits looks for signs of life of the neighbours, and a rank that
-// gives none is named by all others.
+// A ring of MPI ranks in which nobody waits for ever: whoever waits looks for signs of life of the neighbours, and a
+// rank that gives none is named by all others.
 #ifndef SIMDATTN_EXAMPLES_RING_H_
 #define SIMDATTN_EXAMPLES_RING_H_
 

@@ -1,6 +1,6 @@
-// Attention over one sequence whose keys and values are spread over machines: each rank of MPI holds whole key splits and
-// computes a raw state (maximum, accumulator, sum) for each of them. The states of a few heads go round the ranks in order;
-// each rank joins its own to them. What comes out has the bits of one machine.
+// Attention over one sequence whose keys and values are spread over machines: each rank of MPI holds whole key splits
+// and computes a raw state (maximum, accumulator, sum) for each of them. The states of a few heads go round the ranks
+// in order; each rank joins its own to them. What comes out has the bits of one machine.
 //
 //   mpirun -n 4 ring_attention [--keys N] [--rows N] [--check] ...
 //
@@ -50,7 +50,7 @@ struct Options {
   std::string how = "stop";
 };
 
-// ---- A step -------------------------------------------------------------------------------------------------------------------
+// ---- A step ---------------------------------------------------------------------------------------------------------
 
 struct Times {
   double step, work, join, wait;
@@ -102,8 +102,8 @@ class Step {
     });
   }
 
-  /// Does what can be done without waiting: joins a piece whose earlier states have come and passes it on; takes a result and
-  /// passes it on. True if it did something.
+  /// Does what can be done without waiting: joins a piece whose earlier states have come and passes it on; takes a
+  /// result and passes it on. True if it did something.
   bool progress(std::vector<float>& out) {
     bool did = false;
     if (!waiting_.empty()) {

@@ -1,7 +1,8 @@
-// Continuous batching: many sequences join and leave, and share one cache of pages. A step is one attention over all of them,
-// whether they bring a chunk of their prompt or one token. What begins alike is stored once, and read once.
+// Continuous batching: many sequences join and leave, and share one cache of pages. A step is one attention over all of
+// them, whether they bring a chunk of their prompt or one token. What begins alike is stored once, and read once.
 //
-//   serve MODEL TOKENIZER [--prompts FILE] [--steps N] [--sequences N] [--rows N] [--pages N] [--page-size N] [--threads N]
+//   serve MODEL TOKENIZER [--prompts FILE] [--steps N] [--sequences N] [--rows N] [--pages N]
+//         [--page-size N] [--threads N]
 //
 // Every text is, to the byte, what llama2_generate prints for its prompt alone. docs/serving.md explains this file.
 #include <simdattn/simdattn.h>
@@ -50,7 +51,7 @@ struct Options {
   const sa::Target* target = nullptr;
 };
 
-// ---- Pages ---------------------------------------------------------------------------------------------------------------
+// ---- Pages ----------------------------------------------------------------------------------------------------------
 
 /// Which pages are free, and how many sequences use each of the others.
 class PagePool {
@@ -115,7 +116,7 @@ class PagedCache {
   std::vector<std::byte> keys_, values_;
 };
 
-// ---- A step --------------------------------------------------------------------------------------------------------------
+// ---- A step ---------------------------------------------------------------------------------------------------------
 
 struct Sequence {
   size_t request;
@@ -128,7 +129,8 @@ struct Sequence {
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-/// Part of a batch that sees the same keys or its own: rows cu_q[s] .. cu_q[s+1] and keys 0 .. lengths[s] of sequence s.
+/// Part of a batch that sees the same keys or its own: rows cu_q[s] .. cu_q[s+1] and keys 0 .. lengths[s] of sequence
+/// s.
 struct Ragged {
   std::vector<int32_t> cu_q = {0}, lengths, table;
   int64_t sequences() const { return static_cast<int64_t>(lengths.size()); }
@@ -234,8 +236,8 @@ class Attention {
     });
   }
 
-  // Raw states: part 0 over a sequence's own keys, part 1 over the shared ones. acc [2, rows, heads, head_size], max and sum
-  // [2, heads, rows].
+  // Raw states: part 0 over a sequence's own keys, part 1 over the shared ones. acc [2, rows, heads, head_size], max
+  // and sum [2, heads, rows].
   void reserve(int64_t rows) {
     acc_.resize(count(2 * rows * c_.dim));
     max_.resize(count(2 * rows * c_.n_heads));
@@ -260,7 +262,7 @@ class Attention {
   std::vector<std::byte> partial_;
 };
 
-// ---- Who runs ------------------------------------------------------------------------------------------------------------
+// ---- Who runs -------------------------------------------------------------------------------------------------------
 
 class Server {
  public:
@@ -332,7 +334,8 @@ class Server {
         waiting_.pop_front();
         continue;
       }
-      // Full pages that a running sequence has, or will have: the same tokens from the first on. One token remains to be computed.
+      // Full pages that a running sequence has, or will have: the same tokens from the first on. One token remains to
+      // be computed.
       const Sequence* like = nullptr;
       int64_t pages = 0;
       for (const Owned& r : running_) {
@@ -364,7 +367,8 @@ class Server {
     s.reset();
   }
 
-  /// How many rows each sequence brings: one if it is at its last token, first of all; then chunks of prompts, oldest first.
+  /// How many rows each sequence brings: one if it is at its last token, first of all; then chunks of prompts, oldest
+  /// first.
   void divide() {
     int64_t left = o_.rows;
     for (const bool prompts : {false, true}) {
@@ -377,8 +381,8 @@ class Server {
     }
   }
 
-  /// Pages for the rows of the step, the oldest sequence first. If there are none the youngest goes back to those that wait:
-  /// it keeps its tokens, and computes their keys and values again.
+  /// Pages for the rows of the step, the oldest sequence first. If there are none the youngest goes back to those that
+  /// wait: it keeps its tokens, and computes their keys and values again.
   void take_pages() {
     for (size_t i = 0; i < running_.size(); ++i) {
       Sequence& s = *running_[i];
@@ -397,9 +401,9 @@ class Server {
     }
   }
 
-  /// Sequences that can attend to a prefix together, from the first on, and how long it is. A prefix ends where a key split
-  /// ends, and none has more than a split of keys of its own: then the joined states are those of the definition. So they are
-  /// on targets with fused multiply-add.
+  /// Sequences that can attend to a prefix together, from the first on, and how long it is. A prefix ends where a key
+  /// split ends, and none has more than a split of keys of its own: then the joined states are those of the definition.
+  /// So they are on targets with fused multiply-add.
   struct Group {
     std::vector<Sequence*> members;
     int64_t prefix = 0;
@@ -508,7 +512,7 @@ class Server {
   size_t most_running_ = 0;
 };
 
-// ---- The program ---------------------------------------------------------------------------------------------------------
+// ---- The program ----------------------------------------------------------------------------------------------------
 
 std::vector<std::string> own_prompts() {
   std::vector<std::string> all;

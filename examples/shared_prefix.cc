@@ -68,8 +68,8 @@ int run(int argc, char** argv) {
   const auto suffix_k = data(kSequences * kKvHeads * kSuffix * kDim, 4);
   const auto suffix_v = data(kSequences * kKvHeads * kSuffix * kDim, 5);
 
-  // Queries and outputs are [kSequences, kHeads, 1, kDim] in memory. Strides show them also as one batch entry whose rows
-  // are the sequences; the log-sum-exp is stored in that order, [kHeads, kSequences].
+  // Queries and outputs are [kSequences, kHeads, 1, kDim] in memory. Strides show them also as one batch entry whose
+  // rows are the sequences; the log-sum-exp is stored in that order, [kHeads, kSequences].
   const std::array<int64_t, 4> as_rows = {kRows * kDim, kDim, kHeads * kDim, 1};
   std::vector<float> parts(2 * kRows * kDim), lse(2 * kRows), out(kRows * kDim);
   // Part 0. Every row sees the whole prefix, so nothing is masked.

@@ -1,10 +1,11 @@
-// Speculative decoding: a cheap draft proposes how the text may go on, as a tree of tokens; the model looks at all of the tree in
-// one call and keeps the path that it would have chosen itself. The text is that of greedy decoding, in fewer steps.
+// Speculative decoding: a cheap draft proposes how the text may go on, as a tree of tokens; the model looks at all of
+// the tree in one call and keeps the path that it would have chosen itself. The text is that of greedy decoding, in
+// fewer steps.
 //
 //   speculate MODEL TOKENIZER [--prompt TEXT] [--steps N] [--nodes N] [--branches N]
 //
-// The draft is the text so far: what followed the last few tokens where they stood before. docs/serving.md#speculative-decoding explains
-// this file.
+// The draft is the text so far: what followed the last few tokens where they stood before.
+// docs/serving.md#speculative-decoding explains this file.
 #include <simdattn/simdattn.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ struct Options {
   const sa::Target* target = nullptr;
 };
 
-// ---- The draft -----------------------------------------------------------------------------------------------------------
+// ---- The draft ------------------------------------------------------------------------------------------------------
 
 /// Node 0 is the next token, which is certain; every other one may follow its parent, which stands before it.
 struct Tree {
@@ -56,8 +57,8 @@ struct Tree {
   }
 };
 
-/// What followed the last tokens of `text` where they stood before: up to `branches` places, those that agree on most tokens
-/// first, of these the latest first. The text's last token becomes node 0.
+/// What followed the last tokens of `text` where they stood before: up to `branches` places, those that agree on most
+/// tokens first, of these the latest first. The text's last token becomes node 0.
 Tree draft(std::span<const int> text, int64_t most_nodes, int64_t branches, int64_t most_depth) {
   constexpr size_t kLongest = 4;  // tokens that agree
   Tree tree;
@@ -85,7 +86,7 @@ Tree draft(std::span<const int> text, int64_t most_nodes, int64_t branches, int6
   return tree;
 }
 
-// ---- The target ------------------------------------------------------------------------------------------------------------
+// ---- The target -----------------------------------------------------------------------------------------------------
 
 class Decoder {
  public:
@@ -100,8 +101,8 @@ class Decoder {
     values_.resize(count(c_.n_layers * layer_bytes(sa::KvLayout::kRows)));
   }
 
-  /// Looks at all nodes of a tree in one call. Their keys and values then stand behind the cache. Returns the likeliest token after
-  /// each node, or nothing if none is to be chosen: a prompt is a tree without branches.
+  /// Looks at all nodes of a tree in one call. Their keys and values then stand behind the cache. Returns the likeliest
+  /// token after each node, or nothing if none is to be chosen: a prompt is a tree without branches.
   std::vector<int> look(const Tree& tree, bool choose) {
     const int64_t n = tree.size();
     std::vector<int> tokens;
@@ -136,7 +137,8 @@ class Decoder {
   }
 
  private:
-  /// A node sees itself and what its parent sees: a row of bits for each node, a column for each node. A chain needs none.
+  /// A node sees itself and what its parent sees: a row of bits for each node, a column for each node. A chain needs
+  /// none.
   void set_bits(const Tree& tree) {
     const int64_t n = tree.size(), row_bytes = (n + 7) / 8;
     bits_.clear();
@@ -194,7 +196,7 @@ class Decoder {
   std::vector<std::byte> keys_, values_, workspace_;
 };
 
-// ---- The program -------------------------------------------------------------------------------------------------------------
+// ---- The program ----------------------------------------------------------------------------------------------------
 
 int run(int argc, char** argv) {
   Options o;

@@ -1,5 +1,5 @@
-// Attention over some of the key splits of a sequence: a raw state (maximum, accumulator, sum) for each split, and how states are
-// joined with the bits of one call over all keys. Knows nothing of machines.
+// Attention over some of the key splits of a sequence: a raw state (maximum, accumulator, sum) for each split, and how
+// states are joined with the bits of one call over all keys. Knows nothing of machines.
 #ifndef SIMDATTN_EXAMPLES_SPLIT_STATES_H_
 #define SIMDATTN_EXAMPLES_SPLIT_STATES_H_
 
@@ -81,7 +81,7 @@ struct Share {
   int64_t splits() const { return last - first; }
 };
 
-// ---- States -------------------------------------------------------------------------------------------------------------------
+// ---- States ---------------------------------------------------------------------------------------------------------
 
 /// The query rows that go round together: `rows` positions from `first_row` on, of the heads that share a key head.
 struct Piece {
@@ -120,8 +120,8 @@ inline void run(const sa::AttentionProblem& problem, const Look& look) {
   check(sa::attention_reduce(plan, 0, plan.reduce_tasks, partial.data(), partial.size(), exec));
 }
 
-/// The states of one piece: one for each split of this rank, and two more to join them in. A state is what a message holds: a
-/// maximum for each row, then for each row its accumulator with the sum behind it.
+/// The states of one piece: one for each split of this rank, and two more to join them in. A state is what a message
+/// holds: a maximum for each row, then for each row its accumulator with the sum behind it.
 class States {
  public:
   States(const Layer& o, const Share& share, const Piece& piece)
@@ -174,7 +174,8 @@ class States {
     return state;
   }
 
-  /// The splits of this rank joined to `state`, one after the other: that order is part of the definition of the result.
+  /// The splits of this rank joined to `state`, one after the other: that order is part of the definition of the
+  /// result.
   void join_to(std::vector<float>& state, const Look& look) {
     const int64_t n = share_.splits();
     std::copy(state.begin(), state.end(), numbers_.begin() + n * size_);
@@ -198,8 +199,9 @@ class States {
   }
 
  private:
-  /// to = the state `total` joined with that of split s. A join is attention itself over two keys, later keys first: their scores are
-  /// the maxima, their values accumulators and sums. So this program has no arithmetic of its own that could differ in a bit.
+  /// to = the state `total` joined with that of split s. A join is attention itself over two keys, later keys first:
+  /// their scores are the maxima, their values accumulators and sums. So this program has no arithmetic of its own that
+  /// could differ in a bit.
   void join(int64_t s, int64_t total, int64_t to) {
     static const float one = 1;
     sums_.resize(count(rows_));

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-/// Lets threads go on when all of them have come. std::barrier, but that gcc 12's forgets to wake a thread now and then on
-/// Windows.
+/// Lets threads go on when all of them have come. std::barrier, but that gcc 12's forgets to wake a thread now and then
+/// on Windows.
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
@@ -57,8 +57,8 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
-  /// Calls body(task, thread) once for each task, in no particular order. An exception of one of them, the first, comes out
-  /// here; tasks that have not begun by then are left out.
+  /// Calls body(task, thread) once for each task, in no particular order. An exception of one of them, the first, comes
+  /// out here; tasks that have not begun by then are left out.
   void run(int64_t tasks, const std::function<void(int64_t task, int thread)>& body) {
     body_ = &body;
     tasks_ = tasks;

@@ -1,10 +1,11 @@
-// The error of attention by arithmetic and storage, with and without a Hadamard rotation, as the tables of docs/numerics.md#accuracy.
+// The error of attention by arithmetic and storage, with and without a Hadamard rotation, as the tables of
+// docs/numerics.md#accuracy.
 //
 //   simdattn-accuracy [REAL_ACTIVATIONS]
 //
-// Queries, keys and values are f32; keys and values are stored, and attended to in an arithmetic. The result is compared
-// with softmax(q k^T / sqrt(d)) v in float64 of the numbers before they were stored: root mean square of the difference
-// over that of the output, in per cent. REAL_ACTIVATIONS is a folder of cases with q.npy, k.npy and v.npy.
+// Queries, keys and values are f32; keys and values are stored, and attended to in an arithmetic. The result is
+// compared with softmax(q k^T / sqrt(d)) v in float64 of the numbers before they were stored: root mean square of the
+// difference over that of the output, in per cent. REAL_ACTIVATIONS is a folder of cases with q.npy, k.npy and v.npy.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Digests of what every public function returns over a fixed set of problems: one definition, so one digest on every CPU,
-// instruction set, vector length, operating system and compiler.
+// Digests of what every public function returns over a fixed set of problems: one definition, so one digest on every
+// CPU, instruction set, vector length, operating system and compiler.
 //
 //   simdattn-digest                    prints the digests of the default target
 //   simdattn-digest --target NAME      or of another one
@@ -7,7 +7,8 @@
 //   simdattn-digest --every N ...      only every Nth line, for emulators
 //
 // Problems are drawn from integers alone and inputs are bit patterns, so that no floating-point operation and no
-// mathematical library takes part in making them. A line's seed is its name: lines can be added without changing others.
+// mathematical library takes part in making them. A line's seed is its name: lines can be added without changing
+// others.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -30,7 +31,8 @@ namespace {
 // ---------------------------------------------------------------------------------------------------------------------
 // Random integers, memory, digests
 
-/// SplitMix64 (Steele, Lea, Flood 2014). Never draw twice among the arguments of one call: compilers differ in the order.
+/// SplitMix64 (Steele, Lea, Flood 2014). Never draw twice among the arguments of one call: compilers differ in the
+/// order.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -735,7 +737,8 @@ bool run_attention(Run& run, DType k_type, DType v_type, Form form, const Attent
   return true;
 }
 
-/// Narrow storage: its bytes as kv_append writes them, its numbers, and attention over it. Types that others write: any bytes.
+/// Narrow storage: its bytes as kv_append writes them, its numbers, and attention over it. Types that others write: any
+/// bytes.
 bool run_narrow(Run& run, KvType type, bool panels, bool writes) {
   Random& random = run.random;
   const int64_t block = writes && has_scales(type) ? 1 : 32;

@@ -1,5 +1,5 @@
-// Plain loops, compiled at -O3 -march=native -ffast-math with the widest vectors: what a good compiler makes of the obvious
-// code. Orders of summation are the compiler's.
+// Plain loops, compiled at -O3 -march=native -ffast-math with the widest vectors: what a good compiler makes of the
+// obvious code. Orders of summation are the compiler's.
 #include <type_traits>
 
 #include "bench/peers/plain.h"

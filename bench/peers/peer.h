@@ -37,8 +37,9 @@ struct Work {
   const float *cos = nullptr, *sin = nullptr;  // [n_q][d / 2]
   /// kSoftmax: [n_q][n]. kScores: [n_q][n], f32. kWeightedValues: [n_q][d]. Others: as `q`.
   void* out = nullptr;
-  /// kState: the gated delta rule in `layers` layers of the same inputs, queries, keys and values [n_q][heads][d], decay [n_q][heads], or
-  /// [n_q][heads][d] by channel, beta [n_q][heads], states before it [layers][heads][d][d]. The result is that of the last layer.
+  /// kState: the gated delta rule in `layers` layers of the same inputs, queries, keys and values [n_q][heads][d],
+  /// decay [n_q][heads], or [n_q][heads][d] by channel, beta [n_q][heads], states before it [layers][heads][d][d]. The
+  /// result is that of the last layer.
   int64_t layers = 1;
   bool by_channel = false;
   const float *decay = nullptr, *beta = nullptr, *states = nullptr;

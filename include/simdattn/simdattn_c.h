@@ -1,7 +1,7 @@
 /* simdattn for C (from C99 on). The C++ functions call these.
  *
- * simdattn_NAME does what simdattn::NAME of <simdattn/simdattn.h> does. Its shapes, ranges, failures and error bounds are explained
- * there. Views, options and `exec` are passed by pointer; NULL stands for what is absent or default.
+ * simdattn_NAME does what simdattn::NAME of <simdattn/simdattn.h> does. Its shapes, ranges, failures and error bounds
+ * are explained there. Views, options and `exec` are passed by pointer; NULL stands for what is absent or default.
  *
  *   simdattn_attention_problem p = SIMDATTN_ATTENTION_PROBLEM_INIT;
  *   p.scoring.causal = true;
@@ -20,12 +20,12 @@ extern "C" {
 #endif
 #endif
 
-/* ---- Status --------------------------------------------------------------------------------------------------------- */
+/* ---- Status ------------------------------------------------------------------------------------------------------ */
 
 /** "OK", "NULL_POINTER", ...: the enumerator without its prefix. */
 SIMDATTN_API const char* simdattn_code_name(simdattn_code code);
 
-/* ---- Targets -------------------------------------------------------------------------------------------------------- */
+/* ---- Targets ----------------------------------------------------------------------------------------------------- */
 
 /** Every compiled target, best first, and how many. */
 SIMDATTN_API const simdattn_target* const* simdattn_targets(size_t* count);
@@ -46,12 +46,12 @@ SIMDATTN_API simdattn_status simdattn_default_target(const simdattn_target** tar
 /** Asks the operating system to let this process use AMX. */
 SIMDATTN_API simdattn_status simdattn_request_amx(void);
 
-/* ---- Version -------------------------------------------------------------------------------------------------------- */
+/* ---- Version ----------------------------------------------------------------------------------------------------- */
 
 /** "0.3.0", of the library that was linked. */
 SIMDATTN_API const char* simdattn_version(void);
 
-/* ---- The unfused kernels -------------------------------------------------------------------------------------------- */
+/* ---- The unfused kernels ----------------------------------------------------------------------------------------- */
 
 /** Scores of queries and keys: scale * q k^T. */
 SIMDATTN_API simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
@@ -73,7 +73,7 @@ SIMDATTN_API simdattn_status simdattn_weighted_values(const simdattn_const_view4
 /** Bytes of workspace for simdattn_weighted_values(). */
 SIMDATTN_API size_t simdattn_weighted_values_workspace(simdattn_arithmetic arithmetic, int64_t d_v);
 
-/* ---- Rotary position embedding -------------------------------------------------------------------------------------- */
+/* ---- Rotary position embedding ----------------------------------------------------------------------------------- */
 
 /** Rotates rows, by a table. */
 SIMDATTN_API simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_const_view2* cos,
@@ -95,7 +95,7 @@ SIMDATTN_API simdattn_status simdattn_rope_direct(const simdattn_const_view4* x,
 /** Bytes of workspace for simdattn_rope_direct(). */
 SIMDATTN_API size_t simdattn_rope_direct_workspace(int64_t pairs);
 
-/* ---- Storage of keys and values ------------------------------------------------------------------------------------- */
+/* ---- Storage of keys and values ---------------------------------------------------------------------------------- */
 
 /** Bytes of an element. */
 SIMDATTN_API int64_t simdattn_dtype_bytes(simdattn_dtype type);
@@ -124,7 +124,7 @@ SIMDATTN_API simdattn_status simdattn_kv_append(const simdattn_const_view4* rows
 SIMDATTN_API simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t last, int64_t delta,
                                                const simdattn_key_rotation* rope, const simdattn_exec* exec);
 
-/* ---- Fused attention ------------------------------------------------------------------------------------------------ */
+/* ---- Fused attention --------------------------------------------------------------------------------------------- */
 
 /** Fused attention, all of it on this thread. */
 SIMDATTN_API simdattn_status simdattn_attention(const simdattn_attention_problem* problem, const simdattn_exec* exec);
@@ -148,7 +148,7 @@ SIMDATTN_API simdattn_status simdattn_attention_merge(const simdattn_const_view5
                                                       const simdattn_view3* lse, const float* sinks,
                                                       const simdattn_exec* exec);
 
-/* ---- Which keys a row attends to ------------------------------------------------------------------------------------ */
+/* ---- Which keys a row attends to --------------------------------------------------------------------------------- */
 
 /** Scores of an indexer: how much each row wants each key or block of keys. */
 SIMDATTN_API simdattn_status simdattn_index_scores(const simdattn_const_view4* q, const simdattn_const_kv* k,
@@ -161,7 +161,7 @@ SIMDATTN_API simdattn_status simdattn_top_k(const simdattn_const_view4* scores, 
                                             const simdattn_top_k_options* options, const simdattn_exec* exec);
 /** Bytes of workspace for simdattn_top_k(). */
 SIMDATTN_API size_t simdattn_top_k_workspace(int64_t k);
-/* ---- Attention with a state ----------------------------------------------------------------------------------------- */
+/* ---- Attention with a state -------------------------------------------------------------------------------------- */
 
 /** Linear attention: gated delta net, KDA and the like; all of it on this thread. */
 SIMDATTN_API simdattn_status simdattn_linear_attention(const simdattn_linear_attention_problem* problem,

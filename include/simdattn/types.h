@@ -1,13 +1,13 @@
 /* simdattn: types and options, the same for C (from C99 on) and C++ (from C++17 on).
  *
- * Include <simdattn/simdattn.h> (C++) or <simdattn/simdattn_c.h> (C). Both compile this file, so an option is written and
- * explained once. SIMDATTN_STRUCT(simdattn_scoring, Scoring) begins simdattn::Scoring in C++ and simdattn_scoring in C.
- * SIMDATTN_DEFAULT(x) is the member's default in C++; in C, SIMDATTN_SCORING_INIT gives the same defaults.
+ * Include <simdattn/simdattn.h> (C++) or <simdattn/simdattn_c.h> (C). Both compile this file, so an option is written
+ * and explained once. SIMDATTN_STRUCT(simdattn_scoring, Scoring) begins simdattn::Scoring in C++ and simdattn_scoring
+ * in C. SIMDATTN_DEFAULT(x) is the member's default in C++; in C, SIMDATTN_SCORING_INIT gives the same defaults.
  *
- * Structs begin with their size, so that they can grow. A newer library gives the members that an older caller lacks their
- * defaults. An older library takes a larger struct if all bytes beyond its own are 0. Refused are a size of 0 (a struct that
- * was only cleared) and any other size of a plan. A struct inside another one has this version's size and grows into
- * `reserved`, which must stay 0.
+ * Structs begin with their size, so that they can grow. A newer library gives the members that an older caller lacks
+ * their defaults. An older library takes a larger struct if all bytes beyond its own are 0. Refused are a size of 0 (a
+ * struct that was only cleared) and any other size of a plan. A struct inside another one has this version's size and
+ * grows into `reserved`, which must stay 0.
  */
 #ifndef SIMDATTN_TYPES_H_
 #define SIMDATTN_TYPES_H_
@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- Version -------------------------------------------------------------------------------------------------------- */
+/* ---- Version ----------------------------------------------------------------------------------------------------- */
 
 /** Version of these headers, by SemVer. version() is that of the library that was linked. */
 #define SIMDATTN_VERSION_MAJOR 0
@@ -59,7 +59,7 @@
 
 #endif
 
-/* ---- Enumerations --------------------------------------------------------------------------------------------------- */
+/* ---- Enumerations ------------------------------------------------------------------------------------------------ */
 
 #ifdef __cplusplus
 namespace simdattn {
@@ -100,17 +100,17 @@ enum class KvType : int32_t {
   kF16 = 2,  /* IEEE 754 binary16 */
   /** int8 in -127 .. 127, times one f32 scale per token and head (Kv::scales). */
   kInt8 = 3,
-  /** 8-bit floating point (e4m3fn): 4 exponent bits, bias 7, largest 448, no infinity. Times a scale in Kv::scales, which
-   *  tokens and heads may share; without scales times 1. */
+  /** 8-bit floating point (e4m3fn): 4 exponent bits, bias 7, largest 448, no infinity. Times a scale in Kv::scales,
+   *  which tokens and heads may share; without scales times 1. */
   kFp8E4M3 = 4,
   kFp8E5M2 = 5, /* the same with 5 exponent bits: the upper byte of an f16 */
   /** Blocks of 32 as in ggml (llama.cpp), 34 bytes: an f16 scale d and 32 integers of 8 bits. */
   kQ8_0 = 6,
-  /** Blocks of 32 as in ggml, 18 bytes: an f16 scale d and 16 bytes of nibbles, the low ones first, each times d after 8 is
-   *  subtracted. */
+  /** Blocks of 32 as in ggml, 18 bytes: an f16 scale d and 16 bytes of nibbles, the low ones first, each times d after
+   *  8 is subtracted. */
   kQ4_0 = 7,
-  /** Blocks of 32 as in ggml, 20 bytes: f16 d and m, then nibbles, each times d, plus m. This type and the next three are
-   *  read only, in rows: kv_append and kv_shift refuse them. */
+  /** Blocks of 32 as in ggml, 20 bytes: f16 d and m, then nibbles, each times d, plus m. This type and the next three
+   *  are read only, in rows: kv_append and kv_shift refuse them. */
   kQ4_1 = 8,
   /** Blocks of 32 as in ggml, 22 bytes: f16 d, the fifth bits, nibbles; each times d after 16 is subtracted. */
   kQ5_0 = 9,
@@ -290,7 +290,7 @@ enum { SIMDATTN_MROPE_LAYOUT_CONTIGUOUS, SIMDATTN_MROPE_LAYOUT_INTERLEAVED, SIMD
 
 #endif
 
-/* ---- Element and storage types -------------------------------------------------------------------------------------- */
+/* ---- Element and storage types ----------------------------------------------------------------------------------- */
 
 #ifdef __cplusplus
 
@@ -321,7 +321,8 @@ constexpr DType dtype_of() {
 template <class T>
 inline constexpr DType kDTypeOf = dtype_of<T>();
 
-/// The storage of an ordinary array of this type. Of another type than f32, bf16 and f16: a number that every call refuses.
+/// The storage of an ordinary array of this type. Of another type than f32, bf16 and f16: a number that every call
+/// refuses.
 constexpr KvType kv_type_of(DType t) {
   return t == DType::kF32    ? KvType::kF32
          : t == DType::kBF16 ? KvType::kBF16
@@ -329,11 +330,11 @@ constexpr KvType kv_type_of(DType t) {
                              : static_cast<KvType>(-1);
 }
 
-/* ---- Views ---------------------------------------------------------------------------------------------------------- */
+/* ---- Views ------------------------------------------------------------------------------------------------------- */
 
-/// An array of `kRank` dimensions: data, type, shape and strides; it owns nothing. `data == nullptr` means "absent" where an
-/// argument is optional. Sizes are 0 or more, strides any number. A call that takes a view says which types and shapes it
-/// accepts. C: simdattn_view1 .. 5 and simdattn_const_view1 .. 5, with these members.
+/// An array of `kRank` dimensions: data, type, shape and strides; it owns nothing. `data == nullptr` means "absent"
+/// where an argument is optional. Sizes are 0 or more, strides any number. A call that takes a view says which types
+/// and shapes it accepts. C: simdattn_view1 .. 5 and simdattn_const_view1 .. 5, with these members.
 template <int kRank, bool kConst>
 struct BasicView {
   using Pointer = std::conditional_t<kConst, const void*, void*>;  // const void* of a ConstView
@@ -356,8 +357,8 @@ struct BasicView {
       : data(v.data), dtype(v.dtype), shape(v.shape), stride(v.stride) {}
 
  private:
-  // Unsigned: a nonsensical shape wraps here, and the call that takes the view refuses it. No loop: a vector copy of strides
-  // that were just stored one by one would wait for these stores.
+  // Unsigned: a nonsensical shape wraps here, and the call that takes the view refuses it. No loop: a vector copy of
+  // strides that were just stored one by one would wait for these stores.
   template <size_t kDim>
   static constexpr uint64_t step_of(const Sizes& sh) {
     if constexpr (kDim + 1 == static_cast<size_t>(kRank)) {
@@ -409,8 +410,8 @@ struct Doubles {
   constexpr const double* end() const { return data + size; }       // behind the last
 };
 
-/// Where rows stand: `start`, start + 1, ... in every sequence, or at positions of their own. A number and a view of i32 or i64
-/// convert to it. C: simdattn_positions, with these members; NULL: from 0 on.
+/// Where rows stand: `start`, start + 1, ... in every sequence, or at positions of their own. A number and a view of
+/// i32 or i64 convert to it. C: simdattn_positions, with these members; NULL: from 0 on.
 struct Positions {
   ConstView<3> rows;  // i32 or i64 [axes, batch, rows]; absent: row i of every sequence stands at start + i
   int64_t start = 0;  // not looked at where `rows` is there
@@ -427,7 +428,7 @@ struct Positions {
   constexpr Positions(const BasicView<3, kConst>& v) : rows(v) {}  // NOLINT(google-explicit-constructor): the same
 };
 
-/* ---- Targets -------------------------------------------------------------------------------------------------------- */
+/* ---- Targets ----------------------------------------------------------------------------------------------------- */
 
 /// One implementation of all kernels for one instruction set, such as "highway/avx2" or "scalar". Its members are the
 /// library's own. Pointers from targets() and find_target() stay valid as long as the program.
@@ -495,8 +496,8 @@ namespace simdattn {
 
 #else
 
-/* An array: data, type, shape, and strides in elements; it owns nothing. data == NULL means "absent" where an argument is
-   optional. */
+/* An array: data, type, shape, and strides in elements; it owns nothing. data == NULL means "absent" where an argument
+   is optional. */
 /* clang-format off */
 typedef struct { void* data; simdattn_dtype dtype; int64_t shape[1]; int64_t stride[1]; } simdattn_view1;
 typedef struct { void* data; simdattn_dtype dtype; int64_t shape[2]; int64_t stride[2]; } simdattn_view2;
@@ -535,7 +536,7 @@ typedef struct simdattn_target simdattn_target;
 
 #endif
 
-/* ---- Status and execution ------------------------------------------------------------------------------------------- */
+/* ---- Status and execution ---------------------------------------------------------------------------------------- */
 
 /** The outcome of a call. */
 #ifdef __cplusplus
@@ -560,17 +561,18 @@ SIMDATTN_STRUCT(simdattn_exec, Exec) {
 };
 #define SIMDATTN_EXEC_INIT {.struct_size = sizeof(simdattn_exec)}
 
-/* ---- Scoring -------------------------------------------------------------------------------------------------------- */
+/* ---- Scoring ----------------------------------------------------------------------------------------------------- */
 
-/** Value of `offset`: row i stands at position i + n_kv - n_q, so the last row at the last key; n_kv is the sequence's length. */
+/** Value of `offset`: row i stands at position i + n_kv - n_q, so the last row at the last key; n_kv is the sequence's
+ *  length. */
 #define SIMDATTN_BOTTOM_RIGHT INT64_MIN
 #ifdef __cplusplus
 inline constexpr int64_t kBottomRight = SIMDATTN_BOTTOM_RIGHT;  // SIMDATTN_BOTTOM_RIGHT
 #endif
 
-/** A mask of bits, the lowest bit of a byte first; rows begin at a byte; 1 = attend. Column c is key `n_kv - columns + c`. Keys
- *  before the first column are visible: `columns = n_kv` is a full mask, a smaller number the tail of a token tree. `columns` is
- *  at most the length of every sequence. */
+/** A mask of bits, the lowest bit of a byte first; rows begin at a byte; 1 = attend. Column c is key `n_kv - columns +
+ *  c`. Keys before the first column are visible: `columns = n_kv` is a full mask, a smaller number the tail of a token
+ *  tree. `columns` is at most the length of every sequence. */
 SIMDATTN_STRUCT(simdattn_packed_mask, PackedMask) {
   const uint8_t* data SIMDATTN_DEFAULT(nullptr); /* null: no mask */
   int64_t columns SIMDATTN_DEFAULT(0);           /* bits of a row */
@@ -581,10 +583,11 @@ SIMDATTN_STRUCT(simdattn_packed_mask, PackedMask) {
 /** What happens to a score between the dot product and the exponential, and which keys a row sees.
  *
  *  For score s of query row i, key j, with p = i + offset, in this order:
- *    t = scale * s;  t = softcap * tanh(t / softcap) if softcap > 0;  t += -(slope_h * |p - j|);  t += bias_scale_h * bias_ij
- *  A key is visible if every rule given below allows it. Rows without a visible key give output 0 and lse = -inf (with a
- *  sink: lse = sink). Arrays indexed by sequence have one entry per batch entry. Sizes of 1 in `bias` and `mask` broadcast, as
- *  strides of 0 do. */
+ *    t = scale * s;  t = softcap * tanh(t / softcap) if softcap > 0;  t += -(slope_h * |p - j|);
+ *    t += bias_scale_h * bias_ij
+ *  A key is visible if every rule given below allows it. Rows without a visible key give output 0 and lse = -inf (with
+ *  a sink: lse = sink). Arrays indexed by sequence have one entry per batch entry. Sizes of 1 in `bias` and `mask`
+ *  broadcast, as strides of 0 do. */
 SIMDATTN_STRUCT(simdattn_scoring, Scoring) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(Scoring));
   simdattn_optional_float scale SIMDATTN_DEFAULT({}); /* finite, any sign; default 1/sqrt(d_qk), for masked_softmax 1 */
@@ -630,7 +633,7 @@ SIMDATTN_STRUCT(simdattn_value_options, ValueOptions) {
 };
 #define SIMDATTN_VALUE_OPTIONS_INIT {.struct_size = sizeof(simdattn_value_options)}
 
-/* ---- Rotary position embedding -------------------------------------------------------------------------------------- */
+/* ---- Rotary position embedding ----------------------------------------------------------------------------------- */
 
 /** How rows are rotated. */
 SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
@@ -638,7 +641,8 @@ SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
   simdattn_rope_pairing pairing SIMDATTN_DEFAULT(RopePairing::kHalfSplit); /* which dimensions form a pair */
   bool inverse SIMDATTN_DEFAULT(false);                                    /* rotate by the negative angle */
   int64_t first_dim SIMDATTN_DEFAULT(0); /* rotated dimensions are [first_dim, first_dim + 2 * table columns) */
-  /** In f32, over the whole row, of at most 2048 numbers. kv_append does it without a table too; kv_shift refuses it. */
+  /** In f32, over the whole row, of at most 2048 numbers. kv_append does it without a table too; kv_shift refuses
+   *  it. */
   simdattn_row_norm norm SIMDATTN_DEFAULT(RowNorm::kNone);
   float norm_epsilon SIMDATTN_DEFAULT(0);             /* finite, not negative */
   const float* norm_weight SIMDATTN_DEFAULT(nullptr); /* [d]; null: 1, of kRms alone */
@@ -647,8 +651,8 @@ SIMDATTN_STRUCT(simdattn_rope_options, RopeOptions) {
   {.struct_size = sizeof(simdattn_rope_options), .pairing = SIMDATTN_ROPE_PAIRING_HALF_SPLIT}
 
 /** The frequencies of a table of angles. Members are named like those of model configuration files ("rope_scaling",
- *  "rope_parameters"); docs/guide-rope.md has a line for every well-known family. Numbers are checked in every type, arrays
- *  where they are used. */
+ *  "rope_parameters"); docs/guide-rope.md has a line for every well-known family. Numbers are checked in every type,
+ *  arrays where they are used. */
 SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(RopeTableOptions));
   double rope_theta SIMDATTN_DEFAULT(10000); /* base of the powers, in [1, 1e15]; > 1 for kYarn */
@@ -679,9 +683,9 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
   /** Columns per position axis, summing to r/2; all 0 = one axis. */
   SIMDATTN_ARRAY(int64_t, mrope_section, 4) SIMDATTN_DEFAULT({});
   simdattn_mrope_layout mrope_layout SIMDATTN_DEFAULT(MropeLayout::kContiguous); /* which columns follow which axis */
-  /** Everything in f32, as PyTorch models compute it and were trained with: frequencies in Hugging Face's order of operations,
-   *  the angle fl(fl(position) * inv_i), its cosine, times fl(attention factor). Cosines differ from the exact ones by up to
-   *  8e-3 at position 131071. */
+  /** Everything in f32, as PyTorch models compute it and were trained with: frequencies in Hugging Face's order of
+   *  operations, the angle fl(fl(position) * inv_i), its cosine, times fl(attention factor). Cosines differ from the
+   *  exact ones by up to 8e-3 at position 131071. */
   bool f32_angles SIMDATTN_DEFAULT(false);
 };
 #define SIMDATTN_ROPE_TABLE_OPTIONS_INIT               \
@@ -694,12 +698,12 @@ SIMDATTN_STRUCT(simdattn_rope_table_options, RopeTableOptions) {
    .high_freq_factor = 4,                              \
    .partial_rotary_factor = 1}
 
-/* ---- Storage of keys and values ------------------------------------------------------------------------------------- */
+/* ---- Storage of keys and values ---------------------------------------------------------------------------------- */
 
 /** Keys per panel. A panel holds 32 keys dimension by dimension, so that the lanes of a vector are keys:
  *    f32 and f16: [panel][d][32];   bf16: [panel][ceil(d/2)][32][2], an odd last dimension paired with zero.
- *  Narrower types: the bytes of a row's codes in units of four, [panel][unit][32][4], the last unit filled up with zeros. Types
- *  with blocks: the codes of all blocks first, then their scales, [block][32] f16.
+ *  Narrower types: the bytes of a row's codes in units of four, [panel][unit][32][4], the last unit filled up with
+ *  zeros. Types with blocks: the codes of all blocks first, then their scales, [block][32] f16.
  *  It is part of a file format: the same on every CPU and in every version. */
 #define SIMDATTN_PANEL_WIDTH 32
 /** Keys per block of the online softmax. Part of the definition of the result. */
@@ -737,8 +741,8 @@ constexpr int64_t panel_bytes(KvType type, int64_t dim) {
   return kPanelWidth * row_bytes(type, (dim + together - 1) / together * together);
 }
 
-/// A store: where keys or values lie, in one tensor, a ring, or pages behind a block table. Values are always rows. Strides
-/// count bytes. Kv is a store that a call writes, ConstKv one that it reads.
+/// A store: where keys or values lie, in one tensor, a ring, or pages behind a block table. Values are always rows.
+/// Strides count bytes. Kv is a store that a call writes, ConstKv one that it reads.
 /// C: simdattn_kv and simdattn_const_kv, with these members; both start from SIMDATTN_KV_INIT.
 template <bool kConst>
 struct BasicKv {
@@ -752,18 +756,19 @@ struct BasicKv {
   int64_t capacity = 0;  // tokens per sequence that have a place; of a ring: tokens that positions may count to
   int64_t length = -1;   // tokens per sequence that attention sees (its n_kv), <= capacity; -1: capacity
   int64_t dim = 0;       // numbers of a key or value; a multiple of 32 where types have blocks of 32
-  /// The next three strides are multiples of 4 for f32, of 2 for bf16, f16 and types with blocks, any number for int8 and fp8.
+  /// The next three strides are multiples of 4 for f32, of 2 for bf16, f16 and types with blocks, any number for int8
+  /// and fp8.
   int64_t batch_stride = 0;  // bytes between sequences; with pages, between pages
   int64_t head_stride = 0;   // bytes between heads
   int64_t token_stride = 0;  // bytes between tokens; of panels, between panels
-  /// f32 of any sign, one per token and head, of types that has_scales() names; else null. Strides are multiples of 4; 0:
-  /// shared. Pages and rings are counted as in `data`, tokens one by one in panels too.
+  /// f32 of any sign, one per token and head, of types that has_scales() names; else null. Strides are multiples of 4;
+  /// 0: shared. Pages and rings are counted as in `data`, tokens one by one in panels too.
   Pointer scales = nullptr;
   int64_t scale_batch_stride = 0;  // bytes of scales between sequences; with pages, between pages
   int64_t scale_head_stride = 0;   // bytes of scales between heads
   int64_t scale_token_stride = 0;  // bytes of scales between tokens
-  /// Pages, if page_size > 0: token t of sequence b is token t % page_size of page block_table[b * block_table_stride + t /
-  /// page_size]. Entries that no call looks at may hold anything.
+  /// Pages, if page_size > 0: token t of sequence b is token t % page_size of page block_table[b * block_table_stride +
+  /// t / page_size]. Entries that no call looks at may hold anything.
   const int32_t* block_table = nullptr;
   int64_t block_table_stride = -1;  // entries between sequences; -1: ceil(capacity / page_size); 0: one table for all
   int64_t page_size = 0;            // tokens per page; panels: a multiple of kPanelWidth; 0: no pages
@@ -850,7 +855,8 @@ struct BasicKv {
 using Kv = BasicKv<false>;      // a store that a call writes
 using ConstKv = BasicKv<true>;  // a store that a call reads; a Kv or a ConstView<4> converts to it
 #else
-/* Members are explained at BasicKv above. Both structs have the same ones: memcpy makes a simdattn_const_kv of a simdattn_kv. */
+/* Members are explained at BasicKv above. Both structs have the same ones: memcpy makes a simdattn_const_kv of a
+ * simdattn_kv. */
 typedef struct {
   size_t struct_size;
   void* data;
@@ -908,9 +914,10 @@ SIMDATTN_STRUCT(simdattn_key_rotation, KeyRotation) {
   simdattn_const_view2 cos SIMDATTN_DEFAULT({});      /* f32 [n_positions, r/2]; absent: no RoPE */
   simdattn_const_view2 sin SIMDATTN_DEFAULT({});      /* of the same shape */
   simdattn_rope_options options SIMDATTN_DEFAULT({}); /* pairs, and where in a row they begin */
-  /** > 0: after RoPE rows are multiplied by a Hadamard matrix, in f32, as by hadamard() with blocks of this size: a power of two
-   *  up to 4096 that divides dim, which is then at most 8192. Rotate queries alike; where values are rotated, the output.
-   *  kv_shift takes the matrix away, rotates, and puts it back: give it the block of the keys. 0: no matrix. */
+  /** > 0: after RoPE rows are multiplied by a Hadamard matrix, in f32, as by hadamard() with blocks of this size: a
+   *  power of two up to 4096 that divides dim, which is then at most 8192. Rotate queries alike; where values are
+   *  rotated, the output. kv_shift takes the matrix away, rotates, and puts it back: give it the block of the keys. 0:
+   *  no matrix. */
   int64_t hadamard_block SIMDATTN_DEFAULT(0);
   SIMDATTN_ARRAY(uint64_t, reserved, 2) SIMDATTN_DEFAULT({});
 };
@@ -924,18 +931,18 @@ SIMDATTN_STRUCT(simdattn_append_options, AppendOptions) {
   const int32_t* starts SIMDATTN_DEFAULT(nullptr); /* [batch] the same for each sequence, in the place of `start` */
   /** [batch] rows of each sequence that count, 0 .. n; the others are padding. */
   const int32_t* counts SIMDATTN_DEFAULT(nullptr);
-  /** i32 or i64 [batch, rows]: page * page_size + place in the page, instead of the block table (vLLM's slot_mapping). A row
-   *  with a negative one is skipped. Positions then serve the rotation alone. */
+  /** i32 or i64 [batch, rows]: page * page_size + place in the page, instead of the block table (vLLM's slot_mapping).
+   *  A row with a negative one is skipped. Positions then serve the rotation alone. */
   simdattn_const_view2 slots SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_APPEND_OPTIONS_INIT \
   {.struct_size = sizeof(simdattn_append_options), .rope = SIMDATTN_KEY_ROTATION_INIT}
 
-/* ---- Fused attention ------------------------------------------------------------------------------------------------ */
+/* ---- Fused attention --------------------------------------------------------------------------------------------- */
 
-/** Which keys each row attends to. Entry e of a list stands for the keys e * block_size .. e * block_size + block_size - 1 that
- *  exist; -1 is skipped, wherever it stands. The result is that of attention over a cache that holds the keys of the list in its
- *  order. Masks, windows and lengths look at the keys' own positions.
+/** Which keys each row attends to. Entry e of a list stands for the keys e * block_size .. e * block_size +
+ *  block_size - 1 that exist; -1 is skipped, wherever it stands. The result is that of attention over a cache that
+ *  holds the keys of the list in its order. Masks, windows and lengths look at the keys' own positions.
  *  Every call reads the lists before it writes. It refuses an entry that is neither -1 nor of one of the n_kv keys of
  *  its sequence, and two equal neighbours, with -1 between them or not. Other duplicates are not looked for: such keys
  *  count twice. */
@@ -950,17 +957,17 @@ SIMDATTN_STRUCT(simdattn_key_lists, KeyLists) {
 
 /** One attention problem: out = softmax(scoring(q k^T)) v, and its log-sum-exp.
  *  Shapes: q [B,Hq,n_q,d_qk], k [B,Hk,n_kv,d_qk], v [B,Hk,n_kv,d_v], out [B,Hq,n_q,d_v], lse f32 [B,Hq,n_q] (optional);
- *  G = Hq/Hk whole; query head h reads key head h / G. q and out are f32, bf16 or f16; k and v have any storage type; any
- *  mixture. v may alias k. n_kv is k.length (default: k.capacity), and so is that of v.
- *  Varlen: with cu_q, q, out and lse are [1,H,total_q,...], and sequence s has rows cu_q[s] .. cu_q[s+1] - 1. With cu_k too, k
- *  and v are [1,Hk,total_k,...]; without it they are caches whose batch is n_sequences. bias and mask are
+ *  G = Hq/Hk whole; query head h reads key head h / G. q and out are f32, bf16 or f16; k and v have any storage type;
+ *  any mixture. v may alias k. n_kv is k.length (default: k.capacity), and so is that of v.
+ *  Varlen: with cu_q, q, out and lse are [1,H,total_q,...], and sequence s has rows cu_q[s] .. cu_q[s+1] - 1. With cu_k
+ *  too, k and v are [1,Hk,total_k,...]; without it they are caches whose batch is n_sequences. bias and mask are
  *  [1,Hq,total_q,longest n_kv], and a PackedMask has a row for each row of q.
- *  Raw state: with `acc` (f32 [B,Hq,n_q,d_v]), `max` and `sum` (f32 [B,Hq,n_q]) the un-normalised accumulator, the maximum and
- *  the sum are written there. `out` may be absent where `lse` or the raw state is given.
- *  Arithmetic: every storage type and option goes with each. Error, beyond that of kF32, against the exact result of what is
- *  multiplied (rounded rows; integers times their scales): kBF16 rounds weights, up to 2^-8 * max |v|. kInt8 makes 8-bit
- *  integers of them, up to the sum over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, with s_j the scale of value j and v8_j
- *  its integers. */
+ *  Raw state: with `acc` (f32 [B,Hq,n_q,d_v]), `max` and `sum` (f32 [B,Hq,n_q]) the un-normalised accumulator, the
+ *  maximum and the sum are written there. `out` may be absent where `lse` or the raw state is given.
+ *  Arithmetic: every storage type and option goes with each. Error, beyond that of kF32, against the exact result of
+ *  what is multiplied (rounded rows; integers times their scales): kBF16 rounds weights, up to 2^-8 * max |v|. kInt8
+ *  makes 8-bit integers of them, up to the sum over 256 keys each of (max p_j s_j) / 510 * sum |v8_j|, with s_j the
+ *  scale of value j and v8_j its integers. */
 SIMDATTN_STRUCT(simdattn_attention_problem, AttentionProblem) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(AttentionProblem));
   simdattn_const_view4 q SIMDATTN_DEFAULT({});   /* f32, bf16 or f16 [B,Hq,n_q,d_qk]: queries */
@@ -986,8 +993,8 @@ SIMDATTN_STRUCT(simdattn_attention_problem, AttentionProblem) {
    .scoring = SIMDATTN_SCORING_INIT,                  \
    .lists = {.block_size = 1}}
 
-/** A problem that was checked once, and its division into tasks. The caller owns it and may copy it as bytes; it refers to the
- *  problem's arrays. The division depends on shapes and lengths, not on the machine or the number of threads. */
+/** A problem that was checked once, and its division into tasks. The caller owns it and may copy it as bytes; it refers
+ *  to the problem's arrays. The division depends on shapes and lengths, not on the machine or the number of threads. */
 SIMDATTN_STRUCT(simdattn_plan, Plan) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(Plan));
   int64_t tasks SIMDATTN_DEFAULT(0);          /* run each of 0 .. tasks-1 once, in any order, on any threads */
@@ -998,7 +1005,7 @@ SIMDATTN_STRUCT(simdattn_plan, Plan) {
 };
 #define SIMDATTN_PLAN_INIT {.struct_size = sizeof(simdattn_plan)}
 
-/* ---- Which keys a row attends to ------------------------------------------------------------------------------------ */
+/* ---- Which keys a row attends to --------------------------------------------------------------------------------- */
 
 /** How index_scores() scores keys, and which keys a row sees. */
 SIMDATTN_STRUCT(simdattn_index_options, IndexOptions) {
@@ -1032,8 +1039,8 @@ SIMDATTN_STRUCT(simdattn_top_k_options, TopKOptions) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(TopKOptions));
   /** Keys that a score stands for, 1 .. 2^30: score c is that of keys c * block_size .. (c + 1) * block_size - 1. */
   int64_t block_size SIMDATTN_DEFAULT(1);
-  /** So many blocks, as far as they have scores, are taken first and count among the k: that of the row's own position and
-   *  those before it. */
+  /** So many blocks, as far as they have scores, are taken first and count among the k: that of the row's own position
+   *  and those before it. */
   int64_t local_blocks SIMDATTN_DEFAULT(0);
   /** The block of the row's own position is taken besides, and does not count among the k, unless that position is its
    *  last key. It need not have a score. */
@@ -1048,22 +1055,23 @@ SIMDATTN_STRUCT(simdattn_top_k_options, TopKOptions) {
 #define SIMDATTN_TOP_K_OPTIONS_INIT \
   {.struct_size = sizeof(simdattn_top_k_options), .block_size = 1, .keys = -1, .offset = SIMDATTN_BOTTOM_RIGHT}
 
-/* ---- Attention with a state ----------------------------------------------------------------------------------------- */
+/* ---- Attention with a state -------------------------------------------------------------------------------------- */
 
 /** Columns of a state that one task of linear_attention_range() updates. */
 #define SIMDATTN_STATE_COLUMNS 64
 
-/** Attention whose past is a state S of d_k x d_v numbers per head of v, in place of keys and values. Every token does, in this order,
+/** Attention whose past is a state S of d_k x d_v numbers per head of v, in place of keys and values. Every token does,
+ *  in this order,
  *    S *= exp(decay)             kGated, kGatedDelta; by row of S where there is a decay per channel of the key
  *    u = v                       kLinear, kGated
  *    u = beta (v - k^T S)        kDelta, kGatedDelta
  *    S += k u^T
  *    out = scale * q^T S
- *  Shapes: q [B,Hq,n,d_k], k [B,Hk,n,d_k], v [B,Hv,n,d_v], out [B,Ho,n,d_v], Ho = max(Hq, Hv); Hv is a multiple of Hk, Ho one of Hq and Hv;
- *  at most 256 heads of q read one state.
- *  q, k, v, decay, beta and out f32, bf16 or f16, any mixture. Keys are used as they are: who wants them of length 1 divides before.
- *  Varlen: with cu_q B is 1, and sequence s has tokens cu_q[s] .. cu_q[s+1] - 1. Without it every sequence has n tokens.
- *  A prompt in one call, in chunks or token by token gives the same bits. */
+ *  Shapes: q [B,Hq,n,d_k], k [B,Hk,n,d_k], v [B,Hv,n,d_v], out [B,Ho,n,d_v], Ho = max(Hq, Hv); Hv is a multiple of Hk,
+ *  Ho one of Hq and Hv; at most 256 heads of q read one state.
+ *  q, k, v, decay, beta and out f32, bf16 or f16, any mixture. Keys are used as they are: who wants them of length 1
+ *  divides before. Varlen: with cu_q B is 1, and sequence s has tokens cu_q[s] .. cu_q[s+1] - 1. Without it every
+ *  sequence has n tokens. A prompt in one call, in chunks or token by token gives the same bits. */
 SIMDATTN_STRUCT(simdattn_linear_attention_problem, LinearAttentionProblem) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(LinearAttentionProblem));
   simdattn_linear_rule rule SIMDATTN_DEFAULT(LinearRule::kGatedDelta); /* how a token changes the state */
@@ -1072,8 +1080,9 @@ SIMDATTN_STRUCT(simdattn_linear_attention_problem, LinearAttentionProblem) {
   simdattn_const_view4 q SIMDATTN_DEFAULT({}); /* queries [B,Hq,n,d_k] */
   simdattn_const_view4 k SIMDATTN_DEFAULT({}); /* keys [B,Hk,n,d_k] */
   simdattn_const_view4 v SIMDATTN_DEFAULT({}); /* values [B,Hv,n,d_v] */
-  /** [B,Hv,n,1] or [B,Hv,n,d_k]: logarithms of the factors of S, of a head or of its channels. -inf, and all below -87.34, clear what they
-   *  multiply, NaN and infinities too. From 88 on the factor is infinite. kLinear and kDelta: absent. */
+  /** [B,Hv,n,1] or [B,Hv,n,d_k]: logarithms of the factors of S, of a head or of its channels. -inf, and all below
+   *  -87.34, clear what they multiply, NaN and infinities too. From 88 on the factor is infinite. kLinear and kDelta:
+   *  absent. */
   simdattn_const_view4 decay SIMDATTN_DEFAULT({});
   simdattn_const_view4 beta SIMDATTN_DEFAULT(
       {}); /* [B,Hv,n,1], or [B,1,n,1] for all heads; absent: 1. kLinear and kGated: absent */
@@ -1081,28 +1090,30 @@ SIMDATTN_STRUCT(simdattn_linear_attention_problem, LinearAttentionProblem) {
    *  written. Zeros where nothing is past. */
   simdattn_view4 state SIMDATTN_DEFAULT({});
   bool transposed SIMDATTN_DEFAULT(false); /* states lie as ggml has them */
-  /** [sequences] the state of each sequence in `state`, all different; negative: the sequence is skipped, and its outputs stay as they
-   *  are. Null: state s is that of sequence s, and there are as many. */
+  /** [sequences] the state of each sequence in `state`, all different; negative: the sequence is skipped, and its
+   *  outputs stay as they are. Null: state s is that of sequence s, and there are as many. */
   const int32_t* state_index SIMDATTN_DEFAULT(nullptr);
   simdattn_view4 out SIMDATTN_DEFAULT({});            /* [B,Ho,n,d_v]; shares no byte with an input */
   simdattn_optional_float scale SIMDATTN_DEFAULT({}); /* finite; default 1/sqrt(d_k) */
   const int32_t* cu_q SIMDATTN_DEFAULT(nullptr);      /* varlen: [n_sequences + 1], from 0 to n, never falling */
   int64_t n_sequences SIMDATTN_DEFAULT(0);            /* sequences of cu_q */
-  /** f32 [sequences,W,Hv,d_k,d_v], or transposed as `state`: the states after each of a sequence's last W tokens, the last one at W - 1.
-   *  A sequence of m < W tokens leaves the first W - m as they are. Optional: speculative decoding goes back to one of them. */
+  /** f32 [sequences,W,Hv,d_k,d_v], or transposed as `state`: the states after each of a sequence's last W tokens, the
+   *  last one at W - 1. A sequence of m < W tokens leaves the first W - m as they are. Optional: speculative decoding
+   *  goes back to one of them. */
   simdattn_view5 states SIMDATTN_DEFAULT({});
   SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
-  /** f32, of the shape of `state`: what is past, read in its place. `state` is then exactly this array, or shares no byte
-   *  with it, or is absent: the last state is not kept. A stride of 0 lets all sequences begin with one state. */
+  /** f32, of the shape of `state`: what is past, read in its place. `state` is then exactly this array, or shares no
+   *  byte with it, or is absent: the last state is not kept. A stride of 0 lets all sequences begin with one state. */
   simdattn_const_view4 state_in SIMDATTN_DEFAULT({});
 };
 #define SIMDATTN_LINEAR_ATTENTION_PROBLEM_INIT \
   {.struct_size = sizeof(simdattn_linear_attention_problem), .rule = SIMDATTN_LINEAR_RULE_GATED_DELTA}
 
-/** The short convolution before such an attention: y[t] = activation(bias + sum over j of weight[j] z[t + j]) for each channel, where z is
- *  the state, the last width - 1 inputs, followed by x. So weight[width - 1] belongs to the token itself.
- *  Shapes: x and out [B,C,n], or [B,n,C] if channels_last, out the other one if out_transposed; weight [C,width], bias [C].
- *  x, weight, bias, out f32, bf16 or f16, any mixture.
+/** The short convolution before such an attention: y[t] = activation(bias + sum over j of weight[j] z[t + j]) for each
+ *  channel, where z is the state, the last width - 1 inputs, followed by x. So weight[width - 1] belongs to the token
+ *  itself.
+ *  Shapes: x and out [B,C,n], or [B,n,C] if channels_last, out the other one if out_transposed; weight [C,width], bias
+ *  [C]. x, weight, bias, out f32, bf16 or f16, any mixture.
  *  Varlen: with cu_q B is 1, as in LinearAttentionProblem. */
 SIMDATTN_STRUCT(simdattn_causal_conv_problem, CausalConvProblem) {
   size_t struct_size SIMDATTN_DEFAULT(sizeof(CausalConvProblem));
@@ -1119,8 +1130,8 @@ SIMDATTN_STRUCT(simdattn_causal_conv_problem, CausalConvProblem) {
   const int32_t* cu_q SIMDATTN_DEFAULT(nullptr);        /* varlen: [n_sequences + 1], from 0 to n, never falling */
   int64_t n_sequences SIMDATTN_DEFAULT(0);              /* sequences of cu_q */
   SIMDATTN_ARRAY(uint64_t, reserved, 4) SIMDATTN_DEFAULT({});
-  /** In the type of x, of the shape of `state`: what is past, read in its place; see LinearAttentionProblem. It may share
-   *  bytes with x: where the past stands before the tokens in one array, both are parts of it. */
+  /** In the type of x, of the shape of `state`: what is past, read in its place; see LinearAttentionProblem. It may
+   *  share bytes with x: where the past stands before the tokens in one array, both are parts of it. */
   simdattn_const_view3 state_in SIMDATTN_DEFAULT({});
   /** out has its last two dimensions the other way round than x: x [B,C,n] gives [B,n,C], and [B,n,C] gives [B,C,n]. */
   bool out_transposed SIMDATTN_DEFAULT(false);

@@ -1,8 +1,9 @@
-// The functions that are linked, with C linkage. Each looks for null pointers, brings structs of other versions to this one's
-// size (sized.h), finds the target (dispatch/target.h), sets the floating-point control word, and calls its driver.
+// The functions that are linked, with C linkage. Each looks for null pointers, brings structs of other versions to this
+// one's size (sized.h), finds the target (dispatch/target.h), sets the floating-point control word, and calls its
+// driver.
 //
-// Where the fixed cost of a call counts, the driver sets the control word, after the rules. Reading the word waits for the
-// arithmetic of the call before; the rules run while that goes on.
+// Where the fixed cost of a call counts, the driver sets the control word, after the rules. Reading the word waits for
+// the arithmetic of the call before; the rules run while that goes on.
 #define SIMDATTN_BUILDING 1
 #include "dispatch/environment.h"
 #include "dispatch/target.h"
@@ -68,7 +69,7 @@ const char* simdattn_code_name(simdattn_code code) {
   return i < sizeof kNames / sizeof *kNames ? kNames[i] : "UNKNOWN";
 }
 
-// ---- Unfused ---------------------------------------------------------------------------------------------------------
+// ---- Unfused --------------------------------------------------------------------------------------------------------
 
 simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_const_view4* k, const simdattn_view4* out,
                                 const simdattn_score_options* options, const simdattn_exec* exec) {
@@ -146,7 +147,7 @@ size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
   return drivers::additive_scores_workspace(d_q, d_k, d);
 }
 
-// ---- Positions -------------------------------------------------------------------------------------------------------
+// ---- Positions ------------------------------------------------------------------------------------------------------
 
 simdattn_status simdattn_alibi_slopes(int64_t heads, float* slopes) {
   const Environment environment;
@@ -213,7 +214,7 @@ simdattn_status simdattn_sinusoidal_table(const simdattn_view2* out, double base
   return drivers::sinusoidal_table(*out, base, or_absent(positions), first);
 }
 
-// ---- Storage of keys and values --------------------------------------------------------------------------------------
+// ---- Storage of keys and values -------------------------------------------------------------------------------------
 
 int64_t simdattn_dtype_bytes(simdattn_dtype type) { return simdattn::dtype_bytes(type); }
 int64_t simdattn_row_bytes(simdattn_kv_type type, int64_t dim) { return simdattn::row_bytes(type, dim); }
@@ -259,7 +260,7 @@ simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t 
   return drivers::kv_shift(*uk, kv_, first, last, delta, rope_);
 }
 
-// ---- Fused attention ---------------------------------------------------------------------------------------------------
+// ---- Fused attention ------------------------------------------------------------------------------------------------
 
 simdattn_status simdattn_attention(const simdattn_attention_problem* problem, const simdattn_exec* exec) {
   SIMDATTN_NEED(problem);
@@ -313,7 +314,7 @@ simdattn_status simdattn_attention_merge(const simdattn_const_view5* parts, cons
   return drivers::attention_merge(*uk, *parts, *part_lse, *out, or_absent(lse), sinks);
 }
 
-// ---- Which keys a row attends to ---------------------------------------------------------------------------------------
+// ---- Which keys a row attends to ------------------------------------------------------------------------------------
 
 simdattn_status simdattn_index_scores(const simdattn_const_view4* q, const simdattn_const_kv* k,
                                       const simdattn_const_view3* weights, const simdattn_view4* scores,
@@ -339,7 +340,7 @@ simdattn_status simdattn_top_k(const simdattn_const_view4* scores, int64_t k, co
 
 size_t simdattn_top_k_workspace(int64_t k) { return drivers::top_k_workspace(k); }
 
-// ---- Attention with a state --------------------------------------------------------------------------------------------
+// ---- Attention with a state -----------------------------------------------------------------------------------------
 
 simdattn_status simdattn_linear_attention(const simdattn_linear_attention_problem* problem, const simdattn_exec* exec) {
   SIMDATTN_NEED(problem);

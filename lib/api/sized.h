@@ -10,7 +10,8 @@
 
 namespace simdattn {
 
-/// Bytes of the struct in the first version that had it: no version's struct is smaller. Adding members does not change this.
+/// Bytes of the struct in the first version that had it: no version's struct is smaller. Adding members does not change
+/// this.
 template <class T>
 inline constexpr size_t kFirstSize = sizeof(T);
 template <>
@@ -20,8 +21,8 @@ inline constexpr size_t kFirstSize<LinearAttentionProblem> = offsetof(LinearAtte
 template <>
 inline constexpr size_t kFirstSize<CausalConvProblem> = offsetof(CausalConvProblem, state_in);
 
-/// A struct of another size over the defaults of this version's, of `size` bytes. False if members that this version does not
-/// know hold anything but 0, that is, if they are used.
+/// A struct of another size over the defaults of this version's, of `size` bytes. False if members that this version
+/// does not know hold anything but 0, that is, if they are used.
 [[gnu::noinline, gnu::cold]] inline bool copy_sized(const void* given, const void* defaults, size_t size, void* copy) {
   constexpr size_t kMost = size_t{1} << 16;  // an uninitialised size must not be walked
   const auto* const bytes = static_cast<const unsigned char*>(given);
@@ -37,8 +38,8 @@ inline constexpr size_t kFirstSize<CausalConvProblem> = offsetof(CausalConvProbl
   return true;
 }
 
-/// The caller's struct in this version's size. That is the struct itself, the defaults where the pointer is null, or a copy in
-/// which members that the caller does not know have their defaults.
+/// The caller's struct in this version's size. That is the struct itself, the defaults where the pointer is null, or a
+/// copy in which members that the caller does not know have their defaults.
 template <class T>
 class Sized {
  public:

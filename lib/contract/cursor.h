@@ -21,8 +21,8 @@ class Cursor {
   uintptr_t address_;
 };
 
-/// The compiler no longer knows what it has computed or loaded from p. A loop over rows then steps p, where it would keep a pointer to each
-/// row and an index for all. Only for AVX-512: with AVX2 it is one instruction more a row.
+/// The compiler no longer knows what it has computed or loaded from p. A loop over rows then steps p, where it would
+/// keep a pointer to each row and an index for all. Only for AVX-512: with AVX2 it is one instruction more a row.
 template <class T>
 void hide(T*& p) {
   __asm__("" : "+r"(p));

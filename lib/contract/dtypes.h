@@ -22,7 +22,8 @@ constexpr size_t slot(auto type) { return static_cast<size_t>(type); }
 static inline constexpr bool is_nan(float x) { return x != x; }
 /// By its bits, for rules: in a caller's environment that traps, a comparison would.
 static inline constexpr bool is_finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7F800000u) != 0x7F800000u; }
-/// Magnitudes from here on are NaN, infinite, or round to an infinity of bf16: what a weight of 0 does not hide in every arithmetic.
+/// Magnitudes from here on are NaN, infinite, or round to an infinity of bf16: what a weight of 0 does not hide in
+/// every arithmetic.
 template <class T>
 inline constexpr uint32_t kUnhidden = 0x7F7F8000u;
 template <>

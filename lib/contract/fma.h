@@ -1,5 +1,5 @@
-// a * b + c, rounded once. The instruction, or the C library's function where that rounds once: not on Windows, where MinGW-w64's
-// differs in the last bit for a quarter of random arguments. There it is built of IEEE operations.
+// a * b + c, rounded once. The instruction, or the C library's function where that rounds once: not on Windows, where
+// MinGW-w64's differs in the last bit for a quarter of random arguments. There it is built of IEEE operations.
 #ifndef SIMDATTN_LIB_CONTRACT_FMA_H_
 #define SIMDATTN_LIB_CONTRACT_FMA_H_
 
@@ -9,8 +9,9 @@
 
 namespace simdattn {
 
-// Both ways after Boldo and Melquiond 2008: what is rounded to odd (cut off, and the last bit set if that lost anything) to more
-// than twice the digits, or is the smaller part of the sum, may be rounded once more as if it were exact.
+// Both ways after Boldo and Melquiond 2008: what is rounded to odd (cut off, and the last bit set if that lost
+// anything) to more than twice the digits, or is the smaller part of the sum, may be rounded once more as if it were
+// exact.
 
 /// x + y rounded to odd, for a sum of normal size.
 static inline double add_to_odd(double x, double y) {

@@ -1,5 +1,7 @@
-// Operands of Arithmetic::kInt8, shared by the backends. Four numbers that are multiplied with four others lie side by side.
-//   query     int8 [dim rounded up to 64], zeros at the end; then Int8Query. Targets without dot products of bytes: int16
+// Operands of Arithmetic::kInt8, shared by the backends. Four numbers that are multiplied with four others lie side by
+// side.
+//   query     int8 [dim rounded up to 64], zeros at the end; then Int8Query; int16 on targets without dot products of
+//             bytes
 //   panel     int8 [ceil(dim/4)][32][4], zeros past dim; then f32 scales [32]
 //   values    int8 [ceil(dim/32)][kKeyBlock/4][32][4], zeros past dim; then f32 scales [kKeyBlock]
 #ifndef SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_
@@ -38,9 +40,9 @@ constexpr void set_int8_packing(KvOperands& kv) {
   kv.pack_values = I::template pack_values<T>;
 }
 
-/// I names the kernels: prepare_query<T>, pack_keys<T>, pack_values<T>, value_packed; score_packed, and score_blocks of keys in blocks with
-/// scales of their own (BlockIntegers of narrow_operands.h); kScalesApart if score_packed takes panels of stored integers as they are.
-/// `value_stored`: value_tile of stored integers in rows, or null.
+/// I names the kernels: prepare_query<T>, pack_keys<T>, pack_values<T>, value_packed; score_packed, and score_blocks of
+/// keys in blocks with scales of their own (BlockIntegers of narrow_operands.h); kScalesApart if score_packed takes
+/// panels of stored integers as they are. `value_stored`: value_tile of stored integers in rows, or null.
 template <class I>
 constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&),
                                           void (*value_stored)(const ValueTile&) = nullptr) {

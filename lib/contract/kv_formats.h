@@ -1,9 +1,9 @@
 // How the narrow storage types hold numbers: codes of a row, and their places in a panel. Shared by the backends.
 //
-// A row is bytes of codes; some types have scales among them, others one scale beside each row. A panel holds the codes of 32
-// rows in units of four bytes, [unit][32][4]. Every number is a product of a code and a scale, rounded once, so each target
-// gives the same bits. Loops are plain, for compilers to make vectors of; always inlined, they have the instruction set of
-// their caller.
+// A row is bytes of codes; some types have scales among them, others one scale beside each row. A panel holds the codes
+// of 32 rows in units of four bytes, [unit][32][4]. Every number is a product of a code and a scale, rounded once, so
+// each target gives the same bits. Loops are plain, for compilers to make vectors of; always inlined, they have the
+// instruction set of their caller.
 #ifndef SIMDATTN_LIB_CONTRACT_KV_FORMATS_H_
 #define SIMDATTN_LIB_CONTRACT_KV_FORMATS_H_
 
@@ -42,8 +42,9 @@ SIMDATTN_FORMAT_INLINE int32_t round_to_integer(float x) {
   return static_cast<int32_t>(std::bit_cast<uint32_t>(x + 0x1.8p23f) - 0x4B400000u);
 }
 
-/// Numbers as integers and their scale: x = scale * integer, nearly. The largest magnitude, whose bits are `largest`, becomes `most`. Where
-/// most / largest is not finite integers and scale are 0; with NaN or infinity among the numbers the scale is NaN.
+/// Numbers as integers and their scale: x = scale * integer, nearly. The largest magnitude, whose bits are `largest`,
+/// becomes `most`. Where most / largest is not finite integers and scale are 0; with NaN or infinity among the numbers
+/// the scale is NaN.
 struct IntegerScale {
   float scale;
   float inverse;  // 0: all integers are 0
@@ -59,7 +60,8 @@ struct IntegerScale {
   }
 };
 
-/// Where the codes of a type lie, in rows and in panels. Types without scales in front of codes have 32 numbers in a block, too.
+/// Where the codes of a type lie, in rows and in panels. Types without scales in front of codes have 32 numbers in a
+/// block, too.
 struct CodeLayout {
   int64_t scale_bytes;  // what a block begins with; 0: a scale stands beside each row
   int64_t code_bytes;   // of a block
@@ -74,7 +76,7 @@ struct CodeLayout {
   constexpr int64_t panel_bytes(int64_t dim) const { return scale_at(dim, scale_bytes == 0 ? 0 : dim / kBlockDims, 0); }
 };
 
-// ---- Codes of one byte, scales beside the rows -----------------------------------------------------------------------
+// ---- Codes of one byte, scales beside the rows ----------------------------------------------------------------------
 
 struct ByteFormat {
   static constexpr bool kFp8 = false;  // else integers
@@ -96,8 +98,8 @@ struct Int8Format : ByteFormat {
   }
 };
 
-/// Floating point of 8 bits with kMantissa of them behind the point: codes up to kLargest are finite numbers, ascending; kNan
-/// is the code of NaN, and kOver that of an infinite number.
+/// Floating point of 8 bits with kMantissa of them behind the point: codes up to kLargest are finite numbers,
+/// ascending; kNan is the code of NaN, and kOver that of an infinite number.
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
 struct Fp8Format : ByteFormat {
   static constexpr bool kFp8 = true;
@@ -124,8 +126,8 @@ struct Fp8Format : ByteFormat {
     }
     return largest <= kLargest && (std::bit_cast<uint32_t>(scale) & 0x7FFFFFFFu) < std::bit_cast<uint32_t>(0x1p110f);
   }
-  /// The code of x * (1 / scale), to nearest even, saturated. NaN, also as the product, and infinities keep what they are, as far
-  /// as there is a code.
+  /// The code of x * (1 / scale), to nearest even, saturated. NaN, also as the product, and infinities keep what they
+  /// are, as far as there is a code.
   static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
     const float inverse = 1.0f / *scale;
     for (int64_t i = 0; i < dim; ++i) row[i] = static_cast<uint8_t>(code(x[i], x[i] * inverse));
@@ -151,7 +153,7 @@ struct Fp8Format : ByteFormat {
 using E4M3Format = Fp8Format<3, 7, 0x7Eu, 0x7Fu, 0x7Fu>;
 using E5M2Format = Fp8Format<2, 15, 0x7Bu, 0x7Eu, 0x7Cu>;
 
-// ---- Blocks of 32 that begin with an f16 scale d -----------------------------------------------------------------------
+// ---- Blocks of 32 that begin with an f16 scale d --------------------------------------------------------------------
 
 SIMDATTN_FORMAT_INLINE float f16_at(const uint8_t* p) {
   f16 d;
@@ -163,8 +165,8 @@ SIMDATTN_FORMAT_INLINE void put_f16(float x, uint8_t* p) {
   std::memcpy(p, &d, sizeof d);
 }
 
-/// d, with kHasMinimum m, of codes of 5 bits a word of their highest ones, then bytes, or nibbles of which the lower ones come first. A
-/// number is (code - kZero) d, or code d + m; or the one of kNumbers that the code says, times d.
+/// d, with kHasMinimum m, of codes of 5 bits a word of their highest ones, then bytes, or nibbles of which the lower
+/// ones come first. A number is (code - kZero) d, or code d + m; or the one of kNumbers that the code says, times d.
 template <int kBitsOf, int kZeroOf, bool kHasMinimum = false, const int8_t* kNumbers = nullptr>
 struct BlockFormat {
   static constexpr bool kFp8 = false;

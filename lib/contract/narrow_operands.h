@@ -82,8 +82,8 @@ struct Int8AsStored {
   }
 };
 
-/// Keys in blocks with scales of their own for Arithmetic::kInt8: the integers of a panel as int8_operands.h has them, then f32
-/// scales [dim/32][32].
+/// Keys in blocks with scales of their own for Arithmetic::kInt8: the integers of a panel as int8_operands.h has them,
+/// then f32 scales [dim/32][32].
 template <KvType kType>
 struct BlockIntegers {
   static constexpr CodeLayout kLayout = kLayoutOf<kType>;

@@ -102,8 +102,8 @@ SIMDATTN_NARROW_SLOT void load_narrow_panels(const LoadRows& a, const NarrowRow&
     type.take(a, t, row);
   }
 }
-/// Values become f32 in L1, some keys and columns at a time, and `kernel` multiplies them. `round`, unless it is null, rounds them before.
-/// Keys of one step of kBF16 stay in one call.
+/// Values become f32 in L1, some keys and columns at a time, and `kernel` multiplies them. `round`, unless it is null,
+/// rounds them before. Keys of one step of kBF16 stay in one call.
 SIMDATTN_NARROW_SLOT void narrow_value_tile(const ValueTile& a, const NarrowRow& type, void (*kernel)(const ValueTile&),
                                             void (*round)(const float*, float*, int64_t)) {
   constexpr int64_t kKeys = 32, kColumns = 128;

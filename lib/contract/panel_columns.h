@@ -1,6 +1,6 @@
 // Rows into columns of a key panel and back: a transposition of units of 32 bits (f32, pairs of bf16) or of 16 (f16).
-// Shared by the backends. No number is looked at, so one piece of code in vectors of 128 bits serves every instruction set; a
-// backend with wider ones does most of the work in squares of its own.
+// Shared by the backends. No number is looked at, so one piece of code in vectors of 128 bits serves every instruction
+// set; a backend with wider ones does most of the work in squares of its own.
 #ifndef SIMDATTN_LIB_CONTRACT_PANEL_COLUMNS_H_
 #define SIMDATTN_LIB_CONTRACT_PANEL_COLUMNS_H_
 
@@ -102,8 +102,8 @@ using PanelUnit = std::conditional_t<std::is_same_v<T, f16>, uint16_t, uint32_t>
 template <class T>
 inline constexpr int64_t kUnitDims = std::is_same_v<T, bf16> ? 2 : 1;
 
-/// f(panel, column, tokens, done) for each panel that tokens column .. column + tokens - 1 of many lie in; `done` tokens came
-/// before.
+/// f(panel, column, tokens, done) for each panel that tokens column .. column + tokens - 1 of many lie in; `done`
+/// tokens came before.
 template <class F>
 SIMDATTN_COLUMNS_INLINE void for_each_panel(int64_t column, int64_t tokens, const F& f) {
   for (int64_t done = 0; done < tokens;) {

@@ -31,7 +31,8 @@ struct RowTiles {
   int64_t larger = 0;  // tiles to come, this one included, with one row more
 };
 
-/// What the tiles of rows [0, first) take of `count` things that the tiles of all rows share; one tile without a division.
+/// What the tiles of rows [0, first) take of `count` things that the tiles of all rows share; one tile without a
+/// division.
 constexpr int64_t share_of_rows(int64_t first, int64_t rows, int64_t count) {
   return first == 0 ? 0 : first == rows ? count : first * count / rows;
 }

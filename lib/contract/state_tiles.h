@@ -44,8 +44,8 @@ struct StateTile {
   const float* ahead = nullptr;  // as many numbers as the columns have: prefetched by a token alone
 };
 
-/// y[t][c] = f(the chain of fma(w[j][c], z[t + j][c], y) over ascending j from bias[c]), f the identity or, with e = exp(-|y|), silu:
-/// (y < 0 ? y e : y) / (1 + e). y[t] takes the place of z[t]. Channels c are panels of kStateGroup.
+/// y[t][c] = f(the chain of fma(w[j][c], z[t + j][c], y) over ascending j from bias[c]), f the identity or, with e =
+/// exp(-|y|), silu: (y < 0 ? y e : y) / (1 + e). y[t] takes the place of z[t]. Channels c are panels of kStateGroup.
 struct ConvTile {
   const float* w;     // [panels][width][kStateGroup]
   const float* bias;  // [panels][kStateGroup]

@@ -1,8 +1,8 @@
-// The table of a text of kernels: of lib/definition, and of lib/kernels for each instruction set. Included behind the text, whose functions
-// it names.
+// The table of a text of kernels: of lib/definition, and of lib/kernels for each instruction set. Included behind the
+// text, whose functions it names.
 //
-// Operands of kF32, and of kBF16 by emulation, are f32 numbers: rows of f32, panels [dim][32], values [ceil(dim/32)][kKeyBlock][32]. For kBF16
-// they are rounded to bf16 after packing.
+// Operands of kF32, and of kBF16 by emulation, are f32 numbers: rows of f32, panels [dim][32], values
+// [ceil(dim/32)][kKeyBlock][32]. For kBF16 they are rounded to bf16 after packing.
 #ifndef SIMDATTN_LIB_CONTRACT_TABLE_OF_KERNELS_H_
 #define SIMDATTN_LIB_CONTRACT_TABLE_OF_KERNELS_H_
 
@@ -115,7 +115,8 @@ constexpr AttentionKernels f32_attention(int64_t tile_rows) {
   kernels.kv[slot(KvType::kF32)].pack_panel = nullptr;
   return kernels;
 }
-/// kBF16 in f32 multiply-adds. E names two kernels more: score_tile_bf16, value_tile_bf16, the same from panels and rows of bf16.
+/// kBF16 in f32 multiply-adds. E names two kernels more: score_tile_bf16, value_tile_bf16, the same from panels and
+/// rows of bf16.
 template <class E>
 constexpr AttentionKernels bf16_attention(int64_t tile_rows) {
   AttentionKernels kernels = with_f32_operands<E>(tile_rows, 32);

@@ -2,13 +2,14 @@
 //
 // Every slot has one definition (lib/definition) and returns its bits on every target with fused multiply-add.
 // Slots check nothing: drivers pass valid sizes. Sizes of zero are legal and do nothing. A slot reads exactly the
-// elements that its arguments describe (tails by partial loads) and writes exactly its outputs. A slot per element type is an
-// array indexed by DType: f32, bf16, f16. Slots per storage type stand in one struct per KvType (KvKernels, KvOperands). NaN on
-// output is always the canonical quiet NaN.
+// elements that its arguments describe (tails by partial loads) and writes exactly its outputs. A slot per element type
+// is an array indexed by DType: f32, bf16, f16. Slots per storage type stand in one struct per KvType (KvKernels,
+// KvOperands). NaN on output is always the canonical quiet NaN.
 //
 // Where a comment says "the sum", it has 16 partial sums (element i goes to partial i mod 16), folded 8, 4, 2, 1.
 //
-// attention() calls the slots of AttentionKernels, near the end of this file. The structs before it are arguments of slots.
+// attention() calls the slots of AttentionKernels, near the end of this file. The structs before it are arguments of
+// slots.
 #ifndef SIMDATTN_LIB_CONTRACT_UKERNELS_H_
 #define SIMDATTN_LIB_CONTRACT_UKERNELS_H_
 
@@ -45,7 +46,8 @@ enum class Fetch : uint8_t {
   kHardware,  // from beyond L2, on a CPU that is fastest when software prefetches no rows of values that are read whole
 };
 
-/// For scores() and its kin: `n_q` query rows (f32) against `n_k` keys in rows: s = scale * sum_d q k, the sum with fma.
+/// For scores() and its kin: `n_q` query rows (f32) against `n_k` keys in rows: s = scale * sum_d q k, the sum with
+/// fma.
 struct ScoreRows {
   const float* q;
   int64_t ldq;
@@ -80,8 +82,8 @@ struct AddRows {
 };
 
 /// Softmax over columns [lo, hi) of `rows` rows, in row r [lo + r * lo_step, hi + r * hi_step); the other columns of y
-/// become +0. The partial sums count columns from 0, so the bits do not depend on how a masked column came to be masked. y
-/// may be x.
+/// become +0. The partial sums count columns from 0, so the bits do not depend on how a masked column came to be
+/// masked. y may be x.
 ///   t = scale * x; m = max(t, sink); l = sum exp(t - m) + exp(sink - m); y = exp(t - m) * (1 / l)
 /// m = -inf (nothing visible, no sink): y = 0, max = -inf, sum = 0. NaN in l: y is NaN in all n columns.
 struct SoftmaxRows {
@@ -113,8 +115,8 @@ struct RowModifiers {
   const uint8_t* keep;  // null: none; 0 masks
   const uint8_t* bits;  // null: none; bit 0 is key first_bit; keys before it are visible
   int64_t first_bit;
-  // True if bias or keep is one number for all keys. No slot looks at these: modify() in drivers/shared/modifiers.h repeats the
-  // number first.
+  // True if bias or keep is one number for all keys. No slot looks at these: modify() in drivers/shared/modifiers.h
+  // repeats the number first.
   bool one_bias;
   bool one_keep;
 };
@@ -150,7 +152,8 @@ struct ScoreTile {
   Fetch fetch = Fetch::kNone;
   /// For score_rows: keys per pass, 16 or 32. No result depends on it.
   int64_t keys_at_once = kPanelWidth;
-  /// For score_rows with KvOperands::takes_lists: where the 32 rows of one panel are, instead of `panels`; then where 32 are that are wanted later.
+  /// For score_rows with KvOperands::takes_lists: where the 32 rows of one panel are, instead of `panels`; then where
+  /// 32 are that are wanted later.
   const char* const* listed = nullptr;
   /// For score_rows: memory of kScoreRowPanels panels of the storage type, at a multiple of 64 bytes.
   char* room = nullptr;
@@ -174,9 +177,9 @@ struct SoftmaxTile {
   float* alpha;  // [rows] out
 };
 
-/// o[r][c] = alpha[r] * o[r][c] + the sum of w[r][j] * v[j][c], as the arithmetic defines it; in f32 fma(w[r][j], v[j][c],
-/// o[r][c]) for ascending j. Columns 32 g .. 32 g + 31 of key j are at v + j * key_stride + g * group_stride. In kBF16 a zero may lose its
-/// sign where values of f32 are not packed; finish leaves no -0 anyway.
+/// o[r][c] = alpha[r] * o[r][c] + the sum of w[r][j] * v[j][c], as the arithmetic defines it; in f32 fma(w[r][j],
+/// v[j][c], o[r][c]) for ascending j. Columns 32 g .. 32 g + 31 of key j are at v + j * key_stride + g * group_stride.
+/// In kBF16 a zero may lose its sign where values of f32 are not packed; finish leaves no -0 anyway.
 struct ValueTile {
   const float* w;
   int64_t ldw;
@@ -192,15 +195,15 @@ struct ValueTile {
   int64_t ldo;
   const float* alpha = nullptr;  // null: 1
   Fetch fetch = Fetch::kNone;
-  /// With KvOperands::takes_lists: where the rows of at most 32 keys are, instead of v; 32 further on where as many rows are that are wanted later.
-  /// dim is whole groups of kValueGroup then.
+  /// With KvOperands::takes_lists: where the rows of at most 32 keys are, instead of v; 32 further on where as many
+  /// rows are that are wanted later. dim is whole groups of kValueGroup then.
   const char* const* listed = nullptr;
 
   bool fetches() const { return fetch != Fetch::kNone; }
 };
 
-/// Joins the scores of some heads: y[c] = fma(weights[r], t, y[c]) for ascending rows r, t = relu ? (s > 0 ? s : 0) : s; with `largest`
-/// t > y[c] ? t : y[c]. Starts from +0, or -inf with `largest`.
+/// Joins the scores of some heads: y[c] = fma(weights[r], t, y[c]) for ascending rows r, t = relu ? (s > 0 ? s : 0) :
+/// s; with `largest` t > y[c] ? t : y[c]. Starts from +0, or -inf with `largest`.
 struct JoinRows {
   const float* s;
   int64_t lds;
@@ -232,8 +235,9 @@ struct RopeHeads {
 
 /// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as
 /// lib/contract/kv_formats.h says); rows that are of the storage type already are copied bit by bit.
-/// Rows: token i at out + i * stride. Panels: token i is column `column` + i of the panels that begin at `out`, `stride`
-/// bytes apart; other columns keep their bytes, but for the zero that an odd last dimension of bf16 is paired with.
+/// Rows: token i at out + i * stride. Panels: token i is column `column` + i of the panels that begin at `out`,
+/// `stride` bytes apart; other columns keep their bytes, but for the zero that an odd last dimension of bf16 is paired
+/// with.
 struct StoreRows {
   const void* rows;
   int64_t ld = 0;  // bytes between tokens
@@ -270,7 +274,8 @@ struct FiniteRows {
 
 /// What depends on how keys and values are stored, and not on the arithmetic.
 struct KvKernels {
-  /// True if every number is finite, and stays so when it is rounded to bf16. Of numbers near overflow narrow types may say false.
+  /// True if every number is finite, and stays so when it is rounded to bf16. Of numbers near overflow narrow types may
+  /// say false.
   bool (*all_finite)(const FiniteRows&);
   /// The stores, and load_panels: null for types that are read only, which are rows.
   void (*store_rows)(const StoreRows&);
@@ -290,8 +295,8 @@ struct PackKeys {
   bool stream = false;  // the keys come from beyond the CPU caches, and 32 rows more lie below: prefetch those
 };
 
-/// Columns [column, column + columns) of `keys` rows of values, of which the first is key `first` of its block, into a packed
-/// block of that many columns. `column` is a multiple of kValueGroup.
+/// Columns [column, column + columns) of `keys` rows of values, of which the first is key `first` of its block, into a
+/// packed block of that many columns. `column` is a multiple of kValueGroup.
 struct PackValues {
   const void* rows;
   int64_t token_stride;           // bytes
@@ -304,32 +309,36 @@ struct PackValues {
   void* block;
 };
 
-/// Up to so many rows, keys and values are read in place where there are slots for that. For more they are packed once per block.
+/// Up to so many rows, keys and values are read in place where there are slots for that. For more they are packed once
+/// per block.
 inline constexpr int64_t kDirectRows = 12;
 /// Most query rows of KvOperands::score_rows.
 inline constexpr int64_t kMostScoreRows = 4;
 /// See AttentionKernels::of_few_rows.
 inline constexpr int64_t kFewRows = 4;
-/// ScoreTile::room in panels of the storage type: two tiles of the widest vectors. The packed panels of a block, which lend their memory,
-/// are larger.
+/// ScoreTile::room in panels of the storage type: two tiles of the widest vectors. The packed panels of a block, which
+/// lend their memory, are larger.
 inline constexpr int64_t kScoreRowPanels = 4;
 /// score_rows reads keys in pieces of so many dimensions, up to so many dimensions in all.
 inline constexpr int64_t kDirectRowDims = 16;
 inline constexpr int64_t kMostDirectRowDims = 576;
 constexpr bool has_direct_rows(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }
 
-/// How one arithmetic multiplies keys and values of one storage type. Where a slot is null, lib/drivers/shared/operands.h loads rows
-/// as f32 and calls the slot of kv[kF32]; so a storage type is complete once it can be loaded.
+/// How one arithmetic multiplies keys and values of one storage type. Where a slot is null,
+/// lib/drivers/shared/operands.h loads rows as f32 and calls the slot of kv[kF32]; so a storage type is complete once
+/// it can be loaded.
 struct KvOperands {
   int64_t (*panel_bytes)(int64_t dim);  // of a packed panel of kPanelWidth keys
   /// Keys in packed panels.
   void (*score_packed)(const ScoreTile&);
   /// Keys in the storage type's own panels. Null: they are packed first.
   void (*score_tile)(const ScoreTile&);
-  /// Keys in rows of which has_direct_rows is true, as many as n_panels panels have, for up to kMostScoreRows query rows. `panels` is the first
-  /// key's row, panel_stride the bytes from one row to the next. Null: store_panel is used. (UKernels::score_rows is another slot.)
+  /// Keys in rows of which has_direct_rows is true, as many as n_panels panels have, for up to kMostScoreRows query
+  /// rows. `panels` is the first key's row, panel_stride the bytes from one row to the next. Null: store_panel is used.
+  /// (UKernels::score_rows is another slot.)
   void (*score_rows)(const ScoreTile&);
-  /// Makes a panel of the storage type from keys in rows, for score_tile; scales stay where they are. Null: pack_keys is used.
+  /// Makes a panel of the storage type from keys in rows, for score_tile; scales stay where they are. Null: pack_keys
+  /// is used.
   void (*store_panel)(const PackKeys&);
   void (*pack_keys)(const PackKeys&);
   /// Null where there is a score_tile: panels of the storage type are packed ones already.
@@ -337,20 +346,22 @@ struct KvOperands {
   /// Values in rows. Null: they are packed first.
   void (*value_tile)(const ValueTile&);
   void (*pack_values)(const PackValues&);
-  /// For more query rows than this keys are packed, not taken by score_tile: every register tile would convert them again.
+  /// For more query rows than this keys are packed, not taken by score_tile: every register tile would convert them
+  /// again.
   int64_t direct_key_rows = kDirectRows;
   /// score_rows and value_tile take ScoreTile::listed and ValueTile::listed.
   bool takes_lists = false;
 };
 
-/// The inside of attention in one arithmetic. Its slots alone know the formats of query rows, packed panels and packed blocks.
+/// The inside of attention in one arithmetic. Its slots alone know the formats of query rows, packed panels and packed
+/// blocks.
 struct AttentionKernels {
   /// True if the CPU multiplies this way; else multiply-adds of f32 emulate it.
   bool native;
   /// Rows of the largest register tile: where rows see different keys, so many are computed at a time.
   int64_t tile_rows;
-  /// Values in rows are added in runs of keys. All runs but the first of a block begin at multiples of this, counted from the first key
-  /// of the block, so that one call adds whole steps of the definition.
+  /// Values in rows are added in runs of keys. All runs but the first of a block begin at multiples of this, counted
+  /// from the first key of the block, so that one call adds whole steps of the definition.
   int64_t value_step;
   int64_t (*query_bytes)(int64_t dim);   // of a row of queries; a multiple of 64
   int64_t (*values_bytes)(int64_t dim);  // of a packed block of kKeyBlock values
@@ -361,13 +372,14 @@ struct AttentionKernels {
   void (*softmax_tile)(const SoftmaxTile&);
   /// Brings weights that no softmax_tile made into that format; null: it is f32.
   void (*prepare_weights)(const float* in, float* out, int64_t n) = nullptr;
-  /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used. `o` has whole groups of
-  /// kValueGroup columns, zeros past the last one. A block of zero bytes holds zeros.
+  /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used. `o` has whole
+  /// groups of kValueGroup columns, zeros past the last one. A block of zero bytes holds zeros.
   void (*value_packed)(const ValueTile&);
   /// Called before the first and after the last of these slots in a range of tasks; null: nothing to do.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
-  /// Kernels of tasks of at most kFewRows rows, where they are faster than those above. Null: those above serve all tasks.
+  /// Kernels of tasks of at most kFewRows rows, where they are faster than those above. Null: those above serve all
+  /// tasks.
   const AttentionKernels* of_few_rows = nullptr;
 };
 
@@ -395,7 +407,8 @@ struct UKernels {
   void (*finish[kElementTypes])(const float* in, float factor, void* out, int64_t n);
   /// True if an element equals zero.
   bool (*any_zero)(const float* w, int64_t n);
-  /// How many of n numbers are above a bound. `places`, if not null, gets first + j of each such x[j], ascending. It has room for kMorePlaces more.
+  /// How many of n numbers are above a bound. `places`, if not null, gets first + j of each such x[j], ascending. It
+  /// has room for kMorePlaces more.
   int64_t (*above)(const float* x, float bound, int64_t n, int32_t first, int32_t* places);
   void (*join_rows)(const JoinRows&);
   /// x[i] = (x[i] * factor) * w, w = weights[i], or 1 + weights[i], or 1 where there are none. NaN canonical.
@@ -407,8 +420,8 @@ struct UKernels {
   void (*rope_heads[kElementTypes])(const RopeHeads&);
   void (*add_rows[kElementTypes])(const AddRows&);
 
-  /// For every `block` numbers of the n in x (a power of two that divides n), in place: for half = 1, 2, 4, ... below block,
-  /// all pairs (x[i], x[i + half]) of groups of 2 half become (x[i] + x[i + half], x[i] - x[i + half]).
+  /// For every `block` numbers of the n in x (a power of two that divides n), in place: for half = 1, 2, 4, ... below
+  /// block, all pairs (x[i], x[i + half]) of groups of 2 half become (x[i] + x[i + half], x[i] - x[i + half]).
   void (*hadamard_sums)(float* x, int64_t n, int64_t block);
 
   /// Element by element: the library's exponential (x <= 88).

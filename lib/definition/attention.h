@@ -1,4 +1,5 @@
-// The inside of attention in each arithmetic: scores, weights of the online softmax, weighted values, and the operands of integers.
+// The inside of attention in each arithmetic: scores, weights of the online softmax, weighted values, and the operands
+// of integers.
 #ifndef SIMDATTN_LIB_DEFINITION_ATTENTION_H_
 #define SIMDATTN_LIB_DEFINITION_ATTENTION_H_
 
@@ -37,7 +38,9 @@ float max_number(float m, float x) { return x > m ? x : m; }
 /// -inf - -inf would be NaN: with nothing visible yet, exponentials are taken relative to 0.
 float reference_point(float m) { return m == -std::numeric_limits<float>::infinity() ? 0.0f : m; }
 
-// ---- Arithmetics: numbers that are multiplied, and add(), sum and x(i) * y(i) for 0 <= i < n; `first` is the number of the first one
+// ---- Arithmetics ----------------------------------------------------------------------------------------------------
+// Each has the numbers that are multiplied, and add(): sum and x(i) * y(i) for 0 <= i < n, where `first` says which
+// product of the whole sum x(0) * y(0) is, because the order of kBF16 depends on it.
 
 /// kF32: one product after the other.
 struct F32Arithmetic {
@@ -50,8 +53,8 @@ struct F32Arithmetic {
   }
 };
 
-/// kBF16, in the order of TDPBF16PS: of every group of 32 a chain over the even and one over the odd numbers, each from 0. What is joined
-/// is added to the sum.
+/// kBF16, in the order of TDPBF16PS: of every group of 32 a chain over the even and one over the odd numbers, each
+/// from 0. What is joined is added to the sum.
 struct Bf16Arithmetic {
   static constexpr int64_t kGroup = 32;
 

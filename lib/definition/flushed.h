@@ -1,5 +1,6 @@
-// The two operations of bf16 matrix instructions: fused multiply-add and addition, rounded to nearest even, that know no
-// subnormal numbers. Operands that are subnormal count as zeros of their sign; so does a result that is tiny after rounding.
+// The two operations of bf16 matrix instructions: fused multiply-add and addition, rounded to nearest even, that know
+// no subnormal numbers. Operands that are subnormal count as zeros of their sign; so does a result that is tiny after
+// rounding.
 #ifndef SIMDATTN_LIB_DEFINITION_FLUSHED_H_
 #define SIMDATTN_LIB_DEFINITION_FLUSHED_H_
 
@@ -21,8 +22,8 @@ static inline float flushed_fma(float a, float b, float c) {
   c = flushed(c);
   const float r = fma(a, b, c);
   if (std::fabs(r) != kSmallestNormal) return flushed(r);
-  // With subnormal numbers at hand, 2^-126 is also what results between 2^-126 - 2^-150 and 2^-126 - 2^-151 are rounded to.
-  // With 24 bits and any exponent those stay below it: they are tiny. The sum is formed exactly, in two numbers.
+  // With subnormal numbers at hand, 2^-126 is also what results between 2^-126 - 2^-150 and 2^-126 - 2^-151 are rounded
+  // to. With 24 bits and any exponent those stay below it: they are tiny. The sum is formed exactly, in two numbers.
   const double p = static_cast<double>(a) * b;
   const double high = p + c;
   const double part = high - p;

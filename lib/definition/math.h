@@ -1,5 +1,6 @@
-// exp, tanh, ln, and sums over the dimensions of a query and a key: the definitions, as fixed sequences of IEEE operations. The scalar target
-// is made of them, and drivers take them for what is rare. Error bounds: docs/numerics.md.
+// exp, tanh, ln, and sums over the dimensions of a query and a key: the definitions, as fixed sequences of IEEE
+// operations. The scalar target is made of them, and drivers take them for what is rare. Error bounds:
+// docs/numerics.md.
 #ifndef SIMDATTN_LIB_DEFINITION_MATH_H_
 #define SIMDATTN_LIB_DEFINITION_MATH_H_
 

@@ -1,5 +1,5 @@
-// What the public functions do, once lib/api/entry.cc has looked at pointers and struct sizes and has set the floating-point
-// environment. Documented in include/simdattn/simdattn.h; absent views are empty ones.
+// What the public functions do, once lib/api/entry.cc has looked at pointers and struct sizes and has set the
+// floating-point environment. Documented in include/simdattn/simdattn.h; absent views are empty ones.
 #ifndef SIMDATTN_LIB_DRIVERS_DRIVERS_H_
 #define SIMDATTN_LIB_DRIVERS_DRIVERS_H_
 

@@ -1,9 +1,10 @@
-// kBF16 where no instruction computes its chains: f32 multiply-adds with subnormal numbers flushed; and with BFMLALB and BFMLALT, which
-// multiply numbers of bf16 as they are.
+// kBF16 where no instruction computes its chains: f32 multiply-adds with subnormal numbers flushed; and with BFMLALB
+// and BFMLALT, which multiply numbers of bf16 as they are.
 //
-// Both chains of every sum are in registers, so a tile has half the rows of an f32 one. The sums themselves are touched once in 32 steps:
-// they stay where they are stored. Numbers of a group (kChainGroup) are a chain over the first, third, ... of them and one over the others.
-// Which of the two begins does not matter, so a group that begins in its middle needs no care.
+// Both chains of every sum are in registers, so a tile has half the rows of an f32 one. The sums themselves are touched
+// once in 32 steps: they stay where they are stored. Numbers of a group (kChainGroup) are a chain over the first,
+// third, ... of them and one over the others. Which of the two begins does not matter, so a group that begins in its
+// middle needs no care.
 //
 // The control word is set around the tiles, and those are not inlined: no operation moves across.
 #ifndef SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
@@ -33,7 +34,8 @@ constexpr bool kStored = std::is_same_v<T, bf16>;
 /// Pairs of bf16 are multiplied as they are.
 template <class T>
 constexpr bool kInPairs = kMultipliesPairs && std::is_same_v<T, bf16>;
-/// Rows of tiles of four vectors: all rows where those are as high as the others, else the few rows of a decoding step from a cache.
+/// Rows of tiles of four vectors: all rows where those are as high as the others, else the few rows of a decoding step
+/// from a cache.
 template <class T>
 constexpr int64_t kWideRowsOf = kStored<T> || kWideChainRows == kChainRows ? kWideChainRows : 0;
 
@@ -264,7 +266,8 @@ template <class T, int64_t kVecs, int64_t kMost = kMostChainRows<kVecs>>
 constexpr ValueTiles value_chain_tiles() {
   return tiles_by_rows<ValueTileFunction, kMost>([](auto rows) { return value_chains_tile<T, rows, kVecs>; });
 }
-/// Blocks of 128 KiB, which L2 holds: a line is read by one tile, and each tile begins and joins chains, so that smaller blocks cost more.
+/// Blocks of 128 KiB, which L2 holds: a line is read by one tile, and each tile begins and joins chains, so that
+/// smaller blocks cost more.
 template <class T>
 constexpr ValueStorage kValueChains = {
     .size = sizeof(T),

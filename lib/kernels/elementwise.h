@@ -10,8 +10,8 @@
 namespace simdattn {
 namespace {
 
-/// The largest of value(index, part) for n elements, NaN ignored, in kChains chains: eight keep two units with a latency of four busy, two
-/// are enough where a value takes several operations.
+/// The largest of value(index, part) for n elements, NaN ignored, in kChains chains: eight keep two units with a
+/// latency of four busy, two are enough where a value takes several operations.
 template <int64_t kChains = 8, class F>
 SIMDATTN_INLINE float largest_of(int64_t n, const F& value) {
   Registers<kChains> largest;

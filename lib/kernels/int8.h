@@ -1,4 +1,5 @@
-// The products of Arithmetic::kInt8. Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are below 2^31.
+// The products of Arithmetic::kInt8. Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are
+// below 2^31.
 #ifndef SIMDATTN_LIB_KERNELS_INT8_H_
 #define SIMDATTN_LIB_KERNELS_INT8_H_
 
@@ -29,8 +30,8 @@ SIMDATTN_INLINE Ints repeat_cell(const char* p) {
   return ints_of(Floats(x));
 }
 
-/// int8_tile() of an even number of rows where two rows are multiplied by two columns: two steps at a time, eight dimensions or keys, of
-/// which the second cell of an odd last step is zeros.
+/// int8_tile() of an even number of rows where two rows are multiplied by two columns: two steps at a time, eight
+/// dimensions or keys, of which the second cell of an odd last step is zeros.
 template <int64_t kRows, bool kWeights, class Finish>
 SIMDATTN_INLINE void int8_matrix_tile(const Int8Tile& a, const Finish& finish) {
   // Number 4 p + 2 c + h: rows 2 p and 2 p + 1, and one half of the columns of vector c.
@@ -113,8 +114,8 @@ SIMDATTN_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
   });
 }
 
-/// f(first row, number of rows as a type) in tiles of kMost rows, then of half as many, ... 1. If kMost is no power of two, in tiles of
-/// about equal size: 8 rows would be 6, 1 and 1.
+/// f(first row, number of rows as a type) in tiles of kMost rows, then of half as many, ... 1. If kMost is no power of
+/// two, in tiles of about equal size: 8 rows would be 6, 1 and 1.
 template <int64_t kMost, class F>
 SIMDATTN_INLINE void int8_row_tiles(int64_t first, int64_t rows, const F& f) {
   if constexpr ((kMost & (kMost - 1)) != 0) {
@@ -142,8 +143,8 @@ SIMDATTN_SHARED void int8_score_tile(const Int8Tile& a, const Int8Scores& b) {
   });
 }
 
-/// The same of `blocks` blocks of dimensions with scales of their own: s = fma(sum, scale, s), then times the factor. The starts of a
-/// block are start_stride behind those of the one before.
+/// The same of `blocks` blocks of dimensions with scales of their own: s = fma(sum, scale, s), then times the factor.
+/// The starts of a block are start_stride behind those of the one before.
 template <int64_t kRows>
 SIMDATTN_SHARED void int8_score_blocks_tile(Int8Tile a, int64_t blocks, int64_t start_stride, Int8Scores to) {
   const auto for_each_score = [&](const auto& f) SIMDATTN_LAMBDA {
@@ -206,9 +207,9 @@ constexpr int64_t kInt8WeightBytes = kKeyBlock + larger(32, 4 * kLanes);
 /// The same as cells.
 constexpr int64_t kInt8WeightStride = kInt8WeightBytes / 4 * kCellBytes;
 
-/// Products of weights and scales as bytes, 0 for negative ones, behind first_key zeros; at most 32 rows. scales: NaN if a product is not
-/// finite. start: see Int8Tile. One pass over all rows and then the other: what a row waits for, its largest product and two divisions,
-/// overlaps with other rows.
+/// Products of weights and scales as bytes, 0 for negative ones, behind first_key zeros; at most 32 rows. scales: NaN
+/// if a product is not finite. start: see Int8Tile. One pass over all rows and then the other: what a row waits for,
+/// its largest product and two divisions, overlaps with other rows.
 SIMDATTN_SHARED void int8_weigh_rows(const ValueTile& a, uint8_t* out, int64_t stride, float* scales, int32_t* start) {
   float inverse[32];
   const auto products = [&](int64_t r) SIMDATTN_LAMBDA {

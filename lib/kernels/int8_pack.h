@@ -1,4 +1,5 @@
-// Queries, keys and values of Arithmetic::kInt8: integers with a scale for each row, in the formats of lib/contract/int8_operands.h.
+// Queries, keys and values of Arithmetic::kInt8: integers with a scale for each row, in the formats of
+// lib/contract/int8_operands.h.
 #ifndef SIMDATTN_LIB_KERNELS_INT8_PACK_H_
 #define SIMDATTN_LIB_KERNELS_INT8_PACK_H_
 
@@ -17,7 +18,8 @@ namespace {
 /// A cell of a query or of weights: four bytes; where numbers of 16 bits are multiplied, bytes 0, 2, 1, 3 as such.
 constexpr bool kPairCells = kProducts == Products::kPairs;
 constexpr int64_t kCellBytes = kPairCells ? 8 : 4;
-/// VPDPBUSD and UDOT multiply unsigned bytes: keys, or values, are taken + 128. Sums then start at -128 times that of the other factors.
+/// VPDPBUSD and UDOT multiply unsigned bytes: keys, or values, are taken + 128. Sums then start at -128 times that of
+/// the other factors.
 constexpr bool kFlipsKeys = kProducts == Products::kDot && kX86;
 constexpr bool kFlipsValues = kProducts == Products::kDot && !kX86;
 

@@ -1,5 +1,5 @@
-// Values of Arithmetic::kInt8 from rows of stored integers, as they are: nothing is packed, which a few rows of weights would not pay
-// for.
+// Values of Arithmetic::kInt8 from rows of stored integers, as they are: nothing is packed, which a few rows of weights
+// would not pay for.
 #ifndef SIMDATTN_LIB_KERNELS_INT8_STORED_H_
 #define SIMDATTN_LIB_KERNELS_INT8_STORED_H_
 
@@ -11,8 +11,8 @@ namespace {
 /// Rows of the largest tile: its sums, four vectors of columns and a cell of the row fill the registers.
 constexpr int64_t kStoredRows = kAvx512 ? 4 : 2;
 
-/// Rows of weights, as cells, times up to 4 kLanes columns. Four rows of values are interleaved in registers: sum k has columns
-/// 4 k .. 4 k + 3 of each 16. `ahead`: what is prefetched for each key.
+/// Rows of weights, as cells, times up to 4 kLanes columns. Four rows of values are interleaved in registers: sum k has
+/// columns 4 k .. 4 k + 3 of each 16. `ahead`: what is prefetched for each key.
 template <int64_t kRows>
 SIMDATTN_SHARED void int8_stored_tile(const ValueTile& a, const char* weights, const float* scales,
                                       PrefetchPlan ahead) {

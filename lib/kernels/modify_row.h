@@ -39,7 +39,8 @@ struct Nothing {};
 /// Which masks a pass over the scores applies.
 enum class Hides : uint8_t { kNothing, kBytes, kBits };
 
-/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both. kNotes: what was masked.
+/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both. kNotes:
+/// what was masked.
 template <class B, Hides kHides, bool kNotes = true>
 ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
   constexpr bool kBias = !std::is_same_v<B, Nothing>;
@@ -87,8 +88,8 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
   return {largest, !all(all_visible)};
 }
 
-// One pass for scale with softcap and ALiBi, one for the bias, one for each mask: one in most calls, which is the one that
-// scales. A later pass multiplies by 1.
+// One pass for scale with softcap and ALiBi, one for the bias, one for each mask: one in most calls, which is the one
+// that scales. A later pass multiplies by 1.
 ModifyResult modify_row(const ModifyRow& a) {
   ModifyResult result = {-kInfinity, false};
   if (a.lo >= a.hi) return result;

@@ -50,8 +50,8 @@ constexpr bool kLooksUp = kAvx512;
 /// What the numbers of nibbles are to be multiplied by.
 constexpr float kNibblePower = kLooksUp ? 1.0f : 0x1p-28f;
 
-/// fp8 as f16 numbers, which an instruction converts, subnormal ones too; a type at run time. Numbers are 1 / power of what they should
-/// be, and of e4m3 NaN is a number: note_nan() tells.
+/// fp8 as f16 numbers, which an instruction converts, subnormal ones too; a type at run time. Numbers are 1 / power of
+/// what they should be, and of e4m3 NaN is a number: note_nan() tells.
 struct Fp8AsF16 {
   bool e4m3;
   static constexpr float kE4M3Power = 256.0f;
@@ -133,8 +133,8 @@ SIMDATTN_INLINE void transpose_row_units(const uint8_t* rows, int64_t stride, in
                             reinterpret_cast<char*>(panel + u * kUnitPitch), kUnitPitch);
 }
 
-/// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0. `stream`: fetches what lies behind the next 32 rows,
-/// since drivers take two panels at a time.
+/// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0. `stream`: fetches what lies behind
+/// the next 32 rows, since drivers take two panels at a time.
 template <KvType kType>
 SIMDATTN_SHARED void transpose_codes(const uint8_t* rows, int64_t stride, int64_t keys, int64_t n, uint8_t* panel,
                                      bool stream) {

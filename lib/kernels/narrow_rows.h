@@ -9,7 +9,7 @@
 namespace simdattn {
 namespace {
 
-// ---- To f32 ------------------------------------------------------------------------------------------------------------
+// ---- To f32 ---------------------------------------------------------------------------------------------------------
 
 /// The numbers of a block.
 template <class Format>
@@ -75,7 +75,7 @@ SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int6
   }
 }
 
-// ---- From f32 ----------------------------------------------------------------------------------------------------------
+// ---- From f32 -------------------------------------------------------------------------------------------------------
 
 SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* scale, Int8Format /*format*/) {
   const IntegerScale s = int8_scale(x, dim);
@@ -130,7 +130,7 @@ SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float
   });
 }
 
-// ---- The slots ---------------------------------------------------------------------------------------------------------
+// ---- The slots ------------------------------------------------------------------------------------------------------
 
 /// What NarrowSlots asks for.
 template <KvType kType>
@@ -172,7 +172,8 @@ struct NarrowRows : NarrowSlots<kType, VectorCodec<kType>> {
   static void widen_panel(const PackKeys& a) {
     widen_panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
   }
-  /// Rows become a panel of their type first: units of four bytes are transposed, a quarter of what their numbers are or less.
+  /// Rows become a panel of their type first: units of four bytes are transposed, a quarter of what their numbers are
+  /// or less.
   static void pack_keys(const PackKeys& a) {
     constexpr int64_t kChunk = 128;  // dimensions at a time
     alignas(64) uint8_t panel[kLayout.panel_bytes(kChunk)];

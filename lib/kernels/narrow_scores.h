@@ -1,5 +1,6 @@
-// Scores of few query rows straight from the codes of the narrow storage types: each number is made in a register, times its
-// scale, and multiplied there. The sums are those of score_tile.h over the same numbers in f32, in the same order.
+// Scores of few query rows straight from the codes of the narrow storage types: each number is made in a register,
+// times its scale, and multiplied there. The sums are those of score_tile.h over the same numbers in f32, in the same
+// order.
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_SCORES_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_SCORES_H_
 
@@ -13,8 +14,8 @@ namespace {
 /// Query rows that are multiplied so. With 4 lanes numbers go through L1 as f32.
 constexpr int64_t kFusedRows = kLoadsBlocks && kLanes > 4 ? 4 : 0;
 
-/// The format that a tile is compiled for. Both types of fp8 share tiles, and int8 and q8_0 in panels do: a tile asks once per unit or
-/// block which type it has.
+/// The format that a tile is compiled for. Both types of fp8 share tiles, and int8 and q8_0 in panels do: a tile asks
+/// once per unit or block which type it has.
 template <KvType kType, bool kInRows>
 using TileFormat =
     std::conditional_t<FormatOf<kType>::kFp8, E4M3Format,
@@ -29,8 +30,8 @@ SIMDATTN_INLINE Floats unit_number(Bits32 w, Format /*format*/) {
   else return upper_nibble(w ^ Bits32(0x88888888u), 28 - kBit);
 }
 
-/// f16 numbers on their way through L1, made while the unit or row before is multiplied: conversions from memory save a shuffle,
-/// and no other way from a code to its number is as long.
+/// f16 numbers on their way through L1, made while the unit or row before is multiplied: conversions from memory save a
+/// shuffle, and no other way from a code to its number is as long.
 /// Apart from the numbers, or compilers keep the pointers in memory.
 struct HalvesAhead {
   uint16_t* now;
@@ -41,8 +42,8 @@ struct HalvesAhead {
   }
 };
 
-/// Rows of keys on their way into panels, a piece for each unit that a tile multiplies: four units of a vector of columns. At once
-/// they would take the time that the chains of multiply-adds leave.
+/// Rows of keys on their way into panels, a piece for each unit that a tile multiplies: four units of a vector of
+/// columns. At once they would take the time that the chains of multiply-adds leave.
 struct RowPieces {
   const uint8_t* rows = nullptr;
   int64_t stride = 0;
@@ -231,8 +232,8 @@ template <KvType kType, bool kInRows, int64_t kRows>
 void score_codes_of(const ScoreTileArguments& a) {
   score_codes_tile<TileFormat<kType, kInRows>, kInRows, kRows>(a, kType == KvType::kFp8E4M3);
 }
-/// The last two vectors of columns for one or two rows. There is no tile of that shape: the tile of kFusedRows rows takes each row, and
-/// writes its scores kFusedRows times.
+/// The last two vectors of columns for one or two rows. There is no tile of that shape: the tile of kFusedRows rows
+/// takes each row, and writes its scores kFusedRows times.
 template <KvType kType, int64_t kRows>
 void score_last_codes(const ScoreTileArguments& a) {
   ScoreTileArguments one = a;
@@ -264,12 +265,14 @@ void score_codes(const ScoreTile& a) {
     simdattn::score_tile(part, kCodeScores<kType, false>, kLayoutOf<kType>.units(part.dim));
   });
 }
-/// Keys in rows become panels of their type in L1, as many at a time as the widest tile takes, while those before are multiplied.
+/// Keys in rows become panels of their type in L1, as many at a time as the widest tile takes, while those before are
+/// multiplied.
 SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage& type, const CodeLayout& layout) {
   const int64_t row = layout.row_bytes(a.dim), panel_bytes = layout.panel_bytes(a.dim);
   constexpr int64_t kStep = larger(4 * kLanes, kPanelWidth);
   const int64_t columns = a.n_panels * kPanelWidth;
-  // Rows from one that is multiplied to the one that is fetched meanwhile. Rows without gaps are fetched as if they were panels.
+  // Rows from one that is multiplied to the one that is fetched meanwhile. Rows without gaps are fetched as if they
+  // were panels.
   const int64_t ahead = kAhead / row / kStep * kStep + 2 * kStep;
   const bool gaps = a.panel_stride != row;
   const uint8_t* const keys = static_cast<const uint8_t*>(a.panels);

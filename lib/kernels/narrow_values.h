@@ -1,5 +1,5 @@
-// Weighted values of few rows straight from the codes of the narrow storage types. The sums are those of value_tile.h over the
-// same numbers in f32, in the same order.
+// Weighted values of few rows straight from the codes of the narrow storage types. The sums are those of value_tile.h
+// over the same numbers in f32, in the same order.
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_VALUES_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_VALUES_H_
 
@@ -46,8 +46,8 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   // Tiles of less than a block have its first or its second half.
   [[maybe_unused]] const int64_t half = kWidth < kBlockDims ? a.column % kBlockDims : 0;
   [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
-  // Scales of blocks, all of a row at a time: one by one they would take three operations of vectors each. Read by another pointer, or
-  // compilers repeat them from a register.
+  // Scales of blocks, all of a row at a time: one by one they would take three operations of vectors each. Read by
+  // another pointer, or compilers repeat them from a register.
   constexpr bool kScalesAtOnce = kInBlocks && kAvx512;
   constexpr int64_t kBlocks = kScalesAtOnce ? kWidth / kBlockDims : 0;
   static_assert(kBlocks <= 4 && (!kScalesAtOnce || kBlocks > 0));

@@ -1,4 +1,5 @@
-// The kernels of the overlay SIMDATTN_OVERLAY (overlay.h): the same text as that of its base, compiled with more instructions.
+// The kernels of the overlay SIMDATTN_OVERLAY (overlay.h): the same text as that of its base, compiled with more
+// instructions.
 #include "lib/kernels/overlay.h"
 
 #include "lib/kernels/bf16_chains.h"

@@ -1,4 +1,5 @@
-// The kernels of overlay.cc. Apart from their tables (overlays.h): these name every kernel, and overlay.cc defines those of one overlay.
+// The kernels of overlay.cc. Apart from their tables (overlays.h): these name every kernel, and overlay.cc defines
+// those of one overlay.
 #ifndef SIMDATTN_LIB_KERNELS_OVERLAY_H_
 #define SIMDATTN_LIB_KERNELS_OVERLAY_H_
 

@@ -1,5 +1,6 @@
-// The tables of overlays: of targets that are another one, their base, with kernels of some arithmetics replaced. The base's object
-// includes this; the kernels are in objects of their own, compiled with more instructions (overlay.h, overlay.cc).
+// The tables of overlays: of targets that are another one, their base, with kernels of some arithmetics replaced. The
+// base's object includes this; the kernels are in objects of their own, compiled with more instructions (overlay.h,
+// overlay.cc).
 #ifndef SIMDATTN_LIB_KERNELS_OVERLAYS_H_
 #define SIMDATTN_LIB_KERNELS_OVERLAYS_H_
 
@@ -48,8 +49,8 @@ void amx_softmax_tile(const SoftmaxTile& a) {
   Amx::narrow_weights(a.s, a.lds, a.rows, a.columns);
 }
 
-// The tables, found by overlaid<base>(pointer to name). The number is that of the rows of a block: of a tile, but of avx3_dl two tiles;
-// products are so cheap that calls for rows which see different keys show.
+// The tables, found by overlaid<base>(pointer to name). The number is that of the rows of a block: of a tile, but of
+// avx3_dl two tiles; products are so cheap that calls for rows which see different keys show.
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const avx_vnni*) {
   return with_int8<avx_vnni>(kBase, 6, avx_vnni::value_stored);

@@ -12,8 +12,8 @@ namespace simdattn {
 namespace {
 
 /// Four dimensions of kStep rows to four rows of kStep keys. Blocks of 128 bits are put together while loading: block b
-/// of register i is 4 dimensions of row 4 b + i, and a 4 x 4 transposition within blocks leaves the keys in order, which
-/// is half the work of transposing whole batches.
+/// of register i is 4 dimensions of row 4 b + i, and a 4 x 4 transposition within blocks leaves the keys in order,
+/// which is half the work of transposing whole batches.
 constexpr int64_t kTransposed = kLoadsBlocks ? kLanes : 4;
 /// One dimension, or those of pairs of bf16.
 template <class T>
@@ -80,7 +80,8 @@ constexpr int64_t kTransposedDims = 16 / sizeof(T);
 template <class T>
 __attribute__((noinline)) void transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel, prefetch);
-  // Dimensions of all 32 rows before the next ones: with stores of less than a line, L1 holds the lines until they are full.
+  // Dimensions of all 32 rows before the next ones: with stores of less than a line, L1 holds the lines until they are
+  // full.
   constexpr int64_t kRun = kTransposed == 4 ? kTransposedDims<T> : kTransposed == 8 ? 64 : int64_t{1} << 31;
   for (int64_t first = 0; first < dim; first += kRun) {
     const int64_t end = smaller(first + kRun, dim);

@@ -1,6 +1,6 @@
-// What score_tile.h and value_tile.h share: tiles of accumulators that fill the registers. What is added to them is an outer product:
-// a column of broadcast numbers (queries, weights) times a row of batches (keys, columns of values). A batch is one register of
-// kLanes numbers.
+// What score_tile.h and value_tile.h share: tiles of accumulators that fill the registers. What is added to them is an
+// outer product: a column of broadcast numbers (queries, weights) times a row of batches (keys, columns of values). A
+// batch is one register of kLanes numbers.
 #ifndef SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 #define SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 
@@ -12,8 +12,8 @@
 namespace simdattn {
 namespace {
 
-/// Rows of the largest tile that is kBatches registers wide: its accumulators, the kBatches that are added and a broadcast number must
-/// fit into 32 or 16 registers.
+/// Rows of the largest tile that is kBatches registers wide: its accumulators, the kBatches that are added and a
+/// broadcast number must fit into 32 or 16 registers.
 template <int64_t kBatches>
 constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
                             : kBatches == 3    ? 4
@@ -22,8 +22,9 @@ constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
                             : kRegisters == 32 ? 6
                                                : 2;
 
-/// AVX2: tiles of three or four rows are three batches wide. With two batches there are eight accumulators, each of which would have to
-/// be used in the very cycle in which it is ready; converting columns delays that (docs/performance.md).
+/// AVX2: tiles of three or four rows are three batches wide. With two batches there are eight accumulators, each of
+/// which would have to be used in the very cycle in which it is ready; converting columns delays that
+/// (docs/performance.md).
 constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
 
 /// acc[r][c] += x[r * stride] * columns[c]: the innermost step of scores and of values.
@@ -75,8 +76,9 @@ constexpr TilesByRows<Tile> tiles_by_rows(const F& tile) {
   return tiles;
 }
 
-/// What a tile prefetches into L2: in each of the first `count` steps of its loop a piece as large as what the step reads, pieces `pitch`
-/// bytes apart. The tiles of a block share the next block, in memory order, so that the hardware's prefetcher follows.
+/// What a tile prefetches into L2: in each of the first `count` steps of its loop a piece as large as what the step
+/// reads, pieces `pitch` bytes apart. The tiles of a block share the next block, in memory order, so that the
+/// hardware's prefetcher follows.
 ///
 /// The steps that prefetch are a loop of their own: no step has a branch.
 struct PrefetchPlan {

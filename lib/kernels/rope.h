@@ -13,8 +13,9 @@ namespace {
 /// x with its sign flipped where `sign` has the sign bit.
 SIMDATTN_INLINE Floats flip_sign(Floats x, Bits32 sign) { return float_of(bits_of(x) ^ sign); }
 
-// NaN in the output is noticed in one batch for all heads and made canonical afterwards: a comparison and a selection per
-// store would double the arithmetic. Not where f32 is rounded to bf16 by integers, which could turn a NaN into a number.
+// NaN in the output is noticed in one batch for all heads and made canonical afterwards: a comparison and a selection
+// per store would double the arithmetic. Not where f32 is rounded to bf16 by integers, which could turn a NaN into a
+// number.
 template <class Y>
 constexpr bool kNotices = std::is_same_v<Y, float> || (std::is_same_v<Y, f16> && kNativeF16);
 
@@ -51,9 +52,9 @@ SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, in
   if (!all(finite(seen))) make_canonical(y, stride, heads, n);
 }
 
-// From bf16 to bf16, two batches of neighbours are taken as the even elements and the odd ones: no lane changes its place,
-// and rounding needs no comparison, as long as it cannot turn a NaN into a number. That is so where all NaN come from
-// bf16, so the table must be finite.
+// From bf16 to bf16, two batches of neighbours are taken as the even elements and the odd ones: no lane changes its
+// place, and rounding needs no comparison, as long as it cannot turn a NaN into a number. That is so where all NaN come
+// from bf16, so the table must be finite.
 template <class T>
 constexpr bool kPairwise = std::is_same_v<T, bf16>;
 
@@ -69,7 +70,8 @@ SIMDATTN_INLINE void rotate(Floats x0, Floats x1, Floats c, Floats s, Floats& y0
   y1 = mul_add(x0, s, x1 * c);
 }
 
-/// f(index, part, count) over [i, n): kMost batches at a time, then four, then single ones. kMost of 1: where little is left.
+/// f(index, part, count) over [i, n): kMost batches at a time, then four, then single ones. kMost of 1: where little is
+/// left.
 template <int64_t kMost, class F>
 SIMDATTN_INLINE void for_some_batches(int64_t i, int64_t n, const F& f) {
   const auto several = [&](auto count) SIMDATTN_LAMBDA {
@@ -81,8 +83,9 @@ SIMDATTN_INLINE void for_some_batches(int64_t i, int64_t n, const F& f) {
   if (i < n) f(i, first_lanes(n - i), std::integral_constant<int64_t, 1>());
 }
 
-/// f(index, count) over [i, n), `count` steps of `width` that fill a line of L1 or kLines of them, then single ones; moves i. Heads may
-/// lie a multiple of 4 KiB apart: L1 then drops a line before the next index, and neighbouring lines come together.
+/// f(index, count) over [i, n), `count` steps of `width` that fill a line of L1 or kLines of them, then single ones;
+/// moves i. Heads may lie a multiple of 4 KiB apart: L1 then drops a line before the next index, and neighbouring lines
+/// come together.
 template <int64_t kLines, class F>
 SIMDATTN_INLINE void for_lines(int64_t& i, int64_t n, int64_t width, const F& f) {
   constexpr int64_t kCount = kAvx512 ? kLines : smaller(kParts, 2);

@@ -1,5 +1,5 @@
-// Scores of a few query rows against keys in rows: each transposed in registers and multiplied at once, without a panel in
-// between.
+// Scores of a few query rows against keys in rows: each transposed in registers and multiplied at once, without a panel
+// in between.
 #ifndef SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_
 #define SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_
 
@@ -9,8 +9,9 @@
 namespace simdattn {
 namespace {
 
-/// Where it is to go on, a tile prefetches rows of keys: those of a list, into L2, or in memory order, which the hardware's prefetcher runs ahead
-/// of, 32 rows below, into L1. From memory four parts of the rows come in turns, a page each.
+/// Where it is to go on, a tile prefetches rows of keys: those of a list, into L2, or in memory order, which the
+/// hardware's prefetcher runs ahead of, 32 rows below, into L1. From memory four parts of the rows come in turns, a
+/// page each.
 template <class T>
 class RowsBelow {
  public:

@@ -1,8 +1,8 @@
-// Scores of query rows against key panels. Lanes are keys, so a score is a chain of fma over the dimensions and needs no sum across
-// lanes.
+// Scores of query rows against key panels. Lanes are keys, so a score is a chain of fma over the dimensions and needs
+// no sum across lanes.
 //
-// score_tile() is the slot. It cuts the columns into strips of two, three or four batches and the rows into register tiles;
-// score_register_tile() is one such tile, which adds an outer product for each dimension (register_tile.h).
+// score_tile() is the slot. It cuts the columns into strips of two, three or four batches and the rows into register
+// tiles; score_register_tile() is one such tile, which adds an outer product for each dimension (register_tile.h).
 #ifndef SIMDATTN_LIB_KERNELS_SCORE_TILE_H_
 #define SIMDATTN_LIB_KERNELS_SCORE_TILE_H_
 
@@ -11,7 +11,8 @@
 namespace simdattn {
 namespace {
 
-/// The arguments of a register tile. Its batches of columns may lie in two panels, so there are three pointers to their first dimension.
+/// The arguments of a register tile. Its batches of columns may lie in two panels, so there are three pointers to their
+/// first dimension.
 struct ScoreTileArguments {
   const float* q;
   int64_t ldq;
@@ -56,7 +57,8 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
     unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(k) = keys(c); });
     add_outer_product<kRows, kBatches>(x, ldq, k, acc);
   };
-  // The largest tiles leave no registers for pairs of bf16, so these are loaded twice. hide() keeps compilers from merging the loads.
+  // The largest tiles leave no registers for pairs of bf16, so these are loaded twice. hide() keeps compilers from
+  // merging the loads.
   [[maybe_unused]] constexpr bool kReloads = !kAvx512 && kRows * kBatches > (!kX86 ? 16 : kBatches == 4 ? 4 : 8);
   const auto step = [&]() SIMDATTN_LAMBDA {
     if constexpr (kPairs && kBatches == 3) {
@@ -105,7 +107,8 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
   });
 }
 
-/// What depends on the type of the keys: register tiles, by how many batches they are wide. All else is one body for all types.
+/// What depends on the type of the keys: register tiles, by how many batches they are wide. All else is one body for
+/// all types.
 using ScoreTiles = TilesByRows<ScoreTileFunction>;
 struct ScoreStorage {
   int64_t lane_bytes;
@@ -122,7 +125,8 @@ constexpr ScoreStorage kScoreStorage = {kLaneBytes<T>, score_tiles<T, 2>(),
 /// Least distance in bytes between what is used and what is prefetched: an f32 panel of 128 dimensions.
 constexpr int64_t kAhead = 16384;
 
-/// What a register tile of rows [first, first + rows) and `batches` from column x on prefetches: its share of the panels to come.
+/// What a register tile of rows [first, first + rows) and `batches` from column x on prefetches: its share of the
+/// panels to come.
 SIMDATTN_SHARED PrefetchPlan panels_to_come(const ScoreTile& a, int64_t lane_bytes, int64_t steps, int64_t batches,
                                             int64_t x, int64_t first, int64_t rows) {
   const int64_t panels = (batches * kLanes + kPanelWidth - 1) / kPanelWidth;
@@ -159,7 +163,8 @@ SIMDATTN_SHARED void score_tile(const ScoreTile& a, const ScoreStorage& type, in
     }
     x += batches * kLanes;
   };
-  // A tile across two panels prefetches as if panels lay side by side. Scales behind the codes of a panel are an eighth of these at most.
+  // A tile across two panels prefetches as if panels lay side by side. Scales behind the codes of a panel are an eighth
+  // of these at most.
   const int64_t panel = steps * kPanelWidth * lane_bytes;
   const bool side_by_side = a.panel_stride >= panel && a.panel_stride <= panel + panel / 8;
   if ((a.rows <= type.four.most || type.four.most == type.two.most) &&

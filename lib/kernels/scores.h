@@ -1,8 +1,8 @@
 // Scores of query rows against row-major keys: products, squared distances and the additive form.
 //
-// Keys of the first two are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch in L1,
-// and a transposing reduction folds them for kLanes keys at once. With 16 lanes it folds tiles of four queries and four keys,
-// without a scratch in between.
+// Keys of the first two are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch in
+// L1, and a transposing reduction folds them for kLanes keys at once. With 16 lanes it folds tiles of four queries and
+// four keys, without a scratch in between.
 #ifndef SIMDATTN_LIB_KERNELS_SCORES_H_
 #define SIMDATTN_LIB_KERNELS_SCORES_H_
 
@@ -30,8 +30,8 @@ struct SquaredDistance {
   }
   static constexpr float kMissing = -0.0f;  // the square is +0, and no sum of squares is -0
 };
-/// The n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all others
-/// are.
+/// The n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all
+/// others are.
 template <class T>
 SIMDATTN_SHARED void pad_tail(const T* in, int64_t n, float fill, float* out) {
   for (int64_t i = 0; i < 16; i += kLanes) store(Floats(fill), out + i);
@@ -58,9 +58,9 @@ constexpr bool kFoldsTile = kParts == 1 && kLoadsBlocks && kQ == 4;
 /// Keys per pass: a multiple of kKeysOf and of kLanes.
 constexpr int64_t kKeysPerPass = kParts == 2 ? 24 : 16;
 
-/// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on; `q_tail` has the
-/// queries' last elements if dim is not a multiple of 16 (kTail). Where kFoldsTile, there may be fewer than kK keys, `keys`: the
-/// last one stands for the others, and what is left are four sums of each query.
+/// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on; `q_tail` has
+/// the queries' last elements if dim is not a multiple of 16 (kTail). Where kFoldsTile, there may be fewer than kK
+/// keys, `keys`: the last one stands for the others, and what is left are four sums of each query.
 template <class Term, class T, int64_t kQ, int64_t kK, bool kTail>
 SIMDATTN_INLINE void add_terms(const ScoreRows& a, int64_t row, [[maybe_unused]] const float* q_tail, const T* k,
                                float* sums, int64_t key, [[maybe_unused]] int64_t keys) {
@@ -195,7 +195,8 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
     } else if (kWholeRows && a.dim == 64) {
       if constexpr (kWholeRows) add_whole_rows<Term, T, 64>(a, row, k, keys, sums);
     } else if (rest == 0) [[likely]] {
-      // Rows without a tail have loops of their own: a tile does not look for one. Those with a tail take one key at a time.
+      // Rows without a tail have loops of their own: a tile does not look for one. Those with a tail take one key at a
+      // time.
       add_all(std::false_type());
     } else {
       add_all(std::true_type());

@@ -21,7 +21,8 @@ SIMDATTN_SHARED float max_of(const float* x, int64_t n, float scale) {
   });
 }
 
-/// y = exp(scale * x - base) over columns [from, to) of 16, each of them added to its one of 16 sums. `rounds`: to numbers of bf16.
+/// y = exp(scale * x - base) over columns [from, to) of 16, each of them added to its one of 16 sums. `rounds`: to
+/// numbers of bf16.
 SIMDATTN_SHARED void exp_some(const float* x, float* y, int64_t from, int64_t to, float scale, float base, bool rounds,
                               float* sums) {
   for (int64_t i = from - from % kLanes; i < to; i += kLanes) {
@@ -35,8 +36,8 @@ SIMDATTN_SHARED void exp_some(const float* x, float* y, int64_t from, int64_t to
   }
 }
 
-/// The same over columns [lo, hi), lo < hi; returns the sum. What lies `ahead` elements further on is prefetched, if not 0: a later
-/// row. Not kScaled: scale is 1.
+/// The same over columns [lo, hi), lo < hi; returns the sum. What lies `ahead` elements further on is prefetched, if
+/// not 0: a later row. Not kScaled: scale is 1.
 template <bool kRounds, bool kScaled>
 SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, float scale, float base,
                               int64_t ahead) {
@@ -144,8 +145,9 @@ SIMDATTN_INLINE void normalise_row(const SoftmaxRows& a, int64_t r, float maximu
 }
 
 void softmax_rows(const SoftmaxRows& a) {
-  // Short rows are treated pass by pass in groups, and the maxima of the next group before this one is divided, so that the
-  // latencies of the reductions and the division overlap with other work. Long ones would leave the L1 between passes.
+  // Short rows are treated pass by pass in groups, and the maxima of the next group before this one is divided, so that
+  // the latencies of the reductions and the division overlap with other work. Long ones would leave the L1 between
+  // passes.
   constexpr int64_t kRowsTogether = 4;
   const Columns head = visible_columns(a, 0);
   const Columns last = visible_columns(a, a.rows - 1);

@@ -7,16 +7,17 @@
 namespace simdattn {
 namespace {
 
-/// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block before the
-/// next block, so that memory is read in order; meanwhile the next block is prefetched.
+/// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block
+/// before the next block, so that memory is read in order; meanwhile the next block is prefetched.
 constexpr int64_t block_bytes(int64_t rows) { return rows == 1 ? 16384 : kAvx512 ? 32768 : 65536; }
-/// Blocks are a multiple of this many keys and end at one, counted from the first key of theirs: what chains of kBF16 take at once.
+/// Blocks are a multiple of this many keys and end at one, counted from the first key of theirs: what chains of kBF16
+/// take at once.
 constexpr int64_t kChainGroup = 32;
 /// So many bytes of values stay in L2 whatever the order: one call of a tile takes all their keys.
 constexpr int64_t kWholeBytes = int64_t{1} << 18;
 
-/// What the tiles of some keys have in common. What differs from tile to tile is passed in registers: as members it would be stored for
-/// each tile and loaded again between the multiply-adds.
+/// What the tiles of some keys have in common. What differs from tile to tile is passed in registers: as members it
+/// would be stored for each tile and loaded again between the multiply-adds.
 struct ValueTileArguments {
   int64_t ldw;
   int64_t key_stride;
@@ -29,14 +30,15 @@ struct ValueTileArguments {
   int64_t column;                       // of the tile
   const char* const* listed = nullptr;  // as in ValueTile
 };
-/// alpha: null: 1. prefetched: where the first of those bytes are; of a list how far they are inside of rows, prefetch_pitch rows further on.
+/// alpha: null: 1. prefetched: where the first of those bytes are; of a list how far they are inside of rows,
+/// prefetch_pitch rows further on.
 using ValueTileFunction = void(const ValueTileArguments& a, const float* w, const void* values, float* sums,
                                const float* alpha, uintptr_t prefetched);
 template <class T, int64_t kBatches>
 constexpr int64_t kRowBytes = kBatches * kLanes * static_cast<int64_t>(sizeof(T));
 
-/// kBatches batches of columns. An even number of batches of bf16 is read as pairs and accumulated even columns apart from
-/// odd ones.
+/// kBatches batches of columns. An even number of batches of bf16 is read as pairs and accumulated even columns apart
+/// from odd ones.
 template <class T, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, const float* w, const void* values,
                                                    float* sums, const float* alphas, uintptr_t next) {
@@ -163,7 +165,8 @@ struct KeyBlock {
   /// Of column x in a row.
   int64_t offset(int64_t x) const { return x / kValueGroup * a.group_stride + x % kValueGroup * type.size; }
   const char* at(int64_t x) const { return static_cast<const char*>(a.v) + key * a.key_stride + offset(x); }
-  /// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches: its share of the next as many keys.
+  /// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches: its share of the next as
+  /// many keys.
   SIMDATTN_INLINE PrefetchPlan next(int64_t x, int64_t bytes, int64_t first, int64_t rows) const {
     if (!fetches && a.listed == nullptr) return {};
     const int64_t from = share_of_rows(first, a.rows, keys);
@@ -177,8 +180,8 @@ struct KeyBlock {
   }
 };
 
-/// A batch of columns from x on, or those that are left of a row: values and sums go through f32 of a batch's width, so that one tile is
-/// enough for all types.
+/// A batch of columns from x on, or those that are left of a row: values and sums go through f32 of a batch's width, so
+/// that one tile is enough for all types.
 SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
   const ValueTile& a = b.a;
@@ -245,8 +248,8 @@ SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
   for (; x < end; x += kLanes) last_columns(b, x);
 }
 
-/// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1. Not with 4 lanes:
-/// as many loads and stores of sums take longer than memory.
+/// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1.
+/// Not with 4 lanes: as many loads and stores of sums take longer than memory.
 __attribute__((noinline)) inline void rows_in_order(const ValueTile& a) {
   const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(float));
   const int64_t dim = a.dim, keys = a.keys;
@@ -271,8 +274,8 @@ SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
   }
   const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
   int64_t block = one_tile || a.keys * b.offset(a.dim) <= kWholeBytes ? a.keys + kChainGroup : kKeyBlock;
-  // One tile of a single row reads rows of values whole and in order, so a CPU's own prefetcher may keep up. Codes of 8 bits and fewer take
-  // longer than their memory.
+  // One tile of a single row reads rows of values whole and in order, so a CPU's own prefetcher may keep up. Codes of 8
+  // bits and fewer take longer than their memory.
   if (a.fetch == Fetch::kHardware && one_tile && type.size > 1) b.fetches = false;
   // Rows and columns of more than one tile find a block in L2 again.
   if (b.fetches) {

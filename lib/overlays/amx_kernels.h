@@ -123,8 +123,8 @@ struct AmxKernels {
   }
 
   /// s = the products of the rows of queries and the 32 columns of each panel, of `pairs` rows of kPairBytes;
-  /// finish(panel, s, first row, rows) then makes scores of them. `odd`: the last row's pairs of 16 bits have a first number alone. The
-  /// other is zero where kv_append wrote it; elsewhere it may be NaN, which times zero is no zero.
+  /// finish(panel, s, first row, rows) then makes scores of them. `odd`: the last row's pairs of 16 bits have a first
+  /// number alone. The other is zero where kv_append wrote it; elsewhere it may be NaN, which times zero is no zero.
   template <Numbers kNumbers, class Finish>
   static void scores(const ScoreTile& a, int64_t pairs, bool odd, const Finish& finish) {
     alignas(64) char last[kStepBytes];

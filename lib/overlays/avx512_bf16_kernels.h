@@ -1,5 +1,5 @@
-// The kernels around VDPBF16PS: with the instruction in avx512_bf16.cc, with software in its place in tests, where a CPU with AVX2 runs the
-// same text.
+// The kernels around VDPBF16PS: with the instruction in avx512_bf16.cc, with software in its place in tests, where a
+// CPU with AVX2 runs the same text.
 #ifndef SIMDATTN_LIB_OVERLAYS_AVX512_BF16_KERNELS_H_
 #define SIMDATTN_LIB_OVERLAYS_AVX512_BF16_KERNELS_H_
 
@@ -78,8 +78,8 @@ struct Sums {
 /// Dot::add(sum, a, b): VDPBF16PS. Dot::fma(a, b, c): one multiply-add of f32. K: whose operands they are.
 template <class Dot, class K>
 struct PairKernels {
-  /// Adds the products of `units` units, of which the first begins a group. x: rows of queries or weights. Not inlined: additions know no
-  /// subnormal numbers, see FlushSubnormals.
+  /// Adds the products of `units` units, of which the first begins a group. x: rows of queries or weights. Not inlined:
+  /// additions know no subnormal numbers, see FlushSubnormals.
   template <int64_t kRows, class Columns>
   [[gnu::noinline]] static void add(Columns columns, const char* x, int64_t stride, int64_t units, Sums s) {
     do {
@@ -122,7 +122,8 @@ struct PairKernels {
     });
   }
 
-  /// The last group of a panel of bf16 whose last unit is not whole goes through a copy: beside an odd last dimension may stand anything.
+  /// The last group of a panel of bf16 whose last unit is not whole goes through a copy: beside an odd last dimension
+  /// may stand anything.
   template <class Columns>
   static void scores(const ScoreTile& a) {
     const FlushSubnormals flush;
@@ -153,7 +154,8 @@ struct PairKernels {
     }
   }
 
-  /// Weights of rows that a call has arranged: those of keys outside of it, in its first group and its last one, are zeros.
+  /// Weights of rows that a call has arranged: those of keys outside of it, in its first group and its last one, are
+  /// zeros.
   struct Weights {
     static constexpr int64_t kStride = kKeyBlock * 2;
     alignas(64) char data[kWeightRows * kStride];

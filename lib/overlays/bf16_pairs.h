@@ -1,8 +1,10 @@
-// Arithmetic::kBF16 where instructions multiply pairs of bf16, and how their operands look. A pair is what a lane of 32 bits holds.
+// Arithmetic::kBF16 where instructions multiply pairs of bf16, and how their operands look. A pair is what a lane of 32
+// bits holds.
 //
-// AMX: TDPBF16PS makes a chain of the lower halves of lanes and one of the upper halves, so a pair is two consecutive numbers.
-// AVX512-BF16: VDPBF16PS adds two products to each lane of sums: that of the upper halves, then that of the lower ones. So a pair is two
-// consecutive steps of one chain, the earlier one in its upper half. Of four numbers x0 .. x3 the chains have x0 x2 and x1 x3.
+// AMX: TDPBF16PS makes a chain of the lower halves of lanes and one of the upper halves, so a pair is two consecutive
+// numbers. AVX512-BF16: VDPBF16PS adds two products to each lane of sums: that of the upper halves, then that of the
+// lower ones. So a pair is two consecutive steps of one chain, the earlier one in its upper half. Of four numbers x0 ..
+// x3 the chains have x0 x2 and x1 x3.
 //
 // A unit is the least number of numbers that are whole pairs, in memory AMX: x0 x1; AVX512-BF16: x2 x0, x3 x1.
 //   query     bf16 [dim rounded up to 32], unit by unit, zeros at the end; an odd number of lines of the CPU caches

@@ -1,7 +1,8 @@
-// What is refused of an attention problem, and in which words. SIMDATTN_REQUIRE(condition, code, sentence) is one rule (views.h).
+// What is refused of an attention problem, and in which words. SIMDATTN_REQUIRE(condition, code, sentence) is one rule
+// (views.h).
 //
-// ProblemBytes collects the bytes of the arrays, to find overlaps: next() is an empty place that a check fills, keep() keeps it
-// under the array's name. Outputs come last, and each is compared with everything that is kept before it.
+// ProblemBytes collects the bytes of the arrays, to find overlaps: next() is an empty place that a check fills, keep()
+// keeps it under the array's name. Outputs come last, and each is compared with everything that is kept before it.
 #include "lib/rules/attention.h"
 
 #include <algorithm>

@@ -39,8 +39,8 @@ struct ProblemBytes {
     ByteSet set[kMost];
   };
   ProblemBytes() {}
-  /// A place for the bytes of an array, which a check fills and keep() keeps. Filled where it is: a copy would wait for the numbers
-  /// that were just stored one by one.
+  /// A place for the bytes of an array, which a check fills and keep() keeps. Filled where it is: a copy would wait for
+  /// the numbers that were just stored one by one.
   ByteSet* next() { return &set[count]; }
   void keep(ProblemArray a) {
     if (!set[count].empty()) array[count++] = a;
@@ -66,7 +66,8 @@ Status check_apart(const ByteSet& written, const ProblemBytes& bytes) {
   return {};
 }
 
-/// Checks everything but the per-sequence entries, and keeps the arrays. Without data (Data::kLater) null masks count as absent.
+/// Checks everything but the per-sequence entries, and keeps the arrays. Without data (Data::kLater) null masks count
+/// as absent.
 Status check_scoring(const Scoring& scoring, const ScoringShape& shape, Data data, ProblemBytes* bytes);
 /// Checks the per-sequence entries of sequence `b`, which has `n_kv` keys.
 Status check_sequence(const Scoring& scoring, int64_t b, int64_t n_kv);
@@ -81,7 +82,8 @@ struct AttentionSizes {
   int64_t d_v = 0;
 };
 
-/// Checks everything but the entries of per-sequence arrays, block tables and lists. Where data come later, null pointers pass.
+/// Checks everything but the entries of per-sequence arrays, block tables and lists. Where data come later, null
+/// pointers pass.
 Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* sizes, ProblemBytes* bytes);
 /// Checks that workspace and partial states share no byte with the problem's arrays, nor with each other.
 Status check_attention_memory(const ProblemBytes& bytes, const ByteSet& workspace, const ByteSet& partial);

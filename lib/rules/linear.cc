@@ -20,8 +20,8 @@ Status check_state_index(const int32_t* index, int64_t sequences, int64_t states
   return {};
 }
 
-/// The states before a call's tokens, if they are not those of `state`, and those after them, if they are kept. `shape` but for the number of
-/// states; kShape says it.
+/// The states before a call's tokens, if they are not those of `state`, and those after them, if they are kept. `shape`
+/// but for the number of states; kShape says it.
 template <Text kShape, size_t kRank>
 Status check_states(const BasicView<int{kRank}, true>& before, const BasicView<int{kRank}, false>& after, Accept accept,
                     std::array<int64_t, kRank> shape, const int32_t* index, int64_t sequences, ByteSet* before_bytes,

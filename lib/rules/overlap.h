@@ -83,9 +83,10 @@ bool self_overlap_inside(const ByteSet& a, int* left);
 
 /// True if the two sets have a byte in common, or may have: no answer is false wrongly.
 ///
-/// The question is whether a sum of i[k] * step[k] over the dimensions of both falls into an interval. The largest step leaves a few i to
-/// try, where dimensions nest: dense arrays with their dimensions in any order, with gaps behind rows or matrices, reversed, and parts of
-/// one packed buffer are decided exactly. Arrays that interleave without such an order are taken for overlapping after kOverlapWork tries.
+/// The question is whether a sum of i[k] * step[k] over the dimensions of both falls into an interval. The largest step
+/// leaves a few i to try, where dimensions nest: dense arrays with their dimensions in any order, with gaps behind rows
+/// or matrices, reversed, and parts of one packed buffer are decided exactly. Arrays that interleave without such an
+/// order are taken for overlapping after kOverlapWork tries.
 inline bool share_bytes(const ByteSet& a, const ByteSet& b) {
   if (!extents_meet(a, b)) [[likely]]
     return false;

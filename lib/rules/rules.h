@@ -11,7 +11,7 @@ namespace simdattn {
 /// `memory`: these bytes.
 Status check_workspace(const Exec& exec, size_t needed, ByteSet* memory);
 
-// ---- Rows ------------------------------------------------------------------------------------------------------------
+// ---- Rows -----------------------------------------------------------------------------------------------------------
 
 /// `f32_alone`: there is no other arithmetic.
 Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, const ScoreOptions& options,
@@ -41,7 +41,7 @@ constexpr int64_t hadamard_block(int64_t block, int64_t dim) {
 }
 Status check_hadamard(const ConstView<4>& x, const View<4>& out, int64_t block);
 
-// ---- Rotation ---------------------------------------------------------------------------------------------------------
+// ---- Rotation -------------------------------------------------------------------------------------------------------
 
 /// |position| is below this.
 inline constexpr int64_t kPositionLimit = int64_t{1} << 31;
@@ -88,7 +88,7 @@ Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOp
                          const Positions& positions, const View<4>& out, const RopeOptions& options, const Exec& exec,
                          size_t needed);
 
-// ---- Tables: of cos and sin, of the sinusoidal encoding, of ALiBi's slopes --------------------------------------------
+// ---- Tables: of cos and sin, of the sinusoidal encoding, of ALiBi's slopes ------------------------------------------
 
 /// Axes of positions.
 inline int64_t axes_of(const RopeTableOptions& options) {
@@ -99,7 +99,8 @@ inline int64_t axes_of(const RopeTableOptions& options) {
 /// Positions by axis, or first, first + 1, ... where they are absent; `outside`: the sentence about such a one.
 Status check_table_positions(const ConstView<3>& positions, int64_t first, int64_t n, const char* outside,
                              ByteSet* bytes);
-/// The options of a table with `pairs` columns, but for check_raised_theta(). `table`: the argument is called so, not `options`.
+/// The options of a table with `pairs` columns, but for check_raised_theta(). `table`: the argument is called so, not
+/// `options`.
 Status check_rope_table_options(const RopeTableOptions& options, int64_t pairs, bool table);
 /// The natural logarithm of the theta that kDynamic makes of the given one.
 Status check_raised_theta(double ln_theta, bool table);
@@ -112,10 +113,10 @@ Status check_rope_table(const View<2>& cos, const View<2>& sin, const RopeTableO
 Status check_sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first);
 Status check_alibi_slopes(int64_t heads, const float* slopes);
 
-// ---- Stores -------------------------------------------------------------------------------------------------------------
+// ---- Stores ---------------------------------------------------------------------------------------------------------
 
-/// Where one token is: `inside` counts in the tensor of its sequence, the ring or the page, and so does `unit`: sequences or
-/// pages. A negative unit: nowhere.
+/// Where one token is: `inside` counts in the tensor of its sequence, the ring or the page, and so does `unit`:
+/// sequences or pages. A negative unit: nowhere.
 struct TokenPlace {
   int64_t unit;
   int64_t inside;
@@ -154,7 +155,7 @@ class AppendedRows {
   int64_t rows_;
 };
 
-// ---- Which keys a row attends to ----------------------------------------------------------------------------------------
+// ---- Which keys a row attends to ------------------------------------------------------------------------------------
 
 /// Lengths and positions of rows. Of the options of several functions.
 struct RowPositions {
@@ -184,7 +185,7 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
 Status check_kv_read(const ConstKv& kv, int64_t first, const View<4>& out);
 Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope);
 
-// ---- Attention with a state -------------------------------------------------------------------------------------------
+// ---- Attention with a state -----------------------------------------------------------------------------------------
 
 /// Of the convolution: a block of channels fits the stack.
 inline constexpr int64_t kMaxConvWidth = 32;

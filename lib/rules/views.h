@@ -136,9 +136,9 @@ enum class Accept : uint8_t {
 /// Where an array without data is legal: a plan is made from shapes alone.
 enum class Data : uint8_t { kNeeded, kLater };
 
-/// Checks a view on its own and computes the bytes that it touches: none if it is empty or its data comes later. Empty views
-/// pass with any pointer, but their strides must not reach further than those of others: drivers multiply them. What is not
-/// const is an output.
+/// Checks a view on its own and computes the bytes that it touches: none if it is empty or its data comes later. Empty
+/// views pass with any pointer, but their strides must not reach further than those of others: drivers multiply them.
+/// What is not const is an output.
 template <int kRank, bool kConst>
 Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argument& argument, ByteSet* bytes,
                   Data data = Data::kNeeded) {
@@ -146,8 +146,8 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
   bytes->clear();
   const auto type = static_cast<uint32_t>(v.dtype);
   if (type >= 8 || (static_cast<unsigned>(accept) >> type & 1) == 0) return {Code::kDType, argument.dtype};
-  // Sizes are looked at one by one: put together, compilers load two at once, and wait for what the caller has just stored
-  // one by one.
+  // Sizes are looked at one by one: put together, compilers load two at once, and wait for what the caller has just
+  // stored one by one.
   bool empty = false;
   for (size_t i = 0; i < kRank; ++i) {
     if (v.shape[i] < 0 || v.shape[i] > kMaxSize) return {Code::kShape, argument.shape};
@@ -176,7 +176,8 @@ bool same_numbers(const std::array<int64_t, kRank>& a, const std::array<int64_t,
   return difference == 0;
 }
 
-/// Query heads per key head, or -1 if they do not divide. Checked sizes fit 32 bits, whose division takes half the time.
+/// Query heads per key head, or -1 if they do not divide. Checked sizes fit 32 bits, whose division takes half the
+/// time.
 inline int64_t group_of(int64_t heads, int64_t kv_heads) {
   const int64_t group = static_cast<uint32_t>(heads) / static_cast<uint32_t>(kv_heads);
   return group * kv_heads == heads ? group : -1;

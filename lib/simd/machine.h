@@ -68,8 +68,8 @@ constexpr bool kLoadsBlocks = true;
 /// A few query rows take keys in rows as they are. With 16 registers of four lanes it is no faster than packing.
 constexpr bool kScoresKeyRows = kLoadsBlocks && (kLanes > 4 || !kX86);
 
-/// How integers of 8 bits are multiplied (native/products.h): as numbers of 16 bits, two by two; four bytes by four; eight bytes of two
-/// rows by those of two columns.
+/// How integers of 8 bits are multiplied (native/products.h): as numbers of 16 bits, two by two; four bytes by four;
+/// eight bytes of two rows by those of two columns.
 enum class Products { kPairs, kDot, kMatrix };
 #if SIMDATTN_PLAIN
 constexpr Products kProducts = Products::kPairs;

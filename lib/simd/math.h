@@ -1,5 +1,5 @@
-// exp, tanh, maximum and the fold of 16 partial sums: operation by operation the sequences of lib/definition, so that the
-// bits are the same (without fused multiply-add, fma rounds twice).
+// exp, tanh, maximum and the fold of 16 partial sums: operation by operation the sequences of lib/definition, so that
+// the bits are the same (without fused multiply-add, fma rounds twice).
 #ifndef SIMDATTN_LIB_SIMD_MATH_H_
 #define SIMDATTN_LIB_SIMD_MATH_H_
 

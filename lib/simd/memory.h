@@ -79,8 +79,8 @@ SIMDATTN_INLINE Floats f32_of_half(V v) {
   }
 }
 
-/// Rounded to nearest even to a number of bf16, anything below it; NaN becomes the canonical one. By integers: the CPUs' own instructions
-/// flush subnormal numbers.
+/// Rounded to nearest even to a number of bf16, anything below it; NaN becomes the canonical one. By integers: the
+/// CPUs' own instructions flush subnormal numbers.
 SIMDATTN_INLINE Bits32 rounded_above(Floats v) {
   const Bits32 b = bits_of(v);
   const Bits32 rounded = b + (((b >> 16) & Bits32(1u)) + Bits32(0x7FFFu));
@@ -150,7 +150,8 @@ SIMDATTN_INLINE uint32_t word_of(Mask m) {
 #endif
 #endif
 
-/// Half a unit of bf16 is added as to an integer: the upper words are numbers then, rounded up where the lower ones are 0.
+/// Half a unit of bf16 is added as to an integer: the upper words are numbers then, rounded up where the lower ones are
+/// 0.
 SIMDATTN_INLINE Bits32 plus_half(Floats v) { return bits_of(v) + Bits32(0x8000u); }
 /// Vectors without NaN rounded to bf16: side by side, and one behind the other.
 SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {

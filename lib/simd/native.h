@@ -94,8 +94,8 @@ SIMDATTN_INLINE void look_up_nibbles(const int8_t* table, const uint8_t* codes, 
 
 SIMDATTN_INLINE float first_lane(Floats v) { return v[0]; }
 
-/// v in a register, and the compiler does not know its origin. gcc would fold its load into each of the instructions that use it; clang 19
-/// would compare the f16 that it was converted from, one by one.
+/// v in a register, and the compiler does not know its origin. gcc would fold its load into each of the instructions
+/// that use it; clang 19 would compare the f16 that it was converted from, one by one.
 template <class T>
 SIMDATTN_INLINE Batch<T> in_register(Batch<T> v) {
 #if SIMDATTN_X86

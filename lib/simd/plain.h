@@ -1,5 +1,6 @@
-// The vocabulary without a library and without an instruction set: a vector is SIMDATTN_PLAIN_LANES numbers, of the type that gcc
-// and clang have for any CPU. It serves CPUs that no library serves, and shows sanitizers every access of the kernels.
+// The vocabulary without a library and without an instruction set: a vector is SIMDATTN_PLAIN_LANES numbers, of the
+// type that gcc and clang have for any CPU. It serves CPUs that no library serves, and shows sanitizers every access of
+// the kernels.
 #ifndef SIMDATTN_LIB_SIMD_PLAIN_H_
 #define SIMDATTN_LIB_SIMD_PLAIN_H_
 

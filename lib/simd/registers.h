@@ -12,7 +12,8 @@
 
 #define SIMDATTN_INLINE inline __attribute__((always_inline))
 #define SIMDATTN_LAMBDA __attribute__((always_inline))
-// One body for several callers: gcc would make a copy for each set of constant arguments. Some targets call none of the bodies.
+// One body for several callers: gcc would make a copy for each set of constant arguments. Some targets call none of the
+// bodies.
 #ifdef __clang__
 #define SIMDATTN_SHARED __attribute__((noinline, unused))
 #else
@@ -34,8 +35,9 @@ struct Unroll<std::integer_sequence<int64_t, kIndices...>> {
     (f(std::integral_constant<int64_t, kIndices>()), ...);
   }
 };
-/// unroll<kCount>(f): f(0), f(1), ... with the index as a type: a loop that is unrolled before anything else happens. An object, as a
-/// function would need a second one for the sequence, and gcc optimises each copy of the loop before it goes into its caller.
+/// unroll<kCount>(f): f(0), f(1), ... with the index as a type: a loop that is unrolled before anything else happens.
+/// An object, as a function would need a second one for the sequence, and gcc optimises each copy of the loop before it
+/// goes into its caller.
 template <int64_t kCount>
 constexpr Unroll<std::make_integer_sequence<int64_t, kCount>> unroll{};
 

@@ -1,6 +1,6 @@
 // The public functions: every exact target returns the bits of the definition, whatever shapes, strides, types, options
-// and values; the definition is compared with the best other target. Targets without fused multiply-add have bits of their
-// own; for them a second call with other strides and alignments has to give the same ones.
+// and values; the definition is compared with the best other target. Targets without fused multiply-add have bits of
+// their own; for them a second call with other strides and alignments has to give the same ones.
 #include <gtest/gtest.h>
 
 #include <string>

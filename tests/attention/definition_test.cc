@@ -1,6 +1,7 @@
 // The arithmetics kBF16 and kInt8 against two things that the library did not make: what matrix instructions computed
-// (recorded; tests/data/hardware.md) and a second implementation of docs/numerics.md (tests/attention/second_definition.h). Bits,
-// on every exact target. The others are compared with the formulas by formula_test.
+// (recorded; tests/data/hardware.md) and a second implementation of docs/numerics.md
+// (tests/attention/second_definition.h). Bits, on every exact target. The others are compared with the formulas by
+// formula_test.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -67,8 +68,8 @@ TEST(Hardware, BF16StepsOfTheDefinitions) {
   }
 }
 
-/// Both definitions agree near the smallest normal number, where rounding and flushing meet: sums that are off by fractions of
-/// its last place.
+/// Both definitions agree near the smallest normal number, where rounding and flushing meet: sums that are off by
+/// fractions of its last place.
 TEST(Hardware, BothDefinitionsFlushAlike) {
   Random random(seed() * 8000 + 9);
   int64_t zeros = 0, normal = 0;
@@ -119,8 +120,8 @@ class Definition : public TargetTest {
   }
 };
 
-/// A group whose even chain ends at c without a rounding, and whose odd chain at 0: bf16 numbers of one operand. Those of
-/// the other are unit(i). A subnormal c counts as a zero.
+/// A group whose even chain ends at c without a rounding, and whose odd chain at 0: bf16 numbers of one operand. Those
+/// of the other are unit(i). A subnormal c counts as a zero.
 void as_group(float c, float* x) {
   std::fill_n(x, 32, 0.0f);
   if (!(std::fabs(c) < kInf)) {
@@ -138,8 +139,8 @@ void as_group(float c, float* x) {
 }
 float unit(int64_t i) { return i % 2 == 1 || i > 10 ? 0.0f : i < 6 ? 1.0f : 0x1p-64f; }
 
-/// scores() of 64 dimensions, of which the first 32 make c and the others are the tile's, and weighted_values() of 64 keys
-/// likewise. What the instruction makes -0 is +0 at the end of both.
+/// scores() of 64 dimensions, of which the first 32 make c and the others are the tile's, and weighted_values() of 64
+/// keys likewise. What the instruction makes -0 is +0 at the end of both.
 TEST_P(Definition, ScoresAndValuesAreTDPBF16PS) {
   if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
   Random random(seed() * 8000 + 1);
@@ -198,8 +199,8 @@ TEST_P(Definition, ScoresAndValuesAreTDPBF16PS) {
   }
 }
 
-/// scores() whose integers are the tile's, all scales 1, and weighted_values() likewise: a dimension, a key and a column more
-/// hold the largest magnitude. -128 is no integer of kInt8: its products are taken out of the record.
+/// scores() whose integers are the tile's, all scales 1, and weighted_values() likewise: a dimension, a key and a
+/// column more hold the largest magnitude. -128 is no integer of kInt8: its products are taken out of the record.
 TEST_P(Definition, ScoresAndValuesAreTDPBSSDAndTDPBUSD) {
   Random random(seed() * 8000 + 2);
   const Int8Records r("int8");
@@ -336,7 +337,8 @@ TEST_P(Definition, WeightedValues) {
   }
 }
 
-/// Values that are 2^-60 times as small as `limits.values` says: with weights up to 1, sums near the smallest normal number.
+/// Values that are 2^-60 times as small as `limits.values` says: with weights up to 1, sums near the smallest normal
+/// number.
 void shrink(const Array<4>& v) {
   for_each_element(
       v.view, [&](int64_t at) { put(v.view.data, v.view.dtype, at, get(v.view.data, v.view.dtype, at) * 0x1p-60f); });
@@ -477,7 +479,8 @@ TEST_P(Definition, Attention) {
   }
 }
 
-/// Masks become windows, sequences in turns, holes: of each mask the rows see runs of keys, the same ones or others in each row.
+/// Masks become windows, sequences in turns, holes: of each mask the rows see runs of keys, the same ones or others in
+/// each row.
 void hide_most(const AttentionCase& c, Random& random) {
   const int64_t run = random.of<int64_t>({1, 1, 1, 3, 32, 100, 300}), of = random.of<int64_t>({2, 4, 5, 8, 20});
   const int64_t shift = random.of<int64_t>({0, 0, 1, run, 37}), first = random.integer(0, run * of - 1);
@@ -567,8 +570,8 @@ TEST_P(Definition, Forms) {
   }
 }
 
-/// Few rows, whose values are read in place if the arithmetic can: runs of pages and rings that do and do not end where groups
-/// of 32 keys do, windows that begin anywhere.
+/// Few rows, whose values are read in place if the arithmetic can: runs of pages and rings that do and do not end where
+/// groups of 32 keys do, windows that begin anywhere.
 TEST_P(Definition, ValuesInPlace) {
   if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
   Random random(seed() * 8000 + 11);

@@ -1,6 +1,6 @@
-// The public functions against the float64 formulas of tests/support/reference.cc, on every target, within bounds derived from
-// the operations: (roundings) * 2^-24 * (sum of the absolute values of the terms), plus half a unit in the last place
-// of the output's type.
+// The public functions against the float64 formulas of tests/support/reference.cc, on every target, within bounds
+// derived from the operations: (roundings) * 2^-24 * (sum of the absolute values of the terms), plus half a unit in the
+// last place of the output's type.
 //
 // SIMDATTN_TEST_EFFORT scales the number of random calls, SIMDATTN_TEST_SEED chooses others.
 #include <gtest/gtest.h>
@@ -61,7 +61,8 @@ TEST_P(Formula, Scores) {
     const double s = scale ? to_double(*scale) : 1.0 / std::sqrt(static_cast<double>(dim));
     const reference::Tensor want = reference::scores(reference::operands(reference::read(q.view), a),
                                                      reference::operands(reference::read(k.view), a), s, &magnitude);
-    // The published bound counts the roundings of fused operations, of the folds, of the scale and of the default scale.
+    // The published bound counts the roundings of fused operations, of the folds, of the scale and of the default
+    // scale.
     const double roundings = a == Arithmetic::kF32 ? cost().fma * std::ceil(static_cast<double>(dim) / 16) + 5
                                                    : score_roundings(a, cost(), static_cast<double>(dim)) + 2;
     ASSERT_EQ(
@@ -295,8 +296,8 @@ TEST_P(Formula, Attention) {
   }
 }
 
-/// The error that the bounds allow for rounded weights is reached, nearly: all weights but that of the first key round the same
-/// way, in kBF16 those with a value of 1 up and those of -1 down, by half a unit.
+/// The error that the bounds allow for rounded weights is reached, nearly: all weights but that of the first key round
+/// the same way, in kBF16 those with a value of 1 up and those of -1 down, by half a unit.
 TEST_P(Formula, WeightsThatRoundTheSameWay) {
   Random random(seed() * 1000 + 10);
   constexpr int64_t kKeys = 1000;

@@ -1,5 +1,6 @@
-// Attention over listed keys has the bits of attention over a cache that holds these keys in the order of the list: here a cache of pages of
-// one token, whose table is the list. Masks, windows, lengths and ALiBi become a mask and a bias that were looked up by position.
+// Attention over listed keys has the bits of attention over a cache that holds these keys in the order of the list:
+// here a cache of pages of one token, whose table is the list. Masks, windows, lengths and ALiBi become a mask and a
+// bias that were looked up by position.
 #include <gtest/gtest.h>
 
 #include <algorithm>

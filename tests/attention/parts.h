@@ -16,7 +16,8 @@
 
 namespace simdattn::test {
 
-/// Queries of one sequence, `group` heads of which share the one key head. Keys and values have the numbers `k` and `v`.
+/// Queries of one sequence, `group` heads of which share the one key head. Keys and values have the numbers `k` and
+/// `v`.
 struct SmallProblem {
   int64_t group, n_q, n_kv, dim;
   std::vector<float> q, k, v, out;

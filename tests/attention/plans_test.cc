@@ -101,8 +101,8 @@ struct Runner {
   }
 };
 
-/// Ranges from every task to the end and from everywhere to everywhere: each row is written by the range that holds it and by
-/// no other, as attention() writes it.
+/// Ranges from every task to the end and from everywhere to everywhere: each row is written by the range that holds it
+/// and by no other, as attention() writes it.
 TEST_P(Plans, RangesOfManySequences) {
   Random random(seed() * 8000 + 1);
   int64_t split_plans = 0;
@@ -186,8 +186,8 @@ TEST_P(Plans, SplitsAmongManyEmptySequences) {
   }
 }
 
-/// A number of any array changes: every range and reduction that holds a row of that sequence refuses, and writes nothing; one
-/// that says kOk has written all of its rows.
+/// A number of any array changes: every range and reduction that holds a row of that sequence refuses, and writes
+/// nothing; one that says kOk has written all of its rows.
 TEST_P(Plans, ChangedLengthsAreRefused) {
   Random random(seed() * 8000 + 3);
   int64_t refused = 0;
@@ -210,8 +210,8 @@ TEST_P(Plans, ChangedLengthsAreRefused) {
         if (kind == Batch::Kind::kVarlen && s > 0) numbers.emplace_back("cu_k", &b.cu_k[s]);
         const auto [what, number] = numbers[static_cast<size_t>(random.integer(0, std::ssize(numbers) - 1))];
         const int32_t before = *number;
-        // The sequence has rows, or its neighbour, if the number is a border of both. What no task belongs to is met only
-        // by ranges that go across it.
+        // The sequence has rows, or its neighbour, if the number is a border of both. What no task belongs to is met
+        // only by ranges that go across it.
         const auto rows = [&](size_t i) { return kind == Batch::Kind::kCaches || b.cu_q[i + 1] > b.cu_q[i]; };
         const bool holds_rows = rows(s) || (what[0] == 'c' && rows(s - 1));
         *number = random.coin() ? before + 1 : before > 0 ? before - 1 : before + 2;
@@ -271,8 +271,9 @@ TEST_P(Plans, LengthsThatAreExchangedAreRefused) {
   ASSERT_TRUE(r.range(29, 30).ok());
 }
 
-/// The last `ring` tokens of a sequence in rings: tasks and their states are as many as these need, however long the sequence is, never
-/// fewer for a longer one; and the bits are those of a store that has all tokens, of which kv_start hides the others.
+/// The last `ring` tokens of a sequence in rings: tasks and their states are as many as these need, however long the
+/// sequence is, never fewer for a longer one; and the bits are those of a store that has all tokens, of which kv_start
+/// hides the others.
 TEST_P(Plans, RingsDivideByWhatTheyHold) {
   Random random(seed() * 8000 + 9);
   for (const int64_t ring : {1, 64, 1024, 1025, 1026, 1500, 3072, 4096}) {
@@ -426,8 +427,8 @@ TEST_P(Plans, RowBlocksAreNotSequences) {
   }
 }
 
-/// Row blocks of a sequence go first, last, second, ...: the first half of a causal problem's tasks and the second take about
-/// as long.
+/// Row blocks of a sequence go first, last, second, ...: the first half of a causal problem's tasks and the second take
+/// about as long.
 TEST_P(Plans, HalvesOfACausalProblemAreAlike) {
   Random random(seed() * 8000 + 6);
   for (const int64_t n : {1024, 5000, 9000}) {

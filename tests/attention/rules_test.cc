@@ -1,5 +1,5 @@
-// The rules S1 to S12 of docs/semantics.md, one by one. Each is stated for masked_softmax() on raw scores and for attention() with one key
-// dimension: q = 1 and k = the score.
+// The rules S1 to S12 of docs/semantics.md, one by one. Each is stated for masked_softmax() on raw scores and for
+// attention() with one key dimension: q = 1 and k = the score.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -305,8 +305,9 @@ TEST_P(Rules, S10_Infinities) {
   }
 }
 
-/// A score of -inf that the data make is a visible key of weight 0: a NaN or infinity in its value makes NaN of that element,
-/// in whatever block and split it stands, alone there or with others. A row of nothing else is zero, its lse -inf.
+/// A score of -inf that the data make is a visible key of weight 0: a NaN or infinity in its value makes NaN of that
+/// element, in whatever block and split it stands, alone there or with others. A row of nothing else is zero, its lse
+/// -inf.
 TEST_P(Rules, S10_MinusInfinityIsAVisibleKeyOfWeightZero) {
   Random random(seed() * 1000 + 10);
   for (const int64_t n : {1, 7, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049, 2600}) {

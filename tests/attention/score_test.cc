@@ -47,7 +47,8 @@ TEST_P(Score, IsADotProductInEveryWay) {
       }
     }
   }
-  // The definition has no slots for rows in place, and panels of no type but its own. x86 with vectors of four lanes packs rows, too.
+  // The definition has no slots for rows in place, and panels of no type but its own. x86 with vectors of four lanes
+  // packs rows, too.
   const bool in_place = target().kernels->attention[0].kv[0].score_rows != nullptr;
   EXPECT_GE(ways.size(), &target() == &scalar_target() ? 1u : in_place ? 4u : 3u);
 }

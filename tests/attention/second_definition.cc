@@ -135,7 +135,8 @@ struct Values {
   }
 };
 
-/// o = alpha * o + the weights w of keys base, base + 1, ... times their values; keys that count for nothing are not `seen`.
+/// o = alpha * o + the weights w of keys base, base + 1, ... times their values; keys that count for nothing are not
+/// `seen`.
 void add_block(Row& o, const float* alpha, const Row& w, const std::vector<bool>& seen, int64_t base, const Values& v,
                Arithmetic a) {
   const int64_t n = std::ssize(w);

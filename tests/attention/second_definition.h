@@ -1,6 +1,6 @@
-// docs/numerics.md, section Arithmetics, once more: plain loops over one row at a time, every step in numbers that hold it
-// exactly, then rounded. It gives bits, and shares with the library exp and tanh alone, whose bits the page does not define.
-// Storage, visible keys and positions are those of tests/support/reference.h.
+// docs/numerics.md, section Arithmetics, once more: plain loops over one row at a time, every step in numbers that hold
+// it exactly, then rounded. It gives bits, and shares with the library exp and tanh alone, whose bits the page does not
+// define. Storage, visible keys and positions are those of tests/support/reference.h.
 #ifndef SIMDATTN_TESTS_ATTENTION_SECOND_DEFINITION_H_
 #define SIMDATTN_TESTS_ATTENTION_SECOND_DEFINITION_H_
 
@@ -12,7 +12,8 @@
 
 namespace second {
 
-/// What 64-bit ARM does instead (docs/numerics.md): a result that is tiny before it is rounded becomes zero. For all that follows.
+/// What 64-bit ARM does instead (docs/numerics.md): a result that is tiny before it is rounded becomes zero. For all
+/// that follows.
 void flush_before_rounding(bool yes);
 
 /// One step of TDPBF16PS: a * b + c, and x + y.

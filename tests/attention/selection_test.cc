@@ -1,4 +1,5 @@
-// What selects keys: top_k() against a sort of everything, index_scores() against scores of attention that the definition joins.
+// What selects keys: top_k() against a sort of everything, index_scores() against scores of attention that the
+// definition joins.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -184,7 +185,8 @@ TEST_P(Selection, BadCalls) {
   refused(top_k(scores, 3, lists, {}, none), Code::kOverlap, "exec.workspace");
 }
 
-/// index_scores() is scores() of attention's order, joined by the definition: one head at a time has the same bits as all of them.
+/// index_scores() is scores() of attention's order, joined by the definition: one head at a time has the same bits as
+/// all of them.
 class Indexers : public Selection {
  protected:
   std::vector<uint64_t> scores(Random& random, const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights,

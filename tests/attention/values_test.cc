@@ -1,4 +1,5 @@
-// Weights times the values of a key block, in place and packed, against sums in float64; and values that are not finite, which no row sees.
+// Weights times the values of a key block, in place and packed, against sums in float64; and values that are not
+// finite, which no row sees.
 #include "tests/attention/parts.h"
 
 namespace simdattn::test {

@@ -1,4 +1,5 @@
-// Modifiers and the softmax of a key block, against formulas in float64; and what drivers know of each modifier, against what it does.
+// Modifiers and the softmax of a key block, against formulas in float64; and what drivers know of each modifier,
+// against what it does.
 #include "tests/attention/parts.h"
 
 namespace simdattn::test {

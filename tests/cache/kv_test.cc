@@ -1,5 +1,5 @@
-// kv_append() and kv_shift() against a model that knows where an element is and rotates in float64: every type, layout and way
-// to name places, with sizes on both sides of what the library cuts at.
+// kv_append() and kv_shift() against a model that knows where an element is and rotates in float64: every type, layout
+// and way to name places, with sizes on both sides of what the library cuts at.
 #include <gtest/gtest.h>
 
 #include <cmath>

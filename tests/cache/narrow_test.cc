@@ -438,8 +438,8 @@ TEST_P(Narrow, ShiftOfTheLongestRows) {
   }
 }
 
-/// Attention sees the numbers, but for integers that kInt8 takes as they are: the bits are those of the same numbers stored as
-/// f32.
+/// Attention sees the numbers, but for integers that kInt8 takes as they are: the bits are those of the same numbers
+/// stored as f32.
 TEST_P(Narrow, AttentionSeesNumbers) {
   Random random(seed() * 7000 + 4);
   for (int64_t i = 0; i < cases(800); ++i) {
@@ -496,8 +496,8 @@ TEST_P(Narrow, IntegersAsTheDefinition) {
   }
 }
 
-/// The sign of one row in `every` or so moves from its integers into its scale. In some rows of values -127 become -128, whose
-/// negative is 127 as well.
+/// The sign of one row in `every` or so moves from its integers into its scale. In some rows of values -127 become
+/// -128, whose negative is 127 as well.
 void turn_signs(Random& random, const KvStorage& s, int64_t every, bool values) {
   for (const auto [b, h, t] : indices(s.kv.batch, s.kv.heads, s.kv.capacity)) {
     if (!random.one_in(every)) continue;
@@ -510,7 +510,8 @@ void turn_signs(Random& random, const KvStorage& s, int64_t every, bool values) 
   }
 }
 
-/// int8 stores hold the integers that kInt8 makes of rows of f32: the bits are the same. So they are where integers and scale are negative.
+/// int8 stores hold the integers that kInt8 makes of rows of f32: the bits are the same. So they are where integers and
+/// scale are negative.
 TEST_P(Narrow, IntegersAsStored) {
   Random random(seed() * 7000 + 6);
   for (int64_t i = 0; i < cases(100); ++i) {

@@ -1,5 +1,5 @@
-// Runs the conformance vectors of a directory on the library, every runnable target by turns, and says how far the worst
-// element of each case is from its allowance. The format is described in the README beside the vectors.
+// Runs the conformance vectors of a directory on the library, every runnable target by turns, and says how far the
+// worst element of each case is from its allowance. The format is described in the README beside the vectors.
 //
 //   conformance_test [DIRECTORY] [--target NAME] [--filter TEXT] [--reference]
 //

@@ -1,5 +1,5 @@
-// Included before a source of the library: the copy that tuning_test links takes its facts of the CPU from a test, and counts what it
-// prefetches and stores past the caches.
+// Included before a source of the library: the copy that tuning_test links takes its facts of the CPU from a test, and
+// counts what it prefetches and stores past the caches.
 #ifndef SIMDATTN_TESTS_DISPATCH_COUNTED_H_
 #define SIMDATTN_TESTS_DISPATCH_COUNTED_H_
 

@@ -138,8 +138,8 @@ TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
 }
 
 #if defined(__x86_64__) && defined(__linux__)
-/// What the kernels are compiled with, in a list of the test's own and as this system names it: a CPU that lacks one feature
-/// alone is at hand nowhere.
+/// What the kernels are compiled with, in a list of the test's own and as this system names it: a CPU that lacks one
+/// feature alone is at hand nowhere.
 TEST(Targets, EveryFeatureIsAskedFor) {
   const std::set<std::string> sse4 = {"ssse3", "sse4_1", "sse4_2", "popcnt"};
   std::set<std::string> avx2 = {"avx", "avx2", "fma", "bmi1", "bmi2", "f16c"};

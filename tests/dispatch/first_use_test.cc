@@ -1,5 +1,5 @@
-// The first call of a process may come from many threads at once: each gets the same list of targets, the same default and the
-// same sentences, complete. One child process after another, because a process has one first call.
+// The first call of a process may come from many threads at once: each gets the same list of targets, the same default
+// and the same sentences, complete. One child process after another, because a process has one first call.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
-// Each hint of dispatch/tuning.h changes something that can be counted, for the facts of every CPU family, on any machine: kernels
-// and drivers are compiled again with counters (counted.h). A hint that nothing reads any more fails here.
+// Each hint of dispatch/tuning.h changes something that can be counted, for the facts of every CPU family, on any
+// machine: kernels and drivers are compiled again with counters (counted.h). A hint that nothing reads any more fails
+// here.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -29,8 +30,8 @@ const Target& counted_target() {
   return target;
 }
 
-/// One token: `group` rows for each of some key heads, keys and values in rows. The heads share memory, but a call reads as many bytes
-/// as if they did not.
+/// One token: `group` rows for each of some key heads, keys and values in rows. The heads share memory, but a call
+/// reads as many bytes as if they did not.
 void decode(int64_t heads, int64_t group, int64_t keys, int64_t dim) {
   const std::vector<float> q(static_cast<size_t>(dim), 0.5f), kv(static_cast<size_t>((keys + 256) * dim), 0.25f);
   std::vector<float> out(static_cast<size_t>(heads * group * dim));

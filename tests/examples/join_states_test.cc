@@ -1,5 +1,5 @@
-// examples/join_states: two raw states joined have the bits of attention over all keys in one call, on every target with fused
-// multiply-add.
+// examples/join_states: two raw states joined have the bits of attention over all keys in one call, on every target
+// with fused multiply-add.
 #include "join_states.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// A witness of llama2_generate: the same model in float64, as the formulas of a Llama transformer say, with nothing of the library
-// or of the examples' model. Prints the text at temperature 0, and on stderr the smallest distance of a best logit to the second.
+// A witness of llama2_generate: the same model in float64, as the formulas of a Llama transformer say, with nothing of
+// the library or of the examples' model. Prints the text at temperature 0, and on stderr the smallest distance of a
+// best logit to the second.
 //
 //   reference_text MODEL TOKENIZER PROMPT STEPS
 #include <cmath>

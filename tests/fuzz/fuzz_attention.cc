@@ -1,6 +1,6 @@
-// libFuzzer over attention(): the input bytes make every choice of tests/support/problems.h, so that coverage steers shapes,
-// storage and options. A good call is compared between two targets and with the float64 formula, and cut into tasks; a
-// call with a field broken must be refused or still write only its outputs.
+// libFuzzer over attention(): the input bytes make every choice of tests/support/problems.h, so that coverage steers
+// shapes, storage and options. A good call is compared between two targets and with the float64 formula, and cut into
+// tasks; a call with a field broken must be refused or still write only its outputs.
 //
 //   tools/fuzz            a run of every fuzzer, from the corpus in tests/data/fuzz.tar.gz
 #include <gtest/gtest.h>

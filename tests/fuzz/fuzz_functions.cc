@@ -1,5 +1,6 @@
-// libFuzzer over the public functions but attention (fuzz_attention.cc): the input bytes choose the function and make every choice of
-// tests/support/calls.h, so that coverage steers shapes, strides, types, storage and options. A good call has the same bits on two targets.
+// libFuzzer over the public functions but attention (fuzz_attention.cc): the input bytes choose the function and make
+// every choice of tests/support/calls.h, so that coverage steers shapes, strides, types, storage and options. A good
+// call has the same bits on two targets.
 //
 //   tools/fuzz            a run of every fuzzer from the corpus in tests/data/fuzz.tar.gz
 #include <gtest/gtest.h>

@@ -1,7 +1,8 @@
-// libFuzzer over the C functions, with what tests/support/problems.h never draws: every number of every struct may be broken, sizes of structs
-// too. A call is accepted or refused alike on two targets; an accepted one gives the same bits, whatever its outputs and workspace held
-// before; a refused one has written nothing and says why. Every array is a block of its own of exactly the bytes that the
-// arguments describe, so a sanitizer sees one byte too many. No C++ library beside the headers: MemorySanitizer would have to know it.
+// libFuzzer over the C functions, with what tests/support/problems.h never draws: every number of every struct may be
+// broken, sizes of structs too. A call is accepted or refused alike on two targets; an accepted one gives the same
+// bits, whatever its outputs and workspace held before; a refused one has written nothing and says why. Every array is
+// a block of its own of exactly the bytes that the arguments describe, so a sanitizer sees one byte too many. No C++
+// library beside the headers: MemorySanitizer would have to know it.
 //
 //   tools/fuzz            a run of every fuzzer, from the corpus in tests/data/fuzz.tar.gz
 #include <cstdint>
@@ -13,7 +14,7 @@
 namespace simdattn::fuzz {
 namespace {
 
-// ---- Keys and values ------------------------------------------------------------------------------------------------------
+// ---- Keys and values ------------------------------------------------------------------------------------------------
 
 template <class Kv>
 void choose_kv(Call& c, Kv& kv, int64_t batch, int64_t heads, int64_t tokens, int64_t dim, bool panels_too,
@@ -231,7 +232,7 @@ void kv_read(Call& c) {
   c.compare([&](const simdattn_exec& exec) { return simdattn_kv_read(&kv, first, &out, &exec); });
 }
 
-// ---- Fused attention ------------------------------------------------------------------------------------------------------
+// ---- Fused attention ------------------------------------------------------------------------------------------------
 
 void attention(Call& c) {
   Input& in = c.in;
@@ -378,7 +379,7 @@ void attention(Call& c) {
   });
 }
 
-// ---- Which --------------------------------------------------------------------------------------------------------------
+// ---- Which ----------------------------------------------------------------------------------------------------------
 
 void one_input(const uint8_t* data, size_t size) {
   static const simdattn_target* exact[64];
@@ -425,8 +426,9 @@ void one_input(const uint8_t* data, size_t size) {
 }  // namespace
 }  // namespace simdattn::fuzz
 
-/// Variables stand on the stack, not in memory of their own, so that fill_stack() reaches them. What an input has freed is soon used again:
-/// 256 MB of fresh memory took a tenth of the time, and the library neither frees memory nor keeps a pointer.
+/// Variables stand on the stack, not in memory of their own, so that fill_stack() reaches them. What an input has freed
+/// is soon used again: 256 MB of fresh memory took a tenth of the time, and the library neither frees memory nor keeps
+/// a pointer.
 extern "C" const char* __asan_default_options() { return "detect_stack_use_after_return=0:quarantine_size_mb=1"; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

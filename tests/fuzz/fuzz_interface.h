@@ -43,7 +43,7 @@ inline void require(bool condition, const char* what) {
   std::abort();
 }
 
-// ---- The input --------------------------------------------------------------------------------------------------------
+// ---- The input ------------------------------------------------------------------------------------------------------
 
 /// Bytes of the fuzzer, then zeros: 0 is always the ordinary choice.
 struct Input {
@@ -70,9 +70,10 @@ struct Input {
   }
 };
 
-// ---- Memory -------------------------------------------------------------------------------------------------------------
+// ---- Memory ---------------------------------------------------------------------------------------------------------
 
-/// A large block, kept from one input to the next: fresh pages took a third of the time. A sanitizer sees where it ends all the same.
+/// A large block, kept from one input to the next: fresh pages took a third of the time. A sanitizer sees where it ends
+/// all the same.
 struct Kept {
   unsigned char* data = nullptr;
   size_t room = 0;
@@ -159,14 +160,15 @@ struct Memory {
   }
 };
 
-/// Leaves a pattern where the next call has its variables: what it does not write itself is not the same for both targets.
+/// Leaves a pattern where the next call has its variables: what it does not write itself is not the same for both
+/// targets.
 [[gnu::noinline]] inline void fill_stack(int value) {
   unsigned char bytes[48 << 10];
   std::memset(bytes, value, sizeof(bytes));
   asm volatile("" : : "r"(bytes) : "memory");
 }
 
-// ---- One call -----------------------------------------------------------------------------------------------------------
+// ---- One call -------------------------------------------------------------------------------------------------------
 
 /// Members of structs that may be broken.
 struct Field {
@@ -260,8 +262,8 @@ struct Call {
     }
     breakable(v);
   }
-  /// The bytes from the lowest to the highest address of `count` steps each, and where the first element is; false if no call
-  /// may accept it, or if it is too large to try.
+  /// The bytes from the lowest to the highest address of `count` steps each, and where the first element is; false if
+  /// no call may accept it, or if it is too large to try.
   struct Extent {
     int64_t low = 0, high = 0;
     bool refused = false;
@@ -446,7 +448,7 @@ struct Scoring {
   void give_memory(Call& c, int64_t sequences, int64_t mask_batch, int64_t all, int64_t n_q, int64_t n_kv);
 };
 
-// ---- The functions without stores (fuzz_interface_rows.cc) --------------------------------------------------------------
+// ---- The functions without stores (fuzz_interface_rows.cc) ----------------------------------------------------------
 
 enum class Score { kProducts, kGaussian, kBilinear, kAdditive };
 void scores(Call& c, Score score);
@@ -459,7 +461,7 @@ void rope(Call& c, bool direct);
 /// What has no target: tables and sizes.
 void tables(Call& c);
 
-// ---- Attention with a state (fuzz_interface_state.cc) -------------------------------------------------------------------
+// ---- Attention with a state (fuzz_interface_state.cc) ---------------------------------------------------------------
 
 void linear_attention(Call& c);
 void causal_conv(Call& c);

@@ -1,7 +1,7 @@
 // What a call touches: nothing outside its arguments, no key that no row can see, no input for writing.
 //
-// The buffers of every suite lie against inaccessible pages (tests/support/guarded.h); here they also become read-only, the
-// unseen parts of caches inaccessible, workspaces exactly as long as was asked for at every alignment.
+// The buffers of every suite lie against inaccessible pages (tests/support/guarded.h); here they also become read-only,
+// the unseen parts of caches inaccessible, workspaces exactly as long as was asked for at every alignment.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -140,8 +140,9 @@ class PagedKeys {
     if (lo > 0) protect_pages(base_, static_cast<size_t>(lo * row_ * 4), Access::kNone);
     if (hi < n) protect_pages(base_ + hi * row_, static_cast<size_t>((n - hi) * row_ * 4), Access::kNone);
   }
-  /// The same for keys that `seen` has not: in each block of 256 those before its first and behind its last eight keys of which one is seen, if
-  /// they are 32 or more. If all rows see the same keys: of blocks of which they see a quarter, or less, all others as well.
+  /// The same for keys that `seen` has not: in each block of 256 those before its first and behind its last eight keys
+  /// of which one is seen, if they are 32 or more. If all rows see the same keys: of blocks of which they see a
+  /// quarter, or less, all others as well.
   void close_hidden(const std::vector<bool>& seen, bool same) {
     const auto close = [&](int64_t from, int64_t to) {
       if (from < to) protect_pages(base_ + from * row_, static_cast<size_t>((to - from) * row_ * 4), Access::kNone);
@@ -286,8 +287,8 @@ TEST_P(Memory, ListedKeysThatNoRowSeesAreNotTouched) {
     if (random.coin()) s.kv_start = &start;
     if (random.coin()) s.causal = true;
     if (random.coin()) s.window_left = random.integer(0, n / 2);
-    // Lists ascend, and often have all keys. Each row has its own, or all rows share one. Of a shared list those keys are read that lie between
-    // the first and the last one that some row sees.
+    // Lists ascend, and often have all keys. Each row has its own, or all rows share one. Of a shared list those keys
+    // are read that lie between the first and the last one that some row sees.
     const bool same = random.coin();
     const int64_t size = random.of<int64_t>({1, 1, 4, 32}), end = (s.kv_length != nullptr ? length : n) / size,
                   entries = std::min(end, random.of<int64_t>({1, 100, n, n}));
@@ -333,7 +334,8 @@ TEST_P(Memory, ListedKeysThatNoRowSeesAreNotTouched) {
 TEST_P(Memory, PagesThatNoRowSeesNeedNotExist) {
   Random random(seed() * 4000 + 5);
   for (int64_t i = 0; i < cases(100); ++i) {
-    // A sliding window over paged caches: pages before the window were given back, pages behind the length do not exist.
+    // A sliding window over paged caches: pages before the window were given back, pages behind the length do not
+    // exist.
     const int64_t n = random.integer(100, 900), left = random.integer(0, 100), dim = random.integer(1, 20);
     const Array<4> rows(random, random.storage(), {1, 1, n, dim}, Values::kOrdinary);
     const Array<4> q(random, DType::kF32, {1, 3, 1, dim}), out = q.like(random);
@@ -401,8 +403,8 @@ TEST_P(Memory, WhatMaskedKeysHoldDoesNotMatter) {
   EXPECT_GT(poisoned, 0);
 }
 
-/// A key that one row sees and another does not may hold NaN: it shows in the first row only. Nor do others see the largest number, which
-/// is infinite as bf16.
+/// A key that one row sees and another does not may hold NaN: it shows in the first row only. Nor do others see the
+/// largest number, which is infinite as bf16.
 TEST_P(Memory, NaNReachesOnlyTheRowsThatSeeIt) {
   Random random(seed() * 4000 + 7);
   for (int64_t i = 0; i < cases(300); ++i) {

@@ -1,5 +1,5 @@
-// The stack of every public function: a thread's own stack is painted, the function runs on it, and the lowest byte that changed tells
-// how deep it went.
+// The stack of every public function: a thread's own stack is painted, the function runs on it, and the lowest byte
+// that changed tells how deep it went.
 #include <gtest/gtest.h>
 #include <pthread.h>
 

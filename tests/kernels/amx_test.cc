@@ -1,5 +1,5 @@
-// AMX: the permission to use it, and its kernels. On a CPU without AMX they run over tiles in software that compute what
-// instructions were recorded to compute; what only the instructions themselves can show is skipped by name.
+// AMX: the permission to use it, and its kernels. On a CPU without AMX they run over tiles in software that compute
+// what instructions were recorded to compute; what only the instructions themselves can show is skipped by name.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -161,8 +161,8 @@ INSTANTIATE_TEST_SUITE_P(Arithmetic, AmxKernels, ::testing::Values(Arithmetic::k
 // ---------------------------------------------------------------------------------------------------------------------
 // The instructions
 
-// With permission every other suite takes intrinsics/amx for one target more (tests/support/target_test.h). Here the same problem runs
-// over both kinds of tiles.
+// With permission every other suite takes intrinsics/amx for one target more (tests/support/target_test.h). Here the
+// same problem runs over both kinds of tiles.
 TEST(AmxHardware, TilesOfHardwareAndSoftware) {
   if (!cpu_has_amx())
     GTEST_SKIP() << "this CPU lacks " << missing_feature(Isa::kAmx) << ": no test runs intrinsics/amx";

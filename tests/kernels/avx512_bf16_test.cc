@@ -1,5 +1,6 @@
-// VDPBF16PS: software in its place has the bits that the instruction was recorded to have, and the kernels of intrinsics/avx512_bf16 over it
-// those of the definition. In the same program the suites slots_bf16 and bits run over that software.
+// VDPBF16PS: software in its place has the bits that the instruction was recorded to have, and the kernels of
+// intrinsics/avx512_bf16 over it those of the definition. In the same program the suites slots_bf16 and bits run over
+// that software.
 #include <gtest/gtest.h>
 
 #include <array>

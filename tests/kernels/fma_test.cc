@@ -1,4 +1,5 @@
-// lib/contract/fma.h without the instruction, against the instruction; where it is the baseline's, against the C library.
+// lib/contract/fma.h without the instruction, against the instruction; where it is the baseline's, against the C
+// library.
 #include "lib/contract/fma.h"
 
 #include <gtest/gtest.h>
@@ -85,8 +86,8 @@ T number(Random& random, int digits, int range) {
                                    static_cast<int>(random.integer(-range, range)) - digits));
 }
 
-/// Any numbers; sums that vanish; sums that nearly vanish; products half way between two numbers, where the sign of a sum far
-/// below the last digit decides.
+/// Any numbers; sums that vanish; sums that nearly vanish; products half way between two numbers, where the sign of a
+/// sum far below the last digit decides.
 template <class T>
 void random_cases(int exponents, int digits) {
   Random random(7);

@@ -70,8 +70,8 @@ class Bf16Slots : public SlotTest {
     return copy;
   }
 
-  /// Compares n rows of f32, all bits between them too. NaN is NaN here: later steps make it canonical; and the sign of a zero is left out
-  /// where they leave it out.
+  /// Compares n rows of f32, all bits between them too. NaN is NaN here: later steps make it canonical; and the sign of
+  /// a zero is left out where they leave it out.
   template <class Allowance>
   static std::string difference(const Guarded& want, const Guarded& got, int64_t stride, bool exact,
                                 const Allowance& allowance, bool zeros_have_signs = true) {
@@ -177,7 +177,8 @@ TEST_P(Bf16Slots, Scores) {
   });
 }
 
-/// f32 is rounded around ties, the smallest normal number and the largest one. A sum is one product: the same without fused multiply-add.
+/// f32 is rounded around ties, the smallest normal number and the largest one. A sum is one product: the same without
+/// fused multiply-add.
 TEST_P(Bf16Slots, RoundsAnyNumber) {
   const KvOperands& f32 = kernels().kv[slot(DType::kF32)];
   if (f32.value_tile == nullptr) GTEST_SKIP() << "f32 is packed first";
@@ -284,7 +285,8 @@ bool same_narrow(const std::vector<float>& want, const float* got) {
   }
   return true;
 }
-/// The rows of a tile whose first key is `first` of its block, as the target's value slots take them. Returns the beginning.
+/// The rows of a tile whose first key is `first` of its block, as the target's value slots take them. Returns the
+/// beginning.
 const float* prepared(const AttentionKernels& kernels, int64_t first, ValueTile& tile, std::vector<float>& memory) {
   const int64_t before = first % kNarrowGroup, n = before + tile.keys;
   const int64_t ld = (n + kNarrowGroup - 1) / kNarrowGroup * kNarrowGroup;
@@ -301,7 +303,8 @@ const float* prepared(const AttentionKernels& kernels, int64_t first, ValueTile&
 TEST_P(Bf16Slots, Values) {
   for_each_type(310, 1200, [&](Random& random, size_t type, int64_t i) {
     const DType dtype = static_cast<DType>(type);
-    // Tiles end at 128 columns of rounded values; from beyond L2 a block has 128 KiB: two blocks are 64 keys of 700 numbers of f32 or 200 of 180.
+    // Tiles end at 128 columns of rounded values; from beyond L2 a block has 128 KiB: two blocks are 64 keys of 700
+    // numbers of f32 or 200 of 180.
     const bool in_blocks = i % 8 == 0;
     const int64_t dim = in_blocks ? random.size(200, 700) : random.size(1, 200);
     const int64_t keys = random.size(0, in_blocks ? 200 : dim > 64 ? 80 : kKeyBlock);

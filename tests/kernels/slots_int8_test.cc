@@ -1,6 +1,6 @@
-// The slots of Arithmetic::kInt8 of every runnable target against the definition, bit by bit where the target is exact: all
-// of it is integers and single roundings, but for one fused multiply-add. Formats of prepared queries, panels and blocks are
-// a target's own, so what is compared is what comes out of them.
+// The slots of Arithmetic::kInt8 of every runnable target against the definition, bit by bit where the target is exact:
+// all of it is integers and single roundings, but for one fused multiply-add. Formats of prepared queries, panels and
+// blocks are a target's own, so what is compared is what comes out of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>

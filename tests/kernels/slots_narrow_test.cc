@@ -1,6 +1,6 @@
-// The slots of the narrow storage types of every runnable target against the definition, byte by byte where the target is
-// exact. Codes and scales are random, scales now and then zero, subnormal, huge, infinite or NaN; sizes lie on both sides of
-// vectors, blocks and panels; buffers lie against inaccessible pages, inputs cannot be written.
+// The slots of the narrow storage types of every runnable target against the definition, byte by byte where the target
+// is exact. Codes and scales are random, scales now and then zero, subnormal, huge, infinite or NaN; sizes lie on both
+// sides of vectors, blocks and panels; buffers lie against inaccessible pages, inputs cannot be written.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Softmax of rows and tiles, and what changes scores before it: the slots of every runnable target against the definition.
+// Softmax of rows and tiles, and what changes scores before it: the slots of every runnable target against the
+// definition.
 #include <gtest/gtest.h>
 
 #include <cmath>

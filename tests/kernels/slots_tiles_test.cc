@@ -183,7 +183,8 @@ TEST_P(Slots, ScoreKeyRows) {
 TEST_P(Slots, ValueTile) {
   for_each_type(50, 1000, [&](Random& random, size_t type, int64_t i) {
     const DType dtype = static_cast<DType>(type);
-    // Every fourth: one row, and as many columns from memory as a tile of some target has. Such values have kernels of their own.
+    // Every fourth: one row, and as many columns from memory as a tile of some target has. Such values have kernels of
+    // their own.
     const bool one_tile = i % 4 == 3;
     // A few rows are longer than all that kernels take of some keys at a time.
     const bool long_rows = i % 64 == 5;

@@ -1,4 +1,5 @@
-// Random calls in one arithmetic on a target whose instructions are software, against the definition: failures are those of Google Test.
+// Random calls in one arithmetic on a target whose instructions are software, against the definition: failures are
+// those of Google Test.
 #ifndef SIMDATTN_TESTS_KERNELS_SOFTWARE_CASES_H_
 #define SIMDATTN_TESTS_KERNELS_SOFTWARE_CASES_H_
 
@@ -12,8 +13,9 @@ namespace simdattn::test {
 Values any_values(Random& random);
 
 void attention_cases(const Target& software, Arithmetic arithmetic, int64_t count);
-/// Sizes on both sides of every constant that cuts work: rows of a tile, dimensions of a step, keys of a group and of a block;
-/// and numbers whose products with a scale, or whose sums after a new maximum, fall below the smallest normal one.
+/// Sizes on both sides of every constant that cuts work: rows of a tile, dimensions of a step, keys of a group and of a
+/// block; and numbers whose products with a scale, or whose sums after a new maximum, fall below the smallest normal
+/// one.
 void size_cases(const Target& software, Arithmetic arithmetic, int64_t count);
 void score_cases(const Target& software, Arithmetic arithmetic, int64_t count);
 void value_cases(const Target& software, Arithmetic arithmetic, int64_t count);

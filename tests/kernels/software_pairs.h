@@ -1,4 +1,5 @@
-// VDPBF16PS in software, and the kernels of lib/overlays/avx512_bf16_kernels.h over it: what lets any CPU with AVX2 test their text.
+// VDPBF16PS in software, and the kernels of lib/overlays/avx512_bf16_kernels.h over it: what lets any CPU with AVX2
+// test their text.
 #ifndef SIMDATTN_TESTS_KERNELS_SOFTWARE_PAIRS_H_
 #define SIMDATTN_TESTS_KERNELS_SOFTWARE_PAIRS_H_
 

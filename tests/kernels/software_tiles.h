@@ -1,5 +1,5 @@
-// The tile instructions of AMX in software, as ../shared/hardware recorded them, and the kernels of lib/overlays over them:
-// what lets a CPU that has AVX-512 test the code of one that has AMX.
+// The tile instructions of AMX in software, as ../shared/hardware recorded them, and the kernels of lib/overlays over
+// them: what lets a CPU that has AVX-512 test the code of one that has AMX.
 #ifndef SIMDATTN_TESTS_KERNELS_SOFTWARE_TILES_H_
 #define SIMDATTN_TESTS_KERNELS_SOFTWARE_TILES_H_
 

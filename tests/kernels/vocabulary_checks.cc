@@ -1,5 +1,5 @@
-// Every operation of lib/simd beside plain C++. Compiled once per row of the targets, with the row's adapter and flags; nothing
-// here is shared with other rows but the function that it exports.
+// Every operation of lib/simd beside plain C++. Compiled once per row of the targets, with the row's adapter and flags;
+// nothing here is shared with other rows but the function that it exports.
 #include <cmath>
 #include <cstring>
 
@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kMost = 16;  // lanes
 constexpr int64_t kCount = 64;
 
-/// Bits of numbers with edges: NaN of both signs, infinities, zeros, subnormal and extreme numbers, ties of bf16 and f16.
+/// Bits of numbers with edges: NaN of both signs, infinities, zeros, subnormal and extreme numbers, ties of bf16 and
+/// f16.
 constexpr uint32_t kBits[kCount] = {
     0x00000000u, 0x80000000u, 0x7FC00000u, 0xFFC00001u, 0x7F800000u, 0xFF800000u, 0x00000001u, 0x807FFFFFu,
     0x00800000u, 0x80800000u, 0x7F7FFFFFu, 0xFF7FFFFFu, 0x3F800000u, 0xBF800000u, 0x3F808000u, 0x3F818000u,
@@ -74,7 +75,8 @@ void check_arithmetic(const Checks& c, const float* x, const float* y, const flo
   c.floats("mul_add", mul_add(a, b, d), [&](int64_t i) { return mul_add_of(x[i], y[i], z[i]); });
   c.floats("mul_sub", mul_sub(a, b, d), [&](int64_t i) { return mul_add_of(x[i], y[i], -z[i]); });
   c.bits("abs", bits_of(abs(a)), [&](int64_t i) { return std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu; });
-  // Bits are chosen: of +0 and -0 an emulated XSMAXCDP, which a choice of numbers becomes on Power, takes the wrong one (qemu 7.2).
+  // Bits are chosen: of +0 and -0 an emulated XSMAXCDP, which a choice of numbers becomes on Power, takes the wrong one
+  // (qemu 7.2).
   c.bits("max_number", bits_of(max_number(a, select(b == b, b, Floats(0.0f)))), [&](int64_t i) {
     const float m = is_nan(y[i]) ? 0.0f : y[i];
     return x[i] > m ? std::bit_cast<uint32_t>(x[i]) : std::bit_cast<uint32_t>(m);

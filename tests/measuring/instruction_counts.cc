@@ -1,5 +1,5 @@
-// A fixed small set of calls, for callgrind to count the instructions of (instructions_test.py). Each is a function that
-// callgrind sees by its name, count_CASE__TARGET; what they work on is made outside of them.
+// A fixed small set of calls, for callgrind to count the instructions of (instructions_test.py). Each is a function
+// that callgrind sees by its name, count_CASE__TARGET; what they work on is made outside of them.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

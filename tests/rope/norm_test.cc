@@ -1,5 +1,5 @@
-// The RMS norm on the way: rows that rope(), rope_direct() and kv_append() norm have the bits of rows that were normed before, by the formula of
-// docs/numerics.md.
+// The RMS norm on the way: rows that rope(), rope_direct() and kv_append() norm have the bits of rows that were normed
+// before, by the formula of docs/numerics.md.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -175,8 +175,8 @@ TEST_P(Positions, ShiftMovesAndRotates) {
   }
 }
 
-/// After n shifts a key is as far from the exact rotation as the header says: in the norm of a pair, (u + 2^-22) of it for
-/// the rotation on the way into the cache and for each shift.
+/// After n shifts a key is as far from the exact rotation as the header says: in the norm of a pair, (u + 2^-22) of it
+/// for the rotation on the way into the cache and for each shift.
 TEST_P(Positions, ShiftError) {
   Random random(seed() * 4000 + 3);
   constexpr int64_t kDim = 64, kTokens = 600, kPairs = kDim / 2;

@@ -1,5 +1,5 @@
-// A table of bad calls: each returns its code and a sentence that names the argument, and writes nothing. Every row is a
-// change to a good call, which is made first.
+// A table of bad calls: each returns its code and a sentence that names the argument, and writes nothing. Every row is
+// a change to a good call, which is made first.
 #ifndef SIMDATTN_TESTS_RULES_BAD_CALLS_H_
 #define SIMDATTN_TESTS_RULES_BAD_CALLS_H_
 

@@ -302,8 +302,8 @@ TEST_P(Contract, HiddenPagesNeedNotExist) {
                                            : random.of({KvForm::kPagedRows, KvForm::kPagedPanels}),
                                  capacity);
     const KvStorage v = store_kv(random, rows, ring && !keys_ring ? KvForm::kRingRows : KvForm::kPagedRows, capacity);
-    // What is hidden, by key: the same for all rows of a sequence, whatever says it; and where it is said by row, one row
-    // may see what the others do not.
+    // What is hidden, by key: the same for all rows of a sequence, whatever says it; and where it is said by row, one
+    // row may see what the others do not.
     std::vector<std::vector<bool>> hides(static_cast<size_t>(batch), std::vector<bool>(static_cast<size_t>(n_kv)));
     for (auto& sequence : hides) {
       for (int64_t t = 0; t < n_kv;) {

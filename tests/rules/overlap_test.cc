@@ -303,7 +303,8 @@ TEST(Overlap, PlainRangesAndNothing) {
   EXPECT_FALSE(self_overlap(cleared));
 }
 
-/// Views into one dense buffer, as slicing and transposing makes them, with equal steps in a dimension: exact with few tries.
+/// Views into one dense buffer, as slicing and transposing makes them, with equal steps in a dimension: exact with few
+/// tries.
 TEST(Overlap, SlicesOfOneBufferTakeFewTries) {
   Random random(seed() * 6000 + 5);
   int most = 0;

@@ -44,8 +44,8 @@ Piece piece(const char* name, void** memory, size_t bytes) {
   return {name, [memory] { return *memory; }, bytes, [memory](void* p) { *memory = p; }};
 }
 
-/// What is written, against everything else: refused if they share 4 bytes at either end or a few in the middle, accepted
-/// side by side.
+/// What is written, against everything else: refused if they share 4 bytes at either end or a few in the middle,
+/// accepted side by side.
 void check_overlap(const std::vector<Piece>& written, const std::vector<Piece>& read,
                    const std::function<Status()>& call) {
   ASSERT_TRUE(ok(call()));

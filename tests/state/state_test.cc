@@ -1,5 +1,5 @@
-// Attention with a state, and the convolution before it: the bits of docs/numerics.md, written down here once more; the float64 formula
-// within the bound derived there; what clears a state; threads.
+// Attention with a state, and the convolution before it: the bits of docs/numerics.md, written down here once more; the
+// float64 formula within the bound derived there; what clears a state; threads.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -49,8 +49,8 @@ inline constexpr double kBF16Eps = 0x1p-8;
 /// Where the largest weight times its scale is so small that its inverse is infinite, kInt8 adds nothing of a block.
 inline constexpr double kInt8Lost = 0x1p-120 * 256 * 127;
 
-/// Roundings of a score beside those of its default scale, in units of kEps relative to |scale| sum |q k| over the operands of
-/// the arithmetic, for one fma chain over the dimensions in f32.
+/// Roundings of a score beside those of its default scale, in units of kEps relative to |scale| sum |q k| over the
+/// operands of the arithmetic, for one fma chain over the dimensions in f32.
 inline double score_roundings(Arithmetic a, const Costs& cost, double dim) {
   switch (a) {
     // A chain of 16, the sum of two, the groups, the scale.
@@ -71,8 +71,8 @@ inline double value_roundings(Arithmetic a, const Costs& cost, double keys) {
     default: return cost.fma * keys;
   }
 }
-/// More than the weights' own error (reference::AttentionResult::weights), of first order, can reach: the two roundings of
-/// u * (255 / a) decide on the integer.
+/// More than the weights' own error (reference::AttentionResult::weights), of first order, can reach: the two roundings
+/// of u * (255 / a) decide on the integer.
 inline constexpr double kWeightSlack = 1 + 0x1p-10;
 
 struct AttentionBound {
@@ -80,8 +80,8 @@ struct AttentionBound {
   double lse;   // times kEps
   double tiny;  // what is flushed to zero, absolute
 };
-/// `scaled`, `shift`, `bias`: the largest |scale| sum_d |q k| over operands of the arithmetic, slope * distance, and bias or sink
-/// beyond 5.
+/// `scaled`, `shift`, `bias`: the largest |scale| sum_d |q k| over operands of the arithmetic, slope * distance, and
+/// bias or sink beyond 5.
 inline AttentionBound attention_bound(const AttentionProblem& problem, double scaled, double shift, double bias,
                                       const Costs& cost) {
   const Arithmetic a = problem.arithmetic;

@@ -1,5 +1,5 @@
-// One random call of a public function on two targets, whose results have to have the same bits: shapes, strides, types, options
-// and values are drawn. bits_test.cc takes the draws from a seed, fuzz_functions.cc from a fuzzer.
+// One random call of a public function on two targets, whose results have to have the same bits: shapes, strides,
+// types, options and values are drawn. bits_test.cc takes the draws from a seed, fuzz_functions.cc from a fuzzer.
 #ifndef SIMDATTN_TESTS_SUPPORT_CALLS_H_
 #define SIMDATTN_TESTS_SUPPORT_CALLS_H_
 
@@ -8,7 +8,8 @@
 
 namespace simdattn::test {
 
-/// A difference is a fatal failure of GoogleTest. `one` and `other` may be the same target: strides and alignments are not.
+/// A difference is a fatal failure of GoogleTest. `one` and `other` may be the same target: strides and alignments are
+/// not.
 using Call = void (*)(Random& random, const Target& one, const Target& other);
 
 void scores_call(Random& random, const Target& one, const Target& other);

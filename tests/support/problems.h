@@ -251,12 +251,12 @@ constexpr bool in_rows(KvForm form) {
   return form == KvForm::kRows || form == KvForm::kPagedRows || form == KvForm::kRingRows;
 }
 KvType random_narrow_type(Random& random, bool rows);
-/// Random codes of a narrow type, and the numbers they stand for in `rows`, f32 [batch, heads, tokens, dim]; ordinary ones are
-/// within -1 .. 1.
+/// Random codes of a narrow type, and the numbers they stand for in `rows`, f32 [batch, heads, tokens, dim]; ordinary
+/// ones are within -1 .. 1.
 KvStorage random_codes(Random& random, KvType type, const Array<4>& rows, KvForm form, Values values, int64_t ring = 0,
                        int64_t spare = 0);
-/// The elements of `rows` [batch, heads, tokens, dim] in another form; what holds no token is NaN. spare: so many tokens
-/// more could be stored; the length says that they are not.
+/// The elements of `rows` [batch, heads, tokens, dim] in another form; what holds no token is NaN. spare: so many
+/// tokens more could be stored; the length says that they are not.
 KvStorage store_kv(Random& random, const Array<4>& rows, KvForm form, int64_t ring = 0, int64_t spare = 0);
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-// What matrix instructions computed, as it was recorded (tests/data/hardware.md): two tiles of each class; with SIMDATTN_SHARED all 48.
+// What matrix instructions computed, as it was recorded (tests/data/hardware.md): two tiles of each class; with
+// SIMDATTN_SHARED all 48.
 #ifndef SIMDATTN_TESTS_SUPPORT_RECORDS_H_
 #define SIMDATTN_TESTS_SUPPORT_RECORDS_H_
 

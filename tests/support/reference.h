@@ -53,8 +53,8 @@ struct Tensor {
   double at(std::initializer_list<int64_t> index) const { return (*this)[offset(index)]; }
 };
 
-/// Narrow storage types: bytes of a block of a row, and how many of them at its beginning are scales. Blocks of one byte have
-/// none.
+/// Narrow storage types: bytes of a block of a row, and how many of them at its beginning are scales. Blocks of one
+/// byte have none.
 struct Codes {
   int64_t numbers;  // of a block
   int64_t bytes;
@@ -79,8 +79,8 @@ Tensor read(const simdattn::ConstKv& kv, int64_t b, int64_t tokens);
 // ---------------------------------------------------------------------------------------------------------------------
 // Arithmetics
 
-/// What an arithmetic multiplies in the place of x, whose rows are its last dimension: rounded to bf16, or 8-bit integers
-/// times their row's scale. scales: those of kInt8, else 1. A row of kInt8 with a NaN or infinity is NaN.
+/// What an arithmetic multiplies in the place of x, whose rows are its last dimension: rounded to bf16, or 8-bit
+/// integers times their row's scale. scales: those of kInt8, else 1. A row of kInt8 with a NaN or infinity is NaN.
 Tensor operands(const Tensor& x, simdattn::Arithmetic arithmetic, Tensor* scales = nullptr);
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -97,8 +97,8 @@ Tensor masked_softmax(const Tensor& x, const simdattn::Scoring& scoring, Tensor*
 /// The modified scores t_ij before masking, and which of them are visible (1 or 0).
 Tensor modified_scores(const Tensor& x, const simdattn::Scoring& scoring, Tensor* visible = nullptr,
                        std::optional<double> scale = {});
-/// magnitude: sum_j |p_j v_j|. A key of weight 0 has no influence. The sum is that of the arithmetic's operands; weights:
-/// what the weights of kInt8 add to the error, which are not among them.
+/// magnitude: sum_j |p_j v_j|. A key of weight 0 has no influence. The sum is that of the arithmetic's operands;
+/// weights: what the weights of kInt8 add to the error, which are not among them.
 Tensor weighted_values(const Tensor& p, const Tensor& v, Tensor* magnitude = nullptr,
                        simdattn::Arithmetic arithmetic = simdattn::Arithmetic::kF32, Tensor* weights = nullptr);
 
@@ -127,7 +127,8 @@ struct StateProblem {
   double scale = 1;
   bool fused = true;  // a multiply-add rounds once
 };
-/// `states` after every token [B,n,Hv,d_k,d_v], and for each number how far f32 arithmetic may be from it by docs/numerics.md.
+/// `states` after every token [B,n,Hv,d_k,d_v], and for each number how far f32 arithmetic may be from it by
+/// docs/numerics.md.
 struct StateResult {
   Tensor out, state, states;
   Tensor out_bound, state_bound;

@@ -13,14 +13,15 @@
 
 namespace simdattn::test {
 
-/// With permission for AMX, where there is some. A program that tests kernels over software defines it itself: that software alone.
+/// With permission for AMX, where there is some. A program that tests kernels over software defines it itself: that
+/// software alone.
 std::vector<const Target*> runnable_targets();
 
 /// The last of the list.
 inline const Target& scalar_target() { return *targets().back(); }
 
-/// The target whose bits `t` has to return: of an exact one, the definition; of the definition, the best other exact one. A
-/// target that has no counterpart here is compared with itself: other strides and alignments must not matter.
+/// The target whose bits `t` has to return: of an exact one, the definition; of the definition, the best other exact
+/// one. A target that has no counterpart here is compared with itself: other strides and alignments must not matter.
 inline const Target& counterpart(const Target& t) {
   if (!target_exact(t)) return t;
   if (&t != &scalar_target()) return scalar_target();

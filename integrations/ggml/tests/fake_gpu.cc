@@ -1,5 +1,6 @@
-// A GPU that is none: a device of the type GPU, made of the CPU's buffers, that computes what it claims with a CPU backend of its own. Programs
-// find it where it lies as libggml-vulkan.so in their working folder. It prints how many nodes it got and whether one was not ggml's.
+// A GPU that is none: a device of the type GPU, made of the CPU's buffers, that computes what it claims with a CPU
+// backend of its own. Programs find it where it lies as libggml-vulkan.so in their working folder. It prints how many
+// nodes it got and whether one was not ggml's.
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
@@ -98,7 +99,8 @@ struct LastLine {
 
 }  // namespace
 
-/// FAKE_GPU_VERSION: that of the interface, as the program wants it; this file is loaded before the CPU backend that tells it.
+/// FAKE_GPU_VERSION: that of the interface, as the program wants it; this file is loaded before the CPU backend that
+/// tells it.
 extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void) {
   const char* const version = std::getenv("FAKE_GPU_VERSION");
   if (find_layout(&layout) != nullptr || version == nullptr) return nullptr;

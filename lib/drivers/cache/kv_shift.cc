@@ -87,8 +87,8 @@ struct Shift {
   }
 
  private:
-  /// What does not rotate is copied, unless codes are multiplied by another scale at their new place. Then the numbers are
-  /// stored again.
+  /// What does not rotate is copied, unless codes are multiplied by another scale at their new place. Then the numbers
+  /// are stored again.
   [[gnu::noinline]] void through_buffer(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
     float scales[kPanelWidth], there[kPanelWidth];
@@ -131,9 +131,9 @@ struct Shift {
   }
 };
 
-/// Moves `count` places of a ring, from `first` on, by `step` (0 < step < ring), where they may run into each other in both
-/// directions. Places that are `step` apart are a cycle. It begins at a place that is not read, so every other one is read before it is
-/// written; if all are read, they change places one by one.
+/// Moves `count` places of a ring, from `first` on, by `step` (0 < step < ring), where they may run into each other in
+/// both directions. Places that are `step` apart are a cycle. It begins at a place that is not read, so every other one
+/// is read before it is written; if all are read, they change places one by one.
 void shift_ring(const Shift& shift, int64_t sequence, int64_t ring, int64_t first, int64_t count, int64_t step) {
   const auto at = [&](int64_t place) { return TokenPlace{sequence, place}; };
   const int64_t cycles = std::gcd(step, ring);

@@ -1,6 +1,6 @@
-// Rotary position embedding. Tables of cos and sin: every scaling, several position axes, exact or as f32 models compute
-// them. The exact way forms frequencies in double-double arithmetic and angles in fixed point (angles.h). rope() rotates by
-// a table, rope_direct() by angles that are computed on the way.
+// Rotary position embedding. Tables of cos and sin: every scaling, several position axes, exact or as f32 models
+// compute them. The exact way forms frequencies in double-double arithmetic and angles in fixed point (angles.h).
+// rope() rotates by a table, rope_direct() by angles that are computed on the way.
 #include <algorithm>
 #include <cmath>
 
@@ -149,7 +149,8 @@ DoubleDouble scaled_frequency(const RopeScaling& s, int64_t c) {
 }
 
 /// In f32 and in the order of operations of Hugging Face's functions (PyTorch computes number / tensor as reciprocal
-/// times number). The power alone is rounded once from its exact value: PyTorch's depends on its build by an ulp or two.
+/// times number). The power alone is rounded once from its exact value: PyTorch's depends on its build by an ulp or
+/// two.
 float scaled_frequency_f32(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
   const Column column = locate(s, c);
@@ -287,15 +288,16 @@ struct DirectBuffers {
 /// Heads of a token that rotate in L1 before they are stored past the caches.
 constexpr int64_t kStreamedBytes = 4096;
 
-/// True if the rows of `out` are worth that: the CPU gains by it, and they would not stay in the caches anyway. Rows of 16-bit
-/// numbers are not, because converting them takes as long as memory does. Rows in place are in the caches when they are stored.
+/// True if the rows of `out` are worth that: the CPU gains by it, and they would not stay in the caches anyway. Rows of
+/// 16-bit numbers are not, because converting them takes as long as memory does. Rows in place are in the caches when
+/// they are stored.
 bool streams(const ConstView<4>& x, const View<4>& out, const RopeOptions& options) {
   return tuning_of_cpu().stream_results && out.data != x.data && out.dtype == DType::kF32 &&
          bytes_of(out) > kCacheBytes && out.shape[3] * size_of(out.dtype) <= kStreamedBytes && !has_norm(options);
 }
 
-/// All heads of a token, with a copy at the end. Kernels that store past the caches by themselves would be a second set of them, and
-/// no faster, because memory is the bound.
+/// All heads of a token, with a copy at the end. Kernels that store past the caches by themselves would be a second set
+/// of them, and no faster, because memory is the bound.
 [[gnu::noinline]] void rotate_token_past_caches(const UKernels& uk, const ConstView<4>& x, const View<4>& out,
                                                 int64_t b, int64_t i, RopeHeads call) {
   alignas(64) char rows[kStreamedBytes];

@@ -1,7 +1,8 @@
 // index_scores(): how much each row wants each key or block of keys.
 //
-// Rows are the heads of one position, or of several, as in attention: a block of keys is packed once for up to kMostRows of them. Scores
-// of kTileRows rows and a block of keys are taken at a time and joined head by head while they are in the caches.
+// Rows are the heads of one position, or of several, as in attention: a block of keys is packed once for up to
+// kMostRows of them. Scores of kTileRows rows and a block of keys are taken at a time and joined head by head while
+// they are in the caches.
 #include <algorithm>
 #include <limits>
 

@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kQueryElements = 8192;
 constexpr int64_t kQueryRows = 8;
 
-/// kernel(call, head, next_head) for all rows of q, at most `at_once` at a time: row r is of head `head + r * next_head`.
-/// They are widened into `buffer`; null: they stay where they are, in their type.
+/// kernel(call, head, next_head) for all rows of q, at most `at_once` at a time: row r is of head `head + r *
+/// next_head`. They are widened into `buffer`; null: they stay where they are, in their type.
 template <class Kernel>
 void for_query_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, float factor,
                     float* buffer, int64_t at_once, const Kernel& kernel) {
@@ -61,8 +61,9 @@ struct AnyRow {
   }
 };
 
-/// Scores of all rows of q, whose dimension is that of k. definition(q, k, head) is the kernel's sum, for rows of 16-bit
-/// types that do not fit the buffer: the same bits, not fast. Not inlined: the buffer takes stack only where it is used.
+/// Scores of all rows of q, whose dimension is that of k. definition(q, k, head) is the kernel's sum, for rows of
+/// 16-bit types that do not fit the buffer: the same bits, not fast. Not inlined: the buffer takes stack only where it
+/// is used.
 template <class Kernel, class Definition>
 [[gnu::noinline]] void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k,
                                       const View<4>& out, float factor, Kernel&& kernel, Definition&& definition) {

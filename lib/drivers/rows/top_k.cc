@@ -1,8 +1,8 @@
 // top_k(): the places of the largest scores of a row.
 //
-// A row is read once. Scores above a bound are gathered in ascending order of their places; whenever there are too many, the k largest of them
-// stay, and the k-th one is the new bound, found by counting scores above one bound after another. The first bound is guessed from a sample of
-// the row: if it was too high, the row is read again without one.
+// A row is read once. Scores above a bound are gathered in ascending order of their places; whenever there are too
+// many, the k largest of them stay, and the k-th one is the new bound, found by counting scores above one bound after
+// another. The first bound is guessed from a sample of the row: if it was too high, the row is read again without one.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -122,7 +122,8 @@ class Largest {
   float bound_ = -kInf;
 };
 
-/// Blocks [from, to) that are taken whatever their scores are, `counted` of them among the k; and `last`, behind all scores, or -1.
+/// Blocks [from, to) that are taken whatever their scores are, `counted` of them among the k; and `last`, behind all
+/// scores, or -1.
 struct Forced {
   int64_t from = 0;
   int64_t to = 0;

@@ -15,8 +15,8 @@ namespace {
 /// Accumulators live on the stack (8 KiB).
 constexpr int64_t kAccumulators = 2048;
 constexpr int64_t kRows = 8;
-/// Values larger than this are prefetched; those of one f32 row that is wider than a tile are read in the order of memory instead.
-/// The bound is above the size of an L2 (2 MiB are common), from which prefetches only cost.
+/// Values larger than this are prefetched; those of one f32 row that is wider than a tile are read in the order of
+/// memory instead. The bound is above the size of an L2 (2 MiB are common), from which prefetches only cost.
 constexpr int64_t kStreamBytes = int64_t{3} << 20;
 constexpr int64_t kColumns = kAccumulators / kRows;
 
@@ -114,8 +114,8 @@ void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const 
   });
 }
 
-/// In other arithmetics: values are packed a block of keys at a time. `negative`: weights may be; else prepared ones hide
-/// a value where they are 0.
+/// In other arithmetics: values are packed a block of keys at a time. `negative`: weights may be; else prepared ones
+/// hide a value where they are 0.
 void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& p,
                             const ConstView<4>& v, const View<4>& out, const ValueBuffers& w, bool negative) {
   const ConstKv kv(v);

@@ -51,8 +51,8 @@ struct Block {
                                             .stride = 4 * pitch,
                                             .as_stored = true});
   }
-  /// Rows of tokens in the room and in an array: f(in the room, pitch, in the array, pitch, rows, n) for as many as have
-  /// one pitch.
+  /// Rows of tokens in the room and in an array: f(in the room, pitch, in the array, pitch, rows, n) for as many as
+  /// have one pitch.
   template <class F>
   void for_each_part(int64_t tokens, int64_t stride, const F& f) const {
     const int64_t whole = channels / kStateGroup, rest = channels % kStateGroup;

@@ -1,7 +1,7 @@
 // linear_attention(): attention whose past is a state.
 //
-// A task has up to kStateColumns columns of one state. Tokens are prepared in chunks: rows as f32, decays as factors. A slot then runs them over
-// the columns, which stay in L1 meanwhile. Tasks of one state are treated together.
+// A task has up to kStateColumns columns of one state. Tokens are prepared in chunks: rows as f32, decays as factors. A
+// slot then runs them over the columns, which stay in L1 meanwhile. Tasks of one state are treated together.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -109,8 +109,8 @@ class Columns {
     load(v.dtype, from, step_of(v, 2), tile_.tokens, n, out, stride);
   }
 
-  /// Brings what is past to where it is updated. A copy of whole rows is what the hardware fetches ahead for. Stores of the
-  /// slot, and those of transposed panels, would wait for memory at each line.
+  /// Brings what is past to where it is updated. A copy of whole rows is what the hardware fetches ahead for. Stores of
+  /// the slot, and those of transposed panels, would wait for memory at each line.
   void move_state() const {
     const int64_t rows = a_.transposed ? columns_ : w_.d_k, n = a_.transposed ? w_.d_k : columns_;
     const int64_t from_ld = step_of(a_.state_in, 2), to_ld = step_of(a_.state, 2);

@@ -1,6 +1,7 @@
 // cos and sin of position * frequency without a rounding error in the angle: the frequency in quarter turns is a fixed
 // point number of 160 bits, its product with an integer position is exact modulo a full turn, and the remainder goes
-// through polynomials in f64. Integer operations and IEEE doubles only, so every CPU and compiler returns the same bits.
+// through polynomials in f64. Integer operations and IEEE doubles only, so every CPU and compiler returns the same
+// bits.
 #ifndef SIMDATTN_LIB_DRIVERS_TABLES_ANGLES_H_
 #define SIMDATTN_LIB_DRIVERS_TABLES_ANGLES_H_
 
@@ -14,11 +15,11 @@
 
 namespace simdattn {
 
-// ---- Sums of two doubles -----------------------------------------------------------------------------------------------
+// ---- Sums of two doubles --------------------------------------------------------------------------------------------
 //
 // Arithmetic on unevaluated sums of two doubles (about 106 bits), and what position tables need of it: logarithm and
-// exponential. Built on IEEE additions and fused multiply-add alone, so it returns the same bits with every compiler, CPU and C
-// library; libm's pow, log and exp do not.
+// exponential. Built on IEEE additions and fused multiply-add alone, so it returns the same bits with every compiler,
+// CPU and C library; libm's pow, log and exp do not.
 //
 // Algorithms: Knuth's and Dekker's error-free sums, products by fma (Ogita, Rump, Oishi 2005), division after Hida, Li,
 // Bailey 2001. Largest relative errors of 3000 random arguments each against 600-bit arithmetic: sum, product and
@@ -106,7 +107,7 @@ static inline DoubleDouble log(DoubleDouble a) {
   return kLn2DD * static_cast<double>(k) + y * f * 2.0;
 }
 
-// ---- Angles --------------------------------------------------------------------------------------------------------------
+// ---- Angles ---------------------------------------------------------------------------------------------------------
 
 /// Columns whose constants stand on the stack while all rows of a table are filled.
 inline constexpr int64_t kColumnChunk = 64;
@@ -215,8 +216,8 @@ static inline CosSin cos_sin(float angle) {
   const uint32_t bits = std::bit_cast<uint32_t>(angle);
   const float magnitude = std::bit_cast<float>(bits & 0x7FFFFFFFu);
   if (magnitude < 0.78539816f) return cos_sin_reduced(static_cast<double>(angle));
-  // 2/pi in units of 2^-256; with 2^exponent the unit in the last place of the angle, the quarter turns of one such unit
-  // are these bits shifted right by 256 - 158 - exponent, of which only the lowest 160 matter.
+  // 2/pi in units of 2^-256; with 2^exponent the unit in the last place of the angle, the quarter turns of one such
+  // unit are these bits shifted right by 256 - 158 - exponent, of which only the lowest 160 matter.
   constexpr uint32_t kTwoOverPi[8] = {0xdebbc561u, 0x41fe5163u, 0x3c439041u, 0xdb629599u,
                                       0xf534ddc0u, 0xfc2757d1u, 0x4e441529u, 0xa2f9836eu};
   const int exponent = static_cast<int>(bits >> 23 & 0xFF) - 150;

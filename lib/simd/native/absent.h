@@ -1,5 +1,5 @@
-// Operations that some instruction sets lack. They are declared for all, for templates that name them, and called where they exist:
-// kernels ask the constants of machine.h first.
+// Operations that some instruction sets lack. They are declared for all, for templates that name them, and called where
+// they exist: kernels ask the constants of machine.h first.
 #ifndef SIMDATTN_LIB_SIMD_NATIVE_ABSENT_H_
 #define SIMDATTN_LIB_SIMD_NATIVE_ABSENT_H_
 

@@ -70,8 +70,8 @@ SIMDATTN_INLINE Floats load_in_order(const uint16_t* p) {
 SIMDATTN_INLINE Floats load_even(const uint16_t* p) {
   alignas(32) static constexpr int8_t kOrder[32] = {-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,
                                                     -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13};
-  // Reads the eight pairs and kOrder. Compilers would load the pairs once, for this and for load_odd, and kOrder before the
-  // loop.
+  // Reads the eight pairs and kOrder. Compilers would load the pairs once, for this and for load_odd, and kOrder before
+  // the loop.
   __m256 v;
   asm("vmovdqu %1, %0\n\tvpshufb %2, %0, %0" : "=x"(v) : "m"(*reinterpret_cast<const EightPairs*>(p)), "m"(kOrder));
   return v;
@@ -101,7 +101,8 @@ SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
                                          -1, -1, -1, i, -1, -1, -1, i + 4, -1, -1, -1, i + 8, -1, -1, -1, i + 12);
   return _mm256_shuffle_epi8(v, order);
 }
-/// Bytes k of all lanes, then bytes k + 2, as upper halves of 16 bits, anything below. Both k have their shuffles in common.
+/// Bytes k of all lanes, then bytes k + 2, as upper halves of 16 bits, anything below. Both k have their shuffles in
+/// common.
 template <int k>
 SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,  //
@@ -148,8 +149,9 @@ SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
   return _mm256_load_ps(reinterpret_cast<const float*>(copy));
 }
 
-/// a_i += *x column_i. In a tile of four rows of three batches the number to broadcast has the last register. Left to themselves compilers load the next row's number before this one is done with, and put accumulators
-/// on the stack. The assembly reads the one number at x.
+/// a_i += *x column_i. In a tile of four rows of three batches the number to broadcast has the last register. Left to
+/// themselves compilers load the next row's number before this one is done with, and put accumulators on the stack. The
+/// assembly reads the one number at x.
 SIMDATTN_INLINE void add_three(const float* x, Registers<3>& column, Floats& a0, Floats& a1, Floats& a2) {
   __m256 factor, s0 = a0, s1 = a1, s2 = a2;  // gcc would leave members in memory
   const __m256 c0 = reg<0>(column), c1 = reg<1>(column), c2 = reg<2>(column);

@@ -1,5 +1,5 @@
-// Whole registers of 16-bit numbers; and some lanes by way of memory, for instruction sets without masked access: of 16-bit numbers and
-// bytes, and of f32 but for AVX2.
+// Whole registers of 16-bit numbers; and some lanes by way of memory, for instruction sets without masked access: of
+// 16-bit numbers and bytes, and of f32 but for AVX2.
 #ifndef SIMDATTN_LIB_SIMD_NATIVE_LANES_H_
 #define SIMDATTN_LIB_SIMD_NATIVE_LANES_H_
 

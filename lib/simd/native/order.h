@@ -21,8 +21,8 @@ constexpr size_t zipped_lane(size_t i, size_t first) {
   constexpr size_t kBlock = 16 / sizeof(T);
   return i / kBlock * kBlock + first + i % kBlock / 2 + (i % 2 == 0 ? 0 : sizeof(V) / sizeof(T));
 }
-/// Interleaves the lower (upper) halves of every block of a and b by lanes of T. On x86 V is taken for integers, whatever it holds: their
-/// shuffles have two ports where those of floating point have one.
+/// Interleaves the lower (upper) halves of every block of a and b by lanes of T. On x86 V is taken for integers,
+/// whatever it holds: their shuffles have two ports where those of floating point have one.
 template <class T, class V>
 SIMDATTN_INLINE V zip_lo(V a, V b) {
   return lanes_from<T>(a, b, [](size_t i) { return zipped_lane<T, V>(i, 0); });
@@ -77,7 +77,8 @@ SIMDATTN_INLINE V zip_upper(V a, V b) {
   return lanes_from<T>(a, b, [](size_t i) { return i / 2 + (i % 2 * 2 + 1) * (sizeof(V) / sizeof(T) / 2); });
 }
 #if SIMDATTN_AVX512
-// These take no port of the arithmetic when v comes from memory. Compilers choose another instruction for the shuffle, which does.
+// These take no port of the arithmetic when v comes from memory. Compilers choose another instruction for the shuffle,
+// which does.
 SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm512_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm512_movehdup_ps(v); }
 #elif SIMDATTN_AVX2

@@ -1,5 +1,6 @@
-// Products of integers of 8 bits, as machine.h says in kProducts. A lane of Ints is a cell: four bytes that are multiplied with four
-// others. x is a cell of a row of queries or, with kWeights, of weights, which are unsigned; `column` has cells of keys or values.
+// Products of integers of 8 bits, as machine.h says in kProducts. A lane of Ints is a cell: four bytes that are
+// multiplied with four others. x is a cell of a row of queries or, with kWeights, of weights, which are unsigned;
+// `column` has cells of keys or values.
 #ifndef SIMDATTN_LIB_SIMD_NATIVE_PRODUCTS_H_
 #define SIMDATTN_LIB_SIMD_NATIVE_PRODUCTS_H_
 
@@ -16,8 +17,8 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 }
 
 #elif SIMDATTN_X86
-/// sum += x column. kPairs: of two numbers of 16 bits, both signed. kDot: of four bytes; of a query the keys are unsigned.
-/// Of pairs, sums start at 0; `more` is room for further ones, which total() adds.
+/// sum += x column. kPairs: of two numbers of 16 bits, both signed. kDot: of four bytes; of a query the keys are
+/// unsigned. Of pairs, sums start at 0; `more` is room for further ones, which total() adds.
 template <bool kWeights>
 SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
   // In assembly: gcc would add products before sums, and put sums on the stack; those of VPDPBUSD it would copy.
@@ -120,7 +121,8 @@ SIMDATTN_INLINE void add_matrix_products(Ints& sum, Ints rows, Ints columns) {
 #endif
 
 #if SIMDATTN_SVE && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-/// sum + factor times the even (odd) numbers of pairs of bf16, rounded once. factor: a number of bf16 in all lanes, the upper half of each.
+/// sum + factor times the even (odd) numbers of pairs of bf16, rounded once. factor: a number of bf16 in all lanes, the
+/// upper half of each.
 template <bool kOdd>
 SIMDATTN_INLINE Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum) {
   const svbfloat16_t f = svreinterpret_bf16_f32(factor), p = svreinterpret_bf16_f32(pairs);

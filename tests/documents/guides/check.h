@@ -52,7 +52,8 @@ inline void same_bits(const Floats& a, const Floats& b, const char* what) {
   std::exit(1);
 }
 
-/// Rows [n, heads, d] rotated at positions first, first + 1, ... in float64: pairs (i, i + d/2), base 10000 unless given.
+/// Rows [n, heads, d] rotated at positions first, first + 1, ... in float64: pairs (i, i + d/2), base 10000 unless
+/// given.
 inline Floats rotated(const Floats& x, int64_t n, int64_t heads, int64_t d, int64_t first, double base = 10000) {
   Floats y(x.size());
   for (int64_t r = 0; r < n * heads; ++r) {

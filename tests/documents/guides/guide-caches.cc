@@ -80,7 +80,8 @@ int main() {
   guides::near(expected, formula, 2e-2, "attend, bf16");
   const Floats last = part(expected, 149 * kQRow, kQRow);
 
-  // The same tokens as integers, and as blocks that another system wrote: row by row what attention sees is within half a step.
+  // The same tokens as integers, and as blocks that another system wrote: row by row what attention sees is within half
+  // a step.
   {
     Int8Cache integers(kKvHeads, 180, kDim);
     good(sa::kv_append(rows_of(s.k.data(), kKvHeads, kLength, kDim), {}, integers.keys, {.rope = table.rope}),

@@ -46,8 +46,8 @@ Floats by_token(const Floats& x, int64_t heads, int64_t n, int64_t d) {
 }
 Floats part(const Floats& x, int64_t first, int64_t n) { return Floats(x.begin() + first, x.begin() + first + n); }
 
-/// A node as `nth` threads run it, one after the other. Two rounds: in the second one each finds the partial results of all, as
-/// behind a barrier. Returns the reductions.
+/// A node as `nth` threads run it, one after the other. Two rounds: in the second one each finds the partial results of
+/// all, as behind a barrier. Returns the reductions.
 int64_t run_node(const Tensor& dst, int nth, const char* what) {
   Tensor shapes[5], no_data = dst;  // as the sizing plan may see it
   for (int i = 0; i < 5; ++i) {

@@ -1,5 +1,5 @@
-// A user's program that brings another version of Highway: its own kernel and the library's have right results in one program.
-// Prints both versions and targets.
+// A user's program that brings another version of Highway: its own kernel and the library's have right results in one
+// program. Prints both versions and targets.
 #include <hwy/highway.h>
 #include <simdattn/simdattn.h>
 
