@@ -23,21 +23,25 @@ from ._rope import RopeTable, rope, rope_frequencies, rope_table
 from ._sdpa import scaled_dot_product_attention
 from ._selection import index_scores, top_k
 from ._softmax import softmax
+from ._tensor_cache import TensorCache
 from ._targets import Target, default_target, info, targets, version
 
 __version__ = version()
 
-__all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'attention', 'causal_conv', 'default_target',
+__all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'TensorCache', 'attention', 'causal_conv', 'default_target',
            'from_bf16', 'index_scores', 'info', 'linear_attention', 'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention',
            'softmax', 'targets', 'to_bf16', 'top_k', 'version']
 
 
+_NEEDS = {'torch': 'PyTorch', 'flash_attn': 'PyTorch', 'transformers': 'Transformers and PyTorch'}
+
+
 def __getattr__(name: str) -> Any:
-    """simdattn.torch and simdattn.transformers, which need what they are named after, when they are first asked for."""
-    if name in ('torch', 'transformers'):
+    """The modules that need another package, when they are first asked for."""
+    if name in _NEEDS:
         import importlib
         try:
             return importlib.import_module('.' + name, __name__)
         except ModuleNotFoundError as e:
-            raise AttributeError(f'simdattn.{name} needs {"PyTorch" if name == "torch" else "Transformers and PyTorch"} ({e})') from e
+            raise AttributeError(f'simdattn.{name} needs {_NEEDS[name]} ({e})') from e
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

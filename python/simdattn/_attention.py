@@ -73,7 +73,7 @@ prepare(Store)
 
 
 @lru_cache(maxsize=1024)
-def _tensor_bytes(kind: DType, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> bytes:
+def tensor_bytes(kind: DType, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> bytes:
     """The description of a plain tensor, but for its address."""
     kv = initial(_abi.ConstKv)
     size = SIZES[kind]
@@ -96,7 +96,7 @@ def _put_kv(record: Record, member: str, x: Union[Array, Store]) -> Tuple[int, i
         raise Error(Code.SHAPE, f'{member}: has {len(shape)} dimensions; 4 are wanted, [batch, kv_heads, tokens, dim]')
     if strides[3] != 1:
         raise Error(Code.STRIDE, f'{member}: the last dimension is not contiguous')
-    record.put_struct(member, _tensor_bytes(kind, shape, strides))
+    record.put_struct(member, tensor_bytes(kind, shape, strides))
     record.put(member + '.data', pointer)
     record.alive.append(owner)
     return shape[2:]  # type: ignore[return-value]
@@ -111,7 +111,7 @@ def put_keys(record: Record, k: Union[Array, Store]) -> int:
     pointer, kind, shape, strides, owner = operand(k, 'k')
     if len(shape) != 4 or strides[3] != 1:
         raise Error(Code.SHAPE, 'k: [batch, 1, tokens, dim] is wanted, the last dimension contiguous')
-    record.memory[:] = _tensor_bytes(kind, shape, strides)
+    record.memory[:] = tensor_bytes(kind, shape, strides)
     record.put('data', pointer)
     record.alive.append(owner)
     return shape[2]

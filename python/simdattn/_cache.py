@@ -65,10 +65,7 @@ class KVCache:
     def __init__(self, batch: int, kv_heads: int, capacity: int, head_dim: int, *, value_dim: Optional[int] = None,
                  dtype: Any = 'bf16', value_dtype: Any = None, layout: Any = 'panels', ring: int = 0, page_size: int = 0,
                  n_pages: int = 0, block_table: Optional[NDArray] = None) -> None:
-        self._templates: Templates = {}  # of append()
-        self._lengths = np.zeros(integer(batch, 'batch', 1, 2**31 - 1), np.int32)
-        self._shown = self._lengths.view(_Lengths)
-        self._shown.flags.writeable = False
+        self._begin(integer(batch, 'batch', 1, 2**31 - 1))
         sizes = [integer(n, name, 1, 2**31 - 1) for n, name in ((kv_heads, 'kv_heads'), (capacity, 'capacity'), (head_dim, 'head_dim'))]
         value_dim = sizes[2] if value_dim is None else integer(value_dim, 'value_dim', 1, 2**31 - 1)
         ring, page_size = integer(ring, 'ring', 0, 2**31 - 1), integer(page_size, 'page_size', 0, 2**31 - 1)
@@ -92,6 +89,12 @@ class KVCache:
                                              page_size=page_size, n_pages=n_pages)
         self.keys = self._store(key_type, key_layout, *sizes, ring, page_size, n_pages, '')
         self.values = self._store(value_type, KvLayout.ROWS, *sizes[:2], value_dim, ring, page_size, n_pages, 'value_')
+
+    def _begin(self, batch: int) -> None:
+        self._templates: Templates = {}  # of append()
+        self._lengths = np.zeros(batch, np.int32)
+        self._shown = self._lengths.view(_Lengths)
+        self._shown.flags.writeable = False
 
     @property
     def lengths(self) -> NDArray:
@@ -354,7 +357,7 @@ class KVCache:
 
     def __repr__(self) -> str:
         struct = self.keys.struct
-        return (f'KVCache(batch={struct.batch}, kv_heads={struct.heads}, capacity={struct.capacity}, head_dim={struct.dim}, '
+        return (f'{type(self).__name__}(batch={struct.batch}, kv_heads={struct.heads}, capacity={struct.capacity}, head_dim={struct.dim}, '
                 f'dtype={KvType(struct.type).name.lower()!r}, layout={KvLayout(struct.layout).name.lower()!r}, '
                 f'lengths={self._lengths.tolist()})')
 

@@ -1,0 +1,364 @@
+"""flash-attn 2's functions for inference on the CPU, with its signatures and shapes.
+
+    from simdattn.flash_attn import flash_attn_func
+    out = flash_attn_func(q, k, v, causal=True)     # [batch, rows, heads, dim]
+
+    simdattn.flash_attn.install()                   # `import flash_attn` finds this, where none is installed
+
+Tensors are float32, bfloat16 or float16, and nothing of them is copied. The last row of q stands at the last key. A row
+that sees no key gives zeros and a log-sum-exp of -inf. Dropout and gradients are refused. `deterministic`, `num_splits`
+and the longest lengths change nothing: the bits are the same on every machine and for any number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+
+import torch
+
+from ._abi import Code
+from ._attention import attention
+from ._flash_import import VERSION as __version__
+from ._flash_import import install, uninstall
+from ._flash_rotary import rotate
+from ._library import Error
+from ._tensor_cache import TensorCache
+from ._tensors import refuse_gradient
+
+Window = Tuple[int, int]
+
+# ---- What the functions share ----------------------------------------------------------------------------------------
+
+
+def _check(x: Any, argument: str, layout: str) -> None:
+    """Error unless x is a tensor of these dimensions, by their names in flash-attn's order."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f'{argument}: a torch.Tensor is wanted, not {type(x).__name__}')
+    if x.dim() != layout.count(',') + 1:
+        raise Error(Code.SHAPE, f'{argument}: has shape {tuple(x.shape)}; {layout} is wanted')
+
+
+def _refuse_dropout(dropout_p: float) -> None:
+    if dropout_p:
+        raise Error(Code.RANGE, f'dropout_p: is {dropout_p}; this is for inference, it must be 0')
+
+
+def _heads_first(x: torch.Tensor) -> torch.Tensor:
+    """[batch, rows, heads, dim] as the view [batch, heads, rows, dim]."""
+    return x.transpose(1, 2)
+
+
+class _Scores(NamedTuple):
+    """What happens to scores, by flash-attn's names."""
+
+    scale: Optional[float]
+    causal: bool
+    window: Window
+    softcap: float
+    slopes: Optional[torch.Tensor]
+
+    def options(self, sequence: Optional[int] = None) -> Dict[str, Any]:
+        """As options of attention(). sequence: whose slopes count, where every sequence has its own."""
+        left, right = self.window
+        slopes = self.slopes if sequence is None or self.slopes is None else self.slopes[sequence]
+        return dict(scale=self.scale, causal=bool(self.causal), softcap=self.softcap or None, alibi_slopes=slopes,
+                    window_left=left if left >= 0 else None, window_right=right if right >= 0 else None)
+
+
+def _scores(softmax_scale: Optional[float], causal: bool, window_size: Window, softcap: float,
+            alibi_slopes: Optional[torch.Tensor], batch: int, heads: int) -> Tuple[_Scores, bool]:
+    """The options, and whether every sequence has slopes of its own, so that each is a call."""
+    if alibi_slopes is not None:
+        _check_slopes(alibi_slopes, batch, heads)
+    own = alibi_slopes is not None and alibi_slopes.dim() == 2
+    return _Scores(softmax_scale, causal, (window_size[0], window_size[1]), softcap, alibi_slopes), own
+
+
+def _check_slopes(slopes: torch.Tensor, batch: int, heads: int) -> None:
+    if tuple(slopes.shape) not in ((heads, ), (batch, heads)):
+        raise Error(Code.SHAPE,
+                    f'alibi_slopes: has shape {tuple(slopes.shape)}; {(heads,)} or {(batch, heads)} is wanted')
+
+
+def _empty(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
+
+
+# ---- Sequences of one length -----------------------------------------------------------------------------------------
+
+
+def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
+                    softmax_scale: Optional[float] = None, causal: bool = False, window_size: Window = (-1, -1),
+                    softcap: float = 0.0, alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
+                    return_attn_probs: bool = False) -> Any:
+    """q: [batch, rows, heads, dim]; k, v: [batch, tokens, kv_heads, dim]; the result is like q.
+
+    window_size: (left, right), keys beside the row's own that it sees; -1: all. softcap: softcap * tanh(score /
+    softcap); 0: none.
+    alibi_slopes: float32 [heads] or [batch, heads]; adds -slope * |row's place - key|.
+    return_attn_probs: (out, lse float32 [batch, heads, rows], None); flash-attn gives probabilities with dropout alone.
+    """
+    _refuse_dropout(dropout_p)
+    for x, argument in ((q, 'q'), (k, 'k'), (v, 'v')):
+        _check(x, argument, '[batch, rows, heads, dim]')
+    batch, rows, heads, _ = q.shape
+    scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, batch, heads)
+    out = _empty(q, v)
+    lse = torch.empty((batch, heads, rows)) if return_attn_probs else None
+    for b in range(batch) if own else [None]:
+        part = slice(None) if b is None else slice(b, b + 1)
+        attention(*(_heads_first(x[part]) for x in (q, k, v)), out=_heads_first(out[part]),
+                  lse=None if lse is None else lse[part], **scores.options(b))
+    return out if lse is None else (out, lse, None)
+
+
+def flash_attn_qkvpacked_func(qkv: torch.Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
+                              causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
+                              alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
+                              return_attn_probs: bool = False) -> Any:
+    """flash_attn_func with qkv: [batch, rows, 3, heads, dim]."""
+    _check(qkv, 'qkv', '[batch, rows, 3, heads, dim]')
+    return flash_attn_func(*_unpacked(qkv, 'qkv', 3), dropout_p, softmax_scale, causal, window_size, softcap,
+                           alibi_slopes, deterministic, return_attn_probs)
+
+
+def flash_attn_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, dropout_p: float = 0.0,
+                             softmax_scale: Optional[float] = None, causal: bool = False,
+                             window_size: Window = (-1, -1), softcap: float = 0.0,
+                             alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
+                             return_attn_probs: bool = False) -> Any:
+    """flash_attn_func with kv: [batch, tokens, 2, kv_heads, dim]."""
+    _check(kv, 'kv', '[batch, tokens, 2, kv_heads, dim]')
+    return flash_attn_func(q, *_unpacked(kv, 'kv', 2), dropout_p, softmax_scale, causal, window_size, softcap,
+                           alibi_slopes, deterministic, return_attn_probs)
+
+
+def _unpacked(x: torch.Tensor, argument: str, parts: int) -> Tuple[torch.Tensor, ...]:
+    if x.shape[-3] != parts:
+        raise Error(Code.SHAPE, f'{argument}: has shape {tuple(x.shape)}; {parts} is wanted before the heads')
+    return x.unbind(-3)
+
+
+# ---- Sequences one behind the other ----------------------------------------------------------------------------------
+
+
+def _ends(cu: Any, argument: str) -> torch.Tensor:
+    _check(cu, argument, '[sequences + 1]')
+    if cu.dtype != torch.int32 or not len(cu):
+        raise Error(Code.DTYPE,
+                    f'{argument}: is {cu.dtype} of shape {tuple(cu.shape)}; int32 [sequences + 1] is wanted')
+    return cu
+
+
+def flash_attn_varlen_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor,
+                           cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0,
+                           softmax_scale: Optional[float] = None, causal: bool = False, window_size: Window = (-1, -1),
+                           softcap: float = 0.0, alibi_slopes: Optional[torch.Tensor] = None,
+                           deterministic: bool = False, return_attn_probs: bool = False,
+                           block_table: Optional[torch.Tensor] = None) -> Any:
+    """q: [all rows, heads, dim]; k, v: [all tokens, kv_heads, dim]; cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1],
+    where each begins, and the end. max_seqlen_q, max_seqlen_k are not read.
+
+    block_table: int32 [sequences, n], where k and v are pages, [pages, page_size, kv_heads, dim]; cu_seqlens_k says how
+    many tokens each sequence has. Other options and results: as of flash_attn_func; the lse is [heads, all rows].
+    """
+    _refuse_dropout(dropout_p)
+    _check(q, 'q', '[all rows, heads, dim]')
+    cu_q, cu_k = _ends(cu_seqlens_q, 'cu_seqlens_q'), _ends(cu_seqlens_k, 'cu_seqlens_k')
+    for x, argument in ((k, 'k'), (v, 'v')):
+        _check(x, argument,
+               '[all tokens, kv_heads, dim]' if block_table is None else '[pages, page_size, kv_heads, dim]')
+    sequences, heads = len(cu_q) - 1, q.shape[1]
+    if len(cu_k) != len(cu_q):
+        raise Error(Code.SHAPE, f'cu_seqlens_k: has {len(cu_k)} numbers, cu_seqlens_q {len(cu_q)}')
+    scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, sequences, heads)
+    out = _empty(q, v)
+    lse = torch.empty((heads, len(q))) if return_attn_probs else None
+    keys = _Varlen(k, v, cu_k, block_table)
+    if own:
+        for b, (first, end) in enumerate(zip(cu_q.tolist(), cu_q.tolist()[1:])):
+            rows = slice(first, end)
+            keys.attend(q[rows], out[rows], None if lse is None else lse[:, rows], None, b, scores.options(b))
+    else:
+        keys.attend(q, out, lse, cu_q, None, scores.options())
+    return out if lse is None else (out, lse, None)
+
+
+class _Varlen(NamedTuple):
+    """Keys and values of many sequences: one behind the other, or in pages."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    ends: torch.Tensor
+    table: Optional[torch.Tensor]
+
+    def attend(self, q: torch.Tensor, out: torch.Tensor, lse: Optional[torch.Tensor], cu_q: Optional[torch.Tensor],
+               sequence: Optional[int], options: Dict[str, Any]) -> None:
+        """Rows of all sequences, which cu_q tells apart, or of one."""
+        whole = sequence is None
+        ends = self.ends if whole else self.ends[sequence:sequence + 2]
+        rows = dict(out=_heads_first(out[None]), lse=None if lse is None else lse[None], cu_q=cu_q)
+        if self.table is not None:
+            table = self.table if whole else self.table[sequence:sequence + 1]
+            cache = _cache(self.k, self.v, table, ends.diff(), ('k', 'v', 'cu_seqlens_k'))
+            attention(_heads_first(q[None]), cache.keys, cache.values, **rows, **options)
+            return
+        k, v = (self.k, self.v) if whole else (x[int(ends[0]):int(ends[1])] for x in (self.k, self.v))
+        attention(*(_heads_first(x[None]) for x in (q, k, v)), cu_k=ends if whole else None, **rows, **options)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int,
+                                     dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
+                                     causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
+                                     alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
+                                     return_attn_probs: bool = False) -> Any:
+    """flash_attn_varlen_func with qkv: [all rows, 3, heads, dim]."""
+    _check(qkv, 'qkv', '[all rows, 3, heads, dim]')
+    return flash_attn_varlen_func(*_unpacked(qkv, 'qkv', 3), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p,
+                                  softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+                                  return_attn_probs)
+
+
+def flash_attn_varlen_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, cu_seqlens_q: torch.Tensor,
+                                    cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                                    dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+                                    window_size: Window = (-1, -1), softcap: float = 0.0,
+                                    alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
+                                    return_attn_probs: bool = False) -> Any:
+    """flash_attn_varlen_func with kv: [all tokens, 2, kv_heads, dim]."""
+    _check(kv, 'kv', '[all tokens, 2, kv_heads, dim]')
+    return flash_attn_varlen_func(q, *_unpacked(kv, 'kv', 2), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                  dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+                                  return_attn_probs)
+
+
+# ---- A cache of the caller's -----------------------------------------------------------------------------------------
+
+
+def _cache(k: torch.Tensor, v: torch.Tensor, table: Optional[torch.Tensor], lengths: torch.Tensor,
+           names: Tuple[str, str, str]) -> TensorCache:
+    """The caller's memory as it lies. names: of k, v and the lengths."""
+    if k.shape[:3] != v.shape[:3]:
+        raise Error(
+            Code.SHAPE,
+            f'{names[1]}: has shape {tuple(v.shape)}, {names[0]} {tuple(k.shape)}; all but the last number are the same'
+        )
+    if table is not None and (table.dim() != 2 or len(table) != len(lengths)):
+        raise Error(
+            Code.SHAPE,
+            f'block_table: has shape {tuple(table.shape)}; int32 [{len(lengths)}, pages of a sequence] is wanted')
+    capacity = k.shape[1] * (1 if table is None else table.shape[1])
+    if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) <= capacity:
+        raise Error(
+            Code.RANGE,
+            f'{names[2]}: sequences of {lengths.tolist()} tokens; 0 .. {capacity} is wanted, what the memory holds')
+    return TensorCache(_heads_first(k), _heads_first(v), block_table=table, lengths=lengths)
+
+
+def _lengths_of(cache_seqlens: Union[int, torch.Tensor, None], batch: int, default: int) -> torch.Tensor:
+    if cache_seqlens is None or isinstance(cache_seqlens, int):
+        return torch.full((batch, ), default if cache_seqlens is None else cache_seqlens, dtype=torch.int32)
+    return _per_sequence(cache_seqlens, 'cache_seqlens', batch)
+
+
+def _per_sequence(x: Any, argument: str, batch: int) -> torch.Tensor:
+    _check(x, argument, '[batch]')
+    if x.dtype not in (torch.int32, torch.int64) or len(x) != batch:
+        raise Error(Code.SHAPE, f'{argument}: is {x.dtype} of shape {tuple(x.shape)}; int32 [{batch}] is wanted')
+    return x
+
+
+def _table_of(block_table: Optional[torch.Tensor], cache_batch_idx: Optional[torch.Tensor],
+              batch: int) -> Optional[torch.Tensor]:
+    """Which pages a sequence has. cache_batch_idx is a table too: of pages that hold a whole sequence."""
+    if cache_batch_idx is None:
+        return block_table
+    if block_table is not None:
+        raise Error(Code.RANGE, 'cache_batch_idx: is given with block_table, which says where every sequence is')
+    return _per_sequence(cache_batch_idx, 'cache_batch_idx', batch).int()[:, None].contiguous()
+
+
+def _check_cached(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: Optional[torch.Tensor],
+                  v: Optional[torch.Tensor], pages: bool) -> None:
+    """All that attention() would refuse of q, as new keys are written before."""
+    for x, argument in ((q, 'q'), (k, 'k'), (v, 'v')):
+        if x is not None or argument == 'q':
+            _check(x, argument, '[batch, rows, heads, dim]')
+    for x, argument in ((k_cache, 'k_cache'), (v_cache, 'v_cache')):
+        _check(x, argument, '[pages, page_size, kv_heads, dim]' if pages else '[batch, capacity, kv_heads, dim]')
+    if (k is None) != (v is None):
+        raise Error(Code.RANGE, f'{"v" if v is None else "k"}: is wanted too: new keys and values come together')
+    refuse_gradient(q, 'q')
+    heads, kv_heads = q.shape[2], k_cache.shape[2]
+    if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise Error(Code.DTYPE, f'q: is {q.dtype}; float32, bfloat16 or float16 is wanted')
+    if not kv_heads or heads % kv_heads or q.shape[3] != k_cache.shape[3] or q.stride(3) != 1:
+        raise Error(Code.SHAPE, f'q: has shape {tuple(q.shape)}, k_cache {tuple(k_cache.shape)}; the same dim is '
+                    'wanted, the last dimension contiguous, and a number of heads that kv_heads divides')
+
+
+def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
+                            k: Optional[torch.Tensor] = None, v: Optional[torch.Tensor] = None,
+                            rotary_cos: Optional[torch.Tensor] = None, rotary_sin: Optional[torch.Tensor] = None,
+                            cache_seqlens: Union[int, torch.Tensor, None] = None,
+                            cache_batch_idx: Optional[torch.Tensor] = None,
+                            cache_leftpad: Optional[torch.Tensor] = None, block_table: Optional[torch.Tensor] = None,
+                            softmax_scale: Optional[float] = None, causal: bool = False, window_size: Window = (-1, -1),
+                            softcap: float = 0.0, rotary_interleaved: bool = True,
+                            alibi_slopes: Optional[torch.Tensor] = None, num_splits: int = 0,
+                            return_softmax_lse: bool = False) -> Any:
+    """Attention over a cache, behind whose tokens k and v are written first.
+
+    q: [batch, rows, heads, dim]; k, v: [batch, new tokens, kv_heads, dim]
+    k_cache, v_cache: [batch of the cache, capacity, kv_heads, dim], or [pages, page_size, kv_heads, dim] with
+    block_table: int32 [batch, n]
+    cache_seqlens: how many tokens the cache has, an int or int32 [batch]; default: all, without k
+    cache_batch_idx: int32 [batch], which sequence of the cache each of q is; cache_leftpad: int32 [batch], the first
+        token that counts
+    rotary_cos, rotary_sin: [positions, pairs]: k is rotated by its places in the cache, q too with `causal` or a
+        window, else all of its rows by cache_seqlens. rotary_interleaved: pairs are (2i, 2i + 1), else (i, i + pairs)
+    Other options: as of flash_attn_func. return_softmax_lse: (out, lse float32 [batch, heads, rows]).
+    """
+    _check_cached(q, k_cache, v_cache, k, v, block_table is not None)
+    if k is not None and cache_seqlens is None:
+        raise Error(Code.RANGE, 'cache_seqlens: is wanted with k: it says behind which token k is written')
+    if rotary_cos is not None and k is None:
+        raise Error(Code.RANGE, 'rotary_cos: is given without k; rotate q before the call')
+    batch, rows, heads, _ = q.shape
+    scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, batch, heads)
+    lengths = _lengths_of(cache_seqlens, batch, k_cache.shape[1] * (1 if block_table is None else block_table.shape[1]))
+    start = None if cache_leftpad is None else _per_sequence(cache_leftpad, 'cache_leftpad', batch)
+    table = _table_of(block_table, cache_batch_idx, batch)
+    if table is None and len(k_cache) != batch:
+        raise Error(Code.SHAPE,
+                    f'k_cache: has {len(k_cache)} sequences, q {batch}; cache_batch_idx says which of them they are')
+    cache = _cache(k_cache, v_cache, table, lengths, ('k_cache', 'v_cache', 'cache_seqlens'))
+    if k is not None and v is not None:
+        if rotary_cos is not None:
+            local = causal or scores.window != (-1, -1)
+            q = rotate(q, rotary_cos, rotary_sin, lengths, rotary_interleaved, along=local)
+            k = rotate(k, rotary_cos, rotary_sin, lengths, rotary_interleaved)
+        cache.append(_heads_first(k), _heads_first(v))
+    out = _empty(q, v_cache)
+    lse = torch.empty((batch, heads, rows)) if return_softmax_lse else None
+    for b in range(batch) if own else [None]:
+        part = slice(None) if b is None else slice(b, b + 1)
+        one = cache if b is None else _one_of(k_cache, v_cache, table, cache, b)
+        attention(_heads_first(q[part]), one.keys, one.values, out=_heads_first(out[part]),
+                  lse=None if lse is None else lse[part], kv_start=None if start is None else start[part],
+                  **scores.options(b))
+    return out if lse is None else (out, lse)
+
+
+def _one_of(k: torch.Tensor, v: torch.Tensor, table: Optional[torch.Tensor], cache: TensorCache, b: int) -> TensorCache:
+    """One sequence of the cache that _cache() makes of k, v and table."""
+    k, v = (x if table is not None else x[b:b + 1] for x in (k, v))
+    return TensorCache(_heads_first(k), _heads_first(v), block_table=None if table is None else table[b:b + 1],
+                       lengths=cache.lengths[b:b + 1])
+
+
+__all__ = [
+    '__version__', 'flash_attn_func', 'flash_attn_kvpacked_func', 'flash_attn_qkvpacked_func', 'flash_attn_varlen_func',
+    'flash_attn_varlen_kvpacked_func', 'flash_attn_varlen_qkvpacked_func', 'flash_attn_with_kvcache', 'install',
+    'uninstall'
+]
