@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """A model of the Llama architecture with random weights, heads of 128, as a GGUF file: greedy text and speed, not meaning.
 
-    random_gguf.py OUT LAYERS WIDTH HIDDEN HEADS KV_HEADS [VOCABULARY]
+    random_gguf.py OUT LAYERS WIDTH HIDDEN HEADS KV_HEADS [VOCABULARY [TYPE]]
+
+TYPE: of the weights, Q4_0 or F32. Products with Q4_0 round what they multiply to eight bits, so that the last bits of attention
+reach the text much enlarged.
 
 Two layers of an 8B model: random_gguf.py OUT 2 4096 14336 32 8 32000. Needs gguf (Debian: python3-gguf).
 """
@@ -17,6 +20,9 @@ D = 128
 def main():
     out, layers, width, hidden, heads, kv_heads = sys.argv[1], *map(int, sys.argv[2:7])
     vocab = int(sys.argv[7]) if len(sys.argv) > 7 else 1000
+    kinds = gguf.GGMLQuantizationType
+    weights = kinds[sys.argv[8]] if len(sys.argv) > 8 else kinds.Q4_0
+    embedding = kinds.F32 if weights == kinds.F32 else kinds.Q8_0
     random = np.random.default_rng(1)
     w = gguf.GGUFWriter(out, 'llama')
     w.add_name('random')
@@ -42,16 +48,15 @@ def main():
     w.add_eos_token_id(2)
     w.add_unk_token_id(0)
 
-    def add(name, rows, columns, deviation, kind=gguf.GGMLQuantizationType.Q4_0):
+    def add(name, rows, columns, deviation, kind=weights):
         x = random.standard_normal((rows, columns), dtype=np.float32) * np.float32(deviation)
         w.add_tensor(name + '.weight', quants.quantize(x, kind), raw_dtype=kind)
 
     def ones(name):
         w.add_tensor(name + '.weight', np.ones(width, np.float32))
 
-    q8_0 = gguf.GGMLQuantizationType.Q8_0
-    add('token_embd', vocab, width, 1.0, q8_0)
-    add('output', vocab, width, 2 / width**0.5, q8_0)
+    add('token_embd', vocab, width, 1.0, embedding)
+    add('output', vocab, width, 2 / width**0.5, embedding)
     ones('output_norm')
     for i in range(layers):
         block = f'blk.{i}.'
