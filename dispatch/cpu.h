@@ -40,7 +40,7 @@ const char* missing_feature(Isa isa);
 constexpr bool needs_permission(Isa isa) { return isa == Isa::kAmx; }
 /// True once request_permission() has got it.
 bool has_permission();
-/// Asks. The operating system never takes it back, and forked processes inherit it.
+/// Asks the operating system, which never takes the permission back; forked processes inherit it.
 bool request_permission();
 
 /// A feature that the instruction sets first .. last need.

@@ -57,11 +57,11 @@ struct ControlWord {
 };
 
 /// The bits kMask of the word are kValue, and afterwards what they were. Where they are so already, as they nearly
-/// always are in the caller's word, nothing is written: writing it takes much longer than reading.
+/// always are in the caller's word, nothing is written, because writing it takes much longer than reading.
 template <ControlWord::Word kMask, ControlWord::Word kValue>
 class ControlBits {
  public:
-  // Inlined: an object for other instructions may have a copy of its own.
+  // Inlined, because a copy in an object for other instructions must not be taken for this one by the linker.
   [[gnu::always_inline]] ControlBits() : word_(ControlWord::read()), changes_((word_ & kMask) != kValue) {
     if (changes_) ControlWord::write((word_ & ~kMask) | kValue);
   }

@@ -85,9 +85,10 @@ struct Registry {
   }
 };
 
-/// Without a lock, also at first: every thread that comes before it is ready builds all of it on its stack, the same
-/// bytes as the others, and sets those words of the common copy that are still zero. A word is written once, before
-/// anybody reads it; a thread that is late only reads.
+/// The list, built at the first use without a lock, because a call takes none (a lock of the C++ runtime in a static
+/// variable is one, too). Every thread that comes before it is ready builds all of it on its stack, the same bytes as
+/// the others, and sets those words of the common copy that are still zero. A word is written once, before anybody
+/// reads it; a thread that is late only reads.
 const Registry& registry() {
   using Word [[gnu::may_alias]] = uintptr_t;
   static_assert(sizeof(Registry) % sizeof(Word) == 0 && std::is_trivially_copyable_v<Registry>);

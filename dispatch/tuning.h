@@ -48,8 +48,9 @@ inline const Tuning& tuning_of_cpu() {
   return kCpuFamilies[family].tuning;
 }
 
-/// The list of targets is in descending order of Isa, but an instruction set whose own instruction is slow stands
-/// behind its base. The instruction set at a place of the list, counted from its end.
+/// The list of targets is in descending order of Isa, because later instruction sets are faster as a rule. But one
+/// whose own instruction is slow on this CPU stands behind its base. The instruction set at a place of the list,
+/// counted from its end.
 inline Isa isa_at(int place, const Tuning& tuning) {
   const auto isa = static_cast<Isa>(place);
   static_assert(static_cast<int>(Isa::kAvx512Bf16) == static_cast<int>(Isa::kAvx3Dl) + 1);

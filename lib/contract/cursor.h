@@ -8,7 +8,7 @@ namespace simdattn {
 namespace {  // internal to each object, like the helpers of dtypes.h
 
 /// A pointer that moves by a stride. After the last step it may lie outside of the object, where a pointer must not be
-/// formed: an address may. (Peeling the last step off would double the loops.)
+/// formed, but an address may. To peel the last step off instead would double the loops.
 template <class T>
 class Cursor {
  public:

@@ -13,14 +13,15 @@ namespace simdattn {
 inline constexpr uint32_t kCanonicalNaN = 0x7FC00000u;
 
 constexpr int64_t size_of(DType t) { return dtype_bytes(t); }
-/// Index of an element type, an arithmetic or a KV storage type in a typed slot.
-constexpr size_t slot(auto type) { return static_cast<size_t>(type); }
+/// Index of an element type, an arithmetic or a KV storage type in an array of slots.
+constexpr size_t index_of(auto type) { return static_cast<size_t>(type); }
 
 // The helpers below are internal to each object that includes this header (`static`): an object built for a newer CPU
 // must not supply them to the others.
 
 static inline constexpr bool is_nan(float x) { return x != x; }
-/// By its bits, for rules: in a caller's environment that traps, a comparison would.
+/// By its bits, because rules run in the caller's floating-point environment: where that traps, a comparison with NaN
+/// would raise a signal.
 static inline constexpr bool is_finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7F800000u) != 0x7F800000u; }
 /// Magnitudes from here on are NaN, infinite, or round to an infinity of bf16: what a weight of 0 does not hide in
 /// every arithmetic.

@@ -29,7 +29,8 @@ constexpr int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim)
 constexpr int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
 constexpr int64_t int8_values_bytes(int64_t dim) { return int8_values_numbers(dim) + kKeyBlock * 4; }
 
-/// Negative weights count as 0: a product with a scale must not overflow, nor a NaN in their value show. NaN stays.
+/// Negative weights count as 0, because weights are multiplied as unsigned bytes: so a product with a scale must not
+/// overflow, nor a NaN in their value show. NaN stays.
 inline void int8_prepare_weights(const float* in, float* out, int64_t n) {
   for (int64_t j = 0; j < n; ++j) out[j] = in[j] < 0.0f ? 0.0f : in[j];
 }
@@ -41,7 +42,7 @@ constexpr void set_int8_packing(KvOperands& kv) {
 }
 
 /// I names the kernels: prepare_query<T>, pack_keys<T>, pack_values<T>, value_packed; score_packed, and score_blocks of
-/// keys in blocks with scales of their own (BlockIntegers of narrow_operands.h); kScalesApart if score_packed takes
+/// keys in scale blocks (BlockIntegers of narrow_operands.h); kScalesApart if score_packed takes
 /// panels of stored integers as they are. `value_stored`: value_tile of stored integers in rows, or null.
 template <class I>
 constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&),
@@ -63,13 +64,14 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
     kv.panel_bytes = I::panel_bytes;
     kv.score_packed = I::score_packed;
   }
-  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0}) kernels.kv[slot(blocks)].score_packed = I::score_blocks;
-  KvOperands& stored = kernels.kv[slot(KvType::kInt8)];
+  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0})
+    kernels.kv[index_of(blocks)].score_packed = I::score_blocks;
+  KvOperands& stored = kernels.kv[index_of(KvType::kInt8)];
   if constexpr (requires { I::kScalesApart; }) stored.score_tile = I::score_packed;
   stored.value_tile = value_stored;
-  set_int8_packing<I, float>(kernels.kv[slot(KvType::kF32)]);
-  set_int8_packing<I, bf16>(kernels.kv[slot(KvType::kBF16)]);
-  set_int8_packing<I, f16>(kernels.kv[slot(KvType::kF16)]);
+  set_int8_packing<I, float>(kernels.kv[index_of(KvType::kF32)]);
+  set_int8_packing<I, bf16>(kernels.kv[index_of(KvType::kBF16)]);
+  set_int8_packing<I, f16>(kernels.kv[index_of(KvType::kF16)]);
   return kernels;
 }
 

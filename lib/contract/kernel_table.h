@@ -17,7 +17,8 @@ struct KernelTable {
 };
 
 extern const std::span<const KernelTable> kScalarTables;  // best first, all of one name: one of them is the target
-/// Of one instruction set, the faster one by the benchmark first (docs/targets.md).
+/// Of one instruction set, the library that is faster in the benchmark first, because the first target that runs is the
+/// default (docs/targets.md).
 extern const std::span<const KernelTable> kVectorTables;
 
 }  // namespace simdattn

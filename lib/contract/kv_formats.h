@@ -60,11 +60,11 @@ struct IntegerScale {
   }
 };
 
-/// Where the codes of a type lie, in rows and in panels. Types without scales in front of codes have 32 numbers in a
-/// block, too.
+/// Where the codes of a type lie, in rows and in panels. A scale block is 32 numbers; types without scales in front of
+/// codes are cut into as many, so that one loop serves all types.
 struct CodeLayout {
-  int64_t scale_bytes;  // what a block begins with; 0: a scale stands beside each row
-  int64_t code_bytes;   // of a block
+  int64_t scale_bytes;  // what a scale block begins with; 0: a scale stands beside each row
+  int64_t code_bytes;   // of a scale block
 
   constexpr int64_t block_bytes() const { return scale_bytes + code_bytes; }
   constexpr int64_t block_units() const { return code_bytes / kUnitBytes; }
@@ -153,7 +153,7 @@ struct Fp8Format : ByteFormat {
 using E4M3Format = Fp8Format<3, 7, 0x7Eu, 0x7Fu, 0x7Fu>;
 using E5M2Format = Fp8Format<2, 15, 0x7Bu, 0x7Eu, 0x7Cu>;
 
-// ---- Blocks of 32 that begin with an f16 scale d --------------------------------------------------------------------
+// ---- Scale blocks of 32 that begin with an f16 scale d --------------------------------------------------------------
 
 SIMDATTN_FORMAT_INLINE float f16_at(const uint8_t* p) {
   f16 d;
@@ -199,7 +199,7 @@ struct BlockFormat {
   }
 };
 
-/// d of a block that is written, from the number of the largest magnitude over its integer.
+/// d of a scale block that is written, from the number of the largest magnitude over its integer.
 struct BlockScale {
   float d;
   float inverse;
@@ -250,7 +250,7 @@ inline constexpr int8_t kIq4NlNumbers[16] = {-127, -104, -83, -65, -49, -35, -22
 using NarrowFormats = std::tuple<Int8Format, E4M3Format, E5M2Format, Q8Format, Q4Format, BlockFormat<4, 0, true>,
                                  BlockFormat<5, 16>, BlockFormat<5, 0, true>, BlockFormat<4, 0, false, kIq4NlNumbers>>;
 template <KvType kType>
-using FormatOf = std::tuple_element_t<slot(kType) - slot(KvType::kInt8), NarrowFormats>;
+using FormatOf = std::tuple_element_t<index_of(kType) - index_of(KvType::kInt8), NarrowFormats>;
 template <KvType kType>
 inline constexpr CodeLayout kLayoutOf = FormatOf<kType>::kLayout;
 

@@ -10,7 +10,7 @@
 namespace simdattn {
 namespace {  // internal to each object, like the helpers of dtypes.h
 
-/// The scales behind the integers of a panel or of a block of values.
+/// The scales behind the integers of a panel or of packed values.
 inline float* scales_behind(void* integers, int64_t bytes) {
   return reinterpret_cast<float*>(static_cast<char*>(integers) + bytes);
 }
@@ -28,16 +28,16 @@ struct Int8AsStored {
     float* const scales = scales_behind(a.panel, int8_panel_numbers(a.dim));
     for (int64_t j = 0; j < kPanelWidth; ++j) scales[j] = j < a.keys ? a.scales[j] : 0.0f;
   }
-  /// The sign of a scale moves into the integers: weights times scales are at least 0.
+  /// The sign of a scale moves into the integers, because weights times scales are multiplied as unsigned bytes.
   static void values(const PackValues& a) {
-    float* const scales = scales_behind(a.block, int8_values_numbers(a.columns)) + a.first;
+    float* const scales = scales_behind(a.packed, int8_values_numbers(a.columns)) + a.first;
     bool negative = false;
     for (int64_t j = 0; j < a.keys; ++j) {
       negative = negative || std::signbit(a.scales[j]);
       scales[j] = std::fabs(a.scales[j]);
     }
     for (int64_t c = 0; c < a.columns; c += kValueGroup) {
-      char* const group = static_cast<char*>(a.block) + c * kKeyBlock;
+      char* const group = static_cast<char*>(a.packed) + c * kKeyBlock;
       for (int64_t j = 0; j < a.keys;) {
         const char* const row = static_cast<const char*>(a.rows) + j * a.token_stride + a.column + c;
         const int64_t key = a.first + j;
@@ -72,7 +72,7 @@ struct Int8AsStored {
     std::memcpy(&r1, rows + stride, sizeof r1);
     std::memcpy(&r2, rows + 2 * stride, sizeof r2);
     std::memcpy(&r3, rows + 3 * stride, sizeof r3);
-    // Stored one by one: an array of them would be copied from the stack.
+    // Stored one by one, because gcc would copy an array of them from the stack.
     const auto put = [out](Bytes x, int64_t at) { std::memcpy(out + at, &x, sizeof x); };
     const Bytes even0 = low(r0, r2), odd0 = low(r1, r3), even1 = high(r0, r2), odd1 = high(r1, r3);
     put(low(even0, odd0), 0);
@@ -82,7 +82,7 @@ struct Int8AsStored {
   }
 };
 
-/// Keys in blocks with scales of their own for Arithmetic::kInt8: the integers of a panel as int8_operands.h has them,
+/// Keys in scale blocks for Arithmetic::kInt8: the integers of a panel as int8_operands.h has them,
 /// then f32 scales [dim/32][32].
 template <KvType kType>
 struct BlockIntegers {
@@ -130,19 +130,19 @@ struct BlockIntegers {
 template <KvType kType, class Slots>
 constexpr void add_narrow_type(UKernels& t) {
   constexpr bool kWritten = !is_read_only(kType);
-  constexpr size_t kIndex = slot(kType);
+  constexpr size_t kIndex = index_of(kType);
   t.kv[kIndex] = {.all_finite = Slots::all_finite,
                   .store_rows = kWritten ? Slots::store_rows : nullptr,
                   .store_panels = kWritten ? Slots::store_panels : nullptr,
                   .load_rows = Slots::load_rows,
                   .load_panels = kWritten ? Slots::load_panels : nullptr};
-  const AttentionKernels& f32 = t.attention[slot(Arithmetic::kF32)];
-  KvOperands& as_f32 = t.attention[slot(Arithmetic::kF32)].kv[kIndex];
+  const AttentionKernels& f32 = t.attention[index_of(Arithmetic::kF32)];
+  KvOperands& as_f32 = t.attention[index_of(Arithmetic::kF32)].kv[kIndex];
   as_f32.panel_bytes = f32.kv[0].panel_bytes;
   as_f32.score_packed = f32.kv[0].score_packed;
   as_f32.value_tile = Slots::value_tile;
-  Slots::add_slots(as_f32, t.attention[slot(Arithmetic::kBF16)].kv[kIndex]);
-  KvOperands& as_int8 = t.attention[slot(Arithmetic::kInt8)].kv[kIndex];
+  Slots::add_slots(as_f32, t.attention[index_of(Arithmetic::kBF16)].kv[kIndex]);
+  KvOperands& as_int8 = t.attention[index_of(Arithmetic::kInt8)].kv[kIndex];
   if constexpr (kType == KvType::kInt8) {
     as_int8.store_panel = Slots::store_panel;
     as_int8.pack_keys = Int8AsStored<Slots>::keys;
@@ -159,7 +159,7 @@ constexpr void add_narrow_type(UKernels& t) {
 template <template <KvType> class N>
 constexpr UKernels with_narrow_types(UKernels t) {
   [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    (add_narrow_type<KvType{kIndex + slot(KvType::kInt8)}, N<KvType{kIndex + slot(KvType::kInt8)}>>(t), ...);
+    (add_narrow_type<KvType{kIndex + index_of(KvType::kInt8)}, N<KvType{kIndex + index_of(KvType::kInt8)}>>(t), ...);
   }(std::make_index_sequence<std::tuple_size_v<NarrowFormats>>());
   return t;
 }

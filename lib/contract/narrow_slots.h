@@ -69,7 +69,7 @@ struct NarrowRow : CodeLayout {
     else rows(row, 0, scales_from(a.scales, t), 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
   }
 };
-/// A row of codes of any type, with room for the rest of its last unit.
+/// A row of codes of any type, with space for the rest of its last unit.
 using NarrowRowBuffer = uint8_t[row_bytes(KvType::kQ8_0, kMaxNarrowDim) + kUnitBytes];
 
 #define SIMDATTN_NARROW_SLOT __attribute__((noinline)) inline

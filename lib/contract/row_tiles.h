@@ -1,4 +1,4 @@
-// How kernels cut the rows of a block into register tiles.
+// How kernels cut the rows of a tile into register tiles.
 #ifndef SIMDATTN_LIB_CONTRACT_ROW_TILES_H_
 #define SIMDATTN_LIB_CONTRACT_ROW_TILES_H_
 

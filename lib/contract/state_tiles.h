@@ -23,10 +23,10 @@ struct StateRows {
 ///   S[i][c] = fma(k[i], u[c], S[i][c])
 ///   o[c] = the chain of fma(q[i], S[i][c], o[c]) over ascending i from 0, for each query
 /// S comes from `from`, whose rows are overwritten where the first token clears them, and goes to `to`, where a NaN is
-/// canonical; both may be `room` or each other.
+/// canonical; both may be `scratch` or each other.
 struct StateTile {
   StateRows from = {};
-  StateRows room = {};  // between two tokens: what stays in L1
+  StateRows scratch = {};  // between two tokens: what stays in L1
   StateRows to = {};
   int64_t groups = 0;  // of kStateGroup columns: 1 or 2
   int64_t dim;

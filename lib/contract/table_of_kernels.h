@@ -42,7 +42,7 @@ struct F32Packing {
     }
   }
   static void values(const PackValues& a) {
-    float* block = static_cast<float*>(a.block) + a.first * kValueGroup;
+    float* block = static_cast<float*>(a.packed) + a.first * kValueGroup;
     pack_values<T>(static_cast<const T*>(a.rows) + a.column, a.token_stride, a.keys, a.columns, block);
     if constexpr (kRounds) {
       for (int64_t c = 0; c < a.columns; c += kValueGroup) {
@@ -51,15 +51,15 @@ struct F32Packing {
     }
   }
   static constexpr void set(AttentionKernels& kernels) {
-    kernels.prepare_query[slot(kDTypeOf<T>)] = query;
-    KvOperands& kv = kernels.kv[slot(kDTypeOf<T>)];
+    kernels.prepare_query[index_of(kDTypeOf<T>)] = query;
+    KvOperands& kv = kernels.kv[index_of(kDTypeOf<T>)];
     kv.pack_keys = keys;
     kv.pack_panel = panel;
     kv.pack_values = values;
   }
 };
 
-/// `kTile` for values in a packed block.
+/// `kTile` for packed values.
 template <void kTile(const ValueTile&)>
 void f32_value_packed(const ValueTile& a) {
   ValueTile tile = a;
@@ -112,7 +112,7 @@ constexpr AttentionKernels f32_attention(int64_t tile_rows) {
     kernels.kv[type].score_tile = kScore[type];
     kernels.kv[type].value_tile = kValue[type];
   }
-  kernels.kv[slot(KvType::kF32)].pack_panel = nullptr;
+  kernels.kv[index_of(KvType::kF32)].pack_panel = nullptr;
   return kernels;
 }
 /// kBF16 in f32 multiply-adds. E names two kernels more: score_tile_bf16, value_tile_bf16, the same from panels and
@@ -120,8 +120,8 @@ constexpr AttentionKernels f32_attention(int64_t tile_rows) {
 template <class E>
 constexpr AttentionKernels bf16_attention(int64_t tile_rows) {
   AttentionKernels kernels = with_f32_operands<E>(tile_rows, 32);
-  kernels.kv[slot(KvType::kBF16)].score_tile = E::score_tile_bf16;
-  kernels.kv[slot(KvType::kBF16)].value_tile = E::value_tile_bf16;
+  kernels.kv[index_of(KvType::kBF16)].score_tile = E::score_tile_bf16;
+  kernels.kv[index_of(KvType::kBF16)].value_tile = E::value_tile_bf16;
   return kernels;
 }
 

@@ -27,11 +27,12 @@ inline constexpr size_t kElementTypes = 3;
 inline constexpr size_t kKvTypes = 12;
 /// Types narrower than elements: codes of 8 bits and fewer, times scales.
 constexpr bool is_narrow(KvType type) { return type > KvType::kF16; }
-/// Numbers that share a scale inside a row, which is a multiple of them; 1: the type has no blocks.
+/// Numbers that share a scale inside a row, which is a multiple of them; 1: the type has no scale blocks.
 constexpr int64_t block_of(KvType type) { return type > KvType::kFp8E5M2 ? 32 : 1; }
 /// Types that are read only, in rows.
 constexpr bool is_read_only(KvType type) { return type > KvType::kQ4_0; }
-/// Most numbers of a row of a narrow type: a row is treated whole, in buffers on the stack.
+/// Most numbers of a row of a narrow type. A row is treated whole in buffers on the stack, because the scale of
+/// int8 depends on all of its numbers.
 inline constexpr int64_t kMaxNarrowDim = 8192;
 /// Half a panel: softmax_tile takes so many columns at a time, one for each partial sum.
 inline constexpr int64_t kHalfPanel = kPanelWidth / 2;
@@ -156,12 +157,12 @@ struct ScoreTile {
   /// 32 are that are wanted later.
   const char* const* listed = nullptr;
   /// For score_rows: memory of kScoreRowPanels panels of the storage type, at a multiple of 64 bytes.
-  char* room = nullptr;
+  char* scratch = nullptr;
 
   bool fetches() const { return fetch != Fetch::kNone; }
 };
 
-/// One block of the online softmax over `columns` (a multiple of 16, at most kKeyBlock) columns. Row r sees [lo[r],
+/// One step of the online softmax over `columns` (a multiple of 16, at most kKeyBlock) columns. Row r sees [lo[r],
 /// hi[r]); the weights of all other columns become +0. With m' = max(m, max of visible s):
 ///   alpha = exp(m - m'), w = exp(s - m'), sum = fma(sum, alpha, sum of w), m = m'
 /// where m' = -inf is taken as 0 inside the exponentials.
@@ -186,7 +187,7 @@ struct ValueTile {
   int64_t rows;
   const void* v;
   const float* scales = nullptr;  // [keys] of rows whose scales stand apart; else null
-  int64_t first_key = 0;          // the first key's number in its block
+  int64_t first_key = 0;          // the first key's column in its key block
   int64_t key_stride = 0;         // bytes
   int64_t group_stride = 0;       // bytes
   int64_t keys;                   // at most kKeyBlock, but for rows of f32, bf16 and f16 in kF32 (weighted_values)
@@ -295,8 +296,8 @@ struct PackKeys {
   bool stream = false;  // the keys come from beyond the CPU caches, and 32 rows more lie below: prefetch those
 };
 
-/// Columns [column, column + columns) of `keys` rows of values, of which the first is key `first` of its block, into a
-/// packed block of that many columns. `column` is a multiple of kValueGroup.
+/// Dimensions [column, column + columns) of `keys` rows of values, of which the first is key `first` of its key block,
+/// into packed values of that many dimensions. `column` is a multiple of kValueGroup.
 struct PackValues {
   const void* rows;
   int64_t token_stride;           // bytes
@@ -306,23 +307,23 @@ struct PackValues {
   int64_t dim;  // of a row: what is derived from a row (the scale of integers) is derived from all of it
   int64_t column;
   int64_t columns;
-  void* block;
+  void* packed;
 };
 
 /// Up to so many rows, keys and values are read in place where there are slots for that. For more they are packed once
-/// per block.
+/// per key block, because each register tile would convert them again.
 inline constexpr int64_t kDirectRows = 12;
 /// Most query rows of KvOperands::score_rows.
 inline constexpr int64_t kMostScoreRows = 4;
 /// See AttentionKernels::of_few_rows.
 inline constexpr int64_t kFewRows = 4;
-/// ScoreTile::room in panels of the storage type: two tiles of the widest vectors. The packed panels of a block, which
-/// lend their memory, are larger.
+/// ScoreTile::scratch in panels of the storage type: two tiles of the widest vectors. The packed panels of a key block,
+/// which lend their memory, are larger.
 inline constexpr int64_t kScoreRowPanels = 4;
 /// score_rows reads keys in pieces of so many dimensions, up to so many dimensions in all.
 inline constexpr int64_t kDirectRowDims = 16;
 inline constexpr int64_t kMostDirectRowDims = 576;
-constexpr bool has_direct_rows(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }
+constexpr bool can_read_rows_in_place(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }
 
 /// How one arithmetic multiplies keys and values of one storage type. Where a slot is null,
 /// lib/drivers/shared/operands.h loads rows as f32 and calls the slot of kv[kF32]; so a storage type is complete once
@@ -333,9 +334,9 @@ struct KvOperands {
   void (*score_packed)(const ScoreTile&);
   /// Keys in the storage type's own panels. Null: they are packed first.
   void (*score_tile)(const ScoreTile&);
-  /// Keys in rows of which has_direct_rows is true, as many as n_panels panels have, for up to kMostScoreRows query
-  /// rows. `panels` is the first key's row, panel_stride the bytes from one row to the next. Null: store_panel is used.
-  /// (UKernels::score_rows is another slot.)
+  /// Keys in rows of which can_read_rows_in_place is true, as many as n_panels panels have, for up to kMostScoreRows
+  /// query rows. `panels` is the first key's row, panel_stride the bytes from one row to the next. Null: store_panel is
+  /// used. (UKernels::score_rows is another slot.)
   void (*score_rows)(const ScoreTile&);
   /// Makes a panel of the storage type from keys in rows, for score_tile; scales stay where they are. Null: pack_keys
   /// is used.
@@ -346,25 +347,25 @@ struct KvOperands {
   /// Values in rows. Null: they are packed first.
   void (*value_tile)(const ValueTile&);
   void (*pack_values)(const PackValues&);
-  /// For more query rows than this keys are packed, not taken by score_tile: every register tile would convert them
-  /// again.
+  /// For more query rows than this keys are packed and not taken by score_tile, where every register tile would convert
+  /// them again.
   int64_t direct_key_rows = kDirectRows;
   /// score_rows and value_tile take ScoreTile::listed and ValueTile::listed.
   bool takes_lists = false;
 };
 
 /// The inside of attention in one arithmetic. Its slots alone know the formats of query rows, packed panels and packed
-/// blocks.
+/// values, so each target may choose what its instructions take.
 struct AttentionKernels {
   /// True if the CPU multiplies this way; else multiply-adds of f32 emulate it.
   bool native;
   /// Rows of the largest register tile: where rows see different keys, so many are computed at a time.
   int64_t tile_rows;
-  /// Values in rows are added in runs of keys. All runs but the first of a block begin at multiples of this, counted
-  /// from the first key of the block, so that one call adds whole steps of the definition.
+  /// Values in rows are added in runs of keys. All runs but the first of a key block begin at multiples of this,
+  /// counted from its first key, so that one call adds whole steps of the definition.
   int64_t value_step;
   int64_t (*query_bytes)(int64_t dim);   // of a row of queries; a multiple of 64
-  int64_t (*values_bytes)(int64_t dim);  // of a packed block of kKeyBlock values
+  int64_t (*values_bytes)(int64_t dim);  // of kKeyBlock packed values
   /// Brings a row of queries, of each element type, into the format of this arithmetic.
   void (*prepare_query[kElementTypes])(const void* row, void* query, int64_t dim) = {};
   KvOperands kv[kKvTypes] = {};
@@ -372,8 +373,8 @@ struct AttentionKernels {
   void (*softmax_tile)(const SoftmaxTile&);
   /// Brings weights that no softmax_tile made into that format; null: it is f32.
   void (*prepare_weights)(const float* in, float* out, int64_t n) = nullptr;
-  /// Values in a packed block: v is its beginning, `first_key` the first one; strides are not used. `o` has whole
-  /// groups of kValueGroup columns, zeros past the last one. A block of zero bytes holds zeros.
+  /// Packed values of a key block: v is where they begin, `first_key` the first one that is added; strides are not
+  /// used. `o` has whole groups of kValueGroup columns, zeros past the last one. Bytes of zero hold zeros.
   void (*value_packed)(const ValueTile&);
   /// Called before the first and after the last of these slots in a range of tasks; null: nothing to do.
   void (*begin)() = nullptr;
@@ -408,7 +409,7 @@ struct UKernels {
   /// True if an element equals zero.
   bool (*any_zero)(const float* w, int64_t n);
   /// How many of n numbers are above a bound. `places`, if not null, gets first + j of each such x[j], ascending. It
-  /// has room for kMorePlaces more.
+  /// has space for kMorePlaces more.
   int64_t (*above)(const float* x, float bound, int64_t n, int32_t first, int32_t* places);
   void (*join_rows)(const JoinRows&);
   /// x[i] = (x[i] * factor) * w, w = weights[i], or 1 + weights[i], or 1 where there are none. NaN canonical.

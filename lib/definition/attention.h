@@ -216,9 +216,9 @@ struct Int8Integers {
     for (int64_t j = 0; j < a.keys; ++j) {
       const T* row = at<T>(a.rows, j * a.token_stride);
       const IntegerScale quantise(largest_bits(row, a.dim), 127.0f);
-      at<float>(a.block, numbers)[a.first + j] = quantise.scale;
+      at<float>(a.packed, numbers)[a.first + j] = quantise.scale;
       for (int64_t c = 0; c < numbers / kKeyBlock; ++c) {
-        static_cast<int8_t*>(a.block)[value_cell(a.first + j, c)] =
+        static_cast<int8_t*>(a.packed)[value_cell(a.first + j, c)] =
             static_cast<int8_t>(c < a.columns ? quantise(to_f32(row[a.column + c])) : 0);
       }
     }

@@ -1,5 +1,7 @@
-// What the public functions do, once lib/api/entry.cc has looked at pointers and struct sizes and has set the
-// floating-point environment. Documented in include/simdattn/simdattn.h; absent views are empty ones.
+// What the public functions do, once lib/api/entry.cc has looked at pointers and struct sizes. The entry has also set
+// the floating-point environment, but for the functions whose fixed cost counts: these set it themselves, after the
+// rules, because reading the control word waits for the arithmetic of the call before, and the rules need none of it.
+// Documented in include/simdattn/simdattn.h; absent views are empty ones.
 #ifndef SIMDATTN_LIB_DRIVERS_DRIVERS_H_
 #define SIMDATTN_LIB_DRIVERS_DRIVERS_H_
 

@@ -6,7 +6,8 @@
 // third, ... of them and one over the others. Which of the two begins does not matter, so a group that begins in its
 // middle needs no care.
 //
-// The control word is set around the tiles, and those are not inlined: no operation moves across.
+// The control word is set around the tiles. These are not inlined, because compilers move plain arithmetic across
+// changes of the word.
 #ifndef SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
 #define SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
 
@@ -24,7 +25,8 @@ constexpr int64_t kChainRows = kAvx512 ? 4 : kTileRows / 2;
 constexpr int64_t kWideChainRows = kAvx512 ? 2 : kRegisters == 32 ? 3 : 1;
 template <int64_t kVecs>
 constexpr int64_t kMostChainRows = kVecs == 4 ? kWideChainRows : kChainRows;
-/// The registers do not hold pairs of bf16 beside what they become: pairs are loaded twice.
+/// Pairs are loaded twice where the registers do not hold them beside what they become: a load is cheaper than a store
+/// and a load of a sum.
 template <int64_t kRows, int64_t kVecs>
 constexpr bool kLoadsTwice = 2 * kRows * kVecs + 2 * kVecs + 1 > kRegisters;
 
@@ -266,12 +268,12 @@ template <class T, int64_t kVecs, int64_t kMost = kMostChainRows<kVecs>>
 constexpr ValueTiles value_chain_tiles() {
   return tiles_by_rows<ValueTileFunction, kMost>([](auto rows) { return value_chains_tile<T, rows, kVecs>; });
 }
-/// Blocks of 128 KiB, which L2 holds: a line is read by one tile, and each tile begins and joins chains, so that
-/// smaller blocks cost more.
+/// Portions of 128 KiB, which L2 holds. Smaller ones, as kF32 has them, cost more here, because each tile begins and
+/// joins chains.
 template <class T>
 constexpr ValueStorage kValueChains = {
     .size = sizeof(T),
-    .block_bytes = 131072,
+    .portion_bytes = 131072,
     .tiles = {{}, {}, value_chain_tiles<T, 2>(), {}, value_chain_tiles<T, 4, kWideRowsOf<T>>()},
     .widened = value_chain_tiles<float, 1>(),
     .widen_last = widen_last<T>};

@@ -23,7 +23,8 @@ struct Int8Tile {
 };
 
 SIMDATTN_INLINE Ints load_cells(const char* p) { return Ints::load_unaligned(reinterpret_cast<const int32_t*>(p)); }
-/// A cell in every lane. As a number of f32: gcc would load an integer into a general register first.
+/// A cell in every lane. It is taken as a number of f32, because gcc would load an integer into a general register
+/// first.
 SIMDATTN_INLINE Ints repeat_cell(const char* p) {
   float x;
   std::memcpy(&x, p, sizeof(x));
@@ -136,15 +137,15 @@ struct Int8Scores {
 };
 template <int64_t kRows>
 SIMDATTN_SHARED void int8_score_tile(const Int8Tile& a, const Int8Scores& b) {
-  const Int8Scores to = b;  // vectors may alias all types: members would be loaded again after each store
+  const Int8Scores to = b;  // a copy: vectors may alias all types, so members would be loaded again after each store
   int8_tile<kRows, false>(a, [&](auto r, auto c, Floats sum) SIMDATTN_LAMBDA {
     const Floats factor = Floats(to.factors[r]) * load(to.scales + c * kLanes);
     store(sum * factor, to.s + r * to.lds + c * kLanes);
   });
 }
 
-/// The same of `blocks` blocks of dimensions with scales of their own: s = fma(sum, scale, s), then times the factor.
-/// The starts of a block are start_stride behind those of the one before.
+/// The same of dimensions in `blocks` scale blocks: s = fma(sum, scale, s), then times the factor. The starts of a
+/// scale block are start_stride behind those of the one before.
 template <int64_t kRows>
 SIMDATTN_SHARED void int8_score_blocks_tile(Int8Tile a, int64_t blocks, int64_t start_stride, Int8Scores to) {
   const auto for_each_score = [&](const auto& f) SIMDATTN_LAMBDA {
@@ -202,7 +203,7 @@ void int8_scores(const ScoreTile& a) {
   }
 }
 
-/// Bytes of a row of quantised weights: those of a block, and what whole vectors write past them.
+/// Bytes of a row of quantised weights: those of a key block, and what whole vectors write past them.
 constexpr int64_t kInt8WeightBytes = kKeyBlock + larger(32, 4 * kLanes);
 /// The same as cells.
 constexpr int64_t kInt8WeightStride = kInt8WeightBytes / 4 * kCellBytes;

@@ -172,7 +172,7 @@ void int8_pack_keys(const PackKeys& a) {
 /// Four keys at a time, which share cells. Of a cell that other keys have a part in, theirs is kept.
 template <class T>
 void int8_pack_values(const PackValues& a) {
-  int8_t* block = static_cast<int8_t*>(a.block);
+  int8_t* block = static_cast<int8_t*>(a.packed);
   float* scales = reinterpret_cast<float*>(block + int8_values_numbers(a.columns));
   if (a.keys == 0) return;
   const int64_t end = a.first + a.keys;

@@ -1,5 +1,5 @@
-// Values of Arithmetic::kInt8 from rows of stored integers, as they are: nothing is packed, which a few rows of weights
-// would not pay for.
+// Values of Arithmetic::kInt8 from rows of stored integers, as they are. Nothing is packed, because a few rows of
+// weights would not pay for it.
 #ifndef SIMDATTN_LIB_KERNELS_INT8_STORED_H_
 #define SIMDATTN_LIB_KERNELS_INT8_STORED_H_
 
@@ -90,7 +90,7 @@ void int8_value_stored(const ValueTile& a) {
       tile.o = a.o + t.first * a.ldo + c;
       PrefetchPlan ahead;
       if (a.fetches() && t.first == 0) {
-        // The next block; rows that lie side by side in the order of memory.
+        // The next key block; rows that lie side by side are fetched in the order of memory.
         const bool together = a.key_stride == a.dim;
         const int64_t offset = a.keys * a.key_stride + (together ? a.keys * c : c);
         ahead = {address_at(static_cast<const char*>(a.v), offset), together ? tile.dim : a.key_stride, a.keys};

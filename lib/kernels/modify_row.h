@@ -47,7 +47,7 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
   const Floats factor(scale);
   [[maybe_unused]] const Floats bias_scale(a.row.bias_scale);
   const Floats lowest(-kInfinity);
-  // In variables of their own: a store to t might change what `a` refers to.
+  // In variables of their own, because for the compiler a store to t may change what `a` refers to.
   const int64_t columns = hi - lo;
   const int64_t first_key = a.first_key + lo;
   [[maybe_unused]] const int64_t first_bit = first_key - a.row.first_bit;
@@ -88,8 +88,8 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
   return {largest, !all(all_visible)};
 }
 
-// One pass for scale with softcap and ALiBi, one for the bias, one for each mask: one in most calls, which is the one
-// that scales. A later pass multiplies by 1.
+// One pass for scale with softcap and ALiBi, one for the bias, one for each mask. Most calls have one modifier, so one
+// pass; to fuse all of them would make a loop for each combination. A later pass multiplies by 1.
 ModifyResult modify_row(const ModifyRow& a) {
   ModifyResult result = {-kInfinity, false};
   if (a.lo >= a.hi) return result;

@@ -108,7 +108,7 @@ SIMDATTN_INLINE Bits32 load_units(const uint8_t* p) {
   return Bits32::load_unaligned(reinterpret_cast<const uint32_t*>(p));
 }
 
-/// What lies so far ahead is prefetched: the hardware's streams run too late.
+/// What lies so far ahead is prefetched, because the hardware's streams run too late.
 SIMDATTN_INLINE void fetch_ahead(const uint8_t* p) {
   __builtin_prefetch(reinterpret_cast<const char*>(address_at(p, 4096)));
 }
@@ -134,7 +134,7 @@ SIMDATTN_INLINE void transpose_row_units(const uint8_t* rows, int64_t stride, in
 }
 
 /// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0. `stream`: fetches what lies behind
-/// the next 32 rows, since drivers take two panels at a time.
+/// the next 32 rows, because drivers take two panels at a time.
 template <KvType kType>
 SIMDATTN_SHARED void transpose_codes(const uint8_t* rows, int64_t stride, int64_t keys, int64_t n, uint8_t* panel,
                                      bool stream) {

@@ -11,7 +11,7 @@ namespace {
 
 // ---- To f32 ---------------------------------------------------------------------------------------------------------
 
-/// The numbers of a block.
+/// The numbers of a scale block.
 template <class Format>
 SIMDATTN_INLINE void widen_block(const uint8_t* block, float* out) {
   const uint8_t* const codes = block + Format::kLayout.scale_bytes;
@@ -51,7 +51,7 @@ SIMDATTN_INLINE void put_units(Bits32 units, Floats factor, int64_t n, float* ou
     if (i < n) store(number_of<kFirst + 8 * static_cast<int>(i)>(units, format) * factor, out + i * kPanelWidth);
   });
 }
-/// A panel as numbers [dim][32]. Nibbles: a block's lower ones, then its upper ones.
+/// A panel as numbers [dim][32]. Nibbles: the lower ones of a scale block, then its upper ones.
 template <class Format>
 SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int64_t dim, float* out, Format format) {
   constexpr CodeLayout kLayout = Format::kLayout;

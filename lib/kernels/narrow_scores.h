@@ -11,11 +11,11 @@
 namespace simdattn {
 namespace {
 
-/// Query rows that are multiplied so. With 4 lanes numbers go through L1 as f32.
+/// Query rows that are multiplied so. With 4 lanes, and with SVE, numbers go through L1 as f32 instead.
 constexpr int64_t kFusedRows = kLoadsBlocks && kLanes > 4 ? 4 : 0;
 
 /// The format that a tile is compiled for. Both types of fp8 share tiles, and int8 and q8_0 in panels do: a tile asks
-/// once per unit or block which type it has.
+/// once per unit or scale block which type it has.
 template <KvType kType, bool kInRows>
 using TileFormat =
     std::conditional_t<FormatOf<kType>::kFp8, E4M3Format,
@@ -32,7 +32,7 @@ SIMDATTN_INLINE Floats unit_number(Bits32 w, Format /*format*/) {
 
 /// f16 numbers on their way through L1, made while the unit or row before is multiplied: conversions from memory save a
 /// shuffle, and no other way from a code to its number is as long.
-/// Apart from the numbers, or compilers keep the pointers in memory.
+/// Apart from the numbers, because compilers would keep the pointers in memory beside them.
 struct HalvesAhead {
   uint16_t* now;
   uint16_t* next;
@@ -65,7 +65,7 @@ struct RowPieces {
     to = panel + column % kPanelWidth * kUnitBytes;
     scales = panel + units * kUnitPitch + column % kPanelWidth * kScaleBytes;
   }
-  /// of_block: units of a block of a row, which begins with its scale; 0: there are no such scales.
+  /// of_block: units of a scale block of a row, which begins with its scale; 0: there are no such scales.
   SIMDATTN_INLINE void transpose(int64_t of_block) {
     if (of_block != 0 && (unit & (of_block - 1)) == 0) {
       // One by one: that takes no port of the arithmetic.
@@ -116,7 +116,7 @@ SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTileArguments& a, int64_t
 /// Rows of the largest tile of four vectors. Tiles of two have kFusedRows.
 constexpr int64_t kWideRows = 2;
 
-/// kInRows: `a` is a CodeScoreArguments. Scales are a.scales; null: those of blocks, behind the units.
+/// kInRows: `a` is a CodeScoreArguments. Scales are a.scales; null: those of scale blocks, behind the units.
 template <class Format, bool kInRows, int64_t kRows>
 __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, bool e4m3) {
   constexpr bool kFp8 = Format::kFp8, kNibbles = Format::kBits == 4, kInBlocks = Format::kLayout.scale_bytes > 0;
@@ -276,9 +276,9 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage
   const int64_t ahead = kAhead / row / kStep * kStep + 2 * kStep;
   const bool gaps = a.panel_stride != row;
   const uint8_t* const keys = static_cast<const uint8_t*>(a.panels);
-  uint8_t* const room = reinterpret_cast<uint8_t*>(a.room);
+  uint8_t* const scratch = reinterpret_cast<uint8_t*>(a.scratch);
   const auto panel = [&](int64_t x) SIMDATTN_LAMBDA {
-    return room + ((x & kStep) / kPanelWidth + (x & (kStep - 1)) / kPanelWidth) * panel_bytes;
+    return scratch + ((x & kStep) / kPanelWidth + (x & (kStep - 1)) / kPanelWidth) * panel_bytes;
   };
   CodeScoreArguments t = {};
   t.next.stride = a.panel_stride;

@@ -20,7 +20,7 @@ SIMDATTN_SHARED void put_nan_values(const ValueTileArguments& a, const uint8_t* 
   }
 }
 
-/// kSecond: of nibbles, in a tile of less than a block, its second half.
+/// kSecond: of nibbles, in a tile of less than a scale block, its second half.
 template <class Format, int64_t kRows, int64_t kBatches, bool kSecond = false>
 __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, const float* w, const void* values,
                                                 float* sums, const float* alphas, uintptr_t next, bool e4m3) {
@@ -43,11 +43,11 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   const int64_t ldw = a.ldw, key_stride = a.key_stride, keys = a.keys, to_fetch = a.prefetch_count;
   const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch_pitch);
   const float* const scales = a.scales;
-  // Tiles of less than a block have its first or its second half.
+  // Tiles of less than a scale block have its first or its second half.
   [[maybe_unused]] const int64_t half = kWidth < kBlockDims ? a.column % kBlockDims : 0;
   [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
-  // Scales of blocks, all of a row at a time: one by one they would take three operations of vectors each. Read by
-  // another pointer, or compilers repeat them from a register.
+  // Scales of scale blocks, all of a row at a time, because one by one they would take three operations of vectors
+  // each. They are read by another pointer, or compilers repeat them from a register.
   constexpr bool kScalesAtOnce = kInBlocks && kAvx512;
   constexpr int64_t kBlocks = kScalesAtOnce ? kWidth / kBlockDims : 0;
   static_assert(kBlocks <= 4 && (!kScalesAtOnce || kBlocks > 0));
@@ -180,7 +180,7 @@ template <KvType kType>
 bool add_code_values(const ValueTile& a) {
   constexpr bool kScaled = kRowPower<kType> != 1.0f;
   ValueTile t = a;
-  // Here, not in each tile: the product of one number takes as long as that of a vector.
+  // Here and not in each tile, because the product of one number takes as long as that of a vector.
   float scales[kScaled ? kKeyBlock : 1];
   if constexpr (kScaled) {
     if (!scales_fit<E4M3Format>(a.scales, a.keys)) return false;

@@ -20,7 +20,7 @@ namespace {
 /// In place of the base's. Storage with several scales a key keeps a score of its own.
 constexpr void set_int8_products(AttentionKernels& kernels, void (*score)(const ScoreTile&),
                                  void (*value)(const ValueTile&)) {
-  const auto of_base = kernels.kv[slot(KvType::kF32)].score_packed;
+  const auto of_base = kernels.kv[index_of(KvType::kF32)].score_packed;
   for (KvOperands& kv : kernels.kv) {
     if (kv.score_packed == of_base) kv.score_packed = score;
   }
@@ -29,17 +29,18 @@ constexpr void set_int8_products(AttentionKernels& kernels, void (*score)(const 
 /// kInt8 in dot products of bytes.
 template <class Name>
 constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_stored)(const ValueTile&) = nullptr) {
-  AttentionKernels& kernels = table.attention[slot(Arithmetic::kInt8)];
+  AttentionKernels& kernels = table.attention[index_of(Arithmetic::kInt8)];
   kernels.native = true;
   kernels.tile_rows = tile_rows;
   kernels.query_bytes = int8_query_bytes;
-  kernels.prepare_query[slot(DType::kF32)] = Name::prepare_query_f32;
-  kernels.prepare_query[slot(DType::kBF16)] = Name::prepare_query_bf16;
-  kernels.prepare_query[slot(DType::kF16)] = Name::prepare_query_f16;
+  kernels.prepare_query[index_of(DType::kF32)] = Name::prepare_query_f32;
+  kernels.prepare_query[index_of(DType::kBF16)] = Name::prepare_query_bf16;
+  kernels.prepare_query[index_of(DType::kF16)] = Name::prepare_query_f16;
   set_int8_products(kernels, Name::score_packed, Name::value_packed);
-  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0}) kernels.kv[slot(blocks)].score_packed = Name::score_blocks;
-  kernels.kv[slot(KvType::kInt8)].score_tile = Name::score_packed;
-  kernels.kv[slot(KvType::kInt8)].value_tile = value_stored;
+  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0})
+    kernels.kv[index_of(blocks)].score_packed = Name::score_blocks;
+  kernels.kv[index_of(KvType::kInt8)].score_tile = Name::score_packed;
+  kernels.kv[index_of(KvType::kInt8)].value_tile = value_stored;
   return table;
 }
 /// kSoftmax leaves numbers of bf16 as f32.
@@ -49,8 +50,9 @@ void amx_softmax_tile(const SoftmaxTile& a) {
   Amx::narrow_weights(a.s, a.lds, a.rows, a.columns);
 }
 
-// The tables, found by overlaid<base>(pointer to name). The number is that of the rows of a block: of a tile, but of
-// avx3_dl two tiles; products are so cheap that calls for rows which see different keys show.
+// The tables, found by overlaid<base>(pointer to name). The number is how many rows are
+// computed at a time where rows see different keys: a register tile, but with avx3_dl two. Its products are so cheap
+// that the calls show.
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const avx_vnni*) {
   return with_int8<avx_vnni>(kBase, 6, avx_vnni::value_stored);
@@ -62,14 +64,14 @@ constexpr UKernels overlaid(const avx3_dl*) {
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const amx*) {
   UKernels table = overlaid<kBase>(static_cast<const avx3_dl*>(nullptr));
-  AttentionKernels& pairs = table.attention[slot(Arithmetic::kBF16)];
+  AttentionKernels& pairs = table.attention[index_of(Arithmetic::kBF16)];
   for (KvOperands& kv : pairs.kv) kv.value_tile = nullptr;  // the base's take weights of f32
   pairs = bf16_pairs<Amx>(pairs, Amx::kRows);
-  pairs.kv[slot(KvType::kBF16)].pack_panel = nullptr;  // panels of bf16 are packed ones
-  pairs.softmax_tile = amx_softmax_tile<kBase.attention[slot(Arithmetic::kBF16)].softmax_tile>;
+  pairs.kv[index_of(KvType::kBF16)].pack_panel = nullptr;  // panels of bf16 are packed ones
+  pairs.softmax_tile = amx_softmax_tile<kBase.attention[index_of(Arithmetic::kBF16)].softmax_tile>;
   pairs.prepare_weights = Amx::prepare_weights;
-  pairs.of_few_rows = &kBase.attention[slot(Arithmetic::kBF16)];
-  AttentionKernels& integers = table.attention[slot(Arithmetic::kInt8)];
+  pairs.of_few_rows = &kBase.attention[index_of(Arithmetic::kBF16)];
+  AttentionKernels& integers = table.attention[index_of(Arithmetic::kInt8)];
   integers.tile_rows = Amx::kRows;
   set_int8_products(integers, Amx::int8_score_packed, Amx::int8_value_packed);
   for (AttentionKernels* kernels : {&pairs, &integers}) {
@@ -81,7 +83,7 @@ constexpr UKernels overlaid(const amx*) {
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const avx512_bf16*) {
   UKernels table = overlaid<kBase>(static_cast<const avx3_dl*>(nullptr));
-  AttentionKernels& pairs = table.attention[slot(Arithmetic::kBF16)];
+  AttentionKernels& pairs = table.attention[index_of(Arithmetic::kBF16)];
   pairs = bf16_pairs<Avx512Bf16>(pairs, 12);
   return table;
 }
@@ -93,10 +95,10 @@ constexpr UKernels overlaid(const neon_dotprod*) {
 template <const UKernels& kBase, class Name>
 constexpr UKernels overlaid(const Name*) {
   UKernels table = with_int8<Name>(kBase, 8);
-  AttentionKernels& kernels = table.attention[slot(Arithmetic::kBF16)];
+  AttentionKernels& kernels = table.attention[index_of(Arithmetic::kBF16)];
   kernels.native = true;
-  kernels.kv[slot(KvType::kBF16)].score_tile = Name::score_pairs;
-  kernels.kv[slot(KvType::kBF16)].value_tile = Name::value_pairs;
+  kernels.kv[index_of(KvType::kBF16)].score_tile = Name::score_pairs;
+  kernels.kv[index_of(KvType::kBF16)].value_tile = Name::value_pairs;
   return table;
 }
 

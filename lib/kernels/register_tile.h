@@ -77,8 +77,8 @@ constexpr TilesByRows<Tile> tiles_by_rows(const F& tile) {
 }
 
 /// What a tile prefetches into L2: in each of the first `count` steps of its loop a piece as large as what the step
-/// reads, pieces `pitch` bytes apart. The tiles of a block share the next block, in memory order, so that the
-/// hardware's prefetcher follows.
+/// reads, pieces `pitch` bytes apart. The tiles of some keys share what the next
+/// keys have, in memory order, so that the hardware's prefetcher follows.
 ///
 /// The steps that prefetch are a loop of their own: no step has a branch.
 struct PrefetchPlan {

@@ -14,8 +14,8 @@ namespace {
 SIMDATTN_INLINE Floats flip_sign(Floats x, Bits32 sign) { return float_of(bits_of(x) ^ sign); }
 
 // NaN in the output is noticed in one batch for all heads and made canonical afterwards: a comparison and a selection
-// per store would double the arithmetic. Not where f32 is rounded to bf16 by integers, which could turn a NaN into a
-// number.
+// per store would double the arithmetic. Where f32 is rounded to bf16 by integers this is not possible, because
+// rounding could turn a NaN into a number.
 template <class Y>
 constexpr bool kNotices = std::is_same_v<Y, float> || (std::is_same_v<Y, f16> && kNativeF16);
 

@@ -1,8 +1,8 @@
 // Scores of query rows against row-major keys: products, squared distances and the additive form.
 //
-// Keys of the first two are walked in memory order: kLanes partial sums of every key of a pass are left in a scratch in
-// L1, and a transposing reduction folds them for kLanes keys at once. With 16 lanes it folds tiles of four queries and
-// four keys, without a scratch in between.
+// Keys of the first two are walked in memory order: kLanes partial sums of every key of a pass are left in scratch
+// memory in L1, and a transposing reduction folds them for kLanes keys at once. With 16 lanes it folds tiles of four
+// queries and four keys, without scratch memory in between.
 #ifndef SIMDATTN_LIB_KERNELS_SCORES_H_
 #define SIMDATTN_LIB_KERNELS_SCORES_H_
 
@@ -142,7 +142,7 @@ SIMDATTN_INLINE void add_whole_rows(const ScoreRows& a, int64_t row, const T* fi
     const auto add = [&](Floats y, int64_t at, auto i)
                          SIMDATTN_LAMBDA { reg<i % kParts>(sum) = Term::add(y, load(k + at), reg<i % kParts>(sum)); };
     unroll<kHeld>([&](auto i) SIMDATTN_LAMBDA { add(reg<i>(held), i * kLanes, i); });
-    // A loop: unrolled, gcc would load all of them ahead.
+    // A loop, because gcc would load all of them ahead if it were unrolled.
     for (int64_t at = kHeld * kLanes; at < kDim; at += 4 * kLanes) {
       unroll<4>([&](auto i) SIMDATTN_LAMBDA { add(load(q + at + i * kLanes), at + i * kLanes, i); });
     }
@@ -188,7 +188,8 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
       if constexpr (kK > 1 && !kFoldsTile<kQ>)
         for (; j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
     };
-    // For squared distances f32 keys alone have loops for whole rows: each type's would be a copy.
+    // For squared distances f32 keys alone have loops for whole rows, because each type's loop would be one more copy
+    // of something that is rare.
     constexpr bool kWholeRows = kQ == 1 && (!Term::kRare || std::is_same_v<T, float>);
     if (kWholeRows && a.dim == 128) {
       if constexpr (kWholeRows) add_whole_rows<Term, T, 128>(a, row, k, keys, sums);
@@ -208,7 +209,7 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
 
 template <class Term, class T>
 void score_all(const ScoreRows& a) {
-  // More than four queries take the keys in blocks that stay in L1 for the next four.
+  // More than four queries take so many keys at a time that these stay in L1 for the next four.
   constexpr int64_t kBlock = 48;
   static_assert(kBlock % kKeysPerPass == 0);
   const int64_t block = a.n_q > 4 ? kBlock : larger(a.n_k, 1);

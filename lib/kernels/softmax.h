@@ -1,4 +1,4 @@
-// Softmax over rows, and one block of the online softmax.
+// Softmax over rows, and one step of the online softmax.
 //
 // A row takes three passes: the maximum, exponentials stored to y while they are summed, and the multiplication by the
 // reciprocal, which the online softmax leaves to its end.

@@ -121,7 +121,7 @@ void update_columns(const StateTile& a, int64_t column) {
   for (int64_t t = 0; t < a.tokens; ++t) {
     const bool is_last = t + 1 == a.tokens;
     const bool goes_on = a.beta != nullptr && a.queries == 1 && !is_last && a.clears[t + 1] == 0;
-    const StateRows& to = is_last ? a.to : a.room;
+    const StateRows& to = is_last ? a.to : a.scratch;
     x.q = a.q + t * a.queries * a.dim;
     x.k = a.k + t * a.dim;
     x.o = a.o + t * a.queries * kStateColumns + column;
@@ -136,7 +136,7 @@ void update_columns(const StateTile& a, int64_t column) {
           run.template operator()<kReadAlone>(a.from);
           x.ahead += static_cast<uintptr_t>(kBatches * kLanes * 4 / 2 * a.dim);
         } else {
-          run.template operator()<kReadFirst>(a.room);
+          run.template operator()<kReadFirst>(a.scratch);
         }
       }
     }
@@ -157,7 +157,7 @@ void update_columns(const StateTile& a, int64_t column) {
       sweep<kOutAlone, false, kBatches>(x);
     }
   }
-  // A NaN of a state is one of its column's output, as 0 times NaN is.
+  // A NaN of a state makes its column's output NaN, because 0 times NaN is NaN.
   for (int64_t c = 0; c < kBatches * kLanes; c += kLanes) {
     const Floats o = load(x.o + c);
     if (all(o == o)) continue;

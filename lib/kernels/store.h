@@ -15,7 +15,7 @@ __attribute__((noinline)) void narrow_rows(const char* in, int64_t in_stride, in
                                            int64_t out_stride, int64_t n) {
   int64_t first = 0;
   if constexpr (std::is_same_v<T, bf16>) {
-    // Two vectors at a time, as if there were no NaN; again if there was one.
+    // Two vectors at a time, as if there were no NaN, because there is none as a rule; again if there was one.
     first = n - n % (2 * kLanes);
     Floats seen(0.0f);
     for (int64_t r = 0; r < rows; ++r) {
@@ -42,7 +42,7 @@ constexpr int64_t kStoreBlocks = kX86 ? kLanes / 4 : 1;
 /// Dimensions of 32 tokens that are converted and then transposed: 4 or 8 KiB of stack.
 constexpr int64_t kStoreStep = 64;
 
-// Functions of their own, for types and conversions to share: inlined, each of these would have a copy.
+// Functions of their own, which types and conversions share: inlined, each of these would have a copy.
 
 template <class Unit>
 __attribute__((noinline)) void transpose_rest(const char* in, int64_t in_stride, int64_t rows, int64_t columns,

@@ -26,9 +26,9 @@ namespace {
 constexpr AttentionKernels attention_in_f32() {
   AttentionKernels kernels = f32_attention<softmax_tile<false>>(kTileRows);
   if constexpr (kScoresKeyRows) {
-    kernels.kv[slot(KvType::kF32)].score_rows = score_key_rows<float>;
-    kernels.kv[slot(KvType::kBF16)].score_rows = score_key_rows<bf16>;
-    kernels.kv[slot(KvType::kF16)].score_rows = score_key_rows<f16>;
+    kernels.kv[index_of(KvType::kF32)].score_rows = score_key_rows<float>;
+    kernels.kv[index_of(KvType::kBF16)].score_rows = score_key_rows<bf16>;
+    kernels.kv[index_of(KvType::kF16)].score_rows = score_key_rows<f16>;
     for (size_t type = 0; type < kElementTypes; ++type) kernels.kv[type].takes_lists = true;
   }
   return kernels;

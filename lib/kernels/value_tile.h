@@ -7,11 +7,11 @@
 namespace simdattn {
 namespace {
 
-/// Rows of values that come from beyond the caches are read in blocks of about so many bytes, all columns of a block
-/// before the next block, so that memory is read in order; meanwhile the next block is prefetched.
-constexpr int64_t block_bytes(int64_t rows) { return rows == 1 ? 16384 : kAvx512 ? 32768 : 65536; }
-/// Blocks are a multiple of this many keys and end at one, counted from the first key of theirs: what chains of kBF16
-/// take at once.
+/// Values that come from beyond the caches are read in portions of about so many bytes, all columns of a portion before
+/// the next one, so that memory is read in order; meanwhile the next portion is prefetched.
+constexpr int64_t portion_bytes(int64_t rows) { return rows == 1 ? 16384 : kAvx512 ? 32768 : 65536; }
+/// A portion has a multiple of so many keys and ends at one, counted from the first key of the key block, because
+/// chains of kBF16 take as many at once.
 constexpr int64_t kChainGroup = 32;
 /// So many bytes of values stay in L2 whatever the order: one call of a tile takes all their keys.
 constexpr int64_t kWholeBytes = int64_t{1} << 18;
@@ -132,10 +132,10 @@ __attribute__((noinline)) void widen_last(const void* v, int64_t key_stride, con
 
 /// What depends on the type of the values. All else is one body for all types.
 struct ValueStorage {
-  int64_t size;             // of a number; 0: blocks are taken whole
-  int64_t block_bytes = 0;  // 0: as block_bytes() says
-  ValueTiles tiles[9];      // by batches
-  ValueTiles widened;       // one batch of f32, for last_columns()
+  int64_t size;               // of a number; 0: scale blocks are taken whole
+  int64_t portion_bytes = 0;  // 0: as portion_bytes() says
+  ValueTiles tiles[9];        // by batches
+  ValueTiles widened;         // one batch of f32, for last_columns()
   decltype(widen_last<float>)* widen_last;
 };
 template <class T>
@@ -152,8 +152,8 @@ constexpr ValueStorage kValueStorage = {.size = sizeof(T),
                                         .widened = value_tiles<float, 1>(),
                                         .widen_last = widen_last<T>};
 
-/// Keys [key, key + keys) of a ValueTile.
-struct KeyBlock {
+/// Keys [key, key + keys) of a ValueTile, which are read together.
+struct ValuePortion {
   const ValueTile& a;
   const ValueStorage& type;
   int64_t key;
@@ -182,7 +182,7 @@ struct KeyBlock {
 
 /// A batch of columns from x on, or those that are left of a row: values and sums go through f32 of a batch's width, so
 /// that one tile is enough for all types.
-SIMDATTN_SHARED void last_columns(const KeyBlock& b, int64_t x) {
+SIMDATTN_SHARED void last_columns(const ValuePortion& b, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
   const ValueTile& a = b.a;
   const int64_t columns = smaller(a.dim - x, kLanes);
@@ -228,7 +228,7 @@ SIMDATTN_INLINE int64_t batches_of_tile(const ValueStorage& type, int64_t rows, 
 }
 
 /// Columns [x, end) of all rows.
-SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
+SIMDATTN_SHARED void value_columns(const ValuePortion& b, int64_t x, int64_t end) {
   const ValueTile& a = b.a;
   ValueTileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, b.scales(), a.first_key + b.key, x, a.listed};
   while (const int64_t batches = batches_of_tile(b.type, a.rows, end - x)) {
@@ -249,7 +249,7 @@ SIMDATTN_SHARED void value_columns(const KeyBlock& b, int64_t x, int64_t end) {
 }
 
 /// One row of weights and rows of values of more columns than a tile has: in the order of memory, with the sums in L1.
-/// Not with 4 lanes: as many loads and stores of sums take longer than memory.
+/// Not with 4 lanes, because so many loads and stores of sums would take longer than memory.
 __attribute__((noinline)) inline void rows_in_order(const ValueTile& a) {
   const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(float));
   const int64_t dim = a.dim, keys = a.keys;
@@ -267,23 +267,23 @@ __attribute__((noinline)) inline void rows_in_order(const ValueTile& a) {
 }
 
 SIMDATTN_SHARED void value_tile(const ValueTile& a, const ValueStorage& type) {
-  KeyBlock b = {a, type, 0, a.keys, a.fetches()};
+  ValuePortion b = {a, type, 0, a.keys, a.fetches()};
   if (type.size != 0 && a.group_stride != kValueGroup * type.size) {
     for (int64_t x = 0; x < a.dim; x += kValueGroup) value_columns(b, x, smaller(x + kValueGroup, a.dim));
     return;
   }
   const bool one_tile = a.rows == 1 && (a.dim == 8 * kLanes || a.dim == 4 * kLanes);
-  int64_t block = one_tile || a.keys * b.offset(a.dim) <= kWholeBytes ? a.keys + kChainGroup : kKeyBlock;
+  int64_t portion = one_tile || a.keys * b.offset(a.dim) <= kWholeBytes ? a.keys + kChainGroup : kKeyBlock;
   // One tile of a single row reads rows of values whole and in order, so a CPU's own prefetcher may keep up. Codes of 8
   // bits and fewer take longer than their memory.
   if (a.fetch == Fetch::kHardware && one_tile && type.size > 1) b.fetches = false;
-  // Rows and columns of more than one tile find a block in L2 again.
+  // Rows and columns of more than one tile find a portion in L2 again.
   if (b.fetches) {
-    const int64_t bytes = type.block_bytes != 0 ? type.block_bytes : block_bytes(a.rows);
-    block = larger(bytes / larger(b.offset(a.dim), 1) / kChainGroup, 1) * kChainGroup;
+    const int64_t bytes = type.portion_bytes != 0 ? type.portion_bytes : portion_bytes(a.rows);
+    portion = larger(bytes / larger(b.offset(a.dim), 1) / kChainGroup, 1) * kChainGroup;
   }
   do {
-    b.keys = smaller(block - (a.first_key + b.key) % kChainGroup, a.keys - b.key);
+    b.keys = smaller(portion - (a.first_key + b.key) % kChainGroup, a.keys - b.key);
     value_columns(b, 0, a.dim);
     b.key += b.keys;
   } while (b.key < a.keys);

@@ -5,7 +5,8 @@ namespace simdattn {
 namespace {
 
 /// The compilers' own intrinsics are macros that want the number of a tile as a literal, and do not say that they read
-/// and write memory: hence assembly. Registers are no operands of it, so every statement is volatile.
+/// and write memory: hence assembly. Tile registers cannot be operands of it, so
+/// every statement is volatile, or compilers would move or drop it.
 struct HardwareTiles {
   static void configure(const TileConfiguration& c) { __asm__ volatile("ldtilecfg %0" : : "m"(c)); }
   static void release() { __asm__ volatile("tilerelease"); }

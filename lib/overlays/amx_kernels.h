@@ -165,7 +165,7 @@ struct AmxKernels {
         [&](const char*, float* s, int64_t, int64_t rows) { scale_scores(s, a.lds, rows, a.scale); });
   }
 
-  /// Of row r, from key `key` of the block on, which begins a group.
+  /// Of row r, from key `key` of the key block on, which begins a group.
   static Rows weights(const ValueTile& a, int64_t r, int64_t key) {
     constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     return {reinterpret_cast<const char*>(a.w + r * a.ldw + (key - a.first_key)), a.ldw * kFloat, kGroup * kFloat};
@@ -229,7 +229,8 @@ struct AmxKernels {
   }
 
   static constexpr int64_t kInt8Keys = 4 * kAmxRows;
-  /// Bytes between rows of weights: those of a block and what whole vectors write past them; an odd number of lines.
+  /// Bytes between rows of weights: those of a key block and what whole vectors write past them. An odd
+  /// number of lines, so that rows do not fall into the same sets of L1.
   static constexpr int64_t kWeightBytes = kKeyBlock + kTileBytes;
 
   static void int8_values_packed(const ValueTile& a) {

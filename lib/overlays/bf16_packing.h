@@ -20,7 +20,7 @@ static_assert(kLanes == 16);
 
 /// Numbers of a group: 16 steps of each chain.
 constexpr int64_t kGroup = 32;
-/// Bytes of a pair of 32 columns; of a group of them; of a packed block of 32 columns.
+/// Bytes of a pair of 32 columns; of a group of them; of 32 columns of packed values.
 constexpr int64_t kPairBytes = kPanelWidth * 4, kGroupBytes = kGroup / 2 * kPairBytes,
                   kBlockBytes = kKeyBlock / 2 * kPairBytes;
 /// How far ahead panels are prefetched.
@@ -74,8 +74,8 @@ SIMDATTN_INLINE void for_each_pair_of_keys(int64_t first, int64_t end, const F& 
 }
 constexpr uint32_t pair_mask(bool lower, bool upper) { return (lower ? 0xFFFFu : 0) | (upper ? 0xFFFF0000u : 0); }
 
-/// Rows of keys [first, first + n), 32 columns of them, those from `columns` on zeros, into a packed block. Other keys
-/// keep their halves of pairs.
+/// Rows of keys [first, first + n), 32 columns of them, those from `columns` on zeros, into packed values. Other
+/// keys keep their halves of pairs.
 template <int64_t kUnit, class T>
 void interleave(const char* rows, int64_t stride, int64_t first, int64_t n, int64_t columns, char* block) {
   for_each_pair_of_keys<kUnit>(first, first + n, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
@@ -114,9 +114,10 @@ inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
   }
 }
 
-/// f(first key, keys, their columns) for the keys of a call in 32 columns of a packed block: those of a group that is
+/// f(first key, keys, their columns) for the keys of a call in 32 columns of packed values: those of a group that is
 /// not whole, whole groups, and those of another group that is not whole. They are counted from the beginning of a
-/// group: columns of keys before the first one and behind the last one are zeros there, whatever the block has.
+/// group: columns of keys before the first one and behind the last one are zeros there, whatever the packed values
+/// have.
 template <int64_t kUnit, class F>
 SIMDATTN_INLINE void for_each_run(const ValueTile& a, const char* block, const F& f) {
   const int64_t end = a.first_key + a.keys;
@@ -150,7 +151,7 @@ struct RowGroup {
   const char* v;
 
   bool whole() const { return keys == kGroup && columns == kValueGroup; }
-  /// As a packed block.
+  /// As packed values.
   template <int64_t kUnit>
   void pack(int64_t stride, char* block) const {
     if (keys < kGroup) std::memset(block, 0, kGroupBytes);
@@ -252,7 +253,7 @@ void Bf16Packing<K, T>::values(const PackValues& a) {
   const char* rows = static_cast<const char*>(a.rows) + a.column * static_cast<int64_t>(sizeof(T));
   for (int64_t c = 0; c < a.columns; c += kValueGroup) {
     interleave<K::kUnit, T>(rows + c * static_cast<int64_t>(sizeof(T)), a.token_stride, a.first, a.keys,
-                            std::min(kValueGroup, a.columns - c), static_cast<char*>(a.block) + c * kKeyBlock * 2);
+                            std::min(kValueGroup, a.columns - c), static_cast<char*>(a.packed) + c * kKeyBlock * 2);
   }
 }
 

@@ -11,7 +11,8 @@
 //   panel     bf16 [pairs of dim][32][2], zeros in the last unit past dim
 //   values    bf16 [ceil(dim/32)][kKeyBlock/2][32][2]: pairs of keys in 32 columns, zeros past dim
 //   weights   AVX512-BF16: f32, as the softmax leaves them; the value slots arrange them like a query
-//             AMX: bf16 in place of f32: keys 32 g .. 32 g + 31 of the block lie in the first half of their 128 bytes
+//             AMX: bf16 in place of f32: keys 32 g .. 32 g + 31 of the key block lie in the first half of their 128
+//             bytes
 // kInt8 on AMX: lib/contract/int8_operands.h, packed by the slots of highway/avx3_dl.
 #ifndef SIMDATTN_LIB_OVERLAYS_BF16_PAIRS_H_
 #define SIMDATTN_LIB_OVERLAYS_BF16_PAIRS_H_
@@ -90,16 +91,16 @@ constexpr AttentionKernels bf16_pairs(AttentionKernels kernels, int64_t tile_row
   }
   const auto pack = [&]<class T>(T, DType type, KvType stored) {
     using Packing = Bf16Packing<K, T>;
-    kernels.prepare_query[slot(type)] = Packing::query;
-    kernels.kv[slot(stored)].pack_keys = Packing::keys;
-    kernels.kv[slot(stored)].pack_panel = Packing::panel;
-    kernels.kv[slot(stored)].pack_values = Packing::values;
+    kernels.prepare_query[index_of(type)] = Packing::query;
+    kernels.kv[index_of(stored)].pack_keys = Packing::keys;
+    kernels.kv[index_of(stored)].pack_panel = Packing::panel;
+    kernels.kv[index_of(stored)].pack_values = Packing::values;
   };
   pack(float(), DType::kF32, KvType::kF32);
   pack(bf16(), DType::kBF16, KvType::kBF16);
   pack(f16(), DType::kF16, KvType::kF16);
-  kernels.kv[slot(KvType::kBF16)].score_tile = K::score_tile;
-  kernels.kv[slot(KvType::kBF16)].value_tile = K::value_tile;
+  kernels.kv[index_of(KvType::kBF16)].score_tile = K::score_tile;
+  kernels.kv[index_of(KvType::kBF16)].value_tile = K::value_tile;
   return kernels;
 }
 

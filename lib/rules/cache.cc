@@ -24,11 +24,11 @@ Status check_token_pages(const BasicKv<kConst>& kv, int64_t first, int64_t last,
 Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
                     const AppendOptions& options) {
   const KeyRotation& rope = options.rope;
-  const bool by_slot = options.slots.data != nullptr;
+  const bool by_place = options.slots.data != nullptr;
   ByteSet er, ek, scales, ep, ec, es, en, slots;
   SIMDATTN_CHECK(check_inside(rope, Rotation::kAppend));
   SIMDATTN_CHECK(check_view(rows, Accept::kElements, kArgument<"rows">, &er));
-  const KvUse use = {.output = true, .output_scales = writes_scales(kv.type), .by_slot = by_slot};
+  const KvUse use = {.output = true, .output_scales = writes_scales(kv.type), .by_place = by_place};
   SIMDATTN_CHECK(check_kv(kv, use, Store::kKv, &ek, &scales));
   const int64_t batch = rows.shape[0];
   const int64_t n = rows.shape[2];
@@ -37,25 +37,25 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   SIMDATTN_REQUIRE(kv.dim == rows.shape[3], kShape, "kv.dim: must be rows.shape[3]");
   SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kAppend, &ec, &es, &en));
   const AppendedRows appended(positions, kv, options, n);
-  int64_t limit = by_slot ? std::numeric_limits<int64_t>::max() : kv.capacity;
+  int64_t limit = by_place ? std::numeric_limits<int64_t>::max() : kv.capacity;
   if (appended.rotates()) limit = std::min(limit, rope.cos.shape[0]);
   if (positions.data != nullptr) {
     SIMDATTN_CHECK(
         check_indices(positions, batch, n, kArgument<"positions">, "positions.shape: must be [batch, rows]", &ep));
   }
-  if (by_slot) {
+  if (by_place) {
     SIMDATTN_CHECK(check_indices(options.slots, batch, n, kArgument<"options.slots">,
                                  "options.slots.shape: must be [batch, rows]", &slots));
     SIMDATTN_REQUIRE(kv.page_size > 0, kRange, "options.slots: name places in pages, and kv.page_size is 0");
   }
 
-  const int64_t pool = by_slot ? kv.n_pages * kv.page_size : 0;  // below 2^60
+  const int64_t pool = by_place ? kv.n_pages * kv.page_size : 0;  // below 2^60
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t count = appended.count(b);
     SIMDATTN_REQUIRE(count >= 0 && count <= n, kRange,
                      "options.counts: a sequence's rows that count must be in 0 .. rows.shape[2]");
     if (count == 0) continue;
-    if (by_slot) {
+    if (by_place) {
       for (int64_t i = 0; i < count; ++i) {
         SIMDATTN_REQUIRE(position_at(options.slots, 0, b, i) < pool, kRange,
                          "options.slots: at or past kv.n_pages * kv.page_size");
@@ -75,7 +75,7 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
                          "positions: at or past kv.capacity, or the rows of options.rope.cos");
       }
     }
-    if (kv.block_table == nullptr || by_slot) continue;
+    if (kv.block_table == nullptr || by_place) continue;
     for (int64_t i = 0; i < count; ++i) {
       SIMDATTN_REQUIRE(appended.place(b, i).unit < kv.n_pages, kRange, page_sentence(Store::kKv));
     }
@@ -84,7 +84,7 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   if (ek.empty()) return {};
   SIMDATTN_CHECK(check_apart<"kv", "kv.scales">(ek, {&scales}));
   const ByteSet starts = ByteSet::of(options.starts, batch * 4), counts = ByteSet::of(options.counts, batch * 4);
-  const ByteSet table = by_slot ? ByteSet() : table_bytes(kv);
+  const ByteSet table = by_place ? ByteSet() : table_bytes(kv);
   const ByteSet* const read[] = {&er, &ep, &slots, &starts, &counts, &ec, &es, &en, &table};
   static constexpr Text kRead =
       "rows, positions, options.slots, options.starts, options.counts, options.rope.cos or options.rope.sin, "

@@ -82,7 +82,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
   SIMDATTN_STORE(paged + (kv.ring > 0) + use.varlen <= 1, kRange,
                  ".page_size, ring: pages and a ring exclude each other and cu_k");
   SIMDATTN_STORE(paged || kv.block_table == nullptr, kRange, ".block_table, page_size: pages need both");
-  SIMDATTN_STORE(!paged || kv.block_table != nullptr || use.by_slot || use.data == Data::kLater || kv.batch == 0 ||
+  SIMDATTN_STORE(!paged || kv.block_table != nullptr || use.by_place || use.data == Data::kLater || kv.batch == 0 ||
                      kv.capacity == 0,
                  kNullPointer, ".block_table, page_size: pages need both");
   SIMDATTN_STORE(kv.block_table_stride >= -1 && kv.block_table_stride <= kMaxSize, kShape,
@@ -91,7 +91,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
   const int64_t units = paged ? kv.n_pages : kv.batch;
   const int64_t tokens = paged ? kv.page_size : kv.ring > 0 ? std::min(kv.ring, kv.capacity) : kv.capacity;
   // Slots name places of pages, whatever the length of a sequence.
-  const bool empty = units == 0 || kv.heads == 0 || tokens == 0 || (kv.capacity == 0 && !use.by_slot);
+  const bool empty = units == 0 || kv.heads == 0 || tokens == 0 || (kv.capacity == 0 && !use.by_place);
   SIMDATTN_STORE(kv.data != nullptr || use.data == Data::kLater || empty, kNullPointer,
                  ".data: null although the store is not empty");
   const int64_t element = alignment_of(kv.type);

@@ -19,7 +19,7 @@ struct KvUse {
   bool varlen = false;         // a tensor of many sequences
   bool output = false;         // tokens must not coincide
   bool output_scales = false;  // nor must scales
-  bool by_slot = false;        // pages are named by the caller, not by the table
+  bool by_place = false;       // pages are named by the caller, not by the table
   Data data = Data::kNeeded;
 };
 

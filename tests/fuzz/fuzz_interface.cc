@@ -69,7 +69,7 @@ void choose_kv(Call& c, Kv& kv, int64_t batch, int64_t heads, int64_t tokens, in
 }
 
 template <class Kv>
-void memory_of(Call& c, Kv& kv, bool changes, bool by_slot = false) {
+void memory_of(Call& c, Kv& kv, bool changes, bool by_place = false) {
   Memory& m = c.memory;
   const auto bad = [](int64_t n) { return n < 0 || n > kMaxSize; };
   const bool refused = kv.struct_size != sizeof kv || bad(kv.dim) || bad(kv.batch) || bad(kv.heads) ||
@@ -90,7 +90,7 @@ void memory_of(Call& c, Kv& kv, bool changes, bool by_slot = false) {
   const int64_t held = paged ? kv.page_size : kv.ring > 0 && kv.ring < kv.capacity ? kv.ring : kv.capacity;
   const int64_t entries = paged ? kv.n_pages : kv.batch;
   const int64_t units = panels ? (held + 31) / 32 : held;
-  const bool empty = units == 0 || entries == 0 || kv.heads == 0 || (kv.capacity == 0 && !by_slot);
+  const bool empty = units == 0 || entries == 0 || kv.heads == 0 || (kv.capacity == 0 && !by_place);
   Call::Extent extent, scales;
   bool skip = false;
   const int64_t unit = panels ? simdattn_panel_bytes(kv.type, kv.dim) : simdattn_row_bytes(kv.type, kv.dim);

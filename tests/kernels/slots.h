@@ -183,8 +183,8 @@ inline Guarded prepared(const AttentionKernels& kernels, const Rows& q, Guard gu
   const int64_t bytes = kernels.query_bytes(q.columns);
   Guarded result(static_cast<size_t>(q.rows * bytes), guard);
   for (int64_t r = 0; r < q.rows; ++r) {
-    kernels.prepare_query[slot(q.dtype)](static_cast<const char*>(q.data()) + r * q.stride_bytes(),
-                                         result.data() + r * bytes, q.columns);
+    kernels.prepare_query[index_of(q.dtype)](static_cast<const char*>(q.data()) + r * q.stride_bytes(),
+                                             result.data() + r * bytes, q.columns);
   }
   return result;
 }

@@ -45,7 +45,7 @@ class Bf16Slots : public SlotTest {
  protected:
   /// See narrow_weights().
   static bool has_narrow_weights() { return std::string_view(target_name(target())) == "intrinsics/amx"; }
-  static const AttentionKernels& of(const UKernels& t) { return t.attention[slot(Arithmetic::kBF16)]; }
+  static const AttentionKernels& of(const UKernels& t) { return t.attention[index_of(Arithmetic::kBF16)]; }
   static const AttentionKernels& definition() { return of(SlotTest::definition()); }
   static const AttentionKernels& kernels() { return of(uk()); }
   /// Overflow of an intermediate product depends on whether it is fused.
@@ -180,7 +180,7 @@ TEST_P(Bf16Slots, Scores) {
 /// f32 is rounded around ties, the smallest normal number and the largest one. A sum is one product: the same without
 /// fused multiply-add.
 TEST_P(Bf16Slots, RoundsAnyNumber) {
-  const KvOperands& f32 = kernels().kv[slot(DType::kF32)];
+  const KvOperands& f32 = kernels().kv[index_of(DType::kF32)];
   if (f32.value_tile == nullptr) GTEST_SKIP() << "f32 is packed first";
   // Subnormal numbers come in calls of their own.
   constexpr uint32_t kSubnormal[] = {0x0001u, 0x0040u, 0x007Eu, 0x007Fu};
@@ -210,10 +210,10 @@ TEST_P(Bf16Slots, RoundsAnyNumber) {
           const int64_t bytes = ops.query_bytes(1);
           std::vector<char> queries(static_cast<size_t>(rows * bytes));
           for (int64_t r = 0; r < rows; ++r) {
-            ops.prepare_query[slot(DType::kF32)](&factor, queries.data() + r * bytes, 1);
+            ops.prepare_query[index_of(DType::kF32)](&factor, queries.data() + r * bytes, 1);
           }
           scores[is_definition].resize(static_cast<size_t>(rows * n));
-          const KvOperands& kv = ops.kv[slot(DType::kF32)];
+          const KvOperands& kv = ops.kv[index_of(DType::kF32)];
           const int64_t panel_bytes = kv.panel_bytes(1);
           std::vector<char> panels(static_cast<size_t>(n / kPanelWidth * panel_bytes));
           for (int64_t p = 0; p < n / kPanelWidth; ++p) {
@@ -235,19 +235,19 @@ TEST_P(Bf16Slots, RoundsAnyNumber) {
                            .s = scores[is_definition].data(),
                            .lds = n});
           sums[is_definition].resize(static_cast<size_t>(rows * n));
-          ops.kv[slot(DType::kF32)].value_tile({.w = factors.data(),
-                                                .ldw = 1,
-                                                .rows = rows,
-                                                .v = numbers.data(),
-                                                .first_key = 0,
-                                                .key_stride = n * int64_t{sizeof(float)},
-                                                .group_stride = kValueGroup * int64_t{sizeof(float)},
-                                                .keys = 1,
-                                                .dim = n,
-                                                .o = sums[is_definition].data(),
-                                                .ldo = n,
-                                                .alpha = nullptr,
-                                                .fetch = Fetch::kNone});
+          ops.kv[index_of(DType::kF32)].value_tile({.w = factors.data(),
+                                                    .ldw = 1,
+                                                    .rows = rows,
+                                                    .v = numbers.data(),
+                                                    .first_key = 0,
+                                                    .key_stride = n * int64_t{sizeof(float)},
+                                                    .group_stride = kValueGroup * int64_t{sizeof(float)},
+                                                    .keys = 1,
+                                                    .dim = n,
+                                                    .o = sums[is_definition].data(),
+                                                    .ldo = n,
+                                                    .alpha = nullptr,
+                                                    .fetch = Fetch::kNone});
         }
         const auto same = [](float a, float b) {
           return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (is_nan(a) && is_nan(b));
@@ -358,7 +358,7 @@ TEST_P(Bf16Slots, Values) {
                               .dim = dim,
                               .column = 0,
                               .columns = dim,
-                              .block = block.data()});
+                              .packed = block.data()});
       }
       tile.v = block.data();
       ops.value_packed(tile);
@@ -495,7 +495,7 @@ TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
       }
       for (int64_t m = 0; m < 16; ++m)
         std::memcpy(o + m * kValueGroup, &r.c[static_cast<size_t>((t * 16 + m) * 16)], 64);
-      const KvOperands& operands = kernels().kv[slot(KvType::kBF16)];
+      const KvOperands& operands = kernels().kv[index_of(KvType::kBF16)];
       const Guarded block(static_cast<size_t>(kernels().values_bytes(kValueGroup)), Guard::kAfter);
       std::memset(block.data(), 0, block.size());
       ValueTile tile = {.w = w,
@@ -523,7 +523,7 @@ TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
                               .dim = kValueGroup,
                               .column = 0,
                               .columns = kValueGroup,
-                              .block = block.data()});
+                              .packed = block.data()});
         tile.v = block.data();
         kernels().value_packed(tile);
       }

@@ -71,7 +71,7 @@ class SlotsInt8 : public SlotTest {
  protected:
   static const AttentionKernels& uk() { return of(SlotTest::uk()); }
   static const AttentionKernels& definition() { return of(SlotTest::definition()); }
-  static const AttentionKernels& of(const UKernels& t) { return t.attention[slot(Arithmetic::kInt8)]; }
+  static const AttentionKernels& of(const UKernels& t) { return t.attention[index_of(Arithmetic::kInt8)]; }
 
   /// The rows as the slot of their type takes them, or as rows of f32 where it has none: what the drivers do.
   struct Operand {
@@ -80,7 +80,7 @@ class SlotsInt8 : public SlotTest {
     int64_t stride;
     size_t type;
     Operand(const TypedRows& from, int64_t n_rows, int64_t n, bool has_slot)
-        : data(from.memory.data()), stride(from.stride), type(slot(from.type)) {
+        : data(from.memory.data()), stride(from.stride), type(index_of(from.type)) {
       if (has_slot) return;
       rows.resize(static_cast<size_t>(n_rows * n + 1));
       for (int64_t r = 0; r < n_rows; ++r) {
@@ -103,18 +103,18 @@ class SlotsInt8 : public SlotTest {
     const int64_t step = a.query_bytes(dim);
     EXPECT_EQ(step % 64, 0);
     const Guarded queries = bytes(random, n_q * step);
-    for (int64_t r = 0; r < n_q; ++r) a.prepare_query[slot(q.type)](q.row(r), queries.data() + r * step, dim);
+    for (int64_t r = 0; r < n_q; ++r) a.prepare_query[index_of(q.type)](q.row(r), queries.data() + r * step, dim);
     const int64_t n_panels = (keys + kPanelWidth - 1) / kPanelWidth;
     const int64_t gap = random.coin() ? 0 : 64;
     const int64_t panel_stride = a.kv[0].panel_bytes(dim) + gap;
     const Guarded panels = bytes(random, std::max<int64_t>(n_panels * panel_stride - gap, 0));
-    const size_t type = slot(k.type);
+    const size_t type = index_of(k.type);
     const KvType stored = kv_type_of(k.type);
     from_panel = from_panel && a.kv[type].pack_panel != nullptr;
     const int64_t stored_stride = panel_bytes(stored, dim) + gap;
     const Guarded stored_panels(static_cast<size_t>(std::max<int64_t>(n_panels * stored_stride - gap, 0)),
                                 random.guard());
-    // Columns past the keys and what an odd last dimension of bf16 is paired with are NaN: of no account.
+    // Columns past the keys and what an odd last dimension of bf16 is paired with are NaN: ignored.
     std::memset(stored_panels.data(), 0xFF, stored_panels.size());
     for (int64_t p = 0; p < n_panels; ++p) {
       const int64_t n = std::min(kPanelWidth, keys - p * kPanelWidth);
@@ -191,8 +191,8 @@ TEST_P(SlotsInt8, Scores) {
       // Integers, their conversion and two products: no target may differ.
       ASSERT_TRUE(same(want[at], got[at]))
           << "case " << i << ", element " << at << " of " << want.size() << ", dim " << dim << ", keys " << keys
-          << ", keys of " << kTypeName[slot(k.type)] << ", panel " << from_panel << ": " << got[at] << ", definition "
-          << want[at];
+          << ", keys of " << kTypeName[index_of(k.type)] << ", panel " << from_panel << ": " << got[at]
+          << ", definition " << want[at];
     }
   }
 }
@@ -237,7 +237,7 @@ TEST_P(SlotsInt8, Values) {
     for (const bool is_definition : {true, false}) {
       const AttentionKernels& a = is_definition ? definition() : uk();
       const Guarded block = bytes(random, a.values_bytes(width));
-      const Operand operand(v, keys, dim, a.kv[slot(v.type)].pack_values != nullptr);
+      const Operand operand(v, keys, dim, a.kv[index_of(v.type)].pack_values != nullptr);
       for (const bool second : {false, true}) {
         const int64_t from = second ? cut : 0;
         a.kv[operand.type].pack_values({.rows = static_cast<const char*>(operand.data) + from * operand.stride,
@@ -247,7 +247,7 @@ TEST_P(SlotsInt8, Values) {
                                         .dim = dim,
                                         .column = column,
                                         .columns = width,
-                                        .block = block.data()});
+                                        .packed = block.data()});
       }
       std::vector<float>& out = results[is_definition ? 0 : 1];
       out = o;
@@ -270,11 +270,11 @@ TEST_P(SlotsInt8, Values) {
     for (const auto [r, c] : indices(rows, ldo)) {
       const float want = results[0][static_cast<size_t>(r * ldo + c)];
       const float got = results[1][static_cast<size_t>(r * ldo + c)];
-      if (c >= width && c < columns) continue;  // of no account
+      if (c >= width && c < columns) continue;  // ignored
       const std::string where =
           "case " + std::to_string(i) + ", row " + std::to_string(r) + " of " + std::to_string(rows) + ", column " +
           std::to_string(c) + " of " + std::to_string(width) + ", keys " + std::to_string(first) + " + " +
-          std::to_string(count) + " of " + std::to_string(keys) + ", values of " + kTypeName[slot(v.type)];
+          std::to_string(count) + " of " + std::to_string(keys) + ", values of " + kTypeName[index_of(v.type)];
       if (is_exact() || c >= columns) {
         ASSERT_TRUE(same(want, got)) << where << ": " << got << ", definition " << want;
       } else if (!same(want, got)) {
@@ -329,7 +329,7 @@ TEST_P(SlotsInt8, SumsAtTheirLimits) {
                            .dim = kDim,
                            .column = 0,
                            .columns = kDim,
-                           .block = block.data()});
+                           .packed = block.data()});
       float o[64] = {};
       ValueTile tile = {};
       tile.w = w.data();

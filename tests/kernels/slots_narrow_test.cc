@@ -111,7 +111,7 @@ struct Floats {
 class SlotsNarrow : public SlotTest {
  protected:
   static const KvOperands& operands(const UKernels& t, Arithmetic arithmetic, KvType type) {
-    return t.attention[slot(arithmetic)].kv[slot(type)];
+    return t.attention[index_of(arithmetic)].kv[index_of(type)];
   }
   static std::string describe(KvType type, int64_t i, int64_t dim, int64_t keys, int64_t rows) {
     return "type " + std::to_string(static_cast<int>(type)) + ", case " + std::to_string(i) + ", dim " +
@@ -127,15 +127,15 @@ class SlotsNarrow : public SlotTest {
   }
   static std::vector<float> numbers(const CodedRows& rows) {
     std::vector<float> out(static_cast<size_t>(rows.rows * rows.dim));
-    definition().kv[slot(rows.type)].load_rows({.in = rows.memory.data(),
-                                                .stride = rows.stride,
-                                                .column = 0,
-                                                .tokens = rows.rows,
-                                                .dim = rows.dim,
-                                                .rows = out.data(),
-                                                .ld = rows.dim * 4,
-                                                .as_stored = false,
-                                                .scales = rows.scale(0)});
+    definition().kv[index_of(rows.type)].load_rows({.in = rows.memory.data(),
+                                                    .stride = rows.stride,
+                                                    .column = 0,
+                                                    .tokens = rows.rows,
+                                                    .dim = rows.dim,
+                                                    .rows = out.data(),
+                                                    .ld = rows.dim * 4,
+                                                    .as_stored = false,
+                                                    .scales = rows.scale(0)});
     return out;
   }
   /// The rows as panels of their type, as the definition stores them.
@@ -144,15 +144,15 @@ class SlotsNarrow : public SlotTest {
     Guarded panels(static_cast<size_t>(n == 0 ? 0 : (n - 1) * stride + panel_bytes(rows.type, rows.dim)),
                    random.guard());
     std::memset(panels.data(), 0, panels.size());
-    definition().kv[slot(rows.type)].store_panels({.rows = rows.memory.data(),
-                                                   .ld = rows.stride,
-                                                   .tokens = rows.rows,
-                                                   .dim = rows.dim,
-                                                   .out = panels.data(),
-                                                   .stride = stride,
-                                                   .column = 0,
-                                                   .as_stored = true,
-                                                   .scales = nullptr});
+    definition().kv[index_of(rows.type)].store_panels({.rows = rows.memory.data(),
+                                                       .ld = rows.stride,
+                                                       .tokens = rows.rows,
+                                                       .dim = rows.dim,
+                                                       .out = panels.data(),
+                                                       .stride = stride,
+                                                       .column = 0,
+                                                       .as_stored = true,
+                                                       .scales = nullptr});
     return panels;
   }
 };
@@ -165,7 +165,7 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
     const CodedRows rows(random, type, keys, dim, random.coin());
     const std::vector<float> want = numbers(rows);
     const std::string message = describe(type, i, dim, keys, 0);
-    const KvKernels& kv = uk().kv[slot(type)];
+    const KvKernels& kv = uk().kv[index_of(type)];
     const Floats got(random, keys, dim);
     kv.load_rows({.in = rows.memory.data(),
                   .stride = rows.stride,
@@ -184,11 +184,11 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
                              .scales = rows.scale(0),
                              .keys = keys,
                              .dim = dim}),
-              definition().kv[slot(type)].all_finite({.rows = rows.memory.data(),
-                                                      .token_stride = rows.stride,
-                                                      .scales = rows.scale(0),
-                                                      .keys = keys,
-                                                      .dim = dim}))
+              definition().kv[index_of(type)].all_finite({.rows = rows.memory.data(),
+                                                          .token_stride = rows.stride,
+                                                          .scales = rows.scale(0),
+                                                          .keys = keys,
+                                                          .dim = dim}))
         << message;
     const KvOperands& k = operands(uk(), Arithmetic::kF32, type);
     const auto check_panel = [&](const Floats& panel) {
@@ -239,7 +239,7 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
                        .dim = dim,
                        .panel = panel.data(),
                        .stream = random.coin()});
-      // Of a last unit what lies past the last dimension is of no account.
+      // Of a last unit what lies past the last dimension is ignored.
       for (int64_t b = 0; b < static_cast<int64_t>(panel.size()); ++b) {
         const int64_t unit = b / (kPanelWidth * 4);
         if (has_scales(type) && unit * 4 + b % 4 >= dim) continue;
@@ -280,8 +280,8 @@ TEST_P(SlotsNarrow, Stores) {
                    .column = column,
                    .as_stored = false,
                    .scales = has_scales(type) ? want_scales.data() : nullptr};
-    const KvKernels& d = definition().kv[slot(type)];
-    const KvKernels& t = uk().kv[slot(type)];
+    const KvKernels& d = definition().kv[index_of(type)];
+    const KvKernels& t = uk().kv[index_of(type)];
     panels ? d.store_panels(a) : d.store_rows(a);
     a.out = got.data();
     a.scales = has_scales(type) ? got_scales.data() : nullptr;
@@ -309,7 +309,7 @@ TEST_P(SlotsNarrow, ScoreTile) {
     const int64_t ldq = (dim + 15) / 16 * 16;
     std::vector<float> q(static_cast<size_t>(rows * ldq));
     for (float& x : q) x = random.uniform();
-    const bool in_rows = own.score_rows != nullptr && has_direct_rows(dim);
+    const bool in_rows = own.score_rows != nullptr && can_read_rows_in_place(dim);
     const Floats want(random, rows, n_panels * kPanelWidth), got(random, rows, n_panels * kPanelWidth);
     const Floats from_rows(random, rows, n_panels * kPanelWidth);
     const float scale = random.coin() ? 1.0f : random.uniform();
@@ -329,8 +329,8 @@ TEST_P(SlotsNarrow, ScoreTile) {
     if (in_rows) {
       a.panels = keys.memory.data(), a.panel_stride = keys.stride;
       a.s = from_rows.data(), a.lds = from_rows.stride;
-      const Guarded room(static_cast<size_t>(kScoreRowPanels * panel_bytes(type, dim)), Guard::kAfter);
-      a.room = reinterpret_cast<char*>(room.data());
+      const Guarded scratch(static_cast<size_t>(kScoreRowPanels * panel_bytes(type, dim)), Guard::kAfter);
+      a.scratch = reinterpret_cast<char*>(scratch.data());
       own.score_rows(a);
     }
     std::vector<float> wide(static_cast<size_t>(n_panels * dim * kPanelWidth));
@@ -409,9 +409,9 @@ TEST_P(SlotsNarrow, ValueTile) {
 TEST_P(SlotsNarrow, StoredIntegers) {
   Random random(seed() * 900 + 5);
   constexpr KvType kType = KvType::kInt8;
-  const AttentionKernels& ours = uk().attention[slot(Arithmetic::kInt8)];
-  const AttentionKernels& defined = definition().attention[slot(Arithmetic::kInt8)];
-  const KvOperands& own = ours.kv[slot(kType)];
+  const AttentionKernels& ours = uk().attention[index_of(Arithmetic::kInt8)];
+  const AttentionKernels& defined = definition().attention[index_of(Arithmetic::kInt8)];
+  const KvOperands& own = ours.kv[index_of(kType)];
   for (int64_t i = 0; i < cases(500); ++i) {
     const int64_t dim = some_dim(random, kType);
     const int64_t keys = std::min<int64_t>(some_keys(random, dim), kKeyBlock), rows = random.integer(0, 13);
@@ -445,15 +445,15 @@ TEST_P(SlotsNarrow, StoredIntegers) {
                      .fetch = any_fetch(random)};
       own.value_tile(a);
       std::vector<char> block(static_cast<size_t>(defined.values_bytes(dim)));
-      defined.kv[slot(kType)].pack_values({.rows = stored.memory.data(),
-                                           .token_stride = stored.stride,
-                                           .scales = stored.scale(0),
-                                           .first = 0,
-                                           .keys = keys,
-                                           .dim = dim,
-                                           .column = 0,
-                                           .columns = dim,
-                                           .block = block.data()});
+      defined.kv[index_of(kType)].pack_values({.rows = stored.memory.data(),
+                                               .token_stride = stored.stride,
+                                               .scales = stored.scale(0),
+                                               .first = 0,
+                                               .keys = keys,
+                                               .dim = dim,
+                                               .column = 0,
+                                               .columns = dim,
+                                               .packed = block.data()});
       a.v = block.data(), a.o = want.data(), a.ldo = want.stride;
       defined.value_packed(a);
       for (const auto [r, c] : indices(rows, dim)) {
@@ -474,7 +474,7 @@ TEST_P(SlotsNarrow, StoredIntegers) {
         for (float& e : x) e = numbers.uniform();
         t.prepare_query[0](x.data(), q.data() + r * query, dim);
       }
-      std::vector<char> packed(static_cast<size_t>(n_panels * t.kv[slot(kType)].panel_bytes(dim)));
+      std::vector<char> packed(static_cast<size_t>(n_panels * t.kv[index_of(kType)].panel_bytes(dim)));
       ScoreTile a = {.q = q.data(),
                      .q_stride = query,
                      .rows = rows,
@@ -487,18 +487,18 @@ TEST_P(SlotsNarrow, StoredIntegers) {
                      .s = out.data(),
                      .lds = out.stride,
                      .fetch = any_fetch(random)};
-      if (direct) return t.kv[slot(kType)].score_tile(a);
+      if (direct) return t.kv[index_of(kType)].score_tile(a);
       for (int64_t p = 0; p < n_panels; ++p) {
-        t.kv[slot(kType)].pack_panel({.from = panels.data() + p * a.panel_stride,
-                                      .token_stride = 0,
-                                      .scales = stored.scale(p * kPanelWidth),
-                                      .keys = kPanelWidth,
-                                      .dim = dim,
-                                      .panel = packed.data() + p * t.kv[slot(kType)].panel_bytes(dim),
-                                      .stream = false});
+        t.kv[index_of(kType)].pack_panel({.from = panels.data() + p * a.panel_stride,
+                                          .token_stride = 0,
+                                          .scales = stored.scale(p * kPanelWidth),
+                                          .keys = kPanelWidth,
+                                          .dim = dim,
+                                          .panel = packed.data() + p * t.kv[index_of(kType)].panel_bytes(dim),
+                                          .stream = false});
       }
-      a.panels = packed.data(), a.panel_stride = t.kv[slot(kType)].panel_bytes(dim), a.scales = nullptr;
-      t.kv[slot(kType)].score_packed(a);
+      a.panels = packed.data(), a.panel_stride = t.kv[index_of(kType)].panel_bytes(dim), a.scales = nullptr;
+      t.kv[index_of(kType)].score_packed(a);
     };
     const Floats want(random, rows, n_panels * kPanelWidth), got(random, rows, n_panels * kPanelWidth);
     scores(defined, false, want);

@@ -31,10 +31,10 @@ TEST_P(Slots, UpdateState) {
       if (decay.at(0, x) == 0.0f) clears[static_cast<size_t>(by_row ? x / dim : x)] = 1;
     }
     const Rows state = random_workspace(random, dim, columns, kind);
-    // In place, through a room; the room itself; or from one place to another.
+    // In place, with scratch memory between; the scratch itself; or from one place to another.
     const int64_t form = random.integer(0, 2);
     Outputs to(random, DType::kF32, dim, columns), o(random, DType::kF32, tokens * queries, columns, kStateColumns);
-    const Rows room(DType::kF32, dim, columns, kStateColumns, random.guard());
+    const Rows scratch(DType::kF32, dim, columns, kStateColumns, random.guard());
     for (const bool is_definition : {true, false}) {
       const Rows& result = is_definition ? to.want : to.got;
       const Rows from = copy_of(state, random.guard());
@@ -44,7 +44,7 @@ TEST_P(Slots, UpdateState) {
       StateTile a = {};
       a.to = {result.f32(), result.stride};
       a.from = form == 2 ? StateRows{from.f32(), from.stride} : a.to;
-      a.room = form == 1 ? a.to : StateRows{room.f32(), room.stride};
+      a.scratch = form == 1 ? a.to : StateRows{scratch.f32(), scratch.stride};
       a.groups = groups;
       a.dim = dim;
       a.tokens = tokens;

@@ -52,8 +52,8 @@ TEST_P(Slots, TableIsComplete) {
       EXPECT_NE(a.kv[x].panel_bytes, nullptr) << x;
       EXPECT_NE(a.kv[x].score_packed, nullptr) << x;
     }
-    EXPECT_NE(a.kv[slot(KvType::kF32)].pack_keys, nullptr);
-    EXPECT_NE(a.kv[slot(KvType::kF32)].pack_values, nullptr);
+    EXPECT_NE(a.kv[index_of(KvType::kF32)].pack_keys, nullptr);
+    EXPECT_NE(a.kv[index_of(KvType::kF32)].pack_values, nullptr);
     EXPECT_NE(a.softmax_tile, nullptr);
     EXPECT_NE(a.value_packed, nullptr);
   }
@@ -191,9 +191,9 @@ TEST_P(Slots, AllFinite) {
     float row[40] = {};
     for (const int64_t at : {0, 7, 39}) {
       row[at] = std::bit_cast<float>(sign | 0x7F7F7FFFu);
-      EXPECT_TRUE(uk().kv[slot(KvType::kF32)].all_finite({row, sizeof row, nullptr, 1, 40})) << at;
+      EXPECT_TRUE(uk().kv[index_of(KvType::kF32)].all_finite({row, sizeof row, nullptr, 1, 40})) << at;
       row[at] = std::bit_cast<float>(sign | 0x7F7F8000u);
-      EXPECT_FALSE(uk().kv[slot(KvType::kF32)].all_finite({row, sizeof row, nullptr, 1, 40})) << at;
+      EXPECT_FALSE(uk().kv[index_of(KvType::kF32)].all_finite({row, sizeof row, nullptr, 1, 40})) << at;
       row[at] = 0;
     }
   }

@@ -133,7 +133,7 @@ TEST_P(Slots, ScoreKeyRows) {
     const DType dtype = static_cast<DType>(type);
     for (int64_t i = 0; i < cases(600); ++i) {
       const int64_t dim = random.integer(1, random.coin() ? 9 : kMostDirectRowDims / kDirectRowDims) * kDirectRowDims;
-      ASSERT_TRUE(has_direct_rows(dim));
+      ASSERT_TRUE(can_read_rows_in_place(dim));
       const int64_t rows = random.integer(0, kMostScoreRows);
       const int64_t n_panels = random.integer(0, dim > 100 ? 3 : 8);
       const Rows q = random_workspace(random, rows, dim, values(i));
@@ -323,7 +323,7 @@ TEST_P(Slots, PackedValues) {
                                       .dim = dim,
                                       .column = 0,
                                       .columns = dim,
-                                      .block = block.data()});
+                                      .packed = block.data()});
       }
       const Rows& out = is_definition ? o_want : o_got;
       ValueTile a = {};

@@ -47,7 +47,7 @@ const Target* software_pairs() {
   if (*missing_feature(Isa::kAvx2) != '\0') return nullptr;
   static const UKernels table = [] {
     UKernels t = *targets().back()->kernels;
-    t.attention[slot(Arithmetic::kBF16)] = bf16_pairs<Slots>(t.attention[slot(Arithmetic::kBF16)], 12);
+    t.attention[index_of(Arithmetic::kBF16)] = bf16_pairs<Slots>(t.attention[index_of(Arithmetic::kBF16)], 12);
     return t;
   }();
   static const Target target = {"test/software_pairs", &table, true, true, ""};

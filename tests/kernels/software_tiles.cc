@@ -155,7 +155,7 @@ void on_tiles(const void* a, const void* b, void* c, const Add& add) {
 
 UKernels over_software_tiles(const UKernels& amx) {
   UKernels table = amx;
-  AttentionKernels& half = table.attention[slot(Arithmetic::kBF16)];
+  AttentionKernels& half = table.attention[index_of(Arithmetic::kBF16)];
   half.begin = begin;
   half.end = end;
   half.value_packed = Kernels::bf16_values_packed;
@@ -164,11 +164,11 @@ UKernels over_software_tiles(const UKernels& amx) {
     if (kv.score_tile != nullptr) kv.score_tile = Kernels::bf16_scores;
     if (kv.value_tile != nullptr) kv.value_tile = Kernels::bf16_values;
   }
-  AttentionKernels& integers = table.attention[slot(Arithmetic::kInt8)];
+  AttentionKernels& integers = table.attention[index_of(Arithmetic::kInt8)];
   integers.begin = begin;
   integers.end = end;
   integers.value_packed = Kernels::int8_values_packed;
-  const auto instructions = integers.kv[slot(KvType::kF32)].score_packed;
+  const auto instructions = integers.kv[index_of(KvType::kF32)].score_packed;
   for (KvOperands& kv : integers.kv) {
     if (kv.score_packed == instructions) kv.score_packed = Kernels::int8_scores;
   }

@@ -37,7 +37,7 @@ struct PlanState {
   int64_t group_size;  // sequences of a group
   struct Group {
     int64_t first_task;
-    int64_t first_row_block;  // differs from first_task where each split is a task
+    int64_t first_row_block;  // another number than first_task where each split is a task
     uint64_t lengths;         // digest_of() its sequences
     int64_t first(bool reduce) const { return reduce ? first_row_block : first_task; }
   } group[kMaxGroups];
@@ -204,7 +204,7 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
     }
     return {};
   }
-  TaskIterator ahead = at;  // everything is checked before the first write
+  TaskIterator ahead = at;  // everything is checked before the first write: a call that fails writes nothing
   RowBlockIndex done = {-1, 0, 0};
   for (int64_t t = first; has_places(a) && t < last; ++t, ahead.next()) {
     const RowBlockIndex index = ahead.row_block();

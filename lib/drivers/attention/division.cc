@@ -34,7 +34,7 @@ int64_t oldest_token(const AttentionProblem& a, int64_t length) {
   return oldest;
 }
 
-/// The splits [lo, hi) of a sequence that are tasks: all of them, or of a ring the last ones. The number for a ring is
+/// The splits [lo, hi) of a sequence that are tasks: all of them or, of a ring, the last ones. The number for a ring is
 /// the most splits that its tokens can touch, so it does not fall as the sequence grows. A ring of up to kKeySplit
 /// tokens is one task, which computes every split that the ring touches.
 Interval task_splits(const AttentionProblem& a, int64_t length) {
@@ -126,7 +126,7 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
   d.fetch = fetch_of(bytes, kStreamBytes);
   d.fetch_one_row = fetch_of(bytes, kStreamBytesOfOneRow);
-  // A panel of keys and the one that is fetched meanwhile exceed L1.
+  // Half panels where a panel of keys and the one that is fetched meanwhile exceed L1: they would push each other out.
   const bool fills_l1 = 2 * kPanelWidth * row_bytes(a.k.type, sizes.d_qk) >= tuning_of_cpu().l1_bytes;
   d.keys_at_once = fills_l1 ? kPanelWidth / 2 : kPanelWidth;
   d.modifiers = modifiers_of(rules);
@@ -186,7 +186,7 @@ Status check_places(const AttentionProblem& a, const Division& d, int64_t s, int
   if (has_lists(a)) {
     for (int64_t h = 0; h < a.lists.heads; ++h) {
       for (int64_t i = first_row; i < last_row; ++i) {
-        // Each row by itself, also where rows share a list: a later row may see keys on further pages.
+        // Each row by itself, also where rows share a list, because a later row may see keys on further pages.
         SIMDATTN_CHECK(check_list(a, d, seq, i, list_of(a, seq, h, i)));
       }
     }

@@ -11,7 +11,7 @@
 namespace simdattn {
 
 /// Rows of a row block at most. Rows are independent, so no result depends on this number. Keys and values are fetched,
-/// widened or packed once per row block: larger ones do that less often, smaller ones make more tasks.
+/// widened or packed once per row block, so larger ones do that less often, but smaller ones make more tasks.
 inline constexpr int64_t kRowBlock = 256;
 
 /// One sequence of the batch, plain or varlen.

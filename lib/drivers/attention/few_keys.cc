@@ -12,8 +12,8 @@ struct FewKeys {
   int32_t token[kFewKeys];
 };
 
-/// Scores of the keys, in their columns: the softmax sums by column. What lies between is masked, so any finite number
-/// will do there.
+/// Scores of the keys, in their columns, because the softmax sums by column. What lies between is masked, so any finite
+/// number will do there.
 void score_few(const RowBlock& rows, const KeyBlock& block, const FewKeys& keys, const TileRows& tile,
                const TokenList& list) {
   if (rows.k_store.panels()) return BlockScores(rows, block.k, tile.see, tile.count, tile.count).score(tile);

@@ -8,8 +8,8 @@
 
 namespace simdattn {
 
-/// A block of up to kKeyBlock keys, which are columns 0, 1, ...: where keys and values are, and what the rows of a task
-/// see.
+/// Up to kKeyBlock keys, which are columns 0, 1, ...: where keys and values are, and what the rows of a task see.
+/// It is made once per step and passed from part to part, so no part needs to know whether keys come from a list.
 struct KeyBlock {
   int64_t base;           // the first key or, of a list, place
   const int32_t* listed;  // of a list: the keys of the columns; null: they are base, base + 1, ...
@@ -48,34 +48,35 @@ struct KeyBlock {
   }
 };
 
-/// Rows whose scores are in memory at a time, of the rows of a task, and the columns that one of them sees.
+/// Rows of a task whose scores are in memory at a time, and the columns that one of them sees. Fewer rows than the task
+/// has, because their scores shall stay in the caches beside the keys and values of the key block.
 struct TileRows {
   int64_t first;
   int64_t count;
   Interval see;
 };
 
-// ---- look.cc: what each row sees
-// -------------------------------------------------------------------------------------
+// ---- look.cc: what each row sees ------------------------------------------------------------------------------------
 
 /// Sets what the rows see of keys base, base + 1, ... Masks are looked at once for rows that share them, the heads of a
 /// group as a rule.
 void look(const RowBlock& rows, KeyBlock* block);
-/// The same of `columns` keys of a list. They are in any order, so masks are left to the pass over the scores.
+/// The same of `columns` keys of a list. Masks are left to the pass over the scores: keys of a list are in any order,
+/// so to look at their masks one by one would take as long as to apply them.
 void look_at_list(const RowBlock& rows, int64_t columns, KeyBlock* block);
 
-/// True if keys of row r may be gathered. Rows that share masks (the heads of a group) gain from it; a row alone is
-/// quicker in a tile with others. kBF16 gathers nothing: its chains end at fixed columns.
+/// True if keys of row r may be gathered. Rows that share masks (the heads of a group) gain from it, because one copy
+/// serves all of them; a row alone is quicker in a tile with others. kBF16 gathers nothing, because its chains end at
+/// fixed columns: without the columns between them the sums would have other bits.
 bool gathers(const RowBlock& rows, int64_t r);
 
-// ---- score.cc
-// --------------------------------------------------------------------------------------------------------
+// ---- score.cc: queries times keys -----------------------------------------------------------------------------------
 
-/// Scores of the rows of a task and the keys of a block.
+/// Scores of the rows of a task and the keys of a key block.
 class BlockScores {
  public:
   /// Of up to `count` rows with columns `see`, up to `at_once` rows in a tile. Keys that several tiles need are packed
-  /// here.
+  /// here, because each tile would convert them again.
   BlockScores(const RowBlock& rows, const BlockTokens& keys, Interval see, int64_t count, int64_t at_once);
   /// Scores of a tile in memory.scores, row by row.
   void score(const TileRows& tile) const;
@@ -90,8 +91,7 @@ class BlockScores {
   ScoreWay way_;
 };
 
-// ---- weigh.cc: modifiers, then weights
-// -------------------------------------------------------------------------------
+// ---- weigh.cc: modifiers, then weights ------------------------------------------------------------------------------
 
 /// Softcap, ALiBi, bias and masks on the scores of a tile. True if a key between the ends of what some row sees was
 /// masked.
@@ -99,14 +99,13 @@ bool modify_tile(const RowBlock& rows, const KeyBlock& block, const TileRows& ti
 /// Scores of a tile become weights; states.max and sum take them in, and memory.alpha gets the factors of states.acc.
 void weigh(const RowBlock& rows, const KeyBlock& block, const TileRows& tile, const RowStates& states);
 
-// ---- values.cc: weights times values
-// ---------------------------------------------------------------------------------
+// ---- values.cc: weights times values --------------------------------------------------------------------------------
 
-/// Values of a block, added to the states of its rows: acc = alpha * acc + weights * values.
+/// Values of a key block, added to the states of the rows: acc = alpha * acc + weights * values.
 class BlockValues {
  public:
-  /// For up to `count` rows that see columns `see`. Values are packed here unless so few rows take them from where they
-  /// are.
+  /// For up to `count` rows that see columns `see`. Values are packed here, unless the rows are so few that packing
+  /// would take longer than to convert the values once per tile.
   BlockValues(const RowBlock& rows, const BlockTokens& values, Interval see, int64_t count);
 
   /// For the rows of a tile, whose weights of columns that a row does not see are 0.
@@ -125,11 +124,10 @@ class BlockValues {
   std::optional<bool> finite_;  // known once some tile has asked
 };
 
-// ---- few_keys.cc: all of it for rows that see few keys of the block
-// --------------------------------------------------
+// ---- few_keys.cc: all of it for rows that see few keys of the key block ---------------------------------------------
 
-/// Adds what rows see that see the same few keys of a block (sequences that take turns in one store). These rows count
-/// as seeing nothing of the block afterwards.
+/// Adds what rows see that see the same few keys of a key block (sequences that take turns in one store). These rows
+/// count as seeing nothing of it afterwards, so that the other parts pass over them.
 void take_few_keys(const RowBlock& rows, KeyBlock* block, const RowStates& states);
 
 }  // namespace simdattn

@@ -1,4 +1,4 @@
-// The keys of a list: one more way to find the keys of a block. And rows that share a list.
+// The keys of a list: one more way to find the keys of a key block. And rows that share a list.
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_LIST_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_LIST_H_
 
@@ -11,8 +11,8 @@ namespace simdattn {
 
 /// The keys of a key block, and those that are fetched meanwhile.
 struct ListedTokens {
-  int64_t columns;  // of the block
-  int64_t count;    // with those behind it
+  int64_t columns;  // of the key block
+  int64_t count;    // with those behind it, which are fetched
   int32_t token[kKeyBlock + kPanelWidth];
 };
 
@@ -62,9 +62,10 @@ void for_each_listed_block(const RowBlock& rows, const KeyList& list, int64_t sp
   KeyList::Cursor at;
   for (int64_t base = 0; base < end; base += kKeyBlock) {
     const ListedTokens tokens = list.next_block(&at);
-    if (base < first) continue;  // only the entries tell where a split begins
+    if (base < first) continue;  // entries may be -1, so where a split begins is known only by counting from the first
     const AttentionMemory& memory = rows.memory;
-    // Values inside of keys are read from the copies of these, which a whole block holds then.
+    // Values inside of keys (latent attention) are read from the copies of the keys. These must then hold a whole key
+    // block, because values are read after all of its keys.
     GatheredRows keys(rows.kernels, rows.k_store, tokens_to_gather(rows, tokens, rows.k_store), memory.gathered_keys,
                       inside >= 0 ? kKeyBlock / kPanelWidth : 1);
     std::optional<GatheredRows> values;

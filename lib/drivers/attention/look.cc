@@ -20,7 +20,7 @@ void look(const RowBlock& rows, KeyBlock* block) {
     const Interval keys = {lo, std::clamp(rows.see(r).hi, lo, base + kKeyBlock)};
     SeenColumns seen = all_columns(base, keys);
     if (masks) {
-      // What the row before sees holds as a rule, and to find that out takes less time than a look.
+      // What the row before sees holds for this row as a rule, and to find that out takes less time than a look.
       const RowModifiers& m = rows.modifiers(r);
       bool same = r > 0 && keys == last;
       if (same) {

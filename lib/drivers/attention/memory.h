@@ -11,7 +11,7 @@
 
 namespace simdattn {
 
-/// Rows whose scores are computed at a time. Their 68 KiB stay in the CPU caches beside the keys and values of a block.
+/// Rows whose scores are computed at a time: their 68 KiB stay in L2 beside the keys and values of a key block.
 inline constexpr int64_t kScoreRows = 64;
 /// Floats between rows of scores: a power of two would put the rows of a tile into the same sets of a CPU cache.
 inline constexpr int64_t kScoreStride = kKeyBlock + 16;
@@ -76,22 +76,23 @@ struct OperandBytes {
   int64_t query;   // a row of queries as the arithmetic wants it
   int64_t panel;   // a packed panel of keys
   int64_t rows;    // kLoadedRows rows: of keys as stored, put together from several runs, or of keys or values as f32
-  int64_t values;  // a packed block of values
-  int64_t masked;  // a packed block of kValueGroup columns of values
+  int64_t values;  // the packed values of a key block
+  int64_t masked;  // the same of kValueGroup dimensions
   int64_t gathered_keys;  // GatheredRows of keys
   int64_t gathered_values;
 
   OperandBytes() = default;
   OperandBytes(const AttentionKernels& kernels, const AttentionProblem& a, const AttentionSizes& sizes)
       : query(kernels.query_bytes(sizes.d_qk)),
-        panel(kernels.kv[slot(a.k.type)].panel_bytes(sizes.d_qk)),
+        panel(kernels.kv[index_of(a.k.type)].panel_bytes(sizes.d_qk)),
         values(kernels.values_bytes(sizes.d_v)),
         masked(kernels.values_bytes(std::min(sizes.d_v, kValueGroup))),
         gathered_keys(GatheredRows::bytes_of(a.k.type, sizes.d_qk, has_lists(a) ? kKeyBlock / kPanelWidth : 1)),
         gathered_values(GatheredRows::bytes_of(a.v.type, sizes.d_v)) {
     const KvType k = a.k.type;
-    const bool loads_keys = kernels.kv[slot(k)].pack_keys == nullptr || kernels.kv[slot(k)].pack_panel == nullptr;
-    const bool loads_values = kernels.kv[slot(a.v.type)].pack_values == nullptr;
+    const bool loads_keys =
+        kernels.kv[index_of(k)].pack_keys == nullptr || kernels.kv[index_of(k)].pack_panel == nullptr;
+    const bool loads_values = kernels.kv[index_of(a.v.type)].pack_values == nullptr;
     const int64_t loaded = 4 * std::max(loads_keys ? sizes.d_qk : 0, loads_values ? sizes.d_v : 0);
     rows = kLoadedRows * std::max(row_bytes(k, sizes.d_qk), loaded);
   }
@@ -103,7 +104,7 @@ struct AttentionMemory {
   Workspace w;
   char* q = w.take<char>(kRowBlock * bytes_of.query);                   // rows of queries as the arithmetic wants them
   float* scores = w.take<float>(kScoreRows * kScoreStride);             // [kScoreRows][kScoreStride]
-  char* keys = w.take<char>(kKeyBlock / kPanelWidth * bytes_of.panel);  // the packed panels of a block
+  char* keys = w.take<char>(kKeyBlock / kPanelWidth * bytes_of.panel);  // the packed panels of a key block
   char* rows = w.take<char>(bytes_of.rows);
   char* values = w.take<char>(bytes_of.values);
   char* masked = w.take<char>(bytes_of.masked);

@@ -49,10 +49,10 @@ Status drivers::attention_merge(const UKernels& uk, const ConstView<5>& parts, c
             const float w = weight(lse_of(p), base);
             if (w == 0.0f) continue;  // what an empty part holds has no influence
             const int64_t at = p * parts.stride[0] + row + c;
-            uk.widen[slot(parts.dtype)](static_cast<const char*>(parts.data) + at * part_size, part, n);
+            uk.widen[index_of(parts.dtype)](static_cast<const char*>(parts.data) + at * part_size, part, n);
             uk.merge(acc, 1.0f, part, w, n);
           }
-          uk.finish[slot(out.dtype)](acc, factor, row_of(out, b, h, i) + c * out_size, n);
+          uk.finish[index_of(out.dtype)](acc, factor, row_of(out, b, h, i) + c * out_size, n);
         }
         if (lse.data != nullptr) {
           static_cast<float*>(lse.data)[b * lse.stride[0] + h * lse.stride[1] + i * lse.stride[2]] =

@@ -35,8 +35,8 @@ void RowBlock::load_queries() const {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at =
         sequence.q_batch * q.stride[0] + head_of(r) * q.stride[1] + (sequence.first_row + position_of(r)) * q.stride[2];
-    arithmetic.prepare_query[slot(q.dtype)](static_cast<const char*>(q.data) + at * size_of(q.dtype), query(r),
-                                            division.sizes.d_qk);
+    arithmetic.prepare_query[index_of(q.dtype)](static_cast<const char*>(q.data) + at * size_of(q.dtype), query(r),
+                                                division.sizes.d_qk);
   }
 }
 

@@ -1,7 +1,8 @@
 // The rows of one task, and their states from the first key to the outputs.
 //
 // Rows are query positions x the query heads that share the key head, so keys and values are read once for all of them:
-// decode is a block whose rows are the heads of a group, prefill one whose rows are positions too.
+// in decode they are the heads of a group, in prefill positions too. So there is one path for both, with the same
+// bits.
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_ROW_BLOCK_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_ROW_BLOCK_H_
 
@@ -26,7 +27,7 @@ struct RowBlock {
   const Division& division;
   const UKernels& kernels;
   const AttentionKernels& arithmetic;
-  const AttentionMemory& memory;  // where each part of a block's life leaves what the next one reads
+  const AttentionMemory& memory;  // where each part of a key block's life leaves what the next one reads
   RowBlockIndex index;
   Sequence sequence;
   int64_t rows;
@@ -55,7 +56,8 @@ struct RowBlock {
   const RowModifiers& modifiers(int64_t r) const { return memory.modifiers[r]; }
   /// Keys that some row sees, masks aside: neither end of an interval decreases from row to row.
   Interval seen() const { return {memory.see[0].lo, memory.see[rows - 1].hi}; }
-  /// Masks of few rows are left to the hardware's prefetcher, which keeps up with them.
+  /// With few rows masks are left to the hardware's prefetcher: it keeps up, and the instructions would cost more than
+  /// they save.
   bool fetches_masks() const { return division.modifiers.hides && !has_lists(problem) && rows > kFewRows; }
   /// Asks for the masks of the key block that begins at `base` to be fetched, of rows [r, r + n).
   void fetch_masks(int64_t base, int64_t r, int64_t n) const {

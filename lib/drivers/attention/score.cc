@@ -27,7 +27,7 @@ void BlockScores::score(const TileRows& tile) const {
                  .s = memory.scores + first,
                  .lds = kScoreStride,
                  .keys_at_once = rows_.division.keys_at_once,
-                 .room = memory.keys},
+                 .scratch = memory.keys},
                 keys_, tile.see, rows_.key_fetch());
 }
 

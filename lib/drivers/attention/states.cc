@@ -21,7 +21,7 @@ void start_states(const RowBlock& rows, const RowStates& s, bool sinks) {
     const float sink = sink_of != nullptr ? sink_of[rows.head_of(r)] : -kInf;
     s.max[r] = sink;
     s.sum[r] = sink == -kInf ? 0.0f : std::isfinite(sink) ? 1.0f : std::numeric_limits<float>::quiet_NaN();
-    // Sixteen at a time: compilers make one long run into `rep stos`, which starts too slowly for a short row.
+    // Sixteen at a time: of one long run compilers make `rep stos`, which starts too slowly for a short row.
     for (float *d = s.acc + r * s.ld, *end = d + s.ld; d < end; d += kStateStep) std::memset(d, 0, kStateStep * 4);
   }
 }
@@ -62,7 +62,7 @@ void store_states(const RowBlock& rows, const RowStates& s) {
     const auto store_row = [&](const View<4>& out, float factor) {
       if (out.data == nullptr) return;
       char* const to = static_cast<char*>(out.data) + place(out.stride) * size_of(out.dtype);
-      rows.kernels.finish[slot(out.dtype)](acc, factor, to, d_v);
+      rows.kernels.finish[index_of(out.dtype)](acc, factor, to, d_v);
     };
     const auto store_number = [&](const View<3>& out, float x) {
       if (out.data != nullptr) static_cast<float*>(out.data)[place(out.stride)] = canonical(x);

@@ -10,7 +10,7 @@
 namespace simdattn {
 namespace {
 
-/// One step of the online softmax, after the look. The state of a row that sees none of the block stays as it is.
+/// One step of the online softmax, after the look. The state of a row that sees none of these keys stays as it is.
 void run_block(const RowBlock& rows, const KeyBlock& block, const RowStates& states) {
   int64_t begin = 0;
   int64_t end = rows.rows;
@@ -18,7 +18,8 @@ void run_block(const RowBlock& rows, const KeyBlock& block, const RowStates& sta
   while (begin < end && block.row[end - 1].none()) --end;
   if (begin == end) return;
   const Interval all = block.seen_by(begin, end - begin);
-  // Where rows see different keys (a diagonal), only as much is computed as each tile of rows needs.
+  // Where rows see different keys (a diagonal), tiles are as small as the kernel allows: each computes what its own
+  // rows see, and large tiles would compute most of the triangle that nobody sees.
   const bool same_interval = block.same_interval(begin, end - begin, all);
   const int64_t step = same_interval ? kScoreRows : rows.arithmetic.tile_rows;
   const BlockScores scores(rows, block.k, all, end - begin, step);
@@ -108,7 +109,8 @@ void run_split(const AttentionRun& run, const RowBlockIndex& index, int64_t spli
 void reduce_splits(const AttentionRun& run, const RowBlockIndex& index, Interval splits, const Partials& partials,
                    int64_t first_task) {
   const RowBlock rows(run, index);
-  // The states of split 0 hold the sink. Where no task has it, as its keys are gone, only the sink is left of it.
+  // The states of split 0 hold the sink. Where no task has that split, because a ring has overwritten its keys, the
+  // sink alone is left of it.
   start_states(rows, run.memory.total, splits.lo > 0);
   for (int64_t split = splits.lo; split < splits.hi; ++split) {
     merge_states(rows, run.memory.total, partials.of_task(first_task++));

@@ -29,7 +29,8 @@ bool modify_tile(const RowBlock& rows, const KeyBlock& block, const TileRows& ti
 }
 
 void weigh(const RowBlock& rows, const KeyBlock& block, const TileRows& tile, const RowStates& states) {
-  const int64_t first = tile.see.lo / kPanelWidth * kPanelWidth;  // partial sums keep their elements: 32 is 2 * 16
+  const int64_t first =
+      tile.see.lo / kPanelWidth * kPanelWidth;  // from the panel on: sums count elements modulo 16, and 32 is 2 * 16
   int32_t lo[kScoreRows];
   int32_t hi[kScoreRows];
   for (int64_t i = 0; i < tile.count; ++i) {

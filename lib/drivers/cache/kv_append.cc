@@ -73,7 +73,7 @@ struct Append {
   /// Heads h .. h + call.heads - 1 of a row into the buffer, where they are rotated then.
   void norm_heads(int64_t b, int64_t h, int64_t i, float* to) {
     for (int64_t k = 0; k < call.heads; ++k) {
-      uk.widen[slot(rows.dtype)](row_of(rows, b, h + k, i), to + k * call.y_stride, kv.dim);
+      uk.widen[index_of(rows.dtype)](row_of(rows, b, h + k, i), to + k * call.y_stride, kv.dim);
       norm_row(uk, rope.options, to + k * call.y_stride, kv.dim);
     }
     call.x = to;
@@ -115,7 +115,7 @@ struct Append {
           [&](int64_t d, int64_t n, char* to) {
             const char* const from = row_of(rows, b, h, i) + d * size;
             if (as_stored) std::memcpy(to, from, static_cast<size_t>(n * size));
-            if (!as_stored) uk.widen[slot(rows.dtype)](from, reinterpret_cast<float*>(to), n);
+            if (!as_stored) uk.widen[index_of(rows.dtype)](from, reinterpret_cast<float*>(to), n);
           },
           [&](const char* from, int64_t d, int64_t n) {
             if (!as_stored) round_rows(uk, reinterpret_cast<const float*>(from), 0, 1, n, store.dtype(), stored, 0);

@@ -18,7 +18,7 @@ Status drivers::kv_read(const UKernels& uk, const ConstKv& kv, int64_t first, co
       for (int64_t i = 0; i < n;) {
         const TokenPlace p = place_of(kv, b, first + i);
         // At most to the end of a panel, so that a token's column is its place in the run.
-        const int64_t tokens = std::min({store.room(p), n - i, kPanelWidth - store.column(p)});
+        const int64_t tokens = std::min({store.tokens_left(p), n - i, kPanelWidth - store.column(p)});
         float* const rows = f32_row_of(out, b, h, i);
         store.load(rows, 4 * ld, tokens, p, h, false);
         for (int64_t t = 0; t < tokens; ++t) {

@@ -33,7 +33,7 @@ struct Shift {
       TokenPlace from = place_of(kv, sequence, at), to = place_of(kv, sequence, at + delta);
       // As many as lie in one page on both sides, and in one panel where they go to.
       int64_t n = std::min(most, last - first);
-      for (const TokenPlace& p : {from, to}) n = std::min(n, from_end ? p.inside + 1 : store.room(p));
+      for (const TokenPlace& p : {from, to}) n = std::min(n, from_end ? p.inside + 1 : store.tokens_left(p));
       if (store.panels()) {
         const int64_t column = store.column(to);
         n = std::min(n, from_end ? column + 1 : kPanelWidth - column);
@@ -61,7 +61,7 @@ struct Shift {
     for (int64_t h = 0; h < kv.heads; ++h) {
       call.x = row_at(kv, from, h);
       call.y = row_at(kv, to, h);
-      uk.rope_heads[slot(buffered)](call);
+      uk.rope_heads[index_of(buffered)](call);
     }
   }
 
@@ -113,7 +113,7 @@ struct Shift {
           if (hadamard_block > 0) hadamard_blocks(uk, numbers, n * kv.dim, hadamard_block, DType::kF32, numbers);
         };
         hadamard();  // the matrix is its own inverse
-        uk.rope_heads[slot(buffered)](call);
+        uk.rope_heads[index_of(buffered)](call);
         hadamard();
       }
       store.store(buffer, size, n, to, h, as_stored);

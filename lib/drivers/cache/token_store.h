@@ -25,7 +25,7 @@ template <bool kConst>
 class BasicTokenStore {
  public:
   using Byte = StoreByte<kConst>;
-  BasicTokenStore(const UKernels& uk, const BasicKv<kConst>& kv) : kernels_(uk.kv[slot(kv.type)]), kv_(kv) {}
+  BasicTokenStore(const UKernels& uk, const BasicKv<kConst>& kv) : kernels_(uk.kv[index_of(kv.type)]), kv_(kv) {}
 
   bool narrow() const { return is_narrow(kv_.type); }
   /// Of a token on its way.
@@ -35,7 +35,7 @@ class BasicTokenStore {
   /// The column of a panel that a token is in; 0 with rows.
   int64_t column(const TokenPlace& p) const { return panels() ? p.inside % kPanelWidth : 0; }
   /// Tokens from p on in its page, ring or tensor.
-  int64_t room(const TokenPlace& p) const {
+  int64_t tokens_left(const TokenPlace& p) const {
     return (kv_.page_size > 0 ? kv_.page_size : kv_.ring > 0 ? kv_.ring : kv_.capacity) - p.inside;
   }
 

@@ -278,9 +278,9 @@ struct DirectBuffers {
   call.x = call.y = row;
   call.heads = 1;
   for (int64_t h = 0; h < x.shape[1]; ++h) {
-    uk.widen[slot(x.dtype)](row_of(x, b, h, i), row, call.dim);
+    uk.widen[index_of(x.dtype)](row_of(x, b, h, i), row, call.dim);
     norm_row(uk, options, row, call.dim);
-    uk.rope_heads[slot(DType::kF32)](call);
+    uk.rope_heads[index_of(DType::kF32)](call);
     round_rows(uk, row, 0, 1, call.dim, out.dtype, row_of(out, b, h, i), 0);
   }
 }

@@ -38,14 +38,14 @@ Status drivers::add_rows(const UKernels& uk, const ConstView<4>& x, const ConstV
           char* const to = row_of(out, i, j, r) + c * size_of(out.dtype);
           const char* const row = row_of(p, i, j, r) + c * size_of(p.dtype);
           if (direct) call.p = reinterpret_cast<const float*>(row);
-          if (!direct) uk.widen[slot(p.dtype)](row, widened, call.dim);
+          if (!direct) uk.widen[index_of(p.dtype)](row, widened, call.dim);
           if (same) {
             call.x = from;
             call.y = to;
           } else {
-            uk.widen[slot(x.dtype)](from, piece, call.dim);
+            uk.widen[index_of(x.dtype)](from, piece, call.dim);
           }
-          uk.add_rows[slot(same ? x.dtype : DType::kF32)](call);
+          uk.add_rows[index_of(same ? x.dtype : DType::kF32)](call);
           if (!same) round_rows(uk, piece, 0, 1, call.dim, out.dtype, to, 0);
         }
       }
@@ -67,7 +67,7 @@ Status drivers::hadamard(const UKernels& uk, const ConstView<4>& x, const View<4
       for (int64_t i = 0; i < x.shape[2]; ++i) {
         for (int64_t d = 0; d < dim; d += at_once) {
           const int64_t n = std::min(at_once, dim - d);
-          uk.widen[slot(x.dtype)](row_of(x, b, h, i) + d * size_of(x.dtype), sums, n);
+          uk.widen[index_of(x.dtype)](row_of(x, b, h, i) + d * size_of(x.dtype), sums, n);
           hadamard_blocks(uk, sums, n, size, out.dtype, row_of(out, b, h, i) + d * size_of(out.dtype));
         }
       }

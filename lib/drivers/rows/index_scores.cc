@@ -1,7 +1,7 @@
 // index_scores(): how much each row wants each key or block of keys.
 //
-// Rows are the heads of one position, or of several, as in attention: a block of keys is packed once for up to
-// kMostRows of them. Scores of kTileRows rows and a block of keys are taken at a time and joined head by head while
+// Rows are the heads of one position, or of several, as in attention: a key block is packed once for up to
+// kMostRows of them. Scores of kScoreRows rows and a key block are taken at a time and joined head by head while
 // they are in the caches.
 #include <algorithm>
 #include <limits>
@@ -17,10 +17,10 @@ namespace simdattn {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-/// Rows that share the packing of a block of keys, of positions that are whole.
+/// Rows that share the packing of a key block, of positions that are whole.
 constexpr int64_t kMostRows = 256;
 /// Rows whose scores are taken at a time, and the floats between them: see lib/drivers/attention/memory.h.
-constexpr int64_t kTileRows = 64;
+constexpr int64_t kScoreRows = 64;
 constexpr int64_t kStride = kKeyBlock + 16;
 constexpr double kStreamBytes = 1 << 20;
 
@@ -37,7 +37,7 @@ struct IndexBuffers {
   char* q = w.take<char>(rows * (4 * padded + 64));
   char* panels = w.take<char>(kKeyBlock * (4 * padded + 4));
   char* key_rows = w.take<char>(kLoadedRows * 4 * (dim + 8));
-  float* scores = w.take<float>(kTileRows * kStride);
+  float* scores = w.take<float>(kScoreRows * kStride);
   float* joined = w.take<float>(kMostRows * kKeyBlock);  // [positions][kKeyBlock]
 };
 
@@ -62,7 +62,7 @@ struct Indexer {
   void run(int64_t b, int64_t first, int64_t n) const {
     const KvStore store(k, b, 0);
     for (int64_t r = 0; r < n * heads; ++r) {
-      ops.prepare_query[slot(q.dtype)](row_of(q, b, r % heads, first + r / heads), w.q + r * query_bytes, k.dim);
+      ops.prepare_query[index_of(q.dtype)](row_of(q, b, r % heads, first + r / heads), w.q + r * query_bytes, k.dim);
     }
     for (int64_t i = first; i < first + n; ++i) {
       for (int64_t h = 0; h < out.shape[1]; ++h) std::fill_n(f32_row_of(out, b, h, i), out.shape[3], -kInf);
@@ -89,15 +89,15 @@ struct Indexer {
     const int64_t panel_bytes = operands.slots.panel_bytes(k.dim);
     const int64_t begin = see.lo / kPanelWidth * kPanelWidth;
     // Keys that several tiles need are packed for all of them, and rows for one call of a tile.
-    const int64_t at_once = keys.panels() ? kTileRows : operands.slots.direct_key_rows;
+    const int64_t at_once = keys.panels() ? kScoreRows : operands.slots.direct_key_rows;
     const ScoreWay way = operands.way_to_score(keys, all, at_once);
     for (int64_t c = begin; way == ScoreWay::kPackedBlock && c < see.hi; c += kPanelWidth) {
       operands.pack_panel(keys, see, c, w.panels + c / kPanelWidth * panel_bytes, fetch != Fetch::kNone);
     }
-    for (int64_t r = 0; r < all; r += kTileRows) {
+    for (int64_t r = 0; r < all; r += kScoreRows) {
       const ScoreTile tile = {.q = w.q + r * query_bytes,
                               .q_stride = query_bytes,
-                              .rows = std::min(kTileRows, all - r),
+                              .rows = std::min(kScoreRows, all - r),
                               .panels = w.panels + begin / kPanelWidth * panel_bytes,
                               .panel_stride = panel_bytes,
                               .n_panels = steps_of(see.hi - begin, kPanelWidth),
@@ -105,7 +105,7 @@ struct Indexer {
                               .scale = scale,
                               .s = w.scores + begin,
                               .lds = kStride,
-                              .room = w.panels};
+                              .scratch = w.panels};
       operands.score(way, tile, keys, see, {fetch, fetch});
       // Heads of one position at a time; a head by itself where each has a row of its own.
       for (int64_t x = r, joined; x < r + tile.rows; x += joined) {
@@ -130,7 +130,7 @@ struct Indexer {
     return static_cast<const float*>(weights.data) + b * step_of(weights, 0) + i * step_of(weights, 1);
   }
 
-  /// Scores y of columns `see` of a block to those candidates that the row sees.
+  /// Scores y of columns `see` of a key block to those candidates that the row sees.
   void put(int64_t b, int64_t h, int64_t i, int64_t base, Interval see, const float* y) const {
     const int64_t end = std::min(see.hi, rows_seen(b, i) - base);
     float* const row = f32_row_of(out, b, h, i) - options.first;

@@ -44,7 +44,7 @@ void for_query_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
       call.s = f32_row_of(out, b, h, 0) + i * call.lds;
       if (buffer == nullptr) call.q = reinterpret_cast<const float*>(rows);
       for (int64_t r = 0; buffer != nullptr && r < call.n_q; ++r) {
-        uk.widen[slot(q.dtype)](rows + r * q_stride * size_of(q.dtype), buffer + r * dim, dim);
+        uk.widen[index_of(q.dtype)](rows + r * q_stride * size_of(q.dtype), buffer + r * dim, dim);
       }
       kernel(call, h + i * grouped.next_head, grouped.next_head);
     }
@@ -104,7 +104,7 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
     const KvStore store(kv, b, kv_head);
     const Operands operands(uk, ops, kv.type, kv.dim, w.rows);
     for (int64_t r = 0; r < rows; ++r) {
-      ops.prepare_query[slot(q.dtype)](grouped.row(q, b, kv_head, i + r), w.q + r * query_bytes, w.dim);
+      ops.prepare_query[index_of(q.dtype)](grouped.row(q, b, kv_head, i + r), w.q + r * query_bytes, w.dim);
     }
     for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
       const int64_t n = std::min(kPanelWidth, n_kv - j);
@@ -157,16 +157,16 @@ void project(const UKernels& uk, const ConstView<3>& weights, int64_t head, int6
              int64_t ld, int64_t n, float* out) {
   const int64_t d = weights.shape[1];
   for_each_head(head, next_head, n, [&](int64_t h, int64_t r, int64_t some) {
-    uk.score_rows[slot(weights.dtype)]({.q = rows + r * ld,
-                                        .ldq = ld,
-                                        .n_q = some,
-                                        .k = head_of(weights, h),
-                                        .ldk = step_of(weights, 1),
-                                        .n_k = d,
-                                        .dim = weights.shape[2],
-                                        .scale = 1.0f,
-                                        .s = out + r * d,
-                                        .lds = d});
+    uk.score_rows[index_of(weights.dtype)]({.q = rows + r * ld,
+                                            .ldq = ld,
+                                            .n_q = some,
+                                            .k = head_of(weights, h),
+                                            .ldk = step_of(weights, 1),
+                                            .n_k = d,
+                                            .dim = weights.shape[2],
+                                            .scale = 1.0f,
+                                            .s = out + r * d,
+                                            .lds = d});
   });
 }
 
@@ -187,13 +187,13 @@ Status drivers::scores(const UKernels& uk, const ConstView<4>& q, const ConstVie
   const Environment environment;
   const float factor = scale_of(options.scale, q.shape[3]);
   if (options.arithmetic != Arithmetic::kF32) {
-    const AttentionKernels& ops = uk.attention[slot(options.arithmetic)];
+    const AttentionKernels& ops = uk.attention[index_of(options.arithmetic)];
     const KernelHooks hooks(ops);
     packed_scores(uk, ops, q, k, out, factor, {Workspace(exec.workspace), q.shape[3]});
     return {};
   }
   score_all_rows(
-      uk, q, k, out, factor, [&](const ScoreRows& call, int64_t, int64_t) { uk.score_rows[slot(k.dtype)](call); },
+      uk, q, k, out, factor, [&](const ScoreRows& call, int64_t, int64_t) { uk.score_rows[index_of(k.dtype)](call); },
       [&](AnyRow row, AnyRow key, int64_t) { return scalar::dot(row, key, q.shape[3]); });
   return {};
 }
@@ -204,7 +204,7 @@ Status drivers::gaussian_scores(const UKernels& uk, const ConstView<4>& q, const
   if (is_empty(out)) return {};
   score_all_rows(
       uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
-      [&](const ScoreRows& call, int64_t, int64_t) { uk.gaussian_rows[slot(k.dtype)](call); },
+      [&](const ScoreRows& call, int64_t, int64_t) { uk.gaussian_rows[index_of(k.dtype)](call); },
       [&](AnyRow row, AnyRow key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); });
   return {};
 }
@@ -227,21 +227,21 @@ Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const
     std::fill_n(buffers.query_projections, call.n_q * d_k, 0.0f);
     for_each_head(head, next_head, call.n_q, [&](int64_t h, int64_t r, int64_t n) {
       for (int64_t d = 0; d < d_q; d += kKeyBlock) {
-        uk.attention[0].kv[slot(m.dtype)].value_tile({.w = call.q + r * call.ldq + d,
-                                                      .ldw = call.ldq,
-                                                      .rows = n,
-                                                      .v = head_of(m, h) + d * m_stride,
-                                                      .key_stride = m_stride,
-                                                      .group_stride = kValueGroup * size_of(m.dtype),
-                                                      .keys = std::min(kKeyBlock, d_q - d),
-                                                      .dim = d_k,
-                                                      .o = buffers.query_projections + r * d_k,
-                                                      .ldo = d_k});
+        uk.attention[0].kv[index_of(m.dtype)].value_tile({.w = call.q + r * call.ldq + d,
+                                                          .ldw = call.ldq,
+                                                          .rows = n,
+                                                          .v = head_of(m, h) + d * m_stride,
+                                                          .key_stride = m_stride,
+                                                          .group_stride = kValueGroup * size_of(m.dtype),
+                                                          .keys = std::min(kKeyBlock, d_q - d),
+                                                          .dim = d_k,
+                                                          .o = buffers.query_projections + r * d_k,
+                                                          .ldo = d_k});
       }
     });
     call.q = buffers.query_projections;
     call.ldq = call.dim = d_k;
-    uk.score_rows[slot(k.dtype)](call);
+    uk.score_rows[index_of(k.dtype)](call);
   };
   for_query_rows(uk, q, k, out, options.scale.value_or(1.0f), q.dtype == DType::kF32 ? nullptr : buffers.queries,
                  kQueryRows, score);
@@ -268,7 +268,7 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
     score_all_rows(
         uk, q, k, out, 1.0f,
         [&](const ScoreRows& call, int64_t head, int64_t next_head) {
-          uk.additive_rows[slot(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
+          uk.additive_rows[index_of(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
         },
         [&](AnyRow row, AnyRow key, int64_t head) {
           return scalar::additive(row, key, weights + head * w.stride[0], d);
@@ -288,7 +288,8 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
         const int64_t n = std::min(kProjectedKeys, n_k - j);
         ConstView<4> keys = part_of(k, {b, kv_head, j}, {1, 1, n, k_dim});
         if (project_k) {
-          for (int64_t r = 0; r < n; ++r) uk.widen[slot(k.dtype)](row_of(keys, 0, 0, r), buffers.keys + r * d_k, d_k);
+          for (int64_t r = 0; r < n; ++r)
+            uk.widen[index_of(k.dtype)](row_of(keys, 0, 0, r), buffers.keys + r * d_k, d_k);
           project(uk, wk, kv_head, 0, buffers.keys, d_k, n, buffers.key_projections);
           keys = view(static_cast<const float*>(buffers.key_projections), {1, 1, n, d});
         }
@@ -299,7 +300,7 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
             call.q = buffers.query_projections;
             call.ldq = call.dim = d;
           }
-          uk.additive_rows[slot(keys.dtype)]({call, weights + h * w.stride[0], next_head * w.stride[0]});
+          uk.additive_rows[index_of(keys.dtype)]({call, weights + h * w.stride[0], next_head * w.stride[0]});
         };
         for_query_rows(uk, queries, keys, part_of(out, {b, first_head, 0, j}, {1, group, q.shape[2], n}), 1.0f,
                        q.dtype == DType::kF32 ? nullptr : widened, kQueryRows, score);

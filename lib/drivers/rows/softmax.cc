@@ -63,7 +63,7 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, float* ls
     call.ldx = on_stack ? stride : call.ldy;
     call.scale = 1.0f;
     if (at_once == 1) {
-      // Whole blocks at the ends of a long row that masks hide.
+      // Whole key blocks at the ends of a long row that masks hide.
       const RowModifiers row = of_row(r);
       const auto hidden = [&](int64_t lo, int64_t hi) {
         return !mask_allows(row, lo) && seen_columns(row, lo, {lo, hi}, false).none();

@@ -34,10 +34,10 @@ class Largest {
  public:
   Largest(Workspace& w, int64_t k)
       : k_(k),
-        room_(k + std::max(k, 2 * kAtOnce)),
-        places_(w.take<int32_t>(room_ + kMorePlaces)),
-        kept_(w.take<int32_t>(room_ + kMorePlaces)),
-        scores_(w.take<float>(room_)) {}
+        capacity_(k + std::max(k, 2 * kAtOnce)),
+        places_(w.take<int32_t>(capacity_ + kMorePlaces)),
+        kept_(w.take<int32_t>(capacity_ + kMorePlaces)),
+        scores_(w.take<float>(capacity_)) {}
 
   /// The k largest of scores [0, from) and [to, n) of a row, -inf and NaN aside; how many there are.
   int64_t select(const UKernels& uk, const float* row, int64_t from, int64_t to, int64_t n, int64_t k) {
@@ -85,7 +85,7 @@ class Largest {
   void read(const UKernels& uk, const float* row, int64_t from, int64_t to) {
     for (int64_t c = from; c < to; c += kAtOnce) {
       const int64_t n = std::min(kAtOnce, to - c);
-      if (count_ + n > room_) prune(uk);
+      if (count_ + n > capacity_) prune(uk);
       int64_t i = count_;
       count_ += uk.above(row + c, bound_, n, static_cast<int32_t>(c), places_ + count_);
       for (; i < count_; ++i) scores_[i] = row[places_[i]];
@@ -100,7 +100,8 @@ class Largest {
     // Of those that are equal to the bound the first ones stay.
     const int64_t n = uk.above(scores_, std::nextafter(bound_, -kInf), count_, 0, kept_);
     int64_t kept = 0;
-    for (int64_t i = 0, equal = k_ - larger; n > k_ && i < n; ++i) {  // without branches, which nobody foresees
+    for (int64_t i = 0, equal = k_ - larger; n > k_ && i < n;
+         ++i) {  // without branches: which scores are larger cannot be predicted
       const bool same = scores_[kept_[i]] == bound_;
       kept_[kept] = kept_[i];
       kept += !same | (equal > 0);
@@ -114,7 +115,7 @@ class Largest {
   }
 
   int64_t k_;
-  int64_t room_;
+  int64_t capacity_;
   int32_t* places_;
   int32_t* kept_;  // of places_
   float* scores_;
@@ -122,8 +123,8 @@ class Largest {
   float bound_ = -kInf;
 };
 
-/// Blocks [from, to) that are taken whatever their scores are, `counted` of them among the k; and `last`, behind all
-/// scores, or -1.
+/// Candidates [from, to) that are taken whatever their scores are, `counted` of them among the k; and `last`, behind
+/// all scores, or -1.
 struct Forced {
   int64_t from = 0;
   int64_t to = 0;

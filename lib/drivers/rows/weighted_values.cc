@@ -20,7 +20,7 @@ constexpr int64_t kRows = 8;
 constexpr int64_t kStreamBytes = int64_t{3} << 20;
 constexpr int64_t kColumns = kAccumulators / kRows;
 
-/// In other arithmetics: rows that share the packing of a block of values.
+/// In other arithmetics: rows that share the packing of the values of a key block.
 constexpr int64_t kPackedRows = 64;
 
 /// Enough for every target: none has operands wider than f32.
@@ -28,7 +28,7 @@ struct ValueBuffers {
   Workspace w;
   int64_t d_v;
   int64_t ldo = round_up(d_v, kValueGroup);
-  char* block = w.take<char>((4 * ldo + 4) * kKeyBlock);
+  char* packed = w.take<char>((4 * ldo + 4) * kKeyBlock);
   char* rows = w.take<char>(kLoadedRows * 4 * d_v);
   char* masked = w.take<char>((4 * kValueGroup + 4) * kKeyBlock);
   float* weights = w.take<float>(kPackedRows * kKeyBlock);
@@ -78,7 +78,7 @@ void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const 
         return found;
       };
       const bool zeros = any_zero(0, n_kv);
-      const int64_t block = zeros ? kKeyBlock : n_kv;
+      const int64_t at_once = zeros ? kKeyBlock : n_kv;
       for (int64_t c = 0; c < dim; c += kColumns) {
         char* const out_at = row_of(out, b, h, 0) + (i * out_stride + c) * out_size;
         ValueTile tile = {.w = nullptr,
@@ -93,28 +93,28 @@ void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const 
                           .ldo = kColumns,
                           .fetch = fetch};
         for (int64_t r = 0; r < rows; ++r) std::fill_n(tile.o + r * tile.ldo, tile.dim, 0.0f);
-        for (int64_t j = 0; j < n_kv; j += block) {
+        for (int64_t j = 0; j < n_kv; j += at_once) {
           tile.w = w + j;
           tile.v = row_of(v, b, kv_head, 0) + j * key_stride + c * v_size;
-          tile.keys = std::min(block, n_kv - j);
-          // Blocks of values that no zero hides are not looked at.
+          tile.keys = std::min(at_once, n_kv - j);
+          // Values that no zero hides are not looked at.
           if (zeros && any_zero(j, tile.keys) &&
-              !uk.kv[slot(type)].all_finite(
+              !uk.kv[index_of(type)].all_finite(
                   {.rows = tile.v, .token_stride = key_stride, .keys = tile.keys, .dim = tile.dim})) {
             add_around_zeros(uk, ops, tile, type);
           } else {
-            ops.kv[slot(type)].value_tile(tile);
+            ops.kv[index_of(type)].value_tile(tile);
           }
         }
         for (int64_t r = 0; r < rows; ++r) {
-          uk.finish[slot(out.dtype)](tile.o + r * tile.ldo, 1.0f, out_at + r * out_stride * out_size, tile.dim);
+          uk.finish[index_of(out.dtype)](tile.o + r * tile.ldo, 1.0f, out_at + r * out_stride * out_size, tile.dim);
         }
       }
     }
   });
 }
 
-/// In other arithmetics: values are packed a block of keys at a time. `negative`: weights may be; else prepared ones
+/// In other arithmetics: values are packed a key block at a time. `negative`: weights may be; else prepared ones
 /// hide a value where they are 0.
 void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& p,
                             const ConstView<4>& v, const View<4>& out, const ValueBuffers& w, bool negative) {
@@ -129,7 +129,7 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
     for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
       const int64_t keys = std::min(kKeyBlock, n_kv - j);
       const BlockTokens values(store, j);
-      operands.pack_block(values, {0, keys}, w.block);
+      operands.pack_values(values, {0, keys}, w.packed);
       const bool finite = operands.finite(values, {0, keys});
       for (int64_t r = 0; r < rows;) {
         // Rows of one head are one tile: they have a stride.
@@ -138,7 +138,7 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
         ValueTile tile = {.w = weights,
                           .ldw = p_stride,
                           .rows = n,
-                          .v = w.block,
+                          .v = w.packed,
                           .keys = keys,
                           .dim = w.d_v,
                           .o = w.o + r * w.ldo,
@@ -160,7 +160,7 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
       }
     }
     for (int64_t r = 0; r < rows; ++r) {
-      uk.finish[slot(out.dtype)](w.o + r * w.ldo, 1.0f, grouped.row(out, b, kv_head, i + r), w.d_v);
+      uk.finish[index_of(out.dtype)](w.o + r * w.ldo, 1.0f, grouped.row(out, b, kv_head, i + r), w.d_v);
     }
   });
 }
@@ -180,7 +180,7 @@ Status drivers::weighted_values(const UKernels& uk, const ConstView<4>& weights,
   const Environment environment;
   ConstView<4> p = weights, v = values;
   if (is_empty(v)) p.stride = v.stride = {};  // no keys: rows of zeros; data may be null
-  const AttentionKernels& ops = uk.attention[slot(options.arithmetic)];
+  const AttentionKernels& ops = uk.attention[index_of(options.arithmetic)];
   if (options.arithmetic == Arithmetic::kF32) {
     weighted_values_f32(uk, ops, p, v, out);
   } else {

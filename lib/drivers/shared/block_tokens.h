@@ -15,10 +15,10 @@ class BlockTokens {
   explicit BlockTokens(GatheredRows& gathered, int64_t part = 0) : gathered_(&gathered), part_(part) {}
 
   bool panels() const { return gathered_ == nullptr ? store_->panels() : gathered_->whole_panels(); }
-  /// The tokens from `column` on that follow one another, at most `most`. `room`: for the scales of so many. See
+  /// The tokens from `column` on that follow one another, at most `most`. `scratch`: for the scales of so many. See
   /// GatheredRows::run().
-  TokenRun run(int64_t column, int64_t most, float* room) const {
-    if (gathered_ == nullptr) return store_->run(first_ + column, most, room);
+  TokenRun run(int64_t column, int64_t most, float* scratch) const {
+    if (gathered_ == nullptr) return store_->run(first_ + column, most, scratch);
     TokenRun run = gathered_->run(column, most);
     run.data += part_;
     return run;
@@ -39,12 +39,12 @@ class BlockTokens {
   int64_t part_ = 0;
 };
 
-/// f(first column, run) for columns [columns.lo, columns.hi) of a block, in runs.
+/// f(first column, run) for columns [columns.lo, columns.hi) of a key block, in runs.
 template <class F>
 void for_each_run(const BlockTokens& tokens, Interval columns, const F& f) {
-  float room[kKeyBlock];
+  float scratch[kKeyBlock];
   for (int64_t c = columns.lo; c < columns.hi;) {
-    const TokenRun run = tokens.run(c, columns.hi - c, room);
+    const TokenRun run = tokens.run(c, columns.hi - c, scratch);
     f(c, run);
     c += run.tokens;
   }

@@ -13,7 +13,7 @@ namespace simdattn {
 /// Which tokens are gathered: those of a key block at most.
 struct TokenList {
   const int32_t* tokens;
-  int64_t count;  // up to a panel of tokens behind the block are wanted next: they are only fetched
+  int64_t count;  // up to a panel of tokens behind the key block are wanted next: they are only fetched
   /// Tokens outside are not read, because their pages may not exist: rows of zeros stand in their place. Whole panels
   /// are read.
   Interval seen = {0, std::numeric_limits<int64_t>::max()};
@@ -58,19 +58,20 @@ class GatheredRows {
   /// The tokens from `place` on that follow one another, at most `most`. Copies hold until as many other panels were
   /// asked for as the memory has. A run goes on if the next panel lies behind it, as it would without a list.
   TokenRun run(int64_t place, int64_t most) {
-    const int64_t panel = place / kPanelWidth, inside = place % kPanelWidth, slot = panel % panels_;
+    const int64_t panel = place / kPanelWidth, inside = place % kPanelWidth, copy_index = panel % panels_;
     const bool copied = from_.panels() || has_scales(from_.type()) ||
                         together_[panel] < std::min(kPanelWidth, list_.count - panel * kPanelWidth);
     const bool goes_on = together_[panel] >= 2 * kPanelWidth;
-    char* const copy = copies_ + slot * panel_bytes_;
-    float* const scales = scales_ + slot * kPanelWidth;
-    if (held_[slot] != panel) {
+    char* const copy = copies_ + copy_index * panel_bytes_;
+    float* const scales = scales_ + copy_index * kPanelWidth;
+    if (held_[copy_index] != panel) {
       if (list_.fetch && !goes_on) prefetch_behind(panel);
       if (copied) copy_panel(panel, copy, scales);
-      held_[slot] = panel;
+      held_[copy_index] = panel;
     }
     if (!copied) {
-      // Of a long run all but the last panel, so that all of its panels go on.
+      // Of a long run all but the last panel: then `goes_on` holds for all of it, and the last panel is a run of its
+      // own.
       const int64_t tokens = (goes_on ? together_[panel] / kPanelWidth - 1 : 1) * kPanelWidth - inside;
       return {rows_[place], from_.token_stride(), std::min(tokens, most), nullptr, goes_on};
     }
@@ -93,7 +94,7 @@ class GatheredRows {
   }
 
  private:
-  /// Of a block, and of the panel that is fetched meanwhile.
+  /// Of a key block, and of the panel that is fetched meanwhile.
   static constexpr int64_t kRows = kKeyBlock + kPanelWidth;
 
   /// How many rows from the first one of each panel on follow one another.
@@ -108,7 +109,8 @@ class GatheredRows {
     }
   }
 
-  /// Of keys in panels that do not stay such, tokens have a little of many lines: these are left alone.
+  /// Tokens of panels that are taken apart have a few bytes of each of many lines. To fetch all of these would take
+  /// more time than it saves, so they are left alone.
   void prefetch_behind(int64_t panel) const {
     if (from_.panels() != list_.whole_panels) return;
     const int64_t bytes = list_.whole_panels ? panel_bytes_ / kPanelWidth : row_bytes_;

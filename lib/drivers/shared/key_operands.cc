@@ -1,4 +1,4 @@
-// Keys as operands: the ways to score a block of them, and their panels.
+// Keys as operands: the ways to score those of a key block, and their panels.
 #include "lib/drivers/shared/operands.h"
 
 namespace simdattn {
@@ -10,15 +10,16 @@ int64_t panel_start(int64_t c) { return c / kPanelWidth * kPanelWidth; }
 }  // namespace
 
 ScoreWay Operands::way_to_score(const BlockTokens& keys, int64_t rows, int64_t at_once) const {
-  // For many rows keys are packed once, because each register tile would convert them again, unless packing them is
-  // what the slot does.
+  // For many rows keys are packed once, because each register tile would convert them again. Where the slot itself
+  // packs, there is nothing to save.
   const bool few = rows <= slots.direct_key_rows;
   if (keys.panels() && slots.score_tile != nullptr && (few || slots.pack_panel == nullptr)) {
     return ScoreWay::kStoredPanels;
   }
   if (rows > at_once) return ScoreWay::kPackedBlock;
   if (keys.panels() || !few) return ScoreWay::kPackedPanel;
-  if (slots.score_rows != nullptr && rows <= kMostScoreRows && has_direct_rows(dim_)) return ScoreWay::kRowsInPlace;
+  if (slots.score_rows != nullptr && rows <= kMostScoreRows && can_read_rows_in_place(dim_))
+    return ScoreWay::kRowsInPlace;
   return stores_panels() ? ScoreWay::kStoredPanel : ScoreWay::kPackedPanel;
 }
 
@@ -82,9 +83,9 @@ void Operands::score_panel(ScoreTile tile, const BlockTokens& keys, Interval see
                            bool as_stored) const {
   float scales[kPanelWidth];
   const bool stream = fetch.transposed != Fetch::kNone;
-  if (as_stored) store_panel(keys, see, c, tile.room, scales, stream);
-  else pack_panel(keys, see, c, tile.room, stream);
-  tile.panels = tile.room;
+  if (as_stored) store_panel(keys, see, c, tile.scratch, scales, stream);
+  else pack_panel(keys, see, c, tile.scratch, stream);
+  tile.panels = tile.scratch;
   tile.n_panels = 1;
   tile.scales = as_stored && has_scales(type_) ? scales : nullptr;
   tile.s += c - panel_start(see.lo);
@@ -112,8 +113,8 @@ void Operands::join_rows(void (*slot)(const PackKeys&), const BlockTokens& keys,
                          float* scales, bool stream) const {
   const Interval columns = {std::max(see.lo, c), std::min(see.hi, c + kPanelWidth)};
   PackKeys pack = {.from = nullptr, .token_stride = 0, .keys = columns.hi - c, .dim = dim_, .panel = panel};
-  float room[kPanelWidth];
-  const TokenRun all = keys.run(columns.lo, columns.hi - columns.lo, room);
+  float scratch[kPanelWidth];
+  const TokenRun all = keys.run(columns.lo, columns.hi - columns.lo, scratch);
   std::fill_n(scales, kPanelWidth, 0.0f);
   if (slot != nullptr && columns.lo == c && all.tokens >= pack.keys) {
     if (all.scales != nullptr) std::copy_n(all.scales, pack.keys, scales);

@@ -19,7 +19,8 @@ template <bool kConst>
 bool in_panels(const BasicKv<kConst>& kv) {
   return kv.layout == KvLayout::kPanels;
 }
-/// A stride means nothing where there is one of a kind.
+/// A stride means nothing where there is one of a kind, and callers may leave any number there: it must not be
+/// multiplied.
 inline int64_t offset_of(int64_t index, int64_t stride) { return index == 0 ? 0 : index * stride; }
 /// The row of a token, or the panel, for one head.
 template <bool kConst>
@@ -60,34 +61,33 @@ class KvStore {
     if (kv.page_size > 0 && kv.capacity > 0) table_ = kv.block_table + sequence * table_stride(kv);
   }
 
-  /// The tokens from `token` on that follow one another, at most `most`. `room`: for the scales of so many, should they
-  /// be apart from one another.
-  TokenRun run(int64_t token, int64_t most, float* room) const {
+  /// The tokens from `token` on that follow one another, at most `most`. `scratch`: for the scales of so many, should
+  /// they be apart from one another.
+  TokenRun run(int64_t token, int64_t most, float* scratch) const {
     const TokenPlace p = place(token);
     const int64_t end = kv_.page_size > 0 ? kv_.page_size
                         : kv_.ring > 0    ? kv_.ring
                                           : std::numeric_limits<int64_t>::max();
     const int64_t tokens = std::min(end - p.inside, most);
-    return {row_at(kv_, p, head_), kv_.token_stride, tokens, scales(p, tokens, room), true};
+    return {row_at(kv_, p, head_), kv_.token_stride, tokens, scales(p, tokens, scratch), true};
   }
   /// The scales of one token of a type whose scales stand apart.
   float scale(int64_t token) const {
     float copy;
     return *scales(place(token), 1, &copy);
   }
-  /// True if every run but the first one of a block begins at a multiple of `step`, counted from the first token of the
-  /// block.
+  /// True if every run but the first one of a key block begins at a multiple of `step`, counted from its first token.
   bool whole_steps(int64_t step) const { return (kv_.page_size > 0 ? kv_.page_size : kv_.ring) % step == 0; }
 
   /// One row of a panel, as it is stored.
   void copy_from_panel(const UKernels& uk, int64_t token, char* to) const {
     const TokenPlace p = place(token);
-    uk.kv[slot(kv_.type)].load_panels({.in = row_at(kv_, p, head_),
-                                       .column = p.inside % kPanelWidth,
-                                       .tokens = 1,
-                                       .dim = kv_.dim,
-                                       .rows = to,
-                                       .as_stored = true});
+    uk.kv[index_of(kv_.type)].load_panels({.in = row_at(kv_, p, head_),
+                                           .column = p.inside % kPanelWidth,
+                                           .tokens = 1,
+                                           .dim = kv_.dim,
+                                           .rows = to,
+                                           .as_stored = true});
   }
   /// Where the rows of n tokens begin or, of keys in panels, a 32nd of each token's panel.
   void find_rows(const int32_t* tokens, int64_t n, const char** rows) const {
@@ -108,19 +108,19 @@ class KvStore {
 
  private:
   /// The scales of n tokens of one run; null for types without. Tokens of a last panel that are not there have scale 0.
-  const float* scales(const TokenPlace& p, int64_t n, float* room) const {
+  const float* scales(const TokenPlace& p, int64_t n, float* scratch) const {
     if (!has_scales(kv_.type)) return nullptr;
     const bool may_end = kv_.scales != nullptr && kv_.page_size == 0;
     const int64_t there = may_end ? std::min(n, kv_.capacity - p.inside) : n;
     if (kv_.scales != nullptr && kv_.scale_token_stride == sizeof(float) && there == n) {
       return reinterpret_cast<const float*>(scale_at(kv_, p, head_));
     }
-    load_scales(kv_, p, head_, there, room);
-    std::fill(room + there, room + n, 0.0f);
-    return room;
+    load_scales(kv_, p, head_, there, scratch);
+    std::fill(scratch + there, scratch + n, 0.0f);
+    return scratch;
   }
 
-  /// Sizes fit 32 bits, whose division takes half the time.
+  /// By the rules tokens and page sizes fit 32 bits, whose division takes half the time.
   TokenPlace place(int64_t token) const {
     if (kv_.page_size > 0) {
       const int64_t index = static_cast<uint32_t>(token) / static_cast<uint32_t>(kv_.page_size);

@@ -19,7 +19,7 @@ uint32_t bias_at(const void* p, int64_t i, DType t) {
 
 /// What masks and bias do to a key. Of two modifiers the key gets `a & b`, the stronger effect: so bits of the numbers
 /// are chosen. A bias of +0 does nothing: it changes -0 to +0, whose exponential is the same.
-enum Does : uint8_t { kHides = 0b00, kChanges = 0b01, kNothing = 0b11 };
+enum MaskEffect : uint8_t { kHides = 0b00, kChanges = 0b01, kNothing = 0b11 };
 /// Times this, a byte stands in each of eight bytes.
 constexpr uint64_t kEight = 0x0101010101010101u;
 
@@ -41,7 +41,7 @@ bool all_bits(const uint8_t* bits, int64_t first, int64_t n, int byte) {
 }
 
 /// What masks and bias do to these keys: kHides or kNothing if they do that to each key, else kChanges.
-Does what_masks_do(const RowModifiers& m, Interval keys) {
+MaskEffect effect_of_masks(const RowModifiers& m, Interval keys) {
   const int64_t n = keys.hi - keys.lo;
   bool nothing = true;
   if (m.bias != nullptr) {
@@ -68,17 +68,17 @@ Does what_masks_do(const RowModifiers& m, Interval keys) {
 }
 
 /// The same for n keys from `key` on, one by one. Loops that compilers make vectors of.
-void what_masks_do(const RowModifiers& m, int64_t key, int64_t n, uint8_t* does) {
-  std::memset(does, m.keep != nullptr && m.one_keep && *m.keep == 0 ? kHides : kNothing, static_cast<size_t>(n));
+void effect_of_masks(const RowModifiers& m, int64_t key, int64_t n, uint8_t* effects) {
+  std::memset(effects, m.keep != nullptr && m.one_keep && *m.keep == 0 ? kHides : kNothing, static_cast<size_t>(n));
   const auto of_bias = [&](const auto* bias, auto lowest) {
     using T = decltype(lowest);
     const auto of = [&](T b) {
       return static_cast<uint8_t>(b == lowest ? T{kHides} : b == 0 ? T{kNothing} : T{kChanges});
     };
     if (m.one_bias) {
-      for (int64_t j = 0; j < n; ++j) does[j] &= of(*bias);
+      for (int64_t j = 0; j < n; ++j) effects[j] &= of(*bias);
     } else {
-      for (int64_t j = 0; j < n; ++j) does[j] &= of(bias[key + j]);
+      for (int64_t j = 0; j < n; ++j) effects[j] &= of(bias[key + j]);
     }
   };
   if (m.bias != nullptr && m.bias_dtype == DType::kF32) {
@@ -87,7 +87,7 @@ void what_masks_do(const RowModifiers& m, int64_t key, int64_t n, uint8_t* does)
     of_bias(static_cast<const uint16_t*>(m.bias), static_cast<uint16_t>(lowest_of(m.bias_dtype)));
   }
   for (int64_t j = 0; m.keep != nullptr && !m.one_keep && j < n; ++j) {
-    does[j] &= m.keep[key + j] == 0 ? uint8_t{kHides} : uint8_t{kNothing};
+    effects[j] &= m.keep[key + j] == 0 ? uint8_t{kHides} : uint8_t{kNothing};
   }
   for (int64_t j = m.bits == nullptr ? n : std::max(m.first_bit - key, int64_t{0}); j < n;) {
     // Up to the end of a byte.
@@ -95,10 +95,10 @@ void what_masks_do(const RowModifiers& m, int64_t key, int64_t n, uint8_t* does)
     const int64_t end = std::min(j + 8 - bit % 8, n);
     const uint64_t byte = static_cast<uint64_t>(m.bits[bit / 8]) >> bit % 8;
     uint64_t eight = 0;
-    std::memcpy(&eight, does + j, static_cast<size_t>(end - j));
+    std::memcpy(&eight, effects + j, static_cast<size_t>(end - j));
     // Bit k alone in byte k, then all bits of it.
     eight &= (((byte * kEight & 0x8040201008040201u) + 0x7F * kEight) >> 7 & kEight) * 0xFF;
-    std::memcpy(does + j, &eight, static_cast<size_t>(end - j));
+    std::memcpy(effects + j, &eight, static_cast<size_t>(end - j));
     j = end;
   }
 }
@@ -107,7 +107,7 @@ void what_masks_do(const RowModifiers& m, int64_t key, int64_t n, uint8_t* does)
 /// `keys` are changed, and of several masks together the first and last key are visible, as they are of one mask alone.
 /// With `few` a sample tells whether most keys are hidden.
 bool is_dense(const RowModifiers& m, Interval keys, bool few) {
-  if (what_masks_do(m, {std::max(keys.hi - kPanelWidth, keys.lo), keys.hi}) != kChanges) return false;
+  if (effect_of_masks(m, {std::max(keys.hi - kPanelWidth, keys.lo), keys.hi}) != kChanges) return false;
   const bool several = (m.bias != nullptr) + (m.keep != nullptr) + (m.bits != nullptr) > 1;
   if (several && !(mask_allows(m, keys.lo) && mask_allows(m, keys.hi - 1))) return false;
   int64_t balance = 1;
@@ -153,27 +153,27 @@ SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, boo
   const int64_t n = keys.size();
   if (n <= 0) return {};
   const auto column = [&](int64_t j) { return static_cast<int32_t>(keys.lo - base + std::min(j, n)); };
-  const Does to_head = what_masks_do(m, {keys.lo, std::min(keys.lo + kPanelWidth, keys.hi)});
-  const Does to_all = to_head == kChanges ? kChanges : what_masks_do(m, keys);
+  const MaskEffect to_head = effect_of_masks(m, {keys.lo, std::min(keys.lo + kPanelWidth, keys.hi)});
+  const MaskEffect to_all = to_head == kChanges ? kChanges : effect_of_masks(m, keys);
   if (to_all == kHides) return {};
   if (to_all == kNothing) return all_columns(base, keys);
   if (to_head == kChanges && is_dense(m, keys, few)) {
     return {column(0), column(n), column(0), column(n), static_cast<int32_t>(n)};
   }
-  uint8_t does[kKeyBlock];
-  what_masks_do(m, keys.lo, n, does);
+  uint8_t effects[kKeyBlock];
+  effect_of_masks(m, keys.lo, n, effects);
   const int64_t end = round_up(n, 8);
-  std::memset(does + n, does[n - 1], static_cast<size_t>(end - n));
+  std::memset(effects + n, effects[n - 1], static_cast<size_t>(end - n));
   const auto without_ends = [&](Interval of, uint64_t eight) {
-    while (of.lo < of.hi && eight_at(does + of.lo) == eight) of.lo += 8;
-    while (of.lo < of.hi && eight_at(does + of.hi - 8) == eight) of.hi -= 8;
+    while (of.lo < of.hi && eight_at(effects + of.lo) == eight) of.lo += 8;
+    while (of.lo < of.hi && eight_at(effects + of.hi - 8) == eight) of.hi -= 8;
     return of;
   };
   uint16_t visible = 0;
-  for (int64_t j = 0; j < n; ++j) visible = static_cast<uint16_t>(visible + (does[j] & 1));
+  for (int64_t j = 0; j < n; ++j) visible = static_cast<uint16_t>(visible + (effects[j] & 1));
   if (visible == 0) return {};
   int64_t same = 0;
-  while (same < n && does[same] == kNothing) ++same;
+  while (same < n && effects[same] == kNothing) ++same;
   if (same == visible && same <= n - kMaskThresholds.least_move) {
     return {column(0), column(same), column(same), column(same), visible};
   }
@@ -185,13 +185,13 @@ SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, boo
 }
 
 int64_t visible_columns(const RowModifiers& m, int64_t base, Interval keys, uint8_t* list) {
-  uint8_t does[kKeyBlock];
+  uint8_t effects[kKeyBlock];
   const int64_t n = keys.size();
-  what_masks_do(m, keys.lo, n, does);
-  std::memset(does + n, kHides, static_cast<size_t>(round_up(n, 8) - n));
+  effect_of_masks(m, keys.lo, n, effects);
+  std::memset(effects + n, kHides, static_cast<size_t>(round_up(n, 8) - n));
   int64_t count = 0;
   for (int64_t j = 0; j < n; j += 8) {
-    for (uint64_t eight = eight_at(does + j) & kEight; eight != 0; eight &= eight - 1) {
+    for (uint64_t eight = eight_at(effects + j) & kEight; eight != 0; eight &= eight - 1) {
       list[count++] = static_cast<uint8_t>(keys.lo - base + j + std::countr_zero(eight) / 8);
     }
   }
@@ -209,8 +209,8 @@ bool still_sees(const RowModifiers& m, int64_t base, Interval keys, bool in_tile
     s.from = s.to = ++s.hi;
     ++s.visible;
   }
-  const auto all = [&](int64_t first, int64_t last, Does does) {
-    return first >= last || what_masks_do(m, {first, last}) == does;
+  const auto all = [&](int64_t first, int64_t last, MaskEffect effects) {
+    return first >= last || effect_of_masks(m, {first, last}) == effects;
   };
   if (!all(keys.lo, base + s.lo, kHides) || !all(base + s.hi, keys.hi, kHides) ||
       !all(base + s.lo, base + s.from, kNothing) || !all(base + s.to, base + s.hi, kNothing)) {

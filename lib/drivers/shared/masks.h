@@ -17,7 +17,8 @@ inline bool same_masks(const RowModifiers& a, const RowModifiers& b) {
 /// values, pages that are missing.
 bool mask_allows(const RowModifiers& row, int64_t key);
 
-/// Asks for what looks at a block of keys read, of which the first is `key`. Of the rows each `step`th is taken.
+/// Asks for what looks at a key block read, whose first key is `key`. Of the rows each `step`th is taken, because those
+/// between share its masks.
 void prefetch_masks(const RowModifiers* all, Interval rows, int64_t step, int64_t key);
 
 /// When it pays to treat masked keys in another way. Times depend on these, results do not.
@@ -33,7 +34,7 @@ struct MaskThresholds {
   int64_t sample_step = kPanelWidth + 1;
 };
 inline constexpr MaskThresholds kMaskThresholds;
-/// At most so many keys of a block are gathered.
+/// At most so many keys of a key block are gathered.
 inline constexpr int64_t kFewKeys = kKeyBlock / kMaskThresholds.few_share;
 
 /// What a row sees of a key block, whose key c is column c.

@@ -1,4 +1,4 @@
-// Keys and values of one storage type as operands of an arithmetic: their scores, packed panels, packed blocks.
+// Keys and values of one storage type as operands of an arithmetic: their scores, packed panels, packed values.
 //
 // Where a storage type lacks a slot, rows are loaded as f32 and take the slot of f32. So every storage type works with
 // every arithmetic.
@@ -17,7 +17,7 @@ namespace simdattn {
 
 /// The kernels that serve tasks of at most `rows` rows.
 inline const AttentionKernels& kernels_of(const UKernels& uk, Arithmetic arithmetic, int64_t rows) {
-  const AttentionKernels& kernels = uk.attention[slot(arithmetic)];
+  const AttentionKernels& kernels = uk.attention[index_of(arithmetic)];
   return kernels.of_few_rows != nullptr && rows <= kFewRows ? *kernels.of_few_rows : kernels;
 }
 
@@ -40,7 +40,7 @@ class KernelHooks {
 /// Rows that are loaded as f32, or put together from several runs, at a time.
 inline constexpr int64_t kLoadedRows = kPanelWidth;
 
-/// How the scores of some rows and the keys of a block are computed. Operands::way_to_score() has the rule,
+/// How the scores of some rows and the keys of a key block are computed. Operands::way_to_score() has the rule,
 /// key_operands.cc a function for each.
 enum class ScoreWay : uint8_t {
   kPackedBlock,   // score_packed: the caller has packed all panels, because several tiles of rows need them
@@ -64,9 +64,9 @@ class Operands {
 
   /// `rows`: memory for kLoadedRows rows, as stored or as f32.
   Operands(const UKernels& kernels, const AttentionKernels& arithmetic, KvType type, int64_t dim, char* rows)
-      : slots(arithmetic.kv[slot(type)]),
+      : slots(arithmetic.kv[index_of(type)]),
         arithmetic_(arithmetic),
-        storage_(kernels.kv[slot(type)]),
+        storage_(kernels.kv[index_of(type)]),
         rows_(rows),
         type_(type),
         dim_(dim) {}
@@ -74,12 +74,13 @@ class Operands {
   /// For keys that `rows` rows are multiplied with, at most `at_once` in one tile.
   ScoreWay way_to_score(const BlockTokens& keys, int64_t rows, int64_t at_once) const;
   /// Scores of a tile's rows with keys [see.lo, see.hi), in whole panels from the one that holds see.lo on: tile.s is
-  /// at that panel's first column. `tile.panels`: the packed panels of kPackedBlock; `tile.room`: memory for a packed
-  /// panel.
+  /// at that panel's first column. `tile.panels`: the packed panels of kPackedBlock; `tile.scratch`: memory for a
+  /// packed panel.
   void score(ScoreWay way, const ScoreTile& tile, const BlockTokens& keys, Interval see, KeyFetch fetch) const;
 
-  /// Packs keys [c, c + 32) of a block into `panel`. Keys outside of `see` are not read, because their pages may not
-  /// exist; their lanes hold unspecified numbers, whose scores nobody looks at. `stream`: the keys come from memory.
+  /// Packs keys [c, c + 32) of a key block into `panel`. Keys outside of `see` are not read, because their pages may
+  /// not exist; their lanes hold unspecified numbers, whose scores nobody looks at. `stream`: the keys come from
+  /// memory.
   void pack_panel(const BlockTokens& keys, Interval see, int64_t c, void* panel, bool stream) const;
   /// The same, of keys in rows, into a panel of the storage type, and their scales into scales[32]. Needs
   /// slots.store_panel.
@@ -87,8 +88,8 @@ class Operands {
     join_rows(slots.store_panel, keys, see, c, panel, scales, stream);
   }
 
-  /// Packs values [see.lo, see.hi) of a block, all columns.
-  void pack_block(const BlockTokens& values, Interval see, char* block) const {
+  /// Packs values [see.lo, see.hi) of a key block, all dimensions.
+  void pack_values(const BlockTokens& values, Interval see, char* block) const {
     pack_columns(values, see, 0, dim_, block);
   }
   /// True if all numbers of these tokens are finite. See KvKernels::all_finite.
@@ -99,7 +100,8 @@ class Operands {
   void add_in_place(const BlockTokens& values, ValueTile tile) const;
 
   /// Adds values as `tile` says, except that a value that a row does not see counts as zeros: a weight of 0 would hide
-  /// finite values only. visible(row, column) tells. Row by row, so slow. `masked`: memory of
+  /// finite values only. visible(row, column) tells. Row by row, so slow, but values that are not finite
+  /// are rare. `masked`: memory of
   /// values_bytes(kValueGroup).
   template <class Visible>
   void add_visible(const BlockTokens& values, const ValueTile& tile, char* masked, const Visible& visible) const {
@@ -127,7 +129,7 @@ class Operands {
  private:
   /// True if a panel of the storage type can be put together and multiplied.
   bool stores_panels() const { return slots.store_panel != nullptr && slots.score_tile != nullptr; }
-  const KvOperands& f32() const { return arithmetic_.kv[slot(KvType::kF32)]; }
+  const KvOperands& f32() const { return arithmetic_.kv[index_of(KvType::kF32)]; }
   void load(void (*slot)(const LoadRows&), const TokenRun& run, char* rows, bool as_stored = false) const;
   void join_rows(void (*slot)(const PackKeys&), const BlockTokens& keys, Interval see, int64_t c, void* panel,
                  float* scales, bool stream) const;

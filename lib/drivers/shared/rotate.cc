@@ -3,7 +3,7 @@
 namespace simdattn {
 
 void rotate_heads(const UKernels& uk, DType from, DType to, const RopeHeads& a) {
-  if (from == to) return uk.rope_heads[slot(from)](a);
+  if (from == to) return uk.rope_heads[index_of(from)](a);
   constexpr int64_t kPiece = 128;  // dimensions
   constexpr int64_t kAtOnce = 8;   // heads
   alignas(64) float wide[kAtOnce * kPiece];
@@ -14,8 +14,8 @@ void rotate_heads(const UKernels& uk, DType from, DType to, const RopeHeads& a) 
         uk, some, DType::kF32, reinterpret_cast<char*>(wide), kPiece,
         [&](int64_t d, int64_t n, char* to_rows) {
           for (int64_t k = 0; k < some.heads; ++k) {
-            uk.widen[slot(from)](static_cast<const char*>(a.x) + ((h + k) * a.x_stride + d) * size_of(from),
-                                 reinterpret_cast<float*>(to_rows) + k * kPiece, n);
+            uk.widen[index_of(from)](static_cast<const char*>(a.x) + ((h + k) * a.x_stride + d) * size_of(from),
+                                     reinterpret_cast<float*>(to_rows) + k * kPiece, n);
           }
         },
         [&](const char* rows, int64_t d, int64_t n) {

@@ -16,12 +16,12 @@ namespace simdattn {
 inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t rows, int64_t n, DType type, void* out,
                        int64_t stride) {
   // The stride of a single row means nothing, and may be any number.
-  uk.kv[slot(kv_type_of(type))].store_rows({.rows = in,
-                                            .ld = ld * int64_t{sizeof(float)},
-                                            .tokens = rows,
-                                            .dim = n,
-                                            .out = out,
-                                            .stride = rows > 1 ? stride * size_of(type) : 0});
+  uk.kv[index_of(kv_type_of(type))].store_rows({.rows = in,
+                                                .ld = ld * int64_t{sizeof(float)},
+                                                .tokens = rows,
+                                                .dim = n,
+                                                .out = out,
+                                                .stride = rows > 1 ? stride * size_of(type) : 0});
 }
 
 /// n numbers in whole blocks times an orthonormal Hadamard matrix, rounded to a type. `numbers` are overwritten; out
@@ -29,13 +29,13 @@ inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t 
 inline void hadamard_blocks(const UKernels& uk, float* numbers, int64_t n, int64_t block, DType type, void* out) {
   uk.hadamard_sums(numbers, n, block);
   // 1 / sqrt(block), rounded once; a power of two where block is one of 4.
-  uk.finish[slot(type)](numbers, static_cast<float>(1.0 / std::sqrt(static_cast<double>(block))), out, n);
+  uk.finish[index_of(type)](numbers, static_cast<float>(1.0 / std::sqrt(static_cast<double>(block))), out, n);
 }
 
 /// The RMS norm of a row of f32, in place: the sum of squares is a dot product of two rows.
 inline void norm_row(const UKernels& uk, const RopeOptions& options, float* x, int64_t n) {
   float sum = 0;
-  uk.score_rows[slot(DType::kF32)](
+  uk.score_rows[index_of(DType::kF32)](
       {.q = x, .ldq = 0, .n_q = 1, .k = x, .ldk = 0, .n_k = 1, .dim = n, .scale = 1.0f, .s = &sum, .lds = 0});
   const float r = 1.0f / std::sqrt(sum / static_cast<float>(n) + options.norm_epsilon);
   uk.norm_row(x, n, r, options.norm_weight, options.norm == RowNorm::kRmsPlusOne);
@@ -79,7 +79,7 @@ void rotate_pieces(const UKernels& uk, const RopeHeads& a, DType type, char* buf
     char* const upper = buffer + n * size_of(type);
     load(low, n, buffer);
     if (!a.interleaved) load(low + a.half, n, upper);
-    uk.rope_heads[slot(type)](call);
+    uk.rope_heads[index_of(type)](call);
     store(buffer, low, n);
     if (!a.interleaved) store(upper, low + a.half, n);
   }

@@ -76,7 +76,7 @@ struct GroupedRows {
   }
 };
 
-/// So many bytes do not stay in one user's share of L3.
+/// More bytes than this do not stay in one user's share of L3, so they come from memory at each call.
 inline constexpr double kCacheBytes = 32 << 20;
 
 /// `bytes` that one call reads: from beyond L2 if they are more than `stream`. Doubles: sizes may be anything where

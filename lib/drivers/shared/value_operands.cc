@@ -38,7 +38,7 @@ void Operands::add_in_place(const BlockTokens& values, ValueTile tile) const {
     tile.fetch = run.goes_on ? fetch : Fetch::kNone;
     slots.value_tile(tile);
     tile.w += run.tokens;
-    tile.alpha = nullptr;  // later runs of the block continue the sum
+    tile.alpha = nullptr;  // later runs of the key block continue the sum
   }
 }
 

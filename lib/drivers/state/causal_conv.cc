@@ -14,7 +14,7 @@ namespace {
 /// Tokens at a time: rows of channels are long, or rows of tokens.
 constexpr int64_t most_tokens(bool channels_last) { return channels_last ? 8 : 32; }
 /// Numbers on the stack: hundreds of channels of one token, of a prompt at least a panel of them.
-constexpr int64_t kRoom = 8192;
+constexpr int64_t kScratch = 8192;
 
 /// Rows of numbers in an array: tokens where channels are contiguous (`last`), else channels.
 struct Rows {
@@ -24,8 +24,8 @@ struct Rows {
   bool last;
 };
 
-/// Channels that are treated together. In the room they are rows of tokens if all arrays have such rows, else panels of
-/// kStateGroup channels.
+/// Channels that are treated together. In scratch memory they are rows of tokens if all arrays have such rows, else
+/// panels of kStateGroup channels.
 struct Block {
   const UKernels& uk;
   int64_t channels, row, panel;  // as in ConvTile
@@ -36,23 +36,23 @@ struct Block {
   void load_channels(const Rows& in, int64_t n, float* out, int64_t pitch) const {
     const bool one = in.stride == n, stays = in.type == DType::kF32;  // rows that lie side by side are one
     if (!stays) {
-      uk.kv[slot(in.type)].load_rows({.in = in.data,
-                                      .stride = in.stride * size_of(in.type),
-                                      .tokens = one ? 1 : channels,
-                                      .dim = one ? channels * n : n,
-                                      .rows = transposed,
-                                      .ld = 4 * n});
+      uk.kv[index_of(in.type)].load_rows({.in = in.data,
+                                          .stride = in.stride * size_of(in.type),
+                                          .tokens = one ? 1 : channels,
+                                          .dim = one ? channels * n : n,
+                                          .rows = transposed,
+                                          .ld = 4 * n});
     }
-    uk.kv[slot(KvType::kF32)].store_panels({.rows = stays ? reinterpret_cast<const float*>(in.data) : transposed,
-                                            .ld = 4 * (stays ? in.stride : n),
-                                            .tokens = channels,
-                                            .dim = n,
-                                            .out = out,
-                                            .stride = 4 * pitch,
-                                            .as_stored = true});
+    uk.kv[index_of(KvType::kF32)].store_panels({.rows = stays ? reinterpret_cast<const float*>(in.data) : transposed,
+                                                .ld = 4 * (stays ? in.stride : n),
+                                                .tokens = channels,
+                                                .dim = n,
+                                                .out = out,
+                                                .stride = 4 * pitch,
+                                                .as_stored = true});
   }
-  /// Rows of tokens in the room and in an array: f(in the room, pitch, in the array, pitch, rows, n) for as many as
-  /// have one pitch.
+  /// Rows of tokens in scratch memory and in an array: f(in scratch, pitch, in the array, pitch, rows, n) for as many
+  /// as have one pitch.
   template <class F>
   void for_each_part(int64_t tokens, int64_t stride, const F& f) const {
     const int64_t whole = channels / kStateGroup, rest = channels % kStateGroup;
@@ -68,12 +68,12 @@ struct Block {
     if (!in.last) return load_channels(in, tokens, out, panel);
     for_each_part(tokens, in.stride,
                   [&](int64_t to, int64_t ld, int64_t from, int64_t stride, int64_t rows, int64_t n) {
-                    uk.kv[slot(in.type)].load_rows({.in = in.data + from * size_of(in.type),
-                                                    .stride = stride * size_of(in.type),
-                                                    .tokens = rows,
-                                                    .dim = n,
-                                                    .rows = out + to,
-                                                    .ld = 4 * ld});
+                    uk.kv[index_of(in.type)].load_rows({.in = in.data + from * size_of(in.type),
+                                                        .stride = stride * size_of(in.type),
+                                                        .tokens = rows,
+                                                        .dim = n,
+                                                        .rows = out + to,
+                                                        .ld = 4 * ld});
                   });
   }
   void store(const float* in, int64_t tokens, const Rows& out) const {
@@ -84,13 +84,13 @@ struct Block {
                     });
       return;
     }
-    uk.kv[slot(KvType::kF32)].load_panels({.in = in,
-                                           .stride = 4 * panel,
-                                           .tokens = channels,
-                                           .dim = tokens,
-                                           .rows = transposed,
-                                           .ld = 4 * tokens,
-                                           .as_stored = true});
+    uk.kv[index_of(KvType::kF32)].load_panels({.in = in,
+                                               .stride = 4 * panel,
+                                               .tokens = channels,
+                                               .dim = tokens,
+                                               .rows = transposed,
+                                               .ld = 4 * tokens,
+                                               .as_stored = true});
     const bool one = out.stride == tokens;
     round_rows(uk, transposed, tokens, one ? 1 : channels, one ? channels * tokens : tokens, out.type, out.data,
                out.stride);
@@ -162,10 +162,10 @@ Status drivers::causal_conv(const UKernels& uk, const CausalConvProblem& a) {
   }
   if (is_empty(a.x)) return {};
 
-  alignas(64) float room[kRoom] = {};
+  alignas(64) float scratch[kScratch] = {};
   const int64_t most_transposed = std::max(width, last ? most : rows);
-  const int64_t block = kRoom / (1 + width + rows + most_transposed) / kStateGroup * kStateGroup;
-  float *const bias = room, *const w = bias + block, *const z = w + width * block;
+  const int64_t block = kScratch / (1 + width + rows + most_transposed) / kStateGroup * kStateGroup;
+  float *const bias = scratch, *const w = bias + block, *const z = w + width * block;
   for (int64_t c = 0; c < channels; c += block) {
     const Block some = {.uk = uk,
                         .channels = std::min(block, channels - c),

@@ -96,10 +96,10 @@ class Columns {
     const ConstView<4> v = a_.state.data != nullptr ? ConstView<4>(a_.state) : a_.state_in;
     return place(reinterpret_cast<float*>(const_cast<char*>(row_of(v, sequence_.state, head_, 0))), step_of(v, 2), c);
   }
-  StateRows room(int64_t c) const { return {w_.state + c * w_.d_k, a_.transposed ? kStateGroup : kStateColumns}; }
+  StateRows scratch(int64_t c) const { return {w_.state + c * w_.d_k, a_.transposed ? kStateGroup : kStateColumns}; }
   /// `rows` rows of n numbers as f32; strides are elements.
   void load(DType type, const void* in, int64_t stride, int64_t rows, int64_t n, float* out, int64_t out_stride) const {
-    uk_.kv[slot(type)].load_rows(
+    uk_.kv[index_of(type)].load_rows(
         {.in = in, .stride = stride * size_of(type), .tokens = rows, .dim = n, .rows = out, .ld = 4 * out_stride});
   }
   /// n numbers of each token.
@@ -109,8 +109,9 @@ class Columns {
     load(v.dtype, from, step_of(v, 2), tile_.tokens, n, out, stride);
   }
 
-  /// Brings what is past to where it is updated. A copy of whole rows is what the hardware fetches ahead for. Stores of
-  /// the slot, and those of transposed panels, would wait for memory at each line.
+  /// Brings what is past to where it is updated. Whole rows are copied first, because the
+  /// hardware fetches ahead for such a copy: stores of the slot, and those of transposed panels, would wait for memory
+  /// at each line.
   void move_state() const {
     const int64_t rows = a_.transposed ? columns_ : w_.d_k, n = a_.transposed ? w_.d_k : columns_;
     const int64_t from_ld = step_of(a_.state_in, 2), to_ld = step_of(a_.state, 2);
@@ -118,20 +119,20 @@ class Columns {
     const bool one = from_ld == n && to_ld == n;  // rows that lie side by side are one
     load(DType::kF32, from.s, from_ld, one ? 1 : rows, one ? rows * n : n, to.s, to_ld);
   }
-  /// Whole groups are updated where they lie, through the room. Others are copied into it, and from there.
+  /// Whole groups are updated where they lie, with scratch memory between two tokens. Others are copied there and back.
   void update(int64_t c, int64_t columns, int64_t t, float scale) {
     const bool whole = !a_.transposed && columns % kStateGroup == 0;
     // A state that is only read must not be cleared where it lies.
     const bool read_there = whole && (a_.state.data != nullptr || w_.clears[0] == 0);
     const bool first = t == 0, last = t + tile_.tokens == sequence_.tokens && a_.state.data != nullptr;
-    tile_.room = room(c);
-    tile_.from = first && read_there ? here(c) : tile_.room;
-    tile_.to = last && whole ? here(c) : tile_.room;
+    tile_.scratch = scratch(c);
+    tile_.from = first && read_there ? here(c) : tile_.scratch;
+    tile_.to = last && whole ? here(c) : tile_.scratch;
     tile_.groups = steps_of(columns, kStateGroup);
     tile_.v = w_.v + c;
     if (first && !read_there) load_state(here(c), columns);
     uk_.update_state(tile_);
-    const auto finish = uk_.finish[slot(a_.out.dtype)];
+    const auto finish = uk_.finish[index_of(a_.out.dtype)];
     for (int64_t row = 0; row < tile_.tokens * w_.queries; ++row) {
       char* const out =
           row_of(a_.out, sequence_.batch, out_head(row % w_.queries), sequence_.first + t + row / w_.queries);
@@ -140,17 +141,17 @@ class Columns {
     if (last && !whole) store_state(here(c), columns);
   }
   void load_state(const StateRows& from, int64_t columns) const {
-    const StateRows& to = tile_.room;
+    const StateRows& to = tile_.scratch;
     if (columns % kStateGroup != 0) std::fill_n(to.s, to.stride * w_.d_k, 0.0f);
     if (!a_.transposed) return load(DType::kF32, from.s, from.stride, w_.d_k, columns, to.s, to.stride);
-    uk_.kv[slot(KvType::kF32)].store_panels(
+    uk_.kv[index_of(KvType::kF32)].store_panels(
         {.rows = from.s, .ld = 4 * from.stride, .tokens = columns, .dim = w_.d_k, .out = to.s, .as_stored = true});
   }
   /// What the last call of the slot has left.
   void store_state(const StateRows& to, int64_t columns) const {
     const StateRows& from = tile_.to;
     if (!a_.transposed) return load(DType::kF32, from.s, from.stride, w_.d_k, columns, to.s, to.stride);
-    uk_.kv[slot(KvType::kF32)].load_panels(
+    uk_.kv[index_of(KvType::kF32)].load_panels(
         {.in = from.s, .tokens = columns, .dim = w_.d_k, .rows = to.s, .ld = 4 * to.stride, .as_stored = true});
   }
 

@@ -171,8 +171,8 @@ int main() {
   // The same tokens by slot, into another pool; every other token of sequence 0 first.
   {
     std::vector<sa::bf16> pool(key_pool.size(), sa::bf16{0x7FC0});
-    sa::Kv by_slot = keys;
-    by_slot.data = pool.data();
+    sa::Kv by_place = keys;
+    by_place.data = pool.data();
     for (const int64_t parity : {0, 1}) {
       std::vector<int64_t> slots(kLength), positions(kLength);
       for (int64_t t = 0; t < kLength; ++t) {
@@ -180,13 +180,13 @@ int main() {
         positions[i] = t;
         slots[i] = t % 2 == parity ? key_table[0][t / kPage] * kPage + t % kPage : -1;
       }
-      good(append_slots(s.k.data(), kLength, by_slot, slots.data(), positions.data(), table.rope), "append_slots");
+      good(append_slots(s.k.data(), kLength, by_place, slots.data(), positions.data(), table.rope), "append_slots");
     }
-    by_slot.batch = 1;
+    by_place.batch = 1;
     sa::Kv one = values;
     one.batch = 1;
     Floats slot_out(kQRow);
-    run(decode_batch(q.data(), slot_out.data(), by_slot, one, kHeads, kDim, lengths), slot_out);
+    run(decode_batch(q.data(), slot_out.data(), by_place, one, kHeads, kDim, lengths), slot_out);
     guides::same_bits(slot_out, last, "append_slots");
   }
 
