@@ -23,14 +23,16 @@ from ._rope import RopeTable, rope, rope_frequencies, rope_table
 from ._sdpa import scaled_dot_product_attention
 from ._selection import index_scores, top_k
 from ._softmax import softmax
-from ._tensor_cache import TensorCache
 from ._targets import Target, default_target, info, targets, version
+from ._tensor_cache import TensorCache
+from ._unfused import attention_merge, scores, weighted_values
 
 __version__ = version()
 
-__all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'TensorCache', 'attention', 'causal_conv', 'default_target',
-           'from_bf16', 'index_scores', 'info', 'linear_attention', 'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention',
-           'softmax', 'targets', 'to_bf16', 'top_k', 'version']
+__all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'TensorCache', 'attention',
+           'attention_merge', 'causal_conv', 'default_target', 'from_bf16', 'index_scores', 'info', 'linear_attention',
+           'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention', 'scores', 'softmax', 'targets',
+           'to_bf16', 'top_k', 'version', 'weighted_values']
 
 
 _NEEDS = {'torch': 'PyTorch', 'flash_attn': 'PyTorch', 'transformers': 'Transformers and PyTorch'}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
+import sys
+import weakref
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Tuple, Union, overload
 
@@ -42,6 +45,10 @@ class _Lengths(np.ndarray):  # type: ignore[type-arg]
         if out is not None and not any(isinstance(x, _Lengths) for x in out):
             options['out'] = out
         return getattr(ufunc, method)(*plain, **options)
+
+
+living: weakref.WeakValueDictionary[str, KVCache] = weakref.WeakValueDictionary()  # by handles
+_serials = itertools.count()
 
 
 class KVCache:
@@ -95,6 +102,11 @@ class KVCache:
         self._lengths = np.zeros(batch, np.int32)
         self._shown = self._lengths.view(_Lengths)
         self._shown.flags.writeable = False
+        # What an operator of PyTorch takes: a name for the cache, and the lengths as a tensor.
+        self.handle = f'cache {next(_serials)}'
+        torch = sys.modules.get('torch')
+        self.tensor_of_lengths: Any = None if torch is None else torch.from_numpy(self._lengths)
+        living[self.handle] = self
 
     @property
     def lengths(self) -> NDArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from concurrent.futures import Executor
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Literal, NamedTuple, Optional, Sequence, Tuple, overload
 
 import numpy as np
 
@@ -65,36 +65,54 @@ def leading_shapes(q: Shape, k: Shape, v: Shape, enable_gqa: bool) -> Tuple[Shap
     return (*batches, heads), (*batches, kv_heads)
 
 
+@overload
+def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_mask: Optional[AnyArray] = ...,
+                                 dropout_p: float = ..., is_causal: bool = ..., scale: Optional[float] = ...,
+                                 enable_gqa: bool = ..., *, return_lse: Literal[False] = ..., out: Optional[AnyArray] = ...,
+                                 target: TargetName = ..., threads: Optional[int] = ..., pool: Optional[Executor] = ...) -> A: ...
+
+
+@overload
+def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_mask: Optional[AnyArray] = ...,
+                                 dropout_p: float = ..., is_causal: bool = ..., scale: Optional[float] = ...,
+                                 enable_gqa: bool = ..., *, return_lse: Literal[True], out: Optional[AnyArray] = ...,
+                                 target: TargetName = ..., threads: Optional[int] = ..., pool: Optional[Executor] = ...
+                                 ) -> Tuple[A, A]: ...
+
+
 def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_mask: Optional[AnyArray] = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
-                                 enable_gqa: bool = False, *, out: Optional[AnyArray] = None, target: TargetName = None,
-                                 threads: Optional[int] = None, pool: Optional[Executor] = None) -> A:
+                                 enable_gqa: bool = False, *, return_lse: bool = False, out: Optional[AnyArray] = None,
+                                 target: TargetName = None, threads: Optional[int] = None,
+                                 pool: Optional[Executor] = None) -> Any:
     """As torch.nn.functional.scaled_dot_product_attention, for inference on the CPU.
 
     query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; leading dimensions broadcast; the last of them are heads.
     attn_mask: bool (true attends) or a float type (added), broadcast to [..., L, S], or a torch.nn.attention.bias.CausalBias.
     dropout_p: must be 0. is_causal: row i sees keys 0 .. i (the corner at the top left), without attn_mask.
     scale: default 1/sqrt(E). enable_gqa: key and value have fewer heads; query head h reads head h // (heads / kv_heads).
+    return_lse: (out, lse), lse float32 [..., L], the natural log-sum-exp, which attention_merge() takes.
     out: [..., L, Ev], as query unless given. target, threads, pool: as in attention().
 
     E and Ev may be 0: without dimensions every score is 0. Where PyTorch gives NaN for a row that sees no key (before 2.5), this
     gives zeros.
     """
-    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, out, target, threads)
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, out, target, threads, return_lse)
     found = None if pool is not None else replay(_TEMPLATES, arguments)
     if found is not None and type(found) is not bool:
-        return found  # type: ignore[no-any-return]
+        return found
     mask, offset = masking(attn_mask, dropout_p, is_causal, (query, key))
     written = [] if out is None else [out]
-    how = How(target, threads_wanted(threads), pool, (_TEMPLATES, arguments) if found is True else None)
-    result: A = attend(query, key, value, mask, offset, scale, boolean(enable_gqa, 'enable_gqa'), out, how)
+    how = How(target, threads_wanted(threads), pool, (_TEMPLATES, arguments) if found is True else None,
+              boolean(return_lse, 'return_lse'))
+    result = attend(query, key, value, mask, offset, scale, boolean(enable_gqa, 'enable_gqa'), out, how)
     mark_written(written)
     return result
 
 
 _TEMPLATES: Templates = {}
 # The arguments of the tuple above, by the names of attention().
-_NAMES = ('q', 'k', 'v', '', '', '', '', '', 'out', 'target', 'threads')
+_NAMES = ('q', 'k', 'v', '', '', '', '', '', 'out', 'target', 'threads', '')
 
 
 class How(NamedTuple):
@@ -104,6 +122,7 @@ class How(NamedTuple):
     threads: Optional[int] = None
     pool: Optional[Executor] = None
     remember: Optional[Tuple[Templates, Tuple[Any, ...]]] = None
+    return_lse: bool = False
 
 
 def masking(attn_mask: Any, dropout_p: float, is_causal: bool, arrays: Sequence[Any]) -> Tuple[Any, Optional[int]]:
@@ -149,7 +168,12 @@ def attend(query: Array, key: Array, value: Array, attn_mask: Optional[Array], o
     if result.shape != shape:
         raise Error(Code.SHAPE, f'out: has shape {result.shape}; {shape} is wanted')
     if shape[-1] == 0:
+        if how.return_lse:
+            raise Error(Code.SHAPE, 'return_lse: value has no dimension; without a result there is no log-sum-exp')
         return out  # nothing to write
+    make_lse = maker_like(query, shape[:-1], DType.F32) if how.return_lse else None
+    lse = None if make_lse is None else make_lse()
+    sums = None if lse is None else _as_column(operand(lse, 'lse', writable=True))
     if q.shape[-1] == 0:
         q, k = _one_zero(q), _one_zero(k)
         options['scale'] = 1.0 if scale is None or math.isinf(scale) else scale
@@ -159,17 +183,29 @@ def attend(query: Array, key: Array, value: Array, attn_mask: Optional[Array], o
         if mask is not None:
             name = 'mask' if mask.dtype == DType.U8 else 'bias'
             options[name] = _four(mask, place)
+        if sums is not None:
+            options['lse'] = _row_of(_four(sums, place))
         problem = Problem(_four(q, place), _four(k, place), _four(v, place), out=_four(result, place), **options)
         if how.pool is None:
             problem.run(how.target, how.threads)
         else:
             _Tasks(problem, how.target).run(how.pool)
     if how.remember is not None and not outer:
-        if make is not None:
-            problem.out, problem.makes = out, {'out': make}
+        makes = {'out': make, 'lse': make_lse}
+        problem.out, problem.lse = out, lse
+        problem.makes = {name: found for name, found in makes.items() if found is not None}
         mask_name = 'mask' if mask is not None and mask.dtype == DType.U8 else 'bias'
         problem.remember(*how.remember, [mask_name if i == 3 else name for i, name in enumerate(_NAMES)], how.target)
-    return out
+    return out if lse is None else (out, lse)
+
+
+def _as_column(x: Operand) -> Operand:
+    """[..., L] as [..., L, 1]."""
+    return x._replace(shape=(*x.shape, 1), strides=(*x.strides, 1))
+
+
+def _row_of(x: Operand) -> Operand:
+    return x._replace(shape=x.shape[:-1], strides=x.strides[:-1])
 
 
 _ZERO = np.zeros(1)  # 0 in every type

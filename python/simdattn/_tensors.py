@@ -100,7 +100,8 @@ def memory_of(x: Any, argument: str) -> Memory:
         raise Error(Code.DTYPE, f'{argument}: is a view of the negative of its memory; x.resolve_neg() has memory of its own')
     tracer = 'torch.jit.trace' if torch._C._get_tracing_state() is not None else 'make_fx' if _proxies_record() else None
     if tracer is not None:
-        raise Error(Code.RANGE, f'{argument}: {tracer} does not see this function; it sees simdattn.torch.sdpa')
+        raise Error(Code.RANGE, f'{argument}: {tracer} does not see this function; it sees those of simdattn.torch: sdpa, '
+                                'attention, rope, attend and append')
     try:
         return Memory(x.dtype, x.data_ptr(), tuple(x.shape), x.stride())
     except RuntimeError as e:  # inside of vmap and other transformations

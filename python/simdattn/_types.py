@@ -59,6 +59,34 @@ class PlanOptions(ScoringOptions, total=False):
     target: TargetName
 
 
+class OperatorOptions(TypedDict, total=False):
+    """Of attend() of simdattn.torch, but for `causal` and `return_lse`."""
+
+    scale: Optional[float]
+    softcap: Optional[float]
+    offset: Optional[int]
+    offsets: Optional[Integers]
+    window_left: Optional[int]
+    window_right: Optional[int]
+    chunk: Optional[int]
+    prefix_end: Optional[Integers]
+    kv_start: Optional[Integers]
+    kv_length: Optional[Integers]
+    bias: Optional[AnyArray]
+    bias_scale: Optional[Numbers]
+    mask: Optional[AnyArray]
+    alibi_slopes: Optional[Numbers]
+    sinks: Optional[Numbers]
+    target: TargetName
+
+
+class SequenceOptions(OperatorOptions, total=False):
+    """Of attention() of simdattn.torch."""
+
+    cu_q: Optional[Integers]
+    cu_k: Optional[Integers]
+
+
 class TableOptions(TypedDict, total=False):
     """Of rope_table(): the names of model configuration files."""
 

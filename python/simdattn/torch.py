@@ -1,4 +1,4 @@
-"""PyTorch: scaled_dot_product_attention for inference on the CPU.
+"""PyTorch: scaled_dot_product_attention for inference on the CPU, and operators that torch.compile(fullgraph=True) sees.
 
     import simdattn.torch
     out = simdattn.torch.sdpa(q, k, v, is_causal=True)
@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures import Executor
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Literal, Optional, Tuple, overload
 
 import torch
 from torch.nn import functional
@@ -30,9 +30,13 @@ except ImportError:  # PyTorch before 2.3
 from ._abi import Code
 from ._aten import Calls, calls, install, uninstall
 from ._library import Error
+from ._operators import append, attend, attention, rope
+from ._operators import library as _library
 from ._attention import threads_wanted
 from ._run import Templates, prepare_torch, replay
-from ._sdpa import How, attend, leading_shapes, masking
+from ._scoring import boolean
+from ._sdpa import How, leading_shapes, masking
+from ._sdpa import attend as attend_with
 from ._targets import Target
 from ._tensors import is_causal_bias, refuse_gradient, refuse_layout
 from ._types import TargetName
@@ -40,12 +44,12 @@ from ._types import TargetName
 prepare_torch()
 
 # ---- The operator --------------------------------------------------------------------------------------------------------
-# What torch.jit.trace, torch.compile, torch.export and torch.func see in the place of ctypes. Written with the Library that
-# PyTorch 1.13 has; 2.4 and later have torch.library.custom_op besides.
+# What torch.jit.trace, torch.compile, torch.export and torch.func see in the place of ctypes.
 
-_operators = torch.library.Library('simdattn', 'DEF')
-_operators.define('sdpa(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, int? offset, float? scale, bool enable_gqa, '
-                  'str? target) -> Tensor')
+_ARGUMENTS = ('(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, int? offset, float? scale, bool enable_gqa, '
+              'str? target)')
+_library.define(f'sdpa{_ARGUMENTS} -> Tensor')
+_library.define(f'sdpa_with_lse{_ARGUMENTS} -> (Tensor, Tensor)')
 
 
 def _contiguous(x: torch.Tensor) -> torch.Tensor:
@@ -54,11 +58,14 @@ def _contiguous(x: torch.Tensor) -> torch.Tensor:
 
 
 def _on_cpu(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor], offset: Optional[int],
-            scale: Optional[float], enable_gqa: bool, target: TargetName, how: Optional[How] = None) -> torch.Tensor:
+            scale: Optional[float], enable_gqa: bool, target: TargetName, how: Optional[How] = None) -> Any:
     how = How(target) if how is None else how
     mask = None if attn_mask is None else _contiguous(attn_mask)
-    result: torch.Tensor = attend(_contiguous(query), _contiguous(key), _contiguous(value), mask, offset, scale, enable_gqa, None, how)
-    return result
+    return attend_with(_contiguous(query), _contiguous(key), _contiguous(value), mask, offset, scale, enable_gqa, None, how)
+
+
+def _on_cpu_with_lse(*arguments: Any) -> Any:
+    return _on_cpu(*arguments, How(arguments[-1], return_lse=True))
 
 
 def _shapes_alone(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor],
@@ -67,21 +74,26 @@ def _shapes_alone(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, a
     return query.new_empty((*full, query.shape[-2], value.shape[-1]))
 
 
-def _no_derivative(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor],
-                   *rest: Any) -> torch.Tensor:
+def _shapes_with_lse(query: torch.Tensor, *rest: Any) -> Tuple[torch.Tensor, torch.Tensor]:
+    out = _shapes_alone(query, *rest)
+    return out, query.new_empty(out.shape[:-1], dtype=torch.float32)
+
+
+def _no_derivative(operator: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                   attn_mask: Optional[torch.Tensor], *rest: Any) -> Any:
     """Where the operator is called itself, by transformations of torch.func too, a derivative would be lost in silence."""
     for x, argument in ((query, 'query'), (key, 'key'), (value, 'value'), (attn_mask, 'attn_mask')):
         if x is not None:
             refuse_gradient(x, argument)
     with torch._C._AutoDispatchBelowAutograd():
-        result: torch.Tensor = torch.ops.simdattn.sdpa(query, key, value, attn_mask, *rest)
-        return result
+        return operator(query, key, value, attn_mask, *rest)
 
 
-_operators.impl('sdpa', _on_cpu, 'CPU')
-_operators.impl('sdpa', _shapes_alone, 'Meta')
-if hasattr(torch._C._AutoDispatchBelowAutograd, '__enter__'):  # PyTorch 2.1 and later
-    _operators.impl('sdpa', _no_derivative, 'Autograd')
+for _name, _kernel, _shapes in (('sdpa', _on_cpu, _shapes_alone), ('sdpa_with_lse', _on_cpu_with_lse, _shapes_with_lse)):
+    _library.impl(_name, _kernel, 'CPU')
+    _library.impl(_name, _shapes, 'Meta')
+    if hasattr(torch._C._AutoDispatchBelowAutograd, '__enter__'):  # PyTorch 2.1 and later
+        _library.impl(_name, functools.partial(_no_derivative, getattr(torch.ops.simdattn, _name)), 'Autograd')
 
 
 # ---- The function --------------------------------------------------------------------------------------------------------
@@ -112,16 +124,19 @@ def _check(x: Any, argument: str, device: str) -> None:
 
 
 def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool,
-          scale: Optional[float], enable_gqa: bool, target: Any, threads: Optional[int], pool: Optional[Executor]) -> Any:
+          scale: Optional[float], enable_gqa: bool, target: Any, threads: Optional[int], pool: Optional[Executor],
+          return_lse: bool = False) -> Any:
     """public: the function that was called, which subclasses of tensors are asked about."""
-    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, None, target, threads)
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, None, target, threads, return_lse)
     compiling = _compiling()
     found = None if compiling or pool is not None or _autocast_enabled() else replay(_TEMPLATES, arguments)
     if found is not None and type(found) is not bool:
         return found
     tensors = (query, key, value) if attn_mask is None or is_causal_bias(attn_mask) else (query, key, value, attn_mask)
     if has_torch_function(tensors):
-        own = {'target': target, 'threads': threads, 'pool': pool} if public is sdpa else {}  # others bring them along
+        own: Dict[str, Any] = {}
+        if public is sdpa:
+            own = {'target': target, 'threads': threads, 'pool': pool, 'return_lse': return_lse}  # others bring them along
         return handle_torch_function(public, tensors, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, **own)
     device = 'meta' if getattr(query, 'is_meta', False) else 'cpu'
     for x, argument in ((query, 'query'), (key, 'key'), (value, 'value')):
@@ -134,34 +149,51 @@ def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mas
         query, key, value, mask = (x.to(dtype) if x is not None and x.is_floating_point() and x.dtype is not torch.float64 else x
                                    for x in (query, key, value, mask))
     if device == 'meta':
-        return _shapes_alone(query, key, value, mask, offset, scale, enable_gqa, target)
+        shapes = _shapes_with_lse if return_lse else _shapes_alone
+        return shapes(query, key, value, mask, offset, scale, enable_gqa, target)
     if compiling and (pool is not None or threads is not None):
         raise Error(Code.RANGE, 'pool, threads: are no arguments of an operator: call without them where torch.compile looks')
     if pool is not None or threads is not None or found is True:  # plain tensors: nobody looks for the operator
-        how = How(target, threads_wanted(threads), pool, (_TEMPLATES, arguments) if found is True else None)
+        how = How(target, threads_wanted(threads), pool, (_TEMPLATES, arguments) if found is True else None,
+                  boolean(return_lse, 'return_lse'))
         return _on_cpu(query, key, value, mask, offset, scale, enable_gqa, target, how)
     name = target.name if isinstance(target, Target) else target
-    return torch.ops.simdattn.sdpa(query, key, value, mask, offset, scale, enable_gqa, name)
+    operator = torch.ops.simdattn.sdpa_with_lse if boolean(return_lse, 'return_lse') else torch.ops.simdattn.sdpa
+    return operator(query, key, value, mask, offset, scale, enable_gqa, name)
 
 
 _TEMPLATES: Templates = {}
 
 
+@overload
+def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = ...,
+         dropout_p: float = ..., is_causal: bool = ..., scale: Optional[float] = ..., enable_gqa: bool = ..., *,
+         return_lse: Literal[False] = ..., target: TargetName = ..., threads: Optional[int] = ...,
+         pool: Optional[Executor] = ...) -> torch.Tensor: ...
+
+
+@overload
+def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = ...,
+         dropout_p: float = ..., is_causal: bool = ..., scale: Optional[float] = ..., enable_gqa: bool = ..., *,
+         return_lse: Literal[True], target: TargetName = ..., threads: Optional[int] = ...,
+         pool: Optional[Executor] = ...) -> Tuple[torch.Tensor, torch.Tensor]: ...
+
+
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
          dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
-         target: TargetName = None, threads: Optional[int] = None, pool: Optional[Executor] = None) -> torch.Tensor:
+         return_lse: bool = False, target: TargetName = None, threads: Optional[int] = None,
+         pool: Optional[Executor] = None) -> Any:
     """torch.nn.functional.scaled_dot_product_attention for inference on the CPU.
 
     query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; attn_mask: bool or float, broadcast to [..., L, S], or a CausalBias
-    of torch.nn.attention.bias; result: [..., L, Ev].
+    of torch.nn.attention.bias; result: [..., L, Ev]. return_lse: (result, lse), lse float32 [..., L], the log-sum-exp.
     Error, and no silent way around, for tensors that need gradients (where gradients are on), for dropout, and for other devices
     and types than float32, bfloat16 and float16. threads: as many share a large call, at most; default: torch.get_num_threads().
     pool: threads that share the work instead.
     Other subclasses of Tensor are asked by their __torch_function__. torch.autocast is followed. torch.jit.trace, torch.compile,
     torch.export and torch.func.vmap see one operator, torch.ops.simdattn.sdpa; with `pool` or `threads` they see none, and are refused.
     """
-    result: torch.Tensor = _sdpa(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, threads, pool)
-    return result
+    return _sdpa(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, threads, pool, return_lse)
 
 
 # ---- In the place of PyTorch's -------------------------------------------------------------------------------------------
@@ -303,4 +335,4 @@ class replace_sdpa(contextlib.ContextDecorator):
             warnings.warn('replace_sdpa() alone replaces nothing: write `with simdattn.torch.replace_sdpa():`', stacklevel=2)
 
 
-__all__ = ['Calls', 'calls', 'install', 'replace_sdpa', 'sdpa', 'uninstall']
+__all__ = ['Calls', 'append', 'attend', 'attention', 'calls', 'install', 'replace_sdpa', 'rope', 'sdpa', 'uninstall']

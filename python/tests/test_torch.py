@@ -201,3 +201,19 @@ def test_multihead_attention():
     with simdattn.torch.replace_sdpa():
         found, _ = module(x, x, x, need_weights=False)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_the_log_sum_exp(dtype):
+    for shapes in (((2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 24)), ((5, 16), (9, 16), (9, 24)), ((3, 2, 4, 5, 16), (3, 1, 4, 9, 16), (9, 24))):
+        q, k, v = tensors(*shapes, dtype=dtype)
+        for given in ({}, {'is_causal': True}, {'attn_mask': torch.rand(5, 9) < 0.8}):
+            logits = q.double() @ k.double().transpose(-1, -2) / 4
+            seen = torch.ones(5, 9, dtype=torch.bool).tril() if 'is_causal' in given else given.get('attn_mask', torch.ones(5, 9, dtype=torch.bool))
+            wanted = torch.logsumexp(logits.masked_fill(~seen, -torch.inf), -1)
+            for _ in range(4):  # the last ones by a remembered call
+                out, lse = simdattn.torch.sdpa(q, k, v, return_lse=True, **given)
+                assert torch.equal(out, simdattn.torch.sdpa(q, k, v, **given)) and lse.dtype == torch.float32
+                torch.testing.assert_close(lse.double(), wanted.expand(lse.shape), rtol=0, atol=1e-5)
+                again = simdattn.scaled_dot_product_attention(q, k, v, return_lse=True, **given)
+                assert torch.equal(again[0], out) and torch.equal(again[1], lse)
