@@ -29,11 +29,11 @@ Status check_attention_merge(const ConstView<5>& parts, const ConstView<4>& part
                              const View<3>& lse, const float* sinks);
 Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out);
 
-/// Largest block: a row of one is transformed on the stack.
+/// Largest Hadamard block: a row of one is transformed on the stack.
 inline constexpr int64_t kMaxHadamardBlock = 4096;
 /// Longest row that kv_append() and kv_shift() rotate.
 inline constexpr int64_t kMaxHadamardRow = 8192;
-/// The block that 0 stands for: the largest power of two that divides `dim`.
+/// The Hadamard block that 0 stands for: the largest power of two that divides `dim`.
 constexpr int64_t hadamard_block(int64_t block, int64_t dim) {
   if (block != 0) return block;
   const int64_t largest = dim & -dim;
@@ -187,7 +187,7 @@ Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, 
 
 // ---- Attention with a state -----------------------------------------------------------------------------------------
 
-/// Of the convolution: a block of channels fits the stack.
+/// Of the convolution: the channels that are treated together fit the stack.
 inline constexpr int64_t kMaxConvWidth = 32;
 /// Heads of q that read one state.
 inline constexpr int64_t kMaxStateQueries = 256;

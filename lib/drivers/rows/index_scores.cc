@@ -1,4 +1,4 @@
-// index_scores(): how much each row wants each key or block of keys.
+// index_scores(): how much each row wants each candidate: a key, or a listed block.
 //
 // Rows are the heads of one position, or of several, as in attention: a key block is packed once for up to
 // kMostRows of them. Scores of kScoreRows rows and a key block are taken at a time and joined head by head while
