@@ -13,7 +13,8 @@ namespace {
 
 bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 
-/// What strides are multiples of: the element size; rows of narrow types are bytes, or scale blocks that begin with an f16.
+/// What strides are multiples of: the element size; rows of narrow types are bytes, or scale blocks that begin with an
+/// f16.
 int64_t alignment_of(KvType type) {
   if (is_narrow(type)) return block_of(type) > 1 ? 2 : 1;
   return row_bytes(type, 1);
