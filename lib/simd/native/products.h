@@ -18,7 +18,7 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 
 #elif SIMDATTN_X86
 /// sum += x column. kPairs: of two numbers of 16 bits, both signed. kDot: of four bytes; of a query the keys are
-/// unsigned. Of pairs, sums start at 0; `more` is room for further ones, which total() adds.
+/// unsigned. Of pairs, sums start at 0; `more` takes further ones, which total() adds.
 template <bool kWeights>
 SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
   // In assembly: gcc would add products before sums, and put sums on the stack; those of VPDPBUSD it would copy.
