@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _abi
 from ._abi import Code, KvLayout, KvType
-from ._arrays import Array, NDArray, numbers, operand
+from ._arrays import Array, NDArray, as_view, numbers, operand
 from ._attention import Plan, Store, attention
 from ._library import Error, Record, check, enumerator, library
 from ._rope import RopeTable, put_norm, put_rope_options
@@ -256,6 +256,22 @@ class KVCache:
     def plan(self, q: AnyArray, *, causal: bool = True, return_lse: bool = False, **options: Unpack[PlanOptions]) -> Plan:
         """attend() as a Plan, for the lengths of this moment."""
         return Plan(q, self.keys, self.values, causal=causal, return_lse=return_lse, **options)
+
+    def read(self, first: int = 0) -> Tuple[NDArray, NDArray]:
+        """Keys and values of tokens first .. len(self) - 1 as float32 numbers, [batch, kv_heads, tokens, dim] each.
+
+        What a shorter sequence has behind its end is unspecified.
+        """
+        start = integer(first, 'first', 0, len(self))
+        found = []
+        for store in (self.keys, self.values):
+            batch, heads, _, dim = store.shape
+            rows = np.empty((batch, heads, len(self) - start, dim), np.float32)
+            if rows.size:
+                view = as_view(operand(rows, 'out'), 4, 'out', '')
+                check(library.simdattn_kv_read(ctypes.byref(store.struct), start, ctypes.byref(view), execution.with_target(None)))
+            found.append(rows)
+        return found[0], found[1]
 
     def shift(self, first: int, last: int, delta: int, *, rope: Optional[RopeTable] = None, pairing: Pairing = 'half_split',
               first_dim: int = 0, target: TargetName = None) -> None:

@@ -9,18 +9,20 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional, Tuple
+import sys
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 import transformers
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import sdpa_mask
 
 from ._abi import Code
 from ._attention import Store, attention
 from ._cache import KVCache
 from ._library import Error
+from ._linear import causal_conv, linear_attention
 
 NAME = 'simdattn'
 
@@ -40,6 +42,7 @@ def _forward(module: torch.nn.Module, query: torch.Tensor, key: Any, value: Any,
         raise Error(Code.RANGE, f'dropout: is {dropout}; this is for inference: model.eval()')
     if unread.get('output_attentions'):
         raise Error(Code.RANGE, "output_attentions: weights are not computed; attn_implementation='eager' does")
+    key, value = (x.store if isinstance(x, _States) else x for x in (key, value))
     causal = getattr(module, 'is_causal', True) if is_causal is None else is_causal
     options = dict(scale=scaling, softcap=softcap, sinks=s_aux, bias=position_bias)
     if attention_mask is None:  # the last row stands at the last key
@@ -62,13 +65,18 @@ def _forward(module: torch.nn.Module, query: torch.Tensor, key: Any, value: Any,
 _mask = functools.partial(sdpa_mask, allow_torch_fix=False)
 
 
+def _asks(model: type) -> bool:
+    """Whether the file of a model has the interface's table: some models ask it without saying so."""
+    return hasattr(sys.modules[model.__module__], 'ALL_ATTENTION_FUNCTIONS')
+
+
 def _checked(usual: Any) -> Any:
     """A model that does not ask the interface would run its own attention under our name."""
 
     @functools.wraps(usual)
     def checked(self: Any, requested: Any, *args: Any, **options: Any) -> Any:
         name = requested.get('') if isinstance(requested, dict) else requested
-        if name == NAME and not self._supports_attention_backend:
+        if name == NAME and not (self._supports_attention_backend or _asks(type(self))):
             raise ValueError(f"{type(self).__name__} does not ask Transformers' attention interface, so that attn_implementation="
                              f'{NAME!r} would change nothing; simdattn.torch.install() reaches models that call '
                              'scaled_dot_product_attention')
@@ -95,7 +103,95 @@ def register() -> None:
             setattr(PreTrainedModel, name, checked)
 
 
+# ---- Layers with a state -----------------------------------------------------------------------------------------------------
+
+
+def _normed(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
+
+
+def _gated_delta_rule(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
+                      initial_state: Optional[torch.Tensor] = None, output_final_state: bool = False,
+                      use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Optional[torch.Tensor] = None,
+                      **unread: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """query, key, value: [batch, tokens, heads, dim]; g, the logarithms of the decay, and beta: [batch, tokens, heads]."""
+    if use_qk_l2norm_in_kernel:
+        query, key = _normed(query), _normed(key)
+    sequences = query.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
+    state = torch.empty((sequences, value.shape[2], key.shape[3], value.shape[3]))
+    past = torch.zeros_like(state) if initial_state is None else initial_state.float().contiguous()
+    out = linear_attention(*(_contiguous(x).transpose(1, 2) for x in (query, key, value)), state, rule='gated_delta',
+                           decay=g.transpose(1, 2)[..., None], beta=beta.transpose(1, 2)[..., None], state_in=past, cu_q=cu_seqlens)
+    return out.transpose(1, 2), state if output_final_state else None
+
+
+def _conv(x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor] = None, activation: Optional[str] = None,
+          seq_idx: Any = None) -> torch.Tensor:
+    """x: [batch, channels, tokens], weight: [channels, width]."""
+    if seq_idx is not None:
+        raise Error(Code.RANGE, 'seq_idx: packed sequences have no convolution here; pass them one by one')
+    return causal_conv(_contiguous(x), weight, bias=bias, silu=activation in ('silu', 'swish'))
+
+
+def _conv_update(x: torch.Tensor, state: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor] = None,
+                 activation: Optional[str] = None) -> torch.Tensor:
+    """state: [batch, channels, at least width - 1], the newest input last; it is written."""
+    past = _contiguous(state[..., state.shape[-1] - weight.shape[1] + 1:])
+    out = causal_conv(_contiguous(x), weight, bias=bias, silu=activation in ('silu', 'swish'), state_in=past)
+    state.copy_(torch.cat([state, x], -1)[..., -state.shape[-1]:])
+    return out
+
+
+def _contiguous(x: torch.Tensor) -> torch.Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+# The attributes by which models find what a layer calls.
+_STATEFUL = {'chunk_gated_delta_rule': _gated_delta_rule, 'recurrent_gated_delta_rule': _gated_delta_rule, 'causal_conv1d_fn': _conv,
+             'causal_conv1d_update': _conv_update}
+
+
+def linear_layers(model: torch.nn.Module) -> int:
+    """Lets linear_attention() and causal_conv() make the gated delta nets of a hybrid model (Qwen3-Next, Qwen3.5, OLMo hybrid); how many
+    layers there were. 0: the model has none that are known here, and is as it was.
+    """
+    found = [m for m in model.modules() if hasattr(m, 'chunk_gated_delta_rule') and hasattr(m, 'recurrent_gated_delta_rule')]
+    for module in found:
+        for name, ours in _STATEFUL.items():
+            if hasattr(module, name):
+                setattr(module, name, ours)
+    return len(found)
+
+
 # ---- The cache -------------------------------------------------------------------------------------------------------------
+
+
+class _States:
+    """Keys or values of a layer, where others have a tensor. The attention takes the store; a model that changes them after its cache,
+    as Doge and JetMoE do, gets a tensor of them, which costs a copy of all tokens at each step.
+    """
+
+    def __init__(self, cache: KVCache, which: int, dtype: torch.dtype) -> None:
+        self.store = (cache.keys, cache.values)[which]
+        self._cache, self._which, self.dtype = cache, which, dtype
+        batch, heads, _, dim = self.store.shape
+        self.shape = torch.Size((batch, heads, len(cache), dim))
+
+    def tensor(self) -> torch.Tensor:
+        return torch.from_numpy(self._cache.read()[self._which]).to(self.dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor(), name)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self.tensor()[index]
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+        def plain(x: Any) -> Any:
+            return type(x)(map(plain, x)) if isinstance(x, (list, tuple)) else x.tensor() if isinstance(x, _States) else x
+
+        return function(*map(plain, args), **{name: plain(x) for name, x in (kwargs or {}).items()})
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
@@ -112,14 +208,18 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self.cache = KVCache(batch, heads, self.capacity, dim, value_dim=value_states.shape[3], dtype=self.dtype_wanted or key_states.dtype)
         self.is_initialized = True
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any) -> Tuple[Store, Store]:
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f'{name}: is more than the keys and values that a layer of simdattn.transformers.Cache keeps; '
+                             'Cache(config=model.config) has the layers that this model wants')
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any) -> Tuple[Any, Any]:
         if self.cache is None:
             self.lazy_initialization(key_states, value_states)
         tokens = len(self.cache) + key_states.shape[2]
         if tokens > self.cache.capacity:
             self.cache = self.cache.resized(max(tokens, 2 * self.cache.capacity))
         self.cache.append(key_states, value_states)
-        return self.cache.keys, self.cache.values
+        return _States(self.cache, 0, key_states.dtype), _States(self.cache, 1, value_states.dtype)
 
     def get_seq_length(self) -> int:
         return 0 if self.cache is None else len(self.cache)
@@ -157,17 +257,23 @@ class Cache(transformers.Cache):  # type: ignore[misc]
     """Keys and values of all layers, for generate(past_key_values=...) of models with attn_implementation='simdattn'.
 
     dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens that there
-    is room for at first; it doubles when they are used. The size of a head must be one that the type takes. Models that change keys
-    after their cache (Doge, JetMoE), or have caches of their own, take a DynamicCache.
+    is room for at first; it doubles when they are used. The size of a head must be one that the type takes. config: of the model,
+    for those whose layers keep more: layers with a state or an indexer then have Transformers' own caches. Models with a cache of
+    their own, such as MiniMax, refuse others.
     """
 
-    def __init__(self, *, dtype: Any = None, capacity: int = 256) -> None:
-        super().__init__(layer_class_to_replicate=functools.partial(_Layer, dtype, capacity))
+    def __init__(self, *, dtype: Any = None, capacity: int = 256, config: Any = None) -> None:
+        make = functools.partial(_Layer, dtype, capacity)
+        if config is None:
+            super().__init__(layer_class_to_replicate=make)
+            return
+        plain = (DynamicLayer, DynamicSlidingWindowLayer)
+        super().__init__(layers=[make() if type(x) in plain else x for x in transformers.DynamicCache(config=config).layers])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all layers."""
-        return sum(layer.cache.nbytes for layer in self.layers if layer.cache is not None)
+        return sum(x.cache.nbytes for x in self.layers if isinstance(x, _Layer) and x.cache is not None)
 
 
-__all__ = ['Cache', 'register']
+__all__ = ['Cache', 'linear_layers', 'register']

@@ -142,3 +142,18 @@ def test_bad_calls_change_nothing(random):
             lambda: simdattn.KVCache(2, 1, 96, 8, page_size=32, n_pages=4, block_table=np.zeros((2, 2), np.int32)))
     with pytest.raises(TypeError, match='block_table'):
         simdattn.KVCache(2, 1, 96, 8, page_size=32, n_pages=4)
+
+
+@pytest.mark.parametrize('name', ['f32', 'bf16', 'q8_0'])
+def test_read(random, name):
+    x = random.standard_normal((2, 3, 50, 32), dtype=np.float32)
+    cache = simdattn.KVCache(2, 3, 64, 32, dtype=name)
+    cache.append(x, -x, counts=[50, 7])
+    keys, values = cache.read()
+    assert keys.shape == values.shape == (2, 3, 50, 32) and keys.dtype == np.float32
+    tolerance = {'f32': 0, 'bf16': 2.0**-7, 'q8_0': 0.05}[name]
+    for b, n in ((0, 50), (1, 7)):
+        np.testing.assert_allclose(keys[b, :, :n], x[b, :, :n], rtol=0, atol=tolerance)
+        np.testing.assert_allclose(values[b, :, :n], -x[b, :, :n], rtol=0, atol=tolerance)
+    assert np.array_equal(cache.read(48)[0][0], keys[0, :, 48:]) and simdattn.KVCache(2, 3, 64, 32).read()[0].shape == (2, 3, 0, 32)
+    refused(Code.RANGE, 'first: 51 is not in 0 .. 50', lambda: cache.read(51))

@@ -19,9 +19,13 @@ MODELS = ['llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text', 'gpt_os
 
 def model_of(name, **more):
     torch.manual_seed(7)
-    config = transformers.AutoConfig.for_model(name, **SIZES, **more)
+    config = transformers.AutoConfig.for_model(name, **{**SIZES, **more})
     if getattr(config, 'sliding_window', None):
         config.sliding_window = 16
+    return random_weights(config)
+
+
+def random_weights(config):
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager').eval()
     for p in model.parameters():
         if p.dim() > 1:
@@ -53,6 +57,66 @@ def test_the_tokens_of_eager(name, monkeypatch):
         if kind != 'static':
             cache = simdattn.transformers.Cache(capacity=32)  # grows
             assert torch.equal(model.generate(**given, max_new_tokens=6, do_sample=False, past_key_values=cache), wanted), kind
+
+
+# Models that change keys behind their cache; a model that asks the interface without saying so; one whose layers keep more.
+@pytest.mark.parametrize('name', ['doge', 'jetmoe', 'bart', 'deepseek_v32'])
+def test_caches_of_other_models(name):
+    more = dict(num_experts=4, num_local_experts=4, n_routed_experts=4, moe_intermediate_size=32, num_experts_per_tok=2)
+    if name == 'bart':
+        sizes = dict(vocab_size=300, d_model=128, decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=192, is_decoder=True,
+                     is_encoder_decoder=False, max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+        model = random_weights(transformers.AutoConfig.for_model(name, **sizes))
+    else:
+        model = model_of(name, **more, **(dict(num_key_value_heads=4) if name == 'deepseek_v32' else {}))
+    given = dict(inputs()['left padding'], max_new_tokens=6, do_sample=False)
+    wanted = model.generate(**given)
+    model.set_attn_implementation('simdattn')
+    assert torch.equal(model.generate(**given), wanted)
+    assert torch.equal(model.generate(**given, past_key_values=simdattn.transformers.Cache(config=model.config)), wanted)
+    if name == 'deepseek_v32':
+        with pytest.raises(ValueError, match='update_indexer'):
+            model.generate(**given, past_key_values=simdattn.transformers.Cache())
+    else:
+        assert torch.equal(model.generate(**given, past_key_values=simdattn.transformers.Cache()), wanted)
+
+
+def test_states_are_tensors_to_others():
+    cache, x = simdattn.transformers.Cache(dtype='bf16'), torch.randn(2, 3, 5, 16)
+    keys, _ = cache.update(x, x, 0)
+    keys, values = cache.update(x, x, 0)
+    wanted = torch.cat([x, x], 2).bfloat16().float()
+    assert keys.shape == wanted.shape and torch.equal(keys.tensor(), wanted) and torch.equal(values[:, 1:], wanted[:, 1:])
+    assert torch.equal(torch.cat([keys, values], 1), torch.cat([wanted, wanted], 1)) and torch.equal(keys.repeat(1, 2, 1, 1), wanted.repeat(1, 2, 1, 1))
+    with pytest.raises(AttributeError, match='store_compression_weights: is more than the keys and values'):
+        cache.layers[0].store_compression_weights
+
+
+def test_layers_with_a_state(monkeypatch):
+    linear = dict(layer_types=['linear_attention', 'full_attention'], linear_num_value_heads=4, linear_num_key_heads=2,
+                  linear_key_head_dim=16, linear_value_head_dim=16, num_experts=4, moe_intermediate_size=32,
+                  shared_expert_intermediate_size=32, num_experts_per_tok=2)
+    model = model_of('qwen3_next', **linear)
+    assert simdattn.transformers.linear_layers(model_of('llama')) == 0
+    calls = {'linear_attention': 0, 'causal_conv': 0}
+
+    def counted(name, inner):
+        def call(*args, **options):
+            calls[name] += 1
+            return inner(*args, **options)
+        return call
+
+    for name in calls:
+        monkeypatch.setattr(simdattn.transformers, name, counted(name, getattr(simdattn.transformers, name)))
+    given = [dict(inputs()[kind], max_new_tokens=6, do_sample=False) for kind in ('left padding', 'chunks')]
+    wanted = [model.generate(**x) for x in given]
+    model.set_attn_implementation('simdattn')
+    assert simdattn.transformers.linear_layers(model) == 1
+    for x, tokens in zip(given, wanted):
+        assert torch.equal(model.generate(**x), tokens)
+    cache = simdattn.transformers.Cache(config=model.config)
+    assert torch.equal(model.generate(**given[0], past_key_values=cache), wanted[0])
+    assert calls['linear_attention'] >= 18 and calls['causal_conv'] >= 18
 
 
 def test_types_of_caches():
