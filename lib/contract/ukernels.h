@@ -36,6 +36,8 @@ constexpr bool is_read_only(KvType type) { return type > KvType::kQ4_0; }
 inline constexpr int64_t kMaxNarrowDim = 8192;
 /// Half a panel: softmax_tile takes so many columns at a time, one for each partial sum.
 inline constexpr int64_t kHalfPanel = kPanelWidth / 2;
+/// Numbers of a chain group of kBF16: 16 steps of each of its two chains, which are joined at its end.
+inline constexpr int64_t kChainGroup = 32;
 /// Width in columns of a group of packed values; the register tile's columns on every target divide it.
 inline constexpr int64_t kValueGroup = 32;
 

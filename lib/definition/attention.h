@@ -56,8 +56,6 @@ struct F32Arithmetic {
 /// kBF16, in the order of TDPBF16PS: of every group of 32 a chain over the even and one over the odd numbers, each
 /// from 0. What is joined is added to the sum.
 struct Bf16Arithmetic {
-  static constexpr int64_t kGroup = 32;
-
   static float number(float x) { return to_f32(from_f32<bf16>(x)); }
   /// -0 becomes +0.
   static float scaled(float factor, float x) { return scalar::flushed_fma(factor, x, 0.0f); }
@@ -69,7 +67,7 @@ struct Bf16Arithmetic {
         float& c = chain[(first + i) % 2];
         c = scalar::flushed_fma(x(i), y(i), c);
         ++i;
-      } while (i < n && (first + i) % kGroup != 0);
+      } while (i < n && (first + i) % kChainGroup != 0);
       sum = scalar::flushed_add(sum, scalar::flushed_add(chain[0], chain[1]));
     }
     return sum;

@@ -9,10 +9,8 @@ namespace {
 
 /// Values that come from beyond the caches are read in portions of about so many bytes, all columns of a portion before
 /// the next one, so that memory is read in order; meanwhile the next portion is prefetched.
+/// A portion is whole chain groups, counted from the first key of the key block.
 constexpr int64_t portion_bytes(int64_t rows) { return rows == 1 ? 16384 : kAvx512 ? 32768 : 65536; }
-/// A portion has a multiple of so many keys and ends at one, counted from the first key of the key block, because
-/// chains of kBF16 take as many at once.
-constexpr int64_t kChainGroup = 32;
 /// So many bytes of values stay in L2 whatever the order: one call of a tile takes all their keys.
 constexpr int64_t kWholeBytes = int64_t{1} << 18;
 

@@ -52,12 +52,12 @@ void Amx::begin() { Kernels::begin(); }
 void Amx::end() { Kernels::end(); }
 
 void Amx::prepare_weights(const float* in, float* out, int64_t n) {
-  for (int64_t j = 0; j < n; j += kGroup) numbers<kUnit>(in + j, n - j).store_unaligned(out + j);
+  for (int64_t j = 0; j < n; j += kChainGroup) numbers<kUnit>(in + j, n - j).store_unaligned(out + j);
 }
 
 void Amx::narrow_weights(float* w, int64_t ldw, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < rows; ++r, w += ldw) {
-    for (int64_t c = 0; c < columns; c += kGroup) {
+    for (int64_t c = 0; c < columns; c += kChainGroup) {
       const Floats high = c + 16 < columns ? load(w + c + 16) : Floats(0.0f);
       arranged_upper<kUnit>(load(w + c), high).store_unaligned(w + c);
     }

@@ -168,7 +168,7 @@ struct AmxKernels {
   /// Of row r, from key `key` of the key block on, which begins a group.
   static Rows weights(const ValueTile& a, int64_t r, int64_t key) {
     constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-    return {reinterpret_cast<const char*>(a.w + r * a.ldw + (key - a.first_key)), a.ldw * kFloat, kGroup * kFloat};
+    return {reinterpret_cast<const char*>(a.w + r * a.ldw + (key - a.first_key)), a.ldw * kFloat, kChainGroup * kFloat};
   }
 
   static void bf16_values_packed(const ValueTile& a) {
@@ -182,7 +182,7 @@ struct AmxKernels {
           for_each_pair(first_row, n, [&](int64_t r, int64_t, auto two) {
             float* const o = a.o + r * a.ldo + c;
             load_sums<two>(o, a.ldo);
-            multiply<Numbers::kBf16, two>(weights(a, r, key), columns, steps_of(keys, kGroup));
+            multiply<Numbers::kBf16, two>(weights(a, r, key), columns, steps_of(keys, kChainGroup));
             store_sums<two>(o, a.ldo);
           });
         });

@@ -19,7 +19,7 @@ constexpr int64_t kPairRows = 6;
 /// Rows whose weights are arranged at a time, in L1 beside 32 columns of values.
 constexpr int64_t kWeightRows = 24;
 /// Numbers of a unit: a VDPBF16PS for each chain.
-constexpr int64_t kUnit = Avx512Bf16::kUnit, kGroupUnits = kGroup / kUnit;
+constexpr int64_t kUnit = Avx512Bf16::kUnit, kGroupUnits = kChainGroup / kUnit;
 /// Bytes of a unit of 32 columns; of that of one row.
 constexpr int64_t kUnitBytes = kUnit / 2 * kPairBytes, kRowUnitBytes = kUnit * 2;
 constexpr int64_t units_of(int64_t n) { return steps_of(n, kUnit); }
@@ -128,7 +128,7 @@ struct PairKernels {
   static void scores(const ScoreTile& a) {
     const FlushSubnormals flush;
     alignas(64) char last[kGroupBytes];
-    const int64_t whole = Columns::kCutsUnits && a.dim % kUnit != 0 ? a.dim / kGroup * kGroup : a.dim;
+    const int64_t whole = Columns::kCutsUnits && a.dim % kUnit != 0 ? a.dim / kChainGroup * kChainGroup : a.dim;
     const int64_t bytes = units_of(a.dim) * kUnitBytes;
     const int64_t ahead = steps_of(kAheadBytes, bytes) * a.panel_stride;
     for (int64_t p = 0; p < a.n_panels; ++p) {
@@ -165,7 +165,7 @@ struct PairKernels {
       const int64_t end = a.first_key + a.keys;
       for (int64_t r = 0; r < rows; ++r) {
         const float* const w = a.w + (first_row + r) * a.ldw - a.first_key;
-        for (int64_t group = a.first_key / kGroup * kGroup; group < end; group += kGroup) {
+        for (int64_t group = a.first_key / kChainGroup * kChainGroup; group < end; group += kChainGroup) {
           const auto sixteen = [&](int64_t key) SIMDATTN_LAMBDA {
             const auto lane = [&](int64_t of) { return smaller(larger(of - key, 0), kLanes); };
             return load(w + key, lanes(lane(a.first_key), lane(end)));

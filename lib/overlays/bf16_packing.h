@@ -18,10 +18,8 @@ namespace {
 
 static_assert(kLanes == 16);
 
-/// Numbers of a group: 16 steps of each chain.
-constexpr int64_t kGroup = 32;
 /// Bytes of a pair of 32 columns; of a group of them; of 32 columns of packed values.
-constexpr int64_t kPairBytes = kPanelWidth * 4, kGroupBytes = kGroup / 2 * kPairBytes,
+constexpr int64_t kPairBytes = kPanelWidth * 4, kGroupBytes = kChainGroup / 2 * kPairBytes,
                   kBlockBytes = kKeyBlock / 2 * kPairBytes;
 /// How far ahead panels are prefetched.
 constexpr int64_t kAheadBytes = 16384;
@@ -47,8 +45,8 @@ SIMDATTN_INLINE Bits32 arranged_upper(Floats low, Floats high) {
 /// 32 numbers of a row as bf16, arranged, those from n on zeros.
 template <int64_t kUnit, class T>
 SIMDATTN_INLINE Bits32 numbers(const T* row, int64_t n) {
-  T copy[kGroup];
-  if (n < kGroup) {
+  T copy[kChainGroup];
+  if (n < kChainGroup) {
     std::memset(copy, 0, sizeof(copy));
     std::memcpy(copy, row, static_cast<size_t>(n) * sizeof(T));
     row = copy;
@@ -121,14 +119,14 @@ inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
 template <int64_t kUnit, class F>
 SIMDATTN_INLINE void for_each_run(const ValueTile& a, const char* block, const F& f) {
   const int64_t end = a.first_key + a.keys;
-  const int64_t first = std::min(steps_of(a.first_key, kGroup) * kGroup, end);
-  const int64_t last = std::max(first, end / kGroup * kGroup);
+  const int64_t first = std::min(steps_of(a.first_key, kChainGroup) * kChainGroup, end);
+  const int64_t last = std::max(first, end / kChainGroup * kChainGroup);
   for (const auto& [from, to] : {std::pair(a.first_key, first), std::pair(first, last), std::pair(last, end)}) {
     if (from == to) continue;
-    const int64_t key = from / kGroup * kGroup;
+    const int64_t key = from / kChainGroup * kChainGroup;
     const char* columns = block + key / 2 * kPairBytes;
     alignas(64) char cut[kGroupBytes];
-    if (from % kGroup != 0 || to % kGroup != 0) {
+    if (from % kChainGroup != 0 || to % kChainGroup != 0) {
       std::memset(cut, 0, sizeof(cut));
       for_each_pair_of_keys<kUnit>(from - key, to - key, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
         for (int64_t at = p * kPairBytes; at < (p + 1) * kPairBytes; at += 64) {
@@ -150,11 +148,11 @@ struct RowGroup {
   int64_t columns;
   const char* v;
 
-  bool whole() const { return keys == kGroup && columns == kValueGroup; }
+  bool whole() const { return keys == kChainGroup && columns == kValueGroup; }
   /// As packed values.
   template <int64_t kUnit>
   void pack(int64_t stride, char* block) const {
-    if (keys < kGroup) std::memset(block, 0, kGroupBytes);
+    if (keys < kChainGroup) std::memset(block, 0, kGroupBytes);
     interleave<kUnit, bf16>(v, stride, from, keys, columns, block);
   }
   /// f(sums of `rows` rows in 32 columns, floats between their rows) for sums at o that have no more columns than the
@@ -172,12 +170,13 @@ struct RowGroup {
 template <class F>
 SIMDATTN_INLINE void for_each_row_group(const ValueTile& a, const F& f) {
   const int64_t end = a.first_key + a.keys;
-  for (int64_t key = a.first_key / kGroup * kGroup; key < end && a.keys > 0; key += kGroup) {
-    const int64_t from = std::max(a.first_key - key, int64_t{0}), keys = std::min(end - key, kGroup) - from;
+  for (int64_t key = a.first_key / kChainGroup * kChainGroup; key < end && a.keys > 0; key += kChainGroup) {
+    const int64_t from = std::max(a.first_key - key, int64_t{0}), keys = std::min(end - key, kChainGroup) - from;
     for (int64_t c = 0; c < a.dim; c += kValueGroup) {
       const char* const v =
           static_cast<const char*>(a.v) + (key + from - a.first_key) * a.key_stride + c / kValueGroup * a.group_stride;
-      for (int64_t j = 0; a.fetches() && j < keys; ++j) fetch(v + j * a.key_stride, 2 * kGroup * a.key_stride, 0, 1);
+      for (int64_t j = 0; a.fetches() && j < keys; ++j)
+        fetch(v + j * a.key_stride, 2 * kChainGroup * a.key_stride, 0, 1);
       f(RowGroup{key, from, keys, c, std::min(kValueGroup, a.dim - c), v});
     }
   }
@@ -187,7 +186,7 @@ SIMDATTN_INLINE void for_each_row_group(const ValueTile& a, const F& f) {
 
 template <class K, class T>
 void Bf16Packing<K, T>::query(const void* row, void* query, int64_t dim) {
-  for (int64_t d = 0; d < dim; d += kGroup) {
+  for (int64_t d = 0; d < dim; d += kChainGroup) {
     numbers<K::kUnit>(static_cast<const T*>(row) + d, dim - d).store_unaligned(static_cast<char*>(query) + 2 * d);
   }
 }
@@ -197,14 +196,14 @@ void Bf16Packing<K, T>::keys(const PackKeys& a) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   constexpr bool kInPlace = std::is_same_v<T, bf16>;
   for (int64_t first = 0; first < kPanelWidth; first += 16) {
-    for (int64_t d = 0; d < a.dim; d += kGroup) {
+    for (int64_t d = 0; d < a.dim; d += kChainGroup) {
       char* const panel = static_cast<char*>(a.panel) + d / 2 * kPairBytes + first * 4;
-      const int64_t lanes = pairs_of<K::kUnit>(std::min(kGroup, a.dim - d));
+      const int64_t lanes = pairs_of<K::kUnit>(std::min(kChainGroup, a.dim - d));
       const char* rows = static_cast<const char*>(a.from) + first * a.token_stride + d * kSize;
       int64_t stride = a.token_stride;
       for (int64_t j = 0; a.stream && j < 16; ++j) __builtin_prefetch(rows + (kPanelWidth + j) * stride, 0, 2);
       alignas(64) char copy[16][64];
-      if (!kInPlace || d + kGroup > a.dim || first + 16 > a.keys) {
+      if (!kInPlace || d + kChainGroup > a.dim || first + 16 > a.keys) {
         for (int64_t j = 0; j < 16; ++j) {
           const auto* const row = reinterpret_cast<const T*>(rows + j * stride);
           (first + j < a.keys ? numbers<2>(row, a.dim - d) : Bits32(0u)).store_unaligned(copy[j]);

@@ -16,8 +16,8 @@ constexpr int64_t kEnoughTasks = 32;
 constexpr int64_t kSmallRowBlock = 128;
 /// A call whose keys and values have more bytes reads them from beyond L2 and prefetches. A single row multiplies so
 /// little that the hardware's prefetcher suffices up to a larger size.
-constexpr double kStreamBytes = 1 << 20;
-constexpr double kStreamBytesOfOneRow = 8 << 20;
+constexpr double kFetchedBytes = 1 << 20;
+constexpr double kFetchedBytesOfOneRow = 8 << 20;
 
 /// Row blocks that so many rows make. Both divisors are constants, so this is a shift: a 64-bit division is slow beside
 /// a short call.
@@ -124,8 +124,8 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
   if (too_many) return kTooManyTasks;
   const double bytes = static_cast<double>(tokens) * static_cast<double>(same) * static_cast<double>(sizes.kv_heads) *
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
-  d.fetch = fetch_of(bytes, kStreamBytes);
-  d.fetch_one_row = fetch_of(bytes, kStreamBytesOfOneRow);
+  d.fetch = fetch_of(bytes, kFetchedBytes);
+  d.fetch_one_row = fetch_of(bytes, kFetchedBytesOfOneRow);
   // Half panels where a panel of keys and the one that is fetched meanwhile exceed L1: they would push each other out.
   const bool fills_l1 = 2 * kPanelWidth * row_bytes(a.k.type, sizes.d_qk) >= tuning_of_cpu().l1_bytes;
   d.keys_at_once = fills_l1 ? kPanelWidth / 2 : kPanelWidth;

@@ -22,7 +22,7 @@ constexpr int64_t kMostRows = 256;
 /// Rows whose scores are taken at a time, and the floats between them: see lib/drivers/attention/memory.h.
 constexpr int64_t kScoreRows = 64;
 constexpr int64_t kStride = kKeyBlock + 16;
-constexpr double kStreamBytes = 1 << 20;
+constexpr double kFetchedKeyBytes = 1 << 20;
 
 constexpr int64_t positions_at_once(int64_t heads) { return std::max(kMostRows / heads, int64_t{1}); }
 int64_t rows_at_once(const ConstView<4>& q) { return q.shape[1] * std::min(q.shape[2], positions_at_once(q.shape[1])); }
@@ -56,7 +56,8 @@ struct Indexer {
   int64_t candidate = options.block_size / options.keys_per_row;  // rows of k of a candidate
   float scale = scale_of(options.scale, k.dim);
   int64_t query_bytes = ops.query_bytes(k.dim);
-  Fetch fetch = fetch_of(static_cast<double>(k.keys()) * static_cast<double>(row_bytes(k.type, k.dim)), kStreamBytes);
+  Fetch fetch =
+      fetch_of(static_cast<double>(k.keys()) * static_cast<double>(row_bytes(k.type, k.dim)), kFetchedKeyBytes);
 
   /// Rows first .. first + n - 1 of a sequence.
   void run(int64_t b, int64_t first, int64_t n) const {

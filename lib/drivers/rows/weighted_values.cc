@@ -17,7 +17,7 @@ constexpr int64_t kAccumulators = 2048;
 constexpr int64_t kRows = 8;
 /// Values larger than this are prefetched; those of one f32 row that is wider than a tile are read in the order of
 /// memory instead. The bound is above the size of an L2 (2 MiB are common), from which prefetches only cost.
-constexpr int64_t kStreamBytes = int64_t{3} << 20;
+constexpr int64_t kFetchedValueBytes = int64_t{3} << 20;
 constexpr int64_t kColumns = kAccumulators / kRows;
 
 /// In other arithmetics: rows that share the packing of the values of a key block.
@@ -65,7 +65,7 @@ void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const 
   const int64_t p_stride = grouped.stride(p);
   const int64_t out_stride = grouped.stride(out);
   const int64_t key_stride = step_of(v, 2) * v_size;
-  const Fetch fetch = fetch_of(bytes_of(v), static_cast<double>(kStreamBytes));
+  const Fetch fetch = fetch_of(bytes_of(v), static_cast<double>(kFetchedValueBytes));
   alignas(64) float accumulators[kAccumulators];
   grouped.for_each([&](int64_t b, int64_t kv_head, int64_t h) {
     for (int64_t i = 0; i < grouped.rows; i += kRows) {

@@ -19,7 +19,7 @@ namespace {
 /// Tokens that are prepared at a time. Of several queries for a state one: their outputs are as many rows.
 constexpr int64_t kChunk = 32;
 /// States of one call that are larger than this come from beyond L2.
-constexpr double kStreamBytes = 1 << 20;
+constexpr double kFetchedStateBytes = 1 << 20;
 
 /// States before the tokens, and after them, at different places.
 bool moves(const LinearAttentionProblem& a) {
@@ -235,7 +235,7 @@ Status drivers::linear_attention(const UKernels& uk, const LinearAttentionProble
   const Buffers w = {a, Workspace(exec.workspace)};
   const float scale = scale_of(a.scale, w.d_k);
   const double bytes = 4.0 * static_cast<double>(w.d_k) * static_cast<double>((last - first) * kStateColumns);
-  const bool fetches = fetch_of(bytes, kStreamBytes) != Fetch::kNone;
+  const bool fetches = fetch_of(bytes, kFetchedStateBytes) != Fetch::kNone;
   for (int64_t task = first, next; task < last; task = next) {
     next = std::min((task / w.pieces + 1) * w.pieces, last);
     Columns columns(uk, w, task, next - task);
