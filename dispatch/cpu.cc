@@ -105,8 +105,9 @@ static bool has(int bit, const char* /*name*/) { return bit == kAsimd; }
 static bool sve_bytes_are(int /*bytes*/) { return false; }
 #endif
 
-static constexpr Isa kFirst = Isa::kNeon;
-static constexpr Isa kLast = Isa::kSve2Vl128I8mm;
+static constexpr Isa kFirst = Isa::kSveVl128;
+static constexpr Isa kLast = Isa::kSveVl256I8mm;
+static bool has_sve() { return has(22, ""); }
 static bool has_sve_bf16() { return has(64 + 12, ""); }
 static bool has_sve_i8mm() { return has(64 + 9, ""); }
 static constexpr CpuFeature kFeatures[] = {
@@ -114,16 +115,17 @@ static constexpr CpuFeature kFeatures[] = {
     {"asimddp", Isa::kNeonDotprod, Isa::kNeonI8mm, [] { return has(20, "hw.optional.arm.FEAT_DotProd"); }},
     {"bf16", Isa::kNeonI8mm, Isa::kNeonI8mm, [] { return has(64 + 14, "hw.optional.arm.FEAT_BF16"); }},
     {"i8mm", Isa::kNeonI8mm, Isa::kNeonI8mm, [] { return has(64 + 13, "hw.optional.arm.FEAT_I8MM"); }},
-    {"sve", Isa::kSveVl128, Isa::kSveVl256I8mm, [] { return has(22, ""); }},
-    {"sve2, sveaes", Isa::kSve2Vl128, kLast, [] { return has(22, "") && has(64 + 1, "") && has(64 + 2, ""); }},
+    {"sve", Isa::kSveVl128, Isa::kSve2Vl128I8mm, has_sve},
+    {"sve", Isa::kSveVl512, kLast, has_sve},
+    {"sve2, sveaes", Isa::kSve2Vl128, Isa::kSve2Vl128I8mm,
+     [] { return has_sve() && has(64 + 1, "") && has(64 + 2, ""); }},
+    {"an SVE vector length of 128 bits", Isa::kSveVl128, Isa::kSve2Vl128I8mm, [] { return sve_bytes_are(16); }},
     {"an SVE vector length of 512 bits", Isa::kSveVl512, Isa::kSveVl512, [] { return sve_bytes_are(64); }},
-    {"an SVE vector length of 256 bits", Isa::kSveVl256, Isa::kSveVl256I8mm, [] { return sve_bytes_are(32); }},
-    {"an SVE vector length of 128 bits", Isa::kSveVl128, Isa::kSveVl128, [] { return sve_bytes_are(16); }},
-    {"an SVE vector length of 128 bits", Isa::kSve2Vl128, kLast, [] { return sve_bytes_are(16); }},
-    {"svebf16", Isa::kSveVl256I8mm, Isa::kSveVl256I8mm, has_sve_bf16},
-    {"svebf16", Isa::kSve2Vl128I8mm, kLast, has_sve_bf16},
-    {"svei8mm", Isa::kSveVl256I8mm, Isa::kSveVl256I8mm, has_sve_i8mm},
-    {"svei8mm", Isa::kSve2Vl128I8mm, kLast, has_sve_i8mm},
+    {"an SVE vector length of 256 bits", Isa::kSveVl256, kLast, [] { return sve_bytes_are(32); }},
+    {"svebf16", Isa::kSve2Vl128I8mm, Isa::kSve2Vl128I8mm, has_sve_bf16},
+    {"svebf16", Isa::kSveVl256I8mm, kLast, has_sve_bf16},
+    {"svei8mm", Isa::kSve2Vl128I8mm, Isa::kSve2Vl128I8mm, has_sve_i8mm},
+    {"svei8mm", Isa::kSveVl256I8mm, kLast, has_sve_i8mm},
 };
 
 #elif defined(__powerpc64__) && defined(__linux__)

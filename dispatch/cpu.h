@@ -20,15 +20,17 @@ enum class Isa : uint8_t {
   kAvx512Bf16,  // and AVX512-BF16
   kAmx,         // kAvx3Dl and AMX-TILE, AMX-BF16, AMX-INT8; runs with permission only
   kPower9,      // VSX with conversions of f16
+  // SVE with vectors of exactly that many bits. Those of 128 stand before NEON, which has as many: SVE's loops
+  // broadcast by an instruction what NEON's multiply-adds take from a lane, and no pipe is idle for it.
+  kSveVl128,
+  kSve2Vl128,      // SVE2
+  kSve2Vl128I8mm,  // and BFMLALB, BFMLALT, SMMLA, USMMLA of SVE
   kNeon,
   kNeonDotprod,  // NEON, SDOT and UDOT
   kNeonI8mm,     // and BFMLALB, BFMLALT, SMMLA, USMMLA
-  kSveVl128,     // SVE with vectors of exactly that many bits
   kSveVl512,
   kSveVl256,
-  kSveVl256I8mm,  // and BFMLALB, BFMLALT, SMMLA, USMMLA of SVE
-  kSve2Vl128,     // SVE2
-  kSve2Vl128I8mm,
+  kSveVl256I8mm,  // as kSve2Vl128I8mm
   kEnd
 };
 

@@ -77,12 +77,15 @@ SIMDATTN_INLINE void each_sum(const F& f) {
     unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA { f(r, c, std::integral_constant<int64_t, r * kVecs + c>()); });
   });
 }
+/// A query's number or a weight, as column_step() takes it: mul_add_pairs() takes one number.
+template <class T>
+using ChainFactor = std::conditional_t<kInPairs<T>, float, Floats>;
 /// chains[kChain][r][c] = multiply(x[r * stride], c, chains[kChain][r][c])
-template <int64_t kChain, int64_t kRows, int64_t kVecs, class Multiply>
+template <class T, int64_t kChain, int64_t kRows, int64_t kVecs, class Multiply>
 SIMDATTN_INLINE void add_to_chains(const float* x, int64_t stride, Chains<kRows, kVecs>& chains,
                                    const Multiply& multiply) {
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    const Floats factor(x[r * stride]);
+    const ChainFactor<T> factor(x[r * stride]);
     unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA {
       Floats& sum = reg<(kChain * kRows + r) * kVecs + c>(chains);
       sum = multiply(factor, c, sum);
@@ -91,7 +94,7 @@ SIMDATTN_INLINE void add_to_chains(const float* x, int64_t stride, Chains<kRows,
 }
 /// chain_step() with the even or odd numbers of a column of pairs, or with a column of T's numbers.
 template <class T, bool kOdd>
-SIMDATTN_INLINE Floats column_step(Floats factor, Floats column, Floats sum) {
+SIMDATTN_INLINE Floats column_step(ChainFactor<T> factor, Floats column, Floats sum) {
   if constexpr (kInPairs<T>) {
     return mul_add_pairs<kOdd>(factor, column, sum);
   } else {
@@ -135,9 +138,10 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
     });
   };
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
-    add_to_chains<chain, kRows, kVecs>(q + chain, ldq, chains, [&](Floats factor, auto c, Floats sum) SIMDATTN_LAMBDA {
-      return column_step < T, chain == 1 > (factor, reg<c>(columns), sum);
-    });
+    add_to_chains<T, chain, kRows, kVecs>(q + chain, ldq, chains,
+                                          [&](ChainFactor<T> factor, auto c, Floats sum) SIMDATTN_LAMBDA {
+                                            return column_step < T, chain == 1 > (factor, reg<c>(columns), sum);
+                                          });
   };
   const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return a.s + r * a.lds + c * kLanes; };
   each_sum<kRows, kVecs>([&](auto r, auto c, auto) SIMDATTN_LAMBDA { store(Floats(0.0f), at(r, c)); });
@@ -215,9 +219,10 @@ __attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, co
     });
   };
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
-    add_to_chains<chain, kRows, kVecs>(w + chain, ldw, chains, [&](Floats factor, auto c, Floats sum) SIMDATTN_LAMBDA {
-      return column_step < T, c % 2 == 1 > (factor, reg<kInPairs<T> ? c - c % 2 : c>(columns), sum);
-    });
+    add_to_chains<T, chain, kRows, kVecs>(
+        w + chain, ldw, chains, [&](ChainFactor<T> factor, auto c, Floats sum) SIMDATTN_LAMBDA {
+          return column_step < T, c % 2 == 1 > (factor, reg<kInPairs<T> ? c - c % 2 : c>(columns), sum);
+        });
   };
   const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return sums + r * a.ldo + c * kLanes; };
   if (alphas != nullptr) {

@@ -60,6 +60,8 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
   // The largest tiles leave no registers for pairs of bf16, so these are loaded twice. hide() keeps compilers from
   // merging the loads.
   [[maybe_unused]] constexpr bool kReloads = !kAvx512 && kRows * kBatches > (!kX86 ? 16 : kBatches == 4 ? 4 : 8);
+  // Nor for the zeros of even_of() and odd_of().
+  [[maybe_unused]] constexpr bool kShifts = !kX86 && kReloads;
   const auto step = [&]() SIMDATTN_LAMBDA {
     if constexpr (kPairs && kBatches == 3) {
       add(q, [&](auto c) SIMDATTN_LAMBDA { return load_even(raw(column(low.get(), mid.get(), high.get(), c))); });
@@ -70,14 +72,15 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
         const Bits32 both = load_pairs(column(low.get(), mid.get(), high.get(), c));
         reg<c>(pairs) = kAvx512 ? in_register(both) : both;  // 16 registers do not hold the pairs of every tile
       });
-      add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(reg<c>(pairs)); });
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return kShifts ? shifted_even_of(reg<c>(pairs)) : even_of(reg<c>(pairs)); });
       if constexpr (kReloads) {
         const T* l = low.get();
         const T* h = high.get();
         hide(l), hide(h);
         unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, mid.get(), h, c)); });
       }
-      add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return odd_of(reg<c>(pairs)); });
+      add(q + 1,
+          [&](auto c) SIMDATTN_LAMBDA { return kShifts ? shifted_odd_of(reg<c>(pairs)) : odd_of(reg<c>(pairs)); });
     } else {
       add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low.get(), mid.get(), high.get(), c)); });
     }

@@ -113,11 +113,20 @@ TEST(Targets, ListIsBestFirstAndEndsWithScalar) {
 }
 
 TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
-  std::vector<std::vector<const char*>> best_first = {
-      {"/amx"},      {"/avx512_bf16"}, {"/avx3_dl"}, {"/avx3", "/avx512bw"},
-      {"/avx_vnni"}, {"/avx2"},        {"/sse4"},    {"/sse2"},
-      {"/sve"},      {"/neon"},        {"/ppc9"},    {"/f32x"},
-      {"scalar"}};
+  std::vector<std::vector<const char*>> best_first = {{"/amx"},
+                                                      {"/avx512_bf16"},
+                                                      {"/avx3_dl"},
+                                                      {"/avx3", "/avx512bw"},
+                                                      {"/avx_vnni"},
+                                                      {"/avx2"},
+                                                      {"/sse4"},
+                                                      {"/sse2"},
+                                                      {"/sve_256", "/sve256", "/sve512"},
+                                                      {"/neon"},
+                                                      {"/sve2_128", "/sve128"},
+                                                      {"/ppc9"},
+                                                      {"/f32x"},
+                                                      {"scalar"}};
 #if defined(__x86_64__)
   // VDPBF16PS takes longer than two multiply-adds there.
   if (__builtin_cpu_is("intel")) std::swap(best_first[1], best_first[2]);

@@ -175,6 +175,7 @@ void check_halves(const Checks& c, const float* x) {
   const Bits32 both = load_pairs(pairs);
   c.bits("even_of", bits_of(even_of(both)), [&](int64_t i) { return bits_at(2 * i); });
   c.bits("shifted_even_of", bits_of(shifted_even_of(both)), [&](int64_t i) { return bits_at(2 * i); });
+  c.bits("shifted_odd_of", bits_of(shifted_odd_of(both)), [&](int64_t i) { return bits_at(2 * i + 1); });
   c.bits("odd_of", bits_of(odd_of(both)), [&](int64_t i) { return bits_at(2 * i + 1); });
   float numbers[2 * kMost];  // without NaN
   for (int64_t i = 0; i < 2 * kLanes; ++i) numbers[i] = is_nan(x[i]) ? 1.5f : x[i];
@@ -351,9 +352,9 @@ void check_pairs(const Checks& c) {
     for (int64_t i = 0; i < kLanes; ++i) sums[i] = 1.0f / static_cast<float>(i + 3);
     const float factor = to_f32(from_f32<bf16>(1.3f + static_cast<float>(c.at)));
     const Floats p = float_of(load_pairs(pairs));
-    c.floats("mul_add_pairs, even", mul_add_pairs<false>(Floats(factor), p, load(sums)),
+    c.floats("mul_add_pairs, even", mul_add_pairs<false>(factor, p, load(sums)),
              [&](int64_t i) { return simdattn::fma(factor, to_f32(pairs[2 * i]), sums[i]); });
-    c.floats("mul_add_pairs, odd", mul_add_pairs<true>(Floats(factor), p, load(sums)),
+    c.floats("mul_add_pairs, odd", mul_add_pairs<true>(factor, p, load(sums)),
              [&](int64_t i) { return simdattn::fma(factor, to_f32(pairs[2 * i + 1]), sums[i]); });
   }
 }

@@ -13,7 +13,7 @@ Ints two_rows(P first, P second);
 template <bool kWeights>
 void add_matrix_products(Ints& sum, Ints rows, Ints columns);
 template <bool kOdd>
-Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum);
+Floats mul_add_pairs(float factor, Floats pairs, Floats sum);
 template <class P>
 Floats load_in_order(P p);
 template <class R>

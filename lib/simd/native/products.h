@@ -121,20 +121,21 @@ SIMDATTN_INLINE void add_matrix_products(Ints& sum, Ints rows, Ints columns) {
 #endif
 
 #if SIMDATTN_SVE && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-/// sum + factor times the even (odd) numbers of pairs of bf16, rounded once. factor: a number of bf16 in all lanes, the
-/// upper half of each.
+/// sum + factor times the even (odd) numbers of pairs of bf16, rounded once. factor: a number of bf16.
 template <bool kOdd>
-SIMDATTN_INLINE Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum) {
-  const svbfloat16_t f = svreinterpret_bf16_f32(factor), p = svreinterpret_bf16_f32(pairs);
+SIMDATTN_INLINE Floats mul_add_pairs(float factor, Floats pairs, Floats sum) {
+  const svbfloat16_t f = svreinterpret_bf16_f32(Floats(factor)), p = svreinterpret_bf16_f32(pairs);
   if constexpr (kOdd) return svbfmlalt_lane_f32(sum, p, f, 1);
   else return svbfmlalb_lane_f32(sum, p, f, 1);
 }
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 template <bool kOdd>
-SIMDATTN_INLINE Floats mul_add_pairs(Floats factor, Floats pairs, Floats sum) {
-  const bfloat16x8_t f = vreinterpretq_bf16_f32(factor), p = vreinterpretq_bf16_f32(pairs);
-  if constexpr (kOdd) return vbfmlaltq_laneq_f32(sum, p, f, 1);
-  else return vbfmlalbq_laneq_f32(sum, p, f, 1);
+SIMDATTN_INLINE Floats mul_add_pairs(float factor, Floats pairs, Floats sum) {
+  // The upper half of the lowest lane. From a vector of that number gcc 12 would copy it into all lanes first.
+  const bfloat16x4_t f = vreinterpret_bf16_u64(vcreate_u64(__builtin_bit_cast(uint32_t, factor)));
+  const bfloat16x8_t p = vreinterpretq_bf16_f32(pairs);
+  if constexpr (kOdd) return vbfmlaltq_lane_f32(sum, p, f, 1);
+  else return vbfmlalbq_lane_f32(sum, p, f, 1);
 }
 #endif
 
