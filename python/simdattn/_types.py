@@ -22,8 +22,8 @@ ArithmeticName = Union[str, Arithmetic]
 Pairing = Union[str, RopePairing]
 
 
-class ScoringOptions(TypedDict, total=False):
-    """Scoring but for `causal`, which has another default in attend()."""
+class CommonOptions(TypedDict, total=False):
+    """What ScoringOptions and OperatorOptions share."""
 
     scale: Optional[float]
     softcap: Optional[float]
@@ -38,9 +38,14 @@ class ScoringOptions(TypedDict, total=False):
     bias: Optional[AnyArray]
     bias_scale: Optional[Numbers]
     mask: Optional[AnyArray]
-    packed_mask: Optional[Tuple[AnyArray, int]]
     alibi_slopes: Optional[Numbers]
     sinks: Optional[Numbers]
+
+
+class ScoringOptions(CommonOptions, total=False):
+    """Scoring but for `causal`, which has another default in attend()."""
+
+    packed_mask: Optional[Tuple[AnyArray, int]]
 
 
 class PlanOptions(ScoringOptions, total=False):
@@ -59,24 +64,9 @@ class PlanOptions(ScoringOptions, total=False):
     target: TargetName
 
 
-class OperatorOptions(TypedDict, total=False):
+class OperatorOptions(CommonOptions, total=False):
     """Of attend() of simdattn.torch, but for `causal` and `return_lse`."""
 
-    scale: Optional[float]
-    softcap: Optional[float]
-    offset: Optional[int]
-    offsets: Optional[Integers]
-    window_left: Optional[int]
-    window_right: Optional[int]
-    chunk: Optional[int]
-    prefix_end: Optional[Integers]
-    kv_start: Optional[Integers]
-    kv_length: Optional[Integers]
-    bias: Optional[AnyArray]
-    bias_scale: Optional[Numbers]
-    mask: Optional[AnyArray]
-    alibi_slopes: Optional[Numbers]
-    sinks: Optional[Numbers]
     target: TargetName
 
 
