@@ -39,9 +39,9 @@ bool ggml_delta_net(const Tensor& dst, sa::LinearAttentionProblem* problem) {
   problem->out = sa::view(out, {batch, heads, n, d}, {n * heads * d, d, heads * d, 1});
   float* const states = out + batch * n * heads * d;
   const int64_t slot = batch * heads * d * d;
-  if (snapshots == 1) {
+  if (snapshots == 1 || n == 1) {  // one state: in slot 0
     problem->state = sa::view(states, {batch, heads, d, d});
-  } else {  // the last state is in slot 0
+  } else {  // the last one in slot 0
     problem->states =
         sa::view(states + (snapshots - 1) * slot, {batch, snapshots, heads, d, d}, {heads * d * d, -slot, d * d, d, 1});
   }

@@ -173,9 +173,9 @@ void ggml() {
   falls_back(dst, "ggml, two masks of four heads");
 }
 
-/// Two nodes of a layer with a state, against the operators' own words.
-void ggml_states() {
-  constexpr int64_t d = 8, n = 5, batch = 2, key_heads = 2, width = 4, channels = 37;
+/// Two nodes of a layer with a state and n tokens, against the operators' own words.
+void ggml_states(int64_t n) {
+  constexpr int64_t d = 8, batch = 2, key_heads = 2, width = 4, channels = 37;
   const int64_t d2 = d * d * kHeads * batch, rows = batch * n * kHeads * d;
   Floats q = guides::numbers(batch * n * key_heads * d, 21), k = guides::numbers(batch * n * key_heads * d, 22),
          v = guides::numbers(rows, 23), g = guides::numbers(rows / d, 24), beta = guides::numbers(rows / d, 25),
@@ -358,7 +358,7 @@ void llama2() {
 
 int main() {
   ggml();
-  ggml_states();
+  for (const int64_t n : {5, 1}) ggml_states(n);
   group_query();
   paged();
   static_cache();
