@@ -7,12 +7,12 @@ import sys
 
 import pytest
 import torch
+from flash_reference import TYPES, CacheCall, close, definition, of_sequence, paged, rotated
 from test_arrays import refused
 
 import simdattn.flash_attn as flash
 from simdattn._abi import Code
 
-TYPES = {torch.float32: 1e-5, torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9}  # of numbers below 4
 BATCH, HEADS, DIM = 3, 4, 32
 WINDOWS = [(-1, -1), (5, 0), (7, 3), (-1, 4), (3, -1)]
 
@@ -24,44 +24,6 @@ def seed():
     torch.set_num_threads(1)  # the definition's operations are small
     yield
     torch.set_num_threads(threads)
-
-
-def definition(q, k, v, scale=None, causal=False, window=(-1, -1), softcap=0.0, slopes=None, first=0):
-    """One sequence, q [rows, heads, dim], k [tokens, kv_heads, dim]: out and lse."""
-    rows, heads, dim = q.shape
-    tokens = len(k)
-    k, v = (x.double().repeat_interleave(heads // k.shape[1], 1) for x in (k, v))
-    s = torch.einsum('lhd,shd->hls', q.double(), k) * (dim**-0.5 if scale is None else scale)
-    if softcap:
-        s = softcap * torch.tanh(s / softcap)
-    i, j = torch.arange(rows)[:, None] + tokens - rows, torch.arange(tokens)[None]
-    if slopes is not None:
-        s = s - slopes.double()[:, None, None] * (i - j).abs()
-    seen = (j >= first).expand(rows, tokens)
-    if causal:
-        seen = seen & (j <= i)
-    if window[0] >= 0:
-        seen = seen & (j >= i - window[0])
-    if window[1] >= 0:
-        seen = seen & (j <= i + window[1])
-    s = s.masked_fill(~seen, -math.inf)
-    return torch.einsum('hls,shd->lhd', torch.softmax(s, -1).nan_to_num(0.0), v), torch.logsumexp(s, -1)
-
-
-def rotated(x, cos, sin, places, interleaved):
-    """x: [rows, heads, dim], row i by the angles of places[i]."""
-    n = cos.shape[1]
-    c, s, x = cos[places].double()[:, None], sin[places].double()[:, None], x.double()
-    one, two = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if interleaved else (slice(0, n), slice(n, 2 * n))
-    y = x.clone()
-    y[..., one], y[..., two] = x[..., one] * c - x[..., two] * s, x[..., one] * s + x[..., two] * c
-    return y
-
-
-def close(found, wanted, dtype, lse=None, wanted_lse=None):
-    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=TYPES[dtype])
-    if lse is not None:
-        torch.testing.assert_close(lse.double(), wanted_lse, rtol=1e-5, atol=1e-4 if dtype == torch.float32 else 0.02)
 
 
 def tensors(dtype, rows, tokens, kv_heads):
@@ -77,10 +39,6 @@ def options():
 def slopes_of(kind):
     """None, of each head, of each sequence and head."""
     return (None, torch.rand(HEADS) * 0.3, torch.rand(BATCH, HEADS) * 0.3)[kind]
-
-
-def of_sequence(slopes, b):
-    return slopes if slopes is None or slopes.dim() == 1 else slopes[b]
 
 
 @pytest.mark.parametrize('dtype', TYPES)
@@ -114,18 +72,6 @@ def test_every_option(dtype):
             close(packed[part], wanted, dtype, packed_lse[:, part], wanted_lse)
 
 
-def paged(k, v, size):
-    """Keys and values in pages of `size` tokens, in no order, and the table; pages that nobody has hold NaN."""
-    batch, tokens, heads, dim = k.shape
-    n = -(-tokens // size)
-    table = torch.randperm(batch * n + 3)[:batch * n].view(batch, n).int()
-    pages = [torch.full((batch * n + 3, size, heads, dim), math.nan, dtype=k.dtype) for _ in 'kv']
-    for page, x in zip(pages, (k, v)):
-        padded = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, n * size - tokens), value=math.nan)
-        page[table.flatten().long()] = padded.view(batch * n, size, heads, dim)
-    return table, pages
-
-
 def test_packed():
     q, k, v = tensors(torch.float32, 9, 9, HEADS)
     ends = torch.tensor([0, 9, 14], dtype=torch.int32)
@@ -144,51 +90,14 @@ def test_packed():
 @pytest.mark.parametrize('dtype', TYPES)
 @pytest.mark.parametrize('where', ['rows', 'index', 'pages'])
 def test_a_cache(dtype, where):
-    rows, kv_heads, capacity, size, n = 2, 2, 48, 16, [20, 5, 40]
-    angles = torch.arange(capacity)[:, None] / 100**(torch.arange(DIM // 4) / 8)
     for causal, window, new, rotary, interleaved, left, kind in itertools.product(
         (False, True), ((-1, -1), (9, 0)), (0, 3), (False, True), (False, True), (False, True), (0, 2)):
         if rotary and not new or interleaved and not rotary:
             continue
-        q = torch.randn(BATCH, rows, HEADS, DIM).to(dtype)
-        k_all, v_all = (torch.randn(5 if where == 'index' else BATCH, capacity, kv_heads, DIM).to(dtype) for _ in 'kv')
-        k_new, v_new = (torch.randn(BATCH, new, kv_heads, DIM).to(dtype) if new else None for _ in 'kv')
-        slopes, lengths, given, index = slopes_of(kind), torch.tensor(n, dtype=torch.int32), {}, torch.arange(BATCH)
-        keys, values = k_all.clone(), v_all.clone()
-        if where == 'index':
-            index = torch.tensor([4, 0, 2])
-            given['cache_batch_idx'] = index.int()
-        if where == 'pages':
-            given['block_table'], (keys, values) = paged(k_all, v_all, size)
-        if left:
-            given['cache_leftpad'] = torch.tensor([3, 0, 7], dtype=torch.int32)
-        if rotary:
-            cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-            given.update(rotary_cos=cos, rotary_sin=sin, rotary_interleaved=interleaved)
-        out, lse = flash.flash_attn_with_kvcache(q, keys, values, k_new, v_new, cache_seqlens=lengths, causal=causal,
-                                                 window_size=window, alibi_slopes=slopes, return_softmax_lse=True,
-                                                 **given)
-        assert lengths.tolist() == n
-        for b in range(BATCH):
-            k, v, query, m = k_all[index[b]].clone(), v_all[index[b]].clone(), q[b], n[b] + new
-            if rotary:
-                local = causal or window != (-1, -1)
-                query = rotated(query, cos, sin, n[b] + torch.arange(rows) * local, interleaved).to(dtype)
-            if new:
-                k[n[b]:m] = rotated(k_new[b], cos, sin, n[b] +
-                                    torch.arange(new), interleaved).to(dtype) if rotary else k_new[b]
-                v[n[b]:m] = v_new[b]
-            wanted, wanted_lse = definition(query, k[:m], v[:m], causal=causal, window=window,
-                                            slopes=of_sequence(slopes,
-                                                               b), first=int(given['cache_leftpad'][b]) if left else 0)
-            close(out[b], wanted, dtype, lse[b], wanted_lse)
-            # What was written, and nothing else.
-            for memory, wanted in ((keys, k), (values, v)):
-                there = memory[given['block_table'][b].long()].flatten(0, 1) if where == 'pages' else memory[index[b]]
-                assert (there[:n[b]] == wanted[:n[b]]).all() and (there[m:] == wanted[m:]).all()
-                torch.testing.assert_close(there[n[b]:m], wanted[n[b]:m], rtol=2 * TYPES[dtype], atol=TYPES[dtype])
-        if where == 'index':
-            assert torch.equal(keys[[1, 3]], k_all[[1, 3]]) and torch.equal(values[[1, 3]], v_all[[1, 3]])
+        angles = DIM // 4 if rotary else 0
+        call = CacheCall(dtype, where, 2, HEADS, 2, DIM, 48, [20, 5, 40], new, causal, window, slopes_of(kind), angles,
+                         interleaved, [3, 0, 7] if left else None, 16)
+        call.compare()
 
 
 def test_lengths_of_a_cache():
