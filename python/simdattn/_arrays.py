@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import struct
 import sys
@@ -247,7 +248,8 @@ def maker_like(x: Array, shape: Sequence[int], dtype: DType) -> Callable[[], Arr
     """A function that makes arrays to write: tensors where x is PyTorch's, else NumPy's; bfloat16 as x has it, or as BF16."""
     if is_torch(x):
         torch = sys.modules['torch']
-        return partial(torch.empty, tuple(shape), dtype=getattr(torch, NAMES[dtype]))
+        strides = [math.prod(max(n, 1) for n in shape[i + 1:]) for i in range(len(shape))]  # empty() takes longer
+        return partial(torch.empty_strided, tuple(shape), tuple(strides), dtype=getattr(torch, NAMES[dtype]))
     if dtype != DType.BF16:
         return partial(np.empty, tuple(shape), NAMES[dtype])
     if isinstance(x, np.ndarray) and x.dtype.name == 'bfloat16':

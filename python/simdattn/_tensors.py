@@ -108,11 +108,18 @@ def memory_of(x: Any, argument: str) -> Memory:
         raise Error(Code.DTYPE, f'{argument}: has no memory of its own ({str(e).splitlines()[0]})') from e
 
 
+@lru_cache(maxsize=None)
+def _raise_version() -> Callable[[Any], Any]:
+    """PyTorch's function for it; without one (before 2.0) a write of no element does it, in ten times as long."""
+    graph = sys.modules['torch'].autograd.graph
+    return getattr(graph, 'increment_version', lambda x: x.detach().narrow(0, 0, 0).zero_())
+
+
 def mark_written(arrays: Iterable[Any]) -> None:
     """Tells autograd that these were written, as PyTorch's own functions do: a backward that needs what they held is refused."""
     for x in arrays:
         if is_torch(x) and not x.is_inference():
-            x.detach().narrow(0, 0, 0).zero_()  # no element; it raises the version
+            _raise_version()(x)
 
 
 # ---- torch.nn.attention.bias.CausalBias (PyTorch 2.3 and later) ----------------------------------------------------------

@@ -96,9 +96,10 @@ def _wanted(q, k, v, dtype, lse, **scoring):
 def test_caches(case):
     """flash_attn_with_kvcache."""
     (rows, capacity), dim, mha_type, dtype, where, causal, local, alibi, fresh, left, rotary = case
-    new = min(rows, capacity // 2) if fresh else 0
+    new = (rows if torch.rand(1) < 0.5 else int(torch.randint(1, rows + 1, (1, )))) if fresh else 0
     angles = int(dim * rotary) // 16 * 8 if fresh else 0  # theirs are of a multiple of 16 dimensions
-    lengths = torch.randint(0 if fresh else 1, capacity - new + 1, (2, )).tolist()
+    reach = rows if angles and (causal or local) else new  # the angles of q, too, are of the table
+    lengths = torch.randint(0 if fresh else 1, capacity - reach + 1, (2, )).tolist()
     pads = [int(torch.randint(0, max(n, 1), (1, ))) for n in lengths] if left else None
     window = tuple(torch.randint(0, capacity, (2, )).tolist()) if local else (-1, -1)
     place, page = ('pages', where) if isinstance(where, int) else (where, 0)
