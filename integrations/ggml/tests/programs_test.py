@@ -47,7 +47,7 @@ def run(*command, plugin=True, **variables):
     if plugin:
         env |= PLUGGED_IN
     done = subprocess.run([str(c) for c in command], env=env, capture_output=True, cwd=FOLDER,
-                          stdin=subprocess.DEVNULL, timeout=3000)
+                          stdin=subprocess.DEVNULL, timeout=20000 if ALL else 3000)
     out, log = done.stdout.decode(errors='replace'), done.stderr.decode(errors='replace')
     counts = re.search(r'simdattn: took (\d+) nodes in \d+ graphs, left (\d+)', log)
     if done.returncode != 0:
