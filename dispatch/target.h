@@ -3,9 +3,10 @@
 #define SIMDATTN_DISPATCH_TARGET_H_
 
 #include "include/simdattn/simdattn.h"
-#include "lib/contract/ukernels.h"
 
 namespace simdattn {
+
+struct UKernels;  // lib/contract/ukernels.h
 
 struct Target {
   const char* name;

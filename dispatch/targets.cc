@@ -5,14 +5,13 @@
 #include <type_traits>
 
 #include "dispatch/cpu.h"
+#include "dispatch/kernel_table.h"
 #include "dispatch/target.h"
 #include "dispatch/tuning.h"
-#include "lib/contract/kernel_table.h"
 
 namespace simdattn {
 namespace {
 
-constexpr size_t kMaxTargets = 32;
 constexpr size_t kMaxText = 1024;
 
 /// Everything that is known once and never changes afterwards.
@@ -28,7 +27,6 @@ struct Registry {
   char no_amx[kMaxText];
 
   void add(const KernelTable& t) {
-    if (size == kMaxTargets) return;
     const char* missing = missing_feature(t.isa);
     storage[size++] = {t.name, t.kernels, t.fma, *missing == '\0', missing, needs_permission(t.isa)};
   }
@@ -148,10 +146,6 @@ const char* simdattn_target_missing(const simdattn_target* target) {
   return target == nullptr ? "" : simdattn::missing_now(*target);
 }
 bool simdattn_target_exact(const simdattn_target* target) { return target != nullptr && target->exact; }
-bool simdattn_target_native(const simdattn_target* target, simdattn_arithmetic arithmetic) {
-  const auto index = static_cast<size_t>(arithmetic);
-  return target != nullptr && index < simdattn::kArithmetics && target->kernels->attention[index].native;
-}
 
 simdattn_status simdattn_find_target(const char* wanted, const simdattn_target** target) {
   if (wanted == nullptr) return {Code::kNullPointer, "name: must not be null"};

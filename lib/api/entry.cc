@@ -8,6 +8,7 @@
 #include "dispatch/environment.h"
 #include "dispatch/target.h"
 #include "lib/api/sized.h"
+#include "lib/contract/ukernels.h"
 #include "lib/drivers/drivers.h"
 #include "lib/rules/views.h"
 
@@ -372,6 +373,11 @@ simdattn_status simdattn_causal_conv(const simdattn_causal_conv_problem* problem
   SIMDATTN_SIZED(simdattn_causal_conv_problem, problem);
   SIMDATTN_EXEC(exec);
   return drivers::causal_conv(*uk, problem_);
+}
+
+bool simdattn_target_native(const simdattn_target* target, simdattn_arithmetic arithmetic) {
+  const auto index = static_cast<size_t>(arithmetic);
+  return target != nullptr && index < simdattn::kArithmetics && target->kernels->attention[index].native;
 }
 
 }  // extern "C"

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
+#include "dispatch/kernel_table.h"
 #include "lib/contract/dtypes.h"
 #include "lib/contract/fma.h"
-#include "lib/contract/kernel_table.h"
 #include "lib/contract/narrow_operands.h"
 #include "lib/contract/narrow_slots.h"
 #include "lib/contract/ukernels.h"

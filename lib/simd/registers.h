@@ -1,6 +1,6 @@
 // What the vocabulary is made of beside vectors: attributes, loops unrolled at compile time, and named registers.
 //
-// Every header of lib/simd and lib/kernels is included by lib/kernels/table.cc alone and puts its names into an unnamed
+// Every header of lib/simd and lib/kernels is included by lib/targets/table.cc alone and puts its names into an unnamed
 // namespace: an object exports its table and nothing else, so the linker cannot hand its functions to another CPU.
 #ifndef SIMDATTN_LIB_SIMD_REGISTERS_H_
 #define SIMDATTN_LIB_SIMD_REGISTERS_H_

@@ -19,9 +19,10 @@
 #include <vector>
 
 #include "dispatch/cpu.h"
+#include "dispatch/kernel_table.h"
 #include "dispatch/streaming.h"
 #include "dispatch/target.h"
-#include "lib/contract/kernel_table.h"
+#include "lib/contract/ukernels.h"
 #include "simdattn/simdattn.h"
 #include "tests/support/status.h"
 #include "tests/support/target_test.h"

@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "dispatch/target.h"
+#include "lib/contract/ukernels.h"
 #include "simdattn/simdattn.h"
 #include "tests/dispatch/counted.h"
 
 namespace simdattn {
-extern const UKernels kKernels_counted;  // lib/kernels/table.cc with counters
+extern const UKernels kKernels_counted;  // lib/targets/table.cc with counters
 }
 
 namespace simdattn::test {

@@ -22,7 +22,7 @@ for ((i = 1; i <= sections; ++i)); do
   GIT_CEILING_DIRECTORIES=$(dirname "$work") git apply --whitespace=error section.diff
   while read -r file; do
     case $file in
-      lib/kernels/*.h) touched=$work/lib/kernels/table.cc ;;
+      lib/kernels/*.h) touched=$work/lib/targets/table.cc ;;
       *.h) touched="$work/lib/definition/ukernels.cc $work/lib/drivers/shared/modifiers.cc" ;;
       *.cc) touched="$work/$file" ;;
       *) continue ;;
@@ -32,7 +32,7 @@ for ((i = 1; i <= sections; ++i)); do
   done < <(sed -n 's/^+++ b\///p' section.diff) | sort -u >sources
   while read -r source; do
     kernels=()
-    if [[ $source == */lib/kernels/* ]]; then  # in vectors of the compiler, so that no library is needed
+    if [[ $source == */lib/targets/* ]]; then  # in vectors of the compiler, so that no library is needed
       kernels=('-DSIMDATTN_ADAPTER="lib/simd/plain.h"' -DSIMDATTN_PLAIN_LANES=4 -DSIMDATTN_TABLE=kTable -DSIMDATTN_OVERLAYS=)
     fi
     "$@" "${kernels[@]}" -std=c++20 -Wall -Wextra -Werror -Wno-unused-function -I"$work" -I"$work/include" -fsyntax-only "$source" \

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Which folder includes which: any arrow that the table of docs/design.md, "What may include what", does not have is an error.
+"""Which folder includes which: any arrow that the table of docs/design.md, "What may include what", does not have is an error,
+and so are two folders that include each other.
 
 usage: includes_test.py SOURCE_ROOT
 """
@@ -45,6 +46,7 @@ def main():
     files = [p for top in TOP for p in sorted((root / top).rglob('*'))
              if p.suffix in ('.h', '.cc')]
     arrows = 0
+    folders = set()  # (folder, one that it includes)
     wrong = []
     for path in files:
         name = path.relative_to(root).as_posix()
@@ -52,8 +54,10 @@ def main():
             if not (root / target).is_file():
                 continue  # a header of Highway or of xsimd, or of the system
             arrows += 1
+            folders.add(tuple(folder_of(n, {f for f in allowed if '.' not in f}) or n for n in (name, target)))
             if not may_include(folder_of(name, allowed), target, allowed):
                 wrong.append(f'{name} includes {target}: {folder_of(name, allowed)} may not')
+    wrong += [f'{a} and {b} include each other' for a, b in sorted(folders) if a != b and (b, a) in folders and a < b]
     print(f'{len(files)} files, {arrows} includes')
     if len(allowed) < len(TOP):
         wrong.append('docs/design.md: there is no table of what may include what')

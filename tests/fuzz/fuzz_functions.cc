@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "dispatch/target.h"
+#include "lib/contract/ukernels.h"
 #include "simdattn/simdattn.h"
 #include "tests/support/calls.h"
 #include "tests/support/random.h"

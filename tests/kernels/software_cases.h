@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "dispatch/target.h"
+#include "lib/contract/ukernels.h"
 #include "tests/support/random.h"
 
 namespace simdattn::test {

@@ -4,6 +4,7 @@
 #define SIMDATTN_TESTS_KERNELS_SOFTWARE_PAIRS_H_
 
 #include "dispatch/target.h"
+#include "lib/contract/ukernels.h"
 
 namespace simdattn::test {
 

@@ -7,7 +7,6 @@
 #include "lib/kernels/int8_stored.h"
 #include "lib/kernels/modify_row.h"
 #include "lib/kernels/narrow.h"
-#include "lib/kernels/overlays.h"
 #include "lib/kernels/pack.h"
 #include "lib/kernels/rope.h"
 #include "lib/kernels/score_key_rows.h"
@@ -17,6 +16,7 @@
 #include "lib/kernels/state.h"
 #include "lib/kernels/store.h"
 #include "lib/kernels/value_tile.h"
+#include "lib/overlays/overlays.h"
 
 #include "lib/contract/table_of_kernels.h"  // behind the kernels, which it names
 

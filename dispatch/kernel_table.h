@@ -1,13 +1,14 @@
-// What every backend exports: its tables of micro-kernels, each with what dispatch has to know of it.
-#ifndef SIMDATTN_LIB_CONTRACT_KERNEL_TABLE_H_
-#define SIMDATTN_LIB_CONTRACT_KERNEL_TABLE_H_
+// The tables of micro-kernels that the library has, each with what is asked before one is taken.
+#ifndef SIMDATTN_DISPATCH_KERNEL_TABLE_H_
+#define SIMDATTN_DISPATCH_KERNEL_TABLE_H_
 
 #include <span>
 
 #include "dispatch/cpu.h"
-#include "lib/contract/ukernels.h"
 
 namespace simdattn {
+
+struct UKernels;  // lib/contract/ukernels.h: dispatch hands it on and does not look inside
 
 struct KernelTable {
   Isa isa;           // what the CPU must have
@@ -16,6 +17,9 @@ struct KernelTable {
   bool fma;  // fused multiply-add: the bits of the definition
 };
 
+/// Most tables of both lists. What is compiled is checked against it (lib/targets/tables.cc).
+inline constexpr size_t kMaxTargets = 32;
+
 extern const std::span<const KernelTable> kScalarTables;  // best first, all of one name: one of them is the target
 /// Of one instruction set, the library that is faster in the benchmark first, because the first target that runs is the
 /// default (docs/targets.md).
@@ -23,4 +27,4 @@ extern const std::span<const KernelTable> kVectorTables;
 
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_CONTRACT_KERNEL_TABLE_H_
+#endif  // SIMDATTN_DISPATCH_KERNEL_TABLE_H_

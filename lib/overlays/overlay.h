@@ -1,7 +1,7 @@
 // The kernels of overlay.cc. Apart from their tables (overlays.h): these name every kernel, and overlay.cc defines
 // those of one overlay.
-#ifndef SIMDATTN_LIB_KERNELS_OVERLAY_H_
-#define SIMDATTN_LIB_KERNELS_OVERLAY_H_
+#ifndef SIMDATTN_LIB_OVERLAYS_OVERLAY_H_
+#define SIMDATTN_LIB_OVERLAYS_OVERLAY_H_
 
 #include "lib/contract/ukernels.h"
 
@@ -31,4 +31,4 @@ SIMDATTN_OVERLAY_KERNELS(sve_256_i8mm);
 
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_KERNELS_OVERLAY_H_
+#endif  // SIMDATTN_LIB_OVERLAYS_OVERLAY_H_

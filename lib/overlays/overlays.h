@@ -1,14 +1,14 @@
 // The tables of overlays: of targets that are another one, their base, with kernels of some arithmetics replaced. The
 // base's object includes this; the kernels are in objects of their own, compiled with more instructions (overlay.h,
 // overlay.cc).
-#ifndef SIMDATTN_LIB_KERNELS_OVERLAYS_H_
-#define SIMDATTN_LIB_KERNELS_OVERLAYS_H_
+#ifndef SIMDATTN_LIB_OVERLAYS_OVERLAYS_H_
+#define SIMDATTN_LIB_OVERLAYS_OVERLAYS_H_
 
 #include "lib/contract/int8_operands.h"
 #include "lib/contract/kv_formats.h"
 #include "lib/contract/ukernels.h"
-#include "lib/kernels/overlay.h"
 #include "lib/overlays/bf16_pairs.h"
+#include "lib/overlays/overlay.h"
 
 namespace simdattn {
 
@@ -105,4 +105,4 @@ constexpr UKernels overlaid(const Name*) {
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_KERNELS_OVERLAYS_H_
+#endif  // SIMDATTN_LIB_OVERLAYS_OVERLAYS_H_

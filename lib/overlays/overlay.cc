@@ -1,6 +1,6 @@
 // The kernels of the overlay SIMDATTN_OVERLAY (overlay.h): the same text as that of its base, compiled with more
 // instructions.
-#include "lib/kernels/overlay.h"
+#include "lib/overlays/overlay.h"
 
 #include "lib/kernels/bf16_chains.h"
 #include "lib/kernels/int8_stored.h"
