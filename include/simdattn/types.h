@@ -715,29 +715,61 @@ inline constexpr int64_t kPanelWidth = SIMDATTN_PANEL_WIDTH;  // SIMDATTN_PANEL_
 inline constexpr int64_t kKeyBlock = SIMDATTN_KEY_BLOCK;      // SIMDATTN_KEY_BLOCK
 inline constexpr int64_t kKeySplit = SIMDATTN_KEY_SPLIT;      // SIMDATTN_KEY_SPLIT
 
+namespace detail {
+/// A storage type as data: sizes, rules and has_scales() derive from its row of the table.
+struct KvFormat {
+  KvType type;
+  int bits;            // of the code of a number
+  int block;           // numbers of a row that share scales: kKvBlock; 1: none do, or Kv::scales has them
+  int block_scales;    // f16 numbers that a block begins with: none, d, or d and m
+  int zero;            // the code that stands for 0 in types with blocks
+  int in_panel;        // dimensions of a key side by side in a panel; 0: there are no panels of this type
+  bool written;        // by kv_append and kv_shift; else read only
+  bool scales_apart;   // in Kv::scales
+  bool scales_chosen;  // kv_append computes and writes Kv::scales; else it divides by those that are there
+};
+inline constexpr int kKvBlock = 32;
+/// In the order of KvType.
+inline constexpr KvFormat kKvFormats[] = {
+    // type, bits, block, block_scales, zero, in_panel, written, scales_apart, scales_chosen
+    {KvType::kF32, 32, 1, 0, 0, 1, true, false, false},
+    {KvType::kBF16, 16, 1, 0, 0, 2, true, false, false},
+    {KvType::kF16, 16, 1, 0, 0, 1, true, false, false},
+    {KvType::kInt8, 8, 1, 0, 0, 4, true, true, true},
+    {KvType::kFp8E4M3, 8, 1, 0, 0, 4, true, true, false},
+    {KvType::kFp8E5M2, 8, 1, 0, 0, 4, true, true, false},
+    {KvType::kQ8_0, 8, kKvBlock, 1, 0, 1, true, false, false},
+    {KvType::kQ4_0, 4, kKvBlock, 1, 8, 1, true, false, false},
+    {KvType::kQ4_1, 4, kKvBlock, 2, 0, 0, false, false, false},
+    {KvType::kQ5_0, 5, kKvBlock, 1, 16, 0, false, false, false},
+    {KvType::kQ5_1, 5, kKvBlock, 2, 0, 0, false, false, false},
+    {KvType::kIq4Nl, 4, kKvBlock, 1, 0, 0, false, false, false},
+};
+inline constexpr size_t kKvFormatCount = sizeof(kKvFormats) / sizeof(kKvFormats[0]);
+constexpr bool kv_formats_are_good() {
+  for (size_t i = 0; i < kKvFormatCount; ++i) {
+    const KvFormat& f = kKvFormats[i];
+    if (static_cast<size_t>(f.type) != i || (f.block != kKvBlock && (f.block != 1 || f.bits % 8 != 0))) return false;
+  }
+  return true;
+}
+static_assert(kv_formats_are_good(), "indexed by KvType; codes fill bytes, in a row or in each block of 32");
+/// The row of a type; of an unknown one zeros.
+constexpr KvFormat kv_format(KvType type) {
+  return static_cast<uint32_t>(type) < kKvFormatCount ? kKvFormats[static_cast<uint32_t>(type)] : KvFormat();
+}
+}  // namespace detail
+
 /// True for types whose scales stand apart, in Kv::scales.
-constexpr bool has_scales(KvType type) { return type >= KvType::kInt8 && type <= KvType::kFp8E5M2; }
+constexpr bool has_scales(KvType type) { return detail::kv_format(type).scales_apart; }
 /// Bytes of a key or value of `dim` numbers in rows; 0 for an unknown type.
 constexpr int64_t row_bytes(KvType type, int64_t dim) {
-  switch (type) {
-    case KvType::kF32: return 4 * dim;
-    case KvType::kBF16:
-    case KvType::kF16: return 2 * dim;
-    case KvType::kInt8:
-    case KvType::kFp8E4M3:
-    case KvType::kFp8E5M2: return dim;
-    case KvType::kQ8_0: return dim / 32 * 34;
-    case KvType::kQ4_0: return dim / 32 * 18;
-    case KvType::kQ4_1: return dim / 32 * 20;
-    case KvType::kQ5_0: return dim / 32 * 22;
-    case KvType::kQ5_1: return dim / 32 * 24;
-    case KvType::kIq4Nl: return dim / 32 * 18;
-  }
-  return 0;
+  const detail::KvFormat f = detail::kv_format(type);
+  return f.block == detail::kKvBlock ? dim / detail::kKvBlock * (4 * f.bits + 2 * f.block_scales) : dim * (f.bits / 8);
 }
 /// Bytes of a panel of kPanelWidth keys; 0 for an unknown type.
 constexpr int64_t panel_bytes(KvType type, int64_t dim) {
-  const int64_t together = type == KvType::kBF16 ? 2 : has_scales(type) ? 4 : 1;  // dimensions of a key side by side
+  const int64_t in_panel = detail::kv_format(type).in_panel, together = in_panel > 0 ? in_panel : 1;
   return kPanelWidth * row_bytes(type, (dim + together - 1) / together * together);
 }
 

@@ -41,6 +41,13 @@ constexpr void set_int8_packing(KvOperands& kv) {
   kv.pack_values = I::template pack_values<T>;
 }
 
+/// For keys in scale blocks.
+constexpr void set_int8_blocks(AttentionKernels& kernels, void (*score)(const ScoreTile&)) {
+  for (const detail::KvFormat& f : detail::kKvFormats) {
+    if (has_panels(f.type) && block_of(f.type) > 1) kernels.kv[index_of(f.type)].score_packed = score;
+  }
+}
+
 /// I names the kernels: prepare_query<T>, pack_keys<T>, pack_values<T>, value_packed; score_packed, and score_blocks of
 /// keys in scale blocks (BlockIntegers of narrow_operands.h); kScalesApart if score_packed takes
 /// panels of stored integers as they are. `value_stored`: value_tile of stored integers in rows, or null.
@@ -64,8 +71,7 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
     kv.panel_bytes = I::panel_bytes;
     kv.score_packed = I::score_packed;
   }
-  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0})
-    kernels.kv[index_of(blocks)].score_packed = I::score_blocks;
+  set_int8_blocks(kernels, I::score_blocks);
   KvOperands& stored = kernels.kv[index_of(KvType::kInt8)];
   if constexpr (requires { I::kScalesApart; }) stored.score_tile = I::score_packed;
   stored.value_tile = value_stored;

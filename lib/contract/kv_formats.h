@@ -10,7 +10,6 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <tuple>
 
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
@@ -22,7 +21,7 @@ namespace {  // internal to each object, like the helpers of dtypes.h
 
 inline constexpr int64_t kUnitBytes = 4;
 inline constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
-inline constexpr int64_t kBlockDims = 32;
+inline constexpr int64_t kBlockDims = detail::kKvBlock;
 inline constexpr int64_t kScaleBytes = 2;  // f16
 inline constexpr uint32_t kInfinityBits = 0x7F800000u;
 inline constexpr float kNaN = std::bit_cast<float>(kCanonicalNaN);
@@ -165,16 +164,20 @@ SIMDATTN_FORMAT_INLINE void put_f16(float x, uint8_t* p) {
   std::memcpy(p, &d, sizeof d);
 }
 
-/// d, with kHasMinimum m, of codes of 5 bits a word of their highest ones, then bytes, or nibbles of which the lower
-/// ones come first. A number is (code - kZero) d, or code d + m; or the one of kNumbers that the code says, times d.
-template <int kBitsOf, int kZeroOf, bool kHasMinimum = false, const int8_t* kNumbers = nullptr>
+/// d, with kMinimum m, then with kHighBit a word of the highest bits of all codes, then their other kLowBits bits:
+/// bytes, or parts of bytes of which the lowest ones come first. A number is (code - kZero) d, or code d + m; or the
+/// one of kNumbers that the code says, times d.
+template <KvType kType, const int8_t* kNumbers = nullptr>
 struct BlockFormat {
+  static constexpr detail::KvFormat kRow = detail::kv_format(kType);
   static constexpr bool kFp8 = false;
-  static constexpr int kBits = kBitsOf, kZero = kZeroOf;
-  static constexpr bool kMinimum = kHasMinimum;
+  static constexpr int kBits = kRow.bits, kZero = kRow.zero;
+  static constexpr int kLowBits = static_cast<int>(std::bit_floor(static_cast<unsigned>(kBits)));
+  static constexpr bool kMinimum = kRow.block_scales == 2, kHighBit = kBits == kLowBits + 1;
   static constexpr const int8_t* kTable = kNumbers;
-  static constexpr CodeLayout kLayout = {kScaleBytes + (kMinimum ? 2 : 0) + (kBits == 5 ? 4 : 0),
-                                         kBits == 8 ? kBlockDims : kBlockDims / 2};
+  static constexpr CodeLayout kLayout = {kRow.block_scales * kScaleBytes + (kHighBit ? kBlockDims / 8 : 0),
+                                         kBlockDims* kLowBits / 8};
+  static_assert(kRow.block == kBlockDims && (kBits == kLowBits || kHighBit));
 
   static SIMDATTN_FORMAT_INLINE bool finite(const uint8_t* row, int64_t dim, float /*scale*/) {
     const auto is_number = [](const uint8_t* p) { return (p[1] & 0x7C) != 0x7C; };
@@ -184,17 +187,15 @@ struct BlockFormat {
     return true;
   }
   static SIMDATTN_FORMAT_INLINE void decode(const uint8_t* block, float* out) {
-    const float d = f16_at(block), m = kMinimum ? f16_at(block + 2) : 0.0f;
+    const float d = f16_at(block), m = kMinimum ? f16_at(block + kScaleBytes) : 0.0f;
     const uint8_t* const codes = block + kLayout.scale_bytes;
-#pragma GCC unroll 2
-    for (int shift = 0; shift < 8; shift += 4, out += 16) {
-      for (int64_t i = 0; i < 16; ++i) {
-        const int64_t at = 4 * shift + i;
-        int32_t code = kBits == 8 ? static_cast<int8_t>(codes[at]) : codes[i] >> shift & 15;
-        if (kBits == 5) code |= (codes[at / 8 - 4] >> (at % 8) & 1) << 4;
-        const float product = static_cast<float>(kTable != nullptr ? kTable[code] : code - kZero) * d;
-        out[i] = kMinimum ? product + m : product;
-      }
+    for (int64_t i = 0; i < kBlockDims; ++i) {
+      const uint8_t byte = codes[i % kLayout.code_bytes];
+      int32_t code = byte >> (i / kLayout.code_bytes * kLowBits) & ((1 << kLowBits) - 1);
+      if (kBits == 8) code = static_cast<int8_t>(byte);
+      if (kHighBit) code |= (codes[i / 8 - kBlockDims / 8] >> (i % 8) & 1) << kLowBits;
+      const float product = static_cast<float>(kTable != nullptr ? kTable[code] : code - kZero) * d;
+      out[i] = kMinimum ? product + m : product;
     }
   }
 };
@@ -211,7 +212,7 @@ struct BlockScale {
 };
 
 /// d = the largest magnitude / 127, q = round(x * (1 / d)).
-struct Q8Format : BlockFormat<8, 0> {
+struct Q8Format : BlockFormat<KvType::kQ8_0> {
   static SIMDATTN_FORMAT_INLINE BlockScale scale(uint32_t largest, const float* /*x*/) {
     return {std::bit_cast<float>(largest) / 127.0f, largest};
   }
@@ -225,7 +226,7 @@ struct Q8Format : BlockFormat<8, 0> {
 };
 
 /// d = the first number of the largest magnitude / -8, q = min(15, trunc(x * (1 / d) + 8.5)).
-struct Q4Format : BlockFormat<4, 8> {
+struct Q4Format : BlockFormat<KvType::kQ4_0> {
   static SIMDATTN_FORMAT_INLINE BlockScale scale(uint32_t largest, const float* x) {
     float extreme = 0.0f;  // also for zeros of either sign
     for (int64_t i = kBlockDims; i-- > 0 && largest != 0;) {
@@ -246,11 +247,37 @@ struct Q4Format : BlockFormat<4, 8> {
 
 inline constexpr int8_t kIq4NlNumbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-/// Of each narrow type, in the order of KvType.
-using NarrowFormats = std::tuple<Int8Format, E4M3Format, E5M2Format, Q8Format, Q4Format, BlockFormat<4, 0, true>,
-                                 BlockFormat<5, 16>, BlockFormat<5, 0, true>, BlockFormat<4, 0, false, kIq4NlNumbers>>;
+/// The codes of a narrow type: blocks, unless something else is said here.
 template <KvType kType>
-using FormatOf = std::tuple_element_t<index_of(kType) - index_of(KvType::kInt8), NarrowFormats>;
+struct CodesOf {
+  using Format = BlockFormat<kType>;
+};
+template <>
+struct CodesOf<KvType::kInt8> {
+  using Format = Int8Format;
+};
+template <>
+struct CodesOf<KvType::kFp8E4M3> {
+  using Format = E4M3Format;
+};
+template <>
+struct CodesOf<KvType::kFp8E5M2> {
+  using Format = E5M2Format;
+};
+template <>
+struct CodesOf<KvType::kQ8_0> {
+  using Format = Q8Format;
+};
+template <>
+struct CodesOf<KvType::kQ4_0> {
+  using Format = Q4Format;
+};
+template <>
+struct CodesOf<KvType::kIq4Nl> {
+  using Format = BlockFormat<KvType::kIq4Nl, kIq4NlNumbers>;
+};
+template <KvType kType>
+using FormatOf = typename CodesOf<kType>::Format;
 template <KvType kType>
 inline constexpr CodeLayout kLayoutOf = FormatOf<kType>::kLayout;
 

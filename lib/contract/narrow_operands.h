@@ -88,6 +88,7 @@ template <KvType kType>
 struct BlockIntegers {
   static constexpr CodeLayout kLayout = kLayoutOf<kType>;
   static constexpr int64_t kWords = kLayout.block_units() * kPanelWidth;
+  static_assert(FormatOf<kType>::kBits == 8 || FormatOf<kType>::kBits == 4);
 
   static int64_t panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + dim / kBlockDims * kPanelWidth * 4; }
   /// From rows, or from a panel of the type.
@@ -129,13 +130,13 @@ struct BlockIntegers {
 /// Slots: those of a type, as NarrowSlots has them, and value_tile of kF32.
 template <KvType kType, class Slots>
 constexpr void add_narrow_type(UKernels& t) {
-  constexpr bool kWritten = !is_read_only(kType);
+  constexpr bool kWritten = !is_read_only(kType), kPanels = has_panels(kType);
   constexpr size_t kIndex = index_of(kType);
   t.kv[kIndex] = {.all_finite = Slots::all_finite,
                   .store_rows = kWritten ? Slots::store_rows : nullptr,
-                  .store_panels = kWritten ? Slots::store_panels : nullptr,
+                  .store_panels = kWritten && kPanels ? Slots::store_panels : nullptr,
                   .load_rows = Slots::load_rows,
-                  .load_panels = kWritten ? Slots::load_panels : nullptr};
+                  .load_panels = kPanels ? Slots::load_panels : nullptr};
   const AttentionKernels& f32 = t.attention[index_of(Arithmetic::kF32)];
   KvOperands& as_f32 = t.attention[index_of(Arithmetic::kF32)].kv[kIndex];
   as_f32.panel_bytes = f32.kv[0].panel_bytes;
@@ -148,7 +149,7 @@ constexpr void add_narrow_type(UKernels& t) {
     as_int8.pack_keys = Int8AsStored<Slots>::keys;
     as_int8.pack_panel = Int8AsStored<Slots>::panel;
     as_int8.pack_values = Int8AsStored<Slots>::values;
-  } else if constexpr (kWritten && !has_scales(kType)) {
+  } else if constexpr (kPanels && block_of(kType) > 1) {
     as_int8.panel_bytes = BlockIntegers<kType>::panel_bytes;
     as_int8.pack_keys = BlockIntegers<kType>::template pack<true>;
     as_int8.pack_panel = BlockIntegers<kType>::template pack<false>;
@@ -158,9 +159,12 @@ constexpr void add_narrow_type(UKernels& t) {
 /// The table with all narrow types. N<type>: their slots.
 template <template <KvType> class N>
 constexpr UKernels with_narrow_types(UKernels t) {
+  const auto add = [&t]<size_t kIndex>(std::integral_constant<size_t, kIndex>) {
+    if constexpr (is_narrow(KvType{kIndex})) add_narrow_type<KvType{kIndex}, N<KvType{kIndex}>>(t);
+  };
   [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    (add_narrow_type<KvType{kIndex + index_of(KvType::kInt8)}, N<KvType{kIndex + index_of(KvType::kInt8)}>>(t), ...);
-  }(std::make_index_sequence<std::tuple_size_v<NarrowFormats>>());
+    (add(std::integral_constant<size_t, kIndex>()), ...);
+  }(std::make_index_sequence<kKvTypes>());
   return t;
 }
 

@@ -69,8 +69,16 @@ struct NarrowRow : CodeLayout {
     else rows(row, 0, scales_from(a.scales, t), 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
   }
 };
+constexpr int64_t longest_narrow_row() {
+  int64_t longest = 0;
+  for (const detail::KvFormat& f : detail::kKvFormats) {
+    const int64_t bytes = is_narrow(f.type) ? row_bytes(f.type, kMaxNarrowDim) : 0;
+    longest = bytes > longest ? bytes : longest;
+  }
+  return longest;
+}
 /// A row of codes of any type, with space for the rest of its last unit.
-using NarrowRowBuffer = uint8_t[row_bytes(KvType::kQ8_0, kMaxNarrowDim) + kUnitBytes];
+using NarrowRowBuffer = uint8_t[longest_narrow_row() + kUnitBytes];
 
 #define SIMDATTN_NARROW_SLOT __attribute__((noinline)) inline
 SIMDATTN_NARROW_SLOT void store_narrow_rows(const StoreRows& a, const NarrowRow& type) {

@@ -23,14 +23,17 @@ namespace simdattn {
 
 /// Element types that a typed slot is indexed by: size_t(DType) of f32, bf16, f16.
 inline constexpr size_t kElementTypes = 3;
-/// KV storage types: size_t(KvType).
-inline constexpr size_t kKvTypes = 12;
+/// KV storage types: size_t(KvType). What follows reads the table of types.h.
+inline constexpr size_t kKvTypes = detail::kKvFormatCount;
 /// Types narrower than elements: codes of 8 bits and fewer, times scales.
-constexpr bool is_narrow(KvType type) { return type > KvType::kF16; }
+constexpr bool is_narrow(KvType type) { return detail::kv_format(type).block > 0 && detail::kv_format(type).bits <= 8; }
 /// Numbers that share a scale inside a row, which is a multiple of them; 1: the type has no scale blocks.
-constexpr int64_t block_of(KvType type) { return type > KvType::kFp8E5M2 ? 32 : 1; }
-/// Types that are read only, in rows.
-constexpr bool is_read_only(KvType type) { return type > KvType::kQ4_0; }
+constexpr int64_t block_of(KvType type) { return detail::kv_format(type).block; }
+constexpr bool is_read_only(KvType type) { return !detail::kv_format(type).written; }
+/// True if keys of this type can be panels; else they are rows.
+constexpr bool has_panels(KvType type) { return detail::kv_format(type).in_panel > 0; }
+/// True if kv_append writes the scales of the tokens that it writes.
+constexpr bool writes_scales(KvType type) { return detail::kv_format(type).scales_chosen; }
 /// Most numbers of a row of a narrow type. A row is treated whole in buffers on the stack, because the scale of
 /// int8 depends on all of its numbers.
 inline constexpr int64_t kMaxNarrowDim = 8192;
@@ -280,7 +283,7 @@ struct KvKernels {
   /// True if every number is finite, and stays so when it is rounded to bf16. Of numbers near overflow narrow types may
   /// say false.
   bool (*all_finite)(const FiniteRows&);
-  /// The stores, and load_panels: null for types that are read only, which are rows.
+  /// Null: the stores of types that are read only, and stores and loads of panels of types that have none.
   void (*store_rows)(const StoreRows&);
   void (*store_panels)(const StoreRows&);
   void (*load_rows)(const LoadRows&);

@@ -14,7 +14,7 @@ struct Narrow : NarrowRows<kType> {
   using Rows = NarrowRows<kType>;
 
   static void value_tile(const ValueTile& a) {
-    if constexpr (kFusedRows > 0 && !is_read_only(kType)) {
+    if constexpr (kFusedRows > 0 && has_panels(kType)) {
       if (a.rows <= kFusedRows && add_code_values<kType>(a)) return;
     }
     Rows::value_tile(a, simdattn::value_tile<float>);
@@ -27,7 +27,7 @@ struct Narrow : NarrowRows<kType> {
   }
   static constexpr void add_slots(KvOperands& f32, KvOperands& bf16) {
     bf16.value_tile = value_tile_bf16;
-    if constexpr (!is_read_only(kType)) {
+    if constexpr (has_panels(kType)) {
       f32.pack_keys = Rows::pack_keys;
       f32.pack_panel = Rows::widen_panel;
       bf16.pack_panel = pack_panel_bf16;

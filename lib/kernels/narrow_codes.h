@@ -15,6 +15,7 @@ constexpr KvType kLaidOutAs = has_scales(kType) ? KvType::kInt8 : kType;
 /// The code at bit kBit of each lane as a number. Other bits may hold anything.
 template <int kBit, class Format>
 SIMDATTN_INLINE Floats number_of(Bits32 w, Format /*format*/) {
+  static_assert(Format::kBits == 8 || Format::kBits == 4, "a panel of other codes needs its way to numbers here");
   if constexpr (Format::kBits == 4) {
     if constexpr (kBit > 0) w = w >> kBit;
     return to_float(cast_bits<int32_t>(w & Bits32(15u))) - Floats(Format::kZero);

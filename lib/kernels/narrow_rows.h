@@ -15,31 +15,38 @@ namespace {
 template <class Format>
 SIMDATTN_INLINE void widen_block(const uint8_t* block, float* out) {
   const uint8_t* const codes = block + Format::kLayout.scale_bytes;
-  [[maybe_unused]] uint32_t fifth = 0;
-  if constexpr (Format::kBits == 5) std::memcpy(&fifth, codes - sizeof fifth, sizeof fifth);
+  constexpr int64_t kCodeBytes = Format::kLayout.code_bytes;
+  [[maybe_unused]] uint32_t high = 0;
+  if constexpr (Format::kHighBit) std::memcpy(&high, codes - sizeof high, sizeof high);
   const Floats d = block_scale(block), m = block_scale(block + (Format::kMinimum ? kScaleBytes : 0));
-  const auto put = [&](int64_t i, Floats number) SIMDATTN_LAMBDA {
+  const auto put = [&](int64_t i, Floats number, auto part) SIMDATTN_LAMBDA {
     const Floats product = number * d;
-    store(Format::kMinimum ? product + m : product, out + i);
+    store(Format::kMinimum ? product + m : product, out + i, part);
   };
-  const auto put_nibbles = [&](int64_t i, Bits32 code) SIMDATTN_LAMBDA {
-    code = code & Bits32(15u);
-    if constexpr (Format::kBits == 5) code = code | select(one_bits(fifth >> i), Bits32(16u), Bits32(0u));
-    put(i, to_float(cast_bits<int32_t>(code)) - Floats(Format::kZero));
+  const auto put_codes = [&](int64_t i, Bits32 code, auto part) SIMDATTN_LAMBDA {
+    constexpr uint32_t kHigh = 1u << Format::kLowBits;
+    code = code & Bits32(kHigh - 1);
+    if constexpr (Format::kHighBit) code = code | select(one_bits(high >> i), Bits32(kHigh), Bits32(0u));
+    put(i, to_float(cast_bits<int32_t>(code)) - Floats(Format::kZero), part);
   };
   if constexpr (Format::kTable != nullptr) {
     uint8_t numbers[kBlockDims];
     look_up_nibbles(Format::kTable, codes, numbers);
-    for (int64_t j = 0; j < kBlockDims; j += kLanes) put(j, to_float(load_integers(numbers + j)));
+    for (int64_t j = 0; j < kBlockDims; j += kLanes) put(j, to_float(load_integers(numbers + j)), All());
     return;
   }
-  for (int64_t j = 0; j < Format::kLayout.code_bytes; j += kLanes) {
+  const auto lanes = [] {
+    if constexpr (kCodeBytes < kLanes) return first_lanes(kCodeBytes);
+    else return All();
+  }();
+  for (int64_t j = 0; j < kCodeBytes; j += kLanes) {
     if constexpr (Format::kBits == 8) {
-      put(j, load_numbers(codes + j, All(), Format()));
+      put(j, load_numbers(codes + j, lanes, Format()), lanes);
     } else {
-      const Bits32 w = load_bytes(codes + j, All());
-      put_nibbles(j, w);
-      put_nibbles(16 + j, w >> 4);
+      const Bits32 w = load_bytes(codes + j, lanes);
+      put_codes(j, w, lanes);
+      unroll<8 / Format::kLowBits - 1>(
+          [&](auto i) SIMDATTN_LAMBDA { put_codes((i + 1) * kCodeBytes + j, w >> (i + 1) * Format::kLowBits, lanes); });
     }
   }
 }

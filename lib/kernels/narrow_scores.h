@@ -24,6 +24,7 @@ using TileFormat =
 /// Number i of the unit in each lane. Nibbles: the lower ones of four bytes, then the upper ones.
 template <int i, class Format>
 SIMDATTN_INLINE Floats unit_number(Bits32 w, Format /*format*/) {
+  static_assert(Format::kBits == 8 || Format::kBits == 4);
   constexpr int kBit = i < 4 ? 8 * i : 8 * (i - 4) + 4;
   if constexpr (Format::kBits == 8) return to_float(cast_bits<int32_t>(upper_byte<i>(w)));
   else if constexpr (kLooksUp) return lane_of(nibble_numbers(), w >> kBit);
@@ -318,6 +319,7 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage
 
 template <KvType kType>
 void score_code_rows(const ScoreTile& a) {
+  static_assert(std::has_single_bit(static_cast<uint64_t>(kLayoutOf<kType>.block_units())), "RowPieces counts in bits");
   score_in_parts(a,
                  [](const ScoreTile& part) { score_some_code_rows(part, kCodeScores<kType, true>, kLayoutOf<kType>); });
 }

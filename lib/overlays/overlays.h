@@ -37,8 +37,7 @@ constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_sto
   kernels.prepare_query[index_of(DType::kBF16)] = Name::prepare_query_bf16;
   kernels.prepare_query[index_of(DType::kF16)] = Name::prepare_query_f16;
   set_int8_products(kernels, Name::score_packed, Name::value_packed);
-  for (const KvType blocks : {KvType::kQ8_0, KvType::kQ4_0})
-    kernels.kv[index_of(blocks)].score_packed = Name::score_blocks;
+  set_int8_blocks(kernels, Name::score_blocks);
   kernels.kv[index_of(KvType::kInt8)].score_tile = Name::score_packed;
   kernels.kv[index_of(KvType::kInt8)].value_tile = value_stored;
   return table;

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "lib/contract/ukernels.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {

@@ -61,15 +61,14 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
   SIMDATTN_STORE(kv.layout == KvLayout::kRows || kv.layout == KvLayout::kPanels, kShape, ".layout: not a KvLayout");
   const bool panels = kv.layout == KvLayout::kPanels;
   SIMDATTN_STORE(!use.output || !is_read_only(kv.type), kDType, ".type: can be read only");
-  SIMDATTN_STORE(!panels || !is_read_only(kv.type), kShape, ".layout: this type is stored in rows only");
+  SIMDATTN_STORE(!panels || has_panels(kv.type), kShape, ".layout: this type is stored in rows only");
   SIMDATTN_STORE(!panels || (!use.rows_only && !use.varlen), kShape,
                  ".layout: values are always rows, and a varlen tensor (cu_k) too");
   SIMDATTN_STORE(kv.dim >= 1 && kv.dim <= kMaxSize, kShape,
                  ".dim: must be in 1 .. 2^30 - 1, and the last dimension contiguous");
   SIMDATTN_STORE(!is_narrow(kv.type) || kv.dim <= kMaxNarrowDim, kShape,
                  ".dim: types narrower than 16 bits hold at most 8192 numbers a row");
-  SIMDATTN_STORE((kv.dim & (block_of(kv.type) - 1)) == 0, kShape,
-                 ".dim: must be a multiple of 32, the block of the type");
+  SIMDATTN_STORE(kv.dim % block_of(kv.type) == 0, kShape, ".dim: must be a multiple of 32, the block of the type");
   SIMDATTN_STORE(size_ok(kv.batch), kShape, ".batch: must be in 0 .. 2^30 - 1");
   SIMDATTN_STORE(size_ok(kv.heads), kShape, ".heads: must be in 0 .. 2^30 - 1");
   SIMDATTN_STORE(size_ok(kv.capacity), kShape, ".capacity: must be in 0 .. 2^30 - 1");

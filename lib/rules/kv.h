@@ -26,9 +26,6 @@ struct KvUse {
 /// Checks a store on its own, and computes its bytes and those of its scales.
 Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes, ByteSet* scales);
 
-/// True if a call that writes tokens writes their scales too.
-constexpr bool writes_scales(KvType type) { return type == KvType::kInt8; }
-
 /// The bytes of the block table; none without pages.
 ByteSet table_bytes(const ConstKv& kv);
 

@@ -255,17 +255,13 @@ TEST_P(Lists, AreACacheInTheirOrder) {
   }
 }
 
-constexpr KvType kTypes[] = {KvType::kF32,     KvType::kBF16,    KvType::kF16,  KvType::kInt8,
-                             KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0,
-                             KvType::kQ4_1,    KvType::kQ5_0,    KvType::kQ5_1, KvType::kIq4Nl};
-
 /// Values inside of the rows of their keys, as in multi-head latent attention, for few and for many query heads: of
 /// every storage type in every arithmetic. Lists of scattered tokens, of neighbours, and of pieces of 64
 /// neighbours, which kernels read where they are.
 TEST_P(Lists, OfLatentRows) {
   constexpr int64_t kTokens = 1400, kDim = 96;
   Random random(seed() * 9000 + 32);
-  for (const KvType type : kTypes) {
+  for (const KvType type : kStorageTypes) {
     for (const KvForm form : {KvForm::kRows, KvForm::kPagedRows, KvForm::kRingRows}) {
       const bool narrow = type > KvType::kF16;
       const Array<4> rows(random, narrow ? DType::kF32 : element_type(type), {1, 1, kTokens, kDim}, Values::kOrdinary);

@@ -85,9 +85,6 @@ class Stack : public TargetTest {
   std::map<std::string, std::pair<size_t, std::string>> deepest_;  // of each function, and the call
 };
 
-constexpr KvType kTypes[] = {KvType::kF32,     KvType::kBF16,    KvType::kF16,  KvType::kInt8,
-                             KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0,
-                             KvType::kQ4_1,    KvType::kQ5_0,    KvType::kQ5_1, KvType::kIq4Nl};
 constexpr Arithmetic kArithmetics[] = {Arithmetic::kF32, Arithmetic::kBF16, Arithmetic::kInt8};
 bool only_rows(KvType type) { return type >= KvType::kQ4_1; }
 int64_t whole_blocks(KvType type, int64_t dim) { return type >= KvType::kQ8_0 ? (dim + 31) / 32 * 32 : dim; }
@@ -127,7 +124,7 @@ Sizes drawn_sizes(Random& random, KvType type, KvForm form, Arithmetic arithmeti
   const int64_t dim =
       whole_blocks(type, random.of<int64_t>({random.integer(1, 40), 64, rows > 70 ? 96 : 128, rows > 13 ? 128 : 576}));
   const int64_t keys = rows > 13 ? 300 : random.of<int64_t>({40, 300, 1100});
-  const KvType v_type = random.coin() ? type : kTypes[random.integer(0, 11)];
+  const KvType v_type = random.coin() ? type : kStorageTypes[random.integer(0, std::size(kStorageTypes) - 1)];
   const int64_t d_v = whole_blocks(v_type, random.of<int64_t>({random.integer(1, 40), 128, dim}));
   return {type, form, arithmetic, rows, dim, keys, v_type, d_v};
 }
@@ -166,7 +163,7 @@ void Stack::measure_attention(Random& random, const Sizes& n, bool listed, bool 
 /// share of other sizes, with masks that hide NaN, splits and reductions.
 TEST_P(Stack, Attention) {
   Random random(seed() * 9000 + 1);
-  for (const KvType type : kTypes) {
+  for (const KvType type : kStorageTypes) {
     for (const KvForm form : {KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels}) {
       if (only_rows(type) && !in_rows(form)) continue;
       for (const Arithmetic arithmetic : kArithmetics) {
@@ -209,7 +206,7 @@ TEST_P(Stack, AttentionOfAnyKind) {
 
 TEST_P(Stack, Caches) {
   Random random(seed() * 9000 + 3);
-  for (const KvType type : kTypes) {
+  for (const KvType type : kStorageTypes) {
     for (const KvForm form : {KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows, KvForm::kPagedPanels,
                               KvForm::kRingRows, KvForm::kRingPanels}) {
       if (only_rows(type) && !in_rows(form)) continue;
@@ -244,7 +241,7 @@ TEST_P(Stack, Caches) {
 
 TEST_P(Stack, Selection) {
   Random random(seed() * 9000 + 7);
-  for (const KvType type : kTypes) {
+  for (const KvType type : kStorageTypes) {
     for (const KvForm form : {KvForm::kRows, KvForm::kPanels, KvForm::kPagedRows}) {
       if (only_rows(type) && !in_rows(form)) continue;
       for (const Arithmetic arithmetic : kArithmetics) {

@@ -245,6 +245,9 @@ KvStorage make_kv(Random& random, KvType type, KvForm form, int64_t batch, int64
                   int64_t ring = 0);
 inline constexpr KvType kNarrowTypes[] = {KvType::kInt8, KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0,
                                           KvType::kQ4_0};
+inline constexpr KvType kStorageTypes[] = {KvType::kF32,     KvType::kBF16,    KvType::kF16,  KvType::kInt8,
+                                           KvType::kFp8E4M3, KvType::kFp8E5M2, KvType::kQ8_0, KvType::kQ4_0,
+                                           KvType::kQ4_1,    KvType::kQ5_0,    KvType::kQ5_1, KvType::kIq4Nl};
 /// Those that can be read only, in rows.
 inline constexpr KvType kReadOnlyTypes[] = {KvType::kQ4_1, KvType::kQ5_0, KvType::kQ5_1, KvType::kIq4Nl};
 constexpr bool in_rows(KvForm form) {
