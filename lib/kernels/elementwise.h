@@ -59,7 +59,7 @@ bool all_finite(const FiniteRows& a) {
   Bits largest(BitsOf<T>{0});
   for (int64_t j = 0; j < a.keys; ++j) {
     const BitsOf<T>* p = reinterpret_cast<const BitsOf<T>*>(static_cast<const char*>(a.rows) + j * a.token_stride);
-    if (dim >= kStep) {
+    if (dim >= kStep) {  // no fault: either way serves whole vectors
       // The last ones, some of them perhaps twice.
       for (int64_t i = 0; i < dim; i += kStep)
         largest = max(largest, Bits::load_unaligned(p + smaller(i, dim - kStep)) & magnitude);

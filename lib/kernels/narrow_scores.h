@@ -47,7 +47,7 @@ struct HalvesAhead {
 /// columns. At once they would take the time that the chains of multiply-adds leave.
 struct RowPieces {
   const uint8_t* rows = nullptr;
-  int64_t stride = 0;
+  int64_t stride = 0;   // no fault: nothing reads it where there are no columns
   int64_t columns = 0;  // 0: none
   uint8_t* panels = nullptr;
   int64_t ahead = 0;  // 0; or bytes from a row to the one that is fetched for it

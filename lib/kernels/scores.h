@@ -56,7 +56,7 @@ constexpr int64_t kTileOfFour = kParts == 2 && kX86 ? 2 : 4;
 template <int64_t kQ>
 constexpr bool kFoldsTile = kParts == 1 && kLoadsBlocks && kQ == 4;
 /// Keys per pass: a multiple of kKeysOf and of kLanes.
-constexpr int64_t kKeysPerPass = kParts == 2 ? 24 : 16;
+constexpr int64_t kKeysPerPass = kParts == 2 ? 24 : 16;  // no fault: any such multiple gives the same results
 
 /// The partial sums of kK keys, the first of which is key `key` of the pass, and kQ queries from `row` on; `q_tail` has
 /// the queries' last elements if dim is not a multiple of 16 (kTail). Where kFoldsTile, there may be fewer than kK

@@ -6,7 +6,7 @@ namespace simdattn {
 
 bool gathers(const RowBlock& rows, int64_t r) {
   if (rows.problem.arithmetic == Arithmetic::kBF16) return false;
-  const int64_t last = r + kFewRows - 1;
+  const int64_t last = r + kFewRows - 1;  // no fault: where keys are gathered changes no result
   return rows.rows <= kFewRows || (last < rows.rows && same_masks(rows.modifiers(r), rows.modifiers(last)));
 }
 

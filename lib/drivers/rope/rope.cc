@@ -30,7 +30,7 @@ struct RopeScaling {
   double attention_factor = 1;
   float theta_f32 = 0;
   DoubleDouble ln_theta_f32;
-  int64_t axes = 1;
+  int64_t axes = 1;  // no fault: set before it is read
 };
 
 /// What one column's angles are made of.
