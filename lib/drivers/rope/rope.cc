@@ -418,7 +418,7 @@ Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t p
             index_at(rows.data, rows.dtype, axis * rows.stride[0] + b * rows.stride[1] + i * rows.stride[2]);
       }
       if (position != last) rope_row(scaling, buffers.columns, pairs, position.data(), buffers.cos, buffers.sin);
-      last = position;
+      last = position;  // no fault: without it rows are computed again
       rotate_token(uk, x, out, b, i, options, stream, call);
     }
   }
