@@ -718,17 +718,20 @@ inline constexpr int64_t kKeySplit = SIMDATTN_KEY_SPLIT;      // SIMDATTN_KEY_SP
 namespace detail {
 /// A storage type as data: sizes, rules and has_scales() derive from its row of the table.
 struct KvFormat {
+  static constexpr int kBlock = 32;
+
   KvType type;
   int bits;            // of the code of a number
-  int block;           // numbers of a row that share scales: kKvBlock; 1: none do, or Kv::scales has them
+  int block;           // numbers of a row that share scales: kBlock; 1: none do, or Kv::scales has them
   int block_scales;    // f16 numbers that a block begins with: none, d, or d and m
   int zero;            // the code that stands for 0 in types with blocks
   int in_panel;        // dimensions of a key side by side in a panel; 0: there are no panels of this type
   bool written;        // by kv_append and kv_shift; else read only
   bool scales_apart;   // in Kv::scales
   bool scales_chosen;  // kv_append computes and writes Kv::scales; else it divides by those that are there
+
+  constexpr int64_t block_bytes() const { return kBlock / 8 * bits + 2 * block_scales; }
 };
-inline constexpr int kKvBlock = 32;
 /// In the order of KvType.
 inline constexpr KvFormat kKvFormats[] = {
     // type, bits, block, block_scales, zero, in_panel, written, scales_apart, scales_chosen
@@ -738,38 +741,52 @@ inline constexpr KvFormat kKvFormats[] = {
     {KvType::kInt8, 8, 1, 0, 0, 4, true, true, true},
     {KvType::kFp8E4M3, 8, 1, 0, 0, 4, true, true, false},
     {KvType::kFp8E5M2, 8, 1, 0, 0, 4, true, true, false},
-    {KvType::kQ8_0, 8, kKvBlock, 1, 0, 1, true, false, false},
-    {KvType::kQ4_0, 4, kKvBlock, 1, 8, 1, true, false, false},
-    {KvType::kQ4_1, 4, kKvBlock, 2, 0, 0, false, false, false},
-    {KvType::kQ5_0, 5, kKvBlock, 1, 16, 0, false, false, false},
-    {KvType::kQ5_1, 5, kKvBlock, 2, 0, 0, false, false, false},
-    {KvType::kIq4Nl, 4, kKvBlock, 1, 0, 0, false, false, false},
+    {KvType::kQ8_0, 8, KvFormat::kBlock, 1, 0, 1, true, false, false},
+    {KvType::kQ4_0, 4, KvFormat::kBlock, 1, 8, 1, true, false, false},
+    {KvType::kQ4_1, 4, KvFormat::kBlock, 2, 0, 0, false, false, false},
+    {KvType::kQ5_0, 5, KvFormat::kBlock, 1, 16, 0, false, false, false},
+    {KvType::kQ5_1, 5, KvFormat::kBlock, 2, 0, 0, false, false, false},
+    {KvType::kIq4Nl, 4, KvFormat::kBlock, 1, 0, 0, false, false, false},
 };
-inline constexpr size_t kKvFormatCount = sizeof(kKvFormats) / sizeof(kKvFormats[0]);
 constexpr bool kv_formats_are_good() {
-  for (size_t i = 0; i < kKvFormatCount; ++i) {
-    const KvFormat& f = kKvFormats[i];
-    if (static_cast<size_t>(f.type) != i || (f.block != kKvBlock && (f.block != 1 || f.bits % 8 != 0))) return false;
+  uint32_t i = 0;
+  for (const KvFormat& f : kKvFormats) {
+    const bool blocks = f.block == KvFormat::kBlock || (f.block == 1 && f.bits % 8 == 0);
+    if (static_cast<uint32_t>(f.type) != i++ || !blocks) return false;
   }
-  return true;
+  return i <= 32;
 }
-static_assert(kv_formats_are_good(), "indexed by KvType; codes fill bytes, in a row or in each block of 32");
-/// The row of a type; of an unknown one zeros.
-constexpr KvFormat kv_format(KvType type) {
-  return static_cast<uint32_t>(type) < kKvFormatCount ? kKvFormats[static_cast<uint32_t>(type)] : KvFormat();
+static_assert(kv_formats_are_good(), "indexed by KvType; codes fill bytes, in a row or in each block; a bit for each");
+constexpr bool is_kv_type(KvType type) { return static_cast<uint32_t>(type) < sizeof(kKvFormats) / sizeof(KvFormat); }
+/// The row of a type that there is.
+constexpr const KvFormat& kv_format(KvType type) { return kKvFormats[static_cast<uint32_t>(type)]; }
+/// A bit for each type that has a property, so that a call asks for it without reading the table.
+template <class Has>
+constexpr uint32_t kv_types_with(Has has) {
+  uint32_t bits = 0;
+  for (const KvFormat& f : kKvFormats) bits |= uint32_t{has(f)} << static_cast<uint32_t>(f.type);
+  return bits;
+}
+constexpr bool is_among(uint32_t types, KvType type) {
+  return is_kv_type(type) && (types >> static_cast<uint32_t>(type) & 1) != 0;
 }
 }  // namespace detail
 
 /// True for types whose scales stand apart, in Kv::scales.
-constexpr bool has_scales(KvType type) { return detail::kv_format(type).scales_apart; }
+constexpr bool has_scales(KvType type) {
+  constexpr uint32_t kTypes = detail::kv_types_with([](const detail::KvFormat& f) { return f.scales_apart; });
+  return detail::is_among(kTypes, type);
+}
 /// Bytes of a key or value of `dim` numbers in rows; 0 for an unknown type.
 constexpr int64_t row_bytes(KvType type, int64_t dim) {
-  const detail::KvFormat f = detail::kv_format(type);
-  return f.block == detail::kKvBlock ? dim / detail::kKvBlock * (4 * f.bits + 2 * f.block_scales) : dim * (f.bits / 8);
+  if (!detail::is_kv_type(type)) return 0;
+  const detail::KvFormat& f = detail::kv_format(type);
+  return f.block == 1 ? dim * (f.bits / 8) : dim / detail::KvFormat::kBlock * f.block_bytes();
 }
 /// Bytes of a panel of kPanelWidth keys; 0 for an unknown type.
 constexpr int64_t panel_bytes(KvType type, int64_t dim) {
-  const int64_t in_panel = detail::kv_format(type).in_panel, together = in_panel > 0 ? in_panel : 1;
+  const int64_t in_panel = detail::is_kv_type(type) ? detail::kv_format(type).in_panel : 0;
+  const int64_t together = in_panel > 0 ? in_panel : 1;
   return kPanelWidth * row_bytes(type, (dim + together - 1) / together * together);
 }
 

@@ -21,7 +21,7 @@ namespace {  // internal to each object, like the helpers of dtypes.h
 
 inline constexpr int64_t kUnitBytes = 4;
 inline constexpr int64_t kUnitPitch = kUnitBytes * kPanelWidth;
-inline constexpr int64_t kBlockDims = detail::kKvBlock;
+inline constexpr int64_t kBlockDims = detail::KvFormat::kBlock;
 inline constexpr int64_t kScaleBytes = 2;  // f16
 inline constexpr uint32_t kInfinityBits = 0x7F800000u;
 inline constexpr float kNaN = std::bit_cast<float>(kCanonicalNaN);

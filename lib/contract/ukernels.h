@@ -24,16 +24,31 @@ namespace simdattn {
 /// Element types that a typed slot is indexed by: size_t(DType) of f32, bf16, f16.
 inline constexpr size_t kElementTypes = 3;
 /// KV storage types: size_t(KvType). What follows reads the table of types.h.
-inline constexpr size_t kKvTypes = detail::kKvFormatCount;
+inline constexpr size_t kKvTypes = std::size(detail::kKvFormats);
 /// Types narrower than elements: codes of 8 bits and fewer, times scales.
-constexpr bool is_narrow(KvType type) { return detail::kv_format(type).block > 0 && detail::kv_format(type).bits <= 8; }
+constexpr bool is_narrow(KvType type) {
+  constexpr uint32_t kTypes = detail::kv_types_with([](const detail::KvFormat& f) { return f.bits <= 8; });
+  return detail::is_among(kTypes, type);
+}
 /// Numbers that share a scale inside a row, which is a multiple of them; 1: the type has no scale blocks.
-constexpr int64_t block_of(KvType type) { return detail::kv_format(type).block; }
-constexpr bool is_read_only(KvType type) { return !detail::kv_format(type).written; }
+constexpr int64_t block_of(KvType type) {
+  constexpr uint32_t kTypes = detail::kv_types_with([](const detail::KvFormat& f) { return f.block > 1; });
+  return detail::is_among(kTypes, type) ? detail::KvFormat::kBlock : 1;
+}
+constexpr bool is_read_only(KvType type) {
+  constexpr uint32_t kTypes = detail::kv_types_with([](const detail::KvFormat& f) { return !f.written; });
+  return detail::is_among(kTypes, type);
+}
 /// True if keys of this type can be panels; else they are rows.
-constexpr bool has_panels(KvType type) { return detail::kv_format(type).in_panel > 0; }
+constexpr bool has_panels(KvType type) {
+  constexpr uint32_t kTypes = detail::kv_types_with([](const detail::KvFormat& f) { return f.in_panel > 0; });
+  return detail::is_among(kTypes, type);
+}
 /// True if kv_append writes the scales of the tokens that it writes.
-constexpr bool writes_scales(KvType type) { return detail::kv_format(type).scales_chosen; }
+constexpr bool writes_scales(KvType type) {
+  constexpr uint32_t kTypes = detail::kv_types_with([](const detail::KvFormat& f) { return f.scales_chosen; });
+  return detail::is_among(kTypes, type);
+}
 /// Most numbers of a row of a narrow type. A row is treated whole in buffers on the stack, because the scale of
 /// int8 depends on all of its numbers.
 inline constexpr int64_t kMaxNarrowDim = 8192;

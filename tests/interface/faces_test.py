@@ -103,7 +103,7 @@ with tempfile.TemporaryDirectory() as work:
     # Of namespaces, not of structs: at the beginning of a line.
     cpp_functions = set()
     for text in (types_h, cpp_h):
-        text = re.sub(r'namespace detail \{.*?\n\}', '', without_comments(text), flags=re.S)
+        text = without_comments(re.sub(r'^namespace detail \{.*?^\}  // namespace detail$', '', text, flags=re.M | re.S))
         cpp_functions |= set(re.findall(r'^(?:inline|constexpr|static)\b[^;={]*?\b(\w+)\(', text, flags=re.M))
     expect(CPP_ONLY <= cpp_functions, f'not in C++: {sorted(CPP_ONLY - cpp_functions)}')
     ours = {f'simdattn_{name}' for name in cpp_functions - CPP_ONLY}
