@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "include/simdattn/simdattn.h"
 #include "lib/contract/state_tiles.h"

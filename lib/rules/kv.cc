@@ -68,7 +68,8 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
                  ".dim: must be in 1 .. 2^30 - 1, and the last dimension contiguous");
   SIMDATTN_STORE(!is_narrow(kv.type) || kv.dim <= kMaxNarrowDim, kShape,
                  ".dim: types narrower than 16 bits hold at most 8192 numbers a row");
-  SIMDATTN_STORE(kv.dim % block_of(kv.type) == 0, kShape, ".dim: must be a multiple of 32, the block of the type");
+  SIMDATTN_STORE((kv.dim & (block_of(kv.type) - 1)) == 0, kShape,
+                 ".dim: must be a multiple of 32, the block of the type");
   SIMDATTN_STORE(size_ok(kv.batch), kShape, ".batch: must be in 0 .. 2^30 - 1");
   SIMDATTN_STORE(size_ok(kv.heads), kShape, ".heads: must be in 0 .. 2^30 - 1");
   SIMDATTN_STORE(size_ok(kv.capacity), kShape, ".capacity: must be in 0 .. 2^30 - 1");
