@@ -6,21 +6,25 @@
 namespace simdattn::test {
 namespace {
 
-/// Masks of any kind over [heads or 1, rows, keys].
+/// Masks of any kind over [heads or 1, rows, keys]. A bias or a byte may be one for all keys of its row.
 struct Masks {
   int64_t heads, rows, keys;
+  int64_t biases, byte_masks;  // of a row: `keys` or 1
   std::vector<float> bias;
   std::vector<uint8_t> bytes, bits;
 
-  Masks(Random& random, int64_t h, int64_t n_q, int64_t n_kv) : heads(h), rows(n_q), keys(n_kv) {
+  Masks(Random& random, int64_t h, int64_t n_q, int64_t n_kv)
+      : heads(h), rows(n_q), keys(n_kv), biases(random.one_in(4) ? 1 : keys), byte_masks(random.one_in(4) ? 1 : keys) {
     const bool any[] = {random.coin(), random.coin(), random.coin()};
-    if (any[0]) bias.assign(static_cast<size_t>(heads * rows * keys), 0.0f);
-    if (any[1] || !any[0]) bytes.assign(static_cast<size_t>(heads * rows * keys), 1);
+    if (any[0]) bias.assign(static_cast<size_t>(heads * rows * biases), 0.0f);
+    if (any[1] || !any[0]) bytes.assign(static_cast<size_t>(heads * rows * byte_masks), 1);
     if (any[2]) bits.assign(static_cast<size_t>(heads * rows * ((keys + 7) / 8)), 0xFF);
     for (int64_t h2 = 0; h2 < heads; ++h2) {
       // A band, hidden keys here and there, sequences in turns, or nothing.
       const int64_t kind = random.integer(0, 4), width = random.integer(1, keys), rare = random.integer(2, 40);
       for (int64_t i = 0; i < rows; ++i) {
+        if (biases == 1 && !bias.empty()) bias[bias_of(h2, i, 0)] = any_bias(random);
+        if (byte_masks == 1 && !bytes.empty()) bytes[byte_of(h2, i, 0)] = !random.one_in(4);
         for (int64_t j = 0; j < keys; ++j) {
           const bool hide = kind == 0   ? j > i + width
                             : kind == 1 ? random.one_in(rare)
@@ -28,31 +32,35 @@ struct Masks {
                             : kind == 3 ? j < width || random.one_in(3)
                                         : false;
           if (!hide) continue;
-          const size_t at = static_cast<size_t>((h2 * rows + i) * keys + j);
           const int64_t by = random.integer(0, 2);
-          if (by == 0 && !bias.empty()) bias[at] = random.one_in(8) ? 0.5f : -kInfinity;
-          else if (by == 1 && !bytes.empty()) bytes[at] = 0;
+          if (by == 0 && biases > 1 && !bias.empty()) bias[bias_of(h2, i, j)] = random.one_in(8) ? 0.5f : -kInfinity;
+          else if (by == 1 && byte_masks > 1 && !bytes.empty()) bytes[byte_of(h2, i, j)] = 0;
           else if (!bits.empty())
             bits[row_of(h2, i) + static_cast<size_t>(j / 8)] &= static_cast<uint8_t>(~(1 << j % 8));
         }
       }
     }
   }
+  static float any_bias(Random& random) { return random.one_in(4) ? -kInfinity : random.coin() ? 0.5f : 0.0f; }
+  size_t bias_of(int64_t h, int64_t i, int64_t j) const {
+    return static_cast<size_t>((h * rows + i) * biases + std::min(j, biases - 1));
+  }
+  size_t byte_of(int64_t h, int64_t i, int64_t j) const {
+    return static_cast<size_t>((h * rows + i) * byte_masks + std::min(j, byte_masks - 1));
+  }
   size_t row_of(int64_t h, int64_t i) const { return static_cast<size_t>((h * rows + i) * ((keys + 7) / 8)); }
   void put_into(Scoring* s) const {
-    const int64_t shape[4] = {1, heads, rows, keys};
-    if (!bias.empty()) s->bias = view(bias.data(), shape);
-    if (!bytes.empty()) s->mask = view(bytes.data(), shape);
+    if (!bias.empty()) s->bias = view(bias.data(), {1, heads, rows, biases});
+    if (!bytes.empty()) s->mask = view(bytes.data(), {1, heads, rows, byte_masks});
     if (!bits.empty())
       s->packed_mask = {bits.data(), keys, {0, heads > 1 ? rows * ((keys + 7) / 8) : 0, (keys + 7) / 8}};
   }
   float bias_at(int64_t h, int64_t i, int64_t j) const {
-    return bias.empty() ? 0.0f : bias[static_cast<size_t>(((heads > 1 ? h : 0) * rows + i) * keys + j)];
+    return bias.empty() ? 0.0f : bias[bias_of(heads > 1 ? h : 0, i, j)];
   }
   bool shows(int64_t h, int64_t i, int64_t j) const {
     h = heads > 1 ? h : 0;
-    return bias_at(h, i, j) != -kInfinity &&
-           (bytes.empty() || bytes[static_cast<size_t>((h * rows + i) * keys + j)] != 0) &&
+    return bias_at(h, i, j) != -kInfinity && (bytes.empty() || bytes[byte_of(h, i, j)] != 0) &&
            (bits.empty() || (bits[row_of(h, i) + static_cast<size_t>(j / 8)] >> j % 8 & 1) != 0);
   }
 };
