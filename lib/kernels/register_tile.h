@@ -15,7 +15,7 @@ namespace {
 /// Rows of the largest tile that is kBatches registers wide: its accumulators, the kBatches that are added and a
 /// broadcast number must fit into 32 or 16 registers.
 template <int64_t kBatches>
-constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
+constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows  // no fault: any number of rows gives the same bits
                             : kBatches == 3    ? 4
                             : kBatches == 8    ? kRegisters / 16
                             : kAvx512          ? 4
