@@ -3,10 +3,14 @@
 //   plugin_test PLUGIN [CASES]
 #include <ggml-cpu.h>
 #include <malloc.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <thread>
 
 #include "graphs.h"
@@ -187,6 +191,35 @@ void several_backends_at_once() {
   check(wrong == 0, "backends of several threads");
 }
 
+/// Every thread of this process, and the CPUs on which it may run.
+std::map<std::string, std::string> threads_and_their_cpus() {
+  std::map<std::string, std::string> found;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.rfind("Cpus_allowed_list:", 0) == 0) found[task.path().filename()] = line;
+    }
+  }
+  return found;
+}
+
+/// The caller bound itself to one CPU, and ggml has made its threads. The plug-in makes none and moves none.
+void threads_are_ggmls_where_the_caller_put_them() {
+  cpu_set_t before, one;
+  sched_getaffinity(0, sizeof before, &before);
+  CPU_ZERO(&one);
+  for (int cpu = CPU_SETSIZE - 1; CPU_COUNT(&one) == 0; --cpu) {
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  }
+  sched_setaffinity(0, sizeof one, &one);
+  Graph graph(15, 3);
+  graph.allocate().run(stock);
+  const auto of_ggml = threads_and_their_cpus();
+  graph.run(ours);
+  check(threads_and_their_cpus() == of_ggml, "the threads and their CPUs after a graph");
+  sched_setaffinity(0, sizeof before, &before);
+}
+
 /// One thread: OpenMP's do not survive a fork, with or without the plug-in.
 void fork_after_loading() {
   Graph graph(13, 1);
@@ -234,6 +267,7 @@ int main(int argc, char** argv) {
   aborted_graphs();
   schedulers();
   several_backends_at_once();
+  threads_are_ggmls_where_the_caller_put_them();
   fork_after_loading();
   load_twice_and_unload(argv[1], registration);
   ggml_backend_free(ours);
