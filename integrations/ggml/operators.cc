@@ -163,10 +163,10 @@ F host_function(const char* name) {
   return library != nullptr ? reinterpret_cast<F>(dlsym(library, name)) : nullptr;
 }
 
-/// Two sequences and three tokens, with two snapshots. Before there were snapshots the function had one argument less,
-/// and such nodes are not taken.
+/// Two sequences, with two snapshots of as few tokens as are taken. Before there were snapshots the function had one
+/// argument less, and such nodes are not taken.
 ggml_tensor* sample_delta_net(ggml_context* c) {
-  constexpr int64_t kDim = 32, kHeads = 4, kKeyHeads = 2, kTokens = 3, kBatch = 2, kSnapshots = 2;
+  constexpr int64_t kDim = 32, kHeads = 4, kKeyHeads = 2, kTokens = kSnapshotTokens, kBatch = 2, kSnapshots = 2;
   using Make = ggml_tensor* (*)(ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*, ggml_tensor*, ggml_tensor*,
                                 ggml_tensor*, int64_t);
   const auto make = host_function<Make>("ggml_gated_delta_net");

@@ -41,18 +41,28 @@ Verdict verdict() {
   return v;
 }
 
-void say_what_is_taken(unsigned operators) {
-  char names[160] = "";
+struct Names {
+  char text[160] = "";
+};
+Names names_of(unsigned operators) {
+  Names names;
   for (int i = 0; i < kOperators; ++i) {
     if ((operators >> i & 1u) == 0) continue;
-    const size_t end = std::strlen(names);
-    std::snprintf(names + end, sizeof names - end, "%s%s", end != 0 ? ", " : "", kTable[i].name);
+    const size_t end = std::strlen(names.text);
+    std::snprintf(names.text + end, sizeof names.text - end, "%s%s", end != 0 ? ", " : "", kTable[i].name);
   }
+  return names;
+}
+
+void say_what_is_taken(unsigned operators, unsigned doubtful) {
   const sa::Target* target = nullptr;
   const bool known = sa::default_target(&target).ok();
   say(GGML_LOG_LEVEL_INFO, "simdattn: version %s, %s, takes %s %s", sa::version(),
-      known ? sa::target_name(*target) : "?", names,
+      known ? sa::target_name(*target) : "?", names_of(operators).text,
       settings().way == Way::kDevice ? "as a device: use -fa on" : "of the CPU backend");
+  if (doubtful == 0) return;
+  say(GGML_LOG_LEVEL_WARN, "simdattn: leaves %s to ggml: nodes of this version failed the self-test",
+      names_of(doubtful).text);
 }
 
 /// With SIMDATTN_GGML_LOG=1, when the process ends.
@@ -75,12 +85,13 @@ ggml_backend_reg_t load() {
   const Verdict v = try_in_child(verdict);
   Layout layout = {};
   if (v.operators == 0 || find_layout(&layout) != nullptr) return refuse(v.reason);
-  take_operators(find_operators() & v.operators);
+  const unsigned found = find_operators();
+  take_operators(found & v.operators);
   if (settings().way == Way::kInterpose) {
     if (const char* wrong = interpose(layout, cpu_device())) return refuse(wrong);
   }
   static LastLine last_line;
-  say_what_is_taken(v.operators);
+  say_what_is_taken(v.operators, found & ~v.operators);
   return registration(layout, cpu_device(), settings().way == Way::kDevice);
 }
 

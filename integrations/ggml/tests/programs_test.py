@@ -69,18 +69,20 @@ def backend_ops():
     if tester is None:
         return
     # Of flash attention a tenth: heads of 64 with some shapes, and what the library leaves to ggml.
-    # ggml 0.9 has no snapshots in GATED_DELTA_NET, whose nodes then stay its own.
     few = ('hsk=(64|128),hsv=(64|128),nh=4,nr23=.4,1.,kv=(113|512),nb=(1|32),mask=1,.*softcap=0.0*,.*'
            'type_KV?=(f16|q8_0|q4_0)')
-    for op, pattern, least in (('FLASH_ATTN_EXT', few, 0.9), ('GATED_DELTA_NET,SSM_CONV', 'head_size=64|ne_a', 0.1)):
-        cases = [] if ALL else ['-p', pattern]
+    for op, pattern, least in (('FLASH_ATTN_EXT', few, 0.9), ('GATED_DELTA_NET', 'head_size=64', 0.7), ('SSM_CONV', '', 0.9)):
+        cases = [] if ALL or not pattern else ['-p', pattern]
         out, log, (taken, left) = run(tester, 'test', '-b', 'CPU', '-o', op, *cases)
         tests = re.search(r'(\d+)/(\d+) tests passed', out)
         if tests is None:
             check(False, f'test-backend-ops {op}: {out[-500:]}')
             continue
         passed, total = map(int, tests.groups())
-        check(passed == total > 0 and taken > least * total,
+        # Before ggml had snapshots of the state (K) in GATED_DELTA_NET, such nodes stay its own.
+        if op == 'GATED_DELTA_NET' and 'K=' not in out:
+            least = 0
+        check(passed == total > 0 and taken >= least * total,
               f'test-backend-ops {op}: {passed} of {total} pass, took {taken} nodes, left {left}')
 
 
