@@ -512,6 +512,37 @@ TEST(SharedBytesOf, MergeOverItsLastSink) {
   }
 }
 
+/// So is the last number of each array that has one for every head or sequence.
+TEST_P(SharedBytes, AttentionOverTheLastOfManyNumbers) {
+  constexpr int64_t kMany = 8;
+  Random random(seed() * 7000 + 8);
+  Array<4> q(random, DType::kF32, {kMany, kMany, 1, 1}), bias = q.like(random);
+  q.fill(random, Values::kOrdinary);
+  bias.fill(random, Values::kOrdinary);
+  KvStorage k = make_kv(random, DType::kF32, KvForm::kRows, kMany, kMany, 2, 1);
+  AttentionProblem a;
+  a.q = q.view, a.k = k.kv, a.v = k.kv, a.scoring.bias = bias.view;
+  std::memset(k.memory.data(), 0, k.memory.size());
+  constexpr int64_t kOut = kMany * kMany;
+  std::vector<int32_t> memory(kMany + kOut, 0);  // zeros are legal numbers of each array
+  const auto over_the_last = [&](const char* name, auto member) {
+    AttentionProblem b = a;
+    b.scoring.*member = reinterpret_cast<std::remove_reference_t<decltype(b.scoring.*member)>>(memory.data());
+    for (int64_t at = kMany; at >= 0; --at) {  // beside the last one first, which alone is written
+      b.out = view(reinterpret_cast<float*>(memory.data() + at), {kMany, kMany, 1, 1});
+      const Status s = run_attention(b, GetParam());
+      EXPECT_EQ(s.code, at == kMany ? Code::kOk : Code::kOverlap) << name << " from " << at << ": " << s.detail;
+    }
+  };
+  over_the_last("alibi_slopes", &Scoring::alibi_slopes);
+  over_the_last("bias_scale", &Scoring::bias_scale);
+  over_the_last("sinks", &Scoring::sinks);
+  over_the_last("offsets", &Scoring::offsets);
+  over_the_last("prefix_end", &Scoring::prefix_end);
+  over_the_last("kv_start", &Scoring::kv_start);
+  over_the_last("kv_length", &Scoring::kv_length);
+}
+
 /// Elements of an output may be distinct although their strides do not nest.
 TEST_P(SharedBytes, StridesNeedNotNest) {
   Random random(seed() * 7000 + 7);
