@@ -100,9 +100,8 @@ class Operands {
   void add_in_place(const BlockTokens& values, ValueTile tile) const;
 
   /// Adds values as `tile` says, except that a value that a row does not see counts as zeros: a weight of 0 would hide
-  /// finite values only. visible(row, column) tells. Row by row, so slow, but values that are not finite
-  /// are rare. `masked`: memory of
-  /// values_bytes(kValueGroup).
+  /// finite values only. visible(row, column) tells. Row by row, so slow, but values that are not finite are rare.
+  /// `masked`: memory of values_bytes(kValueGroup).
   template <class Visible>
   void add_visible(const BlockTokens& values, const ValueTile& tile, char* masked, const Visible& visible) const {
     const int64_t end = tile.first_key + tile.keys;
