@@ -49,8 +49,8 @@ constexpr void set_int8_blocks(AttentionKernels& kernels, void (*score)(const Sc
 }
 
 /// I names the kernels: prepare_query<T>, pack_keys<T>, pack_values<T>, value_packed; score_packed, and score_blocks of
-/// keys in scale blocks (BlockIntegers of narrow_operands.h); kScalesApart if score_packed takes
-/// panels of stored integers as they are. `value_stored`: value_tile of stored integers in rows, or null.
+/// keys in scale blocks, whose panels have f32 scales [dim/32][32] behind the integers; kScalesApart if score_packed
+/// takes panels of stored integers as they are. `value_stored`: value_tile of stored integers in rows, or null.
 template <class I>
 constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (*softmax_tile)(const SoftmaxTile&),
                                           void (*value_stored)(const ValueTile&) = nullptr) {

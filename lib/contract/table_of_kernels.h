@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #include "lib/contract/ukernels.h"
 
@@ -156,6 +157,35 @@ constexpr UKernels table_of(const AttentionKernels& f32, const AttentionKernels&
           .exp = exp_array,
           .update_state = update_state,
           .convolve = convolve};
+}
+
+/// Slots: the kernels of a narrow type. Where a type is multiplied in a way of its own, set_operands() says so.
+template <KvType kType, class Slots>
+constexpr void add_narrow_type(UKernels& t) {
+  constexpr bool kWritten = !is_read_only(kType), kPanels = has_panels(kType);
+  constexpr size_t kIndex = index_of(kType);
+  t.kv[kIndex] = {.all_finite = Slots::all_finite,
+                  .store_rows = kWritten ? Slots::store_rows : nullptr,
+                  .store_panels = kWritten && kPanels ? Slots::store_panels : nullptr,
+                  .load_rows = Slots::load_rows,
+                  .load_panels = kPanels ? Slots::load_panels : nullptr};
+  AttentionKernels& f32 = t.attention[index_of(Arithmetic::kF32)];
+  f32.kv[kIndex].panel_bytes = f32.kv[0].panel_bytes;
+  f32.kv[kIndex].score_packed = f32.kv[0].score_packed;
+  f32.kv[kIndex].value_tile = Slots::value_tile;
+  Slots::set_operands(f32.kv[kIndex], t.attention[index_of(Arithmetic::kBF16)].kv[kIndex],
+                      t.attention[index_of(Arithmetic::kInt8)].kv[kIndex]);
+}
+/// The table with all narrow types. N<type>: their slots.
+template <template <KvType> class N>
+constexpr UKernels with_narrow_types(UKernels t) {
+  const auto add = [&t]<size_t kIndex>(std::integral_constant<size_t, kIndex>) {
+    if constexpr (is_narrow(KvType{kIndex})) add_narrow_type<KvType{kIndex}, N<KvType{kIndex}>>(t);
+  };
+  [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+    (add(std::integral_constant<size_t, kIndex>()), ...);
+  }(std::make_index_sequence<kKvTypes>());
+  return t;
 }
 
 }  // namespace

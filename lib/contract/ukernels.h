@@ -256,7 +256,7 @@ struct RopeHeads {
 };
 
 /// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as
-/// lib/contract/kv_formats.h says); rows that are of the storage type already are copied bit by bit.
+/// lib/definition/narrow.h says); rows that are of the storage type already are copied bit by bit.
 /// Rows: token i at out + i * stride. Panels: token i is column `column` + i of the panels that begin at `out`,
 /// `stride` bytes apart; other columns keep their bytes, but for the zero that an odd last dimension of bf16 is paired
 /// with.

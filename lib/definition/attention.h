@@ -3,6 +3,7 @@
 #ifndef SIMDATTN_LIB_DEFINITION_ATTENTION_H_
 #define SIMDATTN_LIB_DEFINITION_ATTENTION_H_
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -96,20 +97,24 @@ void scores(const ScoreTile& a) {
   });
 }
 
-/// From rows of T.
-template <class A, class T>
-void weighted_values(const ValueTile& a) {
+/// value(key, column): the numbers of the values.
+template <class A, class F>
+void add_values(const ValueTile& a, const F& value) {
   for (int64_t r = 0; r < a.rows; ++r) {
     const float* w = a.w + r * a.ldw;
     for (int64_t c = 0; c < a.dim; ++c) {
-      const int64_t column = c / kValueGroup * a.group_stride;
       float& o = a.o[r * a.ldo + c];
       const float before = a.alpha == nullptr ? o : A::scaled(a.alpha[r], o);
-      o = A::add(
-          before, a.first_key, a.keys, [w](int64_t j) { return w[j]; },
-          [&](int64_t j) { return A::number(to_f32(at<T>(a.v, column + j * a.key_stride)[c % kValueGroup])); });
+      o = A::add(before, a.first_key, a.keys, [w](int64_t j) { return w[j]; }, [&](int64_t j) { return value(j, c); });
     }
   }
+}
+/// From rows of T.
+template <class A, class T>
+void weighted_values(const ValueTile& a) {
+  add_values<A>(a, [&a](int64_t j, int64_t c) {
+    return A::number(to_f32(at<T>(a.v, c / kValueGroup * a.group_stride + j * a.key_stride)[c % kValueGroup]));
+  });
 }
 
 /// Weights are rounded, and the sum adds what is used.
@@ -143,6 +148,25 @@ struct Bf16Chains {
   static constexpr auto softmax_tile = simdattn::softmax_tile<Bf16Arithmetic>;
 };
 
+/// The largest magnitude of n numbers, as bits; infinity's or more if one of them is NaN or infinite.
+template <class T>
+uint32_t largest_bits(const T* x, int64_t n) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(to_f32(x[i])) & 0x7FFFFFFFu;
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+/// Nearest even; |x| < 2^21.
+int32_t round_to_integer(float x) { return static_cast<int32_t>(std::bit_cast<uint32_t>(x + 0x1.8p23f) - 0x4B400000u); }
+/// n numbers as integers, of which the largest magnitude becomes `most`.
+struct Integers : IntegerScale {
+  template <class T>
+  Integers(const T* x, int64_t n, float most) : IntegerScale(largest_bits(x, n), most) {}
+  int32_t operator()(float x) const { return inverse == 0.0f ? 0 : round_to_integer(x * inverse); }
+};
+
 /// kInt8: products of 8-bit integers, exact sums, one scale per query, key and value row.
 struct Int8Integers {
   static constexpr auto query_bytes = int8_query_bytes;
@@ -159,7 +183,7 @@ struct Int8Integers {
   template <class T>
   static void prepare_query(const void* row, void* query, int64_t dim) {
     const T* x = static_cast<const T*>(row);
-    const IntegerScale quantise(largest_bits(x, dim), 127.0f);
+    const Integers quantise(x, dim, 127.0f);
     int8_t* out = static_cast<int8_t*>(query);
     std::memset(out, 0, static_cast<size_t>(int8_query_bytes(dim)));
     Int8Query info = {quantise.scale, 0};
@@ -176,7 +200,7 @@ struct Int8Integers {
     std::memset(panel, 0, static_cast<size_t>(int8_panel_bytes(a.dim)));
     for (int64_t j = 0; j < a.keys; ++j) {
       const T* row = at<T>(a.from, j * a.token_stride);
-      const IntegerScale quantise(largest_bits(row, a.dim), 127.0f);
+      const Integers quantise(row, a.dim, 127.0f);
       at<float>(a.panel, int8_panel_numbers(a.dim))[j] = quantise.scale;
       for (int64_t d = 0; d < a.dim; ++d) panel[cell(d, j)] = static_cast<int8_t>(quantise(to_f32(row[d])));
     }
@@ -213,7 +237,7 @@ struct Int8Integers {
     const int64_t numbers = int8_values_numbers(a.columns);
     for (int64_t j = 0; j < a.keys; ++j) {
       const T* row = at<T>(a.rows, j * a.token_stride);
-      const IntegerScale quantise(largest_bits(row, a.dim), 127.0f);
+      const Integers quantise(row, a.dim, 127.0f);
       at<float>(a.packed, numbers)[a.first + j] = quantise.scale;
       for (int64_t c = 0; c < numbers / kKeyBlock; ++c) {
         static_cast<int8_t*>(a.packed)[value_cell(a.first + j, c)] =
@@ -231,7 +255,7 @@ struct Int8Integers {
         const float product = w[j] * scales[j];
         u[j] = product < 0.0f && is_finite(product) ? 0.0f : product;
       }
-      const IntegerScale quantise(largest_bits(u, a.keys), 255.0f);
+      const Integers quantise(u, a.keys, 255.0f);
       uint8_t p[kKeyBlock];
       for (int64_t j = 0; j < a.keys; ++j) p[j] = static_cast<uint8_t>(quantise(u[j]));
       for (int64_t c = 0; c < a.dim; ++c) {

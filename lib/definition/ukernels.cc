@@ -9,11 +9,10 @@
 #include "dispatch/kernel_table.h"
 #include "lib/contract/dtypes.h"
 #include "lib/contract/fma.h"
-#include "lib/contract/narrow_operands.h"
-#include "lib/contract/narrow_slots.h"
 #include "lib/contract/ukernels.h"
 #include "lib/definition/attention.h"
 #include "lib/definition/math.h"
+#include "lib/definition/narrow.h"
 #include "lib/definition/state.h"
 
 namespace simdattn {
@@ -288,11 +287,6 @@ template <class T>
 constexpr auto load_rows = load<T, false>;
 template <class T>
 constexpr auto load_panels = load<T, true>;
-
-template <KvType kType>
-struct Narrow : NarrowSlots<kType> {
-  static void value_tile(const ValueTile& a) { NarrowSlots<kType>::value_tile(a, simdattn::value_tile<float>); }
-};
 
 void hadamard_sums(float* x, int64_t n, int64_t block) {
   for (int64_t half = 1; half < block; half *= 2) {

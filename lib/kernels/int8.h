@@ -165,7 +165,7 @@ SIMDATTN_SHARED void int8_score_blocks_tile(Int8Tile a, int64_t blocks, int64_t 
   for_each_score([&](auto r, float* s) SIMDATTN_LAMBDA { store(load(s) * Floats(to.factors[r]), s); });
 }
 
-/// Panels with scales behind them, or a.scales. kBlocks: BlockIntegers of lib/contract/narrow_operands.h.
+/// Panels with scales behind them, or a.scales. kBlocks: BlockIntegers of int8_as_stored.h.
 template <bool kBlocks>
 void int8_scores(const ScoreTile& a) {
   constexpr int64_t kMost = kBlocks ? 16 : 64;  // rows at a time

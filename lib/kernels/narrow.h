@@ -1,9 +1,10 @@
-// The kernels of a narrow storage type, as lib/contract/narrow_operands.h asks for them.
+// The kernels of a narrow storage type, by the names that lib/contract/table_of_kernels.h asks for.
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_H_
 
 #include "lib/kernels/bf16_chains.h"
-#include "lib/kernels/narrow_rows.h"
+#include "lib/kernels/int8_as_stored.h"
+#include "lib/kernels/narrow_slots.h"
 #include "lib/kernels/narrow_values.h"
 
 namespace simdattn {
@@ -25,7 +26,7 @@ struct Narrow : NarrowRows<kType> {
     float* const panel = static_cast<float*>(a.panel);
     Bf16Kernels::round(panel, panel, a.dim * kPanelWidth);
   }
-  static constexpr void add_slots(KvOperands& f32, KvOperands& bf16) {
+  static constexpr void set_operands(KvOperands& f32, KvOperands& bf16, KvOperands& int8) {
     bf16.value_tile = value_tile_bf16;
     if constexpr (has_panels(kType)) {
       f32.pack_keys = Rows::pack_keys;
@@ -37,6 +38,16 @@ struct Narrow : NarrowRows<kType> {
         f32.store_panel = Rows::store_panel;
         f32.direct_key_rows = kFusedRows;
       }
+    }
+    if constexpr (kType == KvType::kInt8) {
+      int8.store_panel = Rows::store_panel;
+      int8.pack_keys = Int8AsStored::keys;
+      int8.pack_panel = Int8AsStored::panel;
+      int8.pack_values = Int8AsStored::values;
+    } else if constexpr (has_panels(kType) && block_of(kType) > 1) {
+      int8.panel_bytes = BlockIntegers<kType>::panel_bytes;
+      int8.pack_keys = BlockIntegers<kType>::template pack<true>;
+      int8.pack_panel = BlockIntegers<kType>::template pack<false>;
     }
   }
 };

@@ -2,7 +2,6 @@
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_ROWS_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_ROWS_H_
 
-#include "lib/contract/narrow_slots.h"
 #include "lib/kernels/narrow_codes.h"
 #include "lib/simd/math.h"
 
@@ -89,8 +88,20 @@ SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float
   *scale = s.scale;
   int8_bytes<float>(x, dim, s.inverse, row);
 }
+/// d = the largest magnitude / 127.
+SIMDATTN_INLINE BlockScale scale_of(uint32_t largest, const float* /*x*/, Q8Format /*format*/) {
+  return {std::bit_cast<float>(largest) / 127.0f, largest};
+}
 SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* codes, Q8Format /*format*/) {
   int8_bytes<float>(x, kBlockDims, s.holds ? s.inverse : 0.0f, codes);
+}
+/// d = the first number of the largest magnitude / -8.
+SIMDATTN_INLINE BlockScale scale_of(uint32_t largest, const float* x, Q4Format /*format*/) {
+  float extreme = 0.0f;  // also for zeros of either sign
+  for (int64_t i = kBlockDims; i-- > 0 && largest != 0;) {
+    if ((std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFu) == largest) extreme = x[i];
+  }
+  return {extreme / -8.0f, largest};
 }
 SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* codes, Q4Format /*format*/) {
   uint8_t bytes[kBlockDims];
@@ -104,20 +115,24 @@ SIMDATTN_INLINE void encode_codes(const float* x, const BlockScale& s, uint8_t* 
   for (int64_t i = 0; i < 16; ++i) codes[i] = static_cast<uint8_t>(bytes[i] | bytes[16 + i] << 4);
 }
 template <class Format>
-SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* /*scale*/, Format format) {
+SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* /*apart*/, Format format) {
   for (int64_t d = 0; d < dim; d += kBlockDims, x += kBlockDims, row += Format::kLayout.block_bytes()) {
-    const BlockScale s = Format::scale(largest_magnitude<float>(x, kBlockDims), x);
-    put_f16(s.d, row);
+    const BlockScale s = scale_of(largest_magnitude<float>(x, kBlockDims), x, format);
+    const f16 scale = from_f32<f16>(s.d);
+    std::memcpy(row, &scale, sizeof scale);
     encode_codes(x, s, row + kScaleBytes, format);
   }
 }
-/// Fp8Format::code(), which has the comments.
+/// The code of x * (1 / scale), to nearest even, saturated. NaN, also as the product, and infinities keep what they
+/// are, as far as there is a code.
 template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan, uint32_t kOver>
 SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* scale,
                                 Fp8Format<kMantissa, kBias, kLargest, kNan, kOver> /*format*/) {
-  using Format = Fp8Format<kMantissa, kBias, kLargest, kNan, kOver>;
-  constexpr int kShift = Format::kShift;
-  const Floats inverse(1.0f / *scale), rounder(Format::kRounder);
+  constexpr int kShift = 23 - kMantissa;
+  constexpr uint32_t kExponent = static_cast<uint32_t>(127 - kBias) << 23;  // of f32, for exponent field 0
+  // Below the normal numbers a sum whose last bit is worth one code rounds.
+  constexpr float kRounder = std::bit_cast<float>(kExponent - ((kMantissa - 1) << 23)) * 0x1p23f;
+  const Floats inverse(1.0f / *scale), rounder(kRounder);
   const auto greater_than = [](Bits32 a, uint32_t b) SIMDATTN_LAMBDA {
     return greater(cast_bits<int32_t>(a), Ints(static_cast<int32_t>(b)));
   };
@@ -127,9 +142,8 @@ SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float
     const Bits32 sign = (bits_of(y) >> 24) & Bits32(0x80u);
     const Bits32 small = bits_of(abs(y) + rounder) - bits_of(rounder);
     const Bits32 odd = (bits >> kShift) & Bits32(1u);
-    const Bits32 normal =
-        ((bits + Bits32((1u << (kShift - 1)) - 1) + odd) >> kShift) - Bits32(Format::kExponent >> kShift);
-    const Bits32 rounded = select(greater_than(bits, Format::kExponent + (1u << 23) - 1), normal, small);
+    const Bits32 normal = ((bits + Bits32((1u << (kShift - 1)) - 1) + odd) >> kShift) - Bits32(kExponent >> kShift);
+    const Bits32 rounded = select(greater_than(bits, kExponent + (1u << 23) - 1), normal, small);
     Bits32 result = cast_bits<uint32_t>(min(cast_bits<int32_t>(rounded), Ints(static_cast<int32_t>(kLargest))));
     if constexpr (kOver != kNan) result = select(equal(from, Bits32(kInfinityBits)), Bits32(kOver), result);
     const Mask none = greater_than(from, kInfinityBits - (kOver == kNan ? 1 : 0)) | greater_than(bits, kInfinityBits);
@@ -137,70 +151,51 @@ SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float
   });
 }
 
-// ---- The slots ------------------------------------------------------------------------------------------------------
+// ---- By type --------------------------------------------------------------------------------------------------------
 
-/// What NarrowSlots asks for.
+/// Columns [first, first + n) of rows `stride` bytes apart, as rows of f32 `ld` floats apart.
 template <KvType kType>
-struct VectorCodec {
+SIMDATTN_SHARED void widen_rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys, int64_t first,
+                                int64_t n, float* out, int64_t ld) {
   using Format = FormatOf<kType>;
-  static __attribute__((noinline)) void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys,
-                                             int64_t first, int64_t n, float* out, int64_t ld) {
-    constexpr int64_t kBlockBytes = Format::kLayout.block_bytes();
-    for (int64_t j = 0; j < keys; ++j, out += ld) {
-      const uint8_t* const row = rows + j * stride;
-      for (int64_t i = 0; i < n; i += 64) fetch_ahead(row + i);
-      const uint8_t* const codes = row + Format::kLayout.row_bytes(first);
-      if constexpr (has_scales(kType)) {
-        const Floats factor(scales[j]);
-        for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
-          store(load_numbers(codes + i, part, Format()) * factor, out + i, part);
-        });
-      } else {
-        for (int64_t b = 0; b < n / kBlockDims; ++b) {
-          widen_block<Format>(codes + b * kBlockBytes, out + b * kBlockDims);
-        }
-      }
+  constexpr int64_t kBlockBytes = Format::kLayout.block_bytes();
+  for (int64_t j = 0; j < keys; ++j, out += ld) {
+    const uint8_t* const row = rows + j * stride;
+    for (int64_t i = 0; i < n; i += 64) fetch_ahead(row + i);
+    const uint8_t* const codes = row + Format::kLayout.row_bytes(first);
+    if constexpr (has_scales(kType)) {
+      const Floats factor(scales[j]);
+      for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
+        store(load_numbers(codes + i, part, Format()) * factor, out + i, part);
+      });
+    } else {
+      for (int64_t b = 0; b < n / kBlockDims; ++b) widen_block<Format>(codes + b * kBlockBytes, out + b * kBlockDims);
     }
   }
-  static __attribute__((noinline)) void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
-    if constexpr (!is_read_only(kType)) encode_row(x, dim, row, scale, Format());
-  }
-};
-
+}
+/// A row of numbers as codes, of types that are written.
 template <KvType kType>
-struct NarrowRows : NarrowSlots<kType, VectorCodec<kType>> {
-  static constexpr CodeLayout kLayout = kLayoutOf<kType>;
-
-  /// Keys in rows as a panel of their type.
-  static void store_panel(const PackKeys& a) {
-    transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from), a.token_stride, a.keys, a.dim,
-                                       static_cast<uint8_t*>(a.panel), a.stream);
-  }
-  static void widen_panel(const PackKeys& a) {
-    widen_panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
-  }
-  /// Rows become a panel of their type first: units of four bytes are transposed, a quarter of what their numbers are
-  /// or less.
-  static void pack_keys(const PackKeys& a) {
-    constexpr int64_t kChunk = 128;  // dimensions at a time
-    alignas(64) uint8_t panel[kLayout.panel_bytes(kChunk)];
-    alignas(64) float scales[kPanelWidth] = {};
-    if (has_scales(kType)) std::memcpy(scales, a.scales, static_cast<size_t>(a.keys) * sizeof(float));
-    for (int64_t d = 0; d < a.dim; d += kChunk) {
-      const int64_t n = smaller(kChunk, a.dim - d);
-      const int64_t first = kLayout.row_bytes(d);
-      transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from) + first, a.token_stride, a.keys, n, panel,
-                                         a.stream);
-      widen_panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
+SIMDATTN_SHARED void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
+  if constexpr (!is_read_only(kType)) encode_row(x, dim, row, scale, FormatOf<kType>());
+}
+/// True if every number is finite where the scale beside the row is.
+template <class Format>
+bool codes_are_finite(const uint8_t* row, int64_t dim) {
+  if constexpr (Format::kFp8) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < dim; ++i) {
+      const uint32_t magnitude = row[i] & 0x7Fu;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest <= Format::kLargest;
+  } else if constexpr (Format::kLayout.scale_bytes > 0) {
+    const auto is_number = [](const uint8_t* p) { return (p[1] & 0x7C) != 0x7C; };
+    for (; dim > 0; dim -= kBlockDims, row += Format::kLayout.block_bytes()) {
+      if (!is_number(row) || (Format::kMinimum && !is_number(row + kScaleBytes))) return false;
     }
   }
-
- private:
-  static __attribute__((noinline)) void widen_panel(const uint8_t* panel, const float* scales, int64_t dim,
-                                                    float* out) {
-    widen_codes(panel, scales, dim, out, FormatOf<kType>());
-  }
-};
+  return true;
+}
 
 }  // namespace
 }  // namespace simdattn

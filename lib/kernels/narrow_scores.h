@@ -106,8 +106,9 @@ SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTileArguments& a, int64_t
     for (int64_t r = 0; r < rows; ++r) {
       float sum = 0.0f;
       for (int64_t i = 0; i < a.dim; ++i) {
-        const float number = Format::number(key[i / 4 * kUnitPitch + i % 4]) * a.scales[a.column + j];
-        sum = simdattn::fma(a.q[r * a.ldq + i], number, sum);
+        float number[kLanes];
+        store(number_of<0>(Bits32(key[i / 4 * kUnitPitch + i % 4]), Format()), number);
+        sum = simdattn::fma(a.q[r * a.ldq + i], number[0] * a.scales[a.column + j], sum);
       }
       a.s[r * a.lds + j] = sum * a.scale;
     }

@@ -3,7 +3,7 @@
 #define SIMDATTN_LIB_KERNELS_PACK_H_
 
 #include "lib/contract/cursor.h"
-#include "lib/contract/panel_columns.h"
+#include "lib/kernels/panel_columns.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"

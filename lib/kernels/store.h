@@ -2,8 +2,8 @@
 #ifndef SIMDATTN_LIB_KERNELS_STORE_H_
 #define SIMDATTN_LIB_KERNELS_STORE_H_
 
-#include "lib/contract/panel_columns.h"
 #include "lib/kernels/elementwise.h"
+#include "lib/kernels/panel_columns.h"
 #include "lib/simd/blocks.h"
 
 namespace simdattn {

@@ -1,7 +1,6 @@
 // The tables of micro-kernels of one instruction set: SIMDATTN_ADAPTER is the adapter's header, SIMDATTN_TABLE the name
 // of its own table, SIMDATTN_OVERLAYS those of overlays with it as their base: OVERLAY(table, name) each. Compiled once
 // per row of meson.build, with that instruction set's flags.
-#include "lib/contract/narrow_operands.h"
 #include "lib/kernels/bf16_chains.h"
 #include "lib/kernels/elementwise.h"
 #include "lib/kernels/int8_stored.h"

@@ -1,51 +1,23 @@
-// The slots of the narrow storage types that do not multiply, over a codec: how codes become numbers and numbers codes.
-#ifndef SIMDATTN_LIB_CONTRACT_NARROW_SLOTS_H_
-#define SIMDATTN_LIB_CONTRACT_NARROW_SLOTS_H_
+// The slots of the narrow storage types that do not multiply, and those that make f32 of rows and panels.
+#ifndef SIMDATTN_LIB_KERNELS_NARROW_SLOTS_H_
+#define SIMDATTN_LIB_KERNELS_NARROW_SLOTS_H_
 
-#include "lib/contract/kv_formats.h"
+#include "lib/kernels/narrow_rows.h"
 
 namespace simdattn {
-namespace {  // internal to each object, like the helpers of dtypes.h
-
-/// Codes to numbers and numbers to codes in plain C++. Backends have vectors for it.
-template <KvType kType>
-struct PlainCodec {
-  using Format = FormatOf<kType>;
-
-  /// Columns [first, first + n) of rows `stride` bytes apart, as rows of f32 `ld` floats apart.
-  static SIMDATTN_FORMAT_INLINE void rows(const uint8_t* rows, int64_t stride, const float* scales, int64_t keys,
-                                          int64_t first, int64_t n, float* out, int64_t ld) {
-    for (int64_t j = 0; j < keys; ++j, out += ld) {
-      const uint8_t* const codes = rows + j * stride + Format::kLayout.row_bytes(first);
-      if constexpr (has_scales(kType)) {
-        for (int64_t i = 0; i < n; ++i) out[i] = Format::number(codes[i]) * scales[j];
-      } else {
-        for (int64_t b = 0; b < n / kBlockDims; ++b)
-          Format::decode(codes + b * Format::kLayout.block_bytes(), out + b * kBlockDims);
-      }
-    }
-  }
-  /// A row of numbers as codes, of types that are written.
-  static SIMDATTN_FORMAT_INLINE void encode(const float* x, int64_t dim, uint8_t* row, float* scale) {
-    if constexpr (has_scales(kType)) {
-      Format::encode(x, dim, row, scale);
-    } else if constexpr (!is_read_only(kType)) {
-      for (int64_t d = 0; d < dim; d += kBlockDims, row += Format::kLayout.block_bytes()) Format::encode(x + d, row);
-    }
-  }
-};
+namespace {
 
 /// What depends on the type. All else is one body for all types.
 struct NarrowRow : CodeLayout {
-  decltype(&PlainCodec<KvType::kInt8>::rows) rows;
-  decltype(&PlainCodec<KvType::kInt8>::encode) encode;
+  decltype(&widen_rows<KvType::kInt8>) rows;
+  decltype(&simdattn::encode<KvType::kInt8>) encode;
 
   const float* scales_from(const float* scales, int64_t token) const {
     return scale_bytes > 0 ? nullptr : scales + token;
   }
   /// f(offset in a row, offset in a panel, bytes) of all that a row has in column `column` of a panel.
   template <class F>
-  SIMDATTN_FORMAT_INLINE void for_each_piece(int64_t dim, int64_t column, const F& f) const {
+  SIMDATTN_INLINE void for_each_piece(int64_t dim, int64_t column, const F& f) const {
     constexpr std::integral_constant<size_t, kScaleBytes> kScale;
     constexpr std::integral_constant<size_t, kUnitBytes> kUnit;
     const int64_t together = scale_bytes > 0 ? block_units() : units(dim);
@@ -80,14 +52,13 @@ constexpr int64_t longest_narrow_row() {
 /// A row of codes of any type, with space for the rest of its last unit.
 using NarrowRowBuffer = uint8_t[longest_narrow_row() + kUnitBytes];
 
-#define SIMDATTN_NARROW_SLOT __attribute__((noinline)) inline
-SIMDATTN_NARROW_SLOT void store_narrow_rows(const StoreRows& a, const NarrowRow& type) {
+SIMDATTN_SHARED void store_narrow_rows(const StoreRows& a, const NarrowRow& type) {
   for (int64_t t = 0; t < a.tokens; ++t) type.put(a, t, static_cast<uint8_t*>(a.out) + t * a.stride);
 }
-SIMDATTN_NARROW_SLOT void load_narrow_rows(const LoadRows& a, const NarrowRow& type) {
+SIMDATTN_SHARED void load_narrow_rows(const LoadRows& a, const NarrowRow& type) {
   for (int64_t t = 0; t < a.tokens; ++t) type.take(a, t, static_cast<const uint8_t*>(a.in) + t * a.stride);
 }
-SIMDATTN_NARROW_SLOT void store_narrow_panels(const StoreRows& a, const NarrowRow& type) {
+SIMDATTN_SHARED void store_narrow_panels(const StoreRows& a, const NarrowRow& type) {
   alignas(64) NarrowRowBuffer row;
   for (int64_t t = 0; t < a.tokens; ++t) {
     const int64_t j = a.column + t;
@@ -99,7 +70,7 @@ SIMDATTN_NARROW_SLOT void store_narrow_panels(const StoreRows& a, const NarrowRo
     });
   }
 }
-SIMDATTN_NARROW_SLOT void load_narrow_panels(const LoadRows& a, const NarrowRow& type) {
+SIMDATTN_SHARED void load_narrow_panels(const LoadRows& a, const NarrowRow& type) {
   alignas(64) NarrowRowBuffer row;
   for (int64_t t = 0; t < a.tokens; ++t) {
     const int64_t j = a.column + t;
@@ -112,8 +83,8 @@ SIMDATTN_NARROW_SLOT void load_narrow_panels(const LoadRows& a, const NarrowRow&
 }
 /// Values become f32 in L1, some keys and columns at a time, and `kernel` multiplies them. `round`, unless it is null,
 /// rounds them before. Keys of one step of kBF16 stay in one call.
-SIMDATTN_NARROW_SLOT void narrow_value_tile(const ValueTile& a, const NarrowRow& type, void (*kernel)(const ValueTile&),
-                                            void (*round)(const float*, float*, int64_t)) {
+SIMDATTN_SHARED void narrow_value_tile(const ValueTile& a, const NarrowRow& type, void (*kernel)(const ValueTile&),
+                                       void (*round)(const float*, float*, int64_t)) {
   constexpr int64_t kKeys = 32, kColumns = 128;
   alignas(64) float wide[kKeys * kColumns];
   int64_t j = 0;
@@ -143,18 +114,21 @@ SIMDATTN_NARROW_SLOT void narrow_value_tile(const ValueTile& a, const NarrowRow&
     j += keys;
   } while (j < a.keys);
 }
-#undef SIMDATTN_NARROW_SLOT
 
-/// All that does not multiply, of one type.
-template <KvType kType, class Codec = PlainCodec<kType>>
-struct NarrowSlots {
-  static constexpr NarrowRow kRow = {kLayoutOf<kType>, Codec::rows, Codec::encode};
-  static_assert(kRow.row_bytes(kBlockDims) == row_bytes(kType, kBlockDims));
+template <KvType kType>
+struct NarrowRows {
+  using Format = FormatOf<kType>;
+  static constexpr CodeLayout kLayout = kLayoutOf<kType>;
+  static constexpr NarrowRow kRow = {kLayout, widen_rows<kType>, encode<kType>};
+  static_assert(kLayout.row_bytes(kBlockDims) == row_bytes(kType, kBlockDims));
 
   static bool all_finite(const FiniteRows& a) {
     for (int64_t j = 0; j < a.keys; ++j) {
       const uint8_t* const row = static_cast<const uint8_t*>(a.rows) + j * a.token_stride;
-      if (!FormatOf<kType>::finite(row, a.dim, has_scales(kType) ? a.scales[j] : 1.0f)) return false;
+      if constexpr (has_scales(kType)) {
+        if (!(std::fabs(a.scales[j]) < Format::kLargeScale)) return false;
+      }
+      if (!codes_are_finite<Format>(row, a.dim)) return false;
     }
     return true;
   }
@@ -162,21 +136,42 @@ struct NarrowSlots {
   static void load_rows(const LoadRows& a) { load_narrow_rows(a, kRow); }
   static void store_panels(const StoreRows& a) { store_narrow_panels(a, kRow); }
   static void load_panels(const LoadRows& a) { load_narrow_panels(a, kRow); }
-  /// Keys in rows as a panel of their type.
-  static void store_panel(const PackKeys& a) {
-    if (a.keys < kPanelWidth) std::memset(a.panel, 0, static_cast<size_t>(kRow.panel_bytes(a.dim)));
-    store_panels(
-        {.rows = a.from, .ld = a.token_stride, .tokens = a.keys, .dim = a.dim, .out = a.panel, .as_stored = true});
-  }
   static void value_tile(const ValueTile& a, void (*kernel)(const ValueTile&),
                          void (*round)(const float*, float*, int64_t) = nullptr) {
     narrow_value_tile(a, kRow, kernel, round);
   }
-  /// Slots that not all backends have.
-  static constexpr void add_slots(KvOperands& /*f32*/, KvOperands& /*bf16*/) {}
+  /// Keys in rows as a panel of their type.
+  static void store_panel(const PackKeys& a) {
+    transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from), a.token_stride, a.keys, a.dim,
+                                       static_cast<uint8_t*>(a.panel), a.stream);
+  }
+  static void widen_panel(const PackKeys& a) {
+    widen_panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
+  }
+  /// Rows become a panel of their type first: units of four bytes are transposed, a quarter of what their numbers are
+  /// or less.
+  static void pack_keys(const PackKeys& a) {
+    constexpr int64_t kChunk = 128;  // dimensions at a time
+    alignas(64) uint8_t panel[kLayout.panel_bytes(kChunk)];
+    alignas(64) float scales[kPanelWidth] = {};
+    if (has_scales(kType)) std::memcpy(scales, a.scales, static_cast<size_t>(a.keys) * sizeof(float));
+    for (int64_t d = 0; d < a.dim; d += kChunk) {
+      const int64_t n = smaller(kChunk, a.dim - d);
+      const int64_t first = kLayout.row_bytes(d);
+      transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from) + first, a.token_stride, a.keys, n, panel,
+                                         a.stream);
+      widen_panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
+    }
+  }
+
+ private:
+  static __attribute__((noinline)) void widen_panel(const uint8_t* panel, const float* scales, int64_t dim,
+                                                    float* out) {
+    widen_codes(panel, scales, dim, out, FormatOf<kType>());
+  }
 };
 
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_CONTRACT_NARROW_SLOTS_H_
+#endif  // SIMDATTN_LIB_KERNELS_NARROW_SLOTS_H_

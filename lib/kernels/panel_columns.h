@@ -1,37 +1,35 @@
 // Rows into columns of a key panel and back: a transposition of units of 32 bits (f32, pairs of bf16) or of 16 (f16).
-// Shared by the backends. No number is looked at, so one piece of code in vectors of 128 bits serves every instruction
-// set; a backend with wider ones does most of the work in squares of its own.
-#ifndef SIMDATTN_LIB_CONTRACT_PANEL_COLUMNS_H_
-#define SIMDATTN_LIB_CONTRACT_PANEL_COLUMNS_H_
+// No number is looked at, so one piece of code in vectors of 128 bits serves every instruction set; targets with wider
+// ones do most of the work in squares of their own.
+#ifndef SIMDATTN_LIB_KERNELS_PANEL_COLUMNS_H_
+#define SIMDATTN_LIB_KERNELS_PANEL_COLUMNS_H_
 
 #include <cstdint>
 #include <type_traits>
 
-#include "include/simdattn/simdattn.h"
+#include "lib/contract/dtypes.h"
+#include "lib/simd/registers.h"
 
 namespace simdattn {
-namespace {  // internal to each object, like the helpers of dtypes.h
-
-// Always inlined: the code then has the instruction set of its caller.
-#define SIMDATTN_COLUMNS_INLINE inline __attribute__((always_inline))
+namespace {
 
 template <class Unit>
 using UnitVector [[gnu::vector_size(16)]] = Unit;
 
 template <class Unit>
-SIMDATTN_COLUMNS_INLINE UnitVector<Unit> load_units(const char* p) {
+SIMDATTN_INLINE UnitVector<Unit> load_units(const char* p) {
   UnitVector<Unit> v;
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
 template <class V>
-SIMDATTN_COLUMNS_INLINE void store_units(V v, char* p) {
+SIMDATTN_INLINE void store_units(V v, char* p) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
 /// Four vectors of four units as columns. Strides are bytes, here and below.
-SIMDATTN_COLUMNS_INLINE void store_columns(UnitVector<uint32_t> r0, UnitVector<uint32_t> r1, UnitVector<uint32_t> r2,
-                                           UnitVector<uint32_t> r3, char* out, int64_t out_stride) {
+SIMDATTN_INLINE void store_columns(UnitVector<uint32_t> r0, UnitVector<uint32_t> r1, UnitVector<uint32_t> r2,
+                                   UnitVector<uint32_t> r3, char* out, int64_t out_stride) {
   using Row = UnitVector<uint32_t>;
   const Row a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
   const Row c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7), d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
@@ -41,13 +39,13 @@ SIMDATTN_COLUMNS_INLINE void store_columns(UnitVector<uint32_t> r0, UnitVector<u
   store_units(__builtin_shufflevector(c, d, 2, 3, 6, 7), out + 3 * out_stride);
 }
 /// A square of as many rows as a vector has units.
-SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
-                                              uint32_t /*unit*/) {
+SIMDATTN_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
+                                      uint32_t /*unit*/) {
   const auto row = [=](int64_t i) { return load_units<uint32_t>(in + i * in_stride); };
   store_columns(row(0), row(1), row(2), row(3), out, out_stride);
 }
-SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
-                                              uint16_t /*unit*/) {
+SIMDATTN_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride,
+                                      uint16_t /*unit*/) {
   using Row = UnitVector<uint16_t>;
   using Pairs = UnitVector<uint32_t>;
   const auto row = [=](int64_t i) { return load_units<uint16_t>(in + i * in_stride); };
@@ -59,14 +57,14 @@ SIMDATTN_COLUMNS_INLINE void transpose_square(const char* in, int64_t in_stride,
 }
 
 template <class Unit>
-SIMDATTN_COLUMNS_INLINE void copy_unit(const char* from, char* to) {
+SIMDATTN_INLINE void copy_unit(const char* from, char* to) {
   __builtin_memcpy(to, from, sizeof(Unit));
 }
 
 /// out[c][r] = in[r][c]
 template <class Unit>
-SIMDATTN_COLUMNS_INLINE void transpose_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns,
-                                             char* out, int64_t out_stride) {
+SIMDATTN_INLINE void transpose_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
+                                     int64_t out_stride) {
   constexpr int64_t kSize = sizeof(Unit);
   constexpr int64_t kSquare = 16 / kSize;
   // A line of four rows is used up before the next rows are read: rows of all heads of a token are often a power of two
@@ -105,7 +103,7 @@ inline constexpr int64_t kUnitDims = std::is_same_v<T, bf16> ? 2 : 1;
 /// f(panel, column, tokens, done) for each panel that tokens column .. column + tokens - 1 of many lie in; `done`
 /// tokens came before.
 template <class F>
-SIMDATTN_COLUMNS_INLINE void for_each_panel(int64_t column, int64_t tokens, const F& f) {
+SIMDATTN_INLINE void for_each_panel(int64_t column, int64_t tokens, const F& f) {
   for (int64_t done = 0; done < tokens;) {
     const int64_t at = column + done;
     const int64_t inside = at % kPanelWidth;
@@ -115,9 +113,7 @@ SIMDATTN_COLUMNS_INLINE void for_each_panel(int64_t column, int64_t tokens, cons
   }
 }
 
-#undef SIMDATTN_COLUMNS_INLINE
-
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_CONTRACT_PANEL_COLUMNS_H_
+#endif  // SIMDATTN_LIB_KERNELS_PANEL_COLUMNS_H_

@@ -1,22 +1,21 @@
-// The narrow storage types in the table of a backend: what multiplies them, and the slots of lib/contract/kv_formats.h.
-#ifndef SIMDATTN_LIB_CONTRACT_NARROW_OPERANDS_H_
-#define SIMDATTN_LIB_CONTRACT_NARROW_OPERANDS_H_
+// Keys and values that are stored as integers, as operands of Arithmetic::kInt8: no number is rounded again.
+#ifndef SIMDATTN_LIB_KERNELS_INT8_AS_STORED_H_
+#define SIMDATTN_LIB_KERNELS_INT8_AS_STORED_H_
 
-#include "lib/contract/fma.h"
 #include "lib/contract/int8_operands.h"
 #include "lib/contract/kv_formats.h"
-#include "lib/contract/panel_columns.h"
+#include "lib/kernels/narrow_slots.h"
+#include "lib/kernels/panel_columns.h"
 
 namespace simdattn {
-namespace {  // internal to each object, like the helpers of dtypes.h
+namespace {
 
 /// The scales behind the integers of a panel or of packed values.
 inline float* scales_behind(void* integers, int64_t bytes) {
   return reinterpret_cast<float*>(static_cast<char*>(integers) + bytes);
 }
 
-/// Keys and values stored as int8 for Arithmetic::kInt8: integers and scales as they are.
-template <class Slots>
+/// Of int8: integers and scales as they are.
 struct Int8AsStored {
   static void panel(const PackKeys& a) {
     const int64_t numbers = int8_panel_numbers(a.dim);
@@ -24,7 +23,7 @@ struct Int8AsStored {
     std::memcpy(scales_behind(a.panel, numbers), a.scales, kPanelWidth * sizeof(float));
   }
   static void keys(const PackKeys& a) {
-    Slots::store_panel(a);
+    NarrowRows<KvType::kInt8>::store_panel(a);
     float* const scales = scales_behind(a.panel, int8_panel_numbers(a.dim));
     for (int64_t j = 0; j < kPanelWidth; ++j) scales[j] = j < a.keys ? a.scales[j] : 0.0f;
   }
@@ -82,8 +81,7 @@ struct Int8AsStored {
   }
 };
 
-/// Keys in scale blocks for Arithmetic::kInt8: the integers of a panel as int8_operands.h has them,
-/// then f32 scales [dim/32][32].
+/// Keys in scale blocks: the integers of a panel as int8_operands.h has them, then f32 scales [dim/32][32].
 template <KvType kType>
 struct BlockIntegers {
   static constexpr CodeLayout kLayout = kLayoutOf<kType>;
@@ -108,7 +106,9 @@ struct BlockIntegers {
       }
       for (int64_t j = 0; j < kPanelWidth; ++j) {
         const uint8_t* const scale = kFromRows ? rows + j * a.token_stride : from + kLayout.scale_at(a.dim, b, j);
-        scales[j] = kFromRows && j >= a.keys ? 0.0f : f16_at(scale);
+        f16 d = {};
+        if (!kFromRows || j < a.keys) std::memcpy(&d, scale, sizeof d);
+        scales[j] = to_f32(d);
       }
       for (int shift = 0; shift < 8; shift += FormatOf<kType>::kBits, out += sizeof units) integers(units, shift, out);
     }
@@ -127,48 +127,7 @@ struct BlockIntegers {
   }
 };
 
-/// Slots: those of a type, as NarrowSlots has them, and value_tile of kF32.
-template <KvType kType, class Slots>
-constexpr void add_narrow_type(UKernels& t) {
-  constexpr bool kWritten = !is_read_only(kType), kPanels = has_panels(kType);
-  constexpr size_t kIndex = index_of(kType);
-  t.kv[kIndex] = {.all_finite = Slots::all_finite,
-                  .store_rows = kWritten ? Slots::store_rows : nullptr,
-                  .store_panels = kWritten && kPanels ? Slots::store_panels : nullptr,
-                  .load_rows = Slots::load_rows,
-                  .load_panels = kPanels ? Slots::load_panels : nullptr};
-  const AttentionKernels& f32 = t.attention[index_of(Arithmetic::kF32)];
-  KvOperands& as_f32 = t.attention[index_of(Arithmetic::kF32)].kv[kIndex];
-  as_f32.panel_bytes = f32.kv[0].panel_bytes;
-  as_f32.score_packed = f32.kv[0].score_packed;
-  as_f32.value_tile = Slots::value_tile;
-  Slots::add_slots(as_f32, t.attention[index_of(Arithmetic::kBF16)].kv[kIndex]);
-  KvOperands& as_int8 = t.attention[index_of(Arithmetic::kInt8)].kv[kIndex];
-  if constexpr (kType == KvType::kInt8) {
-    as_int8.store_panel = Slots::store_panel;
-    as_int8.pack_keys = Int8AsStored<Slots>::keys;
-    as_int8.pack_panel = Int8AsStored<Slots>::panel;
-    as_int8.pack_values = Int8AsStored<Slots>::values;
-  } else if constexpr (kPanels && block_of(kType) > 1) {
-    as_int8.panel_bytes = BlockIntegers<kType>::panel_bytes;
-    as_int8.pack_keys = BlockIntegers<kType>::template pack<true>;
-    as_int8.pack_panel = BlockIntegers<kType>::template pack<false>;
-  }
-}
-
-/// The table with all narrow types. N<type>: their slots.
-template <template <KvType> class N>
-constexpr UKernels with_narrow_types(UKernels t) {
-  const auto add = [&t]<size_t kIndex>(std::integral_constant<size_t, kIndex>) {
-    if constexpr (is_narrow(KvType{kIndex})) add_narrow_type<KvType{kIndex}, N<KvType{kIndex}>>(t);
-  };
-  [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    (add(std::integral_constant<size_t, kIndex>()), ...);
-  }(std::make_index_sequence<kKvTypes>());
-  return t;
-}
-
 }  // namespace
 }  // namespace simdattn
 
-#endif  // SIMDATTN_LIB_CONTRACT_NARROW_OPERANDS_H_
+#endif  // SIMDATTN_LIB_KERNELS_INT8_AS_STORED_H_
