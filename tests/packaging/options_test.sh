@@ -37,6 +37,9 @@ if [ "$(uname -m)" = x86_64 ] && pkg-config --exists libhwy xsimd; then
   left_out=$(sort "$work/all" "$work/chosen" | uniq -u | tr '\n' ' ')
   [ "$left_out" = "highway/sse2 plain/f32x16 plain/f32x4 plain/f32x8 xsimd/avx2 xsimd/avx512bw xsimd/sse4_2 " ] || { echo "left out: $left_out"; exit 1; }
   [ "$(sort "$work/xsimd" | tr '\n' ' ')" = "xsimd/avx2 xsimd/avx512bw xsimd/sse4_2 " ] || { echo "xsimd alone:"; cat "$work/xsimd"; exit 1; }
+  targets -Dtargets=default,xsimd/avx2,highway/sse2 >"$work/more"
+  more=$(sort "$work/more" "$work/chosen" | uniq -u | tr '\n' ' ')
+  [ "$more" = "highway/sse2 xsimd/avx2 " ] || { echo "beside the default: $more"; exit 1; }
   # What is not built need not be there.
   mkdir "$work/pc"
   cp "$(pkg-config --variable=pcfiledir libhwy)/libhwy.pc" "$work/pc"
