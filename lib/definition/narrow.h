@@ -219,7 +219,9 @@ struct Narrow {
       for (int64_t c = 0; c < numbers / kKeyBlock; ++c) {
         const int x = c < a.columns ? integer(at<uint8_t>(a.rows, j * a.token_stride), a.column + c) : 0;
         at<int8_t>(a.packed, Int8Integers::value_cell(a.first + j, c))[0] =
-            static_cast<int8_t>(!std::signbit(a.scales[j]) ? x : x == -128 ? 127 : -x);
+            static_cast<int8_t>(!std::signbit(a.scales[j]) ? x
+                                : x == -128                ? 127
+                                                           : -x);
       }
     }
   }
