@@ -72,6 +72,8 @@ class Pool {
 
 struct Data {
   Setup s;
+  int64_t sequences = 1, n_q = 0;
+  int64_t longest = 0;  // keys: what a growing problem is compared with may be the larger one of the two
   Buffer q, k, v, out, k2, k_rows;
   std::vector<Buffer> workspace;  // one per thread
   Buffer partial;
@@ -80,6 +82,7 @@ struct Data {
   AttentionProblem whole, part, companion;
   int32_t reference_length = 0;
 
+  bool mixed() const { return !s.rows.empty(); }
   simdattn::Status run(const AttentionProblem& a, const simdattn::Target* t) {
     return simdattn::attention(a,
                                {.target = t, .workspace = workspace[0].data(), .workspace_bytes = workspace[0].size()});
@@ -147,125 +150,161 @@ Work work_of(const Setup& s) {
           .causal = true};
 }
 
+size_t count(auto... factors) { return static_cast<size_t>((int64_t{1} * ... * factors)); }
+
+/// Queries, keys and values.
+void fill(Data& d) {
+  const Setup& s = d.s;
+  const Model& m = s.model;
+  d.n_q = s.n_q;
+  if (d.mixed()) {
+    d.sequences = static_cast<int64_t>(s.rows.size());
+    d.cu_q.push_back(0);
+    for (const int32_t r : s.rows) d.cu_q.push_back(d.cu_q.back() + r);
+    d.n_q = d.cu_q.back();
+  }
+  const int64_t padded = (s.n_kv + simdattn::kPanelWidth - 1) / simdattn::kPanelWidth * simdattn::kPanelWidth;
+  d.longest = std::max(padded, s.reference);
+  const int64_t most_rows = s.n_q > 1 ? std::max(d.n_q, s.reference) : d.n_q;
+  d.q = random_buffer(s.type, count(m.heads, most_rows, m.d_qk), 1);
+  d.k = random_buffer(s.type, count(d.sequences, m.kv_heads, d.longest, m.d_qk), 2);
+  if (!m.v_is_k) d.v = random_buffer(s.type, count(d.sequences, m.kv_heads, std::max(s.n_kv, s.reference), m.d_v), 3);
+  d.out = Buffer(count(m.heads, most_rows, m.d_v) * sizeof(float));
+}
+
+/// Panels whose keys other libraries read from rows.
+void fill_rows(Data& d) {
+  const Setup& s = d.s;
+  const Model& m = s.model;
+  d.k_rows = random_buffer(s.type, count(m.kv_heads, s.n_kv, m.d_qk), 2);
+  std::vector<int32_t> positions(static_cast<size_t>(s.n_kv));
+  std::iota(positions.begin(), positions.end(), 0);
+  (void)simdattn::kv_append(simdattn::ConstView<4>(d.k_rows.data(), s.type, {1, m.kv_heads, s.n_kv, m.d_qk}),
+                            simdattn::view(positions.data(), {1, s.n_kv}),
+                            simdattn::contiguous_kv(d.k.as<char>(), simdattn::kv_type_of(s.type),
+                                                    simdattn::KvLayout::kPanels, 1, m.kv_heads, s.n_kv, m.d_qk));
+}
+
+/// The whole problem, or the same with fewer heads and rows.
+AttentionProblem problem(const Data& d, const Buffer& k, bool panels, int64_t heads, int64_t first_row) {
+  const Setup& s = d.s;
+  const Model& m = s.model;
+  const int64_t kv_heads = (heads + m.group() - 1) / m.group();
+  const int64_t rows = d.n_q - first_row;
+  AttentionProblem a;
+  const size_t size = element_size(s.type);
+  a.q = {d.q.as<std::byte>() + count(first_row, m.d_qk) * size,
+         s.type,
+         {1, heads, rows, m.d_qk},
+         {m.heads * d.n_q * m.d_qk, d.n_q * m.d_qk, m.d_qk, 1}};
+  a.k = keys(k, s.type, panels, d.sequences, m.kv_heads, s.n_kv, m.d_qk);
+  a.k.heads = kv_heads;
+  if (m.v_is_k) {
+    a.v = simdattn::ConstView<4>(k.data(), s.type, {d.sequences, kv_heads, s.n_kv, m.d_v},
+                                 {m.kv_heads * s.n_kv * m.d_qk, s.n_kv * m.d_qk, m.d_qk, 1});
+  } else {
+    a.v = simdattn::ConstView<4>(d.v.data(), s.type, {d.sequences, kv_heads, s.n_kv, m.d_v},
+                                 {m.kv_heads * s.n_kv * m.d_v, s.n_kv * m.d_v, m.d_v, 1});
+  }
+  a.out = {d.out.as<std::byte>() + count(first_row, m.d_v) * size,
+           s.type,
+           {1, heads, rows, m.d_v},
+           {m.heads * d.n_q * m.d_v, d.n_q * m.d_v, m.d_v, 1}};
+  if (m.scale > 0) a.scoring.scale = m.scale;
+  a.scoring.softcap = m.softcap;
+  a.scoring.causal = true;
+  if (m.window > 0) a.scoring.window_left = m.window - 1;
+  if (d.mixed()) {
+    a.cu_q = d.cu_q.data();
+    a.n_sequences = d.sequences;
+    a.scoring.kv_length = s.lengths.data();
+  }
+  return a;
+}
+
+struct Counts {
+  int64_t pairs = 0;           // of a query and a key that it sees
+  double streamed_tokens = 0;  // per head of keys
+};
+Counts count_pairs(const Data& d) {
+  const Setup& s = d.s;
+  if (!d.mixed()) {
+    const int64_t pairs = visible_pairs(s.model, 0, d.n_q, s.n_kv);
+    return {pairs, static_cast<double>(d.n_q == 1 ? pairs : s.n_kv)};
+  }
+  Counts counts;
+  for (size_t i = 0; i < s.rows.size(); ++i) {
+    counts.pairs += visible_pairs(s.model, 0, s.rows[i], s.lengths[i]);
+    counts.streamed_tokens += s.lengths[i];
+  }
+  return counts;
+}
+
+/// What the definition computes: as much as kScalarWork, whole groups of heads if it can be.
+struct Part {
+  int64_t heads;
+  int64_t first_row = 0;
+};
+Part part_of(const Data& d, int64_t pairs) {
+  const Setup& s = d.s;
+  const Model& m = s.model;
+  const int64_t per_pair = m.d_qk + m.d_v;
+  Part part = {m.heads};
+  if (m.heads * pairs * per_pair <= kScalarWork) return part;
+  part.heads = std::clamp<int64_t>(kScalarWork / (pairs * per_pair), 1, m.group());
+  while (part.heads > 1 && m.group() % part.heads != 0) --part.heads;
+  if (!d.mixed() && part.heads == 1) {
+    part.first_row = d.n_q - std::clamp<int64_t>(kScalarWork / (s.n_kv * per_pair), 1, d.n_q);
+  }
+  return part;
+}
+
+/// What a case is compared with: one thread, another length, or panels.
+void set_companion(Data& d, int64_t pairs, Prepared& p) {
+  const Setup& s = d.s;
+  const Model& m = s.model;
+  if (s.threads > 1) {
+    d.pool = std::make_unique<Pool>(s.threads);
+    d.companion = d.whole;
+  } else if (s.reference > 0) {
+    const int64_t rows = d.n_q > 1 ? s.reference : 1;
+    d.companion = d.whole;
+    d.reference_length = static_cast<int32_t>(s.reference);
+    d.companion.q.shape[2] = d.companion.out.shape[2] = rows;
+    if (s.reference > s.n_kv) {
+      d.companion.k = keys(d.k, s.type, s.panels, d.sequences, m.kv_heads, s.reference, m.d_qk);
+      d.companion.v = simdattn::ConstView<4>(d.v.data(), s.type, {d.sequences, m.kv_heads, s.reference, m.d_v});
+    }
+    d.companion.scoring.kv_length = &d.reference_length;
+    p.companion_work = static_cast<double>(pairs) / static_cast<double>(visible_pairs(m, 0, rows, s.reference));
+  } else if (!s.panels && !m.v_is_k) {
+    d.k2 = random_buffer(s.type, count(d.sequences, m.kv_heads, d.longest, m.d_qk), 2);
+    d.companion = problem(d, d.k2, true, m.heads, 0);
+  } else {
+    return;
+  }
+  p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
+}
+
 Prepared prepare(const Setup& setup) {
   auto data = std::make_shared<Data>();
   Data& d = *data;
   d.s = setup;
   const Setup& s = d.s;
   const Model& m = s.model;
-  const bool mixed = !s.rows.empty();
-  const int64_t sequences = mixed ? static_cast<int64_t>(s.rows.size()) : 1;
-  int64_t n_q = s.n_q;
-  if (mixed) {
-    d.cu_q.push_back(0);
-    for (const int32_t r : s.rows) d.cu_q.push_back(d.cu_q.back() + r);
-    n_q = d.cu_q.back();
-  }
-  const int64_t padded = (s.n_kv + simdattn::kPanelWidth - 1) / simdattn::kPanelWidth * simdattn::kPanelWidth;
-  const auto count = [](auto... factors) { return static_cast<size_t>((int64_t{1} * ... * factors)); };
-  // What a growing problem is compared with may be the larger one of the two.
-  const int64_t most = std::max(padded, s.reference), most_rows = s.n_q > 1 ? std::max(n_q, s.reference) : n_q;
-  const size_t k_elements = count(sequences, m.kv_heads, most, m.d_qk);
-  d.q = random_buffer(s.type, count(m.heads, most_rows, m.d_qk), 1);
-  d.k = random_buffer(s.type, k_elements, 2);
-  if (!m.v_is_k) d.v = random_buffer(s.type, count(sequences, m.kv_heads, std::max(s.n_kv, s.reference), m.d_v), 3);
-  d.out = Buffer(count(m.heads, most_rows, m.d_v) * sizeof(float));
+  fill(d);
   const Work work = work_of(s);
-  const bool compared = !peers_for(work).empty();
-  if (compared && s.panels) {  // the others read the same keys from rows
-    d.k_rows = random_buffer(s.type, count(m.kv_heads, s.n_kv, m.d_qk), 2);
-    const std::vector<int32_t> positions = [&] {
-      std::vector<int32_t> p(static_cast<size_t>(s.n_kv));
-      std::iota(p.begin(), p.end(), 0);
-      return p;
-    }();
-    (void)simdattn::kv_append(simdattn::ConstView<4>(d.k_rows.data(), s.type, {1, m.kv_heads, s.n_kv, m.d_qk}),
-                              simdattn::view(positions.data(), {1, s.n_kv}),
-                              simdattn::contiguous_kv(d.k.as<char>(), simdattn::kv_type_of(s.type),
-                                                      simdattn::KvLayout::kPanels, 1, m.kv_heads, s.n_kv, m.d_qk));
-  }
-
-  // The whole problem, and the same with fewer heads and rows.
-  const auto problem = [&](const Buffer& k, bool panels, int64_t heads, int64_t first_row) {
-    const int64_t kv_heads = (heads + m.group() - 1) / m.group();
-    const int64_t rows = n_q - first_row;
-    AttentionProblem a;
-    const size_t size = element_size(s.type);
-    a.q = {d.q.as<std::byte>() + count(first_row, m.d_qk) * size,
-           s.type,
-           {1, heads, rows, m.d_qk},
-           {m.heads * n_q * m.d_qk, n_q * m.d_qk, m.d_qk, 1}};
-    a.k = keys(k, s.type, panels, sequences, m.kv_heads, s.n_kv, m.d_qk);
-    a.k.heads = kv_heads;
-    if (m.v_is_k) {
-      a.v = simdattn::ConstView<4>(k.data(), s.type, {sequences, kv_heads, s.n_kv, m.d_v},
-                                   {m.kv_heads * s.n_kv * m.d_qk, s.n_kv * m.d_qk, m.d_qk, 1});
-    } else {
-      a.v = simdattn::ConstView<4>(d.v.data(), s.type, {sequences, kv_heads, s.n_kv, m.d_v},
-                                   {m.kv_heads * s.n_kv * m.d_v, s.n_kv * m.d_v, m.d_v, 1});
-    }
-    a.out = {d.out.as<std::byte>() + count(first_row, m.d_v) * size,
-             s.type,
-             {1, heads, rows, m.d_v},
-             {m.heads * n_q * m.d_v, n_q * m.d_v, m.d_v, 1}};
-    if (m.scale > 0) a.scoring.scale = m.scale;
-    a.scoring.softcap = m.softcap;
-    a.scoring.causal = true;
-    if (m.window > 0) a.scoring.window_left = m.window - 1;
-    if (mixed) {
-      a.cu_q = d.cu_q.data();
-      a.n_sequences = sequences;
-      a.scoring.kv_length = s.lengths.data();
-    }
-    return a;
-  };
-  int64_t pairs = 0;
-  double streamed_tokens = 0;  // per head of keys
-  if (mixed) {
-    for (size_t i = 0; i < s.rows.size(); ++i) {
-      pairs += visible_pairs(m, 0, s.rows[i], s.lengths[i]);
-      streamed_tokens += s.lengths[i];
-    }
-  } else {
-    pairs = visible_pairs(m, 0, n_q, s.n_kv);
-    streamed_tokens = static_cast<double>(n_q == 1 ? pairs : s.n_kv);
-  }
-  const int64_t per_pair = m.d_qk + m.d_v;
-  int64_t part_heads = m.heads, first_row = 0;
-  if (m.heads * pairs * per_pair > kScalarWork) {
-    part_heads = std::clamp<int64_t>(kScalarWork / (pairs * per_pair), 1, m.group());
-    while (part_heads > 1 && m.group() % part_heads != 0) --part_heads;
-    if (!mixed && part_heads == 1) first_row = n_q - std::clamp<int64_t>(kScalarWork / (s.n_kv * per_pair), 1, n_q);
-  }
-  const int64_t part_pairs = mixed ? pairs : visible_pairs(m, first_row, n_q, s.n_kv);
-
-  d.whole = problem(d.k, s.panels, m.heads, 0);
-  d.part = problem(d.k, s.panels, part_heads, first_row);
+  if (s.panels && !peers_for(work).empty()) fill_rows(d);
+  const auto [pairs, streamed_tokens] = count_pairs(d);
+  const Part part = part_of(d, pairs);
+  const int64_t part_pairs = d.mixed() ? pairs : visible_pairs(m, part.first_row, d.n_q, s.n_kv);
+  d.whole = problem(d, d.k, s.panels, m.heads, 0);
+  d.part = problem(d, d.k, s.panels, part.heads, part.first_row);
   // The part must still read key head 0 for all of its heads.
-  if (part_heads < m.group()) d.part.k.heads = d.part.v.heads = 1;
+  if (part.heads < m.group()) d.part.k.heads = d.part.v.heads = 1;
   Prepared p;
   p.keep = data;
-  if (s.threads > 1) {
-    d.pool = std::make_unique<Pool>(s.threads);
-    d.companion = d.whole;
-    p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
-  } else if (s.reference > 0) {
-    const int64_t rows = n_q > 1 ? s.reference : 1;
-    d.companion = d.whole;
-    d.reference_length = static_cast<int32_t>(s.reference);
-    d.companion.q.shape[2] = d.companion.out.shape[2] = rows;
-    if (s.reference > s.n_kv) {
-      d.companion.k = keys(d.k, s.type, s.panels, sequences, m.kv_heads, s.reference, m.d_qk);
-      d.companion.v = simdattn::ConstView<4>(d.v.data(), s.type, {sequences, m.kv_heads, s.reference, m.d_v});
-    }
-    d.companion.scoring.kv_length = &d.reference_length;
-    p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
-    p.companion_work = static_cast<double>(pairs) / static_cast<double>(visible_pairs(m, 0, rows, s.reference));
-  } else if (!s.panels && !m.v_is_k) {
-    d.k2 = random_buffer(s.type, k_elements, 2);
-    d.companion = problem(d.k2, true, m.heads, 0);
-    p.companion = [&d](const simdattn::Target* t) { return d.run(d.companion, t); };
-  }
+  set_companion(d, pairs, p);
   const size_t workspace = most_workspace({&d.whole, &d.part, &d.companion});
   for (int i = 0; i < s.threads; ++i) d.workspace.emplace_back(workspace);
 
@@ -278,18 +317,18 @@ Prepared prepare(const Setup& setup) {
     if (is_part) return d.run(d.part, t);
     return d.s.threads > 1 ? d.run_threads(d.whole, t) : d.run(d.whole, t);
   };
-  p.scalar_share = static_cast<double>(part_heads * part_pairs) / static_cast<double>(m.heads * pairs);
+  p.scalar_share = static_cast<double>(part.heads * part_pairs) / static_cast<double>(m.heads * pairs);
   p.out = d.out.data();
   p.out_dtype = s.type;
-  p.out_elements = count(m.heads, n_q, m.d_v);
-  p.first = count(first_row, m.d_v);
-  p.count = first_row > 0 ? count(n_q - first_row, m.d_v) : count(part_heads, n_q, m.d_v);
+  p.out_elements = count(m.heads, d.n_q, m.d_v);
+  p.first = count(part.first_row, m.d_v);
+  p.count = part.first_row > 0 ? count(d.n_q - part.first_row, m.d_v) : count(part.heads, d.n_q, m.d_v);
   p.absolute = 1e-4;  // scores of size 10 that differ by some 2^-20, and values of at most 1
   p.relative = s.type == DType::kBF16 ? 0x1p-7 : s.type == DType::kF16 ? 0x1p-10 : 0;
-  p.flops = 2.0 * static_cast<double>(m.heads * pairs * per_pair);
+  p.flops = 2.0 * static_cast<double>(m.heads * pairs * (m.d_qk + m.d_v));
   if (s.threads == 1) {
     // Keys and values of the window, for all heads; contiguous enough for a probe.
-    const double share = streamed_tokens / static_cast<double>(sequences * most);
+    const double share = streamed_tokens / static_cast<double>(d.sequences * d.longest);
     const auto visible_bytes = [&](const Buffer& b) {
       return b.bytes().first(static_cast<size_t>(share * static_cast<double>(b.size())) / 64 * 64);
     };
@@ -327,11 +366,10 @@ void add(std::vector<Case>& cases, const char* kernel, std::string shape, const 
   cases.push_back(std::move(c));
 }
 
-}  // namespace
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-void add_attention_cases(std::vector<Case>& cases) {
-  const std::vector<DType> types{DType::kF32, DType::kBF16, DType::kF16};
-  for (const DType type : types) {
+void add_decode(std::vector<Case>& cases) {
+  for (const DType type : kTypes) {
     for (const Model& m : kModels) {
       for (const int64_t n : kDecodeKeys) {
         for (const bool panels : {true, false}) {
@@ -347,7 +385,10 @@ void add_attention_cases(std::vector<Case>& cases) {
       }
     }
   }
-  for (const DType type : types) {
+}
+
+void add_prefill(std::vector<Case>& cases) {
+  for (const DType type : kTypes) {
     for (const Model& m : kModels) {
       if (m.name == kLlama2.name) continue;  // one head is as of kLlama3
       for (const bool one_head : {true, false}) {
@@ -370,8 +411,11 @@ void add_attention_cases(std::vector<Case>& cases) {
       }
     }
   }
-  for (const DType type : types) {
-    // One prompt beside eight sequences that decode; and a chunk of a prompt after its beginning.
+}
+
+/// One prompt beside eight sequences that decode; and a chunk of a prompt after its beginning.
+void add_mixed(std::vector<Case>& cases) {
+  for (const DType type : kTypes) {
     add(cases, "mixed", "llama3-8b_256+8x1_panels",
         {.model = kLlama3,
          .type = type,
@@ -383,8 +427,11 @@ void add_attention_cases(std::vector<Case>& cases) {
     add(cases, "mixed", "llama3-8b_chunk512of4096_panels",
         {.model = kLlama3, .type = type, .panels = true, .n_q = 512, .n_kv = 4096}, false);
   }
-  // Time per visible key as sequences grow: a key head of two groups, so that 8192 f32 keys are 16 MiB with their
-  // values.
+}
+
+/// Time per visible key as sequences grow: a key head of two groups, so that 8192 f32 keys are 16 MiB with their
+/// values.
+void add_growth(std::vector<Case>& cases) {
   constexpr Model kGrowing{.name = "", .heads = 8, .kv_heads = 2, .d_qk = 128, .d_v = 128};
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const int64_t n : {1024, 2048, 4096, 16384, 32768, 65536}) {
@@ -397,21 +444,33 @@ void add_attention_cases(std::vector<Case>& cases) {
       add(cases, "growth", "prefill_" + std::to_string(n), s, n == 8192 && type == DType::kF32);
     }
   }
-  for (const int threads : {2}) {
-    add(cases, "threads", "prefill_2048_x" + std::to_string(threads),
-        {.model = {.name = "", .heads = 4, .kv_heads = 1, .d_qk = 128, .d_v = 128},
-         .panels = true,
-         .n_q = 2048,
-         .n_kv = 2048,
-         .threads = threads},
-        true);
-    add(cases, "threads", "decode_32768_x" + std::to_string(threads),
-        {.model = {.name = "", .heads = 8, .kv_heads = 2, .d_qk = 128, .d_v = 128},
-         .panels = true,
-         .n_kv = 32768,
-         .threads = threads},
-        true);
-  }
+}
+
+void add_threads(std::vector<Case>& cases) {
+  constexpr int kThreads = 2;
+  add(cases, "threads", "prefill_2048_x" + std::to_string(kThreads),
+      {.model = {.name = "", .heads = 4, .kv_heads = 1, .d_qk = 128, .d_v = 128},
+       .panels = true,
+       .n_q = 2048,
+       .n_kv = 2048,
+       .threads = kThreads},
+      true);
+  add(cases, "threads", "decode_32768_x" + std::to_string(kThreads),
+      {.model = {.name = "", .heads = 8, .kv_heads = 2, .d_qk = 128, .d_v = 128},
+       .panels = true,
+       .n_kv = 32768,
+       .threads = kThreads},
+      true);
+}
+
+}  // namespace
+
+void add_attention_cases(std::vector<Case>& cases) {
+  add_decode(cases);
+  add_prefill(cases);
+  add_mixed(cases);
+  add_growth(cases);
+  add_threads(cases);
 }
 
 }  // namespace bench

@@ -251,13 +251,7 @@ class Runner {
   bool failed_ = false;
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  (void)simdattn::request_amx();  // a target the more, where there is AMX
-  Options o = parse(argc, argv);
-  if (o.peers) bench::load_peers();
-
+std::vector<Case> selected_cases(const Options& o) {
   std::vector<Case> cases;
   try {
     const std::regex filter(o.filter);
@@ -269,12 +263,11 @@ int main(int argc, char** argv) {
   } catch (const std::regex_error& e) {
     fail("--filter: " + std::string(e.what()));
   }
-  if (o.list) {
-    for (const Case& c : cases) std::printf("%c %s\n", c.main ? '*' : ' ', c.name().c_str());
-    return 0;
-  }
-  if (cases.empty()) fail("no case matches \"" + o.filter + "\"; --list prints their names");
+  return cases;
+}
 
+/// The definition; then those that are asked for, or the default one beside other libraries, or all.
+std::vector<const simdattn::Target*> selected_targets(const Options& o) {
   std::vector<const simdattn::Target*> targets;
   const auto add_target = [&](const std::string& name) {
     const simdattn::Target* t = nullptr;
@@ -296,7 +289,40 @@ int main(int argc, char** argv) {
       if (simdattn::target_runnable(*t)) add_target(simdattn::target_name(*t));
     }
   }
+  return targets;
+}
 
+/// What the measurement depends on, beside the machine.
+void describe_run(const Options& o, bench::Report& report) {
+  report.context.emplace_back("version", std::string("simdattn ") + simdattn::version());
+  report.context.emplace_back("compiler", BENCH_COMPILER);
+  report.context.emplace_back("seed", std::to_string(o.seed));
+  report.context.insert(report.context.end(), o.context.begin(), o.context.end());
+  if (!o.peers) return;
+  for (const auto& [name, text] : bench::peer_settings()) report.context.emplace_back("peer " + name, text);
+  for (const auto& [name, text] : bench::missing_peers()) report.context.emplace_back("missing " + name, text);
+  // On one CPU two threads that wait for each other busily, at a fixed priority, wait for ever.
+  if (std::thread::hardware_concurrency() > 1) {
+    std::fprintf(stderr, "comparing bits ...\n");
+    for (const auto& [name, text] : bench::peer_bits()) report.context.emplace_back("bits " + name, text);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  (void)simdattn::request_amx();  // a target the more, where there is AMX
+  Options o = parse(argc, argv);
+  if (o.peers) bench::load_peers();
+
+  std::vector<Case> cases = selected_cases(o);
+  if (o.list) {
+    for (const Case& c : cases) std::printf("%c %s\n", c.main ? '*' : ' ', c.name().c_str());
+    return 0;
+  }
+  if (cases.empty()) fail("no case matches \"" + o.filter + "\"; --list prints their names");
+
+  std::vector<const simdattn::Target*> targets = selected_targets(o);
   bench::Report report;
   std::fprintf(stderr, "measuring this machine ...\n");
   report.context = describe(bench::measure_machine());
@@ -304,19 +330,7 @@ int main(int argc, char** argv) {
     for (const auto& [key, value] : report.context) std::printf("%-12s %s\n", key.c_str(), value.c_str());
     return 0;
   }
-  report.context.emplace_back("version", std::string("simdattn ") + simdattn::version());
-  report.context.emplace_back("compiler", BENCH_COMPILER);
-  report.context.emplace_back("seed", std::to_string(o.seed));
-  report.context.insert(report.context.end(), o.context.begin(), o.context.end());
-  if (o.peers) {
-    for (const auto& [name, text] : bench::peer_settings()) report.context.emplace_back("peer " + name, text);
-    for (const auto& [name, text] : bench::missing_peers()) report.context.emplace_back("missing " + name, text);
-    // On one CPU two threads that wait for each other busily, at a fixed priority, wait for ever.
-    if (std::thread::hardware_concurrency() > 1) {
-      std::fprintf(stderr, "comparing bits ...\n");
-      for (const auto& [name, text] : bench::peer_bits()) report.context.emplace_back("bits " + name, text);
-    }
-  }
+  describe_run(o, report);
   for (const auto& [key, value] : report.context) benchmark::AddCustomContext(key, value);
 
   std::string out = "--benchmark_out=" + o.json;

@@ -193,37 +193,83 @@ std::string settings() {
 
 namespace graph = dnnl::graph;
 
+/// 0 and -inf are exact when cut; the scale is rounded as its type says.
+uint16_t bits_of(DType type, float x) {
+  if (type == DType::kBF16) {
+    const uint32_t b = __builtin_bit_cast(uint32_t, x);
+    return static_cast<uint16_t>((b + 0x7FFFu + (b >> 16 & 1u)) >> 16);
+  }
+#ifdef __aarch64__
+  return __builtin_bit_cast(uint16_t, static_cast<__fp16>(x));
+#else
+  return __builtin_bit_cast(uint16_t, static_cast<_Float16>(x));
+#endif
+}
+/// `count` values in numbers of that type.
+template <class F>
+void* fill(std::vector<float>& to, DType type, size_t count, const F& value) {
+  to.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    const float x = value(i);
+    if (type == DType::kF32) to[i] = x;
+    else reinterpret_cast<uint16_t*>(to.data())[i] = bits_of(type, x);
+  }
+  return to.data();
+}
+
+/// 0 where a row sees a key, else -inf.
+void* fill_mask(std::vector<float>& to, const Work& w, int64_t rows) {
+  return fill(to, w.type, static_cast<size_t>(rows * w.n), [&](size_t i) {
+    const int64_t row = static_cast<int64_t>(i) / w.n, key = static_cast<int64_t>(i) % w.n;
+    return key <= row + w.n - w.n_q ? 0.0f : -std::numeric_limits<float>::infinity();
+  });
+}
+
+using Logical = graph::logical_tensor;
+
+Logical::data_type graph_type(DType t) {
+  return t == DType::kF32    ? Logical::data_type::f32
+         : t == DType::kBF16 ? Logical::data_type::bf16
+                             : Logical::data_type::f16;
+}
+Logical dense(size_t id, Logical::data_type type, const Logical::dims& dims) {
+  Logical::dims strides(dims.size());
+  int64_t step = 1;
+  for (size_t i = dims.size(); i-- > 0; step *= dims[i]) strides[i] = step;
+  return Logical(id, type, dims, strides);
+}
+std::vector<Logical> in_order_of_ports(const graph::partition& partition, const std::vector<Logical>& inputs) {
+  std::vector<Logical> ordered;
+  for (const Logical& port : partition.get_input_ports()) {
+    for (const Logical& l : inputs) {
+      if (l.get_id() == port.get_id()) ordered.push_back(l);
+    }
+  }
+  return ordered;
+}
+
+struct GraphState {
+  graph::compiled_partition compiled;
+  std::vector<graph::tensor> in, out;
+  std::vector<float> buffers[2];
+  dnnl::stream stream{cpu()};
+  int threads = 1;
+};
+
 Call make_graph(const Work& w) {
-  struct State {
-    graph::compiled_partition compiled;
-    std::vector<graph::tensor> in, out;
-    std::vector<float> buffers[2];
-    dnnl::stream stream{cpu()};
-    int threads = 1;
-  };
-  using Logical = graph::logical_tensor;
   omp_set_num_threads(w.threads);
-  const auto state = std::make_shared<State>();
+  const auto state = std::make_shared<GraphState>();
   state->threads = w.threads;
-  const auto t = w.type == DType::kF32    ? Logical::data_type::f32
-                 : w.type == DType::kBF16 ? Logical::data_type::bf16
-                                          : Logical::data_type::f16;
-  const auto f32 = Logical::data_type::f32;
+  const auto t = graph_type(w.type);
   size_t id = 0;
-  const auto tensor = [&](Logical::data_type type, const Logical::dims& dims) {
-    Logical::dims strides(dims.size());
-    int64_t step = 1;
-    for (size_t i = dims.size(); i-- > 0; step *= dims[i]) strides[i] = step;
-    return Logical(id++, type, dims, strides);
-  };
-  const auto inner = [&] { return Logical(id++, f32, 4, Logical::layout_type::strided); };
+  const auto tensor = [&](const Logical::dims& dims) { return dense(id++, t, dims); };
+  const auto inner = [&] { return Logical(id++, Logical::data_type::f32, 4, Logical::layout_type::strided); };
   // Decode: the group's heads are rows of one product.
   const int64_t rows = w.n_q == 1 ? w.heads / w.kv_heads : w.n_q;
-  const Logical q = tensor(t, {1, w.kv_heads, rows, w.d}), k = tensor(t, {1, w.kv_heads, w.n, w.d}),
-                v = tensor(t, {1, w.kv_heads, w.n, w.d}), out = tensor(t, {1, w.kv_heads, rows, w.d}),
-                factor = tensor(t, {1});
+  const Logical q = tensor({1, w.kv_heads, rows, w.d}), k = tensor({1, w.kv_heads, w.n, w.d}),
+                v = tensor({1, w.kv_heads, w.n, w.d}), out = tensor({1, w.kv_heads, rows, w.d}), factor = tensor({1});
   const bool masked = w.causal && w.n_q > 1;
-  const Logical mask = tensor(t, {1, 1, rows, w.n});
+  const Logical mask = tensor({1, 1, rows, w.n});
   const Logical s0 = inner(), s1 = inner(), s2 = inner();
   const Logical p(id++, t, 4, Logical::layout_type::strided);
   graph::op product(0, graph::op::kind::MatMul, {q, k}, {s0}, "qk");
@@ -244,45 +290,10 @@ Call make_graph(const Work& w) {
   if (partitions.size() != 1 || !partitions[0].is_supported()) return {};
   std::vector<Logical> inputs{q, k, factor, v};
   if (masked) inputs.push_back(mask);
-  std::vector<Logical> ordered;
-  for (const Logical& port : partitions[0].get_input_ports()) {
-    for (const Logical& l : inputs) {
-      if (l.get_id() == port.get_id()) ordered.push_back(l);
-    }
-  }
+  const std::vector<Logical> ordered = in_order_of_ports(partitions[0], inputs);
   state->compiled = partitions[0].compile(ordered, {out}, cpu());
-  const auto fill = [&](std::vector<float>& to, size_t count, auto value) -> void* {
-    to.resize(count);
-    for (size_t i = 0; i < count; ++i) {
-      const float x = value(i);
-      if (w.type == DType::kF32) {
-        to[i] = x;
-      } else {
-        // 0 and -inf are exact when cut; the scale is rounded as its type says.
-        uint16_t bits;
-        if (w.type == DType::kBF16) {
-          const uint32_t b = __builtin_bit_cast(uint32_t, x);
-          bits = static_cast<uint16_t>((b + 0x7FFFu + (b >> 16 & 1u)) >> 16);
-        } else {
-#ifdef __aarch64__
-          bits = __builtin_bit_cast(uint16_t, static_cast<__fp16>(x));
-#else
-          bits = __builtin_bit_cast(uint16_t, static_cast<_Float16>(x));
-#endif
-        }
-        reinterpret_cast<uint16_t*>(to.data())[i] = bits;
-      }
-    }
-    return to.data();
-  };
-  void* factor_data = fill(state->buffers[0], 1, [&](size_t) { return w.scale; });
-  void* mask_data = nullptr;
-  if (masked) {
-    mask_data = fill(state->buffers[1], static_cast<size_t>(rows * w.n), [&](size_t i) {
-      const int64_t row = static_cast<int64_t>(i) / w.n, key = static_cast<int64_t>(i) % w.n;
-      return key <= row + w.n - w.n_q ? 0.0f : -std::numeric_limits<float>::infinity();
-    });
-  }
+  void* factor_data = fill(state->buffers[0], w.type, 1, [&](size_t) { return w.scale; });
+  void* mask_data = masked ? fill_mask(state->buffers[1], w, rows) : nullptr;
   for (const Logical& l : ordered) {
     const void* data = l.get_id() == q.get_id()        ? w.q
                        : l.get_id() == k.get_id()      ? w.k

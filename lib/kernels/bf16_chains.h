@@ -114,29 +114,31 @@ SIMDATTN_INLINE Floats joined(Chains<kRows, kVecs>& chains) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Scores: lanes are keys
 
+/// The numbers of one chain, of the columns that begin at `low` and of those that begin at `high`.
+template <class T, int64_t kVecs, class Chain>
+SIMDATTN_INLINE void load_key_columns(const T* low, const T* high, Chain chain, Registers<kVecs>& columns) {
+  unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+    constexpr int64_t kHalf = kVecs / 2;
+    const T* const half = (c < kHalf ? low : high) + c % kHalf * (kStored<T> ? 2 : 1) * kLanes;
+    if constexpr (!kStored<T>) {
+      reg<c>(columns) = load(half + chain * kPanelWidth);
+    } else if constexpr (kMultipliesPairs) {
+      reg<c>(columns) = float_of(load_pairs(half));
+    } else if constexpr (chain == 0) {
+      reg<c>(columns) = even_of(load_pairs(half));
+    } else {
+      reg<c>(columns) = odd_of(load_pairs(half));
+    }
+  });
+}
+
 template <class T, int64_t kRows, int64_t kVecs>
 __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
-  constexpr bool kPairs = kStored<T>;
-  constexpr int64_t kHalf = kVecs / 2;
   Chains<kRows, kVecs> chains;
   Registers<kVecs> columns;
   const int64_t ldq = a.ldq;
   const float* q = a.q;
   Cursor<const T> low(reinterpret_cast<const T*>(a.low)), high(reinterpret_cast<const T*>(a.high));
-  const auto load_columns = [&](const T* l, const T* h, auto chain) SIMDATTN_LAMBDA {
-    unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-      const T* const half = (c < kHalf ? l : h) + c % kHalf * (kPairs ? 2 : 1) * kLanes;
-      if constexpr (!kPairs) {
-        reg<c>(columns) = load(half + chain * kPanelWidth);
-      } else if constexpr (kMultipliesPairs) {
-        reg<c>(columns) = float_of(load_pairs(half));
-      } else if constexpr (chain == 0) {
-        reg<c>(columns) = even_of(load_pairs(half));
-      } else {
-        reg<c>(columns) = odd_of(load_pairs(half));
-      }
-    });
-  };
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
     add_to_chains<T, chain, kRows, kVecs>(q + chain, ldq, chains,
                                           [&](ChainFactor<T> factor, auto c, Floats sum) SIMDATTN_LAMBDA {
@@ -160,17 +162,17 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
         --prefetches;
       }
       const T *l = low.get(), *h = high.get();
-      load_columns(l, h, kFirstChain);
+      load_key_columns<T, kVecs>(l, h, kFirstChain, columns);
       add(kFirstChain);
-      if constexpr (kPairs && !kMultipliesPairs && kLoadsTwice<kRows, kVecs>) hide(l), hide(h);
-      load_columns(l, h, kSecondChain);
+      if constexpr (kStored<T> && !kMultipliesPairs && kLoadsTwice<kRows, kVecs>) hide(l), hide(h);
+      load_key_columns<T, kVecs>(l, h, kSecondChain, columns);
       add(kSecondChain);
       q += 2;
       low += 2 * kPanelWidth;
       high += 2 * kPanelWidth;
     }
     if (group % 2 != 0) {
-      load_columns(low.get(), high.get(), kFirstChain);
+      load_key_columns<T, kVecs>(low.get(), high.get(), kFirstChain, columns);
       add(kFirstChain);
     }
     each_sum<kRows, kVecs>([&](auto r, auto c, auto i) SIMDATTN_LAMBDA {
@@ -198,26 +200,28 @@ void score_chains(const ScoreTile& a) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Values: lanes are columns
 
+/// The columns of a key. Of bf16 registers hold even columns and odd columns apart.
+template <class T, int64_t kVecs>
+SIMDATTN_INLINE void load_value_columns(const T* key, Registers<kVecs>& columns) {
+  unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA {
+    if constexpr (!kStored<T>) {
+      reg<c>(columns) = load(key + c * kLanes);
+    } else if constexpr (c % 2 == 0) {
+      const Bits32 pairs = load_pairs(key + c * kLanes);
+      reg<c>(columns) = kMultipliesPairs ? float_of(pairs) : even_of(pairs);
+      if constexpr (!kMultipliesPairs) reg<c + 1>(columns) = odd_of(pairs);
+    }
+  });
+}
+
 template <class T, int64_t kRows, int64_t kVecs>
 __attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, const float* w, const void* values,
                                                  float* sums, const float* alphas, uintptr_t next) {
-  constexpr bool kPairs = kStored<T>;  // registers hold even columns and odd columns apart
   Chains<kRows, kVecs> chains;
   Registers<kVecs> columns;
   const int64_t ldw = a.ldw;
   Cursor<const T> v(static_cast<const T*>(values));
   const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
-  const auto load_columns = [&](const T* key) SIMDATTN_LAMBDA {
-    unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-      if constexpr (!kPairs) {
-        reg<c>(columns) = load(key + c * kLanes);
-      } else if constexpr (c % 2 == 0) {
-        const Bits32 pairs = load_pairs(key + c * kLanes);
-        reg<c>(columns) = kMultipliesPairs ? float_of(pairs) : even_of(pairs);
-        if constexpr (!kMultipliesPairs) reg<c + 1>(columns) = odd_of(pairs);
-      }
-    });
-  };
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
     add_to_chains<T, chain, kRows, kVecs>(
         w + chain, ldw, chains, [&](ChainFactor<T> factor, auto c, Floats sum) SIMDATTN_LAMBDA {
@@ -245,22 +249,22 @@ __attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, co
         next += 2 * pitch;
         prefetches -= 2;
       }
-      load_columns(v.get());
+      load_value_columns<T, kVecs>(v.get(), columns);
       add(kFirstChain);
-      load_columns(v.get() + key_stride);
+      load_value_columns<T, kVecs>(v.get() + key_stride, columns);
       add(kSecondChain);
       w += 2;
       v += 2 * key_stride;
     }
     if (group % 2 != 0) {
-      load_columns(v.get());
+      load_value_columns<T, kVecs>(v.get(), columns);
       add(kFirstChain);
       w += 1;
       v += key_stride;
     }
     each_sum<kRows, kVecs>([&](auto r, auto c, auto i) SIMDATTN_LAMBDA {
       Floats sum = joined<kRows, kVecs, i>(chains);
-      if constexpr (kPairs) {
+      if constexpr (kStored<T>) {
         const Floats even = joined<kRows, kVecs, i - c % 2>(chains), odd = joined<kRows, kVecs, i - c % 2 + 1>(chains);
         sum = c % 2 == 0 ? zip_lower(even, odd) : zip_upper(even, odd);
       }

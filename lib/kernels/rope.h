@@ -93,6 +93,43 @@ SIMDATTN_INLINE void for_lines(int64_t& i, int64_t n, int64_t width, const F& f)
   for (; i + width <= n; i += width) f(i, std::integral_constant<int64_t, 1>());
 }
 
+/// rotate_halves() from bf16 to bf16, with a table that is finite; the number of pairs that have rotated.
+SIMDATTN_INLINE int64_t rotate_half_pairs(const RopeHeads& a, const bf16* x, bf16* y, Bits32 sign, Floats& seen) {
+  const int64_t half = a.half, heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
+  const float* cos = a.cos;
+  const float* sin = a.sin;
+  int64_t done = 0;
+  for_lines<2>(done, half, 2 * kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
+    Registers<count> c_even, c_odd, s_even, s_odd;
+    unroll<count>([&](auto i) SIMDATTN_LAMBDA {
+      const float* const c = cos + first + 2 * i * kLanes;
+      const float* const s = sin + first + 2 * i * kLanes;
+      const Floats c0 = load(c), c1 = load(c + kLanes);
+      const Floats s0 = flip_sign(load(s), sign), s1 = flip_sign(load(s + kLanes), sign);
+      reg<i>(c_even) = even_lanes(c0, c1);
+      reg<i>(c_odd) = odd_lanes(c0, c1);
+      reg<i>(s_even) = even_lanes(s0, s1);
+      reg<i>(s_odd) = odd_lanes(s0, s1);
+    });
+    Cursor<const bf16> in(x + first);
+    Cursor<bf16> out(y + first);
+    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
+      const bf16* const from = in.get();
+      bf16* const to = out.get();
+      unroll<count>([&](auto i) SIMDATTN_LAMBDA {
+        const Bits32 low = load_pairs(from + 2 * i * kLanes), high = load_pairs(from + half + 2 * i * kLanes);
+        Floats even0, even1, odd0, odd1;
+        rotate(even_of(low), even_of(high), reg<i>(c_even), reg<i>(s_even), even0, even1);
+        rotate(odd_of(low), odd_of(high), reg<i>(c_odd), reg<i>(s_odd), odd0, odd1);
+        store_pairs(even0, odd0, to + 2 * i * kLanes);
+        store_pairs(even1, odd1, to + half + 2 * i * kLanes);
+        seen = notice_pairs(even0, even1, odd0, odd1, seen);
+      });
+    }
+  });
+  return done;
+}
+
 /// Dimensions i and half + i of every head rotate together: the table is read once for all heads.
 template <class T>
 SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
@@ -105,34 +142,7 @@ SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
   int64_t done = 0;
   if constexpr (kPairwise<T>) {
     if (is_finite(cos, sin, half)) {
-      for_lines<2>(done, half, 2 * kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
-        Registers<count> c_even, c_odd, s_even, s_odd;
-        unroll<count>([&](auto i) SIMDATTN_LAMBDA {
-          const float* const c = cos + first + 2 * i * kLanes;
-          const float* const s = sin + first + 2 * i * kLanes;
-          const Floats c0 = load(c), c1 = load(c + kLanes);
-          const Floats s0 = flip_sign(load(s), sign), s1 = flip_sign(load(s + kLanes), sign);
-          reg<i>(c_even) = even_lanes(c0, c1);
-          reg<i>(c_odd) = odd_lanes(c0, c1);
-          reg<i>(s_even) = even_lanes(s0, s1);
-          reg<i>(s_odd) = odd_lanes(s0, s1);
-        });
-        Cursor<const T> in(x + first);
-        Cursor<T> out(y + first);
-        for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
-          const T* const from = in.get();
-          T* const to = out.get();
-          unroll<count>([&](auto i) SIMDATTN_LAMBDA {
-            const Bits32 low = load_pairs(from + 2 * i * kLanes), high = load_pairs(from + half + 2 * i * kLanes);
-            Floats even0, even1, odd0, odd1;
-            rotate(even_of(low), even_of(high), reg<i>(c_even), reg<i>(s_even), even0, even1);
-            rotate(odd_of(low), odd_of(high), reg<i>(c_odd), reg<i>(s_odd), odd0, odd1);
-            store_pairs(even0, odd0, to + 2 * i * kLanes);
-            store_pairs(even1, odd1, to + half + 2 * i * kLanes);
-            reg<0>(seen) = notice_pairs(even0, even1, odd0, odd1, reg<0>(seen));
-          });
-        }
-      });
+      done = rotate_half_pairs(a, x, y, sign, reg<0>(seen));
     }
   }
   for_some_batches<kPairwise<T> ? 1 : 4>(done, half, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {

@@ -36,22 +36,52 @@ constexpr int64_t kLaneBytes = kStepDims<T> * static_cast<int64_t>(sizeof(T));  
 template <class T, int64_t kBatches>
 constexpr int64_t kStepBytes = kBatches * kLanes * kLaneBytes<T>;
 
+/// The batches of columns of a tile, where its loop is.
+template <class T, int64_t kBatches>
+struct TileColumns {
+  Cursor<const T> low, mid, high;
+
+  SIMDATTN_INLINE explicit TileColumns(const ScoreTileArguments& a)
+      : low(reinterpret_cast<const T*>(a.low)),
+        mid(reinterpret_cast<const T*>(a.mid)),
+        high(reinterpret_cast<const T*>(a.high)) {}
+  /// Batch c, from the places of `low` and `high`.
+  template <class C>
+  SIMDATTN_INLINE const T* at(const T* l, const T* h, C c) const {
+    if constexpr (kBatches == 3) return c == 0 ? l : c == 1 ? mid.get() : h;
+    constexpr int64_t kHalf = kBatches >= 4 ? kBatches / 2 : kBatches;
+    return c < kHalf ? l + c * kStepDims<T> * kLanes : h + (c - kHalf) * kStepDims<T> * kLanes;
+  }
+  template <class C>
+  SIMDATTN_INLINE const T* at(C c) const {
+    return at(low.get(), high.get(), c);
+  }
+  SIMDATTN_INLINE void step() {
+    low += kStepDims<T> * kPanelWidth;
+    if constexpr (kBatches == 3) mid += kStepDims<T> * kPanelWidth;
+    high += kStepDims<T> * kPanelWidth;
+  }
+};
+/// The scores of a tile from its sums.
+template <int64_t kRows, int64_t kBatches>
+SIMDATTN_INLINE void store_scores(Registers<kRows * kBatches>& acc, const ScoreTileArguments& a) {
+  const Floats scale(a.scale);
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    unroll<kBatches>([&](auto c)
+                         SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc) * scale, a.s + r * a.lds + c * kLanes); });
+  });
+}
+
 template <class T, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
-  [[maybe_unused]] constexpr int64_t kHalf = kBatches >= 4 ? kBatches / 2 : kBatches;
   Registers<kRows * kBatches> acc;
   unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
   const float* q = a.q;
-  const auto columns = [](const char* p) { return Cursor<const T>(reinterpret_cast<const T*>(p)); };
-  Cursor<const T> low = columns(a.low), mid = columns(a.mid), high = columns(a.high);
+  TileColumns<T, kBatches> columns(a);
   const int64_t ldq = a.ldq;
   const int64_t dim = a.dim;
   uintptr_t next = a.prefetch.first;
-  const auto column = [](const T* l, [[maybe_unused]] const T* m, const T* h, auto c) SIMDATTN_LAMBDA {
-    if constexpr (kBatches == 3) return c == 0 ? l : c == 1 ? m : h;
-    return c < kHalf ? l + c * kStepDims<T> * kLanes : h + (c - kHalf) * kStepDims<T> * kLanes;
-  };
   const auto add = [&](const float* x, const auto& keys) SIMDATTN_LAMBDA {
     Registers<kBatches> k;
     unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(k) = keys(c); });
@@ -64,30 +94,27 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
   [[maybe_unused]] constexpr bool kShifts = !kX86 && kReloads;
   const auto step = [&]() SIMDATTN_LAMBDA {
     if constexpr (kPairs && kBatches == 3) {
-      add(q, [&](auto c) SIMDATTN_LAMBDA { return load_even(raw(column(low.get(), mid.get(), high.get(), c))); });
-      add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return load_odd(raw(column(low.get(), mid.get(), high.get(), c))); });
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return load_even(raw(columns.at(c))); });
+      add(q + 1, [&](auto c) SIMDATTN_LAMBDA { return load_odd(raw(columns.at(c))); });
     } else if constexpr (kPairs) {
       Registers<kBatches, Bits32> pairs;
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-        const Bits32 both = load_pairs(column(low.get(), mid.get(), high.get(), c));
+        const Bits32 both = load_pairs(columns.at(c));
         reg<c>(pairs) = kAvx512 ? in_register(both) : both;  // 16 registers do not hold the pairs of every tile
       });
       add(q, [&](auto c) SIMDATTN_LAMBDA { return kShifts ? shifted_even_of(reg<c>(pairs)) : even_of(reg<c>(pairs)); });
       if constexpr (kReloads) {
-        const T* l = low.get();
-        const T* h = high.get();
+        const T *l = columns.low.get(), *h = columns.high.get();
         hide(l), hide(h);
-        unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(column(l, mid.get(), h, c)); });
+        unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(pairs) = load_pairs(columns.at(l, h, c)); });
       }
       add(q + 1,
           [&](auto c) SIMDATTN_LAMBDA { return kShifts ? shifted_odd_of(reg<c>(pairs)) : odd_of(reg<c>(pairs)); });
     } else {
-      add(q, [&](auto c) SIMDATTN_LAMBDA { return load(column(low.get(), mid.get(), high.get(), c)); });
+      add(q, [&](auto c) SIMDATTN_LAMBDA { return load(columns.at(c)); });
     }
     q += kStepDims<T>;
-    low += kStepDims<T> * kPanelWidth;
-    if constexpr (kBatches == 3) mid += kStepDims<T> * kPanelWidth;
-    high += kStepDims<T> * kPanelWidth;
+    columns.step();
   };
   const int64_t steps = dim / kStepDims<T>;
   const int64_t prefetch_steps = smaller(a.prefetch.count, steps);
@@ -99,15 +126,9 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
   }
   for (; i < steps; ++i) step();
   if constexpr (kPairs) {
-    if (dim % 2 != 0)
-      add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(load_pairs(column(low.get(), mid.get(), high.get(), c))); });
+    if (dim % 2 != 0) add(q, [&](auto c) SIMDATTN_LAMBDA { return even_of(load_pairs(columns.at(c))); });
   }
-
-  const Floats scale(a.scale);
-  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    unroll<kBatches>([&](auto c)
-                         SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc) * scale, a.s + r * a.lds + c * kLanes); });
-  });
+  store_scores<kRows, kBatches>(acc, a);
 }
 
 /// What depends on the type of the keys: register tiles, by how many batches they are wide. All else is one body for

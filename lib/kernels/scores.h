@@ -65,9 +65,7 @@ template <class Term, class T, int64_t kQ, int64_t kK, bool kTail>
 SIMDATTN_INLINE void add_terms(const ScoreRows& a, int64_t row, [[maybe_unused]] const float* q_tail, const T* k,
                                float* sums, int64_t key, [[maybe_unused]] int64_t keys) {
   constexpr int64_t kAtOnce = kPartsAtOnce<kQ>;
-  const int64_t dim = a.dim;
-  const int64_t ldk = a.ldk;
-  const int64_t ldq = a.ldq;
+  const int64_t dim = a.dim, ldk = a.ldk, ldq = a.ldq;
   Registers<kQ, const float*> q_rows;
   unroll<kQ>([&](auto i) SIMDATTN_LAMBDA { reg<i>(q_rows) = a.q + (row + i) * ldq; });
   Registers<kK, const T*> k_rows;

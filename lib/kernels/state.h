@@ -93,19 +93,41 @@ __attribute__((noinline)) void sweep(const Sweep& a) {
   });
 }
 
+/// Clears the rows of a.from that a.decay makes 0.
+template <int64_t kBatches>
+SIMDATTN_INLINE void clear_rows(const Sweep& a) {
+  for (int64_t i = 0; i < a.dim; ++i) {
+    if (a.decay[i * a.next_decay] != 0.0f) continue;
+    for (int64_t c = 0; c < kBatches; ++c) store(Floats(0.0f), a.from.s + i * a.from.stride + c * kLanes);
+  }
+}
+/// A NaN of a state makes its column's output NaN, because 0 times NaN is NaN.
+template <int64_t kBatches>
+SIMDATTN_INLINE void make_nan_canonical(const Sweep& a) {
+  for (int64_t c = 0; c < kBatches * kLanes; c += kLanes) {
+    const Floats o = load(a.o + c);
+    if (all(o == o)) continue;
+    for (int64_t i = 0; i < a.dim; ++i) {
+      float* const s = a.from.s + i * a.from.stride + c;
+      store(canonical_nan(load(s)), s);
+    }
+  }
+}
+
+inline StateRows from_column(const StateRows& rows, int64_t column) { return {rows.s + column, rows.stride}; }
+
 /// The columns of kBatches vectors from `column` on.
 template <bool kAlone, int64_t kBatches>
 void update_columns(const StateTile& a, int64_t column) {
   alignas(64) float u[kBatches * kLanes];
-  const auto columns_of = [column](const StateRows& rows) -> StateRows { return {rows.s + column, rows.stride}; };
   Sweep x = {};
-  x.from = columns_of(a.from);
+  x.from = from_column(a.from, column);
   x.dim = a.dim;
   x.next_decay = a.by_row ? 1 : 0;
   x.next_u = u;
   x.ahead = address_at(a.ahead, column * a.dim);
   const auto run = [&]<Steps kSteps>(const StateRows& to) SIMDATTN_LAMBDA {
-    x.to = columns_of(to);
+    x.to = from_column(to, column);
     sweep<kSteps, kAlone, kBatches>(x);
     x.from = x.to;
   };
@@ -127,10 +149,7 @@ void update_columns(const StateTile& a, int64_t column) {
     x.o = a.o + t * a.queries * kStateColumns + column;
     if (!is_read) {
       reads(t);
-      for (int64_t i = 0; a.clears[t] != 0 && i < a.dim; ++i) {
-        if (x.decay[i * x.next_decay] != 0.0f) continue;
-        for (int64_t c = 0; c < kBatches; ++c) store(Floats(0.0f), x.from.s + i * x.from.stride + c * kLanes);
-      }
+      if (a.clears[t] != 0) clear_rows<kBatches>(x);
       if (a.beta != nullptr) {
         if constexpr (kAlone) {
           run.template operator()<kReadAlone>(a.from);
@@ -157,15 +176,7 @@ void update_columns(const StateTile& a, int64_t column) {
       sweep<kOutAlone, false, kBatches>(x);
     }
   }
-  // A NaN of a state makes its column's output NaN, because 0 times NaN is NaN.
-  for (int64_t c = 0; c < kBatches * kLanes; c += kLanes) {
-    const Floats o = load(x.o + c);
-    if (all(o == o)) continue;
-    for (int64_t i = 0; i < a.dim; ++i) {
-      float* const s = x.from.s + i * x.from.stride + c;
-      store(canonical_nan(load(s)), s);
-    }
-  }
+  make_nan_canonical<kBatches>(x);
 }
 
 template <bool kAlone>

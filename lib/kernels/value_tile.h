@@ -35,14 +35,9 @@ using ValueTileFunction = void(const ValueTileArguments& a, const float* w, cons
 template <class T, int64_t kBatches>
 constexpr int64_t kRowBytes = kBatches * kLanes * static_cast<int64_t>(sizeof(T));
 
-/// kBatches batches of columns. An even number of batches of bf16 is read as pairs and accumulated even columns apart
-/// from odd ones.
-template <class T, int64_t kRows, int64_t kBatches>
-__attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, const float* w, const void* values,
-                                                   float* sums, const float* alphas, uintptr_t next) {
-  constexpr bool kPairs = std::is_same_v<T, bf16> && kBatches % 2 == 0;
-  const int64_t ldo = a.ldo;
-  Registers<kRows * kBatches> acc;
+/// The sums of a tile, times alpha. kPairs: even columns apart from odd ones.
+template <int64_t kRows, int64_t kBatches, bool kPairs>
+SIMDATTN_INLINE void load_sums(const float* sums, int64_t ldo, const float* alphas, Registers<kRows * kBatches>& acc) {
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
     const float* o = sums + r * ldo;
     const Floats alpha(alphas != nullptr ? alphas[r] : 1.0f);
@@ -57,6 +52,33 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, 
       });
     }
   });
+}
+template <int64_t kRows, int64_t kBatches, bool kPairs>
+SIMDATTN_INLINE void store_sums(Registers<kRows * kBatches>& acc, float* sums, int64_t ldo) {
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    float* o = sums + r * ldo;
+    if constexpr (kPairs) {
+      unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
+        const Floats even = reg<r * kBatches + 2 * c>(acc);
+        const Floats odd = reg<r * kBatches + 2 * c + 1>(acc);
+        store(zip_lower(even, odd), o + 2 * c * kLanes);
+        store(zip_upper(even, odd), o + (2 * c + 1) * kLanes);
+      });
+    } else {
+      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc), o + c * kLanes); });
+    }
+  });
+}
+
+/// kBatches batches of columns. An even number of batches of bf16 is read as pairs and accumulated even columns apart
+/// from odd ones.
+template <class T, int64_t kRows, int64_t kBatches>
+__attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, const float* w, const void* values,
+                                                   float* sums, const float* alphas, uintptr_t next) {
+  constexpr bool kPairs = std::is_same_v<T, bf16> && kBatches % 2 == 0;
+  const int64_t ldo = a.ldo;
+  Registers<kRows * kBatches> acc;
+  load_sums<kRows, kBatches, kPairs>(sums, ldo, alphas, acc);
 
   Cursor<const T> v(static_cast<const T*>(values));
   const int64_t ldw = a.ldw;
@@ -94,20 +116,7 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, 
     add_key();
   }
   for (; j < keys; ++j) add_key();
-
-  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    float* o = sums + r * ldo;
-    if constexpr (kPairs) {
-      unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
-        const Floats even = reg<r * kBatches + 2 * c>(acc);
-        const Floats odd = reg<r * kBatches + 2 * c + 1>(acc);
-        store(zip_lower(even, odd), o + 2 * c * kLanes);
-        store(zip_upper(even, odd), o + (2 * c + 1) * kLanes);
-      });
-    } else {
-      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc), o + c * kLanes); });
-    }
-  });
+  store_sums<kRows, kBatches, kPairs>(acc, sums, ldo);
 }
 
 using ValueTiles = TilesByRows<ValueTileFunction>;
