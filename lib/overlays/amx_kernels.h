@@ -173,7 +173,7 @@ struct AmxKernels {
 
   static void bf16_values_packed(const ValueTile& a) {
     const FlushSubnormals flush;
-    const int64_t dim = steps_of(a.dim, kValueGroup) * kValueGroup;
+    const int64_t dim = round_up(a.dim, kValueGroup);
     scale_sums(a, dim);
     for_whole_tiles(a.rows, [&](int64_t first_row, int64_t n) {
       for (int64_t c = 0; c < dim; c += kValueGroup) {
@@ -234,7 +234,7 @@ struct AmxKernels {
   static constexpr int64_t kWeightBytes = kKeyBlock + kTileBytes;
 
   static void int8_values_packed(const ValueTile& a) {
-    const int64_t dim = steps_of(a.dim, kValueGroup) * kValueGroup;
+    const int64_t dim = round_up(a.dim, kValueGroup);
     const int64_t first = a.first_key / kInt8Keys;
     const int64_t steps = steps_of(a.first_key + a.keys, kInt8Keys) - first;
     const char* const of_keys = static_cast<const char*>(a.v) + int8_values_numbers(a.dim);

@@ -187,7 +187,7 @@ struct PairKernels {
 
   static void values_packed(const ValueTile& a) {
     const FlushSubnormals flush;
-    const int64_t dim = steps_of(a.dim, kValueGroup) * kValueGroup;
+    const int64_t dim = round_up(a.dim, kValueGroup);
     scale_sums(a, dim);
     with_weights(a, [&](int64_t first_row, int64_t rows, const Weights& weights) {
       for (int64_t c = 0; c < dim; c += kValueGroup) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lib/contract/dtypes.h"
+#include "lib/contract/integers.h"
 #include "lib/contract/ukernels.h"
 #include "lib/overlays/bf16_pairs.h"
 #include "lib/simd/blocks.h"
@@ -24,7 +25,6 @@ constexpr int64_t kPairBytes = kPanelWidth * 4, kGroupBytes = kChainGroup / 2 * 
 /// How far ahead panels are prefetched.
 constexpr int64_t kAheadBytes = 16384;
 
-constexpr int64_t steps_of(int64_t n, int64_t step) { return (n + step - 1) / step; }
 /// Number of a unit, counted on, at place i in memory. Pair p is the places 2 p, its lower half, and 2 p + 1.
 template <int64_t kUnit, class I>
 constexpr I number_at(I i) {
@@ -119,7 +119,7 @@ inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
 template <int64_t kUnit, class F>
 SIMDATTN_INLINE void for_each_run(const ValueTile& a, const char* block, const F& f) {
   const int64_t end = a.first_key + a.keys;
-  const int64_t first = std::min(steps_of(a.first_key, kChainGroup) * kChainGroup, end);
+  const int64_t first = std::min(round_up(a.first_key, kChainGroup), end);
   const int64_t last = std::max(first, end / kChainGroup * kChainGroup);
   for (const auto& [from, to] : {std::pair(a.first_key, first), std::pair(first, last), std::pair(last, end)}) {
     if (from == to) continue;

@@ -29,6 +29,7 @@ struct Terms {
   }
 };
 
+/// steps_of() would overflow near the largest int64_t, where bytes of a tensor may lie.
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 /// Whether some sum of one number of every term is in low .. high; or *left became negative.
 bool some_sum(const Term* term, int n, int64_t low, int64_t high, int* left) {

@@ -23,7 +23,7 @@ for ((i = 1; i <= sections; ++i)); do
   while read -r file; do
     case $file in
       lib/kernels/*.h) touched=$work/lib/targets/table.cc ;;
-      *.h) touched="$work/lib/definition/ukernels.cc $work/lib/drivers/shared/modifiers.cc" ;;
+      *.h) touched="$work/lib/definition/scalar.cc $work/lib/drivers/shared/modifiers.cc" ;;
       *.cc) touched="$work/$file" ;;
       *) continue ;;
     esac

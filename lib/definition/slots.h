@@ -1,19 +1,16 @@
-// Every slot in plain C++: the definition of each result, and the target "scalar".
-//
-// On x86 this file is compiled twice: for the baseline CPU, where fma is a library call, and with the FMA
-// instructions on (SIMDATTN_SCALAR_FMA), so that "scalar" is an honest yardstick on CPUs that have them. Both give the
-// same bits. Auto-vectorisation is off in both.
+// Every slot in plain C++: the definition of each result. Here those outside of attention's inside (attention.h),
+// states (state.h) and narrow storage (narrow.h).
+#ifndef SIMDATTN_LIB_DEFINITION_SLOTS_H_
+#define SIMDATTN_LIB_DEFINITION_SLOTS_H_
+
 #include <cmath>
 #include <limits>
 
-#include "dispatch/kernel_table.h"
 #include "lib/contract/dtypes.h"
 #include "lib/contract/fma.h"
 #include "lib/contract/ukernels.h"
 #include "lib/definition/attention.h"
 #include "lib/definition/math.h"
-#include "lib/definition/narrow.h"
-#include "lib/definition/state.h"
 
 namespace simdattn {
 namespace {
@@ -307,27 +304,4 @@ void exp_array(const float* x, float* y, int64_t n) {
 }  // namespace
 }  // namespace simdattn
 
-#include "lib/contract/table_of_kernels.h"  // of the functions above
-
-namespace simdattn {
-
-constexpr UKernels kDefinition =
-    with_narrow_types<Narrow>(table_of(f32_attention<softmax_tile<F32Arithmetic>>(4), bf16_attention<Bf16Chains>(4),
-                                       int8_attention<Int8Integers>(false, 4, softmax_tile<F32Arithmetic>)));
-
-extern const UKernels kScalarFmaKernels;
-#ifdef SIMDATTN_SCALAR_FMA
-constinit const UKernels kScalarFmaKernels = kDefinition;
-#else
-extern const UKernels kScalarKernels;
-constinit const UKernels kScalarKernels = kDefinition;
-static constexpr KernelTable kList[] = {
-#ifdef SIMDATTN_HAVE_SCALAR_FMA
-    {Isa::kAvx2, "scalar", &kScalarFmaKernels, true},
-#endif
-    {Isa::kBaseline, "scalar", &kScalarKernels, true},
-};
-constinit const std::span<const KernelTable> kScalarTables = kList;
-#endif
-
-}  // namespace simdattn
+#endif  // SIMDATTN_LIB_DEFINITION_SLOTS_H_
