@@ -586,6 +586,29 @@ TEST_P(Narrow, BlocksOfIntegers) {
   }
 }
 
+/// And so are the blocks of many keys, for many rows: columns take the scales of their own keys.
+TEST_P(Narrow, BlocksOfIntegersOfManyKeys) {
+  Random random(seed() * 7000 + 8);
+  if (!is_exact()) GTEST_SKIP() << "sums of blocks are joined by fused multiply-add";
+  for (int64_t i = 0; i < cases(60); ++i) {
+    const KvType type = random.coin() ? KvType::kQ8_0 : KvType::kQ4_0;
+    const int64_t dim = 32 * random.integer(1, 5), rows = random.integer(1, 40), keys = random.integer(1, 300);
+    const Array<4> numbers(random, DType::kF32, {1, 1, keys, dim});
+    const KvStorage k = random_codes(random, type, numbers, kForms[random.integer(0, 5)], Values::kOrdinary, keys);
+    const Array<4> q(random, DType::kF32, {1, 1, rows, dim}), v(random, DType::kF32, {1, 1, keys, 33});
+    q.fill(random, Values::kOrdinary);
+    v.fill(random, Values::kOrdinary);
+    const Array<4> out(random, DType::kF32, {1, 1, rows, 33}), want = out.like(random);
+    AttentionProblem a;
+    a.q = q.view, a.k = k.kv, a.v = v.view, a.out = out.view;
+    a.arithmetic = Arithmetic::kInt8;
+    ASSERT_TRUE(ok(run_attention(a, &target())));
+    a.out = want.view;
+    ASSERT_TRUE(ok(run_attention(a, &scalar_target())));
+    ASSERT_EQ(out.bits(), want.bits()) << describe(a);
+  }
+}
+
 SIMDATTN_FOR_EACH_TARGET(Narrow);
 
 }  // namespace
