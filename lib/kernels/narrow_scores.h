@@ -276,7 +276,7 @@ SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage
   // Rows from one that is multiplied to the one that is fetched meanwhile. Rows without gaps are fetched as if they
   // were panels.
   const int64_t ahead = kAhead / row / kStep * kStep + 2 * kStep;
-  const bool gaps = a.panel_stride != row;
+  const bool gaps = a.panel_stride != row;  // no fault: what is fetched changes no result
   const uint8_t* const keys = static_cast<const uint8_t*>(a.panels);
   uint8_t* const scratch = reinterpret_cast<uint8_t*>(a.scratch);
   const auto panel = [&](int64_t x) SIMDATTN_LAMBDA {

@@ -20,7 +20,7 @@ class RowsBelow {
         first_(listed != nullptr ? address_at(*listed, 0) : first),
         line_(first_),
         stride_(static_cast<uintptr_t>(a.panel_stride)),
-        bytes_(static_cast<uintptr_t>(a.dim) * sizeof(T)),
+        bytes_(static_cast<uintptr_t>(a.dim) * sizeof(T)),  // no fault: what is fetched changes no result
         turns_(a.fetch == Fetch::kPages ? 2 : 0),
         // Rows without gaps are one.
         row_end_(turns_ == 0 && stride_ == bytes_ && listed == nullptr ? UINTPTR_MAX : line_ + bytes_) {}

@@ -78,7 +78,8 @@ TEST_P(Look, FindsWhatEachRowSees) {
     if (random.one_in(3)) scoring.window_left = random.integer(0, n_kv);
     masks.put_into(&scoring);
     const SmallProblem p(random, KvType::kF32, KvForm::kRows, scoring, group, n_q, n_kv, 4, target());
-    const RowBlock rows(*p.run, {0, 0, 0});
+    // A row block may begin in the middle of a group.
+    const RowBlock rows(*p.run, {0, 0, random.coin() ? 0 : random.integer(0, group * n_q - 1)});
     for (int64_t base = 0; base < n_kv; base += kKeyBlock) {
       KeyBlock block = block_of(rows, base);
       look(rows, &block);
