@@ -20,6 +20,75 @@ SIMDATTN_SHARED void put_nan_values(const ValueTileArguments& a, const uint8_t* 
   }
 }
 
+/// Scales of scale blocks, all of a row at a time, because one by one they would take three operations of vectors each.
+template <class Format>
+constexpr bool kScalesAtOnce = kAvx512 && Format::kLayout.scale_bytes > 0;
+template <class Format, int64_t kBlocks>
+SIMDATTN_INLINE void read_scales(const uint8_t* row, float* scales) {
+  static_assert(0 < kBlocks && kBlocks <= 4);
+  uint64_t bits = 0;
+  unroll<kBlocks>([&](auto k) SIMDATTN_LAMBDA {
+    uint16_t scale;
+    std::memcpy(&scale, row + k * Format::kLayout.block_bytes(), sizeof scale);
+    bits |= uint64_t{scale} << 16 * k;
+  });
+  widen_four(bits, scales);
+}
+/// Batch c of the numbers of a row in scale blocks, but for their factor. What a scale block's batches share is made
+/// with the first one of it (kFirst): `factor`, and `nibbles` where they are looked up. half: where a tile of less than
+/// a scale block begins in it.
+template <class Format, int64_t c, bool kFirst, bool kSecond>
+SIMDATTN_INLINE Floats block_numbers(const uint8_t* row, const float* scales, [[maybe_unused]] int64_t half,
+                                     Floats& factor, [[maybe_unused]] Bits32& nibbles) {
+  constexpr bool kNibbles = Format::kBits == 4;
+  constexpr int64_t kBlock = c * kLanes / kBlockDims, kIn = c * kLanes % kBlockDims;
+  const uint8_t* const block = row + kBlock * Format::kLayout.block_bytes();
+  const uint8_t* const codes = block + kScaleBytes;
+  if constexpr (kIn == 0 || kFirst) {
+    if constexpr (kScalesAtOnce<Format>) factor = Floats(scales[kBlock]);
+    else factor = block_scale(block);
+    if constexpr (kNibbles && kLooksUp) {
+      // Instead of numbers the table that they come from is multiplied.
+      factor = nibble_numbers() * factor;
+      nibbles = load_bytes(codes, All());
+    } else if constexpr (kNibbles) {
+      factor = factor * Floats(kNibblePower);
+    }
+  }
+  if constexpr (kNibbles && kLooksUp) return lane_of(factor, kIn == 0 ? nibbles : nibbles >> 4);
+  else if constexpr (!kNibbles) return load_numbers(codes + half + kIn, All(), Format());
+  else return upper_nibble(load_bytes(codes + kIn % 16, All()) ^ Bits32(0x88u), kSecond || kIn >= 16 ? 24 : 28);
+}
+/// The same of any type.
+template <class Format, int64_t c, bool kFirst, bool kSecond>
+SIMDATTN_INLINE Floats row_numbers(const uint8_t* row, const uint16_t* halves, const float* scales, int64_t half,
+                                   Floats& factor, Bits32& nibbles) {
+  if constexpr (Format::kFp8) return f32_from_f16(load_halves(halves + c * kLanes, All()));
+  else if constexpr (Format::kLayout.scale_bytes == 0) return load_numbers(row + c * kLanes, All(), Format());
+  else return block_numbers<Format, c, kFirst, kSecond>(row, scales, half, factor, nibbles);
+}
+/// add_outer_product() of kTogether columns from kFirst on.
+template <int64_t kRows, int64_t kBatches, int64_t kFirst, int64_t kTogether>
+SIMDATTN_INLINE void add_columns(const float* w, int64_t ldw, Registers<kTogether>& column,
+                                 Registers<kRows * kBatches>& acc) {
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    const Floats weight(w[r * ldw]);
+    unroll<kTogether>([&](auto i) SIMDATTN_LAMBDA {
+      Floats& sum = reg<r * kBatches + kFirst + i>(acc);
+      sum = mul_add(weight, reg<i>(column), sum);
+    });
+  });
+}
+/// A row of fp8 as f16, in halves.next.
+template <int64_t kBatches>
+SIMDATTN_INLINE void widen_fp8(const uint8_t* codes, const Fp8AsF16& as_f16, const HalvesAhead& halves, Bits32& seen) {
+  unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
+    as_f16.of_row(codes + 2 * c * kLanes).store_unaligned(halves.next + 2 * c * kLanes);
+    if constexpr (kBatches == 2) note_nan(cast_bits<uint32_t>(load_scaled_bytes(codes, 8)), seen);
+    else if constexpr (c % 2 == 0) note_nan(load_units(codes + 2 * c * kLanes), seen);
+  });
+}
+
 /// kSecond: of nibbles, in a tile of less than a scale block, its second half.
 template <class Format, int64_t kRows, int64_t kBatches, bool kSecond = false>
 __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, const float* w, const void* values,
@@ -34,11 +103,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   constexpr int64_t kBytes = Format::kLayout.row_bytes(kInBlocks ? larger(kWidth, kBlockDims) : kWidth);
   const int64_t ldo = a.ldo;
   Registers<kRows * kBatches> acc;
-  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    const float* o = sums + r * ldo;
-    const Floats alpha(alphas != nullptr ? alphas[r] : 1.0f);
-    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<r * kBatches + c>(acc) = alpha * load(o + c * kLanes); });
-  });
+  load_sums<kRows, kBatches, false>(sums, ldo, alphas, acc);
   Cursor<const uint8_t> v(static_cast<const uint8_t*>(values));
   const int64_t ldw = a.ldw, key_stride = a.key_stride, keys = a.keys, to_fetch = a.prefetch_count;
   const uintptr_t pitch = static_cast<uintptr_t>(a.prefetch_pitch);
@@ -46,26 +111,17 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   // Tiles of less than a scale block have its first or its second half.
   [[maybe_unused]] const int64_t half = kWidth < kBlockDims ? a.column % kBlockDims : 0;
   [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
-  // Scales of scale blocks, all of a row at a time, because one by one they would take three operations of vectors
-  // each. They are read by another pointer, or compilers repeat them from a register.
-  constexpr bool kScalesAtOnce = kInBlocks && kAvx512;
-  constexpr int64_t kBlocks = kScalesAtOnce ? kWidth / kBlockDims : 0;
-  static_assert(kBlocks <= 4 && (!kScalesAtOnce || kBlocks > 0));
+  // Scales are read by another pointer, or compilers repeat them from a register.
   alignas(16) float made[4];
   [[maybe_unused]] const float* block_scales = made;
-  if constexpr (kScalesAtOnce) hide(block_scales);
+  if constexpr (kScalesAtOnce<Format>) hide(block_scales);
   constexpr int64_t kHalvesBytes = kFp8 ? kWidth : 1;
   alignas(64) uint16_t numbers[2][kHalvesBytes];
   [[maybe_unused]] HalvesAhead halves = {numbers[0], numbers[1]};
   [[maybe_unused]] Bits32 seen(0);
-  const auto prepare = [&](const uint8_t* codes) SIMDATTN_LAMBDA {
-    unroll<kFp8 ? kBatches / 2 : 0>([&](auto c) SIMDATTN_LAMBDA {
-      as_f16.of_row(codes + 2 * c * kLanes).store_unaligned(halves.next + 2 * c * kLanes);
-      if constexpr (kBatches == 2) note_nan(cast_bits<uint32_t>(load_scaled_bytes(codes, 8)), seen);
-      else if constexpr (c % 2 == 0) note_nan(load_units(codes + 2 * c * kLanes), seen);
-    });
-  };
-  if (keys > 0) prepare(v.get());
+  if constexpr (kFp8) {
+    if (keys > 0) widen_fp8<kBatches>(v.get(), as_f16, halves, seen);
+  }
   for (int64_t j = 0; j < keys; ++j, ++w, v += key_stride) {
     if (j < to_fetch) {
       prefetch<kBytes>(next);
@@ -73,63 +129,25 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
     }
     if constexpr (kFp8) {
       halves.turn();
-      if (j + 1 < keys) prepare(v.get() + key_stride);
+      if (j + 1 < keys) widen_fp8<kBatches>(v.get() + key_stride, as_f16, halves, seen);
     }
     Floats factor;
     [[maybe_unused]] Bits32 nibbles;
-    if constexpr (kScalesAtOnce) {
-      uint64_t bits = 0;
-      unroll<kBlocks>([&](auto k) SIMDATTN_LAMBDA {
-        uint16_t scale;
-        std::memcpy(&scale, v.get() + k * Format::kLayout.block_bytes(), sizeof scale);
-        bits |= uint64_t{scale} << 16 * k;
-      });
-      widen_four(bits, made);
-    }
+    if constexpr (kScalesAtOnce<Format>) read_scales<Format, kWidth / kBlockDims>(v.get(), made);
     if constexpr (!kInBlocks) factor = Floats(scales[j]);
     unroll<kBatches / kTogether>([&](auto group) SIMDATTN_LAMBDA {
       Registers<kTogether> column;
       unroll<kTogether>([&](auto i) SIMDATTN_LAMBDA {
         constexpr int64_t c = group * kTogether + i;
+        constexpr bool kFirst = i == 0;
         Floats& x = reg<i>(column);
-        if constexpr (kFp8) {
-          x = f32_from_f16(load_halves(halves.now + c * kLanes, All()));
-        } else if constexpr (!kInBlocks) {
-          x = load_numbers(v.get() + c * kLanes, All(), Format());
-        } else {
-          constexpr int64_t kBlock = c * kLanes / kBlockDims, kIn = c * kLanes % kBlockDims;
-          const uint8_t* const block = v.get() + kBlock * Format::kLayout.block_bytes();
-          const uint8_t* const codes = block + kScaleBytes;
-          if constexpr (kIn == 0 || i == 0) {
-            if constexpr (kScalesAtOnce) factor = Floats(block_scales[kBlock]);
-            else factor = block_scale(block);
-            if constexpr (kNibbles && kLooksUp) {
-              // Instead of numbers the table that they come from is multiplied.
-              factor = nibble_numbers() * factor;
-              nibbles = load_bytes(codes, All());
-            } else if constexpr (kNibbles) {
-              factor = factor * Floats(kNibblePower);
-            }
-          }
-          if constexpr (kNibbles && kLooksUp) x = lane_of(factor, kIn == 0 ? nibbles : nibbles >> 4);
-          else if constexpr (!kNibbles) x = load_numbers(codes + half + kIn, All(), Format());
-          else x = upper_nibble(load_bytes(codes + kIn % 16, All()) ^ Bits32(0x88u), kSecond || kIn >= 16 ? 24 : 28);
-        }
+        x = row_numbers<Format, c, kFirst, kSecond>(v.get(), halves.now, block_scales, half, factor, nibbles);
         if constexpr (!kNibbles || !kLooksUp) x = x * factor;
       });
-      unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-        const Floats weight(w[r * ldw]);
-        unroll<kTogether>([&](auto i) SIMDATTN_LAMBDA {
-          Floats& sum = reg<r * kBatches + group * kTogether + i>(acc);
-          sum = mul_add(weight, reg<i>(column), sum);
-        });
-      });
+      add_columns<kRows, kBatches, group * kTogether, kTogether>(w, ldw, column, acc);
     });
   }
-  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    float* o = sums + r * ldo;
-    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc), o + c * kLanes); });
-  });
+  store_sums<kRows, kBatches, false>(acc, sums, ldo);
   if constexpr (kFp8) {
     if (e4m3 && saw_nan(seen)) put_nan_values(a, static_cast<const uint8_t*>(values), sums, kRows, kWidth);
   }
