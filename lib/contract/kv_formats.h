@@ -67,8 +67,8 @@ struct ByteFormat {
 struct Int8Format : ByteFormat {
   static constexpr float kLargeScale = 0x1p120f;  // below it every product is finite
 };
-/// Floating point of 8 bits: kMantissa of them behind the point, exponents above 2^-kBias. Codes up to kLargest are
-/// finite numbers, ascending; kNan is the code of NaN, and kOver that of an infinite number.
+/// Floating point of 8 bits: kMantissa of them behind the point, and an exponent e for 2^(e - kBias). Codes up to
+/// kLargest are finite numbers, ascending; kNan is the code of NaN, and kOver that of an infinite number.
 template <int kMantissaBits, int kExponentBias, uint32_t kLargestCode, uint32_t kNanCode, uint32_t kOverCode>
 struct Fp8Format : ByteFormat {
   static constexpr bool kFp8 = true;

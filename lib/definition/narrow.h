@@ -17,7 +17,7 @@ namespace {
 
 float f16_of(const uint8_t* p) { return to_f32(f16{static_cast<uint16_t>(p[0] | p[1] << 8)}); }
 
-/// Floating point of 8 bits: a sign, then exponents above 2^-kBias, of which 0 is that of subnormal numbers.
+/// Floating point of 8 bits: a sign, an exponent e for 2^(e - kBias), a mantissa. Numbers with e = 0 are subnormal.
 template <class Format>
 struct Fp8 {
   static float number(uint32_t code) {

@@ -119,8 +119,8 @@ SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTileArguments& a, int64_t
 constexpr int64_t kWideRows = 2;
 
 /// kInRows: `a` is a CodeScoreArguments. Scales are a.scales; null: those of scale blocks, behind the units.
-/// In one piece, because gcc gives out registers otherwise where a part of it is a function, be it the stores alone:
-/// with AVX2 and with AVX-512 loops of 32 multiply-adds then have 3 to 5 instructions more.
+/// Not split into functions: gcc would allocate registers in another way, even if the stores alone were one, and the
+/// loops of multiply-adds would have more instructions with AVX2 and with AVX-512.
 template <class Format, bool kInRows, int64_t kRows>
 __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, bool e4m3) {
   constexpr bool kFp8 = Format::kFp8, kNibbles = Format::kBits == 4, kInBlocks = Format::kLayout.scale_bytes > 0;

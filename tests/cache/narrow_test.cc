@@ -586,7 +586,7 @@ TEST_P(Narrow, BlocksOfIntegers) {
   }
 }
 
-/// And so are the blocks of many keys, for many rows: columns take the scales of their own keys.
+/// With many keys and rows each column takes the scales of its own key: the bits are those of the definition.
 TEST_P(Narrow, BlocksOfIntegersOfManyKeys) {
   Random random(seed() * 7000 + 8);
   if (!is_exact()) GTEST_SKIP() << "sums of blocks are joined by fused multiply-add";

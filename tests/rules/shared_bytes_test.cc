@@ -512,7 +512,7 @@ TEST(SharedBytesOf, MergeOverItsLastSink) {
   }
 }
 
-/// So is the last number of each array that has one for every head or sequence.
+/// Arrays with a number for every head or sequence are inputs up to their last number.
 TEST_P(SharedBytes, AttentionOverTheLastOfManyNumbers) {
   constexpr int64_t kMany = 8;
   Random random(seed() * 7000 + 8);
