@@ -51,6 +51,12 @@ Work work_of(const Setup& s) {
           .causal = true};
 }
 
+/// Pairs of a row and a key that rows from `first` on see.
+int64_t pairs(const Setup& s, int64_t first) {
+  const int64_t shorter = s.n_kv - s.n_q;
+  return (s.n_q - first) * shorter + (s.n_q * (s.n_q + 1) - first * (first + 1)) / 2;
+}
+
 Prepared prepare(const Setup& s) {
   auto data = std::make_shared<Data>();
   Data& d = *data;
@@ -64,18 +70,14 @@ Prepared prepare(const Setup& s) {
   // The whole problem, and the last rows or the first head of it.
   const auto problem = [&](Arithmetic arithmetic, int64_t heads, int64_t first_row) {
     const size_t at = count(first_row, s.dim) * element_size(s.type);
-    const std::array<int64_t, 4> shape = {1, heads, s.n_q - first_row, s.dim};
-    const std::array<int64_t, 4> stride = {s.heads * s.n_q * s.dim, s.n_q * s.dim, s.dim, 1};
     AttentionProblem a;
     a.arithmetic = arithmetic;
-    a.q = {d.q.as<std::byte>() + at,
-           s.type,
-           {shape[0], shape[1], shape[2], shape[3]},
-           {stride[0], stride[1], stride[2], 1}};
     a.out = {d.out.as<std::byte>() + at,
              s.type,
-             {shape[0], shape[1], shape[2], shape[3]},
-             {stride[0], stride[1], stride[2], 1}};
+             {1, heads, s.n_q - first_row, s.dim},
+             {s.heads * s.n_q * s.dim, s.n_q * s.dim, s.dim, 1}};
+    a.q = a.out;
+    a.q.data = d.q.as<std::byte>() + at;
     a.k = s.panels ? simdattn::contiguous_kv(d.k.as<const char>(), simdattn::kv_type_of(s.type),
                                              simdattn::KvLayout::kPanels, 1, 1, s.n_kv, s.dim)
                    : simdattn::ConstKv(simdattn::ConstView<4>(d.k.data(), s.type, {1, 1, s.n_kv, s.dim}));
@@ -100,11 +102,7 @@ Prepared prepare(const Setup& s) {
   p.work.out = d.out.data();
   p.run = [&d](const simdattn::Target* t, bool is_part) { return d.run(is_part ? d.part : d.whole, t); };
   p.companion = [&d](const simdattn::Target* t) { return d.run(d.f32, t); };
-  const auto pairs = [&](int64_t first) {  // that rows from `first` on see
-    const int64_t shorter = s.n_kv - s.n_q;
-    return (s.n_q - first) * shorter + (s.n_q * (s.n_q + 1) - first * (first + 1)) / 2;
-  };
-  p.scalar_share = static_cast<double>(part_heads * pairs(first_row)) / static_cast<double>(s.heads * pairs(0));
+  p.scalar_share = static_cast<double>(part_heads * pairs(s, first_row)) / static_cast<double>(s.heads * pairs(s, 0));
   p.out = d.out.data();
   p.out_dtype = s.type;
   p.out_elements = count(s.heads, s.n_q, s.dim);
@@ -112,7 +110,7 @@ Prepared prepare(const Setup& s) {
   p.count = first_row > 0 ? count(s.n_q - first_row, s.dim) : count(part_heads, s.n_q, s.dim);
   p.absolute = 0x1p-6;  // a weight that is rounded the other way
   p.relative = s.type == DType::kF32 ? 0 : 0x1p-7;
-  p.flops = 4.0 * static_cast<double>(s.heads * pairs(0) * s.dim);
+  p.flops = 4.0 * static_cast<double>(s.heads * pairs(s, 0) * s.dim);
   p.streams = {d.k.bytes().first(count(s.n_kv, s.dim) * element_size(s.type) / 64 * 64), d.v.bytes()};
   return p;
 }

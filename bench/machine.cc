@@ -192,21 +192,12 @@ std::vector<Level> levels() {
   return {{"L1", c.l1 / 2}, {"L2", c.l2 / 2}, {"L3", third}, {"DRAM", beyond}};
 }
 
-Machine measure_machine() {
-  Machine m;
-  m.cpu = cpu_name();
-  m.levels = levels();
-  for (const Isa* isa : runnable_isas()) m.isas.push_back({isa, 0, std::vector<double>(m.levels.size())});
-  m.copy.resize(m.levels.size());
+namespace {
 
-  const Buffer data(m.levels.back().bytes);
-  std::memset(data.data(), 1, data.size());
-  volatile uint64_t sink = 0;
-  constexpr size_t kSampleBytes = size_t{4} << 20;  // tens of microseconds from a cache
+/// The clock, and multiply-adds of each instruction set.
+void measure_arithmetic(Machine& m) {
   constexpr size_t kFmaSteps = 4000;
   constexpr size_t kAdds = 1 << 16;
-  constexpr int kRounds = 30;
-
   std::vector<double> adds;
   std::vector<std::vector<double>> fma(m.isas.size());
   // Ten in a row: a core takes some 100 us at reduced speed to change the clock for wider vectors.
@@ -226,42 +217,59 @@ Machine measure_machine() {
   }
   m.clock = 1 / low_quantile(adds);
   for (size_t i = 0; i < m.isas.size(); ++i) m.isas[i].flops = 1 / low_quantile(fma[i]);
+}
 
-  for (size_t l = 0; l < m.levels.size(); ++l) {
-    const bool dram = l + 1 == m.levels.size();
-    // A DRAM sample is a part of the buffer that was not touched since more than a cache of other bytes was.
-    const size_t parts = dram ? 24 : 1;
-    const size_t bytes = m.levels[l].bytes / parts / 4096 * 4096;
-    const size_t passes = dram ? 1 : std::max<size_t>(1, kSampleBytes / bytes);
-    const int rounds = dram ? 8 : kRounds;
-    std::vector<std::vector<double>> read(m.isas.size());
-    std::vector<double> copy;
-    size_t part = 0;
-    const auto next = [&] { return data.as<std::byte>() + part++ % parts * bytes; };
-    for (int round = 0; round < rounds; ++round) {
-      for (size_t i = 0; i < m.isas.size(); ++i) {
-        for (const bool prefetch : {false, true}) {
-          if (prefetch && l < 2) continue;
-          const auto f = prefetch ? m.isas[i].isa->read_prefetch : m.isas[i].isa->read;
-          const std::byte* p = next();
-          if (!dram) sink = sink + f(p, bytes);
-          const auto start = Clock::now();
-          for (size_t k = 0; k < passes; ++k) sink = sink + f(p, bytes);
-          read[i].push_back(seconds_since(start) / static_cast<double>(passes * bytes));
-        }
+/// Reading and copying from level `l` of the memory; `data` is as large as the last one.
+void measure_level(Machine& m, size_t l, const Buffer& data) {
+  constexpr size_t kSampleBytes = size_t{4} << 20;  // tens of microseconds from a cache
+  volatile uint64_t sink = 0;
+  const bool dram = l + 1 == m.levels.size();
+  // A DRAM sample is a part of the buffer that was not touched since more than a cache of other bytes was.
+  const size_t parts = dram ? 24 : 1;
+  const size_t bytes = m.levels[l].bytes / parts / 4096 * 4096;
+  const size_t passes = dram ? 1 : std::max<size_t>(1, kSampleBytes / bytes);
+  const int rounds = dram ? 8 : 30;
+  std::vector<std::vector<double>> read(m.isas.size());
+  std::vector<double> copy;
+  size_t part = 0;
+  const auto next = [&] { return data.as<std::byte>() + part++ % parts * bytes; };
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < m.isas.size(); ++i) {
+      for (const bool prefetch : {false, true}) {
+        if (prefetch && l < 2) continue;
+        const auto f = prefetch ? m.isas[i].isa->read_prefetch : m.isas[i].isa->read;
+        const std::byte* p = next();
+        if (!dram) sink = sink + f(p, bytes);
+        const auto start = Clock::now();
+        for (size_t k = 0; k < passes; ++k) sink = sink + f(p, bytes);
+        read[i].push_back(seconds_since(start) / static_cast<double>(passes * bytes));
       }
-      std::byte* p = next();
-      if (!dram) std::memcpy(p, p + bytes / 2, bytes / 2);
-      const auto start = Clock::now();
-      for (size_t k = 0; k < passes; ++k) {
-        std::memcpy(p, p + bytes / 2, bytes / 2);
-        asm volatile("" : : "r"(p) : "memory");
-      }
-      copy.push_back(seconds_since(start) / static_cast<double>(passes * (bytes / 2)));
     }
-    for (size_t i = 0; i < m.isas.size(); ++i) m.isas[i].read[l] = 1 / low_quantile(read[i]);
-    m.copy[l] = 1 / low_quantile(copy);
+    std::byte* p = next();
+    if (!dram) std::memcpy(p, p + bytes / 2, bytes / 2);
+    const auto start = Clock::now();
+    for (size_t k = 0; k < passes; ++k) {
+      std::memcpy(p, p + bytes / 2, bytes / 2);
+      asm volatile("" : : "r"(p) : "memory");
+    }
+    copy.push_back(seconds_since(start) / static_cast<double>(passes * (bytes / 2)));
   }
+  for (size_t i = 0; i < m.isas.size(); ++i) m.isas[i].read[l] = 1 / low_quantile(read[i]);
+  m.copy[l] = 1 / low_quantile(copy);
+}
+
+}  // namespace
+
+Machine measure_machine() {
+  Machine m;
+  m.cpu = cpu_name();
+  m.levels = levels();
+  for (const Isa* isa : runnable_isas()) m.isas.push_back({isa, 0, std::vector<double>(m.levels.size())});
+  m.copy.resize(m.levels.size());
+  measure_arithmetic(m);
+  const Buffer data(m.levels.back().bytes);
+  std::memset(data.data(), 1, data.size());
+  for (size_t l = 0; l < m.levels.size(); ++l) measure_level(m, l, data);
   return m;
 }
 

@@ -32,26 +32,24 @@ int64_t visible(Mask mask, Matrix m) {
   return count;
 }
 
-Prepared prepare(Mask mask, Matrix m) {
-  struct Data {
-    Buffer x, out, bias, keep;
-  };
+struct Data {
+  Buffer x, out, bias, keep;
+};
+
+simdattn::Scoring scoring_of(Mask mask, Matrix m, Data& data) {
   const size_t elements = static_cast<size_t>(m.rows * m.columns);
-  auto data = std::make_shared<Data>();
-  data->x = random_buffer(simdattn::DType::kF32, elements, 1, 8);
-  data->out = Buffer(elements * sizeof(float));
   simdattn::Scoring scoring;
   if (mask == Mask::kCausal || mask == Mask::kWindow) scoring.causal = true;
   if (mask == Mask::kWindow) scoring.window_left = kWindow - 1;
   if (mask == Mask::kSoftcap) scoring.softcap = 50;
   if (mask == Mask::kBias) {
-    data->bias = random_buffer(simdattn::DType::kF32, elements, 2);
-    scoring.bias = simdattn::view(data->bias.as<const float>(), {1, 1, m.rows, m.columns});
+    data.bias = random_buffer(simdattn::DType::kF32, elements, 2);
+    scoring.bias = simdattn::view(data.bias.as<const float>(), {1, 1, m.rows, m.columns});
   }
   if (mask == Mask::kKeep) {
     // An eighth is masked, scattered: the worst for anything that looks for runs.
-    data->keep = Buffer(elements);
-    uint8_t* keep = data->keep.as<uint8_t>();
+    data.keep = Buffer(elements);
+    uint8_t* keep = data.keep.as<uint8_t>();
     uint32_t state = 1;
     for (size_t i = 0; i < elements; ++i) {
       state = state * 1664525u + 1013904223u;
@@ -59,6 +57,15 @@ Prepared prepare(Mask mask, Matrix m) {
     }
     scoring.mask = simdattn::view(static_cast<const uint8_t*>(keep), {1, 1, m.rows, m.columns});
   }
+  return scoring;
+}
+
+Prepared prepare(Mask mask, Matrix m) {
+  const size_t elements = static_cast<size_t>(m.rows * m.columns);
+  auto data = std::make_shared<Data>();
+  data->x = random_buffer(simdattn::DType::kF32, elements, 1, 8);
+  data->out = Buffer(elements * sizeof(float));
+  const simdattn::Scoring scoring = scoring_of(mask, m, *data);
 
   const int64_t part_rows = std::clamp<int64_t>((1 << 17) / m.columns, 1, m.rows);
   const int64_t first_row = m.rows - part_rows;  // the last rows see the most

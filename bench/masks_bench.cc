@@ -68,22 +68,9 @@ Work work_of(const Setup& s) {
           .masked = true};
 }
 
-Prepared prepare(const Setup& s) {
-  const Model& m = kLlama3;
-  auto data = std::make_shared<Data>();
-  Data& d = *data;
-  const size_t queries = static_cast<size_t>(m.heads * s.n_q * m.d_qk), pairs = static_cast<size_t>(s.n_q * s.n_kv);
-  d.q = random_buffer(DType::kF16, queries, 1);
-  d.out = Buffer(queries * sizeof(float));
-  for (Buffer* b : {&d.k, &d.v}) {
-    const int64_t bytes = simdattn::kv_bytes(s.type, simdattn::KvLayout::kRows, 1, m.kv_heads, s.n_kv, m.d_qk);
-    *b = Buffer(static_cast<size_t>(bytes));
-    const Buffer rows =
-        random_buffer(DType::kF32, static_cast<size_t>(m.kv_heads * s.n_kv * m.d_qk), b == &d.k ? 2 : 3);
-    (void)simdattn::kv_append(
-        simdattn::ConstView<4>(rows.data(), DType::kF32, {1, m.kv_heads, s.n_kv, m.d_qk}), {},
-        simdattn::contiguous_kv(b->as<char>(), s.type, simdattn::KvLayout::kRows, 1, m.kv_heads, s.n_kv, m.d_qk));
-  }
+/// Fills the bias and the mask. Returns how many keys the rows see together.
+double fill_masks(const Setup& s, Data& d) {
+  const size_t pairs = static_cast<size_t>(s.n_q * s.n_kv);
   d.bias = Buffer(pairs * 2);
   d.keep = Buffer(pairs);
   double visible = 0;
@@ -95,6 +82,26 @@ Prepared prepare(const Setup& s) {
       visible += sees;
     }
   }
+  return visible;
+}
+
+Prepared prepare(const Setup& s) {
+  const Model& m = kLlama3;
+  auto data = std::make_shared<Data>();
+  Data& d = *data;
+  const size_t queries = static_cast<size_t>(m.heads * s.n_q * m.d_qk);
+  d.q = random_buffer(DType::kF16, queries, 1);
+  d.out = Buffer(queries * sizeof(float));
+  for (Buffer* b : {&d.k, &d.v}) {
+    const int64_t bytes = simdattn::kv_bytes(s.type, simdattn::KvLayout::kRows, 1, m.kv_heads, s.n_kv, m.d_qk);
+    *b = Buffer(static_cast<size_t>(bytes));
+    const Buffer rows =
+        random_buffer(DType::kF32, static_cast<size_t>(m.kv_heads * s.n_kv * m.d_qk), b == &d.k ? 2 : 3);
+    (void)simdattn::kv_append(
+        simdattn::ConstView<4>(rows.data(), DType::kF32, {1, m.kv_heads, s.n_kv, m.d_qk}), {},
+        simdattn::contiguous_kv(b->as<char>(), s.type, simdattn::KvLayout::kRows, 1, m.kv_heads, s.n_kv, m.d_qk));
+  }
+  const double visible = fill_masks(s, d);
   const auto problem = [&](int64_t heads) {
     AttentionProblem a;
     a.q = simdattn::ConstView<4>(d.q.data(), DType::kF16, {1, heads, s.n_q, m.d_qk});

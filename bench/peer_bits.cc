@@ -11,36 +11,38 @@
 namespace bench {
 namespace {
 
+using simdattn::ConstView;
 using simdattn::DType;
+using simdattn::View;
+
+ConstView<4> rows_view(const void* p, DType t, int64_t heads, int64_t rows, int64_t n) {
+  return {p, t, {1, heads, rows, n}};
+}
+View<4> out_view(void* p, DType t, int64_t heads, int64_t rows, int64_t n) { return {p, t, {1, heads, rows, n}}; }
+
+/// Rows [first, first + rows) of an unfused function.
+void own_rows(const Work& w, int64_t first, int64_t rows) {
+  const float* q = static_cast<const float*>(w.q) + first * (w.kind == Kind::kScores ? w.d : w.n);
+  float* out = static_cast<float*>(w.out) + first * (w.kind == Kind::kWeightedValues ? w.d : w.n);
+  if (w.kind == Kind::kSoftmax) {
+    (void)simdattn::softmax(simdattn::view(q, {rows, w.n}), simdattn::view(out, {rows, w.n}));
+  } else if (w.kind == Kind::kScores) {
+    (void)simdattn::scores(rows_view(q, DType::kF32, 1, rows, w.d), rows_view(w.k, DType::kF32, 1, w.n, w.d),
+                           out_view(out, DType::kF32, 1, rows, w.n), {.scale = w.scale});
+  } else {
+    (void)simdattn::weighted_values(rows_view(q, DType::kF32, 1, rows, w.n), rows_view(w.v, DType::kF32, 1, w.n, w.d),
+                                    out_view(out, DType::kF32, 1, rows, w.d));
+  }
+}
 
 /// This library, seen as one of the others: two threads share the tasks of a plan; rows of the unfused functions are
 /// cut in two halves, as a caller does it.
 Call make_own(const Work& w) {
-  const auto rows_view = [](const void* p, DType t, int64_t heads, int64_t rows, int64_t n) {
-    return simdattn::ConstView<4>(p, t, {1, heads, rows, n});
-  };
-  const auto out_view = [](void* p, DType t, int64_t heads, int64_t rows, int64_t n) {
-    return simdattn::View<4>(p, t, {1, heads, rows, n});
-  };
   if (w.kind != Kind::kAttention) {
     return {[=] {
-      const auto part = [&](int64_t first, int64_t rows) {
-        const float* q = static_cast<const float*>(w.q) + first * (w.kind == Kind::kScores ? w.d : w.n);
-        float* out = static_cast<float*>(w.out) + first * (w.kind == Kind::kWeightedValues ? w.d : w.n);
-        if (w.kind == Kind::kSoftmax) {
-          (void)simdattn::softmax(simdattn::view(q, {rows, w.n}), simdattn::view(out, {rows, w.n}));
-        } else if (w.kind == Kind::kScores) {
-          (void)simdattn::scores(rows_view(q, DType::kF32, 1, rows, w.d), rows_view(w.k, DType::kF32, 1, w.n, w.d),
-                                 out_view(out, DType::kF32, 1, rows, w.n), {.scale = w.scale});
-        } else {
-          (void)simdattn::weighted_values(rows_view(q, DType::kF32, 1, rows, w.n),
-                                          rows_view(w.v, DType::kF32, 1, w.n, w.d),
-                                          out_view(out, DType::kF32, 1, rows, w.d));
-        }
-      };
-      if (w.threads == 1) return part(0, w.n_q);
-      std::thread other([&] { part(w.n_q / 2, w.n_q - w.n_q / 2); });
-      part(0, w.n_q / 2);
+      if (w.threads == 1) return own_rows(w, 0, w.n_q);
+      std::thread other([&] { own_rows(w, w.n_q / 2, w.n_q - w.n_q / 2); });
+      own_rows(w, 0, w.n_q / 2);
       other.join();
     }};
   }

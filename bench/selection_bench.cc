@@ -90,6 +90,28 @@ struct Model {
   Beside beside = Beside::kDense;
 };
 
+/// `count` sorted lists of `entries` of the tokens' blocks, one after another.
+std::vector<int32_t> random_lists(size_t count, int64_t entries, int64_t block, std::mt19937& random) {
+  std::vector<int32_t> all(static_cast<size_t>(kTokens / block)), lists(count * static_cast<size_t>(entries));
+  std::iota(all.begin(), all.end(), 0);
+  for (auto list = lists.begin(); list != lists.end(); list += entries) {
+    std::shuffle(all.begin(), all.end(), random);
+    std::copy_n(all.begin(), entries, list);
+    std::sort(list, list + entries);
+  }
+  return lists;
+}
+
+/// The same attention over tokens [first, first + kListed).
+AttentionProblem piece_of(AttentionProblem a, int64_t first) {
+  for (auto* kv : {&a.k, &a.v}) {
+    kv->data = static_cast<const char*>(kv->data) + first * kv->token_stride;
+    kv->capacity = kTokens - first;
+    kv->length = kListed;
+  }
+  return a;
+}
+
 /// Calls take turns of lists and of pieces, which the caches do not hold together.
 Prepared prepare_lists(const Model& m, int64_t block, Arithmetic arithmetic) {
   constexpr size_t kTurns = 32;
@@ -101,7 +123,6 @@ Prepared prepare_lists(const Model& m, int64_t block, Arithmetic arithmetic) {
     size_t turn = 0, other_turn = 0;
   };
   auto data = std::make_shared<Data>();
-  const bool latent = m.kv_heads == 1;
   const auto elements = [&](int64_t tokens, int64_t dim) { return static_cast<size_t>(tokens * m.kv_heads * dim); };
   data->q = random_buffer(DType::kBF16, static_cast<size_t>(m.heads * m.rows * m.d_qk), 1);
   data->k = random_buffer(m.type, elements(kTokens, m.d_qk), 2);
@@ -111,7 +132,7 @@ Prepared prepare_lists(const Model& m, int64_t block, Arithmetic arithmetic) {
   a.q = {data->q.data(), DType::kBF16, {1, m.heads, m.rows, m.d_qk}};
   a.k = simdattn::ConstView<4>(data->k.data(), m.type, {1, m.kv_heads, kTokens, m.d_qk});
   a.v = a.k;
-  if (latent) {
+  if (m.kv_heads == 1) {  // latent attention: a value is the start of its key
     a.v.dim = m.d_v;
   } else {
     data->v = random_buffer(m.type, elements(kTokens, m.d_v), 3);
@@ -119,15 +140,8 @@ Prepared prepare_lists(const Model& m, int64_t block, Arithmetic arithmetic) {
   }
   a.out = {data->out.data(), DType::kF32, {1, m.heads, m.rows, m.d_v}};
   const int64_t entries = kListed / block;
-  std::vector<int32_t> all(static_cast<size_t>(kTokens / block));
-  std::iota(all.begin(), all.end(), 0);
   std::mt19937 random(4);
-  data->lists.resize(kTurns * static_cast<size_t>(m.rows * entries));
-  for (auto list = data->lists.begin(); list != data->lists.end(); list += entries) {
-    std::shuffle(all.begin(), all.end(), random);
-    std::copy_n(all.begin(), entries, list);
-    std::sort(list, list + entries);
-  }
+  data->lists = random_lists(kTurns * static_cast<size_t>(m.rows), entries, block, random);
   data->mask.resize(m.beside == Beside::kMask ? kTurns * kTokens : 0);
   for (size_t t = 0; t < kTurns; ++t) {
     AttentionProblem listed = a, other = a;
@@ -139,11 +153,7 @@ Prepared prepare_lists(const Model& m, int64_t block, Arithmetic arithmetic) {
       for (int64_t e = 0; e < entries; ++e) std::fill_n(keep + list[e] * block, block, uint8_t{1});
       other.scoring.mask = {keep, DType::kU8, {1, 1, 1, kTokens}};
     } else {
-      const int64_t first = static_cast<int64_t>(random() % (kTokens / kListed)) * kListed;
-      other.k.data = static_cast<const char*>(a.k.data) + first * a.k.token_stride;
-      other.v.data = static_cast<const char*>(a.v.data) + first * a.v.token_stride;
-      other.k.capacity = other.v.capacity = kTokens - first;
-      other.k.length = other.v.length = kListed;
+      other = piece_of(a, static_cast<int64_t>(random() % (kTokens / kListed)) * kListed);
     }
     data->other.push_back(other);
   }

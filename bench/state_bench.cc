@@ -31,25 +31,29 @@ Work work_of(DType type, int64_t n, bool by_channel) {
           .by_channel = by_channel};
 }
 
-Prepared prepare(DType type, int64_t n, bool by_channel, bool in_place) {
-  struct Data {
-    Buffer q, k, v, decay, beta, states, original, out, workspace;
-  };
-  auto data = std::make_shared<Data>();
-  const Work work = work_of(type, n, by_channel);
-  const size_t rows = static_cast<size_t>(n * kHeads), elements = rows * kDim;
-  data->q = random_buffer(type, elements, 1);
-  data->k = random_buffer(type, elements, 2, 0.15f);  // of length 1 or so
-  data->v = random_buffer(type, elements, 3);
-  data->decay = random_buffer(DType::kF32, by_channel ? elements : rows, 4, 0.1f);
-  data->beta = random_buffer(DType::kF32, rows, 5, 0.5f);
-  const size_t decays = data->decay.size() / sizeof(float);
-  for (size_t i = 0; i < decays; ++i) data->decay.as<float>()[i] = -std::abs(data->decay.as<float>()[i]);
-  for (size_t i = 0; i < rows; ++i) data->beta.as<float>()[i] += 0.5f;
-  data->original = random_buffer(DType::kF32, static_cast<size_t>(work.layers * kHeads * kDim * kDim), 6, 0.1f);
-  data->states = Buffer(data->original.size());
-  data->out = Buffer(elements * element_size(type));
+struct StateData {
+  Buffer q, k, v, decay, beta, states, original, out, workspace;
 
+  StateData(DType type, const Work& work) {
+    const size_t rows = static_cast<size_t>(work.n_q * kHeads), elements = rows * kDim;
+    q = random_buffer(type, elements, 1);
+    k = random_buffer(type, elements, 2, 0.15f);  // of length 1 or so
+    v = random_buffer(type, elements, 3);
+    decay = random_buffer(DType::kF32, work.by_channel ? elements : rows, 4, 0.1f);
+    beta = random_buffer(DType::kF32, rows, 5, 0.5f);
+    const size_t decays = decay.size() / sizeof(float);
+    for (size_t i = 0; i < decays; ++i) decay.as<float>()[i] = -std::abs(decay.as<float>()[i]);
+    for (size_t i = 0; i < rows; ++i) beta.as<float>()[i] += 0.5f;
+    original = random_buffer(DType::kF32, static_cast<size_t>(work.layers * kHeads * kDim * kDim), 6, 0.1f);
+    states = Buffer(original.size());
+    out = Buffer(elements * element_size(type));
+  }
+};
+
+Prepared prepare(DType type, int64_t n, bool by_channel, bool in_place) {
+  const Work work = work_of(type, n, by_channel);
+  auto data = std::make_shared<StateData>(type, work);
+  const size_t elements = static_cast<size_t>(n * kHeads) * kDim;
   const auto problem = [=, d = data.get()](int64_t layer) {
     const auto of = [&](const Buffer& b, DType t, int64_t columns) {
       return simdattn::View<4>(b.data(), t, {1, kHeads, n, columns}, {0, columns, kHeads * columns, 1});

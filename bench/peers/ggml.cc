@@ -85,6 +85,13 @@ struct Graph {
     });
     return out;
   }
+  /// The first `count` numbers of the result, in another type.
+  void copy_result(void* out, DType type, int64_t count) const {
+    simdattn::with_storage(type, [&]<class T>(T) {
+      const float* from = static_cast<const float*>(result->data);
+      for (int64_t i = 0; i < count; ++i) static_cast<T*>(out)[i] = simdattn::from_f32<T>(from[i]);
+    });
+  }
   bool finish(ggml_tensor* r, int threads) {
     result = r;
     ggml_set_output(r);
@@ -137,17 +144,40 @@ Call make_state(const Work& w) {
   }
   if (!g->finish(r, w.threads)) return {};
   return {[g] { (void)ggml_backend_graph_compute(g->backend, g->graph); },
-          [g, count = rows * w.d, type = w.type, out = w.out] {
-            simdattn::with_storage(type, [&]<class T>(T) {
-              for (int64_t i = 0; i < count; ++i) {
-                static_cast<T*>(out)[i] = simdattn::from_f32<T>(static_cast<const float*>(g->result->data)[i]);
-              }
-            });
-          }};
+          [g, count = rows * w.d, type = w.type, out = w.out] { g->copy_result(out, type, count); }};
 }
 #else
 Call make_state(const Work&) { return {}; }
 #endif
+
+ggml_tensor* rope_of(Graph& g, const Work& w) {
+  ggml_context* c = g.context;
+  int32_t* positions = reinterpret_cast<int32_t*>(g.array(static_cast<size_t>(w.n_q) * 4));
+  for (int64_t i = 0; i < w.n_q; ++i) positions[i] = static_cast<int32_t>(w.position + i);
+  ggml_tensor* p = ggml_new_tensor_1d(c, GGML_TYPE_I32, w.n_q);
+  const ggml_backend_buffer_t b =
+      ggml_backend_dev_buffer_from_host_ptr(device(), positions, ggml_nbytes(p), ggml_nbytes(p));
+  ggml_backend_tensor_alloc(b, p, positions);
+  g.wrapped.push_back(b);
+  ggml_tensor* x = g.input(GGML_TYPE_F32, w.q, w.d, w.heads, w.n_q);
+  const auto f = w.in_place ? ggml_rope_ext_inplace : ggml_rope_ext;
+  return f(c, x, p, nullptr, static_cast<int>(w.d), w.interleaved ? 0 : GGML_ROPE_TYPE_NEOX, 0, 10000, 1, 0, 1, 0, 0);
+}
+
+template <bool kFlash>
+ggml_tensor* attention_of(Graph& g, const Work& w) {
+  ggml_context* c = g.context;
+  const ggml_type t = type_of(w.type);
+  ggml_tensor* q = g.input(GGML_TYPE_F32, g.widened(w.q, w.type, w.heads * w.n_q * w.d, 1), w.d, w.n_q, w.heads);
+  ggml_tensor* k = g.input(t, w.k, w.d, w.n, w.kv_heads);
+  ggml_tensor* mask = mask_of(g, w);
+  if constexpr (kFlash) {
+    return ggml_flash_attn_ext(c, q, k, g.input(t, w.v, w.d, w.n, w.kv_heads), mask, w.scale, 0, 0);
+  } else {
+    ggml_tensor* v = g.input(t, g.transposed(w.v, w.type, w.kv_heads, w.n, w.d), w.n, w.d, w.kv_heads);
+    return ggml_mul_mat(c, v, ggml_soft_max_ext(c, ggml_mul_mat(c, k, q), mask, w.scale, 0));
+  }
+}
 
 template <bool kFlash>
 Call make(const Work& w) {
@@ -170,44 +200,19 @@ Call make(const Work& w) {
       count = w.n_q * w.d;
       out_type = w.type;
       break;
-    case Kind::kRope: {
-      int32_t* positions = reinterpret_cast<int32_t*>(g->array(static_cast<size_t>(w.n_q) * 4));
-      for (int64_t i = 0; i < w.n_q; ++i) positions[i] = static_cast<int32_t>(w.position + i);
-      ggml_tensor* p = ggml_new_tensor_1d(c, GGML_TYPE_I32, w.n_q);
-      const ggml_backend_buffer_t b =
-          ggml_backend_dev_buffer_from_host_ptr(device(), positions, ggml_nbytes(p), ggml_nbytes(p));
-      ggml_backend_tensor_alloc(b, p, positions);
-      g->wrapped.push_back(b);
-      ggml_tensor* x = g->input(GGML_TYPE_F32, w.q, w.d, w.heads, w.n_q);
-      const auto f = w.in_place ? ggml_rope_ext_inplace : ggml_rope_ext;
-      r = f(c, x, p, nullptr, static_cast<int>(w.d), w.interleaved ? 0 : GGML_ROPE_TYPE_NEOX, 0, 10000, 1, 0, 1, 0, 0);
+    case Kind::kRope:
+      r = rope_of(*g, w);
       count = w.n_q * w.heads * w.d;
       break;
-    }
-    default: {
-      ggml_tensor* q = g->input(GGML_TYPE_F32, g->widened(w.q, w.type, w.heads * w.n_q * w.d, 1), w.d, w.n_q, w.heads);
-      ggml_tensor* k = g->input(t, w.k, w.d, w.n, w.kv_heads);
-      ggml_tensor* mask = mask_of(*g, w);
-      if constexpr (kFlash) {
-        r = ggml_flash_attn_ext(c, q, k, g->input(t, w.v, w.d, w.n, w.kv_heads), mask, w.scale, 0, 0);
-      } else {
-        ggml_tensor* v = g->input(t, g->transposed(w.v, w.type, w.kv_heads, w.n, w.d), w.n, w.d, w.kv_heads);
-        r = ggml_mul_mat(c, v, ggml_soft_max_ext(c, ggml_mul_mat(c, k, q), mask, w.scale, 0));
-      }
+    default:
+      r = attention_of<kFlash>(*g, w);
       count = w.heads * w.n_q * w.d;
       out_type = w.type;
-    }
   }
   if (!g->finish(r, w.threads)) return {};
   Call call{[g] { (void)ggml_backend_graph_compute(g->backend, g->graph); }};
   if (r->data != w.out) {
-    call.after = [g, count, out_type, out = w.out] {
-      simdattn::with_storage(out_type, [&]<class T>(T) {
-        for (int64_t i = 0; i < count; ++i) {
-          static_cast<T*>(out)[i] = simdattn::from_f32<T>(static_cast<const float*>(g->result->data)[i]);
-        }
-      });
-    };
+    call.after = [g, count, out_type, out = w.out] { g->copy_result(out, out_type, count); };
   }
   return call;
 }

@@ -90,6 +90,59 @@ struct Steps {
   }
 };
 
+/// Decode: the rows are the heads of a group. A prompt: 128 rows at a time, over the keys that the last of them sees.
+void add_attention(Steps& steps, const Work& w, memory::data_type t) {
+  const auto f32 = memory::data_type::f32;
+  const int64_t all = w.n_q == 1 ? w.heads / w.kv_heads : w.n_q;
+  const int64_t batch = w.kv_heads;
+  const int64_t block = w.n_q == 1 ? all : std::min<int64_t>(all, 128);
+  const int64_t size = w.type == DType::kF32 ? 4 : 2;
+  char* s = steps.buffer(batch * block * w.n * 4);
+  char* p = steps.buffer(batch * block * w.n * size);
+  for (int64_t first = 0; first < all; first += block) {
+    const int64_t rows = std::min(block, all - first);
+    const bool masked = w.causal && w.n_q > 1;
+    const int64_t keys = masked ? first + rows + w.n - w.n_q : w.n;
+    const memory::desc q({batch, rows, w.d}, t, memory::dims{all * w.d, w.d, 1});
+    const memory::desc k({batch, w.d, keys}, t, memory::dims{w.n * w.d, 1, w.d});
+    const memory::desc v({batch, keys, w.d}, t, memory::dims{w.n * w.d, w.d, 1});
+    const memory::desc scores({batch, rows, keys}, f32, memory::dims{rows * keys, keys, 1});
+    const memory::desc weights({batch, rows, keys}, t, memory::dims{rows * keys, keys, 1});
+    dnnl::primitive_attr attr;
+    dnnl::post_ops ops;
+    ops.append_eltwise(
+#if DNNL_VERSION_MAJOR < 3
+        1,
+#endif
+        dnnl::algorithm::eltwise_linear, w.scale, 0);
+    const auto row_bytes = [&](int64_t row) { return row * w.d * size; };
+    std::unordered_map<int, memory> more;
+    if (masked) {  // added by the product: 0, or -inf where a row does not see the key
+      const memory::desc mask({1, rows, keys}, f32, memory::dims{rows * keys, keys, 1});
+      float* m = reinterpret_cast<float*>(steps.buffer(rows * keys * 4));
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < keys; ++j) {
+          m[i * keys + j] = j <= first + i + w.n - w.n_q ? 0 : -std::numeric_limits<float>::infinity();
+        }
+      }
+      ops.append_binary(dnnl::algorithm::binary_add, mask);
+      more[DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1] = wrap(mask, m);
+    }
+    attr.set_post_ops(ops);
+#if DNNL_VERSION_MAJOR >= 3
+    const dnnl::matmul product(dnnl::matmul::primitive_desc(cpu(), q, k, scores, attr));
+#else
+    const dnnl::matmul product(dnnl::matmul::primitive_desc(dnnl::matmul::desc(q, k, scores), attr, cpu()));
+#endif
+    more[DNNL_ARG_SRC] = wrap(q, static_cast<const char*>(w.q) + row_bytes(first));
+    more[DNNL_ARG_WEIGHTS] = wrap(k, w.k);
+    more[DNNL_ARG_DST] = wrap(scores, s);
+    steps.steps.emplace_back(product, more);
+    steps.softmax(scores, s, weights, p);
+    steps.matmul(weights, p, v, w.v, q, static_cast<const char*>(w.out) + row_bytes(first), 1);
+  }
+}
+
 Call make(const Work& w) {
   const auto steps = std::make_shared<Steps>();
   omp_set_num_threads(w.threads);  // primitives are made for so many threads
@@ -110,56 +163,7 @@ Call make(const Work& w) {
       steps->matmul({{w.n_q, w.n}, f32, memory::dims{w.n, 1}}, w.q, {{w.n, w.d}, t, memory::dims{w.d, 1}}, w.v,
                     {{w.n_q, w.d}, t, memory::dims{w.d, 1}}, w.out, 1);
       break;
-    default: {  // decode: the group's heads are rows; a prompt: 128 rows at a time, over the keys that the last one sees
-      const int64_t all = w.n_q == 1 ? w.heads / w.kv_heads : w.n_q;
-      const int64_t batch = w.kv_heads;
-      const int64_t block = w.n_q == 1 ? all : std::min<int64_t>(all, 128);
-      const int64_t size = w.type == DType::kF32 ? 4 : 2;
-      char* s = steps->buffer(batch * block * w.n * 4);
-      char* p = steps->buffer(batch * block * w.n * size);
-      for (int64_t first = 0; first < all; first += block) {
-        const int64_t rows = std::min(block, all - first);
-        const bool masked = w.causal && w.n_q > 1;
-        const int64_t keys = masked ? first + rows + w.n - w.n_q : w.n;
-        const memory::desc q({batch, rows, w.d}, t, memory::dims{all * w.d, w.d, 1});
-        const memory::desc k({batch, w.d, keys}, t, memory::dims{w.n * w.d, 1, w.d});
-        const memory::desc v({batch, keys, w.d}, t, memory::dims{w.n * w.d, w.d, 1});
-        const memory::desc scores({batch, rows, keys}, f32, memory::dims{rows * keys, keys, 1});
-        const memory::desc weights({batch, rows, keys}, t, memory::dims{rows * keys, keys, 1});
-        dnnl::primitive_attr attr;
-        dnnl::post_ops ops;
-        ops.append_eltwise(
-#if DNNL_VERSION_MAJOR < 3
-            1,
-#endif
-            dnnl::algorithm::eltwise_linear, w.scale, 0);
-        const auto row_bytes = [&](int64_t row) { return row * w.d * size; };
-        std::unordered_map<int, memory> more;
-        if (masked) {  // added by the product: 0, or -inf where a row does not see the key
-          const memory::desc mask({1, rows, keys}, f32, memory::dims{rows * keys, keys, 1});
-          float* m = reinterpret_cast<float*>(steps->buffer(rows * keys * 4));
-          for (int64_t i = 0; i < rows; ++i) {
-            for (int64_t j = 0; j < keys; ++j) {
-              m[i * keys + j] = j <= first + i + w.n - w.n_q ? 0 : -std::numeric_limits<float>::infinity();
-            }
-          }
-          ops.append_binary(dnnl::algorithm::binary_add, mask);
-          more[DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1] = wrap(mask, m);
-        }
-        attr.set_post_ops(ops);
-#if DNNL_VERSION_MAJOR >= 3
-        const dnnl::matmul product(dnnl::matmul::primitive_desc(cpu(), q, k, scores, attr));
-#else
-        const dnnl::matmul product(dnnl::matmul::primitive_desc(dnnl::matmul::desc(q, k, scores), attr, cpu()));
-#endif
-        more[DNNL_ARG_SRC] = wrap(q, static_cast<const char*>(w.q) + row_bytes(first));
-        more[DNNL_ARG_WEIGHTS] = wrap(k, w.k);
-        more[DNNL_ARG_DST] = wrap(scores, s);
-        steps->steps.emplace_back(product, more);
-        steps->softmax(scores, s, weights, p);
-        steps->matmul(weights, p, v, w.v, q, static_cast<const char*>(w.out) + row_bytes(first), 1);
-      }
-    }
+    default: add_attention(*steps, w, t);
   }
   return {[steps] { steps->run(); }};
 }
