@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which folder includes which: any arrow that the table of docs/design.md, "What may include what", does not have is an error,
+"""Which folder includes which: any arrow that the table of CONTRIBUTING.md, "What may include what", does not have is an error,
 and so are two folders that include each other.
 
 usage: includes_test.py SOURCE_ROOT
@@ -12,7 +12,7 @@ TOP = ('include', 'dispatch', 'lib')
 
 
 def table(design):
-    """The folders or single files that a folder may include beside its own, by the table of docs/design.md."""
+    """The folders or single files that a folder may include beside its own, by the table of CONTRIBUTING.md."""
     allowed = {}
     rows = re.search(r'^\| folder \| may include \|\n\|[-|]+\n((?:\|.*\n)+)', design, re.M)
     last = []
@@ -42,7 +42,7 @@ def may_include(folder, target, allowed):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    allowed = table((root / 'docs/design.md').read_text())
+    allowed = table((root / 'CONTRIBUTING.md').read_text())
     files = [p for top in TOP for p in sorted((root / top).rglob('*'))
              if p.suffix in ('.h', '.cc')]
     arrows = 0
@@ -60,7 +60,7 @@ def main():
     wrong += [f'{a} and {b} include each other' for a, b in sorted(folders) if a != b and (b, a) in folders and a < b]
     print(f'{len(files)} files, {arrows} includes')
     if len(allowed) < len(TOP):
-        wrong.append('docs/design.md: there is no table of what may include what')
+        wrong.append('CONTRIBUTING.md: there is no table of what may include what')
     if arrows < len(files):
         wrong.append('so few includes: the pattern no longer finds them')
     for line in wrong:
