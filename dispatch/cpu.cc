@@ -158,7 +158,6 @@ static bool permitted = false;
 bool has_permission() { return __atomic_load_n(&permitted, __ATOMIC_RELAXED); }
 
 bool request_permission() {
-  if (*missing_feature(Isa::kAmx) != '\0') return false;
 #if defined(__x86_64__) && defined(__linux__)
   constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM; older C libraries do not name it
   constexpr int kTileData = 18;

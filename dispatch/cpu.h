@@ -38,11 +38,10 @@ enum class Isa : uint8_t {
 /// if there is none.
 const char* missing_feature(Isa isa);
 
-/// Linux gives a process the state of AMX tiles (8 KiB a thread) if it asks.
-constexpr bool needs_permission(Isa isa) { return isa == Isa::kAmx; }
 /// True once request_permission() has got it.
 bool has_permission();
-/// Asks the operating system, which never takes the permission back; forked processes inherit it.
+/// Asks for the state of AMX tiles (8 KiB a thread), which Linux gives a process that asks, never takes back, and passes
+/// on to forked processes.
 bool request_permission();
 
 /// A feature that the instruction sets first .. last need.

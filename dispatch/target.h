@@ -1,12 +1,30 @@
-// A target is a value: a name, whether this CPU can run it, and its table of micro-kernels.
+// The tables of micro-kernels that the library has, and the targets that dispatch makes of them. A target is a value: a
+// name, whether this CPU can run it, and its table.
 #ifndef SIMDATTN_DISPATCH_TARGET_H_
 #define SIMDATTN_DISPATCH_TARGET_H_
 
+#include <span>
+
+#include "dispatch/cpu.h"
 #include "include/simdattn/simdattn.h"
 
 namespace simdattn {
 
-struct UKernels;  // lib/contract/ukernels.h
+struct UKernels;  // lib/contract/ukernels.h: dispatch hands it on and does not look inside
+
+struct KernelTable {
+  Isa isa;           // what the CPU must have
+  const char* name;  // of the target
+  const UKernels* kernels;
+  bool fma;  // fused multiply-add: the bits of the definition
+};
+/// Most tables of both lists. What is compiled is checked against it (lib/targets/tables.cc).
+inline constexpr size_t kMaxTargets = 32;
+
+extern const std::span<const KernelTable> kScalarTables;  // best first, all of one name: one of them is the target
+/// Of one instruction set, the library that is faster in the benchmark first, because the first target that runs is the
+/// default (docs/targets.md).
+extern const std::span<const KernelTable> kVectorTables;
 
 struct Target {
   const char* name;

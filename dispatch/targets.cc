@@ -1,11 +1,10 @@
 // The list of targets, best first, and how one is chosen.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
 
-#include "dispatch/cpu.h"
-#include "dispatch/kernel_table.h"
 #include "dispatch/target.h"
 #include "dispatch/tuning.h"
 
@@ -28,14 +27,10 @@ struct Registry {
 
   void add(const KernelTable& t) {
     const char* missing = missing_feature(t.isa);
-    storage[size++] = {t.name, t.kernels, t.fma, *missing == '\0', missing, needs_permission(t.isa)};
+    storage[size++] = {t.name, t.kernels, t.fma, *missing == '\0', missing, t.isa == Isa::kAmx};
   }
 
-  static void append(char (&text)[kMaxText], const char* s) {
-    size_t used = std::strlen(text);
-    for (; *s != '\0' && used + 1 < kMaxText; ++s) text[used++] = *s;
-    text[used] = '\0';
-  }
+  static void append(char (&text)[kMaxText], const char* s) { std::strncat(text, s, kMaxText - 1 - std::strlen(text)); }
   void write_sentence(char (&text)[kMaxText], const char* start) const {
     append(text, start);
     for (size_t i = 0; i < size; ++i) {
@@ -56,20 +51,15 @@ struct Registry {
     return nullptr;
   }
 
-  void add_all_of(Isa isa) {
-    for (const KernelTable& t : kVectorTables) {
-      if (t.isa == isa) add(t);
-    }
-  }
-
   /// `home` is where it will stay; pointers lead there.
   void build(const Registry* home) {
-    for (auto place = static_cast<int>(Isa::kEnd); place-- > 0;) add_all_of(isa_at(place, tuning_of_cpu()));
-    for (const KernelTable& t : kScalarTables) {
-      if (*missing_feature(t.isa) != '\0') continue;
-      add(t);
-      break;
+    for (auto place = static_cast<int>(Isa::kEnd); place-- > 0;) {
+      for (const KernelTable& t : kVectorTables) {
+        if (t.isa == isa_at(place, tuning_of_cpu())) add(t);
+      }
     }
+    const auto runs = [](const KernelTable& t) { return *missing_feature(t.isa) == '\0'; };
+    add(*std::find_if(kScalarTables.begin(), kScalarTables.end(), runs));
     for (size_t i = 0; i < size; ++i) list[i] = &home->storage[i];
 
     write_sentence(unknown, "name: no target of this name can run here; these can:");
@@ -129,40 +119,35 @@ Status resolve(const Exec& exec, const Target** target) {
 
 }  // namespace simdattn
 
-using simdattn::Code;
-using simdattn::registry;
+using namespace simdattn;  // the C names beside it are the same types
 
 extern "C" {
 
-const simdattn_target* const* simdattn_targets(size_t* count) {
+const Target* const* simdattn_targets(size_t* count) {
   if (count != nullptr) *count = registry().size;
   return registry().list;
 }
-const char* simdattn_target_name(const simdattn_target* target) { return target == nullptr ? "" : target->name; }
-bool simdattn_target_runnable(const simdattn_target* target) {
-  return target != nullptr && *simdattn::missing_now(*target) == '\0';
-}
-const char* simdattn_target_missing(const simdattn_target* target) {
-  return target == nullptr ? "" : simdattn::missing_now(*target);
-}
-bool simdattn_target_exact(const simdattn_target* target) { return target != nullptr && target->exact; }
+const char* simdattn_target_name(const Target* target) { return target == nullptr ? "" : target->name; }
+bool simdattn_target_runnable(const Target* target) { return target != nullptr && *missing_now(*target) == '\0'; }
+const char* simdattn_target_missing(const Target* target) { return target == nullptr ? "" : missing_now(*target); }
+bool simdattn_target_exact(const Target* target) { return target != nullptr && target->exact; }
 
-simdattn_status simdattn_find_target(const char* wanted, const simdattn_target** target) {
+Status simdattn_find_target(const char* wanted, const Target** target) {
   if (wanted == nullptr) return {Code::kNullPointer, "name: must not be null"};
   if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
-  const simdattn_target* const t = registry().choose(wanted, true);
+  const Target* const t = registry().choose(wanted, true);
   if (t == nullptr) return {Code::kTarget, registry().unknown};
-  if (t->permission && !simdattn::has_permission()) {
+  if (t->permission && !has_permission()) {
     return {Code::kTarget, "name: this target needs permission: call request_amx()"};
   }
   *target = t;
   return {};
 }
 
-simdattn_status simdattn_default_target(const simdattn_target** target) {
+Status simdattn_default_target(const Target** target) {
   if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
   const auto& r = registry();
-  const simdattn_target* const chosen = simdattn::has_permission() ? r.chosen_permitted : r.chosen;
+  const Target* const chosen = has_permission() ? r.chosen_permitted : r.chosen;
   if (chosen == nullptr) {
     return {Code::kTarget, r.chosen_permitted != nullptr
                                ? "SIMDATTN_TARGET: this target needs permission: call request_amx()"
@@ -172,9 +157,9 @@ simdattn_status simdattn_default_target(const simdattn_target** target) {
   return {};
 }
 
-simdattn_status simdattn_request_amx(void) {
-  if (*simdattn::missing_feature(simdattn::Isa::kAmx) != '\0') return {Code::kTarget, registry().no_amx};
-  if (!simdattn::request_permission()) return {Code::kTarget, "request_amx: the operating system refuses"};
+Status simdattn_request_amx(void) {
+  if (*missing_feature(Isa::kAmx) != '\0') return {Code::kTarget, registry().no_amx};
+  if (!request_permission()) return {Code::kTarget, "request_amx: the operating system refuses"};
   return {};
 }
 

@@ -3,7 +3,7 @@
 // On x86 this file is compiled twice: for the baseline CPU, where fma is a library call, and with the FMA
 // instructions on (SIMDATTN_SCALAR_FMA), so that "scalar" is an honest yardstick on CPUs that have them. Both give the
 // same bits. Auto-vectorisation is off in both.
-#include "dispatch/kernel_table.h"
+#include "dispatch/target.h"
 #include "lib/definition/narrow.h"
 #include "lib/definition/slots.h"
 #include "lib/definition/state.h"

@@ -2,7 +2,7 @@
 // were asked for: SIMDATTN_TABLES is a row for each, as
 //   ROW(highway, avx3_dl, kAvx3Dl, true) ROW(highway, avx3, kAvx3, true) ROW(highway, avx2, kAvx2, true)
 // with the backend, the name, the instruction set of dispatch/cpu.h, and whether it has fused multiply-add.
-#include "dispatch/kernel_table.h"
+#include "dispatch/target.h"
 
 #include <iterator>
 
@@ -18,7 +18,7 @@ static constexpr KernelTable kList[] = {
 #undef ROW
     {Isa::kBaseline, nullptr, nullptr, false}};  // an array of no elements is none
 // The definition has one more, scalar.
-static_assert(std::size(kList) <= kMaxTargets, "raise kMaxTargets of dispatch/kernel_table.h");
+static_assert(std::size(kList) <= kMaxTargets, "raise kMaxTargets of dispatch/target.h");
 
 constinit const std::span<const KernelTable> kVectorTables(kList, std::size(kList) - 1);
 

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "dispatch/cpu.h"
-#include "dispatch/kernel_table.h"
 #include "dispatch/streaming.h"
 #include "dispatch/target.h"
 #include "lib/contract/ukernels.h"
