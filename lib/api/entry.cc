@@ -12,11 +12,7 @@
 #include "lib/drivers/drivers.h"
 #include "lib/rules/views.h"
 
-namespace drivers = simdattn::drivers;
-using simdattn::Code;
-using simdattn::Environment;
-using simdattn::Sized;
-using simdattn::Status;
+using namespace simdattn;  // the C names beside it are the same types
 
 namespace {
 
@@ -28,33 +24,28 @@ const V& or_absent(const V* view) {
 }
 
 /// Refuses the first pointer that is null. `null`: a sentence for each, in the same order.
-template <size_t kPointers, class... P>
-Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
-  static_assert(kPointers == sizeof...(P));
-  size_t there = 0;
-  const bool all = ((pointers != nullptr && ++there > 0) && ...);
-  return all ? Status() : Status{Code::kNullPointer, null.text[there]};
+template <size_t kPointers>
+Status need(const Sentences<kPointers>& null, const void* const (&pointers)[kPointers]) {
+  for (size_t i = 0; i < kPointers; ++i) SIMDATTN_REQUIRE(pointers[i] != nullptr, kNullPointer, null.text[i]);
+  return {};
 }
 
 }  // namespace
 
 /// Refuses null pointers among the arguments named.
-#define SIMDATTN_NEED(...)                                                                                        \
-  static constexpr simdattn::Sentences<simdattn::names_in(#__VA_ARGS__)> kNull("", "", #__VA_ARGS__,              \
-                                                                               ": the pointer must not be null"); \
-  SIMDATTN_CHECK(need(kNull, __VA_ARGS__))
+#define SIMDATTN_NEED(...)                                                                                          \
+  static constexpr Sentences<names_in(#__VA_ARGS__)> kNull("", "", #__VA_ARGS__, ": the pointer must not be null"); \
+  SIMDATTN_CHECK(need(kNull, {__VA_ARGS__}))
 /// `name_` is the caller's struct `name` in this version's size.
-#define SIMDATTN_SIZED(type, name)                                 \
-  const Sized<type> name##_sized(name);                            \
-  SIMDATTN_REQUIRE(name##_sized.ok(), kStructSize,                 \
-                   #name ".struct_size: no version of " #type      \
-                         " had it; begin with the initialiser of " \
-                         "the struct");                            \
+#define SIMDATTN_SIZED(type, name)                                                                                  \
+  const Sized<type> name##_sized(name);                                                                             \
+  SIMDATTN_REQUIRE(name##_sized.ok(), kStructSize,                                                                  \
+                   #name ".struct_size: no version of " #type " had it; begin with the initialiser of the struct"); \
   const type& name##_ = *name##_sized
 /// The same of a simdattn_exec, and `uk`: the kernels of its target. The driver sets the control word.
-#define SIMDATTN_KERNELS(name)            \
-  SIMDATTN_SIZED(simdattn_exec, name);    \
-  const simdattn::UKernels* uk = nullptr; \
+#define SIMDATTN_KERNELS(name)         \
+  SIMDATTN_SIZED(simdattn_exec, name); \
+  const UKernels* uk = nullptr;        \
   SIMDATTN_CHECK(resolve(name##_, &uk))
 /// And the control word is set.
 #define SIMDATTN_EXEC(name) \
@@ -63,7 +54,7 @@ Status need(const simdattn::Sentences<kPointers>& null, const P*... pointers) {
 
 extern "C" {
 
-const char* simdattn_code_name(simdattn_code code) {
+const char* simdattn_code_name(Code code) {
   static constexpr const char* kNames[] = {"OK",    "NULL_POINTER", "SHAPE",  "STRIDE",      "DTYPE",     "OVERLAP",
                                            "RANGE", "WORKSPACE",    "TARGET", "STRUCT_SIZE", "STALE_PLAN"};
   const auto i = static_cast<uint32_t>(code);
@@ -72,59 +63,54 @@ const char* simdattn_code_name(simdattn_code code) {
 
 // ---- Unfused --------------------------------------------------------------------------------------------------------
 
-simdattn_status simdattn_scores(const simdattn_const_view4* q, const simdattn_const_view4* k, const simdattn_view4* out,
-                                const simdattn_score_options* options, const simdattn_exec* exec) {
+Status simdattn_scores(const ConstView<4>* q, const ConstView<4>* k, const View<4>* out, const ScoreOptions* options,
+                       const Exec* exec) {
   SIMDATTN_NEED(q, k, out);
   SIMDATTN_SIZED(simdattn_score_options, options);
   SIMDATTN_KERNELS(exec);
   return drivers::scores(*uk, *q, *k, *out, options_, exec_);
 }
 
-size_t simdattn_scores_workspace(simdattn_arithmetic arithmetic, int64_t d_qk) {
+size_t simdattn_scores_workspace(Arithmetic arithmetic, int64_t d_qk) {
   return drivers::scores_workspace(arithmetic, d_qk);
 }
 
-simdattn_status simdattn_softmax(const simdattn_const_view2* x, const simdattn_view2* out, const simdattn_view1* lse,
-                                 const simdattn_exec* exec) {
+Status simdattn_softmax(const ConstView<2>* x, const View<2>* out, const View<1>* lse, const Exec* exec) {
   SIMDATTN_NEED(x, out);
   SIMDATTN_KERNELS(exec);
   return drivers::softmax(*uk, *x, *out, or_absent(lse));
 }
 
-simdattn_status simdattn_masked_softmax(const simdattn_const_view4* x, const simdattn_view4* out,
-                                        const simdattn_scoring* scoring, const simdattn_view3* lse,
-                                        const simdattn_exec* exec) {
+Status simdattn_masked_softmax(const ConstView<4>* x, const View<4>* out, const Scoring* scoring, const View<3>* lse,
+                               const Exec* exec) {
   SIMDATTN_NEED(x, out);
   SIMDATTN_SIZED(simdattn_scoring, scoring);
   SIMDATTN_KERNELS(exec);
   return drivers::masked_softmax(*uk, *x, *out, scoring_, or_absent(lse));
 }
 
-simdattn_status simdattn_weighted_values(const simdattn_const_view4* p, const simdattn_const_view4* v,
-                                         const simdattn_view4* out, const simdattn_value_options* options,
-                                         const simdattn_exec* exec) {
+Status simdattn_weighted_values(const ConstView<4>* p, const ConstView<4>* v, const View<4>* out,
+                                const ValueOptions* options, const Exec* exec) {
   SIMDATTN_NEED(p, v, out);
   SIMDATTN_SIZED(simdattn_value_options, options);
   SIMDATTN_KERNELS(exec);
   return drivers::weighted_values(*uk, *p, *v, *out, options_, exec_);
 }
 
-size_t simdattn_weighted_values_workspace(simdattn_arithmetic arithmetic, int64_t d_v) {
+size_t simdattn_weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
   return drivers::weighted_values_workspace(arithmetic, d_v);
 }
 
-simdattn_status simdattn_gaussian_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
-                                         const simdattn_view4* out, const simdattn_score_options* options,
-                                         const simdattn_exec* exec) {
+Status simdattn_gaussian_scores(const ConstView<4>* q, const ConstView<4>* k, const View<4>* out,
+                                const ScoreOptions* options, const Exec* exec) {
   SIMDATTN_NEED(q, k, out);
   SIMDATTN_SIZED(simdattn_score_options, options);
   SIMDATTN_EXEC(exec);
   return drivers::gaussian_scores(*uk, *q, *k, *out, options_);
 }
 
-simdattn_status simdattn_bilinear_scores(const simdattn_const_view4* q, const simdattn_const_view3* m,
-                                         const simdattn_const_view4* k, const simdattn_view4* out,
-                                         const simdattn_score_options* options, const simdattn_exec* exec) {
+Status simdattn_bilinear_scores(const ConstView<4>* q, const ConstView<3>* m, const ConstView<4>* k, const View<4>* out,
+                                const ScoreOptions* options, const Exec* exec) {
   SIMDATTN_NEED(q, m, k, out);
   SIMDATTN_SIZED(simdattn_score_options, options);
   SIMDATTN_EXEC(exec);
@@ -135,10 +121,8 @@ size_t simdattn_bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
   return drivers::bilinear_scores_workspace(d_q, d_k);
 }
 
-simdattn_status simdattn_additive_scores(const simdattn_const_view4* q, const simdattn_const_view4* k,
-                                         const simdattn_const_view2* w, const simdattn_view4* out,
-                                         const simdattn_const_view3* wq, const simdattn_const_view3* wk,
-                                         const simdattn_exec* exec) {
+Status simdattn_additive_scores(const ConstView<4>* q, const ConstView<4>* k, const ConstView<2>* w, const View<4>* out,
+                                const ConstView<3>* wq, const ConstView<3>* wk, const Exec* exec) {
   SIMDATTN_NEED(q, k, w, out);
   SIMDATTN_EXEC(exec);
   return drivers::additive_scores(*uk, *q, *k, *w, *out, or_absent(wq), or_absent(wk), exec_);
@@ -150,55 +134,49 @@ size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
 
 // ---- Positions ------------------------------------------------------------------------------------------------------
 
-simdattn_status simdattn_alibi_slopes(int64_t heads, float* slopes) {
+Status simdattn_alibi_slopes(int64_t heads, float* slopes) {
   const Environment environment;
   return drivers::alibi_slopes(heads, slopes);
 }
 
-simdattn_status simdattn_hadamard(const simdattn_const_view4* x, const simdattn_view4* out, int64_t block,
-                                  const simdattn_exec* exec) {
+Status simdattn_hadamard(const ConstView<4>* x, const View<4>* out, int64_t block, const Exec* exec) {
   SIMDATTN_NEED(x, out);
   SIMDATTN_EXEC(exec);
   return drivers::hadamard(*uk, *x, *out, block);
 }
 
-simdattn_status simdattn_add_rows(const simdattn_const_view4* x, const simdattn_const_view4* p,
-                                  const simdattn_view4* out, const simdattn_exec* exec) {
+Status simdattn_add_rows(const ConstView<4>* x, const ConstView<4>* p, const View<4>* out, const Exec* exec) {
   SIMDATTN_NEED(x, p, out);
   SIMDATTN_EXEC(exec);
   return drivers::add_rows(*uk, *x, *p, *out);
 }
 
-simdattn_status simdattn_rope(const simdattn_const_view4* x, const simdattn_const_view2* cos,
-                              const simdattn_const_view2* sin, const simdattn_positions* positions,
-                              const simdattn_view4* out, const simdattn_rope_options* options,
-                              const simdattn_exec* exec) {
+Status simdattn_rope(const ConstView<4>* x, const ConstView<2>* cos, const ConstView<2>* sin,
+                     const Positions* positions, const View<4>* out, const RopeOptions* options, const Exec* exec) {
   SIMDATTN_NEED(x, cos, sin, out);
   SIMDATTN_SIZED(simdattn_rope_options, options);
   SIMDATTN_KERNELS(exec);
   return drivers::rope(*uk, *x, *cos, *sin, or_absent(positions), *out, options_);
 }
 
-simdattn_status simdattn_rope_frequencies(double* inv_freq, int64_t pairs, double* attention_factor,
-                                          const simdattn_rope_table_options* options) {
+Status simdattn_rope_frequencies(double* inv_freq, int64_t pairs, double* attention_factor,
+                                 const RopeTableOptions* options) {
   SIMDATTN_SIZED(simdattn_rope_table_options, options);
   const Environment environment;
   return drivers::rope_frequencies(inv_freq, pairs, attention_factor, options_);
 }
 
-simdattn_status simdattn_rope_table(const simdattn_view2* cos, const simdattn_view2* sin,
-                                    const simdattn_rope_table_options* options, const simdattn_const_view2* positions,
-                                    int64_t first) {
+Status simdattn_rope_table(const View<2>* cos, const View<2>* sin, const RopeTableOptions* options,
+                           const ConstView<2>* positions, int64_t first) {
   SIMDATTN_NEED(cos, sin);
   SIMDATTN_SIZED(simdattn_rope_table_options, options);
   const Environment environment;
   return drivers::rope_table(*cos, *sin, options_, or_absent(positions), first);
 }
 
-simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pairs,
-                                     const simdattn_rope_table_options* table, const simdattn_positions* positions,
-                                     const simdattn_view4* out, const simdattn_rope_options* options,
-                                     const simdattn_exec* exec) {
+Status simdattn_rope_direct(const ConstView<4>* x, int64_t pairs, const RopeTableOptions* table,
+                            const Positions* positions, const View<4>* out, const RopeOptions* options,
+                            const Exec* exec) {
   SIMDATTN_NEED(x, out);
   SIMDATTN_SIZED(simdattn_rope_table_options, table);
   SIMDATTN_SIZED(simdattn_rope_options, options);
@@ -208,8 +186,7 @@ simdattn_status simdattn_rope_direct(const simdattn_const_view4* x, int64_t pair
 
 size_t simdattn_rope_direct_workspace(int64_t pairs) { return drivers::rope_direct_workspace(pairs); }
 
-simdattn_status simdattn_sinusoidal_table(const simdattn_view2* out, double base, const simdattn_const_view1* positions,
-                                          int64_t first) {
+Status simdattn_sinusoidal_table(const View<2>* out, double base, const ConstView<1>* positions, int64_t first) {
   SIMDATTN_NEED(out);
   const Environment environment;
   return drivers::sinusoidal_table(*out, base, or_absent(positions), first);
@@ -217,26 +194,22 @@ simdattn_status simdattn_sinusoidal_table(const simdattn_view2* out, double base
 
 // ---- Storage of keys and values -------------------------------------------------------------------------------------
 
-int64_t simdattn_dtype_bytes(simdattn_dtype type) { return simdattn::dtype_bytes(type); }
-int64_t simdattn_row_bytes(simdattn_kv_type type, int64_t dim) { return simdattn::row_bytes(type, dim); }
-int64_t simdattn_panel_bytes(simdattn_kv_type type, int64_t dim) { return simdattn::panel_bytes(type, dim); }
-int64_t simdattn_kv_bytes(simdattn_kv_type type, simdattn_kv_layout layout, int64_t batch, int64_t heads,
-                          int64_t tokens, int64_t dim) {
-  return simdattn::kv_bytes(type, layout, batch, heads, tokens, dim);
+int64_t simdattn_dtype_bytes(DType type) { return dtype_bytes(type); }
+int64_t simdattn_row_bytes(KvType type, int64_t dim) { return row_bytes(type, dim); }
+int64_t simdattn_panel_bytes(KvType type, int64_t dim) { return panel_bytes(type, dim); }
+int64_t simdattn_kv_bytes(KvType type, KvLayout layout, int64_t batch, int64_t heads, int64_t tokens, int64_t dim) {
+  return kv_bytes(type, layout, batch, heads, tokens, dim);
 }
-simdattn_kv simdattn_contiguous_kv(void* data, simdattn_kv_type type, simdattn_kv_layout layout, int64_t batch,
-                                   int64_t heads, int64_t tokens, int64_t dim) {
-  return simdattn::contiguous_kv(data, type, layout, batch, heads, tokens, dim);
-}
-
-bool simdattn_has_scales(simdattn_kv_type type) { return simdattn::has_scales(type); }
-simdattn_kv simdattn_contiguous_scales(simdattn_kv kv, float* scales) {
-  return simdattn::contiguous_scales(kv, scales);
+Kv simdattn_contiguous_kv(void* data, KvType type, KvLayout layout, int64_t batch, int64_t heads, int64_t tokens,
+                          int64_t dim) {
+  return contiguous_kv(data, type, layout, batch, heads, tokens, dim);
 }
 
-simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simdattn_const_view2* positions,
-                                   const simdattn_kv* kv, const simdattn_append_options* options,
-                                   const simdattn_exec* exec) {
+bool simdattn_has_scales(KvType type) { return has_scales(type); }
+Kv simdattn_contiguous_scales(Kv kv, float* scales) { return contiguous_scales(kv, scales); }
+
+Status simdattn_kv_append(const ConstView<4>* rows, const ConstView<2>* positions, const Kv* kv,
+                          const AppendOptions* options, const Exec* exec) {
   SIMDATTN_NEED(rows, kv);
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_append_options, options);
@@ -244,16 +217,15 @@ simdattn_status simdattn_kv_append(const simdattn_const_view4* rows, const simda
   return drivers::kv_append(*uk, *rows, or_absent(positions), kv_, options_);
 }
 
-simdattn_status simdattn_kv_read(const simdattn_const_kv* kv, int64_t first, const simdattn_view4* out,
-                                 const simdattn_exec* exec) {
+Status simdattn_kv_read(const ConstKv* kv, int64_t first, const View<4>* out, const Exec* exec) {
   SIMDATTN_NEED(kv, out);
   SIMDATTN_SIZED(simdattn_const_kv, kv);
   SIMDATTN_EXEC(exec);
   return drivers::kv_read(*uk, kv_, first, *out);
 }
 
-simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t last, int64_t delta,
-                                  const simdattn_key_rotation* rope, const simdattn_exec* exec) {
+Status simdattn_kv_shift(const Kv* kv, int64_t first, int64_t last, int64_t delta, const KeyRotation* rope,
+                         const Exec* exec) {
   SIMDATTN_NEED(kv);
   SIMDATTN_SIZED(simdattn_kv, kv);
   SIMDATTN_SIZED(simdattn_key_rotation, rope);
@@ -263,20 +235,19 @@ simdattn_status simdattn_kv_shift(const simdattn_kv* kv, int64_t first, int64_t 
 
 // ---- Fused attention ------------------------------------------------------------------------------------------------
 
-simdattn_status simdattn_attention(const simdattn_attention_problem* problem, const simdattn_exec* exec) {
+Status simdattn_attention(const AttentionProblem* problem, const Exec* exec) {
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_attention_problem, problem);
   SIMDATTN_SIZED(simdattn_exec, exec);
   return drivers::attention(problem_, exec_);
 }
 
-size_t simdattn_attention_workspace(const simdattn_attention_problem* problem, const simdattn_exec* exec) {
-  simdattn_plan plan;
+size_t simdattn_attention_workspace(const AttentionProblem* problem, const Exec* exec) {
+  Plan plan;
   return simdattn_attention_plan(problem, &plan, exec).ok() ? plan.workspace_bytes : 0;
 }
 
-simdattn_status simdattn_attention_plan(const simdattn_attention_problem* problem, simdattn_plan* plan,
-                                        const simdattn_exec* exec) {
+Status simdattn_attention_plan(const AttentionProblem* problem, Plan* plan, const Exec* exec) {
   SIMDATTN_NEED(problem, plan);
   SIMDATTN_SIZED(simdattn_attention_problem, problem);
   SIMDATTN_SIZED(simdattn_exec, exec);
@@ -284,32 +255,31 @@ simdattn_status simdattn_attention_plan(const simdattn_attention_problem* proble
   return drivers::attention_plan(problem_, plan, exec_);
 }
 
-simdattn_status simdattn_attention_bind(const simdattn_attention_problem* problem, simdattn_plan* plan) {
+Status simdattn_attention_bind(const AttentionProblem* problem, Plan* plan) {
   SIMDATTN_NEED(problem, plan);
   SIMDATTN_SIZED(simdattn_attention_problem, problem);
   const Environment environment;
   return drivers::attention_bind(problem_, plan);
 }
 
-simdattn_status simdattn_attention_range(const simdattn_plan* plan, int64_t first, int64_t last, void* partial,
-                                         size_t partial_bytes, const simdattn_exec* exec) {
+Status simdattn_attention_range(const Plan* plan, int64_t first, int64_t last, void* partial, size_t partial_bytes,
+                                const Exec* exec) {
   SIMDATTN_NEED(plan);
   SIMDATTN_SIZED(simdattn_exec, exec);
   const Environment environment;
   return drivers::attention_range(*plan, first, last, false, partial, partial_bytes, exec_);
 }
 
-simdattn_status simdattn_attention_reduce(const simdattn_plan* plan, int64_t first, int64_t last, const void* partial,
-                                          size_t partial_bytes, const simdattn_exec* exec) {
+Status simdattn_attention_reduce(const Plan* plan, int64_t first, int64_t last, const void* partial,
+                                 size_t partial_bytes, const Exec* exec) {
   SIMDATTN_NEED(plan);
   SIMDATTN_SIZED(simdattn_exec, exec);
   const Environment environment;
   return drivers::attention_range(*plan, first, last, true, partial, partial_bytes, exec_);
 }
 
-simdattn_status simdattn_attention_merge(const simdattn_const_view5* parts, const simdattn_const_view4* part_lse,
-                                         const simdattn_view4* out, const simdattn_view3* lse, const float* sinks,
-                                         const simdattn_exec* exec) {
+Status simdattn_attention_merge(const ConstView<5>* parts, const ConstView<4>* part_lse, const View<4>* out,
+                                const View<3>* lse, const float* sinks, const Exec* exec) {
   SIMDATTN_NEED(parts, part_lse, out);
   SIMDATTN_EXEC(exec);
   return drivers::attention_merge(*uk, *parts, *part_lse, *out, or_absent(lse), sinks);
@@ -317,9 +287,8 @@ simdattn_status simdattn_attention_merge(const simdattn_const_view5* parts, cons
 
 // ---- Which keys a row attends to ------------------------------------------------------------------------------------
 
-simdattn_status simdattn_index_scores(const simdattn_const_view4* q, const simdattn_const_kv* k,
-                                      const simdattn_const_view3* weights, const simdattn_view4* scores,
-                                      const simdattn_index_options* options, const simdattn_exec* exec) {
+Status simdattn_index_scores(const ConstView<4>* q, const ConstKv* k, const ConstView<3>* weights,
+                             const View<4>* scores, const IndexOptions* options, const Exec* exec) {
   SIMDATTN_NEED(q, k, scores);
   SIMDATTN_SIZED(simdattn_const_kv, k);
   SIMDATTN_SIZED(simdattn_index_options, options);
@@ -327,12 +296,12 @@ simdattn_status simdattn_index_scores(const simdattn_const_view4* q, const simda
   return drivers::index_scores(*uk, *q, k_, or_absent(weights), *scores, options_, exec_);
 }
 
-size_t simdattn_index_scores_workspace(simdattn_arithmetic arithmetic, int64_t heads, int64_t d) {
+size_t simdattn_index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t d) {
   return drivers::index_scores_workspace(arithmetic, heads, d);
 }
 
-simdattn_status simdattn_top_k(const simdattn_const_view4* scores, int64_t k, const simdattn_view4* lists,
-                               const simdattn_top_k_options* options, const simdattn_exec* exec) {
+Status simdattn_top_k(const ConstView<4>* scores, int64_t k, const View<4>* lists, const TopKOptions* options,
+                      const Exec* exec) {
   SIMDATTN_NEED(scores, lists);
   SIMDATTN_SIZED(simdattn_top_k_options, options);
   SIMDATTN_EXEC(exec);
@@ -343,41 +312,41 @@ size_t simdattn_top_k_workspace(int64_t k) { return drivers::top_k_workspace(k);
 
 // ---- Attention with a state -----------------------------------------------------------------------------------------
 
-simdattn_status simdattn_linear_attention(const simdattn_linear_attention_problem* problem, const simdattn_exec* exec) {
+Status simdattn_linear_attention(const LinearAttentionProblem* problem, const Exec* exec) {
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_linear_attention_problem, problem);
   SIMDATTN_EXEC(exec);
   return drivers::linear_attention(*uk, problem_, 0, 0, true, exec_);
 }
 
-int64_t simdattn_linear_attention_tasks(const simdattn_linear_attention_problem* problem) {
-  const Sized<simdattn_linear_attention_problem> sized(problem);
+int64_t simdattn_linear_attention_tasks(const LinearAttentionProblem* problem) {
+  const Sized<LinearAttentionProblem> sized(problem);
   return sized.ok() ? drivers::linear_attention_tasks(*sized) : 0;
 }
 
-simdattn_status simdattn_linear_attention_range(const simdattn_linear_attention_problem* problem, int64_t first,
-                                                int64_t last, const simdattn_exec* exec) {
+Status simdattn_linear_attention_range(const LinearAttentionProblem* problem, int64_t first, int64_t last,
+                                       const Exec* exec) {
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_linear_attention_problem, problem);
   SIMDATTN_EXEC(exec);
   return drivers::linear_attention(*uk, problem_, first, last, false, exec_);
 }
 
-size_t simdattn_linear_attention_workspace(const simdattn_linear_attention_problem* problem) {
-  const Sized<simdattn_linear_attention_problem> sized(problem);
+size_t simdattn_linear_attention_workspace(const LinearAttentionProblem* problem) {
+  const Sized<LinearAttentionProblem> sized(problem);
   return sized.ok() ? drivers::linear_attention_workspace(*sized) : 0;
 }
 
-simdattn_status simdattn_causal_conv(const simdattn_causal_conv_problem* problem, const simdattn_exec* exec) {
+Status simdattn_causal_conv(const CausalConvProblem* problem, const Exec* exec) {
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_causal_conv_problem, problem);
   SIMDATTN_EXEC(exec);
   return drivers::causal_conv(*uk, problem_);
 }
 
-bool simdattn_target_native(const simdattn_target* target, simdattn_arithmetic arithmetic) {
+bool simdattn_target_native(const Target* target, Arithmetic arithmetic) {
   const auto index = static_cast<size_t>(arithmetic);
-  return target != nullptr && index < simdattn::kArithmetics && target->kernels->attention[index].native;
+  return target != nullptr && index < kArithmetics && target->kernels->attention[index].native;
 }
 
 }  // extern "C"

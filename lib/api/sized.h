@@ -2,6 +2,7 @@
 #ifndef SIMDATTN_LIB_API_SIZED_H_
 #define SIMDATTN_LIB_API_SIZED_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
@@ -21,20 +22,16 @@ inline constexpr size_t kFirstSize<LinearAttentionProblem> = offsetof(LinearAtte
 template <>
 inline constexpr size_t kFirstSize<CausalConvProblem> = offsetof(CausalConvProblem, state_in);
 
-/// A struct of another size over the defaults of this version's, of `size` bytes. False if members that this version
+/// A struct of `theirs` bytes over the defaults of this version's, of `size` bytes. False if members that this version
 /// does not know hold anything but 0, that is, if they are used.
-[[gnu::noinline, gnu::cold]] inline bool copy_sized(const void* given, const void* defaults, size_t size, void* copy) {
+[[gnu::noinline, gnu::cold]] inline bool copy_sized(const void* given, size_t theirs, const void* defaults, size_t size,
+                                                    void* copy) {
   constexpr size_t kMost = size_t{1} << 16;  // an uninitialised size must not be walked
   const auto* const bytes = static_cast<const unsigned char*>(given);
-  size_t theirs;
-  std::memcpy(&theirs, given, sizeof theirs);
-  if (theirs > kMost) return false;
-  for (size_t i = size; i < theirs; ++i) {
-    if (bytes[i] != 0) return false;
-  }
+  if (theirs > kMost || std::any_of(bytes + size, bytes + std::max(size, theirs), [](auto byte) { return byte != 0; }))
+    return false;
   std::memcpy(copy, defaults, size);
-  std::memcpy(static_cast<char*>(copy) + sizeof size, bytes + sizeof size,
-              (theirs < size ? theirs : size) - sizeof size);
+  std::memcpy(static_cast<char*>(copy) + sizeof size, bytes + sizeof size, std::min(theirs, size) - sizeof size);
   return true;
 }
 
@@ -45,15 +42,10 @@ class Sized {
  public:
   static_assert(std::is_trivially_copyable_v<T>);
 
-  explicit Sized(const T* given) {
-    if (given == nullptr) {
-      use_ = &kDefaults;
-    } else if (given->struct_size == sizeof(T)) {
-      use_ = given;
-    } else {
-      use_ = other_version(given, given->struct_size);
-    }
-  }
+  explicit Sized(const T* given)
+      : use_(given == nullptr                  ? &kDefaults
+             : given->struct_size == sizeof(T) ? given
+                                               : other_version(given)) {}
   Sized(const Sized&) = delete;
   Sized& operator=(const Sized&) = delete;
 
@@ -62,9 +54,10 @@ class Sized {
 
  private:
   /// A copy in this version's size, which the rules compare; null if the size is none of any version.
-  [[gnu::noinline, gnu::cold]] const T* other_version(const T* given, size_t size) {
+  [[gnu::noinline, gnu::cold]] const T* other_version(const T* given) {
+    const size_t size = given->struct_size;
     const bool known =
-        size >= kFirstSize<T> && size % alignof(T) == 0 && copy_sized(given, &kDefaults, sizeof(T), copy_);
+        size >= kFirstSize<T> && size % alignof(T) == 0 && copy_sized(given, size, &kDefaults, sizeof(T), copy_);
     return known ? reinterpret_cast<const T*>(copy_) : nullptr;
   }
 
