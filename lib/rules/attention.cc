@@ -6,6 +6,8 @@
 #include "lib/rules/attention.h"
 
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 
 #include "lib/contract/dtypes.h"
 
@@ -44,7 +46,7 @@ Status check_mask(const ConstView<4>& mask, Accept accept, const std::array<int6
   for (size_t i = 0; i < 4; ++i) {
     SIMDATTN_REQUIRE(
         mask.shape[i] == wanted[i] || mask.shape[i] == 1, kShape,
-        (kSentence<kName, ".shape: must be [batch, heads, n_q, n_kv]; sizes of 1 and strides of 0 broadcast">.data()));
+        kSentence<kName, ".shape: must be [batch, heads, n_q, n_kv]; sizes of 1 and strides of 0 broadcast">);
   }
   bytes->keep(kName.text);
   return {};
@@ -82,8 +84,8 @@ Status check_output(const View<kRank>& view, const typename View<kRank>::Sizes& 
   if (view.data == nullptr && (data == Data::kNeeded || view.shape[kRank - 1] == 0)) return {};
   SIMDATTN_CHECK(check_view(view, accept, kArgument<kName>, bytes->next(), data));
   SIMDATTN_REQUIRE(same_numbers(view.shape, shape), kShape,
-                   kRank == 4 ? (kSentence<kName, ".shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]">.data())
-                              : (kSentence<kName, ".shape: must be the first three sizes of q">.data()));
+                   kRank == 4 ? kSentence<kName, ".shape: must be [q.shape[0], q.shape[1], q.shape[2], v.dim]">
+                              : kSentence<kName, ".shape: must be the first three sizes of q">);
   SIMDATTN_CHECK(check_apart<kName>(*bytes->next(), *bytes));
   bytes->keep(kName.text);
   return {};
@@ -91,11 +93,11 @@ Status check_output(const View<kRank>& view, const typename View<kRank>::Sizes& 
 
 }  // namespace
 
-Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data, ProblemBytes* bytes) {
+Status check_scoring(const Scoring& s, int64_t sequences, const std::array<int64_t, 4>& shape, Data data,
+                     ProblemBytes* bytes) {
   SIMDATTN_REQUIRE(s.struct_size == sizeof(Scoring), kStructSize,
                    "scoring.struct_size: inside another struct it is that of this version");
-  SIMDATTN_REQUIRE((s.reserved[0] | s.reserved[1] | s.reserved[2] | s.reserved[3]) == 0, kStructSize,
-                   "scoring.reserved: must be 0");
+  SIMDATTN_REQUIRE(is_zero(s.reserved), kStructSize, "scoring.reserved: must be 0");
   SIMDATTN_REQUIRE(!s.scale || is_finite(*s.scale), kRange, "scoring.scale: must be finite");
   SIMDATTN_REQUIRE(is_finite(s.softcap) && !is_below_zero(s.softcap), kRange,
                    "scoring.softcap: must be finite and not negative");
@@ -104,11 +106,11 @@ Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data, Pro
   SIMDATTN_REQUIRE(s.window_left >= -1 && s.window_right >= -1, kRange,
                    "scoring.window_left, window_right: must be -1 (unbounded) or not negative");
   SIMDATTN_REQUIRE(s.chunk >= 0, kRange, "scoring.chunk: must not be negative");
-  const std::array<int64_t, 4> wanted = {shape.mask_batch, shape.heads, shape.mask_rows, shape.mask_columns};
-  SIMDATTN_CHECK(check_mask<"scoring.bias">(s.bias, Accept::kElements, wanted, data, bytes));
-  SIMDATTN_CHECK(check_mask<"scoring.mask">(s.mask, Accept::kMask, wanted, data, bytes));
+  const auto [batch, heads, n_q, n_kv] = shape;
+  SIMDATTN_CHECK(check_mask<"scoring.bias">(s.bias, Accept::kElements, shape, data, bytes));
+  SIMDATTN_CHECK(check_mask<"scoring.mask">(s.mask, Accept::kMask, shape, data, bytes));
   if (s.packed_mask.data != nullptr || data == Data::kLater) {
-    SIMDATTN_REQUIRE(s.packed_mask.columns >= 0 && s.packed_mask.columns <= shape.mask_columns, kRange,
+    SIMDATTN_REQUIRE(s.packed_mask.columns >= 0 && s.packed_mask.columns <= n_kv, kRange,
                      "scoring.packed_mask.columns: must be in 0 .. n_kv");
     for (const int64_t stride : s.packed_mask.stride) {
       SIMDATTN_REQUIRE(stride >= -kMaxBitStride && stride <= kMaxBitStride, kStride,
@@ -118,24 +120,23 @@ Status check_scoring(const Scoring& s, const ScoringShape& shape, Data data, Pro
     SIMDATTN_REQUIRE(s.packed_mask.columns == 0, kNullPointer,
                      "scoring.packed_mask.data: null although columns is not 0");
   }
-  SIMDATTN_CHECK(check_numbers(s.alibi_slopes, shape.heads, "scoring.alibi_slopes: must be finite"));
-  SIMDATTN_CHECK(check_numbers(s.bias_scale, shape.heads, "scoring.bias_scale: must be finite"));
+  SIMDATTN_CHECK(check_numbers(s.alibi_slopes, heads, "scoring.alibi_slopes: must be finite"));
+  SIMDATTN_CHECK(check_numbers(s.bias_scale, heads, "scoring.bias_scale: must be finite"));
   if (s.packed_mask.data != nullptr) {
     ByteSet* const set = bytes->next();
     set->restart(s.packed_mask.data, (s.packed_mask.columns + 7) / 8);
-    const int64_t sizes[3] = {shape.mask_batch, shape.heads, shape.mask_rows};
     for (size_t i = 3; i-- > 0 && !set->empty();) {
-      if (sizes[i] == 0 || !set->add(sizes[i], s.packed_mask.stride[i])) set->clear();
+      if (shape[i] == 0 || !set->add(shape[i], s.packed_mask.stride[i])) set->clear();
     }
     bytes->keep("scoring.packed_mask");
   }
-  bytes->keep("scoring.bias_scale", s.bias_scale, shape.heads * 4);
-  bytes->keep("scoring.alibi_slopes", s.alibi_slopes, shape.heads * 4);
-  bytes->keep("scoring.sinks", s.sinks, shape.heads * 4);
-  bytes->keep("scoring.offsets", s.offsets, shape.sequences * 4);
-  bytes->keep("scoring.prefix_end", s.prefix_end, shape.sequences * 4);
-  bytes->keep("scoring.kv_start", s.kv_start, shape.sequences * 4);
-  bytes->keep("scoring.kv_length", s.kv_length, shape.sequences * 4);
+  bytes->keep("scoring.bias_scale", s.bias_scale, heads * 4);
+  bytes->keep("scoring.alibi_slopes", s.alibi_slopes, heads * 4);
+  bytes->keep("scoring.sinks", s.sinks, heads * 4);
+  bytes->keep("scoring.offsets", s.offsets, sequences * 4);
+  bytes->keep("scoring.prefix_end", s.prefix_end, sequences * 4);
+  bytes->keep("scoring.kv_start", s.kv_start, sequences * 4);
+  bytes->keep("scoring.kv_length", s.kv_length, sequences * 4);
   return {};
 }
 
@@ -172,7 +173,7 @@ Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* siz
 
   const auto [q_batch, heads, n_q, d_qk] = a.q.shape;
   p = {varlen ? a.n_sequences : q_batch, heads, a.k.heads, 0, d_qk, a.v.dim};
-  SIMDATTN_REQUIRE(p.d_qk >= 1, kShape, "q.shape[3]: the head dimension must be at least 1");
+  SIMDATTN_REQUIRE(d_qk >= 1, kShape, "q.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(a.k.dim == p.d_qk, kShape, "k.dim != q.shape[3]");
   SIMDATTN_REQUIRE(p.kv_heads >= 1, kShape, "k.heads: there must be at least one key head");
   SIMDATTN_REQUIRE(a.v.heads == p.kv_heads, kShape, "v.heads != k.heads");
@@ -183,7 +184,7 @@ Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* siz
 
   int64_t longest = a.k.keys();
   if (varlen) {
-    SIMDATTN_CHECK(check_cu_q<"q", "q.shape[2]">(a.cu_q, a.n_sequences, a.q.shape[0], a.q.shape[2]));
+    SIMDATTN_CHECK(check_cu_q<"q", "q.shape[2]">(a.cu_q, a.n_sequences, q_batch, n_q));
     bytes->keep("cu_q", a.cu_q, (a.n_sequences + 1) * 4);
   }
   if (a.cu_k != nullptr) {
@@ -196,7 +197,7 @@ Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* siz
   if (a.k.page_size > 0) bytes->keep("k.block_table", table_bytes(a.k));
   if (a.v.page_size > 0) bytes->keep("v.block_table", table_bytes(a.v));
   SIMDATTN_CHECK(check_lists(a, data, bytes));
-  SIMDATTN_CHECK(check_scoring(a.scoring, {p.sequences, q_batch, heads, n_q, longest}, data, bytes));
+  SIMDATTN_CHECK(check_scoring(a.scoring, p.sequences, {q_batch, heads, n_q, longest}, data, bytes));
 
   const bool rows = q_batch > 0 && heads > 0 && n_q > 0;
   const bool output = a.out.data != nullptr || a.lse.data != nullptr || a.acc.data != nullptr;
@@ -226,13 +227,12 @@ template <int kRank, bool kConst>
 bool same_view(const BasicView<kRank, kConst>& a, const BasicView<kRank, kConst>& b) {
   return a.dtype == b.dtype && same_numbers(a.shape, b.shape) && same_numbers(a.stride, b.stride);
 }
-bool same_kv(const ConstKv& a, const ConstKv& b) {
-  return a.type == b.type && a.layout == b.layout && a.batch == b.batch && a.heads == b.heads &&
-         a.capacity == b.capacity && a.length == b.length && a.dim == b.dim && a.batch_stride == b.batch_stride &&
-         a.head_stride == b.head_stride && a.token_stride == b.token_stride &&
-         a.scale_batch_stride == b.scale_batch_stride && a.scale_head_stride == b.scale_head_stride &&
-         a.scale_token_stride == b.scale_token_stride && a.block_table_stride == b.block_table_stride &&
-         a.page_size == b.page_size && a.n_pages == b.n_pages && a.ring == b.ring;
+bool same_kv(ConstKv a, const ConstKv& b) {
+  static_assert(std::has_unique_object_representations_v<ConstKv>, "its bytes have no gaps");
+  a.data = b.data;
+  a.scales = b.scales;
+  a.block_table = b.block_table;
+  return std::memcmp(&a, &b, sizeof a) == 0;
 }
 bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b == nullptr); }
 bool same_scale(const Scoring& s, const Scoring& t) {
@@ -287,8 +287,7 @@ Status check_attention_workspace(const Exec& exec, size_t needed) {
 
 Status check_bound_problem(const AttentionProblem& a, const AttentionProblem& planned) {
   const char* const different = problem_difference(a, planned);
-  SIMDATTN_REQUIRE(different == nullptr, kStalePlan, different);
-  return {};
+  return different == nullptr ? Status() : Status{Code::kStalePlan, different};
 }
 
 Status check_task_range(const Plan& plan, const PlannedTasks& planned, int64_t first, int64_t last, bool reduce,

@@ -6,14 +6,6 @@
 
 namespace simdattn {
 
-/// The sizes that the arrays of a Scoring must have.
-struct ScoringShape {
-  int64_t sequences = 0;   // entries of the per-sequence arrays
-  int64_t mask_batch = 0;  // shape of bias and mask, whose sizes may also be 1
-  int64_t heads = 0;
-  int64_t mask_rows = 0;
-  int64_t mask_columns = 0;
-};
 /// The arrays of a problem.
 inline constexpr Text kProblemArrays =
     "q, k, v, out, lse, acc, max, sum, cu_q, cu_k, k.block_table, v.block_table, k.scales, v.scales, "
@@ -66,20 +58,18 @@ Status check_apart(const ByteSet& written, const ProblemBytes& bytes) {
   return {};
 }
 
-/// Checks everything but the per-sequence entries, and keeps the arrays. Without data (Data::kLater) null masks count
-/// as absent.
-Status check_scoring(const Scoring& scoring, const ScoringShape& shape, Data data, ProblemBytes* bytes);
+/// Checks everything but the per-sequence entries, and keeps the arrays: those of `sequences` entries, and masks of
+/// `shape` [batch, heads, n_q, n_kv], whose sizes may also be 1. Without data (Data::kLater) null masks count as absent.
+Status check_scoring(const Scoring& scoring, int64_t sequences, const std::array<int64_t, 4>& shape, Data data,
+                     ProblemBytes* bytes);
 /// Checks the per-sequence entries of sequence `b`, which has `n_kv` keys.
 Status check_sequence(const Scoring& scoring, int64_t b, int64_t n_kv);
 
 /// Sizes of a problem whose shapes agree. check_attention() sets all of them.
 struct AttentionSizes {
   int64_t sequences = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t group = 0;
-  int64_t d_qk = 0;
-  int64_t d_v = 0;
+  int64_t heads = 0, kv_heads = 0, group = 0;
+  int64_t d_qk = 0, d_v = 0;
 };
 
 /// Checks everything but the entries of per-sequence arrays, block tables and lists. Where data come later, null

@@ -27,7 +27,6 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   const KeyRotation& rope = options.rope;
   const bool by_place = options.slots.data != nullptr;
   ByteSet er, ek, scales, ep, ec, es, en, slots;
-  SIMDATTN_CHECK(check_inside(rope, Rotation::kAppend));
   SIMDATTN_CHECK(check_view(rows, Accept::kElements, kArgument<"rows">, &er));
   const KvUse use = {.output = true, .output_scales = writes_scales(kv.type), .by_place = by_place};
   SIMDATTN_CHECK(check_kv(kv, use, Store::kKv, &ek, &scales));
@@ -112,7 +111,6 @@ Status check_kv_read(const ConstKv& kv, int64_t first, const View<4>& out) {
 
 Status check_kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta, const KeyRotation& rope) {
   ByteSet ek, scales, ec, es, en;
-  SIMDATTN_CHECK(check_inside(rope, Rotation::kShift));
   // The scale of a token moves with it.
   const bool moves_scales = writes_scales(kv.type) || (kv.scales != nullptr && kv.scale_token_stride != 0);
   SIMDATTN_CHECK(check_kv(kv, {.output = true, .output_scales = moves_scales}, Store::kKv, &ek, &scales));

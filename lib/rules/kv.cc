@@ -11,6 +11,9 @@ namespace {
 /// Requires of the argument that `store` says.
 #define SIMDATTN_STORE(condition, code, rule) SIMDATTN_REQUIRE(condition, code, SIMDATTN_OF_STORE(store, rule))
 
+#define SIMDATTN_STRIDES ".batch_stride, head_stride, token_stride: "
+#define SIMDATTN_SCALES ".scale_batch_stride, scale_head_stride, scale_token_stride: "
+
 bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
 
 /// What strides are multiples of: the element size; rows of narrow types are bytes, or scale blocks that begin with an
@@ -29,19 +32,16 @@ Status check_scales(const ConstKv& kv, const KvUse& use, Store store, int64_t to
   set.restart(kv.scales, sizeof(float));
   const char* wrong = nullptr;
   const auto repeat = [&](int64_t count, int64_t stride) {
-    if (count > 1 && stride % static_cast<int64_t>(sizeof(float)) != 0 && !empty)
-      wrong = SIMDATTN_OF_STORE(
-          store, ".scale_batch_stride, scale_head_stride, scale_token_stride: bytes, must be multiples of 4");
+    if (count > 1 && stride % 4 != 0 && !empty)
+      wrong = SIMDATTN_OF_STORE(store, SIMDATTN_SCALES "bytes, must be multiples of 4");
     if (count > 0 && !set.add(count, stride))
-      wrong = SIMDATTN_OF_STORE(store, ".batch_stride, head_stride, token_stride: too large for 64-bit addresses");
+      wrong = SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses");
   };
   repeat(tokens, kv.scale_token_stride);
   repeat(kv.heads, kv.scale_head_stride);
   repeat(units, kv.scale_batch_stride);
   if (wrong == nullptr && use.output_scales && !empty && self_overlap(set))
-    wrong = SIMDATTN_OF_STORE(
-        store,
-        ".scale_batch_stride, scale_head_stride, scale_token_stride: scales that a call writes must not coincide");
+    wrong = SIMDATTN_OF_STORE(store, SIMDATTN_SCALES "scales that a call writes must not coincide");
   if (wrong != nullptr || kv.scales == nullptr || empty) set.clear();
   SIMDATTN_REQUIRE(wrong == nullptr, kStride, wrong);
   return {};
@@ -53,8 +53,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
   scales->clear();
   bytes->clear();
   SIMDATTN_STORE(kv.struct_size == sizeof(ConstKv), kStructSize, ".struct_size: not that of this version");
-  SIMDATTN_STORE((kv.reserved[0] | kv.reserved[1] | kv.reserved[2] | kv.reserved[3]) == 0, kStructSize,
-                 ".reserved: must be 0");
+  SIMDATTN_STORE(is_zero(kv.reserved), kStructSize, ".reserved: must be 0");
   SIMDATTN_STORE(static_cast<uint32_t>(kv.type) < kKvTypes, kDType, ".type: not a storage type of keys and values");
   SIMDATTN_STORE(has_scales(kv.type) || kv.scales == nullptr, kDType,
                  ".scales: not null, and the type has no scales that stand apart");
@@ -101,17 +100,15 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
   const char* wrong = nullptr;
   const auto repeat = [&](int64_t count, int64_t stride) {  // a list of pairs would be loaded before it is stored
     if (count > 1 && (stride & (element - 1)) != 0 && !empty)
-      wrong = SIMDATTN_OF_STORE(
-          store, ".batch_stride, head_stride, token_stride: bytes, must be multiples of the element size");
+      wrong = SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "bytes, must be multiples of the element size");
     if (count > 0 && !set.add(count, stride))
-      wrong = SIMDATTN_OF_STORE(store, ".batch_stride, head_stride, token_stride: too large for 64-bit addresses");
+      wrong = SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses");
   };
   repeat(panels ? steps_of(tokens, kPanelWidth) : tokens, kv.token_stride);
   repeat(kv.heads, kv.head_stride);
   repeat(units, kv.batch_stride);
   if (wrong == nullptr && use.output && !empty && self_overlap(set))
-    wrong = SIMDATTN_OF_STORE(store,
-                              ".batch_stride, head_stride, token_stride: tokens that a call writes must not coincide");
+    wrong = SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "tokens that a call writes must not coincide");
   if (wrong != nullptr || kv.data == nullptr || empty) set.clear();
   SIMDATTN_REQUIRE(wrong == nullptr, kStride, wrong);
   return has_scales(kv.type) ? check_scales(kv, use, store, tokens, units, empty, scales) : Status();

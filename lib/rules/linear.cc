@@ -7,11 +7,10 @@ namespace {
 /// Which of `states` states, those of kName, those of the sequences are.
 template <Text kName>
 Status check_state_index(const int32_t* index, int64_t sequences, int64_t states) {
-  SIMDATTN_REQUIRE(
-      index != nullptr || states == sequences, kShape,
-      (kSentence<kName, ".shape[0]: must be the number of sequences where there is no state_index">.data()));
+  SIMDATTN_REQUIRE(index != nullptr || states == sequences, kShape,
+                   kSentence<kName, ".shape[0]: must be the number of sequences where there is no state_index">);
   for (int64_t s = 0; index != nullptr && s < sequences; ++s) {
-    SIMDATTN_REQUIRE(index[s] < states, kRange, (kSentence<"state_index: must be below ", kName, ".shape[0]">.data()));
+    SIMDATTN_REQUIRE(index[s] < states, kRange, kSentence<"state_index: must be below ", kName, ".shape[0]">);
     for (int64_t other = 0; other < s; ++other) {
       SIMDATTN_REQUIRE(index[s] < 0 || index[other] != index[s], kRange,
                        "state_index: two sequences must not have one state");
@@ -30,21 +29,17 @@ Status check_states(const BasicView<int{kRank}, true>& before, const BasicView<i
   if (apart) {
     SIMDATTN_CHECK(check_view(before, accept, kArgument<"state_in">, before_bytes));
     shape[0] = before.shape[0];
-    SIMDATTN_REQUIRE(same_numbers(before.shape, shape), kShape, (kSentence<"state_in.shape: ", kShape>.data()));
+    SIMDATTN_REQUIRE(same_numbers(before.shape, shape), kShape, kSentence<"state_in.shape: ", kShape>);
     if (after.data == nullptr && is_empty(after)) return check_state_index<"state_in">(index, sequences, shape[0]);
   }
   SIMDATTN_CHECK(check_view(after, accept, kArgument<"state">, after_bytes));
   SIMDATTN_REQUIRE(!apart || shape[0] == after.shape[0], kShape, "state_in.shape[0]: must be state.shape[0]");
   shape[0] = after.shape[0];
-  SIMDATTN_REQUIRE(same_numbers(after.shape, shape), kShape, (kSentence<"state.shape: ", kShape>.data()));
+  SIMDATTN_REQUIRE(same_numbers(after.shape, shape), kShape, kSentence<"state.shape: ", kShape>);
   const bool same = before.data == after.data && same_numbers(before.stride, after.stride);
   SIMDATTN_REQUIRE(same || !share_bytes(*after_bytes, *before_bytes), kOverlap,
                    "state: overlaps state_in without being state_in");
   return check_state_index<"state">(index, sequences, shape[0]);
-}
-
-ByteSet bytes_of(const int32_t* numbers, int64_t n) {
-  return numbers == nullptr ? ByteSet() : ByteSet::of(numbers, n * 4);
 }
 
 /// An optional array with one number a head and token, or one a channel.
@@ -53,25 +48,24 @@ Status check_gate(const ConstView<4>& gate, const ConstView<4>& v, int64_t other
                   ByteSet* bytes) {
   SIMDATTN_CHECK(check_view(gate, Accept::kElements, kArgument<kName>, bytes));
   SIMDATTN_REQUIRE(gate.shape[0] == v.shape[0] && gate.shape[2] == v.shape[2], kShape,
-                   (kSentence<kName, ".shape: batch and tokens must be those of v">.data()));
+                   kSentence<kName, ".shape: batch and tokens must be those of v">);
   SIMDATTN_REQUIRE(gate.shape[1] == v.shape[1] || gate.shape[1] == other_heads, kShape,
-                   (kSentence<kName, ".shape[1]: not as many heads as v has">.data()));
+                   kSentence<kName, ".shape[1]: not as many heads as v has">);
   SIMDATTN_REQUIRE(gate.shape[3] == 1 || gate.shape[3] == other_dim, kShape,
-                   (kSentence<kName, ".shape[3]: must be 1, or of decay the head dimension of k">.data()));
+                   kSentence<kName, ".shape[3]: must be 1, or of decay the head dimension of k">);
   return {};
 }
 
 }  // namespace
 
 Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec, size_t needed) {
-  SIMDATTN_REQUIRE((a.reserved[0] | a.reserved[1] | a.reserved[2] | a.reserved[3]) == 0, kStructSize,
-                   "reserved: must be 0");
+  SIMDATTN_REQUIRE(is_zero(a.reserved), kStructSize, "reserved: must be 0");
   SIMDATTN_REQUIRE(a.rule >= LinearRule::kLinear && a.rule <= LinearRule::kGatedDelta, kRange,
                    "rule: not a LinearRule");
   SIMDATTN_REQUIRE(a.head_order == HeadOrder::kNeighbours || a.head_order == HeadOrder::kRepeated, kRange,
                    "head_order: not a HeadOrder");
   SIMDATTN_REQUIRE(!a.scale || is_finite(*a.scale), kRange, "scale: must be finite");
-  ByteSet q, k, v, decay, beta, state_in, state, out, states, memory;
+  ByteSet q, k, v, decay, beta, state_in, state, out, states;
   SIMDATTN_CHECK(check_view(a.q, Accept::kElements, kArgument<"q">, &q));
   SIMDATTN_CHECK(check_view(a.k, Accept::kElements, kArgument<"k">, &k));
   SIMDATTN_CHECK(check_view(a.v, Accept::kElements, kArgument<"v">, &v));
@@ -110,21 +104,19 @@ Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec,
     SIMDATTN_REQUIRE(same_numbers(a.states.shape, {sequences, a.states.shape[1], heads, rows, columns}), kShape,
                      "states.shape: must be [sequences, tokens to go back, and the last three sizes of state]");
   }
-  const ByteSet cu_q = bytes_of(a.cu_q, sequences + 1), index = bytes_of(a.state_index, sequences);
+  const ByteSet cu_q = ByteSet::of(a.cu_q, (sequences + 1) * 4), index = ByteSet::of(a.state_index, sequences * 4);
   SIMDATTN_CHECK(check_apart<"out", "q, k, v, decay, beta, cu_q, state_index, state_in">(
       out, {&q, &k, &v, &decay, &beta, &cu_q, &index, &state_in}));
   SIMDATTN_CHECK(check_apart<"state", "q, k, v, decay, beta, cu_q, state_index, out">(
       state, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out}));
   SIMDATTN_CHECK(check_apart<"states", "q, k, v, decay, beta, cu_q, state_index, out, state, state_in">(
       states, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out, &state, &state_in}));
-  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  return check_apart<"exec.workspace", "q, k, v, decay, beta, cu_q, state_index, out, state, states, state_in">(
-      memory, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out, &state, &states, &state_in});
+  return check_workspace<"q, k, v, decay, beta, cu_q, state_index, out, state, states, state_in">(
+      exec, needed, {&q, &k, &v, &decay, &beta, &cu_q, &index, &out, &state, &states, &state_in});
 }
 
 Status check_causal_conv(const CausalConvProblem& a) {
-  SIMDATTN_REQUIRE((a.reserved[0] | a.reserved[1] | a.reserved[2] | a.reserved[3]) == 0, kStructSize,
-                   "reserved: must be 0");
+  SIMDATTN_REQUIRE(is_zero(a.reserved), kStructSize, "reserved: must be 0");
   ByteSet x, weight, bias, state_in, state, out;
   SIMDATTN_CHECK(check_view(a.x, Accept::kElements, kArgument<"x">, &x));
   SIMDATTN_CHECK(check_view(a.out, Accept::kElements, kArgument<"out">, &out));
@@ -161,7 +153,7 @@ Status check_causal_conv(const CausalConvProblem& a) {
   } else {
     SIMDATTN_CHECK(check_in_place(a.x, a.out, x, out));
   }
-  const ByteSet cu_q = bytes_of(a.cu_q, sequences + 1), index = bytes_of(a.state_index, sequences);
+  const ByteSet cu_q = ByteSet::of(a.cu_q, (sequences + 1) * 4), index = ByteSet::of(a.state_index, sequences * 4);
   SIMDATTN_CHECK(
       check_apart<"out", "weight, bias, cu_q, state_index, state_in">(out, {&weight, &bias, &cu_q, &index, &state_in}));
   return check_apart<"state", "x, weight, bias, cu_q, state_index, out">(state,

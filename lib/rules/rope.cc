@@ -21,7 +21,8 @@ Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim
   return {};
 }
 
-Status check_norm(const RopeOptions& o, Rotation of) {
+/// The norm of rows of `dim` numbers, and the bytes of its weights.
+Status check_norm(const RopeOptions& o, int64_t dim, Rotation of, ByteSet* weights) {
   SIMDATTN_REQUIRE(static_cast<uint32_t>(o.norm) <= static_cast<uint32_t>(RowNorm::kRmsPlusOne), kRange,
                    SIMDATTN_OF_ROTATION(of, "options.norm: not a RowNorm"));
   SIMDATTN_REQUIRE(o.norm == RowNorm::kNone || of != Rotation::kShift, kRange,
@@ -30,15 +31,9 @@ Status check_norm(const RopeOptions& o, Rotation of) {
                    SIMDATTN_OF_ROTATION(of, "options.norm_epsilon: must be finite and not negative"));
   SIMDATTN_REQUIRE(o.norm != RowNorm::kRmsPlusOne || o.norm_weight != nullptr, kNullPointer,
                    SIMDATTN_OF_ROTATION(of, "options.norm_weight: null although 1 is added to it"));
-  return {};
-}
-/// The weights of rows that are normed. Where `of` is an append, the bytes count as those of the table.
-Status check_normed_rows(const RopeOptions& o, int64_t dim, Rotation of, ByteSet* weights) {
-  weights->clear();
-  if (!has_norm(o)) return {};
-  SIMDATTN_REQUIRE(dim <= kMaxNormDim, kShape,
+  SIMDATTN_REQUIRE(!has_norm(o) || dim <= kMaxNormDim, kShape,
                    SIMDATTN_OF_ROTATION(of, "options.norm: rows of more than 2048 numbers"));
-  *weights = ByteSet::of(o.norm_weight, dim * 4);
+  *weights = has_norm(o) ? ByteSet::of(o.norm_weight, dim * 4) : ByteSet();
   return {};
 }
 
@@ -89,17 +84,13 @@ Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argu
   return {};
 }
 
-Status check_inside(const KeyRotation& r, Rotation of) {
+Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin, ByteSet* norm) {
   SIMDATTN_REQUIRE(r.struct_size == sizeof r, kStructSize,
                    SIMDATTN_OF_ROTATION(of, "struct_size: inside another struct it is that of this version"));
-  SIMDATTN_REQUIRE((r.reserved[0] | r.reserved[1]) == 0, kStructSize, SIMDATTN_OF_ROTATION(of, "reserved: must be 0"));
+  SIMDATTN_REQUIRE(is_zero(r.reserved), kStructSize, SIMDATTN_OF_ROTATION(of, "reserved: must be 0"));
   SIMDATTN_REQUIRE(r.options.struct_size == sizeof r.options, kStructSize,
                    SIMDATTN_OF_ROTATION(of, "options.struct_size: inside another struct it is that of this version"));
-  return check_norm(r.options, of);
-}
-
-Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin, ByteSet* norm) {
-  SIMDATTN_CHECK(check_normed_rows(r.options, dim, of, norm));
+  SIMDATTN_CHECK(check_norm(r.options, dim, of, norm));
   SIMDATTN_REQUIRE(
       is_hadamard_block(r.hadamard_block, dim) && (r.hadamard_block == 0 || dim <= kMaxHadamardRow), kRange,
       SIMDATTN_OF_ROTATION(
@@ -114,30 +105,24 @@ Status check_hadamard(const ConstView<4>& x, const View<4>& out, int64_t block) 
   SIMDATTN_REQUIRE(x.shape[3] >= 1, kShape, "x.shape[3]: the dimension must be at least 1");
   SIMDATTN_REQUIRE(is_hadamard_block(block, x.shape[3]), kRange,
                    "block: must be 0, or a power of two up to 4096 that divides the dimension");
-  return check_in_place(x, out, ex, eo);
+  return {};
 }
 
 Status check_add_rows(const ConstView<4>& x, const ConstView<4>& p, const View<4>& out) {
   ByteSet ex, ep, eo;
-  SIMDATTN_CHECK(check_view(x, Accept::kElements, kArgument<"x">, &ex));
+  SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
   SIMDATTN_CHECK(check_view(p, Accept::kElements, kArgument<"p">, &ep));
-  SIMDATTN_CHECK(check_view(out, Accept::kElements, kArgument<"out">, &eo));
   SIMDATTN_REQUIRE(same_numbers(p.shape, x.shape), kShape, "p.shape != x.shape; broadcast by stride 0");
-  SIMDATTN_REQUIRE(same_numbers(out.shape, x.shape), kShape, "out.shape != x.shape");
-  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
-  SIMDATTN_CHECK(check_apart<"out", "p">(eo, {&ep}));
-  return {};
+  return check_apart<"out", "p">(eo, {&ep});
 }
 
 Status check_rope(const ConstView<4>& x, const ConstView<2>& cos, const ConstView<2>& sin, const Positions& positions,
                   const View<4>& out, const RopeOptions& options) {
   ByteSet ex, eo, ec, es, ep, en;
-  SIMDATTN_CHECK(check_norm(options, Rotation::kRope));
   SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
-  SIMDATTN_CHECK(check_normed_rows(options, x.shape[3], Rotation::kRope, &en));
+  SIMDATTN_CHECK(check_norm(options, x.shape[3], Rotation::kRope, &en));
   SIMDATTN_CHECK(check_angles(cos, sin, options, x.shape[3], Rotation::kRope, &ec, &es));
   SIMDATTN_CHECK(check_positions(positions, x.shape[0], x.shape[2], cos.shape[0], &ep));
-  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   SIMDATTN_REQUIRE(!share_bytes(eo, ec) && !share_bytes(eo, es) && !share_bytes(eo, ep), kOverlap,
                    "out: overlaps cos, sin or positions");
   return check_apart<"out", "options.norm_weight">(eo, {&en});
@@ -147,8 +132,8 @@ Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOp
                          const Positions& positions, const View<4>& out, const RopeOptions& options, const Exec& exec,
                          size_t needed) {
   ByteSet ex, eo, ep, en;
-  SIMDATTN_CHECK(check_norm(options, Rotation::kRope));
   SIMDATTN_CHECK(check_rows(x, out, Accept::kElements, &ex, &eo));
+  SIMDATTN_CHECK(check_norm(options, x.shape[3], Rotation::kRope, &en));
   SIMDATTN_REQUIRE(pairs >= 1 && pairs <= kMaxColumns, kRange, "pairs: must be in 1 .. 2^20");
   SIMDATTN_CHECK(check_rope_options(options, pairs, x.shape[3], Rotation::kRope,
                                     "pairs: first_dim + 2 * pairs exceeds the head dimension"));
@@ -163,15 +148,12 @@ Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOp
   }
   SIMDATTN_CHECK(
       check_table_positions(rows, positions.start, n, "positions.start: every position must be in (-2^31, 2^31)", &ep));
-  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
-  SIMDATTN_CHECK(check_normed_rows(options, x.shape[3], Rotation::kRope, &en));
   SIMDATTN_CHECK(check_apart<"out", "positions, options.norm_weight">(eo, {&ep, &en}));
   SIMDATTN_REQUIRE(!overlaps_options(eo, table), kOverlap, "out: overlaps an array of table");
   if (needed == 0) return {};
-  ByteSet memory;
-  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  SIMDATTN_CHECK(check_apart<"exec.workspace", "out, x, positions">(memory, {&eo, &ex, &ep}));
-  SIMDATTN_REQUIRE(!overlaps_options(memory, table), kOverlap, "exec.workspace: overlaps an array of table");
+  SIMDATTN_CHECK(check_workspace<"out, x, positions">(exec, needed, {&eo, &ex, &ep}));
+  SIMDATTN_REQUIRE(!overlaps_options(workspace_bytes(exec, needed), table), kOverlap,
+                   "exec.workspace: overlaps an array of table");
   return {};
 }
 

@@ -3,23 +3,11 @@
 #include "lib/rules/rules.h"
 
 namespace simdattn {
-
-Status check_workspace(const Exec& exec, size_t needed, ByteSet* memory) {
-  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace,
-                   "exec.workspace: null; the function ending in _workspace tells the size");
-  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace,
-                   "exec.workspace_bytes: less than the function ending in _workspace tells");
-  *memory = ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
-  return {};
-}
-
 namespace {
 
 /// The bytes of the arrays that all score functions have.
 struct ScoreBytes {
-  ByteSet q;
-  ByteSet k;
-  ByteSet out;
+  ByteSet q, k, out;
 };
 /// Everything about q, k and out but the relation of the dimensions of q and k.
 Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, ScoreBytes* bytes) {
@@ -37,7 +25,6 @@ Status check_score_arrays(const ConstView<4>& q, const ConstView<4>& k, const Vi
   return check_apart<"out", "q, k">(bytes->out, {&bytes->q, &bytes->k});
 }
 
-/// `f32_alone`: of a function without other arithmetics.
 Status check_score_options(const ScoreOptions& options, bool f32_alone) {
   SIMDATTN_REQUIRE(options.arithmetic == Arithmetic::kF32 || !f32_alone, kRange,
                    "options.arithmetic: not one of this function");
@@ -55,29 +42,26 @@ Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>&
   SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], kShape, "k.shape[3] != q.shape[3]");
   SIMDATTN_CHECK(check_score_options(options, f32_alone));
   if (options.arithmetic == Arithmetic::kF32) return {};
-  ByteSet memory;
-  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  return check_apart<"exec.workspace", "q, k, out">(memory, {&bytes.q, &bytes.k, &bytes.out});
+  return check_workspace<"q, k, out">(exec, needed, {&bytes.q, &bytes.k, &bytes.out});
 }
 
 Status check_bilinear_scores(const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k, const View<4>& out,
                              const ScoreOptions& options, const Exec& exec, size_t needed) {
   ScoreBytes bytes;
-  ByteSet em, memory;
+  ByteSet em;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
   SIMDATTN_CHECK(check_view(m, Accept::kElements, kArgument<"m">, &em));
   SIMDATTN_REQUIRE(same_numbers(m.shape, {q.shape[1], q.shape[3], k.shape[3]}), kShape,
                    "m.shape: must be [q.shape[1], q.shape[3], k.shape[3]]; broadcast over heads by stride 0");
   SIMDATTN_CHECK(check_score_options(options, true));
   SIMDATTN_CHECK(check_apart<"out", "m">(bytes.out, {&em}));
-  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  return check_apart<"exec.workspace", "q, k, out, m">(memory, {&bytes.q, &bytes.k, &bytes.out, &em});
+  return check_workspace<"q, k, out, m">(exec, needed, {&bytes.q, &bytes.k, &bytes.out, &em});
 }
 
 Status check_additive_scores(const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w, const View<4>& out,
                              const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec, size_t needed) {
   ScoreBytes bytes;
-  ByteSet ew, ewq, ewk, memory;
+  ByteSet ew, ewq, ewk;
   SIMDATTN_CHECK(check_score_arrays(q, k, out, &bytes));
   SIMDATTN_CHECK(check_view(w, Accept::kF32, kArgument<"w">, &ew));
   SIMDATTN_CHECK(check_view(wq, Accept::kElements, kArgument<"wq">, &ewq));
@@ -94,15 +78,12 @@ Status check_additive_scores(const ConstView<4>& q, const ConstView<4>& k, const
   SIMDATTN_REQUIRE(wk.data != nullptr || k.shape[3] == d, kShape, "k.shape[3] != w.shape[1] although there is no wk");
   SIMDATTN_CHECK(check_apart<"out", "w, wq, wk">(bytes.out, {&ew, &ewq, &ewk}));
   if (wq.data == nullptr && wk.data == nullptr) return {};
-  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  return check_apart<"exec.workspace", "q, k, out, w, wq, wk">(memory,
-                                                               {&bytes.q, &bytes.k, &bytes.out, &ew, &ewq, &ewk});
+  return check_workspace<"q, k, out, w, wq, wk">(exec, needed, {&bytes.q, &bytes.k, &bytes.out, &ew, &ewq, &ewk});
 }
 
 Status check_softmax(const ConstView<2>& x, const View<2>& out, const View<1>& lse) {
   ByteSet ex, eo, el;
   SIMDATTN_CHECK(check_rows(x, out, Accept::kF32, &ex, &eo));
-  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   if (lse.data == nullptr) return {};
   SIMDATTN_CHECK(check_view(lse, Accept::kF32, kArgument<"lse">, &el));
   SIMDATTN_REQUIRE(lse.shape[0] == x.shape[0], kShape, "lse.shape[0] != x.shape[0]");
@@ -112,10 +93,9 @@ Status check_softmax(const ConstView<2>& x, const View<2>& out, const View<1>& l
 Status check_masked_softmax(const ConstView<4>& x, const View<4>& out, const Scoring& scoring, const View<3>& lse) {
   ByteSet ex, eo, el;
   SIMDATTN_CHECK(check_rows(x, out, Accept::kF32, &ex, &eo));
-  SIMDATTN_CHECK(check_in_place(x, out, ex, eo));
   const auto [batch, heads, n_q, n_kv] = x.shape;
   ProblemBytes arrays;
-  SIMDATTN_CHECK(check_scoring(scoring, {batch, batch, heads, n_q, n_kv}, Data::kNeeded, &arrays));
+  SIMDATTN_CHECK(check_scoring(scoring, batch, {batch, heads, n_q, n_kv}, Data::kNeeded, &arrays));
   for (int64_t b = 0; b < batch; ++b) SIMDATTN_CHECK(check_sequence(scoring, b, n_kv));
   SIMDATTN_CHECK(check_apart<"out">(eo, arrays));
   if (lse.data == nullptr) return {};
@@ -128,7 +108,7 @@ Status check_masked_softmax(const ConstView<4>& x, const View<4>& out, const Sco
 
 Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const View<4>& out,
                              const ValueOptions& options, const Exec& exec, size_t needed) {
-  ByteSet ep, ev, eo, memory;
+  ByteSet ep, ev, eo;
   SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), kRange, "options.arithmetic: not an Arithmetic");
   SIMDATTN_CHECK(check_view(p, Accept::kF32, kArgument<"p">, &ep));
   SIMDATTN_CHECK(check_view(v, Accept::kElements, kArgument<"v">, &ev));
@@ -143,8 +123,7 @@ Status check_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const
                    "out.shape: must be [p.shape[0], p.shape[1], p.shape[2], v.shape[3]]");
   SIMDATTN_CHECK(check_apart<"out", "p, v">(eo, {&ep, &ev}));
   if (options.arithmetic == Arithmetic::kF32) return {};
-  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  return check_apart<"exec.workspace", "p, v, out">(memory, {&ep, &ev, &eo});
+  return check_workspace<"p, v, out">(exec, needed, {&ep, &ev, &eo});
 }
 
 Status check_attention_merge(const ConstView<5>& parts, const ConstView<4>& part_lse, const View<4>& out,

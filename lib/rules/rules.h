@@ -8,9 +8,6 @@ namespace simdattn {
 
 // Where a call has a workspace, `needed` says how many bytes of it are used.
 
-/// `memory`: these bytes.
-Status check_workspace(const Exec& exec, size_t needed, ByteSet* memory);
-
 // ---- Rows -----------------------------------------------------------------------------------------------------------
 
 /// `f32_alone`: there is no other arithmetic.
@@ -71,10 +68,8 @@ Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argu
 
 /// Whose rotation: of rope() itself, or a member of what another function takes. Sentences begin with the name of that.
 enum class Rotation : uint8_t { kRope, kAppend, kShift };
-/// A struct inside of another one has one size, and grows into `reserved`. Whole arguments may be of other versions:
-/// lib/api/sized.h.
-Status check_inside(const KeyRotation& r, Rotation of);
-/// Keys of `dim` numbers on their way into a cache.
+/// Keys of `dim` numbers on their way into a cache. A struct inside of another one has one size, and grows into
+/// `reserved`. Whole arguments may be of other versions: lib/api/sized.h.
 Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin, ByteSet* norm);
 /// Longest row that is normed: it is on the stack meanwhile.
 inline constexpr int64_t kMaxNormDim = 2048;

@@ -30,8 +30,8 @@ Status check_positions(const Options& o, int64_t batch) {
 
 Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights, const View<4>& scores,
                           const IndexOptions& options, const Exec& exec, size_t needed) {
-  ByteSet eq, ek, ew, es, scales, memory;
-  SIMDATTN_REQUIRE(options.reserved == decltype(options.reserved){}, kStructSize, "options.reserved: must be 0");
+  ByteSet eq, ek, ew, es, scales;
+  SIMDATTN_REQUIRE(is_zero(options.reserved), kStructSize, "options.reserved: must be 0");
   SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), kRange, "options.arithmetic: not an Arithmetic");
   SIMDATTN_REQUIRE(static_cast<uint32_t>(options.combine) <= static_cast<uint32_t>(IndexCombine::kEach), kRange,
                    "options.combine: not an IndexCombine");
@@ -77,18 +77,16 @@ Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstVi
   }
   const ByteSet lengths = ByteSet::of(options.kv_length, batch * 4), offsets = ByteSet::of(options.offsets, batch * 4);
   const ByteSet table = table_bytes(k);
-  static constexpr Text kRead = "q, k, k.scales, k.block_table, weights, options.kv_length, options.offsets";
-  const ByteSet* const read[] = {&eq, &ek, &scales, &table, &ew, &lengths, &offsets};
-  SIMDATTN_CHECK(check_apart<"scores", kRead>(es, read));
-  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  SIMDATTN_CHECK(check_apart<"exec.workspace", "scores">(memory, {&es}));
-  return check_apart<"exec.workspace", kRead>(memory, read);
+  SIMDATTN_CHECK(check_apart<"scores", "q, k, k.scales, k.block_table, weights, options.kv_length, options.offsets">(
+      es, {&eq, &ek, &scales, &table, &ew, &lengths, &offsets}));
+  return check_workspace<"scores, q, k, k.scales, k.block_table, weights, options.kv_length, options.offsets">(
+      exec, needed, {&es, &eq, &ek, &scales, &table, &ew, &lengths, &offsets});
 }
 
 Status check_top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, const TopKOptions& options,
                    const Exec& exec, size_t needed) {
-  ByteSet es, el, memory;
-  SIMDATTN_REQUIRE(options.reserved == decltype(options.reserved){}, kStructSize, "options.reserved: must be 0");
+  ByteSet es, el;
+  SIMDATTN_REQUIRE(is_zero(options.reserved), kStructSize, "options.reserved: must be 0");
   SIMDATTN_CHECK(check_view(scores, Accept::kF32, kArgument<"scores">, &es));
   SIMDATTN_CHECK(check_view(lists, Accept::kIndex, kArgument<"lists">, &el));
   SIMDATTN_REQUIRE(lists.dtype == DType::kI32, kDType, "lists.dtype: must be kI32");
@@ -108,9 +106,8 @@ Status check_top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, 
   const ByteSet offsets = ByteSet::of(options.offsets, scores.shape[0] * 4);
   SIMDATTN_CHECK(check_apart<"lists", "scores, options.kv_length, options.offsets">(el, {&es, &lengths, &offsets}));
   if (el.empty()) return {};
-  SIMDATTN_CHECK(check_workspace(exec, needed, &memory));
-  return check_apart<"exec.workspace", "scores, lists, options.kv_length, options.offsets">(
-      memory, {&es, &el, &lengths, &offsets});
+  return check_workspace<"scores, lists, options.kv_length, options.offsets">(exec, needed,
+                                                                              {&es, &el, &lengths, &offsets});
 }
 
 }  // namespace simdattn

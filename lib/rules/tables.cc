@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -11,10 +13,7 @@ constexpr double kMaxFactor = 1e6;
 bool within(double x, double low, double high) { return x >= low && x <= high; }
 
 bool each_within(const Doubles& values, double low, double high) {
-  for (const double v : values) {
-    if (!within(v, low, high)) return false;
-  }
-  return true;
+  return std::all_of(values.begin(), values.end(), [=](double v) { return within(v, low, high); });
 }
 
 /// Or a number of positions.
@@ -198,19 +197,14 @@ Status check_rope_table(const View<2>& cos, const View<2>& sin, const RopeTableO
 }
 
 Status check_sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first) {
-  ByteSet bytes;
-  ByteSet read;
+  ByteSet bytes, read;
   SIMDATTN_CHECK(check_view(out, Accept::kF32, kArgument<"out">, &bytes));
   const auto [n, d] = out.shape;
   SIMDATTN_REQUIRE(d >= 1 && d <= kMaxColumns, kShape, "out.shape[1]: must be in 1 .. 2^20");
   SIMDATTN_REQUIRE(within(base, 1, kMaxTheta), kRange, "base: must be in [1, 1e15]");
-  const bool given = positions.data != nullptr;
-  SIMDATTN_REQUIRE(!given || positions.shape[0] == n, kShape, "positions.shape[0] != out.shape[0]");
-  const ConstView<3> one_axis(positions.data, positions.dtype, {given ? 1 : 0, 1, positions.shape[0]},
-                              {0, 0, positions.stride[0]});
+  SIMDATTN_REQUIRE(positions.data == nullptr || positions.shape[0] == n, kShape, "positions.shape[0] != out.shape[0]");
+  const ConstView<3> one_axis(positions.data, positions.dtype, {1, 1, positions.shape[0]}, {0, 0, positions.stride[0]});
   SIMDATTN_CHECK(check_table_positions(one_axis, first, n, "first: every position must be in (-2^31, 2^31)", &read));
-  SIMDATTN_REQUIRE(given || positions.shape[0] == 0, kNullPointer,
-                   "positions.data: null although its shape is not empty");
   return check_apart<"positions", "out">(read, {&bytes});
 }
 

@@ -25,9 +25,10 @@ inline constexpr int64_t kMaxOffset = int64_t{1} << 30;
     }                                                                      \
   } while (false)
 
-#define SIMDATTN_REQUIRE(condition, code, sentence)                                \
-  do {                                                                             \
-    if (!(condition)) return ::simdattn::Status{::simdattn::Code::code, sentence}; \
+/// One rule. The sentence comes last: it may have commas.
+#define SIMDATTN_REQUIRE(condition, code, ...)                                        \
+  do {                                                                                \
+    if (!(condition)) return ::simdattn::Status{::simdattn::Code::code, __VA_ARGS__}; \
   } while (false)
 
 /// A text as a template argument.
@@ -40,9 +41,8 @@ struct Text {
   constexpr operator std::string_view() const { return {text, kSize - 1}; }
 };
 
-/// A sentence: one text after the other. A constant: no call puts sentences together.
 template <Text... kParts>
-inline constexpr auto kSentence = [] {
+inline constexpr auto kJoined = [] {
   std::array<char, (sizeof(kParts) + ...)> text{};
   char* end = text.data();
   for (const std::string_view part : {std::string_view(kParts)...}) {
@@ -50,6 +50,9 @@ inline constexpr auto kSentence = [] {
   }
   return text;
 }();
+/// A sentence: one text after the other. A constant: no call puts sentences together.
+template <Text... kParts>
+inline constexpr const char* kSentence = kJoined<kParts...>.data();
 
 /// How many names "a, b, c" has.
 constexpr size_t names_in(std::string_view names) {
@@ -95,30 +98,42 @@ struct Argument {
   const char* self_overlap;
 };
 template <Text kName>
-inline constexpr Argument kArgument = {
-    kSentence<kName, ".data: null although its shape is not empty">.data(),
-    kSentence<kName, ".dtype: not a type accepted here">.data(),
-    kSentence<kName, ".shape: every size must be in 0 .. 2^30 - 1">.data(),
-    kSentence<kName, ".stride: the last dimension must be contiguous (stride 1)">.data(),
-    kSentence<kName, ".stride: too large for 64-bit addresses">.data(),
-    kSentence<kName, ".stride: elements of an output must not coincide">.data()};
+inline constexpr Argument kArgument = {kSentence<kName, ".data: null although its shape is not empty">,
+                                       kSentence<kName, ".dtype: not a type accepted here">,
+                                       kSentence<kName, ".shape: every size must be in 0 .. 2^30 - 1">,
+                                       kSentence<kName, ".stride: the last dimension must be contiguous (stride 1)">,
+                                       kSentence<kName, ".stride: too large for 64-bit addresses">,
+                                       kSentence<kName, ".stride: elements of an output must not coincide">};
 
+inline ByteSet workspace_bytes(const Exec& exec, size_t needed) {
+  return ByteSet::of(exec.workspace, static_cast<int64_t>(needed));
+}
 /// That `written`, the bytes of kOutput, shares none with arrays of which kNames are the names in the same order.
 template <Text kOutput, Text kNames>
 Status check_apart(const ByteSet& written, const ByteSet* const (&arrays)[names_in(kNames)]) {
   for (size_t i = 0; i < names_in(kNames); ++i) {
-    SIMDATTN_REQUIRE(!share_bytes(*arrays[i], written), kOverlap, (kOverlaps<kOutput, kNames>.text[i]));
+    SIMDATTN_REQUIRE(!share_bytes(*arrays[i], written), kOverlap, kOverlaps<kOutput, kNames>.text[i]);
   }
   return {};
+}
+
+/// That the call has `needed` bytes of workspace, which share none with arrays of which kNames are the names.
+template <Text kNames>
+Status check_workspace(const Exec& exec, size_t needed, const ByteSet* const (&arrays)[names_in(kNames)]) {
+  SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace,
+                   "exec.workspace: null; the function ending in _workspace tells the size");
+  SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace,
+                   "exec.workspace_bytes: less than the function ending in _workspace tells");
+  return check_apart<"exec.workspace", kNames>(workspace_bytes(exec, needed), arrays);
 }
 
 /// Offsets of sequences in the one batch entry of kName, whose tokens are n: kTokens.
 template <Text kName, Text kTokens>
 Status check_cu_q(const int32_t* cu_q, int64_t n_sequences, int64_t batch, int64_t n) {
   SIMDATTN_REQUIRE(n_sequences >= 0 && n_sequences <= kMaxSize, kRange, "n_sequences: must be in 0 .. 2^30 - 1");
-  SIMDATTN_REQUIRE(batch == 1, kShape, (kSentence<kName, ".shape[0]: must be 1 with cu_q">.data()));
+  SIMDATTN_REQUIRE(batch == 1, kShape, kSentence<kName, ".shape[0]: must be 1 with cu_q">);
   SIMDATTN_REQUIRE(cu_q[0] == 0, kRange, "cu_q[0]: must be 0");
-  SIMDATTN_REQUIRE(cu_q[n_sequences] == n, kShape, (kSentence<"cu_q: its last entry must be ", kTokens>.data()));
+  SIMDATTN_REQUIRE(cu_q[n_sequences] == n, kShape, kSentence<"cu_q: its last entry must be ", kTokens>);
   int32_t step = 0;  // negative if an entry is below the one before it; without a branch a sequence
   for (int64_t s = 0; s < n_sequences; ++s) step |= cu_q[s + 1] < cu_q[s] ? -1 : 0;
   SIMDATTN_REQUIRE(step >= 0, kRange, "cu_q: must not decrease");
@@ -169,11 +184,16 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
 
 /// operator== of std::array calls memcmp, which waits until the numbers that the caller has just stored one by one can
 /// be loaded as vectors.
-template <size_t kRank>
-bool same_numbers(const std::array<int64_t, kRank>& a, const std::array<int64_t, kRank>& b) {
-  uint64_t difference = 0;
-  for (size_t i = 0; i < kRank; ++i) difference |= static_cast<uint64_t>(a[i] ^ b[i]);
+template <class T, size_t kSize>
+bool same_numbers(const std::array<T, kSize>& a, const std::array<T, kSize>& b) {
+  T difference = 0;
+  for (size_t i = 0; i < kSize; ++i) difference |= a[i] ^ b[i];
   return difference == 0;
+}
+/// Of `reserved`.
+template <class T, size_t kSize>
+bool is_zero(const std::array<T, kSize>& numbers) {
+  return same_numbers(numbers, {});
 }
 
 /// Query heads per key head, or -1 if they do not divide. Checked sizes fit 32 bits, whose division takes half the
@@ -183,22 +203,22 @@ inline int64_t group_of(int64_t heads, int64_t kv_heads) {
   return group * kv_heads == heads ? group : -1;
 }
 
-/// `x`, and `out` of its shape.
+/// That `out` is x (an in-place call), or shares no byte with it.
+template <int kRank>
+Status check_in_place(const ConstView<kRank>& x, const View<kRank>& out, const ByteSet& x_bytes,
+                      const ByteSet& out_bytes) {
+  const bool is_x = x.data == out.data && x.dtype == out.dtype && same_numbers(x.stride, out.stride);
+  SIMDATTN_REQUIRE(is_x || !share_bytes(out_bytes, x_bytes), kOverlap, "out: overlaps x without being x");
+  return {};
+}
+/// `x`, and `out` of its shape and in its place or elsewhere.
 template <int kRank>
 Status check_rows(const ConstView<kRank>& x, const View<kRank>& out, Accept accept, ByteSet* x_bytes,
                   ByteSet* out_bytes) {
   SIMDATTN_CHECK(check_view(x, accept, kArgument<"x">, x_bytes));
   SIMDATTN_CHECK(check_view(out, accept, kArgument<"out">, out_bytes));
   SIMDATTN_REQUIRE(same_numbers(x.shape, out.shape), kShape, "out.shape != x.shape");
-  return {};
-}
-/// That `out` is x (an in-place call), or shares no byte with it.
-template <int kRank>
-Status check_in_place(const BasicView<kRank, true>& x, const BasicView<kRank, false>& out, const ByteSet& x_bytes,
-                      const ByteSet& out_bytes) {
-  const bool is_x = x.data == out.data && x.dtype == out.dtype && same_numbers(x.stride, out.stride);
-  SIMDATTN_REQUIRE(is_x || !share_bytes(out_bytes, x_bytes), kOverlap, "out: overlaps x without being x");
-  return {};
+  return check_in_place(x, out, *x_bytes, *out_bytes);
 }
 
 /// The stride of a dimension, 0 where it has one element: what such a stride holds means nothing and may be anything.
