@@ -115,27 +115,15 @@ inline constexpr int8_t kIq4NlNumbers[16] = {-127, -104, -83, -65, -49, -35, -22
 
 /// The codes of a narrow type: blocks, unless something else is said here.
 template <KvType kType>
-struct CodesOf {
-  using Format = BlockFormat<kType>;
-};
-template <>
-struct CodesOf<KvType::kInt8> {
-  using Format = Int8Format;
-};
-template <>
-struct CodesOf<KvType::kFp8E4M3> {
-  using Format = E4M3Format;
-};
-template <>
-struct CodesOf<KvType::kFp8E5M2> {
-  using Format = E5M2Format;
-};
-template <>
-struct CodesOf<KvType::kIq4Nl> {
-  using Format = BlockFormat<KvType::kIq4Nl, kIq4NlNumbers>;
-};
+constexpr auto format_of() {
+  if constexpr (kType == KvType::kInt8) return Int8Format();
+  else if constexpr (kType == KvType::kFp8E4M3) return E4M3Format();
+  else if constexpr (kType == KvType::kFp8E5M2) return E5M2Format();
+  else if constexpr (kType == KvType::kIq4Nl) return BlockFormat<kType, kIq4NlNumbers>();
+  else return BlockFormat<kType>();
+}
 template <KvType kType>
-using FormatOf = typename CodesOf<kType>::Format;
+using FormatOf = decltype(format_of<kType>());
 template <KvType kType>
 inline constexpr CodeLayout kLayoutOf = FormatOf<kType>::kLayout;
 

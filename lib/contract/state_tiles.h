@@ -29,8 +29,7 @@ struct StateTile {
   StateRows scratch = {};  // between two tokens: what stays in L1
   StateRows to = {};
   int64_t groups = 0;  // of kStateGroup columns: 1 or 2
-  int64_t dim;
-  int64_t tokens;
+  int64_t dim, tokens;
   int64_t queries;           // that read each token's state
   const float* q;            // [tokens][queries][dim]
   const float* k;            // [tokens][dim]
@@ -47,14 +46,11 @@ struct StateTile {
 /// y[t][c] = f(the chain of fma(w[j][c], z[t + j][c], y) over ascending j from bias[c]), f the identity or, with e =
 /// exp(-|y|), silu: (y < 0 ? y e : y) / (1 + e). y[t] takes the place of z[t]. Channels c are panels of kStateGroup.
 struct ConvTile {
-  const float* w;     // [panels][width][kStateGroup]
-  const float* bias;  // [panels][kStateGroup]
-  float* z;           // tokens + width - 1 rows
-  int64_t row;        // numbers from row to row
-  int64_t panel;      // and from panel to panel
-  int64_t panels;
-  int64_t width;
-  int64_t tokens;
+  const float* w;      // [panels][width][kStateGroup]
+  const float* bias;   // [panels][kStateGroup]
+  float* z;            // tokens + width - 1 rows
+  int64_t row, panel;  // numbers from row to row, and from panel to panel
+  int64_t panels, width, tokens;
   bool silu;
 };
 

@@ -68,15 +68,12 @@ enum class Fetch : uint8_t {
   kHardware,  // from beyond L2, on a CPU that is fastest when software prefetches no rows of values that are read whole
 };
 
-/// For scores() and its kin: `n_q` query rows (f32) against `n_k` keys in rows: s = scale * sum_d q k, the sum with
-/// fma.
+/// For scores() and its kin: n_q query rows (f32) against n_k keys in rows: s = scale * sum_d q k, the sum with fma.
 struct ScoreRows {
   const float* q;
-  int64_t ldq;
-  int64_t n_q;
+  int64_t ldq, n_q;
   const void* k;
-  int64_t ldk;
-  int64_t n_k;
+  int64_t ldk, n_k;
   int64_t dim;
   float scale;
   float* s;  // [n_q][lds]; NaN canonical
@@ -95,12 +92,9 @@ struct AdditiveRows {
 struct AddRows {
   const void* x;
   const float* p;
-  void* y;           // may be x
-  int64_t x_stride;  // elements between rows
-  int64_t p_stride;
-  int64_t y_stride;
-  int64_t rows;
-  int64_t dim;
+  void* y;                               // may be x
+  int64_t x_stride, p_stride, y_stride;  // elements between rows
+  int64_t rows, dim;
 };
 
 /// Softmax over columns [lo, hi) of `rows` rows, in row r [lo + r * lo_step, hi + r * hi_step); the other columns of y
@@ -113,17 +107,13 @@ struct SoftmaxRows {
   int64_t ldx;
   float* y;
   int64_t ldy;
-  int64_t rows;
-  int64_t n;
-  int64_t lo;
-  int64_t hi;
-  int64_t lo_step = 0;
-  int64_t hi_step = 0;
+  int64_t rows, n;
+  int64_t lo, hi;
+  int64_t lo_step = 0, hi_step = 0;
   float scale = 1;
-  float sink;                        // -inf: none
-  const float* known_max = nullptr;  // max of scale * x per row where an earlier pass has it (then scale is 1)
-  float* max = nullptr;              // [rows] m and l for the log-sum-exp; null: not wanted
-  float* sum = nullptr;
+  float sink;                            // -inf: none
+  const float* known_max = nullptr;      // max of scale * x per row where an earlier pass has it (then scale is 1)
+  float *max = nullptr, *sum = nullptr;  // [rows] m and l for the log-sum-exp; null: not wanted
 };
 
 /// What happens to the scores of one query row beside scale and interval. Pointers are at key 0 of the row.
@@ -148,8 +138,7 @@ struct ModifyRow {
   const float* x;  // column c is key first_key + c
   float* t;        // may be x
   int64_t first_key;
-  int64_t lo;  // columns to treat: [lo, hi)
-  int64_t hi;
+  int64_t lo, hi;  // columns to treat: [lo, hi)
   float scale;
   bool note_masked;
 };
@@ -190,13 +179,10 @@ struct ScoreTile {
 struct SoftmaxTile {
   float* s;  // scores in, weights out
   int64_t lds;
-  int64_t rows;
-  int64_t columns;
-  const int32_t* lo;
-  const int32_t* hi;
-  float* max;    // [rows] in and out
-  float* sum;    // [rows] in and out
-  float* alpha;  // [rows] out
+  int64_t rows, columns;
+  const int32_t *lo, *hi;
+  float *max, *sum;  // [rows] in and out
+  float* alpha;      // [rows] out
 };
 
 /// o[r][c] = alpha[r] * o[r][c] + the sum of w[r][j] * v[j][c], as the arithmetic defines it; in f32 fma(w[r][j],
@@ -207,11 +193,10 @@ struct ValueTile {
   int64_t ldw;
   int64_t rows;
   const void* v;
-  const float* scales = nullptr;  // [keys] of rows whose scales stand apart; else null
-  int64_t first_key = 0;          // the first key's column in its key block
-  int64_t key_stride = 0;         // bytes
-  int64_t group_stride = 0;       // bytes
-  int64_t keys;                   // at most kKeyBlock, but for rows of f32, bf16 and f16 in kF32 (weighted_values)
+  const float* scales = nullptr;             // [keys] of rows whose scales stand apart; else null
+  int64_t first_key = 0;                     // the first key's column in its key block
+  int64_t key_stride = 0, group_stride = 0;  // bytes
+  int64_t keys;  // at most kKeyBlock, but for rows of f32, bf16 and f16 in kF32 (weighted_values)
   int64_t dim;
   float* o;
   int64_t ldo;
@@ -229,11 +214,9 @@ struct ValueTile {
 struct JoinRows {
   const float* s;
   int64_t lds;
-  int64_t rows;
-  int64_t columns;
+  int64_t rows, columns;
   const float* weights;  // null: 1
-  bool relu;
-  bool largest;
+  bool relu, largest;
   bool more;  // y holds the outcome of earlier rows
   float* y;
 };
@@ -243,16 +226,12 @@ struct JoinRows {
 struct RopeHeads {
   const void* x = nullptr;
   void* y = nullptr;
-  int64_t x_stride = 0;  // elements between heads
-  int64_t y_stride = 0;
+  int64_t x_stride = 0, y_stride = 0;  // elements between heads
   int64_t heads = 1;
-  int64_t dim;
-  int64_t first;
-  int64_t half;                // pairs
-  const float* cos = nullptr;  // [half]
-  const float* sin = nullptr;
-  bool interleaved;
-  bool inverse;
+  int64_t dim, first;
+  int64_t half;                                // pairs
+  const float *cos = nullptr, *sin = nullptr;  // [half]
+  bool interleaved, inverse;
 };
 
 /// Stores `tokens` rows in a KV storage type. Rows of f32 are rounded to nearest even, NaN canonical (narrow types: as
@@ -263,8 +242,7 @@ struct RopeHeads {
 struct StoreRows {
   const void* rows;
   int64_t ld = 0;  // bytes between tokens
-  int64_t tokens;
-  int64_t dim;
+  int64_t tokens, dim;
   void* out;
   int64_t stride = 0;       // bytes between rows; between panels
   int64_t column = 0;       // panels: of the first token, in 0 .. 31
@@ -277,8 +255,7 @@ struct LoadRows {
   const void* in;
   int64_t stride = 0;  // bytes between rows; between panels
   int64_t column = 0;  // panels: of the first token, in 0 .. 31
-  int64_t tokens;
-  int64_t dim;
+  int64_t tokens, dim;
   void* rows;
   int64_t ld = 0;  // bytes between tokens
   bool as_stored = false;
@@ -290,8 +267,7 @@ struct FiniteRows {
   const void* rows;
   int64_t token_stride;           // bytes
   const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
-  int64_t keys;
-  int64_t dim;
+  int64_t keys, dim;
 };
 
 /// What depends on how keys and values are stored, and not on the arithmetic.
@@ -323,11 +299,9 @@ struct PackValues {
   const void* rows;
   int64_t token_stride;           // bytes
   const float* scales = nullptr;  // [keys] of types whose scales stand apart; else null
-  int64_t first;
-  int64_t keys;
+  int64_t first, keys;
   int64_t dim;  // of a row: what is derived from a row (the scale of integers) is derived from all of it
-  int64_t column;
-  int64_t columns;
+  int64_t column, columns;
   void* packed;
 };
 
@@ -336,14 +310,13 @@ struct PackValues {
 inline constexpr int64_t kDirectRows = 12;
 /// Most query rows of KvOperands::score_rows.
 inline constexpr int64_t kMostScoreRows = 4;
-/// See AttentionKernels::of_few_rows.
+/// Most query rows of AttentionKernels::of_few_rows.
 inline constexpr int64_t kFewRows = 4;
 /// ScoreTile::scratch in panels of the storage type: two tiles of the widest vectors. The packed panels of a key block,
 /// which lend their memory, are larger.
 inline constexpr int64_t kScoreRowPanels = 4;
-/// score_rows reads keys in pieces of so many dimensions, up to so many dimensions in all.
-inline constexpr int64_t kDirectRowDims = 16;
-inline constexpr int64_t kMostDirectRowDims = 576;
+/// score_rows reads keys in pieces of kDirectRowDims dimensions, up to kMostDirectRowDims in all.
+inline constexpr int64_t kDirectRowDims = 16, kMostDirectRowDims = 576;
 constexpr bool can_read_rows_in_place(int64_t dim) { return dim % kDirectRowDims == 0 && dim <= kMostDirectRowDims; }
 
 /// How one arithmetic multiplies keys and values of one storage type. Where a slot is null,

@@ -4,19 +4,17 @@
 #define SIMDATTN_LIB_DEFINITION_ATTENTION_H_
 
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "lib/contract/dtypes.h"
-#include "lib/contract/fma.h"
 #include "lib/contract/int8_operands.h"
-#include "lib/contract/ukernels.h"
 #include "lib/definition/flushed.h"
 #include "lib/definition/math.h"
 
 namespace simdattn {
 namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
 
 /// What stands `bytes` behind p.
 template <class T>
@@ -37,7 +35,7 @@ constexpr int64_t panel_index(int64_t d, int64_t j) {
 /// The larger one; a NaN in `x` is ignored: it comes back through the sum of exponentials.
 float max_number(float m, float x) { return x > m ? x : m; }
 /// -inf - -inf would be NaN: with nothing visible yet, exponentials are taken relative to 0.
-float reference_point(float m) { return m == -std::numeric_limits<float>::infinity() ? 0.0f : m; }
+float reference_point(float m) { return m == -kInf ? 0.0f : m; }
 
 // ---- Arithmetics ----------------------------------------------------------------------------------------------------
 // Each has the numbers that are multiplied, and add(): sum and x(i) * y(i) for 0 <= i < n, where `first` says which

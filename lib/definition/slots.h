@@ -3,19 +3,10 @@
 #ifndef SIMDATTN_LIB_DEFINITION_SLOTS_H_
 #define SIMDATTN_LIB_DEFINITION_SLOTS_H_
 
-#include <cmath>
-#include <limits>
-
-#include "lib/contract/dtypes.h"
-#include "lib/contract/fma.h"
-#include "lib/contract/ukernels.h"
 #include "lib/definition/attention.h"
-#include "lib/definition/math.h"
 
 namespace simdattn {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 /// f(row of queries, key): the sum of a score.
 template <class T, class F>
@@ -76,10 +67,6 @@ void softmax_rows(const SoftmaxRows& a) {
   }
 }
 
-float bias_at(const RowModifiers& m, int64_t key) {
-  return with_storage(m.bias_dtype, [&](auto t) { return to_f32(static_cast<const decltype(t)*>(m.bias)[key]); });
-}
-
 ModifyResult modify_row(const ModifyRow& a) {
   const RowModifiers& m = a.row;
   ModifyResult result = {-kInf, false};
@@ -93,7 +80,8 @@ ModifyResult modify_row(const ModifyRow& a) {
     }
     bool masked = false;
     if (m.bias != nullptr) {
-      const float b = bias_at(m, key);
+      const float b = with_storage(m.bias_dtype,
+                                   [&](auto type) { return to_f32(static_cast<const decltype(type)*>(m.bias)[key]); });
       masked = b == -kInf;
       t = t + b * m.bias_scale;
     }
@@ -111,13 +99,9 @@ ModifyResult modify_row(const ModifyRow& a) {
 }
 
 template <class T>
-void score_tile(const ScoreTile& a) {
-  scores<F32Arithmetic, T>(a);
-}
+constexpr auto score_tile = scores<F32Arithmetic, T>;
 template <class T>
-void value_tile(const ValueTile& a) {
-  weighted_values<F32Arithmetic, T>(a);
-}
+constexpr auto value_tile = weighted_values<F32Arithmetic, T>;
 
 template <class T>
 void pack_keys(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool /*stream*/) {
@@ -246,12 +230,6 @@ auto* stored(const A& a, Cache* cache, int64_t t, int64_t d) {
   const int64_t j = a.column + t;
   return at<T>(cache, j / kPanelWidth * a.stride) + panel_index<T>(d, j % kPanelWidth);
 }
-/// An odd last dimension of bf16 is paired with zero in a panel.
-template <class T>
-bool has_half_pair(int64_t dim) {
-  return std::is_same_v<T, bf16> && dim % 2 != 0;
-}
-
 template <class T, bool kPanels>
 void store(const StoreRows& a) {
   for (int64_t t = 0; t < a.tokens; ++t) {
@@ -259,7 +237,8 @@ void store(const StoreRows& a) {
       *stored<T, kPanels>(a, a.out, t, d) =
           a.as_stored ? at<T>(a.rows, t * a.ld)[d] : from_f32<T>(at<float>(a.rows, t * a.ld)[d]);
     }
-    if (kPanels && has_half_pair<T>(a.dim)) *stored<T, kPanels>(a, a.out, t, a.dim) = T{};
+    const bool half_pair = kPanels && std::is_same_v<T, bf16> && a.dim % 2 != 0;  // paired with zero
+    if (half_pair) *stored<T, kPanels>(a, a.out, t, a.dim) = T{};
   }
 }
 template <class T>
@@ -289,8 +268,7 @@ void hadamard_sums(float* x, int64_t n, int64_t block) {
   for (int64_t half = 1; half < block; half *= 2) {
     for (int64_t i = 0; i < n; ++i) {
       if ((i & half) != 0) continue;
-      const float a = x[i];
-      const float b = x[i + half];
+      const float a = x[i], b = x[i + half];
       x[i] = a + b;
       x[i + half] = a - b;
     }
