@@ -59,7 +59,8 @@ Status check_apart(const ByteSet& written, const ProblemBytes& bytes) {
 }
 
 /// Checks everything but the per-sequence entries, and keeps the arrays: those of `sequences` entries, and masks of
-/// `shape` [batch, heads, n_q, n_kv], whose sizes may also be 1. Without data (Data::kLater) null masks count as absent.
+/// `shape` [batch, heads, n_q, n_kv], whose sizes may also be 1. Without data (Data::kLater) null masks count as
+/// absent.
 Status check_scoring(const Scoring& scoring, int64_t sequences, const std::array<int64_t, 4>& shape, Data data,
                      ProblemBytes* bytes);
 /// Checks the per-sequence entries of sequence `b`, which has `n_kv` keys.
