@@ -39,7 +39,7 @@ struct RopeColumn {
     Turns turns{};
     float inv;  // f32_angles
   };
-  int32_t axis = 0;  // of the position
+  uint32_t axis = 0;  // of the position
 };
 
 // What is computed once in a call or in a column is cold, or the operators of double-double are inlined at every use.
@@ -96,24 +96,24 @@ struct RopeColumn {
 
 /// Column i of a table (kAxial: of its section) with `pairs` columns.
 struct Column {
-  int64_t axis = 0;
-  int64_t i = 0;
-  int64_t pairs = 0;
+  size_t axis;
+  int64_t i;
+  int64_t pairs;
 };
 
 Column locate(const RopeScaling& s, int64_t c) {
   const RopeTableOptions& o = *s.options;
   if (s.axes == 1) return {0, c, s.pairs};
   if (o.mrope_layout == MropeLayout::kInterleaved) {
-    const int64_t residue = c % 3;
-    const bool follows = residue != 0 && c < 3 * o.mrope_section[static_cast<size_t>(residue)];
+    const size_t residue = static_cast<size_t>(c % 3);
+    const bool follows = residue != 0 && c < 3 * o.mrope_section[residue];
     return {follows ? residue : 0, c, s.pairs};
   }
   size_t axis = 0;
   int64_t start = 0;
   while (c >= start + o.mrope_section[axis]) start += o.mrope_section[axis++];
-  if (o.mrope_layout == MropeLayout::kAxial) return {static_cast<int64_t>(axis), c - start, o.mrope_section[axis]};
-  return {static_cast<int64_t>(axis), c, s.pairs};
+  if (o.mrope_layout == MropeLayout::kAxial) return {axis, c - start, o.mrope_section[axis]};
+  return {axis, c, s.pairs};
 }
 
 /// Of column c as the scaling forms it, from 1 / theta^(i / pairs).
@@ -235,7 +235,7 @@ float scaled_frequency_f32(const RopeScaling& s, int64_t c) {
 void rope_columns(const RopeScaling& s, bool one_axis, int64_t begin, int64_t end, RopeColumn* columns) {
   for (int64_t c = begin; c < end; ++c) {
     RopeColumn& column = columns[c - begin];
-    column.axis = one_axis ? 0 : static_cast<int32_t>(locate(s, c).axis);
+    column.axis = one_axis ? 0 : static_cast<uint32_t>(locate(s, c).axis);
     const DoubleDouble inv = frequency(s, c);
     if (s.options->f32_angles) column.inv = static_cast<float>(inv.hi);
     else column.turns = turns_of_frequency(inv);
@@ -243,8 +243,8 @@ void rope_columns(const RopeScaling& s, bool one_axis, int64_t begin, int64_t en
 }
 
 /// cos and sin of `n` columns at a position with up to four axes.
-void rope_row(const RopeScaling& s, const RopeColumn* columns, int64_t n, const int64_t* position, float* cos,
-              float* sin) {
+void rope_row(const RopeScaling& s, const RopeColumn* columns, int64_t n, const std::array<int64_t, 4>& position,
+              float* cos, float* sin) {
   const auto attention_f32 = static_cast<float>(s.attention_factor);
   for (int64_t k = 0; k < n; ++k) {
     const int64_t at = position[columns[k].axis];
@@ -271,62 +271,78 @@ struct DirectBuffers {
   float* sin = w.take<float>(pairs);
 };
 
-/// The same for rows that are normed first: in f32, rounded once.
-[[gnu::noinline]] void norm_and_rotate_token(const UKernels& uk, const ConstView<4>& x, const View<4>& out, int64_t b,
-                                             int64_t i, const RopeOptions& options, RopeHeads call) {
-  alignas(64) float row[kMaxNormDim];
-  call.x = call.y = row;
-  call.heads = 1;
-  for (int64_t h = 0; h < x.shape[1]; ++h) {
-    uk.widen[index_of(x.dtype)](row_of(x, b, h, i), row, call.dim);
-    norm_row(uk, options, row, call.dim);
-    uk.rope_heads[index_of(DType::kF32)](call);
-    round_rows(uk, row, 0, 1, call.dim, out.dtype, row_of(out, b, h, i), 0);
-  }
-}
-
 /// Heads of a token that rotate in L1 before they are stored past the caches.
 constexpr int64_t kStreamedBytes = 4096;
 
-/// True if the rows of `out` are worth that: the CPU gains by it, and they would not stay in the caches anyway. Rows of
-/// 16-bit numbers are not, because converting them takes as long as memory does. Rows in place are in the caches when
-/// they are stored.
-bool streams(const ConstView<4>& x, const View<4>& out, const RopeOptions& options) {
-  return tuning_of_cpu().stream_results && out.data != x.data && out.dtype == DType::kF32 &&
-         bytes_of(out) > kCacheBytes && out.shape[3] * size_of(out.dtype) <= kStreamedBytes && !has_norm(options);
-}
+/// The rotation of rows of x into rows of `out`, token by token.
+struct TokenRotation {
+  const UKernels& uk;
+  const ConstView<4>& x;
+  const View<4>& out;
+  const RopeOptions& options;
+  int64_t pairs;
+  RopeHeads call = rotation_of(options, x.shape[3], pairs);
+  bool norms = has_norm(options);
+  /// The CPU gains by stores past the caches, and rows of `out` would not stay in these anyway. Not for rows of 16-bit
+  /// numbers, because converting them takes as long as memory does, nor in place: such rows are in the caches.
+  bool streams = tuning_of_cpu().stream_results && out.data != x.data && out.dtype == DType::kF32 &&
+                 bytes_of(out) > kCacheBytes&& out.shape[3] * size_of(out.dtype) <= kStreamedBytes && !norms;
 
-/// All heads of a token, with a copy at the end. Kernels that store past the caches by themselves would be a second set
-/// of them, and no faster, because memory is the bound.
-[[gnu::noinline]] void rotate_token_past_caches(const UKernels& uk, const ConstView<4>& x, const View<4>& out,
-                                                int64_t b, int64_t i, RopeHeads call) {
-  alignas(64) char rows[kStreamedBytes];
-  const int64_t row_bytes = call.dim * size_of(out.dtype);
-  const int64_t at_once = kStreamedBytes / row_bytes;
-  call.y = rows;
-  call.x_stride = x.stride[1];
-  call.y_stride = call.dim;
-  for (int64_t h = 0; h < x.shape[1]; h += at_once) {
-    call.x = row_of(x, b, h, i);
-    call.heads = std::min(at_once, x.shape[1] - h);
+  /// All heads of token i, by the angles of `call`.
+  void rotate(int64_t b, int64_t i) {
+    if (norms) return norm_and_rotate(b, i);
+    if (streams) return rotate_past_caches(b, i);
+    call.x = row_of(x, b, 0, i);
+    call.y = row_of(out, b, 0, i);
+    call.x_stride = x.stride[1];
+    call.y_stride = out.stride[1];
+    call.heads = x.shape[1];
     rotate_heads(uk, x.dtype, out.dtype, call);
-    for (int64_t k = 0; k < call.heads; ++k) {
-      copy_past_caches(row_of(out, b, h + k, i), rows + k * row_bytes, static_cast<size_t>(row_bytes));
+  }
+  ~TokenRotation() {
+    if (streams) order_copies_past_caches();
+  }
+
+ private:
+  /// In f32, rounded once.
+  [[gnu::noinline]] void norm_and_rotate(int64_t b, int64_t i) {
+    alignas(64) float row[kMaxNormDim];
+    call.x = call.y = row;
+    for (int64_t h = 0; h < x.shape[1]; ++h) {
+      uk.widen[index_of(x.dtype)](row_of(x, b, h, i), row, call.dim);
+      norm_row(uk, options, row, call.dim);
+      uk.rope_heads[index_of(DType::kF32)](call);
+      round_rows(uk, row, 0, 1, call.dim, out.dtype, row_of(out, b, h, i), 0);
     }
   }
-}
+  /// With a copy at the end. Kernels that store past the caches by themselves would be a second set of them, and no
+  /// faster, because memory is the bound.
+  [[gnu::noinline]] void rotate_past_caches(int64_t b, int64_t i) {
+    alignas(64) char rows[kStreamedBytes];
+    const int64_t row_bytes = call.dim * size_of(out.dtype), at_once = kStreamedBytes / row_bytes;
+    call.y = rows;
+    call.x_stride = x.stride[1];
+    call.y_stride = call.dim;
+    for (int64_t h = 0; h < x.shape[1]; h += at_once) {
+      call.x = row_of(x, b, h, i);
+      call.heads = std::min(at_once, x.shape[1] - h);
+      rotate_heads(uk, x.dtype, out.dtype, call);
+      for (int64_t k = 0; k < call.heads; ++k) {
+        copy_past_caches(row_of(out, b, h + k, i), rows + k * row_bytes, static_cast<size_t>(row_bytes));
+      }
+    }
+  }
+};
 
-/// All heads of a token, as `call` says.
-void rotate_token(const UKernels& uk, const ConstView<4>& x, const View<4>& out, int64_t b, int64_t i,
-                  const RopeOptions& options, bool stream, RopeHeads& call) {
-  if (has_norm(options)) return norm_and_rotate_token(uk, x, out, b, i, options, call);
-  if (stream) return rotate_token_past_caches(uk, x, out, b, i, call);
-  call.x = row_of(x, b, 0, i);
-  call.y = row_of(out, b, 0, i);
-  call.x_stride = x.stride[1];
-  call.y_stride = out.stride[1];
-  call.heads = x.shape[1];
-  rotate_heads(uk, x.dtype, out.dtype, call);
+/// Position i of sequence b on each axis; first + i where there is no array of them.
+std::array<int64_t, 4> position_of(const ConstView<3>& positions, int64_t first, int64_t b, int64_t i) {
+  if (positions.data == nullptr) return {first + i};
+  std::array<int64_t, 4> position = {};
+  for (int64_t axis = 0; axis < positions.shape[0]; ++axis) {
+    const int64_t at = axis * positions.stride[0] + b * positions.stride[1] + i * positions.stride[2];
+    position[static_cast<size_t>(axis)] = index_at(positions.data, positions.dtype, at);
+  }
+  return position;
 }
 
 }  // namespace
@@ -348,18 +364,16 @@ Status drivers::rope_table(const View<2>& cos, const View<2>& sin, const RopeTab
   RopeScaling s;
   SIMDATTN_CHECK(resolve_rope_scaling(options, columns, false, &s));
 
-  const bool given = positions.data != nullptr;
-  const bool one_axis = !given || positions.shape[0] == 1;
+  const auto [axes, n_positions] = positions.shape;
+  const ConstView<3> of_tokens(positions.data, positions.dtype, {axes, 1, n_positions},
+                               {positions.stride[0], 0, positions.stride[1]});
   for (int64_t begin = 0; begin < columns && n > 0; begin += kColumnChunk) {
     const int64_t end = std::min(begin + kColumnChunk, columns);
     RopeColumn chunk[kColumnChunk];
-    rope_columns(s, one_axis, begin, end, chunk);
+    rope_columns(s, positions.data == nullptr || axes == 1, begin, end, chunk);
     for (int64_t p = 0; p < n; ++p) {
-      int64_t position[4] = {given ? 0 : first + p};
-      for (int64_t a = 0; given && a < positions.shape[0]; ++a) {
-        position[a] = index_at(positions.data, positions.dtype, a * positions.stride[0] + p * positions.stride[1]);
-      }
-      rope_row(s, chunk, end - begin, position, static_cast<float*>(cos.data) + p * cos.stride[0] + begin,
+      rope_row(s, chunk, end - begin, position_of(of_tokens, first, 0, p),
+               static_cast<float*>(cos.data) + p * cos.stride[0] + begin,
                static_cast<float*>(sin.data) + p * sin.stride[0] + begin);
     }
   }
@@ -373,17 +387,15 @@ Status drivers::rope(const UKernels& uk, const ConstView<4>& x, const ConstView<
 
   const Environment environment;
   const ConstView<2> rows = of_one_axis(positions);
-  RopeHeads call = rotation_of(options, x.shape[3], cos.shape[1]);
-  const bool stream = streams(x, out, options);
+  TokenRotation rotation = {uk, x, out, options, cos.shape[1]};
   for (int64_t b = 0; b < x.shape[0]; ++b) {
     for (int64_t i = 0; i < x.shape[2]; ++i) {
       const int64_t p = position_at(rows, positions.start, b, i);
-      call.cos = table_row(cos, p);
-      call.sin = table_row(sin, p);
-      rotate_token(uk, x, out, b, i, options, stream, call);
+      rotation.call.cos = table_row(cos, p);
+      rotation.call.sin = table_row(sin, p);
+      rotation.rotate(b, i);
     }
   }
-  if (stream) order_copies_past_caches();
   return {};
 }
 
@@ -399,30 +411,21 @@ Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t p
   SIMDATTN_CHECK(resolve_rope_scaling(table, pairs, true, &scaling));
   if (is_empty(out)) return {};
 
-  const ConstView<3>& rows = positions.rows;
-  const bool given = rows.data != nullptr;
-  const int64_t axes = given ? rows.shape[0] : 1;
   alignas(64) char stack[kStackPairs * (sizeof(RopeColumn) + 2 * sizeof(float)) + 64];
   const DirectBuffers buffers = {Workspace(pairs > kStackPairs ? exec.workspace : stack), pairs};
-  rope_columns(scaling, axes == 1, 0, pairs, buffers.columns);
-  RopeHeads call = rotation_of(options, x.shape[3], pairs);
-  call.cos = buffers.cos;
-  call.sin = buffers.sin;
-  const bool stream = streams(x, out, options);
+  rope_columns(scaling, positions.rows.data == nullptr || positions.rows.shape[0] == 1, 0, pairs, buffers.columns);
+  TokenRotation rotation = {uk, x, out, options, pairs};
+  rotation.call.cos = buffers.cos;
+  rotation.call.sin = buffers.sin;
   for (int64_t i = 0; i < x.shape[2]; ++i) {
     std::array<int64_t, 4> last = {kPositionLimit};  // no position: the row in the buffers is of none yet
     for (int64_t b = 0; b < x.shape[0]; ++b) {
-      std::array<int64_t, 4> position = {given ? 0 : positions.start + i};
-      for (int64_t axis = 0; given && axis < axes; ++axis) {
-        position[static_cast<size_t>(axis)] =
-            index_at(rows.data, rows.dtype, axis * rows.stride[0] + b * rows.stride[1] + i * rows.stride[2]);
-      }
-      if (position != last) rope_row(scaling, buffers.columns, pairs, position.data(), buffers.cos, buffers.sin);
+      const std::array<int64_t, 4> position = position_of(positions.rows, positions.start, b, i);
+      if (position != last) rope_row(scaling, buffers.columns, pairs, position, buffers.cos, buffers.sin);
       last = position;  // no fault: without it rows are computed again
-      rotate_token(uk, x, out, b, i, options, stream, call);
+      rotation.rotate(b, i);
     }
   }
-  if (stream) order_copies_past_caches();
   return {};
 }
 

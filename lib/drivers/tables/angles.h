@@ -1,7 +1,6 @@
 // cos and sin of position * frequency without a rounding error in the angle: the frequency in quarter turns is a fixed
 // point number of 160 bits, its product with an integer position is exact modulo a full turn, and the remainder goes
-// through polynomials in f64. Integer operations and IEEE doubles only, so every CPU and compiler returns the same
-// bits.
+// through polynomials in f64. Integer operations and IEEE doubles only: the same bits on every CPU and compiler.
 #ifndef SIMDATTN_LIB_DRIVERS_TABLES_ANGLES_H_
 #define SIMDATTN_LIB_DRIVERS_TABLES_ANGLES_H_
 
@@ -18,9 +17,7 @@ namespace simdattn {
 // ---- Sums of two doubles --------------------------------------------------------------------------------------------
 //
 // Arithmetic on unevaluated sums of two doubles (about 106 bits), and what position tables need of it: logarithm and
-// exponential. Built on IEEE additions and fused multiply-add alone, so it returns the same bits with every compiler,
-// CPU and C library; libm's pow, log and exp do not.
-//
+// exponential. Built on IEEE additions and fused multiply-add alone, because libm's pow, log and exp differ.
 // Algorithms: Knuth's and Dekker's error-free sums, products by fma (Ogita, Rump, Oishi 2005), division after Hida, Li,
 // Bailey 2001. Largest relative errors of 3000 random arguments each against 600-bit arithmetic: sum, product and
 // quotient 2^-105, log 2^-104 on [1, e^36], exp 2^-101 on [-40, 0].
@@ -161,25 +158,16 @@ static inline CosSin cos_sin(Turns x) {
   }
 }
 
-/// adds (or subtracts) magnitude * 2^shift, dropping bits outside.
+/// Adds (or subtracts) magnitude * 2^shift, dropping bits outside.
 static inline void accumulate(Turns& x, uint64_t magnitude, int shift, bool subtract) {
-  if (shift < 0) {
-    magnitude = shift > -64 ? magnitude >> -shift : 0;
-    shift = 0;
-  }
-  if (shift >= 160) return;
-  const int offset = shift % 32;
-  const uint64_t low = magnitude << offset;
-  const uint64_t high = offset != 0 ? magnitude >> (64 - offset) : 0;
-  const uint32_t addend[3] = {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
-                              static_cast<uint32_t>(high)};
-  const size_t first = static_cast<size_t>(shift / 32);
   uint64_t carry = 0;
-  for (size_t k = first; k < x.size(); ++k) {
-    const uint32_t a = k - first < 3 ? addend[k - first] : 0;
-    const uint64_t sum = subtract ? static_cast<uint64_t>(x[k]) - a - carry : static_cast<uint64_t>(x[k]) + a + carry;
-    x[k] = static_cast<uint32_t>(sum);
+  for (uint32_t& limb : x) {  // the magnitude's bits for it are `shift` bits up, further down from limb to limb
+    const uint64_t bits = shift >= 32 || shift <= -64 ? 0 : shift >= 0 ? magnitude << shift : magnitude >> -shift;
+    const uint64_t a = carry + static_cast<uint32_t>(bits);
+    const uint64_t sum = subtract ? limb - a : limb + a;
+    limb = static_cast<uint32_t>(sum);
     carry = subtract ? sum >> 63 : sum >> 32;
+    shift -= 32;
   }
 }
 
