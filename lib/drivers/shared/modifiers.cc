@@ -40,7 +40,6 @@ void set_alibi(const Scoring& s, const RowPlace& row, RowModifiers* m) {
 
 /// What drivers know of a modifier. See Modifiers for the columns.
 struct ModifierRow {
-  Modifier modifier;
   bool hides;
   bool changes_all;
   bool by_position;
@@ -49,19 +48,22 @@ struct ModifierRow {
   void (*set)(const Scoring&, const RowPlace&, RowModifiers*);  // its members, if it is given
 };
 
+/// In the order in which they apply.
 constexpr ModifierRow kModifiers[] = {
-    // modifier, hides, changes_all, by_position, given, by_head, set
-    {Modifier::kSoftcap, false, true, false, [](const Scoring& s) { return s.softcap > 0.0f; },
-     [](const Scoring&) { return false; }, set_softcap},
-    {Modifier::kAlibi, false, true, true, [](const Scoring& s) { return s.alibi_slopes != nullptr; },
-     [](const Scoring&) { return true; }, set_alibi},
-    {Modifier::kBias, true, false, true, [](const Scoring& s) { return s.bias.data != nullptr; },
+    // hides, changes_all, by_position, given, by_head, set
+    {false, true, false, [](const Scoring& s) { return s.softcap > 0.0f; }, [](const Scoring&) { return false; },
+     set_softcap},
+    {false, true, true, [](const Scoring& s) { return s.alibi_slopes != nullptr; }, [](const Scoring&) { return true; },
+     set_alibi},
+    {true, false, true, [](const Scoring& s) { return s.bias.data != nullptr; },
      [](const Scoring& s) { return s.bias_scale != nullptr || step_of(s.bias, 1) != 0; }, set_bias},
-    {Modifier::kMask, true, false, true, [](const Scoring& s) { return s.mask.data != nullptr; },
+    {true, false, true, [](const Scoring& s) { return s.mask.data != nullptr; },
      [](const Scoring& s) { return step_of(s.mask, 1) != 0; }, set_mask},
-    {Modifier::kPackedMask, true, false, true, [](const Scoring& s) { return s.packed_mask.data != nullptr; },
+    {true, false, true, [](const Scoring& s) { return s.packed_mask.data != nullptr; },
      [](const Scoring& s) { return s.packed_mask.stride[1] != 0; }, set_packed_mask},
 };
+static_assert(std::ranges::count(kModifiers, true, &ModifierRow::hides) == 3,
+              "masks.cc looks at each modifier that hides keys, in every function");
 
 /// f(row) for each. Unrolled, so that the functions of the rows are inlined.
 template <class F>
@@ -71,23 +73,8 @@ void for_each_modifier(const F& f) {
   }(std::make_index_sequence<std::size(kModifiers)>());
 }
 
-constexpr bool rows_are_complete() {
-  size_t n = 0;
-  for (const ModifierRow& row : kModifiers) {
-    if (row.modifier != static_cast<Modifier>(n++)) return false;
-  }
-  return n == static_cast<size_t>(Modifier::kCount);
-}
-constexpr int modifiers_that_hide() {
-  int n = 0;
-  for (const ModifierRow& row : kModifiers) n += row.hides;
-  return n;
-}
-static_assert(rows_are_complete(), "a row for each modifier, in their order");
-static_assert(modifiers_that_hide() == 3, "masks.cc looks at each modifier that hides keys, in every function");
-
-/// A member that is not named here does not compile. A new one of Scoring is a rule of intervals, or has a row above;
-/// one of RowModifiers is set by a row.
+/// A member that is not named here does not compile. One of Scoring is a rule of intervals, or has a row above, which
+/// sets those of RowModifiers.
 [[maybe_unused]] void names_all_members(const Scoring& scoring, const RowModifiers& row) {
   [[maybe_unused]] const auto& [struct_size, scale, softcap, causal, offset, offsets, window_left, window_right, chunk,
                                 prefix_end, kv_start, kv_length, bias, bias_scale, mask, packed_mask, alibi_slopes,

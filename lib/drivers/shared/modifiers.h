@@ -7,21 +7,16 @@
 
 #include "include/simdattn/simdattn.h"
 #include "lib/contract/ukernels.h"
-#include "lib/drivers/shared/intervals.h"
 
 namespace simdattn {
 
-/// In the order in which they apply. modifiers.cc has a row for each, which says what drivers must know of it.
-enum class Modifier : uint8_t { kSoftcap, kAlibi, kBias, kMask, kPackedMask, kCount };
-
-/// What some modifier of a call does.
+/// What some modifier of a call does, by the table of modifiers.cc.
 struct Modifiers {
   bool any = false;
   bool hides = false;        // it may hide keys, so a look at it pays before keys are read
   bool changes_all = false;  // it changes every score: a look cannot leave out columns
-  bool by_position =
-      false;  // it depends on the key's position: keys of a list that do not follow one another are passed over apart
-  bool by_head = false;  // it differs between the heads of a group
+  bool by_position = false;  // it depends on the key's position: runs of keys of a list are modified one by one
+  bool by_head = false;      // it differs between the heads of a group
 };
 Modifiers modifiers_of(const Scoring& scoring);
 
