@@ -45,9 +45,8 @@ struct SmallProblem {
     if (status.ok()) status = divide(a, Threads::kOne, &division);
     EXPECT_TRUE(status.ok()) << status.detail;
     const UKernels& uk = *target.kernels;
-    const OperandBytes operands(kernels_of(uk, a.arithmetic, division.most_rows), a, division.sizes);
-    bytes.resize(AttentionMemory(operands, d, nullptr).bytes());
-    run.reset(new AttentionRun{a, division, uk, {operands, d, bytes.data()}});
+    bytes.resize(AttentionRun{a, division, uk, nullptr}.memory.w.bytes());
+    run.reset(new AttentionRun{a, division, uk, bytes.data()});
   }
 
   static std::vector<float> random_floats(Random& random, int64_t n) {

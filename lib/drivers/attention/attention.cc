@@ -1,27 +1,17 @@
-// Fused attention: a problem is checked and divided once, then ranges of its tasks run.
-//
-// attention() does both in one call. attention_plan() keeps the outcome of the first part in a Plan, from which
-// attention_range() runs tasks.
+// Fused attention: a problem is checked and divided once, then ranges of its tasks run. attention() does both in one
+// call. attention_plan() keeps the outcome of the first part in a Plan, from which attention_range() runs tasks.
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "dispatch/environment.h"
 #include "dispatch/target.h"
-#include "lib/contract/dtypes.h"
-#include "lib/contract/integers.h"
-#include "lib/drivers/attention/division.h"
-#include "lib/drivers/attention/memory.h"
-#include "lib/drivers/attention/walk.h"
+#include "lib/drivers/attention/row_block.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/shared/operands.h"
-#include "lib/rules/attention.h"
 
 namespace simdattn {
 namespace {
 
-/// A plan remembers its sequences in at most this many groups of equal size: where the group's tasks begin, and a
-/// digest of its lengths.
+/// A plan remembers its sequences in at most so many groups of equal size: where tasks begin, and a digest of lengths.
 constexpr int64_t kMaxGroups = 24;
 /// PlanState::mark of a plan that attention_plan() made: "attnapln".
 constexpr uint64_t kPlanMark = 0x6E6C7061'6E747461u;
@@ -31,19 +21,14 @@ struct PlanState {
   uint64_t mark;
   AttentionProblem problem;
   Division division;
-  OperandBytes operands;
   PlannedTasks tasks;
   int64_t groups;
   int64_t group_size;  // sequences of a group
   struct Group {
     int64_t first_task;
-    int64_t first_row_block;  // another number than first_task where each split is a task
-    uint64_t lengths;         // digest_of() its sequences
-    int64_t first(bool reduce) const { return reduce ? first_row_block : first_task; }
+    uint64_t lengths;  // digest_of() its sequences
   } group[kMaxGroups];
   ProblemBytes bytes;  // of the problem's arrays: workspace and partial states must lie elsewhere
-
-  AttentionMemory memory(void* workspace) const { return {operands, division.sizes.d_v, workspace}; }
 };
 static_assert(sizeof(PlanState) <= sizeof(Plan::internal));
 static_assert(std::is_trivially_copyable_v<PlanState> && alignof(PlanState) <= alignof(uint64_t));
@@ -53,8 +38,7 @@ const PlanState* state_of(const Plan& plan) {
   return s->mark == kPlanMark ? s : nullptr;
 }
 
-/// A digest of everything that says where sequences [first, last) begin and end and at which positions their rows
-/// stand.
+/// A digest of all that says where sequences [first, last) begin and end, and at which positions their rows stand.
 uint64_t digest_of(const AttentionProblem& a, int64_t first, int64_t last) {
   uint64_t h = 0;
   const auto add = [&](const int32_t* numbers, int64_t end) {
@@ -102,14 +86,12 @@ Status drivers::attention(const AttentionProblem& a, const Exec& exec) {
     SIMDATTN_CHECK(check_places(a, d, s, 0, sequence_of(a, s).n_q));
   }
   if (d.row_blocks == 0) return {};
-  const AttentionKernels& kernels = kernels_of(*uk, a.arithmetic, d.most_rows);
-  const OperandBytes operands(kernels, a, d.sizes);
-  const size_t needed = AttentionMemory(operands, d.sizes.d_v, nullptr).bytes();
+  const AttentionRun run = {a, d, *uk, exec.workspace};
+  const size_t needed = run.memory.w.bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
   SIMDATTN_CHECK(check_attention_memory(bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
 
-  const KernelHooks hooks(kernels);
-  const AttentionRun run = {a, d, *uk, {operands, d.sizes.d_v, exec.workspace}};
+  const KernelHooks hooks(run.memory.kernels);
   TaskIterator at(a, d, 0, 0);
   for (int64_t t = 0; t < d.row_blocks; ++t, at.next()) run_row_block(run, at.row_block());
   return {};
@@ -131,26 +113,23 @@ Status drivers::attention_plan(const AttentionProblem& a, Plan* plan, const Exec
   s->problem = a;
   s->bytes = bytes;
   s->division = d;
-  s->operands = {kernels_of(*target->kernels, a.arithmetic, d.most_rows), a, d.sizes};
   s->tasks = {target, data == Data::kNeeded, d.split, d.tasks, d.split ? d.row_blocks : 0};
   const int64_t sequences = d.sizes.sequences;
   s->group_size = std::max(steps_of(sequences, kMaxGroups), int64_t{1});
   s->groups = steps_of(sequences, s->group_size);
-  int64_t row_blocks = 0;
   int64_t tasks = 0;
   for (int64_t g = 0; g < s->groups; ++g) {
     const int64_t first = g * s->group_size;
     const int64_t last = std::min(first + s->group_size, sequences);
-    s->group[g] = {tasks, row_blocks, digest_of(a, first, last)};
+    s->group[g] = {tasks, digest_of(a, first, last)};
     const int64_t same = same_lengths(a) ? last - first : 1;
     for (int64_t sequence = first; sequence < last; sequence += same) {
-      row_blocks += tasks_of(a, d, false, sequence) * same;
-      tasks += tasks_of(a, d, d.split, sequence) * same;
+      tasks += SequenceTasks(a, d, sequence).tasks * same;
     }
   }
   plan->tasks = d.tasks;
   plan->reduce_tasks = s->tasks.reduce_tasks;
-  plan->workspace_bytes = d.tasks == 0 ? 0 : s->memory(nullptr).bytes();
+  plan->workspace_bytes = d.tasks == 0 ? 0 : AttentionRun{a, d, *target->kernels, nullptr}.memory.w.bytes();
   plan->partial_bytes = partial;
   s->mark = kPlanMark;
   return {};
@@ -183,24 +162,25 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
       ByteSet::of(s->tasks.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
   const AttentionProblem& a = s->problem;
   const Division& d = s->division;
-  int64_t group = 0;  // the group that has task `first`
-  while (group + 1 < s->groups && s->group[group + 1].first(reduce) <= first) ++group;
-  for (int64_t g = group; g < s->groups && (g == group || s->group[g].first(reduce) < last); ++g) {
+  // The group that has task `first`. What is reduced is counted from the first row block on: where splits are tasks,
+  // there are few of these.
+  int64_t group = 0;
+  while (!reduce && group + 1 < s->groups && s->group[group + 1].first_task <= first) ++group;
+  for (int64_t g = group; g < s->groups && (reduce || g == group || s->group[g].first_task < last); ++g) {
     const int64_t begin = g * s->group_size;
     const int64_t end = std::min(begin + s->group_size, d.sizes.sequences);
     if (digest_of(a, begin, end) != s->group[g].lengths) return kChangedLengths;
   }
 
-  const AttentionRun run = {a, d, *s->tasks.target->kernels, s->memory(exec.workspace)};
+  const AttentionRun run = {a, d, *s->tasks.target->kernels, exec.workspace};
   const Partials partials(d, partial);
   TaskIterator at(a, d, group * s->group_size, reduce ? 0 : first - s->group[group].first_task);
   if (reduce) {
-    int64_t task = s->group[group].first_task;
-    for (int64_t t = s->group[group].first_row_block; t < last; ++t) {
+    for (int64_t t = 0, task = 0; t < last; ++t) {
       const Interval splits = at.splits();
       if (t >= first) reduce_splits(run, at.row_block(), splits, partials, task);
-      task += splits.hi - splits.lo;
-      at.next(splits.hi - splits.lo);
+      task += splits.size();
+      at.next(splits.size());
     }
     return {};
   }
@@ -213,7 +193,7 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
     const int64_t end = std::min(index.first_row + d.row_block, sequence_of(a, index.sequence).n_q * d.sizes.group);
     SIMDATTN_CHECK(check_places(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
   }
-  const KernelHooks hooks(kernels_of(run.kernels, a.arithmetic, d.most_rows));
+  const KernelHooks hooks(run.memory.kernels);
   for (int64_t t = first; t < last; ++t, at.next()) {
     if (d.split) run_split(run, at.row_block(), at.split(), partials.of_task(t));
     else run_row_block(run, at.row_block());

@@ -3,27 +3,20 @@
 #include <algorithm>
 
 #include "lib/contract/integers.h"
-#include "lib/drivers/shared/masks.h"
+#include "lib/drivers/shared/modifiers.h"
 #include "lib/drivers/shared/rows.h"
 #include "lib/rules/attention.h"
 
 namespace simdattn {
 namespace {
 
-/// For threads, fewer row blocks than this are too few: they become smaller, and if these are still too few, splits are
-/// tasks.
+/// For threads, fewer row blocks are too few: they become smaller, and if these are too few as well, splits are tasks.
 constexpr int64_t kEnoughTasks = 32;
 constexpr int64_t kSmallRowBlock = 128;
 /// A call whose keys and values have more bytes reads them from beyond L2 and prefetches. A single row multiplies so
 /// little that the hardware's prefetcher suffices up to a larger size.
 constexpr double kFetchedBytes = 1 << 20;
 constexpr double kFetchedBytesOfOneRow = 8 << 20;
-
-/// Row blocks that so many rows make. Both divisors are constants, so this is a shift: a 64-bit division is slow beside
-/// a short call.
-int64_t row_blocks_of(const Division& d, int64_t rows) {
-  return d.row_block == kRowBlock ? steps_of(rows, kRowBlock) : steps_of(rows, kSmallRowBlock);
-}
 
 /// The first token that both stores still hold. A ring holds the last ones.
 int64_t oldest_token(const AttentionProblem& a, int64_t length) {
@@ -51,8 +44,7 @@ bool hidden(const AttentionProblem& a, const Division& d, const Sequence& seq, i
             Interval keys) {
   if (!d.modifiers.hides) return false;
   for (int64_t i = first_row; i < last_row; ++i) {
-    const Interval row = visible_interval(a.scoring, seq.rules, i);
-    const Interval seen = {std::max(row.lo, keys.lo), std::min(row.hi, keys.hi)};
+    const Interval seen = visible_interval(a.scoring, seq.rules, i) & keys;
     for (int64_t h = 0; h < d.sizes.heads && seen.lo < seen.hi; ++h) {
       const RowModifiers m = row_modifiers(a.scoring, place_of(seq, h, i));
       for (int64_t j = seen.lo; j < seen.hi; ++j) {
@@ -61,6 +53,40 @@ bool hidden(const AttentionProblem& a, const Division& d, const Sequence& seq, i
     }
   }
   return true;
+}
+
+/// Checks the pages of keys `seen`, which rows [first_row, last_row) see.
+Status check_pages(const AttentionProblem& a, const Division& d, const Sequence& seq, int64_t first_row,
+                   int64_t last_row, Interval seen) {
+  for (const ConstKv* kv : {&a.k, &a.v}) {
+    if (kv->page_size == 0 || seen.lo >= seen.hi) continue;
+    const int32_t* table = kv->block_table + seq.index * table_stride(*kv);
+    for (int64_t i = seen.lo / kv->page_size; i * kv->page_size < seen.hi; ++i) {
+      if (static_cast<uint32_t>(table[i]) < static_cast<uint32_t>(kv->n_pages)) continue;
+      const Interval keys = seen & Interval{i * kv->page_size, (i + 1) * kv->page_size};
+      SIMDATTN_REQUIRE(table[i] < 0 && hidden(a, d, seq, first_row, last_row, keys), kRange,
+                       page_sentence(kv == &a.k ? Store::kK : Store::kV));
+    }
+  }
+  return {};
+}
+
+/// Checks that each entry of a row's list is -1 or names keys, neighbours differ, and the keys that it sees have pages.
+Status check_list(const AttentionProblem& a, const Division& d, const Sequence& seq, int64_t row, const int32_t* list) {
+  const int64_t entries = steps_of(seq.n_kv, a.lists.block_size);  // that name keys: 0 .. entries - 1
+  const bool pages = a.k.page_size > 0 || a.v.page_size > 0;
+  const Interval seen = visible_interval(a.scoring, seq.rules, row);
+  int64_t last = -1;
+  for (int64_t i = 0; i < a.lists.length; ++i) {
+    const int64_t e = list[i];
+    if (e == -1) continue;
+    if (e < 0 || e >= entries) return kNoKeyOfList;
+    if (e == last) return kEntryTwice;
+    last = e;
+    const Interval keys = seen & Interval{e * a.lists.block_size, (e + 1) * a.lists.block_size};
+    if (pages) SIMDATTN_CHECK(check_pages(a, d, seq, row, row + 1, keys));
+  }
+  return {};
 }
 
 }  // namespace
@@ -112,7 +138,7 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
       int64_t blocks;
       int64_t tasks;
       return !__builtin_mul_overflow(steps_of(rows, row_block), sizes.kv_heads * same, &blocks) &&
-             !__builtin_mul_overflow(blocks, splits.hi - splits.lo, &tasks) &&
+             !__builtin_mul_overflow(blocks, splits.size(), &tasks) &&
              !__builtin_add_overflow(all.row_blocks, blocks, &all.row_blocks) &&
              !__builtin_add_overflow(all.splits, tasks, &all.splits);
     };
@@ -141,45 +167,6 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
   return {};
 }
 
-namespace {
-
-/// Checks the pages of keys `seen`, which rows [first_row, last_row) see.
-Status check_pages(const AttentionProblem& a, const Division& d, const Sequence& seq, int64_t first_row,
-                   int64_t last_row, Interval seen) {
-  for (const ConstKv* kv : {&a.k, &a.v}) {
-    if (kv->page_size == 0 || seen.lo >= seen.hi) continue;
-    const int32_t* table = kv->block_table + seq.index * table_stride(*kv);
-    for (int64_t i = seen.lo / kv->page_size; i * kv->page_size < seen.hi; ++i) {
-      if (static_cast<uint32_t>(table[i]) < static_cast<uint32_t>(kv->n_pages)) continue;
-      const Interval keys = {std::max(i * kv->page_size, seen.lo), std::min((i + 1) * kv->page_size, seen.hi)};
-      SIMDATTN_REQUIRE(table[i] < 0 && hidden(a, d, seq, first_row, last_row, keys), kRange,
-                       page_sentence(kv == &a.k ? Store::kK : Store::kV));
-    }
-  }
-  return {};
-}
-
-/// Checks the list of a row: every entry is -1 or names keys of the store, neighbours differ, and the keys that the row
-/// sees have pages.
-Status check_list(const AttentionProblem& a, const Division& d, const Sequence& seq, int64_t row, const int32_t* list) {
-  const int64_t entries = steps_of(seq.n_kv, a.lists.block_size);  // that name keys: 0 .. entries - 1
-  const bool pages = a.k.page_size > 0 || a.v.page_size > 0;
-  const Interval seen = visible_interval(a.scoring, seq.rules, row);
-  int64_t last = -1;
-  for (int64_t i = 0; i < a.lists.length; ++i) {
-    const int64_t e = list[i];
-    if (e == -1) continue;
-    if (e < 0 || e >= entries) return kNoKeyOfList;
-    if (e == last) return kEntryTwice;
-    last = e;
-    const Interval keys = {std::max(e * a.lists.block_size, seen.lo), std::min((e + 1) * a.lists.block_size, seen.hi)};
-    if (pages) SIMDATTN_CHECK(check_pages(a, d, seq, row, row + 1, keys));
-  }
-  return {};
-}
-
-}  // namespace
-
 Status check_places(const AttentionProblem& a, const Division& d, int64_t s, int64_t first_row, int64_t last_row) {
   if (first_row >= last_row) return {};
   const Sequence seq = sequence_of(a, s);
@@ -198,42 +185,29 @@ Status check_places(const AttentionProblem& a, const Division& d, int64_t s, int
       {visible_interval(a.scoring, seq.rules, first_row).lo, visible_interval(a.scoring, seq.rules, last_row - 1).hi});
 }
 
-TaskIterator::TaskIterator(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t task)
-    : a_(a), division_(division), sequence_(sequence), task_(task) {
-  skip_sequences();
+SequenceTasks::SequenceTasks(const AttentionProblem& a, const Division& d, int64_t s) {
+  const Sequence seq = sequence_of(a, s);
+  const int64_t rows = seq.n_q * d.sizes.group;
+  // Both divisors are constants, so this is a shift: a 64-bit division is slow beside a short call.
+  row_blocks = d.row_block == kRowBlock ? steps_of(rows, kRowBlock) : steps_of(rows, kSmallRowBlock);
+  if (d.split) splits = task_splits(a, seq.rules.length);
+  tasks = d.sizes.kv_heads * row_blocks * splits.size();
 }
 
 void TaskIterator::skip_sequences() {
   const int64_t sequences = division_.sizes.sequences;
-  const bool same = same_lengths(a_);
   while (sequence_ < sequences) {
-    const Sequence seq = sequence_of(a_, sequence_);
-    const int64_t n_row_blocks = row_blocks_of(division_, seq.n_q * division_.sizes.group);
-    const Interval splits = division_.split ? task_splits(a_, seq.rules.length) : Interval{0, 1};
-    const int64_t here = division_.sizes.kv_heads * n_row_blocks * (splits.hi - splits.lo);
-    if (task_ < here) {
-      n_row_blocks_ = n_row_blocks;
-      splits_ = splits;
-      here_ = here;
-      return;
-    }
-    const int64_t passed = !same ? 1 : here == 0 ? sequences - sequence_ : task_ / here;
+    here_ = SequenceTasks(a_, division_, sequence_);
+    if (task_ < here_.tasks) return;
+    const int64_t passed = !same_lengths(a_) ? 1 : here_.tasks == 0 ? sequences - sequence_ : task_ / here_.tasks;
     sequence_ += passed;
-    task_ -= passed * here;
+    task_ -= passed * here_.tasks;
   }
 }
 
 RowBlockIndex TaskIterator::row_block() const {
-  const int64_t row_block = task_ / (splits_.hi - splits_.lo);
-  const int64_t i = row_block % n_row_blocks_;
-  return {sequence_, row_block / n_row_blocks_, (i % 2 == 0 ? i / 2 : n_row_blocks_ - 1 - i / 2) * division_.row_block};
-}
-
-int64_t tasks_of(const AttentionProblem& a, const Division& d, bool splits, int64_t s) {
-  const Sequence seq = sequence_of(a, s);
-  const int64_t row_blocks = d.sizes.kv_heads * row_blocks_of(d, seq.n_q * d.sizes.group);
-  const Interval of_each = splits ? task_splits(a, seq.rules.length) : Interval{0, 1};
-  return row_blocks * (of_each.hi - of_each.lo);
+  const int64_t row_block = task_ / splits().size(), n = here_.row_blocks, i = row_block % n;
+  return {sequence_, row_block / n, (i % 2 == 0 ? i / 2 : n - 1 - i / 2) * division_.row_block};
 }
 
 }  // namespace simdattn

@@ -2,7 +2,6 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_
 
-#include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
 #include "lib/drivers/shared/intervals.h"
 #include "lib/drivers/shared/modifiers.h"
@@ -40,8 +39,7 @@ inline const int32_t* list_of(const AttentionProblem& a, const Sequence& seq, in
   return a.lists.data + seq.q_batch * stride[0] + list_head * stride[1] + (seq.first_row + row) * stride[2];
 }
 
-/// Which rows a task computes. They share a key/value head, and row r is query head r % G of its group at query
-/// position r / G.
+/// The rows of a task, which share a key/value head: row r is query head r % G of its group at query position r / G.
 struct RowBlockIndex {
   int64_t sequence;
   int64_t kv_head;
@@ -74,18 +72,31 @@ enum class Threads : uint8_t { kOne, kSeveral };
 /// Checks the entries of every sequence and divides the problem, whose sizes are in `division` already.
 Status divide(const AttentionProblem& a, Threads threads, Division* division);
 
+/// How one sequence divides.
+struct SequenceTasks {
+  int64_t row_blocks = 0;    // of each key/value head
+  Interval splits = {0, 1};  // of each row block, where they are tasks
+  int64_t tasks = 0;
+
+  SequenceTasks() = default;
+  SequenceTasks(const AttentionProblem& a, const Division& d, int64_t sequence);
+};
+
 /// Walks tasks in their order: by sequences, key/value heads, row blocks, splits. Row blocks go first, last, second,
 /// second to last, ..., so that any range of tasks of a causal problem has its share of long and short ones.
 class TaskIterator {
  public:
   /// At `task` tasks after the first one of sequence `sequence`.
-  TaskIterator(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t task);
+  TaskIterator(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t task)
+      : a_(a), division_(division), sequence_(sequence), task_(task) {
+    skip_sequences();
+  }
   RowBlockIndex row_block() const;
-  int64_t split() const { return splits_.lo + task_ % (splits_.hi - splits_.lo); }
-  Interval splits() const { return splits_; }  // of the sequence
+  int64_t split() const { return splits().lo + task_ % splits().size(); }
+  Interval splits() const { return here_.splits; }
   void next(int64_t tasks = 1) {
     task_ += tasks;
-    if (task_ >= here_) skip_sequences();
+    if (task_ >= here_.tasks) skip_sequences();
   }
 
  private:
@@ -95,14 +106,9 @@ class TaskIterator {
   const AttentionProblem& a_;
   const Division& division_;
   int64_t sequence_;
-  int64_t task_;              // counted from the first one of the sequence
-  int64_t here_ = 0;          // tasks of the sequence
-  int64_t n_row_blocks_ = 0;  // row blocks of each of its key/value heads
-  Interval splits_ = {0, 1};
+  int64_t task_;        // counted from the first one of the sequence
+  SequenceTasks here_;  // of the sequence
 };
-
-/// Tasks of one sequence, if splits are tasks or not.
-int64_t tasks_of(const AttentionProblem& a, const Division& division, bool splits, int64_t sequence);
 
 /// Checks the lists of rows [first_row, last_row) (query positions) of a sequence, and the pages of the keys that these
 /// rows see. A negative entry of a block table is good where masks hide all of its keys from all of these rows.

@@ -42,7 +42,7 @@ struct KeyBlock {
   /// True if each of rows [r, r + n) sees the columns `see`.
   bool same_interval(int64_t r, int64_t n, Interval see) const {
     for (const int64_t end = r + n; r < end; ++r) {
-      if (row[r].lo != see.lo || row[r].hi != see.hi) return false;
+      if (row[r].interval() != see) return false;
     }
     return true;
   }
@@ -58,8 +58,7 @@ struct TileRows {
 
 // ---- look.cc: what each row sees ------------------------------------------------------------------------------------
 
-/// Sets what the rows see of keys base, base + 1, ... Masks are looked at once for rows that share them, the heads of a
-/// group as a rule.
+/// Sets what the rows see of keys base, base + 1, ... Masks are looked at once for rows that share them.
 void look(const RowBlock& rows, KeyBlock* block);
 /// The same of `columns` keys of a list. Masks are left to the pass over the scores: keys of a list are in any order,
 /// so to look at their masks one by one would take as long as to apply them.
@@ -83,7 +82,7 @@ class BlockScores {
 
  private:
   char* packed_panel(int64_t column) const {
-    return rows_.memory.keys + column / kPanelWidth * rows_.memory.bytes_of.panel;
+    return rows_.memory.keys + column / kPanelWidth * rows_.memory.panel_bytes;
   }
 
   const RowBlock& rows_;
@@ -93,8 +92,8 @@ class BlockScores {
 
 // ---- weigh.cc: modifiers, then weights ------------------------------------------------------------------------------
 
-/// Softcap, ALiBi, bias and masks on the scores of a tile. True if a key between the ends of what some row sees was
-/// masked.
+/// Softcap, ALiBi, bias and masks on the scores of a tile. True if a key was masked between the ends of what a row
+/// sees.
 bool modify_tile(const RowBlock& rows, const KeyBlock& block, const TileRows& tile);
 /// Scores of a tile become weights; states.max and sum take them in, and memory.alpha gets the factors of states.acc.
 void weigh(const RowBlock& rows, const KeyBlock& block, const TileRows& tile, const RowStates& states);

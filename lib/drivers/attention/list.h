@@ -2,7 +2,6 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_LIST_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_LIST_H_
 
-#include <algorithm>
 #include <optional>
 
 #include "lib/drivers/attention/key_block.h"
@@ -14,64 +13,78 @@ struct ListedTokens {
   int64_t columns;  // of the key block
   int64_t count;    // with those behind it, which are fetched
   int32_t token[kKeyBlock + kPanelWidth];
+
+  /// True if they are whole panels. Behind an entry that the length cuts others may begin inside of a panel.
+  bool whole_panels() const {
+    for (int64_t c = 0; c < columns; ++c) {
+      if ((token[c] - c) % kPanelWidth != 0) return false;
+    }
+    return true;
+  }
 };
 
-/// A list, as a sequence reads it. Its keys are at places 0, 1, ...: entries of -1, and keys past the last one, take no
-/// place.
-class KeyList {
+/// A list, as a sequence reads it: its keys are at places 0, 1, ... Entries of -1 and keys past the last one take none.
+class ListReader {
  public:
-  KeyList(const AttentionProblem& a, const Sequence& seq, int64_t kv_head, int64_t row)
+  ListReader(const AttentionProblem& a, const Sequence& seq, int64_t kv_head, int64_t row)
       : entries_(list_of(a, seq, kv_head, row)),
         count_(a.lists.length),
         size_(a.lists.block_size),
-        length_(seq.rules.length),
-        places_(count_places()) {}
+        length_(seq.rules.length) {}
 
-  /// Where a reader has come to.
-  struct Cursor {
-    int64_t entry = 0;
-    int64_t inside = 0;  // keys of the entry that were read
-  };
-  /// How many keys there are.
-  int64_t places() const { return places_; }
-  /// The next key block. The cursor moves behind it.
-  ListedTokens next_block(Cursor* at) const;
+  /// The place that is read next.
+  int64_t place() const { return place_; }
+  /// The next key block; without columns where there are no more keys.
+  ListedTokens next_block() {
+    ListedTokens tokens;
+    tokens.columns = read(tokens.token, kKeyBlock);
+    tokens.count = tokens.columns + ListReader(*this).read(tokens.token + tokens.columns, kPanelWidth);
+    return tokens;
+  }
 
  private:
-  int64_t count_places() const;
   /// The next n keys at most, and how many they are.
-  int64_t read(Cursor* at, int32_t* tokens, int64_t n) const;
+  int64_t read(int32_t* tokens, int64_t n) {
+    int64_t count = 0;
+    while (entry_ < count_ && count < n) {
+      const int64_t token = entries_[entry_] * size_ + inside_;
+      tokens[count] = static_cast<int32_t>(token);
+      const bool there = static_cast<uint64_t>(token) < static_cast<uint64_t>(length_);
+      count += there;
+      if (++inside_ < size_ && there) continue;
+      ++entry_;
+      inside_ = 0;
+    }
+    place_ += count;
+    return count;
+  }
 
   const int32_t* entries_;
   int64_t count_;
-  int64_t size_;    // keys of an entry
-  int64_t length_;  // keys of the sequence
-  int64_t places_;
+  int64_t size_;        // keys of an entry
+  int64_t length_;      // keys of the sequence
+  int64_t entry_ = 0;   // that is read next
+  int64_t inside_ = 0;  // keys of it that were read
+  int64_t place_ = 0;
 };
-
-/// How far inside of the row of its key each row of values is; -1: elsewhere.
-int64_t values_inside_keys(const ConstKv& v, const ConstKv& k);
-/// Which of these tokens are gathered. `store`: as panels where it has such, and the tokens are whole ones.
-TokenList tokens_to_gather(const RowBlock& rows, const ListedTokens& tokens, const KvStore& store);
 
 /// f(block) for the key blocks of one split of a list, after a look. Keys and values are gathered when they are read.
 template <class F>
-void for_each_listed_block(const RowBlock& rows, const KeyList& list, int64_t split, const F& f) {
-  const int64_t inside = values_inside_keys(rows.problem.v, rows.problem.k);
-  const int64_t first = split * kKeySplit, end = std::min(list.places(), first + kKeySplit);
-  KeyList::Cursor at;
-  for (int64_t base = 0; base < end; base += kKeyBlock) {
-    const ListedTokens tokens = list.next_block(&at);
-    if (base < first) continue;  // entries may be -1, so where a split begins is known only by counting from the first
-    const AttentionMemory& memory = rows.memory;
-    // Values inside of keys (latent attention) are read from the copies of the keys. These must then hold a whole key
-    // block, because values are read after all of its keys.
-    GatheredRows keys(rows.kernels, rows.k_store, tokens_to_gather(rows, tokens, rows.k_store), memory.gathered_keys,
-                      inside >= 0 ? kKeyBlock / kPanelWidth : 1);
+void for_each_listed_block(const RowBlock& rows, ListReader* list, int64_t split, const F& f) {
+  const AttentionMemory& memory = rows.memory;
+  const int64_t inside = memory.values_inside_keys;
+  while (list->place() < (split + 1) * kKeySplit) {
+    const int64_t base = list->place();
+    const ListedTokens tokens = list->next_block();
+    if (tokens.columns == 0) return;
+    if (base < split * kKeySplit) continue;  // entries may be -1: where a split begins is known by counting alone
+    const TokenList of_values = {.tokens = tokens.token, .count = tokens.count, .seen = rows.seen(), .fetch = true};
+    TokenList of_keys = of_values;
+    of_keys.whole_panels =
+        rows.k_store.panels() && rows.problem.lists.block_size % kPanelWidth == 0 && tokens.whole_panels();
+    GatheredRows keys(rows.kernels, rows.k_store, of_keys, memory.gathered_keys);
     std::optional<GatheredRows> values;
-    if (inside < 0) {
-      values.emplace(rows.kernels, rows.v_store, tokens_to_gather(rows, tokens, rows.v_store), memory.gathered_values);
-    }
+    if (inside < 0) values.emplace(rows.kernels, rows.v_store, of_values, memory.gathered_values);
     KeyBlock block(base, tokens.token, BlockTokens(keys), values ? BlockTokens(*values) : BlockTokens(keys, inside));
     look_at_list(rows, tokens.columns, &block);
     f(block);

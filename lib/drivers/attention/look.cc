@@ -1,7 +1,5 @@
 #include "lib/drivers/attention/key_block.h"
 
-#include <algorithm>
-
 namespace simdattn {
 
 bool gathers(const RowBlock& rows, int64_t r) {
@@ -29,7 +27,7 @@ void look(const RowBlock& rows, KeyBlock* block) {
         same = same_masks(m, rows.modifiers(r - 1)) || still_sees(m, base, keys, in_tile, &seen);
       }
       if (!same) {
-        seen = seen_columns(m, base, keys, gathers(rows, r));
+        seen = seen_columns(m, base, keys);
         block->few |= seen.few();
       }
     }

@@ -2,8 +2,6 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
 
-#include <algorithm>
-
 #include "lib/contract/integers.h"
 #include "lib/drivers/attention/division.h"
 #include "lib/drivers/shared/operands.h"
@@ -71,55 +69,49 @@ class Partials {
   void* memory_;
 };
 
-/// Bytes of operands. A plan keeps them: to ask the arithmetic takes about as long as all checks of a range.
-struct OperandBytes {
-  int64_t query;   // a row of queries as the arithmetic wants it
-  int64_t panel;   // a packed panel of keys
-  int64_t rows;    // kLoadedRows rows: of keys as stored, put together from several runs, or of keys or values as f32
-  int64_t values;  // the packed values of a key block
-  int64_t masked;  // the same of kValueGroup dimensions
-  int64_t gathered_keys;  // GatheredRows of keys
-  int64_t gathered_values;
-
-  OperandBytes() = default;
-  OperandBytes(const AttentionKernels& kernels, const AttentionProblem& a, const AttentionSizes& sizes)
-      : query(kernels.query_bytes(sizes.d_qk)),
-        panel(kernels.kv[index_of(a.k.type)].panel_bytes(sizes.d_qk)),
-        values(kernels.values_bytes(sizes.d_v)),
-        masked(kernels.values_bytes(std::min(sizes.d_v, kValueGroup))),
-        gathered_keys(GatheredRows::bytes_of(a.k.type, sizes.d_qk, has_lists(a) ? kKeyBlock / kPanelWidth : 1)),
-        gathered_values(GatheredRows::bytes_of(a.v.type, sizes.d_v)) {
-    const KvType k = a.k.type;
-    const bool loads_keys =
-        kernels.kv[index_of(k)].pack_keys == nullptr || kernels.kv[index_of(k)].pack_panel == nullptr;
-    const bool loads_values = kernels.kv[index_of(a.v.type)].pack_values == nullptr;
-    const int64_t loaded = 4 * std::max(loads_keys ? sizes.d_qk : 0, loads_values ? sizes.d_v : 0);
-    rows = kLoadedRows * std::max(row_bytes(k, sizes.d_qk), loaded);
-  }
-};
-
-/// One thread's working memory, which is constant in the lengths of the sequences.
+/// One thread's working memory, whose size does not depend on the lengths of the sequences.
 struct AttentionMemory {
-  OperandBytes bytes_of;
+  const AttentionKernels& kernels;
+  const AttentionProblem& a;
+  const AttentionSizes& sizes;
   Workspace w;
-  char* q = w.take<char>(kRowBlock * bytes_of.query);                   // rows of queries as the arithmetic wants them
-  float* scores = w.take<float>(kScoreRows * kScoreStride);             // [kScoreRows][kScoreStride]
-  char* keys = w.take<char>(kKeyBlock / kPanelWidth * bytes_of.panel);  // the packed panels of a key block
-  char* rows = w.take<char>(bytes_of.rows);
-  char* values = w.take<char>(bytes_of.values);
-  char* masked = w.take<char>(bytes_of.masked);
-  char* gathered_keys = w.take<char>(bytes_of.gathered_keys);
-  char* gathered_values = w.take<char>(bytes_of.gathered_values);
+  /// Values that lie inside of the keys of a list are read from the copies of these. Else negative.
+  int64_t values_inside_keys = has_lists(a) ? simdattn::values_inside_keys(a.v, a.k) : -1;
+  const KvOperands& k = kernels.kv[index_of(a.k.type)];
+  const KvOperands& v = kernels.kv[index_of(a.v.type)];
+  int64_t query_bytes = kernels.query_bytes(sizes.d_qk);  // of a row of queries as the arithmetic wants it
+  int64_t panel_bytes = k.panel_bytes(sizes.d_qk);        // of a packed panel of keys
+  char* queries = w.take<char>(kRowBlock * query_bytes);
+  float* scores = w.take<float>(kScoreRows * kScoreStride);          // [kScoreRows][kScoreStride]
+  char* keys = w.take<char>(kKeyBlock / kPanelWidth * panel_bytes);  // the packed panels of a key block
+  char* rows = w.take<char>(loaded_rows_bytes());
+  char* values = w.take<char>(kernels.values_bytes(sizes.d_v));  // the packed values of a key block
+  char* masked = w.take<char>(kernels.values_bytes(std::min(sizes.d_v, kValueGroup)));
+  /// Values are read after all keys of a key block: if from copies of these, there must be so many.
+  GatheredMemory gathered_keys{w, a.k.type, sizes.d_qk, values_inside_keys >= 0 ? kKeyBlock / kPanelWidth : 1};
+  GatheredMemory gathered_values{w, a.v.type, sizes.d_v};
   float* alpha = w.take<float>(kScoreRows);
   Interval* see = w.take<Interval>(kRowBlock);  // the keys that the rules let each row see, masks aside
   RowModifiers* modifiers = w.take<RowModifiers>(kRowBlock);
-  RowStates total;  // over all splits so far
-  RowStates split;  // of the current split
+  RowStates total{w, kRowBlock, sizes.d_v};  // over all splits so far
+  RowStates split{w, kRowBlock, sizes.d_v};  // of the current split
 
-  /// `memory`: of any alignment; null to measure.
-  AttentionMemory(const OperandBytes& bytes, int64_t d_v, void* memory)
-      : bytes_of(bytes), w(memory), total(w, kRowBlock, d_v), split(w, kRowBlock, d_v) {}
-  size_t bytes() const { return w.bytes(); }
+  /// Of kLoadedRows rows: of keys as stored, put together from several runs, or of keys or values as f32.
+  int64_t loaded_rows_bytes() const {
+    const bool loads_keys = k.pack_keys == nullptr || k.pack_panel == nullptr;
+    const int64_t loaded = std::max(loads_keys ? sizes.d_qk : 0, v.pack_values == nullptr ? sizes.d_v : 0);
+    return kLoadedRows * std::max(row_bytes(a.k.type, sizes.d_qk), 4 * loaded);
+  }
+};
+
+/// What the tasks of a range share.
+struct AttentionRun {
+  const AttentionProblem& problem;
+  const Division& division;
+  const UKernels& kernels;
+  void* workspace;  // null: to measure
+  AttentionMemory memory{kernels_of(kernels, problem.arithmetic, division.most_rows), problem, division.sizes,
+                         Workspace(workspace)};
 };
 
 }  // namespace simdattn

@@ -1,7 +1,5 @@
 // attention_merge(): partial results over disjoint keys, joined by their log-sum-exp.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
@@ -11,12 +9,8 @@
 namespace simdattn {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Columns joined at a time: accumulator and widened part on the stack (2 x 4 KiB).
 constexpr int64_t kColumns = 1024;
-
-/// Weight of a part relative to the maximum; 0 for parts without a visible key.
-float weight(float lse, float base) { return scalar::exp(lse - base); }
 
 }  // namespace
 
@@ -37,16 +31,17 @@ Status drivers::attention_merge(const UKernels& uk, const ConstView<5>& parts, c
         const float sink = sinks != nullptr ? sinks[h] : -kInf;
         float m = sink;
         for (int64_t p = 0; p < n_parts; ++p) m = lse_of(p) > m ? lse_of(p) : m;
-        const float base = m == -kInf ? 0.0f : m;
-        float sum = weight(sink, base);
-        for (int64_t p = 0; p < n_parts; ++p) sum += weight(lse_of(p), base);
+        // Relative to the maximum; 0 for parts without a visible key.
+        const auto weight = [&](float of) { return scalar::exp(of - (m == -kInf ? 0.0f : m)); };
+        float sum = weight(sink);
+        for (int64_t p = 0; p < n_parts; ++p) sum += weight(lse_of(p));
         const float factor = sum > 0.0f ? 1.0f / sum : sum == 0.0f ? 0.0f : sum;
         const int64_t row = b * parts.stride[1] + h * parts.stride[2] + i * parts.stride[3];
         for (int64_t c = 0; c < dim; c += kColumns) {
           const int64_t n = std::min(kColumns, dim - c);
           std::fill_n(acc, n, 0.0f);
           for (int64_t p = 0; p < n_parts; ++p) {
-            const float w = weight(lse_of(p), base);
+            const float w = weight(lse_of(p));
             if (w == 0.0f) continue;  // what an empty part holds has no influence
             const int64_t at = p * parts.stride[0] + row + c;
             uk.widen[index_of(parts.dtype)](static_cast<const char*>(parts.data) + at * part_size, part, n);

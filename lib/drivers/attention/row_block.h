@@ -1,45 +1,37 @@
-// The rows of one task, and their states from the first key to the outputs.
-//
-// Rows are query positions x the query heads that share the key head, so keys and values are read once for all of them:
-// in decode they are the heads of a group, in prefill positions too. So there is one path for both, with the same
-// bits.
+// The rows of one task, and their states from the first key to the outputs. Rows are query positions x the query heads
+// that share the key head, so keys and values are read once for all of them: in decode they are the heads of a group,
+// in prefill positions too. So there is one path for both, with the same bits.
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_ROW_BLOCK_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_ROW_BLOCK_H_
 
-#include <algorithm>
-
 #include "lib/drivers/attention/memory.h"
-#include "lib/drivers/shared/masks.h"
+#include "lib/drivers/shared/modifiers.h"
+#include "lib/drivers/shared/rows.h"
 
 namespace simdattn {
 
-/// What the tasks of a range share.
-struct AttentionRun {
-  const AttentionProblem& problem;
-  const Division& division;
-  const UKernels& kernels;
-  AttentionMemory memory;
-};
-
 /// What is the same for all key blocks of a task.
 struct RowBlock {
-  const AttentionProblem& problem;
-  const Division& division;
-  const UKernels& kernels;
-  const AttentionKernels& arithmetic;
-  const AttentionMemory& memory;  // where each part of a key block's life leaves what the next one reads
+  const AttentionRun& run;
   RowBlockIndex index;
-  Sequence sequence;
-  int64_t rows;
-  int64_t heads_at_once;  // heads of a position that have the same modifiers: all of a group, or 1
-  Fetch fetch;
-  KvStore k_store;
-  KvStore v_store;
-  Operands k;
-  Operands v;
+  const AttentionProblem& problem = run.problem;
+  const Division& division = run.division;
+  const UKernels& kernels = run.kernels;
+  const AttentionMemory& memory = run.memory;  // where each part of a key block's life leaves what the next one reads
+  const AttentionKernels& arithmetic = memory.kernels;
+  Sequence sequence = sequence_of(problem, index.sequence);
+  int64_t rows = std::min({division.row_block, index.rows, sequence.n_q* division.sizes.group - index.first_row});
+  /// Heads of a position that have the same modifiers: all of a group, or 1.
+  int64_t heads_at_once = division.modifiers.by_head ? 1 : division.sizes.group;
+  Fetch fetch = rows > 1 ? division.fetch : division.fetch_one_row;
+  int64_t batch = problem.cu_k == nullptr ? index.sequence : 0;  // of keys and values
+  KvStore k_store{problem.k, batch, index.kv_head, sequence.first_key};
+  KvStore v_store{problem.v, batch, index.kv_head, sequence.first_key};
+  Operands k{kernels, arithmetic, problem.k.type, division.sizes.d_qk, memory.rows, division.fetch};
+  Operands v{kernels, arithmetic, problem.v.type, division.sizes.d_v, memory.rows};
 
   /// Finds memory.see and memory.modifiers of the rows.
-  RowBlock(const AttentionRun& run, const RowBlockIndex& index);
+  RowBlock(const AttentionRun& of, const RowBlockIndex& at);
 
   /// Brings the queries of the rows into memory.q, in the format of the arithmetic.
   void load_queries() const;
@@ -56,15 +48,10 @@ struct RowBlock {
   const RowModifiers& modifiers(int64_t r) const { return memory.modifiers[r]; }
   /// Keys that some row sees, masks aside: neither end of an interval decreases from row to row.
   Interval seen() const { return {memory.see[0].lo, memory.see[rows - 1].hi}; }
-  /// With few rows masks are left to the hardware's prefetcher: it keeps up, and the instructions would cost more than
-  /// they save.
-  bool fetches_masks() const { return division.modifiers.hides && !has_lists(problem) && rows > kFewRows; }
-  /// Asks for the masks of the key block that begins at `base` to be fetched, of rows [r, r + n).
-  void fetch_masks(int64_t base, int64_t r, int64_t n) const {
-    if (fetches_masks()) prefetch_masks(memory.modifiers, {r, r + n}, heads_at_once, base);
-  }
-  KeyFetch key_fetch() const { return {fetch, division.fetch}; }
-  char* query(int64_t r) const { return memory.q + r * memory.bytes_of.query; }
+  /// Asks for the masks of the key block that begins at `base` to be fetched, of rows [r, r + n). With few rows they
+  /// are left to the hardware's prefetcher: it keeps up, and the instructions would cost more than they save.
+  void fetch_masks(int64_t base, int64_t r, int64_t n) const;
+  char* query(int64_t r) const { return memory.queries + r * memory.query_bytes; }
   float* scores(int64_t i) const { return memory.scores + i * kScoreStride; }
 };
 
@@ -75,6 +62,16 @@ void start_states(const RowBlock& rows, const RowStates& states, bool sinks);
 void merge_states(const RowBlock& rows, const RowStates& a, const RowStates& b);
 /// The outputs of the rows.
 void store_states(const RowBlock& rows, const RowStates& states);
+
+// ---- walk.cc: the way of a task through splits and key blocks -------------------------------------------------------
+
+/// All splits of one row block, one after the other, and its outputs.
+void run_row_block(const AttentionRun& run, const RowBlockIndex& index);
+/// One split of a row block into `states`.
+void run_split(const AttentionRun& run, const RowBlockIndex& index, int64_t split, const RowStates& states);
+/// Joins the states of the tasks from first_task on, those of one row block in these splits, and writes its outputs.
+void reduce_splits(const AttentionRun& run, const RowBlockIndex& index, Interval splits, const Partials& partials,
+                   int64_t first_task);
 
 }  // namespace simdattn
 

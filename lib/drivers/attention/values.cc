@@ -17,7 +17,7 @@ bool takes_values(const RowBlock& rows, const BlockTokens& values, Interval see,
 
 BlockValues::BlockValues(const RowBlock& rows, const BlockTokens& values, Interval see, int64_t count)
     : rows_(rows), values_(values), see_(see), in_place_(takes_values(rows, values, see, count)) {
-  if (!in_place_) rows.v.pack_values(values, see, rows.memory.values);
+  if (!in_place_) rows.v.pack_values(values, see, 0, rows.division.sizes.d_v, rows.memory.values);
 }
 
 ValueTile BlockValues::tile_of(const TileRows& tile, const RowStates& states) const {

@@ -1,10 +1,5 @@
-#include "lib/drivers/attention/walk.h"
-
-#include <algorithm>
 #include <optional>
 
-#include "lib/contract/integers.h"
-#include "lib/drivers/attention/key_block.h"
 #include "lib/drivers/attention/list.h"
 
 namespace simdattn {
@@ -50,12 +45,14 @@ class Walk {
   const RowBlock& rows() const { return rows_; }
   /// The splits that some row sees a key of.
   Interval splits() const {
-    const Interval keys = list_ ? Interval{0, list_->places()} : rows_.seen();
+    const KeyLists& lists = rows_.problem.lists;
+    const Interval keys = list_ ? Interval{0, lists.length * lists.block_size} : rows_.seen();
     return {keys.lo / kKeySplit, steps_of(keys.hi, kKeySplit)};
   }
-  void run_split(int64_t split, const RowStates& states) const {
+  /// Splits of a list are taken in ascending order.
+  void run_split(int64_t split, const RowStates& states) {
     if (list_) {
-      return for_each_listed_block(rows_, *list_, split,
+      return for_each_listed_block(rows_, &*list_, split,
                                    [&](const KeyBlock& block) { run_block(rows_, block, states); });
     }
     const int64_t end = std::min(rows_.sequence.rules.length, (split + 1) * kKeySplit);
@@ -69,7 +66,7 @@ class Walk {
 
  private:
   RowBlock rows_;
-  std::optional<KeyList> list_;
+  std::optional<ListReader> list_;
 };
 
 }  // namespace
@@ -77,7 +74,7 @@ class Walk {
 void run_row_block(const AttentionRun& run, const RowBlockIndex& index) {
   const AttentionMemory& memory = run.memory;
   for_each_list(run, index, [&](const RowBlockIndex& part) {
-    const Walk walk(run, part);
+    Walk walk(run, part);
     walk.rows().load_queries();
     start_states(walk.rows(), memory.total, true);
     const Interval splits = walk.splits();
@@ -97,7 +94,7 @@ void run_row_block(const AttentionRun& run, const RowBlockIndex& index) {
 void run_split(const AttentionRun& run, const RowBlockIndex& index, int64_t split, const RowStates& states) {
   for_each_list(run, index, [&](const RowBlockIndex& part) {
     const RowStates s = states.from(part.first_row - index.first_row);
-    const Walk walk(run, part);
+    Walk walk(run, part);
     start_states(walk.rows(), s, split == 0);
     const Interval splits = walk.splits();
     if (split < splits.lo || split >= splits.hi) return;
@@ -109,8 +106,7 @@ void run_split(const AttentionRun& run, const RowBlockIndex& index, int64_t spli
 void reduce_splits(const AttentionRun& run, const RowBlockIndex& index, Interval splits, const Partials& partials,
                    int64_t first_task) {
   const RowBlock rows(run, index);
-  // The states of split 0 hold the sink. Where no task has that split, because a ring has overwritten its keys, the
-  // sink alone is left of it.
+  // The states of split 0 hold the sink, which alone is left of it where a ring has overwritten its keys.
   start_states(rows, run.memory.total, splits.lo > 0);
   for (int64_t split = splits.lo; split < splits.hi; ++split) {
     merge_states(rows, run.memory.total, partials.of_task(first_task++));

@@ -1,9 +1,5 @@
 #include "lib/drivers/attention/key_block.h"
 
-#include <limits>
-
-#include "lib/contract/integers.h"
-
 namespace simdattn {
 
 bool modify_tile(const RowBlock& rows, const KeyBlock& block, const TileRows& tile) {
@@ -21,7 +17,7 @@ bool modify_tile(const RowBlock& rows, const KeyBlock& block, const TileRows& ti
     }
     for (int64_t c = seen.lo; block.holes && c < seen.hi; ++c) {
       if (rows.see(r).has(block.key(c))) continue;
-      s[c] = -std::numeric_limits<float>::infinity();
+      s[c] = -kInf;
       masked = true;
     }
   }
@@ -29,10 +25,8 @@ bool modify_tile(const RowBlock& rows, const KeyBlock& block, const TileRows& ti
 }
 
 void weigh(const RowBlock& rows, const KeyBlock& block, const TileRows& tile, const RowStates& states) {
-  const int64_t first =
-      tile.see.lo / kPanelWidth * kPanelWidth;  // from the panel on: sums count elements modulo 16, and 32 is 2 * 16
-  int32_t lo[kScoreRows];
-  int32_t hi[kScoreRows];
+  const int64_t first = panel_start(tile.see.lo);  // a multiple of 16: sums count elements modulo 16
+  int32_t lo[kScoreRows], hi[kScoreRows];
   for (int64_t i = 0; i < tile.count; ++i) {
     const SeenColumns& seen = block.row[tile.first + i];
     lo[i] = seen.none() ? 0 : seen.lo - static_cast<int32_t>(first);

@@ -1,9 +1,9 @@
-// kv_append(): new tokens into a store, converted, rotated and laid out on the way.
+// kv_append(): new tokens into a store, converted, rotated and laid out on the way. kv_read(): tokens as rows of f32.
 #include <algorithm>
 #include <cstring>
 
-#include "lib/drivers/cache/token_store.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/shared/kv_store.h"
 #include "lib/drivers/shared/rotate.h"
 #include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"
@@ -21,9 +21,9 @@ struct Append {
   int64_t size = size_of(rows.dtype);
   int64_t hadamard_block = rope.hadamard_block;  // 0: none
   bool rotates = appended.rotates();
+  bool norms = has_norm(rope.options);
   bool as_stored = !store.narrow() && rows.dtype == store.dtype();  // rows are of the storage type
   // The store converts, or has nothing to convert.
-  bool norms = has_norm(rope.options);
   bool direct = !rotates && !norms && hadamard_block == 0 && (rows.dtype == store.dtype() || rows.dtype == DType::kF32);
   // Of a token in the buffer: in f32, but where rows are of the storage type already.
   bool buffered_as_stored = as_stored && hadamard_block == 0 && !norms;
@@ -70,15 +70,6 @@ struct Append {
     call.sin = table_row(rope.sin, p);
   }
 
-  /// Heads h .. h + call.heads - 1 of a row into the buffer, where they are rotated then.
-  void norm_heads(int64_t b, int64_t h, int64_t i, float* to) {
-    for (int64_t k = 0; k < call.heads; ++k) {
-      uk.widen[index_of(rows.dtype)](row_of(rows, b, h + k, i), to + k * call.y_stride, kv.dim);
-      norm_row(uk, rope.options, to + k * call.y_stride, kv.dim);
-    }
-    call.x = to;
-  }
-
   /// Rotated token by token, for as many heads as the buffer holds; then rounded and laid out head by head.
   [[gnu::noinline]] void through_buffer(int64_t b, int64_t i, int64_t tokens, const TokenPlace& p) {
     alignas(64) char buffer[kBufferBytes];
@@ -91,7 +82,12 @@ struct Append {
         rotate_by(b, i + t);
         call.x = row_of(rows, b, h, i + t);
         call.y = buffer + t * row_size;
-        if (norms) norm_heads(b, h, i + t, reinterpret_cast<float*>(call.y));
+        for (int64_t k = 0; norms && k < call.heads; ++k) {
+          float* const row = static_cast<float*>(call.y) + k * call.y_stride;
+          uk.widen[index_of(rows.dtype)](row_of(rows, b, h + k, i + t), row, kv.dim);
+          norm_row(uk, rope.options, row, kv.dim);
+        }
+        if (norms) call.x = call.y;  // where they are normed they are rotated
         rotate_heads(uk, norms ? DType::kF32 : rows.dtype, buffered, call);
       }
       if (hadamard_block > 0) {
@@ -135,6 +131,29 @@ Status drivers::kv_append(const UKernels& uk, const ConstView<4>& rows, const Co
   const AppendedRows appended(positions, kv, options, rows.shape[2]);
   Append append = {uk, rows, kv, appended, options.rope};
   for (int64_t b = 0; b < batch; ++b) append.sequence(b);
+  return {};
+}
+
+Status drivers::kv_read(const UKernels& uk, const ConstKv& kv, int64_t first, const View<4>& out) {
+  SIMDATTN_CHECK(check_kv_read(kv, first, out));
+  const BasicTokenStore<true> store(uk, kv);
+  const int64_t n = out.shape[2];
+  const int64_t ld = step_of(out, 2);
+  for (int64_t b = 0; b < out.shape[0]; ++b) {
+    for (int64_t h = 0; h < out.shape[1]; ++h) {
+      for (int64_t i = 0; i < n;) {
+        const TokenPlace p = place_of(kv, b, first + i);
+        // At most to the end of a panel, so that a token's column is its place in the run.
+        const int64_t tokens = std::min({store.tokens_left(p), n - i, kPanelWidth - store.column(p)});
+        float* const rows = f32_row_of(out, b, h, i);
+        store.load(rows, 4 * ld, tokens, p, h, false);
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t d = 0; d < kv.dim; ++d) rows[t * ld + d] = canonical(rows[t * ld + d]);
+        }
+        i += tokens;
+      }
+    }
+  }
   return {};
 }
 

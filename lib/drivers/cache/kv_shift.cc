@@ -4,8 +4,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "lib/drivers/cache/token_store.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/shared/kv_store.h"
 #include "lib/drivers/shared/rotate.h"
 #include "lib/rules/rules.h"
 
@@ -87,8 +87,7 @@ struct Shift {
   }
 
  private:
-  /// What does not rotate is copied, unless codes are multiplied by another scale at their new place. Then the numbers
-  /// are stored again.
+  /// What does not rotate is copied, unless its scale differs at the new place: then the numbers are stored again.
   [[gnu::noinline]] void through_buffer(const TokenPlace& from, const TokenPlace& to, int64_t n) const {
     alignas(64) char buffer[kTokenBuffer * sizeof(float)];
     float scales[kPanelWidth], there[kPanelWidth];
@@ -160,7 +159,7 @@ Status drivers::kv_shift(const UKernels& uk, const Kv& kv, int64_t first, int64_
   SIMDATTN_CHECK(check_kv_shift(kv, first, last, delta, rope));
   if (delta == 0 || first == last || kv.heads == 0) return {};
 
-  const bool rotate = rope.cos.data != nullptr || rope.sin.data != nullptr;
+  const bool rotate = has_table(rope);
   RopeHeads rotation = rotation_of(rope.options, kv.dim, rotate ? rope.cos.shape[1] : 0);
   rotation.inverse = rotation.inverse != (delta < 0);
   if (rotate) {
@@ -171,18 +170,13 @@ Status drivers::kv_shift(const UKernels& uk, const Kv& kv, int64_t first, int64_
   const int64_t count = last - first;
   // In a ring a token moves by `step` places forwards or by ring - step backwards.
   const int64_t step = kv.ring > 0 ? ((delta % kv.ring) + kv.ring) % kv.ring : 0;
-  // Nothing is written before it is read: from the end that tokens move towards.
-  bool descending = delta > 0;
-  if (kv.ring > 0) {
-    const bool forwards = step + count <= kv.ring;
-    const bool backwards = count <= step;
-    descending = forwards && step > 0;
-    if (step > 0 && !forwards && !backwards) {
-      for (int64_t b = 0; b < kv.batch; ++b) shift_ring(shift, b, kv.ring, first % kv.ring, count, step);
-      return {};
-    }
+  // Nothing is written before it is read: from the end that tokens move towards, unless it is both ends of a ring.
+  const bool from_end = kv.ring > 0 ? step > 0 && step + count <= kv.ring : delta > 0;
+  const bool both = kv.ring > 0 && step > 0 && !from_end && step < count;
+  for (int64_t b = 0; b < kv.batch; ++b) {
+    if (both) shift_ring(shift, b, kv.ring, first % kv.ring, count, step);
+    else shift.move(b, first, last, delta, from_end);
   }
-  for (int64_t b = 0; b < kv.batch; ++b) shift.move(b, first, last, delta, descending);
   return {};
 }
 

@@ -285,8 +285,8 @@ struct TokenRotation {
   bool norms = has_norm(options);
   /// The CPU gains by stores past the caches, and rows of `out` would not stay in these anyway. Not for rows of 16-bit
   /// numbers, because converting them takes as long as memory does, nor in place: such rows are in the caches.
-  bool streams = tuning_of_cpu().stream_results && out.data != x.data && out.dtype == DType::kF32 &&
-                 bytes_of(out) > kCacheBytes&& out.shape[3] * size_of(out.dtype) <= kStreamedBytes && !norms;
+  bool streams = tuning_of_cpu().stream_results && out.data != x.data && out.dtype == DType::kF32 && !norms &&
+                 out.shape[3] * size_of(out.dtype) <= kStreamedBytes && bytes_of(out) > kCacheBytes;
 
   /// All heads of token i, by the angles of `call`.
   void rotate(int64_t b, int64_t i) {

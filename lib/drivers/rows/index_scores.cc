@@ -1,10 +1,7 @@
-// index_scores(): how much each row wants each candidate: a key, or a listed block.
-//
-// Rows are the heads of one position, or of several, as in attention: a key block is packed once for up to
-// kMostRows of them. Scores of kScoreRows rows and a key block are taken at a time and joined head by head while
-// they are in the caches.
+// index_scores(): how much each row wants each candidate: a key, or a listed block. Rows are the heads of one position,
+// or of several, as in attention: a key block is packed once for up to kMostRows of them. Scores of kScoreRows rows and
+// a key block are taken at a time and joined head by head while they are in the caches.
 #include <algorithm>
-#include <limits>
 
 #include "lib/contract/integers.h"
 #include "lib/drivers/drivers.h"
@@ -16,7 +13,6 @@
 namespace simdattn {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Rows that share the packing of a key block, of positions that are whole.
 constexpr int64_t kMostRows = 256;
 /// Rows whose scores are taken at a time, and the floats between them: see lib/drivers/attention/memory.h.
@@ -86,14 +82,14 @@ struct Indexer {
 
   /// `all`: heads of all positions.
   void score_block(const BlockTokens& keys, int64_t b, int64_t first, int64_t all, int64_t base, Interval see) const {
-    const Operands operands(uk, ops, k.type, k.dim, w.key_rows);
+    const Operands operands(uk, ops, k.type, k.dim, w.key_rows, fetch);
     const int64_t panel_bytes = operands.slots.panel_bytes(k.dim);
-    const int64_t begin = see.lo / kPanelWidth * kPanelWidth;
+    const int64_t begin = panel_start(see.lo);
     // Keys that several tiles need are packed for all of them, and rows for one call of a tile.
     const int64_t at_once = keys.panels() ? kScoreRows : operands.slots.direct_key_rows;
     const ScoreWay way = operands.way_to_score(keys, all, at_once);
     for (int64_t c = begin; way == ScoreWay::kPackedBlock && c < see.hi; c += kPanelWidth) {
-      operands.pack_panel(keys, see, c, w.panels + c / kPanelWidth * panel_bytes, fetch != Fetch::kNone);
+      operands.pack_panel(keys, see, c, w.panels + c / kPanelWidth * panel_bytes);
     }
     for (int64_t r = 0; r < all; r += kScoreRows) {
       const ScoreTile tile = {.q = w.q + r * query_bytes,
@@ -106,8 +102,9 @@ struct Indexer {
                               .scale = scale,
                               .s = w.scores + begin,
                               .lds = kStride,
+                              .fetch = fetch,
                               .scratch = w.panels};
-      operands.score(way, tile, keys, see, {fetch, fetch});
+      operands.score(way, tile, keys, see);
       // Heads of one position at a time; a head by itself where each has a row of its own.
       for (int64_t x = r, joined; x < r + tile.rows; x += joined) {
         const int64_t head = x % heads, i = first + x / heads;
@@ -117,7 +114,7 @@ struct Indexer {
                       .lds = kStride,
                       .rows = joined,
                       .columns = see.hi - see.lo,
-                      .weights = weights.data == nullptr ? nullptr : weights_of(b, i) + head,
+                      .weights = weights_of(b, i, head),
                       .relu = options.relu,
                       .largest = options.combine != IndexCombine::kSum,
                       .more = !each && head > 0,
@@ -127,8 +124,9 @@ struct Indexer {
     }
   }
 
-  const float* weights_of(int64_t b, int64_t i) const {
-    return static_cast<const float*>(weights.data) + b * step_of(weights, 0) + i * step_of(weights, 1);
+  const float* weights_of(int64_t b, int64_t i, int64_t head) const {
+    if (weights.data == nullptr) return nullptr;
+    return static_cast<const float*>(weights.data) + b * step_of(weights, 0) + i * step_of(weights, 1) + head;
   }
 
   /// Scores y of columns `see` of a key block to those candidates that the row sees.

@@ -6,6 +6,7 @@
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/shared/operands.h"
+#include "lib/drivers/shared/rotate.h"
 #include "lib/drivers/shared/rows.h"
 #include "lib/drivers/shared/workspace.h"
 #include "lib/rules/rules.h"
@@ -25,8 +26,9 @@ void for_query_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
   const int64_t dim = q.shape[3];
   const GroupedRows grouped = {q, k.shape[1]};
   const int64_t q_stride = grouped.stride(q);
+  const bool stay = buffer == nullptr || q.dtype == DType::kF32;
   ScoreRows call = {.q = buffer,
-                    .ldq = buffer == nullptr ? q_stride : dim,
+                    .ldq = stay ? q_stride : dim,
                     .n_q = 0,
                     .k = nullptr,
                     .ldk = step_of(k, 2),
@@ -36,18 +38,14 @@ void for_query_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4
                     .s = nullptr,
                     .lds = grouped.stride(out),
                     .fetch = fetch_of(bytes_of(k), kCacheBytes)};
-  grouped.for_each([&](int64_t b, int64_t kv_head, int64_t h) {
+  grouped.for_each(at_once, [&](int64_t b, int64_t kv_head, int64_t h, int64_t i, int64_t n) {
+    const char* const rows = row_of(q, b, h, 0) + i * q_stride * size_of(q.dtype);
     call.k = row_of(k, b, kv_head, 0);
-    for (int64_t i = 0; i < grouped.rows; i += call.n_q) {
-      const char* const rows = row_of(q, b, h, 0) + i * q_stride * size_of(q.dtype);
-      call.n_q = std::min(at_once, grouped.rows - i);
-      call.s = f32_row_of(out, b, h, 0) + i * call.lds;
-      if (buffer == nullptr) call.q = reinterpret_cast<const float*>(rows);
-      for (int64_t r = 0; buffer != nullptr && r < call.n_q; ++r) {
-        uk.widen[index_of(q.dtype)](rows + r * q_stride * size_of(q.dtype), buffer + r * dim, dim);
-      }
-      kernel(call, h + i * grouped.next_head, grouped.next_head);
-    }
+    call.n_q = n;
+    call.s = f32_row_of(out, b, h, 0) + i * call.lds;
+    if (stay) call.q = reinterpret_cast<const float*>(rows);
+    else widen_rows(uk, q.dtype, rows, q_stride, n, dim, buffer, dim);
+    kernel(call, h + i * grouped.next_head, grouped.next_head);
   });
 }
 
@@ -61,15 +59,13 @@ struct AnyRow {
   }
 };
 
-/// Scores of all rows of q, whose dimension is that of k. definition(q, k, head) is the kernel's sum, for rows of
-/// 16-bit types that do not fit the buffer: the same bits, not fast. Not inlined: the buffer takes stack only where it
-/// is used.
+/// Scores of all rows of q, whose dimension is that of k. definition(q, k, head) is the kernel's sum, the same bits but
+/// slow, for rows of 16-bit types that do not fit the buffer. Not inlined, because the buffer takes stack.
 template <class Kernel, class Definition>
 [[gnu::noinline]] void score_all_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k,
                                       const View<4>& out, float factor, Kernel&& kernel, Definition&& definition) {
   alignas(64) float buffer[kQueryElements];
-  if (q.dtype == DType::kF32) return for_query_rows(uk, q, k, out, factor, nullptr, kMaxSize, kernel);
-  const int64_t at_once = std::min(kQueryRows, kQueryElements / q.shape[3]);
+  const int64_t at_once = q.dtype == DType::kF32 ? kMaxSize : std::min(kQueryRows, kQueryElements / q.shape[3]);
   if (at_once > 0) return for_query_rows(uk, q, k, out, factor, buffer, at_once, kernel);
   for_query_rows(uk, q, k, out, factor, nullptr, 1,
                  [&](const ScoreRows& call, int64_t head, int64_t) __attribute__((cold, noinline)) {
@@ -108,7 +104,7 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
     }
     for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
       const int64_t n = std::min(kPanelWidth, n_kv - j);
-      operands.pack_panel({store, j}, {0, n}, 0, w.panel, false);
+      operands.pack_panel({store, j}, {0, n}, 0, w.panel);
       operands.slots.score_packed({.q = w.q,
                                    .q_stride = query_bytes,
                                    .rows = rows,
@@ -221,30 +217,26 @@ Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const
   if (is_empty(out)) return {};
 
   const ProjectionBuffers buffers = {Workspace(exec.workspace), d_q, 0, d_k};
-  const int64_t m_stride = step_of(m, 1) * size_of(m.dtype);
   const auto score = [&](ScoreRows call, int64_t head, int64_t next_head) {
     // q^T M for a row of q or several of one head: the chain over d_q is that of weighted values.
     std::fill_n(buffers.query_projections, call.n_q * d_k, 0.0f);
     for_each_head(head, next_head, call.n_q, [&](int64_t h, int64_t r, int64_t n) {
-      for (int64_t d = 0; d < d_q; d += kKeyBlock) {
-        uk.attention[0].kv[index_of(m.dtype)].value_tile({.w = call.q + r * call.ldq + d,
-                                                          .ldw = call.ldq,
-                                                          .rows = n,
-                                                          .v = head_of(m, h) + d * m_stride,
-                                                          .key_stride = m_stride,
-                                                          .group_stride = kValueGroup * size_of(m.dtype),
-                                                          .keys = std::min(kKeyBlock, d_q - d),
-                                                          .dim = d_k,
-                                                          .o = buffers.query_projections + r * d_k,
-                                                          .ldo = d_k});
-      }
+      uk.attention[0].kv[index_of(m.dtype)].value_tile({.w = call.q + r * call.ldq,
+                                                        .ldw = call.ldq,
+                                                        .rows = n,
+                                                        .v = head_of(m, h),
+                                                        .key_stride = step_of(m, 1) * size_of(m.dtype),
+                                                        .group_stride = kValueGroup * size_of(m.dtype),
+                                                        .keys = d_q,
+                                                        .dim = d_k,
+                                                        .o = buffers.query_projections + r * d_k,
+                                                        .ldo = d_k});
     });
     call.q = buffers.query_projections;
     call.ldq = call.dim = d_k;
     uk.score_rows[index_of(k.dtype)](call);
   };
-  for_query_rows(uk, q, k, out, options.scale.value_or(1.0f), q.dtype == DType::kF32 ? nullptr : buffers.queries,
-                 kQueryRows, score);
+  for_query_rows(uk, q, k, out, options.scale.value_or(1.0f), buffers.queries, kQueryRows, score);
   return {};
 }
 
@@ -288,8 +280,7 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
         const int64_t n = std::min(kProjectedKeys, n_k - j);
         ConstView<4> keys = part_of(k, {b, kv_head, j}, {1, 1, n, k_dim});
         if (project_k) {
-          for (int64_t r = 0; r < n; ++r)
-            uk.widen[index_of(k.dtype)](row_of(keys, 0, 0, r), buffers.keys + r * d_k, d_k);
+          widen_rows(uk, k.dtype, keys.data, step_of(keys, 2), n, d_k, buffers.keys, d_k);
           project(uk, wk, kv_head, 0, buffers.keys, d_k, n, buffers.key_projections);
           keys = view(static_cast<const float*>(buffers.key_projections), {1, 1, n, d});
         }
@@ -302,8 +293,8 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
           }
           uk.additive_rows[index_of(keys.dtype)]({call, weights + h * w.stride[0], next_head * w.stride[0]});
         };
-        for_query_rows(uk, queries, keys, part_of(out, {b, first_head, 0, j}, {1, group, q.shape[2], n}), 1.0f,
-                       q.dtype == DType::kF32 ? nullptr : widened, kQueryRows, score);
+        for_query_rows(uk, queries, keys, part_of(out, {b, first_head, 0, j}, {1, group, q.shape[2], n}), 1.0f, widened,
+                       kQueryRows, score);
       }
     }
   }

@@ -1,12 +1,10 @@
 // softmax() and masked_softmax(): rows of scores to rows of probabilities.
 #include <algorithm>
-#include <limits>
 
 #include "dispatch/environment.h"
 #include "lib/contract/integers.h"
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/shared/masks.h"
 #include "lib/drivers/shared/modifiers.h"
 #include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"
@@ -14,12 +12,10 @@
 namespace simdattn {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Rows per call of the slot when their log-sum-exp is wanted: maxima and sums pass through the stack.
 constexpr int64_t kLseRows = 64;
 /// Modified scores of a row, or of several short ones, pass through the stack: written to `out` they would wait for its
-/// lines from L2, which the exponentials have time for. Short rows take half of the space: L1
-/// also holds as much of x, of a bias, and of out.
+/// lines from L2. Short rows take half of the space: L1 also holds as much of x, of a bias, and of out.
 constexpr int64_t kModifiedScores = 4096;
 constexpr int64_t kModifiedRows = 16;
 static_assert(kModifiedRows <= kLseRows);
@@ -66,16 +62,12 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, float* ls
       // Whole key blocks at the ends of a long row that masks hide.
       const RowModifiers row = of_row(r);
       const auto hidden = [&](int64_t lo, int64_t hi) {
-        return !mask_allows(row, lo) && seen_columns(row, lo, {lo, hi}, false).none();
+        return !mask_allows(row, lo) && seen_columns(row, lo, {lo, hi}).none();
       };
-      for (int64_t next; call.lo < call.hi; call.lo = next) {
-        next = std::min(call.lo + kKeyBlock, call.hi);
-        if (!hidden(call.lo, next)) break;
-      }
-      for (int64_t next; call.lo < call.hi; call.hi = next) {
-        next = std::max(call.hi - kKeyBlock, call.lo);
-        if (!hidden(next, call.hi)) break;
-      }
+      const auto next = [&] { return std::min(call.lo + kKeyBlock, call.hi); };
+      const auto last = [&] { return std::max(call.hi - kKeyBlock, call.lo); };
+      while (call.lo < call.hi && hidden(call.lo, next())) call.lo = next();
+      while (call.lo < call.hi && hidden(last(), call.hi)) call.hi = last();
     }
     float max[kModifiedRows];
     for (int64_t i = 0; i < call.rows; ++i) {

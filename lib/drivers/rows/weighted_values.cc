@@ -60,62 +60,58 @@ void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const 
   const int64_t n_kv = v.shape[2];
   const int64_t dim = v.shape[3];
   const int64_t v_size = size_of(v.dtype);
-  const int64_t out_size = size_of(out.dtype);
   const GroupedRows grouped = {p, v.shape[1]};
   const int64_t p_stride = grouped.stride(p);
   const int64_t out_stride = grouped.stride(out);
   const int64_t key_stride = step_of(v, 2) * v_size;
   const Fetch fetch = fetch_of(bytes_of(v), static_cast<double>(kFetchedValueBytes));
   alignas(64) float accumulators[kAccumulators];
-  grouped.for_each([&](int64_t b, int64_t kv_head, int64_t h) {
-    for (int64_t i = 0; i < grouped.rows; i += kRows) {
-      const int64_t rows = std::min(kRows, grouped.rows - i);
-      const float* const w = reinterpret_cast<const float*>(row_of(p, b, h, 0)) + i * p_stride;
-      // Without weights of zero there is nothing to hide, and one call takes all keys.
-      const auto any_zero = [&](int64_t key, int64_t keys) {
-        bool found = false;
-        for (int64_t r = 0; r < rows && !found; ++r) found = uk.any_zero(w + r * p_stride + key, keys);
-        return found;
-      };
-      const bool zeros = any_zero(0, n_kv);
-      const int64_t at_once = zeros ? kKeyBlock : n_kv;
-      for (int64_t c = 0; c < dim; c += kColumns) {
-        char* const out_at = row_of(out, b, h, 0) + (i * out_stride + c) * out_size;
-        ValueTile tile = {.w = nullptr,
-                          .ldw = p_stride,
-                          .rows = rows,
-                          .v = nullptr,
-                          .key_stride = key_stride,
-                          .group_stride = kValueGroup * v_size,
-                          .keys = 0,
-                          .dim = std::min(kColumns, dim - c),
-                          .o = accumulators,
-                          .ldo = kColumns,
-                          .fetch = fetch};
-        for (int64_t r = 0; r < rows; ++r) std::fill_n(tile.o + r * tile.ldo, tile.dim, 0.0f);
-        for (int64_t j = 0; j < n_kv; j += at_once) {
-          tile.w = w + j;
-          tile.v = row_of(v, b, kv_head, 0) + j * key_stride + c * v_size;
-          tile.keys = std::min(at_once, n_kv - j);
-          // Values that no zero hides are not looked at.
-          if (zeros && any_zero(j, tile.keys) &&
-              !uk.kv[index_of(type)].all_finite(
-                  {.rows = tile.v, .token_stride = key_stride, .keys = tile.keys, .dim = tile.dim})) {
-            add_around_zeros(uk, ops, tile, type);
-          } else {
-            ops.kv[index_of(type)].value_tile(tile);
-          }
+  grouped.for_each(kRows, [&](int64_t b, int64_t kv_head, int64_t h, int64_t i, int64_t rows) {
+    const float* const w = reinterpret_cast<const float*>(row_of(p, b, h, 0)) + i * p_stride;
+    // Without weights of zero there is nothing to hide, and one call takes all keys.
+    const auto any_zero = [&](int64_t key, int64_t keys) {
+      bool found = false;
+      for (int64_t r = 0; r < rows && !found; ++r) found = uk.any_zero(w + r * p_stride + key, keys);
+      return found;
+    };
+    const bool zeros = any_zero(0, n_kv);
+    const int64_t at_once = zeros ? kKeyBlock : n_kv;
+    for (int64_t c = 0; c < dim; c += kColumns) {
+      ValueTile tile = {.w = nullptr,
+                        .ldw = p_stride,
+                        .rows = rows,
+                        .v = nullptr,
+                        .key_stride = key_stride,
+                        .group_stride = kValueGroup * v_size,
+                        .keys = 0,
+                        .dim = std::min(kColumns, dim - c),
+                        .o = accumulators,
+                        .ldo = kColumns,
+                        .fetch = fetch};
+      for (int64_t r = 0; r < rows; ++r) std::fill_n(tile.o + r * tile.ldo, tile.dim, 0.0f);
+      for (int64_t j = 0; j < n_kv; j += at_once) {
+        tile.w = w + j;
+        tile.v = row_of(v, b, kv_head, 0) + j * key_stride + c * v_size;
+        tile.keys = std::min(at_once, n_kv - j);
+        // Values that no zero hides are not looked at.
+        if (zeros && any_zero(j, tile.keys) &&
+            !uk.kv[index_of(type)].all_finite(
+                {.rows = tile.v, .token_stride = key_stride, .keys = tile.keys, .dim = tile.dim})) {
+          add_around_zeros(uk, ops, tile, type);
+        } else {
+          ops.kv[index_of(type)].value_tile(tile);
         }
-        for (int64_t r = 0; r < rows; ++r) {
-          uk.finish[index_of(out.dtype)](tile.o + r * tile.ldo, 1.0f, out_at + r * out_stride * out_size, tile.dim);
-        }
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        char* const to = row_of(out, b, h, 0) + ((i + r) * out_stride + c) * size_of(out.dtype);
+        uk.finish[index_of(out.dtype)](tile.o + r * tile.ldo, 1.0f, to, tile.dim);
       }
     }
   });
 }
 
-/// In other arithmetics: values are packed a key block at a time. `negative`: weights may be; else prepared ones
-/// hide a value where they are 0.
+/// In other arithmetics values are packed a key block at a time. `negative`: weights may be; else prepared ones of 0
+/// hide a value.
 void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& p,
                             const ConstView<4>& v, const View<4>& out, const ValueBuffers& w, bool negative) {
   const ConstKv kv(v);
@@ -129,7 +125,7 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
     for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
       const int64_t keys = std::min(kKeyBlock, n_kv - j);
       const BlockTokens values(store, j);
-      operands.pack_values(values, {0, keys}, w.packed);
+      operands.pack_values(values, {0, keys}, 0, kv.dim, w.packed);
       const bool finite = operands.finite(values, {0, keys});
       for (int64_t r = 0; r < rows;) {
         // Rows of one head are one tile: they have a stride.

@@ -1,8 +1,8 @@
-// Which keys the rules let a row see. Causality, lengths, windows, chunks and prefixes are an interval of keys for each
-// row.
+// Which keys the rules let a row see: causality, lengths, windows, chunks and prefixes are an interval of keys a row.
 #ifndef SIMDATTN_LIB_DRIVERS_SHARED_INTERVALS_H_
 #define SIMDATTN_LIB_DRIVERS_SHARED_INTERVALS_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "include/simdattn/simdattn.h"
@@ -18,6 +18,7 @@ struct Interval {
   bool has(int64_t key) const { return key >= lo && key < hi; }
   int64_t size() const { return hi - lo; }
 };
+inline Interval operator&(const Interval& a, const Interval& b) { return {std::max(a.lo, b.lo), std::min(a.hi, b.hi)}; }
 
 /// Scoring as it applies to one sequence.
 struct SequenceRules {
@@ -26,12 +27,31 @@ struct SequenceRules {
   int64_t offset;      // position of query row 0
   int64_t prefix_end;  // 0: none
 };
+inline SequenceRules sequence_rules(const Scoring& s, int64_t sequence, int64_t n_q, int64_t n_kv) {
+  const int64_t length = s.kv_length != nullptr ? s.kv_length[sequence] : n_kv;
+  return {.start = s.kv_start != nullptr ? s.kv_start[sequence] : 0,
+          .length = length,
+          .offset = s.offsets != nullptr       ? s.offsets[sequence]
+                    : s.offset == kBottomRight ? length - n_q
+                                               : s.offset,
+          .prefix_end = s.prefix_end != nullptr ? s.prefix_end[sequence] : 0};
+}
 
-SequenceRules sequence_rules(const Scoring& scoring, int64_t sequence, int64_t n_q, int64_t n_kv);
-
-/// Causality, window, chunk, prefix and lengths are all intervals of keys; this is their intersection for row i.
-/// Both ends are within 0 .. length, and neither decreases from one row to the next.
-Interval visible_interval(const Scoring& scoring, const SequenceRules& rules, int64_t row);
+/// The keys that row i sees. Both ends are within 0 .. length, and neither decreases from one row to the next.
+inline Interval visible_interval(const Scoring& s, const SequenceRules& rules, int64_t row) {
+  const int64_t p = row + rules.offset;
+  Interval v = {rules.start, rules.length};
+  if (s.causal || s.prefix_end != nullptr) v.hi = std::min(v.hi, std::max(p, rules.prefix_end - 1) + 1);
+  if (s.window_left >= 0) v.lo = std::max(v.lo, p - std::min(s.window_left, int64_t{1} << 32));
+  if (s.window_right >= 0) v.hi = std::min(v.hi, p + std::min(s.window_right, int64_t{1} << 32) + 1);
+  if (s.chunk > 0) {
+    const int64_t chunk = std::min(s.chunk, int64_t{1} << 32);
+    const int64_t index = p >= 0 ? p / chunk : -((-p + chunk - 1) / chunk);  // floor
+    v = v & Interval{index * chunk, (index + 1) * chunk};
+  }
+  v.lo = std::clamp(v.lo, int64_t{0}, rules.length);
+  return {v.lo, std::clamp(v.hi, v.lo, rules.length)};
+}
 
 }  // namespace simdattn
 

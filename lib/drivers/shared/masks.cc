@@ -1,10 +1,9 @@
-#include "lib/drivers/shared/masks.h"
+#include "lib/drivers/shared/modifiers.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
-#include "lib/contract/cursor.h"
 #include "lib/contract/dtypes.h"
 #include "lib/contract/integers.h"
 
@@ -23,21 +22,24 @@ enum MaskEffect : uint8_t { kHides = 0b00, kChanges = 0b01, kNothing = 0b11 };
 /// Times this, a byte stands in each of eight bytes.
 constexpr uint64_t kEight = 0x0101010101010101u;
 
+/// Key `key` of a packed mask, of which it is one.
+bool bit_at(const RowModifiers& m, int64_t key) {
+  const int64_t bit = key - m.first_bit;
+  return (m.bits[bit / 8] >> bit % 8 & 1) != 0;
+}
+
 /// True if n elements are equal, n > 0.
 bool all_equal(const void* p, int64_t n, int64_t size) {
   return std::memcmp(p, static_cast<const char*>(p) + size, static_cast<size_t>((n - 1) * size)) == 0;
 }
 
-/// True if bits [first, first + n) are those of `byte`, which is 0 or 0xFF; n > 0.
+/// True if bits [first, first + n) are those of `byte`, which is 0 or 0xFF.
 bool all_bits(const uint8_t* bits, int64_t first, int64_t n, int byte) {
-  const int64_t end = first + n;
-  const int64_t whole = (first + 7) / 8;  // the first byte of which the range has all bits
-  const auto are = [&](int64_t i, int64_t count) {
-    return (((bits[i / 8] ^ byte) >> i % 8) & ((1 << count) - 1)) == 0;
-  };
-  if (first % 8 != 0 && !are(first, std::min(8 * whole - first, n))) return false;
-  if (end % 8 != 0 && end > 8 * whole && !are(end / 8 * 8, end % 8)) return false;
-  return end / 8 <= whole || (bits[whole] == byte && all_equal(bits + whole, end / 8 - whole, 1));
+  for (int64_t i = first, count; i < first + n; i += count) {
+    count = std::min(8 - i % 8, first + n - i);
+    if ((((bits[i / 8] ^ byte) >> i % 8) & ((1 << count) - 1)) != 0) return false;
+  }
+  return true;
 }
 
 /// What masks and bias do to these keys: kHides or kNothing if they do that to each key, else kChanges.
@@ -58,9 +60,9 @@ MaskEffect effect_of_masks(const RowModifiers& m, Interval keys) {
     nothing = nothing && same;
   }
   if (m.bits != nullptr && keys.hi > m.first_bit) {
-    const int64_t bit = keys.lo - m.first_bit;
-    const int byte = bit >= 0 && (m.bits[bit / 8] >> bit % 8 & 1) != 0 ? 0xFF : 0;
-    const bool same = bit >= 0 && all_bits(m.bits, bit, n, byte);
+    const bool whole = keys.lo >= m.first_bit;
+    const int byte = whole && bit_at(m, keys.lo) ? 0xFF : 0;
+    const bool same = whole && all_bits(m.bits, keys.lo - m.first_bit, n, byte);
     if (same && byte == 0) return kHides;
     nothing = nothing && same;
   }
@@ -69,52 +71,28 @@ MaskEffect effect_of_masks(const RowModifiers& m, Interval keys) {
 
 /// The same for n keys from `key` on, one by one. Loops that compilers make vectors of.
 void effect_of_masks(const RowModifiers& m, int64_t key, int64_t n, uint8_t* effects) {
-  std::memset(effects, m.keep != nullptr && m.one_keep && *m.keep == 0 ? kHides : kNothing, static_cast<size_t>(n));
-  const auto of_bias = [&](const auto* bias, auto lowest) {
-    using T = decltype(lowest);
-    const auto of = [&](T b) {
-      return static_cast<uint8_t>(b == lowest ? T{kHides} : b == 0 ? T{kNothing} : T{kChanges});
-    };
-    if (m.one_bias) {
-      for (int64_t j = 0; j < n; ++j) effects[j] &= of(*bias);
-    } else {
-      for (int64_t j = 0; j < n; ++j) effects[j] &= of(bias[key + j]);
+  RowModifiers of_all = m;  // what is one number for all keys
+  if (!m.one_bias) of_all.bias = nullptr;
+  if (!m.one_keep) of_all.keep = nullptr;
+  of_all.bits = nullptr;
+  std::memset(effects, effect_of_masks(of_all, {key, key + 1}), static_cast<size_t>(n));
+  const auto of_bias = [&]<class T>(const T* bias, T lowest) {
+    for (int64_t j = 0; j < n; ++j) {
+      const T b = bias[key + j];
+      effects[j] &= static_cast<uint8_t>(b == lowest ? T{kHides} : b == 0 ? T{kNothing} : T{kChanges});
     }
   };
-  if (m.bias != nullptr && m.bias_dtype == DType::kF32) {
-    of_bias(static_cast<const uint32_t*>(m.bias), lowest_of(m.bias_dtype));
-  } else if (m.bias != nullptr) {
-    of_bias(static_cast<const uint16_t*>(m.bias), static_cast<uint16_t>(lowest_of(m.bias_dtype)));
+  if (m.bias != nullptr && !m.one_bias) {
+    const uint32_t lowest = lowest_of(m.bias_dtype);
+    if (m.bias_dtype == DType::kF32) of_bias(static_cast<const uint32_t*>(m.bias), lowest);
+    else of_bias(static_cast<const uint16_t*>(m.bias), static_cast<uint16_t>(lowest));
   }
   for (int64_t j = 0; m.keep != nullptr && !m.one_keep && j < n; ++j) {
     effects[j] &= m.keep[key + j] == 0 ? uint8_t{kHides} : uint8_t{kNothing};
   }
-  for (int64_t j = m.bits == nullptr ? n : std::max(m.first_bit - key, int64_t{0}); j < n;) {
-    // Up to the end of a byte.
-    const int64_t bit = key + j - m.first_bit;
-    const int64_t end = std::min(j + 8 - bit % 8, n);
-    const uint64_t byte = static_cast<uint64_t>(m.bits[bit / 8]) >> bit % 8;
-    uint64_t eight = 0;
-    std::memcpy(&eight, effects + j, static_cast<size_t>(end - j));
-    // Bit k alone in byte k, then all bits of it.
-    eight &= (((byte * kEight & 0x8040201008040201u) + 0x7F * kEight) >> 7 & kEight) * 0xFF;
-    std::memcpy(effects + j, &eight, static_cast<size_t>(end - j));
-    j = end;
+  for (int64_t j = m.bits == nullptr ? n : std::max(m.first_bit - key, int64_t{0}); j < n; ++j) {
+    effects[j] &= bit_at(m, key + j) ? uint8_t{kNothing} : uint8_t{kHides};
   }
-}
-
-/// Most masks hide keys here and there, which a full look would not make use of. True if that is likely: both ends of
-/// `keys` are changed, and of several masks together the first and last key are visible, as they are of one mask alone.
-/// With `few` a sample tells whether most keys are hidden.
-bool is_dense(const RowModifiers& m, Interval keys, bool few) {
-  if (effect_of_masks(m, {std::max(keys.hi - kPanelWidth, keys.lo), keys.hi}) != kChanges) return false;
-  const bool several = (m.bias != nullptr) + (m.keep != nullptr) + (m.bits != nullptr) > 1;
-  if (several && !(mask_allows(m, keys.lo) && mask_allows(m, keys.hi - 1))) return false;
-  int64_t balance = 1;
-  for (int64_t key = keys.lo; few && key < keys.hi; key += kMaskThresholds.sample_step) {
-    balance += mask_allows(m, key) ? 1 : -1;
-  }
-  return balance > 0;
 }
 
 uint64_t eight_at(const uint8_t* p) {
@@ -128,46 +106,26 @@ uint64_t eight_at(const uint8_t* p) {
 bool mask_allows(const RowModifiers& m, int64_t key) {
   if (m.bias != nullptr && bias_at(m.bias, m.one_bias ? 0 : key, m.bias_dtype) == lowest_of(m.bias_dtype)) return false;
   if (m.keep != nullptr && m.keep[m.one_keep ? 0 : key] == 0) return false;
-  if (m.bits != nullptr && key >= m.first_bit) {
-    const int64_t bit = key - m.first_bit;
-    return (m.bits[bit / 8] >> (bit % 8) & 1) != 0;
-  }
-  return true;
+  return m.bits == nullptr || key < m.first_bit || bit_at(m, key);
 }
 
-void prefetch_masks(const RowModifiers* all, Interval rows, int64_t step, int64_t key) {
-  const auto prefetch = [&](const void* p, int64_t size) {
-    for (int64_t i = 0; p != nullptr && i < kKeyBlock * size; i += 64) {
-      __builtin_prefetch(reinterpret_cast<const void*>(address_at(static_cast<const char*>(p), key * size + i)));
-    }
-  };
-  for (int64_t r = rows.lo; r < rows.hi; r += step) {
-    const RowModifiers& m = all[r];
-    if (r > 0 && same_masks(m, all[r - 1])) continue;
-    if (!m.one_bias) prefetch(m.bias, size_of(m.bias_dtype));
-    if (!m.one_keep) prefetch(m.keep, 1);
-  }
-}
-
-SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, bool few) {
+SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys) {
   const int64_t n = keys.size();
   if (n <= 0) return {};
   const auto column = [&](int64_t j) { return static_cast<int32_t>(keys.lo - base + std::min(j, n)); };
-  const MaskEffect to_head = effect_of_masks(m, {keys.lo, std::min(keys.lo + kPanelWidth, keys.hi)});
-  const MaskEffect to_all = to_head == kChanges ? kChanges : effect_of_masks(m, keys);
+  const MaskEffect to_all = effect_of_masks(m, keys);
   if (to_all == kHides) return {};
   if (to_all == kNothing) return all_columns(base, keys);
-  if (to_head == kChanges && is_dense(m, keys, few)) {
-    return {column(0), column(n), column(0), column(n), static_cast<int32_t>(n)};
-  }
   uint8_t effects[kKeyBlock];
   effect_of_masks(m, keys.lo, n, effects);
   const int64_t end = round_up(n, 8);
   std::memset(effects + n, effects[n - 1], static_cast<size_t>(end - n));
-  const auto without_ends = [&](Interval of, uint64_t eight) {
+  const auto without_ends = [&](Interval all, uint64_t eight) {
+    constexpr int64_t kLeast = kMaskThresholds.least_move;
+    Interval of = all;
     while (of.lo < of.hi && eight_at(effects + of.lo) == eight) of.lo += 8;
     while (of.lo < of.hi && eight_at(effects + of.hi - 8) == eight) of.hi -= 8;
-    return of;
+    return Interval{of.lo - all.lo < kLeast ? all.lo : of.lo, all.hi - of.hi < kLeast ? all.hi : of.hi};
   };
   uint16_t visible = 0;
   for (int64_t j = 0; j < n; ++j) visible = static_cast<uint16_t>(visible + (effects[j] & 1));
@@ -177,9 +135,7 @@ SeenColumns seen_columns(const RowModifiers& m, int64_t base, Interval keys, boo
   if (same == visible && same <= n - kMaskThresholds.least_move) {
     return {column(0), column(same), column(same), column(same), visible};
   }
-  Interval seen = without_ends({0, end}, kHides * kEight);
-  if (seen.lo < kMaskThresholds.least_move) seen.lo = 0;
-  if (seen.hi > end - kMaskThresholds.least_move) seen.hi = end;
+  const Interval seen = without_ends({0, end}, kHides * kEight);
   const Interval changed = without_ends(seen, kNothing * kEight);
   return {column(seen.lo), column(seen.hi), column(changed.lo), column(changed.hi), visible};
 }

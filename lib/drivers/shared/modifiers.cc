@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 #include "lib/contract/dtypes.h"
-#include "lib/rules/views.h"
+#include "lib/drivers/shared/rows.h"
 
 namespace simdattn {
 namespace {
@@ -117,7 +116,7 @@ ModifyResult modify(const UKernels& uk, const ModifyRow& a) {
     std::memcpy(biases + i * size, a.row.bias, static_cast<size_t>(size));
   }
   if (a.row.one_keep) std::memset(keeps, *a.row.keep, kRepeats);
-  ModifyResult result = {-std::numeric_limits<float>::infinity(), false};
+  ModifyResult result = {-kInf, false};
   ModifyRow part = a;
   for (part.lo = a.lo; part.lo < a.hi; part.lo = part.hi) {
     part.hi = std::min(part.lo + kRepeats, a.hi);

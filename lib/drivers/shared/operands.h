@@ -1,17 +1,9 @@
-// Keys and values of one storage type as operands of an arithmetic: their scores, packed panels, packed values.
-//
-// Where a storage type lacks a slot, rows are loaded as f32 and take the slot of f32. So every storage type works with
-// every arithmetic.
+// Keys and values of one storage type as operands of an arithmetic: their scores, packed panels, packed values. Where a
+// storage type lacks a slot, rows are loaded as f32 and take that of f32: so every type works with every arithmetic.
 #ifndef SIMDATTN_LIB_DRIVERS_SHARED_OPERANDS_H_
 #define SIMDATTN_LIB_DRIVERS_SHARED_OPERANDS_H_
 
-#include <algorithm>
-#include <cstring>
-
-#include "lib/contract/dtypes.h"
-#include "lib/contract/ukernels.h"
 #include "lib/drivers/shared/block_tokens.h"
-#include "lib/drivers/shared/intervals.h"
 
 namespace simdattn {
 
@@ -40,8 +32,7 @@ class KernelHooks {
 /// Rows that are loaded as f32, or put together from several runs, at a time.
 inline constexpr int64_t kLoadedRows = kPanelWidth;
 
-/// How the scores of some rows and the keys of a key block are computed. Operands::way_to_score() has the rule,
-/// key_operands.cc a function for each.
+/// How the scores of some rows and the keys of a key block are computed. Operands::way_to_score() has the rule.
 enum class ScoreWay : uint8_t {
   kPackedBlock,   // score_packed: the caller has packed all panels, because several tiles of rows need them
   kStoredPanels,  // score_tile, on the store's own panels
@@ -51,47 +42,35 @@ enum class ScoreWay : uint8_t {
   kPackedPanel    // score_packed, on one panel at a time
 };
 
-/// How keys are fetched by slots that read them where they are, and by those that transpose rows.
-struct KeyFetch {
-  Fetch in_place;
-  Fetch transposed;
-};
-
 /// How one arithmetic multiplies keys or values of one storage type and dimension.
 class Operands {
  public:
   const KvOperands& slots;
 
-  /// `rows`: memory for kLoadedRows rows, as stored or as f32.
-  Operands(const UKernels& kernels, const AttentionKernels& arithmetic, KvType type, int64_t dim, char* rows)
+  /// `rows`: memory for kLoadedRows rows, as stored or as f32. `fetch`: for slots that transpose rows of keys.
+  Operands(const UKernels& kernels, const AttentionKernels& arithmetic, KvType type, int64_t dim, char* rows,
+           Fetch fetch = Fetch::kNone)
       : slots(arithmetic.kv[index_of(type)]),
         arithmetic_(arithmetic),
         storage_(kernels.kv[index_of(type)]),
         rows_(rows),
         type_(type),
-        dim_(dim) {}
+        dim_(dim),
+        fetch_(fetch) {}
 
   /// For keys that `rows` rows are multiplied with, at most `at_once` in one tile.
   ScoreWay way_to_score(const BlockTokens& keys, int64_t rows, int64_t at_once) const;
   /// Scores of a tile's rows with keys [see.lo, see.hi), in whole panels from the one that holds see.lo on: tile.s is
   /// at that panel's first column. `tile.panels`: the packed panels of kPackedBlock; `tile.scratch`: memory for a
-  /// packed panel.
-  void score(ScoreWay way, const ScoreTile& tile, const BlockTokens& keys, Interval see, KeyFetch fetch) const;
+  /// packed panel; `tile.fetch`: for slots that read keys where they are.
+  void score(ScoreWay way, ScoreTile tile, const BlockTokens& keys, Interval see) const;
 
   /// Packs keys [c, c + 32) of a key block into `panel`. Keys outside of `see` are not read, because their pages may
-  /// not exist; their lanes hold unspecified numbers, whose scores nobody looks at. `stream`: the keys come from
-  /// memory.
-  void pack_panel(const BlockTokens& keys, Interval see, int64_t c, void* panel, bool stream) const;
-  /// The same, of keys in rows, into a panel of the storage type, and their scales into scales[32]. Needs
-  /// slots.store_panel.
-  void store_panel(const BlockTokens& keys, Interval see, int64_t c, void* panel, float* scales, bool stream) const {
-    join_rows(slots.store_panel, keys, see, c, panel, scales, stream);
-  }
+  /// not exist; their lanes hold unspecified numbers, whose scores nobody looks at.
+  void pack_panel(const BlockTokens& keys, Interval see, int64_t c, void* panel) const;
 
-  /// Packs values [see.lo, see.hi) of a key block, all dimensions.
-  void pack_values(const BlockTokens& values, Interval see, char* block) const {
-    pack_columns(values, see, 0, dim_, block);
-  }
+  /// Packs values [see.lo, see.hi) of a key block, dimensions [column, column + columns).
+  void pack_values(const BlockTokens& values, Interval see, int64_t column, int64_t columns, char* block) const;
   /// True if all numbers of these tokens are finite. See KvKernels::all_finite.
   bool finite(const BlockTokens& tokens, Interval see) const;
   /// True if the scale of one of these tokens has its sign bit set.
@@ -118,7 +97,7 @@ class Operands {
         for (int64_t j = tile.first_key; j < end; ++j) {
           const int64_t first = j;
           while (j < end && visible(r, j)) ++j;
-          if (first < j) pack_columns(values, {first, j}, c, one.dim, masked);
+          if (first < j) pack_values(values, {first, j}, c, one.dim, masked);
         }
         arithmetic_.value_packed(one);
       }
@@ -131,18 +110,17 @@ class Operands {
   const KvOperands& f32() const { return arithmetic_.kv[index_of(KvType::kF32)]; }
   void load(void (*slot)(const LoadRows&), const TokenRun& run, char* rows, bool as_stored = false) const;
   void join_rows(void (*slot)(const PackKeys&), const BlockTokens& keys, Interval see, int64_t c, void* panel,
-                 float* scales, bool stream) const;
-  void pack_columns(const BlockTokens& values, Interval see, int64_t column, int64_t columns, char* block) const;
-  void score_stored_panels(ScoreTile tile, const BlockTokens& keys, Interval see, KeyFetch fetch) const;
-  void score_rows_in_place(ScoreTile tile, const BlockTokens& keys, Interval see, KeyFetch fetch) const;
-  void score_panel(ScoreTile tile, const BlockTokens& keys, Interval see, int64_t c, KeyFetch fetch,
-                   bool as_stored) const;
+                 float* scales) const;
+  void score_stored_panels(ScoreTile tile, const BlockTokens& keys, Interval see) const;
+  void score_rows_in_place(const ScoreTile& tile, const BlockTokens& keys, Interval see) const;
+  void score_panel(ScoreTile tile, const BlockTokens& keys, Interval see, int64_t c, bool as_stored) const;
 
   const AttentionKernels& arithmetic_;
   const KvKernels& storage_;
   char* rows_;
   KvType type_;
   int64_t dim_;
+  Fetch fetch_;
 };
 
 }  // namespace simdattn

@@ -1,5 +1,4 @@
-// Rows rotated, and rows from one element type to another. Kernels keep the type: a row that changes it passes through
-// f32.
+// Rows rotated, and from one element type to another. Kernels keep the type: a row that changes it passes through f32.
 #ifndef SIMDATTN_LIB_DRIVERS_SHARED_ROTATE_H_
 #define SIMDATTN_LIB_DRIVERS_SHARED_ROTATE_H_
 
@@ -11,8 +10,7 @@
 
 namespace simdattn {
 
-/// `rows` rows of n f32 numbers, `ld` elements apart, rounded to a type; NaN canonical. `stride`: elements between rows
-/// of out.
+/// `rows` rows of n f32 numbers, `ld` apart, rounded to a type, `stride` elements apart; NaN canonical.
 inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t rows, int64_t n, DType type, void* out,
                        int64_t stride) {
   // The stride of a single row means nothing, and may be any number.
@@ -24,8 +22,19 @@ inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t 
                                                 .stride = rows > 1 ? stride * size_of(type) : 0});
 }
 
-/// n numbers in whole blocks times an orthonormal Hadamard matrix, rounded to a type. `numbers` are overwritten; out
-/// may be them.
+/// The inverse: `rows` rows of n numbers of a type, `stride` elements apart, as f32.
+inline void widen_rows(const UKernels& uk, DType type, const void* in, int64_t stride, int64_t rows, int64_t n,
+                       float* out, int64_t ld) {
+  uk.kv[index_of(type)].load_rows({.in = in,
+                                   .stride = rows > 1 ? stride * size_of(type) : 0,
+                                   .tokens = rows,
+                                   .dim = n,
+                                   .rows = out,
+                                   .ld = ld * int64_t{sizeof(float)}});
+}
+
+/// n numbers in whole blocks times an orthonormal Hadamard matrix, rounded to a type; `numbers`, overwritten, may be
+/// out.
 inline void hadamard_blocks(const UKernels& uk, float* numbers, int64_t n, int64_t block, DType type, void* out) {
   uk.hadamard_sums(numbers, n, block);
   // 1 / sqrt(block), rounded once; a power of two where block is one of 4.
@@ -41,8 +50,7 @@ inline void norm_row(const UKernels& uk, const RopeOptions& options, float* x, i
   uk.norm_row(x, n, r, options.norm_weight, options.norm == RowNorm::kRmsPlusOne);
 }
 
-/// The rotation of rows of `dim` dimensions by `pairs` angles; without pairs they are copied. The caller sets rows and
-/// angles.
+/// The rotation of rows of `dim` dimensions by `pairs` angles, none: a copy. The caller sets rows and angles.
 inline RopeHeads rotation_of(const RopeOptions& options, int64_t dim, int64_t pairs) {
   return {.dim = dim,
           .first = pairs > 0 ? options.first_dim : 0,
@@ -87,7 +95,26 @@ void rotate_pieces(const UKernels& uk, const RopeHeads& a, DType type, char* buf
 }
 
 /// RopeHeads from rows of type `from` to rows of type `to`. x and y are the same memory only if the types are the same.
-void rotate_heads(const UKernels& uk, DType from, DType to, const RopeHeads& a);
+[[gnu::noinline]] inline void rotate_heads(const UKernels& uk, DType from, DType to, const RopeHeads& a) {
+  if (from == to) return uk.rope_heads[index_of(from)](a);
+  constexpr int64_t kPiece = 128;  // dimensions
+  constexpr int64_t kAtOnce = 8;   // heads
+  alignas(64) float wide[kAtOnce * kPiece];
+  RopeHeads some = a;
+  for (int64_t h = 0; h < a.heads; h += kAtOnce) {
+    some.heads = std::min(kAtOnce, a.heads - h);
+    rotate_pieces(
+        uk, some, DType::kF32, reinterpret_cast<char*>(wide), kPiece,
+        [&](int64_t d, int64_t n, char* rows) {
+          widen_rows(uk, from, static_cast<const char*>(a.x) + (h * a.x_stride + d) * size_of(from), a.x_stride,
+                     some.heads, n, reinterpret_cast<float*>(rows), kPiece);
+        },
+        [&](const char* rows, int64_t d, int64_t n) {
+          round_rows(uk, reinterpret_cast<const float*>(rows), kPiece, some.heads, n, to,
+                     static_cast<char*>(a.y) + (h * a.y_stride + d) * size_of(to), a.y_stride);
+        });
+  }
+}
 
 }  // namespace simdattn
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "dispatch/tuning.h"
 #include "lib/contract/dtypes.h"
@@ -11,6 +12,8 @@
 #include "lib/rules/views.h"
 
 namespace simdattn {
+
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
 template <bool kConst>
 auto row_of(const BasicView<4, kConst>& v, int64_t b, int64_t h, int64_t i) {
@@ -50,12 +53,12 @@ struct GroupedRows {
   int64_t stride(const BasicView<4, kConst>& v) const {
     return step_of(v, grouped ? 1 : 2);
   }
-  /// f(sequence, key head, head of the first row) for all rows.
+  /// f(sequence, key head, head of row 0, first row, rows), at most `most` rows at a time.
   template <class F>
-  void for_each(const F& f) const {
+  void for_each(int64_t most, const F& f) const {
     for (int64_t b = 0; b < q.shape[0]; ++b) {
-      for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-        for (int64_t h = 0; h < group; h += grouped ? group : 1) f(b, kv_head, kv_head * group + h);
+      for (int64_t h = 0; h < kv_heads * group; h += grouped ? group : 1) {
+        for (int64_t i = 0; i < rows; i += most) f(b, h / group, h, i, std::min(most, rows - i));
       }
     }
   }
@@ -79,8 +82,8 @@ struct GroupedRows {
 /// More bytes than this do not stay in one user's share of L3, so they come from memory at each call.
 inline constexpr double kCacheBytes = 32 << 20;
 
-/// `bytes` that one call reads: from beyond L2 if they are more than `stream`. Doubles: sizes may be anything where
-/// strides are 0.
+/// Where `bytes` come from that one call reads: from beyond L2 if they are more than `stream`. Doubles, because sizes
+/// may be anything where strides are 0.
 inline Fetch fetch_of(double bytes, double stream) {
   if (bytes <= stream) return Fetch::kNone;
   if (bytes <= kCacheBytes) return Fetch::kMemory;

@@ -10,9 +10,7 @@ namespace simdattn {
 class Workspace {
  public:
   /// `memory` of any alignment; null to measure.
-  explicit Workspace(void* memory) : address_(reinterpret_cast<uintptr_t>(memory)) {
-    used_ = memory == nullptr ? 0 : (kAlignment - address_ % kAlignment) % kAlignment;
-  }
+  explicit Workspace(void* memory) : address_(reinterpret_cast<uintptr_t>(memory)), used_(begin()) {}
 
   template <class T>
   T* take(int64_t count) {
@@ -22,11 +20,12 @@ class Workspace {
   }
 
   size_t used() const { return used_; }
-  /// Enough for memory of any alignment.
-  size_t bytes() const { return used_ + kAlignment - 1; }
+  /// Of what was taken, enough for memory of any alignment.
+  size_t bytes() const { return used_ - begin() + kAlignment - 1; }
 
  private:
   static constexpr size_t kAlignment = 64;
+  size_t begin() const { return -address_ % kAlignment; }
   uintptr_t address_;
   size_t used_;
 };

@@ -5,7 +5,6 @@
 #include "lib/contract/integers.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/shared/rotate.h"
-#include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -36,12 +35,7 @@ struct Block {
   void load_channels(const Rows& in, int64_t n, float* out, int64_t pitch) const {
     const bool one = in.stride == n, stays = in.type == DType::kF32;  // rows that lie side by side are one
     if (!stays) {
-      uk.kv[index_of(in.type)].load_rows({.in = in.data,
-                                          .stride = in.stride * size_of(in.type),
-                                          .tokens = one ? 1 : channels,
-                                          .dim = one ? channels * n : n,
-                                          .rows = transposed,
-                                          .ld = 4 * n});
+      widen_rows(uk, in.type, in.data, in.stride, one ? 1 : channels, one ? channels * n : n, transposed, n);
     }
     uk.kv[index_of(KvType::kF32)].store_panels({.rows = stays ? reinterpret_cast<const float*>(in.data) : transposed,
                                                 .ld = 4 * (stays ? in.stride : n),
@@ -68,12 +62,7 @@ struct Block {
     if (!in.last) return load_channels(in, tokens, out, panel);
     for_each_part(tokens, in.stride,
                   [&](int64_t to, int64_t ld, int64_t from, int64_t stride, int64_t rows, int64_t n) {
-                    uk.kv[index_of(in.type)].load_rows({.in = in.data + from * size_of(in.type),
-                                                        .stride = stride * size_of(in.type),
-                                                        .tokens = rows,
-                                                        .dim = n,
-                                                        .rows = out + to,
-                                                        .ld = 4 * ld});
+                    widen_rows(uk, in.type, in.data + from * size_of(in.type), stride, rows, n, out + to, ld);
                   });
   }
   void store(const float* in, int64_t tokens, const Rows& out) const {
@@ -104,12 +93,12 @@ Rows rows_of(const BasicView<3, kConst>& v, bool last, int64_t unit, int64_t t, 
   return {v.dtype, const_cast<char*>(static_cast<const char*>(v.data)) + at * size_of(v.dtype), step_of(v, 1), last};
 }
 
-/// The state of a sequence without tokens.
-void move_state(const CausalConvProblem& a, const StateSequence& sequence, int64_t channels, int64_t past) {
+/// The state of a sequence without tokens, bit by bit.
+void copy_state(const CausalConvProblem& a, const StateSequence& sequence, int64_t channels, int64_t past) {
   const Rows from = rows_of(a.state_in, a.channels_last, sequence.state, 0, 0);
   const Rows to = rows_of(a.state, a.channels_last, sequence.state, 0, 0);
-  const int64_t rows = a.channels_last ? past : channels, n = a.channels_last ? channels : past,
-                size = size_of(to.type);
+  const int64_t rows = a.channels_last ? past : channels, n = a.channels_last ? channels : past;
+  const int64_t size = size_of(to.type);
   for (int64_t r = 0; r < rows && from.data != to.data; ++r) {
     std::memcpy(to.data + r * to.stride * size, from.data + r * from.stride * size, static_cast<size_t>(n * size));
   }
@@ -126,9 +115,8 @@ void convolve_sequence(const Block& block, const CausalConvProblem& a, const Sta
     const Rows from = rows_of(before, last, sequence.state, 0, c);
     const Rows x = rows_of(a.x, last, sequence.batch, sequence.first, c);
     // Inputs that follow their past are read with it.
-    const bool one =
-        x.data == from.data + past * (last ? from.stride : 1) * size_of(from.type) && x.stride == from.stride;
-    loaded = one ? std::min(most, sequence.tokens) : 0;
+    const char* const behind = from.data + past * (last ? from.stride : 1) * size_of(from.type);
+    if (x.data == behind && x.stride == from.stride) loaded = std::min(most, sequence.tokens);
     block.load(from, past + loaded, tile.z);
   }
   for (int64_t t = 0; t < sequence.tokens; t += tile.tokens) {
@@ -158,7 +146,7 @@ Status drivers::causal_conv(const UKernels& uk, const CausalConvProblem& a) {
   const bool moves = a.state_in.data != nullptr && a.state.data != nullptr;
   for (int64_t s = 0; moves && s < sequences; ++s) {
     const StateSequence sequence = sequence_of(a, s, n);
-    if (sequence.state >= 0 && sequence.tokens == 0) move_state(a, sequence, channels, past);
+    if (sequence.state >= 0 && sequence.tokens == 0) copy_state(a, sequence, channels, past);
   }
   if (is_empty(a.x)) return {};
 
@@ -194,8 +182,7 @@ Status drivers::causal_conv(const UKernels& uk, const CausalConvProblem& a) {
                            .silu = a.silu};
     for (int64_t s = 0; s < sequences; ++s) {
       const StateSequence sequence = sequence_of(a, s, n);
-      if (sequence.state < 0 || sequence.tokens == 0) continue;
-      convolve_sequence(some, a, sequence, c, most, tile);
+      if (sequence.state >= 0 && sequence.tokens > 0) convolve_sequence(some, a, sequence, c, most, tile);
     }
   }
   return {};

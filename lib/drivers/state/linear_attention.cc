@@ -1,14 +1,13 @@
 // linear_attention(): attention whose past is a state.
-//
 // A task has up to kStateColumns columns of one state. Tokens are prepared in chunks: rows as f32, decays as factors. A
 // slot then runs them over the columns, which stay in L1 meanwhile. Tasks of one state are treated together.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "lib/contract/integers.h"
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
+#include "lib/drivers/shared/rotate.h"
 #include "lib/drivers/shared/rows.h"
 #include "lib/drivers/shared/workspace.h"
 #include "lib/rules/rules.h"
@@ -51,14 +50,7 @@ struct Buffers {
 class Columns {
  public:
   Columns(const UKernels& uk, const Buffers& w, int64_t task, int64_t tasks)
-      : uk_(uk),
-        a_(w.a),
-        w_(w),
-        number_(task / w.pieces / w.heads),
-        head_(task / w.pieces % w.heads),
-        column_(task % w.pieces * kStateColumns),
-        columns_(std::min(tasks * kStateColumns, w.d_v - column_)),
-        sequence_(sequence_of(a_, number_, a_.q.shape[2])) {}
+      : uk_(uk), w_(w), task_(task), tasks_(tasks) {}
 
   bool skipped() const { return sequence_.state < 0 || (sequence_.tokens == 0 && !moves(a_)); }
   /// The state before the tokens.
@@ -97,27 +89,24 @@ class Columns {
     return place(reinterpret_cast<float*>(const_cast<char*>(row_of(v, sequence_.state, head_, 0))), step_of(v, 2), c);
   }
   StateRows scratch(int64_t c) const { return {w_.state + c * w_.d_k, a_.transposed ? kStateGroup : kStateColumns}; }
-  /// `rows` rows of n numbers as f32; strides are elements.
-  void load(DType type, const void* in, int64_t stride, int64_t rows, int64_t n, float* out, int64_t out_stride) const {
-    uk_.kv[index_of(type)].load_rows(
-        {.in = in, .stride = stride * size_of(type), .tokens = rows, .dim = n, .rows = out, .ld = 4 * out_stride});
+  /// `rows` rows of n numbers of a state.
+  void copy(const StateRows& from, int64_t rows, int64_t n, const StateRows& to) const {
+    widen_rows(uk_, DType::kF32, from.s, from.stride, rows, n, to.s, to.stride);
   }
   /// n numbers of each token.
   void load(const ConstView<4>& v, int64_t head, int64_t t, int64_t column, int64_t n, float* out,
             int64_t stride) const {
     const char* const from = row_of(v, sequence_.batch, head, sequence_.first + t) + column * size_of(v.dtype);
-    load(v.dtype, from, step_of(v, 2), tile_.tokens, n, out, stride);
+    widen_rows(uk_, v.dtype, from, step_of(v, 2), tile_.tokens, n, out, stride);
   }
 
-  /// Brings what is past to where it is updated. Whole rows are copied first, because the
-  /// hardware fetches ahead for such a copy: stores of the slot, and those of transposed panels, would wait for memory
-  /// at each line.
+  /// Brings what is past to where it is updated. Whole rows are copied first, because the hardware fetches ahead for
+  /// such a copy: stores of the slot, and those of transposed panels, would wait for memory at each line.
   void move_state() const {
     const int64_t rows = a_.transposed ? columns_ : w_.d_k, n = a_.transposed ? w_.d_k : columns_;
-    const int64_t from_ld = step_of(a_.state_in, 2), to_ld = step_of(a_.state, 2);
-    const StateRows from = place(const_cast<float*>(past()), from_ld, 0), to = here(0);
-    const bool one = from_ld == n && to_ld == n;  // rows that lie side by side are one
-    load(DType::kF32, from.s, from_ld, one ? 1 : rows, one ? rows * n : n, to.s, to_ld);
+    const StateRows from = place(const_cast<float*>(past()), step_of(a_.state_in, 2), 0), to = here(0);
+    const bool one = from.stride == n && to.stride == n;  // rows that lie side by side are one
+    copy(from, one ? 1 : rows, one ? rows * n : n, to);
   }
   /// Whole groups are updated where they lie, with scratch memory between two tokens. Others are copied there and back.
   void update(int64_t c, int64_t columns, int64_t t, float scale) {
@@ -143,14 +132,14 @@ class Columns {
   void load_state(const StateRows& from, int64_t columns) const {
     const StateRows& to = tile_.scratch;
     if (columns % kStateGroup != 0) std::fill_n(to.s, to.stride * w_.d_k, 0.0f);
-    if (!a_.transposed) return load(DType::kF32, from.s, from.stride, w_.d_k, columns, to.s, to.stride);
+    if (!a_.transposed) return copy(from, w_.d_k, columns, to);
     uk_.kv[index_of(KvType::kF32)].store_panels(
         {.rows = from.s, .ld = 4 * from.stride, .tokens = columns, .dim = w_.d_k, .out = to.s, .as_stored = true});
   }
   /// What the last call of the slot has left.
   void store_state(const StateRows& to, int64_t columns) const {
     const StateRows& from = tile_.to;
-    if (!a_.transposed) return load(DType::kF32, from.s, from.stride, w_.d_k, columns, to.s, to.stride);
+    if (!a_.transposed) return copy(from, w_.d_k, columns, to);
     uk_.kv[index_of(KvType::kF32)].load_panels(
         {.in = from.s, .tokens = columns, .dim = w_.d_k, .rows = to.s, .ld = 4 * to.stride, .as_stored = true});
   }
@@ -191,22 +180,25 @@ class Columns {
     if (!gated) return;
     // The library's exponential is defined up to 88.
     constexpr float kMost = 88.0f;
-    const float most = scalar::exp(kMost), infinity = std::numeric_limits<float>::infinity();
+    const float most = scalar::exp(kMost);
     float* const decay = w_.decay;
     const int64_t n = tokens * each;
     load(decays, head_, t, 0, each, decay, each);
     const bool large = uk_.above(decay, std::nextafter(kMost, 0.0f), n, 0, nullptr) > 0;
     for (int64_t i = 0; large && i < n; ++i) decay[i] = decay[i] > kMost ? kMost : decay[i];
     uk_.exp(decay, decay, n);
-    for (int64_t i = 0; large && i < n; ++i) decay[i] = decay[i] >= most ? infinity : decay[i];
+    for (int64_t i = 0; large && i < n; ++i) decay[i] = decay[i] >= most ? kInf : decay[i];
     for (int64_t i = 0; i < tokens; ++i) w_.clears[i] = uk_.any_zero(decay + i * each, each);
   }
 
   const UKernels& uk_;
-  const LinearAttentionProblem& a_;
   const Buffers& w_;
-  int64_t number_, head_, column_, columns_;
-  StateSequence sequence_;
+  int64_t task_, tasks_;
+  const LinearAttentionProblem& a_ = w_.a;
+  int64_t number_ = task_ / w_.pieces / w_.heads, head_ = task_ / w_.pieces % w_.heads;
+  int64_t column_ = task_ % w_.pieces * kStateColumns;
+  int64_t columns_ = std::min(tasks_ * kStateColumns, w_.d_v - column_);
+  StateSequence sequence_ = sequence_of(a_, number_, a_.q.shape[2]);
   ConstView<4> past_ = a_.state_in.data != nullptr ? a_.state_in : ConstView<4>(a_.state);
   StateTile tile_{};
 };
