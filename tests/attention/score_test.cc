@@ -25,11 +25,11 @@ TEST_P(Score, IsADotProductInEveryWay) {
     Interval see = {random.integer(0, keys - 1), 0};
     see.hi = random.integer(see.lo + 1, keys);
     const int64_t at_once = random.coin() ? kScoreRows : rows.arithmetic.tile_rows;
-    ways.insert(rows.k.way_to_score(tokens, rows.rows, at_once));
-    const BlockScores scores(rows, tokens, see, rows.rows, at_once);
+    const ScoreWay way = prepare_keys(rows, tokens, see, rows.rows, at_once);
+    ways.insert(way);
     for (int64_t r = 0; r < rows.rows; r += at_once) {
       const TileRows tile = {r, std::min(at_once, rows.rows - r), see};
-      scores.score(tile);
+      score(rows, tokens, way, tile);
       for (int64_t i = 0; i < tile.count; ++i) {
         for (int64_t c = see.lo; c < see.hi; ++c) {
           double want = 0, size = 0;

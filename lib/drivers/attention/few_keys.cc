@@ -7,11 +7,12 @@ namespace {
 /// any finite number will do there.
 void score_few(const RowBlock& rows, const KeyBlock& block, const TileRows& tile, const TokenList& list,
                const uint8_t* columns) {
-  if (rows.k_store.panels()) return BlockScores(rows, block.k, tile.see, tile.count, tile.count).score(tile);
+  const auto score_all = [&](const BlockTokens& keys, const TileRows& all) {
+    score(rows, keys, prepare_keys(rows, keys, all.see, all.count, all.count), all);
+  };
+  if (rows.k_store.panels()) return score_all(block.k, tile);
   GatheredRows gathered(rows.kernels, rows.k_store, list, rows.memory.gathered_keys);
-  const TileRows dense = {tile.first, tile.count, {0, list.count}};
-  const BlockTokens tokens(gathered);
-  BlockScores(rows, tokens, dense.see, tile.count, tile.count).score(dense);
+  score_all(BlockTokens(gathered), {tile.first, tile.count, {0, list.count}});
   for (int64_t i = 0; i < tile.count; ++i) {
     float* const row = rows.scores(i);
     float few[kFewKeys];

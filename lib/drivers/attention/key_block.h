@@ -71,24 +71,11 @@ bool gathers(const RowBlock& rows, int64_t r);
 
 // ---- score.cc: queries times keys -----------------------------------------------------------------------------------
 
-/// Scores of the rows of a task and the keys of a key block.
-class BlockScores {
- public:
-  /// Of up to `count` rows with columns `see`, up to `at_once` rows in a tile. Keys that several tiles need are packed
-  /// here, because each tile would convert them again.
-  BlockScores(const RowBlock& rows, const BlockTokens& keys, Interval see, int64_t count, int64_t at_once);
-  /// Scores of a tile in memory.scores, row by row.
-  void score(const TileRows& tile) const;
-
- private:
-  char* packed_panel(int64_t column) const {
-    return rows_.memory.keys + column / kPanelWidth * rows_.memory.panel_bytes;
-  }
-
-  const RowBlock& rows_;
-  const BlockTokens& keys_;
-  ScoreWay way_;
-};
+/// How the keys of a key block are scored, of which up to `count` rows see columns `see`, up to `at_once` rows in a
+/// tile. Keys that several tiles need are packed here, because each tile would convert them again.
+ScoreWay prepare_keys(const RowBlock& rows, const BlockTokens& keys, Interval see, int64_t count, int64_t at_once);
+/// Scores of a tile in memory.scores, row by row.
+void score(const RowBlock& rows, const BlockTokens& keys, ScoreWay way, const TileRows& tile);
 
 // ---- weigh.cc: modifiers, then weights ------------------------------------------------------------------------------
 

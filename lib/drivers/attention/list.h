@@ -27,10 +27,7 @@ struct ListedTokens {
 class ListReader {
  public:
   ListReader(const AttentionProblem& a, const Sequence& seq, int64_t kv_head, int64_t row)
-      : entries_(list_of(a, seq, kv_head, row)),
-        count_(a.lists.length),
-        size_(a.lists.block_size),
-        length_(seq.rules.length) {}
+      : lists_(a.lists), entries_(list_of(a, seq, kv_head, row)), length_(seq.rules.length) {}
 
   /// The place that is read next.
   int64_t place() const { return place_; }
@@ -46,12 +43,12 @@ class ListReader {
   /// The next n keys at most, and how many they are.
   int64_t read(int32_t* tokens, int64_t n) {
     int64_t count = 0;
-    while (entry_ < count_ && count < n) {
-      const int64_t token = entries_[entry_] * size_ + inside_;
+    while (entry_ < lists_.length && count < n) {
+      const int64_t token = entries_[entry_] * lists_.block_size + inside_;
       tokens[count] = static_cast<int32_t>(token);
       const bool there = static_cast<uint64_t>(token) < static_cast<uint64_t>(length_);
       count += there;
-      if (++inside_ < size_ && there) continue;
+      if (++inside_ < lists_.block_size && there) continue;
       ++entry_;
       inside_ = 0;
     }
@@ -59,9 +56,8 @@ class ListReader {
     return count;
   }
 
+  const KeyLists& lists_;
   const int32_t* entries_;
-  int64_t count_;
-  int64_t size_;        // keys of an entry
   int64_t length_;      // keys of the sequence
   int64_t entry_ = 0;   // that is read next
   int64_t inside_ = 0;  // keys of it that were read

@@ -17,14 +17,14 @@ void run_block(const RowBlock& rows, const KeyBlock& block, const RowStates& sta
   // rows see, and large tiles would compute most of the triangle that nobody sees.
   const bool same_interval = block.same_interval(begin, end - begin, all);
   const int64_t step = same_interval ? kScoreRows : rows.arithmetic.tile_rows;
-  const BlockScores scores(rows, block.k, all, end - begin, step);
+  const ScoreWay way = prepare_keys(rows, block.k, all, end - begin, step);
   BlockValues values(rows, block.v, all, end - begin);
   for (int64_t r = begin; r < end; r += step) {
     TileRows tile = {r, std::min(step, end - r), all};
     if (!same_interval) tile.see = block.seen_by(r, tile.count);
     if (tile.see.lo >= tile.see.hi) continue;
     rows.fetch_masks(block.base + kKeyBlock, r, tile.count);
-    scores.score(tile);
+    score(rows, block.k, way, tile);
     const bool masked = modify_tile(rows, block, tile);
     weigh(rows, block, tile, states);
     if (masked || !(same_interval || block.same_interval(r, tile.count, tile.see)))

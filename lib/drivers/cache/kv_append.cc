@@ -84,8 +84,7 @@ struct Append {
         call.y = buffer + t * row_size;
         for (int64_t k = 0; norms && k < call.heads; ++k) {
           float* const row = static_cast<float*>(call.y) + k * call.y_stride;
-          uk.widen[index_of(rows.dtype)](row_of(rows, b, h + k, i + t), row, kv.dim);
-          norm_row(uk, rope.options, row, kv.dim);
+          norm_row(uk, rope.options, rows.dtype, row_of(rows, b, h + k, i + t), row, kv.dim);
         }
         if (norms) call.x = call.y;  // where they are normed they are rotated
         rotate_heads(uk, norms ? DType::kF32 : rows.dtype, buffered, call);

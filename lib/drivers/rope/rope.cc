@@ -309,8 +309,7 @@ struct TokenRotation {
     alignas(64) float row[kMaxNormDim];
     call.x = call.y = row;
     for (int64_t h = 0; h < x.shape[1]; ++h) {
-      uk.widen[index_of(x.dtype)](row_of(x, b, h, i), row, call.dim);
-      norm_row(uk, options, row, call.dim);
+      norm_row(uk, options, x.dtype, row_of(x, b, h, i), row, call.dim);
       uk.rope_heads[index_of(DType::kF32)](call);
       round_rows(uk, row, 0, 1, call.dim, out.dtype, row_of(out, b, h, i), 0);
     }

@@ -19,7 +19,7 @@ constexpr int64_t kQueryElements = 8192;
 constexpr int64_t kQueryRows = 8;
 
 /// kernel(call, head, next_head) for all rows of q, at most `at_once` at a time: row r is of head `head + r *
-/// next_head`. They are widened into `buffer`; null: they stay where they are, in their type.
+/// next_head`. Rows that are not f32 are widened into `buffer`; if that is null they stay where they are, too.
 template <class Kernel>
 void for_query_rows(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out, float factor,
                     float* buffer, int64_t at_once, const Kernel& kernel) {

@@ -40,18 +40,13 @@ auto not_zero(const float* w, int64_t ld) {
   return [w, ld](int64_t r, int64_t key) { return w[r * ld + key] != 0.0f; };
 }
 
-/// `tile` row by row around weights of zero. Not inlined: 33 KiB of stack, of 48 in all.
+/// `tile`, of these values, row by row around weights of zero. Not inlined: 33 KiB of stack, of 48 in all.
 [[gnu::noinline]] void add_around_zeros(const UKernels& uk, const AttentionKernels& ops, const ValueTile& tile,
-                                        KvType type) {
+                                        const ConstKv& values) {
   alignas(64) char masked[kValueGroup * kKeyBlock * sizeof(float)];
-  ConstKv kv;
-  kv.data = tile.v;
-  kv.type = type;
-  kv.capacity = tile.keys;
-  kv.dim = tile.dim;
-  kv.token_stride = tile.key_stride;
-  const KvStore store(kv, 0, 0);
-  Operands(uk, ops, type, tile.dim, nullptr).add_visible({store, 0}, tile, masked, not_zero(tile.w, tile.ldw));
+  const KvStore store(values, 0, 0);
+  const Operands operands(uk, ops, values.type, values.dim, nullptr);
+  operands.add_visible({store, 0}, tile, masked, not_zero(tile.w, tile.ldw));
 }
 
 void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& p, const ConstView<4>& v,
@@ -97,7 +92,7 @@ void weighted_values_f32(const UKernels& uk, const AttentionKernels& ops, const 
         if (zeros && any_zero(j, tile.keys) &&
             !uk.kv[index_of(type)].all_finite(
                 {.rows = tile.v, .token_stride = key_stride, .keys = tile.keys, .dim = tile.dim})) {
-          add_around_zeros(uk, ops, tile, type);
+          add_around_zeros(uk, ops, tile, ConstKv(part_of(v, {b, kv_head, j, c}, {1, 1, tile.keys, tile.dim})));
         } else {
           ops.kv[index_of(type)].value_tile(tile);
         }

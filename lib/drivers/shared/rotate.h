@@ -41,8 +41,9 @@ inline void hadamard_blocks(const UKernels& uk, float* numbers, int64_t n, int64
   uk.finish[index_of(type)](numbers, static_cast<float>(1.0 / std::sqrt(static_cast<double>(block))), out, n);
 }
 
-/// The RMS norm of a row of f32, in place: the sum of squares is a dot product of two rows.
-inline void norm_row(const UKernels& uk, const RopeOptions& options, float* x, int64_t n) {
+/// The RMS norm of a row of a type, as f32: the sum of squares is a dot product of two rows.
+inline void norm_row(const UKernels& uk, const RopeOptions& options, DType type, const void* row, float* x, int64_t n) {
+  uk.widen[index_of(type)](row, x, n);
   float sum = 0;
   uk.score_rows[index_of(DType::kF32)](
       {.q = x, .ldq = 0, .n_q = 1, .k = x, .ldk = 0, .n_k = 1, .dim = n, .scale = 1.0f, .s = &sum, .lds = 0});

@@ -160,17 +160,11 @@ Status drivers::causal_conv(const UKernels& uk, const CausalConvProblem& a) {
                         .row = last ? block : kStateGroup,
                         .panel = last ? kStateGroup : rows * kStateGroup,
                         .transposed = z + rows * block};
-    const auto part = [c](const auto& v) -> Rows {
-      const int64_t stride = step_of(v, 0);
-      return {v.dtype, const_cast<char*>(static_cast<const char*>(v.data)) + c * stride * size_of(v.dtype), stride,
-              false};
+    const auto part = [&](const auto& v, int64_t each, int64_t stride) {
+      return rows_of(ConstView<3>(v.data, v.dtype, {1, channels, each}, {0, stride, 1}), false, 0, 0, c);
     };
-    some.load_channels(part(a.weight), width, w, width * kStateGroup);
-    if (a.bias.data != nullptr) {
-      Rows numbers = part(a.bias);
-      numbers.stride = 1;
-      some.load_channels(numbers, 1, bias, kStateGroup);
-    }
+    some.load_channels(part(a.weight, width, a.weight.stride[0]), width, w, width * kStateGroup);
+    if (a.bias.data != nullptr) some.load_channels(part(a.bias, 1, 1), 1, bias, kStateGroup);
     const ConvTile tile = {.w = w,
                            .bias = bias,
                            .z = z,
