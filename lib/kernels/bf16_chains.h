@@ -1,13 +1,11 @@
 // kBF16 where no instruction computes its chains: f32 multiply-adds with subnormal numbers flushed; and with BFMLALB
 // and BFMLALT, which multiply numbers of bf16 as they are.
 //
-// Both chains of every sum are in registers, so a tile has half the rows of an f32 one. The sums themselves are touched
-// once in 32 steps: they stay where they are stored. Numbers of a group (kChainGroup) are a chain over the first,
-// third, ... of them and one over the others. Which of the two begins does not matter, so a group that begins in its
-// middle needs no care.
+// Both chains of every sum are in registers, so a tile has half the rows of an f32 one. The sums stay in memory,
+// because they are touched once in 32 steps. One chain has the first, third, ... numbers of a group (kChainGroup), the
+// other one the rest. Which of them begins does not matter, so a group that begins in its middle needs no care.
 //
-// The control word is set around the tiles. These are not inlined, because compilers move plain arithmetic across
-// changes of the word.
+// The control word is set around the tiles, which are not inlined: compilers move arithmetic across changes of it.
 #ifndef SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
 #define SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
 
@@ -25,8 +23,7 @@ constexpr int64_t kChainRows = kAvx512 ? 4 : kTileRows / 2;
 constexpr int64_t kWideChainRows = kAvx512 ? 2 : kRegisters == 32 ? 3 : 1;
 template <int64_t kVecs>
 constexpr int64_t kMostChainRows = kVecs == 4 ? kWideChainRows : kChainRows;
-/// Pairs are loaded twice where the registers do not hold them beside what they become: a load is cheaper than a store
-/// and a load of a sum.
+/// Pairs are loaded twice where registers do not hold them and what they become: else a sum would go to the stack.
 template <int64_t kRows, int64_t kVecs>
 constexpr bool kLoadsTwice = 2 * kRows * kVecs + 2 * kVecs + 1 > kRegisters;
 
@@ -36,8 +33,7 @@ constexpr bool kStored = std::is_same_v<T, bf16>;
 /// Pairs of bf16 are multiplied as they are.
 template <class T>
 constexpr bool kInPairs = kMultipliesPairs && std::is_same_v<T, bf16>;
-/// Rows of tiles of four vectors: all rows where those are as high as the others, else the few rows of a decoding step
-/// from a cache.
+/// Rows of tiles of four vectors: any where these tiles are as high as the others, else the few of a decoding step.
 template <class T>
 constexpr int64_t kWideRowsOf = kStored<T> || kWideChainRows == kChainRows ? kWideChainRows : 0;
 
@@ -64,19 +60,10 @@ SIMDATTN_INLINE Floats chain_step(Floats a, Floats b, Floats c) {
   return flushed(sum);
 }
 
-constexpr auto kFirstChain = std::integral_constant<int64_t, 0>();
-constexpr auto kSecondChain = std::integral_constant<int64_t, 1>();
 /// Chain k of row r and vector c: number (k * kRows + r) * kVecs + c.
 template <int64_t kRows, int64_t kVecs>
 using Chains = Registers<2 * kRows * kVecs>;
 
-/// f(row, vector, r * kVecs + c) of a tile, as types.
-template <int64_t kRows, int64_t kVecs, class F>
-SIMDATTN_INLINE void each_sum(const F& f) {
-  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA { f(r, c, std::integral_constant<int64_t, r * kVecs + c>()); });
-  });
-}
 /// A query's number or a weight, as column_step() takes it: mul_add_pairs() takes one number.
 template <class T>
 using ChainFactor = std::conditional_t<kInPairs<T>, float, Floats>;
@@ -101,18 +88,13 @@ SIMDATTN_INLINE Floats column_step(ChainFactor<T> factor, Floats column, Floats 
     return chain_step(factor, column, sum);
   }
 }
-template <int64_t kRows, int64_t kVecs>
-SIMDATTN_INLINE void clear_chains(Chains<kRows, kVecs>& chains) {
-  unroll<2 * kRows * kVecs>([&](auto i) SIMDATTN_LAMBDA { reg<i>(chains) = Floats(0.0f); });
-}
 /// The sum of both chains.
 template <int64_t kRows, int64_t kVecs, int64_t kIndex>
 SIMDATTN_INLINE Floats joined(Chains<kRows, kVecs>& chains) {
   return chain_sum(reg<kIndex>(chains), reg<kRows * kVecs + kIndex>(chains));
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Scores: lanes are keys
+// ---- Scores: lanes are keys -----------------------------------------------------------------------------------------
 
 /// The numbers of one chain, of the columns that begin at `low` and of those that begin at `high`.
 template <class T, int64_t kVecs, class Chain>
@@ -153,7 +135,7 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
   for (int64_t left = a.dim; left > 0;) {
     const int64_t group = smaller(left, kChainGroup);
     left -= group;
-    clear_chains<kRows, kVecs>(chains);
+    clear(chains);
 #pragma GCC unroll 1
     for (int64_t i = 0; i < group / 2; ++i) {
       if (kStored<T> && prefetches > 0) {
@@ -162,18 +144,18 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
         --prefetches;
       }
       const T *l = low.get(), *h = high.get();
-      load_key_columns<T, kVecs>(l, h, kFirstChain, columns);
-      add(kFirstChain);
+      load_key_columns<T, kVecs>(l, h, constant<0>, columns);
+      add(constant<0>);
       if constexpr (kStored<T> && !kMultipliesPairs && kLoadsTwice<kRows, kVecs>) hide(l), hide(h);
-      load_key_columns<T, kVecs>(l, h, kSecondChain, columns);
-      add(kSecondChain);
+      load_key_columns<T, kVecs>(l, h, constant<1>, columns);
+      add(constant<1>);
       q += 2;
       low += 2 * kPanelWidth;
       high += 2 * kPanelWidth;
     }
     if (group % 2 != 0) {
-      load_key_columns<T, kVecs>(low.get(), high.get(), kFirstChain, columns);
-      add(kFirstChain);
+      load_key_columns<T, kVecs>(low.get(), high.get(), constant<0>, columns);
+      add(constant<0>);
     }
     each_sum<kRows, kVecs>([&](auto r, auto c, auto i) SIMDATTN_LAMBDA {
       store(chain_sum(load(at(r, c)), joined<kRows, kVecs, i>(chains)), at(r, c));
@@ -185,20 +167,18 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
 }
 
 template <class T, int64_t kVecs, int64_t kMost = kMostChainRows<kVecs>>
-constexpr ScoreTiles score_chain_tiles() {
-  return tiles_by_rows<ScoreTileFunction, kMost>([](auto rows) { return score_chains_tile<T, rows, kVecs>; });
-}
+constexpr ScoreTiles kScoreChainTiles =
+    tiles_by_rows<ScoreTileFunction, kMost>([](auto rows) { return score_chains_tile<T, rows, kVecs>; });
 template <class T>
 constexpr ScoreStorage kScoreChains = {
-    kLaneBytes<T>, score_chain_tiles<T, 2>(), {}, score_chain_tiles<T, 4, kWideRowsOf<T>>()};
+    kLaneBytes<T>, kScoreChainTiles<T, 2>, {}, kScoreChainTiles<T, 4, kWideRowsOf<T>>};
 template <class T>
 void score_chains(const ScoreTile& a) {
   const FlushSubnormals flush;
   score_tile(a, kScoreChains<T>, (a.dim + kStepDims<T> - 1) / kStepDims<T>);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Values: lanes are columns
+// ---- Values: lanes are columns --------------------------------------------------------------------------------------
 
 /// The columns of a key. Of bf16 registers hold even columns and odd columns apart.
 template <class T, int64_t kVecs>
@@ -240,7 +220,7 @@ __attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, co
   for (int64_t left = a.keys; left > 0; group = kChainGroup) {
     group = smaller(group, left);
     left -= group;
-    clear_chains<kRows, kVecs>(chains);
+    clear(chains);
 #pragma GCC unroll 1
     for (int64_t i = 0; i < group / 2; ++i) {
       if (kStored<T> && prefetches > 0) {
@@ -250,15 +230,15 @@ __attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, co
         prefetches -= 2;
       }
       load_value_columns<T, kVecs>(v.get(), columns);
-      add(kFirstChain);
+      add(constant<0>);
       load_value_columns<T, kVecs>(v.get() + key_stride, columns);
-      add(kSecondChain);
+      add(constant<1>);
       w += 2;
       v += 2 * key_stride;
     }
     if (group % 2 != 0) {
       load_value_columns<T, kVecs>(v.get(), columns);
-      add(kFirstChain);
+      add(constant<0>);
       w += 1;
       v += key_stride;
     }
@@ -274,18 +254,16 @@ __attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, co
 }
 
 template <class T, int64_t kVecs, int64_t kMost = kMostChainRows<kVecs>>
-constexpr ValueTiles value_chain_tiles() {
-  return tiles_by_rows<ValueTileFunction, kMost>([](auto rows) { return value_chains_tile<T, rows, kVecs>; });
-}
-/// Portions of 128 KiB, which L2 holds. Smaller ones, as kF32 has them, cost more here, because each tile begins and
-/// joins chains.
+constexpr ValueTiles kValueChainTiles =
+    tiles_by_rows<ValueTileFunction, kMost>([](auto rows) { return value_chains_tile<T, rows, kVecs>; });
+/// Portions of 128 KiB, which L2 holds: larger than those of kF32, because each tile begins and joins chains.
 template <class T>
-constexpr ValueStorage kValueChains = {
-    .size = sizeof(T),
-    .portion_bytes = 131072,
-    .tiles = {{}, {}, value_chain_tiles<T, 2>(), {}, value_chain_tiles<T, 4, kWideRowsOf<T>>()},
-    .widened = value_chain_tiles<float, 1>(),
-    .widen_last = widen_last<T>};
+constexpr ValueStorage kValueChains = {.size = sizeof(T),
+                                       .portion_bytes = 131072,
+                                       .two = kValueChainTiles<T, 2>,
+                                       .four = kValueChainTiles<T, 4, kWideRowsOf<T>>,
+                                       .widened = kValueChainTiles<float, 1>,
+                                       .widen_last = widen_last<T>};
 template <class T>
 void value_chains(const ValueTile& a) {
   const FlushSubnormals flush;

@@ -25,9 +25,8 @@ SIMDATTN_INLINE float largest_of(int64_t n, const F& value) {
     unroll<half>([&](auto c)
                      SIMDATTN_LAMBDA { reg<c>(largest) = max_number(reg<c>(largest), reg<c + half>(largest)); });
   };
-  if constexpr (kChains == 8) fold(std::integral_constant<int64_t, 4>());
-  if constexpr (kChains >= 4) fold(std::integral_constant<int64_t, 2>());
-  fold(std::integral_constant<int64_t, 1>());
+  if constexpr (kChains == 8) fold(constant<4>), fold(constant<2>);
+  fold(constant<1>);
   return largest_lane(reg<0>(largest));
 }
 
@@ -174,9 +173,7 @@ void hadamard_sums(float* x, int64_t n, int64_t block) {
   // Pairs within a vector. Lanes past n are in no pair with others.
   for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA {
     Floats v = load(x + i, part);
-    unroll<kLanes == 4   ? 2
-           : kLanes == 8 ? 3
-                         : 4>([&](auto k) SIMDATTN_LAMBDA {
+    unroll<__builtin_ctz(kLanes)>([&](auto k) SIMDATTN_LAMBDA {
       constexpr int64_t kHalf = int64_t{1} << k;
       if (kHalf >= block) return;
       const Bits32 second = cast_bits<uint32_t>(lane_numbers()) << (31 - k);  // the sign bit: bit k of the lane

@@ -1,5 +1,4 @@
-// The products of Arithmetic::kInt8. Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are
-// below 2^31.
+// Arithmetic::kInt8. Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are below 2^31.
 #ifndef SIMDATTN_LIB_KERNELS_INT8_H_
 #define SIMDATTN_LIB_KERNELS_INT8_H_
 
@@ -18,13 +17,12 @@ struct Int8Tile {
   int64_t x_stride;  // bytes
   const char* columns;
   int64_t steps;         // cells of a row
-  const int32_t* start;  // [rows]
+  const int32_t* start;  // [rows]: of sums, where kFlipsKeys or kFlipsValues
   uintptr_t ahead = 0;   // what lies so many bytes behind the columns is prefetched, if any
 };
 
 SIMDATTN_INLINE Ints load_cells(const char* p) { return Ints::load_unaligned(reinterpret_cast<const int32_t*>(p)); }
-/// A cell in every lane. It is taken as a number of f32, because gcc would load an integer into a general register
-/// first.
+/// A cell in every lane, as a number of f32: gcc would load an integer into a general register first.
 SIMDATTN_INLINE Ints repeat_cell(const char* p) {
   float x;
   std::memcpy(&x, p, sizeof(x));
@@ -38,7 +36,7 @@ SIMDATTN_INLINE void int8_matrix_tile(const Int8Tile& a, const Finish& finish) {
   // Number 4 p + 2 c + h: rows 2 p and 2 p + 1, and one half of the columns of vector c.
   Registers<2 * kRows, Ints> sum;
   Registers<4, Ints> column;
-  unroll<2 * kRows>([&](auto i) SIMDATTN_LAMBDA { reg<i>(sum) = Ints(0); });
+  clear(sum);
   const int64_t x_stride = a.x_stride;
   Cursor<const char> x(a.x), at(a.columns);
   const auto step = [&](auto two) SIMDATTN_LAMBDA {
@@ -66,8 +64,8 @@ SIMDATTN_INLINE void int8_matrix_tile(const Int8Tile& a, const Finish& finish) {
   unroll<kRows / 2>([&](auto p) SIMDATTN_LAMBDA {
     unroll<2>([&](auto c) SIMDATTN_LAMBDA {
       const Ints lower = reg<4 * p + 2 * c>(sum), upper = reg<4 * p + 2 * c + 1>(sum);
-      finish(std::integral_constant<int64_t, 2 * p>(), c, to_float(even_pairs(lower, upper)));
-      finish(std::integral_constant<int64_t, 2 * p + 1>(), c, to_float(odd_pairs(lower, upper)));
+      finish(constant<2 * p>, c, to_float(evens<uint64_t>(lower, upper)));
+      finish(constant<2 * p + 1>, c, to_float(odds<uint64_t>(lower, upper)));
     });
   });
 }
@@ -124,7 +122,7 @@ SIMDATTN_INLINE void int8_row_tiles(int64_t first, int64_t rows, const F& f) {
       with_rows<kMost>(t.rows, [&](auto count) SIMDATTN_LAMBDA { f(t.first, count); });
     }
   } else {
-    for (; first + kMost <= rows; first += kMost) f(first, std::integral_constant<int64_t, kMost>());
+    for (; first + kMost <= rows; first += kMost) f(first, constant<kMost>);
     if constexpr (kMost > 1) int8_row_tiles<kMost / 2>(first, rows, f);
   }
 }
@@ -165,7 +163,7 @@ SIMDATTN_SHARED void int8_score_blocks_tile(Int8Tile a, int64_t blocks, int64_t 
   for_each_score([&](auto r, float* s) SIMDATTN_LAMBDA { store(load(s) * Floats(to.factors[r]), s); });
 }
 
-/// Panels with scales behind them, or a.scales. kBlocks: BlockIntegers of int8_as_stored.h.
+/// Panels with scales behind them, or a.scales. kBlocks: BlockIntegers of narrow.h.
 template <bool kBlocks>
 void int8_scores(const ScoreTile& a) {
   constexpr int64_t kMost = kBlocks ? 16 : 64;  // rows at a time
@@ -299,6 +297,118 @@ inline void int8_value_packed(const ValueTile& a) {
     }
   }
 }
+
+// ---- Values in rows of stored integers ------------------------------------------------------------------------------
+// Nothing is packed, because a few rows of weights would not pay for it.
+
+/// Rows of the largest tile: its sums, four vectors of columns and a cell of the row fill the registers.
+constexpr int64_t kStoredRows = kAvx512 ? 4 : 2;
+
+/// Rows of weights, as cells, times up to 4 kLanes columns. Four rows of values are interleaved in registers: sum k has
+/// columns 4 k .. 4 k + 3 of each 16. `ahead`: what is prefetched for each key.
+template <int64_t kRows>
+SIMDATTN_SHARED void int8_stored_tile(const ValueTile& a, const char* weights, const float* scales,
+                                      PrefetchPlan ahead) {
+  Registers<4 * kRows, Ints> sum;
+  clear(sum);
+  const int64_t row_stride = a.key_stride;
+  const int64_t columns = a.dim;
+  Cursor<const char> row(static_cast<const char*>(a.v));
+  for (int64_t left = a.keys; left > 0; left -= 4) {
+    for (int64_t i = 0; ahead.count > 0 && i < 4; ++i, ahead.first += static_cast<uintptr_t>(ahead.pitch)) {
+      prefetch<64>(ahead.first);
+    }
+    // Rows past the last one have weight 0.
+    const auto values = [&](int64_t i) SIMDATTN_LAMBDA {
+      return load_cells(row.get() + (i < left ? i * row_stride : 0), columns);
+    };
+    Registers<4, Ints> column;
+    interleave_four<uint8_t, uint16_t>(values(0), values(1), values(2), values(3),
+                                       [&](auto i, Floats v) SIMDATTN_LAMBDA { reg<i>(column) = ints_of(v); });
+    unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+      const char* const cell = weights + r * kInt8WeightStride;
+      const Ints x = repeat_cell(cell);
+      unroll<4>([&](auto c) SIMDATTN_LAMBDA {
+        Ints& s = reg<4 * r + c>(sum);
+        if constexpr (kPairCells) {
+          add_products<true>(s, s, x, even_bytes(reg<c>(column)));
+          add_products<true>(s, s, repeat_cell(cell + 4), odd_bytes(reg<c>(column)));
+        } else {
+          add_products<true>(s, s, x, reg<c>(column));
+        }
+      });
+    });
+    weights += kCellBytes;
+    row += 4 * row_stride;
+  }
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    Registers<4> t;
+    unroll<4>([&](auto c) SIMDATTN_LAMBDA { reg<c>(t) = to_float(reg<4 * r + c>(sum)); });
+    order_columns(reg<0>(t), reg<1>(t), reg<2>(t), reg<3>(t));
+    float* const o = a.o + r * a.ldo;
+    const Floats alpha(a.alpha != nullptr ? a.alpha[r] : 1.0f), scale(scales[r]);
+    unroll<4>([&](auto i) SIMDATTN_LAMBDA {
+      constexpr int64_t c = i * kLanes;
+      const auto put = [&](auto part) SIMDATTN_LAMBDA {
+        store(mul_add(reg<i>(t), scale, alpha * load(o + c, part)), o + c, part);
+      };
+      if (columns - c >= kLanes) put(All());
+      else if (columns > c) put(first_lanes(columns - c));
+    });
+  });
+}
+
+/// int8_value_packed() of integers in rows as they are stored. At most kKeyBlock keys.
+template <int64_t kMost = kStoredRows>
+void int8_value_stored(const ValueTile& a) {
+  constexpr int64_t kWidth = 4 * kLanes;
+  alignas(64) char weights[kMost * kInt8WeightStride];
+  float weight_scales[kMost];
+  int32_t start[kMost];  // not used
+  for (RowTiles t(a.rows, kMost); t.first < a.rows; t.next()) {
+    ValueTile tile = a;
+    tile.w += t.first * a.ldw;
+    tile.rows = t.rows;
+    tile.first_key = 0;
+    if (a.alpha != nullptr) tile.alpha += t.first;
+    int8_weight_cells(tile, weights, weight_scales, start);
+    for (int64_t c = 0; c < a.dim; c += kWidth) {
+      tile.v = static_cast<const char*>(a.v) + c;
+      tile.dim = smaller(a.dim - c, kWidth);
+      tile.o = a.o + t.first * a.ldo + c;
+      PrefetchPlan ahead;
+      if (a.fetches() && t.first == 0) {
+        // The next key block; rows that lie side by side are fetched in the order of memory.
+        const bool together = a.key_stride == a.dim;
+        const int64_t offset = a.keys * a.key_stride + (together ? a.keys * c : c);
+        ahead = {address_at(static_cast<const char*>(a.v), offset), together ? tile.dim : a.key_stride, a.keys};
+      }
+      with_rows<kMost>(t.rows,
+                       [&](auto rows) SIMDATTN_LAMBDA { int8_stored_tile<rows>(tile, weights, weight_scales, ahead); });
+    }
+  }
+}
+
+/// By the names that lib/contract/int8_operands.h asks for.
+struct Int8Kernels {
+  static constexpr auto query_bytes = int8_kernel_query_bytes;
+  static constexpr auto panel_bytes = int8_panel_bytes;
+  static constexpr auto values_bytes = int8_values_bytes;
+  template <class T>
+  static constexpr auto prepare_query = int8_prepare_query<T>;
+  template <class T>
+  static constexpr auto pack_keys = int8_pack_keys<T>;
+  template <class T>
+  static constexpr auto pack_values = int8_pack_values<T>;
+  static constexpr bool kScalesApart = true;
+  static constexpr auto score_packed = int8_scores<false>;
+  static constexpr auto score_blocks = int8_scores<true>;
+  static constexpr auto value_packed = int8_value_packed;
+  static constexpr void (*value_stored())(const ValueTile&) {
+    if constexpr (kMultipliesStored) return int8_value_stored<>;
+    else return nullptr;
+  }
+};
 
 }  // namespace
 }  // namespace simdattn

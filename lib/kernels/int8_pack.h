@@ -6,11 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "lib/contract/cursor.h"
 #include "lib/contract/int8_operands.h"
 #include "lib/kernels/pack.h"
-#include "lib/simd/math.h"
-#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -18,7 +15,7 @@ namespace {
 /// A cell of a query or of weights: four bytes; where numbers of 16 bits are multiplied, bytes 0, 2, 1, 3 as such.
 constexpr bool kPairCells = kProducts == Products::kPairs;
 constexpr int64_t kCellBytes = kPairCells ? 8 : 4;
-/// VPDPBUSD and UDOT multiply unsigned bytes: keys, or values, are taken + 128. Sums then start at -128 times that of
+/// VPDPBUSD and UDOT multiply unsigned bytes: keys, or values, are taken + 128, and sums start at -128 times that of
 /// the other factors.
 constexpr bool kFlipsKeys = kProducts == Products::kDot && kX86;
 constexpr bool kFlipsValues = kProducts == Products::kDot && !kX86;
@@ -27,7 +24,7 @@ constexpr bool kFlipsValues = kProducts == Products::kDot && !kX86;
 template <class F>
 SIMDATTN_INLINE uint32_t largest_magnitude(int64_t n, const F& numbers) {
   Registers<4, Ints> largest;
-  unroll<4>([&](auto chain) SIMDATTN_LAMBDA { reg<chain>(largest) = Ints(0); });
+  clear(largest);
   for_each_batch_in_chains(n, [&](int64_t i, auto part, auto chain) SIMDATTN_LAMBDA {
     reg<chain>(largest) = max(reg<chain>(largest), ints_of(abs(numbers(i, part))));
   });

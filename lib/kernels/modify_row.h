@@ -39,8 +39,7 @@ struct Nothing {};
 /// Which masks a pass over the scores applies.
 enum class Hides : uint8_t { kNothing, kBytes, kBits };
 
-/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both. kNotes:
-/// what was masked.
+/// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both.
 template <class B, Hides kHides, bool kNotes = true>
 ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
   constexpr bool kBias = !std::is_same_v<B, Nothing>;

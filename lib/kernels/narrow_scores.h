@@ -1,6 +1,5 @@
 // Scores of few query rows straight from the codes of the narrow storage types: each number is made in a register,
-// times its scale, and multiplied there. The sums are those of score_tile.h over the same numbers in f32, in the same
-// order.
+// times its scale, and multiplied there. The sums are those of score_tile.h over the same numbers in the same order.
 #ifndef SIMDATTN_LIB_KERNELS_NARROW_SCORES_H_
 #define SIMDATTN_LIB_KERNELS_NARROW_SCORES_H_
 
@@ -128,7 +127,7 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
   constexpr int64_t kBytes = kBatches * kLanes * kUnitBytes;
   constexpr int64_t kBlockUnits = Format::kLayout.block_units();
   Registers<kRows * kBatches> acc;
-  unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
+  clear(acc);
   const int64_t ldq = a.ldq;
   const float* q = a.q;
   Cursor<const uint8_t> low(reinterpret_cast<const uint8_t*>(a.low)), high(reinterpret_cast<const uint8_t*>(a.high));
@@ -200,22 +199,20 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
     low_scales += kPanelWidth * kScaleBytes;
     high_scales += kPanelWidth * kScaleBytes;
   };
-  constexpr std::integral_constant<int, 0> kLower;
-  constexpr std::integral_constant<int, 4> kUpper;
   const int64_t block = in_blocks ? kBlockDims : a.dim;
   if (a.dim > 0) prepare(0);
   for (int64_t i = 0; i < a.dim; i += block) {
     load_factors();
     if constexpr (kNibbles) {
-      for (int64_t u = 0; u < kBlockUnits; ++u) add_unit(kLower, 4, true);
+      for (int64_t u = 0; u < kBlockUnits; ++u) add_unit(constant<0>, 4, true);
       low += -kBlockUnits * kUnitPitch;
       high += -kBlockUnits * kUnitPitch;
-      for (int64_t u = 0; u < kBlockUnits; ++u) add_unit(kUpper, 4, true);
+      for (int64_t u = 0; u < kBlockUnits; ++u) add_unit(constant<4>, 4, true);
     } else {
       int64_t rest = block;
-      for (; rest >= 4; rest -= 4) add_unit(kLower, 4, rest > 4);
+      for (; rest >= 4; rest -= 4) add_unit(constant<0>, 4, rest > 4);
       if constexpr (!kInRows) {  // those are whole pieces
-        if (rest > 0) add_unit(kLower, rest, false);
+        if (rest > 0) add_unit(constant<0>, rest, false);
       }
     }
   }
@@ -269,14 +266,12 @@ void score_codes(const ScoreTile& a) {
     simdattn::score_tile(part, kCodeScores<kType, false>, kLayoutOf<kType>.units(part.dim));
   });
 }
-/// Keys in rows become panels of their type in L1, as many at a time as the widest tile takes, while those before are
-/// multiplied.
+/// Keys in rows become panels of their type in L1, as many as the widest tile takes, while those before are multiplied.
 SIMDATTN_SHARED void score_some_code_rows(const ScoreTile& a, const ScoreStorage& type, const CodeLayout& layout) {
   const int64_t row = layout.row_bytes(a.dim), panel_bytes = layout.panel_bytes(a.dim);
   constexpr int64_t kStep = larger(4 * kLanes, kPanelWidth);
   const int64_t columns = a.n_panels * kPanelWidth;
-  // Rows from one that is multiplied to the one that is fetched meanwhile. Rows without gaps are fetched as if they
-  // were panels.
+  // Rows from one that is multiplied to the one that is fetched meanwhile; rows without gaps as if they were panels.
   const int64_t ahead = kAhead / row / kStep * kStep + 2 * kStep;
   const bool gaps = a.panel_stride != row;  // no fault: what is fetched changes no result
   const uint8_t* const keys = static_cast<const uint8_t*>(a.panels);

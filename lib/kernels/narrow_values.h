@@ -67,18 +67,6 @@ SIMDATTN_INLINE Floats row_numbers(const uint8_t* row, const uint16_t* halves, c
   else if constexpr (Format::kLayout.scale_bytes == 0) return load_numbers(row + c * kLanes, All(), Format());
   else return block_numbers<Format, c, kFirst, kSecond>(row, scales, half, factor, nibbles);
 }
-/// add_outer_product() of kTogether columns from kFirst on.
-template <int64_t kRows, int64_t kBatches, int64_t kFirst, int64_t kTogether>
-SIMDATTN_INLINE void add_columns(const float* w, int64_t ldw, Registers<kTogether>& column,
-                                 Registers<kRows * kBatches>& acc) {
-  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    const Floats weight(w[r * ldw]);
-    unroll<kTogether>([&](auto i) SIMDATTN_LAMBDA {
-      Floats& sum = reg<r * kBatches + kFirst + i>(acc);
-      sum = mul_add(weight, reg<i>(column), sum);
-    });
-  });
-}
 /// A row of fp8 as f16, in halves.next.
 template <int64_t kBatches>
 SIMDATTN_INLINE void widen_fp8(const uint8_t* codes, const Fp8AsF16& as_f16, const HalvesAhead& halves, Bits32& seen) {
@@ -144,7 +132,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
         x = row_numbers<Format, c, kFirst, kSecond>(v.get(), halves.now, block_scales, half, factor, nibbles);
         if constexpr (!kNibbles || !kLooksUp) x = x * factor;
       });
-      add_columns<kRows, kBatches, group * kTogether, kTogether>(w, ldw, column, acc);
+      add_outer_product<kRows, kBatches, group * kTogether, kTogether>(w, ldw, column, acc);
     });
   }
   store_sums<kRows, kBatches, false>(acc, sums, ldo);
@@ -161,10 +149,8 @@ void value_codes_of(const ValueTileArguments& a, const float* w, const void* val
                                                              kType == KvType::kFp8E4M3);
 }
 template <KvType kType, int64_t kBatches>
-constexpr ValueTiles code_value_tiles() {
-  return tiles_by_rows<ValueTileFunction, smaller(kRowsOf<kBatches>, kFusedRows)>(
-      [](auto rows) { return value_codes_of<kType, rows, kBatches>; });
-}
+constexpr ValueTiles kCodeValueTiles = tiles_by_rows<ValueTileFunction, smaller(kRowsOf<kBatches>, kFusedRows)>(
+    [](auto rows) { return value_codes_of<kType, rows, kBatches>; });
 /// What the scales of a tile are multiplied by before.
 template <KvType kType>
 constexpr float kRowPower = kType == KvType::kFp8E4M3 ? Fp8AsF16::kE4M3Power : 1.0f;
@@ -181,16 +167,9 @@ __attribute__((noinline)) void widen_last_codes(const void* v, int64_t key_strid
 }
 template <KvType kType>
 constexpr ValueStorage kCodeValues = {.size = has_scales(kType) ? 1 : 0,
-                                      .tiles = {{},
-                                                {},
-                                                code_value_tiles<kType, 2>(),
-                                                {},
-                                                code_value_tiles<kType, 4>(),
-                                                {},
-                                                {},
-                                                {},
-                                                code_value_tiles<kType, 8>()},
-                                      .widened = value_tiles<float, 1>(),
+                                      .two = kCodeValueTiles<kType, 2>,
+                                      .four = kCodeValueTiles<kType, 4>,
+                                      .eight = kCodeValueTiles<kType, 8>,
                                       .widen_last = widen_last_codes<kType>};
 
 /// Up to kFusedRows rows. False, and nothing is done, for scales that do not fit.

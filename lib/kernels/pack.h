@@ -3,7 +3,6 @@
 #define SIMDATTN_LIB_KERNELS_PACK_H_
 
 #include "lib/contract/cursor.h"
-#include "lib/kernels/panel_columns.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"
@@ -11,7 +10,7 @@
 namespace simdattn {
 namespace {
 
-/// Four dimensions of kStep rows to four rows of kStep keys. Blocks of 128 bits are put together while loading: block b
+/// Rows of which four dimensions are transposed at a time. Blocks of 128 bits are put together while loading: block b
 /// of register i is 4 dimensions of row 4 b + i, and a 4 x 4 transposition within blocks leaves the keys in order,
 /// which is half the work of transposing whole batches.
 constexpr int64_t kTransposed = kLoadsBlocks ? kLanes : 4;
@@ -33,8 +32,8 @@ SIMDATTN_INLINE void transpose_four(const T* p, int64_t stride, float* out) {
     transpose_blocks<uint32_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(p + k * stride, stride); },
                                [&](int64_t k, Floats v) SIMDATTN_LAMBDA { store_keys<T>(v, out + k * kPitch); });
   } else {
-    transpose_square(reinterpret_cast<const char*>(p), stride * int64_t{sizeof(T)}, reinterpret_cast<char*>(out),
-                     kPanelWidth * int64_t{sizeof(float)}, uint32_t());
+    transpose_square<uint32_t>(reinterpret_cast<const char*>(p), stride * int64_t{sizeof(T)},
+                               reinterpret_cast<char*>(out), kPanelWidth * int64_t{sizeof(float)});
   }
 }
 
@@ -80,8 +79,7 @@ constexpr int64_t kTransposedDims = 16 / sizeof(T);
 template <class T>
 __attribute__((noinline)) void transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
   if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel, prefetch);
-  // Dimensions of all 32 rows before the next ones: with stores of less than a line, L1 holds the lines until they are
-  // full.
+  // Dimensions of all 32 rows before the next ones: stores of less than a line fill it while L1 has it.
   constexpr int64_t kRun = kTransposed == 4 ? kTransposedDims<T> : kTransposed == 8 ? 64 : int64_t{1} << 31;
   for (int64_t first = 0; first < dim; first += kRun) {
     const int64_t end = smaller(first + kRun, dim);
@@ -111,20 +109,11 @@ SIMDATTN_INLINE void widen_whole(const T* in, int64_t n, float* out) {
 /// n elements to f32, then zeros up to `padded`.
 template <class T>
 SIMDATTN_INLINE void widen_row(const T* in, int64_t n, float* out, int64_t padded) {
-  const auto put = [&](Floats v, int64_t i) SIMDATTN_LAMBDA {
-    if (i + kLanes <= padded) {
-      store(v, out + i);
-    } else {
-      store(v, out + i, first_lanes(padded - i));
-    }
-  };
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) store(load(in + i), out + i);
-  if (i < n) {
-    put(load(in + i, first_lanes(n - i)), i);
-    i += kLanes;
+  for (; i < padded; i += kLanes) {
+    store(load(in + i, first_lanes(larger(n - i, 0))), out + i, first_lanes(smaller(padded - i, kLanes)));
   }
-  for (; i < padded; i += kLanes) put(Floats(0.0f), i);
 }
 
 template <class T>

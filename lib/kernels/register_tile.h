@@ -1,6 +1,5 @@
 // What score_tile.h and value_tile.h share: tiles of accumulators that fill the registers. What is added to them is an
-// outer product: a column of broadcast numbers (queries, weights) times a row of batches (keys, columns of values). A
-// batch is one register of kLanes numbers.
+// outer product: a column of broadcast numbers (queries, weights) times a row of batches (keys, columns of values).
 #ifndef SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 #define SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 
@@ -27,20 +26,28 @@ constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows  // no fault: any num
 /// (docs/performance.md).
 constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
 
-/// acc[r][c] += x[r * stride] * columns[c]: the innermost step of scores and of values.
-template <int64_t kRows, int64_t kBatches>
-SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers<kBatches>& columns,
+/// acc[r][kFirst + c] += x[r * stride] * columns[c]: the innermost step of scores and of values.
+template <int64_t kRows, int64_t kBatches, int64_t kFirst = 0, int64_t kColumns = kBatches>
+SIMDATTN_INLINE void add_outer_product(const float* x, int64_t stride, Registers<kColumns>& columns,
                                        Registers<kRows * kBatches>& acc) {
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
     if constexpr (kThreeBatches && kBatches == 3) {
       add_three(x + r * stride, columns, reg<3 * r>(acc), reg<3 * r + 1>(acc), reg<3 * r + 2>(acc));
     } else {
       const Floats factor(x[r * stride]);
-      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-        Floats& sum = reg<r * kBatches + c>(acc);
+      unroll<kColumns>([&](auto c) SIMDATTN_LAMBDA {
+        Floats& sum = reg<r * kBatches + kFirst + c>(acc);
         sum = mul_add(factor, reg<c>(columns), sum);
       });
     }
+  });
+}
+
+/// f(row, batch, row * kBatches + batch) for all of a tile, as types.
+template <int64_t kRows, int64_t kBatches, class F>
+SIMDATTN_INLINE void each_sum(const F& f) {
+  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { f(r, c, constant<r * kBatches + c>); });
   });
 }
 
@@ -58,7 +65,7 @@ SIMDATTN_INLINE Floats load_column(const T* p) {
 template <int64_t kMax, class F>
 SIMDATTN_INLINE void with_rows(int64_t rows, const F& f) {
   unroll<kMax>([&](auto r) SIMDATTN_LAMBDA {
-    if (rows == r + 1) f(std::integral_constant<int64_t, r + 1>());
+    if (rows == r + 1) f(constant<r + 1>);
   });
 }
 
@@ -72,25 +79,24 @@ struct TilesByRows {
 template <class Tile, int64_t kMost, class F>
 constexpr TilesByRows<Tile> tiles_by_rows(const F& tile) {
   TilesByRows<Tile> tiles = {kMost};
-  unroll<kMost>([&](auto i) { tiles.of[i] = tile(std::integral_constant<int64_t, i + 1>()); });
+  unroll<kMost>([&](auto i) { tiles.of[i] = tile(constant<i + 1>); });
   return tiles;
 }
 
 /// What a tile prefetches into L2: in each of the first `count` steps of its loop a piece as large as what the step
-/// reads, pieces `pitch` bytes apart. The tiles of some keys share what the next
-/// keys have, in memory order, so that the hardware's prefetcher follows.
-///
-/// The steps that prefetch are a loop of their own: no step has a branch.
+/// reads, pieces `pitch` bytes apart. The tiles of some keys share what the next keys have, in memory order, so that
+/// the hardware's prefetcher follows. The steps that prefetch are a loop of their own: no step has a branch.
 struct PrefetchPlan {
   uintptr_t first = 0;
   int64_t pitch = 0;
   int64_t count = 0;
 };
-/// Prefetches kBytes, which may lie outside every object.
-template <int64_t kBytes>
+/// Prefetches kBytes, which may lie outside every object: into L2, or with 3 into L1.
+template <int64_t kBytes, int kLocality = 2>
 SIMDATTN_INLINE void prefetch(uintptr_t address) {
-  unroll<(kBytes + 63) / 64>(
-      [&](auto line) SIMDATTN_LAMBDA { __builtin_prefetch(reinterpret_cast<const char*>(address + line * 64), 0, 2); });
+  unroll<(kBytes + 63) / 64>([&](auto line) SIMDATTN_LAMBDA {
+    __builtin_prefetch(reinterpret_cast<const char*>(address + line * 64), 0, kLocality);
+  });
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 
 #include "lib/contract/cursor.h"
 #include "lib/kernels/elementwise.h"
-#include "lib/simd/math.h"
-#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -14,8 +12,7 @@ namespace {
 SIMDATTN_INLINE Floats flip_sign(Floats x, Bits32 sign) { return float_of(bits_of(x) ^ sign); }
 
 // NaN in the output is noticed in one batch for all heads and made canonical afterwards: a comparison and a selection
-// per store would double the arithmetic. Where f32 is rounded to bf16 by integers this is not possible, because
-// rounding could turn a NaN into a number.
+// per store would double the arithmetic. Not where f32 is rounded to bf16: by integers a NaN could become a number.
 template <class Y>
 constexpr bool kNotices = std::is_same_v<Y, float> || (std::is_same_v<Y, f16> && kNativeF16);
 
@@ -66,21 +63,20 @@ SIMDATTN_SHARED bool is_finite(const float* cos, const float* sin, int64_t n) {
 }
 
 SIMDATTN_INLINE void rotate(Floats x0, Floats x1, Floats c, Floats s, Floats& y0, Floats& y1) {
-  y0 = mul_sub(x0, c, x1 * s);
+  y0 = mul_add(x0, c, -(x1 * s));
   y1 = mul_add(x0, s, x1 * c);
 }
 
-/// f(index, part, count) over [i, n): kMost batches at a time, then four, then single ones. kMost of 1: where little is
-/// left.
+/// f(index, part, count) over [i, n): kMost batches at a time, then four, unless kMost is 1, then single ones.
 template <int64_t kMost, class F>
 SIMDATTN_INLINE void for_some_batches(int64_t i, int64_t n, const F& f) {
   const auto several = [&](auto count) SIMDATTN_LAMBDA {
     for (; i + count * kLanes <= n; i += count * kLanes) f(i, All(), count);
   };
-  if constexpr (kMost > 4) several(std::integral_constant<int64_t, kMost>());
-  if constexpr (kMost >= 4) several(std::integral_constant<int64_t, 4>());
-  for (; i + kLanes <= n; i += kLanes) f(i, All(), std::integral_constant<int64_t, 1>());
-  if (i < n) f(i, first_lanes(n - i), std::integral_constant<int64_t, 1>());
+  if constexpr (kMost > 4) several(constant<kMost>);
+  if constexpr (kMost >= 4) several(constant<4>);
+  for (; i + kLanes <= n; i += kLanes) f(i, All(), constant<1>);
+  if (i < n) f(i, first_lanes(n - i), constant<1>);
 }
 
 /// f(index, count) over [i, n), `count` steps of `width` that fill a line of L1 or kLines of them, then single ones;
@@ -89,8 +85,8 @@ SIMDATTN_INLINE void for_some_batches(int64_t i, int64_t n, const F& f) {
 template <int64_t kLines, class F>
 SIMDATTN_INLINE void for_lines(int64_t& i, int64_t n, int64_t width, const F& f) {
   constexpr int64_t kCount = kAvx512 ? kLines : smaller(kParts, 2);
-  for (; kCount > 1 && i + kCount * width <= n; i += kCount * width) f(i, std::integral_constant<int64_t, kCount>());
-  for (; i + width <= n; i += width) f(i, std::integral_constant<int64_t, 1>());
+  for (; kCount > 1 && i + kCount * width <= n; i += kCount * width) f(i, constant<kCount>);
+  for (; i + width <= n; i += width) f(i, constant<1>);
 }
 
 /// rotate_halves() from bf16 to bf16, with a table that is finite; the number of pairs that have rotated.
@@ -182,7 +178,7 @@ SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, Bits32 sign, int64_t 
   const float* sin = a.sin + done;
   const int64_t n = 2 * (a.half - done), heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
   Registers<4> seen;
-  unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(seen) = Floats(0.0f); });
+  clear(seen);
   constexpr int64_t kMost = kPairwise<T> ? 1 : kAvx512 ? 8 : 4;
   for_some_batches<kMost>(0, n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
     // An entry per dimension of what multiplies the pair's first number, and its second one.
@@ -199,9 +195,8 @@ SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, Bits32 sign, int64_t 
         reg<i + 1>(cross) = zip_upper(minus_s, c);
       }
     };
-    if constexpr (count == 1)
-      spread(std::integral_constant<int64_t, 0>(), first_lanes(smaller(n - dimension, kLanes) / 2));
-    else unroll<count / 2>([&](auto i) SIMDATTN_LAMBDA { spread(std::integral_constant<int64_t, 2 * i>(), All()); });
+    if constexpr (count == 1) spread(constant<0>, first_lanes(smaller(n - dimension, kLanes) / 2));
+    else unroll<count / 2>([&](auto i) SIMDATTN_LAMBDA { spread(constant<2 * i>, All()); });
     Cursor<const T> in(x + dimension);
     Cursor<T> out(y + dimension);
     for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {

@@ -1,17 +1,15 @@
-// Scores of a few query rows against keys in rows: each transposed in registers and multiplied at once, without a panel
-// in between.
+// Scores of a few query rows against keys in rows, which are transposed in registers and multiplied at once.
 #ifndef SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_
 #define SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_
 
-#include "lib/kernels/register_tile.h"
+#include "lib/kernels/score_tile.h"
 #include "lib/simd/blocks.h"
 
 namespace simdattn {
 namespace {
 
-/// Where it is to go on, a tile prefetches rows of keys: those of a list, into L2, or in memory order, which the
-/// hardware's prefetcher runs ahead of, 32 rows below, into L1. From memory four parts of the rows come in turns, a
-/// page each.
+/// The rows that a tile prefetches: those of a list into L2; else those 32 rows below into L1, in memory order, of
+/// which the hardware's prefetcher runs ahead. With Fetch::kPages four parts of the rows come in turns, a page each.
 template <class T>
 class RowsBelow {
  public:
@@ -35,14 +33,8 @@ class RowsBelow {
                   : first_ + (((row_ & ((1u << turns_) - 1)) << (kRowBits - turns_)) + (row_ >> turns_)) * stride_;
       row_end_ = line_ + bytes_;
     }
-    const char* const line = reinterpret_cast<const char*>(line_);
-    if (listed_ != nullptr) {
-      __builtin_prefetch(line, 0, 2);
-      __builtin_prefetch(line + 64, 0, 2);
-    } else {
-      __builtin_prefetch(line, 0, 3);
-      __builtin_prefetch(line + 64, 0, 3);
-    }
+    if (listed_ != nullptr) prefetch<128>(line_);
+    else prefetch<128, 3>(line_);
     line_ += 128;
   }
 
@@ -61,7 +53,7 @@ __attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const char*
   const int64_t ldq = a.q_stride / static_cast<int64_t>(sizeof(float));
   const float* q = static_cast<const float*>(a.q);
   Registers<kRows * kBatches> acc;
-  unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
+  clear(acc);
   // The order of additions is that of the dimensions, as in panels.
   const auto add = [&](int64_t i, auto batch, Floats v) SIMDATTN_LAMBDA {
     unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
@@ -69,8 +61,6 @@ __attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const char*
       sum = mul_add(Floats(q[r * ldq + i]), v, sum);
     });
   };
-  constexpr std::integral_constant<int64_t, 0> kLow;
-  constexpr std::integral_constant<int64_t, 1> kHigh;
   RowsBelow<T> below(a, address_at(*keys, (kBatches == 1 ? kPanelWidth / 2 : kPanelWidth) * a.panel_stride),
                      a.listed != nullptr ? keys + kPanelWidth : nullptr);
   const bool fetches = a.fetches() || a.listed != nullptr;
@@ -82,8 +72,8 @@ __attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const char*
           [&](int64_t k)
               SIMDATTN_LAMBDA { return load_blocks_at([&](int64_t b) SIMDATTN_LAMBDA { return at(k + 8 * b); }); },
           [&](int64_t k, auto v) SIMDATTN_LAMBDA {
-            add(k, kLow, f32_of_half<false>(v));
-            add(k, kHigh, f32_of_half<true>(v));
+            add(k, constant<0>, f32_of_half<false>(v));
+            add(k, constant<1>, f32_of_half<true>(v));
           });
     } else {
       const auto one = [&](int64_t first, auto batch) SIMDATTN_LAMBDA {
@@ -100,15 +90,11 @@ __attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const char*
               }
             });
       };
-      one(0, kLow);
-      if constexpr (kBatches == 2) one(kLanes, kHigh);
+      one(0, constant<0>);
+      if constexpr (kBatches == 2) one(kLanes, constant<1>);
     }
   }
-  const Floats scale(a.scale);
-  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    unroll<kBatches>([&](auto c)
-                         SIMDATTN_LAMBDA { store(reg<kBatches * r + c>(acc) * scale, a.s + r * a.lds + c * kLanes); });
-  });
+  store_scores<kRows, kBatches>(acc, a);
 }
 
 /// Three rows are two and one: L1 still has the keys.

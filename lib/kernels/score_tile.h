@@ -11,8 +11,8 @@
 namespace simdattn {
 namespace {
 
-/// The arguments of a register tile. Its batches of columns may lie in two panels, so there are three pointers to their
-/// first dimension.
+/// The arguments of a register tile. Its batches of columns may lie in two panels, so three pointers say where they
+/// begin.
 struct ScoreTileArguments {
   const float* q;
   int64_t ldq;
@@ -62,21 +62,19 @@ struct TileColumns {
     high += kStepDims<T> * kPanelWidth;
   }
 };
-/// The scores of a tile from its sums.
+/// The scores of a tile from its sums. `a` has scale, s and lds.
 template <int64_t kRows, int64_t kBatches>
-SIMDATTN_INLINE void store_scores(Registers<kRows * kBatches>& acc, const ScoreTileArguments& a) {
+SIMDATTN_INLINE void store_scores(Registers<kRows * kBatches>& acc, const auto& a) {
   const Floats scale(a.scale);
-  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    unroll<kBatches>([&](auto c)
-                         SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc) * scale, a.s + r * a.lds + c * kLanes); });
-  });
+  each_sum<kRows, kBatches>([&](auto r, auto c, auto i)
+                                SIMDATTN_LAMBDA { store(reg<i>(acc) * scale, a.s + r * a.lds + c * kLanes); });
 }
 
 template <class T, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
   Registers<kRows * kBatches> acc;
-  unroll<kRows * kBatches>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
+  clear(acc);
   const float* q = a.q;
   TileColumns<T, kBatches> columns(a);
   const int64_t ldq = a.ldq;
@@ -87,8 +85,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
     unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(k) = keys(c); });
     add_outer_product<kRows, kBatches>(x, ldq, k, acc);
   };
-  // The largest tiles leave no registers for pairs of bf16, so these are loaded twice. hide() keeps compilers from
-  // merging the loads.
+  // The largest tiles leave no registers for pairs of bf16, which are loaded twice: hide() keeps the loads apart.
   [[maybe_unused]] constexpr bool kReloads = !kAvx512 && kRows * kBatches > (!kX86 ? 16 : kBatches == 4 ? 4 : 8);
   // Nor for the zeros of even_of() and odd_of().
   [[maybe_unused]] constexpr bool kShifts = !kX86 && kReloads;
@@ -131,26 +128,23 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
   store_scores<kRows, kBatches>(acc, a);
 }
 
-/// What depends on the type of the keys: register tiles, by how many batches they are wide. All else is one body for
-/// all types.
+/// What depends on the type of the keys: register tiles, by batches. All else is one body for all types.
 using ScoreTiles = TilesByRows<ScoreTileFunction>;
 struct ScoreStorage {
   int64_t lane_bytes;
   ScoreTiles two, three, four;
 };
 template <class T, int64_t kBatches, int64_t kMost = kRowsOf<kBatches>>
-constexpr ScoreTiles score_tiles() {
-  return tiles_by_rows<ScoreTileFunction, kMost>([](auto rows) { return score_register_tile<T, rows, kBatches>; });
-}
+constexpr ScoreTiles kScoreTiles =
+    tiles_by_rows<ScoreTileFunction, kMost>([](auto rows) { return score_register_tile<T, rows, kBatches>; });
 template <class T>
-constexpr ScoreStorage kScoreStorage = {kLaneBytes<T>, score_tiles<T, 2>(),
-                                        score_tiles<T, 3, kThreeBatches ? kRowsOf<3> : 0>(), score_tiles<T, 4>()};
+constexpr ScoreStorage kScoreStorage = {kLaneBytes<T>, kScoreTiles<T, 2>,
+                                        kScoreTiles<T, 3, kThreeBatches ? kRowsOf<3> : 0>, kScoreTiles<T, 4>};
 
 /// Least distance in bytes between what is used and what is prefetched: an f32 panel of 128 dimensions.
 constexpr int64_t kAhead = 16384;
 
-/// What a register tile of rows [first, first + rows) and `batches` from column x on prefetches: its share of the
-/// panels to come.
+/// The share of the panels to come that the tile of rows [first, first + rows), `batches` from column x on, prefetches.
 SIMDATTN_SHARED PrefetchPlan panels_to_come(const ScoreTile& a, int64_t lane_bytes, int64_t steps, int64_t batches,
                                             int64_t x, int64_t first, int64_t rows) {
   const int64_t panels = (batches * kLanes + kPanelWidth - 1) / kPanelWidth;

@@ -9,8 +9,6 @@
 #include "lib/contract/cursor.h"
 #include "lib/kernels/elementwise.h"
 #include "lib/simd/blocks.h"
-#include "lib/simd/math.h"
-#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -30,8 +28,7 @@ struct SquaredDistance {
   }
   static constexpr float kMissing = -0.0f;  // the square is +0, and no sum of squares is -0
 };
-/// The n < 16 elements that are left of a row, widened and followed by `fill` up to 16: then they are summed as all
-/// others are.
+/// The n < 16 elements that are left of a row, widened, then `fill` up to 16: so they are summed as all others are.
 template <class T>
 SIMDATTN_SHARED void pad_tail(const T* in, int64_t n, float fill, float* out) {
   for (int64_t i = 0; i < 16; i += kLanes) store(Floats(fill), out + i);
@@ -42,8 +39,7 @@ SIMDATTN_SHARED void pad_tail(const T* in, int64_t n, float fill, float* out) {
 /// queries only, and 16-bit keys would be widened twice as often.
 template <int64_t kQ>
 constexpr int64_t kPartsAtOnce = kParts == 4 && kQ > 1 ? 1 : kParts;
-/// Keys that share the loads of kQ queries: their partial sums, the parts of the queries and one of a key fill the
-/// registers.
+/// Keys that share the loads of kQ queries: their sums, the parts of the queries and one of a key fill the registers.
 template <class Term, int64_t kQ>
 constexpr int64_t kKeysOf = kQ == 1                            ? 1
                             : kParts == 1                      ? 4
@@ -87,7 +83,7 @@ SIMDATTN_INLINE void add_terms(const ScoreRows& a, int64_t row, [[maybe_unused]]
   alignas(64) float kept[kQ * kK * 16];
   for (int64_t first = 0; first < kParts; first += kAtOnce) {
     Registers<kQ * kK * kAtOnce> acc;
-    unroll<kQ * kK * kAtOnce>([&](auto i) SIMDATTN_LAMBDA { reg<i>(acc) = Floats(0.0f); });
+    clear(acc);
     const auto add = [&](const auto& query, const auto& key_row) SIMDATTN_LAMBDA {
       unroll<kAtOnce>([&](auto p) SIMDATTN_LAMBDA {
         Registers<kQ> y;
@@ -136,7 +132,7 @@ SIMDATTN_INLINE void add_whole_rows(const ScoreRows& a, int64_t row, const T* fi
   for (int64_t j = 0; j < keys; ++j, next += ldk) {
     const T* const k = next.get();
     Registers<kParts> sum;
-    unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
+    clear(sum);
     const auto add = [&](Floats y, int64_t at, auto i)
                          SIMDATTN_LAMBDA { reg<i % kParts>(sum) = Term::add(y, load(k + at), reg<i % kParts>(sum)); };
     unroll<kHeld>([&](auto i) SIMDATTN_LAMBDA { add(reg<i>(held), i * kLanes, i); });
@@ -182,24 +178,21 @@ __attribute__((noinline)) void score_keys(const ScoreRows& a, int64_t row, int64
     const auto add_all = [&](auto tail) SIMDATTN_LAMBDA {
       constexpr int64_t kK = tail && !kFoldsTile<kQ> ? 1 : kKeysOf<Term, kQ>;
       int64_t j = 0;
-      for (; j + (kFoldsTile<kQ> ? 1 : kK) <= keys; j += kK) add(j, std::integral_constant<int64_t, kK>(), tail);
+      for (; j + (kFoldsTile<kQ> ? 1 : kK) <= keys; j += kK) add(j, constant<kK>, tail);
       if constexpr (kK > 1 && !kFoldsTile<kQ>)
-        for (; j < keys; ++j) add(j, std::integral_constant<int64_t, 1>(), tail);
+        for (; j < keys; ++j) add(j, constant<1>, tail);
     };
-    // For squared distances f32 keys alone have loops for whole rows, because each type's loop would be one more copy
-    // of something that is rare.
-    constexpr bool kWholeRows = kQ == 1 && (!Term::kRare || std::is_same_v<T, float>);
-    if (kWholeRows && a.dim == 128) {
-      if constexpr (kWholeRows) add_whole_rows<Term, T, 128>(a, row, k, keys, sums);
-    } else if (kWholeRows && a.dim == 64) {
-      if constexpr (kWholeRows) add_whole_rows<Term, T, 64>(a, row, k, keys, sums);
-    } else if (rest == 0) [[likely]] {
-      // Rows without a tail have loops of their own: a tile does not look for one. Those with a tail take one key at a
-      // time.
+    // Loops for whole rows; squared distances, which are rare, have them for f32 keys alone.
+    const auto whole_rows = [&](auto dim) SIMDATTN_LAMBDA {
+      if constexpr (kQ > 1 || (Term::kRare && !std::is_same_v<T, float>)) return false;
+      else if (a.dim == dim) add_whole_rows<Term, T, dim>(a, row, k, keys, sums);
+      return a.dim == dim;
+    };
+    const bool done = whole_rows(constant<128>) || whole_rows(constant<64>);
+    // Rows without a tail have tiles that do not look for one. Those with a tail take one key at a time.
+    if (!done && rest == 0) [[likely]]
       add_all(std::false_type());
-    } else {
-      add_all(std::true_type());
-    }
+    else if (!done) add_all(std::true_type());
     for (int64_t i = 0; i < count; ++i)
       fold_sums<kFoldsTile<kQ>>(sums + i * (kFoldsTile<kQ> ? kQ : kSums), keys, a.scale, a.s + (row + i) * a.lds + key);
   }
@@ -244,7 +237,7 @@ inline void additive_rows(const AdditiveRows& a, int64_t size, decltype(widen<fl
     for (int64_t key = 0; key < rows.n_k; ++key) {
       const char* const stored = static_cast<const char*>(rows.k) + key * rows.ldk * size;
       Registers<kParts> sum;
-      unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
+      clear(sum);
       for (int64_t i = 0; i < dim; i += 16) {
         if (widen != nullptr && i % kWidened == 0) widen(stored + i * size, wide, smaller(dim - i, kWidened));
         const float* k = widen != nullptr ? wide + i % kWidened : reinterpret_cast<const float*>(stored) + i;

@@ -21,8 +21,7 @@ SIMDATTN_SHARED float max_of(const float* x, int64_t n, float scale) {
   });
 }
 
-/// y = exp(scale * x - base) over columns [from, to) of 16, each of them added to its one of 16 sums. `rounds`: to
-/// numbers of bf16.
+/// y = exp(scale * x - base) over columns [from, to) of 16, each added to its one of 16 sums. `rounds`: to bf16.
 SIMDATTN_SHARED void exp_some(const float* x, float* y, int64_t from, int64_t to, float scale, float base, bool rounds,
                               float* sums) {
   for (int64_t i = from - from % kLanes; i < to; i += kLanes) {
@@ -44,7 +43,7 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
   const Floats vs(scale);
   const Floats vb(base);
   Registers<kParts> sum;
-  unroll<kParts>([&](auto p) SIMDATTN_LAMBDA { reg<p>(sum) = Floats(0.0f); });
+  clear(sum);
   // Columns [from, to) of the 16 that begin at j.
   const auto some = [&](int64_t j, int64_t from, int64_t to) SIMDATTN_LAMBDA {
     alignas(64) float sums[16];
@@ -76,8 +75,8 @@ SIMDATTN_INLINE float exp_sum(const float* x, float* y, int64_t lo, int64_t hi, 
       });
     }
   };
-  whole(std::integral_constant<int64_t, 4>());
-  if constexpr (kParts < 4) whole(std::integral_constant<int64_t, kParts>());
+  whole(constant<4>);
+  if constexpr (kParts < 4) whole(constant<kParts>);
   if (j < hi) some(j, 0, hi - j);
   return fold(sum);
 }
@@ -122,7 +121,7 @@ SIMDATTN_INLINE float exponentials_of_row(const SoftmaxRows& a, int64_t r, float
   float l = c.lo >= c.hi      ? 0.0f
             : a.scale == 1.0f ? exp_sum<false, false>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx)
                               : exp_sum<false, true>(x, y, c.lo, c.hi, a.scale, base, ahead * a.ldx);
-  if (a.sink != -kInfinity) l += first_lane(exp_of(Floats(a.sink - base)));
+  if (a.sink != -kInfinity) l += exp_of(Floats(a.sink - base))[0];
   return l;
 }
 
@@ -145,9 +144,8 @@ SIMDATTN_INLINE void normalise_row(const SoftmaxRows& a, int64_t r, float maximu
 }
 
 void softmax_rows(const SoftmaxRows& a) {
-  // Short rows are treated pass by pass in groups, and the maxima of the next group before this one is divided, so that
-  // the latencies of the reductions and the division overlap with other work. Long ones would leave the L1 between
-  // passes.
+  // Short rows are treated pass by pass in groups, and the next group's maxima are found before this one is divided:
+  // what reductions and divisions wait for overlaps with other work. Long rows would leave L1 between passes.
   constexpr int64_t kRowsTogether = 4;
   const Columns head = visible_columns(a, 0);
   const Columns last = visible_columns(a, a.rows - 1);

@@ -1,8 +1,7 @@
 // Attention with a state: tokens that update columns of it, one sweep over its rows each.
 //
 // With the delta rule a token reads the state, then updates it, then reads it again. The second and third step of a
-// token and the first one of the next are one sweep: a load, a store and four operations for each vector. The order
-// along a column is the definition's.
+// token and the first one of the next are one sweep: a load, a store and four operations for each vector.
 #ifndef SIMDATTN_LIB_KERNELS_STATE_H_
 #define SIMDATTN_LIB_KERNELS_STATE_H_
 

@@ -3,7 +3,6 @@
 #define SIMDATTN_LIB_KERNELS_STORE_H_
 
 #include "lib/kernels/elementwise.h"
-#include "lib/kernels/panel_columns.h"
 #include "lib/simd/blocks.h"
 
 namespace simdattn {
@@ -37,6 +36,26 @@ __attribute__((noinline)) void narrow_rows(const char* in, int64_t in_stride, in
                    [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(x + i, part), y + i, part); });
   }
 }
+
+/// What is transposed: a number of f32 or f16, a pair of bf16. Nothing looks at the numbers.
+template <class T>
+using PanelUnit = std::conditional_t<std::is_same_v<T, f16>, uint16_t, uint32_t>;
+/// Elements of a unit.
+template <class T>
+inline constexpr int64_t kUnitDims = std::is_same_v<T, bf16> ? 2 : 1;
+
+/// f(panel, column, tokens, done) for each panel of tokens [column, column + tokens); `done` of them came before.
+template <class F>
+SIMDATTN_INLINE void for_each_panel(int64_t column, int64_t tokens, const F& f) {
+  for (int64_t done = 0; done < tokens;) {
+    const int64_t at = column + done;
+    const int64_t inside = at % kPanelWidth;
+    const int64_t n = smaller(kPanelWidth - inside, tokens - done);
+    f(at / kPanelWidth, inside, n, done);
+    done += n;
+  }
+}
+
 /// Blocks of 128 bits in a vector that is loaded block by block; 1: no such loads.
 constexpr int64_t kStoreBlocks = kX86 ? kLanes / 4 : 1;
 /// Dimensions of 32 tokens that are converted and then transposed: 4 or 8 KiB of stack.

@@ -28,8 +28,8 @@ struct ValueTileArguments {
   int64_t column;                       // of the tile
   const char* const* listed = nullptr;  // as in ValueTile
 };
-/// alpha: null: 1. prefetched: where the first of those bytes are; of a list how far they are inside of rows,
-/// prefetch_pitch rows further on.
+/// alpha: null: 1. prefetched: where the first of those bytes are; of a list their place in rows prefetch_pitch
+/// further.
 using ValueTileFunction = void(const ValueTileArguments& a, const float* w, const void* values, float* sums,
                                const float* alpha, uintptr_t prefetched);
 template <class T, int64_t kBatches>
@@ -70,8 +70,7 @@ SIMDATTN_INLINE void store_sums(Registers<kRows * kBatches>& acc, float* sums, i
   });
 }
 
-/// kBatches batches of columns. An even number of batches of bf16 is read as pairs and accumulated even columns apart
-/// from odd ones.
+/// An even number of batches of bf16 is read as pairs and accumulated even columns apart from odd ones.
 template <class T, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, const float* w, const void* values,
                                                    float* sums, const float* alphas, uintptr_t next) {
@@ -121,9 +120,8 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, 
 
 using ValueTiles = TilesByRows<ValueTileFunction>;
 template <class T, int64_t kBatches, int64_t kMost = kRowsOf<kBatches>>
-constexpr ValueTiles value_tiles() {
-  return tiles_by_rows<ValueTileFunction, kMost>([](auto rows) { return value_register_tile<T, rows, kBatches>; });
-}
+constexpr ValueTiles kValueTiles =
+    tiles_by_rows<ValueTileFunction, kMost>([](auto rows) { return value_register_tile<T, rows, kBatches>; });
 
 /// The last columns, less than a batch of them, of `keys` keys as f32, a batch each.
 template <class T>
@@ -139,25 +137,27 @@ __attribute__((noinline)) void widen_last(const void* v, int64_t key_stride, con
 
 /// What depends on the type of the values. All else is one body for all types.
 struct ValueStorage {
-  int64_t size;               // of a number; 0: scale blocks are taken whole
-  int64_t portion_bytes = 0;  // 0: as portion_bytes() says
-  ValueTiles tiles[9];        // by batches
-  ValueTiles widened;         // one batch of f32, for last_columns()
+  int64_t size;                                                      // of a number; 0: scale blocks are taken whole
+  int64_t portion_bytes = 0;                                         // 0: as portion_bytes() says
+  ValueTiles one = {}, two = {}, three = {}, four = {}, eight = {};  // by batches
+  ValueTiles widened = kValueTiles<float, 1>;                        // for last_columns()
   decltype(widen_last<float>)* widen_last;
+
+  const ValueTiles& tiles(int64_t batches) const {
+    return batches == 8 ? eight : batches == 4 ? four : batches == 3 ? three : batches == 2 ? two : one;
+  }
 };
 template <class T>
-constexpr ValueStorage kValueStorage = {.size = sizeof(T),
-                                        .tiles = {{},
-                                                  value_tiles<T, 1, std::is_same_v<T, float> ? kRowsOf<1> : 0>(),
-                                                  value_tiles<T, 2>(),
-                                                  value_tiles<T, 3, kThreeBatches ? kRowsOf<3> : 0>(),
-                                                  value_tiles<T, 4>(),
-                                                  {},
-                                                  {},
-                                                  {},
-                                                  value_tiles<T, 8>()},
-                                        .widened = value_tiles<float, 1>(),
-                                        .widen_last = widen_last<T>};
+constexpr ValueStorage kValueStorage = {
+    .size = sizeof(T),
+    .one = kValueTiles < T,
+    1,
+    std::is_same_v<T, float> ? kRowsOf<1> : 0 >,
+    .two = kValueTiles<T, 2>,
+    .three = kValueTiles < T,
+    3,
+    kThreeBatches ? kRowsOf<3> : 0 >
+    , .four = kValueTiles<T, 4>, .eight = kValueTiles<T, 8>, .widen_last = widen_last<T>};
 
 /// Keys [key, key + keys) of a ValueTile, which are read together.
 struct ValuePortion {
@@ -172,8 +172,8 @@ struct ValuePortion {
   /// Of column x in a row.
   int64_t offset(int64_t x) const { return x / kValueGroup * a.group_stride + x % kValueGroup * type.size; }
   const char* at(int64_t x) const { return static_cast<const char*>(a.v) + key * a.key_stride + offset(x); }
-  /// What the tile of rows [first, first + rows) and of `bytes` from column x on prefetches: its share of the next as
-  /// many keys.
+  /// The share of the next as many keys that the tile of rows [first, first + rows), `bytes` from column x on,
+  /// prefetches.
   SIMDATTN_INLINE PrefetchPlan next(int64_t x, int64_t bytes, int64_t first, int64_t rows) const {
     if (!fetches && a.listed == nullptr) return {};
     const int64_t from = share_of_rows(first, a.rows, keys);
@@ -187,8 +187,7 @@ struct ValuePortion {
   }
 };
 
-/// A batch of columns from x on, or those that are left of a row: values and sums go through f32 of a batch's width, so
-/// that one tile is enough for all types.
+/// A batch of columns from x on, or the last ones, as f32 of a batch's width: one tile is enough for all types.
 SIMDATTN_SHARED void last_columns(const ValuePortion& b, int64_t x) {
   constexpr int64_t kWidened = 64;  // keys at a time
   const ValueTile& a = b.a;
@@ -223,13 +222,13 @@ SIMDATTN_SHARED void last_columns(const ValuePortion& b, int64_t x) {
 /// Batches of the widest tile that `columns` columns fill and `rows` rows leave registers for. 0: none.
 SIMDATTN_INLINE int64_t batches_of_tile(const ValueStorage& type, int64_t rows, int64_t columns) {
   const auto fits = [&](int64_t batches) SIMDATTN_LAMBDA {
-    const int64_t most = type.tiles[batches].most;
-    return columns >= batches * kLanes && (rows <= most || most == type.tiles[2].most);
+    const int64_t most = type.tiles(batches).most;
+    return columns >= batches * kLanes && (rows <= most || most == type.two.most);
   };
   if (fits(8)) return 8;
   if (fits(4)) return 4;
   // Four batches are left to two tiles of two.
-  if (type.tiles[3].most > 0 && in_tiles_of_three_or_four(rows) && columns >= 3 * kLanes && columns != 4 * kLanes)
+  if (type.three.most > 0 && in_tiles_of_three_or_four(rows) && columns >= 3 * kLanes && columns != 4 * kLanes)
     return 3;
   return fits(2) ? 2 : fits(1) ? 1 : 0;
 }
@@ -240,7 +239,7 @@ SIMDATTN_SHARED void value_columns(const ValuePortion& b, int64_t x, int64_t end
   ValueTileArguments t = {a.ldw, a.key_stride, b.keys, a.ldo, 0, 0, b.scales(), a.first_key + b.key, x, a.listed};
   while (const int64_t batches = batches_of_tile(b.type, a.rows, end - x)) {
     const int64_t bytes = b.offset(x + batches * kLanes) - b.offset(x);
-    const ValueTiles& tiles = b.type.tiles[batches];
+    const ValueTiles& tiles = b.type.tiles(batches);
     const char* const v = b.at(x);
     for (RowTiles r(a.rows, tiles.most); r.first < a.rows; r.next()) {
       const PrefetchPlan next = b.next(x, bytes, r.first, r.rows);

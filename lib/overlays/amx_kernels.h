@@ -8,7 +8,7 @@
 #include "dispatch/environment.h"
 #include "lib/contract/int8_operands.h"
 #include "lib/overlays/bf16_packing.h"
-#include "lib/overlays/overlay.h"
+#include "lib/overlays/overlays.h"
 
 namespace simdattn {
 namespace {

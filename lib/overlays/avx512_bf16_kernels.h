@@ -1,5 +1,4 @@
-// The kernels around VDPBF16PS: with the instruction in avx512_bf16.cc, with software in its place in tests, where a
-// CPU with AVX2 runs the same text.
+// The kernels around VDPBF16PS, which avx512_bf16.cc has; in tests software takes its place, so any CPU runs the text.
 #ifndef SIMDATTN_LIB_OVERLAYS_AVX512_BF16_KERNELS_H_
 #define SIMDATTN_LIB_OVERLAYS_AVX512_BF16_KERNELS_H_
 
@@ -8,7 +7,7 @@
 
 #include "dispatch/environment.h"
 #include "lib/contract/row_tiles.h"
-#include "lib/contract/ukernels.h"
+#include "lib/kernels/register_tile.h"
 #include "lib/overlays/bf16_packing.h"
 
 namespace simdattn {
@@ -20,8 +19,8 @@ constexpr int64_t kPairRows = 6;
 constexpr int64_t kWeightRows = 24;
 /// Numbers of a unit: a VDPBF16PS for each chain.
 constexpr int64_t kUnit = Avx512Bf16::kUnit, kGroupUnits = kChainGroup / kUnit;
-/// Bytes of a unit of 32 columns; of that of one row.
-constexpr int64_t kUnitBytes = kUnit / 2 * kPairBytes, kRowUnitBytes = kUnit * 2;
+/// Bytes of a unit of 32 columns; of a row.
+constexpr int64_t kUnitColumnsBytes = kUnit / 2 * kPairBytes, kUnitRowBytes = kUnit * 2;
 constexpr int64_t units_of(int64_t n) { return steps_of(n, kUnit); }
 
 /// Two numbers of bf16 in every lane.
@@ -37,7 +36,7 @@ struct Packed {
   const char* at;
   SIMDATTN_INLINE void next(Registers<4, Bits32>& c) {
     unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(c) = Bits32::load_unaligned(at + 64 * i); });
-    at += kUnitBytes;
+    at += kUnitColumnsBytes;
   }
 };
 /// A panel of bf16: rows of pairs x0 x1, then x2 x3.
@@ -50,7 +49,7 @@ struct Panels {
       reg<i>(c) = cast_bits<uint32_t>(lower_words(b, a));
       reg<2 + i>(c) = cast_bits<uint32_t>(upper_words(b, a));
     });
-    at += kUnitBytes;
+    at += kUnitColumnsBytes;
   }
 };
 /// Rows of 32 values of bf16.
@@ -84,7 +83,7 @@ struct PairKernels {
   [[gnu::noinline]] static void add(Columns columns, const char* x, int64_t stride, int64_t units, Sums s) {
     do {
       Registers<kRows * 4> sum;  // of each row e, e, o, o
-      unroll<kRows * 4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(sum) = Floats(0.0f); });
+      clear(sum);
       int64_t left = std::min(units, kGroupUnits);
       do {
         Registers<4, Bits32> c;
@@ -92,12 +91,12 @@ struct PairKernels {
         const char* const third = x + 3 * stride;
         unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
           const char* const unit = (r < 3 ? x : third) + r % 3 * stride;
-          const Bits32 chain[] = {repeated_pair(unit), repeated_pair(unit + kRowUnitBytes / 2)};
+          const Bits32 chain[] = {repeated_pair(unit), repeated_pair(unit + kUnitRowBytes / 2)};
           unroll<4>([&](auto i) SIMDATTN_LAMBDA {
             reg<4 * r + i>(sum) = Dot::add(reg<4 * r + i>(sum), chain[i / 2], reg<i>(c));
           });
         });
-        x += kRowUnitBytes;
+        x += kUnitRowBytes;
       } while (--left > 0);
       units -= kGroupUnits;
       const bool scales = units <= 0 && s.scale != nullptr;
@@ -117,23 +116,20 @@ struct PairKernels {
   template <class Columns>
   static void add_rows(int64_t rows, const Columns& columns, const char* x, int64_t stride, int64_t units,
                        const Sums& sums) {
-    unroll<kPairRows>([&](auto r) SIMDATTN_LAMBDA {
-      if (rows == r + 1) add<r + 1>(columns, x, stride, units, sums);
-    });
+    with_rows<kPairRows>(rows, [&](auto r) SIMDATTN_LAMBDA { add<r>(columns, x, stride, units, sums); });
   }
 
-  /// The last group of a panel of bf16 whose last unit is not whole goes through a copy: beside an odd last dimension
-  /// may stand anything.
+  /// A last group whose last unit is not whole goes through a copy: beside an odd last dimension may stand anything.
   template <class Columns>
   static void scores(const ScoreTile& a) {
     const FlushSubnormals flush;
     alignas(64) char last[kGroupBytes];
     const int64_t whole = Columns::kCutsUnits && a.dim % kUnit != 0 ? a.dim / kChainGroup * kChainGroup : a.dim;
-    const int64_t bytes = units_of(a.dim) * kUnitBytes;
+    const int64_t bytes = units_of(a.dim) * kUnitColumnsBytes;
     const int64_t ahead = steps_of(kAheadBytes, bytes) * a.panel_stride;
     for (int64_t p = 0; p < a.n_panels; ++p) {
       const char* const panel = static_cast<const char*>(a.panels) + p * a.panel_stride;
-      const char* const rest = panel + whole / kUnit * kUnitBytes;
+      const char* const rest = panel + whole / kUnit * kUnitColumnsBytes;
       if (whole < a.dim) {
         Bf16Packing<K, bf16>::panel({rest, 0, nullptr, kPanelWidth, a.dim - whole, last, false});
       }
@@ -154,13 +150,12 @@ struct PairKernels {
     }
   }
 
-  /// Weights of rows that a call has arranged: those of keys outside of it, in its first group and its last one, are
-  /// zeros.
+  /// Weights of rows, arranged; in a call's first and last group those of keys outside of it are zeros.
   struct Weights {
     static constexpr int64_t kStride = kKeyBlock * 2;
     alignas(64) char data[kWeightRows * kStride];
 
-    const char* at(int64_t row, int64_t key) const { return data + row * kStride + key / kUnit * kRowUnitBytes; }
+    const char* at(int64_t row, int64_t key) const { return data + row * kStride + key / kUnit * kUnitRowBytes; }
     void arrange(const ValueTile& a, int64_t first_row, int64_t rows) {
       const int64_t end = a.first_key + a.keys;
       for (int64_t r = 0; r < rows; ++r) {

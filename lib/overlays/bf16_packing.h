@@ -58,8 +58,7 @@ SIMDATTN_INLINE Bits32 numbers(const T* row, int64_t n) {
   }
 }
 
-/// f(pair, whether its lower half is a key of [first, end), whether its upper one is) for the pairs that have such a
-/// key.
+/// f(pair, whether its lower half is a key of [first, end), whether its upper one is) for pairs with such a key.
 template <int64_t kUnit, class F>
 SIMDATTN_INLINE void for_each_pair_of_keys(int64_t first, int64_t end, const F& f) {
   for (int64_t p = first / kUnit * kUnit / 2; p < pairs_of<kUnit>(end); ++p) {
@@ -72,8 +71,8 @@ SIMDATTN_INLINE void for_each_pair_of_keys(int64_t first, int64_t end, const F& 
 }
 constexpr uint32_t pair_mask(bool lower, bool upper) { return (lower ? 0xFFFFu : 0) | (upper ? 0xFFFF0000u : 0); }
 
-/// Rows of keys [first, first + n), 32 columns of them, those from `columns` on zeros, into packed values. Other
-/// keys keep their halves of pairs.
+/// Keys [first, first + n), 32 columns, those from `columns` on zeros, into packed values. Other keys keep their
+/// halves.
 template <int64_t kUnit, class T>
 void interleave(const char* rows, int64_t stride, int64_t first, int64_t n, int64_t columns, char* block) {
   for_each_pair_of_keys<kUnit>(first, first + n, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
@@ -113,9 +112,8 @@ inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
 }
 
 /// f(first key, keys, their columns) for the keys of a call in 32 columns of packed values: those of a group that is
-/// not whole, whole groups, and those of another group that is not whole. They are counted from the beginning of a
-/// group: columns of keys before the first one and behind the last one are zeros there, whatever the packed values
-/// have.
+/// not whole, whole groups, and those of another group that is not whole. Each run is counted from the beginning of a
+/// group: keys of the group that are not the call's are zeros in `columns`.
 template <int64_t kUnit, class F>
 SIMDATTN_INLINE void for_each_run(const ValueTile& a, const char* block, const F& f) {
   const int64_t end = a.first_key + a.keys;
@@ -155,8 +153,7 @@ struct RowGroup {
     if (keys < kChainGroup) std::memset(block, 0, kGroupBytes);
     interleave<kUnit, bf16>(v, stride, from, keys, columns, block);
   }
-  /// f(sums of `rows` rows in 32 columns, floats between their rows) for sums at o that have no more columns than the
-  /// group.
+  /// f(sums of `rows` rows in 32 columns, floats between their rows) for sums at o, of the group's columns.
   template <class F>
   SIMDATTN_INLINE void with_sums(float* o, int64_t ldo, int64_t rows, const F& f) const {
     if (columns == kValueGroup) return f(o, ldo);

@@ -18,6 +18,7 @@
 #define SIMDATTN_LIB_OVERLAYS_BF16_PAIRS_H_
 
 #include "lib/contract/dtypes.h"
+#include "lib/contract/integers.h"
 #include "lib/contract/ukernels.h"
 
 namespace simdattn {
@@ -65,14 +66,12 @@ template <int64_t kUnit>
 constexpr int64_t pairs_of(int64_t n) {
   return (n + kUnit - 1) / kUnit * kUnit / 2;
 }
-inline int64_t bf16_query_bytes(int64_t dim) { return ((dim + 31) / 32 | 1) * 64; }
+inline int64_t bf16_query_bytes(int64_t dim) { return (steps_of(dim, 32) | 1) * 64; }
 template <int64_t kUnit>
 int64_t bf16_panel_bytes(int64_t dim) {
   return pairs_of<kUnit>(dim) * kPanelWidth * 4;
 }
-inline int64_t bf16_values_bytes(int64_t dim) {
-  return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock * 2;
-}
+inline int64_t bf16_values_bytes(int64_t dim) { return round_up(dim, kValueGroup) * kKeyBlock * 2; }
 
 /// `kernels`, kBF16 of the base, with the slots of K. Slots of the base for values in rows of other types stay.
 template <class K>

@@ -1,9 +1,9 @@
-// The kernels of the overlay SIMDATTN_OVERLAY (overlay.h): the same text as that of its base, compiled with more
+// The kernels of the overlay SIMDATTN_OVERLAY (overlays.h): the same text as that of its base, compiled with more
 // instructions.
-#include "lib/overlays/overlay.h"
+#include "lib/overlays/overlays.h"
 
 #include "lib/kernels/bf16_chains.h"
-#include "lib/kernels/int8_stored.h"
+#include "lib/kernels/int8.h"
 
 namespace simdattn {
 

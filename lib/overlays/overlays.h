@@ -1,17 +1,35 @@
 // The tables of overlays: of targets that are another one, their base, with kernels of some arithmetics replaced. The
-// base's object includes this; the kernels are in objects of their own, compiled with more instructions (overlay.h,
-// overlay.cc).
+// base's object has the tables; the kernels are in objects of their own, compiled with more instructions: in overlay.cc
+// those of one of the structs below, in amx.cc and avx512_bf16.cc those of bf16_pairs.h.
 #ifndef SIMDATTN_LIB_OVERLAYS_OVERLAYS_H_
 #define SIMDATTN_LIB_OVERLAYS_OVERLAYS_H_
 
 #include "lib/contract/int8_operands.h"
-#include "lib/contract/kv_formats.h"
-#include "lib/contract/ukernels.h"
 #include "lib/overlays/bf16_pairs.h"
-#include "lib/overlays/overlay.h"
 
 namespace simdattn {
 
+// The base packs keys and values of kInt8. weigh_rows: int8_weigh_rows(), for overlays whose products are others.
+// value_stored: x86 alone. score_pairs, value_pairs: kBF16 from bf16, on ARM with BFMLALB and BFMLALT.
+#define SIMDATTN_OVERLAY_KERNELS(name)                                                                       \
+  struct name {                                                                                              \
+    static void prepare_query_f32(const void* row, void* query, int64_t dim);                                \
+    static void prepare_query_bf16(const void* row, void* query, int64_t dim);                               \
+    static void prepare_query_f16(const void* row, void* query, int64_t dim);                                \
+    static void score_packed(const ScoreTile& a);                                                            \
+    static void score_blocks(const ScoreTile& a);                                                            \
+    static void value_packed(const ValueTile& a);                                                            \
+    static void weigh_rows(const ValueTile& a, uint8_t* out, int64_t stride, float* scales, int32_t* start); \
+    static void value_stored(const ValueTile& a);                                                            \
+    static void score_pairs(const ScoreTile& a);                                                             \
+    static void value_pairs(const ValueTile& a);                                                             \
+  }
+SIMDATTN_OVERLAY_KERNELS(avx3_dl);
+SIMDATTN_OVERLAY_KERNELS(avx_vnni);
+SIMDATTN_OVERLAY_KERNELS(neon_dotprod);
+SIMDATTN_OVERLAY_KERNELS(neon_i8mm);
+SIMDATTN_OVERLAY_KERNELS(sve2_128_i8mm);
+SIMDATTN_OVERLAY_KERNELS(sve_256_i8mm);
 struct amx;
 struct avx512_bf16;
 
@@ -49,9 +67,8 @@ void amx_softmax_tile(const SoftmaxTile& a) {
   Amx::narrow_weights(a.s, a.lds, a.rows, a.columns);
 }
 
-// The tables, found by overlaid<base>(pointer to name). The number is how many rows are
-// computed at a time where rows see different keys: a register tile, but with avx3_dl two. Its products are so cheap
-// that the calls show.
+// The tables, found by overlaid<base>(pointer to name). The number is how many rows are computed at a time where rows
+// see different keys: a register tile, but with avx3_dl two, because its products are so cheap that calls show.
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const avx_vnni*) {
   return with_int8<avx_vnni>(kBase, 6, avx_vnni::value_stored);

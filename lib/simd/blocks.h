@@ -7,28 +7,43 @@
 namespace simdattn {
 namespace {
 
-// Fixed-length SVE transposes nothing in whole batches.
+/// A vector of one block on every target, for `V` of what works within blocks.
+struct Block {
+  VectorOf<uint32_t, 16>::type data;
 
-/// store(k + i, v) of four vectors whose units lie two, then four rows apart.
-template <class Store>
-SIMDATTN_INLINE void store_four(int64_t k, Floats r0, Floats r1, Floats r2, Floats r3, const Store& store) {
-  const Floats a = zip_lo<uint32_t>(r0, r1), b = zip_lo<uint32_t>(r2, r3);
-  const Floats c = zip_hi<uint32_t>(r0, r1), d = zip_hi<uint32_t>(r2, r3);
-  store(k, zip_lo<uint64_t>(a, b));
-  store(k + 1, zip_hi<uint64_t>(a, b));
-  store(k + 2, zip_lo<uint64_t>(c, d));
-  store(k + 3, zip_hi<uint64_t>(c, d));
+  template <class V>
+  static SIMDATTN_INLINE Block of(V v) {
+    return {__builtin_bit_cast(VectorOf<uint32_t, 16>::type, v)};
+  }
+  static SIMDATTN_INLINE Block load(const char* p) {
+    Block v;
+    __builtin_memcpy(&v.data, p, sizeof v);
+    return v;
+  }
+  SIMDATTN_INLINE void store(char* p) const { __builtin_memcpy(p, &data, sizeof data); }
+};
+
+/// store(kFirst + i, v), quarter i of each block: r0 .. r3 interleaved by units of Unit. The number is a type.
+template <class Unit, class TwoUnits, int64_t kFirst = 0, class V, class Store>
+SIMDATTN_INLINE void interleave_four(V r0, V r1, V r2, V r3, const Store& store) {
+  const V a = zip_lo<Unit>(r0, r1), b = zip_lo<Unit>(r2, r3), c = zip_hi<Unit>(r0, r1), d = zip_hi<Unit>(r2, r3);
+  store(constant<kFirst>, zip_lo<TwoUnits>(a, b));
+  store(constant<kFirst + 1>, zip_hi<TwoUnits>(a, b));
+  store(constant<kFirst + 2>, zip_lo<TwoUnits>(c, d));
+  store(constant<kFirst + 3>, zip_hi<TwoUnits>(c, d));
 }
-/// store(k, v): units k, of 32 or 16 bits, of the rows load(0), load(1), ...
+/// store(k, v): units k, of 32 or 16 bits, of the rows load(0), load(1), ... In whole batches not with SVE.
 template <class Unit, class Load, class Store>
 SIMDATTN_INLINE void transpose_blocks(const Load& load, const Store& store) {
-  const Floats r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
+  const auto r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
   if constexpr (sizeof(Unit) == 4) {
-    store_four(0, r0, r1, r2, r3, store);
+    interleave_four<uint32_t, uint64_t>(r0, r1, r2, r3, store);
   } else {
-    const Floats r4 = load(4), r5 = load(5), r6 = load(6), r7 = load(7);
-    store_four(0, zip_lo<Unit>(r0, r1), zip_lo<Unit>(r2, r3), zip_lo<Unit>(r4, r5), zip_lo<Unit>(r6, r7), store);
-    store_four(4, zip_hi<Unit>(r0, r1), zip_hi<Unit>(r2, r3), zip_hi<Unit>(r4, r5), zip_hi<Unit>(r6, r7), store);
+    const auto r4 = load(4), r5 = load(5), r6 = load(6), r7 = load(7);
+    interleave_four<uint32_t, uint64_t>(zip_lo<Unit>(r0, r1), zip_lo<Unit>(r2, r3), zip_lo<Unit>(r4, r5),
+                                        zip_lo<Unit>(r6, r7), store);
+    interleave_four<uint32_t, uint64_t, 4>(zip_hi<Unit>(r0, r1), zip_hi<Unit>(r2, r3), zip_hi<Unit>(r4, r5),
+                                           zip_hi<Unit>(r6, r7), store);
   }
 }
 
@@ -51,10 +66,10 @@ SIMDATTN_INLINE Floats fold_keys(const float* sums) { return folded<kLanes>(sums
 template <class Quarters>
 SIMDATTN_INLINE Floats fold_blocks(const Quarters& quarters) {
   const auto two = [&](auto i) SIMDATTN_LAMBDA {
-    const Floats a = quarters(i), b = quarters(std::integral_constant<int64_t, i + 1>());
+    const Floats a = quarters(i), b = quarters(constant<i + 1>);
     return zip_lo<uint32_t>(a, b) + zip_hi<uint32_t>(a, b);
   };
-  const Floats a = two(std::integral_constant<int64_t, 0>()), b = two(std::integral_constant<int64_t, 2>());
+  const Floats a = two(constant<0>), b = two(constant<2>);
   return zip_lo<uint64_t>(a, b) + zip_hi<uint64_t>(a, b);
 }
 /// Lane n: the sum of batch(n), of 16 lanes; n is a constant.
@@ -62,10 +77,10 @@ template <class Batch>
 SIMDATTN_INLINE Floats fold_batches(const Batch& batch) {
   return fold_blocks([&](auto i) SIMDATTN_LAMBDA {
     const auto to_eight = [&](auto key) SIMDATTN_LAMBDA {
-      const Floats a = batch(key), b = batch(std::integral_constant<int64_t, key + 4>());
+      const Floats a = batch(key), b = batch(constant<key + 4>);
       return lower_halves(a, b) + upper_halves(a, b);
     };
-    const Floats a = to_eight(i), b = to_eight(std::integral_constant<int64_t, i + 8>());
+    const Floats a = to_eight(i), b = to_eight(constant<i + 8>);
     return even_blocks(a, b) + odd_blocks(a, b);
   });
 }
@@ -78,6 +93,52 @@ SIMDATTN_INLINE Floats fold_keys(const float* sums) {
   });
 }
 #endif
+
+// Units of 16 or 32 bits moved from rows to columns in vectors of one block, which every target has; targets with wider
+// ones do most of such work in squares of their own. Strides are bytes.
+
+/// A square of as many rows as a block has units.
+template <class Unit>
+SIMDATTN_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride) {
+  transpose_blocks<Unit>([&](int64_t i) SIMDATTN_LAMBDA { return Block::load(in + i * in_stride); },
+                         [&](int64_t i, Block v) SIMDATTN_LAMBDA { v.store(out + i * out_stride); });
+}
+
+template <class Unit>
+SIMDATTN_INLINE void copy_unit(const char* from, char* to) {
+  __builtin_memcpy(to, from, sizeof(Unit));
+}
+
+/// out[c][r] = in[r][c]
+template <class Unit>
+SIMDATTN_INLINE void transpose_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
+                                     int64_t out_stride) {
+  constexpr int64_t kSize = sizeof(Unit);
+  constexpr int64_t kSquare = 16 / kSize;
+  // A line of four rows is used up before the next rows are read: rows of all heads of a token are often a power of two
+  // apart, and then fall on each other in the L1 cache.
+  constexpr int64_t kLine = 64 / kSize;
+  const int64_t whole_rows = rows - rows % kSquare;
+  const int64_t whole_columns = columns - columns % kSquare;
+  for (int64_t first = 0; whole_rows > 0 && first < whole_columns; first += kLine) {
+    for (int64_t r = 0; r < whole_rows; r += kSquare) {
+      for (int64_t c = first; c < smaller(first + kLine, whole_columns); c += kSquare) {
+        transpose_square<Unit>(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize, out_stride);
+      }
+    }
+  }
+  for (int64_t r = whole_rows; r < rows; ++r) {
+    const char* from = in + r * in_stride;
+    char* to = out + r * kSize;
+#pragma GCC unroll 4
+    for (int64_t c = 0; c < columns; ++c) copy_unit<Unit>(from + c * kSize, to + c * out_stride);
+  }
+  for (int64_t c = whole_columns; c < columns; ++c) {
+    for (int64_t r = 0; r < whole_rows; ++r) {
+      copy_unit<Unit>(in + r * in_stride + c * kSize, out + c * out_stride + r * kSize);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace simdattn

@@ -55,7 +55,7 @@ SIMDATTN_INLINE auto lib(V v) {
   return v.data;
 }
 template <class T>
-SIMDATTN_INLINE auto raw(T v) {
+SIMDATTN_INLINE auto own(T v) {
   return v;
 }
 #else
@@ -65,7 +65,7 @@ SIMDATTN_INLINE hn::Vec<Tag<T>> lib(Batch<T> v) {
 }
 SIMDATTN_INLINE hn::Mask<Tag<float>> lib(Mask m) { return hn::Mask<Tag<float>>{m.data}; }
 template <class V>
-SIMDATTN_INLINE auto raw(V v) {
+SIMDATTN_INLINE auto own(V v) {
   return v.raw;
 }
 #endif
@@ -81,13 +81,13 @@ SIMDATTN_INLINE Mask mask_of_ints(M m) {
 }
 SIMDATTN_INLINE Mask greater(Ints a, Ints b) { return mask_of_ints(hn::Gt(lib(a), lib(b))); }
 SIMDATTN_INLINE Mask equal(Bits32 a, Bits32 b) { return mask_of_ints(hn::Eq(lib(a), lib(b))); }
-SIMDATTN_INLINE Floats select(Mask m, Floats yes, Floats no) { return raw(hn::IfThenElse(lib(m), lib(yes), lib(no))); }
+SIMDATTN_INLINE Floats select(Mask m, Floats yes, Floats no) { return own(hn::IfThenElse(lib(m), lib(yes), lib(no))); }
 SIMDATTN_INLINE bool any(Mask m) { return !hn::AllFalse(Tag<float>(), lib(m)); }
 
 /// Neither is NaN.
-SIMDATTN_INLINE Floats max(Floats a, Floats b) { return raw(hn::Max(lib(a), lib(b))); }
+SIMDATTN_INLINE Floats max(Floats a, Floats b) { return own(hn::Max(lib(a), lib(b))); }
 /// Rounded once.
-SIMDATTN_INLINE Floats mul_add(Floats a, Floats b, Floats c) { return raw(hn::MulAdd(lib(a), lib(b), lib(c))); }
+SIMDATTN_INLINE Floats mul_add(Floats a, Floats b, Floats c) { return own(hn::MulAdd(lib(a), lib(b), lib(c))); }
 
 }  // namespace
 }  // namespace simdattn

@@ -9,29 +9,37 @@
 #include "lib/contract/ukernels.h"
 #include "lib/simd/registers.h"
 
-// Which file of native/ serves it. Nothing outside of lib/simd asks for these.
+namespace simdattn {
+namespace {
+
+// Which file of native/ serves it. Nothing outside of lib/simd asks for the macros.
+enum class Instructions { kPlain, kSse, kAvx2, kAvx512, kSve, kNeon, kVsx };
 #if defined(SIMDATTN_PLAIN)
+constexpr auto kInstructions = Instructions::kPlain;
 #elif defined(__AVX512F__)
+constexpr auto kInstructions = Instructions::kAvx512;
 #define SIMDATTN_X86 1
 #define SIMDATTN_AVX2 1
 #define SIMDATTN_AVX512 1
 #elif defined(__AVX2__)
+constexpr auto kInstructions = Instructions::kAvx2;
 #define SIMDATTN_X86 1
 #define SIMDATTN_AVX2 1
 #elif defined(__SSE2__)
+constexpr auto kInstructions = Instructions::kSse;
 #define SIMDATTN_X86 1
 #elif defined(__ARM_FEATURE_SVE)
+constexpr auto kInstructions = Instructions::kSve;
 #define SIMDATTN_SVE 1
 #elif defined(__aarch64__)
+constexpr auto kInstructions = Instructions::kNeon;
 #define SIMDATTN_NEON 1
 #elif defined(__VSX__) && defined(__LITTLE_ENDIAN__)
+constexpr auto kInstructions = Instructions::kVsx;
 #define SIMDATTN_VSX 1
 #else
 #error "an instruction set without a file in native/"
 #endif
-
-namespace simdattn {
-namespace {
 
 constexpr int64_t kLanes = static_cast<int64_t>(Floats::size);
 static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
@@ -41,30 +49,12 @@ constexpr int64_t kParts = 16 / kLanes;
 template <int64_t kCount, class V = Floats>
 using Registers = RegistersOf<V, kCount>;
 
-#if SIMDATTN_X86
-constexpr bool kX86 = true;
-#else
-constexpr bool kX86 = false;
-#endif
-#if SIMDATTN_AVX512
-constexpr bool kAvx512 = true;
-#else
-constexpr bool kAvx512 = false;
-#endif
-
+constexpr bool kX86 = kInstructions >= Instructions::kSse && kInstructions <= Instructions::kAvx512;
+constexpr bool kAvx512 = kInstructions == Instructions::kAvx512;
 /// Vector registers that a tile counts on.
-#if SIMDATTN_AVX512 || SIMDATTN_SVE || SIMDATTN_NEON || SIMDATTN_VSX
-constexpr int64_t kRegisters = 32;
-#else
-constexpr int64_t kRegisters = 16;
-#endif
-
+constexpr int64_t kRegisters = kInstructions >= Instructions::kAvx512 ? 32 : 16;
 /// Four bytes of several rows are put together while loading, and transposed in registers: not with fixed-length SVE.
-#if SIMDATTN_SVE
-constexpr bool kLoadsBlocks = false;
-#else
-constexpr bool kLoadsBlocks = true;
-#endif
+constexpr bool kLoadsBlocks = kInstructions != Instructions::kSve;
 /// A few query rows take keys in rows as they are. With 16 registers of four lanes it is no faster than packing.
 constexpr bool kScoresKeyRows = kLoadsBlocks && (kLanes > 4 || !kX86);
 
@@ -87,11 +77,9 @@ constexpr bool kMultipliesPairs = true;
 constexpr bool kMultipliesPairs = false;
 #endif
 /// Values of few rows are multiplied where they are stored. Of `plain` with 16 lanes too, so that any CPU can test it.
-#if SIMDATTN_PLAIN
-constexpr bool kMultipliesStored = kLanes == 16;
-#else
-constexpr bool kMultipliesStored = kX86 && (kAvx512 || (kLanes == 8 && kProducts == Products::kDot));
-#endif
+constexpr bool kMultipliesStored = kInstructions == Instructions::kPlain
+                                       ? kLanes == 16
+                                       : kX86 && (kAvx512 || (kLanes == 8 && kProducts == Products::kDot));
 
 /// Query rows of one register tile: with two vectors of columns it fills the registers.
 constexpr int64_t kTileRows = kAvx512 ? 8 : kRegisters == 32 || (kX86 && kLanes == 8) ? 6 : 4;
@@ -129,8 +117,6 @@ SIMDATTN_INLINE Ints min(Ints a, Ints b) { return ~max(~a, ~b); }
 SIMDATTN_INLINE Floats max_number(Floats x, Floats m) { return kX86 ? max(x, m) : select(x > m, x, m); }
 SIMDATTN_INLINE Floats abs(Floats v) { return float_of(bits_of(v) & Bits32(0x7FFFFFFFu)); }
 SIMDATTN_INLINE Ints abs(Ints v) { return max(v, -v); }
-/// x * y - z with one rounding.
-SIMDATTN_INLINE Floats mul_sub(Floats x, Floats y, Floats z) { return mul_add(x, y, -z); }
 /// Correctly rounded.
 SIMDATTN_INLINE Floats quotient(Floats a, Floats b) { return Floats::of(a.numbers() / b.numbers()); }
 SIMDATTN_INLINE Floats to_float(Ints v) { return Floats::of(__builtin_convertvector(v.numbers(), Floats::Numbers)); }
@@ -144,20 +130,6 @@ SIMDATTN_INLINE Ints lane_numbers() {
 
 /// All lanes of a vector take part in a load or store; Lanes (native/): some of them.
 struct All {};
-
-/// How fold_lanes() joins lanes.
-struct Sum {
-  template <class V>
-  SIMDATTN_INLINE V operator()(V a, V b) const {
-    return a + b;
-  }
-};
-struct Max {
-  template <class V>
-  SIMDATTN_INLINE V operator()(V a, V b) const {
-    return max(a, b);
-  }
-};
 
 }  // namespace
 }  // namespace simdattn

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "lib/contract/math_constants.h"
-#include "lib/simd/machine.h"
 #include "lib/simd/native.h"
 
 namespace simdattn {
@@ -31,24 +30,36 @@ SIMDATTN_INLINE Floats exp_scale(Floats x, Floats p, [[maybe_unused]] Floats n, 
 #endif
 }
 
+/// What exp and tanh of x have in common: x = n ln 2 + r, t = n + kRoundMagic, and the polynomial p of r.
+template <int64_t kCount>
+struct ReducedExp {
+  Registers<kCount> t, n, r, p;
+
+  SIMDATTN_INLINE explicit ReducedExp(Registers<kCount>& x) {
+    const Floats magic(kRoundMagic);
+    const auto each = [](const auto& f) SIMDATTN_LAMBDA { unroll<kCount>(f); };
+    each([&](auto i) SIMDATTN_LAMBDA { reg<i>(t) = mul_add(reg<i>(x), Floats(kLog2E), magic); });
+    each([&](auto i) SIMDATTN_LAMBDA { reg<i>(n) = reg<i>(t) - magic; });
+    each([&](auto i) SIMDATTN_LAMBDA { reg<i>(r) = mul_add(reg<i>(n), Floats(-kLn2Hi), reg<i>(x)); });
+    each([&](auto i) SIMDATTN_LAMBDA { reg<i>(r) = mul_add(reg<i>(n), Floats(-kLn2Lo), reg<i>(r)); });
+    each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = Floats(kExpPoly[4]); });
+    unroll<4>([&](auto k) SIMDATTN_LAMBDA { multiply_add(Floats(kExpPoly[3 - k])); });
+  }
+  /// p = p r + c
+  SIMDATTN_INLINE void multiply_add(Floats c) {
+    unroll<kCount>([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), c); });
+  }
+};
+
 /// scalar::exp of kCount batches, operation by operation side by side: one after the other they would fill the
 /// scheduler with operations that wait for each other. x <= 88 or NaN.
 template <int64_t kCount>
 SIMDATTN_INLINE void exp_each(Registers<kCount>& x) {
-  const Floats magic(kRoundMagic);
-  Registers<kCount> t, n, r, p;
-  const auto each = [](const auto& f) SIMDATTN_LAMBDA { unroll<kCount>(f); };
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(t) = mul_add(reg<i>(x), Floats(kLog2E), magic); });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(n) = reg<i>(t) - magic; });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(r) = mul_add(reg<i>(n), Floats(-kLn2Hi), reg<i>(x)); });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(r) = mul_add(reg<i>(n), Floats(-kLn2Lo), reg<i>(r)); });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(Floats(kExpPoly[4]), reg<i>(r), Floats(kExpPoly[3])); });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(kExpPoly[2])); });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(kExpPoly[1])); });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(kExpPoly[0])); });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(1.0f)); });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(p) = mul_add(reg<i>(p), reg<i>(r), Floats(1.0f)); });
-  each([&](auto i) SIMDATTN_LAMBDA { reg<i>(x) = exp_scale(reg<i>(x), reg<i>(p), reg<i>(n), reg<i>(t)); });
+  ReducedExp<kCount> e(x);
+  e.multiply_add(Floats(1.0f));
+  e.multiply_add(Floats(1.0f));
+  unroll<kCount>([&](auto i)
+                     SIMDATTN_LAMBDA { reg<i>(x) = exp_scale(reg<i>(x), reg<i>(e.p), reg<i>(e.n), reg<i>(e.t)); });
 }
 SIMDATTN_INLINE Floats exp_of(Floats x) {
   Registers<1> one = {{x}};
@@ -58,7 +69,6 @@ SIMDATTN_INLINE Floats exp_of(Floats x) {
 
 /// scalar::tanh.
 SIMDATTN_INLINE Floats tanh_of(Floats x) {
-  const Floats magic(kRoundMagic);
   const Floats saturation(kTanhSaturation);
   Floats a = abs(x);
   const Mask is_small = a < Floats(kTanhSmall);
@@ -70,17 +80,10 @@ SIMDATTN_INLINE Floats tanh_of(Floats x) {
   const Floats small = mul_add(a * z, q, a);
 
   a = select(a > saturation, saturation, a);  // not min: NaN stays
-  const Floats y = a + a;
-  const Floats t = mul_add(y, Floats(kLog2E), magic);
-  const Floats n = t - magic;
-  Floats r = mul_add(n, Floats(-kLn2Hi), y);
-  r = mul_add(n, Floats(-kLn2Lo), r);
-  Floats p = mul_add(Floats(kExpPoly[4]), r, Floats(kExpPoly[3]));
-  p = mul_add(p, r, Floats(kExpPoly[2]));
-  p = mul_add(p, r, Floats(kExpPoly[1]));
-  p = mul_add(p, r, Floats(kExpPoly[0]));
-  const Floats expm1_r = mul_add(p, r * r, r);
-  const Floats s = power_of_two(t);
+  Registers<1> y = {{a + a}};
+  ReducedExp<1> reduced(y);
+  const Floats r = reg<0>(reduced.r), expm1_r = mul_add(reg<0>(reduced.p), r * r, r);
+  const Floats s = power_of_two(reg<0>(reduced.t));
   const Floats e = mul_add(s, expm1_r, s - Floats(1.0f));
   const Floats large = quotient(e, e + Floats(2.0f));
   const Bits32 sign(0x80000000u);  // neither branch is negative
@@ -99,13 +102,16 @@ SIMDATTN_INLINE Floats fold_parts(Registers<kCount>& l) {
     return (reg<0>(l) + reg<2>(l)) + (reg<1>(l) + reg<3>(l));
   }
 }
-SIMDATTN_INLINE float fold(Registers<kParts>& l) { return fold_lanes(fold_parts<kParts>(l), Sum()); }
-
-/// The largest lane; no lane is NaN.
-SIMDATTN_INLINE float largest_lane(Floats v) { return fold_lanes(v, Max()); }
-
-SIMDATTN_INLINE int32_t largest_lane(Ints v) { return fold_lanes(v, Max()); }
-SIMDATTN_INLINE int32_t sum_of_lanes(Ints v) { return fold_lanes(v, Sum()); }
+template <class V>
+SIMDATTN_INLINE auto sum_of_lanes(V v) {
+  return fold_lanes(v, [](V a, V b) SIMDATTN_LAMBDA { return a + b; });
+}
+SIMDATTN_INLINE float fold(Registers<kParts>& l) { return sum_of_lanes(fold_parts<kParts>(l)); }
+/// No lane is NaN.
+template <class V>
+SIMDATTN_INLINE auto largest_lane(V v) {
+  return fold_lanes(v, [](V a, V b) SIMDATTN_LAMBDA { return max(a, b); });
+}
 
 /// What has been seen so far: not finite if a or b is not; other large numbers may be taken for one.
 SIMDATTN_INLINE Floats notice(Floats a, Floats b, Floats seen) {

@@ -2,7 +2,6 @@
 #ifndef SIMDATTN_LIB_SIMD_MEMORY_H_
 #define SIMDATTN_LIB_SIMD_MEMORY_H_
 
-#include "lib/simd/machine.h"
 #include "lib/simd/native.h"
 
 namespace simdattn {
@@ -19,19 +18,16 @@ SIMDATTN_INLINE void for_each_batch(int64_t n, const F& f) {
 /// The same with one of kChains chains as a type, for reductions: f(index, part, chain).
 template <int64_t kChains = 4, class F>
 SIMDATTN_INLINE void for_each_batch_in_chains(int64_t n, const F& f) {
-  constexpr auto kFirst = std::integral_constant<int64_t, 0>();
   int64_t i = 0;
   for (; i + kChains * kLanes <= n; i += kChains * kLanes) {
     unroll<kChains>([&](auto chain) SIMDATTN_LAMBDA { f(i + chain * kLanes, All(), chain); });
   }
-  for (; i + kLanes <= n; i += kLanes) f(i, All(), kFirst);
-  if (i < n) f(i, first_lanes(n - i), kFirst);
+  for (; i + kLanes <= n; i += kLanes) f(i, All(), constant<0>);
+  if (i < n) f(i, first_lanes(n - i), constant<0>);
 }
 
-SIMDATTN_INLINE Floats load(const float* p, All) { return Floats::load_unaligned(p); }
-SIMDATTN_INLINE Floats load(const float* p) { return Floats::load_unaligned(p); }
-SIMDATTN_INLINE void store(Floats v, float* p, All) { v.store_unaligned(p); }
-SIMDATTN_INLINE void store(Floats v, float* p) { v.store_unaligned(p); }
+SIMDATTN_INLINE Floats load(const float* p, All = {}) { return Floats::load_unaligned(p); }
+SIMDATTN_INLINE void store(Floats v, float* p, All = {}) { v.store_unaligned(p); }
 
 #if SIMDATTN_PLAIN || (SIMDATTN_X86 && !SIMDATTN_AVX2)
 constexpr bool kNativeF16 = false;
@@ -132,9 +128,8 @@ SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Part part) {
   return greater(cast_bits<int32_t>(load_bytes(p, part)), Ints(0));
 }
 SIMDATTN_INLINE Bits32 lane_bits() {
-  alignas(64) static constexpr uint32_t kBits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
-                                                     1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
-                                                     1u << 12, 1u << 13, 1u << 14, 1u << 15};
+  alignas(64) static constexpr uint32_t kBits[16] = {0x1,   0x2,   0x4,   0x8,   0x10,   0x20,   0x40,   0x80,
+                                                     0x100, 0x200, 0x400, 0x800, 0x1000, 0x2000, 0x4000, 0x8000};
   return Bits32::load_unaligned(kBits);
 }
 /// Lanes whose bit of `word` is 1.
@@ -150,8 +145,7 @@ SIMDATTN_INLINE uint32_t word_of(Mask m) {
 #endif
 #endif
 
-/// Half a unit of bf16 is added as to an integer: the upper words are numbers then, rounded up where the lower ones are
-/// 0.
+/// Half a unit of bf16 is added to v's bits: the upper words are numbers then, rounded up where the lower ones are 0.
 SIMDATTN_INLINE Bits32 plus_half(Floats v) { return bits_of(v) + Bits32(0x8000u); }
 /// Vectors without NaN rounded to bf16: side by side, and one behind the other.
 SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {
@@ -168,8 +162,7 @@ SIMDATTN_INLINE void store_numbers(Floats v0, Floats v1, bf16* p) {
 #endif
 }
 
-/// kLanes pairs of bf16 as they lie in memory, and the even and odd ones: one operation each, where widening in order
-/// takes two.
+/// kLanes pairs of bf16, and their even and odd numbers: one operation each, where widening in order takes two.
 SIMDATTN_INLINE Bits32 load_pairs(const bf16* p) { return cast_bits<uint32_t>(Bits16::load_unaligned(raw(p))); }
 SIMDATTN_INLINE Floats shifted_even_of(Bits32 pairs) { return float_of(pairs << 16); }
 SIMDATTN_INLINE Floats shifted_odd_of(Bits32 pairs) {

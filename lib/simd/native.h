@@ -1,5 +1,5 @@
 // What the libraries do not offer and each instruction set does: access to some lanes only, 16-bit numbers, movement of
-// 128-bit blocks. One file per instruction set, on the compiler's own types.
+// 128-bit blocks. One file per instruction set, on the compiler's own types; vocabulary.md has what each function does.
 #ifndef SIMDATTN_LIB_SIMD_NATIVE_H_
 #define SIMDATTN_LIB_SIMD_NATIVE_H_
 
@@ -26,12 +26,89 @@
 #elif SIMDATTN_VSX
 #include "lib/simd/native/vsx.h"
 #endif
-#include "lib/simd/native/absent.h"
-#include "lib/simd/native/lanes.h"
 #include "lib/simd/native/products.h"
 
 namespace simdattn {
 namespace {
+
+// Operations that some instruction sets lack. They are declared for all, for templates that name them, and called where
+// they exist: kernels ask the constants of machine.h first.
+template <class P>
+Ints two_rows(P first, P second);
+template <bool kWeights>
+void add_matrix_products(Ints& sum, Ints rows, Ints columns);
+template <bool kOdd>
+Floats mul_add_pairs(float factor, Floats pairs, Floats sum);
+template <class P>
+Floats load_in_order(P p);
+template <class R>
+void add_three(const float* x, R& column, Floats& a0, Floats& a1, Floats& a2);
+template <class V>
+Floats lane_of(Floats table, V index);
+template <class P>
+void widen_four(uint64_t f16_bits, P p);
+template <int k>
+Bits16 upper_bytes(Bits32 v);
+template <class P>
+Bits16 load_scaled_bytes(P p, int n);
+template <class P>
+Floats load_cells(P p, int64_t n);
+
+#if SIMDATTN_PLAIN || SIMDATTN_AVX2 || SIMDATTN_NEON
+/// For whole registers. memcpy of 16 bytes would go through general registers.
+using StoredHalves [[gnu::aligned(2), gnu::may_alias]] = Halves;
+SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) { return *reinterpret_cast<const StoredHalves*>(p); }
+SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) { *reinterpret_cast<StoredHalves*>(p) = v; }
+#endif
+
+#if !SIMDATTN_AVX2 && !SIMDATTN_SVE
+struct Lanes {
+  int64_t from, to;
+};
+SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {0, n}; }
+SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) { return {from, to}; }
+SIMDATTN_INLINE Mask mask_of(Lanes part) {
+  const Ints i = lane_numbers();
+  return greater(Ints(static_cast<int32_t>(part.to)), i) & at_least(i, Ints(static_cast<int32_t>(part.from)));
+}
+#endif
+
+#if !SIMDATTN_AVX512 && !SIMDATTN_SVE
+// Some lanes by way of memory, for instruction sets without masked access.
+template <class T>
+SIMDATTN_INLINE void copy_lanes(const T* from, T* to, Lanes part) {
+  unroll<kLanes>([&](auto i) SIMDATTN_LAMBDA {
+    if (part.from <= i && i < part.to) to[i] = from[i];
+  });
+}
+SIMDATTN_INLINE Halves load_halves(const uint16_t* p, Lanes part) {
+  alignas(8) uint16_t copy[kLanes] = {};
+  copy_lanes(p, copy, part);
+  return load_halves(copy, All());
+}
+SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) {
+  alignas(8) uint16_t copy[kLanes];
+  store_halves(v, copy, All());
+  copy_lanes(copy, p, part);
+}
+SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
+  uint8_t copy[kLanes] = {};
+  copy_lanes(p, copy, part);
+  return load_bytes(copy, All());
+}
+#if !SIMDATTN_AVX2
+SIMDATTN_INLINE Floats load(const float* p, Lanes part) {
+  float copy[kLanes] = {};
+  copy_lanes(p, copy, part);
+  return Floats::load_unaligned(copy);
+}
+SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
+  float copy[kLanes];
+  v.store_unaligned(copy);
+  copy_lanes(copy, p, part);
+}
+#endif
+#endif
 
 #if !SIMDATTN_AVX512
 /// m ? a + b : other.
@@ -91,8 +168,6 @@ SIMDATTN_INLINE void look_up_nibbles(const int8_t* table, const uint8_t* codes, 
   __builtin_memcpy(out, &lower, sizeof lower);
   __builtin_memcpy(out + sizeof lower, &upper, sizeof upper);
 }
-
-SIMDATTN_INLINE float first_lane(Floats v) { return v[0]; }
 
 /// v in a register, and the compiler does not know its origin. gcc would fold its load into each of the instructions
 /// that use it; clang 19 would compare the f16 that it was converted from, one by one.

@@ -1,6 +1,5 @@
-// The vocabulary without a library and without an instruction set: a vector is SIMDATTN_PLAIN_LANES numbers, of the
-// type that gcc and clang have for any CPU. It serves CPUs that no library serves, and shows sanitizers every access of
-// the kernels.
+// The vocabulary without a library and without an instruction set: a vector is SIMDATTN_PLAIN_LANES numbers of the type
+// that compilers have for any CPU. It serves CPUs that no library serves, and shows sanitizers every access of kernels.
 #ifndef SIMDATTN_LIB_SIMD_PLAIN_H_
 #define SIMDATTN_LIB_SIMD_PLAIN_H_
 
@@ -23,15 +22,14 @@ SIMDATTN_INLINE V each(const F& f) {
   return v;
 }
 
-SIMDATTN_INLINE void fused(Floats& sum, const Floats& a, const Floats& b) {
-  for (size_t i = 0; i < Floats::size; ++i) sum.data[i] = simdattn::fma(a[i], b[i], sum[i]);
-}
 #ifdef __FP_FAST_FMAF
 SIMDATTN_INLINE
 #else
 SIMDATTN_SHARED  // as a function call for each lane it would be most of the code
 #endif
-void add_product(Floats& sum, const Floats& a, const Floats& b) { fused(sum, a, b); }
+void add_product(Floats& sum, const Floats& a, const Floats& b) {
+  for (size_t i = 0; i < Floats::size; ++i) sum.data[i] = simdattn::fma(a[i], b[i], sum[i]);
+}
 /// Rounded once.
 SIMDATTN_INLINE Floats mul_add(Floats a, Floats b, Floats c) {
   add_product(c, a, b);

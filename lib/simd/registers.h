@@ -12,8 +12,7 @@
 
 #define SIMDATTN_INLINE inline __attribute__((always_inline))
 #define SIMDATTN_LAMBDA __attribute__((always_inline))
-// One body for several callers: gcc would make a copy for each set of constant arguments. Some targets call none of the
-// bodies.
+// One body for several callers: gcc would make a copy for each set of constant arguments. Some targets call none.
 #ifdef __clang__
 #define SIMDATTN_SHARED __attribute__((noinline, unused))
 #else
@@ -36,10 +35,13 @@ struct Unroll<std::integer_sequence<int64_t, kIndices...>> {
   }
 };
 /// unroll<kCount>(f): f(0), f(1), ... with the index as a type: a loop that is unrolled before anything else happens.
-/// An object, as a function would need a second one for the sequence, and gcc optimises each copy of the loop before it
-/// goes into its caller.
+/// An object: a function would need a second one for the sequence, which gcc optimises before it is inlined.
 template <int64_t kCount>
 constexpr Unroll<std::make_integer_sequence<int64_t, kCount>> unroll{};
+
+/// A number as a type, as unroll() has it.
+template <int64_t k>
+constexpr std::integral_constant<int64_t, k> constant{};
 
 /// kCount vectors (or pointers), each a member of its own: gcc keeps an array of them in memory.
 template <class V, int64_t kIndex>
@@ -56,6 +58,11 @@ using RegistersOf = RegisterFile<V, std::make_integer_sequence<int64_t, kCount>>
 template <int64_t kIndex, class V>
 SIMDATTN_INLINE V& reg(Register<V, kIndex>& r) {
   return r.v;
+}
+/// All of them become 0.
+template <class V, int64_t... kIndices>
+SIMDATTN_INLINE void clear(RegisterFile<V, std::integer_sequence<int64_t, kIndices...>>& r) {
+  ((reg<kIndices>(r) = V(0)), ...);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Masks and comparisons, by the operators that gcc and clang have for vectors: for plain.h, and where a library's own
-// are calls.
+// Masks and comparisons by the compiler's operators for vectors: for plain.h, and where a library's own are calls.
 #ifndef SIMDATTN_LIB_SIMD_VECTORS_H_
 #define SIMDATTN_LIB_SIMD_VECTORS_H_
 

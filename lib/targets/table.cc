@@ -3,7 +3,7 @@
 // per row of meson.build, with that instruction set's flags.
 #include "lib/kernels/bf16_chains.h"
 #include "lib/kernels/elementwise.h"
-#include "lib/kernels/int8_stored.h"
+#include "lib/kernels/int8.h"
 #include "lib/kernels/modify_row.h"
 #include "lib/kernels/narrow.h"
 #include "lib/kernels/pack.h"

@@ -19,7 +19,6 @@ SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) {
 }
 SIMDATTN_INLINE Mask mask_of(Lanes part) { return Mask(_mm256_castsi256_ps(part.mask)); }
 
-/// Bit i: lane i.
 SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm256_movemask_ps(m)); }
 
 SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return _mm256_maskload_ps(p, part.mask); }
@@ -38,48 +37,45 @@ SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return ordered_blocks(_mm
 
 using Halves = __m128i;
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm256_cvtepu16_epi32(v); }
+/// For VPSHUFB: the numbers of 16 bits of a block, the even ones of each block, as upper halves of lanes.
+alignas(32) constexpr int8_t kInOrder[32] = {-1, -1, 0, 1, -1, -1, 2,  3,  -1, -1, 4,  5,  -1, -1, 6,  7,
+                                             -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15};
+alignas(32) constexpr int8_t kEvenOnes[32] = {-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,
+                                              -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13};
+SIMDATTN_INLINE __m256i shuffled_by(const int8_t (&order)[32], __m256i v) {
+  return _mm256_shuffle_epi8(v, _mm256_load_si256(reinterpret_cast<const __m256i*>(order)));
+}
 /// A broadcast that comes with the load and one shuffle in place of a widening one and a shift.
 SIMDATTN_INLINE Floats f32_from_bf16(__m128i v) {
-  const __m256i order = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
-                                         -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
-  return _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(v), order));
+  return _mm256_castsi256_ps(shuffled_by(kInOrder, _mm256_broadcastsi128_si256(v)));
 }
 SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) {
   const __m256i packed = _mm256_packus_epi32(v, v);
   return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0)));
 }
 /// The lower halves as the upper ones: a shift would take one of the two ports of multiply-adds.
-SIMDATTN_INLINE Floats even_of(Bits32 pairs) {
-  const __m256i order = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,  //
-                                         -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13);
-  return _mm256_castsi256_ps(_mm256_shuffle_epi8(pairs, order));
-}
+SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return _mm256_castsi256_ps(shuffled_by(kEvenOnes, pairs)); }
 /// f32_from_bf16, even_of and odd_of of memory for the tile of 4x3 accumulators, which leaves no register for constants
 /// nor for pairs: constants stay in memory (which elsewhere would cost time), pairs are loaded twice.
 struct EightPairs {
   uint16_t v[16];
 };
 SIMDATTN_INLINE Floats load_in_order(const uint16_t* p) {
-  alignas(32) static constexpr int8_t kOrder[32] = {-1, -1, 0, 1, -1, -1, 2,  3,  -1, -1, 4,  5,  -1, -1, 6,  7,
-                                                    -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15};
-  // Reads kOrder where it lies: as an intrinsic's operand it would be loaded into a register before the loop.
+  // Reads kInOrder where it lies: as an intrinsic's operand it would be loaded into a register before the loop.
   __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  asm("vpshufb %1, %0, %0" : "+x"(v) : "m"(kOrder));
+  asm("vpshufb %1, %0, %0" : "+x"(v) : "m"(kInOrder));
   return _mm256_castsi256_ps(v);
 }
 SIMDATTN_INLINE Floats load_even(const uint16_t* p) {
-  alignas(32) static constexpr int8_t kOrder[32] = {-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,
-                                                    -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13};
-  // Reads the eight pairs and kOrder. Compilers would load the pairs once, for this and for load_odd, and kOrder before
-  // the loop.
+  // Compilers would load the pairs once, for this and for load_odd, and kEvenOnes before the loop.
   __m256 v;
-  asm("vmovdqu %1, %0\n\tvpshufb %2, %0, %0" : "=x"(v) : "m"(*reinterpret_cast<const EightPairs*>(p)), "m"(kOrder));
+  asm("vmovdqu %1, %0\n\tvpshufb %2, %0, %0" : "=x"(v) : "m"(*reinterpret_cast<const EightPairs*>(p)), "m"(kEvenOnes));
   return v;
 }
 SIMDATTN_INLINE Floats load_odd(const uint16_t* p) {
   alignas(32) static constexpr uint32_t kUpper[8] = {0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u,
                                                      0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u};
-  __m256 v;  // reads the eight pairs and kUpper, as above
+  __m256 v;
   asm("vmovdqu %1, %0\n\tvpand %2, %0, %0" : "=x"(v) : "m"(*reinterpret_cast<const EightPairs*>(p)), "m"(kUpper));
   return v;
 }
@@ -93,7 +89,7 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
-/// Byte i of each lane as its upper one, zeros below. A shift would take one of the two ports of multiply-adds.
+/// A shift would take one of the two ports of multiply-adds.
 template <int i>
 SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
   if constexpr (i == 3) return _mm256_and_si256(v, _mm256_set1_epi32(static_cast<int32_t>(0xFF000000u)));
@@ -101,8 +97,7 @@ SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
                                          -1, -1, -1, i, -1, -1, -1, i + 4, -1, -1, -1, i + 8, -1, -1, -1, i + 12);
   return _mm256_shuffle_epi8(v, order);
 }
-/// Bytes k of all lanes, then bytes k + 2, as upper halves of 16 bits, anything below. Both k have their shuffles in
-/// common.
+/// Both k have their shuffles in common.
 template <int k>
 SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,  //
@@ -110,13 +105,13 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, order), 0xD8);
   return k == 0 ? _mm256_slli_epi16(words, 8) : words;
 }
-/// 2 kLanes bytes with signs, times 2^n. A shift by one count for all lanes would take a shuffle besides.
+/// A shift by one count for all lanes would take a shuffle besides.
 SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
   return _mm256_mullo_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
                             _mm256_set1_epi16(static_cast<int16_t>(1 << n)));
 }
 
-/// upper without its last bit where lower is 0: two operations, and no constant but 1.
+/// Two operations, and no constant but 1.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return _mm256_andnot_si256(_mm256_subs_epu16(_mm256_set1_epi16(1), lower), upper);
 }
@@ -133,7 +128,6 @@ SIMDATTN_INLINE void store_rounded_words(Bits32 b0, Bits32 b1, uint16_t* p) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(rounded, _MM_SHUFFLE(3, 1, 2, 0)));
 }
 
-/// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm256_cvtps_epi32(v); }
 /// In each block the lanes of four vectors, each a byte.
 template <bool kUnsigned>
@@ -149,9 +143,8 @@ SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
   return _mm256_load_ps(reinterpret_cast<const float*>(copy));
 }
 
-/// a_i += *x column_i. In a tile of four rows of three batches the number to broadcast has the last register. Left to
-/// themselves compilers load the next row's number before this one is done with, and put accumulators on the stack. The
-/// assembly reads the one number at x.
+/// a_i += *x column_i. In a tile of four rows of three batches the number to broadcast has the last register. Compilers
+/// would load the next row's number before this one is done with, and put accumulators on the stack.
 SIMDATTN_INLINE void add_three(const float* x, Registers<3>& column, Floats& a0, Floats& a1, Floats& a2) {
   __m256 factor, s0 = a0, s1 = a1, s2 = a2;  // gcc would leave members in memory
   const __m256 c0 = reg<0>(column), c1 = reg<1>(column), c2 = reg<2>(column);

@@ -7,15 +7,12 @@
 namespace simdattn {
 namespace {
 
-/// Some lanes of a batch take part; memory of the others is not touched.
 struct Lanes {
   __mmask16 mask;
 };
-/// Lanes [0, n), n <= kLanes.
 SIMDATTN_INLINE Lanes first_lanes(int64_t n) {
   return {static_cast<__mmask16>(_bzhi_u32(0xFFFFu, static_cast<uint32_t>(n)))};
 }
-/// Lanes [from, to), 0 <= from, to <= kLanes.
 SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) {
   return {static_cast<__mmask16>(first_lanes(to).mask & ~first_lanes(from).mask)};
 }
@@ -24,12 +21,10 @@ SIMDATTN_INLINE Mask mask_of(Lanes part) { return Mask(part.mask); }
 SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return _mm512_maskz_loadu_ps(part.mask, p); }
 SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) { _mm512_mask_storeu_ps(p, part.mask, v); }
 
-/// As many 16-bit numbers as a batch has lanes.
 using Halves = __m256i;
 SIMDATTN_INLINE Halves load_halves(const uint16_t* p, Lanes part) { return _mm256_maskz_loadu_epi16(part.mask, p); }
 SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) { _mm256_mask_storeu_epi16(p, part.mask, v); }
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return _mm512_cvtepu16_epi32(v); }
-/// Numbers below 2^16.
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return _mm512_cvtepi32_epi16(v); }
 /// One shuffle in place of a shift and two.
 SIMDATTN_INLINE Halves upper_bits(Bits32 v) {
@@ -56,13 +51,11 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-/// The lane of `table` that the lowest four bits of a lane name.
 SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) { return _mm512_permutexvar_ps(index, table); }
-/// Four numbers of f16 as f32 at p, the lowest bits first.
 SIMDATTN_INLINE void widen_four(uint64_t f16_bits, float* p) {
   _mm_store_ps(p, _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(f16_bits))));
 }
-/// Bytes k of all lanes, then bytes k + 2, as upper halves of 16 bits, anything below. One shuffle for both k.
+/// One shuffle for both k.
 template <int k>
 SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   const __m512i order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1,  //
@@ -70,18 +63,17 @@ SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   const __m512i words = _mm512_permutexvar_epi16(order, v);
   return k == 0 ? _mm512_slli_epi16(words, 8) : words;
 }
-/// Byte i of each lane as its upper one, zeros below. A shift and a mask would take a port of multiply-adds each.
+/// A shift and a mask would take a port of multiply-adds each.
 template <int i>
 SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
   const __m128i block = _mm_setr_epi8(-1, -1, -1, i, -1, -1, -1, i + 4, -1, -1, -1, i + 8, -1, -1, -1, i + 12);
   return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(block));
 }
-/// 2 kLanes bytes with signs, times 2^n. A shift by one count for all lanes would take a shuffle besides.
+/// A shift by one count for all lanes would take a shuffle besides.
 SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
   return _mm512_sllv_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
                            _mm512_set1_epi16(static_cast<int16_t>(n)));
 }
-/// Lanes whose byte is not 0.
 SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, All) {
   const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return Mask(_mm_test_epi8_mask(v, v));
@@ -90,12 +82,9 @@ SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Lanes part) {
   const __m128i v = _mm_maskz_loadu_epi8(part.mask, p);
   return Mask(_mm_test_epi8_mask(v, v));
 }
-/// Bit i: lane i.
 SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<__mmask16>(m); }
-/// Lanes whose bit of `word` is 1.
 SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask(static_cast<__mmask16>(word)); }
 
-/// Block b (128 bits) of the result is what lies at address(b).
 template <class Address>
 SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
   const auto at = [&](int64_t b) { return _mm_loadu_ps(reinterpret_cast<const float*>(address(b))); };
@@ -105,17 +94,14 @@ SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
   return _mm512_mask_broadcast_f32x4(v, 0xF000, at(3));
 }
 
-/// upper without its last bit where lower is 0.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return _mm512_andnot_si512(_mm512_subs_epu16(_mm512_set1_epi16(1), lower), upper);
 }
 
-/// p 2^n, 0 where x < lowest.
 SIMDATTN_INLINE Floats scale_unless_below(Floats x, Floats lowest, Floats p, Floats n) {
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
 }
 
-/// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm512_cvtps_epi32(v); }
 /// In each block the lanes of four vectors, each a byte.
 template <bool kUnsigned>
@@ -123,7 +109,6 @@ SIMDATTN_INLINE Ints packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
   const __m512i low = _mm512_packs_epi32(v0, v1), high = _mm512_packs_epi32(v2, v3);
   return kUnsigned ? _mm512_packus_epi16(low, high) : _mm512_packs_epi16(low, high);
 }
-/// The first n bytes of 4 kLanes, then zeros.
 SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
   return _mm512_castsi512_ps(_mm512_maskz_loadu_epi8(_bzhi_u64(~uint64_t{0}, static_cast<uint64_t>(n)), p));
 }

@@ -30,7 +30,6 @@ SIMDATTN_INLINE Bits32 even_behind_zeros(Bits32 pairs) {
 SIMDATTN_INLINE Bits32 odd_behind_zeros(Bits32 pairs) {
   return vreinterpretq_u32_u16(vtrn2q_u16(vdupq_n_u16(0), vreinterpretq_u16_u32(pairs)));
 }
-/// To nearest even.
 SIMDATTN_INLINE Ints nearest(Floats v) { return vcvtnq_s32_f32(v); }
 
 }  // namespace

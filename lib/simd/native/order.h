@@ -41,9 +41,6 @@ template <class T, class V>
 SIMDATTN_INLINE V odds(V a, V b) {
   return lanes_from<T>(a, b, [](size_t i) { return 2 * i + 1; });
 }
-/// The even (odd) halves of the blocks of a, then those of b.
-SIMDATTN_INLINE Ints even_pairs(Ints a, Ints b) { return evens<uint64_t>(a, b); }
-SIMDATTN_INLINE Ints odd_pairs(Ints a, Ints b) { return odds<uint64_t>(a, b); }
 /// The lower (upper) half of a, then that of b.
 SIMDATTN_INLINE Floats lower_halves(Floats a, Floats b) {
   return lanes_from<float>(a, b, [](size_t i) { return i + (i < Floats::size / 2 ? 0 : Floats::size / 2); });
@@ -77,8 +74,7 @@ SIMDATTN_INLINE V zip_upper(V a, V b) {
   return lanes_from<T>(a, b, [](size_t i) { return i / 2 + (i % 2 * 2 + 1) * (sizeof(V) / sizeof(T) / 2); });
 }
 #if SIMDATTN_AVX512
-// These take no port of the arithmetic when v comes from memory. Compilers choose another instruction for the shuffle,
-// which does.
+// These take no port of the arithmetic when v comes from memory; what compilers choose for the shuffle does.
 SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm512_moveldup_ps(v); }
 SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm512_movehdup_ps(v); }
 #elif SIMDATTN_AVX2
@@ -107,7 +103,6 @@ SIMDATTN_INLINE auto fold_lanes(V v, const Op& op) {
   return v[0];
 }
 
-/// upper without its last bit where lower is 0.
 #if !SIMDATTN_X86
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return upper & ~(max(lower, Bits16(uint16_t{1})) - lower);
@@ -136,7 +131,6 @@ SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return odds<float>(a, b);
 #endif
 
 #if !SIMDATTN_AVX2
-/// Block b (128 bits) of the result is what lies at address(b).
 template <class Address>
 SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
   Floats r;
@@ -154,7 +148,6 @@ SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
   return Bits32::of(larger_numbers(as<uint8_t>(a), as<uint8_t>(b)));
 }
 #if !SIMDATTN_AVX2
-/// Byte i of each lane as its upper one, zeros below.
 template <int i>
 SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
   return (v << (24 - 8 * i)) & Bits32(0xFF000000u);

@@ -19,20 +19,17 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return each<Ints>([&](size_t i) SIMDATTN_LAMBDA { return static_cast<int8_t>(p[i]); });
 }
-/// Bytes k of all lanes, then bytes k + 2, as upper halves of 16 bits, anything below.
 template <int k>
 SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
   return each<Bits16>([&](size_t i) SIMDATTN_LAMBDA {
     return static_cast<uint16_t>(v[i % Floats::size] >> (8 * k + 16 * (i / Floats::size)) << 8);
   });
 }
-/// 2 kLanes bytes with signs, times 2^n.
 SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
   return each<Bits16>([&](size_t i)
                           SIMDATTN_LAMBDA { return static_cast<uint16_t>(static_cast<int8_t>(p[i]) * (1 << n)); });
 }
 
-/// The first n of 4 kLanes bytes, and zeros.
 SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
   return float_of(each<Bits32>([&](size_t i) SIMDATTN_LAMBDA {
     const int64_t at = 4 * static_cast<int64_t>(i), left = n - at;
@@ -42,7 +39,6 @@ SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
   }));
 }
 
-/// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) {
   return each<Ints>([&](size_t i) SIMDATTN_LAMBDA {
     return std::fabs(v[i]) < 0x1p31f ? static_cast<int32_t>(std::nearbyint(v[i])) : INT32_MIN;

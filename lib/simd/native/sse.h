@@ -7,7 +7,6 @@
 namespace simdattn {
 namespace {
 
-/// Bit i: lane i.
 SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm_movemask_ps(m)); }
 
 using Halves = __m128i;
@@ -46,11 +45,9 @@ SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return _mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24);
 #endif
 }
-/// upper without its last bit where lower is 0.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return _mm_andnot_si128(_mm_subs_epu16(_mm_set1_epi16(1), lower), upper);
 }
-/// To nearest even. What does not fit becomes -2^31.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm_cvtps_epi32(v); }
 /// In each block the lanes of four vectors, each a byte.
 template <bool kUnsigned>

@@ -42,7 +42,6 @@ SIMDATTN_INLINE Bits32 even_behind_zeros(Bits32 pairs) {
 SIMDATTN_INLINE Bits32 odd_behind_zeros(Bits32 pairs) {
   return svreinterpret_u32_u16(svtrn2_u16(svdup_n_u16(0), svreinterpret_u16_u32(pairs)));
 }
-/// To nearest even.
 SIMDATTN_INLINE Ints nearest(Floats v) { return svcvt_s32_f32_x(svptrue_b32(), svrintn_f32_x(svptrue_b32(), v)); }
 
 }  // namespace

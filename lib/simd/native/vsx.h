@@ -40,7 +40,6 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
 }
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) { return cast_bits<int32_t>(load_bytes(p, All()) << 24) >> 24; }
 
-/// To nearest even.
 SIMDATTN_INLINE Ints nearest(Floats v) { return vec_cts(vec_rint(v.data), 0); }
 
 }  // namespace
