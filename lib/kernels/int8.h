@@ -319,11 +319,13 @@ SIMDATTN_SHARED void int8_stored_tile(const ValueTile& a, const char* weights, c
       prefetch<64>(ahead.first);
     }
     // Rows past the last one have weight 0.
-    const auto values = [&](int64_t i) SIMDATTN_LAMBDA {
-      return load_cells(row.get() + (i < left ? i * row_stride : 0), columns);
-    };
+    const int64_t at1 = left > 1 ? row_stride : 0, at2 = left > 2 ? 2 * row_stride : 0,
+                  at3 = left > 3 ? 3 * row_stride : 0;
+    const char* const p = row.get();
+    const Floats r0 = load_cells(p, columns), r1 = load_cells(p + at1, columns);
+    const Floats r2 = load_cells(p + at2, columns), r3 = load_cells(p + at3, columns);
     Registers<4, Ints> column;
-    interleave_four<uint8_t, uint16_t>(values(0), values(1), values(2), values(3),
+    interleave_four<uint8_t, uint16_t>(r0, r1, r2, r3,
                                        [&](auto i, Floats v) SIMDATTN_LAMBDA { reg<i>(column) = ints_of(v); });
     unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
       const char* const cell = weights + r * kInt8WeightStride;
