@@ -344,6 +344,8 @@ Status simdattn_causal_conv(const CausalConvProblem* problem, const Exec* exec) 
   return drivers::causal_conv(*uk, problem_);
 }
 
+// ---- Targets: the others are in dispatch, which does not look inside the tables -------------------------------------
+
 bool simdattn_target_native(const Target* target, Arithmetic arithmetic) {
   const auto index = static_cast<size_t>(arithmetic);
   return target != nullptr && index < kArithmetics && target->kernels->attention[index].native;

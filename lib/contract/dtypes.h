@@ -26,11 +26,9 @@ static inline constexpr bool is_finite(float x) { return (std::bit_cast<uint32_t
 /// Magnitudes from here on are NaN, infinite, or round to an infinity of bf16: what a weight of 0 does not hide in
 /// every arithmetic.
 template <class T>
-inline constexpr uint32_t kUnhidden = 0x7F7F8000u;
-template <>
-inline constexpr uint32_t kUnhidden<bf16> = 0x7F80u;
-template <>
-inline constexpr uint32_t kUnhidden<f16> = 0x7C00u;
+inline constexpr uint32_t kUnhidden = std::is_same_v<T, bf16>  ? 0x7F80u
+                                      : std::is_same_v<T, f16> ? 0x7C00u
+                                                               : 0x7F7F8000u;
 static inline constexpr bool is_below_zero(float x) { return std::bit_cast<uint32_t>(x) > 0x80000000u; }
 static inline constexpr float canonical(float x) { return is_nan(x) ? std::bit_cast<float>(kCanonicalNaN) : x; }
 

@@ -1,5 +1,4 @@
-// Operands of Arithmetic::kInt8, shared by the backends. Four numbers that are multiplied with four others lie side by
-// side.
+// Operands of Arithmetic::kInt8. Four numbers that are multiplied with four others lie side by side.
 //   query     int8 [dim rounded up to 64], zeros at the end; then Int8Query; int16 on targets without dot products of
 //             bytes
 //   panel     int8 [ceil(dim/4)][32][4], zeros past dim; then f32 scales [32]
@@ -8,7 +7,6 @@
 #define SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_
 
 #include "lib/contract/kv_formats.h"
-#include "lib/contract/ukernels.h"
 
 namespace simdattn {
 namespace {  // internal to each object, like the helpers of dtypes.h
@@ -19,11 +17,9 @@ struct Int8Query {
   int32_t sum;  // of the integers: where instructions multiply unsigned by signed numbers, keys are taken + 128
 };
 
-constexpr int64_t int8_query_numbers(int64_t dim) { return (dim + 63) / 64 * 64; }
-constexpr int64_t int8_panel_numbers(int64_t dim) { return (dim + 3) / 4 * 4 * kPanelWidth; }
-constexpr int64_t int8_values_numbers(int64_t dim) {
-  return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock;
-}
+constexpr int64_t int8_query_numbers(int64_t dim) { return round_up(dim, 64); }
+constexpr int64_t int8_panel_numbers(int64_t dim) { return round_up(dim, 4) * kPanelWidth; }
+constexpr int64_t int8_values_numbers(int64_t dim) { return round_up(dim, kValueGroup) * kKeyBlock; }
 
 constexpr int64_t int8_query_bytes(int64_t dim) { return int8_query_numbers(dim) + 64; }
 constexpr int64_t int8_panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + kPanelWidth * 4; }
@@ -36,9 +32,10 @@ inline void int8_prepare_weights(const float* in, float* out, int64_t n) {
 }
 
 template <class I, class T>
-constexpr void set_int8_packing(KvOperands& kv) {
-  kv.pack_keys = I::template pack_keys<T>;
-  kv.pack_values = I::template pack_values<T>;
+constexpr void set_int8_packing(AttentionKernels& kernels) {
+  kernels.prepare_query[index_of(kDTypeOf<T>)] = I::template prepare_query<T>;
+  kernels.kv[index_of(kDTypeOf<T>)].pack_keys = I::template pack_keys<T>;
+  kernels.kv[index_of(kDTypeOf<T>)].pack_values = I::template pack_values<T>;
 }
 
 /// For keys in scale blocks.
@@ -59,14 +56,9 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
                               .value_step = kKeyBlock,
                               .query_bytes = I::query_bytes,
                               .values_bytes = I::values_bytes,
-                              .prepare_query = {I::template prepare_query<float>, I::template prepare_query<bf16>,
-                                                I::template prepare_query<f16>},
-                              .kv = {},
                               .softmax_tile = softmax_tile,
                               .prepare_weights = int8_prepare_weights,
-                              .value_packed = I::value_packed,
-                              .begin = nullptr,
-                              .end = nullptr};
+                              .value_packed = I::value_packed};
   for (KvOperands& kv : kernels.kv) {
     kv.panel_bytes = I::panel_bytes;
     kv.score_packed = I::score_packed;
@@ -75,9 +67,9 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
   KvOperands& stored = kernels.kv[index_of(KvType::kInt8)];
   if constexpr (requires { I::kScalesApart; }) stored.score_tile = I::score_packed;
   stored.value_tile = value_stored;
-  set_int8_packing<I, float>(kernels.kv[index_of(KvType::kF32)]);
-  set_int8_packing<I, bf16>(kernels.kv[index_of(KvType::kBF16)]);
-  set_int8_packing<I, f16>(kernels.kv[index_of(KvType::kF16)]);
+  set_int8_packing<I, float>(kernels);
+  set_int8_packing<I, bf16>(kernels);
+  set_int8_packing<I, f16>(kernels);
   return kernels;
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "lib/contract/dtypes.h"
+#include "lib/contract/steps.h"
 #include "lib/contract/ukernels.h"
 
 namespace simdattn {
@@ -48,7 +49,7 @@ struct CodeLayout {
   constexpr int64_t block_bytes() const { return scale_bytes + code_bytes; }
   constexpr int64_t block_units() const { return code_bytes / kUnitBytes; }
   constexpr int64_t row_bytes(int64_t dim) const { return dim * block_bytes() / kBlockDims; }
-  constexpr int64_t units(int64_t dim) const { return (dim * block_units() + kBlockDims - 1) / kBlockDims; }
+  constexpr int64_t units(int64_t dim) const { return steps_of(dim * block_units(), kBlockDims); }
   constexpr int64_t scale_at(int64_t dim, int64_t block, int64_t column) const {
     return units(dim) * kUnitPitch + (block * kPanelWidth + column) * kScaleBytes;
   }

@@ -10,14 +10,15 @@
 #include <type_traits>
 #include <utility>
 
+#include "lib/contract/steps.h"
 #include "lib/contract/ukernels.h"
 
 namespace simdattn {
 namespace {
 
-int64_t f32_query_bytes(int64_t dim) { return (dim + 15) / 16 * 64; }
+int64_t f32_query_bytes(int64_t dim) { return round_up(dim, 16) * 4; }
 int64_t f32_panel_bytes(int64_t dim) { return dim * kPanelWidth * 4; }
-int64_t f32_values_bytes(int64_t dim) { return (dim + kValueGroup - 1) / kValueGroup * kValueGroup * kKeyBlock * 4; }
+int64_t f32_values_bytes(int64_t dim) { return round_up(dim, kValueGroup) * kKeyBlock * 4; }
 
 /// Of element type T. kRound(in, out, n) rounds numbers to those that the arithmetic multiplies; nullptr: all of f32.
 template <class T, auto kRound>
@@ -67,8 +68,7 @@ void f32_value_packed(const ValueTile& a) {
   tile.v = static_cast<const float*>(a.v) + a.first_key * kValueGroup;
   tile.key_stride = kValueGroup * 4;
   tile.group_stride = kValueGroup * 4 * kKeyBlock;
-  // Whole groups: their last columns are zeros, and so are those of the accumulators.
-  tile.dim = (a.dim + kValueGroup - 1) / kValueGroup * kValueGroup;
+  tile.dim = round_up(a.dim, kValueGroup);  // the last columns are zeros, and so are those of the accumulators
   kTile(tile);
 }
 

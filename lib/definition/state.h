@@ -2,7 +2,7 @@
 #ifndef SIMDATTN_LIB_DEFINITION_STATE_H_
 #define SIMDATTN_LIB_DEFINITION_STATE_H_
 
-#include "lib/contract/state_tiles.h"
+#include "lib/contract/ukernels.h"
 #include "lib/definition/math.h"
 
 namespace simdattn {

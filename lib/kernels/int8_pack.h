@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "lib/contract/int8_operands.h"
+#include "lib/contract/steps.h"
 #include "lib/kernels/pack.h"
 
 namespace simdattn {

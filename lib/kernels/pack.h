@@ -2,7 +2,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_PACK_H_
 #define SIMDATTN_LIB_KERNELS_PACK_H_
 
-#include "lib/contract/cursor.h"
+#include "lib/contract/steps.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"

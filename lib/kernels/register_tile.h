@@ -3,8 +3,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 #define SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 
-#include "lib/contract/cursor.h"
-#include "lib/contract/row_tiles.h"
+#include "lib/contract/steps.h"
 #include "lib/simd/math.h"
 #include "lib/simd/memory.h"
 

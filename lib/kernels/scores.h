@@ -6,7 +6,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_SCORES_H_
 #define SIMDATTN_LIB_KERNELS_SCORES_H_
 
-#include "lib/contract/cursor.h"
+#include "lib/contract/steps.h"
 #include "lib/kernels/elementwise.h"
 #include "lib/simd/blocks.h"
 

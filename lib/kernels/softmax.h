@@ -5,7 +5,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_SOFTMAX_H_
 #define SIMDATTN_LIB_KERNELS_SOFTMAX_H_
 
-#include "lib/contract/cursor.h"
+#include "lib/contract/steps.h"
 #include "lib/kernels/elementwise.h"
 
 namespace simdattn {

@@ -5,7 +5,7 @@
 #ifndef SIMDATTN_LIB_KERNELS_STATE_H_
 #define SIMDATTN_LIB_KERNELS_STATE_H_
 
-#include "lib/contract/state_tiles.h"
+#include "lib/contract/ukernels.h"
 #include "lib/kernels/register_tile.h"
 
 namespace simdattn {

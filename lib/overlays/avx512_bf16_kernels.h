@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "dispatch/environment.h"
-#include "lib/contract/row_tiles.h"
+#include "lib/contract/steps.h"
 #include "lib/kernels/register_tile.h"
 #include "lib/overlays/bf16_packing.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lib/contract/dtypes.h"
-#include "lib/contract/integers.h"
+#include "lib/contract/steps.h"
 #include "lib/contract/ukernels.h"
 #include "lib/overlays/bf16_pairs.h"
 #include "lib/simd/blocks.h"

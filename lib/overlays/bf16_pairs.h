@@ -18,7 +18,7 @@
 #define SIMDATTN_LIB_OVERLAYS_BF16_PAIRS_H_
 
 #include "lib/contract/dtypes.h"
-#include "lib/contract/integers.h"
+#include "lib/contract/steps.h"
 #include "lib/contract/ukernels.h"
 
 namespace simdattn {

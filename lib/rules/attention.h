@@ -2,7 +2,7 @@
 #ifndef SIMDATTN_LIB_RULES_ATTENTION_H_
 #define SIMDATTN_LIB_RULES_ATTENTION_H_
 
-#include "lib/rules/kv.h"
+#include "lib/rules/views.h"
 
 namespace simdattn {
 
@@ -103,8 +103,7 @@ struct PlannedTasks {
   const Target* target;
   bool has_data;  // every pointer that a run needs is there
   bool split;     // tasks are (row block, split)
-  int64_t tasks;
-  int64_t reduce_tasks;
+  int64_t tasks, reduce_tasks;
 };
 Status check_task_range(const Plan& plan, const PlannedTasks& planned, int64_t first, int64_t last, bool reduce,
                         const void* partial, size_t partial_size, const Exec& exec);

@@ -1,8 +1,7 @@
-#include "lib/rules/kv.h"
+#include "lib/rules/views.h"
 
 #include <algorithm>
 
-#include "lib/contract/integers.h"
 #include "lib/contract/ukernels.h"
 
 namespace simdattn {
@@ -54,10 +53,10 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
   bytes->clear();
   SIMDATTN_STORE(kv.struct_size == sizeof(ConstKv), kStructSize, ".struct_size: not that of this version");
   SIMDATTN_STORE(is_zero(kv.reserved), kStructSize, ".reserved: must be 0");
-  SIMDATTN_STORE(static_cast<uint32_t>(kv.type) < kKvTypes, kDType, ".type: not a storage type of keys and values");
+  SIMDATTN_STORE(detail::is_kv_type(kv.type), kDType, ".type: not a storage type of keys and values");
   SIMDATTN_STORE(has_scales(kv.type) || kv.scales == nullptr, kDType,
                  ".scales: not null, and the type has no scales that stand apart");
-  SIMDATTN_STORE(kv.layout == KvLayout::kRows || kv.layout == KvLayout::kPanels, kShape, ".layout: not a KvLayout");
+  SIMDATTN_STORE(is_enumerator(kv.layout, KvLayout::kPanels), kShape, ".layout: not a KvLayout");
   const bool panels = kv.layout == KvLayout::kPanels;
   SIMDATTN_STORE(!use.output || !is_read_only(kv.type), kDType, ".type: can be read only");
   SIMDATTN_STORE(!panels || has_panels(kv.type), kShape, ".layout: this type is stored in rows only");
@@ -116,8 +115,7 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
 
 ByteSet table_bytes(const ConstKv& kv) {
   if (kv.block_table == nullptr || kv.page_size == 0 || kv.batch == 0) return {};
-  const int64_t entries = (kv.capacity + kv.page_size - 1) / kv.page_size;
-  ByteSet bytes = ByteSet::of(kv.block_table, entries * 4);
+  ByteSet bytes = ByteSet::of(kv.block_table, steps_of(kv.capacity, kv.page_size) * 4);
   if (!bytes.empty() && !bytes.add(kv.batch, table_stride(kv), 4)) bytes.clear();
   return bytes;
 }

@@ -60,10 +60,8 @@ Status check_gate(const ConstView<4>& gate, const ConstView<4>& v, int64_t other
 
 Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec, size_t needed) {
   SIMDATTN_REQUIRE(is_zero(a.reserved), kStructSize, "reserved: must be 0");
-  SIMDATTN_REQUIRE(a.rule >= LinearRule::kLinear && a.rule <= LinearRule::kGatedDelta, kRange,
-                   "rule: not a LinearRule");
-  SIMDATTN_REQUIRE(a.head_order == HeadOrder::kNeighbours || a.head_order == HeadOrder::kRepeated, kRange,
-                   "head_order: not a HeadOrder");
+  SIMDATTN_REQUIRE(is_enumerator(a.rule, LinearRule::kGatedDelta), kRange, "rule: not a LinearRule");
+  SIMDATTN_REQUIRE(is_enumerator(a.head_order, HeadOrder::kRepeated), kRange, "head_order: not a HeadOrder");
   SIMDATTN_REQUIRE(!a.scale || is_finite(*a.scale), kRange, "scale: must be finite");
   ByteSet q, k, v, decay, beta, state_in, state, out, states;
   SIMDATTN_CHECK(check_view(a.q, Accept::kElements, kArgument<"q">, &q));

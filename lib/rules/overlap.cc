@@ -8,8 +8,7 @@ namespace {
 
 /// The numbers step * 0 .. step * most.
 struct Term {
-  int64_t step;
-  int64_t most;
+  int64_t step, most;
 };
 /// By ascending step, all different.
 struct Terms {

@@ -7,32 +7,33 @@ namespace {
 #define SIMDATTN_OF_ROTATION(of, rule) \
   (of == Rotation::kRope ? rule : of == Rotation::kAppend ? "options.rope." rule : "rope." rule)
 
+/// Requires of a rotation.
+#define SIMDATTN_ROTATION(condition, code, rule) SIMDATTN_REQUIRE(condition, code, SIMDATTN_OF_ROTATION(of, rule))
+
 const Argument* const kCos[] = {&kArgument<"cos">, &kArgument<"options.rope.cos">, &kArgument<"rope.cos">};
 const Argument* const kSin[] = {&kArgument<"sin">, &kArgument<"options.rope.sin">, &kArgument<"rope.sin">};
 constexpr const char* kSinShape[] = {"sin.shape != cos.shape", "options.rope.sin.shape != options.rope.cos.shape",
                                      "rope.sin.shape != rope.cos.shape"};
 
 Status check_rope_options(const RopeOptions& options, int64_t pairs, int64_t dim, Rotation of, const char* too_many) {
-  SIMDATTN_REQUIRE(options.pairing == RopePairing::kInterleaved || options.pairing == RopePairing::kHalfSplit, kRange,
-                   SIMDATTN_OF_ROTATION(of, "options.pairing: not a RopePairing"));
-  SIMDATTN_REQUIRE(options.first_dim >= 0 && options.first_dim <= dim, kRange,
-                   SIMDATTN_OF_ROTATION(of, "options.first_dim: must be in 0 .. head dimension"));
+  SIMDATTN_ROTATION(is_enumerator(options.pairing, RopePairing::kHalfSplit), kRange,
+                    "options.pairing: not a RopePairing");
+  SIMDATTN_ROTATION(options.first_dim >= 0 && options.first_dim <= dim, kRange,
+                    "options.first_dim: must be in 0 .. head dimension");
   SIMDATTN_REQUIRE(pairs <= (dim - options.first_dim) / 2, kShape, too_many);
   return {};
 }
 
 /// The norm of rows of `dim` numbers, and the bytes of its weights.
 Status check_norm(const RopeOptions& o, int64_t dim, Rotation of, ByteSet* weights) {
-  SIMDATTN_REQUIRE(static_cast<uint32_t>(o.norm) <= static_cast<uint32_t>(RowNorm::kRmsPlusOne), kRange,
-                   SIMDATTN_OF_ROTATION(of, "options.norm: not a RowNorm"));
-  SIMDATTN_REQUIRE(o.norm == RowNorm::kNone || of != Rotation::kShift, kRange,
-                   SIMDATTN_OF_ROTATION(of, "options.norm: keys in a cache are not normed again"));
-  SIMDATTN_REQUIRE(is_finite(o.norm_epsilon) && !is_below_zero(o.norm_epsilon), kRange,
-                   SIMDATTN_OF_ROTATION(of, "options.norm_epsilon: must be finite and not negative"));
-  SIMDATTN_REQUIRE(o.norm != RowNorm::kRmsPlusOne || o.norm_weight != nullptr, kNullPointer,
-                   SIMDATTN_OF_ROTATION(of, "options.norm_weight: null although 1 is added to it"));
-  SIMDATTN_REQUIRE(!has_norm(o) || dim <= kMaxNormDim, kShape,
-                   SIMDATTN_OF_ROTATION(of, "options.norm: rows of more than 2048 numbers"));
+  SIMDATTN_ROTATION(is_enumerator(o.norm, RowNorm::kRmsPlusOne), kRange, "options.norm: not a RowNorm");
+  SIMDATTN_ROTATION(o.norm == RowNorm::kNone || of != Rotation::kShift, kRange,
+                    "options.norm: keys in a cache are not normed again");
+  SIMDATTN_ROTATION(is_finite(o.norm_epsilon) && !is_below_zero(o.norm_epsilon), kRange,
+                    "options.norm_epsilon: must be finite and not negative");
+  SIMDATTN_ROTATION(o.norm != RowNorm::kRmsPlusOne || o.norm_weight != nullptr, kNullPointer,
+                    "options.norm_weight: null although 1 is added to it");
+  SIMDATTN_ROTATION(!has_norm(o) || dim <= kMaxNormDim, kShape, "options.norm: rows of more than 2048 numbers");
   *weights = has_norm(o) ? ByteSet::of(o.norm_weight, dim * 4) : ByteSet();
   return {};
 }
@@ -85,17 +86,15 @@ Status check_indices(const ConstView<2>& v, int64_t batch, int64_t n, const Argu
 }
 
 Status check_key_rotation(const KeyRotation& r, int64_t dim, Rotation of, ByteSet* cos, ByteSet* sin, ByteSet* norm) {
-  SIMDATTN_REQUIRE(r.struct_size == sizeof r, kStructSize,
-                   SIMDATTN_OF_ROTATION(of, "struct_size: inside another struct it is that of this version"));
-  SIMDATTN_REQUIRE(is_zero(r.reserved), kStructSize, SIMDATTN_OF_ROTATION(of, "reserved: must be 0"));
-  SIMDATTN_REQUIRE(r.options.struct_size == sizeof r.options, kStructSize,
-                   SIMDATTN_OF_ROTATION(of, "options.struct_size: inside another struct it is that of this version"));
+  SIMDATTN_ROTATION(r.struct_size == sizeof r, kStructSize,
+                    "struct_size: inside another struct it is that of this version");
+  SIMDATTN_ROTATION(is_zero(r.reserved), kStructSize, "reserved: must be 0");
+  SIMDATTN_ROTATION(r.options.struct_size == sizeof r.options, kStructSize,
+                    "options.struct_size: inside another struct it is that of this version");
   SIMDATTN_CHECK(check_norm(r.options, dim, of, norm));
-  SIMDATTN_REQUIRE(
+  SIMDATTN_ROTATION(
       is_hadamard_block(r.hadamard_block, dim) && (r.hadamard_block == 0 || dim <= kMaxHadamardRow), kRange,
-      SIMDATTN_OF_ROTATION(
-          of,
-          "hadamard_block: must be 0, or a power of two up to 4096 that divides kv.dim, which is then at most 8192"));
+      "hadamard_block: must be 0, or a power of two up to 4096 that divides kv.dim, which is then at most 8192");
   return has_table(r) ? check_angles(r.cos, r.sin, r.options, dim, of, cos, sin) : Status();
 }
 

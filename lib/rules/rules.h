@@ -2,7 +2,7 @@
 #ifndef SIMDATTN_LIB_RULES_RULES_H_
 #define SIMDATTN_LIB_RULES_RULES_H_
 
-#include "lib/rules/kv.h"
+#include "lib/rules/views.h"
 
 namespace simdattn {
 
@@ -113,8 +113,7 @@ Status check_alibi_slopes(int64_t heads, const float* slopes);
 /// Where one token is: `inside` counts in the tensor of its sequence, the ring or the page, and so does `unit`:
 /// sequences or pages. A negative unit: nowhere.
 struct TokenPlace {
-  int64_t unit;
-  int64_t inside;
+  int64_t unit, inside;
 };
 template <bool kConst>
 TokenPlace place_of(const BasicKv<kConst>& kv, int64_t sequence, int64_t token) {
@@ -154,10 +153,8 @@ class AppendedRows {
 
 /// Lengths and positions of rows. Of the options of several functions.
 struct RowPositions {
-  const int32_t* kv_length;
-  const int32_t* offsets;
-  int64_t keys;
-  int64_t offset;
+  const int32_t *kv_length, *offsets;
+  int64_t keys, offset;
   int64_t rows;  // of a sequence
 
   /// `all`: the keys of a sequence where the options name none.

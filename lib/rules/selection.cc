@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "lib/contract/dtypes.h"
-#include "lib/contract/integers.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
@@ -33,8 +32,7 @@ Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstVi
   ByteSet eq, ek, ew, es, scales;
   SIMDATTN_REQUIRE(is_zero(options.reserved), kStructSize, "options.reserved: must be 0");
   SIMDATTN_REQUIRE(is_arithmetic(options.arithmetic), kRange, "options.arithmetic: not an Arithmetic");
-  SIMDATTN_REQUIRE(static_cast<uint32_t>(options.combine) <= static_cast<uint32_t>(IndexCombine::kEach), kRange,
-                   "options.combine: not an IndexCombine");
+  SIMDATTN_REQUIRE(is_enumerator(options.combine, IndexCombine::kEach), kRange, "options.combine: not an IndexCombine");
   SIMDATTN_REQUIRE(!options.scale || is_finite(*options.scale), kRange, "options.scale: must be finite");
   SIMDATTN_CHECK(check_view(q, Accept::kElements, kArgument<"q">, &eq));
   SIMDATTN_CHECK(check_kv(k, {}, Store::kK, &ek, &scales));

@@ -65,10 +65,8 @@ ByteSet bytes_of(const Doubles& values) {
 }  // namespace
 
 Status check_rope_table_options(const RopeTableOptions& o, int64_t pairs, bool table) {
-  SIMDATTN_OPTION(o.rope_type >= RopeType::kDefault && o.rope_type <= RopeType::kLongRope, kRange,
-                  "rope_type: not a RopeType");
-  SIMDATTN_OPTION(o.mrope_layout >= MropeLayout::kContiguous && o.mrope_layout <= MropeLayout::kAxial, kRange,
-                  "mrope_layout: not a MropeLayout");
+  SIMDATTN_OPTION(is_enumerator(o.rope_type, RopeType::kLongRope), kRange, "rope_type: not a RopeType");
+  SIMDATTN_OPTION(is_enumerator(o.mrope_layout, MropeLayout::kAxial), kRange, "mrope_layout: not a MropeLayout");
   SIMDATTN_OPTION(within(o.rope_theta, 1, kMaxTheta), kRange, "rope_theta: must be in [1, 1e15]");
   SIMDATTN_OPTION(o.factor == 0 || within(o.factor, kMinFactor, kMaxFactor), kRange,
                   "factor: must be in [1e-3, 1e6], or 0 if not given");
@@ -81,9 +79,8 @@ Status check_rope_table_options(const RopeTableOptions& o, int64_t pairs, bool t
   SIMDATTN_OPTION(within(o.beta_slow, 1e-6, 1e6), kRange, "beta_slow: must be in [1e-6, 1e6]");
   SIMDATTN_OPTION(within(o.beta_fast, 1e-6, 1e6), kRange, "beta_fast: must be in [1e-6, 1e6]");
   SIMDATTN_OPTION(o.beta_fast >= o.beta_slow, kRange, "beta_fast: must not be less than beta_slow");
-  SIMDATTN_OPTION(within(o.mscale, 0, kMaxFactor), kRange, "mscale: must be in [0, 1e6]; 0 is not given");
-  SIMDATTN_OPTION(within(o.mscale_all_dim, 0, kMaxFactor), kRange,
-                  "mscale_all_dim: must be in [0, 1e6]; 0 is not given");
+  SIMDATTN_OPTION(within(o.mscale, 0, 1e6), kRange, "mscale: must be in [0, 1e6]; 0 is not given");
+  SIMDATTN_OPTION(within(o.mscale_all_dim, 0, 1e6), kRange, "mscale_all_dim: must be in [0, 1e6]; 0 is not given");
   SIMDATTN_OPTION(within(o.low_freq_factor, 1e-6, 1e6), kRange, "low_freq_factor: must be in [1e-6, 1e6]");
   SIMDATTN_OPTION(within(o.high_freq_factor, 1e-6, 1e6), kRange, "high_freq_factor: must be in [1e-6, 1e6]");
   SIMDATTN_OPTION(o.high_freq_factor >= o.low_freq_factor, kRange,

@@ -1,14 +1,15 @@
-// The rules on arrays, and the sentences that name them. Everything is checked before the first write.
+// The rules on arrays and stores, and the sentences that name them. Everything is checked before the first write.
 #ifndef SIMDATTN_LIB_RULES_VIEWS_H_
 #define SIMDATTN_LIB_RULES_VIEWS_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <string_view>
 
 #include "include/simdattn/simdattn.h"
+#include "lib/contract/steps.h"
 #include "lib/rules/overlap.h"
 
 namespace simdattn {
@@ -56,9 +57,7 @@ inline constexpr const char* kSentence = kJoined<kParts...>.data();
 
 /// How many names "a, b, c" has.
 constexpr size_t names_in(std::string_view names) {
-  size_t n = 1;
-  for (const char c : names) n += c == ',';
-  return n;
+  return static_cast<size_t>(std::count(names.begin(), names.end(), ',')) + 1;
 }
 /// The first of them. std::string_view::find() is no constant expression in gcc 12 with -fsanitize=undefined.
 constexpr std::string_view first_name(std::string_view names) {
@@ -86,16 +85,16 @@ struct Sentences {
 template <Text kOutput, Text kNames>
 inline constexpr Sentences<names_in(kNames)> kOverlaps(kOutput, ": overlaps ", kNames, "");
 
-constexpr bool is_arithmetic(Arithmetic a) { return a >= Arithmetic::kF32 && a <= Arithmetic::kInt8; }
+/// True for enumerators, which are numbered from 0 on. `last`: the last one.
+template <class Enum>
+constexpr bool is_enumerator(Enum e, Enum last) {
+  return static_cast<uint32_t>(e) <= static_cast<uint32_t>(last);
+}
+constexpr bool is_arithmetic(Arithmetic a) { return is_enumerator(a, Arithmetic::kInt8); }
 
 /// The sentences about one array.
 struct Argument {
-  const char* null;
-  const char* dtype;
-  const char* shape;
-  const char* stride;
-  const char* range;
-  const char* self_overlap;
+  const char *null, *dtype, *shape, *stride, *range, *self_overlap;
 };
 template <Text kName>
 inline constexpr Argument kArgument = {kSentence<kName, ".data: null although its shape is not empty">,
@@ -221,6 +220,45 @@ Status check_rows(const ConstView<kRank>& x, const View<kRank>& out, Accept acce
   return check_in_place(x, out, *x_bytes, *out_bytes);
 }
 
+// ---- Stores of keys and values --------------------------------------------------------------------------------------
+
+/// Which argument a store is: sentences begin with its name.
+enum class Store : uint8_t { kK, kV, kKv };
+#define SIMDATTN_OF_STORE(store, rule) (store == Store::kK ? "k" rule : store == Store::kV ? "v" rule : "kv" rule)
+constexpr const char* page_sentence(Store store) {
+  return SIMDATTN_OF_STORE(store, ".block_table: a page that the call touches is outside 0 .. n_pages-1");
+}
+
+/// How a call uses a store.
+struct KvUse {
+  bool rows_only = false;      // panels are not accepted
+  bool varlen = false;         // a tensor of many sequences
+  bool output = false;         // tokens must not coincide
+  bool output_scales = false;  // nor must scales
+  bool by_place = false;       // pages are named by the caller, not by the table
+  Data data = Data::kNeeded;
+};
+
+/// Checks a store on its own, and computes its bytes and those of its scales.
+Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes, ByteSet* scales);
+
+/// The bytes of the block table; none without pages.
+ByteSet table_bytes(const ConstKv& kv);
+
+/// Entries between the tables of two sequences.
+template <bool kConst>
+int64_t table_stride(const BasicKv<kConst>& kv) {
+  return kv.block_table_stride >= 0 ? kv.block_table_stride : steps_of(kv.capacity, kv.page_size);
+}
+
+/// The page of `token`, or a negative number.
+template <bool kConst>
+int64_t page_of(const BasicKv<kConst>& kv, int64_t sequence, int64_t token) {
+  return kv.block_table[sequence * table_stride(kv) + token / kv.page_size];
+}
+
+// ---- What drivers ask of views that passed --------------------------------------------------------------------------
+
 /// The stride of a dimension, 0 where it has one element: what such a stride holds means nothing and may be anything.
 template <int kRank, bool kConst>
 int64_t step_of(const BasicView<kRank, kConst>& v, size_t dimension) {
@@ -230,9 +268,7 @@ int64_t step_of(const BasicView<kRank, kConst>& v, size_t dimension) {
 /// True if there is no element. The data may then be null, to which nothing may be added.
 template <int kRank, bool kConst>
 bool is_empty(const BasicView<kRank, kConst>& v) {
-  bool empty = false;
-  for (const int64_t n : v.shape) empty = empty || n == 0;
-  return empty;
+  return std::find(v.shape.begin(), v.shape.end(), 0) != v.shape.end();
 }
 
 }  // namespace simdattn

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lib/contract/integers.h"
+#include "lib/contract/steps.h"
 #include "lib/drivers/shared/modifiers.h"
 #include "lib/drivers/shared/rows.h"
 #include "lib/rules/attention.h"

@@ -2,7 +2,7 @@
 #ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
 #define SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
 
-#include "lib/contract/integers.h"
+#include "lib/contract/steps.h"
 #include "lib/drivers/attention/division.h"
 #include "lib/drivers/shared/operands.h"
 #include "lib/drivers/shared/workspace.h"

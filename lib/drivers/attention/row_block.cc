@@ -4,8 +4,8 @@
 #include <cstring>
 #include <limits>
 
-#include "lib/contract/cursor.h"
 #include "lib/contract/fma.h"
+#include "lib/contract/steps.h"
 #include "lib/definition/math.h"
 
 namespace simdattn {

@@ -3,7 +3,7 @@
 // a key block are taken at a time and joined head by head while they are in the caches.
 #include <algorithm>
 
-#include "lib/contract/integers.h"
+#include "lib/contract/steps.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/shared/operands.h"
 #include "lib/drivers/shared/rows.h"

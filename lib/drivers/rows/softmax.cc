@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "dispatch/environment.h"
-#include "lib/contract/integers.h"
+#include "lib/contract/steps.h"
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/shared/modifiers.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "lib/contract/dtypes.h"
-#include "lib/contract/integers.h"
+#include "lib/contract/steps.h"
 
 namespace simdattn {
 namespace {

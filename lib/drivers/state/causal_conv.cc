@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/contract/integers.h"
+#include "lib/contract/steps.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/shared/rotate.h"
 #include "lib/rules/rules.h"

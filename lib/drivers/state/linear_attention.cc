@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/contract/integers.h"
+#include "lib/contract/steps.h"
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/shared/rotate.h"
