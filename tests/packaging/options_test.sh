@@ -19,6 +19,7 @@ refused() {  # words of the sentence, options
   fi
   grep -F ERROR "$work/log"
   grep -qF "$words" "$work/log" || { echo "expected: $words"; exit 1; }
+  if grep Downloading "$work/log"; then exit 1; fi
   rm -rf "$work/build"
 }
 
@@ -49,11 +50,4 @@ fi
 
 # An empty search path hides what is installed; nothing may be downloaded.
 export PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=$work
-for backend in highway xsimd; do
-  start=$SECONDS
-  refused "tools/setup gets it" -Dbackends=$backend
-  if [ $((SECONDS - start)) -gt 10 ]; then
-    echo "that took $((SECONDS - start)) s"
-    exit 1
-  fi
-done
+for backend in highway xsimd; do refused "tools/setup gets it" -Dbackends=$backend; done
