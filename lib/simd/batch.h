@@ -7,13 +7,15 @@
 namespace simdattn {
 namespace {
 
-/// kBytes of numbers. (Of a type that depends on an argument gcc would forget the attribute.)
+/// kBytes of numbers, and the same at any address. (Of a type that depends on an argument gcc would forget the
+/// attributes.)
 template <class T, size_t kBytes>
 struct VectorOf;
-#define SIMDATTN_VECTOR(T)                               \
-  template <size_t kBytes>                               \
-  struct VectorOf<T, kBytes> {                           \
-    typedef T type __attribute__((vector_size(kBytes))); \
+#define SIMDATTN_VECTOR(T)                                                          \
+  template <size_t kBytes>                                                          \
+  struct VectorOf<T, kBytes> {                                                      \
+    typedef T type __attribute__((vector_size(kBytes)));                            \
+    typedef T anywhere __attribute__((vector_size(kBytes), aligned(1), may_alias)); \
   }
 SIMDATTN_VECTOR(float);
 SIMDATTN_VECTOR(uint64_t);
@@ -32,6 +34,7 @@ template <class T>
 struct Batch {
   using register_type = typename RegisterType<T>::type;
   using Numbers = typename VectorOf<T, sizeof(register_type)>::type;
+  using Anywhere = typename VectorOf<T, sizeof(register_type)>::anywhere;
   /// Sums of signed integers may not overflow; unsigned ones have the same bits.
   using Modular =
       typename VectorOf<std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, T>, sizeof(register_type)>::type;
@@ -50,12 +53,9 @@ struct Batch {
   SIMDATTN_INLINE Modular modular() const { return __builtin_bit_cast(Modular, data); }
   SIMDATTN_INLINE T operator[](size_t i) const { return numbers()[i]; }
 
-  static SIMDATTN_INLINE Batch load_unaligned(const void* p) {
-    Batch v;
-    __builtin_memcpy(&v.data, p, sizeof(v));
-    return v;
-  }
-  SIMDATTN_INLINE void store_unaligned(void* p) const { __builtin_memcpy(p, &data, sizeof(data)); }
+  /// Not by memcpy: gcc 14 makes it of registers of 128 bits, and takes those of 256 bits of SVE from the stack.
+  static SIMDATTN_INLINE Batch load_unaligned(const void* p) { return of(*static_cast<const Anywhere*>(p)); }
+  SIMDATTN_INLINE void store_unaligned(void* p) const { *static_cast<Anywhere*>(p) = numbers(); }
 
   SIMDATTN_INLINE Batch operator-() const { return of(-modular()); }
   SIMDATTN_INLINE Batch operator~() const { return of(~numbers()); }
