@@ -30,6 +30,12 @@ SIMDATTN_VECTOR(uint8_t);
 template <class T>
 struct RegisterType;
 
+#if defined(__ARM_FEATURE_SVE)
+constexpr bool kCopiesByType = true;
+#else
+constexpr bool kCopiesByType = false;
+#endif
+
 template <class T>
 struct Batch {
   using register_type = typename RegisterType<T>::type;
@@ -53,9 +59,18 @@ struct Batch {
   SIMDATTN_INLINE Modular modular() const { return __builtin_bit_cast(Modular, data); }
   SIMDATTN_INLINE T operator[](size_t i) const { return numbers()[i]; }
 
-  /// Not by memcpy: gcc 14 makes it of registers of 128 bits, and takes those of 256 bits of SVE from the stack.
-  static SIMDATTN_INLINE Batch load_unaligned(const void* p) { return of(*static_cast<const Anywhere*>(p)); }
-  SIMDATTN_INLINE void store_unaligned(void* p) const { *static_cast<Anywhere*>(p) = numbers(); }
+  /// With SVE not by memcpy, which gcc 14 makes of registers of 128 bits: vectors of 256 would come from the stack.
+  /// Elsewhere by memcpy, because with it gcc 12 keeps more vectors of AVX-512 in registers.
+  static SIMDATTN_INLINE Batch load_unaligned(const void* p) {
+    if constexpr (kCopiesByType) return of(*static_cast<const Anywhere*>(p));
+    Batch v;
+    __builtin_memcpy(&v.data, p, sizeof(v));
+    return v;
+  }
+  SIMDATTN_INLINE void store_unaligned(void* p) const {
+    if constexpr (kCopiesByType) *static_cast<Anywhere*>(p) = numbers();
+    else __builtin_memcpy(p, &data, sizeof(data));
+  }
 
   SIMDATTN_INLINE Batch operator-() const { return of(-modular()); }
   SIMDATTN_INLINE Batch operator~() const { return of(~numbers()); }
