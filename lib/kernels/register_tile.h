@@ -1,5 +1,14 @@
 // What score_tile.h and value_tile.h share: tiles of accumulators that fill the registers. What is added to them is an
 // outer product: a column of broadcast numbers (queries, weights) times a row of batches (keys, columns of values).
+//
+// Each loop over such a tile has a text of its own, because they differ in what fills the registers, not in a
+// parameter:
+//   score_tile.h      a step is a dimension of a panel; sums begin with 0 and leave times the scale
+//   value_tile.h      a step is a key, whose row has the columns; sums come from memory, times alpha, and go back
+//   bf16_chains.h     two chains a sum, joined into a sum in memory every 32 steps: half the rows fit
+//   int8.h            integers, four or eight dimensions or keys a step
+//   score_key_rows.h  columns are transposed in registers, which leaves room for four rows
+//   narrow_scores.h, narrow_values.h   columns are made from codes in registers: four rows as well
 #ifndef SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 #define SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
 
