@@ -30,7 +30,7 @@ SIMDATTN_VECTOR(uint8_t);
 template <class T>
 struct RegisterType;
 
-#if defined(__ARM_FEATURE_SVE)
+#if defined(__ARM_FEATURE_SVE) && !defined(__clang__) && __GNUC__ > 12
 constexpr bool kCopiesByType = true;
 #else
 constexpr bool kCopiesByType = false;
@@ -59,8 +59,8 @@ struct Batch {
   SIMDATTN_INLINE Modular modular() const { return __builtin_bit_cast(Modular, data); }
   SIMDATTN_INLINE T operator[](size_t i) const { return numbers()[i]; }
 
-  /// With SVE not by memcpy, which gcc 14 makes of registers of 128 bits: vectors of 256 would come from the stack.
-  /// Elsewhere by memcpy, because with it gcc 12 keeps more vectors of AVX-512 in registers.
+  /// With SVE gcc 14 makes memcpy of registers of 128 bits, so vectors of 256 would come from the stack. Elsewhere, and
+  /// by gcc 12, memcpy leaves more vectors in registers.
   static SIMDATTN_INLINE Batch load_unaligned(const void* p) {
     if constexpr (kCopiesByType) return of(*static_cast<const Anywhere*>(p));
     Batch v;

@@ -58,7 +58,7 @@ void add_state_lines(Lines* lines) {
   for (const DType type : kTypes) {
     for (const auto& [rule, name] : kRules) {
       lines->push_back({std::string("linear_attention ") + name + " " + type_name(type), 6,
-                        [rule = rule, type](Run& r) { return run_linear_attention(r, rule, type); }});
+                        [by = rule, type](Run& r) { return run_linear_attention(r, by, type); }});
     }
     lines->push_back(
         {std::string("causal_conv ") + type_name(type), 8, [=](Run& r) { return run_causal_conv(r, type); }});
