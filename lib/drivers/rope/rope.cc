@@ -307,11 +307,12 @@ struct TokenRotation {
   /// In f32, rounded once.
   [[gnu::noinline]] void norm_and_rotate(int64_t b, int64_t i) {
     alignas(64) float row[kMaxNormDim];
-    call.x = call.y = row;
+    RopeHeads head = call;
+    head.x = head.y = row;
     for (int64_t h = 0; h < x.shape[1]; ++h) {
-      norm_row(uk, options, x.dtype, row_of(x, b, h, i), row, call.dim);
-      uk.rope_heads[index_of(DType::kF32)](call);
-      round_rows(uk, row, 0, 1, call.dim, out.dtype, row_of(out, b, h, i), 0);
+      norm_row(uk, options, x.dtype, row_of(x, b, h, i), row, head.dim);
+      uk.rope_heads[index_of(DType::kF32)](head);
+      round_rows(uk, row, 0, 1, head.dim, out.dtype, row_of(out, b, h, i), 0);
     }
   }
   /// With a copy at the end. Kernels that store past the caches by themselves would be a second set of them, and no
@@ -319,14 +320,15 @@ struct TokenRotation {
   [[gnu::noinline]] void rotate_past_caches(int64_t b, int64_t i) {
     alignas(64) char rows[kStreamedBytes];
     const int64_t row_bytes = call.dim * size_of(out.dtype), at_once = kStreamedBytes / row_bytes;
-    call.y = rows;
-    call.x_stride = x.stride[1];
-    call.y_stride = call.dim;
+    RopeHeads heads = call;
+    heads.y = rows;
+    heads.x_stride = x.stride[1];
+    heads.y_stride = call.dim;
     for (int64_t h = 0; h < x.shape[1]; h += at_once) {
-      call.x = row_of(x, b, h, i);
-      call.heads = std::min(at_once, x.shape[1] - h);
-      rotate_heads(uk, x.dtype, out.dtype, call);
-      for (int64_t k = 0; k < call.heads; ++k) {
+      heads.x = row_of(x, b, h, i);
+      heads.heads = std::min(at_once, x.shape[1] - h);
+      rotate_heads(uk, x.dtype, out.dtype, heads);
+      for (int64_t k = 0; k < heads.heads; ++k) {
         copy_past_caches(row_of(out, b, h + k, i), rows + k * row_bytes, static_cast<size_t>(row_bytes));
       }
     }
