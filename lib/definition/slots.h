@@ -98,10 +98,15 @@ ModifyResult modify_row(const ModifyRow& a) {
   return result;
 }
 
+// Functions and no variables, because clang does not instantiate what a template of a variable names.
 template <class T>
-constexpr auto score_tile = scores<F32Arithmetic, T>;
+void score_tile(const ScoreTile& a) {
+  scores<F32Arithmetic, T>(a);
+}
 template <class T>
-constexpr auto value_tile = weighted_values<F32Arithmetic, T>;
+void value_tile(const ValueTile& a) {
+  weighted_values<F32Arithmetic, T>(a);
+}
 
 template <class T>
 void pack_keys(const void* rows, int64_t token_stride, int64_t keys, int64_t dim, float* panel, bool /*stream*/) {
