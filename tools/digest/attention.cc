@@ -62,6 +62,17 @@ bool append(Run& run, const Array<4>& rows, int64_t first, const Kv& kv, const K
   return run.ok(kv_append(rows.view, positions.view, kv, {.rope = rotation}, run.exec()));
 }
 
+/// No rotation, or one by a table that `cos` and `sin` hold.
+KeyRotation random_rotation(Run& run, Array<2>& cos, Array<2>& sin, int64_t tokens, int64_t half) {
+  KeyRotation rotation;
+  if (!run.random.one_in(2)) return rotation;
+  random_table(run, cos, sin, tokens, half);
+  rotation.cos = cos.view;
+  rotation.sin = sin.view;
+  rotation.options.pairing = run.random.one_in(2) ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  return rotation;
+}
+
 bool run_append(Run& run, DType type, Form form) {
   Random& random = run.random;
   const int64_t batch = random.integer(1, 2), heads = random.integer(1, 3), n = random.integer(1, 6);
@@ -70,13 +81,7 @@ bool run_append(Run& run, DType type, Form form) {
   const Array<4> rows = input(random, rows_type, {batch, heads, n, dim}, run.values());
   const Cache cache = make_cache(random, type, form, batch, heads, tokens, dim);
   Array<2> cos, sin;
-  KeyRotation rotation;
-  if (random.one_in(2)) {
-    random_table(run, cos, sin, tokens, half);
-    rotation.cos = cos.view;
-    rotation.sin = sin.view;
-    rotation.options.pairing = random.one_in(2) ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
-  }
+  const KeyRotation rotation = random_rotation(run, cos, sin, tokens, half);
   // A ring smaller than n would keep the last of the tokens that share a place.
   const int64_t shown = cache.kv.ring > 0 ? std::min(n, cache.kv.ring) : n;
   Array<4> part = rows;
@@ -97,13 +102,7 @@ bool run_shift(Run& run, DType type, Form form) {
   const int64_t first = random.integer(1, tokens - 1), last = random.integer(first, tokens);
   const int64_t delta = -random.integer(0, first);
   Array<2> cos, sin;
-  KeyRotation rotation;
-  if (random.one_in(2)) {
-    random_table(run, cos, sin, tokens, half);
-    rotation.cos = cos.view;
-    rotation.sin = sin.view;
-    rotation.options.pairing = random.one_in(2) ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
-  }
+  const KeyRotation rotation = random_rotation(run, cos, sin, tokens, half);
   if (!run.ok(kv_shift(cache.kv, first, last, delta, rotation, run.exec()))) return false;
   run.add(cache.memory);
   return true;
