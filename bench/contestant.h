@@ -1,6 +1,5 @@
 // One of those that take turns: a call, and the times that it took.
-#ifndef SIMDATTN_BENCH_CONTESTANT_H_
-#define SIMDATTN_BENCH_CONTESTANT_H_
+#pragma once
 
 #include <time.h>
 
@@ -103,5 +102,3 @@ struct Contestant {
 };
 
 }  // namespace bench
-
-#endif  // SIMDATTN_BENCH_CONTESTANT_H_

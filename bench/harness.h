@@ -6,8 +6,7 @@
 // quantile of the samples, with the distance to the median as the spread. Two separate runs are never compared. Every
 // target is verified against the target "scalar" on the same data before it is timed: bit for bit if it is exact, else
 // within a bound.
-#ifndef SIMDATTN_BENCH_HARNESS_H_
-#define SIMDATTN_BENCH_HARNESS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -141,5 +140,3 @@ Buffer random_buffer(simdattn::DType dtype, size_t elements, uint64_t seed, floa
 size_t most_workspace(std::initializer_list<const simdattn::AttentionProblem*> problems);
 
 }  // namespace bench
-
-#endif  // SIMDATTN_BENCH_HARNESS_H_

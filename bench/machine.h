@@ -1,6 +1,5 @@
 // What this machine can do: the limits that the benchmark's shares are shares of, measured in the same run.
-#ifndef SIMDATTN_BENCH_MACHINE_H_
-#define SIMDATTN_BENCH_MACHINE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -80,5 +79,3 @@ struct Machine {
 Machine measure_machine();
 
 }  // namespace bench
-
-#endif  // SIMDATTN_BENCH_MACHINE_H_

@@ -1,6 +1,5 @@
 // The libraries to compare with, and the exact result that all are checked against.
-#ifndef SIMDATTN_BENCH_PEERS_H_
-#define SIMDATTN_BENCH_PEERS_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -29,5 +28,3 @@ std::vector<double> exact(const Work& work, size_t first, size_t count);
 std::vector<std::pair<std::string, std::string>> peer_bits();
 
 }  // namespace bench
-
-#endif  // SIMDATTN_BENCH_PEERS_H_

@@ -1,6 +1,5 @@
 // The limits of one instruction set. The probes are compiled once per set, with its flags.
-#ifndef SIMDATTN_BENCH_PROBES_H_
-#define SIMDATTN_BENCH_PROBES_H_
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -22,5 +21,3 @@ struct Isa {
 };
 
 }  // namespace bench
-
-#endif  // SIMDATTN_BENCH_PROBES_H_

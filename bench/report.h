@@ -1,6 +1,5 @@
 // The table of a run. Pages of several runs are made from their JSON files by tools/bench_report.py.
-#ifndef SIMDATTN_BENCH_REPORT_H_
-#define SIMDATTN_BENCH_REPORT_H_
+#pragma once
 
 #include <cstdio>
 #include <map>
@@ -39,5 +38,3 @@ bool print_self_check(const Report& report, std::FILE* out);
 inline constexpr double kSelfCheckNoise = 0.05;
 
 }  // namespace bench
-
-#endif  // SIMDATTN_BENCH_REPORT_H_

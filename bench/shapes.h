@@ -1,6 +1,5 @@
 // Shapes of real models: what the benchmark measures is what inference engines call.
-#ifndef SIMDATTN_BENCH_SHAPES_H_
-#define SIMDATTN_BENCH_SHAPES_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -55,5 +54,3 @@ inline constexpr std::array<int64_t, 5> kRowCounts{64, 512, 4096, 32768, 262144}
 inline constexpr std::array<int64_t, 3> kQueryCounts{1, 4, 8};
 
 }  // namespace bench
-
-#endif  // SIMDATTN_BENCH_SHAPES_H_

@@ -1,6 +1,5 @@
 // What the CPU and the operating system offer; shared by all backends.
-#ifndef SIMDATTN_DISPATCH_CPU_H_
-#define SIMDATTN_DISPATCH_CPU_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -57,5 +56,3 @@ struct CpuFeature {
 extern const std::span<const CpuFeature> kCpuFeatures;
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_DISPATCH_CPU_H_

@@ -1,6 +1,5 @@
 // The floating-point control word: as results are defined, while a call computes, and as matrix instructions compute.
-#ifndef SIMDATTN_DISPATCH_ENVIRONMENT_H_
-#define SIMDATTN_DISPATCH_ENVIRONMENT_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -86,5 +85,3 @@ using FlushSubnormals = ControlBits<ControlWord::kFlush, ControlWord::kFlush>;
 constexpr bool kFlushesByControlWord = ControlWord::kFlush != 0;
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_DISPATCH_ENVIRONMENT_H_

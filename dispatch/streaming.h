@@ -1,5 +1,6 @@
 // Stores that bypass the caches: the CPU does not read a line before it is written, and does not keep it. That saves a
 // third of the traffic of a copy, but only where nobody reads the results soon.
+// The guard has a name because tests/dispatch/counted.h defines it, and its functions instead of these.
 #ifndef SIMDATTN_DISPATCH_STREAMING_H_
 #define SIMDATTN_DISPATCH_STREAMING_H_
 

@@ -1,7 +1,6 @@
 // The tables of micro-kernels that the library has, and the targets that dispatch makes of them. A target is a value: a
 // name, whether this CPU can run it, and its table.
-#ifndef SIMDATTN_DISPATCH_TARGET_H_
-#define SIMDATTN_DISPATCH_TARGET_H_
+#pragma once
 
 #include <span>
 
@@ -51,5 +50,3 @@ inline Status resolve(const Exec& exec, const UKernels** kernels) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_DISPATCH_TARGET_H_

@@ -1,6 +1,5 @@
 // Facts of CPU families that instruction sets do not tell, as data. Times depend on them, results do not.
-#ifndef SIMDATTN_DISPATCH_TUNING_H_
-#define SIMDATTN_DISPATCH_TUNING_H_
+#pragma once
 
 #include <cstdint>
 
@@ -59,5 +58,3 @@ inline Isa isa_at(int place, const Tuning& tuning) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_DISPATCH_TUNING_H_

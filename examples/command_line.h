@@ -1,6 +1,5 @@
 // The command line of the examples: names with values, flags, files; --help; and a sentence about what is wrong.
-#ifndef SIMDATTN_EXAMPLES_COMMAND_LINE_H_
-#define SIMDATTN_EXAMPLES_COMMAND_LINE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -41,5 +40,3 @@ int64_t whole_number(const std::string& name, const std::string& text, int64_t f
 
 /// body(), and what it returns. An exception becomes "PROGRAM: sentence" on stderr and exit status 1.
 int run_program(const char* program, const std::function<int()>& body);
-
-#endif  // SIMDATTN_EXAMPLES_COMMAND_LINE_H_

@@ -1,8 +1,7 @@
 // A llama2.c model without training: its weights are the numbers of a linear congruential generator, the same on every
 // machine. Its text means nothing. It depends on every token before, which is what programs around a model are tried
 // with.
-#ifndef SIMDATTN_EXAMPLES_FORMULA_MODEL_H_
-#define SIMDATTN_EXAMPLES_FORMULA_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -16,5 +15,3 @@ struct FormulaModel {
   /// The bytes of its tokenizer: bytes, small letters, space, comma, stop, and syllables.
   static std::string tokenizer();
 };
-
-#endif  // SIMDATTN_EXAMPLES_FORMULA_MODEL_H_

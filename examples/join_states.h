@@ -1,8 +1,7 @@
 // Joins attention over two runs of keys as the library joins its own key splits, so that the bits are those of one call
 // over all keys. attention_merge() does the same from rounded outputs and log-sum-exps, to the last digits but not to
 // the bit.
-#ifndef SIMDATTN_EXAMPLES_JOIN_STATES_H_
-#define SIMDATTN_EXAMPLES_JOIN_STATES_H_
+#pragma once
 
 #include <simdattn/simdattn.h>
 
@@ -32,5 +31,3 @@ class StateJoin {
  private:
   std::vector<float> max_, sum_, denominator_;
 };
-
-#endif  // SIMDATTN_EXAMPLES_JOIN_STATES_H_

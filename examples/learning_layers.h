@@ -1,8 +1,7 @@
 // Layers that learn: a matrix, a feed-forward block and attention, forward and backward. Forward through the library;
 // its log-sum-exp is what the backward pass of attention needs. Everything is computed row by row: a row has the same
 // bits in any company.
-#ifndef SIMDATTN_EXAMPLES_LEARNING_LAYERS_H_
-#define SIMDATTN_EXAMPLES_LEARNING_LAYERS_H_
+#pragma once
 
 #include <simdattn/simdattn.h>
 
@@ -186,5 +185,3 @@ struct Attention {
 };
 
 }  // namespace learning
-
-#endif  // SIMDATTN_EXAMPLES_LEARNING_LAYERS_H_

@@ -1,7 +1,6 @@
 // The legacy checkpoint format of llama2.c: seven int32 (dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size,
 // seq_len), then f32 weights, all little-endian. A negative vocab_size says that the classifier is a tensor of its own.
-#ifndef SIMDATTN_EXAMPLES_LLAMA2_CHECKPOINT_H_
-#define SIMDATTN_EXAMPLES_LLAMA2_CHECKPOINT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -36,5 +35,3 @@ std::string read_file(const std::string& path);
 
 /// Throws std::runtime_error with a sentence that names the file and what is wrong with it.
 Llama2Checkpoint read_checkpoint(const std::string& path);
-
-#endif  // SIMDATTN_EXAMPLES_LLAMA2_CHECKPOINT_H_

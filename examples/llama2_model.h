@@ -1,7 +1,6 @@
 // A llama2.c model but for its attention: embedding, norms, projections, feed-forward and classifier, as plain loops in
 // the order of llama2.c's run.c. Every row is computed by itself, so it has the same bits in any company.
-#ifndef SIMDATTN_EXAMPLES_LLAMA2_MODEL_H_
-#define SIMDATTN_EXAMPLES_LLAMA2_MODEL_H_
+#pragma once
 
 #include <simdattn/simdattn.h>
 
@@ -57,5 +56,3 @@ inline size_t count(int64_t n) { return static_cast<size_t>(n); }
 
 /// Seconds of a clock that does not jump.
 double now();
-
-#endif  // SIMDATTN_EXAMPLES_LLAMA2_MODEL_H_

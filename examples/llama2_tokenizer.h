@@ -1,7 +1,6 @@
 // The tokenizer format of llama2.c: int32 max_token_length, then per token f32 score, int32 length and its bytes; and
 // the byte-pair encoding of its run.c.
-#ifndef SIMDATTN_EXAMPLES_LLAMA2_TOKENIZER_H_
-#define SIMDATTN_EXAMPLES_LLAMA2_TOKENIZER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -32,5 +31,3 @@ class Llama2Tokenizer {
   std::string bytes_;  // all 256, for decode to point into
   size_t longest_ = 1;
 };
-
-#endif  // SIMDATTN_EXAMPLES_LLAMA2_TOKENIZER_H_

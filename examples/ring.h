@@ -1,7 +1,6 @@
 // A ring of MPI ranks in which nobody waits for ever: whoever waits looks for signs of life of the neighbours, and a
 // rank that gives none is named by all others.
-#ifndef SIMDATTN_EXAMPLES_RING_H_
-#define SIMDATTN_EXAMPLES_RING_H_
+#pragma once
 
 #include <mpi.h>
 
@@ -140,5 +139,3 @@ class Ring {
   Clock::time_point heard_[2] = {Clock::now(), Clock::now()}, said_ = Clock::now(), looked_;
   size_t sent_ = 0;
 };
-
-#endif  // SIMDATTN_EXAMPLES_RING_H_

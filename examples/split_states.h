@@ -1,7 +1,6 @@
 // Attention over some of the key splits of a sequence: a raw state (maximum, accumulator, sum) for each split, and how
 // states are joined with the bits of one call over all keys. Knows nothing of machines.
-#ifndef SIMDATTN_EXAMPLES_SPLIT_STATES_H_
-#define SIMDATTN_EXAMPLES_SPLIT_STATES_H_
+#pragma once
 
 #include <simdattn/simdattn.h>
 
@@ -226,5 +225,3 @@ class States {
   std::vector<float> numbers_, sums_;
   sa::Plan join_plan_;
 };
-
-#endif  // SIMDATTN_EXAMPLES_SPLIT_STATES_H_

@@ -1,6 +1,5 @@
 // A pool of std::thread, as small as the examples need: threads wait between jobs, a job is a number of tasks.
-#ifndef SIMDATTN_EXAMPLES_THREAD_POOL_H_
-#define SIMDATTN_EXAMPLES_THREAD_POOL_H_
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -88,5 +87,3 @@ class ThreadPool {
   std::exception_ptr failure_;
   std::vector<std::thread> threads_;
 };
-
-#endif  // SIMDATTN_EXAMPLES_THREAD_POOL_H_

@@ -1,7 +1,6 @@
 // What a library to compare with looks like from here: one file per library, each a module of its own that is loaded
 // where it was built. A library that is missing costs nothing but its rows.
-#ifndef SIMDATTN_BENCH_PEERS_PEER_H_
-#define SIMDATTN_BENCH_PEERS_PEER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -68,5 +67,3 @@ struct Peer {
 
 /// The one symbol of a module.
 extern "C" __attribute__((visibility("default"))) const bench::Peer* simdattn_bench_peers(size_t* count);
-
-#endif  // SIMDATTN_BENCH_PEERS_PEER_H_

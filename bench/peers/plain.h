@@ -1,7 +1,6 @@
 // What a good compiler makes of the obvious code, for the module that includes it: softmax and products of rows, and
 // attention composed of a library's two matrix products with the softmax between them.
-#ifndef SIMDATTN_BENCH_PEERS_PLAIN_H_
-#define SIMDATTN_BENCH_PEERS_PLAIN_H_
+#pragma once
 
 #include <algorithm>
 #include <memory>
@@ -81,5 +80,3 @@ void composed_attention(const Work& w, std::vector<float>& memory, Scores scores
 
 }  // namespace
 }  // namespace bench
-
-#endif  // SIMDATTN_BENCH_PEERS_PLAIN_H_

@@ -1,7 +1,6 @@
 // A node GGML_OP_FLASH_ATTN_EXT of ggml as an AttentionProblem. docs/guide-engines.md explains and quotes this file.
 // `Tensor` is ggml_tensor, or a struct with its members: no header of ggml is needed here.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_ATTENTION_NODE_H_
-#define SIMDATTN_INTEGRATIONS_GGML_ATTENTION_NODE_H_
+#pragma once
 
 #include <simdattn/simdattn.h>
 
@@ -119,5 +118,3 @@ bool ggml_attention(const Tensor& dst, float* slopes, sa::AttentionProblem* prob
 }
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_ATTENTION_NODE_H_

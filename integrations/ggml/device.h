@@ -4,8 +4,7 @@
 // The device is of the type ACCEL, as that of ggml's BLAS backend, and takes nodes of the operators alone. It rests on
 // ggml's interface of backends. Where it takes flash attention, llama.cpp's "-fa auto" turns that off, so it is for
 // "-fa on".
-#ifndef SIMDATTN_INTEGRATIONS_GGML_DEVICE_H_
-#define SIMDATTN_INTEGRATIONS_GGML_DEVICE_H_
+#pragma once
 
 #include <ggml-backend.h>
 
@@ -18,5 +17,3 @@ namespace simdattn_ggml {
 ggml_backend_reg_t registration(const Layout& layout, ggml_backend_dev_t cpu, bool with_device);
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_DEVICE_H_

@@ -3,8 +3,7 @@
 // It rests on where two functions of a device and two of a backend stand, which layout.h finds, and on GGML_OP_CUSTOM.
 // ggml and its users see the CPU backend that they know: no device more, no split more, and llama.cpp's "-fa auto"
 // decides as ever.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_INTERPOSE_H_
-#define SIMDATTN_INTEGRATIONS_GGML_INTERPOSE_H_
+#pragma once
 
 #include <ggml-backend.h>
 
@@ -17,5 +16,3 @@ namespace simdattn_ggml {
 const char* interpose(const Layout& layout, ggml_backend_dev_t cpu);
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_INTERPOSE_H_

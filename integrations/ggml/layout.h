@@ -3,8 +3,7 @@
 // A table of layouts by version was rejected: ggml changes them within one interface version, and a host may be newer
 // than this file. Instead the public functions of ggml are called with a struct full of probes, and the probe that is
 // called tells the place.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_LAYOUT_H_
-#define SIMDATTN_INTEGRATIONS_GGML_LAYOUT_H_
+#pragma once
 
 #include <ggml-backend.h>
 
@@ -52,5 +51,3 @@ bool same_file(F* a, G* b) {
 }
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_LAYOUT_H_

@@ -1,5 +1,4 @@
-#ifndef SIMDATTN_INTEGRATIONS_GGML_MEMORY_H_
-#define SIMDATTN_INTEGRATIONS_GGML_MEMORY_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -29,5 +28,3 @@ class Memory {
 };
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_MEMORY_H_

@@ -1,6 +1,5 @@
 // The operators of ggml that the library takes, and nodes of them as calls of the library.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_OPERATORS_H_
-#define SIMDATTN_INTEGRATIONS_GGML_OPERATORS_H_
+#pragma once
 
 #include <ggml.h>
 #include <simdattn/simdattn.h>
@@ -49,5 +48,3 @@ const Operator* operator_of(const ggml_tensor& node);
 unsigned find_operators();
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_OPERATORS_H_

@@ -2,8 +2,7 @@
 //
 // For the time of a call these nodes are nodes GGML_OP_CUSTOM, which ggml's own threads run. A pool of threads of our
 // own was rejected: beside OpenMP's, whose threads spin between nodes, it takes twice as long.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_RUNNER_H_
-#define SIMDATTN_INTEGRATIONS_GGML_RUNNER_H_
+#pragma once
 
 #include <ggml-backend.h>
 #include <ggml.h>
@@ -46,5 +45,3 @@ class Runner {
 };
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_RUNNER_H_

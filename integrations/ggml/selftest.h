@@ -1,6 +1,5 @@
 // The library against ggml's own code, before anything of ggml's is touched.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_SELFTEST_H_
-#define SIMDATTN_INTEGRATIONS_GGML_SELFTEST_H_
+#pragma once
 
 #include <ggml-backend.h>
 
@@ -13,5 +12,3 @@ bool tensor_as_compiled();
 unsigned agreeing_operators(ggml_backend_dev_t cpu);
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_SELFTEST_H_

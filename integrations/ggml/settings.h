@@ -1,6 +1,5 @@
 // What the environment asks for, and the lines that users see.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_SETTINGS_H_
-#define SIMDATTN_INTEGRATIONS_GGML_SETTINGS_H_
+#pragma once
 
 #include <ggml.h>
 #include <simdattn/simdattn.h>
@@ -38,5 +37,3 @@ __attribute__((format(printf, 2, 3)))
 void say(ggml_log_level level, const char* format, ...);
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_SETTINGS_H_

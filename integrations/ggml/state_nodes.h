@@ -1,7 +1,6 @@
 // Nodes GGML_OP_GATED_DELTA_NET and GGML_OP_SSM_CONV of ggml as problems of the library. docs/guide-engines.md explains
 // and quotes this file. `Tensor` is ggml_tensor, or a struct with its members: no header of ggml is needed here.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_STATE_NODES_H_
-#define SIMDATTN_INTEGRATIONS_GGML_STATE_NODES_H_
+#pragma once
 
 #include <simdattn/simdattn.h>
 
@@ -69,5 +68,3 @@ bool ggml_ssm_conv(const Tensor& dst, sa::CausalConvProblem* problem) {
 }
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_STATE_NODES_H_

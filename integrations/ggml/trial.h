@@ -1,6 +1,5 @@
 // What could end the process is tried in another one.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_TRIAL_H_
-#define SIMDATTN_INTEGRATIONS_GGML_TRIAL_H_
+#pragma once
 
 namespace simdattn_ggml {
 
@@ -14,5 +13,3 @@ struct Verdict {
 Verdict try_in_child(Verdict (*f)());
 
 }  // namespace simdattn_ggml
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_TRIAL_H_

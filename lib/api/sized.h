@@ -1,6 +1,5 @@
 // Structs that begin with their size, whatever version of the header the caller was compiled with.
-#ifndef SIMDATTN_LIB_API_SIZED_H_
-#define SIMDATTN_LIB_API_SIZED_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -67,5 +66,3 @@ class Sized {
 };
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_API_SIZED_H_

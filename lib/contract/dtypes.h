@@ -1,6 +1,5 @@
 // The element types and their scalar conversions.
-#ifndef SIMDATTN_LIB_CONTRACT_DTYPES_H_
-#define SIMDATTN_LIB_CONTRACT_DTYPES_H_
+#pragma once
 
 #include <bit>
 #include <cstddef>
@@ -83,5 +82,3 @@ static inline constexpr auto with_storage(DType t, F&& f) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_CONTRACT_DTYPES_H_

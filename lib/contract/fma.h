@@ -1,7 +1,6 @@
 // a * b + c, rounded once. The instruction, or the C library's function where that rounds once: not on Windows, where
 // MinGW-w64's differs in the last bit for a quarter of random arguments. There it is built of IEEE operations.
-#ifndef SIMDATTN_LIB_CONTRACT_FMA_H_
-#define SIMDATTN_LIB_CONTRACT_FMA_H_
+#pragma once
 
 #include <bit>
 #include <cmath>
@@ -59,5 +58,3 @@ static inline T fma(T a, T b, T c) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_CONTRACT_FMA_H_

@@ -3,8 +3,7 @@
 //             bytes
 //   panel     int8 [ceil(dim/4)][32][4], zeros past dim; then f32 scales [32]
 //   values    int8 [ceil(dim/32)][kKeyBlock/4][32][4], zeros past dim; then f32 scales [kKeyBlock]
-#ifndef SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_
-#define SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_
+#pragma once
 
 #include "lib/contract/kv_formats.h"
 
@@ -75,5 +74,3 @@ constexpr AttentionKernels int8_attention(bool native, int64_t tile_rows, void (
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_CONTRACT_INT8_OPERANDS_H_

@@ -5,8 +5,7 @@
 // A row is bytes of codes; some types have scales among them, others one scale beside each row. A panel holds the codes
 // of 32 rows in units of four bytes, [unit][32][4]. Every number is a product of a code and a scale, rounded once, so
 // each target gives the same bits.
-#ifndef SIMDATTN_LIB_CONTRACT_KV_FORMATS_H_
-#define SIMDATTN_LIB_CONTRACT_KV_FORMATS_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -130,5 +129,3 @@ inline constexpr CodeLayout kLayoutOf = FormatOf<kType>::kLayout;
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_CONTRACT_KV_FORMATS_H_

@@ -1,7 +1,6 @@
 // Constants that every backend's exp and tanh share; with the order of operations in lib/definition/math.h they are the
 // definition of the two functions.
-#ifndef SIMDATTN_LIB_CONTRACT_MATH_CONSTANTS_H_
-#define SIMDATTN_LIB_CONTRACT_MATH_CONSTANTS_H_
+#pragma once
 
 namespace simdattn {
 
@@ -23,5 +22,3 @@ inline constexpr float kTanhPoly[4] = {-0x1.55554ep-2f, 0x1.110be8p-3f, -0x1.b81
 inline constexpr float kTanhSaturation = 9.011f;
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_CONTRACT_MATH_CONSTANTS_H_

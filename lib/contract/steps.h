@@ -1,6 +1,5 @@
 // Steps through sizes, through the rows of a tile, and through memory.
-#ifndef SIMDATTN_LIB_CONTRACT_STEPS_H_
-#define SIMDATTN_LIB_CONTRACT_STEPS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -74,5 +73,3 @@ uintptr_t address_at(const T* p, int64_t elements) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_CONTRACT_STEPS_H_

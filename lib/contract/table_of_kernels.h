@@ -3,8 +3,7 @@
 //
 // Operands of kF32, and of kBF16 by emulation, are f32 numbers: rows of f32, panels [dim][32], values
 // [ceil(dim/32)][kKeyBlock][32]. For kBF16 they are rounded to bf16 after packing.
-#ifndef SIMDATTN_LIB_CONTRACT_TABLE_OF_KERNELS_H_
-#define SIMDATTN_LIB_CONTRACT_TABLE_OF_KERNELS_H_
+#pragma once
 
 #include <cstddef>
 #include <type_traits>
@@ -190,5 +189,3 @@ constexpr UKernels with_narrow_types(UKernels t) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_CONTRACT_TABLE_OF_KERNELS_H_

@@ -10,8 +10,7 @@
 //
 // attention() calls the slots of AttentionKernels, near the end of this file. The structs before it are arguments of
 // slots.
-#ifndef SIMDATTN_LIB_CONTRACT_UKERNELS_H_
-#define SIMDATTN_LIB_CONTRACT_UKERNELS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -479,5 +478,3 @@ struct UKernels {
 };
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_CONTRACT_UKERNELS_H_

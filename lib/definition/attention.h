@@ -1,7 +1,6 @@
 // The inside of attention in each arithmetic: scores, weights of the online softmax, weighted values, and the operands
 // of integers.
-#ifndef SIMDATTN_LIB_DEFINITION_ATTENTION_H_
-#define SIMDATTN_LIB_DEFINITION_ATTENTION_H_
+#pragma once
 
 #include <bit>
 #include <cstring>
@@ -270,5 +269,3 @@ struct Int8Integers {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DEFINITION_ATTENTION_H_

@@ -1,8 +1,7 @@
 // The two operations of bf16 matrix instructions: fused multiply-add and addition, rounded to nearest even, that know
 // no subnormal numbers. Operands that are subnormal count as zeros of their sign; so does a result that is tiny after
 // rounding.
-#ifndef SIMDATTN_LIB_DEFINITION_FLUSHED_H_
-#define SIMDATTN_LIB_DEFINITION_FLUSHED_H_
+#pragma once
 
 #include <cmath>
 #include <limits>
@@ -38,5 +37,3 @@ static inline float flushed_fma(float a, float b, float c) {
 static inline float flushed_add(float x, float y) { return flushed(flushed(x) + flushed(y)); }
 
 }  // namespace simdattn::scalar
-
-#endif  // SIMDATTN_LIB_DEFINITION_FLUSHED_H_

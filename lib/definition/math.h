@@ -1,8 +1,7 @@
 // exp, tanh, ln, and sums over the dimensions of a query and a key: the definitions, as fixed sequences of IEEE
 // operations. The scalar target is made of them, and drivers take them for what is rare. Error bounds:
 // docs/numerics.md.
-#ifndef SIMDATTN_LIB_DEFINITION_MATH_H_
-#define SIMDATTN_LIB_DEFINITION_MATH_H_
+#pragma once
 
 #include <bit>
 #include <cmath>
@@ -124,5 +123,3 @@ static inline float additive(Query q, Key k, const float* w, int64_t dim) {
 }
 
 }  // namespace simdattn::scalar
-
-#endif  // SIMDATTN_LIB_DEFINITION_MATH_H_

@@ -1,8 +1,7 @@
 // The narrow storage types: the number of each code, the codes of a row, where a panel has them, and what kInt8
 // multiplies. One number and one byte at a time. Kernels have a text of their own for all of it (lib/kernels/narrow.h),
 // so that tests can find a mistake in either.
-#ifndef SIMDATTN_LIB_DEFINITION_NARROW_H_
-#define SIMDATTN_LIB_DEFINITION_NARROW_H_
+#pragma once
 
 #include <bit>
 #include <cmath>
@@ -237,5 +236,3 @@ struct Narrow {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DEFINITION_NARROW_H_

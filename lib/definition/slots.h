@@ -1,7 +1,6 @@
 // Every slot in plain C++: the definition of each result. Here those outside of attention's inside (attention.h),
 // states (state.h) and narrow storage (narrow.h).
-#ifndef SIMDATTN_LIB_DEFINITION_SLOTS_H_
-#define SIMDATTN_LIB_DEFINITION_SLOTS_H_
+#pragma once
 
 #include "lib/definition/attention.h"
 
@@ -286,5 +285,3 @@ void exp_array(const float* x, float* y, int64_t n) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DEFINITION_SLOTS_H_

@@ -1,6 +1,5 @@
 // Attention with a state, and the convolution before it: the definitions.
-#ifndef SIMDATTN_LIB_DEFINITION_STATE_H_
-#define SIMDATTN_LIB_DEFINITION_STATE_H_
+#pragma once
 
 #include "lib/contract/ukernels.h"
 #include "lib/definition/math.h"
@@ -57,5 +56,3 @@ void convolve(const ConvTile& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DEFINITION_STATE_H_

@@ -2,8 +2,7 @@
 // the floating-point environment, but for the functions whose fixed cost counts: these set it themselves, after the
 // rules, because reading the control word waits for the arithmetic of the call before, and the rules need none of it.
 // Documented in include/simdattn/simdattn.h; absent views are empty ones.
-#ifndef SIMDATTN_LIB_DRIVERS_DRIVERS_H_
-#define SIMDATTN_LIB_DRIVERS_DRIVERS_H_
+#pragma once
 
 #include "include/simdattn/extras.h"
 #include "lib/contract/ukernels.h"
@@ -69,5 +68,3 @@ Status linear_attention(const UKernels& uk, const LinearAttentionProblem& proble
 Status causal_conv(const UKernels& uk, const CausalConvProblem& problem);
 
 }  // namespace simdattn::drivers
-
-#endif  // SIMDATTN_LIB_DRIVERS_DRIVERS_H_

@@ -6,8 +6,7 @@
 // other one the rest. Which of them begins does not matter, so a group that begins in its middle needs no care.
 //
 // The control word is set around the tiles, which are not inlined: compilers move arithmetic across changes of it.
-#ifndef SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
-#define SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_
+#pragma once
 
 #include "dispatch/environment.h"
 #include "lib/definition/flushed.h"
@@ -285,5 +284,3 @@ struct Bf16Kernels {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_BF16_CHAINS_H_

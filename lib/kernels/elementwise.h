@@ -1,6 +1,5 @@
 // Slots that treat each element on its own, and the largest of many.
-#ifndef SIMDATTN_LIB_KERNELS_ELEMENTWISE_H_
-#define SIMDATTN_LIB_KERNELS_ELEMENTWISE_H_
+#pragma once
 
 #include <limits>
 
@@ -201,5 +200,3 @@ void exp_array(const float* x, float* y, int64_t n) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_ELEMENTWISE_H_

@@ -1,6 +1,5 @@
 // Arithmetic::kInt8. Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are below 2^31.
-#ifndef SIMDATTN_LIB_KERNELS_INT8_H_
-#define SIMDATTN_LIB_KERNELS_INT8_H_
+#pragma once
 
 #include "lib/kernels/int8_pack.h"
 #include "lib/kernels/register_tile.h"
@@ -414,5 +413,3 @@ struct Int8Kernels {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_INT8_H_

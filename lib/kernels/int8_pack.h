@@ -1,7 +1,6 @@
 // Queries, keys and values of Arithmetic::kInt8: integers with a scale for each row, in the formats of
 // lib/contract/int8_operands.h.
-#ifndef SIMDATTN_LIB_KERNELS_INT8_PACK_H_
-#define SIMDATTN_LIB_KERNELS_INT8_PACK_H_
+#pragma once
 
 #include <cstring>
 #include <type_traits>
@@ -212,5 +211,3 @@ void int8_pack_values(const PackValues& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_INT8_PACK_H_

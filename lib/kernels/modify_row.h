@@ -1,6 +1,5 @@
 // The modifiers of a row of scores: scale, softcap, ALiBi, bias and masks.
-#ifndef SIMDATTN_LIB_KERNELS_MODIFY_ROW_H_
-#define SIMDATTN_LIB_KERNELS_MODIFY_ROW_H_
+#pragma once
 
 #include "lib/kernels/elementwise.h"
 
@@ -125,5 +124,3 @@ ModifyResult modify_row(const ModifyRow& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_MODIFY_ROW_H_

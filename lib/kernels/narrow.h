@@ -1,7 +1,6 @@
 // The kernels of a narrow storage type, by the names that lib/contract/table_of_kernels.h asks for; and how stored
 // integers become operands of Arithmetic::kInt8, no number of which is rounded again.
-#ifndef SIMDATTN_LIB_KERNELS_NARROW_H_
-#define SIMDATTN_LIB_KERNELS_NARROW_H_
+#pragma once
 
 #include "lib/kernels/bf16_chains.h"
 #include "lib/kernels/narrow_rows.h"
@@ -157,5 +156,3 @@ struct Narrow : NarrowRows<kType> {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_NARROW_H_

@@ -1,6 +1,5 @@
 // Codes of the narrow storage types as f32 numbers, and their units as columns of panels.
-#ifndef SIMDATTN_LIB_KERNELS_NARROW_CODES_H_
-#define SIMDATTN_LIB_KERNELS_NARROW_CODES_H_
+#pragma once
 
 #include "lib/contract/kv_formats.h"
 #include "lib/kernels/int8_pack.h"
@@ -164,5 +163,3 @@ SIMDATTN_SHARED void transpose_codes(const uint8_t* rows, int64_t stride, int64_
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_NARROW_CODES_H_

@@ -1,7 +1,6 @@
 // The narrow storage types but for what multiplies codes: rows and panels of codes to f32, rows of f32 to codes, and
 // the slots that do this.
-#ifndef SIMDATTN_LIB_KERNELS_NARROW_ROWS_H_
-#define SIMDATTN_LIB_KERNELS_NARROW_ROWS_H_
+#pragma once
 
 #include "lib/kernels/narrow_codes.h"
 #include "lib/simd/math.h"
@@ -357,5 +356,3 @@ struct NarrowRows {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_NARROW_ROWS_H_

@@ -1,7 +1,6 @@
 // Scores of few query rows straight from the codes of the narrow storage types: each number is made in a register,
 // times its scale, and multiplied there. The sums are those of score_tile.h over the same numbers in the same order.
-#ifndef SIMDATTN_LIB_KERNELS_NARROW_SCORES_H_
-#define SIMDATTN_LIB_KERNELS_NARROW_SCORES_H_
+#pragma once
 
 #include "lib/contract/fma.h"
 #include "lib/kernels/narrow_codes.h"
@@ -324,5 +323,3 @@ void score_code_rows(const ScoreTile& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_NARROW_SCORES_H_

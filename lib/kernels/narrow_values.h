@@ -1,7 +1,6 @@
 // Weighted values of few rows straight from the codes of the narrow storage types. The sums are those of value_tile.h
 // over the same numbers in f32, in the same order.
-#ifndef SIMDATTN_LIB_KERNELS_NARROW_VALUES_H_
-#define SIMDATTN_LIB_KERNELS_NARROW_VALUES_H_
+#pragma once
 
 #include "lib/kernels/narrow_scores.h"
 #include "lib/kernels/value_tile.h"
@@ -192,5 +191,3 @@ bool add_code_values(const ValueTile& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_NARROW_VALUES_H_

@@ -1,6 +1,5 @@
 // Row-major keys and values, and panels of 16-bit types, into the f32 formats of the tiles.
-#ifndef SIMDATTN_LIB_KERNELS_PACK_H_
-#define SIMDATTN_LIB_KERNELS_PACK_H_
+#pragma once
 
 #include "lib/contract/steps.h"
 #include "lib/simd/blocks.h"
@@ -193,5 +192,3 @@ void widen_panel(const void* panel, int64_t dim, float* out) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_PACK_H_

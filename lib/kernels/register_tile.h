@@ -9,8 +9,7 @@
 //   int8.h            integers, four or eight dimensions or keys a step
 //   score_key_rows.h  columns are transposed in registers, which leaves room for four rows
 //   narrow_scores.h, narrow_values.h   columns are made from codes in registers: four rows as well
-#ifndef SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
-#define SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_
+#pragma once
 
 #include "lib/contract/steps.h"
 #include "lib/simd/math.h"
@@ -109,5 +108,3 @@ SIMDATTN_INLINE void prefetch(uintptr_t address) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_REGISTER_TILE_H_

@@ -1,6 +1,5 @@
 // Rotary position embedding of all heads at one position.
-#ifndef SIMDATTN_LIB_KERNELS_ROPE_H_
-#define SIMDATTN_LIB_KERNELS_ROPE_H_
+#pragma once
 
 #include "lib/contract/steps.h"
 #include "lib/kernels/elementwise.h"
@@ -276,5 +275,3 @@ void rope_heads(const RopeHeads& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_ROPE_H_

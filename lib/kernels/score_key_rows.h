@@ -1,6 +1,5 @@
 // Scores of a few query rows against keys in rows, which are transposed in registers and multiplied at once.
-#ifndef SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_
-#define SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_
+#pragma once
 
 #include "lib/kernels/score_tile.h"
 #include "lib/simd/blocks.h"
@@ -131,5 +130,3 @@ void score_key_rows(const ScoreTile& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_SCORE_KEY_ROWS_H_

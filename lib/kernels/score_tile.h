@@ -3,8 +3,7 @@
 //
 // score_tile() is the slot. It cuts the columns into strips of two, three or four batches and the rows into register
 // tiles; score_register_tile() is one such tile, which adds an outer product for each dimension (register_tile.h).
-#ifndef SIMDATTN_LIB_KERNELS_SCORE_TILE_H_
-#define SIMDATTN_LIB_KERNELS_SCORE_TILE_H_
+#pragma once
 
 #include "lib/kernels/register_tile.h"
 
@@ -202,5 +201,3 @@ void score_tile(const ScoreTile& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_SCORE_TILE_H_

@@ -3,8 +3,7 @@
 // Keys of the first two are walked in memory order: kLanes partial sums of every key of a pass are left in scratch
 // memory in L1, and a transposing reduction folds them for kLanes keys at once. With 16 lanes it folds tiles of four
 // queries and four keys, without scratch memory in between.
-#ifndef SIMDATTN_LIB_KERNELS_SCORES_H_
-#define SIMDATTN_LIB_KERNELS_SCORES_H_
+#pragma once
 
 #include "lib/contract/steps.h"
 #include "lib/kernels/elementwise.h"
@@ -264,5 +263,3 @@ void additive_rows(const AdditiveRows& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_SCORES_H_

@@ -2,8 +2,7 @@
 //
 // A row takes three passes: the maximum, exponentials stored to y while they are summed, and the multiplication by the
 // reciprocal, which the online softmax leaves to its end.
-#ifndef SIMDATTN_LIB_KERNELS_SOFTMAX_H_
-#define SIMDATTN_LIB_KERNELS_SOFTMAX_H_
+#pragma once
 
 #include "lib/contract/steps.h"
 #include "lib/kernels/elementwise.h"
@@ -209,5 +208,3 @@ void softmax_tile(const SoftmaxTile& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_SOFTMAX_H_

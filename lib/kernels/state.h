@@ -2,8 +2,7 @@
 //
 // With the delta rule a token reads the state, then updates it, then reads it again. The second and third step of a
 // token and the first one of the next are one sweep: a load, a store and four operations for each vector.
-#ifndef SIMDATTN_LIB_KERNELS_STATE_H_
-#define SIMDATTN_LIB_KERNELS_STATE_H_
+#pragma once
 
 #include "lib/contract/ukernels.h"
 #include "lib/kernels/register_tile.h"
@@ -214,5 +213,3 @@ void convolve(const ConvTile& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_STATE_H_

@@ -1,6 +1,5 @@
 // Rows of f32 into the types and layouts that keys and values are stored in, and back.
-#ifndef SIMDATTN_LIB_KERNELS_STORE_H_
-#define SIMDATTN_LIB_KERNELS_STORE_H_
+#pragma once
 
 #include "lib/kernels/elementwise.h"
 #include "lib/simd/blocks.h"
@@ -202,5 +201,3 @@ SIMDATTN_INLINE void load_panels(const LoadRows& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_STORE_H_

@@ -1,6 +1,5 @@
 // Accumulates weighted values: lanes are columns of the values, the chain of fma runs over the keys.
-#ifndef SIMDATTN_LIB_KERNELS_VALUE_TILE_H_
-#define SIMDATTN_LIB_KERNELS_VALUE_TILE_H_
+#pragma once
 
 #include "lib/kernels/register_tile.h"
 
@@ -305,5 +304,3 @@ void value_tile(const ValueTile& a) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_KERNELS_VALUE_TILE_H_

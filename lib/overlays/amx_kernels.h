@@ -1,7 +1,6 @@
 // The products of AMX and the vector code around them, over tiles that are the hardware's or, in tests, software.
 // Tiles 0 and 1 are the sums of the first 16 rows, 2 and 3 of the second; 4 and 5 hold rows, 6 and 7 columns.
-#ifndef SIMDATTN_LIB_OVERLAYS_AMX_KERNELS_H_
-#define SIMDATTN_LIB_OVERLAYS_AMX_KERNELS_H_
+#pragma once
 
 #include <cstring>
 
@@ -273,5 +272,3 @@ struct AmxKernels {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_OVERLAYS_AMX_KERNELS_H_

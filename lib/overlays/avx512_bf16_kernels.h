@@ -1,6 +1,5 @@
 // The kernels around VDPBF16PS, which avx512_bf16.cc has; in tests software takes its place, so any CPU runs the text.
-#ifndef SIMDATTN_LIB_OVERLAYS_AVX512_BF16_KERNELS_H_
-#define SIMDATTN_LIB_OVERLAYS_AVX512_BF16_KERNELS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -223,5 +222,3 @@ struct PairKernels {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_OVERLAYS_AVX512_BF16_KERNELS_H_

@@ -1,6 +1,5 @@
 // Queries, keys and values in the formats of bf16_pairs.h, and what the kernels have in common.
-#ifndef SIMDATTN_LIB_OVERLAYS_BF16_PACKING_H_
-#define SIMDATTN_LIB_OVERLAYS_BF16_PACKING_H_
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -254,5 +253,3 @@ void Bf16Packing<K, T>::values(const PackValues& a) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_OVERLAYS_BF16_PACKING_H_

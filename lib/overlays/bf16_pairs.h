@@ -14,8 +14,7 @@
 //             AMX: bf16 in place of f32: keys 32 g .. 32 g + 31 of the key block lie in the first half of their 128
 //             bytes
 // kInt8 on AMX: lib/contract/int8_operands.h, packed by the slots of highway/avx3_dl.
-#ifndef SIMDATTN_LIB_OVERLAYS_BF16_PAIRS_H_
-#define SIMDATTN_LIB_OVERLAYS_BF16_PAIRS_H_
+#pragma once
 
 #include "lib/contract/dtypes.h"
 #include "lib/contract/steps.h"
@@ -105,5 +104,3 @@ constexpr AttentionKernels bf16_pairs(AttentionKernels kernels, int64_t tile_row
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_OVERLAYS_BF16_PAIRS_H_

@@ -1,8 +1,7 @@
 // The tables of overlays: of targets that are another one, their base, with kernels of some arithmetics replaced. The
 // base's object has the tables; the kernels are in objects of their own, compiled with more instructions: in overlay.cc
 // those of one of the structs below, in amx.cc and avx512_bf16.cc those of bf16_pairs.h.
-#ifndef SIMDATTN_LIB_OVERLAYS_OVERLAYS_H_
-#define SIMDATTN_LIB_OVERLAYS_OVERLAYS_H_
+#pragma once
 
 #include "lib/contract/int8_operands.h"
 #include "lib/overlays/bf16_pairs.h"
@@ -120,5 +119,3 @@ constexpr UKernels overlaid(const Name*) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_OVERLAYS_OVERLAYS_H_

@@ -1,6 +1,5 @@
 // The rules on Scoring, on attention problems, and on the plans and memory that they run with.
-#ifndef SIMDATTN_LIB_RULES_ATTENTION_H_
-#define SIMDATTN_LIB_RULES_ATTENTION_H_
+#pragma once
 
 #include "lib/rules/views.h"
 
@@ -109,5 +108,3 @@ Status check_task_range(const Plan& plan, const PlannedTasks& planned, int64_t f
                         const void* partial, size_t partial_size, const Exec& exec);
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_RULES_ATTENTION_H_

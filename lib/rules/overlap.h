@@ -1,6 +1,5 @@
 // Sets of bytes that strided arrays touch, and whether two of them share a byte.
-#ifndef SIMDATTN_LIB_RULES_OVERLAP_H_
-#define SIMDATTN_LIB_RULES_OVERLAP_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -103,5 +102,3 @@ inline bool self_overlap(const ByteSet& a) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_RULES_OVERLAP_H_

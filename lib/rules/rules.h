@@ -1,6 +1,5 @@
 // What every function but attention demands of its arguments.
-#ifndef SIMDATTN_LIB_RULES_RULES_H_
-#define SIMDATTN_LIB_RULES_RULES_H_
+#pragma once
 
 #include "lib/rules/views.h"
 
@@ -205,5 +204,3 @@ Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec,
 Status check_causal_conv(const CausalConvProblem& a);
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_RULES_RULES_H_

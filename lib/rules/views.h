@@ -1,6 +1,5 @@
 // The rules on arrays and stores, and the sentences that name them. Everything is checked before the first write.
-#ifndef SIMDATTN_LIB_RULES_VIEWS_H_
-#define SIMDATTN_LIB_RULES_VIEWS_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -272,5 +271,3 @@ bool is_empty(const BasicView<kRank, kConst>& v) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_RULES_VIEWS_H_

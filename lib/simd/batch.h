@@ -1,6 +1,5 @@
 // One register of numbers, whose operators are those of gcc and clang for vectors. Adapters share it.
-#ifndef SIMDATTN_LIB_SIMD_BATCH_H_
-#define SIMDATTN_LIB_SIMD_BATCH_H_
+#pragma once
 
 #include "lib/simd/registers.h"
 
@@ -95,5 +94,3 @@ using Bits16 = Batch<uint16_t>;
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_BATCH_H_

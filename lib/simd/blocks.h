@@ -1,6 +1,5 @@
 // Batches as blocks of 128 bits, and squares transposed within them.
-#ifndef SIMDATTN_LIB_SIMD_BLOCKS_H_
-#define SIMDATTN_LIB_SIMD_BLOCKS_H_
+#pragma once
 
 #include "lib/simd/native.h"
 
@@ -142,5 +141,3 @@ SIMDATTN_INLINE void transpose_units(const char* in, int64_t in_stride, int64_t 
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_BLOCKS_H_

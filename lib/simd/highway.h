@@ -1,6 +1,5 @@
 // The vocabulary on Highway. The instruction set is that of the compiler's flags (-DHWY_COMPILE_ONLY_STATIC).
-#ifndef SIMDATTN_LIB_SIMD_HIGHWAY_H_
-#define SIMDATTN_LIB_SIMD_HIGHWAY_H_
+#pragma once
 
 #include "hwy/highway.h"
 #include "lib/simd/batch.h"
@@ -91,5 +90,3 @@ SIMDATTN_INLINE Floats mul_add(Floats a, Floats b, Floats c) { return own(hn::Mu
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_HIGHWAY_H_

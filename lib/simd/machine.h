@@ -1,7 +1,6 @@
 // The machine that this object is compiled for: vector types of the adapter that SIMDATTN_ADAPTER names, and the facts
 // that kernels ask for.
-#ifndef SIMDATTN_LIB_SIMD_MACHINE_H_
-#define SIMDATTN_LIB_SIMD_MACHINE_H_
+#pragma once
 
 #include SIMDATTN_ADAPTER
 
@@ -133,5 +132,3 @@ struct All {};
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_MACHINE_H_

@@ -1,7 +1,6 @@
 // exp, tanh, maximum and the fold of 16 partial sums: operation by operation the sequences of lib/definition, so that
 // the bits are the same (without fused multiply-add, fma rounds twice).
-#ifndef SIMDATTN_LIB_SIMD_MATH_H_
-#define SIMDATTN_LIB_SIMD_MATH_H_
+#pragma once
 
 #include <limits>
 
@@ -127,5 +126,3 @@ SIMDATTN_INLINE Mask finite(Floats v) { return abs(v) < Floats(kInfinity); }
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_MATH_H_

@@ -1,6 +1,5 @@
 // f32, bf16 and f16 memory as batches of float. `part` is All or Lanes.
-#ifndef SIMDATTN_LIB_SIMD_MEMORY_H_
-#define SIMDATTN_LIB_SIMD_MEMORY_H_
+#pragma once
 
 #include "lib/simd/native.h"
 
@@ -187,5 +186,3 @@ SIMDATTN_INLINE Floats odd_of(Bits32 pairs) { return float_of(pairs & Bits32(0xF
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_MEMORY_H_

@@ -1,7 +1,6 @@
 // What the libraries do not offer and each instruction set does: access to some lanes only, 16-bit numbers, movement of
 // 128-bit blocks. One file per instruction set, on the compiler's own types; vocabulary.md has what each function does.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_H_
+#pragma once
 
 #include "lib/simd/machine.h"
 
@@ -187,5 +186,3 @@ SIMDATTN_INLINE Batch<T> in_register(Batch<T> v) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_H_

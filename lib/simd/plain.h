@@ -1,7 +1,6 @@
 // The vocabulary without a library and without an instruction set: a vector is SIMDATTN_PLAIN_LANES numbers of the type
 // that compilers have for any CPU. It serves CPUs that no library serves, and shows sanitizers every access of kernels.
-#ifndef SIMDATTN_LIB_SIMD_PLAIN_H_
-#define SIMDATTN_LIB_SIMD_PLAIN_H_
+#pragma once
 
 #define SIMDATTN_PLAIN 1
 
@@ -40,5 +39,3 @@ SIMDATTN_INLINE Floats mul_add(Floats a, Floats b, Floats c) {
 }  // namespace simdattn
 
 #include "lib/simd/vectors.h"  // wants the above
-
-#endif  // SIMDATTN_LIB_SIMD_PLAIN_H_

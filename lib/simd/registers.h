@@ -2,8 +2,7 @@
 //
 // Every header of lib/simd and lib/kernels is included by lib/targets/table.cc alone and puts its names into an unnamed
 // namespace: an object exports its table and nothing else, so the linker cannot hand its functions to another CPU.
-#ifndef SIMDATTN_LIB_SIMD_REGISTERS_H_
-#define SIMDATTN_LIB_SIMD_REGISTERS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -67,5 +66,3 @@ SIMDATTN_INLINE void clear(RegisterFile<V, std::integer_sequence<int64_t, kIndic
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_REGISTERS_H_

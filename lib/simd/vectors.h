@@ -1,6 +1,5 @@
 // Masks and comparisons by the compiler's operators for vectors: for plain.h, and where a library's own are calls.
-#ifndef SIMDATTN_LIB_SIMD_VECTORS_H_
-#define SIMDATTN_LIB_SIMD_VECTORS_H_
+#pragma once
 
 #include "lib/simd/batch.h"
 
@@ -36,5 +35,3 @@ SIMDATTN_INLINE bool any(Mask m) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_VECTORS_H_

@@ -1,6 +1,5 @@
 // The vocabulary on xsimd. The instruction set is that of the compiler's flags.
-#ifndef SIMDATTN_LIB_SIMD_XSIMD_H_
-#define SIMDATTN_LIB_SIMD_XSIMD_H_
+#pragma once
 
 #include "lib/simd/batch.h"
 #include "xsimd/xsimd.hpp"
@@ -51,5 +50,3 @@ SIMDATTN_INLINE bool any(Mask m) { return xsimd::any(m); }
 }  // namespace simdattn
 
 #endif
-
-#endif  // SIMDATTN_LIB_SIMD_XSIMD_H_

@@ -2,8 +2,7 @@
 //
 // The limited API of Python 3.9: one file serves every CPython from there on. It links nothing but the C library; the
 // functions of simdattn are those that ctypes has loaded, whose addresses _run.py gives.
-#ifndef SIMDATTN_PYTHON_CORE_CORE_H_
-#define SIMDATTN_PYTHON_CORE_CORE_H_
+#pragma once
 
 #define Py_LIMITED_API 0x03090000
 #define PY_SSIZE_T_CLEAN
@@ -107,5 +106,3 @@ PyObject* replay(PyObject* self, PyObject* arguments);
 PyObject* learn(PyObject* self, PyObject* arguments);
 
 }  // namespace simdattn_python
-
-#endif  // SIMDATTN_PYTHON_CORE_CORE_H_

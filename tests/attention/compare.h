@@ -1,6 +1,5 @@
 // Outputs beside the float64 formulas of tests/support/reference.cc.
-#ifndef SIMDATTN_TESTS_ATTENTION_COMPARE_H_
-#define SIMDATTN_TESTS_ATTENTION_COMPARE_H_
+#pragma once
 
 #include <cmath>
 #include <cstdio>
@@ -44,5 +43,3 @@ std::string compare(const Array<kRank>& got, const reference::Tensor& want, F&& 
 }
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_ATTENTION_COMPARE_H_

@@ -1,6 +1,5 @@
 // What the suites of identities share: running a problem, and random problems that can be cut and masked.
-#ifndef SIMDATTN_TESTS_ATTENTION_IDENTITIES_H_
-#define SIMDATTN_TESTS_ATTENTION_IDENTITIES_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -58,5 +57,3 @@ class Identities : public TargetTest {
 };
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_ATTENTION_IDENTITIES_H_

@@ -1,6 +1,5 @@
 // The parts of a key block's life, one by one: a small problem, divided as attention() divides it.
-#ifndef SIMDATTN_TESTS_ATTENTION_PARTS_H_
-#define SIMDATTN_TESTS_ATTENTION_PARTS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -78,5 +77,3 @@ inline KeyBlock block_of(const RowBlock& rows, int64_t base) {
 }
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_ATTENTION_PARTS_H_

@@ -1,8 +1,7 @@
 // docs/numerics.md, section Arithmetics, once more: plain loops over one row at a time, every step in numbers that hold
 // it exactly, then rounded. It gives bits, and shares with the library exp and tanh alone, whose bits the page does not
 // define. Storage, visible keys and positions are those of tests/support/reference.h.
-#ifndef SIMDATTN_TESTS_ATTENTION_SECOND_DEFINITION_H_
-#define SIMDATTN_TESTS_ATTENTION_SECOND_DEFINITION_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -34,5 +33,3 @@ std::vector<float> weighted_values(const reference::Tensor& p, const reference::
                                    simdattn::Arithmetic arithmetic);
 
 }  // namespace second
-
-#endif  // SIMDATTN_TESTS_ATTENTION_SECOND_DEFINITION_H_

@@ -1,7 +1,6 @@
 // What a conformance case is run on: the library on one target, or the float64 reference, behind one interface, so that
 // the code that understands the cases exists once and the witness is checked by the same cases.
-#ifndef SIMDATTN_TESTS_CONFORMANCE_CONFORMANCE_ENGINE_H_
-#define SIMDATTN_TESTS_CONFORMANCE_CONFORMANCE_ENGINE_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -106,5 +105,3 @@ std::unique_ptr<Engine> library_engine(const simdattn::Target& target);
 std::unique_ptr<Engine> reference_engine();
 
 }  // namespace conformance
-
-#endif  // SIMDATTN_TESTS_CONFORMANCE_CONFORMANCE_ENGINE_H_

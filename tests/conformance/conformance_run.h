@@ -1,6 +1,5 @@
 // One case on one engine: what is compared with its outputs, and the pieces that several ops share.
-#ifndef SIMDATTN_TESTS_CONFORMANCE_CONFORMANCE_RUN_H_
-#define SIMDATTN_TESTS_CONFORMANCE_CONFORMANCE_RUN_H_
+#pragma once
 
 #include <cmath>
 #include <cstdio>
@@ -205,5 +204,3 @@ inline std::vector<int64_t> positions_of(const Array& array) {
 inline Slice<2> table(const Operand& x) { return reshape<2>(x, {x.exact.dim(0), x.exact.dim(1)}); }
 
 }  // namespace conformance
-
-#endif  // SIMDATTN_TESTS_CONFORMANCE_CONFORMANCE_RUN_H_

@@ -1,7 +1,6 @@
 // Included before a source of the library: the copy that tuning_test links takes its facts of the CPU from a test, and
 // counts what it prefetches and stores past the caches.
-#ifndef SIMDATTN_TESTS_DISPATCH_COUNTED_H_
-#define SIMDATTN_TESTS_DISPATCH_COUNTED_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -45,5 +44,3 @@ inline void order_copies_past_caches() { ++test::counts.ordered; }
 
 #define tuning_of_cpu() test::tuning
 #define __builtin_prefetch(address, ...) ::simdattn::test::count_prefetch(address)
-
-#endif  // SIMDATTN_TESTS_DISPATCH_COUNTED_H_

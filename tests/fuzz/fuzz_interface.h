@@ -1,6 +1,5 @@
 // What a fuzzer of the C functions works with: its input, blocks of memory, and a call on two targets.
-#ifndef SIMDATTN_TESTS_FUZZ_FUZZ_INTERFACE_H_
-#define SIMDATTN_TESTS_FUZZ_FUZZ_INTERFACE_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdio>
@@ -467,5 +466,3 @@ void linear_attention(Call& c);
 void causal_conv(Call& c);
 
 }  // namespace simdattn::fuzz
-
-#endif  // SIMDATTN_TESTS_FUZZ_FUZZ_INTERFACE_H_

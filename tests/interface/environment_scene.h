@@ -1,7 +1,6 @@
 // Control words that a caller may have, and calls of every function, with numbers that tell: subnormal ones of
 // every type, and ones halfway between two of a narrower type.
-#ifndef SIMDATTN_TESTS_INTERFACE_ENVIRONMENT_SCENE_H_
-#define SIMDATTN_TESTS_INTERFACE_ENVIRONMENT_SCENE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -326,5 +325,3 @@ struct Scene {
 };
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_INTERFACE_ENVIRONMENT_SCENE_H_

@@ -1,6 +1,5 @@
 // What the suites of slots share: rows in guarded memory, their comparison, and the definition's table.
-#ifndef SIMDATTN_TESTS_KERNELS_SLOTS_H_
-#define SIMDATTN_TESTS_KERNELS_SLOTS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -241,5 +240,3 @@ class Slots : public SlotTest {
 
 }  // namespace test
 }  // namespace simdattn
-
-#endif  // SIMDATTN_TESTS_KERNELS_SLOTS_H_

@@ -1,7 +1,6 @@
 // Random calls in one arithmetic on a target whose instructions are software, against the definition: failures are
 // those of Google Test.
-#ifndef SIMDATTN_TESTS_KERNELS_SOFTWARE_CASES_H_
-#define SIMDATTN_TESTS_KERNELS_SOFTWARE_CASES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -22,5 +21,3 @@ void score_cases(const Target& software, Arithmetic arithmetic, int64_t count);
 void value_cases(const Target& software, Arithmetic arithmetic, int64_t count);
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_KERNELS_SOFTWARE_CASES_H_

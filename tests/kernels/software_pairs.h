@@ -1,7 +1,6 @@
 // VDPBF16PS in software, and the kernels of lib/overlays/avx512_bf16_kernels.h over it: what lets any CPU with AVX2
 // test their text.
-#ifndef SIMDATTN_TESTS_KERNELS_SOFTWARE_PAIRS_H_
-#define SIMDATTN_TESTS_KERNELS_SOFTWARE_PAIRS_H_
+#pragma once
 
 #include "dispatch/target.h"
 #include "lib/contract/ukernels.h"
@@ -16,5 +15,3 @@ void software_vdpbf16ps(const void* a, const void* b, float* sum);
 void hardware_vdpbf16ps(const void* a, const void* b, float* sum);
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_KERNELS_SOFTWARE_PAIRS_H_

@@ -1,7 +1,6 @@
 // The tile instructions of AMX in software, as ../shared/hardware recorded them, and the kernels of lib/overlays over
 // them: what lets a CPU that has AVX-512 test the code of one that has AMX.
-#ifndef SIMDATTN_TESTS_KERNELS_SOFTWARE_TILES_H_
-#define SIMDATTN_TESTS_KERNELS_SOFTWARE_TILES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -27,5 +26,3 @@ struct TileCounts {
 TileCounts take_tile_counts();
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_KERNELS_SOFTWARE_TILES_H_

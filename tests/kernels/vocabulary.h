@@ -1,6 +1,5 @@
 // Between the suite `vocabulary` and the checks that are compiled for each instruction set.
-#ifndef SIMDATTN_TESTS_KERNELS_VOCABULARY_H_
-#define SIMDATTN_TESTS_KERNELS_VOCABULARY_H_
+#pragma once
 
 #include <cstdint>
 
@@ -10,5 +9,3 @@ namespace simdattn {
 using VocabularyReport = void (*)(const char* operation, int64_t numbers, int64_t lane);
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_TESTS_KERNELS_VOCABULARY_H_

@@ -1,8 +1,7 @@
 // Numbers with 64 integer and 256 fractional bits, and the elementary functions on them: the reference for tables of
 // positions. Plain schoolbook arithmetic on 32-bit limbs, shared with nothing; every result is off by a few hundred
 // units of 2^-256 at most.
-#ifndef SIMDATTN_TESTS_ROPE_HIGH_PRECISION_H_
-#define SIMDATTN_TESTS_ROPE_HIGH_PRECISION_H_
+#pragma once
 
 #include <array>
 #include <cmath>
@@ -217,5 +216,3 @@ inline double ulp_error(float got, const Fixed& exact) {
 }
 
 }  // namespace high_precision
-
-#endif  // SIMDATTN_TESTS_ROPE_HIGH_PRECISION_H_

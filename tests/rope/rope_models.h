@@ -1,6 +1,5 @@
 // Tables of positions as models have them, and their formulas in 256-bit arithmetic.
-#ifndef SIMDATTN_TESTS_ROPE_ROPE_MODELS_H_
-#define SIMDATTN_TESTS_ROPE_ROPE_MODELS_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -226,5 +225,3 @@ inline std::vector<Fixed> exact_frequencies(const RopeTableOptions& o, int64_t p
 }
 
 }  // namespace rope_models
-
-#endif  // SIMDATTN_TESTS_ROPE_ROPE_MODELS_H_

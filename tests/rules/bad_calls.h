@@ -1,7 +1,6 @@
 // A table of bad calls: each returns its code and a sentence that names the argument, and writes nothing. Every row is
 // a change to a good call, which is made first.
-#ifndef SIMDATTN_TESTS_RULES_BAD_CALLS_H_
-#define SIMDATTN_TESTS_RULES_BAD_CALLS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -170,5 +169,3 @@ std::vector<Bad<C>> scoring_rows() {
 }
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_RULES_BAD_CALLS_H_

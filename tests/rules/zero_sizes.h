@@ -1,8 +1,7 @@
 // Sizes of 0, in every function: every size of a problem, alone and with every other one, and every dimension of
 // every array by itself, whatever the others are. A call then does what is left to do, or names what it refuses and
 // writes nothing.
-#ifndef SIMDATTN_TESTS_RULES_ZERO_SIZES_H_
-#define SIMDATTN_TESTS_RULES_ZERO_SIZES_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -121,5 +120,3 @@ class ZeroSizes : public TargetTest {
 };
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_RULES_ZERO_SIZES_H_

@@ -1,6 +1,5 @@
 // Error bounds of the public functions, derived from the operations, in units of kEps relative to the terms.
-#ifndef SIMDATTN_TESTS_SUPPORT_BOUNDS_H_
-#define SIMDATTN_TESTS_SUPPORT_BOUNDS_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -114,5 +113,3 @@ inline AttentionBound attention_bound(const AttentionCase& c, const Costs& cost)
 }
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_BOUNDS_H_

@@ -1,7 +1,6 @@
 // One random call of a public function on two targets, whose results have to have the same bits: shapes, strides,
 // types, options and values are drawn. bits_test.cc takes the draws from a seed, fuzz_functions.cc from a fuzzer.
-#ifndef SIMDATTN_TESTS_SUPPORT_CALLS_H_
-#define SIMDATTN_TESTS_SUPPORT_CALLS_H_
+#pragma once
 
 #include "simdattn/simdattn.h"
 #include "tests/support/random.h"
@@ -36,5 +35,3 @@ void linear_attention_call(Random& random, const Target& one, const Target& othe
 void causal_conv_call(Random& random, const Target& one, const Target& other);
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_CALLS_H_

@@ -1,7 +1,6 @@
 // Reads conformance cases: directories with a case.txt and NPY arrays, as the README of the vectors describes them.
 // Everything is checked on the way in; what does not fit is a CaseError that names the file.
-#ifndef SIMDATTN_TESTS_SUPPORT_CASE_READER_H_
-#define SIMDATTN_TESTS_SUPPORT_CASE_READER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -75,5 +74,3 @@ std::vector<IndexEntry> read_index(const std::string& directory);
 Case read_case(const std::string& directory, const std::string& id);
 
 }  // namespace conformance
-
-#endif  // SIMDATTN_TESTS_SUPPORT_CASE_READER_H_

@@ -1,7 +1,6 @@
 // Memory between two inaccessible pages. A buffer starts right behind the first one or ends right before the second;
 // the slack on its other side is filled with a pattern that the destructor checks.
-#ifndef SIMDATTN_TESTS_SUPPORT_GUARDED_H_
-#define SIMDATTN_TESTS_SUPPORT_GUARDED_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -110,5 +109,3 @@ class Guarded {
 };
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_GUARDED_H_

@@ -1,6 +1,5 @@
 // Loops over several dimensions: for (const auto [row, column] : indices(rows, columns)), the last one fastest.
-#ifndef SIMDATTN_TESTS_SUPPORT_INDICES_H_
-#define SIMDATTN_TESTS_SUPPORT_INDICES_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -37,5 +36,3 @@ Indices<sizeof...(Sizes)> indices(Sizes... sizes) {
 }
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_INDICES_H_

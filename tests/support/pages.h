@@ -1,6 +1,5 @@
 // Pages of memory with their own access rights, from POSIX or Windows.
-#ifndef SIMDATTN_TESTS_SUPPORT_PAGES_H_
-#define SIMDATTN_TESTS_SUPPORT_PAGES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -17,5 +16,3 @@ bool protect_pages(void* p, size_t bytes, Access access);
 void unmap_pages(void* p, size_t bytes);
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_PAGES_H_

@@ -1,6 +1,5 @@
 // Random calls of the public functions: arrays of any strides in guarded memory, scoring options, caches.
-#ifndef SIMDATTN_TESTS_SUPPORT_PROBLEMS_H_
-#define SIMDATTN_TESTS_SUPPORT_PROBLEMS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -328,5 +327,3 @@ Result result_of(const AttentionCase& c, const AttentionProblem& a, const Target
 Status run_tasks(const AttentionProblem& problem, const Target* target, Random& random);
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_PROBLEMS_H_

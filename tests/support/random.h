@@ -1,6 +1,5 @@
 // Reproducible random shapes and numbers.
-#ifndef SIMDATTN_TESTS_SUPPORT_RANDOM_H_
-#define SIMDATTN_TESTS_SUPPORT_RANDOM_H_
+#pragma once
 
 #include <array>
 #include <bit>
@@ -150,5 +149,3 @@ inline uint64_t seed() {
 }
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_RANDOM_H_

@@ -1,7 +1,6 @@
 // What matrix instructions computed, as it was recorded (tests/data/hardware.md): two tiles of each class; with
 // SIMDATTN_SHARED all 48.
-#ifndef SIMDATTN_TESTS_SUPPORT_RECORDS_H_
-#define SIMDATTN_TESTS_SUPPORT_RECORDS_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdlib>
@@ -62,5 +61,3 @@ using Bf16Records = Records<uint16_t, float, 2>;
 using Int8Records = Records<int8_t, int32_t, 4>;
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_RECORDS_H_

@@ -3,8 +3,7 @@
 //
 // A Tensor is contiguous, last dimension fastest; read() widens a view into one. Results come with the sum of the
 // absolute values of their terms where an error bound needs it.
-#ifndef SIMDATTN_TESTS_SUPPORT_REFERENCE_H_
-#define SIMDATTN_TESTS_SUPPORT_REFERENCE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -178,5 +177,3 @@ Tensor project(const Tensor& x, const Tensor& weights);
 Tensor additive_scores(const Tensor& q, const Tensor& k, const Tensor& w);
 
 }  // namespace reference
-
-#endif  // SIMDATTN_TESTS_SUPPORT_REFERENCE_H_

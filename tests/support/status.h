@@ -1,6 +1,5 @@
 // For EXPECT_TRUE and ASSERT_TRUE: a status that says its sentence where it is a failure.
-#ifndef SIMDATTN_TESTS_SUPPORT_STATUS_H_
-#define SIMDATTN_TESTS_SUPPORT_STATUS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -14,5 +13,3 @@ inline ::testing::AssertionResult ok(const Status& status) {
 }
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_STATUS_H_

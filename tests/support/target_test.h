@@ -1,6 +1,5 @@
 // Suites that run once for every runnable target, named after it, and fail if one was never entered.
-#ifndef SIMDATTN_TESTS_SUPPORT_TARGET_TEST_H_
-#define SIMDATTN_TESTS_SUPPORT_TARGET_TEST_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -68,5 +67,3 @@ inline ::testing::Environment* const kEveryTargetEntered = ::testing::AddGlobalT
                            ::simdattn::test::target_name)
 
 }  // namespace simdattn::test
-
-#endif  // SIMDATTN_TESTS_SUPPORT_TARGET_TEST_H_

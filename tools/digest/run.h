@@ -2,8 +2,7 @@
 //
 // Problems are drawn from integers alone and inputs are bit patterns, so that no floating-point operation and no
 // mathematical library takes part in making them.
-#ifndef SIMDATTN_TOOLS_DIGEST_RUN_H_
-#define SIMDATTN_TOOLS_DIGEST_RUN_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -169,5 +168,3 @@ void add_state_lines(Lines* lines);      // states.cc
 void add_attention_lines(Lines* lines);  // attention.cc, with caches
 
 }  // namespace simdattn::digest
-
-#endif  // SIMDATTN_TOOLS_DIGEST_RUN_H_

@@ -1,6 +1,5 @@
 // Random graphs with nodes FLASH_ATTN_EXT among other nodes, for the tests of the plug-in.
-#ifndef SIMDATTN_INTEGRATIONS_GGML_TESTS_GRAPHS_H_
-#define SIMDATTN_INTEGRATIONS_GGML_TESTS_GRAPHS_H_
+#pragma once
 
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
@@ -186,5 +185,3 @@ inline Graph::Graph(unsigned seed, int layers) : random_(seed) {
 }
 
 }  // namespace tests
-
-#endif  // SIMDATTN_INTEGRATIONS_GGML_TESTS_GRAPHS_H_

@@ -1,6 +1,5 @@
 // How an attention problem divides into sequences and tasks.
-#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_
-#define SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_
+#pragma once
 
 #include "lib/contract/ukernels.h"
 #include "lib/drivers/shared/intervals.h"
@@ -116,5 +115,3 @@ Status check_places(const AttentionProblem& a, const Division& division, int64_t
                     int64_t last_row);
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_DIVISION_H_

@@ -1,6 +1,5 @@
 // A key block, and the four parts of its life: look, score, weigh, values. Each has a file of its name.
-#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_KEY_BLOCK_H_
-#define SIMDATTN_LIB_DRIVERS_ATTENTION_KEY_BLOCK_H_
+#pragma once
 
 #include <optional>
 
@@ -117,5 +116,3 @@ class BlockValues {
 void take_few_keys(const RowBlock& rows, KeyBlock* block, const RowStates& states);
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_KEY_BLOCK_H_

@@ -1,6 +1,5 @@
 // The keys of a list: one more way to find the keys of a key block. And rows that share a list.
-#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_LIST_H_
-#define SIMDATTN_LIB_DRIVERS_ATTENTION_LIST_H_
+#pragma once
 
 #include <optional>
 
@@ -109,5 +108,3 @@ void for_each_list(const AttentionRun& run, const RowBlockIndex& index, const F&
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_LIST_H_

@@ -1,6 +1,5 @@
 // What tasks of attention keep in the caller's bytes.
-#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
-#define SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_
+#pragma once
 
 #include "lib/contract/steps.h"
 #include "lib/drivers/attention/division.h"
@@ -115,5 +114,3 @@ struct AttentionRun {
 };
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_MEMORY_H_

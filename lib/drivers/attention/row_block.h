@@ -1,8 +1,7 @@
 // The rows of one task, and their states from the first key to the outputs. Rows are query positions x the query heads
 // that share the key head, so keys and values are read once for all of them: in decode they are the heads of a group,
 // in prefill positions too. So there is one path for both, with the same bits.
-#ifndef SIMDATTN_LIB_DRIVERS_ATTENTION_ROW_BLOCK_H_
-#define SIMDATTN_LIB_DRIVERS_ATTENTION_ROW_BLOCK_H_
+#pragma once
 
 #include "lib/drivers/attention/memory.h"
 #include "lib/drivers/shared/modifiers.h"
@@ -75,5 +74,3 @@ void reduce_splits(const AttentionRun& run, const RowBlockIndex& index, Interval
                    int64_t first_task);
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_ATTENTION_ROW_BLOCK_H_

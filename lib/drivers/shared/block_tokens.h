@@ -1,7 +1,6 @@
 // Where the keys and values of a key block lie, by value: a store and lists are the ways to find them. Tokens of a list
 // are brought into its order, as attention wants them: one behind the other, a panel of them at a time.
-#ifndef SIMDATTN_LIB_DRIVERS_SHARED_BLOCK_TOKENS_H_
-#define SIMDATTN_LIB_DRIVERS_SHARED_BLOCK_TOKENS_H_
+#pragma once
 
 #include "lib/drivers/shared/intervals.h"
 #include "lib/drivers/shared/kv_store.h"
@@ -192,5 +191,3 @@ void for_each_run(const BlockTokens& tokens, Interval columns, const F& f) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_SHARED_BLOCK_TOKENS_H_

@@ -1,6 +1,5 @@
 // Which keys the rules let a row see: causality, lengths, windows, chunks and prefixes are an interval of keys a row.
-#ifndef SIMDATTN_LIB_DRIVERS_SHARED_INTERVALS_H_
-#define SIMDATTN_LIB_DRIVERS_SHARED_INTERVALS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -54,5 +53,3 @@ inline Interval visible_interval(const Scoring& s, const SequenceRules& rules, i
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_SHARED_INTERVALS_H_

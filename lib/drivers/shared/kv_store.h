@@ -1,6 +1,5 @@
 // Where the bytes of tokens are: one tensor, a ring, or pages behind a table.
-#ifndef SIMDATTN_LIB_DRIVERS_SHARED_KV_STORE_H_
-#define SIMDATTN_LIB_DRIVERS_SHARED_KV_STORE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -247,5 +246,3 @@ class KvStore {
 };
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_SHARED_KV_STORE_H_

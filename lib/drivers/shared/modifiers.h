@@ -1,7 +1,6 @@
 // What happens to scores between their scale and the softmax: softcap, ALiBi, bias and masks, which one pass over a
 // row's scores applies. And what a look at masks and bias tells before: which scores they hide or change.
-#ifndef SIMDATTN_LIB_DRIVERS_SHARED_MODIFIERS_H_
-#define SIMDATTN_LIB_DRIVERS_SHARED_MODIFIERS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -96,5 +95,3 @@ int64_t visible_columns(const RowModifiers& row, int64_t base, Interval keys, ui
 bool still_sees(const RowModifiers& row, int64_t base, Interval keys, bool in_tile, SeenColumns* seen);
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_SHARED_MODIFIERS_H_

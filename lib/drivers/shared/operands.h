@@ -1,7 +1,6 @@
 // Keys and values of one storage type as operands of an arithmetic: their scores, packed panels, packed values. Where a
 // storage type lacks a slot, rows are loaded as f32 and take that of f32: so every type works with every arithmetic.
-#ifndef SIMDATTN_LIB_DRIVERS_SHARED_OPERANDS_H_
-#define SIMDATTN_LIB_DRIVERS_SHARED_OPERANDS_H_
+#pragma once
 
 #include "lib/drivers/shared/block_tokens.h"
 
@@ -124,5 +123,3 @@ class Operands {
 };
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_SHARED_OPERANDS_H_

@@ -1,6 +1,5 @@
 // Rows rotated, and from one element type to another. Kernels keep the type: a row that changes it passes through f32.
-#ifndef SIMDATTN_LIB_DRIVERS_SHARED_ROTATE_H_
-#define SIMDATTN_LIB_DRIVERS_SHARED_ROTATE_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -118,5 +117,3 @@ void rotate_pieces(const UKernels& uk, const RopeHeads& a, DType type, char* buf
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_SHARED_ROTATE_H_

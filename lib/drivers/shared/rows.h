@@ -1,6 +1,5 @@
 // Rows of views, those that share keys and values, and how kernels fetch these.
-#ifndef SIMDATTN_LIB_DRIVERS_SHARED_ROWS_H_
-#define SIMDATTN_LIB_DRIVERS_SHARED_ROWS_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -97,5 +96,3 @@ inline double bytes_of(const ConstView<4>& v) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_SHARED_ROWS_H_

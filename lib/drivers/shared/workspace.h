@@ -1,6 +1,5 @@
 // Carves the caller's bytes. The same carving, run over no memory, is the size formula.
-#ifndef SIMDATTN_LIB_DRIVERS_SHARED_WORKSPACE_H_
-#define SIMDATTN_LIB_DRIVERS_SHARED_WORKSPACE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -31,5 +30,3 @@ class Workspace {
 };
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_SHARED_WORKSPACE_H_

@@ -1,8 +1,7 @@
 // cos and sin of position * frequency without a rounding error in the angle: the frequency in quarter turns is a fixed
 // point number of 160 bits, its product with an integer position is exact modulo a full turn, and the remainder goes
 // through polynomials in f64. Integer operations and IEEE doubles only: the same bits on every CPU and compiler.
-#ifndef SIMDATTN_LIB_DRIVERS_TABLES_ANGLES_H_
-#define SIMDATTN_LIB_DRIVERS_TABLES_ANGLES_H_
+#pragma once
 
 #include <array>
 #include <bit>
@@ -222,5 +221,3 @@ static inline CosSin cos_sin(float angle) {
 }
 
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_DRIVERS_TABLES_ANGLES_H_

@@ -1,6 +1,5 @@
 // AVX2: access to some lanes, 16-bit numbers, 128-bit blocks.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_AVX2_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_AVX2_H_
+#pragma once
 
 #include "lib/simd/machine.h"
 
@@ -161,5 +160,3 @@ SIMDATTN_INLINE void add_three(const float* x, Registers<3>& column, Floats& a0,
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_AVX2_H_

@@ -1,6 +1,5 @@
 // AVX-512: masked access, 16-bit numbers, 128-bit blocks.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_AVX512_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_AVX512_H_
+#pragma once
 
 #include "lib/simd/machine.h"
 
@@ -119,5 +118,3 @@ SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_AVX512_H_

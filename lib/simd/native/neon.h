@@ -1,6 +1,5 @@
 // NEON: 16-bit numbers, order of lanes; a vector is one 128-bit block.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_NEON_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_NEON_H_
+#pragma once
 
 #include "lib/simd/machine.h"
 
@@ -34,5 +33,3 @@ SIMDATTN_INLINE Ints nearest(Floats v) { return vcvtnq_s32_f32(v); }
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_NEON_H_

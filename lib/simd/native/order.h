@@ -1,6 +1,5 @@
 // Order of lanes by the shuffles of gcc and clang, for vectors of any length, and what can be said with them.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_ORDER_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_ORDER_H_
+#pragma once
 
 #include "lib/simd/machine.h"
 
@@ -168,5 +167,3 @@ SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return Bits16::of(as<int1
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_ORDER_H_

@@ -1,6 +1,5 @@
 // No instruction set: what native/ has of each, in standard C++ over the arrays of plain.h.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_PLAIN_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_PLAIN_H_
+#pragma once
 
 #include <cmath>
 #include <cstring>
@@ -47,5 +46,3 @@ SIMDATTN_INLINE Ints nearest(Floats v) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_PLAIN_H_

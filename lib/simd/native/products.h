@@ -1,8 +1,7 @@
 // Products of integers of 8 bits, as machine.h says in kProducts. A lane of Ints is a cell: four bytes that are
 // multiplied with four others. x is a cell of a row of queries or, with kWeights, of weights, which are unsigned;
 // `column` has cells of keys or values.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_PRODUCTS_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_PRODUCTS_H_
+#pragma once
 
 #include "lib/simd/machine.h"
 
@@ -149,5 +148,3 @@ SIMDATTN_INLINE Ints total(Ints sum, [[maybe_unused]] Ints more) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_PRODUCTS_H_

@@ -1,6 +1,5 @@
 // SSE2, and SSE4 where the flags have it: 16-bit numbers, order of lanes; a vector is one 128-bit block.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_SSE_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_SSE_H_
+#pragma once
 
 #include "lib/simd/machine.h"
 
@@ -58,5 +57,3 @@ SIMDATTN_INLINE Ints packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_SSE_H_

@@ -1,6 +1,5 @@
 // SVE of a fixed length: predicated access, 16-bit numbers, which loads and stores convert.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_SVE_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_SVE_H_
+#pragma once
 
 #include "lib/simd/machine.h"
 
@@ -46,5 +45,3 @@ SIMDATTN_INLINE Ints nearest(Floats v) { return svcvt_s32_f32_x(svptrue_b32(), s
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_SVE_H_

@@ -1,6 +1,5 @@
 // VSX of 64-bit Power, little-endian, from POWER9 on: 16-bit numbers; a vector is one 128-bit block.
-#ifndef SIMDATTN_LIB_SIMD_NATIVE_VSX_H_
-#define SIMDATTN_LIB_SIMD_NATIVE_VSX_H_
+#pragma once
 
 #include "lib/simd/machine.h"
 
@@ -44,5 +43,3 @@ SIMDATTN_INLINE Ints nearest(Floats v) { return vec_cts(vec_rint(v.data), 0); }
 
 }  // namespace
 }  // namespace simdattn
-
-#endif  // SIMDATTN_LIB_SIMD_NATIVE_VSX_H_

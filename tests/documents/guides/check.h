@@ -1,6 +1,5 @@
 // What the programs around the pages share: numbers, the formula in float64, and comparisons that say what differs.
-#ifndef SIMDATTN_TESTS_DOCUMENTS_GUIDES_CHECK_H_
-#define SIMDATTN_TESTS_DOCUMENTS_GUIDES_CHECK_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -109,5 +108,3 @@ inline Floats attention(const Floats& q, const Floats& k, const Floats& v, int64
 }
 
 }  // namespace guides
-
-#endif  // SIMDATTN_TESTS_DOCUMENTS_GUIDES_CHECK_H_
