@@ -7,13 +7,50 @@
 namespace simdattn {
 namespace {
 
+constexpr bool kMatrix = kProducts == Products::kMatrix;
 /// Rows of the largest tile: with two vectors of columns it fills the registers.
-constexpr int64_t kInt8Rows = kPairCells ? (kTileRows == 6 ? 4 : kTileRows) : kX86 && !kAvx512 ? 6 : 8;
+constexpr int64_t kInt8Rows = kMatrix ? 12 : kPairCells ? (kTileRows == 6 ? 4 : kTileRows) : kX86 && !kAvx512 ? 6 : 8;
+/// A group is so many rows whose cells one vector holds, 16 bytes in every block: one row is repeated, two are
+/// multiplied as a matrix, four by their lanes.
+template <int64_t kRows>
+constexpr int64_t kGroupRows = kMatrix && kRows % 2 == 0                            ? 2
+                               : kProducts == Products::kDotLanes && kRows % 4 == 0 ? 4
+                                                                                    : 1;
+constexpr int64_t kLargestGroup = kGroupRows<kInt8Rows>;
+
+/// Rows of cells that many tiles take, also in groups, 16 / kLargestGroup bytes of each row in turn.
+template <int64_t kBytes>
+class Int8Rows {
+ public:
+  /// `bytes` of each of `count` rows, a multiple of 8; those of all rows are at most kBytes.
+  Int8Rows(const char* rows, int64_t stride, int64_t bytes, int64_t count)
+      : rows_(rows), stride_(stride), bytes_(bytes) {
+    constexpr int64_t kEach = 16 / kLargestGroup;
+    for (int64_t r = 0; kLargestGroup > 1 && r < count / kLargestGroup * kLargestGroup; ++r) {
+      char* const to = groups_ + r / kLargestGroup * kLargestGroup * bytes + r % kLargestGroup * kEach;
+      for (int64_t i = 0; i < bytes; i += kEach) std::memcpy(to + i * kLargestGroup, rows + r * stride + i, kEach);
+    }
+  }
+  /// Operands of an Int8Tile of kRows rows, the first of which is `r`.
+  template <int64_t kRows>
+  const char* at(int64_t r) const {
+    return kGroupRows<kRows> > 1 ? groups_ + r * bytes_ : rows_ + r * stride_;
+  }
+  template <int64_t kRows>
+  int64_t group_stride() const {
+    return kGroupRows<kRows> > 1 ? kGroupRows<kRows> * bytes_ : stride_;
+  }
+
+ private:
+  const char* rows_;
+  int64_t stride_, bytes_;
+  alignas(16) char groups_[kLargestGroup > 1 ? kBytes : 1];
+};
 
 /// One tile: rows of cells times two vectors of columns.
 struct Int8Tile {
-  const char* x;     // cells of the first row
-  int64_t x_stride;  // bytes
+  const char* x;     // cells of the first group
+  int64_t x_stride;  // bytes from a group to the next
   const char* columns;
   int64_t steps;         // cells of a row
   const int32_t* start;  // [rows]: of sums, where kFlipsKeys or kFlipsValues
@@ -28,8 +65,8 @@ SIMDATTN_INLINE Ints repeat_cell(const char* p) {
   return ints_of(Floats(x));
 }
 
-/// int8_tile() of an even number of rows where two rows are multiplied by two columns: two steps at a time, eight
-/// dimensions or keys, of which the second cell of an odd last step is zeros.
+/// int8_tile() of groups of two rows, which are multiplied by two columns: two steps at a time, eight dimensions or
+/// keys, of which the columns' second cell of an odd last step is zeros.
 template <int64_t kRows, bool kWeights, class Finish>
 SIMDATTN_INLINE void int8_matrix_tile(const Int8Tile& a, const Finish& finish) {
   // Number 4 p + 2 c + h: rows 2 p and 2 p + 1, and one half of the columns of vector c.
@@ -48,15 +85,14 @@ SIMDATTN_INLINE void int8_matrix_tile(const Int8Tile& a, const Finish& finish) {
       reg<2 * c + 1>(column) = ints_of(zip_upper(first, second));
     });
     unroll<kRows / 2>([&](auto p) SIMDATTN_LAMBDA {
-      const char* const row = x.get() + 2 * p * x_stride;
-      const Ints rows = two_rows(row, row + x_stride);
+      const Ints rows = load_group(x.get() + p * x_stride);
       unroll<4>([&](auto i)
                     SIMDATTN_LAMBDA { add_matrix_products<kWeights>(reg<4 * p + i>(sum), rows, reg<i>(column)); });
     });
   };
   for (int64_t steps = a.steps / 2; steps > 0; --steps) {
     step(std::true_type());
-    x += 2 * kCellBytes;
+    x += 4 * kCellBytes;
     at += 2 * kPanelWidth * 4;
   }
   if (a.steps % 2 != 0) step(std::false_type());
@@ -72,8 +108,11 @@ SIMDATTN_INLINE void int8_matrix_tile(const Int8Tile& a, const Finish& finish) {
 /// Calls finish(row, vector, sum) with the row and the number of the vector as types.
 template <int64_t kRows, bool kWeights, class Finish>
 SIMDATTN_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
-  if constexpr (kProducts == Products::kMatrix && kRows > 1) return int8_matrix_tile<kRows, kWeights>(a, finish);
+  constexpr int64_t kGroup = kGroupRows<kRows>;
+  if constexpr (kGroup == 2) return int8_matrix_tile<kRows, kWeights>(a, finish);
   constexpr bool kFlips = kWeights ? kFlipsValues : kFlipsKeys;
+  // Few sums would wait for each other, so every other step adds to a second set. Those of UDOT gcc would copy.
+  constexpr bool kAlternates = kRows <= 2 && kProducts != Products::kPairs && !(kWeights && kFlipsValues);
   Registers<2 * kRows, Ints> sum, more;
   Registers<4, Ints> column;
   unroll<2 * kRows>([&](auto i) SIMDATTN_LAMBDA {
@@ -83,7 +122,7 @@ SIMDATTN_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
   const int64_t x_stride = a.x_stride;
   const uintptr_t ahead = a.ahead;
   Cursor<const char> x(a.x), at(a.columns);
-  for (int64_t step = a.steps; step > 0; --step) {
+  const auto step = [&](Registers<2 * kRows, Ints>& to) SIMDATTN_LAMBDA {
     if (ahead != 0) prefetch<2 * kLanes * 4>(reinterpret_cast<uintptr_t>(at.get()) + ahead);
     unroll<2>([&](auto c) SIMDATTN_LAMBDA {
       const Ints cells = load_cells(at.get() + c * kLanes * 4);
@@ -94,35 +133,53 @@ SIMDATTN_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
         reg<c>(column) = kFlips ? cells ^ Ints(static_cast<int32_t>(0x80808080u)) : cells;
       }
     });
-    unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-      const char* const cell = x.get() + r * x_stride;
-      unroll<kCellBytes / 4>([&](auto half) SIMDATTN_LAMBDA {
-        const Ints factors = repeat_cell(cell + 4 * half);
-        unroll<2>([&](auto c) SIMDATTN_LAMBDA {
-          add_products<kWeights>(reg<2 * r + c>(sum), reg<2 * r + c>(more), factors, reg<c + 2 * half>(column));
+    unroll<kRows / kGroup>([&](auto g) SIMDATTN_LAMBDA {
+      const char* const cell = x.get() + g * x_stride;
+      if constexpr (kGroup == 4) {
+        const Ints rows = load_group(cell);
+        unroll<8>([&](auto i) SIMDATTN_LAMBDA {
+          add_lane_products<kWeights, i / 2>(reg<8 * g + i>(to), rows, reg<i % 2>(column));
         });
-      });
+      } else {
+        unroll<kCellBytes / 4>([&](auto half) SIMDATTN_LAMBDA {
+          const Ints factors = repeat_cell(cell + 4 * half);
+          unroll<2>([&](auto c) SIMDATTN_LAMBDA {
+            add_products<kWeights>(reg<2 * g + c>(to), reg<2 * g + c>(more), factors, reg<c + 2 * half>(column));
+          });
+        });
+      }
     });
-    x += kCellBytes;
+    x += kGroup * kCellBytes;
     at += kPanelWidth * 4;
+  };
+  if constexpr (kAlternates) {
+    for (int64_t steps = a.steps / 2; steps > 0; --steps) {
+      step(sum);
+      step(more);
+    }
+    if (a.steps % 2 != 0) step(sum);
+  } else {
+    for (int64_t steps = a.steps; steps > 0; --steps) step(sum);
   }
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    unroll<2>([&](auto c)
-                  SIMDATTN_LAMBDA { finish(r, c, to_float(total(reg<2 * r + c>(sum), reg<2 * r + c>(more)))); });
+    unroll<2>([&](auto c) SIMDATTN_LAMBDA {
+      const Ints first = reg<2 * r + c>(sum), second = reg<2 * r + c>(more);
+      finish(r, c, to_float(kAlternates ? first + second : total(first, second)));
+    });
   });
 }
 
-/// f(first row, number of rows as a type) in tiles of kMost rows, then of half as many, ... 1. If kMost is no power of
-/// two, in tiles of about equal size: 8 rows would be 6, 1 and 1.
+/// f(first row, number of rows as a type) in tiles of kMost rows, then of half as many, ... 1; of 12, 8, 4, 2 and 1; of
+/// 6 and less in tiles of about equal size, because 8 rows would be 6, 1 and 1.
 template <int64_t kMost, class F>
 SIMDATTN_INLINE void int8_row_tiles(int64_t first, int64_t rows, const F& f) {
-  if constexpr ((kMost & (kMost - 1)) != 0) {
+  if constexpr (kMost == 6) {
     for (RowTiles t(rows, kMost); t.first < rows; t.next()) {
       with_rows<kMost>(t.rows, [&](auto count) SIMDATTN_LAMBDA { f(t.first, count); });
     }
   } else {
     for (; first + kMost <= rows; first += kMost) f(first, constant<kMost>);
-    if constexpr (kMost > 1) int8_row_tiles<kMost / 2>(first, rows, f);
+    if constexpr (kMost > 1) int8_row_tiles<kMost == 12 ? 8 : kMost / 2>(first, rows, f);
   }
 }
 
@@ -154,7 +211,7 @@ SIMDATTN_SHARED void int8_score_blocks_tile(Int8Tile a, int64_t blocks, int64_t 
       float* const s = to.s + r * to.lds + c * kLanes;
       store(mul_add(sum, load(to.scales + c * kLanes), load(s)), s);
     });
-    a.x += a.steps * kCellBytes;
+    a.x += a.steps * kCellBytes * kGroupRows<kRows>;
     a.columns += a.steps * kPanelWidth * 4;
     a.start += start_stride;
     to.scales += kPanelWidth;
@@ -166,15 +223,19 @@ SIMDATTN_SHARED void int8_score_blocks_tile(Int8Tile a, int64_t blocks, int64_t 
 template <bool kBlocks>
 void int8_scores(const ScoreTile& a) {
   constexpr int64_t kMost = kBlocks ? 16 : 64;  // rows at a time
+  constexpr int64_t kBytes = 16384;             // fewer rows if that many do not fit, down to single ones
   const int64_t info_at = int8_query_numbers(a.dim) / 4 * kCellBytes;
+  const int64_t fit = kBytes / info_at / kLargestGroup * kLargestGroup;
+  const int64_t at_once = kLargestGroup > 1 ? larger(smaller(fit, kMost), 1) : kMost;
   const uintptr_t ahead = a.fetches() ? static_cast<uintptr_t>((16384 / a.panel_stride + 1) * a.panel_stride) : 0;
   const int64_t blocks = kBlocks ? a.dim / kBlockDims : 1;
   const int64_t steps = kBlocks ? kBlockDims / 4 : (a.dim + 3) / 4;
   float factors[kMost];
   int32_t start[kBlocks ? (kFlipsKeys ? kMaxNarrowDim / kBlockDims : 1) * kMost : kMost];
-  for (int64_t first = 0; first < a.rows; first += kMost) {
-    const int64_t rows = smaller(a.rows - first, kMost);
+  for (int64_t first = 0; first < a.rows; first += at_once) {
+    const int64_t rows = smaller(a.rows - first, at_once);
     const char* q = static_cast<const char*>(a.q) + first * a.q_stride;
+    const Int8Rows<kBytes> queries(q, a.q_stride, info_at, rows);
     for (int64_t r = 0; r < rows; ++r) {
       Int8Query info;
       std::memcpy(&info, q + r * a.q_stride + info_at, sizeof(info));
@@ -189,8 +250,9 @@ void int8_scores(const ScoreTile& a) {
                                                 : reinterpret_cast<const float*>(panel + int8_panel_numbers(a.dim));
       int8_row_tiles<kInt8Rows>(0, rows, [&](int64_t r, auto count) SIMDATTN_LAMBDA {
         for (int64_t c = 0; c < kPanelWidth; c += 2 * kLanes) {
-          const Int8Tile tile = {q + r * a.q_stride,        a.q_stride, panel + c * 4, steps, start + r,
-                                 first + r == 0 ? ahead : 0};
+          const Int8Tile tile = {
+              queries.template at<count>(r), queries.template group_stride<count>(), panel + c * 4, steps, start + r,
+              first + r == 0 ? ahead : 0};
           const Int8Scores to = {factors + r, scales + c, a.s + (first + r) * a.lds + p * kPanelWidth + c, a.lds};
           if constexpr (kBlocks) int8_score_blocks_tile<count>(tile, blocks, kFlipsKeys ? kMost : 0, to);
           else int8_score_tile<count>(tile, to);
@@ -285,13 +347,15 @@ inline void int8_value_packed(const ValueTile& a) {
     part.scales = scales;
     part.first_key = offset;
     int8_weight_cells(part, weights, weight_scales, start);
+    const Int8Rows<kMost * kStride> cells(weights, kStride, kStride, rows);
     for (int64_t c = 0; c < a.dim; c += 2 * kLanes) {
       const char* columns =
           block + c / kValueGroup * kValueGroup * kKeyBlock + (a.first_key / 4 * kValueGroup + c % kValueGroup) * 4;
       int8_row_tiles<kInt8Rows>(0, rows, [&](int64_t r, auto count) SIMDATTN_LAMBDA {
-        int8_value_tile<count>({weights + r * kStride, kStride, columns, steps, start + r},
-                               {weight_scales + r, a.alpha != nullptr ? a.alpha + first + r : nullptr,
-                                a.o + (first + r) * a.ldo + c, a.ldo});
+        int8_value_tile<count>(
+            {cells.template at<count>(r), cells.template group_stride<count>(), columns, steps, start + r},
+            {weight_scales + r, a.alpha != nullptr ? a.alpha + first + r : nullptr, a.o + (first + r) * a.ldo + c,
+             a.ldo});
       });
     }
   }

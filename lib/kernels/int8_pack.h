@@ -17,8 +17,8 @@ constexpr bool kPairCells = kProducts == Products::kPairs;
 constexpr int64_t kCellBytes = kPairCells ? 8 : 4;
 /// VPDPBUSD and UDOT multiply unsigned bytes: keys, or values, are taken + 128, and sums start at -128 times that of
 /// the other factors.
-constexpr bool kFlipsKeys = kProducts == Products::kDot && kX86;
-constexpr bool kFlipsValues = kProducts == Products::kDot && !kX86;
+constexpr bool kFlipsKeys = kProducts == Products::kDot;
+constexpr bool kFlipsValues = kProducts == Products::kDotLanes;
 
 /// The largest magnitude of n numbers(i, part), as bits: infinity's or more if one of them is NaN or infinite.
 template <class F>

@@ -57,15 +57,17 @@ constexpr bool kLoadsBlocks = kInstructions != Instructions::kSve;
 /// A few query rows take keys in rows as they are. With 16 registers of four lanes it is no faster than packing.
 constexpr bool kScoresKeyRows = kLoadsBlocks && (kLanes > 4 || !kX86);
 
-/// How integers of 8 bits are multiplied (native/products.h): as numbers of 16 bits, two by two; four bytes by four;
-/// eight bytes of two rows by those of two columns.
-enum class Products { kPairs, kDot, kMatrix };
+/// How integers of 8 bits are multiplied (native/products.h): as numbers of 16 bits, two by two; four bytes by four,
+/// or by those of one lane; eight bytes of two rows by those of two columns.
+enum class Products { kPairs, kDot, kDotLanes, kMatrix };
 #if SIMDATTN_PLAIN
 constexpr Products kProducts = Products::kPairs;
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr Products kProducts = Products::kMatrix;
-#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD) || SIMDATTN_SVE
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 constexpr Products kProducts = Products::kDot;
+#elif defined(__ARM_FEATURE_DOTPROD) || SIMDATTN_SVE
+constexpr Products kProducts = Products::kDotLanes;
 #else
 constexpr Products kProducts = Products::kPairs;
 #endif

@@ -33,9 +33,11 @@ namespace {
 // Operations that some instruction sets lack. They are declared for all, for templates that name them, and called where
 // they exist: kernels ask the constants of machine.h first.
 template <class P>
-Ints two_rows(P first, P second);
+Ints load_group(P p);
 template <bool kWeights>
 void add_matrix_products(Ints& sum, Ints rows, Ints columns);
+template <bool kWeights, int lane>
+void add_lane_products(Ints& sum, Ints rows, Ints column);
 template <bool kOdd>
 Floats mul_add_pairs(float factor, Floats pairs, Floats sum);
 template <class P>

@@ -318,9 +318,9 @@ template <bool kExists>
 void check_matrix(const Checks& c, const int8_t* bytes) {
   if constexpr (kExists) {
     const char* const rows = reinterpret_cast<const char*>(bytes);
-    const Ints left = two_rows(rows, rows + 3), right = Ints::load_unaligned(reinterpret_cast<const int32_t*>(bytes));
+    const Ints left = load_group(rows), right = Ints::load_unaligned(reinterpret_cast<const int32_t*>(bytes));
     const auto want = [&](int64_t i, bool weights) {
-      const int8_t* const row = bytes + (i / 2 % 2) * 3;
+      const int8_t* const row = bytes + i / 2 % 2 * 8;
       const int8_t* const column = bytes + i / 4 * 16 + i % 2 * 8;
       int64_t sum = 7;
       for (int64_t b = 0; b < 8; ++b) sum += (weights ? static_cast<uint8_t>(row[b]) : row[b]) * column[b];
@@ -393,9 +393,9 @@ void check_bytes(const Checks& c, const float* x) {
 
   // Factors: weights 0 .. 255 or a query -127 .. 127, the same cell in every lane.
   constexpr bool kPairs = kProducts == Products::kPairs;
-  const auto products = [&](auto weights, const char* operation) {
+  const auto check_products = [&](auto weights, const char* operation) {
     constexpr bool kWeights = weights;
-    constexpr bool kFlips = kProducts == Products::kDot && kX86 != kWeights;
+    constexpr bool kFlips = kProducts == (kWeights ? Products::kDotLanes : Products::kDot);
     int32_t q[4];
     uint32_t cell = 0;
     for (int64_t b = 0; b < 4; ++b) {
@@ -414,14 +414,24 @@ void check_bytes(const Checks& c, const float* x) {
     } else {
       add_products<kWeights>(got, more, Ints(static_cast<int32_t>(cell)), column);
     }
-    c.bits(operation, cast_bits<uint32_t>(total(got, more)), [&](int64_t i) {
-      int64_t want = kStart;
-      for (int64_t b = 0; b < 4; ++b) want += q[b] * (byte_of(i, b) + (kFlips ? 128 : 0));
-      return bits_of_integer(want);
-    });
+    const auto want = [&](int64_t i) {
+      int64_t products = kStart;
+      for (int64_t b = 0; b < 4; ++b) products += q[b] * (byte_of(i, b) + (kFlips ? 128 : 0));
+      return bits_of_integer(products);
+    };
+    c.bits(operation, cast_bits<uint32_t>(total(got, more)), want);
+    if constexpr (kProducts == Products::kDotLanes) {
+      unroll<4>([&](auto lane) {
+        uint32_t group[4] = {cell + 1, cell + 2, cell + 3, cell + 4};
+        group[lane] = cell;
+        Ints sum_of_lane(kStart);
+        add_lane_products<kWeights, lane>(sum_of_lane, load_group(reinterpret_cast<const char*>(group)), column);
+        c.bits("add_lane_products", cast_bits<uint32_t>(sum_of_lane), want);
+      });
+    }
   };
-  products(std::false_type(), "add_products");
-  products(std::true_type(), "add_products of weights");
+  check_products(std::false_type(), "add_products");
+  check_products(std::true_type(), "add_products of weights");
   check_stored_bytes<kMultipliesStored>(c);
   check_pairs<kMultipliesPairs>(c);
   check_matrix<kProducts == Products::kMatrix>(c, bytes);

@@ -39,7 +39,7 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 }
 
 #elif SIMDATTN_SVE
-/// kDot: of weights the values are unsigned, too. kMatrix: they are signed.
+/// kDotLanes: of weights the values are unsigned, too. kMatrix: they are signed.
 template <bool kWeights>
 SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
   const svint32_t s = sum;
@@ -55,18 +55,25 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
   }
 }
 
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-SIMDATTN_INLINE Ints two_rows(const char* first, const char* second) {
-  int64_t x, y;
-  __builtin_memcpy(&x, first, sizeof x);
-  __builtin_memcpy(&y, second, sizeof y);
-  return svreinterpret_s32_s64(svtrn1_s64(svdup_n_s64(x), svdup_n_s64(y)));
+SIMDATTN_INLINE Ints load_group(const char* p) {
+  return svreinterpret_s32_s8(svld1rq_s8(svptrue_b8(), reinterpret_cast<const int8_t*>(p)));
 }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
 template <bool kWeights>
 SIMDATTN_INLINE void add_matrix_products(Ints& sum, Ints rows, Ints columns) {
   const svint8_t a = svreinterpret_s8_s32(rows), b = svreinterpret_s8_s32(columns);
   if constexpr (kWeights) sum = svusmmla_s32(sum, svreinterpret_u8_s8(a), b);
   else sum = svmmla_s32(sum, a, b);
+}
+#else
+template <bool kWeights, int lane>
+SIMDATTN_INLINE void add_lane_products(Ints& sum, Ints rows, Ints column) {
+  const svint32_t s = sum;
+  const svint8_t a = svreinterpret_s8_s32(rows), b = svreinterpret_s8_s32(column);
+  if constexpr (!kWeights) sum = svdot_lane_s32(s, b, a, lane);
+  else
+    sum = svreinterpret_s32_u32(
+        svdot_lane_u32(svreinterpret_u32_s32(s), svreinterpret_u8_s8(b), svreinterpret_u8_s8(a), lane));
 }
 #endif
 
@@ -103,18 +110,27 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& more, Ints x, Ints column) {
 }
 #endif
 
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-/// Eight bytes of each row, in every block.
-SIMDATTN_INLINE Ints two_rows(const char* first, const char* second) {
-  return vreinterpretq_s32_s8(
-      vcombine_s8(vld1_s8(reinterpret_cast<const int8_t*>(first)), vld1_s8(reinterpret_cast<const int8_t*>(second))));
+/// Cells of a group of rows, in every block.
+SIMDATTN_INLINE Ints load_group(const char* p) {
+  return vreinterpretq_s32_s8(vld1q_s8(reinterpret_cast<const int8_t*>(p)));
 }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
 /// Of every block a sum for row 0 and column 0, 0 and 1, 1 and 0, 1 and 1.
 template <bool kWeights>
 SIMDATTN_INLINE void add_matrix_products(Ints& sum, Ints rows, Ints columns) {
   const int8x16_t a = vreinterpretq_s8_s32(rows), b = vreinterpretq_s8_s32(columns);
   if constexpr (kWeights) sum = vusmmlaq_s32(sum, vreinterpretq_u8_s8(a), b);
   else sum = vmmlaq_s32(sum, a, b);
+}
+#elif defined(__ARM_FEATURE_DOTPROD)
+/// add_products() of the cell in lane `lane` of every block.
+template <bool kWeights, int lane>
+SIMDATTN_INLINE void add_lane_products(Ints& sum, Ints rows, Ints column) {
+  const int8x16_t a = vreinterpretq_s8_s32(rows), b = vreinterpretq_s8_s32(column);
+  if constexpr (!kWeights) sum = vdotq_laneq_s32(sum, b, a, lane);
+  else
+    sum = vreinterpretq_s32_u32(
+        vdotq_laneq_u32(vreinterpretq_u32_s32(sum), vreinterpretq_u8_s8(b), vreinterpretq_u8_s8(a), lane));
 }
 #endif
 #endif
