@@ -16,88 +16,7 @@ using simdattn::Scoring;
 using simdattn::Status;
 using simdattn::View;
 
-Operand::Operand(const Array& array) : exact(array.shape), storage(array.bytes) {
-  for (int64_t i = 0; i < exact.size(); ++i) exact[i] = array.value(i);
-  switch (array.type) {
-    case Type::kF32: dtype = DType::kF32; break;
-    case Type::kF16: dtype = DType::kF16; break;
-    case Type::kBF16: dtype = DType::kBF16; break;
-    case Type::kI64: dtype = DType::kI64; break;
-    case Type::kI32: dtype = DType::kI32; break;
-    case Type::kU8:
-    case Type::kBool: dtype = DType::kU8; break;
-    case Type::kF64: storage = Operand(exact).storage; break;
-  }
-}
-
-Operand::Operand(const Tensor& tensor, DType type) : exact(tensor), dtype(type) {
-  storage.resize(static_cast<size_t>(tensor.size()) * reference::bytes(type));
-  for (int64_t i = 0; i < tensor.size(); ++i) reference::store(storage.data(), type, i, tensor[i]);
-}
-
-template <int kRank>
-Tensor Slice<kRank>::exact() const {
-  Tensor result(std::vector<int64_t>(shape.begin(), shape.end()));
-  std::array<int64_t, kRank> index{};
-  for (double& value : result.data) {
-    int64_t element = 0;
-    for (size_t d = 0; d < kRank; ++d) element += index[d] * stride[d];
-    value = operand->exact[element];
-    for (size_t d = kRank; d-- > 0;) {
-      if (++index[d] < shape[d]) break;
-      index[d] = 0;
-    }
-  }
-  return result;
-}
-
-Slice<4> as_rank4(const Operand& operand) {
-  std::array<int64_t, 4> shape{1, 1, 1, 1};
-  const std::vector<int64_t>& dims = operand.exact.shape;
-  if (dims.size() > 4) throw CaseError("an array of more than four dimensions");
-  std::copy(dims.begin(), dims.end(), shape.end() - static_cast<std::ptrdiff_t>(dims.size()));
-  return reshape<4>(operand, shape);
-}
-
-Slice<4> broadcast(const Operand& operand, const std::array<int64_t, 4>& shape) {
-  Slice<4> result = as_rank4(operand);
-  for (size_t d = 0; d < 4; ++d) {
-    if (result.shape[d] == shape[d]) continue;
-    if (result.shape[d] != 1) throw CaseError("an array does not broadcast to the shape it is used in");
-    result.shape[d] = shape[d];
-    result.stride[d] = 0;
-  }
-  return result;
-}
-
 namespace {
-
-// Contiguous copies of the keys and values with NaN where no row sees them; false if that is nowhere.
-bool poison_hidden(const AttentionCall& call, Operand* k, Operand* v) {
-  const auto [batch, heads, n_q, dim] = call.q.shape;
-  const int64_t kv_heads = call.k.shape[1], n_kv = call.k.shape[2];
-  Tensor visible;
-  reference::modified_scores(Tensor({batch, heads, n_q, n_kv}), call.scoring, &visible, 1.0);
-  Tensor seen({batch, kv_heads, n_kv});
-  for (int64_t i = 0; i < visible.size(); ++i) {
-    const int64_t b = i / (heads * n_q * n_kv), h = i / (n_q * n_kv) % heads;
-    if (visible[i] != 0) seen.at({b, h / (heads / kv_heads), i % n_kv}) = 1;
-  }
-  bool any = false;
-  for (const auto& [slice, operand] : {std::pair{&call.k, k}, std::pair{&call.v, v}}) {
-    Tensor values = slice->exact();
-    for (int64_t i = 0; i < values.size(); ++i) {
-      if (seen[i / values.dim(3)] != 0) continue;
-      values[i] = std::numeric_limits<double>::quiet_NaN();
-      any = true;
-    }
-    *operand = Operand(values, slice->operand->dtype);
-  }
-  return any;
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The library
 
 class LibraryEngine : public Engine {
  public:
@@ -570,86 +489,10 @@ Operand LibraryEngine::append(const Slice<4>& past, const Slice<4>& now) {
   return Operand(cache.tensor(), dtype);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The reference
-
-class ReferenceEngine : public Engine {
- public:
-  std::string name() const override { return "reference-f64"; }
-  bool float64() const override { return true; }
-
-  Tensor scores(const Slice<4>& q, const Slice<4>& k, double scale) override {
-    return reference::scores(q.exact(), k.exact(), scale);
-  }
-  Tensor softmax(const Slice<2>& x, Tensor* lse) override { return reference::softmax(x.exact(), lse); }
-  Tensor masked_softmax(const Slice<4>& x, const Scoring& scoring, double scale, Tensor* lse) override {
-    return reference::masked_softmax(x.exact(), scoring, lse, scale);
-  }
-  Tensor weighted_values(const Slice<4>& p, const Slice<4>& v) override {
-    return reference::weighted_values(p.exact(), v.exact());
-  }
-  Tensor rope(const Slice<4>& x, const Slice<2>& cos, const Slice<2>& sin, const std::vector<int64_t>& positions,
-              const simdattn::RopeOptions& options) override {
-    return reference::rope(x.exact(), cos.exact(), sin.exact(), positions, options);
-  }
-  Tensor rope_frequencies(const simdattn::RopeTableOptions& options, int64_t rotary_dim) override {
-    Tensor result({rotary_dim / 2});
-    const std::vector<long double> exact = reference::rope_frequencies(options, rotary_dim, nullptr);
-    for (size_t i = 0; i < exact.size(); ++i) {
-      result.data[i] = options.f32_angles ? static_cast<float>(exact[i]) : static_cast<double>(exact[i]);
-    }
-    return result;
-  }
-  void rope_table(const simdattn::RopeTableOptions& options, int64_t rotary_dim,
-                  const std::vector<std::vector<int64_t>>& positions, Tensor* cos, Tensor* sin) override {
-    reference::rope_table(options, rotary_dim, positions, cos, sin);
-  }
-  Tensor sinusoidal_table(int64_t d, const std::vector<int64_t>& positions) override {
-    return reference::sinusoidal_table(d, 10000, positions);
-  }
-  Tensor alibi_slopes(int64_t heads) override {
-    Tensor result({heads});
-    result.data = reference::alibi_slopes(heads);
-    return result;
-  }
-  AttentionOutputs attention(const AttentionCall& call) override {
-    const reference::AttentionResult r =
-        reference::attention(call.q.exact(), call.k.exact(), call.v.exact(), call.scoring, call.scale);
-    AttentionOutputs result{r.out, r.lse, {}};
-    if (const DType dtype = call.q.operand->dtype; dtype != DType::kF32) {
-      const Operand stored(r.out, dtype);
-      result.narrow = r.out;
-      for (int64_t i = 0; i < r.out.size(); ++i) (*result.narrow)[i] = reference::load(stored.storage.data(), dtype, i);
-    }
-    return result;
-  }
-  AttentionOutputs attention_merge(const Slice<5>& parts, const Slice<4>& part_lse) override {
-    const reference::AttentionResult r = reference::attention_merge(parts.exact(), part_lse.exact());
-    return {r.out, r.lse, {}};
-  }
-  Operand append(const Slice<4>& past, const Slice<4>& now) override {
-    const Tensor a = past.exact(), b = now.exact();
-    Tensor all({b.dim(0), b.dim(1), a.dim(2) + b.dim(2), b.dim(3)});
-    auto to = all.data.begin();
-    for (int64_t bh = 0; bh < b.dim(0) * b.dim(1); ++bh) {
-      for (const Tensor* part : {&a, &b}) {
-        const int64_t count = part->dim(2) * part->dim(3);
-        to = std::copy_n(part->data.begin() + bh * count, count, to);
-      }
-    }
-    return Operand(all, now.operand->dtype);
-  }
-};
-
 }  // namespace
-
-template struct Slice<2>;
-template struct Slice<4>;
-template struct Slice<5>;
 
 std::unique_ptr<Engine> library_engine(const simdattn::Target& target) {
   return std::make_unique<LibraryEngine>(target);
 }
-std::unique_ptr<Engine> reference_engine() { return std::make_unique<ReferenceEngine>(); }
 
 }  // namespace conformance

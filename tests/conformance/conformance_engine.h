@@ -100,6 +100,8 @@ class Engine {
   /// A cache [B, H, n_past + n_now, d] of rows after both were appended to it.
   virtual Operand append(const Slice<4>& past, const Slice<4>& now) = 0;
 };
+// Contiguous copies of the keys and values with NaN where no row sees them; false if that is nowhere.
+bool poison_hidden(const AttentionCall& call, Operand* k, Operand* v);
 
 std::unique_ptr<Engine> library_engine(const simdattn::Target& target);
 std::unique_ptr<Engine> reference_engine();

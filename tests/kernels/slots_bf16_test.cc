@@ -9,96 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "lib/contract/fma.h"
-#include "lib/definition/flushed.h"
-#include "tests/kernels/slots.h"
+#include "tests/kernels/slots_bf16.h"
 #include "tests/support/indices.h"
-#include "tests/support/records.h"
 
 namespace simdattn::test {
 namespace {
-
-#ifdef __aarch64__
-constexpr bool kFlushesBeforeRounding = true;
-#else
-constexpr bool kFlushesBeforeRounding = false;
-#endif
-constexpr double kSmallest = 0x1p-126;
-
-/// Numbers of a case. Products of tiny ones lie around the smallest normal number, where results are flushed or not.
-enum class Class : uint8_t { kOrdinary, kWide, kTiny, kSpecial, kHuge };
-constexpr Class kClasses[] = {Class::kOrdinary, Class::kWide, Class::kTiny, Class::kSpecial, Class::kHuge};
-
-float number_of(Random& random, Class c) {
-  switch (c) {
-    case Class::kOrdinary: return number(random, Values::kOrdinary);
-    case Class::kWide: return number(random, Values::kWide);
-    case Class::kSpecial: return number(random, Values::kSpecial);
-    case Class::kHuge: return number(random, Values::kHuge);
-    default: break;
-  }
-  if (random.one_in(20)) return std::ldexp(random.uniform(), static_cast<int>(random.integer(-149, -120)));
-  return std::ldexp(random.uniform(), static_cast<int>(random.integer(-66, -60)));
-}
-
-class Bf16Slots : public SlotTest {
- protected:
-  /// See narrow_weights().
-  static bool has_narrow_weights() { return std::string_view(target_name(target())) == "intrinsics/amx"; }
-  static const AttentionKernels& of(const UKernels& t) { return t.attention[index_of(Arithmetic::kBF16)]; }
-  static const AttentionKernels& definition() { return of(SlotTest::definition()); }
-  static const AttentionKernels& kernels() { return of(uk()); }
-  /// Overflow of an intermediate product depends on whether it is fused.
-  static Class class_of(int64_t i) { return kClasses[i % (is_exact() ? 5 : 4)]; }
-  /// 64-bit ARM flushes before it rounds (docs/numerics.md, *kBF16*): a sum of tiny products may lose 2^-126.
-  static bool same_bits(int64_t i) { return is_exact() && !(kFlushesBeforeRounding && class_of(i) == Class::kTiny); }
-  static int64_t rows_of(Random& random) { return random.coin() ? random.integer(0, 9) : random.integer(0, 33); }
-
-  struct Matrix : Rows {
-    Matrix(Random& random, DType type, int64_t n_rows, int64_t n_columns, Class c)
-        : Rows(type, n_rows, n_columns, n_columns + (random.coin() ? random.integer(0, 70) : 0), random.guard()) {
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t e = 0; e < columns; ++e) set(r, e, number_of(random, c));
-      }
-    }
-    /// What kBF16 multiplies.
-    double operand(int64_t r, int64_t c) const { return static_cast<double>(to_f32(from_f32<bf16>(at(r, c)))); }
-  };
-  static Guarded copy_of(const Guarded& from, Random& random) {
-    Guarded copy(from.size(), random.guard());
-    std::memcpy(copy.data(), from.data(), from.size());
-    return copy;
-  }
-
-  /// Compares n rows of f32, all bits between them too. NaN is NaN here: later steps make it canonical; and the sign of
-  /// a zero is left out where they leave it out.
-  template <class Allowance>
-  static std::string difference(const Guarded& want, const Guarded& got, int64_t stride, bool exact,
-                                const Allowance& allowance, bool zeros_have_signs = true) {
-    const int64_t n = static_cast<int64_t>(want.size() / 4);
-    if (std::memcmp(want.data(), got.data(), want.size()) == 0) return "";
-    for (int64_t i = 0; i < n; ++i) {
-      const float w = get(want.data(), DType::kF32, i), g = get(got.data(), DType::kF32, i);
-      if (std::bit_cast<uint32_t>(w) == std::bit_cast<uint32_t>(g) || (is_nan(w) && is_nan(g))) continue;
-      if (!zeros_have_signs && w == 0 && g == 0) continue;
-      if (!exact) {
-        const double most = allowance(i / stride, i % stride);
-        if (!std::isfinite(most) || std::fabs(static_cast<double>(w) - static_cast<double>(g)) <= most) continue;
-      }
-      char text[200];
-      std::snprintf(text, sizeof text, "row %lld, column %lld: %a (%08x), definition %a (%08x)",
-                    static_cast<long long>(i / stride), static_cast<long long>(i % stride), static_cast<double>(g),
-                    std::bit_cast<uint32_t>(g), static_cast<double>(w), std::bit_cast<uint32_t>(w));
-      return text;
-    }
-    return "";
-  }
-  static std::string text(std::initializer_list<std::pair<const char*, int64_t>> numbers) {
-    std::string result;
-    for (const auto& [key, value] : numbers) result += std::string(key) + " " + std::to_string(value) + ", ";
-    return result;
-  }
-};
 
 /// Keys from rows and from panels, packed and, where the target can, as they are.
 TEST_P(Bf16Slots, Scores) {
@@ -265,39 +180,11 @@ TEST_P(Bf16Slots, RoundsAnyNumber) {
   }
 }
 
-/// Numbers of a group of weights that intrinsics/amx takes as pairs of bf16, in the first half of the group's floats.
-constexpr int64_t kNarrowGroup = 32;
-/// What it has of n weights, apart from the numbers in the second halves.
-std::vector<float> narrow_weights(const float* w, int64_t n) {
-  const int64_t groups = (n + kNarrowGroup - 1) / kNarrowGroup;
-  std::vector<float> out(static_cast<size_t>(groups * kNarrowGroup));
-  for (int64_t i = 0; i < n; ++i) {
-    const bf16 x = from_f32<bf16>(w[i]);
-    std::memcpy(
-        reinterpret_cast<char*>(&out[static_cast<size_t>(i / kNarrowGroup * kNarrowGroup)]) + i % kNarrowGroup * 2, &x,
-        2);
-  }
-  return out;
-}
 bool same_narrow(const std::vector<float>& want, const float* got) {
   for (size_t c = 0; c < want.size(); c += kNarrowGroup) {
     if (std::memcmp(&want[c], got + c, 2 * kNarrowGroup) != 0) return false;
   }
   return true;
-}
-/// The rows of a tile whose first key is `first` of its block, as the target's value slots take them. Returns the
-/// beginning.
-const float* prepared(const AttentionKernels& kernels, int64_t first, ValueTile& tile, std::vector<float>& memory) {
-  const int64_t before = first % kNarrowGroup, n = before + tile.keys;
-  const int64_t ld = (n + kNarrowGroup - 1) / kNarrowGroup * kNarrowGroup;
-  memory.assign(static_cast<size_t>(tile.rows * ld + kNarrowGroup), 0.0f);
-  std::vector<float> row(static_cast<size_t>(n + 1));
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    std::copy_n(tile.w + r * tile.ldw, tile.keys, row.begin() + before);
-    kernels.prepare_weights(row.data(), memory.data() + r * ld, n);
-  }
-  tile.ldw = ld;
-  return memory.data() + before;
 }
 
 TEST_P(Bf16Slots, Values) {
@@ -462,125 +349,6 @@ TEST_P(Bf16Slots, PreparedWeights) {
     kernels().prepare_weights(w.f32(), reinterpret_cast<float*>(got.data()), w.columns);
     ASSERT_EQ(std::memcmp(want.data(), got.data(), want.size()), 0) << text({{"case", i}, {"n", w.columns}});
   }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// What TDPBF16PS computed
-
-/// a * b + c with what is tiny before rounding flushed: what 64-bit ARM computes with FPCR.FZ.
-float flushed_before_rounding(float a, float b, float c) {
-  a = scalar::flushed(a), b = scalar::flushed(b), c = scalar::flushed(c);
-  const float r = simdattn::fma(a, b, c);
-  const double p = static_cast<double>(a) * static_cast<double>(b), high = p + static_cast<double>(c);
-  const double part = high - p, low = (p - (high - part)) + (static_cast<double>(c) - part);
-  const double size = std::fabs(high);
-  const bool tiny = size < kSmallest || (size == kSmallest && (high < 0 ? low > 0 : low < 0));
-  return tiny ? std::copysign(0.0f, r) : scalar::flushed(r);
-}
-
-TEST_P(Bf16Slots, StepsAreTDPBF16PS) {
-  if (!is_exact()) GTEST_SKIP() << "no fused multiply-add";
-  for (const char* name : kRecordedClasses) {
-    const Bf16Records r(name);
-    const std::vector<float> tdp = r.results("tdpbf16ps");
-    int64_t flushed = 0;
-    for (int64_t t = 0; t < r.tiles; ++t) {
-      float w[16 * 32], o[16 * kValueGroup] = {};
-      bf16 v[32 * kValueGroup] = {};
-      for (int64_t k = 0; k < 32; ++k) {
-        for (int64_t m = 0; m < 16; ++m) w[m * 32 + k] = to_f32(bf16{r.first(t, m, k)});
-        for (int64_t n = 0; n < 16; ++n) {
-          v[k * kValueGroup + n] = bf16{r.second(t, n, k)};
-        }
-      }
-      for (int64_t m = 0; m < 16; ++m)
-        std::memcpy(o + m * kValueGroup, &r.c[static_cast<size_t>((t * 16 + m) * 16)], 64);
-      const KvOperands& operands = kernels().kv[index_of(KvType::kBF16)];
-      const Guarded block(static_cast<size_t>(kernels().values_bytes(kValueGroup)), Guard::kAfter);
-      std::memset(block.data(), 0, block.size());
-      ValueTile tile = {.w = w,
-                        .ldw = 32,
-                        .rows = 16,
-                        .v = v,
-                        .first_key = 0,
-                        .key_stride = 64,
-                        .group_stride = 64,
-                        .keys = 32,
-                        .dim = kValueGroup,
-                        .o = o,
-                        .ldo = kValueGroup,
-                        .alpha = nullptr,
-                        .fetch = Fetch::kNone};
-      std::vector<float> narrow;
-      if (has_narrow_weights()) tile.w = prepared(kernels(), 0, tile, narrow);
-      if (operands.value_tile != nullptr && t % 2 == 0) {
-        operands.value_tile(tile);
-      } else {
-        operands.pack_values({.rows = v,
-                              .token_stride = 64,
-                              .first = 0,
-                              .keys = 32,
-                              .dim = kValueGroup,
-                              .column = 0,
-                              .columns = kValueGroup,
-                              .packed = block.data()});
-        tile.v = block.data();
-        kernels().value_packed(tile);
-      }
-      for (const auto [m, n] : indices(16, 16)) {
-        const float want = tdp[static_cast<size_t>((t * 16 + m) * 16 + n)], got = o[m * kValueGroup + n];
-        const auto bits = [](float x) { return std::bit_cast<uint32_t>(canonical(x)); };
-        if (bits(got) == bits(want)) continue;
-        ASSERT_TRUE(kFlushesBeforeRounding) << name << ", tile " << t << ", row " << m << ", column " << n;
-        float chain[2] = {};
-        for (int64_t k = 0; k < 32; ++k)
-          chain[k % 2] = flushed_before_rounding(w[m * 32 + k], to_f32(v[k * kValueGroup + n]), chain[k % 2]);
-        const float arm = scalar::flushed_add(r.c[static_cast<size_t>((t * 16 + m) * 16 + n)],
-                                              scalar::flushed_add(chain[0], chain[1]));
-        ASSERT_EQ(bits(got), bits(arm)) << name << ", tile " << t << ", row " << m << ", column " << n;
-        ++flushed;
-      }
-    }
-    const bool flushes =
-        kFlushesBeforeRounding && std::string(simdattn::target_name(target())) != "scalar";  // that rounds first
-    EXPECT_EQ(flushed, !flushes || std::string(name) != "flush_boundary" ? 0 : r.tiles == 2 ? 4 : 16) << name;
-  }
-}
-
-/// The mode in which the tiles compute ends with the slot.
-TEST_P(Bf16Slots, SubnormalNumbersAreBack) {
-  const volatile float tiny = std::numeric_limits<float>::denorm_min();
-  const float q[16] = {1.0f}, panel[kPanelWidth] = {1.0f};
-  float s[kPanelWidth] = {}, o[kValueGroup] = {};
-  kernels().kv[0].score_packed({.q = q,
-                                .q_stride = 64,
-                                .rows = 0,
-                                .panels = panel,
-                                .panel_stride = 128,
-                                .n_panels = 0,
-                                .dim = 1,
-                                .scale = 1.0f,
-                                .s = s,
-                                .lds = kPanelWidth,
-                                .fetch = Fetch::kNone});
-  EXPECT_GT(tiny * 3.0f, tiny);
-  const Guarded block(static_cast<size_t>(kernels().values_bytes(kValueGroup)), Guard::kAfter);
-  std::memset(block.data(), 0, block.size());
-  const float w[1] = {1.0f};
-  kernels().value_packed({.w = w,
-                          .ldw = 1,
-                          .rows = 1,
-                          .v = block.data(),
-                          .first_key = 0,
-                          .key_stride = 0,
-                          .group_stride = 0,
-                          .keys = 1,
-                          .dim = kValueGroup,
-                          .o = o,
-                          .ldo = kValueGroup,
-                          .alpha = nullptr,
-                          .fetch = Fetch::kNone});
-  EXPECT_GT(tiny * 3.0f, tiny);
 }
 
 SIMDATTN_FOR_EACH_TARGET(Bf16Slots);

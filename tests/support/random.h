@@ -45,6 +45,11 @@ class Random {
   T of(std::initializer_list<T> list) {
     return list.begin()[integer(0, static_cast<int64_t>(list.size()) - 1)];
   }
+  template <class T>
+  void shuffle(std::vector<T>& items) {
+    for (size_t i = items.size(); i > 1; --i)
+      std::swap(items[i - 1], items[static_cast<size_t>(integer(0, static_cast<int64_t>(i) - 1))]);
+  }
   DType storage() { return of({DType::kF32, DType::kBF16, DType::kF16}); }
   Guard guard() { return coin() ? Guard::kBefore : Guard::kAfter; }
   /// Mostly small, now and then up to `high`; the counts around multiples of vector lengths come often.
