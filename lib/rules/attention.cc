@@ -6,8 +6,6 @@
 #include "lib/rules/attention.h"
 
 #include <algorithm>
-#include <cstring>
-#include <type_traits>
 
 #include "lib/contract/dtypes.h"
 
@@ -221,89 +219,9 @@ Status check_attention_memory(const ProblemBytes& bytes, const ByteSet& workspac
   return check_apart<"partial">(partial, bytes);
 }
 
-namespace {
-
-template <int kRank, bool kConst>
-bool same_view(const BasicView<kRank, kConst>& a, const BasicView<kRank, kConst>& b) {
-  return a.dtype == b.dtype && same_numbers(a.shape, b.shape) && same_numbers(a.stride, b.stride);
-}
-bool same_kv(ConstKv a, const ConstKv& b) {
-  static_assert(std::has_unique_object_representations_v<ConstKv>, "its bytes have no gaps");
-  a.data = b.data;
-  a.scales = b.scales;
-  a.block_table = b.block_table;
-  return std::memcmp(&a, &b, sizeof a) == 0;
-}
-bool same_presence(const void* a, const void* b) { return (a == nullptr) == (b == nullptr); }
-bool same_scale(const Scoring& s, const Scoring& t) {
-  return s.scale.given == t.scale.given && (!s.scale || s.scale.value == t.scale.value);
-}
-
-/// The sentence of the first thing that differs, addresses of data aside; null if nothing does.
-const char* problem_difference(const AttentionProblem& a, const AttentionProblem& b) {
-  const Scoring& s = a.scoring;
-  const Scoring& t = b.scoring;
-#define SIMDATTN_ARRAY_OF_THE_PLAN ": type, shape and strides must be those of the plan"
-#define SIMDATTN_STORE_OF_THE_PLAN ": type, layout, sizes, strides and those of its scales must be those of the plan"
-#define SIMDATTN_NUMBER_OF_THE_PLAN ": must be that of the plan"
-#define SIMDATTN_PRESENCE_OF_THE_PLAN ": must be given where it was for the plan, and only there"
-  if (!same_view(a.q, b.q)) return "q" SIMDATTN_ARRAY_OF_THE_PLAN;
-  if (!same_kv(a.k, b.k)) return "k" SIMDATTN_STORE_OF_THE_PLAN;
-  if (!same_kv(a.v, b.v)) return "v" SIMDATTN_STORE_OF_THE_PLAN;
-  if (a.arithmetic != b.arithmetic) return "arithmetic" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (a.n_sequences != b.n_sequences) return "n_sequences" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (!same_presence(a.cu_q, b.cu_q)) return "cu_q" SIMDATTN_PRESENCE_OF_THE_PLAN;
-  if (!same_presence(a.cu_k, b.cu_k)) return "cu_k" SIMDATTN_PRESENCE_OF_THE_PLAN;
-  if (!same_scale(s, t)) return "scoring.scale" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (s.softcap != t.softcap) return "scoring.softcap" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (s.causal != t.causal) return "scoring.causal" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (s.offset != t.offset) return "scoring.offset" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (s.window_left != t.window_left) return "scoring.window_left" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (s.window_right != t.window_right) return "scoring.window_right" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (s.chunk != t.chunk) return "scoring.chunk" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (!same_presence(s.offsets, t.offsets)) return "scoring.offsets" SIMDATTN_PRESENCE_OF_THE_PLAN;
-  if (!same_presence(s.prefix_end, t.prefix_end)) return "scoring.prefix_end" SIMDATTN_PRESENCE_OF_THE_PLAN;
-  if (!same_presence(s.kv_start, t.kv_start)) return "scoring.kv_start" SIMDATTN_PRESENCE_OF_THE_PLAN;
-  if (!same_presence(s.kv_length, t.kv_length)) return "scoring.kv_length" SIMDATTN_PRESENCE_OF_THE_PLAN;
-  if (!same_view(s.bias, t.bias)) return "scoring.bias" SIMDATTN_ARRAY_OF_THE_PLAN;
-  if (!same_view(s.mask, t.mask)) return "scoring.mask" SIMDATTN_ARRAY_OF_THE_PLAN;
-  if (a.lists.heads != b.lists.heads) return "lists.heads" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (a.lists.length != b.lists.length) return "lists.length" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (a.lists.block_size != b.lists.block_size) return "lists.block_size" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (!same_numbers(a.lists.stride, b.lists.stride)) return "lists.stride" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (s.packed_mask.columns != t.packed_mask.columns) return "scoring.packed_mask.columns" SIMDATTN_NUMBER_OF_THE_PLAN;
-  if (!same_numbers(s.packed_mask.stride, t.packed_mask.stride))
-    return "scoring.packed_mask.stride" SIMDATTN_NUMBER_OF_THE_PLAN;
-  return nullptr;
-}
-
-}  // namespace
-
 Status check_attention_workspace(const Exec& exec, size_t needed) {
   SIMDATTN_REQUIRE(exec.workspace != nullptr, kWorkspace, "exec.workspace: null; see Plan::workspace_bytes");
   SIMDATTN_REQUIRE(exec.workspace_bytes >= needed, kWorkspace, "exec.workspace_bytes: less than Plan::workspace_bytes");
-  return {};
-}
-
-Status check_bound_problem(const AttentionProblem& a, const AttentionProblem& planned) {
-  const char* const different = problem_difference(a, planned);
-  return different == nullptr ? Status() : Status{Code::kStalePlan, different};
-}
-
-Status check_task_range(const Plan& plan, const PlannedTasks& planned, int64_t first, int64_t last, bool reduce,
-                        const void* partial, size_t partial_size, const Exec& exec) {
-  SIMDATTN_REQUIRE(exec.target == nullptr || exec.target == planned.target, kTarget,
-                   "exec.target: not the one that the plan was made for");
-  SIMDATTN_REQUIRE(planned.has_data || planned.tasks == 0, kNullPointer,
-                   "plan: made without data; attention_bind gives it the arrays");
-  SIMDATTN_REQUIRE(
-      first >= 0 && first <= last && last <= (reduce ? planned.reduce_tasks : planned.tasks), kRange,
-      reduce ? "first, last: must be within 0 .. plan.reduce_tasks" : "first, last: must be within 0 .. plan.tasks");
-  if (planned.tasks > 0) SIMDATTN_CHECK(check_attention_workspace(exec, plan.workspace_bytes));
-  if (planned.split) {
-    SIMDATTN_REQUIRE(partial != nullptr, kNullPointer, "partial: null although plan.partial_bytes is not 0");
-    SIMDATTN_REQUIRE(partial_size >= plan.partial_bytes, kWorkspace, "partial_bytes: less than plan.partial_bytes");
-  }
   return {};
 }
 

@@ -1,4 +1,4 @@
-// The rules on Scoring, on attention problems, and on the plans and memory that they run with.
+// The rules on Scoring, on attention problems, and on the memory that they run with.
 #pragma once
 
 #include "lib/rules/views.h"
@@ -81,30 +81,10 @@ Status check_attention_workspace(const Exec& exec, size_t needed);
 
 inline bool has_lists(const AttentionProblem& a) { return a.lists.heads > 0; }
 
-// What drivers refuse when they count tasks and look at plans.
+// What drivers refuse when they count tasks and follow lists.
 inline constexpr Status kTooManyTasks = {Code::kShape,
                                          "q.shape: rows and heads of all sequences are more than 2^63 tasks"};
-inline constexpr Status kPartialsTooLarge = {Code::kShape, "v.dim: the partial states of all splits are too large"};
 inline constexpr Status kNoKeyOfList = {Code::kRange, "lists: an entry is neither -1 nor one of the sequence's keys"};
 inline constexpr Status kEntryTwice = {Code::kRange, "lists: an entry comes twice"};
-inline constexpr Status kPlanOfOtherSize = {Code::kStructSize, "plan.struct_size: not that of this version"};
-inline constexpr Status kPlanOfOthers = {Code::kStructSize, "plan.struct_size: not made by this version"};
-inline constexpr Status kNoPlan = {Code::kStalePlan, "plan: not made by attention_plan"};
-inline constexpr Status kNoDataYet = {Code::kNullPointer, "problem: arrays are still null"};
-inline constexpr Status kChangedLengths = {
-    Code::kStalePlan,
-    "plan: cu_q, cu_k, kv_length, kv_start, prefix_end or offsets are not those that it was made from"};
-
-/// Checks that all but addresses of data is as it was when the plan was made.
-Status check_bound_problem(const AttentionProblem& a, const AttentionProblem& planned);
-/// What check_task_range() compares a range with.
-struct PlannedTasks {
-  const Target* target;
-  bool has_data;  // every pointer that a run needs is there
-  bool split;     // tasks are (row block, split)
-  int64_t tasks, reduce_tasks;
-};
-Status check_task_range(const Plan& plan, const PlannedTasks& planned, int64_t first, int64_t last, bool reduce,
-                        const void* partial, size_t partial_size, const Exec& exec);
 
 }  // namespace simdattn

@@ -109,6 +109,8 @@ class TaskIterator {
   SequenceTasks here_;  // of the sequence
 };
 
+/// True if keys are found through block tables or lists, whose entries are checked before a run.
+inline bool has_places(const AttentionProblem& a) { return a.k.page_size > 0 || a.v.page_size > 0 || has_lists(a); }
 /// Checks the lists of rows [first_row, last_row) (query positions) of a sequence, and the pages of the keys that these
 /// rows see. A negative entry of a block table is good where masks hide all of its keys from all of these rows.
 Status check_places(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t first_row,

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/drivers/cache/token_store.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/shared/kv_store.h"
 #include "lib/drivers/shared/rotate.h"
 #include "lib/drivers/shared/rows.h"
 #include "lib/rules/rules.h"

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "lib/drivers/cache/token_store.h"
 #include "lib/drivers/drivers.h"
-#include "lib/drivers/shared/kv_store.h"
 #include "lib/drivers/shared/rotate.h"
 #include "lib/rules/rules.h"
 
