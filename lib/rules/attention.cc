@@ -58,7 +58,7 @@ Status check_lists(const AttentionProblem& a, Data data, ProblemBytes* bytes) {
     return {};
   }
   SIMDATTN_REQUIRE(lists.heads == 1 || lists.heads == a.k.heads, kShape, "lists.heads: must be 0, 1 or k.heads");
-  SIMDATTN_REQUIRE(lists.length >= 0 && lists.length <= kMaxSize, kShape, "lists.length: must be in 0 .. 2^30 - 1");
+  SIMDATTN_REQUIRE(is_size(lists.length), kShape, "lists.length: must be in 0 .. 2^30 - 1");
   SIMDATTN_REQUIRE(lists.block_size >= 1 && lists.block_size <= kMaxSize, kRange,
                    "lists.block_size: must be in 1 .. 2^30 - 1");
   const int64_t sizes[3] = {a.q.shape[0], lists.heads, a.q.shape[2]};
@@ -139,7 +139,7 @@ Status check_scoring(const Scoring& s, int64_t sequences, const std::array<int64
 }
 
 Status check_sequence(const Scoring& s, int64_t b, int64_t n_kv) {
-  const int64_t length = s.kv_length != nullptr ? s.kv_length[b] : n_kv;
+  const int64_t length = length_of(s, b, n_kv);
   SIMDATTN_REQUIRE(length >= 0 && length <= n_kv, kRange, "scoring.kv_length: must be in 0 .. n_kv");
   SIMDATTN_REQUIRE(s.kv_start == nullptr || s.kv_start[b] >= 0, kRange, "scoring.kv_start: must not be negative");
   SIMDATTN_REQUIRE(s.prefix_end == nullptr || s.prefix_end[b] >= 0, kRange, "scoring.prefix_end: must not be negative");

@@ -13,8 +13,6 @@ namespace {
 #define SIMDATTN_STRIDES ".batch_stride, head_stride, token_stride: "
 #define SIMDATTN_SCALES ".scale_batch_stride, scale_head_stride, scale_token_stride: "
 
-bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
-
 /// What strides are multiples of: the element size; rows of narrow types are bytes, or scale blocks that begin with an
 /// f16.
 int64_t alignment_of(KvType type) {
@@ -68,14 +66,14 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
                  ".dim: types narrower than 16 bits hold at most 8192 numbers a row");
   SIMDATTN_STORE((kv.dim & (block_of(kv.type) - 1)) == 0, kShape,
                  ".dim: must be a multiple of 32, the block of the type");
-  SIMDATTN_STORE(size_ok(kv.batch), kShape, ".batch: must be in 0 .. 2^30 - 1");
-  SIMDATTN_STORE(size_ok(kv.heads), kShape, ".heads: must be in 0 .. 2^30 - 1");
-  SIMDATTN_STORE(size_ok(kv.capacity), kShape, ".capacity: must be in 0 .. 2^30 - 1");
+  SIMDATTN_STORE(is_size(kv.batch), kShape, ".batch: must be in 0 .. 2^30 - 1");
+  SIMDATTN_STORE(is_size(kv.heads), kShape, ".heads: must be in 0 .. 2^30 - 1");
+  SIMDATTN_STORE(is_size(kv.capacity), kShape, ".capacity: must be in 0 .. 2^30 - 1");
   SIMDATTN_STORE(kv.length >= -1 && kv.length <= kv.capacity, kShape,
                  ".length: must be -1 (all tokens) or in 0 .. tokens");
-  SIMDATTN_STORE(size_ok(kv.ring) && (!panels || kv.ring % kPanelWidth == 0), kRange,
+  SIMDATTN_STORE(is_size(kv.ring) && (!panels || kv.ring % kPanelWidth == 0), kRange,
                  ".ring: must be in 0 .. 2^30 - 1, and for panels a multiple of kPanelWidth");
-  SIMDATTN_STORE(size_ok(kv.page_size) && size_ok(kv.n_pages) && (!panels || kv.page_size % kPanelWidth == 0), kShape,
+  SIMDATTN_STORE(is_size(kv.page_size) && is_size(kv.n_pages) && (!panels || kv.page_size % kPanelWidth == 0), kShape,
                  ".page_size, n_pages: must be in 0 .. 2^30 - 1, and for panels page_size a multiple of kPanelWidth");
   const bool paged = kv.page_size > 0;
   SIMDATTN_STORE(paged + (kv.ring > 0) + use.varlen <= 1, kRange,

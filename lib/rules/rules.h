@@ -150,21 +150,6 @@ class AppendedRows {
 
 // ---- Which keys a row attends to ------------------------------------------------------------------------------------
 
-/// Lengths and positions of rows. Of the options of several functions.
-struct RowPositions {
-  const int32_t *kv_length, *offsets;
-  int64_t keys, offset;
-  int64_t rows;  // of a sequence
-
-  /// `all`: the keys of a sequence where the options name none.
-  template <class Options>
-  RowPositions(const Options& o, int64_t all, int64_t n)
-      : kv_length(o.kv_length), offsets(o.offsets), keys(o.keys == -1 ? all : o.keys), offset(o.offset), rows(n) {}
-  int64_t length(int64_t b) const { return kv_length != nullptr ? kv_length[b] : keys; }
-  int64_t of_row(int64_t b, int64_t i) const {
-    return i + (offsets != nullptr ? offsets[b] : offset == kBottomRight ? length(b) - rows : offset);
-  }
-};
 /// `k`: a store of one head.
 Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights, const View<4>& scores,
                           const IndexOptions& options, const Exec& exec, size_t needed);

@@ -65,9 +65,9 @@ Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstVi
   }
   SIMDATTN_CHECK(check_positions(options, batch));
   if (es.empty()) return {};
-  const RowPositions positions(options, k.keys() * options.keys_per_row, n);
   for (int64_t b = 0; b < batch && k.page_size > 0; ++b) {
-    const int64_t length = std::min(positions.length(b) / options.keys_per_row, k.keys());
+    const int64_t keys = length_of(options, b, k.keys() * options.keys_per_row);
+    const int64_t length = std::min(keys / options.keys_per_row, k.keys());
     for (int64_t t = 0; t < length; t += k.page_size) {
       const int64_t page = page_of(k, b, t);
       SIMDATTN_REQUIRE(page >= 0 && page < k.n_pages, kRange, page_sentence(Store::kK));
@@ -88,7 +88,7 @@ Status check_top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, 
   SIMDATTN_CHECK(check_view(scores, Accept::kF32, kArgument<"scores">, &es));
   SIMDATTN_CHECK(check_view(lists, Accept::kIndex, kArgument<"lists">, &el));
   SIMDATTN_REQUIRE(lists.dtype == DType::kI32, kDType, "lists.dtype: must be kI32");
-  SIMDATTN_REQUIRE(k >= 0 && k <= kMaxSize, kRange, "k: must be in 0 .. 2^30 - 1");
+  SIMDATTN_REQUIRE(is_size(k), kRange, "k: must be in 0 .. 2^30 - 1");
   for (size_t i = 0; i < 3; ++i) {
     SIMDATTN_REQUIRE(lists.shape[i] == scores.shape[i], kShape,
                      "lists.shape: its first three sizes must be those of scores");

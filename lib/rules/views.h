@@ -15,6 +15,7 @@ namespace simdattn {
 
 /// Largest size of a dimension: positions and their differences fit 32 bits.
 inline constexpr int64_t kMaxSize = (int64_t{1} << 30) - 1;
+constexpr bool is_size(int64_t n) { return n >= 0 && n <= kMaxSize; }
 /// Largest |offset|.
 inline constexpr int64_t kMaxOffset = int64_t{1} << 30;
 
@@ -128,7 +129,7 @@ Status check_workspace(const Exec& exec, size_t needed, const ByteSet* const (&a
 /// Offsets of sequences in the one batch entry of kName, whose tokens are n: kTokens.
 template <Text kName, Text kTokens>
 Status check_cu_q(const int32_t* cu_q, int64_t n_sequences, int64_t batch, int64_t n) {
-  SIMDATTN_REQUIRE(n_sequences >= 0 && n_sequences <= kMaxSize, kRange, "n_sequences: must be in 0 .. 2^30 - 1");
+  SIMDATTN_REQUIRE(is_size(n_sequences), kRange, "n_sequences: must be in 0 .. 2^30 - 1");
   SIMDATTN_REQUIRE(batch == 1, kShape, kSentence<kName, ".shape[0]: must be 1 with cu_q">);
   SIMDATTN_REQUIRE(cu_q[0] == 0, kRange, "cu_q[0]: must be 0");
   SIMDATTN_REQUIRE(cu_q[n_sequences] == n, kShape, kSentence<"cu_q: its last entry must be ", kTokens>);
@@ -163,7 +164,7 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
   // stored one by one.
   bool empty = false;
   for (size_t i = 0; i < kRank; ++i) {
-    if (v.shape[i] < 0 || v.shape[i] > kMaxSize) return {Code::kShape, argument.shape};
+    if (!is_size(v.shape[i])) return {Code::kShape, argument.shape};
     empty = empty || v.shape[i] == 0;
   }
   if (!empty) {
@@ -262,6 +263,18 @@ int64_t page_of(const BasicKv<kConst>& kv, int64_t sequence, int64_t token) {
 template <int kRank, bool kConst>
 int64_t step_of(const BasicView<kRank, kConst>& v, size_t dimension) {
   return v.shape[dimension] == 1 ? 0 : v.stride[dimension];
+}
+
+/// Keys of sequence b, which are `all` where `o`, a Scoring or the options of a function, names none.
+template <class Options>
+int64_t length_of(const Options& o, int64_t b, int64_t all) {
+  if constexpr (requires { o.keys; }) all = o.keys == -1 ? all : o.keys;
+  return o.kv_length != nullptr ? o.kv_length[b] : all;
+}
+/// The position of the first of its `rows` query rows.
+template <class Options>
+int64_t first_position(const Options& o, int64_t b, int64_t length, int64_t rows) {
+  return o.offsets != nullptr ? o.offsets[b] : o.offset == kBottomRight ? length - rows : o.offset;
 }
 
 /// True if there is no element. The data may then be null, to which nothing may be added.

@@ -70,10 +70,7 @@ bool gathers(const RowBlock& rows, int64_t r);
 
 // ---- score.cc: queries times keys -----------------------------------------------------------------------------------
 
-/// How the keys of a key block are scored, of which up to `count` rows see columns `see`, up to `at_once` rows in a
-/// tile. Keys that several tiles need are packed here, because each tile would convert them again.
-ScoreWay prepare_keys(const RowBlock& rows, const BlockTokens& keys, Interval see, int64_t count, int64_t at_once);
-/// Scores of a tile in memory.scores, row by row.
+/// Scores of a tile in memory.scores, row by row, by the way of rows.k.prepare_keys().
 void score(const RowBlock& rows, const BlockTokens& keys, ScoreWay way, const TileRows& tile);
 
 // ---- weigh.cc: modifiers, then weights ------------------------------------------------------------------------------

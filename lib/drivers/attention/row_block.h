@@ -51,7 +51,6 @@ struct RowBlock {
   /// are left to the hardware's prefetcher: it keeps up, and the instructions would cost more than they save.
   void fetch_masks(int64_t base, int64_t r, int64_t n) const;
   char* query(int64_t r) const { return memory.queries + r * memory.query_bytes; }
-  char* packed_panel(int64_t column) const { return memory.keys + column / kPanelWidth * memory.panel_bytes; }
   float* scores(int64_t i) const { return memory.scores + i * kScoreStride; }
 };
 

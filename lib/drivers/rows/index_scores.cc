@@ -46,7 +46,6 @@ struct Indexer {
   const IndexOptions& options;
   const IndexBuffers& w;
   const AttentionKernels& ops = kernels_of(uk, options.arithmetic, rows_at_once(q));
-  RowPositions positions{options, k.keys() * options.keys_per_row, q.shape[2]};
   int64_t heads = q.shape[1];
   bool each = options.combine == IndexCombine::kEach;
   int64_t candidate = options.block_size / options.keys_per_row;  // rows of k of a candidate
@@ -75,8 +74,8 @@ struct Indexer {
 
   /// Rows of k that row i of q sees: the first ones.
   int64_t rows_seen(int64_t b, int64_t i) const {
-    int64_t keys = positions.length(b);
-    if (options.causal) keys = std::clamp(positions.of_row(b, i) + 1, int64_t{0}, keys);
+    int64_t keys = length_of(options, b, k.keys() * options.keys_per_row);
+    if (options.causal) keys = std::clamp(first_position(options, b, keys, q.shape[2]) + i + 1, int64_t{0}, keys);
     return std::min(keys / options.keys_per_row, k.keys());
   }
 
@@ -87,10 +86,7 @@ struct Indexer {
     const int64_t begin = panel_start(see.lo);
     // Keys that several tiles need are packed for all of them, and rows for one call of a tile.
     const int64_t at_once = keys.panels() ? kScoreRows : operands.slots.direct_key_rows;
-    const ScoreWay way = operands.way_to_score(keys, all, at_once);
-    for (int64_t c = begin; way == ScoreWay::kPackedBlock && c < see.hi; c += kPanelWidth) {
-      operands.pack_panel(keys, see, c, w.panels + c / kPanelWidth * panel_bytes);
-    }
+    const ScoreWay way = operands.prepare_keys(keys, see, all, at_once, w.panels);
     for (int64_t r = 0; r < all; r += kScoreRows) {
       const ScoreTile tile = {.q = w.q + r * query_bytes,
                               .q_stride = query_bytes,

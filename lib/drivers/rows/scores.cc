@@ -166,8 +166,6 @@ void project(const UKernels& uk, const ConstView<3>& weights, int64_t head, int6
   });
 }
 
-bool size_ok(int64_t n) { return n >= 0 && n <= kMaxSize; }
-
 }  // namespace
 
 size_t drivers::scores_workspace(Arithmetic arithmetic, int64_t dim) {
@@ -206,7 +204,7 @@ Status drivers::gaussian_scores(const UKernels& uk, const ConstView<4>& q, const
 }
 
 size_t drivers::bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
-  return size_ok(d_q) && size_ok(d_k) ? ProjectionBuffers{Workspace(nullptr), d_q, 0, d_k}.w.bytes() : 0;
+  return is_size(d_q) && is_size(d_k) ? ProjectionBuffers{Workspace(nullptr), d_q, 0, d_k}.w.bytes() : 0;
 }
 
 Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k,
@@ -241,7 +239,7 @@ Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const
 }
 
 size_t drivers::additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
-  const bool ok = size_ok(d_q) && size_ok(d_k) && size_ok(d) && (d_q > 0 || d_k > 0);
+  const bool ok = is_size(d_q) && is_size(d_k) && is_size(d) && (d_q > 0 || d_k > 0);
   return ok ? ProjectionBuffers{Workspace(nullptr), d_q, d_k, d}.w.bytes() : 0;
 }
 

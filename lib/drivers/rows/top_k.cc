@@ -136,7 +136,7 @@ struct Forced {
 }  // namespace
 
 size_t drivers::top_k_workspace(int64_t k) {
-  if (k < 0 || k > kMaxSize) return 0;
+  if (!is_size(k)) return 0;
   return Largest{Workspace(nullptr), k}.w.bytes();
 }
 
@@ -145,12 +145,13 @@ Status drivers::top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k,
   SIMDATTN_CHECK(check_top_k(scores, k, lists, options, exec, drivers::top_k_workspace(k)));
   if (is_empty(lists)) return {};
   const int64_t n = scores.shape[3];
-  const RowPositions positions(options, n * options.block_size, scores.shape[2]);
   Largest largest = {Workspace(exec.workspace), k, &uk};
   for (int64_t b = 0; b < scores.shape[0]; ++b) {
+    const int64_t length = length_of(options, b, n * options.block_size);
+    const int64_t position = first_position(options, b, length, scores.shape[2]);
     for (int64_t h = 0; h < scores.shape[1]; ++h) {
       for (int64_t i = 0; i < scores.shape[2]; ++i) {
-        const Forced forced(options, positions.of_row(b, i), k, n);
+        const Forced forced(options, position + i, k, n);
         // Scores of no columns may be a null pointer, which has no rows to step over.
         const float* row = n > 0 ? reinterpret_cast<const float*>(row_of(scores, b, h, i)) : nullptr;
         const int64_t chosen = largest.select(row, forced.from, forced.to, n, k - forced.counted);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "include/simdattn/simdattn.h"
+#include "lib/rules/views.h"
 
 namespace simdattn {
 
@@ -27,12 +27,10 @@ struct SequenceRules {
   int64_t prefix_end;  // 0: none
 };
 inline SequenceRules sequence_rules(const Scoring& s, int64_t sequence, int64_t n_q, int64_t n_kv) {
-  const int64_t length = s.kv_length != nullptr ? s.kv_length[sequence] : n_kv;
+  const int64_t length = length_of(s, sequence, n_kv);
   return {.start = s.kv_start != nullptr ? s.kv_start[sequence] : 0,
           .length = length,
-          .offset = s.offsets != nullptr       ? s.offsets[sequence]
-                    : s.offset == kBottomRight ? length - n_q
-                                               : s.offset,
+          .offset = first_position(s, sequence, length, n_q),
           .prefix_end = s.prefix_end != nullptr ? s.prefix_end[sequence] : 0};
 }
 

@@ -20,6 +20,17 @@ ScoreWay Operands::way_to_score(const BlockTokens& keys, int64_t rows, int64_t a
   return stores_panels() ? ScoreWay::kStoredPanel : ScoreWay::kPackedPanel;
 }
 
+ScoreWay Operands::prepare_keys(const BlockTokens& keys, Interval see, int64_t rows, int64_t at_once,
+                                char* panels) const {
+  const ScoreWay way = way_to_score(keys, rows, at_once);
+  if (way != ScoreWay::kPackedBlock) return way;
+  const int64_t panel_bytes = slots.panel_bytes(dim_);
+  for (int64_t c = panel_start(see.lo); c < see.hi; c += kPanelWidth) {
+    pack_panel(keys, see, c, panels + c / kPanelWidth * panel_bytes);
+  }
+  return way;
+}
+
 void Operands::score(ScoreWay way, ScoreTile tile, const BlockTokens& keys, Interval see) const {
   switch (way) {
     case ScoreWay::kPackedBlock: tile.fetch = Fetch::kNone; return slots.score_packed(tile);

@@ -31,7 +31,7 @@ class KernelHooks {
 /// Rows that are loaded as f32, or put together from several runs, at a time.
 inline constexpr int64_t kLoadedRows = kPanelWidth;
 
-/// How the scores of some rows and the keys of a key block are computed. Operands::way_to_score() has the rule.
+/// How the scores of some rows and the keys of a key block are computed. way_to_score() has the rule.
 enum class ScoreWay : uint8_t {
   kPackedBlock,   // score_packed: the caller has packed all panels, because several tiles of rows need them
   kStoredPanels,  // score_tile, on the store's own panels
@@ -57,8 +57,9 @@ class Operands {
         dim_(dim),
         fetch_(fetch) {}
 
-  /// For keys that `rows` rows are multiplied with, at most `at_once` in one tile.
-  ScoreWay way_to_score(const BlockTokens& keys, int64_t rows, int64_t at_once) const;
+  /// How keys of columns `see` are scored, which `rows` rows are multiplied with, at most `at_once` in one tile. Keys
+  /// that several tiles need are packed into `panels`, those of a key block, because each tile would convert them again.
+  ScoreWay prepare_keys(const BlockTokens& keys, Interval see, int64_t rows, int64_t at_once, char* panels) const;
   /// Scores of a tile's rows with keys [see.lo, see.hi), in whole panels from the one that holds see.lo on: tile.s is
   /// at that panel's first column. `tile.panels`: the packed panels of kPackedBlock; `tile.scratch`: memory for a
   /// packed panel; `tile.fetch`: for slots that read keys where they are.
@@ -104,6 +105,7 @@ class Operands {
   }
 
  private:
+  ScoreWay way_to_score(const BlockTokens& keys, int64_t rows, int64_t at_once) const;
   /// True if a panel of the storage type can be put together and multiplied.
   bool stores_panels() const { return slots.store_panel != nullptr && slots.score_tile != nullptr; }
   const KvOperands& f32() const { return arithmetic_.kv[index_of(KvType::kF32)]; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
@@ -12,6 +13,7 @@ namespace simdattn {
 /// `rows` rows of n f32 numbers, `ld` apart, rounded to a type, `stride` elements apart; NaN canonical.
 inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t rows, int64_t n, DType type, void* out,
                        int64_t stride) {
+  if (ld == n && stride == n) n *= std::exchange(rows, 1);  // side by side they are one row
   // The stride of a single row means nothing, and may be any number.
   uk.kv[index_of(kv_type_of(type))].store_rows({.rows = in,
                                                 .ld = ld * int64_t{sizeof(float)},
@@ -24,6 +26,7 @@ inline void round_rows(const UKernels& uk, const float* in, int64_t ld, int64_t 
 /// The inverse: `rows` rows of n numbers of a type, `stride` elements apart, as f32.
 inline void widen_rows(const UKernels& uk, DType type, const void* in, int64_t stride, int64_t rows, int64_t n,
                        float* out, int64_t ld) {
+  if (ld == n && stride == n) n *= std::exchange(rows, 1);
   uk.kv[index_of(type)].load_rows({.in = in,
                                    .stride = rows > 1 ? stride * size_of(type) : 0,
                                    .tokens = rows,

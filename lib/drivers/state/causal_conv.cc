@@ -33,10 +33,8 @@ struct Block {
   bool one_row() const { return row >= channels; }
   /// n numbers of each channel into panels `pitch` numbers apart.
   void load_channels(const Rows& in, int64_t n, float* out, int64_t pitch) const {
-    const bool one = in.stride == n, stays = in.type == DType::kF32;  // rows that lie side by side are one
-    if (!stays) {
-      widen_rows(uk, in.type, in.data, in.stride, one ? 1 : channels, one ? channels * n : n, transposed, n);
-    }
+    const bool stays = in.type == DType::kF32;
+    if (!stays) widen_rows(uk, in.type, in.data, in.stride, channels, n, transposed, n);
     uk.kv[index_of(KvType::kF32)].store_panels({.rows = stays ? reinterpret_cast<const float*>(in.data) : transposed,
                                                 .ld = 4 * (stays ? in.stride : n),
                                                 .tokens = channels,
@@ -80,9 +78,7 @@ struct Block {
                                                .rows = transposed,
                                                .ld = 4 * tokens,
                                                .as_stored = true});
-    const bool one = out.stride == tokens;
-    round_rows(uk, transposed, tokens, one ? 1 : channels, one ? channels * tokens : tokens, out.type, out.data,
-               out.stride);
+    round_rows(uk, transposed, tokens, channels, tokens, out.type, out.data, out.stride);
   }
 };
 

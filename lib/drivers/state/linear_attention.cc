@@ -26,7 +26,7 @@ bool moves(const LinearAttentionProblem& a) {
 }
 
 /// A size that may break any rule, as one that can be multiplied by two others.
-int64_t size(int64_t n) { return n >= 0 && n <= kMaxSize ? n : 0; }
+int64_t size(int64_t n) { return is_size(n) ? n : 0; }
 
 struct Buffers {
   const LinearAttentionProblem& a;
@@ -104,9 +104,7 @@ class Columns {
   /// such a copy: stores of the slot, and those of transposed panels, would wait for memory at each line.
   void move_state() const {
     const int64_t rows = a_.transposed ? columns_ : w_.d_k, n = a_.transposed ? w_.d_k : columns_;
-    const StateRows from = place(const_cast<float*>(past()), step_of(a_.state_in, 2), 0), to = here(0);
-    const bool one = from.stride == n && to.stride == n;  // rows that lie side by side are one
-    copy(from, one ? 1 : rows, one ? rows * n : n, to);
+    copy(place(const_cast<float*>(past()), step_of(a_.state_in, 2), 0), rows, n, here(0));
   }
   /// Whole groups are updated where they lie, with scratch memory between two tokens. Others are copied there and back.
   void update(int64_t c, int64_t columns, int64_t t, float scale) {
