@@ -22,19 +22,6 @@ Status check_numbers(const float* numbers, int64_t n, const char* sentence) {
   return {};
 }
 
-/// `longest`: keys of the longest sequence.
-Status check_varlen_keys(const AttentionProblem& a, int64_t* longest) {
-  SIMDATTN_REQUIRE(a.k.batch == 1 && a.v.batch == 1, kShape, "k.batch, v.batch: must be 1 with cu_k");
-  SIMDATTN_REQUIRE(a.cu_k[0] == 0, kRange, "cu_k[0]: must be 0");
-  *longest = 0;
-  for (int64_t s = 0; s < a.n_sequences; ++s) {
-    SIMDATTN_REQUIRE(a.cu_k[s + 1] >= a.cu_k[s], kRange, "cu_k: must not decrease");
-    *longest = std::max<int64_t>(*longest, int64_t{a.cu_k[s + 1]} - a.cu_k[s]);
-  }
-  SIMDATTN_REQUIRE(a.cu_k[a.n_sequences] == a.k.keys(), kShape, "cu_k: its last entry must be the tokens of k");
-  return {};
-}
-
 /// A bias or mask. Without data it is absent, or its data come later, as its shape tells. Sizes of 1 broadcast.
 template <Text kName>
 Status check_mask(const ConstView<4>& mask, Accept accept, const std::array<int64_t, 4>& wanted, Data data,
@@ -186,7 +173,9 @@ Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* siz
     bytes->keep("cu_q", a.cu_q, (a.n_sequences + 1) * 4);
   }
   if (a.cu_k != nullptr) {
-    SIMDATTN_CHECK(check_varlen_keys(a, &longest));
+    SIMDATTN_REQUIRE(a.k.batch == 1 && a.v.batch == 1, kShape, "k.batch, v.batch: must be 1 with cu_k");
+    longest = 0;
+    SIMDATTN_CHECK(check_offsets<"cu_k", "the tokens of k">(a.cu_k, a.n_sequences, a.k.keys(), &longest));
     bytes->keep("cu_k", a.cu_k, (a.n_sequences + 1) * 4);
   } else {
     SIMDATTN_REQUIRE(a.k.batch == p.sequences, kShape, "k.batch: must be the number of sequences");

@@ -51,25 +51,26 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
 
   const int64_t pool = by_place ? kv.n_pages * kv.page_size : 0;  // below 2^60
   const bool asks_positions = !by_place || appended.rotates();
-  const bool by_row = positions.data != nullptr || by_place || kv.block_table != nullptr;  // else a start says all
+  const bool given = positions.data != nullptr, pages = kv.block_table != nullptr && !by_place;
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t count = appended.count(b);
+    const int64_t count = appended.count(b), start = appended.start(b);
     SIMDATTN_REQUIRE(count >= 0 && count <= n, kRange,
                      "options.counts: a sequence's rows that count must be in 0 .. rows.shape[2]");
-    const int64_t start = appended.start(b);
-    SIMDATTN_REQUIRE(!asks_positions || positions.data != nullptr || count == 0 ||
-                         (start >= 0 && start <= limit && count <= limit - start),
+    for (int64_t i = 0; by_place && i < count; ++i) {
+      SIMDATTN_REQUIRE(position_at(options.slots, 0, b, i) < pool, kRange,
+                       "options.slots: at or past kv.n_pages * kv.page_size");
+    }
+    SIMDATTN_REQUIRE(given || !asks_positions || count == 0 || (start >= 0 && start <= limit && count <= limit - start),
                      kRange,
                      options.starts != nullptr
                          ? "options.starts: rows from there on do not fit kv.capacity, or the rows of options.rope.cos"
                          : "options.start: rows from there on do not fit kv.capacity, or the rows of options.rope.cos");
-    for (int64_t i = 0; by_row && i < count; ++i) {
-      SIMDATTN_REQUIRE(!by_place || position_at(options.slots, 0, b, i) < pool, kRange,
-                       "options.slots: at or past kv.n_pages * kv.page_size");
-      SIMDATTN_REQUIRE(!asks_positions || appended.position(b, i) < limit, kRange,
+    for (int64_t i = 0; given && asks_positions && i < count; ++i) {
+      SIMDATTN_REQUIRE(appended.position(b, i) < limit, kRange,
                        "positions: at or past kv.capacity, or the rows of options.rope.cos");
-      SIMDATTN_REQUIRE(by_place || kv.block_table == nullptr || appended.place(b, i).unit < kv.n_pages, kRange,
-                       page_sentence(Store::kKv));
+    }
+    for (int64_t i = 0; pages && i < count; ++i) {
+      SIMDATTN_REQUIRE(appended.place(b, i).unit < kv.n_pages, kRange, page_sentence(Store::kKv));
     }
   }
 

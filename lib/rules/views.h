@@ -126,17 +126,27 @@ Status check_workspace(const Exec& exec, size_t needed, const ByteSet* const (&a
   return check_apart<"exec.workspace", kNames>(workspace_bytes(exec, needed), arrays);
 }
 
-/// Offsets of sequences in the one batch entry of kName, whose tokens are n: kTokens.
+/// kName: where sequences begin among n tokens, which are kTokens. `longest`: tokens of the longest sequence.
+template <Text kName, Text kTokens>
+Status check_offsets(const int32_t* cu, int64_t n_sequences, int64_t n, int64_t* longest) {
+  SIMDATTN_REQUIRE(cu[0] == 0, kRange, kSentence<kName, "[0]: must be 0">);
+  SIMDATTN_REQUIRE(cu[n_sequences] == n, kShape, kSentence<kName, ": its last entry must be ", kTokens>);
+  int64_t shortest = 0;  // negative if an entry is below the one before it; without a branch a sequence
+  for (int64_t s = 0; s < n_sequences; ++s) {
+    const int64_t tokens = int64_t{cu[s + 1]} - cu[s];
+    shortest = std::min(shortest, tokens);
+    *longest = std::max(*longest, tokens);
+  }
+  SIMDATTN_REQUIRE(shortest == 0, kRange, kSentence<kName, ": must not decrease">);
+  return {};
+}
+/// The same of cu_q, the sequences of the one batch entry of kName.
 template <Text kName, Text kTokens>
 Status check_cu_q(const int32_t* cu_q, int64_t n_sequences, int64_t batch, int64_t n) {
   SIMDATTN_REQUIRE(is_size(n_sequences), kRange, "n_sequences: must be in 0 .. 2^30 - 1");
   SIMDATTN_REQUIRE(batch == 1, kShape, kSentence<kName, ".shape[0]: must be 1 with cu_q">);
-  SIMDATTN_REQUIRE(cu_q[0] == 0, kRange, "cu_q[0]: must be 0");
-  SIMDATTN_REQUIRE(cu_q[n_sequences] == n, kShape, kSentence<"cu_q: its last entry must be ", kTokens>);
-  int32_t step = 0;  // negative if an entry is below the one before it; without a branch a sequence
-  for (int64_t s = 0; s < n_sequences; ++s) step |= cu_q[s + 1] < cu_q[s] ? -1 : 0;
-  SIMDATTN_REQUIRE(step >= 0, kRange, "cu_q: must not decrease");
-  return {};
+  int64_t longest = 0;
+  return check_offsets<"cu_q", kTokens>(cu_q, n_sequences, n, &longest);
 }
 
 /// Which types an array may have: bit size_t(DType) of those.

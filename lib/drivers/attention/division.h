@@ -14,21 +14,19 @@ inline constexpr int64_t kRowBlock = 256;
 
 /// One sequence of the batch, plain or varlen.
 struct Sequence {
-  int64_t index;           // among all sequences
-  int64_t q_batch;         // its place in the first dimension of q, out, lse
-  int64_t first_row;       // row of q where it begins
-  int64_t n_q;             // its rows
-  int64_t first_key;       // token of k and v where it begins
-  int64_t n_kv;            // its keys; rules.length of them count
-  int64_t mask_batch;      // its place in the first dimension of bias, mask and packed_mask
-  int64_t first_mask_row;  // row of these where it begins
+  int64_t index;      // among all sequences
+  int64_t q_batch;    // its place in the first dimension of q, out, lse, bias and masks
+  int64_t first_row;  // row of these where it begins
+  int64_t n_q;        // its rows
+  int64_t first_key;  // token of k and v where it begins
+  int64_t n_kv;       // its keys; rules.length of them count
   SequenceRules rules;
 };
 Sequence sequence_of(const AttentionProblem& a, int64_t s);
 
 /// Where row `row` of a sequence is in masks and bias.
 inline RowPlace place_of(const Sequence& seq, int64_t head, int64_t row) {
-  return {head, row + seq.rules.offset, seq.mask_batch, seq.first_mask_row + row, seq.rules.length};
+  return {head, row + seq.rules.offset, seq.q_batch, seq.first_row + row, seq.rules.length};
 }
 
 /// The list of row `row` of a sequence, for a key/value head.

@@ -130,9 +130,9 @@ struct Shift {
   }
 };
 
-/// Moves `count` places of a ring, from `first` on, by `step` (0 < step < ring), where they may run into each other in
-/// both directions. Places that are `step` apart are a cycle. It begins at a place that is not read, so every other one
-/// is read before it is written; if all are read, they change places one by one.
+/// Moves the tokens of `count` places of a ring, from `first` on, by `step` places (0 < step < ring). Places that are
+/// `step` apart are a cycle, which is walked against the move: so each place gets its token after its own one has left.
+/// A cycle begins at a place without a token; if all of its places have one (`closed`), they change places one by one.
 void shift_ring(const Shift& shift, int64_t sequence, int64_t ring, int64_t first, int64_t count, int64_t step) {
   const auto at = [&](int64_t place) { return TokenPlace{sequence, place}; };
   const int64_t cycles = std::gcd(step, ring);
@@ -168,14 +168,15 @@ Status drivers::kv_shift(const UKernels& uk, const Kv& kv, int64_t first, int64_
   }
   const Shift shift = {uk, kv, rotation, rotate, rotate ? rope.hadamard_block : 0};
   const int64_t count = last - first;
-  // In a ring a token moves by `step` places forwards or by ring - step backwards.
+  // In a ring a token moves by `step` places forwards, which is ring - step backwards.
   const int64_t step = kv.ring > 0 ? ((delta % kv.ring) + kv.ring) % kv.ring : 0;
-  // Nothing is written before it is read: from the end that tokens move towards, unless it is both ends of a ring.
-  const bool from_end = kv.ring > 0 ? step > 0 && step + count <= kv.ring : delta > 0;
-  const bool both = kv.ring > 0 && step > 0 && !from_end && step < count;
+  // Nothing may be written before it is read. Where a token goes, one in front of it may still be, so the last one moves
+  // first; or one behind it, so the first one does; or in a ring both, so they move along cycles.
+  const bool in_front = kv.ring > 0 ? step > 0 && step < count : delta > 0;
+  const bool both = kv.ring > 0 && in_front && step + count > kv.ring;
   for (int64_t b = 0; b < kv.batch; ++b) {
     if (both) shift_ring(shift, b, kv.ring, first % kv.ring, count, step);
-    else shift.move(b, first, last, delta, from_end);
+    else shift.move(b, first, last, delta, in_front);
   }
   return {};
 }

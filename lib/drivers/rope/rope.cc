@@ -28,7 +28,6 @@ struct RopeScaling {
   int64_t rotated = 0;    // kProportional: columns that rotate
   Doubles long_or_short;  // kLongRope
   double attention_factor = 1;
-  float theta_f32 = 0;
   DoubleDouble ln_theta_f32;
   int64_t axes = 1;  // no fault: set before it is read
 };
@@ -224,8 +223,8 @@ float scaled_frequency_f32(const RopeScaling& s, int64_t c) {
   if (o.f32_angles) {
     s->attention_factor = static_cast<double>(static_cast<float>(s->attention_factor));
     const bool changed = o.rope_type == RopeType::kDynamic;
-    s->theta_f32 = static_cast<float>(changed ? exp(s->ln_theta).hi : o.rope_theta);
-    s->ln_theta_f32 = log(DoubleDouble(static_cast<double>(s->theta_f32)));
+    const auto theta = static_cast<float>(changed ? exp(s->ln_theta).hi : o.rope_theta);
+    s->ln_theta_f32 = log(DoubleDouble(static_cast<double>(theta)));
   }
   s->axes = axes_of(o);
   return {};

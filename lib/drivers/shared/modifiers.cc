@@ -13,7 +13,7 @@ namespace {
 
 /// Elements before the row of a mask.
 int64_t offset_of(const ConstView<4>& mask, const RowPlace& row) {
-  return row.mask_batch * step_of(mask, 0) + row.head * step_of(mask, 1) + row.mask_row * step_of(mask, 2);
+  return row.q_batch * step_of(mask, 0) + row.head * step_of(mask, 1) + row.q_row * step_of(mask, 2);
 }
 
 void set_bias(const Scoring& s, const RowPlace& row, RowModifiers* m) {
@@ -28,7 +28,7 @@ void set_mask(const Scoring& s, const RowPlace& row, RowModifiers* m) {
 }
 void set_packed_mask(const Scoring& s, const RowPlace& row, RowModifiers* m) {
   const auto& stride = s.packed_mask.stride;
-  m->bits = s.packed_mask.data + row.mask_batch * stride[0] + row.head * stride[1] + row.mask_row * stride[2];
+  m->bits = s.packed_mask.data + row.q_batch * stride[0] + row.head * stride[1] + row.q_row * stride[2];
   m->first_bit = row.length - s.packed_mask.columns;
 }
 void set_softcap(const Scoring& s, const RowPlace&, RowModifiers* m) { m->softcap = s.softcap; }

@@ -20,12 +20,12 @@ struct Modifiers {
 };
 Modifiers modifiers_of(const Scoring& scoring);
 
-/// Where a row is in what modifies it. In varlen, places in bias, mask and packed_mask differ from sequence and row.
+/// Where a row is in what modifies it: its place in bias and masks is that in q.
 struct RowPlace {
   int64_t head;
   int64_t position;
-  int64_t mask_batch;
-  int64_t mask_row;
+  int64_t q_batch;
+  int64_t q_row;
   int64_t length;  // keys of the sequence
 };
 /// The modifiers of one row.
@@ -90,8 +90,8 @@ SeenColumns seen_columns(const RowModifiers& row, int64_t base, Interval keys);
 int64_t visible_columns(const RowModifiers& row, int64_t base, Interval keys, uint8_t* list);
 /// True if `seen`, of the row before, which has the same interval, holds for this row too, `visible` aside. An end
 /// where masks do nothing else may be a key later: it moves. Where masks change every key of the row before, it holds
-/// if this row sees keys at both ends, or `in_tile`: both rows are computed together. Quicker than a look; false if in
-/// doubt.
+/// if this row sees one of the two keys at each end, because a mask with a pattern may hide a single one, or `in_tile`:
+/// both rows are computed together. Quicker than a look; false if in doubt.
 bool still_sees(const RowModifiers& row, int64_t base, Interval keys, bool in_tile, SeenColumns* seen);
 
 }  // namespace simdattn
