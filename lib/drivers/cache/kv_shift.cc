@@ -170,8 +170,8 @@ Status drivers::kv_shift(const UKernels& uk, const Kv& kv, int64_t first, int64_
   const int64_t count = last - first;
   // In a ring a token moves by `step` places forwards, which is ring - step backwards.
   const int64_t step = kv.ring > 0 ? ((delta % kv.ring) + kv.ring) % kv.ring : 0;
-  // Nothing may be written before it is read. Where a token goes, one in front of it may still be, so the last one moves
-  // first; or one behind it, so the first one does; or in a ring both, so they move along cycles.
+  // Nothing may be written before it is read. Where a token goes, one in front of it may still be: then the last one
+  // moves first. Or one behind it may: then the first one does. Or in a ring both: then they move along cycles.
   const bool in_front = kv.ring > 0 ? step > 0 && step < count : delta > 0;
   const bool both = kv.ring > 0 && in_front && step + count > kv.ring;
   for (int64_t b = 0; b < kv.batch; ++b) {

@@ -57,8 +57,8 @@ class Operands {
         dim_(dim),
         fetch_(fetch) {}
 
-  /// How keys of columns `see` are scored, which `rows` rows are multiplied with, at most `at_once` in one tile. Keys
-  /// that several tiles need are packed into `panels`, those of a key block, because each tile would convert them again.
+  /// How the keys of columns `see` are scored for `rows` rows, at most `at_once` of them in a tile. Keys that several
+  /// tiles need are packed into `panels`, those of a key block, because each tile would convert them again.
   ScoreWay prepare_keys(const BlockTokens& keys, Interval see, int64_t rows, int64_t at_once, char* panels) const;
   /// Scores of a tile's rows with keys [see.lo, see.hi), in whole panels from the one that holds see.lo on: tile.s is
   /// at that panel's first column. `tile.panels`: the packed panels of kPackedBlock; `tile.scratch`: memory for a
